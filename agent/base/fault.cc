@@ -1,0 +1,145 @@
+#include "agent/base/fault.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <charconv>
+#include <chrono>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <set>
+#include <thread>
+
+namespace tangram::fault {
+namespace {
+
+enum class Kind { kError, kCorrupt, kKill, kDelay };
+
+struct Armed {
+  Kind kind;
+  int pass;      // fires at this pass
+  int delay_ms;  // kDelay
+};
+
+struct Registry {
+  std::mutex mu;
+  std::set<std::string, std::less<>> names;
+  std::map<std::string, Armed, std::less<>> armed;
+  std::map<std::string, int, std::less<>> passes;
+};
+
+Registry& Reg() {
+  static auto* registry = new Registry;  // outlives every thread
+  return *registry;
+}
+
+std::atomic<bool> g_any{false};
+
+Status Parse(std::string_view item, std::string* name, Armed* out) {
+  const auto bad = [&](std::string_view why) {
+    return Status(Code::kInvalid, "fault spec '" + std::string(item) + "': " + std::string(why) +
+                                      "; want point=error|corrupt|kill|delay:<ms>[@pass]");
+  };
+  const size_t eq = item.find('=');
+  if (eq == std::string_view::npos) return bad("no '='");
+  *name = std::string(item.substr(0, eq));
+  std::string_view action = item.substr(eq + 1);
+  out->pass = 1;
+  out->delay_ms = 0;
+  if (const size_t at = action.find('@'); at != std::string_view::npos) {
+    const std::string_view n = action.substr(at + 1);
+    const auto [end, err] = std::from_chars(n.data(), n.data() + n.size(), out->pass);
+    if (err != std::errc() || end != n.data() + n.size() || out->pass < 1)
+      return bad("bad pass number");
+    action = action.substr(0, at);
+  }
+  if (action == "error") {
+    out->kind = Kind::kError;
+  } else if (action == "corrupt") {
+    out->kind = Kind::kCorrupt;
+  } else if (action == "kill") {
+    out->kind = Kind::kKill;
+  } else if (action.starts_with("delay:")) {
+    out->kind = Kind::kDelay;
+    const std::string_view ms = action.substr(6);
+    const auto [end, err] = std::from_chars(ms.data(), ms.data() + ms.size(), out->delay_ms);
+    if (err != std::errc() || end != ms.data() + ms.size()) return bad("bad delay");
+  } else {
+    return bad("unknown action");
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Point::Point(std::string_view name) {
+  Registry& r = Reg();
+  const std::scoped_lock lock(r.mu);
+  r.names.emplace(name);
+}
+
+Status Arm(std::string_view spec) {
+  Registry& r = Reg();
+  std::map<std::string, Armed, std::less<>> armed;
+  while (!spec.empty()) {
+    const size_t comma = spec.find(',');
+    const std::string_view item = spec.substr(0, comma);
+    spec = comma == std::string_view::npos ? std::string_view{} : spec.substr(comma + 1);
+    std::string name;
+    Armed a{};
+    TANGRAM_RETURN_IF_ERROR(Parse(item, &name, &a));
+    const std::scoped_lock lock(r.mu);
+    if (!r.names.contains(name)) {
+      return {Code::kInvalid,
+              "fault spec: no point named '" + name + "'; --list-fault-points shows all"};
+    }
+    armed.emplace(std::move(name), a);
+  }
+  const std::scoped_lock lock(r.mu);
+  r.armed = std::move(armed);
+  r.passes.clear();
+  g_any.store(!r.armed.empty(), std::memory_order_relaxed);
+  return OkStatus();
+}
+
+Action Hit(std::string_view point) {
+  if (!g_any.load(std::memory_order_relaxed)) return Action::kNone;
+  Registry& r = Reg();
+  Armed a{};
+  {
+    const std::scoped_lock lock(r.mu);
+    const auto it = r.armed.find(point);
+    if (it == r.armed.end()) return Action::kNone;
+    if (++r.passes[std::string(point)] != it->second.pass) return Action::kNone;
+    a = it->second;
+  }
+  switch (a.kind) {
+    case Kind::kError:
+      return Action::kError;
+    case Kind::kCorrupt:
+      return Action::kCorrupt;
+    case Kind::kKill:
+      kill(getpid(), SIGKILL);
+      pause();
+      return Action::kNone;
+    case Kind::kDelay:
+      std::this_thread::sleep_for(std::chrono::milliseconds(a.delay_ms));
+      return Action::kNone;
+  }
+  return Action::kNone;
+}
+
+Status Check(std::string_view point) {
+  if (Hit(point) == Action::kError) return {Code::kInternal, "fault point " + std::string(point)};
+  return OkStatus();
+}
+
+std::vector<std::string> List() {
+  Registry& r = Reg();
+  const std::scoped_lock lock(r.mu);
+  return {r.names.begin(), r.names.end()};
+}
+
+}  // namespace tangram::fault

@@ -1,0 +1,50 @@
+// The control page that an agent and its engine share: the gate's state, step
+// counters, the engine's figures. One memfd, mapped by both for reading and writing.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace tangram {
+
+// state = attempt << 3 | GateState. Who may change it:
+//   agent : Idle -> Armed (permit), Armed -> Idle (abort), Flipped -> Idle (retire)
+//   engine: Armed -> Latched (word), Latched -> Armed (stay, decline)
+//   agent : Latched -> Flipped, on the engine's EngineFlip; Armed -> Flipped only when
+//           the agents run the gate themselves (first layout)
+// While Latched the agent cannot withdraw: the word was given (architecture 4.1, rule 2).
+enum class GateState : uint64_t { kIdle = 0, kArmed = 1, kLatched = 2, kFlipped = 3 };
+
+constexpr uint64_t GateWordOf(uint64_t attempt, GateState state) {
+  return attempt << 3 | static_cast<uint64_t>(state);
+}
+constexpr GateState GateStateOf(uint64_t word) { return static_cast<GateState>(word & 7); }
+constexpr uint64_t GateAttemptOf(uint64_t word) { return word >> 3; }
+
+struct GatePage {
+  static constexpr uint64_t kMagic = 0x54474741'54450001;  // "TGGATE", version 1
+
+  uint64_t magic;
+  std::atomic<uint64_t> state;
+  std::atomic<uint64_t> epoch;         // in force; written by the agent
+  std::atomic<uint64_t> target_epoch;  // written before Armed
+  uint8_t target_hash[32];             // written before Armed
+  std::atomic<uint64_t> steps;  // whole steps in `epoch`; engine adds, agent zeroes at a flip
+  std::atomic<uint64_t> kv_pages, kv_free_pages, kv_reserved_tokens, running, waiting;
+  std::atomic<uint64_t> declined;  // how often the engine declined after GO
+  char decline_reason[256];
+  uint32_t moe_layers, experts;
+  // Followed by std::atomic<uint64_t> tokens[moe_layers][experts].
+};
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+inline uint64_t GatePageBytes(uint32_t moe_layers, uint32_t experts) {
+  return sizeof(GatePage) + sizeof(uint64_t) * moe_layers * experts;
+}
+
+inline std::atomic<uint64_t>* GateCounters(GatePage* page) {
+  return reinterpret_cast<std::atomic<uint64_t>*>(page + 1);
+}
+
+}  // namespace tangram

@@ -1,0 +1,195 @@
+/* The engine's side of a world: C ABI, no exceptions cross it, one thread per client.
+ *
+ * Order of life: tg_attach -> poll until TG_EVENT_FLIPPED (first layout) -> steps. At
+ * the boundary of every step: tg_poll, tg_gate_word, exchange words with the members
+ * in the control exchange, tg_gate_decide; on TG_GATE_GO carry the KV (tg_kv_pull),
+ * then tg_gate_commit; at the end of the step tg_step_done.
+ *
+ * It knows nothing of any engine: tensors are byte ranges, KV is byte ranges, pieces
+ * are named by (layer, expert, granules).
+ */
+#ifndef TANGRAM_CLIENT_H_
+#define TANGRAM_CLIENT_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tg_client tg_client;
+
+typedef enum {
+  TG_OK = 0,
+  TG_AGAIN = 1,          /* nothing to do now */
+  TG_REFUSED = 2,        /* the agent said no; the error says why */
+  TG_DISCONNECTED = 3,   /* the agent is gone; memory stays mapped */
+  TG_INVALID = 4,
+} tg_code;
+
+typedef struct {
+  tg_code code;
+  char message[512];
+} tg_error;
+
+typedef struct {
+  const char* socket_path;
+  const char* token;          /* content of the pod's token file */
+  uint32_t device;            /* which of the pod's ranks, from 0 */
+  const char* mesh_endpoint;  /* where other engines reach this one, host:port */
+  const char* frontend;       /* where gateways reach this one, host:port */
+  int even_shards_only;
+  int mixed_layouts;
+  uint32_t kv_block_tokens;
+} tg_options;
+
+/* What stays for the life of the client. Pointers are owned by it. */
+typedef struct {
+  const char* world;
+  const char* member;
+  const char* config_json;    /* the model's config.json */
+  size_t config_json_size;
+  uint32_t layers, moe_layers, hidden, moe_inner, experts, top_k;
+  uint32_t query_heads, kv_heads, head_dim;
+  uint32_t granule_rows, granules;
+  uint64_t granule_bytes, expert_tail_bytes;
+  uint32_t dtype;             /* tangram.v1.DType */
+  uint32_t banks;
+  void* kv;                   /* KV region, read and write */
+  uint64_t kv_bytes;
+  const void* dense;          /* dense region, read only */
+  uint64_t dense_bytes;
+} tg_model;
+
+typedef struct {
+  const char* name;           /* as in the checkpoint */
+  uint32_t dtype;
+  uint32_t rank;              /* number of dimensions */
+  uint64_t shape[4];
+  const void* data;           /* row-major, in the dense region; valid once a layout is in force */
+} tg_tensor;
+
+/* A piece that lies on some rank of the layout. */
+typedef struct {
+  uint32_t rank;
+  uint32_t granule_start;
+  uint32_t granule_count;
+  const void* data;           /* where it lies if rank is mine, else NULL */
+} tg_piece;
+
+/* One expert of one layer: `replicas` alternatives; alternative a is
+ * pieces[a * shards .. a * shards + shards), which together hold every granule. */
+typedef struct {
+  uint32_t replicas;
+  uint32_t shards;
+  const tg_piece* pieces;
+} tg_expert;
+
+typedef struct {
+  uint32_t size;                     /* t: ranks in the group */
+  const uint32_t* ranks;             /* in position order */
+  const uint32_t* query_head_bounds; /* size + 1 */
+} tg_attention_group;
+
+typedef struct {
+  uint32_t layer;                    /* model layer */
+  int32_t moe_ordinal;               /* -1: no experts in this layer */
+  const tg_expert* experts;          /* [experts], NULL without experts */
+  uint32_t attention_groups;
+  const tg_attention_group* attention;
+} tg_layer_map;
+
+/* A layout as an engine needs it. Lives until the next-but-one flip. */
+typedef struct {
+  uint64_t epoch;
+  uint8_t hash[32];
+  int32_t rank;                      /* mine; -1: not a member */
+  uint32_t world_size;
+  const char* const* members;        /* [world_size] */
+  const char* const* mesh;           /* [world_size] endpoints of the engines */
+  const char* const* frontends;      /* [world_size] */
+  const tg_layer_map* layers;        /* [model.layers] */
+} tg_maps;
+
+typedef enum {
+  TG_EVENT_NONE = 0,
+  TG_EVENT_PREPARE = 1,   /* build the communicator of `target`, then tg_prepared */
+  TG_EVENT_ABORT = 2,     /* the attempt is over; drop what was built for it */
+  TG_EVENT_FLIPPED = 3,   /* flipped by the agents (first layout): tg_maps_current is new */
+} tg_event_kind;
+
+typedef struct {
+  tg_event_kind kind;
+  uint64_t attempt;
+  uint64_t target_epoch;
+  int joining, leaving;
+  const tg_maps* target;  /* PREPARE: piece data pointers are NULL until the flip */
+} tg_event;
+
+/* The word of a step: equal words of all members of the epoch are the only way to flip. */
+typedef struct {
+  uint64_t epoch;         /* current epoch, or the target's when armed */
+  uint64_t hash;          /* first 8 bytes of the target hash; 0 when not armed */
+} tg_word;
+
+typedef enum { TG_GATE_STAY = 0, TG_GATE_GO = 1 } tg_gate;
+
+typedef struct {
+  uint32_t source_rank;   /* in the current layout (before the flip) */
+  uint64_t source_offset; /* in that rank's KV region */
+  uint64_t target_offset; /* in mine */
+  uint32_t length;
+} tg_kv_move;
+
+typedef struct {
+  uint64_t kv_pages, kv_free_pages, kv_reserved_tokens, running, waiting;
+} tg_engine_stats;
+
+const char* tg_version(void);
+
+/* Connects, authenticates, maps KV and control. *out is set on TG_OK only. */
+tg_code tg_attach(const tg_options* options, tg_client** out, tg_error* error);
+void tg_detach(tg_client* client);
+const tg_model* tg_get_model(const tg_client* client);
+/* Number of dense tensors; *out points at that many, in checkpoint order of name. */
+size_t tg_dense_tensors(const tg_client* client, const tg_tensor** out);
+/* NULL before the first layout. */
+const tg_maps* tg_maps_current(const tg_client* client);
+
+/* Takes what the agent sent. Waits at most timeout_ms (0: not at all). Maps new slabs
+ * and drops old ones by itself. TG_AGAIN with kind NONE: nothing. */
+tg_code tg_poll(tg_client* client, int timeout_ms, tg_event* event, tg_error* error);
+/* The socket, to wait on together with others. */
+int tg_poll_fd(const tg_client* client);
+tg_code tg_prepared(tg_client* client, uint64_t attempt, int ok, const char* message, tg_error* error);
+
+/* My word for this step; latches if a flip is armed. */
+tg_word tg_gate_word(tg_client* client);
+/* All members' words (mine among them), in rank order. STAY unlatches. */
+tg_gate tg_gate_decide(tg_client* client, const tg_word* words, size_t count);
+/* After GO: this rank cannot (KV does not fit). All members decide so on the same
+ * data, or the world is broken. Unlatches. */
+void tg_gate_decline(tg_client* client, const char* reason);
+/* After GO and the KV is in place. On TG_OK tg_maps_current is the new layout. */
+tg_code tg_gate_commit(tg_client* client, tg_error* error);
+/* A joiner: a member of the target epoch has been seen to step in it. Waits until the
+ * agent has the permit, then commits. */
+tg_code tg_gate_join(tg_client* client, int timeout_ms, tg_error* error);
+
+/* Copies KV from other ranks into mine; returns when all of it is here. Sources must
+ * not change before every rank returned. *bytes may be NULL. */
+tg_code tg_kv_pull(tg_client* client, const tg_kv_move* moves, size_t count, uint64_t* bytes,
+                   tg_error* error);
+
+/* One whole step of the current epoch is done. */
+void tg_step_done(tg_client* client);
+/* Tokens this rank, as the source, routed to the expert. Adds up for ever. */
+void tg_count(tg_client* client, uint32_t moe_ordinal, uint32_t expert, uint64_t tokens);
+void tg_report(tg_client* client, const tg_engine_stats* stats);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* TANGRAM_CLIENT_H_ */
