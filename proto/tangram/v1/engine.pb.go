@@ -173,7 +173,7 @@ func (x *Attach) GetKvBlockTokens() uint32 {
 // descriptors this client has received, in order, from 0).
 type Extent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Descriptor_   uint32                 `protobuf:"varint,1,opt,name=descriptor,proto3" json:"descriptor,omitempty"`
+	FdIndex       uint32                 `protobuf:"varint,1,opt,name=fd_index,json=fdIndex,proto3" json:"fd_index,omitempty"`
 	Offset        uint64                 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
 	Length        uint64                 `protobuf:"varint,3,opt,name=length,proto3" json:"length,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -210,9 +210,9 @@ func (*Extent) Descriptor() ([]byte, []int) {
 	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{2}
 }
 
-func (x *Extent) GetDescriptor_() uint32 {
+func (x *Extent) GetFdIndex() uint32 {
 	if x != nil {
-		return x.Descriptor_
+		return x.FdIndex
 	}
 	return 0
 }
@@ -1269,7 +1269,7 @@ type EngineMessage struct {
 	//	*EngineMessage_KvPulled
 	//	*EngineMessage_Refused
 	Body          isEngineMessage_Body `protobuf_oneof:"body"`
-	Descriptors   uint32               `protobuf:"varint,20,opt,name=descriptors,proto3" json:"descriptors,omitempty"` // passed with this message
+	FdCount       uint32               `protobuf:"varint,20,opt,name=fd_count,json=fdCount,proto3" json:"fd_count,omitempty"` // passed with this message
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1437,9 +1437,9 @@ func (x *EngineMessage) GetRefused() *EngineRefused {
 	return nil
 }
 
-func (x *EngineMessage) GetDescriptors() uint32 {
+func (x *EngineMessage) GetFdCount() uint32 {
 	if x != nil {
-		return x.Descriptors
+		return x.FdCount
 	}
 	return 0
 }
@@ -1548,11 +1548,9 @@ const file_tangram_v1_engine_proto_rawDesc = "" +
 	"\fcapabilities\x18\x03 \x01(\v2\x1e.tangram.v1.EngineCapabilitiesR\fcapabilities\x12\x1a\n" +
 	"\bendpoint\x18\x04 \x01(\tR\bendpoint\x12\x1a\n" +
 	"\bfrontend\x18\x05 \x01(\tR\bfrontend\x12&\n" +
-	"\x0fkv_block_tokens\x18\x06 \x01(\rR\rkvBlockTokens\"X\n" +
-	"\x06Extent\x12\x1e\n" +
-	"\n" +
-	"descriptor\x18\x01 \x01(\rR\n" +
-	"descriptor\x12\x16\n" +
+	"\x0fkv_block_tokens\x18\x06 \x01(\rR\rkvBlockTokens\"S\n" +
+	"\x06Extent\x12\x19\n" +
+	"\bfd_index\x18\x01 \x01(\rR\afdIndex\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12\x16\n" +
 	"\x06length\x18\x03 \x01(\x04R\x06length\"\x90\x01\n" +
 	"\vDenseTensor\x12\x12\n" +
@@ -1636,7 +1634,7 @@ const file_tangram_v1_engine_proto_rawDesc = "" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12\x14\n" +
 	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\">\n" +
 	"\rEngineRefused\x12-\n" +
-	"\arefusal\x18\x01 \x01(\v2\x13.tangram.v1.RefusalR\arefusal\"\x87\x06\n" +
+	"\arefusal\x18\x01 \x01(\v2\x13.tangram.v1.RefusalR\arefusal\"\x80\x06\n" +
 	"\rEngineMessage\x12,\n" +
 	"\x06attach\x18\x01 \x01(\v2\x12.tangram.v1.AttachH\x00R\x06attach\x122\n" +
 	"\battached\x18\x02 \x01(\v2\x14.tangram.v1.AttachedH\x00R\battached\x125\n" +
@@ -1652,8 +1650,8 @@ const file_tangram_v1_engine_proto_rawDesc = "" +
 	"\bunmapped\x18\v \x01(\v2\x1a.tangram.v1.EngineUnmappedH\x00R\bunmapped\x12-\n" +
 	"\akv_pull\x18\f \x01(\v2\x12.tangram.v1.KvPullH\x00R\x06kvPull\x123\n" +
 	"\tkv_pulled\x18\r \x01(\v2\x14.tangram.v1.KvPulledH\x00R\bkvPulled\x125\n" +
-	"\arefused\x18\x0e \x01(\v2\x19.tangram.v1.EngineRefusedH\x00R\arefused\x12 \n" +
-	"\vdescriptors\x18\x14 \x01(\rR\vdescriptorsB\x06\n" +
+	"\arefused\x18\x0e \x01(\v2\x19.tangram.v1.EngineRefusedH\x00R\arefused\x12\x19\n" +
+	"\bfd_count\x18\x14 \x01(\rR\afdCountB\x06\n" +
 	"\x04bodyB(Z&tangram.dev/proto/tangram/v1;tangramv1b\x06proto3"
 
 var (
