@@ -1,0 +1,177 @@
+#include "agent/gate/frame.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+namespace tangram {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int kSendTimeoutMs = 10'000;
+
+std::string Errno(const char* what) { return std::string(what) + ": " + std::strerror(errno); }
+
+uint32_t LengthOf(std::string_view bytes) {
+  uint32_t length = 0;
+  for (int i = 0; i < 4; ++i) length |= uint32_t{static_cast<uint8_t>(bytes[i])} << (8 * i);
+  return length;
+}
+
+}  // namespace
+
+Status FrameDecoder::Fail(std::string message) {
+  broken_ = {Code::kInvalid, "engine socket: " + std::move(message)};
+  buffer_.clear();
+  fds_.clear();
+  return broken_;
+}
+
+Result<std::optional<Frame>> FrameDecoder::Next() {
+  if (!broken_.ok()) return broken_;
+  const std::string_view rest = std::string_view(buffer_).substr(begin_);
+  if (rest.size() < 4) return std::optional<Frame>();
+  const uint32_t length = LengthOf(rest);
+  if (length > kMaxFrameBytes) {
+    return Fail("frame of " + std::to_string(length) + " bytes, the limit is " +
+                std::to_string(kMaxFrameBytes));
+  }
+  if (rest.size() - 4 < length) return std::optional<Frame>();
+  Frame frame;
+  if (!frame.message.ParseFromArray(rest.data() + 4, static_cast<int>(length))) {
+    return Fail("frame of " + std::to_string(length) + " bytes is not an EngineMessage");
+  }
+  if (frame.message.body_case() == v1::EngineMessage::BODY_NOT_SET) {
+    return Fail("message without a body (a newer peer?)");
+  }
+  if (frame.message.fd_count() > fds_.size()) {
+    return Fail("message claims " + std::to_string(frame.message.fd_count()) +
+                " descriptors, received " + std::to_string(fds_.size()));
+  }
+  for (uint32_t i = 0; i < frame.message.fd_count(); ++i) {
+    frame.fds.push_back(std::move(fds_.front()));
+    fds_.pop_front();
+  }
+  begin_ += 4 + length;
+  if (begin_ == buffer_.size()) {
+    buffer_.clear();
+    begin_ = 0;
+  } else if (begin_ > (1u << 20)) {
+    buffer_.erase(0, begin_);
+    begin_ = 0;
+  }
+  return std::optional<Frame>(std::move(frame));
+}
+
+Status FrameChannel::Send(v1::EngineMessage message, std::span<const int> fds) {
+  if (fds.size() > kMaxFrameFds) {
+    return {Code::kInternal, "message with " + std::to_string(fds.size()) + " descriptors"};
+  }
+  message.set_fd_count(static_cast<uint32_t>(fds.size()));
+  const std::string body = message.SerializeAsString();
+  if (body.size() > kMaxFrameBytes) {
+    return {Code::kInvalid, "message of " + std::to_string(body.size()) +
+                                " bytes is over the limit of " + std::to_string(kMaxFrameBytes)};
+  }
+  std::string bytes(4, '\0');
+  for (int i = 0; i < 4; ++i) bytes[i] = static_cast<char>(body.size() >> (8 * i));
+  bytes += body;
+
+  const std::scoped_lock lock(send_mu_);
+  const auto deadline = Clock::now() + std::chrono::milliseconds(kSendTimeoutMs);
+  size_t done = 0;
+  while (done < bytes.size()) {
+    iovec iov{bytes.data() + done, bytes.size() - done};
+    msghdr msg{};
+    msg.msg_iov = &iov;
+    msg.msg_iovlen = 1;
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxFrameFds)];
+    if (done == 0 && !fds.empty()) {
+      std::memset(control, 0, sizeof control);
+      msg.msg_control = control;
+      msg.msg_controllen = CMSG_SPACE(sizeof(int) * fds.size());
+      cmsghdr* head = CMSG_FIRSTHDR(&msg);
+      head->cmsg_level = SOL_SOCKET;
+      head->cmsg_type = SCM_RIGHTS;
+      head->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
+      std::memcpy(CMSG_DATA(head), fds.data(), sizeof(int) * fds.size());
+    }
+    const ssize_t n = sendmsg(socket_.get(), &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n > 0) {
+      done += static_cast<size_t>(n);
+      continue;
+    }
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
+      return {Code::kUnavailable, Errno("engine socket: send")};
+    }
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    pollfd wait{socket_.get(), POLLOUT, 0};
+    if (left <= 0 || poll(&wait, 1, static_cast<int>(left)) == 0) {
+      // Half a frame may be out: the stream is of no use any more.
+      shutdown(socket_.get(), SHUT_RDWR);
+      return {Code::kUnavailable, "engine socket: the other side took nothing for 10 s"};
+    }
+  }
+  return OkStatus();
+}
+
+Status FrameChannel::ReadSome() {
+  char bytes[64 << 10];
+  iovec iov{bytes, sizeof bytes};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxFrameFds)];
+  msghdr msg{};
+  msg.msg_iov = &iov;
+  msg.msg_iovlen = 1;
+  msg.msg_control = control;
+  msg.msg_controllen = sizeof control;
+  const ssize_t n = recvmsg(socket_.get(), &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (n < 0) {
+    if (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK) return OkStatus();
+    return {Code::kUnavailable, Errno("engine socket: receive")};
+  }
+  for (cmsghdr* head = CMSG_FIRSTHDR(&msg); head != nullptr; head = CMSG_NXTHDR(&msg, head)) {
+    if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(head) + i * sizeof(int), sizeof fd);
+      decoder_.FeedFd(UniqueFd(fd));
+    }
+  }
+  if ((msg.msg_flags & MSG_CTRUNC) != 0) {
+    return {Code::kInvalid, "engine socket: descriptors were cut off (limit of open files?)"};
+  }
+  if (n == 0) return {Code::kUnavailable, "engine socket: the other side closed it"};
+  decoder_.Feed({bytes, static_cast<size_t>(n)});
+  return OkStatus();
+}
+
+Result<std::optional<Frame>> FrameChannel::Receive(int timeout_ms) {
+  const auto deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
+  while (true) {
+    auto frame = decoder_.Next();
+    if (!frame.ok() || frame->has_value()) return frame;
+    int wait_ms = timeout_ms;
+    if (timeout_ms > 0) {
+      const auto left =
+          std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+      wait_ms = left > 0 ? static_cast<int>(left) : 0;
+    }
+    pollfd wait{socket_.get(), POLLIN, 0};
+    const int ready = poll(&wait, 1, wait_ms);
+    if (ready < 0 && errno != EINTR) return Status{Code::kInternal, Errno("engine socket: poll")};
+    if (ready == 0) return std::optional<Frame>();
+    if (ready < 0) continue;
+    if (Status status = ReadSome(); !status.ok()) return status;
+  }
+}
+
+void FrameChannel::Shutdown() { shutdown(socket_.get(), SHUT_RDWR); }
+
+}  // namespace tangram

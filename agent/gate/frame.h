@@ -1,0 +1,71 @@
+// Frames of the socket between agent and engine: a 4-byte little-endian length, then a
+// v1.EngineMessage; descriptors come with the first byte of a frame, and the message says
+// how many are its own (proto/tangram/v1/engine.proto).
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "agent/base/status.h"
+#include "agent/gate/unique_fd.h"
+#include "tangram/v1/engine.pb.h"
+
+namespace tangram {
+
+constexpr uint32_t kMaxFrameBytes = 64u << 20;
+constexpr size_t kMaxFrameFds = 253;  // of the kernel, per SCM_RIGHTS message
+
+struct Frame {
+  v1::EngineMessage message;
+  std::vector<UniqueFd> fds;
+};
+
+// Decodes a byte stream. Never holds more than one frame's bytes beyond what was fed.
+// After an error the stream is lost: every later call answers the same error.
+class FrameDecoder {
+ public:
+  void Feed(std::string_view bytes) { buffer_.append(bytes); }
+  void FeedFd(UniqueFd fd) { fds_.push_back(std::move(fd)); }
+  // nullopt: a frame is not complete yet. kInvalid: not a frame (length, message, descriptors).
+  Result<std::optional<Frame>> Next();
+
+ private:
+  Status Fail(std::string message);
+
+  std::string buffer_;
+  size_t begin_ = 0;  // of what was not decoded yet
+  std::deque<UniqueFd> fds_;
+  Status broken_;
+};
+
+// A connected stream socket. One thread receives; any thread may send.
+class FrameChannel {
+ public:
+  explicit FrameChannel(UniqueFd socket) : socket_(std::move(socket)) {}
+
+  int fd() const { return socket_.get(); }
+  // Whole message or kUnavailable (the other side is gone, or takes nothing for 10 s).
+  // `fds` stay the caller's. Sets message.fd_count.
+  Status Send(v1::EngineMessage message, std::span<const int> fds = {});
+  // nullopt after timeout_ms (0: only what is here; -1: no limit) without a whole frame.
+  // kUnavailable when the other side is gone, kInvalid when it sent garbage.
+  Result<std::optional<Frame>> Receive(int timeout_ms);
+  // Ends both directions; a blocked Receive returns kUnavailable.
+  void Shutdown();
+
+ private:
+  // Appends what the socket has. kUnavailable at its end.
+  Status ReadSome();
+
+  UniqueFd socket_;
+  std::mutex send_mu_;
+  FrameDecoder decoder_;
+};
+
+}  // namespace tangram

@@ -1,0 +1,83 @@
+// The gate's rules over the page that agent and engine share. Each class is one side;
+// both may run at the same time in two processes. The state word is the only thing both
+// sides write, always by compare-and-swap (docs/architecture.md, section 4.1).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "agent/base/status.h"
+#include "agent/client/gate_page.h"
+
+namespace tangram {
+
+// A step's word. `hash` is 0 when no flip is armed.
+struct GateWord {
+  uint64_t epoch = 0;
+  uint64_t hash = 0;
+  bool operator==(const GateWord&) const = default;
+};
+
+// First 8 bytes of a layout's hash, little-endian.
+uint64_t GateHashWord(std::string_view hash);
+
+// The agent's side. Not thread-safe against itself: the executor calls it under its lock.
+class AgentGate {
+ public:
+  AgentGate() = default;
+  // `page` has at least GatePageBytes(moe_layers, experts) zeroed bytes and outlives this.
+  AgentGate(GatePage* page, uint32_t moe_layers, uint32_t experts);
+
+  GatePage* page() const { return page_; }
+  GateState state() const;
+  uint64_t attempt() const;
+
+  // Idle -> Armed. kWrongPhase when not idle.
+  Status Arm(uint64_t attempt, uint64_t target_epoch, std::string_view target_hash);
+
+  enum class Withdrawal { kWithdrawn, kLatched, kFlipped, kNotArmed };
+  // Armed -> Idle, unless the word was given.
+  Withdrawal Withdraw(uint64_t attempt);
+
+  // Latched -> Flipped (`by_agents`: Armed -> Flipped). The epoch in force becomes `epoch`
+  // and the steps start from 0 before anyone can see Flipped.
+  Status Flip(uint64_t attempt, uint64_t epoch, bool by_agents);
+
+  // Flipped -> Idle.
+  void Reset(uint64_t attempt);
+
+  // The engine's process is gone: whatever it latched is the agent's to resolve.
+  void Fence();
+
+  // Sets the epoch in force without a flip (a rank that left the world: 0).
+  void SetEpoch(uint64_t epoch);
+
+ private:
+  GatePage* page_ = nullptr;
+};
+
+// The engine's side. One thread.
+class EngineGate {
+ public:
+  EngineGate() = default;
+  explicit EngineGate(GatePage* page) : page_(page) {}
+
+  // The word for this step. Latches when `attempt` is armed for exactly this target;
+  // an attempt that the engine has not prepared is never latched.
+  GateWord Word(uint64_t attempt, uint64_t target_epoch, std::string_view target_hash);
+  // True: go, and still latched. False: unlatched. `words` are those of all members.
+  bool Decide(std::span<const GateWord> words, size_t members);
+  // After a go: not possible here. Unlatches; the reason reaches the agent's status.
+  void Decline(std::string_view reason);
+  bool latched() const;
+
+ private:
+  void Unlatch();
+
+  GatePage* page_ = nullptr;
+  GateWord mine_;
+};
+
+}  // namespace tangram

@@ -1,0 +1,100 @@
+#include "agent/layout/geometry.h"
+
+#include <fmt/format.h>
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <openssl/sha.h>
+
+namespace tangram::layout {
+
+Run ShardOf(uint32_t granules, uint32_t group, uint32_t expert, uint32_t position) {
+  const uint32_t base = granules / group;
+  const uint32_t extra = granules % group;
+  const uint32_t shift = expert % group;
+  const auto longer = [&](uint32_t p) { return (p + group - shift) % group < extra; };
+  Run run{0, base + (longer(position) ? 1U : 0U)};
+  for (uint32_t p = 0; p < position; ++p) run.start += base + (longer(p) ? 1U : 0U);
+  return run;
+}
+
+std::string WireHash(const google::protobuf::MessageLite& message) {
+  std::string wire;
+  {
+    google::protobuf::io::StringOutputStream stream(&wire);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.SetSerializationDeterministic(true);
+    message.SerializeToCodedStream(&coded);
+  }
+  std::string digest(SHA256_DIGEST_LENGTH, '\0');
+  SHA256(reinterpret_cast<const unsigned char*>(wire.data()), wire.size(),
+         reinterpret_cast<unsigned char*>(digest.data()));
+  return digest;
+}
+
+std::string Hex(std::string_view bytes) {
+  std::string out;
+  out.reserve(bytes.size() * 2);
+  for (const unsigned char c : bytes) out += fmt::format("{:02x}", c);
+  return out;
+}
+
+namespace {
+
+Status Bad(std::string message) { return {Code::kBadGeometry, "geometry: " + std::move(message)}; }
+
+Status CheckLayers(const v1::Geometry& g) {
+  int64_t last = -1;
+  for (const uint32_t layer : g.moe_layers()) {
+    if (layer >= g.layers() || static_cast<int64_t>(layer) <= last) {
+      return Bad(
+          fmt::format("moe_layers must ascend below layers = {}, found {}", g.layers(), layer));
+    }
+    last = layer;
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<GeometryView> GeometryView::Make(v1::Geometry geometry) {
+  const v1::Geometry& g = geometry;
+  // Far above any model there is; keeps products below 2^63 and loops short.
+  constexpr uint32_t kMost = 1U << 20;
+  if (g.layers() == 0 || g.layers() > 4096) return Bad(fmt::format("layers = {}", g.layers()));
+  TANGRAM_RETURN_IF_ERROR(CheckLayers(g));
+  if (g.hidden() == 0 || g.hidden() > kMost) return Bad(fmt::format("hidden = {}", g.hidden()));
+  if (g.moe_inner() == 0 || g.moe_inner() > kMost)
+    return Bad(fmt::format("moe_inner = {}", g.moe_inner()));
+  if (g.experts() == 0 || g.experts() > 65536) return Bad(fmt::format("experts = {}", g.experts()));
+  if (g.granule_rows() == 0 || g.moe_inner() % g.granule_rows() != 0) {
+    return Bad(fmt::format("granule_rows = {} does not divide moe_inner = {}", g.granule_rows(),
+                           g.moe_inner()));
+  }
+  if (g.granule_bytes() == 0 || g.granule_bytes() > (1ULL << 40) ||
+      g.expert_tail_bytes() > (1ULL << 40)) {
+    return Bad(fmt::format("granule_bytes = {}, expert_tail_bytes = {}", g.granule_bytes(),
+                           g.expert_tail_bytes()));
+  }
+  if (g.query_heads() == 0 || g.kv_heads() == 0 || g.query_heads() % g.kv_heads() != 0) {
+    return Bad(fmt::format("{} query heads are not a multiple of {} KV heads", g.query_heads(),
+                           g.kv_heads()));
+  }
+  const uint64_t page = g.page_bytes();
+  if (page < 256 || (page & (page - 1)) != 0)
+    return Bad(fmt::format("page_bytes = {} is no power of two", page));
+
+  GeometryView view;
+  view.granules_ = g.moe_inner() / g.granule_rows();
+  view.ordinals_.assign(g.layers(), -1);
+  for (int i = 0; i < g.moe_layers_size(); ++i) view.ordinals_[g.moe_layers(i)] = i;
+  view.fingerprint_ = WireHash(g);
+  view.proto_ = std::move(geometry);
+  const uint64_t bytes = view.expert_bytes();
+  const uint64_t paged = RoundUp(bytes, page);
+  // Whole pages let an expert change place by remapping, if they waste at most 3 %.
+  view.expert_pitch_ = (paged - bytes) * 100 <= bytes * 3 ? paged : RoundUp(bytes, kPieceAlignment);
+  view.bank_pitch_ = RoundUp((view.experts() + kSpareSlots) * view.expert_pitch_, page);
+  return view;
+}
+
+}  // namespace tangram::layout

@@ -1,0 +1,50 @@
+// Rules over v1::Layout: validity, deltas, and where each piece of a rank lies.
+// C++ twin of operator/pkg/layout; tests/golden holds both to the same answers.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "agent/base/status.h"
+#include "agent/layout/geometry.h"
+#include "tangram/v1/layout.pb.h"
+#include "tangram/v1/plan.pb.h"
+
+namespace tangram::layout {
+
+// A piece and its place on one rank.
+struct PlacedPiece {
+  uint32_t layer = 0;  // model layer
+  uint32_t bank = 0;
+  uint32_t slot = 0;
+  uint32_t expert = 0;
+  Run run;
+  uint64_t offset = 0;  // of its first byte in the bank
+  uint64_t bytes = 0;   // granules and tail
+  bool operator==(const PlacedPiece&) const = default;
+};
+
+// Complete owners, no rank twice in a layer, bounds, banks, heads. The message names
+// layer, group and numbers.
+Status Validate(const v1::Layout& layout, const GeometryView& geometry);
+
+// `base` with the delta applied and the epoch set. Does not validate.
+Result<v1::Layout> Apply(const v1::Layout& base, const v1::LayoutDelta& delta, uint64_t epoch);
+
+std::string HashOf(const v1::Layout& layout);
+
+// Every piece that `rank` holds, ordered by layer, then slot. The layout is valid.
+std::vector<PlacedPiece> PiecesOf(const v1::Layout& layout, const GeometryView& geometry,
+                                  uint32_t rank);
+
+bool HoldsDense(const v1::Layout& layout, uint32_t rank);
+// Rank of a member, or -1.
+int32_t RankOf(const v1::Layout& layout, const std::string& member);
+// KV heads that position p of the group reads: [first, last).
+Run KvHeadsOf(const v1::AttentionGroup& group, uint32_t position, const GeometryView& geometry);
+
+// The distinct pages that pieces touch, over all banks; key = bank << 40 | page.
+std::vector<uint64_t> PagesOf(const std::vector<PlacedPiece>& pieces, const GeometryView& geometry);
+
+}  // namespace tangram::layout

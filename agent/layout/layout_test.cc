@@ -1,0 +1,161 @@
+#include "agent/layout/layout.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "agent/layout/testing.h"
+
+namespace tangram::layout {
+namespace {
+
+using ::testing::HasSubstr;
+
+GeometryView Geometry(uint32_t layers, uint32_t experts, uint32_t granules) {
+  auto view = GeometryView::Make(testing::SmallGeometry(layers, experts, granules));
+  EXPECT_TRUE(view.ok()) << view.status().message();
+  return std::move(view).value();
+}
+
+TEST(ShardOf, CoversEveryGranuleOnceWithSizesThatDifferByOne) {
+  for (uint32_t granules = 1; granules <= 24; ++granules) {
+    for (uint32_t group = 1; group <= granules; ++group) {
+      for (uint32_t expert = 0; expert < 30; ++expert) {
+        uint32_t next = 0;
+        for (uint32_t p = 0; p < group; ++p) {
+          const layout::Run run = ShardOf(granules, group, expert, p);
+          ASSERT_EQ(run.start, next);
+          ASSERT_GE(run.count, granules / group);
+          ASSERT_LE(run.count, granules / group + 1);
+          next += run.count;
+        }
+        ASSERT_EQ(next, granules);
+      }
+    }
+  }
+}
+
+TEST(ShardOf, LongerRunsRotateSoThatNoRankIsHeavier) {
+  // 10 granules on 4 ranks: over any 4 consecutive experts every position gets 10.
+  for (uint32_t p = 0; p < 4; ++p) {
+    uint32_t sum = 0;
+    for (uint32_t e = 0; e < 4; ++e) sum += ShardOf(10, 4, e, p).count;
+    EXPECT_EQ(sum, 10);
+  }
+}
+
+TEST(Geometry, RefusesWhatContradictsItself) {
+  auto g = testing::SmallGeometry(2, 4, 6);
+  g.set_granule_rows(7);
+  EXPECT_THAT(GeometryView::Make(g).status().message(),
+              HasSubstr("granule_rows = 7 does not divide moe_inner = 48"));
+  g = testing::SmallGeometry(2, 4, 6);
+  g.set_moe_layers(1, 9);
+  EXPECT_EQ(GeometryView::Make(g).status().code(), Code::kBadGeometry);
+  g = testing::SmallGeometry(2, 4, 6);
+  g.set_kv_heads(5);
+  EXPECT_THAT(GeometryView::Make(g).status().message(),
+              HasSubstr("12 query heads are not a multiple of 5 KV heads"));
+}
+
+TEST(Geometry, PitchIsPagesOnlyWhereThatWastesLittle) {
+  auto g = testing::SmallGeometry(1, 4, 6);
+  g.set_granule_bytes(682);  // 4092 of 4096
+  EXPECT_EQ(GeometryView::Make(g)->expert_pitch(), 4096U);
+  g.set_granule_bytes(600);  // 3600 of 4096: 14 % would be lost
+  EXPECT_EQ(GeometryView::Make(g)->expert_pitch(), 3840U);
+}
+
+TEST(Validate, AcceptsRandomLayoutsAndNamesEachFault) {
+  const GeometryView geometry = Geometry(3, 7, 6);
+  std::mt19937_64 random(7);
+  for (int round = 0; round < 200; ++round) {
+    const uint32_t ranks = 1 + random() % 6;
+    const v1::Layout layout = testing::RandomLayout(geometry, ranks, 2, random);
+    ASSERT_TRUE(Validate(layout, geometry).ok()) << Validate(layout, geometry).message();
+
+    v1::Layout lost = layout;
+    lost.mutable_layers(1)->mutable_experts(0)->set_slots(0, 0);
+    EXPECT_THAT(Validate(lost, geometry).message(), HasSubstr("has no owner"));
+    v1::Layout bank = layout;
+    bank.mutable_layers(1)->set_bank_offset(bank.layers(1).bank_offset() + 1);
+    EXPECT_THAT(Validate(bank, geometry).message(), HasSubstr("share bank"));
+    v1::Layout heads = layout;
+    heads.mutable_layers(0)->mutable_attention(0)->set_query_head_bounds(1, 11);
+    EXPECT_THAT(Validate(heads, geometry).message(), HasSubstr("query_head_bounds"));
+  }
+}
+
+TEST(Validate, UnevenShardsAreRefusedForAnEngineThatTakesEvenOnes) {
+  auto g = testing::SmallGeometry(1, 4, 10);
+  g.set_even_shards_only(true);
+  const GeometryView geometry = std::move(GeometryView::Make(g)).value();
+  std::mt19937_64 random(1);
+  v1::Layout layout = testing::RandomLayout(geometry, 1, 1, random);
+  layout.add_members()->set_id("b");
+  layout.add_members()->set_id("c");
+  v1::LayerLayout* layer = layout.mutable_layers(0);
+  layer->set_expert_group_size(3);
+  layer->mutable_experts(0)->add_ranks(1);
+  layer->mutable_experts(0)->add_ranks(2);
+  EXPECT_THAT(Validate(layout, geometry).message(),
+              HasSubstr("10 granules do not divide by 3 ranks"));
+}
+
+TEST(Apply, LeaveRenumbersAndRefusesOwners) {
+  const GeometryView geometry = Geometry(1, 4, 6);
+  std::mt19937_64 random(3);
+  v1::Layout layout = testing::RandomLayout(geometry, 2, 1, random);
+  // A third member in front that owns nothing: ranks 0, 1 become 1, 2.
+  v1::Layout three = layout;
+  three.clear_members();
+  for (const char* id : {"idle", "a", "b"}) three.add_members()->set_id(id);
+  three.mutable_dense()->clear_ranks();
+  for (const uint32_t r : {0, 1, 2}) three.mutable_dense()->add_ranks(r);
+  for (auto& group : *three.mutable_layers(0)->mutable_experts()) {
+    for (uint32_t& rank : *group.mutable_ranks()) ++rank;
+  }
+  for (auto& group : *three.mutable_layers(0)->mutable_attention()) {
+    for (uint32_t& rank : *group.mutable_ranks()) ++rank;
+  }
+  v1::LayoutDelta delta;
+  for (const uint32_t r : {0, 1, 2}) delta.add_renumber(r);
+  delta.set_members_changed(true);
+  delta.add_members()->set_id("a");
+  delta.add_members()->set_id("b");
+  *delta.mutable_dense() = layout.dense();
+  const auto left = Apply(three, delta, 2);
+  ASSERT_TRUE(left.ok()) << left.status().message();
+  EXPECT_EQ(left->layers(0).SerializeAsString(), layout.layers(0).SerializeAsString());
+  EXPECT_EQ(left->epoch(), 2U);
+
+  delta.set_renumber(0, 1);
+  delta.set_renumber(1, 0);
+  if (three.layers(0).expert_group_size() == 1 || three.layers(0).experts(0).ranks_size() > 0) {
+    EXPECT_THAT(Apply(three, delta, 2).status().message(), HasSubstr("leaving rank still"));
+  }
+}
+
+TEST(PiecesOf, PlacesNeverOverlapAndBytesAddUp) {
+  const GeometryView geometry = Geometry(3, 9, 7);
+  std::mt19937_64 random(11);
+  for (int round = 0; round < 100; ++round) {
+    const uint32_t ranks = 1 + random() % 7;
+    const v1::Layout layout = testing::RandomLayout(geometry, ranks, 2, random);
+    uint64_t granules = 0;
+    for (uint32_t r = 0; r < ranks; ++r) {
+      const auto pieces = PiecesOf(layout, geometry, r);
+      for (size_t i = 0; i < pieces.size(); ++i) {
+        granules += pieces[i].run.count;
+        if (i > 0 && pieces[i].bank == pieces[i - 1].bank) {
+          ASSERT_GE(pieces[i].offset, pieces[i - 1].offset + pieces[i - 1].bytes);
+        }
+      }
+    }
+    EXPECT_EQ(granules, 3U * 9 * 7);
+  }
+}
+
+}  // namespace
+}  // namespace tangram::layout

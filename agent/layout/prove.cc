@@ -1,0 +1,236 @@
+#include "agent/layout/prove.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+
+namespace tangram::layout {
+namespace {
+
+using Key = uint64_t;  // layer << 32 | expert
+Key KeyOf(uint32_t layer, uint32_t expert) { return static_cast<Key>(layer) << 32 | expert; }
+
+Status Bad(std::string message) { return {Code::kBadPlan, "plan: " + std::move(message)}; }
+
+// Where each expert of the rank's target lies, and which granules are still to come.
+struct Cover {
+  PlacedPiece piece;
+  std::vector<bool> here;  // by granule of the run
+  bool in_place = false;
+};
+
+class Prover {
+ public:
+  Prover(const GeometryView& geometry, const v1::Layout& target, int32_t rank,
+         const std::vector<PlacedPiece>& held)
+      : geometry_(geometry), target_(target), rank_(rank), held_(held) {
+    if (rank < 0) return;
+    for (const PlacedPiece& piece : PiecesOf(target, geometry, static_cast<uint32_t>(rank))) {
+      cover_.emplace(KeyOf(piece.layer, piece.expert),
+                     Cover{piece, std::vector<bool>(piece.run.count, false), false});
+    }
+    for (uint32_t i = 0; i < held.size(); ++i)
+      held_of_.emplace(KeyOf(held[i].layer, held[i].expert), i);
+  }
+
+  Result<PartProof> Prove(bool holds_dense, const v1::RankPart& part) {
+    KeepInPlace();
+    TANGRAM_RETURN_IF_ERROR(TakeCopies(part.copies()));
+    TANGRAM_RETURN_IF_ERROR(TakeFetches(part.fetches()));
+    TANGRAM_RETURN_IF_ERROR(CheckComplete());
+    TANGRAM_RETURN_IF_ERROR(CheckHazards());
+    TANGRAM_RETURN_IF_ERROR(CheckDense(holds_dense, part.dense()));
+    TANGRAM_RETURN_IF_ERROR(CheckMemory(holds_dense, part));
+    return std::move(proof_);
+  }
+
+ private:
+  void KeepInPlace() {
+    for (const PlacedPiece& piece : held_) {
+      const auto it = cover_.find(KeyOf(piece.layer, piece.expert));
+      if (it != cover_.end() && it->second.piece == piece) {
+        it->second.in_place = true;
+        std::fill(it->second.here.begin(), it->second.here.end(), true);
+        proof_.kept.push_back(piece);
+      } else {
+        proof_.dropped.push_back(piece);
+      }
+    }
+  }
+
+  // Marks the run as brought once; `what` names the column in the message.
+  Result<Cover*> Bring(const char* what, uint32_t layer, uint32_t expert, Run run) {
+    const auto where = [&] {
+      return fmt::format("{} of layer {}, expert {}, granules {}..{}", what, layer, expert,
+                         run.start, static_cast<uint64_t>(run.start) + run.count);
+    };
+    const auto it = cover_.find(KeyOf(layer, expert));
+    if (it == cover_.end())
+      return Bad(where() + ": the target does not give this expert to the rank");
+    Cover& cover = it->second;
+    const Run whole = cover.piece.run;
+    if (run.count == 0 || run.start < whole.start ||
+        static_cast<uint64_t>(run.start) + run.count >
+            static_cast<uint64_t>(whole.start) + whole.count) {
+      return Bad(fmt::format("{}: the rank's shard is {}..{}", where(), whole.start,
+                             whole.start + whole.count));
+    }
+    for (uint32_t g = run.start - whole.start; g < run.start - whole.start + run.count; ++g) {
+      if (cover.here[g])
+        return Bad(fmt::format("{}: granule {} comes twice", where(), whole.start + g));
+      cover.here[g] = true;
+    }
+    return &cover;
+  }
+
+  Status TakeCopies(const v1::LocalCopies& copies) {
+    const int n = copies.layer_size();
+    if (copies.expert_size() != n || copies.granule_start_size() != n ||
+        copies.granule_count_size() != n) {
+      return Bad("columns of copies differ in length");
+    }
+    for (int i = 0; i < n; ++i) {
+      const Run run{copies.granule_start(i), copies.granule_count(i)};
+      Result<Cover*> cover = Bring("copy", copies.layer(i), copies.expert(i), run);
+      if (!cover.ok()) return cover.status();
+      const auto range = held_of_.equal_range(KeyOf(copies.layer(i), copies.expert(i)));
+      const auto source = std::find_if(range.first, range.second, [&](const auto& entry) {
+        const Run have = held_[entry.second].run;
+        return have.start <= run.start && run.start + run.count <= have.start + have.count;
+      });
+      if (source == range.second) {
+        return Bad(
+            fmt::format("copy of layer {}, expert {}, granules {}..{}: the rank does not hold them",
+                        copies.layer(i), copies.expert(i), run.start, run.start + run.count));
+      }
+      proof_.copies.push_back({(*cover)->piece, run, 0, source->second});
+    }
+    return OkStatus();
+  }
+
+  Status TakeFetches(const v1::Fetches& fetches) {
+    const int n = fetches.layer_size();
+    if (fetches.expert_size() != n || fetches.granule_start_size() != n ||
+        fetches.granule_count_size() != n || fetches.source_size() != n) {
+      return Bad("columns of fetches differ in length");
+    }
+    for (int i = 0; i < n; ++i) {
+      const Run run{fetches.granule_start(i), fetches.granule_count(i)};
+      Result<Cover*> cover = Bring("fetch", fetches.layer(i), fetches.expert(i), run);
+      if (!cover.ok()) return cover.status();
+      const uint32_t source = fetches.source(i);
+      if (source > static_cast<uint32_t>(target_.members_size()) ||
+          source == static_cast<uint32_t>(rank_) + 1) {
+        return Bad(fmt::format(
+            "fetch of layer {}, expert {}: source {} of {} ranks (0 is the checkpoint, own rank is "
+            "{})",
+            fetches.layer(i), fetches.expert(i), source, target_.members_size(), rank_ + 1));
+      }
+      proof_.fetches.push_back({(*cover)->piece, run, source, 0});
+    }
+    return OkStatus();
+  }
+
+  Status CheckComplete() const {
+    for (const auto& [key, cover] : cover_) {
+      const auto gap = std::find(cover.here.begin(), cover.here.end(), false);
+      if (gap != cover.here.end()) {
+        return Bad(fmt::format("granule {} of layer {}, expert {} has no source",
+                               cover.piece.run.start + (gap - cover.here.begin()),
+                               cover.piece.layer, cover.piece.expert));
+      }
+    }
+    return OkStatus();
+  }
+
+  // Nothing that comes may lie over anything that is held: sorted sweep over both.
+  Status CheckHazards() const {
+    struct Range {
+      uint64_t start, end;
+      const PlacedPiece* piece;
+    };
+    std::map<uint32_t, std::vector<Range>> banks;
+    for (const PlacedPiece& piece : held_) {
+      banks[piece.bank].push_back({piece.offset, piece.offset + piece.bytes, &piece});
+    }
+    for (const auto& [key, cover] : cover_) {
+      if (cover.in_place) continue;
+      const PlacedPiece& piece = cover.piece;
+      banks[piece.bank].push_back({piece.offset, piece.offset + piece.bytes, &piece});
+    }
+    for (auto& [bank, ranges] : banks) {
+      std::sort(ranges.begin(), ranges.end(),
+                [](const Range& a, const Range& b) { return a.start < b.start; });
+      for (size_t i = 1; i < ranges.size(); ++i) {
+        if (ranges[i].start < ranges[i - 1].end) {
+          return Bad(fmt::format(
+              "bank {}: layer {} expert {} and layer {} expert {} lie over each other at byte {}",
+              bank, ranges[i - 1].piece->layer, ranges[i - 1].piece->expert, ranges[i].piece->layer,
+              ranges[i].piece->expert, ranges[i].start));
+        }
+      }
+    }
+    return OkStatus();
+  }
+
+  Status CheckDense(bool holds_dense, const v1::DenseFetch& dense) {
+    const bool wants = rank_ >= 0 && HoldsDense(target_, static_cast<uint32_t>(rank_));
+    const int parts = dense.source_by_part_size();
+    if (!wants || holds_dense) {
+      return parts == 0 ? OkStatus()
+                        : Bad("dense weights are fetched that the rank holds or does not need");
+    }
+    if (parts != 16)
+      return Bad(fmt::format("dense weights come in 16 parts, the plan names {}", parts));
+    for (const uint32_t source : dense.source_by_part()) {
+      if (source > static_cast<uint32_t>(target_.members_size()) ||
+          source == static_cast<uint32_t>(rank_) + 1) {
+        return Bad(fmt::format("dense source {} of {} ranks", source, target_.members_size()));
+      }
+    }
+    proof_.brings_dense = true;
+    return OkStatus();
+  }
+
+  Status CheckMemory(bool holds_dense, const v1::RankPart& part) {
+    std::vector<PlacedPiece> all(held_);
+    std::vector<PlacedPiece> after;
+    for (const auto& [key, cover] : cover_) {
+      after.push_back(cover.piece);
+      if (!cover.in_place) all.push_back(cover.piece);
+    }
+    const uint64_t page = geometry_.page_bytes();
+    const uint64_t dense = RoundUp(geometry_.proto().dense_bytes(), page) / page;
+    const bool dense_after = rank_ >= 0 && HoldsDense(target_, static_cast<uint32_t>(rank_));
+    proof_.peak_pages = PagesOf(all, geometry_).size() + (holds_dense || dense_after ? dense : 0);
+    proof_.steady_pages = PagesOf(after, geometry_).size() + (dense_after ? dense : 0);
+    if (proof_.peak_pages * page > part.peak_bytes() ||
+        proof_.steady_pages * page != part.steady_bytes()) {
+      return Bad(fmt::format(
+          "memory: the part declares peak {} and steady {} bytes, its pieces need {} and {}",
+          part.peak_bytes(), part.steady_bytes(), proof_.peak_pages * page,
+          proof_.steady_pages * page));
+    }
+    return OkStatus();
+  }
+
+  const GeometryView& geometry_;
+  const v1::Layout& target_;
+  const int32_t rank_;
+  const std::vector<PlacedPiece>& held_;
+  std::unordered_map<Key, Cover> cover_;
+  std::unordered_multimap<Key, uint32_t> held_of_;
+  PartProof proof_;
+};
+
+}  // namespace
+
+Result<PartProof> ProvePart(const GeometryView& geometry, const v1::Layout& target, int32_t rank,
+                            const std::vector<PlacedPiece>& held, bool holds_dense,
+                            const v1::RankPart& part) {
+  return Prover(geometry, target, rank, held).Prove(holds_dense, part);
+}
+
+}  // namespace tangram::layout

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Installs what building, testing and the demo need on Debian 12 (root; Go, Python 3.11 and
+# Node are there). Does nothing when it was done before with the same lists.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+packages=(
+  g++ cmake ninja-build pkg-config ccache clang-14 clang-format-14 libclang-rt-14-dev openssl
+  libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
+  prometheus-cpp-dev libyaml-cpp-dev libspdlog-dev libfmt-dev nlohmann-json3-dev
+  libcli11-dev libssl-dev libxxhash-dev libgtest-dev libgmock-dev
+)
+golangci=v2.15.0
+
+mkdir -p build/bin
+stamp=build/.setup-$(cat "$0" e2e/model/requirements.txt | sha256sum | cut -c1-16)
+[ -e "$stamp" ] && exit 0
+
+step() { printf '[setup %4ds] %s\n' "$SECONDS" "$*"; }
+
+missing=()
+for p in "${packages[@]}"; do
+  dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing+=("$p")
+done
+if [ ${#missing[@]} -gt 0 ]; then
+  step "Debian packages: ${missing[*]}"
+  apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >build/apt.log 2>&1 ||
+    { tail -20 build/apt.log; exit 1; }
+fi
+
+step "Python packages (for the checkpoint script)"
+[ -x build/venv/bin/python ] || python3 -m venv build/venv
+build/venv/bin/pip install -q --disable-pip-version-check -r e2e/model/requirements.txt
+
+step "Go modules"
+for m in proto operator e2e tests; do (cd "$m" && go mod download); done
+
+if [ "${WITH_LINT:-1}" = 1 ] && [ ! -x build/bin/golangci-lint ]; then
+  step "golangci-lint $golangci (compiles once, some minutes)"
+  GOBIN=$PWD/build/bin go install "github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$golangci"
+fi
+
+rm -f build/.setup-*
+touch "$stamp"
+step "done"

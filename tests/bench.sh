@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Runs one bench: JSON lines on stdout, progress on stderr; the last line sums up.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+case "${NAME:-}" in
+  "")
+    cat <<LIST
+resize-bytes  bytes a resize moves over the lower bound, every P -> Q of 18 public models
+plan-time     milliseconds to plan DeepSeek-V3 32 -> 40 ranks and Qwen3-235B EP8 -> TP8, one thread
+transition    time without tokens in each transition of the demo, over a plain copy of its bytes plus two steps
+LIST
+    exit 0 ;;
+  resize-bytes | plan-time)
+    make -s setup go >&2
+    exec build/bin/tangram-bench "$NAME" ;;
+  transition)
+    make -s build model >&2
+    exec build/bin/tangram-demo --bench --out build/bench/transition ;;
+  *) echo "no bench named '$NAME'; make bench lists them" >&2; exit 2 ;;
+esac

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Builds every libFuzzer target with clang and runs each for the given seconds.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+seconds=${1:-20}
+cmake -S . -B build/fuzz -G Ninja -DCMAKE_C_COMPILER=clang-14 -DCMAKE_CXX_COMPILER=clang++-14 \
+  -DTANGRAM_FUZZ=ON -DTANGRAM_SANITIZE=address,undefined >build/fuzz.cmake.log
+targets=$(ninja -C build/fuzz -t targets all | grep -oE '^[a-z_]+_fuzz(: phony)' | cut -d: -f1 | sort -u)
+[ -n "$targets" ] || { echo "no fuzz targets"; exit 1; }
+# shellcheck disable=SC2086
+ninja -C build/fuzz $targets
+for t in $targets; do
+  corpus=build/fuzz-corpus/$t
+  mkdir -p "$corpus"
+  echo "--- $t, $seconds s"
+  "$(find build/fuzz -type f -name "$t")" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
+    -max_len=65536 -print_final_stats=1 -artifact_prefix="$corpus/crash-" "$corpus"
+done

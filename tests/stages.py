@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+"""Runs every stage of `make test`, prints minutes per stage, and sums up all tests.
+
+A stage is a command and a way to count what it ran: `junit` (ctest's XML), `gojson`
+(go test -json) or `exit` (the command is one test). Every stage runs even if an
+earlier one failed, except that nothing can run without `setup` and `build`. The last
+line is `N passed, N failed, N skipped`; exit code 1 if anything failed.
+
+    tests/stages.py [--only NAME ...] [--list]
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+LOGS = ROOT / "build" / "test"
+CONFIGURE = "cmake -S . -B build/{dir} -G Ninja {flags} > build/test/{dir}.cmake.log"
+
+
+def cmake(folder, flags, targets):
+    return f"{CONFIGURE.format(dir=folder, flags=flags)} && ninja -C build/{folder} {targets}"
+
+
+def ctest(folder, *, regex=""):
+    pick = f"-R '{regex}'" if regex else ""
+    return f"ctest --test-dir build/{folder} -j2 --output-on-failure --output-junit {{junit}} {pick}"
+
+
+# Programs whose tests also run under the sanitizers. gRPC and protobuf come from Debian
+# uninstrumented, so TSan gets the parts that have threads of their own.
+ASAN = "base_test layout_test device_test memory_test loader_test mover_test store_test gate_test client_test kv_test model_test"
+TSAN = "gate_test store_test mover_test"
+
+STAGES = [
+    # name, kind, command
+    ("setup", "exit", "WITH_LINT=1 e2e/setup/install.sh"),
+    ("build", "exit", "make -s cxx go model && ninja -C build/cxx"),
+    ("lint", "exit", "tests/lint.sh"),
+    ("c++", "junit", ctest("cxx")),
+    ("go", "gojson", "for m in operator e2e; do (cd $m && go test -race -json ./...) || rc=1; done; exit ${rc:-0}"),
+    ("walk", "gojson", "cd tests && go test -json -timeout 30m ./..."),
+    ("demo", "exit", "build/bin/tangram-demo --seed 1 --ranks 4 --out build/demo"),
+    ("asan", "junit", cmake("asan", "-DTANGRAM_SANITIZE=address,undefined", ASAN) + " && " + ctest("asan")),
+    ("tsan", "junit", cmake("tsan", "-DTANGRAM_SANITIZE=thread", TSAN) + " && " + ctest("tsan")),
+    ("fuzz", "exit", "tests/fuzz.sh 20"),
+    ("bench", "exit", "for b in resize-bytes plan-time; do NAME=$b QUICK=1 tests/bench.sh || exit 1; done"),
+]
+
+
+def count_junit(path):
+    if not path.exists():
+        return 0, 0, 0
+    suite = ET.parse(path).getroot()
+    total, failed = int(suite.get("tests", 0)), int(suite.get("failures", 0))
+    # "disabled" are cases a filter left out; "skipped" ran and gave up
+    skipped = int(suite.get("skipped", 0))
+    return total - failed - skipped - int(suite.get("disabled", 0)), failed, skipped
+
+
+def count_gojson(log):
+    passed = failed = skipped = 0
+    output = {}
+    for line in log.read_text(errors="replace").splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            print("   ", line)  # a compiler's or linker's word
+            continue
+        key = (event.get("Package"), event.get("Test"))
+        action = event.get("Action")
+        if action == "output":
+            output.setdefault(key, []).append(event["Output"])
+        elif action in ("pass", "fail", "skip") and key[1]:
+            passed += action == "pass"
+            failed += action == "fail"
+            skipped += action == "skip"
+        elif action == "build-output":
+            print("   ", event.get("Output", "").rstrip())
+        elif action == "fail" and not any(k[0] == key[0] and k[1] for k in output):
+            failed += 1  # a package that did not even start
+        if action == "fail":
+            sys.stdout.write("".join(output.get(key, [])[-60:]))
+    return passed, failed, skipped
+
+
+def run(name, kind, command):
+    """Returns (passed, failed, skipped, minutes)."""
+    log, junit = LOGS / f"{name}.log", LOGS / f"{name}.xml"
+    junit.unlink(missing_ok=True)
+    print(f"=== {name}", flush=True)
+    start = time.monotonic()
+    env = dict(os.environ, GOFLAGS=os.environ.get("GOFLAGS", "") + " -count=1" if kind == "gojson" else os.environ.get("GOFLAGS", ""))
+    with open(log, "wb") as out:
+        command = command.replace("{junit}", str(junit))
+        code = subprocess.run(["bash", "-c", command], cwd=ROOT, stdout=out, stderr=subprocess.STDOUT,
+                              stdin=subprocess.DEVNULL, env=env, check=False).returncode
+    minutes = (time.monotonic() - start) / 60
+    if kind == "junit":
+        passed, failed, skipped = count_junit(junit)
+    elif kind == "gojson":
+        passed, failed, skipped = count_gojson(log)
+    else:
+        passed, failed, skipped = (1, 0, 0) if code == 0 else (0, 1, 0)
+    if code != 0 and failed == 0:
+        failed = 1  # it did not get as far as counting
+    if code != 0 and kind != "gojson":
+        print("\n".join(log.read_text(errors="replace").splitlines()[-60:]))
+    print(f"--- {name}: {passed} passed, {failed} failed, {skipped} skipped, {minutes:.1f} min", flush=True)
+    return passed, failed, skipped, minutes
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="run these stages only")
+    parser.add_argument("--list", action="store_true", help="list the stages")
+    args = parser.parse_args()
+    if args.list:
+        for name, _, command in STAGES:
+            print(f"{name:8} {command}")
+        return 0
+    unknown = set(args.only or []) - {s[0] for s in STAGES}
+    if unknown:
+        parser.error(f"no stage named {', '.join(sorted(unknown))}; --list shows them")
+    LOGS.mkdir(parents=True, exist_ok=True)
+    total = [0, 0, 0]
+    table = []
+    for name, kind, command in STAGES:
+        if args.only and name not in args.only:
+            continue
+        *counts, minutes = run(name, kind, command)
+        total = [a + b for a, b in zip(total, counts)]
+        table.append((name, minutes))
+        if name in ("setup", "build") and counts[1]:
+            break
+    print("minutes: " + ", ".join(f"{name} {minutes:.1f}" for name, minutes in table)
+          + f", all {sum(m for _, m in table):.1f}")
+    print(f"{total[0]} passed, {total[1]} failed, {total[2]} skipped")
+    return 1 if total[1] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
