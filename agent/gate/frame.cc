@@ -33,6 +33,7 @@ Status FrameDecoder::Fail(std::string message) {
 
 Result<std::optional<Frame>> FrameDecoder::Next() {
   if (!broken_.ok()) return broken_;
+  if (fds_.size() > 2 * kMaxFrameFds) return Fail("descriptors that belong to no message");
   const std::string_view rest = std::string_view(buffer_).substr(begin_);
   if (rest.size() < 4) return std::optional<Frame>();
   const uint32_t length = LengthOf(rest);

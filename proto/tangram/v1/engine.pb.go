@@ -325,6 +325,8 @@ type Attached struct {
 	Header        *Header        `protobuf:"bytes,13,opt,name=header,proto3" json:"header,omitempty"` // epoch 0 and no layout: wait for the first Prepare
 	Layout        *Layout        `protobuf:"bytes,14,opt,name=layout,proto3" json:"layout,omitempty"`
 	Peers         []*PeerAddress `protobuf:"bytes,15,rep,name=peers,proto3" json:"peers,omitempty"`
+	DenseTensors  []*DenseTensor `protobuf:"bytes,16,rep,name=dense_tensors,json=denseTensors,proto3" json:"dense_tensors,omitempty"` // every tensor of the dense region, in order of name
+	Mappings      []*Mapping     `protobuf:"bytes,17,rep,name=mappings,proto3" json:"mappings,omitempty"`                             // of the layout in force
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -460,6 +462,20 @@ func (x *Attached) GetLayout() *Layout {
 func (x *Attached) GetPeers() []*PeerAddress {
 	if x != nil {
 		return x.Peers
+	}
+	return nil
+}
+
+func (x *Attached) GetDenseTensors() []*DenseTensor {
+	if x != nil {
+		return x.DenseTensors
+	}
+	return nil
+}
+
+func (x *Attached) GetMappings() []*Mapping {
+	if x != nil {
+		return x.Mappings
 	}
 	return nil
 }
@@ -1558,7 +1574,7 @@ const file_tangram_v1_engine_proto_rawDesc = "" +
 	"\x05dtype\x18\x02 \x01(\x0e2\x11.tangram.v1.DTypeR\x05dtype\x12\x14\n" +
 	"\x05shape\x18\x03 \x03(\x04R\x05shape\x12\x16\n" +
 	"\x06offset\x18\x04 \x01(\x04R\x06offset\x12\x16\n" +
-	"\x06length\x18\x05 \x01(\x04R\x06length\"\xb1\x04\n" +
+	"\x06length\x18\x05 \x01(\x04R\x06length\"\xa0\x05\n" +
 	"\bAttached\x12\x14\n" +
 	"\x05world\x18\x01 \x01(\tR\x05world\x12*\n" +
 	"\x06member\x18\x02 \x01(\v2\x12.tangram.v1.MemberR\x06member\x120\n" +
@@ -1578,7 +1594,9 @@ const file_tangram_v1_engine_proto_rawDesc = "" +
 	"\acontrol\x18\f \x03(\v2\x12.tangram.v1.ExtentR\acontrol\x12*\n" +
 	"\x06header\x18\r \x01(\v2\x12.tangram.v1.HeaderR\x06header\x12*\n" +
 	"\x06layout\x18\x0e \x01(\v2\x12.tangram.v1.LayoutR\x06layout\x12-\n" +
-	"\x05peers\x18\x0f \x03(\v2\x17.tangram.v1.PeerAddressR\x05peers\"y\n" +
+	"\x05peers\x18\x0f \x03(\v2\x17.tangram.v1.PeerAddressR\x05peers\x12<\n" +
+	"\rdense_tensors\x18\x10 \x03(\v2\x17.tangram.v1.DenseTensorR\fdenseTensors\x12/\n" +
+	"\bmappings\x18\x11 \x03(\v2\x13.tangram.v1.MappingR\bmappings\"y\n" +
 	"\aMapping\x12\x14\n" +
 	"\x05dense\x18\x01 \x01(\bR\x05dense\x12\x12\n" +
 	"\x04bank\x18\x02 \x01(\rR\x04bank\x12\x16\n" +
@@ -1708,43 +1726,45 @@ var file_tangram_v1_engine_proto_depIdxs = []int32{
 	23, // 7: tangram.v1.Attached.header:type_name -> tangram.v1.Header
 	24, // 8: tangram.v1.Attached.layout:type_name -> tangram.v1.Layout
 	25, // 9: tangram.v1.Attached.peers:type_name -> tangram.v1.PeerAddress
-	2,  // 10: tangram.v1.Mapping.extents:type_name -> tangram.v1.Extent
-	23, // 11: tangram.v1.EnginePrepare.header:type_name -> tangram.v1.Header
-	26, // 12: tangram.v1.EnginePrepare.kind:type_name -> tangram.v1.FlipKind
-	24, // 13: tangram.v1.EnginePrepare.target:type_name -> tangram.v1.Layout
-	25, // 14: tangram.v1.EnginePrepare.peers:type_name -> tangram.v1.PeerAddress
-	23, // 15: tangram.v1.EnginePrepared.header:type_name -> tangram.v1.Header
-	23, // 16: tangram.v1.EngineMap.header:type_name -> tangram.v1.Header
-	5,  // 17: tangram.v1.EngineMap.mappings:type_name -> tangram.v1.Mapping
-	23, // 18: tangram.v1.EngineMapped.header:type_name -> tangram.v1.Header
-	23, // 19: tangram.v1.EngineFlip.header:type_name -> tangram.v1.Header
-	23, // 20: tangram.v1.EngineFlipped.header:type_name -> tangram.v1.Header
-	23, // 21: tangram.v1.EngineAbort.header:type_name -> tangram.v1.Header
-	23, // 22: tangram.v1.EngineUnmap.header:type_name -> tangram.v1.Header
-	5,  // 23: tangram.v1.EngineUnmap.mappings:type_name -> tangram.v1.Mapping
-	23, // 24: tangram.v1.EngineUnmapped.header:type_name -> tangram.v1.Header
-	23, // 25: tangram.v1.KvPull.header:type_name -> tangram.v1.Header
-	23, // 26: tangram.v1.KvPulled.header:type_name -> tangram.v1.Header
-	27, // 27: tangram.v1.EngineRefused.refusal:type_name -> tangram.v1.Refusal
-	1,  // 28: tangram.v1.EngineMessage.attach:type_name -> tangram.v1.Attach
-	4,  // 29: tangram.v1.EngineMessage.attached:type_name -> tangram.v1.Attached
-	6,  // 30: tangram.v1.EngineMessage.prepare:type_name -> tangram.v1.EnginePrepare
-	7,  // 31: tangram.v1.EngineMessage.prepared:type_name -> tangram.v1.EnginePrepared
-	8,  // 32: tangram.v1.EngineMessage.map:type_name -> tangram.v1.EngineMap
-	9,  // 33: tangram.v1.EngineMessage.mapped:type_name -> tangram.v1.EngineMapped
-	10, // 34: tangram.v1.EngineMessage.flip:type_name -> tangram.v1.EngineFlip
-	11, // 35: tangram.v1.EngineMessage.flipped:type_name -> tangram.v1.EngineFlipped
-	12, // 36: tangram.v1.EngineMessage.abort:type_name -> tangram.v1.EngineAbort
-	13, // 37: tangram.v1.EngineMessage.unmap:type_name -> tangram.v1.EngineUnmap
-	14, // 38: tangram.v1.EngineMessage.unmapped:type_name -> tangram.v1.EngineUnmapped
-	15, // 39: tangram.v1.EngineMessage.kv_pull:type_name -> tangram.v1.KvPull
-	16, // 40: tangram.v1.EngineMessage.kv_pulled:type_name -> tangram.v1.KvPulled
-	17, // 41: tangram.v1.EngineMessage.refused:type_name -> tangram.v1.EngineRefused
-	42, // [42:42] is the sub-list for method output_type
-	42, // [42:42] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	3,  // 10: tangram.v1.Attached.dense_tensors:type_name -> tangram.v1.DenseTensor
+	5,  // 11: tangram.v1.Attached.mappings:type_name -> tangram.v1.Mapping
+	2,  // 12: tangram.v1.Mapping.extents:type_name -> tangram.v1.Extent
+	23, // 13: tangram.v1.EnginePrepare.header:type_name -> tangram.v1.Header
+	26, // 14: tangram.v1.EnginePrepare.kind:type_name -> tangram.v1.FlipKind
+	24, // 15: tangram.v1.EnginePrepare.target:type_name -> tangram.v1.Layout
+	25, // 16: tangram.v1.EnginePrepare.peers:type_name -> tangram.v1.PeerAddress
+	23, // 17: tangram.v1.EnginePrepared.header:type_name -> tangram.v1.Header
+	23, // 18: tangram.v1.EngineMap.header:type_name -> tangram.v1.Header
+	5,  // 19: tangram.v1.EngineMap.mappings:type_name -> tangram.v1.Mapping
+	23, // 20: tangram.v1.EngineMapped.header:type_name -> tangram.v1.Header
+	23, // 21: tangram.v1.EngineFlip.header:type_name -> tangram.v1.Header
+	23, // 22: tangram.v1.EngineFlipped.header:type_name -> tangram.v1.Header
+	23, // 23: tangram.v1.EngineAbort.header:type_name -> tangram.v1.Header
+	23, // 24: tangram.v1.EngineUnmap.header:type_name -> tangram.v1.Header
+	5,  // 25: tangram.v1.EngineUnmap.mappings:type_name -> tangram.v1.Mapping
+	23, // 26: tangram.v1.EngineUnmapped.header:type_name -> tangram.v1.Header
+	23, // 27: tangram.v1.KvPull.header:type_name -> tangram.v1.Header
+	23, // 28: tangram.v1.KvPulled.header:type_name -> tangram.v1.Header
+	27, // 29: tangram.v1.EngineRefused.refusal:type_name -> tangram.v1.Refusal
+	1,  // 30: tangram.v1.EngineMessage.attach:type_name -> tangram.v1.Attach
+	4,  // 31: tangram.v1.EngineMessage.attached:type_name -> tangram.v1.Attached
+	6,  // 32: tangram.v1.EngineMessage.prepare:type_name -> tangram.v1.EnginePrepare
+	7,  // 33: tangram.v1.EngineMessage.prepared:type_name -> tangram.v1.EnginePrepared
+	8,  // 34: tangram.v1.EngineMessage.map:type_name -> tangram.v1.EngineMap
+	9,  // 35: tangram.v1.EngineMessage.mapped:type_name -> tangram.v1.EngineMapped
+	10, // 36: tangram.v1.EngineMessage.flip:type_name -> tangram.v1.EngineFlip
+	11, // 37: tangram.v1.EngineMessage.flipped:type_name -> tangram.v1.EngineFlipped
+	12, // 38: tangram.v1.EngineMessage.abort:type_name -> tangram.v1.EngineAbort
+	13, // 39: tangram.v1.EngineMessage.unmap:type_name -> tangram.v1.EngineUnmap
+	14, // 40: tangram.v1.EngineMessage.unmapped:type_name -> tangram.v1.EngineUnmapped
+	15, // 41: tangram.v1.EngineMessage.kv_pull:type_name -> tangram.v1.KvPull
+	16, // 42: tangram.v1.EngineMessage.kv_pulled:type_name -> tangram.v1.KvPulled
+	17, // 43: tangram.v1.EngineMessage.refused:type_name -> tangram.v1.EngineRefused
+	44, // [44:44] is the sub-list for method output_type
+	44, // [44:44] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_tangram_v1_engine_proto_init() }

@@ -1,0 +1,187 @@
+// How a client comes to be: connect, authenticate, map.
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "agent/client/client.h"
+
+namespace tangram {
+namespace {
+
+constexpr int kAttachTimeoutMs = 15'000;
+
+Result<UniqueFd> Connect(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof address.sun_path) {
+    return Status{Code::kInvalid, "socket path '" + path + "' must have 1 to " +
+                                      std::to_string(sizeof address.sun_path - 1) + " bytes"};
+  }
+  std::memcpy(address.sun_path, path.data(), path.size());
+  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd) return Status{Code::kInternal, std::string("socket: ") + std::strerror(errno)};
+  if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+    return Status{Code::kUnavailable, "connecting to " + path + ": " + std::strerror(errno)};
+  }
+  return fd;
+}
+
+Code CodeOf(v1::Refusal::Code code) {
+  switch (code) {
+    case v1::Refusal::CODE_WRONG_WORLD:
+      return Code::kWrongWorld;
+    case v1::Refusal::CODE_WRONG_PHASE:
+      return Code::kWrongPhase;
+    case v1::Refusal::CODE_UNAUTHENTICATED:
+      return Code::kUnauthenticated;
+    default:
+      return Code::kEngine;
+  }
+}
+
+const char* OrEmpty(const char* text) { return text == nullptr ? "" : text; }
+
+}  // namespace
+
+Result<std::unique_ptr<Client>> Client::Attach(const tg_options& options) {
+  auto socket = Connect(OrEmpty(options.socket_path));
+  if (!socket.ok()) return socket.status();
+  auto client = std::unique_ptr<Client>(new Client);
+  client->channel_ = std::make_unique<FrameChannel>(std::move(*socket));
+
+  v1::EngineMessage message;
+  v1::Attach* attach = message.mutable_attach();
+  attach->set_token(OrEmpty(options.token));
+  attach->set_device(options.device);
+  attach->mutable_capabilities()->add_slab_formats(v1::SLAB_FORMAT_GRANULE_MAJOR);
+  attach->mutable_capabilities()->set_even_shards_only(options.even_shards_only != 0);
+  attach->mutable_capabilities()->set_mixed_layouts(options.mixed_layouts != 0);
+  attach->set_endpoint(OrEmpty(options.mesh_endpoint));
+  attach->set_frontend(OrEmpty(options.frontend));
+  attach->set_kv_block_tokens(options.kv_block_tokens);
+  TANGRAM_RETURN_IF_ERROR(client->Send(std::move(message)));
+
+  auto frame = client->Receive(kAttachTimeoutMs);
+  if (!frame.ok()) return frame.status();
+  if (!frame->has_value()) {
+    return Status{Code::kUnavailable, "the agent did not answer the attach in 15 s"};
+  }
+  Frame& reply = **frame;
+  if (reply.message.has_refused()) {
+    const v1::Refusal& refusal = reply.message.refused().refusal();
+    return Status{CodeOf(refusal.code()), refusal.message()};
+  }
+  if (!reply.message.has_attached()) {
+    return Status{Code::kInvalid, "the agent answered the attach with another message"};
+  }
+  client->descriptors_.Add(std::move(reply.fds));
+  TANGRAM_RETURN_IF_ERROR(client->Open(reply.message.attached()));
+  return client;
+}
+
+Status Client::Open(const v1::Attached& attached) {
+  auto geometry = layout::GeometryView::Make(attached.geometry());
+  if (!geometry.ok()) return geometry.status();
+  geometry_.emplace(std::move(*geometry));
+  if (attached.bank_pitch() != geometry_->bank_pitch() ||
+      attached.expert_pitch() != geometry_->expert_pitch()) {
+    return {Code::kBadGeometry, "the agent's pitches (bank " +
+                                    std::to_string(attached.bank_pitch()) + ", expert " +
+                                    std::to_string(attached.expert_pitch()) +
+                                    ") are not this library's: another version?"};
+  }
+  world_ = attached.world();
+  member_ = attached.member().id();
+  config_ = attached.config_json();
+
+  if (attached.banks() > (1u << 20) || attached.dense_bytes() > (uint64_t{1} << 44)) {
+    return {Code::kInvalid, "attach: " + std::to_string(attached.banks()) + " banks, " +
+                                std::to_string(attached.dense_bytes()) + " dense bytes"};
+  }
+  dense_offset_ = attached.banks() * geometry_->bank_pitch();
+  auto weights = MappedRange::Reserve(
+      dense_offset_ + layout::RoundUp(attached.dense_bytes(), geometry_->page_bytes()));
+  if (!weights.ok()) return weights.status();
+  weights_ = std::move(*weights);
+  auto kv = MappedRange::Reserve(attached.kv_bytes());
+  if (!kv.ok()) return kv.status();
+  kv_ = std::move(*kv);
+  TANGRAM_RETURN_IF_ERROR(kv_.Map(0, attached.kv(), descriptors_, true));
+  auto control = MappedRange::Reserve(attached.control_bytes());
+  if (!control.ok()) return control.status();
+  control_ = std::move(*control);
+  uint64_t backed = 0;
+  for (const v1::Extent& extent : attached.control()) backed += extent.length();
+  const uint64_t wanted = GatePageBytes(geometry_->moe_layers(), geometry_->experts());
+  if (backed < wanted) {
+    return {Code::kInvalid, "control region of " + std::to_string(backed) + " bytes, want " +
+                                std::to_string(wanted)};
+  }
+  TANGRAM_RETURN_IF_ERROR(control_.Map(0, attached.control(), descriptors_, true));
+  page_ = reinterpret_cast<GatePage*>(control_.data());
+  if (page_->magic != GatePage::kMagic || page_->moe_layers != geometry_->moe_layers() ||
+      page_->experts != geometry_->experts()) {
+    return {Code::kInvalid, "the control page is not of this version or model"};
+  }
+  gate_ = EngineGate(page_);
+  TANGRAM_RETURN_IF_ERROR(OpenModel(attached));
+
+  if (attached.has_layout()) {
+    TANGRAM_RETURN_IF_ERROR(MapAll(attached.mappings(), nullptr));
+    auto maps = Maps::Build(attached.layout(), *geometry_, member_, attached.peers());
+    if (!maps.ok()) return maps.status();
+    (*maps)->Resolve(weights_.data(), *geometry_);
+    current_ = std::move(*maps);
+  }
+  return OkStatus();
+}
+
+Status Client::OpenModel(const v1::Attached& attached) {
+  const v1::Geometry& geometry = geometry_->proto();
+  model_.world = world_.c_str();
+  model_.member = member_.c_str();
+  model_.config_json = config_.data();
+  model_.config_json_size = config_.size();
+  model_.layers = geometry.layers();
+  model_.moe_layers = geometry_->moe_layers();
+  model_.hidden = geometry.hidden();
+  model_.moe_inner = geometry.moe_inner();
+  model_.experts = geometry.experts();
+  model_.top_k = geometry.top_k();
+  model_.query_heads = geometry.query_heads();
+  model_.kv_heads = geometry.kv_heads();
+  model_.head_dim = geometry.head_dim();
+  model_.granule_rows = geometry.granule_rows();
+  model_.granules = geometry_->granules();
+  model_.granule_bytes = geometry.granule_bytes();
+  model_.expert_tail_bytes = geometry.expert_tail_bytes();
+  model_.dtype = geometry.dtype();
+  model_.banks = attached.banks();
+  model_.kv = kv_.data();
+  model_.kv_bytes = attached.kv_bytes();
+  model_.dense = weights_.data() + dense_offset_;
+  model_.dense_bytes = attached.dense_bytes();
+  dense_names_.reserve(static_cast<size_t>(attached.dense_tensors_size()));
+  for (const v1::DenseTensor& tensor : attached.dense_tensors()) {
+    if (tensor.shape_size() > 4 || tensor.offset() > attached.dense_bytes() ||
+        tensor.length() > attached.dense_bytes() - tensor.offset()) {
+      return {Code::kInvalid, "dense tensor " + tensor.name() + ": " +
+                                  std::to_string(tensor.shape_size()) + " dimensions, " +
+                                  std::to_string(tensor.length()) + " bytes at " +
+                                  std::to_string(tensor.offset()) + " of " +
+                                  std::to_string(attached.dense_bytes())};
+    }
+    tg_tensor out{};
+    out.name = dense_names_.emplace_back(tensor.name()).c_str();
+    out.dtype = tensor.dtype();
+    out.rank = static_cast<uint32_t>(tensor.shape_size());
+    for (int i = 0; i < tensor.shape_size(); ++i) out.shape[i] = tensor.shape(i);
+    out.data = weights_.data() + dense_offset_ + tensor.offset();
+    dense_tensors_.push_back(out);
+  }
+  return OkStatus();
+}
+
+}  // namespace tangram

@@ -1,0 +1,318 @@
+#include "agent/client/client.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace tangram {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+// Between looks at the page while the agents run the gate themselves.
+constexpr int kPageLookMs = 5;
+constexpr int kCommitTimeoutMs = 30'000;
+constexpr int kKvTimeoutMs = 120'000;
+
+int LeftMs(Clock::time_point deadline) {
+  const auto left =
+      std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  return left > 0 ? static_cast<int>(left) : 0;
+}
+
+}  // namespace
+
+Status Client::Send(v1::EngineMessage message) {
+  if (!lost_.ok()) return lost_;
+  Status sent = channel_->Send(std::move(message));
+  if (sent.code() == Code::kUnavailable) lost_ = sent;
+  return sent;
+}
+
+Result<std::optional<Frame>> Client::Receive(int timeout_ms) {
+  if (!lost_.ok()) return lost_;
+  auto frame = channel_->Receive(timeout_ms);
+  if (!frame.ok()) {
+    // Garbage from the agent is the end of the connection too: the stream has no frames left.
+    lost_ = {Code::kUnavailable, frame.status().message()};
+    return lost_;
+  }
+  return frame;
+}
+
+v1::Header Client::HeaderNow(uint64_t attempt) const {
+  v1::Header header;
+  header.set_world(world_);
+  header.set_epoch(page_->epoch.load(std::memory_order_acquire));
+  header.set_attempt(attempt);
+  return header;
+}
+
+bool Client::FlippedByAgents() const {
+  return attempt_ && attempt_->kind == v1::FLIP_KIND_FIRST && attempt_->answered &&
+         page_->epoch.load(std::memory_order_acquire) == attempt_->target->get()->epoch;
+}
+
+void Client::Adopt() {
+  attempt_->target->Resolve(weights_.data(), *geometry_);
+  previous_ = std::move(current_);  // lives until the next-but-one flip
+  current_ = std::move(attempt_->target);
+  attempt_.reset();
+}
+
+Status Client::Poll(int timeout_ms, tg_event* event) {
+  *event = {};
+  const auto deadline = Clock::now() + std::chrono::milliseconds(std::max(timeout_ms, 0));
+  while (true) {
+    std::optional<Frame> frame;
+    if (!queue_.empty()) {
+      frame = std::move(queue_.front());
+      queue_.pop_front();
+    } else {
+      const bool looking = attempt_ && attempt_->kind == v1::FLIP_KIND_FIRST;
+      const int left = LeftMs(deadline);
+      auto got = Receive(looking ? std::min(left, kPageLookMs) : left);
+      if (!got.ok() && !FlippedByAgents()) return got.status();
+      if (got.ok()) frame = std::move(*got);
+    }
+    if (frame) {
+      TANGRAM_RETURN_IF_ERROR(Handle(std::move(*frame), event));
+      if (event->kind != TG_EVENT_NONE) return OkStatus();
+      continue;
+    }
+    // The socket is drained, so the slabs of the attempt are mapped.
+    if (FlippedByAgents()) {
+      event->kind = TG_EVENT_FLIPPED;
+      event->attempt = attempt_->id;
+      event->target_epoch = attempt_->target->get()->epoch;
+      event->joining = attempt_->joining;
+      Adopt();
+      event->target = current();
+      return OkStatus();
+    }
+    if (LeftMs(deadline) == 0) return OkStatus();
+  }
+}
+
+Status Client::Handle(Frame frame, tg_event* event) {
+  if (!frame.fds.empty()) descriptors_.Add(std::move(frame.fds));
+  switch (frame.message.body_case()) {
+    case v1::EngineMessage::kPrepare:
+      OnPrepare(frame.message.prepare(), event);
+      return OkStatus();
+    case v1::EngineMessage::kMap:
+      OnMap(frame.message.map());
+      return OkStatus();
+    case v1::EngineMessage::kUnmap:
+      OnUnmap(frame.message.unmap());
+      return OkStatus();
+    case v1::EngineMessage::kAbort:
+      OnAbort(frame.message.abort(), event);
+      return OkStatus();
+    default:
+      // A reply that nobody waits for any more (its wait ran out).
+      return OkStatus();
+  }
+}
+
+void Client::OnPrepare(const v1::EnginePrepare& prepare, tg_event* event) {
+  const auto refuse = [&](const std::string& why) {
+    v1::EngineMessage reply;
+    *reply.mutable_prepared()->mutable_header() = prepare.header();
+    reply.mutable_prepared()->set_ok(false);
+    reply.mutable_prepared()->set_message(why);
+    (void)Send(std::move(reply));  // a lost agent shows at the next Poll
+  };
+  if (prepare.header().world() != world_) return refuse("another world");
+  if (attempt_ && attempt_->id == prepare.header().attempt()) return;  // repeated
+  if (attempt_) return refuse("attempt " + std::to_string(attempt_->id) + " is not over");
+  auto target = Maps::Build(prepare.target(), *geometry_, member_, prepare.peers());
+  if (!target.ok()) return refuse("target layout: " + target.status().message());
+  if ((*target)->hash() != prepare.target_hash()) return refuse("target hash is not its layout's");
+  Attempt& attempt = attempt_.emplace();
+  attempt.id = prepare.header().attempt();
+  attempt.kind = prepare.kind();
+  attempt.from_epoch = prepare.header().epoch();
+  attempt.joining = prepare.joining();
+  attempt.leaving = prepare.leaving();
+  attempt.target = std::move(*target);
+  event->kind = TG_EVENT_PREPARE;
+  event->attempt = attempt.id;
+  event->target_epoch = attempt.target->get()->epoch;
+  event->joining = attempt.joining;
+  event->leaving = attempt.leaving;
+  event->target = attempt.target->get();
+}
+
+Status Client::Prepared(uint64_t attempt, bool ok, const char* message) {
+  if (!attempt_ || attempt_->id != attempt) {
+    return {Code::kWrongPhase, "attempt " + std::to_string(attempt) + " is not being prepared"};
+  }
+  v1::EngineMessage reply;
+  *reply.mutable_prepared()->mutable_header() = HeaderNow(attempt);
+  reply.mutable_prepared()->set_ok(ok);
+  if (message != nullptr) reply.mutable_prepared()->set_message(message);
+  attempt_->answered = ok;
+  if (!ok) attempt_.reset();
+  return Send(std::move(reply));
+}
+
+uint64_t Client::PlaceOf(const v1::Mapping& mapping) const {
+  if (mapping.dense()) return dense_offset_ + mapping.offset();
+  return mapping.bank() * geometry_->bank_pitch() + mapping.offset();
+}
+
+Status Client::MapAll(const google::protobuf::RepeatedPtrField<v1::Mapping>& mappings,
+                      std::vector<std::pair<uint64_t, uint64_t>>* undo) {
+  for (const v1::Mapping& mapping : mappings) {
+    uint64_t bytes = 0;
+    for (const v1::Extent& extent : mapping.extents()) bytes += extent.length();
+    const uint64_t room = mapping.dense() ? weights_.size() - dense_offset_
+                                          : geometry_->bank_pitch();
+    if ((!mapping.dense() && mapping.bank() >= model_.banks) || mapping.offset() > room ||
+        bytes > room - mapping.offset()) {
+      return {Code::kInvalid, "mapping of " + std::to_string(bytes) + " bytes at " +
+                                  std::to_string(mapping.offset()) + " of bank " +
+                                  std::to_string(mapping.bank()) + " leaves its range"};
+    }
+    TANGRAM_RETURN_IF_ERROR(weights_.Map(PlaceOf(mapping), mapping.extents(), descriptors_, false));
+    if (undo != nullptr) undo->emplace_back(PlaceOf(mapping), bytes);
+  }
+  return OkStatus();
+}
+
+void Client::OnMap(const v1::EngineMap& map) {
+  v1::EngineMessage reply;
+  v1::EngineMapped* mapped = reply.mutable_mapped();
+  *mapped->mutable_header() = map.header();
+  if (!attempt_ || attempt_->id != map.header().attempt()) {
+    mapped->set_message("attempt is not prepared here");
+  } else if (Status status = MapAll(map.mappings(), &attempt_->mapped); !status.ok()) {
+    mapped->set_message(status.message());
+  } else {
+    mapped->set_ok(true);
+  }
+  (void)Send(std::move(reply));
+}
+
+void Client::OnUnmap(const v1::EngineUnmap& unmap) {
+  for (const v1::Mapping& mapping : unmap.mappings()) {
+    uint64_t bytes = 0;
+    for (const v1::Extent& extent : mapping.extents()) bytes += extent.length();
+    // A range that is not ours is the agent's mistake; what stays mapped is only read.
+    (void)weights_.Unmap(PlaceOf(mapping), bytes);
+  }
+  v1::EngineMessage reply;
+  *reply.mutable_unmapped()->mutable_header() = unmap.header();
+  (void)Send(std::move(reply));
+}
+
+void Client::OnAbort(const v1::EngineAbort& abort, tg_event* event) {
+  if (!attempt_ || attempt_->id != abort.header().attempt()) return;
+  for (const auto& [offset, bytes] : attempt_->mapped) (void)weights_.Unmap(offset, bytes);
+  event->kind = TG_EVENT_ABORT;
+  event->attempt = attempt_->id;
+  event->target_epoch = attempt_->target->get()->epoch;
+  attempt_.reset();
+}
+
+GateWord Client::Word() {
+  // Without a layout, or for a first one, the agents hold the gate; a lost agent cannot commit.
+  const bool mine = attempt_ && attempt_->answered && lost_.ok() &&
+                    attempt_->kind != v1::FLIP_KIND_FIRST;
+  if (!mine) return gate_.Word(0, 0, {});
+  return gate_.Word(attempt_->id, attempt_->target->get()->epoch, attempt_->target->hash());
+}
+
+bool Client::Decide(std::span<const GateWord> words) {
+  return gate_.Decide(words, current() ? current()->world_size : 0);
+}
+
+Result<v1::EngineMessage> Client::Await(v1::EngineMessage::BodyCase kind, int timeout_ms) {
+  const auto deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
+  while (true) {
+    auto frame = Receive(LeftMs(deadline));
+    if (!frame.ok()) return frame.status();
+    if (frame->has_value()) {
+      if ((*frame)->message.body_case() == kind) return std::move((*frame)->message);
+      queue_.push_back(std::move(**frame));
+      continue;
+    }
+    if (LeftMs(deadline) == 0) {
+      return Status{Code::kUnavailable,
+                    "no answer of the agent in " + std::to_string(timeout_ms) + " ms"};
+    }
+  }
+}
+
+Status Client::Commit() {
+  if (!attempt_ || !gate_.latched()) {
+    return {Code::kWrongPhase, "commit without a go of the gate"};
+  }
+  v1::EngineMessage message;
+  *message.mutable_flip()->mutable_header() = HeaderNow(attempt_->id);
+  message.mutable_flip()->set_target_hash(attempt_->target->hash());
+  TANGRAM_RETURN_IF_ERROR(Send(std::move(message)));
+  auto reply = Await(v1::EngineMessage::kFlipped, kCommitTimeoutMs);
+  if (!reply.ok()) return reply.status();
+  if (!reply->flipped().ok()) return {Code::kEngine, reply->flipped().message()};
+  Adopt();
+  return OkStatus();
+}
+
+Status Client::Join(int timeout_ms) {
+  const auto deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
+  if (!attempt_ || !attempt_->answered) return {Code::kWrongPhase, "no prepared attempt to join"};
+  const uint64_t target = attempt_->target->get()->epoch;
+  while (Word().epoch != target || !gate_.latched()) {
+    const int left = LeftMs(deadline);
+    if (left == 0) return {Code::kWrongPhase, "the agent has no permit yet"};
+    // The page is polled; the socket only tells that the agent is alive (an abort is queued).
+    auto frame = Receive(std::min(left, kPageLookMs));
+    if (!frame.ok()) return frame.status();
+    if (!frame->has_value()) continue;
+    const bool abort = (*frame)->message.has_abort();
+    queue_.push_back(std::move(**frame));
+    if (abort) return {Code::kEngine, "the attempt was aborted"};
+  }
+  return Commit();
+}
+
+Status Client::KvPull(std::span<const tg_kv_move> moves, uint64_t* bytes) {
+  if (bytes != nullptr) *bytes = 0;
+  v1::EngineMessage message;
+  v1::KvPull* pull = message.mutable_kv_pull();
+  *pull->mutable_header() = HeaderNow(attempt_ ? attempt_->id : 0);
+  for (const tg_kv_move& move : moves) {
+    if (move.target_offset > model_.kv_bytes ||
+        move.length > model_.kv_bytes - move.target_offset) {
+      return {Code::kInvalid, "KV move of " + std::to_string(move.length) + " bytes to " +
+                                  std::to_string(move.target_offset) + ", the region has " +
+                                  std::to_string(model_.kv_bytes)};
+    }
+    pull->add_source_rank(move.source_rank);
+    pull->add_source_offset(move.source_offset);
+    pull->add_target_offset(move.target_offset);
+    pull->add_length(move.length);
+  }
+  TANGRAM_RETURN_IF_ERROR(Send(std::move(message)));
+  auto reply = Await(v1::EngineMessage::kKvPulled, kKvTimeoutMs);
+  if (!reply.ok()) return reply.status();
+  if (!reply->kv_pulled().ok()) return {Code::kEngine, reply->kv_pulled().message()};
+  if (bytes != nullptr) *bytes = reply->kv_pulled().bytes();
+  return OkStatus();
+}
+
+void Client::Count(uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) {
+  if (moe_ordinal >= model_.moe_layers || expert >= model_.experts) return;
+  GateCounters(page_)[uint64_t{moe_ordinal} * model_.experts + expert].fetch_add(
+      tokens, std::memory_order_relaxed);
+}
+
+void Client::Report(const tg_engine_stats& stats) {
+  page_->kv_pages.store(stats.kv_pages, std::memory_order_relaxed);
+  page_->kv_free_pages.store(stats.kv_free_pages, std::memory_order_relaxed);
+  page_->kv_reserved_tokens.store(stats.kv_reserved_tokens, std::memory_order_relaxed);
+  page_->running.store(stats.running, std::memory_order_relaxed);
+  page_->waiting.store(stats.waiting, std::memory_order_relaxed);
+}
+
+}  // namespace tangram

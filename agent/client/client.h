@@ -1,0 +1,99 @@
+// The protocol of an engine's client: what client.h promises, with C++ types. One thread,
+// except Count() and Report(), which any thread may call.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "agent/client/include/tangram/client.h"
+#include "agent/client/maps.h"
+#include "agent/client/memory_map.h"
+#include "agent/gate/frame.h"
+#include "agent/gate/gate.h"
+
+namespace tangram {
+
+class Client {
+ public:
+  // kUnauthenticated, kEngine, ...: refused; kWrongPhase: not now, try again;
+  // kUnavailable: no agent there.
+  static Result<std::unique_ptr<Client>> Attach(const tg_options& options);
+
+  const tg_model& model() const { return model_; }
+  const std::vector<tg_tensor>& dense() const { return dense_tensors_; }
+  const tg_maps* current() const { return current_ ? current_->get() : nullptr; }
+  int fd() const { return channel_->fd(); }
+
+  // TG_EVENT_NONE in *event: nothing. kUnavailable: the agent is gone.
+  Status Poll(int timeout_ms, tg_event* event);
+  Status Prepared(uint64_t attempt, bool ok, const char* message);
+
+  GateWord Word();
+  bool Decide(std::span<const GateWord> words);
+  void Decline(const char* reason) { gate_.Decline(reason); }
+  Status Commit();
+  Status Join(int timeout_ms);
+
+  Status KvPull(std::span<const tg_kv_move> moves, uint64_t* bytes);
+
+  void StepDone() { page_->steps.fetch_add(1, std::memory_order_release); }
+  void Count(uint32_t moe_ordinal, uint32_t expert, uint64_t tokens);
+  void Report(const tg_engine_stats& stats);
+
+ private:
+  // What the agent had this engine prepare.
+  struct Attempt {
+    uint64_t id = 0;
+    v1::FlipKind kind = v1::FLIP_KIND_UNSPECIFIED;
+    uint64_t from_epoch = 0;
+    bool joining = false;
+    bool leaving = false;
+    bool answered = false;
+    std::unique_ptr<Maps> target;
+    std::vector<std::pair<uint64_t, uint64_t>> mapped;  // offset, bytes: to undo at an abort
+  };
+
+  Client() = default;
+  Status Open(const v1::Attached& attached);
+  Status OpenModel(const v1::Attached& attached);
+  // Handles what needs no engine; fills *event where it does.
+  Status Handle(Frame frame, tg_event* event);
+  void OnPrepare(const v1::EnginePrepare& prepare, tg_event* event);
+  void OnMap(const v1::EngineMap& map);
+  void OnUnmap(const v1::EngineUnmap& unmap);
+  void OnAbort(const v1::EngineAbort& abort, tg_event* event);
+  Status MapAll(const google::protobuf::RepeatedPtrField<v1::Mapping>& mappings,
+                std::vector<std::pair<uint64_t, uint64_t>>* undo);
+  // Waits for a reply of this kind; everything else is queued for Poll.
+  Result<v1::EngineMessage> Await(v1::EngineMessage::BodyCase kind, int timeout_ms);
+  Result<std::optional<Frame>> Receive(int timeout_ms);
+  Status Send(v1::EngineMessage message);
+  void Adopt();
+  bool FlippedByAgents() const;
+  v1::Header HeaderNow(uint64_t attempt) const;
+  uint64_t PlaceOf(const v1::Mapping& mapping) const;
+
+  std::unique_ptr<FrameChannel> channel_;
+  std::deque<Frame> queue_;
+  Status lost_;  // once the agent is gone
+  DescriptorTable descriptors_;
+  // Banks first, then the dense region, in one range: a mapping is one offset.
+  MappedRange weights_, kv_, control_;
+  uint64_t dense_offset_ = 0;
+  GatePage* page_ = nullptr;
+  uint64_t counters_ = 0;
+  EngineGate gate_;
+  std::optional<layout::GeometryView> geometry_;
+  std::string world_, member_, config_;
+  tg_model model_{};
+  std::vector<tg_tensor> dense_tensors_;
+  std::vector<std::string> dense_names_;
+  std::unique_ptr<Maps> current_, previous_;
+  std::optional<Attempt> attempt_;
+};
+
+}  // namespace tangram

@@ -1,0 +1,210 @@
+#include "agent/server/config.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <charconv>
+#include <functional>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "agent/server/files.h"
+
+namespace tangram {
+namespace {
+
+// Reads one mapping: every key is taken at most once, and what nobody took is unknown.
+class Section {
+ public:
+  Section(YAML::Node node, std::string file, std::string prefix, Status* error)
+      : node_(std::move(node)), file_(std::move(file)), prefix_(std::move(prefix)), error_(error) {}
+
+  void Text(const char* key, bool required, std::string* out) {
+    const YAML::Node value = Take(key, required);
+    if (!value) return;
+    if (!value.IsScalar()) return Fail(value, key, "want a text");
+    *out = value.Scalar();
+    if (required && out->empty()) Fail(value, key, "must not be empty");
+  }
+
+  template <typename T>
+  void Number(const char* key, bool required, uint64_t min, uint64_t max, T* out) {
+    const YAML::Node value = Take(key, required);
+    if (!value) return;
+    uint64_t number = 0;
+    const std::string text = value.IsScalar() ? value.Scalar() : "";
+    const auto [end, bad] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (text.empty() || bad != std::errc() || end != text.data() + text.size()) {
+      return Fail(value, key, "want a whole number, got '" + text + "'");
+    }
+    if (number < min || number > max) {
+      return Fail(value, key, std::to_string(number) + " is not in " + std::to_string(min) + ".." +
+                                  std::to_string(max));
+    }
+    *out = static_cast<T>(number);
+  }
+
+  void Flag(const char* key, bool* out) {
+    const YAML::Node value = Take(key, false);
+    if (!value) return;
+    // Only these two: yaml-cpp would also take yes, on, y.
+    if (value.IsScalar() && value.Scalar() == "true") {
+      *out = true;
+    } else if (value.IsScalar() && value.Scalar() == "false") {
+      *out = false;
+    } else {
+      Fail(value, key, "want true or false");
+    }
+  }
+
+  YAML::Node Map(const char* key, bool required) {
+    YAML::Node value = Take(key, required);
+    if (value && !value.IsMap()) {
+      Fail(value, key, "want a mapping");
+      return YAML::Node(YAML::NodeType::Undefined);
+    }
+    return value;
+  }
+
+  void RefuseOthers() {
+    for (const auto& entry : node_) {
+      const std::string key = entry.first.IsScalar() ? entry.first.Scalar() : "?";
+      if (!seen_.contains(key)) return Fail(entry.first, key, "unknown key");
+      if (++count_[key] > 1) return Fail(entry.first, key, "given twice");
+    }
+  }
+
+ private:
+  YAML::Node Take(const char* key, bool required) {
+    seen_.insert(key);
+    const YAML::Node value = std::as_const(node_)[key];
+    if (!value.IsDefined() || value.IsNull()) {
+      if (required) Fail(node_, key, "missing");
+      return YAML::Node(YAML::NodeType::Undefined);
+    }
+    return value;
+  }
+
+  void Fail(const YAML::Node& at, const std::string& key, const std::string& why) {
+    if (!error_->ok()) return;
+    const int line = at.IsDefined() ? at.Mark().line + 1 : 0;
+    *error_ = {Code::kInvalid, file_ + ":" + std::to_string(line) + ": " + prefix_ + key + ": " +
+                                   why};
+  }
+
+  YAML::Node node_;
+  std::string file_, prefix_;
+  Status* error_;
+  std::set<std::string> seen_;
+  std::map<std::string, int> count_;
+};
+
+Status Read(const YAML::Node& root, const std::string& file, AgentConfig* out) {
+  if (!root.IsMap()) return {Code::kInvalid, file + ": want a mapping of keys"};
+  Status error;
+  Section top(root, file, "", &error);
+  top.Text("world", true, &out->world);
+  top.Text("pod", true, &out->pod);
+  top.Text("pod_uid", true, &out->pod_uid);
+  top.Text("node", true, &out->node);
+  top.Number("incarnation", false, 1, UINT64_MAX, &out->incarnation);
+  top.Number("ranks", false, 1, 64, &out->ranks);
+  top.Number("memory_bytes", true, 1, uint64_t{1} << 46, &out->memory_bytes);
+  top.Number("kv_bytes", true, 1, uint64_t{1} << 46, &out->kv_bytes);
+  top.Number("spare_banks", false, 1, 1024, &out->spare_banks);
+  top.Number("granule_rows", true, 1, 1 << 20, &out->granule_rows);
+  top.Text("checkpoint", true, &out->checkpoint);
+  top.Text("revision", true, &out->revision);
+  top.Text("listen", true, &out->listen);
+  top.Text("data_listen", true, &out->data_listen);
+  top.Text("advertise", false, &out->advertise);
+  top.Text("metrics_listen", false, &out->metrics_listen);
+  top.Text("engine_socket", true, &out->engine_socket);
+  top.Text("engine_token_file", true, &out->engine_token_file);
+  top.Text("shared_dir", false, &out->shared_dir);
+  top.Text("ready_file", false, &out->ready_file);
+  top.Text("link", false, &out->link);
+  if (const YAML::Node node = top.Map("tls", true); node.IsDefined()) {
+    Section tls(node, file, "tls.", &error);
+    tls.Text("ca", true, &out->tls.ca);
+    tls.Text("cert", true, &out->tls.cert);
+    tls.Text("key", true, &out->tls.key);
+    tls.RefuseOthers();
+  }
+  if (const YAML::Node node = top.Map("log", false); node.IsDefined()) {
+    Section log(node, file, "log.", &error);
+    log.Text("level", false, &out->log_level);
+    log.Flag("json", &out->log_json);
+    log.RefuseOthers();
+  }
+  top.RefuseOthers();
+  return error;
+}
+
+Status CheckValues(const std::string& file, AgentConfig* config) {
+  const auto bad = [&](const std::string& key, const std::string& why) {
+    return Status(Code::kInvalid, file + ": " + key + ": " + why);
+  };
+  for (const auto& [key, value] : {std::pair<const char*, const std::string&>
+                                       {"listen", config->listen},
+                                   {"data_listen", config->data_listen},
+                                   {"metrics_listen", config->metrics_listen}}) {
+    if (std::string(key) == "metrics_listen" && value.empty()) continue;
+    if (auto parsed = ParseHostPort(value); !parsed.ok()) return bad(key, parsed.status().message());
+  }
+  // These become parts of a URI and of member ids, whose separators they must not hold.
+  for (const auto& [key, value] : {std::pair<const char*, const std::string&>
+                                       {"world", config->world},
+                                   {"pod", config->pod},
+                                   {"pod_uid", config->pod_uid}}) {
+    const bool plain = std::all_of(value.begin(), value.end(), [](unsigned char c) {
+      return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
+    });
+    if (!plain) return bad(key, "'" + value + "' may hold letters, digits, '-', '_', '.' only");
+  }
+  static const std::set<std::string> kLevels{"trace", "debug", "info", "warn", "error", "off"};
+  if (!kLevels.contains(config->log_level)) {
+    return bad("log.level", "'" + config->log_level + "' is not trace, debug, info, warn, error, off");
+  }
+  if (config->engine_socket.size() > 100) {
+    return bad("engine_socket", "a UNIX socket path has at most 100 bytes here, this has " +
+                                    std::to_string(config->engine_socket.size()));
+  }
+  if (config->advertise.empty()) config->advertise = ParseHostPort(config->listen)->host;
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<HostPort> ParseHostPort(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  HostPort out;
+  if (colon != std::string::npos) {
+    const char* end = text.data() + text.size();
+    const auto [at, bad] = std::from_chars(text.data() + colon + 1, end, out.port);
+    out.host = text.substr(0, colon);
+    if (bad == std::errc() && at == end && !out.host.empty()) return out;
+  }
+  return Status{Code::kInvalid, "want host:port, got '" + text + "'"};
+}
+
+Result<AgentConfig> ParseConfig(const std::string& text, const std::string& file) {
+  AgentConfig config;
+  try {
+    const YAML::Node root = YAML::Load(text);
+    TANGRAM_RETURN_IF_ERROR(Read(root, file, &config));
+  } catch (const YAML::Exception& e) {
+    return Status{Code::kInvalid, file + ":" + std::to_string(e.mark.line + 1) + ": " + e.msg};
+  }
+  TANGRAM_RETURN_IF_ERROR(CheckValues(file, &config));
+  return config;
+}
+
+Result<AgentConfig> LoadConfig(const std::string& file) {
+  auto text = ReadWholeFile(file);
+  if (!text.ok()) return text.status();
+  return ParseConfig(*text, file);
+}
+
+}  // namespace tangram

@@ -1,0 +1,42 @@
+// The agent's configuration file. Strict: what is not understood is an error.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "agent/base/status.h"
+
+namespace tangram {
+
+struct TlsFiles {
+  std::string ca, cert, key;
+};
+
+struct AgentConfig {
+  std::string world, pod, pod_uid, node;
+  uint64_t incarnation = 0;  // 0: from the clock
+  uint32_t ranks = 1;
+  uint64_t memory_bytes = 0;  // per rank, for experts and dense weights
+  uint64_t kv_bytes = 0;      // per rank
+  uint32_t spare_banks = 1;
+  uint32_t granule_rows = 0;
+  std::string checkpoint, revision;
+  std::string listen, data_listen, advertise, metrics_listen;  // host:port; advertise: host
+  std::string engine_socket, engine_token_file, shared_dir, ready_file;
+  std::string link = "tcp";
+  TlsFiles tls;
+  std::string log_level = "info";
+  bool log_json = true;
+};
+
+// kInvalid names the file, the line and the key. `text` is the file's content.
+Result<AgentConfig> ParseConfig(const std::string& text, const std::string& file);
+Result<AgentConfig> LoadConfig(const std::string& file);
+
+struct HostPort {
+  std::string host;
+  uint16_t port = 0;
+};
+Result<HostPort> ParseHostPort(const std::string& text);
+
+}  // namespace tangram
