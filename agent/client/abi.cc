@@ -81,9 +81,8 @@ int tg_poll_fd(const tg_client* client) { return client->impl->fd(); }
 
 tg_code tg_prepared(tg_client* client, uint64_t attempt, int ok, const char* message,
                     tg_error* error) {
-  return Guarded(error, [&] {
-    return ToC(client->impl->Prepared(attempt, ok != 0, message), error);
-  });
+  return Guarded(error,
+                 [&] { return ToC(client->impl->Prepared(attempt, ok != 0, message), error); });
 }
 
 tg_word tg_gate_word(tg_client* client) {

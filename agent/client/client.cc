@@ -165,8 +165,8 @@ Status Client::MapAll(const google::protobuf::RepeatedPtrField<v1::Mapping>& map
   for (const v1::Mapping& mapping : mappings) {
     uint64_t bytes = 0;
     for (const v1::Extent& extent : mapping.extents()) bytes += extent.length();
-    const uint64_t room = mapping.dense() ? weights_.size() - dense_offset_
-                                          : geometry_->bank_pitch();
+    const uint64_t room =
+        mapping.dense() ? weights_.size() - dense_offset_ : geometry_->bank_pitch();
     if ((!mapping.dense() && mapping.bank() >= model_.banks) || mapping.offset() > room ||
         bytes > room - mapping.offset()) {
       return {Code::kInvalid, "mapping of " + std::to_string(bytes) + " bytes at " +
@@ -216,8 +216,8 @@ void Client::OnAbort(const v1::EngineAbort& abort, tg_event* event) {
 
 GateWord Client::Word() {
   // Without a layout, or for a first one, the agents hold the gate; a lost agent cannot commit.
-  const bool mine = attempt_ && attempt_->answered && lost_.ok() &&
-                    attempt_->kind != v1::FLIP_KIND_FIRST;
+  const bool mine =
+      attempt_ && attempt_->answered && lost_.ok() && attempt_->kind != v1::FLIP_KIND_FIRST;
   if (!mine) return gate_.Word(0, 0, {});
   return gate_.Word(attempt_->id, attempt_->target->get()->epoch, attempt_->target->hash());
 }

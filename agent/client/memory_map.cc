@@ -43,8 +43,8 @@ Status DescriptorTable::Check(const v1::Extent& extent) const {
       extent.length() > size - extent.offset()) {
     return {Code::kInvalid, "extent " + Range(extent.offset(), extent.length()) +
                                 " is not whole pages inside descriptor " +
-                                std::to_string(extent.fd_index()) + " of " +
-                                std::to_string(size) + " bytes"};
+                                std::to_string(extent.fd_index()) + " of " + std::to_string(size) +
+                                " bytes"};
   }
   return OkStatus();
 }
@@ -90,16 +90,16 @@ Status MappedRange::Map(uint64_t offset,
   }
   if (offset % PageBytes() != 0 || offset > bytes_ || total > bytes_ - offset) {
     return {Code::kInvalid, "mapping " + Range(offset, total) +
-                                " is not whole pages inside a range of " +
-                                std::to_string(bytes_) + " bytes"};
+                                " is not whole pages inside a range of " + std::to_string(bytes_) +
+                                " bytes"};
   }
   for (const v1::Extent& extent : extents) {
     const int protection = PROT_READ | (writable ? PROT_WRITE : 0);
     if (mmap(base_ + offset, extent.length(), protection, MAP_SHARED | MAP_FIXED,
              table.fd(extent.fd_index()), static_cast<off_t>(extent.offset())) == MAP_FAILED) {
       return {Code::kNoMemory, "mapping " + Range(offset, extent.length()) + " of descriptor " +
-                                   std::to_string(extent.fd_index()) + ": " +
-                                   std::strerror(errno) + " (see vm.max_map_count)"};
+                                   std::to_string(extent.fd_index()) + ": " + std::strerror(errno) +
+                                   " (see vm.max_map_count)"};
     }
     offset += extent.length();
   }
@@ -110,8 +110,8 @@ Status MappedRange::Unmap(uint64_t offset, uint64_t bytes) {
   if (offset % PageBytes() != 0 || bytes % PageBytes() != 0 || offset > bytes_ ||
       bytes > bytes_ - offset) {
     return {Code::kInvalid, "unmapping " + Range(offset, bytes) +
-                                " is not whole pages inside a range of " +
-                                std::to_string(bytes_) + " bytes"};
+                                " is not whole pages inside a range of " + std::to_string(bytes_) +
+                                " bytes"};
   }
   if (bytes == 0) return OkStatus();
   if (mmap(base_ + offset, bytes, PROT_NONE,

@@ -60,11 +60,10 @@ Status AgentGate::Flip(uint64_t attempt, uint64_t epoch, bool by_agents) {
   const GateState from = by_agents ? GateState::kArmed : GateState::kLatched;
   const uint64_t seen = page_->state.load(std::memory_order_acquire);
   if (seen != GateWordOf(attempt, from)) {
-    return {Code::kWrongPhase,
-            "flip of attempt " + std::to_string(attempt) + " wants gate state " +
-                std::to_string(static_cast<int>(from)) + ", it is " +
-                std::to_string(static_cast<int>(GateStateOf(seen))) + " of attempt " +
-                std::to_string(GateAttemptOf(seen))};
+    return {Code::kWrongPhase, "flip of attempt " + std::to_string(attempt) + " wants gate state " +
+                                   std::to_string(static_cast<int>(from)) + ", it is " +
+                                   std::to_string(static_cast<int>(GateStateOf(seen))) +
+                                   " of attempt " + std::to_string(GateAttemptOf(seen))};
   }
   // Nobody leaves `from` beside us: a latched engine waits for our answer, and in the first
   // flip no engine gives words. So these stores precede Flipped without a window.
@@ -110,9 +109,9 @@ GateWord EngineGate::Word(uint64_t attempt, uint64_t target_epoch, std::string_v
 }
 
 bool EngineGate::Decide(std::span<const GateWord> words, size_t members) {
-  const bool go = latched() && members > 0 && words.size() == members &&
-                  std::all_of(words.begin(), words.end(),
-                              [&](const GateWord& word) { return word == mine_; });
+  const bool go =
+      latched() && members > 0 && words.size() == members &&
+      std::all_of(words.begin(), words.end(), [&](const GateWord& word) { return word == mine_; });
   if (!go) Unlatch();
   return go;
 }

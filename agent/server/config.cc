@@ -39,8 +39,9 @@ class Section {
       return Fail(value, key, "want a whole number, got '" + text + "'");
     }
     if (number < min || number > max) {
-      return Fail(value, key, std::to_string(number) + " is not in " + std::to_string(min) + ".." +
-                                  std::to_string(max));
+      return Fail(value, key,
+                  std::to_string(number) + " is not in " + std::to_string(min) + ".." +
+                      std::to_string(max));
     }
     *out = static_cast<T>(number);
   }
@@ -89,8 +90,8 @@ class Section {
   void Fail(const YAML::Node& at, const std::string& key, const std::string& why) {
     if (!error_->ok()) return;
     const int line = at.IsDefined() ? at.Mark().line + 1 : 0;
-    *error_ = {Code::kInvalid, file_ + ":" + std::to_string(line) + ": " + prefix_ + key + ": " +
-                                   why};
+    *error_ = {Code::kInvalid,
+               file_ + ":" + std::to_string(line) + ": " + prefix_ + key + ": " + why};
   }
 
   YAML::Node node_;
@@ -146,18 +147,19 @@ Status CheckValues(const std::string& file, AgentConfig* config) {
   const auto bad = [&](const std::string& key, const std::string& why) {
     return Status(Code::kInvalid, file + ": " + key + ": " + why);
   };
-  for (const auto& [key, value] : {std::pair<const char*, const std::string&>
-                                       {"listen", config->listen},
-                                   {"data_listen", config->data_listen},
-                                   {"metrics_listen", config->metrics_listen}}) {
+  for (const auto& [key, value] :
+       {std::pair<const char*, const std::string&>{"listen", config->listen},
+        {"data_listen", config->data_listen},
+        {"metrics_listen", config->metrics_listen}}) {
     if (std::string(key) == "metrics_listen" && value.empty()) continue;
-    if (auto parsed = ParseHostPort(value); !parsed.ok()) return bad(key, parsed.status().message());
+    if (auto parsed = ParseHostPort(value); !parsed.ok())
+      return bad(key, parsed.status().message());
   }
   // These become parts of a URI and of member ids, whose separators they must not hold.
-  for (const auto& [key, value] : {std::pair<const char*, const std::string&>
-                                       {"world", config->world},
-                                   {"pod", config->pod},
-                                   {"pod_uid", config->pod_uid}}) {
+  for (const auto& [key, value] :
+       {std::pair<const char*, const std::string&>{"world", config->world},
+        {"pod", config->pod},
+        {"pod_uid", config->pod_uid}}) {
     const bool plain = std::all_of(value.begin(), value.end(), [](unsigned char c) {
       return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
     });
@@ -165,7 +167,8 @@ Status CheckValues(const std::string& file, AgentConfig* config) {
   }
   static const std::set<std::string> kLevels{"trace", "debug", "info", "warn", "error", "off"};
   if (!kLevels.contains(config->log_level)) {
-    return bad("log.level", "'" + config->log_level + "' is not trace, debug, info, warn, error, off");
+    return bad("log.level",
+               "'" + config->log_level + "' is not trace, debug, info, warn, error, off");
   }
   if (config->engine_socket.size() > 100) {
     return bad("engine_socket", "a UNIX socket path has at most 100 bytes here, this has " +

@@ -1,0 +1,258 @@
+#include "agent/device/host_device.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace tangram::device {
+namespace {
+
+Status Failed(const char* call, const std::string& what) {
+  return {Code::kInternal,
+          fmt::format("host device: {} of {}: {}", call, what, std::strerror(errno))};
+}
+
+}  // namespace
+
+struct HostDevice::HostHandle final : Handle {
+  ~HostHandle() override {
+    if (arena != nullptr) {
+      arena->Give(extents);
+    } else if (fd >= 0) {
+      close(fd);
+    }
+  }
+  uint64_t bytes() const override { return size; }
+
+  std::shared_ptr<Arena> arena;  // null: imported
+  int fd = -1;                   // the arena's, or an own duplicate when imported
+  std::vector<Extent> extents;
+  uint64_t size = 0;
+};
+
+struct HostDevice::HostRange final : Range {
+  ~HostRange() override { munmap(start, size); }
+  std::byte* base() const override { return start; }
+  uint64_t bytes() const override { return size; }
+
+  std::byte* start = nullptr;
+  uint64_t size = 0;
+  std::mutex mu;
+  std::map<uint64_t, HandlePtr> mapped;  // by offset
+};
+
+HostDevice::Arena::~Arena() {
+  if (owner != nullptr) munmap(owner, bytes);
+  if (fd >= 0) close(fd);
+}
+
+std::vector<Extent> HostDevice::Arena::Take(uint64_t want) {
+  const std::scoped_lock lock(mu);
+  if (want == 0 || want > free_bytes) return {};
+  free_bytes -= want;
+  // One run if there is one (smallest that fits), else from the front.
+  auto best = free.end();
+  for (auto it = free.begin(); it != free.end(); ++it) {
+    if (it->second >= want && (best == free.end() || it->second < best->second)) best = it;
+  }
+  std::vector<Extent> out;
+  while (want > 0) {
+    const auto it = best != free.end() ? best : free.begin();
+    const auto [offset, length] = *it;
+    const uint64_t take = std::min(length, want);
+    free.erase(it);
+    best = free.end();
+    if (take < length) free.emplace(offset + take, length - take);
+    out.push_back({offset, take});
+    want -= take;
+  }
+  return out;
+}
+
+void HostDevice::Arena::Give(const std::vector<Extent>& extents) {
+  const std::scoped_lock lock(mu);
+  for (const Extent& extent : extents) {
+    free_bytes += extent.length;
+    auto next = free.lower_bound(extent.offset);
+    uint64_t offset = extent.offset;
+    uint64_t length = extent.length;
+    if (next != free.begin()) {
+      const auto before = std::prev(next);
+      if (before->first + before->second == offset) {
+        offset = before->first;
+        length += before->second;
+        free.erase(before);
+      }
+    }
+    if (next != free.end() && next->first == extent.offset + extent.length) {
+      length += next->second;
+      free.erase(next);
+    }
+    free.emplace(offset, length);
+  }
+}
+
+Result<std::unique_ptr<HostDevice>> HostDevice::Make(const std::string& name, uint64_t bytes,
+                                                     bool sealed) {
+  std::unique_ptr<HostDevice> device(new HostDevice);
+  device->arena_ = std::make_shared<Arena>();
+  Arena& arena = *device->arena_;
+  arena.bytes = (bytes + kPage - 1) / kPage * kPage;
+  device->total_ = arena.bytes;
+  if (arena.bytes == 0) return Status(Code::kInvalid, "host device: an arena of 0 bytes");
+  arena.fd = memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (arena.fd < 0) return Failed("memfd_create", name);
+  if (ftruncate(arena.fd, static_cast<off_t>(arena.bytes)) != 0) {
+    return Failed("ftruncate", fmt::format("{} to {} bytes", name, arena.bytes));
+  }
+  // fallocate reports a full tmpfs or cgroup here, where a first touch would be a SIGBUS.
+  if (fallocate(arena.fd, 0, 0, static_cast<off_t>(arena.bytes)) != 0) {
+    return Failed("fallocate", fmt::format("{} bytes of {}", arena.bytes, name));
+  }
+  void* owner = mmap(nullptr, arena.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, arena.fd, 0);
+  if (owner == MAP_FAILED) return Failed("mmap", name);
+  arena.owner = static_cast<std::byte*>(owner);
+  int seals = F_SEAL_SHRINK | F_SEAL_GROW;
+  // Later mappings cannot be written through, so the owner reaches its pages only by views of
+  // this first one (mremap below).
+  if (sealed) seals |= F_SEAL_FUTURE_WRITE;
+  if (fcntl(arena.fd, F_ADD_SEALS, seals) != 0) return Failed("sealing", name);
+  arena.free.emplace(0, arena.bytes);
+  arena.free_bytes = arena.bytes;
+  return device;
+}
+
+std::unique_ptr<HostDevice> HostDevice::Importer() {
+  return std::unique_ptr<HostDevice>(new HostDevice);
+}
+
+HostDevice::~HostDevice() = default;
+
+uint64_t HostDevice::free_bytes() const {
+  if (arena_ == nullptr) return 0;
+  const std::scoped_lock lock(arena_->mu);
+  return arena_->free_bytes;
+}
+
+Result<std::unique_ptr<Range>> HostDevice::Reserve(uint64_t bytes) {
+  auto range = std::make_unique<HostRange>();
+  range->size = (bytes + kPage - 1) / kPage * kPage;
+  void* at =
+      mmap(nullptr, range->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (at == MAP_FAILED) {
+    range->size = 0;
+    return Failed("reserving", fmt::format("{} bytes", bytes));
+  }
+  range->start = static_cast<std::byte*>(at);
+  return std::unique_ptr<Range>(std::move(range));
+}
+
+Result<HandlePtr> HostDevice::Create(uint64_t bytes) {
+  if (bytes == 0 || bytes % kPage != 0) {
+    return Status(Code::kInvalid,
+                  fmt::format("host device: {} bytes is no multiple of {}", bytes, kPage));
+  }
+  auto handle = std::make_shared<HostHandle>();
+  if (arena_ != nullptr) handle->extents = arena_->Take(bytes);
+  if (handle->extents.empty()) {
+    return Status(Code::kNoMemory, fmt::format("host device: {} bytes asked, {} of {} free", bytes,
+                                               free_bytes(), total_));
+  }
+  handle->arena = arena_;
+  handle->fd = arena_->fd;
+  handle->size = bytes;
+  return HandlePtr(std::move(handle));
+}
+
+Result<Export> HostDevice::ExportHandle(const HandlePtr& handle) {
+  const auto* host = dynamic_cast<const HostHandle*>(handle.get());
+  if (host == nullptr) return Status(Code::kInvalid, "host device: a handle of another device");
+  return Export{host->fd, host->extents};
+}
+
+Result<HandlePtr> HostDevice::Import(int fd, std::span<const Extent> extents) {
+  auto handle = std::make_shared<HostHandle>();
+  for (const Extent& extent : extents) {
+    if (extent.length == 0 || extent.offset % kPage != 0 || extent.length % kPage != 0) {
+      return Status(Code::kInvalid,
+                    fmt::format("host device: import of {} bytes at {} is not in pages of {}",
+                                extent.length, extent.offset, kPage));
+    }
+    handle->size += extent.length;
+  }
+  handle->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  if (handle->fd < 0) return Failed("duplicating", "an imported descriptor");
+  handle->extents.assign(extents.begin(), extents.end());
+  return HandlePtr(std::move(handle));
+}
+
+Status HostDevice::Map(Range& range, uint64_t offset, const HandlePtr& handle) {
+  auto& host = static_cast<HostRange&>(range);
+  const auto* memory = static_cast<const HostHandle*>(handle.get());
+  const std::scoped_lock lock(host.mu);
+  const auto next = host.mapped.lower_bound(offset);
+  const bool clash = (next != host.mapped.end() && next->first < offset + memory->size) ||
+                     (next != host.mapped.begin() &&
+                      std::prev(next)->first + std::prev(next)->second->bytes() > offset);
+  if (clash || offset % kPage != 0 || offset > host.size || memory->size > host.size - offset) {
+    return {Code::kInvalid,
+            fmt::format("host device: cannot map {} bytes at {} of a range of {}{}", memory->size,
+                        offset, host.size, clash ? ": part of it is mapped" : "")};
+  }
+  uint64_t at = offset;
+  for (const Extent& extent : memory->extents) {
+    std::byte* to = host.start + at;
+    // A second view of the owner's mapping stays writable behind the seal; mmap would not be.
+    void* got = memory->arena != nullptr
+                    ? mremap(memory->arena->owner + extent.offset, 0, extent.length,
+                             MREMAP_MAYMOVE | MREMAP_FIXED, to)
+                    : mmap(to, extent.length, PROT_READ, MAP_SHARED | MAP_FIXED, memory->fd,
+                           static_cast<off_t>(extent.offset));
+    if (got == MAP_FAILED || mprotect(to, extent.length, PROT_NONE) != 0) {
+      const Status status = Failed("mapping", fmt::format("{} bytes at {}", extent.length, at));
+      Clear(host, offset, at + extent.length - offset);  // never a mixed range
+      return status;
+    }
+    at += extent.length;
+  }
+  host.mapped.emplace(offset, handle);
+  return OkStatus();
+}
+
+Status HostDevice::SetAccess(Range& range, uint64_t offset, uint64_t bytes, Access access) {
+  const int protection = access == Access::kNone   ? PROT_NONE
+                         : access == Access::kRead ? PROT_READ
+                                                   : PROT_READ | PROT_WRITE;
+  if (mprotect(range.base() + offset, bytes, protection) != 0) {
+    return Failed("setting access", fmt::format("{} bytes at {}", bytes, offset));
+  }
+  return OkStatus();
+}
+
+void HostDevice::Clear(HostRange& range, uint64_t offset, uint64_t bytes) {
+  // Over a reserved range of the same object this cannot fail but for want of kernel memory.
+  (void)mmap(range.start + offset, bytes, PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
+Status HostDevice::Unmap(Range& range, uint64_t offset) {
+  auto& host = static_cast<HostRange&>(range);
+  const std::scoped_lock lock(host.mu);
+  const auto it = host.mapped.find(offset);
+  if (it == host.mapped.end()) {
+    return {Code::kInvalid, fmt::format("host device: nothing was mapped at {}", offset)};
+  }
+  Clear(host, offset, it->second->bytes());
+  host.mapped.erase(it);
+  return OkStatus();
+}
+
+void HostDevice::Copy(std::byte* to, const std::byte* from, uint64_t bytes) {
+  std::memcpy(to, from, bytes);
+}
+
+}  // namespace tangram::device

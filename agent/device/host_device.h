@@ -1,0 +1,65 @@
+// The host backend: one memfd arena, populated by its owner, cut into pages of 4 KiB.
+#pragma once
+
+#include <map>
+#include <mutex>
+
+#include "agent/device/device.h"
+
+namespace tangram::device {
+
+class HostDevice final : public Device {
+ public:
+  static constexpr uint64_t kPage = 4096;
+
+  // An arena of `bytes` (rounded up to a page), touched here so that the owner's cgroup pays.
+  // `sealed`: nobody else can ever map it for writing (weights). Otherwise the descriptor
+  // may be mapped for writing by whoever is given it (KV, control).
+  static Result<std::unique_ptr<HostDevice>> Make(const std::string& name, uint64_t bytes,
+                                                  bool sealed);
+  // A device without memory of its own, for importing.
+  static std::unique_ptr<HostDevice> Importer();
+  ~HostDevice() override;
+
+  const char* name() const override { return "host"; }
+  uint64_t granularity() const override { return kPage; }
+  uint64_t total_bytes() const override { return total_; }
+  uint64_t free_bytes() const override;
+
+  Result<std::unique_ptr<Range>> Reserve(uint64_t bytes) override;
+  Result<HandlePtr> Create(uint64_t bytes) override;
+  Result<Export> ExportHandle(const HandlePtr& handle) override;
+  Result<HandlePtr> Import(int fd, std::span<const Extent> extents) override;
+  Status Map(Range& range, uint64_t offset, const HandlePtr& handle) override;
+  Status SetAccess(Range& range, uint64_t offset, uint64_t bytes, Access access) override;
+  Status Unmap(Range& range, uint64_t offset) override;
+  void Copy(std::byte* to, const std::byte* from, uint64_t bytes) override;
+
+  int fd() const { return arena_ == nullptr ? -1 : arena_->fd; }
+
+ private:
+  // Free pages of the memfd, as runs. Shared with every handle, so that a handle that
+  // outlives the device gives its pages back to something that is there.
+  struct Arena {
+    ~Arena();
+    std::vector<Extent> Take(uint64_t bytes);  // empty: not enough
+    void Give(const std::vector<Extent>& extents);
+
+    int fd = -1;
+    std::byte* owner = nullptr;  // the owner's mapping, kept so that FUTURE_WRITE seals the rest
+    uint64_t bytes = 0;
+    mutable std::mutex mu;
+    std::map<uint64_t, uint64_t> free;  // offset -> length
+    uint64_t free_bytes = 0;
+  };
+  struct HostHandle;
+  struct HostRange;
+
+  HostDevice() = default;
+  static void Clear(HostRange& range, uint64_t offset, uint64_t bytes);
+
+  std::shared_ptr<Arena> arena_;
+  uint64_t total_ = 0;
+};
+
+}  // namespace tangram::device

@@ -1,0 +1,125 @@
+#include "agent/gate/gate.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <vector>
+
+namespace tangram {
+namespace {
+
+const std::string kHash = std::string(32, 'h');
+
+struct Both {
+  std::vector<uint64_t> memory = std::vector<uint64_t>(GatePageBytes(2, 3) / 8);
+  AgentGate agent{reinterpret_cast<GatePage*>(memory.data()), 2, 3};
+  EngineGate engine{agent.page()};
+};
+
+TEST(Gate, HashWordIsLittleEndian) {
+  EXPECT_EQ(GateHashWord(std::string("\x01\x02\0\0\0\0\0\x80tail", 12)), 0x8000000000000201u);
+}
+
+TEST(Gate, WordIsTheEpochUntilArmedForThePreparedTarget) {
+  Both g;
+  g.agent.SetEpoch(4);
+  EXPECT_EQ(g.engine.Word(7, 5, kHash), (GateWord{4, 0}));
+  ASSERT_TRUE(g.agent.Arm(7, 5, kHash).ok());
+  EXPECT_EQ(g.engine.Word(6, 5, kHash), (GateWord{4, 0})) << "another attempt is armed";
+  EXPECT_EQ(g.agent.state(), GateState::kArmed);
+  EXPECT_EQ(g.engine.Word(7, 5, std::string(32, 'x')), (GateWord{4, 0})) << "another target";
+  EXPECT_EQ(g.agent.state(), GateState::kArmed);
+  EXPECT_EQ(g.engine.Word(7, 5, kHash), (GateWord{5, GateHashWord(kHash)}));
+  EXPECT_EQ(g.agent.state(), GateState::kLatched);
+}
+
+TEST(Gate, FlipsOnlyWhenAllWordsAreEqual) {
+  Both g;
+  g.agent.SetEpoch(1);
+  ASSERT_TRUE(g.agent.Arm(3, 2, kHash).ok());
+  GateWord mine = g.engine.Word(3, 2, kHash);
+  const std::vector<std::vector<GateWord>> stay = {
+      {mine, {1, 0}},      // one is not armed
+      {mine},              // one is missing
+      {mine, mine, mine},  // one too many: an active mask of another world
+      {mine, {2, mine.hash + 1}},
+  };
+  for (const auto& words : stay) {
+    EXPECT_FALSE(g.engine.Decide(words, 2));
+    EXPECT_EQ(g.agent.state(), GateState::kArmed);
+    mine = g.engine.Word(3, 2, kHash);
+  }
+  EXPECT_TRUE(g.engine.Decide(std::vector{mine, mine}, 2));
+  EXPECT_EQ(g.agent.state(), GateState::kLatched);
+}
+
+TEST(Gate, NoGoWithoutALatch) {
+  Both g;
+  g.agent.SetEpoch(1);
+  const GateWord word = g.engine.Word(3, 2, kHash);
+  EXPECT_FALSE(g.engine.Decide(std::vector{word, word}, 2)) << "equal words of the same epoch";
+}
+
+TEST(Gate, WithdrawalIsRefusedWhileLatched) {
+  Both g;
+  ASSERT_TRUE(g.agent.Arm(3, 2, kHash).ok());
+  g.engine.Word(3, 2, kHash);
+  EXPECT_EQ(g.agent.Withdraw(3), AgentGate::Withdrawal::kLatched);
+  g.engine.Decline("no room for KV");
+  EXPECT_EQ(g.agent.page()->declined.load(), 1u);
+  EXPECT_STREQ(g.agent.page()->decline_reason, "no room for KV");
+  EXPECT_EQ(g.agent.Withdraw(2), AgentGate::Withdrawal::kNotArmed);
+  EXPECT_EQ(g.agent.Withdraw(3), AgentGate::Withdrawal::kWithdrawn);
+  EXPECT_EQ(g.engine.Word(3, 2, kHash), (GateWord{0, 0})) << "a withdrawn attempt never latches";
+}
+
+TEST(Gate, FlipWantsTheLatchAndStartsStepsAnew) {
+  Both g;
+  g.agent.SetEpoch(1);
+  g.agent.page()->steps = 9;
+  ASSERT_TRUE(g.agent.Arm(3, 2, kHash).ok());
+  EXPECT_EQ(g.agent.Flip(3, 2, false).code(), Code::kWrongPhase) << "the word was not given";
+  EXPECT_EQ(g.agent.Arm(4, 2, kHash).code(), Code::kWrongPhase);
+  g.engine.Word(3, 2, kHash);
+  EXPECT_EQ(g.agent.Flip(2, 2, false).code(), Code::kWrongPhase) << "another attempt";
+  EXPECT_EQ(g.agent.Flip(3, 2, true).code(), Code::kWrongPhase) << "the engine holds the gate";
+  ASSERT_TRUE(g.agent.Flip(3, 2, false).ok());
+  EXPECT_EQ(g.agent.page()->epoch.load(), 2u);
+  EXPECT_EQ(g.agent.page()->steps.load(), 0u);
+  EXPECT_EQ(g.agent.Withdraw(3), AgentGate::Withdrawal::kFlipped);
+  g.agent.Reset(3);
+  EXPECT_EQ(g.agent.state(), GateState::kIdle);
+}
+
+// The race that matters: the agent withdraws while the engine gives its word. Whoever wins,
+// both must agree: a word that was given is never of a withdrawn attempt.
+TEST(Gate, AbortAgainstWordRace) {
+  Both g;
+  int withdrawn = 0;
+  int flipped = 0;
+  for (uint64_t attempt = 1; attempt <= 3000; ++attempt) {
+    ASSERT_TRUE(g.agent.Arm(attempt, attempt + 1, kHash).ok());
+    bool go = false;
+    std::thread engine([&] {
+      const GateWord mine = g.engine.Word(attempt, attempt + 1, kHash);
+      go = g.engine.Decide(std::vector{mine, mine}, 2);
+    });
+    if (attempt % 2 == 0) std::this_thread::yield();
+    const auto result = g.agent.Withdraw(attempt);
+    engine.join();
+    if (result == AgentGate::Withdrawal::kWithdrawn) {
+      EXPECT_FALSE(go) << "attempt " << attempt << " was withdrawn and went";
+      ++withdrawn;
+    } else {
+      ASSERT_EQ(result, AgentGate::Withdrawal::kLatched);
+      ASSERT_TRUE(go);
+      ASSERT_TRUE(g.agent.Flip(attempt, attempt + 1, false).ok());
+      g.agent.Reset(attempt);
+      ++flipped;
+    }
+  }
+  EXPECT_EQ(withdrawn + flipped, 3000);
+}
+
+}  // namespace
+}  // namespace tangram

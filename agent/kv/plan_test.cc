@@ -1,0 +1,430 @@
+#include "agent/kv/plan.h"
+
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <random>
+#include <set>
+
+#include "agent/kv/cover.h"
+#include "agent/kv/validate.h"
+
+namespace tangram::kv {
+namespace {
+
+using Rng = std::mt19937;
+
+uint32_t Pick(Rng& rng, uint32_t low, uint32_t high) { return low + rng() % (high - low + 1); }
+
+// t ranks over the query heads, sizes as even as they come.
+Group MakeGroup(std::vector<uint32_t> ranks, uint32_t query_heads) {
+  Group g{std::move(ranks), {}};
+  const auto t = static_cast<uint32_t>(g.ranks.size());
+  for (uint32_t p = 0; p <= t; ++p) g.query_head_bounds.push_back(p * query_heads / t);
+  return g;
+}
+
+// Groups of t over the given ranks; what does not fill a group makes a smaller one.
+LayerGroups Cut(const std::vector<uint32_t>& ranks, uint32_t t, uint32_t query_heads) {
+  LayerGroups out;
+  for (size_t i = 0; i < ranks.size(); i += t) {
+    out.push_back(
+        MakeGroup({ranks.begin() + i, ranks.begin() + std::min(ranks.size(), i + t)}, query_heads));
+  }
+  return out;
+}
+
+std::vector<uint32_t> Shuffled(Rng& rng, uint32_t n) {
+  std::vector<uint32_t> out(n);
+  std::iota(out.begin(), out.end(), 0);
+  std::shuffle(out.begin(), out.end(), rng);
+  return out;
+}
+
+// Fills the page tables of all ranks for the blocks of the requests, with pages in random order.
+void GivePages(Rng& rng, Input& in, uint32_t total, uint32_t spare_denominator) {
+  std::set<std::pair<uint32_t, uint32_t>> blocks;
+  for (const Request& q : in.requests) {
+    for (uint32_t b : q.blocks) blocks.insert({q.home, b});
+  }
+  for (uint32_t r = 0; r < in.ranks.size(); ++r) {
+    RankState& state = in.ranks[r];
+    state.total_pages = total;
+    std::vector<uint32_t> pages = Shuffled(rng, total);
+    for (auto [home, block] : blocks) {
+      HeldBlock held{home, block, {}};
+      for (size_t n = HeldOf(in.shape, in.old_groups, home, r).size(); n > 0; --n) {
+        ASSERT_FALSE(pages.empty()) << "the test gives too few pages";
+        held.pages.push_back(pages.back());
+        pages.pop_back();
+      }
+      if (!held.pages.empty()) state.blocks.push_back(held);
+    }
+    std::shuffle(state.blocks.begin(), state.blocks.end(), rng);
+    state.free_pages = static_cast<uint32_t>(pages.size()) / spare_denominator;
+  }
+}
+
+void AddRequests(Rng& rng, Input& in, const std::vector<uint32_t>& homes, uint32_t count) {
+  std::map<uint32_t, std::vector<uint32_t>> chain;  // per home: blocks of a shared prefix
+  std::map<uint32_t, uint32_t> next;
+  const uint32_t bt = in.shape.block_tokens;
+  for (uint32_t i = 0; i < count; ++i) {
+    Request q;
+    q.id = fmt::format("r{}", i);
+    q.home = homes[rng() % homes.size()];
+    q.length = rng() % 5 == 0 ? 0 : Pick(rng, 1, 6 * bt);
+    q.reserved = q.length + Pick(rng, 0, 3 * bt);
+    // Sharing is of whole blocks; now and then one block more is allocated than is filled.
+    const uint32_t filled = (q.length + bt - 1) / bt;
+    const uint32_t want = filled + (rng() % 4 == 0 ? 1 : 0);
+    auto& prefix = chain[q.home];
+    const uint32_t shared =
+        rng() % 2 ? std::min<uint32_t>(q.length / bt, static_cast<uint32_t>(prefix.size())) : 0;
+    q.blocks.assign(prefix.begin(), prefix.begin() + shared);
+    while (q.blocks.size() < want) q.blocks.push_back(next[q.home] += Pick(rng, 1, 3));
+    if (rng() % 2) prefix.assign(q.blocks.begin(), q.blocks.begin() + q.length / bt);
+    in.requests.push_back(q);
+  }
+}
+
+// Any world to any other: P -> Q, mixed group sizes per layer, renumbered ranks.
+Input RandomInput(Rng& rng, uint32_t total_pages, uint32_t spare_denominator) {
+  Input in;
+  in.shape.kv_heads = Pick(rng, 1, 4);
+  in.shape.query_heads = in.shape.kv_heads * Pick(rng, 1, 4);
+  in.shape.block_tokens = Pick(rng, 1, 8);
+  in.shape.head_token_bytes = 64;
+  const uint32_t old_ranks = Pick(rng, 1, 8), layers = Pick(rng, 1, 4);
+  in.new_ranks = Pick(rng, 1, 8);
+  in.new_of_old.assign(old_ranks, -1);
+  const auto order = Shuffled(rng, in.new_ranks);
+  for (uint32_t o = 0; o < std::min(old_ranks, in.new_ranks); ++o) {
+    if (rng() % 8) in.new_of_old[o] = static_cast<int32_t>(order[o]);
+  }
+  in.joined_pages.assign(in.new_ranks, total_pages);
+  for (int32_t n : in.new_of_old) {
+    if (n >= 0) in.joined_pages[n] = 0;
+  }
+  const auto old_order = Shuffled(rng, old_ranks);
+  const auto new_order = Shuffled(rng, in.new_ranks);
+  // Some joiners stay outside of all groups.
+  const uint32_t inside = Pick(rng, 1, in.new_ranks);
+  const std::vector<uint32_t> new_inside(new_order.begin(), new_order.begin() + inside);
+  for (uint32_t l = 0; l < layers; ++l) {
+    in.old_groups.push_back(Cut(old_order, Pick(rng, 1, old_ranks), in.shape.query_heads));
+    in.new_groups.push_back(rng() % 3 == 0 && inside == old_ranks && in.new_ranks == old_ranks
+                                ? in.old_groups.back()
+                                : Cut(new_inside, Pick(rng, 1, inside), in.shape.query_heads));
+  }
+  in.ranks.resize(old_ranks);
+  AddRequests(rng, in, old_order, Pick(rng, 0, 12));
+  GivePages(rng, in, total_pages, spare_denominator);
+  return in;
+}
+
+TEST(KvPlan, RandomWorldsAreCovered) {
+  for (uint32_t seed = 0; seed < 600; ++seed) {
+    Rng rng(seed);
+    const Input in = RandomInput(rng, 4000, 1);
+    const Result<Plan> plan = MakePlan(in);
+    ASSERT_TRUE(plan.ok()) << seed << ": " << plan.status().message();
+    const Status cover = CoverCheck(in, *plan);
+    ASSERT_TRUE(cover.ok()) << seed << ": " << cover.message();
+  }
+}
+
+TEST(KvPlan, TightMemoryIsCoveredOrRefusedWithNumbers) {
+  uint32_t fits = 0, refused = 0;
+  for (uint32_t seed = 0; seed < 600; ++seed) {
+    Rng rng(seed);
+    Input in = RandomInput(rng, 4000, 1);
+    // Just what is in use plus little.
+    for (RankState& r : in.ranks) {
+      r.free_pages = Pick(rng, 0, 60);
+    }
+    for (uint32_t& pages : in.joined_pages) pages = std::min(pages, Pick(rng, 0, 100));
+    const Result<Plan> plan = MakePlan(in);
+    if (plan.ok()) {
+      ++fits;
+      const Status cover = CoverCheck(in, *plan);
+      ASSERT_TRUE(cover.ok()) << seed << ": " << cover.message();
+    } else {
+      ++refused;
+      ASSERT_EQ(plan.status().code(), Code::kNoMemory) << plan.status().message();
+      ASSERT_THAT(plan.status().message(), testing::ContainsRegex("fits on none of"));
+    }
+  }
+  EXPECT_GT(fits, 50u);
+  EXPECT_GT(refused, 50u);
+}
+
+// Each damage to a plan must be seen. Returns false when the plan offers nothing to damage.
+using Damage = std::function<bool(Rng&, Plan&)>;
+
+template <typename T>
+T* Any(Rng& rng, Plan& plan, std::vector<T> RankPlan::*member) {
+  std::vector<T*> all;
+  for (RankPlan& r : plan.ranks) {
+    for (T& item : r.*member) all.push_back(&item);
+  }
+  return all.empty() ? nullptr : all[rng() % all.size()];
+}
+
+template <typename T>
+bool Drop(Rng& rng, Plan& plan, std::vector<T> RankPlan::*member) {
+  T* item = Any(rng, plan, member);
+  if (item == nullptr) return false;
+  for (RankPlan& r : plan.ranks) {
+    auto& list = r.*member;
+    if (!list.empty() && item >= list.data() && item < list.data() + list.size()) {
+      list.erase(list.begin() + (item - list.data()));
+      break;
+    }
+  }
+  return true;
+}
+
+TEST(KvPlan, EveryDamageFailsTheCoverCheck) {
+  const std::map<std::string, Damage> damages = {
+      {"move dropped", [](Rng& rng, Plan& p) { return Drop(rng, p, &RankPlan::moves); }},
+      {"kept page dropped", [](Rng& rng, Plan& p) { return Drop(rng, p, &RankPlan::kept); }},
+      {"freed page dropped", [](Rng& rng, Plan& p) { return Drop(rng, p, &RankPlan::freed); }},
+      {"another page pulled",
+       [](Rng& rng, Plan& p) {
+         Move* m = Any(rng, p, &RankPlan::moves);
+         if (m != nullptr) ++m->source_page;
+         return m != nullptr;
+       }},
+      {"another head",
+       [](Rng& rng, Plan& p) {
+         Move* m = Any(rng, p, &RankPlan::moves);
+         if (m != nullptr) ++m->kv_head;
+         return m != nullptr;
+       }},
+      {"one token too few",
+       [](Rng& rng, Plan& p) {
+         Move* m = Any(rng, p, &RankPlan::moves);
+         if (m != nullptr) --m->tokens;
+         return m != nullptr;
+       }},
+      {"pulled twice",
+       [](Rng& rng, Plan& p) {
+         for (RankPlan& r : p.ranks) {
+           if (r.moves.empty()) continue;
+           r.moves.push_back(r.moves[rng() % r.moves.size()]);
+           return true;
+         }
+         return false;
+       }},
+      {"kept and freed",
+       [](Rng&, Plan& p) {
+         for (RankPlan& r : p.ranks) {
+           if (r.kept.empty()) continue;
+           r.freed.push_back(r.kept[0].page);
+           return true;
+         }
+         return false;
+       }},
+      {"another home",
+       [](Rng& rng, Plan& p) {
+         for (Placement& r : p.requests) {
+           if (r.blocks.empty() || p.ranks.size() < 2) continue;
+           r.home = (r.home + 1 + rng() % (p.ranks.size() - 1)) % p.ranks.size();
+           return true;
+         }
+         return false;
+       }},
+      {"blocks swapped",
+       [](Rng&, Plan& p) {
+         for (Placement& r : p.requests) {
+           if (r.blocks.size() < 2) continue;
+           std::swap(r.blocks[0], r.blocks[1]);
+           return true;
+         }
+         return false;
+       }},
+  };
+  std::map<std::string, int> tried;
+  for (uint32_t seed = 0; seed < 150; ++seed) {
+    for (const auto& [name, damage] : damages) {
+      Rng rng(seed);
+      const Input in = RandomInput(rng, 4000, 1);
+      Result<Plan> plan = MakePlan(in);
+      ASSERT_TRUE(plan.ok());
+      if (!damage(rng, *plan)) continue;
+      ++tried[name];
+      EXPECT_FALSE(CoverCheck(in, *plan).ok()) << name << ", seed " << seed;
+    }
+  }
+  for (const auto& [name, damage] : damages) EXPECT_GT(tried[name], 10) << name;
+}
+
+// Two ranks, one layer, one block of 4 tokens: small enough to see.
+Input TwoRanks(uint32_t old_t, uint32_t new_t) {
+  Input in;
+  in.shape = {4, 2, 4, 64};
+  in.old_groups = {Cut({0, 1}, old_t, 4)};
+  in.new_groups = {Cut({0, 1}, new_t, 4)};
+  in.new_of_old = {0, 1};
+  in.new_ranks = 2;
+  in.ranks.resize(2);
+  return in;
+}
+
+TEST(KvPlan, SameShardingMovesNothing) {
+  for (uint32_t seed = 0; seed < 100; ++seed) {
+    Rng rng(seed);
+    Input in = RandomInput(rng, 4000, 1);
+    in.new_groups = in.old_groups;
+    in.new_ranks = static_cast<uint32_t>(in.ranks.size());
+    in.joined_pages.clear();
+    std::iota(in.new_of_old.begin(), in.new_of_old.end(), 0);
+    in.new_of_old.resize(in.ranks.size());
+    const Result<Plan> plan = MakePlan(in);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    EXPECT_EQ(plan->moved_bytes, 0u);
+    EXPECT_EQ(plan->requests_moved, 0u);
+    for (size_t i = 0; i < in.requests.size(); ++i) {
+      EXPECT_EQ(plan->requests[i].home, in.requests[i].home);
+    }
+  }
+}
+
+TEST(KvPlan, DataToTensorMovesEachHeadOnceAndOnlyFilledTokens) {
+  Input in = TwoRanks(1, 2);
+  in.requests = {{"a", 0, 6, 8, {7, 9}}};
+  Rng rng(1);
+  GivePages(rng, in, 32, 1);
+  const Result<Plan> plan = MakePlan(in);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  ASSERT_TRUE(CoverCheck(in, *plan).ok());
+  EXPECT_EQ(plan->ranks[0].kept.size(), 2u);  // KV head 0 of two blocks stays
+  EXPECT_TRUE(plan->ranks[0].moves.empty());
+  ASSERT_EQ(plan->ranks[1].moves.size(), 2u);  // KV head 1
+  EXPECT_EQ(plan->ranks[1].moves[0].tokens, 4u);
+  EXPECT_EQ(plan->ranks[1].moves[1].tokens, 2u);
+  EXPECT_EQ(plan->moved_bytes, 6u * 64);
+  EXPECT_EQ(plan->ranks[0].freed.size(), 2u);
+}
+
+TEST(KvPlan, SharedPrefixIsCopiedOncePerNewOwner) {
+  Input in = TwoRanks(1, 1);
+  in.requests = {{"a", 0, 9, 9, {1, 2, 3}}, {"b", 0, 10, 10, {1, 2, 4}}, {"c", 0, 8, 8, {1, 2}}};
+  Rng rng(1);
+  GivePages(rng, in, 64, 1);
+  in.new_of_old = {-1, 0};  // rank 0 leaves; rank 1 is the new rank 0
+  in.new_ranks = 1;
+  in.new_groups = {Cut({0}, 1, 4)};
+  const Result<Plan> plan = MakePlan(in);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  ASSERT_TRUE(CoverCheck(in, *plan).ok());
+  EXPECT_EQ(plan->ranks[0].moves.size(), 4u * 2);  // blocks 1, 2, 3, 4, two KV heads
+  EXPECT_EQ(plan->requests[0].blocks[0], plan->requests[1].blocks[0]);
+  EXPECT_EQ(plan->requests[0].blocks[1], plan->requests[2].blocks[1]);
+  EXPECT_NE(plan->requests[0].blocks[2], plan->requests[1].blocks[2]);
+}
+
+TEST(KvPlan, ReplicasShareTheSending) {
+  Input in;
+  in.shape = {4, 1, 4, 64};  // one KV head: every rank of a group holds it
+  in.old_groups = {Cut({0, 1}, 2, 4)};
+  in.new_groups = {Cut({2, 3}, 1, 4)};
+  in.new_of_old = {0, 1};
+  in.new_ranks = 4;
+  in.joined_pages = {0, 0, 32, 32};
+  in.ranks.resize(2);
+  in.requests = {{"a", 0, 16, 16, {1, 2, 3, 4}}};
+  Rng rng(1);
+  GivePages(rng, in, 32, 1);
+  const Result<Plan> plan = MakePlan(in);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  ASSERT_TRUE(CoverCheck(in, *plan).ok());
+  std::map<uint32_t, int> by_source;
+  for (const RankPlan& r : plan->ranks) {
+    for (const Move& m : r.moves) ++by_source[m.source_rank];
+  }
+  EXPECT_EQ(by_source[0], 2);
+  EXPECT_EQ(by_source[1], 2);
+}
+
+TEST(KvPlan, DisplacedRequestsGoLongestFirstToTheLeastLoaded) {
+  Input in;
+  in.shape = {2, 1, 4, 64};
+  in.old_groups = {Cut({0, 1, 2}, 1, 2)};
+  in.new_groups = {Cut({0, 1}, 1, 2)};
+  in.new_of_old = {0, 1, -1};
+  in.new_ranks = 2;
+  in.ranks.resize(3);
+  in.requests = {{"stay", 0, 8, 8, {1, 2}},
+                 {"short", 2, 4, 4, {1}},
+                 {"long", 2, 16, 16, {2, 3, 4, 5}},
+                 {"waiting", 2, 0, 4, {}}};
+  Rng rng(1);
+  GivePages(rng, in, 32, 1);
+  const Result<Plan> plan = MakePlan(in);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  ASSERT_TRUE(CoverCheck(in, *plan).ok());
+  EXPECT_EQ(plan->requests[0].home, 0u);
+  EXPECT_EQ(plan->requests[2].home, 1u);  // long: first, to the empty rank
+  EXPECT_EQ(plan->requests[1].home, 0u);  // short: 8 tokens there, 16 on rank 1
+  EXPECT_TRUE(plan->requests[3].blocks.empty());
+}
+
+TEST(KvPlan, RefusesAContradictingManifest) {
+  Rng rng(3);
+  Input good = TwoRanks(1, 2);
+  good.requests = {{"a", 0, 6, 8, {7, 9}}, {"b", 1, 3, 8, {7}}};
+  GivePages(rng, good, 32, 1);
+  ASSERT_TRUE(MakePlan(good).ok());
+  const std::map<std::string, std::function<void(Input&)>> breaks = {
+      {"used twice",
+       [](Input& in) { in.ranks[0].blocks[0].pages[0] = in.ranks[0].blocks[0].pages[1]; }},
+      {"has no pages of block", [](Input& in) { in.ranks[0].blocks.pop_back(); }},
+      {"comes twice", [](Input& in) { in.requests[1].id = "a"; }},
+      {"more than its", [](Input& in) { in.ranks[1].free_pages = 32; }},
+      {"do not cut",
+       [](Input& in) {
+         in.new_groups[0][0].query_head_bounds = {0, 3, 2};
+       }},
+      {"out of range or in two groups",
+       [](Input& in) { in.new_groups[0].push_back(in.new_groups[0][0]); }},
+      {"new number",
+       [](Input& in) {
+         in.new_of_old = {0, 0};
+       }},
+      {"lists a block twice",
+       [](Input& in) {
+         in.requests[0].blocks = {7, 7};
+       }},
+  };
+  for (const auto& [message, damage] : breaks) {
+    Input bad = good;
+    damage(bad);
+    const Result<Plan> plan = MakePlan(bad);
+    ASSERT_FALSE(plan.ok()) << message;
+    EXPECT_EQ(plan.status().code(), Code::kInvalid);
+    EXPECT_THAT(plan.status().message(), testing::HasSubstr(message));
+  }
+}
+
+TEST(KvPlan, MoveRangesHoldKThenV) {
+  const Shape shape{4, 2, 4, 64};
+  auto flat = [](const std::vector<Range>& ranges) {
+    std::vector<std::pair<uint32_t, uint32_t>> out;
+    for (const Range& r : ranges) out.emplace_back(r.offset, r.length);
+    return out;
+  };
+  using Pairs = std::vector<std::pair<uint32_t, uint32_t>>;
+  EXPECT_EQ(flat(MoveRanges(shape, 0)), Pairs());
+  EXPECT_EQ(flat(MoveRanges(shape, 3)), (Pairs{{0, 96}, {128, 96}}));
+  EXPECT_EQ(flat(MoveRanges(shape, 4)), (Pairs{{0, 256}}));
+}
+
+}  // namespace
+}  // namespace tangram::kv

@@ -1,0 +1,268 @@
+#include "agent/loader/checkpoint.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "agent/loader/config.h"
+
+namespace tangram::loader {
+namespace {
+
+using nlohmann::json;
+
+Result<std::string> ReadText(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in)
+    return Status(Code::kInvalid, fmt::format("cannot read {}: {}", path, std::strerror(errno)));
+  return text.str();
+}
+
+std::string ShapeText(const std::vector<uint64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+Status ReadAt(int fd, const std::string& file, uint64_t offset, std::byte* to, uint64_t bytes) {
+  while (bytes > 0) {
+    const ssize_t n = pread(fd, to, bytes, static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      return {Code::kInvalid, fmt::format("{}: reading {} bytes at {}: {}", file, bytes, offset,
+                                          n == 0 ? "the file ends" : std::strerror(errno))};
+    }
+    to += n;
+    offset += static_cast<uint64_t>(n);
+    bytes -= static_cast<uint64_t>(n);
+  }
+  return OkStatus();
+}
+
+// The shards that the index names, or the one file.
+Result<std::vector<std::string>> Shards(const std::string& directory,
+                                        std::map<std::string, std::string>* weight_map) {
+  const std::string index = directory + "/model.safetensors.index.json";
+  if (!std::filesystem::exists(index)) return std::vector<std::string>{"model.safetensors"};
+  const auto text = ReadText(index);
+  if (!text.ok()) return text.status();
+  const json parsed = json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!parsed.is_object() || !parsed.contains("weight_map") || !parsed["weight_map"].is_object()) {
+    return Status(Code::kInvalid, index + ": no weight_map");
+  }
+  std::set<std::string> files;
+  for (const auto& [tensor, file] : parsed["weight_map"].items()) {
+    const bool plain = file.is_string() && file.get<std::string>().find('/') == std::string::npos;
+    if (!plain)
+      return Status(Code::kInvalid, fmt::format("{}: {} lies in {}, which is no file name", index,
+                                                tensor, file.dump()));
+    weight_map->emplace(tensor, file.get<std::string>());
+    files.insert(file.get<std::string>());
+  }
+  return std::vector<std::string>(files.begin(), files.end());
+}
+
+}  // namespace
+
+Checkpoint::~Checkpoint() {
+  for (const int fd : fds_) close(fd);
+}
+
+Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(const std::string& directory,
+                                                           uint32_t granule_rows,
+                                                           uint64_t page_bytes) {
+  std::shared_ptr<Checkpoint> checkpoint(new Checkpoint);
+  auto config = ReadText(directory + "/config.json");
+  if (!config.ok()) return config.status();
+  checkpoint->config_json_ = std::move(config).value();
+  if (Status status = checkpoint->ReadHeaders(directory); !status.ok()) return status;
+  if (Status status = checkpoint->BuildGeometry(granule_rows, page_bytes); !status.ok())
+    return status;
+  return std::shared_ptr<const Checkpoint>(std::move(checkpoint));
+}
+
+Status Checkpoint::ReadHeaders(const std::string& directory) {
+  std::map<std::string, std::string> weight_map;
+  const auto shards = Shards(directory, &weight_map);
+  if (!shards.ok()) return shards.status();
+  for (const std::string& shard : *shards) {
+    TANGRAM_RETURN_IF_ERROR(ReadHeader(directory + "/" + shard));
+  }
+  for (const auto& [tensor, file] : weight_map) {
+    const auto it = tensors_.find(tensor);
+    if (it == tensors_.end() || !it->second.file->ends_with("/" + file)) {
+      return {Code::kInvalid, fmt::format("{}: the index says that '{}' lies in {}, it does not",
+                                          directory, tensor, file)};
+    }
+  }
+  return OkStatus();
+}
+
+Status Checkpoint::ReadHeader(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  struct stat stat {};
+  if (fd < 0 || fstat(fd, &stat) != 0) {
+    const Status status(Code::kInvalid,
+                        fmt::format("cannot open {}: {}", path, std::strerror(errno)));
+    if (fd >= 0) close(fd);
+    return status;
+  }
+  fds_.push_back(fd);
+  const auto size = static_cast<uint64_t>(stat.st_size);
+  std::string prefix(std::min<uint64_t>(8, size), '\0');
+  TANGRAM_RETURN_IF_ERROR(
+      ReadAt(fd, path, 0, reinterpret_cast<std::byte*>(prefix.data()), prefix.size()));
+  const auto length = HeaderBytes(prefix, size, path);
+  if (!length.ok()) return length.status();
+  prefix.resize(*length);
+  TANGRAM_RETURN_IF_ERROR(
+      ReadAt(fd, path, 0, reinterpret_cast<std::byte*>(prefix.data()), prefix.size()));
+  auto header = ParseHeader(prefix, size, path);
+  if (!header.ok()) return header.status();
+  files_.push_back(std::make_unique<std::string>(path));
+  for (auto& [name, info] : *header) {
+    if (!tensors_.emplace(name, Place{fd, files_.back().get(), std::move(info)}).second) {
+      return {Code::kInvalid, fmt::format("{}: tensor '{}' is in another shard too", path, name)};
+    }
+  }
+  return OkStatus();
+}
+
+Result<Checkpoint::Place> Checkpoint::Take(const std::string& name, uint64_t rows,
+                                           uint64_t columns) {
+  const auto it = tensors_.find(name);
+  if (it == tensors_.end())
+    return Status(Code::kBadGeometry, fmt::format("checkpoint: tensor '{}' is missing", name));
+  const std::vector<uint64_t> want = {rows, columns};
+  if (it->second.info.shape != want) {
+    return Status(Code::kBadGeometry,
+                  fmt::format("{}: tensor '{}' is {}, config.json declares {}", *it->second.file,
+                              name, ShapeText(it->second.info.shape), ShapeText(want)));
+  }
+  Place place = std::move(it->second);
+  tensors_.erase(it);
+  return place;
+}
+
+Status Checkpoint::FindExperts(const v1::Geometry& declared) {
+  const uint64_t hidden = declared.hidden();
+  const uint64_t inner = declared.moe_inner();
+  for (const uint32_t layer : declared.moe_layers()) {
+    std::vector<Expert>& experts = experts_.emplace_back(declared.experts());
+    for (uint32_t e = 0; e < declared.experts(); ++e) {
+      const std::string prefix = fmt::format("model.layers.{}.mlp.experts.{}.", layer, e);
+      for (const auto& [place, name, rows, columns] :
+           {std::tuple{&experts[e].gate, "gate_proj.weight", inner, hidden},
+            {&experts[e].up, "up_proj.weight", inner, hidden},
+            {&experts[e].down, "down_proj.weight", hidden, inner}}) {
+        auto found = Take(prefix + name, rows, columns);
+        if (!found.ok()) return found.status();
+        *place = std::move(found).value();
+        if (place->info.dtype != experts_[0][0].gate.info.dtype) {
+          return {Code::kBadGeometry, fmt::format("checkpoint: '{}{}' is {}, other experts are {}",
+                                                  prefix, name, v1::DType_Name(place->info.dtype),
+                                                  v1::DType_Name(experts_[0][0].gate.info.dtype))};
+        }
+      }
+    }
+  }
+  return OkStatus();
+}
+
+void Checkpoint::PlaceDense() {
+  uint64_t next = 0;
+  for (auto& [name, place] : tensors_) {  // ordered by name
+    dense_.push_back({name, place.info, next});
+    next = layout::RoundUp(next + place.info.bytes, layout::kPieceAlignment);
+    dense_places_.push_back(std::move(place));
+  }
+  tensors_.clear();
+}
+
+Status Checkpoint::BuildGeometry(uint32_t granule_rows, uint64_t page_bytes) {
+  auto declared = GeometryOfConfig(config_json_, "config.json");
+  if (!declared.ok()) return declared.status();
+  TANGRAM_RETURN_IF_ERROR(FindExperts(*declared));
+  PlaceDense();
+  v1::Geometry g = std::move(declared).value();
+  const v1::DType dtype = experts_.empty() ? v1::DTYPE_BF16 : experts_[0][0].gate.info.dtype;
+  g.set_dtype(dtype);
+  g.set_granule_rows(granule_rows);
+  g.set_granule_bytes(uint64_t{3} * granule_rows * g.hidden() * ElementBytes(dtype));
+  g.set_page_bytes(page_bytes);
+  g.set_dense_bytes(dense_.empty() ? 0 : dense_.back().offset + dense_.back().info.bytes);
+  auto view = layout::GeometryView::Make(std::move(g));
+  if (!view.ok()) return view.status();
+  geometry_ = std::make_unique<layout::GeometryView>(std::move(view).value());
+  return OkStatus();
+}
+
+Status Checkpoint::Read(const Place& place, uint64_t offset, std::span<std::byte> out) {
+  return ReadAt(place.fd, *place.file, place.info.begin + offset, out.data(), out.size());
+}
+
+Status Checkpoint::ReadGranules(uint32_t layer, uint32_t expert, layout::Run run,
+                                std::span<std::byte> out) const {
+  const v1::Geometry& g = geometry_->proto();
+  const int32_t ordinal = geometry_->ordinal(layer);
+  const uint64_t end = uint64_t{run.start} + run.count;
+  if (ordinal < 0 || expert >= g.experts() || end > geometry_->granules() ||
+      out.size() != run.count * g.granule_bytes()) {
+    return {Code::kInvalid, fmt::format("checkpoint: no granules {}..{} of layer {}, expert {}",
+                                        run.start, end, layer, expert)};
+  }
+  const Expert& places = experts_[ordinal][expert];
+  const uint64_t element = ElementBytes(g.dtype());
+  const uint64_t rows = g.granule_rows();
+  const uint64_t slice = rows * g.hidden() * element;  // gate's, up's or down's part of a granule
+  // Gate and up of the whole run are one range of the file each, and go out granule by granule.
+  std::vector<std::byte> buffer(run.count * slice);
+  for (const auto& [place, at] : {std::pair{&places.gate, uint64_t{0}}, {&places.up, slice}}) {
+    TANGRAM_RETURN_IF_ERROR(Read(*place, run.start * slice, buffer));
+    for (uint32_t i = 0; i < run.count; ++i) {
+      std::memcpy(out.data() + i * 3 * slice + at, buffer.data() + i * slice, slice);
+    }
+  }
+  // Down is [H, I]: the run's columns are one short range in each of its H rows. A whole
+  // expert is read at once; of a part only its own columns are, so that no byte is read twice.
+  const uint64_t width = run.count * rows * element;
+  const uint64_t pitch = g.moe_inner() * element;
+  std::vector<std::byte> columns(g.hidden() * width);
+  if (width == pitch) {
+    TANGRAM_RETURN_IF_ERROR(Read(places.down, 0, columns));
+  } else {
+    for (uint64_t h = 0; h < g.hidden(); ++h) {
+      TANGRAM_RETURN_IF_ERROR(Read(places.down, h * pitch + run.start * rows * element,
+                                   std::span(columns).subspan(h * width, width)));
+    }
+  }
+  for (uint32_t i = 0; i < run.count; ++i) {
+    std::byte* to = out.data() + i * 3 * slice + 2 * slice;
+    for (uint64_t r = 0; r < rows; ++r) {
+      for (uint64_t h = 0; h < g.hidden(); ++h) {
+        std::memcpy(to + (r * g.hidden() + h) * element,
+                    columns.data() + h * width + (i * rows + r) * element, element);
+      }
+    }
+  }
+  return OkStatus();
+}
+
+Status Checkpoint::ReadDense(size_t index, std::span<std::byte> out) const {
+  if (index >= dense_.size() || out.size() != dense_[index].info.bytes) {
+    return {Code::kInvalid,
+            fmt::format("checkpoint: no dense tensor {} of {} bytes", index, out.size())};
+  }
+  return Read(dense_places_[index], 0, out);
+}
+
+}  // namespace tangram::loader

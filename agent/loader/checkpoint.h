@@ -1,0 +1,75 @@
+// A Hugging Face checkpoint of the Qwen3-MoE family: config.json and one safetensors file,
+// or shards with model.safetensors.index.json. Gives geometry, granules and dense tensors.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "agent/base/status.h"
+#include "agent/layout/geometry.h"
+#include "agent/loader/safetensors.h"
+
+namespace tangram::loader {
+
+// A tensor outside the routed experts and its place in the dense region
+// (docs/architecture.md, section 8, "Dense weights").
+struct DenseTensor {
+  std::string name;
+  TensorInfo info;
+  uint64_t offset = 0;  // in the dense region
+};
+
+class Checkpoint {
+ public:
+  // Reads config.json and every header, and checks that the tensors are those of the declared
+  // model: each expert's gate and up [I, H] and down [H, I], one dtype for all of them.
+  // kInvalid names file and tensor; kBadGeometry names the tensor and both shapes.
+  static Result<std::shared_ptr<const Checkpoint>> Open(const std::string& directory,
+                                                        uint32_t granule_rows, uint64_t page_bytes);
+  ~Checkpoint();
+  Checkpoint(const Checkpoint&) = delete;
+  Checkpoint& operator=(const Checkpoint&) = delete;
+
+  const layout::GeometryView& geometry() const { return *geometry_; }
+  const std::string& config_json() const { return config_json_; }
+  const std::vector<DenseTensor>& dense() const { return dense_; }
+
+  // Granules [run.start, run.start + run.count) of an expert, granule-major, into `out`
+  // (run.count * granule_bytes). Thread-safe.
+  Status ReadGranules(uint32_t layer, uint32_t expert, layout::Run run,
+                      std::span<std::byte> out) const;
+  // The bytes of dense tensor `index`, as in the file. Thread-safe.
+  Status ReadDense(size_t index, std::span<std::byte> out) const;
+
+ private:
+  struct Place {
+    int fd = -1;
+    const std::string* file = nullptr;
+    TensorInfo info;
+  };
+  struct Expert {
+    Place gate, up, down;
+  };
+
+  Checkpoint() = default;
+  Status ReadHeaders(const std::string& directory);
+  Status ReadHeader(const std::string& path);
+  Status BuildGeometry(uint32_t granule_rows, uint64_t page_bytes);
+  Status FindExperts(const v1::Geometry& declared);
+  void PlaceDense();
+  Result<Place> Take(const std::string& name, uint64_t rows, uint64_t columns);
+  static Status Read(const Place& place, uint64_t offset, std::span<std::byte> out);
+
+  std::string config_json_;
+  std::vector<std::unique_ptr<std::string>> files_;
+  std::vector<int> fds_;
+  std::map<std::string, Place> tensors_;      // those not taken by an expert are dense
+  std::vector<std::vector<Expert>> experts_;  // [MoE ordinal][expert]
+  std::vector<DenseTensor> dense_;
+  std::vector<Place> dense_places_;
+  std::unique_ptr<layout::GeometryView> geometry_;
+};
+
+}  // namespace tangram::loader

@@ -1,0 +1,16 @@
+// config.json of the Qwen3-MoE family -> geometry.
+#pragma once
+
+#include <string>
+
+#include "agent/base/status.h"
+#include "tangram/v1/layout.pb.h"
+
+namespace tangram::loader {
+
+// Everything but what only the tensors tell (dtype, granule and dense bytes). Reads both the
+// spellings of the hub and of transformers 5 (num_experts / num_local_experts).
+// kInvalid names the field.
+Result<v1::Geometry> GeometryOfConfig(const std::string& config_json, const std::string& file);
+
+}  // namespace tangram::loader

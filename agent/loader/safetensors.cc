@@ -1,0 +1,159 @@
+#include "agent/loader/safetensors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+namespace tangram::loader {
+namespace {
+
+using nlohmann::json;
+
+constexpr uint64_t kMostHeaderBytes = 64ULL << 20;
+constexpr int kMostDepth = 8;
+
+Status Bad(const std::string& file, std::string message) {
+  return {Code::kInvalid, fmt::format("{}: {}", file, message)};
+}
+
+std::optional<v1::DType> TypeOf(const std::string& name) {
+  if (name == "F32") return v1::DTYPE_F32;
+  if (name == "BF16") return v1::DTYPE_BF16;
+  return std::nullopt;
+}
+
+// Parses with bounded depth; a key that is there twice is an error, not the last one wins.
+Result<json> ParseStrict(std::string_view text, const std::string& file) {
+  std::vector<std::set<std::string>> keys;
+  std::string fault;
+  const auto watch = [&](int depth, json::parse_event_t event, json& value) {
+    if (depth > kMostDepth) fault = "JSON is nested too deeply";
+    if (event == json::parse_event_t::object_start) keys.emplace_back();
+    if (event == json::parse_event_t::object_end && !keys.empty()) keys.pop_back();
+    if (event == json::parse_event_t::key && !keys.empty() &&
+        !keys.back().insert(value.get<std::string>()).second) {
+      fault = fmt::format("'{}' is there twice", value.get<std::string>());
+    }
+    return fault.empty();
+  };
+  json parsed = json::parse(text, watch, /*allow_exceptions=*/false);
+  if (!fault.empty()) return Bad(file, fault);
+  if (parsed.is_discarded() || !parsed.is_object())
+    return Bad(file, "the header is no JSON object");
+  return parsed;
+}
+
+Result<TensorInfo> ParseTensor(const std::string& name, const json& entry, uint64_t data_begin,
+                               uint64_t data_bytes, const std::string& file) {
+  const auto bad = [&](std::string why) {
+    return Bad(file, fmt::format("tensor '{}': {}", name, why));
+  };
+  if (!entry.is_object() || !entry.contains("dtype") || !entry.contains("shape") ||
+      !entry.contains("data_offsets")) {
+    return bad("wants dtype, shape and data_offsets");
+  }
+  if (!entry["dtype"].is_string()) return bad("dtype is no string");
+  TensorInfo info;
+  const auto type = TypeOf(entry["dtype"].get<std::string>());
+  if (!type)
+    return bad(
+        fmt::format("dtype {} is not supported (BF16, F32)", entry["dtype"].get<std::string>()));
+  info.dtype = *type;
+  if (!entry["shape"].is_array() || entry["shape"].size() > 8)
+    return bad("shape is no list of at most 8 sizes");
+  uint64_t bytes = ElementBytes(info.dtype);
+  for (const json& size : entry["shape"]) {
+    if (!size.is_number_unsigned()) return bad("shape has something that is no size");
+    const auto n = size.get<uint64_t>();
+    if (n != 0 && bytes > (1ULL << 62) / n) return bad("shape overflows");
+    bytes *= n;
+    info.shape.push_back(n);
+  }
+  const json& offsets = entry["data_offsets"];
+  if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
+      !offsets[1].is_number_unsigned()) {
+    return bad("data_offsets is no pair of offsets");
+  }
+  const auto begin = offsets[0].get<uint64_t>();
+  const auto end = offsets[1].get<uint64_t>();
+  if (begin > end || end > data_bytes) {
+    return bad(fmt::format("data_offsets [{}, {}] leave the {} bytes of data; is the file cut off?",
+                           begin, end, data_bytes));
+  }
+  if (end - begin != bytes) {
+    return bad(fmt::format("shape needs {} bytes, data_offsets give {}", bytes, end - begin));
+  }
+  info.begin = data_begin + begin;
+  info.bytes = bytes;
+  return info;
+}
+
+}  // namespace
+
+uint64_t ElementBytes(v1::DType dtype) {
+  switch (dtype) {
+    case v1::DTYPE_F32:
+      return 4;
+    case v1::DTYPE_BF16:
+      return 2;
+    default:
+      return 0;
+  }
+}
+
+Result<uint64_t> HeaderBytes(std::string_view first8, uint64_t file_bytes,
+                             const std::string& file) {
+  if (first8.size() < 8 || file_bytes < 8)
+    return Bad(file, fmt::format("{} bytes are no safetensors file", file_bytes));
+  uint64_t length = 0;
+  for (int i = 7; i >= 0; --i) length = length << 8 | static_cast<uint8_t>(first8[i]);
+  if (length > kMostHeaderBytes || length > file_bytes - 8) {
+    return Bad(file,
+               fmt::format("the header claims {} bytes, the file has {} (and the limit is {})",
+                           length, file_bytes - 8, kMostHeaderBytes));
+  }
+  return length + 8;
+}
+
+Result<std::map<std::string, TensorInfo>> ParseHeader(std::string_view prefix, uint64_t file_bytes,
+                                                      const std::string& file) {
+  const auto data_begin = HeaderBytes(prefix.substr(0, 8), file_bytes, file);
+  if (!data_begin.ok()) return data_begin.status();
+  if (prefix.size() < *data_begin) return Bad(file, "the header is cut off");
+  const auto header = ParseStrict(prefix.substr(8, *data_begin - 8), file);
+  if (!header.ok()) return header.status();
+
+  std::map<std::string, TensorInfo> out;
+  for (const auto& [name, entry] : header->items()) {
+    if (name == "__metadata__") continue;
+    auto info = ParseTensor(name, entry, *data_begin, file_bytes - *data_begin, file);
+    if (!info.ok()) return info.status();
+    out.emplace(name, std::move(info).value());
+  }
+  // In order of place the tensors must tile the data: no overlap, no hole.
+  std::vector<std::pair<uint64_t, std::string>> order;
+  for (const auto& [name, info] : out) order.emplace_back(info.begin, name);
+  // An empty tensor starts where its neighbour does; it comes first.
+  std::sort(order.begin(), order.end(), [&](const auto& a, const auto& b) {
+    return std::pair(a.first, out[a.second].bytes) < std::pair(b.first, out[b.second].bytes);
+  });
+  uint64_t next = *data_begin;
+  for (const auto& [begin, name] : order) {
+    if (begin != next) {
+      return Bad(file, fmt::format("tensor '{}' starts at byte {}, {} {}", name, begin,
+                                   begin < next ? "over the one before, which ends at"
+                                                : "after a hole from",
+                                   next));
+    }
+    next += out[name].bytes;
+  }
+  if (next != file_bytes)
+    return Bad(file,
+               fmt::format("{} bytes after the last tensor belong to none", file_bytes - next));
+  return out;
+}
+
+}  // namespace tangram::loader

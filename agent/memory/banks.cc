@@ -1,0 +1,176 @@
+#include "agent/memory/banks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+namespace tangram::memory {
+
+using layout::PlacedPiece;
+
+Result<std::unique_ptr<Banks>> Banks::Make(device::Device* device,
+                                           const layout::GeometryView& geometry, uint32_t count) {
+  std::unique_ptr<Banks> banks(new Banks(device, geometry));
+  banks->dense_start_ = uint64_t{count} * banks->bank_pitch_;
+  auto range = device->Reserve(banks->dense_start_ + banks->dense_bytes_);
+  if (!range.ok()) return range.status();
+  banks->range_ = std::move(range).value();
+  return banks;
+}
+
+std::vector<Banks::Span> Banks::BlocksOf(const PlacedPiece& piece) const {
+  const uint64_t begin = piece.bank * bank_pitch_ + piece.offset;
+  const uint64_t end = begin + piece.bytes;
+  const uint64_t first = begin / page_ * page_;
+  const uint64_t last = (end - 1) / page_ * page_;
+  // Whole experts at page pitch own their last page although they do not fill it; so does a
+  // page at the edge, counted alone. Cutting edges off always keeps the blocks of
+  // neighbours the same, whichever of them comes first.
+  std::vector<Span> out;
+  uint64_t inner = first;
+  if (begin != first || last == first) {
+    out.push_back({first, page_});
+    inner += page_;
+  }
+  const uint64_t inner_end = end % page_ == 0 ? end : last;
+  if (inner < inner_end) out.push_back({inner, inner_end - inner});
+  if (last != first && end % page_ != 0) out.push_back({last, page_});
+  return out;
+}
+
+Status Banks::BackBlock(Span span) {
+  Block& block = blocks_[span.address];
+  if (block.uses == 0) {
+    auto handle = device_->Create(span.bytes);
+    if (!handle.ok()) {
+      blocks_.erase(span.address);
+      return handle.status();
+    }
+    Status status = device_->Map(*range_, span.address, *handle);
+    if (status.ok()) {
+      status = device_->SetAccess(*range_, span.address, span.bytes, device::Access::kReadWrite);
+      if (!status.ok()) (void)device_->Unmap(*range_, span.address);
+    }
+    if (!status.ok()) {
+      blocks_.erase(span.address);
+      return status;
+    }
+    block.handle = std::move(handle).value();
+  }
+  ++block.uses;
+  return OkStatus();
+}
+
+void Banks::ReleaseBlock(uint64_t address) {
+  const auto it = blocks_.find(address);
+  if (it == blocks_.end() || --it->second.uses > 0) return;
+  (void)device_->Unmap(*range_, address);  // it was mapped there, by this class
+  blocks_.erase(it);
+}
+
+Status Banks::Back(const std::vector<PlacedPiece>& pieces) {
+  std::vector<uint64_t> done;
+  for (const PlacedPiece& piece : pieces) {
+    for (const Span& span : BlocksOf(piece)) {
+      if (Status status = BackBlock(span); !status.ok()) {
+        for (const uint64_t address : done) ReleaseBlock(address);
+        return status;
+      }
+      done.push_back(span.address);
+    }
+  }
+  return OkStatus();
+}
+
+void Banks::Release(const std::vector<PlacedPiece>& pieces) {
+  for (const PlacedPiece& piece : pieces) {
+    for (const Span& span : BlocksOf(piece)) ReleaseBlock(span.address);
+  }
+}
+
+Status Banks::BackDense() {
+  return dense_bytes_ == 0 ? OkStatus() : BackBlock({dense_start_, dense_bytes_});
+}
+
+void Banks::ReleaseDense() { ReleaseBlock(dense_start_); }
+
+uint64_t Banks::mapped_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [address, block] : blocks_) bytes += block.handle->bytes();
+  return bytes;
+}
+
+BackedRange Banks::RangeAt(uint64_t address, const Block& block) const {
+  BackedRange out;
+  out.dense = address >= dense_start_;
+  out.bank = out.dense ? 0 : static_cast<uint32_t>(address / bank_pitch_);
+  out.offset = out.dense ? address - dense_start_ : address % bank_pitch_;
+  if (const auto exported = device_->ExportHandle(block.handle); exported.ok())
+    out.extents = exported->extents;
+  return out;
+}
+
+std::vector<BackedRange> Banks::Ranges(const std::vector<PlacedPiece>& pieces, bool dense) const {
+  std::set<uint64_t> addresses;
+  for (const PlacedPiece& piece : pieces) {
+    for (const Span& span : BlocksOf(piece)) addresses.insert(span.address);
+  }
+  if (dense) addresses.insert(dense_start_);
+  std::vector<BackedRange> out;
+  for (const uint64_t address : addresses) {
+    if (const auto it = blocks_.find(address); it != blocks_.end())
+      out.push_back(RangeAt(address, it->second));
+  }
+  return out;
+}
+
+std::vector<BackedRange> Banks::RangesOnlyOf(const std::vector<PlacedPiece>& pieces) const {
+  std::map<uint64_t, uint32_t> uses;
+  for (const PlacedPiece& piece : pieces) {
+    for (const Span& span : BlocksOf(piece)) ++uses[span.address];
+  }
+  std::vector<BackedRange> out;
+  for (const auto& [address, count] : uses) {
+    const auto it = blocks_.find(address);
+    if (it != blocks_.end() && it->second.uses == count)
+      out.push_back(RangeAt(address, it->second));
+  }
+  return out;
+}
+
+Status Banks::Audit(const std::vector<PlacedPiece>& pieces, bool dense) const {
+  std::map<uint64_t, uint32_t> uses;
+  for (const PlacedPiece& piece : pieces) {
+    for (const Span& span : BlocksOf(piece)) ++uses[span.address];
+  }
+  if (dense && dense_bytes_ > 0) ++uses[dense_start_];
+  std::map<uint64_t, uint64_t> extents;
+  for (const auto& [address, block] : blocks_) {
+    const auto it = uses.find(address);
+    if (it == uses.end() || it->second != block.uses) {
+      return {Code::kInternal, fmt::format("audit: block at {} has {} uses, the pieces give it {}",
+                                           address, block.uses, it == uses.end() ? 0 : it->second)};
+    }
+    for (const device::Extent& extent : RangeAt(address, block).extents)
+      extents.emplace(extent.offset, extent.length);
+  }
+  if (uses.size() != blocks_.size()) {
+    return {Code::kInternal, fmt::format("audit: {} blocks are backed, the pieces touch {}",
+                                         blocks_.size(), uses.size())};
+  }
+  uint64_t next = 0;
+  for (const auto& [offset, length] : extents) {
+    if (offset < next)
+      return {Code::kInternal, fmt::format("audit: byte {} of the pool is owned twice", offset)};
+    next = offset + length;
+  }
+  if (mapped_bytes() + device_->free_bytes() != device_->total_bytes()) {
+    return {Code::kInternal,
+            fmt::format("audit: {} mapped and {} free are not the {} bytes of the pool",
+                        mapped_bytes(), device_->free_bytes(), device_->total_bytes())};
+  }
+  return OkStatus();
+}
+
+}  // namespace tangram::memory

@@ -1,0 +1,85 @@
+// The banks and the dense region of one rank: address ranges whose pages are backed one
+// by one, as far as some piece touches them (docs/architecture.md, section 8, "Where a
+// piece lies"). pool + mapped = total, always.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "agent/device/device.h"
+#include "agent/layout/layout.h"
+
+namespace tangram::memory {
+
+// Bytes of a bank (or of the dense region) and the extents behind them, for an engine to map.
+struct BackedRange {
+  bool dense = false;
+  uint32_t bank = 0;
+  uint64_t offset = 0;
+  std::vector<device::Extent> extents;
+};
+
+// Not thread-safe: the store calls it under its lock. Pointers stay valid until the
+// bytes behind them are released.
+class Banks {
+ public:
+  static Result<std::unique_ptr<Banks>> Make(device::Device* device,
+                                             const layout::GeometryView& geometry, uint32_t banks);
+
+  // Backs every page of the pieces; a page that two pieces touch is counted for both.
+  // kNoMemory leaves everything as it was.
+  Status Back(const std::vector<layout::PlacedPiece>& pieces);
+  // Takes one use of each page away; pages without a use go back to the pool.
+  void Release(const std::vector<layout::PlacedPiece>& pieces);
+  Status BackDense();
+  void ReleaseDense();
+
+  std::byte* At(uint32_t bank, uint64_t offset) const {
+    return range_->base() + bank * bank_pitch_ + offset;
+  }
+  std::byte* Dense() const { return range_->base() + dense_start_; }
+  uint64_t mapped_bytes() const;
+
+  // What is backed of the pages that `pieces` touch (and of the dense region, if asked).
+  std::vector<BackedRange> Ranges(const std::vector<layout::PlacedPiece>& pieces, bool dense) const;
+  // What of them Release(pieces) would give back.
+  std::vector<BackedRange> RangesOnlyOf(const std::vector<layout::PlacedPiece>& pieces) const;
+
+  // Every backed page has exactly the uses that `pieces` give it, and no extent of the
+  // device is behind two pages. kInternal names the page.
+  Status Audit(const std::vector<layout::PlacedPiece>& pieces, bool dense) const;
+
+ private:
+  // The unit of backing: the pages that one piece fills alone, or a single page at its
+  // edge, which a neighbour may touch as well.
+  struct Block {
+    device::HandlePtr handle;
+    uint32_t uses = 0;
+  };
+
+  Banks(device::Device* device, const layout::GeometryView& geometry)
+      : device_(device),
+        page_(geometry.page_bytes()),
+        bank_pitch_(geometry.bank_pitch()),
+        dense_bytes_(layout::RoundUp(geometry.proto().dense_bytes(), page_)) {}
+  struct Span {
+    uint64_t address = 0;  // in the range
+    uint64_t bytes = 0;
+  };
+  std::vector<Span> BlocksOf(const layout::PlacedPiece& piece) const;
+  Status BackBlock(Span span);
+  void ReleaseBlock(uint64_t address);
+  BackedRange RangeAt(uint64_t address, const Block& block) const;
+
+  device::Device* device_;
+  const uint64_t page_;
+  const uint64_t bank_pitch_;
+  const uint64_t dense_bytes_;
+  uint64_t dense_start_ = 0;
+  std::unique_ptr<device::Range> range_;
+  std::map<uint64_t, Block> blocks_;  // by address in the range
+};
+
+}  // namespace tangram::memory

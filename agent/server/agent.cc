@@ -1,0 +1,136 @@
+#include "agent/server/agent.h"
+
+#include <fmt/format.h>
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "agent/server/files.h"
+
+namespace tangram {
+
+Result<std::unique_ptr<Agent>> Agent::Start(AgentConfig config, const MemoryFactory& memory) {
+  auto agent = std::unique_ptr<Agent>(new Agent(std::move(config)));
+  TANGRAM_RETURN_IF_ERROR(agent->Open(memory));
+  return agent;
+}
+
+Agent::~Agent() { Stop(); }
+
+Status Agent::Open(const MemoryFactory& make_memory) {
+  if (config_.incarnation == 0) {
+    config_.incarnation = static_cast<uint64_t>(
+        std::chrono::system_clock::now().time_since_epoch() / std::chrono::nanoseconds(1));
+  }
+  for (uint32_t device = 0; device < config_.ranks; ++device) {
+    v1::Member& member = members_.emplace_back();
+    member.set_id(fmt::format("{}/{}/{}", config_.pod_uid, device, config_.incarnation));
+    member.set_node(config_.node);
+    member.set_pod(config_.pod);
+    member.set_link(config_.link);
+  }
+  auto tls = LoadTls(config_.tls);
+  if (!tls.ok()) return tls.status();
+  auto token = ReadOrMakeToken(config_.engine_token_file);
+  if (!token.ok()) return token.status();
+
+  peers_ = std::make_unique<PeerClient>(*tls);
+  auto memory = make_memory(config_, members_, peers_.get());
+  if (!memory.ok()) return memory.status();
+  memory_ = std::move(*memory);
+  data_address_ = fmt::format("{}:{}", config_.advertise, memory_->data_port());
+  engines_ = std::make_unique<EngineServer>(
+      EngineServer::Options{config_.engine_socket, std::move(*token)});
+  TANGRAM_RETURN_IF_ERROR(Listen(*tls));
+  if (!config_.metrics_listen.empty()) {
+    try {  // civetweb reports a taken port by an exception
+      exposer_ = std::make_unique<prometheus::Exposer>(config_.metrics_listen, 1);
+    } catch (const std::exception& e) {
+      return {Code::kInvalid,
+              fmt::format("metrics_listen {}: {}", config_.metrics_listen, e.what())};
+    }
+    metrics_ = std::make_shared<AgentMetrics>(executor_.get());
+    exposer_->RegisterCollectable(metrics_);
+    metrics_address_ = fmt::format("{}:{}", config_.advertise, exposer_->GetListeningPorts().at(0));
+  }
+  return WriteReady();
+}
+
+Status Agent::Listen(const TlsTexts& tls) {
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::SslServerCredentialsOptions options(
+      GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  options.pem_root_certs = tls.ca;
+  options.pem_key_cert_pairs.push_back({tls.key, tls.cert});
+
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort(config_.listen, grpc::SslServerCredentials(options), &port);
+  builder.SetMaxReceiveMessageSize(64 << 20);
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // a taken port is an error
+
+  const auto listen = ParseHostPort(config_.listen);
+  if (!listen.ok()) return listen.status();
+  Executor::Options executor;
+  executor.world = config_.world;
+  executor.pod = config_.pod;
+  executor.revision = config_.revision;
+  executor.config_json = memory_->config_json();
+  executor.address.set_data(data_address_);
+  executor.address.set_shared(memory_->shared_path());
+  std::vector<Executor::Local> ranks;
+  for (uint32_t device = 0; device < config_.ranks; ++device) {
+    ranks.push_back({members_[device], memory_->memory(device)});
+  }
+  executor_ = std::make_unique<Executor>(std::move(executor), memory_->geometry(), std::move(ranks),
+                                         engines_.get(), peers_.get());
+  agent_service_ = std::make_unique<AgentService>(config_.world, executor_.get());
+  peer_service_ = std::make_unique<PeerService>(config_.world, executor_.get());
+  builder.RegisterService(agent_service_.get());
+  builder.RegisterService(peer_service_.get());
+  server_ = builder.BuildAndStart();
+  if (!server_ || port == 0) {
+    return {Code::kInvalid,
+            fmt::format("cannot listen on {} (taken, or not an address here?)", config_.listen)};
+  }
+  address_ = fmt::format("{}:{}", config_.advertise, port);
+  executor_->SetAddress(address_);
+  TANGRAM_RETURN_IF_ERROR(engines_->Start(executor_.get()));
+  spdlog::info("agent of world {} pod {} listens on {}, data {}", config_.world, config_.pod,
+               address_, data_address_);
+  return OkStatus();
+}
+
+Status Agent::WriteReady() {
+  if (config_.ready_file.empty()) return OkStatus();
+  nlohmann::json ready = {{"agent", address_},
+                          {"data", data_address_},
+                          {"metrics", metrics_address_},
+                          {"shared", memory_->shared_path()},
+                          {"engine_socket", config_.engine_socket},
+                          {"pid", getpid()}};
+  for (const v1::Member& member : members_) ready["members"].push_back(member.id());
+  return WriteFileAtomically(config_.ready_file, ready.dump() + "\n", 0644);
+}
+
+void Agent::Stop() {
+  if (stopped_) return;
+  stopped_ = true;
+  if (agent_service_) agent_service_->Stop();
+  if (server_) {
+    server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(2));
+    server_->Wait();
+  }
+  if (exposer_ && metrics_) exposer_->RemoveCollectable(metrics_);
+  exposer_.reset();
+  if (engines_) engines_->Stop();
+  // The executor joins its workers before the memory under them goes.
+  executor_.reset();
+}
+
+}  // namespace tangram

@@ -1,0 +1,56 @@
+// One agent, put together: memory, executor, engine socket, gRPC, metrics. Tests run several
+// in one process.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+#include <prometheus/exposer.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "agent/server/config.h"
+#include "agent/server/engine_server.h"
+#include "agent/server/memory_host.h"
+#include "agent/server/metrics.h"
+#include "agent/server/peer_client.h"
+#include "agent/server/services.h"
+
+namespace tangram {
+
+class Agent {
+ public:
+  // Everything listens when it returns, and the ready file is written.
+  static Result<std::unique_ptr<Agent>> Start(AgentConfig config, const MemoryFactory& memory);
+  ~Agent();
+
+  // In order: no new calls, engines away, memory last. Safe to call twice.
+  void Stop();
+
+  const std::string& address() const { return address_; }  // gRPC, host:port
+  const std::vector<v1::Member>& members() const { return members_; }
+  Executor* executor() { return executor_.get(); }
+
+ private:
+  explicit Agent(AgentConfig config) : config_(std::move(config)) {}
+  Status Open(const MemoryFactory& memory);
+  Status Listen(const TlsTexts& tls);
+  Status WriteReady();
+
+  AgentConfig config_;
+  std::string address_, data_address_, metrics_address_;
+  std::vector<v1::Member> members_;
+  // Destroyed from the bottom up.
+  std::unique_ptr<PeerClient> peers_;
+  std::unique_ptr<MemoryHost> memory_;
+  std::unique_ptr<EngineServer> engines_;
+  std::unique_ptr<Executor> executor_;
+  std::shared_ptr<AgentMetrics> metrics_;
+  std::unique_ptr<prometheus::Exposer> exposer_;
+  std::unique_ptr<AgentService> agent_service_;
+  std::unique_ptr<PeerService> peer_service_;
+  std::unique_ptr<grpc::Server> server_;
+  bool stopped_ = false;
+};
+
+}  // namespace tangram

@@ -1,0 +1,59 @@
+#include "agent/server/config.h"
+
+#include <gtest/gtest.h>
+
+namespace tangram {
+namespace {
+
+const std::string kGood = R"(world: demo
+pod: pod-0
+pod_uid: abc
+node: n
+memory_bytes: 1000
+kv_bytes: 1000
+granule_rows: 16
+checkpoint: /m
+revision: r1
+listen: 127.0.0.1:0
+data_listen: 127.0.0.1:0
+engine_socket: /s
+engine_token_file: /t
+tls: {ca: a, cert: b, key: c}
+)";
+
+std::string ErrorOf(const std::string& text) {
+  const auto config = ParseConfig(text, "f.yaml");
+  return config.ok() ? "" : config.status().message();
+}
+
+TEST(Config, GoodFileWithDefaults) {
+  const auto config = ParseConfig(kGood, "f.yaml");
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config->ranks, 1u);
+  EXPECT_EQ(config->advertise, "127.0.0.1");
+  EXPECT_TRUE(config->log_json);
+}
+
+TEST(Config, ErrorsNameLineAndKey) {
+  EXPECT_EQ(ErrorOf(kGood + "colour: blue\n"), "f.yaml:15: colour: unknown key");
+  EXPECT_EQ(ErrorOf(kGood + "ranks: 1.5\n"), "f.yaml:15: ranks: want a whole number, got '1.5'");
+  EXPECT_EQ(ErrorOf(kGood + "ranks: -1\n"), "f.yaml:15: ranks: want a whole number, got '-1'");
+  EXPECT_EQ(ErrorOf(kGood + "ranks: 0\n"), "f.yaml:15: ranks: 0 is not in 1..64");
+  EXPECT_EQ(ErrorOf(kGood + "ranks: 99999999999999999999999\n"),
+            "f.yaml:15: ranks: want a whole number, got '99999999999999999999999'");
+  EXPECT_EQ(ErrorOf(kGood + "log: {json: yes}\n"), "f.yaml:15: log.json: want true or false");
+  EXPECT_EQ(ErrorOf(kGood + "log: {depth: 3}\n"), "f.yaml:15: log.depth: unknown key");
+  EXPECT_EQ(ErrorOf(kGood + "ranks: 1\nranks: 2\n"), "f.yaml:16: ranks: given twice");
+  EXPECT_NE(ErrorOf("world: a\n").find("pod: missing"), std::string::npos);
+  EXPECT_NE(ErrorOf("- a\n").find("want a mapping"), std::string::npos);
+  EXPECT_NE(ErrorOf("world: [\n").find("f.yaml:"), std::string::npos);
+  std::string bad_port = kGood;
+  bad_port.replace(bad_port.find("listen: 127.0.0.1:0"), 19, "listen: nowhere....");
+  EXPECT_NE(ErrorOf(bad_port).find("listen: want host:port"), std::string::npos);
+  std::string slash = kGood;
+  slash.replace(slash.find("pod-0"), 5, "p/../");
+  EXPECT_NE(ErrorOf(slash).find("letters, digits"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tangram

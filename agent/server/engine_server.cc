@@ -1,0 +1,351 @@
+#include "agent/server/engine_server.h"
+
+#include <fmt/format.h>
+#include <openssl/crypto.h>
+#include <poll.h>
+#include <spdlog/spdlog.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "agent/base/fault.h"
+#include "agent/server/refusal.h"
+
+namespace tangram {
+namespace {
+
+const fault::Point kAttach("engine.attach");
+const fault::Point kFlipReply("flip.before_reply");
+
+bool SameToken(const std::string& a, const std::string& b) {
+  // Constant in the content; the length of the token is no secret.
+  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+uint64_t AttemptOf(const v1::EngineMessage& m) {
+  if (m.has_prepared()) return m.prepared().header().attempt();
+  if (m.has_mapped()) return m.mapped().header().attempt();
+  if (m.has_unmapped()) return m.unmapped().header().attempt();
+  return 0;
+}
+
+}  // namespace
+
+EngineServer::~EngineServer() { Stop(); }
+
+Status EngineServer::Start(Executor* executor) {
+  executor_ = executor;
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (options_.path.empty() || options_.path.size() >= sizeof address.sun_path) {
+    return {Code::kInvalid, fmt::format("engine_socket '{}' must have 1 to {} bytes", options_.path,
+                                        sizeof address.sun_path - 1)};
+  }
+  std::memcpy(address.sun_path, options_.path.data(), options_.path.size());
+  const auto failed = [&](const char* what) {
+    return Status(Code::kInvalid, fmt::format("engine_socket {}: {}: {}", options_.path, what,
+                                              std::strerror(errno)));
+  };
+  {
+    // A socket that still answers is another agent's: never take it away.
+    const UniqueFd probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (connect(probe.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) {
+      return {Code::kInvalid,
+              fmt::format("engine_socket {}: another agent serves it", options_.path)};
+    }
+    struct stat info {};
+    if (lstat(options_.path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode)) {
+      unlink(options_.path.c_str());
+    }
+  }
+  listener_.reset(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!listener_) return failed("socket");
+  const mode_t before = umask(0177);  // the socket is this user's alone
+  const int bound = bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address);
+  umask(before);
+  if (bound != 0) return failed("bind");
+  if (listen(listener_.get(), 16) != 0) return failed("listen");
+  acceptor_ = std::jthread([this](std::stop_token stop) { Accept(std::move(stop)); });
+  return OkStatus();
+}
+
+void EngineServer::Stop() {
+  acceptor_.request_stop();
+  if (acceptor_.joinable()) acceptor_.join();
+  if (listener_) unlink(options_.path.c_str());
+  listener_.reset();
+  std::list<Worker> workers;
+  {
+    const std::scoped_lock lock(mu_);
+    workers.swap(workers_);
+    for (Worker& worker : workers) {
+      worker.session->gone = true;
+      worker.session->channel.Shutdown();
+    }
+    changed_.notify_all();
+  }
+  for (Worker& worker : workers) worker.thread.join();
+}
+
+void EngineServer::Reap() {
+  std::list<Worker> done;
+  {
+    const std::scoped_lock lock(mu_);
+    for (auto it = workers_.begin(); it != workers_.end();) {
+      const auto next = std::next(it);
+      if (it->done->load()) done.splice(done.end(), workers_, it);
+      it = next;
+    }
+  }
+  for (Worker& worker : done) worker.thread.join();
+}
+
+void EngineServer::Accept(std::stop_token stop) {
+  while (!stop.stop_requested()) {
+    pollfd wait{listener_.get(), POLLIN, 0};
+    if (poll(&wait, 1, 100) <= 0) continue;
+    UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!socket) continue;
+    Reap();
+    auto session = std::make_shared<Session>(std::move(socket));
+    auto done = std::make_shared<std::atomic<bool>>(false);
+    const std::scoped_lock lock(mu_);
+    if (workers_.size() >= 64) {
+      spdlog::warn("engine socket: more than 64 connections, one is dropped");
+      continue;
+    }
+    workers_.push_back({session, std::thread([this, session, done] {
+                          Serve(session);
+                          done->store(true);
+                        }),
+                        done});
+  }
+}
+
+void EngineServer::Refuse(Session* session, const Status& status) {
+  spdlog::warn("engine refused: {}", status.message());
+  v1::EngineMessage message;
+  *message.mutable_refused()->mutable_refusal() = ToRefusal(status, executor_->Current());
+  (void)session->channel.Send(std::move(message));
+}
+
+void EngineServer::Serve(SessionPtr session) {
+  if (Status status = Admit(session); !status.ok()) {
+    Refuse(session.get(), status);
+    session->channel.Shutdown();
+    return;
+  }
+  Run(session);
+  session->channel.Shutdown();
+  {
+    const std::scoped_lock lock(mu_);
+    session->gone = true;
+    const auto it = by_device_.find(session->device);
+    if (it != by_device_.end() && it->second == session) by_device_.erase(it);
+    changed_.notify_all();
+  }
+  spdlog::info("engine of device {} left", session->device);
+  executor_->EngineGone(session->device);
+}
+
+Status EngineServer::Admit(const SessionPtr& session) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  if (getsockopt(session->channel.fd(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 ||
+      peer.uid != geteuid()) {
+    return {Code::kUnauthenticated,
+            fmt::format("an engine of user {} at the agent of user {}", peer.uid, geteuid())};
+  }
+  auto frame = session->channel.Receive(static_cast<int>(options_.attach_timeout.count()));
+  if (!frame.ok()) return frame.status();
+  if (!frame->has_value()) return {Code::kInvalid, "no attach within the time limit"};
+  if (!(*frame)->message.has_attach()) {
+    return {Code::kInvalid, "the first message must be an attach"};
+  }
+  const v1::Attach& attach = (*frame)->message.attach();
+  if (!SameToken(attach.token(), options_.token)) {
+    return {Code::kUnauthenticated, "the token is not this pod's"};
+  }
+  bool granule_major = false;
+  for (const int format : attach.capabilities().slab_formats()) {
+    granule_major |= format == v1::SLAB_FORMAT_GRANULE_MAJOR;
+  }
+  if (!granule_major) {
+    return {Code::kEngine, "this agent lays slabs granule-major only; the engine does not take it"};
+  }
+  TANGRAM_RETURN_IF_ERROR(fault::Check("engine.attach"));
+  session->device = attach.device();
+  session->info.capabilities = attach.capabilities();
+  session->info.endpoint = attach.endpoint();
+  session->info.frontend = attach.frontend();
+  session->info.kv_block_tokens = attach.kv_block_tokens();
+  {
+    // The place is taken before the executor looks, so that an attempt that begins meanwhile
+    // either sees this engine or makes it come again.
+    const std::scoped_lock lock(mu_);
+    const auto [it, fresh] = by_device_.try_emplace(attach.device(), session);
+    if (!fresh) {
+      return {Code::kEngine, fmt::format("device {} has an engine (incarnation {}); one per device",
+                                         attach.device(), it->second->info.incarnation)};
+    }
+    session->info.attached = true;
+    session->info.incarnation = ++incarnations_[attach.device()];
+  }
+  const auto leave = [&] {
+    const std::scoped_lock lock(mu_);
+    session->gone = true;
+    by_device_.erase(attach.device());
+    changed_.notify_all();
+  };
+  auto attachment = executor_->Attach(attach.device());
+  if (!attachment.ok()) {
+    leave();
+    return attachment.status();
+  }
+  v1::EngineMessage message;
+  *message.mutable_attached() = std::move(attachment->message);
+  if (Status sent = session->channel.Send(std::move(message), attachment->fds); !sent.ok()) {
+    leave();
+    return sent;
+  }
+  const std::scoped_lock lock(mu_);
+  session->ready = true;
+  changed_.notify_all();
+  spdlog::info("engine attached to device {}, incarnation {}, mesh {}, front end {}",
+               session->device, session->info.incarnation, session->info.endpoint,
+               session->info.frontend);
+  return OkStatus();
+}
+
+void EngineServer::Run(const SessionPtr& session) {
+  while (true) {
+    auto frame = session->channel.Receive(-1);
+    if (!frame.ok()) {
+      if (frame.status().code() == Code::kInvalid) Refuse(session.get(), frame.status());
+      return;
+    }
+    if (!frame->has_value()) continue;
+    v1::EngineMessage& message = (*frame)->message;
+    v1::EngineMessage reply;
+    switch (message.body_case()) {
+      case v1::EngineMessage::kFlip: {
+        const Status status = executor_->Flip(session->device, message.flip());
+        (void)fault::Hit("flip.before_reply");
+        *reply.mutable_flipped()->mutable_header() = message.flip().header();
+        reply.mutable_flipped()->set_ok(status.ok());
+        reply.mutable_flipped()->set_message(status.message());
+        break;
+      }
+      case v1::EngineMessage::kKvPull: {
+        // In this thread: the engine waits for it and sends nothing else meanwhile.
+        auto bytes = executor_->KvPull(session->device, message.kv_pull());
+        *reply.mutable_kv_pulled()->mutable_header() = message.kv_pull().header();
+        reply.mutable_kv_pulled()->set_ok(bytes.ok());
+        if (bytes.ok()) {
+          reply.mutable_kv_pulled()->set_bytes(*bytes);
+        } else {
+          reply.mutable_kv_pulled()->set_message(bytes.status().message());
+        }
+        break;
+      }
+      case v1::EngineMessage::kPrepared:
+      case v1::EngineMessage::kMapped:
+      case v1::EngineMessage::kUnmapped: {
+        const std::scoped_lock lock(mu_);
+        // Nobody may be waiting (a late answer): bounded, the oldest go.
+        if (session->replies.size() > 64) session->replies.erase(session->replies.begin());
+        session->replies[{message.body_case(), AttemptOf(message)}] = std::move(message);
+        changed_.notify_all();
+        continue;
+      }
+      default:
+        Refuse(session.get(), {Code::kInvalid, fmt::format("message {} is not an engine's to send",
+                                                           static_cast<int>(message.body_case()))});
+        return;
+    }
+    if (!session->channel.Send(std::move(reply)).ok()) return;
+  }
+}
+
+EngineInfo EngineServer::Info(uint32_t device) {
+  const std::scoped_lock lock(mu_);
+  const auto it = by_device_.find(device);
+  return it == by_device_.end() ? EngineInfo{} : it->second->info;
+}
+
+Result<v1::EngineMessage> EngineServer::Call(uint32_t device, v1::EngineMessage message,
+                                             v1::EngineMessage::BodyCase reply, uint64_t attempt) {
+  SessionPtr session;
+  const std::pair<int, uint64_t> key{reply, attempt};
+  {
+    std::unique_lock lock(mu_);
+    const auto it = by_device_.find(device);
+    if (it == by_device_.end()) {
+      return Status{Code::kUnavailable, fmt::format("device {} has no engine", device)};
+    }
+    session = it->second;
+    changed_.wait_for(lock, options_.attach_timeout,
+                      [&] { return session->ready || session->gone; });
+    session->replies.erase(key);
+  }
+  TANGRAM_RETURN_IF_ERROR(session->channel.Send(std::move(message)));
+  std::unique_lock lock(mu_);
+  changed_.wait_for(lock, options_.reply_timeout,
+                    [&] { return session->gone || session->replies.contains(key); });
+  const auto it = session->replies.find(key);
+  if (it == session->replies.end()) {
+    return Status{Code::kUnavailable,
+                  session->gone ? fmt::format("the engine of device {} left", device)
+                                : fmt::format("the engine of device {} did not answer in {} ms",
+                                              device, options_.reply_timeout.count())};
+  }
+  v1::EngineMessage out = std::move(it->second);
+  session->replies.erase(it);
+  return out;
+}
+
+Status EngineServer::Prepare(uint32_t device, const v1::EnginePrepare& prepare) {
+  v1::EngineMessage message;
+  *message.mutable_prepare() = prepare;
+  auto reply =
+      Call(device, std::move(message), v1::EngineMessage::kPrepared, prepare.header().attempt());
+  if (!reply.ok()) return reply.status();
+  if (reply->prepared().ok()) return OkStatus();
+  return {Code::kEngine,
+          fmt::format("the engine of device {} refuses: {}", device, reply->prepared().message())};
+}
+
+Status EngineServer::Map(uint32_t device, const v1::EngineMap& map) {
+  v1::EngineMessage message;
+  *message.mutable_map() = map;
+  auto reply = Call(device, std::move(message), v1::EngineMessage::kMapped, map.header().attempt());
+  if (!reply.ok()) return reply.status();
+  if (reply->mapped().ok()) return OkStatus();
+  return {Code::kEngine,
+          fmt::format("the engine of device {} cannot map: {}", device, reply->mapped().message())};
+}
+
+Status EngineServer::Unmap(uint32_t device, const v1::EngineUnmap& unmap) {
+  v1::EngineMessage message;
+  *message.mutable_unmap() = unmap;
+  return Call(device, std::move(message), v1::EngineMessage::kUnmapped, unmap.header().attempt())
+      .status();
+}
+
+void EngineServer::Abort(uint32_t device, const v1::EngineAbort& abort) {
+  SessionPtr session;
+  {
+    const std::scoped_lock lock(mu_);
+    const auto it = by_device_.find(device);
+    if (it == by_device_.end()) return;
+    session = it->second;
+  }
+  v1::EngineMessage message;
+  *message.mutable_abort() = abort;
+  (void)session->channel.Send(std::move(message));
+}
+
+}  // namespace tangram

@@ -1,0 +1,83 @@
+// The UNIX socket on which engines attach: who they are, one per device, and the calls that
+// the executor makes to them.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "agent/gate/frame.h"
+#include "agent/transition/engines.h"
+#include "agent/transition/executor.h"
+
+namespace tangram {
+
+class EngineServer : public Engines {
+ public:
+  struct Options {
+    std::string path;   // of the socket; replaced when a dead one lies there
+    std::string token;  // what an engine must show
+    std::chrono::milliseconds reply_timeout{60'000};
+    std::chrono::milliseconds attach_timeout{5'000};
+  };
+
+  explicit EngineServer(Options options) : options_(std::move(options)) {}
+  ~EngineServer() override;
+
+  // Listens and takes engines for `executor` until Stop.
+  Status Start(Executor* executor);
+  void Stop();
+
+  EngineInfo Info(uint32_t device) override;
+  Status Prepare(uint32_t device, const v1::EnginePrepare& prepare) override;
+  Status Map(uint32_t device, const v1::EngineMap& map) override;
+  Status Unmap(uint32_t device, const v1::EngineUnmap& unmap) override;
+  void Abort(uint32_t device, const v1::EngineAbort& abort) override;
+
+ private:
+  // One connection. The thread that serves it alone receives.
+  struct Session {
+    explicit Session(UniqueFd socket) : channel(std::move(socket)) {}
+    FrameChannel channel;
+    EngineInfo info;
+    uint32_t device = 0;
+    // Guarded by EngineServer::mu_:
+    bool ready = false;  // Attached is out
+    bool gone = false;
+    std::map<std::pair<int, uint64_t>, v1::EngineMessage> replies;  // body case, attempt
+  };
+  using SessionPtr = std::shared_ptr<Session>;
+
+  void Accept(std::stop_token stop);
+  void Serve(SessionPtr session);
+  Status Admit(const SessionPtr& session);
+  void Run(const SessionPtr& session);
+  void Refuse(Session* session, const Status& status);
+  Result<v1::EngineMessage> Call(uint32_t device, v1::EngineMessage message,
+                                 v1::EngineMessage::BodyCase reply, uint64_t attempt);
+  void Reap();
+
+  const Options options_;
+  Executor* executor_ = nullptr;
+  UniqueFd listener_;
+  std::jthread acceptor_;
+
+  std::mutex mu_;
+  std::condition_variable changed_;
+  std::map<uint32_t, SessionPtr> by_device_;
+  std::map<uint32_t, uint64_t> incarnations_;
+  struct Worker {
+    SessionPtr session;
+    std::thread thread;
+    std::shared_ptr<std::atomic<bool>> done;
+  };
+  std::list<Worker> workers_;
+};
+
+}  // namespace tangram

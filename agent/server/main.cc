@@ -1,0 +1,64 @@
+// tangram-agent: owns the memory of a pod's ranks and takes them through flips.
+#include <signal.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+
+#include "agent/base/fault.h"
+#include "agent/server/agent.h"
+#include "agent/server/log.h"
+
+int main(int argc, char** argv) {
+  CLI::App app{"Tangram agent: owns the memory of a pod's ranks and takes them through flips."};
+  std::string file;
+  bool check = false;
+  bool list = false;
+  app.add_option("--config", file, "YAML configuration file (agent/server/README.md)");
+  app.add_flag("--check-config", check, "read the configuration, say what is wrong, and end");
+  app.add_flag("--list-fault-points", list, "list the named fault points, and end");
+  CLI11_PARSE(app, argc, argv);
+
+  if (list) {
+    for (const std::string& point : tangram::fault::List()) std::puts(point.c_str());
+    return 0;
+  }
+  if (file.empty()) {
+    std::fputs("tangram-agent: --config is needed; see --help\n", stderr);
+    return 2;
+  }
+  auto config = tangram::LoadConfig(file);
+  if (!config.ok()) {
+    std::fprintf(stderr, "tangram-agent: %s\n", config.status().message().c_str());
+    return 2;
+  }
+  if (check) return 0;
+  tangram::SetUpLog(*config);
+  if (const char* faults = std::getenv("TANGRAM_FAULTS"); faults != nullptr) {
+    if (const tangram::Status armed = tangram::fault::Arm(faults); !armed.ok()) {
+      std::fprintf(stderr, "tangram-agent: TANGRAM_FAULTS: %s\n", armed.message().c_str());
+      return 2;
+    }
+  }
+  // Every thread inherits the mask, so that the signals come to sigwait alone.
+  sigset_t ends;
+  sigemptyset(&ends);
+  sigaddset(&ends, SIGTERM);
+  sigaddset(&ends, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &ends, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+
+  auto agent = tangram::Agent::Start(std::move(*config), tangram::MakeStoreHost);
+  if (!agent.ok()) {
+    spdlog::error("start: {}", agent.status().message());
+    std::fprintf(stderr, "tangram-agent: %s\n", agent.status().message().c_str());
+    return 1;
+  }
+  int which = 0;
+  sigwait(&ends, &which);
+  spdlog::info("signal {}: ending", which);
+  (*agent)->Stop();
+  return 0;
+}

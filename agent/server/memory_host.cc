@@ -1,0 +1,75 @@
+#include "agent/server/memory_host.h"
+
+#include <map>
+
+#include "agent/client/gate_page.h"
+#include "agent/device/host_device.h"
+#include "agent/mover/data_server.h"
+#include "agent/store/rank_store.h"
+
+namespace tangram {
+namespace {
+
+class StoreHost final : public MemoryHost {
+ public:
+  static Result<std::unique_ptr<MemoryHost>> Make(const AgentConfig& config,
+                                                  const std::vector<v1::Member>& members,
+                                                  PeerClient* peers) {
+    std::unique_ptr<StoreHost> host(new StoreHost);
+    auto checkpoint =
+        loader::Checkpoint::Open(config.checkpoint, config.granule_rows, device::HostDevice::kPage);
+    if (!checkpoint.ok()) return checkpoint.status();
+    host->checkpoint_ = std::move(checkpoint).value();
+    const layout::GeometryView& geometry = host->checkpoint_->geometry();
+    for (const v1::Member& member : members) {
+      store::RankStore::Options options;
+      options.name = "tangram-" + member.id();
+      options.checkpoint = host->checkpoint_;
+      options.banks = geometry.moe_layers() + config.spare_banks;
+      options.pool_bytes = config.memory_bytes;
+      options.kv_bytes = config.kv_bytes;
+      options.control_bytes = GatePageBytes(geometry.moe_layers(), geometry.experts());
+      options.grants = &host->grants_;
+      options.opener = [peers](const std::string& address, const v1::OpenPullRequest& request) {
+        return peers->OpenPull(address, request);
+      };
+      options.sibling = [host = host.get()](const std::string& id) -> store::RankStore* {
+        const auto it = host->by_member_.find(id);
+        return it == host->by_member_.end() ? nullptr : it->second;
+      };
+      auto made = store::RankStore::Create(std::move(options));
+      if (!made.ok()) return made.status();
+      host->by_member_.emplace(member.id(), made->get());
+      host->stores_.push_back(std::move(made).value());
+    }
+    auto server = mover::DataServer::Start(config.data_listen, &host->grants_);
+    if (!server.ok()) return server.status();
+    host->server_ = std::move(server).value();
+    return std::unique_ptr<MemoryHost>(std::move(host));
+  }
+
+  const layout::GeometryView& geometry() const override { return checkpoint_->geometry(); }
+  const std::string& config_json() const override { return checkpoint_->config_json(); }
+  RankMemory* memory(uint32_t device) override { return stores_.at(device).get(); }
+  uint16_t data_port() const override { return server_->port(); }
+  std::string shared_path() const override { return {}; }
+
+ private:
+  StoreHost() = default;
+
+  std::shared_ptr<const loader::Checkpoint> checkpoint_;
+  mover::Grants grants_;
+  std::vector<std::unique_ptr<store::RankStore>> stores_;
+  std::map<std::string, store::RankStore*> by_member_;
+  std::unique_ptr<mover::DataServer> server_;  // last: no connection outlives what it reads
+};
+
+}  // namespace
+
+Result<std::unique_ptr<MemoryHost>> MakeStoreHost(const AgentConfig& config,
+                                                  const std::vector<v1::Member>& members,
+                                                  PeerClient* peers) {
+  return StoreHost::Make(config, members, peers);
+}
+
+}  // namespace tangram

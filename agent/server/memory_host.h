@@ -1,0 +1,36 @@
+// The memory of this process's ranks, and the mover between them and other agents: where
+// agent/store meets the executor.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "agent/layout/geometry.h"
+#include "agent/server/config.h"
+#include "agent/server/peer_client.h"
+#include "agent/transition/rank_memory.h"
+
+namespace tangram {
+
+class MemoryHost {
+ public:
+  virtual ~MemoryHost() = default;
+  virtual const layout::GeometryView& geometry() const = 0;
+  virtual const std::string& config_json() const = 0;
+  virtual RankMemory* memory(uint32_t device) = 0;
+  virtual uint16_t data_port() const = 0;
+  virtual std::string shared_path() const = 0;  // empty: not opted in
+};
+
+// Makes the host of a configuration. Members are by device.
+using MemoryFactory = std::function<Result<std::unique_ptr<MemoryHost>>(
+    const AgentConfig& config, const std::vector<v1::Member>& members, PeerClient* peers)>;
+
+// Production's: reads the checkpoint's headers, makes the pools, listens for pulls.
+Result<std::unique_ptr<MemoryHost>> MakeStoreHost(const AgentConfig& config,
+                                                  const std::vector<v1::Member>& members,
+                                                  PeerClient* peers);
+
+}  // namespace tangram

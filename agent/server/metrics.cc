@@ -1,0 +1,93 @@
+#include "agent/server/metrics.h"
+
+#include <prometheus/client_metric.h>
+#include <prometheus/metric_family.h>
+#include <prometheus/metric_type.h>
+
+#include <string>
+#include <utility>
+
+namespace tangram {
+namespace {
+
+using Labels = std::vector<std::pair<std::string, std::string>>;
+
+class Family {
+ public:
+  Family(const char* name, const char* help, prometheus::MetricType type) {
+    family_.name = name;
+    family_.help = help;
+    family_.type = type;
+  }
+  void Add(double value, const Labels& labels = {}) {
+    prometheus::ClientMetric metric;
+    for (const auto& [name, text] : labels) metric.label.push_back({name, text});
+    metric.gauge.value = value;
+    metric.counter.value = value;
+    family_.metric.push_back(std::move(metric));
+  }
+  prometheus::MetricFamily Take() { return std::move(family_); }
+
+ private:
+  prometheus::MetricFamily family_;
+};
+
+}  // namespace
+
+std::vector<prometheus::MetricFamily> AgentMetrics::Collect() const {
+  using prometheus::MetricType;
+  const v1::StatusResponse status = executor_->GetStatus(false);
+  const Executor::Totals totals = executor_->GetTotals();
+
+  Family epoch("tangram_epoch", "Epoch in force, 0 before the first layout.", MetricType::Gauge);
+  epoch.Add(static_cast<double>(status.epoch()));
+  Family memory("tangram_memory_bytes", "Weights memory of a rank.", MetricType::Gauge);
+  Family engine("tangram_engine_attached", "1 while an engine is attached.", MetricType::Gauge);
+  Family phase("tangram_transition_phase", "Phase of the rank's attempt (v1.Phase).",
+               MetricType::Gauge);
+  Family tokens("tangram_expert_tokens_total",
+                "Tokens that this rank, as the source, routed to the expert.", MetricType::Counter);
+  for (const v1::RankStatus& rank : status.ranks()) {
+    const std::string device = std::to_string(rank.device());
+    memory.Add(static_cast<double>(rank.memory_bytes()), {{"device", device}, {"kind", "total"}});
+    memory.Add(static_cast<double>(rank.memory_free()), {{"device", device}, {"kind", "free"}});
+    memory.Add(static_cast<double>(rank.memory_mapped()), {{"device", device}, {"kind", "mapped"}});
+    engine.Add(rank.engine().attached() ? 1 : 0, {{"device", device}});
+    phase.Add(rank.transition().phase(), {{"device", device}});
+    const std::vector<uint64_t> counters = executor_->Counters(rank.device());
+    const uint32_t experts = status.geometry().experts();
+    for (size_t i = 0; i < counters.size(); ++i) {
+      if (counters[i] == 0) continue;  // a series exists once there was a token
+      const int ordinal = static_cast<int>(i / experts);
+      tokens.Add(static_cast<double>(counters[i]),
+                 {{"device", device},
+                  {"layer", std::to_string(status.geometry().moe_layers(ordinal))},
+                  {"expert", std::to_string(i % experts)}});
+    }
+  }
+  Family bytes("tangram_moved_bytes_total", "Bytes brought by ended attempts, by source.",
+               MetricType::Counter);
+  bytes.Add(static_cast<double>(totals.local), {{"source", "local"}});
+  bytes.Add(static_cast<double>(totals.shared), {{"source", "shared"}});
+  bytes.Add(static_cast<double>(totals.tcp), {{"source", "tcp"}});
+  bytes.Add(static_cast<double>(totals.checkpoint), {{"source", "checkpoint"}});
+  bytes.Add(static_cast<double>(totals.kv), {{"source", "kv"}});
+  Family seconds("tangram_phase_seconds_total", "Seconds spent in phases of ended attempts.",
+                 MetricType::Counter);
+  seconds.Add(totals.prepare_seconds, {{"phase", "prepare"}});
+  seconds.Add(totals.stage_seconds, {{"phase", "stage"}});
+  seconds.Add(totals.flip_seconds, {{"phase", "flip"}});
+  Family ended("tangram_transitions_total", "Attempts by outcome.", MetricType::Counter);
+  for (const char* outcome : {"flipped", "aborted", "refused"}) {
+    const auto it = totals.outcomes.find(outcome);
+    ended.Add(it == totals.outcomes.end() ? 0 : static_cast<double>(it->second),
+              {{"outcome", outcome}});
+  }
+  std::vector<prometheus::MetricFamily> out;
+  for (Family* family : {&epoch, &memory, &engine, &phase, &tokens, &bytes, &seconds, &ended}) {
+    out.push_back(family->Take());
+  }
+  return out;
+}
+
+}  // namespace tangram

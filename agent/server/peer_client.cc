@@ -1,0 +1,91 @@
+#include "agent/server/peer_client.h"
+
+#include <chrono>
+
+#include "agent/server/files.h"
+#include "agent/server/refusal.h"
+
+namespace tangram {
+namespace {
+
+constexpr auto kDeadline = std::chrono::seconds(5);
+
+// A refusal keeps its code; anything else is the peer being away.
+Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context,
+                const std::string& agent) {
+  if (status.ok()) return OkStatus();
+  const auto& trailers = context.GetServerTrailingMetadata();
+  if (const auto it = trailers.find(kRefusalKey); it != trailers.end()) {
+    v1::Refusal refusal;
+    if (refusal.ParseFromArray(it->second.data(), static_cast<int>(it->second.size()))) {
+      return {CodeOfRefusal(refusal.code()), "agent " + agent + ": " + refusal.message()};
+    }
+  }
+  const bool denied = status.error_code() == grpc::StatusCode::PERMISSION_DENIED;
+  return {denied ? Code::kUnauthenticated : Code::kUnavailable,
+          "agent " + agent + ": " + status.error_message()};
+}
+
+}  // namespace
+
+Result<TlsTexts> LoadTls(const TlsFiles& files) {
+  TlsTexts out;
+  for (const auto& [path, text] : {std::pair{&files.ca, &out.ca}, std::pair{&files.cert, &out.cert},
+                                   std::pair{&files.key, &out.key}}) {
+    auto content = ReadWholeFile(*path);
+    if (!content.ok()) return content.status();
+    *text = std::move(*content);
+  }
+  return out;
+}
+
+PeerClient::PeerClient(const TlsTexts& tls) {
+  grpc::SslCredentialsOptions options;
+  options.pem_root_certs = tls.ca;
+  options.pem_cert_chain = tls.cert;
+  options.pem_private_key = tls.key;
+  credentials_ = grpc::SslCredentials(options);
+}
+
+std::unique_ptr<v1::Peer::Stub> PeerClient::StubOf(const std::string& agent) {
+  const std::scoped_lock lock(mu_);
+  auto& channel = channels_[agent];
+  if (!channel) {
+    grpc::ChannelArguments args;
+    args.SetMaxReceiveMessageSize(64 << 20);
+    // A restarted peer is met again at once, not after gRPC's default of up to 2 minutes.
+    args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+    channel = grpc::CreateCustomChannel(agent, credentials_, args);
+  }
+  return v1::Peer::NewStub(channel);
+}
+
+Result<v1::QueryResponse> PeerClient::Query(const std::string& agent,
+                                            const v1::QueryRequest& request) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kDeadline);
+  v1::QueryResponse response;
+  const grpc::Status status = StubOf(agent)->Query(&context, request, &response);
+  if (!status.ok()) return FromGrpc(status, context, agent);
+  return response;
+}
+
+Status PeerClient::Word(const std::string& agent, const v1::WordRequest& request) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kDeadline);
+  v1::WordResponse response;
+  const grpc::Status status = StubOf(agent)->Word(&context, request, &response);
+  return FromGrpc(status, context, agent);
+}
+
+Result<v1::OpenPullResponse> PeerClient::OpenPull(const std::string& agent,
+                                                  const v1::OpenPullRequest& request) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kDeadline);
+  v1::OpenPullResponse response;
+  const grpc::Status status = StubOf(agent)->OpenPull(&context, request, &response);
+  if (!status.ok()) return FromGrpc(status, context, agent);
+  return response;
+}
+
+}  // namespace tangram

@@ -1,0 +1,41 @@
+// Calls to other agents over mTLS; one channel per address, shared by all threads.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "agent/server/config.h"
+#include "agent/transition/peers.h"
+#include "tangram/v1/agent.grpc.pb.h"
+
+namespace tangram {
+
+// The PEM texts of this agent.
+struct TlsTexts {
+  std::string ca, cert, key;
+};
+Result<TlsTexts> LoadTls(const TlsFiles& files);
+
+class PeerClient : public Peers {
+ public:
+  explicit PeerClient(const TlsTexts& tls);
+
+  Result<v1::QueryResponse> Query(const std::string& agent,
+                                  const v1::QueryRequest& request) override;
+  Status Word(const std::string& agent, const v1::WordRequest& request) override;
+  Result<v1::OpenPullResponse> OpenPull(const std::string& agent,
+                                        const v1::OpenPullRequest& request);
+
+ private:
+  std::unique_ptr<v1::Peer::Stub> StubOf(const std::string& agent);
+
+  std::shared_ptr<grpc::ChannelCredentials> credentials_;
+  std::mutex mu_;
+  std::map<std::string, std::shared_ptr<grpc::Channel>> channels_;
+};
+
+}  // namespace tangram

@@ -1,0 +1,188 @@
+#include "agent/server/services.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <thread>
+
+#include "agent/server/refusal.h"
+
+namespace tangram {
+namespace {
+
+constexpr auto kWatchPeriod = std::chrono::milliseconds(100);  // at most ten a second
+
+grpc::StatusCode GrpcCodeOf(Code code) {
+  switch (code) {
+    case Code::kOk:
+      return grpc::StatusCode::OK;
+    case Code::kInvalid:
+      return grpc::StatusCode::INVALID_ARGUMENT;
+    case Code::kUnavailable:
+      return grpc::StatusCode::UNAVAILABLE;
+    case Code::kCorrupt:
+      return grpc::StatusCode::DATA_LOSS;
+    case Code::kInternal:
+      return grpc::StatusCode::INTERNAL;
+    case Code::kUnauthenticated:
+      return grpc::StatusCode::PERMISSION_DENIED;
+    default:
+      return grpc::StatusCode::FAILED_PRECONDITION;
+  }
+}
+
+grpc::Status ToGrpc(grpc::ServerContext* context, Executor* executor, const char* call,
+                    const Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  // Peers ask for what is not here yet all the time; the rest is worth a line.
+  spdlog::log(status.code() == Code::kNotHeld ? spdlog::level::debug : spdlog::level::warn,
+              "{} refused: {}", call, status.message());
+  context->AddTrailingMetadata(kRefusalKey,
+                               ToRefusal(status, executor->Current()).SerializeAsString());
+  return {GrpcCodeOf(status.code()), status.message()};
+}
+
+}  // namespace
+
+std::string CallerOf(const grpc::ServerContext& context, const std::string& world) {
+  const std::string prefix = "spiffe://tangram/" + world + "/";
+  const auto auth = context.auth_context();
+  if (!auth || !auth->IsPeerAuthenticated()) return {};
+  for (const grpc::string_ref& uri : auth->FindPropertyValues("peer_uri")) {
+    const std::string_view text(uri.data(), uri.size());
+    if (text.starts_with(prefix)) return std::string(text.substr(prefix.size()));
+  }
+  return {};
+}
+
+grpc::Status AgentService::Allow(const grpc::ServerContext& context) const {
+  const std::string caller = CallerOf(context, world_);
+  if (caller == "driver") return grpc::Status::OK;
+  return {grpc::StatusCode::PERMISSION_DENIED,
+          fmt::format("only spiffe://tangram/{}/driver may call Agent, this certificate names '{}'",
+                      world_, caller)};
+}
+
+grpc::Status AgentService::Answer(grpc::ServerContext* context, const char* call,
+                                  const tangram::Status& status) {
+  return ToGrpc(context, executor_, call, status);
+}
+
+grpc::Status AgentService::CheckWorld(grpc::ServerContext* context, const std::string& world) {
+  if (world == world_) return grpc::Status::OK;
+  return Answer(context, "Status",
+                {Code::kWrongWorld,
+                 fmt::format("this agent serves world '{}', the call is for '{}'", world_, world)});
+}
+
+grpc::Status AgentService::Prepare(grpc::ServerContext* context, const v1::PrepareRequest* request,
+                                   v1::PrepareResponse*) {
+  if (grpc::Status allowed = Allow(*context); !allowed.ok()) return allowed;
+  return Answer(context, "Prepare", executor_->Prepare(*request));
+}
+
+grpc::Status AgentService::Stage(grpc::ServerContext* context, const v1::StageRequest* request,
+                                 v1::StageResponse*) {
+  if (grpc::Status allowed = Allow(*context); !allowed.ok()) return allowed;
+  return Answer(context, "Stage", executor_->Stage(request->header()));
+}
+
+grpc::Status AgentService::Permit(grpc::ServerContext* context, const v1::PermitRequest* request,
+                                  v1::PermitResponse*) {
+  if (grpc::Status allowed = Allow(*context); !allowed.ok()) return allowed;
+  return Answer(context, "Permit", executor_->Permit(request->header()));
+}
+
+grpc::Status AgentService::Abort(grpc::ServerContext* context, const v1::AbortRequest* request,
+                                 v1::AbortResponse* response) {
+  if (grpc::Status allowed = Allow(*context); !allowed.ok()) return allowed;
+  const auto flipped = executor_->Abort(request->header(), request->reason());
+  if (flipped.ok()) {
+    response->set_flipped(*flipped);
+    return grpc::Status::OK;
+  }
+  grpc::Status status = Answer(context, "Abort", flipped.status());
+  // Not the agent is away but the outcome is open.
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+    return {grpc::StatusCode::DEADLINE_EXCEEDED, status.error_message()};
+  }
+  return status;
+}
+
+grpc::Status AgentService::Retire(grpc::ServerContext* context, const v1::RetireRequest* request,
+                                  v1::RetireResponse*) {
+  if (grpc::Status allowed = Allow(*context); !allowed.ok()) return allowed;
+  return Answer(context, "Retire", executor_->Retire(request->header()));
+}
+
+grpc::Status AgentService::Status(grpc::ServerContext* context, const v1::StatusRequest* request,
+                                  v1::StatusResponse* response) {
+  if (grpc::Status allowed = Allow(*context); !allowed.ok()) return allowed;
+  if (grpc::Status world = CheckWorld(context, request->world()); !world.ok()) return world;
+  *response = executor_->GetStatus(true);
+  return grpc::Status::OK;
+}
+
+grpc::Status AgentService::Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
+                                 grpc::ServerWriter<v1::WatchResponse>* writer) {
+  if (grpc::Status allowed = Allow(*context); !allowed.ok()) return allowed;
+  if (grpc::Status world = CheckWorld(context, request->world()); !world.ok()) return world;
+  uint64_t seen = 0;
+  std::string sent;
+  auto next = Executor::Clock::now();
+  while (!context->IsCancelled() && !stopping_) {
+    v1::WatchResponse response;
+    *response.mutable_status() = executor_->GetStatus(false);
+    std::string now = response.SerializeAsString();
+    if (now != sent) {
+      if (!writer->Write(response)) break;
+      sent = std::move(now);
+    }
+    next = Executor::Clock::now() + kWatchPeriod;
+    executor_->WaitChange(&seen, kWatchPeriod);
+    std::this_thread::sleep_until(next);
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status PeerService::Allow(const grpc::ServerContext& context, std::string* pod) const {
+  const std::string caller = CallerOf(context, world_);
+  constexpr std::string_view kAgent = "agent/";
+  if (!caller.starts_with(kAgent)) {
+    return {grpc::StatusCode::PERMISSION_DENIED,
+            fmt::format("only spiffe://tangram/{}/agent/<pod> may call Peer, this certificate "
+                        "names '{}'",
+                        world_, caller)};
+  }
+  *pod = caller.substr(kAgent.size());
+  return grpc::Status::OK;
+}
+
+grpc::Status PeerService::Query(grpc::ServerContext* context, const v1::QueryRequest* request,
+                                v1::QueryResponse* response) {
+  std::string pod;
+  if (grpc::Status allowed = Allow(*context, &pod); !allowed.ok()) return allowed;
+  auto result = executor_->Query(*request);
+  if (!result.ok()) return ToGrpc(context, executor_, "Query", result.status());
+  *response = std::move(*result);
+  return grpc::Status::OK;
+}
+
+grpc::Status PeerService::Word(grpc::ServerContext* context, const v1::WordRequest* request,
+                               v1::WordResponse*) {
+  std::string pod;
+  if (grpc::Status allowed = Allow(*context, &pod); !allowed.ok()) return allowed;
+  return ToGrpc(context, executor_, "Word", executor_->Word(*request, pod));
+}
+
+grpc::Status PeerService::OpenPull(grpc::ServerContext* context, const v1::OpenPullRequest* request,
+                                   v1::OpenPullResponse* response) {
+  std::string pod;
+  if (grpc::Status allowed = Allow(*context, &pod); !allowed.ok()) return allowed;
+  auto result = executor_->OpenPull(*request);
+  if (!result.ok()) return ToGrpc(context, executor_, "OpenPull", result.status());
+  *response = std::move(*result);
+  return grpc::Status::OK;
+}
+
+}  // namespace tangram

@@ -1,0 +1,97 @@
+#include "agent/server/testing/certs.h"
+
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/x509v3.h>
+
+#include <cstdlib>
+
+#include "agent/server/files.h"
+
+namespace tangram::testing {
+namespace {
+
+using KeyPtr = std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)>;
+using CertPtr = std::unique_ptr<X509, decltype(&X509_free)>;
+
+KeyPtr NewKey() { return {EVP_EC_gen("P-256"), EVP_PKEY_free}; }
+
+void Extend(X509* cert, X509* issuer, int nid, const std::string& value) {
+  X509V3_CTX context;
+  X509V3_set_ctx(&context, issuer, cert, nullptr, nullptr, 0);
+  X509_EXTENSION* extension = X509V3_EXT_conf_nid(nullptr, &context, nid, value.c_str());
+  if (extension == nullptr || X509_add_ext(cert, extension, -1) != 1) std::abort();
+  X509_EXTENSION_free(extension);
+}
+
+CertPtr NewCert(EVP_PKEY* key, const std::string& name) {
+  static long serial = 1;
+  CertPtr cert(X509_new(), X509_free);
+  X509_set_version(cert.get(), 2);
+  ASN1_INTEGER_set(X509_get_serialNumber(cert.get()), serial++);
+  X509_gmtime_adj(X509_getm_notBefore(cert.get()), -3600);
+  X509_gmtime_adj(X509_getm_notAfter(cert.get()), 3600);
+  X509_NAME_add_entry_by_txt(X509_get_subject_name(cert.get()), "CN", MBSTRING_ASC,
+                             reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1, 0);
+  X509_set_pubkey(cert.get(), key);
+  return cert;
+}
+
+template <typename Write>
+std::string Pem(Write write) {
+  BIO* bio = BIO_new(BIO_s_mem());
+  write(bio);
+  char* data = nullptr;
+  const long size = BIO_get_mem_data(bio, &data);
+  std::string out(data, static_cast<size_t>(size));
+  BIO_free(bio);
+  return out;
+}
+
+}  // namespace
+
+struct TestCa::Keys {
+  KeyPtr key{nullptr, EVP_PKEY_free};
+  CertPtr cert{nullptr, X509_free};
+};
+
+TestCa::TestCa() : keys_(std::make_unique<Keys>()) {
+  keys_->key = NewKey();
+  keys_->cert = NewCert(keys_->key.get(), "test ca");
+  X509* cert = keys_->cert.get();
+  X509_set_issuer_name(cert, X509_get_subject_name(cert));
+  Extend(cert, cert, NID_basic_constraints, "critical,CA:TRUE");
+  X509_sign(cert, keys_->key.get(), EVP_sha256());
+}
+
+TestCa::~TestCa() = default;
+
+TlsTexts TestCa::Issue(const std::string& uri) const {
+  const KeyPtr key = NewKey();
+  const CertPtr cert = NewCert(key.get(), "leaf");
+  X509_set_issuer_name(cert.get(), X509_get_subject_name(keys_->cert.get()));
+  Extend(cert.get(), keys_->cert.get(), NID_subject_alt_name, "URI:" + uri + ",IP:127.0.0.1");
+  X509_sign(cert.get(), keys_->key.get(), EVP_sha256());
+  TlsTexts out;
+  out.ca = Pem([&](BIO* bio) { PEM_write_bio_X509(bio, keys_->cert.get()); });
+  out.cert = Pem([&](BIO* bio) { PEM_write_bio_X509(bio, cert.get()); });
+  out.key = Pem([&](BIO* bio) {
+    PEM_write_bio_PrivateKey(bio, key.get(), nullptr, nullptr, 0, nullptr, nullptr);
+  });
+  return out;
+}
+
+TlsFiles TestCa::Write(const std::string& uri, const std::string& dir,
+                       const std::string& name) const {
+  const TlsTexts texts = Issue(uri);
+  const TlsFiles files{dir + "/" + name + ".ca", dir + "/" + name + ".crt",
+                       dir + "/" + name + ".key"};
+  if (!WriteFileAtomically(files.ca, texts.ca, 0600).ok() ||
+      !WriteFileAtomically(files.cert, texts.cert, 0600).ok() ||
+      !WriteFileAtomically(files.key, texts.key, 0600).ok()) {
+    std::abort();
+  }
+  return files;
+}
+
+}  // namespace tangram::testing

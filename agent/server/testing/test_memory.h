@@ -1,0 +1,66 @@
+// A rank's memory for tests: a memfd as long as the address range, page for page. Each granule
+// begins with a stamp of (layer, expert, granule). Bytes of every source are made up, but each
+// source that the part names is asked for the pull over the real gRPC first.
+#pragma once
+
+#include <mutex>
+#include <optional>
+#include <set>
+
+#include "agent/gate/unique_fd.h"
+#include "agent/layout/layout.h"
+#include "agent/server/memory_host.h"
+
+namespace tangram::testing {
+
+uint64_t StampOf(uint32_t layer, uint32_t expert, uint32_t granule);
+
+class TestMemory : public RankMemory {
+ public:
+  TestMemory(layout::GeometryView geometry, std::string member, uint32_t banks, uint64_t pool_bytes,
+             uint64_t kv_bytes, PeerClient* peers);
+  ~TestMemory() override;
+
+  EngineRegions Regions() override;
+  MemoryFigures Memory() override;
+  v1::Inventory Held() override;
+  Status Prepare(uint64_t attempt, const v1::Layout& target, int32_t rank,
+                 const v1::RankPart& part) override;
+  Status Stage(const v1::Header& header, const std::vector<v1::PeerAddress>& peers,
+               StageProgress* progress, std::stop_token stop) override;
+  Status Commit() override;
+  void Abort() override;
+  Status Retire() override;
+  std::vector<v1::Mapping> CurrentMappings() override;
+  std::vector<v1::Mapping> NewMappings() override;
+  std::vector<v1::Mapping> DroppedMappings() override;
+  Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request) override;
+  Result<uint64_t> KvPull(const v1::KvPull& pull,
+                          const std::vector<v1::PeerAddress>& peers) override;
+
+ private:
+  using Pages = std::set<uint64_t>;  // of the whole range
+  Pages PagesOf(const v1::Layout& layout, int32_t rank) const;
+  static std::vector<v1::Mapping> Mappings(const Pages& pages, uint64_t banks_bytes,
+                                           uint64_t bank_pitch);
+
+  const layout::GeometryView geometry_;
+  const std::string member_;
+  const uint32_t banks_;
+  const uint64_t pool_bytes_, kv_bytes_, control_bytes_;
+  PeerClient* const peers_;
+  UniqueFd weights_fd_, kv_fd_, control_fd_;
+  uint8_t* weights_ = nullptr;
+  uint8_t* kv_ = nullptr;
+  uint8_t* control_ = nullptr;
+  std::mutex mu_;
+  Pages current_, next_, held_;
+  std::optional<v1::Layout> target_;
+  int32_t target_rank_ = -1;
+  std::optional<v1::RankPart> part_;
+};
+
+// A MemoryFactory: geometry of `shape`, TestMemory for every member.
+MemoryFactory TestHostOf(const v1::Geometry& shape);
+
+}  // namespace tangram::testing

@@ -1,0 +1,362 @@
+#include "agent/server/testing/world.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+
+#include "agent/layout/testing.h"
+#include "agent/server/files.h"
+
+namespace tangram::testing {
+namespace {
+
+constexpr uint32_t kSpareBanks = 1;
+
+bool Eventually(const std::function<bool()>& done) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (!done()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
+}  // namespace
+
+v1::Geometry TestGeometry() { return layout::testing::SmallGeometry(3, 7, 6); }
+
+v1::Layout ExpertLayout(const std::vector<v1::Member>& members, uint64_t epoch, bool last_tensor) {
+  const auto geometry = layout::GeometryView::Make(TestGeometry());
+  const auto ranks = static_cast<uint32_t>(members.size());
+  v1::Layout out;
+  out.set_world("test");
+  out.set_epoch(epoch);
+  out.set_revision("r1");
+  out.set_geometry_fingerprint(geometry->fingerprint());
+  out.set_banks(geometry->moe_layers() + kSpareBanks);
+  for (uint32_t r = 0; r < ranks; ++r) {
+    *out.add_members() = members[r];
+    out.mutable_dense()->add_ranks(r);
+  }
+  const uint32_t layers = geometry->proto().layers();
+  for (uint32_t l = 0; l < layers; ++l) {
+    v1::LayerLayout* layer = out.add_layers();
+    layer->set_layer(l);
+    const bool tensor = last_tensor && l + 1 == layers;
+    layer->set_bank_offset(tensor ? 1 : 0);
+    layer->set_expert_group_size(tensor ? ranks : 1);
+    for (uint32_t r = 0; r < (tensor ? 1 : ranks); ++r) {
+      v1::ExpertGroup* group = layer->add_experts();
+      if (!tensor) group->add_ranks(r);
+      for (uint32_t i = 0; tensor && i < ranks; ++i) group->add_ranks(i);
+      for (uint32_t e = 0; e < geometry->experts(); ++e) {
+        if (tensor || e % ranks == r) group->add_slots(e + 1);
+      }
+    }
+    layer->set_attention_group_size(1);
+    for (uint32_t r = 0; r < ranks; ++r) {
+      v1::AttentionGroup* group = layer->add_attention();
+      group->add_ranks(r);
+      group->add_query_head_bounds(0);
+      group->add_query_head_bounds(geometry->proto().query_heads());
+    }
+  }
+  v1::PipelineStage* stage = out.add_stages();
+  stage->set_layer_count(layers);
+  for (uint32_t r = 0; r < ranks; ++r) stage->add_ranks(r);
+  return out;
+}
+
+World::World(const std::vector<uint32_t>& ranks, uint64_t memory_bytes) {
+  char name[] = "/tmp/tangram-world-XXXXXX";
+  dir_ = mkdtemp(name);
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    AgentConfig config;
+    config.world = "test";
+    config.pod = "pod-" + std::to_string(i);
+    config.pod_uid = "uid-" + std::to_string(i);
+    config.node = "node";
+    config.incarnation = 1;
+    config.ranks = ranks[i];
+    config.memory_bytes = memory_bytes;
+    config.kv_bytes = 1 << 16;
+    config.spare_banks = kSpareBanks;
+    config.granule_rows = 8;
+    config.checkpoint = "none";
+    config.revision = "r1";
+    config.listen = config.data_listen = "127.0.0.1:0";
+    config.advertise = "127.0.0.1";
+    config.engine_socket = socket(i);
+    config.engine_token_file = dir_ + "/" + std::to_string(i) + ".token";
+    config.ready_file = dir_ + "/" + std::to_string(i) + ".json";
+    config.tls = ca_.Write("spiffe://tangram/test/agent/" + config.pod, dir_, config.pod);
+    auto agent = Agent::Start(std::move(config), TestHostOf(TestGeometry()));
+    if (!agent.ok()) {
+      ADD_FAILURE() << agent.status().message();
+      std::abort();
+    }
+    agents_.push_back(std::move(*agent));
+    members_.push_back(agents_.back()->members());
+  }
+}
+
+World::~World() {
+  for (auto& agent : agents_) agent->Stop();
+  agents_.clear();
+  std::filesystem::remove_all(dir_);
+}
+
+std::string World::token(size_t i) const {
+  return *ReadOrMakeToken(dir_ + "/" + std::to_string(i) + ".token");
+}
+
+std::vector<v1::Member> World::members() const {
+  std::vector<v1::Member> out;
+  for (const auto& members : members_) out.insert(out.end(), members.begin(), members.end());
+  return out;
+}
+
+std::vector<v1::PeerAddress> World::peers() const {
+  std::vector<v1::PeerAddress> out;
+  for (size_t i = 0; i < agents_.size(); ++i) {
+    for (const v1::Member& member : members_[i]) {
+      v1::PeerAddress& peer = out.emplace_back();
+      peer.set_rank(static_cast<uint32_t>(out.size() - 1));
+      peer.set_member(member.id());
+      peer.set_agent(agents_[i]->address());
+      peer.set_engine("mesh-" + std::to_string(peer.rank()));
+    }
+  }
+  return out;
+}
+
+std::unique_ptr<v1::Agent::Stub> World::Stub(size_t i, const std::string& who,
+                                             const TestCa* ca) const {
+  const TlsTexts tls = (ca == nullptr ? ca_ : *ca).Issue("spiffe://tangram/test/" + who);
+  grpc::SslCredentialsOptions options;
+  options.pem_root_certs = ca_.Issue("x").ca;
+  options.pem_cert_chain = tls.cert;
+  options.pem_private_key = tls.key;
+  return v1::Agent::NewStub(
+      grpc::CreateChannel(agents_[i]->address(), grpc::SslCredentials(options)));
+}
+
+v1::Header World::HeaderOf(uint64_t epoch, uint64_t attempt) {
+  v1::Header header;
+  header.set_world("test");
+  header.set_epoch(epoch);
+  header.set_attempt(attempt);
+  return header;
+}
+
+v1::PrepareRequest World::Request(size_t i, v1::FlipKind kind, uint64_t attempt,
+                                  const v1::Layout& target) const {
+  v1::PrepareRequest out;
+  *out.mutable_header() = HeaderOf(target.epoch() - 1, attempt);
+  *out.mutable_geometry() = TestGeometry();
+  out.set_kind(kind);
+  out.set_target_epoch(target.epoch());
+  out.set_target_hash(layout::HashOf(target));
+  *out.mutable_layout() = target;
+  for (const v1::PeerAddress& peer : peers()) *out.add_peers() = peer;
+  for (const v1::Member& member : members_[i]) {
+    v1::RankPart* part = out.add_parts();
+    part->set_member(member.id());
+    part->set_rank(static_cast<uint32_t>(layout::RankOf(target, member.id())));
+  }
+  return out;
+}
+
+v1::StatusResponse World::StatusOf(size_t i) const {
+  grpc::ClientContext context;
+  v1::StatusRequest request;
+  request.set_world("test");
+  v1::StatusResponse response;
+  const grpc::Status status = Driver(i)->Status(&context, request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return response;
+}
+
+bool World::WaitPhase(v1::Phase phase) const {
+  return Eventually([&] {
+    for (size_t i = 0; i < agents_.size(); ++i) {
+      const v1::StatusResponse status = StatusOf(i);
+      for (const v1::RankStatus& rank : status.ranks()) {
+        if (rank.transition().phase() != phase) return false;
+      }
+    }
+    return true;
+  });
+}
+
+bool World::WaitEpoch(uint64_t epoch) const {
+  return Eventually([&] {
+    for (size_t i = 0; i < agents_.size(); ++i) {
+      if (StatusOf(i).epoch() != epoch) return false;
+    }
+    return true;
+  });
+}
+
+bool World::PrepareAll(v1::FlipKind kind, uint64_t attempt, const v1::Layout& target) {
+  std::atomic<bool> ok{true};
+  std::vector<std::jthread> calls;
+  for (size_t i = 0; i < agents_.size(); ++i) {
+    calls.emplace_back([&, i] {
+      grpc::ClientContext context;
+      v1::PrepareResponse response;
+      const auto status =
+          Driver(i)->Prepare(&context, Request(i, kind, attempt, target), &response);
+      EXPECT_TRUE(status.ok()) << status.error_message();
+      if (!status.ok()) ok = false;
+    });
+  }
+  calls.clear();
+  return ok;
+}
+
+bool World::StageAll(const v1::Header& header) {
+  for (size_t i = 0; i < agents_.size(); ++i) {
+    grpc::ClientContext context;
+    v1::StageRequest request;
+    *request.mutable_header() = header;
+    v1::StageResponse response;
+    const auto status = Driver(i)->Stage(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    if (!status.ok()) return false;
+  }
+  return WaitPhase(v1::PHASE_STAGED);
+}
+
+bool World::Take(v1::FlipKind kind, uint64_t attempt, const v1::Layout& target) {
+  const v1::Header header = HeaderOf(target.epoch() - 1, attempt);
+  if (!PrepareAll(kind, attempt, target) || !StageAll(header)) return false;
+  for (size_t i = 0; i < agents_.size(); ++i) {
+    grpc::ClientContext context;
+    v1::PermitRequest request;
+    *request.mutable_header() = header;
+    v1::PermitResponse response;
+    const auto status = Driver(i)->Permit(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    if (!status.ok()) return false;
+  }
+  return WaitPhase(v1::PHASE_FLIPPED) && WaitEpoch(target.epoch());
+}
+
+Engines::Engines(const World& world) {
+  for (size_t i = 0; i < world.size(); ++i) {
+    const std::string path = world.socket(i);
+    const std::string token = world.token(i);
+    const auto status = world.StatusOf(i);
+    for (uint32_t device = 0; device < static_cast<uint32_t>(status.ranks_size()); ++device) {
+      tg_options options{
+          path.c_str(), token.c_str(), device, "127.0.0.1:1", "127.0.0.1:2", 0, 1, 16};
+      tg_client* client = nullptr;
+      tg_error error{};
+      EXPECT_EQ(tg_attach(&options, &client, &error), TG_OK) << error.message;
+      clients_.push_back(client);
+    }
+  }
+  thread_ = std::jthread([this](std::stop_token stop) { Run(std::move(stop)); });
+}
+
+Engines::~Engines() {
+  thread_.request_stop();
+  thread_.join();
+  for (tg_client* client : clients_) tg_detach(client);
+}
+
+void Engines::Run(std::stop_token stop) {
+  for (tg_client* client : clients_) {
+    if (tg_maps_current(client) != nullptr) Check(client);
+  }
+  while (!stop.stop_requested()) {
+    for (tg_client* client : clients_) Poll(client);
+    if (!mute) Step();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+void Engines::Poll(tg_client* client) {
+  tg_event event{};
+  tg_error error{};
+  if (tg_poll(client, 0, &event, &error) != TG_OK) return;
+  if (event.kind == TG_EVENT_PREPARE) {
+    ++prepares_;
+    tg_prepared(client, event.attempt, refuse_prepare ? 0 : 1, "test says no", &error);
+  }
+  if (event.kind == TG_EVENT_ABORT) ++aborts_;
+  if (event.kind == TG_EVENT_FLIPPED) Check(client);
+}
+
+void Engines::Step() {
+  std::vector<tg_word> words;
+  for (tg_client* client : clients_) {
+    const tg_maps* maps = tg_maps_current(client);
+    if (maps == nullptr) return;
+    words.push_back(tg_gate_word(client));
+  }
+  size_t go = 0;
+  for (tg_client* client : clients_) {
+    go += tg_gate_decide(client, words.data(), words.size()) == TG_GATE_GO ? 1 : 0;
+  }
+  if (go != 0 && go != clients_.size()) ++wrong_;  // some would flip and some not
+  if (go == clients_.size()) {
+    while (hold_commit) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (decline) {
+      for (tg_client* client : clients_) tg_gate_decline(client, "no room for KV");
+    } else {
+      for (size_t i = 0; i < clients_.size(); ++i) {
+        std::memset(tg_get_model(clients_[i])->kv, static_cast<int>(i + 1), 64);
+      }
+      for (size_t i = 0; i < clients_.size(); ++i) {
+        tg_error error{};
+        const tg_kv_move move{static_cast<uint32_t>((i + 1) % clients_.size()), 0, 128, 64};
+        uint64_t bytes = 0;
+        EXPECT_EQ(tg_kv_pull(clients_[i], &move, 1, &bytes, &error), TG_OK) << error.message;
+        kv_bytes_ += bytes;
+        const auto* kv = static_cast<const uint8_t*>(tg_get_model(clients_[i])->kv);
+        if (kv[128] != (i + 1) % clients_.size() + 1) ++wrong_;
+      }
+      for (tg_client* client : clients_) {
+        tg_error error{};
+        EXPECT_EQ(tg_gate_commit(client, &error), TG_OK) << error.message;
+        Check(client);
+      }
+    }
+  }
+  for (tg_client* client : clients_) {
+    tg_count(client, 1, 2, 3);
+    tg_step_done(client);
+  }
+}
+
+void Engines::Check(tg_client* client) {
+  const tg_maps* maps = tg_maps_current(client);
+  const tg_model* model = tg_get_model(client);
+  for (uint32_t l = 0; l < model->layers; ++l) {
+    for (uint32_t e = 0; e < model->experts; ++e) {
+      const tg_expert& expert = maps->layers[l].experts[e];
+      std::vector<int> owners(model->granules);
+      for (uint32_t p = 0; p < expert.replicas * expert.shards; ++p) {
+        const tg_piece& piece = expert.pieces[p];
+        if ((piece.data != nullptr) != (static_cast<int32_t>(piece.rank) == maps->rank)) ++wrong_;
+        for (uint32_t g = 0; g < piece.granule_count; ++g) {
+          ++owners[piece.granule_start + g];
+          if (piece.data == nullptr) continue;
+          uint64_t stamp = 0;
+          std::memcpy(&stamp, static_cast<const uint8_t*>(piece.data) + g * model->granule_bytes,
+                      sizeof stamp);
+          ++checked_;
+          if (stamp != StampOf(l, e, piece.granule_start + g)) ++wrong_;
+        }
+      }
+      for (const int n : owners) wrong_ += n == static_cast<int>(expert.replicas) ? 0 : 1;
+    }
+  }
+}
+
+}  // namespace tangram::testing

@@ -1,0 +1,92 @@
+// A world in one process: agents with real gRPC over mTLS and real sockets; the driver's calls;
+// engines played over the C ABI.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "agent/client/include/tangram/client.h"
+#include "agent/server/agent.h"
+#include "agent/server/testing/certs.h"
+#include "agent/server/testing/test_memory.h"
+
+namespace tangram::testing {
+
+v1::Geometry TestGeometry();
+// Whole experts, dealt in order; or every expert over all ranks in the last layer, which lies
+// one bank further then.
+v1::Layout ExpertLayout(const std::vector<v1::Member>& members, uint64_t epoch, bool last_tensor);
+
+class World {
+ public:
+  // One agent per entry: its number of ranks.
+  explicit World(const std::vector<uint32_t>& ranks, uint64_t memory_bytes = 64 << 20);
+  ~World();
+
+  Agent& agent(size_t i) { return *agents_[i]; }
+  size_t size() const { return agents_.size(); }
+  std::string dir() const { return dir_; }
+  std::string socket(size_t i) const { return dir_ + "/" + std::to_string(i) + ".sock"; }
+  std::string token(size_t i) const;
+  const TestCa& ca() const { return ca_; }
+  std::vector<v1::Member> members() const;  // in order of agent and device
+  std::vector<v1::PeerAddress> peers() const;
+
+  std::unique_ptr<v1::Agent::Stub> Driver(size_t i) const { return Stub(i, "driver"); }
+  // A client with another certificate of this CA, or of `ca`.
+  std::unique_ptr<v1::Agent::Stub> Stub(size_t i, const std::string& who,
+                                        const TestCa* ca = nullptr) const;
+
+  v1::PrepareRequest Request(size_t i, v1::FlipKind kind, uint64_t attempt,
+                             const v1::Layout& target) const;
+  static v1::Header HeaderOf(uint64_t epoch, uint64_t attempt);
+  v1::StatusResponse StatusOf(size_t i) const;
+  // Waits until every rank of every agent is in the phase, or fails the test after 10 s.
+  bool WaitPhase(v1::Phase phase) const;
+  bool WaitEpoch(uint64_t epoch) const;
+  // Prepare, Stage, Permit on all agents; true once all flipped to the target's epoch.
+  bool Take(v1::FlipKind kind, uint64_t attempt, const v1::Layout& target);
+  bool PrepareAll(v1::FlipKind kind, uint64_t attempt, const v1::Layout& target);
+  bool StageAll(const v1::Header& header);
+
+ private:
+  TestCa ca_;
+  std::string dir_;
+  std::vector<std::unique_ptr<Agent>> agents_;
+  std::vector<std::vector<v1::Member>> members_;
+};
+
+// Plays one engine per rank in a thread of its own: polls, steps, gates, and compares every
+// mapped granule with its stamp after each flip.
+class Engines {
+ public:
+  explicit Engines(const World& world);
+  ~Engines();
+
+  int wrong_granules() const { return wrong_; }
+  int checked_granules() const { return checked_; }
+  int prepares() const { return prepares_; }
+  int aborts() const { return aborts_; }
+  uint64_t kv_bytes() const { return kv_bytes_; }
+  std::atomic<bool> refuse_prepare{false};
+  std::atomic<bool> decline{false};
+  std::atomic<bool> mute{false};         // no steps: an engine that hangs
+  std::atomic<bool> hold_commit{false};  // stay between go and commit
+
+ private:
+  void Run(std::stop_token stop);
+  void Poll(tg_client* client);
+  void Step();
+  void Check(tg_client* client);
+
+  std::vector<tg_client*> clients_;
+  std::atomic<int> wrong_{0}, checked_{0}, prepares_{0}, aborts_{0};
+  std::atomic<uint64_t> kv_bytes_{0};
+  std::jthread thread_;
+};
+
+}  // namespace tangram::testing

@@ -1,0 +1,401 @@
+// The whole protocol: driver over gRPC with mTLS, agents, engines over the C ABI.
+#include "agent/server/testing/world.h"
+
+#include <gtest/gtest.h>
+#include <prometheus/metric_family.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "agent/base/fault.h"
+#include "agent/server/refusal.h"
+
+namespace tangram::testing {
+namespace {
+
+v1::Refusal RefusalOf(const grpc::ClientContext& context) {
+  v1::Refusal out;
+  const auto& trailers = context.GetServerTrailingMetadata();
+  const auto it = trailers.find(kRefusalKey);
+  if (it != trailers.end()) {
+    out.ParseFromArray(it->second.data(), static_cast<int>(it->second.size()));
+  }
+  return out;
+}
+
+// Refusals of one Prepare on agent 0.
+v1::Refusal PrepareRefusal(const World& world, const v1::PrepareRequest& request,
+                           grpc::StatusCode code = grpc::StatusCode::FAILED_PRECONDITION) {
+  grpc::ClientContext context;
+  v1::PrepareResponse response;
+  const grpc::Status status = world.Driver(0)->Prepare(&context, request, &response);
+  EXPECT_EQ(status.error_code(), code) << status.error_message();
+  return RefusalOf(context);
+}
+
+grpc::Status AbortOn(const World& world, size_t i, const v1::Header& header, bool* flipped) {
+  grpc::ClientContext context;
+  v1::AbortRequest request;
+  *request.mutable_header() = header;
+  request.set_reason("test");
+  v1::AbortResponse response;
+  const grpc::Status status = world.Driver(i)->Abort(&context, request, &response);
+  *flipped = response.flipped();
+  return status;
+}
+
+grpc::Status RetireOn(const World& world, size_t i, const v1::Header& header) {
+  grpc::ClientContext context;
+  v1::RetireRequest request;
+  *request.mutable_header() = header;
+  v1::RetireResponse response;
+  return world.Driver(i)->Retire(&context, request, &response);
+}
+
+bool RetireAll(const World& world, const v1::Header& header) {
+  for (size_t i = 0; i < world.size(); ++i) {
+    for (int tries = 0;; ++tries) {
+      const auto status = RetireOn(world, i, header);
+      if (status.ok()) break;
+      if (tries == 2000) {
+        ADD_FAILURE() << status.error_message();
+        return false;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }
+  return true;
+}
+
+TEST(World, FirstThenALayoutFlipUnderRunningEngines) {
+  World world({2, 1});
+  Engines engines(world);
+  const auto first = ExpertLayout(world.members(), 1, false);
+  ASSERT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, first));
+  ASSERT_TRUE(RetireAll(world, World::HeaderOf(0, 1)));
+  EXPECT_EQ(engines.prepares(), 3);
+  const auto free_before = world.StatusOf(0).ranks(0).memory_free();
+
+  const auto second = ExpertLayout(world.members(), 2, true);
+  ASSERT_TRUE(world.Take(v1::FLIP_KIND_LAYOUT, 2, second));
+  const auto flipped = world.StatusOf(0);
+  EXPECT_EQ(flipped.layout_hash(), layout::HashOf(second));
+  EXPECT_EQ(flipped.ranks(0).memory_free() + flipped.ranks(0).memory_mapped(),
+            flipped.ranks(0).memory_bytes());
+  EXPECT_GT(flipped.ranks(0).transition().bytes_checkpoint(), 0u);
+  EXPECT_EQ(flipped.ranks(0).transition().kv_bytes(), 64u);
+  ASSERT_TRUE(RetireAll(world, World::HeaderOf(2, 2)));
+  ASSERT_TRUE(RetireAll(world, World::HeaderOf(2, 2))) << "Retire may be repeated";
+  const auto after = world.StatusOf(0).ranks(0);
+  EXPECT_EQ(after.transition().phase(), v1::PHASE_IDLE);
+  EXPECT_EQ(after.transition().attempt(), 2u) << "the record stays until the next Prepare";
+
+  ASSERT_TRUE(world.Take(v1::FLIP_KIND_LAYOUT, 3, ExpertLayout(world.members(), 3, false)));
+  ASSERT_TRUE(RetireAll(world, World::HeaderOf(3, 3)));
+  EXPECT_EQ(world.StatusOf(0).ranks(0).memory_free(), free_before) << "pages leaked";
+  EXPECT_EQ(engines.wrong_granules(), 0);
+  EXPECT_GT(engines.checked_granules(), 200);
+  EXPECT_EQ(engines.kv_bytes(), 2u * 3 * 64);
+  EXPECT_GT(world.agent(0).executor()->Counters(0)[1 * 7 + 2], 0u);
+
+  std::map<std::string, double> seen;  // "name{first label value}" of what Prometheus scrapes
+  for (const auto& family : AgentMetrics(world.agent(0).executor()).Collect()) {
+    for (const auto& metric : family.metric) {
+      seen[family.name + (metric.label.empty() ? "" : metric.label.back().value)] =
+          metric.gauge.value;
+    }
+  }
+  EXPECT_EQ(seen["tangram_epoch"], 3);
+  EXPECT_EQ(seen["tangram_transitions_totalflipped"], 3);
+  EXPECT_GT(seen["tangram_moved_bytes_totalcheckpoint"], 0);
+}
+
+TEST(World, FirstWithoutEnginesThenTheyAttachToTheLayout) {
+  World world({1, 1, 1});
+  ASSERT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, ExpertLayout(world.members(), 1, false)));
+  const auto retire = RetireOn(world, 0, World::HeaderOf(1, 1));
+  EXPECT_EQ(retire.error_code(), grpc::StatusCode::FAILED_PRECONDITION) << "no step was done";
+  {
+    Engines engines(world);
+    ASSERT_TRUE(RetireAll(world, World::HeaderOf(1, 1)));
+    EXPECT_GT(engines.checked_granules(), 0);
+    EXPECT_EQ(engines.wrong_granules(), 0);
+  }
+  // The engines left: no word can be given any more.
+  const auto refusal = PrepareRefusal(
+      world, world.Request(0, v1::FLIP_KIND_LAYOUT, 2, ExpertLayout(world.members(), 2, true)));
+  EXPECT_EQ(refusal.code(), v1::Refusal::CODE_ENGINE);
+  EXPECT_NE(refusal.message().find("no engine attached"), std::string::npos);
+  EXPECT_EQ(world.StatusOf(0).highest_attempt(), 1u) << "a refused Prepare leaves nothing";
+}
+
+TEST(World, StaleAndForeignHeadersAreRefusedWithTheCurrentOnes) {
+  World world({1});
+  Engines engines(world);
+  ASSERT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 5, ExpertLayout(world.members(), 1, false)));
+  ASSERT_TRUE(RetireAll(world, World::HeaderOf(1, 5)));
+  const auto target = ExpertLayout(world.members(), 2, true);
+
+  auto request = world.Request(0, v1::FLIP_KIND_LAYOUT, 5, target);
+  auto refusal = PrepareRefusal(world, request);
+  EXPECT_EQ(refusal.code(), v1::Refusal::CODE_STALE_ATTEMPT);
+  EXPECT_EQ(refusal.current().attempt(), 5u);
+  EXPECT_EQ(refusal.current().epoch(), 1u);
+
+  request = world.Request(0, v1::FLIP_KIND_LAYOUT, 6, ExpertLayout(world.members(), 8, true));
+  refusal = PrepareRefusal(world, request);
+  EXPECT_EQ(refusal.code(), v1::Refusal::CODE_STALE_EPOCH);
+  EXPECT_EQ(refusal.current().epoch(), 1u);
+
+  request = world.Request(0, v1::FLIP_KIND_LAYOUT, 6, target);
+  request.mutable_header()->set_world("other");
+  EXPECT_EQ(PrepareRefusal(world, request).code(), v1::Refusal::CODE_WRONG_WORLD);
+
+  request = world.Request(0, v1::FLIP_KIND_LAYOUT, 6, target);
+  request.set_target_hash(std::string(32, 'x'));
+  EXPECT_EQ(PrepareRefusal(world, request).code(), v1::Refusal::CODE_BAD_PLAN);
+
+  request = world.Request(0, v1::FLIP_KIND_LAYOUT, 6, target);
+  request.mutable_geometry()->set_hidden(32);
+  EXPECT_EQ(PrepareRefusal(world, request).code(), v1::Refusal::CODE_BAD_GEOMETRY);
+
+  request = world.Request(0, v1::FLIP_KIND_LAYOUT, 6, target);
+  request.clear_parts();
+  EXPECT_EQ(PrepareRefusal(world, request).code(), v1::Refusal::CODE_BAD_PLAN);
+
+  engines.refuse_prepare = true;
+  refusal = PrepareRefusal(world, world.Request(0, v1::FLIP_KIND_LAYOUT, 6, target));
+  EXPECT_EQ(refusal.code(), v1::Refusal::CODE_ENGINE);
+  EXPECT_NE(refusal.message().find("test says no"), std::string::npos);
+  engines.refuse_prepare = false;
+
+  // After all of that the same attempt still goes through: nothing was left behind.
+  ASSERT_TRUE(world.Take(v1::FLIP_KIND_LAYOUT, 6, target));
+  EXPECT_EQ(engines.wrong_granules(), 0);
+}
+
+TEST(World, TooLittleMemoryIsRefusedAndTheOldLayoutServesOn) {
+  World world({1}, 20 * 4096 * 3);
+  Engines engines(world);
+  ASSERT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, ExpertLayout(world.members(), 1, false)));
+  ASSERT_TRUE(RetireAll(world, World::HeaderOf(1, 1)));
+  World tiny({1}, 4096);
+  const auto refusal = PrepareRefusal(
+      tiny, tiny.Request(0, v1::FLIP_KIND_FIRST, 1, ExpertLayout(tiny.members(), 1, false)));
+  EXPECT_EQ(refusal.code(), v1::Refusal::CODE_NO_MEMORY);
+  EXPECT_EQ(tiny.StatusOf(0).ranks(0).memory_free(), 4096u);
+}
+
+TEST(World, AbortBeforeThePermitAndAfterTheFlip) {
+  World world({1, 1});
+  Engines engines(world);
+  ASSERT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, ExpertLayout(world.members(), 1, false)));
+  ASSERT_TRUE(RetireAll(world, World::HeaderOf(1, 1)));
+  const auto before = world.StatusOf(0);
+  const auto target = ExpertLayout(world.members(), 2, true);
+
+  ASSERT_TRUE(world.PrepareAll(v1::FLIP_KIND_LAYOUT, 2, target));
+  ASSERT_TRUE(world.StageAll(World::HeaderOf(1, 2)));
+  bool flipped = true;
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_TRUE(AbortOn(world, i, World::HeaderOf(1, 2), &flipped).ok());
+    EXPECT_FALSE(flipped);
+  }
+  const auto after = world.StatusOf(0);
+  EXPECT_EQ(after.ranks(0).memory_free(), before.ranks(0).memory_free());
+  EXPECT_EQ(after.layout_hash(), before.layout_hash());
+  EXPECT_EQ(PrepareRefusal(world, world.Request(0, v1::FLIP_KIND_LAYOUT, 2, target)).code(),
+            v1::Refusal::CODE_STALE_ATTEMPT)
+      << "an aborted attempt is burned";
+
+  ASSERT_TRUE(world.Take(v1::FLIP_KIND_LAYOUT, 3, target));
+  EXPECT_TRUE(AbortOn(world, 0, World::HeaderOf(1, 3), &flipped).ok());
+  EXPECT_TRUE(flipped) << "too late: the flip is the outcome";
+  ASSERT_TRUE(RetireAll(world, World::HeaderOf(2, 3)));
+  EXPECT_TRUE(AbortOn(world, 0, World::HeaderOf(2, 3), &flipped).ok());
+  EXPECT_TRUE(flipped) << "and stays it after Retire";
+  EXPECT_EQ(engines.wrong_granules(), 0);
+}
+
+TEST(World, AbortAfterThePermitWithEnginesThatDecline) {
+  World world({1, 1});
+  Engines engines(world);
+  ASSERT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, ExpertLayout(world.members(), 1, false)));
+  ASSERT_TRUE(RetireAll(world, World::HeaderOf(1, 1)));
+  engines.decline = true;
+  ASSERT_TRUE(world.PrepareAll(v1::FLIP_KIND_LAYOUT, 2, ExpertLayout(world.members(), 2, true)));
+  ASSERT_TRUE(world.StageAll(World::HeaderOf(1, 2)));
+  for (size_t i = 0; i < 2; ++i) {
+    grpc::ClientContext context;
+    v1::PermitRequest request;
+    *request.mutable_header() = World::HeaderOf(1, 2);
+    v1::PermitResponse response;
+    ASSERT_TRUE(world.Driver(i)->Permit(&context, request, &response).ok());
+  }
+  while (world.StatusOf(0).ranks(0).transition().error().empty()) std::this_thread::yield();
+  EXPECT_NE(world.StatusOf(0).ranks(0).transition().error().find("no room for KV"),
+            std::string::npos);
+  bool flipped = true;
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_TRUE(AbortOn(world, i, World::HeaderOf(1, 2), &flipped).ok());
+    EXPECT_FALSE(flipped);
+  }
+  engines.decline = false;
+  ASSERT_TRUE(world.Take(v1::FLIP_KIND_LAYOUT, 3, ExpertLayout(world.members(), 2, true)));
+  EXPECT_EQ(engines.wrong_granules(), 0);
+}
+
+TEST(World, OneAgentWithoutAPermitKeepsTheFirstFlipBack) {
+  World world({1, 1});
+  const auto target = ExpertLayout(world.members(), 1, false);
+  ASSERT_TRUE(world.PrepareAll(v1::FLIP_KIND_FIRST, 1, target));
+  ASSERT_TRUE(world.StageAll(World::HeaderOf(0, 1)));
+  grpc::ClientContext context;
+  v1::PermitRequest request;
+  *request.mutable_header() = World::HeaderOf(0, 1);
+  v1::PermitResponse response;
+  ASSERT_TRUE(world.Driver(0)->Permit(&context, request, &response).ok());
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_EQ(world.StatusOf(0).epoch(), 0u) << "a missing word means no flip";
+  // The other burns the attempt: that fences the word of the first.
+  bool flipped = true;
+  EXPECT_TRUE(AbortOn(world, 1, World::HeaderOf(0, 1), &flipped).ok());
+  EXPECT_FALSE(flipped);
+  EXPECT_TRUE(AbortOn(world, 0, World::HeaderOf(0, 1), &flipped).ok());
+  EXPECT_FALSE(flipped);
+  ASSERT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 2, target));
+}
+
+TEST(World, CertificatesDecideWhoMayCall) {
+  World world({1});
+  grpc::ClientContext as_agent, unknown, foreign;
+  v1::StatusRequest request;
+  request.set_world("test");
+  v1::StatusResponse response;
+  EXPECT_EQ(world.Stub(0, "agent/pod-0")->Status(&as_agent, request, &response).error_code(),
+            grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(world.Stub(0, "drivers")->Status(&unknown, request, &response).error_code(),
+            grpc::StatusCode::PERMISSION_DENIED);
+  const TestCa other;
+  EXPECT_EQ(world.Stub(0, "driver", &other)->Status(&foreign, request, &response).error_code(),
+            grpc::StatusCode::UNAVAILABLE)
+      << "the handshake fails";
+}
+
+TEST(World, WatchTellsAtOnceAndOnChange) {
+  World world({1});
+  grpc::ClientContext context;
+  v1::WatchRequest request;
+  request.set_world("test");
+  const auto stub = world.Driver(0);
+  auto reader = stub->Watch(&context, request);
+  v1::WatchResponse seen;
+  ASSERT_TRUE(reader->Read(&seen));
+  EXPECT_EQ(seen.status().epoch(), 0u);
+  ASSERT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, ExpertLayout(world.members(), 1, false)));
+  while (seen.status().epoch() == 0) ASSERT_TRUE(reader->Read(&seen));
+  EXPECT_FALSE(seen.status().has_layout());
+  context.TryCancel();
+}
+
+TEST(Socket, EnginesAreCheckedAndOnlyOneIsTaken) {
+  World world({1});
+  const std::string path = world.socket(0);
+  const std::string token = world.token(0);
+  tg_error error{};
+  tg_client* client = nullptr;
+  tg_options wrong{path.c_str(), "not the token", 0, "a:1", "a:2", 0, 1, 16};
+  EXPECT_EQ(tg_attach(&wrong, &client, &error), TG_REFUSED);
+  EXPECT_NE(std::string(error.message).find("token"), std::string::npos);
+  tg_options beyond{path.c_str(), token.c_str(), 9, "a:1", "a:2", 0, 1, 16};
+  EXPECT_NE(tg_attach(&beyond, &client, &error), TG_OK);
+  tg_options good{path.c_str(), token.c_str(), 0, "a:1", "a:2", 0, 1, 16};
+  ASSERT_EQ(tg_attach(&good, &client, &error), TG_OK) << error.message;
+  tg_client* second = nullptr;
+  EXPECT_EQ(tg_attach(&good, &second, &error), TG_REFUSED);
+  const tg_tensor* tensors = nullptr;
+  ASSERT_EQ(tg_dense_tensors(client, &tensors), 1u);
+  EXPECT_STREQ(tensors[0].name, "model.norm.weight");
+  tg_detach(client);
+  tg_code code = TG_REFUSED;
+  for (int i = 0; i < 1000 && code != TG_OK; ++i) {
+    code = tg_attach(&good, &client, &error);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  ASSERT_EQ(code, TG_OK) << "reattach after the first left";
+  EXPECT_GE(world.StatusOf(0).ranks(0).engine().incarnation(), 2u);
+  tg_detach(client);
+}
+
+TEST(Socket, GarbageEndsTheConnectionAndHarmsNobody) {
+  World world({1});
+  for (const std::string& bytes : {std::string("\xff\xff\xff\xff", 4), std::string(4, '\0'),
+                                   std::string("\x02\0\0\0zz", 6), std::string("\x05", 1)}) {
+    UniqueFd fd(socket(AF_UNIX, SOCK_STREAM, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::snprintf(address.sun_path, sizeof address.sun_path, "%s", world.socket(0).c_str());
+    ASSERT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    ASSERT_EQ(send(fd.get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+    if (bytes.size() > 1) {
+      FrameChannel channel{std::move(fd)};
+      auto reply = channel.Receive(5000);
+      ASSERT_TRUE(reply.ok() && reply->has_value());
+      EXPECT_TRUE((*reply)->message.has_refused());
+    }
+  }
+  Engines engines(world);
+  EXPECT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, ExpertLayout(world.members(), 1, false)));
+}
+
+TEST(Socket, WeightsCannotBeWrittenThroughTheEnginesDescriptor) {
+  World world({1});
+  auto attachment = world.agent(0).executor()->Attach(0);
+  ASSERT_TRUE(attachment.ok());
+  EXPECT_EQ(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, attachment->fds[0], 0),
+            MAP_FAILED);
+  const char byte = 1;
+  EXPECT_LT(pwrite(attachment->fds[0], &byte, 1, 0), 0);
+}
+
+TEST(Socket, ADeadAgentLeavesTheMemoryMapped) {
+  auto world = std::make_unique<World>(std::vector<uint32_t>{1});
+  const std::string path = world->socket(0);
+  const std::string token = world->token(0);
+  tg_options options{path.c_str(), token.c_str(), 0, "a:1", "a:2", 0, 1, 16};
+  tg_client* client = nullptr;
+  tg_error error{};
+  ASSERT_EQ(tg_attach(&options, &client, &error), TG_OK);
+  world.reset();
+  tg_event event{};
+  EXPECT_EQ(tg_poll(client, 1000, &event, &error), TG_DISCONNECTED);
+  static_cast<uint8_t*>(tg_get_model(client)->kv)[0] = 7;
+  EXPECT_EQ(tg_gate_word(client).hash, 0u);
+  EXPECT_EQ(tg_gate_commit(client, &error), TG_AGAIN);
+  tg_detach(client);
+}
+
+TEST(Agent, ReadyFileNamesTheRealPorts) {
+  World world({2});
+  std::ifstream in(world.dir() + "/0.json");
+  const auto ready = nlohmann::json::parse(in);
+  EXPECT_EQ(ready["agent"], world.agent(0).address());
+  EXPECT_EQ(ready["members"].size(), 2u);
+  EXPECT_EQ(ready["members"][1], "uid-0/1/1");
+}
+
+TEST(Agent, EveryPhaseHasAFaultPoint) {
+  const auto points = fault::List();
+  for (const char* name : {"prepare.before", "prepare.after", "stage.before_engine_map",
+                           "permit.after_arm", "flip.before_commit", "flip.after_commit",
+                           "abort.before", "retire.before", "retire.after"}) {
+    EXPECT_NE(std::find(points.begin(), points.end(), name), points.end()) << name;
+  }
+}
+
+}  // namespace
+}  // namespace tangram::testing

@@ -1,0 +1,384 @@
+#include "agent/store/rank_store.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "agent/base/fault.h"
+
+namespace tangram::store {
+
+using layout::PlacedPiece;
+using layout::Run;
+
+Result<std::unique_ptr<RankStore>> RankStore::Create(Options options) {
+  std::unique_ptr<RankStore> store(new RankStore(std::move(options)));
+  if (Status status = store->Open(); !status.ok()) return status;
+  return store;
+}
+
+Status RankStore::Open() {
+  const auto arena = [&](const char* purpose, uint64_t bytes, bool sealed,
+                         std::unique_ptr<device::HostDevice>* out) {
+    auto made = device::HostDevice::Make(options_.name + "-" + purpose, bytes, sealed);
+    if (!made.ok()) return made.status();
+    *out = std::move(made).value();
+    return OkStatus();
+  };
+  TANGRAM_RETURN_IF_ERROR(arena("weights", options_.pool_bytes, true, &weights_));
+  TANGRAM_RETURN_IF_ERROR(arena("kv", options_.kv_bytes, false, &kv_device_));
+  TANGRAM_RETURN_IF_ERROR(arena("control", options_.control_bytes, false, &control_device_));
+  if (weights_->granularity() != geometry().page_bytes()) {
+    return {Code::kInvalid, fmt::format("the device maps pages of {}, the geometry counts in {}",
+                                        weights_->granularity(), geometry().page_bytes())};
+  }
+  const auto whole = [](device::HostDevice& device, std::unique_ptr<device::Range>* out) {
+    auto range = device.Reserve(device.total_bytes());
+    if (!range.ok()) return range.status();
+    auto handle = device.Create(device.total_bytes());
+    if (!handle.ok()) return handle.status();
+    TANGRAM_RETURN_IF_ERROR(device.Map(**range, 0, *handle));
+    TANGRAM_RETURN_IF_ERROR(
+        device.SetAccess(**range, 0, device.total_bytes(), device::Access::kReadWrite));
+    *out = std::move(range).value();
+    return OkStatus();
+  };
+  TANGRAM_RETURN_IF_ERROR(whole(*kv_device_, &kv_range_));
+  TANGRAM_RETURN_IF_ERROR(whole(*control_device_, &control_range_));
+  kv_ = {kv_range_->base(), options_.kv_bytes};
+  auto banks = memory::Banks::Make(weights_.get(), geometry(), options_.banks);
+  if (!banks.ok()) return banks.status();
+  banks_ = std::move(banks).value();
+  dense_hashes_.assign(options_.checkpoint->dense().size(), 0);
+  return OkStatus();
+}
+
+EngineRegions RankStore::Regions() {
+  EngineRegions out;
+  out.weights_fd = weights_->fd();
+  out.kv_fd = kv_device_->fd();
+  out.control_fd = control_device_->fd();
+  out.dense_bytes = geometry().proto().dense_bytes();
+  out.kv_bytes = options_.kv_bytes;
+  out.control_bytes = options_.control_bytes;
+  out.banks = options_.banks;
+  out.control = control_range_->base();
+  for (const loader::DenseTensor& tensor : options_.checkpoint->dense()) {
+    v1::DenseTensor& t = out.dense_tensors.emplace_back();
+    t.set_name(tensor.name);
+    t.set_dtype(tensor.info.dtype);
+    for (const uint64_t size : tensor.info.shape) t.add_shape(size);
+    t.set_offset(tensor.offset);
+    t.set_length(tensor.info.bytes);
+  }
+  return out;
+}
+
+MemoryFigures RankStore::Memory() {
+  const std::scoped_lock lock(mu_);
+  return {weights_->total_bytes(), weights_->free_bytes(), banks_->mapped_bytes()};
+}
+
+v1::Inventory RankStore::Held() {
+  const std::scoped_lock lock(mu_);
+  v1::Inventory out;
+  for (const std::vector<Piece>* pieces : {&current_, &old_}) {
+    for (const Piece& piece : *pieces) {
+      out.add_layer(piece.place.layer);
+      out.add_bank(piece.place.bank);
+      out.add_slot(piece.place.slot);
+      out.add_expert(piece.place.expert);
+      out.add_granule_start(piece.place.run.start);
+      out.add_granule_count(piece.place.run.count);
+    }
+  }
+  out.set_dense(
+      std::all_of(dense_here_.begin(), dense_here_.end(), [](bool here) { return here; }));
+  return out;
+}
+
+std::vector<PlacedPiece> RankStore::PlacesLocked() const {
+  std::vector<PlacedPiece> out;
+  out.reserve(current_.size());
+  for (const Piece& piece : current_) out.push_back(piece.place);
+  return out;
+}
+
+std::span<std::byte> RankStore::BytesOf(const PlacedPiece& place, uint32_t granule,
+                                        uint32_t count) const {
+  const uint64_t unit = geometry().granule_bytes();
+  return {banks_->At(place.bank, place.offset + (granule - place.run.start) * unit), count * unit};
+}
+
+std::span<std::byte> RankStore::DenseBytes(size_t tensor) const {
+  const loader::DenseTensor& t = options_.checkpoint->dense()[tensor];
+  return {banks_->Dense() + t.offset, t.info.bytes};
+}
+
+Status RankStore::Prepare(uint64_t attempt, const v1::Layout& target, int32_t rank,
+                          const v1::RankPart& part) {
+  const std::scoped_lock lock(mu_);
+  if (attempt_) return {Code::kWrongPhase, fmt::format("attempt {} is not over", attempt_->id)};
+  const bool dense =
+      std::all_of(dense_here_.begin(), dense_here_.end(), [](bool here) { return here; });
+  auto proof = layout::ProvePart(geometry(), target, rank, PlacesLocked(), dense, part);
+  if (!proof.ok()) return proof.status();
+  const uint64_t peak = proof->peak_pages * geometry().page_bytes();
+  if (peak > weights_->total_bytes()) {
+    return {Code::kNoMemory,
+            fmt::format("the transition needs {} bytes at its peak, the rank's pool has {}; give "
+                        "it {} bytes more "
+                        "(memory_bytes), or use more ranks or fewer spare banks",
+                        peak, weights_->total_bytes(), peak - weights_->total_bytes())};
+  }
+  Attempt next;
+  next.id = attempt;
+  next.rank = rank;
+  std::vector<PlacedPiece> places;
+  if (rank >= 0) {
+    std::vector<PlacedPiece> kept(proof->kept);
+    const auto before = [](const PlacedPiece& a, const PlacedPiece& b) {
+      return std::pair(a.layer, a.expert) < std::pair(b.layer, b.expert);
+    };
+    std::sort(kept.begin(), kept.end(), before);
+    for (const PlacedPiece& place :
+         layout::PiecesOf(target, geometry(), static_cast<uint32_t>(rank))) {
+      if (std::binary_search(kept.begin(), kept.end(), place, before)) continue;
+      next.incoming.push_back({place, std::vector<uint64_t>(place.run.count),
+                               std::vector<bool>(place.run.count, false)});
+      places.push_back(place);
+    }
+  }
+  TANGRAM_RETURN_IF_ERROR(banks_->Back(places));
+  if (proof->brings_dense) {
+    if (Status status = banks_->BackDense(); !status.ok()) {
+      banks_->Release(places);
+      return status;
+    }
+    dense_backed_ = true;
+    next.dense_source.assign(part.dense().source_by_part().begin(),
+                             part.dense().source_by_part().end());
+  }
+  std::sort(next.incoming.begin(), next.incoming.end(), [](const Piece& a, const Piece& b) {
+    return std::pair(a.place.layer, a.place.expert) < std::pair(b.place.layer, b.place.expert);
+  });
+  next.proof = std::move(proof).value();
+  attempt_ = std::move(next);
+  return OkStatus();
+}
+
+void RankStore::ReleaseLocked(const std::vector<PlacedPiece>& places, bool dense) {
+  // A sibling may be copying out of these pages; a peer's connection that still reads them
+  // gets an error from the kernel, and its hashes would not match anyway.
+  options_.grants->Revoke(this);
+  const std::unique_lock whole(reading_);
+  banks_->Release(places);
+  if (dense && dense_backed_) {
+    banks_->ReleaseDense();
+    dense_backed_ = false;
+    dense_here_.fill(false);
+  }
+}
+
+Status RankStore::Commit() {
+  const std::scoped_lock lock(mu_);
+  if (!attempt_ || attempt_->committed) return {Code::kWrongPhase, "nothing to commit"};
+  std::vector<Piece> next;
+  const auto& kept = attempt_->proof.kept;
+  for (Piece& piece : current_) {
+    const bool stays =
+        attempt_->rank >= 0 && std::find(kept.begin(), kept.end(), piece.place) != kept.end();
+    (stays ? next : old_).push_back(std::move(piece));
+  }
+  std::move(attempt_->incoming.begin(), attempt_->incoming.end(), std::back_inserter(next));
+  attempt_->incoming.clear();
+  current_ = std::move(next);
+  attempt_->committed = true;
+  return OkStatus();
+}
+
+void RankStore::Abort() {
+  const std::scoped_lock lock(mu_);
+  if (!attempt_ || attempt_->committed) return;
+  std::vector<PlacedPiece> places;
+  for (const Piece& piece : attempt_->incoming) places.push_back(piece.place);
+  ReleaseLocked(places, !attempt_->dense_source.empty());
+  attempt_.reset();
+  const std::scoped_lock kv_lock(kv_mu_);
+  readers_.Close();
+}
+
+Status RankStore::Retire() {
+  const std::scoped_lock lock(mu_);
+  if (!attempt_ || !attempt_->committed) return {Code::kWrongPhase, "nothing to retire"};
+  std::vector<PlacedPiece> places;
+  for (const Piece& piece : old_) places.push_back(piece.place);
+  ReleaseLocked(places, attempt_->rank < 0);
+  old_.clear();
+  attempt_.reset();
+  const std::scoped_lock kv_lock(kv_mu_);
+  readers_.Close();
+  return OkStatus();
+}
+
+std::vector<v1::Mapping> RankStore::ToProto(const std::vector<memory::BackedRange>& ranges) const {
+  std::vector<v1::Mapping> out;
+  for (const memory::BackedRange& range : ranges) {
+    v1::Mapping& mapping = out.emplace_back();
+    mapping.set_dense(range.dense);
+    mapping.set_bank(range.bank);
+    mapping.set_offset(range.offset);
+    for (const device::Extent& extent : range.extents) {
+      v1::Extent* e = mapping.add_extents();
+      e->set_offset(extent.offset);
+      e->set_length(extent.length);
+    }
+  }
+  return out;
+}
+
+std::vector<v1::Mapping> RankStore::CurrentMappings() {
+  const std::scoped_lock lock(mu_);
+  return ToProto(banks_->Ranges(PlacesLocked(), dense_backed_));
+}
+
+std::vector<v1::Mapping> RankStore::NewMappings() {
+  const std::scoped_lock lock(mu_);
+  if (!attempt_) return {};
+  std::vector<PlacedPiece> places;
+  for (const Piece& piece : attempt_->incoming) places.push_back(piece.place);
+  auto ranges = banks_->RangesOnlyOf(places);  // what a neighbour touches too is mapped already
+  if (!attempt_->dense_source.empty()) {
+    const auto dense = banks_->Ranges({}, true);
+    ranges.insert(ranges.end(), dense.begin(), dense.end());
+  }
+  return ToProto(ranges);
+}
+
+std::vector<v1::Mapping> RankStore::DroppedMappings() {
+  const std::scoped_lock lock(mu_);
+  if (!attempt_ || !attempt_->committed) return {};
+  std::vector<PlacedPiece> places;
+  for (const Piece& piece : old_) places.push_back(piece.place);
+  auto ranges = banks_->RangesOnlyOf(places);
+  if (attempt_->rank < 0 && dense_backed_) {
+    const auto dense = banks_->Ranges({}, true);
+    ranges.insert(ranges.end(), dense.begin(), dense.end());
+  }
+  return ToProto(ranges);
+}
+
+const RankStore::Piece* RankStore::FindLocked(uint32_t layer, uint32_t expert, Run run) const {
+  const auto fits = [&](const Piece& piece) {
+    if (piece.place.layer != layer || piece.place.expert != expert) return false;
+    const Run have = piece.place.run;
+    if (run.start < have.start ||
+        uint64_t{run.start} + run.count > uint64_t{have.start} + have.count)
+      return false;
+    const auto first = piece.here.begin() + (run.start - have.start);
+    return std::all_of(first, first + run.count, [](bool here) { return here; });
+  };
+  for (const std::vector<Piece>* pieces : {&current_, &old_}) {
+    if (const auto it = std::find_if(pieces->begin(), pieces->end(), fits); it != pieces->end())
+      return &*it;
+  }
+  if (!attempt_) return nullptr;
+  const auto it = std::find_if(attempt_->incoming.begin(), attempt_->incoming.end(), fits);
+  return it == attempt_->incoming.end() ? nullptr : &*it;
+}
+
+Result<v1::OpenPullResponse> RankStore::OpenPull(const v1::OpenPullRequest& request) {
+  const std::scoped_lock lock(mu_);
+  const v1::Fetches& wanted = request.pieces();
+  const int n = wanted.layer_size();
+  if (wanted.expert_size() != n || wanted.granule_start_size() != n ||
+      wanted.granule_count_size() != n) {
+    return Status(Code::kInvalid, "a pull whose columns differ in length");
+  }
+  v1::OpenPullResponse out;
+  mover::Grant grant;
+  grant.attempt = request.header().attempt();
+  grant.owner = this;
+  for (int i = 0; i < n; ++i) {
+    const Run run{wanted.granule_start(i), wanted.granule_count(i)};
+    const Piece* piece = FindLocked(wanted.layer(i), wanted.expert(i), run);
+    if (piece == nullptr) {
+      return Status(
+          Code::kNotHeld,
+          fmt::format("layer {}, expert {}, granules {}..{} are not verified here", wanted.layer(i),
+                      wanted.expert(i), run.start, uint64_t{run.start} + run.count));
+    }
+    grant.pieces.push_back(BytesOf(piece->place, run.start, run.count));
+    for (uint32_t g = run.start; g < run.start + run.count; ++g) {
+      out.add_granule_hashes(piece->hashes[g - piece->place.run.start]);
+    }
+  }
+  for (const uint32_t part : request.dense_parts()) {
+    if (part >= kDenseParts || !dense_here_[part]) {
+      return Status(Code::kNotHeld, fmt::format("dense part {} is not verified here", part));
+    }
+    for (size_t t = part; t < dense_hashes_.size(); t += kDenseParts) {
+      grant.pieces.push_back(DenseBytes(t));
+      out.add_dense_hashes(dense_hashes_[t]);
+    }
+  }
+  if (request.kv()) grant.kv = kv_;
+  out.set_token(options_.grants->Issue(std::move(grant)));
+  return out;
+}
+
+Status RankStore::Audit() {
+  const std::scoped_lock lock(mu_);
+  std::vector<PlacedPiece> all = PlacesLocked();
+  for (const Piece& piece : old_) all.push_back(piece.place);
+  if (attempt_) {
+    for (const Piece& piece : attempt_->incoming) all.push_back(piece.place);
+  }
+  return banks_->Audit(all, dense_backed_);
+}
+
+std::span<const std::byte> RankStore::Granule(uint32_t layer, uint32_t expert, uint32_t granule) {
+  const std::scoped_lock lock(mu_);
+  const Piece* piece = FindLocked(layer, expert, {granule, 1});
+  if (piece == nullptr) return {};
+  return BytesOf(piece->place, granule, 1);
+}
+
+Result<uint64_t> RankStore::KvPull(const v1::KvPull& pull,
+                                   const std::vector<v1::PeerAddress>& peers) {
+  std::map<uint32_t, std::vector<mover::KvReaders::Range>> remote;
+  uint64_t bytes = 0;
+  for (int i = 0; i < pull.source_rank_size(); ++i) {
+    const auto peer = std::find_if(peers.begin(), peers.end(), [&](const v1::PeerAddress& p) {
+      return p.rank() == pull.source_rank(i);
+    });
+    const uint64_t to = pull.target_offset(i);
+    const uint32_t length = pull.length(i);
+    if (peer == peers.end() || to > kv_.size() || length > kv_.size() - to) {
+      return Status(Code::kInvalid, fmt::format("KV move {}: rank {}, {} bytes to {} of {}", i,
+                                                pull.source_rank(i), length, to, kv_.size()));
+    }
+    RankStore* sibling = options_.sibling(peer->member());
+    if (sibling == nullptr) {
+      remote[static_cast<uint32_t>(peer - peers.begin())].push_back(
+          {pull.source_offset(i), kv_.subspan(to, length)});
+      continue;
+    }
+    const uint64_t from = pull.source_offset(i);
+    if (from > sibling->kv_.size() || length > sibling->kv_.size() - from) {
+      return Status(Code::kInvalid, fmt::format("KV move {}: {} bytes at {} of {}", i, length, from,
+                                                sibling->kv_.size()));
+    }
+    kv_device_->Copy(kv_.data() + to, sibling->kv_.data() + from, length);
+    bytes += length;
+  }
+  if (remote.empty()) return bytes;
+  std::vector<std::pair<v1::PeerAddress, std::vector<mover::KvReaders::Range>>> jobs;
+  for (auto& [peer, ranges] : remote) jobs.emplace_back(peers[peer], std::move(ranges));
+  const std::scoped_lock lock(kv_mu_);
+  const auto read = readers_.Read(pull.header(), jobs);
+  if (!read.ok()) return read.status();
+  return bytes + *read;
+}
+
+}  // namespace tangram::store

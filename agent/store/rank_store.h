@@ -1,0 +1,129 @@
+// One rank's memory through a transition: what it holds, what an attempt brings, what
+// falls away. The one implementation of RankMemory.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+#include <string>
+#include <vector>
+
+#include "agent/device/host_device.h"
+#include "agent/layout/prove.h"
+#include "agent/loader/checkpoint.h"
+#include "agent/memory/banks.h"
+#include "agent/mover/grants.h"
+#include "agent/mover/puller.h"
+#include "agent/transition/rank_memory.h"
+
+namespace tangram::store {
+
+constexpr uint32_t kDenseParts = 16;
+
+class RankStore final : public RankMemory {
+ public:
+  struct Options {
+    std::string name;  // of its arenas, for /proc
+    std::shared_ptr<const loader::Checkpoint> checkpoint;
+    uint32_t banks = 0;  // MoE layers + spare
+    uint64_t pool_bytes = 0, kv_bytes = 0, control_bytes = 0;
+    mover::Grants* grants = nullptr;
+    mover::Opener opener;
+    // The store of another member in this process, or null.
+    std::function<RankStore*(const std::string& member)> sibling;
+  };
+  static Result<std::unique_ptr<RankStore>> Create(Options options);
+
+  EngineRegions Regions() override;
+  MemoryFigures Memory() override;
+  v1::Inventory Held() override;
+  Status Prepare(uint64_t attempt, const v1::Layout& target, int32_t rank,
+                 const v1::RankPart& part) override;
+  Status Stage(const v1::Header& header, const std::vector<v1::PeerAddress>& peers,
+               StageProgress* progress, std::stop_token stop) override;
+  Status Commit() override;
+  void Abort() override;
+  Status Retire() override;
+  std::vector<v1::Mapping> CurrentMappings() override;
+  std::vector<v1::Mapping> NewMappings() override;
+  std::vector<v1::Mapping> DroppedMappings() override;
+  Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request) override;
+  Result<uint64_t> KvPull(const v1::KvPull& pull,
+                          const std::vector<v1::PeerAddress>& peers) override;
+
+  // pool + mapped = total, and every page is owned by exactly the pieces that are held.
+  Status Audit();
+  std::span<std::byte> kv() const { return kv_; }
+  // Bytes of a verified granule, for tests and siblings; empty if not held.
+  std::span<const std::byte> Granule(uint32_t layer, uint32_t expert, uint32_t granule);
+
+ private:
+  // A piece in its place. `here[i]`: granule run.start + i is verified.
+  struct Piece {
+    layout::PlacedPiece place;
+    std::vector<uint64_t> hashes;
+    std::vector<bool> here;
+  };
+  struct Attempt {
+    uint64_t id = 0;
+    int32_t rank = -1;
+    bool committed = false;
+    layout::PartProof proof;
+    std::vector<Piece> incoming;
+    std::vector<uint32_t> dense_source;  // by part; empty: nothing to bring
+  };
+  explicit RankStore(Options options) : options_(std::move(options)), readers_(options_.opener) {}
+  Status Open();
+  const layout::GeometryView& geometry() const { return options_.checkpoint->geometry(); }
+  std::span<std::byte> BytesOf(const layout::PlacedPiece& place, uint32_t granule,
+                               uint32_t count) const;
+  std::span<std::byte> DenseBytes(size_t tensor) const;
+  std::vector<layout::PlacedPiece> PlacesLocked() const;
+  const Piece* FindLocked(uint32_t layer, uint32_t expert, layout::Run run) const;
+  Piece* IncomingLocked(uint32_t layer, uint32_t expert);
+  std::vector<v1::Mapping> ToProto(const std::vector<memory::BackedRange>& ranges) const;
+  void ReleaseLocked(const std::vector<layout::PlacedPiece>& places, bool dense);
+
+  // Parts of Stage; stage.cc.
+  Status CopyHeld(StageProgress* progress, std::stop_token stop);
+  Status ReadCheckpoint(const std::vector<layout::PartProof::Move>& moves,
+                        const std::vector<uint32_t>& dense_parts, StageProgress* progress,
+                        std::stop_token stop);
+  Status PullFrom(const v1::Header& header, const v1::PeerAddress& peer,
+                  const std::vector<layout::PartProof::Move>& moves,
+                  const std::vector<uint32_t>& dense_parts, StageProgress* progress,
+                  std::stop_token stop);
+  // The source's side of a pull within this process: copies what `token` grants.
+  Status CopyOut(const std::string& token, std::span<const mover::Target> targets,
+                 const std::function<void(uint64_t)>& done);
+  Status PullWithRetry(const v1::Header& header, const v1::PeerAddress& peer,
+                       const std::vector<layout::PartProof::Move>& moves,
+                       const std::vector<uint32_t>& dense_parts, StageProgress* progress,
+                       std::stop_token stop);
+  void MarkVerified(const layout::PartProof::Move& move, const std::vector<uint64_t>& hashes);
+  void MarkDense(uint32_t part, const std::vector<uint64_t>& hashes);
+  void WarmKv(const v1::Header& header, const std::vector<v1::PeerAddress>& peers);
+  Status CheckAllHere();
+
+  const Options options_;
+  std::unique_ptr<device::HostDevice> weights_, kv_device_, control_device_;
+  std::unique_ptr<device::Range> kv_range_, control_range_;
+  std::span<std::byte> kv_;
+  std::unique_ptr<memory::Banks> banks_;
+
+  std::mutex mu_;               // everything below
+  std::shared_mutex reading_;   // held shared while a sibling copies out, whole while pages go
+  std::vector<Piece> current_;  // of the layout in force
+  std::vector<Piece> old_;      // of the one before, until Retire
+  std::array<bool, kDenseParts> dense_here_{};
+  std::vector<uint64_t> dense_hashes_;
+  bool dense_backed_ = false;
+  std::optional<Attempt> attempt_;
+  std::mutex kv_mu_;  // readers_
+  mover::KvReaders readers_;
+};
+
+}  // namespace tangram::store

@@ -1,0 +1,187 @@
+// Takes the ranks of one pod through flips, one attempt at a time (docs/architecture.md,
+// section 4):
+//
+//   Idle -> Prepared -> Staging -> Staged -> Permitted -> Flipped -> Idle
+//              any of the first four -> Failed -> Abort -> Idle
+//
+// Prepare, Permit, Abort and Retire are answered when they are done and may be repeated
+// within their attempt; Stage begins and its progress is read from the status. A refusal
+// names what is current, and leaves everything as it was.
+//
+// Threads: every public function may be called from any thread. Driver calls exclude each
+// other; the engines' calls and the peers' do not wait for them.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "agent/gate/gate.h"
+#include "agent/layout/layout.h"
+#include "agent/transition/engines.h"
+#include "agent/transition/peers.h"
+#include "agent/transition/rank_memory.h"
+
+namespace tangram {
+
+class Executor {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  struct Options {
+    std::string world;
+    std::string pod;  // the pod's name: of its members, and in its certificate
+    std::string revision;
+    std::string config_json;                       // of the checkpoint, for engines
+    v1::PeerAddress address;                       // data, shared; `agent` comes by SetAddress
+    std::chrono::milliseconds abort_wait{10'000};  // for an engine that gave its word
+  };
+  struct Local {
+    v1::Member member;
+    RankMemory* memory = nullptr;  // outlives the executor
+  };
+
+  // Ranks are by device, from 0.
+  Executor(Options options, layout::GeometryView geometry, std::vector<Local> ranks,
+           Engines* engines, Peers* peers);
+  ~Executor();
+
+  // Where this agent's gRPC listens, host:port: known once it does.
+  void SetAddress(const std::string& agent);
+
+  // From the driver.
+  Status Prepare(const v1::PrepareRequest& request);
+  Status Stage(const v1::Header& header);
+  Status Permit(const v1::Header& header);
+  // kUnavailable: an engine gave its word and its outcome is not known yet; ask again.
+  Result<bool> Abort(const v1::Header& header, const std::string& reason);  // true: flipped
+  Status Retire(const v1::Header& header);
+  // `full`: with the layout and the inventories.
+  v1::StatusResponse GetStatus(bool full);
+  // Waits until something changed since `seen` (updated), at most `limit`.
+  bool WaitChange(uint64_t* seen, std::chrono::milliseconds limit);
+  // What a refusal tells: the world, the epoch, the highest attempt.
+  v1::Header Current();
+
+  // From other agents. `pod`: of the caller's certificate.
+  Result<v1::QueryResponse> Query(const v1::QueryRequest& request);
+  Status Word(const v1::WordRequest& request, const std::string& pod);
+  Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request);
+
+  // From the engine of a device.
+  struct Attachment {
+    v1::Attached message;
+    std::vector<int> fds;  // weights, kv, control
+  };
+  Result<Attachment> Attach(uint32_t device);
+  Status Flip(uint32_t device, const v1::EngineFlip& flip);
+  Result<uint64_t> KvPull(uint32_t device, const v1::KvPull& pull);
+  void EngineGone(uint32_t device);
+
+  // What has been done since the start; only grows.
+  struct Totals {
+    uint64_t local = 0, shared = 0, tcp = 0, checkpoint = 0, kv = 0;  // bytes of ended attempts
+    double prepare_seconds = 0, stage_seconds = 0, flip_seconds = 0;
+    std::map<std::string, uint64_t> outcomes;  // flipped, aborted, refused
+  };
+  Totals GetTotals();
+
+  // Tokens routed to each expert by this device's engine, [moe layers * experts].
+  std::vector<uint64_t> Counters(uint32_t device);
+
+ private:
+  // A local rank, and where it is.
+  struct Rank {
+    v1::Member member;
+    RankMemory* memory = nullptr;
+    AgentGate gate;
+    std::shared_ptr<const v1::Layout> layout;  // in force here; null: no member
+    int32_t rank = -1;                         // in it
+    uint64_t incarnation = 0;                  // of the engine that prepared the attempt
+  };
+  // What one rank does in an attempt.
+  struct Part {
+    v1::RankPart part;
+    int32_t target_rank = -1;
+    bool joining = false;
+    bool leaving = false;
+    bool flipped = false;
+    StageProgress progress;
+    std::atomic<uint64_t> kv_bytes{0};
+  };
+  struct Attempt {
+    v1::PrepareRequest request;
+    std::string request_hash;
+    uint64_t id = 0;
+    v1::FlipKind kind = v1::FLIP_KIND_UNSPECIFIED;
+    std::shared_ptr<const v1::Layout> target;
+    std::string target_hash;
+    v1::Phase phase = v1::PHASE_IDLE;
+    std::string error;
+    std::map<uint32_t, Part> parts;         // by device
+    std::map<uint32_t, std::string> words;  // FIRST: hash by rank
+    bool contributed = false;               // FIRST: my words are out
+    Clock::time_point begun, permitted;
+    double prepare_seconds = 0, stage_seconds = 0, flip_seconds = 0;
+    std::vector<v1::PeerAddress> peers() const {
+      return {request.peers().begin(), request.peers().end()};
+    }
+  };
+  using AttemptPtr = std::shared_ptr<Attempt>;
+
+  // prepare.cc
+  Status CheckPrepare(const v1::PrepareRequest& request);
+  Result<AttemptPtr> Build(const v1::PrepareRequest& request);
+  Status FindParts(Attempt* attempt);
+  Status CheckEngines(const Attempt& attempt);
+  Status PrepareEngines(Attempt* attempt, std::vector<uint32_t>* asked);
+  // executor.cc
+  Status CheckCurrent(const v1::Header& header, const char* call);
+  void RunStage(AttemptPtr attempt, std::stop_token stop);
+  Status StagePart(Attempt* attempt, uint32_t device, std::stop_token stop);
+  void Fail(Attempt* attempt, const std::string& error);
+  void Changed();
+  v1::Header HeaderOf(const Attempt& attempt) const;
+  uint64_t EpochLocked() const;
+  std::shared_ptr<const v1::Layout> LayoutLocked() const;
+  // end.cc
+  Status FlipLocked(Attempt* attempt, uint32_t device, bool by_agents);
+  bool AnyFlipped(const Attempt& attempt) const;
+  bool TryWithdraw(Attempt* attempt);
+  bool PeerBurned(const Attempt& attempt);
+  void CountLocked(const Attempt& attempt, const char* outcome);
+  void Release(const AttemptPtr& attempt, const std::string& reason);
+  // first.cc
+  void RunWords(AttemptPtr attempt, std::stop_token stop);
+  void FlipFirstLocked(Attempt* attempt);
+  // status.cc
+  void FillRank(uint32_t device, const EngineInfo& engine, bool full, v1::RankStatus* out);
+
+  const Options options_;
+  const layout::GeometryView geometry_;
+  Engines* const engines_;
+  Peers* const peers_;
+
+  std::mutex call_mu_;  // one driver call at a time; taken before mu_
+  mutable std::mutex mu_;
+  std::condition_variable changed_;
+  uint64_t version_ = 1;
+  std::vector<Rank> ranks_;
+  AttemptPtr attempt_;  // under way
+  AttemptPtr last_;     // the one before, for its record
+  uint64_t highest_ = 0;
+  v1::PeerAddress address_;
+  Totals totals_;
+  std::set<uint64_t> flipped_;              // attempts that did
+  std::vector<v1::PeerAddress> peers_now_;  // of the layout in force
+  std::jthread stager_, words_;
+};
+
+}  // namespace tangram

@@ -1,0 +1,67 @@
+// What the executor needs of one rank's memory. The one implementation for production is
+// StoreMemory (store_memory.h), over agent/store.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <stop_token>
+#include <vector>
+
+#include "agent/base/status.h"
+#include "tangram/v1/agent.pb.h"
+#include "tangram/v1/engine.pb.h"
+
+namespace tangram {
+
+// Bytes of one attempt, written while it stages, read at any time.
+struct StageProgress {
+  std::atomic<uint64_t> total{0}, done{0};
+  std::atomic<uint64_t> local{0}, shared{0}, tcp{0}, checkpoint{0};
+};
+
+struct MemoryFigures {
+  uint64_t total = 0, free = 0, mapped = 0;  // bytes of the pool; total = free + mapped at rest
+};
+
+// Descriptors that an engine maps, one per purpose; they stay the rank's.
+struct EngineRegions {
+  int weights_fd = -1, kv_fd = -1, control_fd = -1;
+  uint64_t dense_bytes = 0, kv_bytes = 0, control_bytes = 0;
+  uint32_t banks = 0;
+  std::vector<v1::DenseTensor> dense_tensors;
+  void* control = nullptr;  // the agent's own mapping of the control region
+};
+
+// Order of calls: Prepare, Stage, then Commit and Retire, or Abort. Stage blocks in its own
+// thread; OpenPull, KvPull and the getters may run beside everything.
+class RankMemory {
+ public:
+  virtual ~RankMemory() = default;
+
+  virtual EngineRegions Regions() = 0;
+  virtual MemoryFigures Memory() = 0;
+  virtual v1::Inventory Held() = 0;
+
+  // Proves the part, checks its peak against the pool, backs the pages. An error leaves nothing.
+  // rank = -1: leaves with this flip. kBadPlan, kNoMemory.
+  virtual Status Prepare(uint64_t attempt, const v1::Layout& target, int32_t rank,
+                         const v1::RankPart& part) = 0;
+  // Brings and verifies every piece of the part.
+  virtual Status Stage(const v1::Header& header, const std::vector<v1::PeerAddress>& peers,
+                       StageProgress* progress, std::stop_token stop) = 0;
+  virtual Status Commit() = 0;
+  virtual void Abort() = 0;
+  virtual Status Retire() = 0;
+
+  // Extents index the weights descriptor alone (fd_index is 0).
+  virtual std::vector<v1::Mapping> CurrentMappings() = 0;
+  virtual std::vector<v1::Mapping> NewMappings() = 0;      // of the attempt, after Prepare
+  virtual std::vector<v1::Mapping> DroppedMappings() = 0;  // by Retire, after Commit
+
+  virtual Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request) = 0;
+  // Moves KV of ranks of the layout before the flip into this rank's. Answers the bytes.
+  virtual Result<uint64_t> KvPull(const v1::KvPull& pull,
+                                  const std::vector<v1::PeerAddress>& peers) = 0;
+};
+
+}  // namespace tangram

@@ -1,0 +1,261 @@
+// What the executor tells: to the driver, to other agents, to an engine that attaches.
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "agent/transition/executor.h"
+
+namespace tangram {
+
+void Executor::FillRank(uint32_t device, const EngineInfo& engine, bool full, v1::RankStatus* out) {
+  const Rank& rank = ranks_[device];
+  out->set_device(device);
+  *out->mutable_member() = rank.member;
+  out->set_in_world(rank.rank >= 0);
+  if (rank.rank >= 0) out->set_rank(static_cast<uint32_t>(rank.rank));
+  const MemoryFigures memory = rank.memory->Memory();
+  out->set_memory_bytes(memory.total);
+  out->set_memory_free(memory.free);
+  out->set_memory_mapped(memory.mapped);
+  if (full) *out->mutable_inventory() = rank.memory->Held();
+
+  const GatePage& page = *rank.gate.page();
+  v1::EngineStatus& e = *out->mutable_engine();
+  e.set_attached(engine.attached);
+  if (engine.attached) {
+    e.set_incarnation(engine.incarnation);
+    e.set_endpoint(engine.endpoint);
+    e.set_frontend(engine.frontend);
+    e.set_even_shards_only(engine.capabilities.even_shards_only());
+    e.set_kv_block_tokens(engine.kv_block_tokens);
+    e.set_kv_pages(page.kv_pages.load(std::memory_order_relaxed));
+    e.set_kv_free_pages(page.kv_free_pages.load(std::memory_order_relaxed));
+    e.set_kv_reserved_tokens(page.kv_reserved_tokens.load(std::memory_order_relaxed));
+    e.set_running(page.running.load(std::memory_order_relaxed));
+    e.set_waiting(page.waiting.load(std::memory_order_relaxed));
+  }
+  const uint64_t steps = page.steps.load(std::memory_order_acquire);
+  e.set_steps(steps);
+
+  const AttemptPtr& attempt = attempt_ ? attempt_ : last_;
+  v1::TransitionStatus& t = *out->mutable_transition();
+  t.set_phase(v1::PHASE_IDLE);
+  if (!attempt) return;
+  const auto it = attempt->parts.find(device);
+  if (it == attempt->parts.end()) return;
+  const Part& part = it->second;
+  t.set_attempt(attempt->id);
+  t.set_phase(part.flipped && attempt->phase == v1::PHASE_PERMITTED ? v1::PHASE_FLIPPED
+                                                                    : attempt->phase);
+  t.set_target_epoch(attempt->target->epoch());
+  t.set_target_hash(attempt->target_hash);
+  const StageProgress& p = part.progress;
+  t.set_bytes_total(p.total);
+  t.set_bytes_done(p.done);
+  t.set_bytes_local(p.local);
+  t.set_bytes_shared(p.shared);
+  t.set_bytes_tcp(p.tcp);
+  t.set_bytes_checkpoint(p.checkpoint);
+  t.set_kv_bytes(part.kv_bytes);
+  if (part.flipped) t.set_steps_since_flip(steps);
+  t.set_error(attempt->error);
+  if (attempt->phase == v1::PHASE_PERMITTED && page.declined.load(std::memory_order_acquire) > 0) {
+    const size_t n = strnlen(page.decline_reason, sizeof page.decline_reason);
+    t.set_error(fmt::format("the engine declined {} times, last: {}", page.declined.load(),
+                            std::string_view(page.decline_reason, n)));
+  }
+  t.set_prepare_seconds(attempt->prepare_seconds);
+  t.set_stage_seconds(attempt->stage_seconds);
+  t.set_flip_seconds(attempt->flip_seconds);
+}
+
+v1::StatusResponse Executor::GetStatus(bool full) {
+  std::vector<EngineInfo> engines;
+  for (uint32_t device = 0; device < ranks_.size(); ++device) {
+    engines.push_back(engines_->Info(device));
+  }
+  const std::scoped_lock lock(mu_);
+  v1::StatusResponse out;
+  out.set_world(options_.world);
+  const auto layout = LayoutLocked();
+  if (layout) {
+    out.set_epoch(layout->epoch());
+    out.set_layout_hash(layout::HashOf(*layout));
+    if (full) *out.mutable_layout() = *layout;
+  }
+  bool even = false;
+  for (uint32_t device = 0; device < ranks_.size(); ++device) {
+    even |= engines[device].attached && engines[device].capabilities.even_shards_only();
+    FillRank(device, engines[device], full, out.add_ranks());
+  }
+  *out.mutable_address() = address_;
+  out.set_highest_attempt(highest_);
+  *out.mutable_geometry() = geometry_.proto();
+  out.mutable_geometry()->set_even_shards_only(even);
+  out.set_revision(options_.revision);
+  return out;
+}
+
+Result<v1::QueryResponse> Executor::Query(const v1::QueryRequest& request) {
+  const std::scoped_lock lock(mu_);
+  if (request.header().world() != options_.world) {
+    return Status{Code::kWrongWorld, fmt::format("this agent serves world '{}'", options_.world)};
+  }
+  v1::QueryResponse out;
+  const auto layout = LayoutLocked();
+  if (layout) {
+    out.set_epoch(layout->epoch());
+    out.set_layout_hash(layout::HashOf(*layout));
+  }
+  const uint64_t id = request.header().attempt();
+  out.set_flipped(flipped_.contains(id));
+  if (attempt_ && attempt_->id == id) {
+    out.set_phase(attempt_->phase);
+    bool contributed = attempt_->contributed;
+    for (const auto& [device, part] : attempt_->parts) {
+      const GateState state = ranks_[device].gate.state();
+      contributed |= state == GateState::kLatched || state == GateState::kFlipped;
+    }
+    out.set_contributed(contributed);
+  } else if (id <= highest_) {
+    out.set_phase(v1::PHASE_IDLE);  // over: flipped or burned
+    out.set_contributed(out.flipped());
+  }
+  return out;
+}
+
+Result<v1::OpenPullResponse> Executor::OpenPull(const v1::OpenPullRequest& request) {
+  RankMemory* memory = nullptr;
+  {
+    const std::scoped_lock lock(mu_);
+    if (request.header().world() != options_.world) {
+      return Status{Code::kWrongWorld, fmt::format("this agent serves world '{}'", options_.world)};
+    }
+    // A pull belongs to an attempt that is under way here: after its end (or before its
+    // beginning) nobody may read these pages.
+    if (!attempt_ || attempt_->id != request.header().attempt()) {
+      const bool later = request.header().attempt() > highest_;
+      return Status{later ? Code::kNotHeld : Code::kStaleAttempt,
+                    fmt::format("a pull of attempt {}; {}", request.header().attempt(),
+                                attempt_ ? fmt::format("attempt {} is under way", attempt_->id)
+                                         : fmt::format("none is under way, the highest seen is {}",
+                                                       highest_))};
+    }
+    for (const Rank& rank : ranks_) {
+      if (rank.member.id() == request.member()) memory = rank.memory;
+    }
+    if (memory == nullptr) {
+      return Status{Code::kBadPlan,
+                    fmt::format("member {} is not of this agent", request.member())};
+    }
+  }
+  return memory->OpenPull(request);
+}
+
+Result<Executor::Attachment> Executor::Attach(uint32_t device) {
+  const std::scoped_lock lock(mu_);
+  if (device >= ranks_.size()) {
+    return Status{Code::kInvalid, fmt::format("device {}: this pod has {}", device, ranks_.size())};
+  }
+  if (attempt_ && attempt_->phase != v1::PHASE_FLIPPED) {
+    return Status{Code::kWrongPhase, fmt::format("attempt {} is under way ({}); attach again in a "
+                                                 "moment",
+                                                 attempt_->id, v1::Phase_Name(attempt_->phase))};
+  }
+  Rank& rank = ranks_[device];
+  const EngineRegions regions = rank.memory->Regions();
+  Attachment out;
+  out.fds = {regions.weights_fd, regions.kv_fd, regions.control_fd};
+  v1::Attached& m = out.message;
+  m.set_world(options_.world);
+  *m.mutable_member() = rank.member;
+  *m.mutable_geometry() = geometry_.proto();
+  m.set_config_json(options_.config_json);
+  m.set_bank_pitch(geometry_.bank_pitch());
+  m.set_expert_pitch(geometry_.expert_pitch());
+  m.set_banks(regions.banks);
+  m.set_dense_bytes(regions.dense_bytes);
+  m.set_kv_bytes(regions.kv_bytes);
+  m.set_control_bytes(regions.control_bytes);
+  const auto whole = [&](v1::Extent* extent, uint32_t fd, uint64_t bytes) {
+    extent->set_fd_index(fd);
+    extent->set_length(layout::RoundUp(bytes, geometry_.page_bytes()));
+  };
+  whole(m.add_kv(), 1, regions.kv_bytes);
+  whole(m.add_control(), 2, regions.control_bytes);
+  for (const v1::DenseTensor& tensor : regions.dense_tensors) *m.add_dense_tensors() = tensor;
+  m.mutable_header()->set_world(options_.world);
+  if (rank.layout && rank.rank >= 0) {
+    m.mutable_header()->set_epoch(rank.layout->epoch());
+    *m.mutable_layout() = *rank.layout;
+    for (v1::Mapping& mapping : rank.memory->CurrentMappings()) {
+      *m.add_mappings() = std::move(mapping);
+    }
+    for (const v1::PeerAddress& peer : peers_now_) *m.add_peers() = peer;
+  }
+  return out;
+}
+
+Result<uint64_t> Executor::KvPull(uint32_t device, const v1::KvPull& pull) {
+  AttemptPtr attempt;
+  {
+    const std::scoped_lock lock(mu_);
+    TANGRAM_RETURN_IF_ERROR(CheckCurrent(pull.header(), "a KV pull"));
+    attempt = attempt_;
+    if (!attempt->parts.contains(device) || attempt->phase != v1::PHASE_PERMITTED) {
+      return Status{Code::kWrongPhase,
+                    fmt::format("a KV pull in {}", v1::Phase_Name(attempt->phase))};
+    }
+  }
+  const int n = pull.source_rank_size();
+  if (pull.source_offset_size() != n || pull.target_offset_size() != n || pull.length_size() != n) {
+    return Status{Code::kInvalid, "a KV pull whose columns differ in length"};
+  }
+  // Sources are ranks of the layout before the flip; the peers are named by the target's.
+  std::vector<v1::PeerAddress> peers;
+  {
+    const std::scoped_lock lock(mu_);
+    const auto base = LayoutLocked();
+    if (!base) return Status{Code::kWrongPhase, "a KV pull without a layout"};
+    for (v1::PeerAddress peer : attempt->peers()) {
+      const int32_t before = layout::RankOf(*base, peer.member());
+      if (before < 0) continue;
+      peer.set_rank(static_cast<uint32_t>(before));
+      peers.push_back(std::move(peer));
+    }
+  }
+  auto bytes = ranks_[device].memory->KvPull(pull, peers);
+  if (bytes.ok()) attempt->parts.at(device).kv_bytes += *bytes;
+  return bytes;
+}
+
+void Executor::CountLocked(const Attempt& attempt, const char* outcome) {
+  ++totals_.outcomes[outcome];
+  totals_.prepare_seconds += attempt.prepare_seconds;
+  totals_.stage_seconds += attempt.stage_seconds;
+  totals_.flip_seconds += attempt.flip_seconds;
+  for (const auto& [device, part] : attempt.parts) {
+    totals_.local += part.progress.local;
+    totals_.shared += part.progress.shared;
+    totals_.tcp += part.progress.tcp;
+    totals_.checkpoint += part.progress.checkpoint;
+    totals_.kv += part.kv_bytes;
+  }
+}
+
+Executor::Totals Executor::GetTotals() {
+  const std::scoped_lock lock(mu_);
+  return totals_;
+}
+
+std::vector<uint64_t> Executor::Counters(uint32_t device) {
+  GatePage* page = ranks_[device].gate.page();
+  // The agent's own numbers, not the page's: an engine may write anything there.
+  std::vector<uint64_t> out(uint64_t{geometry_.moe_layers()} * geometry_.experts());
+  for (size_t i = 0; i < out.size(); ++i) {
+    out[i] = GateCounters(page)[i].load(std::memory_order_relaxed);
+  }
+  return out;
+}
+
+}  // namespace tangram

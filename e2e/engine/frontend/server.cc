@@ -1,0 +1,93 @@
+#include "e2e/engine/frontend/server.h"
+
+#include <grpc/grpc_security_constants.h>
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <fstream>
+#include <sstream>
+
+#include "e2e/engine/frontend/session.h"
+
+namespace tangram::engine {
+namespace {
+
+Result<std::string> ReadFile(const std::string& what, const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file || text.str().empty()) {
+    return Status{Code::kInvalid, what + ": cannot read \"" + path + "\""};
+  }
+  return text.str();
+}
+
+}  // namespace
+
+class FrontendServer::Service final : public v1::Serve::CallbackService {
+ public:
+  Service(Hub* hub, Inbox* inbox) : hub_(hub), inbox_(inbox) {}
+
+  grpc::ServerBidiReactor<v1::ServeRequest, v1::ServeReply>* Session(
+      grpc::CallbackServerContext* context) override {
+    std::string peer;
+    for (const grpc::string_ref& uri :
+         context->auth_context()->FindPropertyValues(GRPC_PEER_SPIFFE_ID_PROPERTY_NAME)) {
+      peer.assign(uri.data(), uri.size());
+    }
+    std::lock_guard lock(mu_);
+    return engine::Session::Start(world_, std::move(peer), hub_, inbox_).get();
+  }
+  void SetWorld(const std::string& world) {
+    std::lock_guard lock(mu_);
+    world_ = world;
+  }
+
+ private:
+  Hub* hub_;
+  Inbox* inbox_;
+  std::mutex mu_;
+  std::string world_;
+};
+
+FrontendServer::FrontendServer() = default;
+FrontendServer::~FrontendServer() { Shutdown(); }
+
+Result<std::unique_ptr<FrontendServer>> FrontendServer::Start(const std::string& listen,
+                                                              const TlsFiles& tls, Hub* hub,
+                                                              Inbox* inbox) {
+  Result<std::string> ca = ReadFile("--tls-ca", tls.ca);
+  if (!ca.ok()) return ca.status();
+  Result<std::string> cert = ReadFile("--tls-cert", tls.cert);
+  if (!cert.ok()) return cert.status();
+  Result<std::string> key = ReadFile("--tls-key", tls.key);
+  if (!key.ok()) return key.status();
+  grpc::SslServerCredentialsOptions options(
+      GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  options.pem_root_certs = *ca;
+  options.pem_key_cert_pairs.push_back({*key, *cert});
+
+  std::unique_ptr<FrontendServer> out(new FrontendServer);
+  out->service_ = std::make_unique<Service>(hub, inbox);
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(listen, grpc::SslServerCredentials(options), &out->port_);
+  builder.RegisterService(out->service_.get());
+  // Two engines on one port would each get half of the sessions.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  out->server_ = builder.BuildAndStart();
+  if (out->server_ == nullptr || out->port_ == 0) {
+    return Status{Code::kInvalid, "cannot serve at " + listen + ": is the port in use?"};
+  }
+  return out;
+}
+
+void FrontendServer::SetWorldName(const std::string& world) { service_->SetWorld(world); }
+
+void FrontendServer::Shutdown() {
+  if (server_ == nullptr) return;
+  server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(2));
+  server_->Wait();
+  server_.reset();
+}
+
+}  // namespace tangram::engine

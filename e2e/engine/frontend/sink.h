@@ -1,0 +1,21 @@
+// Where the step thread leaves what gateways are to be told. Calls never block.
+#pragma once
+
+#include <string>
+
+#include "tangram/v1/serve.pb.h"
+
+namespace tangram::engine {
+
+class Sink {
+ public:
+  virtual ~Sink() = default;
+  // To the session of this gateway, now or when it has connected to this rank.
+  virtual void Emit(const std::string& gateway, v1::Token token) = 0;
+  virtual void Refuse(const std::string& gateway, v1::Refused refused) = 0;
+  // To all sessions; new ones get the last of each at once.
+  virtual void SetWorld(v1::World world) = 0;
+  virtual void SetLoad(v1::Load load) = 0;
+};
+
+}  // namespace tangram::engine

@@ -1,0 +1,151 @@
+// tangram-engine: the reference engine of one rank.
+#include <signal.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "e2e/engine/frontend/server.h"
+#include "e2e/engine/mesh/socket.h"
+#include "e2e/engine/step/engine.h"
+#include "e2e/engine/world/client_world.h"
+
+namespace tangram::engine {
+namespace {
+
+std::atomic<bool> stop_asked{false};
+
+struct Flags {
+  ClientWorld::Options world;
+  std::string token_file, mesh_listen = "127.0.0.1:0", serve_listen = "127.0.0.1:0";
+  std::string advertise, ready_file, log_level = "info";
+  bool log_json = false;
+  TlsFiles tls;
+  Engine::Options engine;
+};
+
+Result<std::string> ReadToken(const std::string& path) {
+  std::ifstream file(path);
+  std::string token;
+  if (!std::getline(file, token) || token.empty()) {
+    return Status{Code::kInvalid, "--token-file: cannot read a token from \"" + path + "\""};
+  }
+  return token;
+}
+
+// Written whole or not at all: a reader that sees the file sees all of it.
+Status WriteReady(const std::string& path, const nlohmann::json& content) {
+  if (path.empty()) return OkStatus();
+  const std::string part = path + ".part";
+  {
+    std::ofstream file(part);
+    file << content.dump() << "\n";
+    if (!file.flush()) return {Code::kInvalid, "--ready-file: cannot write \"" + part + "\""};
+  }
+  if (std::rename(part.c_str(), path.c_str()) != 0) {
+    return {Code::kInvalid, "--ready-file: cannot write \"" + path + "\""};
+  }
+  return OkStatus();
+}
+
+Status Serve(Flags flags) {
+  Result<std::string> token = ReadToken(flags.token_file);
+  if (!token.ok()) return token.status();
+  Result<HostPort> serve = ParseHostPort(flags.serve_listen);
+  if (!serve.ok()) return serve.status();
+  if (flags.advertise.empty()) flags.advertise = serve->host;
+
+  Inbox inbox;
+  Hub hub(&inbox);
+  Result<std::unique_ptr<Mesh>> mesh = Mesh::Listen(flags.mesh_listen);
+  if (!mesh.ok()) return mesh.status();
+  Result<std::unique_ptr<FrontendServer>> server =
+      FrontendServer::Start(flags.serve_listen, flags.tls, &hub, &inbox);
+  if (!server.ok()) return server.status();
+
+  flags.world.token = *token;
+  flags.world.mesh_endpoint = flags.advertise + ":" + std::to_string((*mesh)->port());
+  flags.world.frontend = flags.advertise + ":" + std::to_string((*server)->port());
+  flags.world.block_tokens = flags.engine.limits.block_tokens;
+  Result<std::unique_ptr<ClientWorld>> world = ClientWorld::Attach(flags.world);
+  if (!world.ok()) return world.status();
+  const tg_model& model = (*world)->model();
+  (*mesh)->SetSelf(model.world, model.member);
+  Result<std::unique_ptr<Engine>> engine =
+      Engine::Make(flags.engine, world->get(), mesh->get(), &inbox, &hub);
+  if (!engine.ok()) return engine.status();
+  (*server)->SetWorldName(model.world);
+  TANGRAM_RETURN_IF_ERROR(WriteReady(flags.ready_file, {{"world", model.world},
+                                                        {"member", model.member},
+                                                        {"mesh", flags.world.mesh_endpoint},
+                                                        {"frontend", flags.world.frontend},
+                                                        {"pid", getpid()}}));
+  spdlog::info("engine of {} in world {}: serving at {}, mesh at {}", model.member, model.world,
+               flags.world.frontend, flags.world.mesh_endpoint);
+  const Status status = (*engine)->Run(stop_asked);
+  (*server)->Shutdown();
+  return status;
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  SchedulerLimits& limits = flags.engine.limits;
+  uint64_t exchange_ms = static_cast<uint64_t>(flags.engine.exchange_timeout.count());
+  CLI::App app("The reference engine of one rank: attaches to its agent and serves.");
+  app.add_option("--agent-socket", flags.world.agent_socket, "UNIX socket of the agent")
+      ->required();
+  app.add_option("--token-file", flags.token_file, "File with the pod's engine token")->required();
+  app.add_option("--device", flags.world.device, "Which of the pod's ranks, from 0");
+  app.add_option("--mesh-listen", flags.mesh_listen, "host:port for other engines");
+  app.add_option("--serve-listen", flags.serve_listen, "host:port for gateways");
+  app.add_option("--advertise", flags.advertise, "Host that others reach this engine at");
+  app.add_option("--tls-ca", flags.tls.ca, "PEM of the CA")->required();
+  app.add_option("--tls-cert", flags.tls.cert, "PEM of this engine's certificate")->required();
+  app.add_option("--tls-key", flags.tls.key, "PEM of its key")->required();
+  app.add_option("--block-tokens", limits.block_tokens, "Positions of a KV block")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--max-batch-tokens", limits.max_batch_tokens, "Rows of a step (prefill budget)")
+      ->check(CLI::Range(1, 65536));
+  app.add_option("--max-running", limits.max_running, "Requests that run at once at this home")
+      ->check(CLI::Range(1, 65536));
+  app.add_option("--max-waiting", limits.max_waiting, "Requests that wait; beyond it: busy");
+  app.add_option("--max-model-len", limits.max_model_len, "Most tokens of prompt and answer");
+  app.add_option("--kv-headroom", limits.headroom, "Share of KV pages kept for flips")
+      ->check(CLI::Range(0.0, 0.9));
+  app.add_option("--exchange-timeout-ms", exchange_ms, "A peer silent for so long is gone")
+      ->check(CLI::Range(100, 3600000));
+  app.add_option("--ready-file", flags.ready_file, "JSON with the real endpoints, once attached");
+  app.add_option("--log-level", flags.log_level, "trace, debug, info, warn, error")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
+  app.add_flag("--log-json", flags.log_json, "One JSON object per line");
+  CLI11_PARSE(app, argc, argv);
+
+  flags.engine.exchange_timeout = std::chrono::milliseconds(exchange_ms);
+  spdlog::set_default_logger(spdlog::stderr_color_mt("engine"));
+  spdlog::set_level(spdlog::level::from_str(flags.log_level));
+  if (flags.log_json) {
+    spdlog::set_pattern(R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l","message":"%v"})",
+                        spdlog::pattern_time_type::utc);
+  }
+  struct sigaction action {};
+  action.sa_handler = [](int) { stop_asked.store(true); };
+  sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGINT, &action, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+
+  const Status status = Serve(std::move(flags));
+  if (status.ok()) return 0;
+  spdlog::error("{}", status.message());
+  return 1;
+}
+
+}  // namespace
+}  // namespace tangram::engine
+
+int main(int argc, char** argv) { return tangram::engine::Main(argc, argv); }

@@ -1,0 +1,289 @@
+#include "e2e/engine/mesh/mesh.h"
+
+#include <poll.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "e2e/engine/mesh/connection.h"
+#include "e2e/engine/mesh/socket.h"
+
+namespace tangram::engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kRetry = std::chrono::milliseconds(50);
+// Connections whose hello did not come yet; more than a world ever dials at once.
+constexpr size_t kMaxGreeting = 1024;
+
+std::string Text(uint64_t epoch, uint64_t step, uint64_t sequence) {
+  return "epoch " + std::to_string(epoch) + " step " + std::to_string(step) + " exchange " +
+         std::to_string(sequence);
+}
+
+}  // namespace
+
+Mesh::~Mesh() = default;
+
+Result<std::unique_ptr<Mesh>> Mesh::Listen(const std::string& host_port) {
+  std::unique_ptr<Mesh> mesh(new Mesh);
+  Result<UniqueFd> listener = ListenTcp(host_port, &mesh->port_);
+  if (!listener.ok()) return listener.status();
+  mesh->listener_ = std::move(*listener);
+  return mesh;
+}
+
+void Mesh::SetSelf(std::string world, std::string member) {
+  world_ = std::move(world);
+  self_ = std::move(member);
+}
+
+void Mesh::Want(std::span<const PeerAddress> peers) {
+  for (const PeerAddress& address : peers) {
+    if (address.member == self_) continue;
+    Peer& peer = peers_[address.member];
+    peer.endpoint = address.endpoint;
+    peer.wanted = true;
+  }
+}
+
+void Mesh::KeepOnly(const std::set<std::string>& members) {
+  std::erase_if(peers_, [&](const auto& item) { return !members.contains(item.first); });
+}
+
+bool Mesh::Connected(std::span<const std::string> members) const {
+  return Missing(members).empty();
+}
+
+std::string Mesh::Missing(std::span<const std::string> members) const {
+  std::string out;
+  for (const std::string& member : members) {
+    if (member == self_) continue;
+    const auto it = peers_.find(member);
+    if (it != peers_.end() && it->second.connection != nullptr &&
+        it->second.connection->state == Connection::State::kReady) {
+      continue;
+    }
+    if (!out.empty()) out += "; ";
+    out += member;
+    if (it != peers_.end()) out += " at " + it->second.endpoint + ": " + it->second.last_error;
+  }
+  return out;
+}
+
+Bytes Mesh::HelloTo(const std::string& member) const {
+  ByteWriter hello;
+  hello.PutString(world_);
+  hello.PutString(self_);
+  hello.PutString(member);
+  return hello.Take();
+}
+
+void Mesh::Accept() {
+  while (greeting_.size() < kMaxGreeting) {
+    UniqueFd fd = AcceptTcp(listener_.get());
+    if (!fd) return;
+    greeting_.push_back(std::make_unique<Connection>(std::move(fd), Connection::State::kAccepted));
+  }
+}
+
+void Mesh::Dial(const std::string& member, Peer& peer) {
+  peer.retry_at = Clock::now() + kRetry;
+  Result<UniqueFd> fd = DialTcp(peer.endpoint);
+  if (!fd.ok()) {
+    peer.last_error = fd.status().message();
+    return;
+  }
+  peer.connection = std::make_unique<Connection>(std::move(*fd), Connection::State::kDialled);
+  peer.connection->member = member;
+  peer.connection->SendOwned({.kind = FrameKind::kHello}, HelloTo(member));
+}
+
+Status Mesh::OnHello(Connection& connection, const Bytes& payload) {
+  ByteReader reader(payload);
+  const std::string world = reader.GetString(), from = reader.GetString(), to = reader.GetString();
+  if (!reader.done()) return {Code::kInvalid, "malformed hello"};
+  if (world != world_ || to != self_) {
+    return {Code::kWrongWorld, "hello from " + from + " of world " + world + " to " + to +
+                                   ", but here is " + self_ + " of world " + world_};
+  }
+  if (connection.state == Connection::State::kDialled && from != connection.member) {
+    return {Code::kWrongWorld, "dialled " + connection.member + ", found " + from};
+  }
+  if (connection.state == Connection::State::kAccepted && from >= self_) {
+    return {Code::kInvalid, from + " dialled " + self_ + "; the smaller id dials"};
+  }
+  connection.member = from;
+  return OkStatus();
+}
+
+bool Mesh::Drive(Connection& connection, short events) {
+  Status status;
+  if (events & (POLLOUT | POLLERR)) status = connection.Write();
+  if (status.ok() && !connection.frame && (events & (POLLIN | POLLHUP | POLLERR))) {
+    status = connection.Read();
+  }
+  if (status.ok() && connection.frame && connection.state != Connection::State::kReady) {
+    const Connection::Frame frame = std::move(*connection.frame);
+    connection.frame.reset();
+    const bool dialled = connection.state == Connection::State::kDialled;
+    const FrameKind expected = dialled ? FrameKind::kWelcome : FrameKind::kHello;
+    status = frame.header.kind == expected ? OnHello(connection, frame.payload)
+                                           : Status{Code::kInvalid, "no hello came first"};
+    if (status.ok()) {
+      connection.state = Connection::State::kReady;
+      if (!dialled) {
+        connection.SendOwned({.kind = FrameKind::kWelcome}, HelloTo(connection.member));
+        status = connection.Write();
+      }
+    }
+  }
+  if (status.ok()) return true;
+  if (auto it = peers_.find(connection.member); it != peers_.end()) {
+    it->second.last_error = status.message();
+  }
+  spdlog::debug("mesh: connection with {}: {}",
+                connection.member.empty() ? "a stranger" : connection.member, status.message());
+  return false;
+}
+
+void Mesh::Adopt(std::unique_ptr<Connection> connection) {
+  // A peer that prepares earlier than we do is let in; Want() will find it here.
+  const std::string member = connection->member;
+  Peer& peer = peers_[member];
+  peer.connection = std::move(connection);
+}
+
+void Mesh::Progress(int timeout_ms) {
+  const Clock::time_point now = Clock::now();
+  std::vector<pollfd> polls{{listener_.get(), POLLIN, 0}};
+  std::vector<Connection*> polled;
+  const auto add = [&](Connection* connection) {
+    short events = connection->frame ? 0 : POLLIN;
+    if (!connection->Flushed()) events |= POLLOUT;
+    // With nothing to ask for, poll() would still report a hang-up, again and again,
+    // although the frame that waits must be taken first.
+    polls.push_back({events == 0 ? -1 : connection->fd.get(), events, 0});
+    polled.push_back(connection);
+  };
+  for (auto& [member, peer] : peers_) {
+    if (!peer.connection && peer.wanted && self_ < member) {
+      if (now >= peer.retry_at) {
+        Dial(member, peer);
+      } else {
+        const auto wait =
+            std::chrono::duration_cast<std::chrono::milliseconds>(peer.retry_at - now).count() + 1;
+        timeout_ms = static_cast<int>(std::min<long long>(timeout_ms, wait));
+      }
+    }
+    if (peer.connection) add(peer.connection.get());
+  }
+  for (auto& connection : greeting_) add(connection.get());
+  if (poll(polls.data(), polls.size(), timeout_ms) <= 0) return;
+
+  std::set<Connection*> gone;
+  for (size_t i = 0; i < polled.size(); ++i) {
+    const short events = polls[i + 1].revents;
+    if (events != 0 && !Drive(*polled[i], events)) gone.insert(polled[i]);
+  }
+  for (auto& [member, peer] : peers_) {
+    if (peer.connection && gone.contains(peer.connection.get())) {
+      peer.connection.reset();
+      peer.retry_at = now + kRetry;
+    }
+  }
+  std::vector<std::unique_ptr<Connection>> still;
+  for (auto& connection : greeting_) {
+    if (gone.contains(connection.get())) continue;
+    if (connection->state == Connection::State::kReady) {
+      Adopt(std::move(connection));
+    } else {
+      still.push_back(std::move(connection));
+    }
+  }
+  greeting_ = std::move(still);
+  if (polls[0].revents != 0) Accept();
+}
+
+std::optional<Tag> Mesh::Waiting(const std::string& member) const {
+  const auto it = peers_.find(member);
+  if (it == peers_.end() || !it->second.connection || !it->second.connection->frame) {
+    return std::nullopt;
+  }
+  const FrameHeader& header = it->second.connection->frame->header;
+  return Tag{header.epoch, header.step, header.sequence};
+}
+
+Status Mesh::Exchange(const Tag& tag, std::span<const std::string> members,
+                      std::span<const Bytes* const> send, std::span<Bytes> recv,
+                      std::chrono::milliseconds timeout) {
+  const Clock::time_point deadline = Clock::now() + timeout;
+  const std::string name = Text(tag.epoch, tag.step, tag.sequence);
+  const auto find = [&](const std::string& member) -> Connection* {
+    const auto it = peers_.find(member);
+    if (it == peers_.end() || !it->second.connection ||
+        it->second.connection->state != Connection::State::kReady) {
+      return nullptr;
+    }
+    return it->second.connection.get();
+  };
+  const auto gone = [&](const std::string& member) {
+    const auto it = peers_.find(member);
+    return Status{Code::kUnavailable, name + ": no connection with " + member +
+                                          (it == peers_.end() ? "" : ": " + it->second.last_error)};
+  };
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (members[i] == self_) {
+      recv[i] = *send[i];
+      continue;
+    }
+    Connection* connection = find(members[i]);
+    if (connection == nullptr) return gone(members[i]);
+    if (!connection->Flushed()) {
+      // Only a welcome can be in the way, and it is tiny.
+      TANGRAM_RETURN_IF_ERROR(connection->Write());
+      if (!connection->Flushed()) return {Code::kInternal, name + ": a frame is still being sent"};
+    }
+    FrameHeader header;
+    header.epoch = tag.epoch;
+    header.step = tag.step;
+    header.sequence = tag.sequence;
+    connection->Send(header, send[i]->data(), send[i]->size());
+    (void)Drive(*connection, POLLOUT | POLLIN);  // an error shows again in the loop
+  }
+
+  // A peer that is through with us may leave at once: what is done is not looked at again.
+  std::vector<bool> received(members.size(), false), done(members.size(), false);
+  while (true) {
+    std::string waiting;
+    for (size_t i = 0; i < members.size(); ++i) {
+      if (members[i] == self_ || done[i]) continue;
+      Connection* connection = find(members[i]);
+      if (connection == nullptr) return gone(members[i]);
+      if (!received[i] && connection->frame) {
+        const FrameHeader& header = connection->frame->header;
+        if (header.kind != FrameKind::kData ||
+            Tag{header.epoch, header.step, header.sequence} != tag) {
+          return {Code::kInternal, name + ": " + members[i] + " is in " +
+                                       Text(header.epoch, header.step, header.sequence)};
+        }
+        recv[i] = std::move(connection->frame->payload);
+        connection->frame.reset();
+        received[i] = true;
+      }
+      done[i] = received[i] && connection->Flushed();
+      if (!done[i]) waiting += " " + members[i];
+    }
+    if (waiting.empty()) return OkStatus();
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    if (left <= 0) {
+      return {Code::kUnavailable, name + ": nothing from" + waiting + " for " +
+                                      std::to_string(timeout.count()) + " ms"};
+    }
+    Progress(static_cast<int>(std::min<long long>(left, 1000)));
+  }
+}
+
+}  // namespace tangram::engine

@@ -1,0 +1,150 @@
+// Nothing about how work is cut may change a bit.
+#include "e2e/engine/model/oracle.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "e2e/engine/model/test_checkpoint.h"
+
+namespace tangram::model {
+namespace {
+
+class Bits : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    const auto dir = TestCheckpoint(GetParam());
+    ASSERT_TRUE(dir.ok()) << dir.status().message();
+    auto checkpoint = Checkpoint::Open(*dir, TestGranuleRows(GetParam()));
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+    checkpoint_ = std::move(*checkpoint);
+    auto oracle = Oracle::Create(*checkpoint_);
+    ASSERT_TRUE(oracle.ok()) << oracle.status().message();
+    oracle_ = std::move(*oracle);
+    std::mt19937 rng(5);
+    for (uint32_t length : {1u, 17u, 70u, 131u}) {
+      OracleRequest r;
+      for (uint32_t i = 0; i < length; ++i) r.prompt.push_back(rng() % 256);
+      r.max_tokens = 8;
+      r.sampling.temperature = length % 2 ? 0.8f : 0.0f;
+      r.sampling.top_p = 0.9f;
+      r.sampling.seed = length;
+      requests_.push_back(r);
+    }
+    for (const OracleRequest& r : requests_) plain_.push_back(Run({&r, 1}, {})[0]);
+  }
+
+  std::vector<Generated> Run(std::span<const OracleRequest> requests,
+                             const OracleOptions& options) {
+    auto result = oracle_.Run(requests, options);
+    EXPECT_TRUE(result.ok()) << result.status().message();
+    return result.ok() ? *result : std::vector<Generated>(requests.size());
+  }
+  void ExpectPlain(const OracleOptions& options) {
+    const auto all = Run(requests_, options);
+    for (size_t i = 0; i < all.size(); ++i) {
+      EXPECT_EQ(all[i].tokens, plain_[i].tokens) << i;
+      EXPECT_EQ(all[i].hashes, plain_[i].hashes) << i;
+    }
+  }
+
+  std::unique_ptr<Checkpoint> checkpoint_;
+  Oracle oracle_;
+  std::vector<OracleRequest> requests_;
+  std::vector<Generated> plain_;  // each request alone, prompt at once
+};
+
+TEST_P(Bits, RequestsDiffer) {
+  for (size_t i = 1; i < plain_.size(); ++i) EXPECT_NE(plain_[i].hashes, plain_[0].hashes);
+  for (const Generated& g : plain_) EXPECT_EQ(g.hashes.size(), 8u);
+}
+
+TEST_P(Bits, PrefillChunksAndBatchesChangeNothing) {
+  for (uint32_t chunk : {0u, 1u, 3u, 7u, 64u}) {
+    OracleOptions options;
+    options.prefill_chunk = chunk;
+    SCOPED_TRACE(chunk);
+    ExpectPlain(options);
+  }
+}
+
+TEST_P(Bits, PrefillEqualsDecode) {
+  // The generated tokens as a prompt give the hash that decoding gave at the end.
+  const OracleRequest& r = requests_[2];
+  OracleRequest again{r.prompt, 1, {}, {}};
+  again.prompt.insert(again.prompt.end(), plain_[2].tokens.begin(), plain_[2].tokens.end() - 1);
+  EXPECT_EQ(Run({&again, 1}, {})[0].hashes[0], plain_[2].hashes.back());
+}
+
+TEST_P(Bits, BlockSizeChangesNothing) {
+  for (uint32_t tokens : {1u, 5u, 128u}) {
+    OracleOptions options;
+    options.block_tokens = tokens;
+    SCOPED_TRACE(tokens);
+    ExpectPlain(options);
+  }
+}
+
+TEST_P(Bits, HeadAndGranuleSplitsInAnyOrderChangeNothing) {
+  std::mt19937 rng(11);
+  const uint32_t heads = checkpoint_->config().query_heads, granules = checkpoint_->granules();
+  auto cuts = [&rng](uint32_t size, uint32_t parts) {
+    std::vector<uint32_t> out = {0, size};
+    while (out.size() <= parts) out.push_back(rng() % (size + 1));  // empty parts too
+    std::sort(out.begin(), out.end());
+    return out;
+  };
+  for (int i = 0; i < 6; ++i) {
+    OracleOptions options;
+    options.head_bounds = cuts(heads, 1 + i);
+    options.granule_bounds = cuts(granules, 6 - i);
+    options.reverse = i % 2;
+    options.prefill_chunk = i * 5;
+    SCOPED_TRACE(i);
+    ExpectPlain(options);
+  }
+  OracleOptions one_by_one;
+  for (uint32_t h = 0; h <= heads; ++h) one_by_one.head_bounds.push_back(h);
+  for (uint32_t g = 0; g <= granules; ++g) one_by_one.granule_bounds.push_back(g);
+  one_by_one.reverse = true;
+  ExpectPlain(one_by_one);
+}
+
+TEST_P(Bits, ADamagedByteChangesTheHash) {
+  // One bit of one expert of the last layer: the hashes are a proof of the bytes.
+  const auto& config = checkpoint_->config();
+  uint32_t last = config.layers - 1;
+  while (!config.moe_layer[last]) --last;
+  bool changed = false;
+  for (uint32_t e = 0; e < config.experts && !changed; ++e) {
+    auto* byte = static_cast<unsigned char*>(
+        const_cast<void*>(checkpoint_->Run(last, e, 0, 1).data));  // memory of this test
+    byte[1] ^= 1;
+    changed = Run(requests_, {})[2].hashes != plain_[2].hashes;
+    byte[1] ^= 1;
+  }
+  EXPECT_TRUE(changed);
+  ExpectPlain({});
+}
+
+TEST(Oracle, StopTokenEndsGeneration) {
+  const auto dir = TestCheckpoint("tiny");
+  ASSERT_TRUE(dir.ok()) << dir.status().message();
+  auto checkpoint = Checkpoint::Open(*dir, 8);
+  ASSERT_TRUE(checkpoint.ok());
+  auto oracle = Oracle::Create(**checkpoint);
+  ASSERT_TRUE(oracle.ok());
+  OracleRequest r{{1, 2, 3, 4, 5, 6, 7, 8}, 12, {}, {}};
+  const auto free = oracle->Run({&r, 1}, {});
+  ASSERT_TRUE(free.ok());
+  r.stop_tokens = {(*free)[0].tokens[3]};
+  const auto stopped = oracle->Run({&r, 1}, {});
+  ASSERT_TRUE(stopped.ok());
+  EXPECT_LE((*stopped)[0].tokens.size(), 4u);
+  EXPECT_EQ((*stopped)[0].tokens.back(), r.stop_tokens[0]);
+}
+
+INSTANTIATE_TEST_SUITE_P(Presets, Bits, testing::Values("tiny", "odd"));
+
+}  // namespace
+}  // namespace tangram::model

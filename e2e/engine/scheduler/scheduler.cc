@@ -1,0 +1,274 @@
+#include "e2e/engine/scheduler/scheduler.h"
+
+#include <cmath>
+
+namespace tangram::engine {
+namespace {
+
+constexpr size_t kMaxIdBytes = 256;
+
+v1::Refused Refuse(const std::string& request, v1::Refused::Code code, std::string message) {
+  v1::Refused out;
+  out.set_request(request);
+  out.set_code(code);
+  out.set_message(std::move(message));
+  return out;
+}
+
+// Empty when the request makes sense by itself.
+std::string WhatIsWrong(const v1::Submit& submit, const SchedulerLimits& limits) {
+  if (submit.request().empty() || submit.request().size() > kMaxIdBytes) {
+    return "request: an id of " + std::to_string(submit.request().size()) + " bytes; 1 to " +
+           std::to_string(kMaxIdBytes) + " are taken";
+  }
+  if (submit.prompt_size() == 0) return "prompt: it is empty";
+  if (submit.max_tokens() == 0) return "max_tokens: it is 0";
+  const uint64_t total = uint64_t{submit.max_tokens()} + submit.prompt_size();
+  if (total > limits.max_model_len) {
+    return "prompt (" + std::to_string(submit.prompt_size()) + ") and max_tokens (" +
+           std::to_string(submit.max_tokens()) + ") together are " + std::to_string(total) +
+           ", this model takes " + std::to_string(limits.max_model_len);
+  }
+  for (int i = 0; i < submit.prompt_size(); ++i) {
+    if (submit.prompt(i) >= limits.vocabulary) {
+      return "prompt: token " + std::to_string(submit.prompt(i)) + " at position " +
+             std::to_string(i) + ", the vocabulary has " + std::to_string(limits.vocabulary);
+    }
+  }
+  if (!std::isfinite(submit.temperature()) || submit.temperature() < 0) {
+    return "temperature: it must be 0 or more";
+  }
+  if (!(submit.top_p() >= 0 && submit.top_p() <= 1)) return "top_p: it must be within 0 and 1";
+  return "";
+}
+
+}  // namespace
+
+void Scheduler::SetLayout(const HeldMap* held, uint32_t rank) {
+  held_ = held;
+  rank_ = rank;
+  figures_.clear();
+  blocked_ = false;
+}
+
+std::optional<v1::Refused> Scheduler::Submit(const std::string& gateway, v1::Submit submit,
+                                             uint64_t arrival) {
+  const std::string id = submit.request();
+  if (!accepts()) {
+    return Refuse(id, v1::Refused::CODE_NOT_READY,
+                  held_ == nullptr ? "this rank has no layout yet"
+                                   : "this rank is in no attention group: try another rank");
+  }
+  if (std::string wrong = WhatIsWrong(submit, limits_); !wrong.empty()) {
+    return Refuse(id, v1::Refused::CODE_INVALID, std::move(wrong));
+  }
+  if (Knows(id)) return Refuse(id, v1::Refused::CODE_INVALID, "request: " + id + " runs already");
+  if (waiting_.size() >= limits_.max_waiting) {
+    return Refuse(id, v1::Refused::CODE_BUSY,
+                  std::to_string(waiting_.size()) + " requests wait already: try again later");
+  }
+  Sequence sequence;
+  sequence.submit = std::move(submit);
+  sequence.gateway = gateway;
+  sequence.tokens.assign(sequence.submit.prompt().begin(), sequence.submit.prompt().end());
+  sequence.arrival = arrival;
+  const uint32_t blocks = sequence.FutureBlocks(limits_.block_tokens);
+  if (!figures_.empty() && !Fits(blocks, 1 - limits_.headroom, true)) {
+    return Refuse(id, v1::Refused::CODE_INVALID,
+                  "its " + std::to_string(sequence.reserved_tokens()) + " tokens are " +
+                      std::to_string(blocks) + " KV blocks, more than a rank of this layout has " +
+                      "room for even when nothing else runs: lower max_tokens");
+  }
+  waiting_.push_back(std::move(sequence));
+  by_id_[id] = {&waiting_, std::prev(waiting_.end())};
+  return std::nullopt;
+}
+
+void Scheduler::Forget(const std::string& request) {
+  const auto it = by_id_.find(request);
+  const Place place = it->second;
+  by_id_.erase(it);
+  for (const uint32_t block : place.at->blocks) blocks_.Unref(block);
+  place.list->erase(place.at);
+}
+
+bool Scheduler::Cancel(const std::string& request) {
+  if (!Knows(request)) return false;
+  Forget(request);
+  return true;
+}
+
+bool Scheduler::Fits(uint32_t blocks, double share, bool alone) const {
+  for (uint32_t r = 0; r < held_->ranks(); ++r) {
+    const uint64_t mine = held_->PagesPerBlock(rank_, r);
+    if (mine == 0) continue;
+    uint64_t pages = mine * (blocks + (alone ? 0 : ReservedBlocks()));
+    for (uint32_t h = 0; !alone && h < held_->ranks(); ++h) {
+      if (h != rank_) pages += uint64_t{held_->PagesPerBlock(h, r)} * figures_[h].reserved_blocks;
+    }
+    if (static_cast<double>(pages) > figures_[r].total_pages * share) return false;
+  }
+  return true;
+}
+
+bool Scheduler::SharesRanks() const {
+  for (uint32_t r = 0; r < held_->ranks(); ++r) {
+    if (held_->PagesPerBlock(rank_, r) == 0) continue;
+    for (uint32_t h = 0; h < held_->ranks(); ++h) {
+      if (h != rank_ && held_->PagesPerBlock(h, r) > 0) return true;
+    }
+  }
+  return false;
+}
+
+std::vector<uint32_t> Scheduler::SharedPrefix(const Sequence& sequence) const {
+  std::vector<uint32_t> out;
+  uint32_t parent = HomeBlocks::kRoot;
+  // The last position of the prompt is always computed: its logits are needed.
+  const uint32_t most = (sequence.prompt_tokens() - 1) / limits_.block_tokens;
+  for (uint32_t b = 0; b < most; ++b) {
+    const std::optional<uint32_t> block = blocks_.Find(
+        parent,
+        std::span(sequence.tokens).subspan(size_t{b} * limits_.block_tokens, limits_.block_tokens));
+    if (!block) break;
+    out.push_back(*block);
+    parent = *block;
+  }
+  return out;
+}
+
+uint32_t Scheduler::ReservedBlocks() const {
+  uint32_t out = blocks_.live();
+  for (const Sequence& sequence : running_) out += sequence.FutureBlocks(limits_.block_tokens);
+  return out;
+}
+
+uint64_t Scheduler::reserved_tokens() const {
+  return uint64_t{ReservedBlocks()} * limits_.block_tokens;
+}
+
+void Scheduler::Admit(uint64_t step) {
+  blocked_ = false;
+  if (!accepts() || figures_.size() != held_->ranks()) return;
+  const bool shares = SharesRanks();
+  // Figures are one step old: only one home of those that share ranks may use the room.
+  const bool my_turn = !shares || step % held_->ranks() == rank_;
+  while (!waiting_.empty() && running_.size() < limits_.max_running) {
+    Sequence& head = waiting_.front();
+    const std::vector<uint32_t> shared = SharedPrefix(head);
+    const uint32_t need =
+        head.FutureBlocks(limits_.block_tokens) - static_cast<uint32_t>(shared.size());
+    if (!Fits(need, 1, true)) {
+      refused_.push_back(
+          {head.gateway,
+           Refuse(head.id(), v1::Refused::CODE_BUSY,
+                  "the layout changed while it waited, and it needs more KV than this one has")});
+      Forget(head.id());
+      continue;
+    }
+    // A request larger than the share is let in when it is alone.
+    if (!Fits(need, 1 - limits_.headroom, false) &&
+        (Fits(need, 1 - limits_.headroom, true) || !Fits(need, 1, false))) {
+      blocked_ = true;
+      return;
+    }
+    if (!my_turn) return;
+    for (uint32_t h = 0; shares && h < figures_.size(); ++h) {
+      if (h != rank_ && figures_[h].blocked_since < head.arrival) return;
+    }
+    for (const uint32_t block : shared) blocks_.Ref(block);
+    head.blocks = shared;
+    head.computed = static_cast<uint32_t>(shared.size()) * limits_.block_tokens;
+    running_.splice(running_.end(), waiting_, waiting_.begin());
+    by_id_[running_.back().id()].list = &running_;
+  }
+}
+
+std::vector<Chunk> Scheduler::Next(uint64_t step) {
+  Admit(step);
+  std::vector<Chunk> out;
+  for (Sequence& sequence : running_) {
+    if (sequence.computed + 1 == sequence.tokens.size()) {
+      out.push_back({&sequence, sequence.computed, 1});
+    }
+  }
+  const uint32_t decodes = static_cast<uint32_t>(out.size());
+  // Decodes never push prefill aside for good.
+  const uint32_t least = std::max(1u, limits_.max_batch_tokens / 4);
+  uint32_t left =
+      limits_.max_batch_tokens > decodes + least ? limits_.max_batch_tokens - decodes : least;
+  for (Sequence& sequence : running_) {
+    const uint32_t missing = static_cast<uint32_t>(sequence.tokens.size()) - sequence.computed;
+    if (missing <= 1 || left == 0) continue;
+    const uint32_t count = std::min(missing, left);
+    out.push_back({&sequence, sequence.computed, count});
+    left -= count;
+  }
+  for (const Chunk& chunk : out) {
+    Sequence& sequence = *chunk.sequence;
+    const uint32_t blocks = sequence.BlocksFor(chunk.start + chunk.count, limits_.block_tokens);
+    while (sequence.blocks.size() < blocks) sequence.blocks.push_back(blocks_.Allocate());
+  }
+  return out;
+}
+
+HomeFigures Scheduler::Figures() const {
+  HomeFigures out;
+  out.reserved_blocks = ReservedBlocks();
+  out.running = static_cast<uint32_t>(running_.size());
+  out.waiting = static_cast<uint32_t>(waiting_.size());
+  if (blocked_ && !waiting_.empty()) out.blocked_since = waiting_.front().arrival;
+  return out;
+}
+
+void Scheduler::Computed(const Chunk& chunk) {
+  Sequence& sequence = *chunk.sequence;
+  sequence.computed = chunk.start + chunk.count;
+  const uint32_t size = limits_.block_tokens;
+  for (uint32_t b = chunk.start / size; b < sequence.computed / size; ++b) {
+    blocks_.Publish(sequence.blocks[b], b == 0 ? HomeBlocks::kRoot : sequence.blocks[b - 1],
+                    std::span(sequence.tokens).subspan(size_t{b} * size, size));
+  }
+}
+
+v1::Finish Scheduler::Append(Sequence* sequence, uint32_t token) {
+  sequence->tokens.push_back(token);
+  v1::Finish finish = v1::FINISH_UNSPECIFIED;
+  const auto& stops = sequence->submit.stop_tokens();
+  if (std::find(stops.begin(), stops.end(), token) != stops.end()) {
+    finish = v1::FINISH_STOP;
+  } else if (sequence->tokens.size() >= sequence->reserved_tokens()) {
+    finish = v1::FINISH_LENGTH;
+  }
+  if (finish != v1::FINISH_UNSPECIFIED) Forget(std::string(sequence->id()));
+  return finish;
+}
+
+std::vector<const Sequence*> Scheduler::All(size_t* running) const {
+  std::vector<const Sequence*> out;
+  for (const Sequence& sequence : running_) out.push_back(&sequence);
+  *running = out.size();
+  for (const Sequence& sequence : waiting_) out.push_back(&sequence);
+  return out;
+}
+
+void Scheduler::Replace(std::vector<Sequence> running, std::vector<Sequence> waiting,
+                        uint32_t next_block) {
+  running_.clear();
+  waiting_.clear();
+  by_id_.clear();
+  blocks_ = HomeBlocks(next_block);
+  for (Sequence& sequence : running) {
+    running_.push_back(std::move(sequence));
+    Sequence& here = running_.back();
+    by_id_[here.id()] = {&running_, std::prev(running_.end())};
+    for (const uint32_t block : here.blocks) blocks_.Ref(block);
+    Computed({&here, 0, here.computed});
+  }
+  for (Sequence& sequence : waiting) {
+    waiting_.push_back(std::move(sequence));
+    by_id_[waiting_.back().id()] = {&waiting_, std::prev(waiting_.end())};
+  }
+}
+
+}  // namespace tangram::engine

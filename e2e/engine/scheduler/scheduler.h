@@ -1,0 +1,130 @@
+// Continuous batching at one home: who runs, and which positions of whom this step computes.
+//
+// Admission is FIFO and reserves the worst case (prompt + max_tokens) on every rank of the
+// home's groups, so that a running request is never preempted. Homes share those ranks;
+// they take turns by step, on figures that all of them exchanged, so two never give away
+// the same pages. Blocks of a full prefix that a live request has computed are shared.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "e2e/engine/kv/held_map.h"
+#include "e2e/engine/kv/home_blocks.h"
+#include "e2e/engine/scheduler/sequence.h"
+
+namespace tangram::engine {
+
+struct SchedulerLimits {
+  uint32_t block_tokens = 16;
+  uint32_t max_batch_tokens = 64;  // rows of a step: decodes always, prefill what is left
+  uint32_t max_running = 64;
+  uint32_t max_waiting = 1024;
+  uint32_t max_model_len = 2048;  // prompt + max_tokens
+  uint32_t vocabulary = 0;
+  // Share of a rank's pages that admission leaves alone, for the new pages that a flip needs
+  // beside the old ones.
+  double headroom = 0.25;
+};
+
+// What a home tells the others in every step's control exchange.
+struct HomeFigures {
+  static constexpr uint64_t kNotBlocked = ~0ull;
+
+  uint32_t total_pages = 0;
+  uint32_t free_pages = 0;
+  uint32_t reserved_blocks = 0;  // unique live blocks and what running requests may ask for
+  uint32_t running = 0;
+  uint32_t waiting = 0;
+  uint32_t padding = 0;
+  uint64_t blocked_since = kNotBlocked;  // arrival of the head of the queue when it did not fit
+};
+
+// Positions [start, start + count) of a sequence. The last one yields a token when it is the
+// last position that is known.
+struct Chunk {
+  Sequence* sequence = nullptr;
+  uint32_t start = 0;
+  uint32_t count = 0;
+  bool Samples() const { return start + count == sequence->tokens.size(); }
+};
+
+struct Refusal {
+  std::string gateway;
+  v1::Refused refused;
+};
+
+class Scheduler {
+ public:
+  explicit Scheduler(SchedulerLimits limits) : limits_(limits) {}
+
+  // A new layout, or the first. Figures of the homes are unknown until the next exchange.
+  void SetLayout(const HeldMap* held, uint32_t rank);
+  // False: this rank is the home of no request.
+  bool accepts() const { return held_ != nullptr && held_->Accepts(rank_); }
+
+  // nullopt: queued. Otherwise why not.
+  std::optional<v1::Refused> Submit(const std::string& gateway, v1::Submit submit,
+                                    uint64_t arrival);
+  // Frees all that the request has; false when it is not here.
+  bool Cancel(const std::string& request);
+  bool Knows(const std::string& request) const { return by_id_.contains(request); }
+
+  // Admits when it is this home's turn, then picks the step's chunks and gives them blocks.
+  // A batch that is not computed after all (a flip) may simply be forgotten.
+  std::vector<Chunk> Next(uint64_t step);
+  HomeFigures Figures() const;
+  void SetFigures(std::vector<HomeFigures> figures) { figures_ = std::move(figures); }
+
+  // The chunk's KV is written: full blocks become sharable.
+  void Computed(const Chunk& chunk);
+  // Adds a token; what it means for the request. A finished one is gone afterwards.
+  v1::Finish Append(Sequence* sequence, uint32_t token);
+
+  // Queued requests that no longer fit even alone, since the layout changed.
+  std::vector<Refusal> TakeRefused() { return std::exchange(refused_, {}); }
+  std::vector<uint32_t> TakeFreed() { return blocks_.TakeFreed(); }
+  size_t running() const { return running_.size(); }
+  size_t waiting() const { return waiting_.size(); }
+  uint64_t reserved_tokens() const;
+
+  // For a flip: all requests, running first (in order), then waiting.
+  std::vector<const Sequence*> All(size_t* running) const;
+  // Replaces everything by what the plan gave this home. Blocks ids from `next_block` are new.
+  void Replace(std::vector<Sequence> running, std::vector<Sequence> waiting, uint32_t next_block);
+
+ private:
+  using List = std::list<Sequence>;
+
+  struct Place {
+    List* list = nullptr;
+    List::iterator at;
+  };
+
+  // `share`: of every rank's pages, what may be reserved; `alone`: as if nothing else ran.
+  bool Fits(uint32_t blocks, double share, bool alone) const;
+  // Do other homes take pages on ranks that this home takes pages on?
+  bool SharesRanks() const;
+  void Admit(uint64_t step);
+  std::vector<uint32_t> SharedPrefix(const Sequence& sequence) const;
+  uint32_t ReservedBlocks() const;
+  void Forget(const std::string& request);
+
+  SchedulerLimits limits_;
+  const HeldMap* held_ = nullptr;
+  uint32_t rank_ = 0;
+  std::vector<HomeFigures> figures_;  // [ranks], of the last exchange; empty: unknown
+  HomeBlocks blocks_;
+  List running_, waiting_;
+  std::map<std::string, Place> by_id_;
+  std::vector<Refusal> refused_;
+  bool blocked_ = false;  // the head of the queue did not fit
+};
+
+}  // namespace tangram::engine

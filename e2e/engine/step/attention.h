@@ -1,0 +1,14 @@
+// The attention stage of a layer: rows go to the ranks that share the heads, int64 partials
+// come back to the home.
+#pragma once
+
+#include <span>
+
+#include "e2e/engine/step/context.h"
+
+namespace tangram::engine {
+
+// x [rows of this home, H] += attention of layer `layer`.
+Status AttentionStage(StepContext& context, uint32_t layer, std::span<float> x);
+
+}  // namespace tangram::engine

@@ -1,0 +1,39 @@
+#include "e2e/engine/step/control.h"
+
+namespace tangram::engine {
+
+Bytes Control::Encode() const {
+  ByteWriter writer;
+  writer.Put(word);
+  writer.Put<uint8_t>(pending ? 1 : 0);
+  writer.Put(figures);
+  writer.PutVector(freed);
+  writer.Put<uint32_t>(static_cast<uint32_t>(batch.items.size()));
+  for (const BatchItem& item : batch.items) {
+    writer.Put(item.start);
+    writer.Put(item.count);
+    writer.PutVector(item.blocks);
+  }
+  return writer.Take();
+}
+
+Result<Control> Control::Decode(const Bytes& bytes) {
+  ByteReader reader(bytes);
+  Control out;
+  out.word = reader.Get<tg_word>();
+  out.pending = reader.Get<uint8_t>() != 0;
+  out.figures = reader.Get<HomeFigures>();
+  out.freed = reader.GetVector<uint32_t>();
+  const uint32_t items = reader.Get<uint32_t>();
+  for (uint32_t i = 0; i < items && reader.ok(); ++i) {
+    BatchItem item;
+    item.start = reader.Get<uint32_t>();
+    item.count = reader.Get<uint32_t>();
+    item.blocks = reader.GetVector<uint32_t>();
+    out.batch.items.push_back(std::move(item));
+  }
+  if (!reader.done()) return Status{Code::kInternal, "malformed control message"};
+  return out;
+}
+
+}  // namespace tangram::engine

@@ -1,0 +1,316 @@
+#include "e2e/engine/step/engine.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "e2e/engine/model/sampler.h"
+#include "e2e/engine/step/attention.h"
+
+namespace tangram::engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kLoadPeriod = std::chrono::milliseconds(250);
+constexpr int kOutsideWaitMs = 5;
+constexpr size_t kUnknownCancels = 4096;
+
+uint64_t Microseconds() {
+  return std::chrono::duration_cast<std::chrono::microseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> Engine::Make(Options options, WorldView* world, Mesh* mesh,
+                                             Inbox* inbox, Sink* sink) {
+  const tg_model& geometry = world->model();
+  Result<model::Config> config =
+      model::ParseConfig({geometry.config_json, geometry.config_json_size});
+  if (!config.ok()) return config.status();
+  if (config->layers != geometry.layers || config->hidden != geometry.hidden ||
+      config->query_heads != geometry.query_heads || config->kv_heads != geometry.kv_heads ||
+      config->head_dim != geometry.head_dim || config->experts != geometry.experts ||
+      config->top_k != geometry.top_k || config->moe_inner != geometry.moe_inner) {
+    return Status{
+        Code::kBadGeometry,
+        "config.json and the agent's geometry differ (layers " + std::to_string(config->layers) +
+            "/" + std::to_string(geometry.layers) + ", hidden " + std::to_string(config->hidden) +
+            "/" + std::to_string(geometry.hidden) + ", experts " + std::to_string(config->experts) +
+            "/" + std::to_string(geometry.experts) + ", heads " +
+            std::to_string(config->query_heads) + "/" + std::to_string(geometry.query_heads) + ")"};
+  }
+  options.limits.vocabulary = config->vocab;
+  options.limits.max_model_len = std::min(options.limits.max_model_len, config->max_positions);
+  std::unique_ptr<Engine> engine(new Engine(options, world, mesh, inbox, sink));
+  engine->config_ = std::move(*config);
+  engine->shape_ = {geometry.query_heads, geometry.kv_heads, options.limits.block_tokens,
+                    2 * geometry.head_dim * static_cast<uint32_t>(sizeof(float))};
+  const uint64_t page_bytes =
+      uint64_t{engine->shape_.block_tokens} * engine->shape_.head_token_bytes;
+  engine->pages_ = PageStore(static_cast<uint32_t>(geometry.kv_bytes / page_bytes));
+  return engine;
+}
+
+Status Engine::Run(const std::atomic<bool>& stop) {
+  while (!stop.load(std::memory_order_relaxed)) TANGRAM_RETURN_IF_ERROR(Turn());
+  return OkStatus();
+}
+
+Status Engine::Turn() {
+  TakeInbox();
+  TANGRAM_RETURN_IF_ERROR(TakeEvents(0));
+  return maps_ == nullptr ? Outside() : Step();
+}
+
+void Engine::TakeInbox() {
+  for (InboxItem& item : inbox_->TakeAll()) {
+    if (auto* cancel = std::get_if<CancelItem>(&item)) {
+      if (scheduler_.Cancel(cancel->request)) continue;
+      unknown_cancels_.push_back(std::move(cancel->request));
+      if (unknown_cancels_.size() > kUnknownCancels) unknown_cancels_.pop_front();
+      continue;
+    }
+    SubmitItem& submit = std::get<SubmitItem>(item);
+    last_arrival_ = std::max(last_arrival_ + 1, Microseconds());
+    if (auto refused = scheduler_.Submit(submit.gateway, std::move(submit.submit), last_arrival_)) {
+      sink_->Refuse(submit.gateway, std::move(*refused));
+    }
+  }
+}
+
+Status Engine::TakeEvents(int timeout_ms) {
+  while (true) {
+    Result<tg_event> event = world_->Poll(timeout_ms);
+    timeout_ms = 0;
+    if (!event.ok()) {
+      if (event.status().code() != Code::kUnavailable) return event.status();
+      // The memory stays mapped: what is in force can be computed without the agent.
+      if (!agent_gone_) spdlog::error("the agent is gone: {}", event.status().message());
+      agent_gone_ = true;
+      return OkStatus();
+    }
+    agent_gone_ = false;
+    switch (event->kind) {
+      case TG_EVENT_NONE:
+        return CheckPreparation();
+      case TG_EVENT_PREPARE: {
+        Result<Preparation> begun =
+            Preparation::Begin(*event, world_->model(), mesh_,
+                               Clock::now() + options_.prepare_timeout, options_.exchange_timeout);
+        if (!begun.ok()) {
+          TANGRAM_RETURN_IF_ERROR(
+              world_->Prepared(event->attempt, false, begun.status().message()));
+          break;
+        }
+        preparation_ = std::move(*begun);
+        spdlog::info("attempt {}: preparing epoch {} with {} members", event->attempt,
+                     event->target_epoch, preparation_->target().members.size());
+        break;
+      }
+      case TG_EVENT_ABORT: {
+        if (preparation_) spdlog::info("attempt {} is over", preparation_->attempt());
+        preparation_.reset();
+        mesh_->KeepOnly({comm_.members().begin(), comm_.members().end()});
+        break;
+      }
+      case TG_EVENT_FLIPPED:
+        TANGRAM_RETURN_IF_ERROR(Enter(std::move(pages_), {}, 0));
+        break;
+    }
+  }
+}
+
+Status Engine::CheckPreparation() {
+  if (!preparation_ || preparation_->answered()) return OkStatus();
+  mesh_->Progress(0);
+  return preparation_->Answer(*mesh_, world_);
+}
+
+Status Engine::Outside() {
+  mesh_->Progress(kOutsideWaitMs);
+  if (!preparation_) return OkStatus();
+  TANGRAM_RETURN_IF_ERROR(CheckPreparation());
+  if (!preparation_->answered() || !preparation_->joins() ||
+      !preparation_->communicator().Begun()) {
+    return OkStatus();
+  }
+  // Members of the target step in it: the flip is a fact, this rank follows.
+  const Status joined = world_->Join(1000);
+  if (joined.code() == Code::kUnavailable) return OkStatus();
+  TANGRAM_RETURN_IF_ERROR(joined);
+  return Enter(std::move(pages_), {}, 0);
+}
+
+Status Engine::Step() {
+  const std::vector<Chunk> chunks = scheduler_.Next(step_);
+  for (Refusal& refusal : scheduler_.TakeRefused()) {
+    sink_->Refuse(refusal.gateway, std::move(refusal.refused));
+  }
+  Control mine;
+  mine.word = world_->Word();
+  mine.pending = preparation_.has_value();
+  mine.figures = scheduler_.Figures();
+  mine.figures.total_pages = pages_.total();
+  mine.figures.free_pages = pages_.free();
+  mine.freed = scheduler_.TakeFreed();
+  for (const Chunk& chunk : chunks) {
+    mine.batch.items.push_back({chunk.start, chunk.count, chunk.sequence->blocks});
+  }
+  std::vector<Bytes> gathered;
+  TANGRAM_RETURN_IF_ERROR(comm_.Gather(step_, kControlSequence, mine.Encode(), &gathered));
+  std::vector<Control> controls;
+  std::vector<tg_word> words;
+  std::vector<HomeFigures> figures;
+  for (const Bytes& bytes : gathered) {
+    Result<Control> control = Control::Decode(bytes);
+    if (!control.ok()) return control.status();
+    words.push_back(control->word);
+    figures.push_back(control->figures);
+    controls.push_back(std::move(*control));
+  }
+  scheduler_.SetFigures(std::move(figures));
+
+  if (world_->Decide(words)) {
+    Result<bool> flipped = Flip();
+    if (!flipped.ok()) return flipped.status();
+    if (*flipped) return OkStatus();
+  }
+  TANGRAM_RETURN_IF_ERROR(Compute(controls, chunks));
+  world_->StepDone();
+  ++step_;
+  const auto busy = [](const Control& control) {
+    return !control.batch.items.empty() || control.figures.waiting > 0;
+  };
+  ReportLoad(false);
+  Pace(std::any_of(controls.begin(), controls.end(), busy),
+       std::any_of(controls.begin(), controls.end(),
+                   [](const Control& control) { return control.pending; }));
+  return OkStatus();
+}
+
+Status Engine::Compute(const std::vector<Control>& controls, const std::vector<Chunk>& chunks) {
+  const uint32_t me = comm_.rank();
+  std::vector<Batch> batches;
+  size_t rows = 0;
+  for (uint32_t home = 0; home < controls.size(); ++home) {
+    for (const uint32_t block : controls[home].freed) pages_.Drop(home, block);
+  }
+  for (uint32_t home = 0; home < controls.size(); ++home) {
+    const Batch& batch = controls[home].batch;
+    rows += batch.Rows();
+    batches.push_back(batch);
+    const uint32_t count = held_.PagesPerBlock(home, me);
+    if (count == 0) continue;
+    for (const BatchItem& item : batch.items) {
+      for (const uint32_t block : item.blocks) {
+        Result<std::span<const uint32_t>> pages = pages_.Ensure(home, block, count);
+        if (!pages.ok()) return pages.status();
+      }
+    }
+  }
+  if (rows == 0) return OkStatus();
+
+  const tg_model& geometry = world_->model();
+  StepContext context{*model_,
+                      geometry,
+                      *maps_,
+                      held_,
+                      comm_,
+                      pages_,
+                      {geometry.kv, shape_.block_tokens, geometry.head_dim},
+                      *world_,
+                      step_,
+                      batches};
+  std::vector<uint32_t> tokens;
+  for (const Chunk& chunk : chunks) {
+    const auto begin = chunk.sequence->tokens.begin() + chunk.start;
+    tokens.insert(tokens.end(), begin, begin + chunk.count);
+  }
+  std::vector<float> x(tokens.size() * geometry.hidden);
+  TANGRAM_RETURN_IF_ERROR(model_->Embed(tokens, x));
+  std::vector<float> n(x.size());
+  for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
+    TANGRAM_RETURN_IF_ERROR(AttentionStage(context, layer, x));
+    if (maps_->layers[layer].moe_ordinal >= 0) {
+      TANGRAM_RETURN_IF_ERROR(experts_.Run(context, layer, x));
+    } else {
+      model_->MlpNorm(layer, x, n);
+      model_->DenseMlp(layer, n, x);
+    }
+  }
+  return Emit(chunks, x);
+}
+
+Status Engine::Emit(const std::vector<Chunk>& chunks, std::span<const float> x) {
+  const size_t hidden = world_->model().hidden, vocab = config_->vocab;
+  std::vector<float> last;  // [sampling chunks, H]
+  size_t row = 0;
+  for (const Chunk& chunk : chunks) {
+    row += chunk.count;
+    if (!chunk.Samples()) continue;
+    last.insert(last.end(), x.begin() + (row - 1) * hidden, x.begin() + row * hidden);
+  }
+  std::vector<float> logits(last.size() / hidden * vocab);
+  if (!last.empty()) model_->Logits(last, logits);
+  std::span<const float> next = logits;
+  for (const Chunk& chunk : chunks) {
+    const bool samples = chunk.Samples();
+    scheduler_.Computed(chunk);
+    if (!samples) continue;
+    const Sequence& sequence = *chunk.sequence;
+    const uint32_t position = static_cast<uint32_t>(sequence.tokens.size());
+    const std::span<const float> mine = next.first(vocab);
+    next = next.subspan(vocab);
+    const model::Sampling sampling{sequence.submit.temperature(), sequence.submit.top_p(),
+                                   sequence.submit.seed()};
+    v1::Token token;
+    token.set_request(sequence.id());
+    token.set_position(position);
+    token.set_token(model::Sample(mine, sampling, position));
+    token.set_logit_hash(model::LogitHash(mine));
+    token.set_owner(world_->model().member);
+    token.set_epoch(maps_->epoch);
+    const std::string gateway = sequence.gateway;
+    token.set_finish(scheduler_.Append(chunk.sequence, token.token()));  // may end `sequence`
+    sink_->Emit(gateway, std::move(token));
+  }
+  return OkStatus();
+}
+
+void Engine::Pace(bool work, bool pending) {
+  if (work) {
+    idle_turns_ = 0;
+    return;
+  }
+  // The members pause alike, so an idle world costs a few short wake-ups; a request ends the
+  // pause of its own rank, and the others wake within theirs.
+  ++idle_turns_;
+  const auto longest = pending ? std::chrono::milliseconds(1) : options_.idle_pause;
+  inbox_->WaitFor(std::min<std::chrono::milliseconds>(
+      longest, std::chrono::milliseconds(1 + idle_turns_ / 50)));
+}
+
+void Engine::ReportLoad(bool now) {
+  const Clock::time_point time = Clock::now();
+  if (!now && time - load_reported_ < kLoadPeriod) return;
+  load_reported_ = time;
+  v1::Load load;
+  load.set_running(static_cast<uint32_t>(scheduler_.running()));
+  load.set_waiting(static_cast<uint32_t>(scheduler_.waiting()));
+  load.set_kv_free_pages(pages_.free());
+  load.set_kv_pages(pages_.total());
+  load.set_step(step_);
+  tg_engine_stats stats{};
+  stats.kv_pages = load.kv_pages();
+  stats.kv_free_pages = load.kv_free_pages();
+  stats.kv_reserved_tokens = scheduler_.reserved_tokens();
+  stats.running = load.running();
+  stats.waiting = load.waiting();
+  world_->Report(stats);
+  sink_->SetLoad(std::move(load));
+}
+
+}  // namespace tangram::engine

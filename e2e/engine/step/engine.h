@@ -1,0 +1,117 @@
+// One rank's engine: boundary after boundary it takes what the agent and the gateways sent,
+// exchanges words with the members, flips or computes one step of the world.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "e2e/engine/frontend/inbox.h"
+#include "e2e/engine/frontend/sink.h"
+#include "e2e/engine/mesh/communicator.h"
+#include "e2e/engine/model/model.h"
+#include "e2e/engine/scheduler/scheduler.h"
+#include "e2e/engine/step/context.h"
+#include "e2e/engine/step/control.h"
+#include "e2e/engine/step/experts.h"
+#include "e2e/engine/transition/carry.h"
+#include "e2e/engine/transition/preparation.h"
+#include "e2e/engine/world/world.h"
+
+namespace tangram::engine {
+
+// One thread calls everything. The pointers given to Make outlive the engine.
+class Engine {
+ public:
+  struct Options {
+    SchedulerLimits limits;  // vocabulary is taken from the model
+    std::chrono::milliseconds exchange_timeout{60000};
+    std::chrono::milliseconds prepare_timeout{30000};
+    // Longest pause between the steps of a world without work.
+    std::chrono::milliseconds idle_pause{4};
+  };
+
+  // kInvalid when config.json is not a model this engine computes.
+  static Result<std::unique_ptr<Engine>> Make(Options options, WorldView* world, Mesh* mesh,
+                                              Inbox* inbox, Sink* sink);
+
+  // Boundaries until `stop`. An error means that this rank can serve no longer: a peer is gone,
+  // or bytes are wrong. Nothing of the step in which it happened was emitted.
+  Status Run(const std::atomic<bool>& stop);
+  // One boundary and what follows: a step, a flip, or a short wait outside of any world.
+  Status Turn();
+
+  // The epoch that this rank computes in; 0 when it is in none.
+  uint64_t epoch() const { return maps_ == nullptr ? 0 : maps_->epoch; }
+  const Scheduler& scheduler() const { return scheduler_; }
+  const PageStore& pages() const { return pages_; }
+  uint64_t flips() const { return flips_; }
+  uint64_t declined() const { return declined_; }
+
+ private:
+  Engine(Options options, WorldView* world, Mesh* mesh, Inbox* inbox, Sink* sink)
+      : options_(options),
+        world_(world),
+        mesh_(mesh),
+        inbox_(inbox),
+        sink_(sink),
+        scheduler_(options.limits),
+        experts_(world->model()) {}
+
+  // Before the step.
+  void TakeInbox();
+  Status TakeEvents(int timeout_ms);
+  Status CheckPreparation();
+  // Outside of a world: wait for the first layout, or for an epoch that this rank joins.
+  Status Outside();
+
+  // The step.
+  Status Step();
+  Status Compute(const std::vector<Control>& controls, const std::vector<Chunk>& chunks);
+  Status Emit(const std::vector<Chunk>& chunks, std::span<const float> x);
+  void Pace(bool work, bool pending);
+  void ReportLoad(bool now);
+
+  // The flip. False: all declined and the old epoch goes on.
+  Result<bool> Flip();
+  // The layout that the agent says is in force becomes this engine's; pages and sequences are
+  // what the flip left here.
+  Status Enter(PageStore pages, Adopted adopted, uint32_t next_block);
+  Status BindModel();
+  void Leave();
+  v1::World WorldMessage(const tg_maps& maps, const HeldMap& held) const;
+
+  Options options_;
+  WorldView* world_;
+  Mesh* mesh_;
+  Inbox* inbox_;
+  Sink* sink_;
+
+  kv::Shape shape_;
+  std::optional<model::Config> config_;
+  std::optional<model::Model> model_;
+  PageStore pages_;
+  Scheduler scheduler_;
+  ExpertStage experts_;
+  std::optional<Preparation> preparation_;
+
+  // Of the epoch in force; maps_ is nullptr outside of a world.
+  const tg_maps* maps_ = nullptr;
+  std::vector<kv::LayerGroups> groups_;
+  HeldMap held_;
+  Communicator comm_;
+  uint64_t step_ = 0;
+
+  std::deque<std::string> unknown_cancels_;  // for requests that may yet arrive by a flip
+  uint64_t flips_ = 0, declined_ = 0;
+  uint64_t last_arrival_ = 0;
+  int idle_turns_ = 0;
+  bool agent_gone_ = false;
+  std::chrono::steady_clock::time_point load_reported_{};
+};
+
+}  // namespace tangram::engine

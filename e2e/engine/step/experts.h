@@ -1,0 +1,43 @@
+// The expert stage of a layer: rows and router weights go to the owners of every granule of
+// the chosen experts, int64 partials come back to the home.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "e2e/engine/step/context.h"
+
+namespace tangram::engine {
+
+class ExpertStage {
+ public:
+  explicit ExpertStage(const tg_model& geometry) : geometry_(geometry) {}
+
+  // x [rows of this home, H] += experts of layer `layer`. Of several alternatives (redundant
+  // experts) each home takes one in turn.
+  Status Run(StepContext& context, uint32_t layer, std::span<float> x);
+
+ private:
+  // One row of a message for one piece.
+  struct Entry {
+    uint32_t row;
+    uint32_t expert;
+    uint32_t piece;  // index into tg_expert.pieces
+    float weight;
+  };
+  struct Outgoing {
+    std::vector<uint32_t> rows;  // of this home, ascending
+    std::vector<Entry> entries;  // row = index into `rows`
+  };
+
+  void Dispatch(StepContext& context, const tg_layer_map& map, std::span<const float> n,
+                std::vector<Outgoing>* outgoing);
+  // Computes what all homes asked for; replies[r]: int64 [rows of r's message, H].
+  Status Compute(StepContext& context, const tg_layer_map& map, const std::vector<Bytes>& asked,
+                 std::vector<Bytes>* replies);
+
+  const tg_model& geometry_;
+  std::vector<uint32_t> turns_;  // [experts]: how often each was sent for
+};
+
+}  // namespace tangram::engine

@@ -1,0 +1,245 @@
+// Worlds of engines against the oracle: tokens and logit hashes of every request must be
+// those of one plain process, in any layout and through any chain of flips.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <random>
+
+#include "e2e/engine/model/oracle.h"
+#include "e2e/engine/testing/checkpoint_files.h"
+#include "e2e/engine/testing/test_world.h"
+
+namespace tangram::engine {
+namespace {
+
+using testing::GroupsOfSize;
+using testing::LayoutSpec;
+using testing::ModelSpec;
+using testing::TestWorld;
+using testing::Uniform;
+
+const model::Checkpoint& TestCheckpoint() {
+  static const std::unique_ptr<model::Checkpoint> checkpoint = [] {
+    const ModelSpec spec;
+    const std::filesystem::path dir =
+        std::filesystem::temp_directory_path() / ("tangram-world-test-" + std::to_string(getpid()));
+    testing::WriteCheckpoint(dir, spec, 11);
+    auto opened = model::Checkpoint::Open(dir, spec.granule_rows);
+    std::filesystem::remove_all(dir);
+    if (!opened.ok()) {
+      ADD_FAILURE() << opened.status().message();
+      std::abort();
+    }
+    return std::move(*opened);
+  }();
+  return *checkpoint;
+}
+
+v1::Submit MakeRequest(uint32_t n, uint32_t prompt, uint32_t tokens) {
+  std::mt19937 random(n);
+  v1::Submit out;
+  out.set_request("r" + std::to_string(n));
+  for (uint32_t i = 0; i < prompt; ++i) out.add_prompt(random() % 97);
+  out.set_max_tokens(tokens);
+  out.set_seed(n);
+  if (n % 2 == 1) {
+    out.set_temperature(0.9f);
+    out.set_top_p(0.95f);
+  }
+  return out;
+}
+
+void ExpectLikeOracle(TestWorld& world, const std::vector<v1::Submit>& submits) {
+  const auto oracle = model::Oracle::Create(TestCheckpoint());
+  ASSERT_TRUE(oracle.ok()) << oracle.status().message();
+  std::vector<model::OracleRequest> requests;
+  for (const v1::Submit& submit : submits) {
+    requests.push_back({{submit.prompt().begin(), submit.prompt().end()},
+                        submit.max_tokens(),
+                        {submit.temperature(), submit.top_p(), submit.seed()},
+                        {submit.stop_tokens().begin(), submit.stop_tokens().end()}});
+  }
+  const auto expected = oracle->Run(requests, {});
+  ASSERT_TRUE(expected.ok()) << expected.status().message();
+  for (size_t i = 0; i < submits.size(); ++i) {
+    const std::vector<v1::Token> got = world.sink.Stream(submits[i].request());
+    ASSERT_EQ(got.size(), (*expected)[i].tokens.size()) << submits[i].request();
+    for (size_t k = 0; k < got.size(); ++k) {
+      ASSERT_EQ(got[k].position(), submits[i].prompt_size() + k);
+      ASSERT_EQ(got[k].logit_hash(), (*expected)[i].hashes[k])
+          << submits[i].request() << " token " << k << " by " << got[k].owner() << " in epoch "
+          << got[k].epoch();
+      ASSERT_EQ(got[k].token(), (*expected)[i].tokens[k]);
+    }
+  }
+}
+
+// At rest nothing holds a page any more.
+void ExpectAllFree(TestWorld& world) {
+  world.Stop();
+  EXPECT_EQ(world.Failure(), "");
+  for (const auto& rank : world.ranks) {
+    EXPECT_TRUE(rank->engine->pages().Audit().ok()) << rank->engine->pages().Audit().message();
+    EXPECT_EQ(rank->engine->scheduler().running() + rank->engine->scheduler().waiting(), 0u);
+  }
+}
+
+struct Case {
+  const char* name;
+  uint32_t ranks, g, t;
+};
+class LayoutTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(LayoutTest, TokensAndLogitsAreTheOracles) {
+  const Case& c = GetParam();
+  TestWorld world(&TestCheckpoint(), {.members = c.ranks});
+  ASSERT_EQ(world.Failure(), "");
+  const Status first = world.net.Flip(Uniform(world.names, 3, c.ranks, c.g, c.t));
+  ASSERT_TRUE(first.ok()) << first.message() << world.Failure();
+  std::vector<v1::Submit> submits;
+  for (uint32_t n = 0; n < 9; ++n) {
+    submits.push_back(MakeRequest(n, 1 + n * 13, 12 + n));
+    world.Submit(n % c.ranks, submits.back());
+  }
+  ASSERT_TRUE(world.sink.WaitFinished(submits.size())) << world.Failure();
+  ExpectLikeOracle(world, submits);
+  ExpectAllFree(world);
+  uint64_t routed = 0, rows = 0;
+  for (const auto& rank : world.ranks) routed += rank->world->routed();
+  for (const v1::Submit& submit : submits) rows += submit.prompt_size() + submit.max_tokens() - 1;
+  EXPECT_EQ(routed, rows * 2 * 3) << "two MoE layers, top 3";
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, LayoutTest,
+                         ::testing::Values(Case{"One", 1, 1, 1}, Case{"Expert2", 2, 1, 1},
+                                           Case{"Expert5", 5, 1, 1}, Case{"Tensor3", 3, 3, 3},
+                                           Case{"Tensor5", 5, 5, 5}, Case{"Tensor6", 6, 6, 6},
+                                           Case{"Hybrid4", 4, 2, 2}, Case{"HybridUneven5", 5, 2, 3},
+                                           Case{"ExpertsSplitAttentionNot", 4, 4, 1},
+                                           Case{"AttentionSplitExpertsNot", 4, 1, 4}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(WorldTest, LayersOfAllKindsAndRedundantExpertsTogether) {
+  TestWorld world(&TestCheckpoint(), {.members = 4});
+  LayoutSpec spec = Uniform(world.names, 3, 4, 1, 1);
+  spec.layers[0] = {GroupsOfSize(4, 1), true, GroupsOfSize(4, 4)};
+  spec.layers[1].attention = GroupsOfSize(4, 2);
+  spec.layers[2] = {GroupsOfSize(4, 2), true, {{3, 1, 0}, {2}}};
+  ASSERT_TRUE(world.net.Flip(spec).ok());
+  std::vector<v1::Submit> submits;
+  for (uint32_t n = 0; n < 8; ++n) {
+    submits.push_back(MakeRequest(n, 40 - n * 4, 20));
+    world.Submit(n % 4, submits.back());
+  }
+  ASSERT_TRUE(world.sink.WaitFinished(submits.size())) << world.Failure();
+  ExpectLikeOracle(world, submits);
+  ExpectAllFree(world);
+}
+
+TEST(WorldTest, ATourOfFlipsChangesNoBit) {
+  TestWorld world(&TestCheckpoint(), {.members = 6, .kv_bytes = 4 << 20});
+  const auto four = world.Names(4);
+  ASSERT_TRUE(world.net.Flip(Uniform(four, 3, 4, 1, 1)).ok());
+  std::vector<v1::Submit> submits;
+  for (uint32_t n = 0; n < 12; ++n) {
+    submits.push_back(MakeRequest(n, 5 + n * 9, 380));
+    world.Submit(n % 4, submits.back());
+  }
+  const auto flip = [&](const LayoutSpec& spec, const char* what) {
+    const Status status = world.net.Flip(spec);
+    ASSERT_TRUE(status.ok()) << what << ": " << status.message() << world.Failure();
+  };
+  ASSERT_TRUE(world.sink.WaitTokens("r11", 3)) << world.Failure();
+  flip(Uniform(world.names, 3, 4, 1, 1), "join");
+  flip(Uniform(world.names, 3, 6, 1, 1), "expert 4 -> 6");
+  LayoutSpec walk = Uniform(world.names, 3, 6, 1, 1);
+  for (int l = 2; l >= 0; --l) {
+    walk.layers[l] = {GroupsOfSize(6, 6), false, GroupsOfSize(6, 6)};
+    flip(walk, "walk to tensor");
+  }
+  for (int l = 0; l < 3; ++l) {
+    walk.layers[l] = {GroupsOfSize(6, 2), true, GroupsOfSize(6, 3)};
+    flip(walk, "walk to hybrid");
+  }
+  flip(Uniform(world.names, 3, 4, 1, 1), "expert 6 -> 4");
+  flip(Uniform(four, 3, 4, 1, 1), "leave");
+  // Another order of ranks: every rank changes its number, and the last two come back.
+  std::vector<std::string> back = {four[2], four[0], four[3], four[1]};
+  flip(Uniform(back, 3, 4, 2, 2), "renumber");
+  back.push_back(world.names[5]);
+  flip(Uniform(back, 3, 4, 2, 2), "join again");
+  flip(Uniform(back, 3, 5, 5, 5), "tensor 5");
+  bool all_moved_while_running = true;
+  for (const v1::Submit& submit : submits) {
+    all_moved_while_running &= world.sink.Stream(submit.request()).size() < 380;
+  }
+  EXPECT_TRUE(all_moved_while_running) << "the tour must end before the requests do";
+  ASSERT_TRUE(world.sink.WaitFinished(submits.size())) << world.Failure();
+  ExpectLikeOracle(world, submits);
+  ExpectAllFree(world);
+}
+
+TEST(WorldTest, CancelFreesKvInEveryRankOfTheGroup) {
+  TestWorld world(&TestCheckpoint(), {.members = 3});
+  ASSERT_TRUE(world.net.Flip(Uniform(world.names, 3, 3, 3, 3)).ok());
+  const v1::Submit longest = MakeRequest(1, 30, 400);
+  const v1::Submit other = MakeRequest(2, 20, 30);
+  world.Submit(0, longest);
+  ASSERT_TRUE(world.sink.WaitTokens("r1", 5)) << world.Failure();
+  world.Cancel("r1");
+  world.Submit(1, other);
+  ASSERT_TRUE(world.sink.WaitFinished(1)) << world.Failure();
+  EXPECT_LT(world.sink.Stream("r1").size(), 400u);
+  ExpectLikeOracle(world, {other});
+  // One more request, so that the freed blocks of the last one were told to all.
+  const v1::Submit last = MakeRequest(4, 3, 2);
+  world.Submit(2, last);
+  ASSERT_TRUE(world.sink.WaitFinished(2)) << world.Failure();
+  usleep(50000);
+  ExpectAllFree(world);
+  for (const auto& rank : world.ranks) {
+    EXPECT_EQ(rank->engine->pages().free(), rank->engine->pages().total());
+  }
+}
+
+TEST(WorldTest, AFlipThatKvDoesNotAllowIsDeclinedUntilItDoes) {
+  // 3 layers * 2 KV heads * 2 KiB a block: 12 KiB; 40 blocks a rank, 30 of them for admission.
+  TestWorld world(&TestCheckpoint(), {.members = 2, .kv_bytes = 40 * 12 * 1024});
+  ASSERT_TRUE(world.net.Flip(Uniform(world.names, 3, 2, 1, 1)).ok());
+  std::vector<v1::Submit> submits;
+  for (uint32_t n = 0; n < 2; ++n) {
+    submits.push_back(MakeRequest(n, 40, 430));  // 30 blocks
+    world.Submit(n, submits.back());
+  }
+  ASSERT_TRUE(world.sink.WaitTokens("r0", 2));
+  ASSERT_TRUE(world.sink.WaitTokens("r1", 2));
+  // Both on one rank would need 60 blocks.
+  const Status status = world.net.Flip(Uniform(world.names, 3, 1, 1, 1), 60);
+  EXPECT_TRUE(status.ok()) << status.message() << world.Failure();
+  ASSERT_TRUE(world.sink.WaitFinished(2)) << world.Failure();
+  ExpectLikeOracle(world, submits);
+  ExpectAllFree(world);
+  EXPECT_GT(world.ranks[0]->engine->declined(), 0u);
+  EXPECT_EQ(world.ranks[0]->engine->declined(), world.ranks[1]->engine->declined());
+}
+
+TEST(WorldTest, RefusalsNameTheReason) {
+  Engine::Options options;
+  options.limits.max_model_len = 256;
+  TestWorld world(&TestCheckpoint(), {.members = 2, .engine = options});
+  world.Submit(0, MakeRequest(1, 4, 4));
+  ASSERT_TRUE(world.sink.WaitRefused(1));
+  EXPECT_EQ(world.sink.refused()[0].code(), v1::Refused::CODE_NOT_READY);
+  ASSERT_TRUE(world.net.Flip(Uniform(world.names, 3, 1, 1, 1)).ok());
+  world.Submit(1, MakeRequest(2, 4, 4));  // member, but in no attention group
+  ASSERT_TRUE(world.sink.WaitRefused(2));
+  EXPECT_EQ(world.sink.refused()[1].code(), v1::Refused::CODE_NOT_READY);
+  world.Submit(0, MakeRequest(3, 200, 100));
+  ASSERT_TRUE(world.sink.WaitRefused(3));
+  EXPECT_EQ(world.sink.refused()[2].code(), v1::Refused::CODE_INVALID);
+  EXPECT_NE(world.sink.refused()[2].message().find("300"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tangram::engine

@@ -1,0 +1,105 @@
+// Worlds in plain memory: what the agents would be to engines of one process. Weights are
+// read from one copy of the checkpoint, KV is a buffer per member, flips follow the rules of
+// client.h (prepare, equal words, commit; joiners after they saw the epoch begin).
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "e2e/engine/model/checkpoint.h"
+#include "e2e/engine/world/world.h"
+
+namespace tangram::engine::testing {
+
+using Ranks = std::vector<uint32_t>;
+
+struct LayerSpec {
+  std::vector<Ranks> experts;  // groups; expert e is in group e % groups
+  bool redundant = false;      // every third expert also in the next group
+  std::vector<Ranks> attention;
+};
+
+struct LayoutSpec {
+  std::vector<std::string> members;
+  std::vector<LayerSpec> layers;
+};
+
+// Groups of `size` over ranks 0 .. ranks - 1 (the last one may be smaller).
+std::vector<Ranks> GroupsOfSize(uint32_t ranks, uint32_t size);
+// The same g and t in every layer over the first `serving` members.
+LayoutSpec Uniform(std::vector<std::string> members, uint32_t layers, uint32_t serving, uint32_t g,
+                   uint32_t t);
+
+class MemoryWorld;
+
+class MemoryNet {
+ public:
+  MemoryNet(const model::Checkpoint* checkpoint, uint32_t kv_bytes)
+      : checkpoint_(checkpoint), kv_bytes_(kv_bytes) {}
+
+  // A member's view; `mesh` is where its engine listens.
+  std::unique_ptr<MemoryWorld> Attach(const std::string& member, const std::string& mesh);
+  // Takes the world to this layout. Waits until every member has prepared and flipped; an
+  // error names who did not in `seconds`, and the attempt is aborted when nobody flipped.
+  Status Flip(const LayoutSpec& spec, int seconds = 20);
+  uint64_t epoch() const { return epoch_; }
+
+ private:
+  friend class MemoryWorld;
+  struct Maps;
+  struct Member {
+    std::vector<uint8_t> kv;
+    std::string mesh;
+    std::deque<tg_event> events;
+    std::shared_ptr<Maps> current, target;
+    bool prepared = false, flipped = false;
+    std::string refusal;
+  };
+  std::shared_ptr<Maps> Build(const LayoutSpec& spec, uint64_t epoch, const std::string& member);
+
+  const model::Checkpoint* checkpoint_;
+  const uint32_t kv_bytes_;
+  std::mutex mu_;
+  std::condition_variable changed_;
+  std::map<std::string, Member> members_;
+  std::vector<std::shared_ptr<Maps>> keep_;
+  LayoutSpec spec_;
+  uint64_t epoch_ = 0, attempt_ = 0;
+  bool armed_ = false;
+};
+
+class MemoryWorld final : public WorldView {
+ public:
+  MemoryWorld(MemoryNet* net, std::string member);
+  const std::string& member() const { return member_; }
+
+  const tg_model& model() const override { return model_; }
+  std::span<const tg_tensor> dense() const override { return dense_; }
+  const tg_maps* maps() const override;
+  Result<tg_event> Poll(int timeout_ms) override;
+  Status Prepared(uint64_t attempt, bool ok, const std::string& message) override;
+  tg_word Word() override;
+  bool Decide(std::span<const tg_word> words) override;
+  void Decline(const std::string&) override {}
+  Status Commit() override;
+  Status Join(int timeout_ms) override;
+  Result<uint64_t> PullKv(std::span<const tg_kv_move> moves) override;
+  void StepDone() override {}
+  void Count(uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) override;
+  void Report(const tg_engine_stats&) override {}
+  uint64_t routed() const { return routed_; }
+
+ private:
+  MemoryNet* net_;
+  std::string member_;
+  tg_model model_{};
+  std::vector<tg_tensor> dense_;
+  uint64_t routed_ = 0;
+};
+
+}  // namespace tangram::engine::testing

@@ -1,0 +1,35 @@
+// Carrying KV and requests through a flip: the plan that all ranks make alike, and this
+// rank's part of it.
+#pragma once
+
+#include <vector>
+
+#include "e2e/engine/transition/manifest.h"
+#include "e2e/engine/world/world.h"
+
+namespace tangram::engine {
+
+// One layout, as the carrier needs it.
+struct Side {
+  std::vector<kv::LayerGroups> groups;  // [layers]
+  std::vector<std::string> members;     // [ranks]
+};
+
+// The KV plan over the manifests of all ranks of `from`, in rank order; proven by the cover
+// check. kNoMemory: it does not fit now, and every rank finds so.
+Result<kv::Plan> PlanCarry(const kv::Shape& shape, const Side& from, const Side& to,
+                           const std::vector<RankManifest>& manifests);
+
+// Brings the moves of one rank's plan into `targets` (pages, same order): copies within the
+// region, and pulls from other ranks. Returns bytes brought.
+Result<uint64_t> PullPages(WorldView& world, const kv::Shape& shape, uint32_t old_rank,
+                           const kv::RankPlan& plan, const std::vector<uint32_t>& targets);
+
+// The sequences that the plan gives to `rank` of the new layout.
+struct Adopted {
+  std::vector<Sequence> running;
+  std::vector<Sequence> waiting;
+};
+Adopted AdoptOf(const kv::Plan& plan, std::vector<RankManifest> manifests, uint32_t rank);
+
+}  // namespace tangram::engine

@@ -1,0 +1,168 @@
+// The engine's part of a flip: carry KV and requests, commit, and enter the new epoch.
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <set>
+
+#include "e2e/engine/step/engine.h"
+
+namespace tangram::engine {
+
+Result<bool> Engine::Flip() {
+  const auto began = std::chrono::steady_clock::now();
+  const uint32_t me = comm_.rank();
+  // Equal words imply that every member prepared this very target.
+  if (!preparation_) return Status{Code::kInternal, "the gate opened, but nothing was prepared"};
+  std::vector<Bytes> gathered;
+  TANGRAM_RETURN_IF_ERROR(
+      comm_.Gather(step_, kManifestSequence, EncodeManifest(scheduler_, pages_), &gathered));
+  std::vector<RankManifest> manifests;
+  for (const Bytes& bytes : gathered) {
+    Result<RankManifest> manifest = DecodeManifest(bytes);
+    if (!manifest.ok()) return manifest.status();
+    manifests.push_back(std::move(*manifest));
+  }
+  const Side from{groups_, comm_.members()};
+  const Side& to = preparation_->target();
+  Result<kv::Plan> plan = PlanCarry(shape_, from, to, manifests);
+  if (!plan.ok()) {
+    // A pure function of what all gathered: all decline, and may be asked again at the next
+    // boundary, when requests have ended.
+    if (plan.status().code() != Code::kNoMemory) return plan.status();
+    if (declined_++ % 256 == 0) {
+      spdlog::warn("attempt {}: KV does not fit yet: {}", preparation_->attempt(),
+                   plan.status().message());
+    }
+    world_->Decline(plan.status().message());
+    return false;
+  }
+
+  const auto self = std::find(to.members.begin(), to.members.end(), comm_.members()[me]);
+  const uint32_t rank = static_cast<uint32_t>(self - to.members.begin());
+  const bool stays = self != to.members.end();
+  PageStore after(pages_.total());
+  Status brought;
+  uint64_t bytes = 0;
+  if (stays) {
+    const HeldMap held(to.groups, shape_, static_cast<uint32_t>(to.members.size()));
+    std::vector<uint32_t> targets;
+    Result<PageStore> pages = pages_.After(plan->ranks[rank], held, rank, &targets);
+    if (!pages.ok()) return pages.status();
+    after = std::move(*pages);
+    Result<uint64_t> pulled = PullPages(*world_, shape_, me, plan->ranks[rank], targets);
+    brought = pulled.status();
+    if (pulled.ok()) bytes = *pulled;
+  }
+  // Nobody writes into a source before all have what they came for, and all hear of a pull
+  // that failed: then the old pages are still whole, and all stay.
+  ByteWriter answer;
+  answer.PutString(brought.ok() ? "" : brought.message() + " ");
+  TANGRAM_RETURN_IF_ERROR(comm_.Gather(step_, kPulledSequence, answer.Take(), &gathered));
+  std::string failed;
+  for (uint32_t r = 0; r < gathered.size(); ++r) {
+    ByteReader reader(gathered[r]);
+    const std::string message = reader.GetString();
+    if (!reader.done()) return Status{Code::kInternal, "malformed answer after the KV pull"};
+    if (!message.empty()) failed += "rank " + std::to_string(r) + ": " + message;
+  }
+  if (!failed.empty()) {
+    ++declined_;
+    spdlog::warn("attempt {}: KV was not carried: {}", preparation_->attempt(), failed);
+    world_->Decline(failed);
+    return false;
+  }
+  TANGRAM_RETURN_IF_ERROR(world_->Commit());
+  ++flips_;
+  const auto took = std::chrono::duration_cast<std::chrono::microseconds>(
+      std::chrono::steady_clock::now() - began);
+  spdlog::info("epoch {}: {} bytes of KV brought here, {} requests changed home, {} us",
+               preparation_->target_epoch(), bytes, plan->requests_moved, took.count());
+  if (!stays) {
+    Leave();
+    return true;
+  }
+  TANGRAM_RETURN_IF_ERROR(
+      Enter(std::move(after), AdoptOf(*plan, std::move(manifests), rank), plan->next_block[rank]));
+  return true;
+}
+
+Status Engine::Enter(PageStore pages, Adopted adopted, uint32_t next_block) {
+  const tg_maps* maps = world_->maps();
+  if (maps == nullptr || maps->rank < 0) {
+    return {Code::kInternal, "a layout is in force, but this rank is not in it"};
+  }
+  Result<std::vector<kv::LayerGroups>> groups = GroupsOf(*maps, world_->model());
+  if (!groups.ok()) return groups.status();
+  TANGRAM_RETURN_IF_ERROR(BindModel());
+  maps_ = maps;
+  groups_ = std::move(*groups);
+  held_ = HeldMap(groups_, shape_, maps->world_size);
+  std::vector<std::string> members(maps->members, maps->members + maps->world_size);
+  mesh_->KeepOnly({members.begin(), members.end()});
+  comm_ = Communicator(mesh_, maps->epoch, static_cast<uint32_t>(maps->rank), std::move(members),
+                       options_.exchange_timeout);
+  step_ = 0;
+  idle_turns_ = 0;
+  preparation_.reset();
+  pages_ = std::move(pages);
+  TANGRAM_RETURN_IF_ERROR(pages_.Audit());
+  scheduler_.SetLayout(&held_, static_cast<uint32_t>(maps->rank));
+  scheduler_.Replace(std::move(adopted.running), std::move(adopted.waiting), next_block);
+  for (const std::string& request : unknown_cancels_) (void)scheduler_.Cancel(request);
+  sink_->SetWorld(WorldMessage(*maps, held_));
+  ReportLoad(true);
+  return OkStatus();
+}
+
+Status Engine::BindModel() {
+  if (model_) return OkStatus();
+  std::vector<model::DenseTensor> tensors;
+  for (const tg_tensor& tensor : world_->dense()) {
+    model::DenseTensor& to = tensors.emplace_back();
+    to.name = tensor.name;
+    to.dtype = static_cast<model::DType>(tensor.dtype);
+    to.shape.assign(tensor.shape, tensor.shape + tensor.rank);
+    to.data = tensor.data;
+  }
+  Result<model::Model> bound = model::Model::Bind(*config_, tensors);
+  if (!bound.ok()) return bound.status();
+  model_ = std::move(*bound);
+  return OkStatus();
+}
+
+void Engine::Leave() {
+  const tg_maps* maps = world_->maps();
+  if (maps != nullptr) {
+    Result<std::vector<kv::LayerGroups>> groups = GroupsOf(*maps, world_->model());
+    if (groups.ok()) {
+      sink_->SetWorld(WorldMessage(*maps, HeldMap(*groups, shape_, maps->world_size)));
+    }
+  }
+  maps_ = nullptr;
+  model_.reset();  // the dense weights go; a later join brings them again
+  pages_ = PageStore(pages_.total());
+  comm_ = Communicator();
+  preparation_.reset();
+  mesh_->KeepOnly({});
+  scheduler_.SetLayout(nullptr, 0);
+  scheduler_.Replace({}, {}, 0);
+  ReportLoad(true);
+}
+
+v1::World Engine::WorldMessage(const tg_maps& maps, const HeldMap& held) const {
+  v1::World out;
+  out.set_world(world_->model().world);
+  out.set_epoch(maps.epoch);
+  for (uint32_t r = 0; r < maps.world_size; ++r) {
+    v1::WorldMember* member = out.add_members();
+    member->set_rank(r);
+    member->set_member(maps.members[r]);
+    member->set_frontend(maps.frontends[r]);
+    member->set_accepts(held.Accepts(r));
+  }
+  out.set_max_tokens(options_.limits.max_model_len);
+  out.set_vocabulary(config_->vocab);
+  return out;
+}
+
+}  // namespace tangram::engine

@@ -1,0 +1,43 @@
+// What an engine sees of its world: maps, gate, KV carrying. An interface over the C ABI
+// (agent/client/include/tangram/client.h), so that tests can play a world in plain memory.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "agent/base/status.h"
+#include "agent/client/include/tangram/client.h"
+
+namespace tangram::engine {
+
+// One thread. Meaning of every call as in client.h.
+class WorldView {
+ public:
+  virtual ~WorldView() = default;
+
+  virtual const tg_model& model() const = 0;
+  virtual std::span<const tg_tensor> dense() const = 0;
+  // nullptr before the first layout.
+  virtual const tg_maps* maps() const = 0;
+
+  // kind NONE when there is nothing. kUnavailable: the agent is gone, memory stays.
+  virtual Result<tg_event> Poll(int timeout_ms) = 0;
+  virtual Status Prepared(uint64_t attempt, bool ok, const std::string& message) = 0;
+
+  virtual tg_word Word() = 0;
+  virtual bool Decide(std::span<const tg_word> words) = 0;
+  virtual void Decline(const std::string& reason) = 0;
+  virtual Status Commit() = 0;
+  // kUnavailable: the permit did not come within timeout_ms; try again.
+  virtual Status Join(int timeout_ms) = 0;
+
+  // Bytes copied.
+  virtual Result<uint64_t> PullKv(std::span<const tg_kv_move> moves) = 0;
+
+  virtual void StepDone() = 0;
+  virtual void Count(uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) = 0;
+  virtual void Report(const tg_engine_stats& stats) = 0;
+};
+
+}  // namespace tangram::engine

@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""Writes golden/<preset>.json: what Hugging Face transformers computes, in fp32, on the
+checkpoint of make_checkpoint.py. Run by hand (README.md); needs torch and transformers.
+
+    python3 make_golden.py --preset tiny --seed 1
+"""
+
+import argparse
+import base64
+import json
+import pathlib
+import random
+import tempfile
+
+import numpy as np
+import torch
+import transformers
+
+import make_checkpoint
+
+NEW_TOKENS = 32
+PROMPT_LENGTHS = [1, 7, 40, 130]  # the last reaches over two attention chunks of 64
+LOGIT_STEPS = [0, 1, 15, 31]  # generated tokens whose whole logits are kept
+
+
+def prompts(preset: str) -> list:
+    rng = random.Random(f"golden/{preset}")
+    return [[rng.randrange(256) for _ in range(n)] for n in PROMPT_LENGTHS]
+
+
+@torch.no_grad()
+def run(model, prompt: list) -> dict:
+    """Greedy decoding without a KV cache: each step computes the whole prefix again, so
+    the result depends on nothing but the definition of the model."""
+    tokens, logits, margins = list(prompt), {}, []
+    for step in range(NEW_TOKENS):
+        last = model(torch.tensor([tokens]), use_cache=False).logits[0, -1].float().numpy()
+        best, second = np.sort(last)[::-1][:2]
+        margins.append(float(best - second))
+        if step in LOGIT_STEPS:
+            logits[step] = base64.b64encode(last.astype("<f4").tobytes()).decode()
+        tokens.append(int(np.argmax(last)))
+    return {"prompt": prompt, "tokens": tokens[len(prompt):], "logits": logits,
+            "smallest_margin": min(margins)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--preset", choices=sorted(make_checkpoint.PRESETS), required=True)
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    # CPU only: a CUDA build of torch without its driver libraries must not be asked.
+    torch.cuda.is_current_stream_capturing = lambda: False
+    with tempfile.TemporaryDirectory() as folder:
+        sums = make_checkpoint.write(pathlib.Path(folder), args.preset, args.seed)
+        model = transformers.Qwen3MoeForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, attn_implementation="eager",
+            experts_implementation="eager").eval()
+        cases = [run(model, p) for p in prompts(args.preset)]
+    golden = {
+        "preset": args.preset, "seed": args.seed, "checkpoint_sha256": sums,
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__,
+                     "numpy": np.__version__},
+        "logits_format": "base64 of little-endian fp32 [vocab], by index of the generated token",
+        "cases": cases,
+    }
+    out = pathlib.Path(__file__).parent / "golden" / f"{args.preset}.json"
+    out.parent.mkdir(exist_ok=True)
+    out.write_text(json.dumps(golden, indent=1) + "\n")
+    for c in cases:
+        print(len(c["prompt"]), c["smallest_margin"], c["tokens"])
+
+
+if __name__ == "__main__":
+    main()

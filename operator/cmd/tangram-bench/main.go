@@ -1,0 +1,33 @@
+// Command tangram-bench measures the planner. JSON lines on stdout, progress on stderr;
+// QUICK=1 gives a figure within 45 s.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"tangram.dev/operator/internal/bench"
+)
+
+func main() {
+	root := &cobra.Command{Use: "tangram-bench", Short: "Measures the planner", SilenceUsage: true, SilenceErrors: true}
+	quick := os.Getenv("QUICK") == "1"
+	root.AddCommand(
+		&cobra.Command{Use: "resize-bytes", Short: "bytes a resize moves over the lower bound", Args: cobra.NoArgs,
+			RunE: func(c *cobra.Command, _ []string) error {
+				return bench.ResizeBytes(c.OutOrStdout(), c.ErrOrStderr(), quick)
+			}},
+		&cobra.Command{Use: "plan-time", Short: "milliseconds to plan two reference transitions, one thread", Args: cobra.NoArgs,
+			RunE: func(c *cobra.Command, _ []string) error {
+				return bench.PlanTime(c.OutOrStdout(), c.ErrOrStderr(), quick)
+			}},
+	)
+	root.SetOut(os.Stdout)
+	root.SetErr(os.Stderr)
+	if err := root.Execute(); err != nil {
+		fmt.Fprintln(os.Stderr, "tangram-bench:", err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"tangram.dev/operator/internal/driver"
+	"tangram.dev/operator/pkg/layout"
+)
+
+func applyCommand() *cobra.Command {
+	var file, mode, logLevel string
+	var ranks int
+	var shapes []string
+	var spare uint32
+	var asJSON bool
+	limits := driver.DefaultLimits
+	c := &cobra.Command{
+		Use: "apply", Short: "brings the world to a shape", Args: cobra.NoArgs,
+		Long: "Brings the world to a shape. With --json-progress each line on stdout is {\"event\": ...}; the last is {\"record\": ...}.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			want, err := wanted(ranks, mode, shapes, spare)
+			if err != nil {
+				return usageError{err}
+			}
+			var level slog.Level
+			if err := level.UnmarshalText([]byte(logLevel)); err != nil {
+				return usageError{fmt.Errorf("--log-level: %w", err)}
+			}
+			w, err := readWorld(file)
+			if err != nil {
+				return err
+			}
+			d, done, err := w.open(slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level})))
+			if err != nil {
+				return err
+			}
+			defer done()
+			d.Limits = limits
+			out := printer{out: cmd.OutOrStdout(), json: asJSON}
+			d.Progress = out.event
+			record, err := d.Apply(cmd.Context(), want)
+			return errors.Join(err, out.record(record))
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&file, "world-file", "", "JSON: world, agents, store, tls")
+	f.IntVar(&ranks, "ranks", 0, "ranks of the world")
+	f.StringVar(&mode, "mode", "Expert", "Expert or Tensor")
+	f.StringArrayVar(&shapes, "layer-shape", nil, "LAYERS=g/t, e.g. 0-2=1/4: expert and attention group sizes of these layers; repeatable")
+	f.Uint32Var(&spare, "spare-banks", 1, "of a first layout: layers that one flip may rewrite")
+	f.BoolVar(&asJSON, "json-progress", false, "events and the record as JSON lines")
+	f.StringVar(&logLevel, "log-level", "info", "debug, info, warn, error")
+	f.DurationVar(&limits.Engines, "engines-timeout", limits.Engines, "to wait for engines to attach")
+	f.DurationVar(&limits.Stage, "stage-timeout", limits.Stage, "without a new byte, then abort")
+	f.DurationVar(&limits.Flip, "flip-timeout", limits.Flip, "from permit to flip, then abort")
+	for _, name := range []string{"world-file", "ranks"} {
+		if err := c.MarkFlagRequired(name); err != nil {
+			panic(err) // a name that is not a flag: a bug of this file
+		}
+	}
+	return c
+}
+
+func wanted(ranks int, mode string, shapes []string, spare uint32) (driver.Wanted, error) {
+	if ranks <= 0 {
+		return driver.Wanted{}, fmt.Errorf("--ranks %d: a world needs at least 1", ranks)
+	}
+	m, err := layout.ParseMode(mode)
+	if err != nil {
+		return driver.Wanted{}, fmt.Errorf("--mode: %w", err)
+	}
+	want := driver.Wanted{Ranks: ranks, Shape: layout.Shape{Mode: m, Layers: map[uint32]layout.LayerShape{}}, SpareBanks: spare}
+	for _, s := range shapes {
+		if err := parseShape(s, want.Shape.Layers); err != nil {
+			return want, fmt.Errorf("--layer-shape %q: %w", s, err)
+		}
+	}
+	return want, nil
+}
+
+// parseShape reads "FIRST[-LAST]=g/t".
+func parseShape(s string, into map[uint32]layout.LayerShape) error {
+	layers, sizes, ok := strings.Cut(s, "=")
+	g, t, ok2 := strings.Cut(sizes, "/")
+	if !ok || !ok2 {
+		return errors.New("want LAYERS=g/t, e.g. 0-2=1/4")
+	}
+	first, last, isRange := strings.Cut(layers, "-")
+	if !isRange {
+		last = first
+	}
+	var n [4]uint64
+	for i, text := range []string{first, last, g, t} {
+		v, err := strconv.ParseUint(text, 10, 16)
+		if err != nil {
+			return fmt.Errorf("%q is not a number below 65536", text)
+		}
+		n[i] = v
+	}
+	if n[0] > n[1] || n[2] == 0 || n[3] == 0 {
+		return errors.New("layers must ascend and group sizes be at least 1")
+	}
+	for l := n[0]; l <= n[1]; l++ {
+		into[uint32(l)] = layout.LayerShape{ExpertGroup: uint32(n[2]), AttentionGroup: uint32(n[3])}
+	}
+	return nil
+}
+
+// printer of events: JSON lines, or a line at each new phase.
+type printer struct {
+	out  io.Writer
+	json bool
+	last string
+}
+
+func (p *printer) event(e driver.Event) {
+	if p.json {
+		_ = json.NewEncoder(p.out).Encode(map[string]any{"event": e}) // a reader that left does not stop a transition
+		return
+	}
+	if now := fmt.Sprint(e.Flip, e.Phase); now != p.last {
+		p.last = now
+		fmt.Fprintf(p.out, "flip %d/%d %-6s epoch %d: %s\n", e.Flip, e.Flips, e.Kind, e.Epoch, e.Phase)
+	}
+}
+
+func (p *printer) record(r *driver.Record) error {
+	if r == nil {
+		return nil
+	}
+	if p.json {
+		return json.NewEncoder(p.out).Encode(map[string]any{"record": r})
+	}
+	_, err := fmt.Fprintf(p.out, "epoch %d, %d of %d flips in %v: expert bytes %d (bound %d), dense %d, local %d\n", r.Epoch, len(r.Flips),
+		r.PlannedFlips, time.Duration(r.TotalSeconds*float64(time.Second)).Round(time.Millisecond), r.ExpertBytes, r.ExpertBoundBytes, r.DenseBytes, r.LocalBytes)
+	return err
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"tangram.dev/operator/internal/pki"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+func statusCommand() *cobra.Command {
+	var file string
+	var asJSON bool
+	c := &cobra.Command{Use: "status", Short: "shows every rank as its agent tells it", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			w, err := readWorld(file)
+			if err != nil {
+				return err
+			}
+			d, done, err := w.open(slog.New(slog.NewTextHandler(os.Stderr, nil)))
+			if err != nil {
+				return err
+			}
+			defer done()
+			var failures []error
+			table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 4, 2, ' ', 0)
+			if !asJSON {
+				fmt.Fprintln(table, "AGENT\tMEMBER\tRANK\tEPOCH\tPHASE\tATTEMPT\tBYTES\tMEMORY\tENGINE\tSTEPS\tERROR")
+			}
+			for _, agent := range d.Agents {
+				s, err := agent.Status(cmd.Context(), w.World)
+				if err != nil {
+					failures = append(failures, err) // the others are shown all the same
+					continue
+				}
+				if asJSON {
+					wire, err := protojson.Marshal(s)
+					if err != nil {
+						return err
+					}
+					if err := json.NewEncoder(cmd.OutOrStdout()).Encode(json.RawMessage(wire)); err != nil {
+						return err
+					}
+					continue
+				}
+				for _, r := range s.Ranks {
+					row(table, s, r)
+				}
+			}
+			return errors.Join(append(failures, table.Flush())...)
+		}}
+	c.Flags().StringVar(&file, "world-file", "", "JSON: world, agents, store, tls")
+	c.Flags().BoolVar(&asJSON, "json", false, "one StatusResponse a line")
+	if err := c.MarkFlagRequired("world-file"); err != nil {
+		panic(err) // a name that is not a flag: a bug of this file
+	}
+	return c
+}
+
+func row(table *tabwriter.Writer, s *tangramv1.StatusResponse, r *tangramv1.RankStatus) {
+	rank, engine, t := "-", "none", r.GetTransition()
+	if r.InWorld {
+		rank = fmt.Sprint(r.Rank)
+	}
+	if r.Engine.GetAttached() {
+		engine = fmt.Sprintf("%d running, %d waiting", r.Engine.Running, r.Engine.Waiting)
+	}
+	fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\t%d\t%d/%d\t%d of %d free\t%s\t%d\t%s\n", s.GetAddress().GetAgent(), r.GetMember().GetId(), rank, s.Epoch,
+		t.GetPhase(), t.GetAttempt(), t.GetBytesDone(), t.GetBytesTotal(), r.MemoryFree, r.MemoryBytes, engine, r.Engine.GetSteps(), t.GetError())
+}
+
+func certificatesCommand() *cobra.Command {
+	var dir, world string
+	var hosts []string
+	c := &cobra.Command{Use: "certificates ROLE...", Args: cobra.MinimumNArgs(1),
+		Short: "writes a world's authority and certificates for roles: driver, gateway, agent/POD, engine/POD",
+		Long:  "Writes ca.crt and ca.key into --dir unless they are there, and ROLE.crt and ROLE.key (slashes become dashes) for each role.",
+		RunE: func(_ *cobra.Command, roles []string) error {
+			authority, err := pki.OpenAuthority(dir, world)
+			if err != nil {
+				return usageError{err}
+			}
+			for _, role := range roles {
+				name := []rune(role)
+				for i, letter := range name {
+					if letter == '/' {
+						name[i] = '-'
+					}
+				}
+				if _, err := authority.Issue(string(name), role, hosts); err != nil {
+					return usageError{err}
+				}
+			}
+			return nil
+		}}
+	c.Flags().StringVar(&dir, "dir", "", "folder of the certificates")
+	c.Flags().StringVar(&world, "world", "", "name of the world")
+	c.Flags().StringSliceVar(&hosts, "hosts", []string{"127.0.0.1", "localhost"}, "addresses in the certificates")
+	for _, name := range []string{"dir", "world"} {
+		if err := c.MarkFlagRequired(name); err != nil {
+			panic(err) // a name that is not a flag: a bug of this file
+		}
+	}
+	return c
+}

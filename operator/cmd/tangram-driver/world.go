@@ -1,0 +1,66 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"tangram.dev/operator/internal/agentclient"
+	"tangram.dev/operator/internal/driver"
+	"tangram.dev/operator/internal/pki"
+	"tangram.dev/operator/internal/store"
+)
+
+// worldFile says where a world's agents are. Paths are as given, not relative to the file.
+type worldFile struct {
+	World  string    `json:"world"`
+	Agents []string  `json:"agents"` // host:port
+	Store  string    `json:"store"`  // file
+	TLS    pki.Files `json:"tls"`
+}
+
+func readWorld(path string) (*worldFile, error) {
+	wire, err := os.ReadFile(path)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("--world-file: %w", err)}
+	}
+	w := &worldFile{}
+	decoder := json.NewDecoder(bytes.NewReader(wire))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(w); err != nil {
+		return nil, usageError{fmt.Errorf("%s: %w", path, err)}
+	}
+	if w.World == "" || len(w.Agents) == 0 || w.Store == "" {
+		return nil, usageError{fmt.Errorf("%s: world, agents and store must be given", path)}
+	}
+	return w, nil
+}
+
+// open connects a driver; close its agents with the function returned.
+func (w *worldFile) open(log *slog.Logger) (*driver.Driver, func(), error) {
+	config, err := pki.Client(w.TLS, w.World, "agent/")
+	if err != nil {
+		return nil, nil, usageError{err}
+	}
+	records, err := store.OpenFile(w.Store)
+	if err != nil {
+		return nil, nil, err
+	}
+	d := &driver.Driver{World: w.World, Store: records, Log: log, Limits: driver.DefaultLimits}
+	var closers []func() error
+	for _, address := range w.Agents {
+		client, err := agentclient.Dial(address, config)
+		if err != nil {
+			return nil, nil, err
+		}
+		d.Agents = append(d.Agents, client)
+		closers = append(closers, client.Close)
+	}
+	return d, func() {
+		for _, c := range closers {
+			_ = c() // nothing can be done about a connection that does not close
+		}
+	}, nil
+}

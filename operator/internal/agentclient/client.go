@@ -1,0 +1,157 @@
+// Package agentclient talks to one agent's control service over mTLS. Every call of the
+// service may be repeated within an attempt without harm, so a lost connection is retried
+// by gRPC itself; a refusal never is.
+package agentclient
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// refusalKey is the trailing metadata that carries a Refusal.
+const refusalKey = "tangram-refusal-bin"
+
+// Prepare and Abort wait for the engine, so their deadlines are the longest.
+const (
+	statusDeadline  = 10 * time.Second
+	prepareDeadline = 60 * time.Second
+	callDeadline    = 20 * time.Second
+)
+
+// Retries of a broken connection: about two seconds in all, then the caller decides.
+const serviceConfig = `{"methodConfig":[{"name":[{"service":"tangram.v1.Agent"}],
+"retryPolicy":{"maxAttempts":5,"initialBackoff":"0.1s","maxBackoff":"1s","backoffMultiplier":2,
+"retryableStatusCodes":["UNAVAILABLE"]}}]}`
+
+// Refused is an agent's no, with what is current there.
+type Refused struct {
+	Agent, Call string
+	Refusal     *tangramv1.Refusal
+}
+
+func (e *Refused) Error() string {
+	current := e.Refusal.GetCurrent()
+	return fmt.Sprintf("agent %s refused %s (%s): %s [current: world %q, epoch %d, attempt %d]", e.Agent, e.Call,
+		e.Refusal.GetCode(), e.Refusal.GetMessage(), current.GetWorld(), current.GetEpoch(), current.GetAttempt())
+}
+
+// RefusalCode of an error, or CODE_UNSPECIFIED if it is not a refusal.
+func RefusalCode(err error) tangramv1.Refusal_Code {
+	var refused *Refused
+	if errors.As(err, &refused) {
+		return refused.Refusal.GetCode()
+	}
+	return tangramv1.Refusal_CODE_UNSPECIFIED
+}
+
+// Client of one agent. Safe for concurrent use.
+type Client struct {
+	address string
+	conn    *grpc.ClientConn
+	rpc     tangramv1.AgentClient
+}
+
+// Dial does not wait for the agent: the first call does.
+func Dial(address string, config *tls.Config) (*Client, error) {
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(credentials.NewTLS(config)),
+		grpc.WithDefaultServiceConfig(serviceConfig),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
+	if err != nil {
+		return nil, fmt.Errorf("agent %s: %w", address, err)
+	}
+	return &Client{address: address, conn: conn, rpc: tangramv1.NewAgentClient(conn)}, nil
+}
+
+// Address that was dialled.
+func (c *Client) Address() string { return c.address }
+
+// Close ends all calls.
+func (c *Client) Close() error { return c.conn.Close() }
+
+// method is a generated call.
+type method[Q, R any] func(context.Context, Q, ...grpc.CallOption) (R, error)
+
+func call[Q, R any](ctx context.Context, c *Client, name string, deadline time.Duration, m method[Q, R], request Q) (R, error) {
+	ctx, cancel := context.WithTimeout(ctx, deadline)
+	defer cancel()
+	var trailer metadata.MD
+	reply, err := m(ctx, request, grpc.Trailer(&trailer))
+	return reply, c.explain(name, err, trailer)
+}
+
+func (c *Client) explain(name string, err error, trailer metadata.MD) error {
+	if err == nil {
+		return nil
+	}
+	if values := trailer.Get(refusalKey); len(values) > 0 {
+		refusal := &tangramv1.Refusal{}
+		if proto.Unmarshal([]byte(values[0]), refusal) == nil {
+			return &Refused{Agent: c.address, Call: name, Refusal: refusal}
+		}
+	}
+	return fmt.Errorf("agent %s: %s: %w", c.address, name, err)
+}
+
+// Code is the gRPC code of an error of this package.
+func Code(err error) string { return status.Code(errors.Unwrap(err)).String() }
+
+// Status of the agent and its ranks.
+func (c *Client) Status(ctx context.Context, world string) (*tangramv1.StatusResponse, error) {
+	return call(ctx, c, "Status", statusDeadline, c.rpc.Status, &tangramv1.StatusRequest{World: world})
+}
+
+// Prepare checks and reserves.
+func (c *Client) Prepare(ctx context.Context, request *tangramv1.PrepareRequest) error {
+	_, err := call(ctx, c, "Prepare", prepareDeadline, c.rpc.Prepare, request)
+	return err
+}
+
+// Stage begins to fetch.
+func (c *Client) Stage(ctx context.Context, header *tangramv1.Header) error {
+	_, err := call(ctx, c, "Stage", callDeadline, c.rpc.Stage, &tangramv1.StageRequest{Header: header})
+	return err
+}
+
+// Permit lets the agent's ranks flip at a gate.
+func (c *Client) Permit(ctx context.Context, header *tangramv1.Header) error {
+	_, err := call(ctx, c, "Permit", callDeadline, c.rpc.Permit, &tangramv1.PermitRequest{Header: header})
+	return err
+}
+
+// Abort ends an attempt; true: too late, the agent has flipped.
+func (c *Client) Abort(ctx context.Context, header *tangramv1.Header, reason string) (bool, error) {
+	reply, err := call(ctx, c, "Abort", callDeadline, c.rpc.Abort, &tangramv1.AbortRequest{Header: header, Reason: reason})
+	return reply.GetFlipped(), err
+}
+
+// Retire gives old places back.
+func (c *Client) Retire(ctx context.Context, header *tangramv1.Header) error {
+	_, err := call(ctx, c, "Retire", callDeadline, c.rpc.Retire, &tangramv1.RetireRequest{Header: header})
+	return err
+}
+
+// Watch calls back for each status until the stream ends; it never returns nil.
+func (c *Client) Watch(ctx context.Context, world string, each func(*tangramv1.StatusResponse)) error {
+	stream, err := c.rpc.Watch(ctx, &tangramv1.WatchRequest{World: world})
+	if err != nil {
+		return c.explain("Watch", err, nil)
+	}
+	for {
+		reply, err := stream.Recv()
+		if err != nil {
+			return c.explain("Watch", err, stream.Trailer())
+		}
+		each(reply.GetStatus())
+	}
+}

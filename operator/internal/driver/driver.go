@@ -1,0 +1,194 @@
+// Package driver takes a world through a plan, flip by flip, against its agents
+// (docs/architecture.md, section 4). It is level-based: each Apply first asks the agents
+// what is so, ends what an earlier driver left half done, and plans from the inventories.
+// The flip in the agents is the outcome; the records in the store only permit.
+package driver
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"tangram.dev/operator/internal/store"
+	"tangram.dev/operator/pkg/geometry"
+	"tangram.dev/operator/pkg/layout"
+	"tangram.dev/operator/pkg/planner"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// Agent is one pod's agent; agentclient.Client is one.
+type Agent interface {
+	Address() string
+	Status(ctx context.Context, world string) (*tangramv1.StatusResponse, error)
+	Prepare(ctx context.Context, request *tangramv1.PrepareRequest) error
+	Stage(ctx context.Context, header *tangramv1.Header) error
+	Permit(ctx context.Context, header *tangramv1.Header) error
+	Abort(ctx context.Context, header *tangramv1.Header, reason string) (flipped bool, err error)
+	Retire(ctx context.Context, header *tangramv1.Header) error
+	Watch(ctx context.Context, world string, each func(*tangramv1.StatusResponse)) error
+}
+
+// Limits of waiting. Each names what is given up when it passes.
+type Limits struct {
+	Engines time.Duration // for engines to attach: nothing is begun
+	Stage   time.Duration // without a new byte while staging: abort
+	Flip    time.Duration // from permit to flip: abort, unless one flipped
+	Outcome time.Duration // for the agents' outcome after the permit: error, run again
+	Retire  time.Duration // for a step of the new epoch: error, run again
+}
+
+// DefaultLimits suit processes on one machine as well as pods.
+var DefaultLimits = Limits{Engines: 60 * time.Second, Stage: 60 * time.Second, Flip: 60 * time.Second,
+	Outcome: 60 * time.Second, Retire: 60 * time.Second}
+
+// Driver of one world. One Apply at a time; two drivers of one store are held apart by
+// compare-and-swap, one of them fails with store.ErrConflict.
+type Driver struct {
+	World    string
+	Agents   []Agent // every pod that is, or may become, part of the world; order = preference of joiners
+	Store    store.Store
+	Log      *slog.Logger
+	Progress func(Event) // may be nil; called from one goroutine at a time
+	Limits   Limits
+}
+
+// Wanted is what a world shall become.
+type Wanted struct {
+	Ranks      int // the first members of the world stay, others join in the order of Agents
+	Shape      layout.Shape
+	SpareBanks uint32 // of a first layout; 0 means 1
+}
+
+// Event tells where a transition stands.
+type Event struct {
+	Flip       int     `json:"flip"` // from 1
+	Flips      int     `json:"flips"`
+	Kind       string  `json:"kind"`
+	Epoch      uint64  `json:"epoch"`
+	Phase      string  `json:"phase"` // prepare, stage, flip, retire
+	BytesDone  uint64  `json:"bytes_done"`
+	BytesTotal uint64  `json:"bytes_total"` // of this flip
+	Rate       float64 `json:"bytes_per_second"`
+}
+
+func (d *Driver) progress(e Event) {
+	if d.Progress != nil {
+		d.Progress(e)
+	}
+}
+
+// Apply brings the world to what is wanted and gives the record of how; with an error,
+// the record says how far it came. A world that is as wanted gets a record of 0 flips.
+func (d *Driver) Apply(ctx context.Context, want Wanted) (*Record, error) {
+	record := &Record{World: d.World, Started: time.Now(), Ranks: want.Ranks, Mode: want.Shape.Mode.String()}
+	err := d.apply(ctx, want, record)
+	record.finish(err)
+	if record.PlanHash != "" { // a plan was made, so that something may have happened
+		if saving := d.saveRecord(context.WithoutCancel(ctx), record); saving != nil && err == nil {
+			err = saving
+		}
+	}
+	return record, err
+}
+
+func (d *Driver) apply(ctx context.Context, want Wanted, record *Record) error {
+	if want.Ranks <= 0 {
+		return fmt.Errorf("a world of %d ranks: it needs at least 1", want.Ranks)
+	}
+	truth, err := d.settle(ctx, record)
+	if err != nil {
+		return err
+	}
+	target, err := truth.choose(want.Ranks)
+	if err != nil {
+		return err
+	}
+	if truth, err = d.waitEngines(ctx, truth, target); err != nil {
+		return err
+	}
+	began := time.Now()
+	result, err := planner.Plan(truth.input(d.World, target, want))
+	if err != nil {
+		return fmt.Errorf("plan %d ranks, %v: %w", want.Ranks, want.Shape.Mode, err)
+	}
+	record.planned(result, time.Since(began))
+	d.Log.Info("planned", "flips", len(result.Plan.Flips), "from_epoch", result.Plan.FromEpoch,
+		"expert_bytes", result.Plan.Cost.GetExpertBytes(), "bound", result.Plan.Cost.GetExpertBoundBytes(),
+		"plan", record.PlanHash[:16])
+	for i, flip := range result.Plan.Flips {
+		run := &flipRun{d: d, truth: truth, flip: flip, target: result.Layouts[i], record: record,
+			event: Event{Flip: i + 1, Flips: len(result.Plan.Flips), Kind: kindName(flip.Kind), Epoch: flip.Epoch}}
+		if err := run.do(ctx); err != nil {
+			return fmt.Errorf("flip %d of %d (%s, epoch %d): %w", i+1, len(result.Plan.Flips), run.event.Kind, flip.Epoch, err)
+		}
+		truth = truth.after(result.Layouts[i])
+	}
+	return d.saveMembership(ctx, truth)
+}
+
+// waitEngines waits until the engine of every member that the chain needs is attached.
+func (d *Driver) waitEngines(ctx context.Context, truth *truth, target []string) (*truth, error) {
+	deadline := time.Now().Add(d.Limits.Engines)
+	for {
+		missing := truth.withoutEngine(target)
+		if len(missing) == 0 {
+			return truth, nil
+		}
+		if time.Now().After(deadline) {
+			return nil, fmt.Errorf("no engine attached for %v after %v; start them, or look at their logs", missing, d.Limits.Engines)
+		}
+		if err := sleep(ctx, 100*time.Millisecond); err != nil {
+			return nil, err
+		}
+		next, err := d.observe(ctx)
+		if err != nil {
+			return nil, err
+		}
+		truth = next
+	}
+}
+
+func sleep(ctx context.Context, pause time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(pause):
+		return nil
+	}
+}
+
+func kindName(k tangramv1.FlipKind) string {
+	switch k {
+	case tangramv1.FlipKind_FLIP_KIND_FIRST:
+		return "first"
+	case tangramv1.FlipKind_FLIP_KIND_JOIN:
+		return "join"
+	case tangramv1.FlipKind_FLIP_KIND_LAYOUT:
+		return "layout"
+	case tangramv1.FlipKind_FLIP_KIND_LEAVE:
+		return "leave"
+	}
+	return k.String()
+}
+
+func short(hash []byte) string { return hex.EncodeToString(hash) }
+
+// input of the planner: what is so, and what is wanted.
+func (t *truth) input(world string, target []string, want Wanted) planner.Input {
+	in := planner.Input{World: world, Revision: t.revision, Geometry: t.view, Current: t.layout, Target: target,
+		Shape: want.Shape, Options: planner.Options{SpareBanks: want.SpareBanks}}
+	for _, id := range t.order {
+		rank := t.ranks[id]
+		in.Members = append(in.Members, planner.Member{
+			Member: rank.status.Member, Inventory: rank.status.Inventory, MemoryBytes: rank.status.MemoryBytes,
+			KV: planner.KV{Pages: rank.status.Engine.GetKvPages(), BlockTokens: rank.status.Engine.GetKvBlockTokens(),
+				ReservedTokens: rank.status.Engine.GetKvReservedTokens()},
+		})
+	}
+	return in
+}
+
+// view of the geometry that all agents agree on.
+func viewOf(g *tangramv1.Geometry) (*geometry.View, error) { return geometry.New(g) }

@@ -1,0 +1,234 @@
+package driver
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"tangram.dev/operator/internal/store"
+	"tangram.dev/operator/pkg/layout"
+	"tangram.dev/operator/pkg/planner"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// Keys of the store.
+const (
+	keyIntent     = "intent"
+	keyMembership = "membership"
+)
+
+// Intent is written before anything is asked of an agent; Permitted is the permit record.
+type Intent struct {
+	Attempt    uint64 `json:"attempt"`
+	FromEpoch  uint64 `json:"from_epoch"`
+	TargetHash string `json:"target_hash"`
+	PlanHash   string `json:"plan_hash"`
+	State      string `json:"state"` // proposed, permitted, aborted, done
+
+	version uint64
+}
+
+// Membership of the epoch in force.
+type Membership struct {
+	Epoch   uint64   `json:"epoch"`
+	Hash    string   `json:"hash"`
+	Members []string `json:"members"`
+}
+
+func (d *Driver) propose(ctx context.Context, r *flipRun) (Intent, error) {
+	var intent Intent
+	version, err := store.Load(ctx, d.Store, keyIntent, &intent)
+	if err != nil {
+		return intent, err
+	}
+	intent = Intent{Attempt: max(intent.Attempt, r.truth.highestAttempt()) + 1, FromEpoch: r.truth.epoch(),
+		TargetHash: short(r.flip.TargetHash), PlanHash: r.record.PlanHash, State: "proposed"}
+	intent.version, err = store.Save(ctx, d.Store, keyIntent, version, intent)
+	if err != nil {
+		return intent, fmt.Errorf("record the intent: %w", err)
+	}
+	return intent, nil
+}
+
+// permit fails if another driver has written since propose: then that one acts.
+func (d *Driver) permit(ctx context.Context, intent Intent) error {
+	intent.State = "permitted"
+	_, err := store.Save(ctx, d.Store, keyIntent, intent.version, intent)
+	return err
+}
+
+func (d *Driver) burned(ctx context.Context, attempt uint64) error {
+	return d.setState(ctx, attempt, "aborted")
+}
+func (d *Driver) concluded(ctx context.Context, attempt uint64) error {
+	return d.setState(ctx, attempt, "done")
+}
+
+// setState of the intent, if it still is this attempt's.
+func (d *Driver) setState(ctx context.Context, attempt uint64, state string) error {
+	var intent Intent
+	version, err := store.Load(ctx, d.Store, keyIntent, &intent)
+	if err != nil || version == 0 || intent.Attempt != attempt {
+		return err
+	}
+	intent.State = state
+	_, err = store.Save(ctx, d.Store, keyIntent, version, intent)
+	return err
+}
+
+func (d *Driver) saveMembership(ctx context.Context, t *truth) error {
+	var was Membership
+	version, err := store.Load(ctx, d.Store, keyMembership, &was)
+	if err != nil {
+		return err
+	}
+	if t.layout == nil {
+		return nil
+	}
+	hash, err := layout.Hash(t.layout)
+	if err != nil {
+		return err
+	}
+	now := Membership{Epoch: t.epoch(), Hash: short(hash)}
+	for _, m := range t.layout.GetMembers() {
+		now.Members = append(now.Members, m.Id)
+	}
+	if was.Epoch > now.Epoch {
+		return fmt.Errorf("the store knows epoch %d, the agents are at %d; is it another world's store?", was.Epoch, now.Epoch)
+	}
+	_, err = store.Save(ctx, d.Store, keyMembership, version, now)
+	return err
+}
+
+// Bytes by source, summed over ranks.
+type Bytes struct {
+	Local      uint64 `json:"local"`
+	Shared     uint64 `json:"shared"`
+	TCP        uint64 `json:"tcp"`
+	Checkpoint uint64 `json:"checkpoint"`
+	KV         uint64 `json:"kv"`
+}
+
+// Seconds by phase, on the driver's clock.
+type Seconds struct {
+	Plan    float64 `json:"plan"`
+	Prepare float64 `json:"prepare"`
+	Stage   float64 `json:"stage"`
+	Flip    float64 `json:"flip"`
+	Retire  float64 `json:"retire"`
+}
+
+// AgentSeconds by phase: the slowest agent's, on its own clock.
+type AgentSeconds struct {
+	Prepare float64 `json:"prepare"`
+	Stage   float64 `json:"stage"`
+	Flip    float64 `json:"flip"`
+}
+
+// FlipRecord is what one flip did.
+type FlipRecord struct {
+	Kind         string       `json:"kind"`
+	Epoch        uint64       `json:"epoch"`
+	Attempt      uint64       `json:"attempt"`
+	TargetHash   string       `json:"target_hash"`
+	Bytes        Bytes        `json:"bytes"`
+	Seconds      Seconds      `json:"seconds"`
+	AgentSeconds AgentSeconds `json:"agent_seconds"`
+}
+
+// Record of a transition. Planned bytes are what the plan says; Bytes is what agents moved.
+type Record struct {
+	World            string       `json:"world"`
+	Ranks            int          `json:"ranks"`
+	Mode             string       `json:"mode"`
+	FromEpoch        uint64       `json:"from_epoch"`
+	Epoch            uint64       `json:"epoch"`
+	FromHash         string       `json:"from_hash"`
+	TargetHash       string       `json:"target_hash"`
+	PlanHash         string       `json:"plan_hash"`
+	ExpertBytes      uint64       `json:"expert_bytes"`
+	ExpertBoundBytes uint64       `json:"expert_bound_bytes"`
+	DenseBytes       uint64       `json:"dense_bytes"`
+	DenseBoundBytes  uint64       `json:"dense_bound_bytes"`
+	LocalBytes       uint64       `json:"local_bytes"`
+	CheckpointBytes  uint64       `json:"checkpoint_bytes"`
+	Bytes            Bytes        `json:"bytes"`
+	Seconds          Seconds      `json:"seconds"`
+	TotalSeconds     float64      `json:"total_seconds"`
+	Retries          int          `json:"retries"`
+	Flips            []FlipRecord `json:"flips"`
+	PlannedFlips     int          `json:"planned_flips"`
+	Started          time.Time    `json:"started"`
+	Ended            time.Time    `json:"ended"`
+	Error            string       `json:"error,omitempty"`
+}
+
+func (r *Record) planned(result *planner.Result, took time.Duration) {
+	plan := result.Plan
+	// A plan always marshals: it came from the planner, not off the wire.
+	wire, _ := proto.MarshalOptions{Deterministic: true}.Marshal(plan)
+	hash := sha256.Sum256(wire)
+	r.PlanHash, r.FromHash, r.TargetHash = short(hash[:]), short(plan.FromHash), short(plan.FinalHash)
+	r.FromEpoch, r.Epoch, r.PlannedFlips = plan.FromEpoch, plan.FromEpoch, len(plan.Flips)
+	cost := plan.GetCost()
+	r.ExpertBytes, r.ExpertBoundBytes = cost.GetExpertBytes(), cost.GetExpertBoundBytes()
+	r.DenseBytes, r.DenseBoundBytes = cost.GetDenseBytes(), cost.GetDenseBoundBytes()
+	r.LocalBytes, r.CheckpointBytes = cost.GetLocalBytes(), cost.GetCheckpointBytes()
+	r.Seconds.Plan = took.Seconds()
+}
+
+func (r *Record) add(f FlipRecord) {
+	r.Flips = append(r.Flips, f)
+	r.Epoch = f.Epoch
+	r.Bytes.Local += f.Bytes.Local
+	r.Bytes.Shared += f.Bytes.Shared
+	r.Bytes.TCP += f.Bytes.TCP
+	r.Bytes.Checkpoint += f.Bytes.Checkpoint
+	r.Bytes.KV += f.Bytes.KV
+	r.Seconds.Prepare += f.Seconds.Prepare
+	r.Seconds.Stage += f.Seconds.Stage
+	r.Seconds.Flip += f.Seconds.Flip
+	r.Seconds.Retire += f.Seconds.Retire
+}
+
+func (r *Record) finish(err error) {
+	r.Ended = time.Now()
+	r.TotalSeconds = r.Ended.Sub(r.Started).Seconds()
+	if err != nil {
+		r.Error = err.Error()
+	}
+}
+
+// measured sums what the ranks of an attempt say they moved.
+func measured(attempt uint64, latest map[int]*tangramv1.StatusResponse) (Bytes, AgentSeconds) {
+	var b Bytes
+	var s AgentSeconds
+	for _, a := range latest {
+		for _, r := range a.Ranks {
+			t := r.GetTransition()
+			if t.GetAttempt() != attempt {
+				continue
+			}
+			b.Local += t.BytesLocal
+			b.Shared += t.BytesShared
+			b.TCP += t.BytesTcp
+			b.Checkpoint += t.BytesCheckpoint
+			b.KV += t.KvBytes
+			s.Prepare, s.Stage, s.Flip = max(s.Prepare, t.PrepareSeconds), max(s.Stage, t.StageSeconds), max(s.Flip, t.FlipSeconds)
+		}
+	}
+	return b, s
+}
+
+func (d *Driver) saveRecord(ctx context.Context, record *Record) error {
+	// Numbered by start; two in one nanosecond would be two drivers, and one of them lost already.
+	_, err := store.Save(ctx, d.Store, "transition/"+record.Started.UTC().Format("20060102T150405.000000000"), 0, record)
+	if errors.Is(err, store.ErrConflict) {
+		return nil
+	}
+	return err
+}

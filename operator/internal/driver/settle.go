@@ -1,0 +1,165 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"tangram.dev/operator/internal/agentclient"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// settle asks the agents and ends what an earlier driver left: forward what flipped or
+// was permitted and flips yet, back everything else. It gives the truth at rest.
+func (d *Driver) settle(ctx context.Context, record *Record) (*truth, error) {
+	for range 8 { // a chain leaves one attempt; a few more for odd mixes
+		truth, err := d.observe(ctx)
+		if err != nil {
+			return nil, err
+		}
+		left := findLeftover(truth.agents)
+		if left == nil {
+			return truth, nil
+		}
+		record.Retries++
+		d.Log.Warn("an earlier attempt is under way: ending it", "attempt", left.attempt, "flipped", left.anyFlipped)
+		if err := d.end(ctx, truth, left); err != nil {
+			return nil, fmt.Errorf("end the earlier attempt %d: %w", left.attempt, err)
+		}
+	}
+	return nil, fmt.Errorf("agents still are in an attempt after ending 8 of them; is another driver at work?")
+}
+
+func (d *Driver) end(ctx context.Context, t *truth, left *leftover) error {
+	header := &tangramv1.Header{World: d.World, Epoch: left.targetEpoch - 1, Attempt: left.attempt}
+	if !left.anyFlipped {
+		flipped, err := d.abortAll(ctx, left.agents, header, "a new driver found the attempt unfinished")
+		if err != nil {
+			return err
+		}
+		if !flipped {
+			return d.burned(ctx, left.attempt)
+		}
+	}
+	// It is the outcome. Ranks that have not flipped yet will at their gate.
+	board, stop := d.watch(ctx, left.agents)
+	defer stop()
+	err := board.until(ctx, "flip", d.Limits.Outcome, func(latest map[int]*tangramv1.StatusResponse) (bool, uint64, error) {
+		open, flipped := 0, uint64(0)
+		if len(latest) < len(left.agents) {
+			return false, 0, nil
+		}
+		for _, s := range latest {
+			for _, r := range s.Ranks {
+				switch p := r.GetTransition().GetPhase(); {
+				case r.GetTransition().GetAttempt() != left.attempt:
+				case p == tangramv1.Phase_PHASE_FLIPPED:
+					flipped++
+				case p != tangramv1.Phase_PHASE_IDLE:
+					open++
+				}
+			}
+		}
+		return open == 0, flipped, nil
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := d.retireAll(ctx, left.agents, header); err != nil {
+		return err
+	}
+	return d.concluded(ctx, left.attempt)
+}
+
+// abortAll asks every agent until each has answered. True: some agent flipped.
+func (d *Driver) abortAll(ctx context.Context, agents []int, header *tangramv1.Header, reason string) (bool, error) {
+	var mu sync.Mutex
+	var flipped bool
+	var failures []error
+	var wait sync.WaitGroup
+	for _, i := range agents {
+		wait.Go(func() {
+			_, err := backoff.Retry(ctx, func() (bool, error) {
+				yes, err := d.Agents[i].Abort(ctx, header, reason)
+				switch agentclient.RefusalCode(err) {
+				case tangramv1.Refusal_CODE_UNSPECIFIED:
+				default:
+					if code := agentclient.RefusalCode(err); code == tangramv1.Refusal_CODE_STALE_ATTEMPT || code == tangramv1.Refusal_CODE_STALE_EPOCH {
+						return d.knowsOutcome(ctx, i, header, &mu, &flipped)
+					}
+					return false, backoff.Permanent(err)
+				}
+				if err == nil && yes {
+					mu.Lock()
+					flipped = true
+					mu.Unlock()
+				}
+				return yes, err
+			}, backoff.WithMaxElapsedTime(d.Limits.Outcome))
+			if err != nil {
+				mu.Lock()
+				failures = append(failures, err)
+				mu.Unlock()
+			}
+		})
+	}
+	wait.Wait()
+	return flipped, errors.Join(failures...)
+}
+
+// knowsOutcome asks an agent for which the attempt is over what came of it.
+func (d *Driver) knowsOutcome(ctx context.Context, agent int, header *tangramv1.Header, mu *sync.Mutex, flipped *bool) (bool, error) {
+	s, err := d.Agents[agent].Status(ctx, d.World)
+	if err != nil {
+		return false, err
+	}
+	if s.Epoch > header.Epoch {
+		mu.Lock()
+		*flipped = true
+		mu.Unlock()
+		return true, nil
+	}
+	return false, nil
+}
+
+// retireAll repeats until each agent has done it; gives the number of repeats.
+func (d *Driver) retireAll(ctx context.Context, agents []int, header *tangramv1.Header) (int, error) {
+	var mu sync.Mutex
+	var retries int
+	var failures []error
+	var wait sync.WaitGroup
+	for _, i := range agents {
+		wait.Go(func() {
+			pause := backoff.NewExponentialBackOff()
+			pause.InitialInterval, pause.MaxInterval = 5*time.Millisecond, 500*time.Millisecond
+			_, err := backoff.Retry(ctx, func() (struct{}, error) {
+				err := d.Agents[i].Retire(ctx, header)
+				switch agentclient.RefusalCode(err) {
+				case tangramv1.Refusal_CODE_UNSPECIFIED, tangramv1.Refusal_CODE_WRONG_PHASE:
+					if err != nil {
+						mu.Lock()
+						retries++
+						mu.Unlock()
+					}
+				default:
+					err = backoff.Permanent(err)
+				}
+				return struct{}{}, err
+			}, backoff.WithBackOff(pause), backoff.WithMaxElapsedTime(d.Limits.Retire))
+			if err != nil {
+				mu.Lock()
+				failures = append(failures, err)
+				mu.Unlock()
+			}
+		})
+	}
+	wait.Wait()
+	if err := errors.Join(failures...); err != nil {
+		return retries, fmt.Errorf("retire attempt %d: %w", header.Attempt, err)
+	}
+	return retries, nil
+}

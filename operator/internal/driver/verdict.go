@@ -1,0 +1,104 @@
+package driver
+
+import (
+	"fmt"
+
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// verdict is what the ranks of an attempt say together. Pure; the heart of every wait.
+type verdict struct {
+	ranks, staged, flipped, stepped, over int
+	bytesDone, bytesTotal                 uint64
+	failed                                error // of a rank that gave up before the flip
+}
+
+// judge counts over the members (of the target and, for LEAVE, the leavers) of an attempt.
+// A rank that knows nothing of the attempt counts for nothing.
+func judge(attempt uint64, members map[string]bool, latest map[int]*tangramv1.StatusResponse) verdict {
+	v := verdict{ranks: len(members)}
+	for _, s := range latest {
+		for _, r := range s.Ranks {
+			stays, counted := members[r.GetMember().GetId()]
+			t := r.GetTransition()
+			if !counted || t.GetAttempt() != attempt {
+				continue
+			}
+			v.bytesDone += t.BytesDone
+			v.bytesTotal += t.BytesTotal
+			switch t.Phase {
+			case tangramv1.Phase_PHASE_STAGED, tangramv1.Phase_PHASE_PERMITTED:
+				v.staged++
+			case tangramv1.Phase_PHASE_FLIPPED:
+				v.staged++
+				v.flipped++
+				if !stays || t.StepsSinceFlip > 0 { // a leaver has no step to do
+					v.stepped++
+				}
+			case tangramv1.Phase_PHASE_FAILED:
+				v.failed = fmt.Errorf("rank of member %s failed: %s", r.Member.Id, t.Error)
+			case tangramv1.Phase_PHASE_IDLE:
+				v.over++
+				if s.Epoch >= t.TargetEpoch || (!stays && !r.InWorld) { // retired already, by an earlier call
+					v.staged++
+					v.flipped++
+					v.stepped++
+				}
+			}
+		}
+	}
+	return v
+}
+
+// membersOf an attempt: true for those that stay in the target.
+func membersOf(before, target *tangramv1.Layout) map[string]bool {
+	out := map[string]bool{}
+	for _, m := range before.GetMembers() {
+		out[m.Id] = false
+	}
+	for _, m := range target.GetMembers() {
+		out[m.Id] = true
+	}
+	return out
+}
+
+// leftover is an attempt that an earlier driver did not end.
+type leftover struct {
+	attempt     uint64
+	targetEpoch uint64
+	anyFlipped  bool
+	agents      []int
+}
+
+// findLeftover looks for ranks in the middle of an attempt; the highest one if several.
+func findLeftover(agents []*tangramv1.StatusResponse) *leftover {
+	var out *leftover
+	for i, a := range agents {
+		for _, r := range a.Ranks {
+			t := r.GetTransition()
+			if t.GetPhase() <= tangramv1.Phase_PHASE_IDLE {
+				continue
+			}
+			if out == nil || t.Attempt > out.attempt {
+				out = &leftover{attempt: t.Attempt, targetEpoch: t.TargetEpoch}
+			}
+			if t.Attempt != out.attempt {
+				continue
+			}
+			out.anyFlipped = out.anyFlipped || t.Phase == tangramv1.Phase_PHASE_FLIPPED
+			if n := len(out.agents); n == 0 || out.agents[n-1] != i {
+				out.agents = append(out.agents, i)
+			}
+		}
+	}
+	if out != nil {
+		for _, a := range agents {
+			for _, r := range a.Ranks { // one that has retired it already has flipped it
+				t := r.GetTransition()
+				out.anyFlipped = out.anyFlipped || t.GetAttempt() == out.attempt &&
+					t.GetPhase() == tangramv1.Phase_PHASE_IDLE && a.Epoch >= out.targetEpoch
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,322 @@
+// Package checker plays a plan on a model of every rank's memory, granule by granule at
+// byte addresses, and objects to anything that architecture, section 8, does not allow.
+// It knows nothing of how pkg/planner works and shares no code with it: addresses,
+// pages, costs and completeness are computed anew from the messages. Pure.
+package checker
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+
+	"tangram.dev/operator/pkg/geometry"
+	"tangram.dev/operator/pkg/layout"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// Case is a plan and the world it was made for.
+type Case struct {
+	Geometry    *geometry.View
+	Revision    string
+	Before      *tangramv1.Layout               // nil: first start
+	Inventories map[string]*tangramv1.Inventory // by member id; absent: holds nothing
+	Limits      map[string]uint64               // pool bytes by member id; absent: none
+	Lost        map[string]bool                 // members of Before that no agent answers for
+	Plan        *tangramv1.Plan
+	Target      []string // ids that remain
+	Shape       layout.Shape
+}
+
+// ident is a granule of an expert; granule -1 is the expert's tail.
+type ident struct {
+	layer, expert uint32
+	granule       int64
+}
+
+type address struct {
+	bank   uint32
+	offset uint64
+}
+
+// memory is what one rank holds, by address of the first byte.
+type memory map[address]ident
+
+type player struct {
+	Case
+	now    *tangramv1.Layout
+	mem    map[string]memory
+	has    map[string]map[ident]bool // mem by content, made when asked for
+	dense  map[string]bool
+	totals tangramv1.Cost
+}
+
+// Check plays the plan. Nil: nothing to object to.
+func Check(c Case) error {
+	p := &player{Case: c, now: c.Before, mem: map[string]memory{}, dense: map[string]bool{}}
+	if err := p.load(); err != nil {
+		return err
+	}
+	if c.Before == nil && len(c.Plan.Flips) == 0 {
+		return fmt.Errorf("check: a first start without a flip")
+	}
+	for i, flip := range c.Plan.Flips {
+		if err := p.play(flip); err != nil {
+			return fmt.Errorf("check: flip %d (%v): %w", i, flip.Kind, err)
+		}
+	}
+	if err := p.final(); err != nil {
+		return fmt.Errorf("check: final layout: %w", err)
+	}
+	t, d := &p.totals, c.Plan.Cost
+	if t.ExpertBytes != d.GetExpertBytes() || t.DenseBytes != d.GetDenseBytes() || t.CheckpointBytes != d.GetCheckpointBytes() ||
+		t.LocalBytes != d.GetLocalBytes() {
+		return fmt.Errorf("check: the plan declares %v, its parts move %v", d, t)
+	}
+	return nil
+}
+
+// load puts the inventories where they lie. Pieces of Tensor banks lie where the layout
+// before says; whole experts lie by their slot.
+func (p *player) load() error {
+	if p.now != nil {
+		hash, err := layout.Hash(p.now)
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(hash, p.Plan.FromHash) || p.Plan.FromEpoch != p.now.Epoch {
+			return fmt.Errorf("check: the plan starts from another layout")
+		}
+	}
+	for id, inv := range p.Inventories {
+		p.dense[id] = inv.Dense
+		m := memory{}
+		named := map[[4]uint32]uint64{} // bank, slot, expert, start -> offset
+		if rank := layout.RankOf(p.now, id); rank >= 0 {
+			for _, q := range p.pieces(p.now, uint32(rank)) {
+				named[[4]uint32{q.bank, q.slot, q.expert, q.start}] = q.offset
+			}
+		}
+		for i := range inv.Layer {
+			offset, ok := named[[4]uint32{inv.Bank[i], inv.Slot[i], inv.Expert[i], inv.GranuleStart[i]}]
+			if !ok {
+				offset = uint64(inv.Slot[i]) * p.Geometry.ExpertPitch
+			}
+			p.put(m, placed{layer: inv.Layer[i], bank: inv.Bank[i], expert: inv.Expert[i], start: inv.GranuleStart[i],
+				count: inv.GranuleCount[i], offset: offset})
+		}
+		p.mem[id] = m
+	}
+	return nil
+}
+
+// placed is a piece and where it lies.
+type placed struct {
+	layer, bank, slot, expert, start, count uint32
+	offset                                  uint64
+}
+
+// pieces is the address rule, from the words of section 8.
+func (p *player) pieces(l *tangramv1.Layout, rank uint32) []placed {
+	var out []placed
+	g := p.Geometry.Proto
+	total := g.MoeInner / g.GranuleRows
+	for _, layer := range l.Layers {
+		ordinal := slices.Index(g.MoeLayers, layer.Layer)
+		for _, group := range layer.Experts {
+			position := slices.Index(group.Ranks, rank)
+			if position < 0 {
+				continue
+			}
+			size := len(group.Ranks)
+			end := uint64(0)
+			for slot, entry := range group.Slots {
+				if entry == 0 {
+					continue
+				}
+				e := entry - 1
+				start, count := 0, 0
+				for q := 0; q <= position; q++ {
+					start += count
+					count = int(total) / size
+					if (q+size-int(e)%size)%size < int(total)%size {
+						count++
+					}
+				}
+				q := placed{layer: layer.Layer, bank: uint32(ordinal + int(layer.BankOffset)), slot: uint32(slot), expert: e,
+					start: uint32(start), count: uint32(count)}
+				if size == 1 {
+					q.offset = uint64(slot) * p.Geometry.ExpertPitch
+				} else {
+					q.offset = (end + 255) / 256 * 256
+					end = q.offset + uint64(count)*g.GranuleBytes + g.ExpertTailBytes
+				}
+				out = append(out, q)
+			}
+		}
+	}
+	return out
+}
+
+func (p *player) put(m memory, q placed) {
+	g := p.Geometry.Proto
+	for i := range q.count {
+		m[address{q.bank, q.offset + uint64(i)*g.GranuleBytes}] = ident{q.layer, q.expert, int64(q.start + i)}
+	}
+	if g.ExpertTailBytes > 0 {
+		m[address{q.bank, q.offset + uint64(q.count)*g.GranuleBytes}] = ident{q.layer, q.expert, -1}
+	}
+}
+
+func (p *player) size(i ident) uint64 {
+	if i.granule < 0 {
+		return p.Geometry.Proto.ExpertTailBytes
+	}
+	return p.Geometry.Proto.GranuleBytes
+}
+
+func (p *player) play(flip *tangramv1.Flip) error {
+	base, epoch := p.now, uint64(1)
+	if base == nil {
+		if flip.Kind != tangramv1.FlipKind_FLIP_KIND_FIRST {
+			return fmt.Errorf("nothing serves yet")
+		}
+		base = &tangramv1.Layout{World: p.Plan.World, Revision: p.Revision, GeometryFingerprint: p.Geometry.Fingerprint,
+			Layers: make([]*tangramv1.LayerLayout, p.Geometry.Proto.Layers)}
+	} else {
+		epoch = base.Epoch + 1
+	}
+	if flip.Epoch != epoch {
+		return fmt.Errorf("epoch %d, expected %d", flip.Epoch, epoch)
+	}
+	next, err := layout.ApplyDelta(base, flip.Delta, epoch)
+	if err != nil {
+		return err
+	}
+	if err := layout.Validate(next, p.Geometry); err != nil {
+		return err
+	}
+	hash, err := layout.Hash(next)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(hash, flip.TargetHash) {
+		return fmt.Errorf("target hash is not that of the layout the delta gives")
+	}
+	if err := p.kind(flip, base, next); err != nil {
+		return err
+	}
+	numbering := next // ranks of the parts
+	if flip.Kind == tangramv1.FlipKind_FLIP_KIND_LEAVE {
+		numbering = base
+	}
+	after := map[string]memory{}
+	dense := map[string]bool{}
+	seen := map[string]bool{}
+	var cost tangramv1.Cost
+	for _, part := range flip.Parts {
+		if int(part.Rank) >= len(numbering.Members) || numbering.Members[part.Rank].Id != part.Member || seen[part.Member] {
+			return fmt.Errorf("part of rank %d, member %q: no such member, or twice", part.Rank, part.Member)
+		}
+		seen[part.Member] = true
+		m, err := p.part(flip, next, numbering, part, &cost)
+		if err != nil {
+			return fmt.Errorf("rank %d (%s): %w", part.Rank, part.Member, err)
+		}
+		rank := layout.RankOf(next, part.Member)
+		after[part.Member], dense[part.Member] = m, rank >= 0 && layout.HoldsDense(next, uint32(rank))
+	}
+	for _, m := range numbering.Members {
+		if !seen[m.Id] && !p.Lost[m.Id] {
+			return fmt.Errorf("member %s has no part", m.Id)
+		}
+	}
+	if flip.Kind == tangramv1.FlipKind_FLIP_KIND_FIRST {
+		if err := p.onceFromCheckpoint(flip, next); err != nil {
+			return err
+		}
+		cost.CheckpointBytes += p.Geometry.Proto.DenseBytes
+	}
+	if err := sameCost(&cost, flip.Cost); err != nil {
+		return err
+	}
+	p.totals.ExpertBytes += cost.ExpertBytes
+	p.totals.DenseBytes += cost.DenseBytes
+	p.totals.CheckpointBytes += cost.CheckpointBytes
+	p.totals.LocalBytes += cost.LocalBytes
+	p.mem, p.has, p.dense, p.now = after, nil, dense, next
+	return p.complete(next)
+}
+
+func sameCost(moved, declared *tangramv1.Cost) error {
+	if moved.ExpertBytes != declared.GetExpertBytes() || moved.DenseBytes != declared.GetDenseBytes() ||
+		moved.LocalBytes != declared.GetLocalBytes() || moved.CheckpointBytes != declared.GetCheckpointBytes() {
+		return fmt.Errorf("declares %v, its parts move %v", declared, moved)
+	}
+	return nil
+}
+
+// kind checks what each kind of flip may do to members and places.
+func (p *player) kind(flip *tangramv1.Flip, base, next *tangramv1.Layout) error {
+	owns := func(l *tangramv1.Layout, rank int) bool {
+		for _, layer := range l.Layers {
+			for _, g := range layer.Experts {
+				if slices.Contains(g.Ranks, uint32(rank)) {
+					return true
+				}
+			}
+			for _, g := range layer.Attention {
+				if slices.Contains(g.Ranks, uint32(rank)) {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	switch flip.Kind {
+	case tangramv1.FlipKind_FLIP_KIND_FIRST:
+		if p.now != nil {
+			return fmt.Errorf("a layout serves already")
+		}
+		return nil
+	case tangramv1.FlipKind_FLIP_KIND_JOIN:
+		for i, m := range next.Members {
+			if i < len(base.Members) && base.Members[i].Id != m.Id {
+				return fmt.Errorf("rank %d changes from %s to %s", i, base.Members[i].Id, m.Id)
+			}
+			if i >= len(base.Members) && owns(next, i) {
+				return fmt.Errorf("joiner %s is in a group", m.Id)
+			}
+		}
+		if len(next.Members) <= len(base.Members) {
+			return fmt.Errorf("nobody joins")
+		}
+	case tangramv1.FlipKind_FLIP_KIND_LAYOUT:
+		if flip.Delta.MembersChanged || len(flip.Delta.Renumber) > 0 {
+			return fmt.Errorf("members change")
+		}
+		rewritten := 0
+		for i, layer := range next.Layers {
+			if before := base.Layers[i]; before.BankOffset != layer.BankOffset {
+				rewritten++
+			}
+		}
+		if spare := int(next.Banks) - p.Geometry.MoELayers(); rewritten > spare {
+			return fmt.Errorf("%d layers are rewritten with %d spare banks", rewritten, spare)
+		}
+	case tangramv1.FlipKind_FLIP_KIND_LEAVE:
+		stay := []string{}
+		for rank, m := range base.Members {
+			if flip.Delta.Renumber[rank] != 0 {
+				stay = append(stay, m.Id)
+			} else if owns(base, rank) || len(p.mem[m.Id]) > 0 {
+				return fmt.Errorf("leaver %s is not empty", m.Id)
+			}
+		}
+		if !slices.EqualFunc(next.Members, stay, func(m *tangramv1.Member, id string) bool { return m.Id == id }) {
+			return fmt.Errorf("those who stay change their order")
+		}
+	default:
+		return fmt.Errorf("unknown kind")
+	}
+	return nil
+}

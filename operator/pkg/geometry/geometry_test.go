@@ -1,0 +1,63 @@
+package geometry
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+)
+
+func TestShardsCoverEachExpertWithSizesWithinOne(t *testing.T) {
+	for granules := uint32(1); granules <= 20; granules++ {
+		for g := uint32(1); g <= granules; g++ {
+			held := make([]uint32, g)
+			for e := range g {
+				next := uint32(0)
+				for p := range g {
+					run := ShardOf(granules, g, e, p)
+					require.Equal(t, next, run.Start)
+					require.GreaterOrEqual(t, run.Count, granules/g)
+					require.LessOrEqual(t, run.Count, (granules+g-1)/g)
+					next = run.End()
+					held[p] += run.Count
+				}
+				require.Equal(t, granules, next)
+			}
+			for _, sum := range held {
+				require.Equal(t, granules, sum, "over g experts the longer runs go round")
+			}
+		}
+	}
+}
+
+func TestPublicGeometriesAreSound(t *testing.T) {
+	all, err := Public()
+	require.NoError(t, err)
+	require.Len(t, all, 18)
+	for _, g := range all {
+		v, err := New(g)
+		require.NoError(t, err, g.Model)
+		if g.Model == "Qwen3-30B-A3B" {
+			require.EqualValues(t, 6, v.Granules)
+			require.EqualValues(t, 9437184, v.ExpertBytes)
+		}
+	}
+}
+
+func TestRefusalsNameTheField(t *testing.T) {
+	all, err := Public()
+	require.NoError(t, err)
+	for want, spoil := range map[string]func(*View){
+		"granule_rows = 100 does not divide":      func(v *View) { v.Proto.GranuleRows = 100 },
+		"32 query heads are not a multiple of 5":  func(v *View) { v.Proto.KvHeads = 5 },
+		"page_bytes = 3000 is no power of two":    func(v *View) { v.Proto.PageBytes = 3000 },
+		"moe_layers must ascend below layers = 3": func(v *View) { v.Proto.Layers = 3 },
+		"experts = 0": func(v *View) { v.Proto.Experts = 0 },
+	} {
+		v, err := New(proto.CloneOf(all[0]))
+		require.NoError(t, err)
+		spoil(v)
+		_, err = New(v.Proto)
+		require.ErrorContains(t, err, want)
+	}
+}

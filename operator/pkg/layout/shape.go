@@ -1,0 +1,158 @@
+package layout
+
+import (
+	"fmt"
+
+	"tangram.dev/operator/pkg/geometry"
+)
+
+// Mode is what users say about a whole world.
+type Mode int
+
+const (
+	// Expert spreads whole experts over ranks; a request's KV is on one rank (g = 1, t = 1).
+	Expert Mode = iota + 1
+	// Tensor gives every rank a shard of every expert and of the heads (g = P, t = P).
+	Tensor
+)
+
+func (m Mode) String() string {
+	switch m {
+	case Expert:
+		return "Expert"
+	case Tensor:
+		return "Tensor"
+	}
+	return fmt.Sprintf("Mode(%d)", int(m))
+}
+
+// ParseMode reads "Expert" or "Tensor".
+func ParseMode(s string) (Mode, error) {
+	for _, m := range []Mode{Expert, Tensor} {
+		if s == m.String() {
+			return m, nil
+		}
+	}
+	return 0, fmt.Errorf("mode %q is neither Expert nor Tensor", s)
+}
+
+// LayerShape is the sharding of one layer: g ranks share an expert, t ranks share a
+// request's heads. Both divide the number of ranks; groups are consecutive ranks.
+// 0 means: as the mode says.
+type LayerShape struct{ ExpertGroup, AttentionGroup uint32 }
+
+// Shape is the wanted sharding of a world.
+type Shape struct {
+	Mode   Mode
+	Layers map[uint32]LayerShape // by model layer; layers not named follow Mode
+}
+
+// Resolve gives the shape of every model layer on `ranks` ranks, or says which number
+// does not fit and what would.
+func (s Shape) Resolve(v *geometry.View, ranks uint32) ([]LayerShape, error) {
+	if ranks == 0 {
+		return nil, fmt.Errorf("shape: width 0: a world needs at least one rank")
+	}
+	var whole LayerShape
+	switch s.Mode {
+	case Expert:
+		whole = LayerShape{1, 1}
+	case Tensor:
+		whole = LayerShape{ranks, ranks}
+	default:
+		return nil, fmt.Errorf("shape: %v is neither Expert nor Tensor", s.Mode)
+	}
+	for layer := range s.Layers {
+		if layer >= v.Proto.Layers {
+			return nil, fmt.Errorf("shape: layer %d of %d", layer, v.Proto.Layers)
+		}
+	}
+	out := make([]LayerShape, v.Proto.Layers)
+	for l := range out {
+		out[l] = whole
+		if o, ok := s.Layers[uint32(l)]; ok {
+			if o.ExpertGroup != 0 {
+				out[l].ExpertGroup = o.ExpertGroup
+			}
+			if o.AttentionGroup != 0 {
+				out[l].AttentionGroup = o.AttentionGroup
+			}
+		}
+		if v.Ordinal(uint32(l)) < 0 {
+			out[l].ExpertGroup = 0
+		}
+		if err := out[l].check(v, uint32(l), ranks); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func (s LayerShape) check(v *geometry.View, layer, ranks uint32) error {
+	g, t := s.ExpertGroup, s.AttentionGroup
+	if v.Ordinal(layer) >= 0 {
+		if g == 0 || ranks%g != 0 {
+			return fmt.Errorf("shape: layer %d: expert groups of %d do not divide %d ranks", layer, g, ranks)
+		}
+		if g > v.Granules {
+			return fmt.Errorf("shape: layer %d: %d ranks share an expert of %d granules; at most %d can", layer, g,
+				v.Granules, v.Granules)
+		}
+		if groups := ranks / g; groups > v.Proto.Experts {
+			return fmt.Errorf("shape: layer %d: %d expert groups of %d ranks for %d experts; at most %d ranks can share them",
+				layer, groups, g, v.Proto.Experts, v.Proto.Experts*g)
+		}
+		if v.Proto.EvenShardsOnly && v.Granules%g != 0 {
+			return fmt.Errorf("shape: layer %d: the engine takes even shards only and %d granules do not divide by %d ranks; "+
+				"possible widths: %v", layer, v.Granules, g, Divisors(v.Granules))
+		}
+	}
+	if t == 0 || ranks%t != 0 {
+		return fmt.Errorf("shape: layer %d: attention groups of %d do not divide %d ranks", layer, t, ranks)
+	}
+	if _, err := HeadBounds(v, t); err != nil {
+		return fmt.Errorf("shape: layer %d: %w", layer, err)
+	}
+	return nil
+}
+
+// Divisors of n, ascending.
+func Divisors(n uint32) []uint32 {
+	var out []uint32
+	for d := uint32(1); d <= n; d++ {
+		if n%d == 0 {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// HeadBounds splits the query heads over t ranks: position p computes [b[p], b[p+1]).
+// With at least as many ranks as KV heads, ranks are shared out over KV heads as evenly
+// as possible and each KV head's query heads over its ranks, so that a rank reads one KV
+// head. Otherwise the split is contiguous and even.
+func HeadBounds(v *geometry.View, t uint32) ([]uint32, error) {
+	heads, kv := v.Proto.QueryHeads, v.Proto.KvHeads
+	if t == 0 {
+		return nil, fmt.Errorf("attention width 0")
+	}
+	if t > heads {
+		return nil, fmt.Errorf("%d ranks share %d query heads; at most %d can", t, heads, heads)
+	}
+	bounds := []uint32{0}
+	if t < kv {
+		for p := uint32(1); p <= t; p++ {
+			bounds = append(bounds, uint32(uint64(heads)*uint64(p)/uint64(t)))
+		}
+		return bounds, nil
+	}
+	perKV := heads / kv
+	for h := range kv {
+		// KV head h gets ranks [t*h/kv, t*(h+1)/kv): at most ceil(t/kv) <= perKV.
+		n := uint32(uint64(t)*uint64(h+1)/uint64(kv)) - uint32(uint64(t)*uint64(h)/uint64(kv))
+		for i := uint32(1); i <= n; i++ {
+			bounds = append(bounds, h*perKV+uint32(uint64(perKV)*uint64(i)/uint64(n)))
+		}
+	}
+	return bounds, nil
+}

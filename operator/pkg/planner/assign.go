@@ -1,0 +1,264 @@
+package planner
+
+import "math"
+
+// assignExperts deals experts to n groups so that the sizes differ by at most one and
+// the total of value[e*n+j] is as large as it can be. spare[j] is how often group j got
+// the longer share so far; where values tie, the one with the fewest gets it.
+func assignExperts(experts, n int, value []int64, spare []int) []int {
+	if owners, ok := assignSingle(experts, n, value, spare); ok {
+		return owners
+	}
+	return newTransport(experts, n, value, spare).solve()
+}
+
+// assignSingle is exact where every expert is worth something, always the same, to at
+// most one group. Group j keeps min(held, its size) of what it holds, so the longer
+// shares go first to groups that hold more than the shorter one.
+func assignSingle(experts, n int, value []int64, spare []int) ([]int, bool) {
+	worth := int64(0)
+	owners := make([]int, experts)
+	held := make([]int, n)
+	for e := range owners {
+		owners[e] = -1
+		for j, w := range value[e*n : e*n+n] {
+			if w == 0 {
+				continue
+			}
+			if owners[e] >= 0 || (worth != 0 && w != worth) {
+				return nil, false
+			}
+			owners[e], worth = j, w
+			held[j]++
+		}
+	}
+	short, extra := experts/n, experts%n
+	size := make([]int, n)
+	for j := range size {
+		size[j] = short
+	}
+	for range extra {
+		best := -1
+		better := func(j int) bool {
+			if a, b := held[j] > short, held[best] > short; a != b {
+				return a
+			}
+			return spare[j] < spare[best]
+		}
+		for j := range n {
+			if size[j] == short && (best < 0 || better(j)) {
+				best = j
+			}
+		}
+		size[best]++
+	}
+	// Those over their size give up their highest experts; the free ones fill up in order.
+	left := append([]int(nil), size...)
+	for e, j := range owners {
+		if j < 0 {
+			continue
+		}
+		if left[j] == 0 {
+			owners[e] = -1
+			continue
+		}
+		left[j]--
+	}
+	next := 0
+	for e, j := range owners {
+		if j >= 0 {
+			continue
+		}
+		for left[next] == 0 {
+			next++
+		}
+		owners[e] = next
+		left[next]--
+	}
+	return owners, true
+}
+
+// transport is the transportation problem by successive shortest paths: experts enter
+// one by one, each along the cheapest chain of moves between groups (Ahuja, Magnanti,
+// Orlin, Network Flows, 9.7). Groups take `short` experts each; one more goes through
+// a common node of capacity `extra`, which keeps sizes within one.
+type transport struct {
+	n, short, extra int
+	value           []int64 // scaled so that the tie-break below never outweighs a real unit
+	spare           []int
+	owners          []int
+	of              [][]int   // experts of each group
+	move            [][]int64 // move[a][b]: loss of moving a's cheapest expert to b
+	mover           [][]int
+	longer          int // groups that have short+1
+}
+
+const unreachable = math.MaxInt64 / 4
+
+func newTransport(experts, n int, value []int64, spare []int) *transport {
+	t := &transport{n: n, short: experts / n, extra: experts % n, spare: make([]int, n),
+		owners: make([]int, experts), of: make([][]int, n), move: make([][]int64, n), mover: make([][]int, n)}
+	most := int64(1)
+	for _, w := range value {
+		most = max(most, w)
+	}
+	const scale = 1 << 20
+	t.value = value
+	if most < 1<<34 {
+		t.value = make([]int64, len(value))
+		for i, w := range value {
+			t.value[i] = w * scale
+		}
+		// At most n of these are paid at once, so their sum stays below one unit.
+		for j := range spare {
+			t.spare[j] = min(spare[j], scale/(n+1)-1)
+		}
+	}
+	for j := range n {
+		t.move[j], t.mover[j] = make([]int64, n), make([]int, n)
+		t.refresh(j)
+	}
+	return t
+}
+
+func (t *transport) refresh(a int) {
+	for b := range t.n {
+		t.move[a][b] = unreachable
+	}
+	for _, e := range t.of[a] {
+		own := t.value[e*t.n+a]
+		for b, w := range t.value[e*t.n : e*t.n+t.n] {
+			if loss := own - w; loss < t.move[a][b] {
+				t.move[a][b], t.mover[a][b] = loss, e
+			}
+		}
+	}
+}
+
+func (t *transport) solve() []int {
+	for e := range t.owners {
+		t.insert(e)
+	}
+	return t.owners
+}
+
+// insert finds the cheapest path for e by Bellman-Ford over the groups and the common
+// node (index n); there are no negative cycles, as the flow so far is optimal.
+func (t *transport) insert(e int) {
+	n := t.n
+	dist, from := make([]int64, n+1), make([]int, n+1)
+	for j := range n {
+		dist[j], from[j] = -t.value[e*n+j], -1
+	}
+	dist[n] = unreachable
+	for changed := true; changed; {
+		changed = false
+		relax := func(a, b int, cost int64) {
+			if cost < unreachable && dist[a] < unreachable && dist[a]+cost < dist[b] {
+				dist[b], from[b], changed = dist[a]+cost, a, true
+			}
+		}
+		for a := range n {
+			for b := range n {
+				if a != b {
+					relax(a, b, t.move[a][b])
+				}
+			}
+			if len(t.of[a]) <= t.short {
+				relax(a, n, int64(t.spare[a]))
+			} else {
+				relax(n, a, -int64(t.spare[a]))
+			}
+		}
+	}
+	end := -1
+	for j := range n {
+		if len(t.of[j]) < t.short && (end < 0 || dist[j] < dist[end]) {
+			end = j
+		}
+	}
+	if t.longer < t.extra && (end < 0 || dist[n] < dist[end]) {
+		end = n
+		t.longer++
+	}
+	// Walk back: what enters a group is the expert that its predecessor gives up.
+	touched := make([]int, 0, 8)
+	for at := end; at >= 0; at = from[at] {
+		before := from[at]
+		if at == n {
+			continue
+		}
+		if before == n {
+			continue // the group passes its longer share on, and gives up an expert below
+		}
+		if before < 0 {
+			t.owners[e] = at
+			t.of[at] = append(t.of[at], e)
+		} else {
+			f := t.mover[before][at]
+			t.owners[f] = at
+			t.of[at] = append(t.of[at], f)
+			for i, g := range t.of[before] {
+				if g == f {
+					t.of[before] = append(t.of[before][:i], t.of[before][i+1:]...)
+					break
+				}
+			}
+			touched = append(touched, before)
+		}
+		touched = append(touched, at)
+	}
+	for _, j := range touched {
+		t.refresh(j)
+	}
+}
+
+// assignPositions finds the permutation at[position] = rank index with the largest total
+// of value[rank*n+position]: the Hungarian method with potentials, O(n^3).
+func assignPositions(n int, value []int64) []int {
+	u, v := make([]int64, n+1), make([]int64, n+1)
+	match, way := make([]int, n+1), make([]int, n+1)
+	least, used := make([]int64, n+1), make([]bool, n+1)
+	for i := 1; i <= n; i++ {
+		match[0] = i
+		for j := range least {
+			least[j], used[j] = math.MaxInt64, false
+		}
+		j0 := 0
+		for {
+			used[j0] = true
+			i0, delta, j1 := match[j0], int64(math.MaxInt64), 0
+			for j := 1; j <= n; j++ {
+				if used[j] {
+					continue
+				}
+				if cost := -value[(i0-1)*n+j-1] - u[i0] - v[j]; cost < least[j] {
+					least[j], way[j] = cost, j0
+				}
+				if least[j] < delta {
+					delta, j1 = least[j], j
+				}
+			}
+			for j := 0; j <= n; j++ {
+				if used[j] {
+					u[match[j]] += delta
+					v[j] -= delta
+				} else {
+					least[j] -= delta
+				}
+			}
+			if j0 = j1; match[j0] == 0 {
+				break
+			}
+		}
+		for j0 != 0 {
+			match[j0] = match[way[j0]]
+			j0 = way[j0]
+		}
+	}
+	at := make([]int, n)
+	for j := 1; j <= n; j++ {
+		at[j-1] = match[j] - 1
+	}
+	return at
+}

@@ -1,0 +1,378 @@
+package planner
+
+import (
+	"fmt"
+
+	"tangram.dev/operator/pkg/bound"
+	"tangram.dev/operator/pkg/geometry"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// parts are the ranks' parts of one flip in the making.
+type parts struct {
+	parts []*tangramv1.RankPart // by rank; nil for a lost member, which takes no part
+	cost  tangramv1.Cost
+	load  []uint64 // granules that each rank sends in this flip
+	peak  []int64  // pages of banks, by rank, above what the rank has now
+	delta []int64  // the same after Retire
+}
+
+func (c *chain) newParts(n int) *parts {
+	b := &parts{parts: make([]*tangramv1.RankPart, n), load: make([]uint64, n), peak: make([]int64, n), delta: make([]int64, n)}
+	for r := range n {
+		if c.lost(uint32(r)) {
+			continue
+		}
+		b.parts[r] = &tangramv1.RankPart{Rank: uint32(r), Member: c.members[r].Id}
+	}
+	return b
+}
+
+// lost: a member of the current layout that no agent answers for.
+func (w *world) lost(rank uint32) bool {
+	if w.cur == nil || int(rank) >= len(w.cur.Members) {
+		return false
+	}
+	return !w.answers[rank]
+}
+
+// settle turns pages into the declared bytes.
+func (c *chain) settle(b *parts, denseAfter []bool) {
+	page := c.v.Proto.PageBytes
+	for r, part := range b.parts {
+		banks := c.pages[r]
+		c.pages[r] = uint64(int64(banks) + b.delta[r])
+		if part == nil {
+			continue
+		}
+		dense := uint64(0)
+		if denseAfter[r] {
+			dense = c.v.DensePages
+		}
+		before := dense
+		if c.dense[r] {
+			before = c.v.DensePages
+		}
+		part.SteadyBytes = (c.pages[r] + dense) * page
+		part.PeakBytes = (uint64(int64(banks)+b.peak[r]) + c.extra[r] + before) * page
+	}
+}
+
+// bring adds to each rank's part what it lacks of a changed layer.
+func (c *chain) bring(b *parts, ch *change, useExtras bool) {
+	useExtras = useExtras && ch.inPlace
+	bank := uint32(int64(ch.ordinal) + int64(ch.next.BankOffset))
+	for _, group := range ch.next.Experts {
+		for p, rank := range group.Ranks {
+			var part *tangramv1.RankPart
+			if part = b.parts[rank]; part == nil {
+				continue
+			}
+			if part.Fetches == nil && c.cur == nil {
+				part.Fetches = newFetches(len(group.Slots) * c.v.MoELayers())
+			} else if part.Fetches == nil {
+				part.Fetches = newFetches(len(group.Slots))
+			}
+			for slot, entry := range group.Slots {
+				if entry == 0 {
+					continue
+				}
+				e := entry - 1
+				c.need(b, part, ch.layer, ch.ordinal, e, ch.shards.of(e, uint32(p)), bank, uint32(slot), ch.inPlace, useExtras)
+			}
+			if len(part.Fetches.Layer) == 0 {
+				part.Fetches = nil
+			}
+		}
+	}
+	for r := range c.members {
+		now, next := uint64(0), c.layerPages(ch.next, ch.seats[r], ch.shards, nil)
+		if c.cur != nil {
+			old := c.old[ch.ordinal]
+			now = c.layerPages(old.layer, old.seats[r], old.shards, nil)
+			if ch.inPlace && now > 0 && next > 0 {
+				both := c.layerPages(ch.next, ch.seats[r], ch.shards, old.layer.Experts[old.seats[r].group].Slots)
+				b.peak[r] += int64(both) - int64(now)
+				b.delta[r] += int64(next) - int64(now)
+				continue
+			}
+		}
+		b.peak[r] += int64(next)
+		b.delta[r] += int64(next) - int64(now)
+	}
+	b.cost.ExpertBoundBytes += c.bound(ch, useExtras)
+}
+
+func (c *chain) bound(ch *change, useExtras bool) uint64 {
+	held := make([][]bound.Held, c.held.experts)
+	if c.cur != nil {
+		for e := range held {
+			for _, h := range c.held.of(ch.ordinal, e) {
+				if !h.extra || useExtras {
+					held[e] = append(held[e], bound.Held{Rank: h.rank, Run: h.run})
+				}
+			}
+		}
+	}
+	return c.bounds.Layer(held, c.target, ch.next.ExpertGroupSize)
+}
+
+func newFetches(n int) *tangramv1.Fetches {
+	all := make([]uint32, 5*n)
+	column := func(i int) []uint32 { return all[i*n : i*n : (i+1)*n] }
+	return &tangramv1.Fetches{Layer: column(0), Expert: column(1), GranuleStart: column(2), GranuleCount: column(3),
+		Source: column(4)}
+}
+
+// need brings one piece: nothing if it lies there already, local copies of what the rank
+// holds elsewhere, fetches of the rest.
+func (c *chain) need(b *parts, part *tangramv1.RankPart, layer uint32, ordinal int, e uint32, want geometry.Run, bank, slot uint32,
+	inPlace, useExtras bool) {
+	var hs []holder
+	if c.cur != nil {
+		hs = c.held.of(ordinal, int(e))
+	}
+	granule := c.v.Proto.GranuleBytes
+	var buffer [8]geometry.Run
+	var runs []geometry.Run
+	for i, h := range hs {
+		if h.rank != part.Rank {
+			continue
+		}
+		if inPlace && h.bank == bank && h.slot == slot && h.run == want && (!h.extra || useExtras) {
+			return
+		}
+		if runs == nil {
+			j := i + 1
+			for j < len(hs) && hs[j].rank == h.rank {
+				j++
+			}
+			runs = runsOf(hs[i:j], useExtras, buffer[:])
+		}
+	}
+	fromCheckpoint := false
+	at := want.Start
+	for _, mine := range runs {
+		have := mine.Overlap(want)
+		if have.Count == 0 {
+			continue
+		}
+		fromCheckpoint = c.fetch(b, part, layer, e, hs, geometry.Run{Start: at, Count: have.Start - at}, useExtras) || fromCheckpoint
+		if part.Copies == nil {
+			part.Copies = &tangramv1.LocalCopies{}
+		}
+		part.Copies.Layer = append(part.Copies.Layer, layer)
+		part.Copies.Expert = append(part.Copies.Expert, e)
+		part.Copies.GranuleStart = append(part.Copies.GranuleStart, have.Start)
+		part.Copies.GranuleCount = append(part.Copies.GranuleCount, have.Count)
+		b.cost.LocalBytes += uint64(have.Count) * granule
+		at = have.End()
+	}
+	fromCheckpoint = c.fetch(b, part, layer, e, hs, geometry.Run{Start: at, Count: want.End() - at}, useExtras) || fromCheckpoint
+	tail := c.v.Proto.ExpertTailBytes
+	switch {
+	case len(runs) > 0:
+		b.cost.LocalBytes += tail
+	case fromCheckpoint:
+		b.cost.CheckpointBytes += tail
+		b.cost.ExpertBytes += tail
+	default:
+		b.cost.ExpertBytes += tail
+	}
+}
+
+// fetch brings granules that the rank lacks, each run from a rank that holds it now: the
+// nearest, and among those the one that sends least so far. It says whether the
+// checkpoint had to be read.
+func (c *chain) fetch(b *parts, part *tangramv1.RankPart, layer, e uint32, hs []holder, want geometry.Run, useExtras bool) bool {
+	checkpoint := false
+	granule := c.v.Proto.GranuleBytes
+	nears := c.nears[int(part.Rank)*len(c.members):]
+	for at := want.Start; at < want.End(); {
+		var best *holder
+		end := want.End() // of what the checkpoint has to give if nobody holds `at`
+		for i := range hs {
+			h := &hs[i]
+			if h.rank == part.Rank || (h.extra && !useExtras) {
+				continue
+			}
+			if at < h.run.Start {
+				end = min(end, h.run.Start)
+				continue
+			}
+			if at >= h.run.End() {
+				continue
+			}
+			if best == nil || nears[h.rank] < nears[best.rank] ||
+				(nears[h.rank] == nears[best.rank] && b.load[h.rank] < b.load[best.rank]) {
+				best = h
+			}
+		}
+		source := uint32(0)
+		if best != nil {
+			source, end = best.rank+1, min(want.End(), best.run.End())
+			b.load[best.rank] += uint64(end - at)
+		}
+		if part.Fetches == nil {
+			part.Fetches = newFetches(8)
+		}
+		f := part.Fetches
+		f.Layer = append(f.Layer, layer)
+		f.Expert = append(f.Expert, e)
+		f.GranuleStart = append(f.GranuleStart, at)
+		f.GranuleCount = append(f.GranuleCount, end-at)
+		f.Source = append(f.Source, source)
+		size := uint64(end-at) * granule
+		b.cost.ExpertBytes += size
+		if source == 0 {
+			b.cost.CheckpointBytes += size
+			checkpoint = true
+		}
+		at = end
+	}
+	return checkpoint
+}
+
+// bringDense gives every rank without the dense weights a source for each part: the
+// nearest ranks that hold them, in turn.
+func (c *chain) bringDense(b *parts) {
+	load := make([]int, len(c.members))
+	holders := append([]bool(nil), c.dense...)
+	for r, part := range b.parts {
+		if part == nil || holders[r] {
+			continue
+		}
+		sources := make([]uint32, geometry.DenseParts)
+		for i := range sources {
+			best := -1
+			for s, holds := range holders {
+				if !holds || s == r || b.parts[s] == nil {
+					continue
+				}
+				a, z := c.nears[r*len(c.members)+s], uint8(0)
+				if best >= 0 {
+					z = c.nears[r*len(c.members)+best]
+				}
+				if best < 0 || a < z || (a == z && load[s] < load[best]) {
+					best = s
+				}
+			}
+			if best >= 0 {
+				load[best]++
+			}
+			sources[i] = uint32(best + 1)
+		}
+		part.Dense = &tangramv1.DenseFetch{SourceByPart: sources}
+		b.cost.DenseBytes += c.v.Proto.DenseBytes
+		b.cost.DenseBoundBytes += c.v.Proto.DenseBytes
+		if sources[0] == 0 {
+			b.cost.CheckpointBytes += c.v.Proto.DenseBytes
+		}
+		c.dense[r] = true
+	}
+}
+
+// damaged says whether an agent that answers lacks something that the layout gives it.
+func (c *chain) damaged() bool {
+	for r := range c.members {
+		if !c.lost(uint32(r)) && !c.dense[r] {
+			return true
+		}
+	}
+	for o := range c.old {
+		if c.named[o] != c.old[o].pieces {
+			return true
+		}
+	}
+	return false
+}
+
+// repair brings, in the first flip, pieces that the layout names and their rank lacks, in
+// layers that this flip does not change.
+func (c *chain) repair(b *parts, changed step) {
+	skip := map[int]bool{}
+	for _, ch := range changed {
+		skip[ch.ordinal] = ch.experts
+	}
+	for o, old := range c.old {
+		if skip[o] || c.named[o] == old.pieces {
+			continue
+		}
+		held := make([][]bool, len(c.members)) // by rank and slot
+		for r, at := range old.seats {
+			if at.group >= 0 {
+				held[r] = make([]bool, len(old.layer.Experts[at.group].Slots))
+			}
+		}
+		for e := range c.held.experts {
+			for _, h := range c.held.of(o, e) {
+				if !h.extra {
+					held[h.rank][h.slot] = true
+				}
+			}
+		}
+		for _, group := range old.layer.Experts {
+			for p, rank := range group.Ranks {
+				part := b.parts[rank]
+				for slot, entry := range group.Slots {
+					if part != nil && entry != 0 && !held[rank][slot] {
+						before := b.cost.ExpertBytes
+						c.need(b, part, old.layer.Layer, o, entry-1, old.shards.of(entry-1, uint32(p)), old.bank, uint32(slot), false, true)
+						b.cost.ExpertBoundBytes += b.cost.ExpertBytes - before
+					}
+				}
+			}
+		}
+	}
+}
+
+// memoryError refuses a plan whose flip does not fit a rank.
+type memoryError struct {
+	rank                uint32
+	member              string
+	flip                int
+	kind                tangramv1.FlipKind
+	peak, steady, limit uint64
+}
+
+func (e *memoryError) Error() string {
+	advice := "use more ranks or give the rank's pool more memory"
+	if e.steady <= e.limit {
+		advice = "the result would fit, but not old and new together: give the pool more memory, or go there in smaller steps"
+	}
+	return fmt.Sprintf("plan: flip %d (%v): rank %d (%s) needs %d bytes at its peak and %d after it, its pool has %d, %d too few: %s",
+		e.flip, e.kind, e.rank, e.member, e.peak, e.steady, e.limit, e.peak-e.limit, advice)
+}
+
+// layerPages are the pages behind a rank's pieces of a layer; `also` are slots of the
+// same bank of whole experts that count too.
+func (w *world) layerPages(layer *tangramv1.LayerLayout, at seat, shards *shardTable, also []uint32) uint64 {
+	if at.group < 0 {
+		return 0
+	}
+	slots, page := layer.Experts[at.group].Slots, w.v.Proto.PageBytes
+	if layer.ExpertGroupSize > 1 {
+		end, last := uint64(0), uint64(0)
+		for _, entry := range slots {
+			if entry != 0 {
+				size := w.v.PieceBytes(shards.of(entry-1, uint32(at.position)).Count)
+				last = end + size
+				end += geometry.RoundUp(size, geometry.PieceAlignment)
+			}
+		}
+		return (last + page - 1) / page
+	}
+	pages, next := uint64(0), uint64(0)
+	for s := range max(len(slots), len(also)) {
+		if (s >= len(slots) || slots[s] == 0) && (s >= len(also) || also[s] == 0) {
+			continue
+		}
+		start := uint64(s) * w.v.ExpertPitch
+		first, end := max(start/page, next), (start+w.v.ExpertBytes-1)/page+1
+		if end > first {
+			pages += end - first
+			next = end
+		}
+	}
+	return pages
+}

@@ -1,0 +1,277 @@
+package planner
+
+import (
+	"fmt"
+	"slices"
+
+	"tangram.dev/operator/pkg/geometry"
+	"tangram.dev/operator/pkg/layout"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// change is one model layer on its way from the current layout to the wanted shape.
+type change struct {
+	layer   uint32
+	ordinal int // -1: no experts
+	next    *tangramv1.LayerLayout
+	experts bool // expert groups change (else only attention)
+	inPlace bool // in its own bank; else next.BankOffset is set when the flip is known
+	seats   []seat
+	shards  *shardTable
+}
+
+// decide finds what each layer has to become. Layers that are already right are left out.
+func (w *world) decide(shapes []layout.LayerShape, useExtras bool) ([]*change, error) {
+	var out []*change
+	spare := map[uint32][]int{} // longer shares so far, by group size
+	attention := map[uint32][]*tangramv1.AttentionGroup{}
+	for l, s := range shapes {
+		groups := attention[s.AttentionGroup]
+		if groups == nil {
+			bounds, err := layout.HeadBounds(w.v, s.AttentionGroup)
+			if err != nil {
+				return nil, err
+			}
+			for i := 0; i < len(w.target); i += int(s.AttentionGroup) {
+				groups = append(groups, &tangramv1.AttentionGroup{Ranks: w.target[i : i+int(s.AttentionGroup)],
+					QueryHeadBounds: bounds})
+			}
+			attention[s.AttentionGroup] = groups
+		}
+		c := &change{layer: uint32(l), ordinal: w.v.Ordinal(uint32(l))}
+		c.next = &tangramv1.LayerLayout{Layer: uint32(l), ExpertGroupSize: s.ExpertGroup,
+			AttentionGroupSize: s.AttentionGroup, Attention: groups}
+		same := w.cur != nil && sameAttention(w.cur.Layers[l].Attention, groups)
+		if c.ordinal >= 0 {
+			if w.cur != nil && w.expertsFit(c.ordinal, s.ExpertGroup) {
+				c.next.BankOffset, c.next.Experts = w.cur.Layers[l].BankOffset, w.cur.Layers[l].Experts
+			} else {
+				same, c.experts = false, true
+				if spare[s.ExpertGroup] == nil {
+					spare[s.ExpertGroup] = make([]int, len(w.target)/int(s.ExpertGroup))
+				}
+				if err := w.place(c, spare[s.ExpertGroup], useExtras); err != nil {
+					return nil, err
+				}
+			}
+		}
+		if !same {
+			out = append(out, c)
+		}
+	}
+	return out, nil
+}
+
+func sameAttention(a, b []*tangramv1.AttentionGroup) bool {
+	return slices.EqualFunc(a, b, func(x, y *tangramv1.AttentionGroup) bool {
+		return slices.Equal(x.Ranks, y.Ranks) && slices.Equal(x.QueryHeadBounds, y.QueryHeadBounds)
+	})
+}
+
+// expertsFit says whether the layer has the wanted shape as it is: groups of the wanted
+// ranks in any order of positions, balanced, no redundant experts. Pieces
+// of it that a rank lacks are brought to where they belong.
+func (w *world) expertsFit(o int, g uint32) bool {
+	old := w.old[o]
+	if old.layer.ExpertGroupSize != g || len(old.layer.Experts)*int(g) != len(w.target) ||
+		old.pieces != int(g)*w.held.experts {
+		return false
+	}
+	short := w.held.experts / len(old.layer.Experts)
+	for _, group := range old.layer.Experts {
+		ranks := slices.Clone(group.Ranks)
+		slices.Sort(ranks)
+		at, ok := slices.BinarySearch(w.target, ranks[0])
+		if !ok || at%int(g) != 0 || !slices.Equal(ranks, w.target[at:at+int(g)]) {
+			return false
+		}
+		filled := 0
+		for _, slot := range group.Slots {
+			if slot != 0 {
+				filled++
+			}
+		}
+		if filled < short || filled > short+1 {
+			return false
+		}
+	}
+	return true
+}
+
+// place gives the layer's experts to the target ranks: who owns what, and where it lies.
+func (w *world) place(c *change, spare []int, useExtras bool) error {
+	g, o, n := int(c.next.ExpertGroupSize), c.ordinal, len(w.target)
+	groups := n / g
+	c.shards = w.shards(uint32(g))
+	c.inPlace = g == 1 && w.cur != nil && w.old[o].layer.ExpertGroupSize == 1
+	useExtras = useExtras && c.inPlace
+	order := slices.Clone(w.target) // rank at group*g+position
+	owners := make([]int, w.held.experts)
+	if groups > 1 {
+		owners = w.deal(o, g, order, spare, useExtras)
+	}
+	if g > 1 {
+		// With several groups, who takes what and who sits where depend on each other: deal,
+		// seat, and once more. With one group the seating alone is exact.
+		for round := 0; ; round++ {
+			for j := range groups {
+				w.seatGroup(o, j, order[j*g:(j+1)*g], owners, c.shards, useExtras)
+			}
+			if groups == 1 || round == 1 {
+				break
+			}
+			owners = w.deal(o, g, order, make([]int, groups), useExtras)
+		}
+	}
+	count := make([]int, groups)
+	for _, j := range owners {
+		count[j]++
+	}
+	for j := range count {
+		if count[j] > w.held.experts/groups {
+			spare[j]++
+		}
+	}
+	c.next.Experts = make([]*tangramv1.ExpertGroup, groups)
+	for j := range groups {
+		c.next.Experts[j] = &tangramv1.ExpertGroup{Ranks: order[j*g : (j+1)*g : (j+1)*g],
+			Slots: make([]uint32, 0, count[j])}
+	}
+	if c.inPlace {
+		c.next.BankOffset = w.old[o].layer.BankOffset
+		if err := w.slotsInPlace(c, owners); err != nil {
+			return err
+		}
+	} else {
+		for e, j := range owners {
+			c.next.Experts[j].Slots = append(c.next.Experts[j].Slots, uint32(e)+1)
+		}
+	}
+	c.seats = seatsOf(c.next, len(w.members))
+	return nil
+}
+
+// worth is what a rank saves by holding these runs when it is to hold `want`, in bytes.
+func (w *world) worth(runs []geometry.Run, want geometry.Run) int64 {
+	granules := uint32(0)
+	for _, r := range runs {
+		granules += r.Overlap(want).Count
+	}
+	if len(runs) == 0 {
+		return 0
+	}
+	return int64(w.v.PieceBytes(granules))
+}
+
+func (w *world) deal(o, g int, order []uint32, spare []int, useExtras bool) []int {
+	groups := len(order) / g
+	index := make([]int, len(w.members)) // of each rank in order, + 1
+	for i, rank := range order {
+		index[rank] = i + 1
+	}
+	if cap(w.value) < w.held.experts*groups {
+		w.value = make([]int64, w.held.experts*groups)
+	}
+	value := w.value[:w.held.experts*groups]
+	clear(value)
+	shards := w.shards(uint32(g))
+	var buffer [8]geometry.Run
+	for e := range w.held.experts {
+		byRank(w.held.of(o, e), func(rank uint32, mine []holder) {
+			if i := index[rank] - 1; i >= 0 {
+				runs := runsOf(mine, useExtras, buffer[:])
+				value[e*groups+i/g] += w.worth(runs, shards.of(uint32(e), uint32(i%g)))
+			}
+		})
+	}
+	return assignExperts(w.held.experts, groups, value, spare)
+}
+
+// seatGroup orders the ranks of group j so that they keep as much as they can.
+func (w *world) seatGroup(o, j int, ranks []uint32, owners []int, shards *shardTable, useExtras bool) {
+	g := len(ranks)
+	value := make([]int64, g*g)
+	index := make([]int, len(w.members))
+	for i, rank := range ranks {
+		index[rank] = i + 1
+	}
+	var buffer [8]geometry.Run
+	for e, owner := range owners {
+		if owner != j {
+			continue
+		}
+		byRank(w.held.of(o, e), func(rank uint32, mine []holder) {
+			i := index[rank] - 1
+			if i < 0 {
+				return
+			}
+			runs := runsOf(mine, useExtras, buffer[:])
+			for p := range g {
+				value[i*g+p] += w.worth(runs, shards.of(uint32(e), uint32(p)))
+			}
+		})
+	}
+	at := assignPositions(g, value)
+	before := slices.Clone(ranks)
+	for p, i := range at {
+		ranks[p] = before[i]
+	}
+}
+
+// slotsInPlace keeps the slot of every expert that is there whole, and gives the others
+// slots in which nothing lies and which the old layout does not use either: a slot that
+// this flip empties is still being read.
+func (w *world) slotsInPlace(c *change, owners []int) error {
+	old := w.old[c.ordinal]
+	size := w.held.experts + geometry.SpareSlots
+	kept := make([][]uint32, len(w.target)) // slots by group, as in ExpertGroup
+	taken := make([][]bool, len(w.target))
+	for j, rank := range w.target {
+		kept[j], taken[j] = make([]uint32, size), make([]bool, size)
+		if at := old.seats[rank].group; at >= 0 {
+			for s, entry := range old.layer.Experts[at].Slots {
+				taken[j][s] = entry != 0
+			}
+		}
+	}
+	for i, h := range w.held.extras {
+		if j, ok := slices.BinarySearch(w.target, h.rank); ok && int(w.held.extraOf[i]) == c.ordinal && h.bank == old.bank {
+			if h.run.Count != w.v.Granules || int(h.slot) >= size {
+				return w.stray(h)
+			}
+			taken[j][h.slot] = true
+		}
+	}
+	next := make([]int, len(w.target))
+	for e, j := range owners {
+		slot := -1
+		for _, h := range w.held.of(c.ordinal, e) {
+			if h.rank == w.target[j] && h.bank == old.bank && h.run.Count == w.v.Granules && kept[j][h.slot] == 0 && (slot < 0 || !h.extra) {
+				slot = int(h.slot)
+			}
+		}
+		if slot < 0 {
+			for next[j] < size && taken[j][next[j]] {
+				next[j]++
+			}
+			if slot = next[j]; slot == size {
+				return fmt.Errorf("plan: layer %d: rank %d has no free slot of %d for expert %d", c.layer, w.target[j], size, e)
+			}
+			taken[j][slot] = true
+		}
+		kept[j][slot] = uint32(e) + 1
+	}
+	for j := range kept {
+		end := size
+		for end > 0 && kept[j][end-1] == 0 {
+			end--
+		}
+		c.next.Experts[j].Slots = kept[j][:end:end]
+	}
+	return nil
+}
+
+func (w *world) stray(h holder) error {
+	return fmt.Errorf("plan: rank %d (%s) still holds granules %d..%d in slot %d of bank %d, which the layout of epoch %d "+
+		"does not name: retire before planning", h.rank, w.members[h.rank].Id, h.run.Start, h.run.End(), h.slot, h.bank, w.cur.Epoch)
+}
