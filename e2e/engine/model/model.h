@@ -78,8 +78,9 @@ struct ExpertRun {
 
 class Model {
  public:
-  // Finds every dense tensor by its checkpoint name and checks dtype and shape against
-  // the config; kInvalid names the tensor. Tensors it does not know are an error too.
+  // The data must be there already (norm weights are copied). Finds every dense tensor by its
+  // checkpoint name and checks dtype and shape against the config; kInvalid names the tensor.
+  // Tensors it does not know are an error too.
   static Result<Model> Bind(Config config, std::span<const DenseTensor> tensors);
 
   const Config& config() const { return config_; }

@@ -21,9 +21,9 @@ import (
 // Options of a pool.
 type Options struct {
 	World     string
-	Gateway   string      // this gateway's name: engines keep its tokens for it across reconnects
-	Seeds     []string    // frontends, host:port; the others are learned
-	TLS       *tls.Config // of a client; nil: plain, for tests
+	Gateway   string        // this gateway's name: engines keep its tokens for it across reconnects
+	Seeds     []string      // frontends, host:port; the others are learned
+	TLS       *tls.Config   // of a client; nil: plain, for tests
 	LostAfter time.Duration // a session down for so long is broken for good
 	Log       *slog.Logger
 	Metrics   *Metrics

@@ -1,0 +1,132 @@
+package harness
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// Event of the driver (operator/internal/driver.Event).
+type Event struct {
+	Flip       int     `json:"flip"`
+	Flips      int     `json:"flips"`
+	Kind       string  `json:"kind"`
+	Phase      string  `json:"phase"`
+	BytesDone  uint64  `json:"bytes_done"`
+	BytesTotal uint64  `json:"bytes_total"`
+	Rate       float64 `json:"bytes_per_second"`
+}
+
+// Bytes by source.
+type Bytes struct {
+	Local      uint64 `json:"local"`
+	Shared     uint64 `json:"shared"`
+	TCP        uint64 `json:"tcp"`
+	Checkpoint uint64 `json:"checkpoint"`
+	KV         uint64 `json:"kv"`
+}
+
+// Seconds by phase.
+type Seconds struct {
+	Plan    float64 `json:"plan"`
+	Prepare float64 `json:"prepare"`
+	Stage   float64 `json:"stage"`
+	Flip    float64 `json:"flip"`
+	Retire  float64 `json:"retire"`
+}
+
+// Record of a transition (operator/internal/driver.Record).
+type Record struct {
+	FromEpoch        uint64    `json:"from_epoch"`
+	Epoch            uint64    `json:"epoch"`
+	TargetHash       string    `json:"target_hash"`
+	PlanHash         string    `json:"plan_hash"`
+	ExpertBytes      uint64    `json:"expert_bytes"`
+	ExpertBoundBytes uint64    `json:"expert_bound_bytes"`
+	DenseBytes       uint64    `json:"dense_bytes"`
+	DenseBoundBytes  uint64    `json:"dense_bound_bytes"`
+	LocalBytes       uint64    `json:"local_bytes"`
+	CheckpointBytes  uint64    `json:"checkpoint_bytes"`
+	Bytes            Bytes     `json:"bytes"`
+	Seconds          Seconds   `json:"seconds"`
+	TotalSeconds     float64   `json:"total_seconds"`
+	Retries          int       `json:"retries"`
+	PlannedFlips     int       `json:"planned_flips"`
+	Started          time.Time `json:"started"`
+	Ended            time.Time `json:"ended"`
+	Error            string    `json:"error"`
+}
+
+// Apply runs the driver to a shape ("Expert" or "Tensor", and layer shapes as its flag
+// takes them) and reads its record, which is there also with an error once a plan was tried.
+func (w *World) Apply(ctx context.Context, ranks int, mode string, shapes []string, progress func(Event)) (*Record, error) {
+	args := []string{"apply", "--world-file", w.file, "--ranks", fmt.Sprint(ranks), "--mode", mode, "--json-progress", "--log-level", "warn",
+		"--spare-banks", fmt.Sprint(w.o.SpareBanks)}
+	for _, s := range shapes {
+		args = append(args, "--layer-shape", s)
+	}
+	cmd := exec.CommandContext(ctx, w.o.tool("tangram-driver"), args...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	var record *Record
+	lines := bufio.NewScanner(out)
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		var line struct {
+			Event  *Event  `json:"event"`
+			Record *Record `json:"record"`
+		}
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
+			return nil, fmt.Errorf("the driver says %q: %w", lines.Text(), err)
+		}
+		if line.Event != nil && progress != nil {
+			progress(*line.Event)
+		}
+		if line.Record != nil {
+			record = line.Record
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		return record, fmt.Errorf("tangram-driver apply --ranks %d --mode %s: %w: %s", ranks, mode, err, strings.TrimSpace(stderr.String()))
+	}
+	if record == nil {
+		return nil, fmt.Errorf("the driver gave no record: %s", stderr.String())
+	}
+	return record, nil
+}
+
+// Status of all agents, by pod.
+func (w *World) Status(ctx context.Context) ([]*tangramv1.StatusResponse, error) {
+	cmd := exec.CommandContext(ctx, w.o.tool("tangram-driver"), "status", "--world-file", w.file, "--json")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("tangram-driver status: %w: %s", err, stderr.String())
+	}
+	var all []*tangramv1.StatusResponse
+	for line := range bytes.Lines(out) {
+		s := &tangramv1.StatusResponse{}
+		if err := protojson.Unmarshal(line, s); err != nil {
+			return nil, fmt.Errorf("status %q: %w", line, err)
+		}
+		all = append(all, s)
+	}
+	return all, nil
+}

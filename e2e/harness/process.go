@@ -1,0 +1,86 @@
+// Package harness runs a world as processes of this machine.
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// process is a child with a log and a ready file.
+type process struct {
+	name, log, ready string
+	cmd              *exec.Cmd
+	ended            chan struct{}
+	err              error // after ended
+}
+
+// start runs a child that dies with this process.
+func start(dir, name, binary string, args ...string) (*process, error) {
+	p := &process{name: name, log: filepath.Join(dir, name+".log"), ready: filepath.Join(dir, name+".ready"), ended: make(chan struct{})}
+	if err := os.Remove(p.ready); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = log.Close() }()
+	p.cmd = exec.Command(binary, args...)
+	p.cmd.Stdout, p.cmd.Stderr = log, log
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.ended)
+	}()
+	return p, nil
+}
+
+// waitReady reads the ready file once it is there.
+func (p *process) waitReady(ctx context.Context, into any) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		wire, err := os.ReadFile(p.ready)
+		if err == nil {
+			return json.Unmarshal(wire, into)
+		}
+		select {
+		case <-p.ended:
+			return fmt.Errorf("%s ended before it was ready (%v); the end of %s:\n%s", p.name, p.err, p.log, tail(p.log, 20))
+		case <-ctx.Done():
+			return fmt.Errorf("%s is not ready: %w; the end of %s:\n%s", p.name, ctx.Err(), p.log, tail(p.log, 20))
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func tail(path string, lines int) string {
+	wire, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	all := strings.Split(strings.TrimSpace(string(wire)), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// stop asks, then kills.
+func (p *process) stop() {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended already
+	select {
+	case <-p.ended:
+	case <-time.After(5 * time.Second):
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+	}
+}

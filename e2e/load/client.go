@@ -1,0 +1,209 @@
+package load
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Token as it came to the client.
+type Token struct {
+	ID   uint32
+	Hash string
+	At   time.Time
+}
+
+// Result of one request. Err: it was lost, or refused to the end.
+type Result struct {
+	Request Request
+	Sent    time.Time
+	Tokens  []Token
+	Finish  string
+	Err     error
+}
+
+// LongestGap between two tokens of the request.
+func (r *Result) LongestGap() time.Duration {
+	var longest time.Duration
+	for i := 1; i < len(r.Tokens); i++ {
+		longest = max(longest, r.Tokens[i].At.Sub(r.Tokens[i-1].At))
+	}
+	return longest
+}
+
+// Differs says where two results of the same request differ; empty: nowhere.
+func (r *Result) Differs(other *Result) string {
+	if len(r.Tokens) != len(other.Tokens) {
+		return fmt.Sprintf("request %d: %d and %d tokens", r.Request.Index, len(r.Tokens), len(other.Tokens))
+	}
+	for i := range r.Tokens {
+		if a, b := r.Tokens[i], other.Tokens[i]; a.ID != b.ID || a.Hash != b.Hash {
+			return fmt.Sprintf("request %d, token %d: %d (%s) and %d (%s)", r.Request.Index, i, a.ID, a.Hash, b.ID, b.Hash)
+		}
+	}
+	return ""
+}
+
+// Client of a gateway.
+type Client struct {
+	URL   string // of the gateway, without path
+	Model string
+	HTTP  *http.Client
+}
+
+type chunk struct {
+	Choices []struct {
+		FinishReason *string  `json:"finish_reason"`
+		TokenIDs     []uint32 `json:"token_ids"`
+		Tangram      []struct {
+			LogitHash string `json:"logit_hash"`
+		} `json:"tangram"`
+	} `json:"choices"`
+	Error *struct {
+		Message string `json:"message"`
+	} `json:"error"`
+}
+
+// Do sends a request and reads its stream. 429 and 503 are tried again, as they ask for.
+func (c *Client) Do(ctx context.Context, r Request) *Result {
+	result := &Result{Request: r, Sent: time.Now()}
+	body, err := json.Marshal(map[string]any{"model": c.Model, "prompt": r.Prompt, "max_tokens": r.MaxTokens, "temperature": r.Temperature,
+		"top_p": r.TopP, "seed": r.Seed, "stream": true, "return_logit_hash": true})
+	if err != nil {
+		result.Err = err
+		return result
+	}
+	for {
+		again, err := c.once(ctx, body, result)
+		if !again {
+			result.Err = err
+			return result
+		}
+		select {
+		case <-ctx.Done():
+			result.Err = ctx.Err()
+			return result
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+func (c *Client) once(ctx context.Context, body []byte, result *Result) (again bool, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL+"/v1/completions", bytes.NewReader(body))
+	if err != nil {
+		return false, err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	reply, err := c.HTTP.Do(request)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = reply.Body.Close() }()
+	if reply.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(reply.Body, 4096))
+		busy := reply.StatusCode == http.StatusTooManyRequests || reply.StatusCode == http.StatusServiceUnavailable
+		return busy, fmt.Errorf("HTTP %d: %s", reply.StatusCode, text)
+	}
+	lines := bufio.NewScanner(reply.Body)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		if !ok {
+			continue
+		}
+		if data == "[DONE]" {
+			if result.Finish == "" {
+				return false, errors.New("the stream ended without a finish reason")
+			}
+			return false, nil
+		}
+		now := time.Now()
+		var c chunk
+		if err := json.Unmarshal([]byte(data), &c); err != nil {
+			return false, fmt.Errorf("chunk %q: %w", data, err)
+		}
+		if c.Error != nil {
+			return false, errors.New(c.Error.Message)
+		}
+		for _, choice := range c.Choices {
+			if len(choice.TokenIDs) != len(choice.Tangram) {
+				return false, fmt.Errorf("chunk with %d tokens and %d hashes", len(choice.TokenIDs), len(choice.Tangram))
+			}
+			for i, id := range choice.TokenIDs {
+				result.Tokens = append(result.Tokens, Token{id, choice.Tangram[i].LogitHash, now})
+			}
+			if choice.FinishReason != nil {
+				result.Finish = *choice.FinishReason
+			}
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return false, err
+	}
+	return false, errors.New("the stream broke off")
+}
+
+// Play sends requests 0, 1, ... at their arrival times, at most `atOnce` at a time, until
+// stop closes, and waits for those under way. Results are in order of index.
+func (c *Client) Play(ctx context.Context, t *Trace, atOnce int, stop <-chan struct{}) []*Result {
+	start := time.Now()
+	slots := make(chan struct{}, atOnce)
+	var wait sync.WaitGroup
+	var results []*Result
+	var mu sync.Mutex
+	for i := 0; ; i++ {
+		r := t.At(i)
+		timer := time.NewTimer(time.Until(start.Add(r.Arrival)))
+		select {
+		case <-stop:
+			timer.Stop()
+			wait.Wait()
+			return results
+		case <-ctx.Done():
+			timer.Stop()
+			wait.Wait()
+			return results
+		case <-timer.C:
+		}
+		select {
+		case <-stop:
+			wait.Wait()
+			return results
+		case slots <- struct{}{}:
+		}
+		mu.Lock()
+		results = append(results, nil)
+		mu.Unlock()
+		wait.Go(func() {
+			defer func() { <-slots }()
+			result := c.Do(ctx, r)
+			mu.Lock()
+			results[i] = result
+			mu.Unlock()
+		})
+	}
+}
+
+// Repeat sends requests 0..n-1 as fast as `atOnce` at a time allow.
+func (c *Client) Repeat(ctx context.Context, t *Trace, n, atOnce int) []*Result {
+	results := make([]*Result, n)
+	slots := make(chan struct{}, atOnce)
+	var wait sync.WaitGroup
+	for i := range n {
+		slots <- struct{}{}
+		wait.Go(func() {
+			defer func() { <-slots }()
+			results[i] = c.Do(ctx, t.At(i))
+		})
+	}
+	wait.Wait()
+	return results
+}

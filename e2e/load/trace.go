@@ -1,0 +1,92 @@
+// Package load makes streaming requests from a trace and records every token of them.
+package load
+
+import (
+	"bufio"
+	"bytes"
+	_ "embed" // the slice of the trace
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+//go:embed conversation_slice.jsonl
+var slice []byte
+
+// Scale from the trace to the demo model.
+const (
+	promptDivisor, promptCap = 64, 96
+	answerDivisor, answerCap = 8, 48
+	blockBytes               = 512 / promptDivisor // of one hash id
+)
+
+// Request of the load; the same (seed, index) always gives the same one.
+type Request struct {
+	Index       int
+	Arrival     time.Duration // after the start
+	Prompt      []uint32
+	MaxTokens   int
+	Temperature float64 // 0: greedy
+	TopP        float64
+	Seed        uint64
+}
+
+type traceLine struct {
+	Timestamp    int64   `json:"timestamp"` // ms
+	InputLength  int     `json:"input_length"`
+	OutputLength int     `json:"output_length"`
+	HashIDs      []int64 `json:"hash_ids"`
+}
+
+// Trace gives requests by index without end: the slice again and again, each round with
+// other sampling seeds.
+type Trace struct {
+	seed  uint64
+	lines []traceLine
+	span  time.Duration // of one round
+}
+
+// NewTrace lets one round of the slice arrive within span.
+func NewTrace(seed uint64, span time.Duration) (*Trace, error) {
+	t := &Trace{seed: seed, span: span}
+	for scanner := bufio.NewScanner(bytes.NewReader(slice)); scanner.Scan(); {
+		var line traceLine
+		if err := json.Unmarshal(scanner.Bytes(), &line); err != nil {
+			return nil, fmt.Errorf("load: line %d of the trace: %w", len(t.lines)+1, err)
+		}
+		t.lines = append(t.lines, line)
+	}
+	if len(t.lines) == 0 {
+		return nil, fmt.Errorf("load: the trace is empty")
+	}
+	return t, nil
+}
+
+// Round is the number of requests after which the trace starts again.
+func (t *Trace) Round() int { return len(t.lines) }
+
+// At gives request i.
+func (t *Trace) At(i int) Request {
+	n := len(t.lines)
+	line, round := t.lines[i%n], i/n
+	last := max(t.lines[n-1].Timestamp, 1)
+	r := Request{Index: i, TopP: 1, Seed: t.seed<<20 + uint64(i),
+		Arrival:   t.span*time.Duration(round) + time.Duration(float64(t.span)*float64(line.Timestamp)/float64(last+last/int64(n))),
+		MaxTokens: min(max(line.OutputLength/answerDivisor, 2), answerCap)}
+	length := min(max(line.InputLength/promptDivisor, 1), promptCap)
+	for _, id := range line.HashIDs {
+		block := rand.New(rand.NewPCG(t.seed, uint64(id)))
+		for range blockBytes {
+			r.Prompt = append(r.Prompt, uint32(block.UintN(256)))
+		}
+	}
+	for len(r.Prompt) < length { // a trace line may name fewer blocks than it is long
+		r.Prompt = append(r.Prompt, uint32(len(r.Prompt)%256))
+	}
+	r.Prompt = r.Prompt[:length]
+	if i%2 == 1 { // every other one is sampled
+		r.Temperature, r.TopP = 0.8, 0.95
+	}
+	return r
+}
