@@ -3,11 +3,14 @@ module tangram.dev/e2e
 go 1.26.0
 
 require (
+	github.com/spf13/cobra v1.10.2
 	google.golang.org/protobuf v1.36.12
 	tangram.dev/proto v0.0.0
 )
 
 require (
+	github.com/inconshreveable/mousetrap v1.1.0 // indirect
+	github.com/spf13/pflag v1.0.9 // indirect
 	golang.org/x/net v0.60.0 // indirect
 	golang.org/x/sys v0.48.0 // indirect
 	golang.org/x/text v0.42.0 // indirect

@@ -56,7 +56,7 @@ Status KvReaders::Warm(const v1::Header& header, const v1::PeerAddress& peer) {
   request.set_kv(true);
   const auto opened = opener_(peer.agent(), request);
   if (!opened.ok()) return opened.status();
-  auto fd = Connect(opened->data());
+  auto fd = Connect(peer.data());
   if (!fd.ok()) return fd.status();
   TANGRAM_RETURN_IF_ERROR(WriteAll(
       fd->get(), {{const_cast<char*>(opened->token().data()), opened->token().size()}}, {}));

@@ -25,6 +25,7 @@ class StoreHost final : public MemoryHost {
       store::RankStore::Options options;
       options.name = "tangram-" + member.id();
       options.checkpoint = host->checkpoint_;
+      options.revision = config.revision;
       options.banks = geometry.moe_layers() + config.spare_banks;
       options.pool_bytes = config.memory_bytes;
       options.kv_bytes = config.kv_bytes;

@@ -92,6 +92,7 @@ v1::Inventory RankStore::Held() {
       out.add_granule_count(piece.place.run.count);
     }
   }
+  out.set_revision(options_.revision);
   out.set_dense(
       std::all_of(dense_here_.begin(), dense_here_.end(), [](bool here) { return here; }));
   return out;

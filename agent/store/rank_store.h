@@ -28,7 +28,8 @@ class RankStore final : public RankMemory {
   struct Options {
     std::string name;  // of its arenas, for /proc
     std::shared_ptr<const loader::Checkpoint> checkpoint;
-    uint32_t banks = 0;  // MoE layers + spare
+    std::string revision;  // of the checkpoint
+    uint32_t banks = 0;    // MoE layers + spare
     uint64_t pool_bytes = 0, kv_bytes = 0, control_bytes = 0;
     mover::Grants* grants = nullptr;
     mover::Opener opener;

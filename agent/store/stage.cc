@@ -174,7 +174,7 @@ Status RankStore::PullFrom(const v1::Header& header, const v1::PeerAddress& peer
     TANGRAM_RETURN_IF_ERROR(sibling->CopyOut(opened->token(), targets, done));
   } else {
     TANGRAM_RETURN_IF_ERROR(
-        mover::PullPieces(opened->data(), opened->token(), targets, stop, done));
+        mover::PullPieces(peer.data(), opened->token(), targets, stop, done));
   }
   size_t at = 0;
   for (const PartProof::Move& move : moves) {

@@ -149,11 +149,12 @@ Status MemoryNet::Flip(const LayoutSpec& spec, int seconds) {
       for (const std::string& name : all) {
         Member& member = members_[name];
         member.current = member.target;
-        member.flipped = true;
         tg_event event{};
         event.kind = TG_EVENT_FLIPPED;
         member.events.push_back(event);
       }
+      // Until every engine took the event: then requests find it ready.
+      if (!wait(&Member::flipped)) trouble = "the first layout was not taken by all";
     } else {
       armed_ = true;
       if (!wait(&Member::flipped)) {
@@ -225,6 +226,10 @@ Result<tg_event> MemoryWorld::Poll(int) {
   if (!events.empty()) {
     event = events.front();
     events.pop_front();
+    if (event.kind == TG_EVENT_FLIPPED) {
+      net_->members_[member_].flipped = true;
+      net_->changed_.notify_all();
+    }
   }
   return event;
 }

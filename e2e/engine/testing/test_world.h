@@ -86,7 +86,7 @@ class TestWorld {
   struct Options {
     uint32_t members = 1;
     uint32_t kv_bytes = 1 << 20;
-    Engine::Options engine;
+    Engine::Options engine = {};
   };
 
   TestWorld(const model::Checkpoint* checkpoint, Options options)
@@ -114,6 +114,7 @@ class TestWorld {
           std::lock_guard lock(mu_);
           failure += rank.world->member() + ": " + status.message() + "\n";
         }
+        rank.mesh->KeepOnly({});  // frees those who wait for this rank
       });
     }
   }
@@ -121,12 +122,8 @@ class TestWorld {
 
   void Stop() {
     stop_ = true;
-    // Ranks stop in different steps: who waits for another one is freed by its closing mesh.
     for (auto& rank : ranks) {
-      if (rank->thread.joinable()) {
-        rank->thread.join();
-        rank->mesh->KeepOnly({});
-      }
+      if (rank->thread.joinable()) rank->thread.join();
     }
   }
   void Submit(size_t member, const v1::Submit& submit) {
@@ -137,7 +134,9 @@ class TestWorld {
   }
   std::string Failure() {
     std::lock_guard lock(mu_);
-    return failure + sink.wrong();
+    std::string out = failure + sink.wrong();
+    for (const v1::Refused& refused : sink.refused()) out += refused.ShortDebugString() + "\n";
+    return out;
   }
   std::vector<std::string> Names(size_t count) const {
     return {names.begin(), names.begin() + static_cast<long>(count)};

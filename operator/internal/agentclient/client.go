@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	tangramv1 "tangram.dev/proto/tangram/v1"
@@ -102,9 +101,6 @@ func (c *Client) explain(name string, err error, trailer metadata.MD) error {
 	}
 	return fmt.Errorf("agent %s: %s: %w", c.address, name, err)
 }
-
-// Code is the gRPC code of an error of this package.
-func Code(err error) string { return status.Code(errors.Unwrap(err)).String() }
 
 // Status of the agent and its ranks.
 func (c *Client) Status(ctx context.Context, world string) (*tangramv1.StatusResponse, error) {

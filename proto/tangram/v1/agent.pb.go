@@ -1762,7 +1762,7 @@ func (*WordResponse) Descriptor() ([]byte, []int) {
 }
 
 // Opens a pull of pieces this agent holds. The token is good for one connection
-// to `data` (or to the shared socket) and for these pieces only.
+// to the agent's `data` address and for these pieces only.
 type OpenPullRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Header        *Header                `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
@@ -1851,9 +1851,7 @@ type OpenPullResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Token         []byte                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	GranuleHashes []uint64               `protobuf:"fixed64,2,rep,packed,name=granule_hashes,json=granuleHashes,proto3" json:"granule_hashes,omitempty"` // XXH3-64 of each granule, in the order of `pieces`
-	DenseHashes   []uint64               `protobuf:"fixed64,3,rep,packed,name=dense_hashes,json=denseHashes,proto3" json:"dense_hashes,omitempty"`       // per tensor, in order of index, of the asked parts
-	Data          string                 `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`
-	Shared        string                 `protobuf:"bytes,5,opt,name=shared,proto3" json:"shared,omitempty"`
+	DenseHashes   []uint64               `protobuf:"fixed64,3,rep,packed,name=dense_hashes,json=denseHashes,proto3" json:"dense_hashes,omitempty"`       // per tensor: by part, then by index
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1907,20 +1905,6 @@ func (x *OpenPullResponse) GetDenseHashes() []uint64 {
 		return x.DenseHashes
 	}
 	return nil
-}
-
-func (x *OpenPullResponse) GetData() string {
-	if x != nil {
-		return x.Data
-	}
-	return ""
-}
-
-func (x *OpenPullResponse) GetShared() string {
-	if x != nil {
-		return x.Shared
-	}
-	return ""
 }
 
 var File_tangram_v1_agent_proto protoreflect.FileDescriptor
@@ -2076,13 +2060,11 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\x06pieces\x18\x04 \x01(\v2\x13.tangram.v1.FetchesR\x06pieces\x12\x1f\n" +
 	"\vdense_parts\x18\x05 \x03(\rR\n" +
 	"denseParts\x12\x0e\n" +
-	"\x02kv\x18\x06 \x01(\bR\x02kv\"\x9e\x01\n" +
+	"\x02kv\x18\x06 \x01(\bR\x02kv\"r\n" +
 	"\x10OpenPullResponse\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\fR\x05token\x12%\n" +
 	"\x0egranule_hashes\x18\x02 \x03(\x06R\rgranuleHashes\x12!\n" +
-	"\fdense_hashes\x18\x03 \x03(\x06R\vdenseHashes\x12\x12\n" +
-	"\x04data\x18\x04 \x01(\tR\x04data\x12\x16\n" +
-	"\x06shared\x18\x05 \x01(\tR\x06shared*\xa1\x01\n" +
+	"\fdense_hashes\x18\x03 \x03(\x06R\vdenseHashes*\xa1\x01\n" +
 	"\x05Phase\x12\x15\n" +
 	"\x11PHASE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +

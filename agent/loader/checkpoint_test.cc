@@ -1,0 +1,290 @@
+#include "agent/loader/checkpoint.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <random>
+
+#include "agent/loader/config.h"
+#include "agent/loader/testing/writer.h"
+
+namespace tangram::loader {
+namespace {
+
+using testing::MakeTensors;
+using testing::ModelShape;
+using testing::TempDir;
+using testing::Tensors;
+using testing::WriteCheckpoint;
+using testing::WriteFile;
+
+constexpr uint64_t kPage = 4096;
+
+// Granules by the definition (docs/architecture.md, section 8), element by element: gate rows,
+// up rows, then column i of down as row i.
+std::string Expected(const Tensors& tensors, const ModelShape& shape, uint32_t layer,
+                     uint32_t expert, layout::Run run, uint32_t granule_rows) {
+  const std::string prefix =
+      "model.layers." + std::to_string(layer) + ".mlp.experts." + std::to_string(expert) + ".";
+  const std::string& gate = tensors.at(prefix + "gate_proj.weight").data;
+  const std::string& up = tensors.at(prefix + "up_proj.weight").data;
+  const std::string& down = tensors.at(prefix + "down_proj.weight").data;
+  const uint64_t element = testing::ElementBytes(shape.dtype);
+  std::string out;
+  for (uint32_t g = run.start; g < run.start + run.count; ++g) {
+    for (const std::string* matrix : {&gate, &up}) {
+      for (uint32_t i = g * granule_rows; i < (g + 1) * granule_rows; ++i) {
+        out += matrix->substr(i * shape.hidden * element, shape.hidden * element);
+      }
+    }
+    for (uint32_t i = g * granule_rows; i < (g + 1) * granule_rows; ++i) {
+      for (uint32_t h = 0; h < shape.hidden; ++h) {
+        out += down.substr((uint64_t{h} * shape.moe_inner + i) * element, element);
+      }
+    }
+  }
+  return out;
+}
+
+std::string AsString(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+struct Case {
+  std::string dtype;
+  uint32_t shards;
+  uint32_t granule_rows;
+  bool transformers5;
+};
+class Reads : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Reads, EveryGranuleOfEveryExpertAndEveryDenseTensor) {
+  TempDir dir;
+  ModelShape shape;
+  shape.dtype = GetParam().dtype;
+  shape.transformers5 = GetParam().transformers5;
+  const Tensors tensors = MakeTensors(shape, 1);
+  WriteCheckpoint(dir.path(), shape, tensors, GetParam().shards);
+  const auto opened = Checkpoint::Open(dir.path(), GetParam().granule_rows, kPage);
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  const Checkpoint& checkpoint = **opened;
+  const layout::GeometryView& geometry = checkpoint.geometry();
+  ASSERT_EQ(geometry.granules(), shape.moe_inner / GetParam().granule_rows);
+  ASSERT_EQ(geometry.granule_bytes(), 3ULL * GetParam().granule_rows * shape.hidden *
+                                          testing::ElementBytes(shape.dtype));
+  for (uint32_t layer = 0; layer < shape.layers; ++layer) {
+    for (uint32_t expert = 0; expert < shape.experts; ++expert) {
+      for (uint32_t start = 0; start < geometry.granules(); ++start) {
+        for (uint32_t count = 1; start + count <= geometry.granules(); ++count) {
+          std::vector<std::byte> bytes(count * geometry.granule_bytes());
+          const Status read = checkpoint.ReadGranules(layer, expert, {start, count}, bytes);
+          ASSERT_TRUE(read.ok()) << read.message();
+          ASSERT_EQ(AsString(bytes), Expected(tensors, shape, layer, expert, {start, count},
+                                              GetParam().granule_rows))
+              << "layer " << layer << " expert " << expert << " granules " << start << "+" << count;
+        }
+      }
+    }
+  }
+  uint64_t next = 0;
+  size_t index = 0;
+  for (const auto& [name, tensor] : tensors) {  // by name, as the dense region orders them
+    if (name.find(".experts.") != std::string::npos) continue;
+    ASSERT_LT(index, checkpoint.dense().size());
+    const DenseTensor& dense = checkpoint.dense()[index];
+    EXPECT_EQ(dense.name, name);
+    EXPECT_EQ(dense.offset, next);
+    std::vector<std::byte> bytes(tensor.data.size());
+    ASSERT_TRUE(checkpoint.ReadDense(index, bytes).ok());
+    EXPECT_EQ(AsString(bytes), tensor.data);
+    EXPECT_EQ(geometry.proto().dense_bytes() >= next + bytes.size(), true);
+    next = (next + bytes.size() + 255) / 256 * 256;
+    ++index;
+  }
+  EXPECT_EQ(index, checkpoint.dense().size());
+  EXPECT_LE(geometry.proto().dense_bytes(), next);
+}
+
+INSTANTIATE_TEST_SUITE_P(Checkpoint, Reads,
+                         ::testing::Values(Case{"BF16", 1, 8, false}, Case{"BF16", 3, 4, true},
+                                           Case{"F32", 1, 24, true}, Case{"F32", 5, 1, false}));
+
+TEST(Checkpoint, RefusesRunsThatAreNotThere) {
+  TempDir dir;
+  const ModelShape shape;
+  WriteCheckpoint(dir.path(), shape, MakeTensors(shape, 1), 1);
+  const auto opened = Checkpoint::Open(dir.path(), 8, kPage);
+  ASSERT_TRUE(opened.ok());
+  const uint64_t unit = (*opened)->geometry().granule_bytes();
+  std::vector<std::byte> bytes(unit);
+  EXPECT_EQ((*opened)->ReadGranules(0, 0, {3, 1}, bytes).code(), Code::kInvalid);
+  EXPECT_EQ((*opened)->ReadGranules(0, 4, {0, 1}, bytes).code(), Code::kInvalid);
+  EXPECT_EQ((*opened)->ReadGranules(2, 0, {0, 1}, bytes).code(), Code::kInvalid);
+  EXPECT_EQ((*opened)->ReadGranules(0, 0, {0, 2}, bytes).code(), Code::kInvalid);
+  EXPECT_EQ((*opened)->ReadGranules(0, 0, {0xffffffff, 1}, bytes).code(), Code::kInvalid);
+  EXPECT_EQ((*opened)->ReadDense(1000, bytes).code(), Code::kInvalid);
+}
+
+// Runs `change` over a good checkpoint and expects a refusal whose message has all of `says`.
+void ExpectRefused(const std::function<void(const std::string&, ModelShape&, Tensors&)>& change,
+                   Code code, const std::vector<std::string>& says, uint32_t granule_rows = 8) {
+  TempDir dir;
+  ModelShape shape;
+  Tensors tensors = MakeTensors(shape, 1);
+  change(dir.path(), shape, tensors);
+  if (!std::filesystem::exists(dir.path() + "/config.json")) {
+    WriteCheckpoint(dir.path(), shape, tensors, 1);
+  }
+  const auto opened = Checkpoint::Open(dir.path(), granule_rows, kPage);
+  ASSERT_FALSE(opened.ok());
+  EXPECT_EQ(opened.status().code(), code) << opened.status().message();
+  for (const std::string& part : says) {
+    EXPECT_NE(opened.status().message().find(part), std::string::npos)
+        << "wanted '" << part << "' in: " << opened.status().message();
+  }
+}
+
+TEST(BadCheckpoint, ShapesThatDoNotFitTheDeclaredGeometry) {
+  ExpectRefused([](auto&, ModelShape& shape, auto&) { shape.moe_inner = 32; }, Code::kBadGeometry,
+                {"model.layers.0.mlp.experts.0.gate_proj.weight", "[24, 16]", "[32, 16]"});
+  ExpectRefused([](auto&, ModelShape& shape, auto&) { shape.hidden = 8; }, Code::kBadGeometry,
+                {"gate_proj", "[24, 16]", "[24, 8]"});
+  // Down not transposed, though square tensors would hide it: both sizes are named.
+  ExpectRefused(
+      [](auto&, auto&, Tensors& tensors) {
+        tensors.at("model.layers.1.mlp.experts.2.down_proj.weight").shape = {24, 16};
+      },
+      Code::kBadGeometry,
+      {"model.layers.1.mlp.experts.2.down_proj.weight", "[24, 16]", "[16, 24]"});
+}
+
+TEST(BadCheckpoint, FewerExpertsOrLayersThanDeclared) {
+  ExpectRefused([](auto&, ModelShape& shape, auto&) { shape.experts = 5; }, Code::kBadGeometry,
+                {"model.layers.0.mlp.experts.4.gate_proj.weight"});
+  ExpectRefused([](auto&, ModelShape& shape, auto&) { shape.layers = 3; }, Code::kBadGeometry,
+                {"model.layers.2"});
+}
+
+// A tensor of a routed expert that the declared geometry does not have must not pass as a
+// dense weight: every rank would hold it.
+TEST(BadCheckpoint, MoreExpertsThanDeclared) {
+  ExpectRefused([](auto&, ModelShape& shape, auto&) { shape.experts = 3; }, Code::kBadGeometry,
+                {"model.layers.0.mlp.experts.3."});
+}
+
+TEST(BadCheckpoint, ExpertsOfTwoTypes) {
+  ExpectRefused(
+      [](auto&, auto&, Tensors& tensors) {
+        auto& tensor = tensors.at("model.layers.0.mlp.experts.1.up_proj.weight");
+        tensor.dtype = "F32";
+        tensor.data.resize(tensor.data.size() * 2);
+      },
+      Code::kBadGeometry, {"model.layers.0.mlp.experts.1.up_proj.weight", "F32", "BF16"});
+}
+
+TEST(BadCheckpoint, GranulesThatDoNotDivideTheInnerSize) {
+  ExpectRefused([](auto&, auto&, auto&) {}, Code::kBadGeometry, {"granule_rows", "7", "24"}, 7);
+  ExpectRefused([](auto&, auto&, auto&) {}, Code::kBadGeometry, {"granule_rows"}, 0);
+}
+
+TEST(BadCheckpoint, FilesThatAreNotThereOrCutOff) {
+  ExpectRefused(
+      [](const std::string& dir, const ModelShape& shape, const Tensors&) {
+        WriteFile(dir + "/config.json", testing::ConfigJson(shape));
+      },
+      Code::kInvalid, {"model.safetensors"});
+  ExpectRefused(
+      [](const std::string& dir, const ModelShape& shape, const Tensors& tensors) {
+        WriteCheckpoint(dir, shape, tensors, 1);
+        const std::string path = dir + "/model.safetensors";
+        std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1);
+      },
+      Code::kInvalid, {"model.safetensors", "cut off"});
+  ExpectRefused(
+      [](const std::string& dir, const ModelShape& shape, const Tensors& tensors) {
+        WriteCheckpoint(dir, shape, tensors, 3);
+        std::filesystem::remove(dir + "/model-00002-of-00003.safetensors");
+      },
+      Code::kInvalid, {"model-00002-of-00003.safetensors"});
+}
+
+TEST(BadCheckpoint, AnIndexThatLies) {
+  ExpectRefused(
+      [](const std::string& dir, const ModelShape& shape, const Tensors& tensors) {
+        WriteCheckpoint(dir, shape, tensors, 2);
+        WriteFile(dir + "/model.safetensors.index.json",
+                  R"({"weight_map":{"lm_head.weight":"model-00002-of-00002.safetensors"}})");
+      },
+      Code::kInvalid, {"lm_head.weight", "model-00002-of-00002.safetensors"});
+  ExpectRefused(
+      [](const std::string& dir, const ModelShape& shape, const Tensors& tensors) {
+        WriteCheckpoint(dir, shape, tensors, 2);
+        WriteFile(dir + "/model.safetensors.index.json",
+                  R"({"weight_map":{"lm_head.weight":"../secret.safetensors"}})");
+      },
+      Code::kInvalid, {"../secret.safetensors"});
+  ExpectRefused(
+      [](const std::string& dir, const ModelShape& shape, const Tensors& tensors) {
+        WriteCheckpoint(dir, shape, tensors, 2);
+        WriteFile(dir + "/model.safetensors.index.json", R"({"weights":1})");
+      },
+      Code::kInvalid, {"weight_map"});
+}
+
+TEST(Config, MoeLayersFollowTheModelsOwnRule) {
+  ModelShape shape;
+  shape.layers = 7;
+  shape.decoder_sparse_step = 2;  // layers 1, 3, 5
+  shape.mlp_only_layers = {3};
+  const auto geometry = GeometryOfConfig(testing::ConfigJson(shape), "config.json");
+  ASSERT_TRUE(geometry.ok()) << geometry.status().message();
+  EXPECT_EQ(std::vector<uint32_t>(geometry->moe_layers().begin(), geometry->moe_layers().end()),
+            (std::vector<uint32_t>{1, 5}));
+  EXPECT_EQ(geometry->kv_head_token_bytes(), 2 * shape.head_dim * sizeof(float));
+}
+
+TEST(Config, LayersWithoutExpertsAreDense) {
+  TempDir dir;
+  ModelShape shape;
+  shape.mlp_only_layers = {0};
+  WriteCheckpoint(dir.path(), shape, MakeTensors(shape, 1), 1);
+  const auto opened = Checkpoint::Open(dir.path(), 8, kPage);
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  EXPECT_EQ((*opened)->geometry().ordinal(0), -1);
+  EXPECT_EQ((*opened)->geometry().ordinal(1), 0);
+  const auto& dense = (*opened)->dense();
+  EXPECT_TRUE(std::any_of(dense.begin(), dense.end(), [](const DenseTensor& t) {
+    return t.name == "model.layers.0.mlp.down_proj.weight";
+  }));
+}
+
+TEST(Config, RefusesByFieldName) {
+  const auto refused = [](const std::string& json) {
+    const auto geometry = GeometryOfConfig(json, "config.json");
+    EXPECT_FALSE(geometry.ok());
+    return geometry.ok() ? std::string() : geometry.status().message();
+  };
+  EXPECT_NE(refused("nothing").find("config.json"), std::string::npos);
+  EXPECT_NE(refused("{}").find("model_type"), std::string::npos);
+  EXPECT_NE(refused(R"({"model_type":"llama"})").find("llama"), std::string::npos);
+  std::string config = testing::ConfigJson(ModelShape{});
+  const auto replaced = [&](const std::string& from, const std::string& to) {
+    std::string out = config;
+    out.replace(out.find(from), from.size(), to);
+    return out;
+  };
+  EXPECT_NE(refused(replaced("\"num_experts\"", "\"nothing\"")).find("num_experts"),
+            std::string::npos);
+  EXPECT_NE(refused(replaced("\"hidden_size\": 16", "\"hidden_size\": 0")).find("hidden_size"),
+            std::string::npos);
+  EXPECT_NE(refused(replaced("\"hidden_size\": 16", "\"hidden_size\": -4")).find("hidden_size"),
+            std::string::npos);
+  EXPECT_NE(refused(replaced("\"num_experts_per_tok\": 2", "\"num_experts_per_tok\": 9"))
+                .find("num_experts_per_tok"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace tangram::loader

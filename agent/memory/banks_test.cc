@@ -1,0 +1,190 @@
+// Banks against a model that is too simple to be wrong: the set of pages that the held
+// pieces touch.
+#include "agent/memory/banks.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <set>
+
+#include "agent/device/host_device.h"
+#include "agent/layout/testing.h"
+
+namespace tangram::memory {
+namespace {
+
+using layout::PlacedPiece;
+
+constexpr uint64_t kPage = device::HostDevice::kPage;
+
+struct World {
+  World(const v1::Geometry& geometry, uint64_t pages, uint32_t count)
+      : view(layout::GeometryView::Make(geometry).value()),
+        device(device::HostDevice::Make("test", pages * kPage, true).value()),
+        banks(Banks::Make(device.get(), view, count).value()) {}
+  static uint64_t BytesOf(const std::vector<BackedRange>& ranges) {
+    uint64_t bytes = 0;
+    for (const BackedRange& range : ranges) {
+      for (const device::Extent& extent : range.extents) bytes += extent.length;
+    }
+    return bytes;
+  }
+  void Fill(const PlacedPiece& piece, int value) {
+    std::fill_n(banks->At(piece.bank, piece.offset), piece.bytes, std::byte(value));
+  }
+  bool IsFilled(const PlacedPiece& piece, int value) {
+    const std::byte* data = banks->At(piece.bank, piece.offset);
+    return std::all_of(data, data + piece.bytes, [&](std::byte b) { return b == std::byte(value); });
+  }
+
+  layout::GeometryView view;
+  std::unique_ptr<device::HostDevice> device;
+  std::unique_ptr<Banks> banks;
+};
+
+// One bank of whole experts (several to a page) and, in bank 3, runs of any length as Tensor
+// pieces have them, from page edge to page edge.
+PlacedPiece RandomPiece(const layout::GeometryView& view, std::mt19937_64& random) {
+  PlacedPiece piece;
+  piece.bank = static_cast<uint32_t>(random() % 4);
+  if (piece.bank < 3) {
+    piece.slot = static_cast<uint32_t>(random() % 30);
+    piece.offset = piece.slot * view.expert_pitch();
+    piece.bytes = view.expert_bytes();
+  } else {
+    piece.offset = random() % 100 * layout::kPieceAlignment;
+    piece.bytes = (random() % 50 + 1) * layout::kPieceAlignment - random() % 2 * 17;
+  }
+  return piece;
+}
+
+bool Overlap(const PlacedPiece& a, const PlacedPiece& b) {
+  return a.bank == b.bank && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
+}
+
+TEST(Banks, PiecesKeepTheirBytesWhileOthersComeAndGo) {
+  constexpr uint64_t kPages = 24;
+  World world(layout::testing::SmallGeometry(3, 8, 3), kPages, 4);
+  std::mt19937_64 random(3);
+  std::vector<std::pair<PlacedPiece, int>> held;
+  int full = 0;
+  const auto places = [&] {
+    std::vector<PlacedPiece> out;
+    for (const auto& [piece, value] : held) out.push_back(piece);
+    return out;
+  };
+  for (int step = 0; step < 3000; ++step) {
+    const uint64_t before = world.device->free_bytes();
+    if (random() % 5 < 3) {
+      std::vector<PlacedPiece> fresh;
+      for (uint64_t n = random() % 3 + 1; n > 0; --n) {
+        const PlacedPiece piece = RandomPiece(world.view, random);
+        const auto clashes = [&](const PlacedPiece& other) { return Overlap(piece, other); };
+        const auto now = places();
+        if (std::none_of(now.begin(), now.end(), clashes) &&
+            std::none_of(fresh.begin(), fresh.end(), clashes)) {
+          fresh.push_back(piece);
+        }
+      }
+      std::vector<PlacedPiece> with = places();
+      with.insert(with.end(), fresh.begin(), fresh.end());
+      const bool fits = layout::PagesOf(with, world.view).size() <= kPages;
+      const Status backed = world.banks->Back(fresh);
+      ASSERT_EQ(backed.ok(), fits) << backed.message();
+      if (!fits) {
+        ++full;
+        ASSERT_EQ(backed.code(), Code::kNoMemory);
+        ASSERT_EQ(world.device->free_bytes(), before) << "a refusal left something behind";
+        continue;
+      }
+      ASSERT_EQ(World::BytesOf(world.banks->RangesOnlyOf(fresh)),
+                before - world.device->free_bytes());
+      for (const PlacedPiece& piece : fresh) {
+        held.emplace_back(piece, static_cast<int>(random() % 255) + 1);
+        world.Fill(piece, held.back().second);
+      }
+    } else if (!held.empty()) {
+      const size_t i = random() % held.size();
+      const std::vector<PlacedPiece> gone = {held[i].first};
+      const uint64_t announced = World::BytesOf(world.banks->RangesOnlyOf(gone));
+      world.banks->Release(gone);
+      held.erase(held.begin() + static_cast<int64_t>(i));
+      ASSERT_EQ(announced, world.device->free_bytes() - before);
+    }
+    ASSERT_EQ(world.banks->mapped_bytes(), layout::PagesOf(places(), world.view).size() * kPage);
+    const Status audit = world.banks->Audit(places(), false);
+    ASSERT_TRUE(audit.ok()) << audit.message();
+    for (const auto& [piece, value] : held) ASSERT_TRUE(world.IsFilled(piece, value));
+  }
+  EXPECT_GT(full, 10) << "the pool hardly ever ran out: the test is too weak";
+}
+
+// What an engine does: maps the extents of Ranges() at their offsets and reads the pieces.
+TEST(Banks, RangesLeadAnImporterToTheSameBytes) {
+  World world(layout::testing::SmallGeometry(2, 8, 3), 64, 3);
+  std::mt19937_64 random(11);
+  std::vector<PlacedPiece> held;
+  while (held.size() < 12) {
+    const PlacedPiece piece = RandomPiece(world.view, random);
+    if (piece.bank > 2 ||
+        std::any_of(held.begin(), held.end(), [&](const auto& o) { return Overlap(piece, o); })) {
+      continue;
+    }
+    ASSERT_TRUE(world.banks->Back({piece}).ok());
+    held.push_back(piece);
+    world.Fill(piece, static_cast<int>(held.size()));
+  }
+  auto importer = device::HostDevice::Importer();
+  auto range = importer->Reserve(3 * world.view.bank_pitch());
+  ASSERT_TRUE(range.ok());
+  for (const BackedRange& backed : world.banks->Ranges(held, false)) {
+    auto handle = importer->Import(world.device->fd(), backed.extents);
+    ASSERT_TRUE(handle.ok());
+    const uint64_t at = backed.bank * world.view.bank_pitch() + backed.offset;
+    const Status mapped = importer->Map(**range, at, *handle);
+    ASSERT_TRUE(mapped.ok()) << mapped.message();
+    ASSERT_TRUE(
+        importer->SetAccess(**range, at, (*handle)->bytes(), device::Access::kRead).ok());
+  }
+  for (size_t i = 0; i < held.size(); ++i) {
+    const std::byte* data =
+        (*range)->base() + held[i].bank * world.view.bank_pitch() + held[i].offset;
+    for (uint64_t b = 0; b < held[i].bytes; ++b) {
+      ASSERT_EQ(data[b], std::byte(i + 1)) << "piece " << i << ", byte " << b;
+    }
+  }
+}
+
+TEST(Banks, DenseIsARangeOfItsOwn) {
+  World world(layout::testing::SmallGeometry(2, 4, 2), 8, 2);  // 10000 bytes: 3 pages
+  ASSERT_TRUE(world.banks->BackDense().ok());
+  EXPECT_EQ(world.device->free_bytes(), 5 * kPage);
+  std::fill_n(world.banks->Dense(), 10000, std::byte{1});
+  EXPECT_TRUE(world.banks->Audit({}, true).ok());
+  EXPECT_EQ(world.banks->Audit({}, false).code(), Code::kInternal) << "a leak of three pages";
+  const auto ranges = world.banks->Ranges({}, true);
+  ASSERT_EQ(ranges.size(), 1U);
+  EXPECT_TRUE(ranges[0].dense);
+  EXPECT_EQ(World::BytesOf(ranges), 3 * kPage);
+  world.banks->ReleaseDense();
+  EXPECT_EQ(world.device->free_bytes(), 8 * kPage);
+}
+
+TEST(Banks, TheAuditSeesALeakAndALoss) {
+  World world(layout::testing::SmallGeometry(2, 4, 2), 8, 2);
+  PlacedPiece piece;
+  piece.bytes = world.view.expert_bytes();
+  PlacedPiece other = piece;
+  other.slot = 1;
+  other.offset = world.view.expert_pitch();
+  ASSERT_TRUE(world.banks->Back({piece}).ok());
+  EXPECT_TRUE(world.banks->Audit({piece}, false).ok());
+  EXPECT_EQ(world.banks->Audit({}, false).code(), Code::kInternal);
+  EXPECT_EQ(world.banks->Audit({piece, other}, false).code(), Code::kInternal);
+  other.bank = 1;
+  EXPECT_EQ(world.banks->Audit({piece, other}, false).code(), Code::kInternal);
+}
+
+}  // namespace
+}  // namespace tangram::memory

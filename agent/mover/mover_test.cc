@@ -1,0 +1,265 @@
+// The bulk connection between agents: what a token opens, and that nothing else does.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <numeric>
+#include <set>
+#include <thread>
+
+#include "agent/base/fault.h"
+#include "agent/mover/data_server.h"
+#include "agent/mover/grants.h"
+#include "agent/mover/puller.h"
+
+namespace tangram::mover {
+namespace {
+
+std::vector<std::byte> Pattern(size_t bytes, unsigned seed) {
+  std::vector<std::byte> out(bytes);
+  for (size_t i = 0; i < bytes; ++i) out[i] = std::byte((i * 31 + seed * 7 + i / 251) & 0xff);
+  return out;
+}
+
+class MoverTest : public ::testing::Test {
+ protected:
+  void SetUp() override { Start("127.0.0.1:0"); }
+  void TearDown() override { ASSERT_TRUE(fault::Arm("").ok()); }
+  void Start(const std::string& listen) {
+    auto server = DataServer::Start(listen, &grants_);
+    ASSERT_TRUE(server.ok()) << server.status().message();
+    server_ = std::move(server).value();
+    address_ = "127.0.0.1:" + std::to_string(server_->port());
+  }
+  // Grants `source_` in spans of the given sizes; targets are `units` of equal size.
+  std::string Issue(const std::vector<size_t>& spans) {
+    Grant grant;
+    size_t at = 0;
+    for (const size_t bytes : spans) {
+      grant.pieces.push_back(std::span(source_).subspan(at, bytes));
+      at += bytes;
+    }
+    return grants_.Issue(std::move(grant));
+  }
+  std::vector<Target> Targets(size_t units) {
+    std::vector<Target> out;
+    const size_t unit = source_.size() / units;
+    copy_.assign(source_.size(), std::byte{0});
+    for (size_t i = 0; i < units; ++i) {
+      out.push_back({std::span(copy_).subspan(i * unit, unit),
+                     HashOf(std::span(source_).subspan(i * unit, unit))});
+    }
+    return out;
+  }
+  Status Pull(const std::string& token, const std::vector<Target>& targets,
+              std::stop_token stop = {}) {
+    pulled_ = 0;
+    return PullPieces(address_, token, targets, std::move(stop),
+                      [&](uint64_t bytes) { pulled_ += bytes; });
+  }
+
+  Grants grants_;
+  std::unique_ptr<DataServer> server_;
+  std::string address_;
+  std::vector<std::byte> source_ = Pattern(6 << 20, 1), copy_;
+  uint64_t pulled_ = 0;
+};
+
+TEST_F(MoverTest, BringsEveryByteInOrder) {
+  // Spans of the source and units of the target are cut differently; more spans than one
+  // sendmsg takes.
+  std::vector<size_t> spans(3000, 1024);
+  spans.push_back(source_.size() - std::accumulate(spans.begin(), spans.end(), size_t{0}));
+  const Status pulled = Pull(Issue(spans), Targets(96));
+  ASSERT_TRUE(pulled.ok()) << pulled.message();
+  EXPECT_EQ(copy_, source_);
+  EXPECT_EQ(pulled_, source_.size());
+}
+
+TEST_F(MoverTest, ATokenIsGoodOnce) {
+  const std::string token = Issue({source_.size()});
+  ASSERT_TRUE(Pull(token, Targets(4)).ok());
+  const auto again = Targets(4);
+  EXPECT_EQ(Pull(token, again).code(), Code::kUnavailable);
+  EXPECT_EQ(pulled_, 0U);
+  EXPECT_EQ(copy_, std::vector<std::byte>(copy_.size(), std::byte{0})) << "bytes came all the same";
+}
+
+TEST_F(MoverTest, AGuessedTokenOpensNothingAndCostsNothing) {
+  const std::string token = Issue({source_.size()});
+  std::string guess = token;
+  guess[15] = static_cast<char>(guess[15] ^ 1);
+  EXPECT_EQ(Pull(guess, Targets(4)).code(), Code::kUnavailable);
+  EXPECT_EQ(Pull(std::string(16, '\0'), Targets(4)).code(), Code::kUnavailable);
+  EXPECT_TRUE(Pull(token, Targets(4)).ok()) << "the real one is still good";
+}
+
+TEST_F(MoverTest, TokensAreRandomAndRevokedByOwner) {
+  std::set<std::string> seen;
+  int mine = 0, theirs = 0;
+  for (int i = 0; i < 200; ++i) {
+    Grant grant;
+    grant.owner = i % 2 == 0 ? &mine : &theirs;
+    const std::string token = grants_.Issue(std::move(grant));
+    EXPECT_EQ(token.size(), 16U);
+    EXPECT_TRUE(seen.insert(token).second);
+  }
+  grants_.Revoke(&mine);
+  EXPECT_EQ(grants_.open(), 100U);
+  EXPECT_EQ(static_cast<int>(std::count_if(seen.begin(), seen.end(),
+                                           [&](const auto& t) { return grants_.Redeem(t); })),
+            100);
+}
+
+TEST_F(MoverTest, ACorruptedByteIsFoundAndNamed) {
+  ASSERT_TRUE(fault::Arm("stage.after_fetch=corrupt@3").ok());
+  const Status pulled = Pull(Issue({source_.size()}), Targets(8));
+  EXPECT_EQ(pulled.code(), Code::kCorrupt) << pulled.message();
+  EXPECT_NE(pulled.message().find("unit 2 of 8"), std::string::npos) << pulled.message();
+  EXPECT_EQ(pulled_, source_.size() / 8 * 2) << "only verified bytes count";
+}
+
+TEST_F(MoverTest, AChangedSourceIsFound) {
+  const auto targets = Targets(8);
+  source_[source_.size() - 1] ^= std::byte{0x80};
+  EXPECT_EQ(Pull(Issue({source_.size()}), targets).code(), Code::kCorrupt);
+}
+
+TEST_F(MoverTest, ASourceThatEndsEarlyIsNoSuccess) {
+  EXPECT_EQ(Pull(Issue({source_.size() - 1}), Targets(8)).code(), Code::kUnavailable);
+  server_.reset();
+  EXPECT_EQ(Pull(Issue({source_.size()}), Targets(8)).code(), Code::kUnavailable);
+}
+
+TEST_F(MoverTest, AStopEndsAPullThatWaits) {
+  // A listener that takes the connection and never says a word.
+  auto silent = Listen("127.0.0.1:0");
+  ASSERT_TRUE(silent.ok());
+  address_ = "127.0.0.1:" + std::to_string(*PortOf(silent->get()));
+  std::stop_source stop;
+  std::jthread stopper([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    stop.request_stop();
+  });
+  const auto begun = std::chrono::steady_clock::now();
+  EXPECT_EQ(Pull(std::string(16, 'x'), Targets(2), stop.get_token()).code(), Code::kUnavailable);
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(5));
+}
+
+TEST_F(MoverTest, ManyPullersAtOnce) {
+  std::vector<std::jthread> threads;
+  std::atomic<int> good{0};
+  for (int i = 0; i < 8; ++i) {
+    const std::string token = Issue({source_.size()});
+    threads.emplace_back([&, token] {
+      std::vector<std::byte> copy(source_.size());
+      const std::vector<Target> target = {{copy, HashOf(source_)}};
+      if (PullPieces(address_, token, target, {}, [](uint64_t) {}).ok() && copy == source_) ++good;
+    });
+  }
+  threads.clear();
+  EXPECT_EQ(good, 8);
+}
+
+// --- KV ---------------------------------------------------------------------------------
+
+class KvTest : public MoverTest {
+ protected:
+  Result<v1::OpenPullResponse> Open(const v1::OpenPullRequest& request) {
+    ++opened_;
+    EXPECT_TRUE(request.kv());
+    Grant grant;
+    grant.kv = source_;
+    v1::OpenPullResponse out;
+    out.set_token(grants_.Issue(std::move(grant)));
+    out.set_data(address_);
+    return out;
+  }
+  static v1::PeerAddress Peer(const std::string& member) {
+    v1::PeerAddress peer;
+    peer.set_member(member);
+    return peer;
+  }
+  KvReaders MakeReaders() {
+    return KvReaders([this](const std::string&, const auto& request) { return Open(request); });
+  }
+  // Random ranges of the source, read to a place of their own each.
+  std::vector<KvReaders::Range> Ranges(size_t count, unsigned seed) {
+    std::vector<KvReaders::Range> out;
+    copy_.assign(count * 64, std::byte{0});
+    for (size_t i = 0; i < count; ++i) {
+      out.push_back({(i * 7919 + seed * 104729) * 64 % (source_.size() - 64),
+                     std::span(copy_).subspan(i * 64, 64)});
+    }
+    return out;
+  }
+  void ExpectRead(const std::vector<KvReaders::Range>& ranges) {
+    for (const KvReaders::Range& range : ranges) {
+      ASSERT_TRUE(std::equal(range.to.begin(), range.to.end(),
+                             source_.begin() + static_cast<int64_t>(range.source_offset)));
+    }
+  }
+  int opened_ = 0;
+};
+
+TEST_F(KvTest, ReadsRangesOverOneConnectionThatStays) {
+  KvReaders readers = MakeReaders();
+  ASSERT_TRUE(readers.Warm({}, Peer("a")).ok());
+  for (unsigned round = 0; round < 3; ++round) {
+    const auto ranges = Ranges(500, round);
+    const auto read = readers.Read({}, {{Peer("a"), ranges}});
+    ASSERT_TRUE(read.ok()) << read.status().message();
+    EXPECT_EQ(*read, 500U * 64);
+    ExpectRead(ranges);
+  }
+  EXPECT_EQ(opened_, 1) << "a flip must not pay for handshakes";
+}
+
+TEST_F(KvTest, SeveralSourcesAndMoreRangesThanOneRequestTakes) {
+  KvReaders readers = MakeReaders();
+  const auto ranges = Ranges(kMostRanges + 1000, 5);
+  const std::vector<KvReaders::Range> first(ranges.begin(), ranges.begin() + 300);
+  const std::vector<KvReaders::Range> rest(ranges.begin() + 300, ranges.end());
+  const auto read = readers.Read({}, {{Peer("a"), first}, {Peer("b"), rest}});
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(*read, ranges.size() * 64);
+  ExpectRead(ranges);
+  EXPECT_EQ(opened_, 2);
+}
+
+TEST_F(KvTest, RangesOutsideTheRegionAreRefused) {
+  for (const uint64_t offset : {uint64_t{source_.size() - 63}, uint64_t{source_.size()},
+                                ~uint64_t{0}, ~uint64_t{0} - 63}) {
+    KvReaders readers = MakeReaders();
+    copy_.assign(64, std::byte{0});
+    const auto read = readers.Read({}, {{Peer("a"), {{offset, std::span(copy_)}}}});
+    EXPECT_EQ(read.status().code(), Code::kUnavailable) << offset;
+    EXPECT_EQ(copy_, std::vector<std::byte>(64, std::byte{0}));
+  }
+}
+
+// Between Stage and the flip a connection may be silent for longer than the source keeps it.
+// The flip must not fail for it.
+TEST_F(KvTest, AConnectionThatTheSourceClosedIsOpenedAgain) {
+  KvReaders readers = MakeReaders();
+  ASSERT_TRUE(readers.Warm({}, Peer("a")).ok());
+  const std::string listen = address_;
+  server_.reset();  // closes it, as the silence limit would
+  Start(listen);
+  const auto ranges = Ranges(100, 9);
+  const auto read = readers.Read({}, {{Peer("a"), ranges}});
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  ExpectRead(ranges);
+  EXPECT_EQ(opened_, 2);
+}
+
+TEST_F(KvTest, AFaultBeforeThePullFailsIt) {
+  ASSERT_TRUE(fault::Arm("kv.before_pull=error").ok());
+  KvReaders readers = MakeReaders();
+  EXPECT_FALSE(readers.Read({}, {{Peer("a"), Ranges(1, 1)}}).ok());
+  EXPECT_TRUE(readers.Read({}, {{Peer("a"), Ranges(1, 1)}}).ok());
+}
+
+}  // namespace
+}  // namespace tangram::mover

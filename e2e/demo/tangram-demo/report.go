@@ -1,0 +1,182 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"tangram.dev/e2e/harness"
+	"tangram.dev/e2e/load"
+)
+
+// transition of the demo, as the report has it; README.md explains the fields.
+type transition struct {
+	Name       string          `json:"name"`
+	Resize     bool            `json:"resize"`
+	Record     *harness.Record `json:"record"`
+	LongestGap float64         `json:"longest_gap_seconds"`
+	Silent     float64         `json:"silent_seconds"`
+	Copy       float64         `json:"copy_seconds"`
+	Ratio      float64         `json:"ratio"`
+}
+
+type report struct {
+	Seed        uint64        `json:"seed"`
+	Ranks       int           `json:"ranks"`
+	Requests    int           `json:"requests"`
+	Tokens      int           `json:"tokens"`
+	Lost        int           `json:"lost"`
+	Different   int           `json:"different"`
+	Compared    bool          `json:"compared"`
+	LongestGap  float64       `json:"longest_gap_seconds"`
+	Step        float64       `json:"step_seconds"`
+	Transitions []*transition `json:"transitions"`
+	Broken      []string      `json:"promises_broken"`
+}
+
+func (r *report) judge(results, reference []*load.Result, compare bool) error {
+	r.Requests, r.Compared, r.Broken = len(results), compare, []string{}
+	var times []time.Time
+	for i, result := range results {
+		r.Tokens += len(result.Tokens)
+		r.LongestGap = max(r.LongestGap, result.LongestGap().Seconds())
+		for _, t := range result.Tokens {
+			times = append(times, t.At)
+		}
+		if result.Err != nil {
+			r.Lost++
+			say("lost: request %d: %v", i, result.Err)
+			continue
+		}
+		if !compare {
+			continue
+		}
+		if reference[i].Err != nil {
+			return fmt.Errorf("request %d failed on one rank, where nothing moves: %w", i, reference[i].Err)
+		}
+		if where := result.Differs(reference[i]); where != "" {
+			r.Different++
+			say("different: %s", where)
+		}
+	}
+	slices.SortFunc(times, time.Time.Compare)
+	r.Step = r.medianStep(results)
+	for _, t := range r.Transitions {
+		t.measure(results, times, r.Step)
+		if got, bound := t.Record.ExpertBytes, t.Record.ExpertBoundBytes; t.Resize && got != bound {
+			r.Broken = append(r.Broken, fmt.Sprintf("%s moved %d expert bytes, the bound is %d", t.Name, got, bound))
+		}
+	}
+	if r.Requests == 0 || r.Tokens == 0 {
+		r.Broken = append(r.Broken, "no request ran")
+	}
+	if r.Lost > 0 {
+		r.Broken = append(r.Broken, fmt.Sprintf("%d requests lost", r.Lost))
+	}
+	if r.Different > 0 {
+		r.Broken = append(r.Broken, fmt.Sprintf("%d requests different", r.Different))
+	}
+	return nil
+}
+
+func (r *report) inTransition(at time.Time) bool {
+	return slices.ContainsFunc(r.Transitions, func(t *transition) bool {
+		return at.After(t.Record.Started) && at.Before(t.Record.Ended)
+	})
+}
+
+// medianStep between tokens of one request, outside transitions.
+func (r *report) medianStep(results []*load.Result) float64 {
+	var gaps []float64
+	for _, result := range results {
+		for i := 1; i < len(result.Tokens); i++ {
+			a, b := result.Tokens[i-1].At, result.Tokens[i].At
+			if !r.inTransition(a) && !r.inTransition(b) {
+				gaps = append(gaps, b.Sub(a).Seconds())
+			}
+		}
+	}
+	if len(gaps) == 0 {
+		return 0
+	}
+	slices.Sort(gaps)
+	return gaps[len(gaps)/2]
+}
+
+func (t *transition) measure(results []*load.Result, times []time.Time, step float64) {
+	overlaps := func(a, b time.Time) bool { return b.After(t.Record.Started) && a.Before(t.Record.Ended) }
+	for _, result := range results {
+		for i := 1; i < len(result.Tokens); i++ {
+			if a, b := result.Tokens[i-1].At, result.Tokens[i].At; overlaps(a, b) {
+				t.LongestGap = max(t.LongestGap, b.Sub(a).Seconds())
+			}
+		}
+	}
+	for i := 1; i < len(times); i++ {
+		if gap := times[i].Sub(times[i-1]).Seconds(); overlaps(times[i-1], times[i]) && gap > 2*step {
+			t.Silent += gap - step
+		}
+	}
+	b := t.Record.Bytes
+	t.Copy = copySeconds(b.Local + b.Shared + b.TCP + b.Checkpoint + b.KV)
+	t.Ratio = t.Silent / (t.Copy + 2*step)
+}
+
+// copySeconds of a plain copy of so many bytes between two buffers that are backed: the
+// median of five.
+func copySeconds(bytes uint64) float64 {
+	if bytes == 0 {
+		return 0
+	}
+	from, to := make([]byte, bytes), make([]byte, bytes)
+	for i := 0; i < len(from); i += 4096 {
+		from[i], to[i] = 1, 2
+	}
+	var took []float64
+	for range 5 {
+		began := time.Now()
+		copy(to, from)
+		took = append(took, time.Since(began).Seconds())
+	}
+	runtime.KeepAlive(to)
+	slices.Sort(took)
+	return took[len(took)/2]
+}
+
+func (r *report) printTable(out io.Writer) {
+	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "transition\texpert bytes\tbound\tdense\tKV\tflips\tprepare s\tstage s\tflip s\tretire s\tlongest gap ms\tsilent ms\t")
+	for _, t := range r.Transitions {
+		s := t.Record.Seconds
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.0f\t%.0f\t\n", t.Name, t.Record.ExpertBytes, t.Record.ExpertBoundBytes,
+			t.Record.DenseBytes, t.Record.Bytes.KV, t.Record.PlannedFlips, s.Prepare, s.Stage, s.Flip, s.Retire, t.LongestGap*1e3, t.Silent*1e3)
+	}
+	_ = w.Flush()
+	fmt.Fprintf(out, "\n%d requests, %d tokens, median step %.1f ms, longest gap %.0f ms\nlost %d, different from one rank %d\n",
+		r.Requests, r.Tokens, r.Step*1e3, r.LongestGap*1e3, r.Lost, r.Different)
+}
+
+const ratioGoal = 3
+
+func (r *report) printBench(out io.Writer) error {
+	encoder := json.NewEncoder(out)
+	worst, ceiling, ratio := 0.0, 0.0, 0.0
+	metrics := map[string]any{"lost": r.Lost, "longest_gap_seconds": r.LongestGap, "step_seconds": r.Step, "requests": r.Requests}
+	for _, t := range r.Transitions {
+		if err := encoder.Encode(t); err != nil {
+			return err
+		}
+		metrics[t.Name] = t.Ratio
+		if t.Ratio >= ratio {
+			worst, ceiling, ratio = t.Silent, t.Copy+2*r.Step, t.Ratio
+		}
+	}
+	metrics["worst_silent_seconds"] = worst
+	return encoder.Encode(map[string]any{"bench": "transition", "value": ratio, "unit": "silent time / (copy + 2 steps)", "ceiling": ceiling,
+		"ratio": ratio, "goal": ratioGoal, "pass": ratio <= ratioGoal && r.Lost == 0 && r.Tokens > 0, "metrics": metrics,
+		"env": map[string]any{"cpus": runtime.NumCPU(), "go": runtime.Version(), "ranks": r.Ranks, "seed": r.Seed}})
+}

@@ -1,0 +1,159 @@
+package gateway
+
+import (
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// engine plays one rank: `on` answers a submit over the stream.
+type engine struct {
+	tangramv1.UnimplementedServeServer
+	address  string
+	world    *tangramv1.World
+	on       func(s *tangramv1.Submit, send func(*tangramv1.ServeReply))
+	canceled chan string
+}
+
+func (e *engine) Session(stream tangramv1.Serve_SessionServer) error {
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		send := func(r *tangramv1.ServeReply) { _ = stream.Send(r) }
+		switch b := m.Body.(type) {
+		case *tangramv1.ServeRequest_Hello:
+			send(&tangramv1.ServeReply{Body: &tangramv1.ServeReply_World{World: e.world}})
+		case *tangramv1.ServeRequest_Submit:
+			e.on(b.Submit, send)
+		case *tangramv1.ServeRequest_Cancel:
+			e.canceled <- b.Cancel.Request
+		}
+	}
+}
+
+func token(s *tangramv1.Submit, i int, id uint32, finish tangramv1.Finish) *tangramv1.ServeReply {
+	return &tangramv1.ServeReply{Body: &tangramv1.ServeReply_Token{Token: &tangramv1.Token{Request: s.Request,
+		Position: uint32(len(s.Prompt) + i), Token: id, LogitHash: 7, Owner: "m", Finish: finish}}}
+}
+
+func refuse(code tangramv1.Refused_Code) func(*tangramv1.Submit, func(*tangramv1.ServeReply)) {
+	return func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
+		send(&tangramv1.ServeReply{Body: &tangramv1.ServeReply_Refused{Refused: &tangramv1.Refused{Request: s.Request, Code: code}}})
+	}
+}
+
+// serve puts a gateway before engines, which all know each other.
+func serve(t *testing.T, engines ...*engine) (*httptest.Server, *Metrics) {
+	t.Helper()
+	world := &tangramv1.World{World: "w", Epoch: 1, MaxTokens: 64, Vocabulary: 256}
+	for i, e := range engines {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		e.world, e.address, e.canceled = world, l.Addr().String(), make(chan string, 4)
+		world.Members = append(world.Members, &tangramv1.WorldMember{Rank: uint32(i), Frontend: e.address, Accepts: true})
+		server := grpc.NewServer()
+		tangramv1.RegisterServeServer(server, e)
+		go func() { _ = server.Serve(l) }()
+		t.Cleanup(server.Stop)
+	}
+	registry := prometheus.NewRegistry()
+	metrics := NewMetrics(registry)
+	pool := NewPool(Options{World: "w", Gateway: "g", Seeds: []string{engines[0].address}, Log: slog.New(slog.DiscardHandler), Metrics: metrics})
+	t.Cleanup(pool.Close)
+	require.Eventually(t, func() bool {
+		pool.mu.Lock()
+		defer pool.mu.Unlock()
+		up := 0
+		for _, s := range pool.sessions {
+			if s.send != nil {
+				up++
+			}
+		}
+		return up == len(engines)
+	}, 5*time.Second, time.Millisecond)
+	server := httptest.NewServer((&Server{Pool: pool, Model: "w", Gatherer: registry}).Handler())
+	t.Cleanup(server.Close)
+	return server, metrics
+}
+
+func post(t *testing.T, s *httptest.Server, body string) (int, http.Header, string) {
+	t.Helper()
+	reply, err := http.Post(s.URL+"/v1/completions", "application/json", strings.NewReader(body))
+	require.NoError(t, err)
+	defer reply.Body.Close()
+	text, err := io.ReadAll(reply.Body)
+	require.NoError(t, err)
+	return reply.StatusCode, reply.Header, string(text)
+}
+
+func TestOrderAndRepeats(t *testing.T) {
+	e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
+		send(token(s, 1, 'b', 0))
+		send(token(s, 0, 'a', 0))
+		send(token(s, 0, 'a', 0))
+		send(token(s, 1, 'x', 0)) // another token for a position that was delivered
+		send(token(s, 2, 'c', tangramv1.Finish_FINISH_LENGTH))
+	}}
+	s, m := serve(t, e)
+	code, _, body := post(t, s, `{"prompt":"hi","max_tokens":3,"return_logit_hash":true}`)
+	require.Equal(t, http.StatusOK, code, body)
+	require.Contains(t, body, `"text":"abc"`)
+	require.Contains(t, body, `"logit_hash":"0000000000000007"`)
+	require.InDelta(t, 2, testutil.ToFloat64(m.duplicates), 0)
+	require.InDelta(t, 1, testutil.ToFloat64(m.conflicts), 0)
+}
+
+func TestAnotherRankIsTried(t *testing.T) {
+	good := func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
+		send(token(s, 0, 'z', tangramv1.Finish_FINISH_STOP))
+	}
+	s, _ := serve(t, &engine{on: refuse(tangramv1.Refused_CODE_NOT_READY)}, &engine{on: good})
+	for range 4 {
+		code, _, body := post(t, s, `{"prompt":[1,2],"stream":true}`)
+		require.Equal(t, http.StatusOK, code)
+		require.Contains(t, body, `"token_ids":[122]`)
+		require.True(t, strings.HasSuffix(body, "data: [DONE]\n\n"))
+	}
+}
+
+func TestErrors(t *testing.T) {
+	s, _ := serve(t, &engine{on: refuse(tangramv1.Refused_CODE_BUSY)})
+	code, head, _ := post(t, s, `{"prompt":"x"}`)
+	require.Equal(t, http.StatusTooManyRequests, code)
+	require.NotEmpty(t, head.Get("Retry-After"))
+	for body, field := range map[string]string{`{"prompt":""}`: "prompt", `{"prompt":[999]}`: "prompt", `{"prompt":"x","max_tokens":64}`: "max_tokens",
+		`{"prompt":"x","n":2}`: "n", `{"prompt":"x","temperature":-1}`: "temperature", `{"prompt":"x","top_p":"a"}`: "top_p", `{`: "body"} {
+		code, _, text := post(t, s, body)
+		require.Equal(t, http.StatusBadRequest, code, body)
+		require.Contains(t, text, `"param":"`+field+`"`)
+	}
+}
+
+func TestClientThatLeavesIsCancelled(t *testing.T) {
+	e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) { send(token(s, 0, 'a', 0)) }}
+	s, _ := serve(t, e)
+	reply, err := http.Post(s.URL+"/v1/completions", "application/json", strings.NewReader(`{"prompt":"x","stream":true}`))
+	require.NoError(t, err)
+	_, err = reply.Body.Read(make([]byte, 10))
+	require.NoError(t, err)
+	require.NoError(t, reply.Body.Close())
+	select {
+	case <-e.canceled:
+	case <-time.After(5 * time.Second):
+		t.Fatal("no cancel came")
+	}
+}
