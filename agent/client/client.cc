@@ -41,7 +41,9 @@ Result<std::optional<Frame>> Client::Receive(int timeout_ms) {
 v1::Header Client::HeaderNow(uint64_t attempt) const {
   v1::Header header;
   header.set_world(world_);
-  header.set_epoch(page_->epoch.load(std::memory_order_acquire));
+  // A joiner is in no epoch yet; it speaks of the attempt's.
+  const bool mine = attempt_ && attempt_->id == attempt;
+  header.set_epoch(mine ? attempt_->from_epoch : page_->epoch.load(std::memory_order_acquire));
   header.set_attempt(attempt);
   return header;
 }

@@ -173,12 +173,12 @@ class KvTest : public MoverTest {
     grant.kv = source_;
     v1::OpenPullResponse out;
     out.set_token(grants_.Issue(std::move(grant)));
-    out.set_data(address_);
     return out;
   }
-  static v1::PeerAddress Peer(const std::string& member) {
+  v1::PeerAddress Peer(const std::string& member) const {
     v1::PeerAddress peer;
     peer.set_member(member);
+    peer.set_data(address_);
     return peer;
   }
   KvReaders MakeReaders() {
