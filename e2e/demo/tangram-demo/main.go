@@ -46,8 +46,8 @@ func main() {
 	f.StringVar(&o.root, "root", ".", "of the repository")
 	f.StringVar(&o.checkpoint, "checkpoint", "", "folder; default build/models/demo")
 	f.BoolVar(&o.bench, "bench", false, "print JSON lines of the transition bench instead of the table")
-	f.DurationVar(&o.span, "span", 60*time.Second, "in which the 80 requests of the trace arrive, before they start again")
-	f.DurationVar(&o.pause, "pause", 5*time.Second, "before each transition")
+	f.DurationVar(&o.span, "span", 30*time.Second, "in which the 80 requests of the trace arrive, before they start again")
+	f.DurationVar(&o.pause, "pause", 3*time.Second, "before each transition")
 	f.IntVar(&o.atOnce, "at-once", 8, "requests under way at most")
 	if err := c.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "tangram-demo:", err)

@@ -117,13 +117,23 @@ func (t *transition) measure(results []*load.Result, times []time.Time, step flo
 		}
 	}
 	for i := 1; i < len(times); i++ {
-		if gap := times[i].Sub(times[i-1]).Seconds(); overlaps(times[i-1], times[i]) && gap > 2*step {
+		from, to := times[i-1], times[i]
+		if gap := to.Sub(from).Seconds(); overlaps(from, to) && gap > 2*step && someoneWaits(results, from, to) {
 			t.Silent += gap - step
 		}
 	}
 	b := t.Record.Bytes
 	t.Copy = copySeconds(b.Local + b.Shared + b.TCP + b.Checkpoint + b.KV)
 	t.Ratio = t.Silent / (t.Copy + 2*step)
+}
+
+// someoneWaits says whether a request had its first token by `from` and its last not before
+// `to`: silence without one is an idle world, not a stall.
+func someoneWaits(results []*load.Result, from, to time.Time) bool {
+	return slices.ContainsFunc(results, func(r *load.Result) bool {
+		n := len(r.Tokens)
+		return n > 0 && !r.Tokens[0].At.After(from) && !r.Tokens[n-1].At.Before(to)
+	})
 }
 
 // copySeconds of a plain copy of so many bytes between two buffers that are backed: the

@@ -117,6 +117,7 @@ Status Engine::TakeEvents(int timeout_ms) {
         break;
       }
       case TG_EVENT_FLIPPED:
+        if (maps_ != nullptr && maps_->epoch == event->target_epoch) break;  // entered already
         TANGRAM_RETURN_IF_ERROR(Enter(std::move(pages_), {}, 0));
         break;
     }

@@ -151,6 +151,7 @@ Status MemoryNet::Flip(const LayoutSpec& spec, int seconds) {
         member.current = member.target;
         tg_event event{};
         event.kind = TG_EVENT_FLIPPED;
+        event.target_epoch = epoch_ + 1;
         member.events.push_back(event);
       }
       // Until every engine took the event: then requests find it ready.

@@ -1,5 +1,7 @@
 #include "e2e/engine/transition/preparation.h"
 
+#include <algorithm>
+
 #include "e2e/engine/kv/held_map.h"
 
 namespace tangram::engine {
@@ -44,7 +46,6 @@ Result<Preparation> Preparation::Begin(const tg_event& event, const tg_model& mo
   Preparation out;
   out.attempt_ = event.attempt;
   out.target_epoch_ = event.target_epoch;
-  out.joins_ = event.joining != 0;
   out.deadline_ = deadline;
   TANGRAM_RETURN_IF_ERROR(Sane(maps, model));
   Result<std::vector<kv::LayerGroups>> groups = GroupsOf(maps, model);
@@ -52,6 +53,15 @@ Result<Preparation> Preparation::Begin(const tg_event& event, const tg_model& mo
   out.target_.groups = std::move(*groups);
   out.target_.members.assign(maps.members, maps.members + maps.world_size);
   if (maps.rank < 0) return out;  // a leaver connects to nobody
+  // A first layout (epoch 1, or any whose new members serve at once) is flipped by the agents,
+  // who tell so by an event; only a joiner, who owns nothing yet (architecture 8), follows
+  // members that it sees step.
+  bool serves = false;
+  for (const kv::Group& group : out.target_.groups.front()) {
+    serves = serves || std::count(group.ranks.begin(), group.ranks.end(),
+                                  static_cast<uint32_t>(maps.rank)) > 0;
+  }
+  out.joins_ = event.joining != 0 && event.target_epoch > 1 && !serves;
 
   std::vector<PeerAddress> peers;
   for (uint32_t r = 0; r < maps.world_size; ++r) {
