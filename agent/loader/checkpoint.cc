@@ -192,6 +192,15 @@ Status Checkpoint::BuildGeometry(uint32_t granule_rows, uint64_t page_bytes) {
   auto declared = GeometryOfConfig(config_json_, "config.json");
   if (!declared.ok()) return declared.status();
   TANGRAM_RETURN_IF_ERROR(FindExperts(*declared));
+  // What is left is dense; a routed expert among it would be held by every rank.
+  for (const auto& [name, place] : tensors_) {
+    if (name.find(".mlp.experts.") == std::string::npos) continue;
+    return {Code::kBadGeometry,
+            fmt::format("{}: tensor '{}' belongs to no expert that config.json declares ({} MoE "
+                        "layers of {} layers, {} experts each)",
+                        *place.file, name, declared->moe_layers_size(), declared->layers(),
+                        declared->experts())};
+  }
   PlaceDense();
   v1::Geometry g = std::move(declared).value();
   const v1::DType dtype = experts_.empty() ? v1::DTYPE_BF16 : experts_[0][0].gate.info.dtype;

@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "agent/base/background.h"
+
 namespace tangram::mover {
 
 Result<std::unique_ptr<DataServer>> DataServer::Start(const std::string& listen, Grants* grants) {
@@ -73,6 +75,7 @@ void DataServer::Serve(Connection* connection, std::stop_token stop) {
     (void)ServeKv(fd, grant->kv, stop);
     return;
   }
+  YieldToServing();
   std::vector<iovec> parts;
   parts.reserve(grant->pieces.size());
   for (const auto& piece : grant->pieces) {

@@ -1,8 +1,10 @@
 #include "agent/mover/puller.h"
 
 #include <fmt/format.h>
+#include <sys/socket.h>
 #include <xxhash.h>
 
+#include <cerrno>
 #include <cstring>
 
 #include "agent/base/fault.h"
@@ -13,6 +15,14 @@ namespace {
 
 const fault::Point kAfterFetch("stage.after_fetch");
 const fault::Point kBeforeKv("kv.before_pull");
+
+// The other side has closed it. A first write after that still succeeds, and what it asked
+// for is lost, so this is asked before.
+bool Closed(int fd) {
+  char byte = 0;
+  const ssize_t n = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
+}
 
 }  // namespace
 
@@ -74,11 +84,15 @@ Status KvReaders::Ask(const v1::Header& header, const v1::PeerAddress& peer,
     std::memcpy(request.data() + 4 + i * 12, &ranges[i].source_offset, 8);
     std::memcpy(request.data() + 4 + i * 12 + 8, &length, 4);
   }
+  // The source closes what was silent for long; a fresh connection is as good.
+  if (const auto it = connections_.find(peer.member());
+      it != connections_.end() && Closed(it->second.get())) {
+    connections_.erase(it);
+  }
   TANGRAM_RETURN_IF_ERROR(Warm(header, peer));
   Status sent =
       WriteAll(connections_.at(peer.member()).get(), {{request.data(), request.size()}}, {});
   if (sent.ok()) return sent;
-  // The source closes what was silent for long; a fresh connection is as good.
   connections_.erase(peer.member());
   TANGRAM_RETURN_IF_ERROR(Warm(header, peer));
   return WriteAll(connections_.at(peer.member()).get(), {{request.data(), request.size()}}, {});

@@ -10,7 +10,7 @@
 namespace tangram {
 namespace {
 
-constexpr auto kWatchPeriod = std::chrono::milliseconds(100);  // at most ten a second
+constexpr auto kWatchPeriod = std::chrono::milliseconds(100);  // of all but phases
 
 grpc::StatusCode GrpcCodeOf(Code code) {
   switch (code) {
@@ -40,6 +40,16 @@ grpc::Status ToGrpc(grpc::ServerContext* context, Executor* executor, const char
   context->AddTrailingMetadata(kRefusalKey,
                                ToRefusal(status, executor->Current()).SerializeAsString());
   return {GrpcCodeOf(status.code()), status.message()};
+}
+
+std::string PhasesOf(const v1::StatusResponse& status) {
+  std::string out = std::to_string(status.epoch());
+  for (const v1::RankStatus& rank : status.ranks()) {
+    out += fmt::format(" {}:{}:{}:{}", rank.transition().attempt(),
+                       static_cast<int>(rank.transition().phase()),
+                       rank.transition().steps_since_flip() > 0, rank.engine().attached());
+  }
+  return out;
 }
 
 }  // namespace
@@ -128,19 +138,24 @@ grpc::Status AgentService::Watch(grpc::ServerContext* context, const v1::WatchRe
   if (grpc::Status allowed = Allow(*context); !allowed.ok()) return allowed;
   if (grpc::Status world = CheckWorld(context, request->world()); !world.ok()) return world;
   uint64_t seen = 0;
-  std::string sent;
-  auto next = Executor::Clock::now();
+  std::string sent, sent_phases;
+  Executor::Clock::time_point sent_at{};
   while (!context->IsCancelled() && !stopping_) {
     v1::WatchResponse response;
     *response.mutable_status() = executor_->GetStatus(false);
-    std::string now = response.SerializeAsString();
-    if (now != sent) {
-      if (!writer->Write(response)) break;
-      sent = std::move(now);
+    // Bytes and steps trickle; a phase is what the driver waits for, so it goes out at once.
+    std::string phases = PhasesOf(response.status());
+    const auto now = Executor::Clock::now();
+    if (phases != sent_phases || now - sent_at >= kWatchPeriod) {
+      std::string wire = response.SerializeAsString();
+      if (wire != sent) {
+        if (!writer->Write(response)) break;
+        sent = std::move(wire);
+        sent_phases = std::move(phases);
+        sent_at = now;
+      }
     }
-    next = Executor::Clock::now() + kWatchPeriod;
     executor_->WaitChange(&seen, kWatchPeriod);
-    std::this_thread::sleep_until(next);
   }
   return grpc::Status::OK;
 }

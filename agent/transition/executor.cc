@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "agent/base/background.h"
 #include "agent/base/fault.h"
 
 namespace tangram {
@@ -148,6 +149,7 @@ void Executor::RunStage(AttemptPtr attempt, std::stop_token stop) {
     std::vector<std::jthread> workers;
     for (const auto& [device, part] : attempt->parts) {
       workers.emplace_back([&, device = device] {
+        YieldToServing();
         Status status = StagePart(attempt.get(), device, stop);
         const std::scoped_lock lock(error_mu);
         if (!status.ok() && error.ok()) {

@@ -101,8 +101,8 @@ Status Engine::TakeEvents(int timeout_ms) {
             Preparation::Begin(*event, world_->model(), mesh_,
                                Clock::now() + options_.prepare_timeout, options_.exchange_timeout);
         if (!begun.ok()) {
-          TANGRAM_RETURN_IF_ERROR(
-              world_->Prepared(event->attempt, false, begun.status().message()));
+          spdlog::warn("attempt {}: refused: {}", event->attempt, begun.status().message());
+          (void)world_->Prepared(event->attempt, false, begun.status().message());
           break;
         }
         preparation_ = std::move(*begun);
@@ -127,7 +127,11 @@ Status Engine::TakeEvents(int timeout_ms) {
 Status Engine::CheckPreparation() {
   if (!preparation_ || preparation_->answered()) return OkStatus();
   mesh_->Progress(0);
-  return preparation_->Answer(*mesh_, world_);
+  // The attempt may be over by now, or the agent gone: the next event tells.
+  if (const Status told = preparation_->Answer(*mesh_, world_); !told.ok()) {
+    spdlog::warn("attempt {}: {}", preparation_->attempt(), told.message());
+  }
+  return OkStatus();
 }
 
 Status Engine::Outside() {

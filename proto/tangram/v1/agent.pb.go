@@ -1497,8 +1497,8 @@ func (x *WatchRequest) GetWorld() string {
 	return ""
 }
 
-// Sent at once and then whenever something changed, at most ten times a second.
-// The inventory and the layout are left out.
+// Sent at once, then at once when a phase changes, and at most ten times a second when
+// anything else did. The inventory and the layout are left out.
 type WatchResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Status        *StatusResponse        `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`

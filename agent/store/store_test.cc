@@ -1,0 +1,568 @@
+// A rank's memory through transitions: several ranks in one process, in two agents with
+// TCP between them; every byte compared with the checkpoint.
+#include "agent/store/rank_store.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "agent/base/fault.h"
+#include "agent/store/testing/world.h"
+
+namespace tangram::store {
+namespace {
+
+using testing::Member;
+using testing::World;
+
+#define ASSERT_OK(expr)                                                    \
+  do {                                                                     \
+    const Status status_ = (expr);                                         \
+    ASSERT_TRUE(status_.ok()) << #expr << ": " << status_.message();       \
+  } while (false)
+
+// 3 layers, 7 experts of 5 granules. `paged`: whole pages to an expert; else neighbours share.
+World::Options Small(bool paged, uint64_t seed) {
+  World::Options options;
+  options.shape.layers = 3;
+  options.shape.experts = 7;
+  options.shape.moe_inner = 40;
+  options.shape.hidden = paged ? 512 : 16;
+  options.shape.head_dim = 8;
+  options.seed = seed;
+  if (paged) options.pool_pages = 4096;
+  return options;
+}
+
+class StoreTest : public ::testing::Test {
+ protected:
+  void TearDown() override { ASSERT_TRUE(fault::Arm("").ok()); }
+  // `ranks` members in Expert (group = 1) or Tensor layout.
+  static void Begin(World& world, uint32_t ranks, uint32_t group) {
+    for (uint32_t i = 0; i < ranks; ++i) world.AddMember();
+    ASSERT_OK(world.Flip(world.First(group)));
+    ASSERT_OK(world.Check());
+  }
+};
+
+struct Walk {
+  bool paged;
+  uint64_t seed;
+};
+class Walks : public StoreTest, public ::testing::WithParamInterface<Walk> {};
+
+// Expert -> Tensor -> Expert, other placements, more ranks and fewer, mixed groups, at random.
+TEST_P(Walks, EveryByteEqualsTheCheckpointAfterEveryFlip) {
+  World world(Small(GetParam().paged, GetParam().seed));
+  Begin(world, 3, GetParam().seed % 2 == 0 ? 1 : 3);
+  for (int step = 0; step < 6; ++step) {
+    const auto ranks = static_cast<uint32_t>(world.layout.members_size());
+    switch (world.random() % 3) {
+      case 0: {
+        if (ranks >= 6) break;
+        std::vector<std::string> ids;
+        for (uint64_t n = world.random() % 2 + 1; n > 0; --n) ids.push_back(world.AddMember().id);
+        ASSERT_OK(world.Flip(world.Joined(ids)));
+        break;
+      }
+      case 1: {
+        if (ranks <= 2) break;
+        const uint32_t active = ranks - 1;
+        ASSERT_OK(world.Reshape(world.random() % 2 == 0 ? 1 : std::min(active, 5U), active));
+        ASSERT_OK(world.Flip(world.Left(active)));
+        break;
+      }
+      default: {
+        const uint32_t groups[] = {1, std::min(ranks, 5U), ranks % 2 == 0 ? 2U : 1U};
+        ASSERT_OK(world.Reshape(groups[world.random() % 3], ranks));
+        break;
+      }
+    }
+    ASSERT_OK(world.Check());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Store, Walks,
+                         ::testing::Values(Walk{false, 1}, Walk{false, 2}, Walk{false, 3},
+                                           Walk{false, 4}, Walk{true, 5}, Walk{true, 6}),
+                         [](const auto& info) {
+                           return (info.param.paged ? "Paged" : "Shared") +
+                                  std::to_string(info.param.seed);
+                         });
+
+TEST_F(StoreTest, TheFirstStartReadsEachByteOnce) {
+  World world(Small(false, 1));
+  Begin(world, 4, 4);
+  uint64_t read = 0;
+  for (const auto& [id, progress] : world.progress) {
+    read += progress->checkpoint;
+    EXPECT_EQ(progress->done, progress->total) << id;
+  }
+  uint64_t whole = 3 * 7 * world.geometry().expert_bytes();
+  for (const auto& tensor : world.checkpoint->dense()) whole += tensor.info.bytes;
+  EXPECT_EQ(read, whole);
+}
+
+TEST_F(StoreTest, AWalkFetchesNothingFromTheCheckpoint) {
+  World world(Small(false, 2));
+  Begin(world, 4, 1);
+  bool done = false;
+  ASSERT_OK(world.Flip(world.Reshaped(4, 4, &done)));
+  uint64_t local = 0, tcp = 0;
+  for (const auto& [id, progress] : world.progress) {
+    EXPECT_EQ(progress->checkpoint, 0U);
+    EXPECT_EQ(progress->done, progress->total);
+    EXPECT_EQ(progress->done, progress->shared + progress->tcp);
+    local += progress->shared;
+    tcp += progress->tcp;
+  }
+  EXPECT_GT(local, 0U);
+  EXPECT_GT(tcp, 0U);
+}
+
+// What an outsider can see of a rank: inventory, memory, mappings, all bytes of the arena that
+// are mapped.
+struct Snapshot {
+  std::string inventory, mappings;
+  uint64_t free = 0, mapped = 0;
+  bool operator==(const Snapshot&) const = default;
+};
+Snapshot Look(RankStore& store) {
+  Snapshot out;
+  out.inventory = store.Held().SerializeAsString();
+  for (const v1::Mapping& mapping : store.CurrentMappings()) {
+    out.mappings += mapping.SerializeAsString();
+  }
+  out.free = store.Memory().free;
+  out.mapped = store.Memory().mapped;
+  return out;
+}
+
+TEST_F(StoreTest, AnAbortLeavesTheOldLayoutByteForByte) {
+  for (const bool staged : {false, true}) {
+    World world(Small(false, 3));
+    Begin(world, 3, 1);
+    std::vector<Snapshot> before;
+    for (const auto& member : world.members) before.push_back(Look(*member->store));
+    for (int round = 0; round < 3; ++round) {
+      bool done = false;
+      const v1::Layout target = world.Reshaped(round == 2 ? 1 : 3, 3, &done);
+      ASSERT_OK(world.Prepare(target));
+      if (staged) ASSERT_OK(world.Stage(target));
+      for (const auto& member : world.members) ASSERT_OK(member->store->Audit());
+      world.Abort(target);
+      for (size_t i = 0; i < world.members.size(); ++i) {
+        EXPECT_EQ(Look(*world.members[i]->store), before[i]);
+      }
+      ASSERT_OK(world.Check());
+    }
+    ASSERT_OK(world.Reshape(3, 3));  // and it still can
+  }
+}
+
+TEST_F(StoreTest, AnAbortedFirstStartGivesEverythingBack) {
+  World world(Small(false, 4));
+  world.AddMember();
+  const v1::Layout target = world.First(1);
+  ASSERT_OK(world.Prepare(target));
+  ASSERT_OK(world.Stage(target));
+  EXPECT_LT(world.members[0]->store->Memory().free, world.members[0]->store->Memory().total);
+  world.Abort(target);
+  const MemoryFigures memory = world.members[0]->store->Memory();
+  EXPECT_EQ(memory.free, memory.total);
+  EXPECT_EQ(world.members[0]->store->Held().dense(), false);
+  ASSERT_OK(world.Flip(target));
+  ASSERT_OK(world.Check());
+}
+
+TEST_F(StoreTest, ALeaverGivesEverythingBack) {
+  World world(Small(false, 5));
+  Begin(world, 3, 1);
+  ASSERT_OK(world.Reshape(1, 2));
+  ASSERT_OK(world.Flip(world.Left(2)));
+  const MemoryFigures memory = world.members[2]->store->Memory();
+  EXPECT_EQ(memory.free, memory.total);
+  EXPECT_EQ(world.members[2]->store->Held().layer_size(), 0);
+  ASSERT_OK(world.Check());
+}
+
+TEST_F(StoreTest, AfterTheFlipOldPiecesAreSourcesUntilRetire) {
+  World world(Small(false, 6));
+  Begin(world, 2, 1);
+  bool done = false;
+  const v1::Layout target = world.Reshaped(2, 2, &done);
+  RankStore& store = *world.members[0]->store;
+  const uint32_t expert = world.layout.layers(0).experts(0).slots(0) - 1;
+  ASSERT_OK(world.Prepare(target));
+  ASSERT_OK(world.Stage(target));
+  ASSERT_OK(store.Commit());
+  for (uint32_t g = 0; g < world.geometry().granules(); ++g) {
+    EXPECT_FALSE(store.Granule(0, expert, g).empty()) << g;
+  }
+  ASSERT_OK(store.Audit());
+  ASSERT_OK(store.Retire());
+  uint32_t kept = 0;
+  for (uint32_t g = 0; g < world.geometry().granules(); ++g) {
+    kept += store.Granule(0, expert, g).empty() ? 0 : 1;
+  }
+  EXPECT_LT(kept, world.geometry().granules());
+}
+
+TEST_F(StoreTest, CallsOutOfOrderAreRefused) {
+  World world(Small(false, 7));
+  Begin(world, 2, 1);
+  RankStore& store = *world.members[0]->store;
+  StageProgress progress;
+  EXPECT_EQ(store.Stage(world.HeaderOf(), {}, &progress, {}).code(), Code::kWrongPhase);
+  EXPECT_EQ(store.Commit().code(), Code::kWrongPhase);
+  EXPECT_EQ(store.Retire().code(), Code::kWrongPhase);
+  store.Abort();  // of nothing is nothing
+  bool done = false;
+  const v1::Layout target = world.Reshaped(2, 2, &done);
+  ASSERT_OK(world.Prepare(target));
+  EXPECT_EQ(store.Retire().code(), Code::kWrongPhase);
+  EXPECT_EQ(store.Prepare(99, target, 0, world.PartOf(*world.members[0], target)).code(),
+            Code::kWrongPhase);
+  ASSERT_OK(world.Stage(target));
+  ASSERT_OK(world.CommitAndRetire(target));
+  ASSERT_OK(world.Check());
+}
+
+// Nothing may become the layout in force whose bytes were never brought.
+TEST_F(StoreTest, WhatIsNotVerifiedCannotBeCommitted) {
+  World world(Small(false, 8));
+  Begin(world, 2, 1);
+  bool done = false;
+  const v1::Layout target = world.Reshaped(2, 2, &done);
+  ASSERT_OK(world.Prepare(target));
+  EXPECT_EQ(world.members[0]->store->Commit().code(), Code::kWrongPhase);
+  world.Abort(target);
+  ASSERT_OK(world.Check());
+}
+
+TEST_F(StoreTest, TooLittleMemoryIsRefusedWithTheNumbers) {
+  World::Options options = Small(false, 9);
+  options.pool_pages = 40;
+  World world(options);
+  Begin(world, 2, 1);
+  const Snapshot before = Look(*world.members[0]->store);
+  // Tensor beside Expert of two layers at once does not fit.
+  bool done = false;
+  Status refused;
+  v1::Layout target;
+  for (int i = 0; i < 4 && refused.ok() && !done; ++i) {
+    target = world.Reshaped(2, 2, &done);
+    // A part that lies about its peak does not help either: the proof counts for itself.
+    refused = world.members[0]->store->Prepare(50, target, 0,
+                                               world.PartOf(*world.members[0], target));
+    if (refused.ok()) {
+      world.members[0]->store->Abort();
+      world.layout = world.layout;
+      break;
+    }
+  }
+  if (refused.ok()) {
+    // The pool was enough; take a smaller one, where not even the first layout fits.
+    options.pool_pages = 10;
+    World tight(options);
+    tight.AddMember();
+    const v1::Layout first = tight.First(1);
+    refused = tight.Prepare(first);
+    EXPECT_EQ(tight.members[0]->store->Memory().free, 10 * 4096U);
+    ASSERT_OK(tight.members[0]->store->Audit());
+    EXPECT_NE(refused.message().find(std::to_string(10 * 4096)), std::string::npos)
+        << refused.message();
+  }
+  EXPECT_EQ(refused.code(), Code::kNoMemory) << refused.message();
+  EXPECT_EQ(Look(*world.members[0]->store), before);
+}
+
+TEST_F(StoreTest, APartThatIsNotExactIsRefusedAndLeavesNothing) {
+  World world(Small(false, 10));
+  Begin(world, 2, 1);
+  bool done = false;
+  const v1::Layout target = world.Reshaped(2, 2, &done);
+  Member& member = *world.members[0];
+  const v1::RankPart good = world.PartOf(member, target);
+  ASSERT_GT(good.fetches().layer_size(), 0);
+  const Snapshot before = Look(*member.store);
+  const auto refused = [&](const v1::RankPart& part) {
+    const Status status = member.store->Prepare(70, target, 0, part);
+    EXPECT_EQ(status.code(), Code::kBadPlan) << status.message();
+    EXPECT_EQ(Look(*member.store), before);
+  };
+  v1::RankPart part = good;
+  part.mutable_fetches()->mutable_layer()->RemoveLast();
+  part.mutable_fetches()->mutable_expert()->RemoveLast();
+  part.mutable_fetches()->mutable_granule_start()->RemoveLast();
+  part.mutable_fetches()->mutable_granule_count()->RemoveLast();
+  part.mutable_fetches()->mutable_source()->RemoveLast();
+  refused(part);  // a granule without a source
+  part = good;
+  part.set_steady_bytes(part.steady_bytes() + 4096);
+  refused(part);
+  part = good;
+  part.set_peak_bytes(part.steady_bytes());
+  refused(part);
+  part = good;
+  part.mutable_fetches()->set_source(0, 1);  // itself
+  refused(part);
+  EXPECT_TRUE(member.store->Prepare(70, target, 0, good).ok());
+}
+
+// --- sources that fail --------------------------------------------------------------------
+
+class FaultyPull : public StoreTest {
+ protected:
+  void Run(const std::string& spec) {
+    World::Options options = Small(false, 11);
+    options.nodes = 4;  // every pull goes over TCP
+    World world(options);
+    Begin(world, 4, 1);
+    bool done = false;
+    const v1::Layout target = world.Reshaped(4, 4, &done);
+    ASSERT_OK(world.Prepare(target));
+    ASSERT_TRUE(fault::Arm(spec).ok());
+    ASSERT_OK(world.Stage(target));
+    ASSERT_TRUE(fault::Arm("").ok());
+    ASSERT_OK(world.CommitAndRetire(target));
+    ASSERT_OK(world.Check());
+  }
+};
+
+TEST_F(FaultyPull, ACorruptedByteNeverReachesTheLayout) { Run("stage.after_fetch=corrupt@5"); }
+TEST_F(FaultyPull, AFailedFetchIsTriedAgain) { Run("stage.before_fetch=error"); }
+TEST_F(FaultyPull, AConnectionThatBreaksIsTriedAgain) { Run("stage.after_fetch=error@7"); }
+
+TEST_F(StoreTest, ASourceThatIsAwayIsReplacedByTheCheckpoint) {
+  World::Options options = Small(false, 12);
+  options.nodes = 3;
+  World world(options);
+  Begin(world, 3, 1);
+  bool done = false;
+  const v1::Layout target = world.Reshaped(3, 3, &done);
+  ASSERT_OK(world.Prepare(target));
+  world.unreachable.insert(world.members[1]->id);
+  ASSERT_OK(world.Stage(target));
+  uint64_t read = 0;
+  for (const auto& [id, progress] : world.progress) {
+    read += progress->checkpoint;
+    EXPECT_EQ(progress->done, progress->total);
+  }
+  EXPECT_GT(read, 0U);
+  ASSERT_OK(world.CommitAndRetire(target));
+  ASSERT_OK(world.Check());
+}
+
+TEST_F(StoreTest, AFaultBeforeTheVerdictFailsTheStage) {
+  World world(Small(false, 13));
+  Begin(world, 2, 1);
+  bool done = false;
+  const v1::Layout target = world.Reshaped(2, 2, &done);
+  ASSERT_OK(world.Prepare(target));
+  ASSERT_TRUE(fault::Arm("stage.before_verify=error").ok());
+  EXPECT_FALSE(world.Stage(target).ok());
+  world.Abort(target);
+  ASSERT_OK(world.Check());
+}
+
+TEST_F(StoreTest, ARankThatWaitsForItsSourceCanBeStopped) {
+  World world(Small(false, 14));
+  for (int i = 0; i < 2; ++i) world.AddMember();
+  const v1::Layout target = world.First(2);
+  ASSERT_OK(world.Prepare(target));
+  // Only rank 1 stages: what rank 0 should read never comes.
+  std::stop_source stop;
+  StageProgress progress;
+  Status staged;
+  std::jthread stager([&] {
+    staged = world.members[1]->store->Stage(world.HeaderOf(), world.Addresses(target), &progress,
+                                            stop.get_token());
+  });
+  while (progress.checkpoint == 0) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const auto begun = std::chrono::steady_clock::now();
+  stop.request_stop();
+  stager.join();
+  EXPECT_FALSE(staged.ok());
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(2));
+  world.Abort(target);
+  for (const auto& member : world.members) {
+    EXPECT_EQ(member->store->Memory().free, member->store->Memory().total);
+  }
+}
+
+// --- serving --------------------------------------------------------------------------------
+
+v1::OpenPullRequest Ask(const World& world, uint32_t layer, uint32_t expert, layout::Run run) {
+  v1::OpenPullRequest request;
+  *request.mutable_header() = world.HeaderOf();
+  request.mutable_pieces()->add_layer(layer);
+  request.mutable_pieces()->add_expert(expert);
+  request.mutable_pieces()->add_granule_start(run.start);
+  request.mutable_pieces()->add_granule_count(run.count);
+  return request;
+}
+
+TEST_F(StoreTest, OnlyWhatIsVerifiedIsServed) {
+  World world(Small(false, 15));
+  world.AddMember();
+  const v1::Layout target = world.First(1);
+  RankStore& store = *world.members[0]->store;
+  EXPECT_EQ(store.OpenPull(Ask(world, 0, 0, {0, 5})).status().code(), Code::kNotHeld);
+  ASSERT_OK(world.Prepare(target));
+  EXPECT_EQ(store.OpenPull(Ask(world, 0, 0, {0, 5})).status().code(), Code::kNotHeld);
+  v1::OpenPullRequest dense;
+  dense.add_dense_parts(3);
+  EXPECT_EQ(store.OpenPull(dense).status().code(), Code::kNotHeld);
+  ASSERT_OK(world.Stage(target));
+  const auto opened = store.OpenPull(Ask(world, 0, 0, {1, 3}));
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  ASSERT_EQ(opened->granule_hashes_size(), 3);
+  for (uint32_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(opened->granule_hashes(static_cast<int>(i)),
+              mover::HashOf(store.Granule(0, 0, 1 + i)));
+  }
+  EXPECT_TRUE(store.OpenPull(dense).ok());
+  dense.set_dense_parts(0, 16);
+  EXPECT_EQ(store.OpenPull(dense).status().code(), Code::kNotHeld);
+  for (const layout::Run bad : {layout::Run{3, 3}, layout::Run{5, 1}, layout::Run{~0U, 2}}) {
+    EXPECT_EQ(store.OpenPull(Ask(world, 0, 0, bad)).status().code(), Code::kNotHeld) << bad.start;
+  }
+  EXPECT_EQ(store.OpenPull(Ask(world, 0, 7, {0, 1})).status().code(), Code::kNotHeld);
+  EXPECT_EQ(store.OpenPull(Ask(world, 9, 0, {0, 1})).status().code(), Code::kNotHeld);
+  v1::OpenPullRequest ragged = Ask(world, 0, 0, {0, 1});
+  ragged.mutable_pieces()->add_layer(1);
+  EXPECT_EQ(store.OpenPull(ragged).status().code(), Code::kInvalid);
+}
+
+TEST_F(StoreTest, TokensEndWithTheAttempt) {
+  World world(Small(false, 16));
+  world.AddMember();
+  const v1::Layout target = world.First(1);
+  ASSERT_OK(world.Prepare(target));
+  ASSERT_OK(world.Stage(target));
+  RankStore& store = *world.members[0]->store;
+  ASSERT_TRUE(store.OpenPull(Ask(world, 0, 0, {0, 5})).ok());
+  ASSERT_TRUE(store.OpenPull(Ask(world, 1, 0, {0, 5})).ok());
+  EXPECT_EQ(world.nodes[0]->grants.open(), 2U);
+  world.Abort(target);
+  EXPECT_EQ(world.nodes[0]->grants.open(), 0U);
+}
+
+// Pages go while others read them: a reader may fail, it may never take wrong bytes for
+// right ones, and nobody crashes.
+TEST_F(StoreTest, AnAbortUnderReadersHarmsNobody) {
+  World world(Small(true, 17));
+  world.AddMember();
+  const v1::Layout target = world.First(1);
+  RankStore& store = *world.members[0]->store;
+  const uint64_t unit = world.geometry().granule_bytes();
+  const std::string data =
+      "127.0.0.1:" + std::to_string(world.nodes[0]->server->port());
+  std::atomic<int> good{0}, failed{0}, wrong{0};
+  std::vector<std::byte> truth(5 * unit);
+  ASSERT_OK(world.checkpoint->ReadGranules(0, 0, {0, 5}, truth));
+  for (int round = 0; round < 8; ++round) {
+    ASSERT_OK(world.Prepare(target));
+    ASSERT_OK(world.Stage(target));
+    std::stop_source stop;
+    std::vector<std::jthread> readers;
+    for (int r = 0; r < 3; ++r) {
+      readers.emplace_back([&] {
+        while (!stop.stop_requested()) {
+          const auto opened = store.OpenPull(Ask(world, 0, 0, {0, 5}));
+          if (!opened.ok()) break;
+          std::vector<std::byte> copy(5 * unit);
+          std::vector<mover::Target> targets;
+          for (uint32_t g = 0; g < 5; ++g) {
+            targets.push_back({std::span(copy).subspan(g * unit, unit),
+                               opened->granule_hashes(static_cast<int>(g))});
+          }
+          const Status pulled = mover::PullPieces(data, opened->token(), targets, {}, [](auto) {});
+          if (!pulled.ok()) {
+            ++failed;
+          } else if (copy == truth) {
+            ++good;
+          } else {
+            ++wrong;
+          }
+        }
+      });
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    world.Abort(target);
+    stop.request_stop();
+    readers.clear();
+  }
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(good, 0);
+  ASSERT_OK(store.Audit());
+}
+
+// --- KV -------------------------------------------------------------------------------------
+
+class StoreKv : public StoreTest {
+ protected:
+  StoreKv() : world_(Small(false, 18)) {
+    for (int i = 0; i < 3; ++i) world_.AddMember();  // 0 and 2 share an agent
+    for (size_t m = 0; m < 3; ++m) {
+      auto kv = world_.members[m]->store->kv();
+      for (size_t i = 0; i < kv.size(); ++i) kv[i] = std::byte((i * 13 + m * 101 + i / 255) & 0xff);
+    }
+    target_ = world_.First(1);
+  }
+  static void Add(v1::KvPull* pull, uint32_t rank, uint64_t from, uint64_t to, uint32_t length) {
+    pull->add_source_rank(rank);
+    pull->add_source_offset(from);
+    pull->add_target_offset(to);
+    pull->add_length(length);
+  }
+  World world_;
+  v1::Layout target_;
+};
+
+TEST_F(StoreKv, PullsFromSiblingsOverTcpAndWithinItself) {
+  RankStore& store = *world_.members[0]->store;
+  v1::KvPull pull;
+  std::vector<std::byte> want(store.kv().begin(), store.kv().end());
+  for (uint32_t i = 0; i < 60; ++i) {
+    const uint32_t rank = i % 3;
+    const uint64_t from = 32768 + uint64_t{i} * 500;  // targets lie below: no hazard
+    Add(&pull, rank, from, uint64_t{i} * 512, 512 - i);
+    const auto kv = world_.members[rank]->store->kv();
+    std::copy_n(kv.begin() + static_cast<int64_t>(from), 512 - i,
+                want.begin() + int64_t{i} * 512);
+  }
+  const auto pulled = store.KvPull(pull, world_.Addresses(target_));
+  ASSERT_TRUE(pulled.ok()) << pulled.status().message();
+  uint64_t sum = 0;
+  for (const uint32_t length : pull.length()) sum += length;
+  EXPECT_EQ(*pulled, sum);
+  EXPECT_TRUE(std::equal(want.begin(), want.end(), store.kv().begin()));
+}
+
+TEST_F(StoreKv, RefusesRangesOutsideAndUnknownRanks) {
+  RankStore& store = *world_.members[0]->store;
+  const std::vector<std::byte> before(store.kv().begin(), store.kv().end());
+  const uint64_t size = store.kv().size();
+  for (const uint32_t rank : {0U, 1U, 2U}) {
+    v1::KvPull outside;
+    Add(&outside, rank, size - 10, 0, 11);
+    EXPECT_FALSE(store.KvPull(outside, world_.Addresses(target_)).ok()) << rank;
+    v1::KvPull wraps;
+    Add(&wraps, rank, ~uint64_t{0} - 4, 0, 8);
+    EXPECT_FALSE(store.KvPull(wraps, world_.Addresses(target_)).ok()) << rank;
+    v1::KvPull beyond;
+    Add(&beyond, rank, 0, size - 10, 11);
+    EXPECT_EQ(store.KvPull(beyond, world_.Addresses(target_)).status().code(), Code::kInvalid);
+  }
+  v1::KvPull unknown;
+  Add(&unknown, 7, 0, 0, 8);
+  EXPECT_EQ(store.KvPull(unknown, world_.Addresses(target_)).status().code(), Code::kInvalid);
+  EXPECT_TRUE(std::equal(before.begin(), before.end(), store.kv().begin()));
+}
+
+}  // namespace
+}  // namespace tangram::store

@@ -1,0 +1,500 @@
+#include "agent/store/testing/world.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <thread>
+
+namespace tangram::store::testing {
+
+using layout::PlacedPiece;
+using layout::Run;
+
+namespace {
+
+constexpr uint32_t kDenseBank = ~0U;
+
+Status Wrong(std::string message) { return {Code::kInternal, std::move(message)}; }
+
+void SetAttention(v1::LayerLayout* layer, uint32_t active, uint32_t heads) {
+  layer->set_attention_group_size(1);
+  layer->clear_attention();
+  for (uint32_t r = 0; r < active; ++r) {
+    v1::AttentionGroup* group = layer->add_attention();
+    group->add_ranks(r);
+    group->add_query_head_bounds(0);
+    group->add_query_head_bounds(heads);
+  }
+}
+
+}  // namespace
+
+void EngineView::Map(const std::vector<v1::Mapping>& mappings, uint64_t page) {
+  for (const v1::Mapping& mapping : mappings) {
+    uint64_t at = mapping.offset() / page;
+    for (const v1::Extent& extent : mapping.extents()) {
+      for (uint64_t b = 0; b < extent.length(); b += page) {
+        pages_[{mapping.dense() ? kDenseBank : mapping.bank(), at++}] = extent.offset() + b;
+      }
+    }
+  }
+}
+
+void EngineView::Unmap(const std::vector<v1::Mapping>& mappings, uint64_t page) {
+  for (const v1::Mapping& mapping : mappings) {
+    uint64_t at = mapping.offset() / page;
+    for (const v1::Extent& extent : mapping.extents()) {
+      for (uint64_t b = 0; b < extent.length(); b += page) {
+        pages_.erase({mapping.dense() ? kDenseBank : mapping.bank(), at++});
+      }
+    }
+  }
+}
+
+std::string EngineView::Read(int fd, uint32_t bank, uint64_t offset, uint64_t bytes,
+                             uint64_t page) const {
+  std::string out;
+  while (bytes > 0) {
+    const auto it = pages_.find({bank, offset / page});
+    if (it == pages_.end()) return {};
+    const uint64_t take = std::min(bytes, page - offset % page);
+    std::string part(take, '\0');
+    if (pread(fd, part.data(), take, static_cast<off_t>(it->second + offset % page)) !=
+        static_cast<ssize_t>(take)) {
+      return {};
+    }
+    out += part;
+    offset += take;
+    bytes -= take;
+  }
+  return out;
+}
+
+World::World(const Options& options) : random(options.seed), options_(options) {
+  loader::testing::WriteCheckpoint(dir.path(), options.shape,
+                                   loader::testing::MakeTensors(options.shape, options.seed), 2);
+  auto opened = loader::Checkpoint::Open(dir.path(), options.granule_rows, 4096);
+  if (!opened.ok()) throw std::runtime_error(opened.status().message());
+  checkpoint = std::move(opened).value();
+  for (uint32_t n = 0; n < options.nodes; ++n) {
+    nodes.push_back(std::make_unique<Node>());
+    auto server = mover::DataServer::Start("127.0.0.1:0", &nodes.back()->grants);
+    if (!server.ok()) throw std::runtime_error(server.status().message());
+    nodes.back()->server = std::move(server).value();
+  }
+}
+
+World::~World() {
+  for (auto& node : nodes) node->server.reset();  // before the memory it reads
+}
+
+Member& World::AddMember() {
+  auto made = std::make_unique<Member>();
+  Member* member = made.get();
+  member->id = fmt::format("pod-{}/0/1", members.size());
+  member->node = static_cast<uint32_t>(members.size()) % options_.nodes;
+  RankStore::Options options;
+  options.name = member->id;
+  options.checkpoint = checkpoint;
+  options.banks = geometry().moe_layers() + options_.spare_banks;
+  options.pool_bytes = options_.pool_pages * 4096;
+  options.kv_bytes = options_.kv_bytes;
+  options.control_bytes = 4096;
+  options.grants = &nodes[member->node]->grants;
+  options.opener = [this](const std::string&,
+                          const v1::OpenPullRequest& request) -> Result<v1::OpenPullResponse> {
+    if (unreachable.contains(request.member())) return Status(Code::kUnavailable, "away");
+    return this->member(request.member()).store->OpenPull(request);
+  };
+  options.sibling = [this, node = member->node](const std::string& id) -> RankStore* {
+    Member& other = this->member(id);
+    return other.node == node ? other.store.get() : nullptr;
+  };
+  auto store = RankStore::Create(std::move(options));
+  if (!store.ok()) throw std::runtime_error(store.status().message());
+  member->store = std::move(store).value();
+  members.push_back(std::move(made));
+  return *member;
+}
+
+Member& World::member(const std::string& id) {
+  for (auto& member : members) {
+    if (member->id == id) return *member;
+  }
+  throw std::runtime_error("no member " + id);
+}
+
+v1::LayerLayout World::LayerOf(const v1::Layout& base, uint32_t layer, uint32_t group,
+                               uint32_t active, std::set<uint32_t>* banks) {
+  const v1::LayerLayout& old = base.layers(static_cast<int>(layer));
+  v1::LayerLayout out = old;
+  out.clear_experts();
+  out.set_expert_group_size(group);
+  SetAttention(&out, active, geometry().proto().query_heads());
+  std::vector<uint32_t> experts(geometry().experts());
+  for (uint32_t e = 0; e < experts.size(); ++e) experts[e] = e;
+  std::shuffle(experts.begin(), experts.end(), random);
+  const bool in_place = group == 1 && old.expert_group_size() == 1 && old.experts_size() > 0;
+  if (!in_place && old.experts_size() > 0) {
+    const auto ordinal = static_cast<uint32_t>(geometry().ordinal(layer));
+    banks->insert(ordinal + static_cast<uint32_t>(old.bank_offset()));
+    uint32_t bank = 0;
+    while (banks->contains(bank)) ++bank;
+    banks->insert(bank);
+    out.set_bank_offset(static_cast<int32_t>(bank) - static_cast<int32_t>(ordinal));
+  }
+  const uint32_t groups = active / group;
+  for (uint32_t g = 0; g < groups; ++g) {
+    v1::ExpertGroup* made = out.add_experts();
+    for (uint32_t p = 0; p < group; ++p) made->add_ranks(g * group + p);
+    std::vector<uint32_t> slots;  // of the old layout at this rank, for in-place changes
+    if (in_place) {
+      for (const v1::ExpertGroup& before : old.experts()) {
+        if (before.ranks(0) == g) slots.assign(before.slots().begin(), before.slots().end());
+      }
+    }
+    std::vector<uint32_t> mine;
+    for (size_t i = g; i < experts.size(); i += groups) mine.push_back(experts[i] + 1);
+    std::vector<uint32_t> next(slots.size(), 0);
+    for (size_t s = 0; s < slots.size(); ++s) {
+      if (const auto it = std::find(mine.begin(), mine.end(), slots[s]); it != mine.end()) {
+        next[s] = slots[s];
+        mine.erase(it);
+      }
+    }
+    for (const uint32_t expert : mine) {  // emptied slots are not used again in the same flip
+      size_t s = 0;
+      while (s < next.size() && (next[s] != 0 || slots[s] != 0)) ++s;
+      if (s == next.size()) {
+        next.push_back(0);
+        slots.push_back(0);
+      }
+      next[s] = expert;
+      if (random() % 4 == 0) {  // a gap now and then
+        next.push_back(0);
+        slots.push_back(0);
+      }
+    }
+    for (const uint32_t slot : next) made->add_slots(slot);
+  }
+  return out;
+}
+
+v1::Layout World::First(uint32_t group) {
+  v1::Layout out;
+  out.set_world("test");
+  out.set_epoch(1);
+  out.set_geometry_fingerprint(geometry().fingerprint());
+  out.set_banks(geometry().moe_layers() + options_.spare_banks);
+  for (uint32_t r = 0; r < members.size(); ++r) {
+    out.add_members()->set_id(members[r]->id);
+    out.mutable_dense()->add_ranks(r);
+  }
+  for (uint32_t l = 0; l < geometry().proto().layers(); ++l) out.add_layers()->set_layer(l);
+  std::set<uint32_t> banks;
+  for (uint32_t l = 0; l < geometry().proto().layers(); ++l) {
+    *out.mutable_layers(static_cast<int>(l)) =
+        LayerOf(out, l, group, static_cast<uint32_t>(members.size()), &banks);
+  }
+  return out;
+}
+
+v1::Layout World::Joined(const std::vector<std::string>& ids) {
+  v1::Layout out = layout;
+  out.set_epoch(layout.epoch() + 1);
+  for (const std::string& id : ids) {
+    out.mutable_dense()->add_ranks(static_cast<uint32_t>(out.members_size()));
+    out.add_members()->set_id(id);
+  }
+  return out;
+}
+
+v1::Layout World::Reshaped(uint32_t group, uint32_t active, bool* done) {
+  v1::Layout out = layout;
+  out.set_epoch(layout.epoch() + 1);
+  std::set<uint32_t> banks;
+  for (const v1::LayerLayout& layer : layout.layers()) {
+    banks.insert(
+        static_cast<uint32_t>(geometry().ordinal(layer.layer()) + layer.bank_offset()));
+  }
+  uint32_t rewrites = 0;
+  *done = true;
+  for (int l = 0; l < layout.layers_size(); ++l) {
+    const v1::LayerLayout& old = layout.layers(l);
+    const bool there = old.expert_group_size() == group &&
+                       static_cast<uint32_t>(old.attention_size()) == active &&
+                       static_cast<uint32_t>(old.experts_size()) == active / group;
+    if (there) continue;
+    const bool in_place = group == 1 && old.expert_group_size() == 1;
+    if (!in_place && rewrites == options_.spare_banks) {
+      *done = false;
+      continue;
+    }
+    rewrites += in_place ? 0 : 1;
+    *out.mutable_layers(l) = LayerOf(layout, static_cast<uint32_t>(l), group, active, &banks);
+  }
+  return out;
+}
+
+v1::Layout World::Left(uint32_t active) {
+  v1::LayoutDelta delta;
+  delta.set_members_changed(true);
+  for (uint32_t r = 0; r < static_cast<uint32_t>(layout.members_size()); ++r) {
+    delta.add_renumber(r < active ? r + 1 : 0);
+    if (r >= active) continue;
+    *delta.add_members() = layout.members(static_cast<int>(r));
+    delta.mutable_dense()->add_ranks(r);
+  }
+  return layout::Apply(layout, delta, layout.epoch() + 1).value();
+}
+
+std::vector<std::string> World::Everyone(const v1::Layout& target) const {
+  std::vector<std::string> out;
+  for (const v1::Member& member : target.members()) out.push_back(member.id());
+  for (const v1::Member& member : layout.members()) {
+    if (layout::RankOf(target, member.id()) < 0) out.push_back(member.id());
+  }
+  return out;
+}
+
+v1::RankPart World::PartOf(const Member& member, const v1::Layout& target) {
+  const int32_t rank = layout::RankOf(target, member.id);
+  const auto held_by = [&](const std::string& id) {
+    const int32_t r = layout::RankOf(layout, id);
+    return r < 0 ? std::vector<PlacedPiece>()
+                 : layout::PiecesOf(layout, geometry(), static_cast<uint32_t>(r));
+  };
+  const auto holds = [](const std::vector<PlacedPiece>& pieces, const PlacedPiece& piece,
+                        uint32_t granule) {
+    return std::any_of(pieces.begin(), pieces.end(), [&](const PlacedPiece& p) {
+      return p.layer == piece.layer && p.expert == piece.expert && granule >= p.run.start &&
+             granule < p.run.start + p.run.count;
+    });
+  };
+  const std::vector<PlacedPiece> mine = held_by(member.id);
+  std::vector<std::vector<PlacedPiece>> before, after;  // by rank of the target
+  for (int r = 0; r < target.members_size(); ++r) {
+    before.push_back(held_by(target.members(r).id()));
+    after.push_back(layout::PiecesOf(target, geometry(), static_cast<uint32_t>(r)));
+  }
+  v1::RankPart part;
+  part.set_member(member.id);
+  part.set_rank(static_cast<uint32_t>(std::max(rank, 0)));
+  std::vector<PlacedPiece> wanted, all(mine);
+  if (rank >= 0) wanted = after[static_cast<size_t>(rank)];
+  for (const PlacedPiece& piece : wanted) {
+    if (std::find(mine.begin(), mine.end(), piece) != mine.end()) continue;
+    all.push_back(piece);
+    for (uint32_t g = piece.run.start; g < piece.run.start + piece.run.count; ++g) {
+      if (holds(mine, piece, g)) {
+        v1::LocalCopies& copies = *part.mutable_copies();
+        copies.add_layer(piece.layer);
+        copies.add_expert(piece.expert);
+        copies.add_granule_start(g);
+        copies.add_granule_count(1);
+        continue;
+      }
+      // Whoever holds it now; else the first that will reads it, and the others pull it there.
+      std::vector<uint32_t> sources;
+      for (uint32_t r = 0; r < before.size(); ++r) {
+        if (holds(before[r], piece, g)) sources.push_back(r + 1);
+      }
+      for (uint32_t r = 0; sources.empty() && r < after.size(); ++r) {
+        if (holds(after[r], piece, g)) sources.push_back(static_cast<int32_t>(r) == rank ? 0 : r + 1);
+      }
+      const uint32_t source = sources[random() % sources.size()];
+      v1::Fetches& f = *part.mutable_fetches();
+      const int last = f.layer_size() - 1;
+      if (last >= 0 && f.layer(last) == piece.layer && f.expert(last) == piece.expert &&
+          f.source(last) == source && f.granule_start(last) + f.granule_count(last) == g) {
+        f.set_granule_count(last, f.granule_count(last) + 1);
+        continue;
+      }
+      f.add_layer(piece.layer);
+      f.add_expert(piece.expert);
+      f.add_granule_start(g);
+      f.add_granule_count(1);
+      f.add_source(source);
+    }
+  }
+  const int32_t old_rank = layout::RankOf(layout, member.id);
+  const bool had = old_rank >= 0 && layout::HoldsDense(layout, static_cast<uint32_t>(old_rank));
+  const bool has = rank >= 0 && layout::HoldsDense(target, static_cast<uint32_t>(rank));
+  if (has && !had) {
+    for (uint32_t p = 0; p < kDenseParts; ++p) {
+      const int holders = layout.members_size();
+      if (holders > 0) {  // members keep their rank when others join
+        part.mutable_dense()->add_source_by_part(static_cast<uint32_t>(random() % holders) + 1);
+      } else {
+        const uint32_t reader = p % static_cast<uint32_t>(target.members_size());
+        part.mutable_dense()->add_source_by_part(
+            reader == static_cast<uint32_t>(rank) ? 0 : reader + 1);
+      }
+    }
+  }
+  const uint64_t page = geometry().page_bytes();
+  const uint64_t dense = layout::RoundUp(geometry().proto().dense_bytes(), page);
+  part.set_peak_bytes(layout::PagesOf(all, geometry()).size() * page + (had || has ? dense : 0));
+  part.set_steady_bytes(layout::PagesOf(wanted, geometry()).size() * page + (has ? dense : 0));
+  return part;
+}
+
+std::vector<v1::PeerAddress> World::Addresses(const v1::Layout& target) const {
+  std::vector<v1::PeerAddress> out;
+  for (int r = 0; r < target.members_size(); ++r) {
+    for (const auto& member : members) {
+      if (member->id != target.members(r).id()) continue;
+      v1::PeerAddress& peer = out.emplace_back();
+      peer.set_rank(static_cast<uint32_t>(r));
+      peer.set_member(member->id);
+      peer.set_agent(fmt::format("agent-{}", member->node));
+      peer.set_data(fmt::format("127.0.0.1:{}", nodes[member->node]->server->port()));
+    }
+  }
+  return out;
+}
+
+v1::Header World::HeaderOf() const {
+  v1::Header header;
+  header.set_world("test");
+  header.set_epoch(layout.epoch());
+  header.set_attempt(attempt);
+  return header;
+}
+
+Status World::Prepare(const v1::Layout& target) {
+  TANGRAM_RETURN_IF_ERROR(layout::Validate(target, geometry()));
+  ++attempt;
+  for (const std::string& id : Everyone(target)) {
+    Member& one = member(id);
+    TANGRAM_RETURN_IF_ERROR(one.store->Prepare(attempt, target, layout::RankOf(target, id),
+                                               PartOf(one, target)));
+  }
+  return OkStatus();
+}
+
+Status World::Stage(const v1::Layout& target) {
+  std::mutex mu;
+  Status first;
+  progress.clear();
+  std::vector<std::jthread> threads;
+  std::stop_source stop;
+  for (const std::string& id : Everyone(target)) {
+    StageProgress* mine =
+        progress.emplace(id, std::make_unique<StageProgress>()).first->second.get();
+    threads.emplace_back([&, id, mine] {
+      const Status staged = member(id).store->Stage(HeaderOf(), Addresses(target), mine,
+                                                    stop.get_token());
+      if (staged.ok()) return;
+      stop.request_stop();  // the others may wait for what will not come
+      const std::scoped_lock lock(mu);
+      if (first.ok()) first = staged;
+    });
+  }
+  threads.clear();
+  return first;
+}
+
+Status World::CommitAndRetire(const v1::Layout& target) {
+  const uint64_t page = geometry().page_bytes();
+  for (const std::string& id : Everyone(target)) {
+    Member& one = member(id);
+    one.engine.Map(one.store->NewMappings(), page);
+    TANGRAM_RETURN_IF_ERROR(one.store->Commit());
+  }
+  for (const std::string& id : Everyone(target)) {
+    Member& one = member(id);
+    TANGRAM_RETURN_IF_ERROR(one.store->Audit());
+    one.engine.Unmap(one.store->DroppedMappings(), page);
+    TANGRAM_RETURN_IF_ERROR(one.store->Retire());
+  }
+  layout = target;
+  return OkStatus();
+}
+
+void World::Abort(const v1::Layout& target) {
+  for (const std::string& id : Everyone(target)) member(id).store->Abort();
+}
+
+Status World::Flip(const v1::Layout& target) {
+  TANGRAM_RETURN_IF_ERROR(Prepare(target));
+  TANGRAM_RETURN_IF_ERROR(Stage(target));
+  return CommitAndRetire(target);
+}
+
+Status World::Reshape(uint32_t group, uint32_t active) {
+  for (bool done = false; !done;) {
+    const v1::Layout target = Reshaped(group, active, &done);
+    TANGRAM_RETURN_IF_ERROR(Flip(target));
+    TANGRAM_RETURN_IF_ERROR(Check());
+  }
+  return OkStatus();
+}
+
+std::string World::Granule(uint32_t layer, uint32_t expert, Run run) const {
+  std::vector<std::byte> bytes(run.count * geometry().granule_bytes());
+  if (!checkpoint->ReadGranules(layer, expert, run, bytes).ok()) return {};
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+Status World::Check() {
+  const uint64_t page = geometry().page_bytes();
+  for (const auto& member : members) {
+    RankStore& store = *member->store;
+    TANGRAM_RETURN_IF_ERROR(store.Audit());
+    const int32_t rank = layout::RankOf(layout, member->id);
+    const std::vector<PlacedPiece> pieces =
+        rank < 0 ? std::vector<PlacedPiece>()
+                 : layout::PiecesOf(layout, geometry(), static_cast<uint32_t>(rank));
+    const v1::Inventory held = store.Held();
+    if (static_cast<size_t>(held.layer_size()) != pieces.size() || held.dense() != (rank >= 0)) {
+      return Wrong(fmt::format("{} holds {} pieces (dense: {}), the layout gives it {}",
+                               member->id, held.layer_size(), held.dense(), pieces.size()));
+    }
+    EngineView fresh;  // an engine that attaches now
+    fresh.Map(store.CurrentMappings(), page);
+    if (!(fresh == member->engine)) {
+      return Wrong(member->id + ": what its engine was told step by step is not what is mapped");
+    }
+    const MemoryFigures memory = store.Memory();
+    const uint64_t dense =
+        rank < 0 ? 0 : layout::RoundUp(geometry().proto().dense_bytes(), page);
+    if (memory.mapped != layout::PagesOf(pieces, geometry()).size() * page + dense ||
+        memory.free + memory.mapped != memory.total) {
+      return Wrong(fmt::format("{}: {} mapped + {} free of {}", member->id, memory.mapped,
+                               memory.free, memory.total));
+    }
+    const int fd = store.Regions().weights_fd;
+    for (const PlacedPiece& piece : pieces) {
+      const std::string want = Granule(piece.layer, piece.expert, piece.run);
+      std::string have;
+      for (uint32_t g = piece.run.start; g < piece.run.start + piece.run.count; ++g) {
+        const auto bytes = store.Granule(piece.layer, piece.expert, g);
+        have.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+      }
+      if (have != want || member->engine.Read(fd, piece.bank, piece.offset, piece.bytes, page) != want) {
+        return Wrong(fmt::format("{}: layer {}, expert {}, granules {}..{} differ from the "
+                                 "checkpoint{}",
+                                 member->id, piece.layer, piece.expert, piece.run.start,
+                                 piece.run.start + piece.run.count,
+                                 have == want ? " in the engine's view" : ""));
+      }
+    }
+    if (rank < 0) continue;
+    for (size_t t = 0; t < checkpoint->dense().size(); ++t) {
+      const loader::DenseTensor& tensor = checkpoint->dense()[t];
+      std::vector<std::byte> want(tensor.info.bytes);
+      TANGRAM_RETURN_IF_ERROR(checkpoint->ReadDense(t, want));
+      const std::string have =
+          member->engine.Read(fd, kDenseBank, tensor.offset, want.size(), page);
+      if (have != std::string(reinterpret_cast<const char*>(want.data()), want.size())) {
+        return Wrong(fmt::format("{}: dense tensor '{}' differs", member->id, tensor.name));
+      }
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace tangram::store::testing

@@ -1,0 +1,108 @@
+// Several ranks in one process, in two "agents" with a TCP listener each, a planner in the
+// plainest form, and flips of all ranks together. For tests.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "agent/loader/testing/writer.h"
+#include "agent/mover/data_server.h"
+#include "agent/store/rank_store.h"
+
+namespace tangram::store::testing {
+
+// One rank's memory as its engine sees it: page by page, from what the mappings said.
+class EngineView {
+ public:
+  void Map(const std::vector<v1::Mapping>& mappings, uint64_t page);
+  void Unmap(const std::vector<v1::Mapping>& mappings, uint64_t page);
+  bool operator==(const EngineView&) const = default;
+  // Bytes of a bank (or, with bank = ~0U, of the dense region); empty if some page is not mapped.
+  std::string Read(int fd, uint32_t bank, uint64_t offset, uint64_t bytes, uint64_t page) const;
+
+ private:
+  std::map<std::pair<uint32_t, uint64_t>, uint64_t> pages_;  // (bank, page) -> byte in the arena
+};
+
+struct Node {  // one agent
+  mover::Grants grants;
+  std::unique_ptr<mover::DataServer> server;
+};
+
+struct Member {
+  std::string id;
+  uint32_t node = 0;
+  std::unique_ptr<RankStore> store;
+  EngineView engine;
+};
+
+class World {
+ public:
+  struct Options {
+    loader::testing::ModelShape shape;
+    uint32_t granule_rows = 8, spare_banks = 2, nodes = 2;
+    uint64_t pool_pages = 512, kv_bytes = 65536;
+    uint64_t seed = 1;
+  };
+  explicit World(const Options& options);
+  ~World();
+
+  const layout::GeometryView& geometry() const { return checkpoint->geometry(); }
+  Member& AddMember();  // in no layout yet
+  Member& member(const std::string& id);
+  Member& at(uint32_t rank) { return member(layout.members(static_cast<int>(rank)).id()); }
+
+  // --- targets; the layout stays as it is -------------------------------------------------
+  // Nothing -> all members, g as given (1 or the number of ranks).
+  v1::Layout First(uint32_t group);
+  // New members with dense weights.
+  v1::Layout Joined(const std::vector<std::string>& ids);
+  // Up to spare_banks layers that are not yet so become (g, on ranks 0..active-1); those that
+  // stay g = 1 change in place. `*done`: no layer is left to change.
+  v1::Layout Reshaped(uint32_t group, uint32_t active, bool* done);
+  // Without the ranks from `active` on.
+  v1::Layout Left(uint32_t active);
+
+  // --- plan and flip -----------------------------------------------------------------------
+  // What the member has to do for the target; sources are drawn by chance from the holders.
+  v1::RankPart PartOf(const Member& member, const v1::Layout& target);
+  // All who are in the layout or in the target.
+  std::vector<std::string> Everyone(const v1::Layout& target) const;
+  std::vector<v1::PeerAddress> Addresses(const v1::Layout& target) const;
+  v1::Header HeaderOf() const;
+
+  Status Prepare(const v1::Layout& target);
+  // All ranks at once, each in its thread; the first error.
+  Status Stage(const v1::Layout& target);
+  Status CommitAndRetire(const v1::Layout& target);
+  void Abort(const v1::Layout& target);
+  // Prepare, Stage, Commit, Retire; audits.
+  Status Flip(const v1::Layout& target);
+  Status Reshape(uint32_t group, uint32_t active);
+
+  // Every byte that every rank holds, as the agent and as its engine see it, against the
+  // checkpoint; pieces are exactly those of the layout; the pool is audited.
+  Status Check();
+
+  std::mt19937_64 random;
+  loader::testing::TempDir dir;
+  std::shared_ptr<const loader::Checkpoint> checkpoint;
+  std::vector<std::unique_ptr<Node>> nodes;
+  std::vector<std::unique_ptr<Member>> members;
+  v1::Layout layout;
+  uint64_t attempt = 0;
+  std::set<std::string> unreachable;  // members whose OpenPull fails
+  std::map<std::string, std::unique_ptr<StageProgress>> progress;  // of the last Stage
+
+ private:
+  const Options options_;
+  std::string Granule(uint32_t layer, uint32_t expert, layout::Run run) const;
+  v1::LayerLayout LayerOf(const v1::Layout& base, uint32_t layer, uint32_t group, uint32_t active,
+                          std::set<uint32_t>* banks);
+};
+
+}  // namespace tangram::store::testing

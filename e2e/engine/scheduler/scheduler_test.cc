@@ -1,0 +1,195 @@
+#include "e2e/engine/scheduler/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include "e2e/engine/kv/page_store.h"
+
+namespace tangram::engine {
+namespace {
+
+// One layer, 2 KV heads; `ranks` in one group of all, or each by itself.
+struct Fixture {
+  explicit Fixture(uint32_t ranks = 1, bool together = false, SchedulerLimits limits = Limits(),
+                   uint32_t pages = 80)
+      : scheduler(limits) {
+    kv::LayerGroups groups;
+    if (together) {
+      kv::Group& group = groups.emplace_back();
+      for (uint32_t r = 0; r < ranks; ++r) group.ranks.push_back(r);
+      for (uint32_t r = 0; r <= ranks; ++r) group.query_head_bounds.push_back(4 * r / ranks);
+    } else {
+      for (uint32_t r = 0; r < ranks; ++r) groups.push_back({{r}, {0, 4}});
+    }
+    held = HeldMap({groups}, {4, 2, 4, 64}, ranks);
+    scheduler.SetLayout(&held, 0);
+    figures.resize(ranks);
+    for (HomeFigures& figure : figures) figure.total_pages = pages;
+    scheduler.SetFigures(figures);
+  }
+  static SchedulerLimits Limits() {
+    SchedulerLimits limits;
+    limits.block_tokens = 4;
+    limits.max_batch_tokens = 8;
+    limits.max_model_len = 100;
+    limits.vocabulary = 50;
+    limits.max_running = 3;
+    limits.max_waiting = 4;
+    limits.headroom = 0.25;
+    return limits;
+  }
+  std::optional<v1::Refused> Submit(const std::string& id, std::vector<uint32_t> prompt,
+                                    uint32_t tokens) {
+    v1::Submit submit;
+    submit.set_request(id);
+    submit.mutable_prompt()->Add(prompt.begin(), prompt.end());
+    submit.set_max_tokens(tokens);
+    return scheduler.Submit("gw", submit, ++arrival);
+  }
+  // One step; every finished position samples token 7.
+  void Step() {
+    for (const Chunk& chunk : scheduler.Next(step++)) {
+      const bool samples = chunk.Samples();
+      scheduler.Computed(chunk);
+      if (samples) (void)scheduler.Append(chunk.sequence, 7);
+    }
+  }
+
+  HeldMap held;
+  Scheduler scheduler;
+  std::vector<HomeFigures> figures;
+  uint64_t arrival = 0, step = 0;
+};
+
+TEST(SchedulerTest, DecodesComeFirstAndPrefillFillsTheBudget) {
+  Fixture f;
+  ASSERT_FALSE(f.Submit("a", {1, 2}, 5));
+  f.Step();
+  ASSERT_FALSE(f.Submit("b", std::vector<uint32_t>(20, 3), 5));
+  const std::vector<Chunk> chunks = f.scheduler.Next(1);
+  ASSERT_EQ(chunks.size(), 2u);
+  EXPECT_EQ(chunks[0].sequence->id(), "a");
+  EXPECT_EQ(chunks[0].start, 2u);
+  EXPECT_EQ(chunks[0].count, 1u);
+  EXPECT_EQ(chunks[1].count, 7u);
+  EXPECT_FALSE(chunks[1].Samples());
+}
+
+TEST(SchedulerTest, ABatchThatWasNotComputedIsGivenAgain) {
+  Fixture f;
+  ASSERT_FALSE(f.Submit("a", {1, 2, 3, 4, 5}, 5));
+  const auto first = f.scheduler.Next(0);
+  const std::vector<uint32_t> blocks = first[0].sequence->blocks;
+  const auto again = f.scheduler.Next(1);
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].start, 0u);
+  EXPECT_EQ(again[0].sequence->blocks, blocks);
+}
+
+TEST(SchedulerTest, WorstCaseIsReservedAndTheQueueIsFifo) {
+  Fixture f;                             // 80 pages, 60 for admission, 2 a block: 30 blocks
+  ASSERT_FALSE(f.Submit("a", {1}, 79));  // 20 blocks
+  ASSERT_FALSE(f.Submit("b", {2}, 79));  // 20: waits
+  ASSERT_FALSE(f.Submit("c", {3}, 3));   // 1: would fit, but waits its turn
+  f.Step();
+  EXPECT_EQ(f.scheduler.running(), 1u);
+  EXPECT_EQ(f.scheduler.waiting(), 2u);
+  EXPECT_EQ(f.scheduler.Figures().blocked_since, 2u);
+  EXPECT_EQ(f.scheduler.Figures().reserved_blocks, 20u);
+  EXPECT_TRUE(f.scheduler.Cancel("a"));
+  EXPECT_FALSE(f.scheduler.Cancel("a"));
+  f.Step();
+  EXPECT_EQ(f.scheduler.running(), 2u);
+}
+
+TEST(SchedulerTest, LiveRequestsShareFullBlocksOfTheirPrefix) {
+  Fixture f;
+  ASSERT_FALSE(f.Submit("a", {1, 2, 3, 4, 5, 6, 7, 8}, 8));
+  f.Step();
+  ASSERT_FALSE(f.Submit("b", {1, 2, 3, 4, 5, 6, 7, 8}, 8));  // its last position is computed
+  ASSERT_FALSE(f.Submit("c", {1, 2, 3, 9, 5, 6, 7, 8}, 8));  // other tokens
+  const auto chunks = f.scheduler.Next(f.step++);
+  ASSERT_EQ(chunks.size(), 3u);
+  const Sequence &a = *chunks[0].sequence, &b = *chunks[1].sequence, &c = *chunks[2].sequence;
+  EXPECT_EQ(b.computed, 4u);
+  EXPECT_EQ(b.blocks[0], a.blocks[0]);
+  EXPECT_NE(b.blocks[1], a.blocks[1]);
+  EXPECT_NE(c.blocks[0], a.blocks[0]);
+  const uint32_t shared = a.blocks[0];
+  EXPECT_TRUE(f.scheduler.Cancel("a"));
+  for (const uint32_t block : f.scheduler.TakeFreed()) EXPECT_NE(block, shared);
+  EXPECT_TRUE(f.scheduler.Cancel("b"));
+  const auto freed = f.scheduler.TakeFreed();
+  EXPECT_EQ(std::count(freed.begin(), freed.end(), shared), 1);
+}
+
+TEST(SchedulerTest, HomesThatShareRanksTakeTurnsAndLetTheOldestGoFirst) {
+  Fixture f(2, true);
+  ASSERT_FALSE(f.Submit("a", {1}, 8));
+  f.figures[1].reserved_blocks = 60;  // of the other home: 60 pages, all there is
+  f.scheduler.SetFigures(f.figures);
+  EXPECT_TRUE(f.scheduler.Next(0).empty());
+  f.figures[1].reserved_blocks = 0;
+  f.scheduler.SetFigures(f.figures);
+  EXPECT_TRUE(f.scheduler.Next(1).empty()) << "rank 1's turn";
+  f.figures[1].blocked_since = 0;
+  f.scheduler.SetFigures(f.figures);
+  EXPECT_TRUE(f.scheduler.Next(2).empty()) << "an older request waits at rank 1";
+  f.figures[1].blocked_since = 5;
+  f.scheduler.SetFigures(f.figures);
+  EXPECT_EQ(f.scheduler.Next(4).size(), 1u);
+}
+
+TEST(SchedulerTest, RefusesWhatCanNeverRunAndWhatIsTooMuch) {
+  Fixture f(1, false, Fixture::Limits(), 20);  // 15 pages: 7 blocks
+  const auto code = [](const std::optional<v1::Refused>& refused) {
+    return refused ? refused->code() : v1::Refused::CODE_UNSPECIFIED;
+  };
+  EXPECT_EQ(code(f.Submit("a", {}, 1)), v1::Refused::CODE_INVALID);
+  EXPECT_EQ(code(f.Submit("a", {1}, 0)), v1::Refused::CODE_INVALID);
+  EXPECT_EQ(code(f.Submit("a", {50}, 1)), v1::Refused::CODE_INVALID);
+  EXPECT_EQ(code(f.Submit("a", {1}, 100)), v1::Refused::CODE_INVALID);
+  EXPECT_EQ(code(f.Submit("a", {1}, 28)), v1::Refused::CODE_INVALID) << "8 blocks of KV";
+  for (const char* id : {"a", "b", "c", "d"}) EXPECT_FALSE(f.Submit(id, {1}, 27)) << id;
+  EXPECT_EQ(code(f.Submit("a", {1}, 1)), v1::Refused::CODE_INVALID) << "runs already";
+  EXPECT_EQ(code(f.Submit("e", {1}, 1)), v1::Refused::CODE_BUSY);
+  f.scheduler.SetLayout(nullptr, 0);
+  EXPECT_EQ(code(f.Submit("f", {1}, 1)), v1::Refused::CODE_NOT_READY);
+}
+
+TEST(PageStoreTest, PagesAreOwnedOnceAndComeBack) {
+  PageStore store(10);
+  const auto a = store.Ensure(0, 1, 6);
+  ASSERT_TRUE(a.ok());
+  const std::vector<uint32_t> pages(a->begin(), a->end());
+  EXPECT_EQ(store.Ensure(0, 1, 6)->data(), store.Find(0, 1).data()) << "a second time: the same";
+  EXPECT_EQ(store.Ensure(1, 1, 6).status().code(), Code::kNoMemory);
+  ASSERT_TRUE(store.Ensure(1, 1, 4).ok());
+  EXPECT_EQ(store.free(), 0u);
+  EXPECT_TRUE(store.Audit().ok());
+  store.Drop(0, 1);
+  store.Drop(0, 1);
+  EXPECT_EQ(store.free(), 6u);
+  EXPECT_TRUE(store.Audit().ok()) << store.Audit().message();
+  EXPECT_TRUE(store.Find(0, 1).empty());
+}
+
+TEST(PageStoreTest, APlanThatLeavesAHoleOrFillsTwiceIsFound) {
+  const HeldMap held({{kv::Group{{0}, {0, 4}}}}, {4, 2, 4, 64}, 1);
+  PageStore store(6);
+  ASSERT_TRUE(store.Ensure(0, 0, 2).ok());
+  std::vector<uint32_t> targets;
+  kv::RankPlan plan;
+  plan.kept.push_back({store.Find(0, 0)[0], 0, 0, 0, 5, 4});
+  EXPECT_FALSE(store.After(plan, held, 0, &targets).ok()) << "head 1 is missing";
+  plan.moves.push_back({0, store.Find(0, 0)[1], 0, 1, 0, 5, 4});
+  const auto after = store.After(plan, held, 0, &targets);
+  ASSERT_TRUE(after.ok()) << after.status().message();
+  EXPECT_TRUE(after->Audit().ok());
+  EXPECT_EQ(after->free(), 4u);
+  EXPECT_EQ(targets.size(), 1u);
+  plan.moves.push_back({0, 1, 0, 1, 0, 5, 4});
+  EXPECT_FALSE(store.After(plan, held, 0, &targets).ok()) << "head 1 twice";
+}
+
+}  // namespace
+}  // namespace tangram::engine
