@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "agent/base/status.h"
-#include "agent/gate/unique_fd.h"
+#include "agent/base/unique_fd.h"
 #include "tangram/v1/engine.pb.h"
 
 namespace tangram {

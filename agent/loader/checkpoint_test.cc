@@ -72,8 +72,8 @@ TEST_P(Reads, EveryGranuleOfEveryExpertAndEveryDenseTensor) {
   const Checkpoint& checkpoint = **opened;
   const layout::GeometryView& geometry = checkpoint.geometry();
   ASSERT_EQ(geometry.granules(), shape.moe_inner / GetParam().granule_rows);
-  ASSERT_EQ(geometry.granule_bytes(), 3ULL * GetParam().granule_rows * shape.hidden *
-                                          testing::ElementBytes(shape.dtype));
+  ASSERT_EQ(geometry.granule_bytes(),
+            3ULL * GetParam().granule_rows * shape.hidden * testing::ElementBytes(shape.dtype));
   for (uint32_t layer = 0; layer < shape.layers; ++layer) {
     for (uint32_t expert = 0; expert < shape.experts; ++expert) {
       for (uint32_t start = 0; start < geometry.granules(); ++start) {
@@ -190,11 +190,9 @@ TEST(BadCheckpoint, GranulesThatDoNotDivideTheInnerSize) {
 }
 
 TEST(BadCheckpoint, FilesThatAreNotThereOrCutOff) {
-  ExpectRefused(
-      [](const std::string& dir, const ModelShape& shape, const Tensors&) {
-        WriteFile(dir + "/config.json", testing::ConfigJson(shape));
-      },
-      Code::kInvalid, {"model.safetensors"});
+  ExpectRefused([](const std::string& dir, const ModelShape& shape,
+                   const Tensors&) { WriteFile(dir + "/config.json", testing::ConfigJson(shape)); },
+                Code::kInvalid, {"model.safetensors"});
   ExpectRefused(
       [](const std::string& dir, const ModelShape& shape, const Tensors& tensors) {
         WriteCheckpoint(dir, shape, tensors, 1);

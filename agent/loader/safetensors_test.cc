@@ -14,9 +14,8 @@ Result<std::map<std::string, TensorInfo>> Parse(const std::string& file) {
   return ParseHeader(file, file.size(), "x.safetensors");
 }
 
-constexpr char kTwo[] =
-    R"({"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
-    R"("b":{"dtype":"BF16","shape":[4],"data_offsets":[24,32]}})";
+constexpr char kTwo[] = R"({"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
+                        R"("b":{"dtype":"BF16","shape":[4],"data_offsets":[24,32]}})";
 
 TEST(Safetensors, ReadsWhatIsThere) {
   const std::string file = SerializeRaw(kTwo, std::string(32, 'x'));
@@ -104,9 +103,8 @@ INSTANTIATE_TEST_SUITE_P(
             R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
             R"("a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
             4, "'a' is there twice"},
-        Lie{"KeyTwice",
-            R"({"a":{"dtype":"F32","dtype":"BF16","shape":[1],"data_offsets":[0,4]}})", 4,
-            "'dtype' is there twice"},
+        Lie{"KeyTwice", R"({"a":{"dtype":"F32","dtype":"BF16","shape":[1],"data_offsets":[0,4]}})",
+            4, "'dtype' is there twice"},
         Lie{"Deep", std::string(100000, '[') + std::string(100000, ']'), 0, "nested"}),
     [](const auto& info) { return std::string(info.param.name); });
 

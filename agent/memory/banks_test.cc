@@ -35,7 +35,8 @@ struct World {
   }
   bool IsFilled(const PlacedPiece& piece, int value) {
     const std::byte* data = banks->At(piece.bank, piece.offset);
-    return std::all_of(data, data + piece.bytes, [&](std::byte b) { return b == std::byte(value); });
+    return std::all_of(data, data + piece.bytes,
+                       [&](std::byte b) { return b == std::byte(value); });
   }
 
   layout::GeometryView view;
@@ -144,8 +145,7 @@ TEST(Banks, RangesLeadAnImporterToTheSameBytes) {
     const uint64_t at = backed.bank * world.view.bank_pitch() + backed.offset;
     const Status mapped = importer->Map(**range, at, *handle);
     ASSERT_TRUE(mapped.ok()) << mapped.message();
-    ASSERT_TRUE(
-        importer->SetAccess(**range, at, (*handle)->bytes(), device::Access::kRead).ok());
+    ASSERT_TRUE(importer->SetAccess(**range, at, (*handle)->bytes(), device::Access::kRead).ok());
   }
   for (size_t i = 0; i < held.size(); ++i) {
     const std::byte* data =

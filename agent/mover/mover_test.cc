@@ -229,8 +229,8 @@ TEST_F(KvTest, SeveralSourcesAndMoreRangesThanOneRequestTakes) {
 }
 
 TEST_F(KvTest, RangesOutsideTheRegionAreRefused) {
-  for (const uint64_t offset : {uint64_t{source_.size() - 63}, uint64_t{source_.size()},
-                                ~uint64_t{0}, ~uint64_t{0} - 63}) {
+  for (const uint64_t offset :
+       {uint64_t{source_.size() - 63}, uint64_t{source_.size()}, ~uint64_t{0}, ~uint64_t{0} - 63}) {
     KvReaders readers = MakeReaders();
     copy_.assign(64, std::byte{0});
     const auto read = readers.Read({}, {{Peer("a"), {{offset, std::span(copy_)}}}});

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "agent/base/status.h"
-#include "agent/gate/unique_fd.h"
+#include "agent/base/unique_fd.h"
 
 namespace tangram::mover {
 

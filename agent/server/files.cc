@@ -10,7 +10,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "agent/gate/unique_fd.h"
+#include "agent/base/unique_fd.h"
 #include "agent/layout/geometry.h"
 
 namespace tangram {

@@ -10,7 +10,7 @@
 #include "agent/layout/geometry.h"
 #include "agent/server/config.h"
 #include "agent/server/peer_client.h"
-#include "agent/transition/rank_memory.h"
+#include "agent/store/rank_memory.h"
 
 namespace tangram {
 

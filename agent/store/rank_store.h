@@ -17,7 +17,7 @@
 #include "agent/memory/banks.h"
 #include "agent/mover/grants.h"
 #include "agent/mover/puller.h"
-#include "agent/transition/rank_memory.h"
+#include "agent/store/rank_memory.h"
 
 namespace tangram::store {
 

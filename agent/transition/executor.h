@@ -27,7 +27,7 @@
 #include "agent/layout/layout.h"
 #include "agent/transition/engines.h"
 #include "agent/transition/peers.h"
-#include "agent/transition/rank_memory.h"
+#include "agent/store/rank_memory.h"
 
 namespace tangram {
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <set>
 
-#include "agent/gate/unique_fd.h"
+#include "agent/base/unique_fd.h"
 #include "agent/layout/layout.h"
 #include "agent/server/memory_host.h"
 

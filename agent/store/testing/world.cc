@@ -216,8 +216,7 @@ v1::Layout World::Reshaped(uint32_t group, uint32_t active, bool* done) {
   out.set_epoch(layout.epoch() + 1);
   std::set<uint32_t> banks;
   for (const v1::LayerLayout& layer : layout.layers()) {
-    banks.insert(
-        static_cast<uint32_t>(geometry().ordinal(layer.layer()) + layer.bank_offset()));
+    banks.insert(static_cast<uint32_t>(geometry().ordinal(layer.layer()) + layer.bank_offset()));
   }
   uint32_t rewrites = 0;
   *done = true;
@@ -302,7 +301,8 @@ v1::RankPart World::PartOf(const Member& member, const v1::Layout& target) {
         if (holds(before[r], piece, g)) sources.push_back(r + 1);
       }
       for (uint32_t r = 0; sources.empty() && r < after.size(); ++r) {
-        if (holds(after[r], piece, g)) sources.push_back(static_cast<int32_t>(r) == rank ? 0 : r + 1);
+        if (holds(after[r], piece, g))
+          sources.push_back(static_cast<int32_t>(r) == rank ? 0 : r + 1);
       }
       const uint32_t source = sources[random() % sources.size()];
       v1::Fetches& f = *part.mutable_fetches();
@@ -369,8 +369,8 @@ Status World::Prepare(const v1::Layout& target) {
   ++attempt;
   for (const std::string& id : Everyone(target)) {
     Member& one = member(id);
-    TANGRAM_RETURN_IF_ERROR(one.store->Prepare(attempt, target, layout::RankOf(target, id),
-                                               PartOf(one, target)));
+    TANGRAM_RETURN_IF_ERROR(
+        one.store->Prepare(attempt, target, layout::RankOf(target, id), PartOf(one, target)));
   }
   return OkStatus();
 }
@@ -385,8 +385,8 @@ Status World::Stage(const v1::Layout& target) {
     StageProgress* mine =
         progress.emplace(id, std::make_unique<StageProgress>()).first->second.get();
     threads.emplace_back([&, id, mine] {
-      const Status staged = member(id).store->Stage(HeaderOf(), Addresses(target), mine,
-                                                    stop.get_token());
+      const Status staged =
+          member(id).store->Stage(HeaderOf(), Addresses(target), mine, stop.get_token());
       if (staged.ok()) return;
       stop.request_stop();  // the others may wait for what will not come
       const std::scoped_lock lock(mu);
@@ -450,8 +450,8 @@ Status World::Check() {
                  : layout::PiecesOf(layout, geometry(), static_cast<uint32_t>(rank));
     const v1::Inventory held = store.Held();
     if (static_cast<size_t>(held.layer_size()) != pieces.size() || held.dense() != (rank >= 0)) {
-      return Wrong(fmt::format("{} holds {} pieces (dense: {}), the layout gives it {}",
-                               member->id, held.layer_size(), held.dense(), pieces.size()));
+      return Wrong(fmt::format("{} holds {} pieces (dense: {}), the layout gives it {}", member->id,
+                               held.layer_size(), held.dense(), pieces.size()));
     }
     EngineView fresh;  // an engine that attaches now
     fresh.Map(store.CurrentMappings(), page);
@@ -459,8 +459,7 @@ Status World::Check() {
       return Wrong(member->id + ": what its engine was told step by step is not what is mapped");
     }
     const MemoryFigures memory = store.Memory();
-    const uint64_t dense =
-        rank < 0 ? 0 : layout::RoundUp(geometry().proto().dense_bytes(), page);
+    const uint64_t dense = rank < 0 ? 0 : layout::RoundUp(geometry().proto().dense_bytes(), page);
     if (memory.mapped != layout::PagesOf(pieces, geometry()).size() * page + dense ||
         memory.free + memory.mapped != memory.total) {
       return Wrong(fmt::format("{}: {} mapped + {} free of {}", member->id, memory.mapped,
@@ -474,12 +473,13 @@ Status World::Check() {
         const auto bytes = store.Granule(piece.layer, piece.expert, g);
         have.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
       }
-      if (have != want || member->engine.Read(fd, piece.bank, piece.offset, piece.bytes, page) != want) {
-        return Wrong(fmt::format("{}: layer {}, expert {}, granules {}..{} differ from the "
-                                 "checkpoint{}",
-                                 member->id, piece.layer, piece.expert, piece.run.start,
-                                 piece.run.start + piece.run.count,
-                                 have == want ? " in the engine's view" : ""));
+      if (have != want ||
+          member->engine.Read(fd, piece.bank, piece.offset, piece.bytes, page) != want) {
+        return Wrong(fmt::format(
+            "{}: layer {}, expert {}, granules {}..{} differ from the "
+            "checkpoint{}",
+            member->id, piece.layer, piece.expert, piece.run.start,
+            piece.run.start + piece.run.count, have == want ? " in the engine's view" : ""));
       }
     }
     if (rank < 0) continue;

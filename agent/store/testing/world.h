@@ -95,7 +95,7 @@ class World {
   std::vector<std::unique_ptr<Member>> members;
   v1::Layout layout;
   uint64_t attempt = 0;
-  std::set<std::string> unreachable;  // members whose OpenPull fails
+  std::set<std::string> unreachable;                               // members whose OpenPull fails
   std::map<std::string, std::unique_ptr<StageProgress>> progress;  // of the last Stage
 
  private:

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "agent/base/status.h"
-#include "agent/gate/unique_fd.h"
+#include "agent/base/unique_fd.h"
 #include "e2e/engine/wire/bytes.h"
 
 namespace tangram::engine {

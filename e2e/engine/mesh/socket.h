@@ -5,7 +5,7 @@
 #include <string>
 
 #include "agent/base/status.h"
-#include "agent/gate/unique_fd.h"
+#include "agent/base/unique_fd.h"
 
 namespace tangram::engine {
 

@@ -22,9 +22,9 @@ typedef struct tg_client tg_client;
 
 typedef enum {
   TG_OK = 0,
-  TG_AGAIN = 1,          /* nothing to do now */
-  TG_REFUSED = 2,        /* the agent said no; the error says why */
-  TG_DISCONNECTED = 3,   /* the agent is gone; memory stays mapped */
+  TG_AGAIN = 1,        /* nothing to do now */
+  TG_REFUSED = 2,      /* the agent said no; the error says why */
+  TG_DISCONNECTED = 3, /* the agent is gone; memory stays mapped */
   TG_INVALID = 4,
 } tg_code;
 
@@ -35,10 +35,10 @@ typedef struct {
 
 typedef struct {
   const char* socket_path;
-  const char* token;          /* content of the pod's token file */
-  uint32_t device;            /* which of the pod's ranks, from 0 */
-  const char* mesh_endpoint;  /* where other engines reach this one, host:port */
-  const char* frontend;       /* where gateways reach this one, host:port */
+  const char* token;         /* content of the pod's token file */
+  uint32_t device;           /* which of the pod's ranks, from 0 */
+  const char* mesh_endpoint; /* where other engines reach this one, host:port */
+  const char* frontend;      /* where gateways reach this one, host:port */
   int even_shards_only;
   int mixed_layouts;
   uint32_t kv_block_tokens;
@@ -48,26 +48,26 @@ typedef struct {
 typedef struct {
   const char* world;
   const char* member;
-  const char* config_json;    /* the model's config.json */
+  const char* config_json; /* the model's config.json */
   size_t config_json_size;
   uint32_t layers, moe_layers, hidden, moe_inner, experts, top_k;
   uint32_t query_heads, kv_heads, head_dim;
   uint32_t granule_rows, granules;
   uint64_t granule_bytes, expert_tail_bytes;
-  uint32_t dtype;             /* tangram.v1.DType */
+  uint32_t dtype; /* tangram.v1.DType */
   uint32_t banks;
-  void* kv;                   /* KV region, read and write */
+  void* kv; /* KV region, read and write */
   uint64_t kv_bytes;
-  const void* dense;          /* dense region, read only */
+  const void* dense; /* dense region, read only */
   uint64_t dense_bytes;
 } tg_model;
 
 typedef struct {
-  const char* name;           /* as in the checkpoint */
+  const char* name; /* as in the checkpoint */
   uint32_t dtype;
-  uint32_t rank;              /* number of dimensions */
+  uint32_t rank; /* number of dimensions */
   uint64_t shape[4];
-  const void* data;           /* row-major, in the dense region; valid once a layout is in force */
+  const void* data; /* row-major, in the dense region; valid once a layout is in force */
 } tg_tensor;
 
 /* A piece that lies on some rank of the layout. */
@@ -75,7 +75,7 @@ typedef struct {
   uint32_t rank;
   uint32_t granule_start;
   uint32_t granule_count;
-  const void* data;           /* where it lies if rank is mine, else NULL */
+  const void* data; /* where it lies if rank is mine, else NULL */
 } tg_piece;
 
 /* One expert of one layer: `replicas` alternatives; alternative a is
@@ -93,9 +93,9 @@ typedef struct {
 } tg_attention_group;
 
 typedef struct {
-  uint32_t layer;                    /* model layer */
-  int32_t moe_ordinal;               /* -1: no experts in this layer */
-  const tg_expert* experts;          /* [experts], NULL without experts */
+  uint32_t layer;           /* model layer */
+  int32_t moe_ordinal;      /* -1: no experts in this layer */
+  const tg_expert* experts; /* [experts], NULL without experts */
   uint32_t attention_groups;
   const tg_attention_group* attention;
 } tg_layer_map;
@@ -104,19 +104,19 @@ typedef struct {
 typedef struct {
   uint64_t epoch;
   uint8_t hash[32];
-  int32_t rank;                      /* mine; -1: not a member */
+  int32_t rank; /* mine; -1: not a member */
   uint32_t world_size;
-  const char* const* members;        /* [world_size] */
-  const char* const* mesh;           /* [world_size] endpoints of the engines */
-  const char* const* frontends;      /* [world_size] */
-  const tg_layer_map* layers;        /* [model.layers] */
+  const char* const* members;   /* [world_size] */
+  const char* const* mesh;      /* [world_size] endpoints of the engines */
+  const char* const* frontends; /* [world_size] */
+  const tg_layer_map* layers;   /* [model.layers] */
 } tg_maps;
 
 typedef enum {
   TG_EVENT_NONE = 0,
-  TG_EVENT_PREPARE = 1,   /* build the communicator of `target`, then tg_prepared */
-  TG_EVENT_ABORT = 2,     /* the attempt is over; drop what was built for it */
-  TG_EVENT_FLIPPED = 3,   /* flipped by the agents (first layout): tg_maps_current is new */
+  TG_EVENT_PREPARE = 1, /* build the communicator of `target`, then tg_prepared */
+  TG_EVENT_ABORT = 2,   /* the attempt is over; drop what was built for it */
+  TG_EVENT_FLIPPED = 3, /* flipped by the agents (first layout): tg_maps_current is new */
 } tg_event_kind;
 
 typedef struct {
@@ -124,13 +124,13 @@ typedef struct {
   uint64_t attempt;
   uint64_t target_epoch;
   int joining, leaving;
-  const tg_maps* target;  /* PREPARE: piece data pointers are NULL until the flip */
+  const tg_maps* target; /* PREPARE: piece data pointers are NULL until the flip */
 } tg_event;
 
 /* The word of a step: equal words of all members of the epoch are the only way to flip. */
 typedef struct {
-  uint64_t epoch;         /* current epoch, or the target's when armed */
-  uint64_t hash;          /* first 8 bytes of the target hash; 0 when not armed */
+  uint64_t epoch; /* current epoch, or the target's when armed */
+  uint64_t hash;  /* first 8 bytes of the target hash; 0 when not armed */
 } tg_word;
 
 typedef enum { TG_GATE_STAY = 0, TG_GATE_GO = 1 } tg_gate;
@@ -162,7 +162,8 @@ const tg_maps* tg_maps_current(const tg_client* client);
 tg_code tg_poll(tg_client* client, int timeout_ms, tg_event* event, tg_error* error);
 /* The socket, to wait on together with others. */
 int tg_poll_fd(const tg_client* client);
-tg_code tg_prepared(tg_client* client, uint64_t attempt, int ok, const char* message, tg_error* error);
+tg_code tg_prepared(tg_client* client, uint64_t attempt, int ok, const char* message,
+                    tg_error* error);
 
 /* My word for this step; latches if a flip is armed. */
 tg_word tg_gate_word(tg_client* client);

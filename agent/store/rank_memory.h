@@ -1,5 +1,5 @@
-// What the executor needs of one rank's memory. The one implementation for production is
-// StoreMemory (store_memory.h), over agent/store.
+// What the executor needs of one rank's memory. RankStore (rank_store.h) is the one
+// implementation; the tests of the protocol bring a small one of their own.
 #pragma once
 
 #include <atomic>
