@@ -81,7 +81,7 @@ void DataServer::Serve(Connection* connection, std::stop_token stop) {
   for (const auto& piece : grant->pieces) {
     parts.push_back({const_cast<std::byte*>(piece.data()), piece.size()});
   }
-  if (Status status = WriteAll(fd, std::move(parts), stop); !status.ok()) {
+  if (Status status = WriteAll(fd, std::move(parts), stop, grant->lease.get()); !status.ok()) {
     spdlog::warn("data connection of attempt {}: {}", grant->attempt, status.message());
   }
 }

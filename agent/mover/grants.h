@@ -2,15 +2,42 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace tangram::mover {
+
+// While it lasts, memory that was granted stays where it is. Who reads it does so in steps that
+// wait for nobody, each under Use; End comes between two of them.
+class Lease {
+ public:
+  // False, and `step` is not run: the lease has ended.
+  template <typename Step>
+  bool Use(Step&& step) {
+    if (ended_) return false;  // before the lock, so that readers cannot starve End
+    const std::shared_lock lock(mu_);
+    if (ended_) return false;
+    step();
+    return true;
+  }
+  // When it returns, nobody reads any more.
+  void End() {
+    ended_ = true;
+    const std::unique_lock lock(mu_);
+  }
+
+ private:
+  std::shared_mutex mu_;
+  std::atomic<bool> ended_{false};
+};
 
 // Memory that a token opens. Pieces are sent at once, in order; a KV region is read range
 // by range until the connection ends.
@@ -18,7 +45,8 @@ struct Grant {
   std::vector<std::span<const std::byte>> pieces;
   std::span<const std::byte> kv;  // empty: no KV
   uint64_t attempt = 0;
-  const void* owner = nullptr;  // whose memory it is, for Revoke
+  const void* owner = nullptr;   // whose memory it is, for Revoke
+  std::shared_ptr<Lease> lease;  // null: the memory stays for good
 };
 
 // Thread-safe.

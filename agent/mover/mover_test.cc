@@ -1,5 +1,6 @@
 // The bulk connection between agents: what a token opens, and that nothing else does.
 #include <gtest/gtest.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <atomic>
@@ -24,8 +25,14 @@ std::vector<std::byte> Pattern(size_t bytes, unsigned seed) {
 
 class MoverTest : public ::testing::Test {
  protected:
-  void SetUp() override { Start("127.0.0.1:0"); }
-  void TearDown() override { ASSERT_TRUE(fault::Arm("").ok()); }
+  void SetUp() override {
+    spdlog::default_logger();  // before there are threads: TSan does not see into the library
+    Start("127.0.0.1:0");
+  }
+  void TearDown() override {
+    server_.reset();  // it may still send from source_, which is a member and goes first
+    ASSERT_TRUE(fault::Arm("").ok());
+  }
   void Start(const std::string& listen) {
     auto server = DataServer::Start(listen, &grants_);
     ASSERT_TRUE(server.ok()) << server.status().message();

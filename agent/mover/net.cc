@@ -117,13 +117,25 @@ Status ReadAll(int fd, std::span<std::byte> out, std::stop_token stop) {
   return OkStatus();
 }
 
-Status WriteAll(int fd, std::vector<iovec> parts, std::stop_token stop) {
+Status WriteAll(int fd, std::vector<iovec> parts, std::stop_token stop, Lease* lease) {
   size_t at = 0;
   while (at < parts.size()) {
     msghdr message{};
     message.msg_iov = parts.data() + at;
     message.msg_iovlen = std::min(parts.size() - at, kMostParts);
-    ssize_t n = sendmsg(fd, &message, MSG_NOSIGNAL);
+    ssize_t n = -1;
+    int error = 0;
+    // The socket does not block, so neither does whoever wants to end the lease.
+    const auto send = [&] {
+      n = sendmsg(fd, &message, MSG_NOSIGNAL);
+      error = errno;
+    };
+    if (lease == nullptr) {
+      send();
+    } else if (!lease->Use(send)) {
+      return {Code::kUnavailable, "the memory that was granted is no longer there"};
+    }
+    errno = error;
     if (n < 0) {
       if (errno == EAGAIN) {
         TANGRAM_RETURN_IF_ERROR(Wait(fd, POLLOUT, stop));

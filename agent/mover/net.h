@@ -12,6 +12,7 @@
 
 #include "agent/base/status.h"
 #include "agent/base/unique_fd.h"
+#include "agent/mover/grants.h"
 
 namespace tangram::mover {
 
@@ -25,6 +26,7 @@ Result<UniqueFd> Connect(const std::string& address);
 
 // kUnavailable when the peer closes, is silent or the stop comes.
 Status ReadAll(int fd, std::span<std::byte> out, std::stop_token stop);
-Status WriteAll(int fd, std::vector<iovec> parts, std::stop_token stop);
+// `lease`, if there is one, is used around each send; kUnavailable once it has ended.
+Status WriteAll(int fd, std::vector<iovec> parts, std::stop_token stop, Lease* lease = nullptr);
 
 }  // namespace tangram::mover

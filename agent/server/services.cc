@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
-#include <thread>
+#include <algorithm>
 
 #include "agent/server/refusal.h"
 
@@ -11,6 +11,7 @@ namespace tangram {
 namespace {
 
 constexpr auto kWatchPeriod = std::chrono::milliseconds(100);  // of all but phases
+constexpr auto kStepLook = std::chrono::milliseconds(5);
 
 grpc::StatusCode GrpcCodeOf(Code code) {
   switch (code) {
@@ -40,6 +41,14 @@ grpc::Status ToGrpc(grpc::ServerContext* context, Executor* executor, const char
   context->AddTrailingMetadata(kRefusalKey,
                                ToRefusal(status, executor->Current()).SerializeAsString());
   return {GrpcCodeOf(status.code()), status.message()};
+}
+
+// Whether a rank has flipped and not yet done a whole step.
+bool AwaitsStep(const v1::StatusResponse& status) {
+  return std::any_of(status.ranks().begin(), status.ranks().end(), [](const v1::RankStatus& rank) {
+    return rank.transition().phase() == v1::PHASE_FLIPPED &&
+           rank.transition().steps_since_flip() == 0;
+  });
 }
 
 std::string PhasesOf(const v1::StatusResponse& status) {
@@ -155,7 +164,8 @@ grpc::Status AgentService::Watch(grpc::ServerContext* context, const v1::WatchRe
         sent_at = now;
       }
     }
-    executor_->WaitChange(&seen, kWatchPeriod);
+    // Steps are counted in shared memory, where nothing can wake us.
+    executor_->WaitChange(&seen, AwaitsStep(response.status()) ? kStepLook : kWatchPeriod);
   }
   return grpc::Status::OK;
 }

@@ -169,9 +169,11 @@ Status RankStore::Prepare(uint64_t attempt, const v1::Layout& target, int32_t ra
 }
 
 void RankStore::ReleaseLocked(const std::vector<PlacedPiece>& places, bool dense) {
-  // A sibling may be copying out of these pages; a peer's connection that still reads them
-  // gets an error from the kernel, and its hashes would not match anyway.
+  // A sibling may be copying out of these pages, a peer's connection may be sending them: the
+  // first is waited for, the second ends (it waits for nobody while it holds the lease).
   options_.grants->Revoke(this);
+  lease_->End();
+  lease_ = std::make_shared<mover::Lease>();
   const std::unique_lock whole(reading_);
   banks_->Release(places);
   if (dense && dense_backed_) {
@@ -215,27 +217,36 @@ Status RankStore::Commit() {
 }
 
 void RankStore::Abort() {
-  const std::scoped_lock lock(mu_);
-  if (!attempt_ || attempt_->committed) return;
-  std::vector<PlacedPiece> places;
-  for (const Piece& piece : attempt_->incoming) places.push_back(piece.place);
-  ReleaseLocked(places, !attempt_->dense_source.empty());
-  attempt_.reset();
-  const std::scoped_lock kv_lock(kv_mu_);
-  readers_.Close();
+  {
+    const std::scoped_lock lock(mu_);
+    if (!attempt_ || attempt_->committed) return;
+    std::vector<PlacedPiece> places;
+    for (const Piece& piece : attempt_->incoming) places.push_back(piece.place);
+    ReleaseLocked(places, !attempt_->dense_source.empty());
+    attempt_.reset();
+  }
+  CloseReaders();
 }
 
 Status RankStore::Retire() {
-  const std::scoped_lock lock(mu_);
-  if (!attempt_ || !attempt_->committed) return {Code::kWrongPhase, "nothing to retire"};
-  std::vector<PlacedPiece> places;
-  for (const Piece& piece : old_) places.push_back(piece.place);
-  ReleaseLocked(places, attempt_->rank < 0);
-  old_.clear();
-  attempt_.reset();
-  const std::scoped_lock kv_lock(kv_mu_);
-  readers_.Close();
+  {
+    const std::scoped_lock lock(mu_);
+    if (!attempt_ || !attempt_->committed) return {Code::kWrongPhase, "nothing to retire"};
+    std::vector<PlacedPiece> places;
+    for (const Piece& piece : old_) places.push_back(piece.place);
+    ReleaseLocked(places, attempt_->rank < 0);
+    old_.clear();
+    attempt_.reset();
+  }
+  CloseReaders();
   return OkStatus();
+}
+
+// Never under mu_: who holds kv_mu_ may be waiting for another rank's mu_ (its OpenPull), and
+// that rank may be closing its own readers.
+void RankStore::CloseReaders() {
+  const std::scoped_lock lock(kv_mu_);
+  readers_.Close();
 }
 
 std::vector<v1::Mapping> RankStore::ToProto(const std::vector<memory::BackedRange>& ranges) const {
@@ -316,6 +327,7 @@ Result<v1::OpenPullResponse> RankStore::OpenPull(const v1::OpenPullRequest& requ
   mover::Grant grant;
   grant.attempt = request.header().attempt();
   grant.owner = this;
+  grant.lease = lease_;
   for (int i = 0; i < n; ++i) {
     const Run run{wanted.granule_start(i), wanted.granule_count(i)};
     const Piece* piece = FindLocked(wanted.layer(i), wanted.expert(i), run);

@@ -87,6 +87,7 @@ class RankStore final : public RankMemory {
   Piece* IncomingLocked(uint32_t layer, uint32_t expert);
   std::vector<v1::Mapping> ToProto(const std::vector<memory::BackedRange>& ranges) const;
   void ReleaseLocked(const std::vector<layout::PlacedPiece>& places, bool dense);
+  void CloseReaders();
 
   // Parts of Stage; stage.cc.
   Status CopyHeld(StageProgress* progress, std::stop_token stop);
@@ -123,7 +124,9 @@ class RankStore final : public RankMemory {
   std::vector<uint64_t> dense_hashes_;
   bool dense_backed_ = false;
   std::optional<Attempt> attempt_;
-  std::mutex kv_mu_;  // readers_
+  // Of what OpenPull granted; ends, and a new one begins, before pages go.
+  std::shared_ptr<mover::Lease> lease_ = std::make_shared<mover::Lease>();
+  std::mutex kv_mu_;  // readers_; never taken under mu_
   mover::KvReaders readers_;
 };
 

@@ -22,25 +22,28 @@ type process struct {
 	err              error // after ended
 }
 
-// start runs a child that dies with this process.
-func start(dir, name, binary string, args ...string) (*process, error) {
+// start runs a child that dies with this process. env is added to this process's.
+func start(dir, name string, env []string, binary string, args ...string) (*process, error) {
 	p := &process{name: name, log: filepath.Join(dir, name+".log"), ready: filepath.Join(dir, name+".ready"), ended: make(chan struct{})}
 	if err := os.Remove(p.ready); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = log.Close() }()
 	p.cmd = exec.Command(binary, args...)
+	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	go func() {
-		p.err = p.cmd.Wait()
+		if p.err = p.cmd.Wait(); p.err == nil {
+			p.err = errors.New("exit code 0")
+		}
 		close(p.ended)
 	}()
 	return p, nil
@@ -57,7 +60,7 @@ func (p *process) waitReady(ctx context.Context, into any) error {
 		}
 		select {
 		case <-p.ended:
-			return fmt.Errorf("%s ended before it was ready (%v); the end of %s:\n%s", p.name, p.err, p.log, tail(p.log, 20))
+			return fmt.Errorf("%s ended before it was ready (%w); the end of %s:\n%s", p.name, p.err, p.log, tail(p.log, 20))
 		case <-ctx.Done():
 			return fmt.Errorf("%s is not ready: %w; the end of %s:\n%s", p.name, ctx.Err(), p.log, tail(p.log, 20))
 		case <-time.After(20 * time.Millisecond):

@@ -23,7 +23,8 @@ type Options struct {
 	KV         uint64
 	SpareBanks int
 	Granule    int
-	MaxTokens  int // of a request, prompt and answer
+	MaxTokens  int            // of a request, prompt and answer
+	Faults     map[int]string // TANGRAM_FAULTS of the agents of these pods
 }
 
 // World of running processes.
@@ -95,7 +96,7 @@ func Start(ctx context.Context, o Options) (w *World, err error) {
 			w = nil
 		}
 	}()
-	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
+	if err := os.MkdirAll(o.Dir, 0o750); err != nil {
 		return w, err
 	}
 	// The path of a UNIX socket is short.
@@ -106,9 +107,8 @@ func Start(ctx context.Context, o Options) (w *World, err error) {
 	for i := range o.Pods {
 		roles = append(roles, fmt.Sprintf("agent/p%d", i), fmt.Sprintf("engine/p%d", i))
 	}
-	args := append([]string{"certificates", "--dir", w.certs, "--world", o.World}, roles...)
-	if out, err := exec.CommandContext(ctx, o.tool("tangram-driver"), args...).CombinedOutput(); err != nil {
-		return w, fmt.Errorf("certificates: %w: %s", err, out)
+	if err := w.Certificates(ctx, w.certs, roles...); err != nil {
+		return w, err
 	}
 	if err := w.startPods(ctx); err != nil {
 		return w, err
@@ -168,6 +168,19 @@ func (w *World) startPods(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// Certificates writes certificates of this world's name for roles into dir, by the
+// authority that is there, or by a new one.
+func (w *World) Certificates(ctx context.Context, dir string, roles ...string) error {
+	args := append([]string{"certificates", "--dir", dir, "--world", w.o.World}, roles...)
+	if out, err := exec.CommandContext(ctx, w.o.tool("tangram-driver"), args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("certificates: %w: %s", err, out)
+	}
+	return nil
+}
+
+// CertificateDir holds ca.crt and, by role, NAME.crt and NAME.key ("agent-p0.crt").
+func (w *World) CertificateDir() string { return w.certs }
+
 func (w *World) cert(name string) map[string]string {
 	return map[string]string{"ca": filepath.Join(w.certs, "ca.crt"), "cert": filepath.Join(w.certs, name+".crt"), "key": filepath.Join(w.certs, name+".key")}
 }
@@ -187,19 +200,23 @@ func (w *World) startAgent(i, ranks int) (*process, error) {
 		return nil, err
 	}
 	file := filepath.Join(w.o.Dir, name+".yaml")
-	if err := os.WriteFile(file, wire, 0o644); err != nil {
+	if err := os.WriteFile(file, wire, 0o600); err != nil {
 		return nil, err
 	}
-	return start(w.o.Dir, name, w.o.cxx("agent/server/tangram-agent"), "--config", file)
+	var env []string
+	if faults := w.o.Faults[i]; faults != "" {
+		env = []string{"TANGRAM_FAULTS=" + faults}
+	}
+	return start(w.o.Dir, name, env, w.o.cxx("agent/server/tangram-agent"), "--config", file)
 }
 
 func (w *World) startEngine(pod, device int) (*process, error) {
 	name := fmt.Sprintf("engine-p%d-%d", pod, device)
 	tls := w.cert(fmt.Sprintf("engine-p%d", pod))
-	return start(w.o.Dir, name, w.o.cxx("e2e/engine/tangram-engine"),
+	return start(w.o.Dir, name, nil, w.o.cxx("e2e/engine/tangram-engine"),
 		"--agent-socket", filepath.Join(w.socketDir, fmt.Sprintf("p%d.sock", pod)), "--token-file", filepath.Join(w.o.Dir, fmt.Sprintf("p%d.token", pod)),
 		"--device", fmt.Sprint(device), "--mesh-listen", "127.0.0.1:0", "--serve-listen", "127.0.0.1:0", "--advertise", "127.0.0.1",
-		"--tls-ca", tls["ca"], "--tls-cert", tls["cert"], "--tls-key", tls["key"], "--max-model-len", fmt.Sprint(w.o.MaxTokens),
+		"--tls-ca", tls["ca"], "--tls-cert", tls["cert"], "--tls-key", tls["key"], "--max-batch-tokens", "24", "--max-model-len", fmt.Sprint(w.o.MaxTokens),
 		"--ready-file", filepath.Join(w.o.Dir, name+".ready"))
 }
 
@@ -209,7 +226,7 @@ func (w *World) writeWorldFile() error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(w.file, wire, 0o644)
+	return os.WriteFile(w.file, wire, 0o600)
 }
 
 func (w *World) startGateway(ctx context.Context) error {
@@ -219,7 +236,7 @@ func (w *World) startGateway(ctx context.Context) error {
 	for _, f := range w.frontends {
 		args = append(args, "--seed", f)
 	}
-	gateway, err := start(w.o.Dir, "gateway", w.o.tool("tangram-gateway"), args...)
+	gateway, err := start(w.o.Dir, "gateway", nil, w.o.tool("tangram-gateway"), args...)
 	if err != nil {
 		return err
 	}

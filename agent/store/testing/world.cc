@@ -1,6 +1,7 @@
 #include "agent/store/testing/world.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -73,6 +74,9 @@ std::string EngineView::Read(int fd, uint32_t bank, uint64_t offset, uint64_t by
 }
 
 World::World(const Options& options) : random(options.seed), options_(options) {
+  // Made before there are threads: the library that makes it is not instrumented, so TSan does
+  // not see that its first users wait for each other.
+  spdlog::default_logger();
   loader::testing::WriteCheckpoint(dir.path(), options.shape,
                                    loader::testing::MakeTensors(options.shape, options.seed), 2);
   auto opened = loader::Checkpoint::Open(dir.path(), options.granule_rows, 4096);

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -29,6 +30,7 @@ type options struct {
 	span       time.Duration // of one round of the trace
 	pause      time.Duration // before and between transitions
 	atOnce     int
+	rounds     int // of all transitions; the bench takes medians
 }
 
 var errPromise = errors.New("a promise was broken")
@@ -59,8 +61,12 @@ func run(ctx context.Context, o options) error {
 	if o.ranks < 1 {
 		return fmt.Errorf("--ranks %d: at least 1", o.ranks)
 	}
-	if o.bench && os.Getenv("QUICK") == "1" {
-		o.pause = time.Second
+	o.rounds = 1
+	if o.bench {
+		o.rounds, o.pause = 7, time.Second
+		if os.Getenv("QUICK") == "1" {
+			o.rounds = 3
+		}
 	}
 	trace, err := load.NewTrace(o.seed, o.span)
 	if err != nil {
@@ -97,15 +103,16 @@ func run(ctx context.Context, o options) error {
 type step struct {
 	name, mode string
 	ranks      int
+	resize     bool
 }
 
 func steps(ranks int) []step {
 	more := ranks + 2
 	return []step{
-		{fmt.Sprintf("%d -> %d ranks", ranks, more), "Expert", more},
-		{"Expert -> Tensor", "Tensor", more},
-		{"Tensor -> Expert", "Expert", more},
-		{fmt.Sprintf("%d -> %d ranks", more, ranks), "Expert", ranks},
+		{fmt.Sprintf("%d -> %d ranks", ranks, more), "Expert", more, true},
+		{"Expert -> Tensor", "Tensor", more, false},
+		{"Tensor -> Expert", "Expert", more, false},
+		{fmt.Sprintf("%d -> %d ranks", more, ranks), "Expert", ranks, true},
 	}
 }
 
@@ -138,7 +145,7 @@ func underLoad(ctx context.Context, o options, trace *load.Trace, r *report) ([]
 	stop, played := make(chan struct{}), make(chan []*load.Result, 1)
 	go func() { played <- client(w).Play(ctx, trace, o.atOnce, stop) }()
 	var failed error
-	for _, s := range steps(o.ranks) {
+	for _, s := range slices.Repeat(steps(o.ranks), o.rounds) {
 		if failed = sleep(ctx, o.pause); failed != nil {
 			break
 		}
@@ -152,7 +159,7 @@ func underLoad(ctx context.Context, o options, trace *load.Trace, r *report) ([]
 			break
 		}
 		line.end(record)
-		r.Transitions = append(r.Transitions, &transition{Name: s.name, Resize: s.ranks != o.ranks+2 || len(r.Transitions) == 0, Record: record})
+		r.Transitions = append(r.Transitions, &transition{Name: s.name, Resize: s.resize, Record: record})
 	}
 	if failed == nil {
 		failed = sleep(ctx, o.pause)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -22,6 +23,8 @@ type transition struct {
 	Silent     float64         `json:"silent_seconds"`
 	Copy       float64         `json:"copy_seconds"`
 	Ratio      float64         `json:"ratio"`
+	// Silences that add up to Silent: seconds after the start of the transition, and length.
+	Silences [][2]float64 `json:"silences"`
 }
 
 type report struct {
@@ -34,6 +37,7 @@ type report struct {
 	Compared    bool          `json:"compared"`
 	LongestGap  float64       `json:"longest_gap_seconds"`
 	Step        float64       `json:"step_seconds"`
+	Ordinary    float64       `json:"ordinary_gap_seconds"`
 	Transitions []*transition `json:"transitions"`
 	Broken      []string      `json:"promises_broken"`
 }
@@ -65,8 +69,9 @@ func (r *report) judge(results, reference []*load.Result, compare bool) error {
 	}
 	slices.SortFunc(times, time.Time.Compare)
 	r.Step = r.medianStep(results)
+	r.Ordinary = max(2*r.Step, r.ordinaryGap(results, times))
 	for _, t := range r.Transitions {
-		t.measure(results, times, r.Step)
+		t.measure(results, times, r.Step, r.Ordinary)
 		if got, bound := t.Record.ExpertBytes, t.Record.ExpertBoundBytes; t.Resize && got != bound {
 			r.Broken = append(r.Broken, fmt.Sprintf("%s moved %d expert bytes, the bound is %d", t.Name, got, bound))
 		}
@@ -107,7 +112,26 @@ func (r *report) medianStep(results []*load.Result) float64 {
 	return gaps[len(gaps)/2]
 }
 
-func (t *transition) measure(results []*load.Result, times []time.Time, step float64) {
+// ordinaryGap is what 99 of 100 gaps between consecutive tokens of the whole world stay
+// below while somebody waits and no transition runs: steps that prefill are longer than
+// those that only decode, with or without us.
+func (r *report) ordinaryGap(results []*load.Result, times []time.Time) float64 {
+	var gaps []float64
+	for i := 1; i < len(times); i++ {
+		from, to := times[i-1], times[i]
+		// Tokens of one step come together; only gaps between steps count.
+		if gap := to.Sub(from).Seconds(); gap > r.Step/4 && !r.inTransition(from) && !r.inTransition(to) && someoneWaits(results, from, to) {
+			gaps = append(gaps, gap)
+		}
+	}
+	if len(gaps) == 0 {
+		return 0
+	}
+	slices.Sort(gaps)
+	return gaps[len(gaps)*99/100]
+}
+
+func (t *transition) measure(results []*load.Result, times []time.Time, step, ordinary float64) {
 	overlaps := func(a, b time.Time) bool { return b.After(t.Record.Started) && a.Before(t.Record.Ended) }
 	for _, result := range results {
 		for i := 1; i < len(result.Tokens); i++ {
@@ -118,8 +142,9 @@ func (t *transition) measure(results []*load.Result, times []time.Time, step flo
 	}
 	for i := 1; i < len(times); i++ {
 		from, to := times[i-1], times[i]
-		if gap := to.Sub(from).Seconds(); overlaps(from, to) && gap > 2*step && someoneWaits(results, from, to) {
+		if gap := to.Sub(from).Seconds(); overlaps(from, to) && gap > ordinary && someoneWaits(results, from, to) {
 			t.Silent += gap - step
+			t.Silences = append(t.Silences, [2]float64{from.Sub(t.Record.Started).Seconds(), gap})
 		}
 	}
 	b := t.Record.Bytes
@@ -172,21 +197,36 @@ func (r *report) printTable(out io.Writer) {
 
 const ratioGoal = 3
 
+// printBench: a line per transition, and the sum over the rounds: of each transition the
+// median ratio, of these the worst.
 func (r *report) printBench(out io.Writer) error {
 	encoder := json.NewEncoder(out)
-	worst, ceiling, ratio := 0.0, 0.0, 0.0
-	metrics := map[string]any{"lost": r.Lost, "longest_gap_seconds": r.LongestGap, "step_seconds": r.Step, "requests": r.Requests}
+	var names []string
+	byName := map[string][]*transition{}
 	for _, t := range r.Transitions {
 		if err := encoder.Encode(t); err != nil {
 			return err
 		}
-		metrics[t.Name] = t.Ratio
-		if t.Ratio >= ratio {
-			worst, ceiling, ratio = t.Silent, t.Copy+2*r.Step, t.Ratio
+		if byName[t.Name] == nil {
+			names = append(names, t.Name)
+		}
+		byName[t.Name] = append(byName[t.Name], t)
+	}
+	metrics := map[string]any{"lost": r.Lost, "longest_gap_seconds": r.LongestGap, "step_seconds": r.Step,
+		"ordinary_gap_seconds": r.Ordinary, "requests": r.Requests, "tokens": r.Tokens}
+	var worst *transition
+	for _, name := range names {
+		rounds := byName[name]
+		slices.SortFunc(rounds, func(a, b *transition) int { return cmp.Compare(a.Ratio, b.Ratio) })
+		median := rounds[len(rounds)/2]
+		metrics[name] = median.Ratio
+		metrics["rounds"] = len(rounds)
+		if worst == nil || median.Ratio >= worst.Ratio {
+			worst = median
 		}
 	}
-	metrics["worst_silent_seconds"] = worst
-	return encoder.Encode(map[string]any{"bench": "transition", "value": ratio, "unit": "silent time / (copy + 2 steps)", "ceiling": ceiling,
-		"ratio": ratio, "goal": ratioGoal, "pass": ratio <= ratioGoal && r.Lost == 0 && r.Tokens > 0, "metrics": metrics,
+	return encoder.Encode(map[string]any{"bench": "transition", "value": worst.Silent, "unit": "s without a token, worst transition",
+		"ceiling": worst.Copy + 2*r.Step, "ratio": worst.Ratio, "goal": ratioGoal,
+		"pass": worst.Ratio <= ratioGoal && r.Lost == 0 && r.Tokens > 0, "metrics": metrics,
 		"env": map[string]any{"cpus": runtime.NumCPU(), "go": runtime.Version(), "ranks": r.Ranks, "seed": r.Seed}})
 }

@@ -130,7 +130,7 @@ func (p *printer) event(e driver.Event) {
 	}
 	if now := fmt.Sprint(e.Flip, e.Phase); now != p.last {
 		p.last = now
-		fmt.Fprintf(p.out, "flip %d/%d %-6s epoch %d: %s\n", e.Flip, e.Flips, e.Kind, e.Epoch, e.Phase)
+		_, _ = fmt.Fprintf(p.out, "flip %d/%d %-6s epoch %d: %s\n", e.Flip, e.Flips, e.Kind, e.Epoch, e.Phase)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -18,19 +19,34 @@ import (
 // usageError is an error of the caller.
 type usageError struct{ error }
 
-func main() {
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// run gives the exit code.
+func run(args []string, out, errs io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	root := &cobra.Command{Use: "tangram-driver", Short: "takes a world of agents to a wanted shape",
 		SilenceErrors: true, SilenceUsage: true}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetArgs(args)
+	root.SetOut(out)
+	root.SetErr(errs)
 	root.AddCommand(applyCommand(), statusCommand(), certificatesCommand())
-	if err := root.ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "tangram-driver:", err)
-		var usage usageError
-		if errors.As(err, &usage) {
-			os.Exit(2)
+	begun := false
+	for _, c := range root.Commands() {
+		do := c.RunE
+		c.RunE = func(c *cobra.Command, args []string) error {
+			begun = true
+			return do(c, args)
 		}
-		os.Exit(1)
 	}
+	if err := root.ExecuteContext(ctx); err != nil {
+		_, _ = fmt.Fprintln(errs, "tangram-driver:", err)
+		var usage usageError
+		if errors.As(err, &usage) || !begun { // what cobra refuses by itself: a missing flag, an unknown command
+			return 2
+		}
+		return 1
+	}
+	return 0
 }

@@ -32,7 +32,7 @@ func statusCommand() *cobra.Command {
 			var failures []error
 			table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 4, 2, ' ', 0)
 			if !asJSON {
-				fmt.Fprintln(table, "AGENT\tMEMBER\tRANK\tEPOCH\tPHASE\tATTEMPT\tBYTES\tMEMORY\tENGINE\tSTEPS\tERROR")
+				_, _ = fmt.Fprintln(table, "AGENT\tMEMBER\tRANK\tEPOCH\tPHASE\tATTEMPT\tBYTES\tMEMORY\tENGINE\tSTEPS\tERROR")
 			}
 			for _, agent := range d.Agents {
 				s, err := agent.Status(cmd.Context(), w.World)
@@ -64,6 +64,7 @@ func statusCommand() *cobra.Command {
 	return c
 }
 
+// row goes into the table; what went wrong while writing comes with its Flush.
 func row(table *tabwriter.Writer, s *tangramv1.StatusResponse, r *tangramv1.RankStatus) {
 	rank, engine, t := "-", "none", r.GetTransition()
 	if r.InWorld {
@@ -72,7 +73,7 @@ func row(table *tabwriter.Writer, s *tangramv1.StatusResponse, r *tangramv1.Rank
 	if r.Engine.GetAttached() {
 		engine = fmt.Sprintf("%d running, %d waiting", r.Engine.Running, r.Engine.Waiting)
 	}
-	fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\t%d\t%d/%d\t%d of %d free\t%s\t%d\t%s\n", s.GetAddress().GetAgent(), r.GetMember().GetId(), rank, s.Epoch,
+	_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\t%d\t%d/%d\t%d of %d free\t%s\t%d\t%s\n", s.GetAddress().GetAgent(), r.GetMember().GetId(), rank, s.Epoch,
 		t.GetPhase(), t.GetAttempt(), t.GetBytesDone(), t.GetBytesTotal(), r.MemoryFree, r.MemoryBytes, engine, r.Engine.GetSteps(), t.GetError())
 }
 

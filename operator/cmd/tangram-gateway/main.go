@@ -31,7 +31,10 @@ type flags struct {
 	lostAfter                                       time.Duration
 }
 
-func main() {
+func main() { os.Exit(run()) }
+
+// run gives the exit code.
+func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	var f flags
@@ -56,8 +59,9 @@ func main() {
 	}
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "tangram-gateway:", err)
-		os.Exit(1)
+		return 1
 	}
+	return 0
 }
 
 func serve(ctx context.Context, f flags) error {

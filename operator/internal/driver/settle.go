@@ -27,14 +27,14 @@ func (d *Driver) settle(ctx context.Context, record *Record) (*truth, error) {
 		}
 		record.Retries++
 		d.Log.Warn("an earlier attempt is under way: ending it", "attempt", left.attempt, "flipped", left.anyFlipped)
-		if err := d.end(ctx, truth, left); err != nil {
+		if err := d.end(ctx, left); err != nil {
 			return nil, fmt.Errorf("end the earlier attempt %d: %w", left.attempt, err)
 		}
 	}
 	return nil, fmt.Errorf("agents still are in an attempt after ending 8 of them; is another driver at work?")
 }
 
-func (d *Driver) end(ctx context.Context, t *truth, left *leftover) error {
+func (d *Driver) end(ctx context.Context, left *leftover) error {
 	header := &tangramv1.Header{World: d.World, Epoch: left.targetEpoch - 1, Attempt: left.attempt}
 	if !left.anyFlipped {
 		flipped, err := d.abortAll(ctx, left.agents, header, "a new driver found the attempt unfinished")

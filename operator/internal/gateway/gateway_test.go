@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +15,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
 
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
@@ -25,20 +29,36 @@ type engine struct {
 	world    *tangramv1.World
 	on       func(s *tangramv1.Submit, send func(*tangramv1.ServeReply))
 	canceled chan string
+	silent   bool // tells of no world
+	hangsUp  bool // after each submit; the next session tells "ab" of it
+	kept     atomic.Pointer[tangramv1.Submit]
+	identity credentials.TransportCredentials // nil: plain
+	server   *grpc.Server
 }
 
 func (e *engine) Session(stream tangramv1.Serve_SessionServer) error {
+	send := func(r *tangramv1.ServeReply) { _ = stream.Send(r) }
 	for {
 		m, err := stream.Recv()
 		if err != nil {
 			return err
 		}
-		send := func(r *tangramv1.ServeReply) { _ = stream.Send(r) }
 		switch b := m.Body.(type) {
 		case *tangramv1.ServeRequest_Hello:
+			if e.silent {
+				continue
+			}
 			send(&tangramv1.ServeReply{Body: &tangramv1.ServeReply_World{World: e.world}})
+			if kept := e.kept.Swap(nil); kept != nil {
+				send(token(kept, 0, 'a', 0))
+				send(token(kept, 1, 'b', tangramv1.Finish_FINISH_LENGTH))
+			}
 		case *tangramv1.ServeRequest_Submit:
 			e.on(b.Submit, send)
+			if e.hangsUp {
+				e.kept.Store(b.Submit)
+				return status.Error(codes.Unavailable, "the connection broke")
+			}
 		case *tangramv1.ServeRequest_Cancel:
 			e.canceled <- b.Cancel.Request
 		}
@@ -59,42 +79,56 @@ func refuse(code tangramv1.Refused_Code) func(*tangramv1.Submit, func(*tangramv1
 // serve puts a gateway before engines, which all know each other.
 func serve(t *testing.T, engines ...*engine) (*httptest.Server, *Metrics) {
 	t.Helper()
+	server, metrics, pool := open(t, Options{}, engines...)
+	require.Eventually(t, func() bool { return sessionsUp(pool) == len(engines) }, 5*time.Second, time.Millisecond)
+	return server, metrics
+}
+
+func sessionsUp(p *Pool) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	up := 0
+	for _, s := range p.sessions {
+		if s.send != nil {
+			up++
+		}
+	}
+	return up
+}
+
+// open is serve with options of the pool, and does not wait for sessions.
+func open(t *testing.T, o Options, engines ...*engine) (*httptest.Server, *Metrics, *Pool) {
+	t.Helper()
 	world := &tangramv1.World{World: "w", Epoch: 1, MaxTokens: 64, Vocabulary: 256}
 	for i, e := range engines {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
 		e.world, e.address, e.canceled = world, l.Addr().String(), make(chan string, 4)
 		world.Members = append(world.Members, &tangramv1.WorldMember{Rank: uint32(i), Frontend: e.address, Accepts: true})
-		server := grpc.NewServer()
-		tangramv1.RegisterServeServer(server, e)
-		go func() { _ = server.Serve(l) }()
-		t.Cleanup(server.Stop)
+		if e.identity == nil {
+			e.identity = plaintext()
+		}
+		e.server = grpc.NewServer(grpc.Creds(e.identity))
+		tangramv1.RegisterServeServer(e.server, e)
+		go func() { _ = e.server.Serve(l) }()
+		t.Cleanup(e.server.Stop)
+		o.Seeds = []string{engines[0].address} // the others are learned
 	}
 	registry := prometheus.NewRegistry()
 	metrics := NewMetrics(registry)
-	pool := NewPool(Options{World: "w", Gateway: "g", Seeds: []string{engines[0].address}, Log: slog.New(slog.DiscardHandler), Metrics: metrics})
+	o.World, o.Gateway, o.Log, o.Metrics = "w", "g", slog.New(slog.DiscardHandler), metrics
+	pool := NewPool(o)
 	t.Cleanup(pool.Close)
-	require.Eventually(t, func() bool {
-		pool.mu.Lock()
-		defer pool.mu.Unlock()
-		up := 0
-		for _, s := range pool.sessions {
-			if s.send != nil {
-				up++
-			}
-		}
-		return up == len(engines)
-	}, 5*time.Second, time.Millisecond)
 	server := httptest.NewServer((&Server{Pool: pool, Model: "w", Gatherer: registry}).Handler())
 	t.Cleanup(server.Close)
-	return server, metrics
+	return server, metrics, pool
 }
 
 func post(t *testing.T, s *httptest.Server, body string) (int, http.Header, string) {
 	t.Helper()
 	reply, err := http.Post(s.URL+"/v1/completions", "application/json", strings.NewReader(body))
 	require.NoError(t, err)
-	defer reply.Body.Close()
+	defer func() { require.NoError(t, reply.Body.Close()) }()
 	text, err := io.ReadAll(reply.Body)
 	require.NoError(t, err)
 	return reply.StatusCode, reply.Header, string(text)

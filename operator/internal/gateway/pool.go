@@ -217,7 +217,7 @@ func (p *Pool) broken(s *session, cause error) {
 	for _, r := range p.requests {
 		if r.owner == s.frontend && !r.done {
 			p.o.Metrics.lost.Inc()
-			r.end(fmt.Errorf("%w: the session to %s broke: %v", ErrLost, s.frontend, cause))
+			r.end(fmt.Errorf("%w: the session to %s broke: %w", ErrLost, s.frontend, cause))
 		}
 	}
 }

@@ -61,5 +61,5 @@ func verifyRole(s tls.ConnectionState, world, role string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("pki: the other side is %v, want %s...", s.PeerCertificates[0].URIs, want)
+	return fmt.Errorf("pki: the other side is %v, want one that begins with %s", s.PeerCertificates[0].URIs, want)
 }

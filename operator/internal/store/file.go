@@ -16,7 +16,7 @@ type File struct{ path string }
 
 // OpenFile makes the folder if need be; the file comes with the first write.
 func OpenFile(path string) (*File, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
 	return &File{path: path}, nil
@@ -45,11 +45,11 @@ func (f *File) Get(_ context.Context, key string) (Record, error) {
 
 // CompareAndSwap implements Store.
 func (f *File) CompareAndSwap(ctx context.Context, key string, version uint64, value json.RawMessage) (uint64, error) {
-	lock, err := os.OpenFile(f.path+".lock", os.O_CREATE|os.O_RDWR, 0o644)
+	lock, err := os.OpenFile(f.path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return 0, fmt.Errorf("store: %w", err)
 	}
-	defer lock.Close() // releases the lock
+	defer func() { _ = lock.Close() }() // releases the lock; nothing was written to it
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return 0, fmt.Errorf("store: lock %s: %w", lock.Name(), err)
 	}
@@ -76,7 +76,7 @@ func (f *File) CompareAndSwap(ctx context.Context, key string, version uint64, v
 
 // replace writes beside the file, makes that durable, and only then gives it the name.
 func replace(path string, content []byte) error {
-	part, err := os.OpenFile(path+".part", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o644)
+	part, err := os.OpenFile(path+".part", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
@@ -97,6 +97,6 @@ func replace(path string, content []byte) error {
 	if err != nil {
 		return err
 	}
-	defer dir.Close()
-	return dir.Sync() // the name, too
+	defer func() { _ = dir.Close() }() // only read
+	return dir.Sync()                  // the name, too
 }

@@ -124,7 +124,7 @@ func TestGoldenFileIsWhatTheRulesGive(t *testing.T) {
 	got, err := json.MarshalIndent(makeGolden(t), "", " ")
 	require.NoError(t, err)
 	if *update {
-		require.NoError(t, os.WriteFile(goldenFile, append(got, '\n'), 0o644))
+		require.NoError(t, os.WriteFile(goldenFile, append(got, '\n'), 0o600))
 	}
 	want, err := os.ReadFile(goldenFile)
 	require.NoError(t, err)

@@ -1,0 +1,101 @@
+package load
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func gateway(t *testing.T, answer http.HandlerFunc) *Client {
+	t.Helper()
+	s := httptest.NewServer(answer)
+	t.Cleanup(s.Close)
+	return &Client{URL: s.URL, Model: "m", HTTP: s.Client()}
+}
+
+const (
+	tokenLine  = `data: {"choices":[{"finish_reason":null,"token_ids":[7],"tangram":[{"logit_hash":"aa"}]}]}` + "\n\n"
+	finishLine = `data: {"choices":[{"finish_reason":"length","token_ids":[8],"tangram":[{"logit_hash":"bb"}]}]}` + "\n\n"
+	doneLine   = "data: [DONE]\n\n"
+)
+
+func TestStreamIsRead(t *testing.T) {
+	var calls atomic.Int64
+	var body map[string]any
+	c := gateway(t, func(w http.ResponseWriter, r *http.Request) {
+		if calls.Add(1) == 1 {
+			http.Error(w, "later", http.StatusServiceUnavailable)
+			return
+		}
+		_ = json.NewDecoder(r.Body).Decode(&body)
+		_, _ = fmt.Fprint(w, tokenLine, finishLine, doneLine)
+	})
+	r := c.Do(t.Context(), Request{Prompt: []uint32{1, 2}, MaxTokens: 2, TopP: 1, Seed: 9})
+	require.NoError(t, r.Err)
+	require.EqualValues(t, 2, calls.Load(), "503 must be tried again")
+	require.Equal(t, "length", r.Finish)
+	require.Len(t, r.Tokens, 2)
+	require.Equal(t, []any{uint32(7), "aa", uint32(8), "bb"}, []any{r.Tokens[0].ID, r.Tokens[0].Hash, r.Tokens[1].ID, r.Tokens[1].Hash})
+	require.Equal(t, true, body["return_logit_hash"])
+	require.Equal(t, []any{1.0, 2.0}, body["prompt"])
+}
+
+// Whatever is not a whole answer counts as lost.
+func TestBrokenStreams(t *testing.T) {
+	for want, text := range map[string]string{
+		"the stream broke off":           tokenLine,
+		"without a finish reason":        tokenLine + doneLine,
+		"gone":                           tokenLine + `data: {"error":{"message":"gone"}}` + "\n\n",
+		"1 tokens and 0 hashes":          `data: {"choices":[{"token_ids":[7]}]}` + "\n\n",
+		"invalid character":              "data: {\n\n",
+		"HTTP 400: no":                   "",
+		"HTTP 500: the request was lost": "",
+	} {
+		t.Run(want, func(t *testing.T) {
+			c := gateway(t, func(w http.ResponseWriter, _ *http.Request) {
+				switch want {
+				case "HTTP 400: no":
+					http.Error(w, "no", http.StatusBadRequest)
+				case "HTTP 500: the request was lost":
+					http.Error(w, "the request was lost", http.StatusInternalServerError)
+				default:
+					_, _ = fmt.Fprint(w, text)
+				}
+			})
+			require.ErrorContains(t, c.Do(t.Context(), Request{}).Err, want)
+		})
+	}
+}
+
+func TestPlayAndRepeatKeepOrderAndLimit(t *testing.T) {
+	var now, most atomic.Int64
+	c := gateway(t, func(w http.ResponseWriter, _ *http.Request) {
+		n := now.Add(1)
+		defer now.Add(-1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		}
+		time.Sleep(2 * time.Millisecond)
+		_, _ = fmt.Fprint(w, finishLine, doneLine)
+	})
+	trace := newTrace(t, 1)
+	trace.span = time.Millisecond // all at once
+	stop := make(chan struct{})
+	played := make(chan []*Result)
+	go func() { played <- c.Play(t.Context(), trace, 3, stop) }()
+	require.Eventually(t, func() bool { return most.Load() == 3 }, 5*time.Second, time.Millisecond)
+	close(stop)
+	for _, results := range [][]*Result{<-played, c.Repeat(t.Context(), trace, 20, 3)} {
+		require.NotEmpty(t, results)
+		for i, r := range results {
+			require.NoError(t, r.Err)
+			require.Equal(t, i, r.Request.Index)
+		}
+	}
+	require.EqualValues(t, 3, most.Load())
+}

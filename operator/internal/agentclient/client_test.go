@@ -1,0 +1,145 @@
+package agentclient
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"tangram.dev/operator/internal/pki"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// agent answers every call with err, and sets the trailer if there is one.
+type agent struct {
+	tangramv1.UnimplementedAgentServer
+	err     func(call int64) error // by call, from 1
+	trailer []byte
+	calls   atomic.Int64
+}
+
+func (a *agent) answer(ctx context.Context) error {
+	err := a.err(a.calls.Add(1))
+	if err != nil && a.trailer != nil {
+		_ = grpc.SetTrailer(ctx, metadata.Pairs(refusalKey, string(a.trailer)))
+	}
+	return err
+}
+
+func (a *agent) Prepare(ctx context.Context, _ *tangramv1.PrepareRequest) (*tangramv1.PrepareResponse, error) {
+	return &tangramv1.PrepareResponse{}, a.answer(ctx)
+}
+
+func (a *agent) Abort(ctx context.Context, _ *tangramv1.AbortRequest) (*tangramv1.AbortResponse, error) {
+	return &tangramv1.AbortResponse{Flipped: true}, a.answer(ctx)
+}
+
+func (a *agent) Watch(_ *tangramv1.WatchRequest, stream tangramv1.Agent_WatchServer) error {
+	for epoch := range uint64(3) {
+		if err := stream.Send(&tangramv1.WatchResponse{Status: &tangramv1.StatusResponse{Epoch: epoch}}); err != nil {
+			return err
+		}
+	}
+	return a.answer(stream.Context())
+}
+
+// listen serves a over mTLS as `role` and gives a driver's client of it.
+func listen(t *testing.T, a *agent, role string) *Client {
+	t.Helper()
+	authority, err := pki.OpenAuthority(t.TempDir(), "w")
+	require.NoError(t, err)
+	hosts := []string{"127.0.0.1"}
+	served, err := authority.Issue("server", role, hosts)
+	require.NoError(t, err)
+	shown, err := authority.Issue("driver", "driver", hosts)
+	require.NoError(t, err)
+	serverTLS, err := pki.Server(served, "w", "driver")
+	require.NoError(t, err)
+	clientTLS, err := pki.Client(shown, "w", "agent/")
+	require.NoError(t, err)
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(serverTLS)))
+	tangramv1.RegisterAgentServer(server, a)
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(server.Stop)
+	c, err := Dial(l.Addr().String(), clientTLS)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
+}
+
+func always(err error) func(int64) error { return func(int64) error { return err } }
+
+func TestRefusalIsDecoded(t *testing.T) {
+	want := &tangramv1.Refusal{Code: tangramv1.Refusal_CODE_STALE_EPOCH, Message: "the epoch in force is 7, the call says 6",
+		Current: &tangramv1.Header{World: "w", Epoch: 7, Attempt: 12}}
+	wire, err := proto.Marshal(want)
+	require.NoError(t, err)
+	a := &agent{err: always(status.Error(codes.FailedPrecondition, want.Message)), trailer: wire}
+	c := listen(t, a, "agent/p0")
+
+	err = c.Prepare(t.Context(), &tangramv1.PrepareRequest{})
+	var refused *Refused
+	require.ErrorAs(t, err, &refused)
+	require.True(t, proto.Equal(want, refused.Refusal), "%v", refused.Refusal)
+	require.Equal(t, c.Address(), refused.Agent)
+	require.Equal(t, tangramv1.Refusal_CODE_STALE_EPOCH, RefusalCode(err))
+	for _, text := range []string{c.Address(), "refused Prepare", "CODE_STALE_EPOCH", want.Message, `world "w", epoch 7, attempt 12`} {
+		require.ErrorContains(t, err, text)
+	}
+	require.EqualValues(t, 1, a.calls.Load(), "a refusal must not be tried again")
+
+	seen := 0
+	err = c.Watch(t.Context(), "w", func(*tangramv1.StatusResponse) { seen++ })
+	require.Equal(t, 3, seen)
+	require.Equal(t, tangramv1.Refusal_CODE_STALE_EPOCH, RefusalCode(err), "%v", err)
+}
+
+func TestOtherErrorsAreNoRefusals(t *testing.T) {
+	for name, trailer := range map[string][]byte{"no trailer": nil, "a trailer that is no Refusal": {0xff, 0xff, 0xff}} {
+		t.Run(name, func(t *testing.T) {
+			c := listen(t, &agent{err: always(status.Error(codes.Internal, "disk on fire")), trailer: trailer}, "agent/p0")
+			_, err := c.Abort(t.Context(), &tangramv1.Header{}, "because")
+			require.Equal(t, tangramv1.Refusal_CODE_UNSPECIFIED, RefusalCode(err))
+			require.Equal(t, codes.Internal, status.Code(err))
+			require.ErrorContains(t, err, "agent "+c.Address()+": Abort")
+			require.ErrorContains(t, err, "disk on fire")
+		})
+	}
+	require.Equal(t, tangramv1.Refusal_CODE_UNSPECIFIED, RefusalCode(nil))
+	require.Equal(t, tangramv1.Refusal_CODE_UNSPECIFIED, RefusalCode(errors.New("x")))
+}
+
+func TestBrokenLineIsTriedAgain(t *testing.T) {
+	a := &agent{err: func(call int64) error {
+		if call < 3 {
+			return status.Error(codes.Unavailable, "not yet")
+		}
+		return nil
+	}}
+	flipped, err := listen(t, a, "agent/p0").Abort(t.Context(), &tangramv1.Header{}, "because")
+	require.NoError(t, err)
+	require.True(t, flipped)
+	require.EqualValues(t, 3, a.calls.Load())
+}
+
+func TestOnlyAgentsAreBelieved(t *testing.T) {
+	a := &agent{err: always(nil)}
+	c := listen(t, a, "engine/p0")
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	err := c.Prepare(ctx, &tangramv1.PrepareRequest{})
+	require.ErrorContains(t, err, "spiffe://tangram/w/agent/")
+	require.Zero(t, a.calls.Load())
+}

@@ -1,0 +1,114 @@
+package gateway
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/credentials"
+
+	"tangram.dev/operator/internal/pki"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// An engine that is gone for longer than LostAfter takes its requests with it: their clients
+// are told, and they are counted.
+func TestSessionThatBreaksForGood(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		first bool // the request had a token before
+		code  int
+	}{{"before the first token", false, http.StatusInternalServerError}, {"in the middle of a stream", true, http.StatusOK}} {
+		t.Run(c.name, func(t *testing.T) {
+			begun := make(chan struct{})
+			e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
+				if c.first {
+					send(token(s, 0, 'a', 0))
+				}
+				close(begun)
+			}}
+			s, m, pool := open(t, Options{LostAfter: 100 * time.Millisecond}, e)
+			require.Eventually(t, pool.Ready, 5*time.Second, time.Millisecond)
+			go func() {
+				<-begun
+				for c.first && testutil.ToFloat64(m.tokens) == 0 { // so that the token is through
+					time.Sleep(time.Millisecond)
+				}
+				e.server.Stop()
+			}()
+			code, _, body := post(t, s, `{"prompt":"x","stream":true}`)
+			require.Equal(t, c.code, code, body)
+			require.Contains(t, body, "the session to "+e.address+" broke")
+			require.NotContains(t, body, "[DONE]")
+			require.InDelta(t, 1, testutil.ToFloat64(m.lost), 0)
+			require.InDelta(t, 1, testutil.ToFloat64(m.requests.WithLabelValues("500")), 0)
+			require.InDelta(t, 0, testutil.ToFloat64(m.requests.WithLabelValues("200")), 0)
+			require.False(t, pool.Ready())
+		})
+	}
+}
+
+// A session that comes back in time loses nothing: the engine says again what it said.
+func TestSessionThatComesBack(t *testing.T) {
+	e := &engine{hangsUp: true, on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) { send(token(s, 0, 'a', 0)) }}
+	s, m := serve(t, e)
+	code, _, body := post(t, s, `{"prompt":"x"}`)
+	require.Equal(t, http.StatusOK, code, body)
+	require.Contains(t, body, `"text":"ab"`)
+	require.InDelta(t, 1, testutil.ToFloat64(m.duplicates), 0)
+	require.InDelta(t, 0, testutil.ToFloat64(m.lost), 0)
+}
+
+func TestNoWorldYet(t *testing.T) {
+	e := &engine{silent: true}
+	s, m, _ := open(t, Options{}, e)
+	code, head, body := post(t, s, `{"prompt":"x"}`)
+	require.Equal(t, http.StatusServiceUnavailable, code, body)
+	require.Equal(t, "1", head.Get("Retry-After"))
+	require.Contains(t, body, "no rank accepts requests; try again later")
+	require.InDelta(t, 1, testutil.ToFloat64(m.requests.WithLabelValues("503")), 0)
+	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, s.URL+"/healthz", http.NoBody)
+	require.NoError(t, err)
+	reply, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	_, err = io.Copy(io.Discard, reply.Body)
+	require.NoError(t, err)
+	require.NoError(t, reply.Body.Close())
+	require.Equal(t, http.StatusServiceUnavailable, reply.StatusCode)
+}
+
+// A gateway talks to engines of its world only, whoever else holds a certificate of it.
+func TestOnlyEnginesAreBelieved(t *testing.T) {
+	authority, err := pki.OpenAuthority(t.TempDir(), "w")
+	require.NoError(t, err)
+	issue := func(name, role string) pki.Files {
+		files, err := authority.Issue(name, role, []string{"127.0.0.1"})
+		require.NoError(t, err)
+		return files
+	}
+	gateway, err := pki.Client(issue("gateway", "gateway"), "w", "engine/")
+	require.NoError(t, err)
+	for role, believed := range map[string]bool{"engine/p0": true, "agent/p0": false, "driver": false} {
+		t.Run(role, func(t *testing.T) {
+			config, err := pki.Server(issue("server", role), "w", "gateway")
+			require.NoError(t, err)
+			e := &engine{identity: credentials.NewTLS(config), on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
+				send(token(s, 0, 'z', tangramv1.Finish_FINISH_STOP))
+			}}
+			s, _, pool := open(t, Options{TLS: gateway}, e)
+			if believed {
+				require.Eventually(t, pool.Ready, 5*time.Second, time.Millisecond)
+				code, _, body := post(t, s, `{"prompt":"x"}`)
+				require.Equal(t, http.StatusOK, code, body)
+				return
+			}
+			require.Never(t, func() bool { return sessionsUp(pool) > 0 || pool.World() != nil }, 300*time.Millisecond, 10*time.Millisecond)
+			code, _, _ := post(t, s, `{"prompt":"x"}`)
+			require.Equal(t, http.StatusServiceUnavailable, code)
+		})
+	}
+}
