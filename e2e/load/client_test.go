@@ -53,7 +53,7 @@ func TestBrokenStreams(t *testing.T) {
 		"without a finish reason":        tokenLine + doneLine,
 		"gone":                           tokenLine + `data: {"error":{"message":"gone"}}` + "\n\n",
 		"1 tokens and 0 hashes":          `data: {"choices":[{"token_ids":[7]}]}` + "\n\n",
-		"invalid character":              "data: {\n\n",
+		"invalid character":              "data: {x\n\n",
 		"HTTP 400: no":                   "",
 		"HTTP 500: the request was lost": "",
 	} {

@@ -1,0 +1,50 @@
+package walk
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"tangram.dev/e2e/harness"
+	"tangram.dev/e2e/load"
+)
+
+// randomStop of a width that divides in some way; every layer of the tiny model gets groups of its own.
+func randomStop(random *rand.Rand) stop {
+	s := stop{ranks: []int{2, 3, 4, 5, 6, 8}[random.IntN(6)], mode: "Expert"}
+	var sizes []int // both of experts (6 granules) and of attention (6 query heads)
+	for n := 1; n <= min(s.ranks, 6); n++ {
+		if s.ranks%n == 0 {
+			sizes = append(sizes, n)
+		}
+	}
+	for layer := range 3 {
+		s.shapes = append(s.shapes, fmt.Sprintf("%d=%d/%d", layer, sizes[random.IntN(len(sizes))], sizes[random.IntN(len(sizes))]))
+	}
+	return s
+}
+
+// From any layout to any other, under load: after each step the pools are what the layout
+// says and the answers are what they were.
+func TestRandomLayouts(t *testing.T) {
+	const seed, stops = 11, 25
+	random := rand.New(rand.NewPCG(seed, 0))
+	w := startTiny(t, harness.Options{Pods: []int{3, 2, 1, 2}})
+	apply(t, w, 1, "Expert")
+	tokens := answers(t, w)
+	trace := newTrace(t, seed, 10*time.Second)
+	halt, played := make(chan struct{}), make(chan []*load.Result, 1)
+	go func() { played <- client(w).Play(t.Context(), trace, 4, halt) }()
+	for i := range stops {
+		s := randomStop(random)
+		t.Logf("stop %d: %d ranks, %v", i, s.ranks, s.shapes)
+		apply(t, w, s.ranks, s.mode, s.shapes...)
+		audit(t, w, s.ranks)
+		requireSame(t, answers(t, w), tokens)
+	}
+	close(halt)
+	walked := <-played
+	apply(t, w, 1, "Expert")
+	requireSame(t, walked, client(w).Repeat(t.Context(), trace, len(walked), 8))
+}

@@ -1,0 +1,60 @@
+package walk
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"tangram.dev/e2e/harness"
+	"tangram.dev/e2e/load"
+)
+
+func freePages(t *testing.T, w *harness.World) uint64 {
+	t.Helper()
+	free := uint64(0)
+	for _, s := range status(t, w) {
+		for _, r := range s.Ranks {
+			free += r.Engine.GetKvFreePages()
+		}
+	}
+	return free
+}
+
+// Clients that leave in the middle of their answers give their KV back, on all ranks that
+// hold a part of it, and what was asked meanwhile is not disturbed.
+func TestClientsThatLeaveFreeTheirKV(t *testing.T) {
+	w := start(t, harness.Options{Pods: []int{2}})
+	for _, mode := range []string{"Expert", "Tensor"} {
+		t.Run(mode, func(t *testing.T) {
+			apply(t, w, 2, mode)
+			tokens := answers(t, w)
+			idle := uint64(0)
+			require.Eventually(t, func() bool {
+				was := idle
+				idle = freePages(t, w)
+				return idle == was
+			}, 10*time.Second, 300*time.Millisecond)
+
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			gone := make(chan *load.Result, 4)
+			for i := range 4 {
+				request := newTrace(t, 9, time.Minute).At(i)
+				request.MaxTokens = 400
+				go func() { gone <- client(w).Do(ctx, request) }()
+			}
+			require.Eventually(t, func() bool { return freePages(t, w) < idle }, 10*time.Second, 20*time.Millisecond, "no KV is used")
+			leave()
+			for range 4 {
+				result := <-gone
+				require.ErrorIs(t, result.Err, context.Canceled)
+				require.Less(t, len(result.Tokens), 400)
+			}
+			require.Eventually(t, func() bool { return freePages(t, w) == idle }, 10*time.Second, 100*time.Millisecond,
+				"%d pages free while idle", idle)
+			requireSame(t, answers(t, w), tokens)
+		})
+	}
+}
