@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 seconds=${1:-20}
 cmake -S . -B build/fuzz -G Ninja -DCMAKE_C_COMPILER=clang-14 -DCMAKE_CXX_COMPILER=clang++-14 \
   -DTANGRAM_FUZZ=ON -DTANGRAM_SANITIZE=address,undefined >build/fuzz.cmake.log
-targets=$(ninja -C build/fuzz -t targets all | grep -oE '^[a-z_]+_fuzz(: phony)' | cut -d: -f1 | sort -u)
+targets=$(ninja -C build/fuzz -t targets all | grep -oE '^[a-z_]+_fuzz: phony' | cut -d: -f1 | grep -v '^cmake_' | sort -u)
 [ -n "$targets" ] || { echo "no fuzz targets"; exit 1; }
 # shellcheck disable=SC2086
 ninja -C build/fuzz $targets

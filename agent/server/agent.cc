@@ -82,7 +82,6 @@ Status Agent::Listen(const TlsTexts& tls) {
   executor.revision = config_.revision;
   executor.config_json = memory_->config_json();
   executor.address.set_data(data_address_);
-  executor.address.set_shared(memory_->shared_path());
   std::vector<Executor::Local> ranks;
   for (uint32_t device = 0; device < config_.ranks; ++device) {
     ranks.push_back({members_[device], memory_->memory(device)});
@@ -111,7 +110,6 @@ Status Agent::WriteReady() {
   nlohmann::json ready = {{"agent", address_},
                           {"data", data_address_},
                           {"metrics", metrics_address_},
-                          {"shared", memory_->shared_path()},
                           {"engine_socket", config_.engine_socket},
                           {"pid", getpid()}};
   for (const v1::Member& member : members_) ready["members"].push_back(member.id());

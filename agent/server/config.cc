@@ -123,7 +123,6 @@ Status Read(const YAML::Node& root, const std::string& file, AgentConfig* out) {
   top.Text("metrics_listen", false, &out->metrics_listen);
   top.Text("engine_socket", true, &out->engine_socket);
   top.Text("engine_token_file", true, &out->engine_token_file);
-  top.Text("shared_dir", false, &out->shared_dir);
   top.Text("ready_file", false, &out->ready_file);
   top.Text("link", false, &out->link);
   if (const YAML::Node node = top.Map("tls", true); node.IsDefined()) {

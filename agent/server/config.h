@@ -22,7 +22,7 @@ struct AgentConfig {
   uint32_t granule_rows = 0;
   std::string checkpoint, revision;
   std::string listen, data_listen, advertise, metrics_listen;  // host:port; advertise: host
-  std::string engine_socket, engine_token_file, shared_dir, ready_file;
+  std::string engine_socket, engine_token_file, ready_file;
   std::string link = "tcp";
   TlsFiles tls;
   std::string log_level = "info";

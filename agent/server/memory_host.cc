@@ -53,7 +53,6 @@ class StoreHost final : public MemoryHost {
   const std::string& config_json() const override { return checkpoint_->config_json(); }
   RankMemory* memory(uint32_t device) override { return stores_.at(device).get(); }
   uint16_t data_port() const override { return server_->port(); }
-  std::string shared_path() const override { return {}; }
 
  private:
   StoreHost() = default;

@@ -21,7 +21,6 @@ class MemoryHost {
   virtual const std::string& config_json() const = 0;
   virtual RankMemory* memory(uint32_t device) = 0;
   virtual uint16_t data_port() const = 0;
-  virtual std::string shared_path() const = 0;  // empty: not opted in
 };
 
 // Makes the host of a configuration. Members are by device.

@@ -260,7 +260,6 @@ class TestHost : public MemoryHost {
   const std::string& config_json() const override { return config_json_; }
   RankMemory* memory(uint32_t device) override { return ranks_[device].get(); }
   uint16_t data_port() const override { return 1; }
-  std::string shared_path() const override { return {}; }
 
  private:
   layout::GeometryView geometry_;
