@@ -17,7 +17,7 @@ var slice []byte
 // Scale from the trace to the demo model.
 const (
 	promptDivisor, promptCap = 64, 96
-	answerDivisor, answerCap = 4, 128
+	answerDivisor, answerCap = 3, 160
 	blockBytes               = 512 / promptDivisor // of one hash id
 )
 

@@ -13,9 +13,10 @@ func mib(bytes uint64) string { return fmt.Sprintf("%.1f MiB", float64(bytes)/(1
 
 // line of progress: rewritten in place on a terminal, one line per flip elsewhere.
 type line struct {
-	name string
-	tty  bool
-	last string
+	name   string
+	tty    bool
+	staged harness.Event // of the running flip, where most bytes were seen
+	said   int           // the last flip that got its line
 }
 
 func newLine(name string) *line {
@@ -24,16 +25,23 @@ func newLine(name string) *line {
 }
 
 func (l *line) event(e harness.Event) {
-	text := fmt.Sprintf("%-18s flip %d/%d %-6s %-7s %9s of %9s %9s/s", l.name, e.Flip, e.Flips, e.Kind, e.Phase,
-		mib(e.BytesDone), mib(e.BytesTotal), mib(uint64(e.Rate)))
+	if e.Flip != l.staged.Flip || e.BytesDone >= l.staged.BytesDone && e.BytesTotal > 0 {
+		l.staged = e
+	}
+	phase := e.Phase
+	if !l.tty {
+		if e.Phase != "retire" || e.Flip == l.said {
+			return
+		}
+		l.said, phase = e.Flip, "flipped"
+	}
+	text := fmt.Sprintf("%-18s flip %d/%d %-6s %-7s %9s of %9s %11s/s", l.name, e.Flip, e.Flips, e.Kind, phase,
+		mib(l.staged.BytesDone), mib(l.staged.BytesTotal), mib(uint64(l.staged.Rate)))
 	if l.tty {
 		fmt.Fprintf(os.Stderr, "\r\033[K[demo] %s", text)
 		return
 	}
-	if now := fmt.Sprint(e.Flip); e.Phase == "retire" && now != l.last {
-		l.last = now
-		say("%s", text)
-	}
+	say("%s", text)
 }
 
 func (l *line) end(r *harness.Record) {

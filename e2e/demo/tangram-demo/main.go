@@ -35,7 +35,10 @@ type options struct {
 
 var errPromise = errors.New("a promise was broken")
 
-func main() {
+func main() { os.Exit(command()) }
+
+// command gives the exit code.
+func command() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	var o options
@@ -48,13 +51,14 @@ func main() {
 	f.StringVar(&o.root, "root", ".", "of the repository")
 	f.StringVar(&o.checkpoint, "checkpoint", "", "folder; default build/models/demo")
 	f.BoolVar(&o.bench, "bench", false, "print JSON lines of the transition bench instead of the table")
-	f.DurationVar(&o.span, "span", 30*time.Second, "in which the 80 requests of the trace arrive, before they start again")
+	f.DurationVar(&o.span, "span", 12*time.Second, "in which the 80 requests of the trace arrive, before they start again")
 	f.DurationVar(&o.pause, "pause", 3*time.Second, "before each transition")
 	f.IntVar(&o.atOnce, "at-once", 8, "requests under way at most")
 	if err := c.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "tangram-demo:", err)
-		os.Exit(1)
+		return 1
 	}
+	return 0
 }
 
 func run(ctx context.Context, o options) error {
@@ -198,5 +202,5 @@ func (r *report) save(path string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(path, append(wire, '\n'), 0o644)
+	return os.WriteFile(path, append(wire, '\n'), 0o600)
 }

@@ -184,14 +184,14 @@ func copySeconds(bytes uint64) float64 {
 
 func (r *report) printTable(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "transition\texpert bytes\tbound\tdense\tKV\tflips\tprepare s\tstage s\tflip s\tretire s\tlongest gap ms\tsilent ms\t")
+	_, _ = fmt.Fprintln(w, "transition\texpert bytes\tbound\tdense\tKV\tflips\tprepare s\tstage s\tflip s\tretire s\tlongest gap ms\tsilent ms\t")
 	for _, t := range r.Transitions {
 		s := t.Record.Seconds
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.0f\t%.0f\t\n", t.Name, t.Record.ExpertBytes, t.Record.ExpertBoundBytes,
+		_, _ = fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.0f\t%.0f\t\n", t.Name, t.Record.ExpertBytes, t.Record.ExpertBoundBytes,
 			t.Record.DenseBytes, t.Record.Bytes.KV, t.Record.PlannedFlips, s.Prepare, s.Stage, s.Flip, s.Retire, t.LongestGap*1e3, t.Silent*1e3)
 	}
 	_ = w.Flush()
-	fmt.Fprintf(out, "\n%d requests, %d tokens, median step %.1f ms, longest gap %.0f ms\nlost %d, different from one rank %d\n",
+	_, _ = fmt.Fprintf(out, "\n%d requests, %d tokens, median step %.1f ms, longest gap %.0f ms\nlost %d, different from one rank %d\n",
 		r.Requests, r.Tokens, r.Step*1e3, r.LongestGap*1e3, r.Lost, r.Different)
 }
 
