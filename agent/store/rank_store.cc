@@ -251,12 +251,28 @@ void RankStore::CloseReaders() {
 
 std::vector<v1::Mapping> RankStore::ToProto(const std::vector<memory::BackedRange>& ranges) const {
   std::vector<v1::Mapping> out;
+  uint64_t end = 0;  // of the last mapping, in its bank
   for (const memory::BackedRange& range : ranges) {
-    v1::Mapping& mapping = out.emplace_back();
-    mapping.set_dense(range.dense);
-    mapping.set_bank(range.bank);
-    mapping.set_offset(range.offset);
+    // The engine maps between two steps, so what lies side by side goes as one: in the
+    // bank, and where the pool allows it in the descriptor too.
+    if (out.empty() || out.back().dense() != range.dense || out.back().bank() != range.bank ||
+        end != range.offset) {
+      v1::Mapping& mapping = out.emplace_back();
+      mapping.set_dense(range.dense);
+      mapping.set_bank(range.bank);
+      mapping.set_offset(range.offset);
+      end = range.offset;
+    }
+    v1::Mapping& mapping = out.back();
     for (const device::Extent& extent : range.extents) {
+      end += extent.length;
+      v1::Extent* last = mapping.extents_size() == 0
+                             ? nullptr
+                             : mapping.mutable_extents(mapping.extents_size() - 1);
+      if (last != nullptr && last->offset() + last->length() == extent.offset) {
+        last->set_length(last->length() + extent.length);
+        continue;
+      }
       v1::Extent* e = mapping.add_extents();
       e->set_offset(extent.offset);
       e->set_length(extent.length);

@@ -25,9 +25,9 @@
 
 #include "agent/gate/gate.h"
 #include "agent/layout/layout.h"
+#include "agent/store/rank_memory.h"
 #include "agent/transition/engines.h"
 #include "agent/transition/peers.h"
-#include "agent/store/rank_memory.h"
 
 namespace tangram {
 

@@ -7,9 +7,29 @@
 #include "e2e/engine/step/engine.h"
 
 namespace tangram::engine {
+namespace {
+
+// Where a flip's time goes, for the log.
+class Stopwatch {
+ public:
+  void Lap(const char* name) {
+    const auto now = std::chrono::steady_clock::now();
+    text_ +=
+        " " + std::string(name) + " " +
+        std::to_string(std::chrono::duration_cast<std::chrono::microseconds>(now - last_).count());
+    last_ = now;
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+  std::string text_;
+};
+
+}  // namespace
 
 Result<bool> Engine::Flip() {
-  const auto began = std::chrono::steady_clock::now();
+  Stopwatch watch;
   const uint32_t me = comm_.rank();
   // Equal words imply that every member prepared this very target.
   if (!preparation_) return Status{Code::kInternal, "the gate opened, but nothing was prepared"};
@@ -22,6 +42,7 @@ Result<bool> Engine::Flip() {
     if (!manifest.ok()) return manifest.status();
     manifests.push_back(std::move(*manifest));
   }
+  watch.Lap("manifest");
   const Side from{groups_, comm_.members()};
   const Side& to = preparation_->target();
   Result<kv::Plan> plan = PlanCarry(shape_, from, to, manifests);
@@ -37,6 +58,7 @@ Result<bool> Engine::Flip() {
     return false;
   }
 
+  watch.Lap("plan");
   const auto self = std::find(to.members.begin(), to.members.end(), comm_.members()[me]);
   const uint32_t rank = static_cast<uint32_t>(self - to.members.begin());
   const bool stays = self != to.members.end();
@@ -53,6 +75,7 @@ Result<bool> Engine::Flip() {
     brought = pulled.status();
     if (pulled.ok()) bytes = *pulled;
   }
+  watch.Lap("pull");
   // Nobody writes into a source before all have what they came for, and all hear of a pull
   // that failed: then the old pages are still whole, and all stay.
   ByteWriter answer;
@@ -71,12 +94,12 @@ Result<bool> Engine::Flip() {
     world_->Decline(failed);
     return false;
   }
+  watch.Lap("wait");
   TANGRAM_RETURN_IF_ERROR(world_->Commit());
   ++flips_;
-  const auto took = std::chrono::duration_cast<std::chrono::microseconds>(
-      std::chrono::steady_clock::now() - began);
-  spdlog::info("epoch {}: {} bytes of KV brought here, {} requests changed home, {} us",
-               preparation_->target_epoch(), bytes, plan->requests_moved, took.count());
+  watch.Lap("commit");
+  spdlog::info("epoch {}: {} bytes of KV brought here, {} requests changed home, microseconds:{}",
+               preparation_->target_epoch(), bytes, plan->requests_moved, watch.text());
   if (!stays) {
     Leave();
     return true;
