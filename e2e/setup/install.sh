@@ -13,10 +13,15 @@ packages=(
 golangci=v2.15.0
 
 mkdir -p build/bin
+step() { printf '[setup %4ds] %s\n' "$SECONDS" "$*"; }
+
+if [ "${WITH_LINT:-1}" = 1 ] && [ ! -x build/bin/golangci-lint ]; then
+  step "golangci-lint $golangci (compiles once, some minutes)"
+  GOBIN=$PWD/build/bin go install "github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$golangci"
+fi
+
 stamp=build/.setup-$(cat "$0" e2e/model/requirements.txt | sha256sum | cut -c1-16)
 [ -e "$stamp" ] && exit 0
-
-step() { printf '[setup %4ds] %s\n' "$SECONDS" "$*"; }
 
 missing=()
 for p in "${packages[@]}"; do
@@ -35,11 +40,6 @@ build/venv/bin/pip install -q --disable-pip-version-check -r e2e/model/requireme
 
 step "Go modules"
 for m in proto operator e2e tests; do (cd "$m" && go mod download); done
-
-if [ "${WITH_LINT:-1}" = 1 ] && [ ! -x build/bin/golangci-lint ]; then
-  step "golangci-lint $golangci (compiles once, some minutes)"
-  GOBIN=$PWD/build/bin go install "github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$golangci"
-fi
 
 rm -f build/.setup-*
 touch "$stamp"
