@@ -8,8 +8,8 @@
 #include <cstdlib>
 
 #include "agent/base/fault.h"
+#include "agent/base/log.h"
 #include "agent/server/agent.h"
-#include "agent/server/log.h"
 
 int main(int argc, char** argv) {
   CLI::App app{"Tangram agent: owns the memory of a pod's ranks and takes them through flips."};
@@ -35,7 +35,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   if (check) return 0;
-  tangram::SetUpLog(*config);
+  tangram::SetUpLog("agent", config->log_level, config->log_json,
+                    {{"world", config->world}, {"pod", config->pod}});
   if (const char* faults = std::getenv("TANGRAM_FAULTS"); faults != nullptr) {
     if (const tangram::Status armed = tangram::fault::Arm(faults); !armed.ok()) {
       std::fprintf(stderr, "tangram-agent: TANGRAM_FAULTS: %s\n", armed.message().c_str());

@@ -1,6 +1,5 @@
 // tangram-engine: the reference engine of one rank.
 #include <signal.h>
-#include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "agent/base/log.h"
 #include "e2e/engine/frontend/server.h"
 #include "e2e/engine/mesh/socket.h"
 #include "e2e/engine/step/engine.h"
@@ -127,12 +127,8 @@ int Main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   flags.engine.exchange_timeout = std::chrono::milliseconds(exchange_ms);
-  spdlog::set_default_logger(spdlog::stderr_color_mt("engine"));
-  spdlog::set_level(spdlog::level::from_str(flags.log_level));
-  if (flags.log_json) {
-    spdlog::set_pattern(R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l","message":"%v"})",
-                        spdlog::pattern_time_type::utc);
-  }
+  tangram::SetUpLog("engine", flags.log_level, flags.log_json,
+                    {{"device", std::to_string(flags.world.device)}});
   struct sigaction action {};
   action.sa_handler = [](int) { stop_asked.store(true); };
   sigaction(SIGTERM, &action, nullptr);

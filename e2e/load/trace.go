@@ -16,7 +16,7 @@ var slice []byte
 
 // Scale from the trace to the demo model.
 const (
-	promptDivisor, promptCap = 64, 96
+	promptDivisor, promptCap = 32, 96
 	answerDivisor, answerCap = 3, 160
 	blockBytes               = 512 / promptDivisor // of one hash id
 )
