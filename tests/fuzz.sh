@@ -16,3 +16,10 @@ for t in $targets; do
   "$(find build/fuzz -type f -name "$t")" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
     -max_len=65536 -print_final_stats=1 -artifact_prefix="$corpus/crash-" "$corpus"
 done
+# The Go side's: every Fuzz function, one after another.
+grep -rlE '^func Fuzz' --include='*_test.go' operator | while read -r file; do
+  grep -oE '^func Fuzz[A-Za-z]+' "$file" | cut -d' ' -f2 | while read -r name; do
+    echo "--- $name, $seconds s"
+    (cd operator && go test "./$(dirname "${file#operator/}")" -run '^$' -fuzz "^$name\$" -fuzztime "${seconds}s") </dev/null
+  done
+done

@@ -40,6 +40,8 @@ Status AgentGate::Arm(uint64_t attempt, uint64_t target_epoch, std::string_view 
   std::memset(page_->target_hash, 0, sizeof page_->target_hash);
   std::memcpy(page_->target_hash, target_hash.data(),
               std::min(target_hash.size(), sizeof page_->target_hash));
+  page_->declined.store(0, std::memory_order_relaxed);  // of the attempt before
+  page_->decline_reason[0] = '\0';
   // The target is readable before the state says so.
   page_->state.store(GateWordOf(attempt, GateState::kArmed), std::memory_order_release);
   return OkStatus();

@@ -71,6 +71,8 @@ TEST(Gate, WithdrawalIsRefusedWhileLatched) {
   EXPECT_EQ(g.agent.Withdraw(2), AgentGate::Withdrawal::kNotArmed);
   EXPECT_EQ(g.agent.Withdraw(3), AgentGate::Withdrawal::kWithdrawn);
   EXPECT_EQ(g.engine.Word(3, 2, kHash), (GateWord{0, 0})) << "a withdrawn attempt never latches";
+  ASSERT_TRUE(g.agent.Arm(4, 2, kHash).ok());
+  EXPECT_EQ(g.agent.page()->declined.load(), 0u) << "the next attempt starts without a reason";
 }
 
 TEST(Gate, FlipWantsTheLatchAndStartsStepsAnew) {
