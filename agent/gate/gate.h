@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "agent/base/status.h"
-#include "agent/client/gate_page.h"
+#include "agent/gate/gate_page.h"
 
 namespace tangram {
 

@@ -2,8 +2,8 @@
 
 #include <map>
 
-#include "agent/client/gate_page.h"
 #include "agent/device/host_device.h"
+#include "agent/gate/gate_page.h"
 #include "agent/mover/data_server.h"
 #include "agent/store/rank_store.h"
 

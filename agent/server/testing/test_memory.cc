@@ -8,7 +8,7 @@
 #include <map>
 #include <thread>
 
-#include "agent/client/gate_page.h"
+#include "agent/gate/gate_page.h"
 
 namespace tangram::testing {
 namespace {
