@@ -95,7 +95,7 @@ Status MappedRange::Map(uint64_t offset,
   }
   for (const v1::Extent& extent : extents) {
     const int protection = PROT_READ | (writable ? PROT_WRITE : 0);
-    if (mmap(base_ + offset, extent.length(), protection, MAP_SHARED | MAP_FIXED,
+    if (mmap(base_ + offset, extent.length(), protection, MAP_SHARED | MAP_FIXED | MAP_POPULATE,
              table.fd(extent.fd_index()), static_cast<off_t>(extent.offset())) == MAP_FAILED) {
       return {Code::kNoMemory, "mapping " + Range(offset, extent.length()) + " of descriptor " +
                                    std::to_string(extent.fd_index()) + ": " + std::strerror(errno) +

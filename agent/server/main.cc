@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "agent/base/background.h"
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "agent/server/agent.h"
@@ -35,6 +36,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   if (check) return 0;
+  tangram::StandBehindEngines();
   tangram::SetUpLog("agent", config->log_level, config->log_json,
                     {{"world", config->world}, {"pod", config->pod}});
   if (const char* faults = std::getenv("TANGRAM_FAULTS"); faults != nullptr) {
