@@ -49,7 +49,8 @@ STAGES = [
     ("walk", "gojson", "cd tests && go test -json -timeout 30m ./..."),
     ("demo", "exit", "build/bin/tangram-demo --seed 1 --ranks 4 --out build/demo"),
     ("asan", "junit", cmake("asan", "-DTANGRAM_SANITIZE=address,undefined", ASAN) + " && " + ctest("asan", PARTIAL)),
-    ("tsan", "junit", cmake("tsan", "-DTANGRAM_SANITIZE=thread", TSAN) + " && " + ctest("tsan", PARTIAL)),
+    ("tsan", "junit", cmake("tsan", "-DTANGRAM_SANITIZE=thread", TSAN)
+     + " && TSAN_OPTIONS=suppressions=$PWD/tests/tsan.supp " + ctest("tsan", PARTIAL)),
     ("fuzz", "exit", "tests/fuzz.sh 20"),
     ("bench", "exit", "for b in resize-bytes plan-time; do NAME=$b QUICK=1 tests/bench.sh || exit 1; done"),
 ]
