@@ -183,25 +183,28 @@ void RankStore::ReleaseLocked(const std::vector<PlacedPiece>& places, bool dense
   }
 }
 
-Status RankStore::Commit() {
-  const std::scoped_lock lock(mu_);
-  if (!attempt_ || attempt_->committed) return {Code::kWrongPhase, "nothing to commit"};
+Status RankStore::CheckVerifiedLocked() const {
   for (const Piece& piece : attempt_->incoming) {
     const auto gap = std::find(piece.here.begin(), piece.here.end(), false);
     if (gap != piece.here.end()) {
       return {Code::kWrongPhase,
-              fmt::format("attempt {} cannot be committed: layer {}, expert {}, granule {} is not "
-                          "verified",
+              fmt::format("attempt {}: layer {}, expert {}, granule {} is not verified",
                           attempt_->id, piece.place.layer, piece.place.expert,
                           piece.place.run.start + (gap - piece.here.begin()))};
     }
   }
   const auto part = std::find(dense_here_.begin(), dense_here_.end(), false);
   if (!attempt_->dense_source.empty() && part != dense_here_.end()) {
-    return {Code::kWrongPhase,
-            fmt::format("attempt {} cannot be committed: dense part {} is not verified",
-                        attempt_->id, part - dense_here_.begin())};
+    return {Code::kWrongPhase, fmt::format("attempt {}: dense part {} is not verified",
+                                           attempt_->id, part - dense_here_.begin())};
   }
+  return OkStatus();
+}
+
+Status RankStore::Commit() {
+  const std::scoped_lock lock(mu_);
+  if (!attempt_ || attempt_->committed) return {Code::kWrongPhase, "nothing to commit"};
+  TANGRAM_RETURN_IF_ERROR(CheckVerifiedLocked());
   std::vector<Piece> next;
   const auto& kept = attempt_->proof.kept;
   for (Piece& piece : current_) {

@@ -108,7 +108,8 @@ class RankStore final : public RankMemory {
   void MarkVerified(const layout::PartProof::Move& move, const std::vector<uint64_t>& hashes);
   void MarkDense(uint32_t part, const std::vector<uint64_t>& hashes);
   void WarmKv(const v1::Header& header, const std::vector<v1::PeerAddress>& peers);
-  Status CheckAllHere();
+  // Everything that the attempt brings is here and verified; kWrongPhase names what is not.
+  Status CheckVerifiedLocked() const;
 
   const Options options_;
   std::unique_ptr<device::HostDevice> weights_, kv_device_, control_device_;

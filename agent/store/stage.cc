@@ -281,7 +281,10 @@ Status RankStore::Stage(const v1::Header& header, const std::vector<v1::PeerAddr
         PullWithRetry(header, *peer, job.moves, job.dense_parts, progress, stop));
   }
   TANGRAM_RETURN_IF_ERROR(fault::Check("stage.before_verify"));
-  TANGRAM_RETURN_IF_ERROR(CheckAllHere());
+  {
+    const std::scoped_lock lock(mu_);
+    TANGRAM_RETURN_IF_ERROR(CheckVerifiedLocked());
+  }
   WarmKv(header, peers);
   return OkStatus();
 }
@@ -296,19 +299,6 @@ void RankStore::WarmKv(const v1::Header& header, const std::vector<v1::PeerAddre
                    status.message());
     }
   }
-}
-
-Status RankStore::CheckAllHere() {
-  const std::scoped_lock lock(mu_);
-  for (const Piece& piece : attempt_->incoming) {
-    const auto gap = std::find(piece.here.begin(), piece.here.end(), false);
-    if (gap != piece.here.end()) {
-      return {Code::kInternal,
-              fmt::format("layer {}, expert {}, granule {} did not come", piece.place.layer,
-                          piece.place.expert, piece.place.run.start + (gap - piece.here.begin()))};
-    }
-  }
-  return OkStatus();
 }
 
 }  // namespace tangram::store

@@ -305,7 +305,6 @@ void Engines::Step() {
   }
   if (go != 0 && go != clients_.size()) ++wrong_;  // some would flip and some not
   if (go == clients_.size()) {
-    while (hold_commit) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (decline) {
       for (tg_client* client : clients_) tg_gate_decline(client, "no room for KV");
     } else {

@@ -74,8 +74,7 @@ class Engines {
   uint64_t kv_bytes() const { return kv_bytes_; }
   std::atomic<bool> refuse_prepare{false};
   std::atomic<bool> decline{false};
-  std::atomic<bool> mute{false};         // no steps: an engine that hangs
-  std::atomic<bool> hold_commit{false};  // stay between go and commit
+  std::atomic<bool> mute{false};  // no steps: an engine that hangs
 
  private:
   void Run(std::stop_token stop);
