@@ -1,0 +1,390 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Mode of a world: how experts and attention heads are shared out over its ranks.
+// +kubebuilder:validation:Enum=Expert;Tensor;Hybrid;Auto
+type Mode string
+
+// The modes.
+const (
+	// ModeExpert: each expert is whole on one rank, each request's heads too.
+	ModeExpert Mode = "Expert"
+	// ModeTensor: each rank holds a shard of every expert and of the heads.
+	ModeTensor Mode = "Tensor"
+	// ModeHybrid and ModeAuto are reserved; they are refused until they work.
+	ModeHybrid Mode = "Hybrid"
+	ModeAuto   Mode = "Auto"
+)
+
+// Strategy of a transition.
+// +kubebuilder:validation:Enum=Smooth;Fast
+type Strategy string
+
+// The strategies.
+const (
+	// StrategySmooth moves in the background and flips between two steps; nobody waits.
+	StrategySmooth Strategy = "Smooth"
+	// StrategyFast pauses steps while it moves. Reserved; refused until it works.
+	StrategyFast Strategy = "Fast"
+)
+
+// MoEDeploymentSpec is the wanted world.
+//
+// +kubebuilder:validation:XValidation:rule="!(self.mode in ['Hybrid', 'Auto'])",fieldPath=".mode",message="mode Hybrid and mode Auto do not work yet: use Expert or Tensor"
+// +kubebuilder:validation:XValidation:rule="self.replicas * self.ranksPerPod <= 1024",fieldPath=".replicas",message="a world has at most 1024 ranks: lower replicas or ranksPerPod"
+// +kubebuilder:validation:XValidation:rule="self.ranksPerPod == oldSelf.ranksPerPod",fieldPath=".ranksPerPod",message="ranksPerPod cannot be changed: make a MoEDeployment of another name beside this one"
+type MoEDeploymentSpec struct {
+	// replicas is the number of pods of the world. `kubectl scale` and autoscalers set it.
+	// To stop serving, delete the MoEDeployment: 0 is refused.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1024
+	// +kubebuilder:default=1
+	// +optional
+	Replicas int32 `json:"replicas,omitempty"`
+
+	// ranksPerPod is the number of ranks (accelerators) of each pod.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=64
+	// +kubebuilder:default=1
+	// +optional
+	RanksPerPod int32 `json:"ranksPerPod,omitempty"`
+
+	// mode: Expert (whole experts spread over the ranks) or Tensor (every expert sliced over
+	// all ranks). It may be changed while requests stream.
+	// +kubebuilder:default=Expert
+	// +optional
+	Mode Mode `json:"mode,omitempty"`
+
+	// redundantExperts is the number of expert slots per layer beyond one copy of each expert.
+	// Reserved; 0 until rebalancing works.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:XValidation:rule="self == 0",message="redundantExperts does not work yet: leave it 0"
+	// +optional
+	RedundantExperts int32 `json:"redundantExperts,omitempty"`
+
+	// model says which weights are served.
+	// +required
+	Model Model `json:"model"`
+
+	// engine is the template of the inference process, one per rank.
+	// +required
+	Engine Engine `json:"engine"`
+
+	// scheduling of the pods of ranks.
+	// +kubebuilder:default={}
+	// +optional
+	Scheduling Scheduling `json:"scheduling,omitempty"`
+
+	// gateway in front of the world.
+	// +kubebuilder:default={}
+	// +optional
+	Gateway Gateway `json:"gateway,omitempty"`
+
+	// transition says how the world changes shape.
+	// +kubebuilder:default={}
+	// +optional
+	Transition Transition `json:"transition,omitempty"`
+
+	// limits of memory. They cannot be changed yet.
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="limits cannot be changed: make a MoEDeployment of another name beside this one"
+	// +required
+	Limits Limits `json:"limits"`
+}
+
+// Model names the weights.
+//
+// +kubebuilder:validation:XValidation:rule="self.revision == oldSelf.revision",fieldPath=".revision",message="a change of revision does not work yet: make a MoEDeployment of another name beside this one"
+// +kubebuilder:validation:XValidation:rule="self.source == oldSelf.source && self.granuleRows == oldSelf.granuleRows",message="the model's source and granuleRows cannot be changed: make a MoEDeployment of another name beside this one"
+type Model struct {
+	// name under which clients ask for it; the MoEDeployment's name if empty.
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	Name string `json:"name,omitempty"`
+	// revision of the weights; part of every cache key and layout.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +required
+	Revision string `json:"revision"`
+	// source of the checkpoint: a folder with config.json and safetensors.
+	// +required
+	Source ModelSource `json:"source"`
+	// granuleRows is the smallest cut of an expert's inner dimension, in rows: a multiple of the
+	// quantisation block. An expert can be sliced over at most moe_intermediate_size / granuleRows ranks.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1048576
+	// +kubebuilder:default=128
+	// +optional
+	GranuleRows int32 `json:"granuleRows,omitempty"`
+}
+
+// ModelSource is where the checkpoint lies. Exactly one member is set.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.persistentVolumeClaim)",message="name a persistentVolumeClaim that holds the checkpoint"
+type ModelSource struct {
+	// persistentVolumeClaim of the same namespace, mounted read-only in every pod of ranks.
+	// +optional
+	PersistentVolumeClaim *ClaimSource `json:"persistentVolumeClaim,omitempty"`
+}
+
+// ClaimSource is a folder on a claim.
+type ClaimSource struct {
+	// claimName of the PersistentVolumeClaim.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +required
+	ClaimName string `json:"claimName"`
+	// path of the checkpoint's folder on the volume, relative; empty for its root.
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('/') && !self.split('/').exists(p, p == '..')",message="path is relative to the volume and may not hold '..'"
+	// +optional
+	Path string `json:"path,omitempty"`
+}
+
+// Engine is the template of the inference process.
+//
+// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="the engine cannot be changed while it serves: make a MoEDeployment of another name beside this one"
+type Engine struct {
+	// image of the engine. Empty: the reference engine that the operator was installed with.
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	Image string `json:"image,omitempty"`
+	// imagePullPolicy of all images of the pod.
+	// +kubebuilder:validation:Enum=Always;IfNotPresent;Never
+	// +kubebuilder:default=IfNotPresent
+	// +optional
+	ImagePullPolicy corev1.PullPolicy `json:"imagePullPolicy,omitempty"`
+	// args beyond those that Tangram gives, e.g. ["--max-model-len", "512"].
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	// +optional
+	Args []string `json:"args,omitempty"`
+	// env of the engine.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Env []corev1.EnvVar `json:"env,omitempty"`
+	// resources of each engine container.
+	// +optional
+	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
+}
+
+// Scheduling of pods of ranks; new pods take what is set when they are made.
+type Scheduling struct {
+	// +optional
+	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+	// +kubebuilder:validation:MaxItems=32
+	// +listType=atomic
+	// +optional
+	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	PriorityClassName string `json:"priorityClassName,omitempty"`
+	// agentResources of the container that holds weights and KV cache. Its memory request and limit
+	// are computed from limits; what is set here for memory is refused.
+	// +kubebuilder:validation:XValidation:rule="(!has(self.requests) || !('memory' in self.requests)) && (!has(self.limits) || !('memory' in self.limits))",message="the agent's memory follows from spec.limits: leave it out here"
+	// +optional
+	AgentResources corev1.ResourceRequirements `json:"agentResources,omitempty"`
+	// terminationGracePeriodSeconds is the time in which a pod that somebody deletes is drained.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=86400
+	// +kubebuilder:default=300
+	// +optional
+	TerminationGracePeriodSeconds int64 `json:"terminationGracePeriodSeconds,omitempty"`
+}
+
+// Gateway is the OpenAI-compatible endpoint in front of a world.
+type Gateway struct {
+	// replicas of the gateway.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=64
+	// +kubebuilder:default=1
+	// +optional
+	Replicas int32 `json:"replicas,omitempty"`
+	// serviceType of the Service <name>-gateway.
+	// +kubebuilder:validation:Enum=ClusterIP;NodePort;LoadBalancer
+	// +kubebuilder:default=ClusterIP
+	// +optional
+	ServiceType corev1.ServiceType `json:"serviceType,omitempty"`
+	// resources of the gateway's container.
+	// +optional
+	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
+}
+
+// Transition says how the world changes shape.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.strategy) || self.strategy != 'Fast'",fieldPath=".strategy",message="strategy Fast does not work yet: use Smooth"
+type Transition struct {
+	// strategy of flips.
+	// +kubebuilder:default=Smooth
+	// +optional
+	Strategy Strategy `json:"strategy,omitempty"`
+	// timeoutSeconds without progress after which a phase is given up: the attempt is aborted
+	// and the old layout serves on.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=86400
+	// +kubebuilder:default=60
+	// +optional
+	TimeoutSeconds int32 `json:"timeoutSeconds,omitempty"`
+	// historyLimit is the number of ended LayoutTransitions that are kept.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	// +kubebuilder:default=10
+	// +optional
+	HistoryLimit int32 `json:"historyLimit,omitempty"`
+}
+
+// Limits of a rank's memory.
+type Limits struct {
+	// memoryPerRank is the pool for experts and dense weights of one rank, in bytes.
+	// +kubebuilder:validation:XValidation:rule="quantity(self).isGreaterThan(quantity('0'))",message="memoryPerRank must be above 0"
+	// +required
+	MemoryPerRank resource.Quantity `json:"memoryPerRank"`
+	// kvMemoryPerRank is the KV cache of one rank, in bytes.
+	// +kubebuilder:validation:XValidation:rule="quantity(self).isGreaterThan(quantity('0'))",message="kvMemoryPerRank must be above 0"
+	// +required
+	KVMemoryPerRank resource.Quantity `json:"kvMemoryPerRank"`
+	// spareBanks is the number of layers that one flip can rewrite: more is faster and costs the
+	// memory of as many layers during a switch of modes.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1024
+	// +kubebuilder:default=2
+	// +optional
+	SpareBanks int32 `json:"spareBanks,omitempty"`
+}
+
+// Member of the layout in force.
+type Member struct {
+	// rank in the layout.
+	Rank int32 `json:"rank"`
+	// id: pod UID, device, incarnation.
+	ID string `json:"id"`
+	// pod that holds it.
+	Pod string `json:"pod"`
+	// node of the pod.
+	// +optional
+	Node string `json:"node,omitempty"`
+}
+
+// CurrentTransition tells how far the running transition is.
+type CurrentTransition struct {
+	// name of the LayoutTransition.
+	Name string `json:"name"`
+	// phase of the running flip.
+	Phase string `json:"phase"`
+	// flip that runs, from 1, of flips.
+	Flip  int32 `json:"flip"`
+	Flips int32 `json:"flips"`
+	// bytesDone of bytesTotal of this flip.
+	BytesDone  int64 `json:"bytesDone"`
+	BytesTotal int64 `json:"bytesTotal"`
+}
+
+// MoEDeploymentStatus is what the agents report.
+type MoEDeploymentStatus struct {
+	// conditions: Available, Progressing, Degraded, Ready; and while they are True, Reconciling and Stalled.
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// observedGeneration is the generation of the spec that this status speaks of.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// state in one word, for people: the reason of the condition that matters most now.
+	// +optional
+	State string `json:"state,omitempty"`
+	// replicas is the number of pods that selector matches.
+	// +optional
+	Replicas int32 `json:"replicas"`
+	// readyReplicas is the number of pods all of whose ranks are in the layout in force.
+	// +optional
+	ReadyReplicas int32 `json:"readyReplicas"`
+	// selector of the pods of ranks, as autoscalers read it.
+	// +optional
+	Selector string `json:"selector,omitempty"`
+	// epoch of the layout in force; 0: none yet.
+	// +optional
+	Epoch int64 `json:"epoch"`
+	// layoutHash of the layout in force, SHA-256, hex.
+	// +optional
+	LayoutHash string `json:"layoutHash,omitempty"`
+	// mode that the layout in force has; Hybrid while layers differ.
+	// +optional
+	Mode Mode `json:"mode,omitempty"`
+	// width is the number of ranks of the layout in force.
+	// +optional
+	Width int32 `json:"width"`
+	// revision of the weights that are served.
+	// +optional
+	Revision string `json:"revision,omitempty"`
+	// members of the layout in force, by rank.
+	// +listType=map
+	// +listMapKey=rank
+	// +optional
+	Members []Member `json:"members,omitempty"`
+	// transition that runs now.
+	// +optional
+	Transition *CurrentTransition `json:"transition,omitempty"`
+	// recentTransitions are the last few that ended, newest first, one line each.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=5
+	// +optional
+	RecentTransitions []RecentTransition `json:"recentTransitions,omitempty"`
+	// endpoint of the gateway inside the cluster.
+	// +optional
+	Endpoint string `json:"endpoint,omitempty"`
+}
+
+// RecentTransition is one line of `kubectl describe`.
+type RecentTransition struct {
+	Name string `json:"name"`
+	// what it did, e.g. "4 ranks Expert -> 6 ranks Expert".
+	What string `json:"what"`
+	// outcome: Succeeded, Failed or Superseded.
+	Outcome TransitionPhase `json:"outcome"`
+	Ended   metav1.Time     `json:"ended"`
+	// message of a failure.
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
+// MoEDeployment is one world of ranks that serves one Mixture-of-Experts model and changes
+// its shape while it serves.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.selector
+// +kubebuilder:resource:shortName=moed,categories=all
+// +kubebuilder:printcolumn:name="Mode",type=string,JSONPath=`.status.mode`
+// +kubebuilder:printcolumn:name="Width",type=integer,JSONPath=`.status.width`,description="ranks of the layout in force"
+// +kubebuilder:printcolumn:name="Epoch",type=integer,JSONPath=`.status.epoch`
+// +kubebuilder:printcolumn:name="Pods",type=string,JSONPath=`.status.readyReplicas`
+// +kubebuilder:printcolumn:name="Wanted",type=integer,JSONPath=`.spec.replicas`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.state`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 40",message="the name may have at most 40 characters: names of pods and Services are made from it"
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="the name must start with a letter and hold only lower-case letters, digits and '-': names of Services are made from it"
+type MoEDeployment struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	// +required
+	Spec MoEDeploymentSpec `json:"spec"`
+	// +optional
+	Status MoEDeploymentStatus `json:"status,omitempty"`
+}
+
+// MoEDeploymentList is a list of MoEDeployment.
+//
+// +kubebuilder:object:root=true
+type MoEDeploymentList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []MoEDeployment `json:"items"`
+}

@@ -1,0 +1,61 @@
+package v1alpha1
+
+// Labels on what the operator makes. WorldLabel and ComponentLabel together are the scale
+// subresource's selector for pods of ranks.
+const (
+	WorldLabel     = "serving.tangram.dev/world"     // name of the MoEDeployment
+	ComponentLabel = "serving.tangram.dev/component" // one of the Component values
+	OrdinalLabel   = "serving.tangram.dev/ordinal"   // of a pod of ranks within its world
+	MemberLabel    = "serving.tangram.dev/member"    // "true" while a rank of the pod is in the layout in force
+
+	ComponentRank    = "rank"
+	ComponentGateway = "gateway"
+
+	// DeletionCostAnnotation on a pod of ranks: on a scale-down the pods with the lowest cost
+	// leave first (an integer, default 0), as ReplicaSets do it.
+	DeletionCostAnnotation = "controller.kubernetes.io/pod-deletion-cost"
+
+	// Finalizer of a MoEDeployment: its running flip is ended before its pods go.
+	Finalizer = "serving.tangram.dev/world"
+)
+
+// Conditions of a MoEDeployment. Available, Progressing, Degraded and Ready are always there
+// once the operator has seen the object; Reconciling and Stalled are there only while True,
+// as kstatus reads them.
+const (
+	ConditionAvailable   = "Available"   // True: a layout is in force and some rank accepts requests
+	ConditionProgressing = "Progressing" // True: the world is on its way to the wanted shape
+	ConditionDegraded    = "Degraded"    // True: something failed; what serves goes on serving
+	ConditionReady       = "Ready"       // True: it serves in the wanted width and mode, nothing is under way
+	ConditionReconciling = "Reconciling"
+	ConditionStalled     = "Stalled"
+)
+
+// Reasons of the conditions.
+const (
+	ReasonServing            = "Serving"            // Available, Ready: all is as wanted
+	ReasonNoLayout           = "NoLayout"           // Available=False: no layout is in force yet
+	ReasonNoRankAccepts      = "NoRankAccepts"      // Available=False: engines are down
+	ReasonWaitingForPods     = "WaitingForPods"     // Progressing: pods start, or their engines attach
+	ReasonTransition         = "Transition"         // Progressing: a LayoutTransition runs
+	ReasonReleasingPods      = "ReleasingPods"      // Progressing: pods that left the world are deleted
+	ReasonAsWanted           = "AsWanted"           // Progressing=False, Degraded=False
+	ReasonPodsUnschedulable  = "PodsUnschedulable"  // Degraded: no node has room, with the scheduler's words
+	ReasonPodsFailing        = "PodsFailing"        // Degraded: an image does not start, a model path is missing, ...
+	ReasonTransitionFailed   = "TransitionFailed"   // Degraded: the last transition failed; it is tried again, ever more slowly
+	ReasonMemberLost         = "MemberLost"         // Degraded: a pod of the layout in force is gone
+	ReasonAdoptionRefused    = "AdoptionRefused"    // Degraded: an object of the wanted name belongs to somebody else
+	ReasonAgentsUnreachable  = "AgentsUnreachable"  // Degraded: agents do not answer
+	ReasonInsufficientMemory = "InsufficientMemory" // Degraded: the wanted layout does not fit, with the numbers
+	ReasonDeleting           = "Deleting"           // Progressing: the MoEDeployment is being deleted
+)
+
+// Events, beside those named like a reason above.
+const (
+	EventPodCreated          = "PodCreated"
+	EventPodReleased         = "PodReleased" // with name and UID
+	EventTransitionStarted   = "TransitionStarted"
+	EventTransitionSucceeded = "TransitionSucceeded"
+	EventTransitionReplanned = "TransitionReplanned" // the spec changed; the running flip was ended first
+	EventWorldRestarted      = "WorldRestarted"      // all members were lost, it starts again from the checkpoint
+)
