@@ -47,7 +47,7 @@ func applyCommand() *cobra.Command {
 			defer done()
 			d.Limits = limits
 			out := printer{out: cmd.OutOrStdout(), json: asJSON}
-			d.Progress = out.event
+			d.Hooks = driver.Hooks{Progress: out.event, Save: driver.SaveTo(d.Store)}
 			record, err := d.Apply(cmd.Context(), want)
 			return errors.Join(err, out.record(record))
 		},

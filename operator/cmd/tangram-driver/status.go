@@ -84,7 +84,7 @@ func certificatesCommand() *cobra.Command {
 		Short: "writes a world's authority and certificates for roles: driver, gateway, agent/POD, engine/POD",
 		Long:  "Writes ca.crt and ca.key into --dir unless they are there, and ROLE.crt and ROLE.key (slashes become dashes) for each role.",
 		RunE: func(_ *cobra.Command, roles []string) error {
-			authority, err := pki.OpenAuthority(dir, world)
+			authority, err := pki.OpenFolder(dir, world)
 			if err != nil {
 				return usageError{err}
 			}

@@ -56,7 +56,7 @@ func (a *agent) Watch(_ *tangramv1.WatchRequest, stream tangramv1.Agent_WatchSer
 // listen serves a over mTLS as `role` and gives a driver's client of it.
 func listen(t *testing.T, a *agent, role string) *Client {
 	t.Helper()
-	authority, err := pki.OpenAuthority(t.TempDir(), "w")
+	authority, err := pki.OpenFolder(t.TempDir(), "w")
 	require.NoError(t, err)
 	hosts := []string{"127.0.0.1"}
 	served, err := authority.Issue("server", role, hosts)

@@ -7,6 +7,7 @@ package driver
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -46,17 +47,37 @@ var DefaultLimits = Limits{Engines: 60 * time.Second, Stage: 60 * time.Second, F
 // Driver of one world. One Apply at a time; two drivers of one store are held apart by
 // compare-and-swap, one of them fails with store.ErrConflict.
 type Driver struct {
-	World    string
-	Agents   []Agent // every pod that is, or may become, part of the world; order = preference of joiners
-	Store    store.Store
-	Log      *slog.Logger
-	Progress func(Event) // may be nil; called from one goroutine at a time
-	Limits   Limits
+	World  string
+	Agents []Agent // every pod that is, or may become, part of the world; order = preference of joiners
+	Store  store.Store
+	Log    *slog.Logger
+	Limits Limits
+	Hooks  Hooks
 }
+
+// Hooks into an Apply. Each may be nil; they are called from one goroutine at a time.
+type Hooks struct {
+	// Planned is called once there is a plan and before anything is done; an error ends the
+	// Apply with nothing done. It is not called where nothing is to do.
+	Planned  func(*Record) error
+	Progress func(Event)
+	FlipDone func(FlipRecord)
+	// Continue is asked between flips; false ends the Apply with ErrSuperseded.
+	Continue func() bool
+	// Save keeps the record of an Apply that had a plan, however it ended.
+	Save func(context.Context, *Record) error
+}
+
+// ErrSuperseded says that something else is wanted by now: the running flip was ended, the
+// rest of the plan was not begun.
+var ErrSuperseded = errors.New("superseded: something else is wanted by now")
 
 // Wanted is what a world shall become.
 type Wanted struct {
-	Ranks      int // the first members of the world stay, others join in the order of Agents
+	// Ranks of the world: the first of its members stay, others join in the order of Agents.
+	Ranks int
+	// Members that the world shall have, by id, instead of Ranks.
+	Members    []string
 	Shape      layout.Shape
 	SpareBanks uint32 // of a first layout; 0 means 1
 }
@@ -74,20 +95,23 @@ type Event struct {
 }
 
 func (d *Driver) progress(e Event) {
-	if d.Progress != nil {
-		d.Progress(e)
+	if d.Hooks.Progress != nil {
+		d.Hooks.Progress(e)
 	}
 }
 
 // Apply brings the world to what is wanted and gives the record of how; with an error,
 // the record says how far it came. A world that is as wanted gets a record of 0 flips.
 func (d *Driver) Apply(ctx context.Context, want Wanted) (*Record, error) {
+	if len(want.Members) > 0 {
+		want.Ranks = len(want.Members)
+	}
 	record := &Record{World: d.World, Started: time.Now(), Ranks: want.Ranks, Mode: want.Shape.Mode.String()}
 	err := d.apply(ctx, want, record)
 	record.finish(err)
-	if record.PlanHash != "" { // a plan was made, so that something may have happened
-		if saving := d.saveRecord(context.WithoutCancel(ctx), record); saving != nil && err == nil {
-			err = saving
+	if record.PlanHash != "" && d.Hooks.Save != nil { // a plan was made, so that something may have happened
+		if saving := d.Hooks.Save(context.WithoutCancel(ctx), record); saving != nil {
+			err = errors.Join(err, fmt.Errorf("keep the record: %w", saving))
 		}
 	}
 	return record, err
@@ -101,7 +125,7 @@ func (d *Driver) apply(ctx context.Context, want Wanted, record *Record) error {
 	if err != nil {
 		return err
 	}
-	target, err := truth.choose(want.Ranks)
+	target, err := truth.choose(want)
 	if err != nil {
 		return err
 	}
@@ -117,11 +141,23 @@ func (d *Driver) apply(ctx context.Context, want Wanted, record *Record) error {
 	d.Log.Info("planned", "flips", len(result.Plan.Flips), "from_epoch", result.Plan.FromEpoch,
 		"expert_bytes", result.Plan.Cost.GetExpertBytes(), "bound", result.Plan.Cost.GetExpertBoundBytes(),
 		"plan", record.PlanHash[:16])
+	if len(result.Plan.Flips) > 0 && d.Hooks.Planned != nil {
+		if err := d.Hooks.Planned(record); err != nil {
+			return fmt.Errorf("nothing was begun: %w", err)
+		}
+	}
 	for i, flip := range result.Plan.Flips {
+		if i > 0 && d.Hooks.Continue != nil && !d.Hooks.Continue() {
+			return errors.Join(fmt.Errorf("after flip %d of %d, at epoch %d: %w", i, len(result.Plan.Flips), truth.epoch(), ErrSuperseded),
+				d.saveMembership(ctx, truth))
+		}
 		run := &flipRun{d: d, truth: truth, flip: flip, target: result.Layouts[i], record: record,
 			event: Event{Flip: i + 1, Flips: len(result.Plan.Flips), Kind: kindName(flip.Kind), Epoch: flip.Epoch}}
 		if err := run.do(ctx); err != nil {
 			return fmt.Errorf("flip %d of %d (%s, epoch %d): %w", i+1, len(result.Plan.Flips), run.event.Kind, flip.Epoch, err)
+		}
+		if d.Hooks.FlipDone != nil {
+			d.Hooks.FlipDone(run.out)
 		}
 		truth = truth.after(result.Layouts[i])
 	}

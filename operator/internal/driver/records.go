@@ -224,11 +224,14 @@ func measured(attempt uint64, latest map[int]*tangramv1.StatusResponse) (Bytes, 
 	return b, s
 }
 
-func (d *Driver) saveRecord(ctx context.Context, record *Record) error {
-	// Numbered by start; two in one nanosecond would be two drivers, and one of them lost already.
-	_, err := store.Save(ctx, d.Store, "transition/"+record.Started.UTC().Format("20060102T150405.000000000"), 0, record)
-	if errors.Is(err, store.ErrConflict) {
-		return nil
+// SaveTo is a Hooks.Save that puts records into a store, under "transition/<start>".
+func SaveTo(s store.Store) func(context.Context, *Record) error {
+	return func(ctx context.Context, record *Record) error {
+		// Numbered by start; two in one nanosecond would be two drivers, and one of them lost already.
+		_, err := store.Save(ctx, s, "transition/"+record.Started.UTC().Format("20060102T150405.000000000"), 0, record)
+		if errors.Is(err, store.ErrConflict) {
+			return nil
+		}
+		return err
 	}
-	return err
 }

@@ -116,12 +116,25 @@ func newTruth(world string, agents []*tangramv1.StatusResponse) (*truth, error) 
 
 func (t *truth) epoch() uint64 { return t.layout.GetEpoch() }
 
-// choose names the members of a world of n ranks.
-func (t *truth) choose(n int) ([]string, error) {
-	if n > len(t.order) {
-		return nil, fmt.Errorf("%d ranks wanted, the agents have %d; start more pods", n, len(t.order))
+// choose names the members of the world that is wanted.
+func (t *truth) choose(want Wanted) ([]string, error) {
+	if len(want.Members) == 0 {
+		if want.Ranks > len(t.order) {
+			return nil, fmt.Errorf("%d ranks wanted, the agents have %d; start more pods", want.Ranks, len(t.order))
+		}
+		return t.order[:want.Ranks], nil
 	}
-	return t.order[:n], nil
+	seen := map[string]bool{}
+	for _, id := range want.Members {
+		if _, here := t.ranks[id]; !here {
+			return nil, fmt.Errorf("member %s is wanted and no agent has it", id)
+		}
+		if seen[id] {
+			return nil, fmt.Errorf("member %s is wanted twice", id)
+		}
+		seen[id] = true
+	}
+	return want.Members, nil
 }
 
 // withoutEngine are the members of target or of the layout in force whose engine is not attached.

@@ -83,7 +83,7 @@ func TestNoWorldYet(t *testing.T) {
 
 // A gateway talks to engines of its world only, whoever else holds a certificate of it.
 func TestOnlyEnginesAreBelieved(t *testing.T) {
-	authority, err := pki.OpenAuthority(t.TempDir(), "w")
+	authority, err := pki.OpenFolder(t.TempDir(), "w")
 	require.NoError(t, err)
 	issue := func(name, role string) pki.Files {
 		files, err := authority.Issue(name, role, []string{"127.0.0.1"})

@@ -1,6 +1,10 @@
 // Package pki makes the certificates of one world: a certificate authority and, for each
 // part, a certificate whose URI says what it may do,
 // spiffe://tangram/<world>/{driver|gateway|agent/<pod>|engine/<pod>}.
+//
+// Nobody checks addresses: they change when a pod moves, the role does not. Go checks the
+// URI; gRPC in C++ can only check a name, so that a certificate also carries the DNS name
+// <driver|gateway|agent|engine>.<world>, the same for all of its kind.
 package pki
 
 import (
@@ -11,13 +15,10 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"math/big"
 	"net"
 	"net/url"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"time"
@@ -26,23 +27,22 @@ import (
 // validity of a certificate; long enough for any test, demo or trial.
 const validity = 365 * 24 * time.Hour
 
-// Files are paths of PEM files, as the C++ side and the Go side both read them.
-type Files struct {
-	CA   string `json:"ca"`
-	Cert string `json:"cert"`
-	Key  string `json:"key"`
-}
-
-// Authority signs for one world.
+// Authority signs for one world. It lies in memory; CertPEM and KeyPEM are what to keep.
 type Authority struct {
 	world string
-	file  string
 	cert  *x509.Certificate
 	key   *ecdsa.PrivateKey
 }
 
 // What a name may be, so that it cannot change the shape of the URI.
 var plain = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
+
+func checkWorld(world string) error {
+	if !plain.MatchString(world) {
+		return fmt.Errorf("pki: world %q may hold letters, digits, '-', '_', '.' only", world)
+	}
+	return nil
+}
 
 // URI of a role ("driver", "gateway", "agent/<pod>", "engine/<pod>") in a world.
 func URI(world, role string) (*url.URL, error) {
@@ -52,44 +52,24 @@ func URI(world, role string) (*url.URL, error) {
 	if !known {
 		return nil, fmt.Errorf("pki: role %q is not driver, gateway, agent/<pod> or engine/<pod>", role)
 	}
-	if !plain.MatchString(world) {
-		return nil, fmt.Errorf("pki: world %q may hold letters, digits, '-', '_', '.' only", world)
+	if err := checkWorld(world); err != nil {
+		return nil, err
 	}
 	return &url.URL{Scheme: "spiffe", Host: "tangram", Path: "/" + world + "/" + role}, nil
 }
 
-// OpenAuthority reads the authority of a folder (ca.crt, ca.key), or makes one.
-func OpenAuthority(dir, world string) (*Authority, error) {
-	if !plain.MatchString(world) {
-		return nil, fmt.Errorf("pki: world %q may hold letters, digits, '-', '_', '.' only", world)
-	}
-	certFile, keyFile := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key")
-	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
-	if errors.Is(err, os.ErrNotExist) {
-		return newAuthority(dir, world, certFile, keyFile)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("pki: read the authority in %s: %w", dir, err)
-	}
-	key, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
-	if !ok {
-		return nil, fmt.Errorf("pki: %s is not an ECDSA key", keyFile)
-	}
-	cert, err := x509.ParseCertificate(pair.Certificate[0])
-	if err != nil {
-		return nil, fmt.Errorf("pki: %s: %w", certFile, err)
-	}
-	if cert.Subject.CommonName != commonName(world) {
-		return nil, fmt.Errorf("pki: %s is %q, not the authority of world %q", certFile, cert.Subject.CommonName, world)
-	}
-	return &Authority{world: world, file: certFile, cert: cert, key: key}, nil
+// Name of all certificates of a role's kind: agent.<world> for "agent/<pod>".
+func Name(world, role string) string {
+	kind, _, _ := strings.Cut(role, "/")
+	return kind + "." + world
 }
 
 func commonName(world string) string { return "tangram " + world }
 
-func newAuthority(dir, world, certFile, keyFile string) (*Authority, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("pki: %w", err)
+// NewAuthority makes a key and a certificate.
+func NewAuthority(world string) (*Authority, error) {
+	if err := checkWorld(world); err != nil {
+		return nil, err
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -109,26 +89,46 @@ func newAuthority(dir, world, certFile, keyFile string) (*Authority, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pki: %w", err)
 	}
-	if err := writePair(certFile, keyFile, der, key); err != nil {
-		return nil, err
-	}
-	return &Authority{world: world, file: certFile, cert: cert, key: key}, nil
+	return &Authority{world: world, cert: cert, key: key}, nil
 }
 
-// Issue writes <name>.crt and <name>.key beside the authority, for a role of its world.
-// hosts are DNS names or IP addresses under which the part is reached.
-func (a *Authority) Issue(name, role string, hosts []string) (Files, error) {
+// ParseAuthority reads what CertPEM and KeyPEM gave; it refuses another world's.
+func ParseAuthority(world string, certPEM, keyPEM []byte) (*Authority, error) {
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		return nil, fmt.Errorf("pki: read the authority of world %q: %w", world, err)
+	}
+	key, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
+	if !ok {
+		return nil, fmt.Errorf("pki: the authority of world %q has a %T, not an ECDSA key", world, pair.PrivateKey)
+	}
+	if name := pair.Leaf.Subject.CommonName; name != commonName(world) {
+		return nil, fmt.Errorf("pki: this is the authority %q, not the authority of world %q", name, world)
+	}
+	return &Authority{world: world, cert: pair.Leaf, key: key}, nil
+}
+
+// CertPEM of the authority: what everybody in the world trusts.
+func (a *Authority) CertPEM() []byte { return certPEM(a.cert.Raw) }
+
+// KeyPEM of the authority: whoever has it can play every role.
+func (a *Authority) KeyPEM() ([]byte, error) { return keyPEM(a.key) }
+
+// IssuePEM makes a certificate for a role of the authority's world. hosts are DNS names or IP
+// addresses, for clients that check them, as browsers do.
+func (a *Authority) IssuePEM(role string, hosts []string) (cert, key []byte, err error) {
 	id, err := URI(a.world, role)
 	if err != nil {
-		return Files{}, err
+		return nil, nil, err
 	}
 	template, err := newTemplate(role)
 	if err != nil {
-		return Files{}, err
+		return nil, nil, err
 	}
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	template.URIs = []*url.URL{id}
+	template.DNSNames = []string{Name(a.world, role)}
 	for _, host := range hosts {
 		if ip := net.ParseIP(host); ip != nil {
 			template.IPAddresses = append(template.IPAddresses, ip)
@@ -136,17 +136,16 @@ func (a *Authority) Issue(name, role string, hosts []string) (Files, error) {
 			template.DNSNames = append(template.DNSNames, host)
 		}
 	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return Files{}, fmt.Errorf("pki: make a key: %w", err)
+		return nil, nil, fmt.Errorf("pki: make a key: %w", err)
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &own.PublicKey, a.key)
 	if err != nil {
-		return Files{}, fmt.Errorf("pki: sign %s: %w", role, err)
+		return nil, nil, fmt.Errorf("pki: sign %s: %w", role, err)
 	}
-	dir := filepath.Dir(a.file)
-	files := Files{CA: a.file, Cert: filepath.Join(dir, name+".crt"), Key: filepath.Join(dir, name+".key")}
-	return files, writePair(files.Cert, files.Key, der, key)
+	key, err = keyPEM(own)
+	return certPEM(der), key, err
 }
 
 func newTemplate(name string) (*x509.Certificate, error) {
@@ -161,17 +160,15 @@ func newTemplate(name string) (*x509.Certificate, error) {
 	}, nil
 }
 
-func writePair(certFile, keyFile string, der []byte, key *ecdsa.PrivateKey) error {
-	// PKCS#8, which OpenSSL and Go both read.
-	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+func certPEM(der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+// keyPEM is PKCS#8, which OpenSSL and Go both read.
+func keyPEM(key *ecdsa.PrivateKey) ([]byte, error) {
+	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		return fmt.Errorf("pki: %w", err)
+		return nil, fmt.Errorf("pki: %w", err)
 	}
-	if err := os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}), 0o600); err != nil {
-		return fmt.Errorf("pki: %w", err)
-	}
-	if err := os.WriteFile(certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600); err != nil {
-		return fmt.Errorf("pki: %w", err)
-	}
-	return nil
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
 }
