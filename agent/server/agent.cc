@@ -38,7 +38,7 @@ Status Agent::Open(const MemoryFactory& make_memory) {
   auto token = ReadOrMakeToken(config_.engine_token_file);
   if (!token.ok()) return token.status();
 
-  peers_ = std::make_unique<PeerClient>(*tls);
+  peers_ = std::make_unique<PeerClient>(config_.world, *tls);
   auto memory = make_memory(config_, members_, peers_.get());
   if (!memory.ok()) return memory.status();
   memory_ = std::move(*memory);
@@ -99,6 +99,11 @@ Status Agent::Listen(const TlsTexts& tls) {
   }
   address_ = fmt::format("{}:{}", config_.advertise, port);
   executor_->SetAddress(address_);
+  if (!config_.in_world_file.empty()) {
+    auto presence = PresenceFile::Follow(config_.in_world_file, executor_.get());
+    if (!presence.ok()) return presence.status();
+    presence_ = std::move(*presence);
+  }
   TANGRAM_RETURN_IF_ERROR(engines_->Start(executor_.get()));
   spdlog::info("agent of world {} pod {} listens on {}, data {}", config_.world, config_.pod,
                address_, data_address_);
@@ -127,6 +132,7 @@ void Agent::Stop() {
   if (exposer_ && metrics_) exposer_->RemoveCollectable(metrics_);
   exposer_.reset();
   if (engines_) engines_->Stop();
+  presence_.reset();
   // The executor joins its workers before the memory under them goes.
   executor_.reset();
 }

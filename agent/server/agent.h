@@ -14,6 +14,7 @@
 #include "agent/server/memory_host.h"
 #include "agent/server/metrics.h"
 #include "agent/server/peer_client.h"
+#include "agent/server/presence.h"
 #include "agent/server/services.h"
 
 namespace tangram {
@@ -45,6 +46,7 @@ class Agent {
   std::unique_ptr<MemoryHost> memory_;
   std::unique_ptr<EngineServer> engines_;
   std::unique_ptr<Executor> executor_;
+  std::unique_ptr<PresenceFile> presence_;
   std::shared_ptr<AgentMetrics> metrics_;
   std::unique_ptr<prometheus::Exposer> exposer_;
   std::unique_ptr<AgentService> agent_service_;

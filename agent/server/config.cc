@@ -89,9 +89,10 @@ class Section {
 
   void Fail(const YAML::Node& at, const std::string& key, const std::string& why) {
     if (!error_->ok()) return;
+    // What came by an override has no line.
     const int line = at.IsDefined() ? at.Mark().line + 1 : 0;
-    *error_ = {Code::kInvalid,
-               file_ + ":" + std::to_string(line) + ": " + prefix_ + key + ": " + why};
+    *error_ = {Code::kInvalid, file_ + (line > 0 ? ":" + std::to_string(line) : " and --set") +
+                                   ": " + prefix_ + key + ": " + why};
   }
 
   YAML::Node node_;
@@ -124,6 +125,7 @@ Status Read(const YAML::Node& root, const std::string& file, AgentConfig* out) {
   top.Text("engine_socket", true, &out->engine_socket);
   top.Text("engine_token_file", true, &out->engine_token_file);
   top.Text("ready_file", false, &out->ready_file);
+  top.Text("in_world_file", false, &out->in_world_file);
   top.Text("link", false, &out->link);
   if (const YAML::Node node = top.Map("tls", true); node.IsDefined()) {
     Section tls(node, file, "tls.", &error);
@@ -191,10 +193,18 @@ Result<HostPort> ParseHostPort(const std::string& text) {
   return Status{Code::kInvalid, "want host:port, got '" + text + "'"};
 }
 
-Result<AgentConfig> ParseConfig(const std::string& text, const std::string& file) {
+Result<AgentConfig> ParseConfig(const std::string& text, const std::string& file,
+                                const Overrides& overrides) {
   AgentConfig config;
   try {
-    const YAML::Node root = YAML::Load(text);
+    YAML::Node root = YAML::Load(text);
+    for (const std::string& override : overrides) {
+      const size_t equals = override.find('=');
+      if (equals == 0 || equals == std::string::npos) {
+        return Status{Code::kInvalid, "--set " + override + ": want key=value"};
+      }
+      if (root.IsMap()) root[override.substr(0, equals)] = override.substr(equals + 1);
+    }
     TANGRAM_RETURN_IF_ERROR(Read(root, file, &config));
   } catch (const YAML::Exception& e) {
     return Status{Code::kInvalid, file + ":" + std::to_string(e.mark.line + 1) + ": " + e.msg};
@@ -203,10 +213,10 @@ Result<AgentConfig> ParseConfig(const std::string& text, const std::string& file
   return config;
 }
 
-Result<AgentConfig> LoadConfig(const std::string& file) {
+Result<AgentConfig> LoadConfig(const std::string& file, const Overrides& overrides) {
   auto text = ReadWholeFile(file);
   if (!text.ok()) return text.status();
-  return ParseConfig(*text, file);
+  return ParseConfig(*text, file, overrides);
 }
 
 }  // namespace tangram

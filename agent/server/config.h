@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "agent/base/status.h"
 
@@ -22,16 +23,20 @@ struct AgentConfig {
   uint32_t granule_rows = 0;
   std::string checkpoint, revision;
   std::string listen, data_listen, advertise, metrics_listen;  // host:port; advertise: host
-  std::string engine_socket, engine_token_file, ready_file;
+  std::string engine_socket, engine_token_file, ready_file, in_world_file;
   std::string link = "tcp";
   TlsFiles tls;
   std::string log_level = "info";
   bool log_json = true;
 };
 
+// "key=value" for keys of the top level; each replaces what the file says.
+using Overrides = std::vector<std::string>;
+
 // kInvalid names the file, the line and the key. `text` is the file's content.
-Result<AgentConfig> ParseConfig(const std::string& text, const std::string& file);
-Result<AgentConfig> LoadConfig(const std::string& file);
+Result<AgentConfig> ParseConfig(const std::string& text, const std::string& file,
+                                const Overrides& overrides = {});
+Result<AgentConfig> LoadConfig(const std::string& file, const Overrides& overrides = {});
 
 struct HostPort {
   std::string host;

@@ -55,5 +55,21 @@ TEST(Config, ErrorsNameLineAndKey) {
   EXPECT_NE(ErrorOf(slash).find("letters, digits"), std::string::npos);
 }
 
+TEST(Config, OverridesReplaceWhatTheFileSays) {
+  const auto config = ParseConfig(kGood, "f.yaml", {"pod=pod-7", "advertise=10.0.0.7", "ranks=2"});
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config->pod, "pod-7");
+  EXPECT_EQ(config->advertise, "10.0.0.7");
+  EXPECT_EQ(config->ranks, 2u);
+  const auto error = [](const std::string& override) {
+    const auto config = ParseConfig(kGood, "f.yaml", {override});
+    return config.ok() ? "" : config.status().message();
+  };
+  EXPECT_EQ(error("colour=blue"), "f.yaml and --set: colour: unknown key");
+  EXPECT_EQ(error("ranks=two"), "f.yaml and --set: ranks: want a whole number, got 'two'");
+  EXPECT_EQ(error("ranks"), "--set ranks: want key=value");
+  EXPECT_EQ(error("=1"), "--set =1: want key=value");
+}
+
 }  // namespace
 }  // namespace tangram

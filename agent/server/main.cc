@@ -15,9 +15,11 @@
 int main(int argc, char** argv) {
   CLI::App app{"Tangram agent: owns the memory of a pod's ranks and takes them through flips."};
   std::string file;
+  tangram::Overrides overrides;
   bool check = false;
   bool list = false;
   app.add_option("--config", file, "YAML configuration file (agent/server/README.md)");
+  app.add_option("--set", overrides, "KEY=VALUE in place of what the file says; repeatable");
   app.add_flag("--check-config", check, "read the configuration, say what is wrong, and end");
   app.add_flag("--list-fault-points", list, "list the named fault points, and end");
   CLI11_PARSE(app, argc, argv);
@@ -30,7 +32,7 @@ int main(int argc, char** argv) {
     std::fputs("tangram-agent: --config is needed; see --help\n", stderr);
     return 2;
   }
-  auto config = tangram::LoadConfig(file);
+  auto config = tangram::LoadConfig(file, overrides);
   if (!config.ok()) {
     std::fprintf(stderr, "tangram-agent: %s\n", config.status().message().c_str());
     return 2;

@@ -39,7 +39,7 @@ Result<TlsTexts> LoadTls(const TlsFiles& files) {
   return out;
 }
 
-PeerClient::PeerClient(const TlsTexts& tls) {
+PeerClient::PeerClient(const std::string& world, const TlsTexts& tls) : name_("agent." + world) {
   grpc::SslCredentialsOptions options;
   options.pem_root_certs = tls.ca;
   options.pem_cert_chain = tls.cert;
@@ -55,6 +55,9 @@ std::unique_ptr<v1::Peer::Stub> PeerClient::StubOf(const std::string& agent) {
     args.SetMaxReceiveMessageSize(64 << 20);
     // A restarted peer is met again at once, not after gRPC's default of up to 2 minutes.
     args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+    // Addresses change with pods and are in no certificate; all agents of a world carry this
+    // name, and only its authority can give it.
+    args.SetSslTargetNameOverride(name_);
     channel = grpc::CreateCustomChannel(agent, credentials_, args);
   }
   return v1::Peer::NewStub(channel);

@@ -22,7 +22,7 @@ Result<TlsTexts> LoadTls(const TlsFiles& files);
 
 class PeerClient : public Peers {
  public:
-  explicit PeerClient(const TlsTexts& tls);
+  PeerClient(const std::string& world, const TlsTexts& tls);
 
   Result<v1::QueryResponse> Query(const std::string& agent,
                                   const v1::QueryRequest& request) override;
@@ -33,6 +33,7 @@ class PeerClient : public Peers {
  private:
   std::unique_ptr<v1::Peer::Stub> StubOf(const std::string& agent);
 
+  const std::string name_;  // that every agent's certificate carries
   std::shared_ptr<grpc::ChannelCredentials> credentials_;
   std::mutex mu_;
   std::map<std::string, std::shared_ptr<grpc::Channel>> channels_;

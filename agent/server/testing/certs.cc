@@ -70,7 +70,14 @@ TlsTexts TestCa::Issue(const std::string& uri) const {
   const KeyPtr key = NewKey();
   const CertPtr cert = NewCert(key.get(), "leaf");
   X509_set_issuer_name(cert.get(), X509_get_subject_name(keys_->cert.get()));
-  Extend(cert.get(), keys_->cert.get(), NID_subject_alt_name, "URI:" + uri + ",IP:127.0.0.1");
+  // spiffe://tangram/<world>/<kind>[/<pod>]: the name of the kind, and no address.
+  std::string names = "URI:" + uri;
+  constexpr size_t kPrefix = sizeof("spiffe://tangram/") - 1;
+  if (const size_t slash = uri.find('/', kPrefix); uri.size() > kPrefix && slash != uri.npos) {
+    const std::string role = uri.substr(slash + 1);
+    names += ",DNS:" + role.substr(0, role.find('/')) + "." + uri.substr(kPrefix, slash - kPrefix);
+  }
+  Extend(cert.get(), keys_->cert.get(), NID_subject_alt_name, names);
   X509_sign(cert.get(), keys_->key.get(), EVP_sha256());
   TlsTexts out;
   out.ca = Pem([&](BIO* bio) { PEM_write_bio_X509(bio, keys_->cert.get()); });

@@ -92,6 +92,7 @@ World::World(const std::vector<uint32_t>& ranks, uint64_t memory_bytes) {
     config.engine_socket = socket(i);
     config.engine_token_file = dir_ + "/" + std::to_string(i) + ".token";
     config.ready_file = dir_ + "/" + std::to_string(i) + ".json";
+    config.in_world_file = dir_ + "/" + std::to_string(i) + ".in-world";
     config.tls = ca_.Write("spiffe://tangram/test/agent/" + config.pod, dir_, config.pod);
     auto agent = Agent::Start(std::move(config), TestHostOf(TestGeometry()));
     if (!agent.ok()) {
@@ -140,8 +141,10 @@ std::unique_ptr<v1::Agent::Stub> World::Stub(size_t i, const std::string& who,
   options.pem_root_certs = ca_.Issue("x").ca;
   options.pem_cert_chain = tls.cert;
   options.pem_private_key = tls.key;
+  grpc::ChannelArguments args;
+  args.SetSslTargetNameOverride("agent.test");
   return v1::Agent::NewStub(
-      grpc::CreateChannel(agents_[i]->address(), grpc::SslCredentials(options)));
+      grpc::CreateCustomChannel(agents_[i]->address(), grpc::SslCredentials(options), args));
 }
 
 v1::Header World::HeaderOf(uint64_t epoch, uint64_t attempt) {

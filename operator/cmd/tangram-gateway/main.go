@@ -26,7 +26,7 @@ import (
 
 type flags struct {
 	world, model, listen, name, readyFile, logLevel string
-	seeds                                           []string
+	seeds, discover                                 []string
 	tls                                             pki.Files
 	lostAfter                                       time.Duration
 }
@@ -46,17 +46,19 @@ func run() int {
 	p.StringVar(&f.listen, "listen", "127.0.0.1:8080", "host:port")
 	p.StringVar(&f.name, "name", uuid.NewString(), "of this gateway: engines keep its tokens under it while it reconnects")
 	p.StringSliceVar(&f.seeds, "seed", nil, "frontends of engines, host:port; the others are learned from them")
+	p.StringSliceVar(&f.discover, "discover", nil, "host:port of a Service in front of the world's engines: asked for the world, never sent requests")
 	p.StringVar(&f.tls.CA, "tls-ca", "", "PEM of the CA")
 	p.StringVar(&f.tls.Cert, "tls-cert", "", "PEM of this gateway's certificate")
 	p.StringVar(&f.tls.Key, "tls-key", "", "PEM of its key")
 	p.StringVar(&f.readyFile, "ready-file", "", "JSON with the real address")
 	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn, error")
 	p.DurationVar(&f.lostAfter, "lost-after", 10*time.Second, "a session down for so long is lost")
-	for _, name := range []string{"world", "seed", "tls-ca", "tls-cert", "tls-key"} {
+	for _, name := range []string{"world", "tls-ca", "tls-cert", "tls-key"} {
 		if err := root.MarkFlagRequired(name); err != nil {
 			panic(err) // a name that is not a flag: a bug of this file
 		}
 	}
+	root.MarkFlagsOneRequired("seed", "discover")
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "tangram-gateway:", err)
 		return 1
@@ -76,7 +78,7 @@ func serve(ctx context.Context, f flags) error {
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	pool := gateway.NewPool(gateway.Options{World: f.world, Gateway: f.name, Seeds: f.seeds, TLS: config,
+	pool := gateway.NewPool(gateway.Options{World: f.world, Gateway: f.name, Seeds: f.seeds, Discover: f.discover, TLS: config,
 		LostAfter: f.lostAfter, Log: log, Metrics: gateway.NewMetrics(registry)})
 	defer pool.Close()
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.listen)

@@ -32,12 +32,14 @@ type engine struct {
 	silent   bool // tells of no world
 	hangsUp  bool // after each submit; the next session tells "ab" of it
 	kept     atomic.Pointer[tangramv1.Submit]
+	submits  atomic.Pointer[string]           // the gateway whose session the last submit came by
 	identity credentials.TransportCredentials // nil: plain
 	server   *grpc.Server
 }
 
 func (e *engine) Session(stream tangramv1.Serve_SessionServer) error {
 	send := func(r *tangramv1.ServeReply) { _ = stream.Send(r) }
+	var gateway string
 	for {
 		m, err := stream.Recv()
 		if err != nil {
@@ -45,6 +47,7 @@ func (e *engine) Session(stream tangramv1.Serve_SessionServer) error {
 		}
 		switch b := m.Body.(type) {
 		case *tangramv1.ServeRequest_Hello:
+			gateway = b.Hello.Gateway
 			if e.silent {
 				continue
 			}
@@ -54,6 +57,7 @@ func (e *engine) Session(stream tangramv1.Serve_SessionServer) error {
 				send(token(kept, 1, 'b', tangramv1.Finish_FINISH_LENGTH))
 			}
 		case *tangramv1.ServeRequest_Submit:
+			e.submits.Store(&gateway)
 			e.on(b.Submit, send)
 			if e.hangsUp {
 				e.kept.Store(b.Submit)
@@ -112,7 +116,12 @@ func open(t *testing.T, o Options, engines ...*engine) (*httptest.Server, *Metri
 		tangramv1.RegisterServeServer(e.server, e)
 		go func() { _ = e.server.Serve(l) }()
 		t.Cleanup(e.server.Stop)
-		o.Seeds = []string{engines[0].address} // the others are learned
+	}
+	// the others are learned
+	if o.Discover != nil {
+		o.Discover = []string{engines[0].address}
+	} else {
+		o.Seeds = []string{engines[0].address}
 	}
 	registry := prometheus.NewRegistry()
 	metrics := NewMetrics(registry)

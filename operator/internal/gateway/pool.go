@@ -23,6 +23,7 @@ type Options struct {
 	World     string
 	Gateway   string        // this gateway's name: engines keep its tokens for it across reconnects
 	Seeds     []string      // frontends, host:port; the others are learned
+	Discover  []string      // host:port behind which is some engine of the world, maybe another each time: only asked for the world
 	TLS       *tls.Config   // of a client; nil: plain, for tests
 	LostAfter time.Duration // a session down for so long is broken for good
 	Log       *slog.Logger
@@ -45,6 +46,8 @@ type Pool struct {
 // session to one engine. Fields below mu of the pool.
 type session struct {
 	frontend string
+	gateway  string // the name given to the engine
+	address  string // to dial
 	seed     bool
 	send     chan *tangramv1.ServeRequest // nil while down
 	load     *tangramv1.Load
@@ -63,6 +66,11 @@ func NewPool(o Options) *Pool {
 	for _, seed := range o.Seeds {
 		p.keepLocked(seed, true)
 	}
+	for _, address := range o.Discover {
+		// A name of its own: an engine has one session with each gateway, and the engine behind
+		// the address is a member with a session, too.
+		p.startLocked(&session{frontend: "discover/" + address, address: address, gateway: o.Gateway + "/discover", seed: true})
+	}
 	return p
 }
 
@@ -76,8 +84,11 @@ func (p *Pool) keepLocked(frontend string, seed bool) {
 	if frontend == "" || p.sessions[frontend] != nil || p.ctx.Err() != nil {
 		return
 	}
-	s := &session{frontend: frontend, seed: seed}
-	p.sessions[frontend] = s
+	p.startLocked(&session{frontend: frontend, address: frontend, gateway: p.o.Gateway, seed: seed})
+}
+
+func (p *Pool) startLocked(s *session) {
+	p.sessions[s.frontend] = s
 	p.wait.Go(func() { p.keep(s) })
 }
 
@@ -133,7 +144,7 @@ func (p *Pool) run(s *session) (up bool, err error) {
 	if p.o.TLS == nil {
 		transport = plaintext()
 	}
-	conn, err := grpc.NewClient(s.frontend, grpc.WithTransportCredentials(transport))
+	conn, err := grpc.NewClient(s.address, grpc.WithTransportCredentials(transport))
 	if err != nil {
 		return false, err
 	}
@@ -142,7 +153,7 @@ func (p *Pool) run(s *session) (up bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	hello := &tangramv1.Hello{World: p.o.World, Gateway: p.o.Gateway}
+	hello := &tangramv1.Hello{World: p.o.World, Gateway: s.gateway}
 	if err := stream.Send(&tangramv1.ServeRequest{Body: &tangramv1.ServeRequest_Hello{Hello: hello}}); err != nil {
 		return false, err
 	}

@@ -112,3 +112,21 @@ func TestOnlyEnginesAreBelieved(t *testing.T) {
 		})
 	}
 }
+
+// Behind a Service's address is some engine; requests go over the sessions with members only.
+func TestDiscoveryIsAskedForTheWorldOnly(t *testing.T) {
+	done := func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
+		send(token(s, 0, 'z', tangramv1.Finish_FINISH_STOP))
+	}
+	engines := []*engine{{on: done}, {on: done}}
+	s, _, pool := open(t, Options{Discover: []string{"the first"}}, engines...)
+	require.Eventually(t, func() bool { return sessionsUp(pool) == 3 }, 5*time.Second, time.Millisecond)
+	for range 4 {
+		code, _, body := post(t, s, `{"prompt":"x"}`)
+		require.Equal(t, http.StatusOK, code, body)
+	}
+	for _, e := range engines {
+		require.NotNil(t, e.submits.Load(), "requests are spread")
+		require.Equal(t, "g", *e.submits.Load())
+	}
+}

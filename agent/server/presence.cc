@@ -1,0 +1,77 @@
+#include "agent/server/presence.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace tangram {
+namespace {
+
+constexpr auto kLook = std::chrono::milliseconds(200);
+
+// A leaver stays until its attempt is retired: others may still read from it.
+bool InWorld(const v1::StatusResponse& status) {
+  return std::any_of(status.ranks().begin(), status.ranks().end(), [](const v1::RankStatus& rank) {
+    return rank.in_world() || rank.transition().phase() > v1::PHASE_IDLE;
+  });
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PresenceFile>> PresenceFile::Follow(const std::string& path,
+                                                           Executor* executor) {
+  if (unlink(path.c_str()) != 0 && errno != ENOENT) {
+    return Status{Code::kInvalid, fmt::format("in_world_file {}: {}", path, std::strerror(errno))};
+  }
+  auto file = std::unique_ptr<PresenceFile>(new PresenceFile(path, executor));
+  TANGRAM_RETURN_IF_ERROR(file->Show());  // says now, not when it matters, that it cannot
+  if (!InWorld(executor->GetStatus(false))) file->Hide();
+  file->thread_ = std::thread([raw = file.get()] { raw->Run(); });
+  return file;
+}
+
+PresenceFile::~PresenceFile() {
+  stopping_ = true;
+  if (thread_.joinable()) thread_.join();
+  Hide();
+}
+
+void PresenceFile::Run() {
+  uint64_t seen = 0;
+  while (!stopping_) {
+    if (!InWorld(executor_->GetStatus(false))) {
+      Hide();
+    } else if (const Status shown = Show(); !shown.ok()) {
+      spdlog::error("{}", shown.message());
+    }
+    executor_->WaitChange(&seen, kLook);
+  }
+}
+
+Status PresenceFile::Show() {
+  if (fd_ >= 0) return OkStatus();
+  const int fd = open(path_.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
+  if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    const Status failed{Code::kInvalid,
+                        fmt::format("in_world_file {}: {}", path_, std::strerror(errno))};
+    if (fd >= 0) close(fd);
+    return failed;
+  }
+  fd_ = fd;
+  return OkStatus();
+}
+
+void PresenceFile::Hide() {
+  if (fd_ < 0) return;
+  unlink(path_.c_str());
+  close(fd_);
+  fd_ = -1;
+}
+
+}  // namespace tangram

@@ -1,0 +1,93 @@
+// The preStop hook of a pod, as a process, against an agent's file.
+#include "agent/server/presence.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "agent/server/testing/world.h"
+
+namespace tangram::testing {
+namespace {
+
+// A running `tangram-hook`; ended by force when it has not ended by itself.
+class Hook {
+ public:
+  Hook(std::string verb, std::string path) {
+    std::string program = TANGRAM_HOOK;
+    char* const args[] = {program.data(), verb.data(), path.data(), nullptr};
+    EXPECT_EQ(posix_spawn(&pid_, TANGRAM_HOOK, nullptr, nullptr, args, environ), 0);
+  }
+  ~Hook() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  // Its exit code, or -1 if it still runs after the time.
+  int Ended(std::chrono::milliseconds limit) {
+    const auto end = std::chrono::steady_clock::now() + limit;
+    do {
+      int status = 0;
+      if (waitpid(pid_, &status, WNOHANG) == pid_) {
+        pid_ = 0;
+        return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+      }
+      usleep(10'000);
+    } while (std::chrono::steady_clock::now() < end);
+    return -1;
+  }
+
+ private:
+  pid_t pid_ = 0;
+};
+
+constexpr auto kLong = std::chrono::seconds(10);
+
+TEST(Hook, WaitsWhileARankIsInTheWorld) {
+  World world({1, 1});
+  const std::string file = world.dir() + "/0.in-world";
+  EXPECT_EQ(Hook("await-leave", file).Ended(kLong), 0) << "no layout yet";
+  Engines engines(world);
+  ASSERT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, ExpertLayout(world.members(), 1, false)));
+  ASSERT_TRUE(std::filesystem::exists(file));
+  Hook waiting("await-leave", file);
+  EXPECT_EQ(waiting.Ended(std::chrono::milliseconds(300)), -1);
+  world.agent(0).Stop();
+  EXPECT_EQ(waiting.Ended(kLong), 0);
+  EXPECT_FALSE(std::filesystem::exists(file));
+}
+
+TEST(Hook, DoesNotWaitForADeadAgent) {
+  World world({1});
+  const std::string file = world.dir() + "/left";
+  close(open(file.c_str(), O_CREAT | O_WRONLY, 0644));  // and nobody holds its lock
+  EXPECT_EQ(Hook("await-leave", file).Ended(kLong), 0);
+  // An agent that starts anew removes it: it is in no world yet.
+  auto presence = PresenceFile::Follow(file, world.agent(0).executor());
+  ASSERT_TRUE(presence.ok()) << presence.status().message();
+  EXPECT_FALSE(std::filesystem::exists(file));
+}
+
+TEST(Hook, InstallsItself) {
+  World world({1});
+  const std::string copy = world.dir() + "/bin/tangram-hook";
+  EXPECT_EQ(Hook("install", copy).Ended(kLong), 0);
+  EXPECT_EQ(access(copy.c_str(), X_OK), 0);
+  EXPECT_EQ(Hook("install", "/proc/nowhere/hook").Ended(kLong), 1);
+  EXPECT_EQ(Hook("fly", copy).Ended(kLong), 2);
+}
+
+TEST(Presence, AFolderThatCannotBeWrittenIsAnErrorAtStart) {
+  World world({1});
+  const auto presence = PresenceFile::Follow("/proc/nowhere/file", world.agent(0).executor());
+  ASSERT_FALSE(presence.ok());
+  EXPECT_NE(presence.status().message().find("in_world_file /proc/nowhere/file: No such file"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace tangram::testing
