@@ -4,15 +4,26 @@ SHELL := /bin/bash
 BUILD := build
 SEED ?= 1
 RANKS ?= 4
-GO_MODULES := proto operator e2e tests
 
-.PHONY: help demo test bench build setup cxx go model lint fmt proto clean
+.PHONY: help demo demo-up demo-down demo-local test bench build setup cluster-setup cxx go model lint fmt proto api clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-demo: build model ## a world of ranks changes shape while it serves (SEED=, RANKS=)
-	@$(BUILD)/bin/tangram-demo --seed $(SEED) --ranks $(RANKS) --out $(BUILD)/demo
+demo: demo-build ## on a real cluster brought up here: helm install, kubectl apply, scale, switch, scale (SEED=, RANKS=)
+	@$(BUILD)/bin/tangram-demo cluster --seed $(SEED) --ranks $(RANKS) --out $(BUILD)/demo
+
+demo-up: demo-build ## the demo's cluster, left for you to type kubectl
+	@$(BUILD)/bin/tangram-demo cluster-up --ranks $(RANKS) --out $(BUILD)/demo
+
+demo-down: ## removes the demo's cluster, whatever state it is in
+	@test ! -x $(BUILD)/bin/tangram-demo || $(BUILD)/bin/tangram-demo cluster-down
+
+demo-local: build model ## the same story with plain processes, without Kubernetes (SEED=, RANKS=)
+	@$(BUILD)/bin/tangram-demo local --seed $(SEED) --ranks $(RANKS) --out $(BUILD)/demo-local
+
+.PHONY: demo-build
+demo-build: build cluster-setup model
 
 test: ## everything that CI runs
 	@python3 tests/stages.py
@@ -27,12 +38,16 @@ setup:
 
 cxx: setup
 	@test -f $(BUILD)/cxx/build.ninja || { echo "[build] configuring C++"; cmake -S . -B $(BUILD)/cxx -G Ninja >$(BUILD)/cmake.log || { cat $(BUILD)/cmake.log; exit 1; }; }
-	@NINJA_STATUS='[build %es %p] ' ninja -C $(BUILD)/cxx tangram-agent tangram-engine
+	@NINJA_STATUS='[build %es %p] ' ninja -C $(BUILD)/cxx tangram-agent tangram-hook tangram-engine
 
+cluster-setup: setup
+	@WITH_CLUSTER=1 e2e/setup/install.sh
+
+# Static, as the images of operator and gateway want them.
 go: setup
 	@mkdir -p $(BUILD)/bin
-	@cd operator && go build -o ../$(BUILD)/bin/ ./cmd/...
-	@cd e2e && go build -o ../$(BUILD)/bin/ ./demo/...
+	@cd operator && CGO_ENABLED=0 go build -trimpath -o ../$(BUILD)/bin/ ./cmd/...
+	@cd e2e && CGO_ENABLED=0 go build -trimpath -o ../$(BUILD)/bin/ ./demo/...
 
 model: setup
 	@test -f $(BUILD)/models/demo/config.json || { echo "[model] writing the demo checkpoint"; $(BUILD)/venv/bin/python e2e/model/make_checkpoint.py --preset demo --out $(BUILD)/models/demo; }
@@ -47,6 +62,9 @@ fmt: ## formats C++ and Go
 proto: ## regenerates the Go twin of the wire contract (needs protoc-gen-go, protoc-gen-go-grpc)
 	@cd proto && protoc -I . --go_out=. --go_opt=module=tangram.dev/proto \
 	  --go-grpc_out=. --go-grpc_opt=module=tangram.dev/proto tangram/v1/*.proto
+
+api: cluster-setup ## regenerates CRDs, deep copies, RBAC and the CRD reference from the Go types
+	@api/generate.sh
 
 clean: ## removes the build folder
 	@rm -rf $(BUILD)

@@ -15,6 +15,6 @@ LIST
     exec build/bin/tangram-bench "$NAME" ;;
   transition)
     make -s build model >&2
-    exec build/bin/tangram-demo --bench --out build/bench/transition ;;
+    exec build/bin/tangram-demo local --bench --out build/bench/transition ;;
   *) echo "no bench named '$NAME'; make bench lists them" >&2; exit 2 ;;
 esac

@@ -5,6 +5,8 @@ cd "$(dirname "$0")/.."
 git ls-files '*.h' '*.cc' | xargs clang-format-14 --dry-run --Werror
 unformatted=$(git ls-files '*.go' | grep -v '\.pb\.go$' | xargs gofmt -l)
 [ -z "$unformatted" ] || { echo "not gofmt'ed: $unformatted"; exit 1; }
-for m in operator e2e tests; do
-  (cd "$m" && ../build/bin/golangci-lint run --config ../tests/golangci.yml ./...)
+here=$PWD
+for m in api operator e2e e2e/cluster tests; do
+  (cd "$m" && "$here/build/bin/golangci-lint" run --config "$here/tests/golangci.yml" ./...)
 done
+api/generate.sh --check

@@ -39,15 +39,27 @@ ASAN = ("base_test layout_test device_test memory_test loader_test mover_test st
 PARTIAL = "NOT_BUILT|client_abi_test"
 TSAN = "gate_test mover_test store_test engine_world_test"
 
+
+def gotest(modules, args):
+    return f"for m in {modules}; do (cd $m && go test -json {args}) || rc=1; done; "
+
+
+# The cluster module's tests that need no cluster.
+UNIT = "$(go list ./... | grep -v /clustertest)"
+
 STAGES = [
     # name, kind, command
-    ("setup", "exit", "WITH_LINT=1 e2e/setup/install.sh"),
+    ("setup", "exit", "WITH_LINT=1 WITH_CLUSTER=1 e2e/setup/install.sh"),
     ("build", "exit", "make -s cxx go model && ninja -C build/cxx"),
     ("lint", "exit", "tests/lint.sh"),
     ("c++", "junit", ctest("cxx")),
-    ("go", "gojson", "for m in operator e2e; do (cd $m && go test -race -json ./...) || rc=1; done; exit ${rc:-0}"),
-    ("walk", "gojson", "cd tests && go test -json -timeout 30m ./..."),
-    ("demo", "exit", "build/bin/tangram-demo --seed 1 --ranks 4 --out build/demo"),
+    ("go", "gojson", gotest("api operator e2e", "-race ./...") + gotest("e2e/cluster", UNIT) + "exit ${rc:-0}"),
+    ("api", "gojson", gotest("tests", "-timeout 20m ./api/... ./chart/...") + "exit ${rc:-0}"),
+    ("walk", "gojson", gotest("tests", "-timeout 30m ./walk/...") + "exit ${rc:-0}"),
+    ("demo", "exit", "build/bin/tangram-demo local --seed 1 --ranks 4 --out build/demo-local"),
+    # one after the other: each wants the machine's one cluster
+    ("cluster", "gojson", gotest("e2e/cluster", "-timeout 20m ./clustertest/...")
+     + gotest("tests", "-timeout 30m ./cluster/...") + "exit ${rc:-0}"),
     ("asan", "junit", cmake("asan", "-DTANGRAM_SANITIZE=address,undefined", ASAN) + " && " + ctest("asan", PARTIAL)),
     ("tsan", "junit", cmake("tsan", "-DTANGRAM_SANITIZE=thread", TSAN)
      + " && TSAN_OPTIONS=suppressions=$PWD/tests/tsan.supp " + ctest("tsan", PARTIAL)),

@@ -43,6 +43,7 @@ type MoEDeploymentSpec struct {
 	// To stop serving, delete the MoEDeployment: 0 is refused.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1024
+	// +kubebuilder:validation:XValidation:rule="self >= 1",message="a world has at least one pod: to stop serving, delete the MoEDeployment"
 	// +kubebuilder:default=1
 	// +optional
 	Replicas int32 `json:"replicas,omitempty"`
@@ -91,7 +92,6 @@ type MoEDeploymentSpec struct {
 	Transition Transition `json:"transition,omitempty"`
 
 	// limits of memory. They cannot be changed yet.
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="limits cannot be changed: make a MoEDeployment of another name beside this one"
 	// +required
 	Limits Limits `json:"limits"`
 }
@@ -239,14 +239,16 @@ type Transition struct {
 	HistoryLimit int32 `json:"historyLimit,omitempty"`
 }
 
-// Limits of a rank's memory.
+// Limits of a rank's memory. Amounts are compared by value: 1Gi and 1024Mi are no change.
+//
+// +kubebuilder:validation:XValidation:rule="quantity(string(self.memoryPerRank)).compareTo(quantity(string(oldSelf.memoryPerRank))) == 0 && quantity(string(self.kvMemoryPerRank)).compareTo(quantity(string(oldSelf.kvMemoryPerRank))) == 0 && self.spareBanks == oldSelf.spareBanks",message="limits cannot be changed: make a MoEDeployment of another name beside this one"
 type Limits struct {
 	// memoryPerRank is the pool for experts and dense weights of one rank, in bytes.
-	// +kubebuilder:validation:XValidation:rule="quantity(self).isGreaterThan(quantity('0'))",message="memoryPerRank must be above 0"
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="memoryPerRank must be above 0: say how much, e.g. 16Gi"
 	// +required
 	MemoryPerRank resource.Quantity `json:"memoryPerRank"`
 	// kvMemoryPerRank is the KV cache of one rank, in bytes.
-	// +kubebuilder:validation:XValidation:rule="quantity(self).isGreaterThan(quantity('0'))",message="kvMemoryPerRank must be above 0"
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="kvMemoryPerRank must be above 0: say how much, e.g. 16Gi"
 	// +required
 	KVMemoryPerRank resource.Quantity `json:"kvMemoryPerRank"`
 	// spareBanks is the number of layers that one flip can rewrite: more is faster and costs the

@@ -5,10 +5,12 @@
 
 #include <CLI/CLI.hpp>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
 
 #include "agent/base/log.h"
 #include "e2e/engine/frontend/server.h"
@@ -26,6 +28,7 @@ struct Flags {
   std::string token_file, mesh_listen = "127.0.0.1:0", serve_listen = "127.0.0.1:0";
   std::string advertise, ready_file, log_level = "info";
   bool log_json = false;
+  uint32_t agent_wait_seconds = 60;
   TlsFiles tls;
   Engine::Options engine;
 };
@@ -34,9 +37,21 @@ Result<std::string> ReadToken(const std::string& path) {
   std::ifstream file(path);
   std::string token;
   if (!std::getline(file, token) || token.empty()) {
-    return Status{Code::kInvalid, "--token-file: cannot read a token from \"" + path + "\""};
+    return Status{Code::kUnavailable, "--token-file: cannot read a token from \"" + path + "\""};
   }
   return token;
+}
+
+// The containers of a pod start side by side: `attempt` is repeated until the agent is there.
+template <typename Attempt>
+auto AwaitAgent(std::chrono::steady_clock::time_point until, Attempt attempt) {
+  auto result = attempt();
+  while (!result.ok() && result.status().code() == Code::kUnavailable && !stop_asked &&
+         std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    result = attempt();
+  }
+  return result;
 }
 
 // Written whole or not at all: a reader that sees the file sees all of it.
@@ -55,7 +70,9 @@ Status WriteReady(const std::string& path, const nlohmann::json& content) {
 }
 
 Status Serve(Flags flags) {
-  Result<std::string> token = ReadToken(flags.token_file);
+  const auto until =
+      std::chrono::steady_clock::now() + std::chrono::seconds(flags.agent_wait_seconds);
+  Result<std::string> token = AwaitAgent(until, [&] { return ReadToken(flags.token_file); });
   if (!token.ok()) return token.status();
   Result<HostPort> serve = ParseHostPort(flags.serve_listen);
   if (!serve.ok()) return serve.status();
@@ -73,7 +90,8 @@ Status Serve(Flags flags) {
   flags.world.mesh_endpoint = flags.advertise + ":" + std::to_string((*mesh)->port());
   flags.world.frontend = flags.advertise + ":" + std::to_string((*server)->port());
   flags.world.block_tokens = flags.engine.limits.block_tokens;
-  Result<std::unique_ptr<ClientWorld>> world = ClientWorld::Attach(flags.world);
+  Result<std::unique_ptr<ClientWorld>> world =
+      AwaitAgent(until, [&] { return ClientWorld::Attach(flags.world); });
   if (!world.ok()) return world.status();
   const tg_model& model = (*world)->model();
   (*mesh)->SetSelf(model.world, model.member);
@@ -101,6 +119,8 @@ int Main(int argc, char** argv) {
   app.add_option("--agent-socket", flags.world.agent_socket, "UNIX socket of the agent")
       ->required();
   app.add_option("--token-file", flags.token_file, "File with the pod's engine token")->required();
+  app.add_option("--agent-wait-seconds", flags.agent_wait_seconds,
+                 "How long to wait for the agent to be there");
   app.add_option("--device", flags.world.device, "Which of the pod's ranks, from 0");
   app.add_option("--mesh-listen", flags.mesh_listen, "host:port for other engines");
   app.add_option("--serve-listen", flags.serve_listen, "host:port for gateways");

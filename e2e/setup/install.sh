@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # Installs what building, testing and the demo need on Debian 12 (root; Go, Python 3.11 and
 # Node are there). Does nothing when it was done before with the same lists.
+#
+#   WITH_LINT=0     leaves the linter out
+#   WITH_CLUSTER=1  also builds Kubernetes and the tools around it (some minutes, once)
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -15,32 +18,42 @@ golangci=v2.15.0
 mkdir -p build/bin
 step() { printf '[setup %4ds] %s\n' "$SECONDS" "$*"; }
 
+base() {
+  local p missing=()
+  for p in "${packages[@]}"; do
+    dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing+=("$p")
+  done
+  if [ ${#missing[@]} -gt 0 ]; then
+    step "Debian packages: ${missing[*]}"
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >build/apt.log 2>&1 ||
+      { tail -20 build/apt.log; exit 1; }
+  fi
+
+  step "Python packages (for the checkpoint script)"
+  [ -x build/venv/bin/python ] || python3 -m venv build/venv
+  build/venv/bin/pip install -q --disable-pip-version-check -r e2e/model/requirements.txt
+
+  step "Go modules"
+  local m
+  for m in proto api operator e2e tests; do (cd "$m" && go mod download); done
+}
+
+stamp=build/.setup-$(cat "$0" e2e/model/requirements.txt | sha256sum | cut -c1-16)
+if [ ! -e "$stamp" ]; then
+  base
+  rm -f build/.setup-*
+  touch "$stamp"
+  step "done"
+fi
+
 if [ "${WITH_LINT:-1}" = 1 ] && [ ! -x build/bin/golangci-lint ]; then
   step "golangci-lint $golangci (compiles once, some minutes)"
   GOBIN=$PWD/build/bin go install "github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$golangci"
 fi
 
-stamp=build/.setup-$(cat "$0" e2e/model/requirements.txt | sha256sum | cut -c1-16)
-[ -e "$stamp" ] && exit 0
-
-missing=()
-for p in "${packages[@]}"; do
-  dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing+=("$p")
-done
-if [ ${#missing[@]} -gt 0 ]; then
-  step "Debian packages: ${missing[*]}"
-  apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >build/apt.log 2>&1 ||
-    { tail -20 build/apt.log; exit 1; }
+# The cluster and its tools have parts of their own that look for what is missing.
+if [ "${WITH_CLUSTER:-0}" = 1 ]; then
+  tests/tools.sh
+  e2e/cluster/setup.sh
 fi
-
-step "Python packages (for the checkpoint script)"
-[ -x build/venv/bin/python ] || python3 -m venv build/venv
-build/venv/bin/pip install -q --disable-pip-version-check -r e2e/model/requirements.txt
-
-step "Go modules"
-for m in proto operator e2e tests; do (cd "$m" && go mod download); done
-
-rm -f build/.setup-*
-touch "$stamp"
-step "done"

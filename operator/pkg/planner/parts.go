@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"errors"
 	"fmt"
 
 	"tangram.dev/operator/pkg/bound"
@@ -375,4 +376,10 @@ func (w *world) layerPages(layer *tangramv1.LayerLayout, at seat, shards *shardT
 		}
 	}
 	return pages
+}
+
+// IsNoMemory says whether a plan was refused because a flip does not fit a rank.
+func IsNoMemory(err error) bool {
+	var e *memoryError
+	return errors.As(err, &e)
 }

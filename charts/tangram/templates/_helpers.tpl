@@ -1,0 +1,67 @@
+{{/* Name of what the chart makes: the release's name, with "tangram" in it. */}}
+{{- define "tangram.name" -}}
+{{- $base := ternary .Release.Name (printf "%s-tangram" .Release.Name) (contains "tangram" .Release.Name) -}}
+{{- printf "%s-operator" ($base | trunc 54 | trimSuffix "-") -}}
+{{- end -}}
+
+{{/* Name of cluster-wide objects: releases of one name in two namespaces do not share them. */}}
+{{- define "tangram.clusterName" -}}
+{{- printf "%s.%s" (include "tangram.name" .) .Release.Namespace -}}
+{{- end -}}
+
+{{- define "tangram.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (include "tangram.name" .) -}}
+{{- end -}}
+
+{{- define "tangram.selector" -}}
+app.kubernetes.io/name: tangram-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "tangram.labels" -}}
+{{ include "tangram.selector" . }}
+app.kubernetes.io/part-of: tangram
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{/* Reference of an image; arguments: root, which. */}}
+{{- define "tangram.image" -}}
+{{- $image := index .root.Values.images .which -}}
+{{- printf "%s:%s" $image.name (coalesce $image.tag .root.Values.images.tag .root.Chart.AppVersion) -}}
+{{- end -}}
+
+{{/*
+Rules of files/role.yaml, which is generated from the operator's RBAC markers, by where they must hold;
+arguments: root, scope:
+  all        what is asked of every namespace and of the cluster
+  namespaced the same without the kinds that have no namespace
+  cluster    only the kinds that have no namespace
+  own        what leader election asks of the operator's own namespace
+*/}}
+{{- define "tangram.rules" -}}
+{{- $scope := .scope -}}
+{{- $rules := list -}}
+{{- range $document := splitList "\n---" (.root.Files.Get "files/role.yaml") -}}
+  {{- range $rule := (fromYaml $document).rules -}}
+    {{- $kept := list -}}
+    {{- range $resource := $rule.resources -}}
+      {{- $clusterWide := eq $resource "nodes" -}}
+      {{- $lease := eq $resource "leases" -}}
+      {{- $event := eq $resource "events" -}}
+      {{- if or (and (eq $scope "all") (not $lease))
+                (and (eq $scope "namespaced") (not (or $clusterWide $lease)))
+                (and (eq $scope "cluster") $clusterWide)
+                (and (eq $scope "own") (or $lease $event)) -}}
+        {{- $kept = append $kept $resource -}}
+      {{- end -}}
+    {{- end -}}
+    {{- if $kept -}}
+      {{- $rules = append $rules (merge (dict "resources" $kept) $rule) -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- if not $rules }}{{ fail (printf "files/role.yaml has no rule of scope %s: the chart is damaged, run api/generate.sh" $scope) }}{{ end -}}
+{{- toYaml $rules -}}
+{{- end -}}

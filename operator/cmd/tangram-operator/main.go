@@ -1,0 +1,107 @@
+// tangram-operator runs MoEDeployments: see internal/controller.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"tangram.dev/operator/internal/controller"
+	"tangram.dev/operator/internal/world"
+)
+
+type flags struct {
+	images                                        controller.Images
+	namespace, metrics, health, logLevel, leaseNS string
+	elect                                         bool
+}
+
+// closeWithin is what running flips get at the end of the process.
+const closeWithin = 20 * time.Second
+
+func main() { os.Exit(run()) }
+
+// run gives the exit code.
+func run() int {
+	var f flags
+	root := &cobra.Command{Use: "tangram-operator", Short: "runs MoEDeployments", Args: cobra.NoArgs, SilenceErrors: true, SilenceUsage: true,
+		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), f) }}
+	p := root.Flags()
+	p.StringVar(&f.images.Agent, "agent-image", "", "image of the agents")
+	p.StringVar(&f.images.Engine, "engine-image", "", "image of the reference engine, where a MoEDeployment names none")
+	p.StringVar(&f.images.Gateway, "gateway-image", "", "image of the gateways")
+	p.StringVar(&f.namespace, "namespace", "", "the one namespace to look at; empty: all")
+	p.StringVar(&f.metrics, "metrics-bind-address", ":8080", "host:port of /metrics; 0: none")
+	p.StringVar(&f.health, "health-probe-bind-address", ":8081", "host:port of /healthz and /readyz")
+	p.BoolVar(&f.elect, "leader-elect", false, "act only as the holder of a lease")
+	p.StringVar(&f.leaseNS, "leader-election-namespace", "", "of the lease")
+	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn, error")
+	for _, name := range []string{"agent-image", "engine-image", "gateway-image"} {
+		if err := root.MarkFlagRequired(name); err != nil {
+			panic(err) // a name that is not a flag: a bug of this file
+		}
+	}
+	if err := root.ExecuteContext(ctrl.SetupSignalHandler()); err != nil {
+		fmt.Fprintln(os.Stderr, "tangram-operator:", err)
+		return 1
+	}
+	return 0
+}
+
+func serve(ctx context.Context, f flags) error {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
+		return fmt.Errorf("--log-level: %w", err)
+	}
+	log := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	ctrl.SetLogger(logr.FromSlogHandler(log.Handler()))
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("no cluster to talk to: %w", err)
+	}
+	options, err := controller.ManagerOptions(f.namespace)
+	if err != nil {
+		return err
+	}
+	options.Metrics, options.HealthProbeBindAddress = server.Options{BindAddress: f.metrics}, f.health
+	options.LeaderElection, options.LeaderElectionID, options.LeaderElectionNamespace = f.elect, "tangram-operator", f.leaseNS
+	options.LeaderElectionReleaseOnCancel = true
+	mgr, err := ctrl.NewManager(config, options)
+	if err != nil {
+		return err
+	}
+	worlds := &world.Worlds{Log: log}
+	r := &controller.Reconciler{Log: log, Images: f.images, Worlds: worlds}
+	if err := r.SetUp(mgr, controller.NewMetrics(metrics.Registry)); err != nil {
+		return err
+	}
+	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
+		return err
+	}
+	// Runs while this process leads; ended before the lease is given up.
+	if err := mgr.Add(leading{worlds}); err != nil {
+		return err
+	}
+	return mgr.Start(ctx)
+}
+
+// leading ends running transitions when this process stops to lead.
+type leading struct{ worlds *world.Worlds }
+
+func (l leading) Start(ctx context.Context) error {
+	<-ctx.Done()
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)
+	defer cancel()
+	l.worlds.CloseAll(ending)
+	return nil
+}

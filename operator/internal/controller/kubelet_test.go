@@ -1,0 +1,314 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"tangram.dev/operator/internal/driver/drivertest"
+	"tangram.dev/operator/internal/world"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// fate of a pod of ranks, as a test orders it.
+type fate struct {
+	unschedulable string // the scheduler's words; empty: it is bound
+	waiting       *corev1.ContainerStateWaiting
+	hold          bool // bound, and nothing more yet
+	detached      bool // it runs, its engines are not attached
+}
+
+// kubelet plays scheduler and kubelet for the pods of one namespace, with agents of
+// drivertest inside. A pod that is deleted stays until its agent has left the world (its
+// preStop hook) or its grace period is over.
+type kubelet struct {
+	t         *testing.T
+	c         client.WithWatch
+	namespace string
+
+	mu     sync.Mutex
+	pods   map[string]*corev1.Pod // by name, as last seen
+	worlds map[string]*drivertest.World
+	fates  func(pod string) fate
+	peak   int // most pods at one time
+}
+
+// Pod IPs are never used twice in a run.
+var addresses atomic.Uint32
+
+func startKubelet(t *testing.T, c client.WithWatch, namespace string) *kubelet {
+	t.Helper()
+	k := &kubelet{t: t, c: c, namespace: namespace, pods: map[string]*corev1.Pod{}, worlds: map[string]*drivertest.World{}, fates: func(string) fate { return fate{} }}
+	for i := range 2 {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: k.node(i)}}
+		require.NoError(t, c.Create(t.Context(), node))
+		t.Cleanup(func() { _ = c.Delete(context.Background(), node) })
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wait sync.WaitGroup
+	wait.Go(func() { k.run(ctx) })
+	t.Cleanup(func() { cancel(); wait.Wait() })
+	return k
+}
+
+func (k *kubelet) node(i int) string { return fmt.Sprintf("%s-node-%d", k.namespace, i) }
+
+// let pods of these names have a fate; others run.
+func (k *kubelet) let(f fate, names ...string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.fates = func(pod string) fate {
+		for _, n := range names {
+			if n == pod {
+				return f
+			}
+		}
+		return fate{}
+	}
+}
+
+// world of a MoEDeployment's name.
+func (k *kubelet) world(name string) *drivertest.World {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.worldLocked(name)
+}
+
+func (k *kubelet) worldLocked(name string) *drivertest.World {
+	if k.worlds[name] == nil {
+		w, err := drivertest.NewWorld(k.namespace + "." + name)
+		if err != nil {
+			panic(err)
+		}
+		k.worlds[name] = w
+	}
+	return k.worlds[name]
+}
+
+// agent in a pod, or nil.
+func (k *kubelet) agent(pod string) *drivertest.Agent {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	p := k.pods[pod]
+	if p == nil || p.Status.PodIP == "" {
+		return nil
+	}
+	return k.worldLocked(p.Labels[api.WorldLabel]).Find(agentAddress(p.Status.PodIP))
+}
+
+func agentAddress(ip string) string { return net.JoinHostPort(ip, strconv.Itoa(portAgent)) }
+
+// dial stands in for a connection to an agent's address.
+func (k *kubelet) dial(name string) world.Dialer {
+	return func(address string) (world.Agent, error) { return &line{k.world(name), address}, nil }
+}
+
+func (k *kubelet) run(ctx context.Context) {
+	var list corev1.PodList
+	watching, err := k.c.Watch(ctx, &list, client.InNamespace(k.namespace), client.MatchingLabels{api.ComponentLabel: api.ComponentRank})
+	if err != nil {
+		k.t.Errorf("watch pods: %v", err)
+		return
+	}
+	defer watching.Stop()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case event, open := <-watching.ResultChan():
+			if !open {
+				if ctx.Err() == nil {
+					k.t.Error("the watch of pods ended")
+				}
+				return
+			}
+			k.note(event)
+		case <-tick.C:
+		}
+		for _, p := range k.known() {
+			if err := k.sync(ctx, p); err != nil && ctx.Err() == nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+				k.t.Errorf("kubelet: pod %s: %v", p.Name, err)
+			}
+		}
+	}
+}
+
+func (k *kubelet) note(event watch.Event) {
+	p, ok := event.Object.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if event.Type == watch.Deleted {
+		k.worldLocked(p.Labels[api.WorldLabel]).Stop(agentAddress(p.Status.PodIP))
+		if here := k.pods[p.Name]; here != nil && here.UID == p.UID {
+			delete(k.pods, p.Name)
+		}
+		return
+	}
+	k.pods[p.Name] = p
+	k.peak = max(k.peak, len(k.pods))
+}
+
+func (k *kubelet) known() []*corev1.Pod {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var out []*corev1.Pod
+	for _, p := range k.pods {
+		out = append(out, p.DeepCopy())
+	}
+	return out
+}
+
+// sync does the next thing to a pod.
+func (k *kubelet) sync(ctx context.Context, p *corev1.Pod) error {
+	k.mu.Lock()
+	f := k.fates(p.Name)
+	k.mu.Unlock()
+	switch {
+	case p.DeletionTimestamp != nil:
+		return k.end(ctx, p)
+	case p.Spec.NodeName == "" && f.unschedulable != "":
+		return k.status(ctx, p, corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled,
+			Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: f.unschedulable}}})
+	case p.Spec.NodeName == "":
+		return k.bind(ctx, p)
+	case p.Status.Phase != corev1.PodPending:
+		k.attach(p, !f.detached)
+		return nil
+	case f.hold:
+		return nil
+	case f.waiting != nil:
+		return k.status(ctx, p, k.pending(p, f.waiting))
+	}
+	return k.start(ctx, p, f)
+}
+
+// attach the engines of a pod that runs.
+func (k *kubelet) attach(p *corev1.Pod, attached bool) {
+	if a := k.world(p.Labels[api.WorldLabel]).Find(agentAddress(p.Status.PodIP)); a != nil && attached {
+		a.Detach(false)
+	}
+}
+
+func (k *kubelet) bind(ctx context.Context, p *corev1.Pod) error {
+	target := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace},
+		Target: corev1.ObjectReference{Kind: "Node", Name: k.node(ordinalOf(p) % 2)}}
+	if err := k.c.SubResource("binding").Create(ctx, p, target); err != nil {
+		return err
+	}
+	return k.refresh(ctx, p)
+}
+
+// refresh what is known of a pod, so that the next round does not do a thing twice.
+func (k *kubelet) refresh(ctx context.Context, p *corev1.Pod) error {
+	fresh := &corev1.Pod{}
+	if err := k.c.Get(ctx, client.ObjectKeyFromObject(p), fresh); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if here := k.pods[p.Name]; here != nil && here.UID == fresh.UID {
+		k.pods[p.Name] = fresh
+	}
+	return nil
+}
+
+func (k *kubelet) status(ctx context.Context, p *corev1.Pod, s corev1.PodStatus) error {
+	if len(p.Status.Conditions) == len(s.Conditions) && len(s.Conditions) > 0 && p.Status.Conditions[0].Message == s.Conditions[0].Message &&
+		len(p.Status.ContainerStatuses) == len(s.ContainerStatuses) && p.Status.Phase == s.Phase {
+		return nil // said already
+	}
+	p.Status = s
+	if err := k.c.Status().Update(ctx, p); err != nil {
+		return err
+	}
+	return k.refresh(ctx, p)
+}
+
+func (k *kubelet) pending(p *corev1.Pod, w *corev1.ContainerStateWaiting) corev1.PodStatus {
+	s := corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}}
+	for _, c := range p.Spec.Containers {
+		s.ContainerStatuses = append(s.ContainerStatuses, corev1.ContainerStatus{Name: c.Name, Image: c.Image, State: corev1.ContainerState{Waiting: w}})
+	}
+	return s
+}
+
+// start a pod whose volumes are all there.
+func (k *kubelet) start(ctx context.Context, p *corev1.Pod, f fate) error {
+	for _, v := range p.Spec.Volumes {
+		var err error
+		switch {
+		case v.Secret != nil:
+			err = k.c.Get(ctx, client.ObjectKey{Namespace: p.Namespace, Name: v.Secret.SecretName}, &corev1.Secret{})
+		case v.ConfigMap != nil:
+			err = k.c.Get(ctx, client.ObjectKey{Namespace: p.Namespace, Name: v.ConfigMap.Name}, &corev1.ConfigMap{})
+		}
+		if err != nil {
+			return fmt.Errorf("volume %s: %w", v.Name, err)
+		}
+	}
+	n := addresses.Add(1)
+	ip := fmt.Sprintf("10.%d.%d.%d", n>>16&0xff, n>>8&0xff, n&0xff)
+	engines := len(p.Spec.Containers) - 1
+	agent := k.world(p.Labels[api.WorldLabel]).Start(drivertest.Pod{Name: p.Name, UID: string(p.UID), Node: p.Spec.NodeName, Address: agentAddress(ip), Ranks: engines})
+	agent.Detach(f.detached)
+	now := metav1.Now()
+	s := corev1.PodStatus{Phase: corev1.PodRunning, PodIP: ip, PodIPs: []corev1.PodIP{{IP: ip}}, StartTime: &now}
+	for _, kind := range []corev1.PodConditionType{corev1.PodScheduled, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady} {
+		s.Conditions = append(s.Conditions, corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: now})
+	}
+	for _, c := range p.Spec.Containers {
+		s.ContainerStatuses = append(s.ContainerStatuses, corev1.ContainerStatus{Name: c.Name, Image: c.Image, Ready: true, Started: ptr.To(true),
+			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}}})
+	}
+	return k.status(ctx, p, s)
+}
+
+// end a deleted pod once its hook lets it.
+func (k *kubelet) end(ctx context.Context, p *corev1.Pod) error {
+	w := k.world(p.Labels[api.WorldLabel])
+	a := w.Find(agentAddress(p.Status.PodIP))
+	if a != nil && a.InWorld() && time.Now().Before(p.DeletionTimestamp.Time) {
+		return nil
+	}
+	w.Stop(agentAddress(p.Status.PodIP))
+	return k.c.Delete(ctx, p, client.GracePeriodSeconds(0), client.Preconditions{UID: &p.UID})
+}
+
+// crash a container of a pod that runs: its agent, or an engine, takes the ranks with it.
+func (k *kubelet) crash(pod, container string, code int32, message string) {
+	k.t.Helper()
+	require.Eventually(k.t, func() bool {
+		p := &corev1.Pod{}
+		if k.c.Get(context.Background(), client.ObjectKey{Namespace: k.namespace, Name: pod}, p) != nil {
+			return false
+		}
+		k.world(p.Labels[api.WorldLabel]).Stop(agentAddress(p.Status.PodIP))
+		for i, s := range p.Status.ContainerStatuses {
+			if s.Name == container {
+				p.Status.ContainerStatuses[i].Ready = false
+				p.Status.ContainerStatuses[i].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: "Error",
+					Message: message, FinishedAt: metav1.Now()}}
+			}
+		}
+		return k.c.Status().Update(context.Background(), p) == nil
+	}, wait, tick, "crash %s of pod %s", container, pod)
+}

@@ -1,0 +1,74 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/go-logr/logr"
+)
+
+// cluster is a real kube-apiserver with its etcd; nothing else runs beside it, so that the
+// tests play scheduler and kubelet themselves (kubelet_test.go).
+var cluster *rest.Config
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	os.Exit(runAll(m))
+}
+
+func runAll(m *testing.M) int {
+	folder, err := assets()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	env := &envtest.Environment{BinaryAssetsDirectory: folder, ErrorIfCRDPathMissing: true,
+		CRDDirectoryPaths: []string{filepath.Join(root(), "charts", "tangram", "crds")}}
+	if cluster, err = env.Start(); err != nil {
+		fmt.Fprintln(os.Stderr, "start kube-apiserver from", folder, ":", errors.Join(err, env.Stop()))
+		return 1
+	}
+	cluster.QPS, cluster.Burst = 500, 1000
+	code := m.Run()
+	if err := env.Stop(); err != nil {
+		fmt.Fprintln(os.Stderr, "stop kube-apiserver:", err)
+		code = max(code, 1)
+	}
+	return code
+}
+
+// root of the repository.
+func root() string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Join(filepath.Dir(file), "..", "..", "..")
+}
+
+// assets is a folder with etcd, kube-apiserver and kubectl: KUBEBUILDER_ASSETS, or links to
+// build/bin/kube, which dispatches on its name.
+func assets() (string, error) {
+	if folder := os.Getenv("KUBEBUILDER_ASSETS"); folder != "" {
+		return folder, nil
+	}
+	if _, err := os.Stat(filepath.Join(root(), "build", "bin", "kube")); err != nil {
+		return "", fmt.Errorf("no Kubernetes binary to test with: run `make kube`, or set KUBEBUILDER_ASSETS: %w", err)
+	}
+	folder := filepath.Join(root(), "build", "envtest")
+	if err := os.MkdirAll(folder, 0o750); err != nil {
+		return "", err
+	}
+	for _, name := range []string{"etcd", "kube-apiserver", "kubectl"} {
+		if err := os.Symlink(filepath.Join("..", "bin", "kube"), filepath.Join(folder, name)); err != nil && !errors.Is(err, fs.ErrExist) {
+			return "", err
+		}
+	}
+	return folder, nil
+}

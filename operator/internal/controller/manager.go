@@ -1,0 +1,37 @@
+package controller
+
+import (
+	"errors"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	k8slabels "k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// ManagerOptions: the scheme, and a cache that holds, of kinds that others use too, only what
+// carries our label. namespace: the only one to look at; empty: all.
+func ManagerOptions(namespace string) (ctrl.Options, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), api.AddToScheme(scheme)); err != nil {
+		return ctrl.Options{}, err
+	}
+	ours, err := k8slabels.NewRequirement(api.WorldLabel, selection.Exists, nil)
+	if err != nil {
+		return ctrl.Options{}, err
+	}
+	only := cache.ByObject{Label: k8slabels.NewSelector().Add(*ours)}
+	o := cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: only, &corev1.Secret{}: only, &corev1.ConfigMap{}: only,
+		&corev1.Service{}: only, &corev1.ServiceAccount{}: only, &appsv1.Deployment{}: only}}
+	if namespace != "" {
+		o.DefaultNamespaces = map[string]cache.Config{namespace: {}}
+	}
+	return ctrl.Options{Scheme: scheme, Cache: o}, nil
+}

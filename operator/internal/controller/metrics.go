@@ -1,0 +1,53 @@
+package controller
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// Metrics of worlds, by namespace and name.
+type Metrics struct {
+	epoch, width, wanted *prometheus.GaugeVec
+	transitions          *prometheus.CounterVec
+	seconds              *prometheus.HistogramVec
+}
+
+// NewMetrics registers them.
+func NewMetrics(registry prometheus.Registerer) *Metrics {
+	world := []string{"namespace", "name"}
+	gauge := func(name, help string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "tangram", Name: name, Help: help}, world)
+	}
+	m := &Metrics{
+		epoch:  gauge("world_epoch", "Epoch of the layout in force."),
+		width:  gauge("world_width", "Ranks of the layout in force."),
+		wanted: gauge("world_wanted_ranks", "Ranks that the MoEDeployment asks for."),
+		transitions: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tangram", Name: "transitions_total",
+			Help: "Transitions that ended, by outcome."}, append(world, "outcome")),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "tangram", Name: "transition_seconds",
+			Help: "From observing to the last retire.", Buckets: prometheus.ExponentialBuckets(0.05, 2, 16)}, world),
+	}
+	registry.MustRegister(m.epoch, m.width, m.wanted, m.transitions, m.seconds)
+	return m
+}
+
+func (m *Metrics) world(d *api.MoEDeployment) {
+	m.epoch.WithLabelValues(d.Namespace, d.Name).Set(float64(d.Status.Epoch))
+	m.width.WithLabelValues(d.Namespace, d.Name).Set(float64(d.Status.Width))
+	m.wanted.WithLabelValues(d.Namespace, d.Name).Set(float64(d.Spec.Replicas) * float64(d.Spec.RanksPerPod))
+}
+
+func (m *Metrics) ended(d *api.MoEDeployment, outcome api.TransitionPhase, seconds float64) {
+	m.transitions.WithLabelValues(d.Namespace, d.Name, string(outcome)).Inc()
+	m.seconds.WithLabelValues(d.Namespace, d.Name).Observe(seconds)
+}
+
+func (m *Metrics) forget(d *api.MoEDeployment) {
+	labels := prometheus.Labels{"namespace": d.Namespace, "name": d.Name}
+	m.epoch.DeletePartialMatch(labels)
+	m.width.DeletePartialMatch(labels)
+	m.wanted.DeletePartialMatch(labels)
+	m.transitions.DeletePartialMatch(labels)
+	m.seconds.DeletePartialMatch(labels)
+}

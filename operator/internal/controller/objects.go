@@ -1,0 +1,146 @@
+package controller
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// fieldOwner of everything that is applied.
+const fieldOwner = client.FieldOwner("tangram-operator")
+
+// foreignError: an object of a name that we need belongs to somebody else.
+type foreignError struct{ kind, name, owner string }
+
+func (e *foreignError) Error() string {
+	return fmt.Sprintf("%s %s is there and belongs to %s; it is not touched. Remove or rename it, or rename the MoEDeployment", e.kind, e.name, e.owner)
+}
+
+func ownerReference(d *api.MoEDeployment) metav1.OwnerReference {
+	return *metav1.NewControllerRef(d, api.GroupVersion.WithKind("MoEDeployment"))
+}
+
+// checkOwned refuses an object that another controller, or nobody, controls.
+func (r *Reconciler) checkOwned(d *api.MoEDeployment, object client.Object) error {
+	owner := metav1.GetControllerOf(object)
+	if owner != nil && owner.UID == d.UID {
+		return nil
+	}
+	kind, err := apiutil.GVKForObject(object, r.Scheme())
+	if err != nil {
+		return err
+	}
+	by := "nobody"
+	if owner != nil {
+		by = owner.Kind + " " + owner.Name
+	}
+	return &foreignError{kind: kind.Kind, name: client.ObjectKeyFromObject(object).String(), owner: by}
+}
+
+// find reads an object of ours, first from the cache, which only holds what carries our
+// labels, then live, where a foreign one would be. It says whether there is one.
+func (r *Reconciler) find(ctx context.Context, d *api.MoEDeployment, object client.Object) (bool, error) {
+	key := client.ObjectKeyFromObject(object)
+	err := r.Get(ctx, key, object)
+	if apierrors.IsNotFound(err) {
+		if err = r.APIReader.Get(ctx, key, object); apierrors.IsNotFound(err) {
+			return false, nil
+		}
+	}
+	if err != nil {
+		return false, err
+	}
+	return true, r.checkOwned(d, object)
+}
+
+// apply brings an object to what is wanted by server-side apply, and gives what is there
+// then. An object that is as it was after the last apply is left alone.
+func (r *Reconciler) apply(ctx context.Context, d *api.MoEDeployment, wanted client.Object) (client.Object, error) {
+	wanted.SetNamespace(d.Namespace)
+	wanted.SetOwnerReferences([]metav1.OwnerReference{ownerReference(d)})
+	kind, err := apiutil.GVKForObject(wanted, r.Scheme())
+	if err != nil {
+		return nil, err
+	}
+	wanted.GetObjectKind().SetGroupVersionKind(kind)
+	blank, err := r.Scheme().New(kind)
+	if err != nil {
+		return nil, err
+	}
+	current, ok := blank.(client.Object)
+	if !ok {
+		return nil, fmt.Errorf("%s is not an object", kind)
+	}
+	current.SetName(wanted.GetName())
+	current.SetNamespace(wanted.GetNamespace())
+	there, err := r.find(ctx, d, current)
+	if err != nil {
+		return nil, err
+	}
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(wanted)
+	if err != nil {
+		return nil, err
+	}
+	delete(content, "status")
+	unstructured.RemoveNestedField(content, "metadata", "creationTimestamp")
+	unstructured.RemoveNestedField(content, "spec", "template", "metadata", "creationTimestamp")
+	wire, err := json.Marshal(content)
+	if err != nil {
+		return nil, err
+	}
+	key := string(d.UID) + kind.Kind + wanted.GetName()
+	mark := fmt.Sprintf("%x", sha256.Sum256(wire))
+	if last, done := r.applied.Load(key); done && there && last == mark+string(current.GetUID())+current.GetResourceVersion() {
+		return current, nil
+	}
+	object := &unstructured.Unstructured{Object: content}
+	if err := r.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), fieldOwner, client.ForceOwnership); err != nil {
+		return nil, fmt.Errorf("apply %s %s: %w", kind.Kind, wanted.GetName(), err)
+	}
+	r.applied.Store(key, mark+string(object.GetUID())+object.GetResourceVersion())
+	return current, runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, current)
+}
+
+// createOnce makes an object that is never overwritten, or gives the one that is there.
+func (r *Reconciler) createOnce(ctx context.Context, d *api.MoEDeployment, object client.Object, fill func() error) error {
+	object.SetNamespace(d.Namespace)
+	if there, err := r.find(ctx, d, object); there || err != nil {
+		return err
+	}
+	if err := fill(); err != nil {
+		return err
+	}
+	object.SetResourceVersion("")
+	object.SetUID("")
+	object.SetOwnerReferences([]metav1.OwnerReference{ownerReference(d)})
+	return r.Create(ctx, object)
+}
+
+// remove deletes an object of ours, if it is there and the one that is meant.
+func (r *Reconciler) remove(ctx context.Context, object client.Object, options ...client.DeleteOption) error {
+	err := r.Delete(ctx, object, options...)
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // gone, or another of its name
+		return nil
+	}
+	return err
+}
+
+// foreign gives the error in a chain that says an object is somebody else's.
+func foreign(err error) *foreignError {
+	var f *foreignError
+	if errors.As(err, &f) {
+		return f
+	}
+	return nil
+}

@@ -1,0 +1,188 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"tangram.dev/operator/internal/pki"
+	"tangram.dev/operator/internal/world"
+	"tangram.dev/operator/pkg/fleet"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// pods of ranks of the world, by ordinal.
+func (r *Reconciler) pods(ctx context.Context, d *api.MoEDeployment) ([]corev1.Pod, error) {
+	var list corev1.PodList
+	if err := r.List(ctx, &list, client.InNamespace(d.Namespace), client.MatchingLabels(selector(d, api.ComponentRank))); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(list.Items, func(a, b corev1.Pod) int { return cmp.Compare(ordinalOf(&a), ordinalOf(&b)) })
+	return list.Items, nil
+}
+
+func ordinalOf(p *corev1.Pod) int {
+	o, err := strconv.Atoi(p.Labels[api.OrdinalLabel])
+	if err != nil {
+		return -1
+	}
+	return o
+}
+
+// endpoints of the agents of pods that run.
+func endpoints(pods []corev1.Pod) []world.Endpoint {
+	var out []world.Endpoint
+	for i := range pods {
+		if p := &pods[i]; p.Status.PodIP != "" && !ended(p) {
+			out = append(out, world.Endpoint{UID: string(p.UID), Address: net.JoinHostPort(p.Status.PodIP, strconv.Itoa(portAgent))})
+		}
+	}
+	return out
+}
+
+// podOf a member: the UID at the front of its id.
+func podOf(member string) string {
+	uid, _, _ := strings.Cut(member, "/")
+	return uid
+}
+
+// layoutPods of a layout, by rank.
+func layoutPods(l *tangramv1.Layout) []string {
+	var out []string
+	for _, m := range l.GetMembers() {
+		out = append(out, podOf(m.Id))
+	}
+	return out
+}
+
+// facts about pods, as pkg/fleet wants them.
+func (r *Reconciler) facts(ctx context.Context, d *api.MoEDeployment, pods []corev1.Pod, seen *world.Snapshot) ([]fleet.Pod, error) {
+	out := make([]fleet.Pod, 0, len(pods))
+	for i := range pods {
+		p := &pods[i]
+		going, err := r.nodeGoing(ctx, p.Spec.NodeName)
+		if err != nil {
+			return nil, err
+		}
+		cost, err := strconv.Atoi(cmp.Or(p.Annotations[api.DeletionCostAnnotation], "0"))
+		if err != nil {
+			cost = 0 // as ReplicaSets do with what is no number
+		}
+		out = append(out, fleet.Pod{Name: p.Name, UID: string(p.UID), Ordinal: ordinalOf(p), Deleting: p.DeletionTimestamp != nil,
+			Ended: ended(p), Replaceable: ended(p) && time.Since(endedAt(p)) > r.KeepEnded, NodeGoing: going, DeletionCost: cost,
+			Members: readyMembers(seen.Statuses[string(p.UID)], int(d.Spec.RanksPerPod))})
+	}
+	return out, nil
+}
+
+func endedAt(p *corev1.Pod) time.Time {
+	at := p.CreationTimestamp.Time
+	if s := endedContainer(p); s != nil && s.State.Terminated.FinishedAt.After(at) {
+		at = s.State.Terminated.FinishedAt.Time
+	}
+	return at
+}
+
+// readyMembers: ids of an agent's ranks once the engines of all are attached.
+func readyMembers(s *tangramv1.StatusResponse, ranks int) []string {
+	if len(s.GetRanks()) != ranks {
+		return nil
+	}
+	var ids []string
+	for _, rank := range s.Ranks {
+		if !rank.Engine.GetAttached() {
+			return nil
+		}
+		ids = append(ids, rank.GetMember().GetId())
+	}
+	return ids
+}
+
+// nodeGoing: cordoned, or not ready.
+func (r *Reconciler) nodeGoing(ctx context.Context, name string) (bool, error) {
+	if name == "" {
+		return false, nil
+	}
+	var node corev1.Node
+	if err := r.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
+		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+			return true, nil
+		}
+	}
+	return node.Spec.Unschedulable, nil
+}
+
+// createPod of an ordinal, with its certificates before it.
+func (r *Reconciler) createPod(ctx context.Context, d *api.MoEDeployment, a *pki.Authority, ordinal int) error {
+	pod := r.rankPod(d, ordinal)
+	if err := r.podCertificates(ctx, d, a, pod.Name); err != nil {
+		return err
+	}
+	err := r.Create(ctx, pod)
+	if apierrors.IsAlreadyExists(err) { // ours, and the cache is behind; or somebody else's
+		_, err = r.find(ctx, d, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: d.Namespace}})
+		return err
+	}
+	if err != nil {
+		return fmt.Errorf("create pod %s: %w", pod.Name, err)
+	}
+	r.event(d, pod, corev1.EventTypeNormal, api.EventPodCreated, "Create", "created pod %s", pod.Name)
+	return nil
+}
+
+// deletePod by name and UID, and what was made for it.
+func (r *Reconciler) deletePod(ctx context.Context, d *api.MoEDeployment, x fleet.Deletion) error {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: x.Name, Namespace: d.Namespace}}
+	options := []client.DeleteOption{client.Preconditions{UID: ptr.To(typesUID(x.UID))}}
+	if x.Now {
+		options = append(options, client.GracePeriodSeconds(1))
+	}
+	if err := r.remove(ctx, pod, options...); err != nil {
+		return fmt.Errorf("delete pod %s: %w", x.Name, err)
+	}
+	if err := r.remove(ctx, secret(d, podTLSName(x.Name), api.ComponentRank)); err != nil {
+		return err
+	}
+	r.event(d, pod, corev1.EventTypeNormal, api.EventPodReleased, "Delete", "deleted pod %s (UID %s): %s", x.Name, x.UID, x.Why)
+	return nil
+}
+
+// labelMembers marks the pods that the engines' Service leads to.
+func (r *Reconciler) labelMembers(ctx context.Context, pods []corev1.Pod, layout []string) error {
+	for i := range pods {
+		p := &pods[i]
+		want := ""
+		if slices.Contains(layout, string(p.UID)) {
+			want = "true"
+		}
+		if p.Labels[api.MemberLabel] == want {
+			continue
+		}
+		before := p.DeepCopy()
+		if want == "" {
+			delete(p.Labels, api.MemberLabel)
+		} else {
+			p.Labels[api.MemberLabel] = want
+		}
+		if err := r.Patch(ctx, p, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("label pod %s: %w", p.Name, err)
+		}
+	}
+	return nil
+}

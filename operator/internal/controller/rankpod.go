@@ -1,0 +1,135 @@
+package controller
+
+import (
+	"fmt"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// agentOverhead is what an agent uses beside the ranks' pools: code, gRPC, staging buffers.
+var agentOverhead = resource.MustParse("256Mi")
+
+func restricted() *corev1.SecurityContext {
+	return &corev1.SecurityContext{AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true),
+		Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}}
+}
+
+func restrictedPod() *corev1.PodSecurityContext {
+	return &corev1.PodSecurityContext{RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](userID), RunAsGroup: ptr.To[int64](userID), FSGroup: ptr.To[int64](userID),
+		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}}
+}
+
+func fieldEnv(name, path string) corev1.EnvVar {
+	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}
+}
+
+// rankPod is the pod of an ordinal: an agent, and an engine per rank (docs/architecture.md, section 9).
+func (r *Reconciler) rankPod(d *api.MoEDeployment, ordinal int) *corev1.Pod {
+	name := podName(d, ordinal)
+	object := meta(d, name, api.ComponentRank)
+	object.Labels[api.OrdinalLabel] = strconv.Itoa(ordinal)
+	object.OwnerReferences = []metav1.OwnerReference{ownerReference(d)}
+	containers := []corev1.Container{r.agentContainer(d)}
+	for device := range d.Spec.RanksPerPod {
+		containers = append(containers, r.engineContainer(d, device))
+	}
+	s := d.Spec.Scheduling
+	return &corev1.Pod{ObjectMeta: object, Spec: corev1.PodSpec{
+		RestartPolicy:      corev1.RestartPolicyNever,
+		ServiceAccountName: d.Name, AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
+		NodeSelector: s.NodeSelector, Tolerations: s.Tolerations, PriorityClassName: s.PriorityClassName,
+		TerminationGracePeriodSeconds: ptr.To(s.TerminationGracePeriodSeconds),
+		SecurityContext:               restrictedPod(),
+		TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
+			LabelSelector: &metav1.LabelSelector{MatchLabels: selector(d, api.ComponentRank)}}},
+		InitContainers: []corev1.Container{{Name: "hook", Image: r.Images.Agent, ImagePullPolicy: d.Spec.Engine.ImagePullPolicy,
+			Command: []string{"/bin/tangram-hook", "install", hookFile}, SecurityContext: restricted(),
+			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+			VolumeMounts:             []corev1.VolumeMount{{Name: "run", MountPath: dirRun}}}},
+		Containers: containers,
+		Volumes:    volumes(d, name),
+	}}
+}
+
+func volumes(d *api.MoEDeployment, pod string) []corev1.Volume {
+	keys := func(volume string, keys ...string) corev1.Volume {
+		source := &corev1.SecretVolumeSource{SecretName: podTLSName(pod), DefaultMode: ptr.To[int32](0o440)}
+		for _, k := range keys {
+			source.Items = append(source.Items, corev1.KeyToPath{Key: k, Path: k})
+		}
+		return corev1.Volume{Name: volume, VolumeSource: corev1.VolumeSource{Secret: source}}
+	}
+	return []corev1.Volume{
+		{Name: "run", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		{Name: "tmp", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: configName(d)}}}},
+		// Each sees its own key only.
+		keys("tls-agent", keyCA, keyAgentCert, keyAgentKey),
+		keys("tls-engine", keyCA, keyEngineCert, keyEngineKey),
+		{Name: "models", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{
+			ClaimName: d.Spec.Model.Source.PersistentVolumeClaim.ClaimName, ReadOnly: true}}},
+	}
+}
+
+// awaitLeave holds a deleted pod's containers until its ranks have left the world.
+func awaitLeave() *corev1.Lifecycle {
+	return &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{hookFile, "await-leave", inWorld}}}}
+}
+
+func tcpProbe(port int32) *corev1.Probe {
+	return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(port)}}, PeriodSeconds: 2}
+}
+
+func (r *Reconciler) agentContainer(d *api.MoEDeployment) corev1.Container {
+	resources := *d.Spec.Scheduling.AgentResources.DeepCopy()
+	memory := *resource.NewQuantity(int64(d.Spec.RanksPerPod)*(d.Spec.Limits.MemoryPerRank.Value()+d.Spec.Limits.KVMemoryPerRank.Value())+agentOverhead.Value(), resource.BinarySI)
+	for _, list := range []*corev1.ResourceList{&resources.Requests, &resources.Limits} {
+		if *list == nil {
+			*list = corev1.ResourceList{}
+		}
+		(*list)[corev1.ResourceMemory] = memory // the pools are touched whole before long: never overcommitted
+	}
+	return corev1.Container{
+		Name: "agent", Image: r.Images.Agent, ImagePullPolicy: d.Spec.Engine.ImagePullPolicy,
+		Command: []string{"/bin/tangram-agent"},
+		Args: []string{"--config", dirConfig + "/agent.yaml", "--set", "pod=$(POD_NAME)", "--set", "pod_uid=$(POD_UID)",
+			"--set", "node=$(NODE_NAME)", "--set", "advertise=$(POD_IP)"},
+		Env: []corev1.EnvVar{fieldEnv("POD_NAME", "metadata.name"), fieldEnv("POD_UID", "metadata.uid"),
+			fieldEnv("NODE_NAME", "spec.nodeName"), fieldEnv("POD_IP", "status.podIP")},
+		Ports: []corev1.ContainerPort{{Name: "agent", ContainerPort: portAgent, Protocol: corev1.ProtocolTCP}, {Name: "data", ContainerPort: portData, Protocol: corev1.ProtocolTCP},
+			{Name: "metrics", ContainerPort: portMetrics, Protocol: corev1.ProtocolTCP}},
+		ReadinessProbe: tcpProbe(portAgent), Lifecycle: awaitLeave(), Resources: resources,
+		SecurityContext: restricted(), TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+		VolumeMounts: []corev1.VolumeMount{{Name: "run", MountPath: dirRun}, {Name: "tmp", MountPath: "/tmp"}, {Name: "config", MountPath: dirConfig, ReadOnly: true},
+			{Name: "tls-agent", MountPath: dirTLS, ReadOnly: true}, {Name: "models", MountPath: dirModels, ReadOnly: true}},
+	}
+}
+
+func (r *Reconciler) engineContainer(d *api.MoEDeployment, device int32) corev1.Container {
+	e := d.Spec.Engine
+	image := e.Image
+	if image == "" {
+		image = r.Images.Engine
+	}
+	args := []string{"--agent-socket=" + dirRun + "/agent.sock", "--token-file=" + dirRun + "/engine.token", fmt.Sprintf("--device=%d", device),
+		fmt.Sprintf("--mesh-listen=0.0.0.0:%d", portMesh+device), fmt.Sprintf("--serve-listen=0.0.0.0:%d", portServe+device), "--advertise=$(POD_IP)",
+		"--tls-ca=" + dirTLS + "/" + keyCA, "--tls-cert=" + dirTLS + "/" + keyEngineCert, "--tls-key=" + dirTLS + "/" + keyEngineKey}
+	return corev1.Container{
+		Name: fmt.Sprintf("engine-%d", device), Image: image, ImagePullPolicy: e.ImagePullPolicy,
+		Args: append(args, e.Args...),
+		Env:  append([]corev1.EnvVar{fieldEnv("POD_IP", "status.podIP")}, e.Env...),
+		Ports: []corev1.ContainerPort{{Name: fmt.Sprintf("mesh-%d", device), ContainerPort: portMesh + device, Protocol: corev1.ProtocolTCP},
+			{Name: fmt.Sprintf("serve-%d", device), ContainerPort: portServe + device, Protocol: corev1.ProtocolTCP}},
+		ReadinessProbe: tcpProbe(portServe + device), Lifecycle: awaitLeave(), Resources: e.Resources,
+		SecurityContext: restricted(), TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+		VolumeMounts: []corev1.VolumeMount{{Name: "run", MountPath: dirRun}, {Name: "tmp", MountPath: "/tmp"},
+			{Name: "tls-engine", MountPath: dirTLS, ReadOnly: true}},
+	}
+}

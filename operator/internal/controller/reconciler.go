@@ -1,0 +1,275 @@
+// Package controller reconciles MoEDeployments: see README.md.
+package controller
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"tangram.dev/operator/internal/driver"
+	"tangram.dev/operator/internal/pki"
+	"tangram.dev/operator/internal/world"
+	"tangram.dev/operator/pkg/fleet"
+	"tangram.dev/operator/pkg/layout"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// +kubebuilder:rbac:groups=serving.tangram.dev,resources=moedeployments,verbs=get;list;watch;patch;update
+// +kubebuilder:rbac:groups=serving.tangram.dev,resources=moedeployments/status;moedeployments/finalizers,verbs=get;patch;update
+// +kubebuilder:rbac:groups=serving.tangram.dev,resources=layouttransitions,verbs=get;list;watch;create;delete
+// +kubebuilder:rbac:groups=serving.tangram.dev,resources=layouttransitions/status,verbs=get;patch;update
+// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;create;delete
+// +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;list;watch;create;patch;update;delete
+// +kubebuilder:rbac:groups="",resources=services;serviceaccounts,verbs=get;list;watch;create;patch
+// +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;create;patch
+// +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// Images of the pods that the operator makes.
+type Images struct{ Agent, Engine, Gateway string }
+
+// Reconciler of MoEDeployments.
+type Reconciler struct {
+	client.Client
+	APIReader client.Reader // live
+	Recorder  events.EventRecorder
+	Log       *slog.Logger
+	Images    Images
+	Worlds    *world.Worlds
+	// KeepEnded: a pod that ended before it joined stays for so long, to be looked at. 0: 20 s.
+	KeepEnded time.Duration
+	// Dial connects to agents of a world; nil: over mTLS.
+	Dial func(*api.MoEDeployment, *pki.Authority) (world.Dialer, error)
+
+	metrics *Metrics
+	changed chan event.GenericEvent // from running worlds
+	applied sync.Map                // what server-side apply wrote last, by owner, kind and name
+}
+
+// SetUp makes the reconciler run in a manager.
+func (r *Reconciler) SetUp(mgr ctrl.Manager, metrics *Metrics) error {
+	r.Client, r.APIReader, r.metrics = mgr.GetClient(), mgr.GetAPIReader(), metrics
+	r.Recorder = mgr.GetEventRecorder("tangram-operator")
+	r.changed = make(chan event.GenericEvent, 1024)
+	if r.Dial == nil {
+		r.Dial = dialer
+	}
+	if r.KeepEnded == 0 {
+		r.KeepEnded = 20 * time.Second
+	}
+	return ctrl.NewControllerManagedBy(mgr).For(&api.MoEDeployment{}).
+		Owns(&corev1.Pod{}).Owns(&corev1.Service{}).Owns(&corev1.ConfigMap{}).Owns(&corev1.Secret{}).Owns(&corev1.ServiceAccount{}).
+		Owns(&appsv1.Deployment{}).Owns(&api.LayoutTransition{}).
+		WatchesRawSource(source.Channel(r.changed, &handler.EnqueueRequestForObject{})).
+		WithOptions(controller.Options{MaxConcurrentReconciles: 4, SkipNameValidation: ptr.To(true)}).Complete(r)
+}
+
+// Reconcile one world. It looks at what is so and does the next things; it never waits.
+func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	d := &api.MoEDeployment{}
+	if err := r.Get(ctx, request.NamespacedName, d); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if d.DeletionTimestamp != nil {
+		return r.delete(ctx, d)
+	}
+	if !controllerutil.ContainsFinalizer(d, api.Finalizer) {
+		before := d.DeepCopy()
+		controllerutil.AddFinalizer(d, api.Finalizer)
+		if err := r.Patch(ctx, d, client.MergeFrom(before)); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	result, err := r.reconcile(ctx, d)
+	if f := foreign(err); f != nil {
+		pods, listing := r.pods(ctx, d)
+		if listing != nil {
+			return reconcile.Result{}, listing
+		}
+		// Nobody tells us when the foreign object goes.
+		return reconcile.Result{RequeueAfter: 10 * time.Second}, r.writeStatus(ctx, d, &scene{pods: pods, refused: f})
+	}
+	return result, err
+}
+
+func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (reconcile.Result, error) {
+	authority, err := r.authority(ctx, d)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if err := r.shared(ctx, d); err != nil {
+		return reconcile.Result{}, err
+	}
+	if err := r.gateway(ctx, d, authority); err != nil {
+		return reconcile.Result{}, err
+	}
+	w, err := r.open(d, authority)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	s := &scene{}
+	if s.pods, err = r.pods(ctx, d); err != nil {
+		return reconcile.Result{}, err
+	}
+	if s.transitions, err = r.transitions(ctx, d); err != nil {
+		return reconcile.Result{}, err
+	}
+	mine := owned(d, s.pods)
+	w.SetEndpoints(endpoints(mine))
+	s.seen = w.Snapshot()
+	for i := range mine {
+		if p := findProblem(&mine[i]); p != nil && mine[i].DeletionTimestamp == nil {
+			s.problems = append(s.problems, *p)
+		}
+	}
+	wait, err := r.act(ctx, d, authority, w, mine, s)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if err := r.tidy(ctx, d, s.transitions, s.seen.Running != nil); err != nil {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: wait}, r.writeStatus(ctx, d, s)
+}
+
+// act does what pkg/fleet says; it gives when to come again by ourselves.
+func (r *Reconciler) act(ctx context.Context, d *api.MoEDeployment, a *pki.Authority, w *world.World, pods []corev1.Pod, s *scene) (time.Duration, error) {
+	inLayout := layoutPods(s.seen.Layout)
+	if !s.seen.Looked {
+		if len(pods) > 0 && len(endpoints(pods)) > 0 {
+			return time.Second, nil // what the agents hold is not known: nothing is decided
+		}
+		if s.seen.Layout != nil { // the last agent went; its layout with it
+			inLayout = nil
+		}
+	}
+	mode, err := layout.ParseMode(string(d.Spec.Mode))
+	if err != nil {
+		return 0, reconcile.TerminalError(err) // refused by the API server, unless its CRD is another's
+	}
+	facts, err := r.facts(ctx, d, pods, &s.seen)
+	if err != nil {
+		return 0, err
+	}
+	w.Intend(intent(d, facts, inLayout))
+	s.decision = fleet.Decide(fleet.World{Wanted: int(d.Spec.Replicas), Pods: facts, Layout: inLayout,
+		ModeReached: layout.Is(s.seen.Layout, mode), Busy: s.seen.Running != nil})
+	if err := r.labelMembers(ctx, pods, inLayout); err != nil {
+		return 0, err
+	}
+	if len(s.decision.Lost) > 0 {
+		if err := r.restart(ctx, d, s); err != nil {
+			return 0, err
+		}
+	}
+	for _, x := range s.decision.Delete {
+		if err := r.deletePod(ctx, d, x); err != nil {
+			return 0, err
+		}
+	}
+	for _, ordinal := range s.decision.Create {
+		if err := r.createPod(ctx, d, a, ordinal); err != nil {
+			return 0, err
+		}
+	}
+	if s.decision.Target != nil {
+		if wait := time.Until(s.seen.NextTry); wait > 0 {
+			return wait, nil
+		}
+		r.begin(d, w, mode, s)
+	}
+	if len(s.problems) > 0 {
+		return r.KeepEnded / 2, nil // an ended pod is replaced by time
+	}
+	return 0, nil
+}
+
+// intent in one line: a transition begun under another one is not gone on with.
+func intent(d *api.MoEDeployment, pods []fleet.Pod, inLayout []string) string {
+	var going []string
+	for _, p := range pods {
+		if (p.Deleting || p.Ended) && slices.Contains(inLayout, p.UID) {
+			going = append(going, p.UID)
+		}
+	}
+	return fmt.Sprintf("%d %s %v", d.Spec.Replicas, d.Spec.Mode, going)
+}
+
+func (r *Reconciler) begin(d *api.MoEDeployment, w *world.World, mode layout.Mode, s *scene) {
+	what := fmt.Sprintf("start with %d ranks %s", len(s.decision.Target), d.Spec.Mode)
+	if l := s.seen.Layout; l != nil {
+		what = fmt.Sprintf("%d ranks %s -> %d ranks %s", len(l.Members), modeOf(d, l), len(s.decision.Target), d.Spec.Mode)
+		if len(l.Members) == len(s.decision.Target) && layout.Is(l, mode) {
+			what = fmt.Sprintf("other pods, %d ranks %s", len(s.decision.Target), d.Spec.Mode)
+		}
+	}
+	limit := time.Duration(d.Spec.Transition.TimeoutSeconds) * time.Second
+	if w.Begin(world.Goal{Members: s.decision.Target, Mode: mode, SpareBanks: uint32(d.Spec.Limits.SpareBanks),
+		Limits:   driver.Limits{Engines: limit, Stage: limit, Flip: limit, Outcome: limit, Retire: limit},
+		Recorder: r.newRecorder(d, what, s.decision.Target)}) {
+		s.seen = w.Snapshot()
+	}
+}
+
+// restart: the world lost a member and cannot go on. Its records go with it, so that the next
+// one begins at epoch 1.
+func (r *Reconciler) restart(ctx context.Context, d *api.MoEDeployment, s *scene) error {
+	records := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: recordsName(d), Namespace: d.Namespace}}
+	if err := r.remove(ctx, records); err != nil {
+		return err
+	}
+	r.event(d, nil, corev1.EventTypeWarning, api.EventWorldRestarted, "Restart", "%d pods of the layout in force are gone; all are replaced and the world starts again from the checkpoint", len(s.decision.Lost))
+	return nil
+}
+
+// open the running side of a world.
+func (r *Reconciler) open(d *api.MoEDeployment, a *pki.Authority) (*world.World, error) {
+	if w := r.Worlds.Find(d.UID); w != nil {
+		return w, nil
+	}
+	dial, err := r.Dial(d, a)
+	if err != nil {
+		return nil, err
+	}
+	key := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: d.Namespace, Name: d.Name}}
+	return r.Worlds.Open(d.UID, worldName(d), dial, r.records(d), func() {
+		select {
+		case r.changed <- event.GenericEvent{Object: key}:
+		default: // a thousand are waiting: the next look tells again
+		}
+	}), nil
+}
+
+// owned pods of a list by label.
+func owned(d *api.MoEDeployment, pods []corev1.Pod) []corev1.Pod {
+	return slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return !metav1.IsControlledBy(&p, d) })
+}
+
+// event about a deployment, and an object that it did something with.
+func (r *Reconciler) event(d *api.MoEDeployment, related runtime.Object, kind, reason, action, format string, args ...any) {
+	r.Recorder.Eventf(d, related, kind, reason, action, "%s", clip(fmt.Sprintf(format, args...), 1000))
+}
+
+func typesUID(uid string) types.UID { return types.UID(cmp.Or(uid, "none")) }

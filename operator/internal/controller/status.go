@@ -1,0 +1,236 @@
+package controller
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	k8slabels "k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"tangram.dev/operator/internal/agentclient"
+	"tangram.dev/operator/internal/world"
+	"tangram.dev/operator/pkg/fleet"
+	"tangram.dev/operator/pkg/layout"
+	"tangram.dev/operator/pkg/planner"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// scene is all that a status is made from.
+type scene struct {
+	pods        []corev1.Pod
+	seen        world.Snapshot
+	decision    fleet.Decision
+	problems    []problem
+	transitions []api.LayoutTransition
+	refused     *foreignError // nothing else is known then
+	deleting    bool
+}
+
+// verdict of one condition.
+type verdict struct {
+	status  metav1.ConditionStatus
+	reason  string
+	message string
+}
+
+func no(reason, message string) verdict  { return verdict{metav1.ConditionFalse, reason, message} }
+func yes(reason, message string) verdict { return verdict{metav1.ConditionTrue, reason, message} }
+
+// writeStatus if it changed, and tells of what became worse.
+func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *scene) error {
+	before := d.DeepCopy()
+	st := &d.Status
+	st.ObservedGeneration = d.Generation
+	st.Selector = k8slabels.SelectorFromSet(selector(d, api.ComponentRank)).String()
+	st.Replicas = int32(len(s.pods))
+	st.Endpoint = endpoint(d)
+	if s.refused == nil {
+		st.RecentTransitions = recent(s.transitions)
+		if s.seen.Looked || s.deleting {
+			fillLayout(d, s)
+		}
+	}
+	available, degraded, progressing := availableOf(d, s), degradedOf(d, s), progressingOf(d, s)
+	ready := no(progressing.reason, progressing.message)
+	switch {
+	case available.status != metav1.ConditionTrue:
+		ready = no(available.reason, available.message)
+	case degraded.status == metav1.ConditionTrue:
+		ready = no(degraded.reason, degraded.message)
+	case progressing.status == metav1.ConditionFalse:
+		ready = yes(api.ReasonServing, fmt.Sprintf("%d ranks serve in mode %s", st.Width, st.Mode))
+	}
+	r.set(d, api.ConditionAvailable, available)
+	r.set(d, api.ConditionProgressing, progressing)
+	r.set(d, api.ConditionDegraded, degraded)
+	r.set(d, api.ConditionReady, ready)
+	stalled := degraded.status == metav1.ConditionTrue && slices.Contains(
+		[]string{api.ReasonAdoptionRefused, api.ReasonPodsFailing, api.ReasonInsufficientMemory}, degraded.reason)
+	r.onlyWhile(d, api.ConditionStalled, stalled, degraded)
+	r.onlyWhile(d, api.ConditionReconciling, !stalled && ready.status != metav1.ConditionTrue, ready)
+	st.State = ready.reason
+	if degraded.status == metav1.ConditionTrue {
+		st.State = degraded.reason
+	}
+	r.metrics.world(d)
+	if was := apimeta.FindStatusCondition(before.Status.Conditions, api.ConditionDegraded); degraded.status == metav1.ConditionTrue &&
+		degraded.reason != api.ReasonTransitionFailed && // told when it happened
+		(was == nil || was.Status != degraded.status || was.Reason != degraded.reason || was.Message != degraded.message) {
+		r.event(d, nil, corev1.EventTypeWarning, degraded.reason, "Reconcile", "%s", degraded.message)
+	}
+	if equality.Semantic.DeepEqual(before.Status, d.Status) {
+		return nil
+	}
+	return client.IgnoreNotFound(r.Status().Patch(ctx, d, client.MergeFrom(before)))
+}
+
+func (r *Reconciler) set(d *api.MoEDeployment, kind string, v verdict) {
+	apimeta.SetStatusCondition(&d.Status.Conditions, metav1.Condition{Type: kind, Status: v.status, Reason: v.reason,
+		Message: clip(v.message, 32768), ObservedGeneration: d.Generation})
+}
+
+// onlyWhile is for conditions that kstatus wants to see only while they are true.
+func (r *Reconciler) onlyWhile(d *api.MoEDeployment, kind string, on bool, v verdict) {
+	if !on {
+		apimeta.RemoveStatusCondition(&d.Status.Conditions, kind)
+		return
+	}
+	r.set(d, kind, yes(v.reason, v.message))
+}
+
+func fillLayout(d *api.MoEDeployment, s *scene) {
+	st := &d.Status
+	l := s.seen.Layout
+	st.Epoch, st.LayoutHash, st.Width, st.Revision = int64(s.seen.Epoch), hex.EncodeToString(s.seen.Hash), int32(len(l.GetMembers())), l.GetRevision()
+	st.Mode, st.Members, st.ReadyReplicas, st.Transition = modeOf(d, l), nil, 0, nil
+	in := layoutPods(l)
+	for i := range s.pods {
+		if slices.Contains(in, string(s.pods[i].UID)) {
+			st.ReadyReplicas++
+		}
+	}
+	for rank, m := range l.GetMembers() {
+		st.Members = append(st.Members, api.Member{Rank: int32(rank), ID: m.Id, Pod: m.Pod, Node: m.Node})
+	}
+	if e := s.seen.Running; e != nil {
+		st.Transition = &api.CurrentTransition{Phase: e.Phase, Flip: int32(e.Flip), Flips: int32(e.Flips), BytesDone: int64(e.BytesDone), BytesTotal: int64(e.BytesTotal)}
+		for i := range s.transitions {
+			if !over(&s.transitions[i]) {
+				st.Transition.Name = s.transitions[i].Name
+				break
+			}
+		}
+	}
+}
+
+// modeOf the layout in force; a world of one rank is in whichever is wanted.
+func modeOf(d *api.MoEDeployment, l *tangramv1.Layout) api.Mode {
+	switch wanted, err := layout.ParseMode(string(d.Spec.Mode)); {
+	case l == nil:
+		return ""
+	case err == nil && layout.Is(l, wanted):
+		return d.Spec.Mode
+	case layout.Is(l, layout.Expert):
+		return api.ModeExpert
+	case layout.Is(l, layout.Tensor):
+		return api.ModeTensor
+	}
+	return api.ModeHybrid
+}
+
+func availableOf(d *api.MoEDeployment, s *scene) verdict {
+	if was := apimeta.FindStatusCondition(d.Status.Conditions, api.ConditionAvailable); was != nil && (s.refused != nil || !s.seen.Looked) {
+		return verdict{was.Status, was.Reason, was.Message} // nothing new is known
+	}
+	if s.seen.Layout == nil {
+		return no(api.ReasonNoLayout, "no layout is in force yet")
+	}
+	accept := 0
+	for _, status := range s.seen.Statuses {
+		for _, rank := range status.Ranks {
+			if rank.InWorld && rank.Engine.GetAttached() {
+				accept++
+			}
+		}
+	}
+	if accept == 0 || len(s.decision.Lost) > 0 {
+		return no(api.ReasonNoRankAccepts, fmt.Sprintf("%d of %d ranks of the layout in force have an engine", accept, d.Status.Width))
+	}
+	return yes(api.ReasonServing, fmt.Sprintf("%d of %d ranks accept requests at epoch %d", accept, d.Status.Width, s.seen.Epoch))
+}
+
+func degradedOf(d *api.MoEDeployment, s *scene) verdict {
+	switch {
+	case s.refused != nil:
+		return yes(api.ReasonAdoptionRefused, s.refused.Error())
+	case len(s.decision.Lost) > 0:
+		return yes(api.ReasonMemberLost, fmt.Sprintf("%d pods of the layout in force are gone: %s; the world starts again from the checkpoint",
+			len(s.decision.Lost), strings.Join(s.decision.Lost, ", ")))
+	case s.seen.Failed != nil && noMemory(s.seen.Failed):
+		return yes(api.ReasonInsufficientMemory, s.seen.Failed.Error())
+	case s.seen.Failed != nil:
+		return yes(api.ReasonTransitionFailed, s.seen.Failed.Error())
+	case len(s.problems) > 0:
+		return yes(s.problems[0].reason, describe(d, s.problems))
+	}
+	var silent []string
+	for i := range s.pods {
+		p := &s.pods[i]
+		if err := s.seen.Errors[string(p.UID)]; err != nil && slices.Contains(layoutPods(s.seen.Layout), string(p.UID)) {
+			silent = append(silent, fmt.Sprintf("%s: %v", p.Name, err))
+		}
+	}
+	if len(silent) > 0 {
+		return yes(api.ReasonAgentsUnreachable, strings.Join(silent, "; "))
+	}
+	return no(api.ReasonAsWanted, "nothing failed")
+}
+
+// noMemory says whether an agent or the planner refused for want of memory.
+func noMemory(err error) bool {
+	return agentclient.RefusalCode(err) == tangramv1.Refusal_CODE_NO_MEMORY || planner.IsNoMemory(err)
+}
+
+// describe the problems of pods: how many, and each text once.
+func describe(d *api.MoEDeployment, problems []problem) string {
+	text := fmt.Sprintf("%d of %d pods cannot start", len(problems), d.Spec.Replicas)
+	seen := map[string]bool{}
+	for _, p := range problems {
+		if !seen[p.text] {
+			text += fmt.Sprintf("; %s: %s", p.pod, p.text)
+		}
+		seen[p.text] = true
+	}
+	return text
+}
+
+func progressingOf(d *api.MoEDeployment, s *scene) verdict {
+	switch {
+	case s.deleting:
+		return yes(api.ReasonDeleting, fmt.Sprintf("%d pods are still there", len(s.pods)))
+	case s.refused != nil:
+		return no(api.ReasonAdoptionRefused, s.refused.Error())
+	case s.seen.Running != nil:
+		e := s.seen.Running
+		return yes(api.ReasonTransition, fmt.Sprintf("flip %d of %d, phase %s", e.Flip, e.Flips, e.Phase))
+	case len(s.decision.Target) > 0:
+		return yes(api.ReasonTransition, fmt.Sprintf("a transition to %d ranks in mode %s is about to begin", len(s.decision.Target), d.Spec.Mode))
+	case len(s.decision.Create)+len(s.decision.Waiting) > 0:
+		n := len(s.decision.Create) + len(s.decision.Waiting)
+		return yes(api.ReasonWaitingForPods, fmt.Sprintf("%d of %d pods are not there, or their engines not attached", n, d.Spec.Replicas))
+	case len(s.pods) != int(d.Spec.Replicas) || len(s.decision.Delete)+len(s.decision.Lost) > 0:
+		return yes(api.ReasonReleasingPods, fmt.Sprintf("%d pods, %d wanted", len(s.pods), d.Spec.Replicas))
+	case !s.seen.Looked:
+		return yes(api.ReasonWaitingForPods, "the agents were not asked yet")
+	}
+	return no(api.ReasonAsWanted, "the world is as wanted")
+}

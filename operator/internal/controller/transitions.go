@@ -1,0 +1,258 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"tangram.dev/operator/internal/driver"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// recorder keeps one transition as a LayoutTransition. What the driver tells is noted at once
+// and written by a goroutine of its own: a flip never waits for the API server, but for the
+// first write, without which nothing is begun.
+type recorder struct {
+	r       *Reconciler
+	d       *api.MoEDeployment // as it was when the transition began
+	what    string
+	members []string
+
+	mu     sync.Mutex
+	object *api.LayoutTransition // nil before there is a plan
+	dirty  bool
+	done   chan struct{}
+	wait   sync.WaitGroup
+}
+
+const writeEvery = 300 * time.Millisecond
+
+func (r *Reconciler) newRecorder(d *api.MoEDeployment, what string, members []string) *recorder {
+	return &recorder{r: r, d: d.DeepCopy(), what: what, members: members, done: make(chan struct{})}
+}
+
+// Planned makes the object; a transition that cannot be recorded is not begun.
+func (c *recorder) Planned(record *driver.Record) error {
+	mode := api.Mode(record.Mode)
+	name := fmt.Sprintf("%s-%d-%s", c.d.Name, record.FromEpoch, record.Started.UTC().Format("150405.000"))
+	object := &api.LayoutTransition{ObjectMeta: meta(c.d, name, "transition"), Spec: api.LayoutTransitionSpec{
+		Deployment: c.d.Name, Generation: c.d.Generation, What: c.what, FromEpoch: int64(record.FromEpoch), FromHash: record.FromHash,
+		TargetHash: record.TargetHash, PlanHash: record.PlanHash, Ranks: int32(record.Ranks), Mode: mode, Members: c.members,
+		Flips: int32(record.PlannedFlips), ExpertBytes: int64(record.ExpertBytes), ExpertBoundBytes: int64(record.ExpertBoundBytes),
+		DenseBytes: int64(record.DenseBytes)}}
+	object.OwnerReferences = []metav1.OwnerReference{ownerReference(c.d)}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := c.r.Create(ctx, object); err != nil {
+		return fmt.Errorf("record the transition: %w", err)
+	}
+	start := metav1.NewMicroTime(record.Started)
+	object.Status = api.LayoutTransitionStatus{Phase: api.PhasePlanned, Epoch: int64(record.FromEpoch), StartTime: &start}
+	c.mu.Lock()
+	c.object, c.dirty = object, true
+	c.mu.Unlock()
+	c.wait.Go(c.write)
+	c.r.event(c.d, object, corev1.EventTypeNormal, api.EventTransitionStarted, "Transition", "%s: %d flips from epoch %d, %d expert bytes (bound %d)",
+		c.what, record.PlannedFlips, record.FromEpoch, record.ExpertBytes, record.ExpertBoundBytes)
+	return nil
+}
+
+// write what changed, a few times a second.
+func (c *recorder) write() {
+	tick := time.NewTicker(writeEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-c.done:
+			return
+		case <-tick.C:
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			if err := c.flush(ctx); err != nil {
+				c.r.Log.Warn("the progress of a transition was not written", "transition", c.what, "error", err)
+			}
+			cancel()
+		}
+	}
+}
+
+func (c *recorder) flush(ctx context.Context) error {
+	c.mu.Lock()
+	if c.object == nil || !c.dirty {
+		c.mu.Unlock()
+		return nil
+	}
+	object := c.object.DeepCopy()
+	c.dirty = false
+	c.mu.Unlock()
+	base := object.DeepCopy()
+	base.Status = api.LayoutTransitionStatus{}
+	err := c.r.Status().Patch(ctx, object, client.MergeFrom(base))
+	if err != nil && !apierrors.IsNotFound(err) { // not found: deleted with its world
+		c.mu.Lock()
+		c.dirty = true
+		c.mu.Unlock()
+		return err
+	}
+	return nil
+}
+
+var phases = map[string]api.TransitionPhase{"prepare": api.PhasePreparing, "stage": api.PhaseStaging, "flip": api.PhaseFlipping, "retire": api.PhaseRetiring}
+
+// Progress of the running flip.
+func (c *recorder) Progress(e driver.Event) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.object == nil {
+		return
+	}
+	s := &c.object.Status
+	s.Phase = cmp.Or(phases[e.Phase], s.Phase)
+	s.Progress = fmt.Sprintf("flip %d/%d %s: %s", e.Flip, e.Flips, e.Kind, e.Phase)
+	if e.BytesTotal > 0 {
+		s.Progress += fmt.Sprintf(", %.1f of %.1f MiB", float64(e.BytesDone)/(1<<20), float64(e.BytesTotal)/(1<<20))
+	}
+	c.dirty = true
+}
+
+// FlipDone notes a flip that was retired.
+func (c *recorder) FlipDone(f driver.FlipRecord) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.object == nil {
+		return
+	}
+	s := &c.object.Status
+	s.Epoch = int64(f.Epoch)
+	s.Flips = append(s.Flips, api.FlipStatus{Kind: f.Kind, Epoch: int64(f.Epoch), Attempt: int64(f.Attempt), Bytes: bytesOf(f.Bytes),
+		Took: duration(f.Seconds.Prepare + f.Seconds.Stage + f.Seconds.Flip + f.Seconds.Retire)})
+	c.dirty = true
+}
+
+// Ended writes what came of it, and tells.
+func (c *recorder) Ended(ctx context.Context, record *driver.Record, err error) {
+	close(c.done)
+	c.wait.Wait()
+	phase := api.PhaseSucceeded
+	switch {
+	case errors.Is(err, driver.ErrSuperseded):
+		phase = api.PhaseSuperseded
+		c.r.event(c.d, nil, corev1.EventTypeNormal, api.EventTransitionReplanned, "Transition", "%s: %v; the rest is planned anew", c.what, err)
+	case err != nil:
+		phase = api.PhaseFailed
+		c.r.event(c.d, nil, corev1.EventTypeWarning, api.ReasonTransitionFailed, "Transition", "%s: %v", c.what, err)
+	}
+	c.r.metrics.ended(c.d, phase, record.TotalSeconds)
+	c.mu.Lock()
+	object := c.object
+	if object != nil {
+		s := &object.Status
+		end := metav1.NewMicroTime(record.Ended)
+		s.Phase, s.CompletionTime, s.Epoch, s.Retries, s.Bytes = phase, &end, int64(record.Epoch), int32(record.Retries), bytesOf(record.Bytes)
+		s.Phases = api.PhaseSeconds{Plan: duration(record.Seconds.Plan), Prepare: duration(record.Seconds.Prepare), Stage: duration(record.Seconds.Stage),
+			Flip: duration(record.Seconds.Flip), Retire: duration(record.Seconds.Retire)}
+		s.Message = clip(record.Error, 4096)
+		if err == nil {
+			s.Progress = ""
+		}
+		c.dirty = true
+	}
+	c.mu.Unlock()
+	if object == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if err := c.flush(ctx); err != nil {
+		c.r.Log.Error("the end of a transition was not written", "transition", object.Name, "error", err)
+	}
+	if err == nil {
+		c.r.event(c.d, object, corev1.EventTypeNormal, api.EventTransitionSucceeded, "Transition", "%s: epoch %d after %s", c.what, record.Epoch,
+			duration(record.TotalSeconds).Round(time.Millisecond))
+	}
+}
+
+func duration(seconds float64) metav1.Duration {
+	return metav1.Duration{Duration: time.Duration(seconds * float64(time.Second)).Round(time.Microsecond)}
+}
+
+func bytesOf(b driver.Bytes) api.BytesBySource {
+	return api.BytesBySource{Local: int64(b.Local), Shared: int64(b.Shared), TCP: int64(b.TCP), Checkpoint: int64(b.Checkpoint), KV: int64(b.KV)}
+}
+
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return s[:n-3] + "..."
+}
+
+// over says whether a LayoutTransition has ended.
+func over(t *api.LayoutTransition) bool {
+	return t.Status.Phase == api.PhaseSucceeded || t.Status.Phase == api.PhaseFailed || t.Status.Phase == api.PhaseSuperseded
+}
+
+// transitions of the world, the newest first.
+func (r *Reconciler) transitions(ctx context.Context, d *api.MoEDeployment) ([]api.LayoutTransition, error) {
+	var list api.LayoutTransitionList
+	if err := r.List(ctx, &list, client.InNamespace(d.Namespace), client.MatchingLabels{api.WorldLabel: d.Name}); err != nil {
+		return nil, err
+	}
+	mine := slices.DeleteFunc(list.Items, func(t api.LayoutTransition) bool { return !metav1.IsControlledBy(&t, d) })
+	slices.SortFunc(mine, func(a, b api.LayoutTransition) int {
+		return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(b.Name, a.Name))
+	})
+	return mine, nil
+}
+
+// tidy ends LayoutTransitions that an operator which is no more left open, and removes the
+// oldest beyond the limit.
+func (r *Reconciler) tidy(ctx context.Context, d *api.MoEDeployment, all []api.LayoutTransition, running bool) error {
+	kept := 0
+	for i := range all {
+		t := &all[i]
+		if !over(t) && !running && time.Since(t.CreationTimestamp.Time) > 5*time.Second { // not one that is written just now
+			before := t.DeepCopy()
+			now := metav1.NowMicro()
+			t.Status.Phase, t.Status.CompletionTime = api.PhaseFailed, &now
+			t.Status.Message = "the operator that ran it ended; its successor went on from what the agents hold"
+			// With a lock: what the cache shows may be older than the end that was just written.
+			err := r.Status().Patch(ctx, t, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+				return err
+			}
+		}
+		if !over(t) {
+			continue
+		}
+		if kept++; kept > int(d.Spec.Transition.HistoryLimit) {
+			if err := r.remove(ctx, t); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// recent transitions for the status, the newest first.
+func recent(all []api.LayoutTransition) []api.RecentTransition {
+	var out []api.RecentTransition
+	for i := range all {
+		t := &all[i]
+		if !over(t) || t.Status.CompletionTime == nil || len(out) == 5 {
+			continue
+		}
+		out = append(out, api.RecentTransition{Name: t.Name, What: t.Spec.What, Outcome: t.Status.Phase,
+			Ended: metav1.NewTime(t.Status.CompletionTime.Time.Truncate(time.Second)), Message: clip(t.Status.Message, 300)})
+	}
+	return out
+}

@@ -1,0 +1,201 @@
+// Package fleet decides, for one world, which pods to make, which may go, and which members
+// the next transition shall lead to. It is level-based: it looks at what is so, never at what
+// was decided before, so that it may be asked at any time and by anybody.
+package fleet
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Pod of ranks, as the cluster and its agent tell it.
+type Pod struct {
+	Name    string
+	UID     string
+	Ordinal int
+	// Deleting: somebody deleted it; it serves on until it has left or its grace period ends.
+	Deleting bool
+	// Ended: one of its containers ended, or the pod did. It never comes back.
+	Ended bool
+	// Replaceable: it ended long enough ago that another may be tried.
+	Replaceable bool
+	// NodeGoing: its node is cordoned or not ready.
+	NodeGoing bool
+	// DeletionCost: pods with a lower one leave first.
+	DeletionCost int
+	// Members: ids of its ranks, by device, once its agent answers and all their engines are
+	// attached; nil before.
+	Members []string
+}
+
+// World is what is so, and what is wanted.
+type World struct {
+	Wanted int // pods
+	Pods   []Pod
+	// Layout: pod UIDs of the members of the layout in force, by rank; empty: none.
+	Layout []string
+	// ModeReached: the layout in force has the wanted mode.
+	ModeReached bool
+	// Busy: a transition runs. Only what cannot harm it is decided.
+	Busy bool
+}
+
+// Deletion of a pod.
+type Deletion struct {
+	Name, UID string
+	Why       string
+	Now       bool // without a grace period: there is nothing left to drain
+}
+
+// Decision: what to do next. All of it may be done, in any order.
+type Decision struct {
+	Create []int // ordinals
+	Delete []Deletion
+	// Target: ids of the members that the world shall have; nil: stay as it is.
+	Target []string
+	// Waiting for these pods, by name, before the wanted width can be reached.
+	Waiting []string
+	// Lost: pods (by UID) of the layout in force whose ranks are gone. The world cannot go on
+	// and starts again from nothing.
+	Lost []string
+}
+
+// Settled says that nothing is to be done or waited for.
+func (d *Decision) Settled() bool {
+	return len(d.Create)+len(d.Delete)+len(d.Target)+len(d.Waiting)+len(d.Lost) == 0
+}
+
+// Decide what to do next.
+func Decide(w World) Decision {
+	f := sortOut(w)
+	if len(f.lost) > 0 {
+		return f.restart()
+	}
+	var d Decision
+	f.replaceEnded(&d)
+	// Members that nobody deletes, the first to leave last.
+	slices.SortFunc(f.staying, leaveLater)
+	keep := f.staying[:min(len(f.staying), w.Wanted)]
+	need := w.Wanted - len(keep)
+	slices.SortFunc(f.spare, func(a, b Pod) int { return cmp.Compare(a.Ordinal, b.Ordinal) })
+	spare := f.spare[:min(len(f.spare), need)]
+	for range need - len(spare) {
+		d.Create = append(d.Create, f.freeOrdinal())
+	}
+	if !w.Busy { // a running transition may still bring these in
+		for _, p := range f.spare[len(spare):] {
+			d.Delete = append(d.Delete, Deletion{Name: p.Name, UID: p.UID, Why: "it is in no layout and is not wanted"})
+		}
+	}
+	joiners := 0
+	for _, p := range spare {
+		if p.Members == nil || p.Ended {
+			d.Waiting = append(d.Waiting, p.Name)
+		} else {
+			joiners++
+		}
+	}
+	complete := joiners == need
+	switch {
+	case w.Busy:
+	case complete:
+		f.lead(&d, append(slices.Clone(keep), spare...))
+	case len(f.leaving) > 0 && len(keep) > 0:
+		f.lead(&d, keep) // in time, and narrower for a while
+	}
+	return d
+}
+
+// sorted is a world's pods by what they are.
+type sorted struct {
+	w        World
+	staying  []Pod // in the layout
+	leaving  []Pod // in the layout, and being deleted by somebody
+	spare    []Pod // in no layout: about to join, or left over
+	ended    []Pod // in no layout, and of no use any more
+	lost     []string
+	ordinals map[int]bool // taken
+}
+
+func sortOut(w World) *sorted {
+	f := &sorted{w: w, ordinals: map[int]bool{}}
+	here := map[string]bool{}
+	for _, p := range w.Pods {
+		here[p.UID] = true
+		f.ordinals[p.Ordinal] = true
+		switch inLayout := slices.Contains(w.Layout, p.UID); {
+		case inLayout && p.Ended:
+			f.lost = append(f.lost, p.UID)
+		case inLayout && p.Deleting:
+			f.leaving = append(f.leaving, p)
+		case inLayout:
+			f.staying = append(f.staying, p)
+		case p.Deleting: // on its way out; it only holds its ordinal
+		case p.Ended && p.Replaceable:
+			f.ended = append(f.ended, p)
+		default:
+			f.spare = append(f.spare, p)
+		}
+	}
+	for _, uid := range w.Layout {
+		if !here[uid] && !slices.Contains(f.lost, uid) {
+			f.lost = append(f.lost, uid)
+		}
+	}
+	return f
+}
+
+// leaveLater orders pods of the layout: the first to leave comes last.
+func leaveLater(a, b Pod) int {
+	going := func(p Pod) int {
+		if p.NodeGoing {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(cmp.Compare(going(a), going(b)), cmp.Compare(b.DeletionCost, a.DeletionCost), cmp.Compare(a.Ordinal, b.Ordinal))
+}
+
+// restart: every pod that holds a part of the broken world goes at once. What takes their
+// place is decided when they are gone.
+func (f *sorted) restart() Decision {
+	d := Decision{Lost: f.lost}
+	for _, p := range f.w.Pods {
+		if slices.Contains(f.w.Layout, p.UID) {
+			d.Delete = append(d.Delete, Deletion{Name: p.Name, UID: p.UID, Why: "its world lost a member", Now: true})
+		}
+	}
+	return d
+}
+
+func (f *sorted) replaceEnded(d *Decision) {
+	for _, p := range f.ended {
+		d.Delete = append(d.Delete, Deletion{Name: p.Name, UID: p.UID, Why: "it ended before it joined; another is tried", Now: true})
+	}
+}
+
+// freeOrdinal is the lowest one, and takes it.
+func (f *sorted) freeOrdinal() int {
+	o := 0
+	for f.ordinals[o] {
+		o++
+	}
+	f.ordinals[o] = true
+	return o
+}
+
+// lead to a layout of exactly these pods, if the world is not there.
+func (f *sorted) lead(d *Decision, pods []Pod) {
+	same := len(f.leaving) == 0 && len(pods) == len(f.staying) && f.w.ModeReached
+	var target []string
+	for _, p := range pods {
+		same = same && slices.Contains(f.w.Layout, p.UID)
+		if len(p.Members) == 0 { // a member whose agent or engine does not answer now
+			d.Waiting = append(d.Waiting, p.Name)
+		}
+		target = append(target, p.Members...)
+	}
+	if !same && len(pods) > 0 && len(d.Waiting) == 0 {
+		d.Target = target
+	}
+}

@@ -1,0 +1,284 @@
+package fleet
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// cluster plays the world around Decide: pods start and end, transitions take their time.
+type cluster struct {
+	World
+	ranks int
+	uids  int
+	goal  []string // of the running transition
+}
+
+func (c *cluster) members(uid string) []string {
+	var out []string
+	for d := range c.ranks {
+		out = append(out, fmt.Sprintf("%s/%d/1", uid, d))
+	}
+	return out
+}
+
+func (c *cluster) create(t *testing.T, ordinal int) {
+	for _, p := range c.Pods {
+		require.NotEqual(t, ordinal, p.Ordinal, "an ordinal is taken once")
+	}
+	c.uids++
+	c.Pods = append(c.Pods, Pod{Name: fmt.Sprintf("w-%d", ordinal), UID: fmt.Sprintf("u%d", c.uids), Ordinal: ordinal})
+}
+
+func (c *cluster) pod(uid string) *Pod {
+	for i := range c.Pods {
+		if c.Pods[i].UID == uid {
+			return &c.Pods[i]
+		}
+	}
+	return nil
+}
+
+func (c *cluster) remove(uid string) {
+	c.Pods = slices.DeleteFunc(c.Pods, func(p Pod) bool { return p.UID == uid })
+}
+
+// do what was decided, and check that it may be done.
+func (c *cluster) do(t *testing.T, d Decision) {
+	for _, x := range d.Delete {
+		require.NotNil(t, c.pod(x.UID), "only pods that are there are deleted")
+		if len(d.Lost) == 0 {
+			require.NotContains(t, c.Layout, x.UID, "a pod of the layout is never deleted")
+			require.NotContains(t, c.goal, x.UID, "nor one that is about to join")
+		}
+		c.remove(x.UID)
+	}
+	if len(d.Lost) > 0 {
+		require.Empty(t, d.Create)
+		require.Empty(t, d.Target)
+		c.Layout = nil
+		return
+	}
+	for _, o := range d.Create {
+		c.create(t, o)
+	}
+	if d.Target != nil {
+		require.False(t, c.Busy)
+		c.Busy, c.goal = true, nil
+		for _, id := range d.Target {
+			uid := id[:len(id)-len("/0/1")]
+			if p := c.pod(uid); p == nil || p.Members == nil || p.Ended {
+				t.Fatalf("%s cannot be led to", id)
+			}
+			if !slices.Contains(c.goal, uid) {
+				c.goal = append(c.goal, uid)
+			}
+		}
+		require.Len(t, d.Target, len(c.goal)*c.ranks, "whole pods")
+		require.LessOrEqual(t, len(c.goal), c.Wanted)
+	}
+}
+
+func (c *cluster) finish() {
+	if !c.Busy {
+		return
+	}
+	c.Layout, c.Busy, c.ModeReached, c.goal = c.goal, false, true, nil
+	for _, p := range slices.Clone(c.Pods) {
+		if p.Deleting && !slices.Contains(c.Layout, p.UID) { // its preStop hook ends
+			c.remove(p.UID)
+		}
+	}
+}
+
+func (c *cluster) start(i int) {
+	if p := &c.Pods[i]; !p.Ended {
+		p.Members = c.members(p.UID)
+	}
+}
+
+// settle does all that is to be done; everything starts and every transition succeeds.
+func (c *cluster) settle(t *testing.T) {
+	for range 50 {
+		for i := range c.Pods {
+			c.start(i)
+			c.Pods[i].Replaceable = true
+		}
+		c.finish()
+		d := Decide(c.World)
+		if d.Settled() && !c.Busy {
+			return
+		}
+		c.do(t, d)
+	}
+	t.Fatalf("not settled: %+v: %+v", c.World, Decide(c.World))
+}
+
+func settled(t *testing.T, pods, ranks int) *cluster {
+	c := &cluster{World: World{Wanted: pods}, ranks: ranks}
+	c.settle(t)
+	require.Len(t, c.Layout, pods)
+	return c
+}
+
+func names(c *cluster) []string {
+	var out []string
+	for _, p := range c.Pods {
+		out = append(out, p.Name)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func TestStartWaitsForAllPods(t *testing.T) {
+	c := &cluster{World: World{Wanted: 3}, ranks: 2}
+	d := Decide(c.World)
+	require.Equal(t, []int{0, 1, 2}, d.Create)
+	c.do(t, d)
+	c.start(0)
+	c.start(2)
+	d = Decide(c.World)
+	require.Nil(t, d.Target)
+	require.Equal(t, []string{"w-1"}, d.Waiting)
+	c.start(1)
+	require.Len(t, Decide(c.World).Target, 6)
+}
+
+func TestScaleDownVictims(t *testing.T) {
+	c := settled(t, 5, 1)
+	c.Pods[0].NodeGoing = true
+	c.Pods[2].DeletionCost = -5
+	c.Pods[4].DeletionCost = 7
+	c.Wanted = 2
+	c.settle(t)
+	require.Equal(t, []string{"w-1", "w-4"}, names(c), "the node that goes, the low cost, the high ordinal leave")
+	c.Wanted = 3
+	c.settle(t)
+	require.Equal(t, []string{"w-0", "w-1", "w-4"}, names(c), "the lowest free ordinal is taken")
+}
+
+func TestScaleUpThatNeverComesChangesNothing(t *testing.T) {
+	c := settled(t, 2, 1)
+	c.Wanted = 4
+	c.do(t, Decide(c.World))
+	d := Decide(c.World)
+	require.Nil(t, d.Target)
+	require.Equal(t, []string{"w-2", "w-3"}, d.Waiting)
+	c.Pods[2].Ended = true
+	require.Empty(t, Decide(c.World).Delete, "what ended stays to be looked at for a while")
+	c.Wanted = 2
+	d = Decide(c.World)
+	require.Len(t, d.Delete, 2)
+	require.Nil(t, d.Target)
+}
+
+func TestPodDeletedByHandLeavesAtOnceAndIsReplaced(t *testing.T) {
+	c := settled(t, 3, 2)
+	c.Pods[1].Deleting = true
+	gone := c.Pods[1].UID
+	d := Decide(c.World)
+	require.Equal(t, []int{3}, d.Create)
+	require.Len(t, d.Target, 4, "narrower for a while")
+	c.settle(t)
+	require.NotContains(t, c.Layout, gone)
+	require.Len(t, c.Layout, 3)
+}
+
+func TestLastPodLeavesWhenItsReplacementIsIn(t *testing.T) {
+	c := settled(t, 1, 1)
+	c.Pods[0].Deleting = true
+	d := Decide(c.World)
+	require.Nil(t, d.Target)
+	require.Equal(t, []int{1}, d.Create)
+	c.do(t, d)
+	c.start(1)
+	require.Equal(t, c.members(c.Pods[1].UID), Decide(c.World).Target)
+}
+
+func TestSwitchOfModeKeepsMembers(t *testing.T) {
+	c := settled(t, 2, 2)
+	c.ModeReached = false
+	require.Len(t, Decide(c.World).Target, 4)
+	c.Pods[0].Members = nil // its engine is away for a moment
+	d := Decide(c.World)
+	require.Nil(t, d.Target)
+	require.Equal(t, []string{"w-0"}, d.Waiting)
+}
+
+func TestLostMemberRestartsTheWorld(t *testing.T) {
+	c := settled(t, 3, 1)
+	c.Pods[0].Ended = true
+	d := Decide(c.World)
+	require.Len(t, d.Lost, 1)
+	require.Len(t, d.Delete, 3)
+	c.do(t, d)
+	c.settle(t)
+	require.Len(t, c.Layout, 3)
+}
+
+func TestBusyDeletesNothingOfIt(t *testing.T) {
+	c := settled(t, 2, 1)
+	c.Wanted = 4
+	c.do(t, Decide(c.World))
+	c.start(2)
+	c.start(3)
+	c.do(t, Decide(c.World))
+	require.True(t, c.Busy)
+	c.Wanted = 2 // changed in flight
+	d := Decide(c.World)
+	require.Empty(t, d.Delete)
+	require.Nil(t, d.Target)
+}
+
+// Whatever happens in between, in the end there are as many pods as wanted, all in the layout.
+func TestRandomHistoriesConverge(t *testing.T) {
+	for seed := range uint64(2000) {
+		r := rand.New(rand.NewPCG(seed, 4))
+		c := &cluster{World: World{Wanted: 1 + r.IntN(5)}, ranks: 1 + r.IntN(3)}
+		for range 40 {
+			switch r.IntN(9) {
+			case 0:
+				c.Wanted = 1 + r.IntN(6)
+			case 1:
+				c.ModeReached = c.Busy && c.ModeReached
+			case 2, 3:
+				if len(c.Pods) > 0 {
+					c.start(r.IntN(len(c.Pods)))
+				}
+			case 4:
+				c.finish()
+			case 5:
+				if len(c.Pods) > 0 && !c.Busy {
+					p := &c.Pods[r.IntN(len(c.Pods))]
+					p.Deleting = true
+					if !slices.Contains(c.Layout, p.UID) {
+						c.remove(p.UID)
+					}
+				}
+			case 6:
+				if len(c.Pods) > 0 && !c.Busy && r.IntN(3) == 0 {
+					p := &c.Pods[r.IntN(len(c.Pods))]
+					p.Ended, p.Members = true, nil
+				}
+			case 7:
+				if len(c.Pods) > 0 {
+					p := &c.Pods[r.IntN(len(c.Pods))]
+					p.NodeGoing, p.DeletionCost = r.IntN(2) == 0, r.IntN(3)
+				}
+			default:
+				d := Decide(c.World)
+				require.Equal(t, d, Decide(c.World), "the same question, the same answer")
+				c.do(t, d)
+			}
+		}
+		c.settle(t)
+		require.Len(t, c.Pods, c.Wanted, "seed %d", seed)
+		require.Len(t, c.Layout, c.Wanted, "seed %d", seed)
+		for _, p := range c.Pods {
+			require.Contains(t, c.Layout, p.UID, "seed %d", seed)
+		}
+	}
+}

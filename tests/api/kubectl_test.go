@@ -1,0 +1,137 @@
+package api_test
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"tangram.dev/api/v1alpha1"
+)
+
+// What `kubectl scale` and autoscalers do: they read and write /scale and know no MoEDeployment.
+func TestScaleSubresource(t *testing.T) {
+	c := newClient(t)
+	namespace := newNamespace(t, c)
+	world := typed(t, namespace)
+	require.NoError(t, c.Create(t.Context(), world))
+	world.Status.Replicas = 1
+	world.Status.Selector = "serving.tangram.dev/component=rank,serving.tangram.dev/world=demo"
+	require.NoError(t, c.Status().Update(t.Context(), world))
+
+	scale := &autoscalingv1.Scale{}
+	require.NoError(t, c.SubResource("scale").Get(t.Context(), world, scale))
+	require.Equal(t, int32(1), scale.Spec.Replicas)
+	require.Equal(t, int32(1), scale.Status.Replicas)
+	require.Equal(t, world.Status.Selector, scale.Status.Selector)
+
+	kubectl(t, "scale", "moedeployment/demo", "-n", namespace, "--replicas=3")
+	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(world), world))
+	require.Equal(t, int32(3), world.Spec.Replicas)
+
+	_, err := server.Kubectl(t.Context(), "", "scale", "moed/demo", "-n", namespace, "--replicas=0")
+	require.ErrorContains(t, err, "to stop serving, delete the MoEDeployment")
+	_, err = server.Kubectl(t.Context(), "", "scale", "moed/demo", "-n", namespace, "--replicas=2000")
+	require.ErrorContains(t, err, "should be less than or equal to 1024")
+	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(world), world))
+	require.Equal(t, int32(3), world.Spec.Replicas)
+}
+
+func TestDefaults(t *testing.T) {
+	c := newClient(t)
+	object := smallestIn(t, newNamespace(t, c)) // untyped: it sends no empty structs
+	require.NoError(t, c.Create(t.Context(), object))
+	world := &v1alpha1.MoEDeployment{}
+	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(object), world))
+
+	require.Equal(t, int32(1), world.Spec.Replicas)
+	require.Equal(t, int32(1), world.Spec.RanksPerPod)
+	require.Equal(t, v1alpha1.ModeExpert, world.Spec.Mode)
+	require.Equal(t, int32(128), world.Spec.Model.GranuleRows)
+	require.Equal(t, "IfNotPresent", string(world.Spec.Engine.ImagePullPolicy))
+	require.Equal(t, int64(300), world.Spec.Scheduling.TerminationGracePeriodSeconds)
+	require.Equal(t, int32(1), world.Spec.Gateway.Replicas)
+	require.Equal(t, "ClusterIP", string(world.Spec.Gateway.ServiceType))
+	require.Equal(t, v1alpha1.Transition{Strategy: v1alpha1.StrategySmooth, TimeoutSeconds: 60, HistoryLimit: 10}, world.Spec.Transition)
+	require.Equal(t, int32(2), world.Spec.Limits.SpareBanks)
+}
+
+func TestKubectlGetShowsTheWorldOnOneScreen(t *testing.T) {
+	c := newClient(t)
+	namespace := newNamespace(t, c)
+	world := typed(t, namespace)
+	world.Spec.Replicas = 6
+	require.NoError(t, c.Create(t.Context(), world))
+	world.Status = v1alpha1.MoEDeploymentStatus{
+		Mode: v1alpha1.ModeTensor, Width: 4, Epoch: 17, Replicas: 5, ReadyReplicas: 4, State: v1alpha1.ReasonTransition,
+	}
+	meta.SetStatusCondition(&world.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonTransition, Message: "4 of 6 ranks",
+	})
+	require.NoError(t, c.Status().Update(t.Context(), world))
+
+	lines := table(kubectl(t, "get", "moed", "-n", namespace))
+	require.Equal(t, []string{"NAME", "MODE", "WIDTH", "EPOCH", "PODS", "WANTED", "READY", "STATE", "AGE"}, lines[0])
+	require.Equal(t, []string{"demo", "Tensor", "4", "17", "4", "6", "False", "Transition"}, lines[1][:8])
+
+	// The same object is found by the category and by `kubectl wait`.
+	require.Contains(t, kubectl(t, "get", "all", "-n", namespace), "moedeployment.serving.tangram.dev/demo")
+	kubectl(t, "wait", "moed/demo", "-n", namespace, "--for=condition=Ready=False", "--timeout=5s")
+	kubectl(t, "wait", "moed/demo", "-n", namespace, "--for=jsonpath={.status.width}=4", "--timeout=5s")
+}
+
+func TestKubectlGetShowsTransitions(t *testing.T) {
+	c := newClient(t)
+	namespace := newNamespace(t, c)
+	transition := &v1alpha1.LayoutTransition{
+		ObjectMeta: metav1.ObjectMeta{Name: "demo-3-0a1b2c3d", Namespace: namespace},
+		Spec: v1alpha1.LayoutTransitionSpec{
+			Deployment: "demo", What: "4 ranks Expert -> 6 ranks Expert", Mode: v1alpha1.ModeExpert, Ranks: 6, Flips: 3,
+			ExpertBytes: 4096, ExpertBoundBytes: 2048,
+		},
+	}
+	require.NoError(t, c.Create(t.Context(), transition))
+	transition.Status = v1alpha1.LayoutTransitionStatus{Phase: v1alpha1.PhaseStaging, Epoch: 4, Progress: "flip 2/3 layout: 1 of 4 MiB"}
+	require.NoError(t, c.Status().Update(t.Context(), transition))
+
+	lines := table(kubectl(t, "get", "lt", "-n", namespace))
+	require.Equal(t, []string{"NAME", "DEPLOYMENT", "WHAT", "PHASE", "EPOCH", "BYTES", "BOUND", "PROGRESS", "AGE"}, lines[0])
+	require.Equal(t, []string{"demo-3-0a1b2c3d", "demo", "4 ranks Expert -> 6 ranks Expert", "Staging", "4", "4096", "2048",
+		"flip 2/3 layout: 1 of 4 MiB"}, lines[1][:8])
+}
+
+// Every field that a user may set is explained by `kubectl explain`.
+func TestKubectlExplain(t *testing.T) {
+	out := kubectl(t, "explain", "moedeployment", "--recursive")
+	require.Contains(t, out, "GROUP:      serving.tangram.dev")
+	for _, field := range []string{"spec", "spec.replicas", "spec.mode", "spec.model.source", "spec.engine.args", "spec.scheduling",
+		"spec.gateway.serviceType", "spec.transition.strategy", "spec.limits.memoryPerRank", "status.members", "status.recentTransitions"} {
+		description := regexp.MustCompile(`(?s)DESCRIPTION:\s+(.*)`).FindStringSubmatch(kubectl(t, "explain", "moedeployment."+field))
+		require.Len(t, description, 2, field)
+		require.NotContains(t, description[1][:min(len(description[1]), 12)], "<empty>", field)
+	}
+	require.Contains(t, kubectl(t, "explain", "layouttransition.spec.expertBoundBytes"), "int")
+}
+
+// typed is the smallest good object.
+func typed(t *testing.T, namespace string) *v1alpha1.MoEDeployment {
+	t.Helper()
+	world := &v1alpha1.MoEDeployment{}
+	decode(t, smallest, world)
+	world.Namespace = namespace
+	return world
+}
+
+// table splits what kubectl prints: columns are two or more spaces apart.
+func table(out string) [][]string {
+	columns := regexp.MustCompile(` {2,}`)
+	var rows [][]string
+	for line := range strings.Lines(out) {
+		rows = append(rows, columns.Split(strings.TrimSpace(line), -1))
+	}
+	return rows
+}

@@ -1,0 +1,91 @@
+package api_test
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+	"tangram.dev/api/v1alpha1"
+	"tangram.dev/tests/internal/apiserver"
+)
+
+var server *apiserver.Server
+
+func TestMain(m *testing.M) { os.Exit(apiserver.Main(m, &server)) }
+
+// newClient of the server under test, for our kinds and the built-in ones.
+func newClient(t *testing.T) client.Client {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	require.NoError(t, clientgoscheme.AddToScheme(scheme))
+	require.NoError(t, v1alpha1.AddToScheme(scheme))
+	c, err := client.New(server.Config, client.Options{Scheme: scheme})
+	require.NoError(t, err)
+	return c
+}
+
+// newNamespace for one test.
+func newNamespace(t *testing.T, c client.Client) string {
+	t.Helper()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
+	require.NoError(t, c.Create(t.Context(), namespace))
+	return namespace.Name
+}
+
+const smallest = `
+apiVersion: serving.tangram.dev/v1alpha1
+kind: MoEDeployment
+metadata:
+  name: demo
+spec:
+  model:
+    revision: r1
+    source:
+      persistentVolumeClaim: {claimName: checkpoints}
+  engine: {}
+  limits: {memoryPerRank: 64Mi, kvMemoryPerRank: 16Mi}
+`
+
+// smallestIn a namespace: the fields that a user must give and no others. It is untyped, so that a
+// test can send what the Go types cannot hold.
+func smallestIn(t *testing.T, namespace string) *unstructured.Unstructured {
+	t.Helper()
+	object := &unstructured.Unstructured{}
+	require.NoError(t, yaml.Unmarshal([]byte(smallest), &object.Object))
+	object.SetNamespace(namespace)
+	return object
+}
+
+// decode strictly: a field that the Go types do not know is an error.
+func decode(t *testing.T, text string, into any) {
+	t.Helper()
+	require.NoError(t, yaml.UnmarshalStrict([]byte(text), into))
+}
+
+// set the field at a dotted path, e.g. "spec.limits.spareBanks"; nil removes it.
+func set(t *testing.T, object *unstructured.Unstructured, path string, value any) {
+	t.Helper()
+	fields := strings.Split(path, ".")
+	if value == nil {
+		unstructured.RemoveNestedField(object.Object, fields...)
+		return
+	}
+	require.NoError(t, unstructured.SetNestedField(object.Object, value, fields...), path)
+}
+
+// kubectl must succeed; it returns what kubectl printed.
+func kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := server.Kubectl(context.WithoutCancel(t.Context()), "", args...)
+	require.NoError(t, err)
+	return out
+}

@@ -1,0 +1,254 @@
+package api_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"tangram.dev/api/v1alpha1"
+)
+
+// fields that differ from the smallest good object, by path.
+type fields map[string]any
+
+// refused must hold: the server answered Invalid and each of words is in its answer.
+func refused(t *testing.T, err error, words ...string) {
+	t.Helper()
+	require.Error(t, err, "the server accepted it; it should have said %q", words)
+	require.True(t, apierrors.IsInvalid(err), "not refused as Invalid: %v", err)
+	for _, word := range words {
+		require.ErrorContains(t, err, word)
+	}
+}
+
+func TestCreateIsRefused(t *testing.T) {
+	claim := func(path string) fields {
+		return fields{"spec.model.source.persistentVolumeClaim": map[string]any{"claimName": "c", "path": path}}
+	}
+	tests := map[string]struct {
+		fields fields
+		words  []string
+	}{
+		"replicas 0":            {fields{"spec.replicas": int64(0)}, []string{"spec.replicas", "to stop serving, delete the MoEDeployment"}},
+		"replicas below 0":      {fields{"spec.replicas": int64(-1)}, []string{"spec.replicas", "greater than or equal to 1"}},
+		"too many replicas":     {fields{"spec.replicas": int64(1025)}, []string{"spec.replicas", "less than or equal to 1024"}},
+		"no rank in a pod":      {fields{"spec.ranksPerPod": int64(0)}, []string{"spec.ranksPerPod", "greater than or equal to 1"}},
+		"too many ranks in pod": {fields{"spec.ranksPerPod": int64(65)}, []string{"spec.ranksPerPod", "less than or equal to 64"}},
+		"too many ranks":        {fields{"spec.replicas": int64(129), "spec.ranksPerPod": int64(8)}, []string{"spec.replicas", "at most 1024 ranks: lower replicas or ranksPerPod"}},
+		"mode Hybrid":           {fields{"spec.mode": "Hybrid"}, []string{"spec.mode", "use Expert or Tensor"}},
+		"mode Auto":             {fields{"spec.mode": "Auto"}, []string{"spec.mode", "use Expert or Tensor"}},
+		"unknown mode":          {fields{"spec.mode": "Both"}, []string{"spec.mode", `"Expert", "Tensor"`}},
+		"redundantExperts":      {fields{"spec.redundantExperts": int64(1)}, []string{"spec.redundantExperts", "leave it 0"}},
+		"no model":              {fields{"spec.model": nil}, []string{"spec.model: Required"}},
+		"no engine":             {fields{"spec.engine": nil}, []string{"spec.engine: Required"}},
+		"no limits":             {fields{"spec.limits": nil}, []string{"spec.limits: Required"}},
+		"no revision":           {fields{"spec.model.revision": nil}, []string{"spec.model.revision: Required"}},
+		"empty revision":        {fields{"spec.model.revision": ""}, []string{"spec.model.revision"}},
+		"long revision":         {fields{"spec.model.revision": strings.Repeat("r", 64)}, []string{"spec.model.revision", "63"}},
+		"no source":             {fields{"spec.model.source": map[string]any{}}, []string{"spec.model.source", "name a persistentVolumeClaim that holds the checkpoint"}},
+		"no claim name":         {fields{"spec.model.source.persistentVolumeClaim.claimName": ""}, []string{"claimName"}},
+		"absolute path":         {claim("/etc"), []string{"path", "relative to the volume and may not hold '..'"}},
+		"path upwards":          {claim("a/../../b"), []string{"path", "relative to the volume and may not hold '..'"}},
+		"path is upwards":       {claim(".."), []string{"path", "relative to the volume and may not hold '..'"}},
+		"long path":             {claim(strings.Repeat("p", 1025)), []string{"path", "1024"}},
+		"granuleRows 0":         {fields{"spec.model.granuleRows": int64(0)}, []string{"spec.model.granuleRows"}},
+		"memory zero":           {fields{"spec.limits.memoryPerRank": "0"}, []string{"spec.limits.memoryPerRank", "must be above 0: say how much"}},
+		"memory number zero":    {fields{"spec.limits.memoryPerRank": int64(0)}, []string{"spec.limits.memoryPerRank", "must be above 0: say how much"}},
+		"memory below zero":     {fields{"spec.limits.memoryPerRank": "-1Gi"}, []string{"spec.limits.memoryPerRank", "must be above 0"}},
+		"memory no quantity":    {fields{"spec.limits.memoryPerRank": "much"}, []string{"spec.limits.memoryPerRank"}},
+		"KV zero":               {fields{"spec.limits.kvMemoryPerRank": "0Gi"}, []string{"spec.limits.kvMemoryPerRank", "must be above 0: say how much"}},
+		"too many banks":        {fields{"spec.limits.spareBanks": int64(1025)}, []string{"spec.limits.spareBanks", "1024"}},
+		"granuleRows too many":  {fields{"spec.model.granuleRows": int64(1<<20 + 1)}, []string{"spec.model.granuleRows", "1048576"}},
+		"long model name":       {fields{"spec.model.name": strings.Repeat("n", 254)}, []string{"spec.model.name", "253"}},
+		"long claim name":       {fields{"spec.model.source.persistentVolumeClaim.claimName": strings.Repeat("n", 254)}, []string{"claimName", "253"}},
+		"long image":            {fields{"spec.engine.image": strings.Repeat("i", 1025)}, []string{"spec.engine.image", "1024"}},
+		"too many arguments":    {fields{"spec.engine.args": items(65, "-v")}, []string{"spec.engine.args", "64"}},
+		"too many variables":    {fields{"spec.engine.env": items(65, map[string]any{"name": "A"})}, []string{"spec.engine.env", "64"}},
+		"too many tolerations":  {fields{"spec.scheduling.tolerations": items(33, map[string]any{"key": "a"})}, []string{"spec.scheduling.tolerations", "32"}},
+		"long priority class":   {fields{"spec.scheduling.priorityClassName": strings.Repeat("n", 254)}, []string{"priorityClassName", "253"}},
+		"grace period too long": {fields{"spec.scheduling.terminationGracePeriodSeconds": int64(86401)}, []string{"terminationGracePeriodSeconds", "86400"}},
+		"timeout too long":      {fields{"spec.transition.timeoutSeconds": int64(86401)}, []string{"spec.transition.timeoutSeconds", "86400"}},
+		"unknown strategy":      {fields{"spec.transition.strategy": "Slow"}, []string{"spec.transition.strategy", `"Smooth"`}},
+		"redundant below 0":     {fields{"spec.redundantExperts": int64(-1)}, []string{"spec.redundantExperts", "greater than or equal to 0"}},
+		"too many gateways":     {fields{"spec.gateway.replicas": int64(65)}, []string{"spec.gateway.replicas", "64"}},
+		"no spare bank":         {fields{"spec.limits.spareBanks": int64(0)}, []string{"spec.limits.spareBanks"}},
+		"strategy Fast":         {fields{"spec.transition.strategy": "Fast"}, []string{"spec.transition.strategy", "use Smooth"}},
+		"no timeout":            {fields{"spec.transition.timeoutSeconds": int64(0)}, []string{"spec.transition.timeoutSeconds"}},
+		"history too long":      {fields{"spec.transition.historyLimit": int64(101)}, []string{"spec.transition.historyLimit", "100"}},
+		"no history":            {fields{"spec.transition.historyLimit": int64(0)}, []string{"spec.transition.historyLimit"}},
+		"no gateway":            {fields{"spec.gateway.replicas": int64(0)}, []string{"spec.gateway.replicas"}},
+		"gateway by name":       {fields{"spec.gateway.serviceType": "ExternalName"}, []string{"spec.gateway.serviceType", `"NodePort"`}},
+		"unknown pull policy":   {fields{"spec.engine.imagePullPolicy": "Sometimes"}, []string{"spec.engine.imagePullPolicy", `"IfNotPresent"`}},
+		"grace period 0":        {fields{"spec.scheduling.terminationGracePeriodSeconds": int64(0)}, []string{"terminationGracePeriodSeconds"}},
+		"memory of the agent": {fields{"spec.scheduling.agentResources.limits": map[string]any{"memory": "1Gi"}},
+			[]string{"spec.scheduling.agentResources", "follows from spec.limits: leave it out here"}},
+		"request of the agent": {fields{"spec.scheduling.agentResources.requests": map[string]any{"memory": "1Gi"}},
+			[]string{"spec.scheduling.agentResources", "follows from spec.limits: leave it out here"}},
+		"two of one variable": {fields{"spec.engine.env": []any{map[string]any{"name": "A"}, map[string]any{"name": "A"}}},
+			[]string{"spec.engine.env[1]", "Duplicate"}},
+		"long name":       {fields{"metadata.name": strings.Repeat("n", 41)}, []string{"at most 40 characters"}},
+		"name with dot":   {fields{"metadata.name": "a.b"}, []string{"start with a letter and hold only lower-case letters"}},
+		"name with digit": {fields{"metadata.name": "1a"}, []string{"start with a letter and hold only lower-case letters"}},
+	}
+	c := newClient(t)
+	namespace := newNamespace(t, c)
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			object := smallestIn(t, namespace)
+			for path, value := range test.fields {
+				set(t, object, path, value)
+			}
+			refused(t, c.Create(t.Context(), object), test.words...)
+		})
+	}
+}
+
+// items is a list of n times the same.
+func items(n int, item any) []any {
+	list := make([]any, n)
+	for i := range list {
+		list[i] = item
+	}
+	return list
+}
+
+func TestCreateIsAccepted(t *testing.T) {
+	tests := map[string]fields{
+		"the smallest":     {},
+		"mode Tensor":      {"spec.mode": "Tensor"},
+		"1024 ranks":       {"spec.replicas": int64(128), "spec.ranksPerPod": int64(8)},
+		"numbers of bytes": {"spec.limits.memoryPerRank": int64(1 << 30), "spec.limits.kvMemoryPerRank": int64(1)},
+		"longest name":     {"metadata.name": strings.Repeat("n", 40)},
+		"dots in a folder": {"spec.model.source.persistentVolumeClaim.path": "models/..demo/v1.5"},
+		"agent's CPU":      {"spec.scheduling.agentResources.limits": map[string]any{"cpu": "2"}},
+		"redundant 0":      {"spec.redundantExperts": int64(0)},
+	}
+	c := newClient(t)
+	for name, fields := range tests {
+		t.Run(name, func(t *testing.T) {
+			object := smallestIn(t, newNamespace(t, c))
+			for path, value := range fields {
+				set(t, object, path, value)
+			}
+			require.NoError(t, c.Create(t.Context(), object))
+		})
+	}
+}
+
+func TestChangeIsRefused(t *testing.T) {
+	const anotherName = "make a MoEDeployment of another name beside this one"
+	tests := map[string]struct {
+		fields fields
+		words  []string
+	}{
+		"revision":    {fields{"spec.model.revision": "r2"}, []string{"spec.model.revision", "does not work yet: " + anotherName}},
+		"claim":       {fields{"spec.model.source.persistentVolumeClaim.claimName": "other"}, []string{"spec.model", anotherName}},
+		"path":        {fields{"spec.model.source.persistentVolumeClaim.path": "other"}, []string{"spec.model", anotherName}},
+		"granuleRows": {fields{"spec.model.granuleRows": int64(64)}, []string{"spec.model", anotherName}},
+		"image":       {fields{"spec.engine.image": "other"}, []string{"spec.engine", "cannot be changed while it serves: " + anotherName}},
+		"args":        {fields{"spec.engine.args": []any{"-v"}}, []string{"spec.engine", anotherName}},
+		"env":         {fields{"spec.engine.env": []any{map[string]any{"name": "A"}}}, []string{"spec.engine", anotherName}},
+		"memory":      {fields{"spec.limits.memoryPerRank": "65Mi"}, []string{"spec.limits", anotherName}},
+		"KV":          {fields{"spec.limits.kvMemoryPerRank": "17Mi"}, []string{"spec.limits", anotherName}},
+		"spareBanks":  {fields{"spec.limits.spareBanks": int64(3)}, []string{"spec.limits", anotherName}},
+		"ranksPerPod": {fields{"spec.ranksPerPod": int64(2)}, []string{"spec.ranksPerPod", anotherName}},
+		"replicas 0":  {fields{"spec.replicas": int64(0)}, []string{"spec.replicas", "to stop serving, delete the MoEDeployment"}},
+	}
+	c := newClient(t)
+	namespace := newNamespace(t, c)
+	created := smallestIn(t, namespace)
+	require.NoError(t, c.Create(t.Context(), created))
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			object := created.DeepCopy()
+			for path, value := range test.fields {
+				set(t, object, path, value)
+			}
+			refused(t, c.Update(t.Context(), object), test.words...)
+		})
+	}
+}
+
+func TestChangeIsAccepted(t *testing.T) {
+	tests := map[string]fields{
+		"mode":              {"spec.mode": "Tensor"},
+		"replicas":          {"spec.replicas": int64(6)},
+		"model name":        {"spec.model.name": "other"},
+		"gateway":           {"spec.gateway.replicas": int64(2)},
+		"transition":        {"spec.transition.timeoutSeconds": int64(5)},
+		"scheduling":        {"spec.scheduling.nodeSelector": map[string]any{"disk": "fast"}},
+		"same, other words": {"spec.limits.memoryPerRank": "65536Ki"},
+		"same, in bytes":    {"spec.limits.kvMemoryPerRank": int64(16 << 20)},
+	}
+	c := newClient(t)
+	for name, fields := range tests {
+		t.Run(name, func(t *testing.T) {
+			object := smallestIn(t, newNamespace(t, c))
+			require.NoError(t, c.Create(t.Context(), object))
+			for path, value := range fields {
+				set(t, object, path, value)
+			}
+			require.NoError(t, c.Update(t.Context(), object))
+		})
+	}
+}
+
+// An unknown field is a misspelt one: strict clients (kubectl's default) are told.
+func TestUnknownFieldIsRefused(t *testing.T) {
+	c := newClient(t)
+	object := smallestIn(t, newNamespace(t, c))
+	set(t, object, "spec.replica", int64(4))
+	err := client.WithFieldValidation(c, "Strict").Create(t.Context(), object)
+	require.ErrorContains(t, err, `unknown field "spec.replica"`)
+}
+
+func TestLayoutTransitionSpecIsNeverChanged(t *testing.T) {
+	c := newClient(t)
+	transition := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "serving.tangram.dev/v1alpha1", "kind": "LayoutTransition",
+		"metadata": map[string]any{"name": "demo-1", "namespace": newNamespace(t, c)},
+		"spec": map[string]any{
+			"deployment": "demo", "generation": int64(1), "what": "4 ranks Expert -> 6 ranks Expert", "fromEpoch": int64(1),
+			"targetHash": "aa", "planHash": "bb", "ranks": int64(6), "mode": "Expert", "flips": int64(3),
+			"members":     []any{"a.0.1", "b.0.1"},
+			"expertBytes": int64(1), "expertBoundBytes": int64(1), "denseBytes": int64(0),
+		},
+	}}
+	require.NoError(t, c.Create(t.Context(), transition))
+
+	changed := transition.DeepCopy()
+	set(t, changed, "spec.ranks", int64(7))
+	refused(t, c.Update(t.Context(), changed), "change the MoEDeployment instead")
+
+	set(t, transition, "status.phase", "Flipping")
+	require.NoError(t, c.Status().Update(t.Context(), transition))
+	set(t, transition, "status.phase", "Dancing")
+	refused(t, c.Status().Update(t.Context(), transition), "status.phase", `"Succeeded"`)
+}
+
+// The operator reads typed objects, in which amounts are spelt anew (1024Mi: 1Gi). Its writes, a merge patch of
+// the metadata and an update of the status, must not look like a change of the engine.
+func TestWritesOfTheOperatorAreNoChangeOfTheEngine(t *testing.T) {
+	c := newClient(t)
+	namespace := newNamespace(t, c)
+	object := smallestIn(t, namespace)
+	set(t, object, "spec.engine.resources", map[string]any{"limits": map[string]any{"cpu": int64(1), "memory": "1024Mi"}})
+	set(t, object, "spec.engine.args", []any{})
+	require.NoError(t, c.Create(t.Context(), object))
+
+	world := &v1alpha1.MoEDeployment{}
+	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(object), world))
+	before := world.DeepCopy()
+	world.Finalizers = append(world.Finalizers, v1alpha1.Finalizer)
+	require.NoError(t, c.Patch(t.Context(), world, client.MergeFrom(before)))
+	world.Status.Epoch = 1
+	require.NoError(t, c.Status().Update(t.Context(), world))
+
+	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(object), object))
+	memory, _, err := unstructured.NestedString(object.Object, "spec", "engine", "resources", "limits", "memory")
+	require.NoError(t, err)
+	require.Equal(t, "1024Mi", memory, "the user's words are kept")
+}

@@ -1,0 +1,142 @@
+package chart_test
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"tangram.dev/tests/internal/apiserver"
+)
+
+// newServer without our CRDs: Helm installs them.
+func newServer(t *testing.T) (*apiserver.Server, client.Client) {
+	t.Helper()
+	server, err := apiserver.Start(false)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Stop()) })
+	c, err := client.New(server.Config, client.Options{Scheme: clientgoscheme.Scheme})
+	require.NoError(t, err)
+	return server, c
+}
+
+// The whole way of a user: install, apply the samples, upgrade, uninstall.
+func TestInstall(t *testing.T) {
+	server, c := newServer(t)
+	helm := func(args ...string) string {
+		out, err := program(t.Context(), "", "helm", append(args, "--kubeconfig", server.Kubeconfig(), "--namespace", "tangram-system")...)
+		require.NoError(t, err)
+		return out
+	}
+	notes := helm("install", "tangram", chart, "--create-namespace", "--set", "images.tag=dev")
+	require.Contains(t, notes, "serves the MoEDeployments of all namespaces")
+	require.Contains(t, notes, "kubectl -n tangram-system rollout status deployment/tangram-operator")
+
+	// The demo's manifests are what a user would write, too.
+	_, err := server.Kubectl(t.Context(), "", "apply", "--dry-run=server", "--validate=strict", "-f", filepath.Join(apiserver.Root(), "e2e", "demo", "manifests"))
+	require.NoError(t, err)
+
+	for name, sample := range samples(t) {
+		_, err := server.Kubectl(t.Context(), sample, "apply", "--server-side", "--validate=strict", "-f", "-")
+		require.NoError(t, err, name)
+	}
+	out, err := server.Kubectl(t.Context(), "", "get", "moed", "demo", "-o", "jsonpath={.spec.replicas} {.spec.mode}")
+	require.NoError(t, err)
+	require.Equal(t, "4 Expert", out)
+
+	t.Run("rights in all namespaces", func(t *testing.T) {
+		mayOnly(t, c, "system:serviceaccount:tangram-system:tangram-operator", "tangram-system", "default")
+	})
+	t.Run("restricted Pod Security", func(t *testing.T) { operatorRunsRestricted(t, c) })
+
+	helm("upgrade", "tangram", chart, "--set", "replicas=2,watchNamespace=default,rbac.aggregateToDefaultRoles=false")
+	t.Run("rights in one namespace", func(t *testing.T) {
+		const operator = "system:serviceaccount:tangram-system:tangram-operator"
+		mayOnly(t, c, operator, "tangram-system", "default")
+		require.False(t, may(t, c, operator, "get", "", "secrets", "kube-system"), "secrets of other namespaces")
+		require.False(t, may(t, c, operator, "list", "", "pods", ""), "pods of all namespaces")
+	})
+
+	helm("uninstall", "tangram")
+	err = c.Get(t.Context(), client.ObjectKey{Namespace: "tangram-system", Name: "tangram-operator"}, &appsv1.Deployment{})
+	require.True(t, apierrors.IsNotFound(err), "the operator's Deployment is left: %v", err)
+	out, err = server.Kubectl(t.Context(), "", "get", "moed", "demo", "-o", "name")
+	require.NoError(t, err, "uninstalling the operator must not delete worlds")
+	require.Contains(t, out, "demo")
+}
+
+// mayOnly asks the cluster's authorizer what the operator may do to the world's namespace and its own.
+func mayOnly(t *testing.T, c client.Client, operator, own, world string) {
+	t.Helper()
+	for _, right := range []string{
+		"get serving.tangram.dev moedeployments", "watch serving.tangram.dev moedeployments",
+		"patch serving.tangram.dev moedeployments/status", "create serving.tangram.dev layouttransitions",
+		"delete serving.tangram.dev layouttransitions", "create  pods", "delete  pods", "create  secrets", "patch  configmaps",
+		"patch  services", "patch  serviceaccounts", "patch apps deployments", "create events.k8s.io events",
+	} {
+		word := strings.Split(right, " ")
+		require.True(t, may(t, c, operator, word[0], word[1], word[2], world), "must be allowed: %s", right)
+	}
+	require.True(t, may(t, c, operator, "list", "", "nodes", ""), "nodes must be readable")
+	require.True(t, may(t, c, operator, "update", "coordination.k8s.io", "leases", own), "its lease must be its own")
+
+	for _, right := range []string{
+		"create  pods/exec", "create  pods/eviction", "create  serviceaccounts/token", "create  persistentvolumeclaims",
+		"create serving.tangram.dev moedeployments", "delete serving.tangram.dev moedeployments",
+		"update coordination.k8s.io leases", "create rbac.authorization.k8s.io rolebindings", "create batch jobs", "delete  namespaces",
+	} {
+		word := strings.Split(right, " ")
+		require.False(t, may(t, c, operator, word[0], word[1], word[2], world), "must be refused: %s", right)
+	}
+	for _, right := range []string{"delete  nodes", "patch  nodes", "create rbac.authorization.k8s.io clusterroles", "create  namespaces"} {
+		word := strings.Split(right, " ")
+		require.False(t, may(t, c, operator, word[0], word[1], word[2], ""), "must be refused: %s", right)
+	}
+}
+
+// may asks the authorizer whether user has a right; no namespace: in all of them.
+func may(t *testing.T, c client.Client, user, verb, group, resource, namespace string) bool {
+	t.Helper()
+	resource, subresource, _ := strings.Cut(resource, "/")
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: user,
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Verb: verb, Group: group, Resource: resource, Subresource: subresource, Namespace: namespace,
+		},
+	}}
+	require.NoError(t, c.Create(t.Context(), review))
+	return review.Status.Allowed
+}
+
+// operatorRunsRestricted lets Pod Security admission judge the operator's pod.
+func operatorRunsRestricted(t *testing.T, c client.Client) {
+	t.Helper()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		GenerateName: "restricted-", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
+	}}
+	require.NoError(t, c.Create(t.Context(), namespace))
+	var operator appsv1.Deployment
+	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Namespace: "tangram-system", Name: "tangram-operator"}, &operator))
+	pod := func(name string) *corev1.Pod {
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace.Name},
+			Spec:       *operator.Spec.Template.Spec.DeepCopy(),
+		}
+	}
+	require.NoError(t, c.Create(t.Context(), pod("as-rendered")))
+
+	loose := pod("loose")
+	loose.Spec.Containers[0].SecurityContext.Capabilities = nil
+	require.ErrorContains(t, c.Create(t.Context(), loose), `violates PodSecurity "restricted`)
+
+	container := operator.Spec.Template.Spec.Containers[0]
+	require.True(t, *container.SecurityContext.ReadOnlyRootFilesystem, "beyond what restricted asks")
+	require.NotEmpty(t, container.Resources.Limits.Memory().String())
+}

@@ -1,0 +1,142 @@
+package chart_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"tangram.dev/tests/internal/apiserver"
+)
+
+// What is generated from the types and markers (deep copies, CRDs, rules, reference) is up to date.
+func TestGeneratedFilesAreCurrent(t *testing.T) {
+	command := exec.CommandContext(t.Context(), filepath.Join(apiserver.Root(), "api", "generate.sh"), "--check")
+	out, err := command.CombinedOutput()
+	require.NoError(t, err, string(out))
+}
+
+// The rendered rules grant what the operator's markers ask for, no more and no less, wherever it works.
+func TestRulesAreThoseOfTheMarkers(t *testing.T) {
+	asked := markers(t)
+	t.Run("all namespaces", func(t *testing.T) {
+		objects := rendered(t)
+		cluster, own := &rbacv1.ClusterRole{}, &rbacv1.Role{}
+		objects.find(t, "ClusterRole", "tangram-operator.tangram-system", cluster)
+		objects.find(t, "Role", "tangram-operator-leader", own)
+		require.Equal(t, asked, merge(rights(cluster.Rules), rights(own.Rules)))
+		require.Equal(t, []string{"events", "leases"}, resources(own.Rules), "in the operator's own namespace")
+		require.NotContains(t, resources(cluster.Rules), "leases", "the operator's lease is in its own namespace")
+	})
+	t.Run("one namespace", func(t *testing.T) {
+		objects := rendered(t, "--set", "watchNamespace=team-a")
+		cluster, worlds, own := &rbacv1.ClusterRole{}, &rbacv1.Role{}, &rbacv1.Role{}
+		objects.find(t, "ClusterRole", "tangram-operator.tangram-system", cluster)
+		objects.find(t, "Role", "tangram-operator-worlds", worlds)
+		objects.find(t, "Role", "tangram-operator-leader", own)
+		require.Equal(t, asked, merge(rights(cluster.Rules), rights(worlds.Rules), rights(own.Rules)))
+		require.Equal(t, []string{"nodes"}, resources(cluster.Rules), "in the whole cluster")
+		require.Equal(t, "team-a", worlds.Namespace)
+	})
+}
+
+func TestNoRuleHasAWildcard(t *testing.T) {
+	for right := range markers(t) {
+		require.NotContains(t, right, "*")
+	}
+}
+
+// Every role is bound to the operator's account and to nobody else.
+func TestRolesAreBoundToTheOperator(t *testing.T) {
+	for _, args := range valueSets {
+		bound := map[string]bool{}
+		objects := rendered(t, args...)
+		for _, object := range objects {
+			if !strings.HasSuffix(object.GetKind(), "RoleBinding") {
+				continue
+			}
+			binding := &rbacv1.RoleBinding{}
+			objects.find(t, object.GetKind(), object.GetName(), binding)
+			bound[binding.RoleRef.Kind+"/"+binding.RoleRef.Name] = true
+			require.Len(t, binding.Subjects, 1)
+			require.Equal(t, "tangram-system", binding.Subjects[0].Namespace)
+			objects.find(t, "ServiceAccount", binding.Subjects[0].Name, &corev1.ServiceAccount{})
+		}
+		for _, object := range objects {
+			aggregated := object.GetLabels()["rbac.authorization.k8s.io/aggregate-to-admin"] == "true"
+			if strings.HasSuffix(object.GetKind(), "Role") && !aggregated {
+				require.True(t, bound[object.GetKind()+"/"+object.GetName()], object.GetName())
+			}
+		}
+	}
+}
+
+// markers of the operator's sources, as rights.
+func markers(t *testing.T) map[string]bool {
+	t.Helper()
+	made := t.TempDir()
+	command := exec.CommandContext(t.Context(), filepath.Join(apiserver.Root(), "build", "bin", "controller-gen"),
+		"rbac:roleName=operator", "paths=./internal/controller/...", "output:rbac:dir="+made)
+	command.Dir = filepath.Join(apiserver.Root(), "operator")
+	out, err := command.CombinedOutput()
+	require.NoError(t, err, string(out))
+	text, err := os.ReadFile(filepath.Join(made, "role.yaml"))
+	require.NoError(t, err, "controller-gen found no RBAC markers in operator/internal/controller")
+	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096)
+	var rules []rbacv1.PolicyRule
+	for {
+		role := &rbacv1.ClusterRole{}
+		if err := decoder.Decode(role); errors.Is(err, io.EOF) {
+			break
+		} else {
+			require.NoError(t, err)
+		}
+		rules = append(rules, role.Rules...)
+	}
+	require.NotEmpty(t, rules)
+	return rights(rules)
+}
+
+// rights that rules grant: group, resource, verb and, if restricted, names.
+func rights(rules []rbacv1.PolicyRule) map[string]bool {
+	all := map[string]bool{}
+	for _, rule := range rules {
+		for _, group := range rule.APIGroups {
+			for _, resource := range rule.Resources {
+				for _, verb := range rule.Verbs {
+					all[strings.Join(append([]string{group, resource, verb}, rule.ResourceNames...), " ")] = true
+				}
+			}
+		}
+	}
+	return all
+}
+
+func merge(sets ...map[string]bool) map[string]bool {
+	all := map[string]bool{}
+	for _, set := range sets {
+		for right := range set {
+			all[right] = true
+		}
+	}
+	return all
+}
+
+// resources that rules speak of, sorted.
+func resources(rules []rbacv1.PolicyRule) []string {
+	var all []string
+	for _, rule := range rules {
+		all = append(all, rule.Resources...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}

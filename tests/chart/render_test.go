@@ -1,0 +1,172 @@
+package chart_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+)
+
+func TestLint(t *testing.T) {
+	_, err := program(t.Context(), "", "helm", "lint", "--strict", chart)
+	require.NoError(t, err)
+}
+
+// Sets of values that a user may choose; each must render to what a cluster understands.
+var valueSets = map[string][]string{
+	"defaults":        nil,
+	"one namespace":   {"--set", "watchNamespace=team-a", "--set", "rbac.aggregateToDefaultRoles=false"},
+	"no metrics":      {"--set", "metrics.enabled=false"},
+	"images":          {"--set", "images.tag=dev,images.operator.pullPolicy=Never,images.agent.name=registry.example.com:5000/tangram/agent"},
+	"service monitor": {"--set", "metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.labels.team=a"},
+	"everything": {"--set", "replicas=3,logLevel=debug,priorityClassName=high,serviceAccount.name=robot,nodeSelector.disk=fast",
+		"--set", "imagePullSecrets[0].name=secret,tolerations[0].key=gpu,tolerations[0].operator=Exists,podAnnotations.a=b",
+		"--set", "serviceAccount.annotations.c=d,resources.limits.cpu=1,affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight=1",
+		"--set", "affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].podAffinityTerm.topologyKey=zone"},
+}
+
+func TestRenderedObjectsConformToTheSchemas(t *testing.T) {
+	schemas := t.TempDir()
+	writeSchemas(t, schemas)
+	kubeconform := func(text string) (string, error) {
+		return program(t.Context(), text, "kubeconform", "-strict", "-summary", "-output=text", "-skip=ServiceMonitor",
+			"-schema-location="+filepath.Join(schemas, schemaFile), "-")
+	}
+	for name, args := range valueSets {
+		t.Run(name, func(t *testing.T) {
+			text, err := render(t.Context(), append(args, "--include-crds")...)
+			require.NoError(t, err)
+			out, err := kubeconform(text)
+			require.NoError(t, err)
+			require.NotContains(t, out, "Valid: 0,")
+		})
+	}
+	t.Run("samples", func(t *testing.T) {
+		for _, sample := range samples(t) {
+			_, err := kubeconform(sample)
+			require.NoError(t, err)
+		}
+	})
+	t.Run("misspelt fields are found", func(t *testing.T) {
+		text, err := render(t.Context())
+		require.NoError(t, err)
+		_, err = kubeconform(strings.Replace(text, "runAsNonRoot:", "runAsNoRoot:", 1))
+		require.ErrorContains(t, err, "runAsNoRoot")
+		_, err = kubeconform(strings.Replace(samples(t)["moedeployment.yaml"], "  replicas:", "  replica:", 1))
+		require.ErrorContains(t, err, "'replica'")
+	})
+}
+
+func TestBadValuesAreRefused(t *testing.T) {
+	tests := map[string]struct {
+		set   string
+		words []string
+	}{
+		"unknown value":       {"image.tag=dev", []string{"additional properties 'image' not allowed"}},
+		"unknown image":       {"images.router.name=r", []string{"/images", "additional properties 'router' not allowed"}},
+		"no operator":         {"replicas=0", []string{"/replicas", "minimum: got 0, want 1"}},
+		"half an operator":    {"replicas=1.5", []string{"/replicas", "want integer"}},
+		"log level":           {"logLevel=loud", []string{"/logLevel", "'debug', 'info', 'warn', 'error'"}},
+		"tag in the name":     {"images.agent.name=tangram.dev/agent:dev", []string{"/images/agent/name", "does not match pattern"}},
+		"empty name":          {"images.engine.name=", []string{"/images/engine/name", "does not match pattern"}},
+		"no name":             {"images.gateway.name=null", []string{"/images/gateway", "missing property 'name'"}},
+		"bad tag":             {"images.tag=a/b", []string{"/images/tag", "does not match pattern"}},
+		"pull policy":         {"images.operator.pullPolicy=Sometimes", []string{"/images/operator/pullPolicy", "'Always', 'IfNotPresent', 'Never'"}},
+		"policy without use":  {"images.agent.pullPolicy=Never", []string{"/images/agent", "additional properties 'pullPolicy' not allowed"}},
+		"namespace":           {"watchNamespace=Team_A", []string{"/watchNamespace", "does not match pattern"}},
+		"privileged port":     {"metrics.port=80", []string{"/metrics/port", "minimum: got 80, want 1,024"}},
+		"port of the probes":  {"metrics.port=8081", []string{"/metrics/port", "not"}},
+		"interval":            {"metrics.serviceMonitor.interval=soon", []string{"/metrics/serviceMonitor/interval", "does not match pattern"}},
+		"nothing to scrape":   {"metrics.enabled=false,metrics.serviceMonitor.enabled=true", []string{"metrics.serviceMonitor.enabled needs metrics.enabled"}},
+		"resources misspelt":  {"resources.limit.cpu=1", []string{"/resources", "additional properties 'limit' not allowed"}},
+		"selector of numbers": {"nodeSelector.a=1", []string{"/nodeSelector/a", "want string"}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := render(t.Context(), "--set", test.set)
+			for _, word := range test.words {
+				require.ErrorContains(t, err, word)
+			}
+		})
+	}
+}
+
+func TestClusterThatIsTooOldIsRefused(t *testing.T) {
+	_, err := render(t.Context(), "--kube-version", "v1.29.0")
+	require.ErrorContains(t, err, "chart requires kubeVersion: >= 1.30.0-0")
+}
+
+func TestOperatorIsToldTheValues(t *testing.T) {
+	var operator appsv1.Deployment
+	rendered(t, "--set", "images.tag=dev,images.engine.tag=v2,watchNamespace=team-a,metrics.port=9090,logLevel=warn,replicas=2").
+		find(t, "Deployment", "tangram-operator", &operator)
+	container := operator.Spec.Template.Spec.Containers[0]
+	require.Equal(t, int32(2), *operator.Spec.Replicas)
+	require.Equal(t, "tangram.dev/operator:dev", container.Image)
+	require.Equal(t, []string{"/bin/tangram-operator"}, container.Command)
+	require.Equal(t, []string{
+		"--agent-image=tangram.dev/agent:dev", "--engine-image=tangram.dev/engine:v2", "--gateway-image=tangram.dev/gateway:dev",
+		"--namespace=team-a", "--metrics-bind-address=:9090", "--health-probe-bind-address=:8081",
+		"--leader-elect", "--leader-election-namespace=tangram-system", "--log-level=warn",
+	}, container.Args)
+	require.Equal(t, "/readyz", container.ReadinessProbe.HTTPGet.Path)
+	require.Equal(t, "/healthz", container.LivenessProbe.HTTPGet.Path)
+	require.Equal(t, []corev1.ContainerPort{{Name: "health", ContainerPort: 8081}, {Name: "metrics", ContainerPort: 9090}}, container.Ports)
+}
+
+func TestMetricsAreOptional(t *testing.T) {
+	kinds := rendered(t).kinds()
+	require.Equal(t, 1, kinds["Service"])
+	require.Zero(t, kinds["ServiceMonitor"])
+
+	without := rendered(t, "--set", "metrics.enabled=false")
+	require.Zero(t, without.kinds()["Service"])
+	var operator appsv1.Deployment
+	without.find(t, "Deployment", "tangram-operator", &operator)
+	require.Contains(t, operator.Spec.Template.Spec.Containers[0].Args, "--metrics-bind-address=0")
+
+	// The Service and the ServiceMonitor select what the Deployment and the Service carry.
+	with := rendered(t, "--set", "metrics.serviceMonitor.enabled=true")
+	var service corev1.Service
+	with.find(t, "Service", "tangram-operator-metrics", &service)
+	with.find(t, "Deployment", "tangram-operator", &operator)
+	for key, value := range service.Spec.Selector {
+		require.Equal(t, value, operator.Spec.Template.Labels[key])
+	}
+	monitor := object{}
+	with.find(t, "ServiceMonitor", "tangram-operator", &monitor)
+	for key, value := range monitor["spec"].(object)["selector"].(object)["matchLabels"].(object) {
+		require.Equal(t, value, service.Labels[key])
+	}
+}
+
+// Two releases of one name in two namespaces share nothing.
+func TestReleasesDoNotCollide(t *testing.T) {
+	seen := map[string]bool{}
+	for _, namespace := range []string{"a", "b"} {
+		for _, object := range rendered(t, "--namespace", namespace) {
+			key := object.GetKind() + "/" + object.GetNamespace() + "/" + object.GetName()
+			require.False(t, seen[key], key)
+			seen[key] = true
+		}
+	}
+}
+
+// samples by file name.
+func samples(t *testing.T) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(chart, "samples", "*.yaml"))
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	texts := map[string]string{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		texts[filepath.Base(file)] = string(text)
+	}
+	return texts
+}
