@@ -53,7 +53,7 @@ type Record struct {
 	ExpertBytes      uint64    `json:"expert_bytes"`
 	ExpertBoundBytes uint64    `json:"expert_bound_bytes"`
 	DenseBytes       uint64    `json:"dense_bytes"`
-	DenseBoundBytes  uint64    `json:"dense_bound_bytes"`
+	DenseBoundBytes  uint64    `json:"dense_bound_bytes,omitempty"` // a LayoutTransition has none
 	LocalBytes       uint64    `json:"local_bytes"`
 	CheckpointBytes  uint64    `json:"checkpoint_bytes"`
 	Bytes            Bytes     `json:"bytes"`

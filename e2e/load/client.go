@@ -54,9 +54,10 @@ func (r *Result) Differs(other *Result) string {
 
 // Client of a gateway.
 type Client struct {
-	URL   string // of the gateway, without path
-	Model string
-	HTTP  *http.Client
+	URL      string // of the gateway, without path
+	Model    string
+	HTTP     *http.Client
+	Counters *Counters // kept up to date while requests run; may be nil
 }
 
 type chunk struct {
@@ -75,6 +76,8 @@ type chunk struct {
 // Do sends a request and reads its stream. 429 and 503 are tried again, as they ask for.
 func (c *Client) Do(ctx context.Context, r Request) *Result {
 	result := &Result{Request: r, Sent: time.Now()}
+	c.Counters.begin()
+	defer c.Counters.end(result)
 	body, err := json.Marshal(map[string]any{"model": c.Model, "prompt": r.Prompt, "max_tokens": r.MaxTokens, "temperature": r.Temperature,
 		"top_p": r.TopP, "seed": r.Seed, "stream": true, "return_logit_hash": true})
 	if err != nil {
@@ -126,20 +129,21 @@ func (c *Client) once(ctx context.Context, body []byte, result *Result) (again b
 			return false, nil
 		}
 		now := time.Now()
-		var c chunk
-		if err := json.Unmarshal([]byte(data), &c); err != nil {
+		var part chunk
+		if err := json.Unmarshal([]byte(data), &part); err != nil {
 			return false, fmt.Errorf("chunk %q: %w", data, err)
 		}
-		if c.Error != nil {
-			return false, errors.New(c.Error.Message)
+		if part.Error != nil {
+			return false, errors.New(part.Error.Message)
 		}
-		for _, choice := range c.Choices {
+		for _, choice := range part.Choices {
 			if len(choice.TokenIDs) != len(choice.Tangram) {
 				return false, fmt.Errorf("chunk with %d tokens and %d hashes", len(choice.TokenIDs), len(choice.Tangram))
 			}
 			for i, id := range choice.TokenIDs {
 				result.Tokens = append(result.Tokens, Token{id, choice.Tangram[i].LogitHash, now})
 			}
+			c.Counters.token(len(choice.TokenIDs))
 			if choice.FinishReason != nil {
 				result.Finish = *choice.FinishReason
 			}

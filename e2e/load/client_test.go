@@ -36,8 +36,10 @@ func TestStreamIsRead(t *testing.T) {
 		_ = json.NewDecoder(r.Body).Decode(&body)
 		_, _ = fmt.Fprint(w, tokenLine, finishLine, doneLine)
 	})
+	c.Counters = &Counters{}
 	r := c.Do(t.Context(), Request{Prompt: []uint32{1, 2}, MaxTokens: 2, TopP: 1, Seed: 9})
 	require.NoError(t, r.Err)
+	require.Equal(t, Counts{Done: 1, Tokens: 2}, c.Counters.Now())
 	require.EqualValues(t, 2, calls.Load(), "503 must be tried again")
 	require.Equal(t, "length", r.Finish)
 	require.Len(t, r.Tokens, 2)

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"text/tabwriter"
@@ -180,6 +182,17 @@ func copySeconds(bytes uint64) float64 {
 	runtime.KeepAlive(to)
 	slices.Sort(took)
 	return took[len(took)/2]
+}
+
+func (r *report) save(path string) error {
+	wire, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(wire, '\n'), 0o600)
 }
 
 func (r *report) printTable(out io.Writer) {

@@ -40,7 +40,7 @@ func (r *Reconciler) delete(ctx context.Context, d *api.MoEDeployment) (reconcil
 	mine := owned(d, pods)
 	for i := range mine {
 		p := &mine[i]
-		if p.DeletionTimestamp != nil && *p.DeletionGracePeriodSeconds <= 1 {
+		if endsNow(p) {
 			continue
 		}
 		if err := r.deletePod(ctx, d, fleet.Deletion{Name: p.Name, UID: string(p.UID), Why: "its MoEDeployment is deleted", Now: true}); err != nil {

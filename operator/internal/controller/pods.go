@@ -163,6 +163,11 @@ func (r *Reconciler) deletePod(ctx context.Context, d *api.MoEDeployment, x flee
 	return nil
 }
 
+// endsNow says that a pod was deleted without time to drain.
+func endsNow(p *corev1.Pod) bool {
+	return p.DeletionTimestamp != nil && p.DeletionGracePeriodSeconds != nil && *p.DeletionGracePeriodSeconds <= 1
+}
+
 // labelMembers marks the pods that the engines' Service leads to.
 func (r *Reconciler) labelMembers(ctx context.Context, pods []corev1.Pod, layout []string) error {
 	for i := range pods {

@@ -45,7 +45,8 @@ import (
 // +kubebuilder:rbac:groups="",resources=services;serviceaccounts,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
-// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;patch;update
+// +kubebuilder:rbac:groups="";events.k8s.io,resources=events,verbs=create;patch
 
 // Images of the pods that the operator makes.
 type Images struct{ Agent, Engine, Gateway string }
@@ -180,8 +181,8 @@ func (r *Reconciler) act(ctx context.Context, d *api.MoEDeployment, a *pki.Autho
 		return 0, err
 	}
 	if len(s.decision.Lost) > 0 {
-		if err := r.restart(ctx, d, s); err != nil {
-			return 0, err
+		if done, err := r.restart(ctx, d, pods, s); err != nil || !done {
+			return lookAgain, err
 		}
 	}
 	for _, x := range s.decision.Delete {
@@ -233,15 +234,28 @@ func (r *Reconciler) begin(d *api.MoEDeployment, w *world.World, mode layout.Mod
 	}
 }
 
-// restart: the world lost a member and cannot go on. Its records go with it, so that the next
-// one begins at epoch 1.
-func (r *Reconciler) restart(ctx context.Context, d *api.MoEDeployment, s *scene) error {
+// restart: the world lost a member and cannot go on. A transition that runs ends first; then
+// its records go, so that the next world begins at epoch 1 and nothing of this one is written
+// into its records. false: not yet.
+func (r *Reconciler) restart(ctx context.Context, d *api.MoEDeployment, pods []corev1.Pod, s *scene) (bool, error) {
+	closing, cancel := context.WithTimeout(ctx, closeWithin)
+	defer cancel()
+	if err := r.Worlds.Close(closing, d.UID); err != nil {
+		r.Log.Info("a world that lost a member ends its transition", "world", worldName(d), "error", err)
+		return false, nil
+	}
 	records := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: recordsName(d), Namespace: d.Namespace}}
 	if err := r.remove(ctx, records); err != nil {
-		return err
+		return false, err
 	}
-	r.event(d, nil, corev1.EventTypeWarning, api.EventWorldRestarted, "Restart", "%d pods of the layout in force are gone; all are replaced and the world starts again from the checkpoint", len(s.decision.Lost))
-	return nil
+	// Their end takes a while, in which this is decided again: only what is new is done and told.
+	s.decision.Delete = slices.DeleteFunc(s.decision.Delete, func(x fleet.Deletion) bool {
+		return slices.ContainsFunc(pods, func(p corev1.Pod) bool { return string(p.UID) == x.UID && endsNow(&p) })
+	})
+	if len(s.decision.Delete) > 0 || !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return endsNow(&p) }) {
+		r.event(d, nil, corev1.EventTypeWarning, api.EventWorldRestarted, "Restart", "%d pods of the layout in force are gone; all are replaced and the world starts again from the checkpoint", len(s.decision.Lost))
+	}
+	return true, nil
 }
 
 // open the running side of a world.

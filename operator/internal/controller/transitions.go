@@ -3,6 +3,7 @@ package controller
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"tangram.dev/operator/internal/driver"
@@ -94,9 +96,12 @@ func (c *recorder) flush(ctx context.Context) error {
 	object := c.object.DeepCopy()
 	c.dirty = false
 	c.mu.Unlock()
-	base := object.DeepCopy()
-	base.Status = api.LayoutTransitionStatus{}
-	err := c.r.Status().Patch(ctx, object, client.MergeFrom(base))
+	// The whole status, zeros too: the API server wants them, and what became empty must go.
+	patch, err := json.Marshal([]map[string]any{{"op": "add", "path": "/status", "value": object.Status}})
+	if err != nil {
+		return err
+	}
+	err = c.r.Status().Patch(ctx, object, client.RawPatch(types.JSONPatchType, patch))
 	if err != nil && !apierrors.IsNotFound(err) { // not found: deleted with its world
 		c.mu.Lock()
 		c.dirty = true

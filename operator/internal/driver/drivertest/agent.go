@@ -28,7 +28,7 @@ type Agent struct {
 	deaf     bool
 	attached bool
 	fail     string             // of the next Stage
-	refuse   *tangramv1.Refusal // of the next Prepare
+	refuse   *tangramv1.Refusal // of every Prepare
 	lose     bool               // the next Permit is done, its reply is lost
 }
 
@@ -50,7 +50,7 @@ func (a *Agent) set(change func()) {
 	change()
 }
 
-// Refuse the next Prepare.
+// Refuse every Prepare; nil: no more.
 func (a *Agent) Refuse(why *tangramv1.Refusal) { a.set(func() { a.refuse = why }) }
 
 // FailStage fails the next staging, with these words.
@@ -168,9 +168,7 @@ func (a *Agent) Prepare(_ context.Context, q *tangramv1.PrepareRequest) error {
 	}
 	defer a.w.mu.Unlock()
 	if a.refuse != nil {
-		why := a.refuse
-		a.refuse = nil
-		return &agentclient.Refused{Agent: a.pod.Address, Call: "Prepare", Refusal: why}
+		return &agentclient.Refused{Agent: a.pod.Address, Call: "Prepare", Refusal: a.refuse}
 	}
 	if q.Header.Attempt <= a.highest || a.phase != tangramv1.Phase_PHASE_IDLE {
 		return a.no(tangramv1.Refusal_CODE_STALE_ATTEMPT, "stale or busy")
@@ -299,4 +297,13 @@ func (a *Agent) Retire(_ context.Context, h *tangramv1.Header) error {
 	}
 	a.phase = tangramv1.Phase_PHASE_IDLE
 	return nil
+}
+
+// Leave the agent staged in an attempt to its own layout again, as a driver does that dies.
+func (a *Agent) Leave(attempt uint64) {
+	a.set(func() {
+		a.attempt, a.highest, a.phase = attempt, max(a.highest, attempt), tangramv1.Phase_PHASE_STAGED
+		a.target = proto.CloneOf(a.layout)
+		a.target.Epoch++
+	})
 }

@@ -102,6 +102,7 @@ func TestFailuresByName(t *testing.T) {
 			b.HoldStage(false)
 			b.HoldGate(false)
 			b.SetMemory(1 << 30)
+			b.agents[0].Refuse(nil)
 			b.agents[0].Detach(false)
 			b.agents[1].Deaf(false)
 			require.NoError(t, b.lead(t.Context(), layout.Tensor, 0, 1))

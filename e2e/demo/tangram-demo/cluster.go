@@ -1,0 +1,256 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"tangram.dev/api/v1alpha1"
+	"tangram.dev/e2e/harness/cluster"
+	"tangram.dev/e2e/kube"
+	"tangram.dev/e2e/load"
+)
+
+const (
+	namespace = "demo"
+	world     = "demo"
+	object    = "moedeployment/" + world
+	manifests = "e2e/demo/manifests"
+
+	waitFirst = 3 * time.Minute // for pods, images, the checkpoint
+	waitStep  = 3 * time.Minute
+	waitDown  = 2 * time.Minute
+)
+
+func (o *options) cluster() cluster.Options {
+	return cluster.Options{Root: o.root, Dir: o.clusterDir, Say: say}
+}
+
+// onCluster brings a cluster up, goes through the steps under load, and takes the cluster down.
+func onCluster(ctx context.Context, o options) (err error) {
+	if o.ranks < 1 {
+		return fmt.Errorf("--ranks %d: at least 1", o.ranks)
+	}
+	trace, err := load.NewTrace(o.seed, o.span)
+	if err != nil {
+		return err
+	}
+	// A report that is there is of another run.
+	if err := os.Remove(filepath.Join(o.out, reportFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	defer func() { // also what is half up
+		switch {
+		case o.keep:
+			say("the cluster is left: export KUBECONFIG=%s/kubeconfig; `make demo-down` removes it", o.clusterDir)
+		case ctx.Err() != nil:
+			say("interrupted: the cluster is taken down")
+			fallthrough
+		default:
+			err = errors.Join(err, clusterDown(ctx, o))
+		}
+	}()
+	c, err := bringUp(ctx, o)
+	if err != nil {
+		return diagnosed(ctx, c, err)
+	}
+	r := &report{Seed: o.seed, Ranks: o.ranks}
+	results, err := storyOnCluster(ctx, o, c.Kube.In(namespace), trace, r)
+	if err != nil {
+		return diagnosed(ctx, c, err)
+	}
+	reference, err := oneRank(ctx, o, trace, len(results))
+	if err != nil {
+		return err
+	}
+	if err := finish(o, r, results, reference); err != nil {
+		return diagnosed(ctx, c, err)
+	}
+	return nil
+}
+
+// diagnosed prints what explains an error on the cluster, unless somebody interrupted.
+func diagnosed(ctx context.Context, c *cluster.Cluster, err error) error {
+	if c != nil && ctx.Err() == nil {
+		terminal.stop()
+		_, _ = fmt.Fprintln(os.Stderr, c.Diagnose(ctx, namespace))
+	}
+	return err
+}
+
+// bringUp a cluster with the demo's world Ready. With an error the cluster may be there, half up.
+func bringUp(ctx context.Context, o options) (*cluster.Cluster, error) {
+	began := time.Now()
+	c, err := cluster.Up(ctx, o.cluster())
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Models(ctx, namespace); err != nil {
+		return c, err
+	}
+	k := c.Kube.In(namespace)
+	k.Said = func(line string) { say("$ %s", line) }
+	if err := applyManifests(ctx, o, k); err != nil {
+		return c, err
+	}
+	if err := k.Wait(ctx, object, v1alpha1.ConditionReady, waitFirst); err != nil {
+		return c, err
+	}
+	say("%d ranks serve, %.1f s after the start", o.ranks, time.Since(began).Seconds())
+	return c, nil
+}
+
+// readManifest of the MoEDeployment, as the API's type and as it is written.
+func readManifest(root string) (*v1alpha1.MoEDeployment, map[string]any, error) {
+	file := filepath.Join(root, manifests, "20-moedeployment.yaml")
+	wire, err := os.ReadFile(file)
+	if err != nil {
+		return nil, nil, err
+	}
+	typed, written := &v1alpha1.MoEDeployment{}, map[string]any{}
+	if err := errors.Join(yaml.UnmarshalStrict(wire, typed), yaml.Unmarshal(wire, &written)); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return typed, written, nil
+}
+
+// applyManifests of the demo; with another number of ranks than in the file, a copy of it.
+func applyManifests(ctx context.Context, o options, k *kube.Client) error {
+	typed, written, err := readManifest(o.root)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(o.root, manifests)
+	if int(typed.Spec.Replicas) == o.ranks {
+		return k.ApplyFile(ctx, dir)
+	}
+	for _, name := range []string{"00-namespace.yaml", "10-models.yaml"} {
+		if err := k.ApplyFile(ctx, filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	// Not the typed one: its zero values would be set.
+	written["spec"].(map[string]any)["replicas"] = o.ranks // the typed one has a spec
+	return k.Apply(ctx, written)
+}
+
+// storyOnCluster: what a user does, while requests stream.
+func storyOnCluster(ctx context.Context, o options, k *kube.Client, trace *load.Trace, r *report) ([]*load.Result, error) {
+	url, err := k.GatewayURL(ctx, world)
+	if err != nil {
+		return nil, err
+	}
+	say("load on %s", url)
+	counters := &load.Counters{}
+	client := &load.Client{URL: url, Model: world, HTTP: &http.Client{}, Counters: counters}
+	d := newDisplay(counters)
+	k = k.In(k.Namespace)
+	k.Said = d.said
+
+	loaded, stopLoad := context.WithCancel(ctx)
+	defer stopLoad()
+	stop, played := make(chan struct{}), make(chan []*load.Result, 1)
+	go func() { played <- client.Play(loaded, trace, o.atOnce, stop) }()
+	shown, hide := context.WithCancel(ctx)
+	hidden := make(chan struct{})
+	go func() { defer close(hidden); d.run(shown, k, world) }()
+	defer func() { hide(); <-hidden }()
+
+	all := steps(o.ranks)
+	for i, s := range all {
+		if err = sleep(ctx, o.pause); err != nil {
+			break
+		}
+		d.begin(fmt.Sprintf("%d/%d %s", i+1, len(all), s.name))
+		var t *transition
+		if t, err = takeStep(ctx, k, s); err != nil {
+			err = fmt.Errorf("%s: %w", s.name, err)
+			break
+		}
+		r.Transitions = append(r.Transitions, t)
+	}
+	if err == nil {
+		err = sleep(ctx, o.pause)
+	}
+	close(stop)
+	if err != nil {
+		stopLoad() // so that no request waits for ever
+		<-played
+		return nil, err
+	}
+	d.begin("the last requests")
+	select { // each of them has at most some hundred tokens to go
+	case results := <-played:
+		return results, nil
+	case <-time.After(waitStep):
+		return nil, fmt.Errorf("%d requests still wait %s after the last transition", counters.Now().Open, waitStep)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// takeStep asks for a shape, waits until the world has it, and gives the operator's record.
+func takeStep(ctx context.Context, k *kube.Client, s step) (*transition, error) {
+	before, err := k.Transitions(ctx, world)
+	if err != nil {
+		return nil, err
+	}
+	if s.resize {
+		err = k.Scale(ctx, object, s.ranks)
+	} else {
+		err = k.Patch(ctx, object, fmt.Sprintf(`{"spec":{"mode":%q}}`, s.mode))
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := k.Wait(ctx, object, v1alpha1.ConditionReady, waitStep); err != nil {
+		return nil, err
+	}
+	record, err := recordSince(ctx, k, before)
+	if err != nil {
+		return nil, err
+	}
+	newLine(s.name).end(record)
+	return &transition{Name: s.name, Resize: s.resize, Record: record}, nil
+}
+
+// clusterUp leaves the cluster for somebody who wants to type.
+func clusterUp(ctx context.Context, o options) error {
+	c, err := bringUp(ctx, o)
+	if err != nil {
+		if ctx.Err() != nil {
+			return errors.Join(err, clusterDown(ctx, o))
+		}
+		return fmt.Errorf("%w\nwhat is there was left for you to look at; `make demo-down` removes it", diagnosed(ctx, c, err))
+	}
+	url, err := c.Kube.In(namespace).GatewayURL(ctx, world)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Printf(`
+export KUBECONFIG=%[1]s PATH=%[2]s:$PATH
+kubectl config set-context --current --namespace=%[3]s
+kubectl get moedeployment,layouttransition,pods
+curl -sN %[4]s/v1/completions -H 'Content-Type: application/json' \
+  -d '{"model": "%[5]s", "prompt": [1, 2, 3], "max_tokens": 32, "stream": true}'
+kubectl scale moedeployment/%[5]s --replicas=%[6]d
+kubectl wait --for=condition=Ready moedeployment/%[5]s --timeout=3m
+kubectl patch moedeployment/%[5]s --type=merge -p '{"spec":{"mode":"Tensor"}}'
+kubectl describe moedeployment/%[5]s
+make demo-down   # removes all of it
+`, c.Kube.Kubeconfig, filepath.Dir(c.Kube.Binary), namespace, url, world, o.ranks+2)
+	return err
+}
+
+// clusterDown also after an interruption.
+func clusterDown(ctx context.Context, o options) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), waitDown)
+	defer cancel()
+	return cluster.Down(ctx, o.cluster())
+}

@@ -1,0 +1,142 @@
+// Package cluster brings up a Kubernetes cluster with Tangram installed, and takes it down.
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"tangram.dev/e2e/kube"
+)
+
+// SystemNamespace that the chart is installed in.
+const SystemNamespace = "tangram-system"
+
+// stepLimit of each step of Up and Down: many times what they take.
+const stepLimit = 5 * time.Minute
+
+// Options of a cluster. Root and Dir must be set.
+type Options struct {
+	Root string // of the repository
+	Dir  string // of the cluster's state; two clusters do not run at once
+	// MemoryPerNode that pods can have, e.g. "6Gi"; empty: what tangram-cluster thinks best.
+	MemoryPerNode string
+	Say           func(format string, args ...any)
+}
+
+// Cluster that is up.
+type Cluster struct {
+	o Options
+	// Kube sees all namespaces by Kube.In.
+	Kube *kube.Client
+}
+
+// absolute paths, for programs that run elsewhere.
+func (o *Options) absolute() error {
+	for _, path := range []*string{&o.Root, &o.Dir} {
+		abs, err := filepath.Abs(*path)
+		if err != nil {
+			return err
+		}
+		*path = abs
+	}
+	if o.Say == nil {
+		o.Say = func(string, ...any) {}
+	}
+	return nil
+}
+
+func (o *Options) tool(name string) string { return filepath.Join(o.Root, "build/bin", name) }
+
+// timed runs a step, for a few minutes at most, and says how long it took.
+func (o *Options) timed(ctx context.Context, what string, step func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, stepLimit)
+	defer cancel()
+	began := time.Now()
+	o.Say("%s ...", what)
+	if err := step(ctx); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	o.Say("%s: %.1f s", what, time.Since(began).Seconds())
+	return nil
+}
+
+// Up assembles the images, starts the cluster, loads the images into its nodes and installs
+// the chart. What an error leaves is for Down.
+func Up(ctx context.Context, o Options) (*Cluster, error) {
+	if err := o.absolute(); err != nil {
+		return nil, err
+	}
+	c := &Cluster{o: o, Kube: &kube.Client{Binary: o.tool("kubectl"), Kubeconfig: filepath.Join(o.Dir, "kubeconfig")}}
+	var archives []string
+	err := o.timed(ctx, "images", func(ctx context.Context) (err error) {
+		archives, err = Images(ctx, o)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := o.timed(ctx, "cluster of two nodes", func(ctx context.Context) error {
+		args := []string{"up", "--dir", o.Dir}
+		if o.MemoryPerNode != "" {
+			args = append(args, "--memory-per-node", o.MemoryPerNode)
+		}
+		return o.run(ctx, o.tool("tangram-cluster"), args...)
+	}); err != nil {
+		return nil, err
+	}
+	if err := o.timed(ctx, "images into the nodes", func(ctx context.Context) error {
+		return o.run(ctx, o.tool("tangram-cluster"), append([]string{"load-image", "--dir", o.Dir}, archives...)...)
+	}); err != nil {
+		return nil, err
+	}
+	return c, o.timed(ctx, "chart", c.install)
+}
+
+// install the chart, or its newest version over an older one.
+func (c *Cluster) install(ctx context.Context) error {
+	args := []string{"upgrade", "--install", "tangram", filepath.Join(c.o.Root, "charts/tangram"), "--kubeconfig", c.Kube.Kubeconfig,
+		"-n", SystemNamespace, "--create-namespace", "--wait", "--timeout", "3m"}
+	return c.o.run(ctx, c.o.tool("helm"), append(args, "--set", "images.tag="+imageTag)...)
+}
+
+// Down takes down the cluster of a folder, also one that is half up, or not there.
+func Down(ctx context.Context, o Options) error {
+	if err := o.absolute(); err != nil {
+		return err
+	}
+	return o.timed(ctx, "cluster down", func(ctx context.Context) error { return o.run(ctx, o.tool("tangram-cluster"), "down", "--dir", o.Dir) })
+}
+
+// Models makes a PersistentVolume of the checkpoints (build/models) for a claim "models" of a
+// namespace that may not exist yet, and lets a user without rights read them.
+func (c *Cluster) Models(ctx context.Context, namespace string) error {
+	models := filepath.Join(c.o.Root, "build/models")
+	if err := readable(models); err != nil {
+		return err
+	}
+	return c.Kube.Apply(ctx, volume(namespace, models))
+}
+
+// readable for everyone: pods do not run as root, and a hostPath volume keeps its owner.
+func readable(dir string) error {
+	return filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+		if err != nil {
+			return fmt.Errorf("checkpoints (written by `make model`): %w", err)
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		want := info.Mode().Perm() | 0o444
+		if entry.IsDir() {
+			want |= 0o111
+		}
+		if !entry.IsDir() && !info.Mode().IsRegular() || want == info.Mode().Perm() {
+			return nil
+		}
+		return os.Chmod(path, want) //nolint:gosec // weights are no secret
+	})
+}

@@ -1,0 +1,109 @@
+package cluster
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+const imageTag = "dev"
+
+// image of programs, each at /bin/<its name>; the first is the entry point.
+type image struct {
+	name     string   // agent: tangram.dev/agent:dev
+	programs []string // paths under the repository
+}
+
+var images = []image{
+	// The hook is copied into containers of any image, so it is a static program beside the agent.
+	{"agent", []string{"build/cxx/agent/server/tangram-agent", "build/cxx/agent/server/tangram-hook"}},
+	{"engine", []string{"build/cxx/e2e/engine/tangram-engine"}},
+	{"operator", []string{"build/images/bin/tangram-operator"}},
+	{"gateway", []string{"build/images/bin/tangram-gateway"}},
+}
+
+// Images gives the archives of all images under build/images, assembled anew where a program changed.
+func Images(ctx context.Context, o Options) ([]string, error) {
+	if err := o.absolute(); err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(o.Root, "build/images")
+	if err := os.MkdirAll(filepath.Join(dir, "bin"), 0o750); err != nil {
+		return nil, err
+	}
+	// Static, so that their images hold nothing but them.
+	if err := o.runIn(ctx, filepath.Join(o.Root, "operator"), []string{"CGO_ENABLED=0"}, "go", "build", "-trimpath", "-ldflags=-s -w",
+		"-o", filepath.Join(dir, "bin")+"/", "./cmd/tangram-operator", "./cmd/tangram-gateway"); err != nil {
+		return nil, err
+	}
+	var archives []string
+	for _, i := range images {
+		archive := filepath.Join(dir, i.name+".tar")
+		archives = append(archives, archive)
+		args := []string{"build-image", "--name", "tangram.dev/" + i.name + ":" + imageTag, "--out", archive, "--user", "65532",
+			"--entrypoint", "/bin/" + filepath.Base(i.programs[0])}
+		inputs := []string{o.tool("tangram-cluster")} // which assembles them
+		for _, p := range i.programs {
+			program := filepath.Join(o.Root, p)
+			inputs, args = append(inputs, program), append(args, program+":/bin/"+filepath.Base(p))
+		}
+		sum, err := fingerprint(inputs...)
+		if err != nil {
+			return nil, fmt.Errorf("image %s: %w (built by `make build`)", i.name, err)
+		}
+		if current(archive, sum) {
+			continue
+		}
+		o.Say("image %s", i.name)
+		if err := o.run(ctx, o.tool("tangram-cluster"), args...); err != nil {
+			return nil, err
+		}
+		// Last, so that what was interrupted is made again.
+		if err := os.WriteFile(archive+".inputs", []byte(sum), 0o600); err != nil {
+			return nil, err
+		}
+	}
+	return archives, nil
+}
+
+// current says whether the archive is there and was made of these inputs.
+func current(archive, inputs string) bool {
+	made, err := os.ReadFile(archive + ".inputs")
+	if err != nil || string(made) != inputs {
+		return false
+	}
+	_, err = os.Stat(archive)
+	return err == nil
+}
+
+// fingerprint of files' contents.
+func fingerprint(paths ...string) (string, error) {
+	var sums []string
+	for _, path := range paths {
+		sum, err := sha256File(path)
+		if err != nil {
+			return "", err
+		}
+		sums = append(sums, sum)
+	}
+	return strings.Join(sums, "\n"), nil
+}
+
+func sha256File(path string) (sum string, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	hash := sha256.New()
+	if _, err := io.Copy(hash, file); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(hash.Sum(nil)), nil
+}

@@ -1,0 +1,128 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+
+	"tangram.dev/api/v1alpha1"
+)
+
+// RankSelector of the pods of ranks of a world.
+func RankSelector(name string) string {
+	return v1alpha1.WorldLabel + "=" + name + "," + v1alpha1.ComponentLabel + "=" + v1alpha1.ComponentRank
+}
+
+// MoEDeployment by name.
+func (c *Client) MoEDeployment(ctx context.Context, name string) (*v1alpha1.MoEDeployment, error) {
+	d := &v1alpha1.MoEDeployment{}
+	return d, c.Get(ctx, d, "moedeployment", name)
+}
+
+// Pods that a selector matches, by name.
+func (c *Client) Pods(ctx context.Context, selector string) ([]corev1.Pod, error) {
+	var list corev1.PodList
+	if err := c.Get(ctx, &list, "pods", "-l", selector); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(list.Items, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	return list.Items, nil
+}
+
+// Transitions of a world, oldest first.
+func (c *Client) Transitions(ctx context.Context, deployment string) ([]v1alpha1.LayoutTransition, error) {
+	var list v1alpha1.LayoutTransitionList
+	if err := c.Get(ctx, &list, "layouttransitions"); err != nil {
+		return nil, err
+	}
+	own := slices.DeleteFunc(list.Items, func(t v1alpha1.LayoutTransition) bool { return t.Spec.Deployment != deployment })
+	slices.SortStableFunc(own, func(a, b v1alpha1.LayoutTransition) int {
+		// Epochs only rise; the creation time has whole seconds only.
+		if d := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); d != 0 {
+			return d
+		}
+		return int(a.Spec.FromEpoch - b.Spec.FromEpoch)
+	})
+	return own, nil
+}
+
+// Event is what the tests and the demo read of one.
+type Event struct {
+	Object  string // kind/name
+	Type    string // Normal, Warning
+	Reason  string
+	Message string
+}
+
+func (e Event) String() string {
+	return fmt.Sprintf("%s %s %s: %s", e.Type, e.Object, e.Reason, e.Message)
+}
+
+// Events of the namespace, oldest first.
+func (c *Client) Events(ctx context.Context) ([]Event, error) {
+	var list eventsv1.EventList
+	if err := c.Get(ctx, &list, "events.events.k8s.io"); err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(list.Items, func(a, b eventsv1.Event) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+	events := make([]Event, 0, len(list.Items))
+	for _, e := range list.Items {
+		events = append(events, Event{e.Regarding.Kind + "/" + e.Regarding.Name, e.Type, e.Reason, e.Note})
+	}
+	return events, nil
+}
+
+// Watch calls see with each version of the MoEDeployment until ctx ends or the connection breaks.
+func (c *Client) Watch(ctx context.Context, name string, see func(*v1alpha1.MoEDeployment)) error {
+	cmd := c.command(ctx, []string{"get", "moedeployment", name, "-o", "json", "--watch"})
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	for decoder := json.NewDecoder(out); err == nil; {
+		d := &v1alpha1.MoEDeployment{}
+		if err = decoder.Decode(d); err == nil {
+			see(d)
+		}
+	}
+	if !errors.Is(err, io.EOF) && ctx.Err() == nil { // what follows could not be read either
+		_ = cmd.Process.Kill()
+	} else {
+		err = nil
+	}
+	return errors.Join(err, cmd.Wait(), ctx.Err())
+}
+
+// GatewayURL of a world whose gateway has a NodePort: the address of a node, and the port.
+func (c *Client) GatewayURL(ctx context.Context, name string) (string, error) {
+	var service corev1.Service
+	if err := c.Get(ctx, &service, "service", name+"-gateway"); err != nil {
+		return "", err
+	}
+	port := slices.IndexFunc(service.Spec.Ports, func(p corev1.ServicePort) bool { return p.NodePort != 0 })
+	if port < 0 {
+		return "", fmt.Errorf("service %s-gateway of type %s has no node port: set spec.gateway.serviceType: NodePort", name, service.Spec.Type)
+	}
+	var nodes corev1.NodeList
+	if err := c.Get(ctx, &nodes, "nodes"); err != nil {
+		return "", err
+	}
+	for _, node := range nodes.Items {
+		for _, a := range node.Status.Addresses {
+			if a.Type == corev1.NodeInternalIP {
+				return fmt.Sprintf("http://%s:%d", a.Address, service.Spec.Ports[port].NodePort), nil
+			}
+		}
+	}
+	return "", fmt.Errorf("none of %d nodes has an internal address", len(nodes.Items))
+}

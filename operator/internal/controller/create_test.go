@@ -1,0 +1,217 @@
+package controller
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	k8slabels "k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"tangram.dev/operator/internal/pki"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// kstatus of a deployment, as kubectl-like tools compute it.
+func kstatus(t *testing.T, d *api.MoEDeployment) *status.Result {
+	t.Helper()
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(d)
+	require.NoError(t, err)
+	u := &unstructured.Unstructured{Object: content}
+	u.SetGroupVersionKind(api.GroupVersion.WithKind("MoEDeployment"))
+	result, err := status.Compute(u)
+	require.NoError(t, err)
+	return result
+}
+
+func TestCreate(t *testing.T) {
+	b := newBed(t)
+	b.let(fate{hold: true}, "w-1")
+	require.NoError(t, b.c.Create(t.Context(), b.deployment("w", 3)))
+	d := b.until("w", "waiting for the pod that does not start", func(d *api.MoEDeployment) bool {
+		return has(d, api.ConditionProgressing, metav1.ConditionTrue, api.ReasonWaitingForPods) && strings.Contains(message(d, api.ConditionProgressing), "1 of 3")
+	})
+	require.True(t, has(d, api.ConditionAvailable, metav1.ConditionFalse, api.ReasonNoLayout))
+	require.True(t, has(d, api.ConditionReady, metav1.ConditionFalse, api.ReasonNoLayout))
+	require.True(t, has(d, api.ConditionDegraded, metav1.ConditionFalse, api.ReasonAsWanted))
+	require.Equal(t, status.InProgressStatus, kstatus(t, d).Status)
+	require.Empty(t, b.history("w"), "nothing begins before all are there")
+
+	b.let(fate{})
+	d = b.ready("w")
+	require.Equal(t, status.CurrentStatus, kstatus(t, d).Status)
+	s := d.Status
+	require.EqualValues(t, []int64{1, 3, 3, 3}, []int64{s.Epoch, int64(s.Width), int64(s.Replicas), int64(s.ReadyReplicas)})
+	require.Equal(t, api.ModeExpert, s.Mode)
+	require.Equal(t, "r1", s.Revision)
+	require.Equal(t, api.ReasonServing, s.State)
+	require.Len(t, s.LayoutHash, 64)
+	require.Nil(t, s.Transition)
+	require.Equal(t, "http://w-gateway."+b.namespace+".svc/v1", s.Endpoint)
+	for rank, m := range s.Members {
+		p := b.pod(m.Pod)
+		require.EqualValues(t, rank, m.Rank)
+		require.Equal(t, string(p.UID)+"/0/1", m.ID)
+		require.Equal(t, p.Spec.NodeName, m.Node)
+		require.Equal(t, "true", p.Labels[api.MemberLabel])
+	}
+	for _, kind := range []string{api.ConditionAvailable, api.ConditionProgressing, api.ConditionDegraded, api.ConditionReady} {
+		c := apimeta.FindStatusCondition(s.Conditions, kind)
+		require.NotNil(t, c, kind)
+		require.NotEmpty(t, c.Message, kind)
+	}
+
+	history := b.history("w")
+	require.Len(t, history, 1)
+	first := history[0]
+	require.True(t, metav1.IsControlledBy(&first, d))
+	require.Equal(t, api.PhaseSucceeded, first.Status.Phase)
+	require.Equal(t, d.Generation, first.Spec.Generation)
+	require.EqualValues(t, []int64{0, 1, 3}, []int64{first.Spec.FromEpoch, first.Status.Epoch, int64(first.Spec.Ranks)})
+	require.Len(t, first.Spec.Members, 3)
+	require.Len(t, first.Status.Flips, int(first.Spec.Flips))
+	require.Equal(t, "first", first.Status.Flips[0].Kind)
+	require.Positive(t, first.Status.Bytes.TCP)
+	require.False(t, first.Status.CompletionTime.Before(first.Status.StartTime))
+	require.Len(t, s.RecentTransitions, 1)
+	require.Equal(t, first.Name, s.RecentTransitions[0].Name)
+	require.Equal(t, api.PhaseSucceeded, s.RecentTransitions[0].Outcome)
+	b.told(api.EventPodCreated, "w-2")
+	b.told(api.EventTransitionStarted, "3 ranks Expert")
+	b.told(api.EventTransitionSucceeded, "epoch 1")
+	require.InDelta(t, 1, testutil.ToFloat64(b.metrics.epoch.WithLabelValues(b.namespace, "w")), 0)
+	require.InDelta(t, 3, testutil.ToFloat64(b.metrics.width.WithLabelValues(b.namespace, "w")), 0)
+	require.InDelta(t, 1, testutil.ToFloat64(b.metrics.transitions.WithLabelValues(b.namespace, "w", "Succeeded")), 0)
+}
+
+// What a world owns is owned: the API server removes it with the MoEDeployment.
+func TestObjectsOfAWorld(t *testing.T) {
+	b := newBed(t)
+	d := b.serve("w", 2)
+	for name, o := range map[string]client.Object{"w": &corev1.ServiceAccount{}, "w-agent": &corev1.ConfigMap{}, "w-world": &corev1.ConfigMap{},
+		"w-ca": &corev1.Secret{}, "w-0-tls": &corev1.Secret{}, "w-gateway-tls": &corev1.Secret{}, "w-engines": &corev1.Service{}, "w-0": &corev1.Pod{}} {
+		require.NoError(t, b.c.Get(t.Context(), client.ObjectKey{Namespace: b.namespace, Name: name}, o), name)
+		require.True(t, metav1.IsControlledBy(o, d), name)
+	}
+	engines, gateway := &corev1.Service{}, &appsv1.Deployment{}
+	require.NoError(t, b.c.Get(t.Context(), client.ObjectKey{Namespace: b.namespace, Name: "w-engines"}, engines))
+	require.Equal(t, "true", engines.Spec.Selector[api.MemberLabel])
+	require.NoError(t, b.c.Get(t.Context(), client.ObjectKey{Namespace: b.namespace, Name: "w-gateway"}, gateway))
+	require.Contains(t, gateway.Spec.Template.Spec.Containers[0].Args, "--discover="+engines.Spec.ClusterIP+":7300")
+	require.Contains(t, gateway.Spec.Template.Spec.Containers[0].Args, "--world="+b.namespace+".w")
+
+	// The certificates in the Secrets are the world's, each of its role.
+	ca, mine := &corev1.Secret{}, &corev1.Secret{}
+	require.NoError(t, b.c.Get(t.Context(), client.ObjectKey{Namespace: b.namespace, Name: "w-ca"}, ca))
+	require.NoError(t, b.c.Get(t.Context(), client.ObjectKey{Namespace: b.namespace, Name: "w-0-tls"}, mine))
+	_, err := pki.ParseAuthority(b.namespace+".w", ca.Data[keyCA], ca.Data[keyCAKey])
+	require.NoError(t, err)
+	require.NotContains(t, mine.Data, keyCAKey, "a pod never sees the authority's key")
+	for _, role := range []string{"agent", "engine"} {
+		_, err := pki.ClientFromPEM(mine.Data[keyCA], mine.Data[role+".crt"], mine.Data[role+".key"], b.namespace+".w", "agent/")
+		require.NoError(t, err, role)
+	}
+
+	// Drift is repaired; what is right is not written again.
+	before := gateway.ResourceVersion
+	base := gateway.DeepCopy()
+	gateway.Spec.Template.Spec.Containers[0].Image = "somebody:else"
+	require.NoError(t, b.c.Patch(t.Context(), gateway, client.MergeFrom(base)))
+	require.Eventually(t, func() bool {
+		require.NoError(t, b.c.Get(t.Context(), client.ObjectKeyFromObject(gateway), gateway))
+		return gateway.Spec.Template.Spec.Containers[0].Image == "gateway:test" && gateway.ResourceVersion != before
+	}, wait, tick)
+}
+
+func TestSeveralRanksPerPod(t *testing.T) {
+	b := newBed(t)
+	d := b.deployment("w", 2)
+	d.Spec.RanksPerPod = 2
+	require.NoError(t, b.c.Create(t.Context(), d))
+	d = b.ready("w")
+	require.EqualValues(t, []int32{4, 2, 2}, []int32{d.Status.Width, d.Status.Replicas, d.Status.ReadyReplicas})
+	p := b.pod("w-0")
+	var names []string
+	for _, c := range p.Spec.Containers {
+		names = append(names, c.Name)
+	}
+	require.Equal(t, []string{"agent", "engine-0", "engine-1"}, names)
+	memory := p.Spec.Containers[0].Resources.Limits[corev1.ResourceMemory]
+	require.EqualValues(t, 2*(64+16)<<20+256<<20, memory.Value(), "all ranks' memory, and what the agent needs itself")
+	b.scale("w", 3)
+	d = b.ready("w")
+	require.EqualValues(t, 6, d.Status.Width)
+}
+
+// A spec that the API server refuses changes nothing for the world that is there.
+func TestRefusedSpecLeavesTheWorldAlone(t *testing.T) {
+	b := newBed(t)
+	before := b.serve("w", 2)
+	for patch, words := range map[string]string{
+		`{"spec":{"replicas":0}}`:                                                   "to stop serving, delete the MoEDeployment",
+		`{"spec":{"mode":"Hybrid"}}`:                                                "use Expert or Tensor",
+		`{"spec":{"model":{"revision":"r2"}}}`:                                      "a change of revision does not work yet",
+		`{"spec":{"limits":{"memoryPerRank":"128Mi"}}}`:                             "limits cannot be changed",
+		`{"spec":{"transition":{"strategy":"Fast"}}}`:                               "use Smooth",
+		`{"spec":{"ranksPerPod":2}}`:                                                "ranksPerPod cannot be changed",
+		`{"spec":{"redundantExperts":1}}`:                                           "leave it 0",
+		`{"spec":{"model":{"source":{"persistentVolumeClaim":{"claimName":"x"}}}}}`: "cannot be changed",
+	} {
+		d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: b.namespace}}
+		require.ErrorContains(t, b.c.Patch(t.Context(), d, client.RawPatch("application/merge-patch+json", []byte(patch))), words, patch)
+	}
+	after := b.get("w")
+	require.Equal(t, before.Generation, after.Generation)
+	require.Equal(t, before.Status.Epoch, after.Status.Epoch)
+}
+
+// requireScale: what /scale says is what its selector finds.
+func (b *bed) requireScale(name string) {
+	b.t.Helper()
+	d := b.get(name)
+	scale := &autoscalingv1.Scale{}
+	require.Eventually(b.t, func() bool {
+		require.NoError(b.t, b.c.SubResource("scale").Get(b.t.Context(), d, scale))
+		selector, err := k8slabels.Parse(scale.Status.Selector)
+		require.NoError(b.t, err)
+		require.False(b.t, selector.Empty(), "a selector of everything")
+		var list corev1.PodList
+		require.NoError(b.t, b.c.List(b.t.Context(), &list, client.InNamespace(b.namespace), client.MatchingLabelsSelector{Selector: selector}))
+		return len(list.Items) == int(scale.Status.Replicas) && scale.Spec.Replicas == b.get(name).Spec.Replicas
+	}, wait, tick, "status.replicas counts the pods that the selector finds: %+v", scale)
+}
+
+// A scale subresource with the gateway's pods, a foreign pod and a second world beside it.
+func TestScaleSubresourceCountsItsPods(t *testing.T) {
+	b := newBed(t)
+	other := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "other", Namespace: b.namespace, Labels: map[string]string{api.WorldLabel: "w", api.ComponentLabel: api.ComponentGateway}},
+		Spec: corev1.PodSpec{SecurityContext: restrictedPod(), Containers: []corev1.Container{{Name: "c", Image: "i", SecurityContext: restricted()}}}}
+	require.NoError(t, b.c.Create(t.Context(), other))
+	b.serve("v", 1)
+	b.let(fate{unschedulable: "0/2 nodes are available"}, "w-2")
+	require.NoError(t, b.c.Create(t.Context(), b.deployment("w", 2)))
+	b.until("w", "has a selector", func(d *api.MoEDeployment) bool { return d.Status.Selector != "" })
+	b.requireScale("w")
+	b.ready("w")
+	b.requireScale("w")
+	scale := &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: 3}}
+	require.NoError(t, b.c.SubResource("scale").Update(t.Context(), b.get("w"), client.WithSubResourceBody(scale)))
+	b.degraded("w", api.ReasonPodsUnschedulable)
+	b.requireScale("w")
+	require.EqualValues(t, 3, b.get("w").Status.Replicas, "a pod that waits for a node counts")
+	b.scale("w", 1)
+	b.ready("w")
+	b.requireScale("w")
+	require.True(t, slices.Equal(b.podNames("w"), []string{"w-0"}))
+}

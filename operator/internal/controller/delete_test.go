@@ -1,0 +1,149 @@
+package controller
+
+import (
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// deleted waits until a deployment and its pods are gone.
+func (b *bed) deleted(name string) {
+	b.t.Helper()
+	b.mayHarm = true
+	require.NoError(b.t, b.c.Delete(b.t.Context(), b.get(name)))
+	require.Eventually(b.t, func() bool { return b.gone(&api.MoEDeployment{}, name) }, wait, tick, "the finalizer goes")
+	require.Empty(b.t, b.podNames(name), "the pods went first")
+}
+
+func TestDelete(t *testing.T) {
+	b := newBed(t)
+	d := b.serve("w", 3)
+	require.Equal(t, []string{api.Finalizer}, d.Finalizers)
+	b.serve("v", 1)
+	b.deleted("w")
+	require.Zero(t, testutil.CollectAndCount(b.metrics.epoch, "tangram_world_epoch")-1, "only the other world's is left")
+	b.ready("v")
+	for _, name := range []string{"w-0-tls", "w-1-tls", "w-2-tls"} {
+		require.True(t, b.gone(&corev1.Secret{}, name), name)
+	}
+}
+
+func TestDeleteInTheMiddleOfATransition(t *testing.T) {
+	b := newBed(t)
+	d := b.deployment("w", 2)
+	d.Spec.Transition.TimeoutSeconds = 600
+	require.NoError(t, b.c.Create(t.Context(), d))
+	b.ready("w")
+	b.world("w").HoldStage(true)
+	b.scale("w", 4)
+	b.until("w", "a transition runs", func(d *api.MoEDeployment) bool {
+		return d.Status.Transition != nil && d.Status.Transition.Phase == "stage"
+	})
+	began := time.Now()
+	b.deleted("w")
+	require.Less(t, time.Since(began), 30*time.Second, "it does not wait for what will never end")
+	require.Nil(t, b.world("w").Layout(), "no agent is left")
+}
+
+func TestDeleteWithAgentsThatDoNotAnswer(t *testing.T) {
+	b := newBed(t)
+	b.serve("w", 2)
+	b.agent("w-0").Deaf(true)
+	b.agent("w-1").Deaf(true)
+	b.deleted("w")
+}
+
+// An object that was never served, and one that waits for a name that somebody has.
+func TestDeleteBeforeItServed(t *testing.T) {
+	b := newBed(t)
+	b.let(fate{unschedulable: "no room"}, "w-0", "w-1")
+	require.NoError(t, b.c.Create(t.Context(), b.deployment("w", 2)))
+	b.degraded("w", api.ReasonPodsUnschedulable)
+	b.deleted("w")
+
+	foreign := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "v-ca", Namespace: b.namespace}}
+	require.NoError(t, b.c.Create(t.Context(), foreign))
+	require.NoError(t, b.c.Create(t.Context(), b.deployment("v", 1)))
+	b.degraded("v", api.ReasonAdoptionRefused)
+	b.deleted("v")
+	require.False(t, b.gone(&corev1.Secret{}, "v-ca"), "what is not ours stays")
+}
+
+// A successor goes on from what the agents hold; what serves is not disturbed.
+func TestRestartOfAnIdleOperator(t *testing.T) {
+	b := newBed(t)
+	before := b.serve("w", 3)
+	uids := b.ranks("w")
+	b.stop()
+	b.operator()
+	b.scale("w", 3) // nothing new
+	d := b.ready("w")
+	require.Equal(t, before.Status.LayoutHash, d.Status.LayoutHash)
+	require.Len(t, b.history("w"), 1)
+	b.scale("w", 4) // proves that the new one works
+	d = b.ready("w")
+	for i := range uids {
+		require.Equal(t, uids[i].UID, b.pod(uids[i].Name).UID)
+	}
+	require.EqualValues(t, 4, d.Status.Width)
+	require.Equal(t, uids[0].Labels[api.MemberLabel], "true")
+}
+
+func TestRestartInTheMiddleOfATransition(t *testing.T) {
+	b := newBed(t)
+	d := b.deployment("w", 2)
+	d.Spec.Transition.TimeoutSeconds = 600
+	require.NoError(t, b.c.Create(t.Context(), d))
+	b.ready("w")
+	b.world("w").HoldStage(true)
+	b.change("w", `{"spec":{"mode":"Tensor"}}`)
+	d = b.until("w", "a transition runs", func(d *api.MoEDeployment) bool {
+		return d.Status.Transition != nil && d.Status.Transition.Phase == "stage"
+	})
+	broken := d.Status.Transition.Name
+	b.stop()
+	require.True(t, b.world("w").Idle(), "an operator that ends in order aborts what it can")
+	b.world("w").HoldStage(false)
+	b.operator()
+	d = b.ready("w")
+	require.Equal(t, api.ModeTensor, d.Status.Mode)
+	for _, lt := range b.history("w") {
+		if lt.Name == broken {
+			require.Equal(t, api.PhaseFailed, lt.Status.Phase)
+			require.NotEmpty(t, lt.Status.Message)
+			require.NotNil(t, lt.Status.CompletionTime)
+		}
+	}
+}
+
+// An operator that was killed leaves its LayoutTransition open and the agents half way.
+func TestSuccessorOfAKilledOperator(t *testing.T) {
+	b := newBed(t)
+	d := b.serve("w", 2)
+	b.stop()
+	left := &api.LayoutTransition{ObjectMeta: metav1.ObjectMeta{Name: "w-1-left", Namespace: b.namespace, Labels: labels(d, "transition"),
+		OwnerReferences: []metav1.OwnerReference{ownerReference(d)}},
+		Spec: api.LayoutTransitionSpec{Deployment: "w", Generation: 1, What: "2 ranks Expert -> 2 ranks Tensor", FromEpoch: 1, TargetHash: "x", PlanHash: "y", Ranks: 2, Mode: api.ModeTensor, Flips: 1}}
+	require.NoError(t, b.c.Create(t.Context(), left))
+	b.agent("w-0").Leave(9)
+	require.False(t, b.world("w").Idle())
+	b.operator()
+	b.change("w", `{"spec":{"mode":"Tensor"}}`)
+	d = b.ready("w")
+	require.Equal(t, api.ModeTensor, d.Status.Mode)
+	require.True(t, b.world("w").Idle())
+	require.Eventually(t, func() bool {
+		for _, lt := range b.history("w") {
+			if lt.Name == left.Name {
+				return lt.Status.Phase == api.PhaseFailed && lt.Status.CompletionTime != nil && lt.Status.Message != ""
+			}
+		}
+		return false
+	}, wait, tick, "what nobody runs any more is not left open")
+}

@@ -1,0 +1,237 @@
+package controller
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+func TestUnschedulablePodsChangeNothing(t *testing.T) {
+	b := newBed(t)
+	before := b.serve("w", 2)
+	words := "0/2 nodes are available: 2 Insufficient memory. preemption: 0/2 nodes are available"
+	b.let(fate{unschedulable: words}, "w-3")
+	b.scale("w", 4)
+	d := b.degraded("w", api.ReasonPodsUnschedulable, words, "1 of 4 pods", "w-3")
+	require.True(t, has(d, api.ConditionAvailable, metav1.ConditionTrue, api.ReasonServing))
+	require.True(t, has(d, api.ConditionProgressing, metav1.ConditionTrue, api.ReasonWaitingForPods))
+	require.Equal(t, before.Status.LayoutHash, d.Status.LayoutHash, "what serves goes on serving")
+	require.EqualValues(t, []int32{2, 4, 2}, []int32{d.Status.Width, d.Status.Replicas, d.Status.ReadyReplicas})
+	b.told(api.ReasonPodsUnschedulable, "Insufficient memory")
+	b.scale("w", 2)
+	d = b.ready("w")
+	require.Equal(t, []string{"w-0", "w-1"}, b.podNames("w"))
+	require.Equal(t, before.Status.Epoch, d.Status.Epoch)
+
+	b.scale("w", 4)
+	b.degraded("w", api.ReasonPodsUnschedulable)
+	b.let(fate{}) // a node comes
+	require.EqualValues(t, 4, b.ready("w").Status.Width)
+}
+
+func TestMissingClaim(t *testing.T) {
+	b := newBed(t)
+	b.let(fate{unschedulable: `persistentvolumeclaim "models" not found`}, "w-0")
+	require.NoError(t, b.c.Create(t.Context(), b.deployment("w", 1)))
+	b.degraded("w", api.ReasonPodsUnschedulable, `persistentvolumeclaim "models" not found`, "w-0")
+}
+
+func TestImageThatDoesNotStart(t *testing.T) {
+	b := newBed(t)
+	b.let(fate{waiting: &corev1.ContainerStateWaiting{Reason: "ErrImageNeverPull", Message: `Container image "engine:test" is not present with pull policy of Never`}}, "w-0", "w-1")
+	require.NoError(t, b.c.Create(t.Context(), b.deployment("w", 2)))
+	d := b.degraded("w", api.ReasonPodsFailing, "2 of 2 pods", "ErrImageNeverPull", `"engine:test" is not present`)
+	require.True(t, has(d, api.ConditionReady, metav1.ConditionFalse, api.ReasonNoLayout))
+	require.Equal(t, api.ReasonPodsFailing, d.Status.State)
+	require.Equal(t, status.FailedStatus, kstatus(t, d).Status)
+	b.told(api.ReasonPodsFailing, "ErrImageNeverPull")
+	b.let(fate{}) // the image comes
+	b.ready("w")
+}
+
+// A container that ends before its pod joins, as an agent does without a model: the pod stays a
+// while to be looked at, then another is tried.
+func TestContainerThatEndsBeforeItsPodJoins(t *testing.T) {
+	b := newBed(t)
+	before := b.serve("w", 1)
+	b.let(fate{detached: true}, "w-1")
+	b.scale("w", 2)
+	require.Eventually(t, func() bool { return b.agent("w-1") != nil }, wait, tick)
+	first := b.pod("w-1")
+	b.crash("w-1", "agent", 2, "/models/demo/config.json: no such file")
+	d := b.degraded("w", api.ReasonPodsFailing, "w-1", "container agent ended with exit code 2", "/models/demo/config.json: no such file")
+	require.Equal(t, before.Status.Epoch, d.Status.Epoch)
+	b.let(fate{})
+	require.EqualValues(t, 2, b.ready("w").Status.Width, "another was tried")
+	for _, p := range b.ranks("w") {
+		require.NotEqual(t, first.UID, p.UID)
+	}
+}
+
+func TestEnginesThatDoNotAttachAreWaitedFor(t *testing.T) {
+	b := newBed(t)
+	b.serve("w", 1)
+	b.let(fate{detached: true}, "w-1")
+	b.scale("w", 2)
+	require.Eventually(t, func() bool { return b.agent("w-1") != nil }, wait, tick)
+	d := b.until("w", "waits", func(d *api.MoEDeployment) bool {
+		return has(d, api.ConditionProgressing, metav1.ConditionTrue, api.ReasonWaitingForPods)
+	})
+	require.EqualValues(t, 1, d.Status.Width)
+	b.let(fate{})
+	require.EqualValues(t, 2, b.ready("w").Status.Width)
+}
+
+// A member that died takes the world with it; it starts again from the checkpoint.
+func TestMemberThatDies(t *testing.T) {
+	for name, die := range map[string]func(*bed){
+		"container ends": func(b *bed) { b.crash("w-1", "engine-0", 139, "segmentation fault") },
+		"pod is gone": func(b *bed) {
+			require.NoError(b.t, b.c.Delete(context.Background(), b.pod("w-1"), client.GracePeriodSeconds(0)))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			b.mayHarm = true
+			b.serve("w", 2)
+			b.scale("w", 3)
+			d := b.ready("w")
+			require.Greater(t, d.Status.Epoch, int64(1))
+			uids := map[types.UID]bool{}
+			for _, p := range b.ranks("w") {
+				uids[p.UID] = true
+			}
+			die(b)
+			b.told(api.EventWorldRestarted, "1 pods of the layout in force are gone")
+			require.Eventually(t, func() bool {
+				d = b.get("w")
+				for _, p := range b.ranks("w") {
+					if uids[p.UID] {
+						return false
+					}
+				}
+				return has(d, api.ConditionReady, metav1.ConditionTrue, api.ReasonServing)
+			}, wait, tick, "all pods are replaced and the world serves again")
+			require.EqualValues(t, 1, d.Status.Epoch)
+			require.EqualValues(t, 3, d.Status.Width)
+			require.Len(t, b.podNames("w"), 3)
+			require.Equal(t, 1, b.count(api.EventWorldRestarted), "told once")
+		})
+	}
+}
+
+// A pod that somebody deletes leaves the world first; its preStop hook waits for that.
+func TestPodDeletedByHand(t *testing.T) {
+	b := newBed(t)
+	b.mayHarm = true
+	b.serve("w", 3)
+	b.let(fate{hold: true}, "w-3") // the replacement is slow
+	gone := b.pod("w-1")
+	require.NoError(t, b.c.Delete(t.Context(), gone))
+	d := b.until("w", "it has left", func(d *api.MoEDeployment) bool { return d.Status.Width == 2 })
+	require.Greater(t, d.Status.Epoch, int64(1), "it left by a transition, the world was not lost")
+	require.True(t, has(d, api.ConditionAvailable, metav1.ConditionTrue, api.ReasonServing))
+	require.Eventually(t, func() bool { return b.gone(&corev1.Pod{}, "w-1") }, wait, tick, "and then it ends")
+	b.let(fate{})
+	d = b.ready("w")
+	require.EqualValues(t, 3, d.Status.Width)
+	require.Equal(t, []string{"w-0", "w-2", "w-3"}, b.podNames("w"))
+	for _, m := range d.Status.Members {
+		require.NotContains(t, m.ID, string(gone.UID))
+	}
+}
+
+func TestLastPodDeletedByHandWaitsForItsReplacement(t *testing.T) {
+	b := newBed(t)
+	b.mayHarm = true
+	b.serve("w", 1)
+	b.let(fate{hold: true}, "w-1")
+	require.NoError(t, b.c.Delete(t.Context(), b.pod("w-0")))
+	require.Eventually(t, func() bool { return len(b.podNames("w")) == 2 }, wait, tick)
+	require.True(t, b.agent("w-0").InWorld(), "it serves on")
+	b.let(fate{})
+	require.Eventually(t, func() bool { return b.gone(&corev1.Pod{}, "w-0") }, wait, tick)
+	d := b.ready("w")
+	require.EqualValues(t, 1, d.Status.Width)
+	require.Equal(t, "w-1", d.Status.Members[0].Pod)
+	require.Greater(t, d.Status.Epoch, int64(1))
+}
+
+func TestAgentThatDoesNotAnswer(t *testing.T) {
+	b := newBed(t)
+	before := b.serve("w", 2)
+	b.agent("w-1").Deaf(true)
+	d := b.degraded("w", api.ReasonAgentsUnreachable, "w-1", "connection refused")
+	require.True(t, has(d, api.ConditionAvailable, metav1.ConditionTrue, api.ReasonServing), "the other rank is reached")
+	require.Equal(t, before.Status.Members, d.Status.Members, "silence is no loss")
+	require.Len(t, b.podNames("w"), 2)
+	b.agent("w-0").Deaf(true)
+	b.until("w", "nobody is reached", func(d *api.MoEDeployment) bool {
+		return has(d, api.ConditionDegraded, metav1.ConditionTrue, api.ReasonAgentsUnreachable) && !has(d, api.ConditionReady, metav1.ConditionTrue, api.ReasonServing)
+	})
+	require.Len(t, b.podNames("w"), 2, "nothing is replaced")
+	b.agent("w-0").Deaf(false)
+	b.agent("w-1").Deaf(false)
+	d = b.ready("w")
+	require.Equal(t, before.Status.Epoch, d.Status.Epoch)
+	require.Equal(t, before.Status.Members, d.Status.Members)
+}
+
+func TestAdoptionRefused(t *testing.T) {
+	for name, o := range map[string]client.Object{
+		"w-1":       &corev1.Pod{Spec: corev1.PodSpec{SecurityContext: restrictedPod(), Containers: []corev1.Container{{Name: "c", Image: "i", SecurityContext: restricted()}}}},
+		"w-ca":      &corev1.Secret{Data: map[string][]byte{"mine": []byte("1")}},
+		"w-world":   &corev1.ConfigMap{Data: map[string]string{"mine": "1"}},
+		"w-engines": &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 1}}}},
+		"w":         &corev1.ServiceAccount{},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			o.SetName(name)
+			o.SetNamespace(b.namespace)
+			require.NoError(t, b.c.Create(t.Context(), o))
+			require.NoError(t, b.c.Create(t.Context(), b.deployment("w", 2)))
+			d := b.degraded("w", api.ReasonAdoptionRefused, b.namespace+"/"+name, "belongs to nobody", "Remove or rename it")
+			require.Equal(t, api.ReasonAdoptionRefused, d.Status.State)
+			require.True(t, has(d, api.ConditionReady, metav1.ConditionFalse, api.ReasonAdoptionRefused) || has(d, api.ConditionReady, metav1.ConditionFalse, api.ReasonNoLayout))
+			require.Equal(t, status.FailedStatus, kstatus(t, d).Status)
+			b.told(api.ReasonAdoptionRefused, name)
+			there, ok := o.DeepCopyObject().(client.Object)
+			require.True(t, ok)
+			require.NoError(t, b.c.Get(t.Context(), client.ObjectKeyFromObject(o), there))
+			require.Equal(t, o.GetResourceVersion(), there.GetResourceVersion(), "it is not touched")
+			require.NoError(t, b.c.Delete(t.Context(), o, client.GracePeriodSeconds(0)))
+			b.ready("w")
+		})
+	}
+}
+
+func TestTwoWorldsOfOneName(t *testing.T) {
+	one := newBed(t)
+	two := another(t)
+	one.serve("w", 2)
+	two.serve("w", 1)
+	authority := func(b *bed) []byte {
+		s := &corev1.Secret{}
+		require.NoError(t, b.c.Get(t.Context(), client.ObjectKey{Namespace: b.namespace, Name: "w-ca"}, s))
+		return s.Data[keyCA]
+	}
+	require.NotEqual(t, authority(one), authority(two), "neither trusts the other's certificates")
+	two.change("w", `{"spec":{"mode":"Tensor","replicas":3}}`)
+	require.EqualValues(t, 3, two.ready("w").Status.Width)
+	d := one.get("w")
+	require.EqualValues(t, []int64{1, 2}, []int64{d.Status.Epoch, int64(d.Status.Width)})
+	require.NoError(t, two.c.Delete(t.Context(), two.get("w")))
+	two.mayHarm = true
+	require.Eventually(t, func() bool { return two.gone(&api.MoEDeployment{}, "w") }, wait, tick)
+	require.Len(t, one.podNames("w"), 2)
+	one.ready("w")
+}

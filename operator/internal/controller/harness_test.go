@@ -1,0 +1,383 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/yaml"
+
+	"tangram.dev/operator/internal/driver/drivertest"
+	"tangram.dev/operator/internal/pki"
+	"tangram.dev/operator/internal/world"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// How long a test waits for what must come, and how often it looks.
+const (
+	wait = 60 * time.Second
+	tick = 50 * time.Millisecond
+)
+
+// line to an agent: it is looked up at every call, as a connection that comes back would.
+type line struct {
+	w       *drivertest.World
+	address string
+}
+
+func (l *line) Address() string { return l.address }
+func (l *line) Close() error    { return nil }
+
+func (l *line) agent() (*drivertest.Agent, error) {
+	if a := l.w.Find(l.address); a != nil {
+		return a, nil
+	}
+	return nil, fmt.Errorf("agent %s: connection refused", l.address)
+}
+
+func (l *line) Status(ctx context.Context, world string) (*tangramv1.StatusResponse, error) {
+	a, err := l.agent()
+	if err != nil {
+		return nil, err
+	}
+	return a.Status(ctx, world)
+}
+
+func (l *line) do(call func(*drivertest.Agent) error) error {
+	a, err := l.agent()
+	if err != nil {
+		return err
+	}
+	return call(a)
+}
+
+func (l *line) Prepare(ctx context.Context, q *tangramv1.PrepareRequest) error {
+	return l.do(func(a *drivertest.Agent) error { return a.Prepare(ctx, q) })
+}
+
+func (l *line) Stage(ctx context.Context, h *tangramv1.Header) error {
+	return l.do(func(a *drivertest.Agent) error { return a.Stage(ctx, h) })
+}
+
+func (l *line) Permit(ctx context.Context, h *tangramv1.Header) error {
+	return l.do(func(a *drivertest.Agent) error { return a.Permit(ctx, h) })
+}
+
+func (l *line) Retire(ctx context.Context, h *tangramv1.Header) error {
+	return l.do(func(a *drivertest.Agent) error { return a.Retire(ctx, h) })
+}
+
+func (l *line) Watch(ctx context.Context, world string, each func(*tangramv1.StatusResponse)) error {
+	return l.do(func(a *drivertest.Agent) error { return a.Watch(ctx, world, each) })
+}
+
+func (l *line) Abort(ctx context.Context, h *tangramv1.Header, reason string) (flipped bool, err error) {
+	err = l.do(func(a *drivertest.Agent) error { flipped, err = a.Abort(ctx, h, reason); return err })
+	return flipped, err
+}
+
+// bed of one test: a namespace of its own under restricted Pod Security, a kubelet, an operator.
+type bed struct {
+	*kubelet
+	t       *testing.T
+	metrics *Metrics
+	stop    func() // the operator
+	mayHarm bool   // pods of the layout in force are deleted in this test
+}
+
+var (
+	numbers atomic.Uint32
+	scheme  = runtime.NewScheme()
+	grant   sync.Once
+)
+
+func init() {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, api.AddToScheme} {
+		if err := add(scheme); err != nil {
+			panic(err)
+		}
+	}
+}
+
+func newBed(t *testing.T) *bed {
+	t.Helper()
+	t.Parallel()
+	return another(t)
+}
+
+// another bed for the same test.
+func another(t *testing.T) *bed {
+	t.Helper()
+	c, err := client.NewWithWatch(cluster, client.Options{Scheme: scheme})
+	require.NoError(t, err)
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("test-%d", numbers.Add(1)),
+		Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}}
+	require.NoError(t, c.Create(t.Context(), namespace))
+	b := &bed{kubelet: startKubelet(t, c, namespace.Name), t: t}
+	b.operator()
+	t.Cleanup(func() {
+		if !b.mayHarm && len(b.early) > 0 {
+			t.Errorf("deleted while in the layout in force: %v", b.early)
+		}
+		if t.Failed() {
+			b.dump()
+		}
+		b.stop()
+	})
+	return b
+}
+
+// rights of the operator: those that the chart gives it, and no more.
+func rights(t *testing.T, c client.Client) *rest.Config {
+	t.Helper()
+	grant.Do(func() {
+		text, err := os.ReadFile(filepath.Join(root(), "charts", "tangram", "files", "role.yaml"))
+		require.NoError(t, err)
+		role := &rbacv1.ClusterRole{}
+		require.NoError(t, yaml.UnmarshalStrict(text, role))
+		require.NoError(t, c.Create(t.Context(), role))
+		require.NoError(t, c.Create(t.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: role.Name},
+			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+			Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "operator"}}}))
+	})
+	as := rest.CopyConfig(cluster)
+	as.Impersonate = rest.ImpersonationConfig{UserName: "operator"}
+	return as
+}
+
+// operator starts one; it may be called again after stop.
+func (b *bed) operator() {
+	b.t.Helper()
+	options, err := ManagerOptions(b.namespace)
+	require.NoError(b.t, err)
+	options.Metrics = server.Options{BindAddress: "0"}
+	mgr, err := ctrl.NewManager(rights(b.t, b.c), options)
+	require.NoError(b.t, err)
+	log := slog.New(slog.DiscardHandler)
+	if os.Getenv("TANGRAM_TEST_LOG") != "" {
+		log = slog.New(slog.NewTextHandler(b.t.Output(), nil))
+	}
+	worlds := &world.Worlds{Log: log, LookEvery: 200 * time.Millisecond}
+	b.metrics = NewMetrics(prometheus.NewRegistry())
+	r := &Reconciler{Log: log, Worlds: worlds, KeepEnded: 3 * time.Second, Images: Images{Agent: "agent:test", Engine: "engine:test", Gateway: "gateway:test"},
+		Dial: func(d *api.MoEDeployment, a *pki.Authority) (world.Dialer, error) {
+			if _, err := dialer(d, a); err != nil { // that which is not used here
+				return nil, err
+			}
+			return b.dial(d.Name), nil
+		}}
+	require.NoError(b.t, r.SetUp(mgr, b.metrics))
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := mgr.Start(ctx); err != nil {
+			b.t.Errorf("operator: %v", err)
+		}
+	})
+	b.stop = sync.OnceFunc(func() {
+		cancel()
+		running.Wait()
+		ending, over := context.WithTimeout(context.Background(), 20*time.Second)
+		defer over()
+		worlds.CloseAll(ending)
+	})
+}
+
+// deployment of n pods of one rank each.
+func (b *bed) deployment(name string, n int32) *api.MoEDeployment {
+	return &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: b.namespace}, Spec: api.MoEDeploymentSpec{
+		Replicas:   n,
+		Model:      api.Model{Revision: "r1", GranuleRows: 8, Source: api.ModelSource{PersistentVolumeClaim: &api.ClaimSource{ClaimName: "models", Path: "demo"}}},
+		Transition: api.Transition{TimeoutSeconds: 5},
+		Limits:     api.Limits{MemoryPerRank: resource.MustParse("64Mi"), KVMemoryPerRank: resource.MustParse("16Mi"), SpareBanks: 1}}}
+}
+
+// serve makes a deployment and waits until it is ready.
+func (b *bed) serve(name string, n int32) *api.MoEDeployment {
+	b.t.Helper()
+	d := b.deployment(name, n)
+	require.NoError(b.t, b.c.Create(b.t.Context(), d))
+	return b.ready(name)
+}
+
+func (b *bed) get(name string) *api.MoEDeployment {
+	b.t.Helper()
+	d := &api.MoEDeployment{}
+	require.NoError(b.t, b.c.Get(b.t.Context(), client.ObjectKey{Namespace: b.namespace, Name: name}, d))
+	return d
+}
+
+// change the spec, as kubectl patch does.
+func (b *bed) change(name string, patch string) {
+	b.t.Helper()
+	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: b.namespace}}
+	require.NoError(b.t, b.c.Patch(b.t.Context(), d, client.RawPatch("application/merge-patch+json", []byte(patch))))
+}
+
+func (b *bed) scale(name string, n int) {
+	b.t.Helper()
+	b.change(name, fmt.Sprintf(`{"spec":{"replicas":%d}}`, n))
+}
+
+// until a deployment is as the test wants it.
+func (b *bed) until(name, what string, is func(*api.MoEDeployment) bool) *api.MoEDeployment {
+	b.t.Helper()
+	var d *api.MoEDeployment
+	require.Eventually(b.t, func() bool { d = b.get(name); return is(d) }, wait, tick, what)
+	return d
+}
+
+// ready at the generation that is wanted now.
+func (b *bed) ready(name string) *api.MoEDeployment {
+	b.t.Helper()
+	return b.until(name, "ready", func(d *api.MoEDeployment) bool {
+		return has(d, api.ConditionReady, metav1.ConditionTrue, api.ReasonServing) && d.Status.ObservedGeneration == d.Generation
+	})
+}
+
+// has a condition, of the generation in force.
+func has(d *api.MoEDeployment, kind string, status metav1.ConditionStatus, reason string) bool {
+	c := apimeta.FindStatusCondition(d.Status.Conditions, kind)
+	return c != nil && c.Status == status && c.Reason == reason && c.ObservedGeneration == d.Generation
+}
+
+func message(d *api.MoEDeployment, kind string) string {
+	if c := apimeta.FindStatusCondition(d.Status.Conditions, kind); c != nil {
+		return c.Message
+	}
+	return ""
+}
+
+// degraded for a reason, in words that hold these.
+func (b *bed) degraded(name, reason string, words ...string) *api.MoEDeployment {
+	b.t.Helper()
+	d := b.until(name, "degraded: "+reason, func(d *api.MoEDeployment) bool {
+		if !has(d, api.ConditionDegraded, metav1.ConditionTrue, reason) {
+			return false
+		}
+		for _, w := range words {
+			if !strings.Contains(message(d, api.ConditionDegraded), w) {
+				return false
+			}
+		}
+		return true
+	})
+	return d
+}
+
+// ranks of a world, as the API server has them.
+func (b *bed) ranks(name string) []corev1.Pod {
+	b.t.Helper()
+	var list corev1.PodList
+	require.NoError(b.t, b.c.List(b.t.Context(), &list, client.InNamespace(b.namespace),
+		client.MatchingLabels{api.WorldLabel: name, api.ComponentLabel: api.ComponentRank}))
+	return list.Items
+}
+
+func (b *bed) podNames(name string) []string {
+	b.t.Helper()
+	out := []string{}
+	for _, p := range b.ranks(name) {
+		out = append(out, p.Name)
+	}
+	return out
+}
+
+func (b *bed) pod(name string) *corev1.Pod {
+	b.t.Helper()
+	p := &corev1.Pod{}
+	require.NoError(b.t, b.c.Get(b.t.Context(), client.ObjectKey{Namespace: b.namespace, Name: name}, p))
+	return p
+}
+
+func (b *bed) gone(o client.Object, name string) bool {
+	return apierrors.IsNotFound(b.c.Get(context.Background(), client.ObjectKey{Namespace: b.namespace, Name: name}, o))
+}
+
+// history of LayoutTransitions of a deployment.
+func (b *bed) history(name string) []api.LayoutTransition {
+	b.t.Helper()
+	var list api.LayoutTransitionList
+	require.NoError(b.t, b.c.List(b.t.Context(), &list, client.InNamespace(b.namespace), client.MatchingLabels{api.WorldLabel: name}))
+	return list.Items
+}
+
+// told waits for an event with these words.
+func (b *bed) told(reason, words string) {
+	b.t.Helper()
+	require.Eventually(b.t, func() bool {
+		var list eventsv1.EventList
+		require.NoError(b.t, b.c.List(b.t.Context(), &list, client.InNamespace(b.namespace)))
+		for _, e := range list.Items {
+			if e.Reason == reason && strings.Contains(e.Note, words) {
+				return true
+			}
+		}
+		return false
+	}, wait, tick, "event %s with %q", reason, words)
+}
+
+// count events of a reason.
+func (b *bed) count(reason string) int {
+	b.t.Helper()
+	var list eventsv1.EventList
+	require.NoError(b.t, b.c.List(b.t.Context(), &list, client.InNamespace(b.namespace)))
+	n := 0
+	for _, e := range list.Items {
+		if e.Reason == reason {
+			n++
+			if e.Series != nil {
+				n += int(e.Series.Count) - 1
+			}
+		}
+	}
+	return n
+}
+
+// dump what is there, for whoever reads a failure.
+func (b *bed) dump() {
+	var all api.MoEDeploymentList
+	if err := b.c.List(context.Background(), &all, client.InNamespace(b.namespace)); err == nil {
+		for i := range all.Items {
+			all.Items[i].ManagedFields = nil
+			text, _ := yaml.Marshal(all.Items[i].Status)
+			b.t.Logf("%s (generation %d, wanted %d %s):\n%s", all.Items[i].Name, all.Items[i].Generation, all.Items[i].Spec.Replicas, all.Items[i].Spec.Mode, text)
+		}
+	}
+	var pods corev1.PodList
+	if err := b.c.List(context.Background(), &pods, client.InNamespace(b.namespace)); err == nil {
+		for _, p := range pods.Items {
+			b.t.Logf("pod %s %s node=%q ip=%q deleting=%v labels=%v", p.Name, p.Status.Phase, p.Spec.NodeName, p.Status.PodIP, p.DeletionTimestamp, p.Labels)
+		}
+	}
+	var events eventsv1.EventList
+	if err := b.c.List(context.Background(), &events, client.InNamespace(b.namespace)); err == nil {
+		for _, e := range events.Items {
+			b.t.Logf("event %s %s: %s", e.Type, e.Reason, e.Note)
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package cluster
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"tangram.dev/api/v1alpha1"
+	"tangram.dev/e2e/kube"
+)
+
+// More pods than the nodes have memory for: the world says so, serves on, and can be scaled back.
+func TestUnschedulable(t *testing.T) {
+	k := namespace(t, "")
+	// Nodes of 6 GiB hold two pods of a little over 2 GiB each.
+	serve(t, k, 2, func(s *v1alpha1.MoEDeploymentSpec) { s.Limits.MemoryPerRank = resource.MustParse("2Gi") })
+	before := deployment(t, k).Status
+	underLoad(t, k, func() {
+		require.NoError(t, k.Scale(t.Context(), object, 6))
+		requireCondition(t, k, v1alpha1.ConditionDegraded, "True", v1alpha1.ReasonPodsUnschedulable, "memory", "demo-")
+		requireCondition(t, k, v1alpha1.ConditionReady, "False", "")
+		now := deployment(t, k).Status
+		require.Equal(t, []any{before.Epoch, before.LayoutHash, before.Width}, []any{now.Epoch, now.LayoutHash, now.Width}, "what serves goes on serving")
+		requireCondition(t, k, v1alpha1.ConditionAvailable, "True", v1alpha1.ReasonServing)
+		requireWarning(t, k, v1alpha1.ReasonPodsUnschedulable)
+
+		require.NoError(t, k.Scale(t.Context(), object, 2))
+		require.NoError(t, k.Wait(t.Context(), object, v1alpha1.ConditionReady, limit))
+	})
+	after := requireAtRest(t, k, "demo-0", "demo-1").Status
+	require.Equal(t, before.LayoutHash, after.LayoutHash)
+	require.NoError(t, k.Wait(t.Context(), object, "Degraded=false", limit))
+}
+
+func requireWarning(t *testing.T, k *kube.Client, reason string) {
+	t.Helper()
+	eventually(t, "a warning "+reason, func() (bool, string) {
+		events, err := k.Events(t.Context())
+		require.NoError(t, err)
+		saw := ""
+		for _, e := range events {
+			if e.Object == "MoEDeployment/"+name && e.Type == "Warning" && e.Reason == reason {
+				return true, ""
+			}
+			saw += e.String() + "\n"
+		}
+		return false, saw
+	})
+}
+
+func TestImageThatIsNotThere(t *testing.T) {
+	k := namespace(t, "")
+	require.NoError(t, k.Apply(t.Context(), manifest(1, func(s *v1alpha1.MoEDeploymentSpec) { s.Engine.Image = "tangram.dev/none:dev" })))
+	requireCondition(t, k, v1alpha1.ConditionDegraded, "True", v1alpha1.ReasonPodsFailing, "demo-0", "tangram.dev/none:dev")
+	requireCondition(t, k, v1alpha1.ConditionAvailable, "False", v1alpha1.ReasonNoLayout)
+	requireWarning(t, k, v1alpha1.ReasonPodsFailing)
+	requireDeleted(t, k)
+}
+
+func TestModelPathThatIsNotThere(t *testing.T) {
+	k := namespace(t, "")
+	require.NoError(t, k.Apply(t.Context(), manifest(1, func(s *v1alpha1.MoEDeploymentSpec) { s.Model.Source.PersistentVolumeClaim.Path = "missing" })))
+	requireCondition(t, k, v1alpha1.ConditionDegraded, "True", v1alpha1.ReasonPodsFailing, "demo-0", "missing")
+	requireCondition(t, k, v1alpha1.ConditionAvailable, "False", v1alpha1.ReasonNoLayout)
+	requireWarning(t, k, v1alpha1.ReasonPodsFailing)
+	requireDeleted(t, k)
+}
+
+func TestZeroReplicasAreRefused(t *testing.T) {
+	k := namespace(t, "")
+	serve(t, k, 1, nil)
+	err := k.Scale(t.Context(), object, 0)
+	require.ErrorContains(t, err, "spec.replicas")
+	require.ErrorContains(t, err, "to stop serving, delete the MoEDeployment")
+	require.ErrorContains(t, k.Patch(t.Context(), object, `{"spec":{"replicas":0}}`), "to stop serving, delete the MoEDeployment")
+	require.ErrorContains(t, k.Patch(t.Context(), object, `{"spec":{"mode":"Auto"}}`), "use Expert or Tensor")
+	requireAtRest(t, k, "demo-0")
+}
+
+// Two worlds of one name share nothing.
+func TestOneNameInTwoNamespaces(t *testing.T) {
+	a, b := namespace(t, "-a"), namespace(t, "-b")
+	for _, k := range []*kube.Client{a, b} {
+		require.NoError(t, k.Apply(t.Context(), manifest(1, nil)))
+	}
+	require.NoError(t, a.Wait(t.Context(), object, v1alpha1.ConditionReady, limit))
+	require.NoError(t, b.Wait(t.Context(), object, v1alpha1.ConditionReady, limit))
+	one, other := requireAtRest(t, a, "demo-0"), requireAtRest(t, b, "demo-0")
+	require.NotEqual(t, one.Status.Members[0].ID, other.Status.Members[0].ID)
+	first, second := client(t, a).Repeat(t.Context(), newTrace(t), 3, 3), client(t, b).Repeat(t.Context(), newTrace(t), 3, 3)
+	for i := range first {
+		require.NoError(t, first[i].Err)
+		require.NoError(t, second[i].Err)
+		require.Empty(t, first[i].Differs(second[i]))
+	}
+	requireDeleted(t, a)
+	requireAtRest(t, b, "demo-0")
+	require.NoError(t, client(t, b).Do(t.Context(), newTrace(t).At(5)).Err)
+}

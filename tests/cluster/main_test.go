@@ -1,0 +1,72 @@
+// Package cluster tests Tangram on a real Kubernetes cluster.
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"tangram.dev/e2e/harness/cluster"
+)
+
+const (
+	root = "../.."
+	dir  = "../../build/cluster-test"
+)
+
+var up *cluster.Cluster // by TestMain
+
+func TestMain(m *testing.M) { os.Exit(withCluster(m)) }
+
+func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+
+// withCluster gives the exit code of the tests, or 1 if the cluster failed or left something.
+func withCluster(m *testing.M) (code int) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	o := cluster.Options{Root: root, Dir: dir, MemoryPerNode: "6Gi", Say: say}
+	down := func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+		defer cancel()
+		return cluster.Down(ctx, o)
+	}
+	if err := down(); err != nil { // of a run that was killed
+		say("%v", err)
+		return 1
+	}
+	before, err := takeSnapshot()
+	if err != nil {
+		say("%v", err)
+		return 1
+	}
+	defer func() {
+		if os.Getenv("TANGRAM_CLUSTER_KEEP") == "1" {
+			return
+		}
+		if err := down(); err != nil {
+			say("%v", err)
+			code = 1
+		}
+		if left := leftSince(before); len(left) > 0 {
+			say("left after the cluster is down:\n%s", strings.Join(left, "\n"))
+			code = 1
+		}
+	}()
+	if up, err = cluster.Up(ctx, o); err != nil {
+		say("%v", err)
+		return 1
+	}
+	ended, interrupted := make(chan int, 1), ctx.Done()
+	go func() { ended <- m.Run() }()
+	select { // tests know no signals: what is interrupted is taken down too
+	case code = <-ended:
+		return code
+	case <-interrupted:
+		return 1
+	}
+}

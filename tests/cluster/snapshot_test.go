@@ -1,0 +1,118 @@
+package cluster
+
+import (
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// snapshot of what a cluster changes on the machine that runs it.
+type snapshot map[string]string // what it is: its value
+
+// takeSnapshot of mounts, links, routes, cgroups and the sysctls that a kubelet sets, and of
+// processes that name the cluster's folder.
+func takeSnapshot() (snapshot, error) {
+	s := snapshot{}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(mounts)) {
+		s["mount "+strings.Fields(line)[4]] = ""
+	}
+	links, err := net.Interfaces()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range links {
+		s["link "+l.Name] = ""
+	}
+	routes, err := os.ReadFile("/proc/net/route")
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(routes)) {
+		s["route "+strings.Join(strings.Fields(line)[:3], " ")] = ""
+	}
+	for _, name := range []string{"vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops"} {
+		value, err := os.ReadFile(filepath.Join("/proc/sys", name))
+		if err != nil {
+			return nil, err
+		}
+		s["sysctl "+name] = strings.TrimSpace(string(value))
+	}
+	err = filepath.WalkDir("/sys/fs/cgroup", func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() {
+			s["cgroup "+path] = ""
+		}
+		return nil // one may end while we look
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s, s.processes()
+}
+
+func (s snapshot) processes() error {
+	state, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return err
+	}
+	for _, path := range lines {
+		line, err := os.ReadFile(path)
+		if text := strings.ReplaceAll(string(line), "\x00", " "); err == nil && strings.Contains(text, state) {
+			s["process "+text] = ""
+		}
+	}
+	return nil
+}
+
+// leftSince names what is there and was not, or has another value. Cgroups of others come and
+// go; only what stays for a few seconds counts.
+func leftSince(before snapshot) []string {
+	var left []string
+	for range 20 {
+		now, err := takeSnapshot()
+		if err != nil {
+			return []string{err.Error()}
+		}
+		left = left[:0]
+		for what, value := range now {
+			if old, known := before[what]; !known {
+				left = append(left, what)
+			} else if old != value {
+				left = append(left, what+" is "+value+", was "+old)
+			}
+		}
+		if len(left) == 0 {
+			return nil
+		}
+		time.Sleep(250 * time.Millisecond)
+	}
+	slices.Sort(left)
+	return left
+}
+
+// The check itself must see what it is there for, on this cluster that runs.
+func TestSnapshotSeesTheCluster(t *testing.T) {
+	now, err := takeSnapshot()
+	require.NoError(t, err)
+	kinds := map[string]bool{}
+	for what := range now {
+		kinds[strings.Fields(what)[0]] = true
+	}
+	require.True(t, kinds["process"], "no process names %s", dir)
+	require.True(t, kinds["link"] && kinds["route"] && kinds["mount"] && kinds["cgroup"], "%v", kinds)
+	require.NotEmpty(t, leftSince(snapshot{"sysctl kernel/panic": "another"}))
+}

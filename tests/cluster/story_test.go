@@ -1,0 +1,188 @@
+package cluster
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"tangram.dev/api/v1alpha1"
+	"tangram.dev/e2e/kube"
+)
+
+// The demo's story: 4 -> 6 ranks, Tensor, Expert, 4 ranks, while requests stream.
+func TestStory(t *testing.T) {
+	k := namespace(t, "")
+	serve(t, k, 4, nil)
+	four := []string{"demo-0", "demo-1", "demo-2", "demo-3"}
+	six := append(append([]string{}, four...), "demo-4", "demo-5")
+	last := requireAtRest(t, k, four...)
+	requireObjects(t, k, four)
+
+	var released []corev1.Pod
+	results := underLoad(t, k, func() {
+		for _, s := range []struct {
+			what   string
+			ask    func() error
+			pods   []string
+			resize bool
+		}{
+			{"scale 6", func() error { return k.Scale(t.Context(), object, 6) }, six, true},
+			{"Tensor", func() error { return k.Patch(t.Context(), object, `{"spec":{"mode":"Tensor"}}`) }, six, false},
+			{"Expert", func() error { return k.Patch(t.Context(), object, `{"spec":{"mode":"Expert"}}`) }, six, false},
+			{"scale 4", func() error { return k.Scale(t.Context(), object, 4) }, four, true},
+		} {
+			t.Log(s.what)
+			released = ranks(t, k)
+			before, err := k.Transitions(t.Context(), name)
+			require.NoError(t, err)
+			require.NoError(t, s.ask())
+			require.NoError(t, k.Wait(t.Context(), object, v1alpha1.ConditionReady, limit))
+			now := requireAtRest(t, k, s.pods...)
+			after, err := k.Transitions(t.Context(), name)
+			require.NoError(t, err)
+			require.Len(t, after, len(before)+1, "one transition per step")
+			requireTransition(t, &after[len(after)-1], last, now, s.resize)
+			last = now
+		}
+	})
+	requireObjects(t, k, four)
+	requireEvents(t, k, released[4:])
+	requireScreens(t, k)
+	requireOneRanksTokens(t, results)
+}
+
+// requireTransition: the record agrees with the worlds before and after it.
+func requireTransition(t *testing.T, lt *v1alpha1.LayoutTransition, before, after *v1alpha1.MoEDeployment, resize bool) {
+	t.Helper()
+	spec, s := lt.Spec, lt.Status
+	require.Equal(t, v1alpha1.PhaseSucceeded, s.Phase, s.Message)
+	require.Equal(t, name, spec.Deployment)
+	require.Equal(t, after.Generation, spec.Generation)
+	require.Equal(t, after.UID, lt.OwnerReferences[0].UID)
+	require.Equal(t, fmt.Sprintf("%d ranks %s -> %d ranks %s", before.Status.Width, before.Status.Mode, after.Status.Width, after.Status.Mode), spec.What)
+	require.Equal(t, []any{before.Status.Epoch, before.Status.LayoutHash}, []any{spec.FromEpoch, spec.FromHash})
+	require.Equal(t, []any{after.Status.Epoch, after.Status.LayoutHash}, []any{s.Epoch, spec.TargetHash})
+	require.Greater(t, s.Epoch, spec.FromEpoch)
+	require.Regexp(t, "^[0-9a-f]{64}$", spec.PlanHash)
+	var members []string
+	for _, m := range after.Status.Members {
+		members = append(members, m.ID)
+	}
+	require.Equal(t, members, spec.Members)
+	require.EqualValues(t, after.Status.Width, spec.Ranks)
+	require.Equal(t, after.Spec.Mode, spec.Mode)
+
+	require.Positive(t, spec.ExpertBytes)
+	if resize {
+		require.Equal(t, spec.ExpertBoundBytes, spec.ExpertBytes)
+	}
+	require.Len(t, s.Flips, int(spec.Flips))
+	var sum v1alpha1.BytesBySource
+	for _, f := range s.Flips {
+		sum.Local += f.Bytes.Local
+		sum.Shared += f.Bytes.Shared
+		sum.TCP += f.Bytes.TCP
+		sum.Checkpoint += f.Bytes.Checkpoint
+		sum.KV += f.Bytes.KV
+		require.Contains(t, []string{"join", "layout", "leave"}, f.Kind)
+		require.Positive(t, f.Took.Duration)
+	}
+	require.Equal(t, s.Bytes, sum)
+	require.Positive(t, s.Bytes.TCP+s.Bytes.Shared, "bytes moved between ranks")
+	require.Zero(t, s.Bytes.Checkpoint, "what a rank holds does not come from the checkpoint")
+	require.NotNil(t, s.StartTime)
+	require.NotNil(t, s.CompletionTime)
+	took := s.CompletionTime.Sub(s.StartTime.Time)
+	phases := s.Phases.Plan.Duration + s.Phases.Prepare.Duration + s.Phases.Stage.Duration + s.Phases.Flip.Duration + s.Phases.Retire.Duration
+	require.Positive(t, s.Phases.Prepare.Duration)
+	require.Positive(t, s.Phases.Stage.Duration)
+	require.Positive(t, s.Phases.Flip.Duration)
+	require.LessOrEqual(t, phases, took+took/10)
+}
+
+// requireObjects that a world owns, for these pods and no others.
+func requireObjects(t *testing.T, k *kube.Client, pods []string) {
+	t.Helper()
+	want := map[string]bool{"demo-ca": true, "demo-gateway-tls": true}
+	for _, p := range pods {
+		want[p+"-tls"] = true
+	}
+	eventually(t, fmt.Sprintf("secrets %v", want), func() (bool, string) {
+		var secrets corev1.SecretList
+		require.NoError(t, k.Get(t.Context(), &secrets, "secrets"))
+		seen := map[string]bool{}
+		for _, s := range secrets.Items {
+			seen[s.Name] = true
+		}
+		return fmt.Sprint(seen) == fmt.Sprint(want), fmt.Sprint(seen)
+	})
+	for _, o := range []string{"service/demo-engines", "service/demo-gateway", "deployment/demo-gateway", "configmap/demo-agent", "configmap/demo-world", "serviceaccount/demo"} {
+		var any map[string]any
+		require.NoError(t, k.Get(t.Context(), &any, o))
+	}
+	for _, p := range ranks(t, k) {
+		require.Equal(t, corev1.RestartPolicyNever, p.Spec.RestartPolicy)
+		require.False(t, *p.Spec.AutomountServiceAccountToken, "a pod of ranks has no business with the API")
+	}
+}
+
+// requireEvents of the story; released are the pods that left at its end.
+func requireEvents(t *testing.T, k *kube.Client, released []corev1.Pod) {
+	t.Helper()
+	require.Len(t, released, 2)
+	eventually(t, "the story's events", func() (bool, string) {
+		events, err := k.Events(t.Context())
+		require.NoError(t, err)
+		var all []string
+		for _, e := range events {
+			if e.Object == "MoEDeployment/"+name {
+				all = append(all, e.Reason+" "+e.Message)
+			}
+		}
+		text := strings.Join(all, "\n")
+		for _, reason := range []string{v1alpha1.EventPodCreated, v1alpha1.EventTransitionStarted, v1alpha1.EventTransitionSucceeded} {
+			if !strings.Contains(text, reason+" ") {
+				return false, text
+			}
+		}
+		for _, p := range released {
+			found := false
+			for _, line := range all {
+				found = found || strings.HasPrefix(line, v1alpha1.EventPodReleased) && strings.Contains(line, p.Name) && strings.Contains(line, string(p.UID))
+			}
+			if !found {
+				return false, text
+			}
+		}
+		return true, ""
+	})
+}
+
+// requireScreens: one line tells mode, width, epoch and state; describe tells the last transitions;
+// wait works for each condition.
+func requireScreens(t *testing.T, k *kube.Client) {
+	t.Helper()
+	table, err := k.Run(t.Context(), nil, "get", "moedeployment")
+	require.NoError(t, err)
+	t.Log("\n" + table)
+	lines := strings.Split(strings.TrimSpace(table), "\n")
+	require.Len(t, lines, 2)
+	require.Equal(t, []string{"NAME", "MODE", "WIDTH", "EPOCH", "PODS", "WANTED", "READY", "STATE", "AGE"}, strings.Fields(lines[0]))
+	d := deployment(t, k)
+	require.Equal(t, []string{name, "Expert", "4", fmt.Sprint(d.Status.Epoch), "4", "4", "True", v1alpha1.ReasonServing}, strings.Fields(lines[1])[:8])
+	for _, l := range lines {
+		require.LessOrEqual(t, len(l), 100)
+	}
+	described, err := k.Run(t.Context(), nil, "describe", object)
+	require.NoError(t, err)
+	for _, words := range []string{"Recent Transitions:", "4 ranks Expert -> 6 ranks Expert", "6 ranks Expert -> 6 ranks Tensor",
+		"6 ranks Tensor -> 6 ranks Expert", "6 ranks Expert -> 4 ranks Expert", "Layout Hash:", "Available"} {
+		require.Contains(t, described, words)
+	}
+	for _, condition := range []string{"Available", "Ready", "Progressing=false", "Degraded=false"} {
+		require.NoError(t, k.Wait(t.Context(), object, condition, limit))
+	}
+}

@@ -1,0 +1,216 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"tangram.dev/api/v1alpha1"
+	"tangram.dev/e2e/harness"
+	"tangram.dev/e2e/harness/cluster"
+	"tangram.dev/e2e/kube"
+	"tangram.dev/e2e/load"
+)
+
+const (
+	name   = "demo" // of every world here
+	object = "moedeployment/" + name
+	limit  = 3 * time.Minute // of every wait
+)
+
+// namespace for a test, with the volume and the claim of checkpoints; deleted at its end. If
+// the test fails, it says what explains it.
+func namespace(t *testing.T, suffix string) *kube.Client {
+	t.Helper()
+	ns := strings.ToLower(t.Name()) + suffix
+	require.NoError(t, up.Namespace(t.Context(), ns))
+	t.Cleanup(func() {
+		ctx := context.Background() // the test's is over
+		if t.Failed() {
+			t.Log(up.Diagnose(ctx, ns))
+		}
+		require.NoError(t, up.DeleteNamespace(ctx, ns))
+	})
+	k := up.Kube.In(ns)
+	k.Said = func(line string) { t.Log(time.Now().Format("15:04:05"), line) }
+	require.NoError(t, k.ApplyFile(t.Context(), filepath.Join(root, "e2e/demo/manifests/10-models.yaml")))
+	return k
+}
+
+// manifest of a world as the demo's, changed by `change`.
+func manifest(replicas int32, change func(*v1alpha1.MoEDeploymentSpec)) *v1alpha1.MoEDeployment {
+	d := &v1alpha1.MoEDeployment{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "MoEDeployment"},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: v1alpha1.MoEDeploymentSpec{
+			Replicas: replicas, RanksPerPod: 1, Mode: v1alpha1.ModeExpert,
+			Model: v1alpha1.Model{Revision: "r1", GranuleRows: 16, Source: v1alpha1.ModelSource{
+				PersistentVolumeClaim: &v1alpha1.ClaimSource{ClaimName: cluster.ModelsClaim, Path: "demo"}}},
+			Engine:     v1alpha1.Engine{Args: []string{"--max-batch-tokens", "24", "--max-model-len", "512"}, ImagePullPolicy: corev1.PullNever},
+			Scheduling: v1alpha1.Scheduling{TerminationGracePeriodSeconds: 60},
+			Gateway:    v1alpha1.Gateway{Replicas: 1, ServiceType: corev1.ServiceTypeNodePort},
+			Transition: v1alpha1.Transition{Strategy: v1alpha1.StrategySmooth, TimeoutSeconds: 60, HistoryLimit: 10},
+			Limits:     v1alpha1.Limits{MemoryPerRank: resource.MustParse("512Mi"), KVMemoryPerRank: resource.MustParse("64Mi"), SpareBanks: 3},
+		}}
+	if change != nil {
+		change(&d.Spec)
+	}
+	return d
+}
+
+// serve a world and wait until it is Ready.
+func serve(t *testing.T, k *kube.Client, replicas int32, change func(*v1alpha1.MoEDeploymentSpec)) {
+	t.Helper()
+	require.NoError(t, k.Apply(t.Context(), manifest(replicas, change)))
+	require.NoError(t, k.Wait(t.Context(), object, v1alpha1.ConditionReady, limit))
+}
+
+func deployment(t *testing.T, k *kube.Client) *v1alpha1.MoEDeployment {
+	t.Helper()
+	d, err := k.MoEDeployment(t.Context(), name)
+	require.NoError(t, err)
+	return d
+}
+
+func ranks(t *testing.T, k *kube.Client) []corev1.Pod {
+	t.Helper()
+	pods, err := k.Pods(t.Context(), kube.RankSelector(name))
+	require.NoError(t, err)
+	return pods
+}
+
+func names(pods []corev1.Pod) []string {
+	all := make([]string, len(pods))
+	for i, p := range pods {
+		all[i] = p.Name
+	}
+	return all
+}
+
+// eventually waits for something that no condition tells; look gives what it saw, for the error.
+func eventually(t *testing.T, what string, look func() (ok bool, saw string)) {
+	t.Helper()
+	var saw string
+	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
+		var ok bool
+		if ok, saw = look(); ok {
+			return
+		}
+	}
+	require.FailNow(t, "never: "+what, "last seen: %s", saw)
+}
+
+// requireCondition: it becomes so, with this reason (empty: any), and a message that holds these words.
+func requireCondition(t *testing.T, k *kube.Client, kind, status, reason string, words ...string) {
+	t.Helper()
+	eventually(t, kind+"="+status+", "+reason, func() (bool, string) {
+		c := meta.FindStatusCondition(deployment(t, k).Status.Conditions, kind)
+		if c == nil {
+			return false, "no condition " + kind
+		}
+		missing := slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(c.Message, w) })
+		return string(c.Status) == status && (reason == "" || c.Reason == reason) && !missing, fmt.Sprintf("%s=%s %s: %s", c.Type, c.Status, c.Reason, c.Message)
+	})
+}
+
+// requireAtRest: what objects say about a Ready world agrees with itself.
+func requireAtRest(t *testing.T, k *kube.Client, want ...string) *v1alpha1.MoEDeployment {
+	t.Helper()
+	d, pods := deployment(t, k), ranks(t, k)
+	require.Equal(t, want, names(pods))
+	s := d.Status
+	require.Equal(t, d.Generation, s.ObservedGeneration)
+	require.EqualValues(t, len(want), s.Width)
+	require.EqualValues(t, len(want), s.ReadyReplicas)
+	require.Equal(t, d.Spec.Mode, s.Mode)
+	require.Nil(t, s.Transition)
+
+	// The scale subresource: its replicas are the pods that its selector matches.
+	selected, err := k.Pods(t.Context(), s.Selector)
+	require.NoError(t, err)
+	require.Equal(t, want, names(selected))
+	require.EqualValues(t, len(selected), s.Replicas)
+
+	require.Len(t, s.Members, len(want))
+	byName := map[string]corev1.Pod{}
+	for _, p := range pods {
+		byName[p.Name] = p
+		require.Equal(t, "true", p.Labels[v1alpha1.MemberLabel], p.Name)
+	}
+	for i, m := range s.Members {
+		require.EqualValues(t, i, m.Rank)
+		pod, known := byName[m.Pod]
+		require.True(t, known, "member %s is on pod %s, which is not there", m.ID, m.Pod)
+		require.Contains(t, m.ID, string(pod.UID))
+		require.Equal(t, pod.Spec.NodeName, m.Node)
+		delete(byName, m.Pod)
+	}
+	require.Empty(t, byName, "pods without a member")
+	return d
+}
+
+func client(t *testing.T, k *kube.Client) *load.Client {
+	t.Helper()
+	url, err := k.GatewayURL(t.Context(), name)
+	require.NoError(t, err)
+	return &load.Client{URL: url, Model: name, HTTP: &http.Client{}, Counters: &load.Counters{}}
+}
+
+func newTrace(t *testing.T) *load.Trace {
+	t.Helper()
+	trace, err := load.NewTrace(7, 20*time.Second)
+	require.NoError(t, err)
+	return trace
+}
+
+// underLoad runs `what` while requests stream, and gives their results; none is lost.
+func underLoad(t *testing.T, k *kube.Client, what func()) []*load.Result {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	c, stop, played := client(t, k), make(chan struct{}), make(chan []*load.Result, 1)
+	go func() { played <- c.Play(ctx, newTrace(t), 4, stop) }()
+	eventually(t, "tokens stream", func() (bool, string) {
+		now := c.Counters.Now()
+		return now.Tokens > 0, fmt.Sprintf("%+v", now)
+	})
+	what()
+	close(stop)
+	select {
+	case results := <-played:
+		require.NotEmpty(t, results)
+		for _, r := range results {
+			require.NoError(t, r.Err, "request %d was lost", r.Request.Index)
+		}
+		return results
+	case <-time.After(limit):
+		require.FailNow(t, "requests never ended", "%+v", c.Counters.Now())
+		return nil
+	}
+}
+
+// requireOneRanksTokens: every token and logit hash is that of a world of one rank, processes of this machine.
+func requireOneRanksTokens(t *testing.T, results []*load.Result) {
+	t.Helper()
+	w, err := harness.Start(t.Context(), harness.Options{Root: root, Dir: filepath.Join(root, "build/cluster-one", t.Name()), Pods: harness.Pods(1)})
+	require.NoError(t, err)
+	defer w.Stop()
+	_, err = w.Apply(t.Context(), 1, "Expert", nil, nil)
+	require.NoError(t, err, w.Died())
+	c := &load.Client{URL: w.URL(), Model: w.Model(), HTTP: &http.Client{}}
+	for i, want := range c.Repeat(t.Context(), newTrace(t), len(results), 8) {
+		require.NoError(t, want.Err, "on one rank")
+		require.Empty(t, results[i].Differs(want))
+	}
+}
