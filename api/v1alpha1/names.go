@@ -23,7 +23,7 @@ const (
 // once the operator has seen the object; Reconciling and Stalled are there only while True,
 // as kstatus reads them.
 const (
-	ConditionAvailable   = "Available"   // True: a layout is in force and some rank accepts requests
+	ConditionAvailable   = "Available"   // True: a layout is in force, some rank and some gateway accept requests
 	ConditionProgressing = "Progressing" // True: the world is on its way to the wanted shape
 	ConditionDegraded    = "Degraded"    // True: something failed; what serves goes on serving
 	ConditionReady       = "Ready"       // True: it serves in the wanted width and mode, nothing is under way
@@ -36,6 +36,7 @@ const (
 	ReasonServing            = "Serving"            // Available, Ready: all is as wanted
 	ReasonNoLayout           = "NoLayout"           // Available=False: no layout is in force yet
 	ReasonNoRankAccepts      = "NoRankAccepts"      // Available=False: engines are down
+	ReasonNoGateway          = "NoGateway"          // Available=False: ranks accept requests, no gateway does
 	ReasonWaitingForPods     = "WaitingForPods"     // Progressing: pods start, or their engines attach
 	ReasonTransition         = "Transition"         // Progressing: a LayoutTransition runs
 	ReasonReleasingPods      = "ReleasingPods"      // Progressing: pods that left the world are deleted

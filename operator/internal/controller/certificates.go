@@ -3,9 +3,14 @@ package controller
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"tangram.dev/operator/internal/agentclient"
 	"tangram.dev/operator/internal/pki"
@@ -47,7 +52,7 @@ func (r *Reconciler) authority(ctx context.Context, d *api.MoEDeployment) (*pki.
 	}
 	a, err := pki.ParseAuthority(worldName(d), s.Data[keyCA], s.Data[keyCAKey])
 	if err != nil {
-		return nil, fmt.Errorf("Secret %s: %w", s.Name, err) //nolint:staticcheck,revive // a kind's name
+		return nil, fmt.Errorf("Secret %s: %w", s.Name, err) //nolint:staticcheck // a kind's name
 	}
 	return a, nil
 }
@@ -65,6 +70,39 @@ func (r *Reconciler) podCertificates(ctx context.Context, d *api.MoEDeployment, 
 		s.Data = map[string][]byte{keyCA: a.CertPEM(), keyAgentCert: agent, keyAgentKey: agentKey, keyEngineCert: engine, keyEngineKey: engineKey}
 		return err
 	})
+}
+
+// pruneAfter: a Secret younger than this may belong to a pod that is about to be made.
+const pruneAfter = 30 * time.Second
+
+// pruneCertificates of pods that somebody else deleted. It gives when to look again, if some
+// are too young to be told from those of a new pod.
+func (r *Reconciler) pruneCertificates(ctx context.Context, d *api.MoEDeployment, pods []corev1.Pod) (time.Duration, error) {
+	var list corev1.SecretList
+	if err := r.List(ctx, &list, client.InNamespace(d.Namespace), client.MatchingLabels(selector(d, api.ComponentRank))); err != nil {
+		return 0, err
+	}
+	var again time.Duration
+	for i := range list.Items {
+		s := &list.Items[i]
+		pod := strings.TrimSuffix(s.Name, podTLSName(""))
+		if !metav1.IsControlledBy(s, d) || slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Name == pod }) {
+			continue
+		}
+		if time.Since(s.CreationTimestamp.Time) < pruneAfter {
+			again = pruneAfter
+			continue
+		}
+		// Live: a pod that was just made may not be in the cache yet.
+		err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: d.Namespace, Name: pod}, &corev1.Pod{})
+		if apierrors.IsNotFound(err) {
+			err = r.remove(ctx, s)
+		}
+		if err != nil {
+			return 0, fmt.Errorf("secret of pod %s, which is gone: %w", pod, err)
+		}
+	}
+	return again, nil
 }
 
 func (r *Reconciler) gatewayCertificate(ctx context.Context, d *api.MoEDeployment, a *pki.Authority) error {

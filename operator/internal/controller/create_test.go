@@ -46,7 +46,7 @@ func TestCreate(t *testing.T) {
 	require.True(t, has(d, api.ConditionReady, metav1.ConditionFalse, api.ReasonNoLayout))
 	require.True(t, has(d, api.ConditionDegraded, metav1.ConditionFalse, api.ReasonAsWanted))
 	require.Equal(t, status.InProgressStatus, kstatus(t, d).Status)
-	require.Empty(t, b.history("w"), "nothing begins before all are there")
+	require.Empty(t, b.history(), "nothing begins before all are there")
 
 	b.let(fate{})
 	d = b.ready("w")
@@ -72,7 +72,7 @@ func TestCreate(t *testing.T) {
 		require.NotEmpty(t, c.Message, kind)
 	}
 
-	history := b.history("w")
+	history := b.history()
 	require.Len(t, history, 1)
 	first := history[0]
 	require.True(t, metav1.IsControlledBy(&first, d))
@@ -149,7 +149,7 @@ func TestSeveralRanksPerPod(t *testing.T) {
 	require.Equal(t, []string{"agent", "engine-0", "engine-1"}, names)
 	memory := p.Spec.Containers[0].Resources.Limits[corev1.ResourceMemory]
 	require.EqualValues(t, 2*(64+16)<<20+256<<20, memory.Value(), "all ranks' memory, and what the agent needs itself")
-	b.scale("w", 3)
+	b.scale(3)
 	d = b.ready("w")
 	require.EqualValues(t, 6, d.Status.Width)
 }
@@ -176,10 +176,10 @@ func TestRefusedSpecLeavesTheWorldAlone(t *testing.T) {
 	require.Equal(t, before.Status.Epoch, after.Status.Epoch)
 }
 
-// requireScale: what /scale says is what its selector finds.
-func (b *bed) requireScale(name string) {
+// requireScale holds that what /scale says of world w is what its selector finds.
+func (b *bed) requireScale() {
 	b.t.Helper()
-	d := b.get(name)
+	d := b.get("w")
 	scale := &autoscalingv1.Scale{}
 	require.Eventually(b.t, func() bool {
 		require.NoError(b.t, b.c.SubResource("scale").Get(b.t.Context(), d, scale))
@@ -188,7 +188,7 @@ func (b *bed) requireScale(name string) {
 		require.False(b.t, selector.Empty(), "a selector of everything")
 		var list corev1.PodList
 		require.NoError(b.t, b.c.List(b.t.Context(), &list, client.InNamespace(b.namespace), client.MatchingLabelsSelector{Selector: selector}))
-		return len(list.Items) == int(scale.Status.Replicas) && scale.Spec.Replicas == b.get(name).Spec.Replicas
+		return len(list.Items) == int(scale.Status.Replicas) && scale.Spec.Replicas == b.get("w").Spec.Replicas
 	}, wait, tick, "status.replicas counts the pods that the selector finds: %+v", scale)
 }
 
@@ -202,16 +202,16 @@ func TestScaleSubresourceCountsItsPods(t *testing.T) {
 	b.let(fate{unschedulable: "0/2 nodes are available"}, "w-2")
 	require.NoError(t, b.c.Create(t.Context(), b.deployment("w", 2)))
 	b.until("w", "has a selector", func(d *api.MoEDeployment) bool { return d.Status.Selector != "" })
-	b.requireScale("w")
+	b.requireScale()
 	b.ready("w")
-	b.requireScale("w")
+	b.requireScale()
 	scale := &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: 3}}
 	require.NoError(t, b.c.SubResource("scale").Update(t.Context(), b.get("w"), client.WithSubResourceBody(scale)))
 	b.degraded("w", api.ReasonPodsUnschedulable)
-	b.requireScale("w")
+	b.requireScale()
 	require.EqualValues(t, 3, b.get("w").Status.Replicas, "a pod that waits for a node counts")
-	b.scale("w", 1)
+	b.scale(1)
 	b.ready("w")
-	b.requireScale("w")
+	b.requireScale()
 	require.True(t, slices.Equal(b.podNames("w"), []string{"w-0"}))
 }

@@ -41,7 +41,7 @@ func TestDeleteInTheMiddleOfATransition(t *testing.T) {
 	require.NoError(t, b.c.Create(t.Context(), d))
 	b.ready("w")
 	b.world("w").HoldStage(true)
-	b.scale("w", 4)
+	b.scale(4)
 	b.until("w", "a transition runs", func(d *api.MoEDeployment) bool {
 		return d.Status.Transition != nil && d.Status.Transition.Phase == "stage"
 	})
@@ -82,11 +82,11 @@ func TestRestartOfAnIdleOperator(t *testing.T) {
 	uids := b.ranks("w")
 	b.stop()
 	b.operator()
-	b.scale("w", 3) // nothing new
+	b.scale(3) // nothing new
 	d := b.ready("w")
 	require.Equal(t, before.Status.LayoutHash, d.Status.LayoutHash)
-	require.Len(t, b.history("w"), 1)
-	b.scale("w", 4) // proves that the new one works
+	require.Len(t, b.history(), 1)
+	b.scale(4) // proves that the new one works
 	d = b.ready("w")
 	for i := range uids {
 		require.Equal(t, uids[i].UID, b.pod(uids[i].Name).UID)
@@ -102,7 +102,7 @@ func TestRestartInTheMiddleOfATransition(t *testing.T) {
 	require.NoError(t, b.c.Create(t.Context(), d))
 	b.ready("w")
 	b.world("w").HoldStage(true)
-	b.change("w", `{"spec":{"mode":"Tensor"}}`)
+	b.change(`{"spec":{"mode":"Tensor"}}`)
 	d = b.until("w", "a transition runs", func(d *api.MoEDeployment) bool {
 		return d.Status.Transition != nil && d.Status.Transition.Phase == "stage"
 	})
@@ -113,7 +113,7 @@ func TestRestartInTheMiddleOfATransition(t *testing.T) {
 	b.operator()
 	d = b.ready("w")
 	require.Equal(t, api.ModeTensor, d.Status.Mode)
-	for _, lt := range b.history("w") {
+	for _, lt := range b.history() {
 		if lt.Name == broken {
 			require.Equal(t, api.PhaseFailed, lt.Status.Phase)
 			require.NotEmpty(t, lt.Status.Message)
@@ -134,12 +134,12 @@ func TestSuccessorOfAKilledOperator(t *testing.T) {
 	b.agent("w-0").Leave(9)
 	require.False(t, b.world("w").Idle())
 	b.operator()
-	b.change("w", `{"spec":{"mode":"Tensor"}}`)
+	b.change(`{"spec":{"mode":"Tensor"}}`)
 	d = b.ready("w")
 	require.Equal(t, api.ModeTensor, d.Status.Mode)
 	require.True(t, b.world("w").Idle())
 	require.Eventually(t, func() bool {
-		for _, lt := range b.history("w") {
+		for _, lt := range b.history() {
 			if lt.Name == left.Name {
 				return lt.Status.Phase == api.PhaseFailed && lt.Status.CompletionTime != nil && lt.Status.Message != ""
 			}

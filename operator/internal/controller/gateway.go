@@ -17,24 +17,29 @@ import (
 	api "tangram.dev/api/v1alpha1"
 )
 
-// gateway of the world: a Deployment and a Service. The engines' Service must be there: its
-// address is what gateways ask for the world, so that they need no DNS.
-func (r *Reconciler) gateway(ctx context.Context, d *api.MoEDeployment, a *pki.Authority) error {
+// gateway of the world: a Deployment and a Service; it gives the number of replicas that accept
+// requests. The engines' Service must be there: its address is what gateways ask for the world,
+// so that they need no DNS.
+func (r *Reconciler) gateway(ctx context.Context, d *api.MoEDeployment, a *pki.Authority) (int32, error) {
 	if err := r.gatewayCertificate(ctx, d, a); err != nil {
-		return err
+		return 0, err
 	}
 	service := &corev1.Service{ObjectMeta: meta(d, gatewayName(d), api.ComponentGateway), Spec: corev1.ServiceSpec{
 		Type: d.Spec.Gateway.ServiceType, Selector: selector(d, api.ComponentGateway),
 		Ports: []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80, TargetPort: intstr.FromString("http")}}}}
-	if _, err := r.apply(ctx, d, service); err != nil {
-		return err
+	if err := r.apply(ctx, d, service); err != nil {
+		return 0, err
 	}
 	engines := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: enginesName(d), Namespace: d.Namespace}}
 	if there, err := r.find(ctx, d, engines); err != nil || !there || engines.Spec.ClusterIP == "" {
-		return err // the Service's own event brings us here again
+		return 0, err // the Service's own event brings us here again
 	}
-	_, err := r.apply(ctx, d, r.gatewayDeployment(d, engines.Spec.ClusterIP))
-	return err
+	if err := r.apply(ctx, d, r.gatewayDeployment(d, engines.Spec.ClusterIP)); err != nil {
+		return 0, err
+	}
+	made := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: gatewayName(d), Namespace: d.Namespace}}
+	_, err := r.find(ctx, d, made)
+	return made.Status.AvailableReplicas, err
 }
 
 func (r *Reconciler) gatewayDeployment(d *api.MoEDeployment, engines string) *appsv1.Deployment {

@@ -115,7 +115,7 @@ var (
 	grant   sync.Once
 )
 
-func init() {
+func init() { // the only thing a scheme can fail with is a bug
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, api.AddToScheme} {
 		if err := add(scheme); err != nil {
 			panic(err)
@@ -231,23 +231,30 @@ func (b *bed) get(name string) *api.MoEDeployment {
 	return d
 }
 
-// change the spec, as kubectl patch does.
-func (b *bed) change(name string, patch string) {
+// change the spec of world w, as kubectl patch does.
+func (b *bed) change(patch string) {
 	b.t.Helper()
-	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: b.namespace}}
+	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: b.namespace}}
 	require.NoError(b.t, b.c.Patch(b.t.Context(), d, client.RawPatch("application/merge-patch+json", []byte(patch))))
 }
 
-func (b *bed) scale(name string, n int) {
+func (b *bed) scale(n int) {
 	b.t.Helper()
-	b.change(name, fmt.Sprintf(`{"spec":{"replicas":%d}}`, n))
+	b.change(fmt.Sprintf(`{"spec":{"replicas":%d}}`, n))
 }
 
 // until a deployment is as the test wants it.
 func (b *bed) until(name, what string, is func(*api.MoEDeployment) bool) *api.MoEDeployment {
 	b.t.Helper()
 	var d *api.MoEDeployment
-	require.Eventually(b.t, func() bool { d = b.get(name); return is(d) }, wait, tick, what)
+	require.Eventually(b.t, func() bool {
+		next := &api.MoEDeployment{}
+		if b.c.Get(b.t.Context(), client.ObjectKey{Namespace: b.namespace, Name: name}, next) != nil {
+			return false // the last look of a test that is over
+		}
+		d = next
+		return is(d)
+	}, wait, tick, what)
 	return d
 }
 
@@ -318,11 +325,11 @@ func (b *bed) gone(o client.Object, name string) bool {
 	return apierrors.IsNotFound(b.c.Get(context.Background(), client.ObjectKey{Namespace: b.namespace, Name: name}, o))
 }
 
-// history of LayoutTransitions of a deployment.
-func (b *bed) history(name string) []api.LayoutTransition {
+// history of LayoutTransitions of world w.
+func (b *bed) history() []api.LayoutTransition {
 	b.t.Helper()
 	var list api.LayoutTransitionList
-	require.NoError(b.t, b.c.List(b.t.Context(), &list, client.InNamespace(b.namespace), client.MatchingLabels{api.WorldLabel: name}))
+	require.NoError(b.t, b.c.List(b.t.Context(), &list, client.InNamespace(b.namespace), client.MatchingLabels{api.WorldLabel: "w"}))
 	return list.Items
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -142,6 +143,9 @@ func (k *kubelet) run(ctx context.Context) {
 			}
 			k.note(event)
 		case <-tick.C:
+			if err := k.gateways(ctx); err != nil && ctx.Err() == nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+				k.t.Errorf("gateways: %v", err)
+			}
 		}
 		for _, p := range k.known() {
 			if err := k.sync(ctx, p); err != nil && ctx.Err() == nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
@@ -149,6 +153,25 @@ func (k *kubelet) run(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// gateways accept requests as soon as their Deployment is there.
+func (k *kubelet) gateways(ctx context.Context) error {
+	var list appsv1.DeploymentList
+	if err := k.c.List(ctx, &list, client.InNamespace(k.namespace)); err != nil {
+		return err
+	}
+	for i := range list.Items {
+		d := &list.Items[i]
+		if d.Status.AvailableReplicas > 0 {
+			continue
+		}
+		d.Status = appsv1.DeploymentStatus{Replicas: 1, ReadyReplicas: 1, AvailableReplicas: 1, ObservedGeneration: d.Generation}
+		if err := k.c.Status().Update(ctx, d); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (k *kubelet) note(event watch.Event) {

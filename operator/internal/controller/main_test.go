@@ -2,6 +2,7 @@ package controller
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"os"
@@ -22,6 +23,11 @@ var cluster *rest.Config
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
+	// The tests mostly wait: many fit side by side, whatever the number of cores.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
 	os.Exit(runAll(m))
 }
 

@@ -16,8 +16,8 @@ import (
 	api "tangram.dev/api/v1alpha1"
 )
 
-// ManagerOptions: the scheme, and a cache that holds, of kinds that others use too, only what
-// carries our label. namespace: the only one to look at; empty: all.
+// ManagerOptions are the scheme, and a cache that holds, of kinds that others use too, only
+// what carries our label. namespace: the only one to look at; empty: all.
 func ManagerOptions(namespace string) (ctrl.Options, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), api.AddToScheme(scheme)); err != nil {

@@ -64,52 +64,51 @@ func (r *Reconciler) find(ctx context.Context, d *api.MoEDeployment, object clie
 	return true, r.checkOwned(d, object)
 }
 
-// apply brings an object to what is wanted by server-side apply, and gives what is there
-// then. An object that is as it was after the last apply is left alone.
-func (r *Reconciler) apply(ctx context.Context, d *api.MoEDeployment, wanted client.Object) (client.Object, error) {
+// apply brings an object to what is wanted by server-side apply. An object that is as it was after the last apply is left alone.
+func (r *Reconciler) apply(ctx context.Context, d *api.MoEDeployment, wanted client.Object) error {
 	wanted.SetNamespace(d.Namespace)
 	wanted.SetOwnerReferences([]metav1.OwnerReference{ownerReference(d)})
 	kind, err := apiutil.GVKForObject(wanted, r.Scheme())
 	if err != nil {
-		return nil, err
+		return err
 	}
 	wanted.GetObjectKind().SetGroupVersionKind(kind)
 	blank, err := r.Scheme().New(kind)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	current, ok := blank.(client.Object)
 	if !ok {
-		return nil, fmt.Errorf("%s is not an object", kind)
+		return fmt.Errorf("%s is not an object", kind)
 	}
 	current.SetName(wanted.GetName())
 	current.SetNamespace(wanted.GetNamespace())
 	there, err := r.find(ctx, d, current)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(wanted)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	delete(content, "status")
 	unstructured.RemoveNestedField(content, "metadata", "creationTimestamp")
 	unstructured.RemoveNestedField(content, "spec", "template", "metadata", "creationTimestamp")
 	wire, err := json.Marshal(content)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	key := string(d.UID) + kind.Kind + wanted.GetName()
 	mark := fmt.Sprintf("%x", sha256.Sum256(wire))
 	if last, done := r.applied.Load(key); done && there && last == mark+string(current.GetUID())+current.GetResourceVersion() {
-		return current, nil
+		return nil
 	}
 	object := &unstructured.Unstructured{Object: content}
 	if err := r.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), fieldOwner, client.ForceOwnership); err != nil {
-		return nil, fmt.Errorf("apply %s %s: %w", kind.Kind, wanted.GetName(), err)
+		return fmt.Errorf("apply %s %s: %w", kind.Kind, wanted.GetName(), err)
 	}
 	r.applied.Store(key, mark+string(object.GetUID())+object.GetResourceVersion())
-	return current, runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, current)
+	return nil
 }
 
 // createOnce makes an object that is never overwritten, or gives the one that is there.

@@ -163,6 +163,21 @@ func (r *Reconciler) deletePod(ctx context.Context, d *api.MoEDeployment, x flee
 	return nil
 }
 
+// silentMembers are the pods that run, whose agents do not answer, and which hold a member of
+// the layout in force: by what others say, or by their label, which outlives an operator.
+func silentMembers(pods []corev1.Pod, seen *world.Snapshot) []string {
+	in := layoutPods(seen.Layout)
+	var out []string
+	for i := range pods {
+		p := &pods[i]
+		if err := seen.Errors[string(p.UID)]; err != nil && !ended(p) &&
+			(slices.Contains(in, string(p.UID)) || seen.Layout == nil && p.Labels[api.MemberLabel] == "true") {
+			out = append(out, fmt.Sprintf("%s: %v", p.Name, err))
+		}
+	}
+	return out
+}
+
 // endsNow says that a pod was deleted without time to drain.
 func endsNow(p *corev1.Pod) bool {
 	return p.DeletionTimestamp != nil && p.DeletionGracePeriodSeconds != nil && *p.DeletionGracePeriodSeconds <= 1

@@ -123,14 +123,15 @@ func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (recon
 	if err := r.shared(ctx, d); err != nil {
 		return reconcile.Result{}, err
 	}
-	if err := r.gateway(ctx, d, authority); err != nil {
+	gateways, err := r.gateway(ctx, d, authority)
+	if err != nil {
 		return reconcile.Result{}, err
 	}
 	w, err := r.open(d, authority)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	s := &scene{}
+	s := &scene{gateways: gateways}
 	if s.pods, err = r.pods(ctx, d); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -145,19 +146,31 @@ func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (recon
 			s.problems = append(s.problems, *p)
 		}
 	}
+	prune, err := r.pruneCertificates(ctx, d, mine)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
 	wait, err := r.act(ctx, d, authority, w, mine, s)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if err := r.tidy(ctx, d, s.transitions, s.seen.Running != nil); err != nil {
+	if wait == 0 {
+		wait = prune
+	}
+	again, err := r.tidy(ctx, d, s.transitions, s.seen.Running != nil)
+	if err != nil {
 		return reconcile.Result{}, err
 	}
-	return reconcile.Result{RequeueAfter: wait}, r.writeStatus(ctx, d, s)
+	return reconcile.Result{RequeueAfter: sooner(wait, again)}, r.writeStatus(ctx, d, s)
 }
 
 // act does what pkg/fleet says; it gives when to come again by ourselves.
 func (r *Reconciler) act(ctx context.Context, d *api.MoEDeployment, a *pki.Authority, w *world.World, pods []corev1.Pod, s *scene) (time.Duration, error) {
 	inLayout := layoutPods(s.seen.Layout)
+	if s.silent = silentMembers(pods, &s.seen); len(s.silent) > 0 && s.seen.Layout == nil {
+		s.unknown = true // they may well serve: nothing is decided
+		return 0, nil
+	}
 	if !s.seen.Looked {
 		if len(pods) > 0 && len(endpoints(pods)) > 0 {
 			return time.Second, nil // what the agents hold is not known: nothing is decided
@@ -274,6 +287,14 @@ func (r *Reconciler) open(d *api.MoEDeployment, a *pki.Authority) (*world.World,
 		default: // a thousand are waiting: the next look tells again
 		}
 	}), nil
+}
+
+// sooner of two waits, of which 0 means none.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
 }
 
 // owned pods of a list by label.

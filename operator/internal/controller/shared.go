@@ -28,7 +28,7 @@ func (r *Reconciler) shared(ctx context.Context, d *api.MoEDeployment) error {
 		return err
 	}
 	for _, object := range []client.Object{account, config, enginesService(d)} {
-		if _, err := r.apply(ctx, d, object); err != nil {
+		if err := r.apply(ctx, d, object); err != nil {
 			return err
 		}
 	}

@@ -32,6 +32,9 @@ type scene struct {
 	problems    []problem
 	transitions []api.LayoutTransition
 	refused     *foreignError // nothing else is known then
+	silent      []string      // pods with a member whose agents do not answer
+	unknown     bool          // all of them: which layout is in force is not known
+	gateways    int32         // replicas that accept requests
 	deleting    bool
 }
 
@@ -55,7 +58,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 	st.Endpoint = endpoint(d)
 	if s.refused == nil {
 		st.RecentTransitions = recent(s.transitions)
-		if s.seen.Looked || s.deleting {
+		if s.seen.Looked && !s.unknown || s.deleting {
 			fillLayout(d, s)
 		}
 	}
@@ -148,7 +151,7 @@ func modeOf(d *api.MoEDeployment, l *tangramv1.Layout) api.Mode {
 }
 
 func availableOf(d *api.MoEDeployment, s *scene) verdict {
-	if was := apimeta.FindStatusCondition(d.Status.Conditions, api.ConditionAvailable); was != nil && (s.refused != nil || !s.seen.Looked) {
+	if was := apimeta.FindStatusCondition(d.Status.Conditions, api.ConditionAvailable); was != nil && (s.refused != nil || s.unknown || !s.seen.Looked) {
 		return verdict{was.Status, was.Reason, was.Message} // nothing new is known
 	}
 	if s.seen.Layout == nil {
@@ -164,6 +167,9 @@ func availableOf(d *api.MoEDeployment, s *scene) verdict {
 	}
 	if accept == 0 || len(s.decision.Lost) > 0 {
 		return no(api.ReasonNoRankAccepts, fmt.Sprintf("%d of %d ranks of the layout in force have an engine", accept, d.Status.Width))
+	}
+	if s.gateways == 0 {
+		return no(api.ReasonNoGateway, fmt.Sprintf("%d ranks accept requests, and no gateway does yet", accept))
 	}
 	return yes(api.ReasonServing, fmt.Sprintf("%d of %d ranks accept requests at epoch %d", accept, d.Status.Width, s.seen.Epoch))
 }
@@ -182,15 +188,8 @@ func degradedOf(d *api.MoEDeployment, s *scene) verdict {
 	case len(s.problems) > 0:
 		return yes(s.problems[0].reason, describe(d, s.problems))
 	}
-	var silent []string
-	for i := range s.pods {
-		p := &s.pods[i]
-		if err := s.seen.Errors[string(p.UID)]; err != nil && slices.Contains(layoutPods(s.seen.Layout), string(p.UID)) {
-			silent = append(silent, fmt.Sprintf("%s: %v", p.Name, err))
-		}
-	}
-	if len(silent) > 0 {
-		return yes(api.ReasonAgentsUnreachable, strings.Join(silent, "; "))
+	if len(s.silent) > 0 {
+		return yes(api.ReasonAgentsUnreachable, fmt.Sprintf("%d agents of the layout in force do not answer: %s", len(s.silent), strings.Join(s.silent, "; ")))
 	}
 	return no(api.ReasonAsWanted, "nothing failed")
 }
@@ -219,6 +218,8 @@ func progressingOf(d *api.MoEDeployment, s *scene) verdict {
 		return yes(api.ReasonDeleting, fmt.Sprintf("%d pods are still there", len(s.pods)))
 	case s.refused != nil:
 		return no(api.ReasonAdoptionRefused, s.refused.Error())
+	case s.unknown:
+		return no(api.ReasonAgentsUnreachable, "what the agents hold is not known: nothing is done until one answers")
 	case s.seen.Running != nil:
 		e := s.seen.Running
 		return yes(api.ReasonTransition, fmt.Sprintf("flip %d of %d, phase %s", e.Flip, e.Flips, e.Phase))

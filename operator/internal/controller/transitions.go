@@ -219,13 +219,20 @@ func (r *Reconciler) transitions(ctx context.Context, d *api.MoEDeployment) ([]a
 	return mine, nil
 }
 
+// leftOpen: one that is younger may be open because its end is written just now.
+const leftOpen = 5 * time.Second
+
 // tidy ends LayoutTransitions that an operator which is no more left open, and removes the
-// oldest beyond the limit.
-func (r *Reconciler) tidy(ctx context.Context, d *api.MoEDeployment, all []api.LayoutTransition, running bool) error {
-	kept := 0
+// oldest beyond the limit. It gives when to look again; 0: no need.
+func (r *Reconciler) tidy(ctx context.Context, d *api.MoEDeployment, all []api.LayoutTransition, running bool) (time.Duration, error) {
+	kept, again := 0, time.Duration(0)
 	for i := range all {
 		t := &all[i]
-		if !over(t) && !running && time.Since(t.CreationTimestamp.Time) > 5*time.Second { // not one that is written just now
+		switch age := time.Since(t.CreationTimestamp.Time); {
+		case over(t) || running: // the end of the one that runs brings us here again
+		case age <= leftOpen:
+			again = leftOpen - age + time.Second // creation is told in whole seconds
+		default:
 			before := t.DeepCopy()
 			now := metav1.NowMicro()
 			t.Status.Phase, t.Status.CompletionTime = api.PhaseFailed, &now
@@ -233,7 +240,7 @@ func (r *Reconciler) tidy(ctx context.Context, d *api.MoEDeployment, all []api.L
 			// With a lock: what the cache shows may be older than the end that was just written.
 			err := r.Status().Patch(ctx, t, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-				return err
+				return 0, err
 			}
 		}
 		if !over(t) {
@@ -241,11 +248,11 @@ func (r *Reconciler) tidy(ctx context.Context, d *api.MoEDeployment, all []api.L
 		}
 		if kept++; kept > int(d.Spec.Transition.HistoryLimit) {
 			if err := r.remove(ctx, t); err != nil {
-				return err
+				return 0, err
 			}
 		}
 	}
-	return nil
+	return again, nil
 }
 
 // recent transitions for the status, the newest first.
@@ -257,7 +264,7 @@ func recent(all []api.LayoutTransition) []api.RecentTransition {
 			continue
 		}
 		out = append(out, api.RecentTransition{Name: t.Name, What: t.Spec.What, Outcome: t.Status.Phase,
-			Ended: metav1.NewTime(t.Status.CompletionTime.Time.Truncate(time.Second)), Message: clip(t.Status.Message, 300)})
+			Ended: metav1.NewTime(t.Status.CompletionTime.Truncate(time.Second)), Message: clip(t.Status.Message, 300)})
 	}
 	return out
 }

@@ -60,7 +60,7 @@ type Snapshot struct {
 	Errors   map[string]error
 	// Running is the event of the transition that runs; nil: none runs.
 	Running *driver.Event
-	// Failed is why the last transition failed; nil if it succeeded or was superseded.
+	// Failed is why the last transition failed; nil if it succeeded, was superseded or is not wanted any more.
 	Failed error
 	// NextTry: none is begun before; zero: now.
 	NextTry time.Time
@@ -321,9 +321,8 @@ func (w *World) ended(intent string, err error) {
 		w.nextTry = time.Time{}
 	case errors.Is(err, driver.ErrSuperseded):
 	default:
-		w.failed = err
-		if w.intent == intent { // something else may be tried at once
-			w.nextTry = time.Now().Add(w.pause.NextBackOff())
+		if w.intent == intent { // else it is not wanted any more: no failure, and no reason to wait
+			w.failed, w.nextTry = err, time.Now().Add(w.pause.NextBackOff())
 		}
 	}
 	w.mu.Unlock()

@@ -47,7 +47,7 @@ type Deletion struct {
 	Now       bool // without a grace period: there is nothing left to drain
 }
 
-// Decision: what to do next. All of it may be done, in any order.
+// Decision is what to do next. All of it may be done, in any order.
 type Decision struct {
 	Create []int // ordinals
 	Delete []Deletion
@@ -84,7 +84,7 @@ func Decide(w World) Decision {
 	}
 	if !w.Busy { // a running transition may still bring these in
 		for _, p := range f.spare[len(spare):] {
-			d.Delete = append(d.Delete, Deletion{Name: p.Name, UID: p.UID, Why: "it is in no layout and is not wanted"})
+			d.Delete = append(d.Delete, Deletion{Name: p.Name, UID: p.UID, Why: "none of its ranks is in the layout, and fewer pods are wanted"})
 		}
 	}
 	joiners := 0

@@ -65,7 +65,7 @@ func (a *Agent) Deaf(deaf bool) { a.set(func() { a.deaf = deaf }) }
 // Detach the engines, or attach them again.
 func (a *Agent) Detach(detached bool) { a.set(func() { a.attached = !detached }) }
 
-// InWorld: one of its ranks is in the layout in force.
+// InWorld says that one of its ranks is in the layout in force.
 func (a *Agent) InWorld() bool {
 	a.w.mu.Lock()
 	defer a.w.mu.Unlock()

@@ -1,0 +1,62 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"tangram.dev/e2e/cluster/host"
+	"tangram.dev/e2e/cluster/machine"
+)
+
+// LoadImages of archives into every node that runs.
+func LoadImages(ctx context.Context, o Options, archives []string) error {
+	if err := o.complete(); err != nil {
+		return err
+	}
+	running, err := supervisors(o.Dir)
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	nodes := 0
+	for _, s := range running {
+		if s.Name != machine.ControlName {
+			nodes++
+			group.Go(func() error { return load(ctx, o, s.PID, s.Name, archives) })
+		}
+	}
+	if nodes == 0 {
+		return fmt.Errorf("no node of a cluster in %s runs", o.Dir)
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	o.Say("%d images in %d nodes", len(archives), nodes)
+	return nil
+}
+
+// load archives into the node whose supervisor has the PID, when its containerd listens.
+func load(ctx context.Context, o Options, pid int, node string, archives []string) error {
+	address := machine.ContainerdAddress(pid)
+	if err := host.Poll(ctx, 20*time.Millisecond, time.Minute, func() error {
+		_, err := os.Stat(address)
+		return err
+	}); err != nil {
+		return fmt.Errorf("node %s: containerd does not listen: %w", node, err)
+	}
+	for _, archive := range archives {
+		command := exec.CommandContext(ctx, o.ctr(), "--address", address, "--namespace", "k8s.io", "images", "import", archive) //nolint:gosec // our own
+		command.Env = append(os.Environ(), "LD_LIBRARY_PATH="+machine.Libraries(o.deb()))
+		if output, err := command.CombinedOutput(); err != nil {
+			return errors.Join(fmt.Errorf("node %s: image %s: %w: %s", node, archive, err, strings.TrimSpace(string(output))), ctx.Err())
+		}
+	}
+	return nil
+}

@@ -1,0 +1,97 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"tangram.dev/e2e/cluster/host"
+	"tangram.dev/e2e/cluster/machine"
+)
+
+// started machine.
+type started struct {
+	spec  *machine.Spec
+	pid   int           // of its supervisor, on the host
+	ended chan struct{} // closed when it has ended
+}
+
+// start a machine in namespaces and a session of its own, so that it lives on after this program,
+// and plug it into the network.
+func start(ctx context.Context, o Options, spec *machine.Spec) (_ *started, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("machine %s: %w", spec.Name, err)
+		}
+	}()
+	groups, err := host.FindCgroups()
+	if err != nil {
+		return nil, err
+	}
+	if !spec.Control() {
+		if err := groups.Prepare(spec.Name); err != nil {
+			return nil, err
+		}
+	}
+	log, err := os.OpenFile(machineLog(spec), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644) //nolint:gosec // logs are for everyone
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = log.Close() }()
+	command := exec.Command(o.program(), host.SupervisorArgs(spec.Dir, spec.Name)...) //nolint:gosec,noctx // our own; it outlives the context
+	command.Stdout, command.Stderr, command.Dir = log, log, "/"
+	// None of the caller's: a proxy, say, would come between the components.
+	command.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "TMPDIR=" + spec.Home()}
+	command.SysProcAttr = &syscall.SysProcAttr{
+		Setsid: true, Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWNET,
+	}
+	if err := command.Start(); err != nil {
+		return nil, err
+	}
+	m := &started{spec: spec, pid: command.Process.Pid, ended: make(chan struct{})}
+	go func() {
+		_ = command.Wait() // its log says why
+		close(m.ended)
+	}()
+	if !spec.Control() {
+		if err := groups.Adopt(spec.Name, m.pid); err != nil {
+			return nil, err
+		}
+	}
+	if err := host.Plug(ctx, spec.Name, m.pid, net.ParseIP(spec.Address())); err != nil {
+		select {
+		case <-m.ended: // that is why there is nothing to plug
+			return nil, m.failure()
+		default:
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+func machineLog(spec *machine.Spec) string { return filepath.Join(spec.Logs(), "machine.log") }
+
+// watch that the machine does not end before finished is closed.
+func (m *started) watch(ctx context.Context, finished <-chan struct{}) error {
+	select {
+	case <-m.ended:
+		return m.failure()
+	case <-finished:
+		return nil
+	case <-ctx.Done():
+		return nil // whoever ended the context says why
+	}
+}
+
+// failure with the last words of the machine.
+func (m *started) failure() error {
+	text, err := os.ReadFile(machineLog(m.spec))
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return errors.Join(fmt.Errorf("machine %s ended: %s", m.spec.Name, lines[len(lines)-1]), err)
+}

@@ -1,0 +1,232 @@
+// Package image builds image archives from files of this machine, without a daemon.
+package image
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+// File of the machine and where it goes in the image.
+type File struct{ Source, Target string }
+
+// ParseFile of `FILE[:DEST]`; DEST is /bin/<name of the file> if it is not given.
+func ParseFile(text string) (File, error) {
+	source, target, _ := strings.Cut(text, ":")
+	if source == "" {
+		return File{}, fmt.Errorf("file %q: want FILE[:DEST]", text)
+	}
+	if target == "" {
+		target = "/bin/" + filepath.Base(source)
+	}
+	if !path.IsAbs(target) || path.Clean(target) != target || target == "/" {
+		return File{}, fmt.Errorf("file %q: destination %q is not a clean absolute path", text, target)
+	}
+	return File{Source: source, Target: target}, nil
+}
+
+// Spec of an image.
+type Spec struct {
+	Name       string   // with a tag, which is not latest: nodes would want to pull that
+	Files      []File   // at least one
+	Entrypoint []string // empty: the first file
+	User       string   // "65532"; empty: root
+}
+
+// Build the image and write its archive to the path, whole or not at all.
+func (s Spec) Build(ctx context.Context, out string) (err error) {
+	tag, err := name.NewTag(s.Name, name.StrictValidation)
+	if err != nil {
+		return fmt.Errorf("image %s: %w (want REGISTRY/NAME:TAG)", s.Name, err)
+	}
+	if tag.TagStr() == "latest" {
+		return fmt.Errorf("image %s: give it a tag other than latest, which nodes always want to pull", s.Name)
+	}
+	built, err := s.image(ctx)
+	if err != nil {
+		return fmt.Errorf("image %s: %w", s.Name, err)
+	}
+	temporary, err := os.CreateTemp(filepath.Dir(out), ".image-*")
+	if err != nil {
+		return fmt.Errorf("image %s: %w", s.Name, err)
+	}
+	defer func() { _ = os.Remove(temporary.Name()) }() // gone already if all went well
+	if err := errors.Join(tarball.Write(tag, built, temporary), temporary.Chmod(0o644), temporary.Close()); err != nil {
+		return fmt.Errorf("image %s: %w", s.Name, err)
+	}
+	return os.Rename(temporary.Name(), out)
+}
+
+func (s Spec) image(ctx context.Context) (v1.Image, error) {
+	if len(s.Files) == 0 {
+		return nil, errors.New("no files")
+	}
+	var sources []string
+	for _, file := range s.Files {
+		sources = append(sources, file.Source)
+	}
+	linker, err := newLinker(ctx)
+	if err != nil {
+		return nil, err
+	}
+	libraries, err := linker.closure(sources)
+	if err != nil {
+		return nil, err
+	}
+	var files []File
+	for _, library := range libraries {
+		files = append(files, File{Source: library, Target: library})
+	}
+	base, err := layer(entries(baseTexts, files))
+	if err != nil {
+		return nil, fmt.Errorf("base layer: %w", err)
+	}
+	top, err := layer(entries(nil, s.Files))
+	if err != nil {
+		return nil, err
+	}
+	built, err := mutate.AppendLayers(empty.Image, base, top)
+	if err != nil {
+		return nil, err
+	}
+	config := v1.Config{User: s.User, WorkingDir: "/", Entrypoint: s.Entrypoint, Env: []string{"PATH=/bin:/usr/bin"}}
+	if len(config.Entrypoint) == 0 {
+		config.Entrypoint = []string{s.Files[0].Target}
+	}
+	if dirs := unusual(libraries); len(dirs) > 0 {
+		config.Env = append(config.Env, "LD_LIBRARY_PATH="+strings.Join(dirs, ":"))
+	}
+	return mutate.ConfigFile(built, withPlatform(built, config))
+}
+
+// withPlatform completes the configuration of an image whose layers are there.
+func withPlatform(built v1.Image, config v1.Config) *v1.ConfigFile {
+	file, err := built.ConfigFile()
+	if err != nil { // of an image made in memory
+		panic(err)
+	}
+	file = file.DeepCopy()
+	file.OS, file.Architecture, file.Config = "linux", runtime.GOARCH, config
+	file.Created = v1.Time{Time: time.Unix(0, 0).UTC()}
+	return file
+}
+
+// unusual folders of libraries: there is no ld.so.cache in the image, and the linker looks into few places.
+func unusual(libraries []string) []string {
+	var dirs []string
+	for _, library := range libraries {
+		dir := path.Dir(library)
+		plain := strings.TrimPrefix(dir, "/usr")
+		parent, last := path.Split(plain)
+		usual := plain == "/lib" || plain == "/lib64" || parent == "/lib/" && strings.HasSuffix(last, "-linux-gnu")
+		if !usual && !slices.Contains(dirs, dir) {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs
+}
+
+// entry of a layer: a folder (path ends in /), a text, or a file of the machine.
+type entry struct {
+	path   string // without the leading /
+	mode   int64
+	text   string
+	source string
+}
+
+var baseTexts = []entry{
+	{path: "tmp/", mode: 0o1777},
+	{path: "etc/passwd", mode: 0o644, text: "root:x:0:0:root:/:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n"},
+	{path: "etc/group", mode: 0o644, text: "root:x:0:\nnonroot:x:65532:\n"},
+}
+
+// entries with the folders they are in, sorted by path.
+func entries(texts []entry, files []File) []entry {
+	all := slices.Clone(texts)
+	for _, file := range files {
+		all = append(all, entry{path: strings.TrimPrefix(file.Target, "/"), source: file.Source})
+	}
+	known := map[string]bool{}
+	for _, e := range all {
+		known[e.path] = true
+	}
+	for _, e := range slices.Clone(all) {
+		for dir := path.Dir(strings.TrimSuffix(e.path, "/")); dir != "."; dir = path.Dir(dir) {
+			if !known[dir+"/"] {
+				known[dir+"/"] = true
+				all = append(all, entry{path: dir + "/", mode: 0o755})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b entry) int { return strings.Compare(a.path, b.path) })
+	return all
+}
+
+// layer is read each time anew: a digest first, then the bytes.
+func layer(all []entry) (v1.Layer, error) {
+	return tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		reader, writer := io.Pipe()
+		go func() { writer.CloseWithError(writeTar(writer, all)) }()
+		return reader, nil
+	}, tarball.WithCompressionLevel(gzip.BestSpeed))
+}
+
+func writeTar(to io.Writer, all []entry) error {
+	writer := tar.NewWriter(to)
+	for _, e := range all {
+		if err := writeEntry(writer, e); err != nil {
+			return err
+		}
+	}
+	return writer.Close()
+}
+
+func writeEntry(writer *tar.Writer, e entry) (err error) {
+	header := &tar.Header{Name: e.path, Mode: e.mode, Typeflag: tar.TypeReg, Size: int64(len(e.text)), ModTime: time.Unix(0, 0), Format: tar.FormatPAX}
+	var content io.Reader = strings.NewReader(e.text)
+	switch {
+	case strings.HasSuffix(e.path, "/"):
+		header.Typeflag = tar.TypeDir
+	case e.source != "":
+		file, err := os.Open(e.source) // a library's links are followed
+		if err != nil {
+			return err
+		}
+		defer func() { _ = file.Close() }()
+		info, err := file.Stat()
+		if err != nil {
+			return err
+		}
+		if !info.Mode().IsRegular() {
+			return fmt.Errorf("%s is not a regular file", e.source)
+		}
+		header.Size, content = info.Size(), file
+		header.Mode = 0o644
+		if info.Mode()&0o111 != 0 {
+			header.Mode = 0o755 // for every user, whatever the umask was here
+		}
+	}
+	if err := writer.WriteHeader(header); err != nil {
+		return fmt.Errorf("%s: %w", e.path, err)
+	}
+	if _, err := io.Copy(writer, content); err != nil {
+		return fmt.Errorf("%s: %w", e.path, err)
+	}
+	return nil
+}

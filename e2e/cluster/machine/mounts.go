@@ -1,0 +1,55 @@
+package machine
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// MountPoints that a node covers by folders of its own, since programs have them built in. They are
+// made on the host if missing.
+var MountPoints = []string{"/run/containerd", "/run/netns", "/var/lib/cni", "/var/lib/kubelet", "/var/log"}
+
+// isolate mounts what is the machine's own; it has a mount namespace of its own by then.
+func (s *Spec) isolate() error {
+	// Mounts made here stay here; those of the host appear (and, more important, go) here too.
+	if err := mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+		return err
+	}
+	if err := mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return err
+	}
+	if s.Control() {
+		return nil
+	}
+	// The kubelet hands volumes to containers by propagation. What is mounted below is shared too,
+	// as its parent is.
+	if err := mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
+		return err
+	}
+	for _, point := range MountPoints {
+		if filepath.Dir(point) == "/run" { // state that a reboot forgets
+			if err := mount("tmpfs", point, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=711"); err != nil {
+				return err
+			}
+			continue
+		}
+		private := filepath.Join(s.Home(), filepath.Base(filepath.Dir(point))+"-"+filepath.Base(point))
+		if err := os.MkdirAll(private, 0o755); err != nil { //nolint:gosec // pods of any user pass through
+			return err
+		}
+		if err := mount(private, point, "", unix.MS_BIND, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func mount(source, target, fstype string, flags uintptr, data string) error {
+	if err := unix.Mount(source, target, fstype, flags, data); err != nil {
+		return fmt.Errorf("mount %s at %s: %w", source, target, err)
+	}
+	return nil
+}

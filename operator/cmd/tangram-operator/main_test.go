@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+)
+
+// startServer is a kube-apiserver of this test's own, with a kubeconfig for it in KUBECONFIG.
+func startServer(t *testing.T) client.Client {
+	t.Helper()
+	_, file, _, _ := runtime.Caller(0)
+	root := filepath.Join(filepath.Dir(file), "..", "..", "..")
+	assets := os.Getenv("KUBEBUILDER_ASSETS")
+	if assets == "" {
+		assets = t.TempDir()
+		kube, err := filepath.Abs(filepath.Join(root, "build", "bin", "kube"))
+		require.NoError(t, err)
+		require.FileExists(t, kube, "build it, or set KUBEBUILDER_ASSETS")
+		for _, name := range []string{"etcd", "kube-apiserver", "kubectl"} {
+			require.NoError(t, os.Symlink(kube, filepath.Join(assets, name)))
+		}
+	}
+	env := &envtest.Environment{BinaryAssetsDirectory: assets, ErrorIfCRDPathMissing: true, CRDDirectoryPaths: []string{filepath.Join(root, "charts", "tangram", "crds")}}
+	config, err := env.Start()
+	t.Cleanup(func() { require.NoError(t, env.Stop()) })
+	require.NoError(t, err)
+	user, err := env.AddUser(envtest.User{Name: "admin", Groups: []string{"system:masters"}}, nil)
+	require.NoError(t, err)
+	text, err := user.KubeConfig()
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, os.WriteFile(path, text, 0o600))
+	t.Setenv("KUBECONFIG", path)
+	c, err := client.New(config, client.Options{})
+	require.NoError(t, err)
+	return c
+}
+
+// freePort that nobody listened on a moment ago.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, l.Close()) }()
+	return l.Addr().String()
+}
+
+// get is the body of an answer 200, or an error.
+func get(ctx context.Context, url string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	reply, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = reply.Body.Close() }()
+	body, err := io.ReadAll(reply.Body)
+	if err == nil && reply.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", url, reply.Status)
+	}
+	return string(body), err
+}
+
+// The program leads, answers its probes, shows metrics, and gives its lease back at the end.
+func TestServe(t *testing.T) {
+	c := startServer(t)
+	f := flags{metrics: freePort(t), health: freePort(t), logLevel: "error", elect: true, leaseNS: "default"}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- serve(ctx, f) }()
+
+	holder := func() string {
+		lease := &coordinationv1.Lease{}
+		if c.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "tangram-operator"}, lease) != nil || lease.Spec.HolderIdentity == nil {
+			return ""
+		}
+		return *lease.Spec.HolderIdentity
+	}
+	for _, path := range []string{"healthz", "readyz"} {
+		require.Eventually(t, func() bool { _, err := get(t.Context(), "http://"+f.health+"/"+path); return err == nil }, time.Minute, 50*time.Millisecond, path)
+	}
+	require.Eventually(t, func() bool { return holder() != "" }, time.Minute, 50*time.Millisecond, "it holds the lease")
+	require.Eventually(t, func() bool {
+		body, err := get(t.Context(), "http://"+f.metrics+"/metrics")
+		return err == nil && len(body) > 0
+	}, time.Minute, 50*time.Millisecond)
+	select {
+	case err := <-done:
+		t.Fatalf("it ended: %v", err)
+	default:
+	}
+	stop()
+	select {
+	case err := <-done:
+		require.NoError(t, err)
+	case <-time.After(time.Minute):
+		t.Fatal("it does not end")
+	}
+	require.Empty(t, holder(), "the next one need not wait for the lease to run out")
+}
+
+func TestServeSaysWhatIsWrong(t *testing.T) {
+	require.ErrorContains(t, serve(t.Context(), flags{logLevel: "loud"}), "--log-level")
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	require.ErrorContains(t, serve(t.Context(), flags{logLevel: "info"}), "no cluster to talk to")
+}
