@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -125,4 +127,34 @@ func (c *Client) GatewayURL(ctx context.Context, name string) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("none of %d nodes has an internal address", len(nodes.Items))
+}
+
+// AwaitGateway until it answers at its node port: the nodes' rules may be a moment behind a
+// Service whose pods are ready.
+func (c *Client) AwaitGateway(ctx context.Context, name string) (string, error) {
+	url, err := c.GatewayURL(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	for {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/healthz", http.NoBody)
+		if err != nil {
+			return "", err
+		}
+		reply, err := http.DefaultClient.Do(request)
+		if err == nil {
+			_ = reply.Body.Close()
+			if reply.StatusCode == http.StatusOK {
+				return url, nil
+			}
+			err = fmt.Errorf("status %s", reply.Status)
+		}
+		select {
+		case <-ctx.Done():
+			return "", fmt.Errorf("the gateway of %s does not answer at %s: %w", name, url, err)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
 }

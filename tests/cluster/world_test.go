@@ -162,7 +162,7 @@ func requireAtRest(t *testing.T, k *kube.Client, want ...string) *v1alpha1.MoEDe
 
 func client(t *testing.T, k *kube.Client) *load.Client {
 	t.Helper()
-	url, err := k.GatewayURL(t.Context(), name)
+	url, err := k.AwaitGateway(t.Context(), name)
 	require.NoError(t, err)
 	return &load.Client{URL: url, Model: name, HTTP: &http.Client{}, Counters: &load.Counters{}}
 }

@@ -142,7 +142,7 @@ func applyManifests(ctx context.Context, o options, k *kube.Client) error {
 
 // storyOnCluster: what a user does, while requests stream.
 func storyOnCluster(ctx context.Context, o options, k *kube.Client, trace *load.Trace, r *report) ([]*load.Result, error) {
-	url, err := k.GatewayURL(ctx, world)
+	url, err := k.AwaitGateway(ctx, world)
 	if err != nil {
 		return nil, err
 	}
@@ -229,7 +229,7 @@ func clusterUp(ctx context.Context, o options) error {
 		}
 		return fmt.Errorf("%w\nwhat is there was left for you to look at; `make demo-down` removes it", diagnosed(ctx, c, err))
 	}
-	url, err := c.Kube.In(namespace).GatewayURL(ctx, world)
+	url, err := c.Kube.In(namespace).AwaitGateway(ctx, world)
 	if err != nil {
 		return err
 	}
