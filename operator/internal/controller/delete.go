@@ -2,8 +2,10 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -28,25 +30,14 @@ func (r *Reconciler) delete(ctx context.Context, d *api.MoEDeployment) (reconcil
 		return reconcile.Result{}, nil
 	}
 	patient := time.Since(d.DeletionTimestamp.Time) < deleteWithin
-	closing, cancel := context.WithTimeout(ctx, closeWithin)
-	defer cancel()
-	if err := r.Worlds.Close(closing, d.UID); err != nil && patient {
+	pods, err := r.dissolve(ctx, d, "its MoEDeployment is deleted")
+	if errors.Is(err, context.DeadlineExceeded) && patient {
 		return reconcile.Result{RequeueAfter: lookAgain}, nil
 	}
-	pods, err := r.pods(ctx, d)
-	if err != nil {
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return reconcile.Result{}, err
 	}
 	mine := owned(d, pods)
-	for i := range mine {
-		p := &mine[i]
-		if endsNow(p) {
-			continue
-		}
-		if err := r.deletePod(ctx, d, fleet.Deletion{Name: p.Name, UID: string(p.UID), Why: "its MoEDeployment is deleted", Now: true}); err != nil {
-			return reconcile.Result{}, err
-		}
-	}
 	if len(mine) > 0 && patient {
 		err := r.writeStatus(ctx, d, &scene{pods: pods, seen: world.Snapshot{}, deleting: true})
 		return reconcile.Result{RequeueAfter: lookAgain}, err
@@ -55,4 +46,38 @@ func (r *Reconciler) delete(ctx context.Context, d *api.MoEDeployment) (reconcil
 	before := d.DeepCopy()
 	controllerutil.RemoveFinalizer(d, api.Finalizer)
 	return reconcile.Result{}, client.IgnoreNotFound(r.Patch(ctx, d, client.MergeFrom(before)))
+}
+
+// dissolve ends the running flip, or leaves its outcome to nobody, and has the pods end at
+// once: there is no world to leave any more. It gives the pods that are still there.
+func (r *Reconciler) dissolve(ctx context.Context, d *api.MoEDeployment, why string) ([]corev1.Pod, error) {
+	closing, cancel := context.WithTimeout(ctx, closeWithin)
+	defer cancel()
+	unclosed := r.Worlds.Close(closing, d.UID)
+	if unclosed != nil && (d.DeletionTimestamp == nil || time.Since(d.DeletionTimestamp.Time) < deleteWithin) {
+		return nil, unclosed
+	}
+	pods, err := r.pods(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range owned(d, pods) {
+		if endsNow(&p) {
+			continue
+		}
+		if err := r.deletePod(ctx, d, fleet.Deletion{Name: p.Name, UID: string(p.UID), Why: why, Now: true}); err != nil {
+			return nil, err
+		}
+	}
+	return pods, nil
+}
+
+// namespaceEnds: a namespace that is deleted deletes its pods first and everything else after
+// they are gone, so that this is all that tells us.
+func (r *Reconciler) namespaceEnds(ctx context.Context, d *api.MoEDeployment) (reconcile.Result, error) {
+	pods, err := r.dissolve(ctx, d, "its namespace is deleted")
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: lookAgain}, r.writeStatus(ctx, d, &scene{pods: pods, seen: world.Snapshot{}, deleting: true})
 }

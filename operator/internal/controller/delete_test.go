@@ -16,9 +16,11 @@ import (
 func (b *bed) deleted(name string) {
 	b.t.Helper()
 	b.mayHarm = true
-	require.NoError(b.t, b.c.Delete(b.t.Context(), b.get(name)))
+	d := b.get(name)
+	require.NoError(b.t, b.c.Delete(b.t.Context(), d))
 	require.Eventually(b.t, func() bool { return b.gone(&api.MoEDeployment{}, name) }, wait, tick, "the finalizer goes")
 	require.Empty(b.t, b.podNames(name), "the pods went first")
+	require.Nil(b.t, b.worlds.Find(d.UID), "nothing of it runs on in the operator")
 }
 
 func TestDelete(t *testing.T) {
@@ -146,4 +148,22 @@ func TestSuccessorOfAKilledOperator(t *testing.T) {
 		}
 		return false
 	}, wait, tick, "what nobody runs any more is not left open")
+}
+
+// A namespace that is deleted deletes its pods and waits for them, before anything else of it:
+// their grace periods are not waited for, since there is no world to leave any more.
+func TestNamespaceThatIsDeleted(t *testing.T) {
+	b := newBed(t)
+	b.serve("w", 2)
+	b.mayHarm = true
+	require.NoError(t, b.c.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: b.namespace}}))
+	for _, p := range b.ranks("w") {
+		require.NoError(t, b.c.Delete(t.Context(), &p)) // as the namespace controller does, which is not here
+	}
+	began := time.Now()
+	require.Eventually(t, func() bool { return len(b.podNames("w")) == 0 }, wait, tick)
+	require.Less(t, time.Since(began), 20*time.Second, "the grace period is 300 s")
+	b.until("w", "it says that it ends", func(d *api.MoEDeployment) bool {
+		return has(d, api.ConditionProgressing, metav1.ConditionTrue, api.ReasonDeleting)
+	})
 }

@@ -251,3 +251,16 @@ func TestTwoWorldsOfOneName(t *testing.T) {
 	require.Len(t, one.podNames("w"), 2)
 	one.ready("w")
 }
+
+func TestWithoutAGatewayNothingIsAvailable(t *testing.T) {
+	b := newBed(t)
+	b.gatewaysDown.Store(true)
+	require.NoError(t, b.c.Create(t.Context(), b.deployment("w", 2)))
+	d := b.until("w", "the ranks serve and no gateway does", func(d *api.MoEDeployment) bool {
+		return has(d, api.ConditionAvailable, metav1.ConditionFalse, api.ReasonNoGateway) && d.Status.Width == 2
+	})
+	require.True(t, has(d, api.ConditionReady, metav1.ConditionFalse, api.ReasonNoGateway))
+	require.Contains(t, message(d, api.ConditionAvailable), "2 ranks accept requests")
+	b.gatewaysDown.Store(false)
+	b.ready("w")
+}

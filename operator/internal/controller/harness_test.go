@@ -105,6 +105,7 @@ type bed struct {
 	*kubelet
 	t       *testing.T
 	metrics *Metrics
+	worlds  *world.Worlds
 	stop    func() // the operator
 	mayHarm bool   // pods of the layout in force are deleted in this test
 }
@@ -182,6 +183,7 @@ func (b *bed) operator() {
 		log = slog.New(slog.NewTextHandler(b.t.Output(), nil))
 	}
 	worlds := &world.Worlds{Log: log, LookEvery: 200 * time.Millisecond}
+	b.worlds = worlds
 	b.metrics = NewMetrics(prometheus.NewRegistry())
 	r := &Reconciler{Log: log, Worlds: worlds, KeepEnded: 3 * time.Second, Images: Images{Agent: "agent:test", Engine: "engine:test", Gateway: "gateway:test"},
 		Dial: func(d *api.MoEDeployment, a *pki.Authority) (world.Dialer, error) {

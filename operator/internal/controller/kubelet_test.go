@@ -48,6 +48,8 @@ type kubelet struct {
 	// early: pods that were deleted while a rank of theirs was in the layout in force. An
 	// operator never does that, but where a test expects it.
 	early map[string]bool
+
+	gatewaysDown atomic.Bool // gateways do not accept requests
 }
 
 // Pod IPs are never used twice in a run.
@@ -155,7 +157,7 @@ func (k *kubelet) run(ctx context.Context) {
 	}
 }
 
-// gateways accept requests as soon as their Deployment is there.
+// gateways accept requests as soon as their Deployment is there, unless they are down.
 func (k *kubelet) gateways(ctx context.Context) error {
 	var list appsv1.DeploymentList
 	if err := k.c.List(ctx, &list, client.InNamespace(k.namespace)); err != nil {
@@ -163,10 +165,14 @@ func (k *kubelet) gateways(ctx context.Context) error {
 	}
 	for i := range list.Items {
 		d := &list.Items[i]
-		if d.Status.AvailableReplicas > 0 {
+		up := int32(1)
+		if k.gatewaysDown.Load() {
+			up = 0
+		}
+		if d.Status.AvailableReplicas == up && d.Status.ObservedGeneration > 0 {
 			continue
 		}
-		d.Status = appsv1.DeploymentStatus{Replicas: 1, ReadyReplicas: 1, AvailableReplicas: 1, ObservedGeneration: d.Generation}
+		d.Status = appsv1.DeploymentStatus{Replicas: 1, ReadyReplicas: up, AvailableReplicas: up, ObservedGeneration: d.Generation}
 		if err := k.c.Status().Update(ctx, d); err != nil {
 			return err
 		}
@@ -188,7 +194,23 @@ func (k *kubelet) note(event watch.Event) {
 		}
 		return
 	}
+	k.noteLocked(p)
+}
+
+// noteLocked a pod, unless something newer is known: what the watch tells comes late.
+func (k *kubelet) noteLocked(p *corev1.Pod) {
+	if here := k.pods[p.Name]; here != nil && here.UID == p.UID && revision(k.t, here) > revision(k.t, p) {
+		return
+	}
 	k.pods[p.Name] = p
+}
+
+func revision(t *testing.T, o client.Object) uint64 {
+	v, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
+	if err != nil {
+		t.Errorf("resourceVersion: %v", err)
+	}
+	return v
 }
 
 func (k *kubelet) known() []*corev1.Pod {
@@ -250,7 +272,7 @@ func (k *kubelet) refresh(ctx context.Context, p *corev1.Pod) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if here := k.pods[p.Name]; here != nil && here.UID == fresh.UID {
-		k.pods[p.Name] = fresh
+		k.noteLocked(fresh)
 	}
 	return nil
 }
@@ -292,7 +314,8 @@ func (k *kubelet) start(ctx context.Context, p *corev1.Pod, f fate) error {
 	n := addresses.Add(1)
 	ip := fmt.Sprintf("10.%d.%d.%d", n>>16&0xff, n>>8&0xff, n&0xff)
 	engines := len(p.Spec.Containers) - 1
-	agent := k.world(p.Labels[api.WorldLabel]).Start(drivertest.Pod{Name: p.Name, UID: string(p.UID), Node: p.Spec.NodeName, Address: agentAddress(ip), Ranks: engines})
+	w := k.world(p.Labels[api.WorldLabel])
+	agent := w.Start(drivertest.Pod{Name: p.Name, UID: string(p.UID), Node: p.Spec.NodeName, Address: agentAddress(ip), Ranks: engines})
 	agent.Detach(f.detached)
 	now := metav1.Now()
 	s := corev1.PodStatus{Phase: corev1.PodRunning, PodIP: ip, PodIPs: []corev1.PodIP{{IP: ip}}, StartTime: &now}
@@ -303,7 +326,11 @@ func (k *kubelet) start(ctx context.Context, p *corev1.Pod, f fate) error {
 		s.ContainerStatuses = append(s.ContainerStatuses, corev1.ContainerStatus{Name: c.Name, Image: c.Image, Ready: true, Started: ptr.To(true),
 			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}}})
 	}
-	return k.status(ctx, p, s)
+	if err := k.status(ctx, p, s); err != nil {
+		w.Stop(agentAddress(ip)) // it was another pod, or an older one, that was to be started
+		return err
+	}
+	return nil
 }
 
 // end a deleted pod once its hook lets it.

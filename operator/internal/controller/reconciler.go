@@ -12,6 +12,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -104,6 +105,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		}
 	}
 	result, err := r.reconcile(ctx, d)
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return r.namespaceEnds(ctx, d)
+	}
 	if f := foreign(err); f != nil {
 		pods, listing := r.pods(ctx, d)
 		if listing != nil {
