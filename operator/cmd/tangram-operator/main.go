@@ -36,7 +36,15 @@ func main() { os.Exit(run()) }
 func run() int {
 	var f flags
 	root := &cobra.Command{Use: "tangram-operator", Short: "runs MoEDeployments", Args: cobra.NoArgs, SilenceErrors: true, SilenceUsage: true,
-		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), f) }}
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			log, err := newLog(f.logLevel)
+			if err != nil {
+				return err
+			}
+			ctrl.SetLogger(logr.FromSlogHandler(log.Handler()))
+			klog.SetSlogLogger(log) // leader election speaks by it
+			return serve(cmd.Context(), f, log)
+		}}
 	p := root.Flags()
 	p.StringVar(&f.images.Agent, "agent-image", "", "image of the agents")
 	p.StringVar(&f.images.Engine, "engine-image", "", "image of the reference engine, where a MoEDeployment names none")
@@ -59,14 +67,15 @@ func run() int {
 	return 0
 }
 
-func serve(ctx context.Context, f flags) error {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
-		return fmt.Errorf("--log-level: %w", err)
+func newLog(level string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("--log-level: %w", err)
 	}
-	log := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
-	ctrl.SetLogger(logr.FromSlogHandler(log.Handler()))
-	klog.SetSlogLogger(log) // leader election speaks by it
+	return slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: l})), nil
+}
+
+func serve(ctx context.Context, f flags, log *slog.Logger) error {
 	config, err := ctrl.GetConfig()
 	if err != nil {
 		return fmt.Errorf("no cluster to talk to: %w", err)

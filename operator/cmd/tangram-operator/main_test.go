@@ -2,26 +2,34 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime"
+	goruntime "runtime"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	api "tangram.dev/api/v1alpha1"
 )
 
 // startServer is a kube-apiserver of this test's own, with a kubeconfig for it in KUBECONFIG.
 func startServer(t *testing.T) client.Client {
 	t.Helper()
-	_, file, _, _ := runtime.Caller(0)
+	_, file, _, _ := goruntime.Caller(0)
 	root := filepath.Join(filepath.Dir(file), "..", "..", "..")
 	assets := os.Getenv("KUBEBUILDER_ASSETS")
 	if assets == "" {
@@ -44,7 +52,9 @@ func startServer(t *testing.T) client.Client {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, os.WriteFile(path, text, 0o600))
 	t.Setenv("KUBECONFIG", path)
-	c, err := client.New(config, client.Options{})
+	scheme := runtime.NewScheme()
+	require.NoError(t, errors.Join(api.AddToScheme(scheme), coordinationv1.AddToScheme(scheme)))
+	c, err := client.New(config, client.Options{Scheme: scheme})
 	require.NoError(t, err)
 	return c
 }
@@ -79,11 +89,11 @@ func get(ctx context.Context, url string) (string, error) {
 // The program leads, answers its probes, shows metrics, and gives its lease back at the end.
 func TestServe(t *testing.T) {
 	c := startServer(t)
-	f := flags{metrics: freePort(t), health: freePort(t), logLevel: "error", elect: true, leaseNS: "default"}
+	f := flags{metrics: freePort(t), health: freePort(t), elect: true, leaseNS: "default"}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	done := make(chan error, 1)
-	go func() { done <- serve(ctx, f) }()
+	go func() { done <- serve(ctx, f, slog.New(slog.DiscardHandler)) }()
 
 	holder := func() string {
 		lease := &coordinationv1.Lease{}
@@ -96,10 +106,17 @@ func TestServe(t *testing.T) {
 		require.Eventually(t, func() bool { _, err := get(t.Context(), "http://"+f.health+"/"+path); return err == nil }, time.Minute, 50*time.Millisecond, path)
 	}
 	require.Eventually(t, func() bool { return holder() != "" }, time.Minute, 50*time.Millisecond, "it holds the lease")
+	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "default"}, Spec: api.MoEDeploymentSpec{Replicas: 2,
+		Model:  api.Model{Revision: "r1", Source: api.ModelSource{PersistentVolumeClaim: &api.ClaimSource{ClaimName: "models"}}},
+		Limits: api.Limits{MemoryPerRank: resource.MustParse("64Mi"), KVMemoryPerRank: resource.MustParse("16Mi")}}}
+	require.NoError(t, c.Create(t.Context(), d))
+	require.Eventually(t, func() bool {
+		return c.Get(t.Context(), client.ObjectKeyFromObject(d), d) == nil && len(d.Status.Conditions) > 0
+	}, time.Minute, 50*time.Millisecond, "it reconciles")
 	require.Eventually(t, func() bool {
 		body, err := get(t.Context(), "http://"+f.metrics+"/metrics")
-		return err == nil && len(body) > 0
-	}, time.Minute, 50*time.Millisecond)
+		return err == nil && strings.Contains(body, `tangram_world_wanted_ranks{name="w",namespace="default"} 2`)
+	}, time.Minute, 50*time.Millisecond, "metrics of its own")
 	select {
 	case err := <-done:
 		t.Fatalf("it ended: %v", err)
@@ -115,8 +132,9 @@ func TestServe(t *testing.T) {
 	require.Empty(t, holder(), "the next one need not wait for the lease to run out")
 }
 
-func TestServeSaysWhatIsWrong(t *testing.T) {
-	require.ErrorContains(t, serve(t.Context(), flags{logLevel: "loud"}), "--log-level")
+func TestItSaysWhatIsWrong(t *testing.T) {
+	_, err := newLog("loud")
+	require.ErrorContains(t, err, "--log-level")
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
-	require.ErrorContains(t, serve(t.Context(), flags{logLevel: "info"}), "no cluster to talk to")
+	require.ErrorContains(t, serve(t.Context(), flags{}, slog.New(slog.DiscardHandler)), "no cluster to talk to")
 }

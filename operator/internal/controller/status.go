@@ -124,14 +124,11 @@ func fillLayout(d *api.MoEDeployment, s *scene) {
 	for rank, m := range l.GetMembers() {
 		st.Members = append(st.Members, api.Member{Rank: int32(rank), ID: m.Id, Pod: m.Pod, Node: m.Node})
 	}
-	if e := s.seen.Running; e != nil {
-		st.Transition = &api.CurrentTransition{Phase: e.Phase, Flip: int32(e.Flip), Flips: int32(e.Flips), BytesDone: int64(e.BytesDone), BytesTotal: int64(e.BytesTotal)}
-		for i := range s.transitions {
-			if !over(&s.transitions[i]) {
-				st.Transition.Name = s.transitions[i].Name
-				break
-			}
-		}
+	// Named by its LayoutTransition, which is there once there is a plan.
+	open := slices.IndexFunc(s.transitions, func(t api.LayoutTransition) bool { return !over(&t) })
+	if e := s.seen.Running; e != nil && open >= 0 {
+		st.Transition = &api.CurrentTransition{Name: s.transitions[open].Name, Phase: e.Phase, Flip: int32(e.Flip), Flips: int32(e.Flips),
+			BytesDone: int64(e.BytesDone), BytesTotal: int64(e.BytesTotal)}
 	}
 }
 
