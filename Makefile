@@ -14,7 +14,7 @@ demo: demo-build ## on a real cluster brought up here: helm install, kubectl app
 	@$(BUILD)/bin/tangram-demo cluster --seed $(SEED) --ranks $(RANKS) --out $(BUILD)/demo
 
 demo-up: demo-build ## the demo's cluster, left for you to type kubectl
-	@$(BUILD)/bin/tangram-demo cluster-up --ranks $(RANKS) --out $(BUILD)/demo
+	@$(BUILD)/bin/tangram-demo cluster-up --ranks $(RANKS)
 
 demo-down: ## removes the demo's cluster, whatever state it is in
 	@test ! -x $(BUILD)/bin/tangram-demo || $(BUILD)/bin/tangram-demo cluster-down

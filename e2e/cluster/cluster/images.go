@@ -52,7 +52,7 @@ func load(ctx context.Context, o Options, pid int, node string, archives []strin
 		return fmt.Errorf("node %s: containerd does not listen: %w", node, err)
 	}
 	for _, archive := range archives {
-		command := exec.CommandContext(ctx, o.ctr(), "--address", address, "--namespace", "k8s.io", "images", "import", archive) //nolint:gosec // our own
+		command := exec.CommandContext(ctx, o.ctr(), "--address", address, "--namespace", "k8s.io", "images", "import", archive)
 		command.Env = append(os.Environ(), "LD_LIBRARY_PATH="+machine.Libraries(o.deb()))
 		if output, err := command.CombinedOutput(); err != nil {
 			return errors.Join(fmt.Errorf("node %s: image %s: %w: %s", node, archive, err, strings.TrimSpace(string(output))), ctx.Err())

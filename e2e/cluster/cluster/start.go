@@ -44,7 +44,7 @@ func start(ctx context.Context, o Options, spec *machine.Spec) (_ *started, err 
 		return nil, err
 	}
 	defer func() { _ = log.Close() }()
-	command := exec.Command(o.program(), host.SupervisorArgs(spec.Dir, spec.Name)...) //nolint:gosec,noctx // our own; it outlives the context
+	command := exec.Command(o.program(), host.SupervisorArgs(spec.Dir, spec.Name)...) // it outlives the context
 	command.Stdout, command.Stderr, command.Dir = log, log, "/"
 	// None of the caller's: a proxy, say, would come between the components.
 	command.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "TMPDIR=" + spec.Home()}

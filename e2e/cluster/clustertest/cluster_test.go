@@ -227,7 +227,7 @@ func (c *testCluster) services(t *testing.T) {
 
 func (c *testCluster) get(url string) error {
 	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	response, err := client.Get(url) //nolint:noctx // has a time limit
+	response, err := client.Get(url)
 	if err != nil {
 		return err
 	}

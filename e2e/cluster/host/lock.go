@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// lockName is an abstract socket's: it leaves no file, and goes with the process that holds it.
-const lockName = "@tangram-cluster"
+// lockName is an abstract socket's: it leaves no file, and goes with the process that holds it. Another in tests.
+var lockName = "@tangram-cluster"
 
 // Lock so that one command at a time changes the host; it waits for another one for at most limit.
 // The lock is held until unlock is called or the process ends, however it ends.

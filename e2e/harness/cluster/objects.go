@@ -38,8 +38,12 @@ func (c *Cluster) Namespace(ctx context.Context, name string) error {
 	return c.Models(ctx, name)
 }
 
-// DeleteNamespace and its volume, and waits until both are gone.
+// DeleteNamespace and its volume, and waits until both are gone. Its worlds go first: a
+// namespace that is deleted waits for its pods, and those for their grace periods.
 func (c *Cluster) DeleteNamespace(ctx context.Context, name string) error {
+	if _, err := c.Kube.In(name).Run(ctx, nil, "delete", "moedeployments", "--all", "--timeout=25s"); err != nil {
+		return err
+	}
 	if err := c.Kube.Delete(ctx, "namespace/"+name, true); err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ func run(args []string) error {
 		return serve()
 	case len(args) == 2 && args[0] == "get":
 		client := http.Client{Timeout: 3 * time.Second}
-		response, err := client.Get(args[1])
+		response, err := client.Get(args[1]) //nolint:gosec // what it is for
 		if err != nil {
 			return err
 		}
@@ -52,7 +52,7 @@ func serve() error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	server := &http.Server{Addr: ":8080", ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintln(w, "hello from", os.Getenv("POD_NAME"), "on", os.Getenv("NODE_NAME"))
+		_, _ = fmt.Fprintln(w, "hello from", os.Getenv("POD_NAME"), "on", os.Getenv("NODE_NAME"))
 	})}
 	go func() {
 		<-ctx.Done()

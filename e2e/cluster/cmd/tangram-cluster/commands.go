@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"text/tabwriter"
 
@@ -19,7 +20,8 @@ func onCluster(use, short string, args cobra.PositionalArgs, run func(*cobra.Com
 		if o.Build, err = cluster.DefaultBuild(); err != nil {
 			return err
 		}
-		o.Say = func(format string, args ...any) { fmt.Fprintf(command.OutOrStdout(), format+"\n", args...) }
+		o.Say = func(format string, args ...any) { command.Println(fmt.Sprintf(format, args...)) }
+		command.SetOut(os.Stdout) // Println's default is stderr
 		return run(command, o, args)
 	}}
 	command.Flags().StringVar(&o.Dir, "dir", "build/cluster", "folder of the cluster's state, which up makes and down removes")
@@ -71,7 +73,7 @@ func statusCommand() *cobra.Command {
 			return err
 		}
 		table := tabwriter.NewWriter(command.OutOrStdout(), 0, 8, 2, ' ', 0)
-		fmt.Fprintln(table, "MACHINE\tPID\tADDRESS\tLINK\tNODE\tCOMPONENTS")
+		rows := []string{"MACHINE\tPID\tADDRESS\tLINK\tNODE\tCOMPONENTS"}
 		for _, m := range machines {
 			pid, link, node := "off", "cut", m.Node
 			if m.PID != 0 {
@@ -83,7 +85,10 @@ func statusCommand() *cobra.Command {
 			if node == "" {
 				node = "-"
 			}
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", m.Name, pid, m.Address, link, node, strings.Join(m.Components, " "))
+			rows = append(rows, strings.Join([]string{m.Name, pid, m.Address, link, node, strings.Join(m.Components, " ")}, "\t"))
+		}
+		if _, err := table.Write([]byte(strings.Join(rows, "\n") + "\n")); err != nil {
+			return err
 		}
 		return table.Flush()
 	})

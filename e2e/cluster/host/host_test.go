@@ -1,0 +1,210 @@
+package host
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+	"github.com/stretchr/testify/require"
+)
+
+func TestParseSupervisor(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		ok   bool
+	}{
+		{append([]string{"/x/bin/tangram-cluster"}, SupervisorArgs("/c", "n1")...), true},
+		{append([]string{"tangram-cluster"}, SupervisorArgs("/c d", "cp")...), true},
+		{append([]string{"vim"}, SupervisorArgs("/c", "n1")...), false},
+		{[]string{"tangram-cluster", "down", "--dir", "/c", "--name", "n1"}, false},
+		{[]string{"tangram-cluster", "machine", "--name", "n1", "--dir", "/c"}, false},
+		{append([]string{"tangram-cluster"}, append(SupervisorArgs("/c", "n1"), "more")...), false},
+		{[]string{"tangram-cluster", "machine"}, false},
+		{nil, false},
+	} {
+		dir, name, ok := ParseSupervisor(test.args)
+		require.Equal(t, test.ok, ok, "%q", test.args)
+		if ok {
+			require.Equal(t, test.args[3], dir)
+			require.Equal(t, test.args[5], name)
+		}
+	}
+}
+
+func TestSysctlsRestore(t *testing.T) {
+	root := t.TempDir()
+	write := func(name, value string) {
+		path := filepath.Join(root, name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o750))
+		require.NoError(t, os.WriteFile(path, []byte(value+"\n"), 0o600))
+	}
+	write("vm/overcommit_memory", "0")
+	write("kernel/panic", "0")
+	write("kernel/panic_on_oops", "1")
+	write("kernel/keys/root_maxkeys", "200")
+	before, err := readSysctls(root)
+	require.NoError(t, err)
+	require.Equal(t, Sysctls{"vm/overcommit_memory": "0", "kernel/panic": "0", "kernel/panic_on_oops": "1", "kernel/keys/root_maxkeys": "200"}, before,
+		"those that a kernel lacks are left out")
+	write("vm/overcommit_memory", "1")           // by the kubelet
+	write("kernel/keys/root_maxkeys", "1000000") // by the kubelet
+	write("kernel/panic", "60")                  // by the administrator, meanwhile
+	require.NoError(t, before.restore(root))
+	require.NoError(t, before.restore(root), "a second time")
+	after, err := readSysctls(root)
+	require.NoError(t, err)
+	require.Equal(t, Sysctls{"vm/overcommit_memory": "0", "kernel/panic": "60", "kernel/panic_on_oops": "1", "kernel/keys/root_maxkeys": "200"}, after)
+}
+
+func mountOf(dir, fstype, options string) *mountinfo.Info {
+	return &mountinfo.Info{Mountpoint: dir, FSType: fstype, VFSOptions: options}
+}
+
+func TestCgroupsV1(t *testing.T) {
+	root := t.TempDir()
+	var mounts []*mountinfo.Info
+	for _, name := range []string{"cpu,cpuacct", "cpuset", "memory", "pids", "devices", "blkio", "systemd", "unified"} {
+		dir := filepath.Join(root, name)
+		require.NoError(t, os.Mkdir(dir, 0o750))
+		mounts = append(mounts, mountOf(dir, "cgroup", "rw,"+name))
+	}
+	mounts[7].FSType = "cgroup2"
+	require.NoError(t, os.WriteFile(filepath.Join(root, "unified/cgroup.controllers"), nil, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(root, "cpuset/cpuset.cpus"), []byte("0-3\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(root, "cpuset/cpuset.mems"), []byte("0\n"), 0o600))
+	groups, err := cgroupsOf(mounts)
+	require.NoError(t, err)
+	require.False(t, groups.V2, "v2 without controllers beside v1 does not count")
+	require.Equal(t, []string{"control groups v1: controller freezer is not there"}, groups.Missing())
+
+	require.NoError(t, groups.Prepare("n1"))
+	require.NoError(t, groups.Prepare("n1"), "a second time")
+	for _, name := range []string{"cpu,cpuacct", "cpuset", "memory", "systemd"} {
+		require.DirExists(t, filepath.Join(root, name, "tangram-n1"))
+	}
+	cpus, err := os.ReadFile(filepath.Join(root, "cpuset/tangram-n1/cpuset.cpus"))
+	require.NoError(t, err)
+	require.Equal(t, "0-3\n", string(cpus))
+	// In a real hierarchy these files go with their folder.
+	require.NoError(t, os.Remove(filepath.Join(root, "cpuset/tangram-n1/cpuset.cpus")))
+	require.NoError(t, os.Remove(filepath.Join(root, "cpuset/tangram-n1/cpuset.mems")))
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "memory/tangram-n1/kubepods/burstable/pod1/container"), 0o750))
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "unified/tangram-n2/kubepods"), 0o750))
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "memory/tangram-other"), 0o750))
+	require.NoError(t, groups.Remove(t.Context()))
+	require.NoError(t, groups.Remove(t.Context()), "a second time")
+	left, err := filepath.Glob(filepath.Join(root, "*/tangram-*"))
+	require.NoError(t, err)
+	require.Equal(t, []string{filepath.Join(root, "memory/tangram-other")}, left)
+}
+
+func TestCgroupsV2(t *testing.T) {
+	root := t.TempDir()
+	control := filepath.Join(root, "cgroup.subtree_control")
+	require.NoError(t, os.WriteFile(filepath.Join(root, "cgroup.controllers"), []byte("cpuset cpu io memory\n"), 0o600))
+	require.NoError(t, os.WriteFile(control, []byte("cpu memory\n"), 0o600))
+	groups, err := cgroupsOf([]*mountinfo.Info{mountOf(root, "cgroup2", "rw")})
+	require.NoError(t, err)
+	require.True(t, groups.V2)
+	require.Equal(t, []string{"control groups v2: controller pids is not there"}, groups.Missing())
+	disabled, err := groups.Disabled()
+	require.NoError(t, err)
+	require.Equal(t, []string{"cpuset", "pids"}, disabled)
+	read := func() string {
+		text, err := os.ReadFile(control)
+		require.NoError(t, err)
+		return string(text)
+	}
+	require.NoError(t, groups.Enable(disabled))
+	require.Equal(t, "+cpuset +pids", read())
+	require.NoError(t, groups.Disable(disabled))
+	require.Equal(t, "-cpuset -pids", read())
+	require.NoError(t, os.Mkdir(filepath.Join(root, "tangram-n1"), 0o750))
+	require.NoError(t, os.WriteFile(filepath.Join(root, "tangram-n1/cgroup.subtree_control"), nil, 0o600))
+	require.NoError(t, groups.Prepare("n1"))
+	require.NoError(t, groups.Adopt("n1", 123))
+	text, err := os.ReadFile(filepath.Join(root, "tangram-n1/supervisor/cgroup.procs"))
+	require.NoError(t, err)
+	require.Equal(t, "123", string(text))
+}
+
+func TestNoCgroups(t *testing.T) {
+	groups, err := cgroupsOf(nil)
+	require.NoError(t, err)
+	require.Len(t, groups.Missing(), 1)
+}
+
+// Kill must not touch a process that has a supervisor's former PID.
+func TestKillSparesOthers(t *testing.T) {
+	command := exec.CommandContext(t.Context(), "sleep", "60")
+	require.NoError(t, command.Start())
+	require.NoError(t, Supervisor{PID: command.Process.Pid, Dir: "/c", Name: "n1"}.Kill(t.Context(), 0))
+	p, err := process(command.Process.Pid)
+	require.NoError(t, err)
+	require.NotEqual(t, byte('Z'), p.State)
+	require.Equal(t, []string{"sleep", "60"}, p.Args)
+	require.NoError(t, command.Process.Kill())
+	require.Error(t, command.Wait())
+}
+
+// Kill ends a supervisor at SIGTERM, and one that does not care at SIGKILL.
+func TestKill(t *testing.T) {
+	program, err := os.Executable()
+	require.NoError(t, err)
+	for _, deaf := range []bool{false, true} {
+		command := exec.CommandContext(t.Context(), program)
+		command.Args = append([]string{"tangram-cluster"}, SupervisorArgs("/c", "n1")...)
+		command.Env = append(os.Environ(), "TANGRAM_TEST_SUPERVISOR="+strconv.FormatBool(deaf))
+		stdout, err := command.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, command.Start())
+		_, err = stdout.Read(make([]byte, 1))
+		require.NoError(t, err)
+		s := Supervisor{PID: command.Process.Pid, Dir: "/c", Name: "n1"}
+		all, err := Supervisors()
+		require.NoError(t, err)
+		require.Contains(t, all, s)
+		began := time.Now()
+		require.NoError(t, s.Kill(t.Context(), 300*time.Millisecond))
+		require.Equal(t, deaf, time.Since(began) >= 300*time.Millisecond)
+		require.Error(t, command.Wait())
+	}
+}
+
+// TestMain stands in for a supervisor where a test starts this program again as one.
+func TestMain(m *testing.M) {
+	if deaf := os.Getenv("TANGRAM_TEST_SUPERVISOR"); deaf != "" {
+		if deaf == "true" {
+			signal.Ignore(syscall.SIGTERM)
+		}
+		_, _ = os.Stdout.WriteString("ready")
+		time.Sleep(time.Minute)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+func TestLock(t *testing.T) {
+	network := lockName
+	lockName = "@tangram-cluster-test"
+	t.Cleanup(func() { lockName = network })
+	unlock, err := Lock(t.Context(), time.Second)
+	require.NoError(t, err)
+	_, err = Lock(t.Context(), 100*time.Millisecond)
+	require.ErrorContains(t, err, "another tangram-cluster command is running")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = Lock(ctx, time.Minute)
+	require.Error(t, err)
+	unlock()
+	unlock, err = Lock(t.Context(), time.Second)
+	require.NoError(t, err)
+	unlock()
+}
