@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -29,6 +30,9 @@ type flags struct {
 
 // closeWithin is what running flips get at the end of the process.
 const closeWithin = 20 * time.Second
+
+// ownMetrics are registered once in a process, where controller-runtime's are.
+var ownMetrics = sync.OnceValue(func() *controller.Metrics { return controller.NewMetrics(metrics.Registry) })
 
 func main() { os.Exit(run()) }
 
@@ -93,7 +97,7 @@ func serve(ctx context.Context, f flags, log *slog.Logger) error {
 	}
 	worlds := &world.Worlds{Log: log}
 	r := &controller.Reconciler{Log: log, Images: f.images, Worlds: worlds}
-	if err := r.SetUp(mgr, controller.NewMetrics(metrics.Registry)); err != nil {
+	if err := r.SetUp(mgr, ownMetrics()); err != nil {
 		return err
 	}
 	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {

@@ -23,6 +23,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
+	"tangram.dev/operator/internal/controller"
+
 	api "tangram.dev/api/v1alpha1"
 )
 
@@ -89,7 +91,7 @@ func get(ctx context.Context, url string) (string, error) {
 // The program leads, answers its probes, shows metrics, and gives its lease back at the end.
 func TestServe(t *testing.T) {
 	c := startServer(t)
-	f := flags{metrics: freePort(t), health: freePort(t), elect: true, leaseNS: "default"}
+	f := flags{images: controller.Images{Agent: "agent:test", Engine: "engine:test", Gateway: "gateway:test"}, metrics: freePort(t), health: freePort(t), elect: true, leaseNS: "default"}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	done := make(chan error, 1)

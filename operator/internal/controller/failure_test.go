@@ -64,7 +64,7 @@ func TestContainerThatEndsBeforeItsPodJoins(t *testing.T) {
 	before := b.serve("w", 1)
 	b.let(fate{detached: true}, "w-1")
 	b.scale(2)
-	require.Eventually(t, func() bool { return b.agent("w-1") != nil }, wait, tick)
+	b.agent("w-1")
 	first := b.pod("w-1")
 	b.crash("w-1", "agent", 2, "/models/demo/config.json: no such file")
 	d := b.degraded("w", api.ReasonPodsFailing, "w-1", "container agent ended with exit code 2", "/models/demo/config.json: no such file")
@@ -81,7 +81,7 @@ func TestEnginesThatDoNotAttachAreWaitedFor(t *testing.T) {
 	b.serve("w", 1)
 	b.let(fate{detached: true}, "w-1")
 	b.scale(2)
-	require.Eventually(t, func() bool { return b.agent("w-1") != nil }, wait, tick)
+	b.agent("w-1")
 	d := b.until("w", "waits", func(d *api.MoEDeployment) bool {
 		return has(d, api.ConditionProgressing, metav1.ConditionTrue, api.ReasonWaitingForPods)
 	})

@@ -104,8 +104,16 @@ func (k *kubelet) worldLocked(name string) *drivertest.World {
 	return k.worlds[name]
 }
 
-// agent in a pod, or nil.
+// agent in a pod, which is waited for.
 func (k *kubelet) agent(pod string) *drivertest.Agent {
+	k.t.Helper()
+	var a *drivertest.Agent
+	require.Eventually(k.t, func() bool { a = k.find(pod); return a != nil }, wait, tick, "no agent runs in pod %s", pod)
+	return a
+}
+
+// find the agent in a pod; nil if it does not run.
+func (k *kubelet) find(pod string) *drivertest.Agent {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	p := k.pods[pod]
