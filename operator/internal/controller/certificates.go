@@ -72,11 +72,8 @@ func (r *Reconciler) podCertificates(ctx context.Context, d *api.MoEDeployment, 
 	})
 }
 
-// pruneAfter: a Secret younger than this may belong to a pod that is about to be made.
-const pruneAfter = 30 * time.Second
-
 // pruneCertificates of pods that somebody else deleted. It gives when to look again, if some
-// are too young to be told from those of a new pod.
+// are too young to be told from those of a pod that is about to be made.
 func (r *Reconciler) pruneCertificates(ctx context.Context, d *api.MoEDeployment, pods []corev1.Pod) (time.Duration, error) {
 	var list corev1.SecretList
 	if err := r.List(ctx, &list, client.InNamespace(d.Namespace), client.MatchingLabels(selector(d, api.ComponentRank))); err != nil {
@@ -89,8 +86,8 @@ func (r *Reconciler) pruneCertificates(ctx context.Context, d *api.MoEDeployment
 		if !metav1.IsControlledBy(s, d) || slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Name == pod }) {
 			continue
 		}
-		if time.Since(s.CreationTimestamp.Time) < pruneAfter {
-			again = pruneAfter
+		if time.Since(s.CreationTimestamp.Time) < r.KeepEnded {
+			again = r.KeepEnded
 			continue
 		}
 		// Live: a pod that was just made may not be in the cache yet.

@@ -147,6 +147,8 @@ func TestPodDeletedByHand(t *testing.T) {
 	for _, m := range d.Status.Members {
 		require.NotContains(t, m.ID, string(gone.UID))
 	}
+	require.Eventually(t, func() bool { return b.gone(&corev1.Secret{}, "w-1-tls") }, wait, tick, "a key without a pod is a leak")
+	require.False(t, b.gone(&corev1.Secret{}, "w-3-tls"))
 }
 
 func TestLastPodDeletedByHandWaitsForItsReplacement(t *testing.T) {

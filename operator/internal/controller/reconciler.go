@@ -60,7 +60,8 @@ type Reconciler struct {
 	Log       *slog.Logger
 	Images    Images
 	Worlds    *world.Worlds
-	// KeepEnded: a pod that ended before it joined stays for so long, to be looked at. 0: 20 s.
+	// KeepEnded: a pod that ended before it joined stays for so long, to be looked at; so do
+	// certificates without a pod. 0: 20 s.
 	KeepEnded time.Duration
 	// Dial connects to agents of a world; nil: over mTLS.
 	Dial func(*api.MoEDeployment, *pki.Authority) (world.Dialer, error)
