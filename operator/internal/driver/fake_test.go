@@ -21,6 +21,9 @@ type fakeWorld struct {
 	view   *geometry.View
 	agents []*fakeAgent
 	hold   bool // the gate does not open (engines decline)
+	// The gate opens once, for members, when the first abort arrives at one of them; at a joiner's
+	// it does not, which has withdrawn then.
+	openAtAbort bool
 }
 
 // fakeAgent keeps the rules of the agent's state machine for one rank.
@@ -180,6 +183,10 @@ func (a *fakeAgent) Abort(_ context.Context, h *tangramv1.Header, _ string) (boo
 	a.highest = max(a.highest, h.Attempt)
 	if h.Attempt != a.attempt {
 		return false, nil
+	}
+	if a.w.openAtAbort && a.layout != nil {
+		a.w.hold, a.w.openAtAbort = false, false
+		a.w.gateLocked(h.Attempt)
 	}
 	if a.phase == tangramv1.Phase_PHASE_FLIPPED {
 		return true, nil

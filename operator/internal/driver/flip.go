@@ -208,5 +208,6 @@ func (r *flipRun) abort(ctx context.Context, cause error) error {
 }
 
 func (r *flipRun) abortAll(ctx context.Context, reason string) (flipped bool, err error) {
-	return r.d.abortAll(ctx, r.agents, r.header, reason)
+	joiners, members := r.truth.joinersFirst(r.agents)
+	return r.d.abortInOrder(ctx, members, joiners, r.header, reason)
 }

@@ -99,3 +99,15 @@ func TestObserveMakesDoWithSome(t *testing.T) {
 	v = Observe(t.Context(), "another", d.Agents)
 	require.ErrorContains(t, v.Errors[0], `is of world "w", not "another"`)
 }
+
+// A gate that opens just as the abort arrives: the members flipped, and the joiner, which has
+// no word to give, has not withdrawn from an epoch that it is in.
+func TestAbortAsksMembersBeforeJoiners(t *testing.T) {
+	d, w := setup(t, 3)
+	_, err := d.Apply(t.Context(), expert(2))
+	require.NoError(t, err)
+	w.hold, w.openAtAbort = true, true
+	_, err = d.Apply(t.Context(), expert(3))
+	require.NoError(t, err, "forward")
+	w.requireRanks(t, 3)
+}

@@ -27,17 +27,18 @@ func (d *Driver) settle(ctx context.Context, record *Record) (*truth, error) {
 		}
 		record.Retries++
 		d.Log.Warn("an earlier attempt is under way: ending it", "attempt", left.attempt, "flipped", left.anyFlipped)
-		if err := d.end(ctx, left); err != nil {
+		if err := d.end(ctx, truth, left); err != nil {
 			return nil, fmt.Errorf("end the earlier attempt %d: %w", left.attempt, err)
 		}
 	}
 	return nil, fmt.Errorf("agents still are in an attempt after ending 8 of them; is another driver at work?")
 }
 
-func (d *Driver) end(ctx context.Context, left *leftover) error {
+func (d *Driver) end(ctx context.Context, truth *truth, left *leftover) error {
 	header := &tangramv1.Header{World: d.World, Epoch: left.targetEpoch - 1, Attempt: left.attempt}
 	if !left.anyFlipped {
-		flipped, err := d.abortAll(ctx, left.agents, header, "a new driver found the attempt unfinished")
+		joiners, members := truth.joinersFirst(left.agents)
+		flipped, err := d.abortInOrder(ctx, members, joiners, header, "a new driver found the attempt unfinished")
 		if err != nil {
 			return err
 		}
@@ -73,6 +74,16 @@ func (d *Driver) end(ctx context.Context, left *leftover) error {
 		return err
 	}
 	return d.concluded(ctx, left.attempt)
+}
+
+// abortInOrder asks the members of the epoch before the joiners. A member's word is latched
+// until its step's result; a joiner has no word, so that it would withdraw while the members
+// flip to an epoch that it is in. Only when no member flipped, and none will, may it go.
+func (d *Driver) abortInOrder(ctx context.Context, members, joiners []int, header *tangramv1.Header, reason string) (bool, error) {
+	if flipped, err := d.abortAll(ctx, members, header, reason); err != nil || flipped {
+		return flipped, err
+	}
+	return d.abortAll(ctx, joiners, header, reason)
 }
 
 // abortAll asks every agent until each has answered. True: some agent flipped.
