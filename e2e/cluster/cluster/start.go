@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"tangram.dev/e2e/cluster/host"
 	"tangram.dev/e2e/cluster/machine"
@@ -50,6 +53,11 @@ func start(ctx context.Context, o Options, spec *machine.Spec) (_ *started, err 
 	command.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "TMPDIR=" + spec.Home()}
 	command.SysProcAttr = &syscall.SysProcAttr{
 		Setsid: true, Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWNET,
+	}
+	// Files that this program got from its caller without asking, a lock say, would else stay open as
+	// long as the cluster is up.
+	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("inherited files: %w", err)
 	}
 	if err := command.Start(); err != nil {
 		return nil, err

@@ -364,17 +364,25 @@ func TestInterruptedUp(t *testing.T) {
 func TestUpAfterInterruptedUp(t *testing.T) {
 	c := newCluster(t)
 	up := exec.CommandContext(t.Context(), filepath.Join(c.options.Build, "bin/tangram-cluster"), "up", "--dir", c.options.Dir)
+	reader, writer, err := os.Pipe()
+	require.NoError(t, err)
+	up.ExtraFiles = []*os.File{writer}
 	require.NoError(t, up.Start())
+	require.NoError(t, writer.Close())
 	time.Sleep(2 * time.Second)
 	require.NoError(t, up.Process.Kill())
 	_ = up.Wait()
 	require.NoError(t, c.traces.Add(c.options.Dir))
 	require.NotEmpty(t, c.traces)
+	require.NoError(t, reader.SetReadDeadline(time.Now().Add(5*time.Second)))
+	_, err = reader.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF, "machines hold a file that up inherited")
+	require.NoError(t, reader.Close())
 
 	bad := filepath.Join(t.TempDir(), "bad.tar")
 	require.NoError(t, os.WriteFile(bad, []byte("not an image"), 0o600))
 	c.options.Images = []string{bad}
 	require.ErrorContains(t, cluster.Up(t.Context(), c.options), bad)
-	require.FileExists(t, c.options.Dir+".logs/n1/containerd.log")
+	require.FileExists(t, c.options.Dir+".logs/n1/machine.log")
 	c.nothingLeft()
 }
