@@ -106,6 +106,14 @@ void tg_gate_decline(tg_client* client, const char* reason) {
   client->impl->Decline(reason == nullptr ? "" : reason);
 }
 
+void tg_stop(tg_client* client, int keep_word) { client->impl->Stop(keep_word != 0); }
+
+void tg_unreachable(tg_client* client, const uint32_t* ranks, size_t count) {
+  client->impl->SetUnreachable({ranks, count});
+}
+
+int tg_stopped(const tg_client* client) { return client->impl->stopped() ? 1 : 0; }
+
 tg_code tg_gate_commit(tg_client* client, tg_error* error) {
   return Guarded(error, [&] { return ToC(client->impl->Commit(), error); });
 }

@@ -49,7 +49,8 @@ v1::Header Client::HeaderNow(uint64_t attempt) const {
 }
 
 bool Client::FlippedByAgents() const {
-  return attempt_ && attempt_->kind == v1::FLIP_KIND_FIRST && attempt_->answered &&
+  // A stopped rank flips by a fence, whatever the attempt is.
+  return attempt_ && (attempt_->by_agents() || gate_.stopped()) && attempt_->answered &&
          page_->epoch.load(std::memory_order_acquire) == attempt_->target->get()->epoch;
 }
 
@@ -69,7 +70,7 @@ Status Client::Poll(int timeout_ms, tg_event* event) {
       frame = std::move(queue_.front());
       queue_.pop_front();
     } else {
-      const bool looking = attempt_ && attempt_->kind == v1::FLIP_KIND_FIRST;
+      const bool looking = attempt_ && (attempt_->by_agents() || gate_.stopped());
       const int left = LeftMs(deadline);
       auto got = Receive(looking ? std::min(left, kPageLookMs) : left);
       if (!got.ok() && !FlippedByAgents()) return got.status();
@@ -86,6 +87,7 @@ Status Client::Poll(int timeout_ms, tg_event* event) {
       event->attempt = attempt_->id;
       event->target_epoch = attempt_->target->get()->epoch;
       event->joining = attempt_->joining;
+      event->repair = attempt_->kind == v1::FLIP_KIND_REPAIR;
       Adopt();
       event->target = current();
       return OkStatus();
@@ -109,6 +111,9 @@ Status Client::Handle(Frame frame, tg_event* event) {
     case v1::EngineMessage::kAbort:
       OnAbort(frame.message.abort(), event);
       return OkStatus();
+    case v1::EngineMessage::kRefused:
+      lost_ = {Code::kEngine, frame.message.refused().refusal().message()};
+      return lost_;
     default:
       // A reply that nobody waits for any more (its wait ran out).
       return OkStatus();
@@ -141,6 +146,7 @@ void Client::OnPrepare(const v1::EnginePrepare& prepare, tg_event* event) {
   event->target_epoch = attempt.target->get()->epoch;
   event->joining = attempt.joining;
   event->leaving = attempt.leaving;
+  event->repair = attempt.kind == v1::FLIP_KIND_REPAIR;
   event->target = attempt.target->get();
 }
 
@@ -209,7 +215,9 @@ void Client::OnUnmap(const v1::EngineUnmap& unmap) {
 
 void Client::OnAbort(const v1::EngineAbort& abort, tg_event* event) {
   if (!attempt_ || attempt_->id != abort.header().attempt()) return;
-  for (const auto& [offset, bytes] : attempt_->mapped) (void)weights_.Unmap(offset, bytes);
+  if (!abort.keep_mapped()) {
+    for (const auto& [offset, bytes] : attempt_->mapped) (void)weights_.Unmap(offset, bytes);
+  }
   event->kind = TG_EVENT_ABORT;
   event->attempt = attempt_->id;
   event->target_epoch = attempt_->target->get()->epoch;
@@ -217,9 +225,9 @@ void Client::OnAbort(const v1::EngineAbort& abort, tg_event* event) {
 }
 
 GateWord Client::Word() {
-  // Without a layout, or for a first one, the agents hold the gate; a lost agent cannot commit.
+  // While no engine steps the agents hold the gate; a lost agent cannot commit.
   const bool mine =
-      attempt_ && attempt_->answered && lost_.ok() && attempt_->kind != v1::FLIP_KIND_FIRST;
+      attempt_ && attempt_->answered && lost_.ok() && !attempt_->by_agents() && !gate_.stopped();
   if (!mine) return gate_.Word(0, 0, {});
   return gate_.Word(attempt_->id, attempt_->target->get()->epoch, attempt_->target->hash());
 }

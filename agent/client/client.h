@@ -35,6 +35,9 @@ class Client {
   GateWord Word();
   bool Decide(std::span<const GateWord> words);
   void Decline(const char* reason) { gate_.Decline(reason); }
+  void Stop(bool keep_word) { gate_.Stop(keep_word); }
+  void SetUnreachable(std::span<const uint32_t> ranks) { gate_.SetUnreachable(ranks); }
+  bool stopped() const { return gate_.stopped(); }
   Status Commit();
   Status Join(int timeout_ms);
 
@@ -53,6 +56,10 @@ class Client {
     bool joining = false;
     bool leaving = false;
     bool answered = false;
+    // No engine steps: the agents exchange the words.
+    bool by_agents() const {
+      return kind == v1::FLIP_KIND_FIRST || kind == v1::FLIP_KIND_REPAIR;
+    }
     std::unique_ptr<Maps> target;
     std::vector<std::pair<uint64_t, uint64_t>> mapped;  // offset, bytes: to undo at an abort
   };

@@ -75,6 +75,34 @@ Status AgentGate::Flip(uint64_t attempt, uint64_t epoch, bool by_agents) {
   return OkStatus();
 }
 
+Status AgentGate::FlipStopped(uint64_t attempt, uint64_t epoch) {
+  if (state() == GateState::kLatched) {
+    // Nobody but us: the engine gave this step up, or is gone.
+    uint64_t latched = GateWordOf(attempt, GateState::kLatched);
+    page_->state.compare_exchange_strong(latched, GateWordOf(attempt, GateState::kArmed),
+                                         std::memory_order_acq_rel);
+  }
+  return Flip(attempt, epoch, true);
+}
+
+void AgentGate::SetStopped(bool stopped) {
+  if (!stopped) {
+    for (auto& word : page_->unreachable) word.store(0, std::memory_order_relaxed);
+  }
+  page_->stopped.store(stopped ? 1 : 0, std::memory_order_release);
+}
+
+bool AgentGate::stopped() const { return page_->stopped.load(std::memory_order_acquire) != 0; }
+
+std::vector<uint32_t> AgentGate::Unreachable(uint32_t ranks) const {
+  std::vector<uint32_t> out;
+  for (uint32_t r = 0; r < std::min(ranks, GatePage::kReachable); ++r) {
+    if (page_->unreachable[r / 64].load(std::memory_order_relaxed) >> (r % 64) & 1)
+      out.push_back(r);
+  }
+  return out;
+}
+
 void AgentGate::Reset(uint64_t attempt) {
   uint64_t flipped = GateWordOf(attempt, GateState::kFlipped);
   page_->state.compare_exchange_strong(flipped, GateWordOf(attempt, GateState::kIdle),
@@ -125,6 +153,24 @@ void EngineGate::Decline(std::string_view reason) {
   page_->declined.fetch_add(1, std::memory_order_release);
   Unlatch();
 }
+
+void EngineGate::Stop(bool keep_word) {
+  // The word goes first: who sees `stopped` sees whether it was kept.
+  if (!keep_word) Unlatch();
+  page_->stopped.store(1, std::memory_order_release);
+}
+
+void EngineGate::SetUnreachable(std::span<const uint32_t> ranks) {
+  uint64_t words[GatePage::kReachable / 64] = {};
+  for (const uint32_t rank : ranks) {
+    if (rank < GatePage::kReachable) words[rank / 64] |= uint64_t{1} << (rank % 64);
+  }
+  for (size_t i = 0; i < std::size(words); ++i) {
+    page_->unreachable[i].store(words[i], std::memory_order_relaxed);
+  }
+}
+
+bool EngineGate::stopped() const { return page_->stopped.load(std::memory_order_acquire) != 0; }
 
 bool EngineGate::latched() const {
   return GateStateOf(page_->state.load(std::memory_order_acquire)) == GateState::kLatched;

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "agent/base/status.h"
 #include "agent/gate/gate_page.h"
@@ -45,6 +46,9 @@ class AgentGate {
   // and the steps start from 0 before anyone can see Flipped.
   Status Flip(uint64_t attempt, uint64_t epoch, bool by_agents);
 
+  // After a fence: Armed or Latched -> Flipped. The rank is stopped, so nobody else moves it.
+  Status FlipStopped(uint64_t attempt, uint64_t epoch);
+
   // Flipped -> Idle.
   void Reset(uint64_t attempt);
 
@@ -53,6 +57,12 @@ class AgentGate {
 
   // Sets the epoch in force without a flip (a rank that left the world: 0).
   void SetEpoch(uint64_t epoch);
+
+  // A step was given up for good (the engine is gone), or the rank may go on.
+  void SetStopped(bool stopped);
+  bool stopped() const;
+  // Ranks of the layout, below `ranks`, that the stopped engine cannot reach.
+  std::vector<uint32_t> Unreachable(uint32_t ranks) const;
 
  private:
   GatePage* page_ = nullptr;
@@ -71,6 +81,10 @@ class EngineGate {
   bool Decide(std::span<const GateWord> words, size_t members);
   // After a go: not possible here. Unlatches; the reason reaches the agent's status.
   void Decline(std::string_view reason);
+  // The step is given up for good. `keep_word`: the others may have flipped on it by now.
+  void Stop(bool keep_word);
+  void SetUnreachable(std::span<const uint32_t> ranks);
+  bool stopped() const;
   bool latched() const;
 
  private:

@@ -22,7 +22,8 @@ constexpr GateState GateStateOf(uint64_t word) { return static_cast<GateState>(w
 constexpr uint64_t GateAttemptOf(uint64_t word) { return word >> 3; }
 
 struct GatePage {
-  static constexpr uint64_t kMagic = 0x54474741'54450001;  // "TGGATE", version 1
+  static constexpr uint64_t kMagic = 0x54474741'54450002;  // "TGGATE", version 2
+  static constexpr uint32_t kReachable = 1024;             // ranks that `unreachable` can name
 
   uint64_t magic;
   std::atomic<uint64_t> state;
@@ -33,6 +34,10 @@ struct GatePage {
   std::atomic<uint64_t> kv_pages, kv_free_pages, kv_reserved_tokens, running, waiting;
   std::atomic<uint64_t> declined;  // how often the engine declined after GO
   char decline_reason[256];
+  // 1: a step was given up for good; set by the engine, or by the agent whose engine went.
+  // Only the agent clears it, when a flip that the agents make lets the rank go on.
+  std::atomic<uint64_t> stopped;
+  std::atomic<uint64_t> unreachable[kReachable / 64];  // while stopped: bit = rank of the layout
   uint32_t moe_layers, experts;
   // Followed by std::atomic<uint64_t> tokens[moe_layers][experts].
 };

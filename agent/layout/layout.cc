@@ -10,10 +10,29 @@ namespace {
 
 Status Bad(std::string message) { return {Code::kBadPlan, "layout: " + std::move(message)}; }
 
+// Where the shards of a position begin in the bank of a group of g > 1: the same on every rank,
+// so that any member can take a position over in place.
+uint64_t PositionBase(const v1::ExpertGroup& group, const GeometryView& geometry,
+                      uint32_t position) {
+  const auto size = static_cast<uint32_t>(group.ranks_size());
+  if (size == 1) return 0;
+  uint64_t base = 0;
+  for (uint32_t p = 0; p < position; ++p) {
+    uint64_t bytes = 0;
+    for (const uint32_t slot : group.slots()) {
+      if (slot == 0) continue;
+      const Run run = ShardOf(geometry.granules(), size, slot - 1, p);
+      bytes += RoundUp(geometry.piece_bytes(run.count), kPieceAlignment);
+    }
+    base += RoundUp(bytes, geometry.page_bytes());
+  }
+  return base;
+}
+
 Status CheckExperts(const v1::LayerLayout& layer, const v1::Layout& layout,
                     const GeometryView& geometry) {
   std::vector<bool> owned(geometry.experts(), false);
-  std::vector<bool> placed(layout.members_size(), false);
+  std::vector<int> placed(layout.members_size(), -1);  // group of each rank
   for (int g = 0; g < layer.experts_size(); ++g) {
     const v1::ExpertGroup& group = layer.experts(g);
     const auto where = [&] { return fmt::format("layer {}, expert group {}", layer.layer(), g); };
@@ -38,9 +57,13 @@ Status CheckExperts(const v1::LayerLayout& layer, const v1::Layout& layout,
     for (const uint32_t rank : group.ranks()) {
       if (rank >= placed.size())
         return Bad(fmt::format("{}: rank {} of {}", where(), rank, placed.size()));
-      if (placed[rank])
+      if (placed[rank] >= 0 && placed[rank] != g)
         return Bad(fmt::format("{}: rank {} is in two groups of the layer", where(), rank));
-      placed[rank] = true;
+      placed[rank] = g;
+    }
+    if (const uint64_t end = PositionBase(group, geometry, size); end > geometry.bank_pitch()) {
+      return Bad(fmt::format("{}: its shards need {} bytes of a bank of {}", where(), end,
+                             geometry.bank_pitch()));
     }
     std::set<uint32_t> here;
     for (const uint32_t slot : group.slots()) {
@@ -128,7 +151,10 @@ bool AllStay(const google::protobuf::RepeatedField<uint32_t>& ranks, const v1::L
 }
 
 Status RenumberAll(v1::Layout* layout, const v1::LayoutDelta& delta) {
+  std::set<uint32_t> replaced;  // whole; what they were does not matter
+  for (const v1::LayerLayout& layer : delta.layers()) replaced.insert(layer.layer());
   for (v1::LayerLayout& layer : *layout->mutable_layers()) {
+    if (replaced.contains(layer.layer())) continue;
     for (v1::ExpertGroup& group : *layer.mutable_experts()) {
       if (!AllStay(group.ranks(), delta)) {
         return Bad(fmt::format("layer {}: a leaving rank still owns experts", layer.layer()));
@@ -222,27 +248,27 @@ std::vector<PlacedPiece> PiecesOf(const v1::Layout& layout, const GeometryView& 
   std::vector<PlacedPiece> out;
   for (const v1::LayerLayout& layer : layout.layers()) {
     for (const v1::ExpertGroup& group : layer.experts()) {
-      const auto at = std::find(group.ranks().begin(), group.ranks().end(), rank);
-      if (at == group.ranks().end()) continue;
-      const auto position = static_cast<uint32_t>(at - group.ranks().begin());
       const auto size = static_cast<uint32_t>(group.ranks_size());
-      uint64_t next = 0;  // start of the next slot in a bank of g > 1
-      for (int slot = 0; slot < group.slots_size(); ++slot) {
-        if (group.slots(slot) == 0) continue;
-        PlacedPiece piece;
-        piece.layer = layer.layer();
-        piece.bank = static_cast<uint32_t>(geometry.ordinal(layer.layer()) + layer.bank_offset());
-        piece.slot = static_cast<uint32_t>(slot);
-        piece.expert = group.slots(slot) - 1;
-        piece.run = ShardOf(geometry.granules(), size, piece.expert, position);
-        piece.bytes = geometry.piece_bytes(piece.run.count);
-        if (size == 1) {
-          piece.offset = piece.slot * geometry.expert_pitch();
-        } else {
-          piece.offset = next;
-          next += RoundUp(piece.bytes, kPieceAlignment);
+      for (uint32_t position = 0; position < size; ++position) {
+        if (group.ranks(static_cast<int>(position)) != rank) continue;
+        uint64_t next = PositionBase(group, geometry, position);  // of the next slot, if g > 1
+        for (int slot = 0; slot < group.slots_size(); ++slot) {
+          if (group.slots(slot) == 0) continue;
+          PlacedPiece piece;
+          piece.layer = layer.layer();
+          piece.bank = static_cast<uint32_t>(geometry.ordinal(layer.layer()) + layer.bank_offset());
+          piece.slot = static_cast<uint32_t>(slot);
+          piece.expert = group.slots(slot) - 1;
+          piece.run = ShardOf(geometry.granules(), size, piece.expert, position);
+          piece.bytes = geometry.piece_bytes(piece.run.count);
+          if (size == 1) {
+            piece.offset = piece.slot * geometry.expert_pitch();
+          } else {
+            piece.offset = next;
+            next += RoundUp(piece.bytes, kPieceAlignment);
+          }
+          out.push_back(piece);
         }
-        out.push_back(piece);
       }
     }
   }

@@ -25,16 +25,17 @@ struct PlacedPiece {
   bool operator==(const PlacedPiece&) const = default;
 };
 
-// Complete owners, no rank twice in a layer, bounds, banks, heads. The message names
+// Complete owners, no rank in two groups of a layer, bounds, banks, heads. The message names
 // layer, group and numbers.
 Status Validate(const v1::Layout& layout, const GeometryView& geometry);
 
-// `base` with the delta applied and the epoch set. Does not validate.
+// `base` with the delta applied and the epoch set; layers that the delta names are replaced
+// whole and not renumbered. Does not validate.
 Result<v1::Layout> Apply(const v1::Layout& base, const v1::LayoutDelta& delta, uint64_t epoch);
 
 std::string HashOf(const v1::Layout& layout);
 
-// Every piece that `rank` holds, ordered by layer, then slot. The layout is valid.
+// Every piece that `rank` holds, ordered by layer, position, then slot. The layout is valid.
 std::vector<PlacedPiece> PiecesOf(const v1::Layout& layout, const GeometryView& geometry,
                                   uint32_t rank);
 

@@ -28,8 +28,8 @@ class Prover {
       : geometry_(geometry), target_(target), rank_(rank), held_(held) {
     if (rank < 0) return;
     for (const PlacedPiece& piece : PiecesOf(target, geometry, static_cast<uint32_t>(rank))) {
-      cover_.emplace(KeyOf(piece.layer, piece.expert),
-                     Cover{piece, std::vector<bool>(piece.run.count, false), false});
+      cover_[KeyOf(piece.layer, piece.expert)].push_back(
+          Cover{piece, std::vector<bool>(piece.run.count, false), false});
     }
     for (uint32_t i = 0; i < held.size(); ++i)
       held_of_.emplace(KeyOf(held[i].layer, held[i].expert), i);
@@ -49,15 +49,30 @@ class Prover {
  private:
   void KeepInPlace() {
     for (const PlacedPiece& piece : held_) {
-      const auto it = cover_.find(KeyOf(piece.layer, piece.expert));
-      if (it != cover_.end() && it->second.piece == piece) {
-        it->second.in_place = true;
-        std::fill(it->second.here.begin(), it->second.here.end(), true);
+      Cover* cover = CoverOf(piece.layer, piece.expert, piece.run);
+      if (cover != nullptr && cover->piece == piece) {
+        cover->in_place = true;
+        std::fill(cover->here.begin(), cover->here.end(), true);
         proof_.kept.push_back(piece);
       } else {
         proof_.dropped.push_back(piece);
       }
     }
+  }
+
+  // The piece of the target that the run lies in; a rank at several positions has several of
+  // one expert.
+  Cover* CoverOf(uint32_t layer, uint32_t expert, Run run) {
+    const auto it = cover_.find(KeyOf(layer, expert));
+    if (it == cover_.end()) return nullptr;
+    for (Cover& cover : it->second) {
+      const Run whole = cover.piece.run;
+      if (run.start >= whole.start &&
+          uint64_t{run.start} + run.count <= uint64_t{whole.start} + whole.count) {
+        return &cover;
+      }
+    }
+    return nullptr;
   }
 
   // Marks the run as brought once; `what` names the column in the message.
@@ -69,14 +84,14 @@ class Prover {
     const auto it = cover_.find(KeyOf(layer, expert));
     if (it == cover_.end())
       return Bad(where() + ": the target does not give this expert to the rank");
-    Cover& cover = it->second;
-    const Run whole = cover.piece.run;
-    if (run.count == 0 || run.start < whole.start ||
-        static_cast<uint64_t>(run.start) + run.count >
-            static_cast<uint64_t>(whole.start) + whole.count) {
+    Cover* found = run.count == 0 ? nullptr : CoverOf(layer, expert, run);
+    if (found == nullptr) {
+      const Run whole = it->second.front().piece.run;
       return Bad(fmt::format("{}: the rank's shard is {}..{}", where(), whole.start,
                              whole.start + whole.count));
     }
+    Cover& cover = *found;
+    const Run whole = cover.piece.run;
     for (uint32_t g = run.start - whole.start; g < run.start - whole.start + run.count; ++g) {
       if (cover.here[g])
         return Bad(fmt::format("{}: granule {} comes twice", where(), whole.start + g));
@@ -134,9 +149,10 @@ class Prover {
   }
 
   Status CheckComplete() const {
-    for (const auto& [key, cover] : cover_) {
-      const auto gap = std::find(cover.here.begin(), cover.here.end(), false);
-      if (gap != cover.here.end()) {
+    for (const auto& [key, covers] : cover_) {
+      for (const Cover& cover : covers) {
+        const auto gap = std::find(cover.here.begin(), cover.here.end(), false);
+        if (gap == cover.here.end()) continue;
         return Bad(fmt::format("granule {} of layer {}, expert {} has no source",
                                cover.piece.run.start + (gap - cover.here.begin()),
                                cover.piece.layer, cover.piece.expert));
@@ -155,10 +171,12 @@ class Prover {
     for (const PlacedPiece& piece : held_) {
       banks[piece.bank].push_back({piece.offset, piece.offset + piece.bytes, &piece});
     }
-    for (const auto& [key, cover] : cover_) {
-      if (cover.in_place) continue;
-      const PlacedPiece& piece = cover.piece;
-      banks[piece.bank].push_back({piece.offset, piece.offset + piece.bytes, &piece});
+    for (const auto& [key, covers] : cover_) {
+      for (const Cover& cover : covers) {
+        if (cover.in_place) continue;
+        const PlacedPiece& piece = cover.piece;
+        banks[piece.bank].push_back({piece.offset, piece.offset + piece.bytes, &piece});
+      }
     }
     for (auto& [bank, ranges] : banks) {
       std::sort(ranges.begin(), ranges.end(),
@@ -197,9 +215,11 @@ class Prover {
   Status CheckMemory(bool holds_dense, const v1::RankPart& part) {
     std::vector<PlacedPiece> all(held_);
     std::vector<PlacedPiece> after;
-    for (const auto& [key, cover] : cover_) {
-      after.push_back(cover.piece);
-      if (!cover.in_place) all.push_back(cover.piece);
+    for (const auto& [key, covers] : cover_) {
+      for (const Cover& cover : covers) {
+        after.push_back(cover.piece);
+        if (!cover.in_place) all.push_back(cover.piece);
+      }
     }
     const uint64_t page = geometry_.page_bytes();
     const uint64_t dense = RoundUp(geometry_.proto().dense_bytes(), page) / page;
@@ -220,7 +240,7 @@ class Prover {
   const v1::Layout& target_;
   const int32_t rank_;
   const std::vector<PlacedPiece>& held_;
-  std::unordered_map<Key, Cover> cover_;
+  std::unordered_map<Key, std::vector<Cover>> cover_;
   std::unordered_multimap<Key, uint32_t> held_of_;
   PartProof proof_;
 };

@@ -348,4 +348,21 @@ void EngineServer::Abort(uint32_t device, const v1::EngineAbort& abort) {
   (void)session->channel.Send(std::move(message));
 }
 
+void EngineServer::Dismiss(uint32_t device, const std::string& reason) {
+  SessionPtr session;
+  {
+    const std::scoped_lock lock(mu_);
+    const auto it = by_device_.find(device);
+    if (it == by_device_.end()) return;
+    session = it->second;
+  }
+  Refuse(session.get(), {Code::kEngine, "this rank is no member any more: " + reason});
+  session->channel.Shutdown();
+  std::unique_lock lock(mu_);
+  changed_.wait_for(lock, options_.attach_timeout, [&] {
+    const auto it = by_device_.find(device);
+    return it == by_device_.end() || it->second != session;
+  });
+}
+
 }  // namespace tangram

@@ -39,6 +39,7 @@ class EngineServer : public Engines {
   Status Map(uint32_t device, const v1::EngineMap& map) override;
   Status Unmap(uint32_t device, const v1::EngineUnmap& unmap) override;
   void Abort(uint32_t device, const v1::EngineAbort& abort) override;
+  void Dismiss(uint32_t device, const std::string& reason) override;
 
  private:
   // One connection. The thread that serves it alone receives.

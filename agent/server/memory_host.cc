@@ -1,7 +1,5 @@
 #include "agent/server/memory_host.h"
 
-#include <map>
-
 #include "agent/device/host_device.h"
 #include "agent/gate/gate_page.h"
 #include "agent/mover/data_server.h"
@@ -23,7 +21,7 @@ class StoreHost final : public MemoryHost {
     const layout::GeometryView& geometry = host->checkpoint_->geometry();
     for (const v1::Member& member : members) {
       store::RankStore::Options options;
-      options.name = "tangram-" + member.id();
+      options.member = member.id();
       options.checkpoint = host->checkpoint_;
       options.revision = config.revision;
       options.banks = geometry.moe_layers() + config.spare_banks;
@@ -35,12 +33,13 @@ class StoreHost final : public MemoryHost {
         return peers->OpenPull(address, request);
       };
       options.sibling = [host = host.get()](const std::string& id) -> store::RankStore* {
-        const auto it = host->by_member_.find(id);
-        return it == host->by_member_.end() ? nullptr : it->second;
+        for (const auto& store : host->stores_) {  // a pod has a few ranks
+          if (store->member() == id) return store.get();
+        }
+        return nullptr;
       };
       auto made = store::RankStore::Create(std::move(options));
       if (!made.ok()) return made.status();
-      host->by_member_.emplace(member.id(), made->get());
       host->stores_.push_back(std::move(made).value());
     }
     auto server = mover::DataServer::Start(config.data_listen, &host->grants_);
@@ -60,7 +59,6 @@ class StoreHost final : public MemoryHost {
   std::shared_ptr<const loader::Checkpoint> checkpoint_;
   mover::Grants grants_;
   std::vector<std::unique_ptr<store::RankStore>> stores_;
-  std::map<std::string, store::RankStore*> by_member_;
   std::unique_ptr<mover::DataServer> server_;  // last: no connection outlives what it reads
 };
 

@@ -54,9 +54,10 @@ bool AwaitsStep(const v1::StatusResponse& status) {
 std::string PhasesOf(const v1::StatusResponse& status) {
   std::string out = std::to_string(status.epoch());
   for (const v1::RankStatus& rank : status.ranks()) {
-    out += fmt::format(" {}:{}:{}:{}", rank.transition().attempt(),
+    out += fmt::format(" {}:{}:{}:{}:{}", rank.transition().attempt(),
                        static_cast<int>(rank.transition().phase()),
-                       rank.transition().steps_since_flip() > 0, rank.engine().attached());
+                       rank.transition().steps_since_flip() > 0, rank.engine().attached(),
+                       rank.engine().stopped());
   }
   return out;
 }
@@ -132,6 +133,18 @@ grpc::Status AgentService::Retire(grpc::ServerContext* context, const v1::Retire
                                   v1::RetireResponse*) {
   if (grpc::Status allowed = Allow(*context); !allowed.ok()) return allowed;
   return Answer(context, "Retire", executor_->Retire(request->header()));
+}
+
+grpc::Status AgentService::Resolve(grpc::ServerContext* context, const v1::ResolveRequest* request,
+                                   v1::ResolveResponse*) {
+  if (grpc::Status allowed = Allow(*context); !allowed.ok()) return allowed;
+  return Answer(context, "Resolve", executor_->Resolve(*request));
+}
+
+grpc::Status AgentService::Release(grpc::ServerContext* context, const v1::ReleaseRequest* request,
+                                   v1::ReleaseResponse*) {
+  if (grpc::Status allowed = Allow(*context); !allowed.ok()) return allowed;
+  return Answer(context, "Release", executor_->Release(*request));
 }
 
 grpc::Status AgentService::Status(grpc::ServerContext* context, const v1::StatusRequest* request,

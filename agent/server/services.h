@@ -34,6 +34,10 @@ class AgentService final : public v1::Agent::Service {
                      v1::AbortResponse* response) override;
   grpc::Status Retire(grpc::ServerContext* context, const v1::RetireRequest* request,
                       v1::RetireResponse* response) override;
+  grpc::Status Resolve(grpc::ServerContext* context, const v1::ResolveRequest* request,
+                       v1::ResolveResponse* response) override;
+  grpc::Status Release(grpc::ServerContext* context, const v1::ReleaseRequest* request,
+                       v1::ReleaseResponse* response) override;
   grpc::Status Status(grpc::ServerContext* context, const v1::StatusRequest* request,
                       v1::StatusResponse* response) override;
   grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <stop_token>
+#include <string>
 #include <vector>
 
 #include "agent/base/status.h"
@@ -52,6 +53,11 @@ class RankMemory {
   virtual Status Commit() = 0;
   virtual void Abort() = 0;
   virtual Status Retire() = 0;
+  // Ends a staged or committed attempt and gives nothing back: what is verified stays held, as
+  // a source for a repair, until a later flip's target does not name it.
+  virtual void Keep() = 0;
+  // Drops everything; the rank goes on under another member id.
+  virtual void Reset(const std::string& member) = 0;
 
   // Extents index the weights descriptor alone (fd_index is 0).
   virtual std::vector<v1::Mapping> CurrentMappings() = 0;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "agent/base/fault.h"
 
@@ -18,9 +19,10 @@ Result<std::unique_ptr<RankStore>> RankStore::Create(Options options) {
 }
 
 Status RankStore::Open() {
+  member_ = options_.member;
   const auto arena = [&](const char* purpose, uint64_t bytes, bool sealed,
                          std::unique_ptr<device::HostDevice>* out) {
-    auto made = device::HostDevice::Make(options_.name + "-" + purpose, bytes, sealed);
+    auto made = device::HostDevice::Make("tangram-" + options_.member + "-" + purpose, bytes, sealed);
     if (!made.ok()) return made.status();
     *out = std::move(made).value();
     return OkStatus();
@@ -139,7 +141,8 @@ Status RankStore::Prepare(uint64_t attempt, const v1::Layout& target, int32_t ra
   if (rank >= 0) {
     std::vector<PlacedPiece> kept(proof->kept);
     const auto before = [](const PlacedPiece& a, const PlacedPiece& b) {
-      return std::pair(a.layer, a.expert) < std::pair(b.layer, b.expert);
+      return std::tuple(a.layer, a.expert, a.run.start) <
+             std::tuple(b.layer, b.expert, b.run.start);
     };
     std::sort(kept.begin(), kept.end(), before);
     for (const PlacedPiece& place :
@@ -161,7 +164,8 @@ Status RankStore::Prepare(uint64_t attempt, const v1::Layout& target, int32_t ra
                              part.dense().source_by_part().end());
   }
   std::sort(next.incoming.begin(), next.incoming.end(), [](const Piece& a, const Piece& b) {
-    return std::pair(a.place.layer, a.place.expert) < std::pair(b.place.layer, b.place.expert);
+    return std::tuple(a.place.layer, a.place.expert, a.place.run.start) <
+           std::tuple(b.place.layer, b.place.expert, b.place.run.start);
   });
   next.proof = std::move(proof).value();
   attempt_ = std::move(next);
@@ -243,6 +247,46 @@ Status RankStore::Retire() {
   }
   CloseReaders();
   return OkStatus();
+}
+
+void RankStore::Keep() {
+  {
+    const std::scoped_lock lock(mu_);
+    if (!attempt_) return;
+    std::move(old_.begin(), old_.end(), std::back_inserter(current_));
+    old_.clear();
+    std::vector<PlacedPiece> unfinished;
+    for (Piece& piece : attempt_->incoming) {
+      const bool whole = std::all_of(piece.here.begin(), piece.here.end(), [](bool b) { return b; });
+      if (whole) {
+        current_.push_back(std::move(piece));
+      } else {
+        unfinished.push_back(piece.place);
+      }
+    }
+    const bool half_dense =
+        !attempt_->committed && !attempt_->dense_source.empty() &&
+        std::find(dense_here_.begin(), dense_here_.end(), false) != dense_here_.end();
+    if (!unfinished.empty() || half_dense) ReleaseLocked(unfinished, half_dense);
+    attempt_.reset();
+  }
+  CloseReaders();
+}
+
+void RankStore::Reset(const std::string& member) {
+  Keep();
+  {
+    const std::scoped_lock lock(mu_);
+    ReleaseLocked(PlacesLocked(), true);
+    current_.clear();
+    member_ = member;
+  }
+  CloseReaders();
+}
+
+std::string RankStore::member() {
+  const std::scoped_lock lock(mu_);
+  return member_;
 }
 
 // Never under mu_: who holds kv_mu_ may be waiting for another rank's mu_ (its OpenPull), and

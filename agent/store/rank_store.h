@@ -26,7 +26,7 @@ constexpr uint32_t kDenseParts = 16;
 class RankStore final : public RankMemory {
  public:
   struct Options {
-    std::string name;  // of its arenas, for /proc
+    std::string member;  // id; names its arenas in /proc too
     std::shared_ptr<const loader::Checkpoint> checkpoint;
     std::string revision;  // of the checkpoint
     uint32_t banks = 0;    // MoE layers + spare
@@ -48,12 +48,16 @@ class RankStore final : public RankMemory {
   Status Commit() override;
   void Abort() override;
   Status Retire() override;
+  void Keep() override;
+  void Reset(const std::string& member) override;
   std::vector<v1::Mapping> CurrentMappings() override;
   std::vector<v1::Mapping> NewMappings() override;
   std::vector<v1::Mapping> DroppedMappings() override;
   Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request) override;
   Result<uint64_t> KvPull(const v1::KvPull& pull,
                           const std::vector<v1::PeerAddress>& peers) override;
+
+  std::string member();
 
   // pool + mapped = total, and every page is owned by exactly the pieces that are held.
   Status Audit();
@@ -84,7 +88,7 @@ class RankStore final : public RankMemory {
   std::span<std::byte> DenseBytes(size_t tensor) const;
   std::vector<layout::PlacedPiece> PlacesLocked() const;
   const Piece* FindLocked(uint32_t layer, uint32_t expert, layout::Run run) const;
-  Piece* IncomingLocked(uint32_t layer, uint32_t expert);
+  Piece* IncomingLocked(uint32_t layer, uint32_t expert, uint32_t start);
   std::vector<v1::Mapping> ToProto(const std::vector<memory::BackedRange>& ranges) const;
   void ReleaseLocked(const std::vector<layout::PlacedPiece>& places, bool dense);
   void CloseReaders();
@@ -119,7 +123,8 @@ class RankStore final : public RankMemory {
 
   std::mutex mu_;               // everything below
   std::shared_mutex reading_;   // held shared while a sibling copies out, whole while pages go
-  std::vector<Piece> current_;  // of the layout in force
+  std::string member_;
+  std::vector<Piece> current_;  // of the layout in force, and what Keep() kept
   std::vector<Piece> old_;      // of the one before, until Retire
   std::array<bool, kDenseParts> dense_here_{};
   std::vector<uint64_t> dense_hashes_;

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <map>
 #include <thread>
+#include <tuple>
 
 #include "agent/base/fault.h"
 #include "agent/store/rank_store.h"
@@ -36,20 +37,22 @@ void Sleep(std::chrono::milliseconds time, const std::stop_token& stop) {
 
 }  // namespace
 
-RankStore::Piece* RankStore::IncomingLocked(uint32_t layer, uint32_t expert) {
-  auto& incoming = attempt_->incoming;  // sorted by (layer, expert)
-  const auto it =
-      std::lower_bound(incoming.begin(), incoming.end(), std::pair(layer, expert),
-                       [](const Piece& piece, const std::pair<uint32_t, uint32_t>& key) {
-                         return std::pair(piece.place.layer, piece.place.expert) < key;
-                       });
-  const bool found = it != incoming.end() && it->place.layer == layer && it->place.expert == expert;
-  return found ? &*it : nullptr;
+RankStore::Piece* RankStore::IncomingLocked(uint32_t layer, uint32_t expert, uint32_t start) {
+  using Key = std::tuple<uint32_t, uint32_t, uint32_t>;
+  const auto key_of = [](const Piece& piece) {
+    return Key(piece.place.layer, piece.place.expert, piece.place.run.start);
+  };
+  auto& incoming = attempt_->incoming;  // sorted so
+  const Key key(layer, expert, start);
+  const auto it = std::lower_bound(
+      incoming.begin(), incoming.end(), key,
+      [&](const Piece& piece, const Key& wanted) { return key_of(piece) < wanted; });
+  return it != incoming.end() && key_of(*it) == key ? &*it : nullptr;
 }
 
 void RankStore::MarkVerified(const PartProof::Move& move, const std::vector<uint64_t>& hashes) {
   const std::scoped_lock lock(mu_);
-  Piece* piece = IncomingLocked(move.piece.layer, move.piece.expert);
+  Piece* piece = IncomingLocked(move.piece.layer, move.piece.expert, move.piece.run.start);
   const uint32_t first = move.run.start - move.piece.run.start;
   for (uint32_t i = 0; i < move.run.count; ++i) {
     piece->hashes[first + i] = hashes[i];

@@ -25,9 +25,12 @@ Status Executor::FlipLocked(Attempt* attempt, uint32_t device, bool by_agents) {
   Part& part = attempt->parts.at(device);
   TANGRAM_RETURN_IF_ERROR(fault::Check("flip.before_commit"));
   TANGRAM_RETURN_IF_ERROR(rank.memory->Commit());
+  // Who stands still may go on with this flip, unless its engine is gone.
+  if (attempt->by_agents()) rank.gate.SetStopped(!engines_->Info(device).attached);
   // The state word moves last: who sees Flipped sees a rank whose memory is committed.
   TANGRAM_RETURN_IF_ERROR(rank.gate.Flip(attempt->id, attempt->target->epoch(), by_agents));
   rank.layout = attempt->target;
+  rank.fresh = false;
   rank.rank = part.target_rank;
   part.flipped = true;
   flipped_.insert(attempt->id);
@@ -59,13 +62,16 @@ Status Executor::Flip(uint32_t device, const v1::EngineFlip& flip) {
       return {Code::kBadPlan, "the engine's flip is to another layout than the attempt's"};
     }
     if (part->second.flipped) return OkStatus();  // repeated
-    if (attempt.phase != v1::PHASE_PERMITTED || attempt.kind == v1::FLIP_KIND_FIRST) {
+    if (attempt.phase != v1::PHASE_PERMITTED || attempt.by_agents()) {
       return {Code::kWrongPhase,
               fmt::format("an engine's flip in {} of a {}", v1::Phase_Name(attempt.phase),
                           v1::FlipKind_Name(attempt.kind))};
     }
     if (ranks_[device].gate.state() != GateState::kLatched) {
       return {Code::kWrongPhase, "an engine's flip without its word"};
+    }
+    if (ranks_[device].gate.stopped()) {
+      return {Code::kWrongPhase, "an engine's flip after it gave the step up"};
     }
     TANGRAM_RETURN_IF_ERROR(FlipLocked(&attempt, device, false));
   }
@@ -115,19 +121,27 @@ bool Executor::PeerBurned(const Attempt& attempt) {
   return burned;
 }
 
-void Executor::Release(const AttemptPtr& attempt, const std::string& reason) {
+void Executor::Release(const AttemptPtr& attempt, const std::string& reason, bool keep) {
   // Without mu_: waits for the stager, which may be waiting for an engine.
   stager_.request_stop();
-  if (stager_.joinable()) stager_.join();
   words_.request_stop();
-  changed_.notify_all();
+  {
+    const std::scoped_lock lock(mu_);  // who is about to wait sees the request or the wake-up
+    changed_.notify_all();
+  }
+  if (stager_.joinable()) stager_.join();
   if (words_.joinable()) words_.join();
   v1::EngineAbort abort;
   *abort.mutable_header() = HeaderOf(*attempt);
   abort.set_reason(reason);
+  abort.set_keep_mapped(keep);
   for (const auto& [device, part] : attempt->parts) {
     engines_->Abort(device, abort);
-    ranks_[device].memory->Abort();
+    if (keep) {
+      ranks_[device].memory->Keep();
+    } else {
+      ranks_[device].memory->Abort();
+    }
   }
   const std::scoped_lock lock(mu_);
   attempt->phase = v1::PHASE_IDLE;
@@ -163,7 +177,7 @@ Result<bool> Executor::Abort(const v1::Header& header, const std::string& reason
   while (true) {
     if (AnyFlipped(*attempt)) return true;
     if (attempt->phase != v1::PHASE_PERMITTED) break;
-    const bool first = attempt->kind == v1::FLIP_KIND_FIRST;
+    const bool first = attempt->by_agents();
     if (!first && TryWithdraw(attempt.get())) break;
     lock.unlock();
     const bool fenced = PeerBurned(*attempt);
@@ -258,11 +272,15 @@ Status Executor::Retire(const v1::Header& header) {
     attempt_.reset();
     Changed();
   }
+  for (uint32_t device = 0; device < ranks_.size(); ++device) {
+    if (ranks_[device].removed) ReleaseRank(device, "a repair went on without it");
+  }
   return fault::Check("retire.after");
 }
 
 void Executor::EngineGone(uint32_t device) {
   const std::scoped_lock lock(mu_);
+  if (ranks_[device].rank >= 0) ranks_[device].gate.SetStopped(true);
   if (attempt_ && attempt_->kind != v1::FLIP_KIND_FIRST && attempt_->parts.contains(device) &&
       (attempt_->phase == v1::PHASE_PREPARED || attempt_->phase == v1::PHASE_STAGING ||
        attempt_->phase == v1::PHASE_STAGED)) {

@@ -29,6 +29,9 @@ class Engines {
   virtual Status Map(uint32_t device, const v1::EngineMap& map) = 0;
   virtual Status Unmap(uint32_t device, const v1::EngineUnmap& unmap) = 0;
   virtual void Abort(uint32_t device, const v1::EngineAbort& abort) = 0;  // no answer
+  // The engine's rank is no member any more: it is told and hung up on. Waits, bounded, until it
+  // is gone.
+  virtual void Dismiss(uint32_t device, const std::string& reason) = 0;
 };
 
 }  // namespace tangram

@@ -159,15 +159,18 @@ void Executor::RunStage(AttemptPtr attempt, std::stop_token stop) {
     }
   }
   if (error.ok()) error = fault::Check("stage.after");
-  const std::scoped_lock lock(mu_);
-  attempt->stage_seconds = std::chrono::duration<double>(Clock::now() - begun).count();
-  if (attempt->phase != v1::PHASE_STAGING) return;  // aborted, or failed meanwhile
-  if (error.ok()) {
+  {
+    const std::scoped_lock lock(mu_);
+    attempt->stage_seconds = std::chrono::duration<double>(Clock::now() - begun).count();
+    if (attempt->phase != v1::PHASE_STAGING) return;  // aborted, or failed meanwhile
+    if (!error.ok()) {
+      Fail(attempt.get(), error.message());
+      return;
+    }
     attempt->phase = v1::PHASE_STAGED;
     Changed();
-  } else {
-    Fail(attempt.get(), error.message());
   }
+  AwaitPermit(attempt, stop);
 }
 
 void Executor::Fail(Attempt* attempt, const std::string& error) {
@@ -187,34 +190,39 @@ Status Executor::Permit(const v1::Header& header) {
     if (attempt.phase == v1::PHASE_PERMITTED || attempt.phase == v1::PHASE_FLIPPED) {
       return OkStatus();  // repeated
     }
-    if (attempt.phase != v1::PHASE_STAGED) {
-      return {Code::kWrongPhase,
-              fmt::format("Permit of attempt {} in {}{}", attempt.id, v1::Phase_Name(attempt.phase),
-                          attempt.error.empty() ? "" : ": " + attempt.error)};
-    }
-    std::vector<uint32_t> armed;
-    for (const auto& [device, part] : attempt.parts) {
-      Status status =
-          ranks_[device].gate.Arm(attempt.id, attempt.target->epoch(), attempt.target_hash);
-      if (!status.ok()) {
-        for (const uint32_t d : armed) (void)ranks_[d].gate.Withdraw(attempt.id);
-        return status;
-      }
-      armed.push_back(device);
-    }
-    attempt.phase = v1::PHASE_PERMITTED;
-    attempt.permitted = Clock::now();
-    if (attempt.kind == v1::FLIP_KIND_FIRST) {
-      for (const auto& [device, part] : attempt.parts) {
-        attempt.words[static_cast<uint32_t>(part.target_rank)] = attempt.target_hash;
-      }
-      attempt.contributed = true;
-      words_ = std::jthread(
-          [this, a = attempt_](std::stop_token stop) { RunWords(a, std::move(stop)); });
-    }
-    Changed();
+    TANGRAM_RETURN_IF_ERROR(PermitLocked(&attempt));
   }
   return fault::Check("permit.after_arm");
+}
+
+Status Executor::PermitLocked(Attempt* attempt) {
+  if (attempt->phase != v1::PHASE_STAGED) {
+    return {Code::kWrongPhase,
+            fmt::format("Permit of attempt {} in {}{}", attempt->id, v1::Phase_Name(attempt->phase),
+                        attempt->error.empty() ? "" : ": " + attempt->error)};
+  }
+  std::vector<uint32_t> armed;
+  for (const auto& [device, part] : attempt->parts) {
+    Status status =
+        ranks_[device].gate.Arm(attempt->id, attempt->target->epoch(), attempt->target_hash);
+    if (!status.ok()) {
+      for (const uint32_t d : armed) (void)ranks_[d].gate.Withdraw(attempt->id);
+      return status;
+    }
+    armed.push_back(device);
+  }
+  attempt->phase = v1::PHASE_PERMITTED;
+  attempt->permitted = Clock::now();
+  if (attempt->by_agents()) {
+    for (const auto& [device, part] : attempt->parts) {
+      attempt->words[static_cast<uint32_t>(part.target_rank)] = attempt->target_hash;
+    }
+    attempt->contributed = true;
+    words_ =
+        std::jthread([this, a = attempt_](std::stop_token stop) { RunWords(a, std::move(stop)); });
+  }
+  Changed();
+  return OkStatus();
 }
 
 }  // namespace tangram

@@ -42,6 +42,8 @@ class Executor {
     std::string config_json;                       // of the checkpoint, for engines
     v1::PeerAddress address;                       // data, shared; `agent` comes by SetAddress
     std::chrono::milliseconds abort_wait{10'000};  // for an engine that gave its word
+    // A staged attempt of which the driver says nothing for so long: ask the peers.
+    std::chrono::milliseconds permit_wait{2'000};
   };
   struct Local {
     v1::Member member;
@@ -63,6 +65,12 @@ class Executor {
   // kUnavailable: an engine gave its word and its outcome is not known yet; ask again.
   Result<bool> Abort(const v1::Header& header, const std::string& reason);  // true: flipped
   Status Retire(const v1::Header& header);
+  // After a fence, from the driver: what became of an attempt, for ranks that all stand still
+  // (kWrongPhase: one does not). Repeated calls are answered alike.
+  Status Resolve(const v1::ResolveRequest& request);
+  // These members, or all when the world ends, are none any more: memory and engine go, the
+  // rank gets a new member id.
+  Status Release(const v1::ReleaseRequest& request);
   // `full`: with the layout and the inventories.
   v1::StatusResponse GetStatus(bool full);
   // Waits until something changed since `seen` (updated), at most `limit`.
@@ -105,6 +113,8 @@ class Executor {
     std::shared_ptr<const v1::Layout> layout;  // in force here; null: no member
     int32_t rank = -1;                         // in it
     uint64_t incarnation = 0;                  // of the engine that prepared the attempt
+    bool fresh = false;                        // its engine attached after the last flip
+    bool removed = false;                      // by a repair; released when that retires
   };
   // What one rank does in an attempt.
   struct Part {
@@ -126,10 +136,14 @@ class Executor {
     v1::Phase phase = v1::PHASE_IDLE;
     std::string error;
     std::map<uint32_t, Part> parts;         // by device
-    std::map<uint32_t, std::string> words;  // FIRST: hash by rank
-    bool contributed = false;               // FIRST: my words are out
+    std::map<uint32_t, std::string> words;  // by agents: hash by rank
+    bool contributed = false;               // by agents: my words are out
     Clock::time_point begun, permitted;
     double prepare_seconds = 0, stage_seconds = 0, flip_seconds = 0;
+    // No engine steps: the agents exchange the words.
+    bool by_agents() const {
+      return kind == v1::FLIP_KIND_FIRST || kind == v1::FLIP_KIND_REPAIR;
+    }
     std::vector<v1::PeerAddress> peers() const {
       return {request.peers().begin(), request.peers().end()};
     }
@@ -144,6 +158,7 @@ class Executor {
   Status PrepareEngines(Attempt* attempt, std::vector<uint32_t>* asked);
   // executor.cc
   Status CheckCurrent(const v1::Header& header, const char* call);
+  Status PermitLocked(Attempt* attempt);
   void RunStage(AttemptPtr attempt, std::stop_token stop);
   Status StagePart(Attempt* attempt, uint32_t device, std::stop_token stop);
   void Fail(Attempt* attempt, const std::string& error);
@@ -157,10 +172,16 @@ class Executor {
   bool TryWithdraw(Attempt* attempt);
   bool PeerBurned(const Attempt& attempt);
   void CountLocked(const Attempt& attempt, const char* outcome);
-  void Release(const AttemptPtr& attempt, const std::string& reason);
+  void Release(const AttemptPtr& attempt, const std::string& reason, bool keep = false);
   // first.cc
   void RunWords(AttemptPtr attempt, std::stop_token stop);
-  void FlipFirstLocked(Attempt* attempt);
+  void FlipByWordsLocked(Attempt* attempt);
+  // repair.cc
+  void AwaitPermit(const AttemptPtr& attempt, const std::stop_token& stop);
+  Status ForwardLocked(Attempt* attempt);
+  void KeepFlipped(const AttemptPtr& attempt);
+  void ReleaseRank(uint32_t device, const std::string& reason);
+  bool StoppedLocked(const Attempt& attempt, std::string* who) const;
   // status.cc
   void FillRank(uint32_t device, const EngineInfo& engine, bool full, v1::RankStatus* out);
 

@@ -1,4 +1,4 @@
-// The first layout: no engine steps yet, so the agents exchange the words themselves.
+// The first layout, and a repair: no engine steps, so the agents exchange the words themselves.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
@@ -14,7 +14,7 @@ constexpr auto kRetry = std::chrono::milliseconds(50);
 void Executor::RunWords(AttemptPtr attempt, std::stop_token stop) {
   {
     const std::scoped_lock lock(mu_);
-    FlipFirstLocked(attempt.get());  // a world of one agent
+    FlipByWordsLocked(attempt.get());  // a world of one agent
   }
   std::set<std::pair<std::string, uint32_t>> open;  // agent, my rank
   for (const v1::PeerAddress& peer : attempt->request.peers()) {
@@ -50,7 +50,7 @@ Status Executor::Word(const v1::WordRequest& request, const std::string& pod) {
   }
   TANGRAM_RETURN_IF_ERROR(CheckCurrent(request.header(), "Word"));
   Attempt& attempt = *attempt_;
-  if (attempt.kind != v1::FLIP_KIND_FIRST) {
+  if (!attempt.by_agents()) {
     return {Code::kWrongPhase, "engines carry the words of this attempt"};
   }
   if (request.rank() >= static_cast<uint32_t>(attempt.target->members_size())) {
@@ -63,11 +63,11 @@ Status Executor::Word(const v1::WordRequest& request, const std::string& pod) {
                                                 request.rank(), member.pod(), pod)};
   }
   attempt.words[request.rank()] = request.target_hash();
-  FlipFirstLocked(&attempt);
+  FlipByWordsLocked(&attempt);
   return OkStatus();
 }
 
-void Executor::FlipFirstLocked(Attempt* attempt) {
+void Executor::FlipByWordsLocked(Attempt* attempt) {
   if (attempt->phase != v1::PHASE_PERMITTED) return;
   for (int rank = 0; rank < attempt->target->members_size(); ++rank) {
     const auto word = attempt->words.find(static_cast<uint32_t>(rank));
@@ -77,8 +77,14 @@ void Executor::FlipFirstLocked(Attempt* attempt) {
     if (part.flipped) continue;
     if (const Status status = FlipLocked(attempt, device, true); !status.ok()) {
       attempt->error = status.message();
-      spdlog::error("first flip of device {}: {}", device, status.message());
+      spdlog::error("flip of device {} by words: {}", device, status.message());
+      return;
     }
+  }
+  for (Rank& rank : ranks_) {
+    if (rank.rank < 0 || layout::RankOf(*attempt->target, rank.member.id()) >= 0) continue;
+    rank.rank = -1;  // the fence removed it
+    rank.removed = true;
   }
 }
 

@@ -25,7 +25,9 @@ Status Executor::CheckPrepare(const v1::PrepareRequest& request) {
     return {Code::kWrongWorld, fmt::format("this agent serves world '{}', the call is for '{}'",
                                            options_.world, header.world())};
   }
-  if (attempt_) {
+  const bool repair = request.kind() == v1::FLIP_KIND_REPAIR;
+  // The old places of a flip are sources for a repair that follows at once.
+  if (attempt_ && !(repair && attempt_->phase == v1::PHASE_FLIPPED)) {
     return {Code::kWrongPhase,
             fmt::format("attempt {} is in {}; abort or retire it before attempt {}", attempt_->id,
                         v1::Phase_Name(attempt_->phase), header.attempt())};
@@ -134,10 +136,20 @@ Status Executor::FindParts(Attempt* attempt) {
     it->second.joining = rank.rank < 0;
     it->second.leaving = leaving;
   }
+  const bool repair = attempt->kind == v1::FLIP_KIND_REPAIR;
   for (const Rank& rank : ranks_) {
     const auto device = static_cast<uint32_t>(&rank - ranks_.data());
-    const bool concerned =
-        rank.rank >= 0 || layout::RankOf(*attempt->target, rank.member.id()) >= 0;
+    // A member that a repair goes on without has no part in it.
+    const bool concerned = (rank.rank >= 0 && !repair) ||
+                           layout::RankOf(*attempt->target, rank.member.id()) >= 0;
+    if (repair && rank.rank >= 0 && !rank.gate.stopped()) {
+      return {Code::kWrongPhase,
+              fmt::format("member {} has not stopped; a repair is for ranks that stand still",
+                          rank.member.id())};
+    }
+    if (repair && rank.rank < 0 && concerned) {
+      return {Code::kBadPlan, fmt::format("a repair cannot bring member {} in", rank.member.id())};
+    }
     if (concerned && !attempt->parts.contains(device)) {
       return {Code::kBadPlan, fmt::format("no part for member {}", rank.member.id())};
     }
@@ -209,7 +221,7 @@ Status Executor::PrepareEngines(Attempt* attempt, std::vector<uint32_t>* asked) 
 Status Executor::Prepare(const v1::PrepareRequest& request) {
   const std::scoped_lock call(call_mu_);
   TANGRAM_RETURN_IF_ERROR(fault::Check("prepare.before"));
-  AttemptPtr attempt;
+  AttemptPtr attempt, flipped;
   {
     const std::scoped_lock lock(mu_);
     if (attempt_ && attempt_->id == request.header().attempt() &&
@@ -225,9 +237,11 @@ Status Executor::Prepare(const v1::PrepareRequest& request) {
     auto built = Build(request);
     if (!built.ok()) return built.status();
     attempt = std::move(*built);
+    flipped = attempt_;
     attempt_ = attempt;  // closes the door for engines that attach; phase Idle until all agree
   }
 
+  if (flipped) KeepFlipped(flipped);
   std::vector<uint32_t> backed, asked;
   const auto all = [&]() -> Status {
     TANGRAM_RETURN_IF_ERROR(CheckEngines(*attempt));

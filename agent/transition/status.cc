@@ -36,6 +36,14 @@ void Executor::FillRank(uint32_t device, const EngineInfo& engine, bool full, v1
   }
   const uint64_t steps = page.steps.load(std::memory_order_acquire);
   e.set_steps(steps);
+  e.set_stopped(rank.gate.stopped());
+  e.set_fresh(rank.fresh);
+  if (e.stopped() && rank.layout && rank.rank >= 0) {
+    for (const uint32_t r :
+         rank.gate.Unreachable(static_cast<uint32_t>(rank.layout->members_size()))) {
+      e.add_unreachable(r);
+    }
+  }
 
   const AttemptPtr& attempt = attempt_ ? attempt_ : last_;
   v1::TransitionStatus& t = *out->mutable_transition();
@@ -186,6 +194,9 @@ Result<Executor::Attachment> Executor::Attach(uint32_t device) {
   for (const v1::DenseTensor& tensor : regions.dense_tensors) *m.add_dense_tensors() = tensor;
   m.mutable_header()->set_world(options_.world);
   if (rank.layout && rank.rank >= 0) {
+    // It has none of the requests and none of the KV: the world goes on with it by a repair.
+    rank.gate.SetStopped(true);
+    rank.fresh = true;
     m.mutable_header()->set_epoch(rank.layout->epoch());
     *m.mutable_layout() = *rank.layout;
     for (v1::Mapping& mapping : rank.memory->CurrentMappings()) {

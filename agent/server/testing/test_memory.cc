@@ -180,6 +180,19 @@ Status TestMemory::Retire() {
   return OkStatus();
 }
 
+void TestMemory::Keep() {
+  const std::scoped_lock lock(mu_);
+  target_.reset();  // and held_ stays as it is, old and new
+}
+
+void TestMemory::Reset(const std::string& member) {
+  const std::scoped_lock lock(mu_);
+  target_.reset();
+  held_.clear();
+  current_.clear();
+  member_ = member;
+}
+
 std::vector<v1::Mapping> TestMemory::Mappings(const Pages& pages, uint64_t banks_bytes,
                                               uint64_t bank_pitch) {
   std::vector<v1::Mapping> out;

@@ -31,6 +31,8 @@ class TestMemory : public RankMemory {
   Status Commit() override;
   void Abort() override;
   Status Retire() override;
+  void Keep() override;
+  void Reset(const std::string& member) override;
   std::vector<v1::Mapping> CurrentMappings() override;
   std::vector<v1::Mapping> NewMappings() override;
   std::vector<v1::Mapping> DroppedMappings() override;
@@ -45,7 +47,7 @@ class TestMemory : public RankMemory {
                                            uint64_t bank_pitch);
 
   const layout::GeometryView geometry_;
-  const std::string member_;
+  std::string member_;
   const uint32_t banks_;
   const uint64_t pool_bytes_, kv_bytes_, control_bytes_;
   PeerClient* const peers_;

@@ -15,15 +15,6 @@ namespace {
 
 constexpr uint32_t kSpareBanks = 1;
 
-bool Eventually(const std::function<bool()>& done) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (!done()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return true;
-}
-
 }  // namespace
 
 v1::Geometry TestGeometry() { return layout::testing::SmallGeometry(3, 7, 6); }
@@ -68,6 +59,15 @@ v1::Layout ExpertLayout(const std::vector<v1::Member>& members, uint64_t epoch, 
   stage->set_layer_count(layers);
   for (uint32_t r = 0; r < ranks; ++r) stage->add_ranks(r);
   return out;
+}
+
+bool Eventually(const std::function<bool()>& done) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (!done()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
 }
 
 World::World(const std::vector<uint32_t>& ranks, uint64_t memory_bytes) {
@@ -250,26 +250,45 @@ bool World::Take(v1::FlipKind kind, uint64_t attempt, const v1::Layout& target) 
 }
 
 Engines::Engines(const World& world) {
-  for (size_t i = 0; i < world.size(); ++i) {
-    const std::string path = world.socket(i);
-    const std::string token = world.token(i);
-    const auto status = world.StatusOf(i);
-    for (uint32_t device = 0; device < static_cast<uint32_t>(status.ranks_size()); ++device) {
-      tg_options options{
-          path.c_str(), token.c_str(), device, "127.0.0.1:1", "127.0.0.1:2", 0, 1, 16};
-      tg_client* client = nullptr;
-      tg_error error{};
-      EXPECT_EQ(tg_attach(&options, &client, &error), TG_OK) << error.message;
-      clients_.push_back(client);
-    }
-  }
+  size_t ranks = 0;
+  for (size_t i = 0; i < world.size(); ++i) ranks += static_cast<size_t>(world.StatusOf(i).ranks_size());
+  for (size_t rank = 0; rank < ranks; ++rank) clients_.push_back(Attach(world, rank));
   thread_ = std::jthread([this](std::stop_token stop) { Run(std::move(stop)); });
+}
+
+tg_client* Engines::Attach(const World& world, size_t rank) {
+  size_t agent = 0, device = rank;
+  while (device >= world.ranks_of(agent)) device -= world.ranks_of(agent++);
+  const std::string path = world.socket(agent), token = world.token(agent);
+  const tg_options options{path.c_str(), token.c_str(), static_cast<uint32_t>(device),
+                           "127.0.0.1:1", "127.0.0.1:2", 0, 1, 16};
+  tg_client* client = nullptr;
+  tg_error error{};
+  const bool attached =
+      Eventually([&] { return tg_attach(&options, &client, &error) == TG_OK; });
+  EXPECT_TRUE(attached) << error.message;
+  return client;
+}
+
+void Engines::Leave(size_t rank) {
+  const std::scoped_lock lock(mu_);
+  tg_detach(clients_[rank]);
+  clients_[rank] = nullptr;
+}
+
+void Engines::Replace(const World& world, size_t rank) {
+  if (clients_[rank] != nullptr) Leave(rank);
+  tg_client* client = Attach(world, rank);
+  const std::scoped_lock lock(mu_);
+  clients_[rank] = client;
 }
 
 Engines::~Engines() {
   thread_.request_stop();
   thread_.join();
-  for (tg_client* client : clients_) tg_detach(client);
+  for (tg_client* client : clients_) {
+    if (client != nullptr) tg_detach(client);
+  }
 }
 
 void Engines::Run(std::stop_token stop) {
@@ -277,16 +296,24 @@ void Engines::Run(std::stop_token stop) {
     if (tg_maps_current(client) != nullptr) Check(client);
   }
   while (!stop.stop_requested()) {
-    for (tg_client* client : clients_) Poll(client);
-    if (!mute) Step();
+    {
+      const std::scoped_lock lock(mu_);
+      for (size_t i = 0; i < clients_.size(); ++i) {
+        if (clients_[i] != nullptr) Poll(i);
+      }
+      if (break_step.exchange(false)) Break();
+      if (!mute) Step();
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
-void Engines::Poll(tg_client* client) {
+void Engines::Poll(size_t rank) {
+  tg_client* client = clients_[rank];
   tg_event event{};
   tg_error error{};
-  if (tg_poll(client, 0, &event, &error) != TG_OK) return;
+  last_poll_[rank] = tg_poll(client, 0, &event, &error);
+  if (last_poll_[rank] != TG_OK) return;
   if (event.kind == TG_EVENT_PREPARE) {
     ++prepares_;
     tg_prepared(client, event.attempt, refuse_prepare ? 0 : 1, "test says no", &error);
@@ -295,13 +322,26 @@ void Engines::Poll(tg_client* client) {
   if (event.kind == TG_EVENT_FLIPPED) Check(client);
 }
 
+void Engines::Break() {
+  for (tg_client* client : clients_) {
+    if (client != nullptr) (void)tg_gate_word(client);
+  }
+  for (size_t i = 0; i < clients_.size(); ++i) {
+    if (clients_[i] == nullptr) continue;
+    tg_error error{};
+    if (i == 0 && one_commits) {
+      EXPECT_EQ(tg_gate_commit(clients_[i], &error), TG_OK) << error.message;
+    }
+    tg_stop(clients_[i], keep_word ? 1 : 0);
+  }
+}
+
 void Engines::Step() {
   std::vector<tg_word> words;
   for (tg_client* client : clients_) {
-    const tg_maps* maps = tg_maps_current(client);
-    if (maps == nullptr) return;
-    words.push_back(tg_gate_word(client));
+    if (client == nullptr || tg_maps_current(client) == nullptr || tg_stopped(client) != 0) return;
   }
+  for (tg_client* client : clients_) words.push_back(tg_gate_word(client));
   size_t go = 0;
   for (tg_client* client : clients_) {
     go += tg_gate_decide(client, words.data(), words.size()) == TG_GATE_GO ? 1 : 0;

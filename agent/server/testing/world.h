@@ -2,7 +2,9 @@
 // engines played over the C ABI.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -17,6 +19,8 @@
 namespace tangram::testing {
 
 v1::Geometry TestGeometry();
+// Looks until it is so; false after 10 s.
+bool Eventually(const std::function<bool()>& done);
 // Whole experts, dealt in order; or every expert over all ranks in the last layer, which lies
 // one bank further then.
 v1::Layout ExpertLayout(const std::vector<v1::Member>& members, uint64_t epoch, bool last_tensor);
@@ -29,6 +33,7 @@ class World {
 
   Agent& agent(size_t i) { return *agents_[i]; }
   size_t size() const { return agents_.size(); }
+  size_t ranks_of(size_t i) const { return members_[i].size(); }
   std::string dir() const { return dir_; }
   std::string socket(size_t i) const { return dir_ + "/" + std::to_string(i) + ".sock"; }
   std::string token(size_t i) const;
@@ -75,14 +80,26 @@ class Engines {
   std::atomic<bool> refuse_prepare{false};
   std::atomic<bool> decline{false};
   std::atomic<bool> mute{false};  // no steps: an engine that hangs
+  // Each gives its word and then the step up, keeping the word or not. At the gate's go the first
+  // one commits before it stops, if `one_commits`.
+  std::atomic<bool> break_step{false}, keep_word{false}, one_commits{false};
+  // The engine of this rank goes, another one comes; or it is left out until then.
+  void Replace(const World& world, size_t rank);
+  void Leave(size_t rank);
+  tg_code last_poll(size_t rank) const { return last_poll_[rank]; }
 
  private:
   void Run(std::stop_token stop);
-  void Poll(tg_client* client);
+  void Poll(size_t rank);
   void Step();
   void Check(tg_client* client);
 
+  tg_client* Attach(const World& world, size_t rank);
+  void Break();
+
+  std::mutex mu_;  // clients_, but for the order of ranks
   std::vector<tg_client*> clients_;
+  std::array<std::atomic<tg_code>, 16> last_poll_{};
   std::atomic<int> wrong_{0}, checked_{0}, prepares_{0}, aborts_{0};
   std::atomic<uint64_t> kv_bytes_{0};
   std::jthread thread_;

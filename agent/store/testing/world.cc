@@ -100,7 +100,7 @@ Member& World::AddMember() {
   member->id = fmt::format("pod-{}/0/1", members.size());
   member->node = static_cast<uint32_t>(members.size()) % options_.nodes;
   RankStore::Options options;
-  options.name = member->id;
+  options.member = member->id;
   options.checkpoint = checkpoint;
   options.banks = geometry().moe_layers() + options_.spare_banks;
   options.pool_bytes = options_.pool_pages * 4096;

@@ -10,7 +10,7 @@ void Hub::Open(const std::string& gateway, std::shared_ptr<Outlet> outlet) {
   std::lock_guard lock(mu_);
   Gateway& to = gateways_[gateway];
   to.outlet = std::move(outlet);
-  if (world_) to.outlet->Push(*world_);
+  TellWorld(gateway, to.outlet.get());
   if (load_) to.outlet->Push(*load_);
   for (v1::ServeReply& reply : to.backlog) to.outlet->Push(std::move(reply));
   to.backlog.clear();
@@ -73,12 +73,27 @@ void Hub::Refuse(const std::string& gateway, v1::Refused refused) {
   Send(gateway, std::move(reply));
 }
 
-void Hub::SetWorld(v1::World world) {
+void Hub::TellWorld(const std::string& gateway, Outlet* outlet) {
+  if (!world_) return;
+  outlet->Push(*world_);
+  v1::ServeReply reply;
+  if (const auto it = rosters_.find(gateway); it != rosters_.end()) {
+    *reply.mutable_roster() = it->second;
+  }
+  reply.mutable_roster()->set_epoch(world_->world().epoch());
+  reply.mutable_roster()->set_member(self_);
+  outlet->Push(std::move(reply));
+}
+
+void Hub::SetWorld(v1::World world, const std::string& self,
+                   std::map<std::string, v1::Roster> rosters) {
   std::lock_guard lock(mu_);
+  self_ = self;
   world_.emplace();
   *world_->mutable_world() = std::move(world);
+  rosters_ = std::move(rosters);
   for (auto& [name, gateway] : gateways_) {
-    if (gateway.outlet) gateway.outlet->Push(*world_);
+    if (gateway.outlet) TellWorld(name, gateway.outlet.get());
   }
 }
 

@@ -39,7 +39,8 @@ class Hub final : public Sink {
 
   void Emit(const std::string& gateway, v1::Token token) override;
   void Refuse(const std::string& gateway, v1::Refused refused) override;
-  void SetWorld(v1::World world) override;
+  void SetWorld(v1::World world, const std::string& self,
+                std::map<std::string, v1::Roster> rosters) override;
   void SetLoad(v1::Load load) override;
 
  private:
@@ -48,6 +49,7 @@ class Hub final : public Sink {
     std::deque<v1::ServeReply> backlog;
   };
 
+  void TellWorld(const std::string& gateway, Outlet* outlet);
   void Send(const std::string& gateway, v1::ServeReply reply);
   void Keep(const std::string& name, Gateway& gateway, v1::ServeReply reply);
   void CancelAll(const std::string& gateway, const std::deque<v1::ServeReply>& replies);
@@ -57,6 +59,8 @@ class Hub final : public Sink {
   std::mutex mu_;
   std::map<std::string, Gateway> gateways_;
   std::optional<v1::ServeReply> world_, load_;
+  std::string self_;
+  std::map<std::string, v1::Roster> rosters_;  // of the epoch of world_
 };
 
 }  // namespace tangram::engine

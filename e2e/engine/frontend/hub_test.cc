@@ -21,25 +21,26 @@ v1::Token At(uint32_t position) {
 TEST(HubTest, TokensWaitForTheirGatewayInOrder) {
   Inbox inbox;
   Hub hub(&inbox);
-  hub.SetWorld({});
+  hub.SetWorld({}, "m", {});
   hub.Emit("g", At(1));
   hub.Emit("other", At(9));
   hub.Emit("g", At(2));
   auto first = std::make_shared<FakeOutlet>();
   hub.Open("g", first);
   hub.Emit("g", At(3));
-  ASSERT_EQ(first->got.size(), 4u);
+  ASSERT_EQ(first->got.size(), 5u);
   EXPECT_TRUE(first->got[0].has_world());
-  for (uint32_t i = 1; i < 4; ++i) EXPECT_EQ(first->got[i].token().position(), i);
+  EXPECT_TRUE(first->got[1].has_roster());
+  for (uint32_t i = 1; i < 4; ++i) EXPECT_EQ(first->got[i + 1].token().position(), i);
 
   // The session ends before it could send the last two: the next one gets them, then the rest.
-  first->unsent = {first->got[2], first->got[3]};
+  first->unsent = {first->got[3], first->got[4]};
   hub.Close("g", first.get());
   hub.Emit("g", At(4));
   auto second = std::make_shared<FakeOutlet>();
   hub.Open("g", second);
-  ASSERT_EQ(second->got.size(), 4u);
-  for (uint32_t i = 1; i < 4; ++i) EXPECT_EQ(second->got[i].token().position(), i + 1);
+  ASSERT_EQ(second->got.size(), 5u);
+  for (uint32_t i = 1; i < 4; ++i) EXPECT_EQ(second->got[i + 1].token().position(), i + 1);
 }
 
 TEST(HubTest, AnOldSessionThatEndsDoesNotCloseTheNewOne) {

@@ -20,6 +20,8 @@ class HomeBlocks {
   // ranks can never mistake a new block for an old one.
   explicit HomeBlocks(uint32_t next = 0) : next_(next) {}
 
+  // The id of the next new block.
+  uint32_t next() const { return next_; }
   // A new block with one reference.
   uint32_t Allocate();
   // One more reference to a block, which may be new here (after a flip).

@@ -107,6 +107,21 @@ Result<PageStore> PageStore::After(const kv::RankPlan& plan, const HeldMap& held
   return out;
 }
 
+PageStore PageStore::OnlyOf(uint32_t home, const std::set<uint32_t>& blocks, uint32_t now) const {
+  PageStore out(0);
+  out.total_ = total_;
+  std::vector<bool> used(total_, false);
+  for (const auto& [name, pages] : blocks_) {
+    if (name.first != home || !blocks.contains(name.second)) continue;
+    out.blocks_[{now, name.second}] = pages;
+    for (const uint32_t page : pages) used[page] = true;
+  }
+  for (uint32_t page = total_; page > 0; --page) {
+    if (!used[page - 1]) out.free_.push_back(page - 1);
+  }
+  return out;
+}
+
 Status PageStore::Audit() const {
   std::vector<bool> seen(total_, false);
   size_t count = 0;

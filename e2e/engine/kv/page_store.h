@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -34,6 +35,8 @@ class PageStore {
   // pages from the free list (*targets). The store itself is not changed.
   Result<PageStore> After(const kv::RankPlan& plan, const HeldMap& held, uint32_t rank,
                           std::vector<uint32_t>* targets) const;
+  // Only these blocks of `home`, which is called `now` from here on; all other pages are free.
+  PageStore OnlyOf(uint32_t home, const std::set<uint32_t>& blocks, uint32_t now) const;
   // No page is owned twice or lost: owned + free = total. kInternal otherwise.
   Status Audit() const;
 

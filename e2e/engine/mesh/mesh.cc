@@ -52,6 +52,15 @@ void Mesh::KeepOnly(const std::set<std::string>& members) {
   std::erase_if(peers_, [&](const auto& item) { return !members.contains(item.first); });
 }
 
+void Mesh::HangUp(const std::string& member) {
+  const auto it = peers_.find(member);
+  if (it != peers_.end()) it->second.connection.reset();
+}
+
+void Mesh::HangUpAll() {
+  for (auto& [member, peer] : peers_) peer.connection.reset();
+}
+
 bool Mesh::Connected(std::span<const std::string> members) const {
   return Missing(members).empty();
 }
@@ -265,8 +274,8 @@ Status Mesh::Exchange(const Tag& tag, std::span<const std::string> members,
         const FrameHeader& header = connection->frame->header;
         if (header.kind != FrameKind::kData ||
             Tag{header.epoch, header.step, header.sequence} != tag) {
-          return {Code::kInternal, name + ": " + members[i] + " is in " +
-                                       Text(header.epoch, header.step, header.sequence)};
+          return {Code::kUnavailable, name + ": " + members[i] + " is in " +
+                                          Text(header.epoch, header.step, header.sequence)};
         }
         recv[i] = std::move(connection->frame->payload);
         connection->frame.reset();

@@ -51,6 +51,10 @@ class Mesh {
   // Forgets and closes all others.
   void KeepOnly(const std::set<std::string>& members);
   bool Connected(std::span<const std::string> members) const;
+  // Closes the connection with this member, or all: the other side sees its exchange break. They
+  // are made again by Progress.
+  void HangUp(const std::string& member);
+  void HangUpAll();
   // The members of the list without a connection, and why; for messages.
   std::string Missing(std::span<const std::string> members) const;
 
@@ -60,8 +64,8 @@ class Mesh {
   std::optional<Tag> Waiting(const std::string& member) const;
 
   // Sends *send[i] to and receives recv[i] from members[i], for all i at once. Nobody's
-  // frame of a later exchange is taken. kUnavailable: a peer is gone or silent for
-  // `timeout`; kInternal: a peer is in another exchange. The message names the peer.
+  // frame of a later exchange is taken. kUnavailable: a peer is gone, silent for `timeout`, or
+  // in another exchange. The message names the peer.
   Status Exchange(const Tag& tag, std::span<const std::string> members,
                   std::span<const Bytes* const> send, std::span<Bytes> recv,
                   std::chrono::milliseconds timeout);

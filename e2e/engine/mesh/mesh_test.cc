@@ -77,7 +77,7 @@ TEST(MeshTest, APeerInAnotherExchangeIsAnError) {
   std::vector<Bytes> recv;
   const Status status = nodes[0].comm.Gather(7, 0, {1}, &recv);
   thread.join();
-  EXPECT_EQ(status.code(), Code::kInternal);
+  EXPECT_EQ(status.code(), Code::kUnavailable);
   EXPECT_NE(status.message().find("b is in epoch 3 step 8"), std::string::npos) << status.message();
   EXPECT_FALSE(other.ok());
 }

@@ -62,7 +62,7 @@ std::optional<v1::Refused> Scheduler::Submit(const std::string& gateway, v1::Sub
   if (std::string wrong = WhatIsWrong(submit, limits_); !wrong.empty()) {
     return Refuse(id, v1::Refused::CODE_INVALID, std::move(wrong));
   }
-  if (Knows(id)) return Refuse(id, v1::Refused::CODE_INVALID, "request: " + id + " runs already");
+  if (Knows(id)) return Refuse(id, v1::Refused::CODE_RUNNING, "request: " + id + " runs already");
   if (waiting_.size() >= limits_.max_waiting) {
     return Refuse(id, v1::Refused::CODE_BUSY,
                   std::to_string(waiting_.size()) + " requests wait already: try again later");

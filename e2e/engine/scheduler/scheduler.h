@@ -94,6 +94,8 @@ class Scheduler {
   size_t waiting() const { return waiting_.size(); }
   uint64_t reserved_tokens() const;
 
+  uint32_t next_block() const { return blocks_.next(); }
+
   // For a flip: all requests, running first (in order), then waiting.
   std::vector<const Sequence*> All(size_t* running) const;
   // Replaces everything by what the plan gave this home. Blocks ids from `next_block` are new.

@@ -150,7 +150,7 @@ TEST(SchedulerTest, RefusesWhatCanNeverRunAndWhatIsTooMuch) {
   EXPECT_EQ(code(f.Submit("a", {1}, 100)), v1::Refused::CODE_INVALID);
   EXPECT_EQ(code(f.Submit("a", {1}, 28)), v1::Refused::CODE_INVALID) << "8 blocks of KV";
   for (const char* id : {"a", "b", "c", "d"}) EXPECT_FALSE(f.Submit(id, {1}, 27)) << id;
-  EXPECT_EQ(code(f.Submit("a", {1}, 1)), v1::Refused::CODE_INVALID) << "runs already";
+  EXPECT_EQ(code(f.Submit("a", {1}, 1)), v1::Refused::CODE_RUNNING);
   EXPECT_EQ(code(f.Submit("e", {1}, 1)), v1::Refused::CODE_BUSY);
   f.scheduler.SetLayout(nullptr, 0);
   EXPECT_EQ(code(f.Submit("f", {1}, 1)), v1::Refused::CODE_NOT_READY);

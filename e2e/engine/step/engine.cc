@@ -62,7 +62,12 @@ Status Engine::Run(const std::atomic<bool>& stop) {
 Status Engine::Turn() {
   TakeInbox();
   TANGRAM_RETURN_IF_ERROR(TakeEvents(0));
-  return maps_ == nullptr ? Outside() : Step();
+  if (maps_ == nullptr) return Outside();
+  if (stopped_) return StandStill();
+  const Status step = Step();
+  if (step.code() != Code::kUnavailable) return step;
+  GiveUp(step);
+  return OkStatus();
 }
 
 void Engine::TakeInbox() {
@@ -113,12 +118,12 @@ Status Engine::TakeEvents(int timeout_ms) {
       case TG_EVENT_ABORT: {
         if (preparation_) spdlog::info("attempt {} is over", preparation_->attempt());
         preparation_.reset();
+        if (pending_ && pending_->attempt == event->attempt) pending_.reset();
         mesh_->KeepOnly({comm_.members().begin(), comm_.members().end()});
         break;
       }
       case TG_EVENT_FLIPPED:
-        if (maps_ != nullptr && maps_->epoch == event->target_epoch) break;  // entered already
-        TANGRAM_RETURN_IF_ERROR(Enter(std::move(pages_), {}, 0));
+        TANGRAM_RETURN_IF_ERROR(Follow(*event));
         break;
     }
   }

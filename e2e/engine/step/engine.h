@@ -29,7 +29,7 @@ class Engine {
  public:
   struct Options {
     SchedulerLimits limits;  // vocabulary is taken from the model
-    std::chrono::milliseconds exchange_timeout{60000};
+    std::chrono::milliseconds exchange_timeout{10000};
     std::chrono::milliseconds prepare_timeout{30000};
     // Longest pause between the steps of a world without work.
     std::chrono::milliseconds idle_pause{4};
@@ -39,8 +39,9 @@ class Engine {
   static Result<std::unique_ptr<Engine>> Make(Options options, WorldView* world, Mesh* mesh,
                                               Inbox* inbox, Sink* sink);
 
-  // Boundaries until `stop`. An error means that this rank can serve no longer: a peer is gone,
-  // or bytes are wrong. Nothing of the step in which it happened was emitted.
+  // Boundaries until `stop`. An error means that this rank can serve no longer: bytes are wrong,
+  // or it is no member any more. Nothing of the step in which it happened was emitted. A peer
+  // that is gone is no error: the rank stands still until a repair.
   Status Run(const std::atomic<bool>& stop);
   // One boundary and what follows: a step, a flip, or a short wait outside of any world.
   Status Turn();
@@ -51,6 +52,7 @@ class Engine {
   const PageStore& pages() const { return pages_; }
   uint64_t flips() const { return flips_; }
   uint64_t declined() const { return declined_; }
+  bool stopped() const { return stopped_; }
 
  private:
   Engine(Options options, WorldView* world, Mesh* mesh, Inbox* inbox, Sink* sink)
@@ -76,8 +78,18 @@ class Engine {
   void Pace(bool work, bool pending);
   void ReportLoad(bool now);
 
+  // When something died (repair.cc). The step is given up for good.
+  void GiveUp(const Status& why);
+  // Standing still: connects again, and tells whom it cannot reach.
+  Status StandStill();
+  // The agents flipped. After a fence this may be the flip that the broken step was for.
+  Status Follow(const tg_event& event);
+  Status EnterRepaired();
+  std::map<std::string, v1::Roster> Rosters() const;
+
   // The flip. False: all declined and the old epoch goes on.
   Result<bool> Flip();
+  Status EnterPending();
   // The layout that the agent says is in force becomes this engine's; pages and sequences are
   // what the flip left here.
   Status Enter(PageStore pages, Adopted adopted, uint32_t next_block);
@@ -98,6 +110,17 @@ class Engine {
   Scheduler scheduler_;
   ExpertStage experts_;
   std::optional<Preparation> preparation_;
+  // A flip for which all KV is here, and the others were told so: it may be a fact elsewhere.
+  struct Pending {
+    uint64_t attempt = 0, target_epoch = 0;
+    bool stays = false;
+    PageStore pages;
+    Adopted adopted;
+    uint32_t next_block = 0;
+  };
+  std::optional<Pending> pending_;
+  bool stopped_ = false;
+  std::vector<uint32_t> unreachable_;
 
   // Of the epoch in force; maps_ is nullptr outside of a world.
   const tg_maps* maps_ = nullptr;

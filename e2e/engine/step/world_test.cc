@@ -241,5 +241,67 @@ TEST(WorldTest, RefusalsNameTheReason) {
   EXPECT_NE(world.sink.refused()[2].message().find("300"), std::string::npos);
 }
 
+struct Death {
+  const char* name;
+  uint32_t ranks, g, t, dead;
+  bool doubled;  // a survivor takes the dead rank's position of each expert group
+};
+class RepairTest : public ::testing::TestWithParam<Death> {};
+
+TEST_P(RepairTest, SurvivorsGoOnAndTokensAreTheOracles) {
+  const Death& c = GetParam();
+  TestWorld world(&TestCheckpoint(), {.members = c.ranks});
+  ASSERT_EQ(world.Failure(), "");
+  const Status first = world.net.Flip(Uniform(world.names, 3, c.ranks, c.g, c.t));
+  ASSERT_TRUE(first.ok()) << first.message() << world.Failure();
+  std::vector<v1::Submit> submits;
+  for (uint32_t n = 0; n < 9; ++n) {
+    submits.push_back(MakeRequest(n, 1 + n * 13, 40 + n));
+    world.Submit(n % c.ranks, submits.back());
+  }
+  ASSERT_TRUE(world.sink.WaitTokens("r0", 5)) << world.Failure();
+  ASSERT_TRUE(world.sink.WaitTokens("r" + std::to_string(c.dead), 5)) << world.Failure();
+  world.Kill(c.dead);
+  std::vector<std::string> survivors = world.names;
+  survivors.erase(survivors.begin() + c.dead);
+  ASSERT_TRUE(world.net.WaitStopped(survivors)) << world.Failure();
+
+  LayoutSpec after = Uniform(survivors, 3, c.ranks - 1, std::min(c.g, c.ranks - 1),
+                             std::min(c.t, c.ranks - 1));
+  if (c.doubled) {
+    for (uint32_t l = 0; l < after.layers.size(); ++l) {
+      testing::Ranks group;
+      for (uint32_t r = 0; r < c.ranks; ++r) {
+        group.push_back(r == c.dead ? l % (c.ranks - 1) : r < c.dead ? r : r - 1);
+      }
+      after.layers[l].experts = {group};
+    }
+  }
+  const Status repaired = world.net.Repair(after);
+  ASSERT_TRUE(repaired.ok()) << repaired.message() << world.Failure();
+  // What the dead rank was home of is submitted again, with the tokens so far.
+  for (uint32_t n = c.dead; n < submits.size(); n += c.ranks) {
+    const std::vector<v1::Token> given = world.sink.Stream(submits[n].request());
+    if (!given.empty() && given.back().finish() != v1::FINISH_UNSPECIFIED) continue;
+    v1::Submit again = submits[n];
+    for (const v1::Token& token : given) again.add_prompt(token.token());
+    again.set_max_tokens(submits[n].max_tokens() - static_cast<uint32_t>(given.size()));
+    world.Submit(c.dead == 0 ? 1 : 0, again);
+  }
+  ASSERT_TRUE(world.sink.WaitFinished(submits.size())) << world.Failure();
+  ExpectLikeOracle(world, submits);
+  world.Stop();
+  EXPECT_EQ(world.Failure(), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Deaths, RepairTest,
+                         ::testing::Values(Death{"expert", 3, 1, 1, 1, false},
+                                           Death{"expert_first", 4, 1, 1, 0, false},
+                                           Death{"tensor", 3, 3, 3, 2, true},
+                                           Death{"tensor_first", 3, 3, 3, 0, true},
+                                           Death{"experts_shared", 3, 3, 1, 1, true},
+                                           Death{"to_one", 2, 2, 2, 1, true}),
+                         [](const auto& info) { return info.param.name; });
+
 }  // namespace
 }  // namespace tangram::engine

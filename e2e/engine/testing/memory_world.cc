@@ -110,11 +110,24 @@ std::unique_ptr<MemoryWorld> MemoryNet::Attach(const std::string& member, const 
   return std::make_unique<MemoryWorld>(this, member);
 }
 
-Status MemoryNet::Flip(const LayoutSpec& spec, int seconds) {
+Status MemoryNet::Flip(const LayoutSpec& spec, int seconds) { return Take(spec, false, seconds); }
+
+Status MemoryNet::Repair(const LayoutSpec& spec, int seconds) { return Take(spec, true, seconds); }
+
+bool MemoryNet::WaitStopped(const std::vector<std::string>& members, int seconds) {
   std::unique_lock lock(mu_);
-  const bool first = epoch_ == 0;
+  return changed_.wait_for(lock, std::chrono::seconds(seconds), [&] {
+    return std::all_of(members.begin(), members.end(),
+                       [&](const std::string& name) { return members_[name].stopped; });
+  });
+}
+
+Status MemoryNet::Take(const LayoutSpec& spec, bool repair, int seconds) {
+  std::unique_lock lock(mu_);
+  const bool by_agents = epoch_ == 0 || repair;
   ++attempt_;
-  std::vector<std::string> all = spec_.members;
+  std::vector<std::string> all;
+  if (!repair) all = spec_.members;
   for (const std::string& name : spec.members) {
     if (std::find(all.begin(), all.end(), name) == all.end()) all.push_back(name);
   }
@@ -129,6 +142,7 @@ Status MemoryNet::Flip(const LayoutSpec& spec, int seconds) {
     event.target_epoch = epoch_ + 1;
     event.joining = member.current == nullptr || member.current->maps.rank < 0;
     event.leaving = member.target->maps.rank < 0;
+    event.repair = repair;
     event.target = &member.target->maps;
     member.events.push_back(event);
   }
@@ -145,17 +159,19 @@ Status MemoryNet::Flip(const LayoutSpec& spec, int seconds) {
     if (!members_[name].prepared) trouble += name + " " + members_[name].refusal + "; ";
   }
   if (prepared && trouble.empty()) {
-    if (first) {
+    if (by_agents) {
       for (const std::string& name : all) {
         Member& member = members_[name];
         member.current = member.target;
+        member.stopped = false;
         tg_event event{};
         event.kind = TG_EVENT_FLIPPED;
         event.target_epoch = epoch_ + 1;
+        event.repair = repair;
         member.events.push_back(event);
       }
       // Until every engine took the event: then requests find it ready.
-      if (!wait(&Member::flipped)) trouble = "the first layout was not taken by all";
+      if (!wait(&Member::flipped)) trouble = "the layout was not taken by all";
     } else {
       armed_ = true;
       if (!wait(&Member::flipped)) {
@@ -263,6 +279,17 @@ Status MemoryWorld::Commit() {
   member.flipped = true;
   net_->changed_.notify_all();
   return OkStatus();
+}
+
+void MemoryWorld::Stop(bool) {
+  std::lock_guard lock(net_->mu_);
+  net_->members_[member_].stopped = true;
+  net_->changed_.notify_all();
+}
+
+bool MemoryWorld::stopped() const {
+  std::lock_guard lock(net_->mu_);
+  return net_->members_[member_].stopped;
 }
 
 Status MemoryWorld::Join(int) { return Commit(); }

@@ -47,6 +47,10 @@ class MemoryNet {
   // Takes the world to this layout. Waits until every member has prepared and flipped; an
   // error names who did not in `seconds`, and the attempt is aborted when nobody flipped.
   Status Flip(const LayoutSpec& spec, int seconds = 20);
+  // Takes the members of `spec`, all stopped, on without the others.
+  Status Repair(const LayoutSpec& spec, int seconds = 20);
+  // Waits until each of these stands still.
+  bool WaitStopped(const std::vector<std::string>& members, int seconds = 20);
   uint64_t epoch() const { return epoch_; }
 
  private:
@@ -57,9 +61,10 @@ class MemoryNet {
     std::string mesh;
     std::deque<tg_event> events;
     std::shared_ptr<Maps> current, target;
-    bool prepared = false, flipped = false;
+    bool prepared = false, flipped = false, stopped = false;
     std::string refusal;
   };
+  Status Take(const LayoutSpec& spec, bool repair, int seconds);
   std::shared_ptr<Maps> Build(const LayoutSpec& spec, uint64_t epoch, const std::string& member);
 
   const model::Checkpoint* checkpoint_;
@@ -87,6 +92,9 @@ class MemoryWorld final : public WorldView {
   bool Decide(std::span<const tg_word> words) override;
   void Decline(const std::string&) override {}
   Status Commit() override;
+  void Stop(bool keep_word) override;
+  void SetUnreachable(std::span<const uint32_t>) override {}
+  bool stopped() const override;
   Status Join(int timeout_ms) override;
   Result<uint64_t> PullKv(std::span<const tg_kv_move> moves) override;
   void StepDone() override {}

@@ -38,7 +38,8 @@ class CaptureSink final : public Sink {
     refused_.push_back(std::move(refused));
     changed_.notify_all();
   }
-  void SetWorld(v1::World world) override {
+  void SetWorld(v1::World world, const std::string&,
+                std::map<std::string, v1::Roster>) override {
     std::lock_guard lock(mu_);
     world_ = std::move(world);
   }
@@ -109,8 +110,8 @@ class TestWorld {
     }
     for (auto& rank : ranks) {
       rank->thread = std::thread([this, &rank = *rank] {
-        const Status status = rank.engine->Run(stop_);
-        if (!status.ok() && !stop_) {
+        const Status status = rank.engine->Run(rank.stop);
+        if (!status.ok() && !rank.stop) {
           std::lock_guard lock(mu_);
           failure += rank.world->member() + ": " + status.message() + "\n";
         }
@@ -121,10 +122,15 @@ class TestWorld {
   ~TestWorld() { Stop(); }
 
   void Stop() {
-    stop_ = true;
+    for (auto& rank : ranks) rank->stop = true;
     for (auto& rank : ranks) {
       if (rank->thread.joinable()) rank->thread.join();
     }
+  }
+  // The engine goes, without a word to the others.
+  void Kill(size_t member) {
+    ranks[member]->stop = true;
+    ranks[member]->thread.join();
   }
   void Submit(size_t member, const v1::Submit& submit) {
     ranks[member]->inbox.Put(SubmitItem{"gw", submit});
@@ -147,6 +153,7 @@ class TestWorld {
     std::unique_ptr<MemoryWorld> world;
     Inbox inbox;
     std::unique_ptr<Engine> engine;
+    std::atomic<bool> stop{false};
     std::thread thread;
   };
 
@@ -158,7 +165,6 @@ class TestWorld {
 
  private:
   std::mutex mu_;
-  std::atomic<bool> stop_{false};
 };
 
 }  // namespace tangram::engine::testing

@@ -76,6 +76,17 @@ Result<bool> Engine::Flip() {
     if (pulled.ok()) bytes = *pulled;
   }
   watch.Lap("pull");
+  if (brought.ok()) {
+    pending_.emplace();
+    pending_->attempt = preparation_->attempt();
+    pending_->target_epoch = preparation_->target_epoch();
+    pending_->stays = stays;
+    if (stays) {
+      pending_->pages = std::move(after);
+      pending_->adopted = AdoptOf(*plan, std::move(manifests), rank);
+      pending_->next_block = plan->next_block[rank];
+    }
+  }
   // Nobody writes into a source before all have what they came for, and all hear of a pull
   // that failed: then the old pages are still whole, and all stay.
   ByteWriter answer;
@@ -92,21 +103,28 @@ Result<bool> Engine::Flip() {
     ++declined_;
     spdlog::warn("attempt {}: KV was not carried: {}", preparation_->attempt(), failed);
     world_->Decline(failed);
+    pending_.reset();
     return false;
   }
   watch.Lap("wait");
   TANGRAM_RETURN_IF_ERROR(world_->Commit());
+  const uint64_t requests_moved = plan->requests_moved;
   ++flips_;
   watch.Lap("commit");
   spdlog::info("epoch {}: {} bytes of KV brought here, {} requests changed home, microseconds:{}",
-               preparation_->target_epoch(), bytes, plan->requests_moved, watch.text());
-  if (!stays) {
-    Leave();
-    return true;
-  }
-  TANGRAM_RETURN_IF_ERROR(
-      Enter(std::move(after), AdoptOf(*plan, std::move(manifests), rank), plan->next_block[rank]));
+               preparation_->target_epoch(), bytes, requests_moved, watch.text());
+  TANGRAM_RETURN_IF_ERROR(EnterPending());
   return true;
+}
+
+Status Engine::EnterPending() {
+  Pending pending = std::move(*pending_);
+  pending_.reset();
+  if (!pending.stays) {
+    Leave();
+    return OkStatus();
+  }
+  return Enter(std::move(pending.pages), std::move(pending.adopted), pending.next_block);
 }
 
 Status Engine::Enter(PageStore pages, Adopted adopted, uint32_t next_block) {
@@ -127,12 +145,16 @@ Status Engine::Enter(PageStore pages, Adopted adopted, uint32_t next_block) {
   step_ = 0;
   idle_turns_ = 0;
   preparation_.reset();
+  pending_.reset();
+  stopped_ = world_->stopped();
+  unreachable_.clear();
   pages_ = std::move(pages);
   TANGRAM_RETURN_IF_ERROR(pages_.Audit());
   scheduler_.SetLayout(&held_, static_cast<uint32_t>(maps->rank));
   scheduler_.Replace(std::move(adopted.running), std::move(adopted.waiting), next_block);
   for (const std::string& request : unknown_cancels_) (void)scheduler_.Cancel(request);
-  sink_->SetWorld(WorldMessage(*maps, held_));
+  TakeInbox();  // what came while this rank stood still is its own, too
+  sink_->SetWorld(WorldMessage(*maps, held_), world_->model().member, Rosters());
   ReportLoad(true);
   return OkStatus();
 }
@@ -158,7 +180,8 @@ void Engine::Leave() {
   if (maps != nullptr) {
     Result<std::vector<kv::LayerGroups>> groups = GroupsOf(*maps, world_->model());
     if (groups.ok()) {
-      sink_->SetWorld(WorldMessage(*maps, HeldMap(*groups, shape_, maps->world_size)));
+      sink_->SetWorld(WorldMessage(*maps, HeldMap(*groups, shape_, maps->world_size)),
+                      world_->model().member, {});
     }
   }
   maps_ = nullptr;

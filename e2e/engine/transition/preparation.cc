@@ -47,6 +47,7 @@ Result<Preparation> Preparation::Begin(const tg_event& event, const tg_model& mo
   out.attempt_ = event.attempt;
   out.target_epoch_ = event.target_epoch;
   out.deadline_ = deadline;
+  out.repair_ = event.repair != 0;
   TANGRAM_RETURN_IF_ERROR(Sane(maps, model));
   Result<std::vector<kv::LayerGroups>> groups = GroupsOf(maps, model);
   if (!groups.ok()) return groups.status();

@@ -25,6 +25,7 @@ class Preparation {
   uint64_t target_epoch() const { return target_epoch_; }
   const Side& target() const { return target_; }
   bool joins() const { return joins_; }
+  bool repair() const { return repair_; }
   Communicator& communicator() { return comm_; }
 
   // Tells the agent when all connections are there, or that they did not come in time. Once.
@@ -33,7 +34,7 @@ class Preparation {
 
  private:
   uint64_t attempt_ = 0, target_epoch_ = 0;
-  bool joins_ = false, answered_ = false;
+  bool joins_ = false, repair_ = false, answered_ = false;
   Side target_;
   Communicator comm_;
   std::vector<std::string> peers_;

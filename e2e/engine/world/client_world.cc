@@ -69,6 +69,10 @@ void ClientWorld::Decline(const std::string& reason) {
   tg_gate_decline(client_.get(), reason.c_str());
 }
 
+void ClientWorld::SetUnreachable(std::span<const uint32_t> ranks) {
+  tg_unreachable(client_.get(), ranks.data(), ranks.size());
+}
+
 Status ClientWorld::Commit() {
   tg_error error{};
   return ToStatus(tg_gate_commit(client_.get(), &error), error, "gate commit");

@@ -30,6 +30,9 @@ class ClientWorld final : public WorldView {
   bool Decide(std::span<const tg_word> words) override;
   void Decline(const std::string& reason) override;
   Status Commit() override;
+  void Stop(bool keep_word) override { tg_stop(client_.get(), keep_word ? 1 : 0); }
+  void SetUnreachable(std::span<const uint32_t> ranks) override;
+  bool stopped() const override { return tg_stopped(client_.get()) != 0; }
   Status Join(int timeout_ms) override;
   Result<uint64_t> PullKv(std::span<const tg_kv_move> moves) override;
   void StepDone() override { tg_step_done(client_.get()); }

@@ -29,6 +29,9 @@ class WorldView {
   virtual bool Decide(std::span<const tg_word> words) = 0;
   virtual void Decline(const std::string& reason) = 0;
   virtual Status Commit() = 0;
+  virtual void Stop(bool keep_word) = 0;
+  virtual void SetUnreachable(std::span<const uint32_t> ranks) = 0;
+  virtual bool stopped() const = 0;
   // kUnavailable: the permit did not come within timeout_ms; try again.
   virtual Status Join(int timeout_ms) = 0;
 

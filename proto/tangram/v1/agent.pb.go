@@ -91,6 +91,56 @@ func (Phase) EnumDescriptor() ([]byte, []int) {
 	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{0}
 }
 
+// After a fence: the outcome of an attempt for the survivors, all of which stand still.
+type Outcome int32
+
+const (
+	Outcome_OUTCOME_UNSPECIFIED Outcome = 0
+	Outcome_OUTCOME_STAY        Outcome = 1 // no survivor flipped: burn it, also where a word was given
+	Outcome_OUTCOME_FORWARD     Outcome = 2 // one flipped, so all had verified: flip what has not
+)
+
+// Enum value maps for Outcome.
+var (
+	Outcome_name = map[int32]string{
+		0: "OUTCOME_UNSPECIFIED",
+		1: "OUTCOME_STAY",
+		2: "OUTCOME_FORWARD",
+	}
+	Outcome_value = map[string]int32{
+		"OUTCOME_UNSPECIFIED": 0,
+		"OUTCOME_STAY":        1,
+		"OUTCOME_FORWARD":     2,
+	}
+)
+
+func (x Outcome) Enum() *Outcome {
+	p := new(Outcome)
+	*p = x
+	return p
+}
+
+func (x Outcome) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Outcome) Descriptor() protoreflect.EnumDescriptor {
+	return file_tangram_v1_agent_proto_enumTypes[1].Descriptor()
+}
+
+func (Outcome) Type() protoreflect.EnumType {
+	return &file_tangram_v1_agent_proto_enumTypes[1]
+}
+
+func (x Outcome) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Outcome.Descriptor instead.
+func (Outcome) EnumDescriptor() ([]byte, []int) {
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{1}
+}
+
 type Refusal_Code int32
 
 const (
@@ -148,11 +198,11 @@ func (x Refusal_Code) String() string {
 }
 
 func (Refusal_Code) Descriptor() protoreflect.EnumDescriptor {
-	return file_tangram_v1_agent_proto_enumTypes[1].Descriptor()
+	return file_tangram_v1_agent_proto_enumTypes[2].Descriptor()
 }
 
 func (Refusal_Code) Type() protoreflect.EnumType {
-	return &file_tangram_v1_agent_proto_enumTypes[1]
+	return &file_tangram_v1_agent_proto_enumTypes[2]
 }
 
 func (x Refusal_Code) Number() protoreflect.EnumNumber {
@@ -808,6 +858,209 @@ func (x *AbortResponse) GetFlipped() bool {
 	return false
 }
 
+type ResolveRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Header        *Header                `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
+	Outcome       Outcome                `protobuf:"varint,2,opt,name=outcome,proto3,enum=tangram.v1.Outcome" json:"outcome,omitempty"`
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResolveRequest) Reset() {
+	*x = ResolveRequest{}
+	mi := &file_tangram_v1_agent_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResolveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResolveRequest) ProtoMessage() {}
+
+func (x *ResolveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_tangram_v1_agent_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResolveRequest.ProtoReflect.Descriptor instead.
+func (*ResolveRequest) Descriptor() ([]byte, []int) {
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ResolveRequest) GetHeader() *Header {
+	if x != nil {
+		return x.Header
+	}
+	return nil
+}
+
+func (x *ResolveRequest) GetOutcome() Outcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return Outcome_OUTCOME_UNSPECIFIED
+}
+
+func (x *ResolveRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type ResolveResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResolveResponse) Reset() {
+	*x = ResolveResponse{}
+	mi := &file_tangram_v1_agent_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResolveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResolveResponse) ProtoMessage() {}
+
+func (x *ResolveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_tangram_v1_agent_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResolveResponse.ProtoReflect.Descriptor instead.
+func (*ResolveResponse) Descriptor() ([]byte, []int) {
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{12}
+}
+
+// These members of the agent are out of the world for good. Their memory is freed, their
+// engines let go, and the ranks get new member ids. Refused (WRONG_PHASE) for a member of a
+// layout of header.epoch or later, unless the whole world ends.
+type ReleaseRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Header        *Header                `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
+	Members       []string               `protobuf:"bytes,2,rep,name=members,proto3" json:"members,omitempty"`
+	WorldEnds     bool                   `protobuf:"varint,3,opt,name=world_ends,json=worldEnds,proto3" json:"world_ends,omitempty"`
+	Reason        string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseRequest) Reset() {
+	*x = ReleaseRequest{}
+	mi := &file_tangram_v1_agent_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseRequest) ProtoMessage() {}
+
+func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_tangram_v1_agent_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseRequest.ProtoReflect.Descriptor instead.
+func (*ReleaseRequest) Descriptor() ([]byte, []int) {
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ReleaseRequest) GetHeader() *Header {
+	if x != nil {
+		return x.Header
+	}
+	return nil
+}
+
+func (x *ReleaseRequest) GetMembers() []string {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *ReleaseRequest) GetWorldEnds() bool {
+	if x != nil {
+		return x.WorldEnds
+	}
+	return false
+}
+
+func (x *ReleaseRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type ReleaseResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseResponse) Reset() {
+	*x = ReleaseResponse{}
+	mi := &file_tangram_v1_agent_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseResponse) ProtoMessage() {}
+
+func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_tangram_v1_agent_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseResponse.ProtoReflect.Descriptor instead.
+func (*ReleaseResponse) Descriptor() ([]byte, []int) {
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{14}
+}
+
 type RetireRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Header        *Header                `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
@@ -817,7 +1070,7 @@ type RetireRequest struct {
 
 func (x *RetireRequest) Reset() {
 	*x = RetireRequest{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[11]
+	mi := &file_tangram_v1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -829,7 +1082,7 @@ func (x *RetireRequest) String() string {
 func (*RetireRequest) ProtoMessage() {}
 
 func (x *RetireRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[11]
+	mi := &file_tangram_v1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -842,7 +1095,7 @@ func (x *RetireRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetireRequest.ProtoReflect.Descriptor instead.
 func (*RetireRequest) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{11}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RetireRequest) GetHeader() *Header {
@@ -860,7 +1113,7 @@ type RetireResponse struct {
 
 func (x *RetireResponse) Reset() {
 	*x = RetireResponse{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[12]
+	mi := &file_tangram_v1_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -872,7 +1125,7 @@ func (x *RetireResponse) String() string {
 func (*RetireResponse) ProtoMessage() {}
 
 func (x *RetireResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[12]
+	mi := &file_tangram_v1_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -885,7 +1138,7 @@ func (x *RetireResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetireResponse.ProtoReflect.Descriptor instead.
 func (*RetireResponse) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{12}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
 type StatusRequest struct {
@@ -897,7 +1150,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[13]
+	mi := &file_tangram_v1_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -909,7 +1162,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[13]
+	mi := &file_tangram_v1_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -922,7 +1175,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{13}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *StatusRequest) GetWorld() string {
@@ -946,13 +1199,18 @@ type EngineStatus struct {
 	Running          uint64                 `protobuf:"varint,10,opt,name=running,proto3" json:"running,omitempty"`
 	Waiting          uint64                 `protobuf:"varint,11,opt,name=waiting,proto3" json:"waiting,omitempty"`
 	Steps            uint64                 `protobuf:"varint,12,opt,name=steps,proto3" json:"steps,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// It gave the step up for good: an exchange broke, or the process is gone. It does nothing
+	// until a repair.
+	Stopped       bool     `protobuf:"varint,13,opt,name=stopped,proto3" json:"stopped,omitempty"`
+	Unreachable   []uint32 `protobuf:"varint,14,rep,packed,name=unreachable,proto3" json:"unreachable,omitempty"` // while stopped: ranks of its layout without a connection now
+	Fresh         bool     `protobuf:"varint,15,opt,name=fresh,proto3" json:"fresh,omitempty"`                    // attached after the layout came into force: its peers do not know where it is
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EngineStatus) Reset() {
 	*x = EngineStatus{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[14]
+	mi := &file_tangram_v1_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -964,7 +1222,7 @@ func (x *EngineStatus) String() string {
 func (*EngineStatus) ProtoMessage() {}
 
 func (x *EngineStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[14]
+	mi := &file_tangram_v1_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -977,7 +1235,7 @@ func (x *EngineStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineStatus.ProtoReflect.Descriptor instead.
 func (*EngineStatus) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{14}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *EngineStatus) GetAttached() bool {
@@ -1064,6 +1322,27 @@ func (x *EngineStatus) GetSteps() uint64 {
 	return 0
 }
 
+func (x *EngineStatus) GetStopped() bool {
+	if x != nil {
+		return x.Stopped
+	}
+	return false
+}
+
+func (x *EngineStatus) GetUnreachable() []uint32 {
+	if x != nil {
+		return x.Unreachable
+	}
+	return nil
+}
+
+func (x *EngineStatus) GetFresh() bool {
+	if x != nil {
+		return x.Fresh
+	}
+	return false
+}
+
 type TransitionStatus struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Attempt         uint64                 `protobuf:"varint,1,opt,name=attempt,proto3" json:"attempt,omitempty"`
@@ -1089,7 +1368,7 @@ type TransitionStatus struct {
 
 func (x *TransitionStatus) Reset() {
 	*x = TransitionStatus{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[15]
+	mi := &file_tangram_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1101,7 +1380,7 @@ func (x *TransitionStatus) String() string {
 func (*TransitionStatus) ProtoMessage() {}
 
 func (x *TransitionStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[15]
+	mi := &file_tangram_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1114,7 +1393,7 @@ func (x *TransitionStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransitionStatus.ProtoReflect.Descriptor instead.
 func (*TransitionStatus) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *TransitionStatus) GetAttempt() uint64 {
@@ -1247,7 +1526,7 @@ type RankStatus struct {
 
 func (x *RankStatus) Reset() {
 	*x = RankStatus{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[16]
+	mi := &file_tangram_v1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1259,7 +1538,7 @@ func (x *RankStatus) String() string {
 func (*RankStatus) ProtoMessage() {}
 
 func (x *RankStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[16]
+	mi := &file_tangram_v1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1272,7 +1551,7 @@ func (x *RankStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankStatus.ProtoReflect.Descriptor instead.
 func (*RankStatus) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RankStatus) GetDevice() uint32 {
@@ -1346,23 +1625,24 @@ func (x *RankStatus) GetTransition() *TransitionStatus {
 }
 
 type StatusResponse struct {
-	state          protoimpl.MessageState `protogen:"open.v1"`
-	World          string                 `protobuf:"bytes,1,opt,name=world,proto3" json:"world,omitempty"`
-	Epoch          uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	LayoutHash     []byte                 `protobuf:"bytes,3,opt,name=layout_hash,json=layoutHash,proto3" json:"layout_hash,omitempty"`
-	Layout         *Layout                `protobuf:"bytes,4,opt,name=layout,proto3" json:"layout,omitempty"` // absent before the first flip
-	Ranks          []*RankStatus          `protobuf:"bytes,5,rep,name=ranks,proto3" json:"ranks,omitempty"`
-	Address        *PeerAddress           `protobuf:"bytes,6,opt,name=address,proto3" json:"address,omitempty"`                                      // agent, data, shared of this agent; rank and member unset
-	HighestAttempt uint64                 `protobuf:"varint,7,opt,name=highest_attempt,json=highestAttempt,proto3" json:"highest_attempt,omitempty"` // seen
-	Geometry       *Geometry              `protobuf:"bytes,8,opt,name=geometry,proto3" json:"geometry,omitempty"`                                    // of the checkpoint this agent can read
-	Revision       string                 `protobuf:"bytes,9,opt,name=revision,proto3" json:"revision,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	World           string                 `protobuf:"bytes,1,opt,name=world,proto3" json:"world,omitempty"`
+	Epoch           uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	LayoutHash      []byte                 `protobuf:"bytes,3,opt,name=layout_hash,json=layoutHash,proto3" json:"layout_hash,omitempty"`
+	Layout          *Layout                `protobuf:"bytes,4,opt,name=layout,proto3" json:"layout,omitempty"` // absent before the first flip
+	Ranks           []*RankStatus          `protobuf:"bytes,5,rep,name=ranks,proto3" json:"ranks,omitempty"`
+	Address         *PeerAddress           `protobuf:"bytes,6,opt,name=address,proto3" json:"address,omitempty"`                                      // agent, data, shared of this agent; rank and member unset
+	HighestAttempt  uint64                 `protobuf:"varint,7,opt,name=highest_attempt,json=highestAttempt,proto3" json:"highest_attempt,omitempty"` // seen
+	Geometry        *Geometry              `protobuf:"bytes,8,opt,name=geometry,proto3" json:"geometry,omitempty"`                                    // of the checkpoint this agent can read
+	Revision        string                 `protobuf:"bytes,9,opt,name=revision,proto3" json:"revision,omitempty"`
+	CheckpointError string                 `protobuf:"bytes,10,opt,name=checkpoint_error,json=checkpointError,proto3" json:"checkpoint_error,omitempty"` // why the checkpoint cannot be read any more; empty: it can
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[17]
+	mi := &file_tangram_v1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1374,7 +1654,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[17]
+	mi := &file_tangram_v1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1387,7 +1667,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *StatusResponse) GetWorld() string {
@@ -1453,6 +1733,13 @@ func (x *StatusResponse) GetRevision() string {
 	return ""
 }
 
+func (x *StatusResponse) GetCheckpointError() string {
+	if x != nil {
+		return x.CheckpointError
+	}
+	return ""
+}
+
 type WatchRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	World         string                 `protobuf:"bytes,1,opt,name=world,proto3" json:"world,omitempty"`
@@ -1462,7 +1749,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[18]
+	mi := &file_tangram_v1_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1474,7 +1761,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[18]
+	mi := &file_tangram_v1_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1487,7 +1774,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *WatchRequest) GetWorld() string {
@@ -1508,7 +1795,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[19]
+	mi := &file_tangram_v1_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1520,7 +1807,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[19]
+	mi := &file_tangram_v1_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1533,7 +1820,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *WatchResponse) GetStatus() *StatusResponse {
@@ -1553,7 +1840,7 @@ type QueryRequest struct {
 
 func (x *QueryRequest) Reset() {
 	*x = QueryRequest{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[20]
+	mi := &file_tangram_v1_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1565,7 +1852,7 @@ func (x *QueryRequest) String() string {
 func (*QueryRequest) ProtoMessage() {}
 
 func (x *QueryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[20]
+	mi := &file_tangram_v1_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1578,7 +1865,7 @@ func (x *QueryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryRequest.ProtoReflect.Descriptor instead.
 func (*QueryRequest) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *QueryRequest) GetHeader() *Header {
@@ -1601,7 +1888,7 @@ type QueryResponse struct {
 
 func (x *QueryResponse) Reset() {
 	*x = QueryResponse{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[21]
+	mi := &file_tangram_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1613,7 +1900,7 @@ func (x *QueryResponse) String() string {
 func (*QueryResponse) ProtoMessage() {}
 
 func (x *QueryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[21]
+	mi := &file_tangram_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1626,7 +1913,7 @@ func (x *QueryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryResponse.ProtoReflect.Descriptor instead.
 func (*QueryResponse) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *QueryResponse) GetEpoch() uint64 {
@@ -1664,7 +1951,7 @@ func (x *QueryResponse) GetFlipped() bool {
 	return false
 }
 
-// A word of the gate, while no engines are there to carry it.
+// A word of the gate, while no engine carries it (FIRST, REPAIR).
 type WordRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Header        *Header                `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
@@ -1676,7 +1963,7 @@ type WordRequest struct {
 
 func (x *WordRequest) Reset() {
 	*x = WordRequest{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[22]
+	mi := &file_tangram_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1688,7 +1975,7 @@ func (x *WordRequest) String() string {
 func (*WordRequest) ProtoMessage() {}
 
 func (x *WordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[22]
+	mi := &file_tangram_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1701,7 +1988,7 @@ func (x *WordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WordRequest.ProtoReflect.Descriptor instead.
 func (*WordRequest) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *WordRequest) GetHeader() *Header {
@@ -1733,7 +2020,7 @@ type WordResponse struct {
 
 func (x *WordResponse) Reset() {
 	*x = WordResponse{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[23]
+	mi := &file_tangram_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1745,7 +2032,7 @@ func (x *WordResponse) String() string {
 func (*WordResponse) ProtoMessage() {}
 
 func (x *WordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[23]
+	mi := &file_tangram_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1758,7 +2045,7 @@ func (x *WordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WordResponse.ProtoReflect.Descriptor instead.
 func (*WordResponse) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 // Opens a pull of pieces this agent holds. The token is good for one connection
@@ -1777,7 +2064,7 @@ type OpenPullRequest struct {
 
 func (x *OpenPullRequest) Reset() {
 	*x = OpenPullRequest{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[24]
+	mi := &file_tangram_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1789,7 +2076,7 @@ func (x *OpenPullRequest) String() string {
 func (*OpenPullRequest) ProtoMessage() {}
 
 func (x *OpenPullRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[24]
+	mi := &file_tangram_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1802,7 +2089,7 @@ func (x *OpenPullRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenPullRequest.ProtoReflect.Descriptor instead.
 func (*OpenPullRequest) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *OpenPullRequest) GetHeader() *Header {
@@ -1858,7 +2145,7 @@ type OpenPullResponse struct {
 
 func (x *OpenPullResponse) Reset() {
 	*x = OpenPullResponse{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[25]
+	mi := &file_tangram_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1870,7 +2157,7 @@ func (x *OpenPullResponse) String() string {
 func (*OpenPullResponse) ProtoMessage() {}
 
 func (x *OpenPullResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[25]
+	mi := &file_tangram_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1883,7 +2170,7 @@ func (x *OpenPullResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenPullResponse.ProtoReflect.Descriptor instead.
 func (*OpenPullResponse) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *OpenPullResponse) GetToken() []byte {
@@ -1965,12 +2252,24 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\")\n" +
 	"\rAbortResponse\x12\x18\n" +
-	"\aflipped\x18\x01 \x01(\bR\aflipped\";\n" +
+	"\aflipped\x18\x01 \x01(\bR\aflipped\"\x83\x01\n" +
+	"\x0eResolveRequest\x12*\n" +
+	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\x12-\n" +
+	"\aoutcome\x18\x02 \x01(\x0e2\x13.tangram.v1.OutcomeR\aoutcome\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"\x11\n" +
+	"\x0fResolveResponse\"\x8d\x01\n" +
+	"\x0eReleaseRequest\x12*\n" +
+	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\x12\x18\n" +
+	"\amembers\x18\x02 \x03(\tR\amembers\x12\x1d\n" +
+	"\n" +
+	"world_ends\x18\x03 \x01(\bR\tworldEnds\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x11\n" +
+	"\x0fReleaseResponse\";\n" +
 	"\rRetireRequest\x12*\n" +
 	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\"\x10\n" +
 	"\x0eRetireResponse\"%\n" +
 	"\rStatusRequest\x12\x14\n" +
-	"\x05world\x18\x01 \x01(\tR\x05world\"\x8d\x03\n" +
+	"\x05world\x18\x01 \x01(\tR\x05world\"\xdf\x03\n" +
 	"\fEngineStatus\x12\x1a\n" +
 	"\battached\x18\x01 \x01(\bR\battached\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x1a\n" +
@@ -1984,7 +2283,10 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\arunning\x18\n" +
 	" \x01(\x04R\arunning\x12\x18\n" +
 	"\awaiting\x18\v \x01(\x04R\awaiting\x12\x14\n" +
-	"\x05steps\x18\f \x01(\x04R\x05steps\"\xb1\x04\n" +
+	"\x05steps\x18\f \x01(\x04R\x05steps\x12\x18\n" +
+	"\astopped\x18\r \x01(\bR\astopped\x12 \n" +
+	"\vunreachable\x18\x0e \x03(\rR\vunreachable\x12\x14\n" +
+	"\x05fresh\x18\x0f \x01(\bR\x05fresh\"\xb1\x04\n" +
 	"\x10TransitionStatus\x12\x18\n" +
 	"\aattempt\x18\x01 \x01(\x04R\aattempt\x12'\n" +
 	"\x05phase\x18\x02 \x01(\x0e2\x11.tangram.v1.PhaseR\x05phase\x12!\n" +
@@ -2022,7 +2324,7 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\n" +
 	"transition\x18\n" +
 	" \x01(\v2\x1c.tangram.v1.TransitionStatusR\n" +
-	"transition\"\xe1\x02\n" +
+	"transition\"\x8c\x03\n" +
 	"\x0eStatusResponse\x12\x14\n" +
 	"\x05world\x18\x01 \x01(\tR\x05world\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1f\n" +
@@ -2033,7 +2335,9 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\aaddress\x18\x06 \x01(\v2\x17.tangram.v1.PeerAddressR\aaddress\x12'\n" +
 	"\x0fhighest_attempt\x18\a \x01(\x04R\x0ehighestAttempt\x120\n" +
 	"\bgeometry\x18\b \x01(\v2\x14.tangram.v1.GeometryR\bgeometry\x12\x1a\n" +
-	"\brevision\x18\t \x01(\tR\brevision\"$\n" +
+	"\brevision\x18\t \x01(\tR\brevision\x12)\n" +
+	"\x10checkpoint_error\x18\n" +
+	" \x01(\tR\x0fcheckpointError\"$\n" +
 	"\fWatchRequest\x12\x14\n" +
 	"\x05world\x18\x01 \x01(\tR\x05world\"C\n" +
 	"\rWatchResponse\x122\n" +
@@ -2074,13 +2378,19 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\fPHASE_STAGED\x10\x04\x12\x13\n" +
 	"\x0fPHASE_PERMITTED\x10\x05\x12\x11\n" +
 	"\rPHASE_FLIPPED\x10\x06\x12\x10\n" +
-	"\fPHASE_FAILED\x10\a2\xca\x03\n" +
+	"\fPHASE_FAILED\x10\a*I\n" +
+	"\aOutcome\x12\x17\n" +
+	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x10\n" +
+	"\fOUTCOME_STAY\x10\x01\x12\x13\n" +
+	"\x0fOUTCOME_FORWARD\x10\x022\xd2\x04\n" +
 	"\x05Agent\x12B\n" +
 	"\aPrepare\x12\x1a.tangram.v1.PrepareRequest\x1a\x1b.tangram.v1.PrepareResponse\x12<\n" +
 	"\x05Stage\x12\x18.tangram.v1.StageRequest\x1a\x19.tangram.v1.StageResponse\x12?\n" +
 	"\x06Permit\x12\x19.tangram.v1.PermitRequest\x1a\x1a.tangram.v1.PermitResponse\x12<\n" +
 	"\x05Abort\x12\x18.tangram.v1.AbortRequest\x1a\x19.tangram.v1.AbortResponse\x12?\n" +
-	"\x06Retire\x12\x19.tangram.v1.RetireRequest\x1a\x1a.tangram.v1.RetireResponse\x12?\n" +
+	"\x06Retire\x12\x19.tangram.v1.RetireRequest\x1a\x1a.tangram.v1.RetireResponse\x12B\n" +
+	"\aResolve\x12\x1a.tangram.v1.ResolveRequest\x1a\x1b.tangram.v1.ResolveResponse\x12B\n" +
+	"\aRelease\x12\x1a.tangram.v1.ReleaseRequest\x1a\x1b.tangram.v1.ReleaseResponse\x12?\n" +
 	"\x06Status\x12\x19.tangram.v1.StatusRequest\x1a\x1a.tangram.v1.StatusResponse\x12>\n" +
 	"\x05Watch\x12\x18.tangram.v1.WatchRequest\x1a\x19.tangram.v1.WatchResponse0\x012\xc6\x01\n" +
 	"\x04Peer\x12<\n" +
@@ -2100,100 +2410,112 @@ func file_tangram_v1_agent_proto_rawDescGZIP() []byte {
 	return file_tangram_v1_agent_proto_rawDescData
 }
 
-var file_tangram_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_tangram_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_tangram_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_tangram_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_tangram_v1_agent_proto_goTypes = []any{
 	(Phase)(0),               // 0: tangram.v1.Phase
-	(Refusal_Code)(0),        // 1: tangram.v1.Refusal.Code
-	(*Header)(nil),           // 2: tangram.v1.Header
-	(*Refusal)(nil),          // 3: tangram.v1.Refusal
-	(*PeerAddress)(nil),      // 4: tangram.v1.PeerAddress
-	(*PrepareRequest)(nil),   // 5: tangram.v1.PrepareRequest
-	(*PrepareResponse)(nil),  // 6: tangram.v1.PrepareResponse
-	(*StageRequest)(nil),     // 7: tangram.v1.StageRequest
-	(*StageResponse)(nil),    // 8: tangram.v1.StageResponse
-	(*PermitRequest)(nil),    // 9: tangram.v1.PermitRequest
-	(*PermitResponse)(nil),   // 10: tangram.v1.PermitResponse
-	(*AbortRequest)(nil),     // 11: tangram.v1.AbortRequest
-	(*AbortResponse)(nil),    // 12: tangram.v1.AbortResponse
-	(*RetireRequest)(nil),    // 13: tangram.v1.RetireRequest
-	(*RetireResponse)(nil),   // 14: tangram.v1.RetireResponse
-	(*StatusRequest)(nil),    // 15: tangram.v1.StatusRequest
-	(*EngineStatus)(nil),     // 16: tangram.v1.EngineStatus
-	(*TransitionStatus)(nil), // 17: tangram.v1.TransitionStatus
-	(*RankStatus)(nil),       // 18: tangram.v1.RankStatus
-	(*StatusResponse)(nil),   // 19: tangram.v1.StatusResponse
-	(*WatchRequest)(nil),     // 20: tangram.v1.WatchRequest
-	(*WatchResponse)(nil),    // 21: tangram.v1.WatchResponse
-	(*QueryRequest)(nil),     // 22: tangram.v1.QueryRequest
-	(*QueryResponse)(nil),    // 23: tangram.v1.QueryResponse
-	(*WordRequest)(nil),      // 24: tangram.v1.WordRequest
-	(*WordResponse)(nil),     // 25: tangram.v1.WordResponse
-	(*OpenPullRequest)(nil),  // 26: tangram.v1.OpenPullRequest
-	(*OpenPullResponse)(nil), // 27: tangram.v1.OpenPullResponse
-	(*Geometry)(nil),         // 28: tangram.v1.Geometry
-	(FlipKind)(0),            // 29: tangram.v1.FlipKind
-	(*LayoutDelta)(nil),      // 30: tangram.v1.LayoutDelta
-	(*Layout)(nil),           // 31: tangram.v1.Layout
-	(*RankPart)(nil),         // 32: tangram.v1.RankPart
-	(*Member)(nil),           // 33: tangram.v1.Member
-	(*Inventory)(nil),        // 34: tangram.v1.Inventory
-	(*Fetches)(nil),          // 35: tangram.v1.Fetches
+	(Outcome)(0),             // 1: tangram.v1.Outcome
+	(Refusal_Code)(0),        // 2: tangram.v1.Refusal.Code
+	(*Header)(nil),           // 3: tangram.v1.Header
+	(*Refusal)(nil),          // 4: tangram.v1.Refusal
+	(*PeerAddress)(nil),      // 5: tangram.v1.PeerAddress
+	(*PrepareRequest)(nil),   // 6: tangram.v1.PrepareRequest
+	(*PrepareResponse)(nil),  // 7: tangram.v1.PrepareResponse
+	(*StageRequest)(nil),     // 8: tangram.v1.StageRequest
+	(*StageResponse)(nil),    // 9: tangram.v1.StageResponse
+	(*PermitRequest)(nil),    // 10: tangram.v1.PermitRequest
+	(*PermitResponse)(nil),   // 11: tangram.v1.PermitResponse
+	(*AbortRequest)(nil),     // 12: tangram.v1.AbortRequest
+	(*AbortResponse)(nil),    // 13: tangram.v1.AbortResponse
+	(*ResolveRequest)(nil),   // 14: tangram.v1.ResolveRequest
+	(*ResolveResponse)(nil),  // 15: tangram.v1.ResolveResponse
+	(*ReleaseRequest)(nil),   // 16: tangram.v1.ReleaseRequest
+	(*ReleaseResponse)(nil),  // 17: tangram.v1.ReleaseResponse
+	(*RetireRequest)(nil),    // 18: tangram.v1.RetireRequest
+	(*RetireResponse)(nil),   // 19: tangram.v1.RetireResponse
+	(*StatusRequest)(nil),    // 20: tangram.v1.StatusRequest
+	(*EngineStatus)(nil),     // 21: tangram.v1.EngineStatus
+	(*TransitionStatus)(nil), // 22: tangram.v1.TransitionStatus
+	(*RankStatus)(nil),       // 23: tangram.v1.RankStatus
+	(*StatusResponse)(nil),   // 24: tangram.v1.StatusResponse
+	(*WatchRequest)(nil),     // 25: tangram.v1.WatchRequest
+	(*WatchResponse)(nil),    // 26: tangram.v1.WatchResponse
+	(*QueryRequest)(nil),     // 27: tangram.v1.QueryRequest
+	(*QueryResponse)(nil),    // 28: tangram.v1.QueryResponse
+	(*WordRequest)(nil),      // 29: tangram.v1.WordRequest
+	(*WordResponse)(nil),     // 30: tangram.v1.WordResponse
+	(*OpenPullRequest)(nil),  // 31: tangram.v1.OpenPullRequest
+	(*OpenPullResponse)(nil), // 32: tangram.v1.OpenPullResponse
+	(*Geometry)(nil),         // 33: tangram.v1.Geometry
+	(FlipKind)(0),            // 34: tangram.v1.FlipKind
+	(*LayoutDelta)(nil),      // 35: tangram.v1.LayoutDelta
+	(*Layout)(nil),           // 36: tangram.v1.Layout
+	(*RankPart)(nil),         // 37: tangram.v1.RankPart
+	(*Member)(nil),           // 38: tangram.v1.Member
+	(*Inventory)(nil),        // 39: tangram.v1.Inventory
+	(*Fetches)(nil),          // 40: tangram.v1.Fetches
 }
 var file_tangram_v1_agent_proto_depIdxs = []int32{
-	1,  // 0: tangram.v1.Refusal.code:type_name -> tangram.v1.Refusal.Code
-	2,  // 1: tangram.v1.Refusal.current:type_name -> tangram.v1.Header
-	2,  // 2: tangram.v1.PrepareRequest.header:type_name -> tangram.v1.Header
-	28, // 3: tangram.v1.PrepareRequest.geometry:type_name -> tangram.v1.Geometry
-	29, // 4: tangram.v1.PrepareRequest.kind:type_name -> tangram.v1.FlipKind
-	30, // 5: tangram.v1.PrepareRequest.delta:type_name -> tangram.v1.LayoutDelta
-	31, // 6: tangram.v1.PrepareRequest.layout:type_name -> tangram.v1.Layout
-	32, // 7: tangram.v1.PrepareRequest.parts:type_name -> tangram.v1.RankPart
-	4,  // 8: tangram.v1.PrepareRequest.peers:type_name -> tangram.v1.PeerAddress
-	2,  // 9: tangram.v1.StageRequest.header:type_name -> tangram.v1.Header
-	2,  // 10: tangram.v1.PermitRequest.header:type_name -> tangram.v1.Header
-	2,  // 11: tangram.v1.AbortRequest.header:type_name -> tangram.v1.Header
-	2,  // 12: tangram.v1.RetireRequest.header:type_name -> tangram.v1.Header
-	0,  // 13: tangram.v1.TransitionStatus.phase:type_name -> tangram.v1.Phase
-	33, // 14: tangram.v1.RankStatus.member:type_name -> tangram.v1.Member
-	34, // 15: tangram.v1.RankStatus.inventory:type_name -> tangram.v1.Inventory
-	16, // 16: tangram.v1.RankStatus.engine:type_name -> tangram.v1.EngineStatus
-	17, // 17: tangram.v1.RankStatus.transition:type_name -> tangram.v1.TransitionStatus
-	31, // 18: tangram.v1.StatusResponse.layout:type_name -> tangram.v1.Layout
-	18, // 19: tangram.v1.StatusResponse.ranks:type_name -> tangram.v1.RankStatus
-	4,  // 20: tangram.v1.StatusResponse.address:type_name -> tangram.v1.PeerAddress
-	28, // 21: tangram.v1.StatusResponse.geometry:type_name -> tangram.v1.Geometry
-	19, // 22: tangram.v1.WatchResponse.status:type_name -> tangram.v1.StatusResponse
-	2,  // 23: tangram.v1.QueryRequest.header:type_name -> tangram.v1.Header
-	0,  // 24: tangram.v1.QueryResponse.phase:type_name -> tangram.v1.Phase
-	2,  // 25: tangram.v1.WordRequest.header:type_name -> tangram.v1.Header
-	2,  // 26: tangram.v1.OpenPullRequest.header:type_name -> tangram.v1.Header
-	35, // 27: tangram.v1.OpenPullRequest.pieces:type_name -> tangram.v1.Fetches
-	5,  // 28: tangram.v1.Agent.Prepare:input_type -> tangram.v1.PrepareRequest
-	7,  // 29: tangram.v1.Agent.Stage:input_type -> tangram.v1.StageRequest
-	9,  // 30: tangram.v1.Agent.Permit:input_type -> tangram.v1.PermitRequest
-	11, // 31: tangram.v1.Agent.Abort:input_type -> tangram.v1.AbortRequest
-	13, // 32: tangram.v1.Agent.Retire:input_type -> tangram.v1.RetireRequest
-	15, // 33: tangram.v1.Agent.Status:input_type -> tangram.v1.StatusRequest
-	20, // 34: tangram.v1.Agent.Watch:input_type -> tangram.v1.WatchRequest
-	22, // 35: tangram.v1.Peer.Query:input_type -> tangram.v1.QueryRequest
-	24, // 36: tangram.v1.Peer.Word:input_type -> tangram.v1.WordRequest
-	26, // 37: tangram.v1.Peer.OpenPull:input_type -> tangram.v1.OpenPullRequest
-	6,  // 38: tangram.v1.Agent.Prepare:output_type -> tangram.v1.PrepareResponse
-	8,  // 39: tangram.v1.Agent.Stage:output_type -> tangram.v1.StageResponse
-	10, // 40: tangram.v1.Agent.Permit:output_type -> tangram.v1.PermitResponse
-	12, // 41: tangram.v1.Agent.Abort:output_type -> tangram.v1.AbortResponse
-	14, // 42: tangram.v1.Agent.Retire:output_type -> tangram.v1.RetireResponse
-	19, // 43: tangram.v1.Agent.Status:output_type -> tangram.v1.StatusResponse
-	21, // 44: tangram.v1.Agent.Watch:output_type -> tangram.v1.WatchResponse
-	23, // 45: tangram.v1.Peer.Query:output_type -> tangram.v1.QueryResponse
-	25, // 46: tangram.v1.Peer.Word:output_type -> tangram.v1.WordResponse
-	27, // 47: tangram.v1.Peer.OpenPull:output_type -> tangram.v1.OpenPullResponse
-	38, // [38:48] is the sub-list for method output_type
-	28, // [28:38] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	2,  // 0: tangram.v1.Refusal.code:type_name -> tangram.v1.Refusal.Code
+	3,  // 1: tangram.v1.Refusal.current:type_name -> tangram.v1.Header
+	3,  // 2: tangram.v1.PrepareRequest.header:type_name -> tangram.v1.Header
+	33, // 3: tangram.v1.PrepareRequest.geometry:type_name -> tangram.v1.Geometry
+	34, // 4: tangram.v1.PrepareRequest.kind:type_name -> tangram.v1.FlipKind
+	35, // 5: tangram.v1.PrepareRequest.delta:type_name -> tangram.v1.LayoutDelta
+	36, // 6: tangram.v1.PrepareRequest.layout:type_name -> tangram.v1.Layout
+	37, // 7: tangram.v1.PrepareRequest.parts:type_name -> tangram.v1.RankPart
+	5,  // 8: tangram.v1.PrepareRequest.peers:type_name -> tangram.v1.PeerAddress
+	3,  // 9: tangram.v1.StageRequest.header:type_name -> tangram.v1.Header
+	3,  // 10: tangram.v1.PermitRequest.header:type_name -> tangram.v1.Header
+	3,  // 11: tangram.v1.AbortRequest.header:type_name -> tangram.v1.Header
+	3,  // 12: tangram.v1.ResolveRequest.header:type_name -> tangram.v1.Header
+	1,  // 13: tangram.v1.ResolveRequest.outcome:type_name -> tangram.v1.Outcome
+	3,  // 14: tangram.v1.ReleaseRequest.header:type_name -> tangram.v1.Header
+	3,  // 15: tangram.v1.RetireRequest.header:type_name -> tangram.v1.Header
+	0,  // 16: tangram.v1.TransitionStatus.phase:type_name -> tangram.v1.Phase
+	38, // 17: tangram.v1.RankStatus.member:type_name -> tangram.v1.Member
+	39, // 18: tangram.v1.RankStatus.inventory:type_name -> tangram.v1.Inventory
+	21, // 19: tangram.v1.RankStatus.engine:type_name -> tangram.v1.EngineStatus
+	22, // 20: tangram.v1.RankStatus.transition:type_name -> tangram.v1.TransitionStatus
+	36, // 21: tangram.v1.StatusResponse.layout:type_name -> tangram.v1.Layout
+	23, // 22: tangram.v1.StatusResponse.ranks:type_name -> tangram.v1.RankStatus
+	5,  // 23: tangram.v1.StatusResponse.address:type_name -> tangram.v1.PeerAddress
+	33, // 24: tangram.v1.StatusResponse.geometry:type_name -> tangram.v1.Geometry
+	24, // 25: tangram.v1.WatchResponse.status:type_name -> tangram.v1.StatusResponse
+	3,  // 26: tangram.v1.QueryRequest.header:type_name -> tangram.v1.Header
+	0,  // 27: tangram.v1.QueryResponse.phase:type_name -> tangram.v1.Phase
+	3,  // 28: tangram.v1.WordRequest.header:type_name -> tangram.v1.Header
+	3,  // 29: tangram.v1.OpenPullRequest.header:type_name -> tangram.v1.Header
+	40, // 30: tangram.v1.OpenPullRequest.pieces:type_name -> tangram.v1.Fetches
+	6,  // 31: tangram.v1.Agent.Prepare:input_type -> tangram.v1.PrepareRequest
+	8,  // 32: tangram.v1.Agent.Stage:input_type -> tangram.v1.StageRequest
+	10, // 33: tangram.v1.Agent.Permit:input_type -> tangram.v1.PermitRequest
+	12, // 34: tangram.v1.Agent.Abort:input_type -> tangram.v1.AbortRequest
+	18, // 35: tangram.v1.Agent.Retire:input_type -> tangram.v1.RetireRequest
+	14, // 36: tangram.v1.Agent.Resolve:input_type -> tangram.v1.ResolveRequest
+	16, // 37: tangram.v1.Agent.Release:input_type -> tangram.v1.ReleaseRequest
+	20, // 38: tangram.v1.Agent.Status:input_type -> tangram.v1.StatusRequest
+	25, // 39: tangram.v1.Agent.Watch:input_type -> tangram.v1.WatchRequest
+	27, // 40: tangram.v1.Peer.Query:input_type -> tangram.v1.QueryRequest
+	29, // 41: tangram.v1.Peer.Word:input_type -> tangram.v1.WordRequest
+	31, // 42: tangram.v1.Peer.OpenPull:input_type -> tangram.v1.OpenPullRequest
+	7,  // 43: tangram.v1.Agent.Prepare:output_type -> tangram.v1.PrepareResponse
+	9,  // 44: tangram.v1.Agent.Stage:output_type -> tangram.v1.StageResponse
+	11, // 45: tangram.v1.Agent.Permit:output_type -> tangram.v1.PermitResponse
+	13, // 46: tangram.v1.Agent.Abort:output_type -> tangram.v1.AbortResponse
+	19, // 47: tangram.v1.Agent.Retire:output_type -> tangram.v1.RetireResponse
+	15, // 48: tangram.v1.Agent.Resolve:output_type -> tangram.v1.ResolveResponse
+	17, // 49: tangram.v1.Agent.Release:output_type -> tangram.v1.ReleaseResponse
+	24, // 50: tangram.v1.Agent.Status:output_type -> tangram.v1.StatusResponse
+	26, // 51: tangram.v1.Agent.Watch:output_type -> tangram.v1.WatchResponse
+	28, // 52: tangram.v1.Peer.Query:output_type -> tangram.v1.QueryResponse
+	30, // 53: tangram.v1.Peer.Word:output_type -> tangram.v1.WordResponse
+	32, // 54: tangram.v1.Peer.OpenPull:output_type -> tangram.v1.OpenPullResponse
+	43, // [43:55] is the sub-list for method output_type
+	31, // [31:43] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_tangram_v1_agent_proto_init() }
@@ -2212,8 +2534,8 @@ func file_tangram_v1_agent_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tangram_v1_agent_proto_rawDesc), len(file_tangram_v1_agent_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   26,
+			NumEnums:      3,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

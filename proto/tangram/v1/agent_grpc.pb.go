@@ -30,6 +30,8 @@ const (
 	Agent_Permit_FullMethodName  = "/tangram.v1.Agent/Permit"
 	Agent_Abort_FullMethodName   = "/tangram.v1.Agent/Abort"
 	Agent_Retire_FullMethodName  = "/tangram.v1.Agent/Retire"
+	Agent_Resolve_FullMethodName = "/tangram.v1.Agent/Resolve"
+	Agent_Release_FullMethodName = "/tangram.v1.Agent/Release"
 	Agent_Status_FullMethodName  = "/tangram.v1.Agent/Status"
 	Agent_Watch_FullMethodName   = "/tangram.v1.Agent/Watch"
 )
@@ -43,6 +45,8 @@ type AgentClient interface {
 	Permit(ctx context.Context, in *PermitRequest, opts ...grpc.CallOption) (*PermitResponse, error)
 	Abort(ctx context.Context, in *AbortRequest, opts ...grpc.CallOption) (*AbortResponse, error)
 	Retire(ctx context.Context, in *RetireRequest, opts ...grpc.CallOption) (*RetireResponse, error)
+	Resolve(ctx context.Context, in *ResolveRequest, opts ...grpc.CallOption) (*ResolveResponse, error)
+	Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (*ReleaseResponse, error)
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
 }
@@ -105,6 +109,26 @@ func (c *agentClient) Retire(ctx context.Context, in *RetireRequest, opts ...grp
 	return out, nil
 }
 
+func (c *agentClient) Resolve(ctx context.Context, in *ResolveRequest, opts ...grpc.CallOption) (*ResolveResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResolveResponse)
+	err := c.cc.Invoke(ctx, Agent_Resolve_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *agentClient) Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (*ReleaseResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReleaseResponse)
+	err := c.cc.Invoke(ctx, Agent_Release_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *agentClient) Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(StatusResponse)
@@ -143,6 +167,8 @@ type AgentServer interface {
 	Permit(context.Context, *PermitRequest) (*PermitResponse, error)
 	Abort(context.Context, *AbortRequest) (*AbortResponse, error)
 	Retire(context.Context, *RetireRequest) (*RetireResponse, error)
+	Resolve(context.Context, *ResolveRequest) (*ResolveResponse, error)
+	Release(context.Context, *ReleaseRequest) (*ReleaseResponse, error)
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
 	mustEmbedUnimplementedAgentServer()
@@ -169,6 +195,12 @@ func (UnimplementedAgentServer) Abort(context.Context, *AbortRequest) (*AbortRes
 }
 func (UnimplementedAgentServer) Retire(context.Context, *RetireRequest) (*RetireResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Retire not implemented")
+}
+func (UnimplementedAgentServer) Resolve(context.Context, *ResolveRequest) (*ResolveResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Resolve not implemented")
+}
+func (UnimplementedAgentServer) Release(context.Context, *ReleaseRequest) (*ReleaseResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Release not implemented")
 }
 func (UnimplementedAgentServer) Status(context.Context, *StatusRequest) (*StatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Status not implemented")
@@ -287,6 +319,42 @@ func _Agent_Retire_Handler(srv interface{}, ctx context.Context, dec func(interf
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Agent_Resolve_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResolveRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServer).Resolve(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Agent_Resolve_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServer).Resolve(ctx, req.(*ResolveRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Agent_Release_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReleaseRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServer).Release(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Agent_Release_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServer).Release(ctx, req.(*ReleaseRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Agent_Status_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(StatusRequest)
 	if err := dec(in); err != nil {
@@ -342,6 +410,14 @@ var Agent_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Retire",
 			Handler:    _Agent_Retire_Handler,
+		},
+		{
+			MethodName: "Resolve",
+			Handler:    _Agent_Resolve_Handler,
+		},
+		{
+			MethodName: "Release",
+			Handler:    _Agent_Release_Handler,
 		},
 		{
 			MethodName: "Status",

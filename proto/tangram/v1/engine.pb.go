@@ -93,6 +93,9 @@ type Attach struct {
 	Endpoint      string                 `protobuf:"bytes,4,opt,name=endpoint,proto3" json:"endpoint,omitempty"` // mesh listener, host:port
 	Frontend      string                 `protobuf:"bytes,5,opt,name=frontend,proto3" json:"frontend,omitempty"` // Serve listener, host:port
 	KvBlockTokens uint32                 `protobuf:"varint,6,opt,name=kv_block_tokens,json=kvBlockTokens,proto3" json:"kv_block_tokens,omitempty"`
+	// The agent that this engine was attached to died. The descriptors of weights, KV and
+	// control come with this message.
+	Resume        *Resume `protobuf:"bytes,7,opt,name=resume,proto3" json:"resume,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -169,6 +172,82 @@ func (x *Attach) GetKvBlockTokens() uint32 {
 	return 0
 }
 
+func (x *Attach) GetResume() *Resume {
+	if x != nil {
+		return x.Resume
+	}
+	return nil
+}
+
+// What an engine kept when its agent died, for the agent that comes after.
+type Resume struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Member        string                 `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
+	Layout        *Layout                `protobuf:"bytes,2,opt,name=layout,proto3" json:"layout,omitempty"`     // in force; absent: none yet
+	Mappings      []*Mapping             `protobuf:"bytes,3,rep,name=mappings,proto3" json:"mappings,omitempty"` // of all that is mapped: each (bank, offset) with its extents
+	Peers         []*PeerAddress         `protobuf:"bytes,4,rep,name=peers,proto3" json:"peers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Resume) Reset() {
+	*x = Resume{}
+	mi := &file_tangram_v1_engine_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Resume) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Resume) ProtoMessage() {}
+
+func (x *Resume) ProtoReflect() protoreflect.Message {
+	mi := &file_tangram_v1_engine_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Resume.ProtoReflect.Descriptor instead.
+func (*Resume) Descriptor() ([]byte, []int) {
+	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Resume) GetMember() string {
+	if x != nil {
+		return x.Member
+	}
+	return ""
+}
+
+func (x *Resume) GetLayout() *Layout {
+	if x != nil {
+		return x.Layout
+	}
+	return nil
+}
+
+func (x *Resume) GetMappings() []*Mapping {
+	if x != nil {
+		return x.Mappings
+	}
+	return nil
+}
+
+func (x *Resume) GetPeers() []*PeerAddress {
+	if x != nil {
+		return x.Peers
+	}
+	return nil
+}
+
 // Physical memory: runs of bytes of a descriptor that was passed (index into the
 // descriptors this client has received, in order, from 0).
 type Extent struct {
@@ -182,7 +261,7 @@ type Extent struct {
 
 func (x *Extent) Reset() {
 	*x = Extent{}
-	mi := &file_tangram_v1_engine_proto_msgTypes[2]
+	mi := &file_tangram_v1_engine_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -194,7 +273,7 @@ func (x *Extent) String() string {
 func (*Extent) ProtoMessage() {}
 
 func (x *Extent) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_engine_proto_msgTypes[2]
+	mi := &file_tangram_v1_engine_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -207,7 +286,7 @@ func (x *Extent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Extent.ProtoReflect.Descriptor instead.
 func (*Extent) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{2}
+	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Extent) GetFdIndex() uint32 {
@@ -244,7 +323,7 @@ type DenseTensor struct {
 
 func (x *DenseTensor) Reset() {
 	*x = DenseTensor{}
-	mi := &file_tangram_v1_engine_proto_msgTypes[3]
+	mi := &file_tangram_v1_engine_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -256,7 +335,7 @@ func (x *DenseTensor) String() string {
 func (*DenseTensor) ProtoMessage() {}
 
 func (x *DenseTensor) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_engine_proto_msgTypes[3]
+	mi := &file_tangram_v1_engine_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -269,7 +348,7 @@ func (x *DenseTensor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenseTensor.ProtoReflect.Descriptor instead.
 func (*DenseTensor) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{3}
+	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *DenseTensor) GetName() string {
@@ -333,7 +412,7 @@ type Attached struct {
 
 func (x *Attached) Reset() {
 	*x = Attached{}
-	mi := &file_tangram_v1_engine_proto_msgTypes[4]
+	mi := &file_tangram_v1_engine_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -345,7 +424,7 @@ func (x *Attached) String() string {
 func (*Attached) ProtoMessage() {}
 
 func (x *Attached) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_engine_proto_msgTypes[4]
+	mi := &file_tangram_v1_engine_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -358,7 +437,7 @@ func (x *Attached) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attached.ProtoReflect.Descriptor instead.
 func (*Attached) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{4}
+	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Attached) GetWorld() string {
@@ -493,7 +572,7 @@ type Mapping struct {
 
 func (x *Mapping) Reset() {
 	*x = Mapping{}
-	mi := &file_tangram_v1_engine_proto_msgTypes[5]
+	mi := &file_tangram_v1_engine_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -505,7 +584,7 @@ func (x *Mapping) String() string {
 func (*Mapping) ProtoMessage() {}
 
 func (x *Mapping) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_engine_proto_msgTypes[5]
+	mi := &file_tangram_v1_engine_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -518,7 +597,7 @@ func (x *Mapping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mapping.ProtoReflect.Descriptor instead.
 func (*Mapping) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{5}
+	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Mapping) GetDense() bool {
@@ -558,14 +637,14 @@ type EnginePrepare struct {
 	TargetHash    []byte                 `protobuf:"bytes,4,opt,name=target_hash,json=targetHash,proto3" json:"target_hash,omitempty"`
 	Peers         []*PeerAddress         `protobuf:"bytes,5,rep,name=peers,proto3" json:"peers,omitempty"`
 	Joining       bool                   `protobuf:"varint,6,opt,name=joining,proto3" json:"joining,omitempty"` // this rank enters with this flip
-	Leaving       bool                   `protobuf:"varint,7,opt,name=leaving,proto3" json:"leaving,omitempty"`
+	Leaving       bool                   `protobuf:"varint,7,opt,name=leaving,proto3" json:"leaving,omitempty"` // (of a REPAIR: never) this rank goes with it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EnginePrepare) Reset() {
 	*x = EnginePrepare{}
-	mi := &file_tangram_v1_engine_proto_msgTypes[6]
+	mi := &file_tangram_v1_engine_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -577,7 +656,7 @@ func (x *EnginePrepare) String() string {
 func (*EnginePrepare) ProtoMessage() {}
 
 func (x *EnginePrepare) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_engine_proto_msgTypes[6]
+	mi := &file_tangram_v1_engine_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -590,7 +669,7 @@ func (x *EnginePrepare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnginePrepare.ProtoReflect.Descriptor instead.
 func (*EnginePrepare) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{6}
+	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *EnginePrepare) GetHeader() *Header {
@@ -653,7 +732,7 @@ type EnginePrepared struct {
 
 func (x *EnginePrepared) Reset() {
 	*x = EnginePrepared{}
-	mi := &file_tangram_v1_engine_proto_msgTypes[7]
+	mi := &file_tangram_v1_engine_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -665,7 +744,7 @@ func (x *EnginePrepared) String() string {
 func (*EnginePrepared) ProtoMessage() {}
 
 func (x *EnginePrepared) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_engine_proto_msgTypes[7]
+	mi := &file_tangram_v1_engine_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -678,7 +757,7 @@ func (x *EnginePrepared) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnginePrepared.ProtoReflect.Descriptor instead.
 func (*EnginePrepared) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{7}
+	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *EnginePrepared) GetHeader() *Header {
@@ -713,7 +792,7 @@ type EngineMap struct {
 
 func (x *EngineMap) Reset() {
 	*x = EngineMap{}
-	mi := &file_tangram_v1_engine_proto_msgTypes[8]
+	mi := &file_tangram_v1_engine_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -725,7 +804,7 @@ func (x *EngineMap) String() string {
 func (*EngineMap) ProtoMessage() {}
 
 func (x *EngineMap) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_engine_proto_msgTypes[8]
+	mi := &file_tangram_v1_engine_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -738,7 +817,7 @@ func (x *EngineMap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineMap.ProtoReflect.Descriptor instead.
 func (*EngineMap) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{8}
+	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *EngineMap) GetHeader() *Header {
@@ -766,7 +845,7 @@ type EngineMapped struct {
 
 func (x *EngineMapped) Reset() {
 	*x = EngineMapped{}
-	mi := &file_tangram_v1_engine_proto_msgTypes[9]
+	mi := &file_tangram_v1_engine_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -778,7 +857,7 @@ func (x *EngineMapped) String() string {
 func (*EngineMapped) ProtoMessage() {}
 
 func (x *EngineMapped) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_engine_proto_msgTypes[9]
+	mi := &file_tangram_v1_engine_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -791,7 +870,7 @@ func (x *EngineMapped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineMapped.ProtoReflect.Descriptor instead.
 func (*EngineMapped) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{9}
+	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *EngineMapped) GetHeader() *Header {
@@ -826,7 +905,7 @@ type EngineFlip struct {
 
 func (x *EngineFlip) Reset() {
 	*x = EngineFlip{}
-	mi := &file_tangram_v1_engine_proto_msgTypes[10]
+	mi := &file_tangram_v1_engine_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -838,7 +917,7 @@ func (x *EngineFlip) String() string {
 func (*EngineFlip) ProtoMessage() {}
 
 func (x *EngineFlip) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_engine_proto_msgTypes[10]
+	mi := &file_tangram_v1_engine_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -851,7 +930,7 @@ func (x *EngineFlip) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineFlip.ProtoReflect.Descriptor instead.
 func (*EngineFlip) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{10}
+	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *EngineFlip) GetHeader() *Header {
@@ -879,7 +958,7 @@ type EngineFlipped struct {
 
 func (x *EngineFlipped) Reset() {
 	*x = EngineFlipped{}
-	mi := &file_tangram_v1_engine_proto_msgTypes[11]
+	mi := &file_tangram_v1_engine_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -891,7 +970,7 @@ func (x *EngineFlipped) String() string {
 func (*EngineFlipped) ProtoMessage() {}
 
 func (x *EngineFlipped) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_engine_proto_msgTypes[11]
+	mi := &file_tangram_v1_engine_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -904,7 +983,7 @@ func (x *EngineFlipped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineFlipped.ProtoReflect.Descriptor instead.
 func (*EngineFlipped) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{11}
+	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *EngineFlipped) GetHeader() *Header {
@@ -928,17 +1007,19 @@ func (x *EngineFlipped) GetMessage() string {
 	return ""
 }
 
+// keep_mapped: the slabs of the attempt stay held, as sources; they are not unmapped.
 type EngineAbort struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Header        *Header                `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
 	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	KeepMapped    bool                   `protobuf:"varint,3,opt,name=keep_mapped,json=keepMapped,proto3" json:"keep_mapped,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EngineAbort) Reset() {
 	*x = EngineAbort{}
-	mi := &file_tangram_v1_engine_proto_msgTypes[12]
+	mi := &file_tangram_v1_engine_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -950,7 +1031,7 @@ func (x *EngineAbort) String() string {
 func (*EngineAbort) ProtoMessage() {}
 
 func (x *EngineAbort) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_engine_proto_msgTypes[12]
+	mi := &file_tangram_v1_engine_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -963,7 +1044,7 @@ func (x *EngineAbort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineAbort.ProtoReflect.Descriptor instead.
 func (*EngineAbort) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{12}
+	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *EngineAbort) GetHeader() *Header {
@@ -980,6 +1061,13 @@ func (x *EngineAbort) GetReason() string {
 	return ""
 }
 
+func (x *EngineAbort) GetKeepMapped() bool {
+	if x != nil {
+		return x.KeepMapped
+	}
+	return false
+}
+
 type EngineUnmap struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Header        *Header                `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
@@ -990,7 +1078,7 @@ type EngineUnmap struct {
 
 func (x *EngineUnmap) Reset() {
 	*x = EngineUnmap{}
-	mi := &file_tangram_v1_engine_proto_msgTypes[13]
+	mi := &file_tangram_v1_engine_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1002,7 +1090,7 @@ func (x *EngineUnmap) String() string {
 func (*EngineUnmap) ProtoMessage() {}
 
 func (x *EngineUnmap) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_engine_proto_msgTypes[13]
+	mi := &file_tangram_v1_engine_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1015,7 +1103,7 @@ func (x *EngineUnmap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineUnmap.ProtoReflect.Descriptor instead.
 func (*EngineUnmap) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{13}
+	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *EngineUnmap) GetHeader() *Header {
@@ -1041,7 +1129,7 @@ type EngineUnmapped struct {
 
 func (x *EngineUnmapped) Reset() {
 	*x = EngineUnmapped{}
-	mi := &file_tangram_v1_engine_proto_msgTypes[14]
+	mi := &file_tangram_v1_engine_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1053,7 +1141,7 @@ func (x *EngineUnmapped) String() string {
 func (*EngineUnmapped) ProtoMessage() {}
 
 func (x *EngineUnmapped) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_engine_proto_msgTypes[14]
+	mi := &file_tangram_v1_engine_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1066,7 +1154,7 @@ func (x *EngineUnmapped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineUnmapped.ProtoReflect.Descriptor instead.
 func (*EngineUnmapped) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{14}
+	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *EngineUnmapped) GetHeader() *Header {
@@ -1091,7 +1179,7 @@ type KvPull struct {
 
 func (x *KvPull) Reset() {
 	*x = KvPull{}
-	mi := &file_tangram_v1_engine_proto_msgTypes[15]
+	mi := &file_tangram_v1_engine_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1103,7 +1191,7 @@ func (x *KvPull) String() string {
 func (*KvPull) ProtoMessage() {}
 
 func (x *KvPull) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_engine_proto_msgTypes[15]
+	mi := &file_tangram_v1_engine_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1116,7 +1204,7 @@ func (x *KvPull) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KvPull.ProtoReflect.Descriptor instead.
 func (*KvPull) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{15}
+	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *KvPull) GetHeader() *Header {
@@ -1166,7 +1254,7 @@ type KvPulled struct {
 
 func (x *KvPulled) Reset() {
 	*x = KvPulled{}
-	mi := &file_tangram_v1_engine_proto_msgTypes[16]
+	mi := &file_tangram_v1_engine_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1178,7 +1266,7 @@ func (x *KvPulled) String() string {
 func (*KvPulled) ProtoMessage() {}
 
 func (x *KvPulled) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_engine_proto_msgTypes[16]
+	mi := &file_tangram_v1_engine_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1191,7 +1279,7 @@ func (x *KvPulled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KvPulled.ProtoReflect.Descriptor instead.
 func (*KvPulled) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{16}
+	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *KvPulled) GetHeader() *Header {
@@ -1231,7 +1319,7 @@ type EngineRefused struct {
 
 func (x *EngineRefused) Reset() {
 	*x = EngineRefused{}
-	mi := &file_tangram_v1_engine_proto_msgTypes[17]
+	mi := &file_tangram_v1_engine_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1243,7 +1331,7 @@ func (x *EngineRefused) String() string {
 func (*EngineRefused) ProtoMessage() {}
 
 func (x *EngineRefused) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_engine_proto_msgTypes[17]
+	mi := &file_tangram_v1_engine_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1256,7 +1344,7 @@ func (x *EngineRefused) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineRefused.ProtoReflect.Descriptor instead.
 func (*EngineRefused) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{17}
+	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *EngineRefused) GetRefusal() *Refusal {
@@ -1292,7 +1380,7 @@ type EngineMessage struct {
 
 func (x *EngineMessage) Reset() {
 	*x = EngineMessage{}
-	mi := &file_tangram_v1_engine_proto_msgTypes[18]
+	mi := &file_tangram_v1_engine_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1304,7 +1392,7 @@ func (x *EngineMessage) String() string {
 func (*EngineMessage) ProtoMessage() {}
 
 func (x *EngineMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_engine_proto_msgTypes[18]
+	mi := &file_tangram_v1_engine_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1317,7 +1405,7 @@ func (x *EngineMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineMessage.ProtoReflect.Descriptor instead.
 func (*EngineMessage) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{18}
+	return file_tangram_v1_engine_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *EngineMessage) GetBody() isEngineMessage_Body {
@@ -1557,14 +1645,20 @@ const file_tangram_v1_engine_proto_rawDesc = "" +
 	"\x12EngineCapabilities\x129\n" +
 	"\fslab_formats\x18\x01 \x03(\x0e2\x16.tangram.v1.SlabFormatR\vslabFormats\x12(\n" +
 	"\x10even_shards_only\x18\x02 \x01(\bR\x0eevenShardsOnly\x12#\n" +
-	"\rmixed_layouts\x18\x03 \x01(\bR\fmixedLayouts\"\xda\x01\n" +
+	"\rmixed_layouts\x18\x03 \x01(\bR\fmixedLayouts\"\x86\x02\n" +
 	"\x06Attach\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x16\n" +
 	"\x06device\x18\x02 \x01(\rR\x06device\x12B\n" +
 	"\fcapabilities\x18\x03 \x01(\v2\x1e.tangram.v1.EngineCapabilitiesR\fcapabilities\x12\x1a\n" +
 	"\bendpoint\x18\x04 \x01(\tR\bendpoint\x12\x1a\n" +
 	"\bfrontend\x18\x05 \x01(\tR\bfrontend\x12&\n" +
-	"\x0fkv_block_tokens\x18\x06 \x01(\rR\rkvBlockTokens\"S\n" +
+	"\x0fkv_block_tokens\x18\x06 \x01(\rR\rkvBlockTokens\x12*\n" +
+	"\x06resume\x18\a \x01(\v2\x12.tangram.v1.ResumeR\x06resume\"\xac\x01\n" +
+	"\x06Resume\x12\x16\n" +
+	"\x06member\x18\x01 \x01(\tR\x06member\x12*\n" +
+	"\x06layout\x18\x02 \x01(\v2\x12.tangram.v1.LayoutR\x06layout\x12/\n" +
+	"\bmappings\x18\x03 \x03(\v2\x13.tangram.v1.MappingR\bmappings\x12-\n" +
+	"\x05peers\x18\x04 \x03(\v2\x17.tangram.v1.PeerAddressR\x05peers\"S\n" +
 	"\x06Extent\x12\x19\n" +
 	"\bfd_index\x18\x01 \x01(\rR\afdIndex\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12\x16\n" +
@@ -1630,10 +1724,12 @@ const file_tangram_v1_engine_proto_rawDesc = "" +
 	"\rEngineFlipped\x12*\n" +
 	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\x12\x0e\n" +
 	"\x02ok\x18\x02 \x01(\bR\x02ok\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage\"Q\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"r\n" +
 	"\vEngineAbort\x12*\n" +
 	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"j\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1f\n" +
+	"\vkeep_mapped\x18\x03 \x01(\bR\n" +
+	"keepMapped\"j\n" +
 	"\vEngineUnmap\x12*\n" +
 	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\x12/\n" +
 	"\bmappings\x18\x02 \x03(\v2\x13.tangram.v1.MappingR\bmappings\"<\n" +
@@ -1684,87 +1780,92 @@ func file_tangram_v1_engine_proto_rawDescGZIP() []byte {
 	return file_tangram_v1_engine_proto_rawDescData
 }
 
-var file_tangram_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_tangram_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_tangram_v1_engine_proto_goTypes = []any{
 	(*EngineCapabilities)(nil), // 0: tangram.v1.EngineCapabilities
 	(*Attach)(nil),             // 1: tangram.v1.Attach
-	(*Extent)(nil),             // 2: tangram.v1.Extent
-	(*DenseTensor)(nil),        // 3: tangram.v1.DenseTensor
-	(*Attached)(nil),           // 4: tangram.v1.Attached
-	(*Mapping)(nil),            // 5: tangram.v1.Mapping
-	(*EnginePrepare)(nil),      // 6: tangram.v1.EnginePrepare
-	(*EnginePrepared)(nil),     // 7: tangram.v1.EnginePrepared
-	(*EngineMap)(nil),          // 8: tangram.v1.EngineMap
-	(*EngineMapped)(nil),       // 9: tangram.v1.EngineMapped
-	(*EngineFlip)(nil),         // 10: tangram.v1.EngineFlip
-	(*EngineFlipped)(nil),      // 11: tangram.v1.EngineFlipped
-	(*EngineAbort)(nil),        // 12: tangram.v1.EngineAbort
-	(*EngineUnmap)(nil),        // 13: tangram.v1.EngineUnmap
-	(*EngineUnmapped)(nil),     // 14: tangram.v1.EngineUnmapped
-	(*KvPull)(nil),             // 15: tangram.v1.KvPull
-	(*KvPulled)(nil),           // 16: tangram.v1.KvPulled
-	(*EngineRefused)(nil),      // 17: tangram.v1.EngineRefused
-	(*EngineMessage)(nil),      // 18: tangram.v1.EngineMessage
-	(SlabFormat)(0),            // 19: tangram.v1.SlabFormat
-	(DType)(0),                 // 20: tangram.v1.DType
-	(*Member)(nil),             // 21: tangram.v1.Member
-	(*Geometry)(nil),           // 22: tangram.v1.Geometry
-	(*Header)(nil),             // 23: tangram.v1.Header
-	(*Layout)(nil),             // 24: tangram.v1.Layout
-	(*PeerAddress)(nil),        // 25: tangram.v1.PeerAddress
-	(FlipKind)(0),              // 26: tangram.v1.FlipKind
-	(*Refusal)(nil),            // 27: tangram.v1.Refusal
+	(*Resume)(nil),             // 2: tangram.v1.Resume
+	(*Extent)(nil),             // 3: tangram.v1.Extent
+	(*DenseTensor)(nil),        // 4: tangram.v1.DenseTensor
+	(*Attached)(nil),           // 5: tangram.v1.Attached
+	(*Mapping)(nil),            // 6: tangram.v1.Mapping
+	(*EnginePrepare)(nil),      // 7: tangram.v1.EnginePrepare
+	(*EnginePrepared)(nil),     // 8: tangram.v1.EnginePrepared
+	(*EngineMap)(nil),          // 9: tangram.v1.EngineMap
+	(*EngineMapped)(nil),       // 10: tangram.v1.EngineMapped
+	(*EngineFlip)(nil),         // 11: tangram.v1.EngineFlip
+	(*EngineFlipped)(nil),      // 12: tangram.v1.EngineFlipped
+	(*EngineAbort)(nil),        // 13: tangram.v1.EngineAbort
+	(*EngineUnmap)(nil),        // 14: tangram.v1.EngineUnmap
+	(*EngineUnmapped)(nil),     // 15: tangram.v1.EngineUnmapped
+	(*KvPull)(nil),             // 16: tangram.v1.KvPull
+	(*KvPulled)(nil),           // 17: tangram.v1.KvPulled
+	(*EngineRefused)(nil),      // 18: tangram.v1.EngineRefused
+	(*EngineMessage)(nil),      // 19: tangram.v1.EngineMessage
+	(SlabFormat)(0),            // 20: tangram.v1.SlabFormat
+	(*Layout)(nil),             // 21: tangram.v1.Layout
+	(*PeerAddress)(nil),        // 22: tangram.v1.PeerAddress
+	(DType)(0),                 // 23: tangram.v1.DType
+	(*Member)(nil),             // 24: tangram.v1.Member
+	(*Geometry)(nil),           // 25: tangram.v1.Geometry
+	(*Header)(nil),             // 26: tangram.v1.Header
+	(FlipKind)(0),              // 27: tangram.v1.FlipKind
+	(*Refusal)(nil),            // 28: tangram.v1.Refusal
 }
 var file_tangram_v1_engine_proto_depIdxs = []int32{
-	19, // 0: tangram.v1.EngineCapabilities.slab_formats:type_name -> tangram.v1.SlabFormat
+	20, // 0: tangram.v1.EngineCapabilities.slab_formats:type_name -> tangram.v1.SlabFormat
 	0,  // 1: tangram.v1.Attach.capabilities:type_name -> tangram.v1.EngineCapabilities
-	20, // 2: tangram.v1.DenseTensor.dtype:type_name -> tangram.v1.DType
-	21, // 3: tangram.v1.Attached.member:type_name -> tangram.v1.Member
-	22, // 4: tangram.v1.Attached.geometry:type_name -> tangram.v1.Geometry
-	2,  // 5: tangram.v1.Attached.kv:type_name -> tangram.v1.Extent
-	2,  // 6: tangram.v1.Attached.control:type_name -> tangram.v1.Extent
-	23, // 7: tangram.v1.Attached.header:type_name -> tangram.v1.Header
-	24, // 8: tangram.v1.Attached.layout:type_name -> tangram.v1.Layout
-	25, // 9: tangram.v1.Attached.peers:type_name -> tangram.v1.PeerAddress
-	3,  // 10: tangram.v1.Attached.dense_tensors:type_name -> tangram.v1.DenseTensor
-	5,  // 11: tangram.v1.Attached.mappings:type_name -> tangram.v1.Mapping
-	2,  // 12: tangram.v1.Mapping.extents:type_name -> tangram.v1.Extent
-	23, // 13: tangram.v1.EnginePrepare.header:type_name -> tangram.v1.Header
-	26, // 14: tangram.v1.EnginePrepare.kind:type_name -> tangram.v1.FlipKind
-	24, // 15: tangram.v1.EnginePrepare.target:type_name -> tangram.v1.Layout
-	25, // 16: tangram.v1.EnginePrepare.peers:type_name -> tangram.v1.PeerAddress
-	23, // 17: tangram.v1.EnginePrepared.header:type_name -> tangram.v1.Header
-	23, // 18: tangram.v1.EngineMap.header:type_name -> tangram.v1.Header
-	5,  // 19: tangram.v1.EngineMap.mappings:type_name -> tangram.v1.Mapping
-	23, // 20: tangram.v1.EngineMapped.header:type_name -> tangram.v1.Header
-	23, // 21: tangram.v1.EngineFlip.header:type_name -> tangram.v1.Header
-	23, // 22: tangram.v1.EngineFlipped.header:type_name -> tangram.v1.Header
-	23, // 23: tangram.v1.EngineAbort.header:type_name -> tangram.v1.Header
-	23, // 24: tangram.v1.EngineUnmap.header:type_name -> tangram.v1.Header
-	5,  // 25: tangram.v1.EngineUnmap.mappings:type_name -> tangram.v1.Mapping
-	23, // 26: tangram.v1.EngineUnmapped.header:type_name -> tangram.v1.Header
-	23, // 27: tangram.v1.KvPull.header:type_name -> tangram.v1.Header
-	23, // 28: tangram.v1.KvPulled.header:type_name -> tangram.v1.Header
-	27, // 29: tangram.v1.EngineRefused.refusal:type_name -> tangram.v1.Refusal
-	1,  // 30: tangram.v1.EngineMessage.attach:type_name -> tangram.v1.Attach
-	4,  // 31: tangram.v1.EngineMessage.attached:type_name -> tangram.v1.Attached
-	6,  // 32: tangram.v1.EngineMessage.prepare:type_name -> tangram.v1.EnginePrepare
-	7,  // 33: tangram.v1.EngineMessage.prepared:type_name -> tangram.v1.EnginePrepared
-	8,  // 34: tangram.v1.EngineMessage.map:type_name -> tangram.v1.EngineMap
-	9,  // 35: tangram.v1.EngineMessage.mapped:type_name -> tangram.v1.EngineMapped
-	10, // 36: tangram.v1.EngineMessage.flip:type_name -> tangram.v1.EngineFlip
-	11, // 37: tangram.v1.EngineMessage.flipped:type_name -> tangram.v1.EngineFlipped
-	12, // 38: tangram.v1.EngineMessage.abort:type_name -> tangram.v1.EngineAbort
-	13, // 39: tangram.v1.EngineMessage.unmap:type_name -> tangram.v1.EngineUnmap
-	14, // 40: tangram.v1.EngineMessage.unmapped:type_name -> tangram.v1.EngineUnmapped
-	15, // 41: tangram.v1.EngineMessage.kv_pull:type_name -> tangram.v1.KvPull
-	16, // 42: tangram.v1.EngineMessage.kv_pulled:type_name -> tangram.v1.KvPulled
-	17, // 43: tangram.v1.EngineMessage.refused:type_name -> tangram.v1.EngineRefused
-	44, // [44:44] is the sub-list for method output_type
-	44, // [44:44] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	2,  // 2: tangram.v1.Attach.resume:type_name -> tangram.v1.Resume
+	21, // 3: tangram.v1.Resume.layout:type_name -> tangram.v1.Layout
+	6,  // 4: tangram.v1.Resume.mappings:type_name -> tangram.v1.Mapping
+	22, // 5: tangram.v1.Resume.peers:type_name -> tangram.v1.PeerAddress
+	23, // 6: tangram.v1.DenseTensor.dtype:type_name -> tangram.v1.DType
+	24, // 7: tangram.v1.Attached.member:type_name -> tangram.v1.Member
+	25, // 8: tangram.v1.Attached.geometry:type_name -> tangram.v1.Geometry
+	3,  // 9: tangram.v1.Attached.kv:type_name -> tangram.v1.Extent
+	3,  // 10: tangram.v1.Attached.control:type_name -> tangram.v1.Extent
+	26, // 11: tangram.v1.Attached.header:type_name -> tangram.v1.Header
+	21, // 12: tangram.v1.Attached.layout:type_name -> tangram.v1.Layout
+	22, // 13: tangram.v1.Attached.peers:type_name -> tangram.v1.PeerAddress
+	4,  // 14: tangram.v1.Attached.dense_tensors:type_name -> tangram.v1.DenseTensor
+	6,  // 15: tangram.v1.Attached.mappings:type_name -> tangram.v1.Mapping
+	3,  // 16: tangram.v1.Mapping.extents:type_name -> tangram.v1.Extent
+	26, // 17: tangram.v1.EnginePrepare.header:type_name -> tangram.v1.Header
+	27, // 18: tangram.v1.EnginePrepare.kind:type_name -> tangram.v1.FlipKind
+	21, // 19: tangram.v1.EnginePrepare.target:type_name -> tangram.v1.Layout
+	22, // 20: tangram.v1.EnginePrepare.peers:type_name -> tangram.v1.PeerAddress
+	26, // 21: tangram.v1.EnginePrepared.header:type_name -> tangram.v1.Header
+	26, // 22: tangram.v1.EngineMap.header:type_name -> tangram.v1.Header
+	6,  // 23: tangram.v1.EngineMap.mappings:type_name -> tangram.v1.Mapping
+	26, // 24: tangram.v1.EngineMapped.header:type_name -> tangram.v1.Header
+	26, // 25: tangram.v1.EngineFlip.header:type_name -> tangram.v1.Header
+	26, // 26: tangram.v1.EngineFlipped.header:type_name -> tangram.v1.Header
+	26, // 27: tangram.v1.EngineAbort.header:type_name -> tangram.v1.Header
+	26, // 28: tangram.v1.EngineUnmap.header:type_name -> tangram.v1.Header
+	6,  // 29: tangram.v1.EngineUnmap.mappings:type_name -> tangram.v1.Mapping
+	26, // 30: tangram.v1.EngineUnmapped.header:type_name -> tangram.v1.Header
+	26, // 31: tangram.v1.KvPull.header:type_name -> tangram.v1.Header
+	26, // 32: tangram.v1.KvPulled.header:type_name -> tangram.v1.Header
+	28, // 33: tangram.v1.EngineRefused.refusal:type_name -> tangram.v1.Refusal
+	1,  // 34: tangram.v1.EngineMessage.attach:type_name -> tangram.v1.Attach
+	5,  // 35: tangram.v1.EngineMessage.attached:type_name -> tangram.v1.Attached
+	7,  // 36: tangram.v1.EngineMessage.prepare:type_name -> tangram.v1.EnginePrepare
+	8,  // 37: tangram.v1.EngineMessage.prepared:type_name -> tangram.v1.EnginePrepared
+	9,  // 38: tangram.v1.EngineMessage.map:type_name -> tangram.v1.EngineMap
+	10, // 39: tangram.v1.EngineMessage.mapped:type_name -> tangram.v1.EngineMapped
+	11, // 40: tangram.v1.EngineMessage.flip:type_name -> tangram.v1.EngineFlip
+	12, // 41: tangram.v1.EngineMessage.flipped:type_name -> tangram.v1.EngineFlipped
+	13, // 42: tangram.v1.EngineMessage.abort:type_name -> tangram.v1.EngineAbort
+	14, // 43: tangram.v1.EngineMessage.unmap:type_name -> tangram.v1.EngineUnmap
+	15, // 44: tangram.v1.EngineMessage.unmapped:type_name -> tangram.v1.EngineUnmapped
+	16, // 45: tangram.v1.EngineMessage.kv_pull:type_name -> tangram.v1.KvPull
+	17, // 46: tangram.v1.EngineMessage.kv_pulled:type_name -> tangram.v1.KvPulled
+	18, // 47: tangram.v1.EngineMessage.refused:type_name -> tangram.v1.EngineRefused
+	48, // [48:48] is the sub-list for method output_type
+	48, // [48:48] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_tangram_v1_engine_proto_init() }
@@ -1775,7 +1876,7 @@ func file_tangram_v1_engine_proto_init() {
 	file_tangram_v1_agent_proto_init()
 	file_tangram_v1_layout_proto_init()
 	file_tangram_v1_plan_proto_init()
-	file_tangram_v1_engine_proto_msgTypes[18].OneofWrappers = []any{
+	file_tangram_v1_engine_proto_msgTypes[19].OneofWrappers = []any{
 		(*EngineMessage_Attach)(nil),
 		(*EngineMessage_Attached)(nil),
 		(*EngineMessage_Prepare)(nil),
@@ -1797,7 +1898,7 @@ func file_tangram_v1_engine_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tangram_v1_engine_proto_rawDesc), len(file_tangram_v1_engine_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

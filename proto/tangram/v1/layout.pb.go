@@ -394,9 +394,11 @@ func (x *Member) GetLink() string {
 // Position p of the group holds, of the expert e, the granule run that the shard
 // rule gives: sizes differ by at most one, the longer ones rotate with e.
 type ExpertGroup struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Ranks         []uint32               `protobuf:"varint,1,rep,packed,name=ranks,proto3" json:"ranks,omitempty"` // in position order
-	Slots         []uint32               `protobuf:"varint,2,rep,packed,name=slots,proto3" json:"slots,omitempty"` // slot i holds expert slots[i] - 1; 0 is an empty slot
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In position order. A rank may stand at several positions of one group (g > 1): it then
+	// holds the shard of each, after a repair.
+	Ranks         []uint32 `protobuf:"varint,1,rep,packed,name=ranks,proto3" json:"ranks,omitempty"`
+	Slots         []uint32 `protobuf:"varint,2,rep,packed,name=slots,proto3" json:"slots,omitempty"` // slot i holds expert slots[i] - 1; 0 is an empty slot
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

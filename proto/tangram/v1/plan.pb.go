@@ -32,6 +32,7 @@ const (
 	FlipKind_FLIP_KIND_JOIN        FlipKind = 2 // new members enter with dense weights and own no experts, no heads
 	FlipKind_FLIP_KIND_LAYOUT      FlipKind = 3 // same members, other pieces
 	FlipKind_FLIP_KIND_LEAVE       FlipKind = 4 // members that own nothing go; the rest keep their order
+	FlipKind_FLIP_KIND_REPAIR      FlipKind = 5 // what a fence left goes on; the agents exchange the words, engines stand still
 )
 
 // Enum value maps for FlipKind.
@@ -42,6 +43,7 @@ var (
 		2: "FLIP_KIND_JOIN",
 		3: "FLIP_KIND_LAYOUT",
 		4: "FLIP_KIND_LEAVE",
+		5: "FLIP_KIND_REPAIR",
 	}
 	FlipKind_value = map[string]int32{
 		"FLIP_KIND_UNSPECIFIED": 0,
@@ -49,6 +51,7 @@ var (
 		"FLIP_KIND_JOIN":        2,
 		"FLIP_KIND_LAYOUT":      3,
 		"FLIP_KIND_LEAVE":       4,
+		"FLIP_KIND_REPAIR":      5,
 	}
 )
 
@@ -775,13 +778,14 @@ const file_tangram_v1_plan_proto_rawDesc = "" +
 	"\x05flips\x18\x04 \x03(\v2\x10.tangram.v1.FlipR\x05flips\x12$\n" +
 	"\x04cost\x18\x05 \x01(\v2\x10.tangram.v1.CostR\x04cost\x12\x1d\n" +
 	"\n" +
-	"final_hash\x18\x06 \x01(\fR\tfinalHash*y\n" +
+	"final_hash\x18\x06 \x01(\fR\tfinalHash*\x8f\x01\n" +
 	"\bFlipKind\x12\x19\n" +
 	"\x15FLIP_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fFLIP_KIND_FIRST\x10\x01\x12\x12\n" +
 	"\x0eFLIP_KIND_JOIN\x10\x02\x12\x14\n" +
 	"\x10FLIP_KIND_LAYOUT\x10\x03\x12\x13\n" +
-	"\x0fFLIP_KIND_LEAVE\x10\x04B(Z&tangram.dev/proto/tangram/v1;tangramv1b\x06proto3"
+	"\x0fFLIP_KIND_LEAVE\x10\x04\x12\x14\n" +
+	"\x10FLIP_KIND_REPAIR\x10\x05B(Z&tangram.dev/proto/tangram/v1;tangramv1b\x06proto3"
 
 var (
 	file_tangram_v1_plan_proto_rawDescOnce sync.Once

@@ -84,6 +84,7 @@ const (
 	Refused_CODE_INVALID     Refused_Code = 1 // the request can never run (too long, bad token)
 	Refused_CODE_BUSY        Refused_Code = 2 // queue full
 	Refused_CODE_NOT_READY   Refused_Code = 3 // no layout yet, or this rank is leaving: try another rank
+	Refused_CODE_RUNNING     Refused_Code = 4 // it runs or waits here already: a repeated submit
 )
 
 // Enum value maps for Refused_Code.
@@ -93,12 +94,14 @@ var (
 		1: "CODE_INVALID",
 		2: "CODE_BUSY",
 		3: "CODE_NOT_READY",
+		4: "CODE_RUNNING",
 	}
 	Refused_Code_value = map[string]int32{
 		"CODE_UNSPECIFIED": 0,
 		"CODE_INVALID":     1,
 		"CODE_BUSY":        2,
 		"CODE_NOT_READY":   3,
+		"CODE_RUNNING":     4,
 	}
 )
 
@@ -711,6 +714,68 @@ func (x *World) GetVocabulary() uint32 {
 	return 0
 }
 
+// Sent after each World of a new epoch, once per session: this gateway's requests whose home
+// is this rank now. A request that is in nobody's roster is nobody's any more.
+type Roster struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Member        string                 `protobuf:"bytes,2,opt,name=member,proto3" json:"member,omitempty"`
+	Requests      []string               `protobuf:"bytes,3,rep,name=requests,proto3" json:"requests,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Roster) Reset() {
+	*x = Roster{}
+	mi := &file_tangram_v1_serve_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Roster) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Roster) ProtoMessage() {}
+
+func (x *Roster) ProtoReflect() protoreflect.Message {
+	mi := &file_tangram_v1_serve_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Roster.ProtoReflect.Descriptor instead.
+func (*Roster) Descriptor() ([]byte, []int) {
+	return file_tangram_v1_serve_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Roster) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Roster) GetMember() string {
+	if x != nil {
+		return x.Member
+	}
+	return ""
+}
+
+func (x *Roster) GetRequests() []string {
+	if x != nil {
+		return x.Requests
+	}
+	return nil
+}
+
 type Load struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Running       uint32                 `protobuf:"varint,1,opt,name=running,proto3" json:"running,omitempty"`
@@ -724,7 +789,7 @@ type Load struct {
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_tangram_v1_serve_proto_msgTypes[8]
+	mi := &file_tangram_v1_serve_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -736,7 +801,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_serve_proto_msgTypes[8]
+	mi := &file_tangram_v1_serve_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -749,7 +814,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_serve_proto_rawDescGZIP(), []int{8}
+	return file_tangram_v1_serve_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Load) GetRunning() uint32 {
@@ -795,6 +860,7 @@ type ServeReply struct {
 	//	*ServeReply_Refused
 	//	*ServeReply_World
 	//	*ServeReply_Load
+	//	*ServeReply_Roster
 	Body          isServeReply_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -802,7 +868,7 @@ type ServeReply struct {
 
 func (x *ServeReply) Reset() {
 	*x = ServeReply{}
-	mi := &file_tangram_v1_serve_proto_msgTypes[9]
+	mi := &file_tangram_v1_serve_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -814,7 +880,7 @@ func (x *ServeReply) String() string {
 func (*ServeReply) ProtoMessage() {}
 
 func (x *ServeReply) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_serve_proto_msgTypes[9]
+	mi := &file_tangram_v1_serve_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -827,7 +893,7 @@ func (x *ServeReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServeReply.ProtoReflect.Descriptor instead.
 func (*ServeReply) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_serve_proto_rawDescGZIP(), []int{9}
+	return file_tangram_v1_serve_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ServeReply) GetBody() isServeReply_Body {
@@ -873,6 +939,15 @@ func (x *ServeReply) GetLoad() *Load {
 	return nil
 }
 
+func (x *ServeReply) GetRoster() *Roster {
+	if x != nil {
+		if x, ok := x.Body.(*ServeReply_Roster); ok {
+			return x.Roster
+		}
+	}
+	return nil
+}
+
 type isServeReply_Body interface {
 	isServeReply_Body()
 }
@@ -893,6 +968,10 @@ type ServeReply_Load struct {
 	Load *Load `protobuf:"bytes,4,opt,name=load,proto3,oneof"`
 }
 
+type ServeReply_Roster struct {
+	Roster *Roster `protobuf:"bytes,5,opt,name=roster,proto3,oneof"`
+}
+
 func (*ServeReply_Token) isServeReply_Body() {}
 
 func (*ServeReply_Refused) isServeReply_Body() {}
@@ -900,6 +979,8 @@ func (*ServeReply_Refused) isServeReply_Body() {}
 func (*ServeReply_World) isServeReply_Body() {}
 
 func (*ServeReply_Load) isServeReply_Body() {}
+
+func (*ServeReply_Roster) isServeReply_Body() {}
 
 var File_tangram_v1_serve_proto protoreflect.FileDescriptor
 
@@ -935,16 +1016,17 @@ const file_tangram_v1_serve_proto_rawDesc = "" +
 	"logit_hash\x18\x04 \x01(\x06R\tlogitHash\x12\x14\n" +
 	"\x05owner\x18\x05 \x01(\tR\x05owner\x12\x14\n" +
 	"\x05epoch\x18\x06 \x01(\x04R\x05epoch\x12*\n" +
-	"\x06finish\x18\a \x01(\x0e2\x12.tangram.v1.FinishR\x06finish\"\xbe\x01\n" +
+	"\x06finish\x18\a \x01(\x0e2\x12.tangram.v1.FinishR\x06finish\"\xd0\x01\n" +
 	"\aRefused\x12\x18\n" +
 	"\arequest\x18\x01 \x01(\tR\arequest\x12,\n" +
 	"\x04code\x18\x02 \x01(\x0e2\x18.tangram.v1.Refused.CodeR\x04code\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage\"Q\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"c\n" +
 	"\x04Code\x12\x14\n" +
 	"\x10CODE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fCODE_INVALID\x10\x01\x12\r\n" +
 	"\tCODE_BUSY\x10\x02\x12\x12\n" +
-	"\x0eCODE_NOT_READY\x10\x03\"o\n" +
+	"\x0eCODE_NOT_READY\x10\x03\x12\x10\n" +
+	"\fCODE_RUNNING\x10\x04\"o\n" +
 	"\vWorldMember\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\rR\x04rank\x12\x16\n" +
 	"\x06member\x18\x02 \x01(\tR\x06member\x12\x1a\n" +
@@ -958,19 +1040,24 @@ const file_tangram_v1_serve_proto_rawDesc = "" +
 	"max_tokens\x18\x04 \x01(\rR\tmaxTokens\x12\x1e\n" +
 	"\n" +
 	"vocabulary\x18\x05 \x01(\rR\n" +
-	"vocabulary\"\x8d\x01\n" +
+	"vocabulary\"R\n" +
+	"\x06Roster\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x16\n" +
+	"\x06member\x18\x02 \x01(\tR\x06member\x12\x1a\n" +
+	"\brequests\x18\x03 \x03(\tR\brequests\"\x8d\x01\n" +
 	"\x04Load\x12\x18\n" +
 	"\arunning\x18\x01 \x01(\rR\arunning\x12\x18\n" +
 	"\awaiting\x18\x02 \x01(\rR\awaiting\x12\"\n" +
 	"\rkv_free_pages\x18\x03 \x01(\x04R\vkvFreePages\x12\x19\n" +
 	"\bkv_pages\x18\x04 \x01(\x04R\akvPages\x12\x12\n" +
-	"\x04step\x18\x05 \x01(\x04R\x04step\"\xc3\x01\n" +
+	"\x04step\x18\x05 \x01(\x04R\x04step\"\xf1\x01\n" +
 	"\n" +
 	"ServeReply\x12)\n" +
 	"\x05token\x18\x01 \x01(\v2\x11.tangram.v1.TokenH\x00R\x05token\x12/\n" +
 	"\arefused\x18\x02 \x01(\v2\x13.tangram.v1.RefusedH\x00R\arefused\x12)\n" +
 	"\x05world\x18\x03 \x01(\v2\x11.tangram.v1.WorldH\x00R\x05world\x12&\n" +
-	"\x04load\x18\x04 \x01(\v2\x10.tangram.v1.LoadH\x00R\x04loadB\x06\n" +
+	"\x04load\x18\x04 \x01(\v2\x10.tangram.v1.LoadH\x00R\x04load\x12,\n" +
+	"\x06roster\x18\x05 \x01(\v2\x12.tangram.v1.RosterH\x00R\x06rosterB\x06\n" +
 	"\x04body*Z\n" +
 	"\x06Finish\x12\x16\n" +
 	"\x12FINISH_UNSPECIFIED\x10\x00\x12\x11\n" +
@@ -993,7 +1080,7 @@ func file_tangram_v1_serve_proto_rawDescGZIP() []byte {
 }
 
 var file_tangram_v1_serve_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_tangram_v1_serve_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_tangram_v1_serve_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_tangram_v1_serve_proto_goTypes = []any{
 	(Finish)(0),          // 0: tangram.v1.Finish
 	(Refused_Code)(0),    // 1: tangram.v1.Refused.Code
@@ -1005,8 +1092,9 @@ var file_tangram_v1_serve_proto_goTypes = []any{
 	(*Refused)(nil),      // 7: tangram.v1.Refused
 	(*WorldMember)(nil),  // 8: tangram.v1.WorldMember
 	(*World)(nil),        // 9: tangram.v1.World
-	(*Load)(nil),         // 10: tangram.v1.Load
-	(*ServeReply)(nil),   // 11: tangram.v1.ServeReply
+	(*Roster)(nil),       // 10: tangram.v1.Roster
+	(*Load)(nil),         // 11: tangram.v1.Load
+	(*ServeReply)(nil),   // 12: tangram.v1.ServeReply
 }
 var file_tangram_v1_serve_proto_depIdxs = []int32{
 	2,  // 0: tangram.v1.ServeRequest.hello:type_name -> tangram.v1.Hello
@@ -1018,14 +1106,15 @@ var file_tangram_v1_serve_proto_depIdxs = []int32{
 	6,  // 6: tangram.v1.ServeReply.token:type_name -> tangram.v1.Token
 	7,  // 7: tangram.v1.ServeReply.refused:type_name -> tangram.v1.Refused
 	9,  // 8: tangram.v1.ServeReply.world:type_name -> tangram.v1.World
-	10, // 9: tangram.v1.ServeReply.load:type_name -> tangram.v1.Load
-	5,  // 10: tangram.v1.Serve.Session:input_type -> tangram.v1.ServeRequest
-	11, // 11: tangram.v1.Serve.Session:output_type -> tangram.v1.ServeReply
-	11, // [11:12] is the sub-list for method output_type
-	10, // [10:11] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	11, // 9: tangram.v1.ServeReply.load:type_name -> tangram.v1.Load
+	10, // 10: tangram.v1.ServeReply.roster:type_name -> tangram.v1.Roster
+	5,  // 11: tangram.v1.Serve.Session:input_type -> tangram.v1.ServeRequest
+	12, // 12: tangram.v1.Serve.Session:output_type -> tangram.v1.ServeReply
+	12, // [12:13] is the sub-list for method output_type
+	11, // [11:12] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_tangram_v1_serve_proto_init() }
@@ -1038,11 +1127,12 @@ func file_tangram_v1_serve_proto_init() {
 		(*ServeRequest_Submit)(nil),
 		(*ServeRequest_Cancel)(nil),
 	}
-	file_tangram_v1_serve_proto_msgTypes[9].OneofWrappers = []any{
+	file_tangram_v1_serve_proto_msgTypes[10].OneofWrappers = []any{
 		(*ServeReply_Token)(nil),
 		(*ServeReply_Refused)(nil),
 		(*ServeReply_World)(nil),
 		(*ServeReply_Load)(nil),
+		(*ServeReply_Roster)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1050,7 +1140,7 @@ func file_tangram_v1_serve_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tangram_v1_serve_proto_rawDesc), len(file_tangram_v1_serve_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   10,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -116,7 +116,7 @@ typedef enum {
   TG_EVENT_NONE = 0,
   TG_EVENT_PREPARE = 1, /* build the communicator of `target`, then tg_prepared */
   TG_EVENT_ABORT = 2,   /* the attempt is over; drop what was built for it */
-  TG_EVENT_FLIPPED = 3, /* flipped by the agents (first layout): tg_maps_current is new */
+  TG_EVENT_FLIPPED = 3, /* flipped by the agents: tg_maps_current is new */
 } tg_event_kind;
 
 typedef struct {
@@ -124,6 +124,7 @@ typedef struct {
   uint64_t attempt;
   uint64_t target_epoch;
   int joining, leaving;
+  int repair; /* nobody steps until it is flipped by the agents */
   const tg_maps* target; /* PREPARE: piece data pointers are NULL until the flip */
 } tg_event;
 
@@ -172,6 +173,14 @@ tg_gate tg_gate_decide(tg_client* client, const tg_word* words, size_t count);
 /* After GO: this rank cannot (KV does not fit). All members decide so on the same
  * data, or the world is broken. Unlatches. */
 void tg_gate_decline(tg_client* client, const char* reason);
+/* The step is given up for good: an exchange broke. Takes the word back, unless keep_word:
+ * the others were told that everything is in place and may have flipped. From now on only
+ * events count, until one says FLIPPED and tg_stopped is 0 again. */
+void tg_stop(tg_client* client, int keep_word);
+int tg_stopped(const tg_client* client);
+/* While stopped: the ranks of the layout that have no connection now. */
+void tg_unreachable(tg_client* client, const uint32_t* ranks, size_t count);
+
 /* After GO and the KV is in place. On TG_OK tg_maps_current is the new layout. */
 tg_code tg_gate_commit(tg_client* client, tg_error* error);
 /* A joiner: a member of the target epoch has been seen to step in it. Waits until the

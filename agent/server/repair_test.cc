@@ -1,0 +1,229 @@
+// Agents when something died, over real gRPC and sockets: what a fence decides, repairs, members
+// that are released, a driver that falls silent.
+#include <gtest/gtest.h>
+
+#include "agent/server/testing/world.h"
+
+namespace tangram::testing {
+namespace {
+
+grpc::StatusCode Resolve(const World& world, size_t i, const v1::Header& header,
+                         v1::Outcome outcome) {
+  grpc::ClientContext context;
+  v1::ResolveRequest request;
+  *request.mutable_header() = header;
+  request.set_outcome(outcome);
+  request.set_reason("a test");
+  v1::ResolveResponse response;
+  return world.Driver(i)->Resolve(&context, request, &response).error_code();
+}
+
+grpc::StatusCode Release(const World& world, size_t i, const v1::Header& header,
+                         const std::string& member) {
+  grpc::ClientContext context;
+  v1::ReleaseRequest request;
+  *request.mutable_header() = header;
+  if (!member.empty()) request.add_members(member);
+  request.set_world_ends(member.empty());
+  request.set_reason("a test");
+  v1::ReleaseResponse response;
+  return world.Driver(i)->Release(&context, request, &response).error_code();
+}
+
+void Retire(const World& world, size_t i, const v1::Header& header) {
+  grpc::Status status;
+  for (int n = 0; n < 1000; ++n) {
+    grpc::ClientContext context;
+    v1::RetireRequest request;
+    *request.mutable_header() = header;
+    v1::RetireResponse response;
+    status = world.Driver(i)->Retire(&context, request, &response);
+    if (status.ok()) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  ADD_FAILURE() << status.error_message();
+}
+
+void Permit(const World& world, size_t i, const v1::Header& header) {
+  grpc::ClientContext context;
+  v1::PermitRequest request;
+  *request.mutable_header() = header;
+  v1::PermitResponse response;
+  const auto status = world.Driver(i)->Permit(&context, request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
+bool WaitStopped(const World& world) {
+  return Eventually([&] {
+    for (size_t i = 0; i < world.size(); ++i) {
+      const v1::StatusResponse status = world.StatusOf(i);
+      for (const auto& rank : status.ranks()) {
+        if (!rank.engine().stopped()) return false;
+      }
+    }
+    return true;
+  });
+}
+
+bool WaitSteps(const World& world) {
+  return Eventually([&] {
+    for (size_t i = 0; i < world.size(); ++i) {
+      const v1::StatusResponse status = world.StatusOf(i);
+      for (const auto& rank : status.ranks()) {
+        if (rank.engine().steps() == 0 || rank.engine().stopped()) return false;
+      }
+    }
+    return true;
+  });
+}
+
+// A world of two agents at rest in epoch 1.
+class RepairTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(world_.Take(v1::FLIP_KIND_FIRST, 1, At(1)));
+    for (size_t i = 0; i < 2; ++i) Retire(world_, i, World::HeaderOf(0, 1));
+  }
+  v1::Layout At(uint64_t epoch, bool tensor = false) const {
+    return ExpertLayout(world_.members(), epoch, tensor);
+  }
+  // Prepared and staged by both; permitted by `permits` of them.
+  void Begin(uint64_t attempt, const v1::Layout& target, size_t permits) {
+    const v1::Header header = World::HeaderOf(target.epoch() - 1, attempt);
+    ASSERT_TRUE(world_.PrepareAll(v1::FLIP_KIND_LAYOUT, attempt, target));
+    ASSERT_TRUE(world_.StageAll(header));
+    for (size_t i = 0; i < permits; ++i) Permit(world_, i, header);
+  }
+  void RepairTo(uint64_t attempt, const v1::Layout& target) {
+    ASSERT_TRUE(world_.Take(v1::FLIP_KIND_REPAIR, attempt, target));
+    EXPECT_TRUE(WaitSteps(world_));
+    for (size_t i = 0; i < 2; ++i) Retire(world_, i, World::HeaderOf(target.epoch() - 1, attempt));
+    EXPECT_EQ(engines_.wrong_granules(), 0);
+  }
+
+  World world_{{1, 1}};
+  Engines engines_{world_};
+};
+
+TEST_F(RepairTest, ABrokenStepIsRepairedWithoutMovingAnything) {
+  engines_.break_step = true;
+  ASSERT_TRUE(WaitStopped(world_));
+  RepairTo(2, At(2));
+}
+
+TEST_F(RepairTest, ARankThatStepsIsNotRepaired) {
+  grpc::ClientContext context;
+  v1::PrepareResponse response;
+  const auto status = world_.Driver(0)->Prepare(
+      &context, world_.Request(0, v1::FLIP_KIND_REPAIR, 2, At(2)), &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_NE(status.error_message().find("has not stopped"), std::string::npos);
+}
+
+TEST_F(RepairTest, AWordThatWasKeptIsSettledByTheFence) {
+  engines_.mute = true;
+  Begin(2, At(2, true), 2);
+  const v1::Header header = World::HeaderOf(1, 2);
+  EXPECT_EQ(Resolve(world_, 0, header, v1::OUTCOME_STAY), grpc::StatusCode::FAILED_PRECONDITION)
+      << "nobody stands still";
+  engines_.keep_word = engines_.break_step = true;
+  ASSERT_TRUE(WaitStopped(world_));
+  for (int twice = 0; twice < 2; ++twice) {
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(Resolve(world_, i, header, v1::OUTCOME_STAY), grpc::StatusCode::OK);
+    }
+  }
+  EXPECT_EQ(Resolve(world_, 1, header, v1::OUTCOME_FORWARD), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(world_.StatusOf(0).epoch(), 1u);
+  engines_.mute = false;
+  RepairTo(3, At(2));
+}
+
+TEST_F(RepairTest, WhenOneFlippedAllGoForward) {
+  engines_.mute = true;
+  Begin(2, At(2, true), 2);
+  engines_.one_commits = engines_.keep_word = engines_.break_step = true;
+  ASSERT_TRUE(WaitStopped(world_));
+  EXPECT_EQ(world_.StatusOf(0).epoch(), 2u);
+  EXPECT_EQ(world_.StatusOf(1).epoch(), 1u);
+  const v1::Header header = World::HeaderOf(1, 2);
+  EXPECT_EQ(Resolve(world_, 0, header, v1::OUTCOME_STAY), grpc::StatusCode::FAILED_PRECONDITION)
+      << "a flip is a fact";
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(Resolve(world_, i, header, v1::OUTCOME_FORWARD), grpc::StatusCode::OK);
+  }
+  EXPECT_EQ(world_.StatusOf(1).epoch(), 2u);
+  engines_.mute = false;
+  // Not retired: the old places are sources.
+  RepairTo(3, At(3, true));
+}
+
+TEST_F(RepairTest, AnEngineThatCameBackIsTakenAlong) {
+  engines_.Leave(1);
+  ASSERT_TRUE(Eventually([&] { return world_.StatusOf(1).ranks(0).engine().stopped(); }));
+  EXPECT_FALSE(world_.StatusOf(1).ranks(0).engine().attached());
+  engines_.Replace(world_, 1);
+  const auto engine = world_.StatusOf(1).ranks(0).engine();
+  EXPECT_TRUE(engine.stopped() && engine.fresh() && engine.attached());
+  engines_.break_step = true;
+  ASSERT_TRUE(WaitStopped(world_));
+  RepairTo(2, At(2));
+  EXPECT_FALSE(world_.StatusOf(1).ranks(0).engine().fresh());
+}
+
+TEST_F(RepairTest, ASilentDriverDoesNotKeepAPermitBack) {
+  Begin(2, At(2, true), 1);
+  EXPECT_TRUE(world_.WaitEpoch(2)) << "the other asks its peer";
+  EXPECT_EQ(engines_.wrong_granules(), 0);
+}
+
+TEST_F(RepairTest, ARemovedMemberIsReleasedAndNeverComesBackByThatName) {
+  engines_.break_step = true;
+  ASSERT_TRUE(WaitStopped(world_));
+  const std::vector<v1::Member> members = world_.members();
+  const v1::Layout alone = ExpertLayout({members[0]}, 2, false);
+  const v1::PrepareRequest prepare = [&] {
+    v1::PrepareRequest request = world_.Request(0, v1::FLIP_KIND_REPAIR, 2, alone);
+    request.mutable_peers()->DeleteSubrange(1, 1);
+    return request;
+  }();
+  grpc::ClientContext context, staging;
+  v1::PrepareResponse prepared;
+  auto status = world_.Driver(0)->Prepare(&context, prepare, &prepared);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  v1::StageRequest stage;
+  *stage.mutable_header() = World::HeaderOf(1, 2);
+  v1::StageResponse staged;
+  ASSERT_TRUE(world_.Driver(0)->Stage(&staging, stage, &staged).ok());
+  ASSERT_TRUE(Eventually([&] {
+    return world_.StatusOf(0).ranks(0).transition().phase() == v1::PHASE_STAGED;
+  }));
+  Permit(world_, 0, World::HeaderOf(1, 2));
+  ASSERT_TRUE(Eventually([&] { return world_.StatusOf(0).epoch() == 2; }));
+
+  EXPECT_EQ(Release(world_, 1, World::HeaderOf(1, 2), members[1].id()),
+            grpc::StatusCode::FAILED_PRECONDITION)
+      << "it is a member of epoch 1";
+  EXPECT_EQ(Release(world_, 1, World::HeaderOf(2, 2), members[1].id()), grpc::StatusCode::OK);
+  const v1::RankStatus rank = world_.StatusOf(1).ranks(0);
+  EXPECT_EQ(rank.member().id(), "uid-1/0/2");
+  EXPECT_FALSE(rank.in_world());
+  EXPECT_EQ(rank.memory_free(), rank.memory_bytes());
+  EXPECT_TRUE(Eventually([&] { return engines_.last_poll(1) == TG_REFUSED; }));
+  EXPECT_EQ(Release(world_, 1, World::HeaderOf(2, 2), members[1].id()), grpc::StatusCode::OK)
+      << "repeated";
+}
+
+TEST_F(RepairTest, TheEndOfAWorldFreesEverythingAtAnyMoment) {
+  engines_.mute = true;
+  Begin(2, At(2, true), 2);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(Release(world_, i, World::HeaderOf(1, 0), ""), grpc::StatusCode::OK);
+    const v1::RankStatus rank = world_.StatusOf(i).ranks(0);
+    EXPECT_EQ(rank.memory_free(), rank.memory_bytes());
+    EXPECT_FALSE(rank.in_world());
+  }
+}
+
+}  // namespace
+}  // namespace tangram::testing

@@ -1,0 +1,110 @@
+// The engine when something died: it stands still, follows what the fence and the repair made
+// of the world, and goes on with the requests that it still has (docs/architecture.md,
+// section 8).
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <set>
+
+#include "e2e/engine/step/engine.h"
+
+namespace tangram::engine {
+namespace {
+
+constexpr int kStillMs = 2;
+
+// Is all KV of a request of home `rank` on that rank?
+bool HomeOnly(const std::vector<kv::LayerGroups>& groups, uint32_t rank) {
+  return std::all_of(groups.begin(), groups.end(), [&](const kv::LayerGroups& layer) {
+    return std::any_of(layer.begin(), layer.end(), [&](const kv::Group& group) {
+      return group.ranks.size() == 1 && group.ranks[0] == rank;
+    });
+  });
+}
+
+}  // namespace
+
+void Engine::GiveUp(const Status& why) {
+  // The others shall not wait for a timeout. What was half sent or half read goes, too.
+  mesh_->HangUpAll();
+  stopped_ = true;
+  spdlog::warn("epoch {} step {} is given up{}: {}", epoch(), step_,
+               pending_ ? ", the flip that it was for may be a fact" : "", why.message());
+  // Who told the others that its KV is in place keeps its word: they may have flipped on it.
+  world_->Stop(pending_.has_value());
+}
+
+Status Engine::StandStill() {
+  mesh_->Progress(kStillMs);
+  std::vector<uint32_t> unreachable;
+  for (uint32_t r = 0; r < comm_.size(); ++r) {
+    const std::string& member = comm_.members()[r];
+    // Somebody who did not notice yet would wait for us. Only a repair can bring us together.
+    const std::optional<Tag> tag = mesh_->Waiting(member);
+    const bool repaired = tag && preparation_ && preparation_->repair() &&
+                          preparation_->target_epoch() == tag->epoch;
+    if (tag && !repaired) mesh_->HangUp(member);
+    if (!mesh_->Connected({&member, 1})) unreachable.push_back(r);
+  }
+  if (unreachable != unreachable_) {
+    unreachable_ = std::move(unreachable);
+    world_->SetUnreachable(unreachable_);
+  }
+  return CheckPreparation();
+}
+
+Status Engine::Follow(const tg_event& event) {
+  if (maps_ != nullptr && maps_->epoch == event.target_epoch) return OkStatus();  // entered already
+  if (event.repair) return EnterRepaired();
+  if (pending_ && pending_->target_epoch == event.target_epoch) {
+    ++flips_;
+    spdlog::info("epoch {}: the flip was a fact", event.target_epoch);
+    return EnterPending();
+  }
+  if (maps_ == nullptr) return Enter(std::move(pages_), {}, 0);
+  // Somebody flipped, so every member had all it needed, and said so.
+  return {Code::kInternal, "the agents flipped to epoch " + std::to_string(event.target_epoch) +
+                               ", for which this engine has no KV"};
+}
+
+Status Engine::EnterRepaired() {
+  const tg_maps* maps = world_->maps();
+  Result<std::vector<kv::LayerGroups>> groups = GroupsOf(*maps, world_->model());
+  if (!groups.ok()) return groups.status();
+  const auto rank = static_cast<uint32_t>(maps->rank);
+  const bool keeps =
+      maps_ != nullptr && HomeOnly(groups_, comm_.rank()) && HomeOnly(*groups, rank);
+  size_t running = 0;
+  const std::vector<const Sequence*> all = scheduler_.All(&running);
+  Adopted adopted;
+  std::set<uint32_t> blocks;
+  for (size_t i = 0; i < all.size(); ++i) {
+    Sequence sequence = *all[i];
+    if (i < running && keeps) {
+      blocks.insert(sequence.blocks.begin(), sequence.blocks.end());
+      adopted.running.push_back(std::move(sequence));
+      continue;
+    }
+    // Its KV is lost, in part at least, but its tokens are all here: it is computed again.
+    sequence.computed = 0;
+    sequence.blocks.clear();
+    adopted.waiting.push_back(std::move(sequence));
+  }
+  PageStore pages = keeps ? pages_.OnlyOf(comm_.rank(), blocks, rank) : PageStore(pages_.total());
+  ++flips_;
+  spdlog::info("epoch {}: repaired; {} of {} requests keep their KV", maps->epoch,
+               adopted.running.size(), all.size());
+  const uint32_t next_block = scheduler_.next_block();
+  return Enter(std::move(pages), std::move(adopted), next_block);
+}
+
+std::map<std::string, v1::Roster> Engine::Rosters() const {
+  std::map<std::string, v1::Roster> out;
+  size_t running = 0;
+  for (const Sequence* sequence : scheduler_.All(&running)) {
+    out[sequence->gateway].add_requests(sequence->id());
+  }
+  return out;
+}
+
+}  // namespace tangram::engine
