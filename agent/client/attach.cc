@@ -6,13 +6,18 @@
 #include <cstring>
 
 #include "agent/client/client.h"
+#include "agent/client/connect.h"
 
 namespace tangram {
 namespace {
 
 constexpr int kAttachTimeoutMs = 15'000;
 
-Result<UniqueFd> Connect(const std::string& path) {
+const char* OrEmpty(const char* text) { return text == nullptr ? "" : text; }
+
+}  // namespace
+
+Result<UniqueFd> ConnectTo(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof address.sun_path) {
@@ -41,27 +46,36 @@ Code CodeOf(v1::Refusal::Code code) {
   }
 }
 
-const char* OrEmpty(const char* text) { return text == nullptr ? "" : text; }
+Client::Client(const tg_options& options)
+    : socket_path_(OrEmpty(options.socket_path)),
+      token_(OrEmpty(options.token)),
+      mesh_(OrEmpty(options.mesh_endpoint)),
+      frontend_(OrEmpty(options.frontend)),
+      device_(options.device),
+      kv_block_tokens_(options.kv_block_tokens),
+      even_shards_only_(options.even_shards_only != 0),
+      mixed_layouts_(options.mixed_layouts != 0) {}
 
-}  // namespace
-
-Result<std::unique_ptr<Client>> Client::Attach(const tg_options& options) {
-  auto socket = Connect(OrEmpty(options.socket_path));
-  if (!socket.ok()) return socket.status();
-  auto client = std::unique_ptr<Client>(new Client);
-  client->channel_ = std::make_unique<FrameChannel>(std::move(*socket));
-
+v1::EngineMessage Client::AttachMessage() const {
   v1::EngineMessage message;
   v1::Attach* attach = message.mutable_attach();
-  attach->set_token(OrEmpty(options.token));
-  attach->set_device(options.device);
+  attach->set_token(token_);
+  attach->set_device(device_);
   attach->mutable_capabilities()->add_slab_formats(v1::SLAB_FORMAT_GRANULE_MAJOR);
-  attach->mutable_capabilities()->set_even_shards_only(options.even_shards_only != 0);
-  attach->mutable_capabilities()->set_mixed_layouts(options.mixed_layouts != 0);
-  attach->set_endpoint(OrEmpty(options.mesh_endpoint));
-  attach->set_frontend(OrEmpty(options.frontend));
-  attach->set_kv_block_tokens(options.kv_block_tokens);
-  TANGRAM_RETURN_IF_ERROR(client->Send(std::move(message)));
+  attach->mutable_capabilities()->set_even_shards_only(even_shards_only_);
+  attach->mutable_capabilities()->set_mixed_layouts(mixed_layouts_);
+  attach->set_endpoint(mesh_);
+  attach->set_frontend(frontend_);
+  attach->set_kv_block_tokens(kv_block_tokens_);
+  return message;
+}
+
+Result<std::unique_ptr<Client>> Client::Attach(const tg_options& options) {
+  auto socket = ConnectTo(OrEmpty(options.socket_path));
+  if (!socket.ok()) return socket.status();
+  auto client = std::unique_ptr<Client>(new Client(options));
+  client->channel_ = std::make_unique<FrameChannel>(std::move(*socket));
+  TANGRAM_RETURN_IF_ERROR(client->Send(client->AttachMessage()));
 
   auto frame = client->Receive(kAttachTimeoutMs);
   if (!frame.ok()) return frame.status();

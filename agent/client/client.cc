@@ -69,6 +69,12 @@ Status Client::Poll(int timeout_ms, tg_event* event) {
     if (!queue_.empty()) {
       frame = std::move(queue_.front());
       queue_.pop_front();
+    } else if (lost_.code() == Code::kUnavailable && !FlippedByAgents()) {
+      // Before the new agent hears of it: a flip that the old one made and could not tell.
+      TANGRAM_RETURN_IF_ERROR(Knock());
+      EndAttempt(event);
+      if (event->kind != TG_EVENT_NONE) return OkStatus();
+      continue;
     } else {
       const bool looking = attempt_ && (attempt_->by_agents() || gate_.stopped());
       const int left = LeftMs(deadline);
@@ -182,6 +188,7 @@ Status Client::MapAll(const google::protobuf::RepeatedPtrField<v1::Mapping>& map
                                   std::to_string(mapping.bank()) + " leaves its range"};
     }
     TANGRAM_RETURN_IF_ERROR(weights_.Map(PlaceOf(mapping), mapping.extents(), descriptors_, false));
+    pages_.Map(PlaceOf(mapping), mapping.extents());
     if (undo != nullptr) undo->emplace_back(PlaceOf(mapping), bytes);
   }
   return OkStatus();
@@ -201,12 +208,17 @@ void Client::OnMap(const v1::EngineMap& map) {
   (void)Send(std::move(reply));
 }
 
+Status Client::Unmap(uint64_t place, uint64_t bytes) {
+  pages_.Unmap(place, bytes);
+  return weights_.Unmap(place, bytes);
+}
+
 void Client::OnUnmap(const v1::EngineUnmap& unmap) {
   for (const v1::Mapping& mapping : unmap.mappings()) {
     uint64_t bytes = 0;
     for (const v1::Extent& extent : mapping.extents()) bytes += extent.length();
     // A range that is not ours is the agent's mistake; what stays mapped is only read.
-    (void)weights_.Unmap(PlaceOf(mapping), bytes);
+    (void)Unmap(PlaceOf(mapping), bytes);
   }
   v1::EngineMessage reply;
   *reply.mutable_unmapped()->mutable_header() = unmap.header();
@@ -216,7 +228,7 @@ void Client::OnUnmap(const v1::EngineUnmap& unmap) {
 void Client::OnAbort(const v1::EngineAbort& abort, tg_event* event) {
   if (!attempt_ || attempt_->id != abort.header().attempt()) return;
   if (!abort.keep_mapped()) {
-    for (const auto& [offset, bytes] : attempt_->mapped) (void)weights_.Unmap(offset, bytes);
+    for (const auto& [offset, bytes] : attempt_->mapped) (void)Unmap(offset, bytes);
   }
   event->kind = TG_EVENT_ABORT;
   event->attempt = attempt_->id;
@@ -262,8 +274,11 @@ Status Client::Commit() {
   message.mutable_flip()->set_target_hash(attempt_->target->hash());
   TANGRAM_RETURN_IF_ERROR(Send(std::move(message)));
   auto reply = Await(v1::EngineMessage::kFlipped, kCommitTimeoutMs);
-  if (!reply.ok()) return reply.status();
-  if (!reply->flipped().ok()) return {Code::kEngine, reply->flipped().message()};
+  // An agent that died after it flipped could not answer, but the page tells.
+  const bool flipped =
+      page_->epoch.load(std::memory_order_acquire) == attempt_->target->get()->epoch;
+  if (!reply.ok() && !flipped) return reply.status();
+  if (reply.ok() && !reply->flipped().ok()) return {Code::kEngine, reply->flipped().message()};
   Adopt();
   return OkStatus();
 }

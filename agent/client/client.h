@@ -2,6 +2,7 @@
 // except Count() and Report(), which any thread may call.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "agent/client/include/tangram/client.h"
 #include "agent/client/maps.h"
 #include "agent/client/memory_map.h"
+#include "agent/client/page_map.h"
 #include "agent/gate/frame.h"
 #include "agent/gate/gate.h"
 
@@ -28,7 +30,8 @@ class Client {
   const tg_maps* current() const { return current_ ? current_->get() : nullptr; }
   int fd() const { return channel_->fd(); }
 
-  // TG_EVENT_NONE in *event: nothing. kUnavailable: the agent is gone.
+  // TG_EVENT_NONE in *event: nothing. kUnavailable: the agent is gone; each call looks whether
+  // another one has come, and hands it what this library kept.
   Status Poll(int timeout_ms, tg_event* event);
   Status Prepared(uint64_t attempt, bool ok, const char* message);
 
@@ -64,7 +67,14 @@ class Client {
     std::vector<std::pair<uint64_t, uint64_t>> mapped;  // offset, bytes: to undo at an abort
   };
 
-  Client() = default;
+  explicit Client(const tg_options& options);
+  v1::EngineMessage AttachMessage() const;
+  Status Unmap(uint64_t place, uint64_t bytes);
+  // resume.cc. Ok: there is an agent again.
+  Status Knock();
+  v1::Resume ResumeNow() const;
+  // The attempt of the agent that died is over, or was a flip that only the page tells of.
+  void EndAttempt(tg_event* event);
   Status Open(const v1::Attached& attached);
   Status OpenModel(const v1::Attached& attached);
   // Handles what needs no engine; fills *event where it does.
@@ -84,12 +94,18 @@ class Client {
   v1::Header HeaderNow(uint64_t attempt) const;
   uint64_t PlaceOf(const v1::Mapping& mapping) const;
 
+  const std::string socket_path_, token_, mesh_, frontend_;
+  const uint32_t device_, kv_block_tokens_;
+  const bool even_shards_only_, mixed_layouts_;
   std::unique_ptr<FrameChannel> channel_;
+  std::unique_ptr<FrameChannel> knocking_;  // to a new agent that did not answer yet
+  std::chrono::steady_clock::time_point knock_at_{};
   std::deque<Frame> queue_;
   Status lost_;  // once the agent is gone
   DescriptorTable descriptors_;
   // Banks first, then the dense region, in one range: a mapping is one offset.
   MappedRange weights_, kv_, control_;
+  PageMap pages_;  // of weights_
   uint64_t dense_offset_ = 0;
   GatePage* page_ = nullptr;
   uint64_t counters_ = 0;

@@ -27,6 +27,7 @@ class Maps {
 
   const tg_maps* get() const { return &maps_; }
   const std::string& hash() const { return hash_; }
+  const v1::Layout& layout() const { return layout_; }
 
  private:
   Maps() = default;

@@ -60,6 +60,9 @@ class Device {
   virtual Result<std::unique_ptr<Range>> Reserve(uint64_t bytes) = 0;
   // kNoMemory with the numbers when fewer bytes are free. Contents are undefined.
   virtual Result<HandlePtr> Create(uint64_t bytes) = 0;
+  // A handle on exactly these bytes, which are free: for memory that another process of ours
+  // had, and that this device took over.
+  virtual Result<HandlePtr> Claim(std::span<const Extent> extents) = 0;
   virtual Result<Export> ExportHandle(const HandlePtr& handle) = 0;
   // Takes the descriptor's extents as read-only memory; duplicates `fd`.
   virtual Result<HandlePtr> Import(int fd, std::span<const Extent> extents) = 0;

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,6 +11,8 @@
 
 namespace tangram::device {
 namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;  // a source that shrinks kills its readers
 
 Status Failed(const char* call, const std::string& what) {
   return {Code::kInternal,
@@ -96,8 +99,51 @@ void HostDevice::Arena::Give(const std::vector<Extent>& extents) {
   }
 }
 
+bool HostDevice::Arena::Claim(std::span<const Extent> extents) {
+  const std::scoped_lock lock(mu);
+  const auto inside = [&](const Extent& extent) {
+    auto run = free.upper_bound(extent.offset);
+    if (run == free.begin()) return free.end();
+    --run;
+    return extent.offset + extent.length <= run->first + run->second ? run : free.end();
+  };
+  for (size_t i = 0; i < extents.size(); ++i) {
+    const auto run = inside(extents[i]);
+    if (run == free.end() || extents[i].length == 0) {
+      while (i > 0) {
+        const Extent& back = extents[--i];
+        free.emplace(back.offset, back.length);
+        free_bytes += back.length;
+      }
+      return false;
+    }
+    const auto [offset, length] = *run;
+    free.erase(run);
+    const uint64_t end = extents[i].offset + extents[i].length;
+    if (offset < extents[i].offset) free.emplace(offset, extents[i].offset - offset);
+    if (end < offset + length) free.emplace(end, offset + length - end);
+    free_bytes -= extents[i].length;
+  }
+  return true;
+}
+
+// Maps the arena and makes the descriptor that others get. A seal against later writers would
+// keep out the process that takes over when this one dies, so reading alone is a matter of how
+// the descriptor was opened.
+Status HostDevice::Arena::Open(bool read_only) {
+  void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (mapped == MAP_FAILED) return Failed("mmap", "an arena");
+  owner = static_cast<std::byte*>(mapped);
+  const std::string path = fmt::format("/proc/self/fd/{}", fd);
+  shown.reset(open(path.c_str(), (read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC));
+  if (!shown) return Failed("opening", path);
+  free.emplace(0, bytes);
+  free_bytes = bytes;
+  return OkStatus();
+}
+
 Result<std::unique_ptr<HostDevice>> HostDevice::Make(const std::string& name, uint64_t bytes,
-                                                     bool sealed) {
+                                                     bool read_only) {
   std::unique_ptr<HostDevice> device(new HostDevice);
   device->arena_ = std::make_shared<Arena>();
   Arena& arena = *device->arena_;
@@ -113,16 +159,30 @@ Result<std::unique_ptr<HostDevice>> HostDevice::Make(const std::string& name, ui
   if (fallocate(arena.fd, 0, 0, static_cast<off_t>(arena.bytes)) != 0) {
     return Failed("fallocate", fmt::format("{} bytes of {}", arena.bytes, name));
   }
-  void* owner = mmap(nullptr, arena.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, arena.fd, 0);
-  if (owner == MAP_FAILED) return Failed("mmap", name);
-  arena.owner = static_cast<std::byte*>(owner);
-  int seals = F_SEAL_SHRINK | F_SEAL_GROW;
-  // Later mappings cannot be written through, so the owner reaches its pages only by views of
-  // this first one (mremap below).
-  if (sealed) seals |= F_SEAL_FUTURE_WRITE;
-  if (fcntl(arena.fd, F_ADD_SEALS, seals) != 0) return Failed("sealing", name);
-  arena.free.emplace(0, arena.bytes);
-  arena.free_bytes = arena.bytes;
+  if (fcntl(arena.fd, F_ADD_SEALS, kSeals) != 0) return Failed("sealing", name);
+  TANGRAM_RETURN_IF_ERROR(arena.Open(read_only));
+  return device;
+}
+
+Result<std::unique_ptr<HostDevice>> HostDevice::Adopt(int fd, uint64_t bytes, bool read_only) {
+  std::unique_ptr<HostDevice> device(new HostDevice);
+  device->arena_ = std::make_shared<Arena>();
+  Arena& arena = *device->arena_;
+  arena.bytes = (bytes + kPage - 1) / kPage * kPage;
+  device->total_ = arena.bytes;
+  const std::string path = fmt::format("/proc/self/fd/{}", fd);
+  arena.fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (arena.fd < 0) return Failed("opening for writing", path);
+  struct stat info {};
+  const int seals = fcntl(arena.fd, F_GET_SEALS);
+  if (fstat(arena.fd, &info) != 0 || static_cast<uint64_t>(info.st_size) != arena.bytes ||
+      seals < 0 || (seals & kSeals) != kSeals) {
+    return Status(Code::kInvalid,
+                  fmt::format("host device: the descriptor is no sealed arena of {} bytes (it has "
+                              "{}, seals {})",
+                              arena.bytes, info.st_size, seals));
+  }
+  TANGRAM_RETURN_IF_ERROR(arena.Open(read_only));
   return device;
 }
 
@@ -163,8 +223,21 @@ Result<HandlePtr> HostDevice::Create(uint64_t bytes) {
                                                free_bytes(), total_));
   }
   handle->arena = arena_;
-  handle->fd = arena_->fd;
+  handle->fd = arena_->shown.get();
   handle->size = bytes;
+  return HandlePtr(std::move(handle));
+}
+
+Result<HandlePtr> HostDevice::Claim(std::span<const Extent> extents) {
+  auto handle = std::make_shared<HostHandle>();
+  for (const Extent& extent : extents) handle->size += extent.length;
+  if (arena_ == nullptr || handle->size == 0 || !arena_->Claim(extents)) {
+    return Status(Code::kInvalid,
+                  fmt::format("host device: {} bytes are not free to be claimed", handle->size));
+  }
+  handle->extents.assign(extents.begin(), extents.end());
+  handle->arena = arena_;
+  handle->fd = arena_->shown.get();
   return HandlePtr(std::move(handle));
 }
 
@@ -206,7 +279,7 @@ Status HostDevice::Map(Range& range, uint64_t offset, const HandlePtr& handle) {
   uint64_t at = offset;
   for (const Extent& extent : memory->extents) {
     std::byte* to = host.start + at;
-    // A second view of the owner's mapping stays writable behind the seal; mmap would not be.
+    // A second view of the owner's mapping.
     void* got = memory->arena != nullptr
                     ? mremap(memory->arena->owner + extent.offset, 0, extent.length,
                              MREMAP_MAYMOVE | MREMAP_FIXED, to)

@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 
+#include "agent/base/unique_fd.h"
 #include "agent/device/device.h"
 
 namespace tangram::device {
@@ -13,10 +14,13 @@ class HostDevice final : public Device {
   static constexpr uint64_t kPage = 4096;
 
   // An arena of `bytes` (rounded up to a page), touched here so that the owner's cgroup pays.
-  // `sealed`: nobody else can ever map it for writing (weights). Otherwise the descriptor
-  // may be mapped for writing by whoever is given it (KV, control).
+  // `read_only`: the descriptor that others are given is open for reading alone (weights);
+  // otherwise they may map it for writing (KV, control).
   static Result<std::unique_ptr<HostDevice>> Make(const std::string& name, uint64_t bytes,
-                                                  bool sealed);
+                                                  bool read_only);
+  // Takes over the arena of a process of ours that died, by a descriptor that somebody kept; all
+  // of it is free until Claim. kInvalid when it is not such an arena of `bytes`.
+  static Result<std::unique_ptr<HostDevice>> Adopt(int fd, uint64_t bytes, bool read_only);
   // A device without memory of its own, for importing.
   static std::unique_ptr<HostDevice> Importer();
   ~HostDevice() override;
@@ -28,6 +32,7 @@ class HostDevice final : public Device {
 
   Result<std::unique_ptr<Range>> Reserve(uint64_t bytes) override;
   Result<HandlePtr> Create(uint64_t bytes) override;
+  Result<HandlePtr> Claim(std::span<const Extent> extents) override;
   Result<Export> ExportHandle(const HandlePtr& handle) override;
   Result<HandlePtr> Import(int fd, std::span<const Extent> extents) override;
   Status Map(Range& range, uint64_t offset, const HandlePtr& handle) override;
@@ -35,7 +40,8 @@ class HostDevice final : public Device {
   Status Unmap(Range& range, uint64_t offset) override;
   void Copy(std::byte* to, const std::byte* from, uint64_t bytes) override;
 
-  int fd() const { return arena_ == nullptr ? -1 : arena_->fd; }
+  // For others.
+  int fd() const { return arena_ == nullptr ? -1 : arena_->shown.get(); }
 
  private:
   // Free pages of the memfd, as runs. Shared with every handle, so that a handle that
@@ -45,8 +51,12 @@ class HostDevice final : public Device {
     std::vector<Extent> Take(uint64_t bytes);  // empty: not enough
     void Give(const std::vector<Extent>& extents);
 
+    bool Claim(std::span<const Extent> extents);
+    Status Open(bool read_only);
+
     int fd = -1;
-    std::byte* owner = nullptr;  // the owner's mapping, kept so that FUTURE_WRITE seals the rest
+    UniqueFd shown;              // what others are given
+    std::byte* owner = nullptr;  // the owner's mapping
     uint64_t bytes = 0;
     mutable std::mutex mu;
     std::map<uint64_t, uint64_t> free;  // offset -> length

@@ -11,7 +11,7 @@ namespace {
 struct Host {
   static constexpr uint64_t kUnit = HostDevice::kPage;
   static std::unique_ptr<Device> Make(uint64_t bytes) {
-    auto made = HostDevice::Make("test", bytes, /*sealed=*/true);
+    auto made = HostDevice::Make("test", bytes, /*read_only=*/true);
     if (!made.ok()) return nullptr;
     return std::move(made).value();
   }
@@ -19,9 +19,9 @@ struct Host {
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(Host, DeviceConformance, Host);
 
-// An engine is given the arena's own descriptor: what keeps it from the weights is the seal.
-TEST(HostDevice, NobodyElseWritesASealedArena) {
-  auto weights = HostDevice::Make("weights", HostDevice::kPage, /*sealed=*/true);
+// What keeps an engine from the weights is how its descriptor was opened.
+TEST(HostDevice, NobodyWritesThroughADescriptorForReading) {
+  auto weights = HostDevice::Make("weights", HostDevice::kPage, /*read_only=*/true);
   ASSERT_TRUE(weights.ok());
   const int fd = (*weights)->fd();
   EXPECT_EQ(mmap(nullptr, HostDevice::kPage, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0),
@@ -31,8 +31,8 @@ TEST(HostDevice, NobodyElseWritesASealedArena) {
   EXPECT_EQ(ftruncate(fd, 2 * HostDevice::kPage), -1);
 }
 
-TEST(HostDevice, AnUnsealedArenaIsWrittenByItsEngineButKeepsItsSize) {
-  auto kv = HostDevice::Make("kv", HostDevice::kPage, /*sealed=*/false);
+TEST(HostDevice, AnArenaForWritingIsWrittenByItsEngineButKeepsItsSize) {
+  auto kv = HostDevice::Make("kv", HostDevice::kPage, /*read_only=*/false);
   ASSERT_TRUE(kv.ok());
   const int fd = (*kv)->fd();
   void* view = mmap(nullptr, HostDevice::kPage, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -46,6 +46,38 @@ TEST(HostDevice, AnUnsealedArenaIsWrittenByItsEngineButKeepsItsSize) {
   EXPECT_EQ((*range)->base()[17], std::byte('x'));
   munmap(view, HostDevice::kPage);
   EXPECT_EQ(ftruncate(fd, 0), -1);
+}
+
+TEST(HostDevice, AnArenaOutlivesItsOwnerAndIsTakenOver) {
+  auto first = HostDevice::Make("arena", 4 * HostDevice::kPage, true);
+  ASSERT_TRUE(first.ok());
+  auto range = (*first)->Reserve(4 * HostDevice::kPage);
+  auto skipped = (*first)->Create(HostDevice::kPage);
+  auto handle = (*first)->Create(2 * HostDevice::kPage);
+  ASSERT_TRUE(range.ok() && skipped.ok() && handle.ok());
+  ASSERT_TRUE((*first)->Map(**range, 0, *handle).ok());
+  ASSERT_TRUE((*first)->SetAccess(**range, 0, 2 * HostDevice::kPage, Access::kReadWrite).ok());
+  (*range)->base()[HostDevice::kPage] = std::byte('x');
+  const auto extents = (*first)->ExportHandle(*handle)->extents;
+  const int kept = dup((*first)->fd());  // as an engine keeps it: for reading
+  first->reset();
+
+  EXPECT_EQ(HostDevice::Adopt(kept, HostDevice::kPage, true).status().code(), Code::kInvalid);
+  auto second = HostDevice::Adopt(kept, 4 * HostDevice::kPage, true);
+  ASSERT_TRUE(second.ok()) << second.status().message();
+  close(kept);
+  auto claimed = (*second)->Claim(extents);
+  ASSERT_TRUE(claimed.ok()) << claimed.status().message();
+  EXPECT_EQ((*second)->free_bytes(), 2 * HostDevice::kPage);
+  EXPECT_EQ((*second)->Claim(extents).status().code(), Code::kInvalid) << "it is not free";
+  auto again = (*second)->Reserve(2 * HostDevice::kPage);
+  ASSERT_TRUE((*second)->Map(**again, 0, *claimed).ok());
+  ASSERT_TRUE((*second)->SetAccess(**again, 0, 2 * HostDevice::kPage, Access::kReadWrite).ok());
+  EXPECT_EQ((*again)->base()[HostDevice::kPage], std::byte('x'));
+  (*again)->base()[0] = std::byte('y');  // the new owner writes, too
+  claimed->reset();
+  ASSERT_TRUE((*second)->Unmap(**again, 0).ok());
+  EXPECT_EQ((*second)->free_bytes(), 4 * HostDevice::kPage);
 }
 
 TEST(HostDevice, RoundsUpToPagesAndRefusesNothing) {

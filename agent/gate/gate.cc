@@ -21,6 +21,17 @@ AgentGate::AgentGate(GatePage* page, uint32_t moe_layers, uint32_t experts) : pa
   page_->magic = GatePage::kMagic;
 }
 
+Result<AgentGate> AgentGate::TakeOver(GatePage* page, uint32_t moe_layers, uint32_t experts) {
+  if (page->magic != GatePage::kMagic || page->moe_layers != moe_layers ||
+      page->experts != experts) {
+    return Status{Code::kInvalid, "the control page is not of this version or model"};
+  }
+  AgentGate gate;
+  gate.page_ = page;
+  gate.Fence();
+  return gate;
+}
+
 GateState AgentGate::state() const {
   return GateStateOf(page_->state.load(std::memory_order_acquire));
 }

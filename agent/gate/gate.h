@@ -31,6 +31,9 @@ class AgentGate {
   // `page` has at least GatePageBytes(moe_layers, experts) zeroed bytes and outlives this.
   AgentGate(GatePage* page, uint32_t moe_layers, uint32_t experts);
 
+  // Over a page of a gate whose agent died: what it was in the middle of is over.
+  static Result<AgentGate> TakeOver(GatePage* page, uint32_t moe_layers, uint32_t experts);
+
   GatePage* page() const { return page_; }
   GateState state() const;
   uint64_t attempt() const;

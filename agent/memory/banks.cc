@@ -39,10 +39,16 @@ std::vector<Banks::Span> Banks::BlocksOf(const PlacedPiece& piece) const {
   return out;
 }
 
-Status Banks::BackBlock(Span span) {
+Status Banks::BackBlock(Span span, const ExtentsOf* extents_of) {
   Block& block = blocks_[span.address];
   if (block.uses == 0) {
-    auto handle = device_->Create(span.bytes);
+    const auto memory = [&]() -> Result<device::HandlePtr> {
+      if (extents_of == nullptr) return device_->Create(span.bytes);
+      auto extents = (*extents_of)(span.address, span.bytes);
+      if (!extents.ok()) return extents.status();
+      return device_->Claim(*extents);
+    };
+    auto handle = memory();
     if (!handle.ok()) {
       blocks_.erase(span.address);
       return handle.status();
@@ -81,6 +87,17 @@ Status Banks::Back(const std::vector<PlacedPiece>& pieces) {
     }
   }
   return OkStatus();
+}
+
+Status Banks::Adopt(const std::vector<PlacedPiece>& pieces, bool dense,
+                    const ExtentsOf& extents_of) {
+  for (const PlacedPiece& piece : pieces) {
+    for (const Span& span : BlocksOf(piece)) {
+      TANGRAM_RETURN_IF_ERROR(BackBlock(span, &extents_of));
+    }
+  }
+  if (!dense || dense_bytes_ == 0) return OkStatus();
+  return BackBlock({dense_start_, dense_bytes_}, &extents_of);
 }
 
 void Banks::Release(const std::vector<PlacedPiece>& pieces) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -31,6 +32,15 @@ class Banks {
   // Backs every page of the pieces; a page that two pieces touch is counted for both.
   // kNoMemory leaves everything as it was.
   Status Back(const std::vector<layout::PlacedPiece>& pieces);
+  // Backs the pages of the pieces (and the dense region) with the memory that already lies behind
+  // them: `extents_of` tells for (address in the range, bytes). kInvalid: it does not know.
+  using ExtentsOf = std::function<Result<std::vector<device::Extent>>(uint64_t, uint64_t)>;
+  Status Adopt(const std::vector<layout::PlacedPiece>& pieces, bool dense,
+               const ExtentsOf& extents_of);
+  // Where a place lies in the range.
+  uint64_t AddressOf(bool dense, uint32_t bank, uint64_t offset) const {
+    return dense ? dense_start_ + offset : bank * bank_pitch_ + offset;
+  }
   // Takes one use of each page away; pages without a use go back to the pool.
   void Release(const std::vector<layout::PlacedPiece>& pieces);
   Status BackDense();
@@ -69,7 +79,7 @@ class Banks {
     uint64_t bytes = 0;
   };
   std::vector<Span> BlocksOf(const layout::PlacedPiece& piece) const;
-  Status BackBlock(Span span);
+  Status BackBlock(Span span, const ExtentsOf* extents_of = nullptr);
   void ReleaseBlock(uint64_t address);
   BackedRange RangeAt(uint64_t address, const Block& block) const;
 

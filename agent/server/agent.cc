@@ -82,6 +82,7 @@ Status Agent::Listen(const TlsTexts& tls) {
   executor.revision = config_.revision;
   executor.config_json = memory_->config_json();
   executor.address.set_data(data_address_);
+  executor.after_death = PresenceFile::LeftBehind(config_.in_world_file);
   std::vector<Executor::Local> ranks;
   for (uint32_t device = 0; device < config_.ranks; ++device) {
     ranks.push_back({members_[device], memory_->memory(device)});

@@ -200,14 +200,25 @@ Status EngineServer::Admit(const SessionPtr& session) {
     by_device_.erase(attach.device());
     changed_.notify_all();
   };
-  auto attachment = executor_->Attach(attach.device());
-  if (!attachment.ok()) {
-    leave();
-    return attachment.status();
-  }
   v1::EngineMessage message;
-  *message.mutable_attached() = std::move(attachment->message);
-  if (Status sent = session->channel.Send(std::move(message), attachment->fds); !sent.ok()) {
+  std::vector<int> fds;
+  if (attach.has_resume()) {
+    Status resumed = executor_->Resume(attach.device(), attach.resume(), std::move((*frame)->fds));
+    if (!resumed.ok()) {
+      leave();
+      return resumed;
+    }
+    message.mutable_attached()->mutable_member()->set_id(attach.resume().member());
+  } else {
+    auto attachment = executor_->Attach(attach.device());
+    if (!attachment.ok()) {
+      leave();
+      return attachment.status();
+    }
+    *message.mutable_attached() = std::move(attachment->message);
+    fds = attachment->fds;
+  }
+  if (Status sent = session->channel.Send(std::move(message), fds); !sent.ok()) {
     leave();
     return sent;
   }

@@ -10,19 +10,29 @@
 #include <cerrno>
 #include <cstring>
 
+#include "agent/base/unique_fd.h"
+
 namespace tangram {
 namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(200);
 
 // A leaver stays until its attempt is retired: others may still read from it.
-bool InWorld(const v1::StatusResponse& status) {
+bool InWorld(Executor* executor) {
+  if (executor->Resuming()) return true;  // what the agent before was in
+  const v1::StatusResponse status = executor->GetStatus(false);
   return std::any_of(status.ranks().begin(), status.ranks().end(), [](const v1::RankStatus& rank) {
     return rank.in_world() || rank.transition().phase() > v1::PHASE_IDLE;
   });
 }
 
 }  // namespace
+
+bool PresenceFile::LeftBehind(const std::string& path) {
+  if (path.empty()) return false;
+  const UniqueFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  return fd && flock(fd.get(), LOCK_EX | LOCK_NB) == 0;
+}
 
 Result<std::unique_ptr<PresenceFile>> PresenceFile::Follow(const std::string& path,
                                                            Executor* executor) {
@@ -31,7 +41,7 @@ Result<std::unique_ptr<PresenceFile>> PresenceFile::Follow(const std::string& pa
   }
   auto file = std::unique_ptr<PresenceFile>(new PresenceFile(path, executor));
   TANGRAM_RETURN_IF_ERROR(file->Show());  // says now, not when it matters, that it cannot
-  if (!InWorld(executor->GetStatus(false))) file->Hide();
+  if (!InWorld(executor)) file->Hide();
   file->thread_ = std::thread([raw = file.get()] { raw->Run(); });
   return file;
 }
@@ -45,7 +55,7 @@ PresenceFile::~PresenceFile() {
 void PresenceFile::Run() {
   uint64_t seen = 0;
   while (!stopping_) {
-    if (!InWorld(executor_->GetStatus(false))) {
+    if (!InWorld(executor_)) {
       Hide();
     } else if (const Status shown = Show(); !shown.ok()) {
       spdlog::error("{}", shown.message());

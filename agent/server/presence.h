@@ -16,6 +16,8 @@ namespace tangram {
 // process lives: a file without a lock was left by an agent that died.
 class PresenceFile {
  public:
+  // Whether an agent died here with a rank in the world: its file is there, and nobody's.
+  static bool LeftBehind(const std::string& path);
   // Removes what an earlier agent left. `executor` outlives this.
   static Result<std::unique_ptr<PresenceFile>> Follow(const std::string& path, Executor* executor);
   ~PresenceFile();

@@ -77,7 +77,10 @@ std::string CallerOf(const grpc::ServerContext& context, const std::string& worl
 
 grpc::Status AgentService::Allow(const grpc::ServerContext& context) const {
   const std::string caller = CallerOf(context, world_);
-  if (caller == "driver") return grpc::Status::OK;
+  if (caller == "driver") {
+    if (!executor_->Resuming()) return grpc::Status::OK;
+    return {grpc::StatusCode::UNAVAILABLE, "waiting for the engines of the agent before"};
+  }
   return {grpc::StatusCode::PERMISSION_DENIED,
           fmt::format("only spiffe://tangram/{}/driver may call Agent, this certificate names '{}'",
                       world_, caller)};
@@ -193,6 +196,9 @@ grpc::Status PeerService::Allow(const grpc::ServerContext& context, std::string*
                         world_, caller)};
   }
   *pod = caller.substr(kAgent.size());
+  if (executor_->Resuming()) {
+    return {grpc::StatusCode::UNAVAILABLE, "waiting for the engines of the agent before"};
+  }
   return grpc::Status::OK;
 }
 

@@ -120,17 +120,19 @@ TEST(World, FirstWithoutEnginesThenTheyAttachToTheLayout) {
   const auto retire = RetireOn(world, 0, World::HeaderOf(1, 1));
   EXPECT_EQ(retire.error_code(), grpc::StatusCode::FAILED_PRECONDITION) << "no step was done";
   {
+    // They had no part in the flip, so a repair takes them along.
     Engines engines(world);
-    ASSERT_TRUE(RetireAll(world, World::HeaderOf(1, 1)));
+    ASSERT_TRUE(world.Take(v1::FLIP_KIND_REPAIR, 2, ExpertLayout(world.members(), 2, false)));
+    ASSERT_TRUE(RetireAll(world, World::HeaderOf(2, 2)));
     EXPECT_GT(engines.checked_granules(), 0);
     EXPECT_EQ(engines.wrong_granules(), 0);
   }
   // The engines left: no word can be given any more.
   const auto refusal = PrepareRefusal(
-      world, world.Request(0, v1::FLIP_KIND_LAYOUT, 2, ExpertLayout(world.members(), 2, true)));
+      world, world.Request(0, v1::FLIP_KIND_LAYOUT, 3, ExpertLayout(world.members(), 3, true)));
   EXPECT_EQ(refusal.code(), v1::Refusal::CODE_ENGINE);
   EXPECT_NE(refusal.message().find("no engine attached"), std::string::npos);
-  EXPECT_EQ(world.StatusOf(0).highest_attempt(), 1u) << "a refused Prepare leaves nothing";
+  EXPECT_EQ(world.StatusOf(0).highest_attempt(), 2u) << "a refused Prepare leaves nothing";
 }
 
 TEST(World, StaleAndForeignHeadersAreRefusedWithTheCurrentOnes) {

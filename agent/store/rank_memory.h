@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "agent/base/status.h"
+#include "agent/base/unique_fd.h"
 #include "tangram/v1/agent.pb.h"
 #include "tangram/v1/engine.pb.h"
 
@@ -56,6 +57,10 @@ class RankMemory {
   // Ends a staged or committed attempt and gives nothing back: what is verified stays held, as
   // a source for a repair, until a later flip's target does not name it.
   virtual void Keep() = 0;
+  // Takes over what an engine kept of a rank whose agent died: layout.h tells the places, the
+  // mappings the pages; every granule is hashed again. `rank` = -1: it was in no layout.
+  // An error leaves the rank as it was.
+  virtual Status Adopt(const v1::Resume& resume, int32_t rank, std::vector<UniqueFd> fds) = 0;
   // Drops everything; the rank goes on under another member id.
   virtual void Reset(const std::string& member) = 0;
 

@@ -20,19 +20,29 @@ Result<std::unique_ptr<RankStore>> RankStore::Create(Options options) {
 
 Status RankStore::Open() {
   member_ = options_.member;
-  const auto arena = [&](const char* purpose, uint64_t bytes, bool sealed,
+  Arenas arenas;
+  const auto arena = [&](const char* purpose, uint64_t bytes, bool read_only,
                          std::unique_ptr<device::HostDevice>* out) {
-    auto made = device::HostDevice::Make("tangram-" + options_.member + "-" + purpose, bytes, sealed);
+    auto made =
+        device::HostDevice::Make("tangram-" + options_.member + "-" + purpose, bytes, read_only);
     if (!made.ok()) return made.status();
     *out = std::move(made).value();
     return OkStatus();
   };
-  TANGRAM_RETURN_IF_ERROR(arena("weights", options_.pool_bytes, true, &weights_));
-  TANGRAM_RETURN_IF_ERROR(arena("kv", options_.kv_bytes, false, &kv_device_));
-  TANGRAM_RETURN_IF_ERROR(arena("control", options_.control_bytes, false, &control_device_));
-  if (weights_->granularity() != geometry().page_bytes()) {
-    return {Code::kInvalid, fmt::format("the device maps pages of {}, the geometry counts in {}",
-                                        weights_->granularity(), geometry().page_bytes())};
+  TANGRAM_RETURN_IF_ERROR(arena("weights", options_.pool_bytes, true, &arenas.weights));
+  TANGRAM_RETURN_IF_ERROR(arena("kv", options_.kv_bytes, false, &arenas.kv));
+  TANGRAM_RETURN_IF_ERROR(arena("control", options_.control_bytes, false, &arenas.control));
+  TANGRAM_RETURN_IF_ERROR(MapArenas(&arenas));
+  Use(std::move(arenas));
+  dense_hashes_.assign(options_.checkpoint->dense().size(), 0);
+  return OkStatus();
+}
+
+Status RankStore::MapArenas(Arenas* arenas) const {
+  if (arenas->weights->granularity() != geometry().page_bytes()) {
+    return {Code::kInvalid,
+            fmt::format("the device maps pages of {}, the geometry counts in {}",
+                        arenas->weights->granularity(), geometry().page_bytes())};
   }
   const auto whole = [](device::HostDevice& device, std::unique_ptr<device::Range>* out) {
     auto range = device.Reserve(device.total_bytes());
@@ -45,14 +55,22 @@ Status RankStore::Open() {
     *out = std::move(range).value();
     return OkStatus();
   };
-  TANGRAM_RETURN_IF_ERROR(whole(*kv_device_, &kv_range_));
-  TANGRAM_RETURN_IF_ERROR(whole(*control_device_, &control_range_));
-  kv_ = {kv_range_->base(), options_.kv_bytes};
-  auto banks = memory::Banks::Make(weights_.get(), geometry(), options_.banks);
+  TANGRAM_RETURN_IF_ERROR(whole(*arenas->kv, &arenas->kv_range));
+  TANGRAM_RETURN_IF_ERROR(whole(*arenas->control, &arenas->control_range));
+  auto banks = memory::Banks::Make(arenas->weights.get(), geometry(), options_.banks);
   if (!banks.ok()) return banks.status();
-  banks_ = std::move(banks).value();
-  dense_hashes_.assign(options_.checkpoint->dense().size(), 0);
+  arenas->banks = std::move(banks).value();
   return OkStatus();
+}
+
+void RankStore::Use(Arenas arenas) {
+  banks_ = std::move(arenas.banks);  // before the device that it lies on
+  kv_range_ = std::move(arenas.kv_range);
+  control_range_ = std::move(arenas.control_range);
+  weights_ = std::move(arenas.weights);
+  kv_device_ = std::move(arenas.kv);
+  control_device_ = std::move(arenas.control);
+  kv_ = {kv_range_->base(), options_.kv_bytes};
 }
 
 EngineRegions RankStore::Regions() {

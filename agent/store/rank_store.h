@@ -49,6 +49,7 @@ class RankStore final : public RankMemory {
   void Abort() override;
   Status Retire() override;
   void Keep() override;
+  Status Adopt(const v1::Resume& resume, int32_t rank, std::vector<UniqueFd> fds) override;
   void Reset(const std::string& member) override;
   std::vector<v1::Mapping> CurrentMappings() override;
   std::vector<v1::Mapping> NewMappings() override;
@@ -81,7 +82,15 @@ class RankStore final : public RankMemory {
     std::vector<uint32_t> dense_source;  // by part; empty: nothing to bring
   };
   explicit RankStore(Options options) : options_(std::move(options)), readers_(options_.opener) {}
+  // The three arenas of a rank, and what is mapped of them.
+  struct Arenas {
+    std::unique_ptr<device::HostDevice> weights, kv, control;
+    std::unique_ptr<device::Range> kv_range, control_range;
+    std::unique_ptr<memory::Banks> banks;
+  };
   Status Open();
+  Status MapArenas(Arenas* arenas) const;
+  void Use(Arenas arenas);
   const layout::GeometryView& geometry() const { return options_.checkpoint->geometry(); }
   std::span<std::byte> BytesOf(const layout::PlacedPiece& place, uint32_t granule,
                                uint32_t count) const;
@@ -116,6 +125,7 @@ class RankStore final : public RankMemory {
   Status CheckVerifiedLocked() const;
 
   const Options options_;
+  // Set by Open, and by Adopt before the rank is in any world.
   std::unique_ptr<device::HostDevice> weights_, kv_device_, control_device_;
   std::unique_ptr<device::Range> kv_range_, control_range_;
   std::span<std::byte> kv_;

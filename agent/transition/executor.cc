@@ -32,7 +32,9 @@ Executor::Executor(Options options, layout::GeometryView geometry, std::vector<L
     rank.memory = local.memory;
     rank.gate = AgentGate(static_cast<GatePage*>(local.memory->Regions().control),
                           geometry_.moe_layers(), geometry_.experts());
+    rank.awaited = options_.after_death;
   }
+  resume_until_ = Clock::now() + options_.resume_wait;
 }
 
 Executor::~Executor() {

@@ -44,6 +44,9 @@ class Executor {
     std::chrono::milliseconds abort_wait{10'000};  // for an engine that gave its word
     // A staged attempt of which the driver says nothing for so long: ask the peers.
     std::chrono::milliseconds permit_wait{2'000};
+    // An agent died here before: its engines may still hold the ranks, for so long at most.
+    bool after_death = false;
+    std::chrono::milliseconds resume_wait{20'000};
   };
   struct Local {
     v1::Member member;
@@ -89,6 +92,10 @@ class Executor {
     std::vector<int> fds;  // weights, kv, control
   };
   Result<Attachment> Attach(uint32_t device);
+  // From an engine whose agent died: it hands over what it kept. kEngine: too late, or not so.
+  Status Resume(uint32_t device, const v1::Resume& resume, std::vector<UniqueFd> fds);
+  // Ranks whose engines may yet resume: until then nobody is told anything.
+  bool Resuming();
   Status Flip(uint32_t device, const v1::EngineFlip& flip);
   Result<uint64_t> KvPull(uint32_t device, const v1::KvPull& pull);
   void EngineGone(uint32_t device);
@@ -114,6 +121,7 @@ class Executor {
     int32_t rank = -1;                         // in it
     uint64_t incarnation = 0;                  // of the engine that prepared the attempt
     bool fresh = false;                        // its engine attached after the last flip
+    bool awaited = false;                      // its engine may resume
     bool removed = false;                      // by a repair; released when that retires
   };
   // What one rank does in an attempt.
@@ -195,6 +203,7 @@ class Executor {
   std::condition_variable changed_;
   uint64_t version_ = 1;
   std::vector<Rank> ranks_;
+  Clock::time_point resume_until_{};
   AttemptPtr attempt_;  // under way
   AttemptPtr last_;     // the one before, for its record
   uint64_t highest_ = 0;

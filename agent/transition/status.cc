@@ -171,6 +171,7 @@ Result<Executor::Attachment> Executor::Attach(uint32_t device) {
                                                  attempt_->id, v1::Phase_Name(attempt_->phase))};
   }
   Rank& rank = ranks_[device];
+  rank.awaited = false;  // its engine died as well
   const EngineRegions regions = rank.memory->Regions();
   Attachment out;
   out.fds = {regions.weights_fd, regions.kv_fd, regions.control_fd};

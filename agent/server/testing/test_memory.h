@@ -32,6 +32,7 @@ class TestMemory : public RankMemory {
   void Abort() override;
   Status Retire() override;
   void Keep() override;
+  Status Adopt(const v1::Resume& resume, int32_t rank, std::vector<UniqueFd> fds) override;
   void Reset(const std::string& member) override;
   std::vector<v1::Mapping> CurrentMappings() override;
   std::vector<v1::Mapping> NewMappings() override;

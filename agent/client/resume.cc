@@ -1,0 +1,91 @@
+// What the library does when its agent died: it serves on, knocks, and hands the agent that comes
+// after what it kept (docs/architecture.md, section 8, "An agent dies alone").
+#include <array>
+
+#include "agent/client/client.h"
+#include "agent/client/connect.h"
+
+namespace tangram {
+namespace {
+
+constexpr auto kKnock = std::chrono::milliseconds(100);
+constexpr auto kAnswer = std::chrono::seconds(60);  // it hashes all weights again
+
+}  // namespace
+
+v1::Resume Client::ResumeNow() const {
+  v1::Resume out;
+  out.set_member(member_);
+  for (const auto& [place, run] : pages_.runs()) {
+    v1::Mapping* mapping = out.add_mappings();
+    mapping->set_dense(place >= dense_offset_);
+    if (mapping->dense()) {
+      mapping->set_offset(place - dense_offset_);
+    } else {
+      mapping->set_bank(static_cast<uint32_t>(place / geometry_->bank_pitch()));
+      mapping->set_offset(place % geometry_->bank_pitch());
+    }
+    v1::Extent* extent = mapping->add_extents();
+    extent->set_fd_index(run.fd_index);
+    extent->set_offset(run.fd_offset);
+    extent->set_length(run.bytes);
+  }
+  if (!current_ || current_->get()->rank < 0) return out;
+  *out.mutable_layout() = current_->layout();
+  for (uint32_t r = 0; r < current_->get()->world_size; ++r) {
+    v1::PeerAddress* peer = out.add_peers();
+    peer->set_rank(r);
+    peer->set_member(current_->get()->members[r]);
+    peer->set_engine(current_->get()->mesh[r]);
+    peer->set_frontend(current_->get()->frontends[r]);
+  }
+  return out;
+}
+
+Status Client::Knock() {
+  const auto now = std::chrono::steady_clock::now();
+  if (!knocking_) {
+    if (now < knock_at_) return lost_;
+    knock_at_ = now + kKnock;
+    auto socket = ConnectTo(socket_path_);
+    if (!socket.ok()) return lost_;
+    knocking_ = std::make_unique<FrameChannel>(std::move(*socket));
+    v1::EngineMessage message = AttachMessage();
+    *message.mutable_attach()->mutable_resume() = ResumeNow();
+    const std::array<int, 3> fds{descriptors_.fd(0), descriptors_.fd(1), descriptors_.fd(2)};
+    if (!knocking_->Send(std::move(message), fds).ok()) knocking_.reset();
+    knock_at_ = now + kAnswer;
+    return lost_;
+  }
+  auto frame = knocking_->Receive(0);
+  if (frame.ok() && !frame->has_value() && now < knock_at_) return lost_;
+  if (!frame.ok() || !frame->has_value()) {
+    knocking_.reset();
+    knock_at_ = now + kKnock;
+    return lost_;
+  }
+  const v1::EngineMessage& reply = (*frame)->message;
+  if (reply.has_refused()) {
+    const v1::Refusal& refusal = reply.refused().refusal();
+    knocking_.reset();
+    knock_at_ = now + kKnock;
+    if (CodeOf(refusal.code()) == Code::kWrongPhase) return lost_;
+    lost_ = {Code::kEngine, "the new agent does not take this engine: " + refusal.message()};
+    return lost_;
+  }
+  channel_ = std::move(knocking_);
+  queue_.clear();
+  lost_ = OkStatus();
+  return OkStatus();
+}
+
+void Client::EndAttempt(tg_event* event) {
+  if (!attempt_) return;
+  event->kind = TG_EVENT_ABORT;
+  event->attempt = attempt_->id;
+  event->target_epoch = attempt_->target->get()->epoch;
+  for (const auto& [offset, bytes] : attempt_->mapped) (void)Unmap(offset, bytes);
+  attempt_.reset();
+}
+
+}  // namespace tangram
