@@ -36,7 +36,7 @@ func start(dir, name string, env []string, binary string, args ...string) (*proc
 	p.cmd = exec.Command(binary, args...)
 	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	p.cmd.SysProcAttr = dieWithParent()
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
@@ -86,4 +86,26 @@ func (p *process) stop() {
 		_ = p.cmd.Process.Kill()
 		<-p.ended
 	}
+}
+
+// kill at once; the parent death signal covers this process's own end.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill() // it may have ended already
+	<-p.ended
+}
+
+func dieWithParent() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+}
+
+// logFile appends, opened for each write: for logs.
+type logFile struct{ path string }
+
+func (f *logFile) Write(b []byte) (int, error) {
+	out, err := os.OpenFile(f.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = out.Close() }()
+	return out.Write(b)
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 )
 
@@ -25,6 +26,12 @@ type Options struct {
 	Granule    int
 	MaxTokens  int            // of a request, prompt and answer
 	Faults     map[int]string // TANGRAM_FAULTS of the agents of these pods
+	// EngineFaults of the engines of these pods.
+	EngineFaults map[int]string
+	// Restart: an agent or an engine that ends by itself is started again, as a kubelet would.
+	Restart bool
+	// LeaveRoom: certificates are there for this many pods more (AddPod).
+	LeaveRoom int
 }
 
 // World of running processes.
@@ -32,13 +39,12 @@ type World struct {
 	o          Options
 	certs      string
 	socketDir  string
-	agents     []*process
-	engines    []*process
+	pods       []*pod
 	gateway    *process
-	addresses  []string
-	frontends  []string
 	gatewayURL string
 	file       string
+	agentsFile string
+	writing    sync.Mutex // of the two files
 }
 
 func (o *Options) defaults() {
@@ -89,7 +95,8 @@ func Start(ctx context.Context, o Options) (w *World, err error) {
 	if err := os.RemoveAll(o.Dir); err != nil {
 		return nil, err
 	}
-	w = &World{o: o, certs: filepath.Join(o.Dir, "certs"), file: filepath.Join(o.Dir, "world.json")}
+	w = &World{o: o, certs: filepath.Join(o.Dir, "certs"), file: filepath.Join(o.Dir, "world.json"),
+		agentsFile: filepath.Join(o.Dir, "agents")}
 	defer func() {
 		if err != nil {
 			w.Stop()
@@ -104,7 +111,7 @@ func Start(ctx context.Context, o Options) (w *World, err error) {
 		return w, err
 	}
 	roles := []string{"driver", "gateway"}
-	for i := range o.Pods {
+	for i := range len(o.Pods) + o.LeaveRoom {
 		roles = append(roles, fmt.Sprintf("agent/p%d", i), fmt.Sprintf("engine/p%d", i))
 	}
 	if err := w.Certificates(ctx, w.certs, roles...); err != nil {
@@ -120,51 +127,15 @@ func Start(ctx context.Context, o Options) (w *World, err error) {
 }
 
 func (w *World) startPods(ctx context.Context) error {
-	w.agents = make([]*process, len(w.o.Pods))
-	w.addresses = make([]string, len(w.o.Pods))
-	perPod := make([][]string, len(w.o.Pods))
-	var mu sync.Mutex
-	errs := make([]error, len(w.o.Pods))
-	var wait sync.WaitGroup
 	for i, ranks := range w.o.Pods {
-		wait.Go(func() {
-			errs[i] = func() error {
-				agent, err := w.startAgent(i, ranks)
-				if err != nil {
-					return err
-				}
-				w.agents[i] = agent
-				var ready struct {
-					Agent string `json:"agent"`
-				}
-				if err := agent.waitReady(ctx, &ready); err != nil {
-					return err
-				}
-				w.addresses[i] = ready.Agent
-				for device := range ranks {
-					engine, err := w.startEngine(i, device)
-					if err != nil {
-						return err
-					}
-					mu.Lock()
-					w.engines = append(w.engines, engine)
-					mu.Unlock()
-					var ready struct {
-						Frontend string `json:"frontend"`
-					}
-					if err := engine.waitReady(ctx, &ready); err != nil {
-						return err
-					}
-					perPod[i] = append(perPod[i], ready.Frontend)
-				}
-				return nil
-			}()
-		})
+		w.pods = append(w.pods, &pod{w: w, index: i, engines: make([]*process, ranks)})
+	}
+	errs := make([]error, len(w.pods))
+	var wait sync.WaitGroup
+	for i, p := range w.pods {
+		wait.Go(func() { errs[i] = p.start(ctx) })
 	}
 	wait.Wait()
-	for _, f := range perPod {
-		w.frontends = append(w.frontends, f...)
-	}
 	return errors.Join(errs...)
 }
 
@@ -185,56 +156,36 @@ func (w *World) cert(name string) map[string]string {
 	return map[string]string{"ca": filepath.Join(w.certs, "ca.crt"), "cert": filepath.Join(w.certs, name+".crt"), "key": filepath.Join(w.certs, name+".key")}
 }
 
-func (w *World) startAgent(i, ranks int) (*process, error) {
-	name := fmt.Sprintf("agent-p%d", i)
-	config := map[string]any{
-		"world": w.o.World, "pod": fmt.Sprintf("p%d", i), "pod_uid": fmt.Sprintf("uid-p%d", i), "node": "local", "ranks": ranks,
-		"memory_bytes": w.o.Memory, "kv_bytes": w.o.KV, "spare_banks": w.o.SpareBanks, "granule_rows": w.o.Granule,
-		"checkpoint": w.o.Checkpoint, "revision": w.o.Revision, "listen": "127.0.0.1:0", "data_listen": "127.0.0.1:0",
-		"metrics_listen": "127.0.0.1:0", "engine_socket": filepath.Join(w.socketDir, fmt.Sprintf("p%d.sock", i)),
-		"engine_token_file": filepath.Join(w.o.Dir, fmt.Sprintf("p%d.token", i)), "ready_file": filepath.Join(w.o.Dir, name+".ready"),
-		"tls": w.cert(name), "log": map[string]any{"level": "info", "json": true},
-	}
-	wire, err := json.MarshalIndent(config, "", " ") // JSON is YAML
-	if err != nil {
-		return nil, err
-	}
-	file := filepath.Join(w.o.Dir, name+".yaml")
-	if err := os.WriteFile(file, wire, 0o600); err != nil {
-		return nil, err
-	}
-	var env []string
-	if faults := w.o.Faults[i]; faults != "" {
-		env = []string{"TANGRAM_FAULTS=" + faults}
-	}
-	return start(w.o.Dir, name, env, w.o.cxx("agent/server/tangram-agent"), "--config", file)
-}
-
-func (w *World) startEngine(pod, device int) (*process, error) {
-	name := fmt.Sprintf("engine-p%d-%d", pod, device)
-	tls := w.cert(fmt.Sprintf("engine-p%d", pod))
-	return start(w.o.Dir, name, nil, w.o.cxx("e2e/engine/tangram-engine"),
-		"--agent-socket", filepath.Join(w.socketDir, fmt.Sprintf("p%d.sock", pod)), "--token-file", filepath.Join(w.o.Dir, fmt.Sprintf("p%d.token", pod)),
-		"--device", fmt.Sprint(device), "--mesh-listen", "127.0.0.1:0", "--serve-listen", "127.0.0.1:0", "--advertise", "127.0.0.1",
-		"--tls-ca", tls["ca"], "--tls-cert", tls["cert"], "--tls-key", tls["key"], "--max-batch-tokens", "24", "--max-model-len", fmt.Sprint(w.o.MaxTokens),
-		"--ready-file", filepath.Join(w.o.Dir, name+".ready"))
-}
-
 func (w *World) writeWorldFile() error {
-	wire, err := json.MarshalIndent(map[string]any{"world": w.o.World, "agents": w.addresses,
+	w.writing.Lock()
+	defer w.writing.Unlock()
+	wire, err := json.MarshalIndent(map[string]any{"world": w.o.World, "agents": w.Agents(),
 		"store": filepath.Join(w.o.Dir, "store.json"), "tls": w.cert("driver")}, "", " ")
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(w.file, wire, 0o600)
+	if err := writeWhole(w.file, wire); err != nil {
+		return err
+	}
+	return writeWhole(w.agentsFile, []byte(strings.Join(w.Agents(), "\n")+"\n"))
+}
+
+// writeWhole: a reader sees the file before or after, never a part.
+func writeWhole(path string, content []byte) error {
+	if err := os.WriteFile(path+".part", content, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".part", path)
 }
 
 func (w *World) startGateway(ctx context.Context) error {
 	tls := w.cert("gateway")
 	args := []string{"--world", w.o.World, "--listen", "127.0.0.1:0", "--model", w.o.World, "--tls-ca", tls["ca"], "--tls-cert", tls["cert"],
 		"--tls-key", tls["key"], "--ready-file", filepath.Join(w.o.Dir, "gateway.ready")}
-	for _, f := range w.frontends {
-		args = append(args, "--seed", f)
+	for _, p := range w.pods {
+		for _, f := range p.frontends {
+			args = append(args, "--seed", f)
+		}
 	}
 	gateway, err := start(w.o.Dir, "gateway", nil, w.o.tool("tangram-gateway"), args...)
 	if err != nil {
@@ -260,38 +211,47 @@ func (w *World) Model() string { return w.o.World }
 // Dir of the files and logs.
 func (w *World) Dir() string { return w.o.Dir }
 
-// Agents are the addresses of the control services, by pod.
-func (w *World) Agents() []string { return w.addresses }
+// Agents are the addresses of the control services, of the pods that are there.
+func (w *World) Agents() []string {
+	var out []string
+	for _, p := range w.pods {
+		if address := p.agentAddress(); address != "" {
+			out = append(out, address)
+		}
+	}
+	return out
+}
 
 // Stop ends what Start started. It may be called twice.
 func (w *World) Stop() {
-	var wait sync.WaitGroup
-	for _, group := range [][]*process{{w.gateway}, w.engines, w.agents} {
-		for _, p := range group {
-			if p != nil {
-				wait.Go(p.stop)
-			}
-		}
-		wait.Wait()
+	if w.gateway != nil {
+		w.gateway.stop()
 	}
-	w.gateway, w.engines, w.agents = nil, nil, nil
+	var wait sync.WaitGroup
+	for _, p := range w.pods {
+		wait.Go(p.stop)
+	}
+	wait.Wait()
+	w.gateway, w.pods = nil, nil
 	if w.socketDir != "" {
 		_ = os.RemoveAll(w.socketDir) // left over files harm nobody
 	}
 }
 
-// Died names a process that ended by itself, or nothing.
+// Died names a process that ended by itself and is not started again, or nothing.
 func (w *World) Died() string {
-	for _, group := range [][]*process{{w.gateway}, w.engines, w.agents} {
-		for _, p := range group {
-			if p == nil {
-				continue
-			}
-			select {
-			case <-p.ended:
-				return fmt.Sprintf("%s: %v; the end of its log:\n%s", p.name, p.err, tail(p.log, 10))
-			default:
-			}
+	var all []*process
+	if w.gateway != nil {
+		all = append(all, w.gateway)
+	}
+	for _, p := range w.pods {
+		all = append(all, p.ended()...)
+	}
+	for _, p := range all {
+		select {
+		case <-p.ended:
+			return fmt.Sprintf("%s: %v; the end of its log:\n%s", p.name, p.err, tail(p.log, 10))
+		default:
 		}
 	}
 	return ""

@@ -1,0 +1,124 @@
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"sync"
+	"time"
+)
+
+// KillPod kills the agent and the engines of a pod at once, as when its node loses power. It does
+// not come back; AddPod makes another one.
+func (w *World) KillPod(index int) {
+	p := w.pods[index]
+	for _, process := range p.processes() {
+		process.kill()
+	}
+	_ = w.writeWorldFile() // else the pod is in it a little longer, and does not answer
+}
+
+// KillAgent of a pod. With Options.Restart another one comes.
+func (w *World) KillAgent(index int) { w.pods[index].agentProcess().kill() }
+
+// KillEngine of a device of a pod. With Options.Restart another one comes.
+func (w *World) KillEngine(index, device int) {
+	p := w.pods[index]
+	p.mu.Lock()
+	engine := p.engines[device]
+	p.mu.Unlock()
+	engine.kill()
+}
+
+func (p *pod) agentProcess() *process {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.agent
+}
+
+// AddPod starts one more pod, of that many ranks; Options.LeaveRoom says for how many there are
+// certificates. It gives the pod's index.
+func (w *World) AddPod(ctx context.Context, ranks int) (int, error) {
+	p := &pod{w: w, index: len(w.pods), engines: make([]*process, ranks)}
+	w.pods = append(w.pods, p)
+	return p.index, p.start(ctx)
+}
+
+// Did is a thing that a keeper did (tangram-driver keep).
+type Did struct {
+	Did    string      `json:"did"`
+	At     time.Time   `json:"at"`
+	Record *KeptRecord `json:"record"`
+	Error  string      `json:"error"`
+}
+
+// KeptRecord of a repair or an apply.
+type KeptRecord struct {
+	Record
+	Kind         string  `json:"kind"`
+	Lost         []Lost  `json:"lost"`
+	FenceSeconds float64 `json:"fence_seconds"`
+}
+
+// Lost is a member that a repair went on without.
+type Lost struct {
+	Member string `json:"member"`
+	Why    string `json:"why"`
+}
+
+// Keeper is a running `tangram-driver keep`.
+type Keeper struct {
+	process *exec.Cmd
+	mu      sync.Mutex
+	did     []Did
+	done    chan struct{}
+}
+
+// Keep starts a keeper of this shape; each thing that it does goes to `each`, too.
+func (w *World) Keep(ranks int, mode string, each func(Did)) (*Keeper, error) {
+	log := &logFile{path: w.o.Dir + "/keep.log"}
+	cmd := exec.Command(w.o.tool("tangram-driver"), "keep", "--world-file", w.file, "--agents-file", w.agentsFile,
+		"--ranks", fmt.Sprint(ranks), "--mode", mode, "--spare-banks", fmt.Sprint(w.o.SpareBanks))
+	cmd.SysProcAttr = dieWithParent()
+	cmd.Stderr = log
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	k := &Keeper{process: cmd, done: make(chan struct{})}
+	go func() {
+		defer close(k.done)
+		lines := json.NewDecoder(out)
+		for {
+			var did Did
+			if lines.Decode(&did) != nil { // its end
+				break
+			}
+			k.mu.Lock()
+			k.did = append(k.did, did)
+			k.mu.Unlock()
+			if each != nil {
+				each(did)
+			}
+		}
+		_ = cmd.Wait() // it is killed, or asked to end
+	}()
+	return k, nil
+}
+
+// Did so far.
+func (k *Keeper) Did() []Did {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return append([]Did(nil), k.did...)
+}
+
+// Kill with SIGKILL.
+func (k *Keeper) Kill() {
+	_ = k.process.Process.Kill() // it may have ended
+	<-k.done
+}

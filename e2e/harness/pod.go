@@ -1,0 +1,198 @@
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// restartAfter is what a kubelet waits at least.
+const restartAfter = 100 * time.Millisecond
+
+// pod is an agent and an engine per rank.
+type pod struct {
+	w     *World
+	index int
+
+	mu        sync.Mutex
+	agent     *process
+	engines   []*process // by device
+	address   string
+	frontends []string
+	gone      bool // killed or stopped: nothing of it is started again
+}
+
+func (p *pod) start(ctx context.Context) error {
+	if err := p.startAgent(ctx); err != nil {
+		return err
+	}
+	for device := range p.engines {
+		if err := p.startEngine(ctx, device); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *pod) startAgent(ctx context.Context) error {
+	agent, err := p.runAgent()
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	if p.gone { // killed meanwhile
+		p.mu.Unlock()
+		agent.kill()
+		return nil
+	}
+	p.agent = agent
+	p.mu.Unlock()
+	go p.watch(agent, p.startAgent)
+	var ready struct {
+		Agent string `json:"agent"`
+	}
+	if err := agent.waitReady(ctx, &ready); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	p.address = ready.Agent
+	p.mu.Unlock()
+	return p.w.writeWorldFile()
+}
+
+func (p *pod) startEngine(ctx context.Context, device int) error {
+	engine, err := p.runEngine(device)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	if p.gone {
+		p.mu.Unlock()
+		engine.kill()
+		return nil
+	}
+	p.engines[device] = engine
+	p.mu.Unlock()
+	go p.watch(engine, func(ctx context.Context) error { return p.startEngine(ctx, device) })
+	var ready struct {
+		Frontend string `json:"frontend"`
+	}
+	if err := engine.waitReady(ctx, &ready); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	p.frontends = append(p.frontends, ready.Frontend)
+	p.mu.Unlock()
+	return nil
+}
+
+// watch starts a process again that ended, if that is asked for.
+func (p *pod) watch(process *process, again func(context.Context) error) {
+	<-process.ended
+	for p.w.o.Restart {
+		time.Sleep(restartAfter)
+		p.mu.Lock()
+		gone := p.gone
+		p.mu.Unlock()
+		if gone || again(context.Background()) == nil {
+			return
+		}
+	}
+}
+
+func (p *pod) agentAddress() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.gone {
+		return ""
+	}
+	return p.address
+}
+
+// ended are the processes that nobody starts again.
+func (p *pod) ended() []*process {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.gone || p.w.o.Restart || p.agent == nil {
+		return nil
+	}
+	out := []*process{p.agent}
+	for _, e := range p.engines {
+		if e != nil {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+func (p *pod) processes() []*process {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.gone = true
+	var out []*process
+	for _, e := range p.engines {
+		if e != nil {
+			out = append(out, e)
+		}
+	}
+	if p.agent != nil {
+		out = append(out, p.agent)
+	}
+	return out
+}
+
+// stop asks the engines, then the agent, to end.
+func (p *pod) stop() {
+	for _, process := range p.processes() {
+		process.stop()
+	}
+}
+
+func (p *pod) runAgent() (*process, error) {
+	o, name := &p.w.o, fmt.Sprintf("agent-p%d", p.index)
+	config := map[string]any{
+		"world": o.World, "pod": fmt.Sprintf("p%d", p.index), "pod_uid": fmt.Sprintf("uid-p%d", p.index), "node": "local",
+		"ranks": len(p.engines), "memory_bytes": o.Memory, "kv_bytes": o.KV, "spare_banks": o.SpareBanks, "granule_rows": o.Granule,
+		"checkpoint": o.Checkpoint, "revision": o.Revision, "listen": "127.0.0.1:0", "data_listen": "127.0.0.1:0",
+		"metrics_listen": "127.0.0.1:0", "engine_socket": p.socket(), "engine_token_file": p.token(),
+		"ready_file": filepath.Join(o.Dir, name+".ready"), "in_world_file": filepath.Join(o.Dir, name+".in-world"),
+		"tls": p.w.cert(name), "log": map[string]any{"level": "info", "json": true},
+	}
+	wire, err := json.MarshalIndent(config, "", " ") // JSON is YAML
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(o.Dir, name+".yaml")
+	if err := os.WriteFile(file, wire, 0o600); err != nil {
+		return nil, err
+	}
+	return start(o.Dir, name, p.faults(o.Faults), o.cxx("agent/server/tangram-agent"), "--config", file)
+}
+
+func (p *pod) runEngine(device int) (*process, error) {
+	o, name := &p.w.o, fmt.Sprintf("engine-p%d-%d", p.index, device)
+	tls := p.w.cert(fmt.Sprintf("engine-p%d", p.index))
+	return start(o.Dir, name, p.faults(o.EngineFaults), o.cxx("e2e/engine/tangram-engine"),
+		"--agent-socket", p.socket(), "--token-file", p.token(), "--device", fmt.Sprint(device),
+		"--mesh-listen", "127.0.0.1:0", "--serve-listen", "127.0.0.1:0", "--advertise", "127.0.0.1",
+		"--tls-ca", tls["ca"], "--tls-cert", tls["cert"], "--tls-key", tls["key"], "--max-batch-tokens", "24",
+		"--max-model-len", fmt.Sprint(o.MaxTokens), "--ready-file", filepath.Join(o.Dir, name+".ready"))
+}
+
+// faults are armed in the first process only: one that is started again is sound.
+func (p *pod) faults(armed map[int]string) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	spec := armed[p.index]
+	if spec == "" || p.address != "" && len(p.frontends) == len(p.engines) {
+		return nil
+	}
+	return []string{"TANGRAM_FAULTS=" + spec}
+}
+
+func (p *pod) socket() string { return filepath.Join(p.w.socketDir, fmt.Sprintf("p%d.sock", p.index)) }
+func (p *pod) token() string  { return filepath.Join(p.w.o.Dir, fmt.Sprintf("p%d.token", p.index)) }

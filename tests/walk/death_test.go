@@ -1,0 +1,131 @@
+package walk
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"tangram.dev/e2e/harness"
+	"tangram.dev/e2e/load"
+)
+
+// alive is a world with a keeper and a load.
+type alive struct {
+	*harness.World
+	keeper *harness.Keeper
+	trace  *load.Trace
+	halt   chan struct{}
+	played chan []*load.Result
+}
+
+// startAlive brings a world to its shape and puts it under load.
+func startAlive(t *testing.T, pods []int, ranks int, mode string) *alive {
+	t.Helper()
+	w := startTiny(t, harness.Options{Pods: pods, Restart: true, LeaveRoom: 2, MaxTokens: 512})
+	a := &alive{World: w, trace: newTrace(t, 5, 30*time.Second), halt: make(chan struct{}), played: make(chan []*load.Result, 1)}
+	a.keep(t, ranks, mode)
+	t.Cleanup(func() { a.keeper.Kill() })
+	a.await(t, "the first layout", func(d harness.Did) bool { return d.Did == "apply" && d.Error == "" })
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	t.Cleanup(cancel)
+	go func() { a.played <- client(w).Play(ctx, a.trace, 6, a.halt) }()
+	time.Sleep(time.Second) // requests are on their way in every phase of their life
+	return a
+}
+
+func (a *alive) keep(t *testing.T, ranks int, mode string) {
+	t.Helper()
+	keeper, err := a.Keep(ranks, mode, func(d harness.Did) {
+		if d.Record != nil {
+			t.Logf("keeper: %s lost=%v epoch=%d seconds=%.2f error=%q", d.Did, d.Record.Lost, d.Record.Epoch, d.Record.TotalSeconds, d.Error)
+		}
+	})
+	require.NoError(t, err)
+	a.keeper = keeper
+}
+
+// await something that this keeper did.
+func (a *alive) await(t *testing.T, what string, is func(harness.Did) bool) harness.Did {
+	t.Helper()
+	var found harness.Did
+	require.Eventually(t, func() bool {
+		for _, d := range a.keeper.Did() {
+			if d.Record != nil && is(d) {
+				found = d
+				return true
+			}
+		}
+		return false
+	}, time.Minute, 20*time.Millisecond, what)
+	return found
+}
+
+func repaired(d harness.Did) bool { return d.Did == "repair" && d.Error == "" }
+
+// end of the load: nothing is lost, and all tokens are those of a world where nobody dies.
+func (a *alive) end(t *testing.T, ranks int) {
+	t.Helper()
+	time.Sleep(time.Second)
+	close(a.halt)
+	walked := <-a.played
+	require.NotEmpty(t, walked)
+	for _, r := range walked {
+		require.NoError(t, r.Err)
+	}
+	audit(t, a.World, ranks)
+	again := client(a.World).Repeat(t.Context(), a.trace, len(walked), 8)
+	requireSame(t, walked, again)
+	t.Logf("%d requests", len(walked))
+}
+
+func TestAPodDies(t *testing.T) {
+	for _, mode := range []string{"Expert", "Tensor"} {
+		t.Run(mode, func(t *testing.T) {
+			a := startAlive(t, []int{1, 1, 1}, 3, mode)
+			a.KillPod(1)
+			d := a.await(t, "a repair", repaired)
+			require.Len(t, d.Record.Lost, 1)
+			_, err := a.AddPod(t.Context(), 1)
+			require.NoError(t, err)
+			a.await(t, "full width again", func(d harness.Did) bool { return d.Did == "apply" && d.Record.FromEpoch > 1 && d.Error == "" })
+			a.end(t, 3)
+		})
+	}
+}
+
+func TestAnEngineDiesAlone(t *testing.T) {
+	for _, mode := range []string{"Expert", "Tensor"} {
+		t.Run(mode, func(t *testing.T) {
+			a := startAlive(t, []int{1, 2}, 3, mode)
+			a.KillEngine(1, 1)
+			d := a.await(t, "a repair", repaired)
+			require.Empty(t, d.Record.Lost, "it came back")
+			require.Zero(t, d.Record.Bytes.TCP+d.Record.Bytes.Checkpoint, "its weights stayed")
+			a.end(t, 3)
+		})
+	}
+}
+
+func TestAnAgentDiesAlone(t *testing.T) {
+	a := startAlive(t, []int{1, 2}, 3, "Expert")
+	before := status(t, a.World)
+	a.KillAgent(1)
+	require.Eventually(t, func() bool {
+		all, err := a.Status(t.Context())
+		return err == nil && all[1].Epoch == before[1].Epoch && all[1].Ranks[0].Engine.GetAttached() && all[1].Ranks[1].Engine.GetAttached()
+	}, 20*time.Second, 50*time.Millisecond)
+	for i, r := range status(t, a.World)[1].Ranks {
+		require.Equal(t, before[1].Ranks[i].Member.Id, r.Member.Id)
+		require.Equal(t, before[1].Ranks[i].MemoryMapped, r.MemoryMapped)
+	}
+	for _, d := range a.keeper.Did() {
+		require.NotEqual(t, "repair", d.Did, "the engines served on")
+	}
+	// What it took over can be moved as before.
+	a.keeper.Kill()
+	a.keep(t, 3, "Tensor")
+	a.await(t, "another mode", func(d harness.Did) bool { return d.Did == "apply" && d.Error == "" && d.Record.Bytes.Checkpoint == 0 })
+	a.end(t, 3)
+}
