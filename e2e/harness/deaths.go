@@ -58,6 +58,7 @@ type KeptRecord struct {
 	Record
 	Kind         string  `json:"kind"`
 	Lost         []Lost  `json:"lost"`
+	WaitSeconds  float64 `json:"wait_seconds"` // until the survivors stood still
 	FenceSeconds float64 `json:"fence_seconds"`
 }
 
@@ -121,4 +122,22 @@ func (k *Keeper) Did() []Did {
 func (k *Keeper) Kill() {
 	_ = k.process.Process.Kill() // it may have ended
 	<-k.done
+}
+
+// Await something that the keeper does, or did before.
+func (k *Keeper) Await(ctx context.Context, what string, is func(Did) bool) (Did, error) {
+	for {
+		for _, d := range k.Did() {
+			if d.Record != nil && is(d) {
+				return d, nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return Did{}, fmt.Errorf("the keeper did not get as far as %s: %w", what, ctx.Err())
+		case <-k.done:
+			return Did{}, fmt.Errorf("the keeper ended before %s", what)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
 }

@@ -45,7 +45,7 @@ func command() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	root := &cobra.Command{Use: "tangram-demo", Short: "a world of ranks changes shape while it serves", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(localCommand(), clusterCommand(), clusterUpCommand(), clusterDownCommand())
+	root.AddCommand(localCommand(), recoveryCommand(), clusterCommand(), clusterUpCommand(), clusterDownCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		terminal.stop()
 		fmt.Fprintln(os.Stderr, "tangram-demo:", err)
@@ -61,6 +61,15 @@ func localCommand() *cobra.Command {
 	o.worldFlags(c)
 	o.rootFlag(c)
 	c.Flags().BoolVar(&o.bench, "bench", false, "print JSON lines of the transition bench instead of the table")
+	return c
+}
+
+func recoveryCommand() *cobra.Command {
+	o := &options{}
+	c := &cobra.Command{Use: "recovery", Short: "the recovery bench: ranks die under load", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return recovery(cmd.Context(), *o) }}
+	o.worldFlags(c)
+	o.rootFlag(c)
 	return c
 }
 
