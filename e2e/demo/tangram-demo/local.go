@@ -43,9 +43,10 @@ func local(ctx context.Context, o options) error {
 	return finish(o, r, results, reference)
 }
 
-func start(ctx context.Context, o options, sub string, ranks, most int) (*harness.World, error) {
-	say("starting %d ranks", most)
-	w, err := harness.Start(ctx, harness.Options{Root: o.root, Dir: filepath.Join(o.out, sub), Checkpoint: o.checkpoint, Pods: harness.Pods(most)})
+func start(ctx context.Context, o options, sub string, ranks int, pods []int) (*harness.World, error) {
+	say("starting %d pods", len(pods))
+	w, err := harness.Start(ctx, harness.Options{Root: o.root, Dir: filepath.Join(o.out, sub), Checkpoint: o.checkpoint, Pods: pods,
+		LeaveRoom: 1, Restart: sub == "world" && !o.bench})
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +65,8 @@ func client(w *harness.World) *load.Client {
 
 // underLoad goes through the transitions while requests run.
 func underLoad(ctx context.Context, o options, trace *load.Trace, r *report) ([]*load.Result, error) {
-	w, err := start(ctx, o, "world", o.ranks, o.ranks+2)
+	// Pods of one rank first, so that one rank alone can die.
+	w, err := start(ctx, o, "world", o.ranks, append([]int{1, 1}, harness.Pods(o.ranks)...))
 	if err != nil {
 		return nil, err
 	}
@@ -88,6 +90,9 @@ func underLoad(ctx context.Context, o options, trace *load.Trace, r *report) ([]
 		line.end(record)
 		r.Transitions = append(r.Transitions, &transition{Name: s.name, Resize: s.resize, Record: record})
 	}
+	if failed == nil && !o.bench {
+		failed = acts(ctx, o, w, r)
+	}
 	if failed == nil {
 		failed = sleep(ctx, o.pause)
 	}
@@ -102,11 +107,85 @@ func underLoad(ctx context.Context, o options, trace *load.Trace, r *report) ([]
 
 // oneRank runs the same requests where nothing ever moves.
 func oneRank(ctx context.Context, o options, trace *load.Trace, n int) ([]*load.Result, error) {
-	w, err := start(ctx, o, "one", 1, 1)
+	w, err := start(ctx, o, "one", 1, []int{1})
 	if err != nil {
 		return nil, err
 	}
 	defer w.Stop()
 	say("the same %d requests on one rank", n)
 	return client(w).Repeat(ctx, trace, n, o.atOnce), nil
+}
+
+// acts in which somebody dies. The world is as it was at the start, and ends in the other mode.
+func acts(ctx context.Context, o options, w *harness.World, r *report) error {
+	for _, play := range []func(context.Context, options, *harness.World) (*act, error){rankDies, operatorDies} {
+		if err := sleep(ctx, o.pause); err != nil {
+			return err
+		}
+		limited, cancel := context.WithTimeout(ctx, time.Minute)
+		a, err := play(limited, o, w)
+		cancel()
+		if err != nil {
+			return err
+		}
+		r.Acts = append(r.Acts, a)
+	}
+	return nil
+}
+
+// rankDies: agent and engine of a rank are killed with -9; the world goes on without it, and with
+// another one as soon as it is there.
+func rankDies(ctx context.Context, o options, w *harness.World) (*act, error) {
+	keeper, err := w.Keep(o.ranks, "Expert", nil)
+	if err != nil {
+		return nil, err
+	}
+	defer keeper.Kill()
+	a := &act{Name: "a rank, by kill -9", at: time.Now()}
+	after := func(what string) func(harness.Did) bool {
+		return func(d harness.Did) bool { return d.Did == what && d.Error == "" && d.At.After(a.at) }
+	}
+	w.KillPod(0)
+	repaired, err := keeper.Await(ctx, "a repair", after("repair"))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", a.Name, err)
+	}
+	a.ReadAgain = repaired.Record.Bytes.Checkpoint
+	if _, err := w.AddPod(ctx, 1); err != nil {
+		return nil, fmt.Errorf("%s: %w", a.Name, err)
+	}
+	if _, err := keeper.Await(ctx, "full width", after("apply")); err != nil {
+		return nil, fmt.Errorf("%s: %w", a.Name, err)
+	}
+	a.ended(repaired.At)
+	return a, nil
+}
+
+// operatorDies when it has just permitted a flip of a switch; another one goes on.
+func operatorDies(ctx context.Context, o options, w *harness.World) (*act, error) {
+	a := &act{Name: "the operator, in a switch"}
+	dying, kill := context.WithCancel(ctx)
+	defer kill()
+	_, err := w.Apply(dying, o.ranks, "Tensor", nil, func(e harness.Event) {
+		if e.Phase == "flip" && a.at.IsZero() {
+			a.at = time.Now()
+			kill()
+		}
+	})
+	if err == nil || a.at.IsZero() {
+		return nil, fmt.Errorf("%s: it was not killed in the middle: %v", a.Name, err)
+	}
+	if err := sleep(ctx, time.Second); err != nil { // nobody is there
+		return nil, err
+	}
+	keeper, err := w.Keep(o.ranks, "Tensor", nil)
+	if err != nil {
+		return nil, err
+	}
+	defer keeper.Kill()
+	if _, err := keeper.Await(ctx, "the rest of the switch", func(d harness.Did) bool { return d.Did == "apply" && d.Error == "" }); err != nil {
+		return nil, fmt.Errorf("%s: %w", a.Name, err)
+	}
+	a.ended(time.Time{})
+	return a, nil
 }

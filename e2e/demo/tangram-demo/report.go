@@ -41,6 +41,7 @@ type report struct {
 	Step        float64       `json:"step_seconds"`
 	Ordinary    float64       `json:"ordinary_gap_seconds"`
 	Transitions []*transition `json:"transitions"`
+	Acts        []*act        `json:"acts"`
 	Broken      []string      `json:"promises_broken"`
 }
 
@@ -72,6 +73,9 @@ func (r *report) judge(results, reference []*load.Result, compare bool) error {
 	slices.SortFunc(times, time.Time.Compare)
 	r.Step = r.medianStep(results)
 	r.Ordinary = max(2*r.Step, r.ordinaryGap(results, times))
+	for _, a := range r.Acts {
+		a.measure(results)
+	}
 	for _, t := range r.Transitions {
 		t.measure(results, times, r.Step, r.Ordinary)
 		if got, bound := t.Record.ExpertBytes, t.Record.ExpertBoundBytes; t.Resize && got != bound {
@@ -93,7 +97,7 @@ func (r *report) judge(results, reference []*load.Result, compare bool) error {
 func (r *report) inTransition(at time.Time) bool {
 	return slices.ContainsFunc(r.Transitions, func(t *transition) bool {
 		return at.After(t.Record.Started) && at.Before(t.Record.Ended)
-	})
+	}) || slices.ContainsFunc(r.Acts, func(a *act) bool { return at.After(a.at) && at.Before(a.whole) })
 }
 
 // medianStep between tokens of one request, outside transitions.
@@ -204,6 +208,7 @@ func (r *report) printTable(out io.Writer) {
 			t.Record.DenseBytes, t.Record.Bytes.KV, t.Record.PlannedFlips, s.Prepare, s.Stage, s.Flip, s.Retire, t.LongestGap*1e3, t.Silent*1e3)
 	}
 	_ = w.Flush()
+	r.printActs(out)
 	_, _ = fmt.Fprintf(out, "\n%d requests, %d tokens, median step %.1f ms, longest gap %.0f ms\nlost %d, different from one rank %d\n",
 		r.Requests, r.Tokens, r.Step*1e3, r.LongestGap*1e3, r.Lost, r.Different)
 }

@@ -19,6 +19,10 @@ func main() {
 			RunE: func(c *cobra.Command, _ []string) error {
 				return bench.ResizeBytes(c.OutOrStdout(), c.ErrOrStderr(), quick)
 			}},
+		&cobra.Command{Use: "repair-bytes", Short: "bytes a repair reads over those that no survivor holds", Args: cobra.NoArgs,
+			RunE: func(c *cobra.Command, _ []string) error {
+				return bench.RepairBytes(c.OutOrStdout(), c.ErrOrStderr(), quick)
+			}},
 		&cobra.Command{Use: "plan-time", Short: "milliseconds to plan two reference transitions, one thread", Args: cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				return bench.PlanTime(c.OutOrStdout(), c.ErrOrStderr(), quick)

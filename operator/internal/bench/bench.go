@@ -8,6 +8,8 @@ import (
 	"io"
 	"runtime"
 
+	"google.golang.org/protobuf/proto"
+
 	"tangram.dev/operator/pkg/geometry"
 	"tangram.dev/operator/pkg/layout"
 	"tangram.dev/operator/pkg/planner"
@@ -66,12 +68,16 @@ func find(views []*geometry.View, model string) (*geometry.View, error) {
 
 // oneLayer is the geometry with its first MoE layer only. t is capped by query heads in
 // Tensor mode, which this bench is not about: heads are given per rank.
-func oneLayer(v *geometry.View) (*geometry.View, error) {
-	p := v.Proto
-	return geometry.New(&tangramv1.Geometry{Model: p.Model, Layers: 1, MoeLayers: []uint32{0}, Hidden: p.Hidden, MoeInner: p.MoeInner,
-		Experts: p.Experts, TopK: p.TopK, QueryHeads: p.QueryHeads, KvHeads: p.KvHeads, HeadDim: p.HeadDim, GranuleRows: p.GranuleRows,
-		GranuleBytes: p.GranuleBytes, ExpertTailBytes: p.ExpertTailBytes, Dtype: p.Dtype, SlabFormat: p.SlabFormat,
-		PageBytes: p.PageBytes, KvHeadTokenBytes: p.KvHeadTokenBytes})
+func oneLayer(v *geometry.View) (*geometry.View, error) { return firstLayers(v, 1) }
+
+// firstLayers is the geometry with its first n MoE layers only.
+func firstLayers(v *geometry.View, n uint32) (*geometry.View, error) {
+	g := proto.CloneOf(v.Proto)
+	g.Layers, g.MoeLayers, g.EvenShardsOnly, g.DenseBytes = min(n, uint32(v.MoELayers())), nil, false, 0
+	for l := range g.Layers {
+		g.MoeLayers = append(g.MoeLayers, l)
+	}
+	return geometry.New(g)
 }
 
 // shapeOf is the mode with t = 1 where there are more ranks than query heads.

@@ -21,16 +21,24 @@ type Case struct {
 	Before      *tangramv1.Layout               // nil: first start
 	Inventories map[string]*tangramv1.Inventory // by member id; absent: holds nothing
 	Limits      map[string]uint64               // pool bytes by member id; absent: none
-	Lost        map[string]bool                 // members of Before that no agent answers for
-	Plan        *tangramv1.Plan
-	Target      []string // ids that remain
-	Shape       layout.Shape
+	Lost        map[string]bool                 // members of Before that no agent answers for, or that a repair removes
+	// Others are layouts by which pieces lie that Before does not name: staged for it, or not yet retired.
+	Others []*tangramv1.Layout
+	Plan   *tangramv1.Plan
+	Target []string // ids that remain
+	Shape  layout.Shape
 }
 
-// ident is a granule of an expert; granule -1 is the expert's tail.
+// ident is a granule of an expert; granule -1 is the expert's tail in the piece of the granules
+// start to end.
 type ident struct {
 	layer, expert uint32
 	granule       int64
+	start, end    uint32
+}
+
+func granule(layer, expert, g uint32) ident {
+	return ident{layer: layer, expert: expert, granule: int64(g)}
 }
 
 type address struct {
@@ -48,6 +56,8 @@ type player struct {
 	has    map[string]map[ident]bool // mem by content, made when asked for
 	dense  map[string]bool
 	totals tangramv1.Cost
+	// repaired: a flip of kind REPAIR was played.
+	repaired bool
 }
 
 // Check plays the plan. Nil: nothing to object to.
@@ -90,14 +100,20 @@ func (p *player) load() error {
 	for id, inv := range p.Inventories {
 		p.dense[id] = inv.Dense
 		m := memory{}
-		named := map[[4]uint32]uint64{} // bank, slot, expert, start -> offset
-		if rank := layout.RankOf(p.now, id); rank >= 0 {
-			for _, q := range p.pieces(p.now, uint32(rank)) {
-				named[[4]uint32{q.bank, q.slot, q.expert, q.start}] = q.offset
+		named := map[[5]uint32]uint64{} // bank, slot, expert, start, count -> offset
+		for i := len(p.Others) - 1; i >= -1; i-- {
+			l := p.now
+			if i >= 0 {
+				l = p.Others[i]
+			}
+			if rank := layout.RankOf(l, id); rank >= 0 {
+				for _, q := range p.pieces(l, uint32(rank)) {
+					named[[5]uint32{q.bank, q.slot, q.expert, q.start, q.count}] = q.offset
+				}
 			}
 		}
 		for i := range inv.Layer {
-			offset, ok := named[[4]uint32{inv.Bank[i], inv.Slot[i], inv.Expert[i], inv.GranuleStart[i]}]
+			offset, ok := named[[5]uint32{inv.Bank[i], inv.Slot[i], inv.Expert[i], inv.GranuleStart[i], inv.GranuleCount[i]}]
 			if !ok {
 				offset = uint64(inv.Slot[i]) * p.Geometry.ExpertPitch
 			}
@@ -122,36 +138,48 @@ func (p *player) pieces(l *tangramv1.Layout, rank uint32) []placed {
 	total := g.MoeInner / g.GranuleRows
 	for _, layer := range l.Layers {
 		ordinal := slices.Index(g.MoeLayers, layer.Layer)
+		bank := uint32(ordinal + int(layer.BankOffset))
 		for _, group := range layer.Experts {
-			position := slices.Index(group.Ranks, rank)
-			if position < 0 {
+			if len(group.Ranks) > 1 {
+				out = append(out, p.shards(layer.Layer, bank, group, rank)...)
 				continue
 			}
-			size := len(group.Ranks)
-			end := uint64(0)
 			for slot, entry := range group.Slots {
-				if entry == 0 {
-					continue
+				if group.Ranks[0] == rank && entry != 0 {
+					out = append(out, placed{layer: layer.Layer, bank: bank, slot: uint32(slot), expert: entry - 1, count: total,
+						offset: uint64(slot) * p.Geometry.ExpertPitch})
 				}
-				e := entry - 1
-				start, count := 0, 0
-				for q := 0; q <= position; q++ {
-					start += count
-					count = int(total) / size
-					if (q+size-int(e)%size)%size < int(total)%size {
-						count++
-					}
-				}
-				q := placed{layer: layer.Layer, bank: uint32(ordinal + int(layer.BankOffset)), slot: uint32(slot), expert: e,
-					start: uint32(start), count: uint32(count)}
-				if size == 1 {
-					q.offset = uint64(slot) * p.Geometry.ExpertPitch
-				} else {
-					q.offset = (end + 255) / 256 * 256
-					end = q.offset + uint64(count)*g.GranuleBytes + g.ExpertTailBytes
-				}
-				out = append(out, q)
 			}
+		}
+	}
+	return out
+}
+
+// shards walks the bank of a group of g > 1 from its first byte to its last, position by
+// position, and takes what is the rank's.
+func (p *player) shards(layer, bank uint32, group *tangramv1.ExpertGroup, rank uint32) []placed {
+	var out []placed
+	g := p.Geometry.Proto
+	total, size := int(g.MoeInner/g.GranuleRows), len(group.Ranks)
+	begun := make([]int, g.Experts) // granules of each expert that positions before had
+	at := uint64(0)
+	for position, holder := range group.Ranks {
+		at = (at + g.PageBytes - 1) / g.PageBytes * g.PageBytes
+		for slot, entry := range group.Slots {
+			if entry == 0 {
+				continue
+			}
+			e := int(entry - 1)
+			count := total / size
+			if (position+size-e%size)%size < total%size {
+				count++
+			}
+			if holder == rank {
+				out = append(out, placed{layer: layer, bank: bank, slot: uint32(slot), expert: entry - 1, start: uint32(begun[e]),
+					count: uint32(count), offset: at})
+			}
+			begun[e] += count
+			at = (at + uint64(count)*g.GranuleBytes + g.ExpertTailBytes + 255) / 256 * 256
 		}
 	}
 	return out
@@ -160,10 +188,11 @@ func (p *player) pieces(l *tangramv1.Layout, rank uint32) []placed {
 func (p *player) put(m memory, q placed) {
 	g := p.Geometry.Proto
 	for i := range q.count {
-		m[address{q.bank, q.offset + uint64(i)*g.GranuleBytes}] = ident{q.layer, q.expert, int64(q.start + i)}
+		m[address{q.bank, q.offset + uint64(i)*g.GranuleBytes}] = granule(q.layer, q.expert, q.start+i)
 	}
 	if g.ExpertTailBytes > 0 {
-		m[address{q.bank, q.offset + uint64(q.count)*g.GranuleBytes}] = ident{q.layer, q.expert, -1}
+		m[address{q.bank, q.offset + uint64(q.count)*g.GranuleBytes}] = ident{layer: q.layer, expert: q.expert, granule: -1,
+			start: q.start, end: q.start + q.count}
 	}
 }
 
@@ -315,6 +344,8 @@ func (p *player) kind(flip *tangramv1.Flip, base, next *tangramv1.Layout) error 
 		if !slices.EqualFunc(next.Members, stay, func(m *tangramv1.Member, id string) bool { return m.Id == id }) {
 			return fmt.Errorf("those who stay change their order")
 		}
+	case tangramv1.FlipKind_FLIP_KIND_REPAIR:
+		return p.repair(flip, base, next)
 	default:
 		return fmt.Errorf("unknown kind")
 	}

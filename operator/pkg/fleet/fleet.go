@@ -15,16 +15,16 @@ type Pod struct {
 	Ordinal int
 	// Deleting: somebody deleted it; it serves on until it has left or its grace period ends.
 	Deleting bool
-	// Ended: one of its containers ended, or the pod did. It never comes back.
+	// Ended: the pod did, or one of its containers does not run and does not come back in place.
 	Ended bool
-	// Replaceable: it ended long enough ago that another may be tried.
+	// Replaceable: another may be tried in place of one that ended.
 	Replaceable bool
 	// NodeGoing: its node is cordoned or not ready.
 	NodeGoing bool
 	// DeletionCost: pods with a lower one leave first.
 	DeletionCost int
 	// Members: ids of its ranks, by device, once its agent answers and all their engines are
-	// attached; nil before.
+	// attached; nil before, and while one of them was left out of the world and is not released yet.
 	Members []string
 }
 
@@ -34,6 +34,11 @@ type World struct {
 	Pods   []Pod
 	// Layout: pod UIDs of the members of the layout in force, by rank; empty: none.
 	Layout []string
+	// InForce: ids of those members, by rank. A rank that a repair has left out is in its pod under
+	// another id from then on.
+	InForce []string
+	// Broken: members of the layout in force are lost or stand still; nothing but a repair changes that.
+	Broken bool
 	// ModeReached: the layout in force has the wanted mode.
 	ModeReached bool
 	// Busy: a transition runs. Only what cannot harm it is decided.
@@ -55,21 +60,23 @@ type Decision struct {
 	Target []string
 	// Waiting for these pods, by name, before the wanted width can be reached.
 	Waiting []string
-	// Lost: pods (by UID) of the layout in force whose ranks are gone. The world cannot go on
-	// and starts again from nothing.
+	// Repair before anything else: the layout in force cannot go on as it is.
+	Repair bool
+	// Lost: pods (by UID) of the layout in force that are gone or have ended.
 	Lost []string
 }
 
 // Settled says that nothing is to be done or waited for.
 func (d *Decision) Settled() bool {
-	return len(d.Create)+len(d.Delete)+len(d.Target)+len(d.Waiting)+len(d.Lost) == 0
+	return len(d.Create)+len(d.Delete)+len(d.Target)+len(d.Waiting) == 0 && !d.Repair
 }
 
 // Decide what to do next.
 func Decide(w World) Decision {
 	f := sortOut(w)
-	if len(f.lost) > 0 {
-		return f.restart()
+	if w.Broken || len(f.lost) > 0 {
+		// Who survives is not known yet, so that no pod may be given up; what is lost is replaced after it.
+		return Decision{Repair: true, Lost: f.lost}
 	}
 	var d Decision
 	f.replaceEnded(&d)
@@ -124,7 +131,7 @@ func sortOut(w World) *sorted {
 		here[p.UID] = true
 		f.ordinals[p.Ordinal] = true
 		switch inLayout := slices.Contains(w.Layout, p.UID); {
-		case inLayout && p.Ended:
+		case inLayout && p.Ended && p.Members == nil:
 			f.lost = append(f.lost, p.UID)
 		case inLayout && p.Deleting:
 			f.leaving = append(f.leaving, p)
@@ -156,21 +163,9 @@ func leaveLater(a, b Pod) int {
 	return cmp.Or(cmp.Compare(going(a), going(b)), cmp.Compare(b.DeletionCost, a.DeletionCost), cmp.Compare(a.Ordinal, b.Ordinal))
 }
 
-// restart: every pod that holds a part of the broken world goes at once. What takes their
-// place is decided when they are gone.
-func (f *sorted) restart() Decision {
-	d := Decision{Lost: f.lost}
-	for _, p := range f.w.Pods {
-		if slices.Contains(f.w.Layout, p.UID) {
-			d.Delete = append(d.Delete, Deletion{Name: p.Name, UID: p.UID, Why: "its world lost a member", Now: true})
-		}
-	}
-	return d
-}
-
 func (f *sorted) replaceEnded(d *Decision) {
 	for _, p := range f.ended {
-		d.Delete = append(d.Delete, Deletion{Name: p.Name, UID: p.UID, Why: "it ended before it joined; another is tried", Now: true})
+		d.Delete = append(d.Delete, Deletion{Name: p.Name, UID: p.UID, Why: "it has ended and is in no layout; another is tried", Now: true})
 	}
 }
 
@@ -186,16 +181,17 @@ func (f *sorted) freeOrdinal() int {
 
 // lead to a layout of exactly these pods, if the world is not there.
 func (f *sorted) lead(d *Decision, pods []Pod) {
-	same := len(f.leaving) == 0 && len(pods) == len(f.staying) && f.w.ModeReached
 	var target []string
 	for _, p := range pods {
-		same = same && slices.Contains(f.w.Layout, p.UID)
 		if len(p.Members) == 0 { // a member whose agent or engine does not answer now
 			d.Waiting = append(d.Waiting, p.Name)
 		}
 		target = append(target, p.Members...)
 	}
-	if !same && len(pods) > 0 && len(d.Waiting) == 0 {
+	there := f.w.ModeReached && len(target) == len(f.w.InForce) && !slices.ContainsFunc(target, func(id string) bool {
+		return !slices.Contains(f.w.InForce, id)
+	})
+	if !there && len(pods) > 0 && len(d.Waiting) == 0 {
 		d.Target = target
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,17 +13,30 @@ import (
 // cluster plays the world around Decide: pods start and end, transitions take their time.
 type cluster struct {
 	World
-	ranks int
-	uids  int
-	goal  []string // of the running transition
+	ranks    int
+	uids     int
+	goal     []string       // of the running transition: pods
+	lives    map[string]int // by place (pod and device): its rank was so often left out
+	out      []string       // pods with a rank that died and was not left out yet
+	restarts int
 }
 
 func (c *cluster) members(uid string) []string {
 	var out []string
 	for d := range c.ranks {
-		out = append(out, fmt.Sprintf("%s/%d/1", uid, d))
+		place := fmt.Sprintf("%s/%d", uid, d)
+		out = append(out, fmt.Sprintf("%s/%d", place, 1+c.lives[place]))
 	}
 	return out
+}
+
+// enter a layout of these members.
+func (c *cluster) enter(ids []string) {
+	c.Layout, c.InForce = nil, ids
+	for _, id := range ids {
+		uid, _, _ := strings.Cut(id, "/")
+		c.Layout = append(c.Layout, uid)
+	}
 }
 
 func (c *cluster) create(t *testing.T, ordinal int) {
@@ -48,19 +62,22 @@ func (c *cluster) remove(uid string) {
 
 // do what was decided, and check that it may be done.
 func (c *cluster) do(t *testing.T, d Decision) {
+	if d.Repair {
+		require.Empty(t, d.Create)
+		require.Empty(t, d.Delete)
+		require.Empty(t, d.Target)
+		if !c.Busy {
+			c.repair()
+		}
+		return
+	}
 	for _, x := range d.Delete {
 		require.NotNil(t, c.pod(x.UID), "only pods that are there are deleted")
-		if len(d.Lost) == 0 {
-			require.NotContains(t, c.Layout, x.UID, "a pod of the layout is never deleted")
+		require.NotContains(t, c.Layout, x.UID, "a pod of the layout is never deleted")
+		if !c.pod(x.UID).Ended {
 			require.NotContains(t, c.goal, x.UID, "nor one that is about to join")
 		}
 		c.remove(x.UID)
-	}
-	if len(d.Lost) > 0 {
-		require.Empty(t, d.Create)
-		require.Empty(t, d.Target)
-		c.Layout = nil
-		return
 	}
 	for _, o := range d.Create {
 		c.create(t, o)
@@ -69,7 +86,7 @@ func (c *cluster) do(t *testing.T, d Decision) {
 		require.False(t, c.Busy)
 		c.Busy, c.goal = true, nil
 		for _, id := range d.Target {
-			uid := id[:len(id)-len("/0/1")]
+			uid, _, _ := strings.Cut(id, "/")
 			if p := c.pod(uid); p == nil || p.Members == nil || p.Ended {
 				t.Fatalf("%s cannot be led to", id)
 			}
@@ -78,7 +95,58 @@ func (c *cluster) do(t *testing.T, d Decision) {
 			}
 		}
 		require.Len(t, d.Target, len(c.goal)*c.ranks, "whole pods")
+		for _, id := range d.Target {
+			uid, _, _ := strings.Cut(id, "/")
+			require.Contains(t, c.members(uid), id, "a rank that was left out never comes back under its name")
+		}
 		require.LessOrEqual(t, len(c.goal), c.Wanted)
+	}
+}
+
+// repair leaves out who died; without a survivor the world is given up.
+func (c *cluster) repair() {
+	var survivors []string
+	for _, id := range c.InForce {
+		place := id[:strings.LastIndexByte(id, '/')]
+		uid, device, _ := strings.Cut(place, "/")
+		switch p := c.pod(uid); {
+		case p == nil || p.Ended:
+		case slices.Contains(c.out, uid) && device == "0": // one of its engines died
+			c.lives[place]++
+		default:
+			survivors = append(survivors, id)
+		}
+	}
+	if len(survivors) == 0 && len(c.InForce) > 0 {
+		c.restarts++
+		for _, id := range c.InForce {
+			c.lives[id[:strings.LastIndexByte(id, '/')]]++
+		}
+	}
+	for i := range c.Pods { // they wait for their new names
+		c.Pods[i].Members = nil
+	}
+	c.enter(survivors)
+	c.Broken, c.out = false, nil
+}
+
+// die: the pod ends, is gone, or one of its engines is. Whatever is under way with it fails.
+func (c *cluster) die(p *Pod, how int) {
+	in := slices.Contains(c.Layout, p.UID)
+	if in || slices.Contains(c.goal, p.UID) {
+		c.Busy, c.goal = false, nil
+	}
+	c.Broken = c.Broken || in
+	p.Members = nil
+	switch how {
+	case 0:
+		p.Ended = true
+	case 1:
+		c.remove(p.UID)
+	case 2:
+		if in {
+			c.out = append(c.out, p.UID)
+		}
 	}
 }
 
@@ -86,7 +154,12 @@ func (c *cluster) finish() {
 	if !c.Busy {
 		return
 	}
-	c.Layout, c.Busy, c.ModeReached, c.goal = c.goal, false, true, nil
+	var ids []string
+	for _, uid := range c.goal {
+		ids = append(ids, c.members(uid)...)
+	}
+	c.enter(ids)
+	c.Busy, c.ModeReached, c.goal = false, true, nil
 	for _, p := range slices.Clone(c.Pods) {
 		if p.Deleting && !slices.Contains(c.Layout, p.UID) { // its preStop hook ends
 			c.remove(p.UID)
@@ -95,7 +168,7 @@ func (c *cluster) finish() {
 }
 
 func (c *cluster) start(i int) {
-	if p := &c.Pods[i]; !p.Ended {
+	if p := &c.Pods[i]; !p.Ended && !slices.Contains(c.out, p.UID) {
 		p.Members = c.members(p.UID)
 	}
 }
@@ -118,9 +191,9 @@ func (c *cluster) settle(t *testing.T) {
 }
 
 func settled(t *testing.T, pods, ranks int) *cluster {
-	c := &cluster{World: World{Wanted: pods}, ranks: ranks}
+	c := &cluster{World: World{Wanted: pods}, ranks: ranks, lives: map[string]int{}}
 	c.settle(t)
-	require.Len(t, c.Layout, pods)
+	require.Len(t, c.Layout, pods*ranks)
 	return c
 }
 
@@ -134,7 +207,7 @@ func names(c *cluster) []string {
 }
 
 func TestStartWaitsForAllPods(t *testing.T) {
-	c := &cluster{World: World{Wanted: 3}, ranks: 2}
+	c := &cluster{World: World{Wanted: 3}, ranks: 2, lives: map[string]int{}}
 	d := Decide(c.World)
 	require.Equal(t, []int{0, 1, 2}, d.Create)
 	c.do(t, d)
@@ -184,7 +257,7 @@ func TestPodDeletedByHandLeavesAtOnceAndIsReplaced(t *testing.T) {
 	require.Len(t, d.Target, 4, "narrower for a while")
 	c.settle(t)
 	require.NotContains(t, c.Layout, gone)
-	require.Len(t, c.Layout, 3)
+	require.Len(t, c.Layout, 6)
 }
 
 func TestLastPodLeavesWhenItsReplacementIsIn(t *testing.T) {
@@ -208,15 +281,50 @@ func TestSwitchOfModeKeepsMembers(t *testing.T) {
 	require.Equal(t, []string{"w-0"}, d.Waiting)
 }
 
-func TestLostMemberRestartsTheWorld(t *testing.T) {
+func TestLostMemberIsRepairedThenReplaced(t *testing.T) {
+	for how, what := range []string{"ended", "gone", "an engine"} {
+		t.Run(what, func(t *testing.T) {
+			c := settled(t, 3, 2)
+			before, lost := slices.Clone(c.InForce), c.Pods[0].UID
+			c.die(&c.Pods[0], how)
+			d := Decide(c.World)
+			require.True(t, d.Repair)
+			require.False(t, d.Settled())
+			if how < 2 {
+				require.Equal(t, []string{lost}, d.Lost)
+			}
+			c.do(t, d)
+			require.Subset(t, before, c.InForce)
+			require.Less(t, len(c.InForce), 6)
+			c.settle(t)
+			require.Len(t, c.InForce, 6)
+			require.Zero(t, c.restarts)
+			require.NotContains(t, c.InForce, lost+"/0/1")
+			if how == 2 { // the pod stays, and the rank has another name
+				require.Contains(t, c.InForce, lost+"/0/2")
+				require.Contains(t, c.InForce, lost+"/1/1")
+			}
+		})
+	}
+}
+
+func TestAllMembersLostStartAnew(t *testing.T) {
 	c := settled(t, 3, 1)
-	c.Pods[0].Ended = true
-	d := Decide(c.World)
-	require.Len(t, d.Lost, 1)
-	require.Len(t, d.Delete, 3)
-	c.do(t, d)
+	for i := range c.Pods {
+		c.die(&c.Pods[i], 0)
+	}
+	require.Len(t, Decide(c.World).Lost, 3)
 	c.settle(t)
 	require.Len(t, c.Layout, 3)
+	require.Equal(t, 1, c.restarts)
+}
+
+// A container of it comes back in place, or its engine does: its agent answers, and it is led on.
+func TestEndedPodWhoseRanksAnswerIsNotLost(t *testing.T) {
+	c := settled(t, 2, 1)
+	c.Pods[0].Ended = true
+	d := Decide(c.World)
+	require.True(t, d.Settled())
 }
 
 func TestBusyDeletesNothingOfIt(t *testing.T) {
@@ -233,13 +341,15 @@ func TestBusyDeletesNothingOfIt(t *testing.T) {
 	require.Nil(t, d.Target)
 }
 
-// Whatever happens in between, in the end there are as many pods as wanted, all in the layout.
+// Whatever happens in between, in the end there are as many pods as wanted, all in the layout; the world never
+// starts again while somebody survives.
 func TestRandomHistoriesConverge(t *testing.T) {
-	for seed := range uint64(2000) {
+	deaths := 0
+	for seed := range uint64(3000) {
 		r := rand.New(rand.NewPCG(seed, 4))
-		c := &cluster{World: World{Wanted: 1 + r.IntN(5)}, ranks: 1 + r.IntN(3)}
-		for range 40 {
-			switch r.IntN(9) {
+		c := &cluster{World: World{Wanted: 1 + r.IntN(5)}, ranks: 1 + r.IntN(3), lives: map[string]int{}}
+		for range 60 {
+			switch r.IntN(10) {
 			case 0:
 				c.Wanted = 1 + r.IntN(6)
 			case 1:
@@ -259,9 +369,11 @@ func TestRandomHistoriesConverge(t *testing.T) {
 					}
 				}
 			case 6:
-				if len(c.Pods) > 0 && !c.Busy && r.IntN(3) == 0 {
+				if len(c.Pods) > 0 && r.IntN(3) == 0 {
 					p := &c.Pods[r.IntN(len(c.Pods))]
-					p.Ended, p.Members = true, nil
+					p.Replaceable = r.IntN(2) == 0
+					c.die(p, r.IntN(3))
+					deaths++
 				}
 			case 7:
 				if len(c.Pods) > 0 {
@@ -271,14 +383,24 @@ func TestRandomHistoriesConverge(t *testing.T) {
 			default:
 				d := Decide(c.World)
 				require.Equal(t, d, Decide(c.World), "the same question, the same answer")
+				before, alive := c.restarts, 0
+				for _, uid := range c.Layout {
+					if p := c.pod(uid); p != nil && !p.Ended && !slices.Contains(c.out, uid) {
+						alive++
+					}
+				}
 				c.do(t, d)
+				if alive > 0 {
+					require.Equal(t, before, c.restarts, "seed %d", seed)
+				}
 			}
 		}
 		c.settle(t)
 		require.Len(t, c.Pods, c.Wanted, "seed %d", seed)
-		require.Len(t, c.Layout, c.Wanted, "seed %d", seed)
+		require.Len(t, c.Layout, c.Wanted*c.ranks, "seed %d", seed)
 		for _, p := range c.Pods {
-			require.Contains(t, c.Layout, p.UID, "seed %d", seed)
+			require.Subset(t, c.InForce, c.members(p.UID), "seed %d", seed)
 		}
 	}
+	require.Greater(t, deaths, 3000)
 }

@@ -39,19 +39,17 @@ func (r Run) Overlap(o Run) Run {
 // group of `group` ranks holds. Sizes differ by at most one; the longer runs rotate
 // with the expert, so no rank gets the extra granule of every expert.
 func ShardOf(granules, group, expert, position uint32) Run {
-	base, extra := granules/group, granules%group
-	shift := expert % group
-	run := Run{}
-	for p := uint32(0); p <= position; p++ {
-		count := base
-		if (p+group-shift)%group < extra {
-			count++
-		}
-		if p == position {
-			run.Count = count
-		} else {
-			run.Start += count
-		}
+	base, extra, shift := granules/group, granules%group, expert%group
+	run := Run{Start: position * base, Count: base}
+	if (position+group-shift)%group < extra {
+		run.Count++
+	}
+	// Longer runs before the position: those of positions from the shift on, and those that wrap around.
+	if position > shift {
+		run.Start += min(position-shift, extra)
+	}
+	if wrapped := group - shift; extra > wrapped {
+		run.Start += min(min(position, shift), extra-wrapped)
 	}
 	return run
 }

@@ -9,7 +9,8 @@ import (
 )
 
 // ApplyDelta is base with the delta applied and the epoch set; base is not changed, and
-// layers that stay are shared with it. It does not validate the result.
+// layers that stay are shared with it. Layers that the delta names are replaced whole and not
+// renumbered. It does not validate the result.
 func ApplyDelta(base *tangramv1.Layout, d *tangramv1.LayoutDelta, epoch uint64) (*tangramv1.Layout, error) {
 	out := &tangramv1.Layout{
 		World: base.World, Epoch: epoch, Revision: base.Revision, GeometryFingerprint: base.GeometryFingerprint,
@@ -20,7 +21,14 @@ func ApplyDelta(base *tangramv1.Layout, d *tangramv1.LayoutDelta, epoch uint64) 
 		if len(d.Renumber) != len(base.Members) {
 			return nil, fmt.Errorf("layout: renumber has %d entries for %d members", len(d.Renumber), len(base.Members))
 		}
+		replaced := make(map[uint32]bool, len(d.Layers)) // whole; what they were does not matter
+		for _, layer := range d.Layers {
+			replaced[layer.GetLayer()] = true
+		}
 		for i, layer := range out.Layers {
+			if replaced[uint32(i)] {
+				continue
+			}
 			renumbered, err := renumber(layer, d.Renumber)
 			if err != nil {
 				return nil, fmt.Errorf("layout: layer %d: %w", i, err)

@@ -31,56 +31,6 @@ func RankOf(l *tangramv1.Layout, member string) int {
 	return slices.IndexFunc(l.GetMembers(), func(m *tangramv1.Member) bool { return m.Id == member })
 }
 
-// Piece is a piece and its place on one rank.
-type Piece struct {
-	Layer  uint32 // model layer
-	Bank   uint32
-	Slot   uint32
-	Expert uint32
-	Run    geometry.Run
-	Offset uint64 // of its first byte in the bank
-	Bytes  uint64 // granules and tail
-}
-
-// Pieces that a rank holds under a valid layout, ordered by layer, then slot.
-func Pieces(l *tangramv1.Layout, v *geometry.View, rank uint32) []Piece {
-	var out []Piece
-	for _, layer := range l.Layers {
-		out = append(out, LayerPieces(layer, v, rank)...)
-	}
-	return out
-}
-
-// LayerPieces is Pieces of one layer.
-func LayerPieces(layer *tangramv1.LayerLayout, v *geometry.View, rank uint32) []Piece {
-	var out []Piece
-	for _, group := range layer.Experts {
-		position := slices.Index(group.Ranks, rank)
-		if position < 0 {
-			continue
-		}
-		size := uint32(len(group.Ranks))
-		bank := Bank(layer, v)
-		next := uint64(0) // start of the next slot in a bank of g > 1
-		for slot, entry := range group.Slots {
-			if entry == 0 {
-				continue
-			}
-			p := Piece{Layer: layer.Layer, Bank: bank, Slot: uint32(slot), Expert: entry - 1}
-			p.Run = geometry.ShardOf(v.Granules, size, p.Expert, uint32(position))
-			p.Bytes = v.PieceBytes(p.Run.Count)
-			if size == 1 {
-				p.Offset = uint64(slot) * v.ExpertPitch
-			} else {
-				p.Offset = next
-				next += geometry.RoundUp(p.Bytes, geometry.PieceAlignment)
-			}
-			out = append(out, p)
-		}
-	}
-	return out
-}
-
 // Pages is the number of distinct pages that the pieces touch, over all banks.
 func Pages(pieces []Piece, v *geometry.View) uint64 {
 	sorted := slices.Clone(pieces)

@@ -123,9 +123,37 @@ func TestLeaveRenumbersAndRefusesOwners(t *testing.T) {
 	require.True(t, proto.Equal(before, l), "the base is not changed")
 }
 
+// A repair's delta: a member goes without having left; the layers it was in come whole.
+func TestLayersThatTheDeltaReplacesAreNotRenumbered(t *testing.T) {
+	v := testView(t, 12, 4)
+	l := sound(v)
+	next := &tangramv1.LayerLayout{Layer: 0, ExpertGroupSize: 1, AttentionGroupSize: 1,
+		Experts:   []*tangramv1.ExpertGroup{{Ranks: []uint32{0}, Slots: []uint32{1, 2, 3}}},
+		Attention: []*tangramv1.AttentionGroup{{Ranks: []uint32{0}, QueryHeadBounds: []uint32{0, 12}}}}
+	d := &tangramv1.LayoutDelta{Renumber: []uint32{0, 1}, MembersChanged: true, Members: l.Members[1:],
+		Dense: &tangramv1.DenseLayout{Ranks: []uint32{0}}, Layers: []*tangramv1.LayerLayout{next}}
+	_, err := ApplyDelta(l, d, 4)
+	require.ErrorContains(t, err, "layer 1: leaving rank 0 still owns experts")
+	second := proto.CloneOf(next)
+	second.Layer = 1
+	d.Layers = append(d.Layers, second)
+	out, err := ApplyDelta(l, d, 4)
+	require.NoError(t, err)
+	require.NoError(t, Validate(out, v))
+	require.Equal(t, []uint32{0}, out.Layers[0].Experts[0].Ranks)
+}
+
 func FuzzValidate(f *testing.F) {
 	v := testView(f, 12, 4)
 	wire, err := proto.Marshal(sound(v))
+	require.NoError(f, err)
+	f.Add(wire)
+	doubled := sound(v)
+	for _, layer := range doubled.Layers {
+		layer.ExpertGroupSize, layer.Experts = 3, []*tangramv1.ExpertGroup{{Ranks: []uint32{1, 0, 1}, Slots: []uint32{3, 0, 1, 2}}}
+	}
+	require.NoError(f, Validate(doubled, v))
+	wire, err = proto.Marshal(doubled)
 	require.NoError(f, err)
 	f.Add(wire)
 	f.Fuzz(func(t *testing.T, wire []byte) {

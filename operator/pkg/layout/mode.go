@@ -2,9 +2,13 @@ package layout
 
 import tangramv1 "tangram.dev/proto/tangram/v1"
 
+// Mixed is what ModeOf says of a layout that is in no mode: in the middle of a chain, or with
+// layers of their own shape.
+const Mixed = "Mixed"
+
 // Is says whether a layout is wholly in a mode: every layer is shared out as the mode says,
 // and over all members. (A world of one rank is in both modes; one in the middle of a chain
-// may be in none.)
+// may be in none, and so is one after a repair in Tensor, where a rank stands at two positions.)
 func Is(l *tangramv1.Layout, m Mode) bool {
 	ranks := uint32(len(l.GetMembers()))
 	if ranks == 0 {
@@ -15,20 +19,50 @@ func Is(l *tangramv1.Layout, m Mode) bool {
 		size = ranks
 	}
 	for _, layer := range l.Layers {
-		if layer.AttentionGroupSize != size || sum(layer.Attention, (*tangramv1.AttentionGroup).GetRanks) != ranks {
+		if layer.AttentionGroupSize != size || distinct(layer.Attention) != ranks {
 			return false
 		}
-		if len(layer.Experts) > 0 && (layer.ExpertGroupSize != size || sum(layer.Experts, (*tangramv1.ExpertGroup).GetRanks) != ranks) {
+		if len(layer.Experts) > 0 && (layer.ExpertGroupSize != size || distinct(layer.Experts) != ranks) {
 			return false
 		}
 	}
 	return true
 }
 
-func sum[G any](groups []G, ranks func(G) []uint32) uint32 {
-	var n uint32
-	for _, g := range groups {
-		n += uint32(len(ranks(g)))
+// ModeOf names the mode that users see: "Expert", "Tensor", or Mixed. A Tensor layout in which
+// ranks stand at several positions is Tensor too. A world of one rank is Expert, unless its
+// experts are still in shards. Empty: no layout.
+func ModeOf(l *tangramv1.Layout) string {
+	switch {
+	case len(l.GetMembers()) == 0:
+		return ""
+	case Is(l, Expert):
+		return Expert.String()
+	case shared(l):
+		return Tensor.String()
 	}
-	return n
+	return Mixed
+}
+
+// shared: every layer has one group of heads and one of experts, each over all members.
+func shared(l *tangramv1.Layout) bool {
+	ranks := uint32(len(l.Members))
+	for _, layer := range l.Layers {
+		if len(layer.Attention) != 1 || distinct(layer.Attention) != ranks || len(layer.Experts) > 1 ||
+			(len(layer.Experts) == 1 && distinct(layer.Experts) != ranks) {
+			return false
+		}
+	}
+	return true
+}
+
+// distinct is the number of different ranks in the groups.
+func distinct[G interface{ GetRanks() []uint32 }](groups []G) uint32 {
+	seen := map[uint32]bool{}
+	for _, g := range groups {
+		for _, rank := range g.GetRanks() {
+			seen[rank] = true
+		}
+	}
+	return uint32(len(seen))
 }

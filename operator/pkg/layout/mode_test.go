@@ -8,7 +8,7 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-func TestIs(t *testing.T) {
+func TestModes(t *testing.T) {
 	layers := func(size uint32, groups ...[]uint32) *tangramv1.LayerLayout {
 		l := &tangramv1.LayerLayout{ExpertGroupSize: size, AttentionGroupSize: size}
 		for _, g := range groups {
@@ -21,20 +21,28 @@ func TestIs(t *testing.T) {
 		return &tangramv1.Layout{Members: make([]*tangramv1.Member, ranks), Layers: layers}
 	}
 	expert, tensor := layers(1, []uint32{0}, []uint32{1}), layers(2, []uint32{0, 1})
+	doubled, alone := layers(2, []uint32{0, 1}), layers(1, []uint32{0})
+	doubled.ExpertGroupSize, doubled.Experts[0].Ranks = 3, []uint32{0, 1, 0}
+	alone.ExpertGroupSize, alone.Experts[0].Ranks = 2, []uint32{0, 0}
 	for name, c := range map[string]struct {
 		l            *tangramv1.Layout
 		expert, tens bool
+		mode         string
 	}{
-		"no layout":                  {nil, false, false},
-		"expert":                     {world(2, expert, expert), true, false},
-		"tensor":                     {world(2, tensor, tensor), false, true},
-		"in the middle of a switch":  {world(2, expert, tensor), false, false},
-		"a joiner that owns nothing": {world(3, expert, expert), false, false},
-		"the same in tensor":         {world(3, tensor, tensor), false, false},
-		"one rank is both":           {world(1, layers(1, []uint32{0})), true, true},
-		"a layer without experts":    {world(2, &tangramv1.LayerLayout{AttentionGroupSize: 1, Attention: expert.Attention}), true, false},
+		"no layout":                  {nil, false, false, ""},
+		"expert":                     {world(2, expert, expert), true, false, "Expert"},
+		"tensor":                     {world(2, tensor, tensor), false, true, "Tensor"},
+		"in the middle of a switch":  {world(2, expert, tensor), false, false, "Mixed"},
+		"a joiner that owns nothing": {world(3, expert, expert), false, false, "Mixed"},
+		"the same in tensor":         {world(3, tensor, tensor), false, false, "Mixed"},
+		"one rank is both":           {world(1, layers(1, []uint32{0})), true, true, "Expert"},
+		"a layer without experts":    {world(2, &tangramv1.LayerLayout{AttentionGroupSize: 1, Attention: expert.Attention}), true, false, "Expert"},
+		"a doubled position":         {world(2, doubled, tensor), false, false, "Tensor"},
+		"one rank with all shards":   {world(1, alone), false, false, "Tensor"},
+		"doubled, and a joiner":      {world(3, doubled, doubled), false, false, "Mixed"},
 	} {
 		require.Equal(t, c.expert, Is(c.l, Expert), name)
 		require.Equal(t, c.tens, Is(c.l, Tensor), name)
+		require.Equal(t, c.mode, ModeOf(c.l), name)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"tangram.dev/operator/pkg/geometry"
+	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
 // Mode is what users say about a whole world.
@@ -105,6 +106,16 @@ func (s LayerShape) check(v *geometry.View, layer, ranks uint32) error {
 		if v.Proto.EvenShardsOnly && v.Granules%g != 0 {
 			return fmt.Errorf("shape: layer %d: the engine takes even shards only and %d granules do not divide by %d ranks; "+
 				"possible widths: %v", layer, v.Granules, g, Divisors(v.Granules))
+		}
+	}
+	if g > 1 && g == ranks {
+		whole := &tangramv1.ExpertGroup{Ranks: make([]uint32, g), Slots: make([]uint32, v.Proto.Experts)}
+		for e := range whole.Slots {
+			whole.Slots[e] = uint32(e) + 1
+		}
+		if bytes := PositionBase(whole, v, g); bytes > v.BankPitch {
+			return fmt.Errorf("shape: layer %d: the shards of %d ranks, each in pages of its own, need %d bytes of a bank of %d: use fewer "+
+				"ranks to a group", layer, g, bytes, v.BankPitch)
 		}
 	}
 	if t == 0 || ranks%t != 0 {

@@ -37,7 +37,7 @@ func Validate(l *tangramv1.Layout, v *geometry.View) error {
 	if uint32(len(l.Layers)) != v.Proto.Layers {
 		return fmt.Errorf("layout: %d layers, the geometry has %d", len(l.Layers), v.Proto.Layers)
 	}
-	check := checker{v: v, members: len(l.Members), placed: make([]bool, len(l.Members)),
+	check := checker{v: v, members: len(l.Members), placed: make([]int, len(l.Members)),
 		owned: make([]bool, v.Proto.Experts), here: make([]bool, v.Proto.Experts)}
 	user := make([]int, l.Banks)
 	for i, layer := range l.Layers {
@@ -77,7 +77,7 @@ func Validate(l *tangramv1.Layout, v *geometry.View) error {
 type checker struct {
 	v       *geometry.View
 	members int
-	placed  []bool // by rank
+	placed  []int  // by rank: its group of the layer, + 1
 	owned   []bool // by expert
 	here    []bool // by expert, within one group
 }
@@ -93,7 +93,9 @@ func (c *checker) layer(layer *tangramv1.LayerLayout) error {
 	return c.attention(layer)
 }
 
-func (c *checker) place(ranks []uint32, size uint32) error {
+// place puts the ranks of one group of a layer. `repeats`: a rank may stand at several of its
+// positions.
+func (c *checker) place(ranks []uint32, size uint32, group int, repeats bool) error {
 	if len(ranks) == 0 || uint32(len(ranks)) != size {
 		return fmt.Errorf("%d ranks, the layer's group size says %d", len(ranks), size)
 	}
@@ -101,10 +103,13 @@ func (c *checker) place(ranks []uint32, size uint32) error {
 		if int64(rank) >= int64(c.members) {
 			return fmt.Errorf("rank %d of %d", rank, c.members)
 		}
-		if c.placed[rank] {
+		switch before := c.placed[rank] - 1; {
+		case before >= 0 && before != group:
 			return fmt.Errorf("rank %d is in two groups of the layer", rank)
+		case before == group && !repeats:
+			return fmt.Errorf("rank %d is there twice", rank)
 		}
-		c.placed[rank] = true
+		c.placed[rank] = group + 1
 	}
 	return nil
 }
@@ -115,7 +120,7 @@ func (c *checker) experts(layer *tangramv1.LayerLayout) error {
 	experts := c.v.Proto.Experts
 	for i, group := range layer.Experts {
 		size := uint32(len(group.GetRanks()))
-		if err := c.place(group.GetRanks(), layer.ExpertGroupSize); err != nil {
+		if err := c.place(group.GetRanks(), layer.ExpertGroupSize, i, true); err != nil {
 			return fmt.Errorf("expert group %d: %w", i, err)
 		}
 		if size > c.v.Granules {
@@ -142,6 +147,9 @@ func (c *checker) experts(layer *tangramv1.LayerLayout) error {
 			}
 			c.here[slot-1], c.owned[slot-1] = true, true
 		}
+		if end := PositionBase(group, c.v, size); end > c.v.BankPitch {
+			return fmt.Errorf("expert group %d: the shards of %d positions need %d bytes of a bank of %d", i, size, end, c.v.BankPitch)
+		}
 	}
 	for e, ok := range c.owned {
 		if !ok {
@@ -158,7 +166,7 @@ func (c *checker) attention(layer *tangramv1.LayerLayout) error {
 	clear(c.placed)
 	heads := c.v.Proto.QueryHeads
 	for i, group := range layer.Attention {
-		if err := c.place(group.GetRanks(), layer.AttentionGroupSize); err != nil {
+		if err := c.place(group.GetRanks(), layer.AttentionGroupSize, i, false); err != nil {
 			return fmt.Errorf("attention group %d: %w", i, err)
 		}
 		b := group.QueryHeadBounds

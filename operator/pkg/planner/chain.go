@@ -25,7 +25,8 @@ type chain struct {
 	out    *Result
 }
 
-func (w *world) chain(changes []*change, joins bool) (*Result, error) {
+// newChain is a chain without a flip yet.
+func (w *world) newChain() (*chain, error) {
 	c := &chain{world: w, wire: map[*tangramv1.LayerLayout][]byte{}, bounds: bound.NewMemo(w.v)}
 	c.out = &Result{Plan: &tangramv1.Plan{World: w.in.World, Cost: &tangramv1.Cost{}}}
 	n := len(w.members)
@@ -38,10 +39,7 @@ func (w *world) chain(changes []*change, joins bool) (*Result, error) {
 		}
 	}
 	if w.cur == nil {
-		if err := c.first(changes); err != nil {
-			return nil, err
-		}
-		return c.finish()
+		return c, nil
 	}
 	c.now = w.cur
 	hash, err := c.hash(w.cur)
@@ -49,9 +47,24 @@ func (w *world) chain(changes []*change, joins bool) (*Result, error) {
 		return nil, err
 	}
 	c.out.Plan.FromEpoch, c.out.Plan.FromHash, c.out.Final = w.cur.Epoch, hash, w.cur
+	return c, nil
+}
+
+func (w *world) chain(changes []*change, joins bool) (*Result, error) {
+	c, err := w.newChain()
+	if err != nil {
+		return nil, err
+	}
+	if w.cur == nil {
+		if err := c.first(changes); err != nil {
+			return nil, err
+		}
+		return c.finish()
+	}
+	n := len(w.members)
 	for o := range w.old {
 		for r := range n {
-			c.pages[r] += c.layerPages(w.old[o].layer, w.old[o].seats[r], w.old[o].shards, nil)
+			c.pages[r] += c.layerPages(w.old[o].layer, w.old[o].seats[r], w.old[o].shards, nil, nil)
 		}
 	}
 	for _, h := range w.held.extras {
@@ -130,11 +143,11 @@ func (c *chain) emit(kind tangramv1.FlipKind, delta *tangramv1.LayoutDelta, next
 	if err != nil {
 		return err
 	}
-	for _, part := range b.parts {
+	for r, part := range b.parts {
 		if part == nil {
 			continue
 		}
-		if limit := c.info[part.Rank].MemoryBytes; limit != 0 && part.PeakBytes > limit {
+		if limit := c.info[r].MemoryBytes; limit != 0 && part.PeakBytes > limit {
 			return &memoryError{rank: part.Rank, member: part.Member, flip: len(c.out.Plan.Flips), kind: kind, peak: part.PeakBytes,
 				steady: part.SteadyBytes, limit: limit}
 		}

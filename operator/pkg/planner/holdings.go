@@ -20,11 +20,12 @@ type holder struct {
 
 // holdings are all verified pieces of the world, by MoE ordinal and expert, then rank.
 type holdings struct {
-	experts int
-	first   []int32 // of ordinal*experts+expert in all; one more at the end
-	all     []holder
-	extras  []holder // subset of all, with
-	extraOf []int32  // their ordinal
+	experts     int
+	first       []int32 // of ordinal*experts+expert in all; one more at the end
+	all         []holder
+	extras      []holder // subset of all, with
+	extraOf     []int32  // their ordinal
+	extraExpert []uint32
 }
 
 func (h *holdings) of(ordinal, expert int) []holder {
@@ -97,6 +98,7 @@ func (w *world) readInventories() error {
 			} else {
 				one.extra = true
 				h.extras, h.extraOf = append(h.extras, one), append(h.extraOf, int32(o))
+				h.extraExpert = append(h.extraExpert, inv.Expert[i])
 			}
 			at := &next[o*h.experts+int(inv.Expert[i])]
 			h.all[*at] = one
@@ -134,8 +136,11 @@ func (w *world) checkInventory(rank uint32, inv *tangramv1.Inventory) error {
 	return nil
 }
 
-// seat is a rank's place in a layer: group and position, group -1 if it has none.
-type seat struct{ group, position int32 }
+// seat is a rank's place in a layer: group, -1 if it has none, and its positions there, ascending.
+type seat struct {
+	group     int32
+	positions []int32
+}
 
 func seatsOf(layer *tangramv1.LayerLayout, members int) []seat {
 	seats := make([]seat, members)
@@ -144,10 +149,16 @@ func seatsOf(layer *tangramv1.LayerLayout, members int) []seat {
 	}
 	for g, group := range layer.Experts {
 		for p, rank := range group.Ranks {
-			seats[rank] = seat{int32(g), int32(p)}
+			seats[rank].group = int32(g)
+			seats[rank].positions = append(seats[rank].positions, int32(p))
 		}
 	}
 	return seats
+}
+
+// stands says whether the seat has this run of the expert as a shard.
+func (s seat) stands(shards *shardTable, expert uint32, run geometry.Run) bool {
+	return slices.ContainsFunc(s.positions, func(p int32) bool { return shards.of(expert, uint32(p)) == run })
 }
 
 // names says whether the current layout gives exactly this piece to its rank.
@@ -158,7 +169,7 @@ func (w *world) names(o int, h *holder, expert uint32) bool {
 	}
 	at := l.seats[h.rank]
 	slots := l.layer.Experts[at.group].Slots
-	return h.slot < uint32(len(slots)) && slots[h.slot] == expert+1 && h.run == l.shards.of(expert, uint32(at.position))
+	return h.slot < uint32(len(slots)) && slots[h.slot] == expert+1 && at.stands(l.shards, expert, h.run)
 }
 
 // runsOf are the granules that consecutive holders of one rank have together, merged.

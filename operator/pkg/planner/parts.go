@@ -1,9 +1,6 @@
 package planner
 
 import (
-	"errors"
-	"fmt"
-
 	"tangram.dev/operator/pkg/bound"
 	"tangram.dev/operator/pkg/geometry"
 	tangramv1 "tangram.dev/proto/tangram/v1"
@@ -87,12 +84,13 @@ func (c *chain) bring(b *parts, ch *change, useExtras bool) {
 		}
 	}
 	for r := range c.members {
-		now, next := uint64(0), c.layerPages(ch.next, ch.seats[r], ch.shards, nil)
+		now, next := uint64(0), c.layerPages(ch.next, ch.seats[r], ch.shards, nil, nil)
 		if c.cur != nil {
 			old := c.old[ch.ordinal]
-			now = c.layerPages(old.layer, old.seats[r], old.shards, nil)
+			now = c.layerPages(old.layer, old.seats[r], old.shards, nil, nil)
 			if ch.inPlace && now > 0 && next > 0 {
-				both := c.layerPages(ch.next, ch.seats[r], ch.shards, old.layer.Experts[old.seats[r].group].Slots)
+				at := old.seats[r]
+				both := c.layerPages(ch.next, ch.seats[r], ch.shards, old.layer.Experts[at.group].Slots, at.positions)
 				b.peak[r] += int64(both) - int64(now)
 				b.delta[r] += int64(next) - int64(now)
 				continue
@@ -299,16 +297,16 @@ func (c *chain) repair(b *parts, changed step) {
 		if skip[o] || c.named[o] == old.pieces {
 			continue
 		}
-		held := make([][]bool, len(c.members)) // by rank and slot
-		for r, at := range old.seats {
-			if at.group >= 0 {
-				held[r] = make([]bool, len(old.layer.Experts[at.group].Slots))
-			}
+		type place struct {
+			rank  uint32
+			slot  uint32
+			start uint32 // tells a rank's positions apart
 		}
+		held := map[place]bool{}
 		for e := range c.held.experts {
 			for _, h := range c.held.of(o, e) {
 				if !h.extra {
-					held[h.rank][h.slot] = true
+					held[place{h.rank, h.slot, h.run.Start}] = true
 				}
 			}
 		}
@@ -316,70 +314,18 @@ func (c *chain) repair(b *parts, changed step) {
 			for p, rank := range group.Ranks {
 				part := b.parts[rank]
 				for slot, entry := range group.Slots {
-					if part != nil && entry != 0 && !held[rank][slot] {
-						before := b.cost.ExpertBytes
-						c.need(b, part, old.layer.Layer, o, entry-1, old.shards.of(entry-1, uint32(p)), old.bank, uint32(slot), false, true)
-						b.cost.ExpertBoundBytes += b.cost.ExpertBytes - before
+					if part == nil || entry == 0 {
+						continue
 					}
+					want := old.shards.of(entry-1, uint32(p))
+					if held[place{rank, uint32(slot), want.Start}] {
+						continue
+					}
+					before := b.cost.ExpertBytes
+					c.need(b, part, old.layer.Layer, o, entry-1, want, old.bank, uint32(slot), false, true)
+					b.cost.ExpertBoundBytes += b.cost.ExpertBytes - before
 				}
 			}
 		}
 	}
-}
-
-// memoryError refuses a plan whose flip does not fit a rank.
-type memoryError struct {
-	rank                uint32
-	member              string
-	flip                int
-	kind                tangramv1.FlipKind
-	peak, steady, limit uint64
-}
-
-func (e *memoryError) Error() string {
-	advice := "use more ranks or give the rank's pool more memory"
-	if e.steady <= e.limit {
-		advice = "the result would fit, but not old and new together: give the pool more memory, or go there in smaller steps"
-	}
-	return fmt.Sprintf("plan: flip %d (%v): rank %d (%s) needs %d bytes at its peak and %d after it, its pool has %d, %d too few: %s",
-		e.flip, e.kind, e.rank, e.member, e.peak, e.steady, e.limit, e.peak-e.limit, advice)
-}
-
-// layerPages are the pages behind a rank's pieces of a layer; `also` are slots of the
-// same bank of whole experts that count too.
-func (w *world) layerPages(layer *tangramv1.LayerLayout, at seat, shards *shardTable, also []uint32) uint64 {
-	if at.group < 0 {
-		return 0
-	}
-	slots, page := layer.Experts[at.group].Slots, w.v.Proto.PageBytes
-	if layer.ExpertGroupSize > 1 {
-		end, last := uint64(0), uint64(0)
-		for _, entry := range slots {
-			if entry != 0 {
-				size := w.v.PieceBytes(shards.of(entry-1, uint32(at.position)).Count)
-				last = end + size
-				end += geometry.RoundUp(size, geometry.PieceAlignment)
-			}
-		}
-		return (last + page - 1) / page
-	}
-	pages, next := uint64(0), uint64(0)
-	for s := range max(len(slots), len(also)) {
-		if (s >= len(slots) || slots[s] == 0) && (s >= len(also) || also[s] == 0) {
-			continue
-		}
-		start := uint64(s) * w.v.ExpertPitch
-		first, end := max(start/page, next), (start+w.v.ExpertBytes-1)/page+1
-		if end > first {
-			pages += end - first
-			next = end
-		}
-	}
-	return pages
-}
-
-// IsNoMemory says whether a plan was refused because a flip does not fit a rank.
-func IsNoMemory(err error) bool {
-	var e *memoryError
-	return errors.As(err, &e)
 }

@@ -73,25 +73,14 @@ func sameAttention(a, b []*tangramv1.AttentionGroup) bool {
 // of it that a rank lacks are brought to where they belong.
 func (w *world) expertsFit(o int, g uint32) bool {
 	old := w.old[o]
-	if old.layer.ExpertGroupSize != g || len(old.layer.Experts)*int(g) != len(w.target) ||
-		old.pieces != int(g)*w.held.experts {
+	if old.layer.ExpertGroupSize != g || len(old.layer.Experts)*int(g) != len(w.target) || !w.balanced(old, int(g)) {
 		return false
 	}
-	short := w.held.experts / len(old.layer.Experts)
 	for _, group := range old.layer.Experts {
 		ranks := slices.Clone(group.Ranks)
 		slices.Sort(ranks)
 		at, ok := slices.BinarySearch(w.target, ranks[0])
 		if !ok || at%int(g) != 0 || !slices.Equal(ranks, w.target[at:at+int(g)]) {
-			return false
-		}
-		filled := 0
-		for _, slot := range group.Slots {
-			if slot != 0 {
-				filled++
-			}
-		}
-		if filled < short || filled > short+1 {
 			return false
 		}
 	}
@@ -103,6 +92,9 @@ func (w *world) place(c *change, spare []int, useExtras bool) error {
 	g, o, n := int(c.next.ExpertGroupSize), c.ordinal, len(w.target)
 	groups := n / g
 	c.shards = w.shards(uint32(g))
+	if w.sameSlots(c, spare, useExtras) {
+		return nil
+	}
 	c.inPlace = g == 1 && w.cur != nil && w.old[o].layer.ExpertGroupSize == 1
 	useExtras = useExtras && c.inPlace
 	order := slices.Clone(w.target) // rank at group*g+position

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"tangram.dev/e2e/load"
+)
+
+// act of the demo in which somebody dies, as the report has it.
+type act struct {
+	Name string `json:"name"`
+	// Seconds after the death: until the layout was repaired (0: nothing was to repair), and until the world
+	// was as wanted again.
+	Repaired float64 `json:"repaired_seconds"`
+	Whole    float64 `json:"whole_seconds"`
+	// ReadAgain from the checkpoint, bytes, by the repair.
+	ReadAgain uint64 `json:"read_again_bytes"`
+	// Requests that were running when it happened, and the seconds without a token of each: the median and the longest.
+	Requests  int     `json:"requests"`
+	MedianGap float64 `json:"median_gap_seconds"`
+	WorstGap  float64 `json:"worst_gap_seconds"`
+
+	at, whole time.Time
+}
+
+func (a *act) ended(repaired time.Time) {
+	a.whole = time.Now()
+	a.Whole = a.whole.Sub(a.at).Seconds()
+	if !repaired.IsZero() {
+		a.Repaired = repaired.Sub(a.at).Seconds()
+	}
+	say("%-32s whole again after %.1f s", a.Name, a.Whole)
+}
+
+// measure the longest pause of each request that ran when it happened.
+func (a *act) measure(results []*load.Result) {
+	var gaps []float64
+	for _, r := range results {
+		n := len(r.Tokens)
+		if n == 0 || !r.Tokens[0].At.Before(a.at) || !r.Tokens[n-1].At.After(a.at) {
+			continue
+		}
+		longest := 0.0
+		for i := 1; i < n; i++ {
+			if from, to := r.Tokens[i-1].At, r.Tokens[i].At; to.After(a.at) && from.Before(a.whole) {
+				longest = max(longest, to.Sub(from).Seconds())
+			}
+		}
+		gaps = append(gaps, longest)
+	}
+	a.Requests = len(gaps)
+	if len(gaps) > 0 {
+		a.MedianGap, a.WorstGap = median(gaps), slices.Max(gaps)
+	}
+}
+
+func (r *report) printActs(out io.Writer) {
+	if len(r.Acts) == 0 {
+		return
+	}
+	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', tabwriter.AlignRight)
+	_, _ = fmt.Fprintln(w, "\nwho dies\trunning requests\twithout tokens, median s\tworst s\trepaired s\tas wanted s\tbytes read again\t")
+	for _, a := range r.Acts {
+		_, _ = fmt.Fprintf(w, "%s\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%d\t\n", a.Name, a.Requests, a.MedianGap, a.WorstGap, a.Repaired, a.Whole, a.ReadAgain)
+	}
+	_ = w.Flush()
+}
