@@ -123,5 +123,42 @@ TEST(Gate, AbortAgainstWordRace) {
   EXPECT_EQ(withdrawn + flipped, 3000);
 }
 
+TEST(GateTest, WhoStopsTakesItsWordBackOrKeepsIt) {
+  for (const bool keep : {false, true}) {
+    std::vector<std::byte> memory(GatePageBytes(1, 1));
+    AgentGate agent(reinterpret_cast<GatePage*>(memory.data()), 1, 1);
+    EngineGate engine(agent.page());
+    const std::string hash(32, 'h');
+    ASSERT_TRUE(agent.Arm(5, 2, hash).ok());
+    EXPECT_EQ(engine.Word(5, 2, hash).epoch, 2u);
+    engine.Stop(keep);
+    engine.SetUnreachable(std::vector<uint32_t>{1, 70});
+    EXPECT_TRUE(agent.stopped());
+    EXPECT_EQ(agent.Unreachable(71), (std::vector<uint32_t>{1, 70}));
+    EXPECT_EQ(agent.Withdraw(5), keep ? AgentGate::Withdrawal::kLatched
+                                      : AgentGate::Withdrawal::kWithdrawn);
+    if (!keep) continue;
+    // The fence says forward: nobody else moves the word any more.
+    EXPECT_TRUE(agent.FlipStopped(5, 2).ok());
+    EXPECT_EQ(agent.page()->epoch.load(), 2u);
+    agent.SetStopped(false);
+    EXPECT_TRUE(agent.Unreachable(71).empty());
+  }
+}
+
+TEST(GateTest, ANewAgentTakesThePageOverAndEndsWhatWasBegun) {
+  std::vector<std::byte> memory(GatePageBytes(2, 3));
+  auto* page = reinterpret_cast<GatePage*>(memory.data());
+  AgentGate before(page, 2, 3);
+  before.SetEpoch(7);
+  ASSERT_TRUE(before.Arm(9, 8, std::string(32, 'h')).ok());
+  EXPECT_FALSE(AgentGate::TakeOver(page, 2, 4).ok()) << "another model";
+  auto after = AgentGate::TakeOver(page, 2, 3);
+  ASSERT_TRUE(after.ok());
+  EXPECT_EQ(after->state(), GateState::kIdle);
+  EXPECT_EQ(after->attempt(), 9u) << "its number is over, too";
+  EXPECT_EQ(after->page()->epoch.load(), 7u);
+}
+
 }  // namespace
 }  // namespace tangram

@@ -51,6 +51,59 @@ struct Walk {
 };
 class Walks : public StoreTest, public ::testing::WithParamInterface<Walk> {};
 
+TEST_F(StoreTest, AnAgentThatDiesLeavesItsMemoryToTheNext) {
+  for (const bool paged : {false, true}) {
+    World world(Small(paged, 11));
+    Begin(world, 3, 1);
+    bool done = false;
+    ASSERT_OK(world.Flip(world.Reshaped(3, 3, &done)));  // some layers each way
+    for (uint32_t rank = 0; rank < 3; ++rank) ASSERT_OK(world.Restart(world.at(rank)));
+    ASSERT_OK(world.Check());
+    const MemoryFigures memory = world.at(0).store->Memory();
+    EXPECT_EQ(memory.total, memory.free + memory.mapped);
+    // What it took over it can move, read from and give back.
+    ASSERT_OK(world.Reshape(1, 2));
+    ASSERT_OK(world.Check());
+  }
+}
+
+TEST_F(StoreTest, WhatTheEngineDoesNotHaveIsNotTakenOver) {
+  World world(Small(false, 12));
+  Begin(world, 2, 1);
+  RankStore& store = *world.at(0).store;
+  v1::Resume resume;
+  resume.set_member(world.at(0).id);
+  *resume.mutable_layout() = world.layout;
+  std::vector<UniqueFd> fds;
+  EXPECT_EQ(store.Adopt(resume, 0, {}).code(), Code::kInvalid) << "no descriptors";
+  const EngineRegions regions = store.Regions();
+  for (const int fd : {regions.weights_fd, regions.kv_fd, regions.control_fd}) {
+    fds.emplace_back(dup(fd));
+  }
+  const Status status = store.Adopt(resume, 0, std::move(fds));
+  EXPECT_EQ(status.code(), Code::kInvalid);
+  EXPECT_NE(status.message().find("nothing mapped"), std::string::npos) << status.message();
+  ASSERT_OK(world.Check());
+}
+
+TEST_F(StoreTest, WhatAFenceLeavesIsASourceUntilALaterFlipDropsIt) {
+  World world(Small(true, 13));
+  Begin(world, 3, 1);
+  bool done = false;
+  const v1::Layout target = world.Reshaped(3, 3, &done);
+  ASSERT_OK(world.Prepare(target));
+  ASSERT_OK(world.Stage(target));
+  const int held = world.at(0).store->Held().layer_size();
+  for (uint32_t rank = 0; rank < 3; ++rank) world.at(rank).store->Keep();
+  EXPECT_GT(world.at(0).store->Held().layer_size(), held) << "staged pieces are in the inventory";
+  for (uint32_t rank = 0; rank < 3; ++rank) ASSERT_OK(world.at(rank).store->Audit());
+  world.at(1).store->Reset("pod-1/0/2");
+  const MemoryFigures memory = world.at(1).store->Memory();
+  EXPECT_EQ(memory.free, memory.total);
+  EXPECT_EQ(world.at(1).store->member(), "pod-1/0/2");
+  EXPECT_EQ(world.at(1).store->Held().layer_size(), 0);
+}
+
 // Expert -> Tensor -> Expert, other placements, more ranks and fewer, mixed groups, at random.
 TEST_P(Walks, EveryByteEqualsTheCheckpointAfterEveryFlip) {
   World world(Small(GetParam().paged, GetParam().seed));

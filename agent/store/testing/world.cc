@@ -99,8 +99,38 @@ Member& World::AddMember() {
   Member* member = made.get();
   member->id = fmt::format("pod-{}/0/1", members.size());
   member->node = static_cast<uint32_t>(members.size()) % options_.nodes;
+  auto store = RankStore::Create(StoreOptions(*member, member->id));
+  if (!store.ok()) throw std::runtime_error(store.status().message());
+  member->store = std::move(store).value();
+  members.push_back(std::move(made));
+  return *member;
+}
+
+Status World::Restart(Member& member) {
+  v1::Resume resume;
+  resume.set_member(member.id);
+  *resume.mutable_layout() = layout;
+  for (v1::Mapping& mapping : member.store->CurrentMappings()) {
+    *resume.add_mappings() = std::move(mapping);
+  }
+  const EngineRegions regions = member.store->Regions();
+  std::vector<UniqueFd> fds;
+  for (const int fd : {regions.weights_fd, regions.kv_fd, regions.control_fd}) {
+    fds.emplace_back(dup(fd));
+  }
+  member.store.reset();
+  auto store = RankStore::Create(StoreOptions(member, member.id + "-next"));
+  if (!store.ok()) return store.status();
+  TANGRAM_RETURN_IF_ERROR(
+      (*store)->Adopt(resume, layout::RankOf(layout, member.id), std::move(fds)));
+  member.store = std::move(store).value();
+  return OkStatus();
+}
+
+RankStore::Options World::StoreOptions(const Member& of, const std::string& id) {
+  const Member* member = &of;
   RankStore::Options options;
-  options.member = member->id;
+  options.member = id;
   options.checkpoint = checkpoint;
   options.banks = geometry().moe_layers() + options_.spare_banks;
   options.pool_bytes = options_.pool_pages * 4096;
@@ -116,11 +146,7 @@ Member& World::AddMember() {
     Member& other = this->member(id);
     return other.node == node ? other.store.get() : nullptr;
   };
-  auto store = RankStore::Create(std::move(options));
-  if (!store.ok()) throw std::runtime_error(store.status().message());
-  member->store = std::move(store).value();
-  members.push_back(std::move(made));
-  return *member;
+  return options;
 }
 
 Member& World::member(const std::string& id) {

@@ -53,6 +53,8 @@ class World {
 
   const layout::GeometryView& geometry() const { return checkpoint->geometry(); }
   Member& AddMember();  // in no layout yet
+  // Its agent dies; a new one takes over what its engine has mapped.
+  Status Restart(Member& member);
   Member& member(const std::string& id);
   Member& at(uint32_t rank) { return member(layout.members(static_cast<int>(rank)).id()); }
 
@@ -99,6 +101,8 @@ class World {
   std::map<std::string, std::unique_ptr<StageProgress>> progress;  // of the last Stage
 
  private:
+  RankStore::Options StoreOptions(const Member& member, const std::string& id);
+
   const Options options_;
   std::string Granule(uint32_t layer, uint32_t expert, layout::Run run) const;
   v1::LayerLayout LayerOf(const v1::Layout& base, uint32_t layer, uint32_t group, uint32_t active,
