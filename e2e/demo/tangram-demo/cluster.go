@@ -176,6 +176,9 @@ func storyOnCluster(ctx context.Context, o options, k *kube.Client, trace *load.
 		r.Transitions = append(r.Transitions, t)
 	}
 	if err == nil {
+		r.Acts, err = actsOnCluster(ctx, o, k, d.begin)
+	}
+	if err == nil {
 		err = sleep(ctx, o.pause)
 	}
 	close(stop)

@@ -31,24 +31,33 @@ void Hub::Close(const std::string& gateway, Outlet* outlet) {
 }
 
 void Hub::GiveUp(const std::string& gateway, const std::deque<v1::ServeReply>& unsent) {
-  CancelAll(gateway, unsent);
+  CancelAll(gateway, unsent, &gateways_[gateway].backlog);
 }
 
-void Hub::CancelAll(const std::string& gateway, const std::deque<v1::ServeReply>& replies) {
+// What the gateway hears when it comes again: that these are nobody's here any more.
+void Hub::CancelAll(const std::string& gateway, const std::deque<v1::ServeReply>& replies,
+                    std::deque<v1::ServeReply>* instead) {
   std::set<std::string> requests;
   for (const v1::ServeReply& reply : replies) {
     if (reply.has_token()) requests.insert(reply.token().request());
   }
   spdlog::error("gateway {} takes nothing: {} replies dropped, {} requests cancelled", gateway,
                 replies.size(), requests.size());
-  for (const std::string& request : requests) inbox_->Put(CancelItem{request});
+  for (const std::string& request : requests) {
+    inbox_->Put(CancelItem{request});
+    v1::Token* token = instead->emplace_back().mutable_token();
+    token->set_request(request);
+    token->set_owner(self_);
+    token->set_finish(v1::FINISH_CANCELLED);
+  }
 }
 
 void Hub::Keep(const std::string& name, Gateway& gateway, v1::ServeReply reply) {
   gateway.backlog.push_back(std::move(reply));
   if (gateway.backlog.size() <= max_backlog_) return;
-  CancelAll(name, gateway.backlog);
-  gateway.backlog.clear();
+  std::deque<v1::ServeReply> told;
+  CancelAll(name, gateway.backlog, &told);
+  gateway.backlog = std::move(told);
 }
 
 void Hub::Send(const std::string& gateway, v1::ServeReply reply) {

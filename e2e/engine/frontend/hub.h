@@ -34,7 +34,7 @@ class Hub final : public Sink {
   // The outlet is over; what it did not send waits for the next one. (A reply whose sending
   // failed may come twice: positions tell.)
   void Close(const std::string& gateway, Outlet* outlet);
-  // The gateway does not take what it is sent.
+  // The gateway does not take what it is sent. For an outlet, from within Push.
   void GiveUp(const std::string& gateway, const std::deque<v1::ServeReply>& unsent);
 
   void Emit(const std::string& gateway, v1::Token token) override;
@@ -52,7 +52,8 @@ class Hub final : public Sink {
   void TellWorld(const std::string& gateway, Outlet* outlet);
   void Send(const std::string& gateway, v1::ServeReply reply);
   void Keep(const std::string& name, Gateway& gateway, v1::ServeReply reply);
-  void CancelAll(const std::string& gateway, const std::deque<v1::ServeReply>& replies);
+  void CancelAll(const std::string& gateway, const std::deque<v1::ServeReply>& replies,
+                 std::deque<v1::ServeReply>* instead);
 
   Inbox* inbox_;
   const size_t max_backlog_;

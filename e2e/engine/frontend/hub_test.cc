@@ -61,6 +61,10 @@ TEST(HubTest, AGatewayThatStaysAwayLosesItsRequests) {
   const std::vector<InboxItem> items = inbox.TakeAll();
   ASSERT_EQ(items.size(), 1u);
   EXPECT_EQ(std::get<CancelItem>(items[0]).request, "r");
+  auto back = std::make_shared<FakeOutlet>();
+  hub.Open("g", back);
+  ASSERT_EQ(back->got.size(), 1u) << "it is told, and may submit it again";
+  EXPECT_EQ(back->got[0].token().finish(), v1::FINISH_CANCELLED);
 }
 
 }  // namespace

@@ -54,6 +54,7 @@ void Scheduler::SetLayout(const HeldMap* held, uint32_t rank) {
 std::optional<v1::Refused> Scheduler::Submit(const std::string& gateway, v1::Submit submit,
                                              uint64_t arrival) {
   const std::string id = submit.request();
+  if (Knows(id)) return Refuse(id, v1::Refused::CODE_RUNNING, "request: " + id + " runs already");
   if (!accepts()) {
     return Refuse(id, v1::Refused::CODE_NOT_READY,
                   held_ == nullptr ? "this rank has no layout yet"
@@ -62,7 +63,6 @@ std::optional<v1::Refused> Scheduler::Submit(const std::string& gateway, v1::Sub
   if (std::string wrong = WhatIsWrong(submit, limits_); !wrong.empty()) {
     return Refuse(id, v1::Refused::CODE_INVALID, std::move(wrong));
   }
-  if (Knows(id)) return Refuse(id, v1::Refused::CODE_RUNNING, "request: " + id + " runs already");
   if (waiting_.size() >= limits_.max_waiting) {
     return Refuse(id, v1::Refused::CODE_BUSY,
                   std::to_string(waiting_.size()) + " requests wait already: try again later");

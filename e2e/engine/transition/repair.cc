@@ -50,6 +50,7 @@ Status Engine::StandStill() {
     unreachable_ = std::move(unreachable);
     world_->SetUnreachable(unreachable_);
   }
+  ReportLoad(false);  // gateways hear that this rank lives
   return CheckPreparation();
 }
 

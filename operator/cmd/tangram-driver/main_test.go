@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -58,6 +61,8 @@ func TestExitCodes(t *testing.T) {
 		{"another world's authority", 2, `not the authority of world "v"`, []string{"certificates", "--dir", certs, "--world", "v", "driver"}},
 		{"nobody listens", 1, "agent 127.0.0.1:1: Status", []string{"status", "--world-file", good}},
 		{"nobody to apply to", 1, "ask the agents", []string{"apply", "--world-file", good, "--ranks", "1"}},
+		{"keep without ranks", 2, `"ranks" not set`, []string{"keep", "--world-file", good}},
+		{"keep of no shape", 2, `"Diagonal" is neither`, []string{"keep", "--world-file", good, "--ranks", "1", "--mode", "Diagonal"}},
 		{"help", 0, "", []string{"apply", "--help"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -69,6 +74,48 @@ func TestExitCodes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A keeper goes on whatever happens, and ends well when it is told to.
+func TestKeepUntilItIsToldToEnd(t *testing.T) {
+	dir := t.TempDir()
+	certs := filepath.Join(dir, "certs")
+	code, _, errs := call("certificates", "--dir", certs, "--world", "w", "driver")
+	require.Zero(t, code, errs)
+	wire, err := json.Marshal(map[string]any{"world": "w", "agents": []string{"127.0.0.1:1"}, "store": filepath.Join(dir, "store.json"),
+		"tls": map[string]string{"ca": filepath.Join(certs, "ca.crt"), "cert": filepath.Join(certs, "driver.crt"), "key": filepath.Join(certs, "driver.key")}})
+	require.NoError(t, err)
+	world := filepath.Join(dir, "world.json")
+	require.NoError(t, os.WriteFile(world, wire, 0o600))
+	mine := make(chan os.Signal, 1) // so that the signal never ends the test itself
+	signal.Notify(mine, syscall.SIGTERM)
+	defer signal.Stop(mine)
+	var out, logs bytes.Buffer
+	ended := make(chan int, 1)
+	go func() {
+		ended <- run([]string{"keep", "--world-file", world, "--ranks", "2", "--agents-file", filepath.Join(dir, "agents")}, &out, &logs)
+	}()
+	time.Sleep(200 * time.Millisecond) // there is no such file yet
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "agents"), []byte("127.0.0.1:1\n"), 0o600))
+	for code := -1; code < 0; {
+		require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGTERM)) // again, as it may not listen yet
+		select {
+		case code = <-ended:
+			require.Zero(t, code, logs.String())
+		case <-time.After(300 * time.Millisecond):
+		}
+	}
+	require.Empty(t, out.String(), "nothing was done")
+}
+
+func TestAgentsFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agents")
+	require.NoError(t, os.WriteFile(path, []byte("# pods\n a:1 \n\nb:2\na:1\n"), 0o600))
+	agents, err := readAgents(path)
+	require.NoError(t, err)
+	require.Equal(t, []string{"a:1", "b:2"}, agents)
+	_, err = readAgents(path + ".none")
+	require.ErrorContains(t, err, "--agents-file")
 }
 
 func TestLayerShapes(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
@@ -28,10 +29,15 @@ const (
 	callDeadline    = 20 * time.Second
 )
 
-// Retries of a broken connection: about two seconds in all, then the caller decides.
+// Retries of a broken connection: about two seconds in all, then the caller decides. Status is
+// asked again and again by whoever asks, to whom a dead agent is news.
 const serviceConfig = `{"methodConfig":[{"name":[{"service":"tangram.v1.Agent"}],
 "retryPolicy":{"maxAttempts":5,"initialBackoff":"0.1s","maxBackoff":"1s","backoffMultiplier":2,
-"retryableStatusCodes":["UNAVAILABLE"]}}]}`
+"retryableStatusCodes":["UNAVAILABLE"]}},{"name":[{"service":"tangram.v1.Agent","method":"Status"}]}]}`
+
+// reconnect soon: an agent that starts again is waited for by a world that stands still.
+var reconnect = grpc.ConnectParams{MinConnectTimeout: 2 * time.Second,
+	Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond}}
 
 // Refused is an agent's no, with what is current there.
 type Refused struct {
@@ -64,7 +70,7 @@ type Client struct {
 // Dial does not wait for the agent: the first call does.
 func Dial(address string, config *tls.Config) (*Client, error) {
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(credentials.NewTLS(config)),
-		grpc.WithDefaultServiceConfig(serviceConfig),
+		grpc.WithDefaultServiceConfig(serviceConfig), grpc.WithConnectParams(reconnect),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
 	if err != nil {
 		return nil, fmt.Errorf("agent %s: %w", address, err)
@@ -134,6 +140,19 @@ func (c *Client) Abort(ctx context.Context, header *tangramv1.Header, reason str
 // Retire gives old places back.
 func (c *Client) Retire(ctx context.Context, header *tangramv1.Header) error {
 	_, err := call(ctx, c, "Retire", callDeadline, c.rpc.Retire, &tangramv1.RetireRequest{Header: header})
+	return err
+}
+
+// Resolve tells a survivor of a fence the outcome of an attempt.
+func (c *Client) Resolve(ctx context.Context, header *tangramv1.Header, outcome tangramv1.Outcome, reason string) error {
+	_, err := call(ctx, c, "Resolve", callDeadline, c.rpc.Resolve, &tangramv1.ResolveRequest{Header: header, Outcome: outcome, Reason: reason})
+	return err
+}
+
+// Release tells an agent that these members of it are out of the world for good.
+func (c *Client) Release(ctx context.Context, header *tangramv1.Header, members []string, worldEnds bool, reason string) error {
+	_, err := call(ctx, c, "Release", callDeadline, c.rpc.Release,
+		&tangramv1.ReleaseRequest{Header: header, Members: members, WorldEnds: worldEnds, Reason: reason})
 	return err
 }
 

@@ -26,6 +26,7 @@ type agent struct {
 	err     func(call int64) error // by call, from 1
 	trailer []byte
 	calls   atomic.Int64
+	last    proto.Message // of Resolve and Release
 }
 
 func (a *agent) answer(ctx context.Context) error {
@@ -42,6 +43,20 @@ func (a *agent) Prepare(ctx context.Context, _ *tangramv1.PrepareRequest) (*tang
 
 func (a *agent) Abort(ctx context.Context, _ *tangramv1.AbortRequest) (*tangramv1.AbortResponse, error) {
 	return &tangramv1.AbortResponse{Flipped: true}, a.answer(ctx)
+}
+
+func (a *agent) Resolve(ctx context.Context, q *tangramv1.ResolveRequest) (*tangramv1.ResolveResponse, error) {
+	a.last = q
+	return &tangramv1.ResolveResponse{}, a.answer(ctx)
+}
+
+func (a *agent) Release(ctx context.Context, q *tangramv1.ReleaseRequest) (*tangramv1.ReleaseResponse, error) {
+	a.last = q
+	return &tangramv1.ReleaseResponse{}, a.answer(ctx)
+}
+
+func (a *agent) Status(ctx context.Context, _ *tangramv1.StatusRequest) (*tangramv1.StatusResponse, error) {
+	return &tangramv1.StatusResponse{}, a.answer(ctx)
 }
 
 func (a *agent) Watch(_ *tangramv1.WatchRequest, stream tangramv1.Agent_WatchServer) error {
@@ -142,4 +157,22 @@ func TestOnlyAgentsAreBelieved(t *testing.T) {
 	err := c.Prepare(ctx, &tangramv1.PrepareRequest{})
 	require.ErrorContains(t, err, "spiffe://tangram/w/agent/")
 	require.Zero(t, a.calls.Load())
+}
+
+func TestResolveAndReleaseSayAllTheyAreGiven(t *testing.T) {
+	a := &agent{err: always(nil)}
+	c := listen(t, a, "agent/p0")
+	header := &tangramv1.Header{World: "w", Epoch: 7, Attempt: 12}
+	require.NoError(t, c.Resolve(t.Context(), header, tangramv1.Outcome_OUTCOME_FORWARD, "a fence"))
+	require.True(t, proto.Equal(&tangramv1.ResolveRequest{Header: header, Outcome: tangramv1.Outcome_OUTCOME_FORWARD, Reason: "a fence"}, a.last), "%v", a.last)
+	require.NoError(t, c.Release(t.Context(), header, []string{"u0/0/1", "u0/1/1"}, true, "over"))
+	require.True(t, proto.Equal(&tangramv1.ReleaseRequest{Header: header, Members: []string{"u0/0/1", "u0/1/1"}, WorldEnds: true, Reason: "over"}, a.last), "%v", a.last)
+}
+
+// Who asks for a status wants to know now that an agent is gone; the other calls are tried for a while.
+func TestStatusIsNotTriedAgain(t *testing.T) {
+	a := &agent{err: always(status.Error(codes.Unavailable, "not yet"))}
+	_, err := listen(t, a, "agent/p0").Status(t.Context(), "w")
+	require.ErrorContains(t, err, "not yet")
+	require.EqualValues(t, 1, a.calls.Load())
 }

@@ -3,10 +3,10 @@ package driver
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
-
-	"github.com/cenkalti/backoff/v5"
 
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
@@ -16,18 +16,26 @@ import (
 type board struct {
 	mu      sync.Mutex
 	latest  map[int]*tangramv1.StatusResponse
-	lost    map[int]error // why an agent's stream is down now
-	changed chan struct{} // closed and replaced at each change
+	lost    map[int]silence // agents whose stream is down now
+	changed chan struct{}   // closed and replaced at each change
+	// A wait ends when an agent was silent for so long.
+	patience time.Duration
+}
+
+// silence of an agent: why, and since when.
+type silence struct {
+	why   error
+	since time.Time
 }
 
 func (d *Driver) watch(ctx context.Context, agents []int) (*board, func()) {
-	b := &board{latest: map[int]*tangramv1.StatusResponse{}, lost: map[int]error{}, changed: make(chan struct{})}
+	b := &board{latest: map[int]*tangramv1.StatusResponse{}, lost: map[int]silence{}, changed: make(chan struct{}),
+		patience: d.Limits.answer()}
 	ctx, cancel := context.WithCancel(ctx)
 	var wait sync.WaitGroup
 	for _, i := range agents {
 		wait.Go(func() {
-			pause := backoff.NewExponentialBackOff()
-			pause.InitialInterval, pause.MaxInterval = 50*time.Millisecond, time.Second
+			pause := pauses(50*time.Millisecond, time.Second)
 			for ctx.Err() == nil {
 				err := d.Agents[i].Watch(ctx, d.World, func(s *tangramv1.StatusResponse) {
 					pause.Reset()
@@ -44,32 +52,26 @@ func (d *Driver) watch(ctx context.Context, agents []int) (*board, func()) {
 func (b *board) put(agent int, s *tangramv1.StatusResponse, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.lost[agent] = err
 	if s != nil {
 		b.latest[agent] = s
+		delete(b.lost, agent)
+	} else if _, already := b.lost[agent]; !already && err != nil {
+		b.lost[agent] = silence{why: err, since: time.Now()}
 	}
 	close(b.changed)
 	b.changed = make(chan struct{})
 }
 
 // look gives a copy of what is known, and a channel that closes at the next change.
-func (b *board) look() (map[int]*tangramv1.StatusResponse, map[int]error, <-chan struct{}) {
+func (b *board) look() (map[int]*tangramv1.StatusResponse, map[int]silence, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	latest, lost := map[int]*tangramv1.StatusResponse{}, map[int]error{}
-	for i, s := range b.latest {
-		latest[i] = s
-	}
-	for i, err := range b.lost {
-		if err != nil {
-			lost[i] = err
-		}
-	}
-	return latest, lost, b.changed
+	return maps.Clone(b.latest), maps.Clone(b.lost), b.changed
 }
 
 // until calls `done` on every change. `quiet` bounds the time in which `done` reports no
-// progress (a growing number); its error says what was waited for.
+// progress (a growing number); its error says what was waited for. An agent that does not
+// answer for too long ends it earlier.
 func (b *board) until(ctx context.Context, what string, quiet time.Duration,
 	done func(map[int]*tangramv1.StatusResponse) (bool, uint64, error)) error {
 	last, since := uint64(0), time.Now()
@@ -83,8 +85,11 @@ func (b *board) until(ctx context.Context, what string, quiet time.Duration,
 			last, since = progress, time.Now()
 		}
 		left := quiet - time.Since(since)
+		for _, s := range lost {
+			left = min(left, b.patience-time.Since(s.since))
+		}
 		if left <= 0 {
-			return &waitError{what: what, quiet: quiet, detail: describe(latest), lost: lost}
+			return &waitError{what: what, quiet: time.Since(since).Round(time.Millisecond), detail: describe(latest), lost: lost}
 		}
 		select {
 		case <-ctx.Done():
@@ -99,21 +104,22 @@ func (b *board) until(ctx context.Context, what string, quiet time.Duration,
 type waitError struct {
 	what, detail string
 	quiet        time.Duration
-	lost         map[int]error
+	lost         map[int]silence
 }
 
 func (e *waitError) Error() string {
 	text := fmt.Sprintf("%s: nothing new for %v; %s", e.what, e.quiet, e.detail)
-	for _, err := range e.lost {
-		text += fmt.Sprintf("; unreachable: %v", err)
+	for _, agent := range slices.Sorted(maps.Keys(e.lost)) {
+		s := e.lost[agent]
+		text += fmt.Sprintf("; unreachable for %v: %v", time.Since(s.since).Round(time.Millisecond), s.why)
 	}
 	return text
 }
 
 func describe(latest map[int]*tangramv1.StatusResponse) string {
 	text := "ranks:"
-	for _, s := range latest {
-		for _, r := range s.Ranks {
+	for _, agent := range slices.Sorted(maps.Keys(latest)) {
+		for _, r := range latest[agent].GetRanks() {
 			t := r.GetTransition()
 			text += fmt.Sprintf(" %s=%s(attempt %d, steps %d)", r.GetMember().GetId(), t.GetPhase(), t.GetAttempt(), t.GetStepsSinceFlip())
 			if t.GetError() != "" {

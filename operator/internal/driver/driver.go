@@ -28,6 +28,8 @@ type Agent interface {
 	Permit(ctx context.Context, header *tangramv1.Header) error
 	Abort(ctx context.Context, header *tangramv1.Header, reason string) (flipped bool, err error)
 	Retire(ctx context.Context, header *tangramv1.Header) error
+	Resolve(ctx context.Context, header *tangramv1.Header, outcome tangramv1.Outcome, reason string) error
+	Release(ctx context.Context, header *tangramv1.Header, members []string, worldEnds bool, reason string) error
 	Watch(ctx context.Context, world string, each func(*tangramv1.StatusResponse)) error
 }
 
@@ -38,21 +40,39 @@ type Limits struct {
 	Flip    time.Duration // from permit to flip: abort, unless one flipped
 	Outcome time.Duration // for the agents' outcome after the permit: error, run again
 	Retire  time.Duration // for a step of the new epoch: error, run again
+	// Of a world that is broken; 0: that of DefaultLimits.
+	Answer   time.Duration // of an agent, before it counts as missing
+	Stop     time.Duration // until every member that answers stands still: error, run again
+	Reattach time.Duration // for the engine of a member whose agent lives to come back: it is lost
 }
 
 // DefaultLimits suit processes on one machine as well as pods.
 var DefaultLimits = Limits{Engines: 60 * time.Second, Stage: 60 * time.Second, Flip: 60 * time.Second,
-	Outcome: 60 * time.Second, Retire: 60 * time.Second}
+	Outcome: 60 * time.Second, Retire: 60 * time.Second, Answer: 2 * time.Second, Stop: 15 * time.Second, Reattach: time.Second}
+
+func orDefault(limit, otherwise time.Duration) time.Duration {
+	if limit > 0 {
+		return limit
+	}
+	return otherwise
+}
+
+func (l Limits) answer() time.Duration   { return orDefault(l.Answer, DefaultLimits.Answer) }
+func (l Limits) stop() time.Duration     { return orDefault(l.Stop, DefaultLimits.Stop) }
+func (l Limits) reattach() time.Duration { return orDefault(l.Reattach, DefaultLimits.Reattach) }
 
 // Driver of one world. One Apply at a time; two drivers of one store are held apart by
 // compare-and-swap, one of them fails with store.ErrConflict.
 type Driver struct {
 	World  string
 	Agents []Agent // every pod that is, or may become, part of the world; order = preference of joiners
-	Store  store.Store
-	Log    *slog.Logger
-	Limits Limits
-	Hooks  Hooks
+	// Complete says that no process of the world is outside Agents: a member that none of them has, when all
+	// answer, is gone for good. Without it a world of which nobody answers is never given up.
+	Complete bool
+	Store    store.Store
+	Log      *slog.Logger
+	Limits   Limits
+	Hooks    Hooks
 }
 
 // Hooks into an Apply. Each may be nil; they are called from one goroutine at a time.
@@ -125,6 +145,9 @@ func (d *Driver) apply(ctx context.Context, want Wanted, record *Record) error {
 	if err != nil {
 		return err
 	}
+	if err := truth.sources(want); err != nil {
+		return err
+	}
 	target, err := truth.choose(want)
 	if err != nil {
 		return err
@@ -179,6 +202,9 @@ func (d *Driver) waitEngines(ctx context.Context, truth *truth, target []string)
 			return nil, err
 		}
 		next, err := d.observe(ctx)
+		if err == nil {
+			err = next.trouble()
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -205,25 +231,47 @@ func kindName(k tangramv1.FlipKind) string {
 		return "layout"
 	case tangramv1.FlipKind_FLIP_KIND_LEAVE:
 		return "leave"
+	case tangramv1.FlipKind_FLIP_KIND_REPAIR:
+		return "repair"
 	}
 	return k.String()
 }
 
 func short(hash []byte) string { return hex.EncodeToString(hash) }
 
+// sources refuses a shape that a lost rank would tear without a copy elsewhere: in a layer whose ranks share
+// experts every rank holds a part of each, so that a readable checkpoint must be there (architecture, section 5).
+func (t *truth) sources(want Wanted) error {
+	if want.Shape.Mode != layout.Tensor {
+		return nil
+	}
+	for _, a := range t.agents {
+		if why := a.GetCheckpointError(); why != "" {
+			return fmt.Errorf("%v is refused: agent %s cannot read the checkpoint, which a repair would need: %s", want.Shape.Mode,
+				a.GetAddress().GetAgent(), why)
+		}
+	}
+	return nil
+}
+
 // input of the planner: what is so, and what is wanted.
 func (t *truth) input(world string, target []string, want Wanted) planner.Input {
-	in := planner.Input{World: world, Revision: t.revision, Geometry: t.view, Current: t.layout, Target: target,
-		Shape: want.Shape, Options: planner.Options{SpareBanks: want.SpareBanks}}
-	for _, id := range t.order {
+	return planner.Input{World: world, Revision: t.revision, Geometry: t.view, Current: t.layout, Target: target,
+		Members: t.members(t.order), Shape: want.Shape, Options: planner.Options{SpareBanks: want.SpareBanks}}
+}
+
+// members as the planner takes them.
+func (t *truth) members(ids []string) []planner.Member {
+	var out []planner.Member
+	for _, id := range ids {
 		rank := t.ranks[id]
-		in.Members = append(in.Members, planner.Member{
+		out = append(out, planner.Member{
 			Member: rank.status.Member, Inventory: rank.status.Inventory, MemoryBytes: rank.status.MemoryBytes,
 			KV: planner.KV{Pages: rank.status.Engine.GetKvPages(), BlockTokens: rank.status.Engine.GetKvBlockTokens(),
 				ReservedTokens: rank.status.Engine.GetKvReservedTokens()},
 		})
 	}
-	return in
+	return out
 }
 
 // view of the geometry that all agents agree on.

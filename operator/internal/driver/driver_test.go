@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"testing"
@@ -8,38 +9,54 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"tangram.dev/operator/internal/driver/drivertest"
 	"tangram.dev/operator/internal/store"
 	"tangram.dev/operator/pkg/layout"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-func setup(t *testing.T, n int) (*Driver, *fakeWorld) {
+// bed is a driver and agents of one rank each.
+type bed struct {
+	*drivertest.World
+	agents []*drivertest.Agent
+}
+
+func setup(t *testing.T, n int) (*Driver, *bed) {
 	t.Helper()
-	w := newFakeWorld(n)
+	agents, err := drivertest.NewWorld("w")
+	require.NoError(t, err)
+	w := &bed{World: agents}
 	s, err := store.OpenFile(filepath.Join(t.TempDir(), "store.json"))
 	require.NoError(t, err)
 	second := 2 * time.Second
 	d := &Driver{World: "w", Store: s, Log: slog.New(slog.DiscardHandler),
-		Limits: Limits{Engines: second, Stage: second, Flip: 200 * time.Millisecond, Outcome: second, Retire: second}}
-	for _, a := range w.agents {
-		d.Agents = append(d.Agents, a)
+		Limits: Limits{Engines: second, Stage: second, Flip: 200 * time.Millisecond, Outcome: second, Retire: second,
+			Answer: 200 * time.Millisecond, Stop: second, Reattach: 50 * time.Millisecond}}
+	for range n {
+		w.add(d)
 	}
 	return d, w
 }
 
+func (w *bed) add(d *Driver) {
+	i := len(w.agents)
+	a := w.Start(drivertest.Pod{Name: fmt.Sprintf("w-%d", i), UID: fmt.Sprintf("u%d", i), Node: "n", Address: fmt.Sprintf("a%d", i), Ranks: 1})
+	w.agents = append(w.agents, a)
+	d.Agents = append(d.Agents, a)
+}
+
+func (w *bed) kill(i int) { w.Stop(w.agents[i].Address()) }
+
 func expert(ranks int) Wanted { return Wanted{Ranks: ranks, Shape: layout.Shape{Mode: layout.Expert}} }
 func tensor(ranks int) Wanted { return Wanted{Ranks: ranks, Shape: layout.Shape{Mode: layout.Tensor}} }
 
-func (w *fakeWorld) requireRanks(t *testing.T, n int) {
+// requireRanks: the first n are in the world, and nothing is under way.
+func (w *bed) requireRanks(t *testing.T, n int) {
 	t.Helper()
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	require.True(t, w.Idle())
+	require.Len(t, w.Layout().Members, n)
 	for i, a := range w.agents {
-		require.Equal(t, tangramv1.Phase_PHASE_IDLE, a.phase, a.name)
-		require.Equal(t, i < n, a.layout != nil, a.name)
-		if i < n {
-			require.Len(t, a.layout.Members, n)
-		}
+		require.Equal(t, i < n, a.InWorld(), a.Address())
 	}
 }
 
@@ -60,16 +77,18 @@ func TestFailureBeforeThePermitAborts(t *testing.T) {
 	d, w := setup(t, 3)
 	_, err := d.Apply(t.Context(), expert(2))
 	require.NoError(t, err)
-	w.agents[1].failStage = true
+	w.agents[1].FailStage("a disk")
 	_, err = d.Apply(t.Context(), tensor(2))
 	require.ErrorContains(t, err, "the old layout serves on")
 	w.requireRanks(t, 2)
-	require.EqualValues(t, 1, w.agents[0].layout.Epoch)
+	require.EqualValues(t, 1, w.agents[0].Epoch())
 
-	w.agents[0].refuse = &tangramv1.Refusal{Code: tangramv1.Refusal_CODE_NO_MEMORY, Message: "5 bytes short"}
+	w.agents[0].Refuse(&tangramv1.Refusal{Code: tangramv1.Refusal_CODE_NO_MEMORY, Message: "5 bytes short"})
 	_, err = d.Apply(t.Context(), tensor(2))
 	require.ErrorContains(t, err, "5 bytes short")
-	require.NotContains(t, w.agents[0].calls[len(w.agents[0].calls)-1:], "permit")
+	calls := w.agents[0].Calls()
+	require.NotContains(t, calls[len(calls)-1:], "permit")
+	w.agents[0].Refuse(nil)
 
 	_, err = d.Apply(t.Context(), tensor(2)) // ids of burned attempts are not used again
 	require.NoError(t, err)
@@ -80,18 +99,18 @@ func TestGateThatDoesNotOpenIsAborted(t *testing.T) {
 	d, w := setup(t, 2)
 	_, err := d.Apply(t.Context(), expert(2))
 	require.NoError(t, err)
-	w.hold = true
+	w.HoldGate(true)
 	_, err = d.Apply(t.Context(), tensor(2))
 	require.ErrorContains(t, err, "aborted after its permit")
 	w.requireRanks(t, 2)
-	require.EqualValues(t, 1, w.agents[0].layout.Epoch)
+	require.EqualValues(t, 1, w.agents[0].Epoch())
 }
 
 func TestLostReplyOfThePermitGoesForward(t *testing.T) {
 	d, w := setup(t, 2)
 	_, err := d.Apply(t.Context(), expert(2))
 	require.NoError(t, err)
-	w.agents[1].lostReply = true
+	w.agents[1].LoseReply()
 	record, err := d.Apply(t.Context(), tensor(2))
 	require.NoError(t, err)
 	require.Positive(t, record.Retries)
@@ -106,16 +125,16 @@ func TestNextDriverEndsWhatWasLeft(t *testing.T) {
 			d, w := setup(t, 2)
 			_, err := d.Apply(t.Context(), expert(2))
 			require.NoError(t, err)
-			w.mu.Lock()
 			for _, a := range w.agents {
-				a.attempt, a.highest, a.phase, a.target = 9, 9, phase, a.layout
+				a.LeaveIn(9, phase)
 			}
-			w.mu.Unlock()
 			_, err = d.Apply(t.Context(), tensor(2))
 			require.NoError(t, err)
 			w.requireRanks(t, 2)
 			for _, a := range w.agents {
-				require.Greater(t, a.attempt, uint64(9))
+				s, err := a.Status(t.Context(), "w")
+				require.NoError(t, err)
+				require.Greater(t, s.HighestAttempt, uint64(9))
 			}
 		})
 	}
@@ -125,5 +144,5 @@ func TestTooManyRanksIsRefusedBeforeAnything(t *testing.T) {
 	d, w := setup(t, 2)
 	_, err := d.Apply(t.Context(), expert(3))
 	require.ErrorContains(t, err, "3 ranks wanted, the agents have 2")
-	require.Empty(t, w.agents[0].calls)
+	require.Empty(t, w.agents[0].Calls())
 }

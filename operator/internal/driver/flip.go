@@ -9,6 +9,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tangram.dev/operator/internal/agentclient"
+	"tangram.dev/operator/internal/store"
+	"tangram.dev/operator/pkg/layout"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
@@ -20,6 +22,7 @@ type flipRun struct {
 	target *tangramv1.Layout
 	record *Record
 	event  Event
+	fence  uint64 // of a repair: version of the record of members that it goes on from
 
 	header  *tangramv1.Header
 	agents  []int
@@ -29,8 +32,10 @@ type flipRun struct {
 }
 
 func (r *flipRun) do(ctx context.Context) error {
-	r.agents = r.truth.agentsOf(r.truth.layout, r.target)
-	r.members = membersOf(r.truth.layout, r.target)
+	r.agents, r.members = r.truth.agentsOf(r.truth.layout, r.target), membersOf(r.truth.layout, r.target)
+	if r.repairs() { // those that were left out have no part in it
+		r.agents, r.members = r.truth.agentsOf(r.target), membersOf(nil, r.target)
+	}
 	intent, err := r.d.propose(ctx, r)
 	if err != nil {
 		return err
@@ -43,6 +48,9 @@ func (r *flipRun) do(ctx context.Context) error {
 
 	// Whatever fails before the permit is undone, also when the caller goes away.
 	if err := r.untilStaged(ctx); err != nil {
+		return r.abort(context.WithoutCancel(ctx), err)
+	}
+	if err := r.mayPermit(ctx); err != nil {
 		return r.abort(context.WithoutCancel(ctx), err)
 	}
 	if err := r.d.permit(ctx, intent); err != nil {
@@ -63,13 +71,67 @@ func (r *flipRun) do(ctx context.Context) error {
 	return r.d.concluded(ctx, r.header.Attempt)
 }
 
-// each calls the agents side by side; the first error ends it.
-func (r *flipRun) each(ctx context.Context, agents []int, call func(context.Context, Agent, int) error) error {
-	group, ctx := errgroup.WithContext(ctx)
-	for _, i := range agents {
-		group.Go(func() error { return call(ctx, r.d.Agents[i], i) })
+func (r *flipRun) repairs() bool { return r.flip.Kind == tangramv1.FlipKind_FLIP_KIND_REPAIR }
+
+// mayPermit checks the record of members once more. A repair goes on from its fence only; a first layout is
+// recorded before it can be in force, so that nobody starts a second world while its members do not answer.
+func (r *flipRun) mayPermit(ctx context.Context) error {
+	now, err := r.d.membership(ctx)
+	if err != nil {
+		return err
 	}
-	return group.Wait()
+	if r.repairs() && now.version != r.fence {
+		return fmt.Errorf("membership is at version %d, the fence was %d: %w", now.version, r.fence, store.ErrConflict)
+	}
+	if r.flip.Kind != tangramv1.FlipKind_FLIP_KIND_FIRST {
+		return nil
+	}
+	if now.Epoch != 0 {
+		return fmt.Errorf("the record says epoch %d by now: %w", now.Epoch, store.ErrConflict)
+	}
+	return r.d.found(ctx, now, r.flip, r.target)
+}
+
+// broken says that members of the attempt are lost, so that waiting for them is in vain. A member that stands still
+// breaks it, unless it is there to be repaired; with a joiner only the attempt is lost.
+func (r *flipRun) broken(latest map[int]*tangramv1.StatusResponse) error {
+	return brokenMembers(latest, func(s *tangramv1.StatusResponse, rank *tangramv1.RankStatus) part {
+		_, counted := r.members[rank.GetMember().GetId()]
+		switch before := s.GetEpoch() < r.flip.Epoch; {
+		case !counted:
+			return noPart
+		case before && r.repairs():
+			return repairedPart
+		case before && layout.RankOf(r.truth.layout, rank.GetMember().GetId()) < 0:
+			return joinerPart
+		}
+		return memberPart
+	})
+}
+
+// each calls the agents side by side; the first error ends it, and so does a member that is lost meanwhile, whom
+// a call would wait for.
+func (r *flipRun) each(ctx context.Context, agents []int, call func(context.Context, Agent, int) error) error {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	go func() {
+		_ = r.board.until(ctx, "", time.Hour, func(latest map[int]*tangramv1.StatusResponse) (bool, uint64, error) {
+			err := r.broken(latest)
+			if err != nil {
+				end(err)
+			}
+			return false, 0, err
+		})
+	}()
+	group, calls := errgroup.WithContext(ctx)
+	for _, i := range agents {
+		group.Go(func() error { return call(calls, r.d.Agents[i], i) })
+	}
+	err := group.Wait()
+	if lost := context.Cause(ctx); err != nil && lost != nil && !errors.Is(lost, context.Canceled) {
+		return lost
+	}
+	return err
 }
 
 func (r *flipRun) tell(phase string, v verdict, began time.Time) {
@@ -99,7 +161,7 @@ func (r *flipRun) untilStaged(ctx context.Context) error {
 	err = r.board.until(ctx, "stage", r.d.Limits.Stage, func(latest map[int]*tangramv1.StatusResponse) (bool, uint64, error) {
 		v := judge(r.header.Attempt, r.members, latest)
 		r.tell("stage", v, began)
-		return v.staged == v.ranks, v.bytesDone + uint64(v.staged), v.failed
+		return v.staged == v.ranks, v.bytesDone + uint64(v.staged), errors.Join(v.failed, r.broken(latest))
 	})
 	r.out.Seconds.Stage = time.Since(began).Seconds()
 	return err
@@ -134,7 +196,7 @@ func (r *flipRun) untilFlipped(ctx context.Context) error {
 		if cause = r.permitAll(ctx); cause == nil || ctx.Err() != nil || time.Now().After(permitBy) {
 			break
 		}
-		if agentclient.RefusalCode(cause) != tangramv1.Refusal_CODE_UNSPECIFIED {
+		if agentclient.RefusalCode(cause) != tangramv1.Refusal_CODE_UNSPECIFIED || errors.Is(cause, ErrNeedsRepair) {
 			break // a no, not a broken line
 		}
 		r.record.Retries++
@@ -150,12 +212,15 @@ func (r *flipRun) untilFlipped(ctx context.Context) error {
 		return fmt.Errorf("interrupted after the permit of attempt %d; the agents go on, run again to learn the outcome: %w",
 			r.header.Attempt, ctx.Err())
 	}
+	if errors.Is(cause, ErrNeedsRepair) {
+		return fmt.Errorf("attempt %d is left to the repair: %w", r.header.Attempt, cause)
+	}
 	flipped, err := r.abortAll(ctx, fmt.Sprintf("permitted but not flipped: %v", cause))
 	if err != nil {
 		return fmt.Errorf("outcome of attempt %d unknown, run again when all agents answer: %w (first: %w)", r.header.Attempt, err, cause)
 	}
 	if !flipped {
-		if err := r.d.burned(ctx, r.header.Attempt); err != nil {
+		if err := r.burned(ctx); err != nil {
 			cause = errors.Join(cause, err)
 		}
 		return fmt.Errorf("attempt %d aborted after its permit, the old layout serves on: %w", r.header.Attempt, cause)
@@ -167,7 +232,10 @@ func (r *flipRun) untilFlipped(ctx context.Context) error {
 func (r *flipRun) waitFlipped(ctx context.Context, limit time.Duration) error {
 	return r.board.until(ctx, "flip", limit, func(latest map[int]*tangramv1.StatusResponse) (bool, uint64, error) {
 		v := judge(r.header.Attempt, r.members, latest)
-		return v.flipped == v.ranks, uint64(v.flipped), v.failed
+		if v.flipped == v.ranks {
+			return true, 0, nil
+		}
+		return false, uint64(v.flipped), errors.Join(v.failed, r.broken(latest))
 	})
 }
 
@@ -180,8 +248,9 @@ func (r *flipRun) retire(ctx context.Context) error {
 			v := judge(r.header.Attempt, r.members, latest)
 			if v.stepped == v.ranks {
 				r.out.Bytes, r.out.AgentSeconds = measured(r.header.Attempt, latest)
+				return true, 0, nil
 			}
-			return v.stepped == v.ranks, uint64(v.stepped), nil
+			return false, uint64(v.stepped), r.broken(latest)
 		})
 	if err != nil {
 		return err
@@ -191,20 +260,33 @@ func (r *flipRun) retire(ctx context.Context) error {
 	return err
 }
 
-// abort before the permit: nothing can have flipped.
+// abort before the permit: nothing can have flipped. Where members are lost a repair ends the attempt, by a fence.
 func (r *flipRun) abort(ctx context.Context, cause error) error {
+	if errors.Is(cause, ErrNeedsRepair) {
+		return fmt.Errorf("attempt %d is left to the repair: %w", r.header.Attempt, cause)
+	}
 	flipped, err := r.abortAll(ctx, cause.Error())
 	if err == nil && flipped {
 		err = fmt.Errorf("an agent says that it flipped attempt %d, which was never permitted", r.header.Attempt)
 	}
 	if err == nil {
-		err = r.d.burned(ctx, r.header.Attempt)
+		err = r.burned(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("%w; and the abort: %w", cause, err)
 	}
 	r.d.Log.Warn("aborted", "attempt", r.header.Attempt, "cause", cause)
 	return fmt.Errorf("attempt %d aborted, the old layout serves on: %w", r.header.Attempt, cause)
+}
+
+// burned records it; a first layout that was not to be is not one any more.
+func (r *flipRun) burned(ctx context.Context) error {
+	if r.flip.Kind == tangramv1.FlipKind_FLIP_KIND_FIRST {
+		if err := r.d.unfound(ctx, r.flip); err != nil {
+			return err
+		}
+	}
+	return r.d.burned(ctx, r.header.Attempt)
 }
 
 func (r *flipRun) abortAll(ctx context.Context, reason string) (flipped bool, err error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -16,17 +17,18 @@ func TestWantedMembers(t *testing.T) {
 	d, w := setup(t, 4)
 	_, err := d.Apply(t.Context(), expert(3))
 	require.NoError(t, err)
-	want := Wanted{Members: []string{w.agents[0].id(), w.agents[2].id(), w.agents[3].id()}, Shape: layout.Shape{Mode: layout.Expert}}
+	want := Wanted{Members: []string{w.agents[0].Member(0), w.agents[2].Member(0), w.agents[3].Member(0)}, Shape: layout.Shape{Mode: layout.Expert}}
 	record, err := d.Apply(t.Context(), want)
 	require.NoError(t, err)
 	require.Equal(t, 3, record.Ranks)
-	require.Nil(t, w.agents[1].layout, "the one that was not named has left")
-	require.Len(t, w.agents[3].layout.Members, 3)
+	require.False(t, w.agents[1].InWorld(), "the one that was not named has left")
+	require.True(t, w.agents[3].InWorld())
+	require.Len(t, w.Layout().Members, 3)
 
-	want.Members = []string{w.agents[0].id(), "nobody/0/1"}
+	want.Members = []string{w.agents[0].Member(0), "nobody/0/1"}
 	_, err = d.Apply(t.Context(), want)
 	require.ErrorContains(t, err, "member nobody/0/1 is wanted and no agent has it")
-	want.Members = []string{w.agents[0].id(), w.agents[0].id()}
+	want.Members = []string{w.agents[0].Member(0), w.agents[0].Member(0)}
 	_, err = d.Apply(t.Context(), want)
 	require.ErrorContains(t, err, "wanted twice")
 }
@@ -44,7 +46,7 @@ func TestPlannedMayRefuse(t *testing.T) {
 	require.NotEmpty(t, planned.PlanHash)
 	require.NotEmpty(t, planned.TargetHash)
 	require.Equal(t, 1, planned.PlannedFlips)
-	require.Empty(t, w.agents[0].calls, "nothing was begun")
+	require.Empty(t, w.agents[0].Calls(), "nothing was begun")
 }
 
 // What is wanted changes while a chain of several flips runs: the running flip ends, the next
@@ -68,8 +70,8 @@ func TestSupersededBetweenFlips(t *testing.T) {
 	require.Equal(t, "join", flips[0].Kind)
 	require.Equal(t, 1, saved)
 	for _, a := range w.agents {
-		require.EqualValues(t, 2, a.layout.GetEpoch(), a.name)
-		require.Equal(t, tangramv1.Phase_PHASE_IDLE, a.phase, "the flip was ended, retire and all")
+		require.EqualValues(t, 2, a.Epoch(), a.Address())
+		require.Equal(t, tangramv1.Phase_PHASE_IDLE, a.Phase(), "the flip was ended, retire and all")
 	}
 	d.Hooks = Hooks{}
 	_, err = d.Apply(t.Context(), expert(2))
@@ -95,7 +97,7 @@ func TestObserveMakesDoWithSome(t *testing.T) {
 	require.NotEmpty(t, v.Hash)
 	require.ErrorContains(t, v.Errors[0], "no answer")
 	require.Nil(t, v.Statuses[0])
-	require.Equal(t, w.agents[1].id(), v.Statuses[1].Ranks[0].Member.Id)
+	require.Equal(t, w.agents[1].Member(0), v.Statuses[1].Ranks[0].Member.Id)
 	v = Observe(t.Context(), "another", d.Agents)
 	require.ErrorContains(t, v.Errors[0], `is of world "w", not "another"`)
 }
@@ -106,8 +108,30 @@ func TestAbortAsksMembersBeforeJoiners(t *testing.T) {
 	d, w := setup(t, 3)
 	_, err := d.Apply(t.Context(), expert(2))
 	require.NoError(t, err)
-	w.hold, w.openAtAbort = true, true
+	w.OpenAtAbort()
 	_, err = d.Apply(t.Context(), expert(3))
 	require.NoError(t, err, "forward")
 	w.requireRanks(t, 3)
+}
+
+// Of ranks that could join, those whose engine is there are taken first.
+func TestJoinersWithAnEngineComeFirst(t *testing.T) {
+	d, w := setup(t, 3)
+	w.agents[0].Detach(true)
+	_, err := d.Apply(t.Context(), expert(2))
+	require.NoError(t, err)
+	require.False(t, w.agents[0].InWorld())
+	require.True(t, w.agents[1].InWorld() && w.agents[2].InWorld())
+}
+
+// A member that dies while an Apply waits for a joiner's engine is not waited for.
+func TestADeathEndsTheWaitForEngines(t *testing.T) {
+	d, w := setup(t, 3)
+	_, err := d.Apply(t.Context(), expert(2))
+	require.NoError(t, err)
+	w.agents[2].Detach(true)
+	d.Limits.Engines = time.Minute
+	time.AfterFunc(150*time.Millisecond, func() { w.kill(1) })
+	_, err = d.Apply(t.Context(), expert(3))
+	require.ErrorIs(t, err, ErrNeedsRepair)
 }

@@ -32,13 +32,6 @@ type Intent struct {
 	version uint64
 }
 
-// Membership of the epoch in force.
-type Membership struct {
-	Epoch   uint64   `json:"epoch"`
-	Hash    string   `json:"hash"`
-	Members []string `json:"members"`
-}
-
 func (d *Driver) propose(ctx context.Context, r *flipRun) (Intent, error) {
 	var intent Intent
 	version, err := store.Load(ctx, d.Store, keyIntent, &intent)
@@ -80,27 +73,28 @@ func (d *Driver) setState(ctx context.Context, attempt uint64, state string) err
 	return err
 }
 
+// saveMembership records the layout in force, once nothing is under way.
 func (d *Driver) saveMembership(ctx context.Context, t *truth) error {
-	var was Membership
-	version, err := store.Load(ctx, d.Store, keyMembership, &was)
-	if err != nil {
-		return err
-	}
 	if t.layout == nil {
 		return nil
+	}
+	was, err := d.membership(ctx)
+	if err != nil {
+		return err
 	}
 	hash, err := layout.Hash(t.layout)
 	if err != nil {
 		return err
 	}
-	now := Membership{Epoch: t.epoch(), Hash: short(hash)}
-	for _, m := range t.layout.GetMembers() {
-		now.Members = append(now.Members, m.Id)
+	if was.Epoch > t.epoch() {
+		return fmt.Errorf("the store knows epoch %d, the agents are at %d; is it another world's store?", was.Epoch, t.epoch())
 	}
-	if was.Epoch > now.Epoch {
-		return fmt.Errorf("the store knows epoch %d, the agents are at %d; is it another world's store?", was.Epoch, now.Epoch)
+	if was.version != 0 && was.Epoch == t.epoch() && was.Hash == short(hash) {
+		return nil
 	}
-	_, err = store.Save(ctx, d.Store, keyMembership, version, now)
+	now := was
+	now.Epoch, now.Hash, now.Members = t.epoch(), short(hash), idsOf(t.layout)
+	_, err = store.Save(ctx, d.Store, keyMembership, was.version, now)
 	return err
 }
 
@@ -142,7 +136,14 @@ type FlipRecord struct {
 
 // Record of a transition. Planned bytes are what the plan says; Bytes is what agents moved.
 type Record struct {
-	World            string       `json:"world"`
+	World string `json:"world"`
+	Kind  string `json:"kind,omitempty"` // "repair"; empty: an Apply
+	// Of a repair: members that the fence left out, seconds until all survivors stood still and the fence was
+	// decided, from there until the survivors knew it, and whether the world was given up instead.
+	Lost             []Lost       `json:"lost,omitempty"`
+	WaitSeconds      float64      `json:"wait_seconds,omitempty"`
+	FenceSeconds     float64      `json:"fence_seconds,omitempty"`
+	WorldEnded       string       `json:"world_ended,omitempty"` // why
 	Ranks            int          `json:"ranks"`
 	Mode             string       `json:"mode"`
 	FromEpoch        uint64       `json:"from_epoch"`

@@ -4,25 +4,39 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
 
 	"tangram.dev/operator/internal/agentclient"
+	"tangram.dev/operator/pkg/layout"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
 // settle asks the agents and ends what an earlier driver left: forward what flipped or
-// was permitted and flips yet, back everything else. It gives the truth at rest.
+// was permitted and flips yet, back everything else. It gives the truth at rest, or ErrNeedsRepair.
 func (d *Driver) settle(ctx context.Context, record *Record) (*truth, error) {
 	for range 8 { // a chain leaves one attempt; a few more for odd mixes
 		truth, err := d.observe(ctx)
 		if err != nil {
 			return nil, err
 		}
+		if err := errors.Join(truth.odd...); err != nil {
+			return nil, err
+		}
 		left := findLeftover(truth.agents)
+		if left == nil || truth.layout != nil { // of a first layout: it may be what the record tells of
+			if err := truth.trouble(); err != nil {
+				return nil, err
+			}
+		}
 		if left == nil {
+			if err := truth.strangers(); err != nil {
+				return nil, err
+			}
 			return truth, nil
 		}
 		record.Retries++
@@ -34,6 +48,51 @@ func (d *Driver) settle(ctx context.Context, record *Record) (*truth, error) {
 	return nil, fmt.Errorf("agents still are in an attempt after ending 8 of them; is another driver at work?")
 }
 
+// strangers refuses a first layout while members of a world that is over have not been released.
+func (t *truth) strangers() error {
+	if t.layout != nil {
+		return nil
+	}
+	for _, a := range t.agents {
+		for _, r := range a.GetRanks() {
+			if t.outcast(r) && r.GetInWorld() {
+				return fmt.Errorf("%w: member %s still is in a world that is over (epoch %d) and must be released first", ErrNeedsRepair,
+					r.GetMember().GetId(), a.GetEpoch())
+			}
+		}
+	}
+	return nil
+}
+
+// part that a rank has in what is waited for.
+type part int
+
+const (
+	noPart       part = iota
+	joinerPart        // nothing is in force for it yet
+	memberPart        // of a layout in force
+	repairedPart      // it stands still, as it shall
+)
+
+// brokenMembers says who of those that have a part is lost: its engine is gone, or stands still where it may not.
+func brokenMembers(latest map[int]*tangramv1.StatusResponse, partOf func(*tangramv1.StatusResponse, *tangramv1.RankStatus) part) error {
+	for _, agent := range slices.Sorted(maps.Keys(latest)) {
+		s := latest[agent]
+		for _, rank := range s.GetRanks() {
+			part, id := partOf(s, rank), rank.GetMember().GetId()
+			switch gone := !rank.GetEngine().GetAttached(); {
+			case part == joinerPart && gone:
+				return fmt.Errorf("the engine of %s, which was to join, is gone", id)
+			case part != noPart && gone:
+				return fmt.Errorf("%w: the engine of member %s is gone", ErrNeedsRepair, id)
+			case part == memberPart && rank.GetEngine().GetStopped():
+				return fmt.Errorf("%w: the engine of member %s stands still", ErrNeedsRepair, id)
+			}
+		}
+	}
+	return nil
+}
+
 func (d *Driver) end(ctx context.Context, truth *truth, left *leftover) error {
 	header := &tangramv1.Header{World: d.World, Epoch: left.targetEpoch - 1, Attempt: left.attempt}
 	if !left.anyFlipped {
@@ -43,6 +102,11 @@ func (d *Driver) end(ctx context.Context, truth *truth, left *leftover) error {
 			return err
 		}
 		if !flipped {
+			if left.targetEpoch == 1 {
+				if err := d.unfound(ctx, &tangramv1.Flip{Epoch: left.targetEpoch, TargetHash: left.targetHash}); err != nil {
+					return err
+				}
+			}
 			return d.burned(ctx, left.attempt)
 		}
 	}
@@ -54,12 +118,21 @@ func (d *Driver) end(ctx context.Context, truth *truth, left *leftover) error {
 		if len(latest) < len(left.agents) {
 			return false, 0, nil
 		}
+		if err := brokenMembers(latest, func(_ *tangramv1.StatusResponse, r *tangramv1.RankStatus) part {
+			if layout.RankOf(truth.layout, r.GetMember().GetId()) < 0 {
+				return noPart
+			}
+			return memberPart
+		}); err != nil {
+			return false, 0, err
+		}
 		for _, s := range latest {
 			for _, r := range s.Ranks {
 				switch p := r.GetTransition().GetPhase(); {
 				case r.GetTransition().GetAttempt() != left.attempt:
 				case p == tangramv1.Phase_PHASE_FLIPPED:
 					flipped++
+				case r.GetEngine().GetStopped(): // a leaver that was lost: nobody waits for it
 				case p != tangramv1.Phase_PHASE_IDLE:
 					open++
 				}
@@ -110,7 +183,7 @@ func (d *Driver) abortAll(ctx context.Context, agents []int, header *tangramv1.H
 					mu.Unlock()
 				}
 				return yes, err
-			}, backoff.WithMaxElapsedTime(d.Limits.Outcome))
+			}, backoff.WithBackOff(pauses(50*time.Millisecond, time.Second)), backoff.WithMaxElapsedTime(min(d.Limits.Outcome, d.Limits.answer())))
 			if err != nil {
 				mu.Lock()
 				failures = append(failures, err)
@@ -145,8 +218,6 @@ func (d *Driver) retireAll(ctx context.Context, agents []int, header *tangramv1.
 	var wait sync.WaitGroup
 	for _, i := range agents {
 		wait.Go(func() {
-			pause := backoff.NewExponentialBackOff()
-			pause.InitialInterval, pause.MaxInterval = 5*time.Millisecond, 500*time.Millisecond
 			_, err := backoff.Retry(ctx, func() (struct{}, error) {
 				err := d.Agents[i].Retire(ctx, header)
 				switch agentclient.RefusalCode(err) {
@@ -160,7 +231,7 @@ func (d *Driver) retireAll(ctx context.Context, agents []int, header *tangramv1.
 					err = backoff.Permanent(err)
 				}
 				return struct{}{}, err
-			}, backoff.WithBackOff(pause), backoff.WithMaxElapsedTime(d.Limits.Retire))
+			}, backoff.WithBackOff(pauses(5*time.Millisecond, 500*time.Millisecond)), backoff.WithMaxElapsedTime(d.Limits.Retire))
 			if err != nil {
 				mu.Lock()
 				failures = append(failures, err)

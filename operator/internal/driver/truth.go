@@ -3,9 +3,11 @@ package driver
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"sync"
 
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
 	"tangram.dev/operator/pkg/geometry"
@@ -19,99 +21,190 @@ type rankTruth struct {
 	status *tangramv1.RankStatus
 }
 
-// truth is what all agents say at one time. Nothing in it is remembered from before.
+// truth is what the agents that answer say at one time, read against the record of members. Nothing in
+// it is remembered from before.
 type truth struct {
-	agents   []*tangramv1.StatusResponse
-	layout   *tangramv1.Layout // of the highest epoch that any agent is in; nil: none
+	agents   []*tangramv1.StatusResponse // by agent; nil: it does not answer
+	errors   []error                     // by agent: why not
+	odd      []error                     // why agents that answer are set aside
+	record   Membership                  // as it was before the agents were asked
+	believed []bool                      // by agent: its layout is of this world
+	layout   *tangramv1.Layout           // of the highest epoch that a believed agent is in; nil: none
+	older    *tangramv1.Layout           // of the epoch before, if a believed agent still is in it
 	ranks    map[string]rankTruth
-	order    []string // member ids: those of the layout by rank, then the others by agent
+	order    []string // member ids: those of the layout by rank, then those that may join, by agent, those with an engine first
 	view     *geometry.View
 	revision string
 }
 
-// observe asks every agent.
+// observe asks every agent, each for at most Limits.Answer. Where agents contradict each other it asks once more if the
+// record of members was written meanwhile: read against the old one, words of before and after a fence are at odds.
 func (d *Driver) observe(ctx context.Context) (*truth, error) {
-	statuses := make([]*tangramv1.StatusResponse, len(d.Agents))
-	group, ctx := errgroup.WithContext(ctx)
+	record, err := d.membership(ctx) // first: a fence is written only if it is still this one
+	if err != nil {
+		return nil, err
+	}
+	for {
+		truth, err := d.ask(ctx, record)
+		if err == nil || ctx.Err() != nil {
+			return truth, err
+		}
+		now, reading := d.membership(ctx)
+		if reading != nil || now.version == record.version {
+			return nil, err
+		}
+		record = now
+	}
+}
+
+func (d *Driver) ask(ctx context.Context, record Membership) (*truth, error) {
+	statuses, errs := make([]*tangramv1.StatusResponse, len(d.Agents)), make([]error, len(d.Agents))
+	asking, cancel := context.WithTimeout(ctx, d.Limits.answer())
+	defer cancel()
+	var wait sync.WaitGroup
 	for i, agent := range d.Agents {
-		group.Go(func() error {
-			status, err := agent.Status(ctx, d.World)
-			statuses[i] = status
-			return err
-		})
+		wait.Go(func() { statuses[i], errs[i] = agent.Status(asking, d.World) })
 	}
-	if err := group.Wait(); err != nil {
-		return nil, fmt.Errorf("ask the agents: %w", err)
+	wait.Wait()
+	if err := ctx.Err(); err != nil {
+		return nil, err
 	}
-	return newTruth(d.World, statuses)
+	return newTruth(d.World, record, statuses, errs)
 }
 
 // newTruth is pure: it joins the agents' words, or says where they contradict each other.
-func newTruth(world string, agents []*tangramv1.StatusResponse) (*truth, error) {
-	t := &truth{agents: agents, ranks: map[string]rankTruth{}}
+func newTruth(world string, record Membership, agents []*tangramv1.StatusResponse, errs []error) (*truth, error) {
+	t := &truth{agents: slices.Clone(agents), errors: slices.Clone(errs), record: record, believed: make([]bool, len(agents)),
+		ranks: map[string]rankTruth{}}
 	if len(agents) == 0 {
 		return nil, fmt.Errorf("world %q has no agents", world)
 	}
-	var hash []byte
-	var shape *tangramv1.Geometry
-	for i, a := range agents {
-		name := a.GetAddress().GetAgent()
-		if a.World != world {
-			return nil, fmt.Errorf("agent %s is of world %q, not %q", name, a.World, world)
+	for i, a := range t.agents {
+		if a != nil && a.World != world {
+			t.setAside(i, fmt.Errorf("agent %s is of world %q, not %q", a.GetAddress().GetAgent(), a.World, world))
 		}
-		even := shape.GetEvenShardsOnly() || a.Geometry.GetEvenShardsOnly()
-		mine := proto.CloneOf(a.Geometry)
-		if mine == nil {
-			return nil, fmt.Errorf("agent %s tells no geometry", name)
-		}
-		mine.EvenShardsOnly = even
-		if shape != nil {
-			shape.EvenShardsOnly = even
-			if !proto.Equal(shape, mine) {
-				return nil, fmt.Errorf("agent %s reads another model than agent %s: %v and %v", name,
-					agents[0].GetAddress().GetAgent(), mine, shape)
-			}
-		}
-		shape = mine
-		if i > 0 && a.Revision != agents[0].Revision {
-			return nil, fmt.Errorf("agent %s reads revision %q, agent %s %q", name, a.Revision,
-				agents[0].GetAddress().GetAgent(), agents[0].Revision)
-		}
-		for _, rank := range a.Ranks {
+		t.believed[i] = record.believed(t.agents[i])
+	}
+	if err := t.readLayouts(); err != nil {
+		return nil, err
+	}
+	if err := t.readModel(); err != nil {
+		return nil, err
+	}
+	for i, a := range t.agents {
+		for _, rank := range a.GetRanks() {
 			if _, twice := t.ranks[rank.GetMember().GetId()]; twice {
 				return nil, fmt.Errorf("two agents say they are member %s", rank.GetMember().GetId())
 			}
 			t.ranks[rank.GetMember().GetId()] = rankTruth{agent: i, status: rank}
 		}
-		if a.Layout == nil {
-			continue
-		}
-		if t.layout == nil || a.Epoch > t.layout.Epoch {
-			t.layout, hash = a.Layout, a.LayoutHash
-		} else if a.Epoch == t.layout.Epoch && !bytes.Equal(a.LayoutHash, hash) {
-			return nil, fmt.Errorf("agents disagree about epoch %d: layouts %x and %x; a world never has two", a.Epoch, a.LayoutHash, hash)
-		}
 	}
-	t.revision = agents[0].Revision
-	for _, m := range t.layout.GetMembers() {
-		if _, here := t.ranks[m.Id]; !here {
-			return nil, fmt.Errorf("member %s of epoch %d does not answer; a world can change once all its members are back", m.Id, t.layout.Epoch)
-		}
-		t.order = append(t.order, m.Id)
-	}
-	for _, a := range agents {
-		for _, rank := range a.Ranks {
-			if layout.RankOf(t.layout, rank.Member.Id) < 0 {
-				t.order = append(t.order, rank.Member.Id)
+	t.order = idsOf(t.layout)
+	for _, attached := range []bool{true, false} {
+		for _, a := range t.agents {
+			for _, rank := range a.GetRanks() {
+				if rank.GetEngine().GetAttached() == attached && layout.RankOf(t.layout, rank.Member.Id) < 0 && !t.outcast(rank) {
+					t.order = append(t.order, rank.Member.Id)
+				}
 			}
 		}
 	}
+	return t, nil
+}
+
+// setAside an agent whose words are not for this world: as if it did not answer.
+func (t *truth) setAside(agent int, why error) {
+	t.agents[agent], t.errors[agent], t.believed[agent] = nil, why, false
+	t.odd = append(t.odd, why)
+}
+
+// readLayouts finds what is in force, among those that are believed.
+func (t *truth) readLayouts() error {
+	var hash, olderHash []byte
+	for i, a := range t.agents {
+		if t.believed[i] && a.Epoch > t.layout.GetEpoch() {
+			t.layout, hash = a.Layout, a.LayoutHash
+		}
+	}
+	for i, a := range t.agents {
+		if !t.believed[i] {
+			continue
+		}
+		if a.Epoch == t.epoch() && !bytes.Equal(a.LayoutHash, hash) {
+			return fmt.Errorf("agents disagree about epoch %d: layouts %x and %x; a world never has two", a.Epoch, a.LayoutHash, hash)
+		}
+		if a.Epoch+1 == t.epoch() {
+			if t.older != nil && !bytes.Equal(a.LayoutHash, olderHash) {
+				return fmt.Errorf("agents disagree about epoch %d: layouts %x and %x; a world never has two", a.Epoch, a.LayoutHash, olderHash)
+			}
+			t.older, olderHash = a.Layout, a.LayoutHash
+		}
+	}
+	return nil
+}
+
+// readModel takes the geometry and revision from an agent of the world, else from the first that answers, and
+// sets those aside that read another model.
+func (t *truth) readModel() error {
+	first := -1
+	for i, a := range t.agents {
+		if a != nil && (first < 0 || t.believed[i] && !t.believed[first]) {
+			first = i
+		}
+	}
+	if first < 0 {
+		return fmt.Errorf("ask the agents: %w", errors.Join(t.errors...))
+	}
+	reference := t.agents[first]
+	if reference.Geometry == nil {
+		return fmt.Errorf("agent %s tells no geometry", reference.GetAddress().GetAgent())
+	}
+	shape := proto.CloneOf(reference.Geometry)
+	for i, a := range t.agents {
+		if a == nil {
+			continue
+		}
+		mine := proto.CloneOf(a.Geometry)
+		if mine != nil {
+			mine.EvenShardsOnly = shape.EvenShardsOnly
+		}
+		if !proto.Equal(shape, mine) {
+			t.setAside(i, fmt.Errorf("agent %s reads another model than agent %s: %v and %v", a.GetAddress().GetAgent(),
+				reference.GetAddress().GetAgent(), a.Geometry, shape))
+			continue
+		}
+		if a.Revision != reference.Revision {
+			t.setAside(i, fmt.Errorf("agent %s reads revision %q, agent %s %q", a.GetAddress().GetAgent(), a.Revision,
+				reference.GetAddress().GetAgent(), reference.Revision))
+			continue
+		}
+		shape.EvenShardsOnly = shape.EvenShardsOnly || a.Geometry.EvenShardsOnly
+	}
 	view, err := viewOf(shape)
 	if err != nil {
-		return nil, fmt.Errorf("geometry of the checkpoint: %w", err)
+		return fmt.Errorf("geometry of the checkpoint: %w", err)
 	}
-	t.view = view
-	return t, nil
+	t.view, t.revision = view, reference.Revision
+	return nil
+}
+
+// outcast says that a rank outside the layout in force cannot join under its name: a fence has left it out, or it
+// still stands on a layout that is not this world's.
+func (t *truth) outcast(rank *tangramv1.RankStatus) bool {
+	id := rank.GetMember().GetId()
+	if t.record.Fence.lost(id) || contains(t.record.Ended, id) {
+		return true
+	}
+	return rank.GetInWorld()
+}
+
+// idsOf the members of a layout, by rank.
+func idsOf(l *tangramv1.Layout) []string {
+	out := make([]string, 0, len(l.GetMembers()))
+	for _, m := range l.GetMembers() {
+		out = append(out, m.Id)
+	}
+	return out
 }
 
 func (t *truth) epoch() uint64 { return t.layout.GetEpoch() }
@@ -120,14 +213,18 @@ func (t *truth) epoch() uint64 { return t.layout.GetEpoch() }
 func (t *truth) choose(want Wanted) ([]string, error) {
 	if len(want.Members) == 0 {
 		if want.Ranks > len(t.order) {
-			return nil, fmt.Errorf("%d ranks wanted, the agents have %d; start more pods", want.Ranks, len(t.order))
+			return nil, errors.Join(fmt.Errorf("%d ranks wanted, the agents have %d; start more pods", want.Ranks, len(t.order)),
+				errors.Join(t.errors...))
 		}
 		return t.order[:want.Ranks], nil
 	}
 	seen := map[string]bool{}
 	for _, id := range want.Members {
 		if _, here := t.ranks[id]; !here {
-			return nil, fmt.Errorf("member %s is wanted and no agent has it", id)
+			return nil, errors.Join(fmt.Errorf("member %s is wanted and no agent has it", id), errors.Join(t.errors...))
+		}
+		if !contains(t.order, id) {
+			return nil, fmt.Errorf("member %s is wanted and was left out of the world for good; its agent gets another name once it is released", id)
 		}
 		if seen[id] {
 			return nil, fmt.Errorf("member %s is wanted twice", id)
@@ -161,12 +258,14 @@ func (t *truth) after(l *tangramv1.Layout) *truth {
 	return &next
 }
 
-// agentsOf are the agents that hold a member of either layout (nil: none), by index.
+// agentsOf are the agents that answer and hold a member of either layout (nil: none), by index.
 func (t *truth) agentsOf(layouts ...*tangramv1.Layout) []int {
 	in := make([]bool, len(t.agents))
 	for _, l := range layouts {
 		for _, m := range l.GetMembers() {
-			in[t.ranks[m.Id].agent] = true
+			if r, here := t.ranks[m.Id]; here {
+				in[r.agent] = true
+			}
 		}
 	}
 	var out []int
@@ -182,7 +281,7 @@ func (t *truth) agentsOf(layouts ...*tangramv1.Layout) []int {
 func (t *truth) highestAttempt() uint64 {
 	var high uint64
 	for _, a := range t.agents {
-		high = max(high, a.HighestAttempt)
+		high = max(high, a.GetHighestAttempt())
 	}
 	return high
 }
@@ -208,7 +307,8 @@ func (t *truth) prepareFor(agent int, header *tangramv1.Header, flip *tangramv1.
 		TargetHash: flip.TargetHash, Peers: t.peers(target)}
 	inWorld := false
 	for _, m := range t.layout.GetMembers() {
-		inWorld = inWorld || t.ranks[m.Id].agent == agent
+		r, here := t.ranks[m.Id]
+		inWorld = inWorld || here && r.agent == agent
 	}
 	if inWorld && flip.Kind != tangramv1.FlipKind_FLIP_KIND_FIRST {
 		request.Target = &tangramv1.PrepareRequest_Delta{Delta: flip.Delta}

@@ -18,7 +18,7 @@ type verdict struct {
 func judge(attempt uint64, members map[string]bool, latest map[int]*tangramv1.StatusResponse) verdict {
 	v := verdict{ranks: len(members)}
 	for _, s := range latest {
-		for _, r := range s.Ranks {
+		for _, r := range s.GetRanks() {
 			stays, counted := members[r.GetMember().GetId()]
 			t := r.GetTransition()
 			if !counted || t.GetAttempt() != attempt {
@@ -66,6 +66,7 @@ func membersOf(before, target *tangramv1.Layout) map[string]bool {
 type leftover struct {
 	attempt     uint64
 	targetEpoch uint64
+	targetHash  []byte
 	anyFlipped  bool
 	agents      []int
 }
@@ -74,13 +75,13 @@ type leftover struct {
 func findLeftover(agents []*tangramv1.StatusResponse) *leftover {
 	var out *leftover
 	for i, a := range agents {
-		for _, r := range a.Ranks {
+		for _, r := range a.GetRanks() {
 			t := r.GetTransition()
 			if t.GetPhase() <= tangramv1.Phase_PHASE_IDLE {
 				continue
 			}
 			if out == nil || t.Attempt > out.attempt {
-				out = &leftover{attempt: t.Attempt, targetEpoch: t.TargetEpoch}
+				out = &leftover{attempt: t.Attempt, targetEpoch: t.TargetEpoch, targetHash: t.TargetHash}
 			}
 			if t.Attempt != out.attempt {
 				continue
@@ -93,10 +94,10 @@ func findLeftover(agents []*tangramv1.StatusResponse) *leftover {
 	}
 	if out != nil {
 		for _, a := range agents {
-			for _, r := range a.Ranks { // one that has retired it already has flipped it
+			for _, r := range a.GetRanks() { // one that has retired it already has flipped it
 				t := r.GetTransition()
 				out.anyFlipped = out.anyFlipped || t.GetAttempt() == out.attempt &&
-					t.GetPhase() == tangramv1.Phase_PHASE_IDLE && a.Epoch >= out.targetEpoch
+					t.GetPhase() == tangramv1.Phase_PHASE_IDLE && a.GetEpoch() >= out.targetEpoch
 			}
 		}
 	}

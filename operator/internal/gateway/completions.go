@@ -184,7 +184,7 @@ func finishReason(f tangramv1.Finish) *string {
 	switch f {
 	case tangramv1.Finish_FINISH_LENGTH:
 		text = "length"
-	case tangramv1.Finish_FINISH_STOP, tangramv1.Finish_FINISH_CANCELLED:
+	case tangramv1.Finish_FINISH_STOP:
 		text = "stop"
 	default:
 		return nil

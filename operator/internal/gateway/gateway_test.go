@@ -1,12 +1,14 @@
 package gateway
 
 import (
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	tangramv1 "tangram.dev/proto/tangram/v1"
@@ -35,10 +38,33 @@ type engine struct {
 	submits  atomic.Pointer[string]           // the gateway whose session the last submit came by
 	identity credentials.TransportCredentials // nil: plain
 	server   *grpc.Server
+
+	mu     sync.Mutex
+	stream tangramv1.Serve_SessionServer // of the gateway's last session
+	got    chan *tangramv1.Submit        // where `on` is nil
+}
+
+// say tells the gateway something over its session.
+func (e *engine) say(r *tangramv1.ServeReply) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.stream != nil {
+		_ = e.stream.Send(r)
+	}
+}
+
+func (e *engine) setWorld(w *tangramv1.World) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.world = w
 }
 
 func (e *engine) Session(stream tangramv1.Serve_SessionServer) error {
-	send := func(r *tangramv1.ServeReply) { _ = stream.Send(r) }
+	send := func(r *tangramv1.ServeReply) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		_ = stream.Send(r)
+	}
 	var gateway string
 	for {
 		m, err := stream.Recv()
@@ -48,16 +74,24 @@ func (e *engine) Session(stream tangramv1.Serve_SessionServer) error {
 		switch b := m.Body.(type) {
 		case *tangramv1.ServeRequest_Hello:
 			gateway = b.Hello.Gateway
-			if e.silent {
+			e.mu.Lock()
+			e.stream = stream
+			world := e.world
+			e.mu.Unlock()
+			if e.silent || world == nil {
 				continue
 			}
-			send(&tangramv1.ServeReply{Body: &tangramv1.ServeReply_World{World: e.world}})
+			send(&tangramv1.ServeReply{Body: &tangramv1.ServeReply_World{World: world}})
 			if kept := e.kept.Swap(nil); kept != nil {
 				send(token(kept, 0, 'a', 0))
 				send(token(kept, 1, 'b', tangramv1.Finish_FINISH_LENGTH))
 			}
 		case *tangramv1.ServeRequest_Submit:
 			e.submits.Store(&gateway)
+			if e.on == nil {
+				e.got <- b.Submit
+				continue
+			}
 			e.on(b.Submit, send)
 			if e.hangsUp {
 				e.kept.Store(b.Submit)
@@ -105,18 +139,34 @@ func open(t *testing.T, o Options, engines ...*engine) (*httptest.Server, *Metri
 	t.Helper()
 	world := &tangramv1.World{World: "w", Epoch: 1, MaxTokens: 64, Vocabulary: 256}
 	for i, e := range engines {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		e.world, e.address, e.canceled = world, l.Addr().String(), make(chan string, 4)
-		world.Members = append(world.Members, &tangramv1.WorldMember{Rank: uint32(i), Frontend: e.address, Accepts: true})
-		if e.identity == nil {
-			e.identity = plaintext()
+		e.listen(t, "127.0.0.1:0")
+		if e.world == nil {
+			e.world = world
 		}
-		e.server = grpc.NewServer(grpc.Creds(e.identity))
-		tangramv1.RegisterServeServer(e.server, e)
-		go func() { _ = e.server.Serve(l) }()
-		t.Cleanup(e.server.Stop)
+		world.Members = append(world.Members, &tangramv1.WorldMember{Rank: uint32(i), Member: fmt.Sprintf("m%d", i), Frontend: e.address, Accepts: true})
 	}
+	return before(t, o, engines...)
+}
+
+// listen (again, after stop).
+func (e *engine) listen(t *testing.T, address string) {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
+	require.NoError(t, err)
+	e.address, e.canceled, e.got = l.Addr().String(), make(chan string, 64), make(chan *tangramv1.Submit, 64)
+	if e.identity == nil {
+		e.identity = insecure.NewCredentials()
+	}
+	e.server = grpc.NewServer(grpc.Creds(e.identity))
+	tangramv1.RegisterServeServer(e.server, e)
+	server := e.server
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(server.Stop)
+}
+
+// before puts a gateway before engines that listen.
+func before(t *testing.T, o Options, engines ...*engine) (*httptest.Server, *Metrics, *Pool) {
+	t.Helper()
 	// the others are learned
 	if o.Discover != nil {
 		o.Discover = []string{engines[0].address}

@@ -143,9 +143,6 @@ func (a *answer) token(t *tangramv1.Token) error {
 		a.s.Pool.o.Metrics.betweenTokens.Observe(now.Sub(a.last).Seconds())
 	}
 	a.last = now
-	if t.Finish == tangramv1.Finish_FINISH_CANCELLED {
-		return nil
-	}
 	a.tokens++
 	a.bytes = append(a.bytes, byte(t.Token))
 	a.ids = append(a.ids, t.Token)

@@ -4,7 +4,7 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // Metrics of a gateway.
 type Metrics struct {
-	requests                            *prometheus.CounterVec
+	requests, replays                   *prometheus.CounterVec
 	tokens, duplicates, conflicts, lost prometheus.Counter
 	sessions                            *prometheus.GaugeVec
 	epoch                               prometheus.Gauge
@@ -22,14 +22,16 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		tokens:     counter("tokens_total", "Tokens delivered to clients."),
 		duplicates: counter("duplicate_tokens_total", "Tokens dropped because their position was delivered already."),
 		conflicts:  counter("conflicting_tokens_total", "Tokens that differ from the one delivered for their position. Always 0, or something is broken."),
-		lost:       counter("lost_requests_total", "Requests that ended because a session broke for good."),
-		sessions:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "tangram_gateway", Name: "session_up", Help: "1 while the session to this frontend is up."}, []string{"frontend"}),
-		epoch:      prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "tangram_gateway", Name: "epoch", Help: "Highest epoch heard of."}),
+		lost:       counter("lost_requests_total", "Accepted requests that ended without their last token."),
+		replays: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tangram_gateway", Name: "replays_total",
+			Help: "Requests submitted again with their tokens so far, by cause: no member has them, their session is cut, the engine gave them up, the world was restarted."}, []string{"cause"}),
+		sessions: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "tangram_gateway", Name: "session_up", Help: "1 while the session to this frontend is up."}, []string{"frontend"}),
+		epoch:    prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "tangram_gateway", Name: "epoch", Help: "Highest epoch heard of."}),
 		firstToken: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "tangram_gateway", Name: "first_token_seconds",
 			Help: "From request to first token.", Buckets: buckets}),
 		betweenTokens: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "tangram_gateway", Name: "between_tokens_seconds",
 			Help: "Between two tokens of a request.", Buckets: buckets}),
 	}
-	r.MustRegister(m.requests, m.tokens, m.duplicates, m.conflicts, m.lost, m.sessions, m.epoch, m.firstToken, m.betweenTokens)
+	r.MustRegister(m.requests, m.replays, m.tokens, m.duplicates, m.conflicts, m.lost, m.sessions, m.epoch, m.firstToken, m.betweenTokens)
 	return m
 }

@@ -7,8 +7,7 @@ import (
 	"log/slog"
 	"time"
 
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
 
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
@@ -21,27 +20,54 @@ var (
 	ErrLost     = errors.New("the request was lost")
 )
 
-// A world between two layouts may refuse everywhere for a moment.
-const (
-	notReadyFor   = 5 * time.Second
-	notReadyPause = 50 * time.Millisecond
-)
-
-func plaintext() credentials.TransportCredentials { return insecure.NewCredentials() }
-
-// request under way. Fields are guarded by the pool's mu, but for events.
+// request under way. Fields are guarded by the pool's mu.
 type request struct {
-	id      string
-	owner   string                      // frontend of the last token, or of the submit
-	next    uint32                      // position to deliver
-	ahead   map[uint32]*tangramv1.Token // came too early
-	given   map[uint32]uint32           // position -> token delivered, to compare repeats with
+	id     string
+	submit *tangramv1.Submit // as the client asked
+
+	// Who has it.
+	owner    string // frontend of who has it, or was asked last; "": nobody
+	over     int    // connection of that session it was sent over
+	answered bool   // something was heard of it since then
+	settled  uint64 // in no epoch up to this one can it have been lost
+	replays  int    // since the last token
+	twice    bool   // was replayed: maybe two have it
+
+	// To find somebody.
+	prefer   string
+	tried    map[string]bool
+	busy     bool // somebody said so
+	accepted bool // somebody had it: it is not refused any more
+	giveUp   time.Time
+	pause    time.Duration
+	refusal  *tangramv1.Refused
+
+	// What came of it.
+	out     []uint32                    // delivered, from the end of the prompt on
+	ahead   map[uint32]*tangramv1.Token // came too early, by position
+	pending []*tangramv1.Token          // delivered, and to be given to the client
 	done    bool
-	notify  chan struct{} // one slot: something is new
-	pending []*tangramv1.Token
-	refusal *tangramv1.Refused
 	err     error
+	notify  chan struct{} // one slot: something is new
 }
+
+func newRequest(submit *tangramv1.Submit) *request {
+	return &request{id: submit.Request, submit: submit, giveUp: time.Now().Add(notReadyFor),
+		ahead: map[uint32]*tangramv1.Token{}, notify: make(chan struct{}, 1)}
+}
+
+// rest is what is left of the request to submit.
+func (r *request) rest() *tangramv1.Submit {
+	if len(r.out) == 0 {
+		return r.submit
+	}
+	rest := proto.CloneOf(r.submit)
+	rest.Prompt = append(rest.Prompt, r.out...)
+	rest.MaxTokens -= uint32(len(r.out))
+	return rest
+}
+
+func (r *request) next() uint32 { return uint32(len(r.submit.Prompt) + len(r.out)) }
 
 func (r *request) wake() {
 	select {
@@ -55,20 +81,37 @@ func (r *request) end(err error) {
 	r.wake()
 }
 
-func (r *request) refused(why *tangramv1.Refused) {
-	if len(r.given) == 0 { // a refusal of what runs already is a late echo
-		r.refusal = why
-		r.wake()
+// found: the engine behind s has it in this epoch.
+func (r *request) found(s *session, epoch uint64) {
+	r.owner, r.over, r.answered, r.refusal = s.frontend, s.connection, true, nil
+	r.settled = max(r.settled, epoch)
+}
+
+// refused by a rank. What another says that was not asked last is a late echo.
+func (r *request) refused(s *session, why *tangramv1.Refused) {
+	if r.owner != s.frontend {
+		return
 	}
+	r.answered = true
+	if why.Code == tangramv1.Refused_CODE_RUNNING {
+		r.accepted = true
+		return
+	}
+	r.refusal = why
+	r.wake()
 }
 
 // token delivers in order of position. A repeat is dropped, but it must be the same token.
 func (r *request) token(t *tangramv1.Token, m *Metrics, log *slog.Logger) {
-	if was, twice := r.given[t.Position]; twice || t.Position < r.next {
+	if r.done {
+		return
+	}
+	if t.Position < r.next() {
 		m.duplicates.Inc()
-		if was != t.Token {
+		i := int(t.Position) - len(r.submit.Prompt)
+		if i < 0 || r.out[i] != t.Token {
 			m.conflicts.Inc()
-			log.Error("two tokens for one position", "request", r.id, "position", t.Position, "first", was, "second", t.Token, "owner", t.Owner)
+			log.Error("two tokens for one position", "request", r.id, "position", t.Position, "second", t.Token, "owner", t.Owner)
 		}
 		return
 	}
@@ -80,18 +123,15 @@ func (r *request) token(t *tangramv1.Token, m *Metrics, log *slog.Logger) {
 		return
 	}
 	r.ahead[t.Position] = t
-	for {
-		t := r.ahead[r.next]
-		if t == nil {
-			break
-		}
-		delete(r.ahead, r.next)
-		r.given[r.next] = t.Token
-		r.next++
+	for t := r.ahead[r.next()]; t != nil && !r.done; t = r.ahead[r.next()] {
+		delete(r.ahead, t.Position)
+		r.out = append(r.out, t.Token)
 		r.pending = append(r.pending, t)
-		if t.Finish != tangramv1.Finish_FINISH_UNSPECIFIED {
-			r.done = true
+		r.replays, r.accepted = 0, true
+		if t.Finish == tangramv1.Finish_FINISH_UNSPECIFIED && uint32(len(r.out)) == r.submit.MaxTokens {
+			t.Finish = tangramv1.Finish_FINISH_LENGTH // nothing is left to ask for
 		}
+		r.done = t.Finish != tangramv1.Finish_FINISH_UNSPECIFIED
 	}
 	r.wake()
 }
@@ -99,8 +139,7 @@ func (r *request) token(t *tangramv1.Token, m *Metrics, log *slog.Logger) {
 // Run submits and calls `each` for every token in order of position, from this goroutine,
 // until the last one. When ctx ends (the client left) the request is cancelled everywhere.
 func (p *Pool) Run(ctx context.Context, submit *tangramv1.Submit, each func(*tangramv1.Token) error) error {
-	r := &request{id: submit.Request, next: uint32(len(submit.Prompt)), ahead: map[uint32]*tangramv1.Token{},
-		given: map[uint32]uint32{}, notify: make(chan struct{}, 1)}
+	r := newRequest(submit)
 	p.mu.Lock()
 	if p.requests[r.id] != nil {
 		p.mu.Unlock()
@@ -108,127 +147,47 @@ func (p *Pool) Run(ctx context.Context, submit *tangramv1.Submit, each func(*tan
 	}
 	p.requests[r.id] = r
 	p.mu.Unlock()
-	defer func() {
-		p.mu.Lock()
-		delete(p.requests, r.id)
-		p.mu.Unlock()
-	}()
-	if err := p.submit(ctx, r, submit); err != nil {
-		p.cancelAll(r)
-		return err
+	err := p.follow(ctx, r, each)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.requests, r.id)
+	if err != nil || r.twice {
+		p.cancelAllLocked(r)
 	}
+	return err
+}
+
+func (p *Pool) follow(ctx context.Context, r *request, each func(*tangramv1.Token) error) error {
 	for {
 		p.mu.Lock()
 		tokens, done, err := r.pending, r.done, r.err
 		r.pending = nil
+		var pause time.Duration
+		if !done {
+			pause, err = p.placeLocked(r)
+		}
 		p.mu.Unlock()
 		for _, t := range tokens {
 			p.o.Metrics.tokens.Inc()
 			if err := each(t); err != nil {
-				p.cancelAll(r)
 				return err
 			}
 		}
-		if done {
+		if done || err != nil {
 			return err
+		}
+		var again <-chan time.Time
+		if pause > 0 {
+			again = time.After(pause)
 		}
 		select {
 		case <-ctx.Done():
-			p.cancelAll(r)
 			return ctx.Err()
+		case <-p.ctx.Done():
+			p.o.Metrics.lost.Inc()
+			return fmt.Errorf("%w: this gateway ends", ErrLost)
 		case <-r.notify:
-		}
-	}
-}
-
-// submit tries ranks until one accepts: it has then given a token. A rank that neither
-// refuses nor answers has it in its queue.
-func (p *Pool) submit(ctx context.Context, r *request, submit *tangramv1.Submit) error {
-	tried, busy := map[string]bool{}, false
-	giveUp := time.Now().Add(notReadyFor)
-	for {
-		p.mu.Lock()
-		s, ready := p.pickLocked(tried)
-		sent := false
-		if s != nil {
-			r.owner, r.refusal = s.frontend, nil
-			select {
-			case s.send <- &tangramv1.ServeRequest{Body: &tangramv1.ServeRequest_Submit{Submit: submit}}:
-				sent = true
-				s.sent++
-			default: // its queue to the wire is full
-				busy = true
-			}
-			tried[s.frontend] = true
-		}
-		p.mu.Unlock()
-		if s == nil {
-			if busy {
-				return ErrBusy
-			}
-			if time.Now().After(giveUp) {
-				return ErrNotReady
-			}
-			if ready { // all said NOT_READY: a flip is under way
-				tried = map[string]bool{}
-			}
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-time.After(notReadyPause):
-			}
-			continue
-		}
-		if !sent {
-			continue
-		}
-		refusal, err := p.answer(ctx, r)
-		if err != nil || refusal == nil {
-			return err
-		}
-		switch refusal.Code {
-		case tangramv1.Refused_CODE_BUSY:
-			busy = true
-		case tangramv1.Refused_CODE_NOT_READY:
-		default:
-			return fmt.Errorf("%w: %s", ErrInvalid, refusal.Message)
-		}
-	}
-}
-
-// answer waits for the first word about a submitted request: a token, a refusal, its loss.
-func (p *Pool) answer(ctx context.Context, r *request) (*tangramv1.Refused, error) {
-	for {
-		p.mu.Lock()
-		refusal, begun := r.refusal, len(r.given) > 0 || r.done
-		p.mu.Unlock()
-		if begun {
-			r.wake() // Run looks again
-			return nil, nil
-		}
-		if refusal != nil {
-			return refusal, nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-r.notify:
-		}
-	}
-}
-
-// cancelAll tells every session: nobody knows where the request is by now.
-func (p *Pool) cancelAll(r *request) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, s := range p.sessions {
-		if s.send == nil {
-			continue
-		}
-		select {
-		case s.send <- &tangramv1.ServeRequest{Body: &tangramv1.ServeRequest_Cancel{Cancel: &tangramv1.Cancel{Request: r.id}}}:
-		default:
-			p.o.Log.Warn("no room to send a cancel; the request runs to its end", "request", r.id, "frontend", s.frontend)
+		case <-again:
 		}
 	}
 }

@@ -15,43 +15,6 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// An engine that is gone for longer than LostAfter takes its requests with it: their clients
-// are told, and they are counted.
-func TestSessionThatBreaksForGood(t *testing.T) {
-	for _, c := range []struct {
-		name  string
-		first bool // the request had a token before
-		code  int
-	}{{"before the first token", false, http.StatusInternalServerError}, {"in the middle of a stream", true, http.StatusOK}} {
-		t.Run(c.name, func(t *testing.T) {
-			begun := make(chan struct{})
-			e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
-				if c.first {
-					send(token(s, 0, 'a', 0))
-				}
-				close(begun)
-			}}
-			s, m, pool := open(t, Options{LostAfter: 100 * time.Millisecond}, e)
-			require.Eventually(t, pool.Ready, 5*time.Second, time.Millisecond)
-			go func() {
-				<-begun
-				for c.first && testutil.ToFloat64(m.tokens) == 0 { // so that the token is through
-					time.Sleep(time.Millisecond)
-				}
-				e.server.Stop()
-			}()
-			code, _, body := post(t, s, `{"prompt":"x","stream":true}`)
-			require.Equal(t, c.code, code, body)
-			require.Contains(t, body, "the session to "+e.address+" broke")
-			require.NotContains(t, body, "[DONE]")
-			require.InDelta(t, 1, testutil.ToFloat64(m.lost), 0)
-			require.InDelta(t, 1, testutil.ToFloat64(m.requests.WithLabelValues("500")), 0)
-			require.InDelta(t, 0, testutil.ToFloat64(m.requests.WithLabelValues("200")), 0)
-			require.False(t, pool.Ready())
-		})
-	}
-}
-
 // A session that comes back in time loses nothing: the engine says again what it said.
 func TestSessionThatComesBack(t *testing.T) {
 	e := &engine{hangsUp: true, on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) { send(token(s, 0, 'a', 0)) }}

@@ -1,5 +1,5 @@
 // Package drivertest plays agents for tests of what drives them: they keep the rules of the
-// real agent's state machine (docs/architecture.md, section 4), in memory.
+// real agent's state machine (docs/architecture.md, sections 4 and 8), in memory.
 package drivertest
 
 import (
@@ -11,17 +11,29 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// World is the agents of one world and the gate between them: an attempt flips when every
-// agent that prepared it is permitted. Safe for concurrent use.
+// World is the agents of one world, their engines, and the gate between them: an attempt flips when
+// every agent that prepared it is permitted. Safe for concurrent use.
 type World struct {
 	name string
 	view *geometry.View
 
 	mu        sync.Mutex
+	changed   chan struct{}     // closed and replaced when anything may have changed
 	agents    map[string]*Agent // by address
+	cuts      map[[2]string]bool
 	holdGate  bool
 	holdStage bool
-	memory    uint64
+	// The gate opens once, for members, when the first abort arrives at one of them; at a joiner's
+	// it does not, which has withdrawn then.
+	openAtAbort bool
+	memory      uint64
+
+	manual      bool // steps come from Step only
+	words       map[string]bool
+	stepped     map[string]bool // hashes of layouts in which a step was done
+	past        map[string]bool // those that others came after
+	latest      string
+	inventories map[string]*tangramv1.Inventory
 }
 
 // Pod in which an agent runs.
@@ -44,15 +56,21 @@ func NewWorld(name string) (*World, error) {
 	if err != nil {
 		return nil, fmt.Errorf("drivertest: %w", err)
 	}
-	return &World{name: name, view: view, agents: map[string]*Agent{}, memory: 1 << 30}, nil
+	return &World{name: name, view: view, agents: map[string]*Agent{}, cuts: map[[2]string]bool{}, memory: 1 << 30,
+		changed: make(chan struct{}), words: map[string]bool{}, stepped: map[string]bool{}, past: map[string]bool{},
+		inventories: map[string]*tangramv1.Inventory{}}, nil
 }
 
 // Start an agent, with its engines attached and in no layout.
 func (w *World) Start(p Pod) *Agent {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	a := &Agent{w: w, pod: p, phase: tangramv1.Phase_PHASE_IDLE, attached: true}
+	a := &Agent{w: w, pod: p, phase: tangramv1.Phase_PHASE_IDLE, engines: make([]engine, p.Ranks)}
+	for device := range a.engines {
+		a.engines[device].incarnation = 1
+	}
 	w.agents[p.Address] = a
+	w.changedLocked()
 	return a
 }
 
@@ -63,7 +81,7 @@ func (w *World) Find(address string) *Agent {
 	return w.agents[address]
 }
 
-// Stop an agent, as if its process were killed: what it held is lost, and attempts that it
+// Stop an agent and its engines, as if their processes were killed: what it held is lost, and attempts that it
 // is part of cannot flip.
 func (w *World) Stop(address string) {
 	w.mu.Lock()
@@ -72,6 +90,18 @@ func (w *World) Stop(address string) {
 		a.stopped = true
 		delete(w.agents, address)
 	}
+	w.changedLocked()
+}
+
+// Cut the link between the engines of two members, or heal it.
+func (w *World) Cut(a, b string, cut bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if a > b {
+		a, b = b, a
+	}
+	w.cuts[[2]string{a, b}] = cut
+	w.changedLocked()
 }
 
 // HoldGate keeps permitted attempts from flipping, as engines do that decline.
@@ -84,6 +114,14 @@ func (w *World) HoldGate(hold bool) {
 			w.gateLocked(a.attempt)
 		}
 	}
+	w.changedLocked()
+}
+
+// OpenAtAbort keeps the gate shut until the first abort comes to a member: it opens just before.
+func (w *World) OpenAtAbort() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.holdGate, w.openAtAbort = true, true
 }
 
 // HoldStage keeps agents half way through staging.
@@ -96,6 +134,7 @@ func (w *World) HoldStage(hold bool) {
 			a.phase = tangramv1.Phase_PHASE_STAGED
 		}
 	}
+	w.changedLocked()
 }
 
 // SetMemory of each rank, in bytes, for agents old and new.
@@ -130,47 +169,82 @@ func (w *World) Idle() bool {
 	return true
 }
 
-func (w *World) gateLocked(attempt uint64) {
-	var in []*Agent
-	for _, a := range w.agents {
-		if attempt == 0 || a.attempt != attempt {
-			continue
-		}
-		if a.phase != tangramv1.Phase_PHASE_PERMITTED || w.holdGate {
-			return
-		}
-		in = append(in, a)
-	}
-	for _, a := range in { // every member of both layouts must have a word in the gate
-		for _, l := range []*tangramv1.Layout{a.layout, a.target} {
-			for _, m := range l.GetMembers() {
-				if !holds(in, m.Id) {
-					return
-				}
-			}
+// changedLocked tells watchers, and lets engines find out that a step cannot be done.
+func (w *World) changedLocked() {
+	if !w.manual {
+		for w.breakLocked() {
 		}
 	}
-	for _, a := range in {
-		a.phase, a.layout = tangramv1.Phase_PHASE_FLIPPED, a.target
-		if !a.inLocked(a.layout) {
-			a.layout = nil
-		}
-	}
+	close(w.changed)
+	w.changed = make(chan struct{})
 }
 
-func holds(agents []*Agent, member string) bool {
-	for _, a := range agents {
-		for device := range a.pod.Ranks {
-			if a.Member(device) == member {
-				return true
+// breakLocked stops the engines of layouts that lack a member; true: one stopped.
+func (w *World) breakLocked() bool {
+	stopped := false
+	for _, a := range w.agents {
+		if a.layout == nil || w.wholeLocked(a) {
+			continue
+		}
+		for device := range a.engines {
+			if layout.RankOf(a.layout, a.Member(device)) >= 0 && !a.engines[device].stopped {
+				a.engines[device].stopped, stopped = true, true
 			}
 		}
 	}
-	return false
+	return stopped
+}
+
+// wholeLocked: all members of an agent's layout stand on it, run and reach each other.
+func (w *World) wholeLocked(a *Agent) bool {
+	for i, m := range a.layout.Members {
+		b, device := w.ownerLocked(m.Id)
+		if b == nil || b.engines[device].stopped || b.engines[device].detached || string(b.hash) != string(a.hash) {
+			return false
+		}
+		for _, other := range a.layout.Members[i+1:] {
+			if w.cutLocked(m.Id, other.Id) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func (w *World) ownerLocked(member string) (*Agent, int) {
+	for _, a := range w.agents {
+		for device := range a.engines {
+			if a.Member(device) == member {
+				return a, device
+			}
+		}
+	}
+	return nil, 0
+}
+
+func (w *World) cutLocked(a, b string) bool {
+	if a > b {
+		a, b = b, a
+	}
+	return w.cuts[[2]string{a, b}]
+}
+
+// reachLocked: the engine of one member has a connection to that of the other.
+func (w *World) reachLocked(from, to string) bool {
+	b, device := w.ownerLocked(to)
+	return b != nil && !b.engines[device].detached && !b.engines[device].fresh && !w.cutLocked(from, to)
+}
+
+func (w *World) inventoryLocked(l *tangramv1.Layout, hash []byte, rank uint32) *tangramv1.Inventory {
+	key := fmt.Sprintf("%s %d", hash, rank)
+	if w.inventories[key] == nil {
+		w.inventories[key] = layout.InventoryOf(l, w.view, rank)
+	}
+	return w.inventories[key]
 }
 
 func (a *Agent) inLocked(l *tangramv1.Layout) bool {
-	for device := range a.pod.Ranks {
+	for device := range a.engines {
 		if layout.RankOf(l, a.Member(device)) >= 0 {
 			return true
 		}

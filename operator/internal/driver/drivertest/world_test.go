@@ -2,6 +2,7 @@ package drivertest_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -84,7 +85,7 @@ func TestFailuresByName(t *testing.T) {
 		"shut gate":  {func(b *bench) { b.HoldGate(true) }, "aborted after its permit"},
 		"lost reply": {func(b *bench) { b.agents[1].LoseReply() }, ""},
 		"deaf":       {func(b *bench) { b.agents[1].Deaf(true) }, "connection refused"},
-		"no engine":  {func(b *bench) { b.agents[0].Detach(true) }, "no engine attached for [u0/0/1]"},
+		"no engine":  {func(b *bench) { b.agents[0].Detach(true) }, "the engine of member u0/0/1 is gone"},
 		"no memory":  {func(b *bench) { b.SetMemory(4096) }, "memory"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -105,6 +106,10 @@ func TestFailuresByName(t *testing.T) {
 			b.agents[0].Refuse(nil)
 			b.agents[0].Detach(false)
 			b.agents[1].Deaf(false)
+			if errors.Is(err, driver.ErrNeedsRepair) {
+				_, err := b.driver.Repair(t.Context())
+				require.NoError(t, err)
+			}
 			require.NoError(t, b.lead(t.Context(), layout.Tensor, 0, 1))
 		})
 	}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"tangram.dev/api/v1alpha1"
+	"tangram.dev/e2e/harness/cluster"
+	"tangram.dev/e2e/kube"
+)
+
+const (
+	look             = 50 * time.Millisecond
+	waitAct          = 2 * time.Minute
+	operatorSelector = "app.kubernetes.io/name=tangram-operator"
+)
+
+// actsOnCluster: somebody dies by kill -9, and nobody does anything about it.
+func actsOnCluster(ctx context.Context, o options, k *kube.Client, begin func(string)) ([]*act, error) {
+	var out []*act
+	for _, play := range []func(context.Context, options, *kube.Client, func(string)) (*act, error){rankDiesOnCluster, operatorDiesOnCluster} {
+		if err := sleep(ctx, o.pause); err != nil {
+			return nil, err
+		}
+		limited, cancel := context.WithTimeout(ctx, waitAct)
+		a, err := play(limited, o, k, begin)
+		cancel()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", a.Name, err)
+		}
+		out = append(out, a)
+	}
+	return out, nil
+}
+
+func rankDiesOnCluster(ctx context.Context, o options, k *kube.Client, begin func(string)) (*act, error) {
+	a := &act{Name: "a rank, by kill -9"}
+	begin(a.Name)
+	pods, err := k.Pods(ctx, kube.RankSelector(world))
+	if err != nil || len(pods) == 0 {
+		return a, fmt.Errorf("pods of ranks: %d, %w", len(pods), err)
+	}
+	before, err := k.Transitions(ctx, world)
+	if err != nil {
+		return a, err
+	}
+	a.at = time.Now()
+	killed, err := cluster.KillContainers(string(pods[0].UID))
+	if err != nil {
+		return a, err
+	}
+	k.Said(fmt.Sprintf("kill -9 of the %d processes of pod %s", killed, pods[0].Name))
+	repair, err := awaitTransition(ctx, k, before, func(t *v1alpha1.LayoutTransition) bool {
+		return strings.Contains(strings.ToLower(t.Spec.What), "repair") && t.Status.Phase == v1alpha1.PhaseSucceeded
+	})
+	if err != nil {
+		return a, fmt.Errorf("a repair: %w", err)
+	}
+	a.ReadAgain = uint64(repair.Status.Bytes.Checkpoint)
+	if err := awaitWorld(ctx, k, o.ranks, v1alpha1.ModeExpert); err != nil {
+		return a, err
+	}
+	a.ended(repair.Status.CompletionTime.Time)
+	return a, nil
+}
+
+func operatorDiesOnCluster(ctx context.Context, o options, k *kube.Client, begin func(string)) (*act, error) {
+	a := &act{Name: "the operator, in a switch"}
+	begin(a.Name)
+	pods, err := k.In(cluster.SystemNamespace).Pods(ctx, operatorSelector)
+	if err != nil || len(pods) == 0 {
+		return a, fmt.Errorf("pods of the operator: %d, %w", len(pods), err)
+	}
+	before, err := k.Transitions(ctx, world)
+	if err != nil {
+		return a, err
+	}
+	if err := k.Patch(ctx, object, `{"spec":{"mode":"Tensor"}}`); err != nil {
+		return a, err
+	}
+	// As soon as there is an object of it, it is under way.
+	if _, err := awaitTransition(ctx, k, before, func(t *v1alpha1.LayoutTransition) bool {
+		return t.Status.CompletionTime == nil && t.Status.Phase != ""
+	}); err != nil {
+		return a, fmt.Errorf("a switch to kill the operator in: %w", err)
+	}
+	a.at = time.Now()
+	killed, err := cluster.KillContainers(string(pods[0].UID))
+	if err != nil {
+		return a, err
+	}
+	k.Said(fmt.Sprintf("kill -9 of the %d processes of pod %s", killed, pods[0].Name))
+	if err := awaitWorld(ctx, k, o.ranks, v1alpha1.ModeTensor); err != nil {
+		return a, err
+	}
+	a.ended(time.Time{})
+	return a, nil
+}
+
+// awaitTransition of the world that was not there before, and is so.
+func awaitTransition(ctx context.Context, k *kube.Client, before []v1alpha1.LayoutTransition, is func(*v1alpha1.LayoutTransition) bool) (*v1alpha1.LayoutTransition, error) {
+	for {
+		all, err := k.Transitions(ctx, world)
+		if err != nil {
+			return nil, err
+		}
+		for i := range all {
+			old := slices.ContainsFunc(before, func(b v1alpha1.LayoutTransition) bool { return b.UID == all[i].UID })
+			if !old && is(&all[i]) {
+				return &all[i], nil
+			}
+		}
+		if err := sleep(ctx, look); err != nil {
+			return nil, fmt.Errorf("none came: %w", err)
+		}
+	}
+}
+
+// awaitWorld until the layout in force has this width and mode and all is well.
+func awaitWorld(ctx context.Context, k *kube.Client, ranks int, mode v1alpha1.Mode) error {
+	for {
+		d, err := k.MoEDeployment(ctx, world)
+		if err != nil {
+			return err
+		}
+		ready := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionReady)
+		if int(d.Status.Width) == ranks && d.Status.Mode == mode && ready != nil && ready.Status == "True" && ready.ObservedGeneration == d.Generation {
+			return nil
+		}
+		if err := sleep(ctx, look); err != nil {
+			return fmt.Errorf("the world has %d ranks, mode %s, Ready %+v: %w", d.Status.Width, d.Status.Mode, ready, err)
+		}
+	}
+}

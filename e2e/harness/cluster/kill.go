@@ -1,0 +1,46 @@
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// KillContainers sends SIGKILL to every process of a pod's containers at once, as the kernel
+// does when memory runs out; the pod itself stays. It gives the number of processes. The
+// nodes are of this machine, so that their processes are seen here.
+func KillContainers(podUID string) (int, error) {
+	if podUID == "" {
+		return 0, fmt.Errorf("kill containers: a pod without UID")
+	}
+	cgroups, err := filepath.Glob("/proc/[0-9]*/cgroup")
+	if err != nil {
+		return 0, err
+	}
+	killed := 0
+	for _, file := range cgroups {
+		content, err := os.ReadFile(file) // it may have ended meanwhile
+		if err != nil || !strings.Contains(string(content), "pod"+podUID) {
+			continue
+		}
+		dir := filepath.Dir(file)
+		// The sandbox's own process is no container.
+		if comm, err := os.ReadFile(filepath.Join(dir, "comm")); err != nil || strings.TrimSpace(string(comm)) == "pause" {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil {
+			continue
+		}
+		if syscall.Kill(pid, syscall.SIGKILL) == nil {
+			killed++
+		}
+	}
+	if killed == 0 {
+		return 0, fmt.Errorf("kill containers of pod %s: it has no process here", podUID)
+	}
+	return killed, nil
+}

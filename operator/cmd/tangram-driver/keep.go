@@ -1,0 +1,181 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"tangram.dev/operator/internal/agentclient"
+	"tangram.dev/operator/internal/driver"
+	"tangram.dev/operator/internal/pki"
+	"tangram.dev/operator/internal/store"
+)
+
+func keepCommand() *cobra.Command {
+	var file, agents, mode, logLevel string
+	var ranks int
+	var shapes []string
+	var spare uint32
+	limits := driver.DefaultLimits
+	c := &cobra.Command{
+		Use: "keep", Short: "keeps the world in a shape until it is told to end: repairs what breaks, widens again",
+		Long: "Keeps the world in a shape until SIGTERM. Whatever was done or failed is a JSON line on stdout: {\"did\": \"repair\" or \"apply\", " +
+			"\"record\": ..., \"error\": ...}. With --agents-file the agents are those of that file, one address a line, read again at each " +
+			"look: an agent that is not in it is gone for good.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			want, err := wanted(ranks, mode, shapes, spare)
+			if err != nil {
+				return usageError{err}
+			}
+			var level slog.Level
+			if err := level.UnmarshalText([]byte(logLevel)); err != nil {
+				return usageError{fmt.Errorf("--log-level: %w", err)}
+			}
+			w, err := readWorld(file)
+			if err != nil {
+				return err
+			}
+			lines, err := newLines(w, agents)
+			if err != nil {
+				return err
+			}
+			defer lines.close()
+			log := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+			k := driver.Keeper{Want: want, Log: log, Did: reporter(cmd.OutOrStdout()),
+				Driver: func(context.Context) (*driver.Driver, error) { return lines.driver(log, limits) }}
+			k.Run(cmd.Context())
+			return nil
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&file, "world-file", "", "JSON: world, agents, store, tls")
+	f.StringVar(&agents, "agents-file", "", "addresses of the agents, one a line, instead of those of the world file; read again at each look")
+	f.IntVar(&ranks, "ranks", 0, "ranks of the world")
+	f.StringVar(&mode, "mode", "Expert", "Expert or Tensor")
+	f.StringArrayVar(&shapes, "layer-shape", nil, "LAYERS=g/t, as for apply")
+	f.Uint32Var(&spare, "spare-banks", 1, "of a first layout: layers that one flip may rewrite")
+	f.StringVar(&logLevel, "log-level", "info", "debug, info, warn, error")
+	f.DurationVar(&limits.Stage, "stage-timeout", limits.Stage, "without a new byte, then abort")
+	f.DurationVar(&limits.Flip, "flip-timeout", limits.Flip, "from permit to flip, then abort")
+	f.DurationVar(&limits.Answer, "answer-timeout", limits.Answer, "for an agent to answer, then it counts as missing")
+	f.DurationVar(&limits.Stop, "stop-timeout", limits.Stop, "of a broken world, for its members to stand still")
+	f.DurationVar(&limits.Reattach, "reattach-timeout", limits.Reattach, "for an engine to come back while its agent lives")
+	for _, name := range []string{"world-file", "ranks"} {
+		if err := c.MarkFlagRequired(name); err != nil {
+			panic(err) // a name that is not a flag: a bug of this file
+		}
+	}
+	return c
+}
+
+// did is a line of output.
+type did struct {
+	Did    string         `json:"did"`
+	At     time.Time      `json:"at"`
+	Record *driver.Record `json:"record"`
+	Error  string         `json:"error,omitempty"`
+}
+
+func reporter(out io.Writer) func(string, *driver.Record, error) {
+	lines := json.NewEncoder(out)
+	return func(what string, record *driver.Record, err error) {
+		line := did{Did: what, At: time.Now(), Record: record}
+		if err != nil {
+			line.Error = err.Error()
+		}
+		_ = lines.Encode(line) // a reader that left does not stop a keeper
+	}
+}
+
+// lines are connections to agents, which may come and go.
+type lines struct {
+	world   *worldFile
+	file    string
+	config  *tls.Config
+	store   store.Store
+	clients map[string]*agentclient.Client
+}
+
+func newLines(w *worldFile, file string) (*lines, error) {
+	config, err := pki.Client(w.TLS, w.World, "agent/")
+	if err != nil {
+		return nil, usageError{err}
+	}
+	records, err := store.OpenFile(w.Store)
+	if err != nil {
+		return nil, err
+	}
+	return &lines{world: w, file: file, config: config, store: records, clients: map[string]*agentclient.Client{}}, nil
+}
+
+// driver of the agents of now.
+func (l *lines) driver(log *slog.Logger, limits driver.Limits) (*driver.Driver, error) {
+	addresses := l.world.Agents
+	if l.file != "" {
+		var err error
+		if addresses, err = readAgents(l.file); err != nil {
+			return nil, err
+		}
+	}
+	d := &driver.Driver{World: l.world.World, Store: l.store, Log: log, Limits: limits, Complete: l.file != "",
+		Hooks: driver.Hooks{Save: driver.SaveTo(l.store)}}
+	listed := map[string]bool{}
+	for _, address := range addresses {
+		listed[address] = true
+		if l.clients[address] == nil {
+			client, err := agentclient.Dial(address, l.config)
+			if err != nil {
+				return nil, err
+			}
+			l.clients[address] = client
+		}
+		d.Agents = append(d.Agents, l.clients[address])
+	}
+	for address, client := range l.clients {
+		if !listed[address] {
+			_ = client.Close() // an agent that is gone
+			delete(l.clients, address)
+		}
+	}
+	return d, nil
+}
+
+func (l *lines) close() {
+	for _, client := range l.clients {
+		_ = client.Close() // nothing can be done about a connection that does not close
+	}
+}
+
+// readAgents gives the addresses of a file, each once; empty lines and those that begin with # say nothing.
+func readAgents(path string) ([]string, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("--agents-file: %w", err)
+	}
+	defer func() { _ = file.Close() }() // only read
+	var out []string
+	seen := map[string]bool{}
+	scanner := bufio.NewScanner(file)
+	for scanner.Scan() {
+		address := strings.TrimSpace(scanner.Text())
+		if address == "" || strings.HasPrefix(address, "#") || seen[address] {
+			continue
+		}
+		seen[address] = true
+		out = append(out, address)
+	}
+	if err := scanner.Err(); err != nil {
+		return nil, fmt.Errorf("--agents-file %s: %w", path, err)
+	}
+	return out, nil
+}

@@ -1,0 +1,248 @@
+package drivertest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	"tangram.dev/operator/pkg/layout"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// agentsCarryWords says that no engine has a part in the gate of such a flip: the agents exchange the words.
+func agentsCarryWords(kind tangramv1.FlipKind) bool {
+	return kind == tangramv1.FlipKind_FLIP_KIND_FIRST || kind == tangramv1.FlipKind_FLIP_KIND_REPAIR
+}
+
+// wordLocked gives the agent's word, where agents carry them.
+func (a *Agent) wordLocked() {
+	if agentsCarryWords(a.kind) {
+		a.w.words[fmt.Sprint(a.attempt, " ", a.pod.Address)] = true
+	}
+}
+
+// latchedLocked: the word is given, and somebody who may have flipped on it cannot be asked.
+func (a *Agent) latchedLocked() bool {
+	if !a.w.manual || !agentsCarryWords(a.kind) || a.phase != tangramv1.Phase_PHASE_PERMITTED {
+		return false
+	}
+	complete := true
+	for _, m := range a.target.Members {
+		b, _ := a.w.ownerLocked(m.Id)
+		if b == nil {
+			return true
+		}
+		if b.attempt == a.attempt && b.phase == tangramv1.Phase_PHASE_FLIPPED {
+			return true // it is going to flip
+		}
+		complete = complete && a.w.words[fmt.Sprint(a.attempt, " ", b.pod.Address)]
+	}
+	if !complete {
+		delete(a.w.words, fmt.Sprint(a.attempt, " ", a.pod.Address))
+	}
+	return complete
+}
+
+// gateLocked flips an attempt, all agents at once, if all are permitted.
+func (w *World) gateLocked(attempt uint64) {
+	if w.manual || w.holdGate || attempt == 0 {
+		return
+	}
+	var in []*Agent
+	for _, a := range w.agents {
+		if a.attempt != attempt {
+			continue
+		}
+		if a.phase != tangramv1.Phase_PHASE_PERMITTED {
+			return
+		}
+		in = append(in, a)
+	}
+	for _, a := range in { // every member of both layouts must have a word in the gate
+		layouts := []*tangramv1.Layout{a.layout, a.target}
+		if agentsCarryWords(a.kind) {
+			layouts = layouts[1:]
+		} else if a.layout != nil && !w.wholeLocked(a) {
+			return
+		}
+		for _, l := range layouts {
+			for _, m := range l.GetMembers() {
+				if owner, _ := w.ownerLocked(m.Id); owner == nil || !slices.Contains(in, owner) {
+					return
+				}
+			}
+		}
+	}
+	for _, a := range in {
+		a.flipLocked()
+	}
+}
+
+// flipLocked this agent alone. A repair sets its engines going again.
+func (a *Agent) flipLocked() {
+	a.phase, a.layout = tangramv1.Phase_PHASE_FLIPPED, a.target
+	a.hash, _ = layout.Hash(a.layout) // it was hashed at Prepare
+	if !a.inLocked(a.layout) {
+		a.layout, a.hash = nil, nil
+	}
+	if a.kind == tangramv1.FlipKind_FLIP_KIND_REPAIR {
+		for device := range a.engines {
+			if layout.RankOf(a.layout, a.Member(device)) >= 0 {
+				a.engines[device].stopped, a.engines[device].fresh = false, false
+			}
+		}
+	}
+}
+
+// Manual has steps and flips come from Step only, one by one, and engines stop one after another.
+func (w *World) Manual() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.manual = true
+}
+
+// Step lets the world go on a little, as the dice fall: a step of a layout whose members are all there, with a
+// flip if they agree on one (with chance `tear` the exchange breaks in the middle: some have flipped, the others stand
+// still); else some engine finds out that its exchange is broken; agents whose words are complete flip, one at a time.
+// It gives an error when a layout is stepped in that another one came after: two worlds.
+func (w *World) Step(dice *rand.Rand, tear float64) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	defer w.changedLocked()
+	agents := w.inOrderLocked()
+	for _, a := range agents {
+		if agentsCarryWords(a.kind) && a.phase == tangramv1.Phase_PHASE_PERMITTED && w.wordsLocked(a) && dice.IntN(2) == 0 {
+			a.flipLocked()
+		}
+	}
+	seen := map[string]bool{}
+	for _, a := range agents {
+		if a.layout == nil || seen[string(a.hash)] {
+			continue
+		}
+		seen[string(a.hash)] = true
+		if !w.wholeLocked(a) {
+			w.someStopLocked(a.hash, agents, dice)
+			continue
+		}
+		if err := w.countStepLocked(a); err != nil {
+			return err
+		}
+		if in := w.agreedLocked(a, agents); in != nil {
+			torn := dice.Float64() < tear
+			for _, b := range in {
+				if !torn || dice.IntN(2) == 0 {
+					b.flipLocked()
+				} else {
+					b.stopLocked()
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (w *World) inOrderLocked() []*Agent {
+	var out []*Agent
+	for _, a := range w.agents {
+		out = append(out, a)
+	}
+	slices.SortFunc(out, func(a, b *Agent) int {
+		if a.pod.Address < b.pod.Address {
+			return -1
+		}
+		return 1
+	})
+	return out
+}
+
+func (w *World) wordsLocked(a *Agent) bool {
+	for _, m := range a.target.Members {
+		owner, _ := w.ownerLocked(m.Id)
+		if owner == nil || !w.words[fmt.Sprint(a.attempt, " ", owner.pod.Address)] {
+			return false
+		}
+	}
+	return true
+}
+
+// agreedLocked gives the agents that flip together, or nil: the words of all members of the layout in force are equal,
+// and of the joiners those that are still there (they have no word).
+func (w *World) agreedLocked(a *Agent, agents []*Agent) []*Agent {
+	if a.phase != tangramv1.Phase_PHASE_PERMITTED || agentsCarryWords(a.kind) || w.holdGate {
+		return nil
+	}
+	var in []*Agent
+	for _, b := range agents {
+		if b.attempt == a.attempt && b.phase == tangramv1.Phase_PHASE_PERMITTED {
+			in = append(in, b)
+		}
+	}
+	for _, m := range a.layout.Members {
+		if owner, _ := w.ownerLocked(m.Id); owner == nil || !slices.Contains(in, owner) {
+			return nil
+		}
+	}
+	return in
+}
+
+func (a *Agent) stopLocked() {
+	for device := range a.engines {
+		if layout.RankOf(a.layout, a.Member(device)) >= 0 {
+			a.engines[device].stopped = true
+		}
+	}
+}
+
+// someStopLocked: engines of a broken layout notice it, each in its time. One that flipped in a repair waits for
+// those that are yet to flip.
+func (w *World) someStopLocked(hash []byte, agents []*Agent, dice *rand.Rand) {
+	for _, a := range agents {
+		if string(a.hash) != string(hash) || dice.IntN(3) == 0 || w.comingLocked(a) {
+			continue
+		}
+		a.stopLocked()
+	}
+}
+
+// comingLocked: everybody whom this agent lacks in its layout is about to flip to it.
+func (w *World) comingLocked(a *Agent) bool {
+	if a.phase != tangramv1.Phase_PHASE_FLIPPED || !agentsCarryWords(a.kind) {
+		return false
+	}
+	for _, m := range a.layout.Members {
+		b, device := w.ownerLocked(m.Id)
+		if b == nil || b.engines[device].detached || w.cutLocked(m.Id, a.Member(0)) {
+			return false
+		}
+		if string(b.hash) == string(a.hash) && !b.engines[device].stopped {
+			continue
+		}
+		if b.attempt != a.attempt || b.phase != tangramv1.Phase_PHASE_PERMITTED {
+			return false
+		}
+	}
+	return true
+}
+
+func (w *World) countStepLocked(a *Agent) error {
+	now := string(a.hash)
+	if w.past[now] {
+		return fmt.Errorf("two worlds: a step of epoch %d, layout %x, after one of layout %x", a.layout.Epoch, now, w.latest)
+	}
+	if w.latest != now && w.latest != "" {
+		w.past[w.latest] = true
+	}
+	w.latest, w.stepped[now] = now, true
+	return nil
+}
+
+// Stepping is the layout in which the last step was done, by hash; empty: none.
+func (w *World) Stepping() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.latest
+}
+
+// FlipAlone has the agent flip what it is permitted to, as one that saw the last word just before the others lost it.
+func (a *Agent) FlipAlone() { a.set(a.flipLocked) }

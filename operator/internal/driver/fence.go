@@ -1,0 +1,146 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+
+	"tangram.dev/operator/internal/store"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// Fence says who goes on after members were lost, and what became of the attempt that the loss
+// broke. It is written once, by compare-and-swap, before any survivor is told anything.
+type Fence struct {
+	// FromEpoch of the attempt; without an unfinished one the epoch that the survivors stand on.
+	FromEpoch uint64 `json:"from_epoch"`
+	Attempt   uint64 `json:"attempt,omitempty"`
+	Outcome   string `json:"outcome"` // stay, forward
+	// Epoch and Hash of the layout that the survivors stand on once they know the outcome.
+	Epoch     uint64   `json:"epoch"`
+	Hash      string   `json:"hash,omitempty"`
+	Survivors []string `json:"survivors"` // none: the world is over
+	Lost      []Lost   `json:"lost,omitempty"`
+}
+
+func (f *Fence) forward() bool { return f.Outcome == "forward" }
+
+// of says that the fence was decided from this epoch, so that a later one may only have fewer survivors.
+func (f *Fence) of(epoch uint64) bool { return f != nil && (f.FromEpoch == epoch || f.Epoch == epoch) }
+
+func (f *Fence) lost(member string) bool {
+	if f == nil {
+		return false
+	}
+	for _, l := range f.Lost {
+		if l.Member == member {
+			return true
+		}
+	}
+	return false
+}
+
+// Membership of the epoch in force, and the last fence.
+type Membership struct {
+	Epoch   uint64   `json:"epoch"`
+	Hash    string   `json:"hash"`
+	Members []string `json:"members"`
+	Fence   *Fence   `json:"fence,omitempty"`
+	// Worlds that were given up under this name, each started again from the checkpoint, and the members
+	// of the last of them: what one of those says is of a world that is over.
+	Worlds uint64   `json:"worlds,omitempty"`
+	Ended  []string `json:"ended,omitempty"`
+
+	version uint64
+}
+
+// endedKept bounds Ended. A member of a world that is over and older than these is known by its epoch.
+const endedKept = 1024
+
+func (d *Driver) membership(ctx context.Context) (Membership, error) {
+	var m Membership
+	version, err := store.Load(ctx, d.Store, keyMembership, &m)
+	m.version = version
+	return m, err
+}
+
+// believed says whether what an agent says of its layout is of this world as the record knows it, and not of
+// one that members saw whom a fence has left out, or of one that is over.
+func (m *Membership) believed(s *tangramv1.StatusResponse) bool {
+	if s.GetLayout() == nil {
+		return false
+	}
+	floor, fenced, ended, inWorld := m.Epoch, false, true, false
+	for _, r := range s.GetRanks() {
+		if !r.GetInWorld() {
+			continue
+		}
+		inWorld = true
+		ended = ended && contains(m.Ended, r.GetMember().GetId())
+		fenced = fenced || m.Fence != nil && contains(m.Fence.Survivors, r.GetMember().GetId())
+	}
+	if m.Fence != nil && m.Epoch == m.Fence.Epoch {
+		floor = m.Fence.FromEpoch
+	}
+	switch {
+	case !inWorld || ended || s.Epoch < floor:
+		return false
+	case m.Fence != nil && len(m.Fence.Survivors) > 0 && s.Epoch <= m.Fence.Epoch+1:
+		return fenced
+	}
+	return true
+}
+
+// fence writes the ruling. It fails with store.ErrConflict, and nothing is done, if the record is not the one
+// that the ruling was made from.
+func (d *Driver) fence(ctx context.Context, was Membership, r ruling, attempt uint64, hash string) (Membership, error) {
+	f := &Fence{FromEpoch: r.fromEpoch, Attempt: attempt, Outcome: "stay", Epoch: r.standOn, Hash: hash,
+		Survivors: r.survivors, Lost: r.lost}
+	if r.outcome == tangramv1.Outcome_OUTCOME_FORWARD {
+		f.Outcome = "forward"
+	}
+	now := Membership{Epoch: r.standOn, Hash: hash, Members: r.survivors, Fence: f, Worlds: was.Worlds, Ended: was.Ended}
+	if was.Epoch > now.Epoch {
+		return was, fmt.Errorf("the store knows epoch %d, a fence at %d would go back", was.Epoch, now.Epoch)
+	}
+	version, err := store.Save(ctx, d.Store, keyMembership, was.version, now)
+	if err != nil {
+		return was, fmt.Errorf("fence attempt %d from epoch %d: %w", attempt, r.fromEpoch, err)
+	}
+	now.version = version
+	return now, nil
+}
+
+// ended writes that the world is over: a fence that nobody survives.
+func (d *Driver) ended(ctx context.Context, was Membership, members []string, lost []Lost, epoch uint64) (Membership, error) {
+	now := Membership{Fence: &Fence{FromEpoch: epoch, Outcome: "stay", Epoch: epoch, Survivors: []string{}, Lost: lost},
+		Worlds: was.Worlds + 1, Ended: append(append([]string(nil), members...), was.Ended...)}
+	now.Ended = now.Ended[:min(len(now.Ended), endedKept)]
+	version, err := store.Save(ctx, d.Store, keyMembership, was.version, now)
+	if err != nil {
+		return was, fmt.Errorf("record that the world of epoch %d is over: %w", epoch, err)
+	}
+	now.version = version
+	return now, nil
+}
+
+// found records the first layout before it may be in force.
+func (d *Driver) found(ctx context.Context, was Membership, flip *tangramv1.Flip, target *tangramv1.Layout) error {
+	now := was
+	now.Epoch, now.Hash, now.Members = flip.Epoch, short(flip.TargetHash), idsOf(target)
+	if _, err := store.Save(ctx, d.Store, keyMembership, was.version, now); err != nil {
+		return fmt.Errorf("record the first layout: %w", err)
+	}
+	return nil
+}
+
+// unfound takes it back: every agent has said that it did not flip it, and will not.
+func (d *Driver) unfound(ctx context.Context, flip *tangramv1.Flip) error {
+	was, err := d.membership(ctx)
+	if err != nil || was.Epoch != flip.Epoch || was.Hash != short(flip.TargetHash) {
+		return err
+	}
+	now := was
+	now.Epoch, now.Hash, now.Members = 0, "", nil
+	_, err = store.Save(ctx, d.Store, keyMembership, was.version, now)
+	return err
+}

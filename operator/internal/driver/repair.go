@@ -1,0 +1,293 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"tangram.dev/operator/internal/store"
+	"tangram.dev/operator/pkg/layout"
+	"tangram.dev/operator/pkg/planner"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// Repairing takes a few looks. lookEvery passes between two of them; a cut between engines must be the same for
+// cutsSettle before it counts.
+const (
+	lookEvery    = 20 * time.Millisecond
+	cutsSettle   = 200 * time.Millisecond
+	repairTries  = 5
+	firstRetry   = 100 * time.Millisecond
+	longestRetry = 2 * time.Second
+)
+
+// errAgain marks what another look may mend: somebody else died meanwhile.
+var errAgain = errors.New("the world changed during its repair")
+
+// Repair makes a world whole again that lost members, or whose members stand still: it fences the
+// lost ones, tells the survivors the outcome of what was under way, and takes them to a layout of their own. A
+// world that is whole gets a record of 0 flips; a world that nobody survives is given up (Record.WorldEnded), so that
+// the next Apply starts it again. Members that a fence left out are released. Like Apply it looks first,
+// remembers nothing, and may be called again after any error.
+func (d *Driver) Repair(ctx context.Context) (*Record, error) {
+	record := &Record{World: d.World, Kind: "repair", Started: time.Now()}
+	pause := pauses(firstRetry, longestRetry)
+	var err error
+	for range repairTries {
+		if err = d.repair(ctx, record); err == nil || !errors.Is(err, errAgain) || ctx.Err() != nil {
+			break
+		}
+		record.Retries++
+		d.Log.Warn("repair: again", "cause", err)
+		if sleep(ctx, pause.NextBackOff()) != nil {
+			break
+		}
+	}
+	record.finish(err)
+	if (record.PlanHash != "" || record.WorldEnded != "") && d.Hooks.Save != nil {
+		if saving := d.Hooks.Save(context.WithoutCancel(ctx), record); saving != nil {
+			err = errors.Join(err, fmt.Errorf("keep the record: %w", saving))
+		}
+	}
+	return record, err
+}
+
+func (d *Driver) repair(ctx context.Context, record *Record) error {
+	w := &stillness{d: d, began: time.Now()}
+	truth, _, err := w.wait(ctx)
+	if err != nil {
+		return err
+	}
+	if truth.trouble() == nil {
+		d.releaseOutcasts(ctx, truth, false)
+		return nil
+	}
+	// No proposal from before this fence shall be permitted after it.
+	if err := d.burnProposal(ctx); err != nil {
+		return err
+	}
+	truth, r, err := w.wait(ctx)
+	if err != nil {
+		return err
+	}
+	if truth.trouble() == nil {
+		return fmt.Errorf("%w: it is whole by now", errAgain)
+	}
+	record.WaitSeconds += time.Since(w.began).Seconds()
+	record.Lost = r.lost
+	began := time.Now()
+	if len(r.survivors) == 0 {
+		return d.endWorld(ctx, truth, truth.record, r.lost, record, "no member survives")
+	}
+	fence, err := d.fenceAndResolve(ctx, truth, r)
+	record.FenceSeconds += time.Since(began).Seconds()
+	if err != nil {
+		return err
+	}
+	if truth, err = d.afterFence(ctx, fence); err != nil {
+		return err
+	}
+	return d.mend(ctx, truth, fence, record)
+}
+
+func (d *Driver) fenceAndResolve(ctx context.Context, truth *truth, r ruling) (Membership, error) {
+	hash, err := truth.hashOf(r)
+	if err != nil {
+		return Membership{}, err
+	}
+	attempt := truth.attemptOf(r)
+	fence, err := d.fence(ctx, truth.record, r, attempt, hash)
+	if err != nil {
+		return fence, err
+	}
+	d.Log.Warn("fenced", "from_epoch", r.fromEpoch, "attempt", attempt, "outcome", fence.Fence.Outcome, "survivors", r.survivors, "lost", r.lost)
+	return fence, d.resolve(ctx, truth, fence.Fence)
+}
+
+// attemptOf a ruling: the one that brought some members to the newest epoch, else the highest that is unfinished.
+func (t *truth) attemptOf(r ruling) uint64 {
+	var out, flipped uint64
+	for _, id := range append(idsOf(t.layout), idsOf(t.older)...) {
+		rank, here := t.ranks[id]
+		if !here {
+			continue
+		}
+		transition := rank.status.GetTransition()
+		if transition.GetTargetEpoch() == r.fromEpoch+1 && transition.GetPhase() == tangramv1.Phase_PHASE_FLIPPED {
+			flipped = max(flipped, transition.Attempt)
+		}
+		if unfinished(rank.status) {
+			out = max(out, transition.Attempt)
+		}
+	}
+	if flipped != 0 {
+		return flipped
+	}
+	if f := t.record.Fence; f.of(r.fromEpoch) && f.forward() && r.standOn == f.Epoch {
+		return f.Attempt
+	}
+	return out
+}
+
+// afterFence is what is so once the survivors know the outcome: all of them on the layout of the fence.
+func (d *Driver) afterFence(ctx context.Context, fence Membership) (*truth, error) {
+	truth, err := d.observe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if truth.record.version != fence.version {
+		return nil, fmt.Errorf("membership is at version %d, the fence was %d: %w", truth.record.version, fence.version, store.ErrConflict)
+	}
+	for _, id := range fence.Fence.Survivors {
+		r, here := truth.ranks[id]
+		if !here || !r.status.GetEngine().GetAttached() {
+			return nil, fmt.Errorf("%w: survivor %s was lost too", errAgain, id)
+		}
+		if at := truth.epochOf(r); at != fence.Fence.Epoch || unfinished(r.status) {
+			return nil, fmt.Errorf("%w: survivor %s is at epoch %d, %s; the fence is at %d", errAgain, id, at,
+				r.status.GetTransition().GetPhase(), fence.Fence.Epoch)
+		}
+	}
+	hash, err := layout.Hash(truth.layout)
+	if err != nil {
+		return nil, err
+	}
+	if short(hash) != fence.Fence.Hash {
+		return nil, fmt.Errorf("%w: the survivors stand on layout %s, the fence says %s", errAgain, short(hash), fence.Fence.Hash)
+	}
+	return truth, nil
+}
+
+// mend takes the survivors to their own layout.
+func (d *Driver) mend(ctx context.Context, truth *truth, fence Membership, record *Record) error {
+	began := time.Now()
+	result, err := planner.Repair(planner.RepairInput{World: d.World, Revision: truth.revision, Geometry: truth.view,
+		Current: truth.layout, Survivors: truth.members(fence.Fence.Survivors)})
+	if err != nil {
+		return d.endWorld(ctx, truth, fence, fence.Fence.Lost, record, fmt.Sprintf("the survivors cannot hold it: %v", err))
+	}
+	record.planned(result, time.Since(began))
+	record.Ranks, record.Mode = len(fence.Fence.Survivors), ""
+	flip, target := result.Plan.Flips[0], result.Layouts[0]
+	run := &flipRun{d: d, truth: truth, flip: flip, target: target, record: record, fence: fence.version,
+		event: Event{Flip: 1, Flips: 1, Kind: kindName(flip.Kind), Epoch: flip.Epoch}}
+	if err := run.do(ctx); err != nil {
+		if errors.Is(err, store.ErrConflict) {
+			return fmt.Errorf("repair at epoch %d: %w", flip.Epoch, err)
+		}
+		return fmt.Errorf("%w: repair at epoch %d: %w", errAgain, flip.Epoch, err)
+	}
+	if d.Hooks.FlipDone != nil {
+		d.Hooks.FlipDone(run.out)
+	}
+	after, err := d.observe(ctx)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errAgain, err)
+	}
+	if err := d.saveMembership(ctx, after); err != nil {
+		return err
+	}
+	d.releaseOutcasts(ctx, after, false)
+	return nil
+}
+
+// burnProposal ends an intent that was recorded and not permitted: whoever wrote it cannot permit it any more.
+func (d *Driver) burnProposal(ctx context.Context) error {
+	var intent Intent
+	version, err := store.Load(ctx, d.Store, keyIntent, &intent)
+	if err != nil || version == 0 || intent.State != "proposed" {
+		return err
+	}
+	intent.State = "aborted"
+	_, err = store.Save(ctx, d.Store, keyIntent, version, intent)
+	return err
+}
+
+// stillness waits until a ruling can be made.
+type stillness struct {
+	d       *Driver
+	began   time.Time
+	missing map[string]time.Time // member whose engine is not attached, since
+	cuts    string
+	since   time.Time // of cuts
+}
+
+// wait until the world is whole, or a ruling is due: all that answer stand still, engines that could come back had
+// their time, and what they say of each other does not change.
+func (w *stillness) wait(ctx context.Context) (*truth, ruling, error) {
+	for {
+		truth, err := w.d.observe(ctx)
+		if err != nil {
+			return nil, ruling{}, err
+		}
+		trouble := truth.trouble()
+		if trouble == nil {
+			return truth, ruling{}, nil
+		}
+		if left := findLeftover(truth.agents); truth.layout == nil && left != nil {
+			// A first layout: nobody serves, and agents may yet flip it.
+			if err := w.d.end(ctx, truth, left); err != nil {
+				w.d.Log.Warn("repair: a first layout is left unfinished", "attempt", left.attempt, "cause", err)
+			}
+		}
+		r := survivors(truth.scene(w.d.Complete))
+		ready, why := w.due(truth, r)
+		if ready {
+			return truth, r, nil
+		}
+		if time.Since(w.began) > w.d.Limits.stop() {
+			if r.outcome != tangramv1.Outcome_OUTCOME_UNSPECIFIED {
+				return truth, r, nil
+			}
+			return nil, r, fmt.Errorf("after %v %s; nothing was done: %w", w.d.Limits.stop(), why, trouble)
+		}
+		if err := sleep(ctx, lookEvery); err != nil {
+			return nil, r, err
+		}
+	}
+}
+
+// due says whether a ruling may be acted on, or what is waited for.
+func (w *stillness) due(t *truth, r ruling) (bool, string) {
+	now := time.Now()
+	if len(r.running) > 0 {
+		return false, "these members have not stopped: " + strings.Join(r.running, ", ")
+	}
+	if r.outcome == tangramv1.Outcome_OUTCOME_UNSPECIFIED {
+		return false, "nothing is known of these members, which may be at work: " + strings.Join(r.unknown, ", ")
+	}
+	missing, cuts := map[string]time.Time{}, []string{}
+	waiting := ""
+	for id, e := range t.scene(w.d.Complete).members {
+		for _, other := range e.unreachable {
+			cuts = append(cuts, id+" "+other)
+		}
+		if !e.answers || e.attached || t.record.Fence.lost(id) {
+			continue
+		}
+		missing[id] = now
+		if since, known := w.missing[id]; known {
+			missing[id] = since
+		}
+		if now.Sub(missing[id]) < w.d.Limits.reattach() {
+			waiting = "the engine of member " + id + " may come back"
+		}
+	}
+	w.missing = missing
+	slices.Sort(cuts)
+	if text := strings.Join(cuts, ","); text != w.cuts || w.since.IsZero() {
+		w.cuts, w.since = text, now
+	}
+	switch {
+	case waiting != "":
+		return false, waiting
+	case now.Sub(w.since) < cutsSettle:
+		return false, "what engines reach changed just now"
+	case len(r.survivors) == 0 && len(r.unknown) > 0:
+		return false, "nobody survives yet, but these members may still answer: " + strings.Join(r.unknown, ", ")
+	}
+	return true, ""
+}

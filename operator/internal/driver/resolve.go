@@ -1,0 +1,152 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"tangram.dev/operator/internal/agentclient"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// resolve tells the agents of all survivors the outcome until each has answered; then, best effort, agents of
+// no survivor (joiners) that the attempt is over. An agent that shows nothing unfinished has nothing to be told.
+func (d *Driver) resolve(ctx context.Context, t *truth, f *Fence) error {
+	var mu sync.Mutex
+	var failures []error
+	var wait sync.WaitGroup
+	told := map[int]bool{}
+	for _, id := range f.Survivors {
+		rank := t.ranks[id]
+		if told[rank.agent] {
+			continue
+		}
+		told[rank.agent] = true
+		transition := rank.status.GetTransition()
+		if !unfinished(rank.status) {
+			continue
+		}
+		outcome := tangramv1.Outcome_OUTCOME_STAY
+		if f.forward() && transition.Attempt == f.Attempt {
+			outcome = tangramv1.Outcome_OUTCOME_FORWARD
+		}
+		header := &tangramv1.Header{World: d.World, Epoch: transition.TargetEpoch - 1, Attempt: transition.Attempt}
+		wait.Go(func() {
+			_, err := backoff.Retry(ctx, func() (struct{}, error) {
+				err := d.Agents[rank.agent].Resolve(ctx, header, outcome, "a fence has left members out")
+				if agentclient.RefusalCode(err) != tangramv1.Refusal_CODE_UNSPECIFIED {
+					err = backoff.Permanent(err)
+				}
+				return struct{}{}, err
+			}, backoff.WithBackOff(pauses(20*time.Millisecond, 500*time.Millisecond)), backoff.WithMaxElapsedTime(d.Limits.answer()))
+			if err != nil {
+				mu.Lock()
+				failures = append(failures, err)
+				mu.Unlock()
+			}
+		})
+	}
+	wait.Wait()
+	if err := errors.Join(failures...); err != nil {
+		return fmt.Errorf("%w: tell the survivors that they %s: %w", errAgain, f.Outcome, err)
+	}
+	for i, a := range t.agents {
+		if told[i] || a == nil || !slices.ContainsFunc(a.GetRanks(), unfinished) {
+			continue
+		}
+		transition := a.GetRanks()[slices.IndexFunc(a.GetRanks(), unfinished)].GetTransition()
+		header := &tangramv1.Header{World: d.World, Epoch: transition.TargetEpoch - 1, Attempt: transition.Attempt}
+		if _, err := d.abortAll(ctx, []int{i}, header, "a fence has ended the attempt"); err != nil {
+			d.Log.Warn("an agent outside the world keeps an attempt that is over", "attempt", transition.Attempt, "cause", err)
+		}
+	}
+	return nil
+}
+
+// endWorld gives the world up: nobody survives, or they cannot hold the model. All its members are released, so that
+// their ranks may be in the next one.
+func (d *Driver) endWorld(ctx context.Context, t *truth, was Membership, lost []Lost, record *Record, why string) error {
+	members := union(idsOf(t.layout), idsOf(t.older))
+	members = union(members, was.Members)
+	if was.Fence != nil {
+		for _, l := range was.Fence.Lost {
+			members = union(members, []string{l.Member})
+		}
+	}
+	for i, a := range t.agents { // joiners that may have flipped
+		for _, r := range a.GetRanks() {
+			if id := r.GetMember().GetId(); t.believed[i] && r.GetInWorld() || unfinished(r) {
+				members = union(members, []string{id})
+			}
+		}
+	}
+	record.WorldEnded = why
+	now, err := d.ended(ctx, was, members, lost, max(t.epoch(), was.Epoch))
+	if err != nil {
+		record.WorldEnded = ""
+		return err
+	}
+	d.Log.Error("the world is given up; the next starts from the checkpoint", "why", why, "epoch", t.epoch(), "members", members)
+	t.record = now
+	d.releaseOutcasts(ctx, t, true)
+	return nil
+}
+
+// releaseOutcasts lets go, best effort, of ranks that answer and were left out for good: their memory is freed, and
+// they may join under another name. What fails is tried again by the next Repair.
+func (d *Driver) releaseOutcasts(ctx context.Context, t *truth, worldEnds bool) {
+	var wait sync.WaitGroup
+	for i, a := range t.agents {
+		var out []string
+		for _, r := range a.GetRanks() {
+			if id := r.GetMember().GetId(); t.mustGo(i, r) {
+				out = append(out, id)
+			}
+		}
+		if len(out) == 0 {
+			continue
+		}
+		epoch := max(t.epoch(), t.record.Epoch)
+		if a.GetLayout() != nil && !t.believed[i] {
+			epoch = max(epoch, a.GetEpoch()+1) // it may have flipped alone, to the very epoch that the others repaired at
+		}
+		ends := worldEnds
+		for _, id := range out {
+			ends = ends || contains(t.record.Ended, id)
+		}
+		wait.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, d.Limits.answer())
+			defer cancel()
+			header := &tangramv1.Header{World: d.World, Epoch: epoch}
+			if err := d.Agents[i].Release(ctx, header, out, ends, "left out of the world by a fence"); err != nil {
+				d.Log.Warn("release", "members", out, "cause", err)
+				return
+			}
+			d.Log.Info("released", "members", out)
+		})
+	}
+	wait.Wait()
+}
+
+// mustGo: a rank that is not in the layout in force and is left out for good, or stands on another layout with
+// nothing under way that could take it out.
+func (t *truth) mustGo(agent int, r *tangramv1.RankStatus) bool {
+	id := r.GetMember().GetId()
+	if contains(t.record.Ended, id) {
+		return true
+	}
+	for _, m := range t.layout.GetMembers() {
+		if m.Id == id {
+			return false
+		}
+	}
+	if t.record.Fence.lost(id) {
+		return true
+	}
+	return r.GetInWorld() && (!t.believed[agent] || r.GetEngine().GetStopped() || !unfinished(r))
+}

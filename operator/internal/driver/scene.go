@@ -1,0 +1,139 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"tangram.dev/operator/pkg/layout"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// ErrNeedsRepair says that a member of the layout in force is lost or stands still, so that nothing but a
+// repair can change the world.
+var ErrNeedsRepair = errors.New("the world needs a repair")
+
+// trouble says what is wrong with the members of the layout in force; nil: nothing.
+func (t *truth) trouble() error {
+	if t.layout == nil {
+		if t.record.Epoch == 0 {
+			return nil
+		}
+		return fmt.Errorf("%w: the record says epoch %d of %d members, and no agent that answers is in it: %w", ErrNeedsRepair,
+			t.record.Epoch, len(t.record.Members), errors.Join(append(t.errors, errors.New("members: "+strings.Join(t.record.Members, ", ")))...))
+	}
+	var wrong []error
+	for _, m := range t.layout.Members {
+		r, here := t.ranks[m.Id]
+		engine := r.status.GetEngine()
+		switch {
+		case !here:
+			wrong = append(wrong, fmt.Errorf("member %s of epoch %d does not answer: %w", m.Id, t.epoch(), t.whyMissing()))
+		case !engine.GetAttached():
+			wrong = append(wrong, fmt.Errorf("the engine of member %s is gone", m.Id))
+		case engine.GetStopped():
+			wrong = append(wrong, fmt.Errorf("the engine of member %s stands still", m.Id))
+		case t.epochOf(r) != t.epoch() && r.status.GetTransition().GetTargetEpoch() != t.epoch():
+			wrong = append(wrong, fmt.Errorf("member %s is at epoch %d, others are at %d", m.Id, t.epochOf(r), t.epoch()))
+		}
+	}
+	if len(wrong) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrNeedsRepair, errors.Join(wrong...))
+}
+
+// whyMissing joins what is known of agents that do not answer.
+func (t *truth) whyMissing() error {
+	if err := errors.Join(t.errors...); err != nil {
+		return err
+	}
+	return errors.New("no agent has it")
+}
+
+// epochOf the layout that a rank stands on; 0: none.
+func (t *truth) epochOf(r rankTruth) uint64 {
+	if !r.status.GetInWorld() {
+		return 0
+	}
+	return t.agents[r.agent].GetEpoch()
+}
+
+// scene of the world for a ruling.
+func (t *truth) scene(complete bool) scene {
+	s := scene{epoch: t.epoch(), newest: idsOf(t.layout), older: idsOf(t.older), members: map[string]evidence{}}
+	if t.layout == nil {
+		s.epoch, s.newest = t.record.Epoch, t.record.Members
+	}
+	from := s.epoch
+	if t.older != nil {
+		from--
+	}
+	if f := t.record.Fence; f.of(from) && len(f.Survivors) > 0 {
+		s.fence = f
+		if f.forward() && f.Epoch == s.epoch+1 { // those who had flipped are not to be seen; it is the outcome all the same
+			s.epoch, s.older = f.Epoch, s.newest
+			s.newest = append([]string(nil), f.Survivors...)
+			for _, l := range f.Lost {
+				s.newest = append(s.newest, l.Member)
+			}
+		}
+	}
+	for _, id := range union(s.newest, s.older) {
+		s.members[id] = t.evidence(id, complete)
+	}
+	return s
+}
+
+func (t *truth) evidence(id string, complete bool) evidence {
+	r, here := t.ranks[id]
+	if !here {
+		return evidence{id: id, why: t.whyMissing().Error(), gone: t.gone(id, complete)}
+	}
+	status := t.agents[r.agent]
+	engine, transition := r.status.GetEngine(), r.status.GetTransition()
+	e := evidence{id: id, answers: true, epoch: t.epochOf(r), attached: engine.GetAttached(), stopped: engine.GetStopped(),
+		attempt: transition.GetAttempt(), phase: transition.GetPhase(), fresh: engine.GetFresh()}
+	members := status.GetLayout().GetMembers()
+	for _, rank := range engine.GetUnreachable() {
+		if int(rank) < len(members) {
+			e.unreachable = append(e.unreachable, members[rank].Id)
+		}
+	}
+	return e
+}
+
+// gone: its place (pod and device) has another member by now, or there is nobody left who could have it.
+func (t *truth) gone(id string, complete bool) bool {
+	place := id[:strings.LastIndexByte(id, '/')+1]
+	unanswered := false
+	for i, a := range t.agents {
+		unanswered = unanswered || a == nil && t.errors[i] != nil
+		for _, r := range a.GetRanks() {
+			if place != "" && strings.HasPrefix(r.GetMember().GetId(), place) {
+				return true
+			}
+		}
+	}
+	return complete && !unanswered
+}
+
+// hashOf the layout that a ruling has the survivors stand on.
+func (t *truth) hashOf(r ruling) (string, error) {
+	for _, l := range []*tangramv1.Layout{t.layout, t.older} {
+		if l != nil && l.Epoch == r.standOn {
+			hash, err := layout.Hash(l)
+			return short(hash), err
+		}
+	}
+	if f := t.record.Fence; f != nil && f.Epoch == r.standOn {
+		return f.Hash, nil
+	}
+	return "", fmt.Errorf("nobody tells the layout of epoch %d", r.standOn)
+}
+
+// unfinished says that a rank is in an attempt that it has not flipped.
+func unfinished(r *tangramv1.RankStatus) bool {
+	p := r.GetTransition().GetPhase()
+	return p > tangramv1.Phase_PHASE_IDLE && p != tangramv1.Phase_PHASE_FLIPPED
+}

@@ -1,0 +1,201 @@
+package driver
+
+import (
+	"fmt"
+
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// evidence is what is known of one member when the world may be broken. Of a member whose agent
+// does not answer only id, why and gone mean something.
+type evidence struct {
+	id      string
+	answers bool
+	why     string // it does not answer
+	gone    bool   // known to be over for good: it does not answer, and never will
+	// epoch that the member stands on; 0: in no layout (a joiner, or an agent without memory of it).
+	epoch       uint64
+	attached    bool // its engine
+	stopped     bool
+	attempt     uint64 // that it is in
+	phase       tangramv1.Phase
+	unreachable []string // members that its engine has no connection to
+	fresh       bool     // its engine came back: its peers do not know yet where it is
+}
+
+// scene is what a fence is decided from. Pure data.
+type scene struct {
+	// newest layout that a member of the world stands on, and the one before it, where a member of
+	// the same world still stands on that; ids in order of rank.
+	epoch         uint64
+	newest, older []string
+	members       map[string]evidence // of both, and of an attempt's joiners
+	// Of an earlier fence of this epoch or attempt; its survivors can only become fewer.
+	fence *Fence
+}
+
+// Lost is a member that a fence left out.
+type Lost struct {
+	Member string `json:"member"`
+	Why    string `json:"why"`
+}
+
+// ruling is what follows from a scene.
+type ruling struct {
+	running   []string // members that are not stopped yet: nothing may be decided
+	unknown   []string // members that do not answer and are not known to be gone
+	fromEpoch uint64   // of the unfinished attempt, or the epoch they stand on
+	standOn   uint64   // epoch that the survivors stand on, after the outcome
+	outcome   tangramv1.Outcome
+	survivors []string // in order of rank
+	lost      []Lost
+}
+
+// survivors decides who goes on, and what becomes of an unfinished attempt (architecture, "Fence"):
+// members that answer, whose engine is attached, and which reach each other; forward if one of them
+// flipped. Nobody: the world is over, if anything is known at all.
+func survivors(s scene) ruling {
+	var r ruling
+	evident := false // that the world cannot take another step
+	for _, id := range union(s.newest, s.older) {
+		e := s.members[id]
+		switch {
+		case s.fence != nil && !contains(s.fence.Survivors, id): // left out already; it can do nothing without the others
+		case e.gone:
+			evident = true
+		case !e.answers:
+			r.unknown = append(r.unknown, id)
+		case e.epoch != 0 && !e.stopped:
+			r.running = append(r.running, id)
+		case contains(s.newest, id):
+			evident = true // stopped, or in no layout: no step is complete without it
+		}
+	}
+	if len(r.running) > 0 || !evident {
+		return r
+	}
+	forward := s.forward()
+	r.fromEpoch, r.standOn, r.outcome = s.epoch, s.epoch, tangramv1.Outcome_OUTCOME_STAY
+	r.survivors, r.lost = s.choose(s.newest, func(e evidence) string { return s.canStandOn(e, forward) })
+	if len(s.older) == 0 {
+		return r
+	}
+	// Some flipped, some did not.
+	r.fromEpoch = s.epoch - 1
+	for _, id := range r.survivors {
+		if s.members[id].epoch == s.epoch || s.ruledForward() {
+			r.outcome = tangramv1.Outcome_OUTCOME_FORWARD
+			return r
+		}
+	}
+	if s.ruledForward() {
+		return r // and nobody can
+	}
+	r.standOn = s.epoch - 1
+	r.survivors, r.lost = s.choose(s.older, func(e evidence) string {
+		if e.epoch != s.epoch-1 {
+			return fmt.Sprintf("it is not at epoch %d, where the others stay", s.epoch-1)
+		}
+		return ""
+	})
+	return r
+}
+
+// ruledForward: an earlier fence has said that the newest layout is the outcome.
+func (s scene) ruledForward() bool {
+	return s.fence != nil && s.fence.forward() && s.fence.Epoch == s.epoch
+}
+
+// forward is the attempt by which members came to the newest epoch, where others have not; 0: none.
+func (s scene) forward() uint64 {
+	if s.ruledForward() {
+		return s.fence.Attempt
+	}
+	for _, id := range s.newest {
+		if e := s.members[id]; e.epoch == s.epoch && e.phase == tangramv1.Phase_PHASE_FLIPPED {
+			return e.attempt
+		}
+	}
+	return 0
+}
+
+// canStandOn says why a member cannot stand on the newest layout; empty: it does, or will by the outcome.
+func (s scene) canStandOn(e evidence, forward uint64) string {
+	if e.epoch == s.epoch {
+		return ""
+	}
+	staged := e.phase == tangramv1.Phase_PHASE_STAGED || e.phase == tangramv1.Phase_PHASE_PERMITTED
+	if forward == 0 || e.attempt != forward || !staged {
+		return fmt.Sprintf("it is at epoch %d and holds no attempt that leads to %d (attempt %d, %s)", e.epoch, s.epoch, e.attempt, e.phase)
+	}
+	return ""
+}
+
+// choose the survivors among ids, which are in order of rank.
+func (s scene) choose(ids []string, refuse func(evidence) string) (out []string, lost []Lost) {
+	var fit []string
+	why := map[string]string{}
+	for _, id := range ids {
+		e := s.members[id]
+		switch {
+		case !e.answers && e.gone:
+			why[id] = "it is gone: " + e.why
+		case !e.answers:
+			why[id] = "its agent does not answer: " + e.why
+		case !e.attached:
+			why[id] = "its engine is not attached"
+		case s.fence != nil && !contains(s.fence.Survivors, id):
+			why[id] = fmt.Sprintf("the fence of epoch %d, attempt %d has left it out", s.fence.FromEpoch, s.fence.Attempt)
+		default:
+			why[id] = refuse(e)
+		}
+		if why[id] == "" {
+			fit = append(fit, id)
+		}
+	}
+	whole := largestWhole(len(fit), func(i, j int) bool { return s.cut(fit[i], fit[j]) })
+	if len(whole) == 1 && len(ids) >= 3 {
+		why[fit[whole[0]]] = fmt.Sprintf("it is the only one of %d", len(ids))
+		whole = nil
+	}
+	for _, i := range whole {
+		out = append(out, fit[i])
+	}
+	for _, id := range ids {
+		if contains(out, id) {
+			continue
+		}
+		if why[id] == "" {
+			why[id] = "its engine does not reach all survivors"
+		}
+		lost = append(lost, Lost{Member: id, Why: why[id]})
+	}
+	return out, lost
+}
+
+// cut: either side says that it has no connection, and it is not for want of an address.
+func (s scene) cut(a, b string) bool {
+	if s.members[a].fresh || s.members[b].fresh {
+		return false
+	}
+	return contains(s.members[a].unreachable, b) || contains(s.members[b].unreachable, a)
+}
+
+func contains(ids []string, id string) bool {
+	for _, i := range ids {
+		if i == id {
+			return true
+		}
+	}
+	return false
+}
+
+func union(a, b []string) []string {
+	out := append([]string(nil), a...)
+	for _, id := range b {
+		if !contains(out, id) {
+			out = append(out, id)
+		}
+	}
+	return out
+}

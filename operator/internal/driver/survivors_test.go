@@ -1,0 +1,215 @@
+package driver
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+func TestLargestWholeAgainstEverySubset(t *testing.T) {
+	dice := rand.New(rand.NewPCG(1, 2))
+	for round := range 3000 {
+		n := dice.IntN(10)
+		cuts := map[[2]int]bool{}
+		for range dice.IntN(1 + n*n/2) {
+			i, j := dice.IntN(n), dice.IntN(n)
+			cuts[[2]int{i, j}], cuts[[2]int{j, i}] = i != j, i != j
+		}
+		cut := func(i, j int) bool { return cuts[[2]int{i, j}] }
+		var want []int
+		for set := range 1 << n {
+			var ids []int
+			whole := true
+			for i := range n {
+				if set>>i&1 == 0 {
+					continue
+				}
+				for _, j := range ids {
+					whole = whole && !cut(i, j)
+				}
+				ids = append(ids, i)
+			}
+			if whole && (len(ids) > len(want) || len(ids) == len(want) && slices.Compare(ids, want) < 0) {
+				want = ids
+			}
+		}
+		require.Equal(t, want, largestWhole(n, cut), "round %d, %d vertices, cuts %v", round, n, cuts)
+	}
+}
+
+// Large worlds: the cuts of real networks are decided in a few steps.
+func TestLargestWholeOfHalvesAndLoners(t *testing.T) {
+	half := func(i, j int) bool { return (i < 40) != (j < 40) }
+	require.Len(t, largestWhole(128, half), 88)
+	require.Equal(t, 40, largestWhole(128, half)[0])
+	loners := func(i, j int) bool { return i != j && (i%7 == 3 || j%7 == 3) }
+	require.Len(t, largestWhole(128, loners), 110)
+	matched := func(i, j int) bool { return i/2 == j/2 && i != j }
+	require.Len(t, largestWhole(128, matched), 64)
+}
+
+// still is a member that stands still at an epoch, with all it needs to survive.
+func still(id string, epoch uint64) evidence {
+	return evidence{id: id, answers: true, epoch: epoch, attached: true, stopped: true, phase: tangramv1.Phase_PHASE_IDLE}
+}
+
+func sceneOf(epoch uint64, members ...evidence) scene {
+	s := scene{epoch: epoch, members: map[string]evidence{}}
+	for _, e := range members {
+		s.newest = append(s.newest, e.id)
+		s.members[e.id] = e
+	}
+	return s
+}
+
+func TestRulings(t *testing.T) {
+	dead := evidence{id: "c", why: "connection refused"}
+	running := still("b", 4)
+	running.stopped = false
+	detached := still("b", 4)
+	detached.attached = false
+	cut := still("b", 4)
+	cut.unreachable = []string{"a"}
+	freshCut := cut
+	freshCut.fresh = true
+	staged := still("b", 4)
+	staged.attempt, staged.phase = 9, tangramv1.Phase_PHASE_PERMITTED
+	flipped := still("a", 5)
+	flipped.attempt, flipped.phase = 9, tangramv1.Phase_PHASE_FLIPPED
+	cutFlipped := flipped
+	cutFlipped.unreachable = []string{"b", "c"}
+	stagedC := staged
+	stagedC.id = "c"
+	mixed := func(members ...evidence) scene {
+		s := sceneOf(5, members...)
+		s.older = s.newest
+		return s
+	}
+	fenced := func(s scene, f Fence) scene { s.fence = &f; return s }
+	for name, c := range map[string]struct {
+		scene     scene
+		survivors []string
+		outcome   tangramv1.Outcome
+		standOn   uint64
+		running   []string
+	}{
+		"one died":                    {sceneOf(4, still("a", 4), still("b", 4), dead), []string{"a", "b"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
+		"one runs":                    {sceneOf(4, still("a", 4), running, dead), nil, 0, 0, []string{"b"}},
+		"an engine is away":           {sceneOf(4, still("a", 4), detached, still("c", 4)), []string{"a", "c"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
+		"all are there":               {sceneOf(4, still("a", 4), still("b", 4), still("c", 4)), []string{"a", "b", "c"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
+		"a cut counts for both":       {sceneOf(4, still("a", 4), cut, still("c", 4)), []string{"a", "c"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
+		"a fresh one has no address":  {sceneOf(4, still("a", 4), freshCut, still("c", 4)), []string{"a", "b", "c"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
+		"alone of three":              {sceneOf(4, still("a", 4), evidence{id: "b"}, dead), nil, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
+		"alone of two":                {sceneOf(4, still("a", 4), dead), []string{"a"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
+		"nobody answers":              {sceneOf(4, evidence{id: "a"}, dead), nil, 0, 0, nil},
+		"one is gone for good":        {sceneOf(4, evidence{id: "a", gone: true}, dead), nil, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
+		"one flipped":                 {mixed(flipped, staged, dead), []string{"a", "b"}, tangramv1.Outcome_OUTCOME_FORWARD, 5, nil},
+		"one flipped, one forgot":     {mixed(flipped, still("b", 4), stagedC), []string{"a", "c"}, tangramv1.Outcome_OUTCOME_FORWARD, 5, nil},
+		"who flipped reaches nobody":  {mixed(cutFlipped, staged, stagedC), []string{"b", "c"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
+		"a fence has fewer":           {fenced(sceneOf(4, still("a", 4), still("b", 4), still("c", 4)), Fence{FromEpoch: 4, Epoch: 4, Survivors: []string{"b", "c"}}), []string{"b", "c"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
+		"a fence has ruled: forward":  {fenced(mixed(evidence{id: "a"}, staged, stagedC), Fence{FromEpoch: 4, Epoch: 5, Attempt: 9, Outcome: "forward", Survivors: []string{"a", "b", "c"}}), []string{"b", "c"}, tangramv1.Outcome_OUTCOME_FORWARD, 5, nil},
+		"nobody can follow the fence": {fenced(mixed(evidence{id: "a"}, still("b", 4), still("c", 4)), Fence{FromEpoch: 4, Epoch: 5, Attempt: 9, Outcome: "forward", Survivors: []string{"a", "b", "c"}}), nil, tangramv1.Outcome_OUTCOME_STAY, 5, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := survivors(c.scene)
+			require.Equal(t, c.survivors, r.survivors, "%+v", r)
+			require.Equal(t, c.outcome, r.outcome)
+			require.Equal(t, c.standOn, r.standOn)
+			require.Equal(t, c.running, r.running)
+			if r.outcome != 0 {
+				for _, l := range r.lost {
+					require.NotEmpty(t, l.Why)
+				}
+			}
+		})
+	}
+}
+
+// randomScene: members of a layout, perhaps in the middle of a flip, with anything wrong.
+func randomScene(dice *rand.Rand) scene {
+	n := 1 + dice.IntN(6)
+	s := scene{epoch: 5, members: map[string]evidence{}}
+	mix := dice.IntN(2) == 0
+	for i := range n {
+		id := fmt.Sprint("m", i)
+		e := evidence{id: id, answers: dice.IntN(4) > 0, epoch: 5, attached: dice.IntN(6) > 0, stopped: dice.IntN(8) > 0,
+			phase: tangramv1.Phase_PHASE_IDLE, gone: dice.IntN(3) == 0, fresh: dice.IntN(8) == 0}
+		if mix {
+			e.epoch, e.attempt, e.phase = uint64(4+dice.IntN(2)), 9, tangramv1.Phase_PHASE_FLIPPED
+			if e.epoch == 4 {
+				e.phase = []tangramv1.Phase{tangramv1.Phase_PHASE_PERMITTED, tangramv1.Phase_PHASE_IDLE}[dice.IntN(2)]
+			}
+			s.older = append(s.older, id)
+		}
+		if e.answers {
+			e.gone = false
+		}
+		for j := range n {
+			if j != i && dice.IntN(6) == 0 {
+				e.unreachable = append(e.unreachable, fmt.Sprint("m", j))
+			}
+		}
+		s.newest = append(s.newest, id)
+		s.members[id] = e
+	}
+	if dice.IntN(3) == 0 {
+		f := Fence{FromEpoch: 4, Epoch: 5, Outcome: "stay"}
+		for _, id := range s.newest {
+			if dice.IntN(3) > 0 {
+				f.Survivors = append(f.Survivors, id)
+			}
+		}
+		s.fence = &f
+	}
+	return s
+}
+
+func TestSurvivorsProperties(t *testing.T) {
+	dice := rand.New(rand.NewPCG(7, 7))
+	ruled := 0
+	for round := range 20000 {
+		s := randomScene(dice)
+		r := survivors(s)
+		say := fmt.Sprintf("round %d: %+v -> %+v", round, s, r)
+		if r.outcome == 0 {
+			require.Empty(t, r.survivors, say)
+			continue
+		}
+		ruled++
+		for i, id := range r.survivors {
+			e := s.members[id]
+			require.True(t, e.answers && e.attached && e.stopped, say)
+			require.True(t, s.fence == nil || contains(s.fence.Survivors, id), say)
+			require.True(t, e.epoch == r.standOn || r.outcome == tangramv1.Outcome_OUTCOME_FORWARD && e.phase == tangramv1.Phase_PHASE_PERMITTED, say)
+			for _, other := range r.survivors[:i] {
+				require.False(t, s.cut(id, other), say)
+			}
+		}
+		if r.outcome == tangramv1.Outcome_OUTCOME_FORWARD {
+			require.True(t, slices.ContainsFunc(r.survivors, func(id string) bool { return s.members[id].epoch == 5 }), say)
+		}
+		require.False(t, len(r.survivors) == 1 && len(s.newest) >= 3, say)
+		for _, id := range s.newest {
+			lost := slices.ContainsFunc(r.lost, func(l Lost) bool { return l.Member == id })
+			require.NotEqual(t, contains(r.survivors, id), lost, say)
+			require.False(t, s.members[id].answers && !s.members[id].stopped && (s.fence == nil || contains(s.fence.Survivors, id)), say)
+		}
+		// A later ruling of the same evidence, after a fence of this one, says the same.
+		if len(r.survivors) > 0 && s.fence == nil && s.older == nil {
+			s.fence = &Fence{FromEpoch: r.fromEpoch, Epoch: r.standOn, Outcome: "stay", Survivors: r.survivors}
+			require.Equal(t, r.survivors, survivors(s).survivors, say)
+			// and with one of them gone, a part of it.
+			gone := r.survivors[dice.IntN(len(r.survivors))]
+			s.members[gone] = evidence{id: gone, why: "killed"}
+			for _, id := range survivors(s).survivors {
+				require.True(t, contains(r.survivors, id) && id != gone, say)
+			}
+		}
+	}
+	require.Greater(t, ruled, 3000)
+}

@@ -1,0 +1,155 @@
+package gateway
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// A world between two layouts may refuse everywhere for a moment. A request that was never
+// accepted is told so after notReadyFor; one that was waits as long as its client does.
+const (
+	notReadyFor   = 5 * time.Second
+	notReadyPause = 50 * time.Millisecond
+	longestPause  = 500 * time.Millisecond
+)
+
+// maxReplays of a request without a token in between: it may be what kills its homes.
+const maxReplays = 16
+
+// pickLocked is the least loaded session that accepts requests and was not tried, `prefer` before
+// all. ready: there are some, but maybe all were tried.
+func (p *Pool) pickLocked(tried map[string]bool, prefer string) (best *session, ready bool) {
+	least := 0
+	for _, m := range p.world.GetMembers() {
+		s := p.sessions[m.Frontend]
+		// An engine that started again on the address of another is no member yet.
+		if !m.Accepts || s == nil || s.send == nil || s.told == nil || s.member != m.Member {
+			continue
+		}
+		ready = true
+		if tried[m.Frontend] {
+			continue
+		}
+		if m.Frontend == prefer {
+			return s, true
+		}
+		if n := int(s.load.GetRunning()+s.load.GetWaiting()) + s.sent; best == nil || n < least {
+			best, least = s, n
+		}
+	}
+	return best, ready
+}
+
+// placeLocked submits a request that nobody has to some rank. pause: look again after it; 0: when
+// something was heard.
+func (p *Pool) placeLocked(r *request) (pause time.Duration, err error) {
+	for {
+		if refusal := r.refusal; refusal != nil {
+			r.refusal, r.owner, r.prefer = nil, "", ""
+			switch {
+			case refusal.Code == tangramv1.Refused_CODE_BUSY:
+				r.busy = true
+			case refusal.Code == tangramv1.Refused_CODE_NOT_READY:
+			case r.accepted:
+				p.o.Metrics.lost.Inc()
+				return 0, fmt.Errorf("%w: submitted again, it was refused: %s", ErrLost, refusal.Message)
+			default:
+				return 0, fmt.Errorf("%w: %s", ErrInvalid, refusal.Message)
+			}
+		}
+		if r.owner != "" {
+			return 0, nil
+		}
+		s, ready := p.pickLocked(r.tried, r.prefer)
+		if s == nil {
+			return p.nobodyLocked(r, ready)
+		}
+		if r.tried == nil {
+			r.tried = map[string]bool{}
+		}
+		r.tried[s.frontend] = true
+		select {
+		case s.send <- &tangramv1.ServeRequest{Body: &tangramv1.ServeRequest_Submit{Submit: r.rest()}}:
+			r.owner, r.over, r.answered = s.frontend, s.connection, false
+			r.settled = max(r.settled, s.told.Epoch) // it cannot have been counted out of that epoch
+			s.sent++
+		default: // its queue to the wire is full
+			r.busy = true
+		}
+	}
+}
+
+// nobodyLocked: no rank takes the request now.
+func (p *Pool) nobodyLocked(r *request, ready bool) (time.Duration, error) {
+	now := time.Now()
+	if !r.accepted {
+		if r.busy {
+			return 0, ErrBusy
+		}
+		if now.After(r.giveUp) {
+			return 0, ErrNotReady
+		}
+		r.tried = nil
+		return notReadyPause, nil
+	}
+	if ready {
+		r.tried = nil
+	}
+	r.pause = min(max(2*r.pause, notReadyPause), longestPause)
+	return r.pause, nil
+}
+
+// replayLocked: whoever had the request, if anybody, does not have it any more.
+func (p *Pool) replayLocked(r *request, cause string) {
+	if r.done || r.owner == "" {
+		return
+	}
+	if r.replays == maxReplays {
+		p.o.Metrics.lost.Inc()
+		r.end(fmt.Errorf("%w: submitted %d times without a token; the last rank was %s", ErrLost, r.replays+1, r.owner))
+		return
+	}
+	r.replays++
+	r.twice = true
+	p.o.Metrics.replays.WithLabelValues(cause).Inc()
+	p.o.Log.Info("request is submitted again", "request", r.id, "cause", cause, "tokens", len(r.out), "was", r.owner)
+	p.placeAgainLocked(r)
+}
+
+// placeAgainLocked tries the rank first that had the request: if it has it yet, in a queue that
+// was not counted, it says so.
+func (p *Pool) placeAgainLocked(r *request) {
+	r.accepted = true
+	r.prefer, r.owner = r.owner, ""
+	r.tried, r.refusal, r.pause = nil, nil, 0
+	r.wake()
+}
+
+// resendLocked: what was sent over a connection that broke may never have arrived.
+func (p *Pool) resendLocked(s *session) {
+	for _, r := range p.requests {
+		if r.owner == s.frontend && !r.answered && r.over != s.connection && !r.done {
+			p.placeAgainLocked(r)
+		}
+	}
+}
+
+// cancelAllLocked tells every session: nobody knows where the request is by now.
+func (p *Pool) cancelAllLocked(r *request) {
+	for _, s := range p.sessions {
+		if s.send != nil {
+			s.cancel(r.id, p.o.Log)
+		}
+	}
+}
+
+func (s *session) cancel(id string, log *slog.Logger) {
+	select {
+	case s.send <- &tangramv1.ServeRequest{Body: &tangramv1.ServeRequest_Cancel{Cancel: &tangramv1.Cancel{Request: id}}}:
+	default:
+		log.Warn("no room to send a cancel; the request runs to its end", "request", id, "frontend", s.frontend)
+	}
+}

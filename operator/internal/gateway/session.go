@@ -1,0 +1,178 @@
+package gateway
+
+import (
+	"context"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	grpcbackoff "google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// session to one engine, over one connection after the other. All but the first four fields are
+// guarded by the pool's mu.
+type session struct {
+	frontend string
+	gateway  string // the name given to the engine
+	address  string // to dial
+	seed     bool
+
+	send       chan *tangramv1.ServeRequest // nil while down
+	connection int                          // counts those that came up
+	down       time.Time                    // since when; of a session that is down
+	cut        bool                         // down for longer than LostAfter
+
+	// What the engine said over this connection.
+	heard  time.Time        // the last word
+	told   *tangramv1.World // the last world; nil: none
+	member string           // who it is in that world; "": none of it
+	load   *tangramv1.Load
+	sent   int // submitted since the last load report
+}
+
+func (p *Pool) keepLocked(frontend string, seed bool) {
+	if frontend == "" || p.sessions[frontend] != nil || p.ctx.Err() != nil {
+		return
+	}
+	p.startLocked(&session{frontend: frontend, address: frontend, gateway: p.o.Gateway, seed: seed})
+}
+
+func (p *Pool) startLocked(s *session) {
+	s.down = time.Now()
+	p.sessions[s.frontend] = s
+	p.wait.Go(func() { p.keep(s) })
+}
+
+// keep holds one session up until it is of no use any more.
+func (p *Pool) keep(s *session) {
+	pause := backoff.NewExponentialBackOff()
+	pause.InitialInterval, pause.MaxInterval = 50*time.Millisecond, time.Second
+	for p.ctx.Err() == nil {
+		began := time.Now()
+		up, err := p.run(s)
+		if up && time.Since(began) > time.Second {
+			pause.Reset()
+		}
+		p.o.Log.Debug("session down", "frontend", s.frontend, "error", err)
+		p.mu.Lock()
+		if s.cut && !s.seed && !p.memberLocked(s.frontend) {
+			delete(p.sessions, s.frontend)
+			p.mu.Unlock()
+			return
+		}
+		p.mu.Unlock()
+		select {
+		case <-p.ctx.Done():
+		case <-time.After(pause.NextBackOff()):
+		}
+	}
+}
+
+func (p *Pool) memberLocked(frontend string) bool {
+	for _, m := range p.world.GetMembers() {
+		if m.Frontend == frontend {
+			return true
+		}
+	}
+	return false
+}
+
+// run is one connection. up: it got as far as a first reply.
+func (p *Pool) run(s *session) (up bool, err error) {
+	ctx, cancel := context.WithCancel(p.ctx)
+	defer cancel()
+	conn, err := p.dial(s.address)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = conn.Close() }()
+	stream, err := tangramv1.NewServeClient(conn).Session(ctx)
+	if err != nil {
+		return false, err
+	}
+	hello := &tangramv1.Hello{World: p.o.World, Gateway: s.gateway}
+	if err := stream.Send(&tangramv1.ServeRequest{Body: &tangramv1.ServeRequest_Hello{Hello: hello}}); err != nil {
+		return false, err
+	}
+	send := make(chan *tangramv1.ServeRequest, 1024)
+	var sender sync.WaitGroup
+	sender.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case m := <-send:
+				if stream.Send(m) != nil { // Recv tells why
+					return
+				}
+			}
+		}
+	})
+	defer sender.Wait()
+	defer cancel()
+	defer func() {
+		if up {
+			p.ended(s)
+		}
+	}()
+	for {
+		reply, err := stream.Recv()
+		if err != nil {
+			return up, err
+		}
+		if !up {
+			up = true
+			p.began(s, send)
+		}
+		p.receive(s, reply)
+	}
+}
+
+func (p *Pool) began(s *session, send chan *tangramv1.ServeRequest) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.send, s.cut = send, false
+	s.connection++
+	p.o.Metrics.sessions.WithLabelValues(s.frontend).Set(1)
+}
+
+func (p *Pool) ended(s *session) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.send, s.load, s.told, s.member, s.sent = nil, nil, nil, "", 0
+	s.down = time.Now()
+	p.o.Metrics.sessions.WithLabelValues(s.frontend).Set(0)
+}
+
+// dial notices within LostAfter that nothing comes through any more, whether or not something is
+// sent: an engine need not take part in that, its kernel does.
+func (p *Pool) dial(address string) (*grpc.ClientConn, error) {
+	transport := insecure.NewCredentials()
+	if p.o.TLS != nil {
+		transport = credentials.NewTLS(p.o.TLS)
+	}
+	patience := max(p.o.LostAfter/2, time.Second)
+	dialer := net.Dialer{Timeout: patience, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: patience, Interval: time.Second, Count: 3},
+		Control: func(_, _ string, c syscall.RawConn) error {
+			var err error
+			if e := c.Control(func(fd uintptr) {
+				err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(p.o.LostAfter.Milliseconds()))
+			}); e != nil {
+				return e
+			}
+			return err
+		}}
+	return grpc.NewClient(address, grpc.WithTransportCredentials(transport),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: grpcbackoff.DefaultConfig, MinConnectTimeout: patience}),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "tcp", address)
+		}))
+}
