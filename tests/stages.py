@@ -34,7 +34,7 @@ def ctest(folder, without="^$"):
 # Programs whose tests also run under the sanitizers. gRPC and protobuf come from Debian
 # uninstrumented, so TSan gets the parts that have threads of their own.
 ASAN = ("base_test layout_test device_test memory_test loader_test mover_test store_test gate_test kv_test "
-        "model_kernels_test engine_scheduler_test engine_mesh_test engine_world_test")
+        "model_kernels_test engine_scheduler_test engine_mesh_test engine_world_test client_test")
 # A tree where only some tests were built knows the others as <name>_NOT_BUILT.
 PARTIAL = "NOT_BUILT|client_abi_test"
 TSAN = "gate_test mover_test store_test engine_world_test"
@@ -56,6 +56,8 @@ STAGES = [
     ("go", "gojson", gotest("api operator e2e", "-race ./...") + gotest("e2e/cluster", UNIT) + "exit ${rc:-0}"),
     ("api", "gojson", gotest("tests", "-timeout 20m ./api/... ./chart/...") + "exit ${rc:-0}"),
     ("walk", "gojson", gotest("tests", "-timeout 30m ./walk/...") + "exit ${rc:-0}"),
+    ("model", "gojson", gotest("tests", "-timeout 20m ./model/...") + "exit ${rc:-0}"),
+    ("faults", "gojson", gotest("tests", "-timeout 20m ./faults/...") + "exit ${rc:-0}"),
     ("demo", "exit", "build/bin/tangram-demo local --seed 1 --ranks 4 --out build/demo-local"),
     # one after the other: each wants the machine's one cluster
     ("cluster", "gojson", gotest("e2e/cluster", "-timeout 20m ./clustertest/...")
@@ -64,7 +66,7 @@ STAGES = [
     ("tsan", "junit", cmake("tsan", "-DTANGRAM_SANITIZE=thread", TSAN)
      + " && TSAN_OPTIONS=suppressions=$PWD/tests/tsan.supp " + ctest("tsan", PARTIAL)),
     ("fuzz", "exit", "tests/fuzz.sh 20"),
-    ("bench", "exit", "for b in resize-bytes plan-time; do NAME=$b QUICK=1 tests/bench.sh || exit 1; done"),
+    ("bench", "exit", "for b in resize-bytes repair-bytes plan-time recovery; do NAME=$b QUICK=1 tests/bench.sh || exit 1; done"),
 ]
 
 

@@ -7,6 +7,8 @@
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <mutex>
 #include <set>
@@ -36,6 +38,29 @@ Registry& Reg() {
 }
 
 std::atomic<bool> g_any{false};
+std::atomic<bool> g_dir{false};
+
+// The directory of TANGRAM_FAULT_DIR; set once, before threads pass points.
+std::filesystem::path& Dir() {
+  static auto* dir = new std::filesystem::path;
+  return *dir;
+}
+
+bool Exists(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+void Touch(const std::filesystem::path& path) { std::ofstream(path, std::ios::app).flush(); }
+
+void StandAt(std::string_view point) {
+  const std::filesystem::path base = Dir() / point;
+  const auto file = [&](const char* end) { return std::filesystem::path(base.string() + end); };
+  if (!Exists(file(".seen"))) Touch(file(".seen"));
+  if (!Exists(file(".armed")) || Exists(file(".hit"))) return;
+  Touch(file(".hit"));
+  while (Exists(file(".armed"))) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+}
 
 Status Parse(std::string_view item, std::string* name, Armed* out) {
   const auto bad = [&](std::string_view why) {
@@ -104,7 +129,31 @@ Status Arm(std::string_view spec) {
   return OkStatus();
 }
 
+void Follow(const std::string& dir) {
+  Dir() = dir;
+  g_dir.store(!dir.empty(), std::memory_order_relaxed);
+}
+
+Status FromEnvironment() {
+  if (const char* dir = std::getenv("TANGRAM_FAULT_DIR"); dir != nullptr) Follow(dir);
+  const char* faults = std::getenv("TANGRAM_FAULTS");
+  if (faults == nullptr) return OkStatus();
+  const Status armed = Arm(faults);
+  if (armed.ok()) return armed;
+  return {armed.code(), "TANGRAM_FAULTS: " + armed.message()};
+}
+
+bool Cut(std::string_view peer) {
+  if (!g_dir.load(std::memory_order_relaxed)) return false;
+  std::ifstream cut(Dir() / "cut");
+  for (std::string line; std::getline(cut, line);) {
+    if (line == peer) return true;
+  }
+  return false;
+}
+
 Action Hit(std::string_view point) {
+  if (g_dir.load(std::memory_order_relaxed)) StandAt(point);
   if (!g_any.load(std::memory_order_relaxed)) return Action::kNone;
   Registry& r = Reg();
   Armed a{};

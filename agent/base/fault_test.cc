@@ -1,8 +1,13 @@
 #include "agent/base/fault.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <thread>
 
 namespace tangram::fault {
 namespace {
@@ -31,6 +36,45 @@ TEST(Fault, RefusesWhatItDoesNotKnow) {
 TEST(Fault, ListNamesEveryPoint) {
   const auto names = List();
   EXPECT_NE(std::find(names.begin(), names.end(), "test.point"), names.end());
+}
+
+class FollowTest : public ::testing::Test {
+ protected:
+  FollowTest() : dir_(std::filesystem::temp_directory_path() / ("faults-" + std::to_string(getpid()))) {
+    std::filesystem::create_directory(dir_);
+    Follow(dir_);
+  }
+  ~FollowTest() override {
+    Follow("");
+    std::filesystem::remove_all(dir_);
+  }
+  void Touch(const std::string& name, const std::string& text = "") {
+    std::ofstream(dir_ / name) << text;
+  }
+  const std::filesystem::path dir_;
+};
+
+TEST_F(FollowTest, StandsAtAnArmedPointUntilItIsReleased) {
+  (void)Hit("test.point");
+  EXPECT_TRUE(std::filesystem::exists(dir_ / "test.point.seen"));
+  Touch("test.point.armed");
+  std::atomic<bool> passed{false};
+  std::thread thread([&] {
+    (void)Hit("test.point");
+    passed = true;
+  });
+  while (!std::filesystem::exists(dir_ / "test.point.hit")) std::this_thread::yield();
+  EXPECT_FALSE(passed);
+  std::filesystem::remove(dir_ / "test.point.armed");
+  thread.join();
+  EXPECT_TRUE(passed);
+}
+
+TEST_F(FollowTest, LinksAreCutByName) {
+  EXPECT_FALSE(Cut("a/0/1"));
+  Touch("cut", "b/0/1\na/0/1\n");
+  EXPECT_TRUE(Cut("a/0/1"));
+  EXPECT_FALSE(Cut("a/0"));
 }
 
 }  // namespace

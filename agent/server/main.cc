@@ -41,11 +41,9 @@ int main(int argc, char** argv) {
   tangram::StandBehindEngines();
   tangram::SetUpLog("agent", config->log_level, config->log_json,
                     {{"world", config->world}, {"pod", config->pod}});
-  if (const char* faults = std::getenv("TANGRAM_FAULTS"); faults != nullptr) {
-    if (const tangram::Status armed = tangram::fault::Arm(faults); !armed.ok()) {
-      std::fprintf(stderr, "tangram-agent: TANGRAM_FAULTS: %s\n", armed.message().c_str());
-      return 2;
-    }
+  if (const tangram::Status armed = tangram::fault::FromEnvironment(); !armed.ok()) {
+    std::fprintf(stderr, "tangram-agent: %s\n", armed.message().c_str());
+    return 2;
   }
   // Every thread inherits the mask, so that the signals come to sigwait alone.
   sigset_t ends;

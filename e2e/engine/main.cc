@@ -12,6 +12,7 @@
 #include <sstream>
 #include <thread>
 
+#include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "e2e/engine/frontend/server.h"
 #include "e2e/engine/mesh/socket.h"
@@ -144,7 +145,17 @@ int Main(int argc, char** argv) {
   app.add_option("--log-level", flags.log_level, "trace, debug, info, warn, error")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
   app.add_flag("--log-json", flags.log_json, "One JSON object per line");
+  const auto list = [] {
+    for (const std::string& point : fault::List()) std::puts(point.c_str());
+    throw CLI::Success();  // whatever else is missing
+  };
+  app.add_flag_callback("--list-fault-points", list, "List the named fault points, and end")
+      ->trigger_on_parse();
   CLI11_PARSE(app, argc, argv);
+  if (const Status armed = fault::FromEnvironment(); !armed.ok()) {
+    std::fprintf(stderr, "tangram-engine: %s\n", armed.message().c_str());
+    return 2;
+  }
 
   flags.engine.exchange_timeout = std::chrono::milliseconds(exchange_ms);
   tangram::SetUpLog("engine", flags.log_level, flags.log_json,

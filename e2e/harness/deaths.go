@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"sync"
 	"time"
 )
@@ -12,19 +13,35 @@ import (
 // KillPod kills the agent and the engines of a pod at once, as when its node loses power. It does
 // not come back; AddPod makes another one.
 func (w *World) KillPod(index int) {
-	p := w.pods[index]
+	p := w.all()[index]
 	for _, process := range p.processes() {
 		process.kill()
 	}
 	_ = w.writeWorldFile() // else the pod is in it a little longer, and does not answer
 }
 
+// FaultDir of a pod, with Options.FaultDirs.
+func (w *World) FaultDir(index int) string {
+	return filepath.Join(w.o.Dir, fmt.Sprintf("faults-p%d", index))
+}
+
+// Living are the indexes of the pods that were not killed.
+func (w *World) Living() []int {
+	var out []int
+	for i, p := range w.all() {
+		if p.agentAddress() != "" {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
 // KillAgent of a pod. With Options.Restart another one comes.
-func (w *World) KillAgent(index int) { w.pods[index].agentProcess().kill() }
+func (w *World) KillAgent(index int) { w.all()[index].agentProcess().kill() }
 
 // KillEngine of a device of a pod. With Options.Restart another one comes.
 func (w *World) KillEngine(index, device int) {
-	p := w.pods[index]
+	p := w.all()[index]
 	p.mu.Lock()
 	engine := p.engines[device]
 	p.mu.Unlock()
@@ -40,8 +57,10 @@ func (p *pod) agentProcess() *process {
 // AddPod starts one more pod, of that many ranks; Options.LeaveRoom says for how many there are
 // certificates. It gives the pod's index.
 func (w *World) AddPod(ctx context.Context, ranks int) (int, error) {
+	w.mu.Lock()
 	p := &pod{w: w, index: len(w.pods), engines: make([]*process, ranks)}
 	w.pods = append(w.pods, p)
+	w.mu.Unlock()
 	return p.index, p.start(ctx)
 }
 

@@ -27,6 +27,11 @@ type pod struct {
 }
 
 func (p *pod) start(ctx context.Context) error {
+	if p.w.o.FaultDirs {
+		if err := os.MkdirAll(p.w.FaultDir(p.index), 0o750); err != nil {
+			return err
+		}
+	}
 	if err := p.startAgent(ctx); err != nil {
 		return err
 	}
@@ -187,11 +192,15 @@ func (p *pod) runEngine(device int) (*process, error) {
 func (p *pod) faults(armed map[int]string) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	var env []string
+	if p.w.o.FaultDirs {
+		env = append(env, "TANGRAM_FAULT_DIR="+p.w.FaultDir(p.index))
+	}
 	spec := armed[p.index]
 	if spec == "" || p.address != "" && len(p.frontends) == len(p.engines) {
-		return nil
+		return env
 	}
-	return []string{"TANGRAM_FAULTS=" + spec}
+	return append(env, "TANGRAM_FAULTS="+spec)
 }
 
 func (p *pod) socket() string { return filepath.Join(p.w.socketDir, fmt.Sprintf("p%d.sock", p.index)) }

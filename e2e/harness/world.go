@@ -28,6 +28,8 @@ type Options struct {
 	Faults     map[int]string // TANGRAM_FAULTS of the agents of these pods
 	// EngineFaults of the engines of these pods.
 	EngineFaults map[int]string
+	// FaultDirs: every process follows World.FaultDir of its pod (agent/base/fault.h).
+	FaultDirs bool
 	// Restart: an agent or an engine that ends by itself is started again, as a kubelet would.
 	Restart bool
 	// LeaveRoom: certificates are there for this many pods more (AddPod).
@@ -39,7 +41,8 @@ type World struct {
 	o          Options
 	certs      string
 	socketDir  string
-	pods       []*pod
+	mu         sync.Mutex
+	pods       []*pod // grows; a pod keeps its index
 	gateway    *process
 	gatewayURL string
 	file       string
@@ -126,13 +129,20 @@ func Start(ctx context.Context, o Options) (w *World, err error) {
 	return w, w.startGateway(ctx)
 }
 
+// all pods that ever were.
+func (w *World) all() []*pod {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]*pod(nil), w.pods...)
+}
+
 func (w *World) startPods(ctx context.Context) error {
 	for i, ranks := range w.o.Pods {
 		w.pods = append(w.pods, &pod{w: w, index: i, engines: make([]*process, ranks)})
 	}
-	errs := make([]error, len(w.pods))
+	errs := make([]error, len(w.o.Pods))
 	var wait sync.WaitGroup
-	for i, p := range w.pods {
+	for i, p := range w.all() {
 		wait.Go(func() { errs[i] = p.start(ctx) })
 	}
 	wait.Wait()
@@ -182,7 +192,7 @@ func (w *World) startGateway(ctx context.Context) error {
 	tls := w.cert("gateway")
 	args := []string{"--world", w.o.World, "--listen", "127.0.0.1:0", "--model", w.o.World, "--tls-ca", tls["ca"], "--tls-cert", tls["cert"],
 		"--tls-key", tls["key"], "--ready-file", filepath.Join(w.o.Dir, "gateway.ready")}
-	for _, p := range w.pods {
+	for _, p := range w.all() {
 		for _, f := range p.frontends {
 			args = append(args, "--seed", f)
 		}
@@ -214,7 +224,7 @@ func (w *World) Dir() string { return w.o.Dir }
 // Agents are the addresses of the control services, of the pods that are there.
 func (w *World) Agents() []string {
 	var out []string
-	for _, p := range w.pods {
+	for _, p := range w.all() {
 		if address := p.agentAddress(); address != "" {
 			out = append(out, address)
 		}
@@ -228,11 +238,13 @@ func (w *World) Stop() {
 		w.gateway.stop()
 	}
 	var wait sync.WaitGroup
-	for _, p := range w.pods {
+	for _, p := range w.all() {
 		wait.Go(p.stop)
 	}
 	wait.Wait()
+	w.mu.Lock()
 	w.gateway, w.pods = nil, nil
+	w.mu.Unlock()
 	if w.socketDir != "" {
 		_ = os.RemoveAll(w.socketDir) // left over files harm nobody
 	}
@@ -244,7 +256,7 @@ func (w *World) Died() string {
 	if w.gateway != nil {
 		all = append(all, w.gateway)
 	}
-	for _, p := range w.pods {
+	for _, p := range w.all() {
 		all = append(all, p.ended()...)
 	}
 	for _, p := range all {

@@ -97,7 +97,7 @@ func TestBadValuesAreRefused(t *testing.T) {
 
 func TestClusterThatIsTooOldIsRefused(t *testing.T) {
 	_, err := render(t.Context(), "--kube-version", "v1.29.0")
-	require.ErrorContains(t, err, "chart requires kubeVersion: >= 1.30.0-0")
+	require.ErrorContains(t, err, "chart requires kubeVersion: >= 1.35.0-0")
 }
 
 func TestOperatorIsToldTheValues(t *testing.T) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "agent/base/fault.h"
 #include "e2e/engine/mesh/connection.h"
 #include "e2e/engine/mesh/socket.h"
 
@@ -129,7 +130,8 @@ Status Mesh::OnHello(Connection& connection, const Bytes& payload) {
 
 bool Mesh::Drive(Connection& connection, short events) {
   Status status;
-  if (events & (POLLOUT | POLLERR)) status = connection.Write();
+  if (fault::Cut(connection.member)) status = {Code::kUnavailable, "the link is cut"};
+  if (status.ok() && events & (POLLOUT | POLLERR)) status = connection.Write();
   if (status.ok() && !connection.frame && (events & (POLLIN | POLLHUP | POLLERR))) {
     status = connection.Read();
   }

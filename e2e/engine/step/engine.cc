@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "agent/base/fault.h"
 #include "e2e/engine/model/sampler.h"
 #include "e2e/engine/step/attention.h"
 
@@ -11,6 +12,10 @@ namespace tangram::engine {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+const fault::Point kBeforeExchange("engine.before_exchange");
+const fault::Point kAfterExchange("engine.after_exchange");
+const fault::Point kBeforeEmit("engine.before_emit");
 
 constexpr auto kLoadPeriod = std::chrono::milliseconds(250);
 constexpr int kOutsideWaitMs = 5;
@@ -169,6 +174,7 @@ Status Engine::Step() {
   for (const Chunk& chunk : chunks) {
     mine.batch.items.push_back({chunk.start, chunk.count, chunk.sequence->blocks});
   }
+  (void)fault::Hit("engine.before_exchange");
   std::vector<Bytes> gathered;
   TANGRAM_RETURN_IF_ERROR(comm_.Gather(step_, kControlSequence, mine.Encode(), &gathered));
   std::vector<Control> controls;
@@ -182,6 +188,7 @@ Status Engine::Step() {
     controls.push_back(std::move(*control));
   }
   scheduler_.SetFigures(std::move(figures));
+  (void)fault::Hit("engine.after_exchange");
 
   if (world_->Decide(words)) {
     Result<bool> flipped = Flip();
@@ -255,6 +262,7 @@ Status Engine::Compute(const std::vector<Control>& controls, const std::vector<C
 }
 
 Status Engine::Emit(const std::vector<Chunk>& chunks, std::span<const float> x) {
+  (void)fault::Hit("engine.before_emit");
   const size_t hidden = world_->model().hidden, vocab = config_->vocab;
   std::vector<float> last;  // [sampling chunks, H]
   size_t row = 0;

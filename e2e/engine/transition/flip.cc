@@ -4,10 +4,16 @@
 #include <algorithm>
 #include <set>
 
+#include "agent/base/fault.h"
 #include "e2e/engine/step/engine.h"
 
 namespace tangram::engine {
 namespace {
+
+const fault::Point kFlipManifest("engine.flip_manifest");
+const fault::Point kFlipPulled("engine.flip_pulled");
+const fault::Point kFlipCommit("engine.flip_commit");
+const fault::Point kFlipEnter("engine.flip_enter");
 
 // Where a flip's time goes, for the log.
 class Stopwatch {
@@ -43,6 +49,7 @@ Result<bool> Engine::Flip() {
     manifests.push_back(std::move(*manifest));
   }
   watch.Lap("manifest");
+  (void)fault::Hit("engine.flip_manifest");
   const Side from{groups_, comm_.members()};
   const Side& to = preparation_->target();
   Result<kv::Plan> plan = PlanCarry(shape_, from, to, manifests);
@@ -76,6 +83,7 @@ Result<bool> Engine::Flip() {
     if (pulled.ok()) bytes = *pulled;
   }
   watch.Lap("pull");
+  (void)fault::Hit("engine.flip_pulled");
   if (brought.ok()) {
     pending_.emplace();
     pending_->attempt = preparation_->attempt();
@@ -107,10 +115,12 @@ Result<bool> Engine::Flip() {
     return false;
   }
   watch.Lap("wait");
+  (void)fault::Hit("engine.flip_commit");
   TANGRAM_RETURN_IF_ERROR(world_->Commit());
   const uint64_t requests_moved = plan->requests_moved;
   ++flips_;
   watch.Lap("commit");
+  (void)fault::Hit("engine.flip_enter");
   spdlog::info("epoch {}: {} bytes of KV brought here, {} requests changed home, microseconds:{}",
                preparation_->target_epoch(), bytes, requests_moved, watch.text());
   TANGRAM_RETURN_IF_ERROR(EnterPending());

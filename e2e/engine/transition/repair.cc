@@ -6,10 +6,14 @@
 #include <algorithm>
 #include <set>
 
+#include "agent/base/fault.h"
 #include "e2e/engine/step/engine.h"
 
 namespace tangram::engine {
 namespace {
+
+const fault::Point kGiveUp("engine.give_up");
+const fault::Point kRepairEnter("engine.repair_enter");
 
 constexpr int kStillMs = 2;
 
@@ -25,6 +29,7 @@ bool HomeOnly(const std::vector<kv::LayerGroups>& groups, uint32_t rank) {
 }  // namespace
 
 void Engine::GiveUp(const Status& why) {
+  (void)fault::Hit("engine.give_up");
   // The others shall not wait for a timeout. What was half sent or half read goes, too.
   mesh_->HangUpAll();
   stopped_ = true;
@@ -69,6 +74,7 @@ Status Engine::Follow(const tg_event& event) {
 }
 
 Status Engine::EnterRepaired() {
+  (void)fault::Hit("engine.repair_enter");
   const tg_maps* maps = world_->maps();
   Result<std::vector<kv::LayerGroups>> groups = GroupsOf(*maps, world_->model());
   if (!groups.ok()) return groups.status();
