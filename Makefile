@@ -5,7 +5,7 @@ BUILD := build
 SEED ?= 1
 RANKS ?= 4
 
-.PHONY: help demo demo-up demo-down demo-local test bench build setup cluster-setup cxx go model lint fmt proto api clean
+.PHONY: help fault-matrix demo demo-up demo-down demo-local test bench build setup cluster-setup cxx go model lint fmt proto api clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -21,6 +21,9 @@ demo-down: ## removes the demo's cluster, whatever state it is in
 
 demo-local: build model ## the same story with plain processes, without Kubernetes (SEED=, RANKS=)
 	@$(BUILD)/bin/tangram-demo local --seed $(SEED) --ranks $(RANKS) --out $(BUILD)/demo-local
+
+fault-matrix: build model ## every fault point x who dies x transition, with real processes (SHARD=i/n, ONLY=regex); some 30 minutes
+	@cd tests && FAULT_MATRIX=full go test ./faults -count=1 -timeout 3h -v | grep -v '^=== '
 
 .PHONY: demo-build
 demo-build: build cluster-setup model

@@ -66,6 +66,10 @@ func (p *player) part(flip *tangramv1.Flip, next, numbering *tangramv1.Layout, p
 		return nil, fmt.Errorf("columns of copies differ in length")
 	}
 	for i := range n {
+		if !p.inOnePiece(old, c.Layer[i], c.Expert[i], c.GranuleStart[i], c.GranuleCount[i]) {
+			return nil, fmt.Errorf("copies layer %d, expert %d, granules %d..%d, which lie in no one place", c.Layer[i], c.Expert[i],
+				c.GranuleStart[i], c.GranuleStart[i]+c.GranuleCount[i])
+		}
 		for g := range c.GranuleCount[i] {
 			id := granule(c.Layer[i], c.Expert[i], c.GranuleStart[i]+g)
 			if !holds[id] {
@@ -88,6 +92,24 @@ func (p *player) part(flip *tangramv1.Flip, next, numbering *tangramv1.Layout, p
 		return nil, err
 	}
 	return want, p.room(old, want, denseAfter, part)
+}
+
+// inOnePiece: an agent copies a run from one piece, so its granules must follow one another in memory.
+func (p *player) inOnePiece(m memory, layer, expert, start, count uint32) bool {
+	unit := p.Geometry.Proto.GranuleBytes
+	for at, id := range m {
+		if id != granule(layer, expert, start) {
+			continue
+		}
+		whole := true
+		for g := uint32(1); g < count && whole; g++ {
+			whole = m[address{at.bank, at.offset + uint64(g)*unit}] == granule(layer, expert, start+g)
+		}
+		if whole {
+			return true
+		}
+	}
+	return false
 }
 
 func (p *player) source(flip *tangramv1.Flip, numbering *tangramv1.Layout, part *tangramv1.RankPart, source uint32, id ident) error {

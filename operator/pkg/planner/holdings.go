@@ -172,7 +172,8 @@ func (w *world) names(o int, h *holder, expert uint32) bool {
 	return h.slot < uint32(len(slots)) && slots[h.slot] == expert+1 && at.stands(l.shards, expert, h.run)
 }
 
-// runsOf are the granules that consecutive holders of one rank have together, merged.
+// runsOf are the granules that consecutive holders of one rank have, each once and in order. Each
+// run lies in one piece: what two pieces have side by side lies in two places.
 func runsOf(hs []holder, useExtras bool, buffer []geometry.Run) []geometry.Run {
 	out := buffer[:0]
 	for _, h := range hs {
@@ -186,12 +187,14 @@ func runsOf(hs []holder, useExtras bool, buffer []geometry.Run) []geometry.Run {
 	slices.SortFunc(out, func(a, b geometry.Run) int { return int(a.Start) - int(b.Start) })
 	n := 1
 	for _, r := range out[1:] {
-		if last := &out[n-1]; r.Start <= last.End() {
-			last.Count = max(last.End(), r.End()) - last.Start
-		} else {
-			out[n] = r
-			n++
+		if end := out[n-1].End(); r.Start < end {
+			if r.End() <= end {
+				continue
+			}
+			r = geometry.Run{Start: end, Count: r.End() - end}
 		}
+		out[n] = r
+		n++
 	}
 	return out[:n]
 }
