@@ -3,10 +3,10 @@ package v1alpha1
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // TransitionPhase of a LayoutTransition.
-// +kubebuilder:validation:Enum=Planned;Preparing;Staging;Flipping;Retiring;Succeeded;Failed;Superseded
+// +kubebuilder:validation:Enum=Planned;Preparing;Staging;Flipping;Retiring;Succeeded;Failed;Superseded;Aborted
 type TransitionPhase string
 
-// The phases, in order (docs/architecture.md, section 4), and the three ends.
+// The phases, in order (docs/architecture.md, section 4), and the four ends.
 const (
 	PhasePlanned    TransitionPhase = "Planned"
 	PhasePreparing  TransitionPhase = "Preparing"
@@ -16,6 +16,18 @@ const (
 	PhaseSucceeded  TransitionPhase = "Succeeded"
 	PhaseFailed     TransitionPhase = "Failed"     // the attempt is burned; an old or intermediate layout serves on
 	PhaseSuperseded TransitionPhase = "Superseded" // the spec changed; the running flip ended, the rest was planned anew
+	PhaseAborted    TransitionPhase = "Aborted"    // by the user
+)
+
+// TransitionKind of a LayoutTransition.
+// +kubebuilder:validation:Enum=Transition;Repair
+type TransitionKind string
+
+// The kinds.
+const (
+	KindTransition TransitionKind = "Transition"
+	// KindRepair: members were lost. It is recorded when it has ended: a repair waits for nothing.
+	KindRepair TransitionKind = "Repair"
 )
 
 // LayoutTransitionSpec is the intent: written before anything is asked of an agent, never changed.
@@ -26,6 +38,9 @@ type LayoutTransitionSpec struct {
 	Deployment string `json:"deployment"`
 	// generation of the MoEDeployment that asked for it.
 	Generation int64 `json:"generation"`
+	// kind: Transition if empty.
+	// +optional
+	Kind TransitionKind `json:"kind,omitempty"`
 	// what it does, e.g. "4 ranks Expert -> 6 ranks Expert".
 	What string `json:"what"`
 	// fromEpoch and fromHash of the layout in force before.
@@ -61,18 +76,30 @@ type BytesBySource struct {
 	KV         int64 `json:"kv"`
 }
 
+// LostMember that a repair left out of the world.
+type LostMember struct {
+	ID  string `json:"id"`
+	Why string `json:"why"`
+}
+
 // PhaseSeconds on the operator's clock, with microseconds.
 type PhaseSeconds struct {
-	Plan    metav1.Duration `json:"plan"`
-	Prepare metav1.Duration `json:"prepare"`
-	Stage   metav1.Duration `json:"stage"`
-	Flip    metav1.Duration `json:"flip"`
-	Retire  metav1.Duration `json:"retire"`
+	// wait: of a repair, until all who survive stand still.
+	// +optional
+	Wait *metav1.Duration `json:"wait,omitempty"`
+	// fence: of a repair, until the survivors know who goes on and what became of the attempt that it broke.
+	// +optional
+	Fence   *metav1.Duration `json:"fence,omitempty"`
+	Plan    metav1.Duration  `json:"plan"`
+	Prepare metav1.Duration  `json:"prepare"`
+	Stage   metav1.Duration  `json:"stage"`
+	Flip    metav1.Duration  `json:"flip"`
+	Retire  metav1.Duration  `json:"retire"`
 }
 
 // FlipStatus is one flip that ended.
 type FlipStatus struct {
-	// kind: first, join, layout, leave.
+	// kind: first, join, layout, leave, repair.
 	Kind    string          `json:"kind"`
 	Epoch   int64           `json:"epoch"`
 	Attempt int64           `json:"attempt"`
@@ -100,6 +127,10 @@ type LayoutTransitionStatus struct {
 	// phases: time by phase, over all flips.
 	// +optional
 	Phases PhaseSeconds `json:"phases,omitempty"`
+	// lost: members that a repair left out.
+	// +listType=atomic
+	// +optional
+	Lost []LostMember `json:"lost,omitempty"`
 	// retries of calls, sources and attempts found unfinished.
 	// +optional
 	Retries int32 `json:"retries,omitempty"`

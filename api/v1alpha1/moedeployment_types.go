@@ -91,6 +91,11 @@ type MoEDeploymentSpec struct {
 	// +optional
 	Transition Transition `json:"transition,omitempty"`
 
+	// suspend: no transition is begun any more; the flip that runs ends first. What serves goes on, and what dies is
+	// repaired, but not replaced.
+	// +optional
+	Suspend bool `json:"suspend,omitempty"`
+
 	// limits of memory. They cannot be changed yet.
 	// +required
 	Limits Limits `json:"limits"`
@@ -289,7 +294,7 @@ type CurrentTransition struct {
 
 // MoEDeploymentStatus is what the agents report.
 type MoEDeploymentStatus struct {
-	// conditions: Available, Progressing, Degraded, Ready; and while they are True, Reconciling and Stalled.
+	// conditions: Available, Progressing, Degraded, Ready, RepairReady; and while they are True, Reconciling and Stalled.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
@@ -347,7 +352,7 @@ type RecentTransition struct {
 	Name string `json:"name"`
 	// what it did, e.g. "4 ranks Expert -> 6 ranks Expert".
 	What string `json:"what"`
-	// outcome: Succeeded, Failed or Superseded.
+	// outcome: Succeeded, Failed, Superseded or Aborted.
 	Outcome TransitionPhase `json:"outcome"`
 	Ended   metav1.Time     `json:"ended"`
 	// message of a failure.

@@ -15,18 +15,23 @@ const (
 	// leave first (an integer, default 0), as ReplicaSets do it.
 	DeletionCostAnnotation = "controller.kubernetes.io/pod-deletion-cost"
 
+	// AbortAnnotation on a MoEDeployment names a LayoutTransition that shall end: a flip of it that is not permitted
+	// yet is aborted, one that is ends and is the last. No other is begun until the spec changes or the annotation goes.
+	AbortAnnotation = "serving.tangram.dev/abort"
+
 	// Finalizer of a MoEDeployment: its running flip is ended before its pods go.
 	Finalizer = "serving.tangram.dev/world"
 )
 
 // Conditions of a MoEDeployment. Available, Progressing, Degraded and Ready are always there
-// once the operator has seen the object; Reconciling and Stalled are there only while True,
+// once the operator has seen the object, RepairReady too; Reconciling and Stalled are there only while True,
 // as kstatus reads them.
 const (
 	ConditionAvailable   = "Available"   // True: a layout is in force, some rank and some gateway accept requests
 	ConditionProgressing = "Progressing" // True: the world is on its way to the wanted shape
 	ConditionDegraded    = "Degraded"    // True: something failed; what serves goes on serving
 	ConditionReady       = "Ready"       // True: it serves in the wanted width and mode, nothing is under way
+	ConditionRepairReady = "RepairReady" // True: the loss of any one rank could be repaired within the memory of the others
 	ConditionReconciling = "Reconciling"
 	ConditionStalled     = "Stalled"
 )
@@ -44,7 +49,16 @@ const (
 	ReasonPodsUnschedulable  = "PodsUnschedulable"  // Degraded: no node has room, with the scheduler's words
 	ReasonPodsFailing        = "PodsFailing"        // Degraded: an image does not start, a model path is missing, ...
 	ReasonTransitionFailed   = "TransitionFailed"   // Degraded: the last transition failed; it is tried again, ever more slowly
-	ReasonMemberLost         = "MemberLost"         // Degraded: a pod of the layout in force is gone
+	ReasonMemberLost         = "MemberLost"         // Degraded: members are lost or stand still; a repair runs
+	ReasonRepairFailed       = "RepairFailed"       // Degraded: a repair failed; it is tried again, ever more slowly
+	ReasonRepairing          = "Repairing"          // Progressing: a repair runs, or is about to
+	ReasonSuspended          = "Suspended"          // Progressing=False, Ready=False: spec.suspend holds the next transition back
+	ReasonAborted            = "Aborted"            // Progressing=False, Ready=False: the user aborted the transition
+	ReasonHeadroom           = "Headroom"           // RepairReady: there is room for the repair
+	ReasonNoHeadroom         = "NoHeadroom"         // RepairReady=False: bytes are short, with the numbers
+	ReasonNoSurvivor         = "NoSurvivor"         // RepairReady=False: without one rank the world starts again from the checkpoint
+	ReasonNoCheckpoint       = "NoCheckpoint"       // RepairReady=False: agents cannot read it, and it would be needed
+	ReasonUnknown            = "Unknown"            // RepairReady=Unknown
 	ReasonAdoptionRefused    = "AdoptionRefused"    // Degraded: an object of the wanted name belongs to somebody else
 	ReasonAgentsUnreachable  = "AgentsUnreachable"  // Degraded: agents do not answer
 	ReasonInsufficientMemory = "InsufficientMemory" // Degraded: the wanted layout does not fit, with the numbers
@@ -58,5 +72,7 @@ const (
 	EventTransitionStarted   = "TransitionStarted"
 	EventTransitionSucceeded = "TransitionSucceeded"
 	EventTransitionReplanned = "TransitionReplanned" // the spec changed; the running flip was ended first
-	EventWorldRestarted      = "WorldRestarted"      // all members were lost, it starts again from the checkpoint
+	EventTransitionAborted   = "TransitionAborted"   // the user did
+	EventRepaired            = "Repaired"            // with members lost, seconds and bytes
+	EventWorldRestarted      = "WorldRestarted"      // nobody survived who could hold it; it starts again from the checkpoint
 )

@@ -37,7 +37,7 @@ func TestNamesFit(t *testing.T) {
 
 func TestKeysAreValid(t *testing.T) {
 	for _, key := range []string{v1alpha1.WorldLabel, v1alpha1.ComponentLabel, v1alpha1.OrdinalLabel, v1alpha1.MemberLabel,
-		v1alpha1.DeletionCostAnnotation, v1alpha1.Finalizer} {
+		v1alpha1.DeletionCostAnnotation, v1alpha1.AbortAnnotation, v1alpha1.Finalizer} {
 		require.Empty(t, utilvalidation.IsQualifiedName(key), key)
 	}
 	for _, value := range []string{v1alpha1.ComponentRank, v1alpha1.ComponentGateway} {

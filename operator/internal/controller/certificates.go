@@ -61,7 +61,15 @@ func (r *Reconciler) authority(ctx context.Context, d *api.MoEDeployment) (*pki.
 // that one that is left over from a pod of the same name serves as well.
 func (r *Reconciler) podCertificates(ctx context.Context, d *api.MoEDeployment, a *pki.Authority, pod string) error {
 	s := secret(d, podTLSName(pod), api.ComponentRank)
-	return r.createOnce(ctx, d, s, func() error {
+	// Live: the one of an earlier pod of this name may just have been removed.
+	err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(s), s)
+	if err == nil {
+		return r.checkOwned(d, s)
+	}
+	if !apierrors.IsNotFound(err) {
+		return err
+	}
+	return r.createNew(ctx, d, s, func() error {
 		agent, agentKey, err := a.IssuePEM("agent/"+pod, nil)
 		if err != nil {
 			return err

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -51,15 +52,16 @@ func (r *Reconciler) delete(ctx context.Context, d *api.MoEDeployment) (reconcil
 // dissolve ends the running flip, or leaves its outcome to nobody, and has the pods end at
 // once: there is no world to leave any more. It gives the pods that are still there.
 func (r *Reconciler) dissolve(ctx context.Context, d *api.MoEDeployment, why string) ([]corev1.Pod, error) {
-	closing, cancel := context.WithTimeout(ctx, closeWithin)
-	defer cancel()
-	unclosed := r.Worlds.Close(closing, d.UID)
-	if unclosed != nil && (d.DeletionTimestamp == nil || time.Since(d.DeletionTimestamp.Time) < deleteWithin) {
-		return nil, unclosed
-	}
 	pods, err := r.pods(ctx, d)
 	if err != nil {
 		return nil, err
+	}
+	closing, cancel := context.WithTimeout(ctx, closeWithin)
+	defer cancel()
+	r.reach(ctx, d, owned(d, pods))
+	unclosed := r.Worlds.Dissolve(closing, d.UID, why)
+	if unclosed != nil && (d.DeletionTimestamp == nil || time.Since(d.DeletionTimestamp.Time) < deleteWithin) {
+		return nil, unclosed
 	}
 	for _, p := range owned(d, pods) {
 		if endsNow(&p) {
@@ -70,6 +72,28 @@ func (r *Reconciler) dissolve(ctx context.Context, d *api.MoEDeployment, why str
 		}
 	}
 	return pods, nil
+}
+
+// reach the agents once more, so that they can be told that their world is over, also by an operator that has just
+// started. One that cannot be told waits for its pod's grace period, which is short by then.
+func (r *Reconciler) reach(ctx context.Context, d *api.MoEDeployment, pods []corev1.Pod) {
+	agents := endpoints(slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return endsNow(&p) }))
+	if len(agents) == 0 {
+		return
+	}
+	w := r.Worlds.Find(d.UID)
+	if w == nil {
+		authority, err := r.authority(ctx, d)
+		if err != nil { // it went with the namespace
+			r.Log.Info("agents of a world that is over cannot be told", "world", worldName(d), "error", err)
+			return
+		}
+		if w, err = r.open(d, authority); err != nil {
+			r.Log.Error("agents of a world that is over cannot be told", "world", worldName(d), "error", err)
+			return
+		}
+	}
+	w.SetEndpoints(agents)
 }
 
 // namespaceEnds: a namespace that is deleted deletes its pods first and everything else after

@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"tangram.dev/operator/internal/driver/drivertest"
+
 	api "tangram.dev/api/v1alpha1"
 )
 
@@ -160,9 +162,14 @@ func TestNamespaceThatIsDeleted(t *testing.T) {
 	for _, p := range b.ranks("w") {
 		require.NoError(t, b.c.Delete(t.Context(), &p)) // as the namespace controller does, which is not here
 	}
+	agents := []*drivertest.Agent{b.agent("w-0"), b.agent("w-1")}
 	began := time.Now()
 	require.Eventually(t, func() bool { return len(b.podNames("w")) == 0 }, wait, tick)
 	require.Less(t, time.Since(began), 20*time.Second, "the grace period is 300 s")
+	for _, a := range agents {
+		require.Contains(t, a.Calls(), "release", "its preStop hook need not wait")
+		require.False(t, a.InWorld())
+	}
 	b.until("w", "it says that it ends", func(d *api.MoEDeployment) bool {
 		return has(d, api.ConditionProgressing, metav1.ConditionTrue, api.ReasonDeleting)
 	})

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -89,6 +91,14 @@ func (l *line) Permit(ctx context.Context, h *tangramv1.Header) error {
 
 func (l *line) Retire(ctx context.Context, h *tangramv1.Header) error {
 	return l.do(func(a *drivertest.Agent) error { return a.Retire(ctx, h) })
+}
+
+func (l *line) Resolve(ctx context.Context, h *tangramv1.Header, o tangramv1.Outcome, reason string) error {
+	return l.do(func(a *drivertest.Agent) error { return a.Resolve(ctx, h, o, reason) })
+}
+
+func (l *line) Release(ctx context.Context, h *tangramv1.Header, m []string, ends bool, reason string) error {
+	return l.do(func(a *drivertest.Agent) error { return a.Release(ctx, h, m, ends, reason) })
 }
 
 func (l *line) Watch(ctx context.Context, world string, each func(*tangramv1.StatusResponse)) error {
@@ -333,6 +343,22 @@ func (b *bed) history() []api.LayoutTransition {
 	var list api.LayoutTransitionList
 	require.NoError(b.t, b.c.List(b.t.Context(), &list, client.InNamespace(b.namespace), client.MatchingLabels{api.WorldLabel: "w"}))
 	return list.Items
+}
+
+// repairs of world w in its history.
+func (b *bed) repairs() []api.LayoutTransition {
+	b.t.Helper()
+	return slices.DeleteFunc(b.history(), func(t api.LayoutTransition) bool { return t.Spec.Kind != api.KindRepair })
+}
+
+// uids of the ranks' pods of world w, by name.
+func (b *bed) uids() map[string]types.UID {
+	b.t.Helper()
+	out := map[string]types.UID{}
+	for _, p := range b.ranks("w") {
+		out[p.Name] = p.UID
+	}
+	return out
 }
 
 // told waits for an event with these words.

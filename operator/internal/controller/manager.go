@@ -5,6 +5,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	k8slabels "k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
@@ -29,7 +30,8 @@ func ManagerOptions(namespace string) (ctrl.Options, error) {
 	}
 	only := cache.ByObject{Label: k8slabels.NewSelector().Add(*ours)}
 	o := cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: only, &corev1.Secret{}: only, &corev1.ConfigMap{}: only,
-		&corev1.Service{}: only, &corev1.ServiceAccount{}: only, &appsv1.Deployment{}: only}}
+		&corev1.Service{}: only, &corev1.ServiceAccount{}: only, &appsv1.Deployment{}: only,
+		&policyv1.PodDisruptionBudget{}: only}}
 	if namespace != "" {
 		o.DefaultNamespaces = map[string]cache.Config{namespace: {}}
 	}

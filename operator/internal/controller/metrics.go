@@ -3,6 +3,8 @@ package controller
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"tangram.dev/operator/internal/driver"
+
 	api "tangram.dev/api/v1alpha1"
 )
 
@@ -11,6 +13,8 @@ type Metrics struct {
 	epoch, width, wanted *prometheus.GaugeVec
 	transitions          *prometheus.CounterVec
 	seconds              *prometheus.HistogramVec
+	repairs              *prometheus.CounterVec
+	repairSeconds        *prometheus.HistogramVec
 }
 
 // NewMetrics registers them.
@@ -28,7 +32,11 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "tangram", Name: "transition_seconds",
 			Help: "From observing to the last retire.", Buckets: prometheus.ExponentialBuckets(0.05, 2, 16)}, world),
 	}
-	registry.MustRegister(m.epoch, m.width, m.wanted, m.transitions, m.seconds)
+	m.repairs = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tangram", Name: "repairs_total",
+		Help: "Repairs that ended, by outcome: Repaired, WorldRestarted, Failed."}, append(world, "outcome"))
+	m.repairSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "tangram", Name: "repair_seconds",
+		Help: "From the start of a repair to its last retire.", Buckets: prometheus.ExponentialBuckets(0.05, 2, 12)}, world)
+	registry.MustRegister(m.epoch, m.width, m.wanted, m.transitions, m.seconds, m.repairs, m.repairSeconds)
 	return m
 }
 
@@ -43,6 +51,18 @@ func (m *Metrics) ended(d *api.MoEDeployment, outcome api.TransitionPhase, secon
 	m.seconds.WithLabelValues(d.Namespace, d.Name).Observe(seconds)
 }
 
+func (m *Metrics) repaired(d *api.MoEDeployment, record *driver.Record, err error) {
+	outcome := api.EventRepaired
+	switch {
+	case err != nil:
+		outcome = "Failed"
+	case record.WorldEnded != "":
+		outcome = api.EventWorldRestarted
+	}
+	m.repairs.WithLabelValues(d.Namespace, d.Name, outcome).Inc()
+	m.repairSeconds.WithLabelValues(d.Namespace, d.Name).Observe(record.TotalSeconds)
+}
+
 func (m *Metrics) forget(d *api.MoEDeployment) {
 	labels := prometheus.Labels{"namespace": d.Namespace, "name": d.Name}
 	m.epoch.DeletePartialMatch(labels)
@@ -50,4 +70,6 @@ func (m *Metrics) forget(d *api.MoEDeployment) {
 	m.wanted.DeletePartialMatch(labels)
 	m.transitions.DeletePartialMatch(labels)
 	m.seconds.DeletePartialMatch(labels)
+	m.repairs.DeletePartialMatch(labels)
+	m.repairSeconds.DeletePartialMatch(labels)
 }

@@ -117,6 +117,11 @@ func (r *Reconciler) createOnce(ctx context.Context, d *api.MoEDeployment, objec
 	if there, err := r.find(ctx, d, object); there || err != nil {
 		return err
 	}
+	return r.createNew(ctx, d, object, fill)
+}
+
+// createNew makes an object that is not there.
+func (r *Reconciler) createNew(ctx context.Context, d *api.MoEDeployment, object client.Object, fill func() error) error {
 	if err := fill(); err != nil {
 		return err
 	}

@@ -42,11 +42,11 @@ func ordinalOf(p *corev1.Pod) int {
 	return o
 }
 
-// endpoints of the agents of pods that run.
+// endpoints of the agents that run.
 func endpoints(pods []corev1.Pod) []world.Endpoint {
 	var out []world.Endpoint
 	for i := range pods {
-		if p := &pods[i]; p.Status.PodIP != "" && !ended(p) {
+		if p := &pods[i]; p.Status.PodIP != "" && !finished(p) && runs(p, containerAgent) {
 			out = append(out, world.Endpoint{UID: string(p.UID), Address: net.JoinHostPort(p.Status.PodIP, strconv.Itoa(portAgent))})
 		}
 	}
@@ -68,6 +68,15 @@ func layoutPods(l *tangramv1.Layout) []string {
 	return out
 }
 
+// membersOf a layout, by rank.
+func membersOf(l *tangramv1.Layout) []string {
+	var out []string
+	for _, m := range l.GetMembers() {
+		out = append(out, m.Id)
+	}
+	return out
+}
+
 // facts about pods, as pkg/fleet wants them.
 func (r *Reconciler) facts(ctx context.Context, d *api.MoEDeployment, pods []corev1.Pod, seen *world.Snapshot) ([]fleet.Pod, error) {
 	out := make([]fleet.Pod, 0, len(pods))
@@ -81,29 +90,37 @@ func (r *Reconciler) facts(ctx context.Context, d *api.MoEDeployment, pods []cor
 		if err != nil {
 			cost = 0 // as ReplicaSets do with what is no number
 		}
+		ended, replaceable := r.ended(p)
+		if since := outcast(seen, p); !since.IsZero() && time.Since(since) > r.KeepEnded { // it is not to be released
+			ended, replaceable = true, true
+		}
 		out = append(out, fleet.Pod{Name: p.Name, UID: string(p.UID), Ordinal: ordinalOf(p), Deleting: p.DeletionTimestamp != nil,
-			Ended: ended(p), Replaceable: ended(p) && time.Since(endedAt(p)) > r.KeepEnded, NodeGoing: going, DeletionCost: cost,
-			Members: readyMembers(seen.Statuses[string(p.UID)], int(d.Spec.RanksPerPod))})
+			Ended: ended, Replaceable: replaceable, NodeGoing: going, DeletionCost: cost,
+			Members: readyMembers(seen.Statuses[string(p.UID)], int(d.Spec.RanksPerPod), seen.Outcasts)})
 	}
 	return out, nil
 }
 
-func endedAt(p *corev1.Pod) time.Time {
-	at := p.CreationTimestamp.Time
-	if s := endedContainer(p); s != nil && s.State.Terminated.FinishedAt.After(at) {
-		at = s.State.Terminated.FinishedAt.Time
+// outcast: since when a rank of the pod waits for its release; zero: none does.
+func outcast(seen *world.Snapshot, p *corev1.Pod) time.Time {
+	var first time.Time
+	for id, since := range seen.Outcasts {
+		if podOf(id) == string(p.UID) && (first.IsZero() || since.Before(first)) {
+			first = since
+		}
 	}
-	return at
+	return first
 }
 
-// readyMembers: ids of an agent's ranks once the engines of all are attached.
-func readyMembers(s *tangramv1.StatusResponse, ranks int) []string {
+// readyMembers: ids of an agent's ranks once the engines of all are attached, and those that were left out of the world
+// have another id.
+func readyMembers(s *tangramv1.StatusResponse, ranks int, outcasts map[string]time.Time) []string {
 	if len(s.GetRanks()) != ranks {
 		return nil
 	}
 	var ids []string
 	for _, rank := range s.Ranks {
-		if !rank.Engine.GetAttached() {
+		if _, out := outcasts[rank.GetMember().GetId()]; out || !rank.Engine.GetAttached() {
 			return nil
 		}
 		ids = append(ids, rank.GetMember().GetId())
@@ -170,7 +187,7 @@ func silentMembers(pods []corev1.Pod, seen *world.Snapshot) []string {
 	var out []string
 	for i := range pods {
 		p := &pods[i]
-		if err := seen.Errors[string(p.UID)]; err != nil && !ended(p) &&
+		if err := seen.Errors[string(p.UID)]; err != nil && !finished(p) &&
 			(slices.Contains(in, string(p.UID)) || seen.Layout == nil && p.Labels[api.MemberLabel] == "true") {
 			out = append(out, fmt.Sprintf("%s: %v", p.Name, err))
 		}

@@ -3,6 +3,7 @@ package controller
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -30,7 +31,7 @@ func findProblem(p *corev1.Pod) *problem {
 			return &problem{p.Name, api.ReasonPodsFailing, fmt.Sprintf("container %s: %s: %s", s.Name, w.Reason, w.Message)}
 		}
 	}
-	if s := endedContainer(p); s != nil {
+	if s := downContainer(p); s != nil && s.State.Terminated != nil {
 		t := s.State.Terminated
 		return &problem{p.Name, api.ReasonPodsFailing, fmt.Sprintf("container %s ended with exit code %d (%s): %s", s.Name, t.ExitCode, t.Reason, t.Message)}
 	}
@@ -40,28 +41,61 @@ func findProblem(p *corev1.Pod) *problem {
 	return nil
 }
 
-// endedContainer: one that shall never end, and did; one that failed, if there is one, since
-// others end because of it.
-func endedContainer(p *corev1.Pod) *corev1.ContainerStatus {
+// downContainer: one that shall run and does not, though it did; the one that went first, since others end because of
+// it.
+func downContainer(p *corev1.Pod) *corev1.ContainerStatus {
 	var found *corev1.ContainerStatus
 	for i, s := range p.Status.InitContainerStatuses {
 		if t := s.State.Terminated; t != nil && t.ExitCode != 0 {
 			return &p.Status.InitContainerStatuses[i]
 		}
 	}
-	for i, s := range p.Status.ContainerStatuses {
-		t := s.State.Terminated
-		if t == nil {
-			continue
-		}
-		if found == nil || t.FinishedAt.Time.Before(found.State.Terminated.FinishedAt.Time) {
-			found = &p.Status.ContainerStatuses[i]
+	for i := range p.Status.ContainerStatuses {
+		s := &p.Status.ContainerStatuses[i]
+		if at := downSince(s); !at.IsZero() && (found == nil || at.Before(downSince(found))) {
+			found = s
 		}
 	}
 	return found
 }
 
-// ended says whether a pod's ranks are gone for good.
-func ended(p *corev1.Pod) bool {
-	return p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded || endedContainer(p) != nil
+// downSince tells when a container ended; zero: it runs, or never ran.
+func downSince(s *corev1.ContainerStatus) time.Time {
+	switch {
+	case s.State.Terminated != nil:
+		return s.State.Terminated.FinishedAt.Time
+	case s.State.Waiting != nil && s.LastTerminationState.Terminated != nil: // it is to be started again
+		return s.LastTerminationState.Terminated.FinishedAt.Time
+	}
+	return time.Time{}
+}
+
+// runs says that a container runs, as far as the kubelet has told.
+func runs(p *corev1.Pod, container string) bool {
+	i := slices.IndexFunc(p.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == container })
+	return i >= 0 && p.Status.ContainerStatuses[i].State.Running != nil
+}
+
+// finished: Kubernetes starts nothing in the pod any more.
+func finished(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded
+}
+
+// young: a pod that ended before this age would end again at once.
+const young = time.Minute
+
+// ended says whether a pod is of no use any more: it is over, or one of its containers does not come back in place. And
+// whether another may be tried: a pod that ended young is looked at for a while first.
+func (r *Reconciler) ended(p *corev1.Pod) (yes, replaceable bool) {
+	down, at := downContainer(p), p.CreationTimestamp.Time
+	if down != nil && downSince(down).After(at) {
+		at = downSince(down)
+	}
+	if down == nil && !finished(p) {
+		return false, false
+	}
+	if !finished(p) && time.Since(at) <= r.KeepEnded {
+		return false, false // it comes back
+	}
+	return true, at.Sub(p.CreationTimestamp.Time) > young || time.Since(at) > r.KeepEnded
 }

@@ -13,6 +13,8 @@ import (
 	api "tangram.dev/api/v1alpha1"
 )
 
+const containerAgent = "agent"
+
 // agentOverhead is what an agent uses beside the ranks' pools: code, gRPC, staging buffers.
 var agentOverhead = resource.MustParse("256Mi")
 
@@ -39,6 +41,10 @@ func (r *Reconciler) rankPod(d *api.MoEDeployment, ordinal int) *corev1.Pod {
 	containers := []corev1.Container{r.agentContainer(d)}
 	for device := range d.Spec.RanksPerPod {
 		containers = append(containers, r.engineContainer(d, device))
+	}
+	for i := range containers {
+		// An agent or an engine that dies alone comes back beside the other, which holds what it had.
+		containers[i].RestartPolicy = ptr.To(corev1.ContainerRestartPolicyAlways)
 	}
 	s := d.Spec.Scheduling
 	return &corev1.Pod{ObjectMeta: object, Spec: corev1.PodSpec{
@@ -97,7 +103,7 @@ func (r *Reconciler) agentContainer(d *api.MoEDeployment) corev1.Container {
 		(*list)[corev1.ResourceMemory] = memory // the pools are touched whole before long: never overcommitted
 	}
 	return corev1.Container{
-		Name: "agent", Image: r.Images.Agent, ImagePullPolicy: d.Spec.Engine.ImagePullPolicy,
+		Name: containerAgent, Image: r.Images.Agent, ImagePullPolicy: d.Spec.Engine.ImagePullPolicy,
 		Command: []string{"/bin/tangram-agent"},
 		Args: []string{"--config", dirConfig + "/agent.yaml", "--set", "pod=$(POD_NAME)", "--set", "pod_uid=$(POD_UID)",
 			"--set", "node=$(NODE_NAME)", "--set", "advertise=$(POD_IP)"},

@@ -12,6 +12,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -27,7 +28,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
-	"tangram.dev/operator/internal/driver"
 	"tangram.dev/operator/internal/pki"
 	"tangram.dev/operator/internal/world"
 	"tangram.dev/operator/pkg/fleet"
@@ -45,6 +45,7 @@ import (
 // +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;list;watch;create;patch;update;delete
 // +kubebuilder:rbac:groups="",resources=services;serviceaccounts,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;create;patch
+// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;patch;update
 // +kubebuilder:rbac:groups="";events.k8s.io,resources=events,verbs=create;patch
@@ -60,8 +61,8 @@ type Reconciler struct {
 	Log       *slog.Logger
 	Images    Images
 	Worlds    *world.Worlds
-	// KeepEnded: a pod that ended before it joined stays for so long, to be looked at; so do
-	// certificates without a pod. 0: 20 s.
+	// KeepEnded: a container that does not run is waited for so long, to come back in place; a pod that ended soon
+	// after it started stays for so long, to be looked at; so do certificates without a pod. 0: 20 s.
 	KeepEnded time.Duration
 	// Dial connects to agents of a world; nil: over mTLS.
 	Dial func(*api.MoEDeployment, *pki.Authority) (world.Dialer, error)
@@ -84,7 +85,7 @@ func (r *Reconciler) SetUp(mgr ctrl.Manager, metrics *Metrics) error {
 	}
 	return ctrl.NewControllerManagedBy(mgr).For(&api.MoEDeployment{}).
 		Owns(&corev1.Pod{}).Owns(&corev1.Service{}).Owns(&corev1.ConfigMap{}).Owns(&corev1.Secret{}).Owns(&corev1.ServiceAccount{}).
-		Owns(&appsv1.Deployment{}).Owns(&api.LayoutTransition{}).
+		Owns(&appsv1.Deployment{}).Owns(&policyv1.PodDisruptionBudget{}).Owns(&api.LayoutTransition{}).
 		WatchesRawSource(source.Channel(r.changed, &handler.EnqueueRequestForObject{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 4, SkipNameValidation: ptr.To(true)}).Complete(r)
 }
@@ -125,37 +126,39 @@ func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (recon
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if err := r.shared(ctx, d); err != nil {
-		return reconcile.Result{}, err
-	}
-	gateways, err := r.gateway(ctx, d, authority)
-	if err != nil {
-		return reconcile.Result{}, err
-	}
 	w, err := r.open(d, authority)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	s := &scene{gateways: gateways}
+	s := &scene{}
 	if s.pods, err = r.pods(ctx, d); err != nil {
+		return reconcile.Result{}, err
+	}
+	mine := owned(d, s.pods)
+	reached := endpoints(mine)
+	w.SetEndpoints(reached)
+	if s.seen = w.Snapshot(); s.seen.NeedsRepair() && len(reached) > 0 {
+		r.repair(d, w, s) // before anything else: nobody is served until it is done
+	}
+	if err := r.shared(ctx, d); err != nil {
+		return reconcile.Result{}, err
+	}
+	if s.gateways, err = r.gateway(ctx, d, authority); err != nil {
 		return reconcile.Result{}, err
 	}
 	if s.transitions, err = r.transitions(ctx, d); err != nil {
 		return reconcile.Result{}, err
 	}
-	mine := owned(d, s.pods)
-	w.SetEndpoints(endpoints(mine))
-	s.seen = w.Snapshot()
 	for i := range mine {
 		if p := findProblem(&mine[i]); p != nil && mine[i].DeletionTimestamp == nil {
 			s.problems = append(s.problems, *p)
 		}
 	}
-	prune, err := r.pruneCertificates(ctx, d, mine)
+	wait, err := r.act(ctx, d, authority, w, mine, s)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	wait, err := r.act(ctx, d, authority, w, mine, s)
+	prune, err := r.pruneCertificates(ctx, d, mine) // of pods that were not made just now
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -164,6 +167,9 @@ func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (recon
 	}
 	again, err := r.tidy(ctx, d, s.transitions, s.seen.Running != nil)
 	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if err := r.budget(ctx, d, &s.seen); err != nil {
 		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: sooner(wait, again)}, r.writeStatus(ctx, d, s)
@@ -193,15 +199,15 @@ func (r *Reconciler) act(ctx context.Context, d *api.MoEDeployment, a *pki.Autho
 		return 0, err
 	}
 	w.Intend(intent(d, facts, inLayout))
-	s.decision = fleet.Decide(fleet.World{Wanted: int(d.Spec.Replicas), Pods: facts, Layout: inLayout,
-		ModeReached: layout.Is(s.seen.Layout, mode), Busy: s.seen.Running != nil})
+	held := s.hold(d, w)
+	s.decision = fleet.Decide(fleet.World{Wanted: int(d.Spec.Replicas), Pods: facts, Layout: inLayout, InForce: membersOf(s.seen.Layout),
+		Broken: s.seen.Broken != nil, ModeReached: layout.Is(s.seen.Layout, mode), Busy: s.seen.Running != nil})
 	if err := r.labelMembers(ctx, pods, inLayout); err != nil {
 		return 0, err
 	}
-	if len(s.decision.Lost) > 0 {
-		if done, err := r.restart(ctx, d, pods, s); err != nil || !done {
-			return lookAgain, err
-		}
+	if s.decision.Repair {
+		r.repair(d, w, s)
+		return max(time.Until(s.seen.NextRepair), lookAgain), nil
 	}
 	for _, x := range s.decision.Delete {
 		if err := r.deletePod(ctx, d, x); err != nil {
@@ -213,7 +219,7 @@ func (r *Reconciler) act(ctx context.Context, d *api.MoEDeployment, a *pki.Autho
 			return 0, err
 		}
 	}
-	if s.decision.Target != nil {
+	if s.decision.Target != nil && !held {
 		if wait := time.Until(s.seen.NextTry); wait > 0 {
 			return wait, nil
 		}
@@ -233,7 +239,7 @@ func intent(d *api.MoEDeployment, pods []fleet.Pod, inLayout []string) string {
 			going = append(going, p.UID)
 		}
 	}
-	return fmt.Sprintf("%d %s %v", d.Spec.Replicas, d.Spec.Mode, going)
+	return fmt.Sprintf("%d %s %t %v", d.Spec.Replicas, d.Spec.Mode, d.Spec.Suspend, going)
 }
 
 func (r *Reconciler) begin(d *api.MoEDeployment, w *world.World, mode layout.Mode, s *scene) {
@@ -244,36 +250,10 @@ func (r *Reconciler) begin(d *api.MoEDeployment, w *world.World, mode layout.Mod
 			what = fmt.Sprintf("other pods, %d ranks %s", len(s.decision.Target), d.Spec.Mode)
 		}
 	}
-	limit := time.Duration(d.Spec.Transition.TimeoutSeconds) * time.Second
-	if w.Begin(world.Goal{Members: s.decision.Target, Mode: mode, SpareBanks: uint32(d.Spec.Limits.SpareBanks),
-		Limits:   driver.Limits{Engines: limit, Stage: limit, Flip: limit, Outcome: limit, Retire: limit},
+	if w.Begin(world.Goal{Members: s.decision.Target, Mode: mode, SpareBanks: uint32(d.Spec.Limits.SpareBanks), Limits: limits(d),
 		Recorder: r.newRecorder(d, what, s.decision.Target)}) {
 		s.seen = w.Snapshot()
 	}
-}
-
-// restart: the world lost a member and cannot go on. A transition that runs ends first; then
-// its records go, so that the next world begins at epoch 1 and nothing of this one is written
-// into its records. false: not yet.
-func (r *Reconciler) restart(ctx context.Context, d *api.MoEDeployment, pods []corev1.Pod, s *scene) (bool, error) {
-	closing, cancel := context.WithTimeout(ctx, closeWithin)
-	defer cancel()
-	if err := r.Worlds.Close(closing, d.UID); err != nil {
-		r.Log.Info("a world that lost a member ends its transition", "world", worldName(d), "error", err)
-		return false, nil
-	}
-	records := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: recordsName(d), Namespace: d.Namespace}}
-	if err := r.remove(ctx, records); err != nil {
-		return false, err
-	}
-	// Their end takes a while, in which this is decided again: only what is new is done and told.
-	s.decision.Delete = slices.DeleteFunc(s.decision.Delete, func(x fleet.Deletion) bool {
-		return slices.ContainsFunc(pods, func(p corev1.Pod) bool { return string(p.UID) == x.UID && endsNow(&p) })
-	})
-	if len(s.decision.Delete) > 0 || !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return endsNow(&p) }) {
-		r.event(d, nil, corev1.EventTypeWarning, api.EventWorldRestarted, "Restart", "%d pods of the layout in force are gone; all are replaced and the world starts again from the checkpoint", len(s.decision.Lost))
-	}
-	return true, nil
 }
 
 // open the running side of a world.

@@ -31,10 +31,11 @@ type scene struct {
 	decision    fleet.Decision
 	problems    []problem
 	transitions []api.LayoutTransition
-	refused     *foreignError // nothing else is known then
-	silent      []string      // pods with a member whose agents do not answer
-	unknown     bool          // all of them: which layout is in force is not known
-	gateways    int32         // replicas that accept requests
+	refused     *foreignError         // nothing else is known then
+	silent      []string              // pods with a member whose agents do not answer
+	unknown     bool                  // all of them: which layout is in force is not known
+	gateways    int32                 // replicas that accept requests
+	aborted     *api.LayoutTransition // by the user; no other is begun
 	deleting    bool
 }
 
@@ -69,13 +70,14 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 		ready = no(available.reason, available.message)
 	case degraded.status == metav1.ConditionTrue:
 		ready = no(degraded.reason, degraded.message)
-	case progressing.status == metav1.ConditionFalse:
+	case progressing.status == metav1.ConditionFalse && progressing.reason == api.ReasonAsWanted:
 		ready = yes(api.ReasonServing, fmt.Sprintf("%d ranks serve in mode %s", st.Width, st.Mode))
 	}
 	r.set(d, api.ConditionAvailable, available)
 	r.set(d, api.ConditionProgressing, progressing)
 	r.set(d, api.ConditionDegraded, degraded)
 	r.set(d, api.ConditionReady, ready)
+	r.set(d, api.ConditionRepairReady, repairReadyOf(s))
 	stalled := degraded.status == metav1.ConditionTrue && slices.Contains(
 		[]string{api.ReasonAdoptionRefused, api.ReasonPodsFailing, api.ReasonInsufficientMemory}, degraded.reason)
 	r.onlyWhile(d, api.ConditionStalled, stalled, degraded)
@@ -87,7 +89,9 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 	r.metrics.world(d)
 	if was := apimeta.FindStatusCondition(before.Status.Conditions, api.ConditionDegraded); degraded.status == metav1.ConditionTrue &&
 		degraded.reason != api.ReasonTransitionFailed && // told when it happened
-		(was == nil || was.Status != degraded.status || was.Reason != degraded.reason || was.Message != degraded.message) {
+		degraded.reason != api.ReasonRepairFailed &&
+		(was == nil || was.Status != degraded.status || was.Reason != degraded.reason ||
+			was.Message != degraded.message && degraded.reason != api.ReasonMemberLost) { // one of them stops after the other
 		r.event(d, nil, corev1.EventTypeWarning, degraded.reason, "Reconcile", "%s", degraded.message)
 	}
 	if equality.Semantic.DeepEqual(before.Status, d.Status) {
@@ -126,7 +130,7 @@ func fillLayout(d *api.MoEDeployment, s *scene) {
 	}
 	// Named by its LayoutTransition, which is there once there is a plan.
 	open := slices.IndexFunc(s.transitions, func(t api.LayoutTransition) bool { return !over(&t) })
-	if e := s.seen.Running; e != nil && open >= 0 {
+	if e := s.seen.Running; e != nil && !s.seen.Repairing && open >= 0 {
 		st.Transition = &api.CurrentTransition{Name: s.transitions[open].Name, Phase: e.Phase, Flip: int32(e.Flip), Flips: int32(e.Flips),
 			BytesDone: int64(e.BytesDone), BytesTotal: int64(e.BytesTotal)}
 	}
@@ -157,13 +161,13 @@ func availableOf(d *api.MoEDeployment, s *scene) verdict {
 	accept := 0
 	for _, status := range s.seen.Statuses {
 		for _, rank := range status.Ranks {
-			if rank.InWorld && rank.Engine.GetAttached() {
+			if rank.InWorld && rank.Engine.GetAttached() && !rank.Engine.GetStopped() {
 				accept++
 			}
 		}
 	}
-	if accept == 0 || len(s.decision.Lost) > 0 {
-		return no(api.ReasonNoRankAccepts, fmt.Sprintf("%d of %d ranks of the layout in force have an engine", accept, d.Status.Width))
+	if accept == 0 || s.seen.Broken != nil {
+		return no(api.ReasonNoRankAccepts, fmt.Sprintf("%d of %d ranks of the layout in force are at work; a step takes all of them", accept, d.Status.Width))
 	}
 	if s.gateways == 0 {
 		return no(api.ReasonNoGateway, fmt.Sprintf("%d ranks accept requests, and no gateway does yet", accept))
@@ -175,9 +179,12 @@ func degradedOf(d *api.MoEDeployment, s *scene) verdict {
 	switch {
 	case s.refused != nil:
 		return yes(api.ReasonAdoptionRefused, s.refused.Error())
-	case len(s.decision.Lost) > 0:
-		return yes(api.ReasonMemberLost, fmt.Sprintf("%d pods of the layout in force are gone: %s; the world starts again from the checkpoint",
-			len(s.decision.Lost), strings.Join(s.decision.Lost, ", ")))
+	case s.decision.Repair && s.seen.RepairFailed != nil:
+		return yes(api.ReasonRepairFailed, oneLine(s.seen.RepairFailed))
+	case s.seen.Broken != nil:
+		return yes(api.ReasonMemberLost, oneLine(s.seen.Broken))
+	case s.decision.Repair:
+		return yes(api.ReasonMemberLost, fmt.Sprintf("%d pods of the layout in force are gone or have ended (UIDs): %s", len(s.decision.Lost), strings.Join(s.decision.Lost, ", ")))
 	case s.seen.Failed != nil && noMemory(s.seen.Failed):
 		return yes(api.ReasonInsufficientMemory, s.seen.Failed.Error())
 	case s.seen.Failed != nil:
@@ -190,6 +197,9 @@ func degradedOf(d *api.MoEDeployment, s *scene) verdict {
 	}
 	return no(api.ReasonAsWanted, "nothing failed")
 }
+
+// oneLine of an error that joins several.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
 // noMemory says whether an agent or the planner refused for want of memory.
 func noMemory(err error) bool {
@@ -217,18 +227,67 @@ func progressingOf(d *api.MoEDeployment, s *scene) verdict {
 		return no(api.ReasonAdoptionRefused, s.refused.Error())
 	case s.unknown:
 		return no(api.ReasonAgentsUnreachable, "what the agents hold is not known: nothing is done until one answers")
+	case s.seen.Repairing || s.decision.Repair:
+		return yes(api.ReasonRepairing, "the survivors of the layout in force are taken to one of their own")
 	case s.seen.Running != nil:
 		e := s.seen.Running
 		return yes(api.ReasonTransition, fmt.Sprintf("flip %d of %d, phase %s", e.Flip, e.Flips, e.Phase))
+	case len(s.decision.Target) > 0 && d.Spec.Suspend:
+		return no(api.ReasonSuspended, fmt.Sprintf("spec.suspend holds back a transition to %d ranks in mode %s", len(s.decision.Target), d.Spec.Mode))
+	case len(s.decision.Target) > 0 && s.aborted != nil:
+		return no(api.ReasonAborted, fmt.Sprintf("LayoutTransition %s was aborted: a transition to %d ranks in mode %s begins when the spec changes or the annotation %s goes",
+			s.aborted.Name, len(s.decision.Target), d.Spec.Mode, api.AbortAnnotation))
 	case len(s.decision.Target) > 0:
 		return yes(api.ReasonTransition, fmt.Sprintf("a transition to %d ranks in mode %s is about to begin", len(s.decision.Target), d.Spec.Mode))
 	case len(s.decision.Create)+len(s.decision.Waiting) > 0:
 		n := len(s.decision.Create) + len(s.decision.Waiting)
 		return yes(api.ReasonWaitingForPods, fmt.Sprintf("%d of %d pods are not there, or their engines not attached", n, d.Spec.Replicas))
-	case len(s.pods) != int(d.Spec.Replicas) || len(s.decision.Delete)+len(s.decision.Lost) > 0:
+	case len(s.pods) != int(d.Spec.Replicas) || len(s.decision.Delete) > 0:
 		return yes(api.ReasonReleasingPods, fmt.Sprintf("%d pods, %d wanted", len(s.pods), d.Spec.Replicas))
 	case !s.seen.Looked:
 		return yes(api.ReasonWaitingForPods, "the agents were not asked yet")
 	}
 	return no(api.ReasonAsWanted, "the world is as wanted")
+}
+
+// repairReadyOf the layout in force: whether the loss of any one rank could be repaired.
+func repairReadyOf(s *scene) verdict {
+	room, l := s.seen.Headroom, s.seen.Layout
+	switch {
+	case s.seen.HeadroomError != nil:
+		return verdict{metav1.ConditionUnknown, api.ReasonUnknown, s.seen.HeadroomError.Error()}
+	case room == nil || l == nil:
+		return verdict{metav1.ConditionUnknown, api.ReasonUnknown, "no layout is in force, or it was not looked at yet"}
+	}
+	worst := room.Worst
+	switch unread := unreadable(s); {
+	case worst.Beyond != "":
+		return no(api.ReasonNoSurvivor, fmt.Sprintf("without rank %d the world would start again from the checkpoint: %s", worst.Rank, worst.Beyond))
+	case !room.Enough:
+		short := worst.Survivors[0]
+		for _, n := range worst.Survivors {
+			if n.ShortBytes > short.ShortBytes {
+				short = n
+			}
+		}
+		return no(api.ReasonNoHeadroom, fmt.Sprintf("if rank %d is lost, rank %d needs %d bytes of weights and has %d: %d bytes are short, which %d tokens of its KV cache take",
+			worst.Rank, short.Rank, short.NeedBytes, short.MemoryBytes, short.ShortBytes, short.KVTokens))
+	case unread != "":
+		return no(api.ReasonNoCheckpoint, unread)
+	}
+	return yes(api.ReasonHeadroom, fmt.Sprintf("the loss of any rank can be repaired: in the worst case, rank %d, the others take over %d bytes", worst.Rank, worst.BringBytes))
+}
+
+// unreadable says which agents cannot read the checkpoint, from which a repair brings what nobody holds any more.
+func unreadable(s *scene) string {
+	var out []string
+	for i := range s.pods {
+		if why := s.seen.Statuses[string(s.pods[i].UID)].GetCheckpointError(); why != "" {
+			out = append(out, s.pods[i].Name+": "+why)
+		}
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d agents cannot read the checkpoint: %s", len(out), strings.Join(out, "; "))
 }

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"tangram.dev/operator/internal/driver"
+	"tangram.dev/operator/internal/world"
 
 	api "tangram.dev/api/v1alpha1"
 )
@@ -138,9 +139,22 @@ func (c *recorder) FlipDone(f driver.FlipRecord) {
 	}
 	s := &c.object.Status
 	s.Epoch = int64(f.Epoch)
-	s.Flips = append(s.Flips, api.FlipStatus{Kind: f.Kind, Epoch: int64(f.Epoch), Attempt: int64(f.Attempt), Bytes: bytesOf(f.Bytes),
-		Took: duration(f.Seconds.Prepare + f.Seconds.Stage + f.Seconds.Flip + f.Seconds.Retire)})
+	s.Flips = append(s.Flips, flipOf(f))
 	c.dirty = true
+}
+
+func flipOf(f driver.FlipRecord) api.FlipStatus {
+	return api.FlipStatus{Kind: f.Kind, Epoch: int64(f.Epoch), Attempt: int64(f.Attempt), Bytes: bytesOf(f.Bytes),
+		Took: duration(f.Seconds.Prepare + f.Seconds.Stage + f.Seconds.Flip + f.Seconds.Retire)}
+}
+
+// fillEnd of a status with what came of it.
+func fillEnd(s *api.LayoutTransitionStatus, record *driver.Record, phase api.TransitionPhase) {
+	end := metav1.NewMicroTime(record.Ended)
+	s.Phase, s.CompletionTime, s.Epoch, s.Retries, s.Bytes = phase, &end, int64(record.Epoch), int32(record.Retries), bytesOf(record.Bytes)
+	s.Phases = api.PhaseSeconds{Plan: duration(record.Seconds.Plan), Prepare: duration(record.Seconds.Prepare), Stage: duration(record.Seconds.Stage),
+		Flip: duration(record.Seconds.Flip), Retire: duration(record.Seconds.Retire)}
+	s.Message = clip(record.Error, 4096)
 }
 
 // Ended writes what came of it, and tells.
@@ -149,6 +163,9 @@ func (c *recorder) Ended(ctx context.Context, record *driver.Record, err error) 
 	c.wait.Wait()
 	phase := api.PhaseSucceeded
 	switch {
+	case errors.Is(err, world.ErrAborted):
+		phase = api.PhaseAborted
+		c.r.event(c.d, nil, corev1.EventTypeNormal, api.EventTransitionAborted, "Transition", "%s: %v", c.what, err)
 	case errors.Is(err, driver.ErrSuperseded):
 		phase = api.PhaseSuperseded
 		c.r.event(c.d, nil, corev1.EventTypeNormal, api.EventTransitionReplanned, "Transition", "%s: %v; the rest is planned anew", c.what, err)
@@ -160,14 +177,9 @@ func (c *recorder) Ended(ctx context.Context, record *driver.Record, err error) 
 	c.mu.Lock()
 	object := c.object
 	if object != nil {
-		s := &object.Status
-		end := metav1.NewMicroTime(record.Ended)
-		s.Phase, s.CompletionTime, s.Epoch, s.Retries, s.Bytes = phase, &end, int64(record.Epoch), int32(record.Retries), bytesOf(record.Bytes)
-		s.Phases = api.PhaseSeconds{Plan: duration(record.Seconds.Plan), Prepare: duration(record.Seconds.Prepare), Stage: duration(record.Seconds.Stage),
-			Flip: duration(record.Seconds.Flip), Retire: duration(record.Seconds.Retire)}
-		s.Message = clip(record.Error, 4096)
+		fillEnd(&object.Status, record, phase)
 		if err == nil {
-			s.Progress = ""
+			object.Status.Progress = ""
 		}
 		c.dirty = true
 	}
@@ -203,7 +215,8 @@ func clip(s string, n int) string {
 
 // over says whether a LayoutTransition has ended.
 func over(t *api.LayoutTransition) bool {
-	return t.Status.Phase == api.PhaseSucceeded || t.Status.Phase == api.PhaseFailed || t.Status.Phase == api.PhaseSuperseded
+	return t.Status.Phase == api.PhaseSucceeded || t.Status.Phase == api.PhaseFailed || t.Status.Phase == api.PhaseSuperseded ||
+		t.Status.Phase == api.PhaseAborted
 }
 
 // transitions of the world, the newest first.
@@ -243,7 +256,7 @@ func (r *Reconciler) tidy(ctx context.Context, d *api.MoEDeployment, all []api.L
 				return 0, err
 			}
 		}
-		if !over(t) {
+		if !over(t) || t.Name == d.Annotations[api.AbortAnnotation] { // that one still holds others back
 			continue
 		}
 		if kept++; kept > int(d.Spec.Transition.HistoryLimit) {

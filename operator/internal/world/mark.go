@@ -5,20 +5,36 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	tangramv1 "tangram.dev/proto/tangram/v1"
 )
+
+// markOfAgent holds what is judged by: two answers with one mark say the same.
+func markOfAgent(s *tangramv1.StatusResponse) string {
+	line := fmt.Sprintf("%d %x %s", s.GetEpoch(), s.GetLayoutHash(), s.GetCheckpointError())
+	for _, r := range s.GetRanks() {
+		e, t := r.GetEngine(), r.GetTransition()
+		line += fmt.Sprintf(" %s:%t:%t:%t:%d:%d:%t", r.GetMember().GetId(), r.GetInWorld(), e.GetAttached(), e.GetStopped(), t.GetAttempt(),
+			t.GetTargetEpoch(), t.GetPhase() == tangramv1.Phase_PHASE_FLIPPED)
+	}
+	return line
+}
 
 // markOf holds what the controller acts on; two snapshots with one mark need no reconcile.
 func markOf(s *Snapshot) string {
-	lines := []string{fmt.Sprintf("%d %x", s.Epoch, s.Hash)}
+	lines := []string{fmt.Sprintf("%d %x %t", s.Epoch, s.Hash, s.Broken != nil)}
 	for uid, status := range s.Statuses {
-		line := uid
+		line := uid + " " + status.GetCheckpointError()
 		for _, r := range status.Ranks {
-			line += fmt.Sprintf(" %s:%t:%t", r.GetMember().GetId(), r.InWorld, r.Engine.GetAttached())
+			line += fmt.Sprintf(" %s:%t:%t:%t", r.GetMember().GetId(), r.InWorld, r.Engine.GetAttached(), r.Engine.GetStopped())
 		}
 		lines = append(lines, line)
 	}
 	for uid := range s.Errors {
 		lines = append(lines, uid+" unreachable")
+	}
+	for id := range s.Outcasts {
+		lines = append(lines, id+" outcast")
 	}
 	slices.SortFunc(lines, cmp.Compare[string])
 	return strings.Join(lines, "\n")

@@ -72,11 +72,16 @@ type bench struct {
 // setup a world of n agents, the first two of which are in its layout.
 func setup(t *testing.T, n int) *bench {
 	t.Helper()
+	return setupWith(t, n, 20*time.Millisecond)
+}
+
+func setupWith(t *testing.T, n int, lookEvery time.Duration) *bench {
+	t.Helper()
 	agents, err := drivertest.NewWorld("w")
 	require.NoError(t, err)
 	s, err := store.OpenFile(filepath.Join(t.TempDir(), "store.json"))
 	require.NoError(t, err)
-	b := &bench{t: t, agents: agents, told: make(chan struct{}, 1), worlds: &Worlds{Log: slog.New(slog.DiscardHandler), LookEvery: 20 * time.Millisecond},
+	b := &bench{t: t, agents: agents, told: make(chan struct{}, 1), worlds: &Worlds{Log: slog.New(slog.DiscardHandler), LookEvery: lookEvery},
 		limits: driver.Limits{Engines: time.Second, Stage: time.Minute, Flip: time.Second, Outcome: time.Second, Retire: time.Second}}
 	var mu sync.Mutex
 	dial := func(address string) (Agent, error) {
@@ -187,7 +192,7 @@ func TestBackOffAfterFailures(t *testing.T) {
 	// Pauses grow: three more failures in a row, and the last pause is longer than the first can be.
 	for range 3 {
 		b.mu.Lock()
-		b.nextTry = time.Time{}
+		b.tries.next = time.Time{}
 		b.mu.Unlock()
 		require.True(t, b.Begin(b.goal(n, layout.Tensor, 2)))
 		s = b.until(func(s Snapshot) bool { return s.Running == nil && !s.NextTry.IsZero() })

@@ -16,7 +16,7 @@ import (
 // Worlds by the UID of their MoEDeployment.
 type Worlds struct {
 	Log *slog.Logger
-	// LookEvery: how often agents are asked what they hold. 0: 1 s.
+	// LookEvery: how often agents are asked what they hold, beside what they tell by themselves. 0: 1 s.
 	LookEvery time.Duration
 
 	mu     sync.Mutex
@@ -58,6 +58,18 @@ func (w *Worlds) Close(ctx context.Context, uid types.UID) error {
 	defer w.mu.Unlock()
 	delete(w.worlds, uid)
 	return nil
+}
+
+// Dissolve a world: what runs ends, and all ranks are released, so that no pod waits until it has left a world that is
+// over. Like Close it may be called again.
+func (w *Worlds) Dissolve(ctx context.Context, uid types.UID, why string) error {
+	if world := w.Find(uid); world != nil {
+		if err := world.halt(ctx); err != nil {
+			return fmt.Errorf("end the transition of world %s: %w", world.name, err)
+		}
+		world.release(ctx, why)
+	}
+	return w.Close(ctx, uid)
 }
 
 // CloseAll at the end of the process: running flips end, or are aborted.
