@@ -1,0 +1,129 @@
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	policyv1 "k8s.io/api/policy/v1"
+
+	"tangram.dev/api/v1alpha1"
+	"tangram.dev/e2e/kube"
+)
+
+// kill -9 of a program in a pod: whichever of its containers runs it.
+func kill(t *testing.T, uid, program string) {
+	t.Helper()
+	groups, err := filepath.Glob("/proc/[0-9]*/cgroup")
+	require.NoError(t, err)
+	killed := 0
+	for _, path := range groups {
+		// The kubelet writes UIDs into the names of cgroups with '_' or '-'.
+		group, err := os.ReadFile(path)
+		if err != nil || !strings.Contains(strings.ReplaceAll(string(group), "_", "-"), uid) {
+			continue
+		}
+		exe, err := os.Readlink(filepath.Join(filepath.Dir(path), "exe"))
+		if err != nil || filepath.Base(exe) != program {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		require.NoError(t, err)
+		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+		killed++
+	}
+	require.Positive(t, killed, "no %s runs in pod %s", program, uid)
+}
+
+// repaired waits until a repair is told of and the width is back.
+func repaired(t *testing.T, k *kube.Client, width int32) {
+	t.Helper()
+	eventually(t, "a repair, and the width again", func() (bool, string) {
+		all, err := k.Events(t.Context())
+		require.NoError(t, err)
+		told := false
+		for _, e := range all {
+			told = told || e.Reason == v1alpha1.EventRepaired
+			require.NotEqual(t, v1alpha1.EventWorldRestarted, e.Reason, "the survivors served on")
+		}
+		d := deployment(t, k)
+		return told && d.Status.Width == width, fmt.Sprintf("told %t, width %d, state %s", told, d.Status.Width, d.Status.State)
+	})
+	require.NoError(t, k.Wait(t.Context(), object, v1alpha1.ConditionReady, limit))
+}
+
+// An engine that dies alone comes back in its pod: no pod is replaced, no request is lost.
+func TestEngineKilled(t *testing.T) {
+	k := namespace(t, "")
+	serve(t, k, 3, nil)
+	before := ranks(t, k)
+	results := underLoad(t, k, func() {
+		kill(t, string(before[1].UID), "tangram-engine")
+		repaired(t, k, 3)
+	})
+	after := ranks(t, k)
+	for i := range before {
+		require.Equal(t, before[i].UID, after[i].UID)
+	}
+	requireAtRest(t, k, "demo-0", "demo-1", "demo-2")
+	requireOneRanksTokens(t, results)
+}
+
+// Evictions go one at a time, as the world's budget says, and each leaves by a transition.
+func TestEvicted(t *testing.T) {
+	k := namespace(t, "")
+	serve(t, k, 3, nil)
+	eventually(t, "a budget of one", func() (bool, string) {
+		var pdb policyv1.PodDisruptionBudget
+		require.NoError(t, k.Get(t.Context(), &pdb, "poddisruptionbudget", name+"-engines"))
+		return pdb.Status.DisruptionsAllowed == 1 && pdb.Status.ObservedGeneration == pdb.Generation, fmt.Sprintf("%+v", pdb.Status)
+	})
+	evict := func(pod string) error {
+		ns := strings.ToLower(t.Name())
+		_, err := k.Run(t.Context(), strings.NewReader(fmt.Sprintf(
+			`{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":%q,"namespace":%q}}`, pod, ns)),
+			"create", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/pods/%s/eviction", ns, pod), "-f", "-")
+		return err
+	}
+	victim := ranks(t, k)[1]
+	results := underLoad(t, k, func() {
+		require.NoError(t, evict(victim.Name))
+		require.ErrorContains(t, evict("demo-0"), "disruption budget", "one at a time")
+		eventually(t, "three ranks without the pod that was evicted", func() (bool, string) {
+			pods := ranks(t, k)
+			ok := len(pods) == 3 && deployment(t, k).Status.Width == 3
+			for _, p := range pods {
+				ok = ok && p.UID != victim.UID && p.DeletionTimestamp == nil
+			}
+			return ok, fmt.Sprint(names(pods))
+		})
+	})
+	requireOneRanksTokens(t, results)
+	all, err := k.Transitions(t.Context(), name)
+	require.NoError(t, err)
+	for _, lt := range all {
+		require.NotEqual(t, v1alpha1.KindRepair, lt.Spec.Kind, "it left, it did not die")
+	}
+}
+
+// A namespace that goes takes its world with it, without waiting for the grace periods of pods that nobody has to drain.
+func TestNamespaceDeleted(t *testing.T) {
+	k := namespace(t, "")
+	serve(t, k, 2, nil)
+	pods := ranks(t, k)
+	require.NotNil(t, pods[0].Spec.TerminationGracePeriodSeconds)
+	began := time.Now()
+	require.NoError(t, up.DeleteNamespace(t.Context(), strings.ToLower(t.Name())))
+	took := time.Since(began)
+	t.Logf("gone in %.1f s", took.Seconds())
+	require.Less(t, took, min(time.Minute, time.Duration(*pods[0].Spec.TerminationGracePeriodSeconds)*time.Second))
+	for _, p := range pods {
+		requireNoProcesses(t, string(p.UID))
+	}
+}
