@@ -46,7 +46,7 @@ class CaptureSink final : public Sink {
   void SetLoad(v1::Load) override {}
 
   template <typename Done>
-  bool Wait(Done done, int seconds = 60) {
+  bool Wait(Done done, int seconds = 240) {
     std::unique_lock lock(mu_);
     return changed_.wait_for(lock, std::chrono::seconds(seconds), done);
   }
