@@ -1,0 +1,40 @@
+package controller
+
+import (
+	"context"
+	"slices"
+
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"tangram.dev/operator/internal/world"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// disruptionBudget tells the cluster how many members of the layout in force may be evicted now: one, so that a drain
+// goes pod by pod, each leaving by a transition; none while the world could not let one go, which is a world of one
+// pod, and one that is in the middle of a transition or a repair. Pods in no layout may go at any time.
+func disruptionBudget(d *api.MoEDeployment, seen *world.Snapshot) *policyv1.PodDisruptionBudget {
+	in := layoutPods(seen.Layout)
+	slices.Sort(in)
+	most := intstr.FromInt32(0)
+	if len(slices.Compact(in)) >= 2 && seen.Running == nil && !seen.NeedsRepair() && !d.Spec.Suspend {
+		most = intstr.FromInt32(1)
+	}
+	members := selector(d, api.ComponentRank)
+	members[api.MemberLabel] = "true"
+	return &policyv1.PodDisruptionBudget{ObjectMeta: meta(d, enginesName(d), api.ComponentRank), Spec: policyv1.PodDisruptionBudgetSpec{
+		MaxUnavailable: &most, Selector: &metav1.LabelSelector{MatchLabels: members},
+		UnhealthyPodEvictionPolicy: ptr.To(policyv1.IfHealthyBudget)}}
+}
+
+// budget of disruptions, as soon as it is known who is in the layout; until then the last one stands.
+func (r *Reconciler) budget(ctx context.Context, d *api.MoEDeployment, seen *world.Snapshot) error {
+	if !seen.Looked && seen.Layout == nil {
+		return nil
+	}
+	return r.apply(ctx, d, disruptionBudget(d, seen))
+}

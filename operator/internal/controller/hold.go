@@ -1,0 +1,29 @@
+package controller
+
+import (
+	"slices"
+
+	"tangram.dev/operator/internal/world"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// aborted gives the LayoutTransition that the user aborted: no transition is begun while its annotation stands and the
+// spec is the one that asked for it. nil: none.
+func aborted(d *api.MoEDeployment, transitions []api.LayoutTransition) *api.LayoutTransition {
+	name := d.Annotations[api.AbortAnnotation]
+	i := slices.IndexFunc(transitions, func(t api.LayoutTransition) bool { return t.Name == name })
+	if name == "" || i < 0 || transitions[i].Spec.Generation != d.Generation || transitions[i].Spec.Kind == api.KindRepair {
+		return nil
+	}
+	return &transitions[i]
+}
+
+// hold says whether no transition may be begun now, and ends one that the user aborts.
+func (s *scene) hold(d *api.MoEDeployment, w *world.World) bool {
+	s.aborted = aborted(d, s.transitions)
+	if s.aborted != nil && !over(s.aborted) && s.seen.Running != nil {
+		w.Abort() // it is the one that runs: there is one at a time
+	}
+	return d.Spec.Suspend || s.aborted != nil
+}

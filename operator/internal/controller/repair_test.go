@@ -1,0 +1,272 @@
+package controller
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tangramv1 "tangram.dev/proto/tangram/v1"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// die kills the ranks of a pod: the pod is gone, as a node takes it with it.
+func (b *bed) die(pod string) {
+	b.t.Helper()
+	require.NoError(b.t, b.c.Delete(context.Background(), b.pod(pod), client.GracePeriodSeconds(0)))
+}
+
+// repaired waits until a world has its width again, and nothing is under way.
+func (b *bed) repaired(width int32, epoch int64) *api.MoEDeployment {
+	b.t.Helper()
+	return b.until("w", "whole again", func(d *api.MoEDeployment) bool {
+		return has(d, api.ConditionReady, metav1.ConditionTrue, api.ReasonServing) && d.Status.Width == width && d.Status.Epoch > epoch
+	})
+}
+
+// Those who survive serve on in a layout of their own, at once; then the width comes back. No pod of a survivor is touched.
+func TestMemberThatDies(t *testing.T) {
+	for name, die := range map[string]func(*bed){
+		"container ends": func(b *bed) { b.crash("w-1", "engine-0", 139, "segmentation fault") },
+		"pod is gone":    func(b *bed) { b.die("w-1") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			b.mayHarm = true
+			before := b.serve("w", 3)
+			uids := b.uids()
+			die(b)
+			b.told(api.EventRepaired, "1 members lost, 2 serve on")
+			d := b.repaired(3, before.Status.Epoch)
+			after := b.uids()
+			require.Len(t, after, 3)
+			require.Equal(t, uids["w-0"], after["w-0"])
+			require.Equal(t, uids["w-2"], after["w-2"])
+			for _, m := range d.Status.Members {
+				require.NotContains(t, m.ID, string(uids["w-1"]))
+			}
+			require.Zero(t, b.count(api.EventWorldRestarted))
+			require.Equal(t, 1, b.count(api.EventRepaired))
+			require.Eventually(t, func() bool { return len(b.repairs()) == 1 && over(&b.repairs()[0]) }, wait, tick)
+			lt := b.repairs()[0]
+			require.Equal(t, api.PhaseSucceeded, lt.Status.Phase)
+			require.Len(t, lt.Status.Lost, 1)
+			require.Contains(t, lt.Status.Lost[0].ID, string(uids["w-1"]))
+			require.NotEmpty(t, lt.Status.Lost[0].Why)
+			require.Equal(t, "repair", lt.Status.Flips[0].Kind)
+			require.NotNil(t, lt.Status.Phases.Fence)
+			require.True(t, has(d, api.ConditionRepairReady, metav1.ConditionTrue, api.ReasonHeadroom), message(d, api.ConditionRepairReady))
+		})
+	}
+}
+
+// From a death to the layout of the survivors; the clock is the test's, so that the bound is generous.
+func TestRepairIsQuick(t *testing.T) {
+	b := newBed(t)
+	b.mayHarm = true
+	b.serve("w", 3)
+	b.let(fate{hold: true}, "w-1", "w-3") // no replacement yet
+	address := agentAddress(b.pod("w-1").Status.PodIP)
+	began := time.Now()
+	b.world("w").Stop(address)
+	require.Eventually(t, func() bool { return len(b.world("w").Layout().GetMembers()) == 2 }, wait, 5*time.Millisecond)
+	require.Less(t, time.Since(began), 3*time.Second)
+}
+
+func TestTwoMembersThatDieAtOnce(t *testing.T) {
+	b := newBed(t)
+	b.mayHarm = true
+	before := b.serve("w", 4)
+	uids := b.uids()
+	b.die("w-1")
+	b.die("w-2")
+	b.repaired(4, before.Status.Epoch)
+	require.Equal(t, uids["w-0"], b.uids()["w-0"])
+	require.Equal(t, uids["w-3"], b.uids()["w-3"])
+	require.Zero(t, b.count(api.EventWorldRestarted))
+}
+
+func TestAllMembersThatDie(t *testing.T) {
+	b := newBed(t)
+	b.mayHarm = true
+	b.serve("w", 2)
+	uids := b.uids()
+	b.die("w-0")
+	b.die("w-1")
+	b.told(api.EventWorldRestarted, "starts again from the checkpoint")
+	d := b.until("w", "it serves again", func(d *api.MoEDeployment) bool {
+		return has(d, api.ConditionReady, metav1.ConditionTrue, api.ReasonServing) && len(d.Status.Members) == 2 &&
+			podOf(d.Status.Members[0].ID) != string(uids["w-0"])
+	})
+	require.EqualValues(t, 2, d.Status.Width)
+	require.Equal(t, 1, b.count(api.EventWorldRestarted), "told once")
+}
+
+// An engine that dies alone comes back in its pod, and finds its weights: nothing is moved, nobody is replaced.
+func TestEngineThatDiesAlone(t *testing.T) {
+	b := newBed(t)
+	before := b.serve("w", 3)
+	uids := b.uids()
+	b.agent("w-1").Detach(true) // and the kubelet starts it again
+	d := b.repaired(3, before.Status.Epoch)
+	require.Equal(t, uids, b.uids())
+	require.Equal(t, before.Status.Members, d.Status.Members)
+	require.Eventually(t, func() bool { return len(b.repairs()) == 1 && over(&b.repairs()[0]) }, wait, tick)
+	lt := b.repairs()[0]
+	require.Empty(t, lt.Status.Lost)
+	require.Zero(t, lt.Spec.ExpertBytes)
+}
+
+// An engine that stays away too long is left out; its rank joins again under another name, in the same pod.
+func TestEngineThatComesBackLate(t *testing.T) {
+	b := newBed(t)
+	before := b.serve("w", 3)
+	uids := b.uids()
+	b.let(fate{detached: true}, "w-1")
+	b.agent("w-1").Detach(true)
+	b.until("w", "the others serve on", func(d *api.MoEDeployment) bool { return d.Status.Width == 2 })
+	require.Equal(t, uids, b.uids())
+	b.let(fate{})
+	d := b.repaired(3, before.Status.Epoch)
+	require.Equal(t, uids, b.uids())
+	ids := membersOf(b.world("w").Layout())
+	require.Contains(t, ids, string(uids["w-1"])+"/0/2")
+	require.Len(t, d.Status.Members, 3)
+}
+
+// A pod that is cut off is left out although its containers run; when it is back, nothing that it says counts, it is
+// released, and joins again.
+func TestZombieThatComesBack(t *testing.T) {
+	b := newBed(t)
+	before := b.serve("w", 3)
+	uids := b.uids()
+	ids := membersOf(b.world("w").Layout())
+	zombie := b.agent("w-1")
+	zombie.Deaf(true)
+	for _, id := range ids {
+		if podOf(id) != string(uids["w-1"]) {
+			b.world("w").Cut(id, string(uids["w-1"])+"/0/1", true)
+		}
+	}
+	d := b.until("w", "the others serve on", func(d *api.MoEDeployment) bool { return d.Status.Width == 2 })
+	require.True(t, has(d, api.ConditionAvailable, metav1.ConditionTrue, api.ReasonServing) || d.Status.Epoch > before.Status.Epoch)
+	zombie.Deaf(false)
+	b.repaired(3, d.Status.Epoch)
+	require.Equal(t, uids, b.uids(), "its pod was never at fault")
+	require.Contains(t, membersOf(b.world("w").Layout()), string(uids["w-1"])+"/0/2")
+	require.Contains(t, zombie.Calls(), "release")
+}
+
+func TestRepairThatFailsThenWorks(t *testing.T) {
+	b := newBed(t)
+	b.mayHarm = true
+	before := b.serve("w", 3)
+	b.agent("w-0").Refuse(&tangramv1.Refusal{Code: tangramv1.Refusal_CODE_NO_MEMORY, Message: "4096 bytes are short"})
+	b.die("w-1")
+	d := b.degraded("w", api.ReasonRepairFailed, "4096 bytes are short")
+	require.True(t, has(d, api.ConditionProgressing, metav1.ConditionTrue, api.ReasonRepairing))
+	require.True(t, has(d, api.ConditionAvailable, metav1.ConditionFalse, api.ReasonNoRankAccepts))
+	require.Equal(t, api.ReasonRepairFailed, d.Status.State)
+	b.told(api.ReasonRepairFailed, "4096 bytes are short")
+	b.agent("w-0").Refuse(nil)
+	b.repaired(3, before.Status.Epoch)
+	require.Zero(t, b.count(api.EventWorldRestarted))
+}
+
+// A successor goes on with a repair that another operator left in its middle: before the permit it could be aborted,
+// after it is as with one that was killed.
+func TestOperatorThatEndsInTheMiddleOfARepair(t *testing.T) {
+	for phase, hold := range map[tangramv1.Phase]func(*bed, bool){
+		tangramv1.Phase_PHASE_STAGING:   func(b *bed, yes bool) { b.world("w").HoldStage(yes) },
+		tangramv1.Phase_PHASE_PERMITTED: func(b *bed, yes bool) { b.world("w").HoldGate(yes) },
+	} {
+		t.Run(phase.String(), func(t *testing.T) {
+			b := newBed(t)
+			b.mayHarm = true
+			before := b.serve("w", 3)
+			hold(b, true)
+			b.die("w-1")
+			require.Eventually(t, func() bool { return b.agent("w-0").Phase() == phase }, wait, tick)
+			b.stop()
+			hold(b, false)
+			b.operator()
+			b.repaired(3, before.Status.Epoch)
+			require.Zero(t, b.count(api.EventWorldRestarted))
+		})
+	}
+}
+
+// A member dies while a transition runs: its attempt is burned, the survivors are repaired, and what was wanted comes.
+func TestMemberThatDiesInTheMiddleOfATransition(t *testing.T) {
+	b := newBed(t)
+	b.mayHarm = true
+	b.serve("w", 3)
+	b.world("w").HoldStage(true)
+	b.change(`{"spec":{"mode":"Tensor"}}`)
+	b.until("w", "a transition runs", func(d *api.MoEDeployment) bool {
+		return d.Status.Transition != nil && d.Status.Transition.Phase == "stage"
+	})
+	b.die("w-2")
+	require.Eventually(t, func() bool { return len(b.podNames("w")) >= 2 && b.get("w").Status.Transition == nil }, wait, tick)
+	b.world("w").HoldStage(false)
+	d := b.ready("w")
+	require.EqualValues(t, 3, d.Status.Width)
+	require.Equal(t, api.ModeTensor, d.Status.Mode)
+	require.Zero(t, b.count(api.EventWorldRestarted))
+}
+
+// Containers come back in place; the pod's own policy stays, so that a kubelet that ends a pod ends it.
+func TestContainersRestartInPlace(t *testing.T) {
+	b := newBed(t)
+	b.serve("w", 1)
+	p := b.pod("w-0")
+	require.Equal(t, corev1.RestartPolicyNever, p.Spec.RestartPolicy)
+	for _, c := range p.Spec.Containers {
+		require.NotNil(t, c.RestartPolicy, "the API server of this version keeps it")
+		require.Equal(t, corev1.ContainerRestartPolicyAlways, *c.RestartPolicy)
+	}
+}
+
+func TestTensorNeedsTheCheckpoint(t *testing.T) {
+	b := newBed(t)
+	before := b.serve("w", 3)
+	b.agent("w-1").BreakCheckpoint("model-2.safetensors: Input/output error")
+	b.until("w", "it is told", func(d *api.MoEDeployment) bool {
+		return has(d, api.ConditionRepairReady, metav1.ConditionFalse, api.ReasonNoCheckpoint)
+	})
+	b.change(`{"spec":{"mode":"Tensor"}}`)
+	d := b.degraded("w", api.ReasonTransitionFailed, "cannot read the checkpoint", "model-2.safetensors: Input/output error")
+	require.Equal(t, before.Status.LayoutHash, d.Status.LayoutHash)
+	b.agent("w-1").BreakCheckpoint("")
+	require.Equal(t, api.ModeTensor, b.ready("w").Status.Mode)
+}
+
+func TestRepairReady(t *testing.T) {
+	b := newBed(t)
+	b.world("w").SetMemory(100 << 10) // half of the experts and the dense weights fit, all of them do not
+	b.serve("w", 1+1)
+	d := b.until("w", "no room", func(d *api.MoEDeployment) bool {
+		return has(d, api.ConditionRepairReady, metav1.ConditionFalse, api.ReasonNoHeadroom)
+	})
+	require.Regexp(t, `if rank \d is lost, rank \d needs \d+ bytes of weights and has 102400: \d+ bytes are short`, message(d, api.ConditionRepairReady))
+	require.True(t, has(d, api.ConditionReady, metav1.ConditionTrue, api.ReasonServing), "it serves all the same")
+	b.world("w").SetMemory(1 << 30)
+	b.scale(3)
+	b.until("w", "room", func(d *api.MoEDeployment) bool {
+		return has(d, api.ConditionRepairReady, metav1.ConditionTrue, api.ReasonHeadroom)
+	})
+}
+
+func TestASingleRankHasNoSurvivor(t *testing.T) {
+	b := newBed(t)
+	b.serve("w", 1)
+	d := b.until("w", "one rank", func(d *api.MoEDeployment) bool {
+		return has(d, api.ConditionRepairReady, metav1.ConditionFalse, api.ReasonNoSurvivor)
+	})
+	require.Contains(t, message(d, api.ConditionRepairReady), "it is the only rank")
+}

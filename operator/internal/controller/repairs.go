@@ -1,0 +1,157 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"tangram.dev/operator/internal/driver"
+	"tangram.dev/operator/internal/world"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// answerInRepair: an agent that is asked in a repair answers within so long, or counts as one that does not.
+const answerInRepair = time.Second
+
+// repair the world, unless a run is under way or the back-off says to wait. Nothing of the cluster's is waited for.
+func (r *Reconciler) repair(d *api.MoEDeployment, w *world.World, s *scene) {
+	if w.Begin(world.Goal{Repair: true, Limits: limits(d), Recorder: r.newRepairRecorder(d, &s.seen)}) {
+		s.seen = w.Snapshot()
+	}
+}
+
+func limits(d *api.MoEDeployment) driver.Limits {
+	limit := time.Duration(d.Spec.Transition.TimeoutSeconds) * time.Second
+	return driver.Limits{Engines: limit, Stage: limit, Flip: limit, Outcome: limit, Retire: limit, Answer: answerInRepair}
+}
+
+// repairRecorder keeps one repair as a LayoutTransition, once it has ended.
+type repairRecorder struct {
+	r    *Reconciler
+	d    *api.MoEDeployment
+	mode api.Mode
+}
+
+func (r *Reconciler) newRepairRecorder(d *api.MoEDeployment, seen *world.Snapshot) *repairRecorder {
+	c := &repairRecorder{r: r, d: d.DeepCopy(), mode: modeOf(d, seen.Layout)}
+	if c.mode == "" {
+		c.mode = d.Spec.Mode
+	}
+	return c
+}
+
+// Planned is for transitions.
+func (c *repairRecorder) Planned(*driver.Record) error { return nil }
+
+// Progress is told by the status of the MoEDeployment.
+func (c *repairRecorder) Progress(driver.Event) {}
+
+// FlipDone is in the record.
+func (c *repairRecorder) FlipDone(driver.FlipRecord) {}
+
+// Ended writes what came of it, and tells.
+func (c *repairRecorder) Ended(ctx context.Context, record *driver.Record, err error) {
+	if errors.Is(err, context.Canceled) { // the operator ends, or the MoEDeployment goes
+		return
+	}
+	if err == nil && len(record.Flips) == 0 && record.WorldEnded == "" {
+		return // it was whole, but for ranks to release
+	}
+	c.r.metrics.repaired(c.d, record, err)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	object := c.object(record, err)
+	if record.PlanHash == "" && record.WorldEnded == "" { // it came to no plan: the event tells, the next try may do better
+		object = nil
+	} else if writing := c.write(ctx, object); writing != nil {
+		c.r.Log.Error("a repair was not recorded", "world", worldName(c.d), "error", writing)
+		object = nil
+	}
+	var related *api.LayoutTransition
+	if object != nil {
+		related = object
+	}
+	switch {
+	case err != nil:
+		c.tell(related, corev1.EventTypeWarning, api.ReasonRepairFailed, "%v", err)
+	case record.WorldEnded != "":
+		c.tell(related, corev1.EventTypeWarning, api.EventWorldRestarted, "%s; the world starts again from the checkpoint: %s", record.WorldEnded, lostOf(record))
+	default:
+		c.tell(related, corev1.EventTypeNormal, api.EventRepaired,
+			"%d members lost, %d serve on at epoch %d after %.3f s (%.3f s until all stood still, %.3f s of fence), %d bytes between ranks, %d from the checkpoint%s",
+			len(record.Lost), record.Ranks, record.Epoch, record.TotalSeconds, record.WaitSeconds, record.FenceSeconds,
+			record.Bytes.Shared+record.Bytes.TCP, record.Bytes.Checkpoint, colon(lostOf(record)))
+	}
+}
+
+func (c *repairRecorder) tell(object *api.LayoutTransition, kind, reason, format string, args ...any) {
+	if object == nil {
+		c.r.event(c.d, nil, kind, reason, "Repair", format, args...)
+		return
+	}
+	c.r.event(c.d, object, kind, reason, "Repair", format, args...)
+}
+
+func (c *repairRecorder) write(ctx context.Context, object *api.LayoutTransition) error {
+	status := object.Status
+	if err := c.r.Create(ctx, object); err != nil {
+		return err
+	}
+	object.Status = status
+	return c.r.Status().Update(ctx, object)
+}
+
+func (c *repairRecorder) object(record *driver.Record, err error) *api.LayoutTransition {
+	what := fmt.Sprintf("repair: %d lost, %d ranks serve on", len(record.Lost), record.Ranks)
+	phase := api.PhaseSucceeded
+	switch {
+	case err != nil:
+		what, phase = "repair", api.PhaseFailed
+	case record.WorldEnded != "":
+		what = "the world is given up: " + clip(record.WorldEnded, 200)
+	}
+	name := fmt.Sprintf("%s-%d-%s", c.d.Name, record.FromEpoch, record.Started.UTC().Format("150405.000"))
+	object := &api.LayoutTransition{ObjectMeta: meta(c.d, name, "transition"), Spec: api.LayoutTransitionSpec{
+		Deployment: c.d.Name, Generation: c.d.Generation, Kind: api.KindRepair, What: what, FromEpoch: int64(record.FromEpoch), FromHash: record.FromHash,
+		TargetHash: record.TargetHash, PlanHash: record.PlanHash, Ranks: int32(record.Ranks), Mode: c.mode, Flips: int32(record.PlannedFlips),
+		ExpertBytes: int64(record.ExpertBytes), ExpertBoundBytes: int64(record.ExpertBoundBytes), DenseBytes: int64(record.DenseBytes)}}
+	object.OwnerReferences = []metav1.OwnerReference{ownerReference(c.d)}
+	s := &object.Status
+	start := metav1.NewMicroTime(record.Started)
+	s.StartTime = &start
+	for _, f := range record.Flips {
+		s.Flips = append(s.Flips, flipOf(f))
+	}
+	for _, l := range record.Lost {
+		s.Lost = append(s.Lost, api.LostMember{ID: l.Member, Why: clip(l.Why, 300)})
+	}
+	fillEnd(s, record, phase)
+	s.Phases.Wait, s.Phases.Fence = ptr.To(duration(record.WaitSeconds)), ptr.To(duration(record.FenceSeconds))
+	if record.WorldEnded != "" && err == nil {
+		s.Message = clip(record.WorldEnded, 4096)
+	}
+	return object
+}
+
+// lostOf a record: who, and why.
+func lostOf(record *driver.Record) string {
+	var out []string
+	for _, l := range record.Lost {
+		out = append(out, l.Member+" ("+l.Why+")")
+	}
+	return strings.Join(out, "; ")
+}
+
+func colon(text string) string {
+	if text == "" {
+		return ""
+	}
+	return ": " + text
+}

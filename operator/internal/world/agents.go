@@ -1,0 +1,234 @@
+package world
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"tangram.dev/operator/internal/driver"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// connection to the agent of a pod, and what it said last.
+type connection struct {
+	uid, address string
+	agent        Agent
+	cancel       context.CancelFunc // of its watch
+
+	// Under World.mu.
+	asking int    // questions that are out
+	known  bool   // it answered once, or failed to
+	heard  uint64 // number of the question that the answer is to
+	mark   string // of status
+	status *tangramv1.StatusResponse
+	err    error
+}
+
+const (
+	// answerWithin is the time in which an agent answers, before it counts as one that does not.
+	answerWithin = 2 * time.Second
+	// lookFast: while something is wrong.
+	lookFast = 100 * time.Millisecond
+	// watchAgain: pause after the stream of an agent ended.
+	watchAgain = 200 * time.Millisecond
+)
+
+// SetEndpoints connects to new agents and hangs up on those that are gone.
+func (w *World) SetEndpoints(endpoints []Endpoint) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	here := map[string]string{}
+	for _, e := range endpoints {
+		here[e.UID] = e.Address
+	}
+	changed := false
+	for uid, c := range w.agents {
+		if here[uid] != c.address {
+			c.cancel()
+			_ = c.agent.Close() // a pod that is gone
+			delete(w.agents, uid)
+			changed = true
+		}
+	}
+	for uid, address := range here {
+		if w.agents[uid] != nil || w.closing {
+			continue
+		}
+		agent, err := w.dial(address)
+		if err != nil {
+			w.log.Error("cannot dial an agent", "address", address, "error", err)
+			continue
+		}
+		ctx, cancel := context.WithCancel(w.ctx)
+		c := &connection{uid: uid, address: address, agent: agent, cancel: cancel}
+		w.agents[uid] = c
+		w.wait.Go(func() { w.follow(ctx, c) })
+		changed = true
+	}
+	if changed {
+		w.last.Looked = false
+		w.heard = ""
+		w.pokeLocked()
+	}
+}
+
+func (w *World) pokeLocked() {
+	select {
+	case w.poke <- struct{}{}:
+	default:
+	}
+}
+
+// follow an agent's stream: it is asked again as soon as it tells of something new, or falls silent. What
+// counts are the answers, which have an order; what streams is a hint.
+func (w *World) follow(ctx context.Context, c *connection) {
+	for ctx.Err() == nil {
+		w.ask(ctx, c)
+		_ = c.agent.Watch(ctx, w.name, func(s *tangramv1.StatusResponse) {
+			mark := markOfAgent(s)
+			w.mu.Lock()
+			news := c.mark != mark
+			w.mu.Unlock()
+			if news {
+				w.ask(ctx, c)
+			}
+		})
+		if ctx.Err() != nil {
+			return
+		}
+		w.ask(ctx, c) // it may be gone
+		select {
+		case <-ctx.Done():
+		case <-time.After(watchAgain):
+		}
+	}
+}
+
+// ask an agent once, and note its answer unless a later question was answered meanwhile.
+func (w *World) ask(ctx context.Context, c *connection) {
+	w.mu.Lock()
+	w.asked++
+	number := w.asked
+	c.asking++
+	w.mu.Unlock()
+	within, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	status, err := c.agent.Status(within, w.name)
+	if err == nil && status.World != w.name {
+		status, err = nil, fmt.Errorf("agent %s is of world %q, not %q", c.address, status.World, w.name)
+	}
+	mark := "silent"
+	if err == nil {
+		mark = markOfAgent(status)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c.asking--
+	if number < c.heard || ctx.Err() != nil {
+		return
+	}
+	news := !c.known || mark != c.mark
+	c.known, c.heard, c.mark, c.status, c.err = true, number, mark, status, err
+	if news && w.agents[c.uid] == c {
+		w.pokeLocked()
+	}
+}
+
+// watch asks the agents every now and then, and judges what they say.
+func (w *World) watch() {
+	tick := time.NewTicker(min(w.lookEvery, lookFast))
+	defer tick.Stop()
+	var asked time.Time
+	for {
+		select {
+		case <-w.ctx.Done():
+			return
+		case <-w.poke:
+		case <-tick.C:
+			if time.Since(asked) >= w.pace() {
+				asked = time.Now()
+				w.askAll()
+			}
+		}
+		w.judge(false)
+	}
+}
+
+// pace of looking: faster while something is wrong.
+func (w *World) pace() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.last.NeedsRepair() || len(w.last.Errors) > 0 {
+		return min(w.lookEvery, lookFast)
+	}
+	return w.lookEvery
+}
+
+// askAll, but those that still owe an answer: one that is cut off delays nobody.
+func (w *World) askAll() {
+	for _, c := range w.connections() {
+		w.mu.Lock()
+		busy := c.asking > 0
+		w.mu.Unlock()
+		if !busy {
+			w.wait.Go(func() { w.ask(w.ctx, c) })
+		}
+	}
+}
+
+// look at all agents now, for so long at most, and judge.
+func (w *World) look(ctx context.Context, within time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	var wait sync.WaitGroup
+	for _, c := range w.connections() {
+		wait.Go(func() { w.ask(ctx, c) })
+	}
+	wait.Wait()
+	w.judge(true)
+}
+
+func (w *World) connections() []*connection {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := make([]*connection, 0, len(w.agents))
+	for _, c := range w.agents {
+		out = append(out, c)
+	}
+	return out
+}
+
+// release all ranks: there is no world any more, and nobody need wait until they have left it.
+func (w *World) release(ctx context.Context, why string) {
+	var wait sync.WaitGroup
+	for _, c := range w.connections() {
+		wait.Go(func() {
+			status, err := c.agent.Status(ctx, w.name)
+			if err != nil {
+				return // it is gone, or its pod's grace period ends
+			}
+			var members []string
+			for _, r := range status.Ranks {
+				members = append(members, r.GetMember().GetId())
+			}
+			header := &tangramv1.Header{World: w.name, Epoch: status.Epoch + 1}
+			if err := c.agent.Release(ctx, header, members, true, why); err != nil {
+				w.log.Warn("an agent was not released: its pod waits for its grace period", "agent", c.address, "error", err)
+			}
+		})
+	}
+	wait.Wait()
+}
+
+// remembered is an agent that answers with what it said last.
+type remembered struct {
+	driver.Agent
+	status *tangramv1.StatusResponse
+	err    error
+}
+
+// Status without a call.
+func (r remembered) Status(context.Context, string) (*tangramv1.StatusResponse, error) {
+	return r.status, r.err
+}

@@ -1,0 +1,191 @@
+package world
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"tangram.dev/operator/internal/driver"
+	"tangram.dev/operator/pkg/geometry"
+	"tangram.dev/operator/pkg/layout"
+	"tangram.dev/operator/pkg/planner"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+const (
+	// judgeAgain: what did not change is read against the records of the world once more.
+	judgeAgain = time.Second
+	recordsIn  = 2 * time.Second // their reading
+)
+
+// judge what the agents said last, and tell the controller of changes. Nothing is done where nothing is new, unless forced.
+func (w *World) judge(force bool) {
+	w.judged.Lock()
+	defer w.judged.Unlock()
+	w.mu.Lock()
+	next := Snapshot{Looked: true, Statuses: map[string]*tangramv1.StatusResponse{}, Errors: map[string]error{}}
+	var agents []driver.Agent
+	var heard []string
+	for uid, c := range w.agents {
+		next.Looked = next.Looked && c.known
+		switch {
+		case !c.known:
+			continue
+		case c.err != nil:
+			next.Errors[uid] = c.err
+		default:
+			next.Statuses[uid] = c.status
+		}
+		agents = append(agents, remembered{c.agent, c.status, c.err})
+		heard = append(heard, uid+" "+c.mark)
+	}
+	slices.Sort(heard)
+	text := strings.Join(heard, "\n")
+	calm := !w.last.NeedsRepair() && w.running == nil
+	if !force && text == w.heard && w.last.Looked == next.Looked && (calm || time.Since(w.judgedAt) < judgeAgain) {
+		w.mu.Unlock()
+		return
+	}
+	before := w.last.Outcasts
+	w.mu.Unlock()
+
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.ctx), recordsIn)
+	defer cancel()
+	w.read(ctx, &next, agents, before)
+	mark := markOf(&next)
+	w.mu.Lock()
+	for uid := range next.Errors { // a pod that went while we looked is no error
+		if w.agents[uid] == nil {
+			delete(next.Errors, uid)
+		}
+	}
+	for uid := range w.agents { // one that came is not known yet
+		next.Looked = next.Looked && (next.Statuses[uid] != nil || next.Errors[uid] != nil)
+	}
+	changed := mark != w.mark || w.last.Looked != next.Looked
+	if next.Broken != nil && w.last.Broken == nil {
+		w.log.Warn("the world is broken", "cause", next.Broken)
+	}
+	w.last, w.mark, w.heard, w.judgedAt = next, mark, text, time.Now()
+	if next.Broken != nil && w.run != nil && !w.run.repair && w.running != nil && w.running.Phase == phasePlan {
+		w.run.cancel() // it waits for what will not come; once a flip runs, the driver sees it by itself
+	}
+	w.measureLocked()
+	w.mu.Unlock()
+	if changed && w.ctx.Err() == nil {
+		w.notify()
+	}
+}
+
+// read what agents said against the records of the world.
+func (w *World) read(ctx context.Context, next *Snapshot, agents []driver.Agent, outcasts map[string]time.Time) {
+	look, err := (&driver.Driver{World: w.name, Agents: agents, Complete: true, Store: w.store, Log: w.log}).Look(ctx)
+	if err != nil { // nobody answers, agents contradict each other, or the records cannot be read
+		if len(next.Statuses) > 0 {
+			w.log.Warn("what agents say cannot be read against the records", "error", err)
+		}
+		for _, s := range next.Statuses {
+			if s.GetLayout() != nil && (next.Layout == nil || s.Epoch > next.Epoch) {
+				next.Layout, next.Epoch, next.Hash = s.Layout, s.Epoch, s.LayoutHash
+			}
+		}
+		return
+	}
+	for _, s := range next.Statuses {
+		if look.Hash != "" && s.GetEpoch() == look.Epoch && hex.EncodeToString(s.GetLayoutHash()) == look.Hash {
+			next.Layout, next.Epoch, next.Hash = s.Layout, s.Epoch, s.LayoutHash
+		}
+	}
+	if look.Trouble != nil && next.evident() {
+		next.Broken = look.Trouble
+	}
+	if len(look.Outcasts) > 0 && (look.Trouble == nil || next.Broken != nil) {
+		next.Outcasts = map[string]time.Time{}
+		for _, id := range look.Outcasts {
+			next.Outcasts[id] = time.Now()
+			if since, known := outcasts[id]; known {
+				next.Outcasts[id] = since
+			}
+		}
+	}
+}
+
+// evident: the world cannot take another step, or nobody is left who could be in it. That one agent does not
+// answer is neither: it may be the operator who is cut off.
+func (s *Snapshot) evident() bool {
+	if s.Layout == nil {
+		return len(s.Errors) == 0
+	}
+	ranks := map[string]*tangramv1.RankStatus{}
+	for _, status := range s.Statuses {
+		for _, r := range status.Ranks {
+			ranks[r.GetMember().GetId()] = r
+		}
+	}
+	for _, m := range s.Layout.Members {
+		uid, _, _ := strings.Cut(m.Id, "/")
+		switch r, here := ranks[m.Id]; {
+		case here && (r.Engine.GetStopped() || !r.Engine.GetAttached() || !r.InWorld):
+			return true
+		case !here && s.Errors[uid] == nil: // its agent answers without it, or there is none any more
+			return true
+		}
+	}
+	return false
+}
+
+// headroom of one layout, worked out beside everything else: it takes as long as planning a repair of every rank.
+type headroom struct {
+	hash    []byte
+	result  *planner.HeadroomResult
+	err     error
+	running bool
+}
+
+func (h *headroom) of(hash []byte) (*planner.HeadroomResult, error) {
+	if len(hash) == 0 || !bytes.Equal(h.hash, hash) {
+		return nil, nil
+	}
+	return h.result, h.err
+}
+
+func (w *World) measureLocked() {
+	s := w.last
+	if s.Layout == nil || w.room.running || bytes.Equal(w.room.hash, s.Hash) || w.closing {
+		return
+	}
+	w.room.running = true
+	w.wait.Go(func() {
+		result, err := measure(&s)
+		w.mu.Lock()
+		w.room = headroom{hash: s.Hash, result: result, err: err}
+		w.pokeLocked() // another layout may have come
+		w.mu.Unlock()
+		if w.ctx.Err() == nil {
+			w.notify()
+		}
+	})
+}
+
+func measure(s *Snapshot) (*planner.HeadroomResult, error) {
+	in := planner.HeadroomInput{Layout: s.Layout}
+	for _, status := range s.Statuses {
+		if in.Geometry == nil {
+			view, err := geometry.New(status.Geometry)
+			if err != nil {
+				return nil, fmt.Errorf("headroom: %w", err)
+			}
+			in.Geometry = view
+		}
+		for _, r := range status.Ranks {
+			if layout.RankOf(s.Layout, r.GetMember().GetId()) >= 0 {
+				in.Members = append(in.Members, planner.Member{Member: r.Member, MemoryBytes: r.MemoryBytes})
+			}
+		}
+	}
+	return planner.Headroom(in)
+}

@@ -1,0 +1,253 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"tangram.dev/operator/internal/driver"
+	"tangram.dev/operator/internal/store"
+	"tangram.dev/operator/pkg/layout"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// repair begins one, which ends; what it came to.
+func (b *bench) repair() (Snapshot, *kept) {
+	b.t.Helper()
+	n := &kept{}
+	require.True(b.t, b.Begin(Goal{Repair: true, Limits: b.limits, Recorder: n}))
+	s := b.until(func(s Snapshot) bool { return s.Running == nil })
+	require.Eventually(b.t, func() bool { return len(n.ended()) == 1 }, soon, tick)
+	return s, n
+}
+
+// kept is a Recorder that keeps the record.
+type kept struct {
+	notes
+	record *driver.Record
+}
+
+func (k *kept) Ended(ctx context.Context, record *driver.Record, err error) {
+	k.record = record
+	k.notes.Ended(ctx, record, err)
+}
+
+// wide makes the world of setup one of 3 ranks.
+func (b *bench) wide() {
+	b.t.Helper()
+	require.True(b.t, b.Begin(b.goal(&notes{}, layout.Expert, 3)))
+	b.until(func(s Snapshot) bool { return s.Running == nil && len(s.Layout.GetMembers()) == 3 })
+}
+
+func TestDeathIsSeenAtOnceAndRepaired(t *testing.T) {
+	b := setupWith(t, 3, time.Hour) // it is the streams that tell
+	b.wide()
+	began := time.Now()
+	b.agents.Stop("a1")
+	s := b.until(func(s Snapshot) bool { return s.Broken != nil })
+	require.Less(t, time.Since(began), 500*time.Millisecond)
+	require.ErrorIs(t, s.Broken, driver.ErrNeedsRepair)
+	require.True(t, s.NeedsRepair())
+	s, n := b.repair()
+	require.NoError(t, n.ended()[0])
+	require.NoError(t, s.Broken)
+	require.Len(t, s.Layout.Members, 2)
+	require.Len(t, n.record.Lost, 1)
+	require.Equal(t, 1, n.flips)
+	require.Zero(t, s.NextRepair)
+}
+
+func TestEngineThatDies(t *testing.T) {
+	b := setup(t, 2)
+	b.agents.Find("a1").Detach(true)
+	s := b.until(func(s Snapshot) bool { return s.Broken != nil })
+	require.ErrorContains(t, s.Broken, "u1/0/1")
+	b.agents.Find("a1").Detach(false) // it comes back in time
+	s, n := b.repair()
+	require.NoError(t, s.Broken)
+	require.Len(t, s.Layout.Members, 2, "it attached again")
+	require.Empty(t, n.record.Lost)
+	require.Zero(t, n.record.CheckpointBytes)
+}
+
+// One agent that does not answer is no reason to leave it out, while the others serve.
+func TestSilenceIsNoDeath(t *testing.T) {
+	b := setup(t, 2)
+	b.agents.Find("a1").Deaf(true)
+	s := b.until(func(s Snapshot) bool { return s.Errors["u1"] != nil })
+	require.NoError(t, s.Broken)
+	require.Len(t, s.Layout.Members, 2)
+}
+
+func TestSilenceAmongThoseThatStandStill(t *testing.T) {
+	b := setup(t, 3)
+	b.wide()
+	b.limits.Answer = 200 * time.Millisecond
+	b.agents.Find("a2").Deaf(true)
+	b.agents.Cut("u0/0/1", "u2/0/1", true)
+	b.agents.Cut("u1/0/1", "u2/0/1", true)
+	b.until(func(s Snapshot) bool { return s.Broken != nil })
+	s, n := b.repair()
+	require.NoError(t, n.ended()[0])
+	require.Len(t, s.Layout.Members, 2)
+
+	// The zombie answers again: it is an outcast, and released.
+	b.agents.Find("a2").Deaf(false)
+	s = b.until(func(s Snapshot) bool { return len(s.Outcasts) > 0 })
+	require.Contains(t, s.Outcasts, "u2/0/1")
+	require.NoError(t, s.Broken)
+	s, n = b.repair()
+	require.NoError(t, n.ended()[0])
+	require.Zero(t, n.flips)
+	require.Empty(t, s.Outcasts)
+	require.Equal(t, "u2/0/2", s.Statuses["u2"].Ranks[0].Member.Id)
+}
+
+func TestNobodySurvives(t *testing.T) {
+	b := setup(t, 3)
+	for _, a := range []string{"a0", "a1"} {
+		b.agents.Stop(a)
+	}
+	b.SetEndpoints([]Endpoint{{"u2", "a2"}}) // their pods are gone
+	b.until(func(s Snapshot) bool { return s.Looked && s.Broken != nil })
+	s, n := b.repair()
+	require.NoError(t, n.ended()[0])
+	require.NotEmpty(t, n.record.WorldEnded)
+	require.NoError(t, s.Broken)
+	require.Nil(t, s.Layout)
+	g := b.goal(&notes{}, layout.Expert, 1)
+	g.Members = []string{"u2/0/1"}
+	require.True(t, b.Begin(g), "and it may start again")
+	b.until(func(s Snapshot) bool { return s.Running == nil && len(s.Layout.GetMembers()) == 1 })
+}
+
+// A store that fails for a while.
+type moody struct {
+	store.Store
+	fail func() error
+}
+
+func (m moody) Get(ctx context.Context, key string) (store.Record, error) {
+	if err := m.fail(); err != nil {
+		return store.Record{}, err
+	}
+	return m.Store.Get(ctx, key)
+}
+
+func TestBackOffOfRepairs(t *testing.T) {
+	b := setup(t, 3)
+	b.wide()
+	b.agents.Stop("a1")
+	b.until(func(s Snapshot) bool { return s.Broken != nil })
+	whole := b.store
+	b.store = moody{whole, func() error { return errors.New("no such volume") }}
+	s, n := b.repair()
+	require.ErrorContains(t, n.ended()[0], "no such volume")
+	require.ErrorContains(t, s.RepairFailed, "no such volume")
+	require.Greater(t, time.Until(s.NextRepair), time.Millisecond)
+	require.NoError(t, s.Failed, "no transition failed")
+	require.False(t, b.Begin(Goal{Repair: true, Limits: b.limits, Recorder: &notes{}}), "not before the pause is over")
+	b.Intend("something else")
+	require.Error(t, b.Snapshot().RepairFailed, "what is wanted changes nothing about it")
+	b.store = whole
+	b.until(func(s Snapshot) bool { return time.Now().After(s.NextRepair) })
+	s, _ = b.repair()
+	require.NoError(t, s.RepairFailed)
+	require.NoError(t, s.Broken)
+}
+
+// A member that dies in the middle of a transition: the transition ends at once, and is no reason to wait after the repair.
+func TestDeathInTheMiddleOfATransition(t *testing.T) {
+	b := setup(t, 3)
+	b.wide()
+	b.agents.HoldStage(true)
+	n := &notes{}
+	require.True(t, b.Begin(b.goal(n, layout.Tensor, 3)))
+	b.until(func(s Snapshot) bool { return s.Running != nil && s.Running.Phase == "stage" })
+	require.False(t, b.Begin(Goal{Repair: true, Limits: b.limits, Recorder: &notes{}}), "one at a time")
+	b.agents.Stop("a2")
+	b.until(func(s Snapshot) bool { return s.Running == nil && s.Broken != nil })
+	b.agents.HoldStage(false)
+	s, k := b.repair()
+	require.NoError(t, k.ended()[0])
+	require.NoError(t, s.Failed)
+	require.Zero(t, s.NextTry)
+	require.Len(t, s.Layout.Members, 2)
+	require.ErrorIs(t, n.ended()[0], driver.ErrNeedsRepair)
+}
+
+// An abort by the user, in each phase.
+func TestAbort(t *testing.T) {
+	for phase, hold := range map[string]func(*bench){
+		"plan":  func(b *bench) { b.agents.Find("a2").Detach(true) },
+		"stage": func(b *bench) { b.agents.HoldStage(true) },
+		"flip":  func(b *bench) { b.agents.HoldGate(true) },
+	} {
+		t.Run(phase, func(t *testing.T) {
+			b := setup(t, 3)
+			b.limits.Flip, b.limits.Engines = time.Minute, time.Minute
+			hold(b)
+			n := &notes{}
+			b.Intend("three")
+			require.True(t, b.Begin(b.goal(n, layout.Expert, 3)))
+			b.until(func(s Snapshot) bool { return s.Running != nil && s.Running.Phase == phase })
+			b.Abort()
+			b.Abort()
+			if phase == "flip" { // it has a permit: it may have flipped somewhere
+				time.Sleep(50 * time.Millisecond)
+				require.Empty(t, n.ended())
+				b.agents.HoldGate(false)
+			}
+			s := b.until(func(s Snapshot) bool { return s.Running == nil })
+			require.Len(t, n.ended(), 1)
+			require.ErrorIs(t, n.ended()[0], ErrAborted)
+			require.NoError(t, s.Failed)
+			require.True(t, b.agents.Idle(), "nothing is left half done")
+			if phase == "flip" {
+				require.EqualValues(t, 2, s.Epoch, "the flip that was permitted is the last")
+			} else {
+				require.EqualValues(t, 1, s.Epoch)
+			}
+		})
+	}
+}
+
+func TestPermitsAfterARefusal(t *testing.T) {
+	p := &permits{Store: moody{fail: func() error { return nil }}}
+	cancelled := false
+	p.refuse(func() { cancelled = true })
+	require.True(t, cancelled)
+	_, err := store.Save(t.Context(), p, keyIntent, 1, driver.Intent{State: statePermitted})
+	require.ErrorIs(t, err, ErrAborted)
+}
+
+func TestHeadroomOfTheLayoutInForce(t *testing.T) {
+	b := setup(t, 3)
+	s := b.until(func(s Snapshot) bool { return s.Headroom != nil })
+	require.True(t, s.Headroom.Enough)
+	b.wide()
+	b.until(func(s Snapshot) bool { return s.Headroom != nil && len(s.Headroom.Worst.Survivors) == 2 })
+}
+
+func TestDissolveReleasesEverybody(t *testing.T) {
+	b := setup(t, 3)
+	b.agents.Find("a1").Deaf(true) // who cannot be told does not keep the others
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	require.NoError(t, b.worlds.Dissolve(ctx, "uid", "it is over"))
+	require.False(t, b.agents.Find("a0").InWorld())
+	require.Contains(t, b.agents.Find("a2").Calls(), "release")
+	require.True(t, b.agents.Find("a1").InWorld())
+	require.Nil(t, b.worlds.Find("uid"))
+	require.NoError(t, b.worlds.Dissolve(ctx, "uid", "it is over"))
+}
+
+// A checkpoint that cannot be read any more is news.
+func TestMarkTellsOfTheCheckpoint(t *testing.T) {
+	one := &tangramv1.StatusResponse{World: "w"}
+	two := &tangramv1.StatusResponse{World: "w", CheckpointError: "I/O error"}
+	require.NotEqual(t, markOfAgent(one), markOfAgent(two))
+}
