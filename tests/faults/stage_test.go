@@ -25,6 +25,8 @@ const (
 	room      = 400 // pods that may be added
 	settle    = 45 * time.Second
 	look      = 20 * time.Millisecond
+	busy      = 2 * time.Second
+	tries     = 4               // of a quiet play of a transition, until all its points are passed
 	reach     = 8 * time.Second // for a point that the transition passes when nobody dies
 )
 
@@ -134,14 +136,31 @@ func unlike(all []*tangramv1.StatusResponse, to shape) error {
 // begin a transition under load. end stops the load and gives what came of it.
 func (s *stage) begin(ctx context.Context, tr transition, victim int) (end func() []*load.Result, err error) {
 	halt, played := make(chan struct{}), make(chan []*load.Result, 1)
-	go func() { played <- worlds.Client(s.World).Play(ctx, s.trace, 4, halt) }()
-	time.Sleep(300 * time.Millisecond) // requests are under way
+	go func() { played <- worlds.Client(s.World).Play(ctx, s.trace, 2*startPods, halt) }()
 	end = func() []*load.Result { close(halt); return <-played }
+	s.awaitBusy(ctx)
 	if tr.dies {
 		s.KillPod(victim)
 		return end, nil
 	}
 	return end, s.keep(tr.to)
+}
+
+// awaitBusy until each rank of the layout in force serves a request, or for a while: which rank serves how many is
+// the gateway's choice.
+func (s *stage) awaitBusy(ctx context.Context) {
+	for end := time.Now().Add(busy); time.Now().Before(end); time.Sleep(look) {
+		all, err := s.Status(ctx)
+		idle := err != nil
+		for _, a := range all {
+			for _, r := range a.Ranks {
+				idle = idle || r.InWorld && r.Engine.GetRunning() == 0
+			}
+		}
+		if !idle {
+			return
+		}
+	}
 }
 
 // refill: as many pods live as at the start.
@@ -175,9 +194,31 @@ func (s *stage) check(results []*load.Result) error {
 	return nil
 }
 
-// passed tells which points each living pod passes in a transition in which nobody dies (but the
-// one that a repair is of).
-func (s *stage) passed(ctx context.Context, tr transition) (map[string][]int, error) {
+// passed tells which points each living pod passes in a transition in which nobody dies (but the one that a repair
+// is of). Some are passed only if requests happen to be where they must move: it is played until it passed all those
+// that are expected, a few times at most.
+func (s *stage) passed(ctx context.Context, tr transition, expected []string) (map[string][]int, error) {
+	all := map[string][]int{}
+	for range tries {
+		seen, err := s.passedOnce(ctx, tr)
+		if err != nil {
+			return nil, err
+		}
+		for point, places := range seen {
+			for _, place := range places {
+				if !slices.Contains(all[point], place) {
+					all[point] = append(all[point], place)
+				}
+			}
+		}
+		if !slices.ContainsFunc(expected, func(point string) bool { return all[point] == nil }) {
+			break
+		}
+	}
+	return all, nil
+}
+
+func (s *stage) passedOnce(ctx context.Context, tr transition) (map[string][]int, error) {
 	if err := s.lead(ctx, tr.from); err != nil {
 		return nil, err
 	}

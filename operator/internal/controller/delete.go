@@ -19,9 +19,10 @@ import (
 
 const (
 	// deleteWithin: after so long the finalizer goes, whatever is still there; owner references do the rest.
-	deleteWithin = 30 * time.Second
-	closeWithin  = 2 * time.Second
-	lookAgain    = 500 * time.Millisecond
+	deleteWithin  = 30 * time.Second
+	closeWithin   = 2 * time.Second
+	lookAgain     = 500 * time.Millisecond
+	conflictPause = 20 * time.Millisecond
 )
 
 // delete ends the running flip, then the pods, then the finalizer. The API server removes

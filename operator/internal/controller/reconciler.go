@@ -107,6 +107,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		}
 	}
 	result, err := r.reconcile(ctx, d)
+	if apierrors.IsConflict(err) { // what was read is older than what is written: it will be read again in a moment
+		return reconcile.Result{RequeueAfter: conflictPause}, nil
+	}
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return r.namespaceEnds(ctx, d)
 	}

@@ -87,6 +87,13 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 		st.State = degraded.reason
 	}
 	r.metrics.world(d)
+	if equality.Semantic.DeepEqual(before.Status, d.Status) {
+		return nil
+	}
+	// Against the very status that was read: a patch of a part, from an older one, would mix two looks at the world.
+	if err := r.Status().Patch(ctx, d, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return client.IgnoreNotFound(err)
+	}
 	if was := apimeta.FindStatusCondition(before.Status.Conditions, api.ConditionDegraded); degraded.status == metav1.ConditionTrue &&
 		degraded.reason != api.ReasonTransitionFailed && // told when it happened
 		degraded.reason != api.ReasonRepairFailed &&
@@ -94,10 +101,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 			was.Message != degraded.message && degraded.reason != api.ReasonMemberLost) { // one of them stops after the other
 		r.event(d, nil, corev1.EventTypeWarning, degraded.reason, "Reconcile", "%s", degraded.message)
 	}
-	if equality.Semantic.DeepEqual(before.Status, d.Status) {
-		return nil
-	}
-	return client.IgnoreNotFound(r.Status().Patch(ctx, d, client.MergeFrom(before)))
+	return nil
 }
 
 func (r *Reconciler) set(d *api.MoEDeployment, kind string, v verdict) {

@@ -129,7 +129,9 @@ func (s *Snapshot) evident() bool {
 	for _, m := range s.Layout.Members {
 		uid, _, _ := strings.Cut(m.Id, "/")
 		switch r, here := ranks[m.Id]; {
-		case here && (r.Engine.GetStopped() || !r.Engine.GetAttached() || !r.InWorld):
+		case here && (r.Engine.GetStopped() || !r.Engine.GetAttached()):
+			return true
+		case here && !r.InWorld && r.Transition.GetTargetEpoch() <= s.Epoch: // else it left with a flip that others have not told of yet
 			return true
 		case !here && s.Errors[uid] == nil: // its agent answers without it, or there is none any more
 			return true
