@@ -23,7 +23,7 @@ demo-local: build model ## the same story with plain processes, without Kubernet
 	@$(BUILD)/bin/tangram-demo local --seed $(SEED) --ranks $(RANKS) --out $(BUILD)/demo-local
 
 fault-matrix: build model ## every fault point x who dies x transition, with real processes (SHARD=i/n, ONLY=regex); some 30 minutes
-	@set -o pipefail; cd tests && FAULT_MATRIX=full go test ./faults -count=1 -timeout 3h -v | grep -v '^=== '
+	@set -o pipefail; cd tests && FAULT_MATRIX=full go test ./faults -count=1 -timeout 3h -v | grep --line-buffered -v '^=== '
 
 .PHONY: demo-build
 demo-build: build cluster-setup model

@@ -40,7 +40,8 @@ TEST(Fault, ListNamesEveryPoint) {
 
 class FollowTest : public ::testing::Test {
  protected:
-  FollowTest() : dir_(std::filesystem::temp_directory_path() / ("faults-" + std::to_string(getpid()))) {
+  FollowTest()
+      : dir_(std::filesystem::temp_directory_path() / ("faults-" + std::to_string(getpid()))) {
     std::filesystem::create_directory(dir_);
     Follow(dir_);
   }

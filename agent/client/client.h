@@ -60,9 +60,7 @@ class Client {
     bool leaving = false;
     bool answered = false;
     // No engine steps: the agents exchange the words.
-    bool by_agents() const {
-      return kind == v1::FLIP_KIND_FIRST || kind == v1::FLIP_KIND_REPAIR;
-    }
+    bool by_agents() const { return kind == v1::FLIP_KIND_FIRST || kind == v1::FLIP_KIND_REPAIR; }
     std::unique_ptr<Maps> target;
     std::vector<std::pair<uint64_t, uint64_t>> mapped;  // offset, bytes: to undo at an abort
   };

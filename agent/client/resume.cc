@@ -53,8 +53,11 @@ Status Client::Knock() {
     v1::EngineMessage message = AttachMessage();
     *message.mutable_attach()->mutable_resume() = ResumeNow();
     const std::array<int, 3> fds{descriptors_.fd(0), descriptors_.fd(1), descriptors_.fd(2)};
-    if (!knocking_->Send(std::move(message), fds).ok()) knocking_.reset();
-    knock_at_ = now + kAnswer;
+    if (knocking_->Send(std::move(message), fds).ok()) {
+      knock_at_ = now + kAnswer;
+    } else {
+      knocking_.reset();  // the one that died had taken the connection
+    }
     return lost_;
   }
   auto frame = knocking_->Receive(0);

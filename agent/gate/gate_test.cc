@@ -135,8 +135,8 @@ TEST(GateTest, WhoStopsTakesItsWordBackOrKeepsIt) {
     engine.SetUnreachable(std::vector<uint32_t>{1, 70});
     EXPECT_TRUE(agent.stopped());
     EXPECT_EQ(agent.Unreachable(71), (std::vector<uint32_t>{1, 70}));
-    EXPECT_EQ(agent.Withdraw(5), keep ? AgentGate::Withdrawal::kLatched
-                                      : AgentGate::Withdrawal::kWithdrawn);
+    EXPECT_EQ(agent.Withdraw(5),
+              keep ? AgentGate::Withdrawal::kLatched : AgentGate::Withdrawal::kWithdrawn);
     if (!keep) continue;
     // The fence says forward: nobody else moves the word any more.
     EXPECT_TRUE(agent.FlipStopped(5, 2).ok());

@@ -195,9 +195,8 @@ TEST_F(RepairTest, ARemovedMemberIsReleasedAndNeverComesBackByThatName) {
   *stage.mutable_header() = World::HeaderOf(1, 2);
   v1::StageResponse staged;
   ASSERT_TRUE(world_.Driver(0)->Stage(&staging, stage, &staged).ok());
-  ASSERT_TRUE(Eventually([&] {
-    return world_.StatusOf(0).ranks(0).transition().phase() == v1::PHASE_STAGED;
-  }));
+  ASSERT_TRUE(Eventually(
+      [&] { return world_.StatusOf(0).ranks(0).transition().phase() == v1::PHASE_STAGED; }));
   Permit(world_, 0, World::HeaderOf(1, 2));
   ASSERT_TRUE(Eventually([&] { return world_.StatusOf(0).epoch() == 2; }));
 

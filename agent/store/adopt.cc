@@ -74,9 +74,9 @@ Status RankStore::Adopt(const v1::Resume& resume, int32_t rank, std::vector<Uniq
     dense = layout::HoldsDense(resume.layout(), static_cast<uint32_t>(rank));
   }
   const Mapped mapped(*arenas.banks, resume.mappings());
-  TANGRAM_RETURN_IF_ERROR(arenas.banks->Adopt(
-      places, dense,
-      [&](uint64_t address, uint64_t bytes) { return mapped.Find(address, bytes); }));
+  TANGRAM_RETURN_IF_ERROR(arenas.banks->Adopt(places, dense, [&](uint64_t address, uint64_t bytes) {
+    return mapped.Find(address, bytes);
+  }));
 
   const std::scoped_lock lock(mu_);
   if (attempt_ || !current_.empty()) {

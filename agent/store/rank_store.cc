@@ -40,9 +40,8 @@ Status RankStore::Open() {
 
 Status RankStore::MapArenas(Arenas* arenas) const {
   if (arenas->weights->granularity() != geometry().page_bytes()) {
-    return {Code::kInvalid,
-            fmt::format("the device maps pages of {}, the geometry counts in {}",
-                        arenas->weights->granularity(), geometry().page_bytes())};
+    return {Code::kInvalid, fmt::format("the device maps pages of {}, the geometry counts in {}",
+                                        arenas->weights->granularity(), geometry().page_bytes())};
   }
   const auto whole = [](device::HostDevice& device, std::unique_ptr<device::Range>* out) {
     auto range = device.Reserve(device.total_bytes());
@@ -275,7 +274,8 @@ void RankStore::Keep() {
     old_.clear();
     std::vector<PlacedPiece> unfinished;
     for (Piece& piece : attempt_->incoming) {
-      const bool whole = std::all_of(piece.here.begin(), piece.here.end(), [](bool b) { return b; });
+      const bool whole =
+          std::all_of(piece.here.begin(), piece.here.end(), [](bool b) { return b; });
       if (whole) {
         current_.push_back(std::move(piece));
       } else {

@@ -131,8 +131,8 @@ class RankStore final : public RankMemory {
   std::span<std::byte> kv_;
   std::unique_ptr<memory::Banks> banks_;
 
-  std::mutex mu_;               // everything below
-  std::shared_mutex reading_;   // held shared while a sibling copies out, whole while pages go
+  std::mutex mu_;              // everything below
+  std::shared_mutex reading_;  // held shared while a sibling copies out, whole while pages go
   std::string member_;
   std::vector<Piece> current_;  // of the layout in force, and what Keep() kept
   std::vector<Piece> old_;      // of the one before, until Retire

@@ -149,9 +149,7 @@ class Executor {
     Clock::time_point begun, permitted;
     double prepare_seconds = 0, stage_seconds = 0, flip_seconds = 0;
     // No engine steps: the agents exchange the words.
-    bool by_agents() const {
-      return kind == v1::FLIP_KIND_FIRST || kind == v1::FLIP_KIND_REPAIR;
-    }
+    bool by_agents() const { return kind == v1::FLIP_KIND_FIRST || kind == v1::FLIP_KIND_REPAIR; }
     std::vector<v1::PeerAddress> peers() const {
       return {request.peers().begin(), request.peers().end()};
     }

@@ -140,8 +140,8 @@ Status Executor::FindParts(Attempt* attempt) {
   for (const Rank& rank : ranks_) {
     const auto device = static_cast<uint32_t>(&rank - ranks_.data());
     // A member that a repair goes on without has no part in it.
-    const bool concerned = (rank.rank >= 0 && !repair) ||
-                           layout::RankOf(*attempt->target, rank.member.id()) >= 0;
+    const bool concerned =
+        (rank.rank >= 0 && !repair) || layout::RankOf(*attempt->target, rank.member.id()) >= 0;
     if (repair && rank.rank >= 0 && !rank.gate.stopped()) {
       return {Code::kWrongPhase,
               fmt::format("member {} has not stopped; a repair is for ranks that stand still",

@@ -137,7 +137,8 @@ Status Executor::Resolve(const v1::ResolveRequest& request) {
               fmt::format("member {} has not stopped: the outcome is not known yet", who)};
     }
     if (forward) {
-      if (attempt->phase != v1::PHASE_FLIPPED) TANGRAM_RETURN_IF_ERROR(ForwardLocked(attempt.get()));
+      if (attempt->phase != v1::PHASE_FLIPPED)
+        TANGRAM_RETURN_IF_ERROR(ForwardLocked(attempt.get()));
       return fault::Check("resolve.after");
     }
     if (AnyFlipped(*attempt)) {

@@ -36,8 +36,8 @@ Status Executor::Resume(uint32_t device, const v1::Resume& resume, std::vector<U
   const std::string& id = rank.member.id();
   const size_t stem = id.rfind('/') + 1;
   if (resume.member().substr(0, stem) != id.substr(0, stem)) {
-    return {Code::kEngine, fmt::format("member {} is not of this pod's device {}", resume.member(),
-                                       device)};
+    return {Code::kEngine,
+            fmt::format("member {} is not of this pod's device {}", resume.member(), device)};
   }
   int32_t in_layout = -1;
   if (resume.has_layout()) {
@@ -59,8 +59,7 @@ Status Executor::Resume(uint32_t device, const v1::Resume& resume, std::vector<U
   rank.member.set_id(resume.member());
   rank.awaited = false;
   rank.rank = in_layout;
-  rank.layout =
-      in_layout >= 0 ? std::make_shared<const v1::Layout>(resume.layout()) : nullptr;
+  rank.layout = in_layout >= 0 ? std::make_shared<const v1::Layout>(resume.layout()) : nullptr;
   if (in_layout >= 0) peers_now_.assign(resume.peers().begin(), resume.peers().end());
   // Whatever the agent before had begun is over here, so that its number is, too.
   highest_ = std::max(highest_, rank.gate.attempt());

@@ -251,7 +251,8 @@ bool World::Take(v1::FlipKind kind, uint64_t attempt, const v1::Layout& target) 
 
 Engines::Engines(const World& world) {
   size_t ranks = 0;
-  for (size_t i = 0; i < world.size(); ++i) ranks += static_cast<size_t>(world.StatusOf(i).ranks_size());
+  for (size_t i = 0; i < world.size(); ++i)
+    ranks += static_cast<size_t>(world.StatusOf(i).ranks_size());
   for (size_t rank = 0; rank < ranks; ++rank) clients_.push_back(Attach(world, rank));
   thread_ = std::jthread([this](std::stop_token stop) { Run(std::move(stop)); });
 }
@@ -260,12 +261,17 @@ tg_client* Engines::Attach(const World& world, size_t rank) {
   size_t agent = 0, device = rank;
   while (device >= world.ranks_of(agent)) device -= world.ranks_of(agent++);
   const std::string path = world.socket(agent), token = world.token(agent);
-  const tg_options options{path.c_str(), token.c_str(), static_cast<uint32_t>(device),
-                           "127.0.0.1:1", "127.0.0.1:2", 0, 1, 16};
+  const tg_options options{path.c_str(),
+                           token.c_str(),
+                           static_cast<uint32_t>(device),
+                           "127.0.0.1:1",
+                           "127.0.0.1:2",
+                           0,
+                           1,
+                           16};
   tg_client* client = nullptr;
   tg_error error{};
-  const bool attached =
-      Eventually([&] { return tg_attach(&options, &client, &error) == TG_OK; });
+  const bool attached = Eventually([&] { return tg_attach(&options, &client, &error) == TG_OK; });
   EXPECT_TRUE(attached) << error.message;
   return client;
 }

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -173,7 +175,7 @@ func operatorDies(ctx context.Context, o options, w *harness.World) (*act, error
 		}
 	})
 	if err == nil || a.at.IsZero() {
-		return nil, fmt.Errorf("%s: it was not killed in the middle: %v", a.Name, err)
+		return nil, fmt.Errorf("%s: it was not killed in the middle: %w", a.Name, cmp.Or(err, errors.New("it ended well")))
 	}
 	if err := sleep(ctx, time.Second); err != nil { // nobody is there
 		return nil, err

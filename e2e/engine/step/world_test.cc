@@ -266,8 +266,8 @@ TEST_P(RepairTest, SurvivorsGoOnAndTokensAreTheOracles) {
   survivors.erase(survivors.begin() + c.dead);
   ASSERT_TRUE(world.net.WaitStopped(survivors)) << world.Failure();
 
-  LayoutSpec after = Uniform(survivors, 3, c.ranks - 1, std::min(c.g, c.ranks - 1),
-                             std::min(c.t, c.ranks - 1));
+  LayoutSpec after =
+      Uniform(survivors, 3, c.ranks - 1, std::min(c.g, c.ranks - 1), std::min(c.t, c.ranks - 1));
   if (c.doubled) {
     for (uint32_t l = 0; l < after.layers.size(); ++l) {
       testing::Ranks group;
@@ -294,14 +294,12 @@ TEST_P(RepairTest, SurvivorsGoOnAndTokensAreTheOracles) {
   EXPECT_EQ(world.Failure(), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Deaths, RepairTest,
-                         ::testing::Values(Death{"expert", 3, 1, 1, 1, false},
-                                           Death{"expert_first", 4, 1, 1, 0, false},
-                                           Death{"tensor", 3, 3, 3, 2, true},
-                                           Death{"tensor_first", 3, 3, 3, 0, true},
-                                           Death{"experts_shared", 3, 3, 1, 1, true},
-                                           Death{"to_one", 2, 2, 2, 1, true}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Deaths, RepairTest,
+    ::testing::Values(Death{"expert", 3, 1, 1, 1, false}, Death{"expert_first", 4, 1, 1, 0, false},
+                      Death{"tensor", 3, 3, 3, 2, true}, Death{"tensor_first", 3, 3, 3, 0, true},
+                      Death{"experts_shared", 3, 3, 1, 1, true}, Death{"to_one", 2, 2, 2, 1, true}),
+    [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace tangram::engine

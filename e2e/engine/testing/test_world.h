@@ -38,8 +38,7 @@ class CaptureSink final : public Sink {
     refused_.push_back(std::move(refused));
     changed_.notify_all();
   }
-  void SetWorld(v1::World world, const std::string&,
-                std::map<std::string, v1::Roster>) override {
+  void SetWorld(v1::World world, const std::string&, std::map<std::string, v1::Roster>) override {
     std::lock_guard lock(mu_);
     world_ = std::move(world);
   }

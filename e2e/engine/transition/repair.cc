@@ -46,8 +46,8 @@ Status Engine::StandStill() {
     const std::string& member = comm_.members()[r];
     // Somebody who did not notice yet would wait for us. Only a repair can bring us together.
     const std::optional<Tag> tag = mesh_->Waiting(member);
-    const bool repaired = tag && preparation_ && preparation_->repair() &&
-                          preparation_->target_epoch() == tag->epoch;
+    const bool repaired =
+        tag && preparation_ && preparation_->repair() && preparation_->target_epoch() == tag->epoch;
     if (tag && !repaired) mesh_->HangUp(member);
     if (!mesh_->Connected({&member, 1})) unreachable.push_back(r);
   }
@@ -79,8 +79,7 @@ Status Engine::EnterRepaired() {
   Result<std::vector<kv::LayerGroups>> groups = GroupsOf(*maps, world_->model());
   if (!groups.ok()) return groups.status();
   const auto rank = static_cast<uint32_t>(maps->rank);
-  const bool keeps =
-      maps_ != nullptr && HomeOnly(groups_, comm_.rank()) && HomeOnly(*groups, rank);
+  const bool keeps = maps_ != nullptr && HomeOnly(groups_, comm_.rank()) && HomeOnly(*groups, rank);
   size_t running = 0;
   const std::vector<const Sequence*> all = scheduler_.All(&running);
   Adopted adopted;

@@ -20,6 +20,10 @@ type board struct {
 	changed chan struct{}   // closed and replaced at each change
 	// A wait ends when an agent was silent for so long.
 	patience time.Duration
+
+	attempt   uint64
+	knew      map[string]bool // members that told of the attempt
+	forgotten error           // one of them came back without it
 }
 
 // silence of an agent: why, and since when.
@@ -28,9 +32,9 @@ type silence struct {
 	since time.Time
 }
 
-func (d *Driver) watch(ctx context.Context, agents []int) (*board, func()) {
+func (d *Driver) watch(ctx context.Context, agents []int, attempt uint64) (*board, func()) {
 	b := &board{latest: map[int]*tangramv1.StatusResponse{}, lost: map[int]silence{}, changed: make(chan struct{}),
-		patience: d.Limits.answer()}
+		patience: d.Limits.answer(), attempt: attempt, knew: map[string]bool{}}
 	ctx, cancel := context.WithCancel(ctx)
 	var wait sync.WaitGroup
 	for _, i := range agents {
@@ -55,11 +59,31 @@ func (b *board) put(agent int, s *tangramv1.StatusResponse, err error) {
 	if s != nil {
 		b.latest[agent] = s
 		delete(b.lost, agent)
+		b.remember(s)
 	} else if _, already := b.lost[agent]; !already && err != nil {
 		b.lost[agent] = silence{why: err, since: time.Now()}
 	}
 	close(b.changed)
 	b.changed = make(chan struct{})
+}
+
+// remember who knows of the attempt: an agent that died and came back does not, and nobody need wait for it.
+func (b *board) remember(s *tangramv1.StatusResponse) {
+	for _, r := range s.GetRanks() {
+		switch id := r.GetMember().GetId(); {
+		case r.GetTransition().GetAttempt() == b.attempt:
+			b.knew[id] = true
+		case b.knew[id] && r.GetTransition().GetAttempt() < b.attempt:
+			b.forgotten = fmt.Errorf("the agent of member %s came back and knows nothing of attempt %d", id, b.attempt)
+		}
+	}
+}
+
+// forgot says which agent came back without the attempt; nil: none.
+func (b *board) forgot() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.forgotten
 }
 
 // look gives a copy of what is known, and a channel that closes at the next change.

@@ -106,6 +106,28 @@ func TestGateThatDoesNotOpenIsAborted(t *testing.T) {
 	require.EqualValues(t, 1, w.agents[0].Epoch())
 }
 
+// An agent died alone and came back while all wait at the gate: nobody waits for it any longer.
+func TestAnAgentThatForgotTheAttemptEndsIt(t *testing.T) {
+	d, w := setup(t, 2)
+	_, err := d.Apply(t.Context(), expert(2))
+	require.NoError(t, err)
+	d.Limits.Flip = time.Hour
+	w.HoldGate(true)
+	d.Hooks.Progress = func(e Event) {
+		if e.Phase == "flip" {
+			time.AfterFunc(100*time.Millisecond, w.agents[1].Forget)
+		}
+	}
+	_, err = d.Apply(t.Context(), tensor(2))
+	require.ErrorContains(t, err, "came back and knows nothing of attempt 2")
+	require.ErrorContains(t, err, "the old layout serves on")
+	w.HoldGate(false)
+	d.Hooks.Progress = nil
+	_, err = d.Apply(t.Context(), tensor(2))
+	require.NoError(t, err)
+	w.requireRanks(t, 2)
+}
+
 func TestLostReplyOfThePermitGoesForward(t *testing.T) {
 	d, w := setup(t, 2)
 	_, err := d.Apply(t.Context(), expert(2))

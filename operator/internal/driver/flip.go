@@ -42,7 +42,7 @@ func (r *flipRun) do(ctx context.Context) error {
 	}
 	r.header = &tangramv1.Header{World: r.d.World, Epoch: r.truth.epoch(), Attempt: intent.Attempt}
 	r.out = FlipRecord{Kind: r.event.Kind, Epoch: r.flip.Epoch, Attempt: intent.Attempt, TargetHash: short(r.flip.TargetHash)}
-	board, stop := r.d.watch(ctx, r.agents)
+	board, stop := r.d.watch(ctx, r.agents, intent.Attempt)
 	defer stop()
 	r.board = board
 
@@ -93,9 +93,10 @@ func (r *flipRun) mayPermit(ctx context.Context) error {
 }
 
 // broken says that members of the attempt are lost, so that waiting for them is in vain. A member that stands still
-// breaks it, unless it is there to be repaired; with a joiner only the attempt is lost.
+// breaks it, unless it is there to be repaired; with a joiner only the attempt is lost, and so it is with an agent
+// that died alone.
 func (r *flipRun) broken(latest map[int]*tangramv1.StatusResponse) error {
-	return brokenMembers(latest, func(s *tangramv1.StatusResponse, rank *tangramv1.RankStatus) part {
+	lost := brokenMembers(latest, func(s *tangramv1.StatusResponse, rank *tangramv1.RankStatus) part {
 		_, counted := r.members[rank.GetMember().GetId()]
 		switch before := s.GetEpoch() < r.flip.Epoch; {
 		case !counted:
@@ -107,6 +108,10 @@ func (r *flipRun) broken(latest map[int]*tangramv1.StatusResponse) error {
 		}
 		return memberPart
 	})
+	if lost != nil {
+		return lost
+	}
+	return r.board.forgot()
 }
 
 // each calls the agents side by side; the first error ends it, and so does a member that is lost meanwhile, whom

@@ -111,7 +111,7 @@ func (d *Driver) end(ctx context.Context, truth *truth, left *leftover) error {
 		}
 	}
 	// It is the outcome. Ranks that have not flipped yet will at their gate.
-	board, stop := d.watch(ctx, left.agents)
+	board, stop := d.watch(ctx, left.agents, left.attempt)
 	defer stop()
 	err := board.until(ctx, "flip", d.Limits.Outcome, func(latest map[int]*tangramv1.StatusResponse) (bool, uint64, error) {
 		open, flipped := 0, uint64(0)

@@ -124,7 +124,7 @@ typedef struct {
   uint64_t attempt;
   uint64_t target_epoch;
   int joining, leaving;
-  int repair; /* nobody steps until it is flipped by the agents */
+  int repair;            /* nobody steps until it is flipped by the agents */
   const tg_maps* target; /* PREPARE: piece data pointers are NULL until the flip */
 } tg_event;
 
