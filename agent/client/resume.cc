@@ -77,6 +77,7 @@ Status Client::Knock() {
     return lost_;
   }
   channel_ = std::move(knocking_);
+  knock_at_ = now;  // this agent may die as soon
   queue_.clear();
   lost_ = OkStatus();
   return OkStatus();

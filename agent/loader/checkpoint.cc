@@ -90,6 +90,27 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(const std::string& di
   return std::shared_ptr<const Checkpoint>(std::move(checkpoint));
 }
 
+Status Checkpoint::StillReadable() const {
+  for (size_t i = 0; i < files_.size(); ++i) {
+    const std::string& path = *files_[i];
+    struct stat open_one {
+    }, there{};
+    if (fstat(fds_[i], &open_one) != 0 || stat(path.c_str(), &there) != 0) {
+      return {Code::kInvalid, fmt::format("{}: {}", path, std::strerror(errno))};
+    }
+    if (open_one.st_dev != there.st_dev || open_one.st_ino != there.st_ino) {
+      return {Code::kInvalid, fmt::format("{}: another file lies there now", path)};
+    }
+    if (static_cast<uint64_t>(open_one.st_size) != sizes_[i]) {
+      return {Code::kInvalid,
+              fmt::format("{}: {} bytes, it had {}", path, open_one.st_size, sizes_[i])};
+    }
+    std::byte last{};
+    TANGRAM_RETURN_IF_ERROR(ReadAt(fds_[i], path, sizes_[i] - 1, &last, 1));
+  }
+  return OkStatus();
+}
+
 Status Checkpoint::ReadHeaders(const std::string& directory) {
   std::map<std::string, std::string> weight_map;
   const auto shards = Shards(directory, &weight_map);
@@ -116,8 +137,10 @@ Status Checkpoint::ReadHeader(const std::string& path) {
     if (fd >= 0) close(fd);
     return status;
   }
+  files_.push_back(std::make_unique<std::string>(path));
   fds_.push_back(fd);
   const auto size = static_cast<uint64_t>(stat.st_size);
+  sizes_.push_back(size);
   std::string prefix(std::min<uint64_t>(8, size), '\0');
   TANGRAM_RETURN_IF_ERROR(
       ReadAt(fd, path, 0, reinterpret_cast<std::byte*>(prefix.data()), prefix.size()));
@@ -128,7 +151,6 @@ Status Checkpoint::ReadHeader(const std::string& path) {
       ReadAt(fd, path, 0, reinterpret_cast<std::byte*>(prefix.data()), prefix.size()));
   auto header = ParseHeader(prefix, size, path);
   if (!header.ok()) return header.status();
-  files_.push_back(std::make_unique<std::string>(path));
   for (auto& [name, info] : *header) {
     if (!tensors_.emplace(name, Place{fd, files_.back().get(), std::move(info)}).second) {
       return {Code::kInvalid, fmt::format("{}: tensor '{}' is in another shard too", path, name)};

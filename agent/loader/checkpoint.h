@@ -36,6 +36,11 @@ class Checkpoint {
   const std::string& config_json() const { return config_json_; }
   const std::vector<DenseTensor>& dense() const { return dense_; }
 
+  // Whether every file is still what it was when it was opened, and can be read: not deleted, cut
+  // short or replaced, no I/O error at its end. kInvalid names the file. Thread-safe; may hang with
+  // a network file system.
+  Status StillReadable() const;
+
   // Granules [run.start, run.start + run.count) of an expert, granule-major, into `out`
   // (run.count * granule_bytes). Thread-safe.
   Status ReadGranules(uint32_t layer, uint32_t expert, layout::Run run,
@@ -64,7 +69,8 @@ class Checkpoint {
 
   std::string config_json_;
   std::vector<std::unique_ptr<std::string>> files_;
-  std::vector<int> fds_;
+  std::vector<int> fds_;         // of files_
+  std::vector<uint64_t> sizes_;  // of files_
   std::map<std::string, Place> tensors_;      // those not taken by an expert are dense
   std::vector<std::vector<Expert>> experts_;  // [MoE ordinal][expert]
   std::vector<DenseTensor> dense_;

@@ -1,5 +1,6 @@
 #include "agent/loader/checkpoint.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -241,6 +242,27 @@ TEST(Config, MoeLayersFollowTheModelsOwnRule) {
   EXPECT_EQ(std::vector<uint32_t>(geometry->moe_layers().begin(), geometry->moe_layers().end()),
             (std::vector<uint32_t>{1, 5}));
   EXPECT_EQ(geometry->kv_head_token_bytes(), 2 * shape.head_dim * sizeof(float));
+}
+
+TEST(Checkpoint, NoticesWhatHappensToItsFiles) {
+  TempDir dir;
+  const ModelShape shape;
+  WriteCheckpoint(dir.path(), shape, MakeTensors(shape, 1), 2);
+  const auto opened = Checkpoint::Open(dir.path(), 8, kPage);
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  EXPECT_TRUE((*opened)->StillReadable().ok());
+  const std::string shard = dir.path() + "/model-00002-of-00002.safetensors";
+  ASSERT_TRUE(std::filesystem::exists(shard));
+  const auto complaint = [&] { return (*opened)->StillReadable().message(); };
+  std::filesystem::rename(shard, shard + ".away");
+  EXPECT_EQ(complaint(), shard + ": No such file or directory");
+  std::filesystem::copy_file(shard + ".away", shard);
+  EXPECT_EQ(complaint(), shard + ": another file lies there now");
+  std::filesystem::rename(shard + ".away", shard);
+  EXPECT_EQ(complaint(), "");
+  const auto size = std::filesystem::file_size(shard);
+  std::filesystem::resize_file(shard, size - 1);
+  EXPECT_EQ(complaint(), fmt::format("{}: {} bytes, it had {}", shard, size - 1, size));
 }
 
 TEST(Config, LayersWithoutExpertsAreDense) {

@@ -12,6 +12,11 @@
 #include "agent/server/files.h"
 
 namespace tangram {
+namespace {
+
+constexpr auto kCheckSource = std::chrono::seconds(1);
+
+}  // namespace
 
 Result<std::unique_ptr<Agent>> Agent::Start(AgentConfig config, const MemoryFactory& memory) {
   auto agent = std::unique_ptr<Agent>(new Agent(std::move(config)));
@@ -105,6 +110,9 @@ Status Agent::Listen(const TlsTexts& tls) {
     if (!presence.ok()) return presence.status();
     presence_ = std::move(*presence);
   }
+  source_ = std::make_unique<SourceWatch>(
+      [this] { return memory_->CheckSource(); },
+      [this](const std::string& why) { executor_->SetCheckpointError(why); }, kCheckSource);
   TANGRAM_RETURN_IF_ERROR(engines_->Start(executor_.get()));
   spdlog::info("agent of world {} pod {} listens on {}, data {}", config_.world, config_.pod,
                address_, data_address_);
@@ -134,6 +142,7 @@ void Agent::Stop() {
   exposer_.reset();
   if (engines_) engines_->Stop();
   presence_.reset();
+  source_.reset();
   // The executor joins its workers before the memory under them goes.
   executor_.reset();
 }

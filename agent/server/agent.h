@@ -16,6 +16,7 @@
 #include "agent/server/peer_client.h"
 #include "agent/server/presence.h"
 #include "agent/server/services.h"
+#include "agent/server/source_watch.h"
 
 namespace tangram {
 
@@ -47,6 +48,7 @@ class Agent {
   std::unique_ptr<EngineServer> engines_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<PresenceFile> presence_;
+  std::unique_ptr<SourceWatch> source_;
   std::shared_ptr<AgentMetrics> metrics_;
   std::unique_ptr<prometheus::Exposer> exposer_;
   std::unique_ptr<AgentService> agent_service_;

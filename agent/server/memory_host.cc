@@ -50,6 +50,7 @@ class StoreHost final : public MemoryHost {
 
   const layout::GeometryView& geometry() const override { return checkpoint_->geometry(); }
   const std::string& config_json() const override { return checkpoint_->config_json(); }
+  Status CheckSource() const override { return checkpoint_->StillReadable(); }
   RankMemory* memory(uint32_t device) override { return stores_.at(device).get(); }
   uint16_t data_port() const override { return server_->port(); }
 

@@ -19,6 +19,9 @@ class MemoryHost {
   virtual ~MemoryHost() = default;
   virtual const layout::GeometryView& geometry() const = 0;
   virtual const std::string& config_json() const = 0;
+  // Whether pieces that nobody holds could still be read. Thread-safe; may hang with the file
+  // system.
+  virtual Status CheckSource() const = 0;
   virtual RankMemory* memory(uint32_t device) = 0;
   virtual uint16_t data_port() const = 0;
 };

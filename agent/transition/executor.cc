@@ -48,6 +48,13 @@ void Executor::SetAddress(const std::string& agent) {
   address_.set_agent(agent);
 }
 
+void Executor::SetCheckpointError(const std::string& why) {
+  const std::scoped_lock lock(mu_);
+  if (checkpoint_error_ == why) return;
+  checkpoint_error_ = why;
+  Changed();
+}
+
 void Executor::Changed() {
   ++version_;
   changed_.notify_all();

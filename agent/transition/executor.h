@@ -60,6 +60,8 @@ class Executor {
 
   // Where this agent's gRPC listens, host:port: known once it does.
   void SetAddress(const std::string& agent);
+  // Why the checkpoint cannot be read any more; empty: it can.
+  void SetCheckpointError(const std::string& why);
 
   // From the driver.
   Status Prepare(const v1::PrepareRequest& request);
@@ -206,6 +208,7 @@ class Executor {
   AttemptPtr last_;     // the one before, for its record
   uint64_t highest_ = 0;
   v1::PeerAddress address_;
+  std::string checkpoint_error_;
   Totals totals_;
   std::set<uint64_t> flipped_;              // attempts that did
   std::vector<v1::PeerAddress> peers_now_;  // of the layout in force

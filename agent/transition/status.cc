@@ -101,6 +101,7 @@ v1::StatusResponse Executor::GetStatus(bool full) {
   *out.mutable_geometry() = geometry_.proto();
   out.mutable_geometry()->set_even_shards_only(even);
   out.set_revision(options_.revision);
+  out.set_checkpoint_error(checkpoint_error_);
   return out;
 }
 

@@ -80,6 +80,7 @@ func (s *stage) lead(ctx context.Context, to shape) error {
 func (s *stage) await(ctx context.Context, to shape) ([]*tangramv1.StatusResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, settle)
 	defer cancel()
+	var last error
 	for {
 		all, err := s.Status(ctx)
 		if err == nil {
@@ -87,9 +88,12 @@ func (s *stage) await(ctx context.Context, to shape) ([]*tangramv1.StatusRespons
 				return all, nil
 			}
 		}
+		if ctx.Err() == nil { // else it is the asking that was broken off
+			last = err
+		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("the world is not as wanted after %v: %w", settle, err)
+			return nil, fmt.Errorf("the world is not as wanted after %v: %w", settle, last)
 		case <-time.After(look):
 		}
 	}

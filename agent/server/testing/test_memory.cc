@@ -275,6 +275,7 @@ class TestHost : public MemoryHost {
   }
   const layout::GeometryView& geometry() const override { return geometry_; }
   const std::string& config_json() const override { return config_json_; }
+  Status CheckSource() const override { return OkStatus(); }
   RankMemory* memory(uint32_t device) override { return ranks_[device].get(); }
   uint16_t data_port() const override { return 1; }
 

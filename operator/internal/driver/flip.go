@@ -114,19 +114,18 @@ func (r *flipRun) broken(latest map[int]*tangramv1.StatusResponse) error {
 	return r.board.forgot()
 }
 
-// each calls the agents side by side; the first error ends it, and so does a member that is lost meanwhile, whom
-// a call would wait for.
+// each calls the agents side by side; the first error ends it, and so does a member that is lost meanwhile or an
+// agent that stays silent, for whom a call would wait.
 func (r *flipRun) each(ctx context.Context, agents []int, call func(context.Context, Agent, int) error) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	go func() {
-		_ = r.board.until(ctx, "", time.Hour, func(latest map[int]*tangramv1.StatusResponse) (bool, uint64, error) {
-			err := r.broken(latest)
-			if err != nil {
-				end(err)
-			}
-			return false, 0, err
+		err := r.board.until(ctx, "a call", time.Hour, func(latest map[int]*tangramv1.StatusResponse) (bool, uint64, error) {
+			return false, 0, r.broken(latest)
 		})
+		if ctx.Err() == nil {
+			end(err)
+		}
 	}()
 	group, calls := errgroup.WithContext(ctx)
 	for _, i := range agents {
@@ -201,8 +200,9 @@ func (r *flipRun) untilFlipped(ctx context.Context) error {
 		if cause = r.permitAll(ctx); cause == nil || ctx.Err() != nil || time.Now().After(permitBy) {
 			break
 		}
-		if agentclient.RefusalCode(cause) != tangramv1.Refusal_CODE_UNSPECIFIED || errors.Is(cause, ErrNeedsRepair) {
-			break // a no, not a broken line
+		if silent := new(waitError); agentclient.RefusalCode(cause) != tangramv1.Refusal_CODE_UNSPECIFIED || errors.Is(cause, ErrNeedsRepair) ||
+			r.board.forgot() != nil || errors.As(cause, &silent) {
+			break // a no, or an agent that is gone for long; not a line that broke
 		}
 		r.record.Retries++
 		_ = sleep(ctx, 200*time.Millisecond)
