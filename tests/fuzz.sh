@@ -20,6 +20,6 @@ done
 grep -rlE '^func Fuzz' --include='*_test.go' operator | while read -r file; do
   grep -oE '^func Fuzz[A-Za-z]+' "$file" | cut -d' ' -f2 | while read -r name; do
     echo "--- $name, $seconds s"
-    (cd operator && go test "./$(dirname "${file#operator/}")" -run '^$' -fuzz "^$name\$" -fuzztime "${seconds}s") </dev/null
+    (cd operator && go test "./$(dirname "${file#operator/}")" -run '^$' -fuzz "^$name\$" -fuzztime "${seconds}s" -fuzzminimizetime 20x) </dev/null
   done
 done

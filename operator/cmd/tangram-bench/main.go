@@ -27,6 +27,10 @@ func main() {
 			RunE: func(c *cobra.Command, _ []string) error {
 				return bench.PlanTime(c.OutOrStdout(), c.ErrOrStderr(), quick)
 			}},
+		&cobra.Command{Use: "predict", Short: "next-window balance of placements made from a forecast, against the best fixed window", Args: cobra.NoArgs,
+			RunE: func(c *cobra.Command, _ []string) error {
+				return bench.Predict(c.OutOrStdout(), c.ErrOrStderr(), quick)
+			}},
 	)
 	root.SetOut(os.Stdout)
 	root.SetErr(os.Stderr)

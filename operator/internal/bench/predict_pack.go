@@ -45,8 +45,9 @@ func greedyPack(loads []float64, ranks, slots int) [][]int32 {
 func replicate(loads []float64, ranks, slots int) []int {
 	h := &hottest{loads: loads, replicas: make([]int, len(loads))}
 	for e := range loads {
-		h.replicas[e] = 1
-		h.experts = append(h.experts, e)
+		if h.replicas[e] = 1; ranks > 1 {
+			h.experts = append(h.experts, e)
+		}
 	}
 	heap.Init(h)
 	for n := len(loads); n < ranks*slots && h.Len() > 0; n++ {
