@@ -157,6 +157,32 @@ func (m *Memo) missing(c class, i int, want geometry.Run) uint64 {
 	return bytes
 }
 
+// Placed is the bound of a layer of g = 1 whose experts are asked for by name: placed[i] are those of rank target[i].
+// It is what those ranks lack of them; no layout that has them can do with less.
+func Placed(v *geometry.View, held [][]Held, target []uint32, placed [][]uint32) uint64 {
+	total := uint64(0)
+	for i, rank := range target {
+		for _, e := range placed[i] {
+			has, any := make([]bool, v.Granules), false
+			for _, h := range held[e] {
+				for x := h.Run.Start; h.Rank == rank && x < h.Run.End(); x++ {
+					has[x], any = true, true
+				}
+			}
+			lacks := uint64(0)
+			for _, here := range has {
+				if !here {
+					lacks++
+				}
+			}
+			if total += lacks * v.Proto.GranuleBytes; !any {
+				total += v.Proto.ExpertTailBytes
+			}
+		}
+	}
+	return total
+}
+
 // Dense is the bound of the dense weights: each rank that lacks them gets them once. On
 // a first start those are all ranks, and one copy of the bytes comes from the checkpoint.
 func Dense(v *geometry.View, lacking int) uint64 { return uint64(lacking) * v.Proto.DenseBytes }

@@ -382,6 +382,21 @@ func (p *player) complete(l *tangramv1.Layout) error {
 }
 
 // final: the last layout has the wanted members and shape.
+// wanted (rank, expert) of a layer whose experts are placed; nil: they are not.
+func (p *player) wanted(layer uint32) map[[2]uint32]bool {
+	at := slices.Index(p.Geometry.Proto.MoeLayers, layer)
+	if at < 0 || p.Shape.Placement == nil || p.Shape.Placement[at] == nil {
+		return nil
+	}
+	out := map[[2]uint32]bool{}
+	for rank, experts := range p.Shape.Placement[at] {
+		for _, e := range experts {
+			out[[2]uint32{uint32(rank), e}] = true
+		}
+	}
+	return out
+}
+
 func (p *player) final() error {
 	ids := map[string]bool{}
 	for _, m := range p.now.Members {
@@ -421,7 +436,7 @@ func (p *player) final() error {
 					count++
 				}
 			}
-			if short := p.Geometry.Proto.Experts / groups; count < short || count > short+1 {
+			if short := p.Geometry.Proto.Experts / groups; p.Shape.Placement == nil && (count < short || count > short+1) {
 				return fmt.Errorf("layer %d: a group owns %d of %d experts, wanted %d or one more", l, count,
 					p.Geometry.Proto.Experts, short)
 			}
@@ -432,6 +447,19 @@ func (p *player) final() error {
 				}
 				seat[rank]++
 			}
+		}
+		if wanted := p.wanted(uint32(l)); wanted != nil {
+			for _, group := range layer.Experts {
+				for _, entry := range group.Slots {
+					if entry != 0 && !wanted[[2]uint32{group.Ranks[0], entry - 1}] {
+						return fmt.Errorf("layer %d: rank %d has expert %d, which is not wanted there", l, group.Ranks[0], entry-1)
+					}
+				}
+			}
+			if int(filled) != len(wanted) {
+				return fmt.Errorf("layer %d: %d filled slots, %d experts are wanted", l, filled, len(wanted))
+			}
+			filled = p.Geometry.Proto.Experts
 		}
 		if filled != p.Geometry.Proto.Experts || slices.ContainsFunc(seat, func(s int) bool { return s != 1 }) {
 			return fmt.Errorf("layer %d: %d filled slots for %d experts, or ranks left out", l, filled, p.Geometry.Proto.Experts)

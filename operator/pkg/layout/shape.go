@@ -46,6 +46,9 @@ type LayerShape struct{ ExpertGroup, AttentionGroup uint32 }
 type Shape struct {
 	Mode   Mode
 	Layers map[uint32]LayerShape // by model layer; layers not named follow Mode
+	// Placement of whole experts, in layers of g = 1: [MoE ordinal][rank] experts, ascending, each once on a rank and
+	// on one rank at least. nil, or a nil layer: one copy of each, shared out so that as little as possible moves.
+	Placement [][][]uint32
 }
 
 // Resolve gives the shape of every model layer on `ranks` ranks, or says which number
@@ -68,6 +71,9 @@ func (s Shape) Resolve(v *geometry.View, ranks uint32) ([]LayerShape, error) {
 			return nil, fmt.Errorf("shape: layer %d of %d", layer, v.Proto.Layers)
 		}
 	}
+	if s.Placement != nil && len(s.Placement) != v.MoELayers() {
+		return nil, fmt.Errorf("shape: a placement of %d layers for a model with %d layers of experts", len(s.Placement), v.MoELayers())
+	}
 	out := make([]LayerShape, v.Proto.Layers)
 	for l := range out {
 		out[l] = whole
@@ -82,14 +88,56 @@ func (s Shape) Resolve(v *geometry.View, ranks uint32) ([]LayerShape, error) {
 		if v.Ordinal(uint32(l)) < 0 {
 			out[l].ExpertGroup = 0
 		}
-		if err := out[l].check(v, uint32(l), ranks); err != nil {
+		placed := s.PlacementOf(v.Ordinal(uint32(l)))
+		if err := out[l].check(v, uint32(l), ranks, placed != nil); err != nil {
+			return nil, err
+		}
+		if err := out[l].checkPlacement(v, uint32(l), ranks, placed); err != nil {
 			return nil, err
 		}
 	}
 	return out, nil
 }
 
-func (s LayerShape) check(v *geometry.View, layer, ranks uint32) error {
+// PlacementOf a MoE layer by its ordinal: [rank] experts; nil: as it comes.
+func (s Shape) PlacementOf(ordinal int) [][]uint32 {
+	if ordinal < 0 || s.Placement == nil {
+		return nil
+	}
+	return s.Placement[ordinal]
+}
+
+func (s LayerShape) checkPlacement(v *geometry.View, layer, ranks uint32, placed [][]uint32) error {
+	if placed == nil {
+		return nil
+	}
+	if s.ExpertGroup != 1 {
+		return fmt.Errorf("shape: layer %d: a placement of whole experts, and expert groups of %d", layer, s.ExpertGroup)
+	}
+	if len(placed) != int(ranks) {
+		return fmt.Errorf("shape: layer %d: a placement on %d ranks, the world is to have %d", layer, len(placed), ranks)
+	}
+	homes := make([]int, v.Proto.Experts)
+	for r, experts := range placed {
+		if len(experts) == 0 {
+			return fmt.Errorf("shape: layer %d: rank %d has no expert", layer, r)
+		}
+		for i, e := range experts {
+			if e >= v.Proto.Experts || i > 0 && e <= experts[i-1] {
+				return fmt.Errorf("shape: layer %d, rank %d: expert %d of %d is not there, twice or out of order", layer, r, e, v.Proto.Experts)
+			}
+			homes[e]++
+		}
+	}
+	for e, n := range homes {
+		if n == 0 {
+			return fmt.Errorf("shape: layer %d: no rank has expert %d", layer, e)
+		}
+	}
+	return nil
+}
+
+func (s LayerShape) check(v *geometry.View, layer, ranks uint32, placed bool) error {
 	g, t := s.ExpertGroup, s.AttentionGroup
 	if v.Ordinal(layer) >= 0 {
 		if g == 0 || ranks%g != 0 {
@@ -99,7 +147,7 @@ func (s LayerShape) check(v *geometry.View, layer, ranks uint32) error {
 			return fmt.Errorf("shape: layer %d: %d ranks share an expert of %d granules; at most %d can", layer, g,
 				v.Granules, v.Granules)
 		}
-		if groups := ranks / g; groups > v.Proto.Experts {
+		if groups := ranks / g; groups > v.Proto.Experts && !placed {
 			return fmt.Errorf("shape: layer %d: %d expert groups of %d ranks for %d experts; at most %d ranks can share them",
 				layer, groups, g, v.Proto.Experts, v.Proto.Experts*g)
 		}

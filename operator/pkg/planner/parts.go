@@ -113,6 +113,9 @@ func (c *chain) bound(ch *change, useExtras bool) uint64 {
 			}
 		}
 	}
+	if ch.placed != nil {
+		return bound.Placed(c.v, held, c.target, ch.placed)
+	}
 	return c.bounds.Layer(held, c.target, ch.next.ExpertGroupSize)
 }
 

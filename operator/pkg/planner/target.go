@@ -1,7 +1,6 @@
 package planner
 
 import (
-	"fmt"
 	"slices"
 
 	"tangram.dev/operator/pkg/geometry"
@@ -18,6 +17,7 @@ type change struct {
 	inPlace bool // in its own bank; else next.BankOffset is set when the flip is known
 	seats   []seat
 	shards  *shardTable
+	placed  [][]uint32 // experts by rank of the target, where they are asked for
 }
 
 // decide finds what each layer has to become. Layers that are already right are left out.
@@ -43,7 +43,7 @@ func (w *world) decide(shapes []layout.LayerShape, useExtras bool) ([]*change, e
 			AttentionGroupSize: s.AttentionGroup, Attention: groups}
 		same := w.cur != nil && sameAttention(w.cur.Layers[l].Attention, groups)
 		if c.ordinal >= 0 {
-			if w.cur != nil && w.expertsFit(c.ordinal, s.ExpertGroup) {
+			if w.cur != nil && w.expertsFit(c.ordinal, s.ExpertGroup, w.in.Shape.PlacementOf(c.ordinal)) {
 				c.next.BankOffset, c.next.Experts = w.cur.Layers[l].BankOffset, w.cur.Layers[l].Experts
 			} else {
 				same, c.experts = false, true
@@ -68,11 +68,14 @@ func sameAttention(a, b []*tangramv1.AttentionGroup) bool {
 	})
 }
 
-// expertsFit says whether the layer has the wanted shape as it is: groups of the wanted
-// ranks in any order of positions, balanced, no redundant experts. Pieces
+// expertsFit says whether the layer has the wanted shape as it is: the experts that are placed, or groups
+// of the wanted ranks in any order of positions, balanced, no redundant experts. Pieces
 // of it that a rank lacks are brought to where they belong.
-func (w *world) expertsFit(o int, g uint32) bool {
+func (w *world) expertsFit(o int, g uint32, placed [][]uint32) bool {
 	old := w.old[o]
+	if placed != nil {
+		return w.liesAs(old, placed)
+	}
 	if old.layer.ExpertGroupSize != g || len(old.layer.Experts)*int(g) != len(w.target) || !w.balanced(old, int(g)) {
 		return false
 	}
@@ -92,6 +95,9 @@ func (w *world) place(c *change, spare []int, useExtras bool) error {
 	g, o, n := int(c.next.ExpertGroupSize), c.ordinal, len(w.target)
 	groups := n / g
 	c.shards = w.shards(uint32(g))
+	if placed := w.in.Shape.PlacementOf(o); placed != nil {
+		return w.placeAs(c, placed)
+	}
 	if w.sameSlots(c, spare, useExtras) {
 		return nil
 	}
@@ -131,7 +137,7 @@ func (w *world) place(c *change, spare []int, useExtras bool) error {
 	}
 	if c.inPlace {
 		c.next.BankOffset = w.old[o].layer.BankOffset
-		if err := w.slotsInPlace(c, owners); err != nil {
+		if err := w.slotsInPlace(c, byGroup(owners, groups)); err != nil {
 			return err
 		}
 	} else {
@@ -208,62 +214,4 @@ func (w *world) seatGroup(o, j int, ranks []uint32, owners []int, shards *shardT
 	for p, i := range at {
 		ranks[p] = before[i]
 	}
-}
-
-// slotsInPlace keeps the slot of every expert that is there whole, and gives the others
-// slots in which nothing lies and which the old layout does not use either: a slot that
-// this flip empties is still being read.
-func (w *world) slotsInPlace(c *change, owners []int) error {
-	old := w.old[c.ordinal]
-	size := w.held.experts + geometry.SpareSlots
-	kept := make([][]uint32, len(w.target)) // slots by group, as in ExpertGroup
-	taken := make([][]bool, len(w.target))
-	for j, rank := range w.target {
-		kept[j], taken[j] = make([]uint32, size), make([]bool, size)
-		if at := old.seats[rank].group; at >= 0 {
-			for s, entry := range old.layer.Experts[at].Slots {
-				taken[j][s] = entry != 0
-			}
-		}
-	}
-	for i, h := range w.held.extras {
-		if j, ok := slices.BinarySearch(w.target, h.rank); ok && int(w.held.extraOf[i]) == c.ordinal && h.bank == old.bank {
-			if h.run.Count != w.v.Granules || int(h.slot) >= size {
-				return w.stray(h)
-			}
-			taken[j][h.slot] = true
-		}
-	}
-	next := make([]int, len(w.target))
-	for e, j := range owners {
-		slot := -1
-		for _, h := range w.held.of(c.ordinal, e) {
-			if h.rank == w.target[j] && h.bank == old.bank && h.run.Count == w.v.Granules && kept[j][h.slot] == 0 && (slot < 0 || !h.extra) {
-				slot = int(h.slot)
-			}
-		}
-		if slot < 0 {
-			for next[j] < size && taken[j][next[j]] {
-				next[j]++
-			}
-			if slot = next[j]; slot == size {
-				return fmt.Errorf("plan: layer %d: rank %d has no free slot of %d for expert %d", c.layer, w.target[j], size, e)
-			}
-			taken[j][slot] = true
-		}
-		kept[j][slot] = uint32(e) + 1
-	}
-	for j := range kept {
-		end := size
-		for end > 0 && kept[j][end-1] == 0 {
-			end--
-		}
-		c.next.Experts[j].Slots = kept[j][:end:end]
-	}
-	return nil
-}
-
-func (w *world) stray(h holder) error {
-	return fmt.Errorf("plan: rank %d (%s) still holds granules %d..%d in slot %d of bank %d, which the layout of epoch %d "+
-		"does not name: retire before planning", h.rank, w.members[h.rank].Id, h.run.Start, h.run.End(), h.slot, h.bank, w.cur.Epoch)
 }

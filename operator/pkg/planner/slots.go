@@ -1,0 +1,128 @@
+package planner
+
+import (
+	"fmt"
+	"slices"
+
+	"tangram.dev/operator/pkg/geometry"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// liesAs says whether the layer has exactly these experts on the ranks of the target, in any slots.
+func (w *world) liesAs(old oldLayer, placed [][]uint32) bool {
+	if old.layer.ExpertGroupSize != 1 || len(old.layer.Experts) != len(w.target) {
+		return false
+	}
+	for i, rank := range w.target {
+		at := old.seats[rank].group
+		if at < 0 {
+			return false
+		}
+		var here []uint32
+		for _, entry := range old.layer.Experts[at].Slots {
+			if entry != 0 {
+				here = append(here, entry-1)
+			}
+		}
+		slices.Sort(here)
+		if !slices.Equal(here, placed[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// placeAs gives each rank of the target the experts that are asked for; what it holds stays in its slot.
+// A first layout has one copy of each, as each byte is read once then, and by one rank.
+func (w *world) placeAs(c *change, placed [][]uint32) error {
+	if copies := len(slices.Concat(placed...)); w.cur == nil && copies > w.held.experts {
+		return fmt.Errorf("plan: layer %d: a first layout with %d copies of %d experts: start with one of each, replicate then",
+			c.layer, copies, w.held.experts)
+	}
+	c.inPlace = w.cur != nil && w.old[c.ordinal].layer.ExpertGroupSize == 1
+	c.placed = placed
+	c.next.Experts = make([]*tangramv1.ExpertGroup, len(w.target))
+	for i, rank := range w.target {
+		c.next.Experts[i] = &tangramv1.ExpertGroup{Ranks: []uint32{rank}}
+		for _, e := range placed[i] {
+			c.next.Experts[i].Slots = append(c.next.Experts[i].Slots, e+1)
+		}
+	}
+	if c.inPlace {
+		c.next.BankOffset = w.old[c.ordinal].layer.BankOffset
+		if err := w.slotsInPlace(c, placed); err != nil {
+			return err
+		}
+	}
+	c.seats = seatsOf(c.next, len(w.members))
+	return nil
+}
+
+// byGroup lists the experts of each group, ascending.
+func byGroup(owners []int, groups int) [][]uint32 {
+	out := make([][]uint32, groups)
+	for e, j := range owners {
+		out[j] = append(out[j], uint32(e))
+	}
+	return out
+}
+
+// slotsInPlace keeps the slot of every expert that is there whole, and gives the others
+// slots in which nothing lies and which the old layout does not use either: a slot that
+// this flip empties is still being read.
+func (w *world) slotsInPlace(c *change, experts [][]uint32) error {
+	old := w.old[c.ordinal]
+	size := w.held.experts + geometry.SpareSlots
+	kept := make([][]uint32, len(w.target)) // slots by group, as in ExpertGroup
+	taken := make([][]bool, len(w.target))
+	for j, rank := range w.target {
+		kept[j], taken[j] = make([]uint32, size), make([]bool, size)
+		if at := old.seats[rank].group; at >= 0 {
+			for s, entry := range old.layer.Experts[at].Slots {
+				taken[j][s] = entry != 0
+			}
+		}
+	}
+	for i, h := range w.held.extras {
+		if j, ok := slices.BinarySearch(w.target, h.rank); ok && int(w.held.extraOf[i]) == c.ordinal && h.bank == old.bank {
+			if h.run.Count != w.v.Granules || int(h.slot) >= size {
+				return w.stray(h)
+			}
+			taken[j][h.slot] = true
+		}
+	}
+	for j, mine := range experts {
+		free := 0 // no slot below it is
+		for _, e := range mine {
+			slot := -1
+			for _, h := range w.held.of(c.ordinal, int(e)) {
+				if h.rank == w.target[j] && h.bank == old.bank && h.run.Count == w.v.Granules && kept[j][h.slot] == 0 && (slot < 0 || !h.extra) {
+					slot = int(h.slot)
+				}
+			}
+			if slot < 0 {
+				for free < size && taken[j][free] {
+					free++
+				}
+				if slot = free; slot == size {
+					return fmt.Errorf("plan: layer %d: rank %d has no free slot of %d for expert %d", c.layer, w.target[j], size, e)
+				}
+				taken[j][slot] = true
+			}
+			kept[j][slot] = e + 1
+		}
+	}
+	for j := range kept {
+		end := size
+		for end > 0 && kept[j][end-1] == 0 {
+			end--
+		}
+		c.next.Experts[j].Slots = kept[j][:end:end]
+	}
+	return nil
+}
+
+func (w *world) stray(h holder) error {
+	return fmt.Errorf("plan: rank %d (%s) still holds granules %d..%d in slot %d of bank %d, which the layout of epoch %d "+
+		"does not name: retire before planning", h.rank, w.members[h.rank].Id, h.run.Start, h.run.End(), h.slot, h.bank, w.cur.Epoch)
+}
