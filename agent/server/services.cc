@@ -158,6 +158,14 @@ grpc::Status AgentService::Status(grpc::ServerContext* context, const v1::Status
   return grpc::Status::OK;
 }
 
+grpc::Status AgentService::Load(grpc::ServerContext* context, const v1::LoadRequest* request,
+                                v1::LoadResponse* response) {
+  if (grpc::Status allowed = Allow(*context); !allowed.ok()) return allowed;
+  if (grpc::Status world = CheckWorld(context, request->world()); !world.ok()) return world;
+  *response = executor_->GetLoad();
+  return grpc::Status::OK;
+}
+
 grpc::Status AgentService::Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
                                  grpc::ServerWriter<v1::WatchResponse>* writer) {
   if (grpc::Status allowed = Allow(*context); !allowed.ok()) return allowed;

@@ -40,6 +40,8 @@ class AgentService final : public v1::Agent::Service {
                        v1::ReleaseResponse* response) override;
   grpc::Status Status(grpc::ServerContext* context, const v1::StatusRequest* request,
                       v1::StatusResponse* response) override;
+  grpc::Status Load(grpc::ServerContext* context, const v1::LoadRequest* request,
+                    v1::LoadResponse* response) override;
   grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
                      grpc::ServerWriter<v1::WatchResponse>* writer) override;
 

@@ -101,6 +101,11 @@ TEST(World, FirstThenALayoutFlipUnderRunningEngines) {
   EXPECT_GT(engines.checked_granules(), 200);
   EXPECT_EQ(engines.kv_bytes(), 2u * 3 * 64);
   EXPECT_GT(world.agent(0).executor()->Counters(0)[1 * 7 + 2], 0u);
+  const auto load = world.agent(0).executor()->GetLoad();
+  ASSERT_EQ(load.ranks_size(), 2);
+  EXPECT_EQ(load.ranks(1).member(), world.StatusOf(0).ranks(1).member().id());
+  ASSERT_EQ(load.ranks(1).tokens_size(), 3 * 7);
+  EXPECT_GT(load.ranks(1).tokens(1 * 7 + 2), 0u);
 
   std::map<std::string, double> seen;  // "name{first label value}" of what Prometheus scrapes
   for (const auto& family : AgentMetrics(world.agent(0).executor()).Collect()) {

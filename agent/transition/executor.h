@@ -112,6 +112,7 @@ class Executor {
 
   // Tokens routed to each expert by this device's engine, [moe layers * experts].
   std::vector<uint64_t> Counters(uint32_t device);
+  v1::LoadResponse GetLoad();
 
  private:
   // A local rank, and where it is.

@@ -271,4 +271,17 @@ std::vector<uint64_t> Executor::Counters(uint32_t device) {
   return out;
 }
 
+v1::LoadResponse Executor::GetLoad() {
+  v1::LoadResponse out;
+  for (uint32_t device = 0; device < ranks_.size(); ++device) {
+    v1::RankLoad& rank = *out.add_ranks();
+    {
+      const std::scoped_lock lock(mu_);
+      rank.set_member(ranks_[device].member.id());
+    }
+    for (const uint64_t tokens : Counters(device)) rank.add_tokens(tokens);
+  }
+  return out;
+}
+
 }  // namespace tangram

@@ -113,6 +113,11 @@ func (c *Client) Status(ctx context.Context, world string) (*tangramv1.StatusRes
 	return call(ctx, c, "Status", statusDeadline, c.rpc.Status, &tangramv1.StatusRequest{World: world})
 }
 
+// Load of the experts by the ranks of this agent, as sources.
+func (c *Client) Load(ctx context.Context, world string) (*tangramv1.LoadResponse, error) {
+	return call(ctx, c, "Load", statusDeadline, c.rpc.Load, &tangramv1.LoadRequest{World: world})
+}
+
 // Prepare checks and reserves.
 func (c *Client) Prepare(ctx context.Context, request *tangramv1.PrepareRequest) error {
 	_, err := call(ctx, c, "Prepare", prepareDeadline, c.rpc.Prepare, request)

@@ -124,6 +124,24 @@ func (b *board) until(ctx context.Context, what string, quiet time.Duration,
 	}
 }
 
+// guard gives a context for calls: it ends when `lost` says that they are in vain, or an agent stays silent. done ends
+// it and says why it ended before; nil: it did not.
+func (b *board) guard(ctx context.Context, lost func(map[int]*tangramv1.StatusResponse) error) (guarded context.Context, done func() error) {
+	guarded, end := context.WithCancelCause(ctx)
+	over := make(chan error, 1)
+	go func() {
+		err := b.until(guarded, "a call", time.Hour, func(latest map[int]*tangramv1.StatusResponse) (bool, uint64, error) {
+			return false, 0, lost(latest)
+		})
+		if guarded.Err() != nil {
+			err = nil
+		}
+		over <- err
+		end(err)
+	}()
+	return guarded, func() error { end(nil); return <-over }
+}
+
 // waitError says that nothing moved for a time.
 type waitError struct {
 	what, detail string

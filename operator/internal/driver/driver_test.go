@@ -136,6 +136,25 @@ func TestAnAgentThatForgotTheAttemptEndsIt(t *testing.T) {
 	}
 }
 
+// A pod dies when all have flipped, before it is told to give its old places back: nobody waits for it.
+func TestAMemberThatDiesBeforeItsRetire(t *testing.T) {
+	d, w := setup(t, 3)
+	_, err := d.Apply(t.Context(), expert(3))
+	require.NoError(t, err)
+	d.Limits.Retire = time.Hour
+	d.Hooks.Progress = func(e Event) {
+		if e.Phase == "retire" {
+			w.kill(1)
+		}
+	}
+	_, err = d.Apply(t.Context(), tensor(3))
+	require.ErrorIs(t, err, ErrNeedsRepair)
+	d.Hooks.Progress = nil
+	_, err = d.Repair(t.Context())
+	require.NoError(t, err)
+	w.members(t, 0, 2)
+}
+
 func TestLostReplyOfThePermitGoesForward(t *testing.T) {
 	d, w := setup(t, 2)
 	_, err := d.Apply(t.Context(), expert(2))

@@ -117,23 +117,14 @@ func (r *flipRun) broken(latest map[int]*tangramv1.StatusResponse) error {
 // each calls the agents side by side; the first error ends it, and so does a member that is lost meanwhile or an
 // agent that stays silent, for whom a call would wait.
 func (r *flipRun) each(ctx context.Context, agents []int, call func(context.Context, Agent, int) error) error {
-	ctx, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	go func() {
-		err := r.board.until(ctx, "a call", time.Hour, func(latest map[int]*tangramv1.StatusResponse) (bool, uint64, error) {
-			return false, 0, r.broken(latest)
-		})
-		if ctx.Err() == nil {
-			end(err)
-		}
-	}()
+	ctx, done := r.board.guard(ctx, r.broken)
 	group, calls := errgroup.WithContext(ctx)
 	for _, i := range agents {
 		group.Go(func() error { return call(calls, r.d.Agents[i], i) })
 	}
 	err := group.Wait()
-	if lost := context.Cause(ctx); err != nil && lost != nil && !errors.Is(lost, context.Canceled) {
-		return lost
+	if why := done(); err != nil && why != nil {
+		return why
 	}
 	return err
 }
@@ -260,8 +251,12 @@ func (r *flipRun) retire(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	retries, err := r.d.retireAll(ctx, r.agents, r.header)
+	guarded, done := r.board.guard(ctx, r.broken)
+	retries, err := r.d.retireAll(guarded, r.agents, r.header)
 	r.record.Retries += retries
+	if why := done(); err != nil && why != nil {
+		return fmt.Errorf("retire attempt %d: %w", r.header.Attempt, why)
+	}
 	return err
 }
 

@@ -113,17 +113,20 @@ func (d *Driver) end(ctx context.Context, truth *truth, left *leftover) error {
 	// It is the outcome. Ranks that have not flipped yet will at their gate.
 	board, stop := d.watch(ctx, left.agents, left.attempt)
 	defer stop()
+	lost := func(latest map[int]*tangramv1.StatusResponse) error {
+		return brokenMembers(latest, func(_ *tangramv1.StatusResponse, r *tangramv1.RankStatus) part {
+			if layout.RankOf(truth.layout, r.GetMember().GetId()) < 0 {
+				return noPart
+			}
+			return memberPart
+		})
+	}
 	err := board.until(ctx, "flip", d.Limits.Outcome, func(latest map[int]*tangramv1.StatusResponse) (bool, uint64, error) {
 		open, flipped := 0, uint64(0)
 		if len(latest) < len(left.agents) {
 			return false, 0, nil
 		}
-		if err := brokenMembers(latest, func(_ *tangramv1.StatusResponse, r *tangramv1.RankStatus) part {
-			if layout.RankOf(truth.layout, r.GetMember().GetId()) < 0 {
-				return noPart
-			}
-			return memberPart
-		}); err != nil {
+		if err := lost(latest); err != nil {
 			return false, 0, err
 		}
 		for _, s := range latest {
@@ -143,7 +146,12 @@ func (d *Driver) end(ctx context.Context, truth *truth, left *leftover) error {
 	if err != nil {
 		return err
 	}
-	if _, err := d.retireAll(ctx, left.agents, header); err != nil {
+	guarded, done := board.guard(ctx, lost)
+	_, err = d.retireAll(guarded, left.agents, header)
+	if why := done(); err != nil && why != nil {
+		err = fmt.Errorf("retire attempt %d: %w", left.attempt, why)
+	}
+	if err != nil {
 		return err
 	}
 	return d.concluded(ctx, left.attempt)

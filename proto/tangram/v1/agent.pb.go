@@ -1740,6 +1740,148 @@ func (x *StatusResponse) GetCheckpointError() string {
 	return ""
 }
 
+type LoadRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	World         string                 `protobuf:"bytes,1,opt,name=world,proto3" json:"world,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoadRequest) Reset() {
+	*x = LoadRequest{}
+	mi := &file_tangram_v1_agent_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoadRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoadRequest) ProtoMessage() {}
+
+func (x *LoadRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_tangram_v1_agent_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoadRequest.ProtoReflect.Descriptor instead.
+func (*LoadRequest) Descriptor() ([]byte, []int) {
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *LoadRequest) GetWorld() string {
+	if x != nil {
+		return x.World
+	}
+	return ""
+}
+
+// Tokens that each rank, as the source, routed to each expert: only what they grow by says
+// anything. They grow as long as the member lives.
+type RankLoad struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Member        string                 `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
+	Tokens        []uint64               `protobuf:"varint,2,rep,packed,name=tokens,proto3" json:"tokens,omitempty"` // of (MoE layer ordinal, expert), experts fastest
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RankLoad) Reset() {
+	*x = RankLoad{}
+	mi := &file_tangram_v1_agent_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RankLoad) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RankLoad) ProtoMessage() {}
+
+func (x *RankLoad) ProtoReflect() protoreflect.Message {
+	mi := &file_tangram_v1_agent_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RankLoad.ProtoReflect.Descriptor instead.
+func (*RankLoad) Descriptor() ([]byte, []int) {
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *RankLoad) GetMember() string {
+	if x != nil {
+		return x.Member
+	}
+	return ""
+}
+
+func (x *RankLoad) GetTokens() []uint64 {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+type LoadResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ranks         []*RankLoad            `protobuf:"bytes,1,rep,name=ranks,proto3" json:"ranks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoadResponse) Reset() {
+	*x = LoadResponse{}
+	mi := &file_tangram_v1_agent_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoadResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoadResponse) ProtoMessage() {}
+
+func (x *LoadResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_tangram_v1_agent_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoadResponse.ProtoReflect.Descriptor instead.
+func (*LoadResponse) Descriptor() ([]byte, []int) {
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *LoadResponse) GetRanks() []*RankLoad {
+	if x != nil {
+		return x.Ranks
+	}
+	return nil
+}
+
 type WatchRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	World         string                 `protobuf:"bytes,1,opt,name=world,proto3" json:"world,omitempty"`
@@ -1749,7 +1891,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[22]
+	mi := &file_tangram_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1761,7 +1903,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[22]
+	mi := &file_tangram_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1774,7 +1916,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *WatchRequest) GetWorld() string {
@@ -1795,7 +1937,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[23]
+	mi := &file_tangram_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1807,7 +1949,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[23]
+	mi := &file_tangram_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1820,7 +1962,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *WatchResponse) GetStatus() *StatusResponse {
@@ -1840,7 +1982,7 @@ type QueryRequest struct {
 
 func (x *QueryRequest) Reset() {
 	*x = QueryRequest{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[24]
+	mi := &file_tangram_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1852,7 +1994,7 @@ func (x *QueryRequest) String() string {
 func (*QueryRequest) ProtoMessage() {}
 
 func (x *QueryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[24]
+	mi := &file_tangram_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1865,7 +2007,7 @@ func (x *QueryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryRequest.ProtoReflect.Descriptor instead.
 func (*QueryRequest) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *QueryRequest) GetHeader() *Header {
@@ -1888,7 +2030,7 @@ type QueryResponse struct {
 
 func (x *QueryResponse) Reset() {
 	*x = QueryResponse{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[25]
+	mi := &file_tangram_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1900,7 +2042,7 @@ func (x *QueryResponse) String() string {
 func (*QueryResponse) ProtoMessage() {}
 
 func (x *QueryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[25]
+	mi := &file_tangram_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1913,7 +2055,7 @@ func (x *QueryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryResponse.ProtoReflect.Descriptor instead.
 func (*QueryResponse) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *QueryResponse) GetEpoch() uint64 {
@@ -1963,7 +2105,7 @@ type WordRequest struct {
 
 func (x *WordRequest) Reset() {
 	*x = WordRequest{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[26]
+	mi := &file_tangram_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1975,7 +2117,7 @@ func (x *WordRequest) String() string {
 func (*WordRequest) ProtoMessage() {}
 
 func (x *WordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[26]
+	mi := &file_tangram_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1988,7 +2130,7 @@ func (x *WordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WordRequest.ProtoReflect.Descriptor instead.
 func (*WordRequest) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *WordRequest) GetHeader() *Header {
@@ -2020,7 +2162,7 @@ type WordResponse struct {
 
 func (x *WordResponse) Reset() {
 	*x = WordResponse{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[27]
+	mi := &file_tangram_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2032,7 +2174,7 @@ func (x *WordResponse) String() string {
 func (*WordResponse) ProtoMessage() {}
 
 func (x *WordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[27]
+	mi := &file_tangram_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2045,7 +2187,7 @@ func (x *WordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WordResponse.ProtoReflect.Descriptor instead.
 func (*WordResponse) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 // Opens a pull of pieces this agent holds. The token is good for one connection
@@ -2064,7 +2206,7 @@ type OpenPullRequest struct {
 
 func (x *OpenPullRequest) Reset() {
 	*x = OpenPullRequest{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[28]
+	mi := &file_tangram_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2076,7 +2218,7 @@ func (x *OpenPullRequest) String() string {
 func (*OpenPullRequest) ProtoMessage() {}
 
 func (x *OpenPullRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[28]
+	mi := &file_tangram_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2089,7 +2231,7 @@ func (x *OpenPullRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenPullRequest.ProtoReflect.Descriptor instead.
 func (*OpenPullRequest) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *OpenPullRequest) GetHeader() *Header {
@@ -2145,7 +2287,7 @@ type OpenPullResponse struct {
 
 func (x *OpenPullResponse) Reset() {
 	*x = OpenPullResponse{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[29]
+	mi := &file_tangram_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2157,7 +2299,7 @@ func (x *OpenPullResponse) String() string {
 func (*OpenPullResponse) ProtoMessage() {}
 
 func (x *OpenPullResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[29]
+	mi := &file_tangram_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2170,7 +2312,7 @@ func (x *OpenPullResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenPullResponse.ProtoReflect.Descriptor instead.
 func (*OpenPullResponse) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *OpenPullResponse) GetToken() []byte {
@@ -2337,7 +2479,14 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\bgeometry\x18\b \x01(\v2\x14.tangram.v1.GeometryR\bgeometry\x12\x1a\n" +
 	"\brevision\x18\t \x01(\tR\brevision\x12)\n" +
 	"\x10checkpoint_error\x18\n" +
-	" \x01(\tR\x0fcheckpointError\"$\n" +
+	" \x01(\tR\x0fcheckpointError\"#\n" +
+	"\vLoadRequest\x12\x14\n" +
+	"\x05world\x18\x01 \x01(\tR\x05world\":\n" +
+	"\bRankLoad\x12\x16\n" +
+	"\x06member\x18\x01 \x01(\tR\x06member\x12\x16\n" +
+	"\x06tokens\x18\x02 \x03(\x04R\x06tokens\":\n" +
+	"\fLoadResponse\x12*\n" +
+	"\x05ranks\x18\x01 \x03(\v2\x14.tangram.v1.RankLoadR\x05ranks\"$\n" +
 	"\fWatchRequest\x12\x14\n" +
 	"\x05world\x18\x01 \x01(\tR\x05world\"C\n" +
 	"\rWatchResponse\x122\n" +
@@ -2382,7 +2531,7 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fOUTCOME_STAY\x10\x01\x12\x13\n" +
-	"\x0fOUTCOME_FORWARD\x10\x022\xd2\x04\n" +
+	"\x0fOUTCOME_FORWARD\x10\x022\x8d\x05\n" +
 	"\x05Agent\x12B\n" +
 	"\aPrepare\x12\x1a.tangram.v1.PrepareRequest\x1a\x1b.tangram.v1.PrepareResponse\x12<\n" +
 	"\x05Stage\x12\x18.tangram.v1.StageRequest\x1a\x19.tangram.v1.StageResponse\x12?\n" +
@@ -2391,7 +2540,8 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\x06Retire\x12\x19.tangram.v1.RetireRequest\x1a\x1a.tangram.v1.RetireResponse\x12B\n" +
 	"\aResolve\x12\x1a.tangram.v1.ResolveRequest\x1a\x1b.tangram.v1.ResolveResponse\x12B\n" +
 	"\aRelease\x12\x1a.tangram.v1.ReleaseRequest\x1a\x1b.tangram.v1.ReleaseResponse\x12?\n" +
-	"\x06Status\x12\x19.tangram.v1.StatusRequest\x1a\x1a.tangram.v1.StatusResponse\x12>\n" +
+	"\x06Status\x12\x19.tangram.v1.StatusRequest\x1a\x1a.tangram.v1.StatusResponse\x129\n" +
+	"\x04Load\x12\x17.tangram.v1.LoadRequest\x1a\x18.tangram.v1.LoadResponse\x12>\n" +
 	"\x05Watch\x12\x18.tangram.v1.WatchRequest\x1a\x19.tangram.v1.WatchResponse0\x012\xc6\x01\n" +
 	"\x04Peer\x12<\n" +
 	"\x05Query\x12\x18.tangram.v1.QueryRequest\x1a\x19.tangram.v1.QueryResponse\x129\n" +
@@ -2411,7 +2561,7 @@ func file_tangram_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_tangram_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_tangram_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_tangram_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_tangram_v1_agent_proto_goTypes = []any{
 	(Phase)(0),               // 0: tangram.v1.Phase
 	(Outcome)(0),             // 1: tangram.v1.Outcome
@@ -2438,32 +2588,35 @@ var file_tangram_v1_agent_proto_goTypes = []any{
 	(*TransitionStatus)(nil), // 22: tangram.v1.TransitionStatus
 	(*RankStatus)(nil),       // 23: tangram.v1.RankStatus
 	(*StatusResponse)(nil),   // 24: tangram.v1.StatusResponse
-	(*WatchRequest)(nil),     // 25: tangram.v1.WatchRequest
-	(*WatchResponse)(nil),    // 26: tangram.v1.WatchResponse
-	(*QueryRequest)(nil),     // 27: tangram.v1.QueryRequest
-	(*QueryResponse)(nil),    // 28: tangram.v1.QueryResponse
-	(*WordRequest)(nil),      // 29: tangram.v1.WordRequest
-	(*WordResponse)(nil),     // 30: tangram.v1.WordResponse
-	(*OpenPullRequest)(nil),  // 31: tangram.v1.OpenPullRequest
-	(*OpenPullResponse)(nil), // 32: tangram.v1.OpenPullResponse
-	(*Geometry)(nil),         // 33: tangram.v1.Geometry
-	(FlipKind)(0),            // 34: tangram.v1.FlipKind
-	(*LayoutDelta)(nil),      // 35: tangram.v1.LayoutDelta
-	(*Layout)(nil),           // 36: tangram.v1.Layout
-	(*RankPart)(nil),         // 37: tangram.v1.RankPart
-	(*Member)(nil),           // 38: tangram.v1.Member
-	(*Inventory)(nil),        // 39: tangram.v1.Inventory
-	(*Fetches)(nil),          // 40: tangram.v1.Fetches
+	(*LoadRequest)(nil),      // 25: tangram.v1.LoadRequest
+	(*RankLoad)(nil),         // 26: tangram.v1.RankLoad
+	(*LoadResponse)(nil),     // 27: tangram.v1.LoadResponse
+	(*WatchRequest)(nil),     // 28: tangram.v1.WatchRequest
+	(*WatchResponse)(nil),    // 29: tangram.v1.WatchResponse
+	(*QueryRequest)(nil),     // 30: tangram.v1.QueryRequest
+	(*QueryResponse)(nil),    // 31: tangram.v1.QueryResponse
+	(*WordRequest)(nil),      // 32: tangram.v1.WordRequest
+	(*WordResponse)(nil),     // 33: tangram.v1.WordResponse
+	(*OpenPullRequest)(nil),  // 34: tangram.v1.OpenPullRequest
+	(*OpenPullResponse)(nil), // 35: tangram.v1.OpenPullResponse
+	(*Geometry)(nil),         // 36: tangram.v1.Geometry
+	(FlipKind)(0),            // 37: tangram.v1.FlipKind
+	(*LayoutDelta)(nil),      // 38: tangram.v1.LayoutDelta
+	(*Layout)(nil),           // 39: tangram.v1.Layout
+	(*RankPart)(nil),         // 40: tangram.v1.RankPart
+	(*Member)(nil),           // 41: tangram.v1.Member
+	(*Inventory)(nil),        // 42: tangram.v1.Inventory
+	(*Fetches)(nil),          // 43: tangram.v1.Fetches
 }
 var file_tangram_v1_agent_proto_depIdxs = []int32{
 	2,  // 0: tangram.v1.Refusal.code:type_name -> tangram.v1.Refusal.Code
 	3,  // 1: tangram.v1.Refusal.current:type_name -> tangram.v1.Header
 	3,  // 2: tangram.v1.PrepareRequest.header:type_name -> tangram.v1.Header
-	33, // 3: tangram.v1.PrepareRequest.geometry:type_name -> tangram.v1.Geometry
-	34, // 4: tangram.v1.PrepareRequest.kind:type_name -> tangram.v1.FlipKind
-	35, // 5: tangram.v1.PrepareRequest.delta:type_name -> tangram.v1.LayoutDelta
-	36, // 6: tangram.v1.PrepareRequest.layout:type_name -> tangram.v1.Layout
-	37, // 7: tangram.v1.PrepareRequest.parts:type_name -> tangram.v1.RankPart
+	36, // 3: tangram.v1.PrepareRequest.geometry:type_name -> tangram.v1.Geometry
+	37, // 4: tangram.v1.PrepareRequest.kind:type_name -> tangram.v1.FlipKind
+	38, // 5: tangram.v1.PrepareRequest.delta:type_name -> tangram.v1.LayoutDelta
+	39, // 6: tangram.v1.PrepareRequest.layout:type_name -> tangram.v1.Layout
+	40, // 7: tangram.v1.PrepareRequest.parts:type_name -> tangram.v1.RankPart
 	5,  // 8: tangram.v1.PrepareRequest.peers:type_name -> tangram.v1.PeerAddress
 	3,  // 9: tangram.v1.StageRequest.header:type_name -> tangram.v1.Header
 	3,  // 10: tangram.v1.PermitRequest.header:type_name -> tangram.v1.Header
@@ -2473,49 +2626,52 @@ var file_tangram_v1_agent_proto_depIdxs = []int32{
 	3,  // 14: tangram.v1.ReleaseRequest.header:type_name -> tangram.v1.Header
 	3,  // 15: tangram.v1.RetireRequest.header:type_name -> tangram.v1.Header
 	0,  // 16: tangram.v1.TransitionStatus.phase:type_name -> tangram.v1.Phase
-	38, // 17: tangram.v1.RankStatus.member:type_name -> tangram.v1.Member
-	39, // 18: tangram.v1.RankStatus.inventory:type_name -> tangram.v1.Inventory
+	41, // 17: tangram.v1.RankStatus.member:type_name -> tangram.v1.Member
+	42, // 18: tangram.v1.RankStatus.inventory:type_name -> tangram.v1.Inventory
 	21, // 19: tangram.v1.RankStatus.engine:type_name -> tangram.v1.EngineStatus
 	22, // 20: tangram.v1.RankStatus.transition:type_name -> tangram.v1.TransitionStatus
-	36, // 21: tangram.v1.StatusResponse.layout:type_name -> tangram.v1.Layout
+	39, // 21: tangram.v1.StatusResponse.layout:type_name -> tangram.v1.Layout
 	23, // 22: tangram.v1.StatusResponse.ranks:type_name -> tangram.v1.RankStatus
 	5,  // 23: tangram.v1.StatusResponse.address:type_name -> tangram.v1.PeerAddress
-	33, // 24: tangram.v1.StatusResponse.geometry:type_name -> tangram.v1.Geometry
-	24, // 25: tangram.v1.WatchResponse.status:type_name -> tangram.v1.StatusResponse
-	3,  // 26: tangram.v1.QueryRequest.header:type_name -> tangram.v1.Header
-	0,  // 27: tangram.v1.QueryResponse.phase:type_name -> tangram.v1.Phase
-	3,  // 28: tangram.v1.WordRequest.header:type_name -> tangram.v1.Header
-	3,  // 29: tangram.v1.OpenPullRequest.header:type_name -> tangram.v1.Header
-	40, // 30: tangram.v1.OpenPullRequest.pieces:type_name -> tangram.v1.Fetches
-	6,  // 31: tangram.v1.Agent.Prepare:input_type -> tangram.v1.PrepareRequest
-	8,  // 32: tangram.v1.Agent.Stage:input_type -> tangram.v1.StageRequest
-	10, // 33: tangram.v1.Agent.Permit:input_type -> tangram.v1.PermitRequest
-	12, // 34: tangram.v1.Agent.Abort:input_type -> tangram.v1.AbortRequest
-	18, // 35: tangram.v1.Agent.Retire:input_type -> tangram.v1.RetireRequest
-	14, // 36: tangram.v1.Agent.Resolve:input_type -> tangram.v1.ResolveRequest
-	16, // 37: tangram.v1.Agent.Release:input_type -> tangram.v1.ReleaseRequest
-	20, // 38: tangram.v1.Agent.Status:input_type -> tangram.v1.StatusRequest
-	25, // 39: tangram.v1.Agent.Watch:input_type -> tangram.v1.WatchRequest
-	27, // 40: tangram.v1.Peer.Query:input_type -> tangram.v1.QueryRequest
-	29, // 41: tangram.v1.Peer.Word:input_type -> tangram.v1.WordRequest
-	31, // 42: tangram.v1.Peer.OpenPull:input_type -> tangram.v1.OpenPullRequest
-	7,  // 43: tangram.v1.Agent.Prepare:output_type -> tangram.v1.PrepareResponse
-	9,  // 44: tangram.v1.Agent.Stage:output_type -> tangram.v1.StageResponse
-	11, // 45: tangram.v1.Agent.Permit:output_type -> tangram.v1.PermitResponse
-	13, // 46: tangram.v1.Agent.Abort:output_type -> tangram.v1.AbortResponse
-	19, // 47: tangram.v1.Agent.Retire:output_type -> tangram.v1.RetireResponse
-	15, // 48: tangram.v1.Agent.Resolve:output_type -> tangram.v1.ResolveResponse
-	17, // 49: tangram.v1.Agent.Release:output_type -> tangram.v1.ReleaseResponse
-	24, // 50: tangram.v1.Agent.Status:output_type -> tangram.v1.StatusResponse
-	26, // 51: tangram.v1.Agent.Watch:output_type -> tangram.v1.WatchResponse
-	28, // 52: tangram.v1.Peer.Query:output_type -> tangram.v1.QueryResponse
-	30, // 53: tangram.v1.Peer.Word:output_type -> tangram.v1.WordResponse
-	32, // 54: tangram.v1.Peer.OpenPull:output_type -> tangram.v1.OpenPullResponse
-	43, // [43:55] is the sub-list for method output_type
-	31, // [31:43] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	36, // 24: tangram.v1.StatusResponse.geometry:type_name -> tangram.v1.Geometry
+	26, // 25: tangram.v1.LoadResponse.ranks:type_name -> tangram.v1.RankLoad
+	24, // 26: tangram.v1.WatchResponse.status:type_name -> tangram.v1.StatusResponse
+	3,  // 27: tangram.v1.QueryRequest.header:type_name -> tangram.v1.Header
+	0,  // 28: tangram.v1.QueryResponse.phase:type_name -> tangram.v1.Phase
+	3,  // 29: tangram.v1.WordRequest.header:type_name -> tangram.v1.Header
+	3,  // 30: tangram.v1.OpenPullRequest.header:type_name -> tangram.v1.Header
+	43, // 31: tangram.v1.OpenPullRequest.pieces:type_name -> tangram.v1.Fetches
+	6,  // 32: tangram.v1.Agent.Prepare:input_type -> tangram.v1.PrepareRequest
+	8,  // 33: tangram.v1.Agent.Stage:input_type -> tangram.v1.StageRequest
+	10, // 34: tangram.v1.Agent.Permit:input_type -> tangram.v1.PermitRequest
+	12, // 35: tangram.v1.Agent.Abort:input_type -> tangram.v1.AbortRequest
+	18, // 36: tangram.v1.Agent.Retire:input_type -> tangram.v1.RetireRequest
+	14, // 37: tangram.v1.Agent.Resolve:input_type -> tangram.v1.ResolveRequest
+	16, // 38: tangram.v1.Agent.Release:input_type -> tangram.v1.ReleaseRequest
+	20, // 39: tangram.v1.Agent.Status:input_type -> tangram.v1.StatusRequest
+	25, // 40: tangram.v1.Agent.Load:input_type -> tangram.v1.LoadRequest
+	28, // 41: tangram.v1.Agent.Watch:input_type -> tangram.v1.WatchRequest
+	30, // 42: tangram.v1.Peer.Query:input_type -> tangram.v1.QueryRequest
+	32, // 43: tangram.v1.Peer.Word:input_type -> tangram.v1.WordRequest
+	34, // 44: tangram.v1.Peer.OpenPull:input_type -> tangram.v1.OpenPullRequest
+	7,  // 45: tangram.v1.Agent.Prepare:output_type -> tangram.v1.PrepareResponse
+	9,  // 46: tangram.v1.Agent.Stage:output_type -> tangram.v1.StageResponse
+	11, // 47: tangram.v1.Agent.Permit:output_type -> tangram.v1.PermitResponse
+	13, // 48: tangram.v1.Agent.Abort:output_type -> tangram.v1.AbortResponse
+	19, // 49: tangram.v1.Agent.Retire:output_type -> tangram.v1.RetireResponse
+	15, // 50: tangram.v1.Agent.Resolve:output_type -> tangram.v1.ResolveResponse
+	17, // 51: tangram.v1.Agent.Release:output_type -> tangram.v1.ReleaseResponse
+	24, // 52: tangram.v1.Agent.Status:output_type -> tangram.v1.StatusResponse
+	27, // 53: tangram.v1.Agent.Load:output_type -> tangram.v1.LoadResponse
+	29, // 54: tangram.v1.Agent.Watch:output_type -> tangram.v1.WatchResponse
+	31, // 55: tangram.v1.Peer.Query:output_type -> tangram.v1.QueryResponse
+	33, // 56: tangram.v1.Peer.Word:output_type -> tangram.v1.WordResponse
+	35, // 57: tangram.v1.Peer.OpenPull:output_type -> tangram.v1.OpenPullResponse
+	45, // [45:58] is the sub-list for method output_type
+	32, // [32:45] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_tangram_v1_agent_proto_init() }
@@ -2535,7 +2691,7 @@ func file_tangram_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tangram_v1_agent_proto_rawDesc), len(file_tangram_v1_agent_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   30,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -33,6 +33,7 @@ const (
 	Agent_Resolve_FullMethodName = "/tangram.v1.Agent/Resolve"
 	Agent_Release_FullMethodName = "/tangram.v1.Agent/Release"
 	Agent_Status_FullMethodName  = "/tangram.v1.Agent/Status"
+	Agent_Load_FullMethodName    = "/tangram.v1.Agent/Load"
 	Agent_Watch_FullMethodName   = "/tangram.v1.Agent/Watch"
 )
 
@@ -48,6 +49,7 @@ type AgentClient interface {
 	Resolve(ctx context.Context, in *ResolveRequest, opts ...grpc.CallOption) (*ResolveResponse, error)
 	Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (*ReleaseResponse, error)
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
+	Load(ctx context.Context, in *LoadRequest, opts ...grpc.CallOption) (*LoadResponse, error)
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
 }
 
@@ -139,6 +141,16 @@ func (c *agentClient) Status(ctx context.Context, in *StatusRequest, opts ...grp
 	return out, nil
 }
 
+func (c *agentClient) Load(ctx context.Context, in *LoadRequest, opts ...grpc.CallOption) (*LoadResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(LoadResponse)
+	err := c.cc.Invoke(ctx, Agent_Load_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *agentClient) Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &Agent_ServiceDesc.Streams[0], Agent_Watch_FullMethodName, cOpts...)
@@ -170,6 +182,7 @@ type AgentServer interface {
 	Resolve(context.Context, *ResolveRequest) (*ResolveResponse, error)
 	Release(context.Context, *ReleaseRequest) (*ReleaseResponse, error)
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
+	Load(context.Context, *LoadRequest) (*LoadResponse, error)
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
 	mustEmbedUnimplementedAgentServer()
 }
@@ -204,6 +217,9 @@ func (UnimplementedAgentServer) Release(context.Context, *ReleaseRequest) (*Rele
 }
 func (UnimplementedAgentServer) Status(context.Context, *StatusRequest) (*StatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Status not implemented")
+}
+func (UnimplementedAgentServer) Load(context.Context, *LoadRequest) (*LoadResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Load not implemented")
 }
 func (UnimplementedAgentServer) Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error {
 	return status.Error(codes.Unimplemented, "method Watch not implemented")
@@ -373,6 +389,24 @@ func _Agent_Status_Handler(srv interface{}, ctx context.Context, dec func(interf
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Agent_Load_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(LoadRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServer).Load(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Agent_Load_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServer).Load(ctx, req.(*LoadRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Agent_Watch_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(WatchRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -422,6 +456,10 @@ var Agent_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Status",
 			Handler:    _Agent_Status_Handler,
+		},
+		{
+			MethodName: "Load",
+			Handler:    _Agent_Load_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
