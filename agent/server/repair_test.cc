@@ -158,6 +158,23 @@ TEST_F(RepairTest, WhenOneFlippedAllGoForward) {
   RepairTo(3, At(3, true));
 }
 
+TEST_F(RepairTest, ARepairThatIsHeldFlipsByNoWord) {
+  engines_.break_step = true;
+  ASSERT_TRUE(WaitStopped(world_));
+  const v1::Header header = World::HeaderOf(1, 2);
+  ASSERT_TRUE(world_.PrepareAll(v1::FLIP_KIND_REPAIR, 2, At(2)));
+  ASSERT_TRUE(world_.StageAll(header));
+  EXPECT_EQ(Resolve(world_, 0, header, v1::OUTCOME_HOLD), grpc::StatusCode::OK);
+  for (size_t i = 0; i < 2; ++i) Permit(world_, i, header);
+  // The other one is not held, and has both words: it flips, alone.
+  EXPECT_TRUE(Eventually([&] { return world_.StatusOf(1).epoch() == 2; }));
+  const auto held = world_.StatusOf(0);
+  EXPECT_EQ(held.epoch(), 1u);
+  EXPECT_TRUE(held.ranks(0).transition().held());
+  EXPECT_EQ(Resolve(world_, 0, header, v1::OUTCOME_FORWARD), grpc::StatusCode::OK);
+  EXPECT_EQ(world_.StatusOf(0).epoch(), 2u);
+}
+
 TEST_F(RepairTest, AnEngineThatCameBackIsTakenAlong) {
   engines_.Leave(1);
   ASSERT_TRUE(Eventually([&] { return world_.StatusOf(1).ranks(0).engine().stopped(); }));

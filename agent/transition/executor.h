@@ -149,6 +149,7 @@ class Executor {
     std::map<uint32_t, Part> parts;         // by device
     std::map<uint32_t, std::string> words;  // by agents: hash by rank
     bool contributed = false;               // by agents: my words are out
+    bool held = false;                      // no flip by words until the outcome is told
     Clock::time_point begun, permitted;
     double prepare_seconds = 0, stage_seconds = 0, flip_seconds = 0;
     // No engine steps: the agents exchange the words.

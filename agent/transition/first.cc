@@ -68,7 +68,7 @@ Status Executor::Word(const v1::WordRequest& request, const std::string& pod) {
 }
 
 void Executor::FlipByWordsLocked(Attempt* attempt) {
-  if (attempt->phase != v1::PHASE_PERMITTED) return;
+  if (attempt->phase != v1::PHASE_PERMITTED || attempt->held) return;
   for (int rank = 0; rank < attempt->target->members_size(); ++rank) {
     const auto word = attempt->words.find(static_cast<uint32_t>(rank));
     if (word == attempt->words.end() || word->second != attempt->target_hash) return;

@@ -110,6 +110,7 @@ Status Executor::Resolve(const v1::ResolveRequest& request) {
   TANGRAM_RETURN_IF_ERROR(fault::Check("resolve.before"));
   const v1::Header& header = request.header();
   const bool forward = request.outcome() == v1::OUTCOME_FORWARD;
+  const bool hold = request.outcome() == v1::OUTCOME_HOLD;
   AttemptPtr attempt;
   bool keep = false;
   {
@@ -118,10 +119,11 @@ Status Executor::Resolve(const v1::ResolveRequest& request) {
       return {Code::kWrongWorld, fmt::format("this agent serves world '{}', the call is for '{}'",
                                              options_.world, header.world())};
     }
-    if (!forward && request.outcome() != v1::OUTCOME_STAY) {
+    if (!forward && !hold && request.outcome() != v1::OUTCOME_STAY) {
       return {Code::kInvalid, "Resolve without an outcome"};
     }
     if (!attempt_ || attempt_->id != header.attempt()) {
+      if (hold) return OkStatus();  // it is over, as Status says
       const bool flipped = flipped_.contains(header.attempt());
       if (forward != flipped) {
         return {Code::kWrongPhase,
@@ -132,6 +134,11 @@ Status Executor::Resolve(const v1::ResolveRequest& request) {
       return OkStatus();
     }
     attempt = attempt_;
+    if (hold) {
+      attempt->held = true;
+      Changed();
+      return OkStatus();
+    }
     if (std::string who; !StoppedLocked(*attempt, &who)) {
       return {Code::kWrongPhase,
               fmt::format("member {} has not stopped: the outcome is not known yet", who)};

@@ -57,6 +57,7 @@ void Executor::FillRank(uint32_t device, const EngineInfo& engine, bool full, v1
                                                                     : attempt->phase);
   t.set_target_epoch(attempt->target->epoch());
   t.set_target_hash(attempt->target_hash);
+  t.set_held(attempt->held);
   const StageProgress& p = part.progress;
   t.set_bytes_total(p.total);
   t.set_bytes_done(p.done);

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 
@@ -49,6 +50,8 @@ type Membership struct {
 	// of the last of them: what one of those says is of a world that is over.
 	Worlds uint64   `json:"worlds,omitempty"`
 	Ended  []string `json:"ended,omitempty"`
+	// Repair that may flip, by its attempt: written with the permit, so that a fence that was decided before fails.
+	Repair uint64 `json:"repair,omitempty"`
 
 	version uint64
 }
@@ -88,6 +91,29 @@ func (m *Membership) believed(s *tangramv1.StatusResponse) bool {
 		return fenced
 	}
 	return true
+}
+
+// leftBy says whether an agent's layout is one that its ranks left with the flip that brought it: they are in no layout,
+// and what they tell of that flip is the outcome all the same.
+func (m *Membership) leftBy(s *tangramv1.StatusResponse) bool {
+	left := false
+	for _, r := range s.GetRanks() {
+		t := r.GetTransition()
+		if r.GetInWorld() || contains(m.Ended, r.GetMember().GetId()) || m.Fence.lost(r.GetMember().GetId()) {
+			return false
+		}
+		left = left || t.GetPhase() == tangramv1.Phase_PHASE_FLIPPED && t.GetTargetEpoch() == s.GetEpoch() && bytes.Equal(t.GetTargetHash(), s.GetLayoutHash())
+	}
+	return left && s.GetLayout() != nil && s.Epoch > m.Epoch
+}
+
+// mayRepair records that the repair of this attempt may flip.
+func (d *Driver) mayRepair(ctx context.Context, was Membership, attempt uint64) (Membership, error) {
+	now := was
+	now.Repair = attempt
+	version, err := store.Save(ctx, d.Store, keyMembership, was.version, now)
+	now.version = version
+	return now, err
 }
 
 // fence writes the ruling. It fails with store.ErrConflict, and nothing is done, if the record is not the one

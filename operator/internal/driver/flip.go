@@ -80,8 +80,12 @@ func (r *flipRun) mayPermit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if r.repairs() && now.version != r.fence {
-		return fmt.Errorf("membership is at version %d, the fence was %d: %w", now.version, r.fence, store.ErrConflict)
+	if r.repairs() {
+		if now.version != r.fence {
+			return fmt.Errorf("membership is at version %d, the fence was %d: %w", now.version, r.fence, store.ErrConflict)
+		}
+		_, err := r.d.mayRepair(ctx, now, r.header.Attempt)
+		return err
 	}
 	if r.flip.Kind != tangramv1.FlipKind_FLIP_KIND_FIRST {
 		return nil

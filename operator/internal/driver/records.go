@@ -93,7 +93,7 @@ func (d *Driver) saveMembership(ctx context.Context, t *truth) error {
 		return nil
 	}
 	now := was
-	now.Epoch, now.Hash, now.Members = t.epoch(), short(hash), idsOf(t.layout)
+	now.Epoch, now.Hash, now.Members, now.Repair = t.epoch(), short(hash), idsOf(t.layout), 0
 	_, err = store.Save(ctx, d.Store, keyMembership, was.version, now)
 	return err
 }

@@ -235,11 +235,14 @@ func (w *stillness) wait(ctx context.Context) (*truth, ruling, error) {
 		}
 		r := survivors(truth.scene(w.d.Complete))
 		ready, why := w.due(truth, r)
+		if ready && w.d.hold(ctx, truth, r) {
+			ready, why = false, "a repair that was begun is told to hold"
+		}
 		if ready {
 			return truth, r, nil
 		}
 		if time.Since(w.began) > w.d.Limits.stop() {
-			if r.outcome != tangramv1.Outcome_OUTCOME_UNSPECIFIED {
+			if r.outcome != tangramv1.Outcome_OUTCOME_UNSPECIFIED && !truth.open(r) {
 				return truth, r, nil
 			}
 			return nil, r, fmt.Errorf("after %v %s; nothing was done: %w", w.d.Limits.stop(), why, trouble)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -345,6 +346,96 @@ func TestARepairThatWasOvertakenIsNotPermitted(t *testing.T) {
 	_, err = d.Repair(t.Context())
 	require.NoError(t, err)
 	w.members(t, 1, 2)
+}
+
+// The only one that flipped is a leaver, which is in no layout then: all words were equal, so the others go forward.
+func TestALeaverThatFlippedIsEvidence(t *testing.T) {
+	d, w := setup(t, 3)
+	_, err := d.Apply(t.Context(), expert(3))
+	require.NoError(t, err)
+	d.Hooks.Progress = func(e Event) {
+		if e.Kind == "leave" && e.Phase == "flip" {
+			time.AfterFunc(50*time.Millisecond, func() {
+				w.agents[2].FlipAlone()
+				w.kill(1)
+				w.agents[0].GiveUp()
+			})
+		}
+		if e.Kind == "leave" && e.Phase == "prepare" {
+			w.HoldGate(true)
+		}
+	}
+	_, err = d.Apply(t.Context(), expert(2))
+	require.ErrorIs(t, err, ErrNeedsRepair)
+	w.HoldGate(false)
+	record, err := d.Repair(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, record.WorldEnded)
+	m, err := d.membership(t.Context())
+	require.NoError(t, err)
+	require.True(t, m.Fence.forward(), "%+v", m.Fence)
+	require.Equal(t, []string{w.agents[0].Member(0)}, idsOf(w.Layout()))
+	_, err = d.Apply(t.Context(), expert(2)) // and the leaver may come back
+	require.NoError(t, err)
+	w.members(t, 0, 2)
+}
+
+// A driver dies between the permit of a repair and its flip: the next one has it hold before it decides.
+func TestARepairThatWasPermittedIsHeld(t *testing.T) {
+	for _, flipped := range []bool{false, true} {
+		t.Run(fmt.Sprintf("flipped=%t", flipped), func(t *testing.T) {
+			d, w := setup(t, 3)
+			_, err := d.Apply(t.Context(), expert(3))
+			require.NoError(t, err)
+			w.kill(0)
+			ctx, dies := context.WithCancel(t.Context())
+			w.HoldGate(true)
+			d.Hooks.Progress = func(e Event) {
+				if e.Phase == "flip" {
+					time.AfterFunc(50*time.Millisecond, dies)
+				}
+			}
+			_, err = d.Repair(ctx)
+			require.Error(t, err)
+			require.Equal(t, tangramv1.Phase_PHASE_PERMITTED, w.agents[1].Phase())
+			if flipped {
+				w.agents[1].FlipAlone()
+				w.agents[1].GiveUp() // the other one did not come
+			}
+			w.OpenAtResolve() // the words of the repair are all there: without a hold it would flip now
+			d.Hooks.Progress = nil
+			_, err = d.Repair(t.Context())
+			require.NoError(t, err)
+			require.Contains(t, w.agents[2].Calls(), "hold")
+			w.members(t, 1, 2)
+			m, err := d.membership(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, flipped, m.Fence.forward())
+		})
+	}
+}
+
+// A fence that was decided before a repair was permitted fails: the permit is in the record of members.
+func TestThePermitOfARepairIsInTheRecord(t *testing.T) {
+	d, w := setup(t, 3)
+	_, err := d.Apply(t.Context(), expert(3))
+	require.NoError(t, err)
+	w.kill(0)
+	var late Membership
+	d.Hooks.Progress = func(e Event) {
+		if e.Phase == "prepare" {
+			late, err = d.membership(t.Context())
+		}
+	}
+	_, repairing := d.Repair(t.Context())
+	require.NoError(t, repairing)
+	require.NoError(t, err)
+	_, err = d.fence(t.Context(), late, ruling{fromEpoch: 1, standOn: 1, outcome: tangramv1.Outcome_OUTCOME_STAY, survivors: late.Members}, 0, late.Hash)
+	require.ErrorIs(t, err, store.ErrConflict)
+	now, err := d.membership(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, late.version+2, now.version, "the permit, and what came of it")
+	require.Zero(t, now.Repair)
 }
 
 // A member that was cut off flipped alone; the others stayed and repaired themselves at the same epoch. What it says is

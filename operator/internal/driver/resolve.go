@@ -68,6 +68,43 @@ func (d *Driver) resolve(ctx context.Context, t *truth, f *Fence) error {
 	return nil
 }
 
+// open says whether a survivor is in an attempt that could still flip by other ranks' words: it is decided about only
+// once it is held.
+func (t *truth) open(r ruling) bool {
+	return slices.ContainsFunc(r.survivors, func(id string) bool {
+		rank := t.ranks[id].status
+		return unfinished(rank) && !rank.GetTransition().GetHeld()
+	})
+}
+
+// hold has the survivors keep still what they began, and says whether there was anything to keep still: then only
+// another look tells what had flipped by then.
+func (d *Driver) hold(ctx context.Context, t *truth, r ruling) bool {
+	if !t.open(r) {
+		return false
+	}
+	told := map[int]bool{}
+	var wait sync.WaitGroup
+	for _, id := range r.survivors {
+		rank := t.ranks[id]
+		transition := rank.status.GetTransition()
+		if told[rank.agent] || !unfinished(rank.status) || transition.GetHeld() {
+			continue
+		}
+		told[rank.agent] = true
+		header := &tangramv1.Header{World: d.World, Epoch: transition.TargetEpoch - 1, Attempt: transition.Attempt}
+		wait.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, d.Limits.answer())
+			defer cancel()
+			if err := d.Agents[rank.agent].Resolve(ctx, header, tangramv1.Outcome_OUTCOME_HOLD, "a fence is about to be decided"); err != nil {
+				d.Log.Warn("hold", "attempt", transition.Attempt, "cause", err)
+			}
+		})
+	}
+	wait.Wait()
+	return true
+}
+
 // endWorld gives the world up: nobody survives, or they cannot hold the model. All its members are released, so that
 // their ranks may be in the next one.
 func (d *Driver) endWorld(ctx context.Context, t *truth, was Membership, lost []Lost, record *Record, why string) error {

@@ -18,6 +18,7 @@ type evidence struct {
 	attached    bool // its engine
 	stopped     bool
 	attempt     uint64 // that it is in
+	leads       uint64 // epoch that the attempt leads to
 	phase       tangramv1.Phase
 	unreachable []string // members that its engine has no connection to
 	fresh       bool     // its engine came back: its peers do not know yet where it is
@@ -83,12 +84,12 @@ func survivors(s scene) ruling {
 	// Some flipped, some did not.
 	r.fromEpoch = s.epoch - 1
 	for _, id := range r.survivors {
-		if s.members[id].epoch == s.epoch || s.ruledForward() {
+		if s.members[id].epoch == s.epoch || s.ruledForward() || s.left() != 0 {
 			r.outcome = tangramv1.Outcome_OUTCOME_FORWARD
 			return r
 		}
 	}
-	if s.ruledForward() {
+	if s.ruledForward() || s.left() != 0 {
 		return r // and nobody can
 	}
 	r.standOn = s.epoch - 1
@@ -113,6 +114,17 @@ func (s scene) forward() uint64 {
 	}
 	for _, id := range s.newest {
 		if e := s.members[id]; e.epoch == s.epoch && e.phase == tangramv1.Phase_PHASE_FLIPPED {
+			return e.attempt
+		}
+	}
+	return s.left()
+}
+
+// left is the attempt by which a member of the older layout left it for the newest, in which it has no part: it saw all
+// words equal, so all go forward; 0: none.
+func (s scene) left() uint64 {
+	for _, id := range s.older {
+		if e := s.members[id]; e.answers && e.epoch == 0 && e.phase == tangramv1.Phase_PHASE_FLIPPED && e.leads == s.epoch && !contains(s.newest, id) {
 			return e.attempt
 		}
 	}

@@ -90,6 +90,12 @@ func TestRulings(t *testing.T) {
 		s.older = s.newest
 		return s
 	}
+	left := func(members ...evidence) scene { // a leaver flipped: it is out, by attempt 9
+		s := sceneOf(5, members...)
+		s.older = append([]string{"z"}, s.newest...)
+		s.members["z"] = evidence{id: "z", answers: true, attached: true, attempt: 9, leads: 5, phase: tangramv1.Phase_PHASE_FLIPPED}
+		return s
+	}
 	fenced := func(s scene, f Fence) scene { s.fence = &f; return s }
 	for name, c := range map[string]struct {
 		scene     scene
@@ -110,6 +116,8 @@ func TestRulings(t *testing.T) {
 		"one is gone for good":        {sceneOf(4, evidence{id: "a", gone: true}, dead), nil, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
 		"one flipped":                 {mixed(flipped, staged, dead), []string{"a", "b"}, tangramv1.Outcome_OUTCOME_FORWARD, 5, nil},
 		"one flipped, one forgot":     {mixed(flipped, still("b", 4), stagedC), []string{"a", "c"}, tangramv1.Outcome_OUTCOME_FORWARD, 5, nil},
+		"only a leaver flipped":       {left(staged, dead), []string{"b"}, tangramv1.Outcome_OUTCOME_FORWARD, 5, nil},
+		"nobody can follow a leaver":  {left(still("b", 4), dead), nil, tangramv1.Outcome_OUTCOME_STAY, 5, nil},
 		"who flipped reaches nobody":  {mixed(cutFlipped, staged, stagedC), []string{"b", "c"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
 		"a fence has fewer":           {fenced(sceneOf(4, still("a", 4), still("b", 4), still("c", 4)), Fence{FromEpoch: 4, Epoch: 4, Survivors: []string{"b", "c"}}), []string{"b", "c"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
 		"a fence has ruled: forward":  {fenced(mixed(evidence{id: "a"}, staged, stagedC), Fence{FromEpoch: 4, Epoch: 5, Attempt: 9, Outcome: "forward", Survivors: []string{"a", "b", "c"}}), []string{"b", "c"}, tangramv1.Outcome_OUTCOME_FORWARD, 5, nil},

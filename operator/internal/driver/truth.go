@@ -122,7 +122,7 @@ func (t *truth) setAside(agent int, why error) {
 func (t *truth) readLayouts() error {
 	var hash, olderHash []byte
 	for i, a := range t.agents {
-		if t.believed[i] && a.Epoch > t.layout.GetEpoch() {
+		if (t.believed[i] || t.record.leftBy(a)) && a.Epoch > t.layout.GetEpoch() {
 			t.layout, hash = a.Layout, a.LayoutHash
 		}
 	}

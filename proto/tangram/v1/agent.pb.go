@@ -98,6 +98,9 @@ const (
 	Outcome_OUTCOME_UNSPECIFIED Outcome = 0
 	Outcome_OUTCOME_STAY        Outcome = 1 // no survivor flipped: burn it, also where a word was given
 	Outcome_OUTCOME_FORWARD     Outcome = 2 // one flipped, so all had verified: flip what has not
+	// Before a fence is decided: a repair does not flip any more until its outcome is told. What has
+	// flipped by then has; Status says so.
+	Outcome_OUTCOME_HOLD Outcome = 3
 )
 
 // Enum value maps for Outcome.
@@ -106,11 +109,13 @@ var (
 		0: "OUTCOME_UNSPECIFIED",
 		1: "OUTCOME_STAY",
 		2: "OUTCOME_FORWARD",
+		3: "OUTCOME_HOLD",
 	}
 	Outcome_value = map[string]int32{
 		"OUTCOME_UNSPECIFIED": 0,
 		"OUTCOME_STAY":        1,
 		"OUTCOME_FORWARD":     2,
+		"OUTCOME_HOLD":        3,
 	}
 )
 
@@ -1362,6 +1367,7 @@ type TransitionStatus struct {
 	PrepareSeconds float64 `protobuf:"fixed64,14,opt,name=prepare_seconds,json=prepareSeconds,proto3" json:"prepare_seconds,omitempty"`
 	StageSeconds   float64 `protobuf:"fixed64,15,opt,name=stage_seconds,json=stageSeconds,proto3" json:"stage_seconds,omitempty"`
 	FlipSeconds    float64 `protobuf:"fixed64,16,opt,name=flip_seconds,json=flipSeconds,proto3" json:"flip_seconds,omitempty"` // permit -> flipped
+	Held           bool    `protobuf:"varint,17,opt,name=held,proto3" json:"held,omitempty"`                                   // OUTCOME_HOLD was told
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1506,6 +1512,13 @@ func (x *TransitionStatus) GetFlipSeconds() float64 {
 		return x.FlipSeconds
 	}
 	return 0
+}
+
+func (x *TransitionStatus) GetHeld() bool {
+	if x != nil {
+		return x.Held
+	}
+	return false
 }
 
 type RankStatus struct {
@@ -2428,7 +2441,7 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\x05steps\x18\f \x01(\x04R\x05steps\x12\x18\n" +
 	"\astopped\x18\r \x01(\bR\astopped\x12 \n" +
 	"\vunreachable\x18\x0e \x03(\rR\vunreachable\x12\x14\n" +
-	"\x05fresh\x18\x0f \x01(\bR\x05fresh\"\xb1\x04\n" +
+	"\x05fresh\x18\x0f \x01(\bR\x05fresh\"\xc5\x04\n" +
 	"\x10TransitionStatus\x12\x18\n" +
 	"\aattempt\x18\x01 \x01(\x04R\aattempt\x12'\n" +
 	"\x05phase\x18\x02 \x01(\x0e2\x11.tangram.v1.PhaseR\x05phase\x12!\n" +
@@ -2450,7 +2463,8 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\x05error\x18\r \x01(\tR\x05error\x12'\n" +
 	"\x0fprepare_seconds\x18\x0e \x01(\x01R\x0eprepareSeconds\x12#\n" +
 	"\rstage_seconds\x18\x0f \x01(\x01R\fstageSeconds\x12!\n" +
-	"\fflip_seconds\x18\x10 \x01(\x01R\vflipSeconds\"\x8d\x03\n" +
+	"\fflip_seconds\x18\x10 \x01(\x01R\vflipSeconds\x12\x12\n" +
+	"\x04held\x18\x11 \x01(\bR\x04held\"\x8d\x03\n" +
 	"\n" +
 	"RankStatus\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\rR\x06device\x12*\n" +
@@ -2527,11 +2541,12 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\fPHASE_STAGED\x10\x04\x12\x13\n" +
 	"\x0fPHASE_PERMITTED\x10\x05\x12\x11\n" +
 	"\rPHASE_FLIPPED\x10\x06\x12\x10\n" +
-	"\fPHASE_FAILED\x10\a*I\n" +
+	"\fPHASE_FAILED\x10\a*[\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fOUTCOME_STAY\x10\x01\x12\x13\n" +
-	"\x0fOUTCOME_FORWARD\x10\x022\x8d\x05\n" +
+	"\x0fOUTCOME_FORWARD\x10\x02\x12\x10\n" +
+	"\fOUTCOME_HOLD\x10\x032\x8d\x05\n" +
 	"\x05Agent\x12B\n" +
 	"\aPrepare\x12\x1a.tangram.v1.PrepareRequest\x1a\x1b.tangram.v1.PrepareResponse\x12<\n" +
 	"\x05Stage\x12\x18.tangram.v1.StageRequest\x1a\x19.tangram.v1.StageResponse\x12?\n" +

@@ -23,6 +23,10 @@ type Agent struct {
 	hash    []byte            // of layout
 	target  *tangramv1.Layout
 
+	left     *tangramv1.Layout // by the flip that it tells of; nil: none, or that is retired
+	leftHash []byte
+	held     bool // no flip by words until it is told the outcome
+
 	targetHash []byte
 	engines    []engine // by device
 	calls      []string
@@ -96,7 +100,10 @@ func (a *Agent) Detach(detached bool) {
 
 // Forget the attempt that is under way, as an agent does that was killed and took over from its engines.
 func (a *Agent) Forget() {
-	a.set(func() { a.attempt, a.phase, a.target = 0, tangramv1.Phase_PHASE_IDLE, nil })
+	a.set(func() {
+		a.attempt, a.phase, a.target = 0, tangramv1.Phase_PHASE_IDLE, nil
+		a.held, a.left, a.leftHash = false, nil, nil
+	})
 }
 
 // InWorld says that one of its ranks is in the layout in force.
@@ -170,6 +177,9 @@ func (a *Agent) Status(context.Context, string) (*tangramv1.StatusResponse, erro
 func (a *Agent) statusLocked() *tangramv1.StatusResponse {
 	s := &tangramv1.StatusResponse{World: a.w.name, Epoch: a.layout.GetEpoch(), Layout: a.layout, LayoutHash: a.hash, Geometry: a.w.view.Proto,
 		Revision: "r1", HighestAttempt: a.highest, Address: &tangramv1.PeerAddress{Agent: a.pod.Address}, CheckpointError: a.broken}
+	if a.layout == nil && a.left != nil {
+		s.Epoch, s.Layout, s.LayoutHash = a.left.Epoch, a.left, a.leftHash
+	}
 	for device := range a.engines {
 		s.Ranks = append(s.Ranks, a.rankLocked(device))
 	}
@@ -177,7 +187,7 @@ func (a *Agent) statusLocked() *tangramv1.StatusResponse {
 }
 
 func (a *Agent) rankLocked(device int) *tangramv1.RankStatus {
-	t := &tangramv1.TransitionStatus{Attempt: a.attempt, Phase: a.phase, TargetEpoch: a.target.GetEpoch(), TargetHash: a.targetHash}
+	t := &tangramv1.TransitionStatus{Attempt: a.attempt, Phase: a.phase, TargetEpoch: a.target.GetEpoch(), TargetHash: a.targetHash, Held: a.held}
 	switch a.phase {
 	case tangramv1.Phase_PHASE_STAGING:
 		t.BytesDone, t.BytesTotal = bytesPerRank/2, bytesPerRank

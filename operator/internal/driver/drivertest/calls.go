@@ -53,7 +53,7 @@ func (a *Agent) Prepare(_ context.Context, q *tangramv1.PrepareRequest) error {
 		}
 	}
 	a.highest, a.attempt, a.phase, a.kind, a.target = q.Header.Attempt, q.Header.Attempt, tangramv1.Phase_PHASE_PREPARED, q.Kind, proto.CloneOf(target)
-	a.targetHash = q.TargetHash
+	a.targetHash, a.held, a.left, a.leftHash = q.TargetHash, false, nil, nil
 	return nil
 }
 
@@ -182,16 +182,28 @@ func (a *Agent) Retire(_ context.Context, h *tangramv1.Header) error {
 	if a.phase == tangramv1.Phase_PHASE_FLIPPED && a.layout != nil && !a.steppedLocked() {
 		return a.no(tangramv1.Refusal_CODE_WRONG_PHASE, "no step of the new epoch yet")
 	}
-	a.phase = tangramv1.Phase_PHASE_IDLE
+	a.phase, a.left, a.leftHash = tangramv1.Phase_PHASE_IDLE, nil, nil
 	return nil
 }
 
 // Resolve implements driver.Agent.
 func (a *Agent) Resolve(_ context.Context, h *tangramv1.Header, outcome tangramv1.Outcome, _ string) error {
-	if err := a.hear("resolve"); err != nil {
+	name := "resolve"
+	if outcome == tangramv1.Outcome_OUTCOME_HOLD {
+		name = "hold"
+	}
+	if err := a.hear(name); err != nil {
 		return err
 	}
 	defer a.done()
+	if outcome == tangramv1.Outcome_OUTCOME_HOLD {
+		a.held = a.held || h.Attempt == a.attempt
+		return nil
+	}
+	if a.w.openAtResolve {
+		a.w.holdGate, a.w.openAtResolve = false, false
+		a.w.gateLocked(h.Attempt)
+	}
 	for device := range a.engines {
 		if layout.RankOf(a.layout, a.Member(device)) >= 0 && !a.engines[device].stopped {
 			return a.no(tangramv1.Refusal_CODE_ENGINE, "the engine of "+a.Member(device)+" has not stopped")
@@ -244,7 +256,7 @@ func (a *Agent) Release(_ context.Context, h *tangramv1.Header, members []string
 		}
 	}
 	if !a.inLocked(a.layout) {
-		a.layout, a.hash = nil, nil
+		a.layout, a.hash, a.left, a.leftHash = nil, nil, nil, nil
 		a.attempt, a.phase, a.target = 0, tangramv1.Phase_PHASE_IDLE, nil
 	}
 	return nil

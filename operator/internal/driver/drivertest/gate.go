@@ -53,7 +53,7 @@ func (w *World) gateLocked(attempt uint64) {
 		if a.attempt != attempt {
 			continue
 		}
-		if a.phase != tangramv1.Phase_PHASE_PERMITTED {
+		if a.phase != tangramv1.Phase_PHASE_PERMITTED || a.held {
 			return
 		}
 		in = append(in, a)
@@ -83,6 +83,7 @@ func (a *Agent) flipLocked() {
 	a.phase, a.layout = tangramv1.Phase_PHASE_FLIPPED, a.target
 	a.hash, _ = layout.Hash(a.layout) // it was hashed at Prepare
 	if !a.inLocked(a.layout) {
+		a.left, a.leftHash = a.layout, a.hash
 		a.layout, a.hash = nil, nil
 	}
 	if a.kind == tangramv1.FlipKind_FLIP_KIND_REPAIR {
@@ -111,7 +112,7 @@ func (w *World) Step(dice *rand.Rand, tear float64) error {
 	defer w.changedLocked()
 	agents := w.inOrderLocked()
 	for _, a := range agents {
-		if agentsCarryWords(a.kind) && a.phase == tangramv1.Phase_PHASE_PERMITTED && w.wordsLocked(a) && dice.IntN(2) == 0 {
+		if agentsCarryWords(a.kind) && a.phase == tangramv1.Phase_PHASE_PERMITTED && !a.held && w.wordsLocked(a) && dice.IntN(2) == 0 {
 			a.flipLocked()
 		}
 	}
@@ -218,7 +219,7 @@ func (w *World) comingLocked(a *Agent) bool {
 		if string(b.hash) == string(a.hash) && !b.engines[device].stopped {
 			continue
 		}
-		if b.attempt != a.attempt || b.phase != tangramv1.Phase_PHASE_PERMITTED {
+		if b.attempt != a.attempt || b.phase != tangramv1.Phase_PHASE_PERMITTED || b.held {
 			return false
 		}
 	}
@@ -243,6 +244,9 @@ func (w *World) Stepping() string {
 	defer w.mu.Unlock()
 	return w.latest
 }
+
+// GiveUp has the engines of the agent stand still, as those do that lost a step.
+func (a *Agent) GiveUp() { a.set(a.stopLocked) }
 
 // FlipAlone has the agent flip what it is permitted to, as one that saw the last word just before the others lost it.
 func (a *Agent) FlipAlone() { a.set(a.flipLocked) }

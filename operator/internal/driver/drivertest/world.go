@@ -25,8 +25,8 @@ type World struct {
 	holdStage bool
 	// The gate opens once, for members, when the first abort arrives at one of them; at a joiner's
 	// it does not, which has withdrawn then.
-	openAtAbort bool
-	memory      uint64
+	openAtAbort, openAtResolve bool
+	memory                     uint64
 
 	manual      bool // steps come from Step only
 	words       map[string]bool
@@ -122,6 +122,13 @@ func (w *World) OpenAtAbort() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.holdGate, w.openAtAbort = true, true
+}
+
+// OpenAtResolve keeps the gate shut until an agent is told an outcome: it opens just before, but for who holds.
+func (w *World) OpenAtResolve() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.holdGate, w.openAtResolve = true, true
 }
 
 // HoldStage keeps agents half way through staging.

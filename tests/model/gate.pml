@@ -1,0 +1,484 @@
+/* The gate, and what follows when a step breaks (docs/architecture.md, 4.1 and 8): three ranks,
+ * an operator that flips them, one failure, one or two leaders that fence and repair.
+ * README.md says what is left out, which macro takes which rule out, and how to run it.
+ *
+ * MEMBERS(e): mask of the members of epoch e. FLIPS wanted, ATTEMPTS that the operator has.
+ * FAULT: 0 none, 1 one rank dies, 2 one rank is cut off from its peers, lives, and may heal.
+ * LEADERS: drivers that repair. Any process may rest at any point for as long as it likes.
+ */
+#define N 3
+#define IN(mask, i) (((mask) >> (i)) & 1)
+#define EACH(P) (P(0) && P(1) && P(2))
+#define SOME(P) (P(0) || P(1) || P(2))
+
+#if SCENARIO == 0 /* two flips of the same members, no failure */
+#define MEMBERS(e) 7
+#define FLIPS 2
+#define ATTEMPTS 3
+#define FAULT 0
+#define LEADERS 0
+#elif SCENARIO == 1 /* a rank dies around two flips */
+#define MEMBERS(e) 7
+#define FLIPS 2
+#define ATTEMPTS 2
+#define FAULT 1
+#define LEADERS 1
+#elif SCENARIO == 2 /* a rank is falsely suspected, two leaders */
+#define MEMBERS(e) 7
+#define FLIPS 0
+#define ATTEMPTS 0
+#define FAULT 2
+#define LEADERS 2
+#elif SCENARIO == 3 /* rank 2 joins, a rank dies */
+#define MEMBERS(e) ((e) == 0 -> 3 : 7)
+#define FLIPS 1
+#define ATTEMPTS 2
+#define FAULT 1
+#define LEADERS 1
+#elif SCENARIO == 4 /* rank 0 leaves, a rank dies */
+#define MEMBERS(e) ((e) == 0 -> 7 : 6)
+#define FLIPS 1
+#define ATTEMPTS 2
+#define FAULT 1
+#define LEADERS 1
+#elif SCENARIO == 6 /* a rank is falsely suspected around a flip */
+#define MEMBERS(e) 7
+#define FLIPS 1
+#define ATTEMPTS 2
+#define FAULT 2
+#define LEADERS 1
+#else /* 5: a world of two is parted, with a leader on either side */
+#define MEMBERS(e) 3
+#define FLIPS 0
+#define ATTEMPTS 0
+#define FAULT 2
+#define LEADERS 2
+#endif
+#define MAX_FENCES LEADERS
+
+/* What must hold; -DONLY=name checks one of them alone. */
+#ifndef ONLY
+#define ONLY 0
+#endif
+#define COMPLETE 1
+#define SAME_EPOCH 2
+#define ONE_WORLD 3
+#define NOT_BACK 4
+#define RULED 5
+#define FOLLOWS 6
+#define MENDS 7
+#define ONE_ANSWER 8
+#define FEWER 9
+#define KEPT 10
+#define NEVER_STUCK 11
+#define GOES_ON 12
+#define CLAIM(name, x) assert((ONLY != 0 && ONLY != name) || (x))
+
+/* A rank: an agent and its engine. */
+bool up[N] = true;
+bool stopped[N];       /* it says that it gave its step up */
+byte ep[N];            /* epoch in force */
+byte gen[N];           /* fence whose repair brought its layout; 0: it came by plan */
+byte staged[N];        /* attempt by plan whose pieces it holds, verified; 0: none */
+bool armed[N];         /* it is permitted to flip to that */
+bool latched[N];       /* its word is out and no result is known */
+bool pull[N];          /* all words were equal: this exchange is "my KV is pulled" */
+byte pos[N];           /* in the exchange, see below */
+byte word[N], next[N]; /* said in this exchange, and in the one after */
+byte mending[N];       /* repair (by number of its fence) that it has staged; 0: none */
+bool mayMend[N];       /* ... and is permitted to flip */
+bool held[N];          /* a leader looks: it shall not flip a repair before it is told the outcome */
+byte cut = N;          /* the rank that reaches none of its peers; N: none */
+
+/* pos: 0 has not spoken, 1 has spoken, 2 heard all, 3 heard all and has spoken in the next one.
+ * When all members heard all, every pos goes down by two: so nobody is ahead by more than one. */
+#define STAY 1
+#define GO 2
+
+/* Records in the API server. */
+byte version;          /* of `membership`; it changes with every fence */
+byte survivors = 7;    /* of the last fence */
+byte fences;           /* written so far */
+byte proposed;         /* `intent`: repair that is proposed and neither permitted nor burned */
+
+byte world[3];         /* of fence f: its survivors; the layout that its repair leads to */
+byte stands[3];        /* of fence f: epoch that they stand on */
+byte words[3];         /* of repair f: ranks whose word is out */
+byte leads[3];         /* attempt by plan that leads to epoch e */
+
+/* For assertions only. */
+byte top;              /* newest repair in whose layout a step was emitted */
+byte withdrew[N];      /* attempt that the rank took back by an abort */
+bool over;             /* nobody survived: a first layout again */
+
+#define MEM(i) (gen[i] > 0 -> world[gen[i]] : (IN(MEMBERS(ep[i]), i) -> MEMBERS(ep[i]) : 0))
+#define KNOWN(k) IN(survivors, k)
+
+/* --- a rank ------------------------------------------------------------------------------ */
+
+#define MATE(j) IN(MEM(i), j)
+#define HEARD(j) (!MATE(j) || (gen[j] == gen[i] && pos[j] > 0))
+#define SAYS_GO(j) (!MATE(j) || word[j] == GO)
+#define SILENT(j) (j != i && MATE(j) && \
+                   (!up[j] || gen[j] > gen[i] || (gen[j] == gen[i] && stopped[j]) || (gen[j] < gen[i] && (held[j] || mending[j] != gen[i])) || cut == i || cut == j))
+#define HEARD_OR_SILENT(j) (HEARD(j) || SILENT(j))
+#define GO_OR_SILENT(j) (SAYS_GO(j) || SILENT(j))
+
+#ifdef NO_ABANDON_BEFORE_ANSWER
+#define AT_WORK (up[i] && MEM(i) != 0)
+#else
+#define AT_WORK (up[i] && MEM(i) != 0 && !stopped[i])
+#endif
+#if defined(NO_ALL_WORDS) /* an active mask: who does not answer is not asked */
+#define ALL_GO (EACH(GO_OR_SILENT) && word[i] == GO)
+#define EXCHANGED (EACH(HEARD) || (EACH(HEARD_OR_SILENT) && ALL_GO))
+#elif defined(NO_DISCARD)
+#define ALL_GO EACH(SAYS_GO)
+#define EXCHANGED EACH(HEARD_OR_SILENT)
+#else
+#define ALL_GO EACH(SAYS_GO)
+#define EXCHANGED EACH(HEARD)
+#endif
+
+#define SAME_LAYOUT(j) (!MATE(j) || (gen[j] == gen[i] && ep[j] == ep[i]))
+inline emit(i) {
+    CLAIM(COMPLETE, EACH(HEARD));                                /* 1, no part is missing */
+    CLAIM(SAME_EPOCH, EACH(SAME_LAYOUT));                        /* 2 */
+    CLAIM(ONE_WORLD, gen[i] >= top);                             /* no step of an older world beside a newer one */
+    top = gen[i]
+}
+
+inline enter(k, e) {
+    ep[k] = e; staged[k] = 0; armed[k] = false; latched[k] = false; pull[k] = false
+}
+
+inline mended(k, f) {
+    gen[k] = f; ep[k] = stands[f] + 1;
+    staged[k] = 0; armed[k] = false; latched[k] = false; pull[k] = false;
+    pos[k] = 0; word[k] = 0; next[k] = 0; mending[k] = 0; mayMend[k] = false; held[k] = false; stopped[k] = false
+}
+
+/* Whom a flip of rank i to epoch e binds: they can follow, and have not gone back. */
+#define CONCERNS(k, e) IN(MEMBERS(e) | MEMBERS(e - 1), k)
+#define CAN_FOLLOW(k) (!CONCERNS(k, e) || ep[k] >= e || \
+                    (staged[k] == leads[e] && (latched[k] || !IN(MEMBERS(e - 1), k))))
+#define IS_NOT_BACK(k) (withdrew[k] == 0 || withdrew[k] != leads[e])
+inline flip(i, e) {
+    CLAIM(NOT_BACK, EACH(IS_NOT_BACK));                             /* 3, an abort was told "not" */
+    CLAIM(RULED, fences == 0 || !KNOWN(i));                      /* 3, after a fence nobody flips by himself */
+    CLAIM(FOLLOWS, fences > 0 || EACH(CAN_FOLLOW));                 /* 1 and 3, all have what the epoch needs */
+    enter(i, e)
+}
+
+#define BEHIND(k) (MEM(k) != 0 && gen[k] == gen[i] && pos[k] < 2 && \
+                   (gen[i] > 0 || IN(MEMBERS(ep[i]), k) || (up[k] && !stopped[k]))) /* a leaver that is lost delays nobody */
+#define WORD_OUT(k) (!IN(world[mending[i]], k) || IN(words[mending[i]], k))
+#define CAN_MEND(k) (!IN(world[mending[i]], k) || !up[k] || mending[k] == mending[i] || gen[k] == mending[i])
+#define FLIPPED_MEMBER(k) (k != i && up[k] && IN(MEMBERS(0), k) && ep[k] > 0 && gen[k] == 0)
+#define PERMITTED(k) (k != i && k != cut && up[k] && ((armed[k] && staged[k] == staged[i]) || \
+                      (gen[k] == 0 && ep[k] > 0 && leads[ep[k]] == staged[i])))
+
+inline shift(k) {
+    if
+    :: gen[k] == gen[i] && pos[k] >= 2 -> pos[k] = pos[k] - 2; word[k] = next[k]; next[k] = 0
+    :: else
+    fi
+}
+inline heard(i) { /* i heard all; are all that far? */
+    pos[i] = 2;
+    if :: !SOME(BEHIND) -> shift(0); shift(1); shift(2) :: else fi
+}
+inline say(i, w) {
+    if
+    :: pos[i] == 0 -> word[i] = w; pos[i] = 1
+    :: else -> next[i] = w; pos[i] = 3
+    fi
+}
+
+proctype Rank(byte i) {
+    byte e;
+end:
+    do
+    :: d_step { AT_WORK && (pos[i] == 0 || pos[i] == 2) && !stopped[i] ->
+           if                                   /* with the word comes the latch */
+           :: pull[i] -> say(i, GO)
+           :: !pull[i] && armed[i] -> say(i, GO); latched[i] = true
+           :: else -> say(i, STAY)
+           fi }
+    :: d_step { AT_WORK && pos[i] == 1 && EXCHANGED ->
+           if
+           :: pull[i] -> e = ep[i] + 1; flip(i, e); e = 0
+           :: !pull[i] && ALL_GO && latched[i] -> pull[i] = true
+           :: else -> emit(i); latched[i] = false
+           fi;
+           heard(i) }
+    :: d_step { up[i] && MEM(i) != 0 && !stopped[i] && SOME(SILENT) -> /* the exchange breaks */
+           stopped[i] = true;
+#ifndef NO_PULLED_KEEPS_WORD
+           if :: pull[i] && (pos[i] & 1) :: else -> latched[i] = false fi
+#else
+           latched[i] = false
+#endif
+       }
+    :: d_step { up[i] && MEM(i) == 0 && ep[i] == 0 && armed[i] && cut != i && SOME(FLIPPED_MEMBER) ->
+           enter(i, 1);                         /* a joiner follows */
+           pos[i] = (SOME(BEHIND) -> 2 : 0) }
+    :: d_step { AT_WORK && pos[i] == 3 && !SOME(BEHIND) -> shift(0); shift(1); shift(2) } /* who was behind is lost */
+    :: d_step { up[i] && cut != i && staged[i] != 0 && !armed[i] && SOME(PERMITTED) ->
+           armed[i] = true }                    /* the operator is away: the peers tell */
+    :: d_step { up[i] && mayMend[i] && !held[i] && EACH(WORD_OUT) -> /* agents exchanged the words of a repair */
+           CLAIM(MENDS, EACH(CAN_MEND));                            /* 3, all that live can follow */
+           e = mending[i]; mended(i, e); e = 0 }
+    od
+}
+
+/* --- the operator: stages, permits, aborts ------------------------------------------------- */
+
+#define AT_REST(k) (up[k] && !stopped[k] && staged[k] == 0 && \
+                    (!IN(MEMBERS(t - 1), k) || ep[k] == t - 1))
+#define FLIPPED(k) (!CONCERNS(k, t) || (ep[k] >= t && gen[k] == 0))
+
+inline permit(k) {
+    d_step { if :: up[k] && staged[k] == a -> armed[k] = true :: else fi }
+}
+#ifdef NO_LATCH
+#define OPEN(k) false
+#else
+#define OPEN(k) latched[k]
+#endif
+inline ask(k) { /* waits while the word is out; a dead one, or a fence, ends it */
+    atomic {
+        if
+        :: !up[k] || gen[k] > 0 || fences > 0 -> goto gone
+        :: up[k] && gen[k] == 0 && CONCERNS(k, t) && ep[k] >= t -> went = true
+        :: up[k] && ep[k] < t && staged[k] != a
+        :: up[k] && ep[k] < t && staged[k] == a && !OPEN(k) ->
+               staged[k] = 0; armed[k] = false; withdrew[k] = a; back = true
+        fi
+    }
+}
+
+proctype Operator() {
+    byte a, t = 1;
+    bool went, back;
+    do
+    :: atomic { a < ATTEMPTS && t <= FLIPS && fences == 0 && EACH(AT_REST) ->
+           a++;                                 /* a burned one is never used again */
+           staged[0] = (CONCERNS(0, t) -> a : 0);
+           staged[1] = (CONCERNS(1, t) -> a : 0);
+           staged[2] = (CONCERNS(2, t) -> a : 0);
+           leads[t] = a; went = false; back = false };
+       permit(2); permit(1); permit(0);         /* joiners first */
+       if
+       :: EACH(FLIPPED)
+       :: true ->                               /* it took too long */
+#ifdef NO_MEMBERS_BEFORE_JOINERS
+           ask(2); ask(1); ask(0);
+#else
+           ask(0); ask(1);
+           if :: IN(MEMBERS(t - 1), 2) || !went -> ask(2) :: else fi;
+#endif
+           CLAIM(ONE_ANSWER, !(went && back))                    /* 3, the outcome is one */
+       fi;
+       d_step { if :: EACH(FLIPPED) || went -> t++ :: else fi }
+       if :: went -> EACH(FLIPPED) :: !went fi
+    :: a == ATTEMPTS || t > FLIPS || fences > 0 || !EACH(AT_REST) -> break
+    od;
+gone:
+    skip
+}
+
+/* --- a leader: fence, outcome, repair ------------------------------------------------------- */
+
+#define TROUBLE(k) (KNOWN(k) && MEM(k) != 0 && (!up[k] || stopped[k]))
+#define ANSWERS(k) (up[k] && IN(view, k))
+#define CANDIDATE(k) (KNOWN(k) && ANSWERS(k) && IN(reach, k))
+#ifdef NO_WAIT_ALL_STOPPED
+#define RESTS(k) true
+#else
+#define RESTS(k) (!KNOWN(k) || !ANSWERS(k) || MEM(k) == 0 || stopped[k])
+#endif
+#ifdef NO_LEAVERS_FLIP /* what a leaver saw is not asked for */
+#define SAW(k) (MEM(k) != 0)
+#else
+#define SAW(k) true
+#endif
+#define EP(k) (CANDIDATE(k) && SAW(k) -> ep[k] : 0)
+#define AT_TO(k) (CANDIDATE(k) && MEM(k) != 0 && ep[k] == to)
+#define HOLDS(k) (CANDIDATE(k) && to > 0 && ep[k] < to && \
+                  (by > 0 -> mending[k] == by : staged[k] != 0 && staged[k] == leads[to]))
+#define THERE(k) (CANDIDATE(k) && MEM(k) != 0)
+#define BELOW(k) (CANDIDATE(k) && MEM(k) != 0 && ep[k] + 1 == to && gen[k] == 0)
+#define STRANDED(k) (CANDIDATE(k) && MEM(k) != 0 && ep[k] > to)
+#define UNFINISHED(k) (staged[k] != 0 || mending[k] != 0)
+#define READY(k) (!IN(alive, k) || (up[k] && ep[k] == to && MEM(k) != 0 && !UNFINISHED(k)))
+
+inline tell(k) { /* Resolve; refused by who has not stopped or has gone on */
+    d_step {
+        if
+        :: !IN(alive, k)
+        :: IN(alive, k) && (!up[k] || ep[k] > to || mending[k] >= f || (UNFINISHED(k) && MEM(k) != 0 && !stopped[k])) -> again = true
+        :: else ->
+            if
+            :: ep[k] < to && by == 0 && staged[k] != 0 -> enter(k, to); stopped[k] = true  /* FORWARD */
+            :: ep[k] < to && by > 0 && mending[k] == by -> mended(k, by); stopped[k] = true
+            :: ep[k] == to -> staged[k] = 0; armed[k] = false; latched[k] = false          /* STAY */
+            :: else -> again = true
+            fi;
+            pull[k] = false; mending[k] = 0; mayMend[k] = false; held[k] = false
+        fi
+    }
+}
+#ifdef NO_HOLD
+#define LOOSE(k) false
+#else
+#define LOOSE(k) (CANDIDATE(k) && mending[k] != 0 && !held[k]) /* it may flip a repair at any time */
+#endif
+inline hold(k) {
+    if :: ANSWERS(k) && mending[k] != 0 -> held[k] = true :: else fi
+}
+inline stage(k) {
+    if :: IN(alive, k) && up[k] -> mending[k] = f :: else fi
+}
+inline drop(k) { /* Abort of a repair that was not permitted */
+    if :: mending[k] == f && !mayMend[k] -> mending[k] = 0 :: else fi
+}
+inline permitRepair(k) {
+    d_step {
+        if
+        :: IN(alive, k) && up[k] && mending[k] == f -> mayMend[k] = true; words[f] = words[f] | 1 << k
+        :: else
+        fi
+    }
+}
+
+#define ONE(m) (((m) & ((m) - 1)) == 0)
+
+proctype Leader() {
+    byte v, f, view, reach, to, by, alive, old;
+    bool again;
+end:
+    do
+    :: d_step { fences < MAX_FENCES && !over && SOME(TROUBLE) ->
+           proposed = 0 }                       /* burns what is proposed and not permitted */
+       atomic { /* whom it reaches */
+           if
+           :: cut == N -> view = 7; reach = 7
+           :: cut < N -> view = 7; reach = 7 & ~(1 << cut)
+           :: cut < N -> view = 7 & ~(1 << cut); reach = view
+#if SCENARIO == 5
+           :: cut < N -> view = 1 << cut; reach = view
+#endif
+           fi;
+#ifndef NO_HOLD
+           hold(0); hold(1); hold(2)
+#else
+           skip
+#endif
+       }
+       if
+       :: atomic { !SOME(TROUBLE) || fences == MAX_FENCES || (cut == N && reach != 7) || SOME(LOOSE) -> again = true }
+       :: atomic { SOME(TROUBLE) && fences < MAX_FENCES && EACH(RESTS) && SOME(THERE) && !SOME(LOOSE) ->
+           again = false; v = version;          /* all that answer stand still: what follows from that */
+           to = EP(0);
+           if :: EP(1) > to -> to = EP(1) :: else fi;
+           if :: EP(2) > to -> to = EP(2) :: else fi;
+#ifdef NO_FORWARD
+           if :: SOME(BELOW) -> to-- :: else fi;
+#endif
+           by = (AT_TO(0) -> gen[0] : (AT_TO(1) -> gen[1] : (AT_TO(2) -> gen[2] : 0)));
+           old = (AT_TO(0) -> MEM(0) : (AT_TO(1) -> MEM(1) : (AT_TO(2) -> MEM(2) : MEMBERS(to))));
+           alive = old & ((AT_TO(0) || HOLDS(0) -> 1 : 0) | (AT_TO(1) || HOLDS(1) -> 2 : 0) |
+                         (AT_TO(2) || HOLDS(2) -> 4 : 0)) }
+       fi;
+       atomic { /* the fence: one compare-and-swap */
+           if
+           :: again
+#ifdef NO_CAS
+           :: !again && fences < MAX_FENCES ->
+#else
+           :: !again && version == v && fences < MAX_FENCES ->
+#endif
+               CLAIM(FEWER, fences == 0 || (alive & ~survivors) == 0); /* 2, they only become fewer */
+               CLAIM(KEPT, !SOME(STRANDED));                     /* 3, nobody's flip is taken back */
+               if
+               :: ONE(alive) && old == 7 -> over = true; again = true  /* one of three does not go on */
+               :: else ->
+                   version++; v = version; fences++; f = fences;
+                   survivors = alive; world[f] = alive; stands[f] = to
+               fi
+           :: else -> again = true
+           fi
+       }
+       if
+       :: again
+       :: !again ->
+           tell(0); tell(1); tell(2);
+           d_step { /* looks again, and proposes the repair */
+               if
+               :: !again && version == v && EACH(READY) -> proposed = f; stage(0); stage(1); stage(2)
+               :: else -> again = true
+               fi }
+           if
+           :: again
+           :: !again ->
+               d_step { again = (version != v) }                      /* still the fence that it goes on from? */
+               d_step { /* the permit, by compare-and-swap of both records */
+                   if
+#ifdef NO_PERMIT_BY_CAS
+                   :: !again && proposed == f -> proposed = 0
+#else
+                   :: !again && proposed == f && version == v -> proposed = 0; version++
+#endif
+                   :: else -> again = true; drop(0); drop(1); drop(2)
+                   fi }
+               if
+               :: again
+               :: !again -> permitRepair(0); permitRepair(1); permitRepair(2)
+               fi
+           fi
+       fi;
+       d_step { v = 0; f = 0; view = 0; reach = 0; to = 0; by = 0; alive = 0; old = 0; again = false }
+    od
+}
+
+/* --- the failure, and the end --------------------------------------------------------------- */
+
+proctype Failure() {
+#if FAULT == 1
+    if :: up[0] = false :: up[1] = false :: up[2] = false fi
+#else
+    if :: cut = 0 :: cut = 1 fi;
+    if :: cut = N :: true fi
+#endif
+}
+
+#define WELL(k) (!KNOWN(k) || MEM(k) == 0 || (up[k] && !stopped[k]))
+proctype Watch() { /* runs when nobody else can take a step */
+    timeout;
+    /* What may end so: a trial of too many fences; leaders that see only the lost side of a cut. */
+    CLAIM(NEVER_STUCK, EACH(WELL) || (LEADERS == 2 && fences == MAX_FENCES) || (SCENARIO == 5 && cut < N));
+    CLAIM(GOES_ON, !over)                                        /* one failure ends no world */
+}
+
+init {
+    atomic {
+        run Rank(0); run Rank(1);
+#if SCENARIO != 5
+        run Rank(2);
+#endif
+#if ATTEMPTS > 0
+        run Operator();
+#endif
+#if LEADERS > 0
+        run Leader();
+#endif
+#if LEADERS > 1
+        run Leader();
+#endif
+#if FAULT > 0
+        run Failure();
+#endif
+        run Watch()
+    }
+}

@@ -1,0 +1,226 @@
+// Package model proves the rules of the gate, the fence and the repair on a Spin model (gate.pml), and that the
+// proof notices when a rule is taken out.
+package model
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	memoryMiB = 3800
+	deepest   = 100000 // steps of a run that pan may follow
+	patience  = 5 * time.Minute
+)
+
+var (
+	statesLine    = regexp.MustCompile(`(\d+) states, stored`)
+	errorsLine    = regexp.MustCompile(`errors: (\d+)`)
+	violatedLine  = regexp.MustCompile(`gate\.pml:(\d+), Error: assertion violated`)
+	unreachedProc = regexp.MustCompile(`^unreached in proctype (\w+)`)
+	unreachedLine = regexp.MustCompile(`^\s+gate\.pml:(\d+), state \d+, "(.*)"`)
+)
+
+// scenarios of gate.pml; floor is about half of the states that each has, so that a model that lost its
+// behaviour does not pass.
+var scenarios = []struct {
+	number int
+	name   string
+	floor  int
+}{
+	{0, "two flips", 7000},
+	{1, "two flips and a crash", 600_000},
+	{2, "false suspicion and two leaders", 1_800_000},
+	{3, "join and a crash", 100_000},
+	{4, "leave and a crash", 400_000},
+	{5, "a world of two parted between two leaders", 800_000},
+	{6, "false suspicion around a flip", 3_000_000},
+}
+
+// removed are rules without which a claim must fail.
+var removed = []struct {
+	rule     string
+	scenario int
+	claim    string
+	sentence string // of docs/architecture.md that the rule stands for
+}{
+	{"NO_ALL_WORDS", 6, "FOLLOWS", "A flip happens only if the words of all members of the epoch are equal; the members, never an active mask."},
+	{"NO_ALL_WORDS", 6, "SAME_EPOCH", "A flip happens only if the words of all members of the epoch are equal; the members, never an active mask."},
+	{"NO_LATCH", 0, "NOT_BACK", "Contributing latches: no withdrawal until that step's result, or a fence."},
+	{"NO_ABANDON_BEFORE_ANSWER", 6, "RULED", "When a step's exchange breaks, a rank abandons it for good before it answers anyone."},
+	{"NO_FORWARD", 1, "KEPT", "If one saw all words equal to e+1, all had verified e+1, so all roll forward."},
+	{"NO_LEAVERS_FLIP", 4, "GOES_ON", "If one saw all words equal to e+1, all had verified e+1, so all roll forward."},
+	{"NO_CAS", 5, "ONE_WORLD", "Members are removed only by one compare-and-swap in the API server. So there is never a second world."},
+	{"NO_CAS", 5, "FEWER", "For one from-epoch the survivors of a later fence are a subset of those of an earlier one."},
+	{"NO_DISCARD", 1, "COMPLETE", "A step that lacked a rank's contribution is discarded, never emitted."},
+	{"NO_PULLED_KEEPS_WORD", 1, "ONE_ANSWER", "An engine that has told the others \"my KV is pulled\" keeps its word, because they may have flipped on it."},
+	{"NO_MEMBERS_BEFORE_JOINERS", 3, "ONE_ANSWER", "Joiners are asked to abort last, and only if no member flipped."},
+	{"NO_WAIT_ALL_STOPPED", 6, "RULED", "The driver waits until every member of the layout is stopped or does not answer, then decides."},
+	{"NO_WAIT_ALL_STOPPED", 1, "NEVER_STUCK", "The driver waits until every member of the layout is stopped or does not answer, then decides."},
+	{"NO_HOLD", 2, "MENDS", "Who is held by a leader flips no repair before it was told the outcome."},
+	{"NO_PERMIT_BY_CAS", 2, "KEPT", "The permit of a repair is a compare-and-swap of the record of the fence."},
+}
+
+// unreachable lines of gate.pml in every scenario, and why.
+var unreachable = map[string]string{
+	":: ONE(alive) && old == 7 -> over = true; again = true  /* one of three does not go on */": "one failure leaves enough (GOES_ON); with NO_LEAVERS_FLIP it is reached",
+}
+
+// two checks at a time: each takes a core and up to memoryMiB.
+var places = make(chan struct{}, 2)
+
+func take(t *testing.T) {
+	places <- struct{}{}
+	t.Cleanup(func() { <-places })
+}
+
+// run a tool in dir; its output, and whether it exited with 0.
+func run(t *testing.T, dir, tool string, args ...string) (string, bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	command := exec.CommandContext(ctx, tool, args...)
+	command.Dir = dir
+	var out bytes.Buffer
+	command.Stdout, command.Stderr = &out, &out
+	err := command.Run()
+	require.NoErrorf(t, ctx.Err(), "%s %v took longer than %v", tool, args, patience)
+	return out.String(), err == nil
+}
+
+type result struct {
+	states, errors int
+	output         string
+	dir            string
+	defines        []string
+}
+
+// check the model in full: every reachable state is kept, losslessly.
+func check(t *testing.T, defines ...string) result {
+	t.Helper()
+	for _, tool := range []string{"spin", "gcc"} {
+		_, err := exec.LookPath(tool)
+		require.NoErrorf(t, err, "%s is missing: e2e/setup/install.sh installs it (Debian packages spin and gcc)", tool)
+	}
+	r := result{dir: t.TempDir(), defines: defines}
+	text, err := os.ReadFile("gate.pml")
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(r.dir, "gate.pml"), text, 0o600))
+	out, ok := run(t, r.dir, "spin", append(slices.Clone(defines), "-a", "gate.pml")...)
+	require.Truef(t, ok, "spin -a %v: %s", defines, out)
+	out, ok = run(t, r.dir, "gcc", "-O2", "-w", "-DSAFETY", "-DCOLLAPSE", "-DNOCLAIM", fmt.Sprintf("-DMEMLIM=%d", memoryMiB), "-o", "pan", "pan.c")
+	require.Truef(t, ok, "compile the verifier: %s", out)
+	r.output, _ = run(t, r.dir, filepath.Join(r.dir, "pan"), "-E", "-w22", "-m"+strconv.Itoa(deepest))
+	for _, bad := range []string{"max search depth too small", "out of memory", "memory limit", "Search not completed", "hash-compact", "Bit statespace"} {
+		if bad == "Search not completed" && !strings.Contains(r.output, "errors: 0") {
+			continue // it ended at an error, as it shall
+		}
+		require.NotContainsf(t, r.output, bad, "%v: the search was not exhaustive", defines)
+	}
+	r.states = number(t, statesLine, r.output)
+	r.errors = number(t, errorsLine, r.output)
+	return r
+}
+
+func number(t *testing.T, line *regexp.Regexp, text string) int {
+	t.Helper()
+	found := line.FindStringSubmatch(text)
+	require.NotNilf(t, found, "no %q in what the verifier printed:\n%s", line, text)
+	n, err := strconv.Atoi(found[1])
+	require.NoError(t, err)
+	return n
+}
+
+// violated is the source line of the assertion that the run found fails at, and the end of its story.
+func (r result) violated(t *testing.T) (source, story string) {
+	t.Helper()
+	out, _ := run(t, r.dir, "spin", append(slices.Clone(r.defines), "-t", "-p", "gate.pml")...)
+	found := violatedLine.FindStringSubmatch(out)
+	require.NotNilf(t, found, "the trail of %v ends at no assertion:\n%s", r.defines, tail(out))
+	n, err := strconv.Atoi(found[1])
+	require.NoError(t, err)
+	text, err := os.ReadFile("gate.pml")
+	require.NoError(t, err)
+	return strings.TrimSpace(strings.Split(string(text), "\n")[n-1]), tail(out)
+}
+
+func tail(text string) string { return text[max(0, len(text)-6000):] }
+
+// unreached statements of a run, as "proctype: line". A process that serves for ever never ends.
+func (r result) unreached() map[string]bool {
+	out := map[string]bool{}
+	proc := ""
+	for line := range strings.SplitSeq(r.output, "\n") {
+		if found := unreachedProc.FindStringSubmatch(line); found != nil {
+			proc = found[1]
+		} else if found := unreachedLine.FindStringSubmatch(line); found != nil && found[2] != "-end-" {
+			out[proc+": "+found[1]] = true
+		}
+	}
+	return out
+}
+
+func TestModel(t *testing.T) {
+	dead := make([]map[string]bool, len(scenarios))
+	t.Run("scenario", func(t *testing.T) {
+		for i, s := range scenarios {
+			t.Run(strings.ReplaceAll(s.name, " ", "-"), func(t *testing.T) {
+				t.Parallel()
+				take(t)
+				began := time.Now()
+				r := check(t, fmt.Sprintf("-DSCENARIO=%d", s.number))
+				if r.errors > 0 {
+					source, story := r.violated(t)
+					t.Fatalf("scenario %d (%s): %s\n%s", s.number, s.name, source, story)
+				}
+				require.Greaterf(t, r.states, s.floor, "the model lost behaviour")
+				t.Logf("%d states in %.1f s", r.states, time.Since(began).Seconds())
+				dead[i] = r.unreached()
+			})
+		}
+	})
+	if t.Failed() {
+		return
+	}
+	text, err := os.ReadFile("gate.pml")
+	require.NoError(t, err)
+	lines := strings.Split(string(text), "\n")
+	for statement := range dead[0] {
+		if slices.ContainsFunc(dead, func(d map[string]bool) bool { return !d[statement] }) {
+			continue
+		}
+		_, at, _ := strings.Cut(statement, ": ")
+		n, err := strconv.Atoi(at)
+		require.NoError(t, err)
+		source := strings.TrimSpace(lines[n-1])
+		if unreachable[source] == "" {
+			t.Errorf("no scenario reaches %s: %s", statement, source)
+		}
+	}
+}
+
+func TestRemovedRules(t *testing.T) {
+	for _, r := range removed {
+		t.Run(r.rule+"/"+r.claim, func(t *testing.T) {
+			t.Parallel()
+			take(t)
+			got := check(t, fmt.Sprintf("-DSCENARIO=%d", r.scenario), "-D"+r.rule, "-DONLY="+r.claim)
+			require.Positivef(t, got.errors, "%s holds in scenario %d without the rule %q (%d states)", r.claim, r.scenario, r.sentence, got.states)
+			source, _ := got.violated(t)
+			require.Truef(t, strings.HasPrefix(source, "CLAIM("+r.claim+","), "another assertion failed: %s", source)
+			t.Logf("%s fails after %d states without: %s", r.claim, got.states, r.sentence)
+		})
+	}
+}
