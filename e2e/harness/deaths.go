@@ -58,7 +58,7 @@ func (p *pod) agentProcess() *process {
 // certificates. It gives the pod's index.
 func (w *World) AddPod(ctx context.Context, ranks int) (int, error) {
 	w.mu.Lock()
-	p := &pod{w: w, index: len(w.pods), engines: make([]*process, ranks)}
+	p := &pod{w: w, index: len(w.pods), engines: make([]*process, ranks), meshes: make([]string, ranks), serves: make([]string, ranks)}
 	w.pods = append(w.pods, p)
 	w.mu.Unlock()
 	return p.index, p.start(ctx)

@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"sync"
 	"time"
 )
+
+const anyPort = "127.0.0.1:0"
 
 // restartAfter is what a kubelet waits at least.
 const restartAfter = 100 * time.Millisecond
@@ -23,7 +26,11 @@ type pod struct {
 	engines   []*process // by device
 	address   string
 	frontends []string
-	gone      bool // killed or stopped: nothing of it is started again
+	// Where a process listens that comes after another: as in a pod, where its predecessor did.
+	data   string
+	meshes []string // by device
+	serves []string // by device
+	gone   bool     // killed or stopped: nothing of it is started again
 }
 
 func (p *pod) start(ctx context.Context) error {
@@ -59,12 +66,13 @@ func (p *pod) startAgent(ctx context.Context) error {
 	go p.watch(agent, p.startAgent)
 	var ready struct {
 		Agent string `json:"agent"`
+		Data  string `json:"data"`
 	}
 	if err := agent.waitReady(ctx, &ready); err != nil {
 		return err
 	}
 	p.mu.Lock()
-	p.address = ready.Agent
+	p.address, p.data = ready.Agent, ready.Data
 	p.mu.Unlock()
 	return p.w.writeWorldFile()
 }
@@ -85,11 +93,13 @@ func (p *pod) startEngine(ctx context.Context, device int) error {
 	go p.watch(engine, func(ctx context.Context) error { return p.startEngine(ctx, device) })
 	var ready struct {
 		Frontend string `json:"frontend"`
+		Mesh     string `json:"mesh"`
 	}
 	if err := engine.waitReady(ctx, &ready); err != nil {
 		return err
 	}
 	p.mu.Lock()
+	p.meshes[device], p.serves[device] = ready.Mesh, ready.Frontend
 	p.frontends = append(p.frontends, ready.Frontend)
 	p.mu.Unlock()
 	return nil
@@ -162,8 +172,8 @@ func (p *pod) runAgent() (*process, error) {
 	config := map[string]any{
 		"world": o.World, "pod": fmt.Sprintf("p%d", p.index), "pod_uid": fmt.Sprintf("uid-p%d", p.index), "node": "local",
 		"ranks": len(p.engines), "memory_bytes": o.Memory, "kv_bytes": o.KV, "spare_banks": o.SpareBanks, "granule_rows": o.Granule,
-		"checkpoint": o.Checkpoint, "revision": o.Revision, "listen": "127.0.0.1:0", "data_listen": "127.0.0.1:0",
-		"metrics_listen": "127.0.0.1:0", "engine_socket": p.socket(), "engine_token_file": p.token(),
+		"checkpoint": o.Checkpoint, "revision": o.Revision, "listen": cmp.Or(p.address, anyPort), "data_listen": cmp.Or(p.data, anyPort),
+		"metrics_listen": anyPort, "engine_socket": p.socket(), "engine_token_file": p.token(),
 		"ready_file": filepath.Join(o.Dir, name+".ready"), "in_world_file": filepath.Join(o.Dir, name+".in-world"),
 		"tls": p.w.cert(name), "log": map[string]any{"level": "info", "json": true},
 	}
@@ -183,7 +193,7 @@ func (p *pod) runEngine(device int) (*process, error) {
 	tls := p.w.cert(fmt.Sprintf("engine-p%d", p.index))
 	return start(o.Dir, name, p.faults(o.EngineFaults), o.cxx("e2e/engine/tangram-engine"),
 		"--agent-socket", p.socket(), "--token-file", p.token(), "--device", fmt.Sprint(device),
-		"--mesh-listen", "127.0.0.1:0", "--serve-listen", "127.0.0.1:0", "--advertise", "127.0.0.1",
+		"--mesh-listen", cmp.Or(p.meshes[device], anyPort), "--serve-listen", cmp.Or(p.serves[device], anyPort), "--advertise", "127.0.0.1",
 		"--tls-ca", tls["ca"], "--tls-cert", tls["cert"], "--tls-key", tls["key"], "--max-batch-tokens", "24",
 		"--max-model-len", fmt.Sprint(o.MaxTokens), "--ready-file", filepath.Join(o.Dir, name+".ready"))
 }

@@ -138,7 +138,7 @@ func (w *World) all() []*pod {
 
 func (w *World) startPods(ctx context.Context) error {
 	for i, ranks := range w.o.Pods {
-		w.pods = append(w.pods, &pod{w: w, index: i, engines: make([]*process, ranks)})
+		w.pods = append(w.pods, &pod{w: w, index: i, engines: make([]*process, ranks), meshes: make([]string, ranks), serves: make([]string, ranks)})
 	}
 	errs := make([]error, len(w.o.Pods))
 	var wait sync.WaitGroup

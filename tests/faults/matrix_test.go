@@ -23,6 +23,7 @@ import (
 const (
 	sample       = 12 // cells in `make test`
 	expectedFile = "expected.txt"
+	failedDir    = worlds.Root + "/build/fault-matrix/failed" // logs
 )
 
 // outcome of a cell, for the report.
@@ -37,6 +38,7 @@ type outcome struct {
 func TestFaults(t *testing.T) {
 	full := os.Getenv("FAULT_MATRIX") == "full"
 	began := time.Now()
+	require.NoError(t, os.RemoveAll(failedDir), "logs of an earlier run")
 	s := newStage(t)
 	expected := readExpected(t)
 	passed := map[string]map[string][]int{} // transition -> point -> places of pods that pass it
@@ -70,6 +72,9 @@ func TestFaults(t *testing.T) {
 				o.Error = err.Error()
 			}
 			outcomes = append(outcomes, o)
+			if full {
+				fmt.Printf("%d/%d %s: %.1f s, passed %t\n", len(outcomes), len(cells), o.Name, o.Seconds, o.Passed) // go test tells at the end only
+			}
 			require.NoError(t, err, "logs are in %s", s.Dir())
 		})
 		if n := len(outcomes); n > 0 && outcomes[n-1].Error != "" {
@@ -178,7 +183,7 @@ func requireExpected(t *testing.T, passed map[string]map[string][]int, expected 
 // keepLogs of a case that failed: the next stage takes the folder.
 func keepLogs(t *testing.T, s *stage, f fault) {
 	t.Helper()
-	to := filepath.Join(worlds.Root, "build/fault-matrix/failed", strings.ReplaceAll(f.name(), "/", "_"))
+	to := filepath.Join(failedDir, strings.ReplaceAll(f.name(), "/", "_"))
 	require.NoError(t, os.RemoveAll(to))
 	require.NoError(t, os.CopyFS(to, os.DirFS(s.Dir())))
 	t.Logf("logs of %s: %s", f.name(), to)

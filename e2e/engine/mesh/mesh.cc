@@ -58,6 +58,13 @@ void Mesh::HangUp(const std::string& member) {
   if (it != peers_.end()) it->second.connection.reset();
 }
 
+bool Mesh::LeftFrame(const std::string& member) const {
+  const auto it = peers_.find(member);
+  if (it == peers_.end() || !it->second.connection || !it->second.connection->frame) return false;
+  pollfd end{it->second.connection->fd.get(), POLLRDHUP, 0};
+  return poll(&end, 1, 0) > 0;
+}
+
 void Mesh::HangUpAll() {
   for (auto& [member, peer] : peers_) peer.connection.reset();
 }

@@ -54,6 +54,9 @@ class Mesh {
   // Closes the connection with this member, or all: the other side sees its exchange break. They
   // are made again by Progress.
   void HangUp(const std::string& member);
+  // Whether the member hung up behind a frame that waits here to be taken: until it is, the
+  // connection is not looked at.
+  bool LeftFrame(const std::string& member) const;
   void HangUpAll();
   // The members of the list without a connection, and why; for messages.
   std::string Missing(std::span<const std::string> members) const;

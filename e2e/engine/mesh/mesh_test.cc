@@ -96,6 +96,37 @@ TEST(MeshTest, APeerThatDiesIsNamed) {
   EXPECT_NE(status.message().find("no connection with c"), std::string::npos) << status.message();
 }
 
+// What a peer said before it hung up waits to be taken; that it hung up shows all the same.
+TEST(MeshTest, APeerThatHungUpBehindItsFrame) {
+  std::vector<Node> nodes = Connected(2);
+  const std::string a = "a", b = "b";
+  std::thread thread([&] {
+    std::vector<Bytes> recv;
+    EXPECT_TRUE(nodes[1].comm.Gather(0, 0, {1}, &recv).ok());
+    EXPECT_FALSE(nodes[1].comm.Gather(1, 0, {2}, &recv).ok());
+  });
+  std::vector<Bytes> recv;
+  EXPECT_TRUE(nodes[0].comm.Gather(0, 0, {1}, &recv).ok());
+  while (!nodes[0].mesh->Waiting(b)) nodes[0].mesh->Progress(1);
+  EXPECT_FALSE(nodes[0].mesh->LeftFrame(b));
+  nodes[0].mesh->HangUp(b);  // so that b's exchange ends
+  thread.join();
+  for (int round = 0; round < 1000 && !nodes[0].mesh->Connected({&b, 1}); ++round) {
+    for (Node& node : nodes) node.mesh->Progress(1);
+  }
+  ASSERT_TRUE(nodes[0].mesh->Connected({&b, 1}));
+
+  std::thread again([&] {
+    std::vector<Bytes> none;
+    Communicator(nodes[1].mesh.get(), 4, 1, {a, b}, milliseconds(50)).Gather(0, 0, {1}, &none);
+    nodes[1].mesh->HangUpAll();
+  });
+  again.join();
+  while (!nodes[0].mesh->Waiting(b)) nodes[0].mesh->Progress(1);
+  EXPECT_TRUE(nodes[0].mesh->Connected({&b, 1})) << "nobody looked";
+  EXPECT_TRUE(nodes[0].mesh->LeftFrame(b));
+}
+
 TEST(MeshTest, ASilentPeerIsAnErrorAfterTheTimeout) {
   std::vector<Node> nodes = Connected(2, milliseconds(150));
   std::vector<Bytes> recv;

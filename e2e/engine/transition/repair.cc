@@ -48,7 +48,8 @@ Status Engine::StandStill() {
     const std::optional<Tag> tag = mesh_->Waiting(member);
     const bool repaired =
         tag && preparation_ && preparation_->repair() && preparation_->target_epoch() == tag->epoch;
-    if (tag && !repaired) mesh_->HangUp(member);
+    // One that went ahead of us in the repair waits for us, unless it gave that up by now.
+    if (tag && (!repaired || mesh_->LeftFrame(member))) mesh_->HangUp(member);
     if (!mesh_->Connected({&member, 1})) unreachable.push_back(r);
   }
   if (unreachable != unreachable_) {

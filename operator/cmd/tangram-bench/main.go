@@ -27,6 +27,18 @@ func main() {
 			RunE: func(c *cobra.Command, _ []string) error {
 				return bench.PlanTime(c.OutOrStdout(), c.ErrOrStderr(), quick)
 			}},
+		&cobra.Command{Use: "eplb", Short: "placement of experts: plan time, balance and moves, beside the algorithms in use", Args: cobra.NoArgs,
+			RunE: func(c *cobra.Command, _ []string) error {
+				return bench.Eplb(c.OutOrStdout(), c.ErrOrStderr(), quick)
+			}},
+		&cobra.Command{Use: "eplb-small", Short: "placement of small cases against the exact optimum", Args: cobra.NoArgs,
+			RunE: func(c *cobra.Command, _ []string) error {
+				return bench.EplbSmall(c.OutOrStdout(), c.ErrOrStderr(), quick)
+			}},
+		&cobra.Command{Use: "rounds", Short: "rounds in which experts move, over the fewest possible", Args: cobra.NoArgs,
+			RunE: func(c *cobra.Command, _ []string) error {
+				return bench.Rounds(c.OutOrStdout(), c.ErrOrStderr(), quick)
+			}},
 		&cobra.Command{Use: "predict", Short: "next-window balance of placements made from a forecast, against the best fixed window", Args: cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				return bench.Predict(c.OutOrStdout(), c.ErrOrStderr(), quick)

@@ -1,0 +1,45 @@
+package peers
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Each baseline gives a layout of the right shape that holds every expert, and is better
+// than the default one: a weak baseline would flatter the planner.
+func TestBaselinesWork(t *testing.T) {
+	const experts, ranks, slots = 64, 8, 10
+	for _, policy := range []Policy{DeepSeek{}, DeepSeek{Groups: 8, Nodes: 2}, &FlashLB{}, Swift{}} {
+		r := rand.New(rand.NewPCG(1, 1))
+		old := Default(experts, ranks, slots)
+		for range 5 {
+			load := make([]float64, experts)
+			for e := range load {
+				load[e] = math.Exp(r.NormFloat64())
+			}
+			now := policy.Plan(0, load, old)
+			require.Len(t, now, ranks)
+			for _, held := range now {
+				require.Len(t, held, slots, policy.Name())
+			}
+			require.NotContains(t, counts(experts, now), 0, policy.Name())
+			require.GreaterOrEqual(t, balanceOf(load, now), balanceOf(load, old), policy.Name())
+			require.Greater(t, balanceOf(load, now), map[string]float64{"deepseek-hierarchical": 0.85, "deepseek-global": 0.97,
+				"flashlb": 0.9, "swift": 0.8}[policy.Name()], policy.Name())
+			old = now
+		}
+	}
+}
+
+func TestRelabelKeepsMost(t *testing.T) {
+	r := rand.New(rand.NewPCG(2, 2))
+	old := Default(40, 5, 8)
+	now := slices.Clone(old)
+	r.Shuffle(len(now), func(i, j int) { now[i], now[j] = now[j], now[i] })
+	require.NotZero(t, Moved(old, now))
+	require.Zero(t, Moved(old, relabel(old, now)))
+}

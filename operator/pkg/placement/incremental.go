@@ -1,0 +1,474 @@
+package placement
+
+import "math"
+
+// step is a change that can be taken back.
+type step struct {
+	swap bool
+	i, j int32 // swap: the two slots; else slot i
+	was  int32 // else: what slot i held
+}
+
+// Incremental starts from the old placement and changes what pays: each change is on the
+// then hottest rank, and the plan ends where
+//
+//	peak / mean + Price * moved slots
+//
+// is least. Experts that no rank holds any more (a dead rank) are placed first, whatever
+// that costs. Without an old placement it is a full plan.
+func (p *Planner) Incremental(problem *Problem, o Options) (*Result, error) {
+	c, err := problem.check()
+	if err != nil {
+		return nil, err
+	}
+	if o.Price < 0 || math.IsNaN(o.Price) || math.IsInf(o.Price, 0) {
+		return nil, badOption("the price of a moved slot", o.Price)
+	}
+	if problem.Old == nil {
+		return p.Full(problem, o)
+	}
+	r := p.begin(problem, c)
+	for l := range c.load {
+		s := &p.state
+		s.begin(c.load[l], r.Placement.Layer(l))
+		bound := max(s.mean, p.replicate()*p.fastest())
+		s.remember(problem.Old, l)
+		p.ask.ready(s, problem, l, o)
+		p.inherit(problem.Old, l)
+		p.repair()
+		p.rebalance(bound, o)
+		s.forget(problem.Old, l)
+		p.figures(problem, r, l, bound)
+	}
+	return r, nil
+}
+
+// inherit takes over what the old placement holds: an expert keeps its slot where the rank
+// still has that slot, else it gets another one. What finds no room is gone, least needed
+// first: experts with most replicas, then the lightest.
+func (p *Planner) inherit(old *Placement, l int) {
+	s := &p.state
+	for e := range s.experts {
+		s.count[e], s.share[e], s.head[e] = 0, 0, -1
+	}
+	for g := range min(s.ranks, old.Ranks()) {
+		for _, e := range old.Rank(l, g) {
+			if e != Empty {
+				s.count[e]++ // a doubled replica counts twice here, which only makes it less needed
+			}
+		}
+	}
+	late := p.roomy[:0] // (slot of the old layer) without a slot of the same index
+	for g := range int32(min(s.ranks, old.Ranks())) {
+		was := old.Rank(l, int(g))
+		room := int(s.start[g+1] - s.start[g])
+		for i, e := range was {
+			if e == Empty || s.has[s.at(g, e)] {
+				continue
+			}
+			if i < room {
+				s.slot[s.start[g]+int32(i)] = e
+				s.has[s.at(g, e)] = true
+			} else {
+				late = append(late, old.Start[g]+int32(i))
+			}
+		}
+	}
+	for _, k := range late {
+		e, g := old.Layer(l)[k], p.align.oldRank[k]
+		if s.has[s.at(g, e)] {
+			continue
+		}
+		victim := int32(-1)
+		for j := s.start[g]; j < s.start[g+1]; j++ {
+			if b := s.slot[j]; b == Empty {
+				victim = j
+				break
+			} else if s.count[b] > s.count[e] && (victim < 0 || s.lessNeeded(b, s.slot[victim])) {
+				victim = j
+			}
+		}
+		gone := e
+		if victim >= 0 {
+			gone = s.slot[victim]
+			s.slot[victim] = e
+			s.has[s.at(g, e)] = true
+		}
+		if gone != Empty {
+			s.count[gone]--
+			if victim >= 0 {
+				s.has[s.at(g, gone)] = false
+			}
+		}
+	}
+	p.roomy = late[:0]
+	p.best = append(p.best[:0], s.slot...)
+	p.restore(p.best)
+	s.moved = 0
+}
+
+func (s *state) lessNeeded(a, b int32) bool {
+	if s.count[a] != s.count[b] {
+		return s.count[a] > s.count[b]
+	}
+	return s.w[a] < s.w[b]
+}
+
+// repair places experts without a replica, heaviest first, where the peak of the ranks
+// touched is least: in an empty slot, or in that of an expert with several replicas. One of
+// the two exists, as there are at least as many slots as experts.
+func (p *Planner) repair() {
+	s := &p.state
+	for {
+		lost := int32(-1)
+		for e := range int32(s.experts) {
+			if s.count[e] == 0 && (lost < 0 || s.w[e] > s.w[lost]) {
+				lost = e
+			}
+		}
+		if lost < 0 {
+			return
+		}
+		hot, _ := s.hottest()
+		slot, least, free := int32(-1), math.Inf(1), false
+		for j := range int32(s.slots) {
+			b := s.slot[j]
+			if b != Empty && s.count[b] < 2 || b != Empty && free {
+				continue
+			}
+			if t := p.peakAfter(hot, j, lost, math.Inf(1)); t < least || slot < 0 || b == Empty && !free {
+				slot, least, free = j, t, b == Empty
+			}
+		}
+		if s.slot[slot] != Empty {
+			s.take(slot)
+		}
+		s.put(slot, lost)
+	}
+}
+
+// rebalance searches down to the bound and keeps the best beginning of that way.
+func (p *Planner) rebalance(bound float64, o Options) {
+	s := &p.state
+	p.log = p.log[:0]
+	p.keep = grow(p.keep, s.experts)
+	clear(p.keep)
+	if s.mean <= 0 {
+		return
+	}
+	worth := func() float64 {
+		_, peak := s.hottest()
+		return peak/s.mean + o.Price*float64(s.moved)
+	}
+	// A rank that is over the aim is worth a change. To lower the aim by x brings x of the
+	// mean and costs about one more moved slot on each rank, so x = Price * ranks is where
+	// that stops to pay.
+	aim := bound + s.mean*o.Price*float64(len(s.live))
+	best, at := worth(), 0
+	for len(p.log)-at <= len(s.live) { // so many changes without a lower cost: it will not come
+		g, peak := s.hottest()
+		if peak <= aim*(1+1e-12) {
+			break
+		}
+		c, ok := p.cheapest(g, peak, aim)
+		if !ok {
+			if c, ok = p.force(g, aim); !ok {
+				break
+			}
+		}
+		p.apply(c)
+		if now := worth(); now < best-1e-12 {
+			best, at = now, len(p.log)
+		}
+	}
+	for len(p.log) > at {
+		p.undo()
+	}
+}
+
+// force gives the heaviest expert of the hottest rank another replica where that hurts least,
+// though the load over the aim grows: an expert whose share alone is about the mean needs a
+// rank nearly of its own, which later changes clear. The replica stays for this layer.
+func (p *Planner) force(hot int32, aim float64) (candidate, bool) {
+	s := &p.state
+	heaviest := Empty
+	for _, e := range s.slot[s.start[hot]:s.start[hot+1]] {
+		if e != Empty && (heaviest == Empty || s.share[e] > s.share[heaviest]) {
+			heaviest = e
+		}
+	}
+	if heaviest == Empty || p.keep[heaviest] || s.w[heaviest] == 0 {
+		return candidate{}, false
+	}
+	best, slot := math.Inf(-1), int32(-1)
+	for j := range int32(s.slots) {
+		b := s.slot[j]
+		if s.has[s.at(s.rankOf[j], heaviest)] || b != Empty && (s.count[b] < 2 || p.keep[b]) {
+			continue
+		}
+		if gain, ok := p.gain(hot, j, heaviest, aim); ok && gain > best {
+			best, slot = gain, j
+		}
+	}
+	if slot < 0 {
+		return candidate{}, false
+	}
+	p.keep[heaviest] = true
+	return candidate{i: slot, e: heaviest}, true
+}
+
+// apply does a change and logs it.
+func (p *Planner) apply(c candidate) {
+	s := &p.state
+	if c.swap {
+		p.log = append(p.log, step{swap: true, i: c.i, j: c.j})
+		s.swap(c.i, c.j)
+		return
+	}
+	p.log = append(p.log, step{i: c.i, was: s.slot[c.i]})
+	if s.slot[c.i] != Empty {
+		s.take(c.i)
+	}
+	s.put(c.i, c.e)
+}
+
+func (p *Planner) undo() {
+	s := &p.state
+	last := p.log[len(p.log)-1]
+	p.log = p.log[:len(p.log)-1]
+	if last.swap {
+		s.swap(last.i, last.j)
+		return
+	}
+	s.take(last.i)
+	if last.was != Empty {
+		s.put(last.i, last.was)
+	}
+}
+
+// candidate is a change of the incremental search.
+type candidate struct {
+	swap  bool
+	i, j  int32 // swap: slots; else slot i
+	e     int32 // else: what slot i gets
+	score float64
+}
+
+// cheapest finds the change of rank g that takes away most load over the aim per moved
+// slot. That sum over all ranks falls with each change, so the search ends. A replica of a
+// very hot expert may make its new rank the hottest for a while: later changes clear it.
+func (p *Planner) cheapest(g int32, peak, aim float64) (candidate, bool) {
+	best := candidate{score: 0}
+	limit := peak * (1 - 1e-12)
+	p.cheapestReplica(g, aim, &best)
+	p.cheapestSwap(g, limit, aim, &best)
+	return best, best.score > 0
+}
+
+// perMove is a gain per moved slot. A change that moves nothing new (it takes back an
+// earlier one) counts as a small part of a move, so that it comes first.
+func perMove(gain float64, moves int32) float64 {
+	if moves <= 0 {
+		return gain * 4
+	}
+	return gain / float64(moves)
+}
+
+// enoughRanks are looked at for a swap even when one was found that heals the hottest rank:
+// the next may do it with fewer moves, as it holds something that moves anyway.
+const enoughRanks = 3
+
+// other is a slot of a rank that the hottest one could exchange with.
+type other struct {
+	slot    int32
+	arrives int32   // moves of its expert going to the hottest rank
+	share   float64 // 0 where it is empty
+}
+
+// cheapestSwap looks at the ranks under the aim, coldest first, until rank g is healed: the
+// ranks after that have less room. A swap of two ranks over the aim heals neither.
+func (p *Planner) cheapestSwap(g int32, limit, aim float64, best *candidate) {
+	s := &p.state
+	p.cold = p.cold[:0]
+	for _, h := range s.live {
+		if h != g && s.time(h) < aim {
+			p.cold = append(p.cold, h)
+		}
+	}
+	over := excess(s.time(g), aim)
+	for n := 0; len(p.cold) > 0 && (best.score < over/2 || n < enoughRanks && best.score < over); n++ {
+		h := p.popColdest()
+		p.swapWith(g, h, limit, aim, best)
+	}
+}
+
+func (p *Planner) swapWith(g, h int32, limit, aim float64, best *candidate) {
+	s := &p.state
+	p.others = p.others[:0]
+	for j := s.start[h]; j < s.start[h+1]; j++ {
+		b := s.slot[j]
+		if b == Empty {
+			p.others = append(p.others, other{slot: j})
+		} else if !s.has[s.at(g, b)] {
+			p.others = append(p.others, other{j, int32(s.arrives(g, b) - s.arrives(h, b)), s.share[b]})
+		}
+	}
+	loadG, slowG, loadH, slowH := s.load[g], s.slow[g], s.load[h], s.slow[h]
+	before := excess(s.time(g), aim) + excess(s.time(h), aim)
+	for i := s.start[g]; i < s.start[g+1]; i++ {
+		a := s.slot[i]
+		if a == Empty || s.has[s.at(h, a)] {
+			continue
+		}
+		shareA, arrivesA := s.share[a], int32(s.arrives(h, a)-s.arrives(g, a))
+		for _, o := range p.others {
+			d := shareA - o.share
+			tg, th := (loadG-d)*slowG, (loadH+d)*slowH
+			if d <= 0 || tg >= limit || th >= limit {
+				continue
+			}
+			gain := before - excess(tg, aim) - excess(th, aim)
+			if p.ask.on {
+				gain += p.swapNearer(i, o.slot)
+			}
+			score := perMove(gain, arrivesA+o.arrives)
+			if p.groups.on {
+				score = p.groups.perAway(gain, shareA*float64(arrivesA)+o.share*float64(o.arrives), s.mean)
+			}
+			if score > best.score {
+				*best = candidate{swap: true, i: i, j: o.slot, score: score}
+			}
+		}
+	}
+}
+
+func (p *Planner) swapNearer(i, j int32) float64 {
+	gain, _ := p.nearer(i, j)
+	return gain * p.state.mean / float64(len(p.state.live))
+}
+
+// excess is the load over the aim, and a little for being under it unevenly: of two changes
+// that heal the same, the one that leaves the ranks more alike is better for the next window.
+func excess(t, aim float64) float64 {
+	x := t - aim
+	if x > 0 {
+		return x
+	}
+	return x * x * (0.02 / aim)
+}
+
+// cheapestReplica looks at all changes of one replica that relieve rank g. What a change
+// does is the sum of three things: the replicas that expert e has get lighter (relief), the
+// other replicas of the expert b that gives its slot get heavier (harm), and the slot's own
+// rank holds e for b. The first two are computed once for each expert. The sum is not exact
+// where a rank holds both e and b, so it only chooses which changes are looked at exactly.
+func (p *Planner) cheapestReplica(g int32, aim float64, best *candidate) {
+	s := &p.state
+	p.relief, p.excess = grow(p.relief, s.experts), grow(p.excess, s.ranks)
+	for _, h := range s.live {
+		p.excess[h] = excess(s.time(h), aim)
+	}
+	clear(p.relief)
+	for _, h := range s.live {
+		if s.load[h]*s.slow[h] <= aim {
+			continue // what such ranks gain is small change
+		}
+		for _, e := range s.slot[s.start[h]:s.start[h+1]] {
+			if e != Empty {
+				p.relief[e] += p.excess[h] - excess((s.load[h]+s.more[e]-s.share[e])*s.slow[h], aim)
+			}
+		}
+	}
+	for _, h := range s.live {
+		if h != g && s.load[h]*s.slow[h] >= aim { // no room for more load
+			continue
+		}
+		for j := s.start[h]; j < s.start[h+1]; j++ {
+			b := s.slot[j]
+			if b == Empty {
+				p.offer(g, j, aim, p.excess[h], s.load[h], best)
+				break // its other empty slots are alike
+			}
+			if s.count[b] < 2 || p.keep[b] {
+				continue
+			}
+			before := p.excess[h]
+			less := s.w[b]/float64(s.count[b]-1) - s.share[b]
+			for k := s.head[b]; k >= 0; k = s.next[k] {
+				if r := s.rankOf[k]; k != j {
+					before += p.excess[r] - excess((s.load[r]+less)*s.slow[r], aim)
+				}
+			}
+			p.offer(g, j, aim, before, s.load[h]-s.share[b], best)
+		}
+	}
+}
+
+// offer slot j, whose rank has the given load without it, to the experts of rank hot, or to
+// all where it lies on that rank.
+func (p *Planner) offer(hot, j int32, aim, before, load float64, best *candidate) {
+	s := &p.state
+	g := s.rankOf[j]
+	slow := s.slow[g]
+	if g != hot {
+		for i := s.start[hot]; i < s.start[hot+1]; i++ {
+			if e := s.slot[i]; e != Empty {
+				about := before + p.relief[e] - excess((load+s.more[e])*slow, aim)
+				if about*4 > best.score {
+					p.tryReplica(hot, j, e, aim, about, best)
+				}
+			}
+		}
+		return
+	}
+	was := s.was[s.at(g, 0):s.at(g+1, 0)]
+	for e, more := range s.more {
+		about := before + p.relief[e] - excess((load+more)*slow, aim)
+		if about > best.score || was[e] && about*4 > best.score {
+			p.tryReplica(hot, j, int32(e), aim, about, best)
+		}
+	}
+}
+
+func (p *Planner) tryReplica(hot, j, e int32, aim, about float64, best *candidate) {
+	s := &p.state
+	b, g := s.slot[j], s.rankOf[j]
+	if b == e || s.has[s.at(g, e)] {
+		return
+	}
+	moves := s.arrives(g, e)
+	if b != Empty {
+		moves -= s.arrives(g, b)
+	}
+	if !p.groups.on && perMove(about, int32(moves)) <= best.score {
+		return
+	}
+	gain, ok := p.gain(hot, j, e, aim)
+	score := perMove(gain, int32(moves))
+	if p.groups.on {
+		away := p.groups.away(s, e, 1, s.arrives(g, e))
+		if b != Empty {
+			away += p.groups.away(s, b, -1, -s.arrives(g, b))
+		}
+		score = p.groups.perAway(gain, away, s.mean)
+	}
+	if ok && score > best.score {
+		*best = candidate{i: j, e: e, score: score}
+	}
+}
+
+// gain is by how much the load over the aim falls, over all ranks, when slot j gets expert
+// e. Not ok: rank hot stays as hot as it is.
+func (p *Planner) gain(hot, j, e int32, aim float64) (gain float64, ok bool) {
+	s := &p.state
+	p.changes(j, e)
+	ok = p.delta[hot] < 0
+	for _, h := range p.touch {
+		d := p.delta[h]
+		p.delta[h] = 0
+		if ok && d != 0 {
+			gain += excess(s.time(h), aim) - excess((s.load[h]+d)*s.slow[h], aim)
+		}
+	}
+	return gain, ok
+}

@@ -1,0 +1,110 @@
+package placement
+
+import (
+	"math"
+	"math/bits"
+	"slices"
+)
+
+// pack places the replicas that replicate counted: longest first, each on the rank that
+// would be done first (LPT with cardinality). Replicas of an expert follow each other, so
+// they only need to avoid the ranks their siblings took.
+func (p *Planner) pack() {
+	s := &p.state
+	// Loads are not negative, so their bits order like they do; the low bits, which hardly
+	// matter, make room for the expert.
+	p.order = grow(p.order, s.experts)
+	low := uint64(1)<<bits.Len(uint(s.experts)) - 1
+	for e := range p.order {
+		p.order[e] = ^math.Float64bits(s.share[e])&^low | uint64(e)
+	}
+	slices.Sort(p.order)
+	for i, key := range p.order {
+		p.order[i] = key & low
+	}
+	p.free = grow(p.free, s.ranks)
+	for g := range s.ranks {
+		p.free[g] = s.start[g]
+	}
+	p.queues.fill(s)
+	for _, o := range p.order {
+		if !p.packExpert(int32(o)) { // the last ranks with room hold it already: give up balance for room
+			p.packByRoom()
+			return
+		}
+	}
+}
+
+// packExpert places all replicas of an expert, or says that it cannot.
+func (p *Planner) packExpert(e int32) bool {
+	s := &p.state
+	if s.count[e] == 1 { // as below, in one step
+		class := p.queues.first(s, s.share[e])
+		g := p.queues.heaps[class][0].rank // there are slots left for as many replicas
+		p.place(g, e)
+		if p.free[g] < s.start[g+1] {
+			p.queues.replace(class, queued{s.load[g], g})
+		} else {
+			p.queues.pop(class)
+		}
+		return true
+	}
+	p.aside = p.aside[:0]
+	for range s.count[e] {
+		class := p.queues.first(s, s.share[e])
+		if class < 0 {
+			return false
+		}
+		g := p.queues.pop(class)
+		p.place(g, e)
+		p.aside = append(p.aside, g)
+	}
+	for _, g := range p.aside {
+		if p.free[g] < s.start[g+1] {
+			p.queues.push(s, g)
+		}
+	}
+	return true
+}
+
+func (p *Planner) place(g, e int32) {
+	s := &p.state
+	s.link(p.free[g], e)
+	s.load[g] += s.share[e]
+	p.free[g]++
+}
+
+// packByRoom places each expert on the ranks with most room left. That always works where
+// the counts can be realised at all (the constructive proof of Gale and Ryser's theorem);
+// the search that follows brings the balance.
+func (p *Planner) packByRoom() {
+	s := &p.state
+	for j := range s.slot {
+		s.slot[j], s.next[j] = Empty, -1
+	}
+	for e := range s.head {
+		s.head[e] = -1
+	}
+	clear(s.has)
+	clear(s.load)
+	p.roomy = append(p.roomy[:0], s.live...)
+	for g := range s.ranks {
+		p.free[g] = s.start[g]
+	}
+	for _, o := range p.order {
+		slices.SortFunc(p.roomy, func(a, b int32) int {
+			if d := (s.start[b+1] - p.free[b]) - (s.start[a+1] - p.free[a]); d != 0 {
+				return int(d)
+			}
+			if x, y := s.time(a), s.time(b); x < y {
+				return -1
+			} else if x > y {
+				return 1
+			}
+			return int(a - b)
+		})
+		for _, g := range p.roomy[:s.count[o]] {
+			p.place(g, int32(o))
+		}
+	}
+}

@@ -1,0 +1,138 @@
+package placement
+
+// replicate sets count: one replica each, then the next to the expert whose replicas are
+// hottest, until the slots are used up. That greedy reaches r*, the least possible largest
+// load of a replica (reference: DeepSeek-EPLB's second step), which it returns.
+//
+// A rank holds an expert once, so counts must be realisable: with s[g] slots, the k experts
+// with most replicas have at most sum over g of min(s[g], k) (Gale and Ryser). Sets of
+// counts under such bounds form a polymatroid, so the greedy stays exact: an expert that is
+// full once is full for good.
+func (p *Planner) replicate() float64 {
+	s := &p.state
+	h := p.heap[:0]
+	for e := range int32(s.experts) {
+		s.count[e] = 1
+		h = append(h, hot{s.w[e], e})
+	}
+	for i := len(h)/2 - 1; i >= 0; i-- {
+		sift(h, i)
+	}
+	star, capped := 0.0, false
+	p.fit.reset(s)
+	for spare := s.slots - s.experts; spare > 0 && len(h) > 0; {
+		e := h[0].expert
+		if p.fit.more(s.count[e]) {
+			s.count[e]++
+			h[0].share = s.w[e] / float64(s.count[e])
+			spare--
+		} else {
+			if !capped { // the hottest one from now on
+				star, capped = h[0].share, true
+			}
+			h[0] = h[len(h)-1]
+			h = h[:len(h)-1]
+		}
+		sift(h, 0)
+	}
+	for e := range s.experts {
+		s.share[e] = s.w[e] / float64(s.count[e])
+		s.more[e] = s.w[e] / float64(s.count[e]+1)
+	}
+	if !capped {
+		star = h[0].share
+	}
+	p.heap = h
+	return star
+}
+
+// hot is an expert in the heap, hottest replica first.
+type hot struct {
+	share  float64
+	expert int32
+}
+
+func (a hot) before(b hot) bool {
+	return a.share > b.share || a.share == b.share && a.expert < b.expert
+}
+
+func sift(h []hot, i int) {
+	if i >= len(h) {
+		return
+	}
+	x := h[i]
+	for {
+		k := 2*i + 1
+		if k >= len(h) {
+			break
+		}
+		if k+1 < len(h) && h[k+1].before(h[k]) {
+			k++
+		}
+		if !h[k].before(x) {
+			break
+		}
+		h[i] = h[k]
+		i = k
+	}
+	h[i] = x
+}
+
+// fit answers whether an expert may have one replica more.
+type fit struct {
+	even bool
+	most int32   // ranks that have slots
+	with []int32 // [c] experts of count c, only if uneven
+	room []int64 // [k] sum over ranks of min(slots, k), only if uneven
+}
+
+func (f *fit) reset(s *state) {
+	f.most, f.even = int32(len(s.live)), true
+	first := s.live[0]
+	for _, g := range s.live {
+		f.even = f.even && s.start[g+1]-s.start[g] == s.start[first+1]-s.start[first]
+	}
+	if f.even { // then only the number of ranks binds
+		return
+	}
+	f.with = grow(f.with, int(f.most)+1)
+	clear(f.with)
+	f.with[1] = int32(s.experts)
+	f.room = grow(f.room, s.experts+1)
+	clear(f.room)
+	for _, g := range s.live { // first as differences: rank g adds one for each k up to its slots
+		f.room[s.start[g+1]-s.start[g]]++
+	}
+	still := int64(len(s.live))
+	for k, total := 1, int64(0); k <= s.experts; k++ {
+		ends := f.room[k]
+		total += still
+		f.room[k] = total
+		still -= ends
+	}
+}
+
+// more raises one count from c to c+1, if that can be realised.
+func (f *fit) more(c int32) bool {
+	if c >= f.most {
+		return false
+	}
+	if f.even {
+		return true
+	}
+	f.with[c]--
+	f.with[c+1]++
+	// The sum of the k largest counts is linear between the ends of a run of equal counts,
+	// and room is concave: only the ends of runs can bind.
+	k, sum := int64(0), int64(0)
+	for x := f.most; x >= 1; x-- {
+		n := int64(f.with[x])
+		k, sum = k+n, sum+n*int64(x)
+		if n > 0 && sum > f.room[k] {
+			f.with[c]++
+			f.with[c+1]--
+			return false
+		}
+	}
+	return true
+}

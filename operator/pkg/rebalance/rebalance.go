@@ -1,0 +1,148 @@
+// Package rebalance decides whether experts should move, and which. Pure.
+package rebalance
+
+import (
+	"fmt"
+
+	"tangram.dev/operator/pkg/geometry"
+	"tangram.dev/operator/pkg/migration"
+	"tangram.dev/operator/pkg/placement"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// Settings of a rebalance.
+type Settings struct {
+	// Redundant is the number of slots per layer beyond one for each expert; rounded up to the same number on each rank.
+	Redundant int
+	// MaxMoves of experts in one cycle, over all layers; 0: as many as pay.
+	MaxMoves int
+	// Price of a moved expert, as placement.Options.Price.
+	Price float64
+	// MinGain of balancedness below which nothing is moved, e.g. .01.
+	MinGain float64
+}
+
+// Decision and what it was made by. Balancedness is that of the forecast: sum of means over sum of peaks, 1 is best.
+type Decision struct {
+	// Placement for layout.Shape, [layer ordinal][rank] experts; nil: nothing is to be moved.
+	Placement [][][]uint32
+	// Before is the balancedness of the layout in force, After that of Placement, Reachable that of the best placement
+	// of so many slots, and Floor what no placement of so many slots can exceed.
+	Before, After, Reachable, Floor float64
+	// WorstBefore and WorstAfter are those of the worst layer.
+	WorstBefore, WorstAfter float64
+	Moves                   int    // experts that arrive on a rank
+	Wanted                  int    // the same without MaxMoves
+	Bytes                   uint64 // of Moves
+	Rounds                  int    // in which no rank sends or receives more than one expert
+	// Why it was decided so, with the numbers.
+	Why string
+}
+
+// Decide from a layout in mode Expert and a forecast, tokens by [layer ordinal][expert].
+func Decide(v *geometry.View, l *tangramv1.Layout, forecast [][]float64, s Settings) (*Decision, error) {
+	if s.Redundant < 0 || s.MaxMoves < 0 || !(s.MinGain >= 0) {
+		return nil, fmt.Errorf("rebalance: %d redundant experts, at most %d moves, a gain of at least %v: want numbers of at least 0", s.Redundant, s.MaxMoves, s.MinGain)
+	}
+	ranks := len(l.GetMembers())
+	slots := 0
+	if ranks > 0 {
+		slots = (int(v.Proto.Experts) + s.Redundant + ranks - 1) / ranks
+	}
+	old, err := FromLayout(l, v, slots)
+	if err != nil {
+		return nil, err
+	}
+	problem := &placement.Problem{Old: old}
+	for _, load := range forecast {
+		problem.Layers = append(problem.Layers, placement.Layer{Load: load})
+	}
+	nodes := map[string]int{}
+	for _, m := range l.Members {
+		if _, known := nodes[m.Node]; !known {
+			nodes[m.Node] = len(nodes)
+		}
+		problem.Ranks = append(problem.Ranks, placement.Rank{Slots: slots, Node: nodes[m.Node]})
+	}
+	var planner placement.Planner
+	best, err := planner.Full(problem, placement.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("rebalance: %w", err)
+	}
+	stay, err := planner.Incremental(problem, placement.Options{Price: never})
+	if err != nil {
+		return nil, fmt.Errorf("rebalance: %w", err)
+	}
+	next, err := planner.Incremental(problem, placement.Options{Price: s.Price})
+	if err != nil {
+		return nil, fmt.Errorf("rebalance: %w", err)
+	}
+	d := &Decision{Wanted: next.Moved(), Floor: floor(best)}
+	d.Before, d.WorstBefore = stay.Balance()
+	d.Reachable, _ = best.Balance()
+	now := next.Placement
+	if s.MaxMoves > 0 && d.Wanted > s.MaxMoves {
+		if now, err = migration.Cycle(old, now, forecast, problem.Ranks, s.MaxMoves); err != nil {
+			return nil, fmt.Errorf("rebalance: %w", err)
+		}
+	}
+	if err := d.weigh(problem, old, now); err != nil {
+		return nil, err
+	}
+	return d, d.explain(v, now, s)
+}
+
+// never is a price that nothing pays.
+const never = 1e12
+
+// floor of the peaks, as the highest balancedness that any placement can have.
+func floor(best *placement.Result) float64 {
+	means, bounds := 0.0, 0.0
+	for _, f := range best.Layers {
+		means, bounds = means+f.Mean, bounds+f.Bound
+	}
+	if bounds == 0 {
+		return 1
+	}
+	return means / bounds
+}
+
+// weigh what the move to `now` costs and is worth.
+func (d *Decision) weigh(problem *placement.Problem, old, now *placement.Placement) error {
+	moves, err := migration.Moves(old, now, nil)
+	if err != nil {
+		return fmt.Errorf("rebalance: %w", err)
+	}
+	migration.Sources(moves)
+	d.Moves, d.Rounds = len(moves), migration.Rounds(moves)
+	var planner placement.Planner
+	at := *problem
+	at.Old = now
+	after, err := planner.Incremental(&at, placement.Options{Price: never})
+	if err != nil {
+		return fmt.Errorf("rebalance: %w", err)
+	}
+	d.After, d.WorstAfter = after.Balance()
+	return nil
+}
+
+// explain the figures, and take the placement if it is worth it.
+func (d *Decision) explain(v *geometry.View, now *placement.Placement, s Settings) error {
+	d.Bytes = uint64(d.Moves) * v.PieceBytes(v.Granules)
+	figures := fmt.Sprintf("balancedness %.3f now, %.3f after (worst layer %.3f, %.3f), %.3f reachable, %.3f at most", d.Before, d.After,
+		d.WorstBefore, d.WorstAfter, d.Reachable, d.Floor)
+	switch {
+	case d.Moves == 0:
+		d.Why = "no move pays for itself: " + figures
+	case d.After-d.Before < s.MinGain:
+		d.Why = fmt.Sprintf("not worth it: %d moves (%d bytes) would gain %.3f, less than %.3f: %s", d.Moves, d.Bytes, d.After-d.Before, s.MinGain, figures)
+	default:
+		d.Placement = ForShape(now)
+		d.Why = fmt.Sprintf("%d experts move (%d bytes, %d rounds)", d.Moves, d.Bytes, d.Rounds)
+		if d.Moves < d.Wanted {
+			d.Why += fmt.Sprintf(", the best of %d within the cap of %d", d.Wanted, s.MaxMoves)
+		}
+		d.Why += ": " + figures
+	}
+	return nil
+}
