@@ -26,7 +26,7 @@ const (
 	settle    = 45 * time.Second
 	look      = 20 * time.Millisecond
 	busy      = 2 * time.Second
-	answer    = 40 // tokens at most: each case waits for the last one
+	answer    = 50              // tokens at most: each case waits for the last one
 	tries     = 4               // of a quiet play of a transition, until all its points are passed
 	reach     = 8 * time.Second // for a point that the transition passes when nobody dies
 )
@@ -43,7 +43,7 @@ func newStage(t *testing.T) *stage {
 	t.Helper()
 	pods := slices.Repeat([]int{1}, startPods)
 	w := worlds.StartTiny(t, harness.Options{Pods: pods, Restart: true, LeaveRoom: room, FaultDirs: true})
-	s := &stage{World: w, trace: worlds.NewTrace(t, 9, 8*time.Second)}
+	s := &stage{World: w, trace: worlds.NewTrace(t, 9, 3*time.Second)}
 	s.trace.MaxAnswer = answer
 	t.Cleanup(func() {
 		if s.keeper != nil {
