@@ -69,8 +69,8 @@ class Checkpoint {
 
   std::string config_json_;
   std::vector<std::unique_ptr<std::string>> files_;
-  std::vector<int> fds_;         // of files_
-  std::vector<uint64_t> sizes_;  // of files_
+  std::vector<int> fds_;                      // of files_
+  std::vector<uint64_t> sizes_;               // of files_
   std::map<std::string, Place> tensors_;      // those not taken by an expert are dense
   std::vector<std::vector<Expert>> experts_;  // [MoE ordinal][expert]
   std::vector<DenseTensor> dense_;

@@ -61,7 +61,7 @@ func onCluster(ctx context.Context, o options) (err error) {
 		return diagnosed(ctx, c, err)
 	}
 	r := &report{Seed: o.seed, Ranks: o.ranks}
-	results, err := storyOnCluster(ctx, o, c.Kube.In(namespace), trace, r)
+	results, err := storyOnCluster(ctx, o, c.Kube.In(namespace), trace, r, actsOnCluster)
 	if err != nil {
 		return diagnosed(ctx, c, err)
 	}
@@ -140,8 +140,11 @@ func applyManifests(ctx context.Context, o options, k *kube.Client) error {
 	return k.Apply(ctx, written)
 }
 
-// storyOnCluster: what a user does, while requests stream.
-func storyOnCluster(ctx context.Context, o options, k *kube.Client, trace *load.Trace, r *report) ([]*load.Result, error) {
+// deaths that nobody does anything about; each is told when it begins.
+type deaths func(ctx context.Context, o options, k *kube.Client, begin func(string)) ([]*act, error)
+
+// storyOnCluster: what a user does, while requests stream, and who dies then.
+func storyOnCluster(ctx context.Context, o options, k *kube.Client, trace *load.Trace, r *report, die deaths) ([]*load.Result, error) {
 	url, err := k.AwaitGateway(ctx, world)
 	if err != nil {
 		return nil, err
@@ -176,7 +179,7 @@ func storyOnCluster(ctx context.Context, o options, k *kube.Client, trace *load.
 		r.Transitions = append(r.Transitions, t)
 	}
 	if err == nil {
-		r.Acts, err = actsOnCluster(ctx, o, k, d.begin)
+		r.Acts, err = die(ctx, o, k, d.begin)
 	}
 	if err == nil {
 		err = sleep(ctx, o.pause)

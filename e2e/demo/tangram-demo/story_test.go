@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -57,8 +58,16 @@ func story(t *testing.T, expertBytes int) (*report, []*load.Result, []string) {
 	trace, err := load.NewTrace(1, 100*time.Millisecond)
 	require.NoError(t, err)
 	r := &report{}
-	results, err := storyOnCluster(t.Context(), o, operated(t, o, gateway(t), expertBytes), trace, r)
+	died := 0
+	die := func(_ context.Context, _ options, _ *kube.Client, begin func(string)) ([]*act, error) {
+		died++
+		begin("somebody dies")
+		return []*act{{Name: "somebody"}}, nil
+	}
+	results, err := storyOnCluster(t.Context(), o, operated(t, o, gateway(t), expertBytes), trace, r, die)
 	require.NoError(t, err)
+	require.Equal(t, 1, died)
+	require.Len(t, r.Acts, 1)
 	asked := slices.DeleteFunc(calls(), func(line string) bool {
 		return !strings.Contains(line, " scale ") && !strings.Contains(line, " patch ") && !strings.Contains(line, " wait ")
 	})
