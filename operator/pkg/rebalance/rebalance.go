@@ -89,7 +89,8 @@ func Decide(v *geometry.View, l *tangramv1.Layout, forecast [][]float64, s Setti
 	if err := d.weigh(problem, old, now); err != nil {
 		return nil, err
 	}
-	return d, d.explain(v, now, s)
+	d.explain(v, now, s)
+	return d, nil
 }
 
 // never is a price that nothing pays.
@@ -127,7 +128,7 @@ func (d *Decision) weigh(problem *placement.Problem, old, now *placement.Placeme
 }
 
 // explain the figures, and take the placement if it is worth it.
-func (d *Decision) explain(v *geometry.View, now *placement.Placement, s Settings) error {
+func (d *Decision) explain(v *geometry.View, now *placement.Placement, s Settings) {
 	d.Bytes = uint64(d.Moves) * v.PieceBytes(v.Granules)
 	figures := fmt.Sprintf("balancedness %.3f now, %.3f after (worst layer %.3f, %.3f), %.3f reachable, %.3f at most", d.Before, d.After,
 		d.WorstBefore, d.WorstAfter, d.Reachable, d.Floor)
@@ -144,5 +145,4 @@ func (d *Decision) explain(v *geometry.View, now *placement.Placement, s Setting
 		}
 		d.Why += ": " + figures
 	}
-	return nil
 }
