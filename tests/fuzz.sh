@@ -16,10 +16,12 @@ for t in $targets; do
   "$(find build/fuzz -type f -name "$t")" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
     -max_len=65536 -print_final_stats=1 -artifact_prefix="$corpus/crash-" "$corpus"
 done
-# The Go side's: every Fuzz function, one after another.
+# The Go side's: every Fuzz function, one after another. So many inputs, not so many seconds: the fuzzer may take the end
+# of its own time for a failure ("context deadline exceeded").
+inputs=$((seconds * 4000))
 grep -rlE '^func Fuzz' --include='*_test.go' operator | while read -r file; do
   grep -oE '^func Fuzz[A-Za-z]+' "$file" | cut -d' ' -f2 | while read -r name; do
-    echo "--- $name, $seconds s"
-    (cd operator && go test "./$(dirname "${file#operator/}")" -run '^$' -fuzz "^$name\$" -fuzztime "${seconds}s" -fuzzminimizetime 20x) </dev/null
+    echo "--- $name, $inputs inputs"
+    (cd operator && go test "./$(dirname "${file#operator/}")" -run '^$' -fuzz "^$name\$" -fuzztime "${inputs}x" -fuzzminimizetime 20x) </dev/null
   done
 done
