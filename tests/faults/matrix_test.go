@@ -116,7 +116,7 @@ func choose(t *testing.T, cells []fault, full bool) []fault {
 		seed = given
 	}
 	t.Logf("FAULT_SEED=%d", seed)
-	random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a choice that can be replayed
+	random := rand.New(rand.NewPCG(seed, 1))
 	random.Shuffle(len(cells), func(i, j int) { cells[i], cells[j] = cells[j], cells[i] })
 	var out []fault
 	have := map[string]bool{}

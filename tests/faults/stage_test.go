@@ -73,13 +73,12 @@ func (s *stage) lead(ctx context.Context, to shape) error {
 	if err := s.keep(to); err != nil {
 		return err
 	}
-	_, err := s.await(ctx, to)
-	return err
+	return s.await(ctx, to)
 }
 
 // await a world that is wholly as wanted: width, mode, all agents and engines there, nobody in
 // the middle of anything, every pool adds up. An error tells what was wrong last.
-func (s *stage) await(ctx context.Context, to shape) ([]*tangramv1.StatusResponse, error) {
+func (s *stage) await(ctx context.Context, to shape) error {
 	ctx, cancel := context.WithTimeout(ctx, settle)
 	defer cancel()
 	var last error
@@ -87,7 +86,7 @@ func (s *stage) await(ctx context.Context, to shape) ([]*tangramv1.StatusRespons
 		all, err := s.Status(ctx)
 		if err == nil {
 			if err = unlike(all, to); err == nil {
-				return all, nil
+				return nil
 			}
 		}
 		if ctx.Err() == nil { // else it is the asking that was broken off
@@ -95,7 +94,7 @@ func (s *stage) await(ctx context.Context, to shape) ([]*tangramv1.StatusRespons
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("the world is not as wanted after %v: %w", settle, last)
+			return fmt.Errorf("the world is not as wanted after %v: %w", settle, last)
 		case <-time.After(look):
 		}
 	}
@@ -241,7 +240,7 @@ func (s *stage) passedOnce(ctx context.Context, tr transition) (map[string][]int
 	if tr.dies { // only the repair: a pod that comes passes the points of a join
 		err = s.awaitRepaired(ctx, tr.to.ranks-1)
 	} else {
-		_, err = s.await(ctx, tr.to)
+		err = s.await(ctx, tr.to)
 	}
 	if err != nil {
 		return nil, err
@@ -258,8 +257,7 @@ func (s *stage) passedOnce(ctx context.Context, tr transition) (map[string][]int
 	if err := s.refill(ctx); err != nil {
 		return nil, err
 	}
-	_, err = s.await(ctx, tr.to)
-	return out, err
+	return out, s.await(ctx, tr.to)
 }
 
 func touch(path string) error { return os.WriteFile(path, nil, 0o600) }
@@ -321,7 +319,7 @@ func (s *stage) play(ctx context.Context, f fault, places []int) (notReached boo
 	if err := s.refill(ctx); err != nil {
 		return false, err
 	}
-	if _, err := s.await(ctx, f.transition.to); err != nil {
+	if err := s.await(ctx, f.transition.to); err != nil {
 		return false, err
 	}
 	return notReached, s.check(end())

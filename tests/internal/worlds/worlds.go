@@ -92,7 +92,7 @@ func Status(t *testing.T, w *harness.World) []*tangramv1.StatusResponse {
 	return all
 }
 
-// RequireUnmoved: the same layout in force, the same pieces in the same places, the same
+// RequireUnmoved demands the same layout in force, the same pieces in the same places, the same
 // memory mapped, and no rank in the middle of anything.
 func RequireUnmoved(t *testing.T, got, want []*tangramv1.StatusResponse) {
 	t.Helper()
@@ -112,7 +112,7 @@ func RequireUnmoved(t *testing.T, got, want []*tangramv1.StatusResponse) {
 	}
 }
 
-// Audit: every pool adds up, and each rank has exactly the memory that its layout says.
+// Audit demands that every pool adds up, and each rank has exactly the memory that its layout says.
 func Audit(t *testing.T, w *harness.World, ranks int) {
 	t.Helper()
 	members := 0
