@@ -3,9 +3,11 @@ package bench
 import (
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"tangram.dev/operator/pkg/load"
+	"tangram.dev/operator/pkg/placement"
 )
 
 const (
@@ -132,7 +134,9 @@ func (d drift) run(seeds, windows int) (scores []tally, oracle tally, spent floa
 				if c == 0 {
 					busy += time.Since(start)
 				}
-				plans[c] = packAll(forecast)
+				if plans[c], err = packAll(forecast); err != nil {
+					return nil, tally{}, 0, err
+				}
 			}
 			window := g.Next()
 			if w > 0 {
@@ -141,7 +145,11 @@ func (d drift) run(seeds, windows int) (scores []tally, oracle tally, spent floa
 						return nil, tally{}, 0, err
 					}
 				}
-				if err := score(&oracle, window, packAll(window)); err != nil {
+				known, err := packAll(window)
+				if err == nil {
+					err = score(&oracle, window, known)
+				}
+				if err != nil {
 					return nil, tally{}, 0, err
 				}
 			}
@@ -170,10 +178,22 @@ func score(t *tally, window [][]float64, plan load.Placement) error {
 	return nil
 }
 
-func packAll(loads [][]float64) load.Placement {
-	out := make(load.Placement, len(loads))
-	for l := range loads {
-		out[l] = greedyPack(loads[l], predictRanks, predictSlots)
+// packAll gives the best placement for loads, by the packer of pkg/placement.
+func packAll(loads [][]float64) (load.Placement, error) {
+	problem := &placement.Problem{Ranks: slices.Repeat([]placement.Rank{{Slots: predictSlots}}, predictRanks)}
+	for _, row := range loads {
+		problem.Layers = append(problem.Layers, placement.Layer{Load: row})
 	}
-	return out
+	var planner placement.Planner
+	best, err := planner.Full(problem, placement.Options{})
+	if err != nil {
+		return nil, err
+	}
+	out := make(load.Placement, len(loads))
+	for l := range out {
+		for r := range predictRanks {
+			out[l] = append(out[l], best.Placement.Rank(l, r))
+		}
+	}
+	return out, nil
 }
