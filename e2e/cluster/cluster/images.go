@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -54,6 +55,8 @@ func load(ctx context.Context, o Options, pid int, node string, archives []strin
 	for _, archive := range archives {
 		command := exec.CommandContext(ctx, o.ctr(), "--address", address, "--namespace", "k8s.io", "images", "import", archive)
 		command.Env = append(os.Environ(), "LD_LIBRARY_PATH="+machine.Libraries(o.deb()))
+		// It would wait for ever for a containerd that died, when this program is killed meanwhile.
+		command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		if output, err := command.CombinedOutput(); err != nil {
 			return errors.Join(fmt.Errorf("node %s: image %s: %w: %s", node, archive, err, strings.TrimSpace(string(output))), ctx.Err())
 		}

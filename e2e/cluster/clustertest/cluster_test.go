@@ -352,7 +352,7 @@ func TestInterruptedUp(t *testing.T) {
 			_ = up.Process.Kill() // the last may have come to its end
 			_ = up.Wait()
 			require.NoError(t, c.traces.Add(c.options.Dir))
-			t.Logf("%d namespaces; up said:\n%s", len(c.traces), output.String())
+			t.Logf("%d traces; up said:\n%s", len(c.traces), output.String())
 			require.NoError(t, cluster.Down(t.Context(), c.options, false))
 			c.nothingLeft()
 		})

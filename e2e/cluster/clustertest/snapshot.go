@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -86,7 +87,8 @@ func (s Snapshot) Diff(before Snapshot) []string {
 	return diff
 }
 
-// Traces are the namespaces of a cluster's processes, those of its pods included.
+// Traces are the namespaces of a cluster's processes, those of its pods included, and their folders
+// in /proc, by which programs outside reach into them.
 type Traces map[string]bool
 
 var namespaceKinds = []string{"mnt", "net", "pid", "uts", "ipc"}
@@ -110,6 +112,7 @@ func (t Traces) Add(dir string) error {
 	}
 	own := namespaces(os.Getpid())
 	for pid := range family {
+		t[fmt.Sprintf("/proc/%d", pid)] = true
 		for _, ns := range namespaces(pid) {
 			if !slices.Contains(own, ns) {
 				t[ns] = true
@@ -130,8 +133,10 @@ func namespaces(pid int) []string {
 	return all
 }
 
+var procFolder = regexp.MustCompile(`^/proc/\d+`)
+
 // Left gives the processes that are in one of the namespaces, and those whose command line names the
-// folder, other than this program's own.
+// folder or one of the cluster's processes, other than this program's own.
 func (t Traces) Left(dir string) ([]string, error) {
 	processes, err := host.Processes()
 	if err != nil {
@@ -143,7 +148,8 @@ func (t Traces) Left(dir string) ([]string, error) {
 			continue
 		}
 		in := slices.ContainsFunc(namespaces(p.PID), func(ns string) bool { return t[ns] })
-		if in || slices.ContainsFunc(p.Args, func(arg string) bool { return strings.Contains(arg, dir) }) {
+		named := func(arg string) bool { return strings.Contains(arg, dir) || t[procFolder.FindString(arg)] }
+		if in || slices.ContainsFunc(p.Args, named) {
 			left = append(left, fmt.Sprintf("%d %s", p.PID, strings.Join(p.Args, " ")))
 		}
 	}
