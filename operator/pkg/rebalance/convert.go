@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"tangram.dev/operator/pkg/geometry"
+	"tangram.dev/operator/pkg/load"
 	"tangram.dev/operator/pkg/placement"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
@@ -46,6 +47,17 @@ func FromLayout(l *tangramv1.Layout, v *geometry.View, slots int) (*placement.Pl
 		}
 	}
 	return out, nil
+}
+
+// AsLoad is the placement as pkg/load judges it.
+func AsLoad(p *placement.Placement) load.Placement {
+	out := make(load.Placement, p.Layers())
+	for l := range out {
+		for r := range p.Ranks() {
+			out[l] = append(out[l], p.Rank(l, r))
+		}
+	}
+	return out
 }
 
 // ForShape is the placement as layout.Shape wants it: [layer][rank] experts, ascending.

@@ -2,9 +2,11 @@
 package rebalance
 
 import (
+	"errors"
 	"fmt"
 
 	"tangram.dev/operator/pkg/geometry"
+	"tangram.dev/operator/pkg/load"
 	"tangram.dev/operator/pkg/migration"
 	"tangram.dev/operator/pkg/placement"
 	tangramv1 "tangram.dev/proto/tangram/v1"
@@ -14,13 +16,21 @@ import (
 type Settings struct {
 	// Redundant is the number of slots per layer beyond one for each expert; rounded up to the same number on each rank.
 	Redundant int
+	// Automatic takes the fewest redundant experts, Redundant at most, that reach as much as any number does but for
+	// MinGain, and that fit.
+	Automatic bool
 	// MaxMoves of experts in one cycle, over all layers; 0: as many as pay.
 	MaxMoves int
 	// Price of a moved expert, as placement.Options.Price.
 	Price float64
 	// MinGain of balancedness below which nothing is moved, e.g. .01.
 	MinGain float64
+	// Fits says whether the world has the memory for a placement; nil: it is not asked.
+	Fits func(placement [][][]uint32) error
 }
+
+// ErrTooBig is in the error of a placement that does not fit.
+var ErrTooBig = errors.New("the placement does not fit")
 
 // Decision and what it was made by. Balancedness is that of the forecast: sum of means over sum of peaks, 1 is best.
 type Decision struct {
@@ -31,6 +41,7 @@ type Decision struct {
 	Before, After, Reachable, Floor float64
 	// WorstBefore and WorstAfter are those of the worst layer.
 	WorstBefore, WorstAfter float64
+	Redundant               int    // slots per layer beyond one for each expert
 	Moves                   int    // experts that arrive on a rank
 	Wanted                  int    // the same without MaxMoves
 	Bytes                   uint64 // of Moves
@@ -44,11 +55,56 @@ func Decide(v *geometry.View, l *tangramv1.Layout, forecast [][]float64, s Setti
 	if s.Redundant < 0 || s.MaxMoves < 0 || !(s.MinGain >= 0) {
 		return nil, fmt.Errorf("rebalance: %d redundant experts, at most %d moves, a gain of at least %v: want numbers of at least 0", s.Redundant, s.MaxMoves, s.MinGain)
 	}
-	ranks := len(l.GetMembers())
-	slots := 0
-	if ranks > 0 {
-		slots = (int(v.Proto.Experts) + s.Redundant + ranks - 1) / ranks
+	if len(l.GetMembers()) == 0 {
+		return nil, fmt.Errorf("rebalance: no layout is in force")
 	}
+	if !s.Automatic {
+		return decide(v, l, forecast, s)
+	}
+	return automatic(v, l, forecast, s)
+}
+
+func decide(v *geometry.View, l *tangramv1.Layout, forecast [][]float64, s Settings) (*Decision, error) {
+	problem, err := problemOf(v, l, forecast, s.Redundant)
+	if err != nil {
+		return nil, err
+	}
+	var planner placement.Planner
+	best, err := planner.Full(problem, placement.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("rebalance: %w", err)
+	}
+	over := crowded(problem)
+	if over > 0 { // first only what must go; the next window looks for what pays
+		s.Price, s.MaxMoves = never, 0
+	}
+	next, err := planner.Incremental(problem, placement.Options{Price: s.Price})
+	if err != nil {
+		return nil, fmt.Errorf("rebalance: %w", err)
+	}
+	d := &Decision{Wanted: next.Moved(), Floor: floor(best), Redundant: problem.Ranks[0].Slots*len(problem.Ranks) - int(v.Proto.Experts)}
+	d.Reachable, _ = best.Balance()
+	now := next.Placement
+	if s.MaxMoves > 0 && d.Wanted > s.MaxMoves {
+		if now, err = migration.Cycle(problem.Old, now, forecast, problem.Ranks, s.MaxMoves); err != nil {
+			return nil, fmt.Errorf("rebalance: %w", err)
+		}
+	}
+	if err := d.weigh(problem, now, forecast); err != nil {
+		return nil, err
+	}
+	d.explain(v, over, now, s)
+	if s.Fits != nil && d.Placement != nil {
+		if err := s.Fits(d.Placement); err != nil {
+			return nil, fmt.Errorf("rebalance: %w: %d redundant experts per layer: %w", ErrTooBig, d.Redundant, err)
+		}
+	}
+	return d, nil
+}
+
+// problemOf a layout: each rank has as many slots as the redundant experts need, or as its fullest layer has.
+func problemOf(v *geometry.View, l *tangramv1.Layout, forecast [][]float64, redundant int) (*placement.Problem, error) {
+	slots := (int(v.Proto.Experts) + redundant + len(l.Members) - 1) / len(l.Members)
 	old, err := FromLayout(l, v, slots)
 	if err != nil {
 		return nil, err
@@ -64,33 +120,7 @@ func Decide(v *geometry.View, l *tangramv1.Layout, forecast [][]float64, s Setti
 		}
 		problem.Ranks = append(problem.Ranks, placement.Rank{Slots: slots, Node: nodes[m.Node]})
 	}
-	var planner placement.Planner
-	best, err := planner.Full(problem, placement.Options{})
-	if err != nil {
-		return nil, fmt.Errorf("rebalance: %w", err)
-	}
-	stay, err := planner.Incremental(problem, placement.Options{Price: never})
-	if err != nil {
-		return nil, fmt.Errorf("rebalance: %w", err)
-	}
-	next, err := planner.Incremental(problem, placement.Options{Price: s.Price})
-	if err != nil {
-		return nil, fmt.Errorf("rebalance: %w", err)
-	}
-	d := &Decision{Wanted: next.Moved(), Floor: floor(best)}
-	d.Before, d.WorstBefore = stay.Balance()
-	d.Reachable, _ = best.Balance()
-	now := next.Placement
-	if s.MaxMoves > 0 && d.Wanted > s.MaxMoves {
-		if now, err = migration.Cycle(old, now, forecast, problem.Ranks, s.MaxMoves); err != nil {
-			return nil, fmt.Errorf("rebalance: %w", err)
-		}
-	}
-	if err := d.weigh(problem, old, now); err != nil {
-		return nil, err
-	}
-	d.explain(v, now, s)
-	return d, nil
+	return problem, nil
 }
 
 // never is a price that nothing pays.
@@ -109,30 +139,36 @@ func floor(best *placement.Result) float64 {
 }
 
 // weigh what the move to `now` costs and is worth.
-func (d *Decision) weigh(problem *placement.Problem, old, now *placement.Placement) error {
-	moves, err := migration.Moves(old, now, nil)
+func (d *Decision) weigh(problem *placement.Problem, now *placement.Placement, forecast [][]float64) error {
+	moves, err := migration.Moves(problem.Old, now, nil)
 	if err != nil {
 		return fmt.Errorf("rebalance: %w", err)
 	}
 	migration.Sources(moves)
 	d.Moves, d.Rounds = len(moves), migration.Rounds(moves)
-	var planner placement.Planner
-	at := *problem
-	at.Old = now
-	after, err := planner.Incremental(&at, placement.Options{Price: never})
+	before, err := load.Balancedness(forecast, AsLoad(problem.Old))
 	if err != nil {
 		return fmt.Errorf("rebalance: %w", err)
 	}
-	d.After, d.WorstAfter = after.Balance()
+	after, err := load.Balancedness(forecast, AsLoad(now))
+	if err != nil {
+		return fmt.Errorf("rebalance: %w", err)
+	}
+	d.Before, d.WorstBefore = before.Aggregate, before.Worst
+	d.After, d.WorstAfter = after.Aggregate, after.Worst
 	return nil
 }
 
 // explain the figures, and take the placement if it is worth it.
-func (d *Decision) explain(v *geometry.View, now *placement.Placement, s Settings) {
+func (d *Decision) explain(v *geometry.View, over int, now *placement.Placement, s Settings) {
 	d.Bytes = uint64(d.Moves) * v.PieceBytes(v.Granules)
 	figures := fmt.Sprintf("balancedness %.3f now, %.3f after (worst layer %.3f, %.3f), %.3f reachable, %.3f at most", d.Before, d.After,
 		d.WorstBefore, d.WorstAfter, d.Reachable, d.Floor)
 	switch {
+	case over > 0:
+		d.Placement = ForShape(now)
+		d.Why = fmt.Sprintf("up to %d experts are on a rank, more than %d redundant ones per layer leave room for: copies go, %d experts move (%d bytes, %d rounds): %s",
+			over, d.Redundant, d.Moves, d.Bytes, d.Rounds, figures)
 	case d.Moves == 0:
 		d.Why = "no move pays for itself: " + figures
 	case d.After-d.Before < s.MinGain:
@@ -145,4 +181,23 @@ func (d *Decision) explain(v *geometry.View, now *placement.Placement, s Setting
 		}
 		d.Why += ": " + figures
 	}
+}
+
+// crowded gives the number of experts on the fullest rank of any layer, if that is more than it has slots; else 0.
+func crowded(problem *placement.Problem) int {
+	most := 0
+	for l := range problem.Layers {
+		for r := range problem.Ranks {
+			held := 0
+			for _, e := range problem.Old.Rank(l, r) {
+				if e != placement.Empty {
+					held++
+				}
+			}
+			if held > problem.Ranks[r].Slots {
+				most = max(most, held)
+			}
+		}
+	}
+	return most
 }

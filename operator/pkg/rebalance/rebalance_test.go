@@ -1,7 +1,9 @@
 package rebalance
 
 import (
+	"errors"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -49,13 +51,7 @@ func balanceOf(t *testing.T, l *tangramv1.Layout, v *geometry.View, forecast [][
 	t.Helper()
 	p, err := FromLayout(l, v, 0)
 	require.NoError(t, err)
-	placed := make(load.Placement, p.Layers())
-	for o := range placed {
-		for r := range p.Ranks() {
-			placed[o] = append(placed[o], p.Rank(o, r))
-		}
-	}
-	b, err := load.Balancedness(forecast, placed)
+	b, err := load.Balancedness(forecast, AsLoad(p))
 	require.NoError(t, err)
 	return b.Aggregate
 }
@@ -68,8 +64,9 @@ func TestDecisionsComeTrue(t *testing.T) {
 		v := view(t, uint32(4+dice.IntN(28)), uint32(1+dice.IntN(4)))
 		n := 2 + dice.IntN(3)
 		now := plan(t, v, nil, n, layout.Shape{Mode: layout.Expert}).Final
-		settings := Settings{Redundant: dice.IntN(8), MaxMoves: dice.IntN(2) * (1 + dice.IntN(12)), MinGain: .01, Price: float64(dice.IntN(2)) * .001}
-		for range 3 { // one cycle after another
+		settings := Settings{MaxMoves: dice.IntN(2) * (1 + dice.IntN(12)), MinGain: .01, Price: float64(dice.IntN(2)) * .001}
+		for range 3 { // one cycle after another, at times with another number of redundant experts
+			settings.Redundant, settings.Automatic = dice.IntN(8), dice.IntN(3) == 0
 			forecast := make([][]float64, v.MoELayers())
 			for o := range forecast {
 				for range v.Proto.Experts {
@@ -80,13 +77,21 @@ func TestDecisionsComeTrue(t *testing.T) {
 			require.NoError(t, err)
 			require.InDelta(t, balanceOf(t, now, v, forecast), d.Before, 1e-9, d.Why)
 			require.LessOrEqual(t, d.After, d.Floor+1e-9)
-			require.LessOrEqual(t, d.Before, d.Floor+1e-9)
+			if !strings.Contains(d.Why, "copies go") { // more slots were filled than the floor is of
+				require.LessOrEqual(t, d.Before, d.Floor+1e-9)
+			}
 			if d.Placement == nil {
 				require.Contains(t, d.Why, "balancedness")
 				continue
 			}
 			moved++
-			if settings.MaxMoves > 0 {
+			most := (int(v.Proto.Experts) + settings.Redundant + n - 1) / n
+			for o := range d.Placement {
+				for r := range d.Placement[o] {
+					require.LessOrEqual(t, len(d.Placement[o][r]), most)
+				}
+			}
+			if settings.MaxMoves > 0 && !strings.Contains(d.Why, "copies go") {
 				require.LessOrEqual(t, d.Moves, settings.MaxMoves)
 			}
 			result := plan(t, v, now, n, layout.Shape{Mode: layout.Expert, Placement: d.Placement})
@@ -96,6 +101,53 @@ func TestDecisionsComeTrue(t *testing.T) {
 		}
 	}
 	require.Greater(t, moved, 50)
+}
+
+// The number of redundant experts is the fewest that gains what more of them would, and that fits.
+func TestAutomatic(t *testing.T) {
+	v := view(t, 8, 1)
+	now := plan(t, v, nil, 4, layout.Shape{Mode: layout.Expert}).Final
+	hot := [][]float64{{16, 16, 0, 0, 0, 0, 0, 0}} // two copies of each make it even
+	settings := Settings{Redundant: 16, Automatic: true, MinGain: .01}
+	d, err := Decide(v, now, hot, settings)
+	require.NoError(t, err)
+	require.Equal(t, 4, d.Redundant)
+	require.InDelta(t, 1, d.After, 1e-9)
+	require.Contains(t, d.Why, "4 redundant experts per layer of 16 allowed: 1.000 reachable with them, 0.500 with none")
+
+	settings.Fits = func(placement [][][]uint32) error {
+		if len(placement[0][0])+len(placement[0][1])+len(placement[0][2])+len(placement[0][3]) > 8 {
+			return errors.New("no memory")
+		}
+		return nil
+	}
+	d, err = Decide(v, now, [][]float64{{16, 16, 1, 0, 0, 0, 0, 0}}, settings)
+	require.NoError(t, err)
+	require.Zero(t, d.Redundant)
+	require.Contains(t, d.Why, "more do not fit")
+	settings.Automatic = false
+	_, err = Decide(v, now, hot, settings)
+	require.ErrorIs(t, err, ErrTooBig)
+	require.ErrorContains(t, err, "16 redundant experts per layer: no memory")
+}
+
+// Fewer slots than the layout in force fills: copies go, though nothing gets better by it.
+func TestFewerRedundantExperts(t *testing.T) {
+	v := view(t, 8, 2)
+	now := plan(t, v, nil, 2, layout.Shape{Mode: layout.Expert}).Final
+	loads := [][]float64{{9, 1, 1, 1, 1, 1, 1, 1}, {1, 1, 1, 1, 1, 1, 1, 9}}
+	d, err := Decide(v, now, loads, Settings{Redundant: 4})
+	require.NoError(t, err)
+	now = plan(t, v, now, 2, layout.Shape{Mode: layout.Expert, Placement: d.Placement}).Final
+	before := balanceOf(t, now, v, loads)
+	d, err = Decide(v, now, loads, Settings{MinGain: .1})
+	require.NoError(t, err)
+	require.NotNil(t, d.Placement)
+	require.Contains(t, d.Why, "copies go")
+	require.InDelta(t, before, d.Before, 1e-9)
+	for o := range d.Placement {
+		require.Equal(t, 8, len(d.Placement[o][0])+len(d.Placement[o][1]))
+	}
 }
 
 func TestWhatIsNotDecided(t *testing.T) {

@@ -1,0 +1,63 @@
+package rebalance
+
+import (
+	"errors"
+	"fmt"
+
+	"tangram.dev/operator/pkg/geometry"
+	"tangram.dev/operator/pkg/placement"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// choices of numbers of redundant experts that are tried, at most: none, one on each rank, and so on to the most.
+const choices = 9
+
+// automatic decides with the fewest redundant experts that do as well as more would. Weights have memory of their own,
+// so that what they cost is the copying, not KV blocks (where they share it, pkg/budget weighs both).
+func automatic(v *geometry.View, l *tangramv1.Layout, forecast [][]float64, s Settings) (*Decision, error) {
+	ranks := len(l.Members)
+	most := (s.Redundant + ranks - 1) / ranks // on each rank
+	step := max(1, (most+choices-2)/(choices-1))
+	var numbers []int
+	var reach []float64
+	best := 0.0
+	for n := 0; n <= most; n += step {
+		redundant := min(n*ranks, s.Redundant)
+		problem, err := problemOf(v, l, forecast, redundant)
+		if err != nil {
+			return nil, err
+		}
+		var planner placement.Planner
+		full, err := planner.Full(problem, placement.Options{})
+		if err != nil {
+			return nil, fmt.Errorf("rebalance: %w", err)
+		}
+		balance, _ := full.Balance()
+		numbers, reach = append(numbers, redundant), append(reach, balance)
+		best = max(best, balance)
+	}
+	chosen := 0
+	for reach[chosen] < best-s.MinGain {
+		chosen++
+	}
+	var tooBig error
+	for i := chosen; i >= 0; i-- {
+		with := s
+		with.Redundant = numbers[i]
+		d, err := decide(v, l, forecast, with)
+		if errors.Is(err, ErrTooBig) {
+			tooBig = err
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		d.Why += fmt.Sprintf("; %d redundant experts per layer of %d allowed: %.3f reachable with them, %.3f with none, %.3f at best", d.Redundant, s.Redundant,
+			reach[i], reach[0], best)
+		if tooBig != nil {
+			d.Why += "; more do not fit"
+		}
+		return d, nil
+	}
+	return nil, tooBig
+}
