@@ -69,6 +69,14 @@ func (l *line) Status(ctx context.Context, world string) (*tangramv1.StatusRespo
 	return a.Status(ctx, world)
 }
 
+func (l *line) Load(ctx context.Context, world string) (*tangramv1.LoadResponse, error) {
+	a, err := l.agent()
+	if err != nil {
+		return nil, err
+	}
+	return a.Load(ctx, world)
+}
+
 func (l *line) do(call func(*drivertest.Agent) error) error {
 	a, err := l.agent()
 	if err != nil {

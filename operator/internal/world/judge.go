@@ -71,7 +71,7 @@ func (w *World) judge(force bool) {
 		w.log.Warn("the world is broken", "cause", next.Broken)
 	}
 	w.last, w.mark, w.heard, w.judgedAt = next, mark, text, time.Now()
-	if next.Broken != nil && w.run != nil && !w.run.repair && w.running != nil && w.running.Phase == phasePlan {
+	if next.Broken != nil && w.run != nil && w.run.kind != repairing && w.running != nil && w.running.Phase == phasePlan {
 		w.run.cancel() // it waits for what will not come; once a flip runs, the driver sees it by itself
 	}
 	w.measureLocked()

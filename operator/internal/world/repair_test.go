@@ -149,13 +149,22 @@ func (m moody) Get(ctx context.Context, key string) (store.Record, error) {
 	return m.Store.Get(ctx, key)
 }
 
+// keepIn another store from now on.
+func (b *bench) keepIn(s store.Store) {
+	b.judged.Lock()
+	defer b.judged.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.store = s
+}
+
 func TestBackOffOfRepairs(t *testing.T) {
 	b := setup(t, 3)
 	b.wide()
 	b.agents.Stop("a1")
 	b.until(func(s Snapshot) bool { return s.Broken != nil })
 	whole := b.store
-	b.store = moody{whole, func() error { return errors.New("no such volume") }}
+	b.keepIn(moody{whole, func() error { return errors.New("no such volume") }})
 	s, n := b.repair()
 	require.ErrorContains(t, n.ended()[0], "no such volume")
 	require.ErrorContains(t, s.RepairFailed, "no such volume")
@@ -164,7 +173,7 @@ func TestBackOffOfRepairs(t *testing.T) {
 	require.False(t, b.Begin(Goal{Repair: true, Limits: b.limits, Recorder: &notes{}}), "not before the pause is over")
 	b.Intend("something else")
 	require.Error(t, b.Snapshot().RepairFailed, "what is wanted changes nothing about it")
-	b.store = whole
+	b.keepIn(whole)
 	b.until(func(s Snapshot) bool { return time.Now().After(s.NextRepair) })
 	s, _ = b.repair()
 	require.NoError(t, s.RepairFailed)

@@ -19,9 +19,18 @@ const phasePlan = "plan"
 // lookAfter a run: agents that do not answer by then are seen later.
 const lookAfter = time.Second
 
+// kind of a run.
+type kind int
+
+const (
+	changing kind = iota // to another width, mode or members
+	repairing
+	shifting // experts, after the load
+)
+
 // run is the transition or repair that runs.
 type run struct {
-	repair  bool
+	kind    kind
 	cancel  context.CancelFunc
 	permits *permits
 	aborted bool
@@ -31,16 +40,14 @@ type run struct {
 func (w *World) Begin(goal Goal) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	due := w.tries.next
-	if goal.Repair {
-		due = w.repairs.next
-	}
+	what := goal.kind()
+	due := w.triesOf(what).next
 	if w.run != nil || w.closing || time.Now().Before(due) {
 		return false
 	}
-	intent := w.intent
+	intent, before := w.intent, w.last.Layout
 	ctx, cancel := context.WithCancel(w.ctx)
-	now := &run{repair: goal.Repair, cancel: cancel, permits: &permits{Store: w.store}}
+	now := &run{kind: what, cancel: cancel, permits: &permits{Store: w.store}}
 	d := &driver.Driver{World: w.name, Agents: w.involvedLocked(goal), Complete: true, Store: now.permits, Log: w.log, Limits: goal.Limits,
 		Hooks: driver.Hooks{
 			Planned:  goal.Recorder.Planned,
@@ -56,7 +63,10 @@ func (w *World) Begin(goal Goal) bool {
 		if goal.Repair {
 			record, err = d.Repair(ctx)
 		} else {
-			record, err = d.Apply(ctx, driver.Wanted{Members: goal.Members, Shape: layout.Shape{Mode: goal.Mode}, SpareBanks: goal.SpareBanks})
+			record, err = d.Apply(ctx, driver.Wanted{Members: goal.Members, Shape: goal.shape(), SpareBanks: goal.SpareBanks})
+		}
+		if err == nil {
+			w.learn(goal, before, record)
 		}
 		if err != nil && w.wasAborted(now) {
 			err = fmt.Errorf("%w: %w", ErrAborted, err)
@@ -73,6 +83,34 @@ func (w *World) Begin(goal Goal) bool {
 		w.notify()
 	})
 	return true
+}
+
+func (g Goal) kind() kind {
+	switch {
+	case g.Repair:
+		return repairing
+	case g.Rebalance != nil:
+		return shifting
+	}
+	return changing
+}
+
+func (g Goal) shape() layout.Shape {
+	s := layout.Shape{Mode: g.Mode}
+	if g.Rebalance != nil {
+		s.Placement = g.Rebalance.Decision.Placement
+	}
+	return s
+}
+
+func (w *World) triesOf(k kind) *tries {
+	switch k {
+	case repairing:
+		return &w.repairs
+	case shifting:
+		return &w.shifts
+	}
+	return &w.tries
 }
 
 // involvedLocked are the agents with a member of the layout in force or a wanted one; in a repair, all.
@@ -114,7 +152,7 @@ func (w *World) wasAborted(r *run) bool {
 func (w *World) Abort() {
 	w.mu.Lock()
 	r := w.run
-	if r == nil || r.repair || r.aborted {
+	if r == nil || r.kind == repairing || r.aborted {
 		w.mu.Unlock()
 		return
 	}
@@ -141,19 +179,19 @@ func (w *World) ended(r *run, intent string, record *driver.Record, err error) {
 	defer w.mu.Unlock()
 	w.run, w.running = nil, nil
 	switch {
-	case r.repair && err != nil:
+	case r.kind == repairing && err != nil:
 		w.repairs.later(err)
-	case r.repair && len(record.Flips) == 0 && record.WorldEnded == "" && w.last.NeedsRepair():
+	case r.kind == repairing && len(record.Flips) == 0 && record.WorldEnded == "" && w.last.NeedsRepair():
 		w.repairs.later(nil) // nothing was to be done by now, or nothing could be
-	case r.repair:
+	case r.kind == repairing:
 		w.repairs.reset()
 		w.tries.reset() // what failed, failed because of it
 	case err == nil:
-		w.tries.reset()
+		w.triesOf(r.kind).reset()
 	case errors.Is(err, driver.ErrSuperseded), errors.Is(err, ErrAborted):
-		w.tries.failed = nil
+		w.triesOf(r.kind).failed = nil
 	case w.intent == intent: // else it is not wanted any more: no failure, and no reason to wait
-		w.tries.later(err)
+		w.triesOf(r.kind).later(err)
 	}
 }
 

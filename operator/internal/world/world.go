@@ -13,6 +13,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
+	"tangram.dev/operator/internal/balance"
 	"tangram.dev/operator/internal/driver"
 	"tangram.dev/operator/internal/store"
 	"tangram.dev/operator/pkg/layout"
@@ -24,6 +25,8 @@ import (
 type Agent interface {
 	driver.Agent
 	io.Closer
+	// Load is what was routed to the experts so far.
+	Load(ctx context.Context, world string) (*tangramv1.LoadResponse, error)
 }
 
 // Dialer connects to an agent's address; it does not wait for it.
@@ -44,7 +47,9 @@ type Recorder interface {
 
 // Goal of a transition, or of a repair: then only Limits and Recorder count.
 type Goal struct {
-	Repair     bool
+	Repair bool
+	// Rebalance is the report whose placement shall be in force; nil: experts are not placed.
+	Rebalance  *balance.Report
 	Members    []string
 	Mode       layout.Mode
 	SpareBanks uint32
@@ -83,6 +88,12 @@ type Snapshot struct {
 	// RepairFailed and NextRepair are the same for repairs.
 	RepairFailed error
 	NextRepair   time.Time
+	// Balance is what was measured and decided last; nil: experts do not follow the load, or nothing is known yet.
+	Balance *balance.Report
+	// Rebalancing: what runs is a rebalance. RebalanceFailed and NextRebalance are as for transitions.
+	Rebalancing     bool
+	RebalanceFailed error
+	NextRebalance   time.Time
 }
 
 // NeedsRepair says that one should be begun: members are lost or stand still, or outcasts are to be released.
@@ -118,6 +129,8 @@ type World struct {
 	told     time.Time
 	tries    tries // of transitions
 	repairs  tries
+	shifts   tries // of rebalances
+	balancing
 }
 
 // tries is the back-off of one kind of run.
@@ -148,13 +161,17 @@ const (
 	longestPause  = 2 * time.Minute
 	firstRepair   = 250 * time.Millisecond // pause after a repair that failed: nobody is served meanwhile
 	longestRepair = 15 * time.Second
+	firstShift    = 5 * time.Second // pause after a rebalance that failed: what serves is only less even
+	longestShift  = 10 * time.Minute
 )
 
 func open(name string, dial Dialer, s store.Store, log *slog.Logger, lookEvery time.Duration, notify func()) *World {
 	w := &World{name: name, dial: dial, store: s, log: log, notify: notify, lookEvery: lookEvery, poke: make(chan struct{}, 1),
-		agents: map[string]*connection{}, tries: newTries(firstPause, longestPause), repairs: newTries(firstRepair, longestRepair)}
+		agents: map[string]*connection{}, tries: newTries(firstPause, longestPause), repairs: newTries(firstRepair, longestRepair),
+		shifts: newTries(firstShift, longestShift), balancing: balancing{changed: make(chan struct{}, 1)}}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	w.wait.Go(w.watch)
+	w.wait.Go(w.balance)
 	return w
 }
 
@@ -191,6 +208,7 @@ func (w *World) Intend(intent string) {
 	if w.intent != intent {
 		w.intent = intent
 		w.tries.reset()
+		w.shifts.reset()
 	}
 }
 
@@ -202,10 +220,12 @@ func (w *World) Snapshot() Snapshot {
 	if w.running != nil {
 		event := *w.running
 		s.Running = &event
-		s.Repairing = w.run != nil && w.run.repair
+		s.Repairing = w.run != nil && w.run.kind == repairing
+		s.Rebalancing = w.run != nil && w.run.kind == shifting
 	}
 	s.Failed, s.NextTry = w.tries.failed, w.tries.next
 	s.RepairFailed, s.NextRepair = w.repairs.failed, w.repairs.next
+	s.Balance, s.RebalanceFailed, s.NextRebalance = w.proposalLocked(), w.shifts.failed, w.shifts.next
 	s.Headroom, s.HeadroomError = w.room.of(s.Hash)
 	return s
 }

@@ -36,6 +36,7 @@ type Agent struct {
 	fail       string             // of the next Stage
 	refuse     *tangramv1.Refusal // of every Prepare
 	lose       bool               // the next Permit is done, its reply is lost
+	routed     []uint64           // by each rank, by (layer, expert)
 }
 
 // engine of a rank.

@@ -34,6 +34,8 @@ type World struct {
 	past        map[string]bool // those that others came after
 	latest      string
 	inventories map[string]*tangramv1.Inventory
+
+	routes []uint64 // tokens by (layer, expert) between two questions
 }
 
 // Pod in which an agent runs.

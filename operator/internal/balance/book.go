@@ -1,0 +1,313 @@
+// Package balance keeps the books of one running world's load: windows from what the agents count, the forecast, what
+// is decided from it, and what became of past promises. No I/O and no clock; not for concurrent use.
+package balance
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"tangram.dev/operator/pkg/geometry"
+	"tangram.dev/operator/pkg/layout"
+	"tangram.dev/operator/pkg/load"
+	"tangram.dev/operator/pkg/placement"
+	"tangram.dev/operator/pkg/planner"
+	"tangram.dev/operator/pkg/rebalance"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// Settings of a world; comparable.
+type Settings struct {
+	Every     time.Duration // length of a window
+	MaxMoves  int           // of experts in one rebalance; 0: no limit
+	PayBack   time.Duration // within which a move must gain what it takes; 0: moves cost nothing
+	MinGain   float64       // of balancedness
+	Redundant int           // slots per layer beyond one for each expert
+	Automatic bool          // Redundant is the most
+}
+
+// Outcome of a look.
+type Outcome int
+
+// The outcomes.
+const (
+	// Observing: too little was seen to decide.
+	Observing Outcome = iota
+	// NotExpert: the layout in force is not in mode Expert.
+	NotExpert
+	// Stay: no move pays.
+	Stay
+	// NotWorth the trouble: what pays gains less than Settings.MinGain.
+	NotWorth
+	// Move to Decision.Placement.
+	Move
+	// Failed: what was wanted cannot be, e.g. for want of memory.
+	Failed
+)
+
+// Report of a window.
+type Report struct {
+	At      time.Time
+	Outcome Outcome
+	Why     string
+	Tokens  float64 // of the window, over all layers
+	// Of the window, in the layout in force; no layers if there was none in mode Expert.
+	Balance   load.Balance
+	RankLoads [][]float64 // [MoE ordinal][rank] tokens
+	Decision  *rebalance.Decision
+	Layout    []byte // hash of the layout in force
+	Last      *Promise
+}
+
+// Promise of a rebalance that was done, and what the first whole window after it showed.
+type Promise struct {
+	At               time.Time
+	Moves            int
+	Bytes            uint64
+	Before, Promised float64 // balancedness of the forecast
+	Kept             bool    // Without and Measured are known
+	Without          float64 // what the balancedness would have been in the layout before
+	Measured         float64
+	old              load.Placement
+}
+
+// Moment is what is known at the end of a window.
+type Moment struct {
+	At       time.Time
+	World    string
+	Geometry *tangramv1.Geometry
+	Layout   *tangramv1.Layout // in force; nil: none
+	Hash     []byte
+	Ranks    []*tangramv1.RankStatus // of the layout's members
+	// Counts by member: tokens by (layer, expert) since it lives.
+	Counts map[string][]uint64
+}
+
+// Book of one world.
+type Book struct {
+	view      *geometry.View
+	predictor *load.Predictor
+	hash      []byte              // layout of the open window
+	counts    map[string][]uint64 // when it began
+	last      *Promise
+	rate      float64 // bytes per second that transitions of this world moved; 0: not known
+	trust     float64 // share of promised gains that came true; 0: nothing was promised yet
+}
+
+const (
+	// enough tokens for each expert, on average: with less, most of the imbalance is chance.
+	enough = 8
+	// keepTrust of the promises before the last one.
+	keepTrust = .5
+	// leastTrust: even who was always wrong is right in the end, if it promises ten times as much.
+	leastTrust = .1
+	// regain of trust in a window: nothing is held against a forecast for ever.
+	regain = 1.02
+)
+
+// Look at the end of a window. One in which too little was counted goes on.
+func (b *Book) Look(m *Moment, s Settings) *Report {
+	r := &Report{At: m.At, Layout: m.Hash, Last: b.last}
+	if m.Layout == nil || m.Geometry == nil {
+		r.Why = "no layout is in force"
+		return r
+	}
+	if err := b.about(m.Geometry); err != nil {
+		return r.failed(err)
+	}
+	if !layout.Is(m.Layout, layout.Expert) || len(m.Layout.Members) < 2 {
+		r.Outcome, r.Why = NotExpert, "experts are placed in worlds of two ranks or more in mode Expert only"
+		b.begin(m)
+		return r
+	}
+	if b.counts == nil || !slices.Equal(b.hash, m.Hash) {
+		b.begin(m)
+		r.Why = "a window begins: its load is told when it ends"
+		return r
+	}
+	window, tokens, err := b.window(m)
+	if err != nil {
+		b.begin(m)
+		return r.failed(err)
+	}
+	if least := enough * b.view.MoELayers() * int(b.view.Proto.Experts); tokens < float64(least) {
+		r.Tokens = tokens
+		r.Why = fmt.Sprintf("%.0f tokens went to experts in this window so far, %d are needed to tell skew from chance: it goes on", tokens, least)
+		return r
+	}
+	b.begin(m)
+	r.Tokens = tokens
+	if err := b.read(r, m, window, s); err != nil {
+		return r.failed(err)
+	}
+	return r
+}
+
+func (r *Report) failed(err error) *Report {
+	r.Outcome, r.Why = Failed, err.Error()
+	return r
+}
+
+// about sets the books up for a model.
+func (b *Book) about(g *tangramv1.Geometry) error {
+	if b.view != nil {
+		return nil
+	}
+	view, err := geometry.New(g)
+	if err != nil {
+		return fmt.Errorf("balance: %w", err)
+	}
+	predictor, err := load.NewPredictor(view.MoELayers(), int(view.Proto.Experts))
+	if err != nil {
+		return fmt.Errorf("balance: %w", err)
+	}
+	b.view, b.predictor = view, predictor
+	return nil
+}
+
+// begin a window.
+func (b *Book) begin(m *Moment) { b.hash, b.counts = m.Hash, m.Counts }
+
+// window that ends: what the members' counts grew by, [layer][expert]. A member that was not there at its beginning
+// counts from the next one.
+func (b *Book) window(m *Moment) ([][]float64, float64, error) {
+	layers, experts := b.view.MoELayers(), int(b.view.Proto.Experts)
+	out := make([][]float64, layers)
+	for l := range out {
+		out[l] = make([]float64, experts)
+	}
+	tokens := 0.0
+	for id, now := range m.Counts {
+		was := b.counts[id]
+		if was == nil {
+			continue
+		}
+		if len(now) != layers*experts || len(was) != len(now) {
+			return nil, 0, fmt.Errorf("balance: member %s counts tokens of %d (layer, expert) pairs; the model has %d layers of %d experts", id, len(now), layers, experts)
+		}
+		for i, n := range now {
+			if n < was[i] {
+				return nil, 0, fmt.Errorf("balance: member %s, layer %d, expert %d: %d tokens, and %d before: counts only grow", id, i/experts, i%experts, n, was[i])
+			}
+			out[i/experts][i%experts] += float64(n - was[i])
+			tokens += float64(n - was[i])
+		}
+	}
+	return out, tokens, nil
+}
+
+// read a whole window: how even it was, what the last promise was worth, and what to do.
+func (b *Book) read(r *Report, m *Moment, window [][]float64, s Settings) error {
+	held, err := rebalance.FromLayout(m.Layout, b.view, 0)
+	if err != nil {
+		return err
+	}
+	placed := rebalance.AsLoad(held)
+	if r.Balance, err = load.Balancedness(window, placed); err != nil {
+		return err
+	}
+	for l := range window {
+		loads, err := load.RankLoads(window[l], placed[l])
+		if err != nil {
+			return err
+		}
+		r.RankLoads = append(r.RankLoads, loads)
+	}
+	if err := b.settle(r, window); err != nil {
+		return err
+	}
+	if err := b.predictor.Observe(window); err != nil {
+		return err
+	}
+	wanted := rebalance.Settings{Redundant: s.Redundant, Automatic: s.Automatic, MaxMoves: s.MaxMoves, Price: b.price(s.PayBack),
+		MinGain: s.MinGain, Fits: func(p [][][]uint32) error { return b.fits(m, p) }}
+	if b.trust > 0 {
+		wanted.MinGain /= b.trust
+	}
+	d, err := rebalance.Decide(b.view, m.Layout, b.predictor.Forecast(), wanted)
+	if err != nil {
+		return err
+	}
+	r.Decision, r.Why = d, d.Why
+	if b.trust > 0 && b.trust < .95 {
+		r.Why += fmt.Sprintf("; of what was promised before, %.0f %% came true", 100*b.trust)
+	}
+	switch {
+	case d.Placement != nil:
+		r.Outcome = Move
+	case d.Moves > 0:
+		r.Outcome = NotWorth
+	default:
+		r.Outcome = Stay
+	}
+	return nil
+}
+
+// settle the last promise by the first whole window after it.
+func (b *Book) settle(r *Report, window [][]float64) error {
+	if b.trust > 0 {
+		b.trust = min(1, b.trust*regain)
+	}
+	if b.last == nil || b.last.Kept {
+		return nil
+	}
+	without, err := load.Balancedness(window, b.last.old)
+	if err != nil {
+		return err
+	}
+	p := *b.last
+	p.Kept, p.Without, p.Measured, p.old = true, without.Aggregate, r.Balance.Aggregate, nil
+	if promised := p.Promised - p.Before; promised > 0 {
+		kept := min(1, max(leastTrust, (p.Measured-p.Without)/promised))
+		if b.trust > 0 {
+			kept = keepTrust*b.trust + (1-keepTrust)*kept
+		}
+		b.trust = kept
+	}
+	b.last, r.Last = &p, &p
+	return nil
+}
+
+// price of a move, as placement.Options.Price: all that the copy takes is counted, as if the engine stood still, and a
+// layer is taken for an equal part of a step.
+func (b *Book) price(payBack time.Duration) float64 {
+	return placement.PriceOf(float64(b.view.PieceBytes(b.view.Granules)), b.rate, payBack.Seconds()/float64(b.view.MoELayers()), 1, 0)
+}
+
+// fits says whether the world has the memory for a placement, by the very plan that would be made.
+func (b *Book) fits(m *Moment, placed [][][]uint32) error {
+	in := planner.Input{World: m.World, Revision: m.Layout.Revision, Geometry: b.view, Current: m.Layout,
+		Shape: layout.Shape{Mode: layout.Expert, Placement: placed}}
+	for _, r := range m.Ranks {
+		in.Members = append(in.Members, planner.Member{Member: r.Member, Inventory: r.Inventory, MemoryBytes: r.MemoryBytes})
+	}
+	for _, member := range m.Layout.Members {
+		in.Target = append(in.Target, member.Id)
+	}
+	_, err := planner.Plan(in)
+	return err
+}
+
+// Moved notes how fast a transition moved bytes: what a move costs is measured in the world that pays for it.
+func (b *Book) Moved(bytes uint64, seconds float64) {
+	if bytes == 0 || !(seconds > 0) || math.IsInf(seconds, 0) {
+		return
+	}
+	rate := float64(bytes) / seconds
+	if b.rate > 0 {
+		rate = (b.rate + rate) / 2
+	}
+	b.rate = rate
+}
+
+// Done notes that what a report proposed was done.
+func (b *Book) Done(at time.Time, r *Report, before *tangramv1.Layout) error {
+	held, err := rebalance.FromLayout(before, b.view, 0)
+	if err != nil {
+		return err
+	}
+	d := r.Decision
+	b.last = &Promise{At: at, Moves: d.Moves, Bytes: d.Bytes, Before: d.Before, Promised: d.After, old: rebalance.AsLoad(held)}
+	return nil
+}

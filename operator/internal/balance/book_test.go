@@ -1,0 +1,179 @@
+package balance
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"tangram.dev/operator/pkg/geometry"
+	"tangram.dev/operator/pkg/layout"
+	"tangram.dev/operator/pkg/planner"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// town is a world whose agents count what the test routes.
+type town struct {
+	t     *testing.T
+	view  *geometry.View
+	book  Book
+	m     Moment
+	epoch byte
+}
+
+func newTown(t *testing.T, ranks int, memory uint64) *town {
+	t.Helper()
+	g := &tangramv1.Geometry{Model: "test", Layers: 2, Hidden: 16, MoeInner: 64, Experts: 8, TopK: 1,
+		QueryHeads: 4, KvHeads: 4, HeadDim: 8, GranuleRows: 8, GranuleBytes: 768, MoeLayers: []uint32{0, 1},
+		Dtype: tangramv1.DType_DTYPE_BF16, SlabFormat: tangramv1.SlabFormat_SLAB_FORMAT_GRANULE_MAJOR, PageBytes: 4096,
+		DenseBytes: 10000, KvHeadTokenBytes: 64}
+	view, err := geometry.New(g)
+	require.NoError(t, err)
+	x := &town{t: t, view: view, m: Moment{At: time.Unix(1000, 0), World: "w", Geometry: g, Counts: map[string][]uint64{}}}
+	for r := range ranks {
+		id := fmt.Sprintf("%c/0/1", 'a'+r)
+		x.m.Ranks = append(x.m.Ranks, &tangramv1.RankStatus{Member: &tangramv1.Member{Id: id, Pod: id[:1], Node: id[:1]}, MemoryBytes: memory})
+		x.m.Counts[id] = make([]uint64, 16)
+	}
+	return x
+}
+
+// flip to a shape.
+func (x *town) flip(shape layout.Shape) {
+	x.t.Helper()
+	in := planner.Input{World: "w", Revision: "r", Geometry: x.view, Current: x.m.Layout, Shape: shape}
+	for _, r := range x.m.Ranks {
+		in.Members = append(in.Members, planner.Member{Member: r.Member, Inventory: r.Inventory, MemoryBytes: r.MemoryBytes})
+		in.Target = append(in.Target, r.Member.Id)
+	}
+	result, err := planner.Plan(in)
+	require.NoError(x.t, err)
+	x.m.Layout = result.Final
+	x.epoch++
+	x.m.Hash = []byte{x.epoch}
+	for i, r := range x.m.Ranks {
+		r.Inventory = layout.InventoryOf(result.Final, x.view, uint32(i))
+	}
+}
+
+// window in which each rank asks for so many tokens of each (layer, expert), and the look at its end.
+func (x *town) window(s Settings, tokens ...uint64) *Report {
+	x.m.At = x.m.At.Add(time.Minute)
+	counts := map[string][]uint64{}
+	for id, was := range x.m.Counts {
+		now := make([]uint64, len(was))
+		for i := range was {
+			now[i] = was[i] + tokens[i%len(tokens)]
+		}
+		counts[id] = now
+	}
+	x.m.Counts = counts
+	m := x.m
+	return x.book.Look(&m, s)
+}
+
+var hot = []uint64{400, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 400}
+
+func TestARebalanceAndWhatItBrought(t *testing.T) {
+	x := newTown(t, 4, 0)
+	s := Settings{Every: time.Minute, MinGain: .02, Redundant: 4}
+	require.Equal(t, "no layout is in force", x.window(s, 1).Why)
+	x.flip(layout.Shape{Mode: layout.Expert})
+	require.Equal(t, Observing, x.window(s, hot...).Outcome, "the window begins")
+	r := x.window(s, 1)
+	require.Equal(t, Observing, r.Outcome)
+	require.Contains(t, r.Why, "64 tokens went to experts in this window so far, 128 are needed")
+
+	r = x.window(s, hot...) // with the few from before
+	require.Equal(t, Move, r.Outcome, r.Why)
+	require.InDelta(t, 4*(470*2+16), r.Tokens, 0)
+	require.InDelta(t, r.Balance.Aggregate, r.Decision.Before, .05, "the forecast after one window is near that window")
+	require.Greater(t, r.Decision.After, .5+r.Decision.Before)
+	require.Len(t, r.RankLoads, 2)
+	require.Nil(t, r.Last)
+
+	before := x.m.Layout
+	x.flip(layout.Shape{Mode: layout.Expert, Placement: r.Decision.Placement})
+	require.NoError(t, x.book.Done(x.m.At, r, before))
+	require.Equal(t, Observing, x.window(s, hot...).Outcome, "not a whole window")
+	after := x.window(s, hot...)
+	require.Contains(t, []Outcome{Stay, NotWorth}, after.Outcome, after.Why)
+	require.True(t, after.Last.Kept)
+	require.InDelta(t, r.Decision.After, after.Last.Measured, .01)
+	require.InDelta(t, r.Decision.Before, after.Last.Without, .03)
+	require.InDelta(t, after.Balance.Aggregate, after.Last.Measured, 1e-9)
+	require.InDelta(t, 1, x.book.trust, .01)
+}
+
+// The load turned right after the move: what is promised next counts for less.
+func TestBrokenPromisesCost(t *testing.T) {
+	x := newTown(t, 4, 0)
+	s := Settings{Every: time.Minute, MinGain: .02}
+	x.flip(layout.Shape{Mode: layout.Expert})
+	x.window(s, 1)
+	mixed := []uint64{60, 60, 10, 10, 10, 10, 10, 10, 60, 60, 10, 10, 10, 10, 10, 10}
+	r := x.window(s, mixed...)
+	require.Equal(t, Move, r.Outcome, r.Why)
+	before := x.m.Layout
+	x.flip(layout.Shape{Mode: layout.Expert, Placement: r.Decision.Placement})
+	require.NoError(t, x.book.Done(x.m.At, r, before))
+	x.window(s, 1)
+	r = x.window(s, 10)
+	require.InDelta(t, leastTrust, x.book.trust, 1e-9)
+	for range 300 {
+		r = x.window(s, 10)
+	}
+	require.InDelta(t, 1, x.book.trust, 1e-9, "nothing is held against it for ever: "+r.Why)
+}
+
+func TestMovesThatCostMoreThanTheyBringStay(t *testing.T) {
+	x := newTown(t, 4, 0)
+	s := Settings{Every: time.Minute, PayBack: time.Minute, Redundant: 4}
+	x.flip(layout.Shape{Mode: layout.Expert})
+	x.window(s, 1)
+	x.book.Moved(10, 1) // an expert is 6 KiB: it takes longer to move than it could gain in a minute
+	r := x.window(s, hot...)
+	require.Equal(t, Stay, r.Outcome, r.Why)
+	require.Contains(t, r.Why, "no move pays for itself")
+	x.book.Moved(1<<40, 1)
+	x.book.Moved(0, 1)
+	require.Equal(t, Move, x.window(s, hot...).Outcome)
+}
+
+func TestWhatCannotBe(t *testing.T) {
+	x := newTown(t, 2, 0)
+	s := Settings{Every: time.Minute, Redundant: 8}
+	x.flip(layout.Shape{Mode: layout.Tensor})
+	require.Equal(t, NotExpert, x.window(s, hot...).Outcome)
+	x.flip(layout.Shape{Mode: layout.Expert})
+	x.window(s, 1)
+
+	peak := uint64(0)
+	plain, err := planner.Plan(planner.Input{World: "w", Revision: "r", Geometry: x.view, Shape: layout.Shape{Mode: layout.Expert},
+		Members: []planner.Member{{Member: x.m.Ranks[0].Member}, {Member: x.m.Ranks[1].Member}}, Target: []string{"a/0/1", "b/0/1"}})
+	require.NoError(t, err)
+	for _, flip := range plain.Plan.Flips {
+		for _, part := range flip.Parts {
+			peak = max(peak, part.PeakBytes)
+		}
+	}
+	for _, r := range x.m.Ranks {
+		r.MemoryBytes = peak + 8<<10 // one expert more
+	}
+	r := x.window(s, hot...)
+	require.Equal(t, Failed, r.Outcome, r.Why)
+	require.Contains(t, r.Why, "the placement does not fit: 8 redundant experts per layer")
+	s.Automatic = true
+	r = x.window(s, hot...)
+	require.NotEqual(t, Failed, r.Outcome, r.Why)
+	require.Zero(t, r.Decision.Redundant)
+
+	x.m.Counts["a/0/1"][3] = 1 << 40
+	x.window(s, 1)
+	x.m.Counts["a/0/1"][3] = 7
+	r = x.window(s, 1)
+	require.Contains(t, r.Why, "member a/0/1, layer 0, expert 3: 8 tokens, and 1099511627776 before: counts only grow")
+	x.m.Counts["a/0/1"] = x.m.Counts["a/0/1"][:3]
+	require.Contains(t, x.window(s, 1).Why, "counts tokens of 3 (layer, expert) pairs; the model has 2 layers of 8 experts")
+}

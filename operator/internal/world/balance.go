@@ -1,0 +1,167 @@
+package world
+
+import (
+	"bytes"
+	"context"
+	"sync"
+	"time"
+
+	"tangram.dev/operator/internal/balance"
+	"tangram.dev/operator/internal/driver"
+	"tangram.dev/operator/pkg/layout"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// balancing of a world: the books of its load, and what they said last.
+type balancing struct {
+	changed chan struct{} // other settings
+
+	// Under World.mu.
+	settings *balance.Settings // nil: experts stay where they are
+	report   *balance.Report
+
+	booked sync.Mutex // over book; never taken under World.mu
+	book   *balance.Book
+}
+
+// SetRebalance says how experts follow the load; nil: not at all, and what was learned is forgotten.
+func (w *World) SetRebalance(s *balance.Settings) {
+	w.mu.Lock()
+	was := w.balancing.settings
+	same := was == nil && s == nil || was != nil && s != nil && *was == *s
+	if s != nil {
+		now := *s
+		s = &now
+	}
+	w.balancing.settings = s
+	if s == nil {
+		w.balancing.report = nil
+		w.shifts.reset()
+	}
+	w.mu.Unlock()
+	if !same {
+		select {
+		case w.balancing.changed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// balance looks at the load at the end of each window.
+func (w *World) balance() {
+	for {
+		w.mu.Lock()
+		settings := w.balancing.settings
+		w.mu.Unlock()
+		var end <-chan time.Time
+		if settings != nil {
+			w.lookAtLoad(settings) // first, a window begins
+			end = time.After(settings.Every)
+		} else {
+			w.balancing.booked.Lock()
+			w.balancing.book = nil
+			w.balancing.booked.Unlock()
+		}
+		select {
+		case <-w.ctx.Done():
+			return
+		case <-w.balancing.changed:
+		case <-end:
+		}
+	}
+}
+
+// lookAtLoad asks all members what was routed, and reads it, unless the world is on its way elsewhere.
+func (w *World) lookAtLoad(settings *balance.Settings) {
+	counts, whole := w.counts()
+	w.mu.Lock()
+	s := w.last
+	idle := w.run == nil && !w.closing && !s.NeedsRepair()
+	w.mu.Unlock()
+	if !whole || !idle || s.Layout == nil {
+		return // the window goes on
+	}
+	m := &balance.Moment{At: time.Now(), World: w.name, Layout: s.Layout, Hash: s.Hash, Counts: counts}
+	for _, status := range s.Statuses {
+		m.Geometry = status.Geometry
+		for _, r := range status.Ranks {
+			if layout.RankOf(s.Layout, r.GetMember().GetId()) >= 0 {
+				m.Ranks = append(m.Ranks, r)
+			}
+		}
+	}
+	w.balancing.booked.Lock()
+	if w.balancing.book == nil {
+		w.balancing.book = &balance.Book{}
+	}
+	report := w.balancing.book.Look(m, *settings)
+	w.balancing.booked.Unlock()
+	w.mu.Lock()
+	if w.balancing.settings != nil {
+		w.balancing.report = report
+	}
+	w.mu.Unlock()
+	if w.ctx.Err() == nil {
+		w.notify()
+	}
+}
+
+// counts of all members of the layout in force; false if one does not answer.
+func (w *World) counts() (map[string][]uint64, bool) {
+	var mu sync.Mutex
+	out := map[string][]uint64{}
+	var wait sync.WaitGroup
+	for _, c := range w.connections() {
+		wait.Go(func() {
+			ctx, cancel := context.WithTimeout(w.ctx, answerWithin)
+			defer cancel()
+			answer, err := c.agent.Load(ctx, w.name)
+			if err != nil {
+				return // whoever is missed is named by what follows from it
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for _, r := range answer.Ranks {
+				out[r.Member] = r.Tokens
+			}
+		})
+	}
+	wait.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	members := map[string][]uint64{}
+	for _, m := range w.last.Layout.GetMembers() {
+		tokens, heard := out[m.Id]
+		if !heard {
+			return nil, false
+		}
+		members[m.Id] = tokens
+	}
+	return members, true
+}
+
+// learn from a run that ended well: how fast bytes move here, and if it was a rebalance, what it promised.
+func (w *World) learn(goal Goal, before *tangramv1.Layout, record *driver.Record) {
+	w.balancing.booked.Lock()
+	defer w.balancing.booked.Unlock()
+	book := w.balancing.book
+	if book == nil {
+		return
+	}
+	book.Moved(record.Bytes.TCP+record.Bytes.Shared, record.Seconds.Stage)
+	if goal.Rebalance == nil {
+		return
+	}
+	if err := book.Done(time.Now(), goal.Rebalance, before); err != nil {
+		w.log.Error("a rebalance was not noted", "error", err)
+	}
+}
+
+// proposalLocked is the report, unless another layout is in force by now.
+func (w *World) proposalLocked() *balance.Report {
+	r := w.balancing.report
+	if r == nil || r.Outcome == balance.Move && !bytes.Equal(r.Layout, w.last.Hash) {
+		return nil
+	}
+	return r
+}
