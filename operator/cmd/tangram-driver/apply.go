@@ -18,7 +18,7 @@ import (
 )
 
 func applyCommand() *cobra.Command {
-	var file, mode, logLevel string
+	var file, mode, placement, logLevel string
 	var ranks int
 	var shapes []string
 	var spare uint32
@@ -28,7 +28,7 @@ func applyCommand() *cobra.Command {
 		Use: "apply", Short: "brings the world to a shape", Args: cobra.NoArgs,
 		Long: "Brings the world to a shape. With --json-progress each line on stdout is {\"event\": ...}; the last is {\"record\": ...}.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			want, err := wanted(ranks, mode, shapes, spare)
+			want, err := wanted(ranks, mode, shapes, placement, spare)
 			if err != nil {
 				return usageError{err}
 			}
@@ -49,7 +49,7 @@ func applyCommand() *cobra.Command {
 			out := printer{out: cmd.OutOrStdout(), json: asJSON}
 			d.Hooks = driver.Hooks{Progress: out.event, Save: driver.SaveTo(d.Store)}
 			record, err := d.Apply(cmd.Context(), want)
-			return errors.Join(err, out.record(record))
+			return errors.Join(blame(placement, err), out.record(record))
 		},
 	}
 	f := c.Flags()
@@ -57,6 +57,7 @@ func applyCommand() *cobra.Command {
 	f.IntVar(&ranks, "ranks", 0, "ranks of the world")
 	f.StringVar(&mode, "mode", "Expert", "Expert or Tensor")
 	f.StringArrayVar(&shapes, "layer-shape", nil, "LAYERS=g/t, e.g. 0-2=1/4: expert and attention group sizes of these layers; repeatable")
+	f.StringVar(&placement, "placement", "", placementHelp)
 	f.Uint32Var(&spare, "spare-banks", 1, "of a first layout: layers that one flip may rewrite")
 	f.BoolVar(&asJSON, "json-progress", false, "events and the record as JSON lines")
 	f.StringVar(&logLevel, "log-level", "info", "debug, info, warn, error")
@@ -71,7 +72,7 @@ func applyCommand() *cobra.Command {
 	return c
 }
 
-func wanted(ranks int, mode string, shapes []string, spare uint32) (driver.Wanted, error) {
+func wanted(ranks int, mode string, shapes []string, placement string, spare uint32) (driver.Wanted, error) {
 	if ranks <= 0 {
 		return driver.Wanted{}, fmt.Errorf("--ranks %d: a world needs at least 1", ranks)
 	}
@@ -85,7 +86,10 @@ func wanted(ranks int, mode string, shapes []string, spare uint32) (driver.Wante
 			return want, fmt.Errorf("--layer-shape %q: %w", s, err)
 		}
 	}
-	return want, nil
+	if placement != "" {
+		want.Shape.Placement, err = readPlacement(placement, ranks, m)
+	}
+	return want, err
 }
 
 // parseShape reads "FIRST[-LAST]=g/t".

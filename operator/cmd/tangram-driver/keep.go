@@ -21,7 +21,7 @@ import (
 )
 
 func keepCommand() *cobra.Command {
-	var file, agents, mode, logLevel string
+	var file, agents, mode, placement, logLevel string
 	var ranks int
 	var shapes []string
 	var spare uint32
@@ -33,7 +33,7 @@ func keepCommand() *cobra.Command {
 			"look: an agent that is not in it is gone for good.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			want, err := wanted(ranks, mode, shapes, spare)
+			want, err := wanted(ranks, mode, shapes, placement, spare)
 			if err != nil {
 				return usageError{err}
 			}
@@ -63,6 +63,7 @@ func keepCommand() *cobra.Command {
 	f.IntVar(&ranks, "ranks", 0, "ranks of the world")
 	f.StringVar(&mode, "mode", "Expert", "Expert or Tensor")
 	f.StringArrayVar(&shapes, "layer-shape", nil, "LAYERS=g/t, as for apply")
+	f.StringVar(&placement, "placement", "", placementHelp)
 	f.Uint32Var(&spare, "spare-banks", 1, "of a first layout: layers that one flip may rewrite")
 	f.StringVar(&logLevel, "log-level", "info", "debug, info, warn, error")
 	f.DurationVar(&limits.Stage, "stage-timeout", limits.Stage, "without a new byte, then abort")

@@ -119,13 +119,13 @@ func TestAgentsFile(t *testing.T) {
 }
 
 func TestLayerShapes(t *testing.T) {
-	want, err := wanted(4, "Tensor", []string{"0-2=4/2", "1=1/1"}, 2)
+	want, err := wanted(4, "Tensor", []string{"0-2=4/2", "1=1/1"}, "", 2)
 	require.NoError(t, err)
 	require.Equal(t, layout.Tensor, want.Shape.Mode)
 	require.Equal(t, map[uint32]layout.LayerShape{0: {ExpertGroup: 4, AttentionGroup: 2}, 1: {ExpertGroup: 1, AttentionGroup: 1},
 		2: {ExpertGroup: 4, AttentionGroup: 2}}, want.Shape.Layers)
 	for _, bad := range []string{"", "1", "1=2", "1=2/", "a=1/1", "1-=1/1", "2-1=1/1", "0=0/1", "0=1/0", "0=1/70000", "-1=1/1"} {
-		_, err := wanted(4, "Tensor", []string{bad}, 2)
+		_, err := wanted(4, "Tensor", []string{bad}, "", 2)
 		require.ErrorContains(t, err, "--layer-shape", bad)
 	}
 }

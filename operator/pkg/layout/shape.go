@@ -72,7 +72,7 @@ func (s Shape) Resolve(v *geometry.View, ranks uint32) ([]LayerShape, error) {
 		}
 	}
 	if s.Placement != nil && len(s.Placement) != v.MoELayers() {
-		return nil, fmt.Errorf("shape: a placement of %d layers for a model with %d layers of experts", len(s.Placement), v.MoELayers())
+		return nil, &BadPlacement{fmt.Sprintf("a placement of %d layers for a model with %d layers of experts", len(s.Placement), v.MoELayers())}
 	}
 	out := make([]LayerShape, v.Proto.Layers)
 	for l := range out {
@@ -97,44 +97,6 @@ func (s Shape) Resolve(v *geometry.View, ranks uint32) ([]LayerShape, error) {
 		}
 	}
 	return out, nil
-}
-
-// PlacementOf a MoE layer by its ordinal: [rank] experts; nil: as it comes.
-func (s Shape) PlacementOf(ordinal int) [][]uint32 {
-	if ordinal < 0 || s.Placement == nil {
-		return nil
-	}
-	return s.Placement[ordinal]
-}
-
-func (s LayerShape) checkPlacement(v *geometry.View, layer, ranks uint32, placed [][]uint32) error {
-	if placed == nil {
-		return nil
-	}
-	if s.ExpertGroup != 1 {
-		return fmt.Errorf("shape: layer %d: a placement of whole experts, and expert groups of %d", layer, s.ExpertGroup)
-	}
-	if len(placed) != int(ranks) {
-		return fmt.Errorf("shape: layer %d: a placement on %d ranks, the world is to have %d", layer, len(placed), ranks)
-	}
-	homes := make([]int, v.Proto.Experts)
-	for r, experts := range placed {
-		if len(experts) == 0 {
-			return fmt.Errorf("shape: layer %d: rank %d has no expert", layer, r)
-		}
-		for i, e := range experts {
-			if e >= v.Proto.Experts || i > 0 && e <= experts[i-1] {
-				return fmt.Errorf("shape: layer %d, rank %d: expert %d of %d is not there, twice or out of order", layer, r, e, v.Proto.Experts)
-			}
-			homes[e]++
-		}
-	}
-	for e, n := range homes {
-		if n == 0 {
-			return fmt.Errorf("shape: layer %d: no rank has expert %d", layer, e)
-		}
-	}
-	return nil
 }
 
 func (s LayerShape) check(v *geometry.View, layer, ranks uint32, placed bool) error {

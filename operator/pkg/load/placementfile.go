@@ -5,7 +5,18 @@ import "io"
 // ReadPlacement reads our own form of a placement: [layer][rank] lists of experts, as `tangram balance` writes and
 // `tangram-driver apply --placement` reads it. Each layer must hold each expert.
 func ReadPlacement(r io.Reader, o Options) (Placement, error) {
-	j, err := newJSONReader("placement", r, o)
+	p, err := ReadPlacementLists(r, o)
+	if err != nil {
+		return nil, err
+	}
+	return o.whole(placementFormat, p)
+}
+
+const placementFormat = "placement"
+
+// ReadPlacementLists reads the same form for who knows the model: whether the lists suit it is theirs to say.
+func ReadPlacementLists(r io.Reader, o Options) (Placement, error) {
+	j, err := newJSONReader(placementFormat, r, o)
 	if err != nil {
 		return nil, err
 	}
@@ -32,8 +43,5 @@ func ReadPlacement(r io.Reader, o Options) (Placement, error) {
 	if len(p) == 0 {
 		return nil, j.fail("no layers; want [layer][rank] lists of experts")
 	}
-	if err := j.end(); err != nil {
-		return nil, err
-	}
-	return o.whole(j.format, p)
+	return p, j.end()
 }

@@ -26,4 +26,7 @@ func TestReadPlacement(t *testing.T) {
 	}
 	_, err = ReadPlacement(strings.NewReader(`[[[0],[1]]]`), Options{Layers: 2})
 	require.ErrorContains(t, err, "the model has 2 MoE layers")
+	p, err = ReadPlacementLists(strings.NewReader(`[[[0],[7,7]]]`), Options{})
+	require.NoError(t, err)
+	require.Equal(t, Placement{{{0}, {7, 7}}}, p)
 }

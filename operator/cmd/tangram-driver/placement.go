@@ -1,0 +1,59 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"tangram.dev/operator/pkg/layout"
+	"tangram.dev/operator/pkg/load"
+)
+
+const placementHelp = "FILE: JSON [layer][rank][experts], where whole experts lie, redundant ones too: an entry per layer of experts and rank, " +
+	"in any order on a rank"
+
+// readPlacement reads a file of --placement as far as it can be judged without the model; the rest is the planner's
+// to say, see blame.
+func readPlacement(path string, ranks int, m layout.Mode) (out [][][]uint32, err error) {
+	defer func() {
+		if err != nil {
+			out, err = nil, fmt.Errorf("--placement %s: %w", path, err)
+		}
+	}()
+	if m != layout.Expert {
+		return nil, fmt.Errorf("whole experts have no place in --mode %v; want --mode %v", m, layout.Expert)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }() // only read
+	lists, err := load.ReadPlacementLists(file, load.Options{})
+	if err != nil {
+		return nil, err
+	}
+	if n := len(lists[0]); n != ranks { // all layers have as many
+		return nil, fmt.Errorf("it is for %d ranks, --ranks is %d", n, ranks)
+	}
+	out = make([][][]uint32, len(lists))
+	for l, byRank := range lists {
+		out[l] = make([][]uint32, ranks)
+		for r, experts := range byRank {
+			for _, e := range experts {
+				out[l][r] = append(out[l][r], uint32(e))
+			}
+			slices.Sort(out[l][r])
+		}
+	}
+	return out, nil
+}
+
+// blame the file for a placement that does not suit the model; nothing was done then.
+func blame(path string, err error) error {
+	var bad *layout.BadPlacement
+	if errors.As(err, &bad) {
+		return usageError{fmt.Errorf("--placement %s: %w", path, err)}
+	}
+	return err
+}
