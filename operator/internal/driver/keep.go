@@ -66,7 +66,11 @@ func (k *Keeper) round(ctx context.Context) (time.Duration, error) {
 	if look.Able < k.Want.Ranks && !look.Unfinished {
 		return lookCalm, nil
 	}
-	record, err := d.Apply(ctx, k.Want)
+	want, first := k.Want, look.Hash == "" && k.Want.Shape.Replicates()
+	if first { // it reads each byte once; the next round replicates
+		want.Shape.Placement = nil
+	}
+	record, err := d.Apply(ctx, want)
 	if errors.Is(err, ErrNeedsRepair) { // it broke meanwhile: no time is to be lost
 		k.Did("apply", record, err)
 		return lookBroken, nil
@@ -77,6 +81,9 @@ func (k *Keeper) round(ctx context.Context) (time.Duration, error) {
 	}
 	if len(record.Flips) > 0 {
 		k.Did("apply", record, nil)
+	}
+	if first {
+		return 0, nil
 	}
 	if look, err = d.Look(ctx); err == nil && look.Trouble == nil {
 		k.settled = look.Hash

@@ -75,3 +75,24 @@ func TestKeeper(t *testing.T) {
 		wait.Wait()
 	})
 }
+
+// A world that starts with copies starts without them: its first layout reads each byte once.
+func TestKeeperReplicatesAfterTheFirstLayout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, w := setup(t, 2)
+		layer := [][]uint32{{0, 1, 2, 3, 4, 5, 11}, {4, 6, 7, 8, 9, 10, 11}}
+		want := Wanted{Ranks: 2, Shape: layout.Shape{Mode: layout.Expert, Placement: [][][]uint32{layer, layer}}}
+		_, err := d.Apply(t.Context(), want)
+		require.ErrorContains(t, err, "start with one of each, replicate then")
+		var did []string
+		k := &Keeper{Want: want, Log: d.Log, Driver: func(context.Context) (*Driver, error) { return d, nil },
+			Did: func(what string, r *Record, err error) {
+				did = append(did, fmt.Sprintf("%s, %d flips, error %v", what, len(r.Flips), err != nil))
+			}}
+		ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
+		defer stop()
+		k.Run(ctx)
+		require.Equal(t, []string{"apply, 1 flips, error false", "apply, 1 flips, error false"}, did)
+		require.Equal(t, want.Shape.Placement, layout.PlacementOf(w.Layout()))
+	})
+}
