@@ -97,9 +97,21 @@ type Keeper struct {
 
 // Keep starts a keeper of this shape; each thing that it does goes to `each`, too.
 func (w *World) Keep(ranks int, mode string, each func(Did)) (*Keeper, error) {
+	return w.keep(ranks, mode, nil, each)
+}
+
+// KeepPlacement starts a keeper of a placement (ApplyPlacement).
+func (w *World) KeepPlacement(ranks int, placement [][][]uint32, each func(Did)) (*Keeper, error) {
+	return w.keep(ranks, "Expert", placement, each)
+}
+
+func (w *World) keep(ranks int, mode string, placement [][][]uint32, each func(Did)) (*Keeper, error) {
+	shape, err := w.shape(ranks, mode, nil, placement)
+	if err != nil {
+		return nil, err
+	}
 	log := &logFile{path: w.o.Dir + "/keep.log"}
-	cmd := exec.Command(w.o.tool("tangram-driver"), "keep", "--world-file", w.file, "--agents-file", w.agentsFile,
-		"--ranks", fmt.Sprint(ranks), "--mode", mode, "--spare-banks", fmt.Sprint(w.o.SpareBanks))
+	cmd := exec.Command(w.o.tool("tangram-driver"), append([]string{"keep", "--agents-file", w.agentsFile}, shape...)...)
 	cmd.SysProcAttr = dieWithParent()
 	cmd.Stderr = log
 	out, err := cmd.StdoutPipe()

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -69,11 +70,41 @@ type Record struct {
 // Apply runs the driver to a shape ("Expert" or "Tensor", and layer shapes as its flag
 // takes them) and reads its record, which is there also with an error once a plan was tried.
 func (w *World) Apply(ctx context.Context, ranks int, mode string, shapes []string, progress func(Event)) (*Record, error) {
-	args := []string{"apply", "--world-file", w.file, "--ranks", fmt.Sprint(ranks), "--mode", mode, "--json-progress", "--log-level", "warn",
-		"--spare-banks", fmt.Sprint(w.o.SpareBanks)}
-	for _, s := range shapes {
+	args, err := w.shape(ranks, mode, shapes, nil)
+	if err != nil {
+		return nil, err
+	}
+	return w.apply(ctx, args, progress)
+}
+
+// ApplyPlacement runs the driver to an Expert layout with a placement: [MoE layer][rank] experts.
+func (w *World) ApplyPlacement(ctx context.Context, ranks int, placement [][][]uint32) (*Record, error) {
+	args, err := w.shape(ranks, "Expert", nil, placement)
+	if err != nil {
+		return nil, err
+	}
+	return w.apply(ctx, args, nil)
+}
+
+// shape as flags of the driver.
+func (w *World) shape(ranks int, mode string, layers []string, placement [][][]uint32) ([]string, error) {
+	args := []string{"--world-file", w.file, "--ranks", fmt.Sprint(ranks), "--mode", mode, "--spare-banks", fmt.Sprint(w.o.SpareBanks)}
+	for _, s := range layers {
 		args = append(args, "--layer-shape", s)
 	}
+	if placement == nil {
+		return args, nil
+	}
+	wire, err := json.Marshal(placement)
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(w.o.Dir, "placement.json")
+	return append(args, "--placement", file), writeWhole(file, wire)
+}
+
+func (w *World) apply(ctx context.Context, args []string, progress func(Event)) (*Record, error) {
+	args = append([]string{"apply", "--json-progress", "--log-level", "warn"}, args...)
 	cmd := exec.CommandContext(ctx, w.o.tool("tangram-driver"), args...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -103,7 +134,7 @@ func (w *World) Apply(ctx context.Context, ranks int, mode string, shapes []stri
 		}
 	}
 	if err := cmd.Wait(); err != nil {
-		return record, fmt.Errorf("tangram-driver apply --ranks %d --mode %s: %w: %s", ranks, mode, err, strings.TrimSpace(stderr.String()))
+		return record, fmt.Errorf("tangram-driver %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
 	}
 	if record == nil {
 		return nil, fmt.Errorf("the driver gave no record: %s", stderr.String())

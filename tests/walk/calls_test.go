@@ -19,8 +19,8 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// dial pod 0's agent with <dir>/<name>.crt, trusting the world's own authority.
-func dial(t *testing.T, w *harness.World, dir, name string) tangramv1.AgentClient {
+// dial a pod's agent with <dir>/<name>.crt, trusting the world's own authority.
+func dial(t *testing.T, w *harness.World, pod int, dir, name string) tangramv1.AgentClient {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key"))
 	require.NoError(t, err)
@@ -28,7 +28,7 @@ func dial(t *testing.T, w *harness.World, dir, name string) tangramv1.AgentClien
 	require.NoError(t, err)
 	pool := x509.NewCertPool()
 	require.True(t, pool.AppendCertsFromPEM(ca))
-	conn, err := grpc.NewClient(w.Agents()[0], grpc.WithTransportCredentials(credentials.NewTLS(
+	conn, err := grpc.NewClient(w.Agents()[pod], grpc.WithTransportCredentials(credentials.NewTLS(
 		&tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: pool})))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, conn.Close()) })
@@ -41,7 +41,7 @@ func TestStaleCalls(t *testing.T) {
 	apply(t, w, 2, "Expert")
 	apply(t, w, 2, "Tensor")
 	before, tokens := status(t, w), answers(t, w)
-	agent := dial(t, w, w.CertificateDir(), "driver")
+	agent := dial(t, w, 0, w.CertificateDir(), "driver")
 	now := before[0]
 	require.NotZero(t, now.HighestAttempt)
 	require.Greater(t, now.Epoch, uint64(1))
@@ -115,7 +115,7 @@ func TestWrongCertificates(t *testing.T) {
 		{"another authority", foreign, "driver", "", codes.Unavailable}, // no connection; TLS 1.3 does not always get to tell the client why
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			agent := dial(t, w, c.dir, c.cert)
+			agent := dial(t, w, 0, c.dir, c.cert)
 			_, err := agent.Status(t.Context(), &tangramv1.StatusRequest{World: now.World})
 			require.Equal(t, c.code, grpcstatus.Code(err), "%v", err)
 			require.ErrorContains(t, err, c.want)

@@ -37,13 +37,24 @@ func startAlive(t *testing.T, pods []int, ranks int, mode string) *alive {
 
 func (a *alive) keep(t *testing.T, ranks int, mode string) {
 	t.Helper()
-	keeper, err := a.Keep(ranks, mode, func(d harness.Did) {
+	keeper, err := a.Keep(ranks, mode, tell(t))
+	require.NoError(t, err)
+	a.keeper = keeper
+}
+
+func (a *alive) keepPlacement(t *testing.T, p placement) {
+	t.Helper()
+	keeper, err := a.KeepPlacement(len(p[0]), p, tell(t))
+	require.NoError(t, err)
+	a.keeper = keeper
+}
+
+func tell(t *testing.T) func(harness.Did) {
+	return func(d harness.Did) {
 		if d.Record != nil {
 			t.Logf("keeper: %s lost=%v epoch=%d seconds=%.2f error=%q", d.Did, d.Record.Lost, d.Record.Epoch, d.Record.TotalSeconds, d.Error)
 		}
-	})
-	require.NoError(t, err)
-	a.keeper = keeper
+	}
 }
 
 // await something that this keeper did.

@@ -37,7 +37,10 @@ func StartTiny(t *testing.T, o harness.Options) *harness.World {
 	var err error
 	o.Checkpoint, err = harness.Checkpoint(t.Context(), Root, "tiny")
 	require.NoError(t, err)
-	o.Granule, o.Memory, o.KV = 8, 64<<20, 8<<20
+	o.Granule, o.KV = 8, 8<<20
+	if o.Memory == 0 {
+		o.Memory = 64 << 20
+	}
 	return Start(t, o)
 }
 
