@@ -32,6 +32,7 @@ const (
 	ConditionDegraded    = "Degraded"    // True: something failed; what serves goes on serving
 	ConditionReady       = "Ready"       // True: it serves in the wanted width and mode, nothing is under way
 	ConditionRepairReady = "RepairReady" // True: the loss of any one rank could be repaired within the memory of the others
+	ConditionBalanced    = "Balanced"    // True: no move of experts pays; there only while spec.rebalance is set
 	ConditionReconciling = "Reconciling"
 	ConditionStalled     = "Stalled"
 )
@@ -59,6 +60,12 @@ const (
 	ReasonNoSurvivor         = "NoSurvivor"         // RepairReady=False: without one rank the world starts again from the checkpoint
 	ReasonNoCheckpoint       = "NoCheckpoint"       // RepairReady=False: agents cannot read it, and it would be needed
 	ReasonUnknown            = "Unknown"            // RepairReady=Unknown
+	ReasonObserving          = "Observing"          // Balanced=Unknown: too little load was seen
+	ReasonNotInModeExpert    = "NotInModeExpert"    // Balanced=Unknown: experts are shared by all ranks
+	ReasonNoMovePays         = "NoMovePays"         // Balanced: the layout in force is as good as it gets for the price
+	ReasonNotWorthIt         = "NotWorthIt"         // Balanced: moves would gain less than spec.rebalance.minGainPercent
+	ReasonRebalancing        = "Rebalancing"        // Balanced=False: experts move, or are about to
+	ReasonRebalanceFailed    = "RebalanceFailed"    // Balanced=False: it is tried again, ever more slowly; what serves goes on
 	ReasonAdoptionRefused    = "AdoptionRefused"    // Degraded: an object of the wanted name belongs to somebody else
 	ReasonAgentsUnreachable  = "AgentsUnreachable"  // Degraded: agents do not answer
 	ReasonInsufficientMemory = "InsufficientMemory" // Degraded: the wanted layout does not fit, with the numbers
@@ -73,6 +80,7 @@ const (
 	EventTransitionSucceeded = "TransitionSucceeded"
 	EventTransitionReplanned = "TransitionReplanned" // the spec changed; the running flip was ended first
 	EventTransitionAborted   = "TransitionAborted"   // the user did
+	EventRebalanced          = "Rebalanced"          // with moves, bytes, balancedness before and after
 	EventRepaired            = "Repaired"            // with members lost, seconds and bytes
 	EventWorldRestarted      = "WorldRestarted"      // nobody survived who could hold it; it starts again from the checkpoint
 )

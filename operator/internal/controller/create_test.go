@@ -165,7 +165,7 @@ func TestRefusedSpecLeavesTheWorldAlone(t *testing.T) {
 		`{"spec":{"limits":{"memoryPerRank":"128Mi"}}}`:                             "limits cannot be changed",
 		`{"spec":{"transition":{"strategy":"Fast"}}}`:                               "use Smooth",
 		`{"spec":{"ranksPerPod":2}}`:                                                "ranksPerPod cannot be changed",
-		`{"spec":{"redundantExperts":1}}`:                                           "leave it 0",
+		`{"spec":{"redundantExperts":1}}`:                                           "redundantExperts are placed by rebalance",
 		`{"spec":{"model":{"source":{"persistentVolumeClaim":{"claimName":"x"}}}}}`: "cannot be changed",
 	} {
 		d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: b.namespace}}

@@ -15,6 +15,7 @@ type Metrics struct {
 	seconds              *prometheus.HistogramVec
 	repairs              *prometheus.CounterVec
 	repairSeconds        *prometheus.HistogramVec
+	load                 loadMetrics
 }
 
 // NewMetrics registers them.
@@ -36,6 +37,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		Help: "Repairs that ended, by outcome: Repaired, WorldRestarted, Failed."}, append(world, "outcome"))
 	m.repairSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "tangram", Name: "repair_seconds",
 		Help: "From the start of a repair to its last retire.", Buckets: prometheus.ExponentialBuckets(0.05, 2, 12)}, world)
+	m.load = newLoadMetrics(registry)
 	registry.MustRegister(m.epoch, m.width, m.wanted, m.transitions, m.seconds, m.repairs, m.repairSeconds)
 	return m
 }
@@ -72,4 +74,5 @@ func (m *Metrics) forget(d *api.MoEDeployment) {
 	m.seconds.DeletePartialMatch(labels)
 	m.repairs.DeletePartialMatch(labels)
 	m.repairSeconds.DeletePartialMatch(labels)
+	m.load.forget(labels)
 }

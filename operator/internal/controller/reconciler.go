@@ -140,6 +140,7 @@ func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (recon
 	mine := owned(d, s.pods)
 	reached := endpoints(mine)
 	w.SetEndpoints(reached)
+	w.SetRebalance(rebalanceSettings(d))
 	if s.seen = w.Snapshot(); s.seen.NeedsRepair() && len(reached) > 0 {
 		r.repair(d, w, s) // before anything else: nobody is served until it is done
 	}
@@ -228,6 +229,11 @@ func (r *Reconciler) act(ctx context.Context, d *api.MoEDeployment, a *pki.Autho
 		}
 		r.begin(d, w, mode, s)
 	}
+	if s.decision.Settled() && !held {
+		if wait := r.rebalance(d, w, s); wait > 0 {
+			return wait, nil
+		}
+	}
 	if len(s.problems) > 0 {
 		return r.KeepEnded / 2, nil // an ended pod is replaced by time
 	}
@@ -242,7 +248,7 @@ func intent(d *api.MoEDeployment, pods []fleet.Pod, inLayout []string) string {
 			going = append(going, p.UID)
 		}
 	}
-	return fmt.Sprintf("%d %s %t %v", d.Spec.Replicas, d.Spec.Mode, d.Spec.Suspend, going)
+	return fmt.Sprintf("%d %s %t %t %d %v", d.Spec.Replicas, d.Spec.Mode, d.Spec.Suspend, d.Spec.Rebalance != nil, d.Spec.RedundantExperts, going)
 }
 
 func (r *Reconciler) begin(d *api.MoEDeployment, w *world.World, mode layout.Mode, s *scene) {

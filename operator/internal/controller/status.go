@@ -61,6 +61,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 		st.RecentTransitions = recent(s.transitions)
 		if s.seen.Looked && !s.unknown || s.deleting {
 			fillLayout(d, s)
+			fillRebalance(d, s)
 		}
 	}
 	available, degraded, progressing := availableOf(d, s), degradedOf(d, s), progressingOf(d, s)
@@ -78,6 +79,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 	r.set(d, api.ConditionDegraded, degraded)
 	r.set(d, api.ConditionReady, ready)
 	r.set(d, api.ConditionRepairReady, repairReadyOf(s))
+	r.tellBalanced(d, s)
 	stalled := degraded.status == metav1.ConditionTrue && slices.Contains(
 		[]string{api.ReasonAdoptionRefused, api.ReasonPodsFailing, api.ReasonInsufficientMemory}, degraded.reason)
 	r.onlyWhile(d, api.ConditionStalled, stalled, degraded)
@@ -233,7 +235,7 @@ func progressingOf(d *api.MoEDeployment, s *scene) verdict {
 		return no(api.ReasonAgentsUnreachable, "what the agents hold is not known: nothing is done until one answers")
 	case s.seen.Repairing || s.decision.Repair:
 		return yes(api.ReasonRepairing, "the survivors of the layout in force are taken to one of their own")
-	case s.seen.Running != nil:
+	case s.seen.Running != nil && !s.seen.Rebalancing: // width and mode are as wanted while experts move
 		e := s.seen.Running
 		return yes(api.ReasonTransition, fmt.Sprintf("flip %d of %d, phase %s", e.Flip, e.Flips, e.Phase))
 	case len(s.decision.Target) > 0 && d.Spec.Suspend:

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"tangram.dev/operator/internal/balance"
 	"tangram.dev/operator/internal/driver"
 	"tangram.dev/operator/internal/world"
 
@@ -30,6 +31,8 @@ type recorder struct {
 	d       *api.MoEDeployment // as it was when the transition began
 	what    string
 	members []string
+	// rebalance that it carries out; nil: it does something else.
+	rebalance *balance.Report
 
 	mu     sync.Mutex
 	object *api.LayoutTransition // nil before there is a plan
@@ -171,9 +174,16 @@ func (c *recorder) Ended(ctx context.Context, record *driver.Record, err error) 
 		c.r.event(c.d, nil, corev1.EventTypeNormal, api.EventTransitionReplanned, "Transition", "%s: %v; the rest is planned anew", c.what, err)
 	case err != nil:
 		phase = api.PhaseFailed
-		c.r.event(c.d, nil, corev1.EventTypeWarning, api.ReasonTransitionFailed, "Transition", "%s: %v", c.what, err)
+		reason := api.ReasonTransitionFailed
+		if c.rebalance != nil {
+			reason = api.ReasonRebalanceFailed
+		}
+		c.r.event(c.d, nil, corev1.EventTypeWarning, reason, "Transition", "%s: %v", c.what, err)
 	}
 	c.r.metrics.ended(c.d, phase, record.TotalSeconds)
+	if c.rebalance != nil {
+		c.rebalanced(err)
+	}
 	c.mu.Lock()
 	object := c.object
 	if object != nil {

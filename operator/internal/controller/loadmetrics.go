@@ -1,0 +1,78 @@
+package controller
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"tangram.dev/operator/internal/balance"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// loadMetrics of worlds whose experts follow the load, by namespace and name.
+type loadMetrics struct {
+	balancedness, layer, tokens *prometheus.GaugeVec
+	rebalances, moves           *prometheus.CounterVec
+}
+
+func newLoadMetrics(registry prometheus.Registerer) loadMetrics {
+	world := []string{"namespace", "name"}
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "tangram", Name: name, Help: help}, append(world, labels...))
+	}
+	m := loadMetrics{
+		balancedness: gauge("world_balancedness", "Mean over largest load of a rank in the last window, over all layers (sum of means over sum of peaks); 1 is best."),
+		layer:        gauge("layer_balancedness", "Mean over largest load of a rank in the last window, by layer of the model; 1 is best.", "layer"),
+		tokens:       gauge("rank_expert_tokens", "Tokens routed to the experts of a rank in the last window, by layer of the model.", "layer", "rank"),
+		rebalances: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tangram", Name: "rebalances_total",
+			Help: "Rebalances that ended, by outcome: Rebalanced, Failed."}, append(world, "outcome")),
+		moves: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tangram", Name: "moved_experts_total",
+			Help: "Experts that rebalances brought to a rank, over all layers."}, world),
+	}
+	registry.MustRegister(m.balancedness, m.layer, m.tokens, m.rebalances, m.moves)
+	return m
+}
+
+func (m *loadMetrics) forget(labels prometheus.Labels) {
+	for _, v := range []*prometheus.GaugeVec{m.balancedness, m.layer, m.tokens} {
+		v.DeletePartialMatch(labels)
+	}
+	m.rebalances.DeletePartialMatch(labels)
+	m.moves.DeletePartialMatch(labels)
+}
+
+// balanced notes a window; layers are numbered as in the model.
+func (m *Metrics) balanced(d *api.MoEDeployment, report *balance.Report, layers []uint32) {
+	if report == nil || len(report.Balance.Layers) != len(layers) {
+		return // no whole window, or its model is not known
+	}
+	world := prometheus.Labels{"namespace": d.Namespace, "name": d.Name}
+	m.load.balancedness.With(world).Set(report.Balance.Aggregate)
+	m.load.tokens.DeletePartialMatch(world) // there may be fewer ranks
+	for o, number := range layers {
+		layer := strconv.Itoa(int(number))
+		m.load.layer.WithLabelValues(d.Namespace, d.Name, layer).Set(report.Balance.Layers[o])
+		for rank, tokens := range report.RankLoads[o] {
+			m.load.tokens.WithLabelValues(d.Namespace, d.Name, layer, strconv.Itoa(rank)).Set(tokens)
+		}
+	}
+}
+
+// unbalanced: experts do not follow the load.
+func (m *Metrics) unbalanced(d *api.MoEDeployment) {
+	m.load.balancedness.DeleteLabelValues(d.Namespace, d.Name)
+	world := prometheus.Labels{"namespace": d.Namespace, "name": d.Name}
+	m.load.layer.DeletePartialMatch(world)
+	m.load.tokens.DeletePartialMatch(world)
+}
+
+func (m *Metrics) rebalanced(d *api.MoEDeployment, moves int, err error) {
+	outcome := api.EventRebalanced
+	if err != nil {
+		outcome = "Failed"
+	} else {
+		m.load.moves.WithLabelValues(d.Namespace, d.Name).Add(float64(moves))
+	}
+	m.load.rebalances.WithLabelValues(d.Namespace, d.Name, outcome).Inc()
+}

@@ -1,0 +1,170 @@
+package controller
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"tangram.dev/operator/internal/balance"
+	"tangram.dev/operator/internal/world"
+	"tangram.dev/operator/pkg/layout"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// rebalanceSettings of a deployment; nil: experts stay where they are. Defaults are those of the CRD, for objects that
+// were made before they were.
+func rebalanceSettings(d *api.MoEDeployment) *balance.Settings {
+	s := d.Spec.Rebalance
+	if s == nil {
+		return nil
+	}
+	seconds := func(n int32) time.Duration { return time.Duration(n) * time.Second }
+	return &balance.Settings{Every: seconds(max(1, s.IntervalSeconds)), MaxMoves: int(s.MaxMoves), PayBack: seconds(ptr.Deref(s.PayBackSeconds, 600)),
+		MinGain: float64(ptr.Deref(s.MinGainPercent, 2)) / 100, Redundant: int(d.Spec.RedundantExperts), Automatic: s.Budget == api.BudgetAutomatic}
+}
+
+// rebalance if the last look at the load proposed one; the time until it may be tried, 0 if there is nothing to wait for.
+func (r *Reconciler) rebalance(d *api.MoEDeployment, w *world.World, s *scene) time.Duration {
+	report := s.seen.Balance
+	if d.Spec.Rebalance == nil || report == nil || report.Outcome != balance.Move || s.seen.Running != nil || s.seen.Layout == nil {
+		return 0
+	}
+	if wait := time.Until(s.seen.NextRebalance); wait > 0 {
+		return wait
+	}
+	var members []string
+	for _, m := range s.seen.Layout.Members {
+		members = append(members, m.Id)
+	}
+	decided := report.Decision
+	what := fmt.Sprintf("rebalance: %d experts move, balancedness %.3f -> %.3f", decided.Moves, decided.Before, decided.After)
+	recorder := r.newRecorder(d, what, members)
+	recorder.rebalance = report
+	if w.Begin(world.Goal{Rebalance: report, Members: members, Mode: layout.Expert, SpareBanks: uint32(d.Spec.Limits.SpareBanks),
+		Limits: limits(d), Recorder: recorder}) {
+		r.event(d, nil, corev1.EventTypeNormal, api.ReasonRebalancing, "Rebalance", "%s", report.Why)
+		s.seen = w.Snapshot()
+	}
+	return 0
+}
+
+// fillRebalance of a status.
+func fillRebalance(d *api.MoEDeployment, s *scene) {
+	if d.Spec.Rebalance == nil {
+		d.Status.Rebalance = nil
+		return
+	}
+	report := s.seen.Balance
+	if report == nil {
+		if d.Status.Rebalance != nil { // what was measured last stands
+			d.Status.Rebalance.Outcome = balancedOf(s).reason
+		}
+		return
+	}
+	st := &api.RebalanceStatus{Time: metav1.NewTime(report.At.Truncate(time.Second)), Outcome: balancedOf(s).reason, Why: clip(report.Why, 2048),
+		Tokens: int64(report.Tokens)}
+	st.Balancedness, st.WorstLayerBalancedness = share(report.Balance.Aggregate), share(report.Balance.Worst)
+	if numbers := moeLayers(s); report.Balance.WorstLayer < len(numbers) {
+		st.WorstLayer = int32(numbers[report.Balance.WorstLayer])
+	}
+	if x := report.Decision; x != nil {
+		st.Decision = &api.RebalanceDecision{Before: share(x.Before), After: share(x.After), Reachable: share(x.Reachable), Floor: share(x.Floor),
+			Moves: int32(x.Moves), Bytes: int64(x.Bytes), Rounds: int32(x.Rounds), RedundantExperts: int32(x.Redundant)}
+	}
+	if was := d.Status.Rebalance; was != nil {
+		st.Last = was.Last // of an operator before this one
+		if len(report.Balance.Layers) == 0 {
+			st.Balancedness, st.WorstLayer, st.WorstLayerBalancedness = was.Balancedness, was.WorstLayer, was.WorstLayerBalancedness
+		}
+	}
+	if p := report.Last; p != nil {
+		st.Last = &api.RebalanceDone{Time: metav1.NewTime(p.At.Truncate(time.Second)), Moves: int32(p.Moves), Bytes: int64(p.Bytes),
+			Before: share(p.Before), Promised: share(p.Promised)}
+		if p.Kept {
+			st.Last.Without, st.Last.Measured = ptr.To(share(p.Without)), ptr.To(share(p.Measured))
+		}
+	}
+	d.Status.Rebalance = st
+}
+
+// share of 1, in thousandths.
+func share(v float64) resource.Quantity {
+	return *resource.NewMilliQuantity(int64(math.Round(1000*v)), resource.DecimalSI)
+}
+
+func moeLayers(s *scene) []uint32 {
+	for _, status := range s.seen.Statuses {
+		return status.GetGeometry().GetMoeLayers()
+	}
+	return nil
+}
+
+// balancedOf the world: whether experts should move.
+func balancedOf(s *scene) verdict {
+	report := s.seen.Balance
+	switch {
+	case s.seen.Rebalancing:
+		return no(api.ReasonRebalancing, "experts move")
+	case s.seen.RebalanceFailed != nil:
+		return no(api.ReasonRebalanceFailed, oneLine(s.seen.RebalanceFailed))
+	case report == nil:
+		return verdict{metav1.ConditionUnknown, api.ReasonObserving, "no window has ended yet"}
+	}
+	switch report.Outcome {
+	case balance.NotExpert:
+		return verdict{metav1.ConditionUnknown, api.ReasonNotInModeExpert, report.Why}
+	case balance.Stay:
+		return yes(api.ReasonNoMovePays, report.Why)
+	case balance.NotWorth:
+		return yes(api.ReasonNotWorthIt, report.Why)
+	case balance.Move:
+		return no(api.ReasonRebalancing, report.Why)
+	case balance.Failed:
+		return no(api.ReasonRebalanceFailed, report.Why)
+	}
+	return verdict{metav1.ConditionUnknown, api.ReasonObserving, report.Why}
+}
+
+// tellBalanced sets the condition, and tells of a decision that is another than the last.
+func (r *Reconciler) tellBalanced(d *api.MoEDeployment, s *scene) {
+	if d.Spec.Rebalance == nil {
+		apimeta.RemoveStatusCondition(&d.Status.Conditions, api.ConditionBalanced)
+		r.metrics.unbalanced(d)
+		return
+	}
+	was := apimeta.FindStatusCondition(d.Status.Conditions, api.ConditionBalanced)
+	now := balancedOf(s)
+	if now.reason == api.ReasonObserving && was != nil && was.Status == metav1.ConditionTrue {
+		return // it was so at the end of the last window
+	}
+	if was == nil || was.Reason != now.reason {
+		switch now.reason {
+		case api.ReasonNoMovePays, api.ReasonNotWorthIt:
+			r.event(d, nil, corev1.EventTypeNormal, now.reason, "Rebalance", "%s", now.message)
+		case api.ReasonRebalanceFailed:
+			if s.seen.RebalanceFailed != nil {
+				break // told when it happened
+			}
+			r.event(d, nil, corev1.EventTypeWarning, now.reason, "Rebalance", "%s", now.message)
+		}
+	}
+	r.set(d, api.ConditionBalanced, now)
+	r.metrics.balanced(d, s.seen.Balance, moeLayers(s))
+}
+
+// rebalanced tells of the end of a rebalance.
+func (c *recorder) rebalanced(err error) {
+	decided := c.rebalance.Decision
+	c.r.metrics.rebalanced(c.d, decided.Moves, err)
+	if err == nil {
+		c.r.event(c.d, nil, corev1.EventTypeNormal, api.EventRebalanced, "Rebalance", "%d experts moved (%d bytes): balancedness of the load expected %.3f -> %.3f (%.3f at most); what it brings is measured in the next window",
+			decided.Moves, decided.Bytes, decided.Before, decided.After, decided.Floor)
+	}
+}

@@ -1,0 +1,125 @@
+package controller
+
+import (
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tangramv1 "tangram.dev/proto/tangram/v1"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// skew heats one expert of each of the two layers of 12.
+func skew() []uint64 {
+	tokens := make([]uint64, 24)
+	for i := range tokens {
+		tokens[i] = 20
+	}
+	tokens[0], tokens[13] = 500, 500
+	return tokens
+}
+
+func TestExpertsFollowTheLoad(t *testing.T) {
+	b := newBed(t)
+	before := b.serve("w", 2)
+	require.Nil(t, before.Status.Rebalance)
+	b.world("w").Route(skew())
+	b.change(`{"spec":{"redundantExperts":2,"rebalance":{"intervalSeconds":1}}}`)
+	d := b.until("w", "measured after a rebalance", func(d *api.MoEDeployment) bool {
+		r := d.Status.Rebalance
+		return r != nil && r.Last != nil && r.Last.Measured != nil && has(d, api.ConditionReady, metav1.ConditionTrue, api.ReasonServing)
+	})
+	r := d.Status.Rebalance
+	require.NotEqual(t, before.Status.LayoutHash, d.Status.LayoutHash)
+	require.Equal(t, before.Status.Members, d.Status.Members)
+	require.Positive(t, r.Last.Moves)
+	require.Less(t, r.Last.Before.MilliValue(), int64(800))
+	require.InDelta(t, r.Last.Promised.MilliValue(), r.Last.Measured.MilliValue(), 20)
+	require.InDelta(t, r.Last.Before.MilliValue(), r.Last.Without.MilliValue(), 20)
+	require.Equal(t, r.Balancedness, *r.Last.Measured)
+	require.Positive(t, r.Tokens)
+	require.EqualValues(t, 2, r.Decision.RedundantExperts)
+	require.True(t, has(d, api.ConditionBalanced, metav1.ConditionTrue, r.Outcome), r.Outcome)
+	require.Contains(t, []string{api.ReasonNoMovePays, api.ReasonNotWorthIt}, r.Outcome)
+	require.Contains(t, r.Why, "balancedness")
+	require.Contains(t, d.Status.RecentTransitions[0].What, "rebalance: ")
+	b.told(api.ReasonRebalancing, "experts move (")
+	b.told(api.EventRebalanced, "experts moved (")
+	b.told(r.Outcome, "balancedness")
+	require.InDelta(t, float64(r.Balancedness.MilliValue())/1000, testutil.ToFloat64(b.metrics.load.balancedness.WithLabelValues(b.namespace, "w")), .001)
+	require.Equal(t, 4, testutil.CollectAndCount(b.metrics.load.tokens), "2 layers, 2 ranks")
+	require.InDelta(t, 1, testutil.ToFloat64(b.metrics.load.rebalances.WithLabelValues(b.namespace, "w", api.EventRebalanced)), 0)
+
+	b.scale(3) // experts are placed anew in a world of another width
+	d = b.until("w", "measured with 3 ranks", func(d *api.MoEDeployment) bool {
+		return d.Status.Width == 3 && d.Status.Rebalance.Last.Measured != nil && d.Status.RecentTransitions[0].What != "2 ranks Expert -> 3 ranks Expert" &&
+			has(d, api.ConditionBalanced, metav1.ConditionTrue, d.Status.Rebalance.Outcome)
+	})
+	require.Greater(t, d.Status.Rebalance.Balancedness.MilliValue(), int64(800))
+
+	b.change(`{"spec":{"mode":"Tensor"}}`)
+	b.until("w", "no experts to place", func(d *api.MoEDeployment) bool {
+		return has(d, api.ConditionBalanced, metav1.ConditionUnknown, api.ReasonNotInModeExpert) && d.Status.Mode == api.ModeTensor
+	})
+	b.change(`{"spec":{"redundantExperts":0,"rebalance":null}}`)
+	d = b.until("w", "no rebalance any more", func(d *api.MoEDeployment) bool { return d.Status.Rebalance == nil })
+	require.Empty(t, message(d, api.ConditionBalanced))
+	require.Zero(t, testutil.CollectAndCount(b.metrics.load.tokens))
+}
+
+// What fails is told, and takes nothing from the world.
+func TestARebalanceThatFails(t *testing.T) {
+	b := newBed(t)
+	b.serve("w", 2)
+	b.world("w").Route(skew())
+	b.agent("w-1").Refuse(&tangramv1.Refusal{Code: tangramv1.Refusal_CODE_BAD_PLAN, Message: "no such expert"})
+	b.change(`{"spec":{"redundantExperts":2,"rebalance":{"intervalSeconds":1}}}`)
+	d := b.until("w", "a rebalance that failed", func(d *api.MoEDeployment) bool {
+		return has(d, api.ConditionBalanced, metav1.ConditionFalse, api.ReasonRebalanceFailed)
+	})
+	require.Contains(t, message(d, api.ConditionBalanced), "no such expert")
+	require.True(t, has(d, api.ConditionDegraded, metav1.ConditionFalse, api.ReasonAsWanted))
+	b.ready("w")
+	b.told(api.ReasonRebalanceFailed, "no such expert")
+
+	b.agent("w-1").Refuse(nil)
+	b.change(`{"spec":{"redundantExperts":4}}`) // something else is wanted: it is tried at once
+	b.until("w", "a rebalance", func(d *api.MoEDeployment) bool { return d.Status.Rebalance != nil && d.Status.Rebalance.Last != nil })
+	require.Equal(t, 1, b.count(api.ReasonRebalanceFailed))
+}
+
+func TestNoMemoryForRedundantExperts(t *testing.T) {
+	b := newBed(t)
+	b.world("w").SetMemory(70000) // what a rank of two needs, and not an expert more in each layer
+	b.serve("w", 2)
+	b.world("w").Route(skew())
+	b.change(`{"spec":{"redundantExperts":4,"rebalance":{"intervalSeconds":1}}}`)
+	d := b.until("w", "no memory", func(d *api.MoEDeployment) bool {
+		return has(d, api.ConditionBalanced, metav1.ConditionFalse, api.ReasonRebalanceFailed)
+	})
+	require.Contains(t, message(d, api.ConditionBalanced), "the placement does not fit: 4 redundant experts per layer")
+	require.Contains(t, message(d, api.ConditionBalanced), "its pool has 70000")
+	b.told(api.ReasonRebalanceFailed, "does not fit")
+	b.ready("w")
+	b.change(`{"spec":{"rebalance":{"budget":"Automatic"}}}`)
+	b.until("w", "as many as fit", func(d *api.MoEDeployment) bool {
+		return d.Status.Rebalance.Decision != nil && d.Status.Rebalance.Decision.RedundantExperts == 0 && d.Status.Rebalance.Outcome != api.ReasonRebalanceFailed
+	})
+}
+
+// A user who holds transitions back holds rebalances back too, and hears what would be done.
+func TestSuspendedRebalance(t *testing.T) {
+	b := newBed(t)
+	before := b.serve("w", 2)
+	b.world("w").Route(skew())
+	b.change(`{"spec":{"suspend":true,"redundantExperts":2,"rebalance":{"intervalSeconds":1}}}`)
+	d := b.until("w", "a proposal", func(d *api.MoEDeployment) bool {
+		return d.Status.Rebalance != nil && d.Status.Rebalance.Decision != nil && d.Status.Rebalance.Decision.Moves > 0
+	})
+	require.Equal(t, before.Status.LayoutHash, d.Status.LayoutHash)
+	b.change(`{"spec":{"suspend":false}}`)
+	b.until("w", "a rebalance", func(d *api.MoEDeployment) bool { return d.Status.Rebalance.Last != nil })
+}
