@@ -44,6 +44,7 @@ func main() {
 				return bench.Predict(c.OutOrStdout(), c.ErrOrStderr(), quick)
 			}},
 	)
+	root.AddCommand(plotsCommand())
 	root.SetOut(os.Stdout)
 	root.SetErr(os.Stderr)
 	if err := root.Execute(); err != nil {

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func call(in string, args ...string) (int, string, string) {
+	var out, errs bytes.Buffer
+	code := run(args, strings.NewReader(in), &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+const small = `{"tangram_load":1,"windows":[[[4,1,1,2],[1,1,1,1]]]}`
+
+func TestBadInput(t *testing.T) {
+	balance := func(flags ...string) []string { return append([]string{"balance", "--load", "-"}, flags...) }
+	plan := func(flags ...string) []string {
+		return append([]string{"plan", "--geometry", "Mixtral-8x7B"}, flags...)
+	}
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	deployment := func(spec string) string {
+		return file(strings.Trim(spec, "{}")+".yaml", "apiVersion: serving.tangram.dev/v1alpha1\nkind: MoEDeployment\nmetadata: {name: d}\nspec: "+spec+"\n")
+	}
+	for _, c := range []struct {
+		name, in, want string
+		args           []string
+	}{
+		{"an unknown command", "", `unknown command "fly"`, []string{"fly"}},
+		{"an unknown flag", "", "--wings", []string{"plan", "--wings"}},
+		{"no flags", "", `"load", "ranks" not set`, []string{"balance"}},
+		{"no file", "", "no such file", []string{"balance", "--load", filepath.Join(dir, "none"), "--ranks", "2"}},
+		{"a format", small, `format "xml" is not known; want auto, vllm, sglang, ascend, json, csv`, balance("--ranks", "2", "--format", "xml")},
+		{"a format that nothing tells", `{"loads": []}`, "do not say which format it has", balance("--ranks", "2")},
+		{"two formats", `{"load_history":[],"logical_count":[]}`, "(vllm or sglang)", balance("--ranks", "2")},
+		{"a negative load", `{"tangram_load":1,"windows":[[[4,-1]]]}`, "-: load JSON: line 1, windows[0][0][1]: load is -1", balance("--ranks", "2")},
+		{"NaN", "window,layer,expert,tokens\n0,0,0,1\n0,0,1,NaN\n", "line 3, column tokens: load is NaN", balance("--ranks", "2")},
+		{"a hole", `{"load_history":[{"logical_expert_load":[[1,null]]}]}`, "logical_expert_load[0][1]: a hole", balance("--ranks", "2")},
+		{"a missing line", "window,layer,expert,tokens\n0,0,0,1\n0,0,2,1\n", "no line for window 0, layer 0, expert 1", balance("--ranks", "2")},
+		{"more ranks than slots", small, "4 experts and 0 redundant ones are fewer slots than 6 ranks: give at least 2 redundant experts", balance("--ranks", "6")},
+		{"too few slots", small, "1 slots on each of 2 ranks cannot hold one copy of each of 4 experts: give at least 2 slots", balance("--ranks", "2", "--slots", "1")},
+		{"no ranks", small, "0 ranks; want at least 1", balance("--ranks", "0")},
+		{"nodes", small, "4 ranks on 3 nodes", balance("--ranks", "4", "--nodes", "3")},
+		{"groups", small, "3 groups of 4 experts", balance("--ranks", "4", "--groups", "3")},
+		{"a negative number", small, "at most -1 moves", balance("--ranks", "4", "--max-moves", "-1")},
+		{"slots and redundant experts", small, "want one of them", balance("--ranks", "2", "--slots", "2", "--redundant-experts", "1")},
+		{"a mode", small, `mode "half"; want full or incremental`, balance("--ranks", "2", "--mode", "half")},
+		{"a price", small, "the price of a moved slot is -1", balance("--ranks", "2", "--price", "-1")},
+		{"an output", small, `--output: output "xml"`, balance("--ranks", "2", "-o", "xml")},
+		{"a demand", small, `--demand: demand "most"`, balance("--ranks", "2", "--demand", "most")},
+		{"windows of none", small, "--every: load: every 0 windows", balance("--ranks", "2", "--every", "0")},
+		{"no such layer", small, "--first-layer 2; - has layers 0..1", balance("--ranks", "2", "--first-layer", "2")},
+		{"an old placement with a hole", small, "expert 3 of 4 has no slot on any rank", balance("--ranks", "2", "--old", file("hole", `[[[0,1],[2]],[[0,1],[2,3]]]`))},
+		{"an old placement of another model", small, "1 layers; the model has 2 MoE layers", balance("--ranks", "2", "--old", file("other", `[[[0,1],[2,3]]]`))},
+		{"costs without a curve", small, "no --budget-curve", balance("--ranks", "2", "--kv-blocks", "3")},
+		{"half of the costs", small, "1 of the costs", balance("--ranks", "2", "--budget-curve", "4", "--kv-blocks", "3")},
+		{"a curve of nothing", small, "up to -1 redundant", balance("--ranks", "2", "--budget-curve", "-1")},
+		{"no world", "", "give -f or --ranks", plan()},
+		{"no rank", "", "0 ranks; a world has 1 to 1024", plan("--ranks", "0")},
+		{"too many ranks", "", "at most 8 ranks can share them", plan("--ranks", "9")},
+		{"a wanted mode", "", `mode "Diagonal" is neither`, plan("--ranks", "2", "--mode", "Diagonal")},
+		{"a mode as it is", "", `--from-mode: mode "Mixed" is neither`, plan("--ranks", "2", "--from-mode", "Mixed", "--from-ranks", "2")},
+		{"ranks as they are", "", "--from-ranks -1", plan("--ranks", "2", "--from-ranks", "-1")},
+		{"redundant experts of no load", "", "give --load", plan("--ranks", "2", "--redundant-experts", "1")},
+		{"a load of another model", small, "loads of 2 layers of 4 experts; Mixtral-8x7B has 32 MoE layers of 8", plan("--ranks", "2", "--load", "-")},
+		{"a load for slices", small, "only whole experts are placed", plan("--ranks", "2", "--mode", "Tensor", "--load", "-")},
+		{"an old placement of no world", "", "give --from-ranks", plan("--ranks", "1", "--old", file("p", "[[["+"0,1,2,3,4,5,6,7]]"+strings.Repeat(",[[0,1,2,3,4,5,6,7]]", 31)+"]"))},
+		{"an unknown geometry", "", "neither a config.json", []string{"plan", "--geometry", "none", "--ranks", "1"}},
+		{"a geometry of another kind", "", `model_type "llama" is not supported`, []string{"plan", "--geometry", file("c.json", `{"model_type":"llama"}`), "--ranks", "1"}},
+		{"an unknown field", "", `unknown field "replica"`, plan("-f", deployment("{replica: 2}"))},
+		{"another kind", "", "want a MoEDeployment", plan("-f", file("k.yaml", "kind: Pod\n"))},
+		{"a negative width", "", "spec.replicas is -1", plan("-f", deployment("{replicas: -1}"))},
+		{"a reserved mode", "", `mode "Hybrid" is neither`, plan("-f", deployment("{mode: Hybrid}"))},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			code, out, errs := call(c.in, c.args...)
+			require.Equal(t, 2, code, errs)
+			require.Contains(t, errs, c.want)
+			require.Empty(t, out)
+		})
+	}
+}
+
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errors.New("the disk is full") }
+
+func TestWhatCannotBeWritten(t *testing.T) {
+	var errs bytes.Buffer
+	require.Equal(t, 1, run([]string{"balance", "--load", "-", "--ranks", "2"}, strings.NewReader(small), full{}, &errs))
+	require.Contains(t, errs.String(), "the disk is full")
+}
+
+// What one run writes is what the next one finds in force: nothing more is to be moved, and a plan from it has no bytes.
+func TestThePlacementComesBack(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "placement.json")
+	loads := `{"logical_count":[` + strings.Repeat("[9,4,1,1,1,1,1,2],", 31) + "[9,4,1,1,1,1,1,2]]}"
+	code, out, errs := call(loads, "balance", "--load", "-", "--ranks", "2", "--redundant-experts", "2", "--placement-file", path, "-o", "json")
+	require.Zero(t, code, errs)
+	var report struct {
+		Moves     int
+		Placement [][][]int
+	}
+	require.NoError(t, json.Unmarshal([]byte(out), &report))
+	require.Positive(t, report.Moves)
+	wire, err := os.ReadFile(path)
+	require.NoError(t, err)
+	var written [][][]int
+	require.NoError(t, json.Unmarshal(wire, &written))
+	require.Equal(t, report.Placement, written)
+
+	code, out, errs = call(loads, "balance", "--load", "-", "--ranks", "2", "--redundant-experts", "2", "--old", path, "--price", "0.0001")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "no move pays for itself")
+	code, out, errs = call(loads, "plan", "--geometry", "Mixtral-8x7B", "--from-ranks", "2", "--ranks", "2", "--old", path, "--load", "-", "--redundant-experts", "2", "--price", "0.0001")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "nothing to do: the world is as wanted")
+	require.Contains(t, out, "load: the last of 1 windows")
+}
+
+// A MoEDeployment with its status, as kubectl gives it, says both worlds.
+func TestADeploymentSaysBothWorlds(t *testing.T) {
+	text := `{"apiVersion":"serving.tangram.dev/v1alpha1","kind":"MoEDeployment","metadata":{"name":"d"},
+		"spec":{"replicas":1,"ranksPerPod":4,"mode":"Tensor"},"status":{"width":2,"mode":"Expert","replicas":2,"readyReplicas":2,"epoch":3}}`
+	code, out, errs := call(text, "plan", "--geometry", "Mixtral-8x7B", "-f", "-")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "Mixtral-8x7B: Expert on 2 ranks -> Tensor on 4 ranks")
+	code, out, errs = call(text, "plan", "--geometry", "Mixtral-8x7B", "-f", "-", "--ranks", "8", "--mode", "Expert", "--from-ranks", "0")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "Mixtral-8x7B: nothing -> Expert on 8 ranks")
+}

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"tangram.dev/operator/internal/plancli"
+	"tangram.dev/operator/pkg/load"
+)
+
+// windows of a file of loads: so many entries to one, without the layers before the first.
+type windows struct{ every, firstLayer int }
+
+// read the load to plan for, what it is in words, and where the experts lie if the file says that.
+func (w windows) read(path, format, demand string, stdin io.Reader) (loads [][]float64, lies load.Placement, said string, err error) {
+	t, lies, err := plancli.ReadLoads(path, format, load.Options{}, stdin)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	if n := len(t.Windows[0]); w.firstLayer != 0 {
+		if w.firstLayer < 0 || w.firstLayer >= n {
+			return nil, nil, "", fmt.Errorf("--first-layer %d; %s has layers 0..%d", w.firstLayer, path, n-1)
+		}
+		var layers []int
+		for l := w.firstLayer; l < n; l++ {
+			layers = append(layers, l)
+		}
+		if t, err = t.Select(layers); err != nil {
+			return nil, nil, "", err
+		}
+		if lies != nil {
+			lies = lies[w.firstLayer:]
+		}
+	}
+	if w.every != 1 {
+		if t, err = t.Every(w.every); err != nil {
+			return nil, nil, "", fmt.Errorf("--every: %w", err)
+		}
+	}
+	if loads, said, err = plancli.Demand(t, demand); err != nil {
+		return nil, nil, "", fmt.Errorf("--demand: %w", err)
+	}
+	return loads, lies, said, nil
+}

@@ -1,0 +1,42 @@
+package plots
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// docs/placement shows what its bench output says.
+func TestThePlotsAreOfTheOutputBesideThem(t *testing.T) {
+	docs, made := "../../../../docs/placement", t.TempDir()
+	eplb, err := os.Open(filepath.Join(docs, "eplb.jsonl"))
+	require.NoError(t, err)
+	defer eplb.Close() //nolint:errcheck // only read
+	predict, err := os.Open(filepath.Join(docs, "predict.jsonl"))
+	require.NoError(t, err)
+	defer predict.Close() //nolint:errcheck // only read
+	require.NoError(t, Draw(eplb, predict, made))
+	for _, name := range []string{"moves.svg", "floor.svg", "forecast.svg"} {
+		want, err := os.ReadFile(filepath.Join(docs, name))
+		require.NoError(t, err)
+		got, err := os.ReadFile(filepath.Join(made, name))
+		require.NoError(t, err)
+		require.Equal(t, string(want), string(got), "draw them anew: tangram-bench plots")
+	}
+}
+
+func TestWhatCannotBeDrawn(t *testing.T) {
+	const eplb, predict = `{"bench":"eplb","workload":"A","policy":"full"}`, `{"bench":"predict","drift":"d"}`
+	for want, in := range map[string][2]string{
+		"eplb: it has no lines":          {"", predict},
+		"line 1: it is of bench predict": {predict, predict},
+		"line 2: unexpected end":         {eplb + "\n{", predict},
+		`has no number "moved_share"`:    {eplb, predict},
+		"bench predict: it has no lines": {eplb, `{"bench":"predict","metrics":{}}`},
+	} {
+		require.ErrorContains(t, Draw(strings.NewReader(in[0]), strings.NewReader(in[1]), t.TempDir()), want)
+	}
+}

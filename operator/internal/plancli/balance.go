@@ -1,0 +1,324 @@
+// Package plancli answers what `tangram plan` and `tangram balance` ask: what would move, and what it is worth, before
+// anything is applied. It reads files that it is given and nothing else.
+package plancli
+
+import (
+	"fmt"
+	"slices"
+
+	"tangram.dev/operator/pkg/load"
+	"tangram.dev/operator/pkg/migration"
+	"tangram.dev/operator/pkg/placement"
+)
+
+// Modes of Balance.
+const (
+	Full        = "full"
+	Incremental = "incremental"
+)
+
+// BalanceInput of Balance.
+type BalanceInput struct {
+	Loads        [][]float64 // [layer][expert]
+	Ranks, Nodes int
+	Slots        int            // per rank and layer; 0: by Redundant
+	Redundant    int            // slots per layer beyond one for each expert; rounded up to the same number on each rank
+	Groups       int            // of experts that are routed together; 0: none
+	Old          load.Placement // nil: one copy of each, in order
+	Mode         string
+	MaxMoves     int // 0: as many as pay
+	Price        float64
+}
+
+// Balanced are balancednesses, mean over max; 1 is best.
+type Balanced struct {
+	Now       float64 `json:"now"`
+	After     float64 `json:"after"`
+	Reachable float64 `json:"reachable"` // the best placement of so many slots that the search finds
+	Floor     float64 `json:"floor"`     // no placement of so many slots is above it, with an even split
+	Weighted  float64 `json:"weighted"`  // of After with the best split between replicas; exact
+}
+
+// LayerBalance is one layer's.
+type LayerBalance struct {
+	Layer int `json:"layer"`
+	Balanced
+	Moves int `json:"moves"`
+}
+
+// Move of an expert. From is -1 where only the checkpoint has it.
+type Move struct {
+	Layer  int32 `json:"layer"`
+	Expert int32 `json:"expert"`
+	From   int32 `json:"from"`
+	To     int32 `json:"to"`
+	Round  int32 `json:"round"`
+}
+
+// BalanceReport is the answer.
+type BalanceReport struct {
+	Experts   int     `json:"experts"`
+	Ranks     int     `json:"ranks"`
+	Nodes     int     `json:"nodes"`
+	Slots     int     `json:"slotsPerRank"`
+	Redundant int     `json:"redundantExperts"`
+	Mode      string  `json:"mode"`
+	Price     float64 `json:"price"`
+	MaxMoves  int     `json:"maxMoves"`
+	Demand    string  `json:"demand"`
+	Old       string  `json:"old"`
+	// All layers together (sum of means over sum of peaks), and the worst layer of each column.
+	All    Balanced       `json:"all"`
+	Worst  Balanced       `json:"worst"`
+	Layers []LayerBalance `json:"layers"` // worst now first
+	Moves  int            `json:"moves"`
+	Wanted int            `json:"wanted"` // moves without MaxMoves
+	Rounds int            `json:"rounds"`
+	Why    string         `json:"why"`
+	List   []Move         `json:"moveList"` // by round
+	// Placement [layer][rank] experts, ascending, and Weights of the best split: the part of its expert's tokens that each serves.
+	Placement [][][]int32   `json:"placement"`
+	Weights   [][][]float64 `json:"weights"`
+	Budget    *BudgetReport `json:"budget,omitempty"`
+}
+
+// Balance plans where experts should live.
+func Balance(in BalanceInput) (*BalanceReport, error) {
+	r, problem, err := in.problem()
+	if err != nil {
+		return nil, err
+	}
+	asIs, err := placement.FromLists(in.Old, r.Experts, 0)
+	if err != nil {
+		return nil, fmt.Errorf("the old placement: %w", err)
+	}
+	before, err := load.Balancedness(in.Loads, asIs.Lists()) // with what lies twice on a rank
+	if err != nil {
+		return nil, fmt.Errorf("the old placement: %w", err)
+	}
+	var planner placement.Planner
+	best, err := planner.Full(problem, placement.Options{})
+	if err != nil {
+		return nil, err
+	}
+	next := best
+	switch in.Mode {
+	case Full:
+	case Incremental:
+		if next, err = planner.Incremental(problem, placement.Options{Price: in.Price}); err != nil {
+			return nil, err
+		}
+	default:
+		return nil, fmt.Errorf("mode %q; want %s or %s", in.Mode, Full, Incremental)
+	}
+	now := next.Placement
+	r.Wanted = next.Moved()
+	if in.MaxMoves > 0 && r.Wanted > in.MaxMoves {
+		if now, err = migration.Cycle(problem.Old, now, in.Loads, problem.Ranks, in.MaxMoves); err != nil {
+			return nil, err
+		}
+	}
+	if err := r.moves(problem.Old, now); err != nil {
+		return nil, err
+	}
+	after, err := load.Balancedness(in.Loads, now.Lists())
+	if err != nil {
+		return nil, err
+	}
+	reachable, err := load.Balancedness(in.Loads, best.Placement.Lists())
+	if err != nil {
+		return nil, err
+	}
+	if err := r.layers(in.Loads, problem, now, before, after, reachable); err != nil {
+		return nil, err
+	}
+	r.All.Now, r.All.After, r.All.Reachable = before.Aggregate, after.Aggregate, reachable.Aggregate
+	r.explain()
+	return r, nil
+}
+
+// problem of the input, checked.
+func (in *BalanceInput) problem() (*BalanceReport, *placement.Problem, error) {
+	if err := load.Check(in.Loads); err != nil {
+		return nil, nil, err
+	}
+	experts := len(in.Loads[0])
+	switch {
+	case in.Ranks < 1:
+		return nil, nil, fmt.Errorf("%d ranks; want at least 1", in.Ranks)
+	case in.Nodes < 1 || in.Ranks%in.Nodes != 0:
+		return nil, nil, fmt.Errorf("%d ranks on %d nodes; want a number of nodes that divides the ranks", in.Ranks, in.Nodes)
+	case in.Redundant < 0 || in.Slots < 0 || in.MaxMoves < 0:
+		return nil, nil, fmt.Errorf("%d redundant experts, %d slots, at most %d moves; want at least 0", in.Redundant, in.Slots, in.MaxMoves)
+	case in.Slots > 0 && in.Redundant > 0:
+		return nil, nil, fmt.Errorf("both slots (%d) and redundant experts (%d) are given; want one of them", in.Slots, in.Redundant)
+	case in.Groups < 0 || in.Groups > 0 && experts%in.Groups != 0:
+		return nil, nil, fmt.Errorf("%d groups of %d experts; want a number that divides the experts", in.Groups, experts)
+	}
+	slots := in.Slots
+	if slots == 0 {
+		if experts+in.Redundant < in.Ranks {
+			return nil, nil, fmt.Errorf("%d experts and %d redundant ones are fewer slots than %d ranks: give at least %d redundant experts, or fewer ranks",
+				experts, in.Redundant, in.Ranks, in.Ranks-experts)
+		}
+		slots = (experts + in.Redundant + in.Ranks - 1) / in.Ranks
+	}
+	if slots*in.Ranks < experts {
+		return nil, nil, fmt.Errorf("%d slots on each of %d ranks cannot hold one copy of each of %d experts: give at least %d slots", slots, in.Ranks, experts,
+			(experts+in.Ranks-1)/in.Ranks)
+	}
+	r := &BalanceReport{Experts: experts, Ranks: in.Ranks, Nodes: in.Nodes, Slots: slots, Redundant: slots*in.Ranks - experts, Mode: in.Mode,
+		Price: in.Price, MaxMoves: in.MaxMoves, Old: "as given"}
+	problem := &placement.Problem{}
+	for _, row := range in.Loads {
+		problem.Layers = append(problem.Layers, placement.Layer{Load: row})
+	}
+	for g := range in.Ranks {
+		problem.Ranks = append(problem.Ranks, placement.Rank{Slots: slots, Node: g * in.Nodes / in.Ranks})
+	}
+	if in.Groups > 0 {
+		for e := range experts {
+			problem.Groups = append(problem.Groups, e*in.Groups/experts)
+		}
+	}
+	if in.Old == nil {
+		in.Old, r.Old = inOrder(len(in.Loads), experts, in.Ranks), "none given: one copy of each expert, in order"
+	}
+	if len(in.Old) != len(in.Loads) {
+		return nil, nil, fmt.Errorf("the old placement has %d layers, the loads have %d", len(in.Old), len(in.Loads))
+	}
+	var err error
+	problem.Old, err = placement.FromLists(once(in.Old), experts, slots)
+	return r, problem, err
+}
+
+// inOrder is one copy of each expert on ranks in order.
+func inOrder(layers, experts, ranks int) load.Placement {
+	p := make(load.Placement, layers)
+	for l := range p {
+		p[l] = make([][]int32, ranks)
+		for e := range experts {
+			r := e * ranks / experts
+			p[l][r] = append(p[l][r], int32(e))
+		}
+	}
+	return p
+}
+
+// once: a second copy of an expert on one rank is of no use (engines' own maps may have some).
+func once(p load.Placement) [][][]int32 {
+	out := make([][][]int32, len(p))
+	for l, ranks := range p {
+		for _, held := range ranks {
+			seen, kept := map[int32]bool{}, make([]int32, len(held))
+			for s, e := range held {
+				if kept[s] = e; seen[e] {
+					kept[s] = placement.Empty
+				}
+				seen[e] = true
+			}
+			out[l] = append(out[l], kept)
+		}
+	}
+	return out
+}
+
+func (r *BalanceReport) moves(old, now *placement.Placement) error {
+	moves, err := migration.Moves(old, now, nil)
+	if err != nil {
+		return err
+	}
+	migration.Sources(moves)
+	r.Moves, r.Rounds = len(moves), migration.Rounds(moves)
+	slices.SortStableFunc(moves, func(a, b migration.Move) int { return int(a.Round - b.Round) })
+	r.List = make([]Move, 0, len(moves))
+	for _, m := range moves {
+		r.List = append(r.List, Move{Layer: m.Layer, Expert: m.Expert, From: m.Source, To: m.To, Round: m.Round})
+	}
+	return nil
+}
+
+// layers fills what is by layer, the floors, and the worst of each column.
+func (r *BalanceReport) layers(loads [][]float64, problem *placement.Problem, now *placement.Placement, before, after, reachable load.Balance) error {
+	moved := make([]int, len(loads))
+	for _, m := range r.List {
+		moved[m.Layer]++
+	}
+	r.Worst = Balanced{before.Worst, after.Worst, reachable.Worst, 1, 1}
+	means, floors, splits := 0.0, 0.0, 0.0
+	for l, row := range loads {
+		total := 0.0
+		for _, w := range row {
+			total += w
+		}
+		mean, even := total/float64(r.Ranks), placement.EvenFloor(row, problem.Ranks)
+		split, weight, err := placement.WeightedFloor(row, now, l, problem.Ranks)
+		if err != nil {
+			return err
+		}
+		means, floors, splits = means+mean, floors+even, splits+split
+		b := LayerBalance{Layer: l, Moves: moved[l], Balanced: Balanced{before.Layers[l], after.Layers[l], reachable.Layers[l], over(mean, even), over(mean, split)}}
+		r.Worst.Floor, r.Worst.Weighted = min(r.Worst.Floor, b.Floor), min(r.Worst.Weighted, b.Weighted)
+		r.Layers = append(r.Layers, b)
+		experts, weights := ascending(now, l, weight)
+		r.Placement, r.Weights = append(r.Placement, experts), append(r.Weights, weights)
+	}
+	r.All.Floor, r.All.Weighted = over(means, floors), over(means, splits)
+	slices.SortStableFunc(r.Layers, func(a, b LayerBalance) int {
+		switch {
+		case a.Now < b.Now:
+			return -1
+		case a.Now > b.Now:
+			return 1
+		}
+		return 0
+	})
+	return nil
+}
+
+func over(mean, peak float64) float64 {
+	if peak <= 0 {
+		return 1
+	}
+	return min(1, mean/peak)
+}
+
+// ascending experts of a layer by rank, with the weight of each.
+func ascending(p *placement.Placement, l int, weight []float64) (experts [][]int32, weights [][]float64) {
+	for r := range p.Ranks() {
+		held := p.Rank(l, r)
+		order := []int{}
+		for s, e := range held {
+			if e != placement.Empty {
+				order = append(order, s)
+			}
+		}
+		slices.SortFunc(order, func(a, b int) int { return int(held[a] - held[b]) })
+		row, part := make([]int32, len(order)), make([]float64, len(order))
+		for i, s := range order {
+			row[i], part[i] = held[s], weight[int(p.Start[r])+s]
+		}
+		experts, weights = append(experts, row), append(weights, part)
+	}
+	return experts, weights
+}
+
+func (r *BalanceReport) explain() {
+	figures := fmt.Sprintf("balancedness %.3f now, %.3f after (worst layer %.3f, %.3f), %.3f reachable, %.3f at most", r.All.Now, r.All.After,
+		r.Worst.Now, r.Worst.After, r.All.Reachable, r.All.Floor)
+	if r.Moves == 0 {
+		r.Why = "nothing moves: " + figures
+		switch {
+		case r.Wanted > 0:
+			r.Why = fmt.Sprintf("nothing moves: no part of %d moves is of use within the cap of %d: %s", r.Wanted, r.MaxMoves, figures)
+		case r.Mode == Incremental && r.Price > 0:
+			r.Why = fmt.Sprintf("no move pays for itself at a price of %g: %s", r.Price, figures)
+		}
+		return
+	}
+	r.Why = fmt.Sprintf("%d experts move in %d rounds", r.Moves, r.Rounds)
+	if r.Moves < r.Wanted {
+		r.Why += fmt.Sprintf(", the best of %d within the cap of %d", r.Wanted, r.MaxMoves)
+	}
+	r.Why += ": " + figures
+}

@@ -1,0 +1,194 @@
+package plancli
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"tangram.dev/operator/pkg/load"
+)
+
+// format of a file and what gives it away in the file's first bytes.
+type format struct {
+	name  string
+	marks []string
+}
+
+// LoadFormats that ReadLoads knows by name.
+var loadFormats = []format{
+	{"vllm", []string{`"load_history"`}},
+	{"sglang", []string{`"logical_count"`}},
+	{"ascend", []string{"vllm:phy_expert_heat"}},
+	{"json", []string{`"tangram_load"`, `"windows"`, `"by_source"`}},
+	{"csv", []string{"window,layer,", "window,source,"}},
+}
+
+var placementFormats = []format{
+	{"sglang", []string{`"physical_to_logical_map"`}},
+	{"ascend", []string{`"moe_layer_count"`, `"layer_list"`}},
+	{"json", []string{"[["}},
+}
+
+func names(formats []format) string {
+	out := make([]string, len(formats))
+	for i, f := range formats {
+		out[i] = f.name
+	}
+	return strings.Join(out, ", ")
+}
+
+// LoadFormats and PlacementFormats are the names for a flag's help.
+var (
+	LoadFormats      = names(loadFormats)
+	PlacementFormats = names(placementFormats)
+)
+
+const headBytes = 64 << 10
+
+// open a file ("-": stdin); the format is the one asked for, or the only one that the first bytes speak for.
+func open(path, asked string, formats []format, stdin io.Reader) (io.Reader, string, func(), error) {
+	in, done := stdin, func() {}
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, "", nil, err
+		}
+		in, done = f, func() { _ = f.Close() } // only read
+	}
+	r := bufio.NewReaderSize(in, headBytes)
+	if asked != "auto" {
+		for _, f := range formats {
+			if f.name == asked {
+				return r, asked, done, nil
+			}
+		}
+		done()
+		return nil, "", nil, fmt.Errorf("format %q is not known; want auto, %s", asked, names(formats))
+	}
+	head, err := r.Peek(headBytes)
+	if err != nil && !errors.Is(err, io.EOF) {
+		done()
+		return nil, "", nil, fmt.Errorf("%s: %w", path, err)
+	}
+	squeezed := bytes.Join(bytes.Fields(head), nil)
+	var found []string
+	for _, f := range formats {
+		for _, mark := range f.marks {
+			if strings.HasPrefix(mark, "[") && bytes.HasPrefix(squeezed, []byte(mark)) || !strings.HasPrefix(mark, "[") && bytes.Contains(squeezed, []byte(mark)) {
+				found = append(found, f.name)
+				break
+			}
+		}
+	}
+	if len(found) != 1 {
+		done()
+		return nil, "", nil, fmt.Errorf("%s: its first %d bytes do not say which format it has (%s); name it: %s", path, len(head), strings.Join(found, " or "), names(formats))
+	}
+	return r, found[0], done, nil
+}
+
+// ReadLoads of a file in one of LoadFormats, or "auto". An Ascend scrape says too where the experts lie; else lies is nil.
+func ReadLoads(path, asked string, o load.Options, stdin io.Reader) (trace *load.Trace, lies load.Placement, err error) {
+	r, found, done, err := open(path, asked, loadFormats, stdin)
+	if err != nil {
+		return nil, nil, fmt.Errorf("loads: %w", err)
+	}
+	defer done()
+	switch found {
+	case "vllm":
+		trace, err = load.ReadVLLM(r, o)
+	case "sglang":
+		trace, err = load.ReadSGLang(r, o)
+	case "ascend":
+		trace, lies, err = readScrape(r, o)
+	case "json":
+		trace, err = load.ReadJSON(r, o)
+	default:
+		trace, err = load.ReadCSV(r, o)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return trace, lies, nil
+}
+
+// readScrape takes what the counters say since the start of the engine as one window.
+func readScrape(r io.Reader, o load.Options) (*load.Trace, load.Placement, error) {
+	scrape, err := load.ReadAscendMetrics(r, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	start := &load.AscendScrape{Placement: scrape.Placement}
+	for _, ranks := range scrape.Tokens {
+		var zero [][]float64
+		for _, slots := range ranks {
+			zero = append(zero, make([]float64, len(slots)))
+		}
+		start.Tokens = append(start.Tokens, zero)
+	}
+	window, err := scrape.Since(start)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &load.Trace{Windows: [][][]float64{window}}, scrape.Placement, nil
+}
+
+// ReadPlacement of a file in one of PlacementFormats, or "auto". SGLang's map does not say on how many ranks it lies.
+func ReadPlacement(path, asked string, ranks int, o load.Options, stdin io.Reader) (load.Placement, error) {
+	r, found, done, err := open(path, asked, placementFormats, stdin)
+	if err != nil {
+		return nil, fmt.Errorf("old placement: %w", err)
+	}
+	defer done()
+	var p load.Placement
+	switch found {
+	case "sglang":
+		p, err = load.ReadSGLangMap(r, ranks, o)
+	case "ascend":
+		p, err = load.ReadAscendMap(r, o)
+	default:
+		p, err = load.ReadPlacement(r, o)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return p, nil
+}
+
+// Demands that Demand knows.
+const (
+	Forecast = "forecast"
+	Last     = "last"
+	Sum      = "sum"
+)
+
+// Demand to plan for: the forecast of the window after the last (of one window: that window), the last one, or all together.
+func Demand(t *load.Trace, which string) (loads [][]float64, said string, err error) {
+	n := len(t.Windows)
+	switch {
+	case which == Last || which == Forecast && n == 1:
+		return t.Windows[n-1], fmt.Sprintf("the last of %d windows", n), nil
+	case which == Sum:
+		all, err := t.Every(n)
+		if err != nil {
+			return nil, "", err
+		}
+		return all.Windows[0], fmt.Sprintf("the sum of %d windows", n), nil
+	case which == Forecast:
+		p, err := load.NewPredictor(len(t.Windows[0]), len(t.Windows[0][0]))
+		if err != nil {
+			return nil, "", err
+		}
+		for i, w := range t.Windows {
+			if err := p.Observe(w); err != nil {
+				return nil, "", fmt.Errorf("window %d: %w", i, err)
+			}
+		}
+		return p.Forecast(), fmt.Sprintf("the forecast from %d windows", n), nil
+	}
+	return nil, "", fmt.Errorf("demand %q; want %s, %s or %s", which, Forecast, Last, Sum)
+}

@@ -1,0 +1,151 @@
+package plancli
+
+import (
+	"fmt"
+	"slices"
+
+	"tangram.dev/operator/pkg/geometry"
+	"tangram.dev/operator/pkg/layout"
+	"tangram.dev/operator/pkg/load"
+	"tangram.dev/operator/pkg/planner"
+	"tangram.dev/operator/pkg/rebalance"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// World is a width and a mode. Ranks 0: there is none yet.
+type World struct {
+	Ranks int    `json:"ranks"`
+	Mode  string `json:"mode,omitempty"`
+}
+
+// PlanInput of Plan.
+type PlanInput struct {
+	Geometry    *geometry.View
+	From, To    World
+	RanksPerPod int
+	SpareBanks  uint32
+	Old         load.Placement // of From in mode Expert; nil: as a world starts
+	// Loads [MoE layer][expert]; nil: as little moves as possible, whatever the load. Else experts are placed for them:
+	Loads     [][]float64
+	Redundant int
+	MaxMoves  int
+	Price     float64
+}
+
+// Plan makes the plan that the operator would make, for members that hold what their layout says.
+func Plan(in PlanInput) (*PlanReport, error) {
+	if in.RanksPerPod < 1 {
+		return nil, fmt.Errorf("%d ranks per pod; want at least 1", in.RanksPerPod)
+	}
+	if in.Redundant != 0 && in.Loads == nil {
+		return nil, fmt.Errorf("%d redundant experts, and no load that says of which experts: give --load", in.Redundant)
+	}
+	if in.Old != nil && (in.From.Ranks == 0 || in.From.Mode != layout.Expert.String()) {
+		return nil, fmt.Errorf("an old placement, and no world in mode Expert to be placed so: give --from-ranks and --from-mode Expert")
+	}
+	r := &PlanReport{Model: in.Geometry.Proto.Model, From: in.From, To: in.To}
+	var current *tangramv1.Layout
+	if in.From.Ranks != 0 {
+		now, err := in.to(nil, in.From, nil)
+		if err == nil && in.Old != nil { // a first layout has one copy of each
+			now, err = in.to(now.Final, in.From, sorted(in.Old))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("the world as it is: %w", err)
+		}
+		current = now.Final
+	}
+	var placed [][][]uint32
+	if in.Loads != nil {
+		var err error
+		if r.Balance, err = in.balance(current); err != nil {
+			return nil, err
+		}
+		placed = sorted(r.Balance.Placement)
+	}
+	result, err := in.to(current, in.To, placed)
+	if err != nil {
+		return nil, err
+	}
+	r.fill(in.Geometry, current, result)
+	return r, nil
+}
+
+// balance of the loads on the wanted ranks, from what lies where.
+func (in *PlanInput) balance(current *tangramv1.Layout) (*BalanceReport, error) {
+	if in.To.Mode != layout.Expert.String() {
+		return nil, fmt.Errorf("a load, and mode %s: only whole experts are placed by load (mode Expert)", in.To.Mode)
+	}
+	if len(in.Loads) != in.Geometry.MoELayers() || len(in.Loads[0]) != int(in.Geometry.Proto.Experts) {
+		return nil, fmt.Errorf("loads of %d layers of %d experts; %s has %d MoE layers of %d", len(in.Loads), len(in.Loads[0]), in.Geometry.Proto.Model,
+			in.Geometry.MoELayers(), in.Geometry.Proto.Experts)
+	}
+	b := BalanceInput{Loads: in.Loads, Ranks: in.To.Ranks, Nodes: 1, Redundant: in.Redundant, Mode: Full, MaxMoves: in.MaxMoves, Price: in.Price}
+	if in.To.Ranks%in.RanksPerPod == 0 {
+		b.Nodes = max(1, in.To.Ranks/in.RanksPerPod)
+	}
+	if current != nil && in.From.Mode == layout.Expert.String() {
+		old, err := rebalance.FromLayout(current, in.Geometry, 0)
+		if err != nil {
+			return nil, err
+		}
+		b.Old, b.Mode = old.Lists(), Incremental
+	}
+	r, err := Balance(b)
+	if err == nil && hollow(r.Placement) { // a layout has no rank without an expert
+		b.Mode = Full
+		r, err = Balance(b)
+	}
+	return r, err
+}
+
+func hollow(placement [][][]int32) bool {
+	return slices.ContainsFunc(placement, func(ranks [][]int32) bool {
+		return slices.ContainsFunc(ranks, func(held []int32) bool { return len(held) == 0 })
+	})
+}
+
+// sorted as layout.Shape wants it, without what is empty.
+func sorted(p [][][]int32) [][][]uint32 {
+	if p == nil {
+		return nil
+	}
+	out := make([][][]uint32, len(p))
+	for l, ranks := range p {
+		for _, held := range ranks {
+			row := []uint32{}
+			for _, e := range held {
+				if e != load.Empty {
+					row = append(row, uint32(e))
+				}
+			}
+			slices.Sort(row)
+			out[l] = append(out[l], slices.Compact(row))
+		}
+	}
+	return out
+}
+
+// to plans from a layout to a world.
+func (in *PlanInput) to(current *tangramv1.Layout, w World, placed [][][]uint32) (*planner.Result, error) {
+	mode, err := layout.ParseMode(w.Mode)
+	if err != nil {
+		return nil, err
+	}
+	if w.Ranks < 1 || w.Ranks > 1024 {
+		return nil, fmt.Errorf("%d ranks; a world has 1 to 1024", w.Ranks)
+	}
+	p := planner.Input{World: "plan", Revision: "plan", Geometry: in.Geometry, Current: current, Shape: layout.Shape{Mode: mode, Placement: placed},
+		Options: planner.Options{SpareBanks: in.SpareBanks}}
+	for i := range max(w.Ranks, len(current.GetMembers())) {
+		pod, device := i/in.RanksPerPod, i%in.RanksPerPod
+		m := planner.Member{Member: &tangramv1.Member{Id: fmt.Sprintf("pod-%d/%d/1", pod, device), Pod: fmt.Sprintf("pod-%d", pod), Node: fmt.Sprintf("node-%d", pod)}}
+		if i < len(current.GetMembers()) {
+			m.Inventory = layout.InventoryOf(current, in.Geometry, uint32(i))
+		}
+		if p.Members = append(p.Members, m); i < w.Ranks {
+			p.Target = append(p.Target, m.Member.Id)
+		}
+	}
+	return planner.Plan(p)
+}

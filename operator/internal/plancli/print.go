@@ -1,0 +1,92 @@
+package plancli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"sigs.k8s.io/yaml"
+)
+
+// Outputs that Print knows.
+const Outputs = "table, json, yaml"
+
+// CheckOutput before anything is computed.
+func CheckOutput(output string) error {
+	switch output {
+	case "table", "json", "yaml":
+		return nil
+	}
+	return fmt.Errorf("output %q; want one of %s", output, Outputs)
+}
+
+// Report can be told as a table of at most so many lines of a kind (0: all); as JSON and YAML it is whole.
+type Report interface {
+	table(w *tabwriter.Writer, most int)
+}
+
+// Print a report.
+func Print(out io.Writer, output string, r Report, most int) error {
+	switch output {
+	case "json":
+		wire, err := json.Marshal(r)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintln(out, string(wire))
+		return err
+	case "yaml":
+		wire, err := yaml.Marshal(r)
+		if err != nil {
+			return err
+		}
+		_, err = out.Write(wire)
+		return err
+	}
+	var text strings.Builder // which does not fail, so neither do the lines below
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
+	r.table(w, most)
+	_ = w.Flush()
+	_, err := io.WriteString(out, text.String())
+	return err
+}
+
+func line(w *tabwriter.Writer, format string, args ...any) {
+	_, _ = fmt.Fprintf(w, format+"\n", args...)
+}
+
+func (b Balanced) cells() string {
+	return fmt.Sprintf("%.4f\t%.4f\t%.4f\t%.4f\t%.4f\t", b.Now, b.After, b.Reachable, b.Floor, b.Weighted)
+}
+
+func (r *BalanceReport) table(w *tabwriter.Writer, most int) {
+	line(w, "%d layers of %d experts on %d ranks (%d nodes), %d slots each: %d redundant experts per layer", len(r.Layers), r.Experts, r.Ranks, r.Nodes, r.Slots, r.Redundant)
+	line(w, "load: %s; old placement: %s; %s", r.Demand, r.Old, r.Mode)
+	line(w, "")
+	line(w, "balancedness\tnow\tafter\treachable\tfloor\tweighted\tmoves\t")
+	line(w, "all layers\t%s%d\t", r.All.cells(), r.Moves)
+	line(w, "worst of each\t%s\t", r.Worst.cells())
+	for i, l := range r.Layers {
+		if most > 0 && i == most {
+			line(w, "%d more\t\t\t\t\t\t\t", len(r.Layers)-most)
+			break
+		}
+		line(w, "layer %d\t%s%d\t", l.Layer, l.cells(), l.Moves)
+	}
+	_ = w.Flush() // the lines below are no columns
+	line(w, "")
+	line(w, "%s", r.Why)
+	if b := r.Budget; b != nil {
+		line(w, "")
+		if b.Choice != nil {
+			line(w, "%s", strings.TrimSuffix(b.Choice.String(), "\n"))
+			return
+		}
+		line(w, "redundant\treachable\tfloor\t")
+		for _, p := range b.Curve {
+			line(w, "%d\t%.4f\t%.4f\t", p.Redundant, p.Reachable, p.Floor)
+		}
+	}
+}
