@@ -198,14 +198,31 @@ func (c *Client) Play(ctx context.Context, t *Trace, atOnce int, stop <-chan str
 
 // Repeat sends requests 0..n-1 as fast as `atOnce` at a time allow.
 func (c *Client) Repeat(ctx context.Context, t *Trace, n, atOnce int) []*Result {
-	results := make([]*Result, n)
+	requests := make([]Request, n)
+	for i := range requests {
+		requests[i] = t.At(i)
+	}
+	return c.all(ctx, requests, atOnce)
+}
+
+// Again sends the requests of results, in the same way; the answers are in their order.
+func (c *Client) Again(ctx context.Context, results []*Result, atOnce int) []*Result {
+	requests := make([]Request, len(results))
+	for i, r := range results {
+		requests[i] = r.Request
+	}
+	return c.all(ctx, requests, atOnce)
+}
+
+func (c *Client) all(ctx context.Context, requests []Request, atOnce int) []*Result {
+	results := make([]*Result, len(requests))
 	slots := make(chan struct{}, atOnce)
 	var wait sync.WaitGroup
-	for i := range n {
+	for i, r := range requests {
 		slots <- struct{}{}
 		wait.Go(func() {
 			defer func() { <-slots }()
-			results[i] = c.Do(ctx, t.At(i))
+			results[i] = c.Do(ctx, r)
 		})
 	}
 	wait.Wait()

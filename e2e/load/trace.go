@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 )
 
@@ -48,7 +49,15 @@ type Trace struct {
 	seed  uint64
 	lines []traceLine
 	span  time.Duration // of one round
+	hot   atomic.Bool
 }
+
+// hotToken is what all prompts say while the load is hot.
+const hotToken = 42
+
+// Heat the load from now on, or no more: prompts say one thing over and over, so that the same few experts are asked
+// for all the time. Requests depend on when it is called: to send them again, take those that were sent.
+func (t *Trace) Heat(on bool) { t.hot.Store(on) }
 
 // NewTrace lets one round of the slice arrive within span.
 func NewTrace(seed uint64, span time.Duration) (*Trace, error) {
@@ -91,6 +100,11 @@ func (t *Trace) At(i int) Request {
 		r.Prompt = append(r.Prompt, uint32(len(r.Prompt)%256))
 	}
 	r.Prompt = r.Prompt[:length]
+	if t.hot.Load() {
+		for j := range r.Prompt {
+			r.Prompt[j] = hotToken
+		}
+	}
 	if i%2 == 1 { // every other one is sampled
 		r.Temperature, r.TopP = 0.8, 0.95
 	}

@@ -61,11 +61,11 @@ func onCluster(ctx context.Context, o options) (err error) {
 		return diagnosed(ctx, c, err)
 	}
 	r := &report{Seed: o.seed, Ranks: o.ranks}
-	results, err := storyOnCluster(ctx, o, c.Kube.In(namespace), trace, r, actsOnCluster)
+	results, err := storyOnCluster(ctx, o, c.Kube.In(namespace), trace, r, playsOnCluster)
 	if err != nil {
 		return diagnosed(ctx, c, err)
 	}
-	reference, err := oneRank(ctx, o, trace, len(results))
+	reference, err := oneRank(ctx, o, results)
 	if err != nil {
 		return err
 	}
@@ -140,11 +140,25 @@ func applyManifests(ctx context.Context, o options, k *kube.Client) error {
 	return k.Apply(ctx, written)
 }
 
-// deaths that nobody does anything about; each is told when it begins.
-type deaths func(ctx context.Context, o options, k *kube.Client, begin func(string)) ([]*act, error)
+// plays after the steps, which end up in the report; each tells when it begins.
+type plays func(ctx context.Context, o options, k *kube.Client, trace *load.Trace, r *report, begin func(string)) error
 
-// storyOnCluster: what a user does, while requests stream, and who dies then.
-func storyOnCluster(ctx context.Context, o options, k *kube.Client, trace *load.Trace, r *report, die deaths) ([]*load.Result, error) {
+// playsOnCluster: experts get hot, and then somebody dies.
+func playsOnCluster(ctx context.Context, o options, k *kube.Client, trace *load.Trace, r *report, begin func(string)) (err error) {
+	if err := sleep(ctx, o.pause); err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, waitAct)
+	defer cancel()
+	if r.Heat, err = expertsGetHot(limited, k, trace, begin); err != nil {
+		return fmt.Errorf("%s: %w", heatName, err)
+	}
+	r.Acts, err = actsOnCluster(ctx, o, k, begin)
+	return err
+}
+
+// storyOnCluster: what a user does, while requests stream, and what happens then.
+func storyOnCluster(ctx context.Context, o options, k *kube.Client, trace *load.Trace, r *report, play plays) ([]*load.Result, error) {
 	url, err := k.AwaitGateway(ctx, world)
 	if err != nil {
 		return nil, err
@@ -179,7 +193,7 @@ func storyOnCluster(ctx context.Context, o options, k *kube.Client, trace *load.
 		r.Transitions = append(r.Transitions, t)
 	}
 	if err == nil {
-		r.Acts, err = die(ctx, o, k, d.begin)
+		err = play(ctx, o, k, trace, r, d.begin)
 	}
 	if err == nil {
 		err = sleep(ctx, o.pause)

@@ -38,7 +38,7 @@ func local(ctx context.Context, o options) error {
 	}
 	var reference []*load.Result
 	if !o.bench { // the bench is about time; the demo proves the tokens
-		if reference, err = oneRank(ctx, o, trace, len(results)); err != nil {
+		if reference, err = oneRank(ctx, o, results); err != nil {
 			return err
 		}
 	}
@@ -108,14 +108,14 @@ func underLoad(ctx context.Context, o options, trace *load.Trace, r *report) ([]
 }
 
 // oneRank runs the same requests where nothing ever moves.
-func oneRank(ctx context.Context, o options, trace *load.Trace, n int) ([]*load.Result, error) {
+func oneRank(ctx context.Context, o options, results []*load.Result) ([]*load.Result, error) {
 	w, err := start(ctx, o, "one", 1, []int{1})
 	if err != nil {
 		return nil, err
 	}
 	defer w.Stop()
-	say("the same %d requests on one rank", n)
-	return client(w).Repeat(ctx, trace, n, o.atOnce), nil
+	say("the same %d requests on one rank", len(results))
+	return client(w).Again(ctx, results, o.atOnce), nil
 }
 
 // acts in which somebody dies. The world is as it was at the start, and ends in the other mode.

@@ -41,6 +41,7 @@ type report struct {
 	Step        float64       `json:"step_seconds"`
 	Ordinary    float64       `json:"ordinary_gap_seconds"`
 	Transitions []*transition `json:"transitions"`
+	Heat        *heat         `json:"heat,omitempty"`
 	Acts        []*act        `json:"acts"`
 	Broken      []string      `json:"promises_broken"`
 }
@@ -82,6 +83,9 @@ func (r *report) judge(results, reference []*load.Result, compare bool) error {
 			r.Broken = append(r.Broken, fmt.Sprintf("%s moved %d expert bytes, the bound is %d", t.Name, got, bound))
 		}
 	}
+	if r.Heat != nil && r.Heat.Measured <= r.Heat.Without {
+		r.Broken = append(r.Broken, fmt.Sprintf("%s: balancedness is %.3f, and would be %.3f with no rebalance", heatName, r.Heat.Measured, r.Heat.Without))
+	}
 	if r.Requests == 0 || r.Tokens == 0 {
 		r.Broken = append(r.Broken, "no request ran")
 	}
@@ -97,7 +101,7 @@ func (r *report) judge(results, reference []*load.Result, compare bool) error {
 func (r *report) inTransition(at time.Time) bool {
 	return slices.ContainsFunc(r.Transitions, func(t *transition) bool {
 		return at.After(t.Record.Started) && at.Before(t.Record.Ended)
-	}) || slices.ContainsFunc(r.Acts, func(a *act) bool { return at.After(a.at) && at.Before(a.whole) })
+	}) || r.Heat != nil && at.After(r.Heat.from) && at.Before(r.Heat.to) || slices.ContainsFunc(r.Acts, func(a *act) bool { return at.After(a.at) && at.Before(a.whole) })
 }
 
 // medianStep between tokens of one request, outside transitions.
@@ -208,6 +212,7 @@ func (r *report) printTable(out io.Writer) {
 			t.Record.DenseBytes, t.Record.Bytes.KV, t.Record.PlannedFlips, s.Prepare, s.Stage, s.Flip, s.Retire, t.LongestGap*1e3, t.Silent*1e3)
 	}
 	_ = w.Flush()
+	r.printHeat(out)
 	r.printActs(out)
 	_, _ = fmt.Fprintf(out, "\n%d requests, %d tokens, median step %.1f ms, longest gap %.0f ms\nlost %d, different from one rank %d\n",
 		r.Requests, r.Tokens, r.Step*1e3, r.LongestGap*1e3, r.Lost, r.Different)

@@ -59,10 +59,11 @@ func story(t *testing.T, expertBytes int) (*report, []*load.Result, []string) {
 	require.NoError(t, err)
 	r := &report{}
 	died := 0
-	die := func(_ context.Context, _ options, _ *kube.Client, begin func(string)) ([]*act, error) {
+	die := func(_ context.Context, _ options, _ *kube.Client, _ *load.Trace, r *report, begin func(string)) error {
 		died++
 		begin("somebody dies")
-		return []*act{{Name: "somebody"}}, nil
+		r.Acts = []*act{{Name: "somebody"}}
+		return nil
 	}
 	results, err := storyOnCluster(t.Context(), o, operated(t, o, gateway(t), expertBytes), trace, r, die)
 	require.NoError(t, err)
