@@ -17,6 +17,7 @@ import (
 	"tangram.dev/operator/pkg/geometry"
 	"tangram.dev/operator/pkg/layout"
 	tangramv1 "tangram.dev/proto/tangram/v1"
+	"tangram.dev/tests/internal/worlds"
 )
 
 // Of the tiny model.
@@ -72,18 +73,21 @@ func requirePlaced(t *testing.T, w *harness.World, want placement) {
 		if s.Layout != nil { // else none of its ranks is in the world
 			require.Equal(t, [][][]uint32(want), layout.PlacementOf(s.Layout))
 		}
+		v, err := geometry.New(s.Geometry)
+		require.NoError(t, err)
 		for _, r := range s.Ranks {
 			if !r.InWorld {
 				require.Empty(t, r.Inventory.GetExpert(), "%s is in no layout", r.Member.Id)
 				continue
 			}
-			held := make([][]uint32, tinyLayers)
+			held := make([][]uint32, len(want))
 			for i, e := range r.Inventory.Expert {
-				held[r.Inventory.Layer[i]] = append(held[r.Inventory.Layer[i]], e)
+				at := v.Ordinal(r.Inventory.Layer[i])
+				held[at] = append(held[at], e)
 			}
-			for l := range held {
-				slices.Sort(held[l])
-				require.Equal(t, want[l][r.Rank], held[l], "layer %d of %s", l, r.Member.Id)
+			for at := range held {
+				slices.Sort(held[at])
+				require.Equal(t, want[at][r.Rank], held[at], "entry %d of %s", at, r.Member.Id)
 			}
 		}
 	}
@@ -178,6 +182,29 @@ func TestPlacements(t *testing.T) {
 	require.NotEmpty(t, walked)
 	requireSame(t, walked, client(w).Repeat(t.Context(), trace, len(walked), 8))
 	t.Logf("%d requests", len(walked))
+}
+
+// Entries of a placement are layers of experts, which not every layer is.
+func TestPlacementsBesideADenseLayer(t *testing.T) {
+	odd, err := harness.Checkpoint(t.Context(), worlds.Root, "odd") // 7 experts; layer 1 of 4 has none
+	require.NoError(t, err)
+	w := start(t, harness.Options{Pods: []int{2, 1}, Checkpoint: odd, Granule: 8, Memory: 64 << 20, KV: 8 << 20})
+	apply(t, w, 3, "Expert")
+	tokens := answers(t, w)
+	p := placement{{{0, 1, 6}, {2, 3, 6}, {4, 5}}, {{0, 4}, {3, 4}, {1, 2, 4, 5, 6}}, {{6}, {4, 5}, {0, 1, 2, 3}}}
+	requireBound(t, place(t, w, p))
+	requirePlaced(t, w, p)
+	audit(t, w, 3)
+	requireSame(t, answers(t, w), tokens)
+	before := status(t, w)
+	_, err = w.ApplyPlacement(t.Context(), 3, placement{p[0], {{0, 4}, {3}, {1, 2, 4, 6}}, p[2]})
+	require.ErrorContains(t, err, "layer 2 (entry 1 of the placement): no rank has expert 5")
+	requireUnmoved(t, status(t, w), before)
+	apply(t, w, 3, "Tensor")
+	requireBound(t, place(t, w, p))
+	requirePlaced(t, w, p)
+	audit(t, w, 3)
+	requireSame(t, answers(t, w), tokens)
 }
 
 // loads of the members, by id: tokens by (layer, expert).
