@@ -18,17 +18,35 @@ type transition struct {
 
 // shape of the world of a case.
 type shape struct {
-	ranks int
-	mode  string
+	ranks  int
+	mode   string
+	placed *placement // nil: one copy of each expert, wherever
 }
 
+// placement of every layer: experts by rank.
+type placement [][]uint32
+
+// placed: with two experts on two ranks each, and others in no order.
+var placed = &placement{{0, 4, 5}, {0, 1, 3}, {2, 6, 9}, {6, 7, 8}}
+
+// everyLayer of the tiny model.
+func (p placement) everyLayer() [][][]uint32 { return [][][]uint32{p, p, p} }
+
+var (
+	three, four = shape{3, "Expert", nil}, shape{4, "Expert", nil}
+	tensor      = shape{4, "Tensor", nil}
+	copies      = shape{4, "Expert", placed}
+)
+
 var transitions = []transition{
-	{"resize-up", shape{3, "Expert"}, shape{4, "Expert"}, false},
-	{"resize-down", shape{4, "Expert"}, shape{3, "Expert"}, false},
-	{"expert-to-tensor", shape{4, "Expert"}, shape{4, "Tensor"}, false},
-	{"tensor-to-expert", shape{4, "Tensor"}, shape{4, "Expert"}, false},
-	{"repair-expert", shape{4, "Expert"}, shape{4, "Expert"}, true},
-	{"repair-tensor", shape{4, "Tensor"}, shape{4, "Tensor"}, true},
+	{"resize-up", three, four, false},
+	{"resize-down", four, three, false},
+	{"expert-to-tensor", four, tensor, false},
+	{"tensor-to-expert", tensor, four, false},
+	{"rebalance", four, copies, false},
+	{"repair-expert", four, four, true},
+	{"repair-tensor", tensor, tensor, true},
+	{"repair-copies", copies, copies, true},
 }
 
 var victims = []string{"engine", "agent", "pod", "operator", "link"}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -50,7 +51,7 @@ func newStage(t *testing.T) *stage {
 			s.keeper.Kill()
 		}
 	})
-	require.NoError(t, s.lead(t.Context(), shape{4, "Expert"}))
+	require.NoError(t, s.lead(t.Context(), four))
 	s.reference = worlds.Client(w).Repeat(t.Context(), s.trace, 24, 6)
 	for _, r := range s.reference {
 		require.NoError(t, r.Err)
@@ -63,7 +64,13 @@ func (s *stage) keep(to shape) error {
 	if s.keeper != nil {
 		s.keeper.Kill()
 	}
-	keeper, err := s.Keep(to.ranks, to.mode, nil)
+	var keeper *harness.Keeper
+	var err error
+	if to.placed != nil {
+		keeper, err = s.KeepPlacement(to.ranks, to.placed.everyLayer(), nil)
+	} else {
+		keeper, err = s.Keep(to.ranks, to.mode, nil)
+	}
 	s.keeper = keeper
 	return err
 }
@@ -76,7 +83,7 @@ func (s *stage) lead(ctx context.Context, to shape) error {
 	return s.await(ctx, to)
 }
 
-// await a world that is wholly as wanted: width, mode, all agents and engines there, nobody in
+// await a world that is wholly as wanted: width, mode, placement, all agents and engines there, nobody in
 // the middle of anything, every pool adds up. An error tells what was wrong last.
 func (s *stage) await(ctx context.Context, to shape) error {
 	ctx, cancel := context.WithTimeout(ctx, settle)
@@ -134,6 +141,18 @@ func unlike(all []*tangramv1.StatusResponse, to shape) error {
 	}
 	if members != to.ranks || len(l.GetMembers()) != to.ranks || !layout.Is(l, want) {
 		return fmt.Errorf("%d ranks in the world, its layout of epoch %d has %d; wanted %d, %s", members, l.GetEpoch(), len(l.GetMembers()), to.ranks, to.mode)
+	}
+	return misplaced(l, to)
+}
+
+// misplaced says in what a layout has not the wanted placement.
+func misplaced(l *tangramv1.Layout, to shape) error {
+	is := layout.PlacementOf(l)
+	switch {
+	case to.placed != nil && !reflect.DeepEqual(is, to.placed.everyLayer()):
+		return fmt.Errorf("the layout of epoch %d has experts at %v, wanted %v in every layer", l.Epoch, is, *to.placed)
+	case to.placed == nil && layout.Shape{Placement: is}.Replicates():
+		return fmt.Errorf("the layout of epoch %d has copies of experts, wanted none: %v", l.Epoch, is)
 	}
 	return nil
 }
