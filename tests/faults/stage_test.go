@@ -28,7 +28,7 @@ const (
 	look      = 20 * time.Millisecond
 	busy      = 2 * time.Second
 	answer    = 50              // tokens at most: each case waits for the last one
-	tries     = 4               // of a quiet play of a transition, until all its points are passed
+	tries     = 4               // of a play until what it is for was passed
 	reach     = 8 * time.Second // for a point that the transition passes when nobody dies
 )
 
@@ -281,8 +281,18 @@ func (s *stage) passedOnce(ctx context.Context, tr transition) (map[string][]int
 
 func touch(path string) error { return os.WriteFile(path, nil, 0o600) }
 
-// play one cell. notReached: the point was not passed this time, and nobody died.
+// play one cell. Where requests and pieces happen to be decides whether a pod passes a point: when it is not reached,
+// and nobody died, it is played again with another pod that is known to pass it.
 func (s *stage) play(ctx context.Context, f fault, places []int) (notReached bool, err error) {
+	for try := range tries {
+		if notReached, err = s.playOnce(ctx, f, places, try); err != nil || !notReached {
+			return notReached, err
+		}
+	}
+	return true, nil
+}
+
+func (s *stage) playOnce(ctx context.Context, f fault, places []int, try int) (notReached bool, err error) {
 	if err := s.lead(ctx, f.transition.from); err != nil {
 		return false, fmt.Errorf("before the case: %w", err)
 	}
@@ -295,7 +305,7 @@ func (s *stage) play(ctx context.Context, f fault, places []int) (notReached boo
 	if f.transition.dies { // whoever dies first passes nothing
 		places = slices.DeleteFunc(slices.Clone(places), func(p int) bool { return p == 0 })
 	}
-	at := living[places[f.draw(len(places))]]
+	at := living[places[(f.draw(len(places))+try)%len(places)]]
 	dir := s.FaultDir(at)
 	ids, err := s.members(ctx) // now: who stands at a point may not answer
 	if err != nil {
