@@ -20,14 +20,14 @@ func (a *assignment) heaviest(n int, weight []float64, columns []int32) {
 		a.rowOf[i], columns[i] = -1, -1
 	}
 	for i := range n { // a row whose best column is free takes it; the rest search
-		best := 0
-		for j := 1; j < n; j++ {
-			w, b := weight[i*n+j], weight[i*n+best]
-			if w > b || w == b && a.rowOf[best] >= 0 && a.rowOf[j] < 0 {
-				best = j
+		row := weight[i*n : (i+1)*n]
+		best, most := 0, row[0]
+		for j, w := range row {
+			if w > most || w == most && a.rowOf[best] >= 0 && a.rowOf[j] < 0 {
+				best, most = j, w
 			}
 		}
-		a.u[i] = -weight[i*n+best]
+		a.u[i] = -most
 		if a.rowOf[best] < 0 {
 			a.rowOf[best], columns[i] = int32(i), int32(best)
 		}
@@ -43,21 +43,24 @@ func (a *assignment) heaviest(n int, weight []float64, columns []int32) {
 }
 
 func (a *assignment) augment(n int, weight []float64, row int) {
-	for j := range n {
-		a.reach[j], a.done[j], a.from[j] = math.Inf(1), false, -1
+	reach, done, from, v, rowOf := a.reach[:n], a.done[:n], a.from[:n], a.v[:n], a.rowOf[:n] // once, not in each step
+	for j := range reach {
+		reach[j], done[j], from[j] = math.Inf(1), false, -1
 	}
 	i, last, base := row, -1, 0.0
 	for {
 		next, least := -1, math.Inf(1)
-		for j := range n {
-			if a.done[j] {
+		above := base - a.u[i]
+		for j, w := range weight[i*n : (i+1)*n] {
+			if done[j] {
 				continue
 			}
-			if d := base - weight[i*n+j] - a.u[i] - a.v[j]; d < a.reach[j] {
-				a.reach[j], a.from[j] = d, int32(last)
+			d := reach[j]
+			if now := above - w - v[j]; now < d {
+				d, reach[j], from[j] = now, now, int32(last)
 			}
-			if a.reach[j] < least || a.reach[j] == least && a.rowOf[j] < 0 {
-				next, least = j, a.reach[j]
+			if d < least || d == least && rowOf[j] < 0 {
+				next, least = j, d
 			}
 		}
 		a.done[next] = true

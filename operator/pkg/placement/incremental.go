@@ -165,7 +165,7 @@ func (p *Planner) rebalance(bound float64, o Options) {
 	// that stops to pay.
 	aim := bound + s.mean*o.Price*float64(len(s.live))
 	best, at := worth(), 0
-	for len(p.log)-at <= len(s.live) { // so many changes without a lower cost: it will not come
+	for len(p.log)-at <= max(16, len(s.live)) { // so many changes without a lower cost (few ranks want more than one each): it will not come
 		g, peak := s.hottest()
 		if peak <= aim*(1+1e-12) {
 			break

@@ -1,22 +1,16 @@
 package placement
 
-import (
-	"math"
-	"math/bits"
-	"slices"
-)
+import "slices"
 
 // pack places the replicas that replicate counted: longest first, each on the rank that
 // would be done first (LPT with cardinality). Replicas of an expert follow each other, so
 // they only need to avoid the ranks their siblings took.
 func (p *Planner) pack() {
 	s := &p.state
-	// Loads are not negative, so their bits order like they do; the low bits, which hardly
-	// matter, make room for the expert.
 	p.order = grow(p.order, s.experts)
-	low := uint64(1)<<bits.Len(uint(s.experts)) - 1
+	low := lowBits(s.experts)
 	for e := range p.order {
-		p.order[e] = ^math.Float64bits(s.share[e])&^low | uint64(e)
+		p.order[e] = mostFirst(s.share[e], int32(e), low)
 	}
 	slices.Sort(p.order)
 	for i, key := range p.order {
@@ -40,10 +34,10 @@ func (p *Planner) packExpert(e int32) bool {
 	s := &p.state
 	if s.count[e] == 1 { // as below, in one step
 		class := p.queues.first(s, s.share[e])
-		g := p.queues.heaps[class][0].rank // there are slots left for as many replicas
+		g := p.queues.head(class) // there are slots left for as many replicas
 		p.place(g, e)
 		if p.free[g] < s.start[g+1] {
-			p.queues.replace(class, queued{s.load[g], g})
+			p.queues.later(class, s)
 		} else {
 			p.queues.pop(class)
 		}

@@ -76,7 +76,7 @@ func (r *Result) Moved() int {
 // value is ready. Not for concurrent use.
 type Planner struct {
 	state  state
-	heap   []hot
+	heap   []uint64
 	fit    fit
 	order  []uint64 // experts, heaviest share first
 	free   []int32  // [rank] next free slot while packing

@@ -5,12 +5,14 @@ import "slices"
 // queues hold the ranks with room, one heap by load for each speed: among ranks of a speed
 // the one with least load is done first, whatever is added.
 type queues struct {
-	heaps [][]queued
+	heaps [][]uint64 // ranks by load, which does not change while a rank waits
+	low   uint64
 	class []int32 // [rank]
 	order []int32
 }
 
 func (q *queues) fill(s *state) {
+	q.low = lowBits(s.ranks)
 	q.class = grow(q.class, s.ranks)
 	q.order = append(q.order[:0], s.live...)
 	slices.SortStableFunc(q.order, func(a, b int32) int {
@@ -31,19 +33,9 @@ func (q *queues) fill(s *state) {
 			q.heaps[n-1] = q.heaps[n-1][:0]
 		}
 		q.class[g] = int32(n - 1)
-		q.heaps[n-1] = append(q.heaps[n-1], queued{0, g}) // nothing lies there yet: in order of ranks it is a heap
+		q.heaps[n-1] = append(q.heaps[n-1], leastFirst(0, g, q.low)) // nothing lies there yet: in order of ranks it is a heap
 	}
 	q.heaps = q.heaps[:n]
-}
-
-// queued is a rank with its load, which does not change while the rank waits.
-type queued struct {
-	load float64
-	rank int32
-}
-
-func (a queued) before(b queued) bool {
-	return a.load < b.load || a.load == b.load && a.rank < b.rank
 }
 
 // first is the class whose first rank would be first done with its load and share; -1: no
@@ -54,52 +46,35 @@ func (q *queues) first(s *state, share float64) int {
 		if len(h) == 0 {
 			continue
 		}
-		if t := (h[0].load + share) * s.slow[h[0].rank]; best < 0 || t < least {
+		g := h[0] & q.low
+		if t := (s.load[g] + share) * s.slow[g]; best < 0 || t < least {
 			best, least = c, t
 		}
 	}
 	return best
 }
 
+// head is the first rank of a class.
+func (q *queues) head(class int) int32 { return int32(q.heaps[class][0] & q.low) }
+
 // pop takes the first rank of a class out.
 func (q *queues) pop(class int) int32 {
 	h := q.heaps[class]
-	g, last := h[0].rank, h[len(h)-1]
+	g, last := q.head(class), h[len(h)-1]
 	q.heaps[class] = h[:len(h)-1]
 	if len(h) > 1 {
-		q.replace(class, last)
+		sink(q.heaps[class], 0, last)
 	}
 	return g
 }
 
-// replace puts x in the place of the first rank of a class.
-func (q *queues) replace(class int, x queued) {
-	h, i := q.heaps[class], 0
-	for {
-		k := 2*i + 1
-		if k >= len(h) {
-			break
-		}
-		if k+1 < len(h) && h[k+1].before(h[k]) {
-			k++
-		}
-		if !h[k].before(x) {
-			break
-		}
-		h[i] = h[k]
-		i = k
-	}
-	h[i] = x
+// later puts the first rank of a class where its load wants it now.
+func (q *queues) later(class int, s *state) {
+	g := q.head(class)
+	sink(q.heaps[class], 0, leastFirst(s.load[g], g, q.low))
 }
 
 func (q *queues) push(s *state, g int32) {
-	x := queued{s.load[g], g}
-	q.heaps[q.class[g]] = append(q.heaps[q.class[g]], x)
-	h := q.heaps[q.class[g]]
-	i := len(h) - 1
-	for i > 0 && x.before(h[(i-1)/2]) {
-		h[i] = h[(i-1)/2]
-		i = (i - 1) / 2
-	}
-	h[i] = x
+	c := q.class[g]
+	q.heaps[c] = rise(q.heaps[c], leastFirst(s.load[g], g, q.low))
 }

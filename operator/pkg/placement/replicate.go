@@ -10,72 +10,42 @@ package placement
 // full once is full for good.
 func (p *Planner) replicate() float64 {
 	s := &p.state
-	h := p.heap[:0]
+	h, low := p.heap[:0], lowBits(s.experts)
 	for e := range int32(s.experts) {
 		s.count[e] = 1
-		h = append(h, hot{s.w[e], e})
+		h = append(h, mostFirst(s.w[e], e, low)) // hottest replica first
 	}
 	for i := len(h)/2 - 1; i >= 0; i-- {
-		sift(h, i)
+		sink(h, i, h[i])
 	}
+	hottest := func() float64 { e := h[0] & low; return s.w[e] / float64(s.count[e]) }
 	star, capped := 0.0, false
 	p.fit.reset(s)
 	for spare := s.slots - s.experts; spare > 0 && len(h) > 0; {
-		e := h[0].expert
+		e := int32(h[0] & low)
 		if p.fit.more(s.count[e]) {
 			s.count[e]++
-			h[0].share = s.w[e] / float64(s.count[e])
+			sink(h, 0, mostFirst(hottest(), e, low))
 			spare--
-		} else {
-			if !capped { // the hottest one from now on
-				star, capped = h[0].share, true
-			}
-			h[0] = h[len(h)-1]
-			h = h[:len(h)-1]
+			continue
 		}
-		sift(h, 0)
+		if !capped { // the hottest one from now on
+			star, capped = hottest(), true
+		}
+		last := h[len(h)-1]
+		if h = h[:len(h)-1]; len(h) > 0 {
+			sink(h, 0, last)
+		}
 	}
 	for e := range s.experts {
 		s.share[e] = s.w[e] / float64(s.count[e])
 		s.more[e] = s.w[e] / float64(s.count[e]+1)
 	}
 	if !capped {
-		star = h[0].share
+		star = hottest()
 	}
 	p.heap = h
 	return star
-}
-
-// hot is an expert in the heap, hottest replica first.
-type hot struct {
-	share  float64
-	expert int32
-}
-
-func (a hot) before(b hot) bool {
-	return a.share > b.share || a.share == b.share && a.expert < b.expert
-}
-
-func sift(h []hot, i int) {
-	if i >= len(h) {
-		return
-	}
-	x := h[i]
-	for {
-		k := 2*i + 1
-		if k >= len(h) {
-			break
-		}
-		if k+1 < len(h) && h[k+1].before(h[k]) {
-			k++
-		}
-		if !h[k].before(x) {
-			break
-		}
-		h[i] = h[k]
-		i = k
-	}
-	h[i] = x
 }
 
 // fit answers whether an expert may have one replica more.
