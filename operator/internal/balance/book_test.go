@@ -22,7 +22,7 @@ type town struct {
 	epoch byte
 }
 
-func newTown(t *testing.T, ranks int, memory uint64) *town {
+func newTown(t *testing.T, ranks int) *town {
 	t.Helper()
 	g := &tangramv1.Geometry{Model: "test", Layers: 2, Hidden: 16, MoeInner: 64, Experts: 8, TopK: 1,
 		QueryHeads: 4, KvHeads: 4, HeadDim: 8, GranuleRows: 8, GranuleBytes: 768, MoeLayers: []uint32{0, 1},
@@ -33,7 +33,7 @@ func newTown(t *testing.T, ranks int, memory uint64) *town {
 	x := &town{t: t, view: view, m: Moment{At: time.Unix(1000, 0), World: "w", Geometry: g, Counts: map[string][]uint64{}}}
 	for r := range ranks {
 		id := fmt.Sprintf("%c/0/1", 'a'+r)
-		x.m.Ranks = append(x.m.Ranks, &tangramv1.RankStatus{Member: &tangramv1.Member{Id: id, Pod: id[:1], Node: id[:1]}, MemoryBytes: memory})
+		x.m.Ranks = append(x.m.Ranks, &tangramv1.RankStatus{Member: &tangramv1.Member{Id: id, Pod: id[:1], Node: id[:1]}})
 		x.m.Counts[id] = make([]uint64, 16)
 	}
 	return x
@@ -76,7 +76,7 @@ func (x *town) window(s Settings, tokens ...uint64) *Report {
 var hot = []uint64{400, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 400}
 
 func TestARebalanceAndWhatItBrought(t *testing.T) {
-	x := newTown(t, 4, 0)
+	x := newTown(t, 4)
 	s := Settings{Every: time.Minute, MinGain: .02, Redundant: 4}
 	require.Equal(t, "no layout is in force", x.window(s, 1).Why)
 	x.flip(layout.Shape{Mode: layout.Expert})
@@ -108,7 +108,7 @@ func TestARebalanceAndWhatItBrought(t *testing.T) {
 
 // The load turned right after the move: what is promised next counts for less.
 func TestBrokenPromisesCost(t *testing.T) {
-	x := newTown(t, 4, 0)
+	x := newTown(t, 4)
 	s := Settings{Every: time.Minute, MinGain: .02}
 	x.flip(layout.Shape{Mode: layout.Expert})
 	x.window(s, 1)
@@ -128,7 +128,7 @@ func TestBrokenPromisesCost(t *testing.T) {
 }
 
 func TestMovesThatCostMoreThanTheyBringStay(t *testing.T) {
-	x := newTown(t, 4, 0)
+	x := newTown(t, 4)
 	s := Settings{Every: time.Minute, PayBack: time.Minute, Redundant: 4}
 	x.flip(layout.Shape{Mode: layout.Expert})
 	x.window(s, 1)
@@ -142,7 +142,7 @@ func TestMovesThatCostMoreThanTheyBringStay(t *testing.T) {
 }
 
 func TestWhatCannotBe(t *testing.T) {
-	x := newTown(t, 2, 0)
+	x := newTown(t, 2)
 	s := Settings{Every: time.Minute, Redundant: 8}
 	x.flip(layout.Shape{Mode: layout.Tensor})
 	require.Equal(t, NotExpert, x.window(s, hot...).Outcome)

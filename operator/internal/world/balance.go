@@ -27,21 +27,21 @@ type balancing struct {
 // SetRebalance says how experts follow the load; nil: not at all, and what was learned is forgotten.
 func (w *World) SetRebalance(s *balance.Settings) {
 	w.mu.Lock()
-	was := w.balancing.settings
+	was := w.load.settings
 	same := was == nil && s == nil || was != nil && s != nil && *was == *s
 	if s != nil {
 		now := *s
 		s = &now
 	}
-	w.balancing.settings = s
+	w.load.settings = s
 	if s == nil {
-		w.balancing.report = nil
+		w.load.report = nil
 		w.shifts.reset()
 	}
 	w.mu.Unlock()
 	if !same {
 		select {
-		case w.balancing.changed <- struct{}{}:
+		case w.load.changed <- struct{}{}:
 		default:
 		}
 	}
@@ -51,21 +51,21 @@ func (w *World) SetRebalance(s *balance.Settings) {
 func (w *World) balance() {
 	for {
 		w.mu.Lock()
-		settings := w.balancing.settings
+		settings := w.load.settings
 		w.mu.Unlock()
 		var end <-chan time.Time
 		if settings != nil {
 			w.lookAtLoad(settings) // first, a window begins
 			end = time.After(settings.Every)
 		} else {
-			w.balancing.booked.Lock()
-			w.balancing.book = nil
-			w.balancing.booked.Unlock()
+			w.load.booked.Lock()
+			w.load.book = nil
+			w.load.booked.Unlock()
 		}
 		select {
 		case <-w.ctx.Done():
 			return
-		case <-w.balancing.changed:
+		case <-w.load.changed:
 		case <-end:
 		}
 	}
@@ -90,15 +90,15 @@ func (w *World) lookAtLoad(settings *balance.Settings) {
 			}
 		}
 	}
-	w.balancing.booked.Lock()
-	if w.balancing.book == nil {
-		w.balancing.book = &balance.Book{}
+	w.load.booked.Lock()
+	if w.load.book == nil {
+		w.load.book = &balance.Book{}
 	}
-	report := w.balancing.book.Look(m, *settings)
-	w.balancing.booked.Unlock()
+	report := w.load.book.Look(m, *settings)
+	w.load.booked.Unlock()
 	w.mu.Lock()
-	if w.balancing.settings != nil {
-		w.balancing.report = report
+	if w.load.settings != nil {
+		w.load.report = report
 	}
 	w.mu.Unlock()
 	if w.ctx.Err() == nil {
@@ -142,9 +142,9 @@ func (w *World) counts() (map[string][]uint64, bool) {
 
 // learn from a run that ended well: how fast bytes move here, and if it was a rebalance, what it promised.
 func (w *World) learn(goal Goal, before *tangramv1.Layout, record *driver.Record) {
-	w.balancing.booked.Lock()
-	defer w.balancing.booked.Unlock()
-	book := w.balancing.book
+	w.load.booked.Lock()
+	defer w.load.booked.Unlock()
+	book := w.load.book
 	if book == nil {
 		return
 	}
@@ -159,7 +159,7 @@ func (w *World) learn(goal Goal, before *tangramv1.Layout, record *driver.Record
 
 // proposalLocked is the report, unless another layout is in force by now.
 func (w *World) proposalLocked() *balance.Report {
-	r := w.balancing.report
+	r := w.load.report
 	if r == nil || r.Outcome == balance.Move && !bytes.Equal(r.Layout, w.last.Hash) {
 		return nil
 	}

@@ -130,7 +130,7 @@ type World struct {
 	tries    tries // of transitions
 	repairs  tries
 	shifts   tries // of rebalances
-	balancing
+	load     balancing
 }
 
 // tries is the back-off of one kind of run.
@@ -168,7 +168,7 @@ const (
 func open(name string, dial Dialer, s store.Store, log *slog.Logger, lookEvery time.Duration, notify func()) *World {
 	w := &World{name: name, dial: dial, store: s, log: log, notify: notify, lookEvery: lookEvery, poke: make(chan struct{}, 1),
 		agents: map[string]*connection{}, tries: newTries(firstPause, longestPause), repairs: newTries(firstRepair, longestRepair),
-		shifts: newTries(firstShift, longestShift), balancing: balancing{changed: make(chan struct{}, 1)}}
+		shifts: newTries(firstShift, longestShift), load: balancing{changed: make(chan struct{}, 1)}}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	w.wait.Go(w.watch)
 	w.wait.Go(w.balance)
