@@ -163,16 +163,16 @@ func (p *Planner) rebalance(bound float64, o Options) {
 	// A rank that is over the aim is worth a change. To lower the aim by x brings x of the
 	// mean and costs about one more moved slot on each rank, so x = Price * ranks is where
 	// that stops to pay.
-	aim := bound + s.mean*o.Price*float64(len(s.live))
+	to := aimAt(bound + s.mean*o.Price*float64(len(s.live)))
 	best, at := worth(), 0
 	for len(p.log)-at <= max(16, len(s.live)) { // so many changes without a lower cost (few ranks want more than one each): it will not come
 		g, peak := s.hottest()
-		if peak <= aim*(1+1e-12) {
+		if peak <= to.at*(1+1e-12) {
 			break
 		}
-		c, ok := p.cheapest(g, peak, aim)
+		c, ok := p.cheapest(g, peak, to)
 		if !ok {
-			if c, ok = p.force(g, aim); !ok {
+			if c, ok = p.force(g, to); !ok {
 				break
 			}
 		}
@@ -189,7 +189,7 @@ func (p *Planner) rebalance(bound float64, o Options) {
 // force gives the heaviest expert of the hottest rank another replica where that hurts least,
 // though the load over the aim grows: an expert whose share alone is about the mean needs a
 // rank nearly of its own, which later changes clear. The replica stays for this layer.
-func (p *Planner) force(hot int32, aim float64) (candidate, bool) {
+func (p *Planner) force(hot int32, to aim) (candidate, bool) {
 	s := &p.state
 	heaviest := Empty
 	for _, e := range s.slot[s.start[hot]:s.start[hot+1]] {
@@ -206,7 +206,7 @@ func (p *Planner) force(hot int32, aim float64) (candidate, bool) {
 		if s.has[s.at(s.rankOf[j], heaviest)] || b != Empty && (s.count[b] < 2 || p.keep[b]) {
 			continue
 		}
-		if gain, ok := p.gain(hot, j, heaviest, aim); ok && gain > best {
+		if gain, ok := p.gain(hot, j, heaviest, to); ok && gain > best {
 			best, slot = gain, j
 		}
 	}
@@ -257,11 +257,11 @@ type candidate struct {
 // cheapest finds the change of rank g that takes away most load over the aim per moved
 // slot. That sum over all ranks falls with each change, so the search ends. A replica of a
 // very hot expert may make its new rank the hottest for a while: later changes clear it.
-func (p *Planner) cheapest(g int32, peak, aim float64) (candidate, bool) {
+func (p *Planner) cheapest(g int32, peak float64, to aim) (candidate, bool) {
 	best := candidate{score: 0}
 	limit := peak * (1 - 1e-12)
-	p.cheapestReplica(g, aim, &best)
-	p.cheapestSwap(g, limit, aim, &best)
+	p.cheapestReplica(g, to, &best)
+	p.cheapestSwap(g, limit, to, &best)
 	return best, best.score > 0
 }
 
@@ -287,22 +287,22 @@ type other struct {
 
 // cheapestSwap looks at the ranks under the aim, coldest first, until rank g is healed: the
 // ranks after that have less room. A swap of two ranks over the aim heals neither.
-func (p *Planner) cheapestSwap(g int32, limit, aim float64, best *candidate) {
+func (p *Planner) cheapestSwap(g int32, limit float64, to aim, best *candidate) {
 	s := &p.state
 	p.cold = p.cold[:0]
 	for _, h := range s.live {
-		if h != g && s.time(h) < aim {
+		if h != g && s.time(h) < to.at {
 			p.cold = append(p.cold, h)
 		}
 	}
-	over := excess(s.time(g), aim)
+	over := to.excess(s.time(g))
 	for n := 0; len(p.cold) > 0 && (best.score < over/2 || n < enoughRanks && best.score < over); n++ {
 		h := p.popColdest()
-		p.swapWith(g, h, limit, aim, best)
+		p.swapWith(g, h, limit, to, best)
 	}
 }
 
-func (p *Planner) swapWith(g, h int32, limit, aim float64, best *candidate) {
+func (p *Planner) swapWith(g, h int32, limit float64, to aim, best *candidate) {
 	s := &p.state
 	p.others = p.others[:0]
 	for j := s.start[h]; j < s.start[h+1]; j++ {
@@ -314,7 +314,7 @@ func (p *Planner) swapWith(g, h int32, limit, aim float64, best *candidate) {
 		}
 	}
 	loadG, slowG, loadH, slowH := s.load[g], s.slow[g], s.load[h], s.slow[h]
-	before := excess(s.time(g), aim) + excess(s.time(h), aim)
+	before := to.excess(s.time(g)) + to.excess(s.time(h))
 	for i := s.start[g]; i < s.start[g+1]; i++ {
 		a := s.slot[i]
 		if a == Empty || s.has[s.at(h, a)] {
@@ -327,7 +327,7 @@ func (p *Planner) swapWith(g, h int32, limit, aim float64, best *candidate) {
 			if d <= 0 || tg >= limit || th >= limit {
 				continue
 			}
-			gain := before - excess(tg, aim) - excess(th, aim)
+			gain := before - to.excess(tg) - to.excess(th)
 			if p.ask.on {
 				gain += p.swapNearer(i, o.slot)
 			}
@@ -347,14 +347,22 @@ func (p *Planner) swapNearer(i, j int32) float64 {
 	return gain * p.state.mean / float64(len(p.state.live))
 }
 
+// aim is the time that no rank should exceed.
+type aim struct {
+	at     float64
+	little float64 // what being under it unevenly counts, see excess; kept, as dividing anew each time shows
+}
+
+func aimAt(t float64) aim { return aim{t, 0.02 / t} }
+
 // excess is the load over the aim, and a little for being under it unevenly: of two changes
 // that heal the same, the one that leaves the ranks more alike is better for the next window.
-func excess(t, aim float64) float64 {
-	x := t - aim
+func (a aim) excess(t float64) float64 {
+	x := t - a.at
 	if x > 0 {
 		return x
 	}
-	return x * x * (0.02 / aim)
+	return x * x * a.little
 }
 
 // cheapestReplica looks at all changes of one replica that relieve rank g. What a change
@@ -362,31 +370,41 @@ func excess(t, aim float64) float64 {
 // other replicas of the expert b that gives its slot get heavier (harm), and the slot's own
 // rank holds e for b. The first two are computed once for each expert. The sum is not exact
 // where a rank holds both e and b, so it only chooses which changes are looked at exactly.
-func (p *Planner) cheapestReplica(g int32, aim float64, best *candidate) {
+func (p *Planner) cheapestReplica(g int32, to aim, best *candidate) {
 	s := &p.state
 	p.relief, p.excess = grow(p.relief, s.experts), grow(p.excess, s.ranks)
 	for _, h := range s.live {
-		p.excess[h] = excess(s.time(h), aim)
+		p.excess[h] = to.excess(s.time(h))
 	}
 	clear(p.relief)
 	for _, h := range s.live {
-		if s.load[h]*s.slow[h] <= aim {
+		if s.load[h]*s.slow[h] <= to.at {
 			continue // what such ranks gain is small change
 		}
 		for _, e := range s.slot[s.start[h]:s.start[h+1]] {
 			if e != Empty {
-				p.relief[e] += p.excess[h] - excess((s.load[h]+s.more[e]-s.share[e])*s.slow[h], aim)
+				p.relief[e] += p.excess[h] - to.excess((s.load[h]+s.more[e]-s.share[e])*s.slow[h])
 			}
 		}
 	}
+	p.hot, p.mostHot, p.most = p.hot[:0], 0, 0
+	for _, e := range s.slot[s.start[g]:s.start[g+1]] {
+		if e != Empty {
+			p.hot = append(p.hot, wish{e, s.more[e], p.relief[e]})
+			p.mostHot = max(p.mostHot, p.relief[e])
+		}
+	}
+	for _, r := range p.relief {
+		p.most = max(p.most, r)
+	}
 	for _, h := range s.live {
-		if h != g && s.load[h]*s.slow[h] >= aim { // no room for more load
+		if h != g && s.load[h]*s.slow[h] >= to.at { // no room for more load
 			continue
 		}
 		for j := s.start[h]; j < s.start[h+1]; j++ {
 			b := s.slot[j]
 			if b == Empty {
-				p.offer(g, j, aim, p.excess[h], s.load[h], best)
+				p.offer(g, j, to, p.excess[h], s.load[h], best)
 				break // its other empty slots are alike
 			}
 			if s.count[b] < 2 || p.keep[b] {
@@ -396,41 +414,52 @@ func (p *Planner) cheapestReplica(g int32, aim float64, best *candidate) {
 			less := s.w[b]/float64(s.count[b]-1) - s.share[b]
 			for k := s.head[b]; k >= 0; k = s.next[k] {
 				if r := s.rankOf[k]; k != j {
-					before += p.excess[r] - excess((s.load[r]+less)*s.slow[r], aim)
+					before += p.excess[r] - to.excess((s.load[r]+less)*s.slow[r])
 				}
 			}
-			p.offer(g, j, aim, before, s.load[h]-s.share[b], best)
+			p.offer(g, j, to, before, s.load[h]-s.share[b], best)
 		}
 	}
 }
 
+// wish of an expert for one more replica.
+type wish struct {
+	e      int32
+	more   float64 // share of each replica then
+	relief float64
+}
+
 // offer slot j, whose rank has the given load without it, to the experts of rank hot, or to
-// all where it lies on that rank.
-func (p *Planner) offer(hot, j int32, aim, before, load float64, best *candidate) {
+// all where it lies on that rank. No change is worth more than what it relieves.
+func (p *Planner) offer(hot, j int32, to aim, before, load float64, best *candidate) {
 	s := &p.state
 	g := s.rankOf[j]
 	slow := s.slow[g]
 	if g != hot {
-		for i := s.start[hot]; i < s.start[hot+1]; i++ {
-			if e := s.slot[i]; e != Empty {
-				about := before + p.relief[e] - excess((load+s.more[e])*slow, aim)
-				if about*4 > best.score {
-					p.tryReplica(hot, j, e, aim, about, best)
-				}
+		if (before+p.mostHot)*4 <= best.score {
+			return
+		}
+		for _, x := range p.hot {
+			about := before + x.relief - to.excess((load+x.more)*slow)
+			if about*4 > best.score {
+				p.tryReplica(hot, j, x.e, to, about, best)
 			}
 		}
 		return
 	}
+	if (before+p.most)*4 <= best.score {
+		return
+	}
 	was := s.was[s.at(g, 0):s.at(g+1, 0)]
 	for e, more := range s.more {
-		about := before + p.relief[e] - excess((load+more)*slow, aim)
+		about := before + p.relief[e] - to.excess((load+more)*slow)
 		if about > best.score || was[e] && about*4 > best.score {
-			p.tryReplica(hot, j, int32(e), aim, about, best)
+			p.tryReplica(hot, j, int32(e), to, about, best)
 		}
 	}
 }
 
-func (p *Planner) tryReplica(hot, j, e int32, aim, about float64, best *candidate) {
+func (p *Planner) tryReplica(hot, j, e int32, to aim, about float64, best *candidate) {
 	s := &p.state
 	b, g := s.slot[j], s.rankOf[j]
 	if b == e || s.has[s.at(g, e)] {
@@ -443,7 +472,7 @@ func (p *Planner) tryReplica(hot, j, e int32, aim, about float64, best *candidat
 	if !p.groups.on && perMove(about, int32(moves)) <= best.score {
 		return
 	}
-	gain, ok := p.gain(hot, j, e, aim)
+	gain, ok := p.gain(hot, j, e, to)
 	score := perMove(gain, int32(moves))
 	if p.groups.on {
 		away := p.groups.away(s, e, 1, s.arrives(g, e))
@@ -459,7 +488,7 @@ func (p *Planner) tryReplica(hot, j, e int32, aim, about float64, best *candidat
 
 // gain is by how much the load over the aim falls, over all ranks, when slot j gets expert
 // e. Not ok: rank hot stays as hot as it is.
-func (p *Planner) gain(hot, j, e int32, aim float64) (gain float64, ok bool) {
+func (p *Planner) gain(hot, j, e int32, to aim) (gain float64, ok bool) {
 	s := &p.state
 	p.changes(j, e)
 	ok = p.delta[hot] < 0
@@ -467,7 +496,7 @@ func (p *Planner) gain(hot, j, e int32, aim float64) (gain float64, ok bool) {
 		d := p.delta[h]
 		p.delta[h] = 0
 		if ok && d != 0 {
-			gain += excess(s.time(h), aim) - excess((s.load[h]+d)*s.slow[h], aim)
+			gain += to.excess(s.time(h)) - to.excess((s.load[h]+d)*s.slow[h])
 		}
 	}
 	return gain, ok

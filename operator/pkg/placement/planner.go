@@ -75,27 +75,29 @@ func (r *Result) Moved() int {
 // Planner holds the work arrays, so that planning again allocates the result only. The zero
 // value is ready. Not for concurrent use.
 type Planner struct {
-	state  state
-	heap   []uint64
-	fit    fit
-	order  []uint64 // experts, heaviest share first
-	free   []int32  // [rank] next free slot while packing
-	roomy  []int32
-	queues queues
-	aside  []int32
-	relief []float64 // [expert]
-	excess []float64 // [rank]
-	keep   []bool    // [expert] its replicas stay, in the layer at hand
-	others []other
-	cold   []int32
-	best   []int32 // [slot] the best found, while the search tries others
-	from   []int32 // [slot] what the next try is shaken from
-	delta  []float64
-	touch  []int32
-	log    []step
-	align  aligner
-	ask    demand
-	groups grouping
+	state         state
+	heap          []uint64
+	fit           fit
+	order         []uint64 // experts, heaviest share first
+	free          []int32  // [rank] next free slot while packing
+	roomy         []int32
+	queues        queues
+	aside         []int32
+	relief        []float64 // [expert]
+	hot           []wish    // of the experts of the rank to relieve
+	most, mostHot float64   // relief of any expert, of one in hot
+	excess        []float64 // [rank]
+	keep          []bool    // [expert] its replicas stay, in the layer at hand
+	others        []other
+	cold          []int32
+	best          []int32 // [slot] the best found, while the search tries others
+	from          []int32 // [slot] what the next try is shaken from
+	delta         []float64
+	touch         []int32
+	log           []step
+	align         aligner
+	ask           demand
+	groups        grouping
 }
 
 // Full finds the best balance, and of the placements alike keeps the one that moves least.
