@@ -16,6 +16,8 @@ const (
 	heatName = "hot experts, rebalanced"
 	// heatSpec asks for copies of hot experts, two on each of four ranks, and for a look every three seconds.
 	heatSpec = `{"spec":{"redundantExperts":8,"rebalance":{"intervalSeconds":3}}}`
+	// heatUp: so long the requests from before go on, of which no window shall tell.
+	heatUp = 4 * time.Second
 	// coolSpec leaves experts where they are: who dies next dies with copies around.
 	coolSpec = `{"spec":{"redundantExperts":0,"rebalance":null}}`
 )
@@ -39,6 +41,9 @@ func expertsGetHot(ctx context.Context, k *kube.Client, trace *load.Trace, begin
 	h := &heat{from: time.Now()}
 	trace.Heat(true)
 	defer trace.Heat(false)
+	if err := sleep(ctx, heatUp); err != nil {
+		return nil, err
+	}
 	if err := k.Patch(ctx, object, heatSpec); err != nil {
 		return nil, err
 	}

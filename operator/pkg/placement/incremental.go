@@ -377,6 +377,7 @@ func (p *Planner) cheapestReplica(g int32, to aim, best *candidate) {
 		p.excess[h] = to.excess(s.time(h))
 	}
 	clear(p.relief)
+	p.most = 0
 	for _, h := range s.live {
 		if s.load[h]*s.slow[h] <= to.at {
 			continue // what such ranks gain is small change
@@ -384,18 +385,18 @@ func (p *Planner) cheapestReplica(g int32, to aim, best *candidate) {
 		for _, e := range s.slot[s.start[h]:s.start[h+1]] {
 			if e != Empty {
 				p.relief[e] += p.excess[h] - to.excess((s.load[h]+s.more[e]-s.share[e])*s.slow[h])
+				if p.relief[e] > p.most {
+					p.most = p.relief[e]
+				}
 			}
 		}
 	}
-	p.hot, p.mostHot, p.most = p.hot[:0], 0, 0
+	p.hot, p.mostHot = p.hot[:0], 0
 	for _, e := range s.slot[s.start[g]:s.start[g+1]] {
 		if e != Empty {
 			p.hot = append(p.hot, wish{e, s.more[e], p.relief[e]})
 			p.mostHot = max(p.mostHot, p.relief[e])
 		}
-	}
-	for _, r := range p.relief {
-		p.most = max(p.most, r)
 	}
 	for _, h := range s.live {
 		if h != g && s.load[h]*s.slow[h] >= to.at { // no room for more load
