@@ -415,11 +415,14 @@ type RebalanceStatus struct {
 	Why string `json:"why,omitempty"`
 	// tokens routed to experts in the window, over all layers.
 	Tokens int64 `json:"tokens"`
-	// balancedness measured in the window, of the layout in force.
-	Balancedness resource.Quantity `json:"balancedness"`
+	// balancedness measured in the last whole window, of the layout in force then.
+	// +optional
+	Balancedness *resource.Quantity `json:"balancedness,omitempty"`
 	// worstLayer and its balancedness; numbered as in the model.
-	WorstLayer             int32             `json:"worstLayer"`
-	WorstLayerBalancedness resource.Quantity `json:"worstLayerBalancedness"`
+	// +optional
+	WorstLayer *int32 `json:"worstLayer,omitempty"`
+	// +optional
+	WorstLayerBalancedness *resource.Quantity `json:"worstLayerBalancedness,omitempty"`
 	// decision from the forecast; absent if there was too little to decide from.
 	// +optional
 	Decision *RebalanceDecision `json:"decision,omitempty"`

@@ -548,8 +548,21 @@ func (in *RebalanceDone) DeepCopy() *RebalanceDone {
 func (in *RebalanceStatus) DeepCopyInto(out *RebalanceStatus) {
 	*out = *in
 	in.Time.DeepCopyInto(&out.Time)
-	out.Balancedness = in.Balancedness.DeepCopy()
-	out.WorstLayerBalancedness = in.WorstLayerBalancedness.DeepCopy()
+	if in.Balancedness != nil {
+		in, out := &in.Balancedness, &out.Balancedness
+		x := (*in).DeepCopy()
+		*out = &x
+	}
+	if in.WorstLayer != nil {
+		in, out := &in.WorstLayer, &out.WorstLayer
+		*out = new(int32)
+		**out = **in
+	}
+	if in.WorstLayerBalancedness != nil {
+		in, out := &in.WorstLayerBalancedness, &out.WorstLayerBalancedness
+		x := (*in).DeepCopy()
+		*out = &x
+	}
 	if in.Decision != nil {
 		in, out := &in.Decision, &out.Decision
 		*out = new(RebalanceDecision)

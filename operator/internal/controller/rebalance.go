@@ -70,9 +70,9 @@ func fillRebalance(d *api.MoEDeployment, s *scene) {
 	}
 	st := &api.RebalanceStatus{Time: metav1.NewTime(report.At.Truncate(time.Second)), Outcome: balancedOf(s).reason, Why: clip(report.Why, 2048),
 		Tokens: int64(report.Tokens)}
-	st.Balancedness, st.WorstLayerBalancedness = share(report.Balance.Aggregate), share(report.Balance.Worst)
-	if numbers := moeLayers(s); report.Balance.WorstLayer < len(numbers) {
-		st.WorstLayer = int32(numbers[report.Balance.WorstLayer])
+	if worst, numbers := report.Balance.WorstLayer, moeLayers(s); len(report.Balance.Layers) == len(numbers) && len(numbers) > 0 {
+		st.Balancedness, st.WorstLayerBalancedness = ptr.To(share(report.Balance.Aggregate)), ptr.To(share(report.Balance.Worst))
+		st.WorstLayer = ptr.To(int32(numbers[worst]))
 	}
 	if x := report.Decision; x != nil {
 		st.Decision = &api.RebalanceDecision{Before: share(x.Before), After: share(x.After), Reachable: share(x.Reachable), Floor: share(x.Floor),
@@ -80,7 +80,7 @@ func fillRebalance(d *api.MoEDeployment, s *scene) {
 	}
 	if was := d.Status.Rebalance; was != nil {
 		st.Last = was.Last // of an operator before this one
-		if len(report.Balance.Layers) == 0 {
+		if st.Balancedness == nil {
 			st.Balancedness, st.WorstLayer, st.WorstLayerBalancedness = was.Balancedness, was.WorstLayer, was.WorstLayerBalancedness
 		}
 	}

@@ -39,7 +39,7 @@ func TestExpertsFollowTheLoad(t *testing.T) {
 	require.Less(t, r.Last.Before.MilliValue(), int64(800))
 	require.InDelta(t, r.Last.Promised.MilliValue(), r.Last.Measured.MilliValue(), 20)
 	require.InDelta(t, r.Last.Before.MilliValue(), r.Last.Without.MilliValue(), 20)
-	require.Equal(t, r.Balancedness, *r.Last.Measured)
+	require.Equal(t, *r.Balancedness, *r.Last.Measured)
 	require.Positive(t, r.Tokens)
 	require.EqualValues(t, 2, r.Decision.RedundantExperts)
 	require.True(t, has(d, api.ConditionBalanced, metav1.ConditionTrue, r.Outcome), r.Outcome)

@@ -276,7 +276,7 @@ func perMove(gain float64, moves int32) float64 {
 
 // enoughRanks are looked at for a swap even when one was found that heals the hottest rank:
 // the next may do it with fewer moves, as it holds something that moves anyway.
-const enoughRanks = 3
+const enoughRanks = 2
 
 // other is a slot of a rank that the hottest one could exchange with.
 type other struct {

@@ -8,7 +8,7 @@ import (
 const (
 	// near: a peak this close to the bound is as good as the bound. Less than a rank's
 	// load changes from one step to the next.
-	near = 8e-4
+	near = 9e-4
 	// effort is the number of changes that the search looks at in a layer after the first
 	// descent got stuck far above the bound; it bounds time where the bound cannot be
 	// reached. Where there is less than `much` to gain, it is proportionally smaller.
