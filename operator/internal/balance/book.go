@@ -203,7 +203,7 @@ func (b *Book) read(r *Report, m *Moment, window [][]float64, s Settings) error 
 	if err != nil {
 		return err
 	}
-	placed := rebalance.AsLoad(held)
+	placed := held.Lists()
 	if r.Balance, err = load.Balancedness(window, placed); err != nil {
 		return err
 	}
@@ -308,6 +308,6 @@ func (b *Book) Done(at time.Time, r *Report, before *tangramv1.Layout) error {
 		return err
 	}
 	d := r.Decision
-	b.last = &Promise{At: at, Moves: d.Moves, Bytes: d.Bytes, Before: d.Before, Promised: d.After, old: rebalance.AsLoad(held)}
+	b.last = &Promise{At: at, Moves: d.Moves, Bytes: d.Bytes, Before: d.Before, Promised: d.After, old: held.Lists()}
 	return nil
 }

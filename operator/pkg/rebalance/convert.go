@@ -5,59 +5,33 @@ import (
 	"slices"
 
 	"tangram.dev/operator/pkg/geometry"
-	"tangram.dev/operator/pkg/load"
+	"tangram.dev/operator/pkg/layout"
 	"tangram.dev/operator/pkg/placement"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// FromLayout reads a layout in mode Expert as a placement: rank by rank, `slots` slots each, or as many as the fullest
-// rank of any layer has, if those are more.
+// FromLayout reads a layout in mode Expert as a placement: each rank has `slots` slots, or as many as its fullest layer
+// has, if those are more.
 func FromLayout(l *tangramv1.Layout, v *geometry.View, slots int) (*placement.Placement, error) {
-	ranks := len(l.GetMembers())
-	if ranks == 0 {
+	if len(l.GetMembers()) == 0 {
 		return nil, fmt.Errorf("rebalance: no layout is in force")
 	}
-	held := make([][][]int32, v.MoELayers()) // [layer][rank] experts
-	for o, number := range v.Proto.MoeLayers {
-		held[o] = make([][]int32, ranks)
-		layer := l.Layers[number]
-		if layer.ExpertGroupSize != 1 {
-			return nil, fmt.Errorf("rebalance: layer %d: an expert is shared by %d ranks; only whole experts are placed (mode Expert)", number, layer.ExpertGroupSize)
+	held := layout.PlacementOf(l)
+	lists := make([][][]int32, len(held))
+	for o, ranks := range held {
+		if ranks == nil {
+			number := v.Proto.MoeLayers[o]
+			return nil, fmt.Errorf("rebalance: layer %d: an expert is shared by %d ranks; only whole experts are placed (mode Expert)", number, l.Layers[number].ExpertGroupSize)
 		}
-		for _, group := range layer.Experts {
-			rank := group.Ranks[0]
-			for _, entry := range group.Slots {
-				if entry != 0 {
-					held[o][rank] = append(held[o][rank], int32(entry-1))
-				}
+		for _, experts := range ranks {
+			var list []int32
+			for _, e := range experts {
+				list = append(list, int32(e))
 			}
-			slots = max(slots, len(held[o][rank]))
+			lists[o] = append(lists[o], list)
 		}
 	}
-	out := &placement.Placement{Experts: int(v.Proto.Experts)}
-	for r := range ranks + 1 {
-		out.Start = append(out.Start, int32(r*slots))
-	}
-	for o := range held {
-		for _, experts := range held[o] {
-			out.Slot = append(out.Slot, experts...)
-			for range slots - len(experts) {
-				out.Slot = append(out.Slot, placement.Empty)
-			}
-		}
-	}
-	return out, nil
-}
-
-// AsLoad is the placement as pkg/load judges it.
-func AsLoad(p *placement.Placement) load.Placement {
-	out := make(load.Placement, p.Layers())
-	for l := range out {
-		for r := range p.Ranks() {
-			out[l] = append(out[l], p.Rank(l, r))
-		}
-	}
-	return out
+	return placement.FromLists(lists, int(v.Proto.Experts), slots)
 }
 
 // ForShape is the placement as layout.Shape wants it: [layer][rank] experts, ascending.

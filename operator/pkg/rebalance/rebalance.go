@@ -146,11 +146,11 @@ func (d *Decision) weigh(problem *placement.Problem, now *placement.Placement, f
 	}
 	migration.Sources(moves)
 	d.Moves, d.Rounds = len(moves), migration.Rounds(moves)
-	before, err := load.Balancedness(forecast, AsLoad(problem.Old))
+	before, err := load.Balancedness(forecast, problem.Old.Lists())
 	if err != nil {
 		return fmt.Errorf("rebalance: %w", err)
 	}
-	after, err := load.Balancedness(forecast, AsLoad(now))
+	after, err := load.Balancedness(forecast, now.Lists())
 	if err != nil {
 		return fmt.Errorf("rebalance: %w", err)
 	}

@@ -51,7 +51,7 @@ func balanceOf(t *testing.T, l *tangramv1.Layout, v *geometry.View, forecast [][
 	t.Helper()
 	p, err := FromLayout(l, v, 0)
 	require.NoError(t, err)
-	b, err := load.Balancedness(forecast, AsLoad(p))
+	b, err := load.Balancedness(forecast, p.Lists())
 	require.NoError(t, err)
 	return b.Aggregate
 }
