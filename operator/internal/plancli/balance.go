@@ -7,8 +7,8 @@ import (
 	"slices"
 
 	"tangram.dev/operator/pkg/load"
-	"tangram.dev/operator/pkg/migration"
 	"tangram.dev/operator/pkg/placement"
+	"tangram.dev/operator/pkg/rebalance"
 )
 
 // Modes of Balance.
@@ -96,44 +96,24 @@ func Balance(in BalanceInput) (*BalanceReport, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the old placement: %w", err)
 	}
-	var planner placement.Planner
-	best, err := planner.Full(problem, placement.Options{})
-	if err != nil {
-		return nil, err
-	}
-	next := best
-	switch in.Mode {
-	case Full:
-	case Incremental:
-		if next, err = planner.Incremental(problem, placement.Options{Price: in.Price}); err != nil {
-			return nil, err
-		}
-	default:
+	if in.Mode != Full && in.Mode != Incremental {
 		return nil, fmt.Errorf("mode %q; want %s or %s", in.Mode, Full, Incremental)
 	}
-	now := next.Placement
-	r.Wanted = next.Moved()
-	if in.MaxMoves > 0 && r.Wanted > in.MaxMoves {
-		if now, err = migration.Cycle(problem.Old, now, in.Loads, problem.Ranks, in.MaxMoves); err != nil {
-			return nil, err
-		}
-	}
-	if err := r.moves(problem.Old, now); err != nil {
-		return nil, err
-	}
-	after, err := load.Balancedness(in.Loads, now.Lists())
+	c, err := rebalance.Choose(problem, in.Loads, rebalance.Way{Full: in.Mode == Full, Price: in.Price, MaxMoves: in.MaxMoves})
 	if err != nil {
 		return nil, err
 	}
-	reachable, err := load.Balancedness(in.Loads, best.Placement.Lists())
-	if err != nil {
+	c.Before = before
+	r.Wanted, r.Moves, r.Rounds = c.Wanted, len(c.Moves), c.Rounds
+	r.List = make([]Move, 0, len(c.Moves))
+	for _, m := range c.Moves {
+		r.List = append(r.List, Move{Layer: m.Layer, Expert: m.Expert, From: m.Source, To: m.To, Round: m.Round})
+	}
+	if err := r.layers(in.Loads, problem, c); err != nil {
 		return nil, err
 	}
-	if err := r.layers(in.Loads, problem, now, before, after, reachable); err != nil {
-		return nil, err
-	}
-	r.All.Now, r.All.After, r.All.Reachable = before.Aggregate, after.Aggregate, reachable.Aggregate
-	r.explain()
+	r.All.Now, r.All.After, r.All.Reachable = c.Before.Aggregate, c.After.Aggregate, c.Reachable.Aggregate
+	r.explain(c)
 	return r, nil
 }
 
@@ -223,28 +203,13 @@ func once(p load.Placement) [][][]int32 {
 	return out
 }
 
-func (r *BalanceReport) moves(old, now *placement.Placement) error {
-	moves, err := migration.Moves(old, now, nil)
-	if err != nil {
-		return err
-	}
-	migration.Sources(moves)
-	r.Moves, r.Rounds = len(moves), migration.Rounds(moves)
-	slices.SortStableFunc(moves, func(a, b migration.Move) int { return int(a.Round - b.Round) })
-	r.List = make([]Move, 0, len(moves))
-	for _, m := range moves {
-		r.List = append(r.List, Move{Layer: m.Layer, Expert: m.Expert, From: m.Source, To: m.To, Round: m.Round})
-	}
-	return nil
-}
-
 // layers fills what is by layer, the floors, and the worst of each column.
-func (r *BalanceReport) layers(loads [][]float64, problem *placement.Problem, now *placement.Placement, before, after, reachable load.Balance) error {
+func (r *BalanceReport) layers(loads [][]float64, problem *placement.Problem, c *rebalance.Choice) error {
 	moved := make([]int, len(loads))
 	for _, m := range r.List {
 		moved[m.Layer]++
 	}
-	r.Worst = Balanced{before.Worst, after.Worst, reachable.Worst, 1, 1}
+	r.Worst = Balanced{c.Before.Worst, c.After.Worst, c.Reachable.Worst, 1, 1}
 	means, floors, splits := 0.0, 0.0, 0.0
 	for l, row := range loads {
 		total := 0.0
@@ -252,15 +217,15 @@ func (r *BalanceReport) layers(loads [][]float64, problem *placement.Problem, no
 			total += w
 		}
 		mean, even := total/float64(r.Ranks), placement.EvenFloor(row, problem.Ranks)
-		split, weight, err := placement.WeightedFloor(row, now, l, problem.Ranks)
+		split, weight, err := placement.WeightedFloor(row, c.Now, l, problem.Ranks)
 		if err != nil {
 			return err
 		}
 		means, floors, splits = means+mean, floors+even, splits+split
-		b := LayerBalance{Layer: l, Moves: moved[l], Balanced: Balanced{before.Layers[l], after.Layers[l], reachable.Layers[l], over(mean, even), over(mean, split)}}
+		b := LayerBalance{Layer: l, Moves: moved[l], Balanced: Balanced{c.Before.Layers[l], c.After.Layers[l], c.Reachable.Layers[l], over(mean, even), over(mean, split)}}
 		r.Worst.Floor, r.Worst.Weighted = min(r.Worst.Floor, b.Floor), min(r.Worst.Weighted, b.Weighted)
 		r.Layers = append(r.Layers, b)
-		experts, weights := ascending(now, l, weight)
+		experts, weights := ascending(c.Now, l, weight)
 		r.Placement, r.Weights = append(r.Placement, experts), append(r.Weights, weights)
 	}
 	r.All.Floor, r.All.Weighted = over(means, floors), over(means, splits)
@@ -303,9 +268,8 @@ func ascending(p *placement.Placement, l int, weight []float64) (experts [][]int
 	return experts, weights
 }
 
-func (r *BalanceReport) explain() {
-	figures := fmt.Sprintf("balancedness %.3f now, %.3f after (worst layer %.3f, %.3f), %.3f reachable, %.3f at most", r.All.Now, r.All.After,
-		r.Worst.Now, r.Worst.After, r.All.Reachable, r.All.Floor)
+func (r *BalanceReport) explain(c *rebalance.Choice) {
+	figures := c.Figures(r.All.Floor)
 	if r.Moves == 0 {
 		r.Why = "nothing moves: " + figures
 		switch {

@@ -18,7 +18,7 @@ type format struct {
 	marks []string
 }
 
-// LoadFormats that ReadLoads knows by name.
+// loadFormats that ReadLoads knows, by name.
 var loadFormats = []format{
 	{"vllm", []string{`"load_history"`}},
 	{"sglang", []string{`"logical_count"`}},

@@ -6,8 +6,6 @@ import (
 	"fmt"
 
 	"tangram.dev/operator/pkg/geometry"
-	"tangram.dev/operator/pkg/load"
-	"tangram.dev/operator/pkg/migration"
 	"tangram.dev/operator/pkg/placement"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
@@ -69,31 +67,18 @@ func decide(v *geometry.View, l *tangramv1.Layout, forecast [][]float64, s Setti
 	if err != nil {
 		return nil, err
 	}
-	var planner placement.Planner
-	best, err := planner.Full(problem, placement.Options{})
-	if err != nil {
-		return nil, fmt.Errorf("rebalance: %w", err)
-	}
 	over := crowded(problem)
 	if over > 0 { // first only what must go; the next window looks for what pays
 		s.Price, s.MaxMoves = never, 0
 	}
-	next, err := planner.Incremental(problem, placement.Options{Price: s.Price})
+	c, err := Choose(problem, forecast, Way{Price: s.Price, MaxMoves: s.MaxMoves})
 	if err != nil {
 		return nil, fmt.Errorf("rebalance: %w", err)
 	}
-	d := &Decision{Wanted: next.Moved(), Floor: floor(best), Redundant: problem.Ranks[0].Slots*len(problem.Ranks) - int(v.Proto.Experts)}
-	d.Reachable, _ = best.Balance()
-	now := next.Placement
-	if s.MaxMoves > 0 && d.Wanted > s.MaxMoves {
-		if now, err = migration.Cycle(problem.Old, now, forecast, problem.Ranks, s.MaxMoves); err != nil {
-			return nil, fmt.Errorf("rebalance: %w", err)
-		}
-	}
-	if err := d.weigh(problem, now, forecast); err != nil {
-		return nil, err
-	}
-	d.explain(v, over, now, s)
+	d := &Decision{Before: c.Before.Aggregate, After: c.After.Aggregate, Reachable: c.Reachable.Aggregate, Floor: floor(c.Best),
+		WorstBefore: c.Before.Worst, WorstAfter: c.After.Worst, Redundant: problem.Ranks[0].Slots*len(problem.Ranks) - int(v.Proto.Experts),
+		Moves: len(c.Moves), Wanted: c.Wanted, Rounds: c.Rounds, Bytes: uint64(len(c.Moves)) * v.PieceBytes(v.Granules)}
+	d.explain(c, over, s)
 	if s.Fits != nil && d.Placement != nil {
 		if err := s.Fits(d.Placement); err != nil {
 			return nil, fmt.Errorf("rebalance: %w: %d redundant experts per layer: %w", ErrTooBig, d.Redundant, err)
@@ -138,35 +123,12 @@ func floor(best *placement.Result) float64 {
 	return means / bounds
 }
 
-// weigh what the move to `now` costs and is worth.
-func (d *Decision) weigh(problem *placement.Problem, now *placement.Placement, forecast [][]float64) error {
-	moves, err := migration.Moves(problem.Old, now, nil)
-	if err != nil {
-		return fmt.Errorf("rebalance: %w", err)
-	}
-	migration.Sources(moves)
-	d.Moves, d.Rounds = len(moves), migration.Rounds(moves)
-	before, err := load.Balancedness(forecast, problem.Old.Lists())
-	if err != nil {
-		return fmt.Errorf("rebalance: %w", err)
-	}
-	after, err := load.Balancedness(forecast, now.Lists())
-	if err != nil {
-		return fmt.Errorf("rebalance: %w", err)
-	}
-	d.Before, d.WorstBefore = before.Aggregate, before.Worst
-	d.After, d.WorstAfter = after.Aggregate, after.Worst
-	return nil
-}
-
 // explain the figures, and take the placement if it is worth it.
-func (d *Decision) explain(v *geometry.View, over int, now *placement.Placement, s Settings) {
-	d.Bytes = uint64(d.Moves) * v.PieceBytes(v.Granules)
-	figures := fmt.Sprintf("balancedness %.3f now, %.3f after (worst layer %.3f, %.3f), %.3f reachable, %.3f at most", d.Before, d.After,
-		d.WorstBefore, d.WorstAfter, d.Reachable, d.Floor)
+func (d *Decision) explain(c *Choice, over int, s Settings) {
+	figures := c.Figures(d.Floor)
 	switch {
 	case over > 0:
-		d.Placement = ForShape(now)
+		d.Placement = ForShape(c.Now)
 		d.Why = fmt.Sprintf("up to %d experts are on a rank, more than %d redundant ones per layer leave room for: copies go, %d experts move (%d bytes, %d rounds): %s",
 			over, d.Redundant, d.Moves, d.Bytes, d.Rounds, figures)
 	case d.Moves == 0:
@@ -174,7 +136,7 @@ func (d *Decision) explain(v *geometry.View, over int, now *placement.Placement,
 	case d.After-d.Before < s.MinGain:
 		d.Why = fmt.Sprintf("not worth it: %d moves (%d bytes) would gain %.3f, less than %.3f: %s", d.Moves, d.Bytes, d.After-d.Before, s.MinGain, figures)
 	default:
-		d.Placement = ForShape(now)
+		d.Placement = ForShape(c.Now)
 		d.Why = fmt.Sprintf("%d experts move (%d bytes, %d rounds)", d.Moves, d.Bytes, d.Rounds)
 		if d.Moves < d.Wanted {
 			d.Why += fmt.Sprintf(", the best of %d within the cap of %d", d.Wanted, s.MaxMoves)
