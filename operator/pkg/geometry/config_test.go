@@ -62,3 +62,18 @@ func TestFromConfigRefuses(t *testing.T) {
 	_, err := FromConfig(strings.NewReader("[]"), 16)
 	require.ErrorContains(t, err, "config.json")
 }
+
+// What is read is a geometry, or refused as one.
+func FuzzFromConfig(f *testing.F) {
+	f.Add(config(nil), uint32(16))
+	f.Add(config(map[string]any{"dtype": nil, "torch_dtype": "float32"}), uint32(0))
+	f.Fuzz(func(t *testing.T, text string, rows uint32) {
+		g, err := FromConfig(strings.NewReader(text), rows)
+		if err != nil {
+			return
+		}
+		if v, err := New(g); err == nil && v.MoELayers() != len(g.MoeLayers) {
+			t.Fatalf("%d layers of experts, the view has %d", len(g.MoeLayers), v.MoELayers())
+		}
+	})
+}

@@ -153,3 +153,17 @@ func BenchmarkReadVLLM(b *testing.B) {
 		}
 	}
 }
+
+func FuzzPlacement(f *testing.F) {
+	f.Add([]byte(`[[[0, 1], [2, 0]], [[1], [0, 2]]]`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		lists, err := ReadPlacementLists(bytes.NewReader(data), fuzzOptions)
+		for l := range lists {
+			if err == nil && (len(lists[l]) == 0 || len(lists[l]) != len(lists[0])) {
+				t.Fatalf("layer %d is on %d ranks", l, len(lists[l]))
+			}
+		}
+		p, err := ReadPlacement(bytes.NewReader(data), fuzzOptions)
+		soundPlacement(t, p, err)
+	})
+}
