@@ -195,8 +195,12 @@ func (r *flipRun) untilFlipped(ctx context.Context) error {
 		if cause = r.permitAll(ctx); cause == nil || ctx.Err() != nil || time.Now().After(permitBy) {
 			break
 		}
-		if silent := new(waitError); agentclient.RefusalCode(cause) != tangramv1.Refusal_CODE_UNSPECIFIED || errors.Is(cause, ErrNeedsRepair) ||
-			r.board.forgot() != nil || errors.As(cause, &silent) {
+		latest, _, _ := r.board.look()
+		if lost := r.broken(latest); lost != nil {
+			cause = lost
+			break // also a joiner: trying again would go on for the whole limit
+		}
+		if silent := new(waitError); agentclient.RefusalCode(cause) != tangramv1.Refusal_CODE_UNSPECIFIED || errors.As(cause, &silent) {
 			break // a no, or an agent that is gone for long; not a line that broke
 		}
 		r.record.Retries++

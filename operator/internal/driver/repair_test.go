@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -501,6 +502,31 @@ func TestAJoinerThatDiesIsNotWaitedFor(t *testing.T) {
 	_, err = d.Apply(t.Context(), expert(3))
 	require.NoError(t, err)
 	w.members(t, 0, 1, 3)
+}
+
+// A joiner whose engine is seen to go before its agent does, when its permit is asked for: nobody asks it until the
+// limit is over.
+func TestAJoinerThatDiesAtItsPermitIsNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, w := setup(t, 3)
+		_, err := d.Apply(t.Context(), expert(2))
+		require.NoError(t, err)
+		d.Limits.Flip = time.Hour
+		d.Hooks.Progress = func(e Event) {
+			if e.Phase == "flip" && e.Kind == "join" {
+				w.agents[2].Detach(true)
+				time.Sleep(10 * time.Millisecond) // it is told
+				w.kill(2)
+			}
+		}
+		began := time.Now()
+		_, err = d.Apply(t.Context(), expert(3))
+		require.ErrorContains(t, err, "which was to join, is gone")
+		require.Less(t, time.Since(began), time.Minute)
+		d.Hooks, d.Agents = Hooks{}, d.Agents[:2]
+		_, err = d.Apply(t.Context(), tensor(2))
+		require.NoError(t, err, "the attempt is ended by the next one")
+	})
 }
 
 func TestTensorNeedsAReadableCheckpoint(t *testing.T) {
