@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -110,28 +111,30 @@ func TestGateThatDoesNotOpenIsAborted(t *testing.T) {
 func TestAnAgentThatForgotTheAttemptEndsIt(t *testing.T) {
 	for _, permitted := range []bool{false, true} {
 		t.Run(fmt.Sprintf("permitted=%t", permitted), func(t *testing.T) {
-			d, w := setup(t, 2)
-			_, err := d.Apply(t.Context(), expert(2))
-			require.NoError(t, err)
-			d.Limits.Flip = time.Hour
-			w.HoldGate(true)
-			d.Hooks.Progress = func(e Event) {
-				switch {
-				case e.Phase == "flip" && permitted:
-					time.AfterFunc(100*time.Millisecond, w.agents[1].Forget)
-				case e.Phase == "flip":
-					w.agents[1].Deaf(true)
-					time.AfterFunc(100*time.Millisecond, func() { w.agents[1].Forget(); w.agents[1].Deaf(false) })
+			synctest.Test(t, func(t *testing.T) {
+				d, w := setup(t, 2)
+				_, err := d.Apply(t.Context(), expert(2))
+				require.NoError(t, err)
+				d.Limits.Flip = time.Hour
+				w.HoldGate(true)
+				d.Hooks.Progress = func(e Event) {
+					switch {
+					case e.Phase == "flip" && permitted:
+						time.AfterFunc(100*time.Millisecond, w.agents[1].Forget)
+					case e.Phase == "flip":
+						w.agents[1].Deaf(true)
+						time.AfterFunc(100*time.Millisecond, func() { w.agents[1].Forget(); w.agents[1].Deaf(false) })
+					}
 				}
-			}
-			_, err = d.Apply(t.Context(), tensor(2))
-			require.ErrorContains(t, err, "came back and knows nothing of attempt 2")
-			require.ErrorContains(t, err, "the old layout serves on")
-			w.HoldGate(false)
-			d.Hooks.Progress = nil
-			_, err = d.Apply(t.Context(), tensor(2))
-			require.NoError(t, err)
-			w.requireRanks(t, 2)
+				_, err = d.Apply(t.Context(), tensor(2))
+				require.ErrorContains(t, err, "came back and knows nothing of attempt 2")
+				require.ErrorContains(t, err, "the old layout serves on")
+				w.HoldGate(false)
+				d.Hooks.Progress = nil
+				_, err = d.Apply(t.Context(), tensor(2))
+				require.NoError(t, err)
+				w.requireRanks(t, 2)
+			})
 		})
 	}
 }
