@@ -189,11 +189,5 @@ func packAll(loads [][]float64) (load.Placement, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := make(load.Placement, len(loads))
-	for l := range out {
-		for r := range predictRanks {
-			out[l] = append(out[l], best.Placement.Rank(l, r))
-		}
-	}
-	return out, nil
+	return best.Placement.Lists(), nil
 }

@@ -12,21 +12,11 @@ import (
 	api "tangram.dev/api/v1alpha1"
 )
 
-// skew heats one expert of each of the two layers of 12.
-func skew() []uint64 {
-	tokens := make([]uint64, 24)
-	for i := range tokens {
-		tokens[i] = 20
-	}
-	tokens[0], tokens[13] = 500, 500
-	return tokens
-}
-
 func TestExpertsFollowTheLoad(t *testing.T) {
 	b := newBed(t)
 	before := b.serve("w", 2)
 	require.Nil(t, before.Status.Rebalance)
-	b.world("w").Route(skew())
+	b.world("w").Route(b.world("w").Skew())
 	b.change(`{"spec":{"redundantExperts":2,"rebalance":{"intervalSeconds":1}}}`)
 	d := b.until("w", "measured after a rebalance", func(d *api.MoEDeployment) bool {
 		r := d.Status.Rebalance
@@ -74,7 +64,7 @@ func TestExpertsFollowTheLoad(t *testing.T) {
 func TestARebalanceThatFails(t *testing.T) {
 	b := newBed(t)
 	b.serve("w", 2)
-	b.world("w").Route(skew())
+	b.world("w").Route(b.world("w").Skew())
 	b.agent("w-1").Refuse(&tangramv1.Refusal{Code: tangramv1.Refusal_CODE_BAD_PLAN, Message: "no such expert"})
 	b.change(`{"spec":{"redundantExperts":2,"rebalance":{"intervalSeconds":1}}}`)
 	d := b.until("w", "a rebalance that failed", func(d *api.MoEDeployment) bool {
@@ -95,7 +85,7 @@ func TestNoMemoryForRedundantExperts(t *testing.T) {
 	b := newBed(t)
 	b.world("w").SetMemory(70000) // what a rank of two needs, and not an expert more in each layer
 	b.serve("w", 2)
-	b.world("w").Route(skew())
+	b.world("w").Route(b.world("w").Skew())
 	b.change(`{"spec":{"redundantExperts":4,"rebalance":{"intervalSeconds":1}}}`)
 	d := b.until("w", "no memory", func(d *api.MoEDeployment) bool {
 		return has(d, api.ConditionBalanced, metav1.ConditionFalse, api.ReasonRebalanceFailed)
@@ -114,7 +104,7 @@ func TestNoMemoryForRedundantExperts(t *testing.T) {
 func TestSuspendedRebalance(t *testing.T) {
 	b := newBed(t)
 	before := b.serve("w", 2)
-	b.world("w").Route(skew())
+	b.world("w").Route(b.world("w").Skew())
 	b.change(`{"spec":{"suspend":true,"redundantExperts":2,"rebalance":{"intervalSeconds":1}}}`)
 	d := b.until("w", "a proposal", func(d *api.MoEDeployment) bool {
 		return d.Status.Rebalance != nil && d.Status.Rebalance.Decision != nil && d.Status.Rebalance.Decision.Moves > 0

@@ -99,6 +99,9 @@ func (w *World) lookAtLoad(settings *balance.Settings) {
 	w.mu.Lock()
 	if w.load.settings != nil {
 		w.load.report = report
+		if report.Outcome == balance.Stay || report.Outcome == balance.NotWorth || report.Outcome == balance.NotExpert {
+			w.shifts.reset() // what failed is not wanted any more
+		}
 	}
 	w.mu.Unlock()
 	if w.ctx.Err() == nil {

@@ -1,6 +1,7 @@
 package world
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -11,22 +12,18 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// skew heats one expert of each of the two layers of 12.
-func skew() []uint64 {
-	tokens := make([]uint64, 24)
-	for i := range tokens {
-		tokens[i] = 20
-	}
-	tokens[0], tokens[13] = 500, 500
-	return tokens
+// proposed is a look after which experts should move: the load is skewed.
+func (b *bench) proposed() Snapshot {
+	b.t.Helper()
+	b.agents.Route(b.agents.Skew())
+	b.SetRebalance(&balance.Settings{Every: 20 * time.Millisecond, MinGain: .02, Redundant: 2})
+	return b.until(func(s Snapshot) bool { return s.Balance != nil && s.Balance.Outcome == balance.Move })
 }
 
 func TestARebalance(t *testing.T) {
 	b := setup(t, 2)
 	require.Nil(t, b.Snapshot().Balance)
-	b.agents.Route(skew())
-	b.SetRebalance(&balance.Settings{Every: 50 * time.Millisecond, MinGain: .02, Redundant: 2})
-	s := b.until(func(s Snapshot) bool { return s.Balance != nil && s.Balance.Outcome == balance.Move })
+	s := b.proposed()
 	require.Less(t, s.Balance.Balance.Aggregate, .8)
 	proposal, n := s.Balance, &notes{}
 	goal := b.goal(n, layout.Expert, 2)
@@ -51,9 +48,7 @@ func TestARebalance(t *testing.T) {
 // A rebalance that fails is tried again later and holds nothing else up.
 func TestARebalanceThatFails(t *testing.T) {
 	b := setup(t, 3)
-	b.agents.Route(skew())
-	b.SetRebalance(&balance.Settings{Every: 20 * time.Millisecond, MinGain: .02, Redundant: 2})
-	s := b.until(func(s Snapshot) bool { return s.Balance != nil && s.Balance.Outcome == balance.Move })
+	s := b.proposed()
 	b.agents.Find("a0").Refuse(&tangramv1.Refusal{Code: tangramv1.Refusal_CODE_NO_MEMORY, Message: "no room"})
 	goal := b.goal(&notes{}, layout.Expert, 2)
 	goal.Rebalance = s.Balance
@@ -65,6 +60,18 @@ func TestARebalanceThatFails(t *testing.T) {
 	b.agents.Find("a0").Refuse(nil)
 	b.wide()
 	require.Error(t, b.Snapshot().RebalanceFailed)
+	b.agents.Route(slices.Repeat([]uint64{20}, len(b.agents.Skew())))
+	b.until(func(s Snapshot) bool { return s.RebalanceFailed == nil }) // nothing pays any more: it is no failure either
+}
+
+func TestAnotherIntentForgetsARebalanceThatFailed(t *testing.T) {
+	b := setup(t, 2)
+	s := b.proposed()
+	b.agents.Find("a0").Refuse(&tangramv1.Refusal{Code: tangramv1.Refusal_CODE_NO_MEMORY, Message: "no room"})
+	goal := b.goal(&notes{}, layout.Expert, 2)
+	goal.Rebalance = s.Balance
+	require.True(t, b.Begin(goal))
+	b.until(func(s Snapshot) bool { return s.RebalanceFailed != nil })
 	b.Intend("something else")
 	require.NoError(t, b.Snapshot().RebalanceFailed)
 }
@@ -72,9 +79,7 @@ func TestARebalanceThatFails(t *testing.T) {
 // Nothing is proposed while the world is broken, nor from an older layout.
 func TestNoProposalOfAnotherLayout(t *testing.T) {
 	b := setup(t, 3)
-	b.agents.Route(skew())
-	b.SetRebalance(&balance.Settings{Every: 20 * time.Millisecond, MinGain: .02, Redundant: 2})
-	s := b.until(func(s Snapshot) bool { return s.Balance != nil && s.Balance.Outcome == balance.Move })
+	s := b.proposed()
 	was := s.Balance
 	b.wide()
 	s = b.until(func(s Snapshot) bool { return s.Balance != nil && s.Balance.Outcome == balance.Move })

@@ -13,6 +13,19 @@ func (w *World) Route(tokens []uint64) {
 	w.routes = tokens
 }
 
+// Skew is a load for Route that heats one expert of each layer.
+func (w *World) Skew() []uint64 {
+	experts := int(w.view.Proto.Experts)
+	tokens := make([]uint64, w.view.MoELayers()*experts)
+	for i := range tokens {
+		tokens[i] = 20
+		if i/experts == i%experts { // another one in each
+			tokens[i] = 500
+		}
+	}
+	return tokens
+}
+
 // Load of the experts by the ranks of this agent, as sources.
 func (a *Agent) Load(context.Context, string) (*tangramv1.LoadResponse, error) {
 	a.w.mu.Lock()
