@@ -7,7 +7,6 @@ import (
 	"net"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +18,7 @@ import (
 	"tangram.dev/operator/internal/pki"
 	"tangram.dev/operator/internal/world"
 	"tangram.dev/operator/pkg/fleet"
+	"tangram.dev/operator/pkg/member"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 
 	api "tangram.dev/api/v1alpha1"
@@ -53,17 +53,11 @@ func endpoints(pods []corev1.Pod) []world.Endpoint {
 	return out
 }
 
-// podOf a member: the UID at the front of its id.
-func podOf(member string) string {
-	uid, _, _ := strings.Cut(member, "/")
-	return uid
-}
-
 // layoutPods of a layout, by rank.
 func layoutPods(l *tangramv1.Layout) []string {
 	var out []string
 	for _, m := range l.GetMembers() {
-		out = append(out, podOf(m.Id))
+		out = append(out, member.PodOf(m.Id))
 	}
 	return out
 }
@@ -105,7 +99,7 @@ func (r *Reconciler) facts(ctx context.Context, d *api.MoEDeployment, pods []cor
 func outcast(seen *world.Snapshot, p *corev1.Pod) time.Time {
 	var first time.Time
 	for id, since := range seen.Outcasts {
-		if podOf(id) == string(p.UID) && (first.IsZero() || since.Before(first)) {
+		if member.PodOf(id) == string(p.UID) && (first.IsZero() || since.Before(first)) {
 			first = since
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"tangram.dev/operator/pkg/member"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 
 	api "tangram.dev/api/v1alpha1"
@@ -101,7 +102,7 @@ func TestAllMembersThatDie(t *testing.T) {
 	b.told(api.EventWorldRestarted, "starts again from the checkpoint")
 	d := b.until("w", "it serves again", func(d *api.MoEDeployment) bool {
 		return has(d, api.ConditionReady, metav1.ConditionTrue, api.ReasonServing) && len(d.Status.Members) == 2 &&
-			podOf(d.Status.Members[0].ID) != string(uids["w-0"])
+			member.PodOf(d.Status.Members[0].ID) != string(uids["w-0"])
 	})
 	require.EqualValues(t, 2, d.Status.Width)
 	require.Equal(t, 1, b.count(api.EventWorldRestarted), "told once")
@@ -149,7 +150,7 @@ func TestZombieThatComesBack(t *testing.T) {
 	zombie := b.agent("w-1")
 	zombie.Deaf(true)
 	for _, id := range ids {
-		if podOf(id) != string(uids["w-1"]) {
+		if member.PodOf(id) != string(uids["w-1"]) {
 			b.world("w").Cut(id, string(uids["w-1"])+"/0/1", true)
 		}
 	}

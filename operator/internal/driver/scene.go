@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"tangram.dev/operator/pkg/layout"
+	"tangram.dev/operator/pkg/member"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
@@ -105,12 +106,12 @@ func (t *truth) evidence(id string, complete bool) evidence {
 
 // gone: its place (pod and device) has another member by now, or there is nobody left who could have it.
 func (t *truth) gone(id string, complete bool) bool {
-	place := id[:strings.LastIndexByte(id, '/')+1]
+	lost, err := member.Parse(id)
 	unanswered := false
 	for i, a := range t.agents {
 		unanswered = unanswered || a == nil && t.errors[i] != nil
 		for _, r := range a.GetRanks() {
-			if place != "" && strings.HasPrefix(r.GetMember().GetId(), place) {
+			if now, other := member.Parse(r.GetMember().GetId()); err == nil && other == nil && now.Place() == lost.Place() {
 				return true
 			}
 		}

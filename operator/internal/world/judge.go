@@ -12,6 +12,7 @@ import (
 	"tangram.dev/operator/internal/driver"
 	"tangram.dev/operator/pkg/geometry"
 	"tangram.dev/operator/pkg/layout"
+	"tangram.dev/operator/pkg/member"
 	"tangram.dev/operator/pkg/planner"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
@@ -127,13 +128,12 @@ func (s *Snapshot) evident() bool {
 		}
 	}
 	for _, m := range s.Layout.Members {
-		uid, _, _ := strings.Cut(m.Id, "/")
 		switch r, here := ranks[m.Id]; {
 		case here && (r.Engine.GetStopped() || !r.Engine.GetAttached()):
 			return true
 		case here && !r.InWorld && r.Transition.GetTargetEpoch() <= s.Epoch: // else it left with a flip that others have not told of yet
 			return true
-		case !here && s.Errors[uid] == nil: // its agent answers without it, or there is none any more
+		case !here && s.Errors[member.PodOf(m.Id)] == nil: // its agent answers without it, or there is none any more
 			return true
 		}
 	}
