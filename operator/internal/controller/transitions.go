@@ -18,7 +18,6 @@ import (
 
 	"tangram.dev/operator/internal/balance"
 	"tangram.dev/operator/internal/driver"
-	"tangram.dev/operator/internal/world"
 
 	api "tangram.dev/api/v1alpha1"
 )
@@ -166,7 +165,7 @@ func (c *recorder) Ended(ctx context.Context, record *driver.Record, err error) 
 	c.wait.Wait()
 	phase := api.PhaseSucceeded
 	switch {
-	case errors.Is(err, world.ErrAborted):
+	case errors.Is(err, driver.ErrAborted):
 		phase = api.PhaseAborted
 		c.r.event(c.d, nil, corev1.EventTypeNormal, api.EventTransitionAborted, "Transition", "%s: %v", c.what, err)
 	case errors.Is(err, driver.ErrSuperseded):

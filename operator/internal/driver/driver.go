@@ -73,6 +73,8 @@ type Driver struct {
 	Log      *slog.Logger
 	Limits   Limits
 	Hooks    Hooks
+	// Abort ends an Apply on request; nil: nobody does. One for each Apply.
+	Abort *Abort
 }
 
 // Hooks into an Apply. Each may be nil; they are called from one goroutine at a time.
@@ -127,7 +129,12 @@ func (d *Driver) Apply(ctx context.Context, want Wanted) (*Record, error) {
 		want.Ranks = len(want.Members)
 	}
 	record := &Record{World: d.World, Started: time.Now(), Ranks: want.Ranks, Mode: want.Shape.Mode.String()}
+	ctx, done := d.Abort.guard(ctx)
+	defer done()
 	err := d.apply(ctx, want, record)
+	if err != nil && d.Abort.asked() {
+		err = fmt.Errorf("%w: %w", ErrAborted, err)
+	}
 	record.finish(err)
 	if record.PlanHash != "" && d.Hooks.Save != nil { // a plan was made, so that something may have happened
 		if saving := d.Hooks.Save(context.WithoutCancel(ctx), record); saving != nil {
@@ -170,7 +177,7 @@ func (d *Driver) apply(ctx context.Context, want Wanted, record *Record) error {
 		}
 	}
 	for i, flip := range result.Plan.Flips {
-		if i > 0 && d.Hooks.Continue != nil && !d.Hooks.Continue() {
+		if i > 0 && (d.Abort.asked() || d.Hooks.Continue != nil && !d.Hooks.Continue()) {
 			return errors.Join(fmt.Errorf("after flip %d of %d, at epoch %d: %w", i, len(result.Plan.Flips), truth.epoch(), ErrSuperseded),
 				d.saveMembership(ctx, truth))
 		}

@@ -21,16 +21,27 @@ const (
 	keyMembership = "membership"
 )
 
-// Intent is written before anything is asked of an agent; Permitted is the permit record.
+// Intent is written before anything is asked of an agent; with the state Permitted it is the permit record.
 type Intent struct {
-	Attempt    uint64 `json:"attempt"`
-	FromEpoch  uint64 `json:"from_epoch"`
-	TargetHash string `json:"target_hash"`
-	PlanHash   string `json:"plan_hash"`
-	State      string `json:"state"` // proposed, permitted, aborted, done
+	Attempt    uint64      `json:"attempt"`
+	FromEpoch  uint64      `json:"from_epoch"`
+	TargetHash string      `json:"target_hash"`
+	PlanHash   string      `json:"plan_hash"`
+	State      IntentState `json:"state"`
 
 	version uint64
 }
+
+// IntentState says how far an attempt may go.
+type IntentState string
+
+// States of an intent, in their order; one of the last two is the end.
+const (
+	Proposed  IntentState = "proposed"
+	Permitted IntentState = "permitted" // it may flip
+	Aborted   IntentState = "aborted"   // its attempt is burned
+	Done      IntentState = "done"
+)
 
 func (d *Driver) propose(ctx context.Context, r *flipRun) (Intent, error) {
 	var intent Intent
@@ -39,7 +50,7 @@ func (d *Driver) propose(ctx context.Context, r *flipRun) (Intent, error) {
 		return intent, err
 	}
 	intent = Intent{Attempt: max(intent.Attempt, r.truth.highestAttempt()) + 1, FromEpoch: r.truth.epoch(),
-		TargetHash: short(r.flip.TargetHash), PlanHash: r.record.PlanHash, State: "proposed"}
+		TargetHash: short(r.flip.TargetHash), PlanHash: r.record.PlanHash, State: Proposed}
 	intent.version, err = store.Save(ctx, d.Store, keyIntent, version, intent)
 	if err != nil {
 		return intent, fmt.Errorf("record the intent: %w", err)
@@ -47,22 +58,28 @@ func (d *Driver) propose(ctx context.Context, r *flipRun) (Intent, error) {
 	return intent, nil
 }
 
-// permit fails if another driver has written since propose: then that one acts.
+// permit fails if another driver has written since propose: then that one acts. And it fails with ErrAborted once the
+// Apply is aborted.
 func (d *Driver) permit(ctx context.Context, intent Intent) error {
-	intent.State = "permitted"
-	_, err := store.Save(ctx, d.Store, keyIntent, intent.version, intent)
-	return err
+	return d.Abort.permit(func() error {
+		intent.State = Permitted
+		_, err := store.Save(ctx, d.Store, keyIntent, intent.version, intent)
+		return err
+	})
 }
 
 func (d *Driver) burned(ctx context.Context, attempt uint64) error {
-	return d.setState(ctx, attempt, "aborted")
+	d.Abort.over()
+	return d.setState(ctx, attempt, Aborted)
 }
+
 func (d *Driver) concluded(ctx context.Context, attempt uint64) error {
-	return d.setState(ctx, attempt, "done")
+	d.Abort.over()
+	return d.setState(ctx, attempt, Done)
 }
 
 // setState of the intent, if it still is this attempt's.
-func (d *Driver) setState(ctx context.Context, attempt uint64, state string) error {
+func (d *Driver) setState(ctx context.Context, attempt uint64, state IntentState) error {
 	var intent Intent
 	version, err := store.Load(ctx, d.Store, keyIntent, &intent)
 	if err != nil || version == 0 || intent.Attempt != attempt {

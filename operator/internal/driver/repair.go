@@ -198,10 +198,10 @@ func (d *Driver) mend(ctx context.Context, truth *truth, fence Membership, recor
 func (d *Driver) burnProposal(ctx context.Context) error {
 	var intent Intent
 	version, err := store.Load(ctx, d.Store, keyIntent, &intent)
-	if err != nil || version == 0 || intent.State != "proposed" {
+	if err != nil || version == 0 || intent.State != Proposed {
 		return err
 	}
-	intent.State = "aborted"
+	intent.State = Aborted
 	_, err = store.Save(ctx, d.Store, keyIntent, version, intent)
 	return err
 }

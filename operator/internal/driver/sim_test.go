@@ -211,7 +211,7 @@ func (m *simStore) swap(key string, version uint64, value json.RawMessage) (uint
 			_ = json.Unmarshal(was.Value, &a)
 		}
 		_ = json.Unmarshal(value, &b)
-		if b.Attempt < a.Attempt || b.Attempt == a.Attempt && b.State == "permitted" && a.State != "proposed" {
+		if b.Attempt < a.Attempt || b.Attempt == a.Attempt && b.State == Permitted && a.State != Proposed {
 			m.s.violate("intent goes back: %s after %s", value, was.Value)
 		}
 	}

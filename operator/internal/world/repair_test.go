@@ -224,7 +224,7 @@ func TestAbort(t *testing.T) {
 			}
 			s := b.until(func(s Snapshot) bool { return s.Running == nil })
 			require.Len(t, n.ended(), 1)
-			require.ErrorIs(t, n.ended()[0], ErrAborted)
+			require.ErrorIs(t, n.ended()[0], driver.ErrAborted)
 			require.NoError(t, s.Failed)
 			require.True(t, b.agents.Idle(), "nothing is left half done")
 			if phase == "flip" {
@@ -234,15 +234,6 @@ func TestAbort(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestPermitsAfterARefusal(t *testing.T) {
-	p := &permits{Store: moody{fail: func() error { return nil }}}
-	cancelled := false
-	p.refuse(func() { cancelled = true })
-	require.True(t, cancelled)
-	_, err := store.Save(t.Context(), p, keyIntent, 1, driver.Intent{State: statePermitted})
-	require.ErrorIs(t, err, ErrAborted)
 }
 
 func TestHeadroomOfTheLayoutInForce(t *testing.T) {

@@ -2,14 +2,10 @@ package world
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"sync"
 	"time"
 
 	"tangram.dev/operator/internal/driver"
-	"tangram.dev/operator/internal/store"
 	"tangram.dev/operator/pkg/layout"
 )
 
@@ -30,10 +26,9 @@ const (
 
 // run is the transition or repair that runs.
 type run struct {
-	kind    kind
-	cancel  context.CancelFunc
-	permits *permits
-	aborted bool
+	kind   kind
+	cancel context.CancelFunc
+	abort  driver.Abort // of a transition
 }
 
 // Begin starts a transition or a repair, unless one runs or the back-off says to wait.
@@ -47,12 +42,12 @@ func (w *World) Begin(goal Goal) bool {
 	}
 	intent, before := w.intent, w.last.Layout
 	ctx, cancel := context.WithCancel(w.ctx)
-	now := &run{kind: what, cancel: cancel, permits: &permits{Store: w.store}}
-	d := &driver.Driver{World: w.name, Agents: w.involvedLocked(goal), Complete: true, Store: now.permits, Log: w.log, Limits: goal.Limits,
+	now := &run{kind: what, cancel: cancel}
+	d := &driver.Driver{World: w.name, Agents: w.involvedLocked(goal), Complete: true, Store: w.store, Log: w.log, Limits: goal.Limits, Abort: &now.abort,
 		Hooks: driver.Hooks{
 			Planned:  goal.Recorder.Planned,
 			FlipDone: goal.Recorder.FlipDone,
-			Continue: func() bool { return w.stillWanted(now, intent) },
+			Continue: func() bool { return w.stillWanted(intent) },
 			Progress: func(e driver.Event) { w.progress(e); goal.Recorder.Progress(e) },
 		}}
 	w.run, w.running = now, &driver.Event{Phase: phasePlan}
@@ -67,9 +62,6 @@ func (w *World) Begin(goal Goal) bool {
 		}
 		if err == nil {
 			w.learn(goal, before, record)
-		}
-		if err != nil && w.wasAborted(now) {
-			err = fmt.Errorf("%w: %w", ErrAborted, err)
 		}
 		// Look first: who is told that it is over shall see what came of it.
 		w.look(context.WithoutCancel(w.ctx), lookAfter)
@@ -135,16 +127,10 @@ func (w *World) involvedLocked(goal Goal) []driver.Agent {
 	return out
 }
 
-func (w *World) stillWanted(r *run, intent string) bool {
+func (w *World) stillWanted(intent string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.intent == intent && !r.aborted && w.ctx.Err() == nil
-}
-
-func (w *World) wasAborted(r *run) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return r.aborted
+	return w.intent == intent && w.ctx.Err() == nil
 }
 
 // Abort the transition that runs: a flip that has no permit yet is aborted; one that has goes on, and is the last.
@@ -152,13 +138,10 @@ func (w *World) wasAborted(r *run) bool {
 func (w *World) Abort() {
 	w.mu.Lock()
 	r := w.run
-	if r == nil || r.kind == repairing || r.aborted {
-		w.mu.Unlock()
-		return
-	}
-	r.aborted = true
 	w.mu.Unlock()
-	r.permits.refuse(r.cancel)
+	if r != nil && r.kind != repairing {
+		r.abort.Ask()
+	}
 }
 
 func (w *World) progress(e driver.Event) {
@@ -188,52 +171,9 @@ func (w *World) ended(r *run, intent string, record *driver.Record, err error) {
 		w.tries.reset() // what failed, failed because of it
 	case err == nil:
 		w.triesOf(r.kind).reset()
-	case errors.Is(err, driver.ErrSuperseded), errors.Is(err, ErrAborted):
+	case errors.Is(err, driver.ErrSuperseded), errors.Is(err, driver.ErrAborted):
 		w.triesOf(r.kind).failed = nil
 	case w.intent == intent: // else it is not wanted any more: no failure, and no reason to wait
 		w.triesOf(r.kind).later(err)
-	}
-}
-
-// permits stands before the records of a world, so that no flip is permitted any more once a run is aborted: either
-// the permit is there before, or it never comes.
-type permits struct {
-	store.Store
-	mu        sync.Mutex
-	refused   bool
-	permitted bool
-}
-
-// Of driver.Intent and the key that it lies under.
-const (
-	keyIntent      = "intent"
-	statePermitted = "permitted"
-)
-
-// CompareAndSwap refuses the permit record of an aborted run.
-func (p *permits) CompareAndSwap(ctx context.Context, key string, version uint64, value json.RawMessage) (uint64, error) {
-	var intent driver.Intent
-	if key != keyIntent || json.Unmarshal(value, &intent) != nil {
-		return p.Store.CompareAndSwap(ctx, key, version, value)
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if intent.State == statePermitted && p.refused {
-		return 0, ErrAborted
-	}
-	now, err := p.Store.CompareAndSwap(ctx, key, version, value)
-	if err == nil || intent.State == statePermitted { // after an error it may be written
-		p.permitted = intent.State == statePermitted
-	}
-	return now, err
-}
-
-// refuse from now on, and cancel what has no permit.
-func (p *permits) refuse(cancel func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.refused = true
-	if !p.permitted {
-		cancel()
 	}
 }

@@ -5,7 +5,6 @@ package world
 
 import (
 	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"sync"
@@ -56,9 +55,6 @@ type Goal struct {
 	Limits     driver.Limits
 	Recorder   Recorder
 }
-
-// ErrAborted says that the user ended a transition.
-var ErrAborted = errors.New("aborted by the user")
 
 // Snapshot of what is known. Maps are by pod UID.
 type Snapshot struct {
