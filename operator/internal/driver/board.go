@@ -45,7 +45,9 @@ func (d *Driver) watch(ctx context.Context, agents []int, attempt uint64) (*boar
 					pause.Reset()
 					b.put(i, s, nil)
 				})
-				b.put(i, nil, err)
+				if ctx.Err() == nil {
+					b.put(i, nil, err)
+				}
 				_ = sleep(ctx, pause.NextBackOff())
 			}
 		})

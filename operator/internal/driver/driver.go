@@ -189,7 +189,9 @@ func (d *Driver) apply(ctx context.Context, want Wanted, record *Record) error {
 		if d.Hooks.FlipDone != nil {
 			d.Hooks.FlipDone(run.out)
 		}
-		truth = truth.after(result.Layouts[i])
+		if truth, err = run.after(ctx); err != nil {
+			return fmt.Errorf("after flip %d of %d, at epoch %d: %w", i+1, len(result.Plan.Flips), flip.Epoch, err)
+		}
 	}
 	return d.saveMembership(ctx, truth)
 }

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -69,6 +70,31 @@ func (r *flipRun) do(ctx context.Context) error {
 		return err
 	}
 	return r.d.concluded(ctx, r.header.Attempt)
+}
+
+// after is the truth that the next flip begins from. The agents' streams have told it; only where one of them is down all are
+// asked.
+func (r *flipRun) after(ctx context.Context) (*truth, error) {
+	latest, lost, _ := r.board.look()
+	if len(lost) > 0 && r.event.Flip < r.event.Flips {
+		next, err := r.d.observe(ctx)
+		if err != nil {
+			return nil, err
+		}
+		hash, err := layout.Hash(next.layout)
+		if err != nil {
+			return nil, err
+		}
+		if !bytes.Equal(hash, r.flip.TargetHash) {
+			return nil, fmt.Errorf("the agents are at epoch %d, layout %x; is another driver at work?", next.epoch(), hash)
+		}
+		return next, next.trouble()
+	}
+	next, err := r.truth.after(r.target, r.flip.TargetHash, latest)
+	if err == nil && r.event.Flip < r.event.Flips {
+		err = next.trouble()
+	}
+	return next, err
 }
 
 func (r *flipRun) repairs() bool { return r.flip.Kind == tangramv1.FlipKind_FLIP_KIND_REPAIR }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
 	"tangram.dev/operator/pkg/layout"
 	tangramv1 "tangram.dev/proto/tangram/v1"
@@ -122,6 +124,82 @@ func TestJoinersWithAnEngineComeFirst(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, w.agents[0].InWorld())
 	require.True(t, w.agents[1].InWorld() && w.agents[2].InWorld())
+}
+
+// prepared keeps what an agent was asked to prepare.
+type prepared struct {
+	Agent
+	asked *[]*tangramv1.PrepareRequest
+}
+
+func (p prepared) Prepare(ctx context.Context, q *tangramv1.PrepareRequest) error {
+	*p.asked = append(*p.asked, q)
+	return p.Agent.Prepare(ctx, q)
+}
+
+// A chain of flips takes a while: each flip begins from what is so then, not from what was so when the chain was planned: a peer
+// has another address by then.
+func TestAChainReadsTheWorldBetweenFlips(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, w := setup(t, 3)
+		_, err := d.Apply(t.Context(), expert(2))
+		require.NoError(t, err)
+		w.agents[0].MoveData("10.0.0.1:1")
+		var asked []*tangramv1.PrepareRequest
+		d.Agents[1] = prepared{d.Agents[1], &asked}
+		d.Hooks.Progress = func(e Event) {
+			if e.Flip == 1 && e.Phase == "retire" {
+				w.agents[0].MoveData("10.0.0.2:1")
+				synctest.Wait() // the streams have told
+			}
+		}
+		record, err := d.Apply(t.Context(), tensor(3))
+		require.NoError(t, err)
+		require.Greater(t, record.PlannedFlips, 1)
+		require.Greater(t, len(asked), 1)
+		require.Equal(t, "10.0.0.1:1", asked[0].Peers[0].Data)
+		for _, q := range asked[1:] {
+			require.Equal(t, "10.0.0.2:1", q.Peers[0].Data)
+		}
+	})
+}
+
+// What the streams told last is read as strictly as an answer.
+func TestTruthAfterAFlip(t *testing.T) {
+	d, w := setup(t, 2)
+	_, err := d.Apply(t.Context(), expert(2))
+	require.NoError(t, err)
+	before, err := d.observe(t.Context())
+	require.NoError(t, err)
+	target := proto.CloneOf(before.layout)
+	target.Epoch++
+	hash, err := layout.Hash(target)
+	require.NoError(t, err)
+	told := func(agent int, change func(*tangramv1.StatusResponse)) map[int]*tangramv1.StatusResponse {
+		out := map[int]*tangramv1.StatusResponse{}
+		for i, s := range before.agents {
+			out[i] = proto.CloneOf(s)
+			out[i].Epoch, out[i].LayoutHash, out[i].Layout = target.Epoch, hash, nil
+		}
+		change(out[agent])
+		return out
+	}
+	after, err := before.after(target, hash, told(0, func(s *tangramv1.StatusResponse) { s.Address.Data = "x:1" }))
+	require.NoError(t, err)
+	require.NoError(t, after.trouble())
+	require.Equal(t, "x:1", after.peers(target)[0].Data)
+	require.Empty(t, before.peers(target)[0].Data, "what was is not touched")
+
+	after, err = before.after(target, hash, told(1, func(s *tangramv1.StatusResponse) { s.Ranks[0].Engine.Stopped = true }))
+	require.NoError(t, err)
+	require.ErrorIs(t, after.trouble(), ErrNeedsRepair)
+	after, err = before.after(target, hash, told(1, func(s *tangramv1.StatusResponse) { s.Ranks[0].Member.Id = "u1/0/2" }))
+	require.NoError(t, err)
+	require.ErrorContains(t, after.trouble(), "member "+w.agents[1].Member(0), "it came back under another name")
+	_, err = before.after(target, hash, told(1, func(s *tangramv1.StatusResponse) { s.Epoch = 1 }))
+	require.ErrorContains(t, err, "member u1/0/1 is at epoch 1")
+	_, err = before.after(target, hash, told(1, func(s *tangramv1.StatusResponse) { s.LayoutHash = []byte{1} }))
+	require.ErrorContains(t, err, "member u1/0/1 is at epoch 2, layout 01")
 }
 
 // A member that dies while an Apply waits for a joiner's engine is not waited for.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -251,11 +252,30 @@ func (t *truth) withoutEngine(target []string) []string {
 	return missing
 }
 
-// after is the truth with another layout in force: addresses and ranks stay.
-func (t *truth) after(l *tangramv1.Layout) *truth {
+// after is the truth once a flip to the layout of this hash was retired, by what the streams of the agents told last, which
+// leaves layouts and inventories out: addresses, engines and ranks are those of now. It is an error if one of its members
+// does not stand on it.
+func (t *truth) after(l *tangramv1.Layout, hash []byte, latest map[int]*tangramv1.StatusResponse) (*truth, error) {
 	next := *t
-	next.layout = l
-	return &next
+	next.layout, next.older = l, nil
+	next.agents, next.errors, next.believed = slices.Clone(t.agents), slices.Clone(t.errors), slices.Clone(t.believed)
+	next.ranks = maps.Clone(t.ranks)
+	for i, s := range latest {
+		for _, r := range t.agents[i].GetRanks() {
+			delete(next.ranks, r.GetMember().GetId())
+		}
+		on := s.GetEpoch() == l.Epoch && bytes.Equal(s.GetLayoutHash(), hash)
+		for _, r := range s.GetRanks() {
+			id := r.GetMember().GetId()
+			next.ranks[id] = rankTruth{agent: i, status: r}
+			if layout.RankOf(l, id) >= 0 && !on {
+				return nil, fmt.Errorf("%w: member %s is at epoch %d, layout %x, others are at %d, %x", ErrNeedsRepair, id, s.GetEpoch(),
+					s.GetLayoutHash(), l.Epoch, hash)
+			}
+		}
+		next.agents[i], next.errors[i], next.believed[i] = s, nil, on
+	}
+	return &next, nil
 }
 
 // agentsOf are the agents that answer and hold a member of either layout (nil: none), by index.

@@ -32,6 +32,7 @@ type Agent struct {
 	calls      []string
 	stopped    bool
 	deaf       bool
+	data       string             // address that it tells of its data port
 	broken     string             // why it cannot read the checkpoint
 	fail       string             // of the next Stage
 	refuse     *tangramv1.Refusal // of every Prepare
@@ -82,6 +83,9 @@ func (a *Agent) Deaf(deaf bool) { a.set(func() { a.deaf = deaf }) }
 
 // BreakCheckpoint so that it cannot be read any more, with these words; empty: it can.
 func (a *Agent) BreakCheckpoint(why string) { a.set(func() { a.broken = why }) }
+
+// MoveData to another address, as an agent does that came back.
+func (a *Agent) MoveData(address string) { a.set(func() { a.data = address }) }
 
 // Detach the engines, as if their processes were killed, or attach them again. Those that are in a layout
 // stand still from then on.
@@ -177,7 +181,7 @@ func (a *Agent) Status(context.Context, string) (*tangramv1.StatusResponse, erro
 
 func (a *Agent) statusLocked() *tangramv1.StatusResponse {
 	s := &tangramv1.StatusResponse{World: a.w.name, Epoch: a.layout.GetEpoch(), Layout: a.layout, LayoutHash: a.hash, Geometry: a.w.view.Proto,
-		Revision: "r1", HighestAttempt: a.highest, Address: &tangramv1.PeerAddress{Agent: a.pod.Address}, CheckpointError: a.broken}
+		Revision: "r1", HighestAttempt: a.highest, Address: &tangramv1.PeerAddress{Agent: a.pod.Address, Data: a.data}, CheckpointError: a.broken}
 	if a.layout == nil && a.left != nil {
 		s.Epoch, s.Layout, s.LayoutHash = a.left.Epoch, a.left, a.leftHash
 	}
