@@ -94,7 +94,7 @@ func (r *Reconciler) reach(ctx context.Context, d *api.MoEDeployment, pods []cor
 			return
 		}
 	}
-	w.SetEndpoints(agents)
+	w.SetEndpoints(agents, true)
 }
 
 // namespaceEnds: a namespace that is deleted deletes its pods first and everything else after

@@ -139,7 +139,7 @@ func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (recon
 	}
 	mine := owned(d, s.pods)
 	reached := endpoints(mine)
-	w.SetEndpoints(reached)
+	w.SetEndpoints(reached, true)
 	w.SetRebalance(rebalanceSettings(d))
 	if s.seen = w.Snapshot(); s.seen.NeedsRepair() && len(reached) > 0 {
 		r.repair(d, w, s) // before anything else: nobody is served until it is done

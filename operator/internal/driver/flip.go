@@ -81,12 +81,8 @@ func (r *flipRun) after(ctx context.Context) (*truth, error) {
 		if err != nil {
 			return nil, err
 		}
-		hash, err := layout.Hash(next.layout)
-		if err != nil {
-			return nil, err
-		}
-		if !bytes.Equal(hash, r.flip.TargetHash) {
-			return nil, fmt.Errorf("the agents are at epoch %d, layout %x; is another driver at work?", next.epoch(), hash)
+		if !bytes.Equal(next.hash, r.flip.TargetHash) {
+			return nil, fmt.Errorf("the agents are at epoch %d, layout %x; is another driver at work?", next.epoch(), next.hash)
 		}
 		return next, next.trouble()
 	}

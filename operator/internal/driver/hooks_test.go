@@ -81,29 +81,6 @@ func TestSupersededBetweenFlips(t *testing.T) {
 	w.requireRanks(t, 2)
 }
 
-type deaf struct{ Agent }
-
-func (deaf) Status(context.Context, string) (*tangramv1.StatusResponse, error) {
-	return nil, errors.New("no answer")
-}
-
-func TestObserveMakesDoWithSome(t *testing.T) {
-	d, w := setup(t, 2)
-	v := Observe(t.Context(), "w", d.Agents)
-	require.Nil(t, v.Layout)
-	_, err := d.Apply(t.Context(), expert(2))
-	require.NoError(t, err)
-	v = Observe(t.Context(), "w", []Agent{deaf{d.Agents[0]}, d.Agents[1]})
-	require.EqualValues(t, 1, v.Epoch)
-	require.Len(t, v.Layout.Members, 2)
-	require.NotEmpty(t, v.Hash)
-	require.ErrorContains(t, v.Errors[0], "no answer")
-	require.Nil(t, v.Statuses[0])
-	require.Equal(t, w.agents[1].Member(0), v.Statuses[1].Ranks[0].Member.Id)
-	v = Observe(t.Context(), "another", d.Agents)
-	require.ErrorContains(t, v.Errors[0], `is of world "w", not "another"`)
-}
-
 // A gate that opens just as the abort arrives: the members flipped, and the joiner, which has
 // no word to give, has not withdrawn from an epoch that it is in.
 func TestAbortAsksMembersBeforeJoiners(t *testing.T) {

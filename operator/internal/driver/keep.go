@@ -60,13 +60,13 @@ func (k *Keeper) round(ctx context.Context) (time.Duration, error) {
 			return lookBroken, err
 		}
 	}
-	if !look.Unfinished && look.Hash != "" && look.Hash == k.settled {
+	if !look.Unfinished && len(look.Hash) > 0 && string(look.Hash) == k.settled {
 		return lookCalm, nil
 	}
 	if look.Able < k.Want.Ranks && !look.Unfinished {
 		return lookCalm, nil
 	}
-	want, first := k.Want, look.Hash == "" && k.Want.Shape.Replicates()
+	want, first := k.Want, len(look.Hash) == 0 && k.Want.Shape.Replicates()
 	if first { // it reads each byte once; the next round replicates
 		want.Shape.Placement = nil
 	}
@@ -86,7 +86,7 @@ func (k *Keeper) round(ctx context.Context) (time.Duration, error) {
 		return 0, nil
 	}
 	if look, err = d.Look(ctx); err == nil && look.Trouble == nil {
-		k.settled = look.Hash
+		k.settled = string(look.Hash)
 	}
 	return lookCalm, err
 }

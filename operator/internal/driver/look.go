@@ -3,16 +3,19 @@ package driver
 import (
 	"context"
 
-	"tangram.dev/operator/pkg/layout"
+	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Look is what a keeper of a world decides by. Unlike a View it is read against the record of members.
+// Look is what a keeper of a world decides by: what its agents say, read against the record of members.
 type Look struct {
-	Epoch   uint64
-	Hash    string // of the layout in force; empty: none
-	Members []string
+	// Layout in force, its epoch and hash; nil: none, or nobody answers who is in it.
+	Layout *tangramv1.Layout
+	Epoch  uint64
+	Hash   []byte
 	// Trouble wraps ErrNeedsRepair; nil: the members of the layout in force are there and at work.
 	Trouble error
+	// Broken: the trouble is so for certain, not only unanswered questions. Then nothing but a Repair can change the world.
+	Broken bool
 	// Outcasts are ranks that answer and that a Repair must release.
 	Outcasts []string
 	// Unfinished: some rank is in the middle of an attempt.
@@ -21,20 +24,19 @@ type Look struct {
 	Able int
 }
 
-// Look at the world, without changing anything.
+// Look at the world, without changing anything. With an error (nobody answers, agents contradict each other, the record
+// cannot be read) it tells of the layout at most.
 func (d *Driver) Look(ctx context.Context) (*Look, error) {
 	t, err := d.observe(ctx)
+	if t == nil {
+		return &Look{}, err
+	}
+	out := &Look{Layout: t.layout, Epoch: t.epoch(), Hash: t.hash}
 	if err != nil {
-		return nil, err
+		return out, err
 	}
-	out := &Look{Epoch: t.epoch(), Members: idsOf(t.layout), Trouble: t.trouble(), Unfinished: findLeftover(t.agents) != nil}
-	if t.layout != nil {
-		hash, err := layout.Hash(t.layout)
-		if err != nil {
-			return nil, err
-		}
-		out.Hash = short(hash)
-	}
+	out.Trouble, out.Unfinished = t.trouble(), findLeftover(t.agents) != nil
+	out.Broken = out.Trouble != nil && t.evident(d.Complete)
 	for i, a := range t.agents {
 		for _, r := range a.GetRanks() {
 			if t.mustGo(i, r) {

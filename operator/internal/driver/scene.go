@@ -44,6 +44,46 @@ func (t *truth) trouble() error {
 	return fmt.Errorf("%w: %w", ErrNeedsRepair, errors.Join(wrong...))
 }
 
+// evident says whether what is wrong is so for certain: the world cannot take another step, or nobody is left who could be in
+// it. That an agent does not answer is neither: it may be who asks that is cut off. Without trouble it means nothing.
+func (t *truth) evident(complete bool) bool {
+	if t.layout == nil {
+		return complete && errors.Join(t.errors...) == nil
+	}
+	for _, m := range t.layout.Members {
+		r, here := t.ranks[m.Id]
+		engine := r.status.GetEngine()
+		switch {
+		case !here:
+			if t.nobodyHas(member.PodOf(m.Id), complete) {
+				return true
+			}
+		case engine.GetStopped(), !engine.GetAttached():
+			return true
+		case !r.status.GetInWorld() && r.status.GetTransition().GetTargetEpoch() <= t.epoch(): // else it left with a flip that others have not told of yet
+			return true
+		}
+	}
+	return false
+}
+
+// nobodyHas a member that no agent tells of: the agent of its pod answers without it, or there is none.
+func (t *truth) nobodyHas(pod string, complete bool) bool {
+	for i, err := range t.errors {
+		if err != nil && (t.pods == nil || t.pods[i] == pod) {
+			return false // it may be there
+		}
+	}
+	for _, a := range t.agents {
+		for _, r := range a.GetRanks() {
+			if member.PodOf(r.GetMember().GetId()) == pod {
+				return true
+			}
+		}
+	}
+	return complete
+}
+
 // whyMissing joins what is known of agents that do not answer.
 func (t *truth) whyMissing() error {
 	if err := errors.Join(t.errors...); err != nil {

@@ -30,7 +30,9 @@ type truth struct {
 	odd      []error                     // why agents that answer are set aside
 	record   Membership                  // as it was before the agents were asked
 	believed []bool                      // by agent: its layout is of this world
+	pods     []string                    // by agent: the pod's UID; nil: not known
 	layout   *tangramv1.Layout           // of the highest epoch that a believed agent is in; nil: none
+	hash     []byte                      // of layout
 	older    *tangramv1.Layout           // of the epoch before, if a believed agent still is in it
 	ranks    map[string]rankTruth
 	order    []string // member ids: those of the layout by rank, then those that may join, by agent, those with an engine first
@@ -38,12 +40,14 @@ type truth struct {
 	revision string
 }
 
-// observe asks every agent, each for at most Limits.Answer. Where agents contradict each other it asks once more if the
+// observe asks every agent, each for at most Limits.Answer. With an error the truth tells the layout in force at most, as far as
+// it is to be seen; nil: nothing. Where agents contradict each other it asks once more if the
 // record of members was written meanwhile: read against the old one, words of before and after a fence are at odds.
 func (d *Driver) observe(ctx context.Context) (*truth, error) {
 	record, err := d.membership(ctx) // first: a fence is written only if it is still this one
 	if err != nil {
-		return nil, err
+		truth, _ := d.ask(ctx, Membership{})
+		return truth, err
 	}
 	for {
 		truth, err := d.ask(ctx, record)
@@ -52,7 +56,7 @@ func (d *Driver) observe(ctx context.Context) (*truth, error) {
 		}
 		now, reading := d.membership(ctx)
 		if reading != nil || now.version == record.version {
-			return nil, err
+			return truth, err
 		}
 		record = now
 	}
@@ -70,13 +74,14 @@ func (d *Driver) ask(ctx context.Context, record Membership) (*truth, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	return newTruth(d.World, record, statuses, errs)
+	return newTruth(d.World, record, d.Pods, statuses, errs)
 }
 
-// newTruth is pure: it joins the agents' words, or says where they contradict each other.
-func newTruth(world string, record Membership, agents []*tangramv1.StatusResponse, errs []error) (*truth, error) {
+// newTruth is pure: it joins the agents' words, or says where they contradict each other; then it tells of the layout in force at
+// most.
+func newTruth(world string, record Membership, pods []string, agents []*tangramv1.StatusResponse, errs []error) (*truth, error) {
 	t := &truth{agents: slices.Clone(agents), errors: slices.Clone(errs), record: record, believed: make([]bool, len(agents)),
-		ranks: map[string]rankTruth{}}
+		pods: pods, ranks: map[string]rankTruth{}}
 	if len(agents) == 0 {
 		return nil, fmt.Errorf("world %q has no agents", world)
 	}
@@ -87,15 +92,15 @@ func newTruth(world string, record Membership, agents []*tangramv1.StatusRespons
 		t.believed[i] = record.believed(t.agents[i])
 	}
 	if err := t.readLayouts(); err != nil {
-		return nil, err
+		return t, err
 	}
 	if err := t.readModel(); err != nil {
-		return nil, err
+		return t, err
 	}
 	for i, a := range t.agents {
 		for _, rank := range a.GetRanks() {
 			if _, twice := t.ranks[rank.GetMember().GetId()]; twice {
-				return nil, fmt.Errorf("two agents say they are member %s", rank.GetMember().GetId())
+				return t, fmt.Errorf("two agents say they are member %s", rank.GetMember().GetId())
 			}
 			t.ranks[rank.GetMember().GetId()] = rankTruth{agent: i, status: rank}
 		}
@@ -119,20 +124,21 @@ func (t *truth) setAside(agent int, why error) {
 	t.odd = append(t.odd, why)
 }
 
-// readLayouts finds what is in force, among those that are believed.
+// readLayouts finds the layout in force: that of the highest epoch on which an agent stands who is believed, or which one left
+// with the flip that brought it. There is no other definition.
 func (t *truth) readLayouts() error {
-	var hash, olderHash []byte
+	var olderHash []byte
 	for i, a := range t.agents {
 		if (t.believed[i] || t.record.leftBy(a)) && a.Epoch > t.layout.GetEpoch() {
-			t.layout, hash = a.Layout, a.LayoutHash
+			t.layout, t.hash = a.Layout, a.LayoutHash
 		}
 	}
 	for i, a := range t.agents {
 		if !t.believed[i] {
 			continue
 		}
-		if a.Epoch == t.epoch() && !bytes.Equal(a.LayoutHash, hash) {
-			return fmt.Errorf("agents disagree about epoch %d: layouts %x and %x; a world never has two", a.Epoch, a.LayoutHash, hash)
+		if a.Epoch == t.epoch() && !bytes.Equal(a.LayoutHash, t.hash) {
+			return fmt.Errorf("agents disagree about epoch %d: layouts %x and %x; a world never has two", a.Epoch, a.LayoutHash, t.hash)
 		}
 		if a.Epoch+1 == t.epoch() {
 			if t.older != nil && !bytes.Equal(a.LayoutHash, olderHash) {
@@ -257,7 +263,7 @@ func (t *truth) withoutEngine(target []string) []string {
 // does not stand on it.
 func (t *truth) after(l *tangramv1.Layout, hash []byte, latest map[int]*tangramv1.StatusResponse) (*truth, error) {
 	next := *t
-	next.layout, next.older = l, nil
+	next.layout, next.hash, next.older = l, hash, nil
 	next.agents, next.errors, next.believed = slices.Clone(t.agents), slices.Clone(t.errors), slices.Clone(t.believed)
 	next.ranks = maps.Clone(t.ranks)
 	for i, s := range latest {

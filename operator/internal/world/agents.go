@@ -34,15 +34,17 @@ const (
 	watchAgain = 200 * time.Millisecond
 )
 
-// SetEndpoints connects to new agents and hangs up on those that are gone.
-func (w *World) SetEndpoints(endpoints []Endpoint) {
+// SetEndpoints connects to new agents and hangs up on those that are gone. complete: there are no others, so that a member
+// whose pod is not among them is gone.
+func (w *World) SetEndpoints(endpoints []Endpoint, complete bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	here := map[string]string{}
 	for _, e := range endpoints {
 		here[e.UID] = e.Address
 	}
-	changed := false
+	changed := complete != w.complete
+	w.complete = complete
 	for uid, c := range w.agents {
 		if here[uid] != c.address {
 			c.cancel()

@@ -3,7 +3,6 @@ package world
 import (
 	"bytes"
 	"context"
-	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,7 +11,6 @@ import (
 	"tangram.dev/operator/internal/driver"
 	"tangram.dev/operator/pkg/geometry"
 	"tangram.dev/operator/pkg/layout"
-	"tangram.dev/operator/pkg/member"
 	"tangram.dev/operator/pkg/planner"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
@@ -30,7 +28,8 @@ func (w *World) judge(force bool) {
 	w.mu.Lock()
 	next := Snapshot{Looked: true, Statuses: map[string]*tangramv1.StatusResponse{}, Errors: map[string]error{}}
 	var agents []driver.Agent
-	var heard []string
+	var pods, heard []string
+	complete := w.complete
 	for uid, c := range w.agents {
 		next.Looked = next.Looked && c.known
 		switch {
@@ -41,7 +40,7 @@ func (w *World) judge(force bool) {
 		default:
 			next.Statuses[uid] = c.status
 		}
-		agents = append(agents, remembered{c.agent, c.status, c.err})
+		agents, pods = append(agents, remembered{c.agent, c.status, c.err}), append(pods, uid)
 		heard = append(heard, uid+" "+c.mark)
 	}
 	slices.Sort(heard)
@@ -56,7 +55,7 @@ func (w *World) judge(force bool) {
 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.ctx), recordsIn)
 	defer cancel()
-	w.read(ctx, &next, agents, before)
+	w.read(ctx, &next, agents, pods, complete, before)
 	mark := markOf(&next)
 	w.mu.Lock()
 	for uid := range next.Errors { // a pod that went while we looked is no error
@@ -83,27 +82,19 @@ func (w *World) judge(force bool) {
 }
 
 // read what agents said against the records of the world.
-func (w *World) read(ctx context.Context, next *Snapshot, agents []driver.Agent, outcasts map[string]time.Time) {
-	look, err := (&driver.Driver{World: w.name, Agents: agents, Complete: true, Store: w.store, Log: w.log}).Look(ctx)
+func (w *World) read(ctx context.Context, next *Snapshot, agents []driver.Agent, pods []string, complete bool, outcasts map[string]time.Time) {
+	look, err := (&driver.Driver{World: w.name, Agents: agents, Pods: pods, Complete: complete, Store: w.store, Log: w.log}).Look(ctx)
+	next.Layout, next.Epoch, next.Hash = look.Layout, look.Epoch, look.Hash
 	if err != nil { // nobody answers, agents contradict each other, or the records cannot be read
 		if len(next.Statuses) > 0 {
 			w.log.Warn("what agents say cannot be read against the records", "error", err)
 		}
-		for _, s := range next.Statuses {
-			if s.GetLayout() != nil && (next.Layout == nil || s.Epoch > next.Epoch) {
-				next.Layout, next.Epoch, next.Hash = s.Layout, s.Epoch, s.LayoutHash
-			}
-		}
 		return
 	}
-	for _, s := range next.Statuses {
-		if look.Hash != "" && s.GetEpoch() == look.Epoch && hex.EncodeToString(s.GetLayoutHash()) == look.Hash {
-			next.Layout, next.Epoch, next.Hash = s.Layout, s.Epoch, s.LayoutHash
-		}
-	}
-	if look.Trouble != nil && next.evident() {
+	if look.Broken {
 		next.Broken = look.Trouble
 	}
+	next.Unseen = look.Layout == nil && look.Trouble != nil && !look.Broken
 	if len(look.Outcasts) > 0 && (look.Trouble == nil || next.Broken != nil) {
 		next.Outcasts = map[string]time.Time{}
 		for _, id := range look.Outcasts {
@@ -113,31 +104,6 @@ func (w *World) read(ctx context.Context, next *Snapshot, agents []driver.Agent,
 			}
 		}
 	}
-}
-
-// evident: the world cannot take another step, or nobody is left who could be in it. That one agent does not
-// answer is neither: it may be the operator who is cut off.
-func (s *Snapshot) evident() bool {
-	if s.Layout == nil {
-		return len(s.Errors) == 0
-	}
-	ranks := map[string]*tangramv1.RankStatus{}
-	for _, status := range s.Statuses {
-		for _, r := range status.Ranks {
-			ranks[r.GetMember().GetId()] = r
-		}
-	}
-	for _, m := range s.Layout.Members {
-		switch r, here := ranks[m.Id]; {
-		case here && (r.Engine.GetStopped() || !r.Engine.GetAttached()):
-			return true
-		case here && !r.InWorld && r.Transition.GetTargetEpoch() <= s.Epoch: // else it left with a flip that others have not told of yet
-			return true
-		case !here && s.Errors[member.PodOf(m.Id)] == nil: // its agent answers without it, or there is none any more
-			return true
-		}
-	}
-	return false
 }
 
 // headroom of one layout, worked out beside everything else: it takes as long as planning a repair of every rank.

@@ -80,20 +80,6 @@ func TestSilenceIsNoDeath(t *testing.T) {
 	require.Len(t, s.Layout.Members, 2)
 }
 
-// Who left tells of it before the others do.
-func TestLeavingIsNoDeath(t *testing.T) {
-	member := func(id string, in bool, target uint64) *tangramv1.RankStatus {
-		return &tangramv1.RankStatus{Member: &tangramv1.Member{Id: id}, InWorld: in, Engine: &tangramv1.EngineStatus{Attached: true},
-			Transition: &tangramv1.TransitionStatus{TargetEpoch: target}}
-	}
-	s := Snapshot{Epoch: 8, Layout: &tangramv1.Layout{Members: []*tangramv1.Member{{Id: "u0/0/1"}, {Id: "u1/0/1"}}},
-		Statuses: map[string]*tangramv1.StatusResponse{"u0": {Ranks: []*tangramv1.RankStatus{member("u0/0/1", true, 8)}},
-			"u1": {Ranks: []*tangramv1.RankStatus{member("u1/0/1", false, 9)}}}}
-	require.False(t, s.evident())
-	s.Statuses["u1"].Ranks[0] = member("u1/0/1", false, 8)
-	require.True(t, s.evident(), "it left with no flip")
-}
-
 func TestSilenceAmongThoseThatStandStill(t *testing.T) {
 	b := setup(t, 3)
 	b.wide()
@@ -123,7 +109,7 @@ func TestNobodySurvives(t *testing.T) {
 	for _, a := range []string{"a0", "a1"} {
 		b.agents.Stop(a)
 	}
-	b.SetEndpoints([]Endpoint{{"u2", "a2"}}) // their pods are gone
+	b.SetEndpoints([]Endpoint{{"u2", "a2"}}, true) // their pods are gone
 	b.until(func(s Snapshot) bool { return s.Looked && s.Broken != nil })
 	s, n := b.repair()
 	require.NoError(t, n.ended()[0])

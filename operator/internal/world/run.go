@@ -43,7 +43,7 @@ func (w *World) Begin(goal Goal) bool {
 	intent, before := w.intent, w.last.Layout
 	ctx, cancel := context.WithCancel(w.ctx)
 	now := &run{kind: what, cancel: cancel}
-	d := &driver.Driver{World: w.name, Agents: w.involvedLocked(goal), Complete: true, Store: w.store, Log: w.log, Limits: goal.Limits, Abort: &now.abort,
+	d := &driver.Driver{World: w.name, Agents: w.involvedLocked(goal), Complete: w.complete, Store: w.store, Log: w.log, Limits: goal.Limits, Abort: &now.abort,
 		Hooks: driver.Hooks{
 			Planned:  goal.Recorder.Planned,
 			FlipDone: goal.Recorder.FlipDone,

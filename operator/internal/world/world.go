@@ -63,6 +63,7 @@ type Snapshot struct {
 	Epoch    uint64
 	Hash     []byte
 	Layout   *tangramv1.Layout // in force; nil: none, or nobody answers who is in it
+	Unseen   bool              // the records tell of a layout, and nobody answers who is in it: it may well serve
 	Statuses map[string]*tangramv1.StatusResponse
 	Errors   map[string]error
 	// Broken says why nothing but a repair can change the world; nil: it is whole, or what is known does not
@@ -114,6 +115,7 @@ type World struct {
 	closing  bool
 	intent   string
 	agents   map[string]*connection // by pod UID
+	complete bool                   // no pod of the world is outside agents
 	asked    uint64                 // number of the last question to an agent
 	last     Snapshot
 	heard    string // mark of what agents said at the last judgement
@@ -177,7 +179,7 @@ func (w *World) close(ctx context.Context) error {
 	if err := w.halt(ctx); err != nil {
 		return err
 	}
-	w.SetEndpoints(nil)
+	w.SetEndpoints(nil, true)
 	return nil
 }
 

@@ -104,7 +104,7 @@ func setupWith(t *testing.T, n int, lookEvery time.Duration) *bench {
 		agents.Start(p)
 		endpoints = append(endpoints, Endpoint{p.UID, p.Address})
 	}
-	b.SetEndpoints(endpoints)
+	b.SetEndpoints(endpoints, true)
 	b.until(func(s Snapshot) bool { return s.Looked && len(s.Statuses) == n })
 	b.Intend("start")
 	require.True(t, b.Begin(b.goal(&notes{}, layout.Expert, 2)))
@@ -300,7 +300,7 @@ func TestCloseIsBounded(t *testing.T) {
 
 func TestEndpointsThatGoAreHungUp(t *testing.T) {
 	b := setup(t, 3)
-	b.SetEndpoints([]Endpoint{{"u0", "a0"}, {"u1", "a1"}})
+	b.SetEndpoints([]Endpoint{{"u0", "a0"}, {"u1", "a1"}}, true)
 	require.Eventually(t, func() bool {
 		closed := 0
 		for _, h := range b.hung {

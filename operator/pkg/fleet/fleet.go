@@ -37,7 +37,8 @@ type World struct {
 	// InForce: ids of those members, by rank. A rank that a repair has left out is in its pod under
 	// another id from then on.
 	InForce []string
-	// Broken: members of the layout in force are lost or stand still; nothing but a repair changes that.
+	// Broken: members of the layout in force are lost or stand still; nothing but a repair changes that. What that means
+	// is defined in one place, driver.Look.
 	Broken bool
 	// ModeReached: the layout in force has the wanted mode.
 	ModeReached bool
@@ -62,7 +63,8 @@ type Decision struct {
 	Waiting []string
 	// Repair before anything else: the layout in force cannot go on as it is.
 	Repair bool
-	// Lost: pods (by UID) of the layout in force that are gone or have ended.
+	// Lost: pods (by UID) of the layout in force that are gone or have ended. Their members may not be missed yet by those who
+	// were asked last: the repair looks again, and does nothing where nothing is broken.
 	Lost []string
 }
 
