@@ -80,9 +80,35 @@ def count_junit(path):
     return total - failed - skipped - int(suite.get("disabled", 0)), failed, skipped
 
 
+def count_leaves(outcomes):
+    """Counts tests without subtests, of {(package, test): "pass" | "fail" | "skip"}.
+
+    A parent counts only if it failed and none of its subtests did.
+
+    >>> count_leaves({("p", "A"): "pass", ("p", "A/x"): "pass", ("p", "A/y"): "pass", ("p", "AB"): "pass", ("q", "A"): "skip"})
+    (3, 0, 1)
+    >>> count_leaves({("p", "A"): "fail", ("p", "A/x"): "fail", ("p", "A/x/1"): "fail", ("p", "A/y"): "pass"})
+    (1, 1, 0)
+    >>> count_leaves({("p", "A"): "fail", ("p", "A/x"): "pass"})
+    (1, 1, 0)
+    """
+    parents, blamed = set(), set()
+    for (package, test), outcome in outcomes.items():
+        while "/" in test:
+            test = test.rpartition("/")[0]
+            parents.add((package, test))
+            if outcome == "fail":
+                blamed.add((package, test))
+    count = {"pass": 0, "fail": 0, "skip": 0}
+    for key, outcome in outcomes.items():
+        if key not in parents or outcome == "fail" and key not in blamed:
+            count[outcome] += 1
+    return count["pass"], count["fail"], count["skip"]
+
+
 def count_gojson(log):
-    passed = failed = skipped = 0
-    output = {}
+    unstarted = 0
+    output, outcomes = {}, {}
     for line in log.read_text(errors="replace").splitlines():
         try:
             event = json.loads(line)
@@ -94,16 +120,15 @@ def count_gojson(log):
         if action == "output":
             output.setdefault(key, []).append(event["Output"])
         elif action in ("pass", "fail", "skip") and key[1]:
-            passed += action == "pass"
-            failed += action == "fail"
-            skipped += action == "skip"
+            outcomes[key] = action
         elif action == "build-output":
             print("   ", event.get("Output", "").rstrip())
         elif action == "fail" and not any(k[0] == key[0] and k[1] for k in output):
-            failed += 1  # a package that did not even start
+            unstarted += 1  # a package that did not even start
         if action == "fail":
             sys.stdout.write("".join(output.get(key, [])[-60:]))
-    return passed, failed, skipped
+    passed, failed, skipped = count_leaves(outcomes)
+    return passed, failed + unstarted, skipped
 
 
 def run(name, kind, command):
