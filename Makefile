@@ -31,8 +31,8 @@ demo-build: build cluster-setup model
 test: ## everything that CI runs
 	@python3 tests/stages.py
 
-bench: ## make -s bench NAME=<name> [QUICK=1]; without NAME lists them
-	@NAME=$(NAME) QUICK=$(QUICK) tests/bench.sh
+bench: ## make -s bench NAME=<name> [QUICK=1] [DATE=YYYY-MM-DD]; NAME=all judges them all; without NAME lists them
+	@QUICK=$(QUICK) DATE=$(DATE) python3 tests/bench.py $(NAME)
 
 build: setup cxx go
 

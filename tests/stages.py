@@ -66,7 +66,7 @@ STAGES = [
     ("tsan", "junit", cmake("tsan", "-DTANGRAM_SANITIZE=thread", TSAN)
      + " && TSAN_OPTIONS=suppressions=$PWD/tests/tsan.supp " + ctest("tsan", PARTIAL)),
     ("fuzz", "exit", "tests/fuzz.sh 20"),
-    ("bench", "exit", "for b in resize-bytes repair-bytes plan-time recovery eplb-small rounds predict; do NAME=$b QUICK=1 tests/bench.sh || exit 1; done"),
+    ("bench", "exit", "(cd tests && python3 -m unittest bench_test) && tests/bench.py all --ci"),
 ]
 
 

@@ -23,13 +23,13 @@ func main() {
 			RunE: func(c *cobra.Command, _ []string) error {
 				return bench.RepairBytes(c.OutOrStdout(), c.ErrOrStderr(), quick)
 			}},
-		&cobra.Command{Use: "plan-time", Short: "milliseconds to plan two reference transitions, one thread", Args: cobra.NoArgs,
+		&cobra.Command{Use: "plan-time", Short: "time to plan two reference transitions over a sort of keys, one thread", Args: cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				return bench.PlanTime(c.OutOrStdout(), c.ErrOrStderr(), quick)
 			}},
 		&cobra.Command{Use: "eplb", Short: "placement of experts: plan time, balance and moves, beside the algorithms in use", Args: cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
-				return bench.Eplb(c.OutOrStdout(), c.ErrOrStderr(), quick)
+				return bench.Eplb(c.OutOrStdout(), c.ErrOrStderr(), os.Getenv("DATE"), quick)
 			}},
 		&cobra.Command{Use: "eplb-small", Short: "placement of small cases against the exact optimum", Args: cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {

@@ -16,15 +16,13 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Summary is the last line of a bench.
+// Summary is the last line of a bench. Whether it reached its goals is for who judges it (tests/bench.py) to say.
 type Summary struct {
 	Bench   string         `json:"bench"`
 	Value   float64        `json:"value"`
 	Unit    string         `json:"unit"`
 	Ceiling float64        `json:"ceiling"`
 	Ratio   float64        `json:"ratio"`
-	Goal    float64        `json:"goal"`
-	Pass    bool           `json:"pass"`
 	Metrics map[string]any `json:"metrics"`
 	Env     map[string]any `json:"env"`
 }

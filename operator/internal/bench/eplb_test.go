@@ -1,7 +1,10 @@
 package bench
 
 import (
+	"io"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -12,22 +15,90 @@ import (
 // A small workload through the same path as the bench: what it says of the planner and of a
 // baseline, and that every layout it scores is whole.
 func TestEplbWorkload(t *testing.T) {
-	w := eplbWorkload{"small", 3, 64, 16, 5, 4, 1, .9}
+	defer alone()()
+	w := eplbWorkload{"small", 3, 64, 16, 5, 4, 1, .9, true}
 	windows, err := w.windows(3)
 	require.NoError(t, err)
-	floors := w.floors(windows)
-	full, err := w.ours("full", windows, floors, true)
-	require.NoError(t, err)
-	incr, err := w.ours("incremental", windows, floors, true)
-	require.NoError(t, err)
-	flash := w.peer(&peers.FlashLB{}, windows, floors)
-	for _, s := range []*eplbScore{full, incr, flash} {
-		require.Zero(t, s.layersUnderFloor)
-		require.Equal(t, 4*3*16*5, s.slots)
-		require.LessOrEqual(t, s.mean, s.peak)
+	players := w.players(false)
+	require.NoError(t, w.play(players, windows, 2))
+	of := func(name string) *player {
+		i := slices.IndexFunc(players, func(p *player) bool { return p.name == name })
+		require.GreaterOrEqual(t, i, 0, name)
+		return players[i]
 	}
-	require.GreaterOrEqual(t, flash.peak, full.peak)
-	require.Greater(t, flash.moved, 2*incr.moved)
+	for _, p := range players {
+		require.Zero(t, p.score.layersUnderFloor, p.name)
+		require.Equal(t, 4*3*16*5, p.score.slots, p.name)
+		require.LessOrEqual(t, p.score.mean, p.score.peak, p.name)
+		require.Len(t, p.score.millis, 4*2, p.name)
+		require.Positive(t, middle(p.score.millis), p.name)
+	}
+	require.GreaterOrEqual(t, of("flashlb").score.peak, of("full").score.peak)
+	require.Greater(t, of("flashlb").score.moved, 2*of("incremental").score.moved)
+}
+
+// What is timed has no influence on what is planned: FlashLB-like knows its past, and asking it again must not change it.
+func TestTimingChangesNoPlan(t *testing.T) {
+	defer alone()()
+	w := eplbWorkload{"small", 3, 64, 16, 5, 4, 1, .9, true}
+	windows, err := w.windows(5)
+	require.NoError(t, err)
+	var layouts [2][][]peers.Layout
+	for i, rounds := range []int{1, 4} {
+		players := w.players(i == 0)
+		require.NoError(t, w.play(players, windows, rounds))
+		for _, p := range players[:4] {
+			layouts[i] = append(layouts[i], p.old)
+		}
+	}
+	require.Equal(t, layouts[0], layouts[1])
+}
+
+// A millisecond of work and less is told; waiting is not work.
+func TestTheThreadsClockTells(t *testing.T) {
+	defer alone()()
+	for range 20 {
+		begin, wall := threadMillis(), time.Now()
+		for threadMillis()-begin < .3 {
+		}
+		took, passed := threadMillis()-begin, float64(time.Since(wall).Nanoseconds())/1e6
+		require.GreaterOrEqual(t, took, .3)
+		require.LessOrEqual(t, took, passed+.05)
+	}
+	times, err := alternating(3, func() error { time.Sleep(20 * time.Millisecond); return nil })
+	require.NoError(t, err)
+	require.Len(t, times[0], 3)
+	require.Less(t, slices.Max(times[0]), 10.0)
+}
+
+// A date gives its seeds again, another date gives others, and the fixed ones are always there.
+func TestSeedsOfADate(t *testing.T) {
+	a := seedsOf("2026-11-22", 20)
+	require.Len(t, a, 20+len(eplbFixed))
+	require.Equal(t, a, seedsOf("2026-11-22", 20))
+	require.Equal(t, eplbFixed, a[:len(eplbFixed)])
+	for _, seed := range seedsOf("2026-11-23", 20)[len(eplbFixed):] {
+		require.NotContains(t, a, seed)
+	}
+	require.ErrorContains(t, Eplb(io.Discard, io.Discard, "22.11.2026", true), "DATE")
+}
+
+// Medians and worsts, and the seeds that miss a goal by themselves.
+func TestFiguresOfSeeds(t *testing.T) {
+	f := &eplbSeeds{}
+	score := func(millis, peak, floor float64, moved int) *eplbScore {
+		return &eplbScore{millis: []float64{millis}, peak: peak, mean: .9, floor: floor, moved: moved, slots: 100, seeds: 1}
+	}
+	for i, peak := range []float64{1, 1, 1.002} {
+		f.add(uint64(7+i), map[string]*eplbScore{"greedy": score(1, 1, 1, 0), "full": score(2+float64(i), peak, 1, 50),
+			"incremental": score(5, .91/.9, 1, 5), "flashlb": score(60, 1, 1, 50)})
+	}
+	require.InDelta(t, 3, f.median("full_over_greedy"), 1e-9)
+	require.InDelta(t, 4, f.worst("full_over_greedy"), 1e-9)
+	require.InDelta(t, 1, f.median("balance_over_floor"), 1e-9)
+	require.InDelta(t, 1/1.002, f.worst("balance_over_floor"), 1e-9)
+	require.InDelta(t, .1, f.median("moves_over_flashlb"), 1e-9)
+	require.Equal(t, []uint64{9}, f.missed())
 }
 
 func TestCountRoundsSeesClashes(t *testing.T) {

@@ -11,11 +11,10 @@ import (
 )
 
 const (
-	predictGoalPoints = -0.5 // of next-window balance, against the best fixed predictor
-	predictRanks      = 32   // workload A: DeepSeek-V3 with 288 slots on 32 ranks
-	predictSlots      = 9
-	predictLayers     = 58
-	predictExperts    = 256
+	predictRanks   = 32 // workload A: DeepSeek-V3 with 288 slots on 32 ranks
+	predictSlots   = 9
+	predictLayers  = 58
+	predictExperts = 256
 )
 
 // drift of the popularity: log-normal with AR(1), and how finely it is sampled.
@@ -104,7 +103,7 @@ func Predict(out, progress io.Writer, quick bool) error {
 	}
 	metrics["seconds"] = time.Since(begin).Seconds()
 	return printLine(out, Summary{Bench: "predict", Value: worst, Unit: "points of next-window balance over the best fixed predictor, worst drift",
-		Ceiling: 1, Ratio: leastOverOracle, Goal: predictGoalPoints, Pass: worst >= predictGoalPoints, Metrics: metrics, Env: environment(quick)})
+		Ceiling: 1, Ratio: leastOverOracle, Metrics: metrics, Env: environment(quick)})
 }
 
 // run gives the tallies of the contenders and of the oracle, and the milliseconds that the

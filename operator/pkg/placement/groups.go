@@ -229,7 +229,7 @@ func (p *Planner) leaveHome(bound float64) {
 	clear(p.keep)
 	p.ask.on, q.closed = false, false
 	_, best := s.hottest()
-	at, to := 0, aimAt(bound*(1+near)/(0.5+0.5*balanceLeast)) // half of what may be lost
+	at, to := 0, aimAt(bound*(1+StopWithin)/(0.5+0.5*balanceLeast)) // half of what may be lost
 	for len(p.log) < 8*s.slots {
 		g, peak := s.hottest()
 		if peak <= to.at {

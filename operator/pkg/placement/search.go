@@ -6,9 +6,9 @@ import (
 )
 
 const (
-	// near: a peak this close to the bound is as good as the bound. Less than a rank's
-	// load changes from one step to the next.
-	near = 9e-4
+	// StopWithin of the bound the search ends: a peak this close is as good as the bound. Less than
+	// a rank's load changes from one step to the next.
+	StopWithin = 9e-4
 	// effort is the number of changes that the search looks at in a layer after the first
 	// descent got stuck far above the bound; it bounds time where the bound cannot be
 	// reached. Where there is less than `much` to gain, it is proportionally smaller.
@@ -23,10 +23,10 @@ const (
 // improve lowers the peak by descents, the later ones from shaken copies of the best.
 func (p *Planner) improve(bound float64) {
 	s := &p.state
-	goal := bound * (1 + near)
+	goal := bound * (1 + StopWithin)
 	left := math.MaxInt // descents end by themselves
 	peak := p.descend(goal, &left)
-	if peak <= goal*(1+near) || len(s.live) < 2 {
+	if peak <= goal*(1+StopWithin) || len(s.live) < 2 {
 		return
 	}
 	left = int(effort * min(1, (peak/goal-1)/much))
@@ -113,7 +113,7 @@ func (p *Planner) descend(goal float64, left *int) float64 {
 			s.swap(i, j)
 			continue
 		}
-		if peak <= goal*(1+near) {
+		if peak <= goal*(1+StopWithin) {
 			return peak // near enough not to look at changes that cost more to find
 		}
 		j, e, ok := p.replica(g, peak, left)

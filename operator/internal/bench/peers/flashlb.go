@@ -11,11 +11,8 @@ type FlashLB struct{ past map[int]float64 }
 // Name of the policy.
 func (*FlashLB) Name() string { return "flashlb" }
 
-// Plan of one layer.
+// Plan of one layer. It may be asked again: only Remember changes what it knows of the past.
 func (f *FlashLB) Plan(layer int, load []float64, old Layout) Layout {
-	if f.past == nil {
-		f.past = map[int]float64{}
-	}
 	threshold := 0.85
 	if len(old) < 32 {
 		threshold = 0.9
@@ -47,9 +44,18 @@ func (f *FlashLB) Plan(layer int, load []float64, old Layout) Layout {
 		next = slices.CompactFunc(next, func(a, b leaf) bool { return slices.Equal(a.count, b.count) })
 		beam = next[:min(width, len(next))]
 	}
-	out := relabel(old, beam[0].layout)
-	f.past[layer] = balanceOf(load, out)
-	return out
+	return relabel(old, beam[0].layout)
+}
+
+// Remember what a layer that was touched came to.
+func (f *FlashLB) Remember(layer int, load []float64, old, now Layout) {
+	if &old[0] == &now[0] {
+		return
+	}
+	if f.past == nil {
+		f.past = map[int]float64{}
+	}
+	f.past[layer] = balanceOf(load, now)
 }
 
 type leaf struct {

@@ -55,16 +55,16 @@ func Draw(eplb, predict io.Reader, dir string) error {
 	if err != nil {
 		return err
 	}
-	for name, draw := range map[string]func() (*plot.Plot, error){
-		"moves.svg":    func() (*plot.Plot, error) { return moves(placed) },
-		"floor.svg":    func() (*plot.Plot, error) { return floor(placed) },
-		"forecast.svg": func() (*plot.Plot, error) { return next(forecast) },
-	} {
-		p, err := draw()
+	for _, to := range []struct {
+		name string
+		draw func([]line) (*plot.Plot, error)
+		of   []line
+	}{{"moves.svg", moves, placed}, {"floor.svg", floor, placed}, {"forecast.svg", next, forecast}} {
+		p, err := to.draw(to.of)
 		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+			return fmt.Errorf("%s: %w", to.name, err)
 		}
-		if err := save(p, filepath.Join(dir, name)); err != nil {
+		if err := save(p, filepath.Join(dir, to.name)); err != nil {
 			return err
 		}
 	}

@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+"""Runs a bench (`make -s bench NAME=...`), or all, and judges what it found.
+
+Without a name the benches are listed. A bench prints JSON lines on stdout and progress on stderr; its last line sums
+up, and gets here `goal`, `pass` and `gates` from the table below, the only place that knows the goals. One bench alone
+exits 0 if it ran, whatever it found; `all` ends with a table and exits 1 if a goal was missed. `--ci` is what
+`make test` runs: QUICK, seeds of a fixed date, wall seconds at three times their goal.
+
+    tests/bench.py [NAME | all] [--ci]
+"""
+
+import argparse
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CI_DATE = "2026-11-22"  # whose seeds `make test` plays
+CI_WALL = 3  # how many times its goal a wall-clock figure may be there: machines differ
+
+
+@dataclasses.dataclass(frozen=True)
+class Gate:
+    """A figure of the summary ("value" or a metric) and its goal. Work: bytes, counts, ratios of CPU work, the same on
+    any machine. Wall: seconds, or ratios of them."""
+
+    figure: str
+    goal: float
+    least: bool = False  # the figure must be at least the goal; else at most
+    wall: bool = False
+
+    def limit(self, ci):
+        return self.goal * CI_WALL if ci and self.wall else self.goal
+
+    def reached(self, summary, ci):
+        found = self.found(summary)
+        if found is None or not math.isfinite(found):
+            return False
+        return found >= self.limit(ci) if self.least else found <= self.limit(ci)
+
+    def found(self, summary):
+        """None: the bench does not tell it, or it is no number."""
+        where = summary if self.figure in ("value", "ratio") else summary.get("metrics", {})
+        value = where.get(self.figure)
+        return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def most(figure, goal, wall=False):
+    return Gate(figure, goal, wall=wall)
+
+
+def least(figure, goal):
+    return Gate(figure, goal, least=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bench:
+    what: str
+    needs: str  # targets of make
+    command: str
+    gates: tuple
+
+
+def planner(what, name, *gates):
+    return Bench(what, "setup go", f"build/bin/tangram-bench {name}", gates)
+
+
+def demo(what, command, *gates):
+    return Bench(what, "build model", f"build/bin/tangram-demo {command}", gates)
+
+
+def eplb_gates():
+    for workload in "ACDE":
+        yield most(workload + "_full_over_greedy", 3)
+        yield most(workload + "_incr_over_greedy", 9)
+        yield least(workload + "_balance_over_floor", 0.999)
+        yield most(workload + "_moves_over_flashlb", 0.2)
+        yield most(workload + "_points_below_flashlb", 2)
+
+
+BENCHES = {
+    "resize-bytes": planner("bytes a resize moves over the lower bound, every P -> Q of 18 public models", "resize-bytes",
+                            most("value", 1), least("pairs", 1)),
+    "repair-bytes": planner("bytes that the repair of a lost rank reads over those that no survivor holds, 2 to 64 ranks of 18 public models",
+                            "repair-bytes", most("value", 1), least("repairs", 1)),
+    "plan-time": planner("time to plan DeepSeek-V3 32 -> 40 ranks and Qwen3-235B EP8 -> TP8 over a sort of one key per piece and fetch, one thread",
+                         "plan-time", most("deepseek_v3_32_to_40_over_sort", 9), most("qwen3_235b_ep8_to_tp8_over_sort", 1.2),
+                         most("biggest_part_and_delta_bytes", 256 << 10)),
+    "eplb": planner("plan time over a plain greedy's, balance over the floor and moves on workloads A to E, beside FlashLB-, Swift- and "
+                    "DeepSeek-like planners, one thread, seeds of DATE=", "eplb", *eplb_gates()),
+    "eplb-small": planner("2,000 random small cases against the exact optimum by brute force", "eplb-small",
+                          least("value", 0.99), least("exact_share", 0.95), most("showcase_over_optimum", 1 + 1e-9)),
+    "rounds": planner("rounds of the migration schedule over the most moves at a rank", "rounds", most("value", 1), least("schedules", 1)),
+    "predict": planner("next-window balance of placements made from an adaptive forecast, against the best of five fixed look-backs, three drifts",
+                       "predict", least("value", -0.5)),
+    "recovery": demo("seconds from kill -9 of one of 6 ranks under load to the first token of the last running request",
+                     "recovery --out build/bench/recovery", most("value", 3, wall=True), most("lost", 0), least("requests", 1)),
+    "transition": demo("time without tokens in each transition of the demo, over a plain copy of its bytes plus two steps",
+                       "local --bench --out build/bench/transition", most("ratio", 3, wall=True), most("lost", 0), least("tokens", 1)),
+}
+
+
+def judge(bench, summary, ci=False):
+    """The summary with goal, pass and gates: what was found, the limit, and whether it is reached."""
+    gates = [{"figure": g.figure, "found": g.found(summary), "goal": g.goal, "limit": g.limit(ci), "sense": "at least" if g.least else "at most",
+              "clock": "wall" if g.wall else "work", "reached": g.reached(summary, ci)} for g in bench.gates]
+    return {**summary, "goal": bench.gates[0].goal, "pass": all(g["reached"] for g in gates), "gates": gates}
+
+
+def run(name, ci, out=sys.stdout):
+    """Runs one bench, passes its lines on, and gives its judged summary; None: it did not run to its end."""
+    bench = BENCHES[name]
+    env = dict(os.environ, QUICK="1", DATE=CI_DATE) if ci else dict(os.environ)
+    made = subprocess.run(["make", "-s", *bench.needs.split()], cwd=ROOT, stdout=sys.stderr, check=False)
+    if made.returncode != 0:
+        return None
+    with subprocess.Popen(bench.command.split(), cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True) as process:
+        last = None
+        for line in process.stdout:
+            if last is not None:
+                print(last, end="", file=out, flush=True)
+            last = line
+    if process.returncode != 0 or last is None:
+        print(last or "", end="", file=out, flush=True)
+        return None
+    summary = judge(bench, json.loads(last), ci)
+    print(json.dumps(summary), file=out, flush=True)
+    return summary
+
+
+def table(found):
+    """Lines of one gate each; found: {name: summary or None}."""
+    rows = [("bench", "figure", "found", "", "limit", "")]
+    for name, summary in found.items():
+        if summary is None:
+            rows.append((name, "did not run to its end", "", "", "", "MISSED"))
+            continue
+        for g in summary["gates"]:
+            told = "missing" if g["found"] is None else f"{g['found']:.5g}"
+            rows.append((name, g["figure"], told, g["sense"], f"{g['limit']:.5g}", "" if g["reached"] else "MISSED"))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", nargs="?", default="", help="a bench, or all")
+    parser.add_argument("--ci", action="store_true", help="as make test judges: QUICK, fixed seeds, wall seconds at three times their goal")
+    args = parser.parse_args()
+    if not args.name:
+        for name, bench in BENCHES.items():
+            print(f"{name:13} {bench.what}")
+        print(f"{'all':13} all of them, judged: a table at the end, exit code 1 if a goal is missed")
+        return 0
+    if args.name != "all" and args.name not in BENCHES:
+        print(f"no bench named '{args.name}'; make bench lists them", file=sys.stderr)
+        return 2
+    names = BENCHES if args.name == "all" else [args.name]
+    found = {name: run(name, args.ci) for name in names}
+    if args.name == "all":
+        print("\n".join(table(found)), file=sys.stderr)
+    if any(summary is None for summary in found.values()):
+        return 1
+    judged = args.name == "all" or args.ci
+    return 1 if judged and not all(summary["pass"] for summary in found.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

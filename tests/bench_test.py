@@ -1,0 +1,69 @@
+"""The gates of the benches: what is judged, and that a figure that is missing, no number or beyond its limit fails."""
+
+import io
+import unittest
+from unittest import mock
+
+import bench
+
+WALL = bench.Bench("w", "", "", (bench.most("value", 2, wall=True), bench.most("lost", 0)))
+WORK = bench.Bench("w", "", "", (bench.least("share", 0.95),))
+
+
+def summary(value, **metrics):
+    return {"bench": "x", "value": value, "metrics": metrics}
+
+
+class Judge(unittest.TestCase):
+    def passes(self, judged, found, ci=False):
+        return bench.judge(judged, found, ci)["pass"]
+
+    def test_wall_seconds_gate_at_three_times_their_goal_in_ci_only(self):
+        self.assertTrue(self.passes(WALL, summary(2, lost=0)))
+        self.assertFalse(self.passes(WALL, summary(2.01, lost=0)))
+        self.assertTrue(self.passes(WALL, summary(6, lost=0), ci=True))
+        self.assertFalse(self.passes(WALL, summary(6.01, lost=0), ci=True))
+
+    def test_counts_and_work_gate_alike_everywhere(self):
+        for ci in (False, True):
+            self.assertFalse(self.passes(WALL, summary(1, lost=1), ci))
+            self.assertTrue(self.passes(WORK, summary(0, share=0.95), ci))
+            self.assertFalse(self.passes(WORK, summary(0, share=0.949), ci))
+
+    def test_a_figure_that_is_missing_or_no_number_fails(self):
+        for found in ({}, {"share": None}, {"share": "1"}, {"share": True}, {"share": float("nan")}, {"share": float("inf")}):
+            self.assertFalse(self.passes(WORK, summary(0, **found)), found)
+        self.assertFalse(self.passes(WORK, {"bench": "x", "value": 1}))
+
+    def test_every_bench_has_a_gate_and_eplb_all_of_its_goals(self):
+        for name, one in bench.BENCHES.items():
+            self.assertTrue(one.gates, name)
+        self.assertEqual(len(bench.BENCHES["eplb"].gates), 4 * 5)
+
+    def test_the_table_names_what_was_missed(self):
+        lines = bench.table({"a": bench.judge(WORK, summary(0, share=0.5)), "b": bench.judge(WORK, summary(0)), "c": None})
+        self.assertEqual([line.endswith("MISSED") for line in lines], [False, True, True, True])
+        self.assertIn("missing", lines[2])
+
+
+class Run(unittest.TestCase):
+    def run_script(self, script, ci=False):
+        one = bench.Bench("x", "-f /dev/null -n", f"{script}", (bench.most("value", 1),))
+        out = io.StringIO()
+        with mock.patch.object(bench, "BENCHES", {"x": one}), mock.patch.object(bench.subprocess, "run") as made:
+            made.return_value.returncode = 0
+            return bench.run("x", ci, out), out.getvalue().splitlines()
+
+    def test_lines_are_passed_on_and_the_last_is_judged(self):
+        found, lines = self.run_script("printf {\"a\":1}\\n{\"value\":2}\\n")
+        self.assertEqual(lines[0], '{"a":1}')
+        self.assertFalse(found["pass"])
+        self.assertIn('"pass": false', lines[1])
+
+    def test_a_bench_that_fails_or_says_nothing_has_no_summary(self):
+        self.assertIsNone(self.run_script("false")[0])
+        self.assertIsNone(self.run_script("true")[0])
+
+
+if __name__ == "__main__":
+    unittest.main()
