@@ -115,7 +115,8 @@ Status Serve(Flags flags) {
 int Main(int argc, char** argv) {
   Flags flags;
   SchedulerLimits& limits = flags.engine.limits;
-  uint64_t exchange_ms = static_cast<uint64_t>(flags.engine.exchange_timeout.count());
+  uint64_t most_ms = static_cast<uint64_t>(flags.engine.patience.most.count());
+  uint64_t least_ms = static_cast<uint64_t>(flags.engine.patience.least.count());
   CLI::App app("The reference engine of one rank: attaches to its agent and serves.");
   app.add_option("--agent-socket", flags.world.agent_socket, "UNIX socket of the agent")
       ->required();
@@ -139,7 +140,10 @@ int Main(int argc, char** argv) {
   app.add_option("--max-model-len", limits.max_model_len, "Most tokens of prompt and answer");
   app.add_option("--kv-headroom", limits.headroom, "Share of KV pages kept for flips")
       ->check(CLI::Range(0.0, 0.9));
-  app.add_option("--exchange-timeout-ms", exchange_ms, "A peer silent for so long is gone")
+  app.add_option("--exchange-timeout-ms", most_ms, "A peer silent for so long is gone, always")
+      ->check(CLI::Range(100, 3600000));
+  app.add_option("--least-timeout-ms", least_ms,
+                 "... and at the earliest; in between, the limit is learned from what steps take")
       ->check(CLI::Range(100, 3600000));
   app.add_option("--ready-file", flags.ready_file, "JSON with the real endpoints, once attached");
   app.add_option("--log-level", flags.log_level, "trace, debug, info, warn, error")
@@ -157,7 +161,8 @@ int Main(int argc, char** argv) {
     return 2;
   }
 
-  flags.engine.exchange_timeout = std::chrono::milliseconds(exchange_ms);
+  flags.engine.patience.most = std::chrono::milliseconds(most_ms);
+  flags.engine.patience.least = std::chrono::milliseconds(std::min(least_ms, most_ms));
   tangram::SetUpLog("engine", flags.log_level, flags.log_json,
                     {{"device", std::to_string(flags.world.device)}});
   struct sigaction action {};

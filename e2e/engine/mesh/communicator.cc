@@ -5,8 +5,20 @@
 namespace tangram::engine {
 
 Communicator::Communicator(Mesh* mesh, uint64_t epoch, uint32_t rank,
-                           std::vector<std::string> members, std::chrono::milliseconds timeout)
-    : mesh_(mesh), epoch_(epoch), rank_(rank), members_(std::move(members)), timeout_(timeout) {}
+                           std::vector<std::string> members, Patience* patience)
+    : mesh_(mesh), epoch_(epoch), rank_(rank), members_(std::move(members)), patience_(patience) {}
+
+Status Communicator::Exchange(const Tag& tag, std::span<const std::string> members,
+                              std::span<const Bytes* const> send, std::span<Bytes> recv) {
+  // Of a chain of ranks that each wait for the next one, and compute, two links are the longest
+  // that steps have: beyond three times the most somebody waits for ever.
+  const Patience::Bounds& bounds = patience_->bounds();
+  const Mesh::Limits limits{patience_->Limit(rows_), bounds.least / 4, 3 * bounds.most};
+  Patience::Duration took{};
+  TANGRAM_RETURN_IF_ERROR(mesh_->Exchange(tag, members, send, recv, limits, &took));
+  if (rows_) patience_->Learn(*rows_, took);
+  return OkStatus();
+}
 
 Status Communicator::Exchange(uint64_t step, uint64_t sequence, std::span<const uint32_t> ranks,
                               const std::vector<Bytes>& send, std::vector<Bytes>* recv) {
@@ -18,7 +30,7 @@ Status Communicator::Exchange(uint64_t step, uint64_t sequence, std::span<const 
     names.push_back(members_[rank]);
     out.push_back(&send[rank]);
   }
-  TANGRAM_RETURN_IF_ERROR(mesh_->Exchange({epoch_, step, sequence}, names, out, in, timeout_));
+  TANGRAM_RETURN_IF_ERROR(Exchange({epoch_, step, sequence}, names, out, in));
   for (size_t i = 0; i < ranks.size(); ++i) (*recv)[ranks[i]] = std::move(in[i]);
   return OkStatus();
 }
@@ -27,7 +39,7 @@ Status Communicator::Gather(uint64_t step, uint64_t sequence, const Bytes& mine,
                             std::vector<Bytes>* recv) {
   recv->resize(members_.size());
   const std::vector<const Bytes*> out(members_.size(), &mine);
-  return mesh_->Exchange({epoch_, step, sequence}, members_, out, *recv, timeout_);
+  return Exchange({epoch_, step, sequence}, members_, out, *recv);
 }
 
 bool Communicator::Begun() const {

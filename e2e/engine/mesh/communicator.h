@@ -1,8 +1,8 @@
 // The members of one epoch, by rank, over the mesh.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,12 +15,16 @@ class Communicator {
  public:
   Communicator() = default;
   Communicator(Mesh* mesh, uint64_t epoch, uint32_t rank, std::vector<std::string> members,
-               std::chrono::milliseconds timeout);
+               Patience* patience);
 
   uint64_t epoch() const { return epoch_; }
   uint32_t rank() const { return rank_; }
   uint32_t size() const { return static_cast<uint32_t>(members_.size()); }
   const std::vector<std::string>& members() const { return members_; }
+
+  // What the exchanges from here on are for: a step of so many rows; nullopt: something that is
+  // like no other (a flip, the first step of an epoch).
+  void SetWork(std::optional<uint64_t> rows) { rows_ = rows; }
 
   // All-to-all among `ranks` (this one among them; every one of them calls with the same
   // list): send[r] goes to rank r, recv[r] is what r sent here. Both have size() entries;
@@ -33,11 +37,15 @@ class Communicator {
   bool Begun() const;
 
  private:
+  Status Exchange(const Tag& tag, std::span<const std::string> members,
+                  std::span<const Bytes* const> send, std::span<Bytes> recv);
+
   Mesh* mesh_ = nullptr;
   uint64_t epoch_ = 0;
   uint32_t rank_ = 0;
   std::vector<std::string> members_;
-  std::chrono::milliseconds timeout_{};
+  Patience* patience_ = nullptr;  // of the engine
+  std::optional<uint64_t> rows_;
 };
 
 }  // namespace tangram::engine

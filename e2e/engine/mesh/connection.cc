@@ -28,6 +28,7 @@ Status Mesh::Connection::Read() {
       if (!got.ok()) return got.status();
       if (*got == 0) return OkStatus();
       header_read += *got;
+      moved += *got;
       if (header_read < sizeof(FrameHeader)) continue;
       const FrameHeader& header = incoming.header;
       if (header.magic != FrameHeader::kMagic || header.length > FrameHeader::kMaxLength) {
@@ -38,6 +39,10 @@ Status Mesh::Connection::Read() {
       if (state != State::kReady && header.length > 4096) {
         return {Code::kInvalid, "a hello of " + std::to_string(header.length) + " bytes"};
       }
+      if (state == State::kReady && header.kind == FrameKind::kBeat && header.length == 0) {
+        header_read = 0;  // it says no more than that it came
+        continue;
+      }
       incoming.payload.resize(header.length);
       payload_read = 0;
     }
@@ -47,6 +52,7 @@ Status Mesh::Connection::Read() {
       if (!got.ok()) return got.status();
       if (*got == 0) return OkStatus();
       payload_read += *got;
+      moved += *got;
       if (payload_read < incoming.payload.size()) continue;
     }
     frame = std::move(incoming);
@@ -89,6 +95,7 @@ Status Mesh::Connection::Write() {
       return {Code::kUnavailable, std::strerror(errno)};
     }
     size_t left = static_cast<size_t>(put);
+    if (out_header.kind == FrameKind::kData) moved += left;
     if (header_pending) {
       const size_t part = std::min(left, sizeof(FrameHeader) - header_sent);
       header_sent += part;

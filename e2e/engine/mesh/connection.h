@@ -8,7 +8,7 @@
 
 namespace tangram::engine {
 
-enum class FrameKind : uint32_t { kHello = 1, kWelcome = 2, kData = 3 };
+enum class FrameKind : uint32_t { kHello = 1, kWelcome = 2, kData = 3, kBeat = 4 };
 
 // On the wire, little-endian, followed by `length` bytes.
 struct FrameHeader {
@@ -44,6 +44,8 @@ struct Mesh::Connection {
   State state;
   std::string member;  // known from the start when dialled, from the hello otherwise
   std::optional<Frame> frame;
+  // Grows with every byte that came, and with every byte of data that the socket took.
+  uint64_t moved = 0;
 
  private:
   Frame incoming;

@@ -65,6 +65,11 @@ bool Mesh::LeftFrame(const std::string& member) const {
   return poll(&end, 1, 0) > 0;
 }
 
+uint64_t Mesh::Moved(const std::string& member) const {
+  const auto it = peers_.find(member);
+  return it == peers_.end() || !it->second.connection ? 0 : it->second.connection->moved;
+}
+
 void Mesh::HangUpAll() {
   for (auto& [member, peer] : peers_) peer.connection.reset();
 }
@@ -233,74 +238,98 @@ std::optional<Tag> Mesh::Waiting(const std::string& member) const {
   return Tag{header.epoch, header.step, header.sequence};
 }
 
+void Mesh::Beat() {
+  for (auto& [member, peer] : peers_) {
+    Connection* connection = peer.connection.get();
+    // Where something is still on its way out, that tells enough.
+    if (connection == nullptr || connection->state != Connection::State::kReady ||
+        !connection->Flushed()) {
+      continue;
+    }
+    connection->SendOwned({.kind = FrameKind::kBeat}, {});
+    (void)Drive(*connection, POLLOUT);  // an error shows again where the peer is waited for
+  }
+}
+
 Status Mesh::Exchange(const Tag& tag, std::span<const std::string> members,
                       std::span<const Bytes* const> send, std::span<Bytes> recv,
-                      std::chrono::milliseconds timeout) {
-  const Clock::time_point deadline = Clock::now() + timeout;
+                      const Limits& limits, Patience::Duration* took) {
   const std::string name = Text(tag.epoch, tag.step, tag.sequence);
-  const auto find = [&](const std::string& member) -> Connection* {
-    const auto it = peers_.find(member);
-    if (it == peers_.end() || !it->second.connection ||
-        it->second.connection->state != Connection::State::kReady) {
-      return nullptr;
-    }
-    return it->second.connection.get();
-  };
   const auto gone = [&](const std::string& member) {
     const auto it = peers_.find(member);
     return Status{Code::kUnavailable, name + ": no connection with " + member +
                                           (it == peers_.end() ? "" : ": " + it->second.last_error)};
   };
-  for (size_t i = 0; i < members.size(); ++i) {
-    if (members[i] == self_) {
-      recv[i] = *send[i];
-      continue;
-    }
-    Connection* connection = find(members[i]);
-    if (connection == nullptr) return gone(members[i]);
-    if (!connection->Flushed()) {
-      // Only a welcome can be in the way, and it is tiny.
-      TANGRAM_RETURN_IF_ERROR(connection->Write());
-      if (!connection->Flushed()) return {Code::kInternal, name + ": a frame is still being sent"};
-    }
-    FrameHeader header;
-    header.epoch = tag.epoch;
-    header.step = tag.step;
-    header.sequence = tag.sequence;
-    connection->Send(header, send[i]->data(), send[i]->size());
-    (void)Drive(*connection, POLLOUT | POLLIN);  // an error shows again in the loop
-  }
+  const auto milliseconds = [](Patience::Duration time) {
+    return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(time).count()) +
+           " ms";
+  };
+  FrameHeader header;
+  header.epoch = tag.epoch;
+  header.step = tag.step;
+  header.sequence = tag.sequence;
 
   // A peer that is through with us may leave at once: what is done is not looked at again.
-  std::vector<bool> received(members.size(), false), done(members.size(), false);
+  struct Leg {
+    bool sent = false, received = false, done = false;
+    uint64_t moved = 0;
+  };
+  std::vector<Leg> legs(members.size());
+  Wait wait(members.size(), limits.limit, limits.beat, Clock::now());
   while (true) {
-    std::string waiting;
+    std::string waiting, silent;
     for (size_t i = 0; i < members.size(); ++i) {
-      if (members[i] == self_ || done[i]) continue;
-      Connection* connection = find(members[i]);
-      if (connection == nullptr) return gone(members[i]);
-      if (!received[i] && connection->frame) {
-        const FrameHeader& header = connection->frame->header;
-        if (header.kind != FrameKind::kData ||
-            Tag{header.epoch, header.step, header.sequence} != tag) {
+      Leg& leg = legs[i];
+      if (leg.done) continue;
+      if (members[i] == self_) {
+        recv[i] = *send[i];
+        leg.done = true;
+        continue;
+      }
+      const auto it = peers_.find(members[i]);
+      Connection* connection = it == peers_.end() ? nullptr : it->second.connection.get();
+      if (connection == nullptr || connection->state != Connection::State::kReady) {
+        return gone(members[i]);
+      }
+      if (!leg.sent && connection->Flushed()) {  // else a welcome or a beat is on its way
+        connection->Send(header, send[i]->data(), send[i]->size());
+        leg.sent = true;
+        (void)Drive(*connection, POLLOUT | POLLIN);  // an error shows again in the next round
+      }
+      if (!leg.received && connection->frame) {
+        const FrameHeader& came = connection->frame->header;
+        if (came.kind != FrameKind::kData || Tag{came.epoch, came.step, came.sequence} != tag) {
           return {Code::kUnavailable, name + ": " + members[i] + " is in " +
-                                          Text(header.epoch, header.step, header.sequence)};
+                                          Text(came.epoch, came.step, came.sequence)};
         }
         recv[i] = std::move(connection->frame->payload);
         connection->frame.reset();
-        received[i] = true;
+        leg.received = true;
       }
-      done[i] = received[i] && connection->Flushed();
-      if (!done[i]) waiting += " " + members[i];
+      leg.done = leg.received && leg.sent && connection->Flushed();
+      if (leg.done) continue;
+      if (connection->moved != leg.moved) {
+        leg.moved = connection->moved;
+        wait.Heard(i);
+      }
+      waiting += " " + members[i];
+      if (wait.Silent(i)) silent += " " + members[i];
     }
+    if (took != nullptr) *took = wait.ran();
     if (waiting.empty()) return OkStatus();
-    const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    if (left <= 0) {
-      return {Code::kUnavailable, name + ": nothing from" + waiting + " for " +
-                                      std::to_string(timeout.count()) + " ms"};
+    if (!silent.empty()) {
+      return {Code::kUnavailable,
+              name + ": nothing from" + silent + " for " + milliseconds(limits.limit)};
     }
-    Progress(static_cast<int>(std::min<long long>(left, 1000)));
+    if (wait.ran() >= limits.most) {
+      return {Code::kUnavailable, name + ": after " + milliseconds(limits.most) +
+                                      " these still wait for somebody:" + waiting};
+    }
+    if (wait.BeatDue()) Beat();
+    const auto look =
+        std::min<Patience::Duration>(limits.limit / 4 + Patience::Duration(1000000), Wait::kLook);
+    Progress(static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(look).count()));
+    wait.Look(Clock::now());
   }
 }
 

@@ -19,6 +19,7 @@
 
 #include "agent/base/status.h"
 #include "agent/base/unique_fd.h"
+#include "e2e/engine/mesh/patience.h"
 #include "e2e/engine/wire/bytes.h"
 
 namespace tangram::engine {
@@ -61,17 +62,26 @@ class Mesh {
   // The members of the list without a connection, and why; for messages.
   std::string Missing(std::span<const std::string> members) const;
 
+  // Changes whenever bytes come from this member, and with the connection.
+  uint64_t Moved(const std::string& member) const;
+  // Tells all peers that this rank lives and waits.
+  void Beat();
+
   // Accepts, dials, shakes hands, reads; waits at most timeout_ms for something to do.
   void Progress(int timeout_ms);
   // The tag of the frame that waits from this member, if one does.
   std::optional<Tag> Waiting(const std::string& member) const;
 
+  struct Limits {
+    Patience::Duration limit, beat, most;
+  };
   // Sends *send[i] to and receives recv[i] from members[i], for all i at once. Nobody's
-  // frame of a later exchange is taken. kUnavailable: a peer is gone, silent for `timeout`, or
-  // in another exchange. The message names the peer.
+  // frame of a later exchange is taken. kUnavailable: a peer is gone, silent for `limit`, or
+  // in another exchange. The message names the peer. Of a peer that is waiting itself one hears:
+  // it is not silent, but after `most` in all it has to be through. `took`: how long it was.
   Status Exchange(const Tag& tag, std::span<const std::string> members,
-                  std::span<const Bytes* const> send, std::span<Bytes> recv,
-                  std::chrono::milliseconds timeout);
+                  std::span<const Bytes* const> send, std::span<Bytes> recv, const Limits& limits,
+                  Patience::Duration* took = nullptr);
 
  private:
   struct Connection;

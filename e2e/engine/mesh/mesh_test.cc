@@ -13,6 +13,7 @@ using std::chrono::milliseconds;
 
 struct Node {
   std::unique_ptr<Mesh> mesh;
+  std::unique_ptr<Patience> patience;
   Communicator comm;
 };
 
@@ -29,7 +30,10 @@ std::vector<Node> Connected(size_t count, milliseconds timeout = milliseconds(50
   }
   for (size_t i = 0; i < count; ++i) {
     nodes[i].mesh->Want(peers);
-    nodes[i].comm = Communicator(nodes[i].mesh.get(), 3, static_cast<uint32_t>(i), names, timeout);
+    nodes[i].patience =
+        std::make_unique<Patience>(Patience::Bounds{.least = timeout, .most = timeout});
+    nodes[i].comm = Communicator(nodes[i].mesh.get(), 3, static_cast<uint32_t>(i), names,
+                                 nodes[i].patience.get());
   }
   for (int round = 0; round < 1000; ++round) {
     bool all = true;
@@ -118,7 +122,8 @@ TEST(MeshTest, APeerThatHungUpBehindItsFrame) {
 
   std::thread again([&] {
     std::vector<Bytes> none;
-    Communicator(nodes[1].mesh.get(), 4, 1, {a, b}, milliseconds(50)).Gather(0, 0, {1}, &none);
+    Patience brief({.least = milliseconds(50), .most = milliseconds(50)});
+    Communicator(nodes[1].mesh.get(), 4, 1, {a, b}, &brief).Gather(0, 0, {1}, &none);
     nodes[1].mesh->HangUpAll();
   });
   again.join();
@@ -133,6 +138,44 @@ TEST(MeshTest, ASilentPeerIsAnErrorAfterTheTimeout) {
   const Status status = nodes[0].comm.Gather(4, 2, {1}, &recv);
   EXPECT_EQ(status.code(), Code::kUnavailable);
   EXPECT_NE(status.message().find("nothing from b for 150 ms"), std::string::npos)
+      << status.message();
+}
+
+// c stands still. b waits for c, a waits for b: who waits says so, and only c is silent.
+TEST(MeshTest, WhoWaitsForTheSilentOneIsNotSilent) {
+  std::vector<Node> nodes = Connected(3, milliseconds(200));
+  Status atB;
+  std::thread thread([&] {
+    std::vector<Bytes> recv, send(3);
+    for (int twice = 0; twice < 2; ++twice) {  // b is more patient with c than a is with b
+      atB = nodes[1].comm.Exchange(0, 0, std::vector<uint32_t>{1, 2}, send, &recv);
+    }
+    nodes[1].mesh->HangUpAll();
+  });
+  std::vector<Bytes> recv;
+  const Status status =
+      nodes[0].comm.Exchange(0, 0, std::vector<uint32_t>{0, 1}, std::vector<Bytes>(3), &recv);
+  thread.join();
+  EXPECT_NE(atB.message().find("nothing from c for 200 ms"), std::string::npos) << atB.message();
+  EXPECT_NE(status.message().find("no connection with b"), std::string::npos) << status.message();
+}
+
+TEST(MeshTest, WhoWaitsForEverIsGivenUpInTheEnd) {
+  std::vector<Node> nodes = Connected(3, milliseconds(100));
+  std::thread thread([&] {
+    std::vector<Bytes> recv;
+    Patience patience({.least = milliseconds(100), .most = milliseconds(60000)});
+    Communicator comm(nodes[1].mesh.get(), 3, 1, {"a", "b", "c"}, &patience);
+    EXPECT_FALSE(
+        comm.Exchange(0, 0, std::vector<uint32_t>{1, 2}, std::vector<Bytes>(3), &recv).ok());
+  });
+  std::vector<Bytes> recv;
+  const Status status =
+      nodes[0].comm.Exchange(0, 0, std::vector<uint32_t>{0, 1}, std::vector<Bytes>(3), &recv);
+  nodes[2].mesh.reset();  // ends b's wait
+  thread.join();
+  EXPECT_NE(status.message().find("after 300 ms these still wait for somebody: b"),
+            std::string::npos)
       << status.message();
 }
 

@@ -69,10 +69,15 @@ Status Engine::Turn() {
   TANGRAM_RETURN_IF_ERROR(TakeEvents(0));
   if (maps_ == nullptr) return Outside();
   if (stopped_) return StandStill();
-  const Status step = Step();
+  const Status step = world_->stopped() ? Fenced() : Step();
   if (step.code() != Code::kUnavailable) return step;
   GiveUp(step);
   return OkStatus();
+}
+
+Status Engine::Fenced() {
+  return {Code::kUnavailable,
+          "the others went on without this rank, which was silent for too long"};
 }
 
 void Engine::TakeInbox() {
@@ -107,9 +112,8 @@ Status Engine::TakeEvents(int timeout_ms) {
       case TG_EVENT_NONE:
         return CheckPreparation();
       case TG_EVENT_PREPARE: {
-        Result<Preparation> begun =
-            Preparation::Begin(*event, world_->model(), mesh_,
-                               Clock::now() + options_.prepare_timeout, options_.exchange_timeout);
+        Result<Preparation> begun = Preparation::Begin(
+            *event, world_->model(), mesh_, Clock::now() + options_.prepare_timeout, &patience_);
         if (!begun.ok()) {
           spdlog::warn("attempt {}: refused: {}", event->attempt, begun.status().message());
           (void)world_->Prepared(event->attempt, false, begun.status().message());
@@ -176,6 +180,7 @@ Status Engine::Step() {
   }
   (void)fault::Hit("engine.before_exchange");
   std::vector<Bytes> gathered;
+  comm_.SetWork(rows_);  // what the slowest may still be at
   TANGRAM_RETURN_IF_ERROR(comm_.Gather(step_, kControlSequence, mine.Encode(), &gathered));
   std::vector<Control> controls;
   std::vector<tg_word> words;
@@ -191,6 +196,7 @@ Status Engine::Step() {
   (void)fault::Hit("engine.after_exchange");
 
   if (world_->Decide(words)) {
+    comm_.SetWork(std::nullopt);
     Result<bool> flipped = Flip();
     if (!flipped.ok()) return flipped.status();
     if (*flipped) return OkStatus();
@@ -228,6 +234,8 @@ Status Engine::Compute(const std::vector<Control>& controls, const std::vector<C
       }
     }
   }
+  rows_ = rows;
+  comm_.SetWork(rows_);
   if (rows == 0) return OkStatus();
 
   const tg_model& geometry = world_->model();
@@ -274,26 +282,34 @@ Status Engine::Emit(const std::vector<Chunk>& chunks, std::span<const float> x) 
   std::vector<float> logits(last.size() / hidden * vocab);
   if (!last.empty()) model_->Logits(last, logits);
   std::span<const float> next = logits;
+  std::vector<v1::Token> tokens;
   for (const Chunk& chunk : chunks) {
-    const bool samples = chunk.Samples();
-    scheduler_.Computed(chunk);
-    if (!samples) continue;
+    if (!chunk.Samples()) continue;
     const Sequence& sequence = *chunk.sequence;
     const uint32_t position = static_cast<uint32_t>(sequence.tokens.size());
     const std::span<const float> mine = next.first(vocab);
     next = next.subspan(vocab);
     const model::Sampling sampling{sequence.submit.temperature(), sequence.submit.top_p(),
                                    sequence.submit.seed()};
-    v1::Token token;
+    v1::Token& token = tokens.emplace_back();
     token.set_request(sequence.id());
     token.set_position(position);
     token.set_token(model::Sample(mine, sampling, position));
     token.set_logit_hash(model::LogitHash(mine));
     token.set_owner(world_->model().member);
     token.set_epoch(maps_->epoch);
-    const std::string gateway = sequence.gateway;
-    token.set_finish(scheduler_.Append(chunk.sequence, token.token()));  // may end `sequence`
-    sink_->Emit(gateway, std::move(token));
+  }
+  // Who was left out stands still before its memory goes: what was computed from memory that went
+  // is seen here, and never emitted.
+  if (world_->stopped()) return Fenced();
+  auto token = tokens.begin();
+  for (const Chunk& chunk : chunks) {
+    const bool samples = chunk.Samples();
+    scheduler_.Computed(chunk);
+    if (!samples) continue;
+    const std::string gateway = chunk.sequence->gateway;
+    token->set_finish(scheduler_.Append(chunk.sequence, token->token()));  // may end the sequence
+    sink_->Emit(gateway, std::move(*token++));
   }
   return OkStatus();
 }

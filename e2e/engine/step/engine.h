@@ -28,8 +28,8 @@ namespace tangram::engine {
 class Engine {
  public:
   struct Options {
-    SchedulerLimits limits;  // vocabulary is taken from the model
-    std::chrono::milliseconds exchange_timeout{10000};
+    SchedulerLimits limits;     // vocabulary is taken from the model
+    Patience::Bounds patience;  // with peers that say nothing
     std::chrono::milliseconds prepare_timeout{30000};
     // Longest pause between the steps of a world without work.
     std::chrono::milliseconds idle_pause{4};
@@ -62,7 +62,8 @@ class Engine {
         inbox_(inbox),
         sink_(sink),
         scheduler_(options.limits),
-        experts_(world->model()) {}
+        experts_(world->model()),
+        patience_(options_.patience) {}
 
   // Before the step.
   void TakeInbox();
@@ -80,6 +81,12 @@ class Engine {
 
   // When something died (repair.cc). The step is given up for good.
   void GiveUp(const Status& why);
+  // Somebody else, the agent, had this rank stand still.
+  static Status Fenced();
+  // While this rank stands still: hangs up on peers that say nothing though they have nothing to do
+  // but to say that they live.
+  void WatchTheOthers();
+  void HangUpOnTheSilent();
   // Standing still: connects again, and tells whom it cannot reach.
   Status StandStill();
   // The agents flipped. After a fence this may be the flip that the broken step was for.
@@ -109,6 +116,7 @@ class Engine {
   PageStore pages_;
   Scheduler scheduler_;
   ExpertStage experts_;
+  Patience patience_;
   std::optional<Preparation> preparation_;
   // A flip for which all KV is here, and the others were told so: it may be a fact elsewhere.
   struct Pending {
@@ -121,6 +129,8 @@ class Engine {
   std::optional<Pending> pending_;
   bool stopped_ = false;
   std::vector<uint32_t> unreachable_;
+  std::optional<Wait> still_;    // while this rank stands still: for all peers
+  std::vector<uint64_t> moved_;  // by peer, see Mesh::Moved
 
   // Of the epoch in force; maps_ is nullptr outside of a world.
   const tg_maps* maps_ = nullptr;
@@ -128,6 +138,7 @@ class Engine {
   HeldMap held_;
   Communicator comm_;
   uint64_t step_ = 0;
+  std::optional<uint64_t> rows_;  // of the step before; nullopt: this is an epoch's first
 
   std::deque<std::string> unknown_cancels_;  // for requests that may yet arrive by a flip
   uint64_t flips_ = 0, declined_ = 0;

@@ -116,7 +116,9 @@ Result<bool> Engine::Flip() {
   }
   watch.Lap("wait");
   (void)fault::Hit("engine.flip_commit");
-  TANGRAM_RETURN_IF_ERROR(world_->Commit());
+  if (const Status committed = world_->Commit(); !committed.ok()) {
+    return world_->stopped() ? Fenced() : committed;
+  }
   const uint64_t requests_moved = plan->requests_moved;
   ++flips_;
   watch.Lap("commit");
@@ -151,13 +153,15 @@ Status Engine::Enter(PageStore pages, Adopted adopted, uint32_t next_block) {
   std::vector<std::string> members(maps->members, maps->members + maps->world_size);
   mesh_->KeepOnly({members.begin(), members.end()});
   comm_ = Communicator(mesh_, maps->epoch, static_cast<uint32_t>(maps->rank), std::move(members),
-                       options_.exchange_timeout);
+                       &patience_);
   step_ = 0;
+  rows_.reset();
   idle_turns_ = 0;
   preparation_.reset();
   pending_.reset();
   stopped_ = world_->stopped();
   unreachable_.clear();
+  if (stopped_) WatchTheOthers();
   pages_ = std::move(pages);
   TANGRAM_RETURN_IF_ERROR(pages_.Audit());
   scheduler_.SetLayout(&held_, static_cast<uint32_t>(maps->rank));

@@ -40,8 +40,7 @@ Status Sane(const tg_maps& target, const tg_model& model) {
 }  // namespace
 
 Result<Preparation> Preparation::Begin(const tg_event& event, const tg_model& model, Mesh* mesh,
-                                       Clock::time_point deadline,
-                                       std::chrono::milliseconds exchange_timeout) {
+                                       Clock::time_point deadline, Patience* patience) {
   const tg_maps& maps = *event.target;
   Preparation out;
   out.attempt_ = event.attempt;
@@ -71,7 +70,7 @@ Result<Preparation> Preparation::Begin(const tg_event& event, const tg_model& mo
   mesh->Want(peers);
   out.peers_ = out.target_.members;
   out.comm_ = Communicator(mesh, event.target_epoch, static_cast<uint32_t>(maps.rank),
-                           out.target_.members, exchange_timeout);
+                           out.target_.members, patience);
   return out;
 }
 

@@ -18,8 +18,7 @@ class Preparation {
 
   // Starts to connect. A target that this engine cannot compute is refused with the reason.
   static Result<Preparation> Begin(const tg_event& event, const tg_model& model, Mesh* mesh,
-                                   Clock::time_point deadline,
-                                   std::chrono::milliseconds exchange_timeout);
+                                   Clock::time_point deadline, Patience* patience);
 
   uint64_t attempt() const { return attempt_; }
   uint64_t target_epoch() const { return target_epoch_; }

@@ -33,14 +33,36 @@ void Engine::GiveUp(const Status& why) {
   // The others shall not wait for a timeout. What was half sent or half read goes, too.
   mesh_->HangUpAll();
   stopped_ = true;
+  WatchTheOthers();
   spdlog::warn("epoch {} step {} is given up{}: {}", epoch(), step_,
                pending_ ? ", the flip that it was for may be a fact" : "", why.message());
   // Who told the others that its KV is in place keeps its word: they may have flipped on it.
   world_->Stop(pending_.has_value());
 }
 
+void Engine::WatchTheOthers() {
+  // Nobody computes, so that the least is enough; twice, for one that maps what a repair brings.
+  const Patience::Duration least = options_.patience.least;
+  still_.emplace(comm_.size(), 2 * least, least / 4, Wait::Clock::now());
+  moved_.assign(comm_.size(), 0);
+}
+
+void Engine::HangUpOnTheSilent() {
+  still_->Look(Wait::Clock::now());
+  if (still_->BeatDue()) mesh_->Beat();
+  for (uint32_t r = 0; r < comm_.size(); ++r) {
+    const std::string& member = comm_.members()[r];
+    const uint64_t moved = mesh_->Moved(member);
+    if (moved == moved_[r] && !still_->Silent(r)) continue;
+    if (moved == moved_[r]) mesh_->HangUp(member);  // it dials again, if it lives
+    moved_[r] = mesh_->Moved(member);
+    still_->Heard(r);
+  }
+}
+
 Status Engine::StandStill() {
   mesh_->Progress(kStillMs);
+  HangUpOnTheSilent();
   std::vector<uint32_t> unreachable;
   for (uint32_t r = 0; r < comm_.size(); ++r) {
     const std::string& member = comm_.members()[r];

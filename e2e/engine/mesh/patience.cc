@@ -1,0 +1,52 @@
+#include "e2e/engine/mesh/patience.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+namespace tangram::engine {
+namespace {
+
+constexpr double kFirst = 1024;  // ns
+constexpr double kPerOctave = 4;
+constexpr double kQuantile = .99;
+
+size_t SizeOf(uint64_t rows) { return static_cast<size_t>(std::bit_width(rows)); }
+
+}  // namespace
+
+void Patience::Learn(uint64_t rows, Duration took) {
+  Histogram& of = sizes_[std::min(SizeOf(rows), kSizes - 1)];
+  const double octaves = std::log2(std::max(1.0, static_cast<double>(took.count()) / kFirst));
+  ++of.bins[std::min(static_cast<size_t>(octaves * kPerOctave), kBins - 1)];
+  if (++of.total < kKept) return;
+  of.total = 0;
+  for (uint32_t& bin : of.bins) of.total += bin /= 2;
+}
+
+Patience::Duration Patience::Limit(std::optional<uint64_t> rows) const {
+  const Duration least = bounds_.least, most = std::max<Duration>(bounds_.most, least);
+  if (!rows) return most;
+  const Histogram& of = sizes_[std::min(SizeOf(*rows), kSizes - 1)];
+  if (of.total < bounds_.samples) return most;
+  const auto wanted = static_cast<uint32_t>(std::ceil(kQuantile * of.total));
+  uint32_t seen = 0;
+  size_t bin = 0;
+  while (bin + 1 < kBins && (seen += of.bins[bin]) < wanted) ++bin;
+  const double quantile = kFirst * std::exp2(static_cast<double>(bin + 1) / kPerOctave);
+  const double limit = std::min(bounds_.factor * quantile, static_cast<double>(most.count()));
+  return std::max(least, Duration(static_cast<int64_t>(limit)));
+}
+
+void Wait::Look(Clock::time_point now) {
+  ran_ += std::clamp<Duration>(now - last_, Duration(0), kCounts);
+  last_ = now;
+}
+
+bool Wait::BeatDue() {
+  if (ran_ - beaten_ < beat_) return false;
+  beaten_ = ran_;
+  return true;
+}
+
+}  // namespace tangram::engine

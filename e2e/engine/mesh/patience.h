@@ -1,0 +1,84 @@
+// How long a peer may be silent before the step is given up. Pure: time comes from the caller.
+//
+// A rank that is cut off, that hangs or has lost power closes no connection, so only silence
+// tells. The limit is learned from how long exchanges of as much work took here; who waits
+// tells so (a beat), so that only the rank that everybody waits for falls silent.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace tangram::engine {
+
+// Learns one limit per size of a step. One thread.
+class Patience {
+ public:
+  using Duration = std::chrono::nanoseconds;
+
+  struct Bounds {
+    std::chrono::milliseconds least{1000};  // whatever was learned
+    std::chrono::milliseconds most{10000};  // until something is learned, and for what never is
+    double factor = 8;                      // of the quantile .99
+    uint32_t samples = 64;                  // of a size, before they count
+  };
+
+  explicit Patience(Bounds bounds) : bounds_(bounds) {}
+
+  const Bounds& bounds() const { return bounds_; }
+  // An exchange of a step of so many rows was over after `took`.
+  void Learn(uint64_t rows, Duration took);
+  // Of a step of so many rows; nullopt: work that is like no other.
+  Duration Limit(std::optional<uint64_t> rows) const;
+
+ private:
+  // Durations by quarters of an octave, from 2^10 ns (1 us); decays, so that what was long ago
+  // is forgotten.
+  static constexpr size_t kBins = 112;
+  static constexpr uint32_t kKept = 4096;
+  struct Histogram {
+    std::array<uint32_t, kBins> bins{};
+    uint32_t total = 0;
+  };
+  static constexpr size_t kSizes = 33;  // by the binary order of the rows
+
+  Bounds bounds_;
+  std::array<Histogram, kSizes> sizes_{};
+};
+
+// One wait for several peers. What this process slept through (a machine that stood still, cores
+// that others had) does not count against them.
+class Wait {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Duration = Patience::Duration;
+  // The caller looks at least that often; of the time between two looks no more than kCounts
+  // counts.
+  static constexpr std::chrono::milliseconds kLook{25}, kCounts{100};
+
+  // Who waits tells so every `beat`.
+  Wait(size_t peers, Duration limit, Duration beat, Clock::time_point now)
+      : limit_(limit), beat_(beat), last_(now), heard_(peers) {}
+
+  // This process runs.
+  void Look(Clock::time_point now);
+  // Bytes came from the peer, or went to it.
+  void Heard(size_t peer) { heard_[peer] = ran_; }
+  bool Silent(size_t peer) const { return ran_ - heard_[peer] >= limit_; }
+  // Is it time to tell the peers that this rank waits? Once per period.
+  bool BeatDue();
+  // Time that counted so far.
+  Duration ran() const { return ran_; }
+  Duration limit() const { return limit_; }
+
+ private:
+  Duration limit_, beat_;
+  Clock::time_point last_;
+  Duration ran_{0}, beaten_{0};
+  std::vector<Duration> heard_;
+};
+
+}  // namespace tangram::engine
