@@ -175,4 +175,6 @@ Result<std::optional<Frame>> FrameChannel::Receive(int timeout_ms) {
 
 void FrameChannel::Shutdown() { shutdown(socket_.get(), SHUT_RDWR); }
 
+void FrameChannel::EndSending() { shutdown(socket_.get(), SHUT_WR); }
+
 }  // namespace tangram

@@ -58,6 +58,8 @@ class FrameChannel {
   Result<std::optional<Frame>> Receive(int timeout_ms);
   // Ends both directions; a blocked Receive returns kUnavailable.
   void Shutdown();
+  // Says no more. The other side's end still shows.
+  void EndSending();
 
  private:
   // Appends what the socket has. kUnavailable at its end.

@@ -145,7 +145,10 @@ void EngineServer::Serve(SessionPtr session) {
     session->gone = true;
     const auto it = by_device_.find(session->device);
     if (it != by_device_.end() && it->second == session) by_device_.erase(it);
+    const auto before = dismissed_.find(session->device);
+    if (before != dismissed_.end() && before->second == session) dismissed_.erase(before);
     changed_.notify_all();
+    if (session->dismissed) return;  // whoever dismissed it saw to the rest
   }
   spdlog::info("engine of device {} left", session->device);
   executor_->EngineGone(session->device);
@@ -186,6 +189,12 @@ Status EngineServer::Admit(const SessionPtr& session) {
     // The place is taken before the executor looks, so that an attempt that begins meanwhile
     // either sees this engine or makes it come again.
     const std::scoped_lock lock(mu_);
+    if (dismissed_.contains(attach.device())) {
+      return {Code::kWrongPhase,
+              fmt::format("device {} had an engine that was dismissed and has not ended; it still "
+                          "has the memory mapped. Attach again once its process is gone",
+                          attach.device())};
+    }
     const auto [it, fresh] = by_device_.try_emplace(attach.device(), session);
     if (!fresh) {
       return {Code::kEngine, fmt::format("device {} has an engine (incarnation {}); one per device",
@@ -239,6 +248,10 @@ void EngineServer::Run(const SessionPtr& session) {
       return;
     }
     if (!frame->has_value()) continue;
+    {
+      const std::scoped_lock lock(mu_);
+      if (session->dismissed) continue;  // it did not read so far yet
+    }
     v1::EngineMessage& message = (*frame)->message;
     v1::EngineMessage reply;
     switch (message.body_case()) {
@@ -366,14 +379,15 @@ void EngineServer::Dismiss(uint32_t device, const std::string& reason) {
     const auto it = by_device_.find(device);
     if (it == by_device_.end()) return;
     session = it->second;
+    // A process that hangs does not hear it. Only its end closes the connection, and until then
+    // nobody else gets this memory.
+    session->gone = session->dismissed = true;
+    dismissed_[device] = session;
+    by_device_.erase(it);
+    changed_.notify_all();
   }
   Refuse(session.get(), {Code::kEngine, "this rank is no member any more: " + reason});
-  session->channel.Shutdown();
-  std::unique_lock lock(mu_);
-  changed_.wait_for(lock, options_.attach_timeout, [&] {
-    const auto it = by_device_.find(device);
-    return it == by_device_.end() || it->second != session;
-  });
+  session->channel.EndSending();
 }
 
 }  // namespace tangram

@@ -51,6 +51,7 @@ class EngineServer : public Engines {
     // Guarded by EngineServer::mu_:
     bool ready = false;  // Attached is out
     bool gone = false;
+    bool dismissed = false;  // ... and its process may live: it has the rank's memory mapped
     std::map<std::pair<int, uint64_t>, v1::EngineMessage> replies;  // body case, attempt
   };
   using SessionPtr = std::shared_ptr<Session>;
@@ -72,6 +73,7 @@ class EngineServer : public Engines {
   std::mutex mu_;
   std::condition_variable changed_;
   std::map<uint32_t, SessionPtr> by_device_;
+  std::map<uint32_t, SessionPtr> dismissed_;  // until their process ends
   std::map<uint32_t, uint64_t> incarnations_;
   struct Worker {
     SessionPtr session;

@@ -137,12 +137,14 @@ Status Executor::FindParts(Attempt* attempt) {
     it->second.leaving = leaving;
   }
   const bool repair = attempt->kind == v1::FLIP_KIND_REPAIR;
-  for (const Rank& rank : ranks_) {
+  for (Rank& rank : ranks_) {
     const auto device = static_cast<uint32_t>(&rank - ranks_.data());
     // A member that a repair goes on without has no part in it.
     const bool concerned =
         (rank.rank >= 0 && !repair) || layout::RankOf(*attempt->target, rank.member.id()) >= 0;
-    if (repair && rank.rank >= 0 && !rank.gate.stopped()) {
+    if (repair && !concerned && rank.rank >= 0) {
+      rank.gate.SetStopped(true);  // a fence has left it out, and its engine may hang
+    } else if (repair && rank.rank >= 0 && !rank.gate.stopped()) {
       return {Code::kWrongPhase,
               fmt::format("member {} has not stopped; a repair is for ranks that stand still",
                           rank.member.id())};

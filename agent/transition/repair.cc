@@ -139,6 +139,11 @@ Status Executor::Resolve(const v1::ResolveRequest& request) {
       Changed();
       return OkStatus();
     }
+    for (Rank& rank : ranks_) {
+      const auto& lost = request.lost();
+      if (std::find(lost.begin(), lost.end(), rank.member.id()) == lost.end()) continue;
+      rank.gate.SetStopped(true);  // whatever its engine asks for later comes too late
+    }
     if (std::string who; !StoppedLocked(*attempt, &who)) {
       return {Code::kWrongPhase,
               fmt::format("member {} has not stopped: the outcome is not known yet", who)};
@@ -185,6 +190,12 @@ void Executor::KeepFlipped(const AttemptPtr& attempt) {
 }
 
 void Executor::ReleaseRank(uint32_t device, const std::string& reason) {
+  {
+    // Before its memory goes: an engine that was silent for long may still compute from it, and
+    // looks here before it emits.
+    const std::scoped_lock lock(mu_);
+    ranks_[device].gate.SetStopped(true);
+  }
   engines_->Dismiss(device, reason);
   std::string id;
   {
@@ -197,8 +208,7 @@ void Executor::ReleaseRank(uint32_t device, const std::string& reason) {
     rank.rank = -1;
     rank.removed = rank.fresh = false;
     rank.gate.Fence();
-    rank.gate.SetEpoch(0);
-    rank.gate.SetStopped(false);
+    rank.gate.SetEpoch(0);  // and stays stopped, until another engine comes
   }
   ranks_[device].memory->Reset(id);
   const std::scoped_lock lock(mu_);

@@ -206,6 +206,8 @@ Result<Executor::Attachment> Executor::Attach(uint32_t device) {
       *m.add_mappings() = std::move(mapping);
     }
     for (const v1::PeerAddress& peer : peers_now_) *m.add_peers() = peer;
+  } else {
+    rank.gate.SetStopped(false);  // it was the engine's before
   }
   return out;
 }

@@ -148,9 +148,10 @@ func (c *Client) Retire(ctx context.Context, header *tangramv1.Header) error {
 	return err
 }
 
-// Resolve tells a survivor of a fence the outcome of an attempt.
-func (c *Client) Resolve(ctx context.Context, header *tangramv1.Header, outcome tangramv1.Outcome, reason string) error {
-	_, err := call(ctx, c, "Resolve", callDeadline, c.rpc.Resolve, &tangramv1.ResolveRequest{Header: header, Outcome: outcome, Reason: reason})
+// Resolve tells a survivor of a fence the outcome of an attempt, and whom the fence has left out.
+func (c *Client) Resolve(ctx context.Context, header *tangramv1.Header, outcome tangramv1.Outcome, reason string, lost ...string) error {
+	_, err := call(ctx, c, "Resolve", callDeadline, c.rpc.Resolve,
+		&tangramv1.ResolveRequest{Header: header, Outcome: outcome, Reason: reason, Lost: lost})
 	return err
 }
 

@@ -101,8 +101,8 @@ func (l *line) Retire(ctx context.Context, h *tangramv1.Header) error {
 	return l.do(func(a *drivertest.Agent) error { return a.Retire(ctx, h) })
 }
 
-func (l *line) Resolve(ctx context.Context, h *tangramv1.Header, o tangramv1.Outcome, reason string) error {
-	return l.do(func(a *drivertest.Agent) error { return a.Resolve(ctx, h, o, reason) })
+func (l *line) Resolve(ctx context.Context, h *tangramv1.Header, o tangramv1.Outcome, reason string, lost ...string) error {
+	return l.do(func(a *drivertest.Agent) error { return a.Resolve(ctx, h, o, reason, lost...) })
 }
 
 func (l *line) Release(ctx context.Context, h *tangramv1.Header, m []string, ends bool, reason string) error {

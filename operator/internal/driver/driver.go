@@ -28,7 +28,7 @@ type Agent interface {
 	Permit(ctx context.Context, header *tangramv1.Header) error
 	Abort(ctx context.Context, header *tangramv1.Header, reason string) (flipped bool, err error)
 	Retire(ctx context.Context, header *tangramv1.Header) error
-	Resolve(ctx context.Context, header *tangramv1.Header, outcome tangramv1.Outcome, reason string) error
+	Resolve(ctx context.Context, header *tangramv1.Header, outcome tangramv1.Outcome, reason string, lost ...string) error
 	Release(ctx context.Context, header *tangramv1.Header, members []string, worldEnds bool, reason string) error
 	Watch(ctx context.Context, world string, each func(*tangramv1.StatusResponse)) error
 }
@@ -77,6 +77,8 @@ type Driver struct {
 	Hooks    Hooks
 	// Abort ends an Apply on request; nil: nobody does. One for each Apply.
 	Abort *Abort
+
+	late map[int]*question // to agents that did not answer in time, by index of the agent
 }
 
 // Hooks into an Apply. Each may be nil; they are called from one goroutine at a time.

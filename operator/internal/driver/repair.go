@@ -15,10 +15,11 @@ import (
 )
 
 // Repairing takes a few looks. lookEvery passes between two of them; a cut between engines must be the same for
-// cutsSettle before it counts.
+// cutsSettle before it counts, and hangSettle where an engine is suspected that may only be late.
 const (
 	lookEvery    = 20 * time.Millisecond
 	cutsSettle   = 200 * time.Millisecond
+	hangSettle   = 400 * time.Millisecond
 	repairTries  = 5
 	firstRetry   = 100 * time.Millisecond
 	longestRetry = 2 * time.Second
@@ -262,7 +263,10 @@ func (w *stillness) due(t *truth, r ruling) (bool, string) {
 	if r.outcome == tangramv1.Outcome_OUTCOME_UNSPECIFIED {
 		return false, "nothing is known of these members, which may be at work: " + strings.Join(r.unknown, ", ")
 	}
-	missing, cuts := map[string]time.Time{}, []string{}
+	missing, cuts, settle := map[string]time.Time{}, []string{}, cutsSettle
+	for _, id := range r.hung {
+		cuts, settle = append(cuts, id+" hangs"), hangSettle
+	}
 	waiting := ""
 	for id, e := range t.scene(w.d.Complete).members {
 		for _, other := range e.unreachable {
@@ -287,7 +291,7 @@ func (w *stillness) due(t *truth, r ruling) (bool, string) {
 	switch {
 	case waiting != "":
 		return false, waiting
-	case now.Sub(w.since) < cutsSettle:
+	case now.Sub(w.since) < settle:
 		return false, "what engines reach changed just now"
 	case len(r.survivors) == 0 && len(r.unknown) > 0:
 		return false, "nobody survives yet, but these members may still answer: " + strings.Join(r.unknown, ", ")

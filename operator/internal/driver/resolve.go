@@ -20,7 +20,10 @@ func (d *Driver) resolve(ctx context.Context, t *truth, f *Fence) error {
 	var mu sync.Mutex
 	var failures []error
 	var wait sync.WaitGroup
-	told := map[int]bool{}
+	told, lost := map[int]bool{}, make([]string, 0, len(f.Lost))
+	for _, l := range f.Lost {
+		lost = append(lost, l.Member)
+	}
 	for _, id := range f.Survivors {
 		rank := t.ranks[id]
 		if told[rank.agent] {
@@ -38,7 +41,7 @@ func (d *Driver) resolve(ctx context.Context, t *truth, f *Fence) error {
 		header := &tangramv1.Header{World: d.World, Epoch: transition.TargetEpoch - 1, Attempt: transition.Attempt}
 		wait.Go(func() {
 			_, err := backoff.Retry(ctx, func() (struct{}, error) {
-				err := d.Agents[rank.agent].Resolve(ctx, header, outcome, "a fence has left members out")
+				err := d.Agents[rank.agent].Resolve(ctx, header, outcome, "a fence has left members out", lost...)
 				if agentclient.RefusalCode(err) != tangramv1.Refusal_CODE_UNSPECIFIED {
 					err = backoff.Permanent(err)
 				}
@@ -56,7 +59,8 @@ func (d *Driver) resolve(ctx context.Context, t *truth, f *Fence) error {
 		return fmt.Errorf("%w: tell the survivors that they %s: %w", errAgain, f.Outcome, err)
 	}
 	for i, a := range t.agents {
-		if told[i] || a == nil || !slices.ContainsFunc(a.GetRanks(), unfinished) {
+		left := slices.ContainsFunc(a.GetRanks(), func(r *tangramv1.RankStatus) bool { return f.lost(r.GetMember().GetId()) })
+		if told[i] || left || a == nil || !slices.ContainsFunc(a.GetRanks(), unfinished) { // for who was left out its release ends it
 			continue
 		}
 		transition := a.GetRanks()[slices.IndexFunc(a.GetRanks(), unfinished)].GetTransition()

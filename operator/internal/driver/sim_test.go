@@ -169,8 +169,8 @@ func (l simLine) Abort(ctx context.Context, h *tangramv1.Header, reason string) 
 func (l simLine) Retire(ctx context.Context, h *tangramv1.Header) error {
 	return l.do(ctx, "Retire", func() error { return l.a.Retire(ctx, h) })
 }
-func (l simLine) Resolve(ctx context.Context, h *tangramv1.Header, o tangramv1.Outcome, reason string) error {
-	return l.do(ctx, "Resolve", func() error { return l.a.Resolve(ctx, h, o, reason) })
+func (l simLine) Resolve(ctx context.Context, h *tangramv1.Header, o tangramv1.Outcome, reason string, lost ...string) error {
+	return l.do(ctx, "Resolve", func() error { return l.a.Resolve(ctx, h, o, reason, lost...) })
 }
 func (l simLine) Release(ctx context.Context, h *tangramv1.Header, m []string, ends bool, reason string) error {
 	return l.do(ctx, "Release", func() error { return l.a.Release(ctx, h, m, ends, reason) })

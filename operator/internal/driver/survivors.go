@@ -44,7 +44,8 @@ type Lost struct {
 // ruling is what follows from a scene.
 type ruling struct {
 	running   []string // members that are not stopped yet: nothing may be decided
-	unknown   []string // members that do not answer and are not known to be gone
+	unknown   []string // members that do not answer, or whose engine does not, and that are not known to be gone
+	hung      []string // of these: the agent answers
 	fromEpoch uint64   // of the unfinished attempt, or the epoch they stand on
 	standOn   uint64   // epoch that the survivors stand on, after the outcome
 	outcome   tangramv1.Outcome
@@ -66,6 +67,8 @@ func survivors(s scene) ruling {
 			evident = true
 		case !e.answers:
 			r.unknown = append(r.unknown, id)
+		case s.hangs(id):
+			r.unknown, r.hung = append(r.unknown, id), append(r.hung, id)
 		case e.epoch != 0 && !e.stopped:
 			r.running = append(r.running, id)
 		case contains(s.newest, id):
@@ -100,6 +103,27 @@ func survivors(s scene) ruling {
 		return ""
 	})
 	return r
+}
+
+// hangs: the engine is at work for all that its agent knows, but every other member that answers stands still and says that it
+// has no connection with it. So it takes no part in any step, like one that is cut off, and whatever it does once it wakes is
+// refused.
+func (s scene) hangs(id string) bool {
+	if e := s.members[id]; !e.answers || e.stopped || !e.attached || e.epoch == 0 {
+		return false
+	}
+	told := false
+	for _, other := range union(s.newest, s.older) {
+		e := s.members[other]
+		if other == id || !e.answers || !e.attached || !e.stopped || e.fresh {
+			continue
+		}
+		if !contains(e.unreachable, id) {
+			return false
+		}
+		told = true
+	}
+	return told
 }
 
 // ruledForward: an earlier fence has said that the newest layout is the outcome.
@@ -156,6 +180,8 @@ func (s scene) choose(ids []string, refuse func(evidence) string) (out []string,
 			why[id] = "its agent does not answer: " + e.why
 		case !e.attached:
 			why[id] = "its engine is not attached"
+		case s.hangs(id):
+			why[id] = "its engine hangs: its agent answers, and no other engine hears of it"
 		case s.fence != nil && !contains(s.fence.Survivors, id):
 			why[id] = fmt.Sprintf("the fence of epoch %d, attempt %d has left it out", s.fence.FromEpoch, s.fence.Attempt)
 		default:

@@ -75,6 +75,7 @@ func TestRulings(t *testing.T) {
 	detached.attached = false
 	cut := still("b", 4)
 	cut.unreachable = []string{"a"}
+	hears := func(e evidence, no ...string) evidence { e.unreachable = no; return e }
 	freshCut := cut
 	freshCut.fresh = true
 	staged := still("b", 4)
@@ -106,6 +107,9 @@ func TestRulings(t *testing.T) {
 	}{
 		"one died":                    {sceneOf(4, still("a", 4), still("b", 4), dead), []string{"a", "b"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
 		"one runs":                    {sceneOf(4, still("a", 4), running, dead), nil, 0, 0, []string{"b"}},
+		"one hangs":                   {sceneOf(4, hears(still("a", 4), "b"), running, hears(still("c", 4), "b")), []string{"a", "c"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
+		"one hangs, of two":           {sceneOf(4, hears(still("a", 4), "b"), running), []string{"a"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
+		"one is late":                 {sceneOf(4, hears(still("a", 4), "b"), running, still("c", 4)), nil, 0, 0, []string{"b"}},
 		"an engine is away":           {sceneOf(4, still("a", 4), detached, still("c", 4)), []string{"a", "c"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
 		"all are there":               {sceneOf(4, still("a", 4), still("b", 4), still("c", 4)), []string{"a", "b", "c"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
 		"a cut counts for both":       {sceneOf(4, still("a", 4), cut, still("c", 4)), []string{"a", "c"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
@@ -205,7 +209,7 @@ func TestSurvivorsProperties(t *testing.T) {
 		for _, id := range s.newest {
 			lost := slices.ContainsFunc(r.lost, func(l Lost) bool { return l.Member == id })
 			require.NotEqual(t, contains(r.survivors, id), lost, say)
-			require.False(t, s.members[id].answers && !s.members[id].stopped && (s.fence == nil || contains(s.fence.Survivors, id)), say)
+			require.False(t, s.members[id].answers && !s.members[id].stopped && !s.hangs(id) && (s.fence == nil || contains(s.fence.Survivors, id)), say)
 		}
 		// A later ruling of the same evidence, after a fence of this one, says the same.
 		if len(r.survivors) > 0 && s.fence == nil && s.older == nil {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 
 	"google.golang.org/protobuf/proto"
 
@@ -40,7 +39,7 @@ type truth struct {
 	revision string
 }
 
-// observe asks every agent, each for at most Limits.Answer. With an error the truth tells the layout in force at most, as far as
+// observe asks every agent (ask). With an error the truth tells the layout in force at most, as far as
 // it is to be seen; nil: nothing. Where agents contradict each other it asks once more if the
 // record of members was written meanwhile: read against the old one, words of before and after a fence are at odds.
 func (d *Driver) observe(ctx context.Context) (*truth, error) {
@@ -60,21 +59,6 @@ func (d *Driver) observe(ctx context.Context) (*truth, error) {
 		}
 		record = now
 	}
-}
-
-func (d *Driver) ask(ctx context.Context, record Membership) (*truth, error) {
-	statuses, errs := make([]*tangramv1.StatusResponse, len(d.Agents)), make([]error, len(d.Agents))
-	asking, cancel := context.WithTimeout(ctx, d.Limits.answer())
-	defer cancel()
-	var wait sync.WaitGroup
-	for i, agent := range d.Agents {
-		wait.Go(func() { statuses[i], errs[i] = agent.Status(asking, d.World) })
-	}
-	wait.Wait()
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	return newTruth(d.World, record, d.Pods, statuses, errs)
 }
 
 // newTruth is pure: it joins the agents' words, or says where they contradict each other; then it tells of the layout in force at

@@ -864,10 +864,13 @@ func (x *AbortResponse) GetFlipped() bool {
 }
 
 type ResolveRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Header        *Header                `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
-	Outcome       Outcome                `protobuf:"varint,2,opt,name=outcome,proto3,enum=tangram.v1.Outcome" json:"outcome,omitempty"`
-	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Header  *Header                `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
+	Outcome Outcome                `protobuf:"varint,2,opt,name=outcome,proto3,enum=tangram.v1.Outcome" json:"outcome,omitempty"`
+	Reason  string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Members that the fence has left out: those of this agent stand still from now on, also one
+	// whose engine hangs and so cannot say that it does.
+	Lost          []string `protobuf:"bytes,4,rep,name=lost,proto3" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -921,6 +924,13 @@ func (x *ResolveRequest) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *ResolveRequest) GetLost() []string {
+	if x != nil {
+		return x.Lost
+	}
+	return nil
 }
 
 type ResolveResponse struct {
@@ -2407,11 +2417,12 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\")\n" +
 	"\rAbortResponse\x12\x18\n" +
-	"\aflipped\x18\x01 \x01(\bR\aflipped\"\x83\x01\n" +
+	"\aflipped\x18\x01 \x01(\bR\aflipped\"\x97\x01\n" +
 	"\x0eResolveRequest\x12*\n" +
 	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\x12-\n" +
 	"\aoutcome\x18\x02 \x01(\x0e2\x13.tangram.v1.OutcomeR\aoutcome\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"\x11\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x12\n" +
+	"\x04lost\x18\x04 \x03(\tR\x04lost\"\x11\n" +
 	"\x0fResolveResponse\"\x8d\x01\n" +
 	"\x0eReleaseRequest\x12*\n" +
 	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\x12\x18\n" +

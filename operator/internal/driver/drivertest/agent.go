@@ -46,6 +46,7 @@ type engine struct {
 	detached    bool
 	stopped     bool // for good, until a repair
 	fresh       bool // it came back, and its peers do not know yet where it is
+	hung        bool // it does nothing, and closes nothing
 }
 
 // errGone is what a caller of a stopped or deaf agent gets.
@@ -102,6 +103,9 @@ func (a *Agent) Detach(detached bool) {
 		}
 	})
 }
+
+// Hang the engine of a device, as SIGSTOP does: it does not even stop when its step breaks. Once it goes on it finds that out.
+func (a *Agent) Hang(device int, hung bool) { a.set(func() { a.engines[device].hung = hung }) }
 
 // Forget the attempt that is under way, as an agent does that was killed and took over from its engines.
 func (a *Agent) Forget() {

@@ -187,7 +187,7 @@ func (a *Agent) Retire(_ context.Context, h *tangramv1.Header) error {
 }
 
 // Resolve implements driver.Agent.
-func (a *Agent) Resolve(_ context.Context, h *tangramv1.Header, outcome tangramv1.Outcome, _ string) error {
+func (a *Agent) Resolve(_ context.Context, h *tangramv1.Header, outcome tangramv1.Outcome, _ string, lost ...string) error {
 	name := "resolve"
 	if outcome == tangramv1.Outcome_OUTCOME_HOLD {
 		name = "hold"
@@ -205,6 +205,7 @@ func (a *Agent) Resolve(_ context.Context, h *tangramv1.Header, outcome tangramv
 		a.w.gateLocked(h.Attempt)
 	}
 	for device := range a.engines {
+		a.engines[device].stopped = a.engines[device].stopped || slices.Contains(lost, a.Member(device))
 		if layout.RankOf(a.layout, a.Member(device)) >= 0 && !a.engines[device].stopped {
 			return a.no(tangramv1.Refusal_CODE_ENGINE, "the engine of "+a.Member(device)+" has not stopped")
 		}

@@ -189,7 +189,7 @@ func (w *World) agreedLocked(a *Agent, agents []*Agent) []*Agent {
 
 func (a *Agent) stopLocked() {
 	for device := range a.engines {
-		if layout.RankOf(a.layout, a.Member(device)) >= 0 {
+		if layout.RankOf(a.layout, a.Member(device)) >= 0 && !a.engines[device].hung {
 			a.engines[device].stopped = true
 		}
 	}

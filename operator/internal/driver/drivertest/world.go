@@ -196,7 +196,7 @@ func (w *World) breakLocked() bool {
 			continue
 		}
 		for device := range a.engines {
-			if layout.RankOf(a.layout, a.Member(device)) >= 0 && !a.engines[device].stopped {
+			if layout.RankOf(a.layout, a.Member(device)) >= 0 && !a.engines[device].stopped && !a.engines[device].hung {
 				a.engines[device].stopped, stopped = true, true
 			}
 		}
@@ -208,7 +208,7 @@ func (w *World) breakLocked() bool {
 func (w *World) wholeLocked(a *Agent) bool {
 	for i, m := range a.layout.Members {
 		b, device := w.ownerLocked(m.Id)
-		if b == nil || b.engines[device].stopped || b.engines[device].detached || string(b.hash) != string(a.hash) {
+		if b == nil || b.engines[device].stopped || b.engines[device].detached || b.engines[device].hung || string(b.hash) != string(a.hash) {
 			return false
 		}
 		for _, other := range a.layout.Members[i+1:] {
@@ -241,7 +241,7 @@ func (w *World) cutLocked(a, b string) bool {
 // reachLocked: the engine of one member has a connection to that of the other.
 func (w *World) reachLocked(from, to string) bool {
 	b, device := w.ownerLocked(to)
-	return b != nil && !b.engines[device].detached && !b.engines[device].fresh && !w.cutLocked(from, to)
+	return b != nil && !b.engines[device].detached && !b.engines[device].fresh && !b.engines[device].hung && !w.cutLocked(from, to)
 }
 
 func (w *World) inventoryLocked(l *tangramv1.Layout, hash []byte, rank uint32) *tangramv1.Inventory {

@@ -1,0 +1,128 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// answerSoon is the time for an agent's answer where all members that have answered stand still and say that they have no
+// connection with any of the others: that agent is not slow, it is cut off, or has no power.
+const answerSoon = 500 * time.Millisecond
+
+// question to an agent: what is its status?
+type question struct {
+	slow   bool          // the one before it was not answered in time: nobody waits for this one
+	done   chan struct{} // closed with the answer
+	status *tangramv1.StatusResponse
+	err    error
+	late   bool // the limit passed without an answer
+}
+
+func (d *Driver) question(ctx context.Context, agent Agent, slow bool) *question {
+	q := &question{slow: slow, done: make(chan struct{})}
+	go func() {
+		defer close(q.done)
+		ctx, cancel := context.WithTimeout(ctx, d.Limits.answer())
+		defer cancel()
+		began := time.Now()
+		q.status, q.err = agent.Status(ctx, d.World)
+		q.late = q.err != nil && time.Since(began) >= d.Limits.answer()
+	}()
+	return q
+}
+
+func (q *question) answered() bool {
+	select {
+	case <-q.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// ask every agent, each for at most Limits.Answer, or answerSoon where the others have given it up. One that did not
+// answer in time is not waited for again until it has answered; what it says to a question of before does not count.
+func (d *Driver) ask(ctx context.Context, record Membership) (*truth, error) {
+	began, asked := time.Now(), make([]*question, len(d.Agents))
+	old := map[int]bool{}
+	for i, agent := range d.Agents {
+		late := d.late[i]
+		if old[i] = late != nil && !late.answered(); old[i] {
+			asked[i] = late
+		} else {
+			asked[i] = d.question(ctx, agent, late != nil && late.err != nil) // nil: it answered meanwhile
+		}
+	}
+	look := time.NewTicker(answerSoon / 5)
+	defer look.Stop()
+	waiting := func(q *question) bool { return !q.slow && !q.answered() }
+	for i := 0; i < len(asked); {
+		if !waiting(asked[i]) || time.Since(began) >= answerSoon && givenUp(asked) {
+			i++
+			continue
+		}
+		select {
+		case <-asked[i].done:
+		case <-look.C:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	d.late = map[int]*question{}
+	statuses, errs := make([]*tangramv1.StatusResponse, len(d.Agents)), make([]error, len(d.Agents))
+	for i, q := range asked {
+		switch {
+		case !q.answered() || old[i]:
+			q.slow = true
+			errs[i] = fmt.Errorf("agent %s: no answer in %v", d.Agents[i].Address(), time.Since(began).Round(time.Millisecond))
+		default:
+			statuses[i], errs[i] = q.status, q.err
+			q.slow = q.late || q.slow && q.err != nil
+		}
+		if q.slow {
+			d.late[i] = q
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return newTruth(d.World, record, d.Pods, statuses, errs)
+}
+
+// givenUp: of those that have answered all members stand still, and reach none of the members that have not.
+func givenUp(asked []*question) bool {
+	here := map[string]bool{}
+	for _, q := range asked {
+		if q.answered() {
+			for _, r := range q.status.GetRanks() {
+				here[r.GetMember().GetId()] = true
+			}
+		}
+	}
+	members := 0
+	for _, q := range asked {
+		if !q.answered() || q.status.GetLayout() == nil {
+			continue
+		}
+		l := q.status.Layout
+		for _, r := range q.status.Ranks {
+			if !r.GetInWorld() {
+				continue
+			}
+			members++
+			unreachable := map[uint32]bool{}
+			for _, rank := range r.GetEngine().GetUnreachable() {
+				unreachable[rank] = true
+			}
+			for rank, m := range l.Members {
+				if !r.GetEngine().GetStopped() || !here[m.Id] && !unreachable[uint32(rank)] {
+					return false
+				}
+			}
+		}
+	}
+	return members > 0
+}
