@@ -48,6 +48,26 @@ func (w *World) KillEngine(index, device int) {
 	engine.kill()
 }
 
+// HangAgent of a pod, as SIGSTOP does, or let it go on.
+func (w *World) HangAgent(index int, hung bool) { w.all()[index].agentProcess().hangs(hung) }
+
+// HangEngine of a device of a pod, as SIGSTOP does, or let it go on.
+func (w *World) HangEngine(index, device int, hung bool) {
+	p := w.all()[index]
+	p.mu.Lock()
+	engine := p.engines[device]
+	p.mu.Unlock()
+	engine.hangs(hung)
+}
+
+func (p *process) hangs(hung bool) {
+	if hung {
+		p.hang()
+	} else {
+		p.wake()
+	}
+}
+
 func (p *pod) agentProcess() *process {
 	p.mu.Lock()
 	defer p.mu.Unlock()

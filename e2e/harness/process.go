@@ -80,6 +80,7 @@ func tail(path string, lines int) string {
 // stop asks, then kills.
 func (p *process) stop() {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended already
+	p.wake()
 	select {
 	case <-p.ended:
 	case <-time.After(5 * time.Second):
@@ -87,6 +88,10 @@ func (p *process) stop() {
 		<-p.ended
 	}
 }
+
+// hang stops the process where it stands: it closes nothing. wake has it go on.
+func (p *process) hang() { _ = p.cmd.Process.Signal(syscall.SIGSTOP) } // it may have ended already
+func (p *process) wake() { _ = p.cmd.Process.Signal(syscall.SIGCONT) }
 
 // kill at once; the parent death signal covers this process's own end.
 func (p *process) kill() {
