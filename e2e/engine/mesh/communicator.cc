@@ -13,9 +13,9 @@ Status Communicator::Exchange(const Tag& tag, std::span<const std::string> membe
   // Of a chain of ranks that each wait for the next one, and compute, two links are the longest
   // that steps have: beyond three times the most somebody waits for ever.
   const Patience::Bounds& bounds = patience_->bounds();
-  const Mesh::Limits limits{patience_->Limit(rows_), bounds.least / 4, 3 * bounds.most};
+  const Mesh::Terms terms{patience_->Limit(rows_), bounds.least / 4, 3 * bounds.most};
   Patience::Duration took{};
-  TANGRAM_RETURN_IF_ERROR(mesh_->Exchange(tag, members, send, recv, limits, &took));
+  TANGRAM_RETURN_IF_ERROR(mesh_->Exchange(tag, members, send, recv, terms, &took));
   if (rows_) patience_->Learn(*rows_, took);
   return OkStatus();
 }

@@ -252,8 +252,8 @@ void Mesh::Beat() {
 }
 
 Status Mesh::Exchange(const Tag& tag, std::span<const std::string> members,
-                      std::span<const Bytes* const> send, std::span<Bytes> recv,
-                      const Limits& limits, Patience::Duration* took) {
+                      std::span<const Bytes* const> send, std::span<Bytes> recv, const Terms& terms,
+                      Patience::Duration* took) {
   const std::string name = Text(tag.epoch, tag.step, tag.sequence);
   const auto gone = [&](const std::string& member) {
     const auto it = peers_.find(member);
@@ -275,7 +275,7 @@ Status Mesh::Exchange(const Tag& tag, std::span<const std::string> members,
     uint64_t moved = 0;
   };
   std::vector<Leg> legs(members.size());
-  Wait wait(members.size(), limits.limit, limits.beat, Clock::now());
+  Wait wait(members.size(), terms.limit, terms.beat, Clock::now());
   while (true) {
     std::string waiting, silent;
     for (size_t i = 0; i < members.size(); ++i) {
@@ -319,15 +319,15 @@ Status Mesh::Exchange(const Tag& tag, std::span<const std::string> members,
     if (waiting.empty()) return OkStatus();
     if (!silent.empty()) {
       return {Code::kUnavailable,
-              name + ": nothing from" + silent + " for " + milliseconds(limits.limit)};
+              name + ": nothing from" + silent + " for " + milliseconds(terms.limit)};
     }
-    if (wait.ran() >= limits.most) {
-      return {Code::kUnavailable, name + ": after " + milliseconds(limits.most) +
+    if (wait.ran() >= terms.most) {
+      return {Code::kUnavailable, name + ": after " + milliseconds(terms.most) +
                                       " these still wait for somebody:" + waiting};
     }
     if (wait.BeatDue()) Beat();
     const auto look =
-        std::min<Patience::Duration>(limits.limit / 4 + Patience::Duration(1000000), Wait::kLook);
+        std::min<Patience::Duration>(terms.limit / 4 + Patience::Duration(1000000), Wait::kLook);
     Progress(static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(look).count()));
     wait.Look(Clock::now());
   }

@@ -72,7 +72,7 @@ class Mesh {
   // The tag of the frame that waits from this member, if one does.
   std::optional<Tag> Waiting(const std::string& member) const;
 
-  struct Limits {
+  struct Terms {
     Patience::Duration limit, beat, most;
   };
   // Sends *send[i] to and receives recv[i] from members[i], for all i at once. Nobody's
@@ -80,7 +80,7 @@ class Mesh {
   // in another exchange. The message names the peer. Of a peer that is waiting itself one hears:
   // it is not silent, but after `most` in all it has to be through. `took`: how long it was.
   Status Exchange(const Tag& tag, std::span<const std::string> members,
-                  std::span<const Bytes* const> send, std::span<Bytes> recv, const Limits& limits,
+                  std::span<const Bytes* const> send, std::span<Bytes> recv, const Terms& terms,
                   Patience::Duration* took = nullptr);
 
  private:
