@@ -4,11 +4,9 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -25,10 +23,12 @@ import (
 )
 
 type flags struct {
-	world, model, listen, name, readyFile, logLevel string
-	seeds, discover                                 []string
-	tls                                             pki.Files
-	lostAfter                                       time.Duration
+	world, model, listen, operations, name, readyFile, logLevel string
+	seeds, discover                                             []string
+	tls                                                         pki.Files
+	lostAfter                                                   time.Duration
+	limits                                                      gateway.Limits
+	drain                                                       gateway.Drain
 }
 
 func main() { os.Exit(run()) }
@@ -36,6 +36,7 @@ func main() { os.Exit(run()) }
 // run gives the exit code.
 func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends it at once
 	defer stop()
 	var f flags
 	root := &cobra.Command{Use: "tangram-gateway", Short: "OpenAI-compatible completions in front of a world", Args: cobra.NoArgs,
@@ -44,15 +45,25 @@ func run() int {
 	p.StringVar(&f.world, "world", "", "name of the world")
 	p.StringVar(&f.model, "model", "tangram", "name of the model, as clients give it")
 	p.StringVar(&f.listen, "listen", "127.0.0.1:8080", "host:port")
+	p.StringVar(&f.operations, "metrics-listen", "", "host:port of /metrics, /livez and /readyz; empty: none")
 	p.StringVar(&f.name, "name", uuid.NewString(), "of this gateway: engines keep its tokens under it while it reconnects")
 	p.StringSliceVar(&f.seeds, "seed", nil, "frontends of engines, host:port; the others are learned from them")
 	p.StringSliceVar(&f.discover, "discover", nil, "host:port of a Service in front of the world's engines: asked for the world, never sent requests")
 	p.StringVar(&f.tls.CA, "tls-ca", "", "PEM of the CA")
 	p.StringVar(&f.tls.Cert, "tls-cert", "", "PEM of this gateway's certificate")
 	p.StringVar(&f.tls.Key, "tls-key", "", "PEM of its key")
-	p.StringVar(&f.readyFile, "ready-file", "", "JSON with the real address")
+	p.StringVar(&f.readyFile, "ready-file", "", "JSON with the real addresses")
 	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn, error")
 	p.DurationVar(&f.lostAfter, "lost-after", 10*time.Second, "a session down for so long is lost")
+	p.DurationVar(&f.drain.LameDuck, "lame-duck", 0, "at SIGTERM, be unready and answer for so long, until nobody sends requests here any more")
+	p.DurationVar(&f.drain.Grace, "grace", 5*time.Second, "then running requests have so long to end")
+	p.Int64Var(&f.limits.Body, "max-body-bytes", 16<<20, "of one request")
+	p.Int64Var(&f.limits.Bodies, "max-bodies-bytes", 64<<20, "of all requests that are read at a time")
+	p.IntVar(&f.limits.Connections, "max-connections", 16384, "of clients; more wait to be accepted")
+	p.DurationVar(&f.limits.Read, "read-timeout", 30*time.Second, "for a request to come")
+	p.DurationVar(&f.limits.Write, "write-timeout", 30*time.Second, "for a client to take what was sent to it")
+	p.DurationVar(&f.limits.Idle, "idle-timeout", 2*time.Minute, "of a connection between two requests")
+	p.DurationVar(&f.limits.Quiet, "keep-alive", 15*time.Second, "a stream without a token for so long gets a comment")
 	for _, name := range []string{"world", "tls-ca", "tls-cert", "tls-key"} {
 		if err := root.MarkFlagRequired(name); err != nil {
 			panic(err) // a name that is not a flag: a bug of this file
@@ -81,37 +92,33 @@ func serve(ctx context.Context, f flags) error {
 	pool := gateway.NewPool(gateway.Options{World: f.world, Gateway: f.name, Seeds: f.seeds, Discover: f.discover, TLS: config,
 		LostAfter: f.lostAfter, Log: log, Metrics: gateway.NewMetrics(registry)})
 	defer pool.Close()
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.listen)
+	clients, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.listen)
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)
 	}
-	handler := &gateway.Server{Pool: pool, Model: f.model, Gatherer: registry}
-	server := &http.Server{Handler: handler.Handler(), ReadHeaderTimeout: 10 * time.Second}
-	if err := writeReady(f.readyFile, listener.Addr().String()); err != nil {
+	var operations net.Listener
+	if f.operations != "" {
+		if operations, err = (&net.ListenConfig{}).Listen(ctx, "tcp", f.operations); err != nil {
+			return fmt.Errorf("--metrics-listen: %w", err)
+		}
+	}
+	if err := writeReady(f.readyFile, clients, operations); err != nil {
 		return err
 	}
-	log.Info("listening", "address", listener.Addr().String())
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(listener) }()
-	select {
-	case err := <-ended:
-		return err
-	case <-ctx.Done():
-	}
-	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-	defer cancel()
-	if err := server.Shutdown(grace); err != nil && !errors.Is(err, context.DeadlineExceeded) {
-		return err
-	}
-	return nil
+	log.Info("listening", "address", clients.Addr().String())
+	return gateway.NewServer(pool, f.model, f.limits).Serve(ctx, clients, operations, registry, f.drain)
 }
 
 // writeReady so that a reader sees all of it or nothing.
-func writeReady(path, address string) error {
+func writeReady(path string, clients, operations net.Listener) error {
 	if path == "" {
 		return nil
 	}
-	wire, err := json.Marshal(map[string]any{"address": address, "pid": os.Getpid()})
+	content := map[string]any{"address": clients.Addr().String(), "pid": os.Getpid()}
+	if operations != nil {
+		content["metrics"] = operations.Addr().String()
+	}
+	wire, err := json.Marshal(content)
 	if err != nil {
 		return err
 	}

@@ -14,8 +14,8 @@ import (
 // defaultMaxTokens is OpenAI's.
 const defaultMaxTokens = 16
 
-// completionRequest is the part of OpenAI's request that means something here. Fields it
-// does not know are ignored, as OpenAI does.
+// completionRequest holds the fields of OpenAI's request that are understood; any other is refused
+// by its name. docs/kubernetes.md has the list.
 type completionRequest struct {
 	Model         string          `json:"model"`
 	Prompt        json.RawMessage `json:"prompt"`
@@ -23,33 +23,43 @@ type completionRequest struct {
 	Temperature   *float64        `json:"temperature"`
 	TopP          *float64        `json:"top_p"`
 	Seed          *int64          `json:"seed"`
-	N             *int64          `json:"n"`
-	BestOf        *int64          `json:"best_of"`
-	Echo          bool            `json:"echo"`
-	Logprobs      *int64          `json:"logprobs"`
 	Stop          json.RawMessage `json:"stop"`
 	StopTokenIDs  []uint32        `json:"stop_token_ids"` // extension
 	Stream        bool            `json:"stream"`
 	StreamOptions *struct {
-		IncludeUsage bool `json:"include_usage"`
+		IncludeUsage       bool `json:"include_usage"`
+		IncludeObfuscation bool `json:"include_obfuscation"`
 	} `json:"stream_options"`
 	ReturnLogitHash bool `json:"return_logit_hash"` // extension
+
+	// Taken as long as they ask for nothing: clients send them with their defaults.
+	N                *int64             `json:"n"`
+	BestOf           *int64             `json:"best_of"`
+	Echo             bool               `json:"echo"`
+	Logprobs         *int64             `json:"logprobs"`
+	Suffix           string             `json:"suffix"`
+	FrequencyPenalty float64            `json:"frequency_penalty"`
+	PresencePenalty  float64            `json:"presence_penalty"`
+	LogitBias        map[string]float64 `json:"logit_bias"`
+
+	// Of no meaning for the answer.
+	User string `json:"user"`
 }
 
 // fieldError is a 400 that names the field.
 type fieldError struct{ field, message string }
 
-func (e *fieldError) Error() string { return e.field + ": " + e.message }
+func (e *fieldError) Error() string { return e.message }
 
 func bad(field, format string, args ...any) error {
-	return &fieldError{field, fmt.Sprintf(format, args...)}
+	return &fieldError{field, field + ": " + fmt.Sprintf(format, args...)}
 }
 
 // submit checks a request against the world and turns it into one for an engine.
 func (r *completionRequest) submit(world *tangramv1.World) (*tangramv1.Submit, error) {
 	s := &tangramv1.Submit{Request: uuid.NewString(), MaxTokens: defaultMaxTokens, Temperature: 1, TopP: 1}
 	var err error
-	if s.Prompt, err = promptTokens(r.Prompt, world.Vocabulary); err != nil {
+	if s.Prompt, err = promptTokens(r.Prompt, world); err != nil {
 		return nil, err
 	}
 	if r.MaxTokens != nil {
@@ -77,21 +87,41 @@ func (r *completionRequest) submit(world *tangramv1.World) (*tangramv1.Submit, e
 	if r.Seed != nil {
 		s.Seed = uint64(*r.Seed)
 	}
-	switch {
-	case r.N != nil && *r.N != 1:
-		return nil, bad("n", "%d choices are not supported, only 1", *r.N)
-	case r.BestOf != nil && *r.BestOf != 1:
-		return nil, bad("best_of", "%d is not supported, only 1", *r.BestOf)
-	case r.Echo:
-		return nil, bad("echo", "is not supported")
-	case r.Logprobs != nil:
-		return nil, bad("logprobs", "are not supported")
+	if err := r.nothingMore(); err != nil {
+		return nil, err
 	}
 	s.StopTokens, err = r.stops(world.Vocabulary)
 	return s, err
 }
 
-func promptTokens(raw json.RawMessage, vocabulary uint32) ([]uint32, error) {
+// nothingMore is asked for than can be given.
+func (r *completionRequest) nothingMore() error {
+	switch {
+	case r.N != nil && *r.N != 1:
+		return bad("n", "%d choices are not supported, only 1", *r.N)
+	case r.BestOf != nil && *r.BestOf != 1:
+		return bad("best_of", "%d is not supported, only 1", *r.BestOf)
+	case r.Echo:
+		return bad("echo", "is not supported")
+	case r.Logprobs != nil:
+		return bad("logprobs", "are not supported")
+	case r.Suffix != "":
+		return bad("suffix", "is not supported")
+	case r.FrequencyPenalty != 0:
+		return bad("frequency_penalty", "%v is not supported, only 0", r.FrequencyPenalty)
+	case r.PresencePenalty != 0:
+		return bad("presence_penalty", "%v is not supported, only 0", r.PresencePenalty)
+	case len(r.LogitBias) > 0:
+		return bad("logit_bias", "is not supported")
+	case r.StreamOptions != nil && !r.Stream:
+		return bad("stream_options", "are only for requests with stream: true")
+	case r.StreamOptions != nil && r.StreamOptions.IncludeObfuscation:
+		return bad("stream_options", "include_obfuscation is not supported")
+	}
+	return nil
+}
+
+func promptTokens(raw json.RawMessage, world *tangramv1.World) ([]uint32, error) {
 	var text string
 	var ids []int64
 	var texts []string
@@ -105,16 +135,18 @@ func promptTokens(raw json.RawMessage, vocabulary uint32) ([]uint32, error) {
 	default:
 		return nil, bad("prompt", "is neither a string nor an array of token ids (one prompt a request)")
 	}
+	if n := len(text) + len(ids); n == 0 {
+		return nil, bad("prompt", "is empty")
+	} else if uint64(n) >= uint64(world.MaxTokens) { // before it is made into something larger
+		return nil, bad("prompt", "%d tokens; this world takes %d in all, of prompt and answer", n, world.MaxTokens)
+	}
 	for _, b := range []byte(text) { // a token is a byte
 		ids = append(ids, int64(b))
 	}
-	if len(ids) == 0 {
-		return nil, bad("prompt", "is empty")
-	}
 	out := make([]uint32, len(ids))
 	for i, id := range ids {
-		if id < 0 || id >= int64(vocabulary) {
-			return nil, bad("prompt", "token %d at place %d is not below the vocabulary of %d", id, i, vocabulary)
+		if id < 0 || id >= int64(world.Vocabulary) {
+			return nil, bad("prompt", "token %d at place %d is not below the vocabulary of %d", id, i, world.Vocabulary)
 		}
 		out[i] = uint32(id)
 	}

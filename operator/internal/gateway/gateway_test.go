@@ -178,7 +178,7 @@ func before(t *testing.T, o Options, engines ...*engine) (*httptest.Server, *Met
 	o.World, o.Gateway, o.Log, o.Metrics = "w", "g", slog.New(slog.DiscardHandler), metrics
 	pool := NewPool(o)
 	t.Cleanup(pool.Close)
-	server := httptest.NewServer((&Server{Pool: pool, Model: "w", Gatherer: registry}).Handler())
+	server := httptest.NewServer(NewServer(pool, "w", Limits{}).Handler())
 	t.Cleanup(server.Close)
 	return server, metrics, pool
 }

@@ -1,54 +1,49 @@
 package gateway
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strconv"
 	"time"
 	"unicode/utf8"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// maxBody of a request, bytes.
-const maxBody = 16 << 20
-
-// Server of the HTTP side.
-type Server struct {
-	Pool     *Pool
-	Model    string
-	Gatherer prometheus.Gatherer
-}
-
-// Handler of all paths.
+// Handler of what clients ask for.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/completions", s.completions)
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
-		s.reply(w, http.StatusOK, map[string]any{"object": "list", "data": []any{map[string]any{"id": s.Model, "object": "model", "owned_by": "tangram"}}})
+		s.reply(w, http.StatusOK, map[string]any{"object": "list", "data": []any{map[string]any{"id": s.model, "object": "model", "owned_by": "tangram"}}})
 	})
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		if !s.Pool.Ready() {
-			w.Header().Set("Retry-After", "1")
-			http.Error(w, "no rank accepts requests", http.StatusServiceUnavailable)
-			return
+	mux.HandleFunc("GET /healthz", s.ready) // of load balancers outside of the cluster
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		s.reply(w, http.StatusNotFound, map[string]any{"error": apiError{Type: "invalid_request_error",
+			Message: fmt.Sprintf("%s %s is not served here, only POST /v1/completions and GET /v1/models", r.Method, r.URL.Path)}})
+	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.draining.Load() {
+			w.Header().Set("Connection", "close")
 		}
-		_, _ = fmt.Fprintln(w, "ok")
+		mux.ServeHTTP(w, r)
 	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(s.Gatherer, promhttp.HandlerOpts{}))
-	return mux
 }
 
 func (s *Server) reply(w http.ResponseWriter, code int, body any) {
 	w.Header().Set("Content-Type", "application/json")
+	s.hurry(w)
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(body) // a client that left
+}
+
+// hurry gives the client a time in which to take what is written now.
+func (s *Server) hurry(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.limits.Write)) // a writer that knows none waits as long as it likes
 }
 
 type apiError struct {
@@ -58,17 +53,27 @@ type apiError struct {
 	Code    *string `json:"code"`
 }
 
+// statusClientLeft is nginx's: the client closed the connection before it was answered.
+const statusClientLeft = 499
+
 // explain turns an error into OpenAI's form.
 func explain(err error) (int, apiError) {
 	var field *fieldError
+	var large *tooLargeError
 	switch {
+	case errors.As(err, &large):
+		return http.StatusRequestEntityTooLarge, apiError{Message: err.Error(), Type: "invalid_request_error"}
+	case errors.Is(err, errSlow):
+		return http.StatusRequestTimeout, apiError{Message: err.Error(), Type: "invalid_request_error"}
+	case errors.Is(err, context.Canceled): // nobody reads it; the number is for the metrics
+		return statusClientLeft, apiError{Message: err.Error(), Type: "invalid_request_error"}
 	case errors.As(err, &field):
 		return http.StatusBadRequest, apiError{Message: err.Error(), Type: "invalid_request_error", Param: &field.field}
 	case errors.Is(err, ErrInvalid):
 		return http.StatusBadRequest, apiError{Message: err.Error(), Type: "invalid_request_error"}
 	case errors.Is(err, ErrBusy):
 		return http.StatusTooManyRequests, apiError{Message: err.Error() + "; try again later", Type: "rate_limit_error"}
-	case errors.Is(err, ErrNotReady):
+	case errors.Is(err, ErrNotReady), errors.Is(err, errCrowded):
 		return http.StatusServiceUnavailable, apiError{Message: err.Error() + "; try again later", Type: "server_error"}
 	}
 	return http.StatusInternalServerError, apiError{Message: err.Error(), Type: "server_error"}
@@ -83,27 +88,23 @@ func (s *Server) fail(w http.ResponseWriter, err error) {
 	s.reply(w, code, map[string]any{"error": body})
 }
 
-func (s *Server) count(code int) { s.Pool.o.Metrics.requests.WithLabelValues(strconv.Itoa(code)).Inc() }
+func (s *Server) count(code int) { s.metrics.requests.WithLabelValues(strconv.Itoa(code)).Inc() }
 
 func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
-	var request completionRequest
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&request); err != nil {
-		var kind *json.UnmarshalTypeError
-		if errors.As(err, &kind) {
-			s.fail(w, bad(kind.Field, "is a %s, want %s", kind.Value, kind.Type))
-		} else {
-			s.fail(w, bad("body", "is not JSON: %v", err))
-		}
+	request, free, err := s.take(w, r)
+	defer func() { free() }()
+	if err != nil {
+		s.fail(w, err)
 		return
 	}
-	if request.Model != "" && request.Model != s.Model {
+	if request.Model != "" && request.Model != s.model {
 		s.count(http.StatusNotFound)
 		code, param := "model_not_found", "model"
-		s.reply(w, http.StatusNotFound, map[string]any{"error": apiError{Message: fmt.Sprintf("model %q is not here, only %q", request.Model, s.Model),
+		s.reply(w, http.StatusNotFound, map[string]any{"error": apiError{Message: fmt.Sprintf("model %q is not here, only %q", request.Model, s.model),
 			Type: "invalid_request_error", Param: &param, Code: &code}})
 		return
 	}
-	world := s.Pool.World()
+	world := s.pool.World()
 	if world == nil || world.MaxTokens == 0 {
 		s.fail(w, ErrNotReady)
 		return
@@ -113,9 +114,12 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, err)
 		return
 	}
-	a := &answer{s: s, w: w, request: &request, last: time.Now(), head: completion{ID: "cmpl-" + submit.Request,
-		Object: "text_completion", Created: time.Now().Unix(), Model: s.Model}, prompt: len(submit.Prompt)}
-	a.finish(s.Pool.Run(r.Context(), submit, a.token))
+	request.Prompt = nil
+	free() // of the body, nothing is held any more
+	free = func() {}
+	a := &answer{s: s, w: w, request: request, last: time.Now(), head: completion{ID: "cmpl-" + submit.Request,
+		Object: "text_completion", Created: time.Now().Unix(), Model: s.model}, prompt: len(submit.Prompt)}
+	a.finish(s.pool.Run(r.Context(), submit, a.token, s.limits.Quiet, a.quiet))
 }
 
 // answer being written to one client.
@@ -138,9 +142,9 @@ type answer struct {
 func (a *answer) token(t *tangramv1.Token) error {
 	now := time.Now()
 	if a.tokens == 0 {
-		a.s.Pool.o.Metrics.firstToken.Observe(now.Sub(a.last).Seconds())
+		a.s.metrics.firstToken.Observe(now.Sub(a.last).Seconds())
 	} else {
-		a.s.Pool.o.Metrics.betweenTokens.Observe(now.Sub(a.last).Seconds())
+		a.s.metrics.betweenTokens.Observe(now.Sub(a.last).Seconds())
 	}
 	a.last = now
 	a.tokens++
@@ -172,18 +176,32 @@ func (a *answer) runes(end bool) string {
 	return text
 }
 
+// quiet: nothing came for a while. Whoever is between closes what it takes for dead.
+func (a *answer) quiet() error {
+	if !a.request.Stream {
+		return nil
+	}
+	return a.send(": keep-alive\n\n")
+}
+
 func (a *answer) event(body any) error {
+	wire, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	return a.send("data: " + string(wire) + "\n\n")
+}
+
+// send a piece of the stream.
+func (a *answer) send(text string) error {
+	a.s.hurry(a.w)
 	if !a.streaming {
 		a.streaming = true
 		a.w.Header().Set("Content-Type", "text/event-stream")
 		a.w.Header().Set("Cache-Control", "no-cache")
 		a.w.WriteHeader(http.StatusOK)
 	}
-	wire, err := json.Marshal(body)
-	if err != nil {
-		return err
-	}
-	if _, err := fmt.Fprintf(a.w, "data: %s\n\n", wire); err != nil {
+	if _, err := io.WriteString(a.w, text); err != nil {
 		return err
 	}
 	return http.NewResponseController(a.w).Flush()
@@ -204,7 +222,7 @@ func (a *answer) finish(err error) {
 			last.Choices, last.Usage = []choice{}, total
 			_ = a.event(last)
 		}
-		_, _ = fmt.Fprint(a.w, "data: [DONE]\n\n")
+		_ = a.send("data: [DONE]\n\n")
 		a.s.count(http.StatusOK)
 	default:
 		a.head.Choices = []choice{{Text: string(a.bytes), FinishReason: a.reason, TokenIDs: a.ids, Tangram: a.info}}

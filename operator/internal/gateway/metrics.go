@@ -18,7 +18,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	}
 	buckets := prometheus.ExponentialBuckets(0.001, 2, 16)
 	m := &Metrics{
-		requests:   prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tangram_gateway", Name: "requests_total", Help: "Requests by HTTP status."}, []string{"code"}),
+		requests:   prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tangram_gateway", Name: "requests_total", Help: "Requests by HTTP status; 499: the client left. A stream that broke counts as 500."}, []string{"code"}),
 		tokens:     counter("tokens_total", "Tokens delivered to clients."),
 		duplicates: counter("duplicate_tokens_total", "Tokens dropped because their position was delivered already."),
 		conflicts:  counter("conflicting_tokens_total", "Tokens that differ from the one delivered for their position. Always 0, or something is broken."),
@@ -31,6 +31,13 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Help: "From request to first token.", Buckets: buckets}),
 		betweenTokens: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "tangram_gateway", Name: "between_tokens_seconds",
 			Help: "Between two tokens of a request.", Buckets: buckets}),
+	}
+	// There from the start, so that the first one shows in a rate.
+	for _, code := range []string{"200", "400", "429", "500", "503"} {
+		m.requests.WithLabelValues(code)
+	}
+	for _, cause := range []string{causeRoster, causeCut, causeCancelled, causeRestart} {
+		m.replays.WithLabelValues(cause)
 	}
 	r.MustRegister(m.requests, m.replays, m.tokens, m.duplicates, m.conflicts, m.lost, m.sessions, m.epoch, m.firstToken, m.betweenTokens)
 	return m

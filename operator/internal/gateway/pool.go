@@ -103,6 +103,19 @@ func (p *Pool) Ready() bool {
 	return ready
 }
 
+// forsaken: no session has been up for so long.
+func (p *Pool) forsaken(d time.Duration) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	for _, s := range p.sessions {
+		if s.send != nil || now.Sub(s.down) < d {
+			return false
+		}
+	}
+	return true
+}
+
 // receive is one message over a session.
 func (p *Pool) receive(s *session, reply *tangramv1.ServeReply) {
 	p.mu.Lock()

@@ -137,8 +137,9 @@ func (r *request) token(t *tangramv1.Token, m *Metrics, log *slog.Logger) {
 }
 
 // Run submits and calls `each` for every token in order of position, from this goroutine,
-// until the last one. When ctx ends (the client left) the request is cancelled everywhere.
-func (p *Pool) Run(ctx context.Context, submit *tangramv1.Submit, each func(*tangramv1.Token) error) error {
+// until the last one; and `quiet`, after each time `pause` without a token. When ctx ends (the
+// client left) the request is cancelled everywhere.
+func (p *Pool) Run(ctx context.Context, submit *tangramv1.Submit, each func(*tangramv1.Token) error, pause time.Duration, quiet func() error) error {
 	r := newRequest(submit)
 	p.mu.Lock()
 	if p.requests[r.id] != nil {
@@ -147,7 +148,7 @@ func (p *Pool) Run(ctx context.Context, submit *tangramv1.Submit, each func(*tan
 	}
 	p.requests[r.id] = r
 	p.mu.Unlock()
-	err := p.follow(ctx, r, each)
+	err := p.follow(ctx, r, each, pause, quiet)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.requests, r.id)
@@ -157,7 +158,9 @@ func (p *Pool) Run(ctx context.Context, submit *tangramv1.Submit, each func(*tan
 	return err
 }
 
-func (p *Pool) follow(ctx context.Context, r *request, each func(*tangramv1.Token) error) error {
+func (p *Pool) follow(ctx context.Context, r *request, each func(*tangramv1.Token) error, silence time.Duration, quiet func() error) error {
+	still := time.NewTimer(silence)
+	defer still.Stop()
 	for {
 		p.mu.Lock()
 		tokens, done, err := r.pending, r.done, r.err
@@ -167,6 +170,9 @@ func (p *Pool) follow(ctx context.Context, r *request, each func(*tangramv1.Toke
 			pause, err = p.placeLocked(r)
 		}
 		p.mu.Unlock()
+		if len(tokens) > 0 {
+			still.Reset(silence)
+		}
 		for _, t := range tokens {
 			p.o.Metrics.tokens.Inc()
 			if err := each(t); err != nil {
@@ -188,6 +194,11 @@ func (p *Pool) follow(ctx context.Context, r *request, each func(*tangramv1.Toke
 			return fmt.Errorf("%w: this gateway ends", ErrLost)
 		case <-r.notify:
 		case <-again:
+		case <-still.C:
+			if err := quiet(); err != nil {
+				return err
+			}
+			still.Reset(silence)
 		}
 	}
 }

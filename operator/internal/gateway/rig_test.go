@@ -155,7 +155,7 @@ func (r *rig) client() *client {
 				c.last <- t.Finish
 			}
 			return nil
-		})
+		}, time.Hour, nil)
 	}()
 	return c
 }
