@@ -5,6 +5,23 @@
 #include <new>
 
 namespace tangram {
+namespace {
+
+// Moves the state word by an event of `attempt`, from whatever is there. False, and `seen` is what
+// is there: the rules refuse it, or the state is another attempt's.
+bool Move(std::atomic<uint64_t>& state, uint64_t attempt, GateEvent event, uint64_t* seen) {
+  *seen = state.load(std::memory_order_acquire);
+  while (true) {
+    const std::optional<GateState> next = GateAfter(GateStateOf(*seen), event);
+    if (!next || GateAttemptOf(*seen) != attempt) return false;
+    if (state.compare_exchange_weak(*seen, GateWordOf(attempt, *next), std::memory_order_acq_rel,
+                                    std::memory_order_acquire)) {
+      return true;
+    }
+  }
+}
+
+}  // namespace
 
 uint64_t GateHashWord(std::string_view hash) {
   uint64_t word = 0;
@@ -42,7 +59,8 @@ uint64_t AgentGate::attempt() const {
 
 Status AgentGate::Arm(uint64_t attempt, uint64_t target_epoch, std::string_view target_hash) {
   const uint64_t seen = page_->state.load(std::memory_order_acquire);
-  if (GateStateOf(seen) != GateState::kIdle) {
+  const std::optional<GateState> armed = GateAfter(GateStateOf(seen), GateEvent::kArm);
+  if (!armed) {
     return {Code::kWrongPhase, "gate is not idle: state " +
                                    std::to_string(static_cast<int>(GateStateOf(seen))) +
                                    " of attempt " + std::to_string(GateAttemptOf(seen))};
@@ -54,46 +72,41 @@ Status AgentGate::Arm(uint64_t attempt, uint64_t target_epoch, std::string_view 
   page_->declined.store(0, std::memory_order_relaxed);  // of the attempt before
   page_->decline_reason[0] = '\0';
   // The target is readable before the state says so.
-  page_->state.store(GateWordOf(attempt, GateState::kArmed), std::memory_order_release);
+  page_->state.store(GateWordOf(attempt, *armed), std::memory_order_release);
   return OkStatus();
 }
 
 AgentGate::Withdrawal AgentGate::Withdraw(uint64_t attempt) {
-  uint64_t armed = GateWordOf(attempt, GateState::kArmed);
-  if (page_->state.compare_exchange_strong(armed, GateWordOf(attempt, GateState::kIdle),
-                                           std::memory_order_acq_rel)) {
-    return Withdrawal::kWithdrawn;
-  }
-  if (armed == GateWordOf(attempt, GateState::kLatched)) return Withdrawal::kLatched;
-  if (armed == GateWordOf(attempt, GateState::kFlipped)) return Withdrawal::kFlipped;
+  uint64_t seen = 0;
+  if (Move(page_->state, attempt, GateEvent::kWithdraw, &seen)) return Withdrawal::kWithdrawn;
+  if (seen == GateWordOf(attempt, GateState::kLatched)) return Withdrawal::kLatched;
+  if (seen == GateWordOf(attempt, GateState::kFlipped)) return Withdrawal::kFlipped;
   return Withdrawal::kNotArmed;
 }
 
 Status AgentGate::Flip(uint64_t attempt, uint64_t epoch, bool by_agents) {
-  const GateState from = by_agents ? GateState::kArmed : GateState::kLatched;
-  const uint64_t seen = page_->state.load(std::memory_order_acquire);
-  if (seen != GateWordOf(attempt, from)) {
-    return {Code::kWrongPhase, "flip of attempt " + std::to_string(attempt) + " wants gate state " +
-                                   std::to_string(static_cast<int>(from)) + ", it is " +
-                                   std::to_string(static_cast<int>(GateStateOf(seen))) +
-                                   " of attempt " + std::to_string(GateAttemptOf(seen))};
-  }
-  // Nobody leaves `from` beside us: a latched engine waits for our answer, and in the first
-  // flip no engine gives words. So these stores precede Flipped without a window.
-  page_->steps.store(0, std::memory_order_relaxed);
-  page_->epoch.store(epoch, std::memory_order_release);
-  page_->state.store(GateWordOf(attempt, GateState::kFlipped), std::memory_order_release);
-  return OkStatus();
+  return FlipBy(by_agents ? GateEvent::kFlipByWords : GateEvent::kFlip, attempt, epoch);
 }
 
 Status AgentGate::FlipStopped(uint64_t attempt, uint64_t epoch) {
-  if (state() == GateState::kLatched) {
-    // Nobody but us: the engine gave this step up, or is gone.
-    uint64_t latched = GateWordOf(attempt, GateState::kLatched);
-    page_->state.compare_exchange_strong(latched, GateWordOf(attempt, GateState::kArmed),
-                                         std::memory_order_acq_rel);
+  return FlipBy(GateEvent::kFlipStopped, attempt, epoch);
+}
+
+Status AgentGate::FlipBy(GateEvent event, uint64_t attempt, uint64_t epoch) {
+  const uint64_t seen = page_->state.load(std::memory_order_acquire);
+  const std::optional<GateState> next = GateAfter(GateStateOf(seen), event);
+  if (!next || GateAttemptOf(seen) != attempt) {
+    return {Code::kWrongPhase, "attempt " + std::to_string(attempt) +
+                                   " cannot flip from gate state " +
+                                   std::to_string(static_cast<int>(GateStateOf(seen))) +
+                                   " of attempt " + std::to_string(GateAttemptOf(seen))};
   }
-  return Flip(attempt, epoch, true);
+  // Nobody leaves this state beside us: a latched engine waits for our answer, or stopped, and in a
+  // flip by words no engine gives one. So these stores precede Flipped without a window.
+  page_->steps.store(0, std::memory_order_relaxed);
+  page_->epoch.store(epoch, std::memory_order_release);
+  page_->state.store(GateWordOf(attempt, *next), std::memory_order_release);
+  return OkStatus();
 }
 
 void AgentGate::SetStopped(bool stopped) {
@@ -115,14 +128,13 @@ std::vector<uint32_t> AgentGate::Unreachable(uint32_t ranks) const {
 }
 
 void AgentGate::Reset(uint64_t attempt) {
-  uint64_t flipped = GateWordOf(attempt, GateState::kFlipped);
-  page_->state.compare_exchange_strong(flipped, GateWordOf(attempt, GateState::kIdle),
-                                       std::memory_order_acq_rel);
+  uint64_t seen = 0;
+  (void)Move(page_->state, attempt, GateEvent::kReset, &seen);
 }
 
 void AgentGate::Fence() {
-  const uint64_t seen = page_->state.load(std::memory_order_acquire);
-  page_->state.store(GateWordOf(GateAttemptOf(seen), GateState::kIdle), std::memory_order_release);
+  uint64_t seen = 0;
+  (void)Move(page_->state, attempt(), GateEvent::kFence, &seen);
 }
 
 void AgentGate::SetEpoch(uint64_t epoch) {
@@ -133,10 +145,8 @@ void AgentGate::SetEpoch(uint64_t epoch) {
 GateWord EngineGate::Word(uint64_t attempt, uint64_t target_epoch, std::string_view target_hash) {
   mine_ = {page_->epoch.load(std::memory_order_acquire), 0};
   if (attempt == 0) return mine_;
-  uint64_t seen = GateWordOf(attempt, GateState::kArmed);
-  const bool latched_now = page_->state.compare_exchange_strong(
-      seen, GateWordOf(attempt, GateState::kLatched), std::memory_order_acq_rel);
-  if (!latched_now && seen != GateWordOf(attempt, GateState::kLatched)) return mine_;
+  uint64_t seen = 0;
+  if (!Move(page_->state, attempt, GateEvent::kWord, &seen)) return mine_;
   const bool same =
       page_->target_epoch.load(std::memory_order_relaxed) == target_epoch &&
       target_hash.size() == sizeof page_->target_hash &&
@@ -150,9 +160,7 @@ GateWord EngineGate::Word(uint64_t attempt, uint64_t target_epoch, std::string_v
 }
 
 bool EngineGate::Decide(std::span<const GateWord> words, size_t members) {
-  const bool go =
-      latched() && members > 0 && words.size() == members &&
-      std::all_of(words.begin(), words.end(), [&](const GateWord& word) { return word == mine_; });
+  const bool go = GateGo(latched(), mine_, words, members);
   if (!go) Unlatch();
   return go;
 }
@@ -165,9 +173,9 @@ void EngineGate::Decline(std::string_view reason) {
   Unlatch();
 }
 
-void EngineGate::Stop(bool keep_word) {
+void EngineGate::Stop(bool pulled) {
   // The word goes first: who sees `stopped` sees whether it was kept.
-  if (!keep_word) Unlatch();
+  if (!GateKeepsWord(pulled)) Unlatch();
   page_->stopped.store(1, std::memory_order_release);
 }
 
@@ -189,9 +197,7 @@ bool EngineGate::latched() const {
 
 void EngineGate::Unlatch() {
   uint64_t seen = page_->state.load(std::memory_order_acquire);
-  if (GateStateOf(seen) != GateState::kLatched) return;
-  page_->state.compare_exchange_strong(seen, GateWordOf(GateAttemptOf(seen), GateState::kArmed),
-                                       std::memory_order_acq_rel);
+  (void)Move(page_->state, GateAttemptOf(seen), GateEvent::kUnlatch, &seen);
 }
 
 }  // namespace tangram

@@ -1,4 +1,4 @@
-// The gate's rules over the page that agent and engine share. Each class is one side;
+// The gate's rules (rules.h) over the page that agent and engine share. Each class is one side;
 // both may run at the same time in two processes. The state word is the only thing both
 // sides write, always by compare-and-swap (docs/architecture.md, section 4.1).
 #pragma once
@@ -11,15 +11,9 @@
 
 #include "agent/base/status.h"
 #include "agent/gate/gate_page.h"
+#include "agent/gate/rules.h"
 
 namespace tangram {
-
-// A step's word. `hash` is 0 when no flip is armed.
-struct GateWord {
-  uint64_t epoch = 0;
-  uint64_t hash = 0;
-  bool operator==(const GateWord&) const = default;
-};
 
 // First 8 bytes of a layout's hash, little-endian.
 uint64_t GateHashWord(std::string_view hash);
@@ -68,6 +62,8 @@ class AgentGate {
   std::vector<uint32_t> Unreachable(uint32_t ranks) const;
 
  private:
+  Status FlipBy(GateEvent event, uint64_t attempt, uint64_t epoch);
+
   GatePage* page_ = nullptr;
 };
 
@@ -84,8 +80,8 @@ class EngineGate {
   bool Decide(std::span<const GateWord> words, size_t members);
   // After a go: not possible here. Unlatches; the reason reaches the agent's status.
   void Decline(std::string_view reason);
-  // The step is given up for good. `keep_word`: the others may have flipped on it by now.
-  void Stop(bool keep_word);
+  // The step is given up for good. `pulled`: the others were told that the KV for the flip is here.
+  void Stop(bool pulled);
   void SetUnreachable(std::span<const uint32_t> ranks);
   bool stopped() const;
   bool latched() const;

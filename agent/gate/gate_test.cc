@@ -53,6 +53,17 @@ TEST(Gate, FlipsOnlyWhenAllWordsAreEqual) {
   EXPECT_EQ(g.agent.state(), GateState::kLatched);
 }
 
+TEST(Gate, AFenceEndsAFlipThatWasNotRetired) {
+  Both g;
+  g.agent.SetEpoch(1);
+  ASSERT_TRUE(g.agent.Arm(3, 2, kHash).ok());
+  ASSERT_TRUE(g.agent.Flip(3, 2, true).ok());
+  g.agent.Fence();
+  EXPECT_EQ(g.agent.state(), GateState::kIdle);
+  EXPECT_EQ(g.agent.page()->epoch, 2u) << "it is a fact all the same";
+  EXPECT_TRUE(g.agent.Arm(4, 3, kHash).ok());
+}
+
 TEST(Gate, NoGoWithoutALatch) {
   Both g;
   g.agent.SetEpoch(1);

@@ -6,6 +6,16 @@
  * FAULT: 0 none, 1 one rank dies, 2 one rank is cut off from its peers, lives, and may heal.
  * LEADERS: drivers that repair. Any process may rest at any point for as long as it likes.
  */
+#ifdef TRACE /* a random run tells what it does, for the code to replay (README.md, "Replay") */
+#define TELL(...) __VA_ARGS__
+#define RANK(k) printf("@rank %d %d %d %d %d %d %d %d %d %d %d\n", k, up[k], ep[k], gen[k], MEM(k), stopped[k], staged[k], armed[k], mending[k], mayMend[k], held[k])
+#define LOOK RANK(0); RANK(1); RANK(2); printf("@rules %d %d %d %d %d %d %d %d", SCENARIO, view, reach, survivors, fences, stands[fences], leads[1], leads[2]); \
+             printf(" %d %d %d %d\n", to, by, alive, old)
+#define WHILE(x) do :: true :: true :: true :: true :: true :: true :: true :: true :: true :: true -> break :: x -> break od; /* a while */
+#define IS(i) printf("@is %d %d %d\n", i, armed[i] || mayMend[i], latched[i])
+#else
+#define TELL(...)
+#endif
 #define N 3
 #define IN(mask, i) (((mask) >> (i)) & 1)
 #define EACH(P) (P(0) && P(1) && P(2))
@@ -172,6 +182,7 @@ inline flip(i, e) {
 
 #define BEHIND(k) (MEM(k) != 0 && gen[k] == gen[i] && pos[k] < 2 && \
                    (gen[i] > 0 || IN(MEMBERS(ep[i]), k) || (up[k] && !stopped[k]))) /* a leaver that is lost delays nobody */
+#define LAGS(k) (BEHIND(k) && ep[k] == 0) /* it is in the exchange in which others flipped, where a joiner has no word */
 #define WORD_OUT(k) (!IN(world[mending[i]], k) || IN(words[mending[i]], k))
 #define CAN_MEND(k) (!IN(world[mending[i]], k) || !up[k] || mending[k] == mending[i] || gen[k] == mending[i])
 #define FLIPPED_MEMBER(k) (k != i && up[k] && IN(MEMBERS(0), k) && ep[k] > 0 && gen[k] == 0)
@@ -202,33 +213,37 @@ end:
     :: d_step { AT_WORK && (pos[i] == 0 || pos[i] == 2) && !stopped[i] ->
            if                                   /* with the word comes the latch */
            :: pull[i] -> say(i, GO)
-           :: !pull[i] && armed[i] -> say(i, GO); latched[i] = true
-           :: else -> say(i, STAY)
+           :: !pull[i] && armed[i] -> say(i, GO); latched[i] = true; TELL(printf("@word %d %d 1\n", i, staged[i]); IS(i);)
+           :: else -> say(i, STAY); TELL(printf("@word %d %d 0\n", i, staged[i]); IS(i);)
            fi }
     :: d_step { AT_WORK && pos[i] == 1 && EXCHANGED ->
+           TELL(printf("@heard %d %d %d %d %d %d\n", i, pull[i], MEM(i), word[0], word[1], word[2]);)
            if
-           :: pull[i] -> e = ep[i] + 1; flip(i, e); e = 0
-           :: !pull[i] && ALL_GO && latched[i] -> pull[i] = true
-           :: else -> emit(i); latched[i] = false
+           :: pull[i] -> e = ep[i] + 1; TELL(printf("@flip %d %d %d\n", i, staged[i], e);) flip(i, e); e = 0
+           :: !pull[i] && ALL_GO && latched[i] -> pull[i] = true; TELL(printf("@go %d\n", i); IS(i);)
+           :: else -> emit(i); latched[i] = false; TELL(printf("@stay %d\n", i); IS(i);)
            fi;
            heard(i) }
     :: d_step { up[i] && MEM(i) != 0 && !stopped[i] && SOME(SILENT) -> /* the exchange breaks */
            stopped[i] = true;
+           TELL(printf("@stop %d %d\n", i, pull[i] && (pos[i] & 1));)
 #ifndef NO_PULLED_KEEPS_WORD
-           if :: pull[i] && (pos[i] & 1) :: else -> latched[i] = false fi
+           if :: pull[i] && (pos[i] & 1) :: else -> latched[i] = false fi;
 #else
-           latched[i] = false
+           latched[i] = false;
 #endif
+           TELL(IS(i))
        }
     :: d_step { up[i] && MEM(i) == 0 && ep[i] == 0 && armed[i] && cut != i && SOME(FLIPPED_MEMBER) ->
+           TELL(printf("@join %d %d 1\n", i, staged[i]);)
            enter(i, 1);                         /* a joiner follows */
-           pos[i] = (SOME(BEHIND) -> 2 : 0) }
+           pos[i] = (SOME(LAGS) -> 2 : 0) }
     :: d_step { AT_WORK && pos[i] == 3 && !SOME(BEHIND) -> shift(0); shift(1); shift(2) } /* who was behind is lost */
     :: d_step { up[i] && cut != i && staged[i] != 0 && !armed[i] && SOME(PERMITTED) ->
-           armed[i] = true }                    /* the operator is away: the peers tell */
+           armed[i] = true; TELL(printf("@arm %d %d %d\n", i, staged[i], ep[i] + 1);) } /* the operator is away: the peers tell */
     :: d_step { up[i] && mayMend[i] && !held[i] && EACH(WORD_OUT) -> /* agents exchanged the words of a repair */
            CLAIM(MENDS, EACH(CAN_MEND));                            /* 3, all that live can follow */
-           e = mending[i]; mended(i, e); e = 0 }
+           e = mending[i]; TELL(printf("@mended %d %d %d\n", i, 100 + e, stands[e] + 1);) mended(i, e); e = 0 }
     od
 }
 
@@ -239,7 +254,7 @@ end:
 #define FLIPPED(k) (!CONCERNS(k, t) || (ep[k] >= t && gen[k] == 0))
 
 inline permit(k) {
-    d_step { if :: up[k] && staged[k] == a -> armed[k] = true :: else fi }
+    d_step { if :: up[k] && staged[k] == a -> TELL(if :: !armed[k] -> printf("@arm %d %d %d\n", k, a, t) :: else fi;) armed[k] = true :: else fi }
 }
 #ifdef NO_LATCH
 #define OPEN(k) false
@@ -253,6 +268,7 @@ inline ask(k) { /* waits while the word is out; a dead one, or a fence, ends it 
         :: up[k] && gen[k] == 0 && CONCERNS(k, t) && ep[k] >= t -> went = true
         :: up[k] && ep[k] < t && staged[k] != a
         :: up[k] && ep[k] < t && staged[k] == a && !OPEN(k) ->
+               TELL(printf("@withdraw %d %d %d\n", k, a, armed[k]);)
                staged[k] = 0; armed[k] = false; withdrew[k] = a; back = true
         fi
     }
@@ -269,6 +285,7 @@ proctype Operator() {
            staged[2] = (CONCERNS(2, t) -> a : 0);
            leads[t] = a; went = false; back = false };
        permit(2); permit(1); permit(0);         /* joiners first */
+       TELL(WHILE(EACH(FLIPPED)))
        if
        :: EACH(FLIPPED)
        :: true ->                               /* it took too long */
@@ -320,9 +337,15 @@ inline tell(k) { /* Resolve; refused by who has not stopped or has gone on */
         :: IN(alive, k) && (!up[k] || ep[k] > to || mending[k] >= f || (UNFINISHED(k) && MEM(k) != 0 && !stopped[k])) -> again = true
         :: else ->
             if
-            :: ep[k] < to && by == 0 && staged[k] != 0 -> enter(k, to); stopped[k] = true  /* FORWARD */
-            :: ep[k] < to && by > 0 && mending[k] == by -> mended(k, by); stopped[k] = true
-            :: ep[k] == to -> staged[k] = 0; armed[k] = false; latched[k] = false          /* STAY */
+            :: ep[k] < to && by == 0 && staged[k] != 0 ->
+                   TELL(printf("@forward %d %d %d\n", k, staged[k], to);)
+                   enter(k, to); stopped[k] = true                                         /* FORWARD */
+            :: ep[k] < to && by > 0 && mending[k] == by ->
+                   TELL(printf("@forward %d %d %d\n", k, 100 + by, to);)
+                   mended(k, by); stopped[k] = true
+            :: ep[k] == to ->
+                   TELL(printf("@fence %d\n", k);)
+                   staged[k] = 0; armed[k] = false; latched[k] = false                     /* STAY */
             :: else -> again = true
             fi;
             pull[k] = false; mending[k] = 0; mayMend[k] = false; held[k] = false
@@ -346,7 +369,7 @@ inline drop(k) { /* Abort of a repair that was not permitted */
 inline permitRepair(k) {
     d_step {
         if
-        :: IN(alive, k) && up[k] && mending[k] == f -> mayMend[k] = true; words[f] = words[f] | 1 << k
+        :: IN(alive, k) && up[k] && mending[k] == f -> TELL(printf("@arm %d %d %d\n", k, 100 + f, stands[f] + 1);) mayMend[k] = true; words[f] = words[f] | 1 << k
         :: else
         fi
     }
@@ -389,7 +412,8 @@ end:
            by = (AT_TO(0) -> gen[0] : (AT_TO(1) -> gen[1] : (AT_TO(2) -> gen[2] : 0)));
            old = (AT_TO(0) -> MEM(0) : (AT_TO(1) -> MEM(1) : (AT_TO(2) -> MEM(2) : MEMBERS(to))));
            alive = old & ((AT_TO(0) || HOLDS(0) -> 1 : 0) | (AT_TO(1) || HOLDS(1) -> 2 : 0) |
-                         (AT_TO(2) || HOLDS(2) -> 4 : 0)) }
+                         (AT_TO(2) || HOLDS(2) -> 4 : 0))
+           TELL(; LOOK) }
        fi;
        atomic { /* the fence: one compare-and-swap */
            if
@@ -445,6 +469,7 @@ end:
 /* --- the failure, and the end --------------------------------------------------------------- */
 
 proctype Failure() {
+    TELL(WHILE(pull[0] || pull[1] || pull[2]))
 #if FAULT == 1
     if :: up[0] = false :: up[1] = false :: up[2] = false fi
 #else
