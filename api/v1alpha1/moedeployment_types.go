@@ -211,10 +211,10 @@ type Scheduling struct {
 
 // Gateway is the OpenAI-compatible endpoint in front of a world.
 type Gateway struct {
-	// replicas of the gateway.
+	// replicas of the gateway. With one alone, the loss of its node is an outage.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=64
-	// +kubebuilder:default=1
+	// +kubebuilder:default=2
 	// +optional
 	Replicas int32 `json:"replicas,omitempty"`
 	// serviceType of the Service <name>-gateway.
@@ -225,6 +225,14 @@ type Gateway struct {
 	// resources of the gateway's container.
 	// +optional
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
+	// terminationGracePeriodSeconds of a gateway that is to end, by a rollout, a drain or a scale. The first 10 it answers
+	// new requests, until nobody sends it any more; the rest, less 5, is what the longest stream has to end: set it to
+	// what that takes.
+	// +kubebuilder:validation:Minimum=20
+	// +kubebuilder:validation:Maximum=86400
+	// +kubebuilder:default=600
+	// +optional
+	TerminationGracePeriodSeconds int64 `json:"terminationGracePeriodSeconds,omitempty"`
 }
 
 // Transition says how the world changes shape.

@@ -23,6 +23,7 @@ var valueSets = map[string][]string{
 	"no metrics":      {"--set", "metrics.enabled=false"},
 	"images":          {"--set", "images.tag=dev,images.operator.pullPolicy=Never,images.agent.name=registry.example.com:5000/tangram/agent"},
 	"service monitor": {"--set", "metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.labels.team=a"},
+	"pod monitor":     {"--set", "metrics.podMonitor.enabled=true,metrics.podMonitor.labels.team=a,watchNamespace=team-a"},
 	"everything": {"--set", "replicas=3,logLevel=debug,priorityClassName=high,serviceAccount.name=robot,nodeSelector.disk=fast",
 		"--set", "imagePullSecrets[0].name=secret,tolerations[0].key=gpu,tolerations[0].operator=Exists,podAnnotations.a=b",
 		"--set", "serviceAccount.annotations.c=d,resources.limits.cpu=1,affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight=1",
@@ -33,7 +34,7 @@ func TestRenderedObjectsConformToTheSchemas(t *testing.T) {
 	schemas := t.TempDir()
 	writeSchemas(t, schemas)
 	kubeconform := func(text string) (string, error) {
-		return program(t.Context(), text, "kubeconform", "-strict", "-summary", "-output=text", "-skip=ServiceMonitor",
+		return program(t.Context(), text, "kubeconform", "-strict", "-summary", "-output=text", "-skip=ServiceMonitor,PodMonitor",
 			"-schema-location="+filepath.Join(schemas, schemaFile), "-")
 	}
 	for name, args := range valueSets {
@@ -141,6 +142,20 @@ func TestMetricsAreOptional(t *testing.T) {
 	with.find(t, "ServiceMonitor", "tangram-operator", &monitor)
 	for key, value := range monitor["spec"].(object)["selector"].(object)["matchLabels"].(object) {
 		require.Equal(t, value, service.Labels[key])
+	}
+}
+
+// The PodMonitor selects pods of ranks and gateways by the labels and the port that the operator gives them (see
+// TestGatewaysComeAndGoOneByOne there).
+func TestMetricsOfWorlds(t *testing.T) {
+	require.Zero(t, rendered(t).kinds()["PodMonitor"])
+	for watched, want := range map[string]any{"": object{"any": true}, "team-a": object{"matchNames": []any{"team-a"}}} {
+		monitor := object{}
+		rendered(t, "--set", "metrics.podMonitor.enabled=true,watchNamespace="+watched).find(t, "PodMonitor", "tangram-operator-worlds", &monitor)
+		spec := monitor["spec"].(object)
+		require.Equal(t, want, spec["namespaceSelector"])
+		require.Equal(t, object{"app.kubernetes.io/name": "tangram", "app.kubernetes.io/managed-by": "tangram-operator"}, spec["selector"].(object)["matchLabels"])
+		require.Equal(t, "metrics", spec["podMetricsEndpoints"].([]any)[0].(object)["port"])
 	}
 }
 

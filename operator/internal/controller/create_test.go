@@ -10,6 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -132,6 +133,41 @@ func TestObjectsOfAWorld(t *testing.T) {
 		require.NoError(t, b.c.Get(t.Context(), client.ObjectKeyFromObject(gateway), gateway))
 		return gateway.Spec.Template.Spec.Containers[0].Image == "gateway:test" && gateway.ResourceVersion != before
 	}, wait, tick)
+}
+
+// A rollout, a drain or the loss of a node leaves a gateway that answers, and time for streams to end.
+func TestGatewaysComeAndGoOneByOne(t *testing.T) {
+	b := newBed(t)
+	d := b.deployment("w", 1)
+	d.Spec.Gateway.TerminationGracePeriodSeconds = 100
+	require.NoError(t, b.c.Create(t.Context(), d))
+	d = b.ready("w")
+	gateway, budget := &appsv1.Deployment{}, &policyv1.PodDisruptionBudget{}
+	require.NoError(t, b.c.Get(t.Context(), client.ObjectKey{Namespace: b.namespace, Name: "w-gateway"}, gateway))
+	require.EqualValues(t, 2, *gateway.Spec.Replicas)
+	require.Equal(t, appsv1.RollingUpdateDeploymentStrategyType, gateway.Spec.Strategy.Type)
+	require.Zero(t, gateway.Spec.Strategy.RollingUpdate.MaxUnavailable.IntValue())
+	require.Equal(t, 1, gateway.Spec.Strategy.RollingUpdate.MaxSurge.IntValue())
+	pod := gateway.Spec.Template.Spec
+	require.EqualValues(t, 100, *pod.TerminationGracePeriodSeconds)
+	args := pod.Containers[0].Args
+	for _, want := range []string{"--lame-duck=10s", "--grace=85s", "--listen=:8080", "--metrics-listen=:8081"} {
+		require.Contains(t, args, want)
+	}
+	require.Equal(t, []corev1.ContainerPort{{Name: "http", ContainerPort: 8080, Protocol: corev1.ProtocolTCP}, {Name: "metrics", ContainerPort: 8081, Protocol: corev1.ProtocolTCP}}, pod.Containers[0].Ports)
+	require.Equal(t, "metrics", pod.Containers[0].ReadinessProbe.HTTPGet.Port.StrVal)
+	require.Equal(t, "/readyz", pod.Containers[0].ReadinessProbe.HTTPGet.Path)
+	require.Equal(t, "metrics", pod.Containers[0].LivenessProbe.HTTPGet.Port.StrVal)
+	var keys []string
+	for _, c := range pod.TopologySpreadConstraints {
+		keys = append(keys, c.TopologyKey)
+		require.Equal(t, corev1.ScheduleAnyway, c.WhenUnsatisfiable)
+	}
+	require.Equal(t, []string{corev1.LabelHostname, corev1.LabelTopologyZone}, keys)
+	require.NoError(t, b.c.Get(t.Context(), client.ObjectKey{Namespace: b.namespace, Name: "w-gateway"}, budget))
+	require.True(t, metav1.IsControlledBy(budget, d))
+	require.Equal(t, 1, budget.Spec.MaxUnavailable.IntValue())
+	require.Equal(t, gateway.Spec.Selector.MatchLabels, budget.Spec.Selector.MatchLabels)
 }
 
 func TestSeveralRanksPerPod(t *testing.T) {

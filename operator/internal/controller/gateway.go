@@ -8,6 +8,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
@@ -17,7 +18,15 @@ import (
 	api "tangram.dev/api/v1alpha1"
 )
 
-// gateway of the world: a Deployment and a Service; it gives the number of replicas that accept
+// A gateway that is to end is unready for lameDuck and answers nevertheless: so long it may take until no kube-proxy and
+// no load balancer sends anything to it any more. It does this by itself at SIGTERM, so that there is no preStop hook.
+// Then requests have what is left of the pod's grace period, but for endMargin, in which they are told that it is over.
+const (
+	lameDuck  = 10
+	endMargin = 5
+)
+
+// gateway of the world: a Deployment, a Service and a budget of disruptions; it gives the number of replicas that accept
 // requests. The engines' Service must be there: its address is what gateways ask for the world,
 // so that they need no DNS.
 func (r *Reconciler) gateway(ctx context.Context, d *api.MoEDeployment, a *pki.Authority) (int32, error) {
@@ -28,6 +37,9 @@ func (r *Reconciler) gateway(ctx context.Context, d *api.MoEDeployment, a *pki.A
 		Type: d.Spec.Gateway.ServiceType, Selector: selector(d, api.ComponentGateway),
 		Ports: []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80, TargetPort: intstr.FromString("http")}}}}
 	if err := r.apply(ctx, d, service); err != nil {
+		return 0, err
+	}
+	if err := r.apply(ctx, d, gatewayBudget(d)); err != nil {
 		return 0, err
 	}
 	engines := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: enginesName(d), Namespace: d.Namespace}}
@@ -48,31 +60,51 @@ func (r *Reconciler) gatewayDeployment(d *api.MoEDeployment, engines string) *ap
 		model = d.Name
 	}
 	probe := func(path string, period int32) *corev1.Probe {
-		return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("http")}}, PeriodSeconds: period}
+		return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("metrics")}}, PeriodSeconds: period}
 	}
+	spread := func(key string) corev1.TopologySpreadConstraint {
+		return corev1.TopologySpreadConstraint{MaxSkew: 1, TopologyKey: key, WhenUnsatisfiable: corev1.ScheduleAnyway,
+			LabelSelector: &metav1.LabelSelector{MatchLabels: selector(d, api.ComponentGateway)}, MatchLabelKeys: []string{appsv1.DefaultDeploymentUniqueLabelKey}}
+	}
+	grace := d.Spec.Gateway.TerminationGracePeriodSeconds
 	container := corev1.Container{
 		Name: "gateway", Image: r.Images.Gateway, ImagePullPolicy: d.Spec.Engine.ImagePullPolicy,
 		Command: []string{"/bin/tangram-gateway"},
-		Args: []string{"--world=" + worldName(d), "--model=" + model, fmt.Sprintf("--listen=:%d", portGateway), "--name=$(POD_UID)",
+		Args: []string{"--world=" + worldName(d), "--model=" + model, fmt.Sprintf("--listen=:%d", portGateway),
+			fmt.Sprintf("--metrics-listen=:%d", portGatewayMetrics), fmt.Sprintf("--lame-duck=%ds", lameDuck), fmt.Sprintf("--grace=%ds", grace-lameDuck-endMargin), "--name=$(POD_UID)",
 			"--discover=" + net.JoinHostPort(engines, strconv.Itoa(portServe)),
 			"--tls-ca=" + dirTLS + "/" + keyCA, "--tls-cert=" + dirTLS + "/" + keyCert, "--tls-key=" + dirTLS + "/" + keyKey},
-		Env:             []corev1.EnvVar{fieldEnv("POD_UID", "metadata.uid")},
-		Ports:           []corev1.ContainerPort{{Name: "http", ContainerPort: portGateway, Protocol: corev1.ProtocolTCP}},
-		ReadinessProbe:  probe("/healthz", 1),
+		Env: []corev1.EnvVar{fieldEnv("POD_UID", "metadata.uid")},
+		Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: portGateway, Protocol: corev1.ProtocolTCP},
+			{Name: "metrics", ContainerPort: portGatewayMetrics, Protocol: corev1.ProtocolTCP}},
+		ReadinessProbe:  probe("/readyz", 1),
 		LivenessProbe:   probe("/livez", 10),
 		Resources:       d.Spec.Gateway.Resources,
 		SecurityContext: restricted(), TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		VolumeMounts: []corev1.VolumeMount{{Name: "tls", MountPath: dirTLS, ReadOnly: true}},
 	}
 	return &appsv1.Deployment{ObjectMeta: meta(d, gatewayName(d), api.ComponentGateway), Spec: appsv1.DeploymentSpec{
+		// None goes before another one is ready in its place.
+		Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType,
+			RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: ptr.To(intstr.FromInt32(0)), MaxSurge: ptr.To(intstr.FromInt32(1))}},
 		Replicas: ptr.To(d.Spec.Gateway.Replicas), Selector: &metav1.LabelSelector{MatchLabels: selector(d, api.ComponentGateway)},
 		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels(d, api.ComponentGateway)}, Spec: corev1.PodSpec{
 			ServiceAccountName: d.Name, AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
-			SecurityContext: restrictedPod(), Containers: []corev1.Container{container},
+			TerminationGracePeriodSeconds: ptr.To(grace),
+			TopologySpreadConstraints:     []corev1.TopologySpreadConstraint{spread(corev1.LabelHostname), spread(corev1.LabelTopologyZone)},
+			SecurityContext:               restrictedPod(), Containers: []corev1.Container{container},
 			Volumes: []corev1.Volume{{Name: "tls", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
 				SecretName: gatewayTLSName(d), DefaultMode: ptr.To[int32](0o440)}}}},
 		}},
 	}}
+}
+
+// gatewayBudget lets evictions take one gateway at a time. A single one may go, too: that it is the only one was somebody's
+// choice, and a drain that never ends helps nobody.
+func gatewayBudget(d *api.MoEDeployment) *policyv1.PodDisruptionBudget {
+	return &policyv1.PodDisruptionBudget{ObjectMeta: meta(d, gatewayName(d), api.ComponentGateway), Spec: policyv1.PodDisruptionBudgetSpec{
+		MaxUnavailable: ptr.To(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: selector(d, api.ComponentGateway)},
+		UnhealthyPodEvictionPolicy: ptr.To(policyv1.AlwaysAllow)}}
 }
 
 // endpoint of the gateway inside the cluster.

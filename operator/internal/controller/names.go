@@ -27,6 +27,8 @@ const (
 	portMesh    = 7200
 	portServe   = 7300
 	portGateway = 8080
+
+	portGatewayMetrics = 8081
 )
 
 // Places in a pod.
