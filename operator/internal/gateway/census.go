@@ -16,8 +16,7 @@ const (
 
 // census of one epoch: its members say one after the other which requests they have.
 type census struct {
-	members []*tangramv1.WorldMember
-	told    map[string]bool // members that did
+	missing map[string]string // frontends of the members that did not yet, by member
 }
 
 // worldLocked is what one engine says of the world.
@@ -35,41 +34,49 @@ func (p *Pool) worldLocked(s *session, w *tangramv1.World) {
 	if first {
 		p.resendLocked(s)
 	}
-	for _, r := range p.requests { // those that wait for a rank look again
+	for r := range p.waiting { // those that wait for a rank look again
+		r.mu.Lock()
 		if r.owner == "" {
 			r.tried = nil
 			r.wake()
 		}
+		r.mu.Unlock()
 	}
 }
 
 func (p *Pool) isNewsLocked(w *tangramv1.World) bool {
+	f := p.force.Load()
 	switch {
-	case p.world == nil:
+	case f == nil:
 		return true
-	case w.Epoch < p.world.Epoch:
+	case w.Epoch < f.world.Epoch:
 		return false
-	case !disjoint(w, p.world):
+	case !f.disjoint(w):
 		return true
 	}
 	for _, m := range w.Members {
-		if p.gone[m.Member] { // who missed that the world was started again
+		if _, gone := p.gone.Get(m.Member); gone { // who missed that the world was started again
 			return false
 		}
 	}
-	return w.Epoch > p.world.Epoch
+	return w.Epoch > f.world.Epoch
 }
 
 // adoptLocked takes a world as the one in force.
 func (p *Pool) adoptLocked(w *tangramv1.World) {
-	fresh := p.world == nil || w.Epoch > p.world.Epoch
-	p.world = w
+	was := p.World()
+	fresh := was == nil || w.Epoch > was.Epoch
+	p.force.Store(newForce(w))
 	p.o.Metrics.epoch.Set(float64(w.Epoch))
 	for _, m := range w.Members {
 		p.keepLocked(m.Frontend, false)
 	}
 	if fresh && w.Epoch > p.counted {
-		p.censuses[w.Epoch] = &census{members: w.Members, told: map[string]bool{}}
+		c := &census{missing: make(map[string]string, len(w.Members))}
+		for _, m := range w.Members {
+			c.missing[m.Member] = m.Frontend
+		}
+		p.censuses[w.Epoch] = c
 	}
 }
 
@@ -77,58 +84,39 @@ func (p *Pool) adoptLocked(w *tangramv1.World) {
 // from one again, so only this tells it from a rank that lives in the past: all its members are
 // others than those known, and of those none has said anything for LostAfter (a world that
 // serves, if only idly, tells its load all the time).
-func (p *Pool) strangersLocked(now time.Time) {
-	if p.world == nil || now.Sub(p.heard) < p.o.LostAfter {
+func (p *Pool) strangersLocked() {
+	f := p.force.Load()
+	if f == nil || p.silence(&p.heard) < p.o.LostAfter {
 		return
 	}
 	var best *tangramv1.World
 	for _, s := range p.sessions {
-		alive := s.told != nil && now.Sub(s.heard) < p.o.LostAfter
-		if alive && disjoint(s.told, p.world) && (best == nil || s.told.Epoch > best.Epoch) {
+		alive := s.told != nil && p.silence(&s.heard) < p.o.LostAfter
+		if alive && f.disjoint(s.told) && (best == nil || s.told.Epoch > best.Epoch) {
 			best = s.told
 		}
 	}
 	if best == nil {
 		return
 	}
-	p.o.Log.Warn("the world was started again", "epoch", best.Epoch, "was", p.world.Epoch)
+	p.o.Log.Warn("the world was started again", "epoch", best.Epoch, "was", f.world.Epoch)
 	for _, m := range best.Members {
-		delete(p.gone, m.Member)
+		p.gone.Remove(m.Member)
 	}
-	for _, m := range p.world.Members {
-		p.gone[m.Member] = true
+	for _, m := range f.world.Members {
+		p.gone.Add(m.Member, nil)
 	}
 	clear(p.censuses)
-	p.world, p.counted = nil, best.Epoch // nobody there can have a request of ours
-	p.heard = now
+	p.force.Store(nil)
+	p.counted = best.Epoch // nobody there can have a request of ours
+	p.heard.Store(int64(time.Since(p.born)))
 	p.adoptLocked(best)
-	for _, r := range p.requests {
+	p.requests.each(func(r *request) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
 		r.settled = 0
 		p.replayLocked(r, causeRestart)
-	}
-}
-
-// insideLocked: the engine behind the session is a member of the world in force.
-func (p *Pool) insideLocked(s *session) bool {
-	for _, m := range p.world.GetMembers() {
-		if s.told != nil && m.Frontend == s.frontend && m.Member == s.member {
-			return true
-		}
-	}
-	return false
-}
-
-func disjoint(a, b *tangramv1.World) bool {
-	names := map[string]bool{}
-	for _, m := range a.Members {
-		names[m.Member] = true
-	}
-	for _, m := range b.GetMembers() {
-		if names[m.Member] {
-			return false
-		}
-	}
-	return true
+	})
 }
 
 // rosterLocked is what one member has of ours since the epoch began.
@@ -141,22 +129,26 @@ func (p *Pool) rosterLocked(s *session, roster *tangramv1.Roster) {
 		return // a repetition for a new connection, or of a member that is none any more
 	}
 	for _, id := range roster.Requests {
-		if r := p.requests[id]; r != nil && roster.Epoch >= r.settled {
-			r.found(s, roster.Epoch)
-		} else if r == nil {
+		r := p.requests.find(id)
+		if r == nil {
 			s.cancel(id, p.o.Log) // its client left while this session was down
+			continue
 		}
+		r.mu.Lock()
+		if roster.Epoch >= r.settled {
+			r.found(s, roster.Epoch)
+		}
+		r.mu.Unlock()
 	}
-	c.told[roster.Member] = true
+	delete(c.missing, roster.Member)
 	p.countLocked(roster.Epoch)
 }
 
 // countLocked ends the census of an epoch if all members have spoken, or are cut off: who was
 // last seen before that epoch and is in no roster is nobody's.
 func (p *Pool) countLocked(epoch uint64) {
-	c := p.censuses[epoch]
-	for _, m := range c.members {
-		if s := p.sessions[m.Frontend]; !c.told[m.Member] && s != nil && !s.cut {
+	for _, frontend := range p.censuses[epoch].missing {
+		if s := p.sessions[frontend]; s != nil && !s.cut {
 			return
 		}
 	}
@@ -166,31 +158,34 @@ func (p *Pool) countLocked(epoch uint64) {
 			delete(p.censuses, e)
 		}
 	}
-	for _, r := range p.requests {
+	p.requests.each(func(r *request) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
 		if r.settled < epoch {
 			p.replayLocked(r, causeRoster)
 		}
-	}
+	})
 }
 
 // cutLocked gives up sessions that are down for long. Engines keep tokens of a session that
 // breaks, so a short break needs nothing.
 func (p *Pool) cutLocked(now time.Time) {
-	cut := false
+	cut := map[string]bool{}
 	for _, s := range p.sessions {
-		if s.cut || s.send != nil || now.Sub(s.down) < p.o.LostAfter {
-			continue
-		}
-		s.cut, cut = true, true
-		for _, r := range p.requests {
-			if r.owner == s.frontend {
-				p.replayLocked(r, causeCut)
-			}
+		if !s.cut && s.send == nil && now.Sub(s.down) >= p.o.LostAfter {
+			s.cut, cut[s.frontend] = true, true
 		}
 	}
-	if !cut {
+	if len(cut) == 0 {
 		return
 	}
+	p.requests.each(func(r *request) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if cut[r.owner] {
+			p.replayLocked(r, causeCut)
+		}
+	})
 	for epoch := range p.censuses { // nobody waits for those any more
 		if p.censuses[epoch] != nil {
 			p.countLocked(epoch)

@@ -23,7 +23,7 @@ const maxReplays = 16
 // all. ready: there are some, but maybe all were tried.
 func (p *Pool) pickLocked(tried map[string]bool, prefer string) (best *session, ready bool) {
 	least := 0
-	for _, m := range p.world.GetMembers() {
+	for _, m := range p.World().GetMembers() {
 		s := p.sessions[m.Frontend]
 		// An engine that started again on the address of another is no member yet.
 		if !m.Accepts || s == nil || s.send == nil || s.told == nil || s.member != m.Member {
@@ -43,8 +43,25 @@ func (p *Pool) pickLocked(tried map[string]bool, prefer string) (best *session, 
 	return best, ready
 }
 
-// placeLocked submits a request that nobody has to some rank. pause: look again after it; 0: when
+// place submits a request that nobody has to some rank. pause: look again after it; 0: when
 // something was heard.
+func (p *Pool) place(r *request) (pause time.Duration, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.done { // since we looked
+		return 0, nil
+	}
+	pause, err = p.placeLocked(r)
+	if r.owner == "" {
+		p.waiting[r] = true
+	} else {
+		delete(p.waiting, r)
+	}
+	return pause, err
+}
+
 func (p *Pool) placeLocked(r *request) (pause time.Duration, err error) {
 	for {
 		if refusal := r.refusal; refusal != nil {
@@ -125,16 +142,19 @@ func (p *Pool) placeAgainLocked(r *request) {
 	r.accepted = true
 	r.prefer, r.owner = r.owner, ""
 	r.tried, r.refusal, r.pause = nil, nil, 0
+	p.waiting[r] = true
 	r.wake()
 }
 
 // resendLocked: what was sent over a connection that broke may never have arrived.
 func (p *Pool) resendLocked(s *session) {
-	for _, r := range p.requests {
+	p.requests.each(func(r *request) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
 		if r.owner == s.frontend && !r.answered && r.over != s.connection && !r.done {
 			p.placeAgainLocked(r)
 		}
-	}
+	})
 }
 
 // cancelAllLocked tells every session: nobody knows where the request is by now.

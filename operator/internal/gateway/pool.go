@@ -9,7 +9,10 @@ import (
 	"crypto/tls"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"k8s.io/utils/lru"
 
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
@@ -26,21 +29,74 @@ type Options struct {
 	Metrics   *Metrics
 }
 
-// Pool of sessions and the requests that run over them.
-type Pool struct {
-	o      Options
-	ctx    context.Context
-	cancel context.CancelFunc
-	wait   sync.WaitGroup
+// mostGone: members of worlds that are over are known for so many, the last ones.
+const mostGone = 1 << 14
 
-	mu       sync.Mutex
-	world    *tangramv1.World // in force as far as is known; nil: none yet
-	heard    time.Time        // the last word of a member of it
-	gone     map[string]bool  // members of worlds that were replaced as a whole
+// Pool of sessions and the requests that run over them. What comes for each token takes the lock
+// of its request only; the pool's is for what comes with a request, a load report or a flip.
+type Pool struct {
+	o        Options
+	ctx      context.Context
+	cancel   context.CancelFunc
+	wait     sync.WaitGroup
+	born     time.Time
+	heard    atomic.Int64          // the last word of a member of the world in force; since born
+	force    atomic.Pointer[force] // as far as is known; nil: none yet. Changed under mu
+	requests requests
+
+	mu       sync.Mutex // before any request's
+	gone     *lru.Cache // members of worlds that were replaced as a whole
 	sessions map[string]*session
-	requests map[string]*request
+	waiting  map[*request]bool  // all that nobody has, and some that were found meanwhile
 	censuses map[uint64]*census // by epoch, all after counted
 	counted  uint64             // epoch of the last census that is complete
+}
+
+// force is the world in force.
+type force struct {
+	world   *tangramv1.World
+	members map[string]string // by frontend
+	names   map[string]bool   // of the members
+}
+
+func newForce(w *tangramv1.World) *force {
+	f := &force{world: w, members: make(map[string]string, len(w.Members)), names: make(map[string]bool, len(w.Members))}
+	for _, m := range w.Members {
+		f.members[m.Frontend], f.names[m.Member] = m.Member, true
+	}
+	return f
+}
+
+// has: the engine behind the session is a member. Asked by the session's own goroutine, or under the pool's lock.
+func (f *force) has(s *session) bool {
+	return f != nil && s.told != nil && s.member != "" && f.members[s.frontend] == s.member
+}
+
+// disjoint: no member of w is one of it.
+func (f *force) disjoint(w *tangramv1.World) bool {
+	for _, m := range w.Members {
+		if f.names[m.Member] {
+			return false
+		}
+	}
+	return true
+}
+
+// requests by id, read by all sessions at a time.
+type requests struct{ sync.Map }
+
+func (q *requests) find(id string) *request {
+	if r, there := q.Load(id); there {
+		return r.(*request) //nolint:errcheck,forcetypeassert // nothing else is stored
+	}
+	return nil
+}
+
+func (q *requests) each(do func(*request)) {
+	q.Range(func(_, r any) bool {
+		do(r.(*request)) //nolint:errcheck,forcetypeassert // nothing else is stored
+		return true
+	})
 }
 
 // NewPool begins to connect to the seeds.
@@ -49,8 +105,8 @@ func NewPool(o Options) *Pool {
 		o.LostAfter = 10 * time.Second
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &Pool{o: o, ctx: ctx, cancel: cancel, gone: map[string]bool{}, sessions: map[string]*session{},
-		requests: map[string]*request{}, censuses: map[uint64]*census{}}
+	p := &Pool{o: o, ctx: ctx, cancel: cancel, born: time.Now(), gone: lru.New(mostGone), sessions: map[string]*session{},
+		waiting: map[*request]bool{}, censuses: map[uint64]*census{}}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, seed := range o.Seeds {
@@ -82,7 +138,7 @@ func (p *Pool) watch() {
 		case now := <-tick.C:
 			p.mu.Lock()
 			p.cutLocked(now)
-			p.strangersLocked(now)
+			p.strangersLocked()
 			p.mu.Unlock()
 		}
 	}
@@ -90,9 +146,15 @@ func (p *Pool) watch() {
 
 // World in force as the engines tell it; nil: none yet.
 func (p *Pool) World() *tangramv1.World {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.world
+	if f := p.force.Load(); f != nil {
+		return f.world
+	}
+	return nil
+}
+
+// silence since something was heard at a time that is counted from born.
+func (p *Pool) silence(heard *atomic.Int64) time.Duration {
+	return time.Since(p.born) - time.Duration(heard.Load())
 }
 
 // Ready says whether some rank accepts requests.
@@ -118,9 +180,31 @@ func (p *Pool) forsaken(d time.Duration) bool {
 
 // receive is one message over a session.
 func (p *Pool) receive(s *session, reply *tangramv1.ServeReply) {
+	now := int64(time.Since(p.born))
+	s.heard.Store(now)
+	switch body := reply.Body.(type) {
+	case *tangramv1.ServeReply_Token:
+		if r := p.requests.find(body.Token.Request); r != nil {
+			p.token(s, r, body.Token)
+		}
+	case *tangramv1.ServeReply_Refused:
+		if r := p.requests.find(body.Refused.Request); r != nil {
+			r.mu.Lock()
+			r.refused(s, body.Refused)
+			r.mu.Unlock()
+		}
+	default:
+		p.news(s, reply)
+	}
+	if p.force.Load().has(s) {
+		p.heard.Store(now)
+	}
+}
+
+// news are what is not of one request.
+func (p *Pool) news(s *session, reply *tangramv1.ServeReply) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s.heard = time.Now()
 	switch body := reply.Body.(type) {
 	case *tangramv1.ServeReply_World:
 		p.worldLocked(s, body.World)
@@ -128,29 +212,25 @@ func (p *Pool) receive(s *session, reply *tangramv1.ServeReply) {
 		p.rosterLocked(s, body.Roster)
 	case *tangramv1.ServeReply_Load:
 		s.load, s.sent = body.Load, 0
-	case *tangramv1.ServeReply_Refused:
-		if r := p.requests[body.Refused.Request]; r != nil {
-			r.refused(s, body.Refused)
-		}
-	case *tangramv1.ServeReply_Token:
-		if r := p.requests[body.Token.Request]; r != nil {
-			p.tokenLocked(s, r, body.Token)
-		}
-	}
-	if p.insideLocked(s) {
-		p.heard = s.heard
 	}
 }
 
-func (p *Pool) tokenLocked(s *session, r *request, t *tangramv1.Token) {
+func (p *Pool) token(s *session, r *request, t *tangramv1.Token) {
 	if t.Finish == tangramv1.Finish_FINISH_CANCELLED {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		r.mu.Lock()
+		defer r.mu.Unlock()
 		// Not by us, or the request would not be here: the engine gave it up.
 		if r.owner == s.frontend {
 			p.replayLocked(r, causeCancelled)
 		}
 		return
 	}
-	if p.insideLocked(s) && t.Epoch >= p.world.Epoch {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	// Whoever counts the request out of a later epoch does so with its lock, after that world came into force.
+	if f := p.force.Load(); f.has(s) && t.Epoch >= f.world.Epoch {
 		r.found(s, t.Epoch)
 	}
 	r.token(t, p.o.Metrics, p.o.Log)

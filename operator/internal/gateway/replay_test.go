@@ -378,7 +378,8 @@ func TestAClientLeavesDuringAReplay(t *testing.T) {
 	r.nothingMore(home, other)
 	c.leave()
 	require.ErrorIs(t, <-c.err, context.Canceled)
-	require.Empty(t, r.pool.requests)
+	require.Nil(t, r.pool.requests.find("r"))
+	require.Empty(t, r.pool.waiting)
 }
 
 // The world's ranks stand still for ever; another one lives.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -20,10 +21,12 @@ var (
 	ErrLost     = errors.New("the request was lost")
 )
 
-// request under way. Fields are guarded by the pool's mu.
+// request under way. What finds it a rank (place.go) is called with the pool's lock, too.
 type request struct {
 	id     string
 	submit *tangramv1.Submit // as the client asked
+
+	mu sync.Mutex // after the pool's; guards what follows
 
 	// Who has it.
 	owner    string // frontend of who has it, or was asked last; "": nobody
@@ -141,17 +144,16 @@ func (r *request) token(t *tangramv1.Token, m *Metrics, log *slog.Logger) {
 // client left) the request is cancelled everywhere.
 func (p *Pool) Run(ctx context.Context, submit *tangramv1.Submit, each func(*tangramv1.Token) error, pause time.Duration, quiet func() error) error {
 	r := newRequest(submit)
-	p.mu.Lock()
-	if p.requests[r.id] != nil {
-		p.mu.Unlock()
+	if _, there := p.requests.LoadOrStore(r.id, r); there {
 		return fmt.Errorf("%w: request %s runs already", ErrInvalid, r.id)
 	}
-	p.requests[r.id] = r
-	p.mu.Unlock()
 	err := p.follow(ctx, r, each, pause, quiet)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.requests, r.id)
+	p.requests.Delete(r.id)
+	delete(p.waiting, r)
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if err != nil || r.twice {
 		p.cancelAllLocked(r)
 	}
@@ -162,14 +164,15 @@ func (p *Pool) follow(ctx context.Context, r *request, each func(*tangramv1.Toke
 	still := time.NewTimer(silence)
 	defer still.Stop()
 	for {
-		p.mu.Lock()
+		r.mu.Lock()
 		tokens, done, err := r.pending, r.done, r.err
 		r.pending = nil
+		homeless := r.owner == "" || r.refusal != nil
+		r.mu.Unlock()
 		var pause time.Duration
-		if !done {
-			pause, err = p.placeLocked(r)
+		if !done && homeless {
+			pause, err = p.place(r)
 		}
-		p.mu.Unlock()
 		if len(tokens) > 0 {
 			still.Reset(silence)
 		}

@@ -45,7 +45,7 @@ func (r *rig) inside() (n int) {
 	r.pool.mu.Lock()
 	defer r.pool.mu.Unlock()
 	for _, s := range r.pool.sessions {
-		if s.send != nil && r.pool.insideLocked(s) {
+		if s.send != nil && r.pool.force.Load().has(s) {
 			n++
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -18,7 +19,7 @@ import (
 )
 
 // session to one engine, over one connection after the other. All but the first four fields are
-// guarded by the pool's mu.
+// guarded by the pool's mu; connection, told and member change in the session's own goroutine only, which reads them without it.
 type session struct {
 	frontend string
 	gateway  string // the name given to the engine
@@ -31,7 +32,7 @@ type session struct {
 	cut        bool                         // down for longer than LostAfter
 
 	// What the engine said over this connection.
-	heard  time.Time        // the last word
+	heard  atomic.Int64     // the last word; since the pool was born
 	told   *tangramv1.World // the last world; nil: none
 	member string           // who it is in that world; "": none of it
 	load   *tangramv1.Load
@@ -65,6 +66,7 @@ func (p *Pool) keep(s *session) {
 		p.mu.Lock()
 		if s.cut && !s.seed && !p.memberLocked(s.frontend) {
 			delete(p.sessions, s.frontend)
+			p.o.Metrics.sessions.DeleteLabelValues(s.frontend)
 			p.mu.Unlock()
 			return
 		}
@@ -77,12 +79,8 @@ func (p *Pool) keep(s *session) {
 }
 
 func (p *Pool) memberLocked(frontend string) bool {
-	for _, m := range p.world.GetMembers() {
-		if m.Frontend == frontend {
-			return true
-		}
-	}
-	return false
+	f := p.force.Load()
+	return f != nil && f.members[frontend] != ""
 }
 
 // run is one connection. up: it got as far as a first reply.
