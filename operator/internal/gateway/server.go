@@ -150,7 +150,7 @@ func (s *Server) drain(ctx context.Context, front *http.Server, clients net.List
 		s.log.Warn("requests are cut: their time is over", "requests", n)
 		s.pool.Close() // they are told
 	}
-	last, stop := context.WithTimeout(ctx, time.Second)
+	last, stop := context.WithTimeout(ctx, 5*time.Second)
 	defer stop()
 	if err := front.Shutdown(last); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return err
