@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
@@ -10,14 +9,17 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"tangram.dev/operator/internal/agentclient"
 	"tangram.dev/operator/internal/driver"
+	"tangram.dev/operator/internal/keeper"
 	"tangram.dev/operator/internal/pki"
 	"tangram.dev/operator/internal/store"
+	"tangram.dev/operator/internal/world"
 )
 
 func keepCommand() *cobra.Command {
@@ -49,11 +51,10 @@ func keepCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer lines.close()
 			log := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
-			k := driver.Keeper{Want: want, Log: log, Did: reporter(cmd.OutOrStdout()),
-				Driver: func(context.Context) (*driver.Driver, error) { return lines.driver(log, limits) }}
-			k.Run(cmd.Context())
+			local := keeper.Local{World: w.World, Store: lines.store, Dial: lines.dial, Agents: lines.agents, Log: log,
+				Wanted: keeper.Wanted{Pods: want.Ranks, Shape: want.Shape, SpareBanks: want.SpareBanks, Limits: limits}, Did: reporter(cmd.OutOrStdout())}
+			local.Run(cmd.Context())
 			return nil
 		},
 	}
@@ -89,22 +90,24 @@ type did struct {
 
 func reporter(out io.Writer) func(string, *driver.Record, error) {
 	lines := json.NewEncoder(out)
+	var one sync.Mutex
 	return func(what string, record *driver.Record, err error) {
 		line := did{Did: what, At: time.Now(), Record: record}
 		if err != nil {
 			line.Error = err.Error()
 		}
+		one.Lock()
+		defer one.Unlock()
 		_ = lines.Encode(line) // a reader that left does not stop a keeper
 	}
 }
 
-// lines are connections to agents, which may come and go.
+// lines lead to agents, which may come and go.
 type lines struct {
-	world   *worldFile
-	file    string
-	config  *tls.Config
-	store   store.Store
-	clients map[string]*agentclient.Client
+	world  *worldFile
+	file   string
+	config *tls.Config
+	store  store.Store
 }
 
 func newLines(w *worldFile, file string) (*lines, error) {
@@ -116,45 +119,20 @@ func newLines(w *worldFile, file string) (*lines, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &lines{world: w, file: file, config: config, store: records, clients: map[string]*agentclient.Client{}}, nil
+	return &lines{world: w, file: file, config: config, store: records}, nil
 }
 
-// driver of the agents of now.
-func (l *lines) driver(log *slog.Logger, limits driver.Limits) (*driver.Driver, error) {
-	addresses := l.world.Agents
-	if l.file != "" {
-		var err error
-		if addresses, err = readAgents(l.file); err != nil {
-			return nil, err
-		}
-	}
-	d := &driver.Driver{World: l.world.World, Store: l.store, Log: log, Limits: limits, Complete: l.file != "",
-		Hooks: driver.Hooks{Save: driver.SaveTo(l.store)}}
-	listed := map[string]bool{}
-	for _, address := range addresses {
-		listed[address] = true
-		if l.clients[address] == nil {
-			client, err := agentclient.Dial(address, l.config)
-			if err != nil {
-				return nil, err
-			}
-			l.clients[address] = client
-		}
-		d.Agents = append(d.Agents, l.clients[address])
-	}
-	for address, client := range l.clients {
-		if !listed[address] {
-			_ = client.Close() // an agent that is gone
-			delete(l.clients, address)
-		}
-	}
-	return d, nil
+func (l *lines) dial(address string) (world.Agent, error) {
+	return agentclient.Dial(address, l.config)
 }
 
-func (l *lines) close() {
-	for _, client := range l.clients {
-		_ = client.Close() // nothing can be done about a connection that does not close
+// agents of now, and whether there are no others.
+func (l *lines) agents() ([]string, bool, error) {
+	if l.file == "" {
+		return l.world.Agents, false, nil
 	}
+	addresses, err := readAgents(l.file)
+	return addresses, true, err
 }
 
 // readAgents gives the addresses of a file, each once; empty lines and those that begin with # say nothing.

@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"tangram.dev/operator/internal/keeper"
 	"tangram.dev/operator/internal/pki"
 	"tangram.dev/operator/internal/world"
 	"tangram.dev/operator/pkg/fleet"
@@ -62,15 +63,6 @@ func layoutPods(l *tangramv1.Layout) []string {
 	return out
 }
 
-// membersOf a layout, by rank.
-func membersOf(l *tangramv1.Layout) []string {
-	var out []string
-	for _, m := range l.GetMembers() {
-		out = append(out, m.Id)
-	}
-	return out
-}
-
 // facts about pods, as pkg/fleet wants them.
 func (r *Reconciler) facts(ctx context.Context, d *api.MoEDeployment, pods []corev1.Pod, seen *world.Snapshot) ([]fleet.Pod, error) {
 	out := make([]fleet.Pod, 0, len(pods))
@@ -90,7 +82,7 @@ func (r *Reconciler) facts(ctx context.Context, d *api.MoEDeployment, pods []cor
 		}
 		out = append(out, fleet.Pod{Name: p.Name, UID: string(p.UID), Ordinal: ordinalOf(p), Deleting: p.DeletionTimestamp != nil,
 			Ended: ended, Replaceable: replaceable, NodeGoing: going, DeletionCost: cost,
-			Members: readyMembers(seen.Statuses[string(p.UID)], int(d.Spec.RanksPerPod), seen.Outcasts)})
+			Members: keeper.Ready(seen.Statuses[string(p.UID)], int(d.Spec.RanksPerPod), seen.Outcasts)})
 	}
 	return out, nil
 }
@@ -104,22 +96,6 @@ func outcast(seen *world.Snapshot, p *corev1.Pod) time.Time {
 		}
 	}
 	return first
-}
-
-// readyMembers: ids of an agent's ranks once the engines of all are attached, and those that were left out of the world
-// have another id.
-func readyMembers(s *tangramv1.StatusResponse, ranks int, outcasts map[string]time.Time) []string {
-	if len(s.GetRanks()) != ranks {
-		return nil
-	}
-	var ids []string
-	for _, rank := range s.Ranks {
-		if _, out := outcasts[rank.GetMember().GetId()]; out || !rank.Engine.GetAttached() {
-			return nil
-		}
-		ids = append(ids, rank.GetMember().GetId())
-	}
-	return ids
 }
 
 // nodeGoing: cordoned, or not ready.

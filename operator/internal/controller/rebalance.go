@@ -13,7 +13,6 @@ import (
 
 	"tangram.dev/operator/internal/balance"
 	"tangram.dev/operator/internal/world"
-	"tangram.dev/operator/pkg/layout"
 
 	api "tangram.dev/api/v1alpha1"
 )
@@ -30,29 +29,13 @@ func rebalanceSettings(d *api.MoEDeployment) *balance.Settings {
 		MinGain: float64(ptr.Deref(s.MinGainPercent, 2)) / 100, Redundant: int(d.Spec.RedundantExperts), Automatic: s.Budget == api.BudgetAutomatic}
 }
 
-// rebalance if the last look at the load proposed one; the time until it may be tried, 0 if there is nothing to wait for.
-func (r *Reconciler) rebalance(d *api.MoEDeployment, w *world.World, s *scene) time.Duration {
-	report := s.seen.Balance
-	if d.Spec.Rebalance == nil || report == nil || report.Outcome != balance.Move || s.seen.Running != nil || s.seen.Layout == nil {
-		return 0
-	}
-	if wait := time.Until(s.seen.NextRebalance); wait > 0 {
-		return wait
-	}
-	var members []string
-	for _, m := range s.seen.Layout.Members {
-		members = append(members, m.Id)
-	}
-	decided := report.Decision
+// Rebalance implements keeper.Recorders.
+func (x recorders) Rebalance(seen *world.Snapshot, members []string) world.Recorder {
+	decided := seen.Balance.Decision
 	what := fmt.Sprintf("rebalance: %d experts move, balancedness %.3f -> %.3f", decided.Moves, decided.Before, decided.After)
-	recorder := r.newRecorder(d, what, members)
-	recorder.rebalance = report
-	if w.Begin(world.Goal{Rebalance: report, Members: members, Mode: layout.Expert, SpareBanks: uint32(d.Spec.Limits.SpareBanks),
-		Limits: limits(d), Recorder: recorder}) {
-		r.event(d, nil, corev1.EventTypeNormal, api.ReasonRebalancing, "Rebalance", "%s", report.Why)
-		s.seen = w.Snapshot()
-	}
-	return 0
+	c := x.r.newRecorder(x.d, what, members)
+	c.rebalance = seen.Balance
+	return c
 }
 
 // fillRebalance of a status.

@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"tangram.dev/operator/internal/keeper"
 	"tangram.dev/operator/internal/pki"
 	"tangram.dev/operator/internal/world"
 	"tangram.dev/operator/pkg/fleet"
@@ -141,8 +142,12 @@ func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (recon
 	reached := endpoints(mine)
 	w.SetEndpoints(reached, true)
 	w.SetRebalance(rebalanceSettings(d))
-	if s.seen = w.Snapshot(); s.seen.NeedsRepair() && len(reached) > 0 {
-		r.repair(d, w, s) // before anything else: nobody is served until it is done
+	if s.seen = w.Snapshot(); len(reached) > 0 {
+		k, err := r.keeper(d, w)
+		if err != nil {
+			return reconcile.Result{}, err
+		}
+		k.Repair(&s.seen) // before anything else: nobody is served until it is done
 	}
 	if err := r.shared(ctx, d); err != nil {
 		return reconcile.Result{}, err
@@ -179,39 +184,29 @@ func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (recon
 	return reconcile.Result{RequeueAfter: sooner(wait, again)}, r.writeStatus(ctx, d, s)
 }
 
-// act does what pkg/fleet says; it gives when to come again by ourselves.
+// act does what follows from what was seen; it gives when to come again by ourselves.
 func (r *Reconciler) act(ctx context.Context, d *api.MoEDeployment, a *pki.Authority, w *world.World, pods []corev1.Pod, s *scene) (time.Duration, error) {
-	inLayout := layoutPods(s.seen.Layout)
-	if s.silent = silentMembers(pods, &s.seen); len(s.silent) > 0 && s.seen.Layout == nil {
-		s.unknown = true // they may well serve: nothing is decided
-		return 0, nil
-	}
-	if !s.seen.Looked {
-		if len(pods) > 0 && len(endpoints(pods)) > 0 {
-			return time.Second, nil // what the agents hold is not known: nothing is decided
-		}
-		if s.seen.Layout != nil { // the last agent went; its layout with it
-			inLayout = nil
-		}
-	}
-	mode, err := layout.ParseMode(string(d.Spec.Mode))
-	if err != nil {
-		return 0, reconcile.TerminalError(err) // refused by the API server, unless its CRD is another's
-	}
-	facts, err := r.facts(ctx, d, pods, &s.seen)
+	k, err := r.keeper(d, w)
 	if err != nil {
 		return 0, err
 	}
-	w.Intend(intent(d, facts, inLayout))
-	held := s.hold(d, w)
-	s.decision = fleet.Decide(fleet.World{Wanted: int(d.Spec.Replicas), Pods: facts, Layout: inLayout, InForce: membersOf(s.seen.Layout),
-		Broken: s.seen.Broken != nil, ModeReached: layout.Is(s.seen.Layout, mode), Busy: s.seen.Running != nil})
-	if err := r.labelMembers(ctx, pods, inLayout); err != nil {
+	facts := keeper.Facts{Agents: len(pods) > 0 && len(endpoints(pods)) > 0}
+	if facts.Pods, err = r.facts(ctx, d, pods, &s.seen); err != nil {
 		return 0, err
 	}
-	if s.decision.Repair {
-		r.repair(d, w, s)
-		return max(time.Until(s.seen.NextRepair), lookAgain), nil
+	// By what others say, by the label, which outlives an operator, or by the records.
+	s.silent = silentMembers(pods, &s.seen)
+	facts.Unknown = len(s.silent) > 0 || s.seen.Unseen
+	k.Wanted.Intent = intent(d, facts.Pods, layoutPods(s.seen.Layout))
+	k.Wanted.Held = s.hold(d, w)
+	round := k.Decide(s.seen, facts)
+	s.unknown = !round.Decided && facts.Unknown && s.seen.Layout == nil // they may well serve: nothing is decided
+	if !round.Decided {
+		return round.Again, nil
+	}
+	s.decision = round.Decision
+	if err := r.labelMembers(ctx, pods, round.Layout); err != nil {
+		return 0, err
 	}
 	for _, x := range s.decision.Delete {
 		if err := r.deletePod(ctx, d, x); err != nil {
@@ -223,21 +218,22 @@ func (r *Reconciler) act(ctx context.Context, d *api.MoEDeployment, a *pki.Autho
 			return 0, err
 		}
 	}
-	if s.decision.Target != nil && !held {
-		if wait := time.Until(s.seen.NextTry); wait > 0 {
-			return wait, nil
-		}
-		r.begin(d, w, mode, s)
-	}
-	if s.decision.Settled() && !held {
-		if wait := r.rebalance(d, w, s); wait > 0 {
-			return wait, nil
-		}
-	}
-	if len(s.problems) > 0 {
+	k.Act(&round)
+	s.seen = round.Seen
+	if round.Again == 0 && len(s.problems) > 0 {
 		return r.KeepEnded / 2, nil // an ended pod is replaced by time
 	}
-	return 0, nil
+	return round.Again, nil
+}
+
+// keeper of a deployment's world.
+func (r *Reconciler) keeper(d *api.MoEDeployment, w *world.World) (*keeper.Keeper, error) {
+	mode, err := layout.ParseMode(string(d.Spec.Mode))
+	if err != nil {
+		return nil, reconcile.TerminalError(err) // refused by the API server, unless its CRD is another's
+	}
+	return &keeper.Keeper{World: w, Record: recorders{r, d}, Wanted: keeper.Wanted{Pods: int(d.Spec.Replicas), Shape: layout.Shape{Mode: mode},
+		SpareBanks: uint32(d.Spec.Limits.SpareBanks), Limits: limits(d), Rebalance: d.Spec.Rebalance != nil}}, nil
 }
 
 // intent in one line: a transition begun under another one is not gone on with.
@@ -249,20 +245,6 @@ func intent(d *api.MoEDeployment, pods []fleet.Pod, inLayout []string) string {
 		}
 	}
 	return fmt.Sprintf("%d %s %t %t %d %v", d.Spec.Replicas, d.Spec.Mode, d.Spec.Suspend, d.Spec.Rebalance != nil, d.Spec.RedundantExperts, going)
-}
-
-func (r *Reconciler) begin(d *api.MoEDeployment, w *world.World, mode layout.Mode, s *scene) {
-	what := fmt.Sprintf("start with %d ranks %s", len(s.decision.Target), d.Spec.Mode)
-	if l := s.seen.Layout; l != nil {
-		what = fmt.Sprintf("%d ranks %s -> %d ranks %s", len(l.Members), modeOf(d, l), len(s.decision.Target), d.Spec.Mode)
-		if len(l.Members) == len(s.decision.Target) && layout.Is(l, mode) {
-			what = fmt.Sprintf("other pods, %d ranks %s", len(s.decision.Target), d.Spec.Mode)
-		}
-	}
-	if w.Begin(world.Goal{Members: s.decision.Target, Mode: mode, SpareBanks: uint32(d.Spec.Limits.SpareBanks), Limits: limits(d),
-		Recorder: r.newRecorder(d, what, s.decision.Target)}) {
-		s.seen = w.Snapshot()
-	}
 }
 
 // open the running side of a world.

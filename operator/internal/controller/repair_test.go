@@ -16,6 +16,15 @@ import (
 	api "tangram.dev/api/v1alpha1"
 )
 
+// membersOf a layout, by rank.
+func membersOf(l *tangramv1.Layout) []string {
+	var out []string
+	for _, m := range l.GetMembers() {
+		out = append(out, m.Id)
+	}
+	return out
+}
+
 // die kills the ranks of a pod: the pod is gone, as a node takes it with it.
 func (b *bed) die(pod string) {
 	b.t.Helper()

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,13 +21,6 @@ import (
 // answerInRepair: an agent that is asked in a repair answers within so long, or counts as one that does not.
 const answerInRepair = time.Second
 
-// repair the world, unless a run is under way or the back-off says to wait. Nothing of the cluster's is waited for.
-func (r *Reconciler) repair(d *api.MoEDeployment, w *world.World, s *scene) {
-	if w.Begin(world.Goal{Repair: true, Limits: limits(d), Recorder: r.newRepairRecorder(d, &s.seen)}) {
-		s.seen = w.Snapshot()
-	}
-}
-
 func limits(d *api.MoEDeployment) driver.Limits {
 	limit := time.Duration(d.Spec.Transition.TimeoutSeconds) * time.Second
 	return driver.Limits{Engines: limit, Stage: limit, Flip: limit, Outcome: limit, Retire: limit, Answer: answerInRepair}
@@ -39,12 +33,9 @@ type repairRecorder struct {
 	mode api.Mode
 }
 
-func (r *Reconciler) newRepairRecorder(d *api.MoEDeployment, seen *world.Snapshot) *repairRecorder {
-	c := &repairRecorder{r: r, d: d.DeepCopy(), mode: modeOf(d, seen.Layout)}
-	if c.mode == "" {
-		c.mode = d.Spec.Mode
-	}
-	return c
+// Repair implements keeper.Recorders.
+func (x recorders) Repair(seen *world.Snapshot) world.Recorder {
+	return &repairRecorder{r: x.r, d: x.d.DeepCopy(), mode: cmp.Or(modeOf(x.d, seen.Layout), x.d.Spec.Mode)}
 }
 
 // Planned is for transitions.

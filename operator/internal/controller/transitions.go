@@ -18,6 +18,7 @@ import (
 
 	"tangram.dev/operator/internal/balance"
 	"tangram.dev/operator/internal/driver"
+	"tangram.dev/operator/internal/world"
 
 	api "tangram.dev/api/v1alpha1"
 )
@@ -38,6 +39,24 @@ type recorder struct {
 	dirty  bool
 	done   chan struct{}
 	wait   sync.WaitGroup
+}
+
+// recorders of the runs of a deployment.
+type recorders struct {
+	r *Reconciler
+	d *api.MoEDeployment
+}
+
+// Transition implements keeper.Recorders.
+func (x recorders) Transition(seen *world.Snapshot, members []string) world.Recorder {
+	d, what := x.d, fmt.Sprintf("start with %d ranks %s", len(members), x.d.Spec.Mode)
+	if l := seen.Layout; l != nil {
+		what = fmt.Sprintf("%d ranks %s -> %d ranks %s", len(l.Members), modeOf(d, l), len(members), d.Spec.Mode)
+		if len(l.Members) == len(members) && string(modeOf(d, l)) == string(d.Spec.Mode) {
+			what = fmt.Sprintf("other pods, %d ranks %s", len(members), d.Spec.Mode)
+		}
+	}
+	return x.r.newRecorder(d, what, members)
 }
 
 const writeEvery = 300 * time.Millisecond
@@ -67,6 +86,9 @@ func (c *recorder) Planned(record *driver.Record) error {
 	c.object, c.dirty = object, true
 	c.mu.Unlock()
 	c.wait.Go(c.write)
+	if c.rebalance != nil {
+		c.r.event(c.d, object, corev1.EventTypeNormal, api.ReasonRebalancing, "Rebalance", "%s", c.rebalance.Why)
+	}
 	c.r.event(c.d, object, corev1.EventTypeNormal, api.EventTransitionStarted, "Transition", "%s: %d flips from epoch %d, %d expert bytes (bound %d)",
 		c.what, record.PlannedFlips, record.FromEpoch, record.ExpertBytes, record.ExpertBoundBytes)
 	return nil

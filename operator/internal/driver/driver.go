@@ -66,7 +66,7 @@ func (l Limits) reattach() time.Duration { return orDefault(l.Reattach, DefaultL
 type Driver struct {
 	World  string
 	Agents []Agent // every pod that is, or may become, part of the world; order = preference of joiners
-	// Pods of Agents, by UID: they name agents that do not answer. Without them a silent agent may be anybody's.
+	// Pods of Agents, by UID: they name agents that do not answer. Without it a silent agent may be anybody's.
 	Pods []string
 	// Complete says that no process of the world is outside Agents: a member that none of them has, when all
 	// answer, is gone for good. Without it a world of which nobody answers is never given up.

@@ -3,6 +3,7 @@ package driver
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"tangram.dev/operator/pkg/layout"
@@ -48,7 +49,7 @@ func (t *truth) trouble() error {
 // it. That an agent does not answer is neither: it may be who asks that is cut off. Without trouble it means nothing.
 func (t *truth) evident(complete bool) bool {
 	if t.layout == nil {
-		return complete && errors.Join(t.errors...) == nil
+		return !slices.ContainsFunc(t.record.Members, func(id string) bool { return !t.nobodyHas(member.PodOf(id), complete) })
 	}
 	for _, m := range t.layout.Members {
 		r, here := t.ranks[m.Id]
@@ -70,7 +71,7 @@ func (t *truth) evident(complete bool) bool {
 // nobodyHas a member that no agent tells of: the agent of its pod answers without it, or there is none.
 func (t *truth) nobodyHas(pod string, complete bool) bool {
 	for i, err := range t.errors {
-		if err != nil && (t.pods == nil || t.pods[i] == pod) {
+		if err != nil && (t.pods == nil || t.pods[i] == "" || t.pods[i] == pod) {
 			return false // it may be there
 		}
 	}

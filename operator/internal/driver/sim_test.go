@@ -1,4 +1,4 @@
-package driver
+package driver_test
 
 import (
 	"context"
@@ -18,13 +18,16 @@ import (
 	"testing/synctest"
 	"time"
 
+	"tangram.dev/operator/internal/driver"
 	"tangram.dev/operator/internal/driver/drivertest"
+	"tangram.dev/operator/internal/keeper"
 	"tangram.dev/operator/internal/store"
+	"tangram.dev/operator/internal/world"
 	"tangram.dev/operator/pkg/layout"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// The simulation: keepers (the real driver), agents that keep the real ones' rules, and a dice that kills, cuts,
+// The simulation: keepers (the real keeper, world and driver), agents that keep the real ones' rules, and a dice that kills, cuts,
 // delays and loses, in the fake time of synctest. Every delay is drawn from the seed, the actor and the number of its
 // call, so that a seed replays: go test ./internal/driver -run TestSimulation -sim.seed N -v
 var (
@@ -34,6 +37,15 @@ var (
 
 // errCut is what a call across a broken line gives.
 var errCut = errors.New("sim: connection refused")
+
+func sleep(ctx context.Context, pause time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(pause):
+		return nil
+	}
+}
 
 type sim struct {
 	seed   uint64
@@ -135,6 +147,8 @@ type simLine struct {
 
 func (l simLine) Address() string { return l.a.Address() }
 
+func (simLine) Close() error { return nil }
+
 func (l simLine) do(ctx context.Context, call string, f func() error) error {
 	lost, err := l.d.pass(ctx, l.a.Address(), call)
 	if err != nil {
@@ -175,6 +189,10 @@ func (l simLine) Resolve(ctx context.Context, h *tangramv1.Header, o tangramv1.O
 func (l simLine) Release(ctx context.Context, h *tangramv1.Header, m []string, ends bool, reason string) error {
 	return l.do(ctx, "Release", func() error { return l.a.Release(ctx, h, m, ends, reason) })
 }
+func (l simLine) Load(ctx context.Context, world string) (out *tangramv1.LoadResponse, err error) {
+	err = l.do(ctx, "Load", func() (err error) { out, err = l.a.Load(ctx, world); return err })
+	return out, err
+}
 func (l simLine) Watch(ctx context.Context, world string, each func(*tangramv1.StatusResponse)) error {
 	if _, err := l.d.pass(ctx, l.a.Address(), "Watch"); err != nil {
 		return err
@@ -203,15 +221,15 @@ func (m *simStore) swap(key string, version uint64, value json.RawMessage) (uint
 		return 0, fmt.Errorf("record %q is at version %d, expected %d: %w", key, was.Version, version, store.ErrConflict)
 	}
 	switch key {
-	case keyMembership:
+	case driver.KeyMembership:
 		m.check(was.Value, value)
-	case keyIntent:
-		var a, b Intent
+	case driver.KeyIntent:
+		var a, b driver.Intent
 		if was.Version > 0 {
 			_ = json.Unmarshal(was.Value, &a)
 		}
 		_ = json.Unmarshal(value, &b)
-		if b.Attempt < a.Attempt || b.Attempt == a.Attempt && b.State == Permitted && a.State != Proposed {
+		if b.Attempt < a.Attempt || b.Attempt == a.Attempt && b.State == driver.Permitted && a.State != driver.Proposed {
 			m.s.violate("intent goes back: %s after %s", value, was.Value)
 		}
 	}
@@ -220,7 +238,7 @@ func (m *simStore) swap(key string, version uint64, value json.RawMessage) (uint
 }
 
 func (m *simStore) check(was, now json.RawMessage) {
-	var a, b Membership
+	var a, b driver.Membership
 	if len(was) > 0 {
 		_ = json.Unmarshal(was, &a)
 	}
@@ -229,26 +247,17 @@ func (m *simStore) check(was, now json.RawMessage) {
 	if b.Worlds < a.Worlds || b.Worlds == a.Worlds && b.Epoch < a.Epoch && !unfounded {
 		m.s.violate("membership goes back: %s after %s", now, was)
 	}
-	if a.Worlds != b.Worlds || a.Fence == nil || len(a.Fence.Survivors) == 0 || b.Fence == nil || !a.Fence.of(b.Fence.FromEpoch) { // one without survivors is of the world before
+	if a.Worlds != b.Worlds || a.Fence == nil || len(a.Fence.Survivors) == 0 || b.Fence == nil || !a.Fence.Of(b.Fence.FromEpoch) { // one without survivors is of the world before
 		return
 	}
 	for _, id := range b.Fence.Survivors {
-		if !contains(a.Fence.Survivors, id) {
+		if !slices.Contains(a.Fence.Survivors, id) {
 			m.s.violate("a later fence has more survivors: %s after %s", now, was)
 		}
 	}
 }
 
 func newRecords() map[string]store.Record { return map[string]store.Record{} }
-
-// plainStore is the store without a line in between.
-type plainStore struct{ simStore }
-
-func (p *plainStore) Get(_ context.Context, key string) (store.Record, error) { return p.get(key), nil }
-
-func (p *plainStore) CompareAndSwap(_ context.Context, key string, version uint64, value json.RawMessage) (uint64, error) {
-	return p.swap(key, version, value)
-}
 
 // simClient is a driver's line to the store.
 type simClient struct {
@@ -275,20 +284,26 @@ func (c simClient) CompareAndSwap(ctx context.Context, key string, version uint6
 	return next, err
 }
 
-// keeper starts a driver process.
-func (s *sim) keeper(ctx context.Context, wait *sync.WaitGroup, name string, want Wanted) *simDriver {
+// keeper starts a keeper's process.
+func (s *sim) keeper(ctx context.Context, wait *sync.WaitGroup, name string, want keeper.Wanted) *simDriver {
 	d := &simDriver{s: s, name: name, calls: map[string]int{}}
 	ctx, d.cancel = context.WithCancel(ctx)
 	log := s.log.With("driver", name)
-	k := &Keeper{Want: want, Log: log, Driver: func(context.Context) (*Driver, error) {
-		out := &Driver{World: "w", Store: simClient{d, s.store}, Log: log, Complete: true,
-			Limits: Limits{Engines: 2 * time.Second, Stage: 2 * time.Second, Flip: 2 * time.Second, Outcome: 2 * time.Second,
-				Retire: 2 * time.Second, Answer: time.Second, Stop: 5 * time.Second, Reattach: 500 * time.Millisecond}}
+	want.Limits = driver.Limits{Engines: 2 * time.Second, Stage: 2 * time.Second, Flip: 2 * time.Second, Outcome: 2 * time.Second,
+		Retire: 2 * time.Second, Answer: time.Second, Stop: 5 * time.Second, Reattach: 500 * time.Millisecond}
+	k := &keeper.Local{World: "w", Store: simClient{d, s.store}, Log: log, Wanted: want, Dial: func(address string) (world.Agent, error) {
 		for _, a := range s.agents() {
-			out.Agents = append(out.Agents, simLine{d, a})
+			if a.Address() == address {
+				return simLine{d, a}, nil
+			}
 		}
-		return out, nil
-	}, Did: func(what string, record *Record, err error) {
+		return nil, fmt.Errorf("sim: no agent at %s", address)
+	}, Agents: func() (addresses []string, complete bool, err error) {
+		for _, a := range s.agents() {
+			addresses = append(addresses, a.Address())
+		}
+		return addresses, true, nil
+	}, Did: func(what string, record *driver.Record, err error) {
 		log.Info("did", "what", what, "flips", len(record.Flips), "lost", record.Lost, "ended", record.WorldEnded, "error", err)
 		if err != nil && strings.Contains(err.Error(), "a world never has two") {
 			s.violate("%v", err)
@@ -370,10 +385,10 @@ func simulate(t *testing.T, seed uint64, log *slog.Logger) (wrong []string, work
 		}
 		ranks *= s.per
 		ranks = min(ranks, 6) // of the model's heads
-		want := Wanted{Ranks: ranks, Shape: layout.Shape{Mode: []layout.Mode{layout.Expert, layout.Tensor}[dice.IntN(2)]}, SpareBanks: 1}
+		want := keeper.Wanted{Pods: ranks, Shape: layout.Shape{Mode: []layout.Mode{layout.Expert, layout.Tensor}[dice.IntN(2)]}, SpareBanks: 1}
 		began := want
 		began.Shape.Mode = []layout.Mode{layout.Expert, layout.Tensor}[dice.IntN(2)]
-		began.Ranks = 1 + dice.IntN(ranks)
+		began.Pods = 1 + dice.IntN(ranks)
 		ctx, stop := context.WithCancel(t.Context())
 		var wait sync.WaitGroup
 		wait.Go(func() { // the engines
@@ -425,7 +440,7 @@ func simulate(t *testing.T, seed uint64, log *slog.Logger) (wrong []string, work
 }
 
 // settles waits until the world is as wanted and steps; it gives what is wrong after two minutes.
-func (s *sim) settles(ctx context.Context, want Wanted) string {
+func (s *sim) settles(ctx context.Context, want keeper.Wanted) string {
 	why := ""
 	for range 1200 {
 		_ = sleep(ctx, 100*time.Millisecond)
@@ -434,8 +449,8 @@ func (s *sim) settles(ctx context.Context, want Wanted) string {
 		switch {
 		case l == nil || err != nil:
 			why = "no layout"
-		case len(l.Members) != want.Ranks || !layout.Is(l, want.Shape.Mode):
-			why = fmt.Sprintf("%d members of %d wanted, %v: %v", len(l.Members), want.Ranks, want.Shape.Mode, layout.Is(l, want.Shape.Mode))
+		case len(l.Members) != want.Pods || !layout.Is(l, want.Shape.Mode):
+			why = fmt.Sprintf("%d members of %d wanted, %v: %v", len(l.Members), want.Pods, want.Shape.Mode, layout.Is(l, want.Shape.Mode))
 		case !s.world.Idle():
 			why = "an attempt is unfinished"
 		case s.world.Stepping() != string(hash):

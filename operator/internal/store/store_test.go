@@ -36,6 +36,29 @@ func TestCompareAndSwap(t *testing.T) {
 	require.Equal(t, 1, got.X)
 }
 
+// Memory keeps the same promises as a file, but that it lasts.
+func TestMemory(t *testing.T) {
+	var s Memory
+	ctx := t.Context()
+	record, err := s.Get(ctx, "a")
+	require.NoError(t, err)
+	require.Zero(t, record.Version)
+	value := json.RawMessage(`{"X":1}`)
+	v, err := s.CompareAndSwap(ctx, "a", 0, value)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, v)
+	value[5] = '2' // the caller's own by now
+	for _, stale := range []uint64{0, 2} {
+		_, err = s.CompareAndSwap(ctx, "a", stale, value)
+		require.ErrorIs(t, err, ErrConflict)
+	}
+	var got struct{ X int }
+	v, err = Load(ctx, &s, "a", &got)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, v)
+	require.Equal(t, 1, got.X)
+}
+
 // Many writers that each add one: nothing is lost only if the swap is atomic.
 func TestConcurrentWriters(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store.json")

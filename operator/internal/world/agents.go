@@ -7,16 +7,19 @@ import (
 	"time"
 
 	"tangram.dev/operator/internal/driver"
+	"tangram.dev/operator/pkg/member"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
 // connection to the agent of a pod, and what it said last.
 type connection struct {
-	uid, address string
+	key, address string
+	named        bool // its pod is known from the start
 	agent        Agent
 	cancel       context.CancelFunc // of its watch
 
 	// Under World.mu.
+	pod    string // UID; empty: not known yet
 	asking int    // questions that are out
 	known  bool   // it answered once, or failed to
 	heard  uint64 // number of the question that the answer is to
@@ -41,7 +44,7 @@ func (w *World) SetEndpoints(endpoints []Endpoint, complete bool) {
 	defer w.mu.Unlock()
 	here := map[string]string{}
 	for _, e := range endpoints {
-		here[e.UID] = e.Address
+		here[e.key()] = e.Address
 	}
 	changed := complete != w.complete
 	w.complete = complete
@@ -53,18 +56,18 @@ func (w *World) SetEndpoints(endpoints []Endpoint, complete bool) {
 			changed = true
 		}
 	}
-	for uid, address := range here {
-		if w.agents[uid] != nil || w.closing {
+	for _, e := range endpoints {
+		if w.agents[e.key()] != nil || w.closing {
 			continue
 		}
-		agent, err := w.dial(address)
+		agent, err := w.dial(e.Address)
 		if err != nil {
-			w.log.Error("cannot dial an agent", "address", address, "error", err)
+			w.log.Error("cannot dial an agent", "address", e.Address, "error", err)
 			continue
 		}
 		ctx, cancel := context.WithCancel(w.ctx)
-		c := &connection{uid: uid, address: address, agent: agent, cancel: cancel}
-		w.agents[uid] = c
+		c := &connection{key: e.key(), pod: e.UID, named: e.UID != "", address: e.Address, agent: agent, cancel: cancel}
+		w.agents[c.key] = c
 		w.wait.Go(func() { w.follow(ctx, c) })
 		changed = true
 	}
@@ -132,7 +135,10 @@ func (w *World) ask(ctx context.Context, c *connection) {
 	}
 	news := !c.known || mark != c.mark
 	c.known, c.heard, c.mark, c.status, c.err = true, number, mark, status, err
-	if news && w.agents[c.uid] == c {
+	if ranks := status.GetRanks(); !c.named && len(ranks) > 0 {
+		c.pod = member.PodOf(ranks[0].GetMember().GetId())
+	}
+	if news && w.agents[c.key] == c {
 		w.pokeLocked()
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -23,14 +24,14 @@ const (
 
 // judge what the agents said last, and tell the controller of changes. Nothing is done where nothing is new, unless forced.
 func (w *World) judge(force bool) {
-	w.judged.Lock()
-	defer w.judged.Unlock()
+	w.judging <- struct{}{}
+	defer func() { <-w.judging }()
 	w.mu.Lock()
 	next := Snapshot{Looked: true, Statuses: map[string]*tangramv1.StatusResponse{}, Errors: map[string]error{}}
 	var agents []driver.Agent
 	var pods, heard []string
-	complete := w.complete
-	for uid, c := range w.agents {
+	for _, uid := range slices.Sorted(maps.Keys(w.agents)) {
+		c := w.agents[uid]
 		next.Looked = next.Looked && c.known
 		switch {
 		case !c.known:
@@ -40,9 +41,10 @@ func (w *World) judge(force bool) {
 		default:
 			next.Statuses[uid] = c.status
 		}
-		agents, pods = append(agents, remembered{c.agent, c.status, c.err}), append(pods, uid)
+		agents, pods = append(agents, remembered{c.agent, c.status, c.err}), append(pods, c.pod)
 		heard = append(heard, uid+" "+c.mark)
 	}
+	complete := w.complete && next.Looked // who was not asked yet may have what is missed
 	slices.Sort(heard)
 	text := strings.Join(heard, "\n")
 	calm := !w.last.NeedsRepair() && w.running == nil
@@ -94,6 +96,7 @@ func (w *World) read(ctx context.Context, next *Snapshot, agents []driver.Agent,
 	if look.Broken {
 		next.Broken = look.Trouble
 	}
+	next.Unfinished = look.Unfinished
 	next.Unseen = look.Layout == nil && look.Trouble != nil && !look.Broken
 	if len(look.Outcasts) > 0 && (look.Trouble == nil || next.Broken != nil) {
 		next.Outcasts = map[string]time.Time{}

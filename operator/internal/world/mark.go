@@ -14,15 +14,15 @@ func markOfAgent(s *tangramv1.StatusResponse) string {
 	line := fmt.Sprintf("%d %x %s", s.GetEpoch(), s.GetLayoutHash(), s.GetCheckpointError())
 	for _, r := range s.GetRanks() {
 		e, t := r.GetEngine(), r.GetTransition()
-		line += fmt.Sprintf(" %s:%t:%t:%t:%d:%d:%t", r.GetMember().GetId(), r.GetInWorld(), e.GetAttached(), e.GetStopped(), t.GetAttempt(),
-			t.GetTargetEpoch(), t.GetPhase() == tangramv1.Phase_PHASE_FLIPPED)
+		line += fmt.Sprintf(" %s:%t:%t:%t:%d:%d:%t:%t", r.GetMember().GetId(), r.GetInWorld(), e.GetAttached(), e.GetStopped(), t.GetAttempt(),
+			t.GetTargetEpoch(), t.GetPhase() > tangramv1.Phase_PHASE_IDLE, t.GetPhase() == tangramv1.Phase_PHASE_FLIPPED)
 	}
 	return line
 }
 
 // markOf holds what the controller acts on; two snapshots with one mark need no reconcile.
 func markOf(s *Snapshot) string {
-	lines := []string{fmt.Sprintf("%d %x %t", s.Epoch, s.Hash, s.Broken != nil)}
+	lines := []string{fmt.Sprintf("%d %x %t %t", s.Epoch, s.Hash, s.Broken != nil, s.Unfinished && s.Running == nil)}
 	for uid, status := range s.Statuses {
 		line := uid + " " + status.GetCheckpointError()
 		for _, r := range status.Ranks {

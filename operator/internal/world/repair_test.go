@@ -137,8 +137,8 @@ func (m moody) Get(ctx context.Context, key string) (store.Record, error) {
 
 // keepIn another store from now on.
 func (b *bench) keepIn(s store.Store) {
-	b.judged.Lock()
-	defer b.judged.Unlock()
+	b.judging <- struct{}{}
+	defer func() { <-b.judging }()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.store = s

@@ -3,10 +3,13 @@ package world
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"tangram.dev/operator/internal/driver"
 	"tangram.dev/operator/pkg/layout"
+	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
 // phasePlan is before the first flip of a run.
@@ -42,8 +45,9 @@ func (w *World) Begin(goal Goal) bool {
 	}
 	intent, before := w.intent, w.last.Layout
 	ctx, cancel := context.WithCancel(w.ctx)
+	agents, pods := w.involvedLocked(goal)
 	now := &run{kind: what, cancel: cancel}
-	d := &driver.Driver{World: w.name, Agents: w.involvedLocked(goal), Complete: w.complete, Store: w.store, Log: w.log, Limits: goal.Limits, Abort: &now.abort,
+	d := &driver.Driver{World: w.name, Agents: agents, Pods: pods, Complete: w.complete, Store: w.store, Log: w.log, Limits: goal.Limits, Abort: &now.abort,
 		Hooks: driver.Hooks{
 			Planned:  goal.Recorder.Planned,
 			FlipDone: goal.Recorder.FlipDone,
@@ -88,7 +92,7 @@ func (g Goal) kind() kind {
 }
 
 func (g Goal) shape() layout.Shape {
-	s := layout.Shape{Mode: g.Mode}
+	s := g.Shape
 	if g.Rebalance != nil {
 		s.Placement = g.Rebalance.Decision.Placement
 	}
@@ -105,8 +109,8 @@ func (w *World) triesOf(k kind) *tries {
 	return &w.tries
 }
 
-// involvedLocked are the agents with a member of the layout in force or a wanted one; in a repair, all.
-func (w *World) involvedLocked(goal Goal) []driver.Agent {
+// involvedLocked are the agents with a member of the layout in force or a wanted one, or in the middle of an attempt; in a repair, all. And their pods.
+func (w *World) involvedLocked(goal Goal) (agents []driver.Agent, pods []string) {
 	members := map[string]bool{}
 	for _, id := range goal.Members {
 		members[id] = true
@@ -114,17 +118,16 @@ func (w *World) involvedLocked(goal Goal) []driver.Agent {
 	for _, m := range w.last.Layout.GetMembers() {
 		members[m.Id] = true
 	}
-	var out []driver.Agent
-	for uid, c := range w.agents {
-		involved := goal.Repair
+	for _, uid := range slices.Sorted(maps.Keys(w.agents)) {
+		c, involved := w.agents[uid], goal.Repair
 		for _, r := range w.last.Statuses[uid].GetRanks() {
-			involved = involved || members[r.GetMember().GetId()]
+			involved = involved || members[r.GetMember().GetId()] || r.GetTransition().GetPhase() > tangramv1.Phase_PHASE_IDLE
 		}
 		if involved {
-			out = append(out, c.agent)
+			agents, pods = append(agents, c.agent), append(pods, c.pod)
 		}
 	}
-	return out
+	return agents, pods
 }
 
 func (w *World) stillWanted(intent string) bool {
@@ -169,6 +172,8 @@ func (w *World) ended(r *run, intent string, record *driver.Record, err error) {
 	case r.kind == repairing:
 		w.repairs.reset()
 		w.tries.reset() // what failed, failed because of it
+	case err == nil && r.kind == changing && len(record.Flips) == 0 && w.last.Unfinished:
+		w.tries.later(nil) // what was left is not to be ended now
 	case err == nil:
 		w.triesOf(r.kind).reset()
 	case errors.Is(err, driver.ErrSuperseded), errors.Is(err, driver.ErrAborted):

@@ -4,6 +4,7 @@
 package world
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
@@ -32,7 +33,13 @@ type Agent interface {
 type Dialer func(address string) (Agent, error)
 
 // Endpoint is where a pod's agent listens.
-type Endpoint struct{ UID, Address string }
+type Endpoint struct {
+	UID     string // of the pod; empty: not known before the agent answers
+	Address string
+}
+
+// key under which a pod is known: its UID, or else its address.
+func (e Endpoint) key() string { return cmp.Or(e.UID, e.Address) }
 
 // Recorder keeps what becomes of one transition or repair. Its methods are called one after another.
 type Recorder interface {
@@ -50,13 +57,13 @@ type Goal struct {
 	// Rebalance is the report whose placement shall be in force; nil: experts are not placed.
 	Rebalance  *balance.Report
 	Members    []string
-	Mode       layout.Mode
+	Shape      layout.Shape // of a rebalance: its mode
 	SpareBanks uint32
 	Limits     driver.Limits
 	Recorder   Recorder
 }
 
-// Snapshot of what is known. Maps are by pod UID.
+// Snapshot of what is known. Maps are by pod UID, or by address where an Endpoint has none.
 type Snapshot struct {
 	// Looked is false until the agents were asked once.
 	Looked   bool
@@ -69,6 +76,8 @@ type Snapshot struct {
 	// Broken says why nothing but a repair can change the world; nil: it is whole, or what is known does not
 	// show that it is not: one agent that does not answer says nothing while the others serve.
 	Broken error
+	// Unfinished: ranks are in the middle of an attempt, of the run that is under way, or of one that was left.
+	Unfinished bool
 	// Outcasts are members, by id, that answer and were left out of the world for good, and since when that is
 	// seen: a repair releases them.
 	Outcasts map[string]time.Time
@@ -109,12 +118,14 @@ type World struct {
 	cancel context.CancelFunc
 	wait   sync.WaitGroup
 	poke   chan struct{} // something was heard
-	judged sync.Mutex    // one judgement at a time
+	// judging is full while a judgement is made, one at a time. It is no mutex because records are read meanwhile, which
+	// takes time, and fake time stands still while somebody waits for a mutex.
+	judging chan struct{}
 
 	mu       sync.Mutex
 	closing  bool
 	intent   string
-	agents   map[string]*connection // by pod UID
+	agents   map[string]*connection // by Endpoint.key
 	complete bool                   // no pod of the world is outside agents
 	asked    uint64                 // number of the last question to an agent
 	last     Snapshot
@@ -164,7 +175,7 @@ const (
 )
 
 func open(name string, dial Dialer, s store.Store, log *slog.Logger, lookEvery time.Duration, notify func()) *World {
-	w := &World{name: name, dial: dial, store: s, log: log, notify: notify, lookEvery: lookEvery, poke: make(chan struct{}, 1),
+	w := &World{name: name, dial: dial, store: s, log: log, notify: notify, lookEvery: lookEvery, poke: make(chan struct{}, 1), judging: make(chan struct{}, 1),
 		agents: map[string]*connection{}, tries: newTries(firstPause, longestPause), repairs: newTries(firstRepair, longestRepair),
 		shifts: newTries(firstShift, longestShift), load: balancing{changed: make(chan struct{}, 1)}}
 	w.ctx, w.cancel = context.WithCancel(context.Background())

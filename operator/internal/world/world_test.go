@@ -113,7 +113,7 @@ func setupWith(t *testing.T, n int, lookEvery time.Duration) *bench {
 }
 
 func (b *bench) goal(n *notes, mode layout.Mode, ranks int) Goal {
-	g := Goal{Mode: mode, SpareBanks: 1, Limits: b.limits, Recorder: n}
+	g := Goal{Shape: layout.Shape{Mode: mode}, SpareBanks: 1, Limits: b.limits, Recorder: n}
 	for i := range ranks {
 		g.Members = append(g.Members, fmt.Sprintf("u%d/0/1", i))
 	}

@@ -40,8 +40,10 @@ type World struct {
 	// Broken: members of the layout in force are lost or stand still; nothing but a repair changes that. What that means
 	// is defined in one place, driver.Look.
 	Broken bool
-	// ModeReached: the layout in force has the wanted mode.
-	ModeReached bool
+	// ShapeReached: the layout in force has the wanted mode, groups and places of experts.
+	ShapeReached bool
+	// Unfinished: somebody began an attempt and nobody is at work on it. Whoever leads the world ends it first.
+	Unfinished bool
 	// Busy: a transition runs. Only what cannot harm it is decided.
 	Busy bool
 }
@@ -190,7 +192,7 @@ func (f *sorted) lead(d *Decision, pods []Pod) {
 		}
 		target = append(target, p.Members...)
 	}
-	there := f.w.ModeReached && len(target) == len(f.w.InForce) && !slices.ContainsFunc(target, func(id string) bool {
+	there := f.w.ShapeReached && !f.w.Unfinished && len(target) == len(f.w.InForce) && !slices.ContainsFunc(target, func(id string) bool {
 		return !slices.Contains(f.w.InForce, id)
 	})
 	if !there && len(pods) > 0 && len(d.Waiting) == 0 {

@@ -159,7 +159,7 @@ func (c *cluster) finish() {
 		ids = append(ids, c.members(uid)...)
 	}
 	c.enter(ids)
-	c.Busy, c.ModeReached, c.goal = false, true, nil
+	c.Busy, c.ShapeReached, c.goal = false, true, nil
 	for _, p := range slices.Clone(c.Pods) {
 		if p.Deleting && !slices.Contains(c.Layout, p.UID) { // its preStop hook ends
 			c.remove(p.UID)
@@ -273,7 +273,7 @@ func TestLastPodLeavesWhenItsReplacementIsIn(t *testing.T) {
 
 func TestSwitchOfModeKeepsMembers(t *testing.T) {
 	c := settled(t, 2, 2)
-	c.ModeReached = false
+	c.ShapeReached = false
 	require.Len(t, Decide(c.World).Target, 4)
 	c.Pods[0].Members = nil // its engine is away for a moment
 	d := Decide(c.World)
@@ -353,7 +353,7 @@ func TestRandomHistoriesConverge(t *testing.T) {
 			case 0:
 				c.Wanted = 1 + r.IntN(6)
 			case 1:
-				c.ModeReached = c.Busy && c.ModeReached
+				c.ShapeReached = c.Busy && c.ShapeReached
 			case 2, 3:
 				if len(c.Pods) > 0 {
 					c.start(r.IntN(len(c.Pods)))

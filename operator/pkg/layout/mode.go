@@ -1,6 +1,11 @@
 package layout
 
-import tangramv1 "tangram.dev/proto/tangram/v1"
+import (
+	"cmp"
+	"slices"
+
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
 
 // Mixed is what ModeOf says of a layout that is in no mode: in the middle of a chain, or with
 // layers of their own shape.
@@ -9,22 +14,34 @@ const Mixed = "Mixed"
 // Is says whether a layout is wholly in a mode: every layer is shared out as the mode says,
 // and over all members. (A world of one rank is in both modes; one in the middle of a chain
 // may be in none, and so is one after a repair in Tensor, where a rank stands at two positions.)
-func Is(l *tangramv1.Layout, m Mode) bool {
+func Is(l *tangramv1.Layout, m Mode) bool { return Has(l, Shape{Mode: m}) }
+
+// Has says whether a layout has a shape, on all of its ranks; a nil one has none.
+func Has(l *tangramv1.Layout, s Shape) bool {
 	ranks := uint32(len(l.GetMembers()))
 	if ranks == 0 {
 		return false
 	}
 	size := uint32(1)
-	if m == Tensor {
+	if s.Mode == Tensor {
 		size = ranks
 	}
-	for _, layer := range l.Layers {
-		if layer.AttentionGroupSize != size || distinct(layer.Attention) != ranks {
+	placed, ordinal := PlacementOf(l), 0
+	for i, layer := range l.Layers {
+		want := s.Layers[uint32(i)]
+		if layer.AttentionGroupSize != cmp.Or(want.AttentionGroup, size) || distinct(layer.Attention) != ranks {
 			return false
 		}
-		if len(layer.Experts) > 0 && (layer.ExpertGroupSize != size || distinct(layer.Experts) != ranks) {
+		if len(layer.Experts) == 0 {
+			continue
+		}
+		if layer.ExpertGroupSize != cmp.Or(want.ExpertGroup, size) || distinct(layer.Experts) != ranks {
 			return false
 		}
+		if ordinal < len(s.Placement) && s.Placement[ordinal] != nil && !slices.EqualFunc(s.Placement[ordinal], placed[ordinal], slices.Equal) {
+			return false
+		}
+		ordinal++
 	}
 	return true
 }
