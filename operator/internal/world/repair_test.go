@@ -222,6 +222,17 @@ func TestAbort(t *testing.T) {
 	}
 }
 
+// What an operator before this one left in an agent that has no part in the layout is seen, and ended.
+func TestWhatWasLeftUnfinished(t *testing.T) {
+	b := setup(t, 3)
+	b.agents.Find("a2").LeaveIn(7, tangramv1.Phase_PHASE_STAGED)
+	b.until(func(s Snapshot) bool { return s.Unfinished })
+	require.True(t, b.Begin(b.goal(&notes{}, layout.Expert, 2)))
+	b.until(func(s Snapshot) bool { return s.Running == nil && !s.Unfinished })
+	require.True(t, b.agents.Idle())
+	require.EqualValues(t, 1, b.agents.Layout().Epoch)
+}
+
 func TestHeadroomOfTheLayoutInForce(t *testing.T) {
 	b := setup(t, 3)
 	s := b.until(func(s Snapshot) bool { return s.Headroom != nil })

@@ -281,6 +281,16 @@ func TestSwitchOfModeKeepsMembers(t *testing.T) {
 	require.Equal(t, []string{"w-0"}, d.Waiting)
 }
 
+// What was left unfinished is ended by leading the world where it is.
+func TestWhatIsUnfinishedIsEnded(t *testing.T) {
+	c := settled(t, 2, 1)
+	require.Empty(t, Decide(c.World).Target)
+	c.Unfinished = true
+	require.Equal(t, c.InForce, Decide(c.World).Target)
+	c.Busy = true
+	require.Empty(t, Decide(c.World).Target, "it is being ended, or goes on")
+}
+
 func TestLostMemberIsRepairedThenReplaced(t *testing.T) {
 	for how, what := range []string{"ended", "gone", "an engine"} {
 		t.Run(what, func(t *testing.T) {

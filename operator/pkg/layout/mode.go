@@ -27,8 +27,8 @@ func Has(l *tangramv1.Layout, s Shape) bool {
 		size = ranks
 	}
 	placed, ordinal := PlacementOf(l), 0
-	for i, layer := range l.Layers {
-		want := s.Layers[uint32(i)]
+	for _, layer := range l.Layers {
+		want := s.Layers[layer.Layer]
 		if layer.AttentionGroupSize != cmp.Or(want.AttentionGroup, size) || distinct(layer.Attention) != ranks {
 			return false
 		}

@@ -46,3 +46,26 @@ func TestModes(t *testing.T) {
 		require.Equal(t, c.mode, ModeOf(c.l), name)
 	}
 }
+
+func TestHasAShape(t *testing.T) {
+	whole := func(rank uint32, slots ...uint32) *tangramv1.ExpertGroup {
+		return &tangramv1.ExpertGroup{Ranks: []uint32{rank}, Slots: slots}
+	}
+	each, all := []*tangramv1.AttentionGroup{{Ranks: []uint32{0}}, {Ranks: []uint32{1}}}, []*tangramv1.AttentionGroup{{Ranks: []uint32{0, 1}}}
+	l := &tangramv1.Layout{Members: make([]*tangramv1.Member, 2), Layers: []*tangramv1.LayerLayout{
+		{Layer: 0, AttentionGroupSize: 1, Attention: each},
+		{Layer: 1, AttentionGroupSize: 2, Attention: all, ExpertGroupSize: 1, Experts: []*tangramv1.ExpertGroup{whole(0, 2, 1), whole(1, 3)}},
+		{Layer: 2, AttentionGroupSize: 1, Attention: each, ExpertGroupSize: 2,
+			Experts: []*tangramv1.ExpertGroup{{Ranks: []uint32{0, 1}, Slots: []uint32{1, 2, 3}}}},
+	}}
+	own := map[uint32]LayerShape{1: {AttentionGroup: 2}, 2: {ExpertGroup: 2}}
+	placed := [][][]uint32{{{0, 1}, {2}}, nil}
+	require.False(t, Has(nil, Shape{Mode: Expert}))
+	require.False(t, Has(l, Shape{Mode: Expert}))
+	require.True(t, Has(l, Shape{Mode: Expert, Layers: own}))
+	require.True(t, Has(l, Shape{Mode: Expert, Layers: own, Placement: placed}))
+	require.False(t, Has(l, Shape{Mode: Tensor, Layers: own}))
+	require.False(t, Has(l, Shape{Mode: Expert, Layers: map[uint32]LayerShape{1: {AttentionGroup: 2}}}))
+	require.False(t, Has(l, Shape{Mode: Expert, Layers: own, Placement: [][][]uint32{{{0}, {1, 2}}, nil}}), "other places")
+	require.False(t, Has(l, Shape{Mode: Expert, Layers: own, Placement: [][][]uint32{{{0, 1}, {2}}, {{0}, {1, 2}}}}), "experts that are shared have none")
+}

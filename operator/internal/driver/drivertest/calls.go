@@ -267,7 +267,13 @@ func (a *Agent) Release(_ context.Context, h *tangramv1.Header, members []string
 func (a *Agent) LeaveIn(attempt uint64, phase tangramv1.Phase) {
 	a.set(func() {
 		a.attempt, a.highest, a.phase, a.kind = attempt, max(a.highest, attempt), phase, tangramv1.FlipKind_FLIP_KIND_LAYOUT
-		a.target = proto.CloneOf(a.layout)
+		from := a.layout
+		for _, b := range a.w.agents {
+			if a.layout == nil && b.layout.GetEpoch() > from.GetEpoch() { // it was to join those
+				from = b.layout
+			}
+		}
+		a.target = proto.CloneOf(from)
 		if phase == tangramv1.Phase_PHASE_FLIPPED {
 			return // to the layout that it is in
 		}
