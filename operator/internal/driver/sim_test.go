@@ -28,7 +28,7 @@ import (
 )
 
 // The simulation: keepers (the real keeper, world and driver), agents that keep the real ones' rules, and a dice that kills, cuts,
-// delays and loses, in the fake time of synctest. Every delay is drawn from the seed, the actor and the number of its
+// delays and loses, in the fake time of synctest. Every delay is drawn from the seed, the actor and the (fake) time of its
 // call, so that a seed replays: go test ./internal/driver -run TestSimulation -sim.seed N -v
 var (
 	simSeed  = flag.Uint64("sim.seed", 0, "replay this seed of the simulation, and log what happens")
@@ -99,16 +99,13 @@ type simDriver struct {
 	name   string
 	mu     sync.Mutex
 	dead   bool
-	calls  map[string]int
 	cancel context.CancelFunc
 }
 
 // pass waits for a call's delay and says what becomes of it: lost before it arrives, or its reply.
 func (d *simDriver) pass(ctx context.Context, to, call string) (lostReply bool, err error) {
 	d.mu.Lock()
-	key := to + " " + call
-	d.calls[key]++
-	dice := d.s.draw(d.name, key, d.calls[key])
+	dice := d.s.draw(d.name, to, call, time.Now().UnixNano()) // two at once fare alike, whichever comes first
 	dead := d.dead
 	d.mu.Unlock()
 	pause := time.Duration(dice.Int64N(int64(10 * time.Millisecond)))
@@ -286,7 +283,7 @@ func (c simClient) CompareAndSwap(ctx context.Context, key string, version uint6
 
 // keeper starts a keeper's process.
 func (s *sim) keeper(ctx context.Context, wait *sync.WaitGroup, name string, want keeper.Wanted) *simDriver {
-	d := &simDriver{s: s, name: name, calls: map[string]int{}}
+	d := &simDriver{s: s, name: name}
 	ctx, d.cancel = context.WithCancel(ctx)
 	log := s.log.With("driver", name)
 	want.Limits = driver.Limits{Engines: 2 * time.Second, Stage: 2 * time.Second, Flip: 2 * time.Second, Outcome: 2 * time.Second,

@@ -151,7 +151,8 @@ type tries struct {
 
 func newTries(first, longest time.Duration) tries {
 	pause := backoff.NewExponentialBackOff()
-	pause.InitialInterval, pause.MaxInterval, pause.Multiplier = first, longest, 2
+	// Not drawn at random: each world has agents of its own, and a simulated schedule replays.
+	pause.InitialInterval, pause.MaxInterval, pause.Multiplier, pause.RandomizationFactor = first, longest, 2, 0
 	pause.Reset()
 	return tries{pause: pause}
 }
