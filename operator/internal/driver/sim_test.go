@@ -391,7 +391,7 @@ func simulate(t *testing.T, seed uint64, log *slog.Logger) (wrong []string, work
 		wait.Go(func() { // the engines
 			for i := 0; ctx.Err() == nil; i++ {
 				dice := s.draw("step", i)
-				if err := world.Step(dice, 0.15); err != nil {
+				if err := world.Step(dice, drivertest.Chances{Tear: 0.15, Decline: 0.15, Pull: 0.05}); err != nil {
 					s.violate("%v", err)
 					return
 				}
@@ -432,6 +432,9 @@ func simulate(t *testing.T, seed uint64, log *slog.Logger) (wrong []string, work
 		stop()
 		wait.Wait()
 		wrong, worked = s.wrong, s.worked
+		fates := world.Fates()
+		worked["flip"], worked["flip torn"], worked["flip declined"], worked["KV not pulled"] = fates[drivertest.Flipped], fates[drivertest.Torn],
+			fates[drivertest.Declined], fates[drivertest.PullFailed]
 	})
 	return wrong, worked
 }
@@ -486,7 +489,9 @@ func TestSimulation(t *testing.T) {
 		}
 	}
 	t.Logf("%d seeds in %v: %v", seeds, time.Since(began).Round(time.Millisecond), total)
-	if total["repair"] == 0 || total["apply"] == 0 {
-		t.Fatalf("%d seeds, and only this was done: %v", seeds, total)
+	for _, what := range []string{"repair", "apply", "flip", "flip torn", "flip declined", "KV not pulled"} {
+		if total[what] == 0 && (seeds >= 200 || what == "repair" || what == "apply") {
+			t.Fatalf("%d seeds, and no %s: %v", seeds, what, total)
+		}
 	}
 }

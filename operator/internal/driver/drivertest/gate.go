@@ -2,6 +2,7 @@ package drivertest
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 
@@ -103,10 +104,10 @@ func (w *World) Manual() {
 }
 
 // Step lets the world go on a little, as the dice fall: a step of a layout whose members are all there, with a
-// flip if they agree on one (with chance `tear` the exchange breaks in the middle: some have flipped, the others stand
-// still); else some engine finds out that its exchange is broken; agents whose words are complete flip, one at a time.
+// flip if they agree on one, unless a chance has it otherwise; else some engine finds out that its exchange is broken; agents
+// whose words are complete flip, one at a time.
 // It gives an error when a layout is stepped in that another one came after: two worlds.
-func (w *World) Step(dice *rand.Rand, tear float64) error {
+func (w *World) Step(dice *rand.Rand, chances Chances) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	defer w.changedLocked()
@@ -130,17 +131,71 @@ func (w *World) Step(dice *rand.Rand, tear float64) error {
 			return err
 		}
 		if in := w.agreedLocked(a, agents); in != nil {
-			torn := dice.Float64() < tear
-			for _, b := range in {
-				if !torn || dice.IntN(2) == 0 {
-					b.flipLocked()
-				} else {
-					b.stopLocked()
-				}
-			}
+			w.carryLocked(in, chances.draw(dice), dice)
 		}
 	}
 	return nil
+}
+
+// Chances of what may become of a step whose words are all equal, each from 0 to 1, together at most 1. The rest flips.
+type Chances struct {
+	Tear    float64 // the exchange breaks in the middle: some have flipped, the others stand still
+	Decline float64 // KV does not fit, or a pull of it failed and all have heard so: nobody flips, the next step asks again
+	Pull    float64 // a pull of KV failed, and the exchange breaks before all have heard so: nobody flips, some stand still
+}
+
+// Fate of a step whose words were all equal.
+type Fate int
+
+// Fates, as Chances has them.
+const (
+	Flipped Fate = iota
+	Torn
+	Declined
+	PullFailed
+)
+
+func (c Chances) draw(dice *rand.Rand) Fate {
+	switch x := dice.Float64(); {
+	case x < c.Tear:
+		return Torn
+	case x < c.Tear+c.Decline:
+		return Declined
+	case x < c.Tear+c.Decline+c.Pull:
+		return PullFailed
+	}
+	return Flipped
+}
+
+// carryLocked has the agents that agreed on a flip go through it, or not.
+func (w *World) carryLocked(in []*Agent, fate Fate, dice *rand.Rand) {
+	w.fates[fate]++
+	switch fate {
+	case Declined:
+		return
+	case PullFailed:
+		in[dice.IntN(len(in))].stopLocked()
+		for _, b := range in {
+			if dice.IntN(2) == 0 {
+				b.stopLocked()
+			}
+		}
+		return
+	}
+	for _, b := range in {
+		if fate == Flipped || dice.IntN(2) == 0 {
+			b.flipLocked()
+		} else {
+			b.stopLocked()
+		}
+	}
+}
+
+// Fates of steps whose words were all equal, so far.
+func (w *World) Fates() map[Fate]int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return maps.Clone(w.fates)
 }
 
 func (w *World) inOrderLocked() []*Agent {

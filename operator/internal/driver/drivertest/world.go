@@ -33,6 +33,7 @@ type World struct {
 	stepped     map[string]bool // hashes of layouts in which a step was done
 	past        map[string]bool // those that others came after
 	latest      string
+	fates       map[Fate]int
 	inventories map[string]*tangramv1.Inventory
 
 	routes []uint64 // tokens by (layer, expert) between two questions
@@ -59,7 +60,7 @@ func NewWorld(name string) (*World, error) {
 		return nil, fmt.Errorf("drivertest: %w", err)
 	}
 	return &World{name: name, view: view, agents: map[string]*Agent{}, cuts: map[[2]string]bool{}, memory: 1 << 30,
-		changed: make(chan struct{}), words: map[string]bool{}, stepped: map[string]bool{}, past: map[string]bool{},
+		changed: make(chan struct{}), words: map[string]bool{}, stepped: map[string]bool{}, past: map[string]bool{}, fates: map[Fate]int{},
 		inventories: map[string]*tangramv1.Inventory{}}, nil
 }
 
