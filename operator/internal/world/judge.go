@@ -3,6 +3,7 @@ package world
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -22,6 +23,9 @@ const (
 	recordsIn  = 2 * time.Second // their reading
 )
 
+// errNotAsked: what an agent says is not known yet.
+var errNotAsked = errors.New("it was not asked yet")
+
 // judge what the agents said last, and tell the controller of changes. Nothing is done where nothing is new, unless forced.
 func (w *World) judge(force bool) {
 	w.judging <- struct{}{}
@@ -34,7 +38,8 @@ func (w *World) judge(force bool) {
 		c := w.agents[uid]
 		next.Looked = next.Looked && c.known
 		switch {
-		case !c.known:
+		case !c.known: // it may have what others miss
+			agents, pods = append(agents, remembered{c.agent, nil, errNotAsked}), append(pods, c.pod)
 			continue
 		case c.err != nil:
 			next.Errors[uid] = c.err
@@ -44,7 +49,7 @@ func (w *World) judge(force bool) {
 		agents, pods = append(agents, remembered{c.agent, c.status, c.err}), append(pods, c.pod)
 		heard = append(heard, uid+" "+c.mark)
 	}
-	complete := w.complete && next.Looked // who was not asked yet may have what is missed
+	complete := w.complete
 	slices.Sort(heard)
 	text := strings.Join(heard, "\n")
 	calm := !w.last.NeedsRepair() && w.running == nil

@@ -22,7 +22,7 @@ func markOfAgent(s *tangramv1.StatusResponse) string {
 
 // markOf holds what the controller acts on; two snapshots with one mark need no reconcile.
 func markOf(s *Snapshot) string {
-	lines := []string{fmt.Sprintf("%d %x %t %t", s.Epoch, s.Hash, s.Broken != nil, s.Unfinished && s.Running == nil)}
+	lines := []string{fmt.Sprintf("%d %x %t %t", s.Epoch, s.Hash, s.Broken != nil, s.Unfinished)}
 	for uid, status := range s.Statuses {
 		line := uid + " " + status.GetCheckpointError()
 		for _, r := range status.Ranks {
