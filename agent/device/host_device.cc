@@ -19,6 +19,11 @@ Status Failed(const char* call, const std::string& what) {
           fmt::format("host device: {} of {}: {}", call, what, std::strerror(errno))};
 }
 
+bool InPages(const Extent& extent) {
+  return extent.length != 0 && extent.offset % HostDevice::kPage == 0 &&
+         extent.length % HostDevice::kPage == 0;
+}
+
 }  // namespace
 
 struct HostDevice::HostHandle final : Handle {
@@ -76,8 +81,12 @@ std::vector<Extent> HostDevice::Arena::Take(uint64_t want) {
   return out;
 }
 
-void HostDevice::Arena::Give(const std::vector<Extent>& extents) {
+void HostDevice::Arena::Give(std::span<const Extent> extents) {
   const std::scoped_lock lock(mu);
+  GiveLocked(extents);
+}
+
+void HostDevice::Arena::GiveLocked(std::span<const Extent> extents) {
   for (const Extent& extent : extents) {
     free_bytes += extent.length;
     auto next = free.lower_bound(extent.offset);
@@ -105,16 +114,14 @@ bool HostDevice::Arena::Claim(std::span<const Extent> extents) {
     auto run = free.upper_bound(extent.offset);
     if (run == free.begin()) return free.end();
     --run;
-    return extent.offset + extent.length <= run->first + run->second ? run : free.end();
+    const uint64_t skip = extent.offset - run->first;
+    // Subtracted, never added: who claims may say anything.
+    return skip <= run->second && extent.length <= run->second - skip ? run : free.end();
   };
   for (size_t i = 0; i < extents.size(); ++i) {
     const auto run = inside(extents[i]);
-    if (run == free.end() || extents[i].length == 0) {
-      while (i > 0) {
-        const Extent& back = extents[--i];
-        free.emplace(back.offset, back.length);
-        free_bytes += back.length;
-      }
+    if (run == free.end()) {
+      GiveLocked(extents.first(i));
       return false;
     }
     const auto [offset, length] = *run;
@@ -230,8 +237,15 @@ Result<HandlePtr> HostDevice::Create(uint64_t bytes) {
 
 Result<HandlePtr> HostDevice::Claim(std::span<const Extent> extents) {
   auto handle = std::make_shared<HostHandle>();
-  for (const Extent& extent : extents) handle->size += extent.length;
-  if (arena_ == nullptr || handle->size == 0 || !arena_->Claim(extents)) {
+  for (const Extent& extent : extents) {
+    if (!InPages(extent) || extent.length > total_) {
+      return Status(Code::kInvalid, fmt::format("host device: claim of {} bytes at {} is not in "
+                                                "pages of {} of an arena of {}",
+                                                extent.length, extent.offset, kPage, total_));
+    }
+    handle->size += extent.length;  // cannot wrap while each of them is free and none twice
+  }
+  if (arena_ == nullptr || extents.empty() || !arena_->Claim(extents)) {
     return Status(Code::kInvalid,
                   fmt::format("host device: {} bytes are not free to be claimed", handle->size));
   }
@@ -250,7 +264,7 @@ Result<Export> HostDevice::ExportHandle(const HandlePtr& handle) {
 Result<HandlePtr> HostDevice::Import(int fd, std::span<const Extent> extents) {
   auto handle = std::make_shared<HostHandle>();
   for (const Extent& extent : extents) {
-    if (extent.length == 0 || extent.offset % kPage != 0 || extent.length % kPage != 0) {
+    if (!InPages(extent)) {
       return Status(Code::kInvalid,
                     fmt::format("host device: import of {} bytes at {} is not in pages of {}",
                                 extent.length, extent.offset, kPage));

@@ -49,8 +49,9 @@ class HostDevice final : public Device {
   struct Arena {
     ~Arena();
     std::vector<Extent> Take(uint64_t bytes);  // empty: not enough
-    void Give(const std::vector<Extent>& extents);
-
+    void Give(std::span<const Extent> extents);
+    void GiveLocked(std::span<const Extent> extents);
+    // All of them or none; false: some byte is not free.
     bool Claim(std::span<const Extent> extents);
     Status Open(bool read_only);
 

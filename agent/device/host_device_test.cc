@@ -80,6 +80,34 @@ TEST(HostDevice, AnArenaOutlivesItsOwnerAndIsTakenOver) {
   EXPECT_EQ((*second)->free_bytes(), 4 * HostDevice::kPage);
 }
 
+// What is claimed comes from an engine's socket: it may say anything.
+TEST(HostDevice, AClaimThatWrapsOrIsNotInPagesIsRefusedAndTakesNothing) {
+  constexpr uint64_t kPage = HostDevice::kPage;
+  auto device = HostDevice::Make("arena", 4 * kPage, true);
+  ASSERT_TRUE(device.ok());
+  const std::vector<std::vector<Extent>> bad{
+      {{UINT64_MAX - kPage + 1, 2 * kPage}},  // offset + length = 4096
+      {{0, UINT64_MAX - kPage + 1}},
+      {{kPage, UINT64_MAX - kPage + 1}},
+      {{4 * kPage, kPage}},
+      {{3 * kPage, 2 * kPage}},
+      {{1, kPage}},
+      {{0, kPage + 1}},
+      {{0, 0}},
+      {{0, kPage}, {0, kPage}},
+      {{kPage, kPage}, {3 * kPage, kPage}, {0, 3 * kPage}},
+      {},
+  };
+  for (const auto& extents : bad) {
+    EXPECT_EQ((*device)->Claim(extents).status().code(), Code::kInvalid);
+    EXPECT_EQ((*device)->free_bytes(), 4 * kPage);
+    // The free list is whole: one handle takes all of it, as one run.
+    const auto all = (*device)->Create(4 * kPage);
+    ASSERT_TRUE(all.ok()) << all.status().message();
+    EXPECT_EQ((*device)->ExportHandle(*all)->extents.size(), 1u);
+  }
+}
+
 TEST(HostDevice, RoundsUpToPagesAndRefusesNothing) {
   auto device = HostDevice::Make("odd", HostDevice::kPage + 1, true);
   ASSERT_TRUE(device.ok());
