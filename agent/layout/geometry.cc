@@ -54,11 +54,23 @@ Status CheckLayers(const v1::Geometry& g) {
   return OkStatus();
 }
 
+// What is computed from a geometry stays below this, so that the sum of two such numbers, or one
+// of them rounded up, is below 2^63 still.
+constexpr uint64_t kMostBytes = 1ULL << 61;
+
+// *out = a * b; the error names the field.
+Status Multiply(const char* field, uint64_t a, uint64_t b, uint64_t* out) {
+  if (__builtin_mul_overflow(a, b, out) || *out > kMostBytes) {
+    return Bad(fmt::format("{} = {} * {} bytes, more than 2^61", field, a, b));
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 Result<GeometryView> GeometryView::Make(v1::Geometry geometry) {
   const v1::Geometry& g = geometry;
-  // Far above any model there is; keeps products below 2^63 and loops short.
+  // Far above any model there is; keeps loops short. Products are checked one by one below.
   constexpr uint32_t kMost = 1U << 20;
   if (g.layers() == 0 || g.layers() > 4096) return Bad(fmt::format("layers = {}", g.layers()));
   TANGRAM_RETURN_IF_ERROR(CheckLayers(g));
@@ -80,11 +92,15 @@ Result<GeometryView> GeometryView::Make(v1::Geometry geometry) {
                            g.kv_heads()));
   }
   const uint64_t page = g.page_bytes();
-  if (page < 256 || (page & (page - 1)) != 0)
-    return Bad(fmt::format("page_bytes = {} is no power of two", page));
+  if (page < 256 || page > (1ULL << 40) || (page & (page - 1)) != 0)
+    return Bad(fmt::format("page_bytes = {} is no power of two from 256 to 2^40", page));
+  if (g.dense_bytes() > kMostBytes) return Bad(fmt::format("dense_bytes = {}", g.dense_bytes()));
 
   GeometryView view;
   view.granules_ = g.moe_inner() / g.granule_rows();
+  uint64_t product = 0;
+  TANGRAM_RETURN_IF_ERROR(
+      Multiply("granules * granule_bytes", view.granules_, g.granule_bytes(), &product));
   view.ordinals_.assign(g.layers(), -1);
   for (int i = 0; i < g.moe_layers_size(); ++i) view.ordinals_[g.moe_layers(i)] = i;
   view.fingerprint_ = WireHash(g);
@@ -93,7 +109,17 @@ Result<GeometryView> GeometryView::Make(v1::Geometry geometry) {
   const uint64_t paged = RoundUp(bytes, page);
   // Whole pages let an expert change place by remapping, if they waste at most 3 %.
   view.expert_pitch_ = (paged - bytes) * 100 <= bytes * 3 ? paged : RoundUp(bytes, kPieceAlignment);
-  view.bank_pitch_ = RoundUp((view.experts() + kSpareSlots) * view.expert_pitch_, page);
+  TANGRAM_RETURN_IF_ERROR(Multiply("bank_pitch = (experts + spare slots) * expert_pitch",
+                                   uint64_t{view.experts()} + kSpareSlots, view.expert_pitch_,
+                                   &product));
+  view.bank_pitch_ = RoundUp(product, page);
+  if (view.bank_pitch_ / page > kMostPagesOfABank) {
+    return Bad(fmt::format("bank_pitch = {} bytes is {} pages of page_bytes = {}, more than 2^40",
+                           view.bank_pitch_, view.bank_pitch_ / page, page));
+  }
+  TANGRAM_RETURN_IF_ERROR(Multiply("all banks = (moe_layers + spare banks) * bank_pitch",
+                                   uint64_t{view.moe_layers()} + kMostSpareBanks, view.bank_pitch_,
+                                   &product));
   return view;
 }
 

@@ -30,10 +30,16 @@ constexpr uint64_t RoundUp(uint64_t value, uint64_t unit) {
 constexpr uint64_t kPieceAlignment = 256;
 // Slots of a bank beyond one per expert (redundant experts, pieces in passing).
 constexpr uint32_t kSpareSlots = 32;
+// Banks of a layout beyond one per MoE layer, at most.
+constexpr uint32_t kMostSpareBanks = 4096;
+// A page's number in its bank has so many values.
+constexpr uint64_t kMostPagesOfABank = 1ULL << 40;
 
 class GeometryView {
  public:
-  // Refuses geometries that contradict themselves (kBadGeometry, naming the field).
+  // Refuses geometries that contradict themselves, or whose numbers of bytes (up to all banks
+  // that a layout may have, and the dense weights beside them) reach 2^63: kBadGeometry, naming
+  // the field and its value.
   static Result<GeometryView> Make(v1::Geometry geometry);
 
   const v1::Geometry& proto() const { return proto_; }

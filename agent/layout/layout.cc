@@ -25,6 +25,7 @@ uint64_t PositionBase(const v1::ExpertGroup& group, const GeometryView& geometry
       bytes += RoundUp(geometry.piece_bytes(run.count), kPieceAlignment);
     }
     base += RoundUp(bytes, geometry.page_bytes());
+    if (base > geometry.bank_pitch()) break;  // more than fits already; no sum may wrap
   }
   return base;
 }
@@ -62,7 +63,7 @@ Status CheckExperts(const v1::LayerLayout& layer, const v1::Layout& layout,
       placed[rank] = g;
     }
     if (const uint64_t end = PositionBase(group, geometry, size); end > geometry.bank_pitch()) {
-      return Bad(fmt::format("{}: its shards need {} bytes of a bank of {}", where(), end,
+      return Bad(fmt::format("{}: its shards need {} bytes or more of a bank of {}", where(), end,
                              geometry.bank_pitch()));
     }
     std::set<uint32_t> here;
@@ -186,7 +187,8 @@ Status Validate(const v1::Layout& layout, const GeometryView& geometry) {
       return Bad(fmt::format("member id '{}' is empty or there twice", member.id()));
     }
   }
-  if (layout.banks() < geometry.moe_layers() || layout.banks() > geometry.moe_layers() + 4096) {
+  if (layout.banks() < geometry.moe_layers() ||
+      layout.banks() > geometry.moe_layers() + kMostSpareBanks) {
     return Bad(fmt::format("{} banks for {} MoE layers", layout.banks(), geometry.moe_layers()));
   }
   if (static_cast<uint32_t>(layout.layers_size()) != geometry.proto().layers()) {

@@ -59,6 +59,59 @@ TEST(Geometry, RefusesWhatContradictsItself) {
               HasSubstr("12 query heads are not a multiple of 5 KV heads"));
 }
 
+// Every field at its least and at its most: what is taken computes the same in 128 bits.
+TEST(Geometry, NoNumberOfBytesWraps) {
+  using Wide = unsigned __int128;
+  constexpr Wide kLimit = Wide{1} << 63;
+  const auto round_up = [](Wide value, Wide unit) { return (value + unit - 1) / unit * unit; };
+  uint32_t taken = 0, refused = 0;
+  for (uint32_t bits = 0; bits < 128; ++bits) {
+    const auto pick = [&](uint32_t bit, uint64_t low, uint64_t high) {
+      return (bits >> bit & 1) == 0 ? low : high;
+    };
+    for (const uint64_t page :
+         {uint64_t{256}, uint64_t{4096}, uint64_t{1} << 40, uint64_t{1} << 63}) {
+      auto g = testing::SmallGeometry(static_cast<uint32_t>(pick(0, 2, 4096)), 4, 6);
+      g.set_experts(static_cast<uint32_t>(pick(1, 1, 65536)));
+      g.set_moe_inner(static_cast<uint32_t>(pick(2, 1, 1 << 20)));
+      g.set_granule_rows(static_cast<uint32_t>(pick(3, 1, g.moe_inner())));
+      g.set_granule_bytes(pick(4, 1, uint64_t{1} << 40));
+      g.set_expert_tail_bytes(pick(5, 0, uint64_t{1} << 40));
+      g.set_dense_bytes(pick(6, 0, UINT64_MAX));
+      g.set_page_bytes(page);
+      const auto made = GeometryView::Make(g);
+      if (!made.ok()) {
+        ++refused;
+        EXPECT_EQ(made.status().code(), Code::kBadGeometry);
+        continue;
+      }
+      ++taken;
+      const Wide expert = Wide{made->granules()} * g.granule_bytes() + g.expert_tail_bytes();
+      EXPECT_TRUE(expert == made->expert_bytes());
+      const Wide paged = round_up(expert, page);
+      const Wide pitch = (paged - expert) * 100 <= expert * 3 ? paged : round_up(expert, 256);
+      EXPECT_TRUE(pitch == made->expert_pitch());
+      const Wide bank = round_up((Wide{g.experts()} + kSpareSlots) * pitch, page);
+      EXPECT_TRUE(bank == made->bank_pitch()) << made->bank_pitch();
+      EXPECT_TRUE(bank / page <= kMostPagesOfABank);
+      const Wide banks = (Wide{made->moe_layers()} + kMostSpareBanks) * bank;
+      EXPECT_TRUE(banks + round_up(g.dense_bytes(), page) < kLimit);
+    }
+  }
+  EXPECT_GT(taken, 50u);
+  EXPECT_GT(refused, 50u);
+}
+
+TEST(Geometry, ANumberThatWouldWrapIsNamedWithItsValue) {
+  auto g = testing::SmallGeometry(2, 65536, 1);
+  g.set_granule_bytes(uint64_t{1} << 40);
+  g.set_moe_inner(1 << 20);
+  g.set_granule_rows(1);
+  const std::string message = GeometryView::Make(g).status().message();
+  EXPECT_THAT(message, HasSubstr("bank_pitch"));
+  EXPECT_THAT(message, HasSubstr("65568 * 1152921504606846976"));
+}
+
 TEST(Geometry, PitchIsPagesOnlyWhereThatWastesLittle) {
   auto g = testing::SmallGeometry(1, 4, 6);
   g.set_granule_bytes(682);  // 4092 of 4096
