@@ -28,8 +28,12 @@ fault-matrix: build model ## every fault point x who dies x transition, with rea
 .PHONY: demo-build
 demo-build: build cluster-setup model
 
-test: ## everything that CI runs
+test: ## everything that CI runs; what is heavy by day (DATE=YYYY-MM-DD)
 	@python3 tests/stages.py
+
+.PHONY: nightly
+nightly: ## make test with all that is sampled by day, and the benches at their goals; some hours
+	@NIGHTLY=1 python3 tests/stages.py
 
 bench: ## make -s bench NAME=<name> [QUICK=1] [DATE=YYYY-MM-DD]; NAME=all judges them all; without NAME lists them
 	@QUICK=$(QUICK) DATE=$(DATE) python3 tests/bench.py $(NAME)

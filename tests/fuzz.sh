@@ -1,14 +1,20 @@
 #!/usr/bin/env bash
-# Builds every libFuzzer target with clang and runs each for the given seconds.
+# Builds libFuzzer targets with clang and runs each for the given seconds, and the Go side's fuzz functions: those whose
+# turn it is on DATE (YYYY-MM-DD, default today; each has one day of three), with NIGHTLY=1 all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-20}
+day=$(($(date -u -d "${DATE:-today}" +%s) / 86400))
+echo "DATE=$(date -u -d "@$((day * 86400))" +%F)"
+# turn: of the lines on stdin, those of the day
+turn() { if [ "${NIGHTLY:-}" = 1 ]; then cat; else awk -v day="$day" 'NR % 3 == day % 3'; fi; }
 cmake -S . -B build/fuzz -G Ninja -DCMAKE_C_COMPILER=clang-14 -DCMAKE_CXX_COMPILER=clang++-14 \
   -DTANGRAM_FUZZ=ON -DTANGRAM_SANITIZE=address,undefined >build/fuzz.cmake.log
 targets=$(ninja -C build/fuzz -t targets all | grep -oE '^[a-z_]+_fuzz: phony' | cut -d: -f1 | grep -v '^cmake_' | sort -u)
 [ -n "$targets" ] || { echo "no fuzz targets"; exit 1; }
+targets=$(turn <<<"$targets")
 # shellcheck disable=SC2086
-ninja -C build/fuzz $targets
+[ -z "$targets" ] || ninja -C build/fuzz $targets
 for t in $targets; do
   corpus=build/fuzz-corpus/$t
   mkdir -p "$corpus"
@@ -19,9 +25,8 @@ done
 # The Go side's: every Fuzz function, one after another. So many inputs, not so many seconds: the fuzzer may take the end
 # of its own time for a failure ("context deadline exceeded").
 inputs=$((seconds * 4000))
-grep -rlE '^func Fuzz' --include='*_test.go' operator | while read -r file; do
-  grep -oE '^func Fuzz[A-Za-z]+' "$file" | cut -d' ' -f2 | while read -r name; do
-    echo "--- $name, $inputs inputs"
-    (cd operator && go test "./$(dirname "${file#operator/}")" -run '^$' -fuzz "^$name\$" -fuzztime "${inputs}x" -fuzzminimizetime 20x) </dev/null
-  done
+grep -roE '^func Fuzz[A-Za-z]+' --include='*_test.go' operator | sort | turn | while IFS=: read -r file name; do
+  name=${name#func }
+  echo "--- $name, $inputs inputs"
+  (cd operator && go test "./$(dirname "${file#operator/}")" -run '^$' -fuzz "^$name\$" -fuzztime "${inputs}x" -fuzzminimizetime 20x) </dev/null
 done

@@ -6,10 +6,14 @@ A stage is a command and a way to count what it ran: `junit` (ctest's XML), `goj
 earlier one failed, except that nothing can run without `setup` and `build`. The last
 line is `N passed, N failed, N skipped`; exit code 1 if anything failed.
 
+What is heavy is sampled by day: programs under sanitizers, fuzz targets, cells of the fault matrix. The date is printed,
+`DATE=YYYY-MM-DD` plays it again, and within a week everything has its turn. `NIGHTLY=1` (`make nightly`) plays all at once.
+
     tests/stages.py [--only NAME ...] [--list]
 """
 
 import argparse
+import datetime
 import json
 import os
 import pathlib
@@ -20,11 +24,35 @@ import xml.etree.ElementTree as ET
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "test"
+DATE = os.environ.get("DATE") or datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+NIGHTLY = os.environ.get("NIGHTLY") == "1"
 CONFIGURE = "cmake -S . -B build/{dir} -G Ninja {flags} > build/test/{dir}.cmake.log"
 
 
 def cmake(folder, flags, targets):
     return f"{CONFIGURE.format(dir=folder, flags=flags)} && ninja -C build/{folder} {targets}"
+
+
+def share(names, date, parts, nightly=False):
+    """The names whose turn it is on a date: each of them on one of `parts` days that follow one another.
+
+    >>> names = "a b c d e f g".split()
+    >>> share(names, "2026-11-24", 3), share(names, "2026-11-25", 3), share(names, "2026-11-26", 3)
+    (['a', 'd', 'g'], ['b', 'e'], ['c', 'f'])
+    >>> share(names, "2026-11-27", 3) == share(names, "2026-11-24", 3)
+    True
+    >>> share(names, "2026-11-22", 3, nightly=True) == names
+    True
+    """
+    day = (datetime.date.fromisoformat(date) - datetime.date(1970, 1, 1)).days
+    return [name for i, name in enumerate(names) if nightly or i % parts == day % parts]
+
+
+def sampled(programs, parts=3):
+    """Programs to run today: those that read what strangers send are never left out."""
+    names = programs.split()
+    always = [name for name in names if name in ALWAYS]
+    return " ".join(always + share([name for name in names if name not in ALWAYS], DATE, parts, NIGHTLY))
 
 
 def ctest(folder, without="^$"):
@@ -35,6 +63,7 @@ def ctest(folder, without="^$"):
 # uninstrumented, so TSan gets the parts that have threads of their own.
 ASAN = ("base_test layout_test device_test memory_test loader_test mover_test store_test gate_test kv_test "
         "model_kernels_test engine_scheduler_test engine_mesh_test engine_world_test client_test")
+ALWAYS = {"gate_test", "mover_test", "server_test"}
 # A tree where only some tests were built knows the others as <name>_NOT_BUILT.
 PARTIAL = "NOT_BUILT|client_abi_test"
 TSAN = "gate_test mover_test store_test engine_world_test"
@@ -57,16 +86,16 @@ STAGES = [
     ("api", "gojson", gotest("tests", "-timeout 20m ./api/... ./chart/...") + "exit ${rc:-0}"),
     ("walk", "gojson", gotest("tests", "-timeout 30m ./walk/...") + "exit ${rc:-0}"),
     ("model", "gojson", gotest("tests", "-timeout 20m ./model/...") + "exit ${rc:-0}"),
-    ("faults", "gojson", gotest("tests", "-timeout 20m ./faults/...") + "exit ${rc:-0}"),
+    ("faults", "gojson", gotest("tests", f"-timeout {'3h' if NIGHTLY else '20m'} ./faults/...") + "exit ${rc:-0}"),
     ("demo", "exit", "build/bin/tangram-demo local --seed 1 --ranks 4 --out build/demo-local"),
     # one after the other: each wants the machine's one cluster
     ("cluster", "gojson", gotest("e2e/cluster", "-timeout 20m ./clustertest/...")
      + gotest("tests", "-timeout 30m ./cluster/...") + "exit ${rc:-0}"),
-    ("asan", "junit", cmake("asan", "-DTANGRAM_SANITIZE=address,undefined", ASAN) + " && " + ctest("asan", PARTIAL)),
-    ("tsan", "junit", cmake("tsan", "-DTANGRAM_SANITIZE=thread", TSAN)
+    ("asan", "junit", cmake("asan", "-DTANGRAM_SANITIZE=address,undefined", sampled(ASAN)) + " && " + ctest("asan", PARTIAL)),
+    ("tsan", "junit", cmake("tsan", "-DTANGRAM_SANITIZE=thread", sampled(TSAN))
      + " && TSAN_OPTIONS=suppressions=$PWD/tests/tsan.supp " + ctest("tsan", PARTIAL)),
-    ("fuzz", "exit", "tests/fuzz.sh 20"),
-    ("bench", "exit", "(cd tests && python3 -m unittest bench_test) && tests/bench.py all --ci"),
+    ("fuzz", "exit", "tests/fuzz.sh " + ("120" if NIGHTLY else "20")),
+    ("bench", "exit", "(cd tests && python3 -m unittest bench_test) && tests/bench.py all" + ("" if NIGHTLY else " --ci")),
 ]
 
 
@@ -169,6 +198,10 @@ def main():
     unknown = set(args.only or []) - {s[0] for s in STAGES}
     if unknown:
         parser.error(f"no stage named {', '.join(sorted(unknown))}; --list shows them")
+    os.environ["DATE"] = DATE  # of whatever else samples by day
+    if NIGHTLY:
+        os.environ["FAULT_MATRIX"] = "full"
+    print(f"DATE={DATE}" + (", all of what is sampled by day" if NIGHTLY else " plays today's samples again"), flush=True)
     LOGS.mkdir(parents=True, exist_ok=True)
     total = [0, 0, 0]
     table = []
