@@ -14,6 +14,7 @@ const answerSoon = 500 * time.Millisecond
 
 // question to an agent: what is its status?
 type question struct {
+	begun  time.Time
 	slow   bool          // the one before it was not answered in time: nobody waits for this one
 	done   chan struct{} // closed with the answer
 	status *tangramv1.StatusResponse
@@ -22,14 +23,13 @@ type question struct {
 }
 
 func (d *Driver) question(ctx context.Context, agent Agent, slow bool) *question {
-	q := &question{slow: slow, done: make(chan struct{})}
+	q := &question{begun: time.Now(), slow: slow, done: make(chan struct{})}
 	go func() {
 		defer close(q.done)
 		ctx, cancel := context.WithTimeout(ctx, d.Limits.answer())
 		defer cancel()
-		began := time.Now()
 		q.status, q.err = agent.Status(ctx, d.World)
-		q.late = q.err != nil && time.Since(began) >= d.Limits.answer()
+		q.late = q.err != nil && time.Since(q.begun) >= d.Limits.answer()
 	}()
 	return q
 }
@@ -59,6 +59,7 @@ func (d *Driver) ask(ctx context.Context, record Membership) (*truth, error) {
 	look := time.NewTicker(answerSoon / 5)
 	defer look.Stop()
 	waiting := func(q *question) bool { return !q.slow && !q.answered() }
+	anew := map[int]*question{}
 	for i := 0; i < len(asked); {
 		if !waiting(asked[i]) || time.Since(began) >= answerSoon && givenUp(asked) {
 			i++
@@ -67,6 +68,16 @@ func (d *Driver) ask(ctx context.Context, record Membership) (*truth, error) {
 		select {
 		case <-asked[i].done:
 		case <-look.C:
+			// What the others said before that one fell silent may be old by now.
+			for j, q := range asked {
+				switch again := anew[j]; {
+				case again != nil && again.answered() && again.err == nil:
+					asked[j] = again
+					delete(anew, j)
+				case again == nil && q.answered() && q.err == nil && !q.slow && time.Since(q.begun) >= answerSoon:
+					anew[j] = d.question(ctx, d.Agents[j], false)
+				}
+			}
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}

@@ -157,13 +157,12 @@ func TestRepairAfterAHangBesideASurvivor(t *testing.T) {
 				w.agents, d.Agents = append(w.agents, pair), append(d.Agents, pair)
 				_, err := d.Apply(t.Context(), expert(4))
 				require.NoError(t, err)
+				pair.Hang(1, true)
 				if phase != tangramv1.Phase_PHASE_IDLE {
-					w.HoldGate(true)
 					for _, a := range w.agents {
 						a.LeaveIn(9, phase)
 					}
 				}
-				pair.Hang(1, true)
 				record, err := d.Repair(t.Context())
 				require.NoError(t, err)
 				require.Len(t, record.Lost, 1)
@@ -211,6 +210,29 @@ func TestASilentAgentIsWaitedForOnce(t *testing.T) {
 		require.Less(t, time.Since(began), d.Limits.answer())
 		require.Equal(t, "u1/0/1", record.Lost[0].Member)
 		w.members(t, 0, 2, 3)
+	})
+}
+
+// It falls silent while it is looked at, before the others notice: they are asked again meanwhile.
+func TestWhatOthersSayOfASilentAgentIsNews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, w := setup(t, 4)
+		_, err := d.Apply(t.Context(), expert(4))
+		require.NoError(t, err)
+		d.Limits.Answer = 5 * time.Second
+		d.Agents[1] = mute{d.Agents[1]}
+		go func() {
+			time.Sleep(time.Second)
+			for _, other := range []int{0, 2, 3} {
+				w.Cut(w.agents[1].Member(0), w.agents[other].Member(0), true)
+			}
+		}()
+		began := time.Now()
+		look, err := d.Look(t.Context())
+		require.NoError(t, err)
+		require.ErrorIs(t, look.Trouble, ErrNeedsRepair)
+		require.ErrorContains(t, look.Trouble, "stands still")
+		require.Less(t, time.Since(began), 2500*time.Millisecond)
 	})
 }
 
