@@ -11,8 +11,6 @@ import (
 	"time"
 )
 
-const anyPort = "127.0.0.1:0"
-
 // restartAfter is what a kubelet waits at least.
 const restartAfter = 100 * time.Millisecond
 
@@ -34,6 +32,11 @@ type pod struct {
 }
 
 func (p *pod) start(ctx context.Context) error {
+	if p.w.o.Nodes {
+		if err := addNode(ctx, p.index); err != nil {
+			return err
+		}
+	}
 	if p.w.o.FaultDirs {
 		if err := os.MkdirAll(p.w.FaultDir(p.index), 0o750); err != nil {
 			return err
@@ -172,8 +175,8 @@ func (p *pod) runAgent() (*process, error) {
 	config := map[string]any{
 		"world": o.World, "pod": fmt.Sprintf("p%d", p.index), "pod_uid": fmt.Sprintf("uid-p%d", p.index), "node": "local",
 		"ranks": len(p.engines), "memory_bytes": o.Memory, "kv_bytes": o.KV, "spare_banks": o.SpareBanks, "granule_rows": o.Granule,
-		"checkpoint": o.Checkpoint, "revision": o.Revision, "listen": cmp.Or(p.address, anyPort), "data_listen": cmp.Or(p.data, anyPort),
-		"metrics_listen": anyPort, "engine_socket": p.socket(), "engine_token_file": p.token(),
+		"checkpoint": o.Checkpoint, "revision": o.Revision, "listen": cmp.Or(p.address, p.anyPort()), "data_listen": cmp.Or(p.data, p.anyPort()),
+		"metrics_listen": p.anyPort(), "engine_socket": p.socket(), "engine_token_file": p.token(),
 		"ready_file": filepath.Join(o.Dir, name+".ready"), "in_world_file": filepath.Join(o.Dir, name+".in-world"),
 		"tls": p.w.cert(name), "log": map[string]any{"level": "info", "json": true},
 	}
@@ -185,17 +188,35 @@ func (p *pod) runAgent() (*process, error) {
 	if err := os.WriteFile(file, wire, 0o600); err != nil {
 		return nil, err
 	}
-	return start(o.Dir, name, p.faults(o.Faults), o.cxx("agent/server/tangram-agent"), "--config", file)
+	return p.run(name, p.faults(o.Faults), o.cxx("agent/server/tangram-agent"), "--config", file)
 }
 
 func (p *pod) runEngine(device int) (*process, error) {
 	o, name := &p.w.o, fmt.Sprintf("engine-p%d-%d", p.index, device)
 	tls := p.w.cert(fmt.Sprintf("engine-p%d", p.index))
-	return start(o.Dir, name, p.faults(o.EngineFaults), o.cxx("e2e/engine/tangram-engine"),
+	return p.run(name, p.faults(o.EngineFaults), o.cxx("e2e/engine/tangram-engine"),
 		"--agent-socket", p.socket(), "--token-file", p.token(), "--device", fmt.Sprint(device),
-		"--mesh-listen", cmp.Or(p.meshes[device], anyPort), "--serve-listen", cmp.Or(p.serves[device], anyPort), "--advertise", "127.0.0.1",
+		"--mesh-listen", cmp.Or(p.meshes[device], p.anyPort()), "--serve-listen", cmp.Or(p.serves[device], p.anyPort()), "--advertise", p.host(),
 		"--tls-ca", tls["ca"], "--tls-cert", tls["cert"], "--tls-key", tls["key"], "--max-batch-tokens", "24",
 		"--max-model-len", fmt.Sprint(o.MaxTokens), "--ready-file", filepath.Join(o.Dir, name+".ready"))
+}
+
+func (p *pod) host() string {
+	if p.w.o.Nodes {
+		return nodeAddress(p.index)
+	}
+	return "127.0.0.1"
+}
+
+func (p *pod) anyPort() string { return p.host() + ":0" }
+
+// run a program of the pod, on its node.
+func (p *pod) run(name string, env []string, binary string, args ...string) (*process, error) {
+	if p.w.o.Nodes {
+		args = append([]string{"netns", "exec", nodeName(p.index), binary}, args...)
+		binary = "ip"
+	}
+	return start(p.w.o.Dir, name, env, binary, args...)
 }
 
 // faults are armed in the first process only: one that is started again is sound.

@@ -32,6 +32,8 @@ type Options struct {
 	FaultDirs bool
 	// Restart: an agent or an engine that ends by itself is started again, as a kubelet would.
 	Restart bool
+	// Nodes: every pod has a network of its own, with one link that Link cuts. Only within IsolateNetwork.
+	Nodes bool
 	// LeaveRoom: certificates are there for this many pods more (AddPod).
 	LeaveRoom int
 }

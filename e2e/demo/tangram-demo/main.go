@@ -27,8 +27,9 @@ type options struct {
 	pause      time.Duration // before and between transitions
 	atOnce     int
 
-	bench  bool // local
-	rounds int  // of all transitions; the bench takes medians
+	only   string // recovery
+	bench  bool   // local
+	rounds int    // of all transitions; the bench takes medians
 
 	clusterDir string // cluster
 	keep       bool
@@ -70,6 +71,7 @@ func recoveryCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return recovery(cmd.Context(), *o) }}
 	o.worldFlags(c)
 	o.rootFlag(c)
+	c.Flags().StringVar(&o.only, "only", "", "one kind of blow, as engine-stop")
 	return c
 }
 

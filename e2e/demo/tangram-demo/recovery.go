@@ -9,35 +9,75 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"tangram.dev/e2e/harness"
 	"tangram.dev/e2e/load"
 )
 
-const (
-	recoveryRanks = 6
-	recoveryGoal  = 3.0 // seconds; the best public figure is 6.2 to 6.8 s, on GPUs
-)
+const recoveryRanks = 6
 
-// recovered is one death and what came after it; seconds.
+// blow is a way in which something dies, and what has to be done for it to come back.
+type blow struct {
+	Kind string // engine-kill, ...
+	// repaired: the others go on by a repair. Else nothing happens but to what was struck, and nobody pauses.
+	repaired bool
+	strike   func(context.Context, *harness.World, int) error // at a pod
+	back     func(context.Context, *harness.World, int) error
+}
+
+func nothing(context.Context, *harness.World, int) error { return nil }
+
+func blows() []blow {
+	kill := func(what func(*harness.World, int)) func(context.Context, *harness.World, int) error {
+		return func(_ context.Context, w *harness.World, pod int) error { what(w, pod); return nil }
+	}
+	cut := func(ctx context.Context, w *harness.World, pod int) error { return w.Link(ctx, pod, false) }
+	another := func(ctx context.Context, w *harness.World, _ int) error { _, err := w.AddPod(ctx, 1); return err }
+	return []blow{
+		{"engine-kill", true, kill(func(w *harness.World, pod int) { w.KillEngine(pod, 0) }), nothing},
+		{"engine-stop", true, kill(func(w *harness.World, pod int) { w.HangEngine(pod, 0, true) }),
+			kill(func(w *harness.World, pod int) { w.HangEngine(pod, 0, false) })},
+		{"agent-kill", false, kill((*harness.World).KillAgent), nothing},
+		{"agent-stop", false, kill(func(w *harness.World, pod int) { w.HangAgent(pod, true) }),
+			kill(func(w *harness.World, pod int) { w.HangAgent(pod, false) })},
+		{"pod-kill", true, kill((*harness.World).KillPod), another},
+		{"node-cut", true, cut, func(ctx context.Context, w *harness.World, pod int) error { return w.Link(ctx, pod, true) }},
+		{"node-power", true, func(ctx context.Context, w *harness.World, pod int) error { // the link goes first: nothing is closed
+			err := cut(ctx, w, pod)
+			w.KillPod(pod)
+			return err
+		}, another},
+	}
+}
+
+// recovered is one blow and what came after it; seconds.
 type recovered struct {
+	Kind     string  `json:"kind"`
 	Round    int     `json:"round"`
-	Total    float64 `json:"total_seconds"`     // kill -9 to the first token of the last request that was running
+	Total    float64 `json:"total_seconds"`     // to the first token of the last request that was running; where nobody dies: the longest gap
 	Detect   float64 `json:"detect_seconds"`    // to the begin of the repair
 	Fence    float64 `json:"fence_seconds"`     // until the survivors knew the outcome
 	Repair   float64 `json:"repair_seconds"`    // until the layout was repaired
 	Replay   float64 `json:"replay_seconds"`    // from there to that token
-	Full     float64 `json:"full_seconds"`      // kill -9 to full width, with a new pod
-	Affected int     `json:"affected_requests"` // running when the rank died
+	Full     float64 `json:"full_seconds"`      // to full width again
+	Affected int     `json:"affected_requests"` // running at the blow
 	Read     uint64  `json:"read_bytes"`        // from the checkpoint
 }
 
-// recovery bench: ranks of a world under load die, one after another.
+// recovery bench: ranks of a world under load die in every way, one after another.
 func recovery(ctx context.Context, o options) error {
-	rounds := 7
+	if done, err := harness.IsolateNetwork(ctx); done || err != nil {
+		return err
+	}
+	rounds := 10
 	if os.Getenv("QUICK") == "1" {
-		rounds = 3
+		rounds = 1
+	}
+	all := blows()
+	if o.only != "" {
+		all = slices.DeleteFunc(all, func(b blow) bool { return b.Kind != o.only })
 	}
 	trace, err := load.NewTrace(o.seed, o.span)
 	if err != nil {
@@ -48,7 +88,7 @@ func recovery(ctx context.Context, o options) error {
 		pods[i] = 1
 	}
 	w, err := harness.Start(ctx, harness.Options{Root: o.root, Dir: filepath.Join(o.out, "world"), Checkpoint: o.checkpoint, Pods: pods,
-		Restart: true, LeaveRoom: rounds})
+		Restart: true, LeaveRoom: rounds * len(all), Nodes: true})
 	if err != nil {
 		return err
 	}
@@ -66,14 +106,19 @@ func recovery(ctx context.Context, o options) error {
 	go func() { played <- client.Play(ctx, trace, o.atOnce, stop) }()
 	var deaths []*death
 	for round := range rounds {
-		if err := sleep(ctx, 2*time.Second); err != nil {
-			return err
+		for i, b := range all {
+			if err := sleep(ctx, 2*time.Second); err != nil {
+				return err
+			}
+			living := w.Living()
+			d, err := strike(ctx, w, keeper, b, living[(round+i)%len(living)])
+			if err != nil {
+				return fmt.Errorf("%s, round %d: %w", b.Kind, round+1, err)
+			}
+			d.round = round + 1
+			say("%s: at full width again after %.1f s", b.Kind, d.full.Sub(d.at).Seconds())
+			deaths = append(deaths, d)
 		}
-		d, err := killOne(ctx, w, keeper, round)
-		if err != nil {
-			return fmt.Errorf("round %d: %w", round+1, err)
-		}
-		deaths = append(deaths, d)
 	}
 	if err := sleep(ctx, 2*time.Second); err != nil {
 		return err
@@ -82,38 +127,52 @@ func recovery(ctx context.Context, o options) error {
 	return printRecovery(deaths, <-played, o)
 }
 
-// death of a pod, and what the keeper did about it.
+// death is a blow, and what the keeper did about it.
 type death struct {
+	blow
+	round    int
 	at, full time.Time
-	repair   *harness.KeptRecord
+	repair   *harness.KeptRecord // nil: nobody was to be repaired
 }
 
-func killOne(ctx context.Context, w *harness.World, keeper *harness.Keeper, round int) (*death, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+func strike(ctx context.Context, w *harness.World, keeper *harness.Keeper, b blow, pod int) (*death, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	d := &death{at: time.Now()}
-	w.KillPod(round) // a member: the oldest ones go first
+	d := &death{blow: b, at: time.Now()}
+	if err := b.strike(ctx, w, pod); err != nil {
+		return nil, err
+	}
 	after := func(what string) func(harness.Did) bool {
 		return func(did harness.Did) bool { return did.Did == what && did.Error == "" && did.At.After(d.at) }
+	}
+	if !b.repaired {
+		if err := sleep(ctx, agentsAway); err != nil {
+			return nil, err
+		}
+		d.full = time.Now()
+		return d, b.back(ctx, w, pod)
 	}
 	repaired, err := keeper.Await(ctx, "a repair", after("repair"))
 	if err != nil {
 		return nil, err
 	}
 	d.repair = repaired.Record
-	if _, err := w.AddPod(ctx, 1); err != nil {
+	if err := b.back(ctx, w, pod); err != nil {
 		return nil, err
 	}
-	_, err = keeper.Await(ctx, "full width", after("apply"))
+	if len(repaired.Record.Lost) > 0 {
+		_, err = keeper.Await(ctx, "full width", after("apply"))
+	}
 	d.full = time.Now()
 	return d, err
 }
 
-func (d *death) measure(round int, results []*load.Result) *recovered {
+// agentsAway is how long an agent is away of which nobody shall notice.
+const agentsAway = 4 * time.Second
+
+func (d *death) measure(results []*load.Result) *recovered {
 	seconds := func(from, to time.Time) float64 { return to.Sub(from).Seconds() }
-	out := &recovered{Round: round, Detect: seconds(d.at, d.repair.Started), Fence: d.repair.WaitSeconds + d.repair.FenceSeconds,
-		Full: seconds(d.at, d.full), Read: d.repair.Bytes.Checkpoint}
-	out.Repair = d.repair.TotalSeconds - out.Fence
+	out := &recovered{Kind: d.Kind, Round: d.round, Full: seconds(d.at, d.full)}
 	last := d.at
 	for _, r := range results {
 		i := slices.IndexFunc(r.Tokens, func(t load.Token) bool { return t.At.After(d.at) })
@@ -121,6 +180,12 @@ func (d *death) measure(round int, results []*load.Result) *recovered {
 			continue
 		}
 		out.Affected++
+		if d.repair == nil {
+			for ; i < len(r.Tokens) && r.Tokens[i].At.Before(d.full); i++ {
+				out.Total = max(out.Total, seconds(r.Tokens[i-1].At, r.Tokens[i].At))
+			}
+			continue
+		}
 		// Tokens that were on their way to the client do not count as a recovery.
 		for i < len(r.Tokens)-1 && r.Tokens[i].At.Before(d.repair.Started) {
 			i++
@@ -129,46 +194,47 @@ func (d *death) measure(round int, results []*load.Result) *recovered {
 			last = r.Tokens[i].At
 		}
 	}
+	if d.repair == nil {
+		return out
+	}
+	out.Detect, out.Read = seconds(d.at, d.repair.Started), d.repair.Bytes.Checkpoint
+	out.Fence = d.repair.WaitSeconds + d.repair.FenceSeconds
+	out.Repair = d.repair.TotalSeconds - out.Fence
 	out.Total = seconds(d.at, last)
 	out.Replay = max(0, out.Total-out.Detect-d.repair.TotalSeconds)
 	return out
 }
 
+// printRecovery: a line per blow, then the medians by kind, and the worst of all that are repaired.
 func printRecovery(deaths []*death, results []*load.Result, o options) error {
 	lines := json.NewEncoder(os.Stdout)
-	var totals, reads []float64
-	sum := map[string][]float64{}
-	lost, read := 0, uint64(0)
+	lost, read, worst := 0, uint64(0), 0.0
 	for _, r := range results {
 		if r.Err != nil {
 			lost++
 			say("lost: request %d: %v", r.Request.Index, r.Err)
 		}
 	}
-	for i, d := range deaths {
-		r := d.measure(i+1, results)
+	totals := map[string][]float64{}
+	for _, d := range deaths {
+		r := d.measure(results)
 		if err := lines.Encode(r); err != nil {
 			return err
 		}
-		totals, reads, read = append(totals, r.Total), append(reads, float64(r.Read)), max(read, r.Read)
-		for name, value := range map[string]float64{"detect": r.Detect, "fence": r.Fence, "repair": r.Repair, "replay": r.Replay, "full": r.Full,
-			"affected": float64(r.Affected)} {
-			sum[name] = append(sum[name], value)
+		totals[r.Kind], read = append(totals[r.Kind], r.Total), max(read, r.Read)
+		if d.repaired {
+			worst = max(worst, r.Total)
 		}
 	}
 	step := (&report{}).medianStep(results)
-	metrics := map[string]any{"rounds": len(deaths), "requests": len(results), "lost": lost, "worst_seconds": slices.Max(totals),
-		"read_bytes": median(reads), "step_seconds": step}
-	for name, values := range sum {
-		metrics[name+"_seconds"] = median(values)
+	metrics := map[string]any{"blows": len(deaths), "requests": len(results), "lost": lost, "worst_seconds": worst, "step_seconds": step}
+	for kind, values := range totals {
+		metrics[strings.ReplaceAll(kind, "-", "_")+"_seconds"] = median(values)
 	}
-	metrics["affected_requests"] = metrics["affected_seconds"]
-	delete(metrics, "affected_seconds")
 	// Nothing can be faster than a plain copy of what is read again, and a step.
 	ceiling := copySeconds(read) + step
-	value := median(totals)
-	return lines.Encode(map[string]any{"bench": "recovery", "value": value, "unit": "s from kill -9 of 1 of 6 ranks to the first token of the last running request",
-		"ceiling": ceiling, "ratio": value / ceiling, "goal": recoveryGoal, "pass": value <= recoveryGoal && lost == 0 && len(results) > 0,
+	return lines.Encode(map[string]any{"bench": "recovery", "value": worst, "ceiling": ceiling, "ratio": worst / ceiling,
+		"unit":    "s from the worst blow to 1 of 6 ranks to the first token of the last running request",
 		"metrics": metrics, "env": map[string]any{"cpus": runtime.NumCPU(), "go": runtime.Version(), "ranks": recoveryRanks, "seed": o.seed}})
 }
 
