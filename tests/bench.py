@@ -102,6 +102,8 @@ BENCHES = {
                      *(most(kind + "_kill_seconds", 1.5, wall=True) for kind in ("engine", "pod")),
                      *(most(kind + "_seconds", 3, wall=True) for kind in ("engine_stop", "node_cut", "node_power")),
                      *(most(kind + "_seconds", 1, wall=True) for kind in ("agent_kill", "agent_stop")), most("lost", 0), least("requests", 1)),
+    "false-alarm": demo("fences where nobody dies: an hour of simulated steps with pauses of one rank and of the machine, real load beside busy cores",
+                        "false-alarm --out build/bench/false-alarm", most("value", 0), most("lost", 0), least("tokens", 1), least("naive_fences", 1)),
     "transition": demo("time without tokens in each transition of the demo, over a plain copy of its bytes plus two steps",
                        "local --bench --out build/bench/transition", most("ratio", 3, wall=True), most("lost", 0), least("tokens", 1)),
 }

@@ -78,6 +78,9 @@ Status Agent::Listen(const TlsTexts& tls) {
   builder.AddListeningPort(config_.listen, grpc::SslServerCredentials(options), &port);
   builder.SetMaxReceiveMessageSize(64 << 20);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // a taken port is an error
+  // A stream to somebody who is cut off, or hangs, ends.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
 
   const auto listen = ParseHostPort(config_.listen);
   if (!listen.ok()) return listen.status();

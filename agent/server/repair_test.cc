@@ -8,12 +8,13 @@ namespace tangram::testing {
 namespace {
 
 grpc::StatusCode Resolve(const World& world, size_t i, const v1::Header& header,
-                         v1::Outcome outcome) {
+                         v1::Outcome outcome, const std::string& lost = {}) {
   grpc::ClientContext context;
   v1::ResolveRequest request;
   *request.mutable_header() = header;
   request.set_outcome(outcome);
   request.set_reason("a test");
+  if (!lost.empty()) request.add_lost(lost);
   v1::ResolveResponse response;
   return world.Driver(i)->Resolve(&context, request, &response).error_code();
 }
@@ -228,6 +229,41 @@ TEST_F(RepairTest, ARemovedMemberIsReleasedAndNeverComesBackByThatName) {
   EXPECT_TRUE(Eventually([&] { return engines_.last_poll(1) == TG_REFUSED; }));
   EXPECT_EQ(Release(world_, 1, World::HeaderOf(2, 2), members[1].id()), grpc::StatusCode::OK)
       << "repeated";
+}
+
+// An engine that hangs cannot say that it has stopped: the fence says it for it, in the middle of
+// an attempt too.
+TEST_F(RepairTest, WhoIsLeftOutStandsStill) {
+  engines_.mute = true;
+  Begin(2, At(2, true), 2);
+  const v1::Header header = World::HeaderOf(1, 2);
+  EXPECT_EQ(Resolve(world_, 1, header, v1::OUTCOME_STAY), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_FALSE(world_.StatusOf(1).ranks(0).engine().stopped());
+  const std::string lost = world_.members()[1].id();
+  EXPECT_EQ(Resolve(world_, 1, header, v1::OUTCOME_STAY, lost), grpc::StatusCode::OK);
+  EXPECT_TRUE(world_.StatusOf(1).ranks(0).engine().stopped());
+  EXPECT_EQ(world_.StatusOf(1).ranks(0).transition().phase(), v1::PHASE_IDLE);
+}
+
+// It may wake up any time, with the memory of the rank still mapped: until its process is gone
+// nobody else gets that memory, and what it finds in the control page is that it stands still.
+TEST_F(RepairTest, NobodyTakesThePlaceOfADismissedEngineWhileItLives) {
+  engines_.mute = true;
+  EXPECT_EQ(Release(world_, 1, World::HeaderOf(2, 2), world_.members()[1].id()),
+            grpc::StatusCode::OK);
+  EXPECT_TRUE(world_.StatusOf(1).ranks(0).engine().stopped());
+  EXPECT_FALSE(world_.StatusOf(1).ranks(0).engine().attached());
+  const std::string path = world_.socket(1), token = world_.token(1);
+  const tg_options options{path.c_str(), token.c_str(), 0, "a:1", "a:2", 0, 1, 16};
+  tg_client* another = nullptr;
+  tg_error error{};
+  EXPECT_NE(tg_attach(&options, &another, &error), TG_OK);
+  EXPECT_NE(std::string(error.message).find("was dismissed"), std::string::npos) << error.message;
+  engines_.Leave(1);
+  ASSERT_TRUE(Eventually([&] { return tg_attach(&options, &another, &error) == TG_OK; }))
+      << error.message;
+  EXPECT_FALSE(world_.StatusOf(1).ranks(0).engine().stopped());
+  tg_detach(another);
 }
 
 TEST_F(RepairTest, TheEndOfAWorldFreesEverythingAtAnyMoment) {

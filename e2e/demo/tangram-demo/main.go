@@ -46,7 +46,7 @@ func command() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	root := &cobra.Command{Use: "tangram-demo", Short: "a world of ranks changes shape while it serves", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(localCommand(), recoveryCommand(), clusterCommand(), clusterUpCommand(), clusterDownCommand())
+	root.AddCommand(localCommand(), recoveryCommand(), falseAlarmCommand(), clusterCommand(), clusterUpCommand(), clusterDownCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		terminal.stop()
 		fmt.Fprintln(os.Stderr, "tangram-demo:", err)
@@ -72,6 +72,15 @@ func recoveryCommand() *cobra.Command {
 	o.worldFlags(c)
 	o.rootFlag(c)
 	c.Flags().StringVar(&o.only, "only", "", "one kind of blow, as engine-stop")
+	return c
+}
+
+func falseAlarmCommand() *cobra.Command {
+	o := &options{}
+	c := &cobra.Command{Use: "false-alarm", Short: "the false-alarm bench: nobody dies, and nobody is fenced", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return falseAlarm(cmd.Context(), *o) }}
+	o.worldFlags(c)
+	o.rootFlag(c)
 	return c
 }
 

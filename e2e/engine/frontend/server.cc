@@ -74,6 +74,9 @@ Result<std::unique_ptr<FrontendServer>> FrontendServer::Start(const std::string&
   builder.RegisterService(out->service_.get());
   // Two engines on one port would each get half of the sessions.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // A stream to somebody who is cut off, or hangs, ends.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   out->server_ = builder.BuildAndStart();
   if (out->server_ == nullptr || out->port_ == 0) {
     return Status{Code::kInvalid, "cannot serve at " + listen + ": is the port in use?"};

@@ -241,6 +241,20 @@ TEST(WorldTest, RefusalsNameTheReason) {
   EXPECT_NE(world.sink.refused()[2].message().find("300"), std::string::npos);
 }
 
+// A fence has left it out while it hung: it finds that out by itself, says no more, and ends the
+// others' wait for it.
+TEST(WorldTest, AnEngineThatItsAgentStopsGivesTheStepUp) {
+  TestWorld world(&TestCheckpoint(), {.members = 3});
+  ASSERT_TRUE(world.net.Flip(Uniform(world.names, 3, 3, 1, 1)).ok());
+  for (uint32_t n = 0; n < 3; ++n) world.Submit(n, MakeRequest(n, 4, 400));
+  for (uint32_t n = 0; n < 3; ++n) ASSERT_TRUE(world.sink.WaitTokens("r" + std::to_string(n), 3));
+  world.net.Stop(world.names[1]);
+  ASSERT_TRUE(world.net.WaitStopped({world.names[0], world.names[2]})) << world.Failure();
+  world.Stop();
+  EXPECT_TRUE(world.ranks[1]->engine->stopped());
+  EXPECT_LT(world.sink.Stream("r1").size(), 400u);
+}
+
 struct Death {
   const char* name;
   uint32_t ranks, g, t, dead;

@@ -114,6 +114,11 @@ Status MemoryNet::Flip(const LayoutSpec& spec, int seconds) { return Take(spec, 
 
 Status MemoryNet::Repair(const LayoutSpec& spec, int seconds) { return Take(spec, true, seconds); }
 
+void MemoryNet::Stop(const std::string& member) {
+  std::lock_guard lock(mu_);
+  members_[member].stopped = true;
+}
+
 bool MemoryNet::WaitStopped(const std::vector<std::string>& members, int seconds) {
   std::unique_lock lock(mu_);
   return changed_.wait_for(lock, std::chrono::seconds(seconds), [&] {

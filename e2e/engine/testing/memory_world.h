@@ -47,6 +47,8 @@ class MemoryNet {
   // Takes the world to this layout. Waits until every member has prepared and flipped; an
   // error names who did not in `seconds`, and the attempt is aborted when nobody flipped.
   Status Flip(const LayoutSpec& spec, int seconds = 20);
+  // Has a member stand still, as its agent does when a fence leaves it out.
+  void Stop(const std::string& member);
   // Takes the members of `spec`, all stopped, on without the others.
   Status Repair(const LayoutSpec& spec, int seconds = 20);
   // Waits until each of these stands still.

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
+	"tangram.dev/operator/internal/tcp"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
@@ -38,6 +39,9 @@ const serviceConfig = `{"methodConfig":[{"name":[{"service":"tangram.v1.Agent"}]
 // reconnect soon: an agent that starts again is waited for by a world that stands still.
 var reconnect = grpc.ConnectParams{MinConnectTimeout: 2 * time.Second,
 	Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond}}
+
+// silent ends a connection over which nothing comes through: the next one is made as soon as the agent is back.
+const silent = 5 * time.Second
 
 // Refused is an agent's no, with what is current there.
 type Refused struct {
@@ -71,6 +75,7 @@ type Client struct {
 func Dial(address string, config *tls.Config) (*Client, error) {
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(credentials.NewTLS(config)),
 		grpc.WithDefaultServiceConfig(serviceConfig), grpc.WithConnectParams(reconnect),
+		grpc.WithContextDialer(tcp.Dialer(reconnect.MinConnectTimeout, silent)),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
 	if err != nil {
 		return nil, fmt.Errorf("agent %s: %w", address, err)

@@ -2,19 +2,17 @@ package gateway
 
 import (
 	"context"
-	"net"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	grpcbackoff "google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"tangram.dev/operator/internal/tcp"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
@@ -150,27 +148,14 @@ func (p *Pool) ended(s *session) {
 	p.o.Metrics.sessions.WithLabelValues(s.frontend).Set(0)
 }
 
-// dial notices within LostAfter that nothing comes through any more, whether or not something is
-// sent: an engine need not take part in that, its kernel does.
+// dial notices within LostAfter that nothing comes through any more.
 func (p *Pool) dial(address string) (*grpc.ClientConn, error) {
 	transport := insecure.NewCredentials()
 	if p.o.TLS != nil {
 		transport = credentials.NewTLS(p.o.TLS)
 	}
 	patience := max(p.o.LostAfter/2, time.Second)
-	dialer := net.Dialer{Timeout: patience, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: patience, Interval: time.Second, Count: 3},
-		Control: func(_, _ string, c syscall.RawConn) error {
-			var err error
-			if e := c.Control(func(fd uintptr) {
-				err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(p.o.LostAfter.Milliseconds()))
-			}); e != nil {
-				return e
-			}
-			return err
-		}}
 	return grpc.NewClient(address, grpc.WithTransportCredentials(transport),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: grpcbackoff.DefaultConfig, MinConnectTimeout: patience}),
-		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
-			return dialer.DialContext(ctx, "tcp", address)
-		}))
+		grpc.WithContextDialer(tcp.Dialer(patience, p.o.LostAfter)))
 }
