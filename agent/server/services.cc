@@ -11,6 +11,7 @@ namespace tangram {
 namespace {
 
 constexpr auto kWatchPeriod = std::chrono::milliseconds(100);  // of all but phases
+constexpr auto kStillHere = std::chrono::seconds(1);             // when nothing changed
 constexpr auto kStepLook = std::chrono::milliseconds(5);
 
 grpc::StatusCode GrpcCodeOf(Code code) {
@@ -181,7 +182,7 @@ grpc::Status AgentService::Watch(grpc::ServerContext* context, const v1::WatchRe
     const auto now = Executor::Clock::now();
     if (phases != sent_phases || now - sent_at >= kWatchPeriod) {
       std::string wire = response.SerializeAsString();
-      if (wire != sent) {
+      if (wire != sent || now - sent_at >= kStillHere) {
         if (!writer->Write(response)) break;
         sent = std::move(wire);
         sent_phases = std::move(phases);

@@ -57,3 +57,27 @@ func TestAnAgentHangs(t *testing.T) {
 	}
 	a.end(t, 3)
 }
+
+// An agent hangs in the middle of a transition: the attempt ends, the old layout serves on, and the agent takes part again
+// when it is back.
+func TestAnAgentHangsInATransition(t *testing.T) {
+	w := startTiny(t, harness.Options{Pods: []int{1, 1}, Faults: map[int]string{1: "stage.before_fetch=delay:3000@2"}}) // the first layout is the first
+	apply(t, w, 2, "Expert")
+	hung := false
+	began := time.Now()
+	_, err := w.Apply(t.Context(), 2, "Tensor", nil, func(e harness.Event) {
+		if e.Phase == "stage" && !hung {
+			hung = true
+			w.HangAgent(1, true)
+		}
+	})
+	require.Error(t, err)
+	require.True(t, hung)
+	t.Logf("given up after %.1f s: %v", time.Since(began).Seconds(), err)
+	for _, r := range client(w).Repeat(t.Context(), newTrace(t, 5, time.Second), 4, 2) {
+		require.NoError(t, r.Err, "the old layout serves on")
+	}
+	w.HangAgent(1, false)
+	apply(t, w, 2, "Tensor")
+	audit(t, w, 2)
+}

@@ -40,7 +40,8 @@ const serviceConfig = `{"methodConfig":[{"name":[{"service":"tangram.v1.Agent"}]
 var reconnect = grpc.ConnectParams{MinConnectTimeout: 2 * time.Second,
 	Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond}}
 
-// silent ends a connection over which nothing comes through: the next one is made as soon as the agent is back.
+// silent ends a connection over which nothing comes through, and a stream on which the agent says nothing: it tells its status
+// every second.
 const silent = 5 * time.Second
 
 // Refused is an agent's no, with what is current there.
@@ -67,6 +68,7 @@ func RefusalCode(err error) tangramv1.Refusal_Code {
 // Client of one agent. Safe for concurrent use.
 type Client struct {
 	address string
+	silent  time.Duration
 	conn    *grpc.ClientConn
 	rpc     tangramv1.AgentClient
 }
@@ -80,7 +82,7 @@ func Dial(address string, config *tls.Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("agent %s: %w", address, err)
 	}
-	return &Client{address: address, conn: conn, rpc: tangramv1.NewAgentClient(conn)}, nil
+	return &Client{address: address, silent: silent, conn: conn, rpc: tangramv1.NewAgentClient(conn)}, nil
 }
 
 // Address that was dialled.
@@ -169,15 +171,26 @@ func (c *Client) Release(ctx context.Context, header *tangramv1.Header, members 
 
 // Watch calls back for each status until the stream ends; it never returns nil.
 func (c *Client) Watch(ctx context.Context, world string, each func(*tangramv1.StatusResponse)) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	hangs := time.AfterFunc(c.silent, func() { cancel(fmt.Errorf("the agent says nothing for %v", c.silent)) })
+	defer hangs.Stop()
+	explain := func(err error, trailer metadata.MD) error {
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+		return c.explain("Watch", err, trailer)
+	}
 	stream, err := c.rpc.Watch(ctx, &tangramv1.WatchRequest{World: world})
 	if err != nil {
-		return c.explain("Watch", err, nil)
+		return explain(err, nil)
 	}
 	for {
 		reply, err := stream.Recv()
 		if err != nil {
-			return c.explain("Watch", err, stream.Trailer())
+			return explain(err, stream.Trailer())
 		}
+		hangs.Reset(c.silent)
 		each(reply.GetStatus())
 	}
 }

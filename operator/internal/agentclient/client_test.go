@@ -27,6 +27,7 @@ type agent struct {
 	trailer []byte
 	calls   atomic.Int64
 	last    proto.Message // of Resolve and Release
+	hangs   bool          // after the third status
 }
 
 func (a *agent) answer(ctx context.Context) error {
@@ -64,6 +65,10 @@ func (a *agent) Watch(_ *tangramv1.WatchRequest, stream tangramv1.Agent_WatchSer
 		if err := stream.Send(&tangramv1.WatchResponse{Status: &tangramv1.StatusResponse{Epoch: epoch}}); err != nil {
 			return err
 		}
+	}
+	if a.hangs {
+		<-stream.Context().Done()
+		return stream.Context().Err()
 	}
 	return a.answer(stream.Context())
 }
@@ -119,6 +124,16 @@ func TestRefusalIsDecoded(t *testing.T) {
 	err = c.Watch(t.Context(), "w", func(*tangramv1.StatusResponse) { seen++ })
 	require.Equal(t, 3, seen)
 	require.Equal(t, tangramv1.Refusal_CODE_STALE_EPOCH, RefusalCode(err), "%v", err)
+}
+
+// An agent tells its status every second. One that hangs closes no stream.
+func TestAStreamOnWhichNothingComesEnds(t *testing.T) {
+	c := listen(t, &agent{hangs: true}, "agent/p0")
+	c.silent = 200 * time.Millisecond
+	seen := 0
+	err := c.Watch(t.Context(), "w", func(*tangramv1.StatusResponse) { seen++ })
+	require.Equal(t, 3, seen)
+	require.ErrorContains(t, err, "the agent says nothing for 200ms")
 }
 
 func TestOtherErrorsAreNoRefusals(t *testing.T) {
