@@ -65,6 +65,11 @@
 #define LEADERS 2
 #endif
 #define MAX_FENCES LEADERS
+#if SCENARIO == 6 /* too many states */
+#define MAY_FAIL false
+#else
+#define MAY_FAIL (FLIPS > 0)
+#endif
 
 /* What must hold; -DONLY=name checks one of them alone. */
 #ifndef ONLY
@@ -104,6 +109,7 @@ byte cut = N;          /* the rank that reaches none of its peers; N: none */
  * When all members heard all, every pos goes down by two: so nobody is ahead by more than one. */
 #define STAY 1
 #define GO 2
+#define FAIL 3 /* "my KV is not pulled", or it does not fit: all decline */
 
 /* Records in the API server. */
 byte version;          /* of `membership`; it changes with every fence */
@@ -115,6 +121,8 @@ byte world[3];         /* of fence f: its survivors; the layout that its repair 
 byte stands[3];        /* of fence f: epoch that they stand on */
 byte words[3];         /* of repair f: ranks whose word is out */
 byte leads[3];         /* attempt by plan that leads to epoch e */
+
+bool failed = !MAY_FAIL; /* a pull has, once */
 
 /* For assertions only. */
 byte top;              /* newest repair in whose layout a step was emitted */
@@ -129,6 +137,13 @@ bool over;             /* nobody survived: a first layout again */
 #define MATE(j) IN(MEM(i), j)
 #define HEARD(j) (!MATE(j) || (gen[j] == gen[i] && pos[j] > 0))
 #define SAYS_GO(j) (!MATE(j) || word[j] == GO)
+#define FAILED(j) (MATE(j) && word[j] == FAIL)
+#ifdef NO_ALL_PULLED /* who has its own KV goes */
+#define NOT_PULLED word[i] == FAIL
+#else
+#define NOT_PULLED SOME(FAILED)
+#endif
+#define SAID_PULLED (pull[i] && ((pos[i] == 1 && word[i] == GO) || (pos[i] == 3 && next[i] == GO)))
 #define SILENT(j) (j != i && MATE(j) && \
                    (!up[j] || gen[j] > gen[i] || (gen[j] == gen[i] && stopped[j]) || (gen[j] < gen[i] && (held[j] || mending[j] != gen[i])) || cut == i || cut == j))
 #define HEARD_OR_SILENT(j) (HEARD(j) || SILENT(j))
@@ -216,19 +231,22 @@ end:
            :: !pull[i] && armed[i] -> say(i, GO); latched[i] = true; TELL(printf("@word %d %d 1\n", i, staged[i]); IS(i);)
            :: else -> say(i, STAY); TELL(printf("@word %d %d 0\n", i, staged[i]); IS(i);)
            fi }
+    :: d_step { AT_WORK && (pos[i] == 0 || pos[i] == 2) && !stopped[i] && pull[i] && !failed ->
+           failed = true; say(i, FAIL) }
     :: d_step { AT_WORK && pos[i] == 1 && EXCHANGED ->
            TELL(printf("@heard %d %d %d %d %d %d\n", i, pull[i], MEM(i), word[0], word[1], word[2]);)
            if
-           :: pull[i] -> e = ep[i] + 1; TELL(printf("@flip %d %d %d\n", i, staged[i], e);) flip(i, e); e = 0
+           :: pull[i] && NOT_PULLED -> emit(i); pull[i] = false; latched[i] = false; TELL(printf("@decline %d\n", i); IS(i);)
+           :: pull[i] && !(NOT_PULLED) -> e = ep[i] + 1; TELL(printf("@flip %d %d %d\n", i, staged[i], e);) flip(i, e); e = 0
            :: !pull[i] && ALL_GO && latched[i] -> pull[i] = true; TELL(printf("@go %d\n", i); IS(i);)
            :: else -> emit(i); latched[i] = false; TELL(printf("@stay %d\n", i); IS(i);)
            fi;
            heard(i) }
     :: d_step { up[i] && MEM(i) != 0 && !stopped[i] && SOME(SILENT) -> /* the exchange breaks */
            stopped[i] = true;
-           TELL(printf("@stop %d %d\n", i, pull[i] && (pos[i] & 1));)
+           TELL(printf("@stop %d %d\n", i, SAID_PULLED);)
 #ifndef NO_PULLED_KEEPS_WORD
-           if :: pull[i] && (pos[i] & 1) :: else -> latched[i] = false fi;
+           if :: SAID_PULLED :: else -> latched[i] = false fi;
 #else
            latched[i] = false;
 #endif

@@ -66,6 +66,7 @@ var removed = []struct {
 	{"NO_CAS", 5, "FEWER", "For one from-epoch the survivors of a later fence are a subset of those of an earlier one."},
 	{"NO_DISCARD", 1, "COMPLETE", "A step that lacked a rank's contribution is discarded, never emitted."},
 	{"NO_PULLED_KEEPS_WORD", 1, "ONE_ANSWER", "An engine that has told the others \"my KV is pulled\" keeps its word, because they may have flipped on it."},
+	{"NO_ALL_PULLED", 0, "FOLLOWS", "All hear of a pull that failed: then all stay."},
 	{"NO_MEMBERS_BEFORE_JOINERS", 3, "ONE_ANSWER", "Joiners are asked to abort last, and only if no member flipped."},
 	{"NO_WAIT_ALL_STOPPED", 6, "RULED", "The driver waits until every member of the layout is stopped or does not answer, then decides."},
 	{"NO_WAIT_ALL_STOPPED", 1, "NEVER_STUCK", "The driver waits until every member of the layout is stopped or does not answer, then decides."},

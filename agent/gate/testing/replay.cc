@@ -7,6 +7,7 @@
 //   word R ATTEMPT GO         gives its word; ATTEMPT is what its engine prepared, 0: none
 //   heard R PULLED MEMBERS W W W   has all words of the mask: 1 stay, 2 go; then, unless PULLED:
 //   go R | stay R             what the words say
+//   decline R                 it, or another one, could not pull its KV
 //   flip|join R ATTEMPT EPOCH flips with its engine; a joiner's word comes with it
 //   stop R PULLED             gives its step up
 //   withdraw R ATTEMPT ARMED  an abort
@@ -83,6 +84,9 @@ class Replay {
       const bool go = rank.engine.Decide(words_[r], words_[r].size());
       Want(go == (event == "go"), fmt::format("the gate says {}", go ? "go" : "stay"));
       if (!go) Count(before, GateEvent::kUnlatch);
+    } else if (event == "decline") {
+      rank.engine.Decline("KV was not carried");
+      Count(before, GateEvent::kUnlatch);
     } else if (event == "flip" || event == "join") {
       const uint64_t attempt = Number(in), epoch = Number(in);
       if (event == "join") Word(rank, attempt, true);
