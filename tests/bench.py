@@ -95,7 +95,7 @@ BENCHES = {
     "eplb-small": planner("2,000 random small cases against the exact optimum by brute force", "eplb-small",
                           least("value", 0.99), least("exact_share", 0.95), most("showcase_over_optimum", 1 + 1e-9)),
     "rounds": planner("rounds of the migration schedule over the most moves at a rank", "rounds", most("value", 1), least("schedules", 1)),
-    "predict": planner("next-window balance of placements made from an adaptive forecast, against the best of five fixed look-backs, three drifts",
+    "predict": planner("next-window balance of placements made from an adaptive forecast (of 15 candidates), against the best, known afterwards, of five of them, three drifts",
                        "predict", least("value", -0.5)),
     "recovery": demo("seconds from a blow to one of 6 ranks under load (kill, stop, cut, loss of power) to the first token of the last running request",
                      "recovery --out build/bench/recovery", most("worst_seconds", 4, wall=True),

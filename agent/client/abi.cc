@@ -130,7 +130,11 @@ tg_code tg_kv_pull(tg_client* client, const tg_kv_move* moves, size_t count, uin
 void tg_step_done(tg_client* client) { client->impl->StepDone(); }
 
 void tg_count(tg_client* client, uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) {
-  client->impl->Count(moe_ordinal, expert, tokens);
+  client->impl->Count(tangram::TokenCount::kRouted, moe_ordinal, expert, tokens);
+}
+
+void tg_count_executed(tg_client* client, uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) {
+  client->impl->Count(tangram::TokenCount::kExecuted, moe_ordinal, expert, tokens);
 }
 
 void tg_report(tg_client* client, const tg_engine_stats* stats) { client->impl->Report(*stats); }

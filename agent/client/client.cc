@@ -326,10 +326,11 @@ Status Client::KvPull(std::span<const tg_kv_move> moves, uint64_t* bytes) {
   return OkStatus();
 }
 
-void Client::Count(uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) {
+void Client::Count(TokenCount what, uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) {
   if (moe_ordinal >= model_.moe_layers || expert >= model_.experts) return;
-  GateCounters(page_)[uint64_t{moe_ordinal} * model_.experts + expert].fetch_add(
-      tokens, std::memory_order_relaxed);
+  GateCounters(page_, what, model_.moe_layers,
+               model_.experts)[uint64_t{moe_ordinal} * model_.experts + expert]
+      .fetch_add(tokens, std::memory_order_relaxed);
 }
 
 void Client::Report(const tg_engine_stats& stats) {

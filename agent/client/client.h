@@ -47,7 +47,7 @@ class Client {
   Status KvPull(std::span<const tg_kv_move> moves, uint64_t* bytes);
 
   void StepDone() { page_->steps.fetch_add(1, std::memory_order_release); }
-  void Count(uint32_t moe_ordinal, uint32_t expert, uint64_t tokens);
+  void Count(TokenCount what, uint32_t moe_ordinal, uint32_t expert, uint64_t tokens);
   void Report(const tg_engine_stats& stats);
 
  private:

@@ -22,7 +22,7 @@ constexpr GateState GateStateOf(uint64_t word) { return static_cast<GateState>(w
 constexpr uint64_t GateAttemptOf(uint64_t word) { return word >> 3; }
 
 struct GatePage {
-  static constexpr uint64_t kMagic = 0x54474741'54450002;  // "TGGATE", version 2
+  static constexpr uint64_t kMagic = 0x54474741'54450003;  // "TGGATE", version 3
   static constexpr uint32_t kReachable = 1024;             // ranks that `unreachable` can name
 
   uint64_t magic;
@@ -39,17 +39,24 @@ struct GatePage {
   std::atomic<uint64_t> stopped;
   std::atomic<uint64_t> unreachable[kReachable / 64];  // while stopped: bit = rank of the layout
   uint32_t moe_layers, experts;
-  // Followed by std::atomic<uint64_t> tokens[moe_layers][experts].
+  // Followed by std::atomic<uint64_t> tokens[2][moe_layers][experts]: routed, executed.
 };
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
+// Tokens of an expert that a rank routed, as their source, and that it executed, with its piece.
+enum class TokenCount : uint32_t { kRouted = 0, kExecuted = 1 };
+
 inline uint64_t GatePageBytes(uint32_t moe_layers, uint32_t experts) {
-  return sizeof(GatePage) + sizeof(uint64_t) * moe_layers * experts;
+  return sizeof(GatePage) + 2 * sizeof(uint64_t) * moe_layers * experts;
 }
 
-inline std::atomic<uint64_t>* GateCounters(GatePage* page) {
-  return reinterpret_cast<std::atomic<uint64_t>*>(page + 1);
+// [moe_layers * experts] of the model whose size the agent or engine knows by itself, not from the
+// page.
+inline std::atomic<uint64_t>* GateCounters(GatePage* page, TokenCount what, uint32_t moe_layers,
+                                           uint32_t experts) {
+  return reinterpret_cast<std::atomic<uint64_t>*>(page + 1) +
+         (what == TokenCount::kExecuted ? uint64_t{moe_layers} * experts : 0);
 }
 
 }  // namespace tangram

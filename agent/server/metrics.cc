@@ -47,6 +47,9 @@ std::vector<prometheus::MetricFamily> AgentMetrics::Collect() const {
                MetricType::Gauge);
   Family tokens("tangram_expert_tokens_total",
                 "Tokens that this rank, as the source, routed to the expert.", MetricType::Counter);
+  Family executed("tangram_expert_tokens_executed_total",
+                  "Tokens that this rank computed with its piece of the expert.",
+                  MetricType::Counter);
   for (const v1::RankStatus& rank : status.ranks()) {
     const std::string device = std::to_string(rank.device());
     memory.Add(static_cast<double>(rank.memory_bytes()), {{"device", device}, {"kind", "total"}});
@@ -54,16 +57,20 @@ std::vector<prometheus::MetricFamily> AgentMetrics::Collect() const {
     memory.Add(static_cast<double>(rank.memory_mapped()), {{"device", device}, {"kind", "mapped"}});
     engine.Add(rank.engine().attached() ? 1 : 0, {{"device", device}});
     phase.Add(rank.transition().phase(), {{"device", device}});
-    const std::vector<uint64_t> counters = executor_->Counters(rank.device());
     const uint32_t experts = status.geometry().experts();
-    for (size_t i = 0; i < counters.size(); ++i) {
-      if (counters[i] == 0) continue;  // a series exists once there was a token
-      const int ordinal = static_cast<int>(i / experts);
-      tokens.Add(static_cast<double>(counters[i]),
-                 {{"device", device},
-                  {"layer", std::to_string(status.geometry().moe_layers(ordinal))},
-                  {"expert", std::to_string(i % experts)}});
-    }
+    const auto add = [&](Family& family, TokenCount what) {
+      const std::vector<uint64_t> counters = executor_->Counters(rank.device(), what);
+      for (size_t i = 0; i < counters.size(); ++i) {
+        if (counters[i] == 0) continue;  // a series exists once there was a token
+        const int ordinal = static_cast<int>(i / experts);
+        family.Add(static_cast<double>(counters[i]),
+                   {{"device", device},
+                    {"layer", std::to_string(status.geometry().moe_layers(ordinal))},
+                    {"expert", std::to_string(i % experts)}});
+      }
+    };
+    add(tokens, TokenCount::kRouted);
+    add(executed, TokenCount::kExecuted);
   }
   Family bytes("tangram_moved_bytes_total", "Bytes brought by ended attempts, by source.",
                MetricType::Counter);
@@ -84,7 +91,8 @@ std::vector<prometheus::MetricFamily> AgentMetrics::Collect() const {
               {{"outcome", outcome}});
   }
   std::vector<prometheus::MetricFamily> out;
-  for (Family* family : {&epoch, &memory, &engine, &phase, &tokens, &bytes, &seconds, &ended}) {
+  for (Family* family :
+       {&epoch, &memory, &engine, &phase, &tokens, &executed, &bytes, &seconds, &ended}) {
     out.push_back(family->Take());
   }
   return out;

@@ -110,8 +110,8 @@ class Executor {
   };
   Totals GetTotals();
 
-  // Tokens routed to each expert by this device's engine, [moe layers * experts].
-  std::vector<uint64_t> Counters(uint32_t device);
+  // Tokens of each expert that this device's engine routed or executed, [moe layers * experts].
+  std::vector<uint64_t> Counters(uint32_t device, TokenCount what);
   v1::LoadResponse GetLoad();
 
  private:

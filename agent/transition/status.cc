@@ -264,12 +264,13 @@ Executor::Totals Executor::GetTotals() {
   return totals_;
 }
 
-std::vector<uint64_t> Executor::Counters(uint32_t device) {
+std::vector<uint64_t> Executor::Counters(uint32_t device, TokenCount what) {
   GatePage* page = ranks_[device].gate.page();
   // The agent's own numbers, not the page's: an engine may write anything there.
   std::vector<uint64_t> out(uint64_t{geometry_.moe_layers()} * geometry_.experts());
   for (size_t i = 0; i < out.size(); ++i) {
-    out[i] = GateCounters(page)[i].load(std::memory_order_relaxed);
+    out[i] = GateCounters(page, what, geometry_.moe_layers(), geometry_.experts())[i].load(
+        std::memory_order_relaxed);
   }
   return out;
 }
@@ -282,7 +283,10 @@ v1::LoadResponse Executor::GetLoad() {
       const std::scoped_lock lock(mu_);
       rank.set_member(ranks_[device].member.id());
     }
-    for (const uint64_t tokens : Counters(device)) rank.add_tokens(tokens);
+    const auto routed = Counters(device, TokenCount::kRouted);
+    const auto executed = Counters(device, TokenCount::kExecuted);
+    rank.mutable_tokens()->Assign(routed.begin(), routed.end());
+    rank.mutable_executed()->Assign(executed.begin(), executed.end());
   }
   return out;
 }

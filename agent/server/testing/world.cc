@@ -378,6 +378,7 @@ void Engines::Step() {
   }
   for (tg_client* client : clients_) {
     tg_count(client, 1, 2, 3);
+    tg_count_executed(client, 1, 3, 4);
     tg_step_done(client);
   }
 }

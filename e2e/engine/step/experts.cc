@@ -77,6 +77,7 @@ Status ExpertStage::Compute(StepContext& context, const tg_layer_map& map,
     }
   }
   for (const auto& [name, rows] : by_piece) {
+    context.world.CountExecuted(static_cast<uint32_t>(map.moe_ordinal), name.first, rows.size());
     const tg_piece& piece = map.experts[name.first].pieces[name.second];
     model::ExpertRun run;
     run.data = piece.data;

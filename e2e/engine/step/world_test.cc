@@ -137,6 +137,46 @@ TEST(WorldTest, LayersOfAllKindsAndRedundantExpertsTogether) {
   ExpectAllFree(world);
 }
 
+// Two copies of an expert are used alike in every layer, whatever else is asked for in between:
+// each home sends to them in turn, so of one layer and expert no rank executes more than one row
+// per home above the other.
+TEST(WorldTest, CopiesTakeTurnsPerLayerAndExpert) {
+  TestWorld world(&TestCheckpoint(), {.members = 2});
+  LayoutSpec spec = Uniform(world.names, 3, 2, 1, 1);
+  for (auto& layer : spec.layers) layer.redundant = true;
+  ASSERT_TRUE(world.net.Flip(spec).ok());
+  std::vector<v1::Submit> submits;
+  for (uint32_t n = 0; n < 4; ++n) {
+    submits.push_back(MakeRequest(n, 3, 60));
+    world.Submit(n % 2, submits.back());
+  }
+  ASSERT_TRUE(world.sink.WaitFinished(submits.size())) << world.Failure();
+  ExpectLikeOracle(world, submits);
+  ExpectAllFree(world);
+  uint64_t executed = 0, routed = 0, shared = 0;
+  for (const auto& rank : world.ranks) routed += rank->world->routed();
+  for (uint32_t layer = 0; layer < 2; ++layer) {
+    for (uint32_t e = 0; e < ModelSpec{}.experts; ++e) {
+      uint64_t on[2];
+      for (size_t r = 0; r < 2; ++r) {
+        const auto& counts = world.ranks[r]->world->executed();
+        const auto it = counts.find({layer, e});
+        on[r] = it == counts.end() ? 0 : it->second;
+        executed += on[r];
+      }
+      if (e % 3 != 0) {
+        EXPECT_TRUE(on[0] == 0 || on[1] == 0) << "one copy";
+        continue;
+      }
+      shared += on[0] + on[1];
+      EXPECT_LE(std::max(on[0], on[1]) - std::min(on[0], on[1]), 2u)
+          << "layer " << layer << ", expert " << e << ": " << on[0] << " and " << on[1];
+    }
+  }
+  EXPECT_EQ(executed, routed);
+  EXPECT_GT(shared, 100u);
+}
+
 TEST(WorldTest, ATourOfFlipsChangesNoBit) {
   TestWorld world(&TestCheckpoint(), {.members = 6, .kv_bytes = 4 << 20});
   const auto four = world.Names(4);

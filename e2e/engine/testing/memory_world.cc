@@ -318,5 +318,8 @@ Result<uint64_t> MemoryWorld::PullKv(std::span<const tg_kv_move> moves) {
 }
 
 void MemoryWorld::Count(uint32_t, uint32_t, uint64_t tokens) { routed_ += tokens; }
+void MemoryWorld::CountExecuted(uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) {
+  executed_[{moe_ordinal, expert}] += tokens;
+}
 
 }  // namespace tangram::engine::testing

@@ -101,8 +101,11 @@ class MemoryWorld final : public WorldView {
   Result<uint64_t> PullKv(std::span<const tg_kv_move> moves) override;
   void StepDone() override {}
   void Count(uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) override;
+  void CountExecuted(uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) override;
   void Report(const tg_engine_stats&) override {}
   uint64_t routed() const { return routed_; }
+  // By (MoE ordinal, expert); read it when the engine has stopped.
+  const std::map<std::pair<uint32_t, uint32_t>, uint64_t>& executed() const { return executed_; }
 
  private:
   MemoryNet* net_;
@@ -110,6 +113,7 @@ class MemoryWorld final : public WorldView {
   tg_model model_{};
   std::vector<tg_tensor> dense_;
   uint64_t routed_ = 0;
+  std::map<std::pair<uint32_t, uint32_t>, uint64_t> executed_;
 };
 
 }  // namespace tangram::engine::testing

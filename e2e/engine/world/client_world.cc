@@ -95,4 +95,8 @@ void ClientWorld::Count(uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) 
   tg_count(client_.get(), moe_ordinal, expert, tokens);
 }
 
+void ClientWorld::CountExecuted(uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) {
+  tg_count_executed(client_.get(), moe_ordinal, expert, tokens);
+}
+
 }  // namespace tangram::engine

@@ -37,6 +37,7 @@ class ClientWorld final : public WorldView {
   Result<uint64_t> PullKv(std::span<const tg_kv_move> moves) override;
   void StepDone() override { tg_step_done(client_.get()); }
   void Count(uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) override;
+  void CountExecuted(uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) override;
   void Report(const tg_engine_stats& stats) override { tg_report(client_.get(), &stats); }
 
  private:

@@ -40,6 +40,7 @@ class WorldView {
 
   virtual void StepDone() = 0;
   virtual void Count(uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) = 0;
+  virtual void CountExecuted(uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) = 0;
   virtual void Report(const tg_engine_stats& stats) = 0;
 };
 

@@ -52,9 +52,9 @@ type Report struct {
 	Outcome Outcome
 	Why     string
 	Tokens  float64 // of the window, over all layers
-	// Of the window, in the layout in force; no layers if there was none in mode Expert.
+	// Of the window, from what the ranks executed; no layers if no layout in mode Expert was in force.
 	Balance   load.Balance
-	RankLoads [][]float64 // [MoE ordinal][rank] tokens
+	RankLoads [][]float64 // [MoE ordinal][rank] tokens executed
 	Decision  *rebalance.Decision
 	Layout    []byte // hash of the layout in force
 	Last      *Promise
@@ -67,8 +67,8 @@ type Promise struct {
 	Bytes            uint64
 	Before, Promised float64 // balancedness of the forecast
 	Kept             bool    // Without and Measured are known
-	Without          float64 // what the balancedness would have been in the layout before
-	Measured         float64
+	Without          float64 // computed: what was routed, in the layout before, copies used evenly
+	Measured         float64 // from what the ranks executed
 	old              load.Placement
 }
 
@@ -80,16 +80,21 @@ type Moment struct {
 	Layout   *tangramv1.Layout // in force; nil: none
 	Hash     []byte
 	Ranks    []*tangramv1.RankStatus // of the layout's members
-	// Counts by member: tokens by (layer, expert) since it lives.
-	Counts map[string][]uint64
+	Counts   map[string]Counts       // by member
+}
+
+// Counts of a member since it lives: tokens by (layer, expert).
+type Counts struct {
+	Routed   []uint64 // as their source
+	Executed []uint64 // with its own copy
 }
 
 // Book of one world.
 type Book struct {
 	view      *geometry.View
 	predictor *load.Predictor
-	hash      []byte              // layout of the open window
-	counts    map[string][]uint64 // when it began
+	hash      []byte            // layout of the open window
+	counts    map[string]Counts // when it began
 	last      *Promise
 	rate      float64 // bytes per second that transitions of this world moved; 0: not known
 	trust     float64 // share of promised gains that came true; 0: nothing was promised yet
@@ -126,18 +131,17 @@ func (b *Book) Look(m *Moment, s Settings) *Report {
 		r.Why = "a window begins: its load is told when it ends"
 		return r
 	}
-	window, tokens, err := b.window(m)
+	window, err := b.window(m)
 	if err != nil {
 		b.begin(m)
 		return r.failed(err)
 	}
-	if least := enough * b.view.MoELayers() * int(b.view.Proto.Experts); tokens < float64(least) {
-		r.Tokens = tokens
-		r.Why = fmt.Sprintf("%.0f tokens went to experts in this window so far, %d are needed to tell skew from chance: it goes on", tokens, least)
+	r.Tokens = window.tokens
+	if least := enough * b.view.MoELayers() * int(b.view.Proto.Experts); window.tokens < float64(least) {
+		r.Why = fmt.Sprintf("%.0f tokens went to experts in this window so far, %d are needed to tell skew from chance: it goes on", window.tokens, least)
 		return r
 	}
 	b.begin(m)
-	r.Tokens = tokens
 	if err := b.read(r, m, window, s); err != nil {
 		return r.failed(err)
 	}
@@ -169,55 +173,80 @@ func (b *Book) about(g *tangramv1.Geometry) error {
 // begin a window.
 func (b *Book) begin(m *Moment) { b.hash, b.counts = m.Hash, m.Counts }
 
-// window that ends: what the members' counts grew by, [layer][expert]. A member that was not there at its beginning
-// counts from the next one.
-func (b *Book) window(m *Moment) ([][]float64, float64, error) {
+// window is what happened in one.
+type window struct {
+	routed   [][]float64 // [layer][expert] tokens
+	executed [][]float64 // [layer][rank] tokens
+	tokens   float64     // routed, over all layers
+}
+
+// window that ends: what the members' counts grew by. A member that was not there at its beginning counts from the
+// next one.
+func (b *Book) window(m *Moment) (*window, error) {
 	layers, experts := b.view.MoELayers(), int(b.view.Proto.Experts)
-	out := make([][]float64, layers)
-	for l := range out {
-		out[l] = make([]float64, experts)
+	out := &window{routed: make([][]float64, layers), executed: make([][]float64, layers)}
+	for l := range layers {
+		out.routed[l], out.executed[l] = make([]float64, experts), make([]float64, len(m.Layout.Members))
 	}
-	tokens := 0.0
-	for id, now := range m.Counts {
-		was := b.counts[id]
-		if was == nil {
+	executed := 0.0
+	for rank, member := range m.Layout.Members {
+		now, here := m.Counts[member.Id]
+		was, there := b.counts[member.Id]
+		if !here || !there {
 			continue
 		}
-		if len(now) != layers*experts || len(was) != len(now) {
-			return nil, 0, fmt.Errorf("balance: member %s counts tokens of %d (layer, expert) pairs; the model has %d layers of %d experts", id, len(now), layers, experts)
+		err := b.grown(member.Id, "routed", was.Routed, now.Routed, func(l, e int, n float64) {
+			out.routed[l][e] += n
+			out.tokens += n
+		})
+		if err != nil {
+			return nil, err
 		}
-		for i, n := range now {
-			if n < was[i] {
-				return nil, 0, fmt.Errorf("balance: member %s, layer %d, expert %d: %d tokens, and %d before: counts only grow", id, i/experts, i%experts, n, was[i])
-			}
-			out[i/experts][i%experts] += float64(n - was[i])
-			tokens += float64(n - was[i])
+		err = b.grown(member.Id, "executed", was.Executed, now.Executed, func(l, _ int, n float64) {
+			out.executed[l][rank] += n
+			executed += n
+		})
+		if err != nil {
+			return nil, err
 		}
 	}
-	return out, tokens, nil
+	if out.tokens > 0 && executed == 0 {
+		return nil, fmt.Errorf("balance: %.0f tokens were routed and no rank says that it executed any: its engine must call tg_count_executed", out.tokens)
+	}
+	return out, nil
+}
+
+// grown tells by how much each count of a member is larger than it was.
+func (b *Book) grown(id, what string, was, now []uint64, tell func(layer, expert int, n float64)) error {
+	layers, experts := b.view.MoELayers(), int(b.view.Proto.Experts)
+	if len(now) != layers*experts || len(was) != len(now) {
+		return fmt.Errorf("balance: member %s counts tokens %s of %d (layer, expert) pairs; the model has %d layers of %d experts", id, what, len(now), layers, experts)
+	}
+	for i, n := range now {
+		if n < was[i] {
+			return fmt.Errorf("balance: member %s, layer %d, expert %d: %d tokens %s, and %d before: counts only grow", id, i/experts, i%experts, n, what, was[i])
+		}
+		if n > was[i] {
+			tell(i/experts, i%experts, float64(n-was[i]))
+		}
+	}
+	return nil
 }
 
 // read a whole window: how even it was, what the last promise was worth, and what to do.
-func (b *Book) read(r *Report, m *Moment, window [][]float64, s Settings) error {
+func (b *Book) read(r *Report, m *Moment, w *window, s Settings) error {
 	held, err := rebalance.FromLayout(m.Layout, b.view, 0)
 	if err != nil {
 		return err
 	}
-	placed := held.Lists()
-	if r.Balance, err = load.Balancedness(window, placed); err != nil {
+	r.RankLoads = w.executed
+	if r.Balance, err = load.OfRanks(w.executed, held.Lists()); err != nil {
 		return err
 	}
-	for l := range window {
-		loads, err := load.RankLoads(window[l], placed[l])
-		if err != nil {
-			return err
-		}
-		r.RankLoads = append(r.RankLoads, loads)
-	}
-	if err := b.settle(r, window); err != nil {
+	if err := b.settle(r, w.routed); err != nil {
 		return err
 	}
-	if err := b.predictor.Observe(window); err != nil {
+	if err := b.predictor.Observe(w.routed); err != nil {
 		return err
 	}
 	wanted := rebalance.Settings{Redundant: s.Redundant, Automatic: s.Automatic, MaxMoves: s.MaxMoves, Price: b.price(s.PayBack),
@@ -244,15 +273,16 @@ func (b *Book) read(r *Report, m *Moment, window [][]float64, s Settings) error 
 	return nil
 }
 
-// settle the last promise by the first whole window after it.
-func (b *Book) settle(r *Report, window [][]float64) error {
+// settle the last promise by the first whole window after it: what was executed, beside what was routed in it, had
+// the layout been as before.
+func (b *Book) settle(r *Report, routed [][]float64) error {
 	if b.trust > 0 {
 		b.trust = min(1, b.trust*regain)
 	}
 	if b.last == nil || b.last.Kept {
 		return nil
 	}
-	without, err := load.Balancedness(window, b.last.old)
+	without, err := load.Balancedness(routed, b.last.old)
 	if err != nil {
 		return err
 	}

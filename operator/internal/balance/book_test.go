@@ -2,6 +2,7 @@ package balance
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -20,6 +21,8 @@ type town struct {
 	book  Book
 	m     Moment
 	epoch byte
+	// firstOnly: of the copies of an expert only the first is used, as by an engine that does not take turns.
+	firstOnly bool
 }
 
 func newTown(t *testing.T, ranks int) *town {
@@ -30,11 +33,11 @@ func newTown(t *testing.T, ranks int) *town {
 		DenseBytes: 10000, KvHeadTokenBytes: 64}
 	view, err := geometry.New(g)
 	require.NoError(t, err)
-	x := &town{t: t, view: view, m: Moment{At: time.Unix(1000, 0), World: "w", Geometry: g, Counts: map[string][]uint64{}}}
+	x := &town{t: t, view: view, m: Moment{At: time.Unix(1000, 0), World: "w", Geometry: g, Counts: map[string]Counts{}}}
 	for r := range ranks {
 		id := fmt.Sprintf("%c/0/1", 'a'+r)
 		x.m.Ranks = append(x.m.Ranks, &tangramv1.RankStatus{Member: &tangramv1.Member{Id: id, Pod: id[:1], Node: id[:1]}})
-		x.m.Counts[id] = make([]uint64, 16)
+		x.m.Counts[id] = Counts{make([]uint64, 16), make([]uint64, 16)}
 	}
 	return x
 }
@@ -60,17 +63,43 @@ func (x *town) flip(shape layout.Shape) {
 // window in which each rank asks for so many tokens of each (layer, expert), and the look at its end.
 func (x *town) window(s Settings, tokens ...uint64) *Report {
 	x.m.At = x.m.At.Add(time.Minute)
-	counts := map[string][]uint64{}
+	counts := map[string]Counts{}
 	for id, was := range x.m.Counts {
-		now := make([]uint64, len(was))
-		for i := range was {
-			now[i] = was[i] + tokens[i%len(tokens)]
+		now := Counts{slices.Clone(was.Routed), slices.Clone(was.Executed)}
+		for i := range now.Routed {
+			now.Routed[i] += tokens[i%len(tokens)]
 		}
 		counts[id] = now
 	}
+	x.execute(counts, tokens)
 	x.m.Counts = counts
 	m := x.m
 	return x.book.Look(&m, s)
+}
+
+// execute what all ranks ask for: the copies of an expert take turns, or its first one gets all.
+func (x *town) execute(counts map[string]Counts, tokens []uint64) {
+	for o, ranks := range layout.PlacementOf(x.m.Layout) {
+		for e := range uint32(8) {
+			var holders []int
+			for r := range ranks {
+				if slices.Contains(ranks[r], e) {
+					holders = append(holders, r)
+				}
+			}
+			i := o*8 + int(e)
+			asked := tokens[i%len(tokens)] * uint64(len(x.m.Ranks))
+			for k, r := range holders {
+				share := asked / uint64(len(holders))
+				if x.firstOnly && k == 0 {
+					share = asked
+				} else if x.firstOnly {
+					share = 0
+				}
+				counts[x.m.Layout.Members[r].Id].Executed[i] += share
+			}
+		}
+	}
 }
 
 var hot = []uint64{400, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 400}
@@ -169,11 +198,54 @@ func TestWhatCannotBe(t *testing.T) {
 	require.NotEqual(t, Failed, r.Outcome, r.Why)
 	require.Zero(t, r.Decision.Redundant)
 
-	x.m.Counts["a/0/1"][3] = 1 << 40
+	x.m.Counts["a/0/1"].Routed[3] = 1 << 40
 	x.window(s, 1)
-	x.m.Counts["a/0/1"][3] = 7
+	x.m.Counts["a/0/1"].Routed[3] = 7
 	r = x.window(s, 1)
-	require.Contains(t, r.Why, "member a/0/1, layer 0, expert 3: 8 tokens, and 1099511627776 before: counts only grow")
-	x.m.Counts["a/0/1"] = x.m.Counts["a/0/1"][:3]
-	require.Contains(t, x.window(s, 1).Why, "counts tokens of 3 (layer, expert) pairs; the model has 2 layers of 8 experts")
+	require.Contains(t, r.Why, "member a/0/1, layer 0, expert 3: 8 tokens routed, and 1099511627776 before: counts only grow")
+	x.m.Counts["a/0/1"] = Counts{x.m.Counts["a/0/1"].Routed[:3], x.m.Counts["a/0/1"].Executed}
+	require.Contains(t, x.window(s, 1).Why, "counts tokens routed of 3 (layer, expert) pairs; the model has 2 layers of 8 experts")
+}
+
+// What was measured is what the ranks executed: an engine that uses one copy of each expert only does not get the
+// balancedness that even copies would have.
+func TestMeasuredIsWhatRanksExecuted(t *testing.T) {
+	for _, firstOnly := range []bool{false, true} {
+		x := newTown(t, 4)
+		s := Settings{Every: time.Minute, MinGain: .02, Redundant: 4}
+		x.flip(layout.Shape{Mode: layout.Expert})
+		x.window(s, 1)
+		r := x.window(s, hot...)
+		require.Equal(t, Move, r.Outcome, r.Why)
+		before := x.m.Layout
+		x.flip(layout.Shape{Mode: layout.Expert, Placement: r.Decision.Placement})
+		require.NoError(t, x.book.Done(x.m.At, r, before))
+		x.firstOnly = firstOnly
+		x.window(s, hot...)
+		last := x.window(s, hot...).Last
+		require.True(t, last.Kept)
+		if firstOnly {
+			require.Less(t, last.Measured, .5, "the hot experts have one rank each, whatever copies there are")
+		} else {
+			require.Greater(t, last.Measured, .95)
+		}
+	}
+}
+
+func TestAnEngineThatDoesNotSayWhatItExecuted(t *testing.T) {
+	x := newTown(t, 2)
+	x.flip(layout.Shape{Mode: layout.Expert})
+	s := Settings{Every: time.Minute}
+	x.window(s, 1)
+	m := x.m
+	m.Counts = map[string]Counts{}
+	for id, c := range x.m.Counts {
+		m.Counts[id] = Counts{slices.Clone(c.Routed), c.Executed}
+		for i := range c.Routed {
+			m.Counts[id].Routed[i] += 100
+		}
+	}
+	r := x.book.Look(&m, s)
+	require.Equal(t, Failed, r.Outcome)
+	require.Contains(t, r.Why, "its engine must call tg_count_executed")
 }

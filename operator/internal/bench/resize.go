@@ -3,6 +3,8 @@ package bench
 import (
 	"fmt"
 	"io"
+	"math/rand/v2"
+	"slices"
 	"time"
 
 	"tangram.dev/operator/pkg/bound"
@@ -16,7 +18,8 @@ const mostRanks = 40
 
 // ResizeBytes plans every P -> Q of the public models and compares the bytes that the
 // parts fetch with the bound. Layers are independent and alike, so one MoE layer is
-// planned for every pair, and all layers for a sample. Quick stops planning new pairs
+// planned for every pair, and all layers for a sample, and along a random walk of widths, modes and placements, in
+// pools with no byte to spare. Quick stops planning new pairs
 // of a model after its share of 30 s and says how many it left out.
 func ResizeBytes(out, progress io.Writer, quick bool) error {
 	views, err := publicViews()
@@ -24,7 +27,10 @@ func ResizeBytes(out, progress io.Writer, quick bool) error {
 		return err
 	}
 	begin := time.Now()
-	worst, pairs, skipped, fullPlans := 0.0, 0, 0, 0
+	worst, pairs, skipped, fullPlans, walked, walk := 0.0, 0, 0, 0, 0, 30
+	if quick {
+		walk = 5
+	}
 	var most string
 	note := func(name string, moved, least uint64) {
 		pairs++
@@ -68,6 +74,15 @@ func ResizeBytes(out, progress io.Writer, quick bool) error {
 			note(fmt.Sprintf("%s, all layers, Expert %d -> %d", v.Proto.Model, pq[0], pq[1]), moved, least)
 			fullPlans++
 		}
+		w := &walker{v: v, random: rand.New(rand.NewPCG(uint64(i), 1))}
+		for range walk {
+			name, moved, least, err := w.step()
+			if err != nil {
+				return fmt.Errorf("a walk: %s: %w", name, err)
+			}
+			note(name, moved, least)
+			walked++
+		}
 		if _, err := fmt.Fprintf(progress, "resize-bytes: %s: %d pairs, worst ratio so far %.6f, %.1f s\n", v.Proto.Model, pairs-before, worst,
 			time.Since(modelBegin).Seconds()); err != nil {
 			return err
@@ -78,7 +93,7 @@ func ResizeBytes(out, progress io.Writer, quick bool) error {
 	}
 	return printLine(out, Summary{Bench: "resize-bytes", Value: worst, Unit: "bytes moved / lower bound", Ceiling: 1, Ratio: worst,
 		Env: environment(quick), Metrics: map[string]any{"pairs": pairs, "pairs_left_out": skipped, "models": len(views),
-			"layers_per_pair": 1, "plans_of_all_layers": fullPlans, "worst_case": most, "seconds": time.Since(begin).Seconds()}})
+			"layers_per_pair": 1, "plans_of_all_layers": fullPlans, "plans_of_walks": walked, "worst_case": most, "seconds": time.Since(begin).Seconds()}})
 }
 
 // everyPair goes by strides through all pairs, so that what a deadline leaves out is
@@ -128,20 +143,33 @@ func resize(v *geometry.View, from *tangramv1.Layout, mode layout.Mode, q int) (
 	if err != nil {
 		return 0, 0, err
 	}
+	g := uint32(1)
+	if mode == layout.Tensor {
+		g = uint32(q)
+	}
+	moved, least = movedAndLeast(v, in, result, g)
+	return moved, least, nil
+}
+
+// movedAndLeast counts the bytes in the parts of a plan to groups of g ranks, and those that any layout of that shape would need.
+func movedAndLeast(v *geometry.View, in planner.Input, result *planner.Result, g uint32) (moved, least uint64) {
 	ordinal := map[uint32]int{}
 	held := make([][][]bound.Held, v.MoELayers())
 	for o, layer := range v.Proto.MoeLayers {
 		ordinal[layer] = o
 		held[o] = make([][]bound.Held, v.Proto.Experts)
 	}
-	type owner struct{ rank, layer, expert uint32 }
+	type owner struct {
+		member        string
+		layer, expert uint32
+	}
 	holds := map[owner]bool{}
 	for rank, m := range in.Members {
 		inv := m.Inventory
 		for i := range inv.GetLayer() {
 			o, e := ordinal[inv.Layer[i]], inv.Expert[i]
 			held[o][e] = append(held[o][e], bound.Held{Rank: uint32(rank), Run: geometry.Run{Start: inv.GranuleStart[i], Count: inv.GranuleCount[i]}})
-			holds[owner{uint32(rank), inv.Layer[i], e}] = true
+			holds[owner{m.Member.Id, inv.Layer[i], e}] = true
 		}
 	}
 	for _, flip := range result.Plan.Flips {
@@ -149,24 +177,20 @@ func resize(v *geometry.View, from *tangramv1.Layout, mode layout.Mode, q int) (
 			f := part.Fetches
 			for i := range f.GetLayer() {
 				moved += uint64(f.GranuleCount[i]) * v.Proto.GranuleBytes
-				if key := (owner{part.Rank, f.Layer[i], f.Expert[i]}); !holds[key] {
+				if key := (owner{part.Member, f.Layer[i], f.Expert[i]}); !holds[key] {
 					moved += v.Proto.ExpertTailBytes
 					holds[key] = true
 				}
 			}
 		}
 	}
-	target := make([]uint32, q)
-	for i := range target {
-		target[i] = uint32(i)
-	}
-	g := uint32(1)
-	if mode == layout.Tensor {
-		g = uint32(q)
+	target := make([]uint32, len(in.Target))
+	for i, id := range in.Target {
+		target[i] = uint32(slices.IndexFunc(in.Members, func(m planner.Member) bool { return m.Member.Id == id }))
 	}
 	memo := bound.NewMemo(v)
 	for o := range held {
 		least += memo.Layer(held[o], target, g)
 	}
-	return moved, least, nil
+	return moved, least
 }

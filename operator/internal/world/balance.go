@@ -71,7 +71,7 @@ func (w *World) balance() {
 	}
 }
 
-// lookAtLoad asks all members what was routed, and reads it, unless the world is on its way elsewhere.
+// lookAtLoad asks all members what was routed and executed, and reads it, unless the world is on its way elsewhere.
 func (w *World) lookAtLoad(settings *balance.Settings) {
 	counts, whole := w.counts()
 	w.mu.Lock()
@@ -110,9 +110,9 @@ func (w *World) lookAtLoad(settings *balance.Settings) {
 }
 
 // counts of all members of the layout in force; false if one does not answer.
-func (w *World) counts() (map[string][]uint64, bool) {
+func (w *World) counts() (map[string]balance.Counts, bool) {
 	var mu sync.Mutex
-	out := map[string][]uint64{}
+	out := map[string]balance.Counts{}
 	var wait sync.WaitGroup
 	for _, c := range w.connections() {
 		wait.Go(func() {
@@ -125,20 +125,20 @@ func (w *World) counts() (map[string][]uint64, bool) {
 			mu.Lock()
 			defer mu.Unlock()
 			for _, r := range answer.Ranks {
-				out[r.Member] = r.Tokens
+				out[r.Member] = balance.Counts{Routed: r.Tokens, Executed: r.Executed}
 			}
 		})
 	}
 	wait.Wait()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	members := map[string][]uint64{}
+	members := map[string]balance.Counts{}
 	for _, m := range w.last.Layout.GetMembers() {
-		tokens, heard := out[m.Id]
+		counts, heard := out[m.Id]
 		if !heard {
 			return nil, false
 		}
-		members[m.Id] = tokens
+		members[m.Id] = counts
 	}
 	return members, true
 }

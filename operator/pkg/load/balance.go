@@ -52,8 +52,8 @@ func RankLoads(loads []float64, ranks [][]int32) ([]float64, error) {
 	return out, nil
 }
 
-// Balancedness of a placement under loads by [layer][expert]. To judge a plan, give it the
-// window after the one it was made from: the window planned on flatters it.
+// Balancedness of a placement under loads by [layer][expert], where replicas share evenly. To judge a
+// plan, give it the window after the one it was made from: the window planned on flatters it.
 func Balancedness(loads [][]float64, p Placement) (Balance, error) {
 	if len(loads) != len(p) || len(loads) == 0 {
 		return Balance{}, fmt.Errorf("load: loads of %d layers, a placement of %d; want the same number, at least 1", len(loads), len(p))
@@ -61,12 +61,26 @@ func Balancedness(loads [][]float64, p Placement) (Balance, error) {
 	if err := Check(loads); err != nil {
 		return Balance{}, err
 	}
+	ranks := make([][]float64, len(loads))
+	for l := range loads {
+		var err error
+		if ranks[l], err = RankLoads(loads[l], p[l]); err != nil {
+			return Balance{}, fmt.Errorf("layer %d: %w", l, err)
+		}
+	}
+	return OfRanks(ranks, p)
+}
+
+// OfRanks is the balance of what ranks had to do, by [layer][rank], each with the slots that p gives it.
+func OfRanks(loads [][]float64, p Placement) (Balance, error) {
+	if len(loads) != len(p) || len(loads) == 0 {
+		return Balance{}, fmt.Errorf("load: loads of ranks in %d layers, a placement of %d; want the same number, at least 1", len(loads), len(p))
+	}
 	out := Balance{Layers: make([]float64, len(loads)), Worst: 1}
 	means, peaks := 0.0, 0.0
-	for l := range loads {
-		ranks, err := RankLoads(loads[l], p[l])
-		if err != nil {
-			return Balance{}, fmt.Errorf("layer %d: %w", l, err)
+	for l, ranks := range loads {
+		if len(ranks) != len(p[l]) {
+			return Balance{}, fmt.Errorf("load: layer %d: loads of %d ranks, slots of %d", l, len(ranks), len(p[l]))
 		}
 		sum, peak, live := 0.0, 0.0, 0
 		for r, v := range ranks {

@@ -1807,12 +1807,12 @@ func (x *LoadRequest) GetWorld() string {
 	return ""
 }
 
-// Tokens that each rank, as the source, routed to each expert: only what they grow by says
-// anything. They grow as long as the member lives.
+// Tokens by expert: only what they grow by says anything. They grow as long as the member lives.
 type RankLoad struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Member        string                 `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
-	Tokens        []uint64               `protobuf:"varint,2,rep,packed,name=tokens,proto3" json:"tokens,omitempty"` // of (MoE layer ordinal, expert), experts fastest
+	Tokens        []uint64               `protobuf:"varint,2,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`     // it routed, as their source: of (MoE layer ordinal, expert), experts fastest
+	Executed      []uint64               `protobuf:"varint,3,rep,packed,name=executed,proto3" json:"executed,omitempty"` // it computed with its piece of the expert, in the same order
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1857,6 +1857,13 @@ func (x *RankLoad) GetMember() string {
 func (x *RankLoad) GetTokens() []uint64 {
 	if x != nil {
 		return x.Tokens
+	}
+	return nil
+}
+
+func (x *RankLoad) GetExecuted() []uint64 {
+	if x != nil {
+		return x.Executed
 	}
 	return nil
 }
@@ -2507,10 +2514,11 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\x10checkpoint_error\x18\n" +
 	" \x01(\tR\x0fcheckpointError\"#\n" +
 	"\vLoadRequest\x12\x14\n" +
-	"\x05world\x18\x01 \x01(\tR\x05world\":\n" +
+	"\x05world\x18\x01 \x01(\tR\x05world\"V\n" +
 	"\bRankLoad\x12\x16\n" +
 	"\x06member\x18\x01 \x01(\tR\x06member\x12\x16\n" +
-	"\x06tokens\x18\x02 \x03(\x04R\x06tokens\":\n" +
+	"\x06tokens\x18\x02 \x03(\x04R\x06tokens\x12\x1a\n" +
+	"\bexecuted\x18\x03 \x03(\x04R\bexecuted\":\n" +
 	"\fLoadResponse\x12*\n" +
 	"\x05ranks\x18\x01 \x03(\v2\x14.tangram.v1.RankLoadR\x05ranks\"$\n" +
 	"\fWatchRequest\x12\x14\n" +

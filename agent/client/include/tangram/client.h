@@ -196,6 +196,9 @@ tg_code tg_kv_pull(tg_client* client, const tg_kv_move* moves, size_t count, uin
 void tg_step_done(tg_client* client);
 /* Tokens this rank, as the source, routed to the expert. Adds up for ever. */
 void tg_count(tg_client* client, uint32_t moe_ordinal, uint32_t expert, uint64_t tokens);
+/* Tokens this rank computed with its piece of the expert, whoever routed them: how even a
+ * placement is in truth is told from these. Adds up for ever. */
+void tg_count_executed(tg_client* client, uint32_t moe_ordinal, uint32_t expert, uint64_t tokens);
 void tg_report(tg_client* client, const tg_engine_stats* stats);
 
 #ifdef __cplusplus

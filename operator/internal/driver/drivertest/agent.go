@@ -32,12 +32,13 @@ type Agent struct {
 	calls      []string
 	stopped    bool
 	deaf       bool
-	data       string             // address that it tells of its data port
-	broken     string             // why it cannot read the checkpoint
-	fail       string             // of the next Stage
-	refuse     *tangramv1.Refusal // of every Prepare
-	lose       bool               // the next Permit is done, its reply is lost
-	routed     []uint64           // by each rank, by (layer, expert)
+	data       string              // address that it tells of its data port
+	broken     string              // why it cannot read the checkpoint
+	fail       string              // of the next Stage
+	refuse     *tangramv1.Refusal  // of every Prepare
+	lose       bool                // the next Permit is done, its reply is lost
+	routed     []uint64            // by each rank, by (layer, expert)
+	executed   map[string][]uint64 // by member, likewise
 }
 
 // engine of a rank.

@@ -2,7 +2,9 @@ package drivertest
 
 import (
 	"context"
+	"slices"
 
+	"tangram.dev/operator/pkg/layout"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
@@ -26,7 +28,8 @@ func (w *World) Skew() []uint64 {
 	return tokens
 }
 
-// Load of the experts by the ranks of this agent, as sources.
+// Load of the experts by the ranks of this agent: as sources, and as it executed them in the layout in force, where the
+// copies of an expert are used evenly.
 func (a *Agent) Load(context.Context, string) (*tangramv1.LoadResponse, error) {
 	a.w.mu.Lock()
 	defer a.w.mu.Unlock()
@@ -41,7 +44,39 @@ func (a *Agent) Load(context.Context, string) (*tangramv1.LoadResponse, error) {
 	}
 	out := &tangramv1.LoadResponse{}
 	for device := range a.engines {
-		out.Ranks = append(out.Ranks, &tangramv1.RankLoad{Member: a.Member(device), Tokens: append([]uint64(nil), a.routed...)})
+		a.execute(a.Member(device))
+		out.Ranks = append(out.Ranks, &tangramv1.RankLoad{Member: a.Member(device), Tokens: slices.Clone(a.routed),
+			Executed: slices.Clone(a.executed[a.Member(device)])})
 	}
 	return out, nil
+}
+
+// execute this member's part of what all ranks of the layout route between two questions.
+func (a *Agent) execute(member string) {
+	experts := int(a.w.view.Proto.Experts)
+	if a.executed == nil {
+		a.executed = map[string][]uint64{}
+	}
+	if a.executed[member] == nil {
+		a.executed[member] = make([]uint64, len(a.routed))
+	}
+	rank := layout.RankOf(a.layout, member)
+	if rank < 0 || a.w.routes == nil {
+		return
+	}
+	for o, ranks := range layout.PlacementOf(a.layout) {
+		copies := make([]uint64, experts)
+		for _, held := range ranks {
+			for _, e := range held {
+				copies[e]++
+			}
+		}
+		if ranks == nil {
+			continue // shared by all ranks: no expert is placed
+		}
+		for _, e := range ranks[rank] {
+			i := o*experts + int(e)
+			a.executed[member][i] += a.w.routes[i] * uint64(len(a.layout.Members)) / copies[e]
+		}
+	}
 }

@@ -1,0 +1,27 @@
+package bench
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// From wherever a walk left the world, in pools with no byte to spare, what moves is the bound; and counting one fetch
+// less would be noticed.
+func TestAWalkMovesTheBound(t *testing.T) {
+	views, err := publicViews()
+	require.NoError(t, err)
+	v, err := firstLayers(views[0], 3)
+	require.NoError(t, err)
+	w, some := &walker{v: v, random: rand.New(rand.NewPCG(7, 7))}, 0
+	for range 25 {
+		name, moved, least, err := w.step()
+		require.NoError(t, err, name)
+		require.Equal(t, least, moved, name)
+		if moved > 0 {
+			some++
+		}
+	}
+	require.Greater(t, some, 10)
+}
