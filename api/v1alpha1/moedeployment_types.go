@@ -64,7 +64,8 @@ type MoEDeploymentSpec struct {
 
 	// redundantExperts is the number of expert slots per layer beyond one copy of each expert, which rebalance fills
 	// with copies of the experts that are asked for most; rounded up to the same number on each rank. They take memory
-	// of limits.memoryPerRank. Mode Expert only.
+	// of limits.memoryPerRank. In mode Tensor, where every rank has a slice of every expert, they wait for mode Expert
+	// (Balanced=Unknown, NotInModeExpert).
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=65536
 	// +optional
@@ -159,6 +160,8 @@ type ClaimSource struct {
 // Engine is the template of the inference process.
 //
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="the engine cannot be changed while it serves: make a MoEDeployment of another name beside this one"
+// +kubebuilder:validation:XValidation:rule="!has(self.args) || self.args.all(a, !a.matches('^--(agent-socket|token-file|device|mesh-listen|serve-listen|advertise|tls-ca|tls-cert|tls-key)(=.*)?$'))",fieldPath=".args",message="--agent-socket, --token-file, --device, --mesh-listen, --serve-listen, --advertise and --tls-* are given by the operator: leave them out of args"
+// +kubebuilder:validation:XValidation:rule="!has(self.env) || self.env.all(e, e.name != 'POD_IP')",fieldPath=".env",message="POD_IP is given by the operator: leave it out of env"
 type Engine struct {
 	// image of the engine. Empty: the reference engine that the operator was installed with.
 	// +kubebuilder:validation:MaxLength=1024
@@ -171,6 +174,7 @@ type Engine struct {
 	ImagePullPolicy corev1.PullPolicy `json:"imagePullPolicy,omitempty"`
 	// args beyond those that Tangram gives, e.g. ["--max-model-len", "512"].
 	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=4096
 	// +listType=atomic
 	// +optional
 	Args []string `json:"args,omitempty"`
@@ -239,7 +243,7 @@ type Gateway struct {
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.strategy) || self.strategy != 'Fast'",fieldPath=".strategy",message="strategy Fast does not work yet: use Smooth"
 type Transition struct {
-	// strategy of flips.
+	// strategy of flips: Smooth, which every transition follows; there is no other yet.
 	// +kubebuilder:default=Smooth
 	// +optional
 	Strategy Strategy `json:"strategy,omitempty"`

@@ -49,6 +49,7 @@ const (
 	ReasonAsWanted           = "AsWanted"           // Progressing=False, Degraded=False
 	ReasonPodsUnschedulable  = "PodsUnschedulable"  // Degraded: no node has room, with the scheduler's words
 	ReasonPodsFailing        = "PodsFailing"        // Degraded: an image does not start, a model path is missing, ...
+	ReasonRefusedByCluster   = "RefusedByCluster"   // Degraded: the API server does not take an object: quota, limit range, Pod Security, ...
 	ReasonTransitionFailed   = "TransitionFailed"   // Degraded: the last transition failed; it is tried again, ever more slowly
 	ReasonMemberLost         = "MemberLost"         // Degraded: members are lost or stand still; a repair runs
 	ReasonRepairFailed       = "RepairFailed"       // Degraded: a repair failed; it is tried again, ever more slowly

@@ -56,7 +56,7 @@ func TestInstall(t *testing.T) {
 	})
 	t.Run("restricted Pod Security", func(t *testing.T) { operatorRunsRestricted(t, c) })
 
-	helm("upgrade", "tangram", chart, "--set", "replicas=2,watchNamespace=default,rbac.aggregateToDefaultRoles=false")
+	helm("upgrade", "tangram", chart, "--set", "replicas=2,watchNamespaces={default},rbac.aggregateToDefaultRoles=false")
 	t.Run("rights in one namespace", func(t *testing.T) {
 		const operator = "system:serviceaccount:tangram-system:tangram-operator"
 		mayOnly(t, c, operator, "tangram-system", "default")
@@ -79,12 +79,13 @@ func mayOnly(t *testing.T, c client.Client, operator, own, world string) {
 		"get serving.tangram.dev moedeployments", "watch serving.tangram.dev moedeployments",
 		"patch serving.tangram.dev moedeployments/status", "create serving.tangram.dev layouttransitions",
 		"delete serving.tangram.dev layouttransitions", "create  pods", "delete  pods", "create  secrets", "patch  configmaps",
-		"patch  services", "patch  serviceaccounts", "patch apps deployments", "create events.k8s.io events",
+		"patch  services", "patch  serviceaccounts", "patch apps deployments", "patch networking.k8s.io networkpolicies", "create events.k8s.io events",
 	} {
 		word := strings.Split(right, " ")
 		require.True(t, may(t, c, operator, word[0], word[1], word[2], world), "must be allowed: %s", right)
 	}
 	require.True(t, may(t, c, operator, "list", "", "nodes", ""), "nodes must be readable")
+	require.True(t, may(t, c, operator, "create", "authentication.k8s.io", "tokenreviews", ""), "who asks for metrics")
 	require.True(t, may(t, c, operator, "update", "coordination.k8s.io", "leases", own), "its lease must be its own")
 
 	for _, right := range []string{

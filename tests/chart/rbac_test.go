@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"tangram.dev/tests/internal/apiserver"
 )
@@ -37,15 +38,23 @@ func TestRulesAreThoseOfTheMarkers(t *testing.T) {
 		require.Equal(t, []string{"events", "leases"}, resources(own.Rules), "in the operator's own namespace")
 		require.NotContains(t, resources(cluster.Rules), "leases", "the operator's lease is in its own namespace")
 	})
-	t.Run("one namespace", func(t *testing.T) {
-		objects := rendered(t, "--set", "watchNamespace=team-a")
-		cluster, worlds, own := &rbacv1.ClusterRole{}, &rbacv1.Role{}, &rbacv1.Role{}
+	t.Run("two namespaces", func(t *testing.T) {
+		objects := rendered(t, "--set", "watchNamespaces={team-a,team-b}")
+		cluster, own := &rbacv1.ClusterRole{}, &rbacv1.Role{}
 		objects.find(t, "ClusterRole", "tangram-operator.tangram-system", cluster)
-		objects.find(t, "Role", "tangram-operator-worlds", worlds)
 		objects.find(t, "Role", "tangram-operator-leader", own)
-		require.Equal(t, asked, merge(rights(cluster.Rules), rights(worlds.Rules), rights(own.Rules)))
-		require.Equal(t, []string{"nodes"}, resources(cluster.Rules), "in the whole cluster")
-		require.Equal(t, "team-a", worlds.Namespace)
+		require.Equal(t, []string{"nodes", "subjectaccessreviews", "tokenreviews"}, resources(cluster.Rules), "in the whole cluster")
+		var where []string
+		for _, object := range objects {
+			if object.GetKind() != "Role" || object.GetName() != "tangram-operator-worlds" {
+				continue
+			}
+			worlds := &rbacv1.Role{}
+			require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, worlds))
+			require.Equal(t, asked, merge(rights(cluster.Rules), rights(worlds.Rules), rights(own.Rules)))
+			where = append(where, worlds.Namespace)
+		}
+		require.Equal(t, []string{"team-a", "team-b"}, where)
 	})
 }
 
@@ -65,15 +74,15 @@ func TestRolesAreBoundToTheOperator(t *testing.T) {
 				continue
 			}
 			binding := &rbacv1.RoleBinding{}
-			objects.find(t, object.GetKind(), object.GetName(), binding)
+			require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, binding))
 			bound[binding.RoleRef.Kind+"/"+binding.RoleRef.Name] = true
 			require.Len(t, binding.Subjects, 1)
 			require.Equal(t, "tangram-system", binding.Subjects[0].Namespace)
 			objects.find(t, "ServiceAccount", binding.Subjects[0].Name, &corev1.ServiceAccount{})
 		}
 		for _, object := range objects {
-			aggregated := object.GetLabels()["rbac.authorization.k8s.io/aggregate-to-admin"] == "true"
-			if strings.HasSuffix(object.GetKind(), "Role") && !aggregated {
+			forUsers := object.GetLabels()["rbac.authorization.k8s.io/aggregate-to-admin"] == "true" || strings.HasSuffix(object.GetName(), ".metrics")
+			if strings.HasSuffix(object.GetKind(), "Role") && !forUsers {
 				require.True(t, bound[object.GetKind()+"/"+object.GetName()], object.GetName())
 			}
 		}

@@ -3,12 +3,14 @@ package chart_test
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 )
 
 func TestLint(t *testing.T) {
@@ -19,11 +21,11 @@ func TestLint(t *testing.T) {
 // Sets of values that a user may choose; each must render to what a cluster understands.
 var valueSets = map[string][]string{
 	"defaults":        nil,
-	"one namespace":   {"--set", "watchNamespace=team-a", "--set", "rbac.aggregateToDefaultRoles=false"},
+	"two namespaces":  {"--set", "watchNamespaces={team-a,team-b}", "--set", "rbac.aggregateToDefaultRoles=false"},
 	"no metrics":      {"--set", "metrics.enabled=false"},
 	"images":          {"--set", "images.tag=dev,images.operator.pullPolicy=Never,images.agent.name=registry.example.com:5000/tangram/agent"},
 	"service monitor": {"--set", "metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.labels.team=a"},
-	"pod monitor":     {"--set", "metrics.podMonitor.enabled=true,metrics.podMonitor.labels.team=a,watchNamespace=team-a"},
+	"pod monitor":     {"--set", "metrics.podMonitor.enabled=true,metrics.podMonitor.labels.team=a,watchNamespaces={team-a}"},
 	"everything": {"--set", "replicas=3,logLevel=debug,priorityClassName=high,serviceAccount.name=robot,nodeSelector.disk=fast",
 		"--set", "imagePullSecrets[0].name=secret,tolerations[0].key=gpu,tolerations[0].operator=Exists,podAnnotations.a=b",
 		"--set", "serviceAccount.annotations.c=d,resources.limits.cpu=1,affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight=1",
@@ -78,7 +80,7 @@ func TestBadValuesAreRefused(t *testing.T) {
 		"bad tag":             {"images.tag=a/b", []string{"/images/tag", "does not match pattern"}},
 		"pull policy":         {"images.operator.pullPolicy=Sometimes", []string{"/images/operator/pullPolicy", "'Always', 'IfNotPresent', 'Never'"}},
 		"policy without use":  {"images.agent.pullPolicy=Never", []string{"/images/agent", "additional properties 'pullPolicy' not allowed"}},
-		"namespace":           {"watchNamespace=Team_A", []string{"/watchNamespace", "does not match pattern"}},
+		"namespace":           {"watchNamespaces={Team_A}", []string{"/watchNamespaces/0", "does not match pattern"}},
 		"privileged port":     {"metrics.port=80", []string{"/metrics/port", "minimum: got 80, want 1,024"}},
 		"port of the probes":  {"metrics.port=8081", []string{"/metrics/port", "not"}},
 		"interval":            {"metrics.serviceMonitor.interval=soon", []string{"/metrics/serviceMonitor/interval", "does not match pattern"}},
@@ -103,7 +105,7 @@ func TestClusterThatIsTooOldIsRefused(t *testing.T) {
 
 func TestOperatorIsToldTheValues(t *testing.T) {
 	var operator appsv1.Deployment
-	rendered(t, "--set", "images.tag=dev,images.engine.tag=v2,watchNamespace=team-a,metrics.port=9090,logLevel=warn,replicas=2").
+	rendered(t, "--set", "images.tag=dev,images.engine.tag=v2,watchNamespaces={team-a,team-b},metrics.port=9090,logLevel=warn,replicas=2").
 		find(t, "Deployment", "tangram-operator", &operator)
 	container := operator.Spec.Template.Spec.Containers[0]
 	require.Equal(t, int32(2), *operator.Spec.Replicas)
@@ -111,12 +113,43 @@ func TestOperatorIsToldTheValues(t *testing.T) {
 	require.Equal(t, []string{"/bin/tangram-operator"}, container.Command)
 	require.Equal(t, []string{
 		"--agent-image=tangram.dev/agent:dev", "--engine-image=tangram.dev/engine:v2", "--gateway-image=tangram.dev/gateway:dev",
-		"--namespace=team-a", "--metrics-bind-address=:9090", "--health-probe-bind-address=:8081",
-		"--leader-elect", "--leader-election-namespace=tangram-system", "--log-level=warn",
+		"--namespaces=team-a,team-b", "--metrics-bind-address=:9090", "--health-probe-bind-address=:8081",
+		"--leader-elect", "--own-namespace=tangram-system", "--log-level=warn",
 	}, container.Args)
 	require.Equal(t, "/readyz", container.ReadinessProbe.HTTPGet.Path)
 	require.Equal(t, "/healthz", container.LivenessProbe.HTTPGet.Path)
 	require.Equal(t, []corev1.ContainerPort{{Name: "health", ContainerPort: 8081}, {Name: "metrics", ContainerPort: 9090}}, container.Ports)
+}
+
+// The policy opens the ports that the operator listens on, and no other.
+func TestPolicyOpensTheOperatorsPorts(t *testing.T) {
+	for _, args := range valueSets {
+		objects := rendered(t, args...)
+		var operator appsv1.Deployment
+		var policy networkingv1.NetworkPolicy
+		objects.find(t, "Deployment", "tangram-operator", &operator)
+		objects.find(t, "NetworkPolicy", "tangram-operator", &policy)
+		require.Equal(t, operator.Spec.Selector.MatchLabels, policy.Spec.PodSelector.MatchLabels)
+		container := operator.Spec.Template.Spec.Containers[0]
+		var listens, declared, opened []string
+		for _, arg := range container.Args {
+			if _, address, is := strings.Cut(arg, "-bind-address=:"); is {
+				listens = append(listens, address)
+			}
+		}
+		for _, port := range container.Ports {
+			declared = append(declared, strconv.Itoa(int(port.ContainerPort)))
+		}
+		for _, rule := range policy.Spec.Ingress {
+			for _, port := range rule.Ports {
+				opened = append(opened, port.Port.String())
+			}
+		}
+		require.NotEmpty(t, listens)
+		require.ElementsMatch(t, listens, declared)
+		require.ElementsMatch(t, listens, opened)
+	}
+	require.Zero(t, rendered(t, "--set", "networkPolicy.enabled=false").kinds()["NetworkPolicy"])
 }
 
 func TestMetricsAreOptional(t *testing.T) {
@@ -149,9 +182,9 @@ func TestMetricsAreOptional(t *testing.T) {
 // TestGatewaysComeAndGoOneByOne there).
 func TestMetricsOfWorlds(t *testing.T) {
 	require.Zero(t, rendered(t).kinds()["PodMonitor"])
-	for watched, want := range map[string]any{"": object{"any": true}, "team-a": object{"matchNames": []any{"team-a"}}} {
+	for watched, want := range map[string]any{"": object{"any": true}, "team-a": object{"matchNames": []any{"team-a"}}, "team-a,team-b": object{"matchNames": []any{"team-a", "team-b"}}} {
 		monitor := object{}
-		rendered(t, "--set", "metrics.podMonitor.enabled=true,watchNamespace="+watched).find(t, "PodMonitor", "tangram-operator-worlds", &monitor)
+		rendered(t, "--set", "metrics.podMonitor.enabled=true,watchNamespaces={"+watched+"}").find(t, "PodMonitor", "tangram-operator-worlds", &monitor)
 		spec := monitor["spec"].(object)
 		require.Equal(t, want, spec["namespaceSelector"])
 		require.Equal(t, object{"app.kubernetes.io/name": "tangram", "app.kubernetes.io/managed-by": "tangram-operator"}, spec["selector"].(object)["matchLabels"])

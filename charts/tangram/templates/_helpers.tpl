@@ -47,7 +47,7 @@ arguments: root, scope:
   {{- range $rule := (fromYaml $document).rules -}}
     {{- $kept := list -}}
     {{- range $resource := $rule.resources -}}
-      {{- $clusterWide := eq $resource "nodes" -}}
+      {{- $clusterWide := has $resource (list "nodes" "tokenreviews" "subjectaccessreviews") -}}
       {{- $lease := eq $resource "leases" -}}
       {{- $event := eq $resource "events" -}}
       {{- if or (and (eq $scope "all") (not $lease))

@@ -16,6 +16,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"tangram.dev/operator/internal/controller"
@@ -23,9 +24,10 @@ import (
 )
 
 type flags struct {
-	images                                        controller.Images
-	namespace, metrics, health, logLevel, leaseNS string
-	elect                                         bool
+	images                                  controller.Images
+	metrics, health, logLevel, ownNamespace string
+	namespaces                              []string
+	elect                                   bool
 }
 
 // closeWithin is what running flips get at the end of the process.
@@ -53,11 +55,11 @@ func run() int {
 	p.StringVar(&f.images.Agent, "agent-image", "", "image of the agents")
 	p.StringVar(&f.images.Engine, "engine-image", "", "image of the reference engine, where a MoEDeployment names none")
 	p.StringVar(&f.images.Gateway, "gateway-image", "", "image of the gateways")
-	p.StringVar(&f.namespace, "namespace", "", "the one namespace to look at; empty: all")
-	p.StringVar(&f.metrics, "metrics-bind-address", ":8080", "host:port of /metrics; 0: none")
+	p.StringSliceVar(&f.namespaces, "namespaces", nil, "the namespaces to look at; none: all")
+	p.StringVar(&f.metrics, "metrics-bind-address", ":8080", "host:port of /metrics, by HTTPS, for whom the cluster lets get /metrics; 0: none")
 	p.StringVar(&f.health, "health-probe-bind-address", ":8081", "host:port of /healthz and /readyz")
 	p.BoolVar(&f.elect, "leader-elect", false, "act only as the holder of a lease")
-	p.StringVar(&f.leaseNS, "leader-election-namespace", "", "of the lease")
+	p.StringVar(&f.ownNamespace, "own-namespace", "", "where the operator runs: of its lease, and the only one from which its worlds' agents are driven; empty: any")
 	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn, error")
 	for _, name := range []string{"agent-image", "engine-image", "gateway-image"} {
 		if err := root.MarkFlagRequired(name); err != nil {
@@ -84,19 +86,21 @@ func serve(ctx context.Context, f flags, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("no cluster to talk to: %w", err)
 	}
-	options, err := controller.ManagerOptions(f.namespace)
+	options, err := controller.ManagerOptions(f.namespaces...)
 	if err != nil {
 		return err
 	}
-	options.Metrics, options.HealthProbeBindAddress = server.Options{BindAddress: f.metrics}, f.health
-	options.LeaderElection, options.LeaderElectionID, options.LeaderElectionNamespace = f.elect, "tangram-operator", f.leaseNS
+	// Names of worlds and what they do are not for everybody: the API server says who asks and whether they may.
+	options.Metrics = server.Options{BindAddress: f.metrics, SecureServing: true, FilterProvider: filters.WithAuthenticationAndAuthorization}
+	options.HealthProbeBindAddress = f.health
+	options.LeaderElection, options.LeaderElectionID, options.LeaderElectionNamespace = f.elect, "tangram-operator", f.ownNamespace
 	options.LeaderElectionReleaseOnCancel = true
 	mgr, err := ctrl.NewManager(config, options)
 	if err != nil {
 		return err
 	}
 	worlds := &world.Worlds{Log: log}
-	r := &controller.Reconciler{Log: log, Images: f.images, Worlds: worlds}
+	r := &controller.Reconciler{Log: log, Images: f.images, Worlds: worlds, OwnNamespace: f.ownNamespace}
 	if err := r.SetUp(mgr, ownMetrics()); err != nil {
 		return err
 	}

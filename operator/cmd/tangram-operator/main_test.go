@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -16,10 +17,14 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
@@ -55,7 +60,7 @@ func startServer(t *testing.T) client.Client {
 	require.NoError(t, os.WriteFile(path, text, 0o600))
 	t.Setenv("KUBECONFIG", path)
 	scheme := runtime.NewScheme()
-	require.NoError(t, errors.Join(api.AddToScheme(scheme), coordinationv1.AddToScheme(scheme)))
+	require.NoError(t, errors.Join(api.AddToScheme(scheme), clientgoscheme.AddToScheme(scheme)))
 	c, err := client.New(config, client.Options{Scheme: scheme})
 	require.NoError(t, err)
 	return c
@@ -70,13 +75,27 @@ func freePort(t *testing.T) string {
 	return l.Addr().String()
 }
 
+// account of this name, and a token of it.
+func account(t *testing.T, c client.Client, name string) string {
+	t.Helper()
+	a := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}}
+	require.NoError(t, c.Create(t.Context(), a))
+	token := &authenticationv1.TokenRequest{}
+	require.NoError(t, c.SubResource("token").Create(t.Context(), a, token))
+	return token.Status.Token
+}
+
 // get is the body of an answer 200, or an error.
-func get(ctx context.Context, url string) (string, error) {
+func get(ctx context.Context, url, token string) (string, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return "", err
 	}
-	reply, err := http.DefaultClient.Do(request)
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // a certificate of its own making
+	reply, err := c.Do(request)
 	if err != nil {
 		return "", err
 	}
@@ -91,7 +110,7 @@ func get(ctx context.Context, url string) (string, error) {
 // The program leads, answers its probes, shows metrics, and gives its lease back at the end.
 func TestServe(t *testing.T) {
 	c := startServer(t)
-	f := flags{images: controller.Images{Agent: "agent:test", Engine: "engine:test", Gateway: "gateway:test"}, metrics: freePort(t), health: freePort(t), elect: true, leaseNS: "default"}
+	f := flags{images: controller.Images{Agent: "agent:test", Engine: "engine:test", Gateway: "gateway:test"}, metrics: freePort(t), health: freePort(t), elect: true, ownNamespace: "default"}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	done := make(chan error, 1)
@@ -105,7 +124,7 @@ func TestServe(t *testing.T) {
 		return *lease.Spec.HolderIdentity
 	}
 	for _, path := range []string{"healthz", "readyz"} {
-		require.Eventually(t, func() bool { _, err := get(t.Context(), "http://"+f.health+"/"+path); return err == nil }, time.Minute, 50*time.Millisecond, path)
+		require.Eventually(t, func() bool { _, err := get(t.Context(), "http://"+f.health+"/"+path, ""); return err == nil }, time.Minute, 50*time.Millisecond, path)
 	}
 	require.Eventually(t, func() bool { return holder() != "" }, time.Minute, 50*time.Millisecond, "it holds the lease")
 	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "default"}, Spec: api.MoEDeploymentSpec{Replicas: 2,
@@ -115,9 +134,23 @@ func TestServe(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return c.Get(t.Context(), client.ObjectKeyFromObject(d), d) == nil && len(d.Status.Conditions) > 0
 	}, time.Minute, 50*time.Millisecond, "it reconciles")
+	reader := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "metrics"}, Rules: []rbacv1.PolicyRule{{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}}}
+	require.NoError(t, c.Create(t.Context(), reader))
+	require.NoError(t, c.Create(t.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "metrics"},
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "metrics"},
+		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "default", Name: "prometheus"}}}))
+	prometheus, stranger := account(t, c, "prometheus"), account(t, c, "stranger")
+	_, err := get(t.Context(), "https://"+f.metrics+"/metrics", "")
+	require.ErrorContains(t, err, "401")
+	_, err = get(t.Context(), "https://"+f.metrics+"/metrics", "no-token")
+	require.ErrorContains(t, err, "401")
+	_, err = get(t.Context(), "https://"+f.metrics+"/metrics", stranger)
+	require.ErrorContains(t, err, "403")
+	_, err = get(t.Context(), "http://"+f.metrics+"/metrics", prometheus)
+	require.Error(t, err, "a token never goes in the clear")
 	require.Eventually(t, func() bool {
-		body, err := get(t.Context(), "http://"+f.metrics+"/metrics")
-		return err == nil && strings.Contains(body, `tangram_world_wanted_ranks{name="w",namespace="default"} 2`)
+		body, err := get(t.Context(), "https://"+f.metrics+"/metrics", prometheus)
+		return err == nil && strings.Contains(body, `tangram_operator_world_wanted_ranks{name="w",namespace="default"} 2`)
 	}, time.Minute, 50*time.Millisecond, "metrics of its own")
 	select {
 	case err := <-done:

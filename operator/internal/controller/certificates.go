@@ -84,7 +84,7 @@ func (r *Reconciler) podCertificates(ctx context.Context, d *api.MoEDeployment, 
 // are too young to be told from those of a pod that is about to be made.
 func (r *Reconciler) pruneCertificates(ctx context.Context, d *api.MoEDeployment, pods []corev1.Pod) (time.Duration, error) {
 	var list corev1.SecretList
-	if err := r.List(ctx, &list, client.InNamespace(d.Namespace), client.MatchingLabels(selector(d, api.ComponentRank))); err != nil {
+	if err := r.List(ctx, &list, client.InNamespace(d.Namespace), client.MatchingFields{byWorld: d.Name}, client.MatchingLabels(selector(d, api.ComponentRank))); err != nil {
 		return 0, err
 	}
 	var again time.Duration

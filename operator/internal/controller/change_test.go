@@ -45,12 +45,14 @@ func TestVictimsOfAScaleDown(t *testing.T) {
 	base := cheap.DeepCopy()
 	cheap.Annotations = map[string]string{api.DeletionCostAnnotation: "-10"}
 	require.NoError(t, b.c.Patch(t.Context(), cheap, client.MergeFrom(base)))
+	b.seen(cheap)
 	b.scale(3)
 	b.ready("w")
 	require.Equal(t, []string{"w-0", "w-2", "w-3"}, b.podNames("w"), "the cheapest to delete left")
 
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: b.node(0)}} // of w-0 and w-2
 	require.NoError(t, b.c.Patch(t.Context(), node, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"unschedulable":true}}`))))
+	b.seen(node)
 	b.scale(1)
 	b.ready("w")
 	require.Equal(t, []string{"w-3"}, b.podNames("w"), "those on the cordoned node left")
@@ -76,7 +78,6 @@ func TestSwitchOfMode(t *testing.T) {
 func TestSpecChangeInFlight(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 2)
-	d.Spec.Transition.TimeoutSeconds = 60
 	require.NoError(t, b.c.Create(t.Context(), d))
 	b.ready("w")
 	b.world("w").HoldStage(true)

@@ -212,6 +212,28 @@ func TestRefusedSpecLeavesTheWorldAlone(t *testing.T) {
 	require.Equal(t, before.Status.Epoch, after.Status.Epoch)
 }
 
+// What the operator gives an engine cannot be overridden: the API server refuses it, with where and what.
+func TestEngineKeepsWhatTheOperatorGivesIt(t *testing.T) {
+	b := newBed(t)
+	given := b.r.engineContainer(b.deployment("w", 1), 0)
+	for _, arg := range given.Args {
+		flag, _, _ := strings.Cut(arg, "=")
+		for _, args := range [][]string{{flag, "x"}, {"--max-model-len=512", flag + "=x"}} {
+			d := b.deployment("w", 1)
+			d.Spec.Engine.Args = args
+			require.ErrorContains(t, b.c.Create(t.Context(), d), "spec.engine.args: Invalid value", flag)
+		}
+	}
+	for _, env := range given.Env {
+		d := b.deployment("w", 1)
+		d.Spec.Engine.Env = []corev1.EnvVar{{Name: "A"}, {Name: env.Name, Value: "x"}}
+		require.ErrorContains(t, b.c.Create(t.Context(), d), "is given by the operator: leave it out of env", env.Name)
+	}
+	d := b.deployment("w", 1)
+	d.Spec.Engine.Args, d.Spec.Engine.Env = []string{"--max-model-len", "512", "--devices", "--tls"}, []corev1.EnvVar{{Name: "POD"}}
+	require.NoError(t, b.c.Create(t.Context(), d))
+}
+
 // requireScale holds that what /scale says of world w is what its selector finds.
 func (b *bed) requireScale() {
 	b.t.Helper()

@@ -2,11 +2,11 @@ package controller
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -18,9 +18,6 @@ import (
 )
 
 const (
-	// deleteWithin: after so long the finalizer goes, whatever is still there; owner references do the rest.
-	deleteWithin  = 30 * time.Second
-	closeWithin   = 2 * time.Second
 	lookAgain     = 500 * time.Millisecond
 	conflictPause = 20 * time.Millisecond
 )
@@ -31,48 +28,46 @@ func (r *Reconciler) delete(ctx context.Context, d *api.MoEDeployment) (reconcil
 	if !controllerutil.ContainsFinalizer(d, api.Finalizer) {
 		return reconcile.Result{}, nil
 	}
-	patient := time.Since(d.DeletionTimestamp.Time) < deleteWithin
-	pods, err := r.dissolve(ctx, d, "its MoEDeployment is deleted")
-	if errors.Is(err, context.DeadlineExceeded) && patient {
-		return reconcile.Result{RequeueAfter: lookAgain}, nil
-	}
-	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+	patient := time.Since(d.DeletionTimestamp.Time) < r.DeleteWithin
+	pods, over, err := r.dissolve(ctx, d, "its MoEDeployment is deleted")
+	if err != nil {
 		return reconcile.Result{}, err
 	}
-	mine := owned(d, pods)
-	if len(mine) > 0 && patient {
+	if patient && (!over || len(owned(d, pods)) > 0) {
 		err := r.writeStatus(ctx, d, &scene{pods: pods, seen: world.Snapshot{}, deleting: true})
+		if apierrors.IsConflict(err) {
+			return again(err)
+		}
 		return reconcile.Result{RequeueAfter: lookAgain}, err
 	}
-	r.metrics.forget(d)
+	r.forget(client.ObjectKeyFromObject(d)) // what did not end in time ends beside us
 	before := d.DeepCopy()
 	controllerutil.RemoveFinalizer(d, api.Finalizer)
-	return reconcile.Result{}, client.IgnoreNotFound(r.Patch(ctx, d, client.MergeFrom(before)))
+	return again(client.IgnoreNotFound(r.Patch(ctx, d, locked(before))))
 }
 
-// dissolve ends the running flip, or leaves its outcome to nobody, and has the pods end at
-// once: there is no world to leave any more. It gives the pods that are still there.
-func (r *Reconciler) dissolve(ctx context.Context, d *api.MoEDeployment, why string) ([]corev1.Pod, error) {
-	pods, err := r.pods(ctx, d)
-	if err != nil {
-		return nil, err
+// dissolve ends the running flip beside us, or leaves its outcome to nobody, and then has the pods end at once: there is
+// no world to leave any more. It gives the pods that are still there, and whether all that ran has ended.
+func (r *Reconciler) dissolve(ctx context.Context, d *api.MoEDeployment, why string) (pods []corev1.Pod, over bool, err error) {
+	if pods, err = r.pods(ctx, d); err != nil {
+		return nil, false, err
 	}
-	closing, cancel := context.WithTimeout(ctx, closeWithin)
-	defer cancel()
-	r.reach(ctx, d, owned(d, pods))
-	unclosed := r.Worlds.Dissolve(closing, d.UID, why)
-	if unclosed != nil && (d.DeletionTimestamp == nil || time.Since(d.DeletionTimestamp.Time) < deleteWithin) {
-		return nil, unclosed
+	if uid, begun := r.doomed.Swap(client.ObjectKeyFromObject(d), d.UID); !begun || uid != d.UID {
+		r.reach(ctx, d, owned(d, pods))
+	}
+	over = r.Worlds.Dissolve(d.UID, why)
+	if !over && (d.DeletionTimestamp == nil || time.Since(d.DeletionTimestamp.Time) < r.DeleteWithin) {
+		return pods, false, nil
 	}
 	for _, p := range owned(d, pods) {
 		if endsNow(&p) {
 			continue
 		}
 		if err := r.deletePod(ctx, d, fleet.Deletion{Name: p.Name, UID: string(p.UID), Why: why, Now: true}); err != nil {
-			return nil, err
+			return nil, over, err
 		}
 	}
-	return pods, nil
+	return pods, over, nil
 }
 
 // reach the agents once more, so that they can be told that their world is over, also by an operator that has just
@@ -100,8 +95,8 @@ func (r *Reconciler) reach(ctx context.Context, d *api.MoEDeployment, pods []cor
 // namespaceEnds: a namespace that is deleted deletes its pods first and everything else after
 // they are gone, so that this is all that tells us.
 func (r *Reconciler) namespaceEnds(ctx context.Context, d *api.MoEDeployment) (reconcile.Result, error) {
-	pods, err := r.dissolve(ctx, d, "its namespace is deleted")
-	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+	pods, _, err := r.dissolve(ctx, d, "its namespace is deleted")
+	if err != nil {
 		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: lookAgain}, r.writeStatus(ctx, d, &scene{pods: pods, seen: world.Snapshot{}, deleting: true})

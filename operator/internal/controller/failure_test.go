@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -73,6 +74,45 @@ func TestContainerThatEndsBeforeItsPodJoins(t *testing.T) {
 	for _, p := range b.ranks("w") {
 		require.NotEqual(t, first.UID, p.UID)
 	}
+}
+
+// The log of an agent that ends, as JSON lines, is no part of a condition: its last line is.
+func TestLastWordsOfAContainerAreOneLine(t *testing.T) {
+	b := newBed(t)
+	b.serve("w", 1)
+	b.let(fate{detached: true}, "w-1")
+	b.scale(2)
+	b.agent("w-1")
+	var log strings.Builder
+	for i := range 15 {
+		fmt.Fprintf(&log, "{\"time\":\"2026-01-02T03:04:%02d.000Z\",\"level\":\"info\",\"message\":\"line %d\"}\n", i, i)
+	}
+	b.crash("w-1", "agent", 2, log.String())
+	d := b.degraded("w", api.ReasonPodsFailing, "w-1", "container agent ended with exit code 2", "line 14")
+	for _, c := range d.Status.Conditions {
+		require.NotContains(t, c.Message, "\n", c.Type)
+		require.NotContains(t, c.Message, "line 13", c.Type)
+		require.LessOrEqual(t, len(c.Message), longestMessage, c.Type)
+	}
+	b.told(api.ReasonPodsFailing, "line 14")
+}
+
+func TestClip(t *testing.T) {
+	for text, want := range map[string]string{
+		"one line":                   "one line",
+		"a\n\n  b\r\nc\n":            "a; b; c",
+		"\x1b[31mred\x1b[0m":         "[31mred [0m",
+		"tab\there":                  "tab here",
+		"0123456789abcdef":           "0123456789abcdef",
+		"0123456789abcdefg":          "0123456789abc...",
+		"0123456789ab\u00e9\u00e9xy": "0123456789ab...", // no half of a letter
+		"bad \xff byte":              "bad ? byte",
+	} {
+		require.Equal(t, want, clip(text, 16), "%q", text)
+	}
+	require.Equal(t, "last", lastWords("first\nlast\n\n"))
+	require.Empty(t, lastWords(""))
+	require.Len(t, lastWords(strings.Repeat("x", 1<<20)), longestWords)
 }
 
 func TestEnginesThatDoNotAttachAreWaitedFor(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -28,6 +29,7 @@ import (
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/yaml"
 
@@ -41,7 +43,7 @@ import (
 
 // How long a test waits for what must come, and how often it looks.
 const (
-	wait = 60 * time.Second
+	wait = 4 * time.Minute // only what hangs takes so long
 	tick = 50 * time.Millisecond
 )
 
@@ -125,7 +127,9 @@ type bed struct {
 	metrics *Metrics
 	worlds  *world.Worlds
 	stop    func() // the operator
-	mayHarm bool   // pods of the layout in force are deleted in this test
+	r       *Reconciler
+	calls   interceptor.Funcs // of the operator to its cache and the API server, set before operator()
+	mayHarm bool              // pods of the layout in force are deleted in this test
 }
 
 var (
@@ -148,15 +152,27 @@ func newBed(t *testing.T) *bed {
 	return another(t)
 }
 
+// newBedWith an operator whose calls the test sees, and may delay.
+func newBedWith(t *testing.T, calls interceptor.Funcs) *bed {
+	t.Helper()
+	t.Parallel()
+	return bedOf(t, calls)
+}
+
 // another bed for the same test.
 func another(t *testing.T) *bed {
+	t.Helper()
+	return bedOf(t, interceptor.Funcs{})
+}
+
+func bedOf(t *testing.T, calls interceptor.Funcs) *bed {
 	t.Helper()
 	c, err := client.NewWithWatch(cluster, client.Options{Scheme: scheme})
 	require.NoError(t, err)
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("test-%d", numbers.Add(1)),
 		Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}}
 	require.NoError(t, c.Create(t.Context(), namespace))
-	b := &bed{kubelet: startKubelet(t, c, namespace.Name), t: t}
+	b := &bed{kubelet: startKubelet(t, c, namespace.Name), t: t, calls: calls}
 	b.operator()
 	t.Cleanup(func() {
 		if !b.mayHarm && len(b.early) > 0 {
@@ -194,6 +210,10 @@ func (b *bed) operator() {
 	options, err := ManagerOptions(b.namespace)
 	require.NoError(b.t, err)
 	options.Metrics = server.Options{BindAddress: "0"}
+	options.NewClient = func(config *rest.Config, o client.Options) (client.Client, error) {
+		c, err := client.NewWithWatch(config, o)
+		return interceptor.NewClient(c, b.calls), err
+	}
 	mgr, err := ctrl.NewManager(rights(b.t, b.c), options)
 	require.NoError(b.t, err)
 	log := slog.New(slog.DiscardHandler)
@@ -203,7 +223,7 @@ func (b *bed) operator() {
 	worlds := &world.Worlds{Log: log, LookEvery: 200 * time.Millisecond}
 	b.worlds = worlds
 	b.metrics = NewMetrics(prometheus.NewRegistry())
-	r := &Reconciler{Log: log, Worlds: worlds, KeepEnded: 3 * time.Second, Images: Images{Agent: "agent:test", Engine: "engine:test", Gateway: "gateway:test"},
+	r := &Reconciler{Log: log, Worlds: worlds, KeepEnded: 3 * time.Second, DeleteWithin: time.Hour, OwnNamespace: "tangram-system", Images: Images{Agent: "agent:test", Engine: "engine:test", Gateway: "gateway:test"},
 		Dial: func(d *api.MoEDeployment, a *pki.Authority) (world.Dialer, error) {
 			if _, err := dialer(d, a); err != nil { // that which is not used here
 				return nil, err
@@ -211,6 +231,7 @@ func (b *bed) operator() {
 			return b.dial(d.Name), nil
 		}}
 	require.NoError(b.t, r.SetUp(mgr, b.metrics))
+	b.r = r
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -232,7 +253,7 @@ func (b *bed) deployment(name string, n int32) *api.MoEDeployment {
 	return &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: b.namespace}, Spec: api.MoEDeploymentSpec{
 		Replicas:   n,
 		Model:      api.Model{Revision: "r1", GranuleRows: 8, Source: api.ModelSource{PersistentVolumeClaim: &api.ClaimSource{ClaimName: "models", Path: "demo"}}},
-		Transition: api.Transition{TimeoutSeconds: 5},
+		Transition: api.Transition{TimeoutSeconds: 86400}, // nothing is given up because the machine is busy
 		Limits:     api.Limits{MemoryPerRank: resource.MustParse("64Mi"), KVMemoryPerRank: resource.MustParse("16Mi"), SpareBanks: 1}}}
 }
 
@@ -282,7 +303,7 @@ func (b *bed) until(name, what string, is func(*api.MoEDeployment) bool) *api.Mo
 func (b *bed) ready(name string) *api.MoEDeployment {
 	b.t.Helper()
 	return b.until(name, "ready", func(d *api.MoEDeployment) bool {
-		return has(d, api.ConditionReady, metav1.ConditionTrue, api.ReasonServing) && d.Status.ObservedGeneration == d.Generation
+		return has(d, api.ConditionReady, metav1.ConditionTrue, api.ReasonServing) && d.Status.ObservedGeneration == d.Generation && b.recent(d)
 	})
 }
 
@@ -351,6 +372,26 @@ func (b *bed) history() []api.LayoutTransition {
 	var list api.LayoutTransitionList
 	require.NoError(b.t, b.c.List(b.t.Context(), &list, client.InNamespace(b.namespace), client.MatchingLabels{api.WorldLabel: "w"}))
 	return list.Items
+}
+
+// seen by the operator, in this version or a newer one: what it watches comes in no order between kinds.
+func (b *bed) seen(o client.Object) {
+	b.t.Helper()
+	require.Eventually(b.t, func() bool {
+		have, ok := o.DeepCopyObject().(client.Object)
+		return ok && b.r.Get(b.t.Context(), client.ObjectKeyFromObject(o), have) == nil && revision(b.t, have) >= revision(b.t, o)
+	}, wait, tick)
+}
+
+// recent says that the status tells what the history does: it is written first.
+func (b *bed) recent(d *api.MoEDeployment) bool {
+	var list api.LayoutTransitionList
+	if b.c.List(b.t.Context(), &list, client.InNamespace(b.namespace), client.MatchingLabels{api.WorldLabel: d.Name}) != nil {
+		return false
+	}
+	newestFirst(list.Items)
+	return !slices.ContainsFunc(list.Items, func(t api.LayoutTransition) bool { return !over(&t) }) &&
+		equality.Semantic.DeepEqual(recent(list.Items), d.Status.RecentTransitions)
 }
 
 // repairs of world w in its history.

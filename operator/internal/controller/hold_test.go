@@ -3,8 +3,8 @@ package controller
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -52,7 +52,7 @@ func TestSuspendInTheMiddleOfATransition(t *testing.T) {
 	b.until("w", "it was seen", func(d *api.MoEDeployment) bool { return d.Status.ObservedGeneration == d.Generation })
 	b.world("w").HoldStage(false)
 	d := b.until("w", "the flip ended, and no other began", func(d *api.MoEDeployment) bool {
-		return has(d, api.ConditionProgressing, metav1.ConditionFalse, api.ReasonSuspended)
+		return has(d, api.ConditionProgressing, metav1.ConditionFalse, api.ReasonSuspended) && b.recent(d)
 	})
 	require.EqualValues(t, 2, d.Status.Epoch)
 	require.Equal(t, api.PhaseSuperseded, d.Status.RecentTransitions[0].Outcome)
@@ -75,7 +75,6 @@ func TestAbort(t *testing.T) {
 		t.Run(phase, func(t *testing.T) {
 			b := newBed(t)
 			d := b.deployment("w", 2)
-			d.Spec.Transition.TimeoutSeconds = 600
 			require.NoError(t, b.c.Create(t.Context(), d))
 			b.ready("w")
 			hold(b, true)
@@ -86,11 +85,13 @@ func TestAbort(t *testing.T) {
 			name := d.Status.Transition.Name
 			b.annotate(fmt.Sprintf("%q", name))
 			if phase == "flip" {
-				time.Sleep(300 * time.Millisecond) // it has a permit: it ends by its own
+				b.until("w", "it is seen: the flip has a permit, and ends by its own", func(d *api.MoEDeployment) bool {
+					return has(d, api.ConditionProgressing, metav1.ConditionTrue, api.ReasonTransition) && strings.Contains(message(d, api.ConditionProgressing), "aborted")
+				})
 			}
 			hold(b, phase == "stage")
 			d = b.until("w", "aborted", func(d *api.MoEDeployment) bool {
-				return has(d, api.ConditionProgressing, metav1.ConditionFalse, api.ReasonAborted) && has(d, api.ConditionReady, metav1.ConditionFalse, api.ReasonAborted)
+				return has(d, api.ConditionProgressing, metav1.ConditionFalse, api.ReasonAborted) && has(d, api.ConditionReady, metav1.ConditionFalse, api.ReasonAborted) && b.recent(d)
 			})
 			require.Equal(t, api.PhaseAborted, d.Status.RecentTransitions[0].Outcome)
 			require.Equal(t, name, d.Status.RecentTransitions[0].Name)
@@ -103,7 +104,6 @@ func TestAbort(t *testing.T) {
 				require.EqualValues(t, 2, d.Status.Epoch)
 			}
 			hold(b, false)
-			time.Sleep(500 * time.Millisecond)
 			require.Len(t, b.history(), 2, "it is not begun again")
 			if phase == "stage" {
 				b.annotate("null")

@@ -19,15 +19,15 @@ type loadMetrics struct {
 func newLoadMetrics(registry prometheus.Registerer) loadMetrics {
 	world := []string{"namespace", "name"}
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "tangram", Name: name, Help: help}, append(world, labels...))
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespaceOfMetrics, Name: name, Help: help}, append(world, labels...))
 	}
 	m := loadMetrics{
 		balancedness: gauge("world_balancedness", "Mean over largest load of a rank in the last window, over all layers (sum of means over sum of peaks); 1 is best."),
 		layer:        gauge("layer_balancedness", "Mean over largest load of a rank in the last window, by layer of the model; 1 is best.", "layer"),
 		tokens:       gauge("rank_expert_tokens", "Tokens routed to the experts of a rank in the last window, by layer of the model.", "layer", "rank"),
-		rebalances: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tangram", Name: "rebalances_total",
+		rebalances: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespaceOfMetrics, Name: "rebalances_total",
 			Help: "Rebalances that ended, by outcome: Rebalanced, Failed."}, append(world, "outcome")),
-		moves: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tangram", Name: "moved_experts_total",
+		moves: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespaceOfMetrics, Name: "moved_experts_total",
 			Help: "Experts that rebalances brought to a rank, over all layers."}, world),
 	}
 	registry.MustRegister(m.balancedness, m.layer, m.tokens, m.rebalances, m.moves)

@@ -5,6 +5,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	k8slabels "k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -18,8 +19,8 @@ import (
 )
 
 // ManagerOptions are the scheme, and a cache that holds, of kinds that others use too, only
-// what carries our label. namespace: the only one to look at; empty: all.
-func ManagerOptions(namespace string) (ctrl.Options, error) {
+// what carries our label. namespaces: those to look at; none: all.
+func ManagerOptions(namespaces ...string) (ctrl.Options, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), api.AddToScheme(scheme)); err != nil {
 		return ctrl.Options{}, err
@@ -31,9 +32,12 @@ func ManagerOptions(namespace string) (ctrl.Options, error) {
 	only := cache.ByObject{Label: k8slabels.NewSelector().Add(*ours)}
 	o := cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: only, &corev1.Secret{}: only, &corev1.ConfigMap{}: only,
 		&corev1.Service{}: only, &corev1.ServiceAccount{}: only, &appsv1.Deployment{}: only,
-		&policyv1.PodDisruptionBudget{}: only}}
-	if namespace != "" {
-		o.DefaultNamespaces = map[string]cache.Config{namespace: {}}
+		&policyv1.PodDisruptionBudget{}: only, &networkingv1.NetworkPolicy{}: only}}
+	for _, namespace := range namespaces {
+		if o.DefaultNamespaces == nil {
+			o.DefaultNamespaces = map[string]cache.Config{}
+		}
+		o.DefaultNamespaces[namespace] = cache.Config{}
 	}
 	return ctrl.Options{Scheme: scheme, Cache: o}, nil
 }

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
 
 	"tangram.dev/operator/internal/driver"
 
@@ -18,24 +19,27 @@ type Metrics struct {
 	load                 loadMetrics
 }
 
+// namespaceOfMetrics begins the name of each. Those of gateways begin with tangram_gateway, those of agents with neither.
+const namespaceOfMetrics = "tangram_operator"
+
 // NewMetrics registers them.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	world := []string{"namespace", "name"}
 	gauge := func(name, help string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "tangram", Name: name, Help: help}, world)
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespaceOfMetrics, Name: name, Help: help}, world)
 	}
 	m := &Metrics{
 		epoch:  gauge("world_epoch", "Epoch of the layout in force."),
 		width:  gauge("world_width", "Ranks of the layout in force."),
 		wanted: gauge("world_wanted_ranks", "Ranks that the MoEDeployment asks for."),
-		transitions: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tangram", Name: "transitions_total",
+		transitions: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespaceOfMetrics, Name: "transitions_total",
 			Help: "Transitions that ended, by outcome."}, append(world, "outcome")),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "tangram", Name: "transition_seconds",
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespaceOfMetrics, Name: "transition_seconds",
 			Help: "From observing to the last retire.", Buckets: prometheus.ExponentialBuckets(0.05, 2, 16)}, world),
 	}
-	m.repairs = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tangram", Name: "repairs_total",
+	m.repairs = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespaceOfMetrics, Name: "repairs_total",
 		Help: "Repairs that ended, by outcome: Repaired, WorldRestarted, Failed."}, append(world, "outcome"))
-	m.repairSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "tangram", Name: "repair_seconds",
+	m.repairSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespaceOfMetrics, Name: "repair_seconds",
 		Help: "From the start of a repair to its last retire.", Buckets: prometheus.ExponentialBuckets(0.05, 2, 12)}, world)
 	m.load = newLoadMetrics(registry)
 	registry.MustRegister(m.epoch, m.width, m.wanted, m.transitions, m.seconds, m.repairs, m.repairSeconds)
@@ -65,8 +69,8 @@ func (m *Metrics) repaired(d *api.MoEDeployment, record *driver.Record, err erro
 	m.repairSeconds.WithLabelValues(d.Namespace, d.Name).Observe(record.TotalSeconds)
 }
 
-func (m *Metrics) forget(d *api.MoEDeployment) {
-	labels := prometheus.Labels{"namespace": d.Namespace, "name": d.Name}
+func (m *Metrics) forget(key types.NamespacedName) {
+	labels := prometheus.Labels{"namespace": key.Namespace, "name": key.Name}
 	m.epoch.DeletePartialMatch(labels)
 	m.width.DeletePartialMatch(labels)
 	m.wanted.DeletePartialMatch(labels)

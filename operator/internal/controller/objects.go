@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -98,16 +100,18 @@ func (r *Reconciler) apply(ctx context.Context, d *api.MoEDeployment, wanted cli
 	if err != nil {
 		return err
 	}
-	key := string(d.UID) + kind.Kind + wanted.GetName()
+	key := kind.Kind + "/" + wanted.GetName()
+	mine, _ := r.applied.LoadOrStore(d.UID, &sync.Map{})
+	written := mine.(*sync.Map) //nolint:forcetypeassert // what LoadOrStore put in
 	mark := fmt.Sprintf("%x", sha256.Sum256(wire))
-	if last, done := r.applied.Load(key); done && there && last == mark+string(current.GetUID())+current.GetResourceVersion() {
+	if last, done := written.Load(key); done && there && last == mark+string(current.GetUID())+current.GetResourceVersion() {
 		return nil
 	}
 	object := &unstructured.Unstructured{Object: content}
 	if err := r.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), fieldOwner, client.ForceOwnership); err != nil {
 		return fmt.Errorf("apply %s %s: %w", kind.Kind, wanted.GetName(), err)
 	}
-	r.applied.Store(key, mark+string(object.GetUID())+object.GetResourceVersion())
+	written.Store(key, mark+string(object.GetUID())+object.GetResourceVersion())
 	return nil
 }
 
@@ -140,11 +144,28 @@ func (r *Reconciler) remove(ctx context.Context, object client.Object, options .
 	return err
 }
 
-// foreign gives the error in a chain that says an object is somebody else's.
-func foreign(err error) *foreignError {
+// refusal of an object that a world needs, until somebody changes something.
+type refusal struct{ reason, message string }
+
+// refused gives the refusal in an error: an object is somebody else's, or the API server does not take it (quota, limit
+// range, Pod Security, a webhook, a field). nil: it is another error.
+func refused(err error) *refusal {
 	var f *foreignError
-	if errors.As(err, &f) {
-		return f
+	var status apierrors.APIStatus
+	switch {
+	case errors.As(err, &f):
+		return &refusal{api.ReasonAdoptionRefused, f.Error()}
+	case !errors.As(err, &status) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return nil
+	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err),
+		apierrors.IsInternalError(err): // the last is what a webhook that does not answer gives
+		return &refusal{api.ReasonRefusedByCluster, err.Error()}
 	}
 	return nil
+}
+
+// locked is a merge patch against the very object that was read: it replaces lists whole, and one that somebody has
+// changed since (finalizers) would lose what they put in.
+func locked(before client.Object) client.Patch {
+	return client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 }

@@ -28,7 +28,7 @@ import (
 // pods of ranks of the world, by ordinal.
 func (r *Reconciler) pods(ctx context.Context, d *api.MoEDeployment) ([]corev1.Pod, error) {
 	var list corev1.PodList
-	if err := r.List(ctx, &list, client.InNamespace(d.Namespace), client.MatchingLabels(selector(d, api.ComponentRank))); err != nil {
+	if err := r.List(ctx, &list, client.InNamespace(d.Namespace), client.MatchingFields{byWorld: d.Name}, client.MatchingLabels(selector(d, api.ComponentRank))); err != nil {
 		return nil, err
 	}
 	slices.SortFunc(list.Items, func(a, b corev1.Pod) int { return cmp.Compare(ordinalOf(&a), ordinalOf(&b)) })
@@ -98,7 +98,8 @@ func outcast(seen *world.Snapshot, p *corev1.Pod) time.Time {
 	return first
 }
 
-// nodeGoing: cordoned, or not ready.
+// nodeGoing: cordoned, or not ready. The cache watches nodes; nothing is done when one turns, since it only says which pods
+// leave first when some are to leave: then it is looked up.
 func (r *Reconciler) nodeGoing(ctx context.Context, name string) (bool, error) {
 	if name == "" {
 		return false, nil
@@ -113,6 +114,23 @@ func (r *Reconciler) nodeGoing(ctx context.Context, name string) (bool, error) {
 		}
 	}
 	return node.Spec.Unschedulable, nil
+}
+
+// createPods that are wanted. One that the API server refuses is told as a problem; the others would be refused likewise.
+func (r *Reconciler) createPods(ctx context.Context, d *api.MoEDeployment, a *pki.Authority, s *scene) error {
+	for i, ordinal := range s.decision.Create {
+		err := r.createPod(ctx, d, a, ordinal)
+		if why := refused(err); why != nil && why.reason == api.ReasonRefusedByCluster {
+			for _, o := range s.decision.Create[i:] {
+				s.problems = append(s.problems, problem{podName(d, o), why.reason, clip(why.message, longestWords)})
+			}
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // createPod of an ordinal, with its certificates before it.

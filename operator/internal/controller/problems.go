@@ -28,12 +28,12 @@ func findProblem(p *corev1.Pod) *problem {
 	}
 	for _, s := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		if w := s.State.Waiting; w != nil && slices.Contains(stuck, w.Reason) {
-			return &problem{p.Name, api.ReasonPodsFailing, fmt.Sprintf("container %s: %s: %s", s.Name, w.Reason, w.Message)}
+			return &problem{p.Name, api.ReasonPodsFailing, fmt.Sprintf("container %s: %s: %s", s.Name, w.Reason, clip(w.Message, longestWords))}
 		}
 	}
 	if s := downContainer(p); s != nil && s.State.Terminated != nil {
 		t := s.State.Terminated
-		return &problem{p.Name, api.ReasonPodsFailing, fmt.Sprintf("container %s ended with exit code %d (%s): %s", s.Name, t.ExitCode, t.Reason, t.Message)}
+		return &problem{p.Name, api.ReasonPodsFailing, fmt.Sprintf("container %s ended with exit code %d (%s): %s", s.Name, t.ExitCode, t.Reason, lastWords(t.Message))}
 	}
 	if p.Status.Phase == corev1.PodFailed {
 		return &problem{p.Name, api.ReasonPodsFailing, fmt.Sprintf("%s: %s", p.Status.Reason, p.Status.Message)}

@@ -96,7 +96,7 @@ func balancedOf(s *scene) verdict {
 	case s.seen.Rebalancing:
 		return no(api.ReasonRebalancing, "experts move")
 	case s.seen.RebalanceFailed != nil:
-		return no(api.ReasonRebalanceFailed, oneLine(s.seen.RebalanceFailed))
+		return no(api.ReasonRebalanceFailed, s.seen.RebalanceFailed.Error())
 	case report == nil:
 		return verdict{metav1.ConditionUnknown, api.ReasonObserving, "no window has ended yet"}
 	}

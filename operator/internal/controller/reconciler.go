@@ -12,19 +12,19 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -47,6 +47,9 @@ import (
 // +kubebuilder:rbac:groups="",resources=services;serviceaccounts,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;patch
+// +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=get;list;watch;create;patch
+// +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
+// +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;patch;update
 // +kubebuilder:rbac:groups="";events.k8s.io,resources=events,verbs=create;patch
@@ -62,67 +65,106 @@ type Reconciler struct {
 	Log       *slog.Logger
 	Images    Images
 	Worlds    *world.Worlds
+	// OwnNamespace is where the operator runs: agents take no word from elsewhere, where network policies hold. Empty: from anywhere.
+	OwnNamespace string
 	// KeepEnded: a container that does not run is waited for so long, to come back in place; a pod that ended soon
 	// after it started stays for so long, to be looked at; so do certificates without a pod. 0: 20 s.
 	KeepEnded time.Duration
+	// DeleteWithin so long after a deletion the finalizer goes, whatever is still there; owner references do the rest. 0: 30 s.
+	DeleteWithin time.Duration
 	// Dial connects to agents of a world; nil: over mTLS.
 	Dial func(*api.MoEDeployment, *pki.Authority) (world.Dialer, error)
 
 	metrics *Metrics
-	changed chan event.GenericEvent // from running worlds
-	applied sync.Map                // what server-side apply wrote last, by owner, kind and name
+	queue   queue    // of the controller; running worlds put themselves in, and none is ever dropped
+	urgent  queue    // of the controller of repairs, likewise
+	opened  sync.Map // UID of the MoEDeployment whose world was opened last, by its namespace and name
+	doomed  sync.Map // UID of the MoEDeployment that was dissolved, by its namespace and name
+	applied sync.Map // what server-side apply wrote last: by UID of the MoEDeployment, a map by kind and name
 }
 
 // SetUp makes the reconciler run in a manager.
 func (r *Reconciler) SetUp(mgr ctrl.Manager, metrics *Metrics) error {
 	r.Client, r.APIReader, r.metrics = mgr.GetClient(), mgr.GetAPIReader(), metrics
 	r.Recorder = mgr.GetEventRecorder("tangram-operator")
-	r.changed = make(chan event.GenericEvent, 1024)
 	if r.Dial == nil {
 		r.Dial = dialer
 	}
 	if r.KeepEnded == 0 {
 		r.KeepEnded = 20 * time.Second
 	}
+	if r.DeleteWithin == 0 {
+		r.DeleteWithin = 30 * time.Second
+	}
+	if err := index(context.Background(), mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
+	// Repairs begin in workers of their own: a broken world never queues behind the objects of others, and what the API
+	// server makes them wait for.
+	if err := ctrl.NewControllerManagedBy(mgr).Named("repairs").
+		WatchesRawSource(source.Func(func(_ context.Context, q queue) error { r.urgent = q; return nil })).
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers, SkipNameValidation: ptr.To(true)}).
+		Complete(reconcile.Func(r.reconcileRepair)); err != nil {
+		return err
+	}
 	return ctrl.NewControllerManagedBy(mgr).For(&api.MoEDeployment{}).
 		Owns(&corev1.Pod{}).Owns(&corev1.Service{}).Owns(&corev1.ConfigMap{}).Owns(&corev1.Secret{}).Owns(&corev1.ServiceAccount{}).
-		Owns(&appsv1.Deployment{}).Owns(&policyv1.PodDisruptionBudget{}).Owns(&api.LayoutTransition{}).
-		WatchesRawSource(source.Channel(r.changed, &handler.EnqueueRequestForObject{})).
-		WithOptions(controller.Options{MaxConcurrentReconciles: 4, SkipNameValidation: ptr.To(true)}).Complete(r)
+		Owns(&appsv1.Deployment{}).Owns(&policyv1.PodDisruptionBudget{}).Owns(&networkingv1.NetworkPolicy{}).Owns(&api.LayoutTransition{}).
+		WatchesRawSource(source.Func(func(_ context.Context, q queue) error { r.queue = q; return nil })).
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers, SkipNameValidation: ptr.To(true)}).Complete(r)
 }
+
+// workers of each controller.
+const workers = 4
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // Reconcile one world. It looks at what is so and does the next things; it never waits.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	d := &api.MoEDeployment{}
 	if err := r.Get(ctx, request.NamespacedName, d); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.forget(request.NamespacedName)
+		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if d.DeletionTimestamp != nil {
 		return r.delete(ctx, d)
 	}
+	if uid, ends := r.doomed.Load(request.NamespacedName); ends && uid == d.UID {
+		return r.namespaceEnds(ctx, d)
+	}
 	if !controllerutil.ContainsFinalizer(d, api.Finalizer) {
 		before := d.DeepCopy()
 		controllerutil.AddFinalizer(d, api.Finalizer)
-		if err := r.Patch(ctx, d, client.MergeFrom(before)); err != nil {
-			return reconcile.Result{}, err
+		if err := r.Patch(ctx, d, locked(before)); err != nil {
+			return again(err)
 		}
 	}
 	result, err := r.reconcile(ctx, d)
-	if apierrors.IsConflict(err) { // what was read is older than what is written: it will be read again in a moment
-		return reconcile.Result{RequeueAfter: conflictPause}, nil
+	if apierrors.IsConflict(err) {
+		return again(err)
 	}
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return r.namespaceEnds(ctx, d)
 	}
-	if f := foreign(err); f != nil {
+	if why := refused(err); why != nil {
 		pods, listing := r.pods(ctx, d)
 		if listing != nil {
 			return reconcile.Result{}, listing
 		}
-		// Nobody tells us when the foreign object goes.
-		return reconcile.Result{RequeueAfter: 10 * time.Second}, r.writeStatus(ctx, d, &scene{pods: pods, refused: f})
+		// Nobody tells us when the foreign object goes, or what stands against ours.
+		return reconcile.Result{RequeueAfter: 10 * time.Second}, r.writeStatus(ctx, d, &scene{pods: pods, refused: why})
 	}
 	return result, err
+}
+
+// again in a moment, if the error is a conflict: what was read is older than what is written.
+func again(err error) (reconcile.Result, error) {
+	if apierrors.IsConflict(err) {
+		return reconcile.Result{RequeueAfter: conflictPause}, nil
+	}
+	return reconcile.Result{}, err
 }
 
 func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (reconcile.Result, error) {
@@ -213,10 +255,8 @@ func (r *Reconciler) act(ctx context.Context, d *api.MoEDeployment, a *pki.Autho
 			return 0, err
 		}
 	}
-	for _, ordinal := range s.decision.Create {
-		if err := r.createPod(ctx, d, a, ordinal); err != nil {
-			return 0, err
-		}
+	if err := r.createPods(ctx, d, a, s); err != nil {
+		return 0, err
 	}
 	k.Act(&round)
 	s.seen = round.Seen
@@ -256,13 +296,32 @@ func (r *Reconciler) open(d *api.MoEDeployment, a *pki.Authority) (*world.World,
 	if err != nil {
 		return nil, err
 	}
-	key := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: d.Namespace, Name: d.Name}}
-	return r.Worlds.Open(d.UID, worldName(d), dial, r.records(d), func() {
-		select {
-		case r.changed <- event.GenericEvent{Object: key}:
-		default: // a thousand are waiting: the next look tells again
-		}
-	}), nil
+	key := client.ObjectKeyFromObject(d)
+	if was, there := r.opened.Swap(key, d.UID); there && was != d.UID {
+		r.end(was.(types.UID)) //nolint:forcetypeassert // what Swap put in
+	}
+	return r.Worlds.Open(d.UID, worldName(d), dial, r.records(d), func() { r.wake(key) }), nil
+}
+
+// wake the reconcile of a MoEDeployment, and of its repair. Queues grow by a name at most, and nobody waits.
+func (r *Reconciler) wake(key types.NamespacedName) {
+	r.queue.Add(reconcile.Request{NamespacedName: key})
+	r.urgent.Add(reconcile.Request{NamespacedName: key})
+}
+
+// forget a MoEDeployment that is gone, with its finalizer or without.
+func (r *Reconciler) forget(key types.NamespacedName) {
+	if uid, there := r.opened.LoadAndDelete(key); there {
+		r.end(uid.(types.UID)) //nolint:forcetypeassert // what Swap put in
+	}
+	r.doomed.Delete(key)
+	r.metrics.forget(key)
+}
+
+// end what runs for a MoEDeployment beside us, and forget what was written for it.
+func (r *Reconciler) end(uid types.UID) {
+	r.Worlds.Dissolve(uid, "its MoEDeployment is gone")
+	r.applied.Delete(uid)
 }
 
 // sooner of two waits, of which 0 means none.

@@ -10,7 +10,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"tangram.dev/operator/internal/driver"
 	"tangram.dev/operator/internal/world"
@@ -20,6 +23,42 @@ import (
 
 // answerInRepair: an agent that is asked in a repair answers within so long, or counts as one that does not.
 const answerInRepair = time.Second
+
+// reconcileRepair begins the repair of a world that was opened, from caches alone.
+func (r *Reconciler) reconcileRepair(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	uid, opened := r.opened.Load(request.NamespacedName)
+	if !opened {
+		return reconcile.Result{}, nil
+	}
+	w := r.Worlds.Find(uid.(types.UID)) //nolint:forcetypeassert // what open put in
+	if w == nil {
+		return reconcile.Result{}, nil
+	}
+	s := &scene{seen: w.Snapshot()}
+	if !s.seen.NeedsRepair() {
+		return reconcile.Result{}, nil
+	}
+	d := &api.MoEDeployment{}
+	if err := r.Get(ctx, request.NamespacedName, d); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if d.UID != uid || d.DeletionTimestamp != nil {
+		return reconcile.Result{}, nil
+	}
+	var err error
+	if s.pods, err = r.pods(ctx, d); err != nil {
+		return reconcile.Result{}, err
+	}
+	if reached := endpoints(owned(d, s.pods)); len(reached) > 0 {
+		w.SetEndpoints(reached, true)
+		k, err := r.keeper(d, w)
+		if err != nil {
+			return reconcile.Result{}, err
+		}
+		k.Repair(&s.seen)
+	}
+	return reconcile.Result{}, nil
+}
 
 func limits(d *api.MoEDeployment) driver.Limits {
 	limit := time.Duration(d.Spec.Transition.TimeoutSeconds) * time.Second
@@ -121,7 +160,7 @@ func (c *repairRecorder) object(record *driver.Record, err error) *api.LayoutTra
 		s.Flips = append(s.Flips, flipOf(f))
 	}
 	for _, l := range record.Lost {
-		s.Lost = append(s.Lost, api.LostMember{ID: l.Member, Why: clip(l.Why, 300)})
+		s.Lost = append(s.Lost, api.LostMember{ID: l.Member, Why: clip(l.Why, longestWords)})
 	}
 	fillEnd(s, record, phase)
 	s.Phases.Wait, s.Phases.Fence = ptr.To(duration(record.WaitSeconds)), ptr.To(duration(record.FenceSeconds))

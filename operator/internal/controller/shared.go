@@ -27,7 +27,7 @@ func (r *Reconciler) shared(ctx context.Context, d *api.MoEDeployment) error {
 	if err != nil {
 		return err
 	}
-	for _, object := range []client.Object{account, config, enginesService(d)} {
+	for _, object := range []client.Object{account, config, enginesService(d), r.rankPolicy(d), gatewayPolicy(d)} {
 		if err := r.apply(ctx, d, object); err != nil {
 			return err
 		}

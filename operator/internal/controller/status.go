@@ -31,7 +31,7 @@ type scene struct {
 	decision    fleet.Decision
 	problems    []problem
 	transitions []api.LayoutTransition
-	refused     *foreignError         // nothing else is known then
+	refused     *refusal              // nothing else is known then
 	silent      []string              // pods with a member whose agents do not answer
 	unknown     bool                  // all of them: which layout is in force is not known
 	gateways    int32                 // replicas that accept requests
@@ -81,7 +81,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 	r.set(d, api.ConditionRepairReady, repairReadyOf(s))
 	r.tellBalanced(d, s)
 	stalled := degraded.status == metav1.ConditionTrue && slices.Contains(
-		[]string{api.ReasonAdoptionRefused, api.ReasonPodsFailing, api.ReasonInsufficientMemory}, degraded.reason)
+		[]string{api.ReasonAdoptionRefused, api.ReasonRefusedByCluster, api.ReasonPodsFailing, api.ReasonInsufficientMemory}, degraded.reason)
 	r.onlyWhile(d, api.ConditionStalled, stalled, degraded)
 	r.onlyWhile(d, api.ConditionReconciling, !stalled && ready.status != metav1.ConditionTrue, ready)
 	st.State = ready.reason
@@ -108,7 +108,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 
 func (r *Reconciler) set(d *api.MoEDeployment, kind string, v verdict) {
 	apimeta.SetStatusCondition(&d.Status.Conditions, metav1.Condition{Type: kind, Status: v.status, Reason: v.reason,
-		Message: clip(v.message, 32768), ObservedGeneration: d.Generation})
+		Message: clip(v.message, longestMessage), ObservedGeneration: d.Generation})
 }
 
 // onlyWhile is for conditions that kstatus wants to see only while they are true.
@@ -184,11 +184,11 @@ func availableOf(d *api.MoEDeployment, s *scene) verdict {
 func degradedOf(d *api.MoEDeployment, s *scene) verdict {
 	switch {
 	case s.refused != nil:
-		return yes(api.ReasonAdoptionRefused, s.refused.Error())
+		return yes(s.refused.reason, s.refused.message)
 	case s.decision.Repair && s.seen.RepairFailed != nil:
-		return yes(api.ReasonRepairFailed, oneLine(s.seen.RepairFailed))
+		return yes(api.ReasonRepairFailed, s.seen.RepairFailed.Error())
 	case s.seen.Broken != nil:
-		return yes(api.ReasonMemberLost, oneLine(s.seen.Broken))
+		return yes(api.ReasonMemberLost, s.seen.Broken.Error())
 	case s.decision.Repair:
 		return yes(api.ReasonMemberLost, fmt.Sprintf("%d pods of the layout in force are gone or have ended (UIDs): %s", len(s.decision.Lost), strings.Join(s.decision.Lost, ", ")))
 	case s.seen.Failed != nil && noMemory(s.seen.Failed):
@@ -203,9 +203,6 @@ func degradedOf(d *api.MoEDeployment, s *scene) verdict {
 	}
 	return no(api.ReasonAsWanted, "nothing failed")
 }
-
-// oneLine of an error that joins several.
-func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
 // noMemory says whether an agent or the planner refused for want of memory.
 func noMemory(err error) bool {
@@ -230,14 +227,18 @@ func progressingOf(d *api.MoEDeployment, s *scene) verdict {
 	case s.deleting:
 		return yes(api.ReasonDeleting, fmt.Sprintf("%d pods are still there", len(s.pods)))
 	case s.refused != nil:
-		return no(api.ReasonAdoptionRefused, s.refused.Error())
+		return no(s.refused.reason, s.refused.message)
 	case s.unknown:
 		return no(api.ReasonAgentsUnreachable, "what the agents hold is not known: nothing is done until one answers")
 	case s.seen.Repairing || s.decision.Repair:
 		return yes(api.ReasonRepairing, "the survivors of the layout in force are taken to one of their own")
 	case s.seen.Running != nil && !s.seen.Rebalancing: // width and mode are as wanted while experts move
 		e := s.seen.Running
-		return yes(api.ReasonTransition, fmt.Sprintf("flip %d of %d, phase %s", e.Flip, e.Flips, e.Phase))
+		text := fmt.Sprintf("flip %d of %d, phase %s", e.Flip, e.Flips, e.Phase)
+		if s.aborted != nil {
+			text += "; it is aborted: no other flip begins"
+		}
+		return yes(api.ReasonTransition, text)
 	case len(s.decision.Target) > 0 && d.Spec.Suspend:
 		return no(api.ReasonSuspended, fmt.Sprintf("spec.suspend holds back a transition to %d ranks in mode %s", len(s.decision.Target), d.Spec.Mode))
 	case len(s.decision.Target) > 0 && s.aborted != nil:

@@ -237,13 +237,6 @@ func bytesOf(b driver.Bytes) api.BytesBySource {
 	return api.BytesBySource{Local: int64(b.Local), Shared: int64(b.Shared), TCP: int64(b.TCP), Checkpoint: int64(b.Checkpoint), KV: int64(b.KV)}
 }
 
-func clip(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return s[:n-3] + "..."
-}
-
 // over says whether a LayoutTransition has ended.
 func over(t *api.LayoutTransition) bool {
 	return t.Status.Phase == api.PhaseSucceeded || t.Status.Phase == api.PhaseFailed || t.Status.Phase == api.PhaseSuperseded ||
@@ -253,14 +246,18 @@ func over(t *api.LayoutTransition) bool {
 // transitions of the world, the newest first.
 func (r *Reconciler) transitions(ctx context.Context, d *api.MoEDeployment) ([]api.LayoutTransition, error) {
 	var list api.LayoutTransitionList
-	if err := r.List(ctx, &list, client.InNamespace(d.Namespace), client.MatchingLabels{api.WorldLabel: d.Name}); err != nil {
+	if err := r.List(ctx, &list, client.InNamespace(d.Namespace), client.MatchingFields{byWorld: d.Name}); err != nil {
 		return nil, err
 	}
 	mine := slices.DeleteFunc(list.Items, func(t api.LayoutTransition) bool { return !metav1.IsControlledBy(&t, d) })
-	slices.SortFunc(mine, func(a, b api.LayoutTransition) int {
+	newestFirst(mine)
+	return mine, nil
+}
+
+func newestFirst(all []api.LayoutTransition) {
+	slices.SortFunc(all, func(a, b api.LayoutTransition) int {
 		return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(b.Name, a.Name))
 	})
-	return mine, nil
 }
 
 // leftOpen: one that is younger may be open because its end is written just now.
@@ -308,7 +305,7 @@ func recent(all []api.LayoutTransition) []api.RecentTransition {
 			continue
 		}
 		out = append(out, api.RecentTransition{Name: t.Name, What: t.Spec.What, Outcome: t.Status.Phase,
-			Ended: metav1.NewTime(t.Status.CompletionTime.Truncate(time.Second)), Message: clip(t.Status.Message, 300)})
+			Ended: metav1.NewTime(t.Status.CompletionTime.Truncate(time.Second)), Message: clip(t.Status.Message, longestWords)})
 	}
 	return out
 }

@@ -31,6 +31,8 @@ type connection struct {
 const (
 	// answerWithin is the time in which an agent answers, before it counts as one that does not.
 	answerWithin = 2 * time.Second
+	// releaseWithin all agents of a world that is over are told, or wait for their grace period.
+	releaseWithin = 2 * time.Second
 	// lookFast: while something is wrong.
 	lookFast = 100 * time.Millisecond
 	// watchAgain: pause after the stream of an agent ended.

@@ -244,14 +244,12 @@ func TestHeadroomOfTheLayoutInForce(t *testing.T) {
 func TestDissolveReleasesEverybody(t *testing.T) {
 	b := setup(t, 3)
 	b.agents.Find("a1").Deaf(true) // who cannot be told does not keep the others
-	ctx, cancel := context.WithTimeout(t.Context(), soon)
-	defer cancel()
-	require.NoError(t, b.worlds.Dissolve(ctx, "uid", "it is over"))
+	require.False(t, b.worlds.Dissolve("uid", "it is over"), "beside us")
+	require.Eventually(t, func() bool { return b.worlds.Dissolve("uid", "it is over") }, soon, tick)
 	require.False(t, b.agents.Find("a0").InWorld())
 	require.Contains(t, b.agents.Find("a2").Calls(), "release")
 	require.True(t, b.agents.Find("a1").InWorld())
 	require.Nil(t, b.worlds.Find("uid"))
-	require.NoError(t, b.worlds.Dissolve(ctx, "uid", "it is over"))
 }
 
 // A checkpoint that cannot be read any more is news.
@@ -259,4 +257,16 @@ func TestMarkTellsOfTheCheckpoint(t *testing.T) {
 	one := &tangramv1.StatusResponse{World: "w"}
 	two := &tangramv1.StatusResponse{World: "w", CheckpointError: "I/O error"}
 	require.NotEqual(t, markOfAgent(one), markOfAgent(two))
+}
+
+// Whoever ends a world does not wait for its agents, not even for one that never answers.
+func TestDissolveNeverWaits(t *testing.T) {
+	b := setup(t, 2)
+	answer := make(chan struct{})
+	b.stuck.Store(&answer)
+	require.False(t, b.worlds.Dissolve("uid", "it is over"))
+	require.NotNil(t, b.worlds.Find("uid"), "it ends beside us")
+	close(answer)
+	b.stuck.Store(nil)
+	require.Eventually(t, func() bool { return b.worlds.Find("uid") == nil }, soon, tick)
 }

@@ -121,6 +121,8 @@ type World struct {
 	// judging is full while a judgement is made, one at a time. It is no mutex because records are read meanwhile, which
 	// takes time, and fake time stands still while somebody waits for a mutex.
 	judging chan struct{}
+	// dissolving, under Worlds.mu: it ends, and is not there any more once it has.
+	dissolving bool
 
 	mu       sync.Mutex
 	closing  bool

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -54,7 +55,15 @@ func (n *notes) ended() []error {
 
 type dialled struct {
 	*drivertest.Agent
-	hung chan struct{}
+	hung  chan struct{}
+	stuck *atomic.Pointer[chan struct{}] // it does not answer before that is closed, whatever its caller's limits; nil: it does
+}
+
+func (d dialled) Status(ctx context.Context, world string) (*tangramv1.StatusResponse, error) {
+	if until := d.stuck.Load(); until != nil {
+		<-*until
+	}
+	return d.Agent.Status(ctx, world)
 }
 
 func (d dialled) Close() error { close(d.hung); return nil }
@@ -66,6 +75,7 @@ type bench struct {
 	agents *drivertest.World
 	told   chan struct{}
 	hung   []chan struct{}
+	stuck  atomic.Pointer[chan struct{}]
 	limits driver.Limits
 }
 
@@ -87,7 +97,7 @@ func setupWith(t *testing.T, n int, lookEvery time.Duration) *bench {
 	dial := func(address string) (Agent, error) {
 		mu.Lock()
 		defer mu.Unlock()
-		d := dialled{agents.Find(address), make(chan struct{})}
+		d := dialled{agents.Find(address), make(chan struct{}), &b.stuck}
 		b.hung = append(b.hung, d.hung)
 		return d, nil
 	}

@@ -60,16 +60,30 @@ func (w *Worlds) Close(ctx context.Context, uid types.UID) error {
 	return nil
 }
 
-// Dissolve a world: what runs ends, and all ranks are released, so that no pod waits until it has left a world that is
-// over. Like Close it may be called again.
-func (w *Worlds) Dissolve(ctx context.Context, uid types.UID, why string) error {
-	if world := w.Find(uid); world != nil {
-		if err := world.halt(ctx); err != nil {
-			return fmt.Errorf("end the transition of world %s: %w", world.name, err)
-		}
-		world.release(ctx, why)
+// Dissolve a world beside the caller, who never waits: what runs ends, and all ranks are released, so that no pod waits
+// until it has left a world that is over. It says whether that is done; notify tells when it is. It may be called again,
+// and for a world that is not there.
+func (w *Worlds) Dissolve(uid types.UID, why string) (over bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	world := w.worlds[uid]
+	if world == nil {
+		return true
 	}
-	return w.Close(ctx, uid)
+	if !world.dissolving {
+		world.dissolving = true
+		go w.dissolve(uid, world, why)
+	}
+	return false
+}
+
+func (w *Worlds) dissolve(uid types.UID, world *World, why string) {
+	_ = world.halt(context.Background()) // whatever runs has limits of its own
+	ctx, cancel := context.WithTimeout(context.Background(), releaseWithin)
+	defer cancel()
+	world.release(ctx, why)
+	_ = w.Close(context.Background(), uid)
+	world.notify()
 }
 
 // CloseAll at the end of the process: running flips end, or are aborted.

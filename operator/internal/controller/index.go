@@ -1,0 +1,23 @@
+package controller
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// byWorld is an index of the cache, by the label of the world: what a reconcile lists does not grow with other worlds.
+const byWorld = "world"
+
+func index(ctx context.Context, indexer client.FieldIndexer) error {
+	world := func(o client.Object) []string { return []string{o.GetLabels()[api.WorldLabel]} }
+	for _, kind := range []client.Object{&corev1.Pod{}, &corev1.Secret{}, &api.LayoutTransition{}} {
+		if err := indexer.IndexField(ctx, kind, byWorld, world); err != nil {
+			return err
+		}
+	}
+	return nil
+}

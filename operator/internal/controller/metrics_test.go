@@ -1,0 +1,76 @@
+package controller
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"tangram.dev/operator/internal/gateway"
+)
+
+// exported are the names that a component registers.
+type exported struct {
+	prometheus.Registerer
+	names []string
+}
+
+var fullName = regexp.MustCompile(`fqName: "([^"]+)"`)
+
+func (e *exported) MustRegister(all ...prometheus.Collector) {
+	for _, c := range all {
+		descriptions := make(chan *prometheus.Desc, 16)
+		c.Describe(descriptions)
+		close(descriptions)
+		for d := range descriptions {
+			e.names = append(e.names, fullName.FindStringSubmatch(d.String())[1])
+		}
+	}
+}
+
+// A name of a metric has one meaning, whoever exports it; what the docs name is exported.
+func TestMetricsHaveOneMeaningPerName(t *testing.T) {
+	var operator, gateways exported
+	NewMetrics(&operator)
+	gateway.NewMetrics(&gateways)
+	components := map[string][]string{"operator": operator.names, "gateway": gateways.names, "agent": inSources(t, "agent", ".cc")}
+	owner := map[string]string{}
+	for component, names := range components {
+		require.Greater(t, len(names), 5, component)
+		for _, name := range names {
+			require.Empty(t, owner[name], "%s, of %s", name, component)
+			owner[name] = component
+			for other := range components {
+				require.Equal(t, other == component && component != "agent", strings.HasPrefix(name, "tangram_"+other+"_"), "%s, of %s", name, component)
+			}
+		}
+	}
+	for _, name := range inSources(t, "docs", ".md") {
+		require.Contains(t, slices.Collect(maps.Keys(owner)), name)
+	}
+}
+
+var quotedMetric = regexp.MustCompile("[\"`](tangram_[a-z_]+)[\"`]")
+
+// inSources are the names of metrics in quotes, each once, in files of a folder but tests.
+func inSources(t *testing.T, folder, ending string) []string {
+	t.Helper()
+	found := map[string]bool{}
+	require.NoError(t, filepath.WalkDir(filepath.Join(root(), folder), func(path string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(path, ending) || strings.HasSuffix(path, "_test"+ending) {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, match := range quotedMetric.FindAllStringSubmatch(string(text), -1) {
+			found[match[1]] = true
+		}
+		return err
+	}))
+	return slices.Sorted(maps.Keys(found))
+}

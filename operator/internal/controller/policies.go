@@ -1,0 +1,60 @@
+package controller
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// rankPolicy: who may open connections to pods of ranks, where the cluster's network enforces policies: ranks of the
+// world to each other's data and mesh ports, its gateways to serve, the operator to the agent, anybody to metrics.
+func (r *Reconciler) rankPolicy(d *api.MoEDeployment) *networkingv1.NetworkPolicy {
+	last := d.Spec.RanksPerPod - 1
+	rules := []networkingv1.NetworkPolicyIngressRule{
+		{Ports: ports(portData, 0), From: component(d, api.ComponentRank)},
+		{Ports: ports(portMesh, last), From: component(d, api.ComponentRank)},
+		{Ports: ports(portServe, last), From: component(d, api.ComponentGateway)},
+		{Ports: ports(portAgent, 0), From: r.operator()},
+		{Ports: ports(portMetrics, 0)},
+	}
+	return policy(d, d.Name+"-ranks", api.ComponentRank, rules)
+}
+
+// gatewayPolicy: clients may be anywhere, and so may who reads metrics.
+func gatewayPolicy(d *api.MoEDeployment) *networkingv1.NetworkPolicy {
+	return policy(d, gatewayName(d), api.ComponentGateway, []networkingv1.NetworkPolicyIngressRule{
+		{Ports: append(ports(portGateway, 0), ports(portGatewayMetrics, 0)...)}})
+}
+
+func policy(d *api.MoEDeployment, name, of string, rules []networkingv1.NetworkPolicyIngressRule) *networkingv1.NetworkPolicy {
+	return &networkingv1.NetworkPolicy{ObjectMeta: meta(d, name, of), Spec: networkingv1.NetworkPolicySpec{
+		PodSelector: metav1.LabelSelector{MatchLabels: selector(d, of)}, Ingress: rules,
+		PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}}}
+}
+
+// ports from one on, and so many more.
+func ports(first, more int32) []networkingv1.NetworkPolicyPort {
+	p := networkingv1.NetworkPolicyPort{Protocol: ptr.To(corev1.ProtocolTCP), Port: ptr.To(intstr.FromInt32(first))}
+	if more > 0 {
+		p.EndPort = ptr.To(first + more)
+	}
+	return []networkingv1.NetworkPolicyPort{p}
+}
+
+func component(d *api.MoEDeployment, name string) []networkingv1.NetworkPolicyPeer {
+	return []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: selector(d, name)}}}
+}
+
+// operator's pods; nil: anybody, where it is not known where they are.
+func (r *Reconciler) operator() []networkingv1.NetworkPolicyPeer {
+	if r.OwnNamespace == "" {
+		return nil
+	}
+	return []networkingv1.NetworkPolicyPeer{{
+		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: r.OwnNamespace}},
+		PodSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": "tangram-operator"}}}}
+}
