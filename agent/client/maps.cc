@@ -16,13 +16,14 @@ Result<std::unique_ptr<Maps>> Maps::Build(
   std::map<std::string, const v1::PeerAddress*> by_member;
   for (const v1::PeerAddress& peer : peers) by_member.emplace(peer.member(), &peer);
   const size_t world = static_cast<size_t>(layout.members_size());
-  maps->text_.reserve(3 * world);  // c_str() of short strings moves with the vector
+  maps->text_.reserve(4 * world);  // c_str() of short strings moves with the vector
   const auto keep = [&](const std::string& text) { return maps->text_.emplace_back(text).c_str(); };
   for (const v1::Member& m : layout.members()) {
     const auto peer = by_member.find(m.id());
     maps->members_.push_back(keep(m.id()));
     maps->mesh_.push_back(keep(peer == by_member.end() ? "" : peer->second->engine()));
     maps->frontends_.push_back(keep(peer == by_member.end() ? "" : peer->second->frontend()));
+    maps->pods_.push_back(keep(m.pod()));
   }
 
   const size_t layers = geometry.proto().layers();
@@ -49,6 +50,7 @@ Result<std::unique_ptr<Maps>> Maps::Build(
   out.mesh = maps->mesh_.data();
   out.frontends = maps->frontends_.data();
   out.layers = maps->layers_.data();
+  out.pods = maps->pods_.data();
   return maps;
 }
 

@@ -39,7 +39,7 @@ class Maps {
   std::string hash_;
   v1::Layout layout_;
   std::vector<std::string> text_;
-  std::vector<const char*> members_, mesh_, frontends_;
+  std::vector<const char*> members_, mesh_, frontends_, pods_;
   std::vector<tg_layer_map> layers_;
   // One block per layer; the structs above point into them, so they never grow once built.
   std::vector<std::vector<tg_piece>> pieces_;

@@ -1,114 +1,279 @@
 #include "agent/mover/data_server.h"
 
 #include <fmt/format.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <spdlog/spdlog.h>
-#include <sys/socket.h>
+#include <sys/eventfd.h>
 
-#include <cerrno>
+#include <algorithm>
+#include <array>
 #include <cstring>
+#include <mutex>
+#include <optional>
+#include <system_error>
 
 #include "agent/base/background.h"
+#include "agent/net/blocking.h"
 
 namespace tangram::mover {
+namespace {
 
-Result<std::unique_ptr<DataServer>> DataServer::Start(const std::string& listen, Grants* grants) {
-  auto fd = Listen(listen);
-  if (!fd.ok()) return fd.status();
-  const auto port = PortOf(fd->get());
-  if (!port.ok()) return port.status();
-  return std::unique_ptr<DataServer>(new DataServer(std::move(fd).value(), *port, grants));
+using Clock = std::chrono::steady_clock;
+
+constexpr int kLookMs = 100;        // between looks at clocks
+constexpr size_t kRangeBytes = 12;  // of a KV request: u64 offset, u32 length
+// What one connection is sent before the others have their turn.
+constexpr size_t kTurnBytes = 1 << 20;
+
+}  // namespace
+
+net::FrameReader KvRequests() {
+  return {sizeof(uint32_t), [](std::span<const std::byte> header) -> Result<size_t> {
+            uint32_t count = 0;
+            std::memcpy(&count, header.data(), sizeof count);
+            if (count > kMostRanges) {
+              return Status{Code::kInvalid, fmt::format("{} ranges in one request", count)};
+            }
+            return count * kRangeBytes;
+          }};
 }
 
-DataServer::DataServer(UniqueFd listener, uint16_t port, Grants* grants)
-    : listener_(std::move(listener)),
-      port_(port),
-      grants_(grants),
-      acceptor_([this](std::stop_token stop) { Accept(stop); }) {}
-
-DataServer::~DataServer() {
-  acceptor_.request_stop();
-  acceptor_.join();
-  for (Connection& connection : connections_) connection.thread.request_stop();
-  connections_.clear();  // joins
-}
-
-void DataServer::Accept(std::stop_token stop) {
-  while (!stop.stop_requested()) {
-    pollfd poll_fd{listener_.get(), POLLIN, 0};
-    if (poll(&poll_fd, 1, 50) <= 0) continue;
-    UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd) {
-      if (errno == EMFILE || errno == ENFILE) {
-        spdlog::error("data listener: out of descriptors");
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      }
-      continue;
+Result<std::vector<iovec>> RangesOf(std::span<const uint8_t> body,
+                                    std::span<const std::byte> region) {
+  std::vector<iovec> out;
+  out.reserve(body.size() / kRangeBytes);
+  for (size_t at = 0; at + kRangeBytes <= body.size(); at += kRangeBytes) {
+    uint64_t offset = 0;
+    uint32_t length = 0;
+    std::memcpy(&offset, body.data() + at, sizeof offset);
+    std::memcpy(&length, body.data() + at + sizeof offset, sizeof length);
+    if (offset > region.size() || length > region.size() - offset) {
+      return Status{Code::kInvalid,
+                    fmt::format("KV range of {} bytes at {} of {}", length, offset, region.size())};
     }
-    const int on = 1;
-    setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    out.push_back({const_cast<std::byte*>(region.data() + offset), length});
+  }
+  return out;
+}
+
+struct DataServer::Connection {
+  Connection(UniqueFd fd, std::shared_ptr<net::Credentials> credentials)
+      : stream(std::move(fd), net::Side::kAccepted, std::move(credentials)) {}
+
+  // Sends what is left of `out`, up to a turn's worth.
+  Status Send();
+  // Reads a KV request and begins to answer it, if one is there.
+  Status Ask();
+
+  net::Stream stream;
+  std::array<std::byte, 16> token{};
+  size_t token_bytes = 0;
+  Grant grant;
+  net::FrameReader request = KvRequests();
+  std::vector<iovec> out;
+  size_t at = 0;  // in `out`
+  Clock::time_point moved = Clock::now();
+};
+
+Status DataServer::Connection::Send() {
+  for (size_t budget = kTurnBytes; at < out.size() && budget > 0;) {
+    Result<size_t> put = size_t{0};
+    // The socket does not block, so neither does whoever wants to end the lease.
+    const auto write = [&] { put = stream.Write(std::span(out).subspan(at)); };
+    if (grant.lease == nullptr) {
+      write();
+    } else if (!grant.lease->Use(write)) {
+      return {Code::kUnavailable, "the memory that was granted is no longer there"};
+    }
+    if (!put.ok()) return put.status();
+    size_t sent = *put;
+    while (at < out.size() && sent >= out[at].iov_len) sent -= out[at++].iov_len;
+    if (at < out.size()) {
+      out[at].iov_base = static_cast<std::byte*>(out[at].iov_base) + sent;
+      out[at].iov_len -= sent;
+    }
+    if (*put == 0) break;
+    moved = Clock::now();
+    budget -= std::min(budget, *put);
+  }
+  return OkStatus();
+}
+
+Status DataServer::Connection::Ask() {
+  TANGRAM_RETURN_IF_ERROR(request.Read(stream));
+  if (!request.whole()) return OkStatus();
+  moved = Clock::now();
+  auto ranges = RangesOf(request.Take(), grant.kv);
+  if (!ranges.ok()) return ranges.status();
+  out = std::move(ranges).value();
+  at = 0;
+  return OkStatus();
+}
+
+// One thread that sends to any number of connections in turn.
+class DataServer::Sender {
+ public:
+  explicit Sender(bool yields)
+      : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+        thread_([this, yields](const std::stop_token& stop) {
+          if (yields) YieldToServing();
+          Run(stop);
+        }) {}
+  ~Sender() {
+    thread_.request_stop();
+    Wake();
+  }
+
+  void Take(std::unique_ptr<Connection> connection) {
+    {
+      const std::scoped_lock lock(mu_);
+      coming_.push_back(std::move(connection));
+    }
+    Wake();
+  }
+
+ private:
+  void Wake() const { (void)eventfd_write(wake_.get(), 1); }
+  void Run(const std::stop_token& stop);
+  // False: through, refused or gone.
+  static bool Drive(Connection& connection);
+
+  const UniqueFd wake_;
+  std::mutex mu_;
+  std::vector<std::unique_ptr<Connection>> coming_;
+  std::jthread thread_;  // last
+};
+
+bool DataServer::Sender::Drive(Connection& connection) {
+  const bool kv = !connection.grant.kv.empty();
+  Status status = connection.Send();
+  if (status.ok() && kv && connection.at == connection.out.size()) {
+    status = connection.Ask();
+    if (!status.ok() && status.code() == Code::kUnavailable) return false;  // the normal end
+    if (status.ok()) status = connection.Send();
+  }
+  if (!status.ok()) {
+    spdlog::warn("data connection of attempt {}: {}", connection.grant.attempt, status.message());
+    return false;
+  }
+  return kv || connection.at < connection.out.size();
+}
+
+void DataServer::Sender::Run(const std::stop_token& stop) {
+  std::vector<std::unique_ptr<Connection>> all;
+  std::vector<pollfd> polls;
+  while (!stop.stop_requested()) {
+    polls.assign(1, {wake_.get(), POLLIN, 0});
+    bool more = false;  // what poll() does not show
+    for (const auto& connection : all) {
+      const bool asks = !connection->grant.kv.empty() && connection->at == connection->out.size();
+      polls.push_back({connection->stream.fd(), static_cast<short>(asks ? POLLIN : POLLOUT), 0});
+      more = more || (asks && connection->stream.Buffered());
+    }
+    (void)poll(polls.data(), polls.size(), more ? 0 : kLookMs);
+    const auto now = Clock::now();
+    for (size_t i = 0; i < all.size(); ++i) {
+      const bool due = polls[i + 1].revents != 0 || all[i]->stream.Buffered();
+      if (due ? !Drive(*all[i]) : now - all[i]->moved > net::kSilence) all[i].reset();
+    }
+    std::erase(all, nullptr);
+    if (polls[0].revents == 0) continue;
+    eventfd_t ignored = 0;
+    (void)eventfd_read(wake_.get(), &ignored);
     const std::scoped_lock lock(mu_);
-    connections_.remove_if([](const Connection& c) { return c.done.load(); });
-    Connection& connection = connections_.emplace_back();
-    connection.fd = std::move(fd);
-    connection.thread = std::jthread([this, &connection](std::stop_token own) {
-      Serve(&connection, own);
-      connection.fd.reset();
-      connection.done = true;
-    });
+    std::move(coming_.begin(), coming_.end(), std::back_inserter(all));
+    coming_.clear();
   }
 }
 
-void DataServer::Serve(Connection* connection, std::stop_token stop) {
-  const int fd = connection->fd.get();
-  std::string token(16, '\0');
-  if (!ReadAll(fd, std::as_writable_bytes(std::span(token)), stop).ok()) return;
-  const std::optional<Grant> grant = grants_->Redeem(token);
+Result<std::unique_ptr<DataServer>> DataServer::Start(Options options, Grants* grants) {
+  auto fd = net::Listen(options.listen);
+  if (!fd.ok()) return fd.status();
+  const auto port = net::PortOf(fd->get());
+  if (!port.ok()) return port.status();
+  try {
+    return std::unique_ptr<DataServer>(
+        new DataServer(std::move(options), std::move(fd).value(), *port, grants));
+  } catch (const std::system_error& e) {
+    return Status{Code::kInternal, fmt::format("no threads for the data port: {}", e.what())};
+  }
+}
+
+DataServer::DataServer(Options options, UniqueFd listener, uint16_t port, Grants* grants)
+    : options_(std::move(options)), listener_(std::move(listener)), port_(port), grants_(grants) {
+  for (size_t i = 0; i < options_.piece_senders; ++i) {
+    pieces_.push_back(std::make_unique<Sender>(true));
+  }
+  for (size_t i = 0; i < options_.kv_senders; ++i) kv_.push_back(std::make_unique<Sender>(false));
+  door_ = std::jthread([this](const std::stop_token& stop) { Door(stop); });
+}
+
+DataServer::~DataServer() = default;
+
+void DataServer::Door(const std::stop_token& stop) {
+  net::Strangers<Connection> strangers(options_.strangers);
+  std::vector<pollfd> polls;
+  auto full_until = Clock::now();  // out of descriptors: nobody enters before
+  while (!stop.stop_requested()) {
+    auto now = Clock::now();
+    const bool open = strangers.MayEnter(now) && now >= full_until;
+    polls.assign(1, {open ? listener_.get() : -1, POLLIN, 0});
+    for (size_t i = 0; i < strangers.size(); ++i) {
+      const net::Stream& stream = strangers.at(i).stream;
+      polls.push_back({stream.fd(), stream.ready() ? short{POLLIN} : stream.waits_for(), 0});
+    }
+    if (poll(polls.data(), polls.size(), kLookMs) <= 0) continue;
+    for (size_t i = 0; i < strangers.size(); ++i) {
+      if (polls[i + 1].revents == 0) continue;
+      Connection& connection = strangers.at(i);
+      if (!Greet(connection)) {
+        strangers.Leave(i);
+      } else if (connection.token_bytes == connection.token.size()) {
+        Welcome(strangers.Leave(i));
+      }
+    }
+    strangers.Sweep();
+    if (polls[0].revents == 0) continue;
+    auto fd = net::Accept(listener_.get(), options_.tcp);
+    if (!fd.ok()) {
+      spdlog::error("data port: {}", fd.status().message());
+      full_until = now + std::chrono::milliseconds(kLookMs);
+    } else if (*fd) {
+      strangers.Enter(std::make_unique<Connection>(std::move(fd).value(), options_.credentials),
+                      now);
+    }
+  }
+}
+
+bool DataServer::Greet(Connection& connection) {
+  const auto known = connection.stream.Handshake();
+  Status status = known.status();
+  if (status.ok() && !*known) return true;
+  while (status.ok() && connection.token_bytes < connection.token.size()) {
+    const auto got =
+        connection.stream.Read(std::span(connection.token).subspan(connection.token_bytes));
+    status = got.status();
+    if (status.ok() && *got == 0) return true;
+    if (status.ok()) connection.token_bytes += *got;
+  }
+  if (!status.ok()) spdlog::debug("data port: {}", status.message());
+  return status.ok();
+}
+
+void DataServer::Welcome(std::unique_ptr<Connection> connection) {
+  auto grant = grants_->Redeem(
+      {reinterpret_cast<const char*>(connection->token.data()), connection->token.size()});
   if (!grant) {
     spdlog::warn("data connection with a token that is not (or no longer) good: refused");
     return;
   }
-  if (!grant->kv.empty()) {
-    // The end of the connection is the normal end.
-    (void)ServeKv(fd, grant->kv, stop);
-    return;
+  connection->grant = std::move(*grant);
+  connection->moved = Clock::now();
+  for (const auto& piece : connection->grant.pieces) {
+    connection->out.push_back({const_cast<std::byte*>(piece.data()), piece.size()});
   }
-  YieldToServing();
-  std::vector<iovec> parts;
-  parts.reserve(grant->pieces.size());
-  for (const auto& piece : grant->pieces) {
-    parts.push_back({const_cast<std::byte*>(piece.data()), piece.size()});
-  }
-  if (Status status = WriteAll(fd, std::move(parts), stop, grant->lease.get()); !status.ok()) {
-    spdlog::warn("data connection of attempt {}: {}", grant->attempt, status.message());
-  }
-}
-
-Status DataServer::ServeKv(int fd, std::span<const std::byte> region, std::stop_token stop) {
-  while (true) {
-    uint32_t count = 0;
-    TANGRAM_RETURN_IF_ERROR(ReadAll(fd, std::as_writable_bytes(std::span(&count, 1)), stop));
-    if (count > kMostRanges)
-      return {Code::kInvalid, fmt::format("{} ranges in one request", count)};
-    std::vector<std::byte> ranges(size_t{count} * 12);
-    TANGRAM_RETURN_IF_ERROR(ReadAll(fd, ranges, stop));
-    std::vector<iovec> parts;
-    parts.reserve(count);
-    for (uint32_t i = 0; i < count; ++i) {
-      uint64_t offset = 0;
-      uint32_t length = 0;
-      std::memcpy(&offset, ranges.data() + size_t{i} * 12, sizeof offset);
-      std::memcpy(&length, ranges.data() + size_t{i} * 12 + 8, sizeof length);
-      if (offset > region.size() || length > region.size() - offset) {
-        return {Code::kInvalid,
-                fmt::format("KV range of {} bytes at {} of {}", length, offset, region.size())};
-      }
-      parts.push_back({const_cast<std::byte*>(region.data() + offset), length});
-    }
-    TANGRAM_RETURN_IF_ERROR(WriteAll(fd, std::move(parts), stop));
-  }
+  auto& senders = connection->grant.kv.empty() ? pieces_ : kv_;
+  senders[turn_++ % senders.size()]->Take(std::move(connection));
 }
 
 }  // namespace tangram::mover

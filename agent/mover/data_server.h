@@ -1,47 +1,66 @@
-// Serves bulk bytes to peers that hold a token. Wire form, after the 16 bytes of token:
+// Serves bulk bytes to agents of the same world (agent/net) that hold a token. Wire form, after the
+// 16 bytes of token:
 //   pieces: their bytes, one after another, then the connection ends
 //   KV:     any number of requests {u32 count, count x (u64 offset, u32 length)}, little-endian,
 //           each answered by the bytes of its ranges, one after another
+//
+// A fixed number of threads, whoever comes: one at the door, where certificates and tokens are
+// looked at, and a few that send. None waits for one connection.
 #pragma once
 
-#include <atomic>
-#include <list>
 #include <memory>
-#include <mutex>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "agent/mover/grants.h"
-#include "agent/mover/net.h"
+#include "agent/net/credentials.h"
+#include "agent/net/frame.h"
+#include "agent/net/socket.h"
+#include "agent/net/strangers.h"
 
 namespace tangram::mover {
 
 // Most ranges of one KV request.
 constexpr uint32_t kMostRanges = 1U << 16;
 
+// A KV request off a stream; the body is its ranges.
+net::FrameReader KvRequests();
+// The bytes that a request's ranges name. kInvalid: a range is not inside the region.
+Result<std::vector<iovec>> RangesOf(std::span<const uint8_t> body,
+                                    std::span<const std::byte> region);
+
 class DataServer {
  public:
-  static Result<std::unique_ptr<DataServer>> Start(const std::string& listen, Grants* grants);
+  struct Options {
+    std::string listen;  // host:port
+    std::shared_ptr<net::Credentials> credentials;
+    net::StrangerLimits strangers = {};
+    net::TcpLimits tcp = {};
+    // Threads that send: pieces take what time serving leaves, a flip waits for KV.
+    size_t piece_senders = 4, kv_senders = 2;
+  };
+  static Result<std::unique_ptr<DataServer>> Start(Options options, Grants* grants);
   ~DataServer();
   uint16_t port() const { return port_; }
 
  private:
-  struct Connection {
-    UniqueFd fd;
-    std::atomic<bool> done{false};
-    std::jthread thread;
-  };
+  struct Connection;
+  class Sender;
 
-  DataServer(UniqueFd listener, uint16_t port, Grants* grants);
-  void Accept(std::stop_token stop);
-  void Serve(Connection* connection, std::stop_token stop);
-  static Status ServeKv(int fd, std::span<const std::byte> region, std::stop_token stop);
+  DataServer(Options options, UniqueFd listener, uint16_t port, Grants* grants);
+  void Door(const std::stop_token& stop);
+  // Goes on with a stranger as far as it goes now; false: it is refused or gone.
+  bool Greet(Connection& connection);
+  void Welcome(std::unique_ptr<Connection> connection);
 
-  UniqueFd listener_;
+  const Options options_;
+  const UniqueFd listener_;
   const uint16_t port_;
   Grants* const grants_;
-  std::mutex mu_;
-  std::list<Connection> connections_;
-  std::jthread acceptor_;  // last: stops before what it uses goes
+  std::vector<std::unique_ptr<Sender>> pieces_, kv_;
+  size_t turn_ = 0;
+  std::jthread door_;  // last: stops before what it uses goes
 };
 
 }  // namespace tangram::mover

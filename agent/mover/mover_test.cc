@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -13,6 +15,9 @@
 #include "agent/mover/data_server.h"
 #include "agent/mover/grants.h"
 #include "agent/mover/puller.h"
+#include "agent/net/blocking.h"
+#include "agent/net/testing/certs.h"
+#include "agent/net/testing/thief.h"
 
 namespace tangram::mover {
 namespace {
@@ -34,7 +39,7 @@ class MoverTest : public ::testing::Test {
     ASSERT_TRUE(fault::Arm("").ok());
   }
   void Start(const std::string& listen) {
-    auto server = DataServer::Start(listen, &grants_);
+    auto server = DataServer::Start({.listen = listen, .credentials = credentials_}, &grants_);
     ASSERT_TRUE(server.ok()) << server.status().message();
     server_ = std::move(server).value();
     address_ = "127.0.0.1:" + std::to_string(server_->port());
@@ -62,10 +67,13 @@ class MoverTest : public ::testing::Test {
   Status Pull(const std::string& token, const std::vector<Target>& targets,
               std::stop_token stop = {}) {
     pulled_ = 0;
-    return PullPieces(address_, token, targets, std::move(stop),
+    return PullPieces(credentials_, address_, token, targets, std::move(stop),
                       [&](uint64_t bytes) { pulled_ += bytes; });
   }
 
+  net::testing::TestCa ca_;
+  std::shared_ptr<net::Credentials> credentials_ = ca_.Open("w", "agent", "pod-0");
+  std::shared_ptr<net::Credentials> impostor_;
   Grants grants_;
   std::unique_ptr<DataServer> server_;
   std::string address_;
@@ -141,9 +149,9 @@ TEST_F(MoverTest, ASourceThatEndsEarlyIsNoSuccess) {
 
 TEST_F(MoverTest, AStopEndsAPullThatWaits) {
   // A listener that takes the connection and never says a word.
-  auto silent = Listen("127.0.0.1:0");
+  auto silent = net::Listen("127.0.0.1:0");
   ASSERT_TRUE(silent.ok());
-  address_ = "127.0.0.1:" + std::to_string(*PortOf(silent->get()));
+  address_ = "127.0.0.1:" + std::to_string(*net::PortOf(silent->get()));
   std::stop_source stop;
   std::jthread stopper([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -162,11 +170,77 @@ TEST_F(MoverTest, ManyPullersAtOnce) {
     threads.emplace_back([&, token] {
       std::vector<std::byte> copy(source_.size());
       const std::vector<Target> target = {{copy, HashOf(source_)}};
-      if (PullPieces(address_, token, target, {}, [](uint64_t) {}).ok() && copy == source_) ++good;
+      if (PullPieces(credentials_, address_, token, target, {}, [](uint64_t) {}).ok() &&
+          copy == source_)
+        ++good;
     });
   }
   threads.clear();
   EXPECT_EQ(good, 8);
+}
+
+// --- Strangers --------------------------------------------------------------------------
+
+size_t Threads() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return static_cast<size_t>(std::distance(begin(tasks), end(tasks)));
+}
+
+TEST_F(MoverTest, IdleStrangersCostNoThreadsAndHoldUpNobody) {
+  const size_t before = Threads();
+  std::vector<UniqueFd> strangers;
+  for (int i = 0; i < 600; ++i) {
+    auto fd = net::Dial(address_);
+    ASSERT_TRUE(fd.ok()) << fd.status().message();
+    strangers.push_back(std::move(fd).value());
+  }
+  // Behind more of them than may knock at once.
+  const Status pulled = Pull(Issue({source_.size()}), Targets(4));
+  ASSERT_TRUE(pulled.ok()) << pulled.message();
+  EXPECT_EQ(copy_, source_);
+  EXPECT_EQ(Threads(), before);
+}
+
+// They have a good token, and believe everything themselves.
+TEST_F(MoverTest, WhoIsNoAgentOfThisWorldGetsNothing) {
+  const net::testing::TestCa other;
+  const std::string token = Issue({source_.size()});
+  const auto gets = [&](const std::optional<net::TlsTexts>& shows) {
+    return net::testing::Steal(address_, shows, token, 16);
+  };
+  EXPECT_EQ(gets({}), "") << "no certificate";
+  EXPECT_EQ(gets(other.Issue("spiffe://tangram/w/agent/pod-1")), "") << "another authority";
+  EXPECT_EQ(gets(ca_.Issue("spiffe://tangram/v/agent/pod-1")), "") << "another world";
+  EXPECT_EQ(gets(ca_.Issue("spiffe://tangram/w/engine/pod-1")), "") << "an engine";
+  auto plain = net::Connect(address_, net::Credentials::Insecure(), {});
+  ASSERT_TRUE(plain.ok()) << plain.status().message();
+  ASSERT_TRUE(net::WriteAll(**plain, std::as_bytes(std::span(token)), {}).ok());
+  std::vector<std::byte> answer(16);
+  EXPECT_FALSE(net::ReadAll(**plain, answer, {}).ok()) << "plain TCP: an alert of TLS at most";
+  EXPECT_EQ(grants_.open(), 1U) << "the token was looked at";
+  const std::string good = gets(ca_.Issue("spiffe://tangram/w/agent/pod-1"));
+  EXPECT_EQ(good, std::string(reinterpret_cast<const char*>(source_.data()), 16)) << "an agent";
+}
+
+// The other way: an agent that is led to a stranger tells it no token.
+TEST_F(MoverTest, ATokenIsShownToAgentsOfThisWorldOnly) {
+  const net::testing::TestCa other;
+  server_.reset();
+  credentials_.swap(impostor_ = other.Open("w", "agent", "pod-0"));
+  Start("127.0.0.1:0");
+  credentials_.swap(impostor_);
+  const std::string token = Issue({source_.size()});
+  const Status pulled = Pull(token, Targets(4));
+  EXPECT_EQ(pulled.code(), Code::kUnauthenticated) << pulled.message();
+  EXPECT_EQ(grants_.open(), 1U);
+}
+
+TEST_F(MoverTest, OnATrustedFabricBothSidesMaySpeakPlainly) {
+  server_.reset();
+  credentials_ = net::Credentials::Insecure();
+  Start("127.0.0.1:0");
+  ASSERT_TRUE(Pull(Issue({source_.size()}), Targets(4)).ok());
+  EXPECT_EQ(copy_, source_);
 }
 
 // --- KV ---------------------------------------------------------------------------------
@@ -189,7 +263,8 @@ class KvTest : public MoverTest {
     return peer;
   }
   KvReaders MakeReaders() {
-    return KvReaders([this](const std::string&, const auto& request) { return Open(request); });
+    return KvReaders([this](const std::string&, const auto& request) { return Open(request); },
+                     credentials_);
   }
   // Random ranges of the source, read to a place of their own each.
   std::vector<KvReaders::Range> Ranges(size_t count, unsigned seed) {

@@ -1,14 +1,13 @@
 #include "agent/mover/puller.h"
 
 #include <fmt/format.h>
-#include <sys/socket.h>
 #include <xxhash.h>
 
-#include <cerrno>
 #include <cstring>
 
 #include "agent/base/fault.h"
 #include "agent/mover/data_server.h"
+#include "agent/net/blocking.h"
 
 namespace tangram::mover {
 namespace {
@@ -16,29 +15,21 @@ namespace {
 const fault::Point kAfterFetch("stage.after_fetch");
 const fault::Point kBeforeKv("kv.before_pull");
 
-// The other side has closed it. A first write after that still succeeds, and what it asked
-// for is lost, so this is asked before.
-bool Closed(int fd) {
-  char byte = 0;
-  const ssize_t n = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
-}
-
 }  // namespace
 
 uint64_t HashOf(std::span<const std::byte> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
-Status PullPieces(const std::string& data, const std::string& token,
-                  std::span<const Target> targets, std::stop_token stop,
-                  const std::function<void(uint64_t)>& done) {
-  auto fd = Connect(data);
-  if (!fd.ok()) return fd.status();
-  TANGRAM_RETURN_IF_ERROR(
-      WriteAll(fd->get(), {{const_cast<char*>(token.data()), token.size()}}, stop));
+Status PullPieces(const std::shared_ptr<net::Credentials>& credentials, const std::string& data,
+                  const std::string& token, std::span<const Target> targets,
+                  const std::stop_token& stop, const std::function<void(uint64_t)>& done) {
+  auto connected = net::Connect(data, credentials, stop);
+  if (!connected.ok()) return connected.status();
+  net::Stream& stream = **connected;
+  TANGRAM_RETURN_IF_ERROR(net::WriteAll(stream, std::as_bytes(std::span(token)), stop));
   for (size_t i = 0; i < targets.size(); ++i) {
-    TANGRAM_RETURN_IF_ERROR(ReadAll(fd->get(), targets[i].bytes, stop));
+    TANGRAM_RETURN_IF_ERROR(net::ReadAll(stream, targets[i].bytes, stop));
     switch (fault::Hit("stage.after_fetch")) {
       case fault::Action::kCorrupt:
         targets[i].bytes[0] ^= std::byte{1};
@@ -66,11 +57,10 @@ Status KvReaders::Warm(const v1::Header& header, const v1::PeerAddress& peer) {
   request.set_kv(true);
   const auto opened = opener_(peer.agent(), request);
   if (!opened.ok()) return opened.status();
-  auto fd = Connect(peer.data());
-  if (!fd.ok()) return fd.status();
-  TANGRAM_RETURN_IF_ERROR(WriteAll(
-      fd->get(), {{const_cast<char*>(opened->token().data()), opened->token().size()}}, {}));
-  connections_.emplace(peer.member(), std::move(fd).value());
+  auto stream = net::Connect(peer.data(), credentials_, {});
+  if (!stream.ok()) return stream.status();
+  TANGRAM_RETURN_IF_ERROR(net::WriteAll(**stream, std::as_bytes(std::span(opened->token())), {}));
+  connections_.emplace(peer.member(), std::move(stream).value());
   return OkStatus();
 }
 
@@ -84,18 +74,18 @@ Status KvReaders::Ask(const v1::Header& header, const v1::PeerAddress& peer,
     std::memcpy(request.data() + 4 + i * 12, &ranges[i].source_offset, 8);
     std::memcpy(request.data() + 4 + i * 12 + 8, &length, 4);
   }
-  // The source closes what was silent for long; a fresh connection is as good.
+  // The source closes what was silent for long; a fresh connection is as good. A first write after
+  // that still succeeds, and what it asked for is lost, so this is asked before.
   if (const auto it = connections_.find(peer.member());
-      it != connections_.end() && Closed(it->second.get())) {
+      it != connections_.end() && it->second->Disturbed()) {
     connections_.erase(it);
   }
   TANGRAM_RETURN_IF_ERROR(Warm(header, peer));
-  Status sent =
-      WriteAll(connections_.at(peer.member()).get(), {{request.data(), request.size()}}, {});
+  Status sent = net::WriteAll(*connections_.at(peer.member()), request, {});
   if (sent.ok()) return sent;
   connections_.erase(peer.member());
   TANGRAM_RETURN_IF_ERROR(Warm(header, peer));
-  return WriteAll(connections_.at(peer.member()).get(), {{request.data(), request.size()}}, {});
+  return net::WriteAll(*connections_.at(peer.member()), request, {});
 }
 
 Result<uint64_t> KvReaders::Read(
@@ -116,7 +106,7 @@ Result<uint64_t> KvReaders::Read(
     }
     for (const auto& [peer, ranges] : jobs) {
       for (const Range& range : window(ranges)) {
-        if (Status status = ReadAll(connections_.at(peer.member()).get(), range.to, {});
+        if (Status status = net::ReadAll(*connections_.at(peer.member()), range.to, {});
             !status.ok()) {
           connections_.erase(peer.member());
           return Status(status.code(),

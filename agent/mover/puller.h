@@ -1,14 +1,17 @@
-// Brings bytes from another agent: asks over mTLS for a token, then reads over TCP
-// straight to where they belong.
+// Brings bytes from another agent: asks over gRPC for a token, then reads over a connection of
+// agent/net straight to where they belong.
 #pragma once
 
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
+#include <stop_token>
+#include <string>
 #include <vector>
 
 #include "agent/base/status.h"
-#include "agent/mover/net.h"
+#include "agent/net/stream.h"
 #include "tangram/v1/agent.pb.h"
 #include "tangram/v1/engine.pb.h"
 
@@ -26,18 +29,19 @@ struct Target {
 
 uint64_t HashOf(std::span<const std::byte> bytes);
 
-// Reads the targets, in order, from `data` with `token`, hashing each on the same pass.
+// Reads the targets, in order, from `data` (host:port) with `token`, hashing each on the same pass.
 // kCorrupt names the index of the first target whose bytes differ; kUnavailable: the source
 // is away. `done` is called with the bytes of each verified target.
-Status PullPieces(const std::string& data, const std::string& token,
-                  std::span<const Target> targets, std::stop_token stop,
-                  const std::function<void(uint64_t)>& done);
+Status PullPieces(const std::shared_ptr<net::Credentials>& credentials, const std::string& data,
+                  const std::string& token, std::span<const Target> targets,
+                  const std::stop_token& stop, const std::function<void(uint64_t)>& done);
 
 // Connections that read other ranks' KV regions, kept for the attempt so that a flip pays
 // for no handshake. One thread at a time.
 class KvReaders {
  public:
-  explicit KvReaders(Opener opener) : opener_(std::move(opener)) {}
+  KvReaders(Opener opener, std::shared_ptr<net::Credentials> credentials)
+      : opener_(std::move(opener)), credentials_(std::move(credentials)) {}
 
   struct Range {
     uint64_t source_offset = 0;
@@ -54,7 +58,8 @@ class KvReaders {
   Status Ask(const v1::Header& header, const v1::PeerAddress& peer, std::span<const Range> ranges);
 
   Opener opener_;
-  std::map<std::string, UniqueFd> connections_;  // by member
+  std::shared_ptr<net::Credentials> credentials_;
+  std::map<std::string, std::unique_ptr<net::Stream>> connections_;  // by member
 };
 
 }  // namespace tangram::mover

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "agent/net/address.h"
 #include "agent/server/files.h"
 
 namespace tangram {
@@ -47,7 +48,7 @@ Status Agent::Open(const MemoryFactory& make_memory) {
   auto memory = make_memory(config_, members_, peers_.get());
   if (!memory.ok()) return memory.status();
   memory_ = std::move(*memory);
-  data_address_ = fmt::format("{}:{}", config_.advertise, memory_->data_port());
+  data_address_ = net::JoinHostPort(config_.advertise, memory_->data_port());
   engines_ = std::make_unique<EngineServer>(
       EngineServer::Options{config_.engine_socket, std::move(*token)});
   TANGRAM_RETURN_IF_ERROR(Listen(*tls));
@@ -60,7 +61,8 @@ Status Agent::Open(const MemoryFactory& make_memory) {
     }
     metrics_ = std::make_shared<AgentMetrics>(executor_.get());
     exposer_->RegisterCollectable(metrics_);
-    metrics_address_ = fmt::format("{}:{}", config_.advertise, exposer_->GetListeningPorts().at(0));
+    metrics_address_ = net::JoinHostPort(
+        config_.advertise, static_cast<uint16_t>(exposer_->GetListeningPorts().at(0)));
   }
   return WriteReady();
 }
@@ -82,8 +84,6 @@ Status Agent::Listen(const TlsTexts& tls) {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
 
-  const auto listen = ParseHostPort(config_.listen);
-  if (!listen.ok()) return listen.status();
   Executor::Options executor;
   executor.world = config_.world;
   executor.pod = config_.pod;
@@ -106,7 +106,7 @@ Status Agent::Listen(const TlsTexts& tls) {
     return {Code::kInvalid,
             fmt::format("cannot listen on {} (taken, or not an address here?)", config_.listen)};
   }
-  address_ = fmt::format("{}:{}", config_.advertise, port);
+  address_ = net::JoinHostPort(config_.advertise, static_cast<uint16_t>(port));
   executor_->SetAddress(address_);
   if (!config_.in_world_file.empty()) {
     auto presence = PresenceFile::Follow(config_.in_world_file, executor_.get());

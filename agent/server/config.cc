@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "agent/net/address.h"
 #include "agent/server/files.h"
 
 namespace tangram {
@@ -134,6 +135,7 @@ Status Read(const YAML::Node& root, const std::string& file, AgentConfig* out) {
     tls.Text("key", true, &out->tls.key);
     tls.RefuseOthers();
   }
+  top.Flag("insecure_fabric", &out->insecure_fabric);
   if (const YAML::Node node = top.Map("log", false); node.IsDefined()) {
     Section log(node, file, "log.", &error);
     log.Text("level", false, &out->log_level);
@@ -153,7 +155,7 @@ Status CheckValues(const std::string& file, AgentConfig* config) {
         {"data_listen", config->data_listen},
         {"metrics_listen", config->metrics_listen}}) {
     if (std::string(key) == "metrics_listen" && value.empty()) continue;
-    if (auto parsed = ParseHostPort(value); !parsed.ok())
+    if (auto parsed = net::ParseHostPort(value); !parsed.ok())
       return bad(key, parsed.status().message());
   }
   // These become parts of a URI and of member ids, whose separators they must not hold.
@@ -175,23 +177,11 @@ Status CheckValues(const std::string& file, AgentConfig* config) {
     return bad("engine_socket", "a UNIX socket path has at most 100 bytes here, this has " +
                                     std::to_string(config->engine_socket.size()));
   }
-  if (config->advertise.empty()) config->advertise = ParseHostPort(config->listen)->host;
+  if (config->advertise.empty()) config->advertise = net::ParseHostPort(config->listen)->host;
   return OkStatus();
 }
 
 }  // namespace
-
-Result<HostPort> ParseHostPort(const std::string& text) {
-  const size_t colon = text.rfind(':');
-  HostPort out;
-  if (colon != std::string::npos) {
-    const char* end = text.data() + text.size();
-    const auto [at, bad] = std::from_chars(text.data() + colon + 1, end, out.port);
-    out.host = text.substr(0, colon);
-    if (bad == std::errc() && at == end && !out.host.empty()) return out;
-  }
-  return Status{Code::kInvalid, "want host:port, got '" + text + "'"};
-}
 
 Result<AgentConfig> ParseConfig(const std::string& text, const std::string& file,
                                 const Overrides& overrides) {

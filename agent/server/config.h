@@ -6,12 +6,9 @@
 #include <vector>
 
 #include "agent/base/status.h"
+#include "agent/net/credentials.h"
 
 namespace tangram {
-
-struct TlsFiles {
-  std::string ca, cert, key;
-};
 
 struct AgentConfig {
   std::string world, pod, pod_uid, node;
@@ -25,7 +22,8 @@ struct AgentConfig {
   std::string listen, data_listen, advertise, metrics_listen;  // host:port; advertise: host
   std::string engine_socket, engine_token_file, ready_file, in_world_file;
   std::string link = "tcp";
-  TlsFiles tls;
+  net::TlsFiles tls;
+  bool insecure_fabric = false;  // the data port speaks plain TCP, with whoever reaches it
   std::string log_level = "info";
   bool log_json = true;
 };
@@ -37,11 +35,5 @@ using Overrides = std::vector<std::string>;
 Result<AgentConfig> ParseConfig(const std::string& text, const std::string& file,
                                 const Overrides& overrides = {});
 Result<AgentConfig> LoadConfig(const std::string& file, const Overrides& overrides = {});
-
-struct HostPort {
-  std::string host;
-  uint16_t port = 0;
-};
-Result<HostPort> ParseHostPort(const std::string& text);
 
 }  // namespace tangram

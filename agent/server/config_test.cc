@@ -32,6 +32,8 @@ TEST(Config, GoodFileWithDefaults) {
   EXPECT_EQ(config->ranks, 1u);
   EXPECT_EQ(config->advertise, "127.0.0.1");
   EXPECT_TRUE(config->log_json);
+  EXPECT_FALSE(config->insecure_fabric);
+  EXPECT_TRUE(ParseConfig(kGood + "insecure_fabric: true\n", "f.yaml")->insecure_fabric);
 }
 
 TEST(Config, ErrorsNameLineAndKey) {

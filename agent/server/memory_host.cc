@@ -1,5 +1,7 @@
 #include "agent/server/memory_host.h"
 
+#include <spdlog/spdlog.h>
+
 #include "agent/device/host_device.h"
 #include "agent/gate/gate_page.h"
 #include "agent/mover/data_server.h"
@@ -14,6 +16,17 @@ class StoreHost final : public MemoryHost {
                                                   const std::vector<v1::Member>& members,
                                                   PeerClient* peers) {
     std::unique_ptr<StoreHost> host(new StoreHost);
+    auto credentials = net::Credentials::Insecure();
+    if (config.insecure_fabric) {
+      spdlog::warn(
+          "insecure_fabric: weights, KV and tokens cross the network in plain text, and whoever "
+          "reaches {} is believed to be an agent",
+          config.data_listen);
+    } else {
+      auto opened = net::Credentials::Open(config.tls, config.world, "agent");
+      if (!opened.ok()) return opened.status();
+      credentials = std::move(opened).value();
+    }
     auto checkpoint =
         loader::Checkpoint::Open(config.checkpoint, config.granule_rows, device::HostDevice::kPage);
     if (!checkpoint.ok()) return checkpoint.status();
@@ -29,6 +42,7 @@ class StoreHost final : public MemoryHost {
       options.kv_bytes = config.kv_bytes;
       options.control_bytes = GatePageBytes(geometry.moe_layers(), geometry.experts());
       options.grants = &host->grants_;
+      options.credentials = credentials;
       options.opener = [peers](const std::string& address, const v1::OpenPullRequest& request) {
         return peers->OpenPull(address, request);
       };
@@ -42,7 +56,8 @@ class StoreHost final : public MemoryHost {
       if (!made.ok()) return made.status();
       host->stores_.push_back(std::move(made).value());
     }
-    auto server = mover::DataServer::Start(config.data_listen, &host->grants_);
+    auto server = mover::DataServer::Start(
+        {.listen = config.data_listen, .credentials = std::move(credentials)}, &host->grants_);
     if (!server.ok()) return server.status();
     host->server_ = std::move(server).value();
     return std::unique_ptr<MemoryHost>(std::move(host));

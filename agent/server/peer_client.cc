@@ -28,7 +28,7 @@ Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context,
 
 }  // namespace
 
-Result<TlsTexts> LoadTls(const TlsFiles& files) {
+Result<TlsTexts> LoadTls(const net::TlsFiles& files) {
   TlsTexts out;
   for (const auto& [path, text] : {std::pair{&files.ca, &out.ca}, std::pair{&files.cert, &out.cert},
                                    std::pair{&files.key, &out.key}}) {

@@ -14,11 +14,8 @@
 
 namespace tangram {
 
-// The PEM texts of this agent.
-struct TlsTexts {
-  std::string ca, cert, key;
-};
-Result<TlsTexts> LoadTls(const TlsFiles& files);
+using net::TlsTexts;
+Result<TlsTexts> LoadTls(const net::TlsFiles& files);
 
 class PeerClient : public Peers {
  public:

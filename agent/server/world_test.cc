@@ -282,6 +282,15 @@ TEST(World, OneAgentWithoutAPermitKeepsTheFirstFlipBack) {
   ASSERT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 2, target));
 }
 
+TEST(World, AgentsMeetOverIPv6) {
+  World world({1, 1}, 64 << 20, "::1");
+  for (const v1::PeerAddress& peer : world.peers()) {
+    EXPECT_TRUE(peer.agent().starts_with("[::1]:")) << peer.agent();
+  }
+  // Its words go between the agents.
+  EXPECT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, ExpertLayout(world.members(), 1, false)));
+}
+
 TEST(World, CertificatesDecideWhoMayCall) {
   World world({1});
   grpc::ClientContext as_agent, unknown, foreign;

@@ -33,6 +33,7 @@ class RankStore final : public RankMemory {
     uint64_t pool_bytes = 0, kv_bytes = 0, control_bytes = 0;
     mover::Grants* grants = nullptr;
     mover::Opener opener;
+    std::shared_ptr<net::Credentials> credentials;  // of connections to other agents
     // The store of another member in this process, or null.
     std::function<RankStore*(const std::string& member)> sibling;
   };
@@ -81,7 +82,8 @@ class RankStore final : public RankMemory {
     std::vector<Piece> incoming;
     std::vector<uint32_t> dense_source;  // by part; empty: nothing to bring
   };
-  explicit RankStore(Options options) : options_(std::move(options)), readers_(options_.opener) {}
+  explicit RankStore(Options options)
+      : options_(std::move(options)), readers_(options_.opener, options_.credentials) {}
   // The three arenas of a rank, and what is mapped of them.
   struct Arenas {
     std::unique_ptr<device::HostDevice> weights, kv, control;

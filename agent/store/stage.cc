@@ -176,7 +176,8 @@ Status RankStore::PullFrom(const v1::Header& header, const v1::PeerAddress& peer
   if (sibling != nullptr) {
     TANGRAM_RETURN_IF_ERROR(sibling->CopyOut(opened->token(), targets, done));
   } else {
-    TANGRAM_RETURN_IF_ERROR(mover::PullPieces(peer.data(), opened->token(), targets, stop, done));
+    TANGRAM_RETURN_IF_ERROR(
+        mover::PullPieces(options_.credentials, peer.data(), opened->token(), targets, stop, done));
   }
   size_t at = 0;
   for (const PartProof::Move& move : moves) {

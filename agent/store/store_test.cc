@@ -525,7 +525,8 @@ TEST_F(StoreTest, AnAbortUnderReadersHarmsNobody) {
             targets.push_back({std::span(copy).subspan(g * unit, unit),
                                opened->granule_hashes(static_cast<int>(g))});
           }
-          const Status pulled = mover::PullPieces(data, opened->token(), targets, {}, [](auto) {});
+          const Status pulled =
+              mover::PullPieces(world.credentials, data, opened->token(), targets, {}, [](auto) {});
           if (!pulled.ok()) {
             ++failed;
           } else if (copy == truth) {

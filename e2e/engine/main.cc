@@ -14,8 +14,8 @@
 
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
+#include "agent/net/address.h"
 #include "e2e/engine/frontend/server.h"
-#include "e2e/engine/mesh/socket.h"
 #include "e2e/engine/step/engine.h"
 #include "e2e/engine/world/client_world.h"
 
@@ -30,7 +30,8 @@ struct Flags {
   std::string advertise, ready_file, log_level = "info";
   bool log_json = false;
   uint32_t agent_wait_seconds = 60;
-  TlsFiles tls;
+  net::TlsFiles tls;
+  bool insecure_fabric = false;
   Engine::Options engine;
 };
 
@@ -70,12 +71,22 @@ Status WriteReady(const std::string& path, const nlohmann::json& content) {
   return OkStatus();
 }
 
+Result<std::shared_ptr<net::Credentials>> CredentialsOf(const Flags& flags,
+                                                        const std::string& world) {
+  if (!flags.insecure_fabric) return net::Credentials::Open(flags.tls, world, "engine");
+  spdlog::warn(
+      "--insecure-fabric: what engines tell each other crosses the network in plain text, and "
+      "whoever reaches {} is believed to be an engine",
+      flags.mesh_listen);
+  return net::Credentials::Insecure();
+}
+
 Status Serve(Flags flags) {
   const auto until =
       std::chrono::steady_clock::now() + std::chrono::seconds(flags.agent_wait_seconds);
   Result<std::string> token = AwaitAgent(until, [&] { return ReadToken(flags.token_file); });
   if (!token.ok()) return token.status();
-  Result<HostPort> serve = ParseHostPort(flags.serve_listen);
+  Result<net::HostPort> serve = net::ParseHostPort(flags.serve_listen);
   if (!serve.ok()) return serve.status();
   if (flags.advertise.empty()) flags.advertise = serve->host;
 
@@ -88,14 +99,17 @@ Status Serve(Flags flags) {
   if (!server.ok()) return server.status();
 
   flags.world.token = *token;
-  flags.world.mesh_endpoint = flags.advertise + ":" + std::to_string((*mesh)->port());
-  flags.world.frontend = flags.advertise + ":" + std::to_string((*server)->port());
+  flags.world.mesh_endpoint = net::JoinHostPort(flags.advertise, (*mesh)->port());
+  flags.world.frontend =
+      net::JoinHostPort(flags.advertise, static_cast<uint16_t>((*server)->port()));
   flags.world.block_tokens = flags.engine.limits.block_tokens;
   Result<std::unique_ptr<ClientWorld>> world =
       AwaitAgent(until, [&] { return ClientWorld::Attach(flags.world); });
   if (!world.ok()) return world.status();
   const tg_model& model = (*world)->model();
-  (*mesh)->SetSelf(model.world, model.member);
+  Result<std::shared_ptr<net::Credentials>> credentials = CredentialsOf(flags, model.world);
+  if (!credentials.ok()) return credentials.status();
+  (*mesh)->SetSelf(model.world, model.member, std::move(*credentials));
   Result<std::unique_ptr<Engine>> engine =
       Engine::Make(flags.engine, world->get(), mesh->get(), &inbox, &hub);
   if (!engine.ok()) return engine.status();
@@ -130,6 +144,8 @@ int Main(int argc, char** argv) {
   app.add_option("--tls-ca", flags.tls.ca, "PEM of the CA")->required();
   app.add_option("--tls-cert", flags.tls.cert, "PEM of this engine's certificate")->required();
   app.add_option("--tls-key", flags.tls.key, "PEM of its key")->required();
+  app.add_flag("--insecure-fabric", flags.insecure_fabric,
+               "Mesh in plain TCP, for networks that are closed to others");
   app.add_option("--block-tokens", limits.block_tokens, "Positions of a KV block")
       ->check(CLI::Range(1, 1024));
   app.add_option("--max-batch-tokens", limits.max_batch_tokens, "Rows of a step (prefill budget)")

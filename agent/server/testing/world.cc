@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "agent/layout/testing.h"
+#include "agent/net/address.h"
 #include "agent/server/files.h"
 
 namespace tangram::testing {
@@ -70,7 +71,7 @@ bool Eventually(const std::function<bool()>& done) {
   return true;
 }
 
-World::World(const std::vector<uint32_t>& ranks, uint64_t memory_bytes) {
+World::World(const std::vector<uint32_t>& ranks, uint64_t memory_bytes, const std::string& host) {
   char name[] = "/tmp/tangram-world-XXXXXX";
   dir_ = mkdtemp(name);
   for (size_t i = 0; i < ranks.size(); ++i) {
@@ -87,8 +88,8 @@ World::World(const std::vector<uint32_t>& ranks, uint64_t memory_bytes) {
     config.granule_rows = 8;
     config.checkpoint = "none";
     config.revision = "r1";
-    config.listen = config.data_listen = "127.0.0.1:0";
-    config.advertise = "127.0.0.1";
+    config.listen = config.data_listen = net::JoinHostPort(host, 0);
+    config.advertise = host;
     config.engine_socket = socket(i);
     config.engine_token_file = dir_ + "/" + std::to_string(i) + ".token";
     config.ready_file = dir_ + "/" + std::to_string(i) + ".json";

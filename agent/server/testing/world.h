@@ -12,11 +12,13 @@
 #include <vector>
 
 #include "agent/client/include/tangram/client.h"
+#include "agent/net/testing/certs.h"
 #include "agent/server/agent.h"
-#include "agent/server/testing/certs.h"
 #include "agent/server/testing/test_memory.h"
 
 namespace tangram::testing {
+
+using net::testing::TestCa;
 
 v1::Geometry TestGeometry();
 // Looks until it is so; false after 10 s.
@@ -28,7 +30,8 @@ v1::Layout ExpertLayout(const std::vector<v1::Member>& members, uint64_t epoch, 
 class World {
  public:
   // One agent per entry: its number of ranks.
-  explicit World(const std::vector<uint32_t>& ranks, uint64_t memory_bytes = 64 << 20);
+  explicit World(const std::vector<uint32_t>& ranks, uint64_t memory_bytes = 64 << 20,
+                 const std::string& host = "127.0.0.1");
   ~World();
 
   Agent& agent(size_t i) { return *agents_[i]; }

@@ -84,7 +84,8 @@ World::World(const Options& options) : random(options.seed), options_(options) {
   checkpoint = std::move(opened).value();
   for (uint32_t n = 0; n < options.nodes; ++n) {
     nodes.push_back(std::make_unique<Node>());
-    auto server = mover::DataServer::Start("127.0.0.1:0", &nodes.back()->grants);
+    auto server = mover::DataServer::Start({.listen = "127.0.0.1:0", .credentials = credentials},
+                                           &nodes.back()->grants);
     if (!server.ok()) throw std::runtime_error(server.status().message());
     nodes.back()->server = std::move(server).value();
   }
@@ -136,6 +137,7 @@ RankStore::Options World::StoreOptions(const Member& of, const std::string& id) 
   options.pool_bytes = options_.pool_pages * 4096;
   options.kv_bytes = options_.kv_bytes;
   options.control_bytes = 4096;
+  options.credentials = credentials;
   options.grants = &nodes[member->node]->grants;
   options.opener = [this](const std::string&,
                           const v1::OpenPullRequest& request) -> Result<v1::OpenPullResponse> {

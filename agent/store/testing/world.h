@@ -11,6 +11,7 @@
 
 #include "agent/loader/testing/writer.h"
 #include "agent/mover/data_server.h"
+#include "agent/net/testing/certs.h"
 #include "agent/store/rank_store.h"
 
 namespace tangram::store::testing {
@@ -90,6 +91,8 @@ class World {
   // checkpoint; pieces are exactly those of the layout; the pool is audited.
   Status Check();
 
+  std::shared_ptr<net::Credentials> credentials =
+      net::testing::TestCa().Open("test", "agent", "pod");
   std::mt19937_64 random;
   loader::testing::TempDir dir;
   std::shared_ptr<const loader::Checkpoint> checkpoint;

@@ -54,7 +54,7 @@ FrontendServer::FrontendServer() = default;
 FrontendServer::~FrontendServer() { Shutdown(); }
 
 Result<std::unique_ptr<FrontendServer>> FrontendServer::Start(const std::string& listen,
-                                                              const TlsFiles& tls, Hub* hub,
+                                                              const net::TlsFiles& tls, Hub* hub,
                                                               Inbox* inbox) {
   Result<std::string> ca = ReadFile("--tls-ca", tls.ca);
   if (!ca.ok()) return ca.status();

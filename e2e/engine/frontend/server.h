@@ -5,6 +5,7 @@
 #include <string>
 
 #include "agent/base/status.h"
+#include "agent/net/credentials.h"
 #include "e2e/engine/frontend/hub.h"
 
 namespace grpc {
@@ -13,16 +14,13 @@ class Server;
 
 namespace tangram::engine {
 
-struct TlsFiles {
-  std::string ca, cert, key;  // paths of PEM files
-};
-
 class FrontendServer {
  public:
   // Listens on host:port (port 0: any). Clients need a certificate of the same CA. Sessions
   // are answered UNAVAILABLE until SetWorldName.
   static Result<std::unique_ptr<FrontendServer>> Start(const std::string& listen,
-                                                       const TlsFiles& tls, Hub* hub, Inbox* inbox);
+                                                       const net::TlsFiles& tls, Hub* hub,
+                                                       Inbox* inbox);
   ~FrontendServer();
 
   int port() const { return port_; }

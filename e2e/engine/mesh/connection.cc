@@ -1,63 +1,40 @@
 #include "e2e/engine/mesh/connection.h"
 
-#include <sys/socket.h>
-#include <sys/uio.h>
-
-#include <cerrno>
+#include <algorithm>
+#include <array>
 #include <cstring>
 
 namespace tangram::engine {
-namespace {
 
-// Bytes read, 0 when the socket has none now.
-Result<size_t> ReadInto(int fd, void* to, size_t size) {
-  const ssize_t got = recv(fd, to, size, 0);
-  if (got > 0) return static_cast<size_t>(got);
-  if (got == 0) return Status{Code::kUnavailable, "the peer closed the connection"};
-  if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return size_t{0};
-  return Status{Code::kUnavailable, std::strerror(errno)};
+Mesh::Connection::Connection(UniqueFd socket, State at,
+                             std::shared_ptr<net::Credentials> credentials)
+    : stream(std::move(socket), at == State::kDialled ? net::Side::kDialled : net::Side::kAccepted,
+             std::move(credentials)),
+      state(at),
+      incoming(sizeof(FrameHeader), [this](std::span<const std::byte> header) {
+        // Before the hello nobody may make us hold more than a hello.
+        return PayloadBytes(
+            header, state == State::kReady ? FrameHeader::kMaxLength : FrameHeader::kMaxHello);
+      }) {}
+
+short Mesh::Connection::Events() const {
+  if (!stream.ready()) return stream.waits_for();
+  return static_cast<short>((frame ? 0 : POLLIN) | (Flushed() ? 0 : POLLOUT));
 }
 
-}  // namespace
-
 Status Mesh::Connection::Read() {
-  while (!frame.has_value()) {
-    if (header_read < sizeof(FrameHeader)) {
-      auto* raw = reinterpret_cast<uint8_t*>(&incoming.header);
-      Result<size_t> got = ReadInto(fd.get(), raw + header_read, sizeof(FrameHeader) - header_read);
-      if (!got.ok()) return got.status();
-      if (*got == 0) return OkStatus();
-      header_read += *got;
-      moved += *got;
-      if (header_read < sizeof(FrameHeader)) continue;
-      const FrameHeader& header = incoming.header;
-      if (header.magic != FrameHeader::kMagic || header.length > FrameHeader::kMaxLength) {
-        return {Code::kInvalid, "not a frame of the mesh (magic " + std::to_string(header.magic) +
-                                    ", length " + std::to_string(header.length) + ")"};
-      }
-      // Before the hello nobody may make us hold more than a hello.
-      if (state != State::kReady && header.length > 4096) {
-        return {Code::kInvalid, "a hello of " + std::to_string(header.length) + " bytes"};
-      }
-      if (state == State::kReady && header.kind == FrameKind::kBeat && header.length == 0) {
-        header_read = 0;  // it says no more than that it came
-        continue;
-      }
-      incoming.payload.resize(header.length);
-      payload_read = 0;
+  const Result<bool> known = stream.Handshake();
+  if (!known.ok() || !*known) return known.status();
+  while (!frame) {
+    TANGRAM_RETURN_IF_ERROR(incoming.Read(stream, &moved));
+    if (!incoming.whole()) return OkStatus();
+    FrameHeader header;
+    std::memcpy(&header, incoming.header().data(), sizeof(header));
+    Bytes payload = incoming.Take();
+    if (state == State::kReady && header.kind == FrameKind::kBeat && header.length == 0) {
+      continue;  // it says no more than that it came
     }
-    if (payload_read < incoming.payload.size()) {
-      Result<size_t> got = ReadInto(fd.get(), incoming.payload.data() + payload_read,
-                                    incoming.payload.size() - payload_read);
-      if (!got.ok()) return got.status();
-      if (*got == 0) return OkStatus();
-      payload_read += *got;
-      moved += *got;
-      if (payload_read < incoming.payload.size()) continue;
-    }
-    frame = std::move(incoming);
-    incoming = {};
-    header_read = 0;
+    frame = Frame{header, std::move(payload)};
   }
   return OkStatus();
 }
@@ -78,23 +55,20 @@ void Mesh::Connection::SendOwned(FrameHeader header, Bytes payload) {
 }
 
 Status Mesh::Connection::Write() {
+  const Result<bool> known = stream.Handshake();
+  if (!known.ok() || !*known) return known.status();
   while (!Flushed()) {
-    iovec parts[2];
-    int count = 0;
+    std::array<iovec, 2> parts;
+    size_t count = 0;
     if (header_pending) {
       parts[count++] = {reinterpret_cast<uint8_t*>(&out_header) + header_sent,
                         sizeof(FrameHeader) - header_sent};
     }
     if (sent < out_size) parts[count++] = {const_cast<uint8_t*>(out) + sent, out_size - sent};
-    msghdr message{};
-    message.msg_iov = parts;
-    message.msg_iovlen = count;
-    const ssize_t put = sendmsg(fd.get(), &message, MSG_NOSIGNAL);
-    if (put < 0) {
-      if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return OkStatus();
-      return {Code::kUnavailable, std::strerror(errno)};
-    }
-    size_t left = static_cast<size_t>(put);
+    const Result<size_t> put = stream.Write(std::span(parts).first(count));
+    if (!put.ok()) return put.status();
+    if (*put == 0) return OkStatus();
+    size_t left = *put;
     if (out_header.kind == FrameKind::kData) moved += left;
     if (header_pending) {
       const size_t part = std::min(left, sizeof(FrameHeader) - header_sent);

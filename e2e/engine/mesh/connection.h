@@ -1,27 +1,15 @@
-// One connection of the mesh: frames in and out of a non-blocking socket.
+// One connection of the mesh: frames in and out of a stream.
 #pragma once
 
 #include <optional>
 #include <string>
 
+#include "agent/net/frame.h"
+#include "agent/net/stream.h"
 #include "e2e/engine/mesh/mesh.h"
+#include "e2e/engine/mesh/wire.h"
 
 namespace tangram::engine {
-
-enum class FrameKind : uint32_t { kHello = 1, kWelcome = 2, kData = 3, kBeat = 4 };
-
-// On the wire, little-endian, followed by `length` bytes.
-struct FrameHeader {
-  static constexpr uint32_t kMagic = 0x314d4754;  // "TGM1"
-  // No step of a model that an engine could run sends more to one peer.
-  static constexpr uint64_t kMaxLength = 1ull << 30;
-
-  uint32_t magic = kMagic;
-  FrameKind kind = FrameKind::kData;
-  uint64_t epoch = 0, step = 0, sequence = 0;
-  uint64_t length = 0;
-};
-static_assert(sizeof(FrameHeader) == 40);
 
 struct Mesh::Connection {
   enum class State { kDialled, kAccepted, kReady };
@@ -30,17 +18,22 @@ struct Mesh::Connection {
     Bytes payload;
   };
 
-  Connection(UniqueFd socket, State at) : fd(std::move(socket)), state(at) {}
+  Connection(UniqueFd socket, State at, std::shared_ptr<net::Credentials> credentials);
 
-  // Takes what the socket has until one frame is whole, and no byte more.
+  // Connects and shakes hands first; then takes what the stream has until one frame is whole, and
+  // no byte more, and sends what is queued.
   Status Read();
+  Status Write();
   // Queues a frame; `borrowed` payloads must live until Flushed().
   void Send(FrameHeader header, const uint8_t* borrowed, size_t size);
   void SendOwned(FrameHeader header, Bytes payload);
-  Status Write();
   bool Flushed() const { return !header_pending && sent == out_size; }
+  // What poll() shall look for; 0: nothing, a frame waits to be taken.
+  short Events() const;
+  // Whether bytes wait in the stream that poll() does not show.
+  bool Buffered() const { return stream.ready() && !frame && stream.Buffered(); }
 
-  UniqueFd fd;
+  net::Stream stream;
   State state;
   std::string member;  // known from the start when dialled, from the hello otherwise
   std::optional<Frame> frame;
@@ -48,8 +41,7 @@ struct Mesh::Connection {
   uint64_t moved = 0;
 
  private:
-  Frame incoming;
-  size_t header_read = 0, payload_read = 0;
+  net::FrameReader incoming;
 
   FrameHeader out_header;
   bool header_pending = false;

@@ -7,7 +7,6 @@
 
 #include "agent/base/fault.h"
 #include "e2e/engine/mesh/connection.h"
-#include "e2e/engine/mesh/socket.h"
 
 namespace tangram::engine {
 namespace {
@@ -15,8 +14,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kRetry = std::chrono::milliseconds(50);
-// Connections whose hello did not come yet; more than a world ever dials at once.
-constexpr size_t kMaxGreeting = 1024;
+// Strangers let in at one Progress(): a step does not wait for a crowd.
+constexpr int kAtOnce = 16;
 
 std::string Text(uint64_t epoch, uint64_t step, uint64_t sequence) {
   return "epoch " + std::to_string(epoch) + " step " + std::to_string(step) + " exchange " +
@@ -25,19 +24,30 @@ std::string Text(uint64_t epoch, uint64_t step, uint64_t sequence) {
 
 }  // namespace
 
+Mesh::Mesh(Limits limits) : limits_(limits), greeting_(limits.strangers) {}
+
 Mesh::~Mesh() = default;
 
 Result<std::unique_ptr<Mesh>> Mesh::Listen(const std::string& host_port) {
-  std::unique_ptr<Mesh> mesh(new Mesh);
-  Result<UniqueFd> listener = ListenTcp(host_port, &mesh->port_);
+  return Listen(host_port, Limits());
+}
+
+Result<std::unique_ptr<Mesh>> Mesh::Listen(const std::string& host_port, Limits limits) {
+  std::unique_ptr<Mesh> mesh(new Mesh(limits));
+  Result<UniqueFd> listener = net::Listen(host_port);
   if (!listener.ok()) return listener.status();
+  const Result<uint16_t> port = net::PortOf(listener->get());
+  if (!port.ok()) return port.status();
   mesh->listener_ = std::move(*listener);
+  mesh->port_ = *port;
   return mesh;
 }
 
-void Mesh::SetSelf(std::string world, std::string member) {
+void Mesh::SetSelf(std::string world, std::string member,
+                   std::shared_ptr<net::Credentials> credentials) {
   world_ = std::move(world);
   self_ = std::move(member);
+  credentials_ = std::move(credentials);
 }
 
 void Mesh::Want(std::span<const PeerAddress> peers) {
@@ -45,7 +55,15 @@ void Mesh::Want(std::span<const PeerAddress> peers) {
     if (address.member == self_) continue;
     Peer& peer = peers_[address.member];
     peer.endpoint = address.endpoint;
+    peer.pod = address.pod;
     peer.wanted = true;
+    // It came before the layout that says whose it is.
+    if (peer.connection == nullptr || peer.connection->state != Connection::State::kReady) continue;
+    if (const Status status = MaySpeak(*peer.connection); !status.ok()) {
+      spdlog::warn("mesh: {}", status.message());
+      peer.last_error = status.message();
+      peer.connection.reset();
+    }
   }
 }
 
@@ -61,7 +79,7 @@ void Mesh::HangUp(const std::string& member) {
 bool Mesh::LeftFrame(const std::string& member) const {
   const auto it = peers_.find(member);
   if (it == peers_.end() || !it->second.connection || !it->second.connection->frame) return false;
-  pollfd end{it->second.connection->fd.get(), POLLRDHUP, 0};
+  pollfd end{it->second.connection->stream.fd(), POLLRDHUP, 0};
   return poll(&end, 1, 0) > 0;
 }
 
@@ -95,56 +113,87 @@ std::string Mesh::Missing(std::span<const std::string> members) const {
 }
 
 Bytes Mesh::HelloTo(const std::string& member) const {
-  ByteWriter hello;
-  hello.PutString(world_);
-  hello.PutString(self_);
-  hello.PutString(member);
-  return hello.Take();
+  return Hello{world_, self_, member}.Encode();
 }
 
-void Mesh::Accept() {
-  while (greeting_.size() < kMaxGreeting) {
-    UniqueFd fd = AcceptTcp(listener_.get());
-    if (!fd) return;
-    greeting_.push_back(std::make_unique<Connection>(std::move(fd), Connection::State::kAccepted));
+void Mesh::Accept(Clock::time_point now) {
+  for (int i = 0; i < kAtOnce && greeting_.MayEnter(now); ++i) {
+    Result<UniqueFd> fd = net::Accept(listener_.get(), limits_.tcp);
+    if (!fd.ok()) {
+      spdlog::error("mesh: {}", fd.status().message());
+      accept_at_ = now + kRetry;
+      return;
+    }
+    if (!*fd) return;
+    greeting_.Enter(
+        std::make_unique<Connection>(std::move(*fd), Connection::State::kAccepted, credentials_),
+        now);
   }
 }
 
 void Mesh::Dial(const std::string& member, Peer& peer) {
   peer.retry_at = Clock::now() + kRetry;
-  Result<UniqueFd> fd = DialTcp(peer.endpoint);
+  Result<UniqueFd> fd = net::Dial(peer.endpoint, limits_.tcp);
   if (!fd.ok()) {
     peer.last_error = fd.status().message();
     return;
   }
-  peer.connection = std::make_unique<Connection>(std::move(*fd), Connection::State::kDialled);
+  peer.connection =
+      std::make_unique<Connection>(std::move(*fd), Connection::State::kDialled, credentials_);
   peer.connection->member = member;
   peer.connection->SendOwned({.kind = FrameKind::kHello}, HelloTo(member));
 }
 
 Status Mesh::OnHello(Connection& connection, const Bytes& payload) {
-  ByteReader reader(payload);
-  const std::string world = reader.GetString(), from = reader.GetString(), to = reader.GetString();
-  if (!reader.done()) return {Code::kInvalid, "malformed hello"};
+  const Result<Hello> decoded = Hello::Decode(payload);
+  if (!decoded.ok()) return decoded.status();
+  const auto& [world, from, to] = *decoded;
   if (world != world_ || to != self_) {
     return {Code::kWrongWorld, "hello from " + from + " of world " + world + " to " + to +
                                    ", but here is " + self_ + " of world " + world_};
   }
-  if (connection.state == Connection::State::kDialled && from != connection.member) {
+  const bool dialled = connection.state == Connection::State::kDialled;
+  if (dialled && from != connection.member) {
     return {Code::kWrongWorld, "dialled " + connection.member + ", found " + from};
   }
-  if (connection.state == Connection::State::kAccepted && from >= self_) {
+  if (!dialled && from >= self_) {
     return {Code::kInvalid, from + " dialled " + self_ + "; the smaller id dials"};
   }
   connection.member = from;
-  return OkStatus();
+  return MaySpeak(connection);
+}
+
+Status Mesh::MaySpeak(const Connection& connection) const {
+  const auto it = peers_.find(connection.member);
+  if (it == peers_.end()) {
+    const auto unexpected = std::count_if(peers_.begin(), peers_.end(),
+                                          [](const auto& item) { return !item.second.wanted; });
+    if (static_cast<size_t>(unexpected) < limits_.unexpected) return OkStatus();
+    return {Code::kUnavailable, "too many members that nobody expects"};
+  }
+  if (!credentials_->secure()) return OkStatus();
+  const Peer& peer = it->second;
+  const std::string& pod = connection.stream.pod();
+  if (peer.wanted) {
+    if (pod == peer.pod) return OkStatus();
+    return {Code::kUnauthenticated,
+            "pod " + pod + " speaks for " + connection.member + ", which is in pod " + peer.pod};
+  }
+  if (peer.connection == nullptr || peer.connection.get() == &connection ||
+      pod == peer.connection->stream.pod()) {
+    return OkStatus();
+  }
+  return {Code::kUnauthenticated, "pod " + pod + " speaks for " + connection.member + ", as pod " +
+                                      peer.connection->stream.pod() + " does already"};
 }
 
 bool Mesh::Drive(Connection& connection, short events) {
   Status status;
   if (fault::Cut(connection.member)) status = {Code::kUnavailable, "the link is cut"};
-  if (status.ok() && events & (POLLOUT | POLLERR)) status = connection.Write();
-  if (status.ok() && !connection.frame && (events & (POLLIN | POLLHUP | POLLERR))) {
+  const bool known = connection.stream.ready();
+  if (status.ok() && (!known || events & (POLLOUT | POLLERR))) status = connection.Write();
+  if (status.ok() && !connection.frame &&
+      (!known || connection.Buffered() || events & (POLLIN | POLLHUP | POLLERR))) {
     status = connection.Read();
   }
   if (status.ok() && connection.frame && connection.state != Connection::State::kReady) {
@@ -166,13 +215,18 @@ bool Mesh::Drive(Connection& connection, short events) {
   if (auto it = peers_.find(connection.member); it != peers_.end()) {
     it->second.last_error = status.message();
   }
-  spdlog::debug("mesh: connection with {}: {}",
-                connection.member.empty() ? "a stranger" : connection.member, status.message());
+  // Who shows a certificate of this world and speaks for somebody else is worth a look.
+  spdlog::log(status.code() == Code::kUnauthenticated && connection.stream.ready()
+                  ? spdlog::level::warn
+                  : spdlog::level::debug,
+              "mesh: connection with {}: {}",
+              connection.member.empty() ? "a stranger" : connection.member, status.message());
   return false;
 }
 
 void Mesh::Adopt(std::unique_ptr<Connection> connection) {
   // A peer that prepares earlier than we do is let in; Want() will find it here.
+  if (!MaySpeak(*connection).ok()) return;  // another came between its hello and this
   const std::string member = connection->member;
   Peer& peer = peers_[member];
   peer.connection = std::move(connection);
@@ -180,15 +234,16 @@ void Mesh::Adopt(std::unique_ptr<Connection> connection) {
 
 void Mesh::Progress(int timeout_ms) {
   const Clock::time_point now = Clock::now();
-  std::vector<pollfd> polls{{listener_.get(), POLLIN, 0}};
+  const bool open = credentials_ && now >= accept_at_ && greeting_.MayEnter(now);
+  std::vector<pollfd> polls{{open ? listener_.get() : -1, POLLIN, 0}};
   std::vector<Connection*> polled;
   const auto add = [&](Connection* connection) {
-    short events = connection->frame ? 0 : POLLIN;
-    if (!connection->Flushed()) events |= POLLOUT;
+    const short events = connection->Events();
     // With nothing to ask for, poll() would still report a hang-up, again and again,
     // although the frame that waits must be taken first.
-    polls.push_back({events == 0 ? -1 : connection->fd.get(), events, 0});
+    polls.push_back({events == 0 ? -1 : connection->stream.fd(), events, 0});
     polled.push_back(connection);
+    if (connection->Buffered()) timeout_ms = 0;
   };
   for (auto& [member, peer] : peers_) {
     if (!peer.connection && peer.wanted && self_ < member) {
@@ -202,13 +257,15 @@ void Mesh::Progress(int timeout_ms) {
     }
     if (peer.connection) add(peer.connection.get());
   }
-  for (auto& connection : greeting_) add(connection.get());
-  if (poll(polls.data(), polls.size(), timeout_ms) <= 0) return;
+  for (size_t i = 0; i < greeting_.size(); ++i) add(&greeting_.at(i));
+  if (poll(polls.data(), polls.size(), timeout_ms) < 0) return;
 
   std::set<Connection*> gone;
   for (size_t i = 0; i < polled.size(); ++i) {
     const short events = polls[i + 1].revents;
-    if (events != 0 && !Drive(*polled[i], events)) gone.insert(polled[i]);
+    if ((events != 0 || polled[i]->Buffered()) && !Drive(*polled[i], events)) {
+      gone.insert(polled[i]);
+    }
   }
   for (auto& [member, peer] : peers_) {
     if (peer.connection && gone.contains(peer.connection.get())) {
@@ -216,17 +273,18 @@ void Mesh::Progress(int timeout_ms) {
       peer.retry_at = now + kRetry;
     }
   }
-  std::vector<std::unique_ptr<Connection>> still;
-  for (auto& connection : greeting_) {
-    if (gone.contains(connection.get())) continue;
-    if (connection->state == Connection::State::kReady) {
-      Adopt(std::move(connection));
-    } else {
-      still.push_back(std::move(connection));
+  std::erase_if(peers_,
+                [](const auto& item) { return !item.second.wanted && !item.second.connection; });
+  for (size_t i = 0; i < greeting_.size(); ++i) {
+    Connection& connection = greeting_.at(i);
+    if (gone.contains(&connection)) {
+      greeting_.Leave(i);
+    } else if (connection.state == Connection::State::kReady) {
+      Adopt(greeting_.Leave(i));
     }
   }
-  greeting_ = std::move(still);
-  if (polls[0].revents != 0) Accept();
+  greeting_.Sweep();
+  if (polls[0].revents != 0) Accept(now);
 }
 
 std::optional<Tag> Mesh::Waiting(const std::string& member) const {

@@ -1,10 +1,14 @@
-// TCP connections between the engines of a world: one per pair of members, kept across
+// Connections between the engines of a world (agent/net): one per pair of members, kept across
 // epochs, made in advance for members that are about to join. One thread.
 //
-// Of a pair, the member with the smaller id dials. A connection starts with a hello
-// (world, from, to) that the other side confirms; frames follow, each tagged with the
-// epoch, step and sequence it belongs to. At most one frame per connection is read ahead,
-// so a fast peer is held back by its socket, not by our memory.
+// Of a pair, the member with the smaller id dials. Both sides show that they are engines of this
+// world. Then comes a hello (world, from, to) that the other side confirms; frames follow, each
+// tagged with the epoch, step and sequence it belongs to. At most one frame per connection is read
+// ahead, so a fast peer is held back by its socket, not by our memory.
+//
+// A member is believed if the certificate names the pod that the layout has it in; until a layout
+// says so, whoever came first under its name is. A pod may replace its own connections, nobody
+// else's: a second hello of a member from another pod is refused as long as the first is here.
 #pragma once
 
 #include <chrono>
@@ -19,6 +23,9 @@
 
 #include "agent/base/status.h"
 #include "agent/base/unique_fd.h"
+#include "agent/net/credentials.h"
+#include "agent/net/socket.h"
+#include "agent/net/strangers.h"
 #include "e2e/engine/mesh/patience.h"
 #include "e2e/engine/wire/bytes.h"
 
@@ -35,16 +42,27 @@ struct Tag {
 struct PeerAddress {
   std::string member;
   std::string endpoint;  // host:port
+  std::string pod;       // that its certificate must name
 };
 
 class Mesh {
  public:
-  // Listens on host:port (port 0: any). The member id comes later, from the agent.
+  struct Limits {
+    net::StrangerLimits strangers = {.until = std::chrono::seconds(30),
+                                     .young = std::chrono::seconds(2)};
+    net::TcpLimits tcp = {};
+    // Members that said hello before a layout named them; more than a world has.
+    size_t unexpected = 1024;
+  };
+  // Listens on host:port (port 0: any). Nobody is let in before SetSelf.
+  static Result<std::unique_ptr<Mesh>> Listen(const std::string& host_port, Limits limits);
   static Result<std::unique_ptr<Mesh>> Listen(const std::string& host_port);
   ~Mesh();
 
   uint16_t port() const { return port_; }
-  void SetSelf(std::string world, std::string member);
+  // The world and the member id, which come from the agent; `credentials` are of role engine.
+  void SetSelf(std::string world, std::string member,
+               std::shared_ptr<net::Credentials> credentials);
 
   // From now on holds a connection to each of these (itself is skipped), dialling again
   // when one breaks. Does not wait: Progress() does the work.
@@ -86,27 +104,32 @@ class Mesh {
  private:
   struct Connection;
   struct Peer {
-    std::string endpoint;
+    std::string endpoint, pod;
     bool wanted = false;
     std::unique_ptr<Connection> connection;
     std::chrono::steady_clock::time_point retry_at{};
     std::string last_error = "not connected yet";
   };
 
-  Mesh() = default;
-  void Accept();
+  explicit Mesh(Limits limits);
+  void Accept(std::chrono::steady_clock::time_point now);
   void Dial(const std::string& member, Peer& peer);
   // Reads hellos and frames of one connection; false when it is gone.
   bool Drive(Connection& connection, short events);
   void Adopt(std::unique_ptr<Connection> connection);
   Status OnHello(Connection& connection, const Bytes& payload);
+  // Whether the pod that the connection comes from may speak for its member now.
+  Status MaySpeak(const Connection& connection) const;
   Bytes HelloTo(const std::string& member) const;
 
+  const Limits limits_;
   UniqueFd listener_;
   uint16_t port_ = 0;
   std::string world_, self_;
+  std::shared_ptr<net::Credentials> credentials_;
   std::map<std::string, Peer> peers_;
-  std::vector<std::unique_ptr<Connection>> greeting_;  // hello not finished
+  net::Strangers<Connection> greeting_;                // hello not finished
+  std::chrono::steady_clock::time_point accept_at_{};  // out of descriptors: not before
 };
 
 }  // namespace tangram::engine

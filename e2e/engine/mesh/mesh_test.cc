@@ -2,14 +2,51 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <functional>
+#include <optional>
 #include <thread>
 
+#include "agent/net/blocking.h"
+#include "agent/net/testing/certs.h"
+#include "agent/net/testing/thief.h"
 #include "e2e/engine/mesh/communicator.h"
+#include "e2e/engine/mesh/wire.h"
 
 namespace tangram::engine {
 namespace {
 
 using std::chrono::milliseconds;
+
+const net::testing::TestCa& Ca() {
+  static const net::testing::TestCa ca;
+  return ca;
+}
+
+// Of the pod "pod-<member>", which that member is in.
+std::shared_ptr<net::Credentials> Of(const std::string& member) {
+  return Ca().Open("w", "engine", "pod-" + member);
+}
+
+std::unique_ptr<Mesh> Listening(const std::string& member, Mesh::Limits limits = Mesh::Limits()) {
+  auto mesh = std::move(Mesh::Listen("127.0.0.1:0", limits)).value();
+  mesh->SetSelf("w", member, Of(member));
+  return mesh;
+}
+
+PeerAddress At(const std::string& member, const Mesh& mesh) {
+  return {member, "127.0.0.1:" + std::to_string(mesh.port()), "pod-" + member};
+}
+
+// Whether it comes true while these make progress, before only a hang would go on.
+bool Soon(std::initializer_list<Mesh*> meshes, const std::function<bool()>& done) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!done()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    for (Mesh* mesh : meshes) mesh->Progress(1);
+  }
+  return true;
+}
 
 struct Node {
   std::unique_ptr<Mesh> mesh;
@@ -23,10 +60,9 @@ std::vector<Node> Connected(size_t count, milliseconds timeout = milliseconds(50
   std::vector<PeerAddress> peers;
   std::vector<std::string> names;
   for (size_t i = 0; i < count; ++i) {
-    nodes[i].mesh = std::move(Mesh::Listen("127.0.0.1:0")).value();
     names.push_back(std::string(1, static_cast<char>('a' + i)));
-    nodes[i].mesh->SetSelf("w", names.back());
-    peers.push_back({names.back(), "127.0.0.1:" + std::to_string(nodes[i].mesh->port())});
+    nodes[i].mesh = Listening(names.back());
+    peers.push_back(At(names.back(), *nodes[i].mesh));
   }
   for (size_t i = 0; i < count; ++i) {
     nodes[i].mesh->Want(peers);
@@ -196,20 +232,160 @@ TEST(MeshTest, ALeaverMayCloseAsSoonAsItIsThrough) {
   }
 }
 
+// --- Who is let in -----------------------------------------------------------------------
+
+// The bytes of a first frame.
+Bytes FirstFrame(const Hello& hello) {
+  const Bytes payload = hello.Encode();
+  FrameHeader header;
+  header.kind = FrameKind::kHello;
+  header.length = payload.size();
+  ByteWriter out;
+  out.Put(header);
+  out.PutRaw(payload.data(), payload.size());
+  return out.Take();
+}
+
+// Says hello to `mesh` with this certificate, believing everything. Whether it was welcomed.
+bool Welcomed(Mesh& mesh, const std::optional<net::TlsTexts>& shows, const Hello& hello) {
+  const Bytes frame = FirstFrame(hello);
+  std::string answer;
+  std::atomic<bool> over = false;
+  std::thread thread([&] {
+    answer = net::testing::Steal("127.0.0.1:" + std::to_string(mesh.port()), shows,
+                                 {frame.begin(), frame.end()}, 1);
+    over = true;
+  });
+  EXPECT_TRUE(Soon({&mesh}, [&] { return over.load(); }));
+  thread.join();
+  return !answer.empty();
+}
+
+net::TlsTexts Shows(const std::string& member) {
+  return Ca().Issue("spiffe://tangram/w/engine/pod-" + member);
+}
+
 TEST(MeshTest, StrangersAreNotLetIn) {
-  auto mesh = std::move(Mesh::Listen("127.0.0.1:0")).value();
-  mesh->SetSelf("w", "b");
-  auto other = std::move(Mesh::Listen("127.0.0.1:0")).value();
-  other->SetSelf("another world", "a");
-  const std::vector<PeerAddress> peers{{"b", "127.0.0.1:" + std::to_string(mesh->port())}};
-  other->Want(peers);
-  const std::vector<std::string> b{"b"}, a{"a"};
-  for (int i = 0; i < 50; ++i) {
-    other->Progress(1);
-    mesh->Progress(1);
+  const auto mesh = Listening("b");
+  const net::testing::TestCa other;
+  const Hello hello{"w", "a", "b"};
+  EXPECT_FALSE(Welcomed(*mesh, {}, hello)) << "no certificate";
+  EXPECT_FALSE(Welcomed(*mesh, other.Issue("spiffe://tangram/w/engine/pod-a"), hello));
+  EXPECT_FALSE(Welcomed(*mesh, Ca().Issue("spiffe://tangram/v/engine/pod-a"), hello));
+  EXPECT_FALSE(Welcomed(*mesh, Ca().Issue("spiffe://tangram/w/agent/pod-a"), hello));
+  EXPECT_FALSE(Welcomed(*mesh, Shows("a"), {"v", "a", "b"})) << "looks for another world";
+  EXPECT_FALSE(Welcomed(*mesh, Shows("a"), {"w", "a", "c"})) << "looks for another member";
+  EXPECT_FALSE(Welcomed(*mesh, Shows("c"), {"w", "c", "b"})) << "the smaller id dials";
+  EXPECT_TRUE(Welcomed(*mesh, Shows("a"), hello));
+}
+
+// Whoever has a certificate of the world may break no connection but those of its own pod.
+TEST(MeshTest, AHelloReplacesNobodyElse) {
+  std::vector<Node> nodes = Connected(2);
+  Mesh& b = *nodes[1].mesh;
+  EXPECT_FALSE(Welcomed(b, {}, {"w", "a", "b"}));
+  EXPECT_FALSE(Welcomed(b, Shows("c"), {"w", "a", "b"})) << "a stolen pod speaks for a";
+  std::thread thread([&] {
+    std::vector<Bytes> recv;
+    EXPECT_TRUE(nodes[1].comm.Gather(0, 0, {1}, &recv).ok());
+  });
+  std::vector<Bytes> recv;
+  const Status status = nodes[0].comm.Gather(0, 0, {1}, &recv);
+  EXPECT_TRUE(status.ok()) << status.message();
+  thread.join();
+  EXPECT_TRUE(Welcomed(b, Shows("a"), {"w", "a", "b"})) << "a itself comes again";
+}
+
+TEST(MeshTest, ALayoutSaysWhoseAMemberIs) {
+  const auto b = Listening("b");
+  const std::vector<std::string> names{"a"};
+  const auto a = Listening("a");
+  const auto early = Listening("a");  // in the pod of c
+  early->SetSelf("w", "a", Of("c"));
+  early->Want(std::vector{At("b", *b)});
+  EXPECT_TRUE(Soon({early.get(), b.get()}, [&] { return b->Connected(names); }));
+  EXPECT_FALSE(Welcomed(*b, Shows("d"), {"w", "a", "b"}));
+  EXPECT_TRUE(b->Connected(names));
+  b->Want(std::vector{At("a", *a), At("b", *b)});
+  EXPECT_FALSE(b->Connected(names)) << "c spoke for a";
+  EXPECT_FALSE(Welcomed(*b, Shows("c"), {"w", "a", "b"}));
+  a->Want(std::vector{At("a", *a), At("b", *b)});
+  EXPECT_TRUE(Soon({a.get(), b.get()}, [&] { return b->Connected(names); })) << b->Missing(names);
+}
+
+// The other way: who dials tells nothing to a pod that is not the member's.
+TEST(MeshTest, WhoDialsLooksAtThePodToo) {
+  const auto a = Listening("a"), impostor = Listening("b");
+  impostor->SetSelf("w", "b", Of("c"));
+  const std::vector<std::string> names{"b"};
+  a->Want(std::vector{At("b", *impostor)});
+  EXPECT_TRUE(Soon({a.get(), impostor.get()}, [&] {
+    return a->Missing(names).find("pod pod-c speaks for b") != std::string::npos;
+  })) << a->Missing(names);
+  EXPECT_FALSE(a->Connected(names));
+}
+
+TEST(MeshTest, SilentStrangersNeverEndAccepting) {
+  // Some say nothing, some shake hands and then say nothing.
+  const auto b = Listening("b", {.strangers = {.most = 32, .young = milliseconds(20)}});
+  std::vector<std::unique_ptr<net::Stream>> strangers;
+  for (int i = 0; i < 200; ++i) {
+    auto fd = net::Dial("127.0.0.1:" + std::to_string(b->port()));
+    ASSERT_TRUE(fd.ok()) << fd.status().message();
+    strangers.push_back(std::make_unique<net::Stream>(
+        std::move(*fd), net::Side::kDialled, i % 2 == 0 ? net::Credentials::Insecure() : Of("c")));
+    (void)strangers.back()->Handshake();
+    b->Progress(0);
+    for (const auto& stranger : strangers) (void)stranger->Handshake();
   }
-  EXPECT_FALSE(other->Connected(b));
-  EXPECT_FALSE(mesh->Connected(a));
+  const auto a = Listening("a");
+  const std::vector<std::string> names{"a", "b"};
+  const std::vector<PeerAddress> peers{At("a", *a), At("b", *b)};
+  a->Want(peers);
+  b->Want(peers);
+  EXPECT_TRUE(Soon({a.get(), b.get()}, [&] { return a->Connected(names) && b->Connected(names); }))
+      << a->Missing(names);
+}
+
+// A pod that speaks for ever more members that nobody knows.
+TEST(MeshTest, MembersThatNobodyExpectsAreFew) {
+  const auto a = Listening("a"), b = Listening("b", {.unexpected = 1});
+  const std::vector<std::string> names{"a"};
+  a->Want(std::vector{At("b", *b)});
+  ASSERT_TRUE(Soon({a.get(), b.get()}, [&] { return b->Connected(names); }));
+  EXPECT_FALSE(Welcomed(*b, Shows("c"), {"w", "a2", "b"}));
+  b->Want(std::vector{At("a", *a)});
+  EXPECT_TRUE(b->Connected(names));
+  EXPECT_TRUE(Welcomed(*b, Shows("c"), {"w", "a2", "b"})) << "a is expected now";
+  EXPECT_TRUE(Welcomed(*b, Shows("c"), {"w", "a3", "b"})) << "a2 is gone";
+}
+
+TEST(MeshTest, StrangersMakeUsHoldLittle) {
+  const auto b = Listening("b");
+  auto fd = net::Dial("127.0.0.1:" + std::to_string(b->port()));
+  net::Stream stream(std::move(fd).value(), net::Side::kDialled, Of("a"));
+  Result<bool> known = false;
+  ASSERT_TRUE(Soon({b.get()}, [&] { return !(known = stream.Handshake()).ok() || *known; }));
+  FrameHeader header;
+  header.kind = FrameKind::kHello;
+  header.length = FrameHeader::kMaxHello + 1;
+  ASSERT_TRUE(net::WriteAll(stream, std::as_bytes(std::span(&header, 1)), {}).ok());
+  std::byte byte{};
+  EXPECT_TRUE(Soon({b.get()}, [&] { return !stream.Read({&byte, 1}).ok(); })) << "was listened to";
+}
+
+TEST(MeshTest, OnATrustedFabricEnginesMaySpeakPlainly) {
+  std::vector<std::unique_ptr<Mesh>> meshes;
+  std::vector<PeerAddress> peers;
+  for (const std::string name : {"a", "b"}) {
+    meshes.push_back(std::move(Mesh::Listen("127.0.0.1:0")).value());
+    meshes.back()->SetSelf("w", name, net::Credentials::Insecure());
+    peers.push_back(At(name, *meshes.back()));
+  }
+  for (const auto& mesh : meshes) mesh->Want(peers);
+  const std::vector<std::string> names{"a", "b"};
+  EXPECT_TRUE(Soon({meshes[0].get(), meshes[1].get()},
+                   [&] { return meshes[0]->Connected(names) && meshes[1]->Connected(names); }));
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "e2e/engine/step/control.h"
 
+#include <string>
+
 namespace tangram::engine {
 
 Bytes Control::Encode() const {
@@ -17,7 +19,7 @@ Bytes Control::Encode() const {
   return writer.Take();
 }
 
-Result<Control> Control::Decode(const Bytes& bytes) {
+Result<Control> Control::Decode(const Bytes& bytes, uint32_t block_tokens) {
   ByteReader reader(bytes);
   Control out;
   out.word = reader.Get<tg_word>();
@@ -25,11 +27,21 @@ Result<Control> Control::Decode(const Bytes& bytes) {
   out.figures = reader.Get<HomeFigures>();
   out.freed = reader.GetVector<uint32_t>();
   const uint32_t items = reader.Get<uint32_t>();
+  uint64_t rows = 0;
   for (uint32_t i = 0; i < items && reader.ok(); ++i) {
     BatchItem item;
     item.start = reader.Get<uint32_t>();
     item.count = reader.Get<uint32_t>();
     item.blocks = reader.GetVector<uint32_t>();
+    rows += item.count;
+    // Page lists are read at these positions.
+    if (uint64_t{item.start} + item.count > item.blocks.size() * uint64_t{block_tokens} ||
+        rows > kMostRows) {
+      return Status{Code::kInternal, "control message: item " + std::to_string(i) +
+                                         " has positions " + std::to_string(item.start) + " + " +
+                                         std::to_string(item.count) + " in " +
+                                         std::to_string(item.blocks.size()) + " blocks"};
+    }
     out.batch.items.push_back(std::move(item));
   }
   if (!reader.done()) return Status{Code::kInternal, "malformed control message"};

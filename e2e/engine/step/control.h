@@ -10,6 +10,9 @@
 
 namespace tangram::engine {
 
+// Most rows of a home in one step (--max-batch-tokens goes as far).
+constexpr uint64_t kMostRows = 65536;
+
 struct Control {
   tg_word word{};
   bool pending = false;  // an attempt is under way here: do not slow down
@@ -18,7 +21,9 @@ struct Control {
   Batch batch;
 
   Bytes Encode() const;
-  static Result<Control> Decode(const Bytes& bytes);
+  // kInternal: not a control message, or one whose batch no home could have: positions beyond its
+  // blocks, more rows than a step takes.
+  static Result<Control> Decode(const Bytes& bytes, uint32_t block_tokens);
 };
 
 }  // namespace tangram::engine

@@ -186,7 +186,7 @@ Status Engine::Step() {
   std::vector<tg_word> words;
   std::vector<HomeFigures> figures;
   for (const Bytes& bytes : gathered) {
-    Result<Control> control = Control::Decode(bytes);
+    Result<Control> control = Control::Decode(bytes, options_.limits.block_tokens);
     if (!control.ok()) return control.status();
     words.push_back(control->word);
     figures.push_back(control->figures);

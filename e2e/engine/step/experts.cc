@@ -47,22 +47,15 @@ Status ExpertStage::Compute(StepContext& context, const tg_layer_map& map,
   for (uint32_t r = 0; r < asked.size(); ++r) {
     (*replies)[r].clear();
     if (asked[r].empty()) continue;
-    ByteReader reader(asked[r]);
-    const uint64_t rows = reader.Get<uint64_t>(), entries = reader.Get<uint64_t>();
     const auto bad = [&](const std::string& what) {
       return Status{Code::kInternal, "experts of layer " + std::to_string(map.layer) +
                                          ", asked by rank " + std::to_string(r) + ": " + what};
     };
-    if (rows > asked[r].size() || entries > asked[r].size()) return bad("a malformed message");
-    const uint8_t* x = reader.GetRaw(rows * hidden * sizeof(float));
-    const uint8_t* list = reader.GetRaw(entries * sizeof(Entry));
-    if (!reader.done()) return bad("a malformed message");
-    (*replies)[r].resize(rows * hidden * sizeof(int64_t), 0);
-    for (uint64_t i = 0; i < entries; ++i) {
-      Entry entry;
-      std::memcpy(&entry, list + i * sizeof(Entry), sizeof(Entry));
-      if (entry.row >= rows || entry.expert >= geometry_.experts)
-        return bad("no such row or expert");
+    const Result<ExpertMessage> message = ExpertMessage::Decode(asked[r], hidden);
+    if (!message.ok()) return bad(message.status().message());
+    (*replies)[r].resize(message->rows * hidden * sizeof(int64_t), 0);
+    for (const ExpertEntry& entry : message->entries) {
+      if (entry.expert >= geometry_.experts) return bad("no such expert");
       const tg_expert& expert = map.experts[entry.expert];
       if (entry.piece >= expert.replicas * expert.shards ||
           expert.pieces[entry.piece].rank != context.rank() ||
@@ -72,7 +65,7 @@ Status ExpertStage::Compute(StepContext& context, const tg_layer_map& map,
                    std::to_string(context.rank()));
       }
       by_piece[{entry.expert, entry.piece}].push_back(
-          {reinterpret_cast<const float*>(x) + entry.row * hidden, entry.weight,
+          {message->x + entry.row * hidden, entry.weight,
            reinterpret_cast<int64_t*>((*replies)[r].data()) + entry.row * hidden});
     }
   }
@@ -100,14 +93,7 @@ Status ExpertStage::Run(StepContext& context, uint32_t layer, std::span<float> x
   std::vector<Bytes> send(context.comm.size()), recv;
   for (uint32_t r = 0; r < outgoing.size(); ++r) {
     if (outgoing[r].rows.empty()) continue;
-    ByteWriter writer;
-    writer.Put<uint64_t>(outgoing[r].rows.size());
-    writer.Put<uint64_t>(outgoing[r].entries.size());
-    for (const uint32_t row : outgoing[r].rows) {
-      writer.PutRaw(n.data() + row * hidden, hidden * sizeof(float));
-    }
-    writer.PutRaw(outgoing[r].entries.data(), outgoing[r].entries.size() * sizeof(Entry));
-    send[r] = writer.Take();
+    send[r] = ExpertMessage::Encode(outgoing[r].rows, n, hidden, outgoing[r].entries);
   }
   std::vector<uint32_t> ranks(context.comm.size());
   std::iota(ranks.begin(), ranks.end(), 0u);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "e2e/engine/step/context.h"
+#include "e2e/engine/step/expert_message.h"
 
 namespace tangram::engine {
 
@@ -18,16 +19,9 @@ class ExpertStage {
   Status Run(StepContext& context, uint32_t layer, std::span<float> x);
 
  private:
-  // One row of a message for one piece.
-  struct Entry {
-    uint32_t row;
-    uint32_t expert;
-    uint32_t piece;  // index into tg_expert.pieces
-    float weight;
-  };
   struct Outgoing {
-    std::vector<uint32_t> rows;  // of this home, ascending
-    std::vector<Entry> entries;  // row = index into `rows`
+    std::vector<uint32_t> rows;        // of this home, ascending
+    std::vector<ExpertEntry> entries;  // row = index into `rows`
   };
 
   void Dispatch(StepContext& context, const tg_layer_map& map, std::span<const float> n,

@@ -11,8 +11,8 @@ namespace tangram::engine::testing {
 struct MemoryNet::Maps {
   LayoutSpec spec;
   tg_maps maps{};
-  std::vector<std::string> mesh;
-  std::vector<const char*> member_names, mesh_names, frontends;
+  std::vector<std::string> mesh, pods;
+  std::vector<const char*> member_names, mesh_names, frontends, pod_names;
   std::deque<std::vector<tg_piece>> pieces;
   std::deque<std::vector<tg_expert>> experts;
   std::deque<std::vector<uint32_t>> bounds;
@@ -50,15 +50,20 @@ std::shared_ptr<MemoryNet::Maps> MemoryNet::Build(const LayoutSpec& spec, uint64
   out->maps.rank =
       self == spec.members.end() ? -1 : static_cast<int32_t>(self - spec.members.begin());
   out->maps.world_size = static_cast<uint32_t>(spec.members.size());
-  for (const std::string& name : spec.members) out->mesh.push_back(members_[name].mesh);
+  for (const std::string& name : spec.members) {
+    out->mesh.push_back(members_[name].mesh);
+    out->pods.push_back(name.substr(0, name.find('/')));
+  }
   for (size_t i = 0; i < spec.members.size(); ++i) {
     out->member_names.push_back(out->spec.members[i].c_str());
     out->mesh_names.push_back(out->mesh[i].c_str());
     out->frontends.push_back("none:0");
+    out->pod_names.push_back(out->pods[i].c_str());
   }
   out->maps.members = out->member_names.data();
   out->maps.mesh = out->mesh_names.data();
   out->maps.frontends = out->frontends.data();
+  out->maps.pods = out->pod_names.data();
   int32_t ordinal = 0;
   for (uint32_t l = 0; l < config.layers; ++l) {
     const LayerSpec& layer = spec.layers[l];

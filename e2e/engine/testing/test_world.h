@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "agent/net/testing/certs.h"
 #include "e2e/engine/step/engine.h"
 #include "e2e/engine/testing/memory_world.h"
 
@@ -96,7 +97,8 @@ class TestWorld {
       names.push_back("pod-" + std::to_string(i) + "/0/1");
       auto rank = std::make_unique<Rank>();
       rank->mesh = std::move(Mesh::Listen("127.0.0.1:0")).value();
-      rank->mesh->SetSelf("test", names.back());
+      rank->mesh->SetSelf("test", names.back(),
+                          ca.Open("test", "engine", "pod-" + std::to_string(i)));
       rank->world = net.Attach(names.back(), "127.0.0.1:" + std::to_string(rank->mesh->port()));
       Result<std::unique_ptr<Engine>> engine =
           Engine::Make(options.engine, rank->world.get(), rank->mesh.get(), &rank->inbox, &sink);
@@ -157,6 +159,7 @@ class TestWorld {
   };
 
   CaptureSink sink;
+  net::testing::TestCa ca;
   MemoryNet net;
   std::vector<std::string> names;
   std::vector<std::unique_ptr<Rank>> ranks;

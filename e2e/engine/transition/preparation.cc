@@ -65,7 +65,7 @@ Result<Preparation> Preparation::Begin(const tg_event& event, const tg_model& mo
 
   std::vector<PeerAddress> peers;
   for (uint32_t r = 0; r < maps.world_size; ++r) {
-    peers.push_back({maps.members[r], maps.mesh[r]});
+    peers.push_back({maps.members[r], maps.mesh[r], maps.pods[r]});
   }
   mesh->Want(peers);
   out.peers_ = out.target_.members;

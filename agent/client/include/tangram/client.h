@@ -110,6 +110,7 @@ typedef struct {
   const char* const* mesh;      /* [world_size] endpoints of the engines */
   const char* const* frontends; /* [world_size] */
   const tg_layer_map* layers;   /* [model.layers] */
+  const char* const* pods;      /* [world_size] that the members are in */
 } tg_maps;
 
 typedef enum {

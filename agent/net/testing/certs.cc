@@ -1,14 +1,14 @@
-#include "agent/server/testing/certs.h"
+#include "agent/net/testing/certs.h"
 
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 
-#include "agent/server/files.h"
-
-namespace tangram::testing {
+namespace tangram::net::testing {
 namespace {
 
 using KeyPtr = std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)>;
@@ -93,12 +93,22 @@ TlsFiles TestCa::Write(const std::string& uri, const std::string& dir,
   const TlsTexts texts = Issue(uri);
   const TlsFiles files{dir + "/" + name + ".ca", dir + "/" + name + ".crt",
                        dir + "/" + name + ".key"};
-  if (!WriteFileAtomically(files.ca, texts.ca, 0600).ok() ||
-      !WriteFileAtomically(files.cert, texts.cert, 0600).ok() ||
-      !WriteFileAtomically(files.key, texts.key, 0600).ok()) {
-    std::abort();
+  for (const auto& [path, text] :
+       {std::pair{&files.ca, &texts.ca}, {&files.cert, &texts.cert}, {&files.key, &texts.key}}) {
+    if (!(std::ofstream(*path) << *text).flush()) std::abort();
   }
   return files;
 }
 
-}  // namespace tangram::testing
+std::shared_ptr<Credentials> TestCa::Open(const std::string& world, const std::string& role,
+                                          const std::string& pod) const {
+  char dir[] = "/tmp/tangram-certs-XXXXXX";
+  if (mkdtemp(dir) == nullptr) std::abort();
+  auto out = Credentials::Open(
+      Write("spiffe://tangram/" + world + "/" + role + "/" + pod, dir, pod), world, role);
+  std::filesystem::remove_all(dir);  // read already
+  if (!out.ok()) std::abort();
+  return std::move(out).value();
+}
+
+}  // namespace tangram::net::testing

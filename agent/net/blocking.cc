@@ -1,0 +1,79 @@
+#include "agent/net/blocking.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace tangram::net {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLook{100};  // between looks at the stop token
+
+Status Wait(int fd, short events, const std::stop_token& stop, Clock::time_point until) {
+  while (!stop.stop_requested()) {
+    const auto left = std::chrono::duration_cast<milliseconds>(until - Clock::now());
+    if (left.count() <= 0) return {Code::kUnavailable, "the other side is silent"};
+    pollfd poll_fd{fd, events, 0};
+    const int ready = poll(&poll_fd, 1, static_cast<int>(std::min(left, kLook).count()) + 1);
+    if (ready > 0) return OkStatus();
+    if (ready < 0 && errno != EINTR) {
+      return {Code::kUnavailable, fmt::format("poll: {}", std::strerror(errno))};
+    }
+  }
+  return {Code::kUnavailable, "stopped"};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Stream>> Connect(const std::string& address,
+                                        std::shared_ptr<Credentials> credentials,
+                                        const std::stop_token& stop, const TcpLimits& limits) {
+  const auto until = Clock::now() + kConnect;
+  auto fd = Dial(address, limits);
+  if (!fd.ok()) return fd.status();
+  auto stream =
+      std::make_unique<Stream>(std::move(fd).value(), Side::kDialled, std::move(credentials));
+  while (true) {
+    const auto done = stream->Handshake();
+    Status status = done.status();
+    if (status.ok() && *done) return stream;
+    if (status.ok()) status = Wait(stream->fd(), stream->waits_for(), stop, until);
+    if (!status.ok())
+      return Status{status.code(), fmt::format("{}: {}", address, status.message())};
+  }
+}
+
+Status ReadAll(Stream& stream, std::span<std::byte> out, const std::stop_token& stop) {
+  while (!out.empty()) {
+    const auto got = stream.Read(out);
+    if (!got.ok()) {
+      return {got.status().code(),
+              fmt::format("{}, with {} bytes to come", got.status().message(), out.size())};
+    }
+    if (*got == 0) {
+      TANGRAM_RETURN_IF_ERROR(Wait(stream.fd(), POLLIN, stop, Clock::now() + kSilence));
+    }
+    out = out.subspan(*got);
+  }
+  return OkStatus();
+}
+
+Status WriteAll(Stream& stream, std::span<const std::byte> bytes, const std::stop_token& stop) {
+  while (!bytes.empty()) {
+    const iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+    const auto put = stream.Write({&part, 1});
+    if (!put.ok()) return put.status();
+    if (*put == 0) {
+      TANGRAM_RETURN_IF_ERROR(Wait(stream.fd(), POLLOUT, stop, Clock::now() + kSilence));
+    }
+    bytes = bytes.subspan(*put);
+  }
+  return OkStatus();
+}
+
+}  // namespace tangram::net

@@ -1,0 +1,31 @@
+// TCP sockets: non-blocking, no delay, and with an end if the other side is gone without a word.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "agent/base/status.h"
+#include "agent/base/unique_fd.h"
+
+namespace tangram::net {
+
+// When a connection whose other side does not answer is given up by the kernel (tcp(7)).
+struct TcpLimits {
+  // Without a byte for so long, the other side's kernel is asked, again and again.
+  std::chrono::seconds keep_alive_idle{3}, keep_alive_interval{1};
+  // TCP_USER_TIMEOUT: nothing was acknowledged, or the other side took nothing, for so long. It
+  // also limits how long a reader may leave its buffer full.
+  std::chrono::milliseconds user_timeout{10'000};
+};
+
+// Port 0: any.
+Result<UniqueFd> Listen(const std::string& address);
+Result<uint16_t> PortOf(int fd);
+// The next connection that waits; an empty descriptor when none does. An error: not now, out of
+// descriptors or memory.
+Result<UniqueFd> Accept(int listener, const TcpLimits& limits = {});
+// Starts to connect; it is done, or failed (SO_ERROR), when the socket can be written.
+Result<UniqueFd> Dial(const std::string& address, const TcpLimits& limits = {});
+
+}  // namespace tangram::net

@@ -1,0 +1,58 @@
+// One connection, plain or TLS, that never blocks. One thread at a time.
+#pragma once
+
+#include <openssl/ssl.h>
+#include <poll.h>
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "agent/base/status.h"
+#include "agent/base/unique_fd.h"
+#include "agent/net/credentials.h"
+
+namespace tangram::net {
+
+enum class Side { kDialled, kAccepted };
+
+class Stream {
+ public:
+  Stream(UniqueFd fd, Side side, std::shared_ptr<Credentials> credentials);
+
+  int fd() const { return fd_.get(); }
+  // Connects and shakes hands as far as it goes now: true once both sides know each other (before
+  // that nothing is read or written), false when the socket must be waited for, for `waits_for`.
+  // kUnauthenticated: the other side is not of this world and role; kUnavailable: it is away.
+  Result<bool> Handshake();
+  bool ready() const { return ready_; }
+  short waits_for() const { return waits_for_; }
+
+  // Bytes read or written, 0 when the socket has none or takes none now.
+  Result<size_t> Read(std::span<std::byte> to);
+  Result<size_t> Write(std::span<const iovec> parts);
+  // Whether bytes wait here that poll() does not show: the rest of a record. (Never a part of one
+  // that has not come whole: the library reads no further than it must.)
+  bool Buffered() const { return ssl_ && SSL_pending(ssl_.get()) > 0; }
+  // Looks, without taking anything, whether the other side hung up or sent what nobody waits for.
+  bool Disturbed() const;
+
+  // The pod that the other side's certificate names; empty on a plain connection.
+  const std::string& pod() const { return pod_; }
+
+ private:
+  Status Identify();
+  Status Fail(const char* doing);
+
+  UniqueFd fd_;
+  Side side_;
+  std::shared_ptr<Credentials> credentials_;
+  std::unique_ptr<SSL, decltype(&SSL_free)> ssl_{nullptr, &SSL_free};
+  bool connecting_, ready_ = false;
+  short waits_for_;
+  std::string pod_;
+};
+
+}  // namespace tangram::net

@@ -1,0 +1,54 @@
+// Messages of a step that no sound engine sends: refused, before anything is read at what they say.
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "e2e/engine/step/control.h"
+#include "e2e/engine/step/expert_message.h"
+
+namespace tangram::engine {
+namespace {
+
+constexpr uint32_t kBlock = 16, kMax = std::numeric_limits<uint32_t>::max();
+
+Result<Control> Sent(std::vector<BatchItem> items) {
+  Control control;
+  control.batch.items = std::move(items);
+  return Control::Decode(control.Encode(), kBlock);
+}
+
+TEST(ControlMessage, PositionsLieInBlocks) {
+  const Result<Control> sound = Sent({{5, 27, {3, 4}}, {0, 0, {}}, {31, 1, {0, kMax}}});
+  ASSERT_TRUE(sound.ok()) << sound.status().message();
+  EXPECT_EQ(sound->batch.items[2].blocks, (std::vector<uint32_t>{0, kMax}));
+  // Page lists are read at a position's block: these would be read beyond their end.
+  EXPECT_FALSE(Sent({{5, 28, {3, 4}}}).ok());
+  EXPECT_FALSE(Sent({{0, 1, {}}}).ok());
+  EXPECT_FALSE(Sent({{kMax, 2, {1}}}).ok()) << "wraps to 1";
+  EXPECT_FALSE(Sent({{kMax, kMax, {1}}}).ok());
+}
+
+TEST(ControlMessage, RowsAreCountedWithoutWrapping) {
+  const std::vector<uint32_t> blocks(kMostRows / kBlock + 1);
+  EXPECT_TRUE(Sent({{0, kMostRows - 1, blocks}, {0, 1, blocks}}).ok());
+  EXPECT_FALSE(Sent({{0, kMostRows, blocks}, {0, 1, blocks}}).ok());
+}
+
+TEST(ExpertMessage, RowsAreThoseOfTheMessage) {
+  const std::vector<float> n{1, 2, 3, 4, 5, 6};
+  const std::vector<uint32_t> rows{0, 2};
+  const Bytes good = ExpertMessage::Encode(rows, n, 2, {{1, 9, 3, 0.5f}});
+  const Result<ExpertMessage> read = ExpertMessage::Decode(good, 2);
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(std::vector<float>(read->x, read->x + 4), (std::vector<float>{1, 2, 5, 6}));
+  EXPECT_EQ(read->entries.at(0).expert, 9u);
+  EXPECT_FALSE(ExpertMessage::Decode(ExpertMessage::Encode(rows, n, 2, {{2, 9, 3, 1}}), 2).ok());
+  EXPECT_FALSE(ExpertMessage::Decode(good, 3).ok());
+  for (size_t size = 0; size < good.size(); ++size) {
+    EXPECT_FALSE(
+        ExpertMessage::Decode({good.begin(), good.begin() + static_cast<long>(size)}, 2).ok());
+  }
+}
+
+}  // namespace
+}  // namespace tangram::engine
