@@ -272,7 +272,7 @@ func (r *Reconciler) keeper(d *api.MoEDeployment, w *world.World) (*keeper.Keepe
 	if err != nil {
 		return nil, reconcile.TerminalError(err) // refused by the API server, unless its CRD is another's
 	}
-	return &keeper.Keeper{World: w, Record: recorders{r, d}, Wanted: keeper.Wanted{Pods: int(d.Spec.Replicas), Shape: layout.Shape{Mode: mode},
+	return &keeper.Keeper{World: w, Record: recorders{r, d}, Wanted: keeper.Wanted{Pods: int(d.Spec.Replicas), Shape: layout.Shape{Mode: mode}, Copies: true,
 		SpareBanks: uint32(d.Spec.Limits.SpareBanks), Limits: limits(d), Rebalance: d.Spec.Rebalance != nil}}, nil
 }
 

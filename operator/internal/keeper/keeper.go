@@ -17,8 +17,11 @@ import (
 
 // Wanted is what a world shall be.
 type Wanted struct {
-	Pods       int
-	Shape      layout.Shape
+	Pods  int
+	Shape layout.Shape
+	// Copies of experts may be wherever a rebalance has put them: only the mode of Shape counts. Else they go, or come, as
+	// Shape has it.
+	Copies     bool
 	SpareBanks uint32 // of a first layout
 	Limits     driver.Limits
 	// Intent in one line: a transition that was begun under another one is not gone on with.
@@ -104,8 +107,15 @@ func (k *Keeper) Decide(seen world.Snapshot, facts Facts) Round {
 	}
 	r.Decided = true
 	r.Decision = fleet.Decide(fleet.World{Wanted: k.Wanted.Pods, Pods: facts.Pods, Layout: r.Layout, InForce: ids, Broken: seen.Broken != nil,
-		ShapeReached: layout.Has(seen.Layout, k.Wanted.Shape), Unfinished: seen.Unfinished, Busy: seen.Running != nil})
+		ShapeReached: k.reached(seen.Layout), Unfinished: seen.Unfinished, Busy: seen.Running != nil})
 	return r
+}
+
+func (k *Keeper) reached(l *tangramv1.Layout) bool {
+	if k.Wanted.Copies {
+		return layout.Is(l, k.Wanted.Shape.Mode)
+	}
+	return layout.Has(l, k.Wanted.Shape)
 }
 
 func (k *Keeper) podsOf(l *tangramv1.Layout) []string {

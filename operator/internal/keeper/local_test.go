@@ -152,10 +152,16 @@ func TestReplicasComeAfterTheFirstLayout(t *testing.T) {
 		layer := [][]uint32{{0, 1, 2, 3, 4, 5, 11}, {4, 6, 7, 8, 9, 10, 11}}
 		want := Wanted{Pods: 2, Shape: layout.Shape{Mode: layout.Expert, Placement: [][][]uint32{layer, layer}}}
 		b := setup(t, 2, want)
-		defer b.run()()
+		end := b.run()
 		time.Sleep(5 * time.Second)
 		b.saw("apply lost 0, 2 ranks, 1 flips, error false", "apply lost 0, 2 ranks, 1 flips, error false")
 		require.Equal(t, want.Shape.Placement, layout.PlacementOf(b.Layout()))
+		end()
+		b.local.Wanted.Shape.Placement = nil // and go when they are not wanted any more
+		defer b.run()()
+		time.Sleep(3 * time.Second)
+		b.saw("apply lost 0, 2 ranks, 1 flips, error false")
+		require.True(t, layout.Has(b.Layout(), layout.Shape{Mode: layout.Expert}))
 	})
 }
 

@@ -14,10 +14,14 @@ const Mixed = "Mixed"
 // Is says whether a layout is wholly in a mode: every layer is shared out as the mode says,
 // and over all members. (A world of one rank is in both modes; one in the middle of a chain
 // may be in none, and so is one after a repair in Tensor, where a rank stands at two positions.)
-func Is(l *tangramv1.Layout, m Mode) bool { return Has(l, Shape{Mode: m}) }
+// Where experts are, and whether some have copies, does not matter.
+func Is(l *tangramv1.Layout, m Mode) bool { return has(l, Shape{Mode: m}, true) }
 
-// Has says whether a layout has a shape, on all of its ranks; a nil one has none.
-func Has(l *tangramv1.Layout, s Shape) bool {
+// Has says whether a layout has a shape, on all of its ranks; a nil one has none. Where the shape names no places each expert
+// has one copy, anywhere.
+func Has(l *tangramv1.Layout, s Shape) bool { return has(l, s, false) }
+
+func has(l *tangramv1.Layout, s Shape, copies bool) bool {
 	ranks := uint32(len(l.GetMembers()))
 	if ranks == 0 {
 		return false
@@ -38,7 +42,12 @@ func Has(l *tangramv1.Layout, s Shape) bool {
 		if layer.ExpertGroupSize != cmp.Or(want.ExpertGroup, size) || distinct(layer.Experts) != ranks {
 			return false
 		}
-		if ordinal < len(s.Placement) && s.Placement[ordinal] != nil && !slices.EqualFunc(s.Placement[ordinal], placed[ordinal], slices.Equal) {
+		switch {
+		case ordinal < len(s.Placement) && s.Placement[ordinal] != nil:
+			if !slices.EqualFunc(s.Placement[ordinal], placed[ordinal], slices.Equal) {
+				return false
+			}
+		case !copies && Shape{Placement: placed[ordinal : ordinal+1]}.Replicates():
 			return false
 		}
 		ordinal++

@@ -65,6 +65,11 @@ func TestHasAShape(t *testing.T) {
 	require.True(t, Has(l, Shape{Mode: Expert, Layers: own}))
 	require.True(t, Has(l, Shape{Mode: Expert, Layers: own, Placement: placed}))
 	require.False(t, Has(l, Shape{Mode: Tensor, Layers: own}))
+	copied := &tangramv1.Layout{Members: l.Members, Layers: []*tangramv1.LayerLayout{
+		{AttentionGroupSize: 1, Attention: each, ExpertGroupSize: 1, Experts: []*tangramv1.ExpertGroup{whole(0, 2, 1), whole(1, 3, 1)}}}}
+	require.True(t, Is(copied, Expert))
+	require.False(t, Has(copied, Shape{Mode: Expert}), "a copy that nobody asked for")
+	require.True(t, Has(copied, Shape{Mode: Expert, Placement: [][][]uint32{{{0, 1}, {0, 2}}}}))
 	require.False(t, Has(l, Shape{Mode: Expert, Layers: map[uint32]LayerShape{1: {AttentionGroup: 2}}}))
 	require.False(t, Has(l, Shape{Mode: Expert, Layers: own, Placement: [][][]uint32{{{0}, {1, 2}}, nil}}), "other places")
 	require.False(t, Has(l, Shape{Mode: Expert, Layers: own, Placement: [][][]uint32{{{0, 1}, {2}}, {{0}, {1, 2}}}}), "experts that are shared have none")
