@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -102,7 +103,7 @@ func (r *Reconciler) apply(ctx context.Context, d *api.MoEDeployment, wanted cli
 	}
 	key := kind.Kind + "/" + wanted.GetName()
 	mine, _ := r.applied.LoadOrStore(d.UID, &sync.Map{})
-	written := mine.(*sync.Map) //nolint:forcetypeassert // what LoadOrStore put in
+	written := mine.(*sync.Map) // what LoadOrStore put in
 	mark := fmt.Sprintf("%x", sha256.Sum256(wire))
 	if last, done := written.Load(key); done && there && last == mark+string(current.GetUID())+current.GetResourceVersion() {
 		return nil
@@ -158,7 +159,7 @@ func refused(err error) *refusal {
 	case !errors.As(err, &status) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return nil
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err),
-		apierrors.IsInternalError(err): // the last is what a webhook that does not answer gives
+		apierrors.IsInternalError(err) && strings.Contains(err.Error(), "webhook"): // one that does not answer
 		return &refusal{api.ReasonRefusedByCluster, err.Error()}
 	}
 	return nil

@@ -76,8 +76,8 @@ type Reconciler struct {
 	Dial func(*api.MoEDeployment, *pki.Authority) (world.Dialer, error)
 
 	metrics *Metrics
-	queue   queue    // of the controller; running worlds put themselves in, and none is ever dropped
-	urgent  queue    // of the controller of repairs, likewise
+	news    inbox    // of the controller: running worlds put themselves in, and none is ever dropped
+	urgent  inbox    // of the controller of repairs, likewise
 	opened  sync.Map // UID of the MoEDeployment whose world was opened last, by its namespace and name
 	doomed  sync.Map // UID of the MoEDeployment that was dissolved, by its namespace and name
 	applied sync.Map // what server-side apply wrote last: by UID of the MoEDeployment, a map by kind and name
@@ -102,7 +102,7 @@ func (r *Reconciler) SetUp(mgr ctrl.Manager, metrics *Metrics) error {
 	// Repairs begin in workers of their own: a broken world never queues behind the objects of others, and what the API
 	// server makes them wait for.
 	if err := ctrl.NewControllerManagedBy(mgr).Named("repairs").
-		WatchesRawSource(source.Func(func(_ context.Context, q queue) error { r.urgent = q; return nil })).
+		WatchesRawSource(source.Func(r.urgent.open)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers, SkipNameValidation: ptr.To(true)}).
 		Complete(reconcile.Func(r.reconcileRepair)); err != nil {
 		return err
@@ -110,7 +110,7 @@ func (r *Reconciler) SetUp(mgr ctrl.Manager, metrics *Metrics) error {
 	return ctrl.NewControllerManagedBy(mgr).For(&api.MoEDeployment{}).
 		Owns(&corev1.Pod{}).Owns(&corev1.Service{}).Owns(&corev1.ConfigMap{}).Owns(&corev1.Secret{}).Owns(&corev1.ServiceAccount{}).
 		Owns(&appsv1.Deployment{}).Owns(&policyv1.PodDisruptionBudget{}).Owns(&networkingv1.NetworkPolicy{}).Owns(&api.LayoutTransition{}).
-		WatchesRawSource(source.Func(func(_ context.Context, q queue) error { r.queue = q; return nil })).
+		WatchesRawSource(source.Func(r.news.open)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers, SkipNameValidation: ptr.To(true)}).Complete(r)
 }
 
@@ -118,6 +118,27 @@ func (r *Reconciler) SetUp(mgr ctrl.Manager, metrics *Metrics) error {
 const workers = 4
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// inbox is a controller's queue, once it runs. It grows by a name at most, and nobody waits.
+type inbox struct {
+	mu sync.Mutex
+	q  queue
+}
+
+func (i *inbox) open(_ context.Context, q queue) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.q = q
+	return nil
+}
+
+func (i *inbox) put(key types.NamespacedName) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.q != nil {
+		i.q.Add(reconcile.Request{NamespacedName: key})
+	}
+}
 
 // Reconcile one world. It looks at what is so and does the next things; it never waits.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
@@ -298,21 +319,22 @@ func (r *Reconciler) open(d *api.MoEDeployment, a *pki.Authority) (*world.World,
 	}
 	key := client.ObjectKeyFromObject(d)
 	if was, there := r.opened.Swap(key, d.UID); there && was != d.UID {
-		r.end(was.(types.UID)) //nolint:forcetypeassert // what Swap put in
+		r.end(was.(types.UID)) // what Swap put in
 	}
 	return r.Worlds.Open(d.UID, worldName(d), dial, r.records(d), func() { r.wake(key) }), nil
 }
 
-// wake the reconcile of a MoEDeployment, and of its repair. Queues grow by a name at most, and nobody waits.
+// wake the reconcile of a MoEDeployment, whose controller runs, since it has opened the world; and that of its repair, if
+// that controller runs already: both begin repairs.
 func (r *Reconciler) wake(key types.NamespacedName) {
-	r.queue.Add(reconcile.Request{NamespacedName: key})
-	r.urgent.Add(reconcile.Request{NamespacedName: key})
+	r.news.put(key)
+	r.urgent.put(key)
 }
 
 // forget a MoEDeployment that is gone, with its finalizer or without.
 func (r *Reconciler) forget(key types.NamespacedName) {
 	if uid, there := r.opened.LoadAndDelete(key); there {
-		r.end(uid.(types.UID)) //nolint:forcetypeassert // what Swap put in
+		r.end(uid.(types.UID)) // what Swap put in
 	}
 	r.doomed.Delete(key)
 	r.metrics.forget(key)

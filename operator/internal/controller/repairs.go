@@ -30,7 +30,7 @@ func (r *Reconciler) reconcileRepair(ctx context.Context, request reconcile.Requ
 	if !opened {
 		return reconcile.Result{}, nil
 	}
-	w := r.Worlds.Find(uid.(types.UID)) //nolint:forcetypeassert // what open put in
+	w := r.Worlds.Find(uid.(types.UID)) // what open put in
 	if w == nil {
 		return reconcile.Result{}, nil
 	}

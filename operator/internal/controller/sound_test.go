@@ -115,12 +115,14 @@ func TestNoNewsOfAWorldIsLost(t *testing.T) {
 	all := func() queue {
 		return workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 	}
-	r := &Reconciler{queue: all(), urgent: all()}
+	r := &Reconciler{}
+	require.NoError(t, r.news.open(t.Context(), all()))
+	require.NoError(t, r.urgent.open(t.Context(), all()))
 	for range 2 {
 		for i := range 5000 {
 			r.wake(types.NamespacedName{Namespace: "n", Name: fmt.Sprintf("w%d", i)})
 		}
 	}
-	require.Equal(t, 5000, r.queue.Len())
-	require.Equal(t, 5000, r.urgent.Len())
+	require.Equal(t, 5000, r.news.q.Len())
+	require.Equal(t, 5000, r.urgent.q.Len())
 }
