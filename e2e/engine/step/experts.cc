@@ -15,14 +15,16 @@ void ExpertStage::Dispatch(StepContext& context, const tg_layer_map& map, std::s
   std::vector<uint32_t> experts(rows * top_k);
   std::vector<float> weights(rows * top_k);
   context.model.Route(map.layer, n, experts, weights);
-  turns_.resize(geometry_.experts, 0);
+  turns_.resize(uint64_t{geometry_.moe_layers} * geometry_.experts, 0);
+  const std::span turns =
+      std::span(turns_).subspan(uint64_t{map.moe_ordinal} * geometry_.experts, geometry_.experts);
   std::vector<uint64_t> counts(geometry_.experts, 0);
   for (uint32_t row = 0; row < rows; ++row) {
     for (size_t k = 0; k < top_k; ++k) {
       const uint32_t e = experts[row * top_k + k];
       ++counts[e];
       const tg_expert& expert = map.experts[e];
-      const uint32_t alternative = turns_[e]++ % expert.replicas;
+      const uint32_t alternative = turns[e]++ % expert.replicas;
       for (uint32_t s = 0; s < expert.shards; ++s) {
         const uint32_t piece = alternative * expert.shards + s;
         Outgoing& to = (*outgoing)[expert.pieces[piece].rank];

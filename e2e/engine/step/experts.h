@@ -31,7 +31,9 @@ class ExpertStage {
                  std::vector<Bytes>* replies);
 
   const tg_model& geometry_;
-  std::vector<uint32_t> turns_;  // [experts]: how often each was sent for
+  // [MoE layers * experts]: how often each was sent for. Layers have turns of their own: what one
+  // asks for must not decide which copy the next one uses.
+  std::vector<uint32_t> turns_;
 };
 
 }  // namespace tangram::engine
