@@ -27,7 +27,8 @@ type Strategy string
 
 // The strategies.
 const (
-	// StrategySmooth moves in the background and flips between two steps; nobody waits.
+	// StrategySmooth moves in the background and flips between two steps. How long clients then wait for tokens: the bench
+	// transition, and the demo's table.
 	StrategySmooth Strategy = "Smooth"
 	// StrategyFast pauses steps while it moves. Reserved; refused until it works.
 	StrategyFast Strategy = "Fast"

@@ -5,11 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+
+	"tangram.dev/e2e/load"
 )
 
 // Options of a world. Zero values get the demo's.
@@ -47,9 +50,11 @@ type World struct {
 	pods       []*pod // grows; a pod keeps its index
 	gateway    *process
 	gatewayURL string
-	file       string
-	agentsFile string
-	writing    sync.Mutex // of the two files
+	// gatewayMetrics is where it tells its counts.
+	gatewayMetrics string
+	file           string
+	agentsFile     string
+	writing        sync.Mutex // of the two files
 }
 
 func (o *Options) defaults() {
@@ -192,7 +197,7 @@ func writeWhole(path string, content []byte) error {
 
 func (w *World) startGateway(ctx context.Context) error {
 	tls := w.cert("gateway")
-	args := []string{"--world", w.o.World, "--listen", "127.0.0.1:0", "--model", w.o.World, "--tls-ca", tls["ca"], "--tls-cert", tls["cert"],
+	args := []string{"--world", w.o.World, "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", "--model", w.o.World, "--tls-ca", tls["ca"], "--tls-cert", tls["cert"],
 		"--tls-key", tls["key"], "--ready-file", filepath.Join(w.o.Dir, "gateway.ready")}
 	for _, p := range w.all() {
 		for _, f := range p.frontends {
@@ -206,12 +211,27 @@ func (w *World) startGateway(ctx context.Context) error {
 	w.gateway = gateway
 	var ready struct {
 		Address string `json:"address"`
+		Metrics string `json:"metrics"`
 	}
 	if err := gateway.waitReady(ctx, &ready); err != nil {
 		return err
 	}
-	w.gatewayURL = "http://" + ready.Address
+	w.gatewayURL, w.gatewayMetrics = "http://"+ready.Address, "http://"+ready.Metrics+"/metrics"
 	return nil
+}
+
+// GatewayCounts since the gateway was started.
+func (w *World) GatewayCounts(ctx context.Context) (load.GatewayCounts, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, w.gatewayMetrics, nil)
+	if err != nil {
+		return load.GatewayCounts{}, err
+	}
+	reply, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return load.GatewayCounts{}, err
+	}
+	defer func() { _ = reply.Body.Close() }() // only read
+	return load.ReadGatewayCounts(reply.Body)
 }
 
 // URL of the gateway.

@@ -22,6 +22,11 @@ func RankSelector(name string) string {
 	return v1alpha1.WorldLabel + "=" + name + "," + v1alpha1.ComponentLabel + "=" + v1alpha1.ComponentRank
 }
 
+// GatewaySelector of the pods of gateways of a world.
+func GatewaySelector(name string) string {
+	return v1alpha1.WorldLabel + "=" + name + "," + v1alpha1.ComponentLabel + "=" + v1alpha1.ComponentGateway
+}
+
 // MoEDeployment by name.
 func (c *Client) MoEDeployment(ctx context.Context, name string) (*v1alpha1.MoEDeployment, error) {
 	d := &v1alpha1.MoEDeployment{}

@@ -28,6 +28,13 @@ type Result struct {
 	Tokens  []Token
 	Finish  string
 	Err     error
+	Refused []Refusal // with 429 or 503, before it was accepted or given up
+}
+
+// Refusal of a request, to be tried again.
+type Refusal struct {
+	Status int // of HTTP: 429 or 503
+	At     time.Time
 }
 
 // LongestGap between two tokens of the request.
@@ -58,6 +65,8 @@ type Client struct {
 	Model    string
 	HTTP     *http.Client
 	Counters *Counters // kept up to date while requests run; may be nil
+	// Patience with refusals: so long after it was sent a request is given up, with the last of them; 0: a minute.
+	Patience time.Duration
 }
 
 type chunk struct {
@@ -73,7 +82,7 @@ type chunk struct {
 	} `json:"error"`
 }
 
-// Do sends a request and reads its stream. 429 and 503 are tried again, as they ask for.
+// Do sends a request and reads its stream. 429 and 503 are noted and tried again, as they ask for, while Patience lasts.
 func (c *Client) Do(ctx context.Context, r Request) *Result {
 	result := &Result{Request: r, Sent: time.Now()}
 	c.Counters.begin()
@@ -84,8 +93,15 @@ func (c *Client) Do(ctx context.Context, r Request) *Result {
 		result.Err = err
 		return result
 	}
+	patience := c.Patience
+	if patience == 0 {
+		patience = time.Minute
+	}
 	for {
 		again, err := c.once(ctx, body, result)
+		if again && time.Since(result.Sent) > patience {
+			again, err = false, fmt.Errorf("refused %d times in %s: %w", len(result.Refused), patience, err)
+		}
 		if !again {
 			result.Err = err
 			return result
@@ -113,6 +129,9 @@ func (c *Client) once(ctx context.Context, body []byte, result *Result) (again b
 	if reply.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(reply.Body, 4096))
 		busy := reply.StatusCode == http.StatusTooManyRequests || reply.StatusCode == http.StatusServiceUnavailable
+		if busy {
+			result.Refused = append(result.Refused, Refusal{reply.StatusCode, time.Now()})
+		}
 		return busy, fmt.Errorf("HTTP %d: %s", reply.StatusCode, text)
 	}
 	lines := bufio.NewScanner(reply.Body)

@@ -101,3 +101,33 @@ func TestPlayAndRepeatKeepOrderAndLimit(t *testing.T) {
 	}
 	require.EqualValues(t, 3, most.Load())
 }
+
+// Who is refused for ever is lost in the end, and every refusal is counted.
+func TestRefusalsAreCountedAndEnd(t *testing.T) {
+	var calls atomic.Int64
+	c := gateway(t, func(w http.ResponseWriter, _ *http.Request) {
+		status := http.StatusTooManyRequests
+		if calls.Add(1) == 2 {
+			status = http.StatusServiceUnavailable
+		}
+		http.Error(w, "later", status)
+	})
+	c.Patience = time.Millisecond
+	for calls.Load() < 2 { // the first is refused at once, or waited with
+		r := c.Do(t.Context(), Request{Prompt: []uint32{1}, MaxTokens: 1})
+		require.ErrorContains(t, r.Err, "refused")
+		require.NotEmpty(t, r.Refused)
+	}
+	accepted := gateway(t, func(w http.ResponseWriter, _ *http.Request) {
+		if calls.Add(1) <= 4 {
+			http.Error(w, "later", http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = fmt.Fprint(w, tokenLine, finishLine, doneLine)
+	})
+	calls.Store(3)
+	r := accepted.Do(t.Context(), Request{Prompt: []uint32{1}, MaxTokens: 2})
+	require.NoError(t, r.Err)
+	require.Len(t, r.Refused, 1)
+	require.Equal(t, http.StatusServiceUnavailable, r.Refused[0].Status)
+}

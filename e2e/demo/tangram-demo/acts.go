@@ -23,6 +23,7 @@ type act struct {
 	Requests  int     `json:"requests"`
 	MedianGap float64 `json:"median_gap_seconds"`
 	WorstGap  float64 `json:"worst_gap_seconds"`
+	Seen      seen    `json:"seen"`
 
 	at, whole time.Time
 }

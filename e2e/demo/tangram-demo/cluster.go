@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"sigs.k8s.io/yaml"
@@ -60,7 +61,7 @@ func onCluster(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return diagnosed(ctx, c, err)
 	}
-	r := &report{Seed: o.seed, Ranks: o.ranks}
+	r := &report{Seed: o.seed, Ranks: o.ranks, around: o.pause}
 	results, err := storyOnCluster(ctx, o, c.Kube.In(namespace), trace, r, playsOnCluster)
 	if err != nil {
 		return diagnosed(ctx, c, err)
@@ -153,6 +154,9 @@ func playsOnCluster(ctx context.Context, o options, k *kube.Client, trace *load.
 	if r.Heat, err = expertsGetHot(limited, k, trace, begin); err != nil {
 		return fmt.Errorf("%s: %w", heatName, err)
 	}
+	if r.GatewayBefore, err = gatewayCounts(ctx, k); err != nil {
+		return err
+	}
 	r.Acts, err = actsOnCluster(ctx, o, k, begin)
 	return err
 }
@@ -198,6 +202,9 @@ func storyOnCluster(ctx context.Context, o options, k *kube.Client, trace *load.
 	if err == nil {
 		err = sleep(ctx, o.pause)
 	}
+	if err == nil {
+		r.Gateway, err = gatewayCounts(ctx, k)
+	}
 	close(stop)
 	if err != nil {
 		stopLoad() // so that no request waits for ever
@@ -213,6 +220,26 @@ func storyOnCluster(ctx context.Context, o options, k *kube.Client, trace *load.
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// gatewayCounts of all gateways of the world.
+func gatewayCounts(ctx context.Context, k *kube.Client) (sum load.GatewayCounts, err error) {
+	pods, err := k.Pods(ctx, kube.GatewaySelector(world))
+	if err != nil || len(pods) == 0 {
+		return sum, fmt.Errorf("gateways whose counts can be read: %d, %w", len(pods), err)
+	}
+	for _, p := range pods {
+		text, err := k.Run(ctx, nil, "get", "--raw", "/api/v1/namespaces/"+k.Namespace+"/pods/"+p.Name+":metrics/proxy/metrics")
+		if err != nil {
+			return sum, err
+		}
+		counts, err := load.ReadGatewayCounts(strings.NewReader(text))
+		if err != nil {
+			return sum, fmt.Errorf("gateway %s: %w", p.Name, err)
+		}
+		sum = sum.Plus(counts)
+	}
+	return sum, nil
 }
 
 // takeStep asks for a shape, waits until the world has it, and gives the operator's record.

@@ -31,6 +31,7 @@ type heat struct {
 	Moves    int     `json:"moved_experts"`
 	Bytes    int64   `json:"bytes"`
 	Why      string  `json:"why"`
+	Seen     seen    `json:"seen"`
 
 	from, to time.Time
 }

@@ -31,7 +31,7 @@ func local(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	r := &report{Seed: o.seed, Ranks: o.ranks}
+	r := &report{Seed: o.seed, Ranks: o.ranks, around: o.pause}
 	results, err := underLoad(ctx, o, trace, r)
 	if err != nil {
 		return err
@@ -92,11 +92,17 @@ func underLoad(ctx context.Context, o options, trace *load.Trace, r *report) ([]
 		line.end(record)
 		r.Transitions = append(r.Transitions, &transition{Name: s.name, Resize: s.resize, Record: record})
 	}
+	if failed == nil {
+		r.GatewayBefore, failed = w.GatewayCounts(ctx)
+	}
 	if failed == nil && !o.bench {
 		failed = acts(ctx, o, w, r)
 	}
 	if failed == nil {
 		failed = sleep(ctx, o.pause)
+	}
+	if failed == nil {
+		r.Gateway, failed = w.GatewayCounts(ctx)
 	}
 	close(stop)
 	if failed != nil {

@@ -27,23 +27,32 @@ type transition struct {
 	Ratio      float64         `json:"ratio"`
 	// Silences that add up to Silent: seconds after the start of the transition, and length.
 	Silences [][2]float64 `json:"silences"`
+	Seen     seen         `json:"seen"`
 }
 
 type report struct {
-	Seed        uint64        `json:"seed"`
-	Ranks       int           `json:"ranks"`
-	Requests    int           `json:"requests"`
-	Tokens      int           `json:"tokens"`
-	Lost        int           `json:"lost"`
-	Different   int           `json:"different"`
-	Compared    bool          `json:"compared"`
-	LongestGap  float64       `json:"longest_gap_seconds"`
-	Step        float64       `json:"step_seconds"`
-	Ordinary    float64       `json:"ordinary_gap_seconds"`
-	Transitions []*transition `json:"transitions"`
-	Heat        *heat         `json:"heat,omitempty"`
-	Acts        []*act        `json:"acts"`
-	Broken      []string      `json:"promises_broken"`
+	Seed       uint64   `json:"seed"`
+	Ranks      int      `json:"ranks"`
+	Requests   int      `json:"requests"`
+	Tokens     int      `json:"tokens"`
+	Lost       int      `json:"lost"`
+	Different  int      `json:"different"`
+	Compared   bool     `json:"compared"`
+	LongestGap float64  `json:"longest_gap_seconds"`
+	Step       float64  `json:"step_seconds"`
+	FirstToken float64  `json:"first_token_seconds"` // median
+	WorstFirst float64  `json:"worst_first_token_seconds"`
+	Refusals   refusals `json:"refusals"`
+	// Gateway counts when the last transition had ended and nobody had died, and at the end.
+	GatewayBefore load.GatewayCounts `json:"gateway_before_deaths"`
+	Gateway       load.GatewayCounts `json:"gateway"`
+	Ordinary      float64            `json:"ordinary_gap_seconds"`
+	Transitions   []*transition      `json:"transitions"`
+	Heat          *heat              `json:"heat,omitempty"`
+	Acts          []*act             `json:"acts"`
+	Broken        []string           `json:"promises_broken"`
+
+	around time.Duration // the pause between acts
 }
 
 func (r *report) judge(results, reference []*load.Result, compare bool) error {
@@ -74,15 +83,21 @@ func (r *report) judge(results, reference []*load.Result, compare bool) error {
 	slices.SortFunc(times, time.Time.Compare)
 	r.Step = r.medianStep(results)
 	r.Ordinary = max(2*r.Step, r.ordinaryGap(results, times))
+	r.FirstToken, r.WorstFirst = firstTokens(results)
 	for _, a := range r.Acts {
 		a.measure(results)
+		a.Seen.measure(results, times, a.at, a.whole, r.Step, r.around)
 	}
 	for _, t := range r.Transitions {
 		t.measure(results, times, r.Step, r.Ordinary)
-		if got, bound := t.Record.ExpertBytes, t.Record.ExpertBoundBytes; t.Resize && got != bound {
-			r.Broken = append(r.Broken, fmt.Sprintf("%s moved %d expert bytes, the bound is %d", t.Name, got, bound))
-		}
+		t.Seen.measure(results, times, t.Record.Started, t.Record.Ended, r.Step, r.around)
+		r.judgeBytes(t)
 	}
+	if r.Heat != nil {
+		r.Heat.Seen.measure(results, times, r.Heat.from, r.Heat.to, r.Step, r.around)
+	}
+	r.countRefusals(results)
+	r.judgeGateway()
 	if r.Heat != nil && r.Heat.Measured <= r.Heat.Without {
 		r.Broken = append(r.Broken, fmt.Sprintf("%s: balancedness is %.3f, and would be %.3f with no rebalance", heatName, r.Heat.Measured, r.Heat.Without))
 	}
@@ -205,17 +220,22 @@ func (r *report) save(path string) error {
 
 func (r *report) printTable(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', tabwriter.AlignRight)
-	_, _ = fmt.Fprintln(w, "transition\texpert bytes\tbound\tdense\tKV\tflips\tprepare s\tstage s\tflip s\tretire s\tlongest gap ms\tsilent ms\t")
+	_, _ = fmt.Fprintln(w, "transition\tbytes received\tof experts\tbound\tdense\tKV\tflips\tprepare s\tstage s\tflip s\tretire s\t")
 	for _, t := range r.Transitions {
 		s := t.Record.Seconds
-		_, _ = fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.0f\t%.0f\t\n", t.Name, t.Record.ExpertBytes, t.Record.ExpertBoundBytes,
-			t.Record.DenseBytes, t.Record.Bytes.KV, t.Record.PlannedFlips, s.Prepare, s.Stage, s.Flip, s.Retire, t.LongestGap*1e3, t.Silent*1e3)
+		_, _ = fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t\n", t.Name, t.moved(), t.Record.ExpertBytes, t.Record.ExpertBoundBytes,
+			t.Record.DenseBytes, t.Record.Bytes.KV, t.Record.PlannedFlips, s.Prepare, s.Stage, s.Flip, s.Retire)
 	}
 	_ = w.Flush()
+	r.printSeen(out)
 	r.printHeat(out)
 	r.printActs(out)
-	_, _ = fmt.Fprintf(out, "\n%d requests, %d tokens, median step %.1f ms, longest gap %.0f ms\nlost %d, different from one rank %d\n",
-		r.Requests, r.Tokens, r.Step*1e3, r.LongestGap*1e3, r.Lost, r.Different)
+	_, _ = fmt.Fprintf(out, "\n%d requests, %d tokens, median step %.1f ms, longest gap %.0f ms, first token %.0f ms in the median and %.0f ms at worst\n",
+		r.Requests, r.Tokens, r.Step*1e3, r.LongestGap*1e3, r.FirstToken*1e3, r.WorstFirst*1e3)
+	q := r.Refusals
+	_, _ = fmt.Fprintf(out, "answered 429: %d, 503: %d (%d and %d of them after a death); submitted again %.0f (%.0f before the first death), conflicting tokens %.0f\n",
+		q.Quiet429+q.Acts429, q.Quiet503+q.Acts503, q.Acts429, q.Acts503, r.Gateway.Replays, r.GatewayBefore.Replays, r.Gateway.Conflicts)
+	_, _ = fmt.Fprintf(out, "lost %d, different from one rank %d\n", r.Lost, r.Different)
 }
 
 const ratioGoal = 3

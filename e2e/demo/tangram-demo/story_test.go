@@ -23,7 +23,7 @@ import (
 func operated(t *testing.T, o options, port string, expertBytes int) *kube.Client {
 	t.Helper()
 	transition := `{"metadata":{"name":"lt-'$i'","uid":"'$i'"},"spec":{"deployment":"demo","fromEpoch":'$i',"expertBytes":` + fmt.Sprint(expertBytes) +
-		`,"expertBoundBytes":10},"status":{"phase":"Succeeded","epoch":'$i',"startTime":"'$now'","completionTime":"'$now'"}}`
+		`,"expertBoundBytes":10},"status":{"bytes":{"tcp":` + fmt.Sprint(expertBytes) + `},"phase":"Succeeded","epoch":'$i',"startTime":"'$now'","completionTime":"'$now'"}}`
 	writeTool(t, o.root, "build/bin/kubectl", `state="$(dirname "$0")/waits"; touch "$state"
 case "$*" in
 *"get -o json service"*) echo '{"spec":{"type":"NodePort","ports":[{"nodePort":`+port+`}]}}';;
@@ -33,11 +33,18 @@ case "$*" in
   printf '{"items":['
   for _ in $(cat "$state"); do i=$((i+1)); printf '%s' "$comma"; printf '%s' '`+transition+`'; comma=,; done
   echo ']}';;
+*"get -o json pods"*) echo '{"items":[{"metadata":{"name":"gw-0"}},{"metadata":{"name":"gw-1"}}]}';;
+*"get --raw"*"/pods/gw-"[01]":metrics/proxy/metrics") printf '`+counts+`';;
 *"get moedeployment demo -o json --watch"*) echo '{"status":{"epoch":1,"mode":"Expert"}}'; exec sleep 60;;
 *" wait "*) echo x >> "$state";;
 esac`)
 	return &kube.Client{Binary: filepath.Join(o.root, "build/bin/kubectl"), Kubeconfig: "kc", Namespace: namespace}
 }
+
+// counts of each gateway.
+const counts = `# TYPE tangram_gateway_conflicting_tokens_total counter\ntangram_gateway_conflicting_tokens_total 0\n` +
+	`# TYPE tangram_gateway_duplicate_tokens_total counter\ntangram_gateway_duplicate_tokens_total 1\n` +
+	`# TYPE tangram_gateway_lost_requests_total counter\ntangram_gateway_lost_requests_total 0\n`
 
 func gateway(t *testing.T) (port string) {
 	t.Helper()
@@ -92,6 +99,61 @@ func TestStoryDoesWhatAUserDoesAndKeepsRecords(t *testing.T) {
 	require.NoError(t, r.judge(results, results, true))
 	require.Empty(t, r.Broken)
 	require.Zero(t, r.Lost)
+	require.InDelta(t, 2, r.Gateway.Duplicates, 0, "the counts of both gateways")
+}
+
+// What may not be breaks a promise: bytes that the agents counted beyond the plan, also from the checkpoint; refusals and
+// replays while nobody died; a conflicting token at any time.
+func TestWhatMayNotBeBreaksAPromise(t *testing.T) {
+	r, results, _ := story(t, 10)
+	died := time.Now()
+	r.Acts[0].at, r.Acts[0].whole = died, died.Add(time.Second)
+	results[0].Refused = []load.Refusal{{Status: 429, At: died.Add(-time.Second)}, {Status: 503, At: died.Add(-time.Second)},
+		{Status: 429, At: died.Add(time.Millisecond)}, {Status: 503, At: died.Add(time.Millisecond)}}
+	require.NoError(t, r.judge(results, results, true))
+	require.Equal(t, []string{"1 requests were answered 429 while nobody died", "1 requests were answered 503 while nobody died"}, r.Broken)
+	require.Equal(t, refusals{1, 1, 1, 1}, r.Refusals)
+	results[0].Refused = nil
+
+	r.Gateway = load.GatewayCounts{Replays: 3, Conflicts: 1, Duplicates: 5, Lost: 1}
+	r.GatewayBefore.Replays = 2
+	r.Transitions[1].Record.Bytes.TCP++
+	r.Transitions[3].Record.Bytes.TCP--
+	r.Transitions[3].Record.Bytes.Checkpoint++
+	require.NoError(t, r.judge(results, results, true))
+	require.Equal(t, []string{
+		"Expert -> Tensor: the agents received 11 bytes, 10 of experts and 0 of other weights were planned",
+		"6 -> 4 ranks: 1 bytes were read from the checkpoint, and ranks hold all of them",
+		"2 requests were submitted again in transitions in which nobody died",
+		"1 tokens came that differ from those that were delivered for their position",
+		"1 accepted requests ended without their last token, by the gateway's count"}, r.Broken)
+}
+
+// What clients see of ten seconds in which tokens stop for four: nothing is taken off.
+func TestWhatClientsSee(t *testing.T) {
+	begin := time.Unix(1000, 0)
+	at := func(seconds float64) time.Time { return begin.Add(time.Duration(seconds * float64(time.Second))) }
+	steady := &load.Result{Sent: at(0)}
+	var times []time.Time
+	for s := .5; s <= 30; s += .5 {
+		if s > 12 && s < 16 {
+			continue
+		}
+		times = append(times, at(s))
+		steady.Tokens = append(steady.Tokens, load.Token{At: at(s)})
+	}
+	late := &load.Result{Sent: at(13), Tokens: []load.Token{{At: at(16.5)}, {At: at(17)}}}
+	var s seen
+	s.measure([]*load.Result{steady, late}, times, at(10), at(20), .5, 5*time.Second)
+	require.InDelta(t, 2, s.Before, .01)
+	require.InDelta(t, 1.3, s.During, .01)
+	require.InDelta(t, 2, s.After, .01)
+	require.InDelta(t, 4, s.Gaps, .01)
+	require.InDelta(t, 3.5, s.FirstToken, .01)
+	s.measure([]*load.Result{late}, times, at(10), at(20), .5, 5*time.Second)
+	require.Zero(t, s.Gaps, "nobody waits when it begins")
+	s.measure([]*load.Result{{Sent: at(1), Tokens: []load.Token{{At: at(18)}}}}, times, at(10), at(20), .5, 5*time.Second)
+	require.InDelta(t, 4, s.Gaps, .01, "who waits for a first token counts")
 }
 
 func TestMoreBytesThanTheBoundBreakAPromise(t *testing.T) {

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"tangram.dev/e2e/load"
+)
+
+// seen is what clients saw of a stretch of time, as the report has it.
+type seen struct {
+	Before float64 `json:"tokens_per_second_before"` // over as long as the pause before it
+	During float64 `json:"tokens_per_second_during"`
+	After  float64 `json:"tokens_per_second_after"` // likewise
+	// FirstToken is the longest wait for a first token of those that waited in it, seconds.
+	FirstToken float64 `json:"first_token_seconds"`
+	// Gaps is the plain sum of all gaps between two tokens of the world that are longer than two steps, while a request
+	// was there that had not ended: nothing is taken off, and those that wait for their first token count.
+	Gaps float64 `json:"gaps_seconds"`
+}
+
+// measure the stretch from..to; times are of all tokens, ascending.
+func (s *seen) measure(results []*load.Result, times []time.Time, from, to time.Time, step float64, around time.Duration) {
+	*s = seen{Before: rate(times, from.Add(-around), from), During: rate(times, from, to), After: rate(times, to, to.Add(around))}
+	for _, r := range results {
+		if len(r.Tokens) > 0 && r.Sent.Before(to) && r.Tokens[0].At.After(from) {
+			s.FirstToken = max(s.FirstToken, r.Tokens[0].At.Sub(r.Sent).Seconds())
+		}
+	}
+	for i := 1; i < len(times); i++ {
+		a, b := times[i-1], times[i]
+		if gap := b.Sub(a).Seconds(); gap > 2*step && b.After(from) && a.Before(to) && slices.ContainsFunc(results, func(r *load.Result) bool { return pending(r, a, b) }) {
+			s.Gaps += gap
+		}
+	}
+}
+
+// pending: the request was sent by a, and had not ended before b.
+func pending(r *load.Result, a, b time.Time) bool {
+	if r.Sent.After(a) {
+		return false
+	}
+	return r.Err != nil || len(r.Tokens) > 0 && !r.Tokens[len(r.Tokens)-1].At.Before(b)
+}
+
+// rate of tokens in [from, to), per second.
+func rate(times []time.Time, from, to time.Time) float64 {
+	if !to.After(from) {
+		return 0
+	}
+	n := 0
+	for _, t := range times {
+		if !t.Before(from) && t.Before(to) {
+			n++
+		}
+	}
+	return float64(n) / to.Sub(from).Seconds()
+}
+
+// firstTokens: median and longest wait for a first token, seconds.
+func firstTokens(results []*load.Result) (middle, worst float64) {
+	var waits []float64
+	for _, r := range results {
+		if len(r.Tokens) > 0 {
+			waits = append(waits, r.Tokens[0].At.Sub(r.Sent).Seconds())
+		}
+	}
+	if len(waits) == 0 {
+		return 0, 0
+	}
+	return median(waits), slices.Max(waits)
+}
+
+// printSeen is the table of what clients saw.
+func (r *report) printSeen(out io.Writer) {
+	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', tabwriter.AlignRight)
+	_, _ = fmt.Fprintln(w, "\nwhat clients saw\ttokens/s before\tduring\tafter\tlongest gap ms\tsilent ms\tover copy + 2 steps\tall gaps ms\tfirst token ms\t")
+	row := func(name string, s *seen, rest string) {
+		_, _ = fmt.Fprintf(w, "%s\t%.0f\t%.0f\t%.0f\t%s\t%.0f\t%.0f\t\n", name, s.Before, s.During, s.After, rest, s.Gaps*1e3, s.FirstToken*1e3)
+	}
+	for _, t := range r.Transitions {
+		row(t.Name, &t.Seen, fmt.Sprintf("%.0f\t%.0f\t%.1f", t.LongestGap*1e3, t.Silent*1e3, t.Ratio))
+	}
+	if r.Heat != nil {
+		row(heatName, &r.Heat.Seen, "\t\t")
+	}
+	for _, a := range r.Acts {
+		row(a.Name, &a.Seen, fmt.Sprintf("%.0f\t\t", a.WorstGap*1e3))
+	}
+	_ = w.Flush()
+}
+
+// refusals of requests by status, while nobody died, and while somebody did.
+type refusals struct {
+	Quiet429 int `json:"quiet_429"`
+	Quiet503 int `json:"quiet_503"`
+	Acts429  int `json:"acts_429"`
+	Acts503  int `json:"acts_503"`
+}
+
+func (r *report) countRefusals(results []*load.Result) {
+	r.Refusals = refusals{}
+	for _, result := range results {
+		for _, refused := range result.Refused {
+			dying := slices.ContainsFunc(r.Acts, func(a *act) bool { return refused.At.After(a.at) && refused.At.Before(a.whole) })
+			switch {
+			case refused.Status == 429 && dying:
+				r.Refusals.Acts429++
+			case refused.Status == 429:
+				r.Refusals.Quiet429++
+			case dying:
+				r.Refusals.Acts503++
+			default:
+				r.Refusals.Quiet503++
+			}
+		}
+	}
+}
+
+// judgeGateway: what may not be. A request is refused or submitted again only when somebody died.
+func (r *report) judgeGateway() {
+	broken := func(n float64, what string) {
+		if n > 0 {
+			r.Broken = append(r.Broken, fmt.Sprintf("%.0f %s", n, what))
+		}
+	}
+	broken(float64(r.Refusals.Quiet429), "requests were answered 429 while nobody died")
+	broken(float64(r.Refusals.Quiet503), "requests were answered 503 while nobody died")
+	broken(r.GatewayBefore.Replays, "requests were submitted again in transitions in which nobody died")
+	broken(r.Gateway.Conflicts, "tokens came that differ from those that were delivered for their position")
+	broken(r.Gateway.Lost, "accepted requests ended without their last token, by the gateway's count")
+}
+
+// judgeBytes: what the agents counted, against the plan, and the plan of a resize against the bound.
+func (r *report) judgeBytes(t *transition) {
+	record := t.Record
+	if got, bound := record.ExpertBytes, record.ExpertBoundBytes; t.Resize && got != bound {
+		r.Broken = append(r.Broken, fmt.Sprintf("%s moved %d expert bytes, the bound is %d", t.Name, got, bound))
+	}
+	// The plan counts the other weights of a joiner with the gaps between tensors, which do not move.
+	got, least := t.moved(), record.ExpertBytes
+	if record.DenseBytes > 0 {
+		least++
+	}
+	if got < least || got > record.ExpertBytes+record.DenseBytes {
+		r.Broken = append(r.Broken, fmt.Sprintf("%s: the agents received %d bytes, %d of experts and %d of other weights were planned", t.Name, got,
+			record.ExpertBytes, record.DenseBytes))
+	}
+	if again := record.Bytes.Checkpoint; again != 0 {
+		r.Broken = append(r.Broken, fmt.Sprintf("%s: %d bytes were read from the checkpoint, and ranks hold all of them", t.Name, again))
+	}
+}
+
+// moved is what the agents counted that came from other ranks or the checkpoint, without KV.
+func (t *transition) moved() uint64 {
+	b := t.Record.Bytes
+	return b.TCP + b.Shared + b.Checkpoint
+}

@@ -1,0 +1,43 @@
+package load
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// GatewayCounts are what a gateway counted since it lives.
+type GatewayCounts struct {
+	Replays    float64 `json:"replays"`    // requests submitted again with their tokens so far
+	Conflicts  float64 `json:"conflicts"`  // tokens that differ from the one delivered for their position
+	Duplicates float64 `json:"duplicates"` // tokens dropped: their position was delivered already
+	Lost       float64 `json:"lost"`       // accepted requests that ended without their last token
+}
+
+// ReadGatewayCounts from the text of a gateway's /metrics. A counter that is not there is an error: it must not read as
+// a zero. Replays have a series once there was one.
+func ReadGatewayCounts(metrics io.Reader) (GatewayCounts, error) {
+	var c GatewayCounts
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(metrics)
+	if err != nil {
+		return c, fmt.Errorf("metrics of the gateway: %w", err)
+	}
+	for name, to := range map[string]*float64{"replays": &c.Replays, "conflicting_tokens": &c.Conflicts, "duplicate_tokens": &c.Duplicates, "lost_requests": &c.Lost} {
+		family := families["tangram_gateway_"+name+"_total"]
+		if family == nil && name != "replays" {
+			return c, fmt.Errorf("metrics of the gateway: no tangram_gateway_%s_total", name)
+		}
+		for _, m := range family.GetMetric() {
+			*to += m.GetCounter().GetValue()
+		}
+	}
+	return c, nil
+}
+
+// Plus adds the counts of another gateway.
+func (c GatewayCounts) Plus(o GatewayCounts) GatewayCounts {
+	return GatewayCounts{c.Replays + o.Replays, c.Conflicts + o.Conflicts, c.Duplicates + o.Duplicates, c.Lost + o.Lost}
+}
