@@ -9,7 +9,9 @@ namespace tangram {
 namespace {
 
 constexpr auto kKnock = std::chrono::milliseconds(100);
-constexpr auto kAnswer = std::chrono::seconds(60);  // it hashes all weights again
+// It hashes all weights again, however slow the machine is.
+constexpr auto kAnswer = std::chrono::seconds(60);
+constexpr uint64_t kHashedInASecond = 256 << 20;
 
 }  // namespace
 
@@ -52,9 +54,11 @@ Status Client::Knock() {
     knocking_ = std::make_unique<FrameChannel>(std::move(*socket));
     v1::EngineMessage message = AttachMessage();
     *message.mutable_attach()->mutable_resume() = ResumeNow();
+    uint64_t bytes = 0;
+    for (const auto& [place, run] : pages_.runs()) bytes += run.bytes;
     const std::array<int, 3> fds{descriptors_.fd(0), descriptors_.fd(1), descriptors_.fd(2)};
     if (knocking_->Send(std::move(message), fds).ok()) {
-      knock_at_ = now + kAnswer;
+      knock_at_ = now + kAnswer + std::chrono::seconds(bytes / kHashedInASecond);
     } else {
       knocking_.reset();  // the one that died had taken the connection
     }

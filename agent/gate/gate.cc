@@ -38,11 +38,15 @@ AgentGate::AgentGate(GatePage* page, uint32_t moe_layers, uint32_t experts) : pa
   page_->magic = GatePage::kMagic;
 }
 
-Result<AgentGate> AgentGate::TakeOver(GatePage* page, uint32_t moe_layers, uint32_t experts) {
-  if (page->magic != GatePage::kMagic || page->moe_layers != moe_layers ||
-      page->experts != experts) {
-    return Status{Code::kInvalid, "the control page is not of this version or model"};
+Status AgentGate::Check(const GatePage* page, uint32_t moe_layers, uint32_t experts) {
+  if (page->magic == GatePage::kMagic && page->moe_layers == moe_layers &&
+      page->experts == experts) {
+    return OkStatus();
   }
+  return {Code::kInvalid, "the control page is not of this version or model"};
+}
+
+AgentGate AgentGate::TakeOver(GatePage* page) {
   AgentGate gate;
   gate.page_ = page;
   gate.Fence();

@@ -25,8 +25,11 @@ class AgentGate {
   // `page` has at least GatePageBytes(moe_layers, experts) zeroed bytes and outlives this.
   AgentGate(GatePage* page, uint32_t moe_layers, uint32_t experts);
 
+  // Whether a page is of a gate of this version and model. The engine can write it, so this says
+  // what it was, and nothing relies on its staying so.
+  static Status Check(const GatePage* page, uint32_t moe_layers, uint32_t experts);
   // Over a page of a gate whose agent died: what it was in the middle of is over.
-  static Result<AgentGate> TakeOver(GatePage* page, uint32_t moe_layers, uint32_t experts);
+  static AgentGate TakeOver(GatePage* page);
 
   GatePage* page() const { return page_; }
   GateState state() const;

@@ -163,12 +163,12 @@ TEST(GateTest, ANewAgentTakesThePageOverAndEndsWhatWasBegun) {
   AgentGate before(page, 2, 3);
   before.SetEpoch(7);
   ASSERT_TRUE(before.Arm(9, 8, std::string(32, 'h')).ok());
-  EXPECT_FALSE(AgentGate::TakeOver(page, 2, 4).ok()) << "another model";
-  auto after = AgentGate::TakeOver(page, 2, 3);
-  ASSERT_TRUE(after.ok());
-  EXPECT_EQ(after->state(), GateState::kIdle);
-  EXPECT_EQ(after->attempt(), 9u) << "its number is over, too";
-  EXPECT_EQ(after->page()->epoch.load(), 7u);
+  EXPECT_FALSE(AgentGate::Check(page, 2, 4).ok()) << "another model";
+  EXPECT_TRUE(AgentGate::Check(page, 2, 3).ok());
+  const AgentGate after = AgentGate::TakeOver(page);
+  EXPECT_EQ(after.state(), GateState::kIdle);
+  EXPECT_EQ(after.attempt(), 9u) << "its number is over, too";
+  EXPECT_EQ(after.page()->epoch.load(), 7u);
 }
 
 }  // namespace

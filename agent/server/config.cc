@@ -127,6 +127,7 @@ Status Read(const YAML::Node& root, const std::string& file, AgentConfig* out) {
   top.Text("engine_token_file", true, &out->engine_token_file);
   top.Text("ready_file", false, &out->ready_file);
   top.Text("in_world_file", false, &out->in_world_file);
+  top.Text("hashes_file", false, &out->hashes_file);
   top.Text("link", false, &out->link);
   if (const YAML::Node node = top.Map("tls", true); node.IsDefined()) {
     Section tls(node, file, "tls.", &error);
@@ -176,6 +177,9 @@ Status CheckValues(const std::string& file, AgentConfig* config) {
   if (config->engine_socket.size() > 100) {
     return bad("engine_socket", "a UNIX socket path has at most 100 bytes here, this has " +
                                     std::to_string(config->engine_socket.size()));
+  }
+  if (config->hashes_file.empty() && !config->in_world_file.empty()) {
+    config->hashes_file = config->in_world_file + ".hashes";
   }
   if (config->advertise.empty()) config->advertise = net::ParseHostPort(config->listen)->host;
   return OkStatus();

@@ -34,6 +34,12 @@ TEST(Config, GoodFileWithDefaults) {
   EXPECT_TRUE(config->log_json);
   EXPECT_FALSE(config->insecure_fabric);
   EXPECT_TRUE(ParseConfig(kGood + "insecure_fabric: true\n", "f.yaml")->insecure_fabric);
+  EXPECT_EQ(config->hashes_file, "") << "nothing outlives an agent that says nothing of its ranks";
+  const auto beside = ParseConfig(kGood + "in_world_file: /r/in-world\n", "f.yaml");
+  EXPECT_EQ(beside->hashes_file, "/r/in-world.hashes");
+  const auto apart =
+      ParseConfig(kGood + "in_world_file: /r/in-world\nhashes_file: /a/h\n", "f.yaml");
+  EXPECT_EQ(apart->hashes_file, "/a/h");
 }
 
 TEST(Config, ErrorsNameLineAndKey) {

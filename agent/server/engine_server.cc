@@ -73,6 +73,7 @@ Status EngineServer::Start(Executor* executor) {
 }
 
 void EngineServer::Stop() {
+  stopping_.request_stop();
   acceptor_.request_stop();
   if (acceptor_.joinable()) acceptor_.join();
   if (listener_) unlink(options_.path.c_str());
@@ -212,7 +213,8 @@ Status EngineServer::Admit(const SessionPtr& session) {
   v1::EngineMessage message;
   std::vector<int> fds;
   if (attach.has_resume()) {
-    Status resumed = executor_->Resume(attach.device(), attach.resume(), std::move((*frame)->fds));
+    Status resumed = executor_->Resume(attach.device(), attach.resume(), std::move((*frame)->fds),
+                                       stopping_.get_token());
     if (!resumed.ok()) {
       leave();
       return resumed;
@@ -229,6 +231,7 @@ Status EngineServer::Admit(const SessionPtr& session) {
   }
   if (Status sent = session->channel.Send(std::move(message), fds); !sent.ok()) {
     leave();
+    executor_->EngineGone(attach.device());  // it died while what it kept was verified
     return sent;
   }
   const std::scoped_lock lock(mu_);

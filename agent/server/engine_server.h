@@ -69,6 +69,7 @@ class EngineServer : public Engines {
   Executor* executor_ = nullptr;
   UniqueFd listener_;
   std::jthread acceptor_;
+  std::stop_source stopping_;  // what an engine kept is not verified any further
 
   std::mutex mu_;
   std::condition_variable changed_;

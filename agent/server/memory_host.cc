@@ -1,5 +1,6 @@
 #include "agent/server/memory_host.h"
 
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include "agent/device/host_device.h"
@@ -41,6 +42,9 @@ class StoreHost final : public MemoryHost {
       options.pool_bytes = config.memory_bytes;
       options.kv_bytes = config.kv_bytes;
       options.control_bytes = GatePageBytes(geometry.moe_layers(), geometry.experts());
+      if (!config.hashes_file.empty()) {
+        options.hashes_file = fmt::format("{}-{}", config.hashes_file, host->stores_.size());
+      }
       options.grants = &host->grants_;
       options.credentials = credentials;
       options.opener = [peers](const std::string& address, const v1::OpenPullRequest& request) {

@@ -64,8 +64,9 @@ std::unique_ptr<v1::Peer::Stub> PeerClient::StubOf(const std::string& agent) {
 }
 
 Result<v1::QueryResponse> PeerClient::Query(const std::string& agent,
-                                            const v1::QueryRequest& request) {
+                                            const v1::QueryRequest& request, std::stop_token stop) {
   grpc::ClientContext context;
+  const std::stop_callback cancel(std::move(stop), [&context] { context.TryCancel(); });
   context.set_deadline(std::chrono::system_clock::now() + kDeadline);
   v1::QueryResponse response;
   const grpc::Status status = StubOf(agent)->Query(&context, request, &response);
@@ -73,8 +74,10 @@ Result<v1::QueryResponse> PeerClient::Query(const std::string& agent,
   return response;
 }
 
-Status PeerClient::Word(const std::string& agent, const v1::WordRequest& request) {
+Status PeerClient::Word(const std::string& agent, const v1::WordRequest& request,
+                        std::stop_token stop) {
   grpc::ClientContext context;
+  const std::stop_callback cancel(std::move(stop), [&context] { context.TryCancel(); });
   context.set_deadline(std::chrono::system_clock::now() + kDeadline);
   v1::WordResponse response;
   const grpc::Status status = StubOf(agent)->Word(&context, request, &response);

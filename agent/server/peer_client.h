@@ -21,9 +21,10 @@ class PeerClient : public Peers {
  public:
   PeerClient(const std::string& world, const TlsTexts& tls);
 
-  Result<v1::QueryResponse> Query(const std::string& agent,
-                                  const v1::QueryRequest& request) override;
-  Status Word(const std::string& agent, const v1::WordRequest& request) override;
+  Result<v1::QueryResponse> Query(const std::string& agent, const v1::QueryRequest& request,
+                                  std::stop_token stop) override;
+  Status Word(const std::string& agent, const v1::WordRequest& request,
+              std::stop_token stop) override;
   Result<v1::OpenPullResponse> OpenPull(const std::string& agent,
                                         const v1::OpenPullRequest& request);
 

@@ -79,8 +79,9 @@ std::string CallerOf(const grpc::ServerContext& context, const std::string& worl
 grpc::Status AgentService::Allow(const grpc::ServerContext& context) const {
   const std::string caller = CallerOf(context, world_);
   if (caller == "driver") {
-    if (!executor_->Resuming()) return grpc::Status::OK;
-    return {grpc::StatusCode::UNAVAILABLE, "waiting for the engines of the agent before"};
+    std::string why;
+    if (!executor_->Resuming(&why)) return grpc::Status::OK;
+    return {grpc::StatusCode::UNAVAILABLE, why};
   }
   return {grpc::StatusCode::PERMISSION_DENIED,
           fmt::format("only spiffe://tangram/{}/driver may call Agent, this certificate names '{}'",
@@ -205,9 +206,7 @@ grpc::Status PeerService::Allow(const grpc::ServerContext& context, std::string*
                         world_, caller)};
   }
   *pod = caller.substr(kAgent.size());
-  if (executor_->Resuming()) {
-    return {grpc::StatusCode::UNAVAILABLE, "waiting for the engines of the agent before"};
-  }
+  if (std::string why; executor_->Resuming(&why)) return {grpc::StatusCode::UNAVAILABLE, why};
   return grpc::Status::OK;
 }
 

@@ -1,4 +1,4 @@
-// RankStore::Adopt: the memory of a rank outlives its agent in the hands of its engine.
+// RankStore::Examine and Adopt: the memory of a rank outlives its agent in the hands of its engine.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -48,13 +48,74 @@ class Mapped {
 
 }  // namespace
 
-Status RankStore::Adopt(const v1::Resume& resume, int32_t rank, std::vector<UniqueFd> fds) {
-  if (fds.size() != 3) {
-    return {Code::kInvalid, fmt::format("{} descriptors came, want those of weights, KV and "
-                                        "control",
-                                        fds.size())};
-  }
+struct RankStore::Kept final : RankMemory::Adoption {
   Arenas arenas;
+  std::string member;
+  std::vector<Piece> pieces;
+  std::vector<uint64_t> dense_hashes;
+  bool dense = false;
+
+  void* control() override { return arenas.control_range->base(); }
+};
+
+// Nobody writes there meanwhile: the agent that did is dead, and the engine only reads.
+Status RankStore::Verify(Kept* kept, const std::vector<layout::PlacedPiece>& places,
+                         const std::stop_token& stop) const {
+  if (places.empty() && !kept->dense) return OkStatus();
+  if (!hashes_) {
+    return {Code::kInvalid,
+            "without a hashes_file nobody knows what the weights were when they were loaded"};
+  }
+  auto noted = hashes_->Read();
+  if (!noted.ok()) return noted.status();
+  const auto check = [](std::span<const std::byte> bytes, uint64_t hash,
+                        const auto& what) -> Status {
+    if (hash == 0) {
+      return {Code::kInvalid, fmt::format("{}: its hash was not kept when it was loaded", what())};
+    }
+    if (mover::HashOf(bytes) == hash) return OkStatus();
+    return {Code::kCorrupt, fmt::format("{} has changed since it was loaded", what())};
+  };
+  const uint64_t unit = geometry().granule_bytes();
+  for (const layout::PlacedPiece& place : places) {
+    if (stop.stop_requested()) return {Code::kUnavailable, "stopped"};
+    Piece piece{place, {}, std::vector<bool>(place.run.count, true)};
+    const std::byte* at = kept->arenas.banks->At(place.bank, place.offset);
+    for (uint32_t i = 0; i < place.run.count; ++i) {
+      const uint32_t granule = place.run.start + i;
+      piece.hashes.push_back(noted->Granule(place.layer, place.expert, granule));
+      TANGRAM_RETURN_IF_ERROR(check({at + i * unit, unit}, piece.hashes.back(), [&] {
+        return fmt::format("layer {}, expert {}, granule {}", place.layer, place.expert, granule);
+      }));
+    }
+    kept->pieces.push_back(std::move(piece));
+  }
+  for (size_t t = 0; kept->dense && t < noted->dense.size(); ++t) {
+    if (stop.stop_requested()) return {Code::kUnavailable, "stopped"};
+    const loader::DenseTensor& tensor = options_.checkpoint->dense()[t];
+    TANGRAM_RETURN_IF_ERROR(check({kept->arenas.banks->Dense() + tensor.offset, tensor.info.bytes},
+                                  noted->dense[t],
+                                  [&] { return fmt::format("dense tensor {}", tensor.name); }));
+  }
+  if (kept->dense) kept->dense_hashes = std::move(noted->dense);
+  return OkStatus();
+}
+
+Result<std::unique_ptr<RankMemory::Adoption>> RankStore::Examine(const v1::Resume& resume,
+                                                                 int32_t rank,
+                                                                 std::vector<UniqueFd> fds,
+                                                                 std::stop_token stop) {
+  if (fds.size() != 3) {
+    return Status(Code::kInvalid, fmt::format("{} descriptors came, want those of weights, KV and "
+                                              "control",
+                                              fds.size()));
+  }
+  if (rank >= 0 && resume.layout().banks() != options_.banks) {
+    return Status(Code::kInvalid, fmt::format("the layout has {} banks, this rank {}",
+                                              resume.layout().banks(), options_.banks));
+  }
+  auto kept = std::make_unique<Kept>();
+  kept->member = resume.member();
   const auto take = [&](size_t i, uint64_t bytes, bool read_only,
                         std::unique_ptr<device::HostDevice>* out) {
     auto made = device::HostDevice::Adopt(fds[i].get(), bytes, read_only);
@@ -62,41 +123,37 @@ Status RankStore::Adopt(const v1::Resume& resume, int32_t rank, std::vector<Uniq
     *out = std::move(made).value();
     return OkStatus();
   };
+  Arenas& arenas = kept->arenas;
   TANGRAM_RETURN_IF_ERROR(take(0, options_.pool_bytes, true, &arenas.weights));
   TANGRAM_RETURN_IF_ERROR(take(1, options_.kv_bytes, false, &arenas.kv));
   TANGRAM_RETURN_IF_ERROR(take(2, options_.control_bytes, false, &arenas.control));
   TANGRAM_RETURN_IF_ERROR(MapArenas(&arenas));
 
   std::vector<layout::PlacedPiece> places;
-  bool dense = false;
   if (rank >= 0) {
     places = layout::PiecesOf(resume.layout(), geometry(), static_cast<uint32_t>(rank));
-    dense = layout::HoldsDense(resume.layout(), static_cast<uint32_t>(rank));
+    kept->dense = layout::HoldsDense(resume.layout(), static_cast<uint32_t>(rank));
   }
   const Mapped mapped(*arenas.banks, resume.mappings());
-  TANGRAM_RETURN_IF_ERROR(arenas.banks->Adopt(places, dense, [&](uint64_t address, uint64_t bytes) {
-    return mapped.Find(address, bytes);
-  }));
+  TANGRAM_RETURN_IF_ERROR(arenas.banks->Adopt(
+      places, kept->dense,
+      [&](uint64_t address, uint64_t bytes) { return mapped.Find(address, bytes); }));
+  TANGRAM_RETURN_IF_ERROR(Verify(kept.get(), places, stop));
+  return std::unique_ptr<Adoption>(std::move(kept));
+}
 
+Status RankStore::Adopt(Adoption* adoption) {
+  auto* kept = static_cast<Kept*>(adoption);
   const std::scoped_lock lock(mu_);
   if (attempt_ || !current_.empty()) {
     return {Code::kWrongPhase, "this rank holds pieces of its own already"};
   }
-  Use(std::move(arenas));
-  member_ = resume.member();
-  const uint64_t unit = geometry().granule_bytes();
-  for (const layout::PlacedPiece& place : places) {
-    Piece piece{place, {}, std::vector<bool>(place.run.count, true)};
-    for (uint32_t i = 0; i < place.run.count; ++i) {
-      piece.hashes.push_back(mover::HashOf(BytesOf(place, place.run.start + i, 1).first(unit)));
-    }
-    current_.push_back(std::move(piece));
-  }
-  dense_backed_ = dense;
-  dense_here_.fill(dense);
-  for (size_t t = 0; dense && t < dense_hashes_.size(); ++t) {
-    dense_hashes_[t] = mover::HashOf(DenseBytes(t));
-  }
+  Swap(&kept->arenas);
+  member_ = kept->member;
+  current_ = std::move(kept->pieces);
+  dense_backed_ = kept->dense;
+  dense_here_.fill(kept->dense);
+  if (kept->dense) dense_hashes_ = std::move(kept->dense_hashes);
   return OkStatus();
 }
 

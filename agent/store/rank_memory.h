@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -57,10 +58,23 @@ class RankMemory {
   // Ends a staged or committed attempt and gives nothing back: what is verified stays held, as
   // a source for a repair, until a later flip's target does not name it.
   virtual void Keep() = 0;
-  // Takes over what an engine kept of a rank whose agent died: layout.h tells the places, the
-  // mappings the pages; every granule is hashed again. `rank` = -1: it was in no layout.
-  // An error leaves the rank as it was.
-  virtual Status Adopt(const v1::Resume& resume, int32_t rank, std::vector<UniqueFd> fds) = 0;
+  // What an engine kept of a rank whose agent died, mapped and verified beside the rank, which
+  // knows nothing of it yet.
+  class Adoption {
+   public:
+    virtual ~Adoption() = default;
+    virtual void* control() = 0;  // the agent's own mapping of the control region in it
+  };
+  // The layout tells the places, the mappings the pages; every granule is hashed, and must be
+  // what it was when it was loaded. `rank` = -1: it was in no layout. Takes as long as reading
+  // all of it; runs beside everything, waits for nobody, changes nothing. kInvalid: it is not
+  // what it should be; kCorrupt: some bytes are not; kUnavailable: stopped.
+  virtual Result<std::unique_ptr<Adoption>> Examine(const v1::Resume& resume, int32_t rank,
+                                                    std::vector<UniqueFd> fds,
+                                                    std::stop_token stop) = 0;
+  // The rank goes on with it from now on, and what it had before goes with `adoption`.
+  // kWrongPhase, and nothing has changed: the rank holds pieces of its own.
+  virtual Status Adopt(Adoption* adoption) = 0;
   // Drops everything; the rank goes on under another member id.
   virtual void Reset(const std::string& member) = 0;
 

@@ -33,7 +33,13 @@ Status RankStore::Open() {
   TANGRAM_RETURN_IF_ERROR(arena("kv", options_.kv_bytes, false, &arenas.kv));
   TANGRAM_RETURN_IF_ERROR(arena("control", options_.control_bytes, false, &arenas.control));
   TANGRAM_RETURN_IF_ERROR(MapArenas(&arenas));
-  Use(std::move(arenas));
+  Swap(&arenas);
+  if (!options_.hashes_file.empty()) {
+    auto hashes = HashFile::Open(options_.hashes_file, options_.revision, geometry(),
+                                 options_.checkpoint->dense().size());
+    if (!hashes.ok()) return hashes.status();
+    hashes_ = std::move(hashes).value();
+  }
   dense_hashes_.assign(options_.checkpoint->dense().size(), 0);
   return OkStatus();
 }
@@ -62,17 +68,18 @@ Status RankStore::MapArenas(Arenas* arenas) const {
   return OkStatus();
 }
 
-void RankStore::Use(Arenas arenas) {
-  banks_ = std::move(arenas.banks);  // before the device that it lies on
-  kv_range_ = std::move(arenas.kv_range);
-  control_range_ = std::move(arenas.control_range);
-  weights_ = std::move(arenas.weights);
-  kv_device_ = std::move(arenas.kv);
-  control_device_ = std::move(arenas.control);
+void RankStore::Swap(Arenas* arenas) {
+  std::swap(banks_, arenas->banks);
+  std::swap(kv_range_, arenas->kv_range);
+  std::swap(control_range_, arenas->control_range);
+  std::swap(weights_, arenas->weights);
+  std::swap(kv_device_, arenas->kv);
+  std::swap(control_device_, arenas->control);
   kv_ = {kv_range_->base(), options_.kv_bytes};
 }
 
 EngineRegions RankStore::Regions() {
+  const std::scoped_lock lock(mu_);
   EngineRegions out;
   out.weights_fd = weights_->fd();
   out.kv_fd = kv_device_->fd();

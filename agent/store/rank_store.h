@@ -17,6 +17,7 @@
 #include "agent/memory/banks.h"
 #include "agent/mover/grants.h"
 #include "agent/mover/puller.h"
+#include "agent/store/hash_file.h"
 #include "agent/store/rank_memory.h"
 
 namespace tangram::store {
@@ -31,6 +32,8 @@ class RankStore final : public RankMemory {
     std::string revision;  // of the checkpoint
     uint32_t banks = 0;    // MoE layers + spare
     uint64_t pool_bytes = 0, kv_bytes = 0, control_bytes = 0;
+    // Where the hashes outlive this process; empty: they do not, and nothing is taken over.
+    std::string hashes_file;
     mover::Grants* grants = nullptr;
     mover::Opener opener;
     std::shared_ptr<net::Credentials> credentials;  // of connections to other agents
@@ -50,7 +53,10 @@ class RankStore final : public RankMemory {
   void Abort() override;
   Status Retire() override;
   void Keep() override;
-  Status Adopt(const v1::Resume& resume, int32_t rank, std::vector<UniqueFd> fds) override;
+  Result<std::unique_ptr<Adoption>> Examine(const v1::Resume& resume, int32_t rank,
+                                            std::vector<UniqueFd> fds,
+                                            std::stop_token stop) override;
+  Status Adopt(Adoption* adoption) override;
   void Reset(const std::string& member) override;
   std::vector<v1::Mapping> CurrentMappings() override;
   std::vector<v1::Mapping> NewMappings() override;
@@ -90,9 +96,12 @@ class RankStore final : public RankMemory {
     std::unique_ptr<device::Range> kv_range, control_range;
     std::unique_ptr<memory::Banks> banks;
   };
+  struct Kept;  // adopt.cc
   Status Open();
   Status MapArenas(Arenas* arenas) const;
-  void Use(Arenas arenas);
+  void Swap(Arenas* arenas);
+  Status Verify(Kept* kept, const std::vector<layout::PlacedPiece>& places,
+                const std::stop_token& stop) const;
   const layout::GeometryView& geometry() const { return options_.checkpoint->geometry(); }
   std::span<std::byte> BytesOf(const layout::PlacedPiece& place, uint32_t granule,
                                uint32_t count) const;
@@ -122,11 +131,14 @@ class RankStore final : public RankMemory {
                        std::stop_token stop);
   void MarkVerified(const layout::PartProof::Move& move, const std::vector<uint64_t>& hashes);
   void MarkDense(uint32_t part, const std::vector<uint64_t>& hashes);
+  void WarnOnce(const Status& status);
   void WarmKv(const v1::Header& header, const std::vector<v1::PeerAddress>& peers);
   // Everything that the attempt brings is here and verified; kWrongPhase names what is not.
   Status CheckVerifiedLocked() const;
 
   const Options options_;
+  std::unique_ptr<HashFile> hashes_;  // null: none
+  std::atomic<bool> warned_{false};
   // Set by Open, and by Adopt before the rank is in any world.
   std::unique_ptr<device::HostDevice> weights_, kv_device_, control_device_;
   std::unique_ptr<device::Range> kv_range_, control_range_;

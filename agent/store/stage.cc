@@ -51,6 +51,10 @@ RankStore::Piece* RankStore::IncomingLocked(uint32_t layer, uint32_t expert, uin
 }
 
 void RankStore::MarkVerified(const PartProof::Move& move, const std::vector<uint64_t>& hashes) {
+  // Before the piece can be committed, so that no layout holds what the file does not know.
+  if (hashes_) {
+    WarnOnce(hashes_->Note(move.piece.layer, move.piece.expert, move.run.start, hashes));
+  }
   const std::scoped_lock lock(mu_);
   Piece* piece = IncomingLocked(move.piece.layer, move.piece.expert, move.piece.run.start);
   const uint32_t first = move.run.start - move.piece.run.start;
@@ -60,9 +64,21 @@ void RankStore::MarkVerified(const PartProof::Move& move, const std::vector<uint
   }
 }
 
+// What cannot be noted does not stop the world; the next agent will not take it over.
+void RankStore::WarnOnce(const Status& status) {
+  if (!status.ok() && !warned_.exchange(true)) {
+    spdlog::error("{}; if this agent dies, the next one cannot go on with its memory",
+                  status.message());
+  }
+}
+
 void RankStore::MarkDense(uint32_t part, const std::vector<uint64_t>& hashes) {
-  const std::scoped_lock lock(mu_);
   size_t i = 0;
+  for (size_t t = part; hashes_ && t < dense_hashes_.size(); t += kDenseParts) {
+    WarnOnce(hashes_->NoteDense(t, hashes[i++]));
+  }
+  const std::scoped_lock lock(mu_);
+  i = 0;
   for (size_t t = part; t < dense_hashes_.size(); t += kDenseParts) dense_hashes_[t] = hashes[i++];
   dense_here_[part] = true;
 }

@@ -1,6 +1,8 @@
 // A rank's memory through transitions: several ranks in one process, in two agents with
 // TCP between them; every byte compared with the checkpoint.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <thread>
@@ -74,16 +76,74 @@ TEST_F(StoreTest, WhatTheEngineDoesNotHaveIsNotTakenOver) {
   v1::Resume resume;
   resume.set_member(world.at(0).id);
   *resume.mutable_layout() = world.layout;
-  std::vector<UniqueFd> fds;
-  EXPECT_EQ(store.Adopt(resume, 0, {}).code(), Code::kInvalid) << "no descriptors";
-  const EngineRegions regions = store.Regions();
-  for (const int fd : {regions.weights_fd, regions.kv_fd, regions.control_fd}) {
-    fds.emplace_back(dup(fd));
-  }
-  const Status status = store.Adopt(resume, 0, std::move(fds));
-  EXPECT_EQ(status.code(), Code::kInvalid);
-  EXPECT_NE(status.message().find("nothing mapped"), std::string::npos) << status.message();
+  EXPECT_EQ(store.Examine(resume, 0, {}, {}).status().code(), Code::kInvalid) << "no descriptors";
+  const auto refusal = [&] {
+    const auto examined = store.Examine(resume, 0, world.KeptBy(world.at(0)).fds, {});
+    EXPECT_EQ(examined.status().code(), Code::kInvalid);
+    return examined.status().message();
+  };
+  EXPECT_NE(refusal().find("nothing mapped"), std::string::npos) << refusal();
+  resume = world.KeptBy(world.at(0)).resume;
+  resume.mutable_layout()->set_banks(resume.layout().banks() - 1);
+  EXPECT_NE(refusal().find("banks"), std::string::npos) << refusal();
+  resume = world.KeptBy(world.at(0)).resume;
+  v1::Extent* extent = resume.mutable_mappings(0)->mutable_extents(0);
+  extent->set_offset(UINT64_MAX - 4095);
+  EXPECT_NE(refusal().find("claim"), std::string::npos) << refusal();
   ASSERT_OK(world.Check());
+}
+
+// Flips a bit of an arena that an engine kept for reading.
+void Damage(const UniqueFd& kept, uint64_t at) {
+  const std::string path = "/proc/self/fd/" + std::to_string(kept.get());
+  const UniqueFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  char byte = 0;
+  ASSERT_EQ(pread(fd.get(), &byte, 1, static_cast<off_t>(at)), 1);
+  byte = static_cast<char>(byte ^ 1);
+  ASSERT_EQ(pwrite(fd.get(), &byte, 1, static_cast<off_t>(at)), 1);
+}
+
+// What a granule was when it was loaded stays the truth, whoever holds it meanwhile.
+TEST_F(StoreTest, AByteThatChangedWhileTheAgentWasAwayIsNotTakenOver) {
+  World world(Small(true, 14));
+  Begin(world, 2, 1);
+  Member& member = world.at(0);
+  const testing::Kept kept = world.KeptBy(member);
+  ASSERT_OK(world.Replace(member));
+  const auto examine = [&] {
+    std::vector<UniqueFd> fds;
+    for (const UniqueFd& fd : kept.fds) fds.emplace_back(dup(fd.get()));
+    return member.store->Examine(kept.resume, 0, std::move(fds), {});
+  };
+  for (const bool dense : {false, true}) {
+    uint64_t at = 0;
+    for (const v1::Mapping& mapping : kept.resume.mappings()) {
+      if (mapping.dense() == dense) at = mapping.extents(0).offset();
+    }
+    Damage(kept.fds[0], at);
+    const Status status = examine().status();
+    EXPECT_EQ(status.code(), Code::kCorrupt) << status.message();
+    EXPECT_NE(status.message().find("has changed since it was loaded"), std::string::npos)
+        << status.message();
+    EXPECT_NE(status.message().find(dense ? "dense tensor" : "granule"), std::string::npos);
+    EXPECT_EQ(member.store->Held().layer_size(), 0) << "the rank is as it was: new";
+    Damage(kept.fds[0], at);  // and back
+  }
+  auto adoption = examine();
+  ASSERT_OK(adoption.status());
+  ASSERT_OK(member.store->Adopt(adoption->get()));
+  EXPECT_EQ(member.store->Adopt(adoption->get()).code(), Code::kWrongPhase) << "it holds pieces";
+  ASSERT_OK(world.Check());
+}
+
+TEST_F(StoreTest, WithoutTheHashesOfTheLoadNothingIsTakenOver) {
+  World world(Small(false, 15));
+  Begin(world, 2, 1);
+  const std::string path = world.HashesFile(world.at(0));
+  ASSERT_EQ(unlink(path.c_str()), 0);  // as when a machine took it
+  const Status status = world.Restart(world.at(0));
+  EXPECT_EQ(status.code(), Code::kInvalid);
+  EXPECT_NE(status.message().find("its hash was not kept"), std::string::npos) << status.message();
 }
 
 TEST_F(StoreTest, WhatAFenceLeavesIsASourceUntilALaterFlipDropsIt) {

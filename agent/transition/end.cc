@@ -113,7 +113,7 @@ bool Executor::PeerBurned(const Attempt& attempt) {
   for (const std::string& agent : agents) {
     v1::QueryRequest query;
     *query.mutable_header() = HeaderOf(attempt);
-    const auto seen = peers_->Query(agent, query);
+    const auto seen = peers_->Query(agent, query, {});
     if (!seen.ok()) continue;
     if (seen->flipped()) return false;
     burned |= seen->phase() == v1::PHASE_IDLE && !seen->contributed();
@@ -254,6 +254,8 @@ Status Executor::Retire(const v1::Header& header) {
     }
     TANGRAM_RETURN_IF_ERROR(ranks_[device].memory->Retire());
   }
+  // The stager may still be asking a peer for the permit: Stage waits for its end, nobody here.
+  stager_.request_stop();
   words_.request_stop();
   changed_.notify_all();
   if (words_.joinable()) words_.join();

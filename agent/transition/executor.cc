@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "agent/base/background.h"
 #include "agent/base/fault.h"
@@ -34,13 +35,18 @@ Executor::Executor(Options options, layout::GeometryView geometry, std::vector<L
                           geometry_.moe_layers(), geometry_.experts());
     rank.awaited = options_.after_death;
   }
-  resume_until_ = Clock::now() + options_.resume_wait;
+  resume_until_ = options_.now() + options_.resume_wait;
 }
 
 Executor::~Executor() {
   stager_.request_stop();
   words_.request_stop();
-  changed_.notify_all();
+  {
+    const std::scoped_lock lock(mu_);  // who is about to wait sees the request or the wake-up
+    changed_.notify_all();
+  }
+  // First: it may be about to start the words.
+  if (stager_.joinable()) stager_.join();
 }
 
 void Executor::SetAddress(const std::string& agent) {
@@ -122,6 +128,8 @@ Status Executor::CheckCurrent(const v1::Header& header, const char* call) {
 
 Status Executor::Stage(const v1::Header& header) {
   const std::scoped_lock call(call_mu_);
+  // The stager of the attempt before; it may want mu_ before it ends.
+  std::jthread before;
   const std::scoped_lock lock(mu_);
   TANGRAM_RETURN_IF_ERROR(CheckCurrent(header, "Stage"));
   if (attempt_->phase == v1::PHASE_FAILED) {
@@ -130,6 +138,7 @@ Status Executor::Stage(const v1::Header& header) {
   if (attempt_->phase != v1::PHASE_PREPARED) return OkStatus();  // repeated
   attempt_->phase = v1::PHASE_STAGING;
   Changed();
+  before = std::exchange(stager_, {});
   stager_ = std::jthread(
       [this, attempt = attempt_](std::stop_token stop) { RunStage(attempt, std::move(stop)); });
   return OkStatus();

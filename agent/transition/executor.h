@@ -15,6 +15,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -47,6 +48,7 @@ class Executor {
     // An agent died here before: its engines may still hold the ranks, for so long at most.
     bool after_death = false;
     std::chrono::milliseconds resume_wait{20'000};
+    std::function<Clock::time_point()> now = Clock::now;  // for resume_wait
   };
   struct Local {
     v1::Member member;
@@ -94,10 +96,14 @@ class Executor {
     std::vector<int> fds;  // weights, kv, control
   };
   Result<Attachment> Attach(uint32_t device);
-  // From an engine whose agent died: it hands over what it kept. kEngine: too late, or not so.
-  Status Resume(uint32_t device, const v1::Resume& resume, std::vector<UniqueFd> fds);
-  // Ranks whose engines may yet resume: until then nobody is told anything.
-  bool Resuming();
+  // From an engine whose agent died: it hands over what it kept. Verified without a lock, each
+  // rank in its caller's thread. kEngine: too late, or not so; kWrongPhase: another call is
+  // about it already; what RankMemory::Examine says. After an error the rank is as it was.
+  Status Resume(uint32_t device, const v1::Resume& resume, std::vector<UniqueFd> fds,
+                std::stop_token stop);
+  // Ranks whose engines may yet resume, for resume_wait at most, or are being verified, for as
+  // long as that takes: until then nobody is told anything else. `why` (may be null) says it.
+  bool Resuming(std::string* why = nullptr);
   Status Flip(uint32_t device, const v1::EngineFlip& flip);
   Result<uint64_t> KvPull(uint32_t device, const v1::KvPull& pull);
   void EngineGone(uint32_t device);
@@ -125,6 +131,7 @@ class Executor {
     uint64_t incarnation = 0;                  // of the engine that prepared the attempt
     bool fresh = false;                        // its engine attached after the last flip
     bool awaited = false;                      // its engine may resume
+    bool verifying = false;                    // and what it kept is being looked at
     bool removed = false;                      // by a repair; released when that retires
   };
   // What one rank does in an attempt.
@@ -192,6 +199,12 @@ class Executor {
   void KeepFlipped(const AttemptPtr& attempt);
   void ReleaseRank(uint32_t device, const std::string& reason);
   bool StoppedLocked(const Attempt& attempt, std::string* who) const;
+  // resume.cc
+  Status CheckResume(uint32_t device, const v1::Resume& resume);
+  Result<std::unique_ptr<RankMemory::Adoption>> Examine(RankMemory* memory,
+                                                        const v1::Resume& resume, int32_t* rank,
+                                                        std::vector<UniqueFd> fds,
+                                                        std::stop_token stop) const;
   // status.cc
   void FillRank(uint32_t device, const EngineInfo& engine, bool full, v1::RankStatus* out);
 

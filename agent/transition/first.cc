@@ -29,7 +29,7 @@ void Executor::RunWords(AttemptPtr attempt, std::stop_token stop) {
       *word.mutable_header() = HeaderOf(*attempt);
       word.set_rank(it->second);
       word.set_target_hash(attempt->target_hash);
-      const Status status = peers_->Word(it->first, word);
+      const Status status = peers_->Word(it->first, word, stop);
       if (!status.ok()) {
         spdlog::debug("word of rank {} to {}: {}", it->second, it->first, status.message());
       }

@@ -49,7 +49,7 @@ void Executor::AwaitPermit(const AttemptPtr& attempt, const std::stop_token& sto
       if (stop.stop_requested()) return;
       v1::QueryRequest query;
       *query.mutable_header() = HeaderOf(*attempt);
-      const auto seen = peers_->Query(agent, query);
+      const auto seen = peers_->Query(agent, query, stop);
       if (!seen.ok() || (seen->phase() != v1::PHASE_PERMITTED && !seen->flipped())) continue;
       const std::scoped_lock lock(mu_);
       if (over()) return;
@@ -167,6 +167,7 @@ Status Executor::Resolve(const v1::ResolveRequest& request) {
 
 // A flip that a repair follows at once: what it would give back stays, as a source.
 void Executor::KeepFlipped(const AttemptPtr& attempt) {
+  stager_.request_stop();
   words_.request_stop();
   changed_.notify_all();
   if (words_.joinable()) words_.join();
@@ -246,9 +247,11 @@ Status Executor::Release(const v1::ReleaseRequest& request) {
     if (part) attempt = attempt_;
   }
   if (attempt) {
-    const bool flipped = AnyFlipped(*attempt);
+    bool flipped = false;
     {
+      // Looked at and ended in one: an engine's flip comes before both or not at all.
       const std::scoped_lock lock(mu_);
+      flipped = AnyFlipped(*attempt);
       for (const auto& [device, part] : attempt->parts) ranks_[device].gate.Fence();
       if (!flipped) attempt->phase = v1::PHASE_FAILED;
     }

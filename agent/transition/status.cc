@@ -173,6 +173,10 @@ Result<Executor::Attachment> Executor::Attach(uint32_t device) {
                                                  attempt_->id, v1::Phase_Name(attempt_->phase))};
   }
   Rank& rank = ranks_[device];
+  if (rank.verifying) {
+    return Status{Code::kWrongPhase,
+                  fmt::format("what an engine kept of device {} is being verified", device)};
+  }
   rank.awaited = false;  // its engine died as well
   const EngineRegions regions = rank.memory->Regions();
   Attachment out;
@@ -265,6 +269,7 @@ Executor::Totals Executor::GetTotals() {
 }
 
 std::vector<uint64_t> Executor::Counters(uint32_t device, TokenCount what) {
+  const std::scoped_lock lock(mu_);  // a Resume brings another page, and the old one goes
   GatePage* page = ranks_[device].gate.page();
   // The agent's own numbers, not the page's: an engine may write anything there.
   std::vector<uint64_t> out(uint64_t{geometry_.moe_layers()} * geometry_.experts());

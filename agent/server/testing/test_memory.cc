@@ -185,9 +185,13 @@ void TestMemory::Keep() {
   target_.reset();  // and held_ stays as it is, old and new
 }
 
-Status TestMemory::Adopt(const v1::Resume&, int32_t, std::vector<UniqueFd>) {
-  return {Code::kInvalid, "this memory is of one process"};
+Result<std::unique_ptr<RankMemory::Adoption>> TestMemory::Examine(const v1::Resume&, int32_t,
+                                                                  std::vector<UniqueFd>,
+                                                                  std::stop_token) {
+  return Status{Code::kInvalid, "this memory is of one process"};
 }
+
+Status TestMemory::Adopt(Adoption*) { return {Code::kInvalid, "this memory is of one process"}; }
 
 void TestMemory::Reset(const std::string& member) {
   const std::scoped_lock lock(mu_);

@@ -32,7 +32,10 @@ class TestMemory : public RankMemory {
   void Abort() override;
   Status Retire() override;
   void Keep() override;
-  Status Adopt(const v1::Resume& resume, int32_t rank, std::vector<UniqueFd> fds) override;
+  Result<std::unique_ptr<Adoption>> Examine(const v1::Resume& resume, int32_t rank,
+                                            std::vector<UniqueFd> fds,
+                                            std::stop_token stop) override;
+  Status Adopt(Adoption* adoption) override;
   void Reset(const std::string& member) override;
   std::vector<v1::Mapping> CurrentMappings() override;
   std::vector<v1::Mapping> NewMappings() override;

@@ -1,6 +1,7 @@
 #include "agent/server/testing/world.h"
 
 #include <gtest/gtest.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cstring>
@@ -72,6 +73,9 @@ bool Eventually(const std::function<bool()>& done) {
 }
 
 World::World(const std::vector<uint32_t>& ranks, uint64_t memory_bytes, const std::string& host) {
+  // Made before there are threads: the library that makes it is not instrumented, so TSan does
+  // not see that its first users wait for each other.
+  spdlog::default_logger();
   char name[] = "/tmp/tangram-world-XXXXXX";
   dir_ = mkdtemp(name);
   for (size_t i = 0; i < ranks.size(); ++i) {

@@ -107,25 +107,41 @@ Member& World::AddMember() {
   return *member;
 }
 
-Status World::Restart(Member& member) {
-  v1::Resume resume;
-  resume.set_member(member.id);
-  *resume.mutable_layout() = layout;
+Kept World::KeptBy(const Member& member) const {
+  Kept out;
+  out.resume.set_member(member.id);
+  *out.resume.mutable_layout() = layout;
   for (v1::Mapping& mapping : member.store->CurrentMappings()) {
-    *resume.add_mappings() = std::move(mapping);
+    *out.resume.add_mappings() = std::move(mapping);
   }
   const EngineRegions regions = member.store->Regions();
-  std::vector<UniqueFd> fds;
   for (const int fd : {regions.weights_fd, regions.kv_fd, regions.control_fd}) {
-    fds.emplace_back(dup(fd));
+    out.fds.emplace_back(dup(fd));
   }
+  return out;
+}
+
+Status World::Replace(Member& member) {
   member.store.reset();
   auto store = RankStore::Create(StoreOptions(member, member.id + "-next"));
   if (!store.ok()) return store.status();
-  TANGRAM_RETURN_IF_ERROR(
-      (*store)->Adopt(resume, layout::RankOf(layout, member.id), std::move(fds)));
   member.store = std::move(store).value();
   return OkStatus();
+}
+
+Status World::Restart(Member& member) {
+  Kept kept = KeptBy(member);
+  TANGRAM_RETURN_IF_ERROR(Replace(member));
+  auto adoption = member.store->Examine(kept.resume, layout::RankOf(layout, member.id),
+                                        std::move(kept.fds), {});
+  if (!adoption.ok()) return adoption.status();
+  return member.store->Adopt(adoption->get());
+}
+
+std::string World::HashesFile(const Member& member) const {
+  const auto at = std::find_if(members.begin(), members.end(),
+                               [&](const auto& each) { return each.get() == &member; });
+  return fmt::format("{}/hashes-{}", dir.path(), at - members.begin());
 }
 
 RankStore::Options World::StoreOptions(const Member& of, const std::string& id) {
@@ -138,6 +154,7 @@ RankStore::Options World::StoreOptions(const Member& of, const std::string& id) 
   options.kv_bytes = options_.kv_bytes;
   options.control_bytes = 4096;
   options.credentials = credentials;
+  options.hashes_file = HashesFile(of);
   options.grants = &nodes[member->node]->grants;
   options.opener = [this](const std::string&,
                           const v1::OpenPullRequest& request) -> Result<v1::OpenPullResponse> {

@@ -41,6 +41,12 @@ struct Member {
   EngineView engine;
 };
 
+// What an engine has of a rank whose agent died.
+struct Kept {
+  v1::Resume resume;
+  std::vector<UniqueFd> fds;  // weights, KV, control
+};
+
 class World {
  public:
   struct Options {
@@ -56,6 +62,11 @@ class World {
   Member& AddMember();  // in no layout yet
   // Its agent dies; a new one takes over what its engine has mapped.
   Status Restart(Member& member);
+  // The same in steps: what its engine has, and a new agent's store in place of the old.
+  Kept KeptBy(const Member& member) const;
+  Status Replace(Member& member);
+  // Where the hashes of what it loads outlive its agent.
+  std::string HashesFile(const Member& member) const;
   Member& member(const std::string& id);
   Member& at(uint32_t rank) { return member(layout.members(static_cast<int>(rank)).id()); }
 

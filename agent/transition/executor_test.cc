@@ -1,0 +1,206 @@
+// The executor over real stores, under calls that meet each other in unlucky ways.
+#include "agent/transition/executor.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <future>
+#include <latch>
+#include <thread>
+
+#include "agent/transition/testing/agent.h"
+
+namespace tangram::testing {
+namespace {
+
+#define ASSERT_OK(expr)                                              \
+  do {                                                               \
+    const Status status_ = (expr);                                   \
+    ASSERT_TRUE(status_.ok()) << #expr << ": " << status_.message(); \
+  } while (false)
+
+// The result of a call that may hang; a hang ends the program, since its threads cannot.
+template <typename T>
+T Within(std::future<T> call, const char* what) {
+  if (call.wait_for(std::chrono::minutes(1)) != std::future_status::ready) {
+    std::fprintf(stderr, "%s hangs\n", what);
+    std::abort();
+  }
+  return call.get();
+}
+
+// The stager of the attempt before may still be asking a slow peer for a permit.
+TEST(Executor, ASlowPeerHoldsUpNobodyButTheNextStage) {
+  OneAgent agent(1, std::chrono::milliseconds(1));
+  agent.peers.Hang(true);
+  ASSERT_OK(agent.Prepare(v1::FLIP_KIND_FIRST, 1, agent.First()));
+  ASSERT_OK(agent.Stage(1));
+  agent.AwaitPhase(v1::PHASE_STAGED);
+  agent.peers.AwaitAsked(1);
+  ASSERT_OK(agent.executor->Permit(agent.Header(1)));
+  agent.AwaitEpoch(1);
+  ASSERT_OK(agent.Retire(1));
+  ASSERT_OK(agent.Prepare(v1::FLIP_KIND_LAYOUT, 2, agent.Again()));
+  auto staged = std::async(std::launch::async, [&] { return agent.Stage(2); });
+  // Whether Stage has begun or not: nobody else waits for the peer.
+  auto looked = std::async(std::launch::async, [&] {
+    for (int i = 0; i < 1000; ++i) (void)agent.executor->GetStatus(true);
+    return true;
+  });
+  Within(std::move(looked), "Status");
+  agent.peers.Hang(false);
+  ASSERT_OK(Within(std::move(staged), "Stage"));
+  agent.AwaitPhase(v1::PHASE_STAGED);
+}
+
+// A release looks whether the attempt has flipped, and ends it: no flip comes between the two.
+TEST(Executor, AFlipDuringAReleaseIsSeen) {
+  OneAgent agent(2);
+  std::atomic<bool> over{false};
+  std::vector<std::jthread> lookers;  // so that who lets go of the lock does not get it again
+  for (int i = 0; i < 2; ++i) {
+    lookers.emplace_back([&] {
+      while (!over) (void)agent.executor->GetStatus(true);
+    });
+  }
+  for (uint64_t attempt = 1; attempt <= 20; ++attempt) {
+    ASSERT_OK(agent.Prepare(v1::FLIP_KIND_FIRST, attempt, agent.First()));
+    ASSERT_OK(agent.Stage(attempt));
+    agent.AwaitPhase(v1::PHASE_STAGED);
+    ASSERT_OK(agent.executor->Permit(agent.Header(attempt)));
+    ASSERT_OK(agent.Release(agent.stores.members[1]->id));
+    for (const auto& member : agent.stores.members) {
+      EXPECT_EQ(member->store->Retire().code(), Code::kWrongPhase)
+          << "attempt " << attempt << " is over for the executor, and not for the store";
+    }
+    ASSERT_OK(agent.Release(""));
+    for (const auto& member : agent.stores.members) {
+      ASSERT_OK(member->store->Audit());
+      EXPECT_EQ(member->store->Memory().mapped, 0u);
+    }
+  }
+  over = true;
+}
+
+class ResumeTest : public ::testing::Test {
+ protected:
+  void Begin() {
+    ASSERT_OK(agent_.Take(v1::FLIP_KIND_FIRST, 1, agent_.First()));
+    ASSERT_OK(agent_.Retire(1));
+    agent_.Die();
+  }
+  OneAgent agent_{2};
+};
+
+TEST_F(ResumeTest, ARankGoesOnWithWhatItsEngineKept) {
+  ASSERT_NO_FATAL_FAILURE(Begin());
+  const v1::Layout layout = agent_.stores.layout;
+  for (uint32_t device = 0; device < 2; ++device) ASSERT_OK(agent_.Resume(device));
+  EXPECT_FALSE(agent_.executor->Resuming());
+  const v1::StatusResponse status = agent_.executor->GetStatus(true);
+  EXPECT_EQ(status.epoch(), 1u);
+  EXPECT_EQ(status.layout_hash(), layout::HashOf(layout));
+  for (const auto& member : agent_.stores.members) ASSERT_OK(member->store->Audit());
+}
+
+// The control page is the engine's to write: what it says there may refuse it, no more.
+TEST_F(ResumeTest, AControlPageThatIsNotOneLeavesTheRankAsItWas) {
+  ASSERT_NO_FATAL_FAILURE(Begin());
+  void* mapped =
+      mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, agent_.kept[0].fds[2].get(), 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  auto* page = static_cast<GatePage*>(mapped);
+  page->magic = 0;
+  const std::string before = agent_.executor->GetStatus(true).SerializeAsString();
+  EXPECT_EQ(agent_.Resume(0).code(), Code::kInvalid);
+  EXPECT_EQ(agent_.executor->GetStatus(true).SerializeAsString(), before);
+  EXPECT_EQ(agent_.executor->Counters(0, TokenCount::kRouted).size(),
+            agent_.stores.geometry().moe_layers() * agent_.stores.geometry().experts());
+  EXPECT_TRUE(agent_.executor->Resuming()) << "it may come again";
+  page->magic = GatePage::kMagic;
+  munmap(mapped, 4096);
+  ASSERT_OK(agent_.Resume(0));
+  EXPECT_EQ(agent_.executor->GetStatus(true).epoch(), 1u);
+}
+
+// Three ranks of gigabytes take a while; nobody else does, and no limit runs out over it.
+TEST(Resume, EveryCallIsAnsweredWhileAllRanksAreVerifiedAtOnce) {
+  OneAgent agent(3);
+  ASSERT_OK(agent.Take(v1::FLIP_KIND_FIRST, 1, agent.First()));
+  ASSERT_OK(agent.Retire(1));
+  agent.Die();
+  std::latch all(3), go(1);
+  agent.before_examine = [&] {
+    all.count_down();
+    go.wait();
+  };
+  std::vector<std::future<Status>> resumed;
+  for (uint32_t device = 0; device < 3; ++device) {
+    resumed.push_back(std::async(std::launch::async, [&, device] { return agent.Resume(device); }));
+  }
+  Within(std::async(std::launch::async, [&] { return all.wait(), true; }),
+         "verifying side by side");
+  agent.later = std::chrono::hours(1);  // far beyond resume_wait
+  Within(std::async(std::launch::async,
+                    [&] {
+                      std::string why;
+                      EXPECT_TRUE(agent.executor->Resuming(&why));
+                      EXPECT_EQ(why,
+                                "resuming after the death of the agent before: verifying what the "
+                                "engines kept of devices 0 1 2");
+                      EXPECT_EQ(agent.executor->GetStatus(true).epoch(), 0u);
+                      EXPECT_EQ(agent.executor->GetLoad().ranks_size(), 3);
+                      EXPECT_EQ(agent.Resume(1).code(), Code::kWrongPhase) << "one at a time";
+                      return true;
+                    }),
+         "a call");
+  go.count_down();
+  for (auto& call : resumed) ASSERT_OK(Within(std::move(call), "Resume"));
+  EXPECT_FALSE(agent.executor->Resuming());
+  EXPECT_EQ(agent.executor->GetStatus(true).epoch(), 1u);
+}
+
+// A member that lacks a piece of its layout cannot stay: it is refused, and is new in the end.
+TEST_F(ResumeTest, AByteThatChangedRefusesItsRankAlone) {
+  ASSERT_NO_FATAL_FAILURE(Begin());
+  const std::string path = "/proc/self/fd/" + std::to_string(agent_.kept[0].fds[0].get());
+  const UniqueFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  const uint64_t at = agent_.kept[0].resume.mappings(0).extents(0).offset();
+  char byte = 0;
+  ASSERT_EQ(pread(fd.get(), &byte, 1, static_cast<off_t>(at)), 1);
+  byte = static_cast<char>(byte ^ 1);
+  ASSERT_EQ(pwrite(fd.get(), &byte, 1, static_cast<off_t>(at)), 1);
+  const std::string before = agent_.executor->GetStatus(true).SerializeAsString();
+  EXPECT_EQ(agent_.Resume(0).code(), Code::kCorrupt);
+  EXPECT_EQ(agent_.executor->GetStatus(true).SerializeAsString(), before);
+  ASSERT_OK(agent_.Resume(1));
+  EXPECT_TRUE(agent_.executor->Resuming());
+  agent_.later = std::chrono::hours(1);
+  EXPECT_FALSE(agent_.executor->Resuming());
+  const v1::StatusResponse status = agent_.executor->GetStatus(true);
+  EXPECT_FALSE(status.ranks(0).in_world());
+  EXPECT_TRUE(status.ranks(1).in_world());
+}
+
+TEST_F(ResumeTest, CountersAreReadMeanwhile) {
+  ASSERT_NO_FATAL_FAILURE(Begin());
+  std::atomic<bool> over{false};
+  std::latch reading(1);
+  std::jthread reader([&] {
+    for (bool first = true; !over; first = false) {
+      for (uint32_t device = 0; device < 2; ++device)
+        (void)agent_.executor->Counters(device, TokenCount::kRouted);
+      if (first) reading.count_down();
+    }
+  });
+  reading.wait();
+  for (uint32_t device = 0; device < 2; ++device) EXPECT_TRUE(agent_.Resume(device).ok());
+  over = true;
+}
+
+}  // namespace
+}  // namespace tangram::testing

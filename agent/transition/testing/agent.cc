@@ -1,0 +1,150 @@
+#include "agent/transition/testing/agent.h"
+
+namespace tangram::testing {
+namespace {
+
+store::testing::World::Options Small() {
+  store::testing::World::Options options;
+  options.shape.layers = 2;
+  options.shape.experts = 4;
+  options.shape.moe_inner = 16;
+  options.shape.hidden = 16;
+  options.shape.head_dim = 8;
+  options.nodes = 1;
+  return options;
+}
+
+}  // namespace
+
+OneAgent::OneAgent(uint32_t ranks, std::chrono::milliseconds permit_wait)
+    : stores(Small()), permit_wait_(permit_wait) {
+  for (uint32_t device = 0; device < ranks; ++device) stores.AddMember();
+  Start(false);
+}
+
+OneAgent::~OneAgent() {
+  peers.Hang(false);
+  executor.reset();
+}
+
+void OneAgent::Start(bool after_death) {
+  Executor::Options options;
+  options.world = "test";
+  options.address.set_agent("agent-0");
+  options.permit_wait = permit_wait_;
+  options.after_death = after_death;
+  options.now = [this] { return Executor::Clock::now() + later.load(); };
+  std::vector<Executor::Local> ranks;
+  memories_.clear();
+  for (const auto& member : stores.members) {
+    Executor::Local& local = ranks.emplace_back();
+    local.member.set_id(member->store->member());
+    memories_.push_back(std::make_unique<HookedMemory>(member->store.get(), &before_examine));
+    local.memory = memories_.back().get();
+  }
+  executor = std::make_unique<Executor>(std::move(options), stores.geometry(), std::move(ranks),
+                                        &engines, &peers);
+}
+
+void OneAgent::Die() {
+  kept.clear();
+  for (const auto& member : stores.members) kept.push_back(stores.KeptBy(*member));
+  Reborn();
+}
+
+void OneAgent::Reborn() {
+  executor.reset();
+  for (const auto& member : stores.members) {
+    if (const Status born = stores.Replace(*member); !born.ok()) {
+      throw std::runtime_error(born.message());
+    }
+  }
+  Start(true);
+}
+
+Status OneAgent::Resume(uint32_t device) {
+  std::vector<UniqueFd> fds;
+  for (const UniqueFd& fd : kept[device].fds) fds.emplace_back(dup(fd.get()));
+  return executor->Resume(device, kept[device].resume, std::move(fds), {});
+}
+
+v1::Header OneAgent::Header(uint64_t attempt) const {
+  v1::Header header;
+  header.set_world("test");
+  header.set_epoch(stores.layout.epoch());
+  header.set_attempt(attempt);
+  return header;
+}
+
+v1::Layout OneAgent::Again() {
+  v1::Layout out = stores.layout;
+  out.set_epoch(out.epoch() + 1);
+  return out;
+}
+
+Status OneAgent::Prepare(v1::FlipKind kind, uint64_t attempt, const v1::Layout& target) {
+  v1::PrepareRequest request;
+  *request.mutable_header() = Header(attempt);
+  *request.mutable_geometry() = stores.geometry().proto();
+  request.set_kind(kind);
+  request.set_target_epoch(target.epoch());
+  request.set_target_hash(layout::HashOf(target));
+  *request.mutable_layout() = target;
+  for (const v1::PeerAddress& peer : stores.Addresses(target)) *request.add_peers() = peer;
+  v1::PeerAddress* elsewhere = request.add_peers();  // somebody to ask, and to tell words
+  *elsewhere = request.peers(0);
+  elsewhere->set_agent("elsewhere");
+  for (const auto& member : stores.members) {
+    if (layout::RankOf(target, member->id) < 0) continue;
+    *request.add_parts() = stores.PartOf(*member, target);
+  }
+  return executor->Prepare(request);
+}
+
+void OneAgent::AwaitPhase(v1::Phase phase) {
+  uint64_t seen = 0;
+  while (executor->GetStatus(false).ranks(0).transition().phase() != phase) {
+    executor->WaitChange(&seen, std::chrono::milliseconds(100));
+  }
+}
+
+void OneAgent::AwaitEpoch(uint64_t epoch) {
+  uint64_t seen = 0;
+  while (executor->GetStatus(false).epoch() != epoch) {
+    executor->WaitChange(&seen, std::chrono::milliseconds(100));
+  }
+}
+
+Status OneAgent::Take(v1::FlipKind kind, uint64_t attempt, const v1::Layout& target) {
+  TANGRAM_RETURN_IF_ERROR(Prepare(kind, attempt, target));
+  TANGRAM_RETURN_IF_ERROR(Stage(attempt));
+  AwaitPhase(v1::PHASE_STAGED);
+  TANGRAM_RETURN_IF_ERROR(executor->Permit(Header(attempt)));
+  AwaitEpoch(target.epoch());
+  return OkStatus();
+}
+
+Status OneAgent::Retire(uint64_t attempt) {
+  for (uint32_t device = 0; device < stores.members.size(); ++device) page(device)->steps = 1;
+  const Status retired = executor->Retire(Header(attempt));
+  if (retired.ok()) stores.layout = executor->GetStatus(true).layout();
+  return retired;
+}
+
+Status OneAgent::Release(const std::string& member) {
+  v1::ReleaseRequest request;
+  request.mutable_header()->set_world("test");
+  request.mutable_header()->set_epoch(UINT64_MAX);
+  if (!member.empty()) request.add_members(member);
+  request.set_world_ends(member.empty());
+  request.set_reason("a test");
+  const Status released = executor->Release(request);
+  for (const auto& each : stores.members) each->id = each->store->member();
+  return released;
+}
+
+GatePage* OneAgent::page(uint32_t device) {
+  return static_cast<GatePage*>(stores.members[device]->store->Regions().control);
+}
+
+}  // namespace tangram::testing

@@ -1,0 +1,107 @@
+// An executor over real stores, with the engines and the other agents played. For tests.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "agent/store/testing/world.h"
+#include "agent/transition/executor.h"
+#include "agent/transition/testing/hooked_memory.h"
+
+namespace tangram::testing {
+
+// Engines that say yes to everything.
+class YesEngines final : public Engines {
+ public:
+  EngineInfo Info(uint32_t) override {
+    EngineInfo info;
+    info.attached = true;
+    info.incarnation = 1;
+    return info;
+  }
+  Status Prepare(uint32_t, const v1::EnginePrepare&) override { return OkStatus(); }
+  Status Map(uint32_t, const v1::EngineMap&) override { return OkStatus(); }
+  Status Unmap(uint32_t, const v1::EngineUnmap&) override { return OkStatus(); }
+  void Abort(uint32_t, const v1::EngineAbort&) override {}
+  void Dismiss(uint32_t, const std::string&) override {}
+};
+
+// Other agents: they take every word, and are silent when asked for as long as `hang`.
+class SlowPeers final : public Peers {
+ public:
+  Result<v1::QueryResponse> Query(const std::string&, const v1::QueryRequest&,
+                                  std::stop_token) override {
+    std::unique_lock lock(mu_);
+    ++asked_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return !hangs_; });
+    return Status{Code::kUnavailable, "away"};
+  }
+  Status Word(const std::string&, const v1::WordRequest&, std::stop_token) override {
+    return OkStatus();
+  }
+
+  void Hang(bool hangs) {
+    const std::scoped_lock lock(mu_);
+    hangs_ = hangs;
+    changed_.notify_all();
+  }
+  void AwaitAsked(int times) {
+    std::unique_lock lock(mu_);
+    changed_.wait(lock, [&] { return asked_ >= times; });
+  }
+
+ private:
+  std::mutex mu_;
+  std::condition_variable changed_;
+  bool hangs_ = false;
+  int asked_ = 0;
+};
+
+// One agent with all ranks of its world.
+class OneAgent {
+ public:
+  explicit OneAgent(uint32_t ranks, std::chrono::milliseconds permit_wait = std::chrono::hours(1));
+  ~OneAgent();
+
+  // The process dies, and another one stands in its place; what the engines kept is in `kept`.
+  void Die();
+  // And another one again, before which the engines kept the same.
+  void Reborn();
+  Status Resume(uint32_t device);
+
+  v1::Header Header(uint64_t attempt) const;
+  v1::Layout First() { return stores.First(1); }
+  // Another epoch of the same.
+  v1::Layout Again();
+  Status Prepare(v1::FlipKind kind, uint64_t attempt, const v1::Layout& target);
+  Status Stage(uint64_t attempt) { return executor->Stage(Header(attempt)); }
+  void AwaitPhase(v1::Phase phase);
+  void AwaitEpoch(uint64_t epoch);
+  // Prepare to Permit; waits for the flip.
+  Status Take(v1::FlipKind kind, uint64_t attempt, const v1::Layout& target);
+  Status Retire(uint64_t attempt);            // after a step of every rank
+  Status Release(const std::string& member);  // empty: the world ends
+  GatePage* page(uint32_t device);
+
+  store::testing::World stores;
+  YesEngines engines;
+  SlowPeers peers;
+  std::vector<store::testing::Kept> kept;
+  std::function<void()> before_examine;  // in the thread of each Resume
+  std::atomic<Executor::Clock::duration> later{Executor::Clock::duration(0)};  // added to now
+  std::unique_ptr<Executor> executor;
+
+ private:
+  void Start(bool after_death);
+
+  std::vector<std::unique_ptr<HookedMemory>> memories_;
+  const std::chrono::milliseconds permit_wait_;
+};
+
+}  // namespace tangram::testing

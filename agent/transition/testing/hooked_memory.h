@@ -1,0 +1,56 @@
+// A rank's memory with a word before it looks at what an engine kept. For tests.
+#pragma once
+
+#include <functional>
+#include <utility>
+
+#include "agent/store/rank_memory.h"
+
+namespace tangram::testing {
+
+class HookedMemory final : public RankMemory {
+ public:
+  HookedMemory(RankMemory* real, const std::function<void()>* before_examine)
+      : real_(real), before_examine_(before_examine) {}
+
+  Result<std::unique_ptr<Adoption>> Examine(const v1::Resume& resume, int32_t rank,
+                                            std::vector<UniqueFd> fds,
+                                            std::stop_token stop) override {
+    if (*before_examine_) (*before_examine_)();
+    return real_->Examine(resume, rank, std::move(fds), std::move(stop));
+  }
+
+  EngineRegions Regions() override { return real_->Regions(); }
+  MemoryFigures Memory() override { return real_->Memory(); }
+  v1::Inventory Held() override { return real_->Held(); }
+  Status Prepare(uint64_t attempt, const v1::Layout& target, int32_t rank,
+                 const v1::RankPart& part) override {
+    return real_->Prepare(attempt, target, rank, part);
+  }
+  Status Stage(const v1::Header& header, const std::vector<v1::PeerAddress>& peers,
+               StageProgress* progress, std::stop_token stop) override {
+    return real_->Stage(header, peers, progress, std::move(stop));
+  }
+  Status Commit() override { return real_->Commit(); }
+  void Abort() override { real_->Abort(); }
+  Status Retire() override { return real_->Retire(); }
+  void Keep() override { real_->Keep(); }
+  Status Adopt(Adoption* adoption) override { return real_->Adopt(adoption); }
+  void Reset(const std::string& member) override { real_->Reset(member); }
+  std::vector<v1::Mapping> CurrentMappings() override { return real_->CurrentMappings(); }
+  std::vector<v1::Mapping> NewMappings() override { return real_->NewMappings(); }
+  std::vector<v1::Mapping> DroppedMappings() override { return real_->DroppedMappings(); }
+  Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request) override {
+    return real_->OpenPull(request);
+  }
+  Result<uint64_t> KvPull(const v1::KvPull& pull,
+                          const std::vector<v1::PeerAddress>& peers) override {
+    return real_->KvPull(pull, peers);
+  }
+
+ private:
+  RankMemory* const real_;
+  const std::function<void()>* const before_examine_;
+};
+
+}  // namespace tangram::testing
