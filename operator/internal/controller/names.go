@@ -34,6 +34,7 @@ const (
 // Places in a pod.
 const (
 	dirRun    = "/run/tangram"
+	dirAgent  = "/run/tangram-agent" // of the agent's container alone
 	dirTLS    = "/etc/tangram/tls"
 	dirConfig = "/etc/tangram/config"
 	dirModels = "/models"

@@ -74,6 +74,7 @@ func volumes(d *api.MoEDeployment, pod string) []corev1.Volume {
 	}
 	return []corev1.Volume{
 		{Name: "run", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		{Name: "agent", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}, // what no engine may write
 		{Name: "tmp", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 		{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: configName(d)}}}},
 		// Each sees its own key only.
@@ -113,8 +114,8 @@ func (r *Reconciler) agentContainer(d *api.MoEDeployment) corev1.Container {
 			{Name: "metrics", ContainerPort: portMetrics, Protocol: corev1.ProtocolTCP}},
 		ReadinessProbe: tcpProbe(portAgent), Lifecycle: awaitLeave(), Resources: resources,
 		SecurityContext: restricted(), TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
-		VolumeMounts: []corev1.VolumeMount{{Name: "run", MountPath: dirRun}, {Name: "tmp", MountPath: "/tmp"}, {Name: "config", MountPath: dirConfig, ReadOnly: true},
-			{Name: "tls-agent", MountPath: dirTLS, ReadOnly: true}, {Name: "models", MountPath: dirModels, ReadOnly: true}},
+		VolumeMounts: []corev1.VolumeMount{{Name: "run", MountPath: dirRun}, {Name: "agent", MountPath: dirAgent}, {Name: "tmp", MountPath: "/tmp"},
+			{Name: "config", MountPath: dirConfig, ReadOnly: true}, {Name: "tls-agent", MountPath: dirTLS, ReadOnly: true}, {Name: "models", MountPath: dirModels, ReadOnly: true}},
 	}
 }
 

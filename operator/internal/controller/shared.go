@@ -53,7 +53,7 @@ func agentConfig(d *api.MoEDeployment) (*corev1.ConfigMap, error) {
 		"checkpoint": checkpoint, "revision": d.Spec.Model.Revision,
 		"listen": fmt.Sprintf("0.0.0.0:%d", portAgent), "data_listen": fmt.Sprintf("0.0.0.0:%d", portData),
 		"metrics_listen": fmt.Sprintf("0.0.0.0:%d", portMetrics),
-		"engine_socket":  dirRun + "/agent.sock", "engine_token_file": dirRun + "/engine.token", "in_world_file": inWorld,
+		"engine_socket":  dirRun + "/agent.sock", "engine_token_file": dirRun + "/engine.token", "in_world_file": inWorld, "hashes_file": dirAgent + "/hashes",
 		"tls": map[string]string{"ca": dirTLS + "/" + keyCA, "cert": dirTLS + "/" + keyAgentCert, "key": dirTLS + "/" + keyAgentKey},
 		"log": map[string]any{"level": "info", "json": true},
 	})
