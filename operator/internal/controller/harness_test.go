@@ -27,6 +27,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -210,6 +211,7 @@ func (b *bed) operator() {
 	options, err := ManagerOptions(b.namespace)
 	require.NoError(b.t, err)
 	options.Metrics = server.Options{BindAddress: "0"}
+	options.GracefulShutdownTimeout = ptr.To[time.Duration](-1) // however long a busy machine takes
 	options.NewClient = func(config *rest.Config, o client.Options) (client.Client, error) {
 		c, err := client.NewWithWatch(config, o)
 		return interceptor.NewClient(c, b.calls), err
@@ -242,7 +244,7 @@ func (b *bed) operator() {
 	b.stop = sync.OnceFunc(func() {
 		cancel()
 		running.Wait()
-		ending, over := context.WithTimeout(context.Background(), 20*time.Second)
+		ending, over := context.WithTimeout(context.Background(), wait)
 		defer over()
 		worlds.CloseAll(ending)
 	})
