@@ -6,12 +6,11 @@
 #include <atomic>
 #include <charconv>
 #include <chrono>
-#include <cstdlib>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <mutex>
-#include <set>
 #include <thread>
 
 namespace tangram::fault {
@@ -27,7 +26,7 @@ struct Armed {
 
 struct Registry {
   std::mutex mu;
-  std::set<std::string, std::less<>> names;
+  std::map<std::string, unsigned, std::less<>> points;  // what each takes
   std::map<std::string, Armed, std::less<>> armed;
   std::map<std::string, int, std::less<>> passes;
 };
@@ -40,7 +39,7 @@ Registry& Reg() {
 std::atomic<bool> g_any{false};
 std::atomic<bool> g_dir{false};
 
-// The directory of TANGRAM_FAULT_DIR; set once, before threads pass points.
+// The directory of --fault-dir; set once, before threads pass points.
 std::filesystem::path& Dir() {
   static auto* dir = new std::filesystem::path;
   return *dir;
@@ -51,15 +50,12 @@ bool Exists(const std::filesystem::path& path) {
   return std::filesystem::exists(path, ignored);
 }
 
-void Touch(const std::filesystem::path& path) { std::ofstream(path, std::ios::app).flush(); }
-
-void StandAt(std::string_view point) {
-  const std::filesystem::path base = Dir() / point;
-  const auto file = [&](const char* end) { return std::filesystem::path(base.string() + end); };
-  if (!Exists(file(".seen"))) Touch(file(".seen"));
-  if (!Exists(file(".armed")) || Exists(file(".hit"))) return;
-  Touch(file(".hit"));
-  while (Exists(file(".armed"))) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+// Makes a file; false: somebody else did.
+bool Make(const std::filesystem::path& path) {
+  std::FILE* file = std::fopen(path.c_str(), "wx");
+  if (file == nullptr) return false;
+  (void)std::fclose(file);  // it is empty
+  return true;
 }
 
 Status Parse(std::string_view item, std::string* name, Armed* out) {
@@ -97,12 +93,64 @@ Status Parse(std::string_view item, std::string* name, Armed* out) {
   return OkStatus();
 }
 
-}  // namespace
+// Whether the point's caller can act on it.
+bool Taken(unsigned takes, Kind kind) {
+  return (kind != Kind::kError || (takes & kErrors) != 0) &&
+         (kind != Kind::kCorrupt || (takes & kCorruption) != 0);
+}
 
-Point::Point(std::string_view name) {
+unsigned TakesOf(std::string_view point) {
   Registry& r = Reg();
   const std::scoped_lock lock(r.mu);
-  r.names.emplace(name);
+  const auto it = r.points.find(point);
+  return it == r.points.end() ? kNothing : it->second;
+}
+
+Action Do(const Armed& armed) {
+  switch (armed.kind) {
+    case Kind::kError:
+      return Action::kError;
+    case Kind::kCorrupt:
+      return Action::kCorrupt;
+    case Kind::kKill:
+      kill(getpid(), SIGKILL);
+      pause();
+      return Action::kNone;
+    case Kind::kDelay:
+      std::this_thread::sleep_for(std::chrono::milliseconds(armed.delay_ms));
+      return Action::kNone;
+  }
+  return Action::kNone;
+}
+
+// Stands while `.armed` is there and empty. What a test writes into it is done, once; an action
+// that cannot be is the test's mistake, and it stands on.
+Action StandAt(std::string_view point) {
+  const std::filesystem::path base = Dir() / point;
+  const auto file = [&](const char* end) { return std::filesystem::path(base.string() + end); };
+  if (!Exists(file(".seen"))) (void)Make(file(".seen"));
+  if (!Exists(file(".armed")) || !Make(file(".hit"))) return Action::kNone;
+  while (Exists(file(".armed"))) {
+    std::string action, name;
+    Armed armed{};
+    std::getline(std::ifstream(file(".armed")), action);
+    if (!action.empty() && Parse(std::string(point) + "=" + action, &name, &armed).ok() &&
+        Taken(TakesOf(point), armed.kind)) {
+      std::error_code ignored;
+      std::filesystem::remove(file(".armed"), ignored);  // it is taken
+      return Do(armed);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return Action::kNone;
+}
+
+}  // namespace
+
+Point::Point(std::string_view name, unsigned takes) {
+  Registry& r = Reg();
+  const std::scoped_lock lock(r.mu);
+  r.points.emplace(name, takes);
 }
 
 Status Arm(std::string_view spec) {
@@ -116,9 +164,15 @@ Status Arm(std::string_view spec) {
     Armed a{};
     TANGRAM_RETURN_IF_ERROR(Parse(item, &name, &a));
     const std::scoped_lock lock(r.mu);
-    if (!r.names.contains(name)) {
+    const auto point = r.points.find(name);
+    if (point == r.points.end()) {
       return {Code::kInvalid,
               "fault spec: no point named '" + name + "'; --list-fault-points shows all"};
+    }
+    if (!Taken(point->second, a.kind)) {
+      return {Code::kInvalid, "fault spec '" + std::string(item) +
+                                  "': the point does not take this; --list-fault-points shows "
+                                  "what each takes"};
     }
     armed.emplace(std::move(name), a);
   }
@@ -134,15 +188,6 @@ void Follow(const std::string& dir) {
   g_dir.store(!dir.empty(), std::memory_order_relaxed);
 }
 
-Status FromEnvironment() {
-  if (const char* dir = std::getenv("TANGRAM_FAULT_DIR"); dir != nullptr) Follow(dir);
-  const char* faults = std::getenv("TANGRAM_FAULTS");
-  if (faults == nullptr) return OkStatus();
-  const Status armed = Arm(faults);
-  if (armed.ok()) return armed;
-  return {armed.code(), "TANGRAM_FAULTS: " + armed.message()};
-}
-
 bool Cut(std::string_view peer) {
   if (!g_dir.load(std::memory_order_relaxed)) return false;
   std::ifstream cut(Dir() / "cut");
@@ -153,7 +198,9 @@ bool Cut(std::string_view peer) {
 }
 
 Action Hit(std::string_view point) {
-  if (g_dir.load(std::memory_order_relaxed)) StandAt(point);
+  if (g_dir.load(std::memory_order_relaxed)) {
+    if (const Action action = StandAt(point); action != Action::kNone) return action;
+  }
   if (!g_any.load(std::memory_order_relaxed)) return Action::kNone;
   Registry& r = Reg();
   Armed a{};
@@ -164,20 +211,7 @@ Action Hit(std::string_view point) {
     if (++r.passes[std::string(point)] != it->second.pass) return Action::kNone;
     a = it->second;
   }
-  switch (a.kind) {
-    case Kind::kError:
-      return Action::kError;
-    case Kind::kCorrupt:
-      return Action::kCorrupt;
-    case Kind::kKill:
-      kill(getpid(), SIGKILL);
-      pause();
-      return Action::kNone;
-    case Kind::kDelay:
-      std::this_thread::sleep_for(std::chrono::milliseconds(a.delay_ms));
-      return Action::kNone;
-  }
-  return Action::kNone;
+  return Do(a);
 }
 
 Status Check(std::string_view point) {
@@ -188,7 +222,20 @@ Status Check(std::string_view point) {
 std::vector<std::string> List() {
   Registry& r = Reg();
   const std::scoped_lock lock(r.mu);
-  return {r.names.begin(), r.names.end()};
+  std::vector<std::string> out;
+  for (const auto& [name, takes] : r.points) out.push_back(name);
+  return out;
+}
+
+std::vector<std::string> Describe() {
+  Registry& r = Reg();
+  const std::scoped_lock lock(r.mu);
+  std::vector<std::string> out;
+  for (const auto& [name, takes] : r.points) {
+    out.push_back(name + ((takes & kErrors) != 0 ? " error" : "") +
+                  ((takes & kCorruption) != 0 ? " corrupt" : ""));
+  }
+  return out;
 }
 
 }  // namespace tangram::fault

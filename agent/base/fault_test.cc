@@ -12,7 +12,8 @@
 namespace tangram::fault {
 namespace {
 
-const Point kPoint("test.point");
+const Point kPoint("test.point", kErrors | kCorruption);
+const Point kDeaf("test.deaf");
 
 TEST(Fault, FiresOnceAtTheNamedPass) {
   ASSERT_TRUE(Arm("test.point=error@2").ok());
@@ -31,6 +32,19 @@ TEST(Fault, RefusesWhatItDoesNotKnow) {
   EXPECT_EQ(Arm("test.point=explode").code(), Code::kInvalid);
   EXPECT_EQ(Arm("test.point=error@0").code(), Code::kInvalid);
   EXPECT_EQ(Arm("test.point").code(), Code::kInvalid);
+}
+
+TEST(Fault, RefusesWhatThePointDoesNotTake) {
+  EXPECT_EQ(Arm("test.deaf=error").code(), Code::kInvalid);
+  EXPECT_EQ(Arm("test.deaf=corrupt").code(), Code::kInvalid);
+  EXPECT_TRUE(Arm("test.deaf=delay:1").ok());
+  EXPECT_TRUE(Arm("").ok());
+}
+
+TEST(Fault, DescribesWhatEachPointTakes) {
+  const auto points = Describe();
+  EXPECT_NE(std::find(points.begin(), points.end(), "test.point error corrupt"), points.end());
+  EXPECT_NE(std::find(points.begin(), points.end(), "test.deaf"), points.end());
 }
 
 TEST(Fault, ListNamesEveryPoint) {
@@ -69,6 +83,24 @@ TEST_F(FollowTest, StandsAtAnArmedPointUntilItIsReleased) {
   std::filesystem::remove(dir_ / "test.point.armed");
   thread.join();
   EXPECT_TRUE(passed);
+}
+
+TEST_F(FollowTest, DoesWhatIsWrittenOnce) {
+  Touch("test.point.armed", "corrupt");
+  EXPECT_EQ(Hit("test.point"), Action::kCorrupt);
+  EXPECT_TRUE(std::filesystem::exists(dir_ / "test.point.hit"));
+  EXPECT_EQ(Hit("test.point"), Action::kNone);
+}
+
+TEST_F(FollowTest, WhoStandsDoesWhatIsWrittenThen) {
+  Touch("test.point.armed");
+  std::atomic<Action> did{Action::kNone};
+  std::thread thread([&] { did = Hit("test.point"); });
+  while (!std::filesystem::exists(dir_ / "test.point.hit")) std::this_thread::yield();
+  Touch("test.point.armed", "error");
+  thread.join();
+  EXPECT_EQ(did, Action::kError);
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "test.point.armed")) << "it says so";
 }
 
 TEST_F(FollowTest, LinksAreCutByName) {

@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "agent/base/background.h"
+#include "agent/base/fault.h"
 #include "agent/net/blocking.h"
 
 namespace tangram::mover {
@@ -24,6 +25,8 @@ constexpr int kLookMs = 100;        // between looks at clocks
 constexpr size_t kRangeBytes = 12;  // of a KV request: u64 offset, u32 length
 // What one connection is sent before the others have their turn.
 constexpr size_t kTurnBytes = 1 << 20;
+
+const fault::Point kBeforeSend("data.before_send", fault::kErrors | fault::kCorruption);
 
 }  // namespace
 
@@ -71,7 +74,8 @@ struct DataServer::Connection {
   Grant grant;
   net::FrameReader request = KvRequests();
   std::vector<iovec> out;
-  size_t at = 0;  // in `out`
+  size_t at = 0;               // in `out`
+  std::vector<std::byte> bad;  // a fault: goes out in place of the first piece
   Clock::time_point moved = Clock::now();
 };
 
@@ -271,6 +275,21 @@ void DataServer::Welcome(std::unique_ptr<Connection> connection) {
   connection->moved = Clock::now();
   for (const auto& piece : connection->grant.pieces) {
     connection->out.push_back({const_cast<std::byte*>(piece.data()), piece.size()});
+  }
+  if (connection->grant.kv.empty() && !connection->out.empty()) {
+    switch (fault::Hit("data.before_send")) {
+      case fault::Action::kError:
+        return;  // the connection breaks
+      case fault::Action::kCorrupt: {
+        const auto& piece = connection->grant.pieces[0];
+        connection->bad.assign(piece.begin(), piece.end());
+        connection->bad[0] ^= std::byte{1};
+        connection->out[0].iov_base = connection->bad.data();
+        break;
+      }
+      case fault::Action::kNone:
+        break;
+    }
   }
   auto& senders = connection->grant.kv.empty() ? pieces_ : kv_;
   senders[turn_++ % senders.size()]->Take(std::move(connection));

@@ -135,6 +135,17 @@ TEST_F(MoverTest, ACorruptedByteIsFoundAndNamed) {
   EXPECT_EQ(pulled_, source_.size() / 8 * 2) << "only verified bytes count";
 }
 
+TEST_F(MoverTest, AByteThatTheSourceCorruptsIsFound) {
+  ASSERT_TRUE(fault::Arm("data.before_send=corrupt").ok());
+  EXPECT_EQ(Pull(Issue({source_.size()}), Targets(8)).code(), Code::kCorrupt);
+  EXPECT_TRUE(Pull(Issue({source_.size()}), Targets(8)).ok()) << "what it holds is sound";
+}
+
+TEST_F(MoverTest, ASourceThatHangsUpIsUnavailable) {
+  ASSERT_TRUE(fault::Arm("data.before_send=error").ok());
+  EXPECT_EQ(Pull(Issue({source_.size()}), Targets(8)).code(), Code::kUnavailable);
+}
+
 TEST_F(MoverTest, AChangedSourceIsFound) {
   const auto targets = Targets(8);
   source_[source_.size() - 1] ^= std::byte{0x80};

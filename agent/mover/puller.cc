@@ -12,8 +12,8 @@
 namespace tangram::mover {
 namespace {
 
-const fault::Point kAfterFetch("stage.after_fetch");
-const fault::Point kBeforeKv("kv.before_pull");
+const fault::Point kAfterFetch("stage.after_fetch", fault::kErrors | fault::kCorruption);
+const fault::Point kBeforeKv("kv.before_pull", fault::kErrors);
 
 }  // namespace
 

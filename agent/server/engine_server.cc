@@ -17,7 +17,7 @@
 namespace tangram {
 namespace {
 
-const fault::Point kAttach("engine.attach");
+const fault::Point kAttach("engine.attach", fault::kErrors);
 const fault::Point kFlipReply("flip.before_reply");
 
 bool SameToken(const std::string& a, const std::string& b) {

@@ -21,11 +21,15 @@ int main(int argc, char** argv) {
   app.add_option("--config", file, "YAML configuration file (agent/server/README.md)");
   app.add_option("--set", overrides, "KEY=VALUE in place of what the file says; repeatable");
   app.add_flag("--check-config", check, "read the configuration, say what is wrong, and end");
+  std::string faults;
+  std::string fault_dir;
+  app.add_option("--faults", faults, "for tests: faults to arm (agent/base/fault.h)");
+  app.add_option("--fault-dir", fault_dir, "for tests: directory that arms faults while it runs");
   app.add_flag("--list-fault-points", list, "list the named fault points, and end");
   CLI11_PARSE(app, argc, argv);
 
   if (list) {
-    for (const std::string& point : tangram::fault::List()) std::puts(point.c_str());
+    for (const std::string& point : tangram::fault::Describe()) std::puts(point.c_str());
     return 0;
   }
   if (file.empty()) {
@@ -41,10 +45,11 @@ int main(int argc, char** argv) {
   tangram::StandBehindEngines();
   tangram::SetUpLog("agent", config->log_level, config->log_json,
                     {{"world", config->world}, {"pod", config->pod}});
-  if (const tangram::Status armed = tangram::fault::FromEnvironment(); !armed.ok()) {
-    std::fprintf(stderr, "tangram-agent: %s\n", armed.message().c_str());
+  if (const tangram::Status armed = tangram::fault::Arm(faults); !armed.ok()) {
+    std::fprintf(stderr, "tangram-agent: --faults: %s\n", armed.message().c_str());
     return 2;
   }
+  tangram::fault::Follow(fault_dir);
   // Every thread inherits the mask, so that the signals come to sigwait alone.
   sigset_t ends;
   sigemptyset(&ends);

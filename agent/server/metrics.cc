@@ -90,9 +90,13 @@ std::vector<prometheus::MetricFamily> AgentMetrics::Collect() const {
     ended.Add(it == totals.outcomes.end() ? 0 : static_cast<double>(it->second),
               {{"outcome", outcome}});
   }
+  Family corrupt("tangram_corrupt_pulls_total",
+                 "Pulls of ended attempts that broke off at bytes that differ from their hash.",
+                 MetricType::Counter);
+  corrupt.Add(static_cast<double>(totals.corrupt));
   std::vector<prometheus::MetricFamily> out;
   for (Family* family :
-       {&epoch, &memory, &engine, &phase, &tokens, &executed, &bytes, &seconds, &ended}) {
+       {&epoch, &memory, &engine, &phase, &tokens, &executed, &bytes, &seconds, &ended, &corrupt}) {
     out.push_back(family->Take());
   }
   return out;

@@ -17,8 +17,8 @@ namespace {
 
 using layout::PartProof;
 
-const fault::Point kBeforeFetch("stage.before_fetch");
-const fault::Point kBeforeVerify("stage.before_verify");
+const fault::Point kBeforeFetch("stage.before_fetch", fault::kErrors);
+const fault::Point kBeforeVerify("stage.before_verify", fault::kErrors);
 
 // Between two asks of a source that has not verified its own copy yet.
 constexpr std::chrono::milliseconds kAskAgain{20};
@@ -248,6 +248,7 @@ Status RankStore::PullWithRetry(const v1::Header& header, const v1::PeerAddress&
     const Status status = PullFrom(header, peer, moves, dense_parts, progress, stop);
     if (status.ok()) return status;
     progress->done = before;
+    if (status.code() == Code::kCorrupt) ++progress->corrupt;
     if (status.code() == Code::kNotHeld) {
       Sleep(kAskAgain, stop);
       continue;

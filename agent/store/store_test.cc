@@ -432,13 +432,21 @@ class FaultyPull : public StoreTest {
     ASSERT_TRUE(fault::Arm(spec).ok());
     ASSERT_OK(world.Stage(target));
     ASSERT_TRUE(fault::Arm("").ok());
+    for (const auto& [id, progress] : world.progress) corrupt_ += progress->corrupt;
     ASSERT_OK(world.CommitAndRetire(target));
     ASSERT_OK(world.Check());
   }
+  uint64_t corrupt_ = 0;  // pulls that were counted so
 };
 
-TEST_F(FaultyPull, ACorruptedByteNeverReachesTheLayout) { Run("stage.after_fetch=corrupt@5"); }
-TEST_F(FaultyPull, AFailedFetchIsTriedAgain) { Run("stage.before_fetch=error"); }
+TEST_F(FaultyPull, ACorruptedByteNeverReachesTheLayout) {
+  Run("stage.after_fetch=corrupt@5");
+  EXPECT_EQ(corrupt_, 1U);
+}
+TEST_F(FaultyPull, AFailedFetchIsTriedAgain) {
+  Run("stage.before_fetch=error");
+  EXPECT_EQ(corrupt_, 0U);
+}
 TEST_F(FaultyPull, AConnectionThatBreaksIsTriedAgain) { Run("stage.after_fetch=error@7"); }
 
 TEST_F(StoreTest, ASourceThatIsAwayIsReplacedByTheCheckpoint) {

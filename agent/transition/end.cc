@@ -10,11 +10,11 @@
 namespace tangram {
 namespace {
 
-const fault::Point kFlipBefore("flip.before_commit");
+const fault::Point kFlipBefore("flip.before_commit", fault::kErrors);
 const fault::Point kFlipAfter("flip.after_commit");
-const fault::Point kAbortBefore("abort.before");
-const fault::Point kRetireBefore("retire.before");
-const fault::Point kRetireAfter("retire.after");
+const fault::Point kAbortBefore("abort.before", fault::kErrors);
+const fault::Point kRetireBefore("retire.before", fault::kErrors);
+const fault::Point kRetireAfter("retire.after", fault::kErrors);
 
 constexpr auto kAskPeers = std::chrono::milliseconds(100);
 

@@ -12,11 +12,11 @@
 namespace tangram {
 namespace {
 
-const fault::Point kStageBefore("stage.before");
-const fault::Point kStageBeforeMap("stage.before_engine_map");
-const fault::Point kStageAfter("stage.after");
-const fault::Point kPermitBefore("permit.before_arm");
-const fault::Point kPermitAfter("permit.after_arm");
+const fault::Point kStageBefore("stage.before", fault::kErrors);
+const fault::Point kStageBeforeMap("stage.before_engine_map", fault::kErrors);
+const fault::Point kStageAfter("stage.after", fault::kErrors);
+const fault::Point kPermitBefore("permit.before_arm", fault::kErrors);
+const fault::Point kPermitAfter("permit.after_arm", fault::kErrors);
 
 }  // namespace
 

@@ -111,6 +111,7 @@ class Executor {
   // What has been done since the start; only grows.
   struct Totals {
     uint64_t local = 0, shared = 0, tcp = 0, checkpoint = 0, kv = 0;  // bytes of ended attempts
+    uint64_t corrupt = 0;                                             // pulls with wrong bytes
     double prepare_seconds = 0, stage_seconds = 0, flip_seconds = 0;
     std::map<std::string, uint64_t> outcomes;  // flipped, aborted, refused
   };

@@ -7,9 +7,9 @@
 namespace tangram {
 namespace {
 
-const fault::Point kBefore("prepare.before");
-const fault::Point kAfterMemory("prepare.after_memory");
-const fault::Point kAfter("prepare.after");
+const fault::Point kBefore("prepare.before", fault::kErrors);
+const fault::Point kAfterMemory("prepare.after_memory", fault::kErrors);
+const fault::Point kAfter("prepare.after", fault::kErrors);
 
 // Geometries are the same model's when they differ in the engine's declaration alone.
 std::string ShapeHash(v1::Geometry geometry) {

@@ -13,9 +13,9 @@
 namespace tangram {
 namespace {
 
-const fault::Point kResolveBefore("resolve.before");
-const fault::Point kResolveAfter("resolve.after");
-const fault::Point kReleaseBefore("release.before");
+const fault::Point kResolveBefore("resolve.before", fault::kErrors);
+const fault::Point kResolveAfter("resolve.after", fault::kErrors);
+const fault::Point kReleaseBefore("release.before", fault::kErrors);
 
 constexpr auto kAskAgain = std::chrono::milliseconds(500);
 

@@ -259,6 +259,7 @@ void Executor::CountLocked(const Attempt& attempt, const char* outcome) {
     totals_.shared += part.progress.shared;
     totals_.tcp += part.progress.tcp;
     totals_.checkpoint += part.progress.checkpoint;
+    totals_.corrupt += part.progress.corrupt;
     totals_.kv += part.kv_bytes;
   }
 }

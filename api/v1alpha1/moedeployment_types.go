@@ -173,9 +173,10 @@ type Engine struct {
 	// +kubebuilder:default=IfNotPresent
 	// +optional
 	ImagePullPolicy corev1.PullPolicy `json:"imagePullPolicy,omitempty"`
-	// args beyond those that Tangram gives, e.g. ["--max-model-len", "512"].
+	// args beyond those that Tangram gives, e.g. ["--max-model-len", "512"]. Flags for tests of faults are refused.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=4096
+	// +kubebuilder:validation:XValidation:rule="!self.exists(a, a.startsWith('--fault'))",message="flags that begin with --fault make an engine fail for tests: leave them out"
 	// +listType=atomic
 	// +optional
 	Args []string `json:"args,omitempty"`

@@ -165,17 +165,21 @@ int Main(int argc, char** argv) {
   app.add_option("--log-level", flags.log_level, "trace, debug, info, warn, error")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
   app.add_flag("--log-json", flags.log_json, "One JSON object per line");
+  std::string faults, fault_dir;
+  app.add_option("--faults", faults, "For tests: faults to arm (agent/base/fault.h)");
+  app.add_option("--fault-dir", fault_dir, "For tests: directory that arms faults while it runs");
   const auto list = [] {
-    for (const std::string& point : fault::List()) std::puts(point.c_str());
+    for (const std::string& point : fault::Describe()) std::puts(point.c_str());
     throw CLI::Success();  // whatever else is missing
   };
   app.add_flag_callback("--list-fault-points", list, "List the named fault points, and end")
       ->trigger_on_parse();
   CLI11_PARSE(app, argc, argv);
-  if (const Status armed = fault::FromEnvironment(); !armed.ok()) {
-    std::fprintf(stderr, "tangram-engine: %s\n", armed.message().c_str());
+  if (const Status armed = fault::Arm(faults); !armed.ok()) {
+    std::fprintf(stderr, "tangram-engine: --faults: %s\n", armed.message().c_str());
     return 2;
   }
+  fault::Follow(fault_dir);
 
   flags.engine.patience.most = std::chrono::milliseconds(most_ms);
   flags.engine.patience.least = std::chrono::milliseconds(std::min(least_ms, most_ms));

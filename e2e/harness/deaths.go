@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os/exec"
-	"path/filepath"
 	"sync"
 	"time"
 )
@@ -18,11 +17,6 @@ func (w *World) KillPod(index int) {
 		process.kill()
 	}
 	_ = w.writeWorldFile() // else the pod is in it a little longer, and does not answer
-}
-
-// FaultDir of a pod, with Options.FaultDirs.
-func (w *World) FaultDir(index int) string {
-	return filepath.Join(w.o.Dir, fmt.Sprintf("faults-p%d", index))
 }
 
 // Living are the indexes of the pods that were not killed.
@@ -41,11 +35,13 @@ func (w *World) KillAgent(index int) { w.all()[index].agentProcess().kill() }
 
 // KillEngine of a device of a pod. With Options.Restart another one comes.
 func (w *World) KillEngine(index, device int) {
-	p := w.all()[index]
+	w.all()[index].engineProcess(device).kill()
+}
+
+func (p *pod) engineProcess(device int) *process {
 	p.mu.Lock()
-	engine := p.engines[device]
-	p.mu.Unlock()
-	engine.kill()
+	defer p.mu.Unlock()
+	return p.engines[device]
 }
 
 // HangAgent of a pod, as SIGSTOP does, or let it go on.
@@ -53,11 +49,7 @@ func (w *World) HangAgent(index int, hung bool) { w.all()[index].agentProcess().
 
 // HangEngine of a device of a pod, as SIGSTOP does, or let it go on.
 func (w *World) HangEngine(index, device int, hung bool) {
-	p := w.all()[index]
-	p.mu.Lock()
-	engine := p.engines[device]
-	p.mu.Unlock()
-	engine.hangs(hung)
+	w.all()[index].engineProcess(device).hangs(hung)
 }
 
 func (p *process) hangs(hung bool) {
@@ -96,6 +88,7 @@ type Did struct {
 type KeptRecord struct {
 	Record
 	Kind         string  `json:"kind"`
+	WorldEnded   string  `json:"world_ended"` // why the world was given up; empty: it was not
 	Lost         []Lost  `json:"lost"`
 	WaitSeconds  float64 `json:"wait_seconds"` // until the survivors stood still
 	FenceSeconds float64 `json:"fence_seconds"`

@@ -23,6 +23,7 @@ type pod struct {
 	agent     *process
 	engines   []*process // by device
 	address   string
+	metrics   string // host:port of the agent's metrics
 	frontends []string
 	// Where a process listens that comes after another: as in a pod, where its predecessor did.
 	data   string
@@ -68,14 +69,15 @@ func (p *pod) startAgent(ctx context.Context) error {
 	p.mu.Unlock()
 	go p.watch(agent, p.startAgent)
 	var ready struct {
-		Agent string `json:"agent"`
-		Data  string `json:"data"`
+		Agent   string `json:"agent"`
+		Data    string `json:"data"`
+		Metrics string `json:"metrics"`
 	}
 	if err := agent.waitReady(ctx, &ready); err != nil {
 		return err
 	}
 	p.mu.Lock()
-	p.address, p.data = ready.Agent, ready.Data
+	p.address, p.data, p.metrics = ready.Agent, ready.Data, ready.Metrics
 	p.mu.Unlock()
 	return p.w.writeWorldFile()
 }
@@ -129,6 +131,12 @@ func (p *pod) agentAddress() string {
 		return ""
 	}
 	return p.address
+}
+
+func (p *pod) metricsAddress() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.metrics
 }
 
 // ended are the processes that nobody starts again.
@@ -188,17 +196,17 @@ func (p *pod) runAgent() (*process, error) {
 	if err := os.WriteFile(file, wire, 0o600); err != nil {
 		return nil, err
 	}
-	return p.run(name, p.faults(o.Faults), o.cxx("agent/server/tangram-agent"), "--config", file)
+	return p.run(name, o.cxx("agent/server/tangram-agent"), append(p.faults(o.Faults), "--config", file)...)
 }
 
 func (p *pod) runEngine(device int) (*process, error) {
 	o, name := &p.w.o, fmt.Sprintf("engine-p%d-%d", p.index, device)
 	tls := p.w.cert(fmt.Sprintf("engine-p%d", p.index))
-	return p.run(name, p.faults(o.EngineFaults), o.cxx("e2e/engine/tangram-engine"),
+	return p.run(name, o.cxx("e2e/engine/tangram-engine"), append(p.faults(o.EngineFaults),
 		"--agent-socket", p.socket(), "--token-file", p.token(), "--device", fmt.Sprint(device),
 		"--mesh-listen", cmp.Or(p.meshes[device], p.anyPort()), "--serve-listen", cmp.Or(p.serves[device], p.anyPort()), "--advertise", p.host(),
 		"--tls-ca", tls["ca"], "--tls-cert", tls["cert"], "--tls-key", tls["key"], "--max-batch-tokens", "24",
-		"--max-model-len", fmt.Sprint(o.MaxTokens), "--ready-file", filepath.Join(o.Dir, name+".ready"))
+		"--max-model-len", fmt.Sprint(o.MaxTokens), "--ready-file", filepath.Join(o.Dir, name+".ready"))...)
 }
 
 func (p *pod) host() string {
@@ -211,27 +219,27 @@ func (p *pod) host() string {
 func (p *pod) anyPort() string { return p.host() + ":0" }
 
 // run a program of the pod, on its node.
-func (p *pod) run(name string, env []string, binary string, args ...string) (*process, error) {
+func (p *pod) run(name, binary string, args ...string) (*process, error) {
 	if p.w.o.Nodes {
 		args = append([]string{"netns", "exec", nodeName(p.index), binary}, args...)
 		binary = "ip"
 	}
-	return start(p.w.o.Dir, name, env, binary, args...)
+	return start(p.w.o.Dir, name, binary, args...)
 }
 
 // faults are armed in the first process only: one that is started again is sound.
 func (p *pod) faults(armed map[int]string) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var env []string
+	var flags []string
 	if p.w.o.FaultDirs {
-		env = append(env, "TANGRAM_FAULT_DIR="+p.w.FaultDir(p.index))
+		flags = append(flags, "--fault-dir", p.w.FaultDir(p.index))
 	}
 	spec := armed[p.index]
 	if spec == "" || p.address != "" && len(p.frontends) == len(p.engines) {
-		return env
+		return flags
 	}
-	return append(env, "TANGRAM_FAULTS="+spec)
+	return append(flags, "--faults", spec)
 }
 
 func (p *pod) socket() string { return filepath.Join(p.w.socketDir, fmt.Sprintf("p%d.sock", p.index)) }

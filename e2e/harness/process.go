@@ -22,8 +22,8 @@ type process struct {
 	err              error // after ended
 }
 
-// start runs a child that dies with this process. env is added to this process's.
-func start(dir, name string, env []string, binary string, args ...string) (*process, error) {
+// start runs a child that dies with this process.
+func start(dir, name, binary string, args ...string) (*process, error) {
 	p := &process{name: name, log: filepath.Join(dir, name+".log"), ready: filepath.Join(dir, name+".ready"), ended: make(chan struct{})}
 	if err := os.Remove(p.ready); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
@@ -34,7 +34,6 @@ func start(dir, name string, env []string, binary string, args ...string) (*proc
 	}
 	defer func() { _ = log.Close() }()
 	p.cmd = exec.Command(binary, args...)
-	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.SysProcAttr = dieWithParent()
 	if err := p.cmd.Start(); err != nil {

@@ -28,7 +28,7 @@ type Options struct {
 	SpareBanks int
 	Granule    int
 	MaxTokens  int            // of a request, prompt and answer
-	Faults     map[int]string // TANGRAM_FAULTS of the agents of these pods
+	Faults     map[int]string // --faults of the agents of these pods
 	// EngineFaults of the engines of these pods.
 	EngineFaults map[int]string
 	// FaultDirs: every process follows World.FaultDir of its pod (agent/base/fault.h).
@@ -204,7 +204,7 @@ func (w *World) startGateway(ctx context.Context) error {
 			args = append(args, "--seed", f)
 		}
 	}
-	gateway, err := start(w.o.Dir, "gateway", nil, w.o.tool("tangram-gateway"), args...)
+	gateway, err := start(w.o.Dir, "gateway", w.o.tool("tangram-gateway"), args...)
 	if err != nil {
 		return err
 	}
@@ -236,6 +236,20 @@ func (w *World) GatewayCounts(ctx context.Context) (load.GatewayCounts, error) {
 
 // URL of the gateway.
 func (w *World) URL() string { return w.gatewayURL }
+
+// MetricsURL of the gateway.
+func (w *World) MetricsURL() string { return w.gatewayMetrics }
+
+// AgentMetricsURLs of the pods that are there.
+func (w *World) AgentMetricsURLs() []string {
+	var out []string
+	for _, p := range w.all() {
+		if p.agentAddress() != "" {
+			out = append(out, "http://"+p.metricsAddress()+"/metrics")
+		}
+	}
+	return out
+}
 
 // Model is the name that the gateway gives it.
 func (w *World) Model() string { return w.o.World }

@@ -72,6 +72,8 @@ func TestCreateIsRefused(t *testing.T) {
 		"long claim name":        {fields{"spec.model.source.persistentVolumeClaim.claimName": strings.Repeat("n", 254)}, []string{"claimName", "253"}},
 		"long image":             {fields{"spec.engine.image": strings.Repeat("i", 1025)}, []string{"spec.engine.image", "1024"}},
 		"too many arguments":     {fields{"spec.engine.args": items(65, "-v")}, []string{"spec.engine.args", "64"}},
+		"faults":                 {fields{"spec.engine.args": []any{"-v", "--faults=engine.before_emit=kill"}}, []string{"spec.engine.args", "flags that begin with --fault"}},
+		"fault directory":        {fields{"spec.engine.args": []any{"--fault-dir", "/models"}}, []string{"spec.engine.args", "flags that begin with --fault"}},
 		"too many variables":     {fields{"spec.engine.env": items(65, map[string]any{"name": "A"})}, []string{"spec.engine.env", "64"}},
 		"too many tolerations":   {fields{"spec.scheduling.tolerations": items(33, map[string]any{"key": "a"})}, []string{"spec.scheduling.tolerations", "32"}},
 		"long priority class":    {fields{"spec.scheduling.priorityClassName": strings.Repeat("n", 254)}, []string{"priorityClassName", "253"}},

@@ -203,6 +203,7 @@ bool Mesh::Drive(Connection& connection, short events) {
     const FrameKind expected = dialled ? FrameKind::kWelcome : FrameKind::kHello;
     status = frame.header.kind == expected ? OnHello(connection, frame.payload)
                                            : Status{Code::kInvalid, "no hello came first"};
+    if (fault::Cut(connection.member)) status = {Code::kUnavailable, "the link is cut"};
     if (status.ok()) {
       connection.state = Connection::State::kReady;
       if (!dialled) {
