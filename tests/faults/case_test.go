@@ -9,13 +9,6 @@ import (
 	"strings"
 )
 
-// transition that is under way when somebody dies.
-type transition struct {
-	name     string
-	from, to shape
-	dies     bool // a rank is killed first: the repair is under way
-}
-
 // shape of the world of a case.
 type shape struct {
 	ranks  int
@@ -38,32 +31,96 @@ var (
 	copies      = shape{4, "Expert", placed}
 )
 
-var transitions = []transition{
-	{"resize-up", three, four, false},
-	{"resize-down", four, three, false},
-	{"expert-to-tensor", four, tensor, false},
-	{"tensor-to-expert", tensor, four, false},
-	{"rebalance", four, copies, false},
-	{"repair-expert", four, four, true},
-	{"repair-tensor", tensor, tensor, true},
-	{"repair-copies", copies, copies, true},
+// first is what strikes pod 0 before: the case is about what comes of it. Empty kind: nothing.
+type first struct {
+	kind string
+	at   string // while pod 0 stands at this point of the transition; empty: instead of a transition
 }
 
-var victims = []string{"engine", "agent", "pod", "operator", "link"}
+// transition that is under way when the fault of a case strikes.
+type transition struct {
+	name     string
+	from, to shape
+	first    first
+	movesKV  bool // homes of requests change, or their heads are cut otherwise: KV moves
+}
+
+var transitions = []transition{
+	{"resize-up", three, four, first{}, false},
+	{"resize-down", four, three, first{}, true},
+	{"expert-to-tensor", four, tensor, first{}, true},
+	{"tensor-to-expert", tensor, four, first{}, true},
+	{"rebalance", four, copies, first{}, false},
+	{"repair-expert", four, four, first{kind: "pod"}, false},
+	{"repair-tensor", tensor, tensor, first{kind: "pod"}, false},
+	{"repair-copies", copies, copies, first{kind: "pod"}, false},
+	// An engine that comes back, and a rank that is left out, released, and joins again.
+	{"return", four, four, first{kind: "engine"}, false},
+	{"left-out", four, four, first{kind: "cut"}, false},
+	// The second fault of two: while the first is aborted, or fenced and repaired.
+	{"abort", four, tensor, first{"error", "stage.before_verify"}, false},
+	{"abort-join", three, four, first{"error", "prepare.after"}, false},
+	{"fence-stay", four, tensor, first{"pod", "stage.after"}, false},
+	{"fence-forward", four, tensor, first{"pod", "engine.flip_commit"}, false},
+	{"fence-leave", four, three, first{"pod", "permit.after_arm"}, false},
+}
+
+// Kinds of faults. While a process stands at the point:
+var (
+	// its engine, its agent, or both are killed; the keeper is; its link with another rank is cut for a moment
+	atThePoint = []string{"engine", "agent", "pod", "operator", "link"}
+	// those of another pod are; a process is stopped for less and for more than it takes to be missed; a link
+	// is cut until a rank was left out; it is slow
+	elsewhere = []string{"other-engine", "other-agent", "other-pod", "engine-pause", "agent-pause", "engine-stop", "agent-stop", "cut", "slow"}
+	// the point fails, or a byte goes wrong there, where it can
+	atSome = []string{"error", "corrupt"}
+)
 
 // fault is one cell of the matrix.
 type fault struct {
-	point, victim string
-	transition    transition
+	point, kind string
+	transition  transition
 }
 
-func (f fault) name() string { return f.transition.name + "/" + f.point + "/" + f.victim }
+func (f fault) name() string { return f.transition.name + "/" + f.point + "/" + f.kind }
 
 // draw is a number that belongs to the case, for choices within it.
 func (f fault) draw(n int) int {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(f.name())) // a hash never fails
 	return int(h.Sum32() % uint32(n))
+}
+
+// matrix of all cells. points by transition are what it passes (expected.txt), takes what a point can do besides
+// (--list-fault-points). The kinds of `elsewhere` take turns over the points, so that each meets every transition; so do
+// those of `atThePoint` where the fault is the second one. An engine does not hang as a second fault: a repair waits
+// for one that hangs while all stand still (README.md).
+func matrix(points map[string][]string, takes map[string][]string) []fault {
+	var out []fault
+	for i, tr := range transitions {
+		for j, point := range points[tr.name] {
+			var kinds []string
+			if tr.first.kind == "" || tr.first.kind == "pod" && tr.first.at == "" {
+				kinds = slices.Clone(atThePoint)
+			} else {
+				for k := range 2 {
+					kinds = append(kinds, atThePoint[(i+2*j+k)%(len(atThePoint)-1)])
+				}
+			}
+			if kind := elsewhere[(i+j)%len(elsewhere)]; kind != "engine-stop" || tr.first.kind == "" {
+				kinds = append(kinds, kind)
+			}
+			for _, kind := range atSome {
+				if slices.Contains(takes[point], kind) {
+					kinds = append(kinds, kind)
+				}
+			}
+			for _, kind := range kinds {
+				out = append(out, fault{point, kind, tr})
+			}
+		}
+	}
+	return out
 }
 
 // points are what a directory's files with this ending name.
@@ -83,14 +140,29 @@ func points(dir, ending string) []string {
 // reset a pod's directory: nothing is armed, cut or seen.
 func reset(dir string) error {
 	for _, ending := range []string{".armed", ".hit", ".seen"} {
-		for _, point := range points(dir, ending) {
-			if err := os.Remove(filepath.Join(dir, point+ending)); err != nil && !os.IsNotExist(err) {
-				return fmt.Errorf("reset: %w", err)
-			}
+		if err := remove(dir, ending); err != nil {
+			return err
 		}
 	}
 	if err := os.Remove(filepath.Join(dir, "cut")); err != nil && !os.IsNotExist(err) {
 		return err
 	}
 	return nil
+}
+
+// remove a directory's files with this ending.
+func remove(dir, ending string) error {
+	for _, point := range points(dir, ending) {
+		if err := os.Remove(filepath.Join(dir, point+ending)); err != nil && !os.IsNotExist(err) {
+			return fmt.Errorf("reset: %w", err)
+		}
+	}
+	return nil
+}
+
+func touch(path string) error { return os.WriteFile(path, nil, 0o600) }
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }

@@ -5,69 +5,66 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"tangram.dev/e2e/harness"
 	"tangram.dev/tests/internal/worlds"
 )
 
 const (
-	sample       = 12 // cells in `make test`
+	longestDay   = 34 // cells in `make test`
 	expectedFile = "expected.txt"
 	failedDir    = worlds.Root + "/build/fault-matrix/failed" // logs
 )
 
+// exceptions are points that no cell plays, and why.
+var exceptions = map[string]string{}
+
 // outcome of a cell, for the report.
 type outcome struct {
 	Name       string  `json:"name"`
+	Kind       string  `json:"kind"`
 	Passed     bool    `json:"passed"`
 	NotReached bool    `json:"not_reached,omitempty"`
 	Seconds    float64 `json:"seconds"`
 	Error      string  `json:"error,omitempty"`
+	Toll       toll    `json:"toll"`
 }
 
 func TestFaults(t *testing.T) {
-	full := os.Getenv("FAULT_MATRIX") == "full"
+	full, update := os.Getenv("FAULT_MATRIX") == "full", os.Getenv("UPDATE") == "1"
 	began := time.Now()
 	require.NoError(t, os.RemoveAll(failedDir), "logs of an earlier run")
-	s := newStage(t)
+	r := newReference(t)
+	s := newStage(t, r)
 	expected := readExpected(t)
-	passed := map[string]map[string][]int{} // transition -> point -> places of pods that pass it
-	var cells []fault
-	for _, tr := range transitions {
-		seen, err := s.passed(t.Context(), tr, expected[tr.name])
-		require.NoError(t, err, tr.name)
-		passed[tr.name] = seen
-		for point := range seen {
-			if tr.dies && !slices.ContainsFunc(seen[point], func(place int) bool { return place != 0 }) {
-				continue
-			}
-			for _, victim := range victims {
-				cells = append(cells, fault{point, victim, tr})
-			}
-		}
+	if full && os.Getenv("ONLY") == "" || update {
+		survey(t, s, expected, update)
+		expected = readExpected(t)
 	}
-	requireExpected(t, passed, expected)
-	slices.SortFunc(cells, func(a, b fault) int { return cmp.Compare(a.name(), b.name()) })
+	takes, err := harness.FaultPoints(t.Context(), worlds.Root)
+	require.NoError(t, err)
+	cells := matrix(expected, takes)
 	all := len(cells)
 	cells = choose(t, cells, full)
+	slices.SortFunc(cells, func(a, b fault) int { return cmp.Compare(a.name(), b.name()) })
 	t.Logf("%d of %d cells", len(cells), all)
 
 	var outcomes []outcome
 	for _, f := range cells {
 		t.Run(f.name(), func(t *testing.T) {
 			began := time.Now()
-			notReached, err := s.play(t.Context(), f, passed[f.transition.name][f.point])
-			o := outcome{Name: f.name(), Passed: err == nil && !notReached, NotReached: notReached, Seconds: time.Since(began).Seconds()}
+			toll, notReached, err := s.play(t.Context(), f)
+			o := outcome{Name: f.name(), Kind: f.kind, Passed: err == nil && !notReached, NotReached: notReached,
+				Seconds: time.Since(began).Seconds(), Toll: toll}
 			if err != nil {
 				o.Error = err.Error()
 			}
@@ -79,16 +76,39 @@ func TestFaults(t *testing.T) {
 			require.False(t, notReached, "the point was not passed in %d plays", tries)
 		})
 		if n := len(outcomes); n > 0 && outcomes[n-1].Error != "" {
-			keepLogs(t, s, f)
-			s.keeper.Kill()
+			s.endKeeper()
 			s.Stop()
-			s = newStage(t)
+			keepLogs(t, s, f) // nobody writes there any more
+			s = newStage(t, r)
 		}
 	}
 	report(t, outcomes, all, full, time.Since(began))
 }
 
-// choose the cells to play: all of a shard, or a sample that has each victim and each transition.
+// survey which points each transition passes: all that are expected. What it passes beside them, it does not pass each time.
+func survey(t *testing.T, s *stage, expected map[string][]string, update bool) {
+	t.Helper()
+	var lines []string
+	for _, tr := range transitions {
+		seen, err := s.survey(t.Context(), tr, expected[tr.name])
+		require.NoError(t, err, tr.name)
+		for _, point := range seen {
+			lines = append(lines, tr.name+" "+point+"\n")
+			if !slices.Contains(expected[tr.name], point) {
+				t.Logf("%s also passes %s", tr.name, point)
+			}
+		}
+		for _, point := range expected[tr.name] {
+			require.True(t, update || slices.Contains(seen, point), "%s does not pass %s any more; UPDATE=1 writes %s anew", tr.name, point, expectedFile)
+		}
+	}
+	if update {
+		slices.Sort(lines)
+		require.NoError(t, os.WriteFile(expectedFile, []byte(strings.Join(lines, "")), 0o600))
+	}
+}
+
+// choose the cells to play: all of a shard, those of a pattern, or the sample of the day.
 func choose(t *testing.T, cells []fault, full bool) []fault {
 	t.Helper()
 	if only := os.Getenv("ONLY"); only != "" {
@@ -96,51 +116,20 @@ func choose(t *testing.T, cells []fault, full bool) []fault {
 		require.NoError(t, err, "ONLY")
 		return slices.DeleteFunc(cells, func(f fault) bool { return !pattern.MatchString(f.name()) })
 	}
-	if full {
-		shard, of := 1, 1
-		if text := os.Getenv("SHARD"); text != "" {
-			_, err := fmt.Sscanf(text, "%d/%d", &shard, &of)
-			require.NoError(t, err, "SHARD: want i/n")
-		}
-		var out []fault
-		for i, f := range cells {
-			if i%of == shard-1 {
-				out = append(out, f)
-			}
-		}
-		return out
+	if !full {
+		day := today(t)
+		t.Logf("the sample of %s: FAULT_SEED=%d", time.Unix(int64(day)*24*3600, 0).UTC().Format(time.DateOnly), day)
+		return samples(cells, day/daysOfWeek)[day%daysOfWeek]
 	}
-	seed := uint64(time.Now().Unix() / (24 * 3600))
-	if text := os.Getenv("FAULT_SEED"); text != "" {
-		given, err := strconv.ParseUint(text, 10, 64)
-		require.NoError(t, err, "FAULT_SEED")
-		seed = given
+	shard, of := 1, 1
+	if text := os.Getenv("SHARD"); text != "" {
+		_, err := fmt.Sscanf(text, "%d/%d", &shard, &of)
+		require.NoError(t, err, "SHARD: want i/n")
 	}
-	t.Logf("FAULT_SEED=%d", seed)
-	random := rand.New(rand.NewPCG(seed, 1))
-	random.Shuffle(len(cells), func(i, j int) { cells[i], cells[j] = cells[j], cells[i] })
 	var out []fault
-	have := map[string]bool{}
-	take := func(f fault) {
-		out = append(out, f)
-		have[f.victim], have[f.transition.name] = true, true
-	}
-	for _, f := range cells { // first whatever is new in both, then in one
-		if !have[f.victim] && !have[f.transition.name] {
-			take(f)
-		}
-	}
-	for _, f := range cells {
-		if !have[f.victim] || !have[f.transition.name] {
-			take(f)
-		}
-	}
-	for _, f := range cells {
-		if len(out) >= sample {
-			break
-		}
-		if !slices.Contains(out, f) {
-			take(f)
+	for i, f := range cells {
+		if i%of == shard-1 {
+			out = append(out, f)
 		}
 	}
 	return out
@@ -160,24 +149,26 @@ func readExpected(t *testing.T) map[string][]string {
 	return out
 }
 
-// requireExpected: a point that a transition no longer passes is a fault that nobody tests.
-func requireExpected(t *testing.T, passed map[string]map[string][]int, expected map[string][]string) {
-	t.Helper()
-	if os.Getenv("UPDATE") == "1" {
-		var lines []string
-		for _, tr := range transitions {
-			for point := range passed[tr.name] {
-				lines = append(lines, tr.name+" "+point+"\n")
-			}
-		}
-		slices.Sort(lines)
-		require.NoError(t, os.WriteFile(expectedFile, []byte(strings.Join(lines, "")), 0o600))
-		return
-	}
-	for name, points := range expected {
+// Every point that the programs declare is played in some transition, or is an exception.
+func TestEveryPointIsPlayed(t *testing.T) {
+	declared, err := harness.FaultPoints(t.Context(), worlds.Root)
+	require.NoError(t, err)
+	require.NotEmpty(t, declared)
+	played := map[string]bool{}
+	for name, points := range readExpected(t) {
+		require.True(t, slices.ContainsFunc(transitions, func(tr transition) bool { return tr.name == name }), "%s: no transition %s", expectedFile, name)
 		for _, point := range points {
-			require.Contains(t, passed[name], point, "%s does not pass it any more; UPDATE=1 writes %s anew", name, expectedFile)
+			require.Contains(t, declared, point, "%s: %s", expectedFile, name)
+			played[point] = true
 		}
+	}
+	for point := range declared {
+		_, excepted := exceptions[point]
+		require.True(t, played[point] != excepted, "%s: played %t, an exception %t", point, played[point], excepted)
+	}
+	for point, why := range exceptions {
+		require.Contains(t, declared, point, "an exception")
+		require.NotEmpty(t, why, point)
 	}
 }
 
@@ -192,8 +183,9 @@ func keepLogs(t *testing.T, s *stage, f fault) {
 
 func report(t *testing.T, outcomes []outcome, all int, full bool, took time.Duration) {
 	t.Helper()
-	count := map[string]int{}
+	count, byKind := map[string]int{}, map[string]int{}
 	for _, o := range outcomes {
+		byKind[o.Kind]++
 		switch {
 		case o.Error != "":
 			count["failed"]++
@@ -204,11 +196,16 @@ func report(t *testing.T, outcomes []outcome, all int, full bool, took time.Dura
 		}
 	}
 	wire, err := json.MarshalIndent(map[string]any{"cells": all, "played": len(outcomes), "passed": count["passed"], "failed": count["failed"],
-		"not_reached": count["not reached"], "seconds": took.Seconds(), "full": full, "cases": outcomes}, "", " ")
+		"not_reached": count["not reached"], "by_kind": byKind, "seconds": took.Seconds(), "full": full, "cases": outcomes}, "", " ")
 	require.NoError(t, err)
 	path := filepath.Join(worlds.Root, "build/fault-matrix/report.json")
 	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o750))
 	require.NoError(t, os.WriteFile(path, wire, 0o600))
 	fmt.Printf("fault matrix: %d cells, %d played: %d passed, %d failed, %d not reached, %.0f s\n", all, len(outcomes),
 		count["passed"], count["failed"], count["not reached"], took.Seconds())
+	for _, kind := range kinds() {
+		if byKind[kind] > 0 {
+			fmt.Printf("  %-13s %d\n", kind, byKind[kind])
+		}
+	}
 }

@@ -20,10 +20,11 @@ import (
 // Root of the repository, as the tests of a folder of tests/ see it.
 const Root = "../.."
 
-// Start a world with its files in build/walk; it ends with the test.
+// Start a world with its files in build/walk; it ends with the test. Options.Dir is what the folder's name ends with,
+// for a test with several.
 func Start(t *testing.T, o harness.Options) *harness.World {
 	t.Helper()
-	o.Root, o.Dir = Root, filepath.Join(Root, "build/walk", t.Name())
+	o.Root, o.Dir = Root, filepath.Join(Root, "build/walk", t.Name()+o.Dir)
 	w, err := harness.Start(t.Context(), o)
 	require.NoError(t, err)
 	t.Log("logs in", w.Dir())

@@ -1,0 +1,449 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"tangram.dev/e2e/harness"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+const (
+	tries    = 4               // of a play until what it is for was passed
+	reach    = 8 * time.Second // for a point that the transition passes when nobody dies
+	together = 20 * time.Millisecond
+	hang     = 20 * time.Second // until an engine that hangs was left out, or what it held up was given up
+	// An agent hangs for so long, or until that happens: longer than the driver waits for its answer.
+	hangOfAgent = 4 * time.Second
+	shortly     = 300 * time.Millisecond // less than what makes anybody suspect anybody
+	heals       = 700 * time.Millisecond // long enough to be seen, short enough to be wondered at
+)
+
+// cell that is being played.
+type cell struct {
+	*stage
+	fault
+	living []int          // pods at the start
+	ids    map[int]string // members by pod
+	struck time.Time
+	heal   []func() error
+	known  int // what the keeper had done before
+}
+
+// play one cell. Where requests and pieces happen to be decides whether a pod passes a point: when it is not reached,
+// it is played again.
+func (s *stage) play(ctx context.Context, f fault) (t toll, notReached bool, err error) {
+	for range tries {
+		if t, notReached, err = s.playOnce(ctx, f); err != nil || !notReached {
+			return t, notReached, err
+		}
+	}
+	return t, true, nil
+}
+
+func (s *stage) playOnce(ctx context.Context, f fault) (t toll, notReached bool, err error) {
+	if err := s.lead(ctx, f.transition.from); err != nil {
+		return t, false, fmt.Errorf("before the case: %w", err)
+	}
+	c := &cell{stage: s, fault: f, living: s.Living()}
+	if c.ids, err = s.members(ctx); err != nil { // now: who stands at a point may not answer
+		return t, false, err
+	}
+	s.did = nil
+	c.known = len(s.keeper.Did())
+	before, err := s.read(ctx)
+	if err != nil {
+		return t, false, err
+	}
+	end := s.load(ctx)
+	defer end() // on every way out
+	if err := s.awaitBusy(ctx); err != nil {
+		return t, false, err
+	}
+	if notReached, err = c.strikeUnderWay(ctx); err != nil {
+		return t, false, err
+	}
+	if err := s.refill(ctx); err != nil {
+		return t, false, err
+	}
+	if err := s.await(ctx, f.transition.to, before.epoch, false); err != nil {
+		return t, false, err
+	}
+	whole := time.Since(c.struck).Seconds()
+	results := end()
+	if err := s.reference.check(ctx, results); err != nil {
+		return t, false, err
+	}
+	if err := s.await(ctx, f.transition.to, before.epoch, true); err != nil {
+		return t, false, err
+	}
+	did := slices.Concat(s.did, s.keeper.Did())[min(c.known, len(s.did)+len(s.keeper.Did())):]
+	if t, err = s.count(ctx, before, did, results, c.struck); err != nil || notReached {
+		return t, notReached, err
+	}
+	t.Whole = whole
+	return t, false, t.excess(f, s.share)
+}
+
+// strikeUnderWay begins the transition, and strikes while somebody stands at the point.
+func (c *cell) strikeUnderWay(ctx context.Context) (notReached bool, err error) {
+	defer func() { err = errors.Join(err, c.release()) }()
+	if notReached, err = c.begin(ctx, false, func() error { return c.arm(c.point) }); err != nil || notReached {
+		return notReached, err
+	}
+	at, err := c.reached(c.point)
+	if err != nil || at < 0 {
+		return at < 0, err
+	}
+	c.struck = time.Now()
+	return false, c.strike(ctx, c.kind, c.point, at, true)
+}
+
+// begin what is under way, with whatever strikes first, and last if nothing comes then. armed is called before it takes
+// effect.
+func (c *cell) begin(ctx context.Context, last bool, armed func() error) (notReached bool, err error) {
+	for _, p := range c.living {
+		if err := reset(c.FaultDir(p)); err != nil {
+			return false, err
+		}
+	}
+	c.struck = time.Now()
+	tr := c.transition
+	if tr.first.at == "" {
+		if err := armed(); err != nil {
+			return false, err
+		}
+		if tr.first.kind == "" {
+			return false, c.keep(tr.to)
+		}
+		return false, c.strike(ctx, tr.first.kind, "", c.living[0], last)
+	}
+	dir := c.FaultDir(c.living[0])
+	if err := touch(filepath.Join(dir, tr.first.at+".armed")); err != nil {
+		return false, err
+	}
+	if err := c.keep(tr.to); err != nil {
+		return false, err
+	}
+	if !eventually(ctx, reach, func() bool { return exists(filepath.Join(dir, tr.first.at+".hit")) }) {
+		return true, nil
+	}
+	for _, p := range c.living { // what is passed from now on is what comes of the fault
+		if err := remove(c.FaultDir(p), ".seen"); err != nil {
+			return false, err
+		}
+	}
+	if err := armed(); err != nil {
+		return false, err
+	}
+	return false, c.strike(ctx, tr.first.kind, tr.first.at, c.living[0], last)
+}
+
+// places are the pods that may stand at the point: all but one that is dead by then.
+func (c *cell) places() []int {
+	if c.transition.first.kind == "pod" {
+		return c.living[1:]
+	}
+	return c.living
+}
+
+func (c *cell) arm(point string) error {
+	for _, p := range c.places() {
+		if c.transition.first.at == point && p == c.living[0] {
+			continue // it stands there
+		}
+		if err := touch(filepath.Join(c.FaultDir(p), point+".armed")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reached waits until somebody stands at the point, and lets go of all but one; -1: nobody came.
+func (c *cell) reached(point string) (int, error) {
+	at := func() (out []int) {
+		for _, p := range c.places() {
+			if exists(filepath.Join(c.FaultDir(p), point+".hit")) && exists(filepath.Join(c.FaultDir(p), point+".armed")) {
+				out = append(out, p)
+			}
+		}
+		return out
+	}
+	come := func() bool {
+		if c.transition.first.kind == "cut" && c.leftOut(c.known) { // whoever was left out may come back
+			for _, heal := range c.heal {
+				_ = heal() // again by release, which tells
+			}
+		}
+		return len(at()) > 0
+	}
+	if !eventually(context.Background(), reach, come) {
+		return -1, nil
+	}
+	time.Sleep(together) // most points are passed by all at about the same time: any of them may be the one
+	all := at()
+	one := all[c.draw(len(all))]
+	for _, p := range c.places() {
+		if p != one {
+			if err := os.Remove(filepath.Join(c.FaultDir(p), point+".armed")); err != nil && !os.IsNotExist(err) {
+				return -1, err
+			}
+		}
+	}
+	return one, nil
+}
+
+// release whoever stands anywhere, and heal what was cut.
+func (c *cell) release() error {
+	var errs []error
+	for _, heal := range c.heal {
+		errs = append(errs, heal())
+	}
+	c.heal = nil
+	for _, p := range c.living {
+		errs = append(errs, remove(c.FaultDir(p), ".armed"))
+	}
+	return errors.Join(errs...)
+}
+
+// other pod of the world than this one, and not one that died first.
+func (c *cell) other(pod int) int {
+	others := slices.DeleteFunc(slices.Clone(c.places()), func(p int) bool { return p == pod })
+	return others[c.draw(len(others))]
+}
+
+// strike while a pod stands at the point, which is let go then; "": nobody stands anywhere. last: no other fault
+// comes after it, so that what lasts may be waited for.
+func (c *cell) strike(ctx context.Context, kind, point string, at int, last bool) error {
+	armed := filepath.Join(c.FaultDir(at), point+".armed")
+	letGo := func() error {
+		if point == "" {
+			return nil
+		}
+		return os.Remove(armed)
+	}
+	act := func(action string) error { // whoever stands there takes it away and does it
+		if err := os.WriteFile(armed, []byte(action), 0o600); err != nil {
+			return err
+		}
+		if !eventually(ctx, reach, func() bool { return !exists(armed) }) {
+			return fmt.Errorf("%s does not take %s", point, action)
+		}
+		return nil
+	}
+	known := len(c.keeper.Did())
+	leftOut := func() bool { return c.leftOut(known) }
+	switch kind {
+	case "engine":
+		c.KillEngine(at, 0)
+	case "agent":
+		c.KillAgent(at)
+	case "pod":
+		c.KillPod(at)
+	case "other-engine":
+		c.KillEngine(c.other(at), 0)
+	case "other-agent":
+		c.KillAgent(c.other(at))
+	case "other-pod":
+		c.KillPod(c.other(at))
+	case "operator":
+		c.endKeeper()
+		if err := letGo(); err != nil {
+			return err
+		}
+		time.Sleep(shortly) // nobody is there
+		return c.keep(c.transition.to)
+	case "link", "cut":
+		if err := c.cut(at, c.other(at)); err != nil {
+			return err
+		}
+		if err := letGo(); err != nil {
+			return err
+		}
+		if !last {
+			return nil
+		}
+		if kind == "link" {
+			time.Sleep(heals)
+		} else if !eventually(ctx, hang, leftOut) {
+			return fmt.Errorf("nobody was left out within %v of a cut link", hang)
+		}
+		return nil // release heals it
+	case "engine-pause", "engine-stop":
+		c.HangEngine(at, 0, true)
+		defer c.HangEngine(at, 0, false)
+		if err := letGo(); err != nil {
+			return err
+		}
+		if kind == "engine-pause" {
+			time.Sleep(shortly)
+		} else if !eventually(ctx, hang, leftOut) {
+			return fmt.Errorf("nobody noticed within %v that an engine hangs", hang)
+		}
+		return nil
+	case "agent-pause", "agent-stop":
+		c.HangAgent(at, true)
+		defer c.HangAgent(at, false)
+		if err := letGo(); err != nil {
+			return err
+		}
+		if kind == "agent-pause" {
+			time.Sleep(shortly)
+		} else {
+			eventually(ctx, hangOfAgent, leftOut) // else it is not needed: engines serve on
+		}
+		return nil
+	case "slow":
+		return act(fmt.Sprintf("delay:%d", shortly.Milliseconds()))
+	case "error", "corrupt":
+		return act(kind)
+	default:
+		return fmt.Errorf("no kind of fault %q", kind)
+	}
+	return letGo()
+}
+
+// leftOut was a rank, or what was under way was given up, since the keeper had done so many things.
+func (c *cell) leftOut(known int) bool {
+	return slices.ContainsFunc(c.keeper.Did()[known:], func(d harness.Did) bool {
+		return d.Error != "" || d.Record != nil && len(d.Record.Lost) > 0
+	})
+}
+
+// cut the link between the ranks of two pods.
+func (c *cell) cut(a, b int) error {
+	for _, pair := range [][2]int{{a, b}, {b, a}} {
+		path := filepath.Join(c.FaultDir(pair[0]), "cut")
+		if err := os.WriteFile(path, []byte(c.ids[pair[1]]+"\n"), 0o600); err != nil {
+			return err
+		}
+		c.heal = append(c.heal, func() error {
+			if err := os.Remove(path); err != nil && !os.IsNotExist(err) { // two faults may cut the same link
+				return err
+			}
+			return nil
+		})
+	}
+	return nil
+}
+
+// members by pod.
+func (s *stage) members(ctx context.Context) (map[int]string, error) {
+	all, err := s.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := map[int]string{}
+	for _, a := range all {
+		for _, r := range a.Ranks {
+			var pod int
+			if _, err := fmt.Sscanf(r.Member.Id, "uid-p%d/", &pod); err != nil {
+				return nil, fmt.Errorf("member %q: %w", r.Member.Id, err)
+			}
+			out[pod] = r.Member.Id
+		}
+	}
+	return out, nil
+}
+
+// eventually looks until something is so, or the time is over.
+func eventually(ctx context.Context, within time.Duration, is func() bool) bool {
+	for end := time.Now().Add(within); !is(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) || ctx.Err() != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// survey tells which points a transition passes when only its first fault strikes, played until it passed all those
+// that are expected, a few times at most: some are passed only if requests happen to be where they must move.
+func (s *stage) survey(ctx context.Context, tr transition, expected []string) ([]string, error) {
+	var all []string
+	for range tries {
+		seen, err := s.surveyOnce(ctx, tr)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, seen...)
+		if !slices.ContainsFunc(expected, func(point string) bool { return !slices.Contains(all, point) }) {
+			break
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
+}
+
+func (s *stage) surveyOnce(ctx context.Context, tr transition) ([]string, error) {
+	if err := s.lead(ctx, tr.from); err != nil {
+		return nil, err
+	}
+	c := &cell{stage: s, fault: fault{"", "", tr}, living: s.Living()}
+	ids, err := s.members(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.ids = ids
+	before, err := s.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	end := s.load(ctx)
+	defer end()
+	if err := s.awaitBusy(ctx); err != nil {
+		return nil, err
+	}
+	_, err = c.begin(ctx, true, func() error { return nil })
+	if err = errors.Join(err, c.release()); err != nil {
+		return nil, err
+	}
+	if len(s.Living()) < startPods { // only the repair: a pod that comes passes the points of a join
+		err = s.awaitRepaired(ctx, before.epoch)
+	} else {
+		err = s.await(ctx, tr.to, before.epoch, false)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, p := range c.places() {
+		out = append(out, points(s.FaultDir(p), ".seen")...)
+	}
+	if err := s.refill(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.await(ctx, tr.to, before.epoch, false); err != nil {
+		return nil, err
+	}
+	return out, s.reference.check(ctx, end())
+}
+
+// awaitRepaired until all members of a layout of a later epoch step.
+func (s *stage) awaitRepaired(ctx context.Context, above uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, settle)
+	defer cancel()
+	for {
+		all, err := s.Status(ctx)
+		stepping, members := 0, 0
+		for _, a := range all {
+			for _, r := range a.Ranks {
+				if r.InWorld && a.Epoch > above && !r.Engine.Stopped && r.Transition.GetPhase() <= tangramv1.Phase_PHASE_IDLE {
+					stepping, members = stepping+1, len(a.Layout.GetMembers())
+				}
+			}
+		}
+		if err == nil && stepping > 0 && stepping == members {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d of %d survivors step again: %w", stepping, members, errors.Join(err, ctx.Err()))
+		case <-time.After(look):
+		}
+	}
+}

@@ -1,0 +1,214 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"tangram.dev/e2e/harness"
+	"tangram.dev/e2e/load"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+	"tangram.dev/tests/internal/worlds"
+)
+
+// toll is what a cell cost.
+type toll struct {
+	WorldEnded   string  `json:"world_ended,omitempty"`
+	Lost         int     `json:"lost"`             // members that fences left out
+	Failed       int     `json:"failed"`           // things that the keeper tried in vain
+	Retries      int     `json:"retries"`          // within what it did
+	Checkpoint   uint64  `json:"checkpoint_bytes"` // read in transitions and repairs that ended well
+	KV           uint64  `json:"kv_bytes"`         // moved in them
+	Replays      float64 `json:"replays"`
+	Conflicts    float64 `json:"conflicting_tokens"`
+	LostRequests float64 `json:"lost_requests"`
+	Refused      int     `json:"refused"`       // answers of 429 and 503
+	Corrupt      float64 `json:"corrupt_pulls"` // found by their hash
+	Pause        float64 `json:"pause_seconds"` // the longest that a request waited for a token after the strike
+	Whole        float64 `json:"whole_seconds"` // from the strike until the world was as wanted
+}
+
+// may is what a kind of fault may cost. Nothing may end the world, lose a request, deliver a token twice with another
+// value, or have a request refused.
+type may struct {
+	lost    int           // members that may be left out
+	failed  int           // things that the keeper tries in vain, and tries again
+	replays bool          // requests whose home is gone are submitted again
+	corrupt bool          // bytes are found corrupt: they must be
+	quiet   bool          // nobody dies and nobody is suspected: what was under way ends, KV moved where homes move
+	pause   time.Duration // that a request may wait for a token
+}
+
+// Pauses: three times what docs/failure-modes.md promises in the median for the kind.
+const (
+	pauseOfDeath = 3 * 1500 * time.Millisecond
+	pauseOfHang  = 3 * 3 * time.Second
+)
+
+var mays = map[string]may{
+	"":             {quiet: true, pause: pauseOfDeath},
+	"engine":       {lost: 1, failed: 4, replays: true, pause: pauseOfDeath},
+	"other-engine": {lost: 1, failed: 4, replays: true, pause: pauseOfDeath},
+	"agent":        {lost: 1, failed: 4, replays: true, pause: pauseOfDeath},
+	"other-agent":  {lost: 1, failed: 4, replays: true, pause: pauseOfDeath},
+	"pod":          {lost: 1, failed: 4, replays: true, pause: pauseOfDeath},
+	"other-pod":    {lost: 1, failed: 4, replays: true, pause: pauseOfDeath},
+	"operator":     {failed: 1, pause: pauseOfDeath},
+	"link":         {lost: 1, failed: 4, replays: true, pause: pauseOfDeath},
+	"cut":          {lost: 1, failed: 4, replays: true, pause: pauseOfHang},
+	"engine-pause": {quiet: true, pause: pauseOfDeath},
+	"agent-pause":  {quiet: true, pause: pauseOfDeath},
+	"engine-stop":  {lost: 1, failed: 4, replays: true, pause: pauseOfHang},
+	"agent-stop":   {lost: 1, failed: 4, replays: true, pause: pauseOfHang},
+	"slow":         {quiet: true, pause: pauseOfDeath},
+	"error":        {failed: 2, pause: pauseOfDeath},
+	"corrupt":      {quiet: true, corrupt: true, pause: pauseOfDeath},
+}
+
+// allowed in a case: what its first fault may cost, and the one that strikes then.
+func (f fault) allowed() may {
+	a, b := mays[f.transition.first.kind], mays[f.kind]
+	if f.kind == "error" && f.point == "flip.before_commit" {
+		b = mays["agent"] // all words were equal: the others flip, and whoever cannot is left out
+	}
+	return may{lost: a.lost + b.lost, failed: a.failed + b.failed, replays: a.replays || b.replays, corrupt: a.corrupt || b.corrupt,
+		quiet: a.quiet && b.quiet, pause: a.pause + b.pause}
+}
+
+// excess of a case over what it may cost; share is the bytes of experts that one rank holds at most.
+func (t toll) excess(f fault, share uint64) error {
+	var errs []error
+	note := func(is bool, format string, args ...any) {
+		if is {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	a := f.allowed()
+	note(t.WorldEnded != "", "the world was given up: %s", t.WorldEnded)
+	note(t.LostRequests > 0, "the gateway lost %v requests", t.LostRequests)
+	note(t.Conflicts > 0, "%v tokens differ from those delivered before", t.Conflicts)
+	note(t.Refused > 0, "%d answers of 429 or 503", t.Refused)
+	note(t.Lost > a.lost, "%d members were left out, at most %d may be", t.Lost, a.lost)
+	note(t.Failed > a.failed, "the keeper tried %d things in vain, at most %d may be", t.Failed, a.failed)
+	note(t.Retries > a.failed, "%d retries, at most %d may be", t.Retries, a.failed)
+	note(t.Replays > 0 && !a.replays, "%v requests were submitted again", t.Replays)
+	note(t.Checkpoint > uint64(a.lost)*share, "%d bytes were read from the checkpoint, at most %d may be", t.Checkpoint, uint64(a.lost)*share)
+	note(t.KV == 0 && a.quiet && f.transition.movesKV, "homes moved and no KV did")
+	note((t.Corrupt > 0) != a.corrupt, "%v pulls of corrupt bytes", t.Corrupt)
+	note(t.Pause > a.pause.Seconds(), "a request waited %.1f s for a token, at most %v", t.Pause, a.pause)
+	return errors.Join(errs...)
+}
+
+// Each figure alone is enough to fail a cell.
+func TestATollIsJudged(t *testing.T) {
+	quiet := fault{"stage.before", "slow", transitions[slices.IndexFunc(transitions, func(tr transition) bool { return tr.name == "resize-down" })]}
+	death := fault{"stage.before", "pod", quiet.transition}
+	good := toll{KV: 1}
+	require.NoError(t, good.excess(quiet, 100))
+	require.NoError(t, toll{Lost: 1, Failed: 1, Replays: 3, Checkpoint: 100, Pause: 1}.excess(death, 100))
+	for name, c := range map[string]struct {
+		t toll
+		f fault
+	}{
+		"given up":            {toll{WorldEnded: "no member survives"}, death},
+		"gateway lost":        {toll{LostRequests: 1}, death},
+		"differ":              {toll{Conflicts: 1}, death},
+		"429":                 {toll{Refused: 1}, death},
+		"left out":            {toll{Lost: 2}, death},
+		"in vain":             {toll{Failed: 5}, death},
+		"retries":             {toll{Retries: 5}, death},
+		"submitted again":     {toll{KV: 1, Replays: 1}, quiet},
+		"checkpoint":          {toll{Checkpoint: 101}, death},
+		"from the checkpoint": {toll{KV: 1, Checkpoint: 1}, quiet},
+		"no KV":               {toll{}, quiet},
+		"0 pulls":             {toll{KV: 1}, fault{"stage.after_fetch", "corrupt", quiet.transition}},
+		"2 pulls":             {toll{KV: 1, Corrupt: 2}, quiet},
+		"waited":              {toll{Pause: 60}, death},
+	} {
+		require.ErrorContains(t, c.t.excess(c.f, 100), name)
+	}
+	for _, kind := range slices.Concat(atThePoint, elsewhere, atSome) {
+		require.Contains(t, slices.Collect(maps.Keys(mays)), kind)
+	}
+}
+
+// meter is what was counted before a case.
+type meter struct {
+	gateway map[string]float64
+	corrupt map[string]float64 // by agent
+	epoch   uint64
+}
+
+func (s *stage) read(ctx context.Context) (m meter, err error) {
+	if m.gateway, err = worlds.Metrics(ctx, s.MetricsURL()); err != nil {
+		return m, err
+	}
+	m.corrupt = map[string]float64{}
+	for _, url := range s.AgentMetricsURLs() {
+		agent, err := worlds.Metrics(ctx, url)
+		if err != nil {
+			return m, err
+		}
+		m.corrupt[url] = agent["tangram_corrupt_pulls_total"]
+	}
+	all, err := s.Status(ctx)
+	if err != nil {
+		return m, err
+	}
+	m.epoch = newest(all)
+	return m, nil
+}
+
+// count what a case cost: by the keepers' records, the gateway's and the agents' counters, and the clients.
+func (s *stage) count(ctx context.Context, before meter, did []harness.Did, results []*load.Result, struck time.Time) (toll, error) {
+	var t toll
+	now, err := s.read(ctx)
+	if err != nil {
+		return t, err
+	}
+	for _, d := range did {
+		if d.Error != "" {
+			t.Failed++
+		}
+		if d.Record == nil {
+			continue
+		}
+		t.Lost += len(d.Record.Lost)
+		t.Retries += d.Record.Retries
+		t.Checkpoint += d.Record.Bytes.Checkpoint
+		t.KV += d.Record.Bytes.KV
+		if d.Record.WorldEnded != "" {
+			t.WorldEnded = d.Record.WorldEnded
+		}
+	}
+	grown := func(name string) float64 {
+		return now.gateway["tangram_gateway_"+name] - before.gateway["tangram_gateway_"+name]
+	}
+	t.Replays, t.Conflicts, t.LostRequests = grown("replays_total"), grown("conflicting_tokens_total"), grown("lost_requests_total")
+	for url, n := range now.corrupt {
+		t.Corrupt += n - before.corrupt[url]
+	}
+	for _, r := range results {
+		t.Refused += len(r.Refused)
+		last := r.Sent
+		for _, token := range r.Tokens {
+			if token.At.After(struck) {
+				t.Pause = max(t.Pause, token.At.Sub(last).Seconds())
+			}
+			last = token.At
+		}
+	}
+	return t, nil
+}
+
+// share of the experts' bytes that one rank of these worlds holds at most.
+func share(g *tangramv1.Geometry, expertBytes uint64) uint64 {
+	const most = 4 // of 10 experts: on three ranks, or with copies on four
+	return most * expertBytes * uint64(len(g.MoeLayers))
+}

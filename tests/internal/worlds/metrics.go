@@ -1,0 +1,38 @@
+package worlds
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// Metrics that a process gives now: counters and gauges by name, summed over their labels.
+func Metrics(ctx context.Context, url string) (map[string]float64, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	reply, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = reply.Body.Close() }() // only read
+	if reply.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s: HTTP %d", url, reply.StatusCode)
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(reply.Body)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", url, err)
+	}
+	out := map[string]float64{}
+	for name, family := range families {
+		for _, m := range family.Metric {
+			out[name] += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	return out, nil
+}
