@@ -106,7 +106,6 @@ TEST(World, FirstThenALayoutFlipUnderRunningEngines) {
   EXPECT_EQ(load.ranks(0).tokens(1 * 7 + 3), 0u);
   EXPECT_GT(load.ranks(0).executed(1 * 7 + 3), 0u);
   EXPECT_EQ(load.ranks(0).executed(1 * 7 + 2), 0u);
-  const auto load = world.agent(0).executor()->GetLoad();
   ASSERT_EQ(load.ranks_size(), 2);
   EXPECT_EQ(load.ranks(1).member(), world.StatusOf(0).ranks(1).member().id());
   ASSERT_EQ(load.ranks(1).tokens_size(), 3 * 7);
