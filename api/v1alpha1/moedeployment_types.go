@@ -94,6 +94,10 @@ type MoEDeploymentSpec struct {
 	// +optional
 	Gateway Gateway `json:"gateway,omitempty"`
 
+	// certificates that protect the world's connections.
+	// +optional
+	Certificates Certificates `json:"certificates,omitempty"`
+
 	// transition says how the world changes shape.
 	// +kubebuilder:default={}
 	// +optional
@@ -241,6 +245,16 @@ type Gateway struct {
 	TerminationGracePeriodSeconds int64 `json:"terminationGracePeriodSeconds,omitempty"`
 }
 
+// Certificates of a world.
+type Certificates struct {
+	// issuerSecretName names a Secret of the same namespace with the authority that signs the world's certificates: in
+	// tls.crt a self-signed certificate, in tls.key its ECDSA key, as a certificate manager makes and renews them. Empty:
+	// the operator makes an authority by itself.
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	IssuerSecretName string `json:"issuerSecretName,omitempty"`
+}
+
 // Transition says how the world changes shape.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.strategy) || self.strategy != 'Fast'",fieldPath=".strategy",message="strategy Fast does not work yet: use Smooth"
@@ -314,7 +328,7 @@ type CurrentTransition struct {
 
 // MoEDeploymentStatus is what the agents report.
 type MoEDeploymentStatus struct {
-	// conditions: Available, Progressing, Degraded, Ready, RepairReady; Balanced while spec.rebalance is set; and while
+	// conditions: Available, Progressing, Degraded, Ready, RepairReady, CertificatesValid; Balanced while spec.rebalance is set; and while
 	// they are True, Reconciling and Stalled.
 	// +listType=map
 	// +listMapKey=type

@@ -34,7 +34,10 @@ const (
 	ConditionRepairReady = "RepairReady" // True: the loss of any one rank could be repaired within the memory of the others
 	ConditionBalanced    = "Balanced"    // True: no move of experts pays; there only while spec.rebalance is set
 	ConditionReconciling = "Reconciling"
-	ConditionStalled     = "Stalled"
+
+	ConditionCertificatesValid = "CertificatesValid" // True: nothing that protects the world has ended, and all is renewed in time
+
+	ConditionStalled = "Stalled"
 )
 
 // Reasons of the conditions.
@@ -71,6 +74,9 @@ const (
 	ReasonAgentsUnreachable  = "AgentsUnreachable"  // Degraded: agents do not answer
 	ReasonInsufficientMemory = "InsufficientMemory" // Degraded: the wanted layout does not fit, with the numbers
 	ReasonDeleting           = "Deleting"           // Progressing: the MoEDeployment is being deleted
+	ReasonValid              = "Valid"              // CertificatesValid
+	ReasonExpired            = "Expired"            // CertificatesValid=False: connections that use it fail
+	ReasonRenewalFailed      = "RenewalFailed"      // CertificatesValid=False: a renewal failed; it is tried again
 )
 
 // Events, beside those named like a reason above.

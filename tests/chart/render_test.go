@@ -85,6 +85,7 @@ func TestBadValuesAreRefused(t *testing.T) {
 		"port of the probes":  {"metrics.port=8081", []string{"/metrics/port", "not"}},
 		"interval":            {"metrics.serviceMonitor.interval=soon", []string{"/metrics/serviceMonitor/interval", "does not match pattern"}},
 		"nothing to scrape":   {"metrics.enabled=false,metrics.serviceMonitor.enabled=true", []string{"metrics.serviceMonitor.enabled needs metrics.enabled"}},
+		"validity":            {"certificates.validity=soon", []string{"/certificates/validity", "does not match pattern"}},
 		"resources misspelt":  {"resources.limit.cpu=1", []string{"/resources", "additional properties 'limit' not allowed"}},
 		"selector of numbers": {"nodeSelector.a=1", []string{"/nodeSelector/a", "want string"}},
 	}
@@ -105,7 +106,7 @@ func TestClusterThatIsTooOldIsRefused(t *testing.T) {
 
 func TestOperatorIsToldTheValues(t *testing.T) {
 	var operator appsv1.Deployment
-	rendered(t, "--set", "images.tag=dev,images.engine.tag=v2,watchNamespaces={team-a,team-b},metrics.port=9090,logLevel=warn,replicas=2").
+	rendered(t, "--set", "images.tag=dev,images.engine.tag=v2,watchNamespaces={team-a,team-b},metrics.port=9090,logLevel=warn,replicas=2,certificates.loadTime=1m").
 		find(t, "Deployment", "tangram-operator", &operator)
 	container := operator.Spec.Template.Spec.Containers[0]
 	require.Equal(t, int32(2), *operator.Spec.Replicas)
@@ -115,6 +116,7 @@ func TestOperatorIsToldTheValues(t *testing.T) {
 		"--agent-image=tangram.dev/agent:dev", "--engine-image=tangram.dev/engine:v2", "--gateway-image=tangram.dev/gateway:dev",
 		"--namespaces=team-a,team-b", "--metrics-bind-address=:9090", "--health-probe-bind-address=:8081",
 		"--leader-elect", "--own-namespace=tangram-system", "--log-level=warn",
+		"--authority-validity=8760h", "--certificate-validity=720h", "--certificate-load-time=1m",
 	}, container.Args)
 	require.Equal(t, "/readyz", container.ReadinessProbe.HTTPGet.Path)
 	require.Equal(t, "/healthz", container.LivenessProbe.HTTPGet.Path)
@@ -182,9 +184,9 @@ func TestMetricsAreOptional(t *testing.T) {
 // TestGatewaysComeAndGoOneByOne there).
 func TestMetricsOfWorlds(t *testing.T) {
 	require.Zero(t, rendered(t).kinds()["PodMonitor"])
-	for watched, want := range map[string]any{"": object{"any": true}, "team-a": object{"matchNames": []any{"team-a"}}, "team-a,team-b": object{"matchNames": []any{"team-a", "team-b"}}} {
+	for watched, want := range map[string]any{"null": object{"any": true}, "{team-a}": object{"matchNames": []any{"team-a"}}, "{team-a,team-b}": object{"matchNames": []any{"team-a", "team-b"}}} {
 		monitor := object{}
-		rendered(t, "--set", "metrics.podMonitor.enabled=true,watchNamespaces={"+watched+"}").find(t, "PodMonitor", "tangram-operator-worlds", &monitor)
+		rendered(t, "--set", "metrics.podMonitor.enabled=true,watchNamespaces="+watched).find(t, "PodMonitor", "tangram-operator-worlds", &monitor)
 		spec := monitor["spec"].(object)
 		require.Equal(t, want, spec["namespaceSelector"])
 		require.Equal(t, object{"app.kubernetes.io/name": "tangram", "app.kubernetes.io/managed-by": "tangram-operator"}, spec["selector"].(object)["matchLabels"])

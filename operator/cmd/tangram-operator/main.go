@@ -28,6 +28,7 @@ type flags struct {
 	metrics, health, logLevel, ownNamespace string
 	namespaces                              []string
 	elect                                   bool
+	certificates                            controller.Certificates
 }
 
 // closeWithin is what running flips get at the end of the process.
@@ -60,6 +61,9 @@ func run() int {
 	p.StringVar(&f.health, "health-probe-bind-address", ":8081", "host:port of /healthz and /readyz")
 	p.BoolVar(&f.elect, "leader-elect", false, "act only as the holder of a lease")
 	p.StringVar(&f.ownNamespace, "own-namespace", "", "where the operator runs: of its lease, and the only one from which its worlds' agents are driven; empty: any")
+	p.DurationVar(&f.certificates.Authority, "authority-validity", 365*24*time.Hour, "of the authority of a world; it is replaced when two thirds are over")
+	p.DurationVar(&f.certificates.Certificate, "certificate-validity", 30*24*time.Hour, "of the certificates that it signs; they are replaced when two thirds are over")
+	p.DurationVar(&f.certificates.Load, "certificate-load-time", 5*time.Minute, "until all processes have loaded a Secret that changed; more than the kubelet's sync period")
 	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn, error")
 	for _, name := range []string{"agent-image", "engine-image", "gateway-image"} {
 		if err := root.MarkFlagRequired(name); err != nil {
@@ -100,7 +104,7 @@ func serve(ctx context.Context, f flags, log *slog.Logger) error {
 		return err
 	}
 	worlds := &world.Worlds{Log: log}
-	r := &controller.Reconciler{Log: log, Images: f.images, Worlds: worlds, OwnNamespace: f.ownNamespace}
+	r := &controller.Reconciler{Log: log, Images: f.images, Worlds: worlds, OwnNamespace: f.ownNamespace, Certificates: f.certificates}
 	if err := r.SetUp(mgr, ownMetrics()); err != nil {
 		return err
 	}

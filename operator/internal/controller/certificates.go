@@ -23,6 +23,7 @@ import (
 const (
 	keyCA         = "ca.crt"
 	keyCAKey      = "ca.key"
+	keyCANext     = "next.key" // of the authority that is to sign next
 	keyAgentCert  = "agent.crt"
 	keyAgentKey   = "agent.key"
 	keyEngineCert = "engine.crt"
@@ -35,31 +36,84 @@ func secret(d *api.MoEDeployment, name, component string) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: d.Namespace, Labels: labels(d, component)}, Type: corev1.SecretTypeOpaque}
 }
 
-// authority of the world, made at the first call and kept for as long as the MoEDeployment is.
-func (r *Reconciler) authority(ctx context.Context, d *api.MoEDeployment) (*pki.Authority, error) {
+// authority of the world, made at the first call; renew replaces it when it is due.
+func (r *Reconciler) authority(ctx context.Context, d *api.MoEDeployment) (*authority, error) {
 	s := secret(d, authorityName(d), "authority")
+	issuer, withoutIssuer := r.issuer(ctx, d)
 	err := r.createOnce(ctx, d, s, func() error {
-		made, err := pki.NewAuthority(worldName(d))
+		if withoutIssuer != nil {
+			return withoutIssuer
+		}
+		made, err := pki.NewAuthority(worldName(d), r.Certificates.Validity)
+		if issuer != nil {
+			made, err = issuer.Authority(worldName(d), r.Certificates.Validity)
+		}
 		if err != nil {
 			return err
 		}
-		key, err := made.KeyPEM()
-		s.Data = map[string][]byte{keyCA: made.CertPEM(), keyCAKey: key}
+		s.Data, err = authorityData(made)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	a, err := pki.ParseAuthority(worldName(d), s.Data[keyCA], s.Data[keyCAKey])
+	a, err := pki.ParseAuthority(worldName(d), r.Certificates.Validity, s.Data[keyCA], s.Data[keyCAKey], s.Data[keyCANext])
 	if err != nil {
 		return nil, fmt.Errorf("Secret %s: %w", s.Name, err) //nolint:staticcheck // a kind's name
 	}
-	return a, nil
+	a.Follow(issuer)
+	return &authority{Authority: a, secret: s, withoutIssuer: withoutIssuer}, nil
+}
+
+// issuerError: the user's issuer cannot be had.
+type issuerError struct{ error }
+
+func (e *issuerError) Unwrap() error { return e.error }
+
+// issuer that the user named; nil: none. It is read live: it carries no label of ours.
+func (r *Reconciler) issuer(ctx context.Context, d *api.MoEDeployment) (*pki.Issuer, error) {
+	name := d.Spec.Certificates.IssuerSecretName
+	if name == "" {
+		return nil, nil
+	}
+	s := &corev1.Secret{}
+	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: d.Namespace, Name: name}, s)
+	var i *pki.Issuer
+	if err == nil {
+		i, err = pki.ParseIssuer(s.Data[keyCert], s.Data[keyKey])
+	}
+	if err != nil {
+		return nil, &issuerError{fmt.Errorf("spec.certificates.issuerSecretName: Secret %s: %w", name, err)}
+	}
+	return i, nil
+}
+
+// authority of a world, and where it is kept.
+type authority struct {
+	*pki.Authority
+	secret        *corev1.Secret
+	withoutIssuer error // the user's issuer cannot be had: nothing new comes from it
+}
+
+func authorityData(a *pki.Authority) (map[string][]byte, error) {
+	key, err := a.KeyPEM()
+	if err != nil {
+		return nil, err
+	}
+	next, err := a.NextKeyPEM()
+	if err != nil {
+		return nil, err
+	}
+	data := map[string][]byte{keyCA: a.BundlePEM(), keyCAKey: key}
+	if next != nil {
+		data[keyCANext] = next
+	}
+	return data, nil
 }
 
 // podCertificates of a pod that is about to be made. They name the pod, not its address, so
 // that one that is left over from a pod of the same name serves as well.
-func (r *Reconciler) podCertificates(ctx context.Context, d *api.MoEDeployment, a *pki.Authority, pod string) error {
+func (r *Reconciler) podCertificates(ctx context.Context, d *api.MoEDeployment, a *authority, pod string) error {
 	s := secret(d, podTLSName(pod), api.ComponentRank)
 	// Live: the one of an earlier pod of this name may just have been removed.
 	err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(s), s)
@@ -69,15 +123,29 @@ func (r *Reconciler) podCertificates(ctx context.Context, d *api.MoEDeployment, 
 	if !apierrors.IsNotFound(err) {
 		return err
 	}
-	return r.createNew(ctx, d, s, func() error {
-		agent, agentKey, err := a.IssuePEM("agent/"+pod, nil)
+	return r.createNew(ctx, d, s, func() error { return a.fill(s, podCertificates(pod)) })
+}
+
+// certificate in a Secret: who it is for, and the keys it has there.
+type certificate struct{ role, cert, key string }
+
+func podCertificates(pod string) []certificate {
+	return []certificate{{"agent/" + pod, keyAgentCert, keyAgentKey}, {"engine/" + pod, keyEngineCert, keyEngineKey}}
+}
+
+func gatewayCertificates() []certificate { return []certificate{{"gateway", keyCert, keyKey}} }
+
+// fill a Secret with fresh certificates, and what their holders trust.
+func (a *authority) fill(s *corev1.Secret, all []certificate) error {
+	s.Data = map[string][]byte{keyCA: a.BundlePEM()}
+	for _, c := range all {
+		cert, key, err := a.IssuePEM(c.role, nil)
 		if err != nil {
 			return err
 		}
-		engine, engineKey, err := a.IssuePEM("engine/"+pod, nil)
-		s.Data = map[string][]byte{keyCA: a.CertPEM(), keyAgentCert: agent, keyAgentKey: agentKey, keyEngineCert: engine, keyEngineKey: engineKey}
-		return err
-	})
+		s.Data[c.cert], s.Data[c.key] = cert, key
+	}
+	return nil
 }
 
 // pruneCertificates of pods that somebody else deleted. It gives when to look again, if some
@@ -110,24 +178,13 @@ func (r *Reconciler) pruneCertificates(ctx context.Context, d *api.MoEDeployment
 	return again, nil
 }
 
-func (r *Reconciler) gatewayCertificate(ctx context.Context, d *api.MoEDeployment, a *pki.Authority) error {
+func (r *Reconciler) gatewayCertificate(ctx context.Context, d *api.MoEDeployment, a *authority) error {
 	s := secret(d, gatewayTLSName(d), api.ComponentGateway)
-	return r.createOnce(ctx, d, s, func() error {
-		cert, key, err := a.IssuePEM("gateway", nil)
-		s.Data = map[string][]byte{keyCA: a.CertPEM(), keyCert: cert, keyKey: key}
-		return err
-	})
+	return r.createOnce(ctx, d, s, func() error { return a.fill(s, gatewayCertificates()) })
 }
 
 // dialer to the world's agents, as their driver.
-func dialer(d *api.MoEDeployment, a *pki.Authority) (world.Dialer, error) {
-	cert, key, err := a.IssuePEM("driver", nil)
-	if err != nil {
-		return nil, err
-	}
-	config, err := pki.ClientFromPEM(a.CertPEM(), cert, key, worldName(d), "agent/")
-	if err != nil {
-		return nil, err
-	}
-	return func(address string) (world.Agent, error) { return agentclient.Dial(address, config) }, nil
+func dialer(d *api.MoEDeployment, i *pki.Identity) world.Dialer {
+	config := i.Client(worldName(d), "agent/")
+	return func(address string) (world.Agent, error) { return agentclient.Dial(address, config) }
 }

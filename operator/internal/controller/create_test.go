@@ -116,12 +116,11 @@ func TestObjectsOfAWorld(t *testing.T) {
 	ca, mine := &corev1.Secret{}, &corev1.Secret{}
 	require.NoError(t, b.c.Get(t.Context(), client.ObjectKey{Namespace: b.namespace, Name: "w-ca"}, ca))
 	require.NoError(t, b.c.Get(t.Context(), client.ObjectKey{Namespace: b.namespace, Name: "w-0-tls"}, mine))
-	_, err := pki.ParseAuthority(b.namespace+".w", ca.Data[keyCA], ca.Data[keyCAKey])
+	_, err := pki.ParseAuthority(b.namespace+".w", pki.Validity{}, ca.Data[keyCA], ca.Data[keyCAKey], nil)
 	require.NoError(t, err)
 	require.NotContains(t, mine.Data, keyCAKey, "a pod never sees the authority's key")
 	for _, role := range []string{"agent", "engine"} {
-		_, err := pki.ClientFromPEM(mine.Data[keyCA], mine.Data[role+".crt"], mine.Data[role+".key"], b.namespace+".w", "agent/")
-		require.NoError(t, err, role)
+		require.NoError(t, new(pki.Identity).Set(mine.Data[keyCA], mine.Data[role+".crt"], mine.Data[role+".key"]), role)
 	}
 
 	// Drift is repaired; what is right is not written again.

@@ -84,10 +84,12 @@ func (r *Reconciler) reach(ctx context.Context, d *api.MoEDeployment, pods []cor
 			r.Log.Info("agents of a world that is over cannot be told", "world", worldName(d), "error", err)
 			return
 		}
-		if w, err = r.open(d, authority); err != nil {
+		identity, err := r.driver(d, authority)
+		if err != nil {
 			r.Log.Error("agents of a world that is over cannot be told", "world", worldName(d), "error", err)
 			return
 		}
+		w = r.open(d, identity)
 	}
 	w.SetEndpoints(agents, true)
 }

@@ -13,8 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
-	"tangram.dev/operator/internal/pki"
-
 	api "tangram.dev/api/v1alpha1"
 )
 
@@ -29,7 +27,7 @@ const (
 // gateway of the world: a Deployment, a Service and a budget of disruptions; it gives the number of replicas that accept
 // requests. The engines' Service must be there: its address is what gateways ask for the world,
 // so that they need no DNS.
-func (r *Reconciler) gateway(ctx context.Context, d *api.MoEDeployment, a *pki.Authority) (int32, error) {
+func (r *Reconciler) gateway(ctx context.Context, d *api.MoEDeployment, a *authority) (int32, error) {
 	if err := r.gatewayCertificate(ctx, d, a); err != nil {
 		return 0, err
 	}

@@ -131,6 +131,9 @@ type bed struct {
 	r       *Reconciler
 	calls   interceptor.Funcs // of the operator to its cache and the API server, set before operator()
 	mayHarm bool              // pods of the layout in force are deleted in this test
+
+	driver       atomic.Pointer[pki.Identity] // of the world that was opened last
+	certificates Certificates                 // set before operator()
 }
 
 var (
@@ -157,23 +160,23 @@ func newBed(t *testing.T) *bed {
 func newBedWith(t *testing.T, calls interceptor.Funcs) *bed {
 	t.Helper()
 	t.Parallel()
-	return bedOf(t, calls)
+	return bedOf(t, calls, Certificates{})
 }
 
 // another bed for the same test.
 func another(t *testing.T) *bed {
 	t.Helper()
-	return bedOf(t, interceptor.Funcs{})
+	return bedOf(t, interceptor.Funcs{}, Certificates{})
 }
 
-func bedOf(t *testing.T, calls interceptor.Funcs) *bed {
+func bedOf(t *testing.T, calls interceptor.Funcs, certificates Certificates) *bed {
 	t.Helper()
 	c, err := client.NewWithWatch(cluster, client.Options{Scheme: scheme})
 	require.NoError(t, err)
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("test-%d", numbers.Add(1)),
 		Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}}
 	require.NoError(t, c.Create(t.Context(), namespace))
-	b := &bed{kubelet: startKubelet(t, c, namespace.Name), t: t, calls: calls}
+	b := &bed{kubelet: startKubelet(t, c, namespace.Name), t: t, calls: calls, certificates: certificates}
 	b.operator()
 	t.Cleanup(func() {
 		if !b.mayHarm && len(b.early) > 0 {
@@ -226,11 +229,10 @@ func (b *bed) operator() {
 	b.worlds = worlds
 	b.metrics = NewMetrics(prometheus.NewRegistry())
 	r := &Reconciler{Log: log, Worlds: worlds, KeepEnded: 3 * time.Second, DeleteWithin: time.Hour, OwnNamespace: "tangram-system", Images: Images{Agent: "agent:test", Engine: "engine:test", Gateway: "gateway:test"},
-		Dial: func(d *api.MoEDeployment, a *pki.Authority) (world.Dialer, error) {
-			if _, err := dialer(d, a); err != nil { // that which is not used here
-				return nil, err
-			}
-			return b.dial(d.Name), nil
+		Certificates: b.certificates,
+		Dial: func(d *api.MoEDeployment, i *pki.Identity) world.Dialer {
+			b.driver.Store(i)
+			return b.dial(d.Name)
 		}}
 	require.NoError(b.t, r.SetUp(mgr, b.metrics))
 	b.r = r

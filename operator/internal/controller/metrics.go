@@ -1,6 +1,9 @@
 package controller
 
 import (
+	"sync"
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -17,6 +20,7 @@ type Metrics struct {
 	repairs              *prometheus.CounterVec
 	repairSeconds        *prometheus.HistogramVec
 	load                 loadMetrics
+	certificates         *expiries
 }
 
 // namespaceOfMetrics begins the name of each. Those of gateways begin with tangram_gateway, those of agents with neither.
@@ -42,6 +46,8 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	m.repairSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespaceOfMetrics, Name: "repair_seconds",
 		Help: "From the start of a repair to its last retire.", Buckets: prometheus.ExponentialBuckets(0.05, 2, 12)}, world)
 	m.load = newLoadMetrics(registry)
+	m.certificates = &expiries{days: prometheus.NewDesc(namespaceOfMetrics+"_certificate_days_left", "Days until the first certificate of the world ends.", world, nil)}
+	registry.MustRegister(m.certificates)
 	registry.MustRegister(m.epoch, m.width, m.wanted, m.transitions, m.seconds, m.repairs, m.repairSeconds)
 	return m
 }
@@ -79,4 +85,27 @@ func (m *Metrics) forget(key types.NamespacedName) {
 	m.repairs.DeletePartialMatch(labels)
 	m.repairSeconds.DeletePartialMatch(labels)
 	m.load.forget(labels)
+	m.certificates.ends.Delete(key)
+}
+
+// expiries of worlds: a gauge that falls by itself, also while nobody looks at them.
+type expiries struct {
+	days *prometheus.Desc
+	ends sync.Map // times by key of the MoEDeployment
+}
+
+func (e *expiries) set(d *api.MoEDeployment, end time.Time) {
+	e.ends.Store(types.NamespacedName{Namespace: d.Namespace, Name: d.Name}, end)
+}
+
+// Describe is of prometheus.Collector.
+func (e *expiries) Describe(out chan<- *prometheus.Desc) { out <- e.days }
+
+// Collect is of prometheus.Collector.
+func (e *expiries) Collect(out chan<- prometheus.Metric) {
+	e.ends.Range(func(key, end any) bool {
+		k, t := key.(types.NamespacedName), end.(time.Time) //nolint:errcheck,forcetypeassert // nothing else is stored
+		out <- prometheus.MustNewConstMetric(e.days, prometheus.GaugeValue, time.Until(t).Hours()/24, k.Namespace, k.Name)
+		return true
+	})
 }

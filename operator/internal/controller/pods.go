@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"tangram.dev/operator/internal/keeper"
-	"tangram.dev/operator/internal/pki"
 	"tangram.dev/operator/internal/world"
 	"tangram.dev/operator/pkg/fleet"
 	"tangram.dev/operator/pkg/member"
@@ -117,7 +116,7 @@ func (r *Reconciler) nodeGoing(ctx context.Context, name string) (bool, error) {
 }
 
 // createPods that are wanted. One that the API server refuses is told as a problem; the others would be refused likewise.
-func (r *Reconciler) createPods(ctx context.Context, d *api.MoEDeployment, a *pki.Authority, s *scene) error {
+func (r *Reconciler) createPods(ctx context.Context, d *api.MoEDeployment, a *authority, s *scene) error {
 	for i, ordinal := range s.decision.Create {
 		err := r.createPod(ctx, d, a, ordinal)
 		if why := refused(err); why != nil && why.reason == api.ReasonRefusedByCluster {
@@ -134,7 +133,7 @@ func (r *Reconciler) createPods(ctx context.Context, d *api.MoEDeployment, a *pk
 }
 
 // createPod of an ordinal, with its certificates before it.
-func (r *Reconciler) createPod(ctx context.Context, d *api.MoEDeployment, a *pki.Authority, ordinal int) error {
+func (r *Reconciler) createPod(ctx context.Context, d *api.MoEDeployment, a *authority, ordinal int) error {
 	pod := r.rankPod(d, ordinal)
 	if err := r.podCertificates(ctx, d, a, pod.Name); err != nil {
 		return err

@@ -4,6 +4,7 @@ package controller
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -42,7 +43,7 @@ import (
 // +kubebuilder:rbac:groups=serving.tangram.dev,resources=layouttransitions,verbs=get;list;watch;create;delete
 // +kubebuilder:rbac:groups=serving.tangram.dev,resources=layouttransitions/status,verbs=get;patch;update
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;create;patch;delete
-// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;create;delete
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;create;update;delete
 // +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;list;watch;create;patch;update;delete
 // +kubebuilder:rbac:groups="",resources=services;serviceaccounts,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;create;patch
@@ -73,11 +74,14 @@ type Reconciler struct {
 	// DeleteWithin so long after a deletion the finalizer goes, whatever is still there; owner references do the rest. 0: 30 s.
 	DeleteWithin time.Duration
 	// Dial connects to agents of a world; nil: over mTLS.
-	Dial func(*api.MoEDeployment, *pki.Authority) (world.Dialer, error)
+	Dial func(*api.MoEDeployment, *pki.Identity) world.Dialer
+	// Certificates says how long they live.
+	Certificates Certificates
 
 	metrics *Metrics
 	news    inbox    // of the controller: running worlds put themselves in, and none is ever dropped
 	urgent  inbox    // of the controller of repairs, likewise
+	drivers sync.Map // identities towards agents, by UID of the MoEDeployment
 	opened  sync.Map // UID of the MoEDeployment whose world was opened last, by its namespace and name
 	doomed  sync.Map // UID of the MoEDeployment that was dissolved, by its namespace and name
 	applied sync.Map // what server-side apply wrote last: by UID of the MoEDeployment, a map by kind and name
@@ -190,13 +194,18 @@ func again(err error) (reconcile.Result, error) {
 
 func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (reconcile.Result, error) {
 	authority, err := r.authority(ctx, d)
+	var without *issuerError
+	if errors.As(err, &without) { // nobody tells us when it comes
+		return reconcile.Result{RequeueAfter: min(r.loadTime(), 10*time.Second)}, r.writeStatus(ctx, d, &scene{unrenewed: without})
+	}
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	w, err := r.open(d, authority)
+	identity, err := r.driver(d, authority)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	w := r.open(d, identity)
 	s := &scene{}
 	if s.pods, err = r.pods(ctx, d); err != nil {
 		return reconcile.Result{}, err
@@ -237,6 +246,13 @@ func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (recon
 	if wait == 0 {
 		wait = prune
 	}
+	renewal, unrenewed := r.renew(ctx, d, authority, s)
+	if s.unrenewed = unrenewed; apierrors.IsConflict(unrenewed) { // of no interest to anybody
+		return reconcile.Result{}, unrenewed
+	}
+	if errors.As(unrenewed, &without) { // the status tells; it is looked for again by time
+		unrenewed = nil
+	}
 	again, err := r.tidy(ctx, d, s.transitions, s.seen.Running != nil)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -244,11 +260,11 @@ func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (recon
 	if err := r.budget(ctx, d, &s.seen); err != nil {
 		return reconcile.Result{}, err
 	}
-	return reconcile.Result{RequeueAfter: sooner(wait, again)}, r.writeStatus(ctx, d, s)
+	return reconcile.Result{RequeueAfter: sooner(sooner(wait, again), renewal)}, errors.Join(r.writeStatus(ctx, d, s), unrenewed)
 }
 
 // act does what follows from what was seen; it gives when to come again by ourselves.
-func (r *Reconciler) act(ctx context.Context, d *api.MoEDeployment, a *pki.Authority, w *world.World, pods []corev1.Pod, s *scene) (time.Duration, error) {
+func (r *Reconciler) act(ctx context.Context, d *api.MoEDeployment, a *authority, w *world.World, pods []corev1.Pod, s *scene) (time.Duration, error) {
 	k, err := r.keeper(d, w)
 	if err != nil {
 		return 0, err
@@ -309,19 +325,15 @@ func intent(d *api.MoEDeployment, pods []fleet.Pod, inLayout []string) string {
 }
 
 // open the running side of a world.
-func (r *Reconciler) open(d *api.MoEDeployment, a *pki.Authority) (*world.World, error) {
+func (r *Reconciler) open(d *api.MoEDeployment, i *pki.Identity) *world.World {
 	if w := r.Worlds.Find(d.UID); w != nil {
-		return w, nil
-	}
-	dial, err := r.Dial(d, a)
-	if err != nil {
-		return nil, err
+		return w
 	}
 	key := client.ObjectKeyFromObject(d)
 	if was, there := r.opened.Swap(key, d.UID); there && was != d.UID {
 		r.end(was.(types.UID)) // what Swap put in
 	}
-	return r.Worlds.Open(d.UID, worldName(d), dial, r.records(d), func() { r.wake(key) }), nil
+	return r.Worlds.Open(d.UID, worldName(d), r.Dial(d, i), r.records(d), func() { r.wake(key) })
 }
 
 // wake the reconcile of a MoEDeployment, whose controller runs, since it has opened the world; and that of its repair, if
@@ -344,6 +356,7 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 func (r *Reconciler) end(uid types.UID) {
 	r.Worlds.Dissolve(uid, "its MoEDeployment is gone")
 	r.applied.Delete(uid)
+	r.drivers.Delete(uid)
 }
 
 // sooner of two waits, of which 0 means none.

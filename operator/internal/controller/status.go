@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -37,6 +38,8 @@ type scene struct {
 	gateways    int32                 // replicas that accept requests
 	aborted     *api.LayoutTransition // by the user; no other is begun
 	deleting    bool
+	expires     time.Time // the first certificate; zero: not looked at
+	unrenewed   error     // why certificates could not be renewed
 }
 
 // verdict of one condition.
@@ -80,6 +83,12 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 	r.set(d, api.ConditionReady, ready)
 	r.set(d, api.ConditionRepairReady, repairReadyOf(s))
 	r.tellBalanced(d, s)
+	if !s.expires.IsZero() || s.unrenewed != nil {
+		r.set(d, api.ConditionCertificatesValid, certificatesOf(s))
+	}
+	if !s.expires.IsZero() {
+		r.metrics.certificates.set(d, s.expires)
+	}
 	stalled := degraded.status == metav1.ConditionTrue && slices.Contains(
 		[]string{api.ReasonAdoptionRefused, api.ReasonRefusedByCluster, api.ReasonPodsFailing, api.ReasonInsufficientMemory}, degraded.reason)
 	r.onlyWhile(d, api.ConditionStalled, stalled, degraded)
@@ -104,6 +113,19 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 		r.event(d, nil, corev1.EventTypeWarning, degraded.reason, "Reconcile", "%s", degraded.message)
 	}
 	return nil
+}
+
+func certificatesOf(s *scene) verdict {
+	first := s.expires.UTC().Format(time.RFC3339)
+	switch {
+	case s.expires.IsZero():
+		return no(api.ReasonRenewalFailed, s.unrenewed.Error())
+	case time.Now().After(s.expires):
+		return no(api.ReasonExpired, "a certificate ended at "+first+": who shows it is not believed any more")
+	case s.unrenewed != nil:
+		return no(api.ReasonRenewalFailed, fmt.Sprintf("the first certificate ends at %s, and: %v", first, s.unrenewed))
+	}
+	return yes(api.ReasonValid, "the first certificate ends at "+first+" and is renewed before")
 }
 
 func (r *Reconciler) set(d *api.MoEDeployment, kind string, v verdict) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -74,6 +76,42 @@ func TestOnlyEnginesAreBelieved(t *testing.T) {
 			require.Equal(t, http.StatusServiceUnavailable, code)
 		})
 	}
+}
+
+// Another authority and other certificates, in the same files: the next connection goes by them.
+func TestANewAuthorityNeedsNoRestart(t *testing.T) {
+	dir := t.TempDir()
+	made := func() (gateway, engine pki.Files) {
+		authority, err := pki.OpenFolder(dir, "w")
+		require.NoError(t, err)
+		gateway, err = authority.Issue("gateway", "gateway", nil)
+		require.NoError(t, err)
+		engine, err = authority.Issue("engine", "engine/p0", nil)
+		require.NoError(t, err)
+		return gateway, engine
+	}
+	mine, theirs := made()
+	client, err := pki.Client(mine, "w", "engine/")
+	require.NoError(t, err)
+	identity := func() credentials.TransportCredentials {
+		config, err := pki.Server(theirs, "w", "gateway")
+		require.NoError(t, err)
+		return credentials.NewTLS(config)
+	}
+	e := &engine{identity: identity(), on: one}
+	s, _, pool := open(t, Options{TLS: client}, e)
+	require.Eventually(t, pool.Ready, soon, time.Millisecond)
+	require.NoError(t, os.Remove(filepath.Join(dir, "ca.crt")))
+	require.NoError(t, os.Remove(filepath.Join(dir, "ca.key")))
+	made()
+	code, _, body := post(t, s, `{"prompt":"x"}`) // over the connection that is up
+	require.Equal(t, http.StatusOK, code, body)
+	e.server.Stop()
+	e.identity = identity() // an engine that starts now
+	e.listen(t, e.address)
+	require.Eventually(t, pool.Ready, soon, time.Millisecond)
+	code, _, body = post(t, s, `{"prompt":"x"}`)
+	require.Equal(t, http.StatusOK, code, body)
 }
 
 // Behind a Service's address is some engine; requests go over the sessions with members only.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 )
 
 // Files are paths of PEM files, as the C++ side and the Go side both read them.
@@ -14,7 +15,7 @@ type Files struct {
 	Key  string `json:"key"`
 }
 
-// Folder keeps an authority and what it issues in files.
+// Folder keeps an authority and what it issues in files, for tests, demos and trials: all is made for a year, and once.
 type Folder struct {
 	authority *Authority
 	dir       string
@@ -32,7 +33,7 @@ func OpenFolder(dir, world string) (*Folder, error) {
 		return nil, fmt.Errorf("pki: %w", err)
 	}
 	var err error
-	if f.authority, err = ParseAuthority(world, cert, key); err != nil {
+	if f.authority, err = ParseAuthority(world, Validity{Certificate: 365 * 24 * time.Hour}, cert, key, nil); err != nil {
 		return nil, fmt.Errorf("%w (in %s)", err, dir)
 	}
 	return f, nil
@@ -41,7 +42,7 @@ func OpenFolder(dir, world string) (*Folder, error) {
 func (f *Folder) path(name string) string { return filepath.Join(f.dir, name) }
 
 func (f *Folder) create(world string) (err error) {
-	if f.authority, err = NewAuthority(world); err != nil {
+	if f.authority, err = NewAuthority(world, Validity{Certificate: 365 * 24 * time.Hour}); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(f.dir, 0o700); err != nil {
@@ -51,7 +52,7 @@ func (f *Folder) create(world string) (err error) {
 	if err != nil {
 		return err
 	}
-	return f.write("ca", f.authority.CertPEM(), key)
+	return f.write("ca", f.authority.BundlePEM(), key)
 }
 
 // Issue writes <name>.crt and <name>.key beside the authority, for a role of its world.

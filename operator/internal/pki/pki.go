@@ -8,6 +8,7 @@
 package pki
 
 import (
+	"cmp"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -24,14 +25,30 @@ import (
 	"time"
 )
 
-// validity of a certificate; long enough for any test, demo or trial.
-const validity = 365 * 24 * time.Hour
+// Validity of what is made. 0: a year for authorities, 30 days for the certificates that they sign.
+type Validity struct{ Authority, Certificate time.Duration }
 
-// Authority signs for one world. It lies in memory; CertPEM and KeyPEM are what to keep.
+func (v Validity) orDefaults() Validity {
+	return Validity{cmp.Or(v.Authority, 365*24*time.Hour), cmp.Or(v.Certificate, 30*24*time.Hour)}
+}
+
+// skew by which clocks may differ: certificates are valid that much before they are made.
+const skew = time.Hour
+
+// RenewAt is when two thirds of a certificate's time are over.
+func RenewAt(c *x509.Certificate) time.Time {
+	made := c.NotBefore.Add(skew)
+	return made.Add(c.NotAfter.Sub(made) * 2 / 3)
+}
+
+// Authority signs for one world. It lies in memory; BundlePEM, KeyPEM and NextKeyPEM are what to keep.
 type Authority struct {
-	world string
-	cert  *x509.Certificate
-	key   *ecdsa.PrivateKey
+	world    string
+	validity Validity
+	certs    []*x509.Certificate // trusted: the one that signs, then the next or the one before
+	key      *ecdsa.PrivateKey
+	nextKey  *ecdsa.PrivateKey // of certs[1], which is to sign once all trust it; nil: none is to
+	issuer   *Issuer           // where the next ones come from; nil: they are made here
 }
 
 // What a name may be, so that it cannot change the shape of the URI.
@@ -67,33 +84,41 @@ func Name(world, role string) string {
 func commonName(world string) string { return "tangram " + world }
 
 // NewAuthority makes a key and a certificate.
-func NewAuthority(world string) (*Authority, error) {
+func NewAuthority(world string, v Validity) (*Authority, error) {
 	if err := checkWorld(world); err != nil {
 		return nil, err
 	}
+	a := &Authority{world: world, validity: v.orDefaults()}
+	cert, key, err := a.root()
+	a.certs, a.key = []*x509.Certificate{cert}, key
+	return a, err
+}
+
+// root is a new pair for the authority.
+func (a *Authority) root() (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("pki: make a key: %w", err)
+		return nil, nil, fmt.Errorf("pki: make a key: %w", err)
 	}
-	template, err := newTemplate(commonName(world))
+	template, err := newTemplate(commonName(a.world), time.Now().Add(a.validity.Authority))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	template.IsCA, template.BasicConstraintsValid, template.MaxPathLenZero = true, true, true
 	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
-		return nil, fmt.Errorf("pki: sign the authority: %w", err)
+		return nil, nil, fmt.Errorf("pki: sign the authority: %w", err)
 	}
 	cert, err := x509.ParseCertificate(der)
 	if err != nil {
-		return nil, fmt.Errorf("pki: %w", err)
+		return nil, nil, fmt.Errorf("pki: %w", err)
 	}
-	return &Authority{world: world, cert: cert, key: key}, nil
+	return cert, key, nil
 }
 
-// ParseAuthority reads what CertPEM and KeyPEM gave; it refuses another world's.
-func ParseAuthority(world string, certPEM, keyPEM []byte) (*Authority, error) {
+// ParseAuthority reads what BundlePEM, KeyPEM and NextKeyPEM (or nil) gave; it refuses another world's.
+func ParseAuthority(world string, v Validity, certPEM, keyPEM, nextPEM []byte) (*Authority, error) {
 	pair, err := tls.X509KeyPair(certPEM, keyPEM)
 	if err != nil {
 		return nil, fmt.Errorf("pki: read the authority of world %q: %w", world, err)
@@ -102,17 +127,47 @@ func ParseAuthority(world string, certPEM, keyPEM []byte) (*Authority, error) {
 	if !ok {
 		return nil, fmt.Errorf("pki: the authority of world %q has a %T, not an ECDSA key", world, pair.PrivateKey)
 	}
-	if name := pair.Leaf.Subject.CommonName; name != commonName(world) {
-		return nil, fmt.Errorf("pki: this is the authority %q, not the authority of world %q", name, world)
+	a := &Authority{world: world, validity: v.orDefaults(), key: key}
+	for _, der := range pair.Certificate {
+		cert, err := x509.ParseCertificate(der)
+		if err != nil {
+			return nil, fmt.Errorf("pki: read the authority of world %q: %w", world, err)
+		}
+		// Those of issuers are called as they like.
+		if name := cert.Subject.CommonName; name != commonName(world) && strings.HasPrefix(name, commonName("")) {
+			return nil, fmt.Errorf("pki: this is the authority %q, not the authority of world %q", name, world)
+		}
+		a.certs = append(a.certs, cert)
 	}
-	return &Authority{world: world, cert: pair.Leaf, key: key}, nil
+	if nextPEM == nil {
+		return a, nil
+	}
+	if len(a.certs) != 2 {
+		return nil, fmt.Errorf("pki: the authority of world %q has a next key, and %d certificates instead of 2", world, len(a.certs))
+	}
+	next, err := tls.X509KeyPair(certPEMs(a.certs[1:]), nextPEM)
+	if err != nil {
+		return nil, fmt.Errorf("pki: read the next authority of world %q: %w", world, err)
+	}
+	if a.nextKey, ok = next.PrivateKey.(*ecdsa.PrivateKey); !ok {
+		return nil, fmt.Errorf("pki: the next authority of world %q has a %T, not an ECDSA key", world, next.PrivateKey)
+	}
+	return a, nil
 }
 
-// CertPEM of the authority: what everybody in the world trusts.
-func (a *Authority) CertPEM() []byte { return certPEM(a.cert.Raw) }
+// BundlePEM is what everybody in the world trusts; the certificate that signs comes first.
+func (a *Authority) BundlePEM() []byte { return certPEMs(a.certs) }
 
 // KeyPEM of the authority: whoever has it can play every role.
 func (a *Authority) KeyPEM() ([]byte, error) { return keyPEM(a.key) }
+
+// NextKeyPEM of the authority that is to follow; nil: none is.
+func (a *Authority) NextKeyPEM() ([]byte, error) {
+	if a.nextKey == nil {
+		return nil, nil
+	}
+	return keyPEM(a.nextKey)
+}
 
 // IssuePEM makes a certificate for a role of the authority's world. hosts are DNS names or IP
 // addresses, for clients that check them, as browsers do.
@@ -121,7 +176,11 @@ func (a *Authority) IssuePEM(role string, hosts []string) (cert, key []byte, err
 	if err != nil {
 		return nil, nil, err
 	}
-	template, err := newTemplate(role)
+	until := time.Now().Add(a.validity.Certificate)
+	if last := a.certs[0].NotAfter; until.After(last) {
+		until = last // beyond it, it would be worth nothing
+	}
+	template, err := newTemplate(role, until)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -140,7 +199,7 @@ func (a *Authority) IssuePEM(role string, hosts []string) (cert, key []byte, err
 	if err != nil {
 		return nil, nil, fmt.Errorf("pki: make a key: %w", err)
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &own.PublicKey, a.key)
+	der, err := x509.CreateCertificate(rand.Reader, template, a.certs[0], &own.PublicKey, a.key)
 	if err != nil {
 		return nil, nil, fmt.Errorf("pki: sign %s: %w", role, err)
 	}
@@ -148,20 +207,27 @@ func (a *Authority) IssuePEM(role string, hosts []string) (cert, key []byte, err
 	return certPEM(der), key, err
 }
 
-func newTemplate(name string) (*x509.Certificate, error) {
+func newTemplate(name string, until time.Time) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	if err != nil {
 		return nil, fmt.Errorf("pki: serial number: %w", err)
 	}
-	now := time.Now()
 	return &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: name},
-		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(validity), // an hour: clocks differ
+		NotBefore: time.Now().Add(-skew), NotAfter: until,
 	}, nil
 }
 
 func certPEM(der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+func certPEMs(certs []*x509.Certificate) []byte {
+	var out []byte
+	for _, c := range certs {
+		out = append(out, certPEM(c.Raw)...)
+	}
+	return out
 }
 
 // keyPEM is PKCS#8, which OpenSSL and Go both read.

@@ -80,7 +80,7 @@ func TestAuthorityIsKept(t *testing.T) {
 	require.NoError(t, err)
 	again, err := OpenFolder(dir, "w")
 	require.NoError(t, err)
-	require.Equal(t, first.authority.CertPEM(), again.authority.CertPEM())
+	require.Equal(t, first.authority.BundlePEM(), again.authority.BundlePEM())
 	_, err = OpenFolder(dir, "v")
 	require.ErrorContains(t, err, `not the authority of world "v"`)
 	_, err = again.Issue("x", "root", nil)

@@ -6,76 +6,140 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 )
+
+// material is what one side of a connection shows and trusts.
+type material struct {
+	pair tls.Certificate
+	pool *x509.CertPool
+}
+
+// Identity is what a process shows and trusts now. It may change while connections are up: each handshake takes
+// what holds then.
+type Identity struct {
+	files *Files // read again at each handshake; nil: what was set
+	last  atomic.Pointer[material]
+}
+
+// FromFiles is an identity in files that somebody renews, as the kubelet does in a mounted Secret.
+func FromFiles(files Files) (*Identity, error) {
+	i := &Identity{files: &files}
+	m, err := read(files)
+	if err != nil {
+		return nil, err
+	}
+	i.last.Store(m)
+	return i, nil
+}
+
+// Set what is shown and trusted from now on.
+func (i *Identity) Set(ca, cert, key []byte) error {
+	m, err := parse(ca, cert, key)
+	if err == nil {
+		i.last.Store(m)
+	}
+	return err
+}
+
+// now gives what holds. Files that cannot be read, or do not fit together, are being replaced this very moment (or
+// for longer, which ends with an expired certificate): what was good last is used.
+func (i *Identity) now() (*material, error) {
+	if i.files != nil {
+		if m, err := read(*i.files); err == nil {
+			i.last.Store(m)
+		}
+	}
+	if m := i.last.Load(); m != nil {
+		return m, nil
+	}
+	return nil, fmt.Errorf("pki: no certificate was set")
+}
 
 // Client is a TLS configuration that shows the certificate of `files` and accepts only
 // servers of the world whose role begins with `role` ("agent/", "engine/").
 func Client(files Files, world, role string) (*tls.Config, error) {
-	ca, cert, key, err := read(files)
+	i, err := FromFiles(files)
 	if err != nil {
 		return nil, err
 	}
-	return ClientFromPEM(ca, cert, key, world, role)
+	return i.Client(world, role), nil
 }
 
-// ClientFromPEM is Client without files.
-func ClientFromPEM(ca, cert, key []byte, world, role string) (*tls.Config, error) {
-	pair, pool, err := parse(ca, cert, key)
-	if err != nil {
-		return nil, err
-	}
+// Client of an identity: see the function of this name.
+func (i *Identity) Client(world, role string) *tls.Config {
 	return &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair},
+		MinVersion: tls.VersionTLS13,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			m, err := i.now()
+			if err != nil {
+				return nil, err
+			}
+			return &m.pair, nil
+		},
 		// Go's own check wants the address in the certificate; ours, of chain and role, stands in for it.
 		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection checks more
 		VerifyConnection: func(s tls.ConnectionState) error {
-			return verify(s, pool, x509.ExtKeyUsageServerAuth, world, role)
+			m, err := i.now()
+			if err != nil {
+				return err
+			}
+			return verify(s, m.pool, x509.ExtKeyUsageServerAuth, world, role)
 		},
-	}, nil
+	}
 }
 
 // Server is a TLS configuration that asks every client for a certificate of the world
 // whose role begins with `role`.
 func Server(files Files, world, role string) (*tls.Config, error) {
-	ca, cert, key, err := read(files)
+	i, err := FromFiles(files)
 	if err != nil {
 		return nil, err
 	}
-	pair, pool, err := parse(ca, cert, key)
-	if err != nil {
-		return nil, err
-	}
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair},
-		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool,
-		VerifyConnection: func(s tls.ConnectionState) error {
-			return verify(s, pool, x509.ExtKeyUsageClientAuth, world, role)
-		},
-	}, nil
+	return i.Server(world, role), nil
 }
 
-func read(files Files) (ca, cert, key []byte, err error) {
+// Server of an identity: see the function of this name.
+func (i *Identity) Server(world, role string) *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS13, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		m, err := i.now()
+		if err != nil {
+			return nil, err
+		}
+		return &tls.Config{
+			MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{m.pair}, NextProtos: []string{"h2"},
+			ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: m.pool,
+			VerifyConnection: func(s tls.ConnectionState) error {
+				return verify(s, m.pool, x509.ExtKeyUsageClientAuth, world, role)
+			},
+		}, nil
+	}}
+}
+
+func read(files Files) (*material, error) {
+	var ca, cert, key []byte
+	var err error
 	for _, f := range []struct {
 		path string
 		into *[]byte
 	}{{files.CA, &ca}, {files.Cert, &cert}, {files.Key, &key}} {
 		if *f.into, err = os.ReadFile(f.path); err != nil {
-			return nil, nil, nil, fmt.Errorf("pki: %w", err)
+			return nil, fmt.Errorf("pki: %w", err)
 		}
 	}
-	return ca, cert, key, nil
+	return parse(ca, cert, key)
 }
 
-func parse(ca, cert, key []byte) (tls.Certificate, *x509.CertPool, error) {
+func parse(ca, cert, key []byte) (*material, error) {
 	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
-		return pair, nil, fmt.Errorf("pki: %w", err)
+		return nil, fmt.Errorf("pki: %w", err)
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(ca) {
-		return pair, nil, fmt.Errorf("pki: no certificate in the PEM of the authority")
+		return nil, fmt.Errorf("pki: no certificate in the PEM of the authority")
 	}
-	return pair, pool, nil
+	return &material{pair, pool}, nil
 }
 
 // verify the chain to the world's authority, and the role.

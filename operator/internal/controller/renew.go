@@ -1,0 +1,162 @@
+package controller
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"tangram.dev/operator/internal/pki"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// Certificates say how long what protects a world lives.
+type Certificates struct {
+	pki.Validity
+	// Load is how long it may take until all processes have loaded a Secret that changed: the kubelet's period and its
+	// cache, which make a minute or two. 0: 5 minutes.
+	Load time.Duration
+}
+
+// settledAnnotation on an authority's Secret: since when all Secrets of the world hold what the authority makes now.
+const settledAnnotation = "serving.tangram.dev/settled"
+
+// identity of the driver towards the agents of one world, and its certificate.
+type identity struct {
+	pki.Identity
+	bundle, cert []byte
+}
+
+// driver gives what the operator itself shows to agents; it is renewed in place, under connections that are up.
+func (r *Reconciler) driver(d *api.MoEDeployment, a *authority) (*pki.Identity, error) {
+	found, _ := r.drivers.LoadOrStore(d.UID, &identity{})
+	i := found.(*identity) //nolint:errcheck,forcetypeassert // nothing else is stored
+	if good, _ := a.Good(i.cert); bytes.Equal(i.bundle, a.BundlePEM()) && time.Now().Before(good) {
+		return &i.Identity, nil
+	}
+	cert, key, err := a.IssuePEM("driver", nil)
+	if err != nil {
+		return nil, err
+	}
+	i.bundle, i.cert = a.BundlePEM(), cert
+	return &i.Identity, i.Set(i.bundle, cert, key)
+}
+
+// renew certificates that are due, and the authority. It gives when to come again, for the next of them.
+func (r *Reconciler) renew(ctx context.Context, d *api.MoEDeployment, a *authority, s *scene) (time.Duration, error) {
+	var list corev1.SecretList
+	if err := r.List(ctx, &list, client.InNamespace(d.Namespace), client.MatchingLabels{api.WorldLabel: d.Name}); err != nil {
+		return 0, err
+	}
+	next, changed := time.Time{}, false
+	s.expires = a.Expires()
+	for i := range list.Items {
+		x := &list.Items[i]
+		if !metav1.IsControlledBy(x, d) || x.DeletionTimestamp != nil {
+			continue
+		}
+		var all []certificate
+		switch {
+		case x.Name == gatewayTLSName(d):
+			all = gatewayCertificates()
+		case x.Labels[api.ComponentLabel] == api.ComponentRank:
+			all = podCertificates(strings.TrimSuffix(x.Name, podTLSName("")))
+		default:
+			continue
+		}
+		renewed, good, expires, err := r.renewSecret(ctx, a, x, all)
+		if err != nil {
+			return 0, err
+		}
+		changed = changed || renewed
+		next, s.expires = earlier(next, good), earlier(s.expires, expires)
+	}
+	if good, expires := a.Good(r.driverCertificate(d)); !good.IsZero() {
+		next, s.expires = earlier(next, good), earlier(s.expires, expires)
+	}
+	step, err := r.advance(ctx, a, changed)
+	if d.Spec.Certificates.IssuerSecretName != "" {
+		next = earlier(next, time.Now().Add(r.loadTime())) // to see what it has then
+	}
+	if err == nil && a.withoutIssuer != nil && a.Stage() == pki.Alone {
+		err = a.withoutIssuer
+	}
+	return max(time.Until(earlier(next, step)), lookAgain), err
+}
+
+func (r *Reconciler) loadTime() time.Duration { return cmp.Or(r.Certificates.Load, 5*time.Minute) }
+
+func (r *Reconciler) driverCertificate(d *api.MoEDeployment) []byte {
+	if found, there := r.drivers.Load(d.UID); there {
+		return found.(*identity).cert //nolint:errcheck,forcetypeassert // nothing else is stored
+	}
+	return nil
+}
+
+// renewSecret if it does not hold what the authority makes now: it trusts others, or a certificate in it is due.
+func (r *Reconciler) renewSecret(ctx context.Context, a *authority, s *corev1.Secret, all []certificate) (renewed bool, good, expires time.Time, err error) {
+	look := func() {
+		good, expires = time.Time{}, time.Time{}
+		for i, c := range all {
+			g, e := a.Good(s.Data[c.cert])
+			if i == 0 || g.Before(good) {
+				good = g
+			}
+			expires = earlier(expires, e)
+		}
+	}
+	look()
+	if now := time.Now(); now.Before(good) || now.After(a.Expires()) { // what an authority that has ended signs is worth nothing
+		if bytes.Equal(s.Data[keyCA], a.BundlePEM()) {
+			return false, good, expires, nil
+		}
+		s.Data[keyCA] = a.BundlePEM()
+	} else if err := a.fill(s, all); err != nil {
+		return false, good, expires, err
+	}
+	// With the version that was read: a late cache overwrites nothing.
+	if err := r.Update(ctx, s); err != nil {
+		return false, good, expires, fmt.Errorf("renew Secret %s: %w", s.Name, err)
+	}
+	look()
+	return true, good, expires, nil
+}
+
+// advance the replacement of the authority, if all hold what it makes now and had time to load it. It gives when to
+// come again for it; zero: something else will bring us here.
+func (r *Reconciler) advance(ctx context.Context, a *authority, changed bool) (time.Time, error) {
+	load := r.loadTime()
+	settled, _ := time.Parse(time.RFC3339Nano, a.secret.Annotations[settledAnnotation]) // none, or not ours: not settled
+	if a.Stage() != pki.Alone && (changed || settled.IsZero()) {
+		settled = time.Now()
+		metav1.SetMetaDataAnnotation(&a.secret.ObjectMeta, settledAnnotation, settled.Format(time.RFC3339Nano))
+		return a.NextStep(settled, load), r.Update(ctx, a.secret)
+	}
+	if a.Stage() == pki.Alone && a.withoutIssuer != nil {
+		return time.Time{}, nil
+	}
+	advanced, err := a.Advance(time.Now(), settled, load)
+	if err != nil || !advanced {
+		return a.NextStep(settled, load), err
+	}
+	if a.secret.Data, err = authorityData(a.Authority); err != nil {
+		return time.Time{}, err
+	}
+	delete(a.secret.Annotations, settledAnnotation)
+	return time.Now(), r.Update(ctx, a.secret) // and at once again: to make it known
+}
+
+// earlier of two times, of which zero means none.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}

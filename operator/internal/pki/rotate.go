@@ -1,0 +1,133 @@
+package pki
+
+import (
+	"crypto/ecdsa"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// An authority is replaced in three steps, with time in between for everybody to load what was
+// made (see Advance): the next one is trusted by all, then it signs, then the one before is trusted no more.
+
+// Stage of an authority's replacement.
+type Stage int
+
+// The stages.
+const (
+	Alone    Stage = iota // one authority
+	Trusting              // the next one is being made known
+	Signing               // the next one signs; what the one before signed is being replaced
+)
+
+// Stage that the authority is in.
+func (a *Authority) Stage() Stage {
+	switch {
+	case a.nextKey != nil:
+		return Trusting
+	case len(a.certs) > 1:
+		return Signing
+	}
+	return Alone
+}
+
+// Expires is the end of the certificate that signs.
+func (a *Authority) Expires() time.Time { return a.certs[0].NotAfter }
+
+// NextStep is when Advance has something to do: settled since then, all hold what the authority
+// makes now (zero: not yet, which somebody else is to see to).
+func (a *Authority) NextStep(settled time.Time, load time.Duration) time.Time {
+	switch {
+	case a.Stage() == Alone && a.issuer == nil:
+		return RenewAt(a.certs[0])
+	case a.Stage() == Alone && a.issuer.cert.Equal(a.certs[0]):
+		return time.Time{}
+	case a.Stage() == Alone:
+		return a.certs[0].NotBefore // the issuer has another one: at once
+	}
+	if settled.IsZero() {
+		return time.Time{}
+	}
+	return settled.Add(load)
+}
+
+// Advance goes one step if it is time for it: load is how long it may take until all have loaded what they hold.
+func (a *Authority) Advance(now, settled time.Time, load time.Duration) (advanced bool, err error) {
+	if at := a.NextStep(settled, load); at.IsZero() || now.Before(at) {
+		return false, nil
+	}
+	switch a.Stage() {
+	case Alone:
+		var next *x509.Certificate
+		if a.issuer != nil {
+			next, a.nextKey = a.issuer.cert, a.issuer.key
+		} else if next, a.nextKey, err = a.root(); err != nil {
+			return false, err
+		}
+		a.certs = append(a.certs, next)
+	case Trusting:
+		slices.Reverse(a.certs)
+		a.key, a.nextKey = a.nextKey, nil
+	case Signing:
+		a.certs = a.certs[:1]
+	}
+	return true, nil
+}
+
+// Issuer is a pair for an authority that somebody else, such as a certificate manager, makes and renews.
+type Issuer struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+// ParseIssuer reads a self-signed certificate that may sign others, and its ECDSA key.
+func ParseIssuer(certPEM, keyPEM []byte) (*Issuer, error) {
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		return nil, fmt.Errorf("pki: read the issuer: %w", err)
+	}
+	key, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("pki: the issuer has a %T, not an ECDSA key", pair.PrivateKey)
+	case pair.Leaf.CheckSignatureFrom(pair.Leaf) != nil:
+		return nil, fmt.Errorf("pki: the issuer %q is not a self-signed authority: agents and engines trust no other", pair.Leaf.Subject.CommonName)
+	case time.Now().After(pair.Leaf.NotAfter):
+		return nil, fmt.Errorf("pki: the issuer %q ended at %s", pair.Leaf.Subject.CommonName, pair.Leaf.NotAfter.UTC().Format(time.RFC3339))
+	}
+	return &Issuer{cert: pair.Leaf, key: key}, nil
+}
+
+// Authority of a world that begins with what the issuer has.
+func (i *Issuer) Authority(world string, v Validity) (*Authority, error) {
+	if err := checkWorld(world); err != nil {
+		return nil, err
+	}
+	return &Authority{world: world, validity: v.orDefaults(), certs: []*x509.Certificate{i.cert}, key: i.key, issuer: i}, nil
+}
+
+// Follow an issuer: what it has is the next authority.
+func (a *Authority) Follow(i *Issuer) { a.issuer = i }
+
+// Good says until when a certificate, as IssuePEM made it, needs no other: not at all (zero) if another
+// authority signed it, or if it cannot be read.
+func (a *Authority) Good(certPEM []byte) (until, expires time.Time) {
+	block, _ := pem.Decode(certPEM)
+	if block == nil {
+		return time.Time{}, time.Time{}
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return time.Time{}, time.Time{}
+	}
+	switch {
+	case cert.CheckSignatureFrom(a.certs[0]) != nil:
+		return time.Time{}, cert.NotAfter
+	case cert.NotAfter.Equal(a.certs[0].NotAfter): // another one would end as early
+		return cert.NotAfter, cert.NotAfter
+	}
+	return RenewAt(cert), cert.NotAfter
+}
