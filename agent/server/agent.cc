@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "agent/net/address.h"
+#include "agent/net/grpc_credentials.h"
 #include "agent/server/files.h"
 
 namespace tangram {
@@ -39,19 +40,19 @@ Status Agent::Open(const MemoryFactory& make_memory) {
     member.set_pod(config_.pod);
     member.set_link(config_.link);
   }
-  auto tls = LoadTls(config_.tls);
-  if (!tls.ok()) return tls.status();
+  auto channel = net::GrpcChannel(config_.tls);
+  if (!channel.ok()) return channel.status();
   auto token = ReadOrMakeToken(config_.engine_token_file);
   if (!token.ok()) return token.status();
 
-  peers_ = std::make_unique<PeerClient>(config_.world, *tls);
+  peers_ = std::make_unique<PeerClient>(config_.world, std::move(*channel));
   auto memory = make_memory(config_, members_, peers_.get());
   if (!memory.ok()) return memory.status();
   memory_ = std::move(*memory);
   data_address_ = net::JoinHostPort(config_.advertise, memory_->data_port());
   engines_ = std::make_unique<EngineServer>(
       EngineServer::Options{config_.engine_socket, std::move(*token)});
-  TANGRAM_RETURN_IF_ERROR(Listen(*tls));
+  TANGRAM_RETURN_IF_ERROR(Listen());
   if (!config_.metrics_listen.empty()) {
     try {  // civetweb reports a taken port by an exception
       exposer_ = std::make_unique<prometheus::Exposer>(config_.metrics_listen, 1);
@@ -67,17 +68,15 @@ Status Agent::Open(const MemoryFactory& make_memory) {
   return WriteReady();
 }
 
-Status Agent::Listen(const TlsTexts& tls) {
+Status Agent::Listen() {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  grpc::SslServerCredentialsOptions options(
-      GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  options.pem_root_certs = tls.ca;
-  options.pem_key_cert_pairs.push_back({tls.key, tls.cert});
+  const auto credentials = net::GrpcServer(config_.tls);
+  if (!credentials.ok()) return credentials.status();
 
   grpc::ServerBuilder builder;
   int port = 0;
-  builder.AddListeningPort(config_.listen, grpc::SslServerCredentials(options), &port);
+  builder.AddListeningPort(config_.listen, *credentials, &port);
   builder.SetMaxReceiveMessageSize(64 << 20);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // a taken port is an error
   // A stream to somebody who is cut off, or hangs, ends.

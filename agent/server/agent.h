@@ -36,7 +36,7 @@ class Agent {
  private:
   explicit Agent(AgentConfig config) : config_(std::move(config)) {}
   Status Open(const MemoryFactory& memory);
-  Status Listen(const TlsTexts& tls);
+  Status Listen();
   Status WriteReady();
 
   AgentConfig config_;

@@ -2,7 +2,6 @@
 
 #include <chrono>
 
-#include "agent/server/files.h"
 #include "agent/server/refusal.h"
 
 namespace tangram {
@@ -28,24 +27,9 @@ Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context,
 
 }  // namespace
 
-Result<TlsTexts> LoadTls(const net::TlsFiles& files) {
-  TlsTexts out;
-  for (const auto& [path, text] : {std::pair{&files.ca, &out.ca}, std::pair{&files.cert, &out.cert},
-                                   std::pair{&files.key, &out.key}}) {
-    auto content = ReadWholeFile(*path);
-    if (!content.ok()) return content.status();
-    *text = std::move(*content);
-  }
-  return out;
-}
-
-PeerClient::PeerClient(const std::string& world, const TlsTexts& tls) : name_("agent." + world) {
-  grpc::SslCredentialsOptions options;
-  options.pem_root_certs = tls.ca;
-  options.pem_cert_chain = tls.cert;
-  options.pem_private_key = tls.key;
-  credentials_ = grpc::SslCredentials(options);
-}
+PeerClient::PeerClient(const std::string& world,
+                       std::shared_ptr<grpc::ChannelCredentials> credentials)
+    : name_("agent." + world), credentials_(std::move(credentials)) {}
 
 std::unique_ptr<v1::Peer::Stub> PeerClient::StubOf(const std::string& agent) {
   const std::scoped_lock lock(mu_);

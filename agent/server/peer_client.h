@@ -14,12 +14,9 @@
 
 namespace tangram {
 
-using net::TlsTexts;
-Result<TlsTexts> LoadTls(const net::TlsFiles& files);
-
 class PeerClient : public Peers {
  public:
-  PeerClient(const std::string& world, const TlsTexts& tls);
+  PeerClient(const std::string& world, std::shared_ptr<grpc::ChannelCredentials> credentials);
 
   Result<v1::QueryResponse> Query(const std::string& agent, const v1::QueryRequest& request,
                                   std::stop_token stop) override;

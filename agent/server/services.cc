@@ -11,7 +11,7 @@ namespace tangram {
 namespace {
 
 constexpr auto kWatchPeriod = std::chrono::milliseconds(100);  // of all but phases
-constexpr auto kStillHere = std::chrono::seconds(1);             // when nothing changed
+constexpr auto kStillHere = std::chrono::seconds(1);           // when nothing changed
 constexpr auto kStepLook = std::chrono::milliseconds(5);
 
 grpc::StatusCode GrpcCodeOf(Code code) {

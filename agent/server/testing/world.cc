@@ -141,7 +141,7 @@ std::vector<v1::PeerAddress> World::peers() const {
 
 std::unique_ptr<v1::Agent::Stub> World::Stub(size_t i, const std::string& who,
                                              const TestCa* ca) const {
-  const TlsTexts tls = (ca == nullptr ? ca_ : *ca).Issue("spiffe://tangram/test/" + who);
+  const net::TlsTexts tls = (ca == nullptr ? ca_ : *ca).Issue("spiffe://tangram/test/" + who);
   grpc::SslCredentialsOptions options;
   options.pem_root_certs = ca_.Issue("x").ca;
   options.pem_cert_chain = tls.cert;

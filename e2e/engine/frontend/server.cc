@@ -4,25 +4,11 @@
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
-#include <fstream>
-#include <sstream>
 
+#include "agent/net/grpc_credentials.h"
 #include "e2e/engine/frontend/session.h"
 
 namespace tangram::engine {
-namespace {
-
-Result<std::string> ReadFile(const std::string& what, const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file || text.str().empty()) {
-    return Status{Code::kInvalid, what + ": cannot read \"" + path + "\""};
-  }
-  return text.str();
-}
-
-}  // namespace
 
 class FrontendServer::Service final : public v1::Serve::CallbackService {
  public:
@@ -56,21 +42,13 @@ FrontendServer::~FrontendServer() { Shutdown(); }
 Result<std::unique_ptr<FrontendServer>> FrontendServer::Start(const std::string& listen,
                                                               const net::TlsFiles& tls, Hub* hub,
                                                               Inbox* inbox) {
-  Result<std::string> ca = ReadFile("--tls-ca", tls.ca);
-  if (!ca.ok()) return ca.status();
-  Result<std::string> cert = ReadFile("--tls-cert", tls.cert);
-  if (!cert.ok()) return cert.status();
-  Result<std::string> key = ReadFile("--tls-key", tls.key);
-  if (!key.ok()) return key.status();
-  grpc::SslServerCredentialsOptions options(
-      GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  options.pem_root_certs = *ca;
-  options.pem_key_cert_pairs.push_back({*key, *cert});
+  const auto credentials = net::GrpcServer(tls);
+  if (!credentials.ok()) return credentials.status();
 
   std::unique_ptr<FrontendServer> out(new FrontendServer);
   out->service_ = std::make_unique<Service>(hub, inbox);
   grpc::ServerBuilder builder;
-  builder.AddListeningPort(listen, grpc::SslServerCredentials(options), &out->port_);
+  builder.AddListeningPort(listen, *credentials, &out->port_);
   builder.RegisterService(out->service_.get());
   // Two engines on one port would each get half of the sessions.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);

@@ -14,6 +14,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
 
 	api "tangram.dev/api/v1alpha1"
 )
@@ -39,5 +40,7 @@ func ManagerOptions(namespaces ...string) (ctrl.Options, error) {
 		}
 		o.DefaultNamespaces[namespace] = cache.Config{}
 	}
-	return ctrl.Options{Scheme: scheme, Cache: o}, nil
+	// controller-runtime's priority queue (v0.24) hands out an item under the lock that Done wants, and nobody takes it once it shuts
+	// down: an operator that ends while its workers are busy hangs.
+	return ctrl.Options{Scheme: scheme, Cache: o, Controller: config.Controller{UsePriorityQueue: new(false)}}, nil
 }

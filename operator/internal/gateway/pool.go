@@ -87,14 +87,14 @@ type requests struct{ sync.Map }
 
 func (q *requests) find(id string) *request {
 	if r, there := q.Load(id); there {
-		return r.(*request) //nolint:errcheck,forcetypeassert // nothing else is stored
+		return r.(*request) //nolint:forcetypeassert // nothing else is stored
 	}
 	return nil
 }
 
 func (q *requests) each(do func(*request)) {
 	q.Range(func(_, r any) bool {
-		do(r.(*request)) //nolint:errcheck,forcetypeassert // nothing else is stored
+		do(r.(*request)) //nolint:forcetypeassert // nothing else is stored
 		return true
 	})
 }
