@@ -152,7 +152,8 @@ func (s *Server) drain(ctx context.Context, front *http.Server, clients net.List
 	}
 	last, stop := context.WithTimeout(ctx, 5*time.Second)
 	defer stop()
-	if err := front.Shutdown(last); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+	// The listener is closed, and whether its server knows by now is open.
+	if err := front.Shutdown(last); err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, net.ErrClosed) {
 		return err
 	}
 	s.log.Info("drained")
