@@ -1,6 +1,6 @@
-// Credentials for gRPC from files that are read again while it runs: a renewed certificate or authority holds for connections
-// that begin after it, within seconds; the others go on. Both sides show a certificate of the world's authority; who may call
-// what is the service's to look at.
+// Credentials for gRPC from files that are read again while it runs: a renewed certificate or
+// authority holds for connections that begin after it, within seconds; the others go on. Both sides
+// show a certificate of the world's authority; who may call what is the service's to look at.
 #pragma once
 
 #include <grpcpp/security/credentials.h>

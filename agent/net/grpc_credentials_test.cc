@@ -66,8 +66,7 @@ TEST(GrpcCredentials, OnlyWhoBelongsToTheWorldMeets) {
   EXPECT_TRUE(Meets(mine, port));
   EXPECT_FALSE(Meets(mine, port, "engine.w")) << "an agent is no engine";
   EXPECT_FALSE(Meets(mine, port, "agent.v"));
-  EXPECT_FALSE(
-      Meets(other.Write("spiffe://tangram/w/agent/p2", folder.path, "other"), port));
+  EXPECT_FALSE(Meets(other.Write("spiffe://tangram/w/agent/p2", folder.path, "other"), port));
   server->Shutdown();
 }
 
