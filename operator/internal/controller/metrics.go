@@ -104,7 +104,7 @@ func (e *expiries) Describe(out chan<- *prometheus.Desc) { out <- e.days }
 // Collect is of prometheus.Collector.
 func (e *expiries) Collect(out chan<- prometheus.Metric) {
 	e.ends.Range(func(key, end any) bool {
-		k, t := key.(types.NamespacedName), end.(time.Time) //nolint:errcheck,forcetypeassert // nothing else is stored
+		k, t := key.(types.NamespacedName), end.(time.Time) //nolint:forcetypeassert // nothing else is stored
 		out <- prometheus.MustNewConstMetric(e.days, prometheus.GaugeValue, time.Until(t).Hours()/24, k.Namespace, k.Name)
 		return true
 	})

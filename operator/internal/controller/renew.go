@@ -37,7 +37,7 @@ type identity struct {
 // driver gives what the operator itself shows to agents; it is renewed in place, under connections that are up.
 func (r *Reconciler) driver(d *api.MoEDeployment, a *authority) (*pki.Identity, error) {
 	found, _ := r.drivers.LoadOrStore(d.UID, &identity{})
-	i := found.(*identity) //nolint:errcheck,forcetypeassert // nothing else is stored
+	i := found.(*identity) //nolint:forcetypeassert // nothing else is stored
 	if good, _ := a.Good(i.cert); bytes.Equal(i.bundle, a.BundlePEM()) && time.Now().Before(good) {
 		return &i.Identity, nil
 	}
@@ -95,7 +95,7 @@ func (r *Reconciler) loadTime() time.Duration { return cmp.Or(r.Certificates.Loa
 
 func (r *Reconciler) driverCertificate(d *api.MoEDeployment) []byte {
 	if found, there := r.drivers.Load(d.UID); there {
-		return found.(*identity).cert //nolint:errcheck,forcetypeassert // nothing else is stored
+		return found.(*identity).cert //nolint:forcetypeassert // nothing else is stored
 	}
 	return nil
 }
