@@ -4,11 +4,11 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // Metrics of a gateway.
 type Metrics struct {
-	requests, replays                   *prometheus.CounterVec
-	tokens, duplicates, conflicts, lost prometheus.Counter
-	sessions                            *prometheus.GaugeVec
-	epoch                               prometheus.Gauge
-	firstToken, betweenTokens           prometheus.Histogram
+	requests, replays                            *prometheus.CounterVec
+	tokens, duplicates, conflicts, lost, untaken prometheus.Counter
+	sessions                                     *prometheus.GaugeVec
+	epoch                                        prometheus.Gauge
+	firstToken, betweenTokens                    prometheus.Histogram
 }
 
 // NewMetrics registers them.
@@ -23,6 +23,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		duplicates: counter("duplicate_tokens_total", "Tokens dropped because their position was delivered already."),
 		conflicts:  counter("conflicting_tokens_total", "Tokens that differ from the one delivered for their position. Always 0, or something is broken."),
 		lost:       counter("lost_requests_total", "Accepted requests that ended without their last token."),
+		untaken:    counter("untaken_requests_total", "Of the replays those of requests without a token so far that no member of a new epoch has: they were on their way to a rank that left, or it died."),
 		replays: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tangram_gateway", Name: "replays_total",
 			Help: "Requests submitted again with their tokens so far, by cause: no member has them, their session is cut, the engine gave them up, the world was restarted."}, []string{"cause"}),
 		sessions: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "tangram_gateway", Name: "session_up", Help: "1 while the session to this frontend is up."}, []string{"frontend"}),
@@ -39,6 +40,6 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	for _, cause := range []string{causeRoster, causeCut, causeCancelled, causeRestart} {
 		m.replays.WithLabelValues(cause)
 	}
-	r.MustRegister(m.requests, m.replays, m.tokens, m.duplicates, m.conflicts, m.lost, m.sessions, m.epoch, m.firstToken, m.betweenTokens)
+	r.MustRegister(m.requests, m.replays, m.untaken, m.tokens, m.duplicates, m.conflicts, m.lost, m.sessions, m.epoch, m.firstToken, m.betweenTokens)
 	return m
 }
