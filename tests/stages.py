@@ -61,7 +61,7 @@ def ctest(folder, without="^$"):
 
 # Programs whose tests also run under the sanitizers. gRPC and protobuf come from Debian
 # uninstrumented, so TSan gets the parts that have threads of their own.
-ASAN = ("base_test net_test layout_test device_test memory_test loader_test mover_test store_test transition_test gate_test kv_test "
+ASAN = ("base_test net_test net_grpc_test layout_test device_test memory_test loader_test mover_test store_test transition_test gate_test kv_test "
         "model_kernels_test engine_scheduler_test engine_mesh_test engine_messages_test engine_world_test "
         "client_test")
 ALWAYS = {"gate_test", "mover_test", "net_test", "server_test"}
