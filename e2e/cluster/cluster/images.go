@@ -47,8 +47,7 @@ func LoadImages(ctx context.Context, o Options, archives []string) error {
 func load(ctx context.Context, o Options, pid int, node string, archives []string) error {
 	address := machine.ContainerdAddress(pid)
 	if err := host.Poll(ctx, 20*time.Millisecond, time.Minute, func() error {
-		_, err := os.Stat(address)
-		return err
+		return machine.Listens(ctx, "unix", address)
 	}); err != nil {
 		return fmt.Errorf("node %s: containerd does not listen: %w", node, err)
 	}

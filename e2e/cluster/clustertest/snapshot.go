@@ -17,6 +17,9 @@ import (
 	"tangram.dev/e2e/cluster/host"
 )
 
+// mountsOwn is made by mount(8), whoever uses it first on a machine (the kubelet does).
+const mountsOwn = "/run/mount"
+
 // Snapshot of what a cluster changes on the host, as one line for each thing.
 type Snapshot []string
 
@@ -64,7 +67,9 @@ func TakeSnapshot() (Snapshot, error) {
 			err = errors.Join(err, e)
 		}
 		for _, entry := range entries {
-			add("folder", filepath.Join(dir, entry.Name()))
+			if path := filepath.Join(dir, entry.Name()); path != mountsOwn {
+				add("folder", path)
+			}
 		}
 	}
 	slices.Sort(all)

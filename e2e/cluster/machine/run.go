@@ -69,19 +69,14 @@ func (s *Spec) run(ctx context.Context) error {
 	go processes.keep(ctx, s.containerd(), s.Logs())
 	// The kubelet leaves at once without it, and would be back only a second later.
 	if err := host.Poll(ctx, 20*time.Millisecond, 30*time.Second, func() error {
-		_, err := os.Stat(containerdSock)
-		return err
+		return Listens(ctx, "unix", containerdSock)
 	}); err != nil {
 		return fmt.Errorf("containerd does not listen (see %s): %w", filepath.Join(s.Logs(), "containerd.log"), err)
 	}
 	// Neither does well without the apiserver: their pauses between trials grow. A node may come up
 	// before the control plane all the same.
 	if err := host.Poll(ctx, 20*time.Millisecond, 30*time.Second, func() error {
-		connection, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", net.JoinHostPort(ControlAddress, strconv.Itoa(apiserverPort)))
-		if err == nil {
-			err = connection.Close()
-		}
-		return err
+		return Listens(ctx, "tcp", net.JoinHostPort(ControlAddress, strconv.Itoa(apiserverPort)))
 	}); err != nil {
 		slog.Warn("no apiserver yet", "error", err)
 	}
@@ -89,4 +84,13 @@ func (s *Spec) run(ctx context.Context) error {
 	go processes.keep(ctx, s.kubeProxy(), s.Logs())
 	<-ctx.Done()
 	return nil
+}
+
+// Listens says why nobody does at an address; a socket is in the file system before somebody listens at it.
+func Listens(ctx context.Context, network, address string) error {
+	connection, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, network, address)
+	if err != nil {
+		return err
+	}
+	return connection.Close()
 }
