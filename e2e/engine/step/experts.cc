@@ -16,8 +16,8 @@ void ExpertStage::Dispatch(StepContext& context, const tg_layer_map& map, std::s
   std::vector<float> weights(rows * top_k);
   context.model.Route(map.layer, n, experts, weights);
   turns_.resize(uint64_t{geometry_.moe_layers} * geometry_.experts, 0);
-  const std::span turns =
-      std::span(turns_).subspan(uint64_t{map.moe_ordinal} * geometry_.experts, geometry_.experts);
+  const std::span turns = std::span(turns_).subspan(
+      static_cast<uint64_t>(map.moe_ordinal) * geometry_.experts, geometry_.experts);
   std::vector<uint64_t> counts(geometry_.experts, 0);
   for (uint32_t row = 0; row < rows; ++row) {
     for (size_t k = 0; k < top_k; ++k) {
