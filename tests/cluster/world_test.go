@@ -59,7 +59,8 @@ func manifest(replicas int32, change func(*v1alpha1.MoEDeploymentSpec)) *v1alpha
 				PersistentVolumeClaim: &v1alpha1.ClaimSource{ClaimName: cluster.ModelsClaim, Path: "demo"}}},
 			Engine:     v1alpha1.Engine{Args: []string{"--max-batch-tokens", "24", "--max-model-len", "512"}, ImagePullPolicy: corev1.PullNever},
 			Scheduling: v1alpha1.Scheduling{TerminationGracePeriodSeconds: 60},
-			Gateway:    v1alpha1.Gateway{Replicas: 1, ServiceType: corev1.ServiceTypeNodePort},
+			Gateway: v1alpha1.Gateway{Replicas: 1, ServiceType: corev1.ServiceTypeNodePort,
+				TerminationGracePeriodSeconds: 30},
 			Transition: v1alpha1.Transition{Strategy: v1alpha1.StrategySmooth, TimeoutSeconds: 60, HistoryLimit: 10},
 			Limits:     v1alpha1.Limits{MemoryPerRank: resource.MustParse("512Mi"), KVMemoryPerRank: resource.MustParse("64Mi"), SpareBanks: 3},
 		}}

@@ -85,7 +85,7 @@ Result<bool> Engine::Flip() {
   watch.Lap("pull");
   (void)fault::Hit("engine.flip_pulled");
   if (brought.ok()) {
-    pending_.emplace();
+    pending_.emplace(Pending());
     pending_->attempt = preparation_->attempt();
     pending_->target_epoch = preparation_->target_epoch();
     pending_->stays = stays;
