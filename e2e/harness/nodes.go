@@ -11,6 +11,9 @@ import (
 // isolated says to a process that IsolateNetwork has started it.
 const isolated = "TANGRAM_ISOLATED_NETWORK"
 
+// names of network namespaces, where ip(8) keeps them.
+const names = "/run/netns"
+
 // IsolateNetwork runs this very program again, in a network of its own, where pods can be nodes (Options.Nodes) and nothing
 // outside is touched. done: that has happened, with this outcome; else this is that program, and goes on. It needs root and ip(8).
 func IsolateNetwork(ctx context.Context) (done bool, err error) {
@@ -25,9 +28,15 @@ func IsolateNetwork(ctx context.Context) (done bool, err error) {
 		}
 		return true, nil
 	}
-	// What ip(8) mounts for its names is this program's alone.
+	// What ip(8) mounts for its names, and the files that it mounts them on, are this program's alone.
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
 		return false, fmt.Errorf("mounts of its own: %w", err)
+	}
+	if err := os.MkdirAll(names, 0o755); err != nil {
+		return false, err
+	}
+	if err := syscall.Mount("tmpfs", names, "tmpfs", 0, ""); err != nil {
+		return false, fmt.Errorf("mount %s: %w", names, err)
 	}
 	return false, ip(ctx, "link set lo up", "link add nodes type bridge", "addr add "+nodeAddress(-1)+"/24 dev nodes", "link set nodes up")
 }
