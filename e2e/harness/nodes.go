@@ -32,7 +32,7 @@ func IsolateNetwork(ctx context.Context) (done bool, err error) {
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
 		return false, fmt.Errorf("mounts of its own: %w", err)
 	}
-	if err := os.MkdirAll(names, 0o755); err != nil {
+	if err := os.MkdirAll(names, 0o750); err != nil {
 		return false, err
 	}
 	if err := syscall.Mount("tmpfs", names, "tmpfs", 0, ""); err != nil {
