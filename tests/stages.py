@@ -83,7 +83,7 @@ STAGES = [
     ("build", "exit", "make -s cxx go model && ninja -C build/cxx"),
     ("lint", "exit", "tests/lint.sh"),
     ("c++", "junit", ctest("cxx")),
-    ("go", "gojson", gotest("api operator e2e", "-race ./...") + gotest("e2e/cluster", UNIT) + "exit ${rc:-0}"),
+    ("go", "gojson", gotest("api operator e2e", "-race -timeout 20m ./...") + gotest("e2e/cluster", UNIT) + "exit ${rc:-0}"),
     ("api", "gojson", gotest("tests", "-timeout 20m ./api/... ./chart/...") + "exit ${rc:-0}"),
     ("walk", "gojson", gotest("tests", "-timeout 30m ./walk/...") + "exit ${rc:-0}"),
     ("model", "gojson", gotest("tests", "-timeout 20m ./model/...") + "exit ${rc:-0}"),
