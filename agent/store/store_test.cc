@@ -580,6 +580,7 @@ TEST_F(StoreTest, AnAbortUnderReadersHarmsNobody) {
   for (int round = 0; round < 8; ++round) {
     ASSERT_OK(world.Prepare(target));
     ASSERT_OK(world.Stage(target));
+    const int seen = good + failed + wrong;
     std::stop_source stop;
     std::vector<std::jthread> readers;
     for (int r = 0; r < 3; ++r) {
@@ -605,7 +606,9 @@ TEST_F(StoreTest, AnAbortUnderReadersHarmsNobody) {
         }
       });
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    // Not before a reader has read, however slow the machine is.
+    while (good + failed + wrong == seen) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(round));
     world.Abort(target);
     stop.request_stop();
     readers.clear();
