@@ -6,6 +6,8 @@ A stage is a command and a way to count what it ran: `junit` (ctest's XML), `goj
 earlier one failed, except that nothing can run without `setup` and `build`. The last
 line is `N passed, N failed, N skipped`; exit code 1 if anything failed.
 
+Trees that only one stage needs are built at idle priority beside the stages before it, which mostly wait for processes.
+
 What is heavy is sampled by day: programs under sanitizers, fuzz targets, cells of the fault matrix. The date is printed,
 `DATE=YYYY-MM-DD` plays it again, and within a week everything has its turn. `NIGHTLY=1` (`make nightly`) plays all at once.
 
@@ -17,8 +19,10 @@ import datetime
 import json
 import os
 import pathlib
+import resource
 import subprocess
 import sys
+import threading
 import time
 import xml.etree.ElementTree as ET
 
@@ -70,6 +74,7 @@ PARTIAL = "NOT_BUILT|client_abi_test"
 TSAN = "transition_test net_test engine_mesh_test gate_test mover_test store_test engine_world_test"
 
 
+# -vet=off: the linters have looked already.
 def gotest(modules, args):
     return f"for m in {modules}; do (cd $m && go test -json {args}) || rc=1; done; "
 
@@ -83,21 +88,53 @@ STAGES = [
     ("build", "exit", "make -s cxx go model && ninja -C build/cxx"),
     ("lint", "exit", "tests/lint.sh"),
     ("c++", "junit", ctest("cxx")),
-    ("go", "gojson", gotest("api operator e2e", "-race -timeout 20m ./...") + gotest("e2e/cluster", UNIT) + "exit ${rc:-0}"),
-    ("api", "gojson", gotest("tests", "-timeout 20m ./api/... ./chart/...") + "exit ${rc:-0}"),
-    ("walk", "gojson", gotest("tests", "-timeout 30m ./walk/...") + "exit ${rc:-0}"),
-    ("model", "gojson", gotest("tests", "-timeout 20m ./model/...") + "exit ${rc:-0}"),
-    ("faults", "gojson", gotest("tests", f"-timeout {'3h' if NIGHTLY else '20m'} ./faults/...") + "exit ${rc:-0}"),
+    ("go", "gojson", gotest("api operator e2e", "-race -vet=off -timeout 20m ./...") + gotest("e2e/cluster", "-vet=off " + UNIT) + "exit ${rc:-0}"),
+    ("api", "gojson", gotest("tests", "-vet=off -timeout 20m ./api/... ./chart/...") + "exit ${rc:-0}"),
+    ("walk", "gojson", gotest("tests", "-vet=off -timeout 30m ./walk/...") + "exit ${rc:-0}"),
+    ("model", "gojson", gotest("tests", "-vet=off -timeout 20m ./model/...") + "exit ${rc:-0}"),
+    ("faults", "gojson", gotest("tests", f"-vet=off -timeout {'3h' if NIGHTLY else '20m'} ./faults/...") + "exit ${rc:-0}"),
     ("demo", "exit", "build/bin/tangram-demo local --seed 1 --ranks 4 --out build/demo-local"),
     # one after the other: each wants the machine's one cluster
-    ("cluster", "gojson", gotest("e2e/cluster", "-timeout 20m ./clustertest/...")
-     + gotest("tests", "-timeout 30m ./cluster/...") + "exit ${rc:-0}"),
-    ("asan", "junit", cmake("asan", "-DTANGRAM_SANITIZE=address,undefined", sampled(ASAN)) + " && " + ctest("asan", PARTIAL)),
-    ("tsan", "junit", cmake("tsan", "-DTANGRAM_SANITIZE=thread", sampled(TSAN))
-     + " && TSAN_OPTIONS=suppressions=$PWD/tests/tsan.supp " + ctest("tsan", PARTIAL)),
+    ("cluster", "gojson", gotest("e2e/cluster", "-vet=off -timeout 20m ./clustertest/...")
+     + gotest("tests", "-vet=off -timeout 30m ./cluster/...") + "exit ${rc:-0}"),
+    ("asan", "junit", ctest("asan", PARTIAL)),
+    ("tsan", "junit", "TSAN_OPTIONS=suppressions=$PWD/tests/tsan.supp " + ctest("tsan", PARTIAL)),
     ("fuzz", "exit", "tests/fuzz.sh " + ("120" if NIGHTLY else "20")),
     ("bench", "exit", "(cd tests && python3 -m unittest bench_test) && tests/bench.py all" + ("" if NIGHTLY else " --ci")),
 ]
+
+# What a stage needs that no other does: built beside the stages between "build" and it.
+BUILDS = {
+    "asan": cmake("asan", "-DTANGRAM_SANITIZE=address,undefined", sampled(ASAN)),
+    "tsan": cmake("tsan", "-DTANGRAM_SANITIZE=thread", sampled(TSAN)),
+    "fuzz": "tests/fuzz.sh build",
+}
+
+
+class Builder(threading.Thread):
+    """Runs the builds of some stages one after another, at the lowest priority."""
+
+    def __init__(self, stages):
+        super().__init__(daemon=True)
+        self.codes = {}
+        self.done = {name: threading.Event() for name in BUILDS if name in stages}
+        self.start()
+
+    def run(self):
+        for name, event in self.done.items():
+            with open(LOGS / f"{name}.build.log", "wb") as out:
+                self.codes[name] = subprocess.run(["nice", "-n", "19", "bash", "-c", BUILDS[name]], cwd=ROOT, stdout=out, check=False,
+                                                  stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL).returncode
+            event.set()
+
+    def wait(self, name):
+        """Returns whether the build of a stage, if it has one, went well; prints its last lines if not."""
+        if name not in self.done:
+            return True
+        self.done[name].wait()
+        if self.codes[name] != 0:
+            print("\n".join((LOGS / f"{name}.build.log").read_text(errors="replace").splitlines()[-60:]))
+        return self.codes[name] == 0
 
 
 def count_junit(path):
@@ -161,18 +198,22 @@ def count_gojson(log):
     return passed, failed + unstarted, skipped
 
 
-def run(name, kind, command):
-    """Returns (passed, failed, skipped, minutes)."""
+def run(name, kind, command, builder):
+    """Returns (passed, failed, skipped, minutes, minutes of CPU time)."""
     log, junit = LOGS / f"{name}.log", LOGS / f"{name}.xml"
     junit.unlink(missing_ok=True)
     print(f"=== {name}", flush=True)
     start = time.monotonic()
+    if builder and not builder.wait(name):
+        return 0, 1, 0, (time.monotonic() - start) / 60, 0
     env = dict(os.environ, GOFLAGS=os.environ.get("GOFLAGS", "") + " -count=1" if kind == "gojson" else os.environ.get("GOFLAGS", ""))
     with open(log, "wb") as out:
         command = command.replace("{junit}", str(junit))
-        code = subprocess.run(["bash", "-c", command], cwd=ROOT, stdout=out, stderr=subprocess.STDOUT,
-                              stdin=subprocess.DEVNULL, env=env, check=False).returncode
-    minutes = (time.monotonic() - start) / 60
+        process = subprocess.Popen(["bash", "-c", command], cwd=ROOT, stdout=out, stderr=subprocess.STDOUT,
+                                   stdin=subprocess.DEVNULL, env=env)
+        _, status, used = os.wait4(process.pid, 0)
+        code = process.returncode = os.waitstatus_to_exitcode(status)
+    minutes, cpu = (time.monotonic() - start) / 60, (used.ru_utime + used.ru_stime) / 60
     if kind == "junit":
         passed, failed, skipped = count_junit(junit)
     elif kind == "gojson":
@@ -183,8 +224,8 @@ def run(name, kind, command):
         failed = 1  # it did not get as far as counting
     if code != 0 and kind != "gojson":
         print("\n".join(log.read_text(errors="replace").splitlines()[-60:]))
-    print(f"--- {name}: {passed} passed, {failed} failed, {skipped} skipped, {minutes:.1f} min", flush=True)
-    return passed, failed, skipped, minutes
+    print(f"--- {name}: {passed} passed, {failed} failed, {skipped} skipped, {minutes:.1f} min, {cpu:.1f} of CPU", flush=True)
+    return passed, failed, skipped, minutes, cpu
 
 
 def main():
@@ -206,16 +247,19 @@ def main():
     LOGS.mkdir(parents=True, exist_ok=True)
     total = [0, 0, 0]
     table = []
+    builder = None
     for name, kind, command in STAGES:
         if args.only and name not in args.only:
             continue
-        *counts, minutes = run(name, kind, command)
+        if builder is None and name not in ("setup", "build"):
+            builder = Builder([s[0] for s in STAGES if not args.only or s[0] in args.only])
+        *counts, minutes, cpu = run(name, kind, command, builder)
         total = [a + b for a, b in zip(total, counts)]
-        table.append((name, minutes))
+        table.append((name, minutes, cpu))
         if name in ("setup", "build") and counts[1]:
             break
-    print("minutes: " + ", ".join(f"{name} {minutes:.1f}" for name, minutes in table)
-          + f", all {sum(m for _, m in table):.1f}")
+    print("minutes: " + ", ".join(f"{name} {minutes:.1f}" for name, minutes, _ in table)
+          + f", all {sum(m for _, m, _ in table):.1f} ({sum(c for _, _, c in table):.1f} of CPU, without builds beside them)")
     print(f"{total[0]} passed, {total[1]} failed, {total[2]} skipped")
     return 1 if total[1] else 0
 

@@ -113,6 +113,13 @@ Status AgentGate::FlipBy(GateEvent event, uint64_t attempt, uint64_t epoch) {
   return OkStatus();
 }
 
+void AgentGate::ForgetLoad() {
+  for (auto* figure : {&page_->kv_pages, &page_->kv_free_pages, &page_->kv_reserved_tokens,
+                       &page_->running, &page_->waiting}) {
+    figure->store(0, std::memory_order_relaxed);
+  }
+}
+
 void AgentGate::SetStopped(bool stopped) {
   if (!stopped) {
     for (auto& word : page_->unreachable) word.store(0, std::memory_order_relaxed);

@@ -351,6 +351,27 @@ TEST(Socket, EnginesAreCheckedAndOnlyOneIsTaken) {
   tg_detach(client);
 }
 
+TEST(Socket, TheLoadOfAnEngineGoesWithIt) {
+  World world({1});
+  tg_error error{};
+  tg_client* client = nullptr;
+  const std::string path = world.socket(0), token = world.token(0);
+  const tg_options options{path.c_str(), token.c_str(), 0, "a:1", "a:2", 0, 1, 16};
+  ASSERT_EQ(tg_attach(&options, &client, &error), TG_OK) << error.message;
+  const tg_engine_stats load{100, 60, 640, 3, 2};
+  tg_report(client, &load);
+  EXPECT_EQ(world.StatusOf(0).ranks(0).engine().running(), 3U);
+  tg_detach(client);
+  ASSERT_TRUE(Eventually([&] { return !world.StatusOf(0).ranks(0).engine().attached(); }));
+  // Outside a world it takes no step, so the next one may report nothing for long.
+  ASSERT_EQ(tg_attach(&options, &client, &error), TG_OK) << error.message;
+  const auto engine = world.StatusOf(0).ranks(0).engine();
+  EXPECT_TRUE(engine.attached());
+  EXPECT_EQ(engine.kv_pages() - engine.kv_free_pages(), 0U);
+  EXPECT_EQ(engine.kv_reserved_tokens() + engine.running() + engine.waiting(), 0U);
+  tg_detach(client);
+}
+
 TEST(Socket, GarbageEndsTheConnectionAndHarmsNobody) {
   World world({1});
   for (const std::string& bytes : {std::string("\xff\xff\xff\xff", 4), std::string(4, '\0'),
