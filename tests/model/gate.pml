@@ -57,6 +57,18 @@
 #define ATTEMPTS 2
 #define FAULT 2
 #define LEADERS 1
+#elif SCENARIO == 7 /* one of two dies around a flip, two leaders */
+#define MEMBERS(e) 3
+#define FLIPS 1
+#define ATTEMPTS 2
+#define FAULT 1
+#define LEADERS 2
+#elif SCENARIO == 8 /* one of three */
+#define MEMBERS(e) 7
+#define FLIPS 1
+#define ATTEMPTS 1
+#define FAULT 1
+#define LEADERS 2
 #else /* 5: a world of two is parted, with a leader on either side */
 #define MEMBERS(e) 3
 #define FLIPS 0
@@ -65,7 +77,7 @@
 #define LEADERS 2
 #endif
 #define MAX_FENCES LEADERS
-#if SCENARIO == 6 /* too many states */
+#if SCENARIO >= 6 /* too many states */
 #define MAY_FAIL false
 #else
 #define MAY_FAIL (FLIPS > 0)
@@ -507,7 +519,7 @@ proctype Watch() { /* runs when nobody else can take a step */
 init {
     atomic {
         run Rank(0); run Rank(1);
-#if SCENARIO != 5
+#if SCENARIO != 5 && SCENARIO != 7
         run Rank(2);
 #endif
 #if ATTEMPTS > 0
