@@ -3,7 +3,6 @@ package api_test
 import (
 	"io/fs"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -21,13 +20,13 @@ var (
 
 // A claim of the documents is worth the test that it names: there is one of that name.
 func TestDocumentsNameTestsThatExist(t *testing.T) {
-	there := map[string]bool{}
+	there, tree := map[string]bool{}, os.DirFS(apiserver.Root())
 	for _, folder := range []string{"agent", "e2e", "operator", "tests", "api"} {
-		require.NoError(t, filepath.WalkDir(filepath.Join(apiserver.Root(), folder), func(path string, entry fs.DirEntry, err error) error {
+		require.NoError(t, fs.WalkDir(tree, folder, func(path string, entry fs.DirEntry, err error) error {
 			if name := entry.Name(); err != nil || entry.IsDir() || !strings.HasSuffix(name, "_test.go") && !strings.HasSuffix(name, "_test.cc") && name != "CMakeLists.txt" {
 				return err
 			}
-			text, err := os.ReadFile(path)
+			text, err := fs.ReadFile(tree, path)
 			for _, m := range isTest.FindAllStringSubmatch(string(text), -1) {
 				there[m[1]+m[4]] = true
 				there[m[2]+".*"], there[m[2]+"."+m[3]] = true, true
@@ -38,7 +37,7 @@ func TestDocumentsNameTestsThatExist(t *testing.T) {
 	require.Greater(t, len(there), 500)
 	named := 0
 	for _, document := range []string{"failure-modes.md", "kubernetes.md", "security.md"} {
-		text, err := os.ReadFile(filepath.Join(apiserver.Root(), "docs", document))
+		text, err := fs.ReadFile(tree, "docs/"+document)
 		require.NoError(t, err)
 		var names []string
 		for _, m := range goTest.FindAllStringSubmatch(string(text), -1) {
