@@ -8,11 +8,10 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
+#include "agent/base/unique_fd.h"
 #include "agent/loader/config.h"
 
 namespace tangram::loader {
@@ -20,14 +19,7 @@ namespace {
 
 using nlohmann::json;
 
-Result<std::string> ReadText(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in)
-    return Status(Code::kInvalid, fmt::format("cannot read {}: {}", path, std::strerror(errno)));
-  return text.str();
-}
+constexpr uint64_t kMostTextBytes = 64ULL << 20;  // of config.json and of the index
 
 std::string ShapeText(const std::vector<uint64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
@@ -46,6 +38,33 @@ Status ReadAt(int fd, const std::string& file, uint64_t offset, std::byte* to, u
     bytes -= static_cast<uint64_t>(n);
   }
   return OkStatus();
+}
+
+// A regular file and its size. Symlinks are followed, as caches of hubs are made of them; nobody
+// waits for what is a pipe or a device.
+Result<UniqueFd> OpenFile(const std::string& path, uint64_t* size) {
+  UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat stat {};
+  if (!fd || fstat(fd.get(), &stat) != 0) {
+    return Status(Code::kInvalid, fmt::format("cannot open {}: {}", path, std::strerror(errno)));
+  }
+  if (!S_ISREG(stat.st_mode)) return Status(Code::kInvalid, path + ": no regular file");
+  *size = static_cast<uint64_t>(stat.st_size);
+  return fd;
+}
+
+Result<std::string> ReadText(const std::string& path) {
+  uint64_t size = 0;
+  const auto fd = OpenFile(path, &size);
+  if (!fd.ok()) return fd.status();
+  if (size > kMostTextBytes) {
+    return Status(Code::kInvalid,
+                  fmt::format("{}: {} bytes, and the limit is {}", path, size, kMostTextBytes));
+  }
+  std::string text(size, '\0');
+  TANGRAM_RETURN_IF_ERROR(
+      ReadAt(fd->get(), path, 0, reinterpret_cast<std::byte*>(text.data()), size));
+  return text;
 }
 
 // The shards that the index names, or the one file.
@@ -129,17 +148,12 @@ Status Checkpoint::ReadHeaders(const std::string& directory) {
 }
 
 Status Checkpoint::ReadHeader(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  struct stat stat {};
-  if (fd < 0 || fstat(fd, &stat) != 0) {
-    const Status status(Code::kInvalid,
-                        fmt::format("cannot open {}: {}", path, std::strerror(errno)));
-    if (fd >= 0) close(fd);
-    return status;
-  }
+  uint64_t size = 0;
+  auto opened = OpenFile(path, &size);
+  if (!opened.ok()) return opened.status();
+  const int fd = opened->release();
   files_.push_back(std::make_unique<std::string>(path));
   fds_.push_back(fd);
-  const auto size = static_cast<uint64_t>(stat.st_size);
   sizes_.push_back(size);
   std::string prefix(std::min<uint64_t>(8, size), '\0');
   TANGRAM_RETURN_IF_ERROR(
@@ -179,8 +193,9 @@ Status Checkpoint::FindExperts(const v1::Geometry& declared) {
   const uint64_t hidden = declared.hidden();
   const uint64_t inner = declared.moe_inner();
   for (const uint32_t layer : declared.moe_layers()) {
-    std::vector<Expert>& experts = experts_.emplace_back(declared.experts());
+    std::vector<Expert>& experts = experts_.emplace_back();
     for (uint32_t e = 0; e < declared.experts(); ++e) {
+      experts.emplace_back();  // one by one: how many there are is a claim
       const std::string prefix = fmt::format("model.layers.{}.mlp.experts.{}.", layer, e);
       for (const auto& [place, name, rows, columns] :
            {std::tuple{&experts[e].gate, "gate_proj.weight", inner, hidden},

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <set>
 
 namespace tangram::loader {
 namespace {
@@ -66,18 +66,21 @@ Result<v1::Geometry> GeometryOfConfig(const std::string& config_json, const std:
     if (!value.ok()) return value.status();
     step = *value;
   }
-  std::vector<uint32_t> dense_layers;
+  constexpr uint32_t kMostLayers = 4096;  // as in GeometryView
+  if (g.layers() > kMostLayers) {
+    return Status(Code::kInvalid, fmt::format("{}: num_hidden_layers = {}, and the limit is {}",
+                                              file, g.layers(), kMostLayers));
+  }
+  std::set<uint32_t> dense_layers;
   if (const json& list = config.value("mlp_only_layers", json::array()); list.is_array()) {
     for (const json& layer : list) {
       if (!layer.is_number_unsigned())
         return Status(Code::kInvalid, file + ": mlp_only_layers is no list of layers");
-      dense_layers.push_back(layer.get<uint32_t>());
+      dense_layers.insert(layer.get<uint32_t>());
     }
   }
   for (uint32_t layer = 0; layer < g.layers(); ++layer) {
-    const bool only_mlp =
-        std::find(dense_layers.begin(), dense_layers.end(), layer) != dense_layers.end();
-    if (!only_mlp && (layer + 1) % step == 0) g.add_moe_layers(layer);
+    if (!dense_layers.contains(layer) && (layer + 1) % step == 0) g.add_moe_layers(layer);
   }
   g.set_slab_format(v1::SLAB_FORMAT_GRANULE_MAJOR);
   g.set_kv_head_token_bytes(uint64_t{g.head_dim()} * 2 * sizeof(float));

@@ -265,10 +265,14 @@ bool DataServer::Greet(Connection& connection) {
 }
 
 void DataServer::Welcome(std::unique_ptr<Connection> connection) {
+  // On a plain connection nobody knows who speaks: the token is all that it shows.
+  std::optional<std::string> pod;
+  if (options_.credentials->secure()) pod = connection->stream.pod();
   auto grant = grants_->Redeem(
-      {reinterpret_cast<const char*>(connection->token.data()), connection->token.size()});
+      {reinterpret_cast<const char*>(connection->token.data()), connection->token.size()}, pod);
   if (!grant) {
-    spdlog::warn("data connection with a token that is not (or no longer) good: refused");
+    spdlog::warn("data connection of pod '{}' with a token that is not (or no longer) its: refused",
+                 pod.value_or("?"));
     return;
   }
   connection->grant = std::move(*grant);

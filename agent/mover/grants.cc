@@ -17,11 +17,12 @@ std::string Grants::Issue(Grant grant) {
   return token;
 }
 
-std::optional<Grant> Grants::Redeem(const std::string& token) {
+std::optional<Grant> Grants::Redeem(const std::string& token,
+                                    const std::optional<std::string>& pod) {
   const std::scoped_lock lock(mu_);
-  auto node = grants_.extract(token);
-  if (node.empty()) return std::nullopt;
-  return std::move(node.mapped());
+  const auto it = grants_.find(token);
+  if (it == grants_.end() || (pod && *pod != it->second.pod)) return std::nullopt;
+  return std::move(grants_.extract(it).mapped());
 }
 
 void Grants::Revoke(const void* owner) {

@@ -45,6 +45,7 @@ struct Grant {
   std::vector<std::span<const std::byte>> pieces;
   std::span<const std::byte> kv;  // empty: no KV
   uint64_t attempt = 0;
+  std::string pod;               // who asked, by its certificate; empty: a rank of this process
   const void* owner = nullptr;   // whose memory it is, for Revoke
   std::shared_ptr<Lease> lease;  // null: the memory stays for good
 };
@@ -54,8 +55,9 @@ class Grants {
  public:
   // 16 random bytes.
   std::string Issue(Grant grant);
-  // Takes the token's grant; a second time there is none.
-  std::optional<Grant> Redeem(const std::string& token);
+  // Takes the token's grant; a second time there is none. `pod`: who shows it, if that is known;
+  // a token of another stays good for the one who asked.
+  std::optional<Grant> Redeem(const std::string& token, const std::optional<std::string>& pod);
   // Drops what is left of an owner's tokens (its attempt has ended).
   void Revoke(const void* owner);
   size_t open() const;

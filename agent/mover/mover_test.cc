@@ -44,9 +44,10 @@ class MoverTest : public ::testing::Test {
     server_ = std::move(server).value();
     address_ = "127.0.0.1:" + std::to_string(server_->port());
   }
-  // Grants `source_` in spans of the given sizes; targets are `units` of equal size.
-  std::string Issue(const std::vector<size_t>& spans) {
+  // Grants pod-0 `source_` in spans of the given sizes; targets are `units` of equal size.
+  std::string Issue(const std::vector<size_t>& spans, const std::string& pod = "pod-0") {
     Grant grant;
+    grant.pod = pod;
     size_t at = 0;
     for (const size_t bytes : spans) {
       grant.pieces.push_back(std::span(source_).subspan(at, bytes));
@@ -116,15 +117,17 @@ TEST_F(MoverTest, TokensAreRandomAndRevokedByOwner) {
   for (int i = 0; i < 200; ++i) {
     Grant grant;
     grant.owner = i % 2 == 0 ? &mine : &theirs;
+    grant.pod = "pod-0";
     const std::string token = grants_.Issue(std::move(grant));
     EXPECT_EQ(token.size(), 16U);
     EXPECT_TRUE(seen.insert(token).second);
   }
   grants_.Revoke(&mine);
   EXPECT_EQ(grants_.open(), 100U);
-  EXPECT_EQ(static_cast<int>(std::count_if(seen.begin(), seen.end(),
-                                           [&](const auto& t) { return grants_.Redeem(t); })),
-            100);
+  EXPECT_EQ(
+      static_cast<int>(std::count_if(seen.begin(), seen.end(),
+                                     [&](const auto& t) { return grants_.Redeem(t, "pod-0"); })),
+      100);
 }
 
 TEST_F(MoverTest, ACorruptedByteIsFoundAndNamed) {
@@ -215,7 +218,7 @@ TEST_F(MoverTest, IdleStrangersCostNoThreadsAndHoldUpNobody) {
 // They have a good token, and believe everything themselves.
 TEST_F(MoverTest, WhoIsNoAgentOfThisWorldGetsNothing) {
   const net::testing::TestCa other;
-  const std::string token = Issue({source_.size()});
+  const std::string token = Issue({source_.size()}, "pod-1");
   const auto gets = [&](const std::optional<net::TlsTexts>& shows) {
     return net::testing::Steal(address_, shows, token, 16);
   };
@@ -231,6 +234,20 @@ TEST_F(MoverTest, WhoIsNoAgentOfThisWorldGetsNothing) {
   EXPECT_EQ(grants_.open(), 1U) << "the token was looked at";
   const std::string good = gets(ca_.Issue("spiffe://tangram/w/agent/pod-1"));
   EXPECT_EQ(good, std::string(reinterpret_cast<const char*>(source_.data()), 16)) << "an agent";
+}
+
+// Nor does an agent of this world with a token that was given to another.
+TEST_F(MoverTest, ATokenIsGoodForThePodThatAskedOnly) {
+  const std::string token = Issue({source_.size()}, "pod-1");
+  const auto gets = [&](const std::string& pod) {
+    return net::testing::Steal(address_, ca_.Issue("spiffe://tangram/w/agent/" + pod), token, 16);
+  };
+  EXPECT_EQ(gets("pod-2"), "");
+  EXPECT_EQ(gets("pod-10"), "");
+  EXPECT_EQ(grants_.open(), 1U) << "it stays good for pod-1";
+  EXPECT_EQ(gets("pod-1"), std::string(reinterpret_cast<const char*>(source_.data()), 16));
+  const std::string within = Issue({source_.size()}, "");
+  EXPECT_EQ(Pull(within, Targets(4)).code(), Code::kUnavailable) << "of a rank of this process";
 }
 
 // The other way: an agent that is led to a stranger tells it no token.
@@ -263,6 +280,7 @@ class KvTest : public MoverTest {
     EXPECT_TRUE(request.kv());
     Grant grant;
     grant.kv = source_;
+    grant.pod = "pod-0";
     v1::OpenPullResponse out;
     out.set_token(grants_.Issue(std::move(grant)));
     return out;

@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 #include <openssl/err.h>
+#include <openssl/pem.h>
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
+
+#include <ctime>
 
 namespace tangram::net {
 namespace {
@@ -115,6 +118,18 @@ Status Credentials::Reload() {
   context_ = std::move(context).value();
   stamp_ = stamp;
   return OkStatus();
+}
+
+Result<std::chrono::system_clock::time_point> EndOf(const std::string& cert) {
+  ERR_clear_error();
+  const std::unique_ptr<BIO, decltype(&BIO_free)> file(BIO_new_file(cert.c_str(), "r"), &BIO_free);
+  const std::unique_ptr<X509, decltype(&X509_free)> read(
+      file ? PEM_read_bio_X509(file.get(), nullptr, nullptr, nullptr) : nullptr, &X509_free);
+  std::tm at{};
+  if (!read || ASN1_TIME_to_tm(X509_get0_notAfter(read.get()), &at) != 1) {
+    return Refuse("certificate", cert);
+  }
+  return std::chrono::system_clock::from_time_t(timegm(&at));
 }
 
 }  // namespace tangram::net

@@ -64,4 +64,7 @@ class Credentials {
   std::chrono::steady_clock::time_point looked_{};
 };
 
+// When the certificate in this PEM file ends. kInvalid: there is none.
+Result<std::chrono::system_clock::time_point> EndOf(const std::string& cert);
+
 }  // namespace tangram::net

@@ -1,9 +1,17 @@
 // Connections between pods: who is let in, and what those who are not may cost.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <spdlog/spdlog.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <filesystem>
 #include <numeric>
 #include <thread>
@@ -44,6 +52,60 @@ TEST(Address, IPv6IsListenedAtAndReached) {
   ASSERT_TRUE(listener.ok()) << listener.status().message();
   const auto plain = Credentials::Insecure();
   EXPECT_TRUE(Connect(JoinHostPort("::1", *PortOf(listener->get())), plain, {}).ok());
+}
+
+// As a pod's processes are told to listen, which do not know what addresses it will have.
+TEST(Address, AllAddressesAreThoseOfBothKinds) {
+  const auto listener = Listen("[::]:0");
+  ASSERT_TRUE(listener.ok()) << listener.status().message();
+  const auto plain = Credentials::Insecure();
+  for (const char* host : {"127.0.0.1", "::1"}) {
+    const auto met = Connect(JoinHostPort(host, *PortOf(listener->get())), plain, {});
+    EXPECT_TRUE(met.ok()) << host << ": " << met.status().message();
+  }
+}
+
+// Sockets of IPv6 in this thread fail as in a kernel that has none of it.
+void TakeIPv6Away() {
+  std::array<sock_filter, 6> filter{{
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[0])),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AF_INET6, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAFNOSUPPORT),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  }};
+  const sock_fprog program{filter.size(), filter.data()};
+  ASSERT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+  ASSERT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+}
+
+TEST(Address, AllAddressesAreThoseThereAre) {
+  std::jthread([] {
+    ASSERT_NO_FATAL_FAILURE(TakeIPv6Away());
+    ASSERT_FALSE(Listen("[::1]:0").ok());
+    const auto listener = Listen("[::]:0");
+    ASSERT_TRUE(listener.ok()) << listener.status().message();
+    EXPECT_TRUE(
+        Connect(JoinHostPort("127.0.0.1", *PortOf(listener->get())), Credentials::Insecure(), {})
+            .ok());
+  }).join();
+}
+
+TEST(Certificate, TellsWhenItEnds) {
+  const TestCa ca;
+  const std::filesystem::path dir =
+      std::filesystem::temp_directory_path() / fmt::format("tangram-net-{}", getpid());
+  std::filesystem::create_directory(dir);
+  const TlsFiles files = ca.Write("spiffe://tangram/w/agent/pod-0", dir, "a");
+  const auto end = EndOf(files.cert);
+  ASSERT_TRUE(end.ok()) << end.status().message();
+  const auto left = *end - std::chrono::system_clock::now();  // an hour from when it was made
+  EXPECT_LE(left, std::chrono::hours(1));
+  EXPECT_GT(left, std::chrono::minutes(50));
+  EXPECT_EQ(EndOf(files.key).status().code(), Code::kInvalid) << "no certificate";
+  std::filesystem::remove_all(dir);
+  EXPECT_EQ(EndOf(files.cert).status().code(), Code::kInvalid) << "no file";
 }
 
 // Two ends of one TCP connection.

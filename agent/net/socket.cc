@@ -59,6 +59,13 @@ Result<UniqueFd> Listen(const std::string& address) {
   if (!resolved.ok()) return resolved.status();
   const addrinfo& at = **resolved;
   UniqueFd fd(socket(at.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (at.ai_family == AF_INET6 &&
+      IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6*>(at.ai_addr)->sin6_addr)) {
+    if (!fd && errno == EAFNOSUPPORT) {  // a kernel without IPv6
+      return Listen(JoinHostPort("0.0.0.0", ParseHostPort(address)->port));
+    }
+    Set(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  }
   if (!fd) return Failed(Code::kInternal, "socket");
   Set(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
   if (bind(fd.get(), at.ai_addr, at.ai_addrlen) != 0 || listen(fd.get(), kBacklog) != 0) {

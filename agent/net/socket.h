@@ -19,7 +19,8 @@ struct TcpLimits {
   std::chrono::milliseconds user_timeout{10'000};
 };
 
-// Port 0: any.
+// Port 0: any. [::] is all addresses, of IPv4 and of IPv6, also on a machine that has only one
+// kind.
 Result<UniqueFd> Listen(const std::string& address);
 Result<uint16_t> PortOf(int fd);
 // The next connection that waits; an empty descriptor when none does. An error: not now, out of

@@ -54,13 +54,18 @@ Status Agent::Open(const MemoryFactory& make_memory) {
       EngineServer::Options{config_.engine_socket, std::move(*token)});
   TANGRAM_RETURN_IF_ERROR(Listen());
   if (!config_.metrics_listen.empty()) {
+    // What civetweb calls all addresses. (Debian's is built without IPv6.)
+    const auto listen = net::ParseHostPort(config_.metrics_listen);
+    if (!listen.ok()) return listen.status();
+    const bool all = listen->host == "::";
     try {  // civetweb reports a taken port by an exception
-      exposer_ = std::make_unique<prometheus::Exposer>(config_.metrics_listen, 1);
+      exposer_ = std::make_unique<prometheus::Exposer>(
+          all ? fmt::format("+{}", listen->port) : config_.metrics_listen, 1);
     } catch (const std::exception& e) {
       return {Code::kInvalid,
               fmt::format("metrics_listen {}: {}", config_.metrics_listen, e.what())};
     }
-    metrics_ = std::make_shared<AgentMetrics>(executor_.get());
+    metrics_ = std::make_shared<AgentMetrics>(executor_.get(), config_.tls.cert);
     exposer_->RegisterCollectable(metrics_);
     metrics_address_ = net::JoinHostPort(
         config_.advertise, static_cast<uint16_t>(exposer_->GetListeningPorts().at(0)));

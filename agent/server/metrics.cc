@@ -4,8 +4,11 @@
 #include <prometheus/metric_family.h>
 #include <prometheus/metric_type.h>
 
+#include <chrono>
 #include <string>
 #include <utility>
+
+#include "agent/net/credentials.h"
 
 namespace tangram {
 namespace {
@@ -94,9 +97,15 @@ std::vector<prometheus::MetricFamily> AgentMetrics::Collect() const {
                  "Pulls of ended attempts that broke off at bytes that differ from their hash.",
                  MetricType::Counter);
   corrupt.Add(static_cast<double>(totals.corrupt));
+  Family certificate("tangram_certificate_days_left",
+                     "Days until the certificate in the agent's file ends.", MetricType::Gauge);
+  if (const auto end = net::EndOf(cert_); end.ok()) {
+    using Days = std::chrono::duration<double, std::ratio<86400>>;
+    certificate.Add(Days(*end - std::chrono::system_clock::now()).count());
+  }
   std::vector<prometheus::MetricFamily> out;
-  for (Family* family :
-       {&epoch, &memory, &engine, &phase, &tokens, &executed, &bytes, &seconds, &ended, &corrupt}) {
+  for (Family* family : {&certificate, &epoch, &memory, &engine, &phase, &tokens, &executed, &bytes,
+                         &seconds, &ended, &corrupt}) {
     out.push_back(family->Take());
   }
   return out;

@@ -3,6 +3,8 @@
 
 #include <prometheus/collectable.h>
 
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "agent/transition/executor.h"
@@ -11,11 +13,14 @@ namespace tangram {
 
 class AgentMetrics : public prometheus::Collectable {
  public:
-  explicit AgentMetrics(Executor* executor) : executor_(executor) {}
+  // `cert`: PEM file of the agent's certificate.
+  AgentMetrics(Executor* executor, std::string cert)
+      : executor_(executor), cert_(std::move(cert)) {}
   std::vector<prometheus::MetricFamily> Collect() const override;
 
  private:
   Executor* const executor_;
+  const std::string cert_;
 };
 
 }  // namespace tangram

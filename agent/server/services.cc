@@ -231,7 +231,7 @@ grpc::Status PeerService::OpenPull(grpc::ServerContext* context, const v1::OpenP
                                    v1::OpenPullResponse* response) {
   std::string pod;
   if (grpc::Status allowed = Allow(*context, &pod); !allowed.ok()) return allowed;
-  auto result = executor_->OpenPull(*request);
+  auto result = executor_->OpenPull(*request, pod);
   if (!result.ok()) return ToGrpc(context, executor_, "OpenPull", result.status());
   *response = std::move(*result);
   return grpc::Status::OK;

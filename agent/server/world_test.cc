@@ -12,6 +12,8 @@
 #include <nlohmann/json.hpp>
 
 #include "agent/base/fault.h"
+#include "agent/net/address.h"
+#include "agent/net/blocking.h"
 #include "agent/server/refusal.h"
 
 namespace tangram::testing {
@@ -112,13 +114,15 @@ TEST(World, FirstThenALayoutFlipUnderRunningEngines) {
   EXPECT_GT(load.ranks(1).tokens(1 * 7 + 2), 0u);
 
   std::map<std::string, double> seen;  // "name{first label value}" of what Prometheus scrapes
-  for (const auto& family : AgentMetrics(world.agent(0).executor()).Collect()) {
+  for (const auto& family :
+       AgentMetrics(world.agent(0).executor(), world.dir() + "/pod-0.crt").Collect()) {
     for (const auto& metric : family.metric) {
       seen[family.name + (metric.label.empty() ? "" : metric.label.back().value)] =
           metric.gauge.value;
     }
   }
   EXPECT_EQ(seen["tangram_epoch"], 3);
+  EXPECT_NEAR(seen["tangram_certificate_days_left"], 1 / 24.0, 0.01);
   EXPECT_EQ(seen["tangram_transitions_totalflipped"], 3);
   EXPECT_GT(seen["tangram_moved_bytes_totalcheckpoint"], 0);
 }
@@ -288,6 +292,22 @@ TEST(World, AgentsMeetOverIPv6) {
   }
   // Its words go between the agents.
   EXPECT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, ExpertLayout(world.members(), 1, false)));
+}
+
+// An agent that listens at [::]. Its metrics are there by IPv4 at least: civetweb may have no IPv6.
+TEST(World, AgentsListenAtAllAddresses) {
+  World world({1, 1}, 64 << 20, "::");
+  EXPECT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, ExpertLayout(world.members(), 1, false)));
+  std::ifstream file(world.dir() + "/0.json");
+  const auto ready = nlohmann::json::parse(file);
+  for (const auto& [port, host] :
+       {std::pair{"agent", "127.0.0.1"}, {"agent", "::1"}, {"metrics", "127.0.0.1"}}) {
+    const auto at = net::ParseHostPort(ready.at(port).get<std::string>());
+    ASSERT_TRUE(at.ok()) << port;
+    const auto met =
+        net::Connect(net::JoinHostPort(host, at->port), net::Credentials::Insecure(), {});
+    EXPECT_TRUE(met.ok()) << port << " at " << host << ": " << met.status().message();
+  }
 }
 
 TEST(World, CertificatesDecideWhoMayCall) {

@@ -37,7 +37,7 @@ struct EngineRegions {
 };
 
 // Order of calls: Prepare, Stage, then Commit and Retire, or Abort. Stage blocks in its own
-// thread; OpenPull, KvPull and the getters may run beside everything.
+// thread; OpenPull, WarmKv, KvPull and the getters may run beside everything.
 class RankMemory {
  public:
   virtual ~RankMemory() = default;
@@ -84,7 +84,11 @@ class RankMemory {
   virtual std::vector<v1::Mapping> NewMappings() = 0;      // of the attempt, after Prepare
   virtual std::vector<v1::Mapping> DroppedMappings() = 0;  // by Retire, after Commit
 
-  virtual Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request) = 0;
+  // `pod`: who asks, by its certificate; nobody else gets the bytes. Empty: a rank of this process.
+  virtual Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request,
+                                                const std::string& pod) = 0;
+  // Handshakes for the KV that the flip may carry, while nobody waits for them.
+  virtual void WarmKv(const v1::Header& header, const std::vector<v1::PeerAddress>& peers) = 0;
   // Moves KV of ranks of the layout before the flip into this rank's. Answers the bytes.
   virtual Result<uint64_t> KvPull(const v1::KvPull& pull,
                                   const std::vector<v1::PeerAddress>& peers) = 0;

@@ -403,7 +403,8 @@ const RankStore::Piece* RankStore::FindLocked(uint32_t layer, uint32_t expert, R
   return it == attempt_->incoming.end() ? nullptr : &*it;
 }
 
-Result<v1::OpenPullResponse> RankStore::OpenPull(const v1::OpenPullRequest& request) {
+Result<v1::OpenPullResponse> RankStore::OpenPull(const v1::OpenPullRequest& request,
+                                                 const std::string& pod) {
   const std::scoped_lock lock(mu_);
   const v1::Fetches& wanted = request.pieces();
   const int n = wanted.layer_size();
@@ -414,6 +415,7 @@ Result<v1::OpenPullResponse> RankStore::OpenPull(const v1::OpenPullRequest& requ
   v1::OpenPullResponse out;
   mover::Grant grant;
   grant.attempt = request.header().attempt();
+  grant.pod = pod;
   grant.owner = this;
   grant.lease = lease_;
   for (int i = 0; i < n; ++i) {

@@ -61,7 +61,9 @@ class RankStore final : public RankMemory {
   std::vector<v1::Mapping> CurrentMappings() override;
   std::vector<v1::Mapping> NewMappings() override;
   std::vector<v1::Mapping> DroppedMappings() override;
-  Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request) override;
+  Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request,
+                                        const std::string& pod) override;
+  void WarmKv(const v1::Header& header, const std::vector<v1::PeerAddress>& peers) override;
   Result<uint64_t> KvPull(const v1::KvPull& pull,
                           const std::vector<v1::PeerAddress>& peers) override;
 
@@ -132,7 +134,6 @@ class RankStore final : public RankMemory {
   void MarkVerified(const layout::PartProof::Move& move, const std::vector<uint64_t>& hashes);
   void MarkDense(uint32_t part, const std::vector<uint64_t>& hashes);
   void WarnOnce(const Status& status);
-  void WarmKv(const v1::Header& header, const std::vector<v1::PeerAddress>& peers);
   // Everything that the attempt brings is here and verified; kWrongPhase names what is not.
   Status CheckVerifiedLocked() const;
 

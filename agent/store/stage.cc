@@ -165,7 +165,7 @@ Status RankStore::PullFrom(const v1::Header& header, const v1::PeerAddress& peer
   }
   // A rank of this process is asked in the same words; only the bytes take a shorter way.
   const auto opened =
-      sibling != nullptr ? sibling->OpenPull(request) : options_.opener(peer.agent(), request);
+      sibling != nullptr ? sibling->OpenPull(request, "") : options_.opener(peer.agent(), request);
   if (!opened.ok()) return opened.status();
 
   std::vector<mover::Target> targets;
@@ -213,7 +213,7 @@ Status RankStore::PullFrom(const v1::Header& header, const v1::PeerAddress& peer
 Status RankStore::CopyOut(const std::string& token, std::span<const mover::Target> targets,
                           const std::function<void(uint64_t)>& done) {
   const std::shared_lock reading(reading_);  // the pages stay while we read
-  const auto grant = options_.grants->Redeem(token);
+  const auto grant = options_.grants->Redeem(token, std::nullopt);
   if (!grant) return {Code::kUnavailable, "the source let go of its pieces"};
   size_t at = 0;
   for (std::span<const std::byte> from : grant->pieces) {
@@ -306,11 +306,9 @@ Status RankStore::Stage(const v1::Header& header, const std::vector<v1::PeerAddr
     const std::scoped_lock lock(mu_);
     TANGRAM_RETURN_IF_ERROR(CheckVerifiedLocked());
   }
-  WarmKv(header, peers);
   return OkStatus();
 }
 
-// Handshakes for the KV that the flip may carry, while nobody waits for them.
 void RankStore::WarmKv(const v1::Header& header, const std::vector<v1::PeerAddress>& peers) {
   const std::scoped_lock lock(kv_mu_);
   for (const v1::PeerAddress& peer : peers) {

@@ -524,31 +524,32 @@ TEST_F(StoreTest, OnlyWhatIsVerifiedIsServed) {
   world.AddMember();
   const v1::Layout target = world.First(1);
   RankStore& store = *world.members[0]->store;
-  EXPECT_EQ(store.OpenPull(Ask(world, 0, 0, {0, 5})).status().code(), Code::kNotHeld);
+  EXPECT_EQ(store.OpenPull(Ask(world, 0, 0, {0, 5}), "pod").status().code(), Code::kNotHeld);
   ASSERT_OK(world.Prepare(target));
-  EXPECT_EQ(store.OpenPull(Ask(world, 0, 0, {0, 5})).status().code(), Code::kNotHeld);
+  EXPECT_EQ(store.OpenPull(Ask(world, 0, 0, {0, 5}), "pod").status().code(), Code::kNotHeld);
   v1::OpenPullRequest dense;
   dense.add_dense_parts(3);
-  EXPECT_EQ(store.OpenPull(dense).status().code(), Code::kNotHeld);
+  EXPECT_EQ(store.OpenPull(dense, "pod").status().code(), Code::kNotHeld);
   ASSERT_OK(world.Stage(target));
-  const auto opened = store.OpenPull(Ask(world, 0, 0, {1, 3}));
+  const auto opened = store.OpenPull(Ask(world, 0, 0, {1, 3}), "pod");
   ASSERT_TRUE(opened.ok()) << opened.status().message();
   ASSERT_EQ(opened->granule_hashes_size(), 3);
   for (uint32_t i = 0; i < 3; ++i) {
     EXPECT_EQ(opened->granule_hashes(static_cast<int>(i)),
               mover::HashOf(store.Granule(0, 0, 1 + i)));
   }
-  EXPECT_TRUE(store.OpenPull(dense).ok());
+  EXPECT_TRUE(store.OpenPull(dense, "pod").ok());
   dense.set_dense_parts(0, 16);
-  EXPECT_EQ(store.OpenPull(dense).status().code(), Code::kNotHeld);
+  EXPECT_EQ(store.OpenPull(dense, "pod").status().code(), Code::kNotHeld);
   for (const layout::Run bad : {layout::Run{3, 3}, layout::Run{5, 1}, layout::Run{~0U, 2}}) {
-    EXPECT_EQ(store.OpenPull(Ask(world, 0, 0, bad)).status().code(), Code::kNotHeld) << bad.start;
+    EXPECT_EQ(store.OpenPull(Ask(world, 0, 0, bad), "pod").status().code(), Code::kNotHeld)
+        << bad.start;
   }
-  EXPECT_EQ(store.OpenPull(Ask(world, 0, 7, {0, 1})).status().code(), Code::kNotHeld);
-  EXPECT_EQ(store.OpenPull(Ask(world, 9, 0, {0, 1})).status().code(), Code::kNotHeld);
+  EXPECT_EQ(store.OpenPull(Ask(world, 0, 7, {0, 1}), "pod").status().code(), Code::kNotHeld);
+  EXPECT_EQ(store.OpenPull(Ask(world, 9, 0, {0, 1}), "pod").status().code(), Code::kNotHeld);
   v1::OpenPullRequest ragged = Ask(world, 0, 0, {0, 1});
   ragged.mutable_pieces()->add_layer(1);
-  EXPECT_EQ(store.OpenPull(ragged).status().code(), Code::kInvalid);
+  EXPECT_EQ(store.OpenPull(ragged, "pod").status().code(), Code::kInvalid);
 }
 
 TEST_F(StoreTest, TokensEndWithTheAttempt) {
@@ -558,8 +559,8 @@ TEST_F(StoreTest, TokensEndWithTheAttempt) {
   ASSERT_OK(world.Prepare(target));
   ASSERT_OK(world.Stage(target));
   RankStore& store = *world.members[0]->store;
-  ASSERT_TRUE(store.OpenPull(Ask(world, 0, 0, {0, 5})).ok());
-  ASSERT_TRUE(store.OpenPull(Ask(world, 1, 0, {0, 5})).ok());
+  ASSERT_TRUE(store.OpenPull(Ask(world, 0, 0, {0, 5}), "pod").ok());
+  ASSERT_TRUE(store.OpenPull(Ask(world, 1, 0, {0, 5}), "pod").ok());
   EXPECT_EQ(world.nodes[0]->grants.open(), 2U);
   world.Abort(target);
   EXPECT_EQ(world.nodes[0]->grants.open(), 0U);
@@ -586,7 +587,7 @@ TEST_F(StoreTest, AnAbortUnderReadersHarmsNobody) {
     for (int r = 0; r < 3; ++r) {
       readers.emplace_back([&] {
         while (!stop.stop_requested()) {
-          const auto opened = store.OpenPull(Ask(world, 0, 0, {0, 5}));
+          const auto opened = store.OpenPull(Ask(world, 0, 0, {0, 5}), "pod");
           if (!opened.ok()) break;
           std::vector<std::byte> copy(5 * unit);
           std::vector<mover::Target> targets;

@@ -149,6 +149,7 @@ Status Executor::StagePart(Attempt* attempt, uint32_t device, std::stop_token st
   Rank& rank = ranks_[device];
   TANGRAM_RETURN_IF_ERROR(
       rank.memory->Stage(HeaderOf(*attempt), attempt->peers(), &part.progress, std::move(stop)));
+  if (attempt->carries_kv) rank.memory->WarmKv(HeaderOf(*attempt), attempt->peers());
   TANGRAM_RETURN_IF_ERROR(fault::Check("stage.before_engine_map"));
   const EngineInfo engine = engines_->Info(device);
   if (!engine.attached || engine.incarnation != rank.incarnation) return OkStatus();

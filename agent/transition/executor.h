@@ -88,7 +88,7 @@ class Executor {
   // From other agents. `pod`: of the caller's certificate.
   Result<v1::QueryResponse> Query(const v1::QueryRequest& request);
   Status Word(const v1::WordRequest& request, const std::string& pod);
-  Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request);
+  Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request, const std::string& pod);
 
   // From the engine of a device.
   struct Attachment {
@@ -158,6 +158,7 @@ class Executor {
     std::map<uint32_t, std::string> words;  // by agents: hash by rank
     bool contributed = false;               // by agents: my words are out
     bool held = false;                      // no flip by words until the outcome is told
+    bool carries_kv = false;
     Clock::time_point begun, permitted;
     double prepare_seconds = 0, stage_seconds = 0, flip_seconds = 0;
     // No engine steps: the agents exchange the words.
@@ -206,6 +207,10 @@ class Executor {
                                                         const v1::Resume& resume, int32_t* rank,
                                                         std::vector<UniqueFd> fds,
                                                         std::stop_token stop) const;
+  // pulls.cc
+  static bool CarriesKv(const Attempt& attempt, const v1::Layout* base);
+  Status CheckPull(const v1::OpenPullRequest& request, const Attempt& attempt,
+                   const std::string& pod) const;
   // status.cc
   void FillRank(uint32_t device, const EngineInfo& engine, bool full, v1::RankStatus* out);
 

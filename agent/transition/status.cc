@@ -134,34 +134,6 @@ Result<v1::QueryResponse> Executor::Query(const v1::QueryRequest& request) {
   return out;
 }
 
-Result<v1::OpenPullResponse> Executor::OpenPull(const v1::OpenPullRequest& request) {
-  RankMemory* memory = nullptr;
-  {
-    const std::scoped_lock lock(mu_);
-    if (request.header().world() != options_.world) {
-      return Status{Code::kWrongWorld, fmt::format("this agent serves world '{}'", options_.world)};
-    }
-    // A pull belongs to an attempt that is under way here: after its end (or before its
-    // beginning) nobody may read these pages.
-    if (!attempt_ || attempt_->id != request.header().attempt()) {
-      const bool later = request.header().attempt() > highest_;
-      return Status{later ? Code::kNotHeld : Code::kStaleAttempt,
-                    fmt::format("a pull of attempt {}; {}", request.header().attempt(),
-                                attempt_ ? fmt::format("attempt {} is under way", attempt_->id)
-                                         : fmt::format("none is under way, the highest seen is {}",
-                                                       highest_))};
-    }
-    for (const Rank& rank : ranks_) {
-      if (rank.member.id() == request.member()) memory = rank.memory;
-    }
-    if (memory == nullptr) {
-      return Status{Code::kBadPlan,
-                    fmt::format("member {} is not of this agent", request.member())};
-    }
-  }
-  return memory->OpenPull(request);
-}
-
 Result<Executor::Attachment> Executor::Attach(uint32_t device) {
   const std::scoped_lock lock(mu_);
   if (device >= ranks_.size()) {
@@ -214,39 +186,6 @@ Result<Executor::Attachment> Executor::Attach(uint32_t device) {
     rank.gate.SetStopped(false);  // it was the engine's before
   }
   return out;
-}
-
-Result<uint64_t> Executor::KvPull(uint32_t device, const v1::KvPull& pull) {
-  AttemptPtr attempt;
-  {
-    const std::scoped_lock lock(mu_);
-    TANGRAM_RETURN_IF_ERROR(CheckCurrent(pull.header(), "a KV pull"));
-    attempt = attempt_;
-    if (!attempt->parts.contains(device) || attempt->phase != v1::PHASE_PERMITTED) {
-      return Status{Code::kWrongPhase,
-                    fmt::format("a KV pull in {}", v1::Phase_Name(attempt->phase))};
-    }
-  }
-  const int n = pull.source_rank_size();
-  if (pull.source_offset_size() != n || pull.target_offset_size() != n || pull.length_size() != n) {
-    return Status{Code::kInvalid, "a KV pull whose columns differ in length"};
-  }
-  // Sources are ranks of the layout before the flip; the peers are named by the target's.
-  std::vector<v1::PeerAddress> peers;
-  {
-    const std::scoped_lock lock(mu_);
-    const auto base = LayoutLocked();
-    if (!base) return Status{Code::kWrongPhase, "a KV pull without a layout"};
-    for (v1::PeerAddress peer : attempt->peers()) {
-      const int32_t before = layout::RankOf(*base, peer.member());
-      if (before < 0) continue;
-      peer.set_rank(static_cast<uint32_t>(before));
-      peers.push_back(std::move(peer));
-    }
-  }
-  auto bytes = ranks_[device].memory->KvPull(pull, peers);
-  if (bytes.ok()) attempt->parts.at(device).kv_bytes += *bytes;
-  return bytes;
 }
 
 void Executor::CountLocked(const Attempt& attempt, const char* outcome) {

@@ -98,6 +98,11 @@ type MoEDeploymentSpec struct {
 	// +optional
 	Certificates Certificates `json:"certificates,omitempty"`
 
+	// network between the pods of the world.
+	// +kubebuilder:default={}
+	// +optional
+	Network Network `json:"network,omitempty"`
+
 	// transition says how the world changes shape.
 	// +kubebuilder:default={}
 	// +optional
@@ -166,6 +171,7 @@ type ClaimSource struct {
 //
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="the engine cannot be changed while it serves: make a MoEDeployment of another name beside this one"
 // +kubebuilder:validation:XValidation:rule="!has(self.args) || self.args.all(a, !a.matches('^--(agent-socket|token-file|device|mesh-listen|serve-listen|advertise|tls-ca|tls-cert|tls-key)(=.*)?$'))",fieldPath=".args",message="--agent-socket, --token-file, --device, --mesh-listen, --serve-listen, --advertise and --tls-* are given by the operator: leave them out of args"
+// +kubebuilder:validation:XValidation:rule="!has(self.args) || self.args.all(a, !a.matches('^--insecure-fabric(=.*)?$'))",fieldPath=".args",message="--insecure-fabric is for engines and agents alike: leave it out of args and set network.insecureFabric"
 // +kubebuilder:validation:XValidation:rule="!has(self.env) || self.env.all(e, e.name != 'POD_IP')",fieldPath=".env",message="POD_IP is given by the operator: leave it out of env"
 type Engine struct {
 	// image of the engine. Empty: the reference engine that the operator was installed with.
@@ -255,6 +261,17 @@ type Certificates struct {
 	IssuerSecretName string `json:"issuerSecretName,omitempty"`
 }
 
+// Network between the pods of a world.
+type Network struct {
+	// insecureFabric: weights, KV cache and what engines tell each other in a step cross the network in plain text, and whoever
+	// reaches a pod's port is believed to be one of the world. Only for a network that nobody else can reach. Calls to agents
+	// and from gateways stay encrypted. While it is true the condition InsecureFabric is there.
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="network.insecureFabric cannot be changed, since all pods of a world must have the same: make a MoEDeployment of another name beside this one"
+	// +kubebuilder:default=false
+	// +optional
+	InsecureFabric bool `json:"insecureFabric"`
+}
+
 // Transition says how the world changes shape.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.strategy) || self.strategy != 'Fast'",fieldPath=".strategy",message="strategy Fast does not work yet: use Smooth"
@@ -329,7 +346,7 @@ type CurrentTransition struct {
 // MoEDeploymentStatus is what the agents report.
 type MoEDeploymentStatus struct {
 	// conditions: Available, Progressing, Degraded, Ready, RepairReady, CertificatesValid; Balanced while spec.rebalance is set; and while
-	// they are True, Reconciling and Stalled.
+	// they are True, Reconciling, Stalled and InsecureFabric.
 	// +listType=map
 	// +listMapKey=type
 	// +optional

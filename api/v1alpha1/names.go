@@ -37,6 +37,8 @@ const (
 
 	ConditionCertificatesValid = "CertificatesValid" // True: nothing that protects the world has ended, and all is renewed in time
 
+	ConditionInsecureFabric = "InsecureFabric" // True: spec.network.insecureFabric; there only while it is
+
 	ConditionStalled = "Stalled"
 )
 
@@ -75,6 +77,7 @@ const (
 	ReasonInsufficientMemory = "InsufficientMemory" // Degraded: the wanted layout does not fit, with the numbers
 	ReasonDeleting           = "Deleting"           // Progressing: the MoEDeployment is being deleted
 	ReasonValid              = "Valid"              // CertificatesValid
+	ReasonPlainText          = "PlainText"          // InsecureFabric: weights, KV and steps can be read and forged on the way
 	ReasonExpired            = "Expired"            // CertificatesValid=False: connections that use it fail
 	ReasonRenewalFailed      = "RenewalFailed"      // CertificatesValid=False: a renewal failed; it is tried again
 )

@@ -72,6 +72,8 @@ func TestCreateIsRefused(t *testing.T) {
 		"long claim name":        {fields{"spec.model.source.persistentVolumeClaim.claimName": strings.Repeat("n", 254)}, []string{"claimName", "253"}},
 		"long image":             {fields{"spec.engine.image": strings.Repeat("i", 1025)}, []string{"spec.engine.image", "1024"}},
 		"too many arguments":     {fields{"spec.engine.args": items(65, "-v")}, []string{"spec.engine.args", "64"}},
+		"plain mesh alone":       {fields{"spec.engine.args": []any{"--insecure-fabric"}}, []string{"spec.engine.args", "for engines and agents alike", "network.insecureFabric"}},
+		"fabric in words":        {fields{"spec.network": map[string]any{"insecureFabric": "yes"}}, []string{"spec.network.insecureFabric", "boolean"}},
 		"faults":                 {fields{"spec.engine.args": []any{"-v", "--faults=engine.before_emit=kill"}}, []string{"spec.engine.args", "flags that begin with --fault"}},
 		"fault directory":        {fields{"spec.engine.args": []any{"--fault-dir", "/models"}}, []string{"spec.engine.args", "flags that begin with --fault"}},
 		"too many variables":     {fields{"spec.engine.env": items(65, map[string]any{"name": "A"})}, []string{"spec.engine.env", "64"}},
@@ -133,6 +135,7 @@ func TestCreateIsAccepted(t *testing.T) {
 		"longest name":     {"metadata.name": strings.Repeat("n", 40)},
 		"dots in a folder": {"spec.model.source.persistentVolumeClaim.path": "models/..demo/v1.5"},
 		"agent's CPU":      {"spec.scheduling.agentResources.limits": map[string]any{"cpu": "2"}},
+		"plain fabric":     {"spec.network": map[string]any{"insecureFabric": true}},
 		"redundant 0":      {"spec.redundantExperts": int64(0)},
 		"redundant":        {"spec.redundantExperts": int64(8), "spec.rebalance": map[string]any{"budget": "Automatic", "payBackSeconds": int64(0), "minGainPercent": int64(0)}},
 	}
@@ -164,6 +167,7 @@ func TestChangeIsRefused(t *testing.T) {
 		"memory":      {fields{"spec.limits.memoryPerRank": "65Mi"}, []string{"spec.limits", anotherName}},
 		"KV":          {fields{"spec.limits.kvMemoryPerRank": "17Mi"}, []string{"spec.limits", anotherName}},
 		"spareBanks":  {fields{"spec.limits.spareBanks": int64(3)}, []string{"spec.limits", anotherName}},
+		"fabric":      {fields{"spec.network": map[string]any{"insecureFabric": true}}, []string{"spec.network.insecureFabric", anotherName}},
 		"ranksPerPod": {fields{"spec.ranksPerPod": int64(2)}, []string{"spec.ranksPerPod", anotherName}},
 		"replicas 0":  {fields{"spec.replicas": int64(0)}, []string{"spec.replicas", "to stop serving, delete the MoEDeployment"}},
 	}

@@ -238,11 +238,13 @@ std::vector<v1::Mapping> TestMemory::DroppedMappings() {
   return Mappings(dropped, banks_ * geometry_.bank_pitch(), geometry_.bank_pitch());
 }
 
-Result<v1::OpenPullResponse> TestMemory::OpenPull(const v1::OpenPullRequest&) {
+Result<v1::OpenPullResponse> TestMemory::OpenPull(const v1::OpenPullRequest&, const std::string&) {
   v1::OpenPullResponse out;
   out.set_token(member_);
   return out;
 }
+
+void TestMemory::WarmKv(const v1::Header&, const std::vector<v1::PeerAddress>&) {}
 
 Result<uint64_t> TestMemory::KvPull(const v1::KvPull& pull,
                                     const std::vector<v1::PeerAddress>& peers) {

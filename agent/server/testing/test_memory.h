@@ -40,7 +40,9 @@ class TestMemory : public RankMemory {
   std::vector<v1::Mapping> CurrentMappings() override;
   std::vector<v1::Mapping> NewMappings() override;
   std::vector<v1::Mapping> DroppedMappings() override;
-  Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request) override;
+  Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request,
+                                        const std::string& pod) override;
+  void WarmKv(const v1::Header& header, const std::vector<v1::PeerAddress>& peers) override;
   Result<uint64_t> KvPull(const v1::KvPull& pull,
                           const std::vector<v1::PeerAddress>& peers) override;
 

@@ -93,6 +93,7 @@ World::World(const std::vector<uint32_t>& ranks, uint64_t memory_bytes, const st
     config.checkpoint = "none";
     config.revision = "r1";
     config.listen = config.data_listen = net::JoinHostPort(host, 0);
+    if (host == "::") config.metrics_listen = config.listen;
     config.advertise = host;
     config.engine_socket = socket(i);
     config.engine_token_file = dir_ + "/" + std::to_string(i) + ".token";

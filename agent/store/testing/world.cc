@@ -159,7 +159,7 @@ RankStore::Options World::StoreOptions(const Member& of, const std::string& id) 
   options.opener = [this](const std::string&,
                           const v1::OpenPullRequest& request) -> Result<v1::OpenPullResponse> {
     if (unreachable.contains(request.member())) return Status(Code::kUnavailable, "away");
-    return this->member(request.member()).store->OpenPull(request);
+    return this->member(request.member()).store->OpenPull(request, "pod");
   };
   options.sibling = [this, node = member->node](const std::string& id) -> RankStore* {
     Member& other = this->member(id);

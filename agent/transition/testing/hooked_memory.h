@@ -40,8 +40,12 @@ class HookedMemory final : public RankMemory {
   std::vector<v1::Mapping> CurrentMappings() override { return real_->CurrentMappings(); }
   std::vector<v1::Mapping> NewMappings() override { return real_->NewMappings(); }
   std::vector<v1::Mapping> DroppedMappings() override { return real_->DroppedMappings(); }
-  Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request) override {
-    return real_->OpenPull(request);
+  Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request,
+                                        const std::string& pod) override {
+    return real_->OpenPull(request, pod);
+  }
+  void WarmKv(const v1::Header& header, const std::vector<v1::PeerAddress>& peers) override {
+    real_->WarmKv(header, peers);
   }
   Result<uint64_t> KvPull(const v1::KvPull& pull,
                           const std::vector<v1::PeerAddress>& peers) override {

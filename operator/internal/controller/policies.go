@@ -11,14 +11,14 @@ import (
 )
 
 // rankPolicy: who may open connections to pods of ranks, where the cluster's network enforces policies: ranks of the
-// world to each other's data and mesh ports, its gateways to serve, the operator to the agent, anybody to metrics.
+// world to each other's agent, data and mesh ports, its gateways to serve, the operator to the agent, anybody to metrics.
 func (r *Reconciler) rankPolicy(d *api.MoEDeployment) *networkingv1.NetworkPolicy {
 	last := d.Spec.RanksPerPod - 1
 	rules := []networkingv1.NetworkPolicyIngressRule{
 		{Ports: ports(portData, 0), From: component(d, api.ComponentRank)},
 		{Ports: ports(portMesh, last), From: component(d, api.ComponentRank)},
 		{Ports: ports(portServe, last), From: component(d, api.ComponentGateway)},
-		{Ports: ports(portAgent, 0), From: r.operator()},
+		{Ports: ports(portAgent, 0), From: r.callers(d)},
 		{Ports: ports(portMetrics, 0)},
 	}
 	return policy(d, d.Name+"-ranks", api.ComponentRank, rules)
@@ -49,12 +49,14 @@ func component(d *api.MoEDeployment, name string) []networkingv1.NetworkPolicyPe
 	return []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: selector(d, name)}}}
 }
 
-// operator's pods; nil: anybody, where it is not known where they are.
-func (r *Reconciler) operator() []networkingv1.NetworkPolicyPeer {
+// callers of agents: the operator's pods, and the other agents of the world; nil: anybody, where it is not known where
+// the operator's are.
+func (r *Reconciler) callers(d *api.MoEDeployment) []networkingv1.NetworkPolicyPeer {
 	if r.OwnNamespace == "" {
 		return nil
 	}
-	return []networkingv1.NetworkPolicyPeer{{
+	operator := networkingv1.NetworkPolicyPeer{
 		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: r.OwnNamespace}},
-		PodSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": "tangram-operator"}}}}
+		PodSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": "tangram-operator"}}}
+	return append(component(d, api.ComponentRank), operator)
 }

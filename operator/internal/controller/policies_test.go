@@ -42,7 +42,7 @@ func declared(containers []corev1.Container) []int32 {
 	return out
 }
 
-var listens = regexp.MustCompile(`(?m)^(?:--[a-z-]*listen=|[a-z_]*listen: )"?[0-9.]*:([0-9]+)"?$`)
+var listens = regexp.MustCompile(`(?m)^(?:--[a-z-]*listen=|[a-z_]*listen: )['"]?(?:\[::\])?:([0-9]+)['"]?$`)
 
 // listening ports in flags and files, one a line.
 func listening(t *testing.T, text string) []int32 {
@@ -93,7 +93,11 @@ func TestPoliciesOpenThePortsThatPodsListenOn(t *testing.T) {
 		case portServe:
 			require.Equal(t, selector(d, api.ComponentGateway), rule.From[0].PodSelector.MatchLabels)
 		case portAgent:
-			require.Equal(t, map[string]string{corev1.LabelMetadataName: "tangram-system"}, rule.From[0].NamespaceSelector.MatchLabels)
+			// Agents ask each other for pulls, words and outcomes.
+			require.Len(t, rule.From, 2)
+			require.Nil(t, rule.From[0].NamespaceSelector)
+			require.Equal(t, selector(d, api.ComponentRank), rule.From[0].PodSelector.MatchLabels)
+			require.Equal(t, map[string]string{corev1.LabelMetadataName: "tangram-system"}, rule.From[1].NamespaceSelector.MatchLabels)
 		default:
 			require.EqualValues(t, portMetrics, port)
 			require.Empty(t, rule.From)

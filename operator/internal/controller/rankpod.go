@@ -28,6 +28,9 @@ func restrictedPod() *corev1.PodSecurityContext {
 		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}}
 }
 
+// everywhere is a port at all addresses of a pod, of IPv4 and of IPv6: which it will have is not known before it is there.
+func everywhere(port int32) string { return fmt.Sprintf("[::]:%d", port) }
+
 func fieldEnv(name, path string) corev1.EnvVar {
 	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}
 }
@@ -126,8 +129,11 @@ func (r *Reconciler) engineContainer(d *api.MoEDeployment, device int32) corev1.
 		image = r.Images.Engine
 	}
 	args := []string{"--agent-socket=" + dirRun + "/agent.sock", "--token-file=" + dirRun + "/engine.token", fmt.Sprintf("--device=%d", device),
-		fmt.Sprintf("--mesh-listen=0.0.0.0:%d", portMesh+device), fmt.Sprintf("--serve-listen=0.0.0.0:%d", portServe+device), "--advertise=$(POD_IP)",
+		"--mesh-listen=" + everywhere(portMesh+device), "--serve-listen=" + everywhere(portServe+device), "--advertise=$(POD_IP)",
 		"--tls-ca=" + dirTLS + "/" + keyCA, "--tls-cert=" + dirTLS + "/" + keyEngineCert, "--tls-key=" + dirTLS + "/" + keyEngineKey}
+	if d.Spec.Network.InsecureFabric {
+		args = append(args, "--insecure-fabric")
+	}
 	return corev1.Container{
 		Name: fmt.Sprintf("engine-%d", device), Image: image, ImagePullPolicy: e.ImagePullPolicy,
 		Args: append(args, e.Args...),

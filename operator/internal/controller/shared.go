@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -51,9 +50,8 @@ func agentConfig(d *api.MoEDeployment) (*corev1.ConfigMap, error) {
 		"memory_bytes": d.Spec.Limits.MemoryPerRank.Value(), "kv_bytes": d.Spec.Limits.KVMemoryPerRank.Value(),
 		"spare_banks": d.Spec.Limits.SpareBanks, "granule_rows": d.Spec.Model.GranuleRows,
 		"checkpoint": checkpoint, "revision": d.Spec.Model.Revision,
-		"listen": fmt.Sprintf("0.0.0.0:%d", portAgent), "data_listen": fmt.Sprintf("0.0.0.0:%d", portData),
-		"metrics_listen": fmt.Sprintf("0.0.0.0:%d", portMetrics),
-		"engine_socket":  dirRun + "/agent.sock", "engine_token_file": dirRun + "/engine.token", "in_world_file": inWorld, "hashes_file": dirAgent + "/hashes",
+		"listen": everywhere(portAgent), "data_listen": everywhere(portData), "metrics_listen": everywhere(portMetrics), "insecure_fabric": d.Spec.Network.InsecureFabric,
+		"engine_socket": dirRun + "/agent.sock", "engine_token_file": dirRun + "/engine.token", "in_world_file": inWorld, "hashes_file": dirAgent + "/hashes",
 		"tls": map[string]string{"ca": dirTLS + "/" + keyCA, "cert": dirTLS + "/" + keyAgentCert, "key": dirTLS + "/" + keyAgentKey},
 		"log": map[string]any{"level": "info", "json": true},
 	})

@@ -91,6 +91,8 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 	}
 	stalled := degraded.status == metav1.ConditionTrue && slices.Contains(
 		[]string{api.ReasonAdoptionRefused, api.ReasonRefusedByCluster, api.ReasonPodsFailing, api.ReasonInsufficientMemory}, degraded.reason)
+	r.onlyWhile(d, api.ConditionInsecureFabric, d.Spec.Network.InsecureFabric, yes(api.ReasonPlainText,
+		"spec.network.insecureFabric: weights, KV cache and steps cross the network in plain text, and whoever reaches a pod's port is believed"))
 	r.onlyWhile(d, api.ConditionStalled, stalled, degraded)
 	r.onlyWhile(d, api.ConditionReconciling, !stalled && ready.status != metav1.ConditionTrue, ready)
 	st.State = ready.reason
@@ -104,6 +106,10 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 	// Against the very status that was read: a patch of a part, from an older one, would mix two looks at the world.
 	if err := r.Status().Patch(ctx, d, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
 		return client.IgnoreNotFound(err)
+	}
+	if now := apimeta.FindStatusCondition(d.Status.Conditions, api.ConditionInsecureFabric); now != nil &&
+		apimeta.FindStatusCondition(before.Status.Conditions, api.ConditionInsecureFabric) == nil {
+		r.event(d, nil, corev1.EventTypeWarning, api.ConditionInsecureFabric, "Reconcile", "%s", now.Message)
 	}
 	if was := apimeta.FindStatusCondition(before.Status.Conditions, api.ConditionDegraded); degraded.status == metav1.ConditionTrue &&
 		degraded.reason != api.ReasonTransitionFailed && // told when it happened
