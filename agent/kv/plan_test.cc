@@ -413,6 +413,35 @@ TEST(KvPlan, RefusesAContradictingManifest) {
   }
 }
 
+// A sum in 32 bits would wrap, and the request come to nothing.
+TEST(KvPlan, NumbersAtTheEndOfTheirRangeDoNotWrap) {
+  Rng rng(3);
+  Input good = TwoRanks(1, 2);
+  good.requests = {{"a", 0, 6, 8, {7, 9}}};
+  GivePages(rng, good, 32, 1);
+  ASSERT_TRUE(MakePlan(good).ok());
+  Input longer = good;
+  longer.requests[0].length = longer.requests[0].reserved = UINT32_MAX;
+  EXPECT_EQ(MakePlan(longer).status().code(), Code::kInvalid) << "it has two blocks";
+  Input greedy = good;
+  greedy.requests.push_back({"b", 0, 0, UINT32_MAX, {}});
+  EXPECT_EQ(MakePlan(greedy).status().code(), Code::kNoMemory) << "it reserves 2^30 blocks";
+  for (const uint32_t last : {UINT32_MAX - 1, UINT32_MAX}) {
+    Input numbered = good;
+    numbered.requests[0].blocks[1] = last;
+    for (RankState& rank : numbered.ranks) {
+      for (HeldBlock& held : rank.blocks) held.block = held.block == 9 ? last : held.block;
+    }
+    const Result<Plan> plan = MakePlan(numbered);
+    if (last == UINT32_MAX) {
+      EXPECT_EQ(plan.status().code(), Code::kInvalid) << "no block could follow it";
+    } else {
+      ASSERT_TRUE(plan.ok()) << plan.status().message();
+      EXPECT_EQ(plan->next_block[0], UINT32_MAX);
+    }
+  }
+}
+
 TEST(KvPlan, MoveRangesHoldKThenV) {
   const Shape shape{4, 2, 4, 64};
   auto flat = [](const std::vector<Range>& ranges) {
