@@ -385,6 +385,7 @@ TEST(KvPlan, RefusesAContradictingManifest) {
   const std::map<std::string, std::function<void(Input&)>> breaks = {
       {"used twice",
        [](Input& in) { in.ranks[0].blocks[0].pages[0] = in.ranks[0].blocks[0].pages[1]; }},
+      {"page 32 of 32", [](Input& in) { in.ranks[0].blocks[0].pages[0] = 32; }},
       {"has no pages of block", [](Input& in) { in.ranks[0].blocks.pop_back(); }},
       {"comes twice", [](Input& in) { in.requests[1].id = "a"; }},
       {"more than its", [](Input& in) { in.ranks[1].free_pages = 32; }},
@@ -411,6 +412,28 @@ TEST(KvPlan, RefusesAContradictingManifest) {
     EXPECT_EQ(plan.status().code(), Code::kInvalid);
     EXPECT_THAT(plan.status().message(), testing::HasSubstr(message));
   }
+}
+
+TEST(KvPlan, WhatFitsToTheLastPageFitsAndNothingBeyond) {
+  Input in = TwoRanks(1, 1);
+  in.requests = {{"a", 0, 8, 16, {1, 2}}};
+  Rng rng(1);
+  GivePages(rng, in, 8, 1);
+  in.new_of_old = {-1, 0};  // all goes to rank 1: two blocks of two heads come, two may follow
+  in.new_ranks = 1;
+  in.new_groups = {Cut({0}, 1, 4)};
+  in.ranks[1].free_pages = 4;
+  const Result<Plan> plan = MakePlan(in);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_TRUE(CoverCheck(in, *plan).ok());
+  Input arriving = in;
+  --arriving.ranks[1].free_pages;
+  EXPECT_EQ(MakePlan(arriving).status().code(), Code::kNoMemory);
+  EXPECT_FALSE(CoverCheck(arriving, *plan).ok());
+  Input reserved = in;
+  --reserved.ranks[1].total_pages;
+  EXPECT_EQ(MakePlan(reserved).status().code(), Code::kNoMemory);
+  EXPECT_FALSE(CoverCheck(reserved, *plan).ok());
 }
 
 // A sum in 32 bits would wrap, and the request come to nothing.
