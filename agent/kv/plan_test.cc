@@ -399,6 +399,9 @@ TEST(KvPlan, RefusesAContradictingManifest) {
        [](Input& in) {
          in.new_of_old = {0, 0};
        }},
+      {"1 layers before and 0 after", [](Input& in) { in.new_groups.clear(); }},
+      {"2 ranks with 1 new numbers", [](Input& in) { in.new_of_old.pop_back(); }},
+      {"1 layers before and 1 after", [](Input& in) { in.joined_pages = {0}; }},
       {"lists a block twice",
        [](Input& in) {
          in.requests[0].blocks = {7, 7};
