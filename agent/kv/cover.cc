@@ -142,7 +142,7 @@ class Check {
     const Request& q = in_.requests[index];
     const Placement& p = plan_.requests[index];
     const uint32_t bt = in_.shape.block_tokens;
-    const uint32_t blocks = (q.length + bt - 1) / bt;
+    const auto blocks = static_cast<uint32_t>((uint64_t{q.length} + bt - 1) / bt);
     if (p.id != q.id || p.home >= in_.new_ranks || p.blocks.size() != blocks) {
       return Wrong(fmt::format("request {} is placed as {} at home {} with {} blocks, not {}", q.id,
                                p.id, p.home, p.blocks.size(), blocks));
@@ -188,7 +188,7 @@ class Check {
 
   // What is there plus what may still be asked for.
   Status CheckRoom() {
-    const uint32_t bt = in_.shape.block_tokens;
+    const uint64_t bt = in_.shape.block_tokens;
     for (uint32_t r = 0; r < in_.new_ranks; ++r) {
       uint64_t pages = after_[r].size();
       for (size_t i = 0; i < in_.requests.size(); ++i) {

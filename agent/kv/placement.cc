@@ -8,10 +8,6 @@
 namespace tangram::kv {
 namespace {
 
-uint32_t Blocks(uint32_t tokens, uint32_t block_tokens) {
-  return (tokens + block_tokens - 1) / block_tokens;
-}
-
 // The room of the world while requests are given out one after another.
 class Room {
  public:
@@ -67,12 +63,12 @@ class Room {
 
   // Gives the request a place at the home, or says why not and changes nothing.
   bool Take(const Request& q, uint32_t home, std::string* why) {
-    const uint32_t filled = Blocks(q.length, in_.shape.block_tokens);
+    const uint32_t filled = BlocksOf(q.length, in_.shape.block_tokens);
     std::vector<uint32_t> fresh;
     for (uint32_t b = 0; b < filled; ++b) {
       if (!blocks_[home].contains({q.home, q.blocks[b]})) fresh.push_back(q.blocks[b]);
     }
-    const uint64_t future = Blocks(q.reserved, in_.shape.block_tokens) - filled;
+    const uint64_t future = BlocksOf(q.reserved, in_.shape.block_tokens) - filled;
     for (const Need& n : needs_[home]) {
       const uint64_t used = used_[n.rank] + (fresh.size() + future) * n.heads.size();
       const uint64_t incoming = incoming_[n.rank] + Incoming(q, home, n, fresh);
@@ -149,7 +145,7 @@ void NameBlocks(const Input& in, const std::vector<uint32_t>& homes, Placed& out
   const uint32_t bt = in.shape.block_tokens;
   for (size_t i = 0; i < in.requests.size(); ++i) {
     const Request& q = in.requests[i];
-    for (uint32_t b = 0; b < Blocks(q.length, bt); ++b) {
+    for (uint32_t b = 0; b < BlocksOf(q.length, bt); ++b) {
       uint32_t& t = tokens[homes[i]][{q.home, q.blocks[b]}];
       t = std::max(t, std::min(bt, q.length - b * bt));
     }
@@ -179,7 +175,7 @@ void NameBlocks(const Input& in, const std::vector<uint32_t>& homes, Placed& out
   for (size_t i = 0; i < in.requests.size(); ++i) {
     const Request& q = in.requests[i];
     Placement p{q.id, homes[i], {}};
-    for (uint32_t b = 0; b < Blocks(q.length, bt); ++b) {
+    for (uint32_t b = 0; b < BlocksOf(q.length, bt); ++b) {
       p.blocks.push_back(names[homes[i]].at({q.home, q.blocks[b]}));
     }
     out.moved += in.new_of_old[q.home] != static_cast<int32_t>(homes[i]);

@@ -385,6 +385,7 @@ TEST(KvPlan, RefusesAContradictingManifest) {
   const std::map<std::string, std::function<void(Input&)>> breaks = {
       {"used twice",
        [](Input& in) { in.ranks[0].blocks[0].pages[0] = in.ranks[0].blocks[0].pages[1]; }},
+      {"page 32 of 32", [](Input& in) { in.ranks[0].blocks[0].pages[0] = 32; }},
       {"has no pages of block", [](Input& in) { in.ranks[0].blocks.pop_back(); }},
       {"comes twice", [](Input& in) { in.requests[1].id = "a"; }},
       {"more than its", [](Input& in) { in.ranks[1].free_pages = 32; }},
@@ -398,6 +399,9 @@ TEST(KvPlan, RefusesAContradictingManifest) {
        [](Input& in) {
          in.new_of_old = {0, 0};
        }},
+      {"1 layers before and 0 after", [](Input& in) { in.new_groups.clear(); }},
+      {"2 ranks with 1 new numbers", [](Input& in) { in.new_of_old.pop_back(); }},
+      {"1 layers before and 1 after", [](Input& in) { in.joined_pages = {0}; }},
       {"lists a block twice",
        [](Input& in) {
          in.requests[0].blocks = {7, 7};
@@ -410,6 +414,57 @@ TEST(KvPlan, RefusesAContradictingManifest) {
     ASSERT_FALSE(plan.ok()) << message;
     EXPECT_EQ(plan.status().code(), Code::kInvalid);
     EXPECT_THAT(plan.status().message(), testing::HasSubstr(message));
+  }
+}
+
+TEST(KvPlan, WhatFitsToTheLastPageFitsAndNothingBeyond) {
+  Input in = TwoRanks(1, 1);
+  in.requests = {{"a", 0, 8, 16, {1, 2}}};
+  Rng rng(1);
+  GivePages(rng, in, 8, 1);
+  in.new_of_old = {-1, 0};  // all goes to rank 1: two blocks of two heads come, two may follow
+  in.new_ranks = 1;
+  in.new_groups = {Cut({0}, 1, 4)};
+  in.ranks[1].free_pages = 4;
+  const Result<Plan> plan = MakePlan(in);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_TRUE(CoverCheck(in, *plan).ok());
+  Input arriving = in;
+  --arriving.ranks[1].free_pages;
+  EXPECT_EQ(MakePlan(arriving).status().code(), Code::kNoMemory);
+  EXPECT_FALSE(CoverCheck(arriving, *plan).ok());
+  Input reserved = in;
+  --reserved.ranks[1].total_pages;
+  EXPECT_EQ(MakePlan(reserved).status().code(), Code::kNoMemory);
+  EXPECT_FALSE(CoverCheck(reserved, *plan).ok());
+}
+
+// A sum in 32 bits would wrap, and the request come to nothing.
+TEST(KvPlan, NumbersAtTheEndOfTheirRangeDoNotWrap) {
+  Rng rng(3);
+  Input good = TwoRanks(1, 2);
+  good.requests = {{"a", 0, 6, 8, {7, 9}}};
+  GivePages(rng, good, 32, 1);
+  ASSERT_TRUE(MakePlan(good).ok());
+  Input longer = good;
+  longer.requests[0].length = longer.requests[0].reserved = UINT32_MAX;
+  EXPECT_EQ(MakePlan(longer).status().code(), Code::kInvalid) << "it has two blocks";
+  Input greedy = good;
+  greedy.requests.push_back({"b", 0, 0, UINT32_MAX, {}});
+  EXPECT_EQ(MakePlan(greedy).status().code(), Code::kNoMemory) << "it reserves 2^30 blocks";
+  for (const uint32_t last : {UINT32_MAX - 1, UINT32_MAX}) {
+    Input numbered = good;
+    numbered.requests[0].blocks[1] = last;
+    for (RankState& rank : numbered.ranks) {
+      for (HeldBlock& held : rank.blocks) held.block = held.block == 9 ? last : held.block;
+    }
+    const Result<Plan> plan = MakePlan(numbered);
+    if (last == UINT32_MAX) {
+      EXPECT_EQ(plan.status().code(), Code::kInvalid) << "no block could follow it";
+    } else {
+      ASSERT_TRUE(plan.ok()) << plan.status().message();
+      EXPECT_EQ(plan->next_block[0], UINT32_MAX);
+    }
   }
 }
 

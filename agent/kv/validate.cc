@@ -40,6 +40,10 @@ Status ValidatePages(const Input& in, uint32_t rank) {
   std::set<uint32_t> pages;
   std::set<std::pair<uint32_t, uint32_t>> names;
   for (const HeldBlock& b : state.blocks) {
+    // The last number stays free: `next_block` is above every block's.
+    if (b.block == UINT32_MAX) {
+      return Bad(fmt::format("rank {} lists a block {}, the last number there is", rank, b.block));
+    }
     if (b.home >= in.ranks.size() || !names.insert({b.home, b.block}).second) {
       return Bad(fmt::format("rank {} lists block {} of home {} twice, or there is no such home",
                              rank, b.block, b.home));
@@ -70,7 +74,7 @@ Status ValidateRequests(const Input& in) {
   }
   std::set<std::string> ids;
   for (const Request& q : in.requests) {
-    const uint32_t filled = (q.length + in.shape.block_tokens - 1) / in.shape.block_tokens;
+    const uint32_t filled = BlocksOf(q.length, in.shape.block_tokens);
     if (!ids.insert(q.id).second) return Bad(fmt::format("request {} comes twice", q.id));
     if (q.home >= in.ranks.size() || q.length > q.reserved || q.blocks.size() < filled) {
       return Bad(fmt::format("request {}: home {} of {} ranks, length {}, reserved {}, {} blocks",

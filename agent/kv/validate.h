@@ -13,6 +13,11 @@ struct LayerHead {
   auto operator<=>(const LayerHead&) const = default;
 };
 
+// Blocks that so many positions take. Exact for every number of them: a sum in 32 bits would wrap.
+constexpr uint32_t BlocksOf(uint32_t tokens, uint32_t block_tokens) {
+  return tokens / block_tokens + (tokens % block_tokens != 0 ? 1 : 0);
+}
+
 // The group of `rank` in a layer and its position there, or nullptr.
 const Group* FindGroup(const LayerGroups& groups, uint32_t rank, size_t* position);
 

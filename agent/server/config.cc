@@ -27,6 +27,8 @@ class Section {
     if (!value.IsScalar()) return Fail(value, key, "want a text");
     *out = value.Scalar();
     if (required && out->empty()) Fail(value, key, "must not be empty");
+    // The kernel would read a path up to there and take another file.
+    if (out->find('\0') != std::string::npos) Fail(value, key, "must not hold a zero byte");
   }
 
   template <typename T>

@@ -52,6 +52,8 @@ TEST(Config, ErrorsNameLineAndKey) {
   EXPECT_EQ(ErrorOf(kGood + "log: {json: yes}\n"), "f.yaml:15: log.json: want true or false");
   EXPECT_EQ(ErrorOf(kGood + "log: {depth: 3}\n"), "f.yaml:15: log.depth: unknown key");
   EXPECT_EQ(ErrorOf(kGood + "ranks: 1\nranks: 2\n"), "f.yaml:16: ranks: given twice");
+  EXPECT_EQ(ErrorOf(kGood + "ready_file: \"/r\\0.json\"\n"),
+            "f.yaml:15: ready_file: must not hold a zero byte");
   EXPECT_NE(ErrorOf("world: a\n").find("pod: missing"), std::string::npos);
   EXPECT_NE(ErrorOf("- a\n").find("want a mapping"), std::string::npos);
   EXPECT_NE(ErrorOf("world: [\n").find("f.yaml:"), std::string::npos);

@@ -4,6 +4,7 @@
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -25,7 +26,7 @@ void Extend(X509* cert, X509* issuer, int nid, const std::string& value) {
 }
 
 CertPtr NewCert(EVP_PKEY* key, const std::string& name) {
-  static long serial = 1;
+  static std::atomic<long> serial{1};  // tests ask from several threads
   CertPtr cert(X509_new(), X509_free);
   X509_set_version(cert.get(), 2);
   ASN1_INTEGER_set(X509_get_serialNumber(cert.get()), serial++);

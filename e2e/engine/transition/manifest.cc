@@ -22,16 +22,31 @@ bool Decode(ByteReader* reader, Sequence* sequence) {
   return parsed && reader->ok();
 }
 
-}  // namespace
+// What the scheduler and the plan rely on: a prompt, tokens within what is reserved, and KV of
+// known positions, of which those who wait have none.
+bool IsSound(const Sequence& sequence, bool runs) {
+  const uint64_t reserved = uint64_t{sequence.prompt_tokens()} + sequence.submit.max_tokens();
+  return sequence.prompt_tokens() > 0 && sequence.tokens.size() >= sequence.prompt_tokens() &&
+         sequence.tokens.size() < reserved && reserved <= UINT32_MAX &&
+         (runs ? sequence.computed < sequence.tokens.size()
+               : sequence.computed == 0 && sequence.blocks.empty());
+}
 
-Bytes EncodeManifest(const Scheduler& scheduler, const PageStore& pages) {
+bool Decode(ByteReader* reader, uint64_t count, bool runs, std::vector<Sequence>* out) {
+  for (uint64_t i = 0; i < count; ++i) {
+    Sequence& sequence = out->emplace_back();
+    if (!Decode(reader, &sequence) || !IsSound(sequence, runs)) return false;
+  }
+  return true;
+}
+
+Bytes Encode(std::span<const Sequence* const> running, std::span<const Sequence* const> waiting,
+             const kv::RankState& state) {
   ByteWriter writer;
-  size_t running = 0;
-  const std::vector<const Sequence*> all = scheduler.All(&running);
-  writer.Put<uint64_t>(running);
-  writer.Put<uint64_t>(all.size() - running);
-  for (const Sequence* sequence : all) Encode(*sequence, &writer);
-  const kv::RankState state = pages.State();
+  writer.Put<uint64_t>(running.size());
+  writer.Put<uint64_t>(waiting.size());
+  for (const Sequence* sequence : running) Encode(*sequence, &writer);
+  for (const Sequence* sequence : waiting) Encode(*sequence, &writer);
   writer.Put(state.total_pages);
   writer.Put(state.free_pages);
   writer.Put<uint64_t>(state.blocks.size());
@@ -43,13 +58,27 @@ Bytes EncodeManifest(const Scheduler& scheduler, const PageStore& pages) {
   return writer.Take();
 }
 
+}  // namespace
+
+Bytes EncodeManifest(const Scheduler& scheduler, const PageStore& pages) {
+  size_t running = 0;
+  const std::vector<const Sequence*> all = scheduler.All(&running);
+  return Encode(std::span(all).first(running), std::span(all).subspan(running), pages.State());
+}
+
+Bytes EncodeManifest(const RankManifest& manifest) {
+  std::vector<const Sequence*> running, waiting;
+  for (const Sequence& sequence : manifest.running) running.push_back(&sequence);
+  for (const Sequence& sequence : manifest.waiting) waiting.push_back(&sequence);
+  return Encode(running, waiting, manifest.pages);
+}
+
 Result<RankManifest> DecodeManifest(const Bytes& bytes) {
   ByteReader reader(bytes);
   RankManifest out;
   const uint64_t running = reader.Get<uint64_t>(), waiting = reader.Get<uint64_t>();
-  bool ok = true;
-  for (uint64_t i = 0; ok && i < running; ++i) ok = Decode(&reader, &out.running.emplace_back());
-  for (uint64_t i = 0; ok && i < waiting; ++i) ok = Decode(&reader, &out.waiting.emplace_back());
+  const bool ok =
+      Decode(&reader, running, true, &out.running) && Decode(&reader, waiting, false, &out.waiting);
   out.pages.total_pages = reader.Get<uint32_t>();
   out.pages.free_pages = reader.Get<uint32_t>();
   const uint64_t blocks = reader.Get<uint64_t>();

@@ -2,6 +2,7 @@
 // KV pages it holds. All ranks gather the same and plan alike.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "agent/kv/plan.h"
@@ -18,6 +19,10 @@ struct RankManifest {
 };
 
 Bytes EncodeManifest(const Scheduler& scheduler, const PageStore& pages);
+Bytes EncodeManifest(const RankManifest& manifest);
+// kInternal: not a manifest, or with a request that no scheduler could have: without a prompt, with
+// more tokens than it reserves, with KV of positions that it does not know. The pages and the
+// blocks are the plan's to judge.
 Result<RankManifest> DecodeManifest(const Bytes& bytes);
 
 }  // namespace tangram::engine

@@ -1,0 +1,181 @@
+// What engines tell each other at a flip, of anything at all or a sound world's, damaged: refused,
+// or all that is planned from it is proven, fits the pages of its rank, and the requests that it
+// brings are such that a scheduler and its steps can rely on them.
+#include <fuzzer/FuzzedDataProvider.h>
+
+#include <cstdlib>
+#include <iostream>
+
+#include "e2e/engine/transition/carry.h"
+
+namespace tangram::engine {
+namespace {
+
+constexpr uint32_t kBlock = 4, kPages = 64, kLayers = 2;
+constexpr kv::Shape kShape{4, 2, kBlock, 8};
+
+void Want(bool holds, const std::string& what) {
+  if (holds) return;
+  std::cerr << "manifest_fuzz: " << what << std::endl;
+  std::abort();
+}
+
+// `ranks` ranks, layer by layer each for itself or all in one group.
+Side MakeSide(uint32_t ranks, uint32_t shared_layers) {
+  Side out;
+  for (uint32_t layer = 0; layer < kLayers; ++layer) {
+    kv::LayerGroups& groups = out.groups.emplace_back();
+    if ((shared_layers >> layer & 1) == 0) {
+      for (uint32_t r = 0; r < ranks; ++r) groups.push_back({{r}, {0, kShape.query_heads}});
+      continue;
+    }
+    kv::Group& group = groups.emplace_back();
+    for (uint32_t r = 0; r <= ranks; ++r) {
+      if (r < ranks) group.ranks.push_back(r);
+      group.query_head_bounds.push_back(kShape.query_heads * r / ranks);
+    }
+  }
+  for (uint32_t r = 0; r < ranks; ++r) out.members.push_back("m" + std::to_string(r));
+  return out;
+}
+
+// Requests at every home, and their blocks' pages on all ranks that hold heads of theirs.
+std::vector<RankManifest> Sound(FuzzedDataProvider& in, const Side& side) {
+  std::vector<RankManifest> out(side.members.size());
+  std::vector<PageStore> pages(out.size(), PageStore(kPages));
+  const HeldMap held(side.groups, kShape, static_cast<uint32_t>(out.size()));
+  for (uint32_t home = 0; home < out.size(); ++home) {
+    uint32_t next = in.ConsumeIntegralInRange<uint32_t>(0, 3);
+    for (uint32_t i = in.ConsumeIntegralInRange<uint32_t>(0, 3); i > 0; --i) {
+      const bool runs = in.ConsumeBool();
+      Sequence& sequence = (runs ? out[home].running : out[home].waiting).emplace_back();
+      sequence.submit.set_request(std::to_string(home) + "/" + std::to_string(i));
+      sequence.tokens.resize(in.ConsumeIntegralInRange<size_t>(1, 12));
+      for (uint32_t token = 0; token < sequence.tokens.size(); ++token) {
+        sequence.tokens[token] = token;
+        if (token == 0 || in.ConsumeBool()) sequence.submit.add_prompt(token);
+      }
+      sequence.submit.set_max_tokens(in.ConsumeIntegralInRange<uint32_t>(12, 20));
+      if (!runs) continue;
+      sequence.computed =
+          in.ConsumeIntegralInRange<uint32_t>(0, static_cast<uint32_t>(sequence.tokens.size()) - 1);
+      while (sequence.blocks.size() * kBlock < sequence.computed) {
+        sequence.blocks.push_back(next++);
+        for (uint32_t r = 0; r < out.size(); ++r) {
+          const uint32_t count = held.PagesPerBlock(home, r);
+          if (count > 0) (void)pages[r].Ensure(home, sequence.blocks.back(), count);
+        }
+      }
+    }
+  }
+  for (size_t r = 0; r < out.size(); ++r) out[r].pages = pages[r].State();
+  return out;
+}
+
+uint32_t Number(FuzzedDataProvider& in) {
+  return in.ConsumeBool() ? in.ConsumeIntegralInRange<uint32_t>(0, kPages)
+                          : in.PickValueInArray<uint32_t>({~0u, ~0u - 1, ~0u - kBlock, 1u << 31,
+                                                           in.ConsumeIntegral<uint32_t>()});
+}
+
+template <typename T>
+T* One(FuzzedDataProvider& in, std::vector<T>* of) {
+  return of->empty() ? nullptr : &(*of)[in.ConsumeIntegralInRange<size_t>(0, of->size() - 1)];
+}
+
+void Damage(FuzzedDataProvider& in, RankManifest* manifest) {
+  Sequence* sequence = One(in, in.ConsumeBool() ? &manifest->running : &manifest->waiting);
+  kv::HeldBlock* block = One(in, &manifest->pages.blocks);
+  switch (in.ConsumeIntegralInRange(0, 10)) {
+    case 0:
+      if (sequence != nullptr) sequence->computed = Number(in);
+      return;
+    case 1:
+      if (sequence != nullptr) sequence->submit.set_max_tokens(Number(in));
+      return;
+    case 2:
+      if (sequence != nullptr) sequence->tokens.resize(Number(in) % 64);
+      return;
+    case 3:
+      if (sequence != nullptr) sequence->submit.set_request("0/1");
+      return;
+    case 4:
+      if (sequence != nullptr) sequence->blocks.push_back(Number(in));
+      return;
+    case 5:
+      if (sequence != nullptr && !sequence->blocks.empty()) sequence->blocks[0] = Number(in);
+      return;
+    case 6:
+      manifest->pages.free_pages = Number(in);
+      return;
+    case 7:
+      manifest->pages.total_pages = Number(in);
+      return;
+    case 8:
+      if (block != nullptr) block->home = Number(in);
+      return;
+    case 9:
+      if (block != nullptr) block->block = Number(in);
+      return;
+    default:
+      if (block != nullptr && !block->pages.empty()) block->pages.back() = Number(in);
+  }
+}
+
+void Plan(const Side& from, const Side& to, const std::vector<RankManifest>& manifests) {
+  const Result<kv::Plan> plan = PlanCarry(kShape, from, to, manifests);
+  if (!plan.ok()) {
+    Want(plan.status().code() == Code::kInvalid || plan.status().code() == Code::kNoMemory,
+         plan.status().message());
+    return;
+  }
+  size_t requests = 0;
+  for (const RankManifest& manifest : manifests) {
+    requests += manifest.running.size() + manifest.waiting.size();
+  }
+  for (uint32_t rank = 0; rank < to.members.size(); ++rank) {
+    const Adopted adopted = AdoptOf(*plan, manifests, rank);
+    requests -= adopted.running.size() + adopted.waiting.size();
+    for (const Sequence& sequence : adopted.running) {
+      Want(sequence.computed < sequence.tokens.size(), "a position that is not known");
+      Want(sequence.blocks.size() == (sequence.computed + kBlock - 1) / kBlock, "blocks");
+      Want(sequence.reserved_tokens() > sequence.tokens.size(), "tokens beyond the reservation");
+      for (const uint32_t block : sequence.blocks) {
+        Want(block < plan->next_block[rank], "a block that would be given again");
+      }
+    }
+    for (const Sequence& sequence : adopted.waiting) {
+      Want(sequence.computed == 0 && sequence.blocks.empty(), "KV of a request that waits");
+      Want(sequence.prompt_tokens() > 0, "no prompt");
+    }
+  }
+  Want(requests == 0, "a request is lost or comes twice");
+}
+
+}  // namespace
+}  // namespace tangram::engine
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace tangram::engine;
+  FuzzedDataProvider in(data, size);
+  if (in.ConsumeBool()) {
+    const auto rest = in.ConsumeRemainingBytes<uint8_t>();
+    const auto decoded = DecodeManifest(rest);
+    if (decoded.ok() && !DecodeManifest(EncodeManifest(*decoded)).ok()) std::abort();
+    return 0;
+  }
+  const Side from =
+      MakeSide(in.ConsumeIntegralInRange<uint32_t>(1, 3), in.ConsumeIntegral<uint8_t>());
+  const Side to =
+      MakeSide(in.ConsumeIntegralInRange<uint32_t>(1, 3), in.ConsumeIntegral<uint8_t>());
+  std::vector<RankManifest> manifests = Sound(in, from);
+  while (in.remaining_bytes() > 0) Damage(in, One(in, &manifests));
+  // As the others read them: what no scheduler could have does not come so far.
+  for (RankManifest& manifest : manifests) {
+    auto read = DecodeManifest(EncodeManifest(manifest));
+    if (!read.ok()) return 0;
+    manifest = std::move(*read);
+  }
+  Plan(from, to, manifests);
+  return 0;
+}

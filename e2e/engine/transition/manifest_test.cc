@@ -1,0 +1,79 @@
+// Manifests that no sound engine sends: refused, before a scheduler works with what they say.
+#include "e2e/engine/transition/manifest.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+
+namespace tangram::engine {
+namespace {
+
+RankManifest Sound() {
+  RankManifest out;
+  Sequence& runs = out.running.emplace_back();
+  runs.submit.set_request("runs");
+  runs.submit.add_prompt(3);
+  runs.submit.add_prompt(4);
+  runs.submit.set_max_tokens(5);
+  runs.gateway = "g";
+  runs.tokens = {3, 4, 9};
+  runs.computed = 2;
+  runs.blocks = {7};
+  Sequence& waits = out.waiting.emplace_back();
+  waits.submit.set_request("waits");
+  waits.submit.add_prompt(1);
+  waits.submit.set_max_tokens(1);
+  waits.tokens = {1};
+  out.pages = {32, 30, {{0, 7, {4, 5}}}};
+  return out;
+}
+
+TEST(Manifest, ComesAsItWent) {
+  const Bytes bytes = EncodeManifest(Sound());
+  const Result<RankManifest> read = DecodeManifest(bytes);
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(read->running.at(0).id(), "runs");
+  EXPECT_EQ(read->running[0].gateway, "g");
+  EXPECT_EQ(read->running[0].tokens, (std::vector<uint32_t>{3, 4, 9}));
+  EXPECT_EQ(read->running[0].blocks, (std::vector<uint32_t>{7}));
+  EXPECT_EQ(read->waiting.at(0).id(), "waits");
+  EXPECT_EQ(read->pages.total_pages, 32u);
+  EXPECT_EQ(read->pages.blocks.at(0).pages, (std::vector<uint32_t>{4, 5}));
+  EXPECT_EQ(EncodeManifest(*read), bytes);
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    EXPECT_FALSE(DecodeManifest({bytes.begin(), bytes.begin() + static_cast<long>(size)}).ok());
+  }
+}
+
+// The scheduler takes tokens at the positions that are computed, and the blocks of a prompt, as
+// they are said to be.
+TEST(Manifest, RequestsAreSuchAsASchedulerHas) {
+  const std::map<std::string, std::function<void(Sequence&, Sequence&)>> damages = {
+      {"KV of a position without a token", [](Sequence& runs, Sequence&) { runs.computed = 3; }},
+      {"a token of the prompt is missing",
+       [](Sequence& runs, Sequence&) {
+         runs.tokens = {3};
+         runs.computed = 0;
+       }},
+      {"no prompt", [](Sequence&, Sequence& waits) { waits.submit.clear_prompt(); }},
+      {"as many tokens as it may come to",
+       [](Sequence& runs, Sequence&) { runs.tokens.resize(7); }},
+      {"a reservation that wraps",
+       [](Sequence& runs, Sequence&) { runs.submit.set_max_tokens(UINT32_MAX - 1); }},
+      {"KV of a request that waits", [](Sequence&, Sequence& waits) { waits.blocks = {3}; }},
+  };
+  for (const auto& [what, damage] : damages) {
+    RankManifest manifest = Sound();
+    damage(manifest.running[0], manifest.waiting[0]);
+    EXPECT_EQ(DecodeManifest(EncodeManifest(manifest)).status().code(), Code::kInternal) << what;
+  }
+  RankManifest most = Sound();
+  most.running[0].tokens.resize(6);
+  most.running[0].computed = 5;
+  most.running[0].submit.set_max_tokens(UINT32_MAX - 2);
+  EXPECT_TRUE(DecodeManifest(EncodeManifest(most)).ok());
+}
+
+}  // namespace
+}  // namespace tangram::engine
