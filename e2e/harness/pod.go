@@ -202,11 +202,16 @@ func (p *pod) runAgent() (*process, error) {
 func (p *pod) runEngine(device int) (*process, error) {
 	o, name := &p.w.o, fmt.Sprintf("engine-p%d-%d", p.index, device)
 	tls := p.w.cert(fmt.Sprintf("engine-p%d", p.index))
-	return p.run(name, o.cxx("e2e/engine/tangram-engine"), append(p.faults(o.EngineFaults),
+	args := append(p.faults(o.EngineFaults),
 		"--agent-socket", p.socket(), "--token-file", p.token(), "--device", fmt.Sprint(device),
 		"--mesh-listen", cmp.Or(p.meshes[device], p.anyPort()), "--serve-listen", cmp.Or(p.serves[device], p.anyPort()), "--advertise", p.host(),
 		"--tls-ca", tls["ca"], "--tls-cert", tls["cert"], "--tls-key", tls["key"], "--max-batch-tokens", "24",
-		"--max-model-len", fmt.Sprint(o.MaxTokens), "--ready-file", filepath.Join(o.Dir, name+".ready"))...)
+		"--max-model-len", fmt.Sprint(o.MaxTokens), "--ready-file", filepath.Join(o.Dir, name+".ready"))
+	if o.Patience > 0 {
+		ms := fmt.Sprint(o.Patience.Milliseconds())
+		args = append(args, "--exchange-timeout-ms", ms, "--least-timeout-ms", ms)
+	}
+	return p.run(name, o.cxx("e2e/engine/tangram-engine"), args...)
 }
 
 func (p *pod) host() string {

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"tangram.dev/e2e/load"
 )
@@ -37,6 +38,9 @@ type Options struct {
 	Restart bool
 	// Nodes: every pod has a network of its own, with one link that Link cuts. Only within IsolateNetwork.
 	Nodes bool
+	// Patience of engines with a peer that is silent; 0: their own. Where nobody repairs the world, a slow machine must
+	// not be taken for a death.
+	Patience time.Duration
 	// LeaveRoom: certificates are there for this many pods more (AddPod).
 	LeaveRoom int
 }

@@ -50,6 +50,7 @@ func requireWarning(t *testing.T, k *kube.Client, reason string) {
 }
 
 func TestImageThatIsNotThere(t *testing.T) {
+	t.Parallel()
 	k := namespace(t, "")
 	require.NoError(t, k.Apply(t.Context(), manifest(1, func(s *v1alpha1.MoEDeploymentSpec) { s.Engine.Image = "tangram.dev/none:dev" })))
 	requireCondition(t, k, v1alpha1.ConditionDegraded, "True", v1alpha1.ReasonPodsFailing, "demo-0", "tangram.dev/none:dev")
@@ -59,6 +60,7 @@ func TestImageThatIsNotThere(t *testing.T) {
 }
 
 func TestModelPathThatIsNotThere(t *testing.T) {
+	t.Parallel()
 	k := namespace(t, "")
 	require.NoError(t, k.Apply(t.Context(), manifest(1, func(s *v1alpha1.MoEDeploymentSpec) { s.Model.Source.PersistentVolumeClaim.Path = "missing" })))
 	requireCondition(t, k, v1alpha1.ConditionDegraded, "True", v1alpha1.ReasonPodsFailing, "demo-0", "missing")
@@ -68,6 +70,7 @@ func TestModelPathThatIsNotThere(t *testing.T) {
 }
 
 func TestZeroReplicasAreRefused(t *testing.T) {
+	t.Parallel()
 	k := namespace(t, "")
 	serve(t, k, 1, nil)
 	err := k.Scale(t.Context(), object, 0)
@@ -80,6 +83,7 @@ func TestZeroReplicasAreRefused(t *testing.T) {
 
 // Two worlds of one name share nothing.
 func TestOneNameInTwoNamespaces(t *testing.T) {
+	t.Parallel()
 	a, b := namespace(t, "-a"), namespace(t, "-b")
 	for _, k := range []*kube.Client{a, b} {
 		require.NoError(t, k.Apply(t.Context(), manifest(1, nil)))

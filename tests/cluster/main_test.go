@@ -3,6 +3,7 @@ package cluster
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/signal"
@@ -21,7 +22,14 @@ const (
 
 var up *cluster.Cluster // by TestMain
 
-func TestMain(m *testing.M) { os.Exit(withCluster(m)) }
+func TestMain(m *testing.M) {
+	// Those that are parallel mostly wait.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
+	}
+	os.Exit(withCluster(m))
+}
 
 func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
@@ -61,12 +69,26 @@ func withCluster(m *testing.M) (code int) {
 		say("%v", err)
 		return 1
 	}
+	defer oneRank.stop()
 	ended, interrupted := make(chan int, 1), ctx.Done()
 	go func() { ended <- m.Run() }()
 	select { // tests know no signals: what is interrupted is taken down too
 	case code = <-ended:
-		return code
+		return max(code, namespacesGone(ctx))
 	case <-interrupted:
 		return 1
 	}
+}
+
+// namespacesGone waits for those of all tests; 1 if one does not go.
+func namespacesGone(ctx context.Context) (code int) {
+	began := time.Now()
+	for _, ns := range left.namespaces {
+		if err := up.AwaitNamespaceGone(ctx, ns); err != nil {
+			say("%v", err)
+			code = 1
+		}
+	}
+	say("namespaces of %d worlds are gone, %.1f s after the last test", len(left.namespaces), time.Since(began).Seconds())
+	return code
 }

@@ -1,7 +1,9 @@
 package cluster
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -9,10 +11,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"tangram.dev/api/v1alpha1"
+	"tangram.dev/e2e/harness/cluster"
 	"tangram.dev/e2e/kube"
 )
 
-// The demo's story: 4 -> 6 ranks, Tensor, Expert, 4 ranks, while requests stream.
+// The demo's story, while requests stream: 4 -> 6 ranks, Tensor, Expert, 4 ranks; experts get hot and are moved; a rank dies.
 func TestStory(t *testing.T) {
 	k := namespace(t, "")
 	serve(t, k, 4, nil)
@@ -51,7 +54,51 @@ func TestStory(t *testing.T) {
 	requireObjects(t, k, four)
 	requireEvents(t, k, released[4:])
 	requireScreens(t, k)
+
+	trace := newTrace(t)
+	trace.Heat(true) // from the first on: no window tells of other requests
+	results = append(results, play(t, k, trace, func() {
+		expertsGetHot(t, k)
+		trace.Heat(false)
+		aRankDies(t, k)
+	})...)
 	requireOneRanksTokens(t, results)
+}
+
+// expertsGetHot: the operator copies and moves them, measures that it paid, and says so.
+func expertsGetHot(t *testing.T, k *kube.Client) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	done, why, err := cluster.Rebalance(ctx, k, name)
+	require.NoError(t, err, why)
+	t.Logf("%d experts moved, %d bytes: balancedness %s, without %s; %s", done.Moves, done.Bytes, done.Measured, done.Without, why)
+	require.Positive(t, done.Moves)
+	require.Positive(t, done.Measured.Cmp(*done.Without), "it is more even than it would have been")
+	all, err := k.Transitions(t.Context(), name)
+	require.NoError(t, err)
+	at := slices.IndexFunc(all, func(lt v1alpha1.LayoutTransition) bool { return strings.HasPrefix(lt.Spec.What, "rebalance") })
+	require.NotEqual(t, -1, at, "the rebalance has a record")
+	s := all[at].Status
+	require.Equal(t, v1alpha1.PhaseSucceeded, s.Phase, s.Message)
+	require.Positive(t, s.Bytes.TCP+s.Bytes.Shared)
+	require.Zero(t, s.Bytes.Checkpoint, "what a rank holds does not come from the checkpoint")
+	events, err := k.Events(t.Context())
+	require.NoError(t, err)
+	require.True(t, slices.ContainsFunc(events, func(e kube.Event) bool { return e.Reason == v1alpha1.EventRebalanced }))
+}
+
+// aRankDies by kill -9 of all that runs in its pod: the world is repaired without it, and what comes back is a new member.
+func aRankDies(t *testing.T, k *kube.Client) {
+	t.Helper()
+	victim := deployment(t, k).Status.Members[0]
+	pod := slices.IndexFunc(ranks(t, k), func(p corev1.Pod) bool { return p.Name == victim.Pod })
+	_, err := cluster.KillContainers(string(ranks(t, k)[pod].UID))
+	require.NoError(t, err)
+	repaired(t, k, 4)
+	for _, m := range deployment(t, k).Status.Members {
+		require.NotEqual(t, victim.ID, m.ID)
+	}
 }
 
 // requireTransition: the record agrees with the worlds before and after it.

@@ -1,7 +1,6 @@
 package walk
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -40,50 +39,59 @@ func tour() []stop {
 		stop{1, "Expert", nil})
 }
 
-// interval in which a transition ran.
-type interval struct{ from, to time.Time }
-
+// Every request in flight and every rank takes part in each transition: requests that run before it get tokens while it
+// is under way and after it, and then each rank of the new layout takes in tokens and computes.
 func TestTour(t *testing.T) {
-	w := start(t, harness.Options{Pods: harness.Pods(8)})
+	w := start(t, harness.Options{Pods: harness.Pods(8), MaxTokens: flightTokens})
 	apply(t, w, 1, "Expert")
 	trace := newTrace(t, 3, 20*time.Second) // more than the world can do: four requests run at all times
 	halt, played := make(chan struct{}), make(chan []*load.Result, 1)
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-	defer cancel()
-	go func() { played <- client(w).Play(ctx, trace, 4, halt) }()
-	var moved []interval
+	go func() { played <- client(w).Play(t.Context(), trace, 4, halt) }()
+	moved, longest := 0, 0
+	var flown []*load.Result
+	from := work(t, w)
+	others := newTrace(t, 4, time.Second)
+	ranks := 1
 	for _, s := range tour() {
 		t.Run(fmt.Sprint(s.ranks, s.mode, s.shapes), func(t *testing.T) {
-			began := time.Now()
-			record := apply(t, w, s.ranks, s.mode, s.shapes...)
-			if record.PlannedFlips > 0 {
-				moved = append(moved, interval{began, time.Now()})
+			flying := fly(t, w, others, len(flown), ranks)
+			requireAllWork(t, w, from)
+			var before []int64
+			for _, f := range flying {
+				before = append(before, f.counters.Now().Tokens)
 			}
+			record := apply(t, w, s.ranks, s.mode, s.shapes...)
+			for i, f := range flying {
+				got := f.counters.Now().Tokens - before[i]
+				if record.PlannedFlips > 0 {
+					require.Positive(t, got, "a request stood still during a transition that took %.2f s", record.TotalSeconds)
+				}
+			}
+			if record.PlannedFlips > 0 {
+				moved++
+			}
+			for _, f := range flying {
+				flown = append(flown, f.land(t))
+				longest = max(longest, len(flown[len(flown)-1].Tokens))
+			}
+			ranks, from = s.ranks, work(t, w)
 			audit(t, w, s.ranks)
 		})
+	}
+	flying := fly(t, w, others, len(flown), ranks)
+	requireAllWork(t, w, from)
+	for _, f := range flying {
+		flown = append(flown, f.land(t))
 	}
 	close(halt)
 	walked := <-played
 	require.NotEmpty(t, walked)
-	require.GreaterOrEqual(t, len(moved), len(tour())-2, "some stops moved nothing")
-	for _, m := range moved {
-		require.True(t, tokensWithin(walked, m), "no token came during a transition that took %v", m.to.Sub(m.from))
-	}
+	require.GreaterOrEqual(t, moved, len(tour())-2, "some stops moved nothing")
 	// The same requests where nothing ever moves.
 	w.Stop()
 	one := start(t, harness.Options{Pods: harness.Pods(1)})
 	apply(t, one, 1, "Expert")
 	requireSame(t, walked, client(one).Repeat(t.Context(), trace, len(walked), 8))
-	t.Logf("%d requests over %d transitions", len(walked), len(moved))
-}
-
-func tokensWithin(results []*load.Result, i interval) bool {
-	for _, r := range results {
-		for _, token := range r.Tokens {
-			if token.At.After(i.from) && token.At.Before(i.to) {
-				return true
-			}
-		}
-	}
-	return false
+	requireSame(t, flown, client(one).Again(t.Context(), flown, 16))
+	t.Logf("%d requests over %d transitions, and %d that were in flight at their beginning, with at most %d tokens", len(walked), moved, len(flown), longest)
 }

@@ -7,19 +7,15 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"tangram.dev/api/v1alpha1"
+	"tangram.dev/e2e/harness/cluster"
 	"tangram.dev/e2e/kube"
 	"tangram.dev/e2e/load"
 )
 
 const (
 	heatName = "hot experts, rebalanced"
-	// heatSpec asks for copies of hot experts, two on each of four ranks, and for a look every three seconds.
-	heatSpec = `{"spec":{"redundantExperts":8,"rebalance":{"intervalSeconds":3}}}`
 	// heatUp: so long the requests from before go on, of which no window shall tell.
 	heatUp = 4 * time.Second
-	// coolSpec leaves experts where they are: who dies next dies with copies around.
-	coolSpec = `{"spec":{"redundantExperts":0,"rebalance":null}}`
 )
 
 // heat is the act in which prompts ask for the same few experts, as the report has it. Balancedness is mean over
@@ -45,30 +41,16 @@ func expertsGetHot(ctx context.Context, k *kube.Client, trace *load.Trace, begin
 	if err := sleep(ctx, heatUp); err != nil {
 		return nil, err
 	}
-	if err := k.Patch(ctx, object, heatSpec); err != nil {
+	last, why, err := cluster.Rebalance(ctx, k, world)
+	if err != nil {
 		return nil, err
 	}
-	var last *v1alpha1.RebalanceDone
-	for last == nil || last.Measured == nil {
-		d, err := k.MoEDeployment(ctx, world)
-		if err != nil {
-			return nil, err
-		}
-		if r := d.Status.Rebalance; r != nil {
-			last = r.Last
-			if last == nil || h.Why == "" {
-				h.Why = r.Why
-			}
-		}
-		if err := sleep(ctx, look); err != nil {
-			return nil, fmt.Errorf("no rebalance was done and measured; the last decision: %s: %w", h.Why, err)
-		}
-	}
+	h.Why = why
 	h.Moves, h.Bytes = int(last.Moves), last.Bytes
 	h.Without, h.Promised, h.Measured = last.Without.AsApproximateFloat64(), last.Promised.AsApproximateFloat64(), last.Measured.AsApproximateFloat64()
 	h.to = time.Now()
 	say("%-32s balancedness %.3f, %.3f without", heatName, h.Measured, h.Without)
-	return h, k.Patch(ctx, object, coolSpec)
+	return h, nil
 }
 
 func (r *report) printHeat(out io.Writer) {

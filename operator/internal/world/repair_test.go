@@ -3,7 +3,9 @@ package world
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -43,83 +45,93 @@ func (b *bench) wide() {
 }
 
 func TestDeathIsSeenAtOnceAndRepaired(t *testing.T) {
-	b := setupWith(t, 3, time.Hour) // it is the streams that tell
-	b.wide()
-	b.agents.Stop("a1")
-	s := b.until(func(s Snapshot) bool { return s.Broken != nil })
-	require.ErrorIs(t, s.Broken, driver.ErrNeedsRepair)
-	require.True(t, s.NeedsRepair())
-	s, n := b.repair()
-	require.NoError(t, n.ended()[0])
-	require.NoError(t, s.Broken)
-	require.Len(t, s.Layout.Members, 2)
-	require.Len(t, n.record.Lost, 1)
-	require.Equal(t, 1, n.flips)
-	require.Zero(t, s.NextRepair)
+	synctest.Test(t, func(t *testing.T) {
+		b := setupWith(t, 3, time.Hour) // it is the streams that tell
+		b.wide()
+		b.agents.Stop("a1")
+		s := b.until(func(s Snapshot) bool { return s.Broken != nil })
+		require.ErrorIs(t, s.Broken, driver.ErrNeedsRepair)
+		require.True(t, s.NeedsRepair())
+		s, n := b.repair()
+		require.NoError(t, n.ended()[0])
+		require.NoError(t, s.Broken)
+		require.Len(t, s.Layout.Members, 2)
+		require.Len(t, n.record.Lost, 1)
+		require.Equal(t, 1, n.flips)
+		require.Zero(t, s.NextRepair)
+	})
 }
 
 func TestEngineThatDies(t *testing.T) {
-	b := setup(t, 2)
-	b.agents.Find("a1").Detach(true)
-	s := b.until(func(s Snapshot) bool { return s.Broken != nil })
-	require.ErrorContains(t, s.Broken, "u1/0/1")
-	b.agents.Find("a1").Detach(false) // it comes back in time
-	s, n := b.repair()
-	require.NoError(t, s.Broken)
-	require.Len(t, s.Layout.Members, 2, "it attached again")
-	require.Empty(t, n.record.Lost)
-	require.Zero(t, n.record.CheckpointBytes)
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, 2)
+		b.agents.Find("a1").Detach(true)
+		// Its peer stands still too, and may be seen first.
+		b.until(func(s Snapshot) bool { return s.Broken != nil && strings.Contains(s.Broken.Error(), "u1/0/1") })
+		b.agents.Find("a1").Detach(false) // it comes back in time
+		s, n := b.repair()
+		require.NoError(t, s.Broken)
+		require.Len(t, s.Layout.Members, 2, "it attached again")
+		require.Empty(t, n.record.Lost)
+		require.Zero(t, n.record.CheckpointBytes)
+	})
 }
 
 // One agent that does not answer is no reason to leave it out, while the others serve.
 func TestSilenceIsNoDeath(t *testing.T) {
-	b := setup(t, 2)
-	b.agents.Find("a1").Deaf(true)
-	s := b.until(func(s Snapshot) bool { return s.Errors["u1"] != nil })
-	require.NoError(t, s.Broken)
-	require.Len(t, s.Layout.Members, 2)
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, 2)
+		b.agents.Find("a1").Deaf(true)
+		s := b.until(func(s Snapshot) bool { return s.Errors["u1"] != nil })
+		require.NoError(t, s.Broken)
+		require.Len(t, s.Layout.Members, 2)
+	})
 }
 
 func TestSilenceAmongThoseThatStandStill(t *testing.T) {
-	b := setup(t, 3)
-	b.wide()
-	b.limits.Answer = 200 * time.Millisecond
-	b.agents.Find("a2").Deaf(true)
-	b.agents.Cut("u0/0/1", "u2/0/1", true)
-	b.agents.Cut("u1/0/1", "u2/0/1", true)
-	b.until(func(s Snapshot) bool { return s.Broken != nil })
-	s, n := b.repair()
-	require.NoError(t, n.ended()[0])
-	require.Len(t, s.Layout.Members, 2)
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, 3)
+		b.wide()
+		b.limits.Answer = 200 * time.Millisecond
+		b.agents.Find("a2").Deaf(true)
+		b.agents.Cut("u0/0/1", "u2/0/1", true)
+		b.agents.Cut("u1/0/1", "u2/0/1", true)
+		b.until(func(s Snapshot) bool { return s.Broken != nil })
+		s, n := b.repair()
+		require.NoError(t, n.ended()[0])
+		require.Len(t, s.Layout.Members, 2)
 
-	// The zombie answers again: it is an outcast, and released.
-	b.agents.Find("a2").Deaf(false)
-	s = b.until(func(s Snapshot) bool { return len(s.Outcasts) > 0 })
-	require.Contains(t, s.Outcasts, "u2/0/1")
-	require.NoError(t, s.Broken)
-	s, n = b.repair()
-	require.NoError(t, n.ended()[0])
-	require.Zero(t, n.flips)
-	require.Empty(t, s.Outcasts)
-	require.Equal(t, "u2/0/2", s.Statuses["u2"].Ranks[0].Member.Id)
+		// The zombie answers again: it is an outcast, and released.
+		b.agents.Find("a2").Deaf(false)
+		s = b.until(func(s Snapshot) bool { return len(s.Outcasts) > 0 })
+		require.Contains(t, s.Outcasts, "u2/0/1")
+		require.NoError(t, s.Broken)
+		s, n = b.repair()
+		require.NoError(t, n.ended()[0])
+		require.Zero(t, n.flips)
+		require.Empty(t, s.Outcasts)
+		require.Equal(t, "u2/0/2", s.Statuses["u2"].Ranks[0].Member.Id)
+	})
 }
 
 func TestNobodySurvives(t *testing.T) {
-	b := setup(t, 3)
-	for _, a := range []string{"a0", "a1"} {
-		b.agents.Stop(a)
-	}
-	b.SetEndpoints([]Endpoint{{"u2", "a2"}}, true) // their pods are gone
-	b.until(func(s Snapshot) bool { return s.Looked && s.Broken != nil })
-	s, n := b.repair()
-	require.NoError(t, n.ended()[0])
-	require.NotEmpty(t, n.record.WorldEnded)
-	require.NoError(t, s.Broken)
-	require.Nil(t, s.Layout)
-	g := b.goal(&notes{}, layout.Expert, 1)
-	g.Members = []string{"u2/0/1"}
-	require.True(t, b.Begin(g), "and it may start again")
-	b.until(func(s Snapshot) bool { return s.Running == nil && len(s.Layout.GetMembers()) == 1 })
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, 3)
+		for _, a := range []string{"a0", "a1"} {
+			b.agents.Stop(a)
+		}
+		b.SetEndpoints([]Endpoint{{"u2", "a2"}}, true) // their pods are gone
+		b.until(func(s Snapshot) bool { return s.Looked && s.Broken != nil })
+		s, n := b.repair()
+		require.NoError(t, n.ended()[0])
+		require.NotEmpty(t, n.record.WorldEnded)
+		require.NoError(t, s.Broken)
+		require.Nil(t, s.Layout)
+		g := b.goal(&notes{}, layout.Expert, 1)
+		g.Members = []string{"u2/0/1"}
+		require.True(t, b.Begin(g), "and it may start again")
+		b.until(func(s Snapshot) bool { return s.Running == nil && len(s.Layout.GetMembers()) == 1 })
+	})
 }
 
 // A store that fails for a while.
@@ -145,45 +157,49 @@ func (b *bench) keepIn(s store.Store) {
 }
 
 func TestBackOffOfRepairs(t *testing.T) {
-	b := setup(t, 3)
-	b.wide()
-	b.agents.Stop("a1")
-	b.until(func(s Snapshot) bool { return s.Broken != nil })
-	whole := b.store
-	b.keepIn(moody{whole, func() error { return errors.New("no such volume") }})
-	s, n := b.repair()
-	require.ErrorContains(t, n.ended()[0], "no such volume")
-	require.ErrorContains(t, s.RepairFailed, "no such volume")
-	require.Greater(t, time.Until(s.NextRepair), time.Millisecond)
-	require.NoError(t, s.Failed, "no transition failed")
-	require.False(t, b.Begin(Goal{Repair: true, Limits: b.limits, Recorder: &notes{}}), "not before the pause is over")
-	b.Intend("something else")
-	require.Error(t, b.Snapshot().RepairFailed, "what is wanted changes nothing about it")
-	b.keepIn(whole)
-	b.until(func(s Snapshot) bool { return time.Now().After(s.NextRepair) })
-	s, _ = b.repair()
-	require.NoError(t, s.RepairFailed)
-	require.NoError(t, s.Broken)
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, 3)
+		b.wide()
+		b.agents.Stop("a1")
+		b.until(func(s Snapshot) bool { return s.Broken != nil })
+		whole := b.store
+		b.keepIn(moody{whole, func() error { return errors.New("no such volume") }})
+		s, n := b.repair()
+		require.ErrorContains(t, n.ended()[0], "no such volume")
+		require.ErrorContains(t, s.RepairFailed, "no such volume")
+		require.Greater(t, time.Until(s.NextRepair), time.Millisecond)
+		require.NoError(t, s.Failed, "no transition failed")
+		require.False(t, b.Begin(Goal{Repair: true, Limits: b.limits, Recorder: &notes{}}), "not before the pause is over")
+		b.Intend("something else")
+		require.Error(t, b.Snapshot().RepairFailed, "what is wanted changes nothing about it")
+		b.keepIn(whole)
+		b.until(func(s Snapshot) bool { return time.Now().After(s.NextRepair) })
+		s, _ = b.repair()
+		require.NoError(t, s.RepairFailed)
+		require.NoError(t, s.Broken)
+	})
 }
 
 // A member that dies in the middle of a transition: the transition ends at once, and is no reason to wait after the repair.
 func TestDeathInTheMiddleOfATransition(t *testing.T) {
-	b := setup(t, 3)
-	b.wide()
-	b.agents.HoldStage(true)
-	n := &notes{}
-	require.True(t, b.Begin(b.goal(n, layout.Tensor, 3)))
-	b.until(func(s Snapshot) bool { return s.Running != nil && s.Running.Phase == "stage" })
-	require.False(t, b.Begin(Goal{Repair: true, Limits: b.limits, Recorder: &notes{}}), "one at a time")
-	b.agents.Stop("a2")
-	b.until(func(s Snapshot) bool { return s.Running == nil && s.Broken != nil })
-	b.agents.HoldStage(false)
-	s, k := b.repair()
-	require.NoError(t, k.ended()[0])
-	require.NoError(t, s.Failed)
-	require.Zero(t, s.NextTry)
-	require.Len(t, s.Layout.Members, 2)
-	require.ErrorIs(t, n.ended()[0], driver.ErrNeedsRepair)
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, 3)
+		b.wide()
+		b.agents.HoldStage(true)
+		n := &notes{}
+		require.True(t, b.Begin(b.goal(n, layout.Tensor, 3)))
+		b.until(func(s Snapshot) bool { return s.Running != nil && s.Running.Phase == "stage" })
+		require.False(t, b.Begin(Goal{Repair: true, Limits: b.limits, Recorder: &notes{}}), "one at a time")
+		b.agents.Stop("a2")
+		b.until(func(s Snapshot) bool { return s.Running == nil && s.Broken != nil })
+		b.agents.HoldStage(false)
+		s, k := b.repair()
+		require.NoError(t, k.ended()[0])
+		require.NoError(t, s.Failed)
+		require.Zero(t, s.NextTry)
+		require.Len(t, s.Layout.Members, 2)
+		require.ErrorIs(t, n.ended()[0], driver.ErrNeedsRepair)
+	})
 }
 
 // An abort by the user, in each phase.
@@ -194,62 +210,70 @@ func TestAbort(t *testing.T) {
 		"flip":  func(b *bench) { b.agents.HoldGate(true) },
 	} {
 		t.Run(phase, func(t *testing.T) {
-			b := setup(t, 3)
-			b.limits.Flip, b.limits.Engines = time.Minute, time.Minute
-			hold(b)
-			n := &notes{}
-			b.Intend("three")
-			require.True(t, b.Begin(b.goal(n, layout.Expert, 3)))
-			b.until(func(s Snapshot) bool { return s.Running != nil && s.Running.Phase == phase })
-			b.Abort()
-			b.Abort()
-			if phase == "flip" { // it has a permit: it may have flipped somewhere
-				time.Sleep(50 * time.Millisecond)
-				require.Empty(t, n.ended())
-				b.agents.HoldGate(false)
-			}
-			s := b.until(func(s Snapshot) bool { return s.Running == nil })
-			require.Len(t, n.ended(), 1)
-			require.ErrorIs(t, n.ended()[0], driver.ErrAborted)
-			require.NoError(t, s.Failed)
-			require.True(t, b.agents.Idle(), "nothing is left half done")
-			if phase == "flip" {
-				require.EqualValues(t, 2, s.Epoch, "the flip that was permitted is the last")
-			} else {
-				require.EqualValues(t, 1, s.Epoch)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				b := setup(t, 3)
+				b.limits.Flip, b.limits.Engines = time.Minute, time.Minute
+				hold(b)
+				n := &notes{}
+				b.Intend("three")
+				require.True(t, b.Begin(b.goal(n, layout.Expert, 3)))
+				b.until(func(s Snapshot) bool { return s.Running != nil && s.Running.Phase == phase })
+				b.Abort()
+				b.Abort()
+				if phase == "flip" { // it has a permit: it may have flipped somewhere
+					time.Sleep(50 * time.Millisecond)
+					require.Empty(t, n.ended())
+					b.agents.HoldGate(false)
+				}
+				s := b.until(func(s Snapshot) bool { return s.Running == nil })
+				require.Len(t, n.ended(), 1)
+				require.ErrorIs(t, n.ended()[0], driver.ErrAborted)
+				require.NoError(t, s.Failed)
+				require.True(t, b.agents.Idle(), "nothing is left half done")
+				if phase == "flip" {
+					require.EqualValues(t, 2, s.Epoch, "the flip that was permitted is the last")
+				} else {
+					require.EqualValues(t, 1, s.Epoch)
+				}
+			})
 		})
 	}
 }
 
 // What an operator before this one left in an agent that has no part in the layout is seen, and ended.
 func TestWhatWasLeftUnfinished(t *testing.T) {
-	b := setup(t, 3)
-	b.agents.Find("a2").LeaveIn(7, tangramv1.Phase_PHASE_STAGED)
-	b.until(func(s Snapshot) bool { return s.Unfinished })
-	require.True(t, b.Begin(b.goal(&notes{}, layout.Expert, 2)))
-	b.until(func(s Snapshot) bool { return s.Running == nil && !s.Unfinished })
-	require.True(t, b.agents.Idle())
-	require.EqualValues(t, 1, b.agents.Layout().Epoch)
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, 3)
+		b.agents.Find("a2").LeaveIn(7, tangramv1.Phase_PHASE_STAGED)
+		b.until(func(s Snapshot) bool { return s.Unfinished })
+		require.True(t, b.Begin(b.goal(&notes{}, layout.Expert, 2)))
+		b.until(func(s Snapshot) bool { return s.Running == nil && !s.Unfinished })
+		require.True(t, b.agents.Idle())
+		require.EqualValues(t, 1, b.agents.Layout().Epoch)
+	})
 }
 
 func TestHeadroomOfTheLayoutInForce(t *testing.T) {
-	b := setup(t, 3)
-	s := b.until(func(s Snapshot) bool { return s.Headroom != nil })
-	require.True(t, s.Headroom.Enough)
-	b.wide()
-	b.until(func(s Snapshot) bool { return s.Headroom != nil && len(s.Headroom.Worst.Survivors) == 2 })
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, 3)
+		s := b.until(func(s Snapshot) bool { return s.Headroom != nil })
+		require.True(t, s.Headroom.Enough)
+		b.wide()
+		b.until(func(s Snapshot) bool { return s.Headroom != nil && len(s.Headroom.Worst.Survivors) == 2 })
+	})
 }
 
 func TestDissolveReleasesEverybody(t *testing.T) {
-	b := setup(t, 3)
-	b.agents.Find("a1").Deaf(true) // who cannot be told does not keep the others
-	require.False(t, b.worlds.Dissolve("uid", "it is over"), "beside us")
-	require.Eventually(t, func() bool { return b.worlds.Dissolve("uid", "it is over") }, soon, tick)
-	require.False(t, b.agents.Find("a0").InWorld())
-	require.Contains(t, b.agents.Find("a2").Calls(), "release")
-	require.True(t, b.agents.Find("a1").InWorld())
-	require.Nil(t, b.worlds.Find("uid"))
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, 3)
+		b.agents.Find("a1").Deaf(true) // who cannot be told does not keep the others
+		require.False(t, b.worlds.Dissolve("uid", "it is over"), "beside us")
+		require.Eventually(t, func() bool { return b.worlds.Dissolve("uid", "it is over") }, soon, tick)
+		require.False(t, b.agents.Find("a0").InWorld())
+		require.Contains(t, b.agents.Find("a2").Calls(), "release")
+		require.True(t, b.agents.Find("a1").InWorld())
+		require.Nil(t, b.worlds.Find("uid"))
+	})
 }
 
 // A checkpoint that cannot be read any more is news.
@@ -261,12 +285,14 @@ func TestMarkTellsOfTheCheckpoint(t *testing.T) {
 
 // Whoever ends a world does not wait for its agents, not even for one that never answers.
 func TestDissolveNeverWaits(t *testing.T) {
-	b := setup(t, 2)
-	answer := make(chan struct{})
-	b.stuck.Store(&answer)
-	require.False(t, b.worlds.Dissolve("uid", "it is over"))
-	require.NotNil(t, b.worlds.Find("uid"), "it ends beside us")
-	close(answer)
-	b.stuck.Store(nil)
-	require.Eventually(t, func() bool { return b.worlds.Find("uid") == nil }, soon, tick)
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, 2)
+		answer := make(chan struct{})
+		b.stuck.Store(&answer)
+		require.False(t, b.worlds.Dissolve("uid", "it is over"))
+		require.NotNil(t, b.worlds.Find("uid"), "it ends beside us")
+		close(answer)
+		b.stuck.Store(nil)
+		require.Eventually(t, func() bool { return b.worlds.Find("uid") == nil }, soon, tick)
+	})
 }

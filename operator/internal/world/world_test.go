@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -138,190 +139,210 @@ func (b *bench) until(is func(Snapshot) bool) Snapshot {
 }
 
 func TestSnapshotTellsWhatAgentsSay(t *testing.T) {
-	b := setup(t, 3)
-	s := b.Snapshot()
-	require.EqualValues(t, 1, s.Epoch)
-	require.NotEmpty(t, s.Hash)
-	require.Len(t, s.Statuses, 3)
-	b.agents.Find("a2").Deaf(true)
-	s = b.until(func(s Snapshot) bool { return s.Errors["u2"] != nil })
-	require.Len(t, s.Statuses, 2)
-	require.NoError(t, s.Failed)
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, 3)
+		s := b.Snapshot()
+		require.EqualValues(t, 1, s.Epoch)
+		require.NotEmpty(t, s.Hash)
+		require.Len(t, s.Statuses, 3)
+		b.agents.Find("a2").Deaf(true)
+		s = b.until(func(s Snapshot) bool { return s.Errors["u2"] != nil })
+		require.Len(t, s.Statuses, 2)
+		require.NoError(t, s.Failed)
+	})
 }
 
 // The controller hears of what changed, and of nothing else.
 func TestNotifiesOfChangesOnly(t *testing.T) {
-	b := setup(t, 2)
-	drain := func() {
-		for quiet := false; !quiet; {
-			select {
-			case <-b.told:
-			case <-time.After(100 * time.Millisecond):
-				quiet = true
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, 2)
+		drain := func() {
+			for quiet := false; !quiet; {
+				select {
+				case <-b.told:
+				case <-time.After(100 * time.Millisecond):
+					quiet = true
+				}
 			}
 		}
-	}
-	drain() // ends only if there is an end to it
-	b.agents.Find("a1").Detach(true)
-	select {
-	case <-b.told:
-	case <-time.After(soon):
-		t.Fatal("the controller was not told of an engine that went")
-	}
+		drain() // ends only if there is an end to it
+		b.agents.Find("a1").Detach(true)
+		select {
+		case <-b.told:
+		case <-time.After(soon):
+			t.Fatal("the controller was not told of an engine that went")
+		}
+	})
 }
 
 func TestOneTransitionAtATime(t *testing.T) {
-	b := setup(t, 2)
-	b.agents.HoldStage(true)
-	first, second := &notes{}, &notes{}
-	require.True(t, b.Begin(b.goal(first, layout.Tensor, 2)))
-	b.until(func(s Snapshot) bool { return s.Running != nil && s.Running.Phase == "stage" })
-	require.False(t, b.Begin(b.goal(second, layout.Expert, 1)))
-	b.agents.HoldStage(false)
-	b.until(func(s Snapshot) bool { return s.Running == nil && layout.Is(s.Layout, layout.Tensor) })
-	require.Equal(t, []error{nil}, first.ended())
-	require.Empty(t, second.ended())
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, 2)
+		b.agents.HoldStage(true)
+		first, second := &notes{}, &notes{}
+		require.True(t, b.Begin(b.goal(first, layout.Tensor, 2)))
+		b.until(func(s Snapshot) bool { return s.Running != nil && s.Running.Phase == "stage" })
+		require.False(t, b.Begin(b.goal(second, layout.Expert, 1)))
+		b.agents.HoldStage(false)
+		b.until(func(s Snapshot) bool { return s.Running == nil && layout.Is(s.Layout, layout.Tensor) })
+		require.Equal(t, []error{nil}, first.ended())
+		require.Empty(t, second.ended())
+	})
 }
 
 func TestBackOffAfterFailures(t *testing.T) {
-	b := setup(t, 2)
-	b.Intend("tensor")
-	b.agents.Find("a0").Refuse(&tangramv1.Refusal{Code: tangramv1.Refusal_CODE_BAD_PLAN, Message: "no such expert"})
-	n := &notes{}
-	require.True(t, b.Begin(b.goal(n, layout.Tensor, 2)))
-	s := b.until(func(s Snapshot) bool { return s.Failed != nil })
-	require.ErrorContains(t, s.Failed, "no such expert")
-	require.Len(t, n.ended(), 1)
-	pause := time.Until(s.NextTry)
-	require.Greater(t, pause, 300*time.Millisecond)
-	require.Less(t, pause, 1600*time.Millisecond)
-	require.False(t, b.Begin(b.goal(n, layout.Tensor, 2)), "not before the pause is over")
-	b.Intend("tensor")
-	require.False(t, b.Begin(b.goal(n, layout.Tensor, 2)), "the same intent again changes nothing")
-
-	// Pauses grow: three more failures in a row, and the last pause is longer than the first can be.
-	for range 3 {
-		b.mu.Lock()
-		b.tries.next = time.Time{}
-		b.mu.Unlock()
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, 2)
+		b.Intend("tensor")
+		b.agents.Find("a0").Refuse(&tangramv1.Refusal{Code: tangramv1.Refusal_CODE_BAD_PLAN, Message: "no such expert"})
+		n := &notes{}
 		require.True(t, b.Begin(b.goal(n, layout.Tensor, 2)))
-		s = b.until(func(s Snapshot) bool { return s.Running == nil && !s.NextTry.IsZero() })
-	}
-	require.Greater(t, time.Until(s.NextTry), 3*time.Second)
+		s := b.until(func(s Snapshot) bool { return s.Failed != nil })
+		require.ErrorContains(t, s.Failed, "no such expert")
+		require.Len(t, n.ended(), 1)
+		pause := time.Until(s.NextTry)
+		require.Greater(t, pause, 300*time.Millisecond)
+		require.Less(t, pause, 1600*time.Millisecond)
+		require.False(t, b.Begin(b.goal(n, layout.Tensor, 2)), "not before the pause is over")
+		b.Intend("tensor")
+		require.False(t, b.Begin(b.goal(n, layout.Tensor, 2)), "the same intent again changes nothing")
 
-	b.Intend("something else")
-	s = b.Snapshot()
-	require.Zero(t, s.NextTry)
-	require.NoError(t, s.Failed, "what is not wanted any more did not fail")
-	b.agents.Find("a0").Refuse(nil)
-	require.True(t, b.Begin(b.goal(n, layout.Tensor, 2)))
-	b.until(func(s Snapshot) bool { return layout.Is(s.Layout, layout.Tensor) && s.Running == nil })
+		// Pauses grow: three more failures in a row, and the last pause is longer than the first can be.
+		for range 3 {
+			b.mu.Lock()
+			b.tries.next = time.Time{}
+			b.mu.Unlock()
+			require.True(t, b.Begin(b.goal(n, layout.Tensor, 2)))
+			s = b.until(func(s Snapshot) bool { return s.Running == nil && !s.NextTry.IsZero() })
+		}
+		require.Greater(t, time.Until(s.NextTry), 3*time.Second)
+
+		b.Intend("something else")
+		s = b.Snapshot()
+		require.Zero(t, s.NextTry)
+		require.NoError(t, s.Failed, "what is not wanted any more did not fail")
+		b.agents.Find("a0").Refuse(nil)
+		require.True(t, b.Begin(b.goal(n, layout.Tensor, 2)))
+		b.until(func(s Snapshot) bool { return layout.Is(s.Layout, layout.Tensor) && s.Running == nil })
+	})
 }
 
 func TestAnotherIntentEndsAfterTheRunningFlip(t *testing.T) {
-	b := setup(t, 4)
-	b.agents.HoldStage(true)
-	n := &notes{}
-	b.Intend("four")
-	require.True(t, b.Begin(b.goal(n, layout.Expert, 4)))
-	b.until(func(s Snapshot) bool { return s.Running != nil && s.Running.Phase == "stage" })
-	b.Intend("two")
-	b.agents.HoldStage(false)
-	s := b.until(func(s Snapshot) bool { return s.Running == nil })
-	require.Len(t, n.ended(), 1)
-	require.ErrorIs(t, n.ended()[0], driver.ErrSuperseded)
-	require.Equal(t, 1, n.flips)
-	require.NoError(t, s.Failed)
-	require.Zero(t, s.NextTry)
-	require.EqualValues(t, 2, s.Epoch, "who is told that it ended sees what came of it")
-	require.True(t, b.agents.Idle())
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, 4)
+		b.agents.HoldStage(true)
+		n := &notes{}
+		b.Intend("four")
+		require.True(t, b.Begin(b.goal(n, layout.Expert, 4)))
+		b.until(func(s Snapshot) bool { return s.Running != nil && s.Running.Phase == "stage" })
+		b.Intend("two")
+		b.agents.HoldStage(false)
+		s := b.until(func(s Snapshot) bool { return s.Running == nil })
+		require.Len(t, n.ended(), 1)
+		require.ErrorIs(t, n.ended()[0], driver.ErrSuperseded)
+		require.Equal(t, 1, n.flips)
+		require.NoError(t, s.Failed)
+		require.Zero(t, s.NextTry)
+		require.EqualValues(t, 2, s.Epoch, "who is told that it ended sees what came of it")
+		require.True(t, b.agents.Idle())
+	})
 }
 
 // It fails when something else is wanted already: that is no failure of what is wanted now.
 func TestFailureOfWhatIsNotWantedAnyMore(t *testing.T) {
-	b := setup(t, 2)
-	b.Intend("tensor")
-	b.agents.HoldStage(true)
-	b.limits.Stage = 300 * time.Millisecond
-	n := &notes{}
-	require.True(t, b.Begin(b.goal(n, layout.Tensor, 2)))
-	b.until(func(s Snapshot) bool { return s.Running != nil && s.Running.Phase == "stage" })
-	b.Intend("expert")
-	s := b.until(func(s Snapshot) bool { return s.Running == nil })
-	require.Error(t, n.ended()[0])
-	require.NoError(t, s.Failed)
-	require.Zero(t, s.NextTry)
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, 2)
+		b.Intend("tensor")
+		b.agents.HoldStage(true)
+		b.limits.Stage = 300 * time.Millisecond
+		n := &notes{}
+		require.True(t, b.Begin(b.goal(n, layout.Tensor, 2)))
+		b.until(func(s Snapshot) bool { return s.Running != nil && s.Running.Phase == "stage" })
+		b.Intend("expert")
+		s := b.until(func(s Snapshot) bool { return s.Running == nil })
+		require.Error(t, n.ended()[0])
+		require.NoError(t, s.Failed)
+		require.Zero(t, s.NextTry)
+	})
 }
 
 func TestNothingBeginsThatCannotBeRecorded(t *testing.T) {
-	b := setup(t, 2)
-	n := &notes{refuse: errors.New("no room for the record")}
-	require.True(t, b.Begin(b.goal(n, layout.Tensor, 2)))
-	s := b.until(func(s Snapshot) bool { return s.Failed != nil })
-	require.ErrorContains(t, s.Failed, "no room for the record")
-	require.EqualValues(t, 1, s.Epoch)
-	require.NotContains(t, b.agents.Find("a0").Calls()[3:], "prepare")
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, 2)
+		n := &notes{refuse: errors.New("no room for the record")}
+		require.True(t, b.Begin(b.goal(n, layout.Tensor, 2)))
+		s := b.until(func(s Snapshot) bool { return s.Failed != nil })
+		require.ErrorContains(t, s.Failed, "no room for the record")
+		require.EqualValues(t, 1, s.Epoch)
+		require.NotContains(t, b.agents.Find("a0").Calls()[3:], "prepare")
+	})
 }
 
 func TestCloseAbortsWhatRunsAndHangsUp(t *testing.T) {
-	b := setup(t, 2)
-	b.agents.HoldStage(true)
-	n := &notes{}
-	require.True(t, b.Begin(b.goal(n, layout.Tensor, 2)))
-	b.until(func(s Snapshot) bool { return s.Running != nil && s.Running.Phase == "stage" })
-	ctx, cancel := context.WithTimeout(t.Context(), soon)
-	defer cancel()
-	require.NoError(t, b.worlds.Close(ctx, "uid"))
-	require.True(t, b.agents.Idle(), "nothing is left half done")
-	require.Len(t, n.ended(), 1)
-	require.Error(t, n.ended()[0])
-	for _, h := range b.hung {
-		select {
-		case <-h:
-		case <-time.After(soon):
-			t.Fatal("a connection is left open")
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, 2)
+		b.agents.HoldStage(true)
+		n := &notes{}
+		require.True(t, b.Begin(b.goal(n, layout.Tensor, 2)))
+		b.until(func(s Snapshot) bool { return s.Running != nil && s.Running.Phase == "stage" })
+		ctx, cancel := context.WithTimeout(t.Context(), soon)
+		defer cancel()
+		require.NoError(t, b.worlds.Close(ctx, "uid"))
+		require.True(t, b.agents.Idle(), "nothing is left half done")
+		require.Len(t, n.ended(), 1)
+		require.Error(t, n.ended()[0])
+		for _, h := range b.hung {
+			select {
+			case <-h:
+			case <-time.After(soon):
+				t.Fatal("a connection is left open")
+			}
 		}
-	}
-	require.Nil(t, b.worlds.Find("uid"))
-	require.NoError(t, b.worlds.Close(ctx, "uid"), "again: nothing to do")
-	require.False(t, b.Begin(b.goal(n, layout.Tensor, 2)), "a closed world does nothing")
+		require.Nil(t, b.worlds.Find("uid"))
+		require.NoError(t, b.worlds.Close(ctx, "uid"), "again: nothing to do")
+		require.False(t, b.Begin(b.goal(n, layout.Tensor, 2)), "a closed world does nothing")
+	})
 }
 
 // An end that agents do not let come is waited for no longer than asked.
 func TestCloseIsBounded(t *testing.T) {
-	b := setup(t, 2)
-	b.limits.Outcome = 5 * time.Second
-	b.agents.HoldStage(true)
-	require.True(t, b.Begin(b.goal(&notes{}, layout.Tensor, 2)))
-	b.until(func(s Snapshot) bool { return s.Running != nil && s.Running.Phase == "stage" })
-	b.agents.Find("a1").Deaf(true) // it cannot be told to abort
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	began := time.Now()
-	require.ErrorContains(t, b.worlds.Close(ctx, "uid"), "end the transition of world w")
-	require.Less(t, time.Since(began), 3*time.Second)
-	require.NotNil(t, b.worlds.Find("uid"), "it is still ending")
-	b.agents.Find("a1").Deaf(false)
-	long, over := context.WithTimeout(t.Context(), soon)
-	defer over()
-	require.NoError(t, b.worlds.Close(long, "uid"))
-	require.True(t, b.agents.Idle())
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, 2)
+		b.limits.Outcome = 5 * time.Second
+		b.agents.HoldStage(true)
+		require.True(t, b.Begin(b.goal(&notes{}, layout.Tensor, 2)))
+		b.until(func(s Snapshot) bool { return s.Running != nil && s.Running.Phase == "stage" })
+		b.agents.Find("a1").Deaf(true) // it cannot be told to abort
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		began := time.Now()
+		require.ErrorContains(t, b.worlds.Close(ctx, "uid"), "end the transition of world w")
+		require.Less(t, time.Since(began), 3*time.Second)
+		require.NotNil(t, b.worlds.Find("uid"), "it is still ending")
+		b.agents.Find("a1").Deaf(false)
+		long, over := context.WithTimeout(t.Context(), soon)
+		defer over()
+		require.NoError(t, b.worlds.Close(long, "uid"))
+		require.True(t, b.agents.Idle())
+	})
 }
 
 func TestEndpointsThatGoAreHungUp(t *testing.T) {
-	b := setup(t, 3)
-	b.SetEndpoints([]Endpoint{{"u0", "a0"}, {"u1", "a1"}}, true)
-	require.Eventually(t, func() bool {
-		closed := 0
-		for _, h := range b.hung {
-			select {
-			case <-h:
-				closed++
-			default:
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, 3)
+		b.SetEndpoints([]Endpoint{{"u0", "a0"}, {"u1", "a1"}}, true)
+		require.Eventually(t, func() bool {
+			closed := 0
+			for _, h := range b.hung {
+				select {
+				case <-h:
+					closed++
+				default:
+				}
 			}
-		}
-		return closed == 1
-	}, soon, tick)
-	s := b.until(func(s Snapshot) bool { return s.Looked && len(s.Statuses) == 2 })
-	require.Nil(t, s.Statuses["u2"])
+			return closed == 1
+		}, soon, tick)
+		s := b.until(func(s Snapshot) bool { return s.Looked && len(s.Statuses) == 2 })
+		require.Nil(t, s.Statuses["u2"])
+	})
 }

@@ -5,12 +5,44 @@ import (
 	"fmt"
 	"net/http"
 
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 )
 
 // Metrics that a process gives now: counters and gauges by name, summed over their labels.
 func Metrics(ctx context.Context, url string) (map[string]float64, error) {
+	families, err := read(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]float64{}
+	for name, family := range families {
+		for _, m := range family.Metric {
+			out[name] += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	return out, nil
+}
+
+// CounterBy a label: what a counter gives now, summed by the values of the label.
+func CounterBy(ctx context.Context, url, name, label string) (map[string]float64, error) {
+	families, err := read(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]float64{}
+	for _, m := range families[name].GetMetric() {
+		for _, l := range m.Label {
+			if l.GetName() == label {
+				out[l.GetValue()] += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return out, nil
+}
+
+func read(ctx context.Context, url string) (map[string]*dto.MetricFamily, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
@@ -28,11 +60,5 @@ func Metrics(ctx context.Context, url string) (map[string]float64, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", url, err)
 	}
-	out := map[string]float64{}
-	for name, family := range families {
-		for _, m := range family.Metric {
-			out[name] += m.GetCounter().GetValue() + m.GetGauge().GetValue()
-		}
-	}
-	return out, nil
+	return families, nil
 }

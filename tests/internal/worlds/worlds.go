@@ -25,6 +25,9 @@ const Root = "../.."
 func Start(t *testing.T, o harness.Options) *harness.World {
 	t.Helper()
 	o.Root, o.Dir = Root, filepath.Join(Root, "build/walk", t.Name()+o.Dir)
+	if o.Patience == 0 && !o.Restart { // no test of deaths: nobody repairs it
+		o.Patience = time.Minute
+	}
 	w, err := harness.Start(t.Context(), o)
 	require.NoError(t, err)
 	t.Log("logs in", w.Dir())
