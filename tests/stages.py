@@ -86,7 +86,7 @@ STAGES = [
     ("go", "gojson", gotest("api operator e2e", "-race -timeout 20m ./...") + gotest("e2e/cluster", UNIT) + "exit ${rc:-0}"),
     ("api", "gojson", gotest("tests", "-timeout 20m ./api/... ./chart/...") + "exit ${rc:-0}"),
     ("walk", "gojson", gotest("tests", "-timeout 30m ./walk/...") + "exit ${rc:-0}"),
-    ("model", "gojson", gotest("tests", "-timeout 20m ./model/...") + "exit ${rc:-0}"),
+    ("model", "gojson", gotest("tests", "-timeout 20m ./model/... ./mutants/...") + "exit ${rc:-0}"),
     ("faults", "gojson", gotest("tests", f"-timeout {'3h' if NIGHTLY else '20m'} ./faults/...") + "exit ${rc:-0}"),
     ("demo", "exit", "build/bin/tangram-demo local --seed 1 --ranks 4 --out build/demo-local"),
     # one after the other: each wants the machine's one cluster
@@ -96,6 +96,7 @@ STAGES = [
     ("tsan", "junit", cmake("tsan", "-DTANGRAM_SANITIZE=thread", sampled(TSAN))
      + " && TSAN_OPTIONS=suppressions=$PWD/tests/tsan.supp " + ctest("tsan", PARTIAL)),
     ("fuzz", "exit", "tests/fuzz.sh " + ("120" if NIGHTLY else "20")),
+    *([("mutants", "exit", "make -s mutants")] if NIGHTLY else []),
     ("bench", "exit", "(cd tests && python3 -m unittest bench_test) && tests/bench.py all" + ("" if NIGHTLY else " --ci")),
 ]
 
