@@ -58,7 +58,7 @@ const (
 // The limits that only a mutant without an end reaches. Processor time does not depend on what else the machine does.
 const (
 	roomKB     = 8 << 20
-	leastCPU   = 10
+	leastCPU   = 4
 	cpuFactor  = 15
 	leastWall  = 100 * time.Second
 	wallFactor = 30

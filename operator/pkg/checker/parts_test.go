@@ -82,9 +82,9 @@ func TestEachRankBringsWhatItLacks(t *testing.T) {
 	object(t, shrunk(t), []spoilt{{"what lies in place", func(c *checker.Case) {
 		part := fetching(c, walk)
 		for _, g := range c.Before.Layers[1].Experts {
-			if g.Ranks[0] == part.Rank {
-				part.Fetches.Expert[0], part.Fetches.Source[0] = g.Slots[0]-1, 0
-				part.Fetches.Layer[0] = 1
+			if f := part.Fetches; g.Ranks[0] == part.Rank {
+				f.Layer, f.Expert, f.Source = append(f.Layer, 1), append(f.Expert, g.Slots[0]-1), append(f.Source, 0)
+				f.GranuleStart, f.GranuleCount = append(f.GranuleStart, 2), append(f.GranuleCount, 1)
 			}
 		}
 	}, "lies in place", false}})
