@@ -25,6 +25,8 @@ var helpers string
 // module is where the packages lie, from the repository's root.
 const module = "operator"
 
+const overlayFile = "overlay.json"
+
 // listed is what `go list` says of a package.
 type listed struct {
 	Dir, ImportPath, Name, Export string
@@ -52,11 +54,11 @@ func list(root, pkg string) (map[string]listed, listed, error) {
 	}
 }
 
-// instrument writes the package's files with all mutants in, each asleep until MUTANT has its number, and an overlay for `go test`.
-func instrument(root string, s suite, dir string) ([]*mutant, string, error) {
+// instrument writes the package's files with all mutants in, each asleep until MUTANT has its number, and overlayFile for `go test`.
+func instrument(root string, s suite, dir string) ([]*mutant, error) {
 	all, pkg, err := list(root, s.folder)
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	set := token.NewFileSet()
 	var files []*ast.File
@@ -64,18 +66,18 @@ func instrument(root string, s suite, dir string) ([]*mutant, string, error) {
 	for _, name := range pkg.GoFiles {
 		source, err := os.ReadFile(filepath.Join(pkg.Dir, name))
 		if err != nil {
-			return nil, "", err
+			return nil, err
 		}
 		file, err := parser.ParseFile(set, filepath.Join(pkg.Dir, name), source, parser.SkipObjectResolution)
 		if err != nil {
-			return nil, "", err
+			return nil, err
 		}
 		files, sources = append(files, file), append(sources, source)
 	}
 	info := &types.Info{Types: map[ast.Expr]types.TypeAndValue{}, Uses: map[*ast.Ident]types.Object{}, Defs: map[*ast.Ident]types.Object{}}
 	from := importer.ForCompiler(set, "gc", func(path string) (io.ReadCloser, error) { return os.Open(all[path].Export) })
 	if _, err := (&types.Config{Importer: from}).Check(pkg.ImportPath, set, files, info); err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	overlay := map[string]string{}
 	put := func(name, text string) error {
@@ -94,20 +96,19 @@ func instrument(root string, s suite, dir string) ([]*mutant, string, error) {
 		f.walk(file)
 		mutants = append(mutants, f.mutants...)
 		if err := put(name, rewrite(f.source, f.edits)); err != nil {
-			return nil, "", err
+			return nil, err
 		}
 	}
 	number(mutants)
 	text := strings.NewReplacer("PACKAGE", pkg.Name, "COUNT", strconv.Itoa(len(mutants)+1)).Replace(helpers)
 	if err := put("zz_mutants.go", text); err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	mapping, err := json.Marshal(map[string]any{"Replace": overlay})
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	path := filepath.Join(dir, "overlay.json")
-	return mutants, path, os.WriteFile(path, mapping, 0o600)
+	return mutants, os.WriteFile(filepath.Join(dir, overlayFile), mapping, 0o600)
 }
 
 // number tells equal changes of one function apart.

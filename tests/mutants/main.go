@@ -97,7 +97,7 @@ func mutate(ctx context.Context, o options) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	var all []*prepared
 	for _, s := range suites {
 		if o.only == "" || chosen.MatchString(s.name) {
@@ -106,18 +106,15 @@ func mutate(ctx context.Context, o options) (bool, error) {
 			if err := os.Mkdir(folder, 0o700); err != nil {
 				return false, err
 			}
-			overlay := ""
-			if p.mutants, overlay, err = instrument(root, s, folder); err != nil {
+			if p.mutants, err = instrument(root, s, folder); err != nil {
 				return false, fmt.Errorf("%s: %w", s.name, err)
 			}
 			p.drawn = p.mutants
 			all = append(all, p)
-			_ = overlay
 		}
 	}
 	draw(all, o)
-	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "package\tmutants\tkilled\ttimed out\texplained\tsurvived\tkilled or explained\t")
+	table := []string{"package\tmutants\tkilled\ttimed out\texplained\tsurvived\tkilled or explained\t"}
 	sum := row{name: "all"}
 	var wrong []string
 	for _, p := range all {
@@ -146,16 +143,20 @@ func mutate(ctx context.Context, o options) (bool, error) {
 			}
 		}
 		wrong = append(wrong, stale(explained, p.suite, p.mutants, results)...)
-		fmt.Fprintln(table, r.String())
+		table = append(table, r.String())
 		sum.add(r)
 	}
 	if o.tests {
 		return true, nil
 	}
 	if len(all) > 1 {
-		fmt.Fprintln(table, sum.String())
+		table = append(table, sum.String())
 	}
-	if err := table.Flush(); err != nil {
+	aligned := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	if _, err := fmt.Fprintln(aligned, strings.Join(table, "\n")); err != nil {
+		return false, err
+	}
+	if err := aligned.Flush(); err != nil {
 		return false, err
 	}
 	for key := range explained {
@@ -196,7 +197,7 @@ func draw(all []*prepared, o options) {
 // play builds the tests, notes what each reaches, and plays all mutants.
 func (p *prepared) play(ctx context.Context, root, dir string, o options) (map[*mutant]outcome, error) {
 	for _, guard := range p.guards {
-		tests, err := program(root, guard, filepath.Join(dir, "overlay.json"), dir, p.without)
+		tests, err := program(root, guard, filepath.Join(dir, overlayFile), dir)
 		if err != nil {
 			return nil, err
 		}

@@ -22,7 +22,7 @@ type test struct {
 }
 
 // program builds the tests of a guard with the overlay and lists them.
-func program(root, guard, overlay, dir string, without *regexp.Regexp) ([]*test, error) {
+func program(root, guard, overlay, dir string) ([]*test, error) {
 	binary := filepath.Join(dir, strings.ReplaceAll(guard, "/", "_")+".test")
 	build := exec.Command("go", "test", "-c", "-vet=off", "-overlay", overlay, "-o", binary, "./"+guard)
 	build.Dir = filepath.Join(root, module)
@@ -40,9 +40,7 @@ func program(root, guard, overlay, dir string, without *regexp.Regexp) ([]*test,
 	}
 	var tests []*test
 	for name := range strings.FieldsSeq(string(out)) {
-		if without == nil || !without.MatchString(name) {
-			tests = append(tests, &test{binary: binary, dir: names.Dir, name: name, reaches: map[int]bool{}})
-		}
+		tests = append(tests, &test{binary: binary, dir: names.Dir, name: name, reaches: map[int]bool{}})
 	}
 	return tests, nil
 }
@@ -75,7 +73,7 @@ func run(ctx context.Context, tests []*test, env string) (outcome, string) {
 	ctx, cancel := context.WithTimeout(ctx, leastWall+time.Duration(wallFactor*seconds*float64(time.Second)))
 	defer cancel()
 	command := exec.CommandContext(ctx, "bash", "-c", fmt.Sprintf(`ulimit -v %d -t %d && exec "$@"`, roomKB, cpu), "-", tests[0].binary,
-		"-test.failfast", "-test.timeout=0", "-test.run", "^("+strings.Join(names, "|")+")$")
+		"-test.short", "-test.failfast", "-test.timeout=0", "-test.run", "^("+strings.Join(names, "|")+")$")
 	command.Dir, command.Env = tests[0].dir, append(os.Environ(), env)
 	command.WaitDelay = 5 * time.Second
 	out, err := command.CombinedOutput()
@@ -92,7 +90,6 @@ func run(ctx context.Context, tests []*test, env string) (outcome, string) {
 // survey runs each test by itself, nothing changed, and notes its time and which mutants it reaches.
 func survey(ctx context.Context, t *test, dir string) error {
 	reached := filepath.Join(dir, "reached-"+t.name)
-	os.Remove(reached)
 	t.seconds = 60 // for the limit only
 	start := time.Now()
 	if got, out := run(ctx, []*test{t}, "MUTANTS_REACHED="+reached); got != survived {

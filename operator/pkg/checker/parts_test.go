@@ -9,11 +9,11 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// fetching is the first part of a kind of flip that brings experts from elsewhere.
-func fetching(c *checker.Case, kind tangramv1.FlipKind) *tangramv1.RankPart {
+// fetching is the first part of a walk that brings experts from elsewhere.
+func fetching(c *checker.Case) *tangramv1.RankPart {
 	for _, f := range c.Plan.Flips {
 		for _, part := range f.Parts {
-			if f.Kind == kind && len(part.GetFetches().GetLayer()) > 0 {
+			if f.Kind == walk && len(part.GetFetches().GetLayer()) > 0 {
 				return part
 			}
 		}
@@ -40,7 +40,7 @@ func again(f *tangramv1.Fetches, i int, start, count, source uint32) {
 
 func TestEachRankBringsWhatItLacks(t *testing.T) {
 	_, sound := grown(t, 0)
-	f := func(c *checker.Case) *tangramv1.Fetches { return fetching(c, walk).Fetches }
+	f := func(c *checker.Case) *tangramv1.Fetches { return fetching(c).Fetches }
 	cp := func(c *checker.Case) *tangramv1.LocalCopies { return copying(c).Copies }
 	object(t, sound, []spoilt{
 		{"a fetch's layer missing", func(c *checker.Case) { f(c).Layer = f(c).Layer[1:] }, "columns of fetches", false},
@@ -61,10 +61,10 @@ func TestEachRankBringsWhatItLacks(t *testing.T) {
 			}
 			again(f(c), 0, start, 1, 0)
 		}, "are needed", false},
-		{"from itself", func(c *checker.Case) { f(c).Source[0] = fetching(c, walk).Rank + 1 }, "from source", false},
+		{"from itself", func(c *checker.Case) { f(c).Source[0] = fetching(c).Rank + 1 }, "from source", false},
 		{"from the one after the last", func(c *checker.Case) { f(c).Source[0] = 5 }, "from source 5 of 4 ranks", false},
 		{"from who lacks it", func(c *checker.Case) {
-			if f(c).Source[0] = f(c).Source[0]%3 + 1; f(c).Source[0] == fetching(c, walk).Rank+1 {
+			if f(c).Source[0] = f(c).Source[0]%3 + 1; f(c).Source[0] == fetching(c).Rank+1 {
 				f(c).Source[0] = f(c).Source[0]%3 + 1
 			}
 		}, "which does not hold it", false},
@@ -80,7 +80,7 @@ func TestEachRankBringsWhatItLacks(t *testing.T) {
 		}, "comes twice", false},
 	})
 	object(t, shrunk(t), []spoilt{{"what lies in place", func(c *checker.Case) {
-		part := fetching(c, walk)
+		part := fetching(c)
 		for _, g := range c.Before.Layers[1].Experts {
 			if f := part.Fetches; g.Ranks[0] == part.Rank {
 				f.Layer, f.Expert, f.Source = append(f.Layer, 1), append(f.Expert, g.Slots[0]-1), append(f.Source, 0)
@@ -95,11 +95,11 @@ func TestWhatIsDeclaredIsWhatMoves(t *testing.T) {
 		_, sound := grown(t, tail)
 		page := sound.Geometry.Proto.PageBytes
 		object(t, sound, []spoilt{
-			{"a peak too low", func(c *checker.Case) { fetching(c, walk).PeakBytes-- }, "declares peak", false},
-			{"a steady too low", func(c *checker.Case) { fetching(c, walk).SteadyBytes -= page }, "declares peak", false},
-			{"a steady too high", func(c *checker.Case) { fetching(c, walk).SteadyBytes += page }, "declares peak", false},
+			{"a peak too low", func(c *checker.Case) { fetching(c).PeakBytes-- }, "declares peak", false},
+			{"a steady too low", func(c *checker.Case) { fetching(c).SteadyBytes -= page }, "declares peak", false},
+			{"a steady too high", func(c *checker.Case) { fetching(c).SteadyBytes += page }, "declares peak", false},
 			{"a pool too small", func(c *checker.Case) {
-				part := fetching(c, walk)
+				part := fetching(c)
 				c.Limits = map[string]uint64{part.Member: part.PeakBytes - 1}
 			}, "bytes in a pool of", false},
 			{"expert bytes of a flip", func(c *checker.Case) { flip(c, walk).Cost.ExpertBytes++ }, "its parts move", false},

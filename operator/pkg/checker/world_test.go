@@ -36,6 +36,7 @@ type world struct {
 	now   *tangramv1.Layout
 	names int
 	limit map[string]uint64
+	spoil func(*tangramv1.Inventory) // what agents hold, before it is planned
 	last  checker.Case
 }
 
@@ -44,6 +45,9 @@ func (w *world) inventories(lost map[string]bool) map[string]*tangramv1.Inventor
 	for rank, m := range w.now.GetMembers() {
 		if !lost[m.Id] {
 			out[m.Id] = layout.InventoryOf(w.now, w.v, uint32(rank))
+			if w.spoil != nil {
+				w.spoil(out[m.Id])
+			}
 		}
 	}
 	return out
