@@ -35,6 +35,11 @@ test: ## everything that CI runs; what is heavy by day (DATE=YYYY-MM-DD)
 nightly: ## make test with all that is sampled by day, and the benches at their goals; some hours
 	@NIGHTLY=1 python3 tests/stages.py
 
+.PHONY: mutants
+mutants: ## small changes of the code that tests must notice (ONLY=package of Go, SAMPLE=n SEED=s); hours without them
+	@rc=0; (cd tests && go run ./mutants -only '$(ONLY)' -sample '$(or $(SAMPLE),0)' -seed '$(SEED)') || rc=1; \
+	  test -n '$(ONLY)' || python3 tests/mutants/cxx.py $(if $(SAMPLE),--sample $(SAMPLE)) --seed '$(SEED)' || rc=1; exit $$rc
+
 bench: ## make -s bench NAME=<name> [QUICK=1] [DATE=YYYY-MM-DD]; NAME=all judges them all; without NAME lists them
 	@QUICK=$(QUICK) DATE=$(DATE) python3 tests/bench.py $(NAME)
 

@@ -91,7 +91,7 @@ STAGES = [
     ("go", "gojson", gotest("api operator e2e", "-race -vet=off -timeout 20m ./...") + gotest("e2e/cluster", "-vet=off " + UNIT) + "exit ${rc:-0}"),
     ("api", "gojson", gotest("tests", "-vet=off -timeout 20m ./api/... ./chart/...") + "exit ${rc:-0}"),
     ("walk", "gojson", gotest("tests", "-vet=off -timeout 30m ./walk/...") + "exit ${rc:-0}"),
-    ("model", "gojson", gotest("tests", "-vet=off -timeout 20m ./model/...") + "exit ${rc:-0}"),
+    ("model", "gojson", gotest("tests", "-vet=off -timeout 20m ./model/... ./mutants/...") + "exit ${rc:-0}"),
     ("faults", "gojson", gotest("tests", f"-vet=off -timeout {'3h' if NIGHTLY else '20m'} ./faults/...") + "exit ${rc:-0}"),
     ("demo", "exit", "build/bin/tangram-demo local --seed 1 --ranks 4 --out build/demo-local"),
     # one after the other: each wants the machine's one cluster
@@ -100,6 +100,8 @@ STAGES = [
     ("asan", "junit", ctest("asan", PARTIAL)),
     ("tsan", "junit", "TSAN_OPTIONS=suppressions=$PWD/tests/tsan.supp " + ctest("tsan", PARTIAL)),
     ("fuzz", "exit", "tests/fuzz.sh " + ("120" if NIGHTLY else "20")),
+    # the packages that reach the goal of tests/mutants, and the agent's half
+    *([("mutants", "exit", "make -s mutants ONLY='checker|fleet|member' && python3 tests/mutants/cxx.py")] if NIGHTLY else []),
     ("bench", "exit", "(cd tests && python3 -m unittest bench_test) && tests/bench.py all" + ("" if NIGHTLY else " --ci")),
 ]
 

@@ -77,6 +77,9 @@ func Check(c Case) error {
 	if err := p.final(); err != nil {
 		return fmt.Errorf("check: final layout: %w", err)
 	}
+	if hash, err := layout.Hash(p.now); err != nil || !bytes.Equal(hash, c.Plan.FinalHash) {
+		return fmt.Errorf("check: final hash is not that of the layout after the last flip")
+	}
 	t, d := &p.totals, c.Plan.Cost
 	if t.ExpertBytes != d.GetExpertBytes() || t.DenseBytes != d.GetDenseBytes() || t.CheckpointBytes != d.GetCheckpointBytes() ||
 		t.LocalBytes != d.GetLocalBytes() {
@@ -96,6 +99,8 @@ func (p *player) load() error {
 		if !bytes.Equal(hash, p.Plan.FromHash) || p.Plan.FromEpoch != p.now.Epoch {
 			return fmt.Errorf("check: the plan starts from another layout")
 		}
+	} else if len(p.Plan.FromHash) != 0 || p.Plan.FromEpoch != 0 {
+		return fmt.Errorf("check: the plan starts from a layout, and nothing serves yet")
 	}
 	for id, inv := range p.Inventories {
 		p.dense[id] = inv.Dense
@@ -246,6 +251,9 @@ func (p *player) play(flip *tangramv1.Flip) error {
 		if int(part.Rank) >= len(numbering.Members) || numbering.Members[part.Rank].Id != part.Member || seen[part.Member] {
 			return fmt.Errorf("part of rank %d, member %q: no such member, or twice", part.Rank, part.Member)
 		}
+		if p.Lost[part.Member] {
+			return fmt.Errorf("part of rank %d, member %q, which is lost", part.Rank, part.Member)
+		}
 		seen[part.Member] = true
 		m, err := p.part(flip, next, numbering, part, &cost)
 		if err != nil {
@@ -301,6 +309,10 @@ func (p *player) kind(flip *tangramv1.Flip, base, next *tangramv1.Layout) error 
 		}
 		return false
 	}
+	if gives := flip.Kind == tangramv1.FlipKind_FLIP_KIND_LEAVE || flip.Kind == tangramv1.FlipKind_FLIP_KIND_REPAIR; gives &&
+		len(flip.Delta.GetRenumber()) != len(base.Members) {
+		return fmt.Errorf("new ranks of %d members, there were %d", len(flip.Delta.GetRenumber()), len(base.Members))
+	}
 	switch flip.Kind {
 	case tangramv1.FlipKind_FLIP_KIND_FIRST:
 		if p.now != nil {
@@ -314,6 +326,9 @@ func (p *player) kind(flip *tangramv1.Flip, base, next *tangramv1.Layout) error 
 			}
 			if i >= len(base.Members) && owns(next, i) {
 				return fmt.Errorf("joiner %s is in a group", m.Id)
+			}
+			if i >= len(base.Members) && !layout.HoldsDense(next, uint32(i)) {
+				return fmt.Errorf("joiner %s is without the dense weights", m.Id)
 			}
 		}
 		if len(next.Members) <= len(base.Members) {

@@ -381,7 +381,6 @@ func (p *player) complete(l *tangramv1.Layout) error {
 	return nil
 }
 
-// final: the last layout has the wanted members and shape.
 // wanted (rank, expert) of a layer whose experts are placed; nil: they are not.
 func (p *player) wanted(layer uint32) map[[2]uint32]bool {
 	at := slices.Index(p.Geometry.Proto.MoeLayers, layer)
@@ -397,6 +396,7 @@ func (p *player) wanted(layer uint32) map[[2]uint32]bool {
 	return out
 }
 
+// final: the last layout has the wanted members and shape.
 func (p *player) final() error {
 	ids := map[string]bool{}
 	for _, m := range p.now.Members {
@@ -408,6 +408,11 @@ func (p *player) final() error {
 	if p.repaired { // a repair has no wanted shape
 		return nil
 	}
+	for rank, m := range p.now.Members {
+		if !layout.HoldsDense(p.now, uint32(rank)) && !p.Lost[m.Id] {
+			return fmt.Errorf("rank %d is without the dense weights", rank)
+		}
+	}
 	n := uint32(len(ids))
 	shapes, err := p.Shape.Resolve(p.Geometry, n)
 	if err != nil {
@@ -416,9 +421,14 @@ func (p *player) final() error {
 	for l, s := range shapes {
 		layer := p.now.Layers[l]
 		seat := make([]int, n)
+		if len(layer.Attention) != int(n/s.AttentionGroup) {
+			return fmt.Errorf("layer %d: %d attention groups, wanted %d", l, len(layer.Attention), n/s.AttentionGroup)
+		}
 		for i, group := range layer.Attention {
-			if len(group.Ranks) != int(s.AttentionGroup) || group.Ranks[0] != uint32(i)*s.AttentionGroup {
-				return fmt.Errorf("layer %d: attention group %d is %v, wanted groups of %d", l, i, group.Ranks, s.AttentionGroup)
+			for position, rank := range group.Ranks {
+				if len(group.Ranks) != int(s.AttentionGroup) || rank != uint32(i)*s.AttentionGroup+uint32(position) {
+					return fmt.Errorf("layer %d: attention group %d is %v, wanted groups of %d", l, i, group.Ranks, s.AttentionGroup)
+				}
 			}
 		}
 		if s.ExpertGroup == 0 {

@@ -19,10 +19,18 @@ func TestParseIsTheInverseOfString(t *testing.T) {
 }
 
 func TestWhatIsNoMember(t *testing.T) {
-	for _, text := range []string{"", "u", "u/0", "/0/1", "u/0/1/2", "u/x/1", "u/0/x", "u/0/0", "u/-1/1", "u/00/1", "u/0/01", "u/+1/1", "u/4294967296/1",
-		"u/0/18446744073709551616", "u /0/ 1"} {
+	for text, says := range map[string]string{
+		"": "want POD/DEVICE/INCARNATION", "u": "want POD/DEVICE/INCARNATION", "u/0": "want POD/DEVICE/INCARNATION", "/0/1": "want POD/DEVICE/INCARNATION",
+		"u/0/1/2": "want POD/DEVICE/INCARNATION",
+		"u/x/1":   "device \"x\" is not a number", "u/-1/1": "device \"-1\" is not a number", "u/+1/1": "device \"+1\" is not a number",
+		"u/4294967296/1": "device \"4294967296\" is not a number", "u /0/ 1": "incarnation \" 1\" is not a number",
+		"u/0/x": "incarnation \"x\" is not a number", "u/0/0": "incarnation \"0\" is not a number",
+		"u/0/18446744073709551616": "incarnation \"18446744073709551616\" is not a number",
+		"u/00/1":                   "its numbers are not as", "u/0/01": "its numbers are not as",
+	} {
 		_, err := Parse(text)
 		require.ErrorContains(t, err, "member \""+text+"\"")
+		require.ErrorContains(t, err, says)
 		require.Empty(t, PodOf(text))
 	}
 }

@@ -1,0 +1,84 @@
+package fleet
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func pod(name string, ordinal int, members ...string) Pod {
+	return Pod{Name: name, UID: "u-" + name, Ordinal: ordinal, Members: members}
+}
+
+// serving is a world of one pod that is as wanted.
+func serving() World {
+	return World{Wanted: 1, Pods: []Pod{pod("a", 0, "u-a/0/1")}, Layout: []string{"u-a"}, InForce: []string{"u-a/0/1"}, ShapeReached: true}
+}
+
+func TestSettledMeansNothingAtAll(t *testing.T) {
+	require.True(t, (&Decision{}).Settled())
+	for _, d := range []Decision{{Create: []int{0}}, {Delete: []Deletion{{}}}, {Target: []string{"a"}}, {Waiting: []string{"a"}}, {Repair: true},
+		{Create: []int{0}, Waiting: []string{"a"}}, {Delete: []Deletion{{}}, Waiting: []string{"a"}}, {Target: []string{"a"}, Waiting: []string{"a"}}} {
+		require.Falsef(t, d.Settled(), "%+v", d)
+	}
+}
+
+func TestSparePodsOfLowOrdinalsJoin(t *testing.T) {
+	w := serving()
+	w.Wanted = 2
+	w.Pods = append(w.Pods, pod("d", 3, "u-d/0/1"), pod("b", 1, "u-b/0/1"))
+	d := Decide(w)
+	require.Equal(t, []string{"u-a/0/1", "u-b/0/1"}, d.Target)
+	require.Len(t, d.Delete, 1)
+	require.Equal(t, "d", d.Delete[0].Name)
+}
+
+// Pods that are there already, ready or not, count: no more are made than are missing.
+func TestAsManyAreMadeAsAreMissing(t *testing.T) {
+	w := serving()
+	w.Wanted = 4
+	dead := pod("c", 2, "u-c/0/1")
+	dead.Ended = true // its agent answered last, but it is of no use, and none is tried in its place
+	w.Pods = append(w.Pods, pod("b", 1), dead)
+	d := Decide(w)
+	require.Equal(t, []int{3}, d.Create)
+	require.Equal(t, []string{"b", "c"}, d.Waiting)
+	require.Nil(t, d.Target)
+	require.Empty(t, d.Delete)
+}
+
+// What is lost is told by its UID, also where nobody calls the world broken yet.
+func TestLostPodsAreRepairedBeforeTheyAreMissed(t *testing.T) {
+	w := serving()
+	w.Pods = nil
+	require.Equal(t, Decision{Repair: true, Lost: []string{"u-a"}}, Decide(w))
+	w = serving()
+	w.Pods[0].Ended, w.Pods[0].Members = true, nil
+	require.Equal(t, Decision{Repair: true, Lost: []string{"u-a"}}, Decide(w))
+}
+
+// A pod of no layout that somebody deletes does not join, and nobody hurries for its sake.
+func TestASpareThatIsDeletedIsReplaced(t *testing.T) {
+	w := serving()
+	w.Wanted = 2
+	gone := pod("b", 1, "u-b/0/1")
+	gone.Deleting = true
+	w.Pods = append(w.Pods, gone)
+	for _, w.ShapeReached = range []bool{true, false} {
+		d := Decide(w)
+		require.Equal(t, []int{2}, d.Create)
+		require.Nil(t, d.Target)
+	}
+}
+
+// Who stays waits for the whole width, also where the shape is another one.
+func TestNothingChangesUntilAllAreReady(t *testing.T) {
+	w := serving()
+	w.Wanted, w.ShapeReached = 2, false
+	w.Pods = append(w.Pods, pod("b", 1))
+	d := Decide(w)
+	require.Nil(t, d.Target)
+	require.Equal(t, []string{"b"}, d.Waiting)
+	w.Pods[1].Members = []string{"u-b/0/1"}
+	require.Equal(t, []string{"u-a/0/1", "u-b/0/1"}, Decide(w).Target)
+}

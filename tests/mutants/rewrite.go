@@ -1,0 +1,56 @@
+package main
+
+import (
+	"go/ast"
+	"slices"
+	"strings"
+)
+
+// edit puts text in the place of the bytes from at to until. Where several stand at one byte, what ends goes before what
+// begins, inner ends before outer ones and outer beginnings before inner ones.
+type edit struct {
+	at, until int
+	text      string
+	ends      bool
+}
+
+func (f *finder) wrap(n ast.Node, before, after string) {
+	from, to := f.offset(n.Pos()), f.offset(n.End())
+	f.edits = append(f.edits, edit{at: from, until: from, text: before}, edit{at: to, until: to, text: after, ends: true})
+}
+
+// rewrite applies edits, which come as a walk finds them: outer nodes before inner ones. Lines stay where they are.
+func rewrite(source []byte, edits []edit) string {
+	type placed struct {
+		edit
+		order int
+	}
+	all := make([]placed, len(edits))
+	for i, e := range edits {
+		all[i] = placed{e, i}
+		if e.ends {
+			all[i].order = -i
+		}
+	}
+	slices.SortFunc(all, func(a, b placed) int {
+		switch {
+		case a.at != b.at:
+			return a.at - b.at
+		case a.ends != b.ends:
+			if a.ends {
+				return -1
+			}
+			return 1
+		}
+		return a.order - b.order
+	})
+	var out strings.Builder
+	done := 0
+	for _, e := range all {
+		out.Write(source[done:e.at])
+		out.WriteString(e.text)
+		done = e.until
+	}
+	out.Write(source[done:])
+	return out.String()
+}
