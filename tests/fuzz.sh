@@ -21,7 +21,7 @@ for t in $targets; do
   mkdir -p "$corpus"
   echo "--- $t, $seconds s"
   "$(find build/fuzz -type f -name "$t")" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
-    -max_len=65536 -print_final_stats=1 -artifact_prefix="$corpus/crash-" "$corpus"
+    -max_len=65536 -len_control=0 -print_final_stats=1 -artifact_prefix="$corpus/crash-" "$corpus"
 done
 # The Go side's: every Fuzz function, one after another. So many inputs, not so many seconds: the fuzzer may take the end
 # of its own time for a failure ("context deadline exceeded").
