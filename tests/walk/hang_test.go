@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -55,6 +57,37 @@ func TestAnEngineHangsInARepair(t *testing.T) {
 		})
 	}
 }
+
+// In a flip, and in the first step after it, all wait for what is like no step: longer than for a step, but no longer than
+// steps here give reason to.
+func TestAnEngineHangsInAFlip(t *testing.T) {
+	for _, point := range []string{"engine.flip_manifest", "engine.flip_enter"} {
+		t.Run(point, func(t *testing.T) {
+			a := startAliveWith(t, harness.Options{Pods: []int{1, 1, 1, 1}, FaultDirs: true}, 4, "Expert")
+			a.hangsAt(t, 2, point, func() {
+				a.keeper.Kill()
+				a.keep(t, 4, "Tensor")
+			})
+			silences := 0
+			for _, pod := range []int{0, 1, 3} {
+				log, err := os.ReadFile(filepath.Join(a.Dir(), fmt.Sprintf("engine-p%d-0.log", pod)))
+				require.NoError(t, err)
+				for _, found := range silence.FindAllStringSubmatch(string(log), -1) {
+					silences++
+					ms, err := strconv.Atoi(found[1])
+					require.NoError(t, err)
+					require.Less(t, ms, 10_000, "the most")
+				}
+			}
+			require.Positive(t, silences)
+			a.HangEngine(2, 0, false)
+			a.await(t, "the switch", func(d harness.Did) bool { return d.Did == "apply" && d.Error == "" })
+			a.end(t, 4)
+		})
+	}
+}
+
+var silence = regexp.MustCompile(`nothing from .* for (\d+) ms`)
 
 // hangsAt stops the engine of a pod once something that was begun has come to a point there, and awaits a repair without it.
 func (a *alive) hangsAt(t *testing.T, pod int, point string, begin func()) harness.Did {

@@ -70,6 +70,34 @@ func TestAnEngineHangsInARepair(t *testing.T) {
 	}
 }
 
+// The engine of a member comes back, and hangs once it is to be prepared: its peers know by then where it is.
+func TestAnEngineThatCameBackHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, w := setup(t, 4)
+		_, err := d.Apply(t.Context(), expert(4))
+		require.NoError(t, err)
+		d.Limits.Stage, d.Limits.Stop = time.Minute, time.Minute
+		w.agents[3].Detach(true)
+		w.agents[3].Detach(false)
+		hung := false
+		for i, a := range w.agents {
+			d.Agents[i] = waits{a, &hung}
+		}
+		d.Hooks.Progress = func(e Event) {
+			if e.Kind == "repair" && e.Phase == "prepare" && !hung {
+				hung = true
+				w.agents[3].Hang(0, true)
+			}
+		}
+		began := time.Now()
+		record, err := d.Repair(t.Context())
+		require.NoError(t, err)
+		require.Less(t, time.Since(began), 2*freshSettle)
+		require.Equal(t, []Lost{{Member: "u3/0/1", Why: "its engine does not reach all survivors"}}, record.Lost)
+		w.members(t, 0, 1, 2)
+	})
+}
+
 // A line between two that stand still breaks and is made again: nothing begins anew for it.
 func TestALineThatBreaksInARepairMayBeMadeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
