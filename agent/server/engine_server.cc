@@ -304,7 +304,8 @@ EngineInfo EngineServer::Info(uint32_t device) {
 }
 
 Result<v1::EngineMessage> EngineServer::Call(uint32_t device, v1::EngineMessage message,
-                                             v1::EngineMessage::BodyCase reply, uint64_t attempt) {
+                                             v1::EngineMessage::BodyCase reply, uint64_t attempt,
+                                             std::stop_token stop) {
   SessionPtr session;
   const std::pair<int, uint64_t> key{reply, attempt};
   {
@@ -320,35 +321,42 @@ Result<v1::EngineMessage> EngineServer::Call(uint32_t device, v1::EngineMessage 
   }
   TANGRAM_RETURN_IF_ERROR(session->channel.Send(std::move(message)));
   std::unique_lock lock(mu_);
-  changed_.wait_for(lock, options_.reply_timeout,
+  changed_.wait_for(lock, stop, options_.reply_timeout,
                     [&] { return session->gone || session->replies.contains(key); });
   const auto it = session->replies.find(key);
   if (it == session->replies.end()) {
-    return Status{Code::kUnavailable,
-                  session->gone ? fmt::format("the engine of device {} left", device)
-                                : fmt::format("the engine of device {} did not answer in {} ms",
-                                              device, options_.reply_timeout.count())};
+    if (session->gone) {
+      return Status{Code::kUnavailable, fmt::format("the engine of device {} left", device)};
+    }
+    if (stop.stop_requested()) {
+      return Status{Code::kUnavailable,
+                    fmt::format("nobody waits for the engine of device {} any more", device)};
+    }
+    return Status{Code::kUnavailable, fmt::format("the engine of device {} did not answer in {} ms",
+                                                  device, options_.reply_timeout.count())};
   }
   v1::EngineMessage out = std::move(it->second);
   session->replies.erase(it);
   return out;
 }
 
-Status EngineServer::Prepare(uint32_t device, const v1::EnginePrepare& prepare) {
+Status EngineServer::Prepare(uint32_t device, const v1::EnginePrepare& prepare,
+                             std::stop_token stop) {
   v1::EngineMessage message;
   *message.mutable_prepare() = prepare;
-  auto reply =
-      Call(device, std::move(message), v1::EngineMessage::kPrepared, prepare.header().attempt());
+  auto reply = Call(device, std::move(message), v1::EngineMessage::kPrepared,
+                    prepare.header().attempt(), std::move(stop));
   if (!reply.ok()) return reply.status();
   if (reply->prepared().ok()) return OkStatus();
   return {Code::kEngine,
           fmt::format("the engine of device {} refuses: {}", device, reply->prepared().message())};
 }
 
-Status EngineServer::Map(uint32_t device, const v1::EngineMap& map) {
+Status EngineServer::Map(uint32_t device, const v1::EngineMap& map, std::stop_token stop) {
   v1::EngineMessage message;
   *message.mutable_map() = map;
-  auto reply = Call(device, std::move(message), v1::EngineMessage::kMapped, map.header().attempt());
+  auto reply = Call(device, std::move(message), v1::EngineMessage::kMapped, map.header().attempt(),
+                    std::move(stop));
   if (!reply.ok()) return reply.status();
   if (reply->mapped().ok()) return OkStatus();
   return {Code::kEngine,

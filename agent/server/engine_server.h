@@ -35,8 +35,8 @@ class EngineServer : public Engines {
   void Stop();
 
   EngineInfo Info(uint32_t device) override;
-  Status Prepare(uint32_t device, const v1::EnginePrepare& prepare) override;
-  Status Map(uint32_t device, const v1::EngineMap& map) override;
+  Status Prepare(uint32_t device, const v1::EnginePrepare& prepare, std::stop_token stop) override;
+  Status Map(uint32_t device, const v1::EngineMap& map, std::stop_token stop) override;
   Status Unmap(uint32_t device, const v1::EngineUnmap& unmap) override;
   void Abort(uint32_t device, const v1::EngineAbort& abort) override;
   void Dismiss(uint32_t device, const std::string& reason) override;
@@ -62,7 +62,8 @@ class EngineServer : public Engines {
   void Run(const SessionPtr& session);
   void Refuse(Session* session, const Status& status);
   Result<v1::EngineMessage> Call(uint32_t device, v1::EngineMessage message,
-                                 v1::EngineMessage::BodyCase reply, uint64_t attempt);
+                                 v1::EngineMessage::BodyCase reply, uint64_t attempt,
+                                 std::stop_token stop = {});
   void Reap();
 
   const Options options_;
@@ -72,7 +73,7 @@ class EngineServer : public Engines {
   std::stop_source stopping_;  // what an engine kept is not verified any further
 
   std::mutex mu_;
-  std::condition_variable changed_;
+  std::condition_variable_any changed_;
   std::map<uint32_t, SessionPtr> by_device_;
   std::map<uint32_t, SessionPtr> dismissed_;  // until their process ends
   std::map<uint32_t, uint64_t> incarnations_;

@@ -4,6 +4,10 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <stop_token>
+#include <thread>
 
 #include "agent/server/refusal.h"
 
@@ -13,6 +17,7 @@ namespace {
 constexpr auto kWatchPeriod = std::chrono::milliseconds(100);  // of all but phases
 constexpr auto kStillHere = std::chrono::seconds(1);           // when nothing changed
 constexpr auto kStepLook = std::chrono::milliseconds(5);
+constexpr auto kHangUpLook = std::chrono::milliseconds(20);
 
 grpc::StatusCode GrpcCodeOf(Code code) {
   switch (code) {
@@ -43,6 +48,27 @@ grpc::Status ToGrpc(grpc::ServerContext* context, Executor* executor, const char
                                ToRefusal(status, executor->Current()).SerializeAsString());
   return {GrpcCodeOf(status.code()), status.message()};
 }
+
+// Requests the stop of a call that waits for others when its caller hung up: a driver that will not
+// wait for an engine that hangs, or is gone.
+class WhileWanted {
+ public:
+  explicit WhileWanted(grpc::ServerContext* context)
+      : look_([this, context](const std::stop_token& over) {
+          std::mutex mu;
+          std::condition_variable_any sleep;
+          std::unique_lock lock(mu);
+          while (!over.stop_requested() && !context->IsCancelled()) {
+            sleep.wait_for(lock, over, kHangUpLook, [] { return false; });
+          }
+          if (!over.stop_requested()) stop_.request_stop();
+        }) {}
+  std::stop_token token() const { return stop_.get_token(); }
+
+ private:
+  std::stop_source stop_;
+  std::jthread look_;
+};
 
 // Whether a rank has flipped and not yet done a whole step.
 bool AwaitsStep(const v1::StatusResponse& status) {
@@ -103,7 +129,8 @@ grpc::Status AgentService::CheckWorld(grpc::ServerContext* context, const std::s
 grpc::Status AgentService::Prepare(grpc::ServerContext* context, const v1::PrepareRequest* request,
                                    v1::PrepareResponse*) {
   if (grpc::Status allowed = Allow(*context); !allowed.ok()) return allowed;
-  return Answer(context, "Prepare", executor_->Prepare(*request));
+  const WhileWanted wanted(context);
+  return Answer(context, "Prepare", executor_->Prepare(*request, wanted.token()));
 }
 
 grpc::Status AgentService::Stage(grpc::ServerContext* context, const v1::StageRequest* request,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -19,14 +20,15 @@ struct EngineInfo {
 };
 
 // Calls are answered by the engine's library; they block, bounded, and may be made from
-// any thread. kUnavailable: no engine, it left, or it did not answer in time. kEngine: it
-// said no.
+// any thread. kUnavailable: no engine, it left, it did not answer in time, or nobody wants the
+// answer any more (`stop`). kEngine: it said no.
 class Engines {
  public:
   virtual ~Engines() = default;
   virtual EngineInfo Info(uint32_t device) = 0;
-  virtual Status Prepare(uint32_t device, const v1::EnginePrepare& prepare) = 0;
-  virtual Status Map(uint32_t device, const v1::EngineMap& map) = 0;
+  virtual Status Prepare(uint32_t device, const v1::EnginePrepare& prepare,
+                         std::stop_token stop) = 0;
+  virtual Status Map(uint32_t device, const v1::EngineMap& map, std::stop_token stop) = 0;
   virtual Status Unmap(uint32_t device, const v1::EngineUnmap& unmap) = 0;
   virtual void Abort(uint32_t device, const v1::EngineAbort& abort) = 0;  // no answer
   // The engine's rank is no member any more: it is told and hung up on. Waits, bounded, until it

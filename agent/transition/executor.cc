@@ -148,7 +148,7 @@ Status Executor::StagePart(Attempt* attempt, uint32_t device, std::stop_token st
   Part& part = attempt->parts.at(device);
   Rank& rank = ranks_[device];
   TANGRAM_RETURN_IF_ERROR(
-      rank.memory->Stage(HeaderOf(*attempt), attempt->peers(), &part.progress, std::move(stop)));
+      rank.memory->Stage(HeaderOf(*attempt), attempt->peers(), &part.progress, stop));
   if (attempt->carries_kv) rank.memory->WarmKv(HeaderOf(*attempt), attempt->peers());
   TANGRAM_RETURN_IF_ERROR(fault::Check("stage.before_engine_map"));
   const EngineInfo engine = engines_->Info(device);
@@ -156,7 +156,7 @@ Status Executor::StagePart(Attempt* attempt, uint32_t device, std::stop_token st
   v1::EngineMap map;
   *map.mutable_header() = HeaderOf(*attempt);
   for (v1::Mapping& mapping : rank.memory->NewMappings()) *map.add_mappings() = std::move(mapping);
-  return engines_->Map(device, map);
+  return engines_->Map(device, map, std::move(stop));
 }
 
 void Executor::RunStage(AttemptPtr attempt, std::stop_token stop) {

@@ -20,6 +20,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -66,7 +67,8 @@ class Executor {
   void SetCheckpointError(const std::string& why);
 
   // From the driver.
-  Status Prepare(const v1::PrepareRequest& request);
+  // Undone, kUnavailable, if `stop` comes while an engine is waited for.
+  Status Prepare(const v1::PrepareRequest& request, std::stop_token stop = {});
   Status Stage(const v1::Header& header);
   Status Permit(const v1::Header& header);
   // kUnavailable: an engine gave its word and its outcome is not known yet; ask again.
@@ -174,7 +176,8 @@ class Executor {
   Result<AttemptPtr> Build(const v1::PrepareRequest& request);
   Status FindParts(Attempt* attempt);
   Status CheckEngines(const Attempt& attempt);
-  Status PrepareEngines(Attempt* attempt, std::vector<uint32_t>* asked);
+  Status PrepareEngines(Attempt* attempt, std::vector<uint32_t>* asked,
+                        const std::stop_token& stop);
   // executor.cc
   Status CheckCurrent(const v1::Header& header, const char* call);
   Status PermitLocked(Attempt* attempt);

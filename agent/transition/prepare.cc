@@ -192,7 +192,8 @@ Status Executor::CheckEngines(const Attempt& attempt) {
   return OkStatus();
 }
 
-Status Executor::PrepareEngines(Attempt* attempt, std::vector<uint32_t>* asked) {
+Status Executor::PrepareEngines(Attempt* attempt, std::vector<uint32_t>* asked,
+                                const std::stop_token& stop) {
   std::mutex error_mu;
   Status error;
   {
@@ -212,7 +213,7 @@ Status Executor::PrepareEngines(Attempt* attempt, std::vector<uint32_t>* asked) 
       prepare.set_leaving(part.leaving);
       asked->push_back(device);
       calls.emplace_back([&, device = device, prepare = std::move(prepare)] {
-        Status status = engines_->Prepare(device, prepare);
+        Status status = engines_->Prepare(device, prepare, stop);
         const std::scoped_lock lock(error_mu);
         if (!status.ok() && error.ok()) error = std::move(status);
       });
@@ -221,7 +222,7 @@ Status Executor::PrepareEngines(Attempt* attempt, std::vector<uint32_t>* asked) 
   return error;
 }
 
-Status Executor::Prepare(const v1::PrepareRequest& request) {
+Status Executor::Prepare(const v1::PrepareRequest& request, std::stop_token stop) {
   const std::scoped_lock call(call_mu_);
   TANGRAM_RETURN_IF_ERROR(fault::Check("prepare.before"));
   AttemptPtr attempt, flipped;
@@ -254,7 +255,7 @@ Status Executor::Prepare(const v1::PrepareRequest& request) {
       backed.push_back(device);
     }
     TANGRAM_RETURN_IF_ERROR(fault::Check("prepare.after_memory"));
-    return PrepareEngines(attempt.get(), &asked);
+    return PrepareEngines(attempt.get(), &asked, stop);
   };
   if (Status status = all(); !status.ok()) {
     v1::EngineAbort abort;

@@ -93,8 +93,7 @@ func (f fault) draw(n int) int {
 
 // matrix of all cells. points by transition are what it passes (expected.txt), takes what a point can do besides
 // (--list-fault-points). The kinds of `elsewhere` take turns over the points, so that each meets every transition; so do
-// those of `atThePoint` where the fault is the second one. An engine does not hang as a second fault: a repair waits
-// for one that hangs while all stand still (README.md).
+// those of `atThePoint` where the fault is the second one.
 func matrix(points map[string][]string, takes map[string][]string) []fault {
 	var out []fault
 	for i, tr := range transitions {
@@ -107,9 +106,7 @@ func matrix(points map[string][]string, takes map[string][]string) []fault {
 					kinds = append(kinds, atThePoint[(i+2*j+k)%(len(atThePoint)-1)])
 				}
 			}
-			if kind := elsewhere[(i+j)%len(elsewhere)]; kind != "engine-stop" || tr.first.kind == "" {
-				kinds = append(kinds, kind)
-			}
+			kinds = append(kinds, elsewhere[(i+j)%len(elsewhere)])
 			for _, kind := range atSome {
 				if slices.Contains(takes[point], kind) {
 					kinds = append(kinds, kind)

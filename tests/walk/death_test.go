@@ -23,7 +23,13 @@ type alive struct {
 // startAlive brings a world to its shape and puts it under load.
 func startAlive(t *testing.T, pods []int, ranks int, mode string) *alive {
 	t.Helper()
-	w := startTiny(t, harness.Options{Pods: pods, Restart: true, LeaveRoom: 2, MaxTokens: 512})
+	return startAliveWith(t, harness.Options{Pods: pods}, ranks, mode)
+}
+
+func startAliveWith(t *testing.T, o harness.Options, ranks int, mode string) *alive {
+	t.Helper()
+	o.Restart, o.LeaveRoom, o.MaxTokens = true, 2, 512
+	w := startTiny(t, o)
 	a := &alive{World: w, trace: newTrace(t, 5, 30*time.Second), halt: make(chan struct{}), played: make(chan []*load.Result, 1)}
 	a.keep(t, ranks, mode)
 	t.Cleanup(func() { a.keeper.Kill() })

@@ -1,6 +1,13 @@
 package walk
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,6 +31,83 @@ func TestAnEngineHangs(t *testing.T) {
 			a.end(t, 4)
 		})
 	}
+}
+
+// A rank dies, and while the others stand still for the repair the engine of another one hangs: it has stopped like all, its agent
+// answers, and no step runs in which somebody could miss it. The others tell that they hear nothing of it, and the repair
+// begins again without it: nobody waits until its limit for an answer that does not come.
+func TestAnEngineHangsInARepair(t *testing.T) {
+	for _, point := range []string{"prepare.before", "stage.before_engine_map", "engine.repair_enter"} {
+		t.Run(point, func(t *testing.T) {
+			a := startAliveWith(t, harness.Options{Pods: []int{1, 1, 1, 1, 1}, FaultDirs: true}, 5, "Expert")
+			d := a.hangsAt(t, 2, point, func() { a.KillPod(1) })
+			log, err := os.ReadFile(filepath.Join(a.Dir(), "keep.log"))
+			require.NoError(t, err)
+			require.NotContains(t, string(log), "no connection in time", "an engine waited for it until its limit")
+			require.NotContains(t, string(log), "did not answer in", "its agent did")
+			if point != "engine.repair_enter" { // then it is there to be missed in a step
+				require.Contains(t, string(log), "while it is repaired")
+				require.Len(t, d.Record.Lost, 2)
+			}
+			a.HangEngine(2, 0, false)
+			_, err = a.AddPod(t.Context(), 1)
+			require.NoError(t, err)
+			a.await(t, "full width again", func(d harness.Did) bool { return d.Did == "apply" && d.Record.FromEpoch > 1 && d.Error == "" })
+			a.end(t, 5)
+		})
+	}
+}
+
+// In a flip, and in the first step after it, all wait for what is like no step: longer than for a step, but no longer than
+// steps here give reason to.
+func TestAnEngineHangsInAFlip(t *testing.T) {
+	for _, point := range []string{"engine.flip_manifest", "engine.flip_enter"} {
+		t.Run(point, func(t *testing.T) {
+			a := startAliveWith(t, harness.Options{Pods: []int{1, 1, 1, 1}, FaultDirs: true}, 4, "Expert")
+			a.hangsAt(t, 2, point, func() {
+				a.keeper.Kill()
+				a.keep(t, 4, "Tensor")
+			})
+			silences := 0
+			for _, pod := range []int{0, 1, 3} {
+				log, err := os.ReadFile(filepath.Join(a.Dir(), fmt.Sprintf("engine-p%d-0.log", pod)))
+				require.NoError(t, err)
+				for _, found := range silence.FindAllStringSubmatch(string(log), -1) {
+					silences++
+					ms, err := strconv.Atoi(found[1])
+					require.NoError(t, err)
+					require.Less(t, ms, 10_000, "the most")
+				}
+			}
+			require.Positive(t, silences)
+			a.HangEngine(2, 0, false)
+			a.await(t, "the switch", func(d harness.Did) bool { return d.Did == "apply" && d.Error == "" })
+			a.end(t, 4)
+		})
+	}
+}
+
+var silence = regexp.MustCompile(`nothing from .* for (\d+) ms`)
+
+// hangsAt stops the engine of a pod once something that was begun has come to a point there, and awaits a repair without it.
+func (a *alive) hangsAt(t *testing.T, pod int, point string, begin func()) harness.Did {
+	t.Helper()
+	armed := filepath.Join(a.FaultDir(pod), point+".armed")
+	require.NoError(t, os.WriteFile(armed, nil, 0o600))
+	begin()
+	require.Eventually(t, func() bool {
+		_, err := os.Stat(filepath.Join(a.FaultDir(pod), point+".hit"))
+		return err == nil
+	}, time.Minute, time.Millisecond, point)
+	a.HangEngine(pod, 0, true)
+	require.NoError(t, os.Remove(armed))
+	return a.await(t, "a repair without it", func(d harness.Did) bool {
+		return repaired(d) && slices.ContainsFunc(d.Record.Lost, ofPod(pod))
+	})
+}
+
+func ofPod(pod int) func(harness.Lost) bool {
+	return func(l harness.Lost) bool { return strings.HasPrefix(l.Member, fmt.Sprintf("uid-p%d/", pod)) }
 }
 
 // Stopped for less than that it costs a pause: nobody is fenced, and all tokens are the same.

@@ -24,8 +24,10 @@ class YesEngines final : public Engines {
     info.incarnation = 1;
     return info;
   }
-  Status Prepare(uint32_t, const v1::EnginePrepare&) override { return OkStatus(); }
-  Status Map(uint32_t, const v1::EngineMap&) override { return OkStatus(); }
+  Status Prepare(uint32_t, const v1::EnginePrepare&, std::stop_token) override {
+    return OkStatus();
+  }
+  Status Map(uint32_t, const v1::EngineMap&, std::stop_token) override { return OkStatus(); }
   Status Unmap(uint32_t, const v1::EngineUnmap&) override { return OkStatus(); }
   void Abort(uint32_t, const v1::EngineAbort&) override {}
   void Dismiss(uint32_t, const std::string&) override {}

@@ -26,16 +26,25 @@ void Patience::Learn(uint64_t rows, Duration took) {
 
 Patience::Duration Patience::Limit(std::optional<uint64_t> rows) const {
   const Duration least = bounds_.least, most = std::max<Duration>(bounds_.most, least);
-  if (!rows) return most;
-  const Histogram& of = sizes_[std::min(SizeOf(*rows), kSizes - 1)];
-  if (of.total < bounds_.samples) return most;
+  if (rows)
+    return std::max(least, Learned(sizes_[std::min(SizeOf(*rows), kSizes - 1)]).value_or(most));
+  std::optional<Duration> longest;
+  for (const Histogram& of : sizes_) {
+    if (const std::optional<Duration> limit = Learned(of))
+      longest = std::max(longest.value_or(Duration(0)), *limit);
+  }
+  return longest ? std::min(most, std::max(bounds_.other * least, *longest)) : most;
+}
+
+std::optional<Patience::Duration> Patience::Learned(const Histogram& of) const {
+  if (of.total < bounds_.samples) return std::nullopt;
   const auto wanted = static_cast<uint32_t>(std::ceil(kQuantile * of.total));
   uint32_t seen = 0;
   size_t bin = 0;
   while (bin + 1 < kBins && (seen += of.bins[bin]) < wanted) ++bin;
   const double quantile = kFirst * std::exp2(static_cast<double>(bin + 1) / kPerOctave);
-  const double limit = std::min(bounds_.factor * quantile, static_cast<double>(most.count()));
-  return std::max(least, Duration(static_cast<int64_t>(limit)));
+  const auto most = static_cast<double>(Duration(std::max(bounds_.most, bounds_.least)).count());
+  return Duration(static_cast<int64_t>(std::min(bounds_.factor * quantile, most)));
 }
 
 void Wait::Look(Clock::time_point now) {

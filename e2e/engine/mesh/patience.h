@@ -21,9 +21,10 @@ class Patience {
 
   struct Bounds {
     std::chrono::milliseconds least{1000};  // whatever was learned
-    std::chrono::milliseconds most{10000};  // until something is learned, and for what never is
+    std::chrono::milliseconds most{10000};  // until something is learned
     double factor = 8;                      // of the quantile .99
     uint32_t samples = 64;                  // of a size, before they count
+    int other = 5;  // times the least at least: work that is like no other, once steps were seen
   };
 
   explicit Patience(Bounds bounds) : bounds_(bounds) {}
@@ -31,10 +32,15 @@ class Patience {
   const Bounds& bounds() const { return bounds_; }
   // An exchange of a step of so many rows was over after `took`.
   void Learn(uint64_t rows, Duration took);
-  // Of a step of so many rows; nullopt: work that is like no other.
+  // Of a step of so many rows; nullopt: work that is like no other, which maps and copies. How
+  // slow this machine is, steps of all sizes tell.
   Duration Limit(std::optional<uint64_t> rows) const;
 
  private:
+  struct Histogram;
+  // nullopt: too little is known.
+  std::optional<Duration> Learned(const Histogram& of) const;
+
   // Durations by quarters of an octave, from 2^10 ns (1 us); decays, so that what was long ago
   // is forgotten.
   static constexpr size_t kBins = 112;

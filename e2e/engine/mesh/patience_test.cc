@@ -18,7 +18,21 @@ TEST(PatienceTest, UntilSomethingIsLearnedTheLimitIsTheMost) {
   EXPECT_EQ(patience.Limit(8), seconds(10));
   patience.Learn(8, milliseconds(2));
   EXPECT_EQ(patience.Limit(8), seconds(1)) << "the least";
-  EXPECT_EQ(patience.Limit(std::nullopt), seconds(10)) << "work that is like no other";
+}
+
+// A flip, the first step of an epoch: nobody waits for the most once it is known how fast steps are
+// here.
+TEST(PatienceTest, WorkThatIsLikeNoOtherHasALimitOfItsOwn) {
+  Patience patience({});
+  EXPECT_EQ(patience.Limit(std::nullopt), seconds(10)) << "nothing is known yet";
+  for (int i = 0; i < 64; ++i) patience.Learn(8, milliseconds(2));
+  EXPECT_EQ(patience.Limit(std::nullopt), seconds(5));
+  for (int i = 0; i < 64; ++i) patience.Learn(4000, milliseconds(900));
+  EXPECT_GE(patience.Limit(std::nullopt), patience.Limit(4000)) << "where steps are longer";
+  EXPECT_GT(patience.Limit(std::nullopt), seconds(7));
+  Patience hasty({.most = seconds(3)});
+  for (int i = 0; i < 64; ++i) hasty.Learn(8, milliseconds(2));
+  EXPECT_EQ(hasty.Limit(std::nullopt), seconds(3)) << "the most is the most";
 }
 
 TEST(PatienceTest, LongStepsHaveALongerLimitThanShortOnes) {

@@ -41,11 +41,22 @@ Result<kv::Plan> PlanCarry(const kv::Shape& shape, const Side& from, const Side&
 }
 
 Result<uint64_t> PullPages(WorldView& world, const kv::Shape& shape, uint32_t old_rank,
-                           const kv::RankPlan& plan, const std::vector<uint32_t>& targets) {
+                           const kv::RankPlan& plan, const std::vector<uint32_t>& targets,
+                           const std::function<void()>& between) {
   const uint64_t page_bytes = uint64_t{shape.block_tokens} * shape.head_token_bytes;
   auto* region = static_cast<uint8_t*>(world.model().kv);
   std::vector<tg_kv_move> pulls;
-  uint64_t bytes = 0;
+  uint64_t bytes = 0, asked = 0;
+  const auto pull = [&] {
+    if (pulls.empty()) return OkStatus();
+    Result<uint64_t> pulled = world.PullKv(pulls);
+    if (!pulled.ok()) return pulled.status();
+    bytes += *pulled;
+    asked = 0;
+    pulls.clear();
+    between();
+    return OkStatus();
+  };
   for (size_t i = 0; i < plan.moves.size(); ++i) {
     const kv::Move& move = plan.moves[i];
     for (const kv::Range& range : kv::MoveRanges(shape, move.tokens)) {
@@ -56,13 +67,13 @@ Result<uint64_t> PullPages(WorldView& world, const kv::Shape& shape, uint32_t ol
         bytes += range.length;
       } else {
         pulls.push_back({move.source_rank, source, target, range.length});
+        asked += range.length;
+        if (asked >= kPullAtOnce) TANGRAM_RETURN_IF_ERROR(pull());
       }
     }
   }
-  if (pulls.empty()) return bytes;
-  Result<uint64_t> pulled = world.PullKv(pulls);
-  if (!pulled.ok()) return pulled.status();
-  return bytes + *pulled;
+  TANGRAM_RETURN_IF_ERROR(pull());
+  return bytes;
 }
 
 Adopted AdoptOf(const kv::Plan& plan, std::vector<RankManifest> manifests, uint32_t rank) {

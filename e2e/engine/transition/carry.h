@@ -2,6 +2,7 @@
 // rank's part of it.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "e2e/engine/transition/manifest.h"
@@ -21,9 +22,12 @@ Result<kv::Plan> PlanCarry(const kv::Shape& shape, const Side& from, const Side&
                            const std::vector<RankManifest>& manifests);
 
 // Brings the moves of one rank's plan into `targets` (pages, same order): copies within the
-// region, and pulls from other ranks. Returns bytes brought.
+// region, and pulls from other ranks, kPullAtOnce bytes at a time; calls `between` after each part.
+// Returns bytes brought.
+inline constexpr uint64_t kPullAtOnce = 16 << 20;
 Result<uint64_t> PullPages(WorldView& world, const kv::Shape& shape, uint32_t old_rank,
-                           const kv::RankPlan& plan, const std::vector<uint32_t>& targets);
+                           const kv::RankPlan& plan, const std::vector<uint32_t>& targets,
+                           const std::function<void()>& between);
 
 // The sequences that the plan gives to `rank` of the new layout.
 struct Adopted {

@@ -78,7 +78,9 @@ Result<bool> Engine::Flip() {
     Result<PageStore> pages = pages_.After(plan->ranks[rank], held, rank, &targets);
     if (!pages.ok()) return pages.status();
     after = std::move(*pages);
-    Result<uint64_t> pulled = PullPages(*world_, shape_, me, plan->ranks[rank], targets);
+    // Others wait: who brings much says that it lives.
+    Result<uint64_t> pulled =
+        PullPages(*world_, shape_, me, plan->ranks[rank], targets, [this] { mesh_->Beat(); });
     brought = pulled.status();
     if (pulled.ok()) bytes = *pulled;
   }

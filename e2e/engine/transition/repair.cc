@@ -32,6 +32,12 @@ void Engine::GiveUp(const Status& why) {
   (void)fault::Hit("engine.give_up");
   // The others shall not wait for a timeout. What was half sent or half read goes, too.
   mesh_->HangUpAll();
+  // Before anybody hears that it stands still: whom it reaches, it says once it does.
+  unreachable_.clear();
+  for (uint32_t r = 0; r < comm_.size(); ++r) {
+    if (r != comm_.rank()) unreachable_.push_back(r);
+  }
+  world_->SetUnreachable(unreachable_);
   stopped_ = true;
   WatchTheOthers();
   spdlog::warn("epoch {} step {} is given up{}: {}", epoch(), step_,

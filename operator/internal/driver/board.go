@@ -95,7 +95,10 @@ func (b *board) look() (map[int]*tangramv1.StatusResponse, map[int]silence, <-ch
 	return maps.Clone(b.latest), maps.Clone(b.lost), b.changed
 }
 
-// until calls `done` on every change. `quiet` bounds the time in which `done` reports no
+// lookAtLeast so often, though nothing changes.
+const lookAtLeast = 100 * time.Millisecond
+
+// until calls `done` on every change, and every lookAtLeast. `quiet` bounds the time in which `done` reports no
 // progress (a growing number); its error says what was waited for. An agent that does not
 // answer for too long ends it earlier.
 func (b *board) until(ctx context.Context, what string, quiet time.Duration,
@@ -121,7 +124,7 @@ func (b *board) until(ctx context.Context, what string, quiet time.Duration,
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-changed:
-		case <-time.After(left):
+		case <-time.After(min(left, lookAtLeast)): // what lasts is no change
 		}
 	}
 }

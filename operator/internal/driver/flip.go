@@ -29,6 +29,7 @@ type flipRun struct {
 	agents  []int
 	members map[string]bool
 	board   *board
+	doubts  doubts
 	out     FlipRecord
 }
 
@@ -119,8 +120,8 @@ func (r *flipRun) mayPermit(ctx context.Context) error {
 }
 
 // broken says that members of the attempt are lost, so that waiting for them is in vain. A member that stands still
-// breaks it, unless it is there to be repaired; with a joiner only the attempt is lost, and so it is with an agent
-// that died alone.
+// breaks it, unless it is there to be repaired and reached by the others; with a joiner only the attempt is lost, and so it
+// is with an agent that died alone.
 func (r *flipRun) broken(latest map[int]*tangramv1.StatusResponse) error {
 	lost := brokenMembers(latest, func(s *tangramv1.StatusResponse, rank *tangramv1.RankStatus) part {
 		_, counted := r.members[rank.GetMember().GetId()]
@@ -136,6 +137,11 @@ func (r *flipRun) broken(latest map[int]*tangramv1.StatusResponse) error {
 	})
 	if lost != nil {
 		return lost
+	}
+	if r.repairs() {
+		if err := r.doubts.look(r.truth.layout, r.members, latest); err != nil {
+			return err
+		}
 	}
 	return r.board.forgot()
 }

@@ -36,10 +36,16 @@ var errAgain = errors.New("the world changed during its repair")
 func (d *Driver) Repair(ctx context.Context) (*Record, error) {
 	record := &Record{World: d.World, Kind: "repair", Started: time.Now()}
 	pause := pauses(firstRetry, longestRetry)
+	told := map[string]bool{}
 	var err error
 	for range repairTries {
-		if err = d.repair(ctx, record); err == nil || !errors.Is(err, errAgain) || ctx.Err() != nil {
+		if err = d.repair(ctx, record, told); err == nil || !errors.Is(err, errAgain) || ctx.Err() != nil {
 			break
+		}
+		if apart := new(apartError); errors.As(err, &apart) {
+			for _, id := range apart.fresh {
+				told[id] = true
+			}
 		}
 		record.Retries++
 		d.Log.Warn("repair: again", "cause", err)
@@ -56,8 +62,9 @@ func (d *Driver) Repair(ctx context.Context) (*Record, error) {
 	return record, err
 }
 
-func (d *Driver) repair(ctx context.Context, record *Record) error {
-	w := &stillness{d: d, began: time.Now()}
+// repair once. told are members whose engines came back and which nobody reached though a try before told where they are.
+func (d *Driver) repair(ctx context.Context, record *Record, told map[string]bool) error {
+	w := &stillness{d: d, told: told, began: time.Now()}
 	truth, _, err := w.wait(ctx)
 	if err != nil {
 		return err
@@ -210,6 +217,7 @@ func (d *Driver) burnProposal(ctx context.Context) error {
 // stillness waits until a ruling can be made.
 type stillness struct {
 	d       *Driver
+	told    map[string]bool // by member: that it is fresh does not count any more
 	began   time.Time
 	missing map[string]time.Time // member whose engine is not attached, since
 	cuts    string
@@ -224,6 +232,7 @@ func (w *stillness) wait(ctx context.Context) (*truth, ruling, error) {
 		if err != nil {
 			return nil, ruling{}, err
 		}
+		truth.told = w.told
 		trouble := truth.trouble()
 		if trouble == nil {
 			return truth, ruling{}, nil
@@ -268,9 +277,12 @@ func (w *stillness) due(t *truth, r ruling) (bool, string) {
 		cuts, settle = append(cuts, id+" hangs"), hangSettle
 	}
 	waiting := ""
-	for id, e := range t.scene(w.d.Complete).members {
+	scene := t.scene(w.d.Complete)
+	for id, e := range scene.members {
 		for _, other := range e.unreachable {
-			cuts = append(cuts, id+" "+other)
+			if scene.cut(id, other) && scene.mayGoOn(id) && scene.mayGoOn(other) { // of others it decides nothing
+				cuts = append(cuts, id+" "+other)
+			}
 		}
 		if !e.answers || e.attached || t.record.Fence.lost(id) {
 			continue
@@ -291,7 +303,7 @@ func (w *stillness) due(t *truth, r ruling) (bool, string) {
 	switch {
 	case waiting != "":
 		return false, waiting
-	case now.Sub(w.since) < settle:
+	case len(cuts) > 0 && now.Sub(w.since) < settle:
 		return false, "what engines reach changed just now"
 	case len(r.survivors) == 0 && len(r.unknown) > 0:
 		return false, "nobody survives yet, but these members may still answer: " + strings.Join(r.unknown, ", ")

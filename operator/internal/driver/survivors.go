@@ -219,6 +219,12 @@ func (s scene) cut(a, b string) bool {
 	return contains(s.members[a].unreachable, b) || contains(s.members[b].unreachable, a)
 }
 
+// mayGoOn: nothing that is known of the member alone leaves it out.
+func (s scene) mayGoOn(id string) bool {
+	e := s.members[id]
+	return e.answers && e.attached && (s.fence == nil || contains(s.fence.Survivors, id))
+}
+
 func contains(ids []string, id string) bool {
 	for _, i := range ids {
 		if i == id {

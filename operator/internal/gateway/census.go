@@ -75,6 +75,7 @@ func (p *Pool) adoptLocked(w *tangramv1.World) {
 		c := &census{missing: make(map[string]string, len(w.Members))}
 		for _, m := range w.Members {
 			c.missing[m.Member] = m.Frontend
+			p.namedLocked(m.Frontend)
 		}
 		p.censuses[w.Epoch] = c
 	}

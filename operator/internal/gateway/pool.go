@@ -27,6 +27,8 @@ type Options struct {
 	LostAfter time.Duration // a session down for so long is cut: its requests go to another rank
 	Log       *slog.Logger
 	Metrics   *Metrics
+
+	pause time.Duration // between two dials, for tests; 0: 50 ms, growing to a second
 }
 
 // mostGone: members of worlds that are over are known for so many, the last ones.

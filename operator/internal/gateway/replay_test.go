@@ -264,6 +264,32 @@ func TestAnEngineStartsAgain(t *testing.T) {
 	c.ends(map[string]int{causeRoster: 1})
 }
 
+// An engine was away for so long that its session is hardly dialled any more. The others tell of a world that it is in: it is
+// dialled at once, since its requests wait for its roster.
+func TestWhoIsInANewWorldIsDialledAtOnce(t *testing.T) {
+	r := newRigWith(t, 2, Options{LostAfter: time.Hour, pause: time.Hour})
+	c := r.client()
+	home, other, _ := r.home()
+	r.emit(home, 1, 2, 4)
+	c.has(2)
+	address := home.address
+	home.server.Stop()
+	home.setWorld(nil)
+	require.Eventually(t, func() bool { return sessionsUp(r.pool) == 1 }, soon, time.Millisecond)
+	home.listen(t, address)
+	w := r.world(2, r.engines...)
+	r.enter(other, w)
+	require.Eventually(t, func() bool {
+		r.enter(home, w) // over its new stream, once there is one
+		r.pool.mu.Lock()
+		defer r.pool.mu.Unlock()
+		return r.pool.counted == 2
+	}, soon, time.Millisecond)
+	r.rest(r.submitted(home), 2)
+	r.emit(home, 2, 4, 8)
+	c.ends(map[string]int{causeRoster: 1})
+}
+
 // What was sent over a connection that broke may not have arrived. Nobody dies, so no roster tells.
 func TestAnUnansweredSubmitIsSentAgain(t *testing.T) {
 	r := newRig(t, 1, time.Hour)

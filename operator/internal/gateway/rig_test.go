@@ -25,6 +25,11 @@ type rig struct {
 
 func newRig(t *testing.T, n int, lostAfter time.Duration) *rig {
 	t.Helper()
+	return newRigWith(t, n, Options{LostAfter: lostAfter})
+}
+
+func newRigWith(t *testing.T, n int, o Options) *rig {
+	t.Helper()
 	r := &rig{t: t, names: map[*engine]string{}}
 	for i := range n {
 		e := &engine{}
@@ -35,7 +40,7 @@ func newRig(t *testing.T, n int, lostAfter time.Duration) *rig {
 	for _, e := range r.engines {
 		e.world = r.world(1, r.engines...)
 	}
-	_, r.m, r.pool = before(t, Options{LostAfter: lostAfter}, r.engines...)
+	_, r.m, r.pool = before(t, o, r.engines...)
 	require.Eventually(t, func() bool { return r.inside() == n }, soon, time.Millisecond)
 	r.epoch(1, nil, r.engines...)
 	return r

@@ -27,6 +27,7 @@ type session struct {
 	send       chan *tangramv1.ServeRequest // nil while down
 	connection int                          // counts those that came up
 	down       time.Time                    // since when; of a session that is down
+	named      chan struct{}                // a world has come into force that names it: it is there by now
 	cut        bool                         // down for longer than LostAfter
 
 	// What the engine said over this connection.
@@ -45,7 +46,7 @@ func (p *Pool) keepLocked(frontend string, seed bool) {
 }
 
 func (p *Pool) startLocked(s *session) {
-	s.down = time.Now()
+	s.down, s.named = time.Now(), make(chan struct{}, 1)
 	p.sessions[s.frontend] = s
 	p.wait.Go(func() { p.keep(s) })
 }
@@ -54,6 +55,9 @@ func (p *Pool) startLocked(s *session) {
 func (p *Pool) keep(s *session) {
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = 50*time.Millisecond, time.Second
+	if p.o.pause > 0 {
+		pause.InitialInterval, pause.MaxInterval = p.o.pause, p.o.pause
+	}
 	for p.ctx.Err() == nil {
 		began := time.Now()
 		up, err := p.run(s)
@@ -71,8 +75,23 @@ func (p *Pool) keep(s *session) {
 		p.mu.Unlock()
 		select {
 		case <-p.ctx.Done():
+		case <-s.named:
+			pause.Reset()
 		case <-time.After(pause.NextBackOff()):
 		}
+	}
+}
+
+// namedLocked: whoever is in a new world serves there. If its session is down it is dialled now, and not after a pause that grew
+// while it was away: until it has said which requests it has, nobody is known to have lost any.
+func (p *Pool) namedLocked(frontend string) {
+	s := p.sessions[frontend]
+	if s == nil || s.send != nil {
+		return
+	}
+	select {
+	case s.named <- struct{}{}:
+	default:
 	}
 }
 

@@ -222,7 +222,7 @@ func (a *Agent) rankLocked(device int) *tangramv1.RankStatus {
 	r.InWorld, r.Rank, r.Inventory = true, uint32(rank), a.w.inventoryLocked(a.layout, a.hash, uint32(rank))
 	if e.stopped {
 		for other, m := range a.layout.Members {
-			if other != rank && (e.fresh || !a.w.reachLocked(id, m.Id)) { // nobody tells a fresh one where the others are
+			if other != rank && (a.lostLocked(device) || !a.w.reachLocked(id, m.Id)) { // nobody tells a fresh one where the others are
 				r.Engine.Unreachable = append(r.Engine.Unreachable, uint32(other))
 			}
 		}

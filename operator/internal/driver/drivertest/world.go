@@ -242,7 +242,12 @@ func (w *World) cutLocked(a, b string) bool {
 // reachLocked: the engine of one member has a connection to that of the other.
 func (w *World) reachLocked(from, to string) bool {
 	b, device := w.ownerLocked(to)
-	return b != nil && !b.engines[device].detached && !b.engines[device].fresh && !b.engines[device].hung && !w.cutLocked(from, to)
+	return b != nil && !b.engines[device].detached && !b.lostLocked(device) && !b.engines[device].hung && !w.cutLocked(from, to)
+}
+
+// lostLocked: the engine of a device came back, and no repair has told yet where it is.
+func (a *Agent) lostLocked(device int) bool {
+	return a.engines[device].fresh && (a.phase == tangramv1.Phase_PHASE_IDLE || a.phase == tangramv1.Phase_PHASE_FLIPPED)
 }
 
 func (w *World) inventoryLocked(l *tangramv1.Layout, hash []byte, rank uint32) *tangramv1.Inventory {
