@@ -195,6 +195,26 @@ TEST_F(RepairTest, ASilentDriverDoesNotKeepAPermitBack) {
   EXPECT_EQ(engines_.wrong_granules(), 0);
 }
 
+// An engine hangs while a repair is prepared. Whoever drives it hangs up on the call; that ends it,
+// and nothing of it is in the way of the next one.
+TEST_F(RepairTest, ACallThatNobodyWaitsForIsOver) {
+  engines_.break_step = true;
+  ASSERT_TRUE(WaitStopped(world_));
+  engines_.unprepared = true;
+  const auto prepare = [&](uint64_t attempt, std::chrono::milliseconds patience) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + patience);
+    v1::PrepareResponse response;
+    return world_.Driver(0)
+        ->Prepare(&context, world_.Request(0, v1::FLIP_KIND_REPAIR, attempt, At(2)), &response)
+        .error_code();
+  };
+  EXPECT_EQ(prepare(2, std::chrono::milliseconds(200)), grpc::StatusCode::DEADLINE_EXCEEDED);
+  ASSERT_TRUE(Eventually([&] { return engines_.aborts() == 1; })) << "the engine is told";
+  engines_.unprepared = false;
+  EXPECT_EQ(prepare(3, std::chrono::seconds(30)), grpc::StatusCode::OK);
+}
+
 TEST_F(RepairTest, ARemovedMemberIsReleasedAndNeverComesBackByThatName) {
   engines_.break_step = true;
   ASSERT_TRUE(WaitStopped(world_));

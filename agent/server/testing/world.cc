@@ -329,6 +329,7 @@ void Engines::Poll(size_t rank) {
   if (last_poll_[rank] != TG_OK) return;
   if (event.kind == TG_EVENT_PREPARE) {
     ++prepares_;
+    if (unprepared) return;
     tg_prepared(client, event.attempt, refuse_prepare ? 0 : 1, "test says no", &error);
   }
   if (event.kind == TG_EVENT_ABORT) ++aborts_;

@@ -82,7 +82,8 @@ class Engines {
   uint64_t kv_bytes() const { return kv_bytes_; }
   std::atomic<bool> refuse_prepare{false};
   std::atomic<bool> decline{false};
-  std::atomic<bool> mute{false};  // no steps: an engine that hangs
+  std::atomic<bool> mute{false};        // no steps: an engine that hangs
+  std::atomic<bool> unprepared{false};  // nor does it say that it is prepared
   // Each gives its word and then the step up, keeping the word or not. At the gate's go the first
   // one commits before it stops, if `one_commits`.
   std::atomic<bool> break_step{false}, keep_word{false}, one_commits{false};

@@ -61,6 +61,7 @@ type recovered struct {
 	Fence    float64 `json:"fence_seconds"`     // until the survivors knew the outcome
 	Repair   float64 `json:"repair_seconds"`    // until the layout was repaired
 	Replay   float64 `json:"replay_seconds"`    // from there to that token
+	Prefill  float64 `json:"prefill_seconds"`   // what that request took to its first token when it was new: its replay computes that again
 	Full     float64 `json:"full_seconds"`      // to full width again
 	Affected int     `json:"affected_requests"` // running at the blow
 	Read     uint64  `json:"read_bytes"`        // from the checkpoint
@@ -192,6 +193,7 @@ func (d *death) measure(results []*load.Result) *recovered {
 		}
 		if r.Tokens[i].At.After(last) {
 			last = r.Tokens[i].At
+			out.Prefill = seconds(r.Sent, r.Tokens[0].At)
 		}
 	}
 	if d.repair == nil {
