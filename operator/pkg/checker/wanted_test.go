@@ -157,7 +157,7 @@ func TestSoundPlansAreNotObjectedTo(t *testing.T) {
 		w.repair(t, 3)
 		w.repair(t, 1)
 		if tail > 0 {
-			continue
+			continue // what an agent holds beside the layout has a tail, too: the planner counts it as fetched, the checker as copied
 		}
 		w.spoil = func(inv *tangramv1.Inventory) { // half of the pieces, and the dense weights, are not verified
 			n := len(inv.Layer) / 2
