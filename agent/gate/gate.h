@@ -58,7 +58,7 @@ class AgentGate {
   // Sets the epoch in force without a flip (a rank that left the world: 0).
   void SetEpoch(uint64_t epoch);
 
-  // What an engine that is gone reported of its load holds no more.
+  // What the engine before reported of its load holds no more.
   void ForgetLoad();
 
   // A step was given up for good (the engine is gone), or the rank may go on.

@@ -282,7 +282,6 @@ Status Executor::Retire(const v1::Header& header) {
 
 void Executor::EngineGone(uint32_t device) {
   const std::scoped_lock lock(mu_);
-  ranks_[device].gate.ForgetLoad();
   if (ranks_[device].rank >= 0) ranks_[device].gate.SetStopped(true);
   if (attempt_ && attempt_->kind != v1::FLIP_KIND_FIRST && attempt_->parts.contains(device) &&
       (attempt_->phase == v1::PHASE_PREPARED || attempt_->phase == v1::PHASE_STAGING ||

@@ -150,6 +150,7 @@ Result<Executor::Attachment> Executor::Attach(uint32_t device) {
                   fmt::format("what an engine kept of device {} is being verified", device)};
   }
   rank.awaited = false;  // its engine died as well
+  rank.gate.ForgetLoad();
   const EngineRegions regions = rank.memory->Regions();
   Attachment out;
   out.fds = {regions.weights_fd, regions.kv_fd, regions.control_fd};
