@@ -1,11 +1,11 @@
-// Replays histories of the Spin model (tests/model/README.md, "Replay") through the gate that
-// ships: three ranks, each an AgentGate and an EngineGate over a page. Standard input has a line
-// per event,
+// Replays histories of the Spin model (tests/model/README.md, "Replay") and of the simulation of
+// the driver through the gate that ships: ranks, each an AgentGate and an EngineGate over a page.
+// Standard input has a line per event,
 //
-//   new EPOCH                 a history begins: three fresh ranks
+//   new EPOCH                 a history begins: fresh ranks
 //   arm R ATTEMPT EPOCH       permitted to flip to EPOCH
 //   word R ATTEMPT GO         gives its word; ATTEMPT is what its engine prepared, 0: none
-//   heard R PULLED MEMBERS W W W   has all words of the mask: 1 stay, 2 go; then, unless PULLED:
+//   heard R PULLED MEMBERS W W ..  has all words of the mask: 1 stay, 2 go; then, unless PULLED:
 //   go R | stay R             what the words say
 //   decline R                 it, or another one, could not pull its KV
 //   flip|join R ATTEMPT EPOCH flips with its engine; a joiner's word comes with it
@@ -20,7 +20,6 @@
 // none was left out.
 #include <fmt/format.h>
 
-#include <array>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -33,7 +32,7 @@
 namespace tangram {
 namespace {
 
-constexpr size_t kRanks = 3;
+constexpr size_t kMostRanks = 64;  // in a mask
 // In the model a flip is retired at once. Here the engine may go before it is: gate_test.cc has
 // that.
 constexpr std::pair kOutside(GateState::kFlipped, GateEvent::kFence);
@@ -67,8 +66,8 @@ class Replay {
     in >> event;
     if (event == "new") return New(Number(in));
     const uint64_t r = Number(in);
-    Want(r < kRanks, "no such rank");
-    Rank& rank = *ranks_[r];
+    Want(r < kMostRanks, "no such rank");
+    Rank& rank = At(r);
     const GateState before = rank.agent.state();
     if (event == "arm") {
       const uint64_t attempt = Number(in), epoch = Number(in);
@@ -150,10 +149,17 @@ class Replay {
     ++histories_;
     base_ = epoch;
     target_.clear();
-    for (size_t r = 0; r < kRanks; ++r) {
-      ranks_[r] = std::make_unique<Rank>();
-      ranks_[r]->agent.SetEpoch(epoch);
+    ranks_.clear();
+    words_.clear();
+  }
+
+  // A rank begins idle when it is first named.
+  Rank& At(size_t r) {
+    while (ranks_.size() <= r) {
+      words_.emplace_back();
+      ranks_.emplace_back(std::make_unique<Rank>())->agent.SetEpoch(base_);
     }
+    return *ranks_[r];
   }
 
   void Word(Rank& rank, uint64_t attempt, bool go) {
@@ -181,8 +187,8 @@ class Replay {
     const uint64_t members = Number(in);
     const uint64_t epoch = ranks_[r]->agent.page()->epoch.load();
     words_[r].clear();
-    for (size_t m = 0; m < kRanks; ++m) {
-      const uint64_t said = Number(in);
+    uint64_t said = 0;
+    for (size_t m = 0; in >> said; ++m) {
       if (!(members >> m & 1)) continue;
       Want(said != 0, fmt::format("the word of rank {} is missing", m));
       const uint64_t attempt = said == 2 && !pulled ? Attempt(m) : 0;
@@ -200,7 +206,7 @@ class Replay {
   // What a member's "go" was for. One that went on already said it of the attempt that is latched
   // here.
   uint64_t Attempt(size_t m) const {
-    if (ranks_[m]->said != 0) return ranks_[m]->said;
+    if (m < ranks_.size() && ranks_[m]->said != 0) return ranks_[m]->said;
     for (const auto& rank : ranks_) {
       if (rank->said != 0) return rank->said;
     }
@@ -256,8 +262,8 @@ class Replay {
   }
 
   uint64_t histories_ = 0, base_ = 0;
-  std::array<std::unique_ptr<Rank>, kRanks> ranks_;
-  std::array<std::vector<GateWord>, kRanks> words_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::vector<std::vector<GateWord>> words_;
   std::map<uint64_t, uint64_t> target_;  // epoch by attempt
   std::map<std::pair<GateState, GateEvent>, uint64_t> taken_;
 };

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -364,14 +365,17 @@ func (s *sim) fault(ctx context.Context, wait *sync.WaitGroup, n int) {
 	}
 }
 
-// simulate one seed; what it gives is empty if all went well.
-func simulate(t *testing.T, seed uint64, log *slog.Logger) (wrong []string, worked map[string]int) {
+// simulate one seed; what it gives is empty if all went well. The gates' history goes to trace, if that is not nil.
+func simulate(t *testing.T, seed uint64, log *slog.Logger, trace io.Writer) (wrong []string, worked map[string]int) {
 	synctest.Test(t, func(t *testing.T) {
 		world, err := drivertest.NewWorld("w")
 		if err != nil {
 			t.Fatal(err)
 		}
 		world.Manual()
+		if trace != nil {
+			world.Trace(trace)
+		}
 		s := &sim{seed: seed, world: world, log: log, worked: map[string]int{}, faulty: true}
 		s.store = &simStore{s: s, records: newRecords()}
 		dice := s.draw("shape")
@@ -465,7 +469,7 @@ func (s *sim) settles(ctx context.Context, want keeper.Wanted) string {
 func TestSimulation(t *testing.T) {
 	if *simSeed != 0 {
 		log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
-		wrong, worked := simulate(t, *simSeed, log)
+		wrong, worked := simulate(t, *simSeed, log, nil)
 		if len(wrong) > 0 {
 			t.Fatalf("seed %d: %s", *simSeed, strings.Join(wrong, "\n"))
 		}
@@ -480,7 +484,7 @@ func TestSimulation(t *testing.T) {
 	first := uint64(began.Unix()/86400) << 20 // others every day
 	for ; *simSeeds > 0 && seeds < *simSeeds || *simSeeds == 0 && (time.Since(began) < limit || seeds < 200); seeds++ {
 		seed := first + uint64(seeds) + 1
-		wrong, worked := simulate(t, seed, slog.New(slog.DiscardHandler))
+		wrong, worked := simulate(t, seed, slog.New(slog.DiscardHandler), nil)
 		if len(wrong) > 0 {
 			t.Fatalf("seed %d (replay: go test ./internal/driver -run TestSimulation -sim.seed %d -v): %s", seed, seed, strings.Join(wrong, "\n"))
 		}

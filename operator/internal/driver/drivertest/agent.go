@@ -15,6 +15,7 @@ import (
 type Agent struct {
 	w       *World
 	pod     Pod
+	number  int // of the trace
 	highest uint64
 	attempt uint64
 	phase   tangramv1.Phase
@@ -26,6 +27,7 @@ type Agent struct {
 	left     *tangramv1.Layout // by the flip that it tells of; nil: none, or that is retired
 	leftHash []byte
 	held     bool // no flip by words until it is told the outcome
+	latched  bool // its engine gave its word, and keeps it: nobody knows whether another flipped on it
 
 	targetHash []byte
 	engines    []engine // by device
@@ -111,8 +113,9 @@ func (a *Agent) Hang(device int, hung bool) { a.set(func() { a.engines[device].h
 // Forget the attempt that is under way, as an agent does that was killed and took over from its engines.
 func (a *Agent) Forget() {
 	a.set(func() {
+		a.w.tell("fence %d", a.number)
 		a.attempt, a.phase, a.target = 0, tangramv1.Phase_PHASE_IDLE, nil
-		a.held, a.left, a.leftHash = false, nil, nil
+		a.held, a.latched, a.left, a.leftHash = false, false, nil, nil
 	})
 }
 

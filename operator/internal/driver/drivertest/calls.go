@@ -124,6 +124,7 @@ func (a *Agent) Permit(_ context.Context, h *tangramv1.Header) error {
 	}
 	if a.phase == tangramv1.Phase_PHASE_STAGED {
 		a.phase = tangramv1.Phase_PHASE_PERMITTED
+		a.w.tell("arm %d %d %d", a.number, a.attempt, a.target.Epoch)
 		a.wordLocked()
 	}
 	a.w.gateLocked(h.Attempt)
@@ -151,8 +152,13 @@ func (a *Agent) Abort(_ context.Context, h *tangramv1.Header, _ string) (bool, e
 	if a.phase == tangramv1.Phase_PHASE_FLIPPED {
 		return true, nil
 	}
-	if a.latchedLocked() {
+	if a.latched || a.latchedLocked() {
 		return false, a.no(tangramv1.Refusal_CODE_WRONG_PHASE, "its word is given, and not all peers say what came of it")
+	}
+	if agentsCarryWords(a.kind) {
+		a.w.tell("fence %d", a.number)
+	} else {
+		a.w.tell("withdraw %d %d %d", a.number, a.attempt, flag(a.phase == tangramv1.Phase_PHASE_PERMITTED))
 	}
 	a.burnLocked()
 	return false, nil
@@ -167,7 +173,7 @@ func (a *Agent) burnLocked() {
 			a.engines[device].stopped = false
 		}
 	}
-	a.phase = tangramv1.Phase_PHASE_IDLE
+	a.phase, a.latched = tangramv1.Phase_PHASE_IDLE, false
 }
 
 // Retire implements driver.Agent.
@@ -218,6 +224,7 @@ func (a *Agent) Resolve(_ context.Context, h *tangramv1.Header, outcome tangramv
 		}
 		a.highest = max(a.highest, h.Attempt)
 		if mine {
+			a.w.tell("fence %d", a.number)
 			a.burnLocked()
 		}
 		return nil
@@ -228,6 +235,7 @@ func (a *Agent) Resolve(_ context.Context, h *tangramv1.Header, outcome tangramv
 		if !mine || a.phase != tangramv1.Phase_PHASE_STAGED && a.phase != tangramv1.Phase_PHASE_PERMITTED {
 			return a.no(tangramv1.Refusal_CODE_STALE_ATTEMPT, fmt.Sprintf("attempt %d is %v here", a.attempt, a.phase))
 		}
+		a.w.tell("forward %d %d %d", a.number, a.attempt, a.target.Epoch)
 		a.flipLocked()
 		for device := range a.engines { // it goes where the others stand still
 			a.engines[device].stopped = layout.RankOf(a.layout, a.Member(device)) >= 0
@@ -257,8 +265,9 @@ func (a *Agent) Release(_ context.Context, h *tangramv1.Header, members []string
 		}
 	}
 	if !a.inLocked(a.layout) {
+		a.w.tell("fence %d", a.number)
 		a.layout, a.hash, a.left, a.leftHash = nil, nil, nil, nil
-		a.attempt, a.phase, a.target = 0, tangramv1.Phase_PHASE_IDLE, nil
+		a.attempt, a.phase, a.target, a.latched = 0, tangramv1.Phase_PHASE_IDLE, nil, false
 	}
 	return nil
 }

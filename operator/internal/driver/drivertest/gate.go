@@ -81,7 +81,7 @@ func (w *World) gateLocked(attempt uint64) {
 
 // flipLocked this agent alone. A repair sets its engines going again.
 func (a *Agent) flipLocked() {
-	a.phase, a.layout = tangramv1.Phase_PHASE_FLIPPED, a.target
+	a.phase, a.layout, a.latched = tangramv1.Phase_PHASE_FLIPPED, a.target, false
 	a.hash, _ = layout.Hash(a.layout) // it was hashed at Prepare
 	if !a.inLocked(a.layout) {
 		a.left, a.leftHash = a.layout, a.hash
@@ -114,6 +114,7 @@ func (w *World) Step(dice *rand.Rand, chances Chances) error {
 	agents := w.inOrderLocked()
 	for _, a := range agents {
 		if agentsCarryWords(a.kind) && a.phase == tangramv1.Phase_PHASE_PERMITTED && !a.held && w.wordsLocked(a) && dice.IntN(2) == 0 {
+			w.tell("mended %d %d %d", a.number, a.attempt, a.target.Epoch)
 			a.flipLocked()
 		}
 	}
@@ -133,6 +134,9 @@ func (w *World) Step(dice *rand.Rand, chances Chances) error {
 		if in := w.agreedLocked(a, agents); in != nil {
 			w.carryLocked(in, chances.draw(dice), dice)
 		}
+	}
+	for _, a := range agents {
+		w.tell("is %d %d %d", a.number, flag(a.phase == tangramv1.Phase_PHASE_PERMITTED), flag(a.latched))
 	}
 	return nil
 }
@@ -170,23 +174,32 @@ func (c Chances) draw(dice *rand.Rand) Fate {
 // carryLocked has the agents that agreed on a flip go through it, or not.
 func (w *World) carryLocked(in []*Agent, fate Fate, dice *rand.Rand) {
 	w.fates[fate]++
+	w.tellWords(in)
 	switch fate {
 	case Declined:
-		return
-	case PullFailed:
-		in[dice.IntN(len(in))].stopLocked()
 		for _, b := range in {
-			if dice.IntN(2) == 0 {
-				b.stopLocked()
+			if b.layout != nil {
+				w.tell("decline %d", b.number)
 			}
 		}
-		return
-	}
-	for _, b := range in {
-		if fate == Flipped || dice.IntN(2) == 0 {
-			b.flipLocked()
-		} else {
-			b.stopLocked()
+	case PullFailed: // who could not pull keeps no word; the others said that they have, and do not know what became of it
+		first := dice.IntN(len(in))
+		for i, b := range in {
+			if failed := dice.IntN(2) == 0; failed || i == first {
+				b.stopLocked()
+			} else {
+				b.latched = b.layout != nil
+			}
+		}
+	default:
+		for _, b := range in {
+			if fate == Flipped || dice.IntN(2) == 0 {
+				w.tell("%s %d %d %d", map[bool]string{true: "flip", false: "join"}[b.layout != nil], b.number, b.attempt, b.target.Epoch)
+				b.flipLocked()
+			} else {
+				b.latched = b.layout != nil
+				b.stopLocked()
+			}
 		}
 	}
 }
@@ -243,6 +256,9 @@ func (w *World) agreedLocked(a *Agent, agents []*Agent) []*Agent {
 }
 
 func (a *Agent) stopLocked() {
+	if a.layout != nil {
+		a.w.tell("stop %d %d", a.number, flag(a.latched))
+	}
 	for device := range a.engines {
 		if layout.RankOf(a.layout, a.Member(device)) >= 0 && !a.engines[device].hung {
 			a.engines[device].stopped = true

@@ -4,6 +4,7 @@ package drivertest
 
 import (
 	"fmt"
+	"io"
 	"sync"
 
 	"tangram.dev/operator/pkg/geometry"
@@ -28,7 +29,9 @@ type World struct {
 	openAtAbort, openAtResolve bool
 	memory                     uint64
 
-	manual      bool // steps come from Step only
+	trace       io.Writer // of what the gates went through; nil: not wanted
+	started     int       // agents, so far
+	manual      bool      // steps come from Step only
 	words       map[string]bool
 	stepped     map[string]bool // hashes of layouts in which a step was done
 	past        map[string]bool // those that others came after
@@ -68,7 +71,8 @@ func NewWorld(name string) (*World, error) {
 func (w *World) Start(p Pod) *Agent {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	a := &Agent{w: w, pod: p, phase: tangramv1.Phase_PHASE_IDLE, engines: make([]engine, p.Ranks)}
+	a := &Agent{w: w, pod: p, number: w.started, phase: tangramv1.Phase_PHASE_IDLE, engines: make([]engine, p.Ranks)}
+	w.started++
 	for device := range a.engines {
 		a.engines[device].incarnation = 1
 	}

@@ -1,0 +1,41 @@
+package driver_test
+
+import (
+	"bytes"
+	"log/slog"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestTheGateReplaysTheSimulation: what the simulation's gates go through (drivertest.World.Trace), the agent's gate that ships goes
+// through too: words, go, latches, flips, aborts and outcomes, event by event (agent/gate/testing/replay.cc).
+func TestTheGateReplaysTheSimulation(t *testing.T) {
+	root, err := filepath.Abs("../../..")
+	require.NoError(t, err)
+	gate := filepath.Join(root, "agent", "gate")
+	binary := filepath.Join(t.TempDir(), "replay")
+	out, err := exec.CommandContext(t.Context(), "g++", "-std=c++20", "-I"+root, "-o", binary, filepath.Join(gate, "testing", "replay.cc"),
+		filepath.Join(gate, "gate.cc"), filepath.Join(gate, "rules.cc"), "-lfmt").CombinedOutput()
+	require.NoErrorf(t, err, "%s", out)
+	var trace bytes.Buffer
+	first := uint64(time.Now().Unix()/86400) << 21 // others every day, and others than TestSimulation's
+	const fixed, seeds = 40, 50 // the fixed ones are the same every day, and take every transition
+	for n := range uint64(seeds) {
+		seed := 1 + n
+		if n >= fixed {
+			seed += first
+		}
+		wrong, _ := simulate(t, seed, slog.New(slog.DiscardHandler), &trace)
+		require.Emptyf(t, wrong, "seed %d", seed)
+	}
+	replay := exec.CommandContext(t.Context(), binary)
+	replay.Stdin = &trace
+	events := bytes.Count(trace.Bytes(), []byte("\n"))
+	out, err = replay.CombinedOutput()
+	require.NoErrorf(t, err, "%s", out)
+	t.Logf("%d seeds from 1 and %d, %d events\n%s", seeds, 1+first+fixed, events, out)
+}
