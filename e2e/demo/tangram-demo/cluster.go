@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
 	"tangram.dev/api/v1alpha1"
@@ -229,7 +230,11 @@ func gatewayCounts(ctx context.Context, k *kube.Client) (sum load.GatewayCounts,
 		return sum, fmt.Errorf("gateways whose counts can be read: %d, %w", len(pods), err)
 	}
 	for _, p := range pods {
-		text, err := k.Run(ctx, nil, "get", "--raw", "/api/v1/namespaces/"+k.Namespace+"/pods/"+p.Name+":metrics/proxy/metrics")
+		port, err := metricsPort(p)
+		if err != nil {
+			return sum, err
+		}
+		text, err := k.Run(ctx, nil, "get", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:%d/proxy/metrics", k.Namespace, p.Name, port))
 		if err != nil {
 			return sum, err
 		}
@@ -240,6 +245,18 @@ func gatewayCounts(ctx context.Context, k *kube.Client) (sum load.GatewayCounts,
 		sum = sum.Plus(counts)
 	}
 	return sum, nil
+}
+
+// metricsPort of a pod: the API server knows ports of services by name, of pods by number only.
+func metricsPort(p corev1.Pod) (int32, error) {
+	for _, c := range p.Spec.Containers {
+		for _, port := range c.Ports {
+			if port.Name == "metrics" {
+				return port.ContainerPort, nil
+			}
+		}
+	}
+	return 0, fmt.Errorf("pod %s has no port named metrics", p.Name)
 }
 
 // takeStep asks for a shape, waits until the world has it, and gives the operator's record.

@@ -33,8 +33,10 @@ case "$*" in
   printf '{"items":['
   for _ in $(cat "$state"); do i=$((i+1)); printf '%s' "$comma"; printf '%s' '`+transition+`'; comma=,; done
   echo ']}';;
-*"get -o json pods"*) echo '{"items":[{"metadata":{"name":"gw-0"}},{"metadata":{"name":"gw-1"}}]}';;
-*"get --raw"*"/pods/gw-"[01]":metrics/proxy/metrics") printf '`+counts+`';;
+*"get -o json pods"*)
+  spec='"spec":{"containers":[{"name":"gateway","ports":[{"name":"http","containerPort":8080},{"name":"metrics","containerPort":8081}]}]}'
+  echo '{"items":[{"metadata":{"name":"gw-0"},'$spec'},{"metadata":{"name":"gw-1"},'$spec'}]}';;
+*"get --raw"*"/pods/gw-"[01]":8081/proxy/metrics") printf '`+counts+`';;
 *"get moedeployment demo -o json --watch"*) echo '{"status":{"epoch":1,"mode":"Expert"}}'; exec sleep 60;;
 *" wait "*) echo x >> "$state";;
 esac`)
