@@ -194,7 +194,11 @@ func (w *World) carryLocked(in []*Agent, fate Fate, dice *rand.Rand) {
 	default:
 		for _, b := range in {
 			if fate == Flipped || dice.IntN(2) == 0 {
-				w.tell("%s %d %d %d", map[bool]string{true: "flip", false: "join"}[b.layout != nil], b.number, b.attempt, b.target.Epoch)
+				event := "flip"
+				if b.layout == nil {
+					event = "join"
+				}
+				w.tell("%s %d %d %d", event, b.number, b.attempt, b.target.Epoch)
 				b.flipLocked()
 			} else {
 				b.latched = b.layout != nil
