@@ -24,7 +24,7 @@ const (
 	startPods = 4
 	room      = 400 // pods that may be added
 	settle    = 45 * time.Second
-	look      = 20 * time.Millisecond
+	look      = 80 * time.Millisecond
 	busy      = settle // for every rank to serve a request
 	answer    = 50     // tokens at most: each case waits for the last one
 )
