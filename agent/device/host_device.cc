@@ -62,23 +62,29 @@ std::vector<Extent> HostDevice::Arena::Take(uint64_t want) {
   const std::scoped_lock lock(mu);
   if (want == 0 || want > free_bytes) return {};
   free_bytes -= want;
-  // One run if there is one (smallest that fits), else from the front.
-  auto best = free.end();
-  for (auto it = free.begin(); it != free.end(); ++it) {
-    if (it->second >= want && (best == free.end() || it->second < best->second)) best = it;
-  }
   std::vector<Extent> out;
+  const auto fits = by_length.lower_bound({want, 0});
+  auto next = fits == by_length.end() ? free.begin() : free.find(fits->second);
   while (want > 0) {
-    const auto it = best != free.end() ? best : free.begin();
-    const auto [offset, length] = *it;
+    const auto run = next++;
+    const auto [offset, length] = *run;
     const uint64_t take = std::min(length, want);
-    free.erase(it);
-    best = free.end();
-    if (take < length) free.emplace(offset + take, length - take);
+    Erase(run);
+    if (take < length) Insert(offset + take, length - take);
     out.push_back({offset, take});
     want -= take;
   }
   return out;
+}
+
+void HostDevice::Arena::Insert(uint64_t offset, uint64_t length) {
+  free.emplace(offset, length);
+  by_length.emplace(length, offset);
+}
+
+void HostDevice::Arena::Erase(Runs::iterator run) {
+  by_length.erase({run->second, run->first});
+  free.erase(run);
 }
 
 void HostDevice::Arena::Give(std::span<const Extent> extents) {
@@ -97,14 +103,14 @@ void HostDevice::Arena::GiveLocked(std::span<const Extent> extents) {
       if (before->first + before->second == offset) {
         offset = before->first;
         length += before->second;
-        free.erase(before);
+        Erase(before);
       }
     }
     if (next != free.end() && next->first == extent.offset + extent.length) {
       length += next->second;
-      free.erase(next);
+      Erase(next);
     }
-    free.emplace(offset, length);
+    Insert(offset, length);
   }
 }
 
@@ -125,10 +131,10 @@ bool HostDevice::Arena::Claim(std::span<const Extent> extents) {
       return false;
     }
     const auto [offset, length] = *run;
-    free.erase(run);
+    Erase(run);
     const uint64_t end = extents[i].offset + extents[i].length;
-    if (offset < extents[i].offset) free.emplace(offset, extents[i].offset - offset);
-    if (end < offset + length) free.emplace(end, offset + length - end);
+    if (offset < extents[i].offset) Insert(offset, extents[i].offset - offset);
+    if (end < offset + length) Insert(end, offset + length - end);
     free_bytes -= extents[i].length;
   }
   return true;
@@ -144,7 +150,7 @@ Status HostDevice::Arena::Open(bool read_only) {
   const std::string path = fmt::format("/proc/self/fd/{}", fd);
   shown.reset(open(path.c_str(), (read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC));
   if (!shown) return Failed("opening", path);
-  free.emplace(0, bytes);
+  Insert(0, bytes);
   free_bytes = bytes;
   return OkStatus();
 }

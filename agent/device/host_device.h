@@ -3,6 +3,8 @@
 
 #include <map>
 #include <mutex>
+#include <set>
+#include <utility>
 
 #include "agent/base/unique_fd.h"
 #include "agent/device/device.h"
@@ -48,7 +50,9 @@ class HostDevice final : public Device {
   // outlives the device gives its pages back to something that is there.
   struct Arena {
     ~Arena();
-    std::vector<Extent> Take(uint64_t bytes);  // empty: not enough
+    // The smallest run that fits, else runs from the front; log n in the free runs for each that
+    // it takes. Empty: not enough.
+    std::vector<Extent> Take(uint64_t bytes);
     void Give(std::span<const Extent> extents);
     void GiveLocked(std::span<const Extent> extents);
     // All of them or none; false: some byte is not free.
@@ -60,7 +64,11 @@ class HostDevice final : public Device {
     std::byte* owner = nullptr;  // the owner's mapping
     uint64_t bytes = 0;
     mutable std::mutex mu;
-    std::map<uint64_t, uint64_t> free;  // offset -> length
+    using Runs = std::map<uint64_t, uint64_t>;  // offset -> length
+    void Insert(uint64_t offset, uint64_t length);
+    void Erase(Runs::iterator run);
+    Runs free;
+    std::set<std::pair<uint64_t, uint64_t>> by_length;  // the same runs, (length, offset)
     uint64_t free_bytes = 0;
   };
   struct HostHandle;

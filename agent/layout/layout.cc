@@ -297,18 +297,22 @@ Run KvHeadsOf(const v1::AttentionGroup& group, uint32_t position, const Geometry
   return {first, last - first};
 }
 
-std::vector<uint64_t> PagesOf(const std::vector<PlacedPiece>& pieces,
-                              const GeometryView& geometry) {
-  std::vector<uint64_t> pages;
+uint64_t PagesTouched(const std::vector<PlacedPiece>& pieces, const GeometryView& geometry) {
+  // One number line for all banks: no bank has so many pages that it reaches the next one's.
+  std::vector<std::pair<uint64_t, uint64_t>> runs;  // first page, page after the last
+  runs.reserve(pieces.size());
   for (const PlacedPiece& piece : pieces) {
-    const uint64_t first = piece.offset / geometry.page_bytes();
-    const uint64_t last = (piece.offset + piece.bytes - 1) / geometry.page_bytes();
-    for (uint64_t page = first; page <= last; ++page) {
-      pages.push_back(static_cast<uint64_t>(piece.bank) << 40 | page);
-    }
+    const uint64_t bank = uint64_t{piece.bank} << 40;
+    runs.emplace_back(bank + piece.offset / geometry.page_bytes(),
+                      bank + (piece.offset + piece.bytes - 1) / geometry.page_bytes() + 1);
   }
-  std::sort(pages.begin(), pages.end());
-  pages.erase(std::unique(pages.begin(), pages.end()), pages.end());
+  std::sort(runs.begin(), runs.end());
+  uint64_t pages = 0, end = 0;
+  for (const auto& [first, after] : runs) {
+    if (after <= end) continue;
+    pages += after - std::max(first, end);
+    end = after;
+  }
   return pages;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "agent/base/status.h"
@@ -25,6 +26,14 @@ struct PlacedPiece {
   bool operator==(const PlacedPiece&) const = default;
 };
 
+// How pieces of a rank are found: by layer, expert, first granule. A rank holds two pieces of one
+// key only while one of them is to be let go of.
+using PieceKey = std::tuple<uint32_t, uint32_t, uint32_t>;
+inline PieceKey KeyOf(const PlacedPiece& piece) {
+  return {piece.layer, piece.expert, piece.run.start};
+}
+inline bool InOrder(const PlacedPiece& a, const PlacedPiece& b) { return KeyOf(a) < KeyOf(b); }
+
 // Complete owners, no rank in two groups of a layer, bounds, banks, heads. The message names
 // layer, group and numbers.
 Status Validate(const v1::Layout& layout, const GeometryView& geometry);
@@ -45,7 +54,8 @@ int32_t RankOf(const v1::Layout& layout, const std::string& member);
 // KV heads that position p of the group reads: [first, last).
 Run KvHeadsOf(const v1::AttentionGroup& group, uint32_t position, const GeometryView& geometry);
 
-// The distinct pages that pieces touch, over all banks; key = bank << 40 | page.
-std::vector<uint64_t> PagesOf(const std::vector<PlacedPiece>& pieces, const GeometryView& geometry);
+// How many distinct pages pieces touch, over all banks: a sweep over runs of pages, n log n in the
+// pieces however large they are.
+uint64_t PagesTouched(const std::vector<PlacedPiece>& pieces, const GeometryView& geometry);
 
 }  // namespace tangram::layout

@@ -9,8 +9,10 @@
 namespace tangram::layout {
 namespace {
 
-using Key = uint64_t;  // layer << 32 | expert
-Key KeyOf(uint32_t layer, uint32_t expert) { return static_cast<Key>(layer) << 32 | expert; }
+using Expert = uint64_t;  // layer << 32 | expert
+Expert ExpertOf(uint32_t layer, uint32_t expert) {
+  return static_cast<Expert>(layer) << 32 | expert;
+}
 
 Status Bad(std::string message) { return {Code::kBadPlan, "plan: " + std::move(message)}; }
 
@@ -28,11 +30,11 @@ class Prover {
       : geometry_(geometry), target_(target), rank_(rank), held_(held) {
     if (rank < 0) return;
     for (const PlacedPiece& piece : PiecesOf(target, geometry, static_cast<uint32_t>(rank))) {
-      cover_[KeyOf(piece.layer, piece.expert)].push_back(
+      cover_[ExpertOf(piece.layer, piece.expert)].push_back(
           Cover{piece, std::vector<bool>(piece.run.count, false), false});
     }
     for (uint32_t i = 0; i < held.size(); ++i)
-      held_of_.emplace(KeyOf(held[i].layer, held[i].expert), i);
+      held_of_.emplace(ExpertOf(held[i].layer, held[i].expert), i);
   }
 
   Result<PartProof> Prove(bool holds_dense, const v1::RankPart& part) {
@@ -48,22 +50,20 @@ class Prover {
 
  private:
   void KeepInPlace() {
-    for (const PlacedPiece& piece : held_) {
+    proof_.stays.assign(held_.size(), false);
+    for (size_t i = 0; i < held_.size(); ++i) {
+      const PlacedPiece& piece = held_[i];
       Cover* cover = CoverOf(piece.layer, piece.expert, piece.run);
-      if (cover != nullptr && cover->piece == piece) {
-        cover->in_place = true;
-        std::fill(cover->here.begin(), cover->here.end(), true);
-        proof_.kept.push_back(piece);
-      } else {
-        proof_.dropped.push_back(piece);
-      }
+      if (cover == nullptr || cover->piece != piece) continue;
+      cover->in_place = proof_.stays[i] = true;
+      std::fill(cover->here.begin(), cover->here.end(), true);
     }
   }
 
   // The piece of the target that the run lies in; a rank at several positions has several of
   // one expert.
   Cover* CoverOf(uint32_t layer, uint32_t expert, Run run) {
-    const auto it = cover_.find(KeyOf(layer, expert));
+    const auto it = cover_.find(ExpertOf(layer, expert));
     if (it == cover_.end()) return nullptr;
     for (Cover& cover : it->second) {
       const Run whole = cover.piece.run;
@@ -81,7 +81,7 @@ class Prover {
       return fmt::format("{} of layer {}, expert {}, granules {}..{}", what, layer, expert,
                          run.start, static_cast<uint64_t>(run.start) + run.count);
     };
-    const auto it = cover_.find(KeyOf(layer, expert));
+    const auto it = cover_.find(ExpertOf(layer, expert));
     if (it == cover_.end())
       return Bad(where() + ": the target does not give this expert to the rank");
     Cover* found = run.count == 0 ? nullptr : CoverOf(layer, expert, run);
@@ -110,7 +110,7 @@ class Prover {
       const Run run{copies.granule_start(i), copies.granule_count(i)};
       Result<Cover*> cover = Bring("copy", copies.layer(i), copies.expert(i), run);
       if (!cover.ok()) return cover.status();
-      const auto range = held_of_.equal_range(KeyOf(copies.layer(i), copies.expert(i)));
+      const auto range = held_of_.equal_range(ExpertOf(copies.layer(i), copies.expert(i)));
       const auto source = std::find_if(range.first, range.second, [&](const auto& entry) {
         const Run have = held_[entry.second].run;
         return have.start <= run.start && run.start + run.count <= have.start + have.count;
@@ -213,19 +213,21 @@ class Prover {
   }
 
   Status CheckMemory(bool holds_dense, const v1::RankPart& part) {
-    std::vector<PlacedPiece> all(held_);
     std::vector<PlacedPiece> after;
     for (const auto& [key, covers] : cover_) {
       for (const Cover& cover : covers) {
         after.push_back(cover.piece);
-        if (!cover.in_place) all.push_back(cover.piece);
+        if (!cover.in_place) proof_.incoming.push_back(cover.piece);
       }
     }
+    std::sort(proof_.incoming.begin(), proof_.incoming.end(), InOrder);
+    std::vector<PlacedPiece> all(held_);
+    all.insert(all.end(), proof_.incoming.begin(), proof_.incoming.end());
     const uint64_t page = geometry_.page_bytes();
     const uint64_t dense = RoundUp(geometry_.proto().dense_bytes(), page) / page;
     const bool dense_after = rank_ >= 0 && HoldsDense(target_, static_cast<uint32_t>(rank_));
-    proof_.peak_pages = PagesOf(all, geometry_).size() + (holds_dense || dense_after ? dense : 0);
-    proof_.steady_pages = PagesOf(after, geometry_).size() + (dense_after ? dense : 0);
+    proof_.peak_pages = PagesTouched(all, geometry_) + (holds_dense || dense_after ? dense : 0);
+    proof_.steady_pages = PagesTouched(after, geometry_) + (dense_after ? dense : 0);
     if (proof_.peak_pages * page > part.peak_bytes() ||
         proof_.steady_pages * page != part.steady_bytes()) {
       return Bad(fmt::format(
@@ -240,8 +242,8 @@ class Prover {
   const v1::Layout& target_;
   const int32_t rank_;
   const std::vector<PlacedPiece>& held_;
-  std::unordered_map<Key, std::vector<Cover>> cover_;
-  std::unordered_multimap<Key, uint32_t> held_of_;
+  std::unordered_map<Expert, std::vector<Cover>> cover_;
+  std::unordered_multimap<Expert, uint32_t> held_of_;
   PartProof proof_;
 };
 

@@ -17,11 +17,11 @@ struct PartProof {
     uint32_t source;    // 0 = checkpoint, n = rank n - 1 (fetches)
     uint32_t held;      // index into `held` (copies)
   };
-  std::vector<PlacedPiece> kept;  // stay where they are
-  std::vector<Move> fetches;      // in the order of the part
+  std::vector<bool> stays;            // by index of `held`; the others are released at Retire
+  std::vector<PlacedPiece> incoming;  // of the target, not in place yet; in order (InOrder)
+  std::vector<Move> fetches;          // in the order of the part
   std::vector<Move> copies;
-  std::vector<PlacedPiece> dropped;  // held now, not in the target: released at Retire
-  uint64_t peak_pages = 0;           // banks and dense, old and new together
+  uint64_t peak_pages = 0;  // banks and dense, old and new together
   uint64_t steady_pages = 0;
   bool brings_dense = false;
 };

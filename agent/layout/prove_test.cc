@@ -55,11 +55,11 @@ class ProveTest : public ::testing::Test {
         }
       }
     }
-    pages_after = PagesOf(after, geometry_).size() + kDensePages;
+    pages_after = testing::PagesOf(after, geometry_).size() + kDensePages;
     std::vector<PlacedPiece> all(c.held);
     all.insert(all.end(), after.begin(), after.end());
     c.part.set_steady_bytes(pages_after * 4096);
-    c.part.set_peak_bytes((PagesOf(all, geometry_).size() + kDensePages) * 4096);
+    c.part.set_peak_bytes((testing::PagesOf(all, geometry_).size() + kDensePages) * 4096);
     return c;
   }
 
@@ -78,7 +78,9 @@ TEST_F(ProveTest, AcceptsWhatIsRight) {
     const Case c = MakeCase(2 + random_() % 4);
     const auto proof = Prove(c);
     ASSERT_TRUE(proof.ok()) << proof.status().message();
-    EXPECT_EQ(proof->dropped.size(), c.held.size());
+    EXPECT_EQ(std::count(proof->stays.begin(), proof->stays.end(), true), 0);
+    EXPECT_TRUE(std::is_sorted(proof->incoming.begin(), proof->incoming.end(), InOrder));
+    EXPECT_EQ(proof->incoming.size(), PiecesOf(c.target, geometry_, 0).size());
     EXPECT_EQ(proof->copies.size(), static_cast<size_t>(c.part.copies().layer_size()));
   }
 }
@@ -87,11 +89,12 @@ TEST_F(ProveTest, AcceptsThatNothingChanges) {
   const v1::Layout layout = testing::RandomLayout(geometry_, 3, kSpare, random_);
   const auto held = PiecesOf(layout, geometry_, 0);
   v1::RankPart part;
-  part.set_peak_bytes((PagesOf(held, geometry_).size() + kDensePages) * 4096);
+  part.set_peak_bytes((testing::PagesOf(held, geometry_).size() + kDensePages) * 4096);
   part.set_steady_bytes(part.peak_bytes());
   const auto proof = ProvePart(geometry_, layout, 0, held, true, part);
   ASSERT_TRUE(proof.ok()) << proof.status().message();
-  EXPECT_EQ(proof->kept.size(), held.size());
+  EXPECT_EQ(proof->stays, std::vector<bool>(held.size(), true));
+  EXPECT_TRUE(proof->incoming.empty());
 }
 
 TEST_F(ProveTest, RefusesEverySingleFault) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,19 @@ inline v1::Geometry SmallGeometry(uint32_t layers, uint32_t experts, uint32_t gr
   g.set_dense_bytes(10000);
   g.set_kv_head_token_bytes(64);
   return g;
+}
+
+// The distinct pages that pieces touch, over all banks, one by one; key = bank << 40 | page.
+inline std::set<uint64_t> PagesOf(const std::vector<PlacedPiece>& pieces,
+                                  const GeometryView& geometry) {
+  std::set<uint64_t> pages;
+  for (const PlacedPiece& piece : pieces) {
+    const uint64_t last = (piece.offset + piece.bytes - 1) / geometry.page_bytes();
+    for (uint64_t page = piece.offset / geometry.page_bytes(); page <= last; ++page) {
+      pages.insert(uint64_t{piece.bank} << 40 | page);
+    }
+  }
+  return pages;
 }
 
 // P ranks, per layer a random g of {1, P}; g = 1 deals experts in random order.

@@ -63,6 +63,7 @@ Status Banks::BackBlock(Span span, const ExtentsOf* extents_of) {
       return status;
     }
     block.handle = std::move(handle).value();
+    mapped_bytes_ += block.handle->bytes();
   }
   ++block.uses;
   return OkStatus();
@@ -72,6 +73,7 @@ void Banks::ReleaseBlock(uint64_t address) {
   const auto it = blocks_.find(address);
   if (it == blocks_.end() || --it->second.uses > 0) return;
   (void)device_->Unmap(*range_, address);  // it was mapped there, by this class
+  mapped_bytes_ -= it->second.handle->bytes();
   blocks_.erase(it);
 }
 
@@ -111,12 +113,6 @@ Status Banks::BackDense() {
 }
 
 void Banks::ReleaseDense() { ReleaseBlock(dense_start_); }
-
-uint64_t Banks::mapped_bytes() const {
-  uint64_t bytes = 0;
-  for (const auto& [address, block] : blocks_) bytes += block.handle->bytes();
-  return bytes;
-}
 
 BackedRange Banks::RangeAt(uint64_t address, const Block& block) const {
   BackedRange out;
@@ -163,7 +159,9 @@ Status Banks::Audit(const std::vector<PlacedPiece>& pieces, bool dense) const {
   }
   if (dense && dense_bytes_ > 0) ++uses[dense_start_];
   std::map<uint64_t, uint64_t> extents;
+  uint64_t mapped = 0;
   for (const auto& [address, block] : blocks_) {
+    mapped += block.handle->bytes();
     const auto it = uses.find(address);
     if (it == uses.end() || it->second != block.uses) {
       return {Code::kInternal, fmt::format("audit: block at {} has {} uses, the pieces give it {}",
@@ -182,10 +180,11 @@ Status Banks::Audit(const std::vector<PlacedPiece>& pieces, bool dense) const {
       return {Code::kInternal, fmt::format("audit: byte {} of the pool is owned twice", offset)};
     next = offset + length;
   }
-  if (mapped_bytes() + device_->free_bytes() != device_->total_bytes()) {
+  if (mapped != mapped_bytes_ || mapped + device_->free_bytes() != device_->total_bytes()) {
     return {Code::kInternal,
-            fmt::format("audit: {} mapped and {} free are not the {} bytes of the pool",
-                        mapped_bytes(), device_->free_bytes(), device_->total_bytes())};
+            fmt::format("audit: {} mapped (counted as {}) and {} free are not the {} bytes of the "
+                        "pool",
+                        mapped, mapped_bytes_, device_->free_bytes(), device_->total_bytes())};
   }
   return OkStatus();
 }

@@ -50,7 +50,7 @@ class Banks {
     return range_->base() + bank * bank_pitch_ + offset;
   }
   std::byte* Dense() const { return range_->base() + dense_start_; }
-  uint64_t mapped_bytes() const;
+  uint64_t mapped_bytes() const { return mapped_bytes_; }
 
   // What is backed of the pages that `pieces` touch (and of the dense region, if asked).
   std::vector<BackedRange> Ranges(const std::vector<layout::PlacedPiece>& pieces, bool dense) const;
@@ -90,6 +90,7 @@ class Banks {
   uint64_t dense_start_ = 0;
   std::unique_ptr<device::Range> range_;
   std::map<uint64_t, Block> blocks_;  // by address in the range
+  uint64_t mapped_bytes_ = 0;         // behind them
 };
 
 }  // namespace tangram::memory

@@ -18,7 +18,7 @@ const fault::Point kBeforeKv("kv.before_pull", fault::kErrors);
 }  // namespace
 
 uint64_t HashOf(std::span<const std::byte> bytes) {
-  return XXH3_64bits(bytes.data(), bytes.size());
+  return std::max<uint64_t>(XXH3_64bits(bytes.data(), bytes.size()), 1);
 }
 
 Status PullPieces(const std::shared_ptr<net::Credentials>& credentials, const std::string& data,

@@ -27,6 +27,7 @@ struct Target {
   uint64_t hash = 0;  // XXH3-64
 };
 
+// Never 0, which means "no hash" wherever hashes are kept.
 uint64_t HashOf(std::span<const std::byte> bytes);
 
 // Reads the targets, in order, from `data` (host:port) with `token`, hashing each on the same pass.

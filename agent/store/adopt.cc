@@ -79,12 +79,12 @@ Status RankStore::Verify(Kept* kept, const std::vector<layout::PlacedPiece>& pla
   const uint64_t unit = geometry().granule_bytes();
   for (const layout::PlacedPiece& place : places) {
     if (stop.stop_requested()) return {Code::kUnavailable, "stopped"};
-    Piece piece{place, {}, std::vector<bool>(place.run.count, true)};
+    Piece piece(place);
     const std::byte* at = kept->arenas.banks->At(place.bank, place.offset);
     for (uint32_t i = 0; i < place.run.count; ++i) {
       const uint32_t granule = place.run.start + i;
-      piece.hashes.push_back(noted->Granule(place.layer, place.expert, granule));
-      TANGRAM_RETURN_IF_ERROR(check({at + i * unit, unit}, piece.hashes.back(), [&] {
+      piece.hashes[i] = noted->Granule(place.layer, place.expert, granule);
+      TANGRAM_RETURN_IF_ERROR(check({at + i * unit, unit}, piece.hashes[i], [&] {
         return fmt::format("layer {}, expert {}, granule {}", place.layer, place.expert, granule);
       }));
     }
@@ -150,7 +150,7 @@ Status RankStore::Adopt(Adoption* adoption) {
   }
   Swap(&kept->arenas);
   member_ = kept->member;
-  current_ = std::move(kept->pieces);
+  current_ = Pieces(std::move(kept->pieces));
   dense_backed_ = kept->dense;
   dense_here_.fill(kept->dense);
   if (kept->dense) dense_hashes_ = std::move(kept->dense_hashes);

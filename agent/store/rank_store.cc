@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <tuple>
+#include <utility>
 
 #include "agent/base/fault.h"
 
@@ -108,7 +108,7 @@ MemoryFigures RankStore::Memory() {
 v1::Inventory RankStore::Held() {
   const std::scoped_lock lock(mu_);
   v1::Inventory out;
-  for (const std::vector<Piece>* pieces : {&current_, &old_}) {
+  for (const Pieces* pieces : {&current_, &old_}) {
     for (const Piece& piece : *pieces) {
       out.add_layer(piece.place.layer);
       out.add_bank(piece.place.bank);
@@ -121,13 +121,6 @@ v1::Inventory RankStore::Held() {
   out.set_revision(options_.revision);
   out.set_dense(
       std::all_of(dense_here_.begin(), dense_here_.end(), [](bool here) { return here; }));
-  return out;
-}
-
-std::vector<PlacedPiece> RankStore::PlacesLocked() const {
-  std::vector<PlacedPiece> out;
-  out.reserve(current_.size());
-  for (const Piece& piece : current_) out.push_back(piece.place);
   return out;
 }
 
@@ -148,7 +141,7 @@ Status RankStore::Prepare(uint64_t attempt, const v1::Layout& target, int32_t ra
   if (attempt_) return {Code::kWrongPhase, fmt::format("attempt {} is not over", attempt_->id)};
   const bool dense =
       std::all_of(dense_here_.begin(), dense_here_.end(), [](bool here) { return here; });
-  auto proof = layout::ProvePart(geometry(), target, rank, PlacesLocked(), dense, part);
+  auto proof = layout::ProvePart(geometry(), target, rank, current_.Places(), dense, part);
   if (!proof.ok()) return proof.status();
   const uint64_t peak = proof->peak_pages * geometry().page_bytes();
   if (peak > weights_->total_bytes()) {
@@ -161,36 +154,17 @@ Status RankStore::Prepare(uint64_t attempt, const v1::Layout& target, int32_t ra
   Attempt next;
   next.id = attempt;
   next.rank = rank;
-  std::vector<PlacedPiece> places;
-  if (rank >= 0) {
-    std::vector<PlacedPiece> kept(proof->kept);
-    const auto before = [](const PlacedPiece& a, const PlacedPiece& b) {
-      return std::tuple(a.layer, a.expert, a.run.start) <
-             std::tuple(b.layer, b.expert, b.run.start);
-    };
-    std::sort(kept.begin(), kept.end(), before);
-    for (const PlacedPiece& place :
-         layout::PiecesOf(target, geometry(), static_cast<uint32_t>(rank))) {
-      if (std::binary_search(kept.begin(), kept.end(), place, before)) continue;
-      next.incoming.push_back({place, std::vector<uint64_t>(place.run.count),
-                               std::vector<bool>(place.run.count, false)});
-      places.push_back(place);
-    }
-  }
-  TANGRAM_RETURN_IF_ERROR(banks_->Back(places));
+  TANGRAM_RETURN_IF_ERROR(banks_->Back(proof->incoming));
   if (proof->brings_dense) {
     if (Status status = banks_->BackDense(); !status.ok()) {
-      banks_->Release(places);
+      banks_->Release(proof->incoming);
       return status;
     }
     dense_backed_ = true;
     next.dense_source.assign(part.dense().source_by_part().begin(),
                              part.dense().source_by_part().end());
   }
-  std::sort(next.incoming.begin(), next.incoming.end(), [](const Piece& a, const Piece& b) {
-    return std::tuple(a.place.layer, a.place.expert, a.place.run.start) <
-           std::tuple(b.place.layer, b.place.expert, b.place.run.start);
-  });
+  next.incoming = Pieces(std::vector<Piece>(proof->incoming.begin(), proof->incoming.end()));
   next.proof = std::move(proof).value();
   attempt_ = std::move(next);
   return OkStatus();
@@ -213,12 +187,10 @@ void RankStore::ReleaseLocked(const std::vector<PlacedPiece>& places, bool dense
 
 Status RankStore::CheckVerifiedLocked() const {
   for (const Piece& piece : attempt_->incoming) {
-    const auto gap = std::find(piece.here.begin(), piece.here.end(), false);
-    if (gap != piece.here.end()) {
+    if (const int64_t granule = piece.Missing(); granule >= 0) {
       return {Code::kWrongPhase,
               fmt::format("attempt {}: layer {}, expert {}, granule {} is not verified",
-                          attempt_->id, piece.place.layer, piece.place.expert,
-                          piece.place.run.start + (gap - piece.here.begin()))};
+                          attempt_->id, piece.place.layer, piece.place.expert, granule)};
     }
   }
   const auto part = std::find(dense_here_.begin(), dense_here_.end(), false);
@@ -233,16 +205,8 @@ Status RankStore::Commit() {
   const std::scoped_lock lock(mu_);
   if (!attempt_ || attempt_->committed) return {Code::kWrongPhase, "nothing to commit"};
   TANGRAM_RETURN_IF_ERROR(CheckVerifiedLocked());
-  std::vector<Piece> next;
-  const auto& kept = attempt_->proof.kept;
-  for (Piece& piece : current_) {
-    const bool stays =
-        attempt_->rank >= 0 && std::find(kept.begin(), kept.end(), piece.place) != kept.end();
-    (stays ? next : old_).push_back(std::move(piece));
-  }
-  std::move(attempt_->incoming.begin(), attempt_->incoming.end(), std::back_inserter(next));
-  attempt_->incoming.clear();
-  current_ = std::move(next);
+  old_ = current_.Split(attempt_->proof.stays);
+  current_.Add(std::exchange(attempt_->incoming, {}));
   attempt_->committed = true;
   return OkStatus();
 }
@@ -251,9 +215,7 @@ void RankStore::Abort() {
   {
     const std::scoped_lock lock(mu_);
     if (!attempt_ || attempt_->committed) return;
-    std::vector<PlacedPiece> places;
-    for (const Piece& piece : attempt_->incoming) places.push_back(piece.place);
-    ReleaseLocked(places, !attempt_->dense_source.empty());
+    ReleaseLocked(attempt_->incoming.Places(), !attempt_->dense_source.empty());
     attempt_.reset();
   }
   CloseReaders();
@@ -263,10 +225,8 @@ Status RankStore::Retire() {
   {
     const std::scoped_lock lock(mu_);
     if (!attempt_ || !attempt_->committed) return {Code::kWrongPhase, "nothing to retire"};
-    std::vector<PlacedPiece> places;
-    for (const Piece& piece : old_) places.push_back(piece.place);
-    ReleaseLocked(places, attempt_->rank < 0);
-    old_.clear();
+    ReleaseLocked(old_.Places(), attempt_->rank < 0);
+    old_ = {};
     attempt_.reset();
   }
   CloseReaders();
@@ -277,18 +237,11 @@ void RankStore::Keep() {
   {
     const std::scoped_lock lock(mu_);
     if (!attempt_) return;
-    std::move(old_.begin(), old_.end(), std::back_inserter(current_));
-    old_.clear();
-    std::vector<PlacedPiece> unfinished;
-    for (Piece& piece : attempt_->incoming) {
-      const bool whole =
-          std::all_of(piece.here.begin(), piece.here.end(), [](bool b) { return b; });
-      if (whole) {
-        current_.push_back(std::move(piece));
-      } else {
-        unfinished.push_back(piece.place);
-      }
-    }
+    current_.Add(std::exchange(old_, {}));
+    std::vector<bool> whole;
+    for (const Piece& piece : attempt_->incoming) whole.push_back(piece.Missing() < 0);
+    const std::vector<PlacedPiece> unfinished = attempt_->incoming.Split(whole).Places();
+    current_.Add(std::move(attempt_->incoming));
     const bool half_dense =
         !attempt_->committed && !attempt_->dense_source.empty() &&
         std::find(dense_here_.begin(), dense_here_.end(), false) != dense_here_.end();
@@ -302,8 +255,8 @@ void RankStore::Reset(const std::string& member) {
   Keep();
   {
     const std::scoped_lock lock(mu_);
-    ReleaseLocked(PlacesLocked(), true);
-    current_.clear();
+    ReleaseLocked(current_.Places(), true);
+    current_ = {};
     member_ = member;
   }
   CloseReaders();
@@ -355,15 +308,14 @@ std::vector<v1::Mapping> RankStore::ToProto(const std::vector<memory::BackedRang
 
 std::vector<v1::Mapping> RankStore::CurrentMappings() {
   const std::scoped_lock lock(mu_);
-  return ToProto(banks_->Ranges(PlacesLocked(), dense_backed_));
+  return ToProto(banks_->Ranges(current_.Places(), dense_backed_));
 }
 
 std::vector<v1::Mapping> RankStore::NewMappings() {
   const std::scoped_lock lock(mu_);
   if (!attempt_) return {};
-  std::vector<PlacedPiece> places;
-  for (const Piece& piece : attempt_->incoming) places.push_back(piece.place);
-  auto ranges = banks_->RangesOnlyOf(places);  // what a neighbour touches too is mapped already
+  // What a neighbour touches too is mapped already.
+  auto ranges = banks_->RangesOnlyOf(attempt_->incoming.Places());
   if (!attempt_->dense_source.empty()) {
     const auto dense = banks_->Ranges({}, true);
     ranges.insert(ranges.end(), dense.begin(), dense.end());
@@ -374,9 +326,7 @@ std::vector<v1::Mapping> RankStore::NewMappings() {
 std::vector<v1::Mapping> RankStore::DroppedMappings() {
   const std::scoped_lock lock(mu_);
   if (!attempt_ || !attempt_->committed) return {};
-  std::vector<PlacedPiece> places;
-  for (const Piece& piece : old_) places.push_back(piece.place);
-  auto ranges = banks_->RangesOnlyOf(places);
+  auto ranges = banks_->RangesOnlyOf(old_.Places());
   if (attempt_->rank < 0 && dense_backed_) {
     const auto dense = banks_->Ranges({}, true);
     ranges.insert(ranges.end(), dense.begin(), dense.end());
@@ -384,23 +334,11 @@ std::vector<v1::Mapping> RankStore::DroppedMappings() {
   return ToProto(ranges);
 }
 
-const RankStore::Piece* RankStore::FindLocked(uint32_t layer, uint32_t expert, Run run) const {
-  const auto fits = [&](const Piece& piece) {
-    if (piece.place.layer != layer || piece.place.expert != expert) return false;
-    const Run have = piece.place.run;
-    if (run.start < have.start ||
-        uint64_t{run.start} + run.count > uint64_t{have.start} + have.count)
-      return false;
-    const auto first = piece.here.begin() + (run.start - have.start);
-    return std::all_of(first, first + run.count, [](bool here) { return here; });
-  };
-  for (const std::vector<Piece>* pieces : {&current_, &old_}) {
-    if (const auto it = std::find_if(pieces->begin(), pieces->end(), fits); it != pieces->end())
-      return &*it;
+const Piece* RankStore::FindLocked(uint32_t layer, uint32_t expert, Run run) const {
+  for (const Pieces* pieces : {&current_, &old_}) {
+    if (const Piece* piece = pieces->Find(layer, expert, run)) return piece;
   }
-  if (!attempt_) return nullptr;
-  const auto it = std::find_if(attempt_->incoming.begin(), attempt_->incoming.end(), fits);
-  return it == attempt_->incoming.end() ? nullptr : &*it;
+  return attempt_ ? attempt_->incoming.Find(layer, expert, run) : nullptr;
 }
 
 Result<v1::OpenPullResponse> RankStore::OpenPull(const v1::OpenPullRequest& request,
@@ -448,11 +386,12 @@ Result<v1::OpenPullResponse> RankStore::OpenPull(const v1::OpenPullRequest& requ
 
 Status RankStore::Audit() {
   const std::scoped_lock lock(mu_);
-  std::vector<PlacedPiece> all = PlacesLocked();
-  for (const Piece& piece : old_) all.push_back(piece.place);
-  if (attempt_) {
-    for (const Piece& piece : attempt_->incoming) all.push_back(piece.place);
-  }
+  std::vector<PlacedPiece> all = current_.Places();
+  const auto add = [&](const Pieces& pieces) {
+    for (const Piece& piece : pieces) all.push_back(piece.place);
+  };
+  add(old_);
+  if (attempt_) add(attempt_->incoming);
   return banks_->Audit(all, dense_backed_);
 }
 

@@ -18,6 +18,7 @@
 #include "agent/mover/grants.h"
 #include "agent/mover/puller.h"
 #include "agent/store/hash_file.h"
+#include "agent/store/pieces.h"
 #include "agent/store/rank_memory.h"
 
 namespace tangram::store {
@@ -76,18 +77,12 @@ class RankStore final : public RankMemory {
   std::span<const std::byte> Granule(uint32_t layer, uint32_t expert, uint32_t granule);
 
  private:
-  // A piece in its place. `here[i]`: granule run.start + i is verified.
-  struct Piece {
-    layout::PlacedPiece place;
-    std::vector<uint64_t> hashes;
-    std::vector<bool> here;
-  };
   struct Attempt {
     uint64_t id = 0;
     int32_t rank = -1;
     bool committed = false;
     layout::PartProof proof;
-    std::vector<Piece> incoming;
+    Pieces incoming;
     std::vector<uint32_t> dense_source;  // by part; empty: nothing to bring
   };
   explicit RankStore(Options options)
@@ -108,9 +103,7 @@ class RankStore final : public RankMemory {
   std::span<std::byte> BytesOf(const layout::PlacedPiece& place, uint32_t granule,
                                uint32_t count) const;
   std::span<std::byte> DenseBytes(size_t tensor) const;
-  std::vector<layout::PlacedPiece> PlacesLocked() const;
   const Piece* FindLocked(uint32_t layer, uint32_t expert, layout::Run run) const;
-  Piece* IncomingLocked(uint32_t layer, uint32_t expert, uint32_t start);
   std::vector<v1::Mapping> ToProto(const std::vector<memory::BackedRange>& ranges) const;
   void ReleaseLocked(const std::vector<layout::PlacedPiece>& places, bool dense);
   void CloseReaders();
@@ -149,8 +142,8 @@ class RankStore final : public RankMemory {
   std::mutex mu_;              // everything below
   std::shared_mutex reading_;  // held shared while a sibling copies out, whole while pages go
   std::string member_;
-  std::vector<Piece> current_;  // of the layout in force, and what Keep() kept
-  std::vector<Piece> old_;      // of the one before, until Retire
+  Pieces current_;  // of the layout in force, and what Keep() kept
+  Pieces old_;      // of the one before, until Retire
   std::array<bool, kDenseParts> dense_here_{};
   std::vector<uint64_t> dense_hashes_;
   bool dense_backed_ = false;

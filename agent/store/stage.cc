@@ -7,7 +7,6 @@
 #include <condition_variable>
 #include <map>
 #include <thread>
-#include <tuple>
 
 #include "agent/base/fault.h"
 #include "agent/store/rank_store.h"
@@ -37,31 +36,15 @@ void Sleep(std::chrono::milliseconds time, const std::stop_token& stop) {
 
 }  // namespace
 
-RankStore::Piece* RankStore::IncomingLocked(uint32_t layer, uint32_t expert, uint32_t start) {
-  using Key = std::tuple<uint32_t, uint32_t, uint32_t>;
-  const auto key_of = [](const Piece& piece) {
-    return Key(piece.place.layer, piece.place.expert, piece.place.run.start);
-  };
-  auto& incoming = attempt_->incoming;  // sorted so
-  const Key key(layer, expert, start);
-  const auto it = std::lower_bound(
-      incoming.begin(), incoming.end(), key,
-      [&](const Piece& piece, const Key& wanted) { return key_of(piece) < wanted; });
-  return it != incoming.end() && key_of(*it) == key ? &*it : nullptr;
-}
-
 void RankStore::MarkVerified(const PartProof::Move& move, const std::vector<uint64_t>& hashes) {
   // Before the piece can be committed, so that no layout holds what the file does not know.
   if (hashes_) {
     WarnOnce(hashes_->Note(move.piece.layer, move.piece.expert, move.run.start, hashes));
   }
   const std::scoped_lock lock(mu_);
-  Piece* piece = IncomingLocked(move.piece.layer, move.piece.expert, move.piece.run.start);
-  const uint32_t first = move.run.start - move.piece.run.start;
-  for (uint32_t i = 0; i < move.run.count; ++i) {
-    piece->hashes[first + i] = hashes[i];
-    piece->here[first + i] = true;
-  }
+  Piece* piece = attempt_->incoming.At(layout::KeyOf(move.piece));
+  std::copy(hashes.begin(), hashes.end(),
+            piece->hashes.begin() + (move.run.start - move.piece.run.start));
 }
 
 // What cannot be noted does not stop the world; the next agent will not take it over.

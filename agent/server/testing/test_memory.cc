@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "agent/gate/gate_page.h"
+#include "agent/layout/testing.h"
 
 namespace tangram::testing {
 namespace {
@@ -102,7 +103,7 @@ TestMemory::Pages TestMemory::PagesOf(const v1::Layout& layout, int32_t rank) co
   Pages out;
   if (rank < 0) return out;
   const auto pieces = layout::PiecesOf(layout, geometry_, static_cast<uint32_t>(rank));
-  for (const uint64_t key : layout::PagesOf(pieces, geometry_)) {
+  for (const uint64_t key : layout::testing::PagesOf(pieces, geometry_)) {
     const uint64_t bank = key >> 40;
     const uint64_t page = key & ((uint64_t{1} << 40) - 1);
     out.insert(bank * (geometry_.bank_pitch() / kPage) + page);

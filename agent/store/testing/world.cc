@@ -8,6 +8,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "agent/layout/testing.h"
+
 namespace tangram::store::testing {
 
 using layout::PlacedPiece;
@@ -385,8 +387,8 @@ v1::RankPart World::PartOf(const Member& member, const v1::Layout& target) {
   }
   const uint64_t page = geometry().page_bytes();
   const uint64_t dense = layout::RoundUp(geometry().proto().dense_bytes(), page);
-  part.set_peak_bytes(layout::PagesOf(all, geometry()).size() * page + (had || has ? dense : 0));
-  part.set_steady_bytes(layout::PagesOf(wanted, geometry()).size() * page + (has ? dense : 0));
+  part.set_peak_bytes(layout::testing::PagesOf(all, geometry()).size() * page + (had || has ? dense : 0));
+  part.set_steady_bytes(layout::testing::PagesOf(wanted, geometry()).size() * page + (has ? dense : 0));
   return part;
 }
 
@@ -509,7 +511,7 @@ Status World::Check() {
     }
     const MemoryFigures memory = store.Memory();
     const uint64_t dense = rank < 0 ? 0 : layout::RoundUp(geometry().proto().dense_bytes(), page);
-    if (memory.mapped != layout::PagesOf(pieces, geometry()).size() * page + dense ||
+    if (memory.mapped != layout::testing::PagesOf(pieces, geometry()).size() * page + dense ||
         memory.free + memory.mapped != memory.total) {
       return Wrong(fmt::format("{}: {} mapped + {} free of {}", member->id, memory.mapped,
                                memory.free, memory.total));

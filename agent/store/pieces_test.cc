@@ -1,0 +1,107 @@
+#include "agent/store/pieces.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+namespace tangram::store {
+namespace {
+
+using layout::PlacedPiece;
+using layout::Run;
+
+// Small numbers, so that runs of one expert touch, nest and repeat.
+Piece RandomPiece(std::mt19937_64& random) {
+  PlacedPiece place;
+  place.layer = static_cast<uint32_t>(random() % 3);
+  place.expert = static_cast<uint32_t>(random() % 4);
+  place.run = {static_cast<uint32_t>(random() % 5), static_cast<uint32_t>(1 + random() % 4)};
+  place.bank = static_cast<uint32_t>(random());
+  Piece piece(place);
+  for (uint64_t& hash : piece.hashes) hash = random() % 4;
+  return piece;
+}
+
+std::vector<Piece> RandomPieces(std::mt19937_64& random) {
+  std::vector<Piece> out;
+  for (uint64_t n = random() % 30; n > 0; --n) out.push_back(RandomPiece(random));
+  return out;
+}
+
+// Looked for one by one, granule by granule.
+bool SomeoneHas(const std::vector<Piece>& pieces, uint32_t layer, uint32_t expert, Run run) {
+  return std::any_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
+    if (piece.place.layer != layer || piece.place.expert != expert) return false;
+    for (uint32_t g = run.start; g < run.start + run.count; ++g) {
+      const Run have = piece.place.run;
+      if (g < have.start || g >= have.start + have.count || piece.hashes[g - have.start] == 0)
+        return false;
+    }
+    return true;
+  });
+}
+
+TEST(Pieces, FindsWhatSomeoneHasAndNothingElse) {
+  std::mt19937_64 random(5);
+  for (int round = 0; round < 300; ++round) {
+    const std::vector<Piece> plain = RandomPieces(random);
+    Pieces pieces(plain);
+    for (int ask = 0; ask < 50; ++ask) {
+      const PlacedPiece wanted = RandomPiece(random).place;
+      const Piece* found = pieces.Find(wanted.layer, wanted.expert, wanted.run);
+      ASSERT_EQ(found != nullptr, SomeoneHas(plain, wanted.layer, wanted.expert, wanted.run));
+      if (found != nullptr) {
+        EXPECT_TRUE(SomeoneHas({*found}, wanted.layer, wanted.expert, wanted.run));
+      }
+      const Piece* at = pieces.At(layout::KeyOf(wanted));
+      ASSERT_EQ(at != nullptr, std::any_of(plain.begin(), plain.end(), [&](const Piece& piece) {
+                  return layout::KeyOf(piece.place) == layout::KeyOf(wanted);
+                }));
+    }
+  }
+}
+
+TEST(Pieces, SplitAndAddLoseNothingAndStayInOrder) {
+  std::mt19937_64 random(6);
+  const auto sorted = [](std::vector<PlacedPiece> places) {
+    std::sort(places.begin(), places.end(), [](const PlacedPiece& a, const PlacedPiece& b) {
+      return std::pair(layout::KeyOf(a), a.bank) < std::pair(layout::KeyOf(b), b.bank);
+    });
+    return places;
+  };
+  for (int round = 0; round < 300; ++round) {
+    Pieces pieces(RandomPieces(random));
+    const std::vector<PlacedPiece> before = pieces.Places();
+    std::vector<bool> stays;
+    for (size_t i = 0; i < pieces.size(); ++i) stays.push_back(random() % 2 == 0);
+    Pieces gone = pieces.Split(stays);
+    ASSERT_EQ(pieces.size(), static_cast<size_t>(std::count(stays.begin(), stays.end(), true)));
+    for (size_t i = 0, kept = 0; i < stays.size(); ++i) {
+      if (stays[i]) EXPECT_EQ(pieces[kept++].place, before[i]);
+    }
+    pieces.Add(std::move(gone));
+    const std::vector<PlacedPiece> after = pieces.Places();
+    EXPECT_TRUE(std::is_sorted(after.begin(), after.end(), layout::InOrder));
+    EXPECT_EQ(sorted(after), sorted(before));
+  }
+}
+
+TEST(Pieces, MissingNamesTheFirstGranuleThatIsNotVerified) {
+  PlacedPiece place;
+  place.run = {4, 3};
+  Piece piece(place);
+  EXPECT_EQ(piece.Missing(), 4);
+  piece.hashes = {1, 1, 0};
+  EXPECT_EQ(piece.Missing(), 6);
+  EXPECT_TRUE(piece.Has({4, 2}));
+  EXPECT_FALSE(piece.Has({5, 2}));
+  piece.hashes[2] = 1;
+  EXPECT_EQ(piece.Missing(), -1);
+  EXPECT_TRUE(piece.Has({4, 3}));
+  EXPECT_FALSE(piece.Has({4, 4}));
+  EXPECT_FALSE(piece.Has({3, 2}));
+}
+
+}  // namespace
+}  // namespace tangram::store
