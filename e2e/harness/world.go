@@ -42,7 +42,7 @@ type Options struct {
 	// Patience of engines with a peer that is silent; 0: their own. Where nobody repairs the world, a slow machine must
 	// not be taken for a death.
 	Patience time.Duration
-	// LeastStep: a step of an engine with work takes at least so long, so that several worlds have room on one machine.
+	// LeastStep: a step of an engine with work takes at least so long, so that a busy world does not take the whole machine.
 	LeastStep time.Duration
 	// LeaveRoom: certificates are there for this many pods more (AddPod).
 	LeaveRoom int

@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,7 +21,6 @@ import (
 
 const (
 	longestDay   = 34 // cells in `make test`
-	worldsAtOnce = 3  // that two processors have room for, with engines that take their time (leastStep)
 	expectedFile = "expected.txt"
 	failedDir    = worlds.Root + "/build/fault-matrix/failed" // logs
 )
@@ -46,9 +44,10 @@ func TestFaults(t *testing.T) {
 	began := time.Now()
 	require.NoError(t, os.RemoveAll(failedDir), "logs of an earlier run")
 	r := newReference(t)
+	s := newStage(t, r)
 	expected := readExpected(t)
 	if full && os.Getenv("ONLY") == "" || update {
-		t.Run("survey", func(t *testing.T) { survey(t, newStage(t, r), expected, update) })
+		survey(t, s, expected, update)
 		expected = readExpected(t)
 	}
 	takes, err := harness.FaultPoints(t.Context(), worlds.Root)
@@ -59,73 +58,31 @@ func TestFaults(t *testing.T) {
 	slices.SortFunc(cells, func(a, b fault) int { return cmp.Compare(a.name(), b.name()) })
 	t.Logf("%d of %d cells", len(cells), all)
 
-	p := &players{cells: cells, reference: r, full: full}
-	p.play(t)
-	report(t, p.outcomes, all, full, time.Since(began))
-}
-
-// players play cells side by side, each on a stage of its own.
-type players struct {
-	cells     []fault
-	reference *reference
-	full      bool
-	mu        sync.Mutex
-	next      int
-	outcomes  []outcome
-}
-
-func (p *players) play(t *testing.T) {
-	var wait sync.WaitGroup
-	for i := range min(worldsAtOnce, len(p.cells)) {
-		wait.Go(func() { t.Run(fmt.Sprintf("world-%d", i), p.playSome) })
-	}
-	wait.Wait()
-}
-
-// take the next cell; false: none is left.
-func (p *players) take() (fault, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.next == len(p.cells) {
-		return fault{}, false
-	}
-	p.next++
-	return p.cells[p.next-1], true
-}
-
-func (p *players) note(o outcome) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.outcomes = append(p.outcomes, o)
-	if p.full { // go test tells at the end only
-		fmt.Printf("%d/%d %s: %.1f s, passed %t\n", len(p.outcomes), len(p.cells), o.Name, o.Seconds, o.Passed)
-	}
-}
-
-func (p *players) playSome(t *testing.T) {
-	s := newStage(t, p.reference)
-	for f, ok := p.take(); ok; f, ok = p.take() {
-		var failed error
+	var outcomes []outcome
+	for _, f := range cells {
 		t.Run(f.name(), func(t *testing.T) {
 			began := time.Now()
 			toll, notReached, err := s.play(t.Context(), f)
-			failed = err
 			o := outcome{Name: f.name(), Kind: f.kind, Passed: err == nil && !notReached, NotReached: notReached,
 				Seconds: time.Since(began).Seconds(), Toll: toll}
 			if err != nil {
 				o.Error = err.Error()
 			}
-			p.note(o)
+			outcomes = append(outcomes, o)
+			if full {
+				fmt.Printf("%d/%d %s: %.1f s, passed %t\n", len(outcomes), len(cells), o.Name, o.Seconds, o.Passed) // go test tells at the end only
+			}
 			require.NoError(t, err, "logs are in %s", s.Dir())
 			require.False(t, notReached, "the point was not passed in %d plays", tries)
 		})
-		if failed != nil {
+		if n := len(outcomes); n > 0 && outcomes[n-1].Error != "" {
 			s.endKeeper()
 			s.Stop()
 			keepLogs(t, s, f) // nobody writes there any more
-			s = newStage(t, p.reference)
+			s = newStage(t, r)
 		}
 	}
+	report(t, outcomes, all, full, time.Since(began))
 }
 
 // survey which points each transition passes: all that are expected. What it passes beside them, it does not pass each time.

@@ -25,7 +25,7 @@ const (
 	room      = 400 // pods that may be added
 	settle    = 45 * time.Second
 	look      = 80 * time.Millisecond
-	leastStep = 8 * time.Millisecond
+	leastStep = 20 * time.Millisecond // of engines: the world is busy, the machine is not
 	busy      = settle // for every rank to serve a request
 	answer    = 50     // tokens at most: each case waits for the last one
 )

@@ -33,8 +33,7 @@ class Engine {
     std::chrono::milliseconds prepare_timeout{30000};
     // Longest pause between the steps of a world without work.
     std::chrono::milliseconds idle_pause{4};
-    // A step with work takes at least so long: as many worlds as a machine has room for, none of
-    // which takes all of its processors.
+    // A step with work takes at least so long: a busy world that leaves the machine to others.
     std::chrono::milliseconds least_step{0};
   };
 
