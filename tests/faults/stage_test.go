@@ -26,8 +26,8 @@ const (
 	settle    = 45 * time.Second
 	look      = 80 * time.Millisecond
 	leastStep = 20 * time.Millisecond // of engines: the world is busy, the machine is not
-	busy      = settle // for every rank to serve a request
-	answer    = 50     // tokens at most: each case waits for the last one
+	busy      = settle                // for every rank to serve a request
+	answer    = 50                    // tokens at most: each case waits for the last one
 )
 
 // stage is a world that cases play on, one after another, as long as they end well.
