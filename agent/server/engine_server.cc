@@ -137,22 +137,25 @@ void EngineServer::Serve(SessionPtr session) {
   if (Status status = Admit(session); !status.ok()) {
     Refuse(session.get(), status);
     session->channel.Shutdown();
+    Forget(session);  // it was dismissed while it was being admitted, and has nothing mapped
     return;
   }
   Run(session);
   session->channel.Shutdown();
-  {
-    const std::scoped_lock lock(mu_);
-    session->gone = true;
-    const auto it = by_device_.find(session->device);
-    if (it != by_device_.end() && it->second == session) by_device_.erase(it);
-    const auto before = dismissed_.find(session->device);
-    if (before != dismissed_.end() && before->second == session) dismissed_.erase(before);
-    changed_.notify_all();
-    if (session->dismissed) return;  // whoever dismissed it saw to the rest
-  }
+  if (Forget(session)) return;  // whoever dismissed it saw to the rest
   spdlog::info("engine of device {} left", session->device);
   executor_->EngineGone(session->device);
+}
+
+bool EngineServer::Forget(const SessionPtr& session) {
+  const std::scoped_lock lock(mu_);
+  session->gone = true;
+  for (auto* places : {&by_device_, &dismissed_}) {
+    const auto it = places->find(session->device);
+    if (it != places->end() && it->second == session) places->erase(it);
+  }
+  changed_.notify_all();
+  return session->dismissed;
 }
 
 Status EngineServer::Admit(const SessionPtr& session) {
@@ -180,7 +183,6 @@ Status EngineServer::Admit(const SessionPtr& session) {
   if (!granule_major) {
     return {Code::kEngine, "this agent lays slabs granule-major only; the engine does not take it"};
   }
-  TANGRAM_RETURN_IF_ERROR(fault::Check("engine.attach"));
   session->device = attach.device();
   session->info.capabilities = attach.capabilities();
   session->info.endpoint = attach.endpoint();
@@ -204,33 +206,31 @@ Status EngineServer::Admit(const SessionPtr& session) {
     session->info.attached = true;
     session->info.incarnation = ++incarnations_[attach.device()];
   }
-  const auto leave = [&] {
-    const std::scoped_lock lock(mu_);
-    session->gone = true;
-    by_device_.erase(attach.device());
-    changed_.notify_all();
-  };
+  if (Status fault = fault::Check("engine.attach"); !fault.ok()) {
+    Forget(session);
+    return fault;
+  }
   v1::EngineMessage message;
   std::vector<int> fds;
   if (attach.has_resume()) {
     Status resumed = executor_->Resume(attach.device(), attach.resume(), std::move((*frame)->fds),
                                        stopping_.get_token());
     if (!resumed.ok()) {
-      leave();
+      Forget(session);
       return resumed;
     }
     message.mutable_attached()->mutable_member()->set_id(attach.resume().member());
   } else {
     auto attachment = executor_->Attach(attach.device());
     if (!attachment.ok()) {
-      leave();
+      Forget(session);
       return attachment.status();
     }
     *message.mutable_attached() = std::move(attachment->message);
     fds = attachment->fds;
   }
   if (Status sent = session->channel.Send(std::move(message), fds); !sent.ok()) {
-    leave();
+    Forget(session);
     executor_->EngineGone(attach.device());  // it died while what it kept was verified
     return sent;
   }

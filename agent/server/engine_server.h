@@ -59,6 +59,8 @@ class EngineServer : public Engines {
   void Accept(std::stop_token stop);
   void Serve(SessionPtr session);
   Status Admit(const SessionPtr& session);
+  // Its place is free. True: it was dismissed before.
+  bool Forget(const SessionPtr& session);
   void Run(const SessionPtr& session);
   void Refuse(Session* session, const Status& status);
   Result<v1::EngineMessage> Call(uint32_t device, v1::EngineMessage message,

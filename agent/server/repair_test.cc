@@ -2,6 +2,9 @@
 // that are released, a driver that falls silent.
 #include <gtest/gtest.h>
 
+#include <thread>
+
+#include "agent/base/fault.h"
 #include "agent/server/testing/world.h"
 
 namespace tangram::testing {
@@ -283,6 +286,30 @@ TEST_F(RepairTest, NobodyTakesThePlaceOfADismissedEngineWhileItLives) {
   ASSERT_TRUE(Eventually([&] { return tg_attach(&options, &another, &error) == TG_OK; }))
       << error.message;
   EXPECT_FALSE(world_.StatusOf(1).ranks(0).engine().stopped());
+  tg_detach(another);
+}
+
+// Dismissed while it is being admitted, it never comes to have anything mapped: the place is free.
+TEST_F(RepairTest, WhoIsDismissedBeforeItIsAdmittedLeavesItsPlace) {
+  engines_.Leave(1);
+  ASSERT_TRUE(Eventually([&] { return !world_.StatusOf(1).ranks(0).engine().attached(); }));
+  const std::string path = world_.socket(1), token = world_.token(1);
+  const tg_options options{path.c_str(), token.c_str(), 0, "a:1", "a:2", 0, 1, 16};
+  ASSERT_TRUE(fault::Arm("engine.attach=delay:500").ok());
+  std::thread first([&] {
+    tg_client* client = nullptr;
+    tg_error error{};
+    EXPECT_NE(tg_attach(&options, &client, &error), TG_OK);
+  });
+  ASSERT_TRUE(Eventually([&] { return world_.StatusOf(1).ranks(0).engine().attached(); }));
+  EXPECT_EQ(Release(world_, 1, World::HeaderOf(2, 2), world_.members()[1].id()),
+            grpc::StatusCode::OK);
+  first.join();
+  ASSERT_TRUE(fault::Arm("").ok());
+  tg_client* another = nullptr;
+  tg_error error{};
+  ASSERT_TRUE(Eventually([&] { return tg_attach(&options, &another, &error) == TG_OK; }))
+      << error.message;
   tg_detach(another);
 }
 

@@ -131,6 +131,7 @@ int Main(int argc, char** argv) {
   SchedulerLimits& limits = flags.engine.limits;
   uint64_t most_ms = static_cast<uint64_t>(flags.engine.patience.most.count());
   uint64_t least_ms = static_cast<uint64_t>(flags.engine.patience.least.count());
+  uint64_t step_ms = 0;
   CLI::App app("The reference engine of one rank: attaches to its agent and serves.");
   app.add_option("--agent-socket", flags.world.agent_socket, "UNIX socket of the agent")
       ->required();
@@ -161,6 +162,8 @@ int Main(int argc, char** argv) {
   app.add_option("--least-timeout-ms", least_ms,
                  "... and at the earliest; in between, the limit is learned from what steps take")
       ->check(CLI::Range(100, 3600000));
+  app.add_option("--least-step-ms", step_ms, "A step with work takes at least so long")
+      ->check(CLI::Range(0, 1000));
   app.add_option("--ready-file", flags.ready_file, "JSON with the real endpoints, once attached");
   app.add_option("--log-level", flags.log_level, "trace, debug, info, warn, error")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
@@ -182,6 +185,7 @@ int Main(int argc, char** argv) {
   fault::Follow(fault_dir);
 
   flags.engine.patience.most = std::chrono::milliseconds(most_ms);
+  flags.engine.least_step = std::chrono::milliseconds(step_ms);
   flags.engine.patience.least = std::chrono::milliseconds(std::min(least_ms, most_ms));
   tangram::SetUpLog("engine", flags.log_level, flags.log_json,
                     {{"device", std::to_string(flags.world.device)}});

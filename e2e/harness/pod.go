@@ -67,15 +67,16 @@ func (p *pod) startAgent(ctx context.Context) error {
 	}
 	p.agent = agent
 	p.mu.Unlock()
-	go p.watch(agent, p.startAgent)
 	var ready struct {
 		Agent   string `json:"agent"`
 		Data    string `json:"data"`
 		Metrics string `json:"metrics"`
 	}
 	if err := agent.waitReady(ctx, &ready); err != nil {
+		agent.kill() // whoever asked may start another
 		return err
 	}
+	go p.watch(agent, p.startAgent)
 	p.mu.Lock()
 	p.address, p.data, p.metrics = ready.Agent, ready.Data, ready.Metrics
 	p.mu.Unlock()
@@ -95,14 +96,15 @@ func (p *pod) startEngine(ctx context.Context, device int) error {
 	}
 	p.engines[device] = engine
 	p.mu.Unlock()
-	go p.watch(engine, func(ctx context.Context) error { return p.startEngine(ctx, device) })
 	var ready struct {
 		Frontend string `json:"frontend"`
 		Mesh     string `json:"mesh"`
 	}
 	if err := engine.waitReady(ctx, &ready); err != nil {
+		engine.kill()
 		return err
 	}
+	go p.watch(engine, func(ctx context.Context) error { return p.startEngine(ctx, device) })
 	p.mu.Lock()
 	p.meshes[device], p.serves[device] = ready.Mesh, ready.Frontend
 	p.frontends = append(p.frontends, ready.Frontend)
@@ -214,11 +216,12 @@ func (p *pod) runEngine(device int) (*process, error) {
 	return p.run(name, o.cxx("e2e/engine/tangram-engine"), args...)
 }
 
+// host is an address of the pod's own, as in a cluster: nobody else takes the port of a process that is to come back.
 func (p *pod) host() string {
 	if p.w.o.Nodes {
 		return nodeAddress(p.index)
 	}
-	return "127.0.0.1"
+	return fmt.Sprintf("127.%d.%d.%d", p.w.net>>8, p.w.net&0xff, 1+p.index%250)
 }
 
 func (p *pod) anyPort() string { return p.host() + ":0" }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"tangram.dev/e2e/load"
@@ -41,6 +42,8 @@ type Options struct {
 	// Patience of engines with a peer that is silent; 0: their own. Where nobody repairs the world, a slow machine must
 	// not be taken for a death.
 	Patience time.Duration
+	// LeastStep: a step of an engine with work takes at least so long, so that a busy world does not take the whole machine.
+	LeastStep time.Duration
 	// LeaveRoom: certificates are there for this many pods more (AddPod).
 	LeaveRoom int
 }
@@ -49,6 +52,7 @@ type Options struct {
 type World struct {
 	o          Options
 	certs      string
+	net        uint16 // its pods have addresses 127.<net>.x
 	socketDir  string
 	mu         sync.Mutex
 	pods       []*pod // grows; a pod keeps its index
@@ -98,6 +102,12 @@ func (o *Options) binary(env, fallback, path string) string {
 func (o *Options) cxx(path string) string  { return o.binary("TANGRAM_CXX", "build/cxx", path) }
 func (o *Options) tool(name string) string { return o.binary("TANGRAM_BIN", "build/bin", name) }
 
+var worldsSoFar atomic.Uint32
+
+// newNet differs between the worlds of a process and, most likely, between processes: worlds that share one are as
+// processes of one machine are.
+func newNet() uint16 { return uint16(256 + (uint32(os.Getpid())*31+worldsSoFar.Add(1))%60000) }
+
 // Start brings all processes up; no layout is in force yet. On an error nothing is left running.
 func Start(ctx context.Context, o Options) (w *World, err error) {
 	o.defaults()
@@ -109,7 +119,7 @@ func Start(ctx context.Context, o Options) (w *World, err error) {
 	if err := os.RemoveAll(o.Dir); err != nil {
 		return nil, err
 	}
-	w = &World{o: o, certs: filepath.Join(o.Dir, "certs"), file: filepath.Join(o.Dir, "world.json"),
+	w = &World{o: o, certs: filepath.Join(o.Dir, "certs"), net: newNet(), file: filepath.Join(o.Dir, "world.json"),
 		agentsFile: filepath.Join(o.Dir, "agents")}
 	defer func() {
 		if err != nil {

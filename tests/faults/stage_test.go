@@ -25,8 +25,9 @@ const (
 	room      = 400 // pods that may be added
 	settle    = 45 * time.Second
 	look      = 80 * time.Millisecond
-	busy      = settle // for every rank to serve a request
-	answer    = 50     // tokens at most: each case waits for the last one
+	leastStep = 20 * time.Millisecond // of engines: the world is busy, the machine is not
+	busy      = settle                // for every rank to serve a request
+	answer    = 50                    // tokens at most: each case waits for the last one
 )
 
 // stage is a world that cases play on, one after another, as long as they end well.
@@ -42,7 +43,7 @@ type stage struct {
 func newStage(t *testing.T, r *reference) *stage {
 	t.Helper()
 	pods := slices.Repeat([]int{1}, startPods)
-	w := worlds.StartTiny(t, harness.Options{Pods: pods, Restart: true, LeaveRoom: room, FaultDirs: true})
+	w := worlds.StartTiny(t, harness.Options{Pods: pods, Restart: true, LeaveRoom: room, FaultDirs: true, LeastStep: leastStep})
 	s := &stage{World: w, trace: worlds.NewTrace(t, 9, 3*time.Second), reference: r}
 	s.trace.MaxAnswer = answer
 	t.Cleanup(s.endKeeper)

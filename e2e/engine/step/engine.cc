@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "agent/base/fault.h"
 #include "e2e/engine/model/sampler.h"
@@ -164,6 +165,7 @@ Status Engine::Outside() {
 }
 
 Status Engine::Step() {
+  const Clock::time_point begun = Clock::now();
   const std::vector<Chunk> chunks = scheduler_.Next(step_);
   for (Refusal& refusal : scheduler_.TakeRefused()) {
     sink_->Refuse(refusal.gateway, std::move(refusal.refused));
@@ -210,7 +212,8 @@ Status Engine::Step() {
   ReportLoad(false);
   Pace(std::any_of(controls.begin(), controls.end(), busy),
        std::any_of(controls.begin(), controls.end(),
-                   [](const Control& control) { return control.pending; }));
+                   [](const Control& control) { return control.pending; }),
+       begun);
   return OkStatus();
 }
 
@@ -314,9 +317,10 @@ Status Engine::Emit(const std::vector<Chunk>& chunks, std::span<const float> x) 
   return OkStatus();
 }
 
-void Engine::Pace(bool work, bool pending) {
+void Engine::Pace(bool work, bool pending, Clock::time_point begun) {
   if (work) {
     idle_turns_ = 0;
+    std::this_thread::sleep_until(begun + options_.least_step);
     return;
   }
   // The members pause alike, so an idle world costs a few short wake-ups; a request ends the

@@ -33,6 +33,8 @@ class Engine {
     std::chrono::milliseconds prepare_timeout{30000};
     // Longest pause between the steps of a world without work.
     std::chrono::milliseconds idle_pause{4};
+    // A step with work takes at least so long: a busy world that leaves the machine to others.
+    std::chrono::milliseconds least_step{0};
   };
 
   // kInvalid when config.json is not a model this engine computes.
@@ -76,7 +78,7 @@ class Engine {
   Status Step();
   Status Compute(const std::vector<Control>& controls, const std::vector<Chunk>& chunks);
   Status Emit(const std::vector<Chunk>& chunks, std::span<const float> x);
-  void Pace(bool work, bool pending);
+  void Pace(bool work, bool pending, std::chrono::steady_clock::time_point begun);
   void ReportLoad(bool now);
 
   // When something died (repair.cc). The step is given up for good.
