@@ -55,8 +55,8 @@ const (
 // A request may be on its way to a rank while that leaves; the load sends some 70 in a second, and a flip takes some 30 ms.
 const untakenAtMost = 3
 
-// The driver knocks five times a second, for four seconds, at an agent that was to get its permit and does not answer;
-// its members serve on meanwhile.
+// The driver knocks five times a second at an agent that was to get its permit, until it takes it for gone (within twice
+// Limits.Answer); the members serve on meanwhile.
 const knocksAtMost = 20
 
 var mays = map[string]may{
