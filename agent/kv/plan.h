@@ -23,6 +23,7 @@ namespace tangram::kv {
 struct Group {
   std::vector<uint32_t> ranks;
   std::vector<uint32_t> query_head_bounds;  // ranks + 1
+  bool operator==(const Group&) const = default;
 };
 using LayerGroups = std::vector<Group>;  // of one layer; a rank is in at most one
 

@@ -90,7 +90,7 @@ TEST(Banks, PiecesKeepTheirBytesWhileOthersComeAndGo) {
       }
       std::vector<PlacedPiece> with = places();
       with.insert(with.end(), fresh.begin(), fresh.end());
-      const bool fits = layout::PagesOf(with, world.view).size() <= kPages;
+      const bool fits = layout::testing::PagesOf(with, world.view).size() <= kPages;
       const Status backed = world.banks->Back(fresh);
       ASSERT_EQ(backed.ok(), fits) << backed.message();
       if (!fits) {
@@ -113,7 +113,7 @@ TEST(Banks, PiecesKeepTheirBytesWhileOthersComeAndGo) {
       held.erase(held.begin() + static_cast<int64_t>(i));
       ASSERT_EQ(announced, world.device->free_bytes() - before);
     }
-    ASSERT_EQ(world.banks->mapped_bytes(), layout::PagesOf(places(), world.view).size() * kPage);
+    ASSERT_EQ(world.banks->mapped_bytes(), layout::testing::PagesOf(places(), world.view).size() * kPage);
     const Status audit = world.banks->Audit(places(), false);
     ASSERT_TRUE(audit.ok()) << audit.message();
     for (const auto& [piece, value] : held) ASSERT_TRUE(world.IsFilled(piece, value));

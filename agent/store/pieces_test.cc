@@ -78,7 +78,8 @@ TEST(Pieces, SplitAndAddLoseNothingAndStayInOrder) {
     Pieces gone = pieces.Split(stays);
     ASSERT_EQ(pieces.size(), static_cast<size_t>(std::count(stays.begin(), stays.end(), true)));
     for (size_t i = 0, kept = 0; i < stays.size(); ++i) {
-      if (stays[i]) EXPECT_EQ(pieces[kept++].place, before[i]);
+      if (!stays[i]) continue;
+      EXPECT_EQ(pieces[kept++].place, before[i]);
     }
     pieces.Add(std::move(gone));
     const std::vector<PlacedPiece> after = pieces.Places();

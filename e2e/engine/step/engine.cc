@@ -161,7 +161,7 @@ Status Engine::Outside() {
   const Status joined = world_->Join(1000);
   if (joined.code() == Code::kUnavailable) return OkStatus();
   TANGRAM_RETURN_IF_ERROR(joined);
-  return Enter(std::move(pages_), {}, 0);
+  return Enter(std::move(pages_), Adopted{}, 0);
 }
 
 Status Engine::Step() {
@@ -195,6 +195,9 @@ Status Engine::Step() {
     controls.push_back(std::move(*control));
   }
   scheduler_.SetFigures(std::move(figures));
+  for (uint32_t home = 0; home < controls.size(); ++home) {
+    for (const uint32_t block : controls[home].freed) pages_.Drop(home, block);
+  }
   (void)fault::Hit("engine.after_exchange");
 
   if (world_->Decide(words)) {
@@ -221,9 +224,6 @@ Status Engine::Compute(const std::vector<Control>& controls, const std::vector<C
   const uint32_t me = comm_.rank();
   std::vector<Batch> batches;
   size_t rows = 0;
-  for (uint32_t home = 0; home < controls.size(); ++home) {
-    for (const uint32_t block : controls[home].freed) pages_.Drop(home, block);
-  }
   for (uint32_t home = 0; home < controls.size(); ++home) {
     const Batch& batch = controls[home].batch;
     rows += batch.Rows();

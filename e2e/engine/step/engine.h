@@ -53,6 +53,7 @@ class Engine {
   const Scheduler& scheduler() const { return scheduler_; }
   const PageStore& pages() const { return pages_; }
   uint64_t flips() const { return flips_; }
+  uint64_t carried() const { return carried_; }  // of these, those that planned where KV goes
   uint64_t declined() const { return declined_; }
   bool stopped() const { return stopped_; }
 
@@ -96,12 +97,31 @@ class Engine {
   Status EnterRepaired();
   std::map<std::string, v1::Roster> Rosters() const;
 
+  // A flip for which all KV is here, and the others were told so: it may be a fact elsewhere.
+  struct Pending {
+    uint64_t attempt = 0, target_epoch = 0;
+    bool stays = false;
+    // What the plan gives this rank; none: attention does not change, and all KV stays.
+    struct Carried {
+      PageStore pages;
+      Adopted adopted;
+      uint32_t next_block = 0;
+    };
+    std::optional<Carried> carried;
+    uint64_t bytes = 0, requests_moved = 0;
+  };
   // The flip. False: all declined and the old epoch goes on.
   Result<bool> Flip();
+  class Stopwatch;
+  // Plans where all KV goes, and brings this rank's. False: it does not fit now. `pulled`: what
+  // became of the bringing; an error otherwise is this rank's end.
+  Result<bool> Carry(const Side& from, Stopwatch* watch, Pending* pending, Status* pulled);
+  // Whether all heard that all have what they came for.
+  Result<bool> AllBrought(const Status& pulled);
   Status EnterPending();
   // The layout that the agent says is in force becomes this engine's; pages and sequences are
-  // what the flip left here.
-  Status Enter(PageStore pages, Adopted adopted, uint32_t next_block);
+  // what the flip left here. Without `adopted` the sequences are those that there are.
+  Status Enter(PageStore pages, std::optional<Adopted> adopted, uint32_t next_block);
   Status BindModel();
   void Leave();
   v1::World WorldMessage(const tg_maps& maps, const HeldMap& held) const;
@@ -120,14 +140,6 @@ class Engine {
   ExpertStage experts_;
   Patience patience_;
   std::optional<Preparation> preparation_;
-  // A flip for which all KV is here, and the others were told so: it may be a fact elsewhere.
-  struct Pending {
-    uint64_t attempt = 0, target_epoch = 0;
-    bool stays = false;
-    PageStore pages;
-    Adopted adopted;
-    uint32_t next_block = 0;
-  };
   std::optional<Pending> pending_;
   bool stopped_ = false;
   std::vector<uint32_t> unreachable_;
@@ -143,7 +155,7 @@ class Engine {
   std::optional<uint64_t> rows_;  // of the step before; nullopt: this is an epoch's first
 
   std::deque<std::string> unknown_cancels_;  // for requests that may yet arrive by a flip
-  uint64_t flips_ = 0, declined_ = 0;
+  uint64_t flips_ = 0, carried_ = 0, declined_ = 0;
   uint64_t last_arrival_ = 0;
   int idle_turns_ = 0;
   bool agent_gone_ = false;

@@ -220,6 +220,36 @@ TEST(WorldTest, ATourOfFlipsChangesNoBit) {
   ExpectAllFree(world);
 }
 
+// Experts move, attention stays: nobody gathers what KV there is, plans where it goes or pulls any.
+TEST(WorldTest, AFlipThatLeavesAttentionAloneLeavesKvAlone) {
+  TestWorld world(&TestCheckpoint(), {.members = 4, .kv_bytes = 4 << 20});
+  ASSERT_TRUE(world.net.Flip(Uniform(world.names, 3, 4, 1, 2)).ok());
+  std::vector<v1::Submit> submits;
+  for (uint32_t n = 0; n < 8; ++n) {
+    submits.push_back(MakeRequest(n, 5 + n * 9, 200));
+    world.Submit(n % 4, submits.back());
+  }
+  // Others come to an end while it goes on, so that blocks are given back around the flips.
+  for (uint32_t n = 8; n < 40; ++n) {
+    submits.push_back(MakeRequest(n, 20, 1 + n));
+    world.Submit(n % 4, submits.back());
+  }
+  ASSERT_TRUE(world.sink.WaitTokens("r7", 3)) << world.Failure();
+  for (uint32_t round = 0; round < 6; ++round) {
+    ASSERT_TRUE(world.net.Flip(Uniform(world.names, 3, 4, round % 2 == 0 ? 4 : 1, 2)).ok())
+        << world.Failure();
+  }
+  for (const auto& rank : world.ranks) EXPECT_EQ(rank->engine->carried(), 0u);
+  ASSERT_TRUE(world.net.Flip(Uniform(world.names, 3, 4, 1, 1)).ok()) << world.Failure();
+  ASSERT_TRUE(world.sink.WaitFinished(submits.size())) << world.Failure();
+  ExpectLikeOracle(world, submits);
+  ExpectAllFree(world);
+  for (const auto& rank : world.ranks) {
+    EXPECT_EQ(rank->engine->flips(), 7u);
+    EXPECT_EQ(rank->engine->carried(), 1u);
+  }
+}
+
 TEST(WorldTest, CancelFreesKvInEveryRankOfTheGroup) {
   TestWorld world(&TestCheckpoint(), {.members = 3});
   ASSERT_TRUE(world.net.Flip(Uniform(world.names, 3, 3, 3, 3)).ok());

@@ -14,6 +14,9 @@ namespace tangram::engine {
 struct Side {
   std::vector<kv::LayerGroups> groups;  // [layers]
   std::vector<std::string> members;     // [ranks]
+  // Equal sides: who computes which heads of whom stays as it is, under the same ranks. Requests
+  // stay at their homes then and every page where it is: there is nothing to plan.
+  bool operator==(const Side&) const = default;
 };
 
 // The KV plan over the manifests of all ranks of `from`, in rank order; proven by the cover

@@ -15,8 +15,10 @@ const fault::Point kFlipPulled("engine.flip_pulled");
 const fault::Point kFlipCommit("engine.flip_commit");
 const fault::Point kFlipEnter("engine.flip_enter");
 
+}  // namespace
+
 // Where a flip's time goes, for the log.
-class Stopwatch {
+class Engine::Stopwatch {
  public:
   void Lap(const char* name) {
     const auto now = std::chrono::steady_clock::now();
@@ -32,13 +34,41 @@ class Stopwatch {
   std::string text_;
 };
 
-}  // namespace
-
 Result<bool> Engine::Flip() {
   Stopwatch watch;
-  const uint32_t me = comm_.rank();
   // Equal words imply that every member prepared this very target.
   if (!preparation_) return Status{Code::kInternal, "the gate opened, but nothing was prepared"};
+  const Side from{groups_, comm_.members()};
+  Pending pending;
+  pending.attempt = preparation_->attempt();
+  pending.target_epoch = preparation_->target_epoch();
+  pending.stays = true;
+  Status pulled;
+  if (from != preparation_->target()) {
+    Result<bool> fits = Carry(from, &watch, &pending, &pulled);
+    if (!fits.ok() || !*fits) return fits;
+    ++carried_;
+  }
+  (void)fault::Hit("engine.flip_pulled");
+  if (pulled.ok()) pending_ = std::move(pending);
+  const Result<bool> all = AllBrought(pulled);
+  if (!all.ok() || !*all) return all;
+  watch.Lap("wait");
+  (void)fault::Hit("engine.flip_commit");
+  if (const Status committed = world_->Commit(); !committed.ok()) {
+    return world_->stopped() ? Fenced() : committed;
+  }
+  ++flips_;
+  watch.Lap("commit");
+  (void)fault::Hit("engine.flip_enter");
+  spdlog::info("epoch {}: {} bytes of KV brought here, {} requests changed home, microseconds:{}",
+               pending_->target_epoch, pending_->bytes, pending_->requests_moved, watch.text());
+  TANGRAM_RETURN_IF_ERROR(EnterPending());
+  return true;
+}
+
+Result<bool> Engine::Carry(const Side& from, Stopwatch* watch, Pending* pending, Status* pulled) {
+  const uint32_t me = comm_.rank();
   std::vector<Bytes> gathered;
   TANGRAM_RETURN_IF_ERROR(
       comm_.Gather(step_, kManifestSequence, EncodeManifest(scheduler_, pages_), &gathered));
@@ -48,9 +78,8 @@ Result<bool> Engine::Flip() {
     if (!manifest.ok()) return manifest.status();
     manifests.push_back(std::move(*manifest));
   }
-  watch.Lap("manifest");
+  watch->Lap("manifest");
   (void)fault::Hit("engine.flip_manifest");
-  const Side from{groups_, comm_.members()};
   const Side& to = preparation_->target();
   Result<kv::Plan> plan = PlanCarry(shape_, from, to, manifests);
   if (!plan.ok()) {
@@ -64,43 +93,34 @@ Result<bool> Engine::Flip() {
     world_->Decline(plan.status().message());
     return false;
   }
-
-  watch.Lap("plan");
+  watch->Lap("plan");
+  pending->requests_moved = plan->requests_moved;
   const auto self = std::find(to.members.begin(), to.members.end(), comm_.members()[me]);
-  const uint32_t rank = static_cast<uint32_t>(self - to.members.begin());
-  const bool stays = self != to.members.end();
-  PageStore after(pages_.total());
-  Status brought;
-  uint64_t bytes = 0;
-  if (stays) {
-    const HeldMap held(to.groups, shape_, static_cast<uint32_t>(to.members.size()));
-    std::vector<uint32_t> targets;
-    Result<PageStore> pages = pages_.After(plan->ranks[rank], held, rank, &targets);
-    if (!pages.ok()) return pages.status();
-    after = std::move(*pages);
-    // Others wait: who brings much says that it lives.
-    Result<uint64_t> pulled =
-        PullPages(*world_, shape_, me, plan->ranks[rank], targets, [this] { mesh_->Beat(); });
-    brought = pulled.status();
-    if (pulled.ok()) bytes = *pulled;
-  }
-  watch.Lap("pull");
-  (void)fault::Hit("engine.flip_pulled");
-  if (brought.ok()) {
-    pending_.emplace(Pending());
-    pending_->attempt = preparation_->attempt();
-    pending_->target_epoch = preparation_->target_epoch();
-    pending_->stays = stays;
-    if (stays) {
-      pending_->pages = std::move(after);
-      pending_->adopted = AdoptOf(*plan, std::move(manifests), rank);
-      pending_->next_block = plan->next_block[rank];
-    }
-  }
-  // Nobody writes into a source before all have what they came for, and all hear of a pull
-  // that failed: then the old pages are still whole, and all stay.
+  pending->stays = self != to.members.end();
+  if (!pending->stays) return true;
+  const auto rank = static_cast<uint32_t>(self - to.members.begin());
+  const HeldMap held(to.groups, shape_, static_cast<uint32_t>(to.members.size()));
+  std::vector<uint32_t> targets;
+  Result<PageStore> pages = pages_.After(plan->ranks[rank], held, rank, &targets);
+  if (!pages.ok()) return pages.status();
+  // Others wait: who brings much says that it lives.
+  const Result<uint64_t> bytes =
+      PullPages(*world_, shape_, me, plan->ranks[rank], targets, [this] { mesh_->Beat(); });
+  *pulled = bytes.status();
+  if (bytes.ok()) pending->bytes = *bytes;
+  pending->carried.emplace(Pending::Carried{std::move(*pages),
+                                            AdoptOf(*plan, std::move(manifests), rank),
+                                            plan->next_block[rank]});
+  watch->Lap("pull");
+  return true;
+}
+
+// Nobody writes into a source before all have what they came for, and all hear of a pull that
+// failed: then the old pages are still whole, and all stay.
+Result<bool> Engine::AllBrought(const Status& pulled) {
   ByteWriter answer;
-  answer.PutString(brought.ok() ? "" : brought.message() + " ");
+  answer.PutString(pulled.ok() ? "" : pulled.message() + " ");
+  std::vector<Bytes> gathered;
   TANGRAM_RETURN_IF_ERROR(comm_.Gather(step_, kPulledSequence, answer.Take(), &gathered));
   std::string failed;
   for (uint32_t r = 0; r < gathered.size(); ++r) {
@@ -109,26 +129,12 @@ Result<bool> Engine::Flip() {
     if (!reader.done()) return Status{Code::kInternal, "malformed answer after the KV pull"};
     if (!message.empty()) failed += "rank " + std::to_string(r) + ": " + message;
   }
-  if (!failed.empty()) {
-    ++declined_;
-    spdlog::warn("attempt {}: KV was not carried: {}", preparation_->attempt(), failed);
-    world_->Decline(failed);
-    pending_.reset();
-    return false;
-  }
-  watch.Lap("wait");
-  (void)fault::Hit("engine.flip_commit");
-  if (const Status committed = world_->Commit(); !committed.ok()) {
-    return world_->stopped() ? Fenced() : committed;
-  }
-  const uint64_t requests_moved = plan->requests_moved;
-  ++flips_;
-  watch.Lap("commit");
-  (void)fault::Hit("engine.flip_enter");
-  spdlog::info("epoch {}: {} bytes of KV brought here, {} requests changed home, microseconds:{}",
-               preparation_->target_epoch(), bytes, requests_moved, watch.text());
-  TANGRAM_RETURN_IF_ERROR(EnterPending());
-  return true;
+  if (failed.empty()) return true;
+  ++declined_;
+  spdlog::warn("attempt {}: KV was not carried: {}", preparation_->attempt(), failed);
+  world_->Decline(failed);
+  pending_.reset();
+  return false;
 }
 
 Status Engine::EnterPending() {
@@ -138,10 +144,12 @@ Status Engine::EnterPending() {
     Leave();
     return OkStatus();
   }
-  return Enter(std::move(pending.pages), std::move(pending.adopted), pending.next_block);
+  if (!pending.carried) return Enter(std::move(pages_), std::nullopt, 0);
+  return Enter(std::move(pending.carried->pages), std::move(pending.carried->adopted),
+               pending.carried->next_block);
 }
 
-Status Engine::Enter(PageStore pages, Adopted adopted, uint32_t next_block) {
+Status Engine::Enter(PageStore pages, std::optional<Adopted> adopted, uint32_t next_block) {
   const tg_maps* maps = world_->maps();
   if (maps == nullptr || maps->rank < 0) {
     return {Code::kInternal, "a layout is in force, but this rank is not in it"};
@@ -167,7 +175,9 @@ Status Engine::Enter(PageStore pages, Adopted adopted, uint32_t next_block) {
   pages_ = std::move(pages);
   TANGRAM_RETURN_IF_ERROR(pages_.Audit());
   scheduler_.SetLayout(&held_, static_cast<uint32_t>(maps->rank));
-  scheduler_.Replace(std::move(adopted.running), std::move(adopted.waiting), next_block);
+  if (adopted) {
+    scheduler_.Replace(std::move(adopted->running), std::move(adopted->waiting), next_block);
+  }
   for (const std::string& request : unknown_cancels_) (void)scheduler_.Cancel(request);
   TakeInbox();  // what came while this rank stood still is its own, too
   sink_->SetWorld(WorldMessage(*maps, held_), world_->model().member, Rosters());

@@ -96,7 +96,7 @@ Status Engine::Follow(const tg_event& event) {
     spdlog::info("epoch {}: the flip was a fact", event.target_epoch);
     return EnterPending();
   }
-  if (maps_ == nullptr) return Enter(std::move(pages_), {}, 0);
+  if (maps_ == nullptr) return Enter(std::move(pages_), Adopted{}, 0);
   // Somebody flipped, so every member had all it needed, and said so.
   return {Code::kInternal, "the agents flipped to epoch " + std::to_string(event.target_epoch) +
                                ", for which this engine has no KV"};
