@@ -38,6 +38,30 @@ func TestADeltaHasWhatDiffers(t *testing.T) {
 	}
 }
 
+// Stages come whole, if one of them differs or there are more or fewer.
+func TestADeltaHasAllStagesOrNone(t *testing.T) {
+	v := testView(t, 12, 4)
+	stages := func(counts ...uint32) (out []*tangramv1.PipelineStage) {
+		for _, n := range counts {
+			out = append(out, &tangramv1.PipelineStage{LayerCount: n})
+		}
+		return out
+	}
+	for _, c := range []struct{ was, is, want []*tangramv1.PipelineStage }{
+		{stages(1, 1), stages(1, 1), nil},
+		{stages(1, 1), stages(1, 2), stages(1, 2)},
+		{stages(2, 1), stages(1, 1), stages(1, 1)},
+		{stages(1), stages(1, 1), stages(1, 1)},
+		{stages(1, 1), stages(1), stages(1)},
+	} {
+		a, b := sound(v), sound(v)
+		a.Stages, b.Stages = c.was, c.is
+		d, err := Diff(a, b)
+		require.NoError(t, err)
+		require.True(t, proto.Equal(&tangramv1.LayoutDelta{Stages: c.want}, d), "%v to %v: %v", c.was, c.is, d)
+	}
+}
+
 func TestDiffRefusesWhatADeltaCannotSay(t *testing.T) {
 	v := testView(t, 12, 4)
 	for says, change := range map[string]func(*tangramv1.Layout){

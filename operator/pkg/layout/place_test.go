@@ -93,8 +93,7 @@ func TestARankMayStandAtSeveralPositionsOfOneGroupOnly(t *testing.T) {
 }
 
 func TestShardsThatOverflowTheirBankAreRefused(t *testing.T) {
-	// 256-byte tails in 24 shards of 24 granules of 1 byte: 24 positions of a page each, and a bank
-	// of 33 slots of 512 bytes.
+	// 24 shards of a granule of 1 byte: 24 positions of a page each, and a bank of 33 slots of 256 bytes.
 	v, err := geometry.New(&tangramv1.Geometry{Layers: 1, MoeLayers: []uint32{0}, Hidden: 1, MoeInner: 24, GranuleRows: 1,
 		Experts: 1, GranuleBytes: 1, QueryHeads: 24, KvHeads: 1, PageBytes: 4096})
 	require.NoError(t, err)

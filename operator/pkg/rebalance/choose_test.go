@@ -116,7 +116,7 @@ func checkMoves(t *testing.T, old [][][]int32, c *Choice) {
 func TestWhatCannotBeChosenFrom(t *testing.T) {
 	dice := rand.New(rand.NewPCG(1, 0))
 	for says, spoil := range map[string]func(*placement.Problem, *[][]float64, *Way){
-		"0 layers on 2 ranks":               func(p *placement.Problem, _ *[][]float64, _ *Way) { p.Layers = nil },
+		"0 layers on 2 ranks":               func(p *placement.Problem, _ *[][]float64, w *Way) { p.Layers, w.Full = nil, true },
 		"slot is -1":                        func(_ *placement.Problem, _ *[][]float64, w *Way) { w.Price = -1 },
 		"loads of 1 layers on 2 ranks":      func(_ *placement.Problem, l *[][]float64, w *Way) { *l, w.Full, w.MaxMoves = (*l)[:1], true, 1 },
 		"a placement is missing":            func(p *placement.Problem, _ *[][]float64, _ *Way) { p.Old = nil },

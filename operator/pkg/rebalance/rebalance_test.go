@@ -253,6 +253,20 @@ func TestTheCap(t *testing.T) {
 	}
 }
 
+// An expert that is hotter than the mean of all ranks sets the floor, as long as its copies must share on few of them.
+func TestTheFloor(t *testing.T) {
+	v := view(t, 8, 2)
+	now := plan(t, v, nil, 4, layout.Shape{Mode: layout.Expert}).Final
+	loads := [][]float64{{93, 1, 1, 1, 1, 1, 1, 1}, {10, 20, 10, 20, 10, 20, 10, 20}}
+	d, err := Decide(v, now, loads, Settings{})
+	require.NoError(t, err)
+	require.InDelta(t, (25.+30)/(93+30), d.Floor, 1e-9)
+	d, err = Decide(v, now, loads, Settings{Redundant: 4})
+	require.NoError(t, err)
+	require.InDelta(t, floorOf(v, loads, 4, 4), d.Floor, 1e-9)
+	require.Greater(t, d.Floor, (25.+30)/(93+30))
+}
+
 func TestALayerWithoutLoadIsBalanced(t *testing.T) {
 	v := view(t, 8, 1)
 	now := plan(t, v, nil, 2, layout.Shape{Mode: layout.Expert}).Final
