@@ -122,3 +122,14 @@ func TestRanksAreRenumberedEverywhere(t *testing.T) {
 	require.NoError(t, err)
 	require.Same(t, l.Layers[0], same.Layers[0], "a layer that stays is shared")
 }
+
+// A layer is renumbered if any of its ranks is, wherever it stands in it.
+func TestOneRankThatChangesItsNumberIsEnough(t *testing.T) {
+	for _, to := range [][]uint32{{1, 2, 4}, {1, 4, 3}, {4, 2, 3}} { // rank + 1 stays
+		l := &tangramv1.Layout{Members: make([]*tangramv1.Member, 3), Layers: []*tangramv1.LayerLayout{
+			{Attention: []*tangramv1.AttentionGroup{{Ranks: []uint32{0, 1, 2}}}}}}
+		out, err := ApplyDelta(l, &tangramv1.LayoutDelta{Renumber: to}, 4)
+		require.NoError(t, err)
+		require.Equal(t, []uint32{to[0] - 1, to[1] - 1, to[2] - 1}, out.Layers[0].Attention[0].Ranks)
+	}
+}
