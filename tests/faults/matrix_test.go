@@ -73,7 +73,7 @@ func TestFaults(t *testing.T) {
 				fmt.Printf("%d/%d %s: %.1f s, passed %t\n", len(outcomes), len(cells), o.Name, o.Seconds, o.Passed) // go test tells at the end only
 			}
 			require.NoError(t, err, "logs are in %s", s.Dir())
-			require.False(t, notReached, "the point was not passed in %d plays", tries)
+			require.False(t, notReached, "in %d plays the point was not passed, or the flip had no KV to carry", tries)
 		})
 		if n := len(outcomes); n > 0 && outcomes[n-1].Error != "" {
 			s.endKeeper()

@@ -35,8 +35,8 @@ type cell struct {
 	known  int // what the keeper had done before
 }
 
-// play one cell. Where requests and pieces happen to be decides whether a pod passes a point: when it is not reached,
-// it is played again.
+// play one cell. Where requests and pieces happen to be decides whether a pod passes a point, and whether a flip has KV to
+// carry: else it is played again.
 func (s *stage) play(ctx context.Context, f fault) (t toll, notReached bool, err error) {
 	for range tries {
 		if t, notReached, err = s.playOnce(ctx, f); err != nil || !notReached {
@@ -87,7 +87,7 @@ func (s *stage) playOnce(ctx context.Context, f fault) (t toll, notReached bool,
 		return t, notReached, err
 	}
 	t.Whole = whole
-	return t, false, t.excess(f, s.share)
+	return t, t.carriedNothing(f), t.excess(f, s.share)
 }
 
 // strikeUnderWay begins the transition, and strikes while somebody stands at the point.

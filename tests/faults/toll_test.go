@@ -89,6 +89,11 @@ func (f fault) allowed() may {
 		quiet: a.quiet && b.quiet, pause: a.pause + b.pause}
 }
 
+// carriedNothing: at the moment of the flip no request had KV to carry, where one that ends well carries some.
+func (t toll) carriedNothing(f fault) bool {
+	return t.KV == 0 && f.allowed().quiet && f.transition.movesKV
+}
+
 // excess of a case over what it may cost; share is the bytes of experts that one rank holds at most.
 func (t toll) excess(f fault, share uint64) error {
 	var errs []error
@@ -112,7 +117,6 @@ func (t toll) excess(f fault, share uint64) error {
 	note(t.Replays > t.Untaken && !a.replays, "%v requests were submitted again", t.Replays-t.Untaken)
 	note(t.Untaken > untakenAtMost && !a.replays, "%v requests reached a rank that did not take them, at most %d may", t.Untaken, untakenAtMost)
 	note(t.Checkpoint > uint64(a.lost)*share, "%d bytes were read from the checkpoint, at most %d may be", t.Checkpoint, uint64(a.lost)*share)
-	note(t.KV == 0 && a.quiet && f.transition.movesKV, "homes moved and no KV did")
 	note(t.Corrupt > 0 && !a.corrupt, "%v pulls of corrupt bytes", t.Corrupt)
 	// The pull of an attempt that is aborted may end before it has read the byte.
 	note(t.Corrupt == 0 && a.corrupt && f.transition.first.kind != "error", "no pull found corrupt bytes")
@@ -142,13 +146,15 @@ func TestATollIsJudged(t *testing.T) {
 		"did not take":        {toll{KV: 1, Replays: 4, Untaken: 4}, quiet},
 		"checkpoint":          {toll{Checkpoint: 101}, death},
 		"from the checkpoint": {toll{KV: 1, Checkpoint: 1}, quiet},
-		"no KV":               {toll{}, quiet},
 		"no pull":             {toll{KV: 1}, fault{"stage.after_fetch", "corrupt", quiet.transition}},
 		"2 pulls":             {toll{KV: 1, Corrupt: 2}, quiet},
 		"waited":              {toll{Pause: 60}, death},
 	} {
 		require.ErrorContains(t, c.t.excess(c.f, 100), name)
 	}
+	require.True(t, toll{}.carriedNothing(quiet))
+	require.False(t, good.carriedNothing(quiet))
+	require.False(t, toll{}.carriedNothing(death))
 	for _, kind := range slices.Concat(atThePoint, elsewhere, atSome) {
 		require.Contains(t, slices.Collect(maps.Keys(mays)), kind)
 	}

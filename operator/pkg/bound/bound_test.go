@@ -10,12 +10,42 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
+func view(t *testing.T, granules, experts uint32, tail uint64) *geometry.View {
+	t.Helper()
+	v, err := geometry.New(&tangramv1.Geometry{Layers: 1, MoeLayers: []uint32{0}, Hidden: 1, MoeInner: granules, GranuleRows: 1,
+		Experts: experts, GranuleBytes: 10, ExpertTailBytes: tail, DenseBytes: 7, QueryHeads: 1, KvHeads: 1, PageBytes: 256})
+	require.NoError(t, err)
+	return v
+}
+
+// somebody: so many ranks for a target.
+func somebody(r *rand.Rand, n int) (target []uint32) {
+	for i := range n {
+		target = append(target, uint32(i+r.IntN(2)*100))
+	}
+	return target
+}
+
+// somehow: the experts lie anywhere on ranks of the target, and at times on others.
+func somehow(r *rand.Rand, v *geometry.View, target []uint32) [][]Held {
+	held := make([][]Held, v.Proto.Experts)
+	for e := range held {
+		for range r.IntN(4) {
+			start := uint32(r.IntN(int(v.Granules)))
+			held[e] = append(held[e], Held{Rank: target[r.IntN(len(target))] + uint32(r.IntN(3)/2*1000),
+				Run: geometry.Run{Start: start, Count: 1 + uint32(r.IntN(int(v.Granules-start)))}})
+		}
+	}
+	return held
+}
+
 // brute tries every target layout of the shape: owners group by group, and every seating.
 type brute struct {
-	v      *geometry.View
-	held   [][]Held
-	target []uint32
-	g      int
+	v        *geometry.View
+	held     [][]Held
+	target   []uint32
+	g        int
+	seatings [][]int
 }
 
 func (b brute) cost(rank uint32, e int, want geometry.Run) uint64 {
@@ -53,48 +83,52 @@ func permutations(n int) [][]int {
 	return out
 }
 
-func (b brute) best() uint64 {
-	groups, experts := len(b.target)/b.g, len(b.held)
-	seatings := permutations(b.g)
+// seated is the least that a group pays for experts that lie on its ranks in one order.
+func (b brute) seated(group int, experts ...int) uint64 {
 	least := ^uint64(0)
-	owners := make([]int, experts)
-	count := make([]int, groups)
+	for _, seats := range b.seatings {
+		sum := uint64(0)
+		for _, e := range experts {
+			for p, seat := range seats {
+				sum += b.cost(b.target[group*b.g+seat], e, geometry.ShardOf(b.v.Granules, uint32(b.g), uint32(e), uint32(p)))
+			}
+		}
+		least = min(least, sum)
+	}
+	return least
+}
+
+// best of all layouts, and what it were if each expert could have a seating of its own.
+func (b brute) best() (together, alone uint64) {
+	groups, experts := len(b.target)/b.g, len(b.held)
+	together, alone = ^uint64(0), ^uint64(0)
+	owned := make([][]int, groups)
 	var deal func(e int)
 	deal = func(e int) {
 		if e == experts {
-			for _, c := range count {
-				if c < experts/groups {
+			sum, each := uint64(0), uint64(0)
+			for j, own := range owned {
+				if len(own) < experts/groups {
 					return
 				}
-			}
-			total := uint64(0)
-			for j := range groups {
-				cheapest := ^uint64(0)
-				for _, seats := range seatings {
-					sum := uint64(0)
-					for x, owner := range owners {
-						for p := 0; owner == j && p < b.g; p++ {
-							sum += b.cost(b.target[j*b.g+seats[p]], x, geometry.ShardOf(b.v.Granules, uint32(b.g), uint32(x), uint32(p)))
-						}
-					}
-					cheapest = min(cheapest, sum)
+				sum += b.seated(j, own...)
+				for _, x := range own {
+					each += b.seated(j, x)
 				}
-				total += cheapest
 			}
-			least = min(least, total)
+			together, alone = min(together, sum), min(alone, each)
 			return
 		}
 		for j := range groups {
-			if count[j] < (experts+groups-1)/groups {
-				owners[e] = j
-				count[j]++
+			if len(owned[j]) < (experts+groups-1)/groups {
+				owned[j] = append(owned[j], e)
 				deal(e + 1)
-				count[j]--
+				owned[j] = owned[j][:len(owned[j])-1]
 			}
 		}
 	}
 	deal(0)
-	return least
+	return together, alone
 }
 
 func TestBoundIsWhatTryingEveryLayoutGives(t *testing.T) {
@@ -104,36 +138,92 @@ func TestBoundIsWhatTryingEveryLayoutGives(t *testing.T) {
 	reached, several := 0, 0
 	for range 1500 {
 		granules, experts := 1+uint32(r.IntN(6)), 1+r.IntN(5)
-		v, err := geometry.New(&tangramv1.Geometry{Layers: 1, MoeLayers: []uint32{0}, Hidden: 1, MoeInner: granules, GranuleRows: 1,
-			Experts: uint32(experts), GranuleBytes: 10, ExpertTailBytes: uint64(r.IntN(2) * 3), QueryHeads: 1, KvHeads: 1, PageBytes: 256})
-		require.NoError(t, err)
+		v := view(t, granules, uint32(experts), uint64(r.IntN(2)*3))
 		g := 1 + r.IntN(4)
 		n := g * (1 + r.IntN(4))
-		if uint32(g) > granules || n/g > experts || n > 6 {
+		if n/g > experts || n > 6 {
 			continue
 		}
-		b := brute{v: v, g: g, held: make([][]Held, experts)}
-		for i := range n {
-			b.target = append(b.target, uint32(i+r.IntN(2)*100))
-		}
-		for e := range b.held {
-			for range r.IntN(4) {
-				start := uint32(r.IntN(int(granules)))
-				b.held[e] = append(b.held[e], Held{Rank: b.target[r.IntN(n)] + uint32(r.IntN(3)/2*1000),
-					Run: geometry.Run{Start: start, Count: 1 + uint32(r.IntN(int(granules-start)))}})
-			}
-		}
-		got, want := NewMemo(v).Layer(b.held, b.target, uint32(g)), b.best()
+		b := brute{v: v, g: g, seatings: permutations(g), target: somebody(r, n)}
+		b.held = somehow(r, v, b.target)
+		got := NewMemo(v).Layer(b.held, b.target, uint32(g))
+		want, alone := b.best()
 		if g == 1 || g == n {
 			require.Equal(t, want, got, "g %d of %d ranks, %d experts of %d granules: %v", g, n, experts, granules, b.held)
 			continue
 		}
 		several++
-		require.LessOrEqual(t, got, want)
+		require.Equal(t, alone, got, "%d groups of %d, %d experts of %d granules: %v", n/g, g, experts, granules, b.held)
 		if got == want {
 			reached++
 		}
 	}
 	t.Logf("several groups of g > 1: the bound is reached in %d of %d cases", reached, several)
 	require.Positive(t, reached)
+}
+
+// A memo that has seen other layers says what a new one says.
+func TestAMemoMixesNothingUp(t *testing.T) {
+	const seed = 3
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	for range 60 {
+		v := view(t, 1+uint32(r.IntN(2)), 1+uint32(r.IntN(3)), uint64(r.IntN(2)*3))
+		memo := NewMemo(v)
+		for range 60 {
+			g := 1 + r.IntN(2)
+			n := g * (1 + r.IntN(2))
+			target := somebody(r, n)
+			held := somehow(r, v, target)
+			require.Equal(t, NewMemo(v).Layer(held, target, uint32(g)), memo.Layer(held, target, uint32(g)), "groups of %d, target %v: %v", g, target, held)
+		}
+	}
+}
+
+// Layers whose experts are held alike are worked out once: whichever experts those are, as long as their shards are the same,
+// and whatever lies on ranks that go.
+func TestAMemoRemembersLayersThatAreHeldAlike(t *testing.T) {
+	v, target := view(t, 2, 4, 3), []uint32{5, 6, 7, 8}
+	on := func(rank uint32) []Held { return []Held{{Rank: rank, Run: geometry.Run{Count: 1}}} }
+	memo := NewMemo(v)
+	first := memo.Layer([][]Held{on(5), on(6), on(7), on(8)}, target, 2)
+	require.Len(t, memo.known, 1)
+	for key := range memo.known {
+		memo.known[key] = first + 1000 // if it is asked
+	}
+	require.Equal(t, first+1000, memo.Layer([][]Held{on(5), on(6), on(7), on(8)}, target, 2))
+	require.Equal(t, first+1000, memo.Layer([][]Held{on(7), on(8), on(5), on(6)}, target, 2))
+	require.Equal(t, first+1000, memo.Layer([][]Held{append(on(9), on(5)...), on(6), on(7), append(on(8), on(9)...)}, target, 2))
+	require.Len(t, memo.known, 1)
+	memo.Layer([][]Held{on(6), on(5), on(7), on(8)}, target, 2) // another shard of each
+	require.Len(t, memo.known, 2)
+}
+
+// Experts that are asked for by name: each rank gets what it lacks of its own, whatever other ranks hold.
+func TestPlacedIsWhatEachRankLacks(t *testing.T) {
+	const seed = 5
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	for range 300 {
+		v := view(t, 1+uint32(r.IntN(6)), 1+uint32(r.IntN(5)), uint64(r.IntN(2)*3))
+		target := somebody(r, 1+r.IntN(4))
+		b := brute{v: v, held: somehow(r, v, target)}
+		placed, want := make([][]uint32, len(target)), uint64(0)
+		for i, rank := range target {
+			for e := range v.Proto.Experts {
+				if r.IntN(2) == 0 {
+					placed[i] = append(placed[i], e)
+					want += b.cost(rank, int(e), geometry.Run{Count: v.Granules})
+				}
+			}
+		}
+		require.Equal(t, want, Placed(v, b.held, target, placed), "%v of %v on %v", placed, b.held, target)
+	}
+}
+
+func TestDenseWeightsComeOncePerRankThatLacksThem(t *testing.T) {
+	v := view(t, 1, 1, 0)
+	for lacking, want := range map[int]uint64{0: 0, 1: 7, 3: 21} {
+		require.Equal(t, want, Dense(v, lacking))
+	}
 }

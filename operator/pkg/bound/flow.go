@@ -10,7 +10,7 @@ type flow struct {
 	cost     []int64
 	head     []int
 	dist     []int64
-	busy     []bool
+	busy     []bool // in the queue, or on the way to the sink; nobody is between calls
 	at       []int
 }
 
@@ -53,7 +53,6 @@ func (f *flow) run(source, sink int) uint64 {
 func (f *flow) distances(source, sink int) bool {
 	for i := range f.dist {
 		f.dist[i] = math.MaxInt64
-		f.busy[i] = false
 	}
 	f.dist[source] = 0
 	queue := []int{source}

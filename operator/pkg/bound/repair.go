@@ -25,9 +25,7 @@ func RepairBytes(v *geometry.View, held [][][]Held) uint64 {
 			slices.SortFunc(runs, func(a, b geometry.Run) int { return int(a.Start) - int(b.Start) })
 			end := uint32(0) // granules before it are held, or counted
 			for _, r := range runs {
-				if r.Start > end {
-					total += uint64(r.Start-end) * v.Proto.GranuleBytes
-				}
+				total += uint64(max(r.Start, end)-end) * v.Proto.GranuleBytes
 				end = max(end, r.End())
 			}
 			total += uint64(v.Granules-end) * v.Proto.GranuleBytes

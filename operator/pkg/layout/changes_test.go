@@ -38,6 +38,30 @@ func TestADeltaHasWhatDiffers(t *testing.T) {
 	}
 }
 
+// Stages come whole, if one of them differs or there are more or fewer.
+func TestADeltaHasAllStagesOrNone(t *testing.T) {
+	v := testView(t, 12, 4)
+	stages := func(counts ...uint32) (out []*tangramv1.PipelineStage) {
+		for _, n := range counts {
+			out = append(out, &tangramv1.PipelineStage{LayerCount: n})
+		}
+		return out
+	}
+	for _, c := range []struct{ was, is, want []*tangramv1.PipelineStage }{
+		{stages(1, 1), stages(1, 1), nil},
+		{stages(1, 1), stages(1, 2), stages(1, 2)},
+		{stages(2, 1), stages(1, 1), stages(1, 1)},
+		{stages(1), stages(1, 1), stages(1, 1)},
+		{stages(1, 1), stages(1), stages(1)},
+	} {
+		a, b := sound(v), sound(v)
+		a.Stages, b.Stages = c.was, c.is
+		d, err := Diff(a, b)
+		require.NoError(t, err)
+		require.True(t, proto.Equal(&tangramv1.LayoutDelta{Stages: c.want}, d), "%v to %v: %v", c.was, c.is, d)
+	}
+}
+
 func TestDiffRefusesWhatADeltaCannotSay(t *testing.T) {
 	v := testView(t, 12, 4)
 	for says, change := range map[string]func(*tangramv1.Layout){
@@ -97,4 +121,15 @@ func TestRanksAreRenumberedEverywhere(t *testing.T) {
 	same, err := ApplyDelta(l, &tangramv1.LayoutDelta{Renumber: []uint32{1, 2}}, 4)
 	require.NoError(t, err)
 	require.Same(t, l.Layers[0], same.Layers[0], "a layer that stays is shared")
+}
+
+// A layer is renumbered if any of its ranks is, wherever it stands in it.
+func TestOneRankThatChangesItsNumberIsEnough(t *testing.T) {
+	for _, to := range [][]uint32{{1, 2, 4}, {1, 4, 3}, {4, 2, 3}} { // rank + 1 stays
+		l := &tangramv1.Layout{Members: make([]*tangramv1.Member, 3), Layers: []*tangramv1.LayerLayout{
+			{Attention: []*tangramv1.AttentionGroup{{Ranks: []uint32{0, 1, 2}}}}}}
+		out, err := ApplyDelta(l, &tangramv1.LayoutDelta{Renumber: to}, 4)
+		require.NoError(t, err)
+		require.Equal(t, []uint32{to[0] - 1, to[1] - 1, to[2] - 1}, out.Layers[0].Attention[0].Ranks)
+	}
 }

@@ -2,6 +2,7 @@ package layout
 
 import (
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -128,11 +129,8 @@ func Diff(a, b *tangramv1.Layout) (*tangramv1.LayoutDelta, error) {
 	if !proto.Equal(a.Dense, b.Dense) {
 		d.Dense = b.Dense
 	}
-	for i := range b.Stages {
-		if len(a.Stages) != len(b.Stages) || !proto.Equal(a.Stages[i], b.Stages[i]) {
-			d.Stages = b.Stages
-			break
-		}
+	if !slices.EqualFunc(a.Stages, b.Stages, func(x, y *tangramv1.PipelineStage) bool { return proto.Equal(x, y) }) {
+		d.Stages = b.Stages
 	}
 	if a.Banks != b.Banks {
 		d.Banks = b.Banks

@@ -1,6 +1,8 @@
 package layout
 
 import (
+	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -76,13 +78,25 @@ func TestHeadBoundsSplitInsideKVGroups(t *testing.T) {
 				b, err := HeadBounds(v, n)
 				require.NoError(t, err)
 				require.Len(t, b, int(n)+1)
+				require.Zero(t, b[0])
+				readers := make([][]int, kv) // query heads of each rank that reads the KV head
 				for p := range n {
 					require.Less(t, b[p], b[p+1])
-					if first, last := v.KVHeads(b[p], b[p+1]); n >= kv {
-						require.Equal(t, first+1, last, "a rank reads one KV head")
+					if n < kv {
+						require.Equal(t, heads*(p+1)/n, b[p+1], "even, and no more than that")
+						continue
 					}
+					first, last := v.KVHeads(b[p], b[p+1])
+					require.Equal(t, first+1, last, "a rank reads one KV head")
+					readers[first] = append(readers[first], int(b[p+1]-b[p]))
 				}
 				require.Equal(t, heads, b[n])
+				for _, shares := range readers {
+					if n >= kv {
+						require.InDelta(t, float64(n)/float64(kv), len(shares), .999, "ranks of a KV head")
+						require.LessOrEqual(t, slices.Max(shares)-slices.Min(shares), 1, "query heads of a rank")
+					}
+				}
 			}
 		}
 	}
@@ -121,6 +135,60 @@ func TestLeaveRenumbersAndRefusesOwners(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, Validate(out, v))
 	require.True(t, proto.Equal(before, l), "the base is not changed")
+}
+
+// Pages are counted one by one here.
+func TestPagesAreCountedOnce(t *testing.T) {
+	const seed = 9
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	v := testView(t, 12, 4)
+	for range 300 {
+		var pieces []Piece
+		touched := map[[2]uint64]bool{}
+		for range r.IntN(12) {
+			p := Piece{Bank: uint32(r.IntN(3)), Offset: uint64(r.IntN(120)) * 512, Bytes: uint64(1+r.IntN(18)) * 512}
+			pieces = append(pieces, p)
+			for at := p.Offset; at < p.Offset+p.Bytes; at += 512 {
+				touched[[2]uint64{uint64(p.Bank), at / v.Proto.PageBytes}] = true
+			}
+		}
+		before := slices.Clone(pieces)
+		require.Equal(t, len(touched), int(Pages(pieces, v)), "%v", pieces)
+		require.Equal(t, before, pieces, "they keep their order")
+	}
+}
+
+// What a rank holds, said in four ways.
+func TestWhatARankHolds(t *testing.T) {
+	v := testView(t, 12, 4) // 6 granules of 600 bytes to an expert
+	l := sound(v)
+	l.Revision, l.Dense.Ranks = "rev", []uint32{1}
+	l.Layers[1].BankOffset = 1
+	require.Equal(t, uint32(0), Bank(l.Layers[0], v))
+	require.Equal(t, uint32(2), Bank(l.Layers[1], v))
+	l.Layers[0].BankOffset = 1
+	require.Equal(t, uint32(1), Bank(l.Layers[0], v))
+	require.Equal(t, []int{0, 1, -1, -1}, []int{RankOf(l, "a"), RankOf(l, "b"), RankOf(l, "c"), RankOf(nil, "a")})
+	require.Equal(t, []bool{false, true}, []bool{HoldsDense(l, 0), HoldsDense(l, 1)})
+	want := &tangramv1.Inventory{Revision: "rev", Layer: []uint32{0, 0, 1, 1}, Bank: []uint32{1, 1, 2, 2}, Slot: []uint32{0, 2, 0, 2},
+		Expert: []uint32{0, 2, 0, 2}, GranuleStart: []uint32{0, 0, 0, 0}, GranuleCount: []uint32{6, 6, 6, 6}}
+	require.True(t, proto.Equal(want, InventoryOf(l, v, 0)), "%v", InventoryOf(l, v, 0))
+	want = &tangramv1.Inventory{Revision: "rev", Dense: true, Layer: []uint32{0, 1}, Bank: []uint32{1, 2}, Slot: []uint32{0, 0},
+		Expert: []uint32{1, 1}, GranuleStart: []uint32{0, 0}, GranuleCount: []uint32{6, 6}}
+	require.True(t, proto.Equal(want, InventoryOf(l, v, 1)), "%v", InventoryOf(l, v, 1))
+	require.Equal(t, 2*v.ExpertPitch, Pieces(l, v, 0)[1].Offset)
+	for rank := range uint32(2) {
+		steady := Pages(Pieces(l, v, rank), v) * 4096
+		if rank == 1 {
+			steady += 4096 // 100 bytes of dense weights
+		}
+		require.Equal(t, steady, SteadyBytes(l, v, rank))
+	}
+	first, last := KVHeadsOf(l.Layers[0].Attention[0], 0, v) // three query heads to a KV head
+	require.Equal(t, [2]uint32{0, 2}, [2]uint32{first, last})
+	first, last = KVHeadsOf(l.Layers[0].Attention[0], 1, v)
+	require.Equal(t, [2]uint32{1, 4}, [2]uint32{first, last})
 }
 
 // A repair's delta: a member goes without having left; the layers it was in come whole.

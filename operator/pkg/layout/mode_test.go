@@ -74,3 +74,61 @@ func TestHasAShape(t *testing.T) {
 	require.False(t, Has(l, Shape{Mode: Expert, Layers: own, Placement: [][][]uint32{{{0}, {1, 2}}, nil}}), "other places")
 	require.False(t, Has(l, Shape{Mode: Expert, Layers: own, Placement: [][][]uint32{{{0, 1}, {2}}, {{0}, {1, 2}}}}), "experts that are shared have none")
 }
+
+// Each thing that a layout of a shape has, taken away.
+func TestHasLooksAtEveryLayer(t *testing.T) {
+	fresh := func() *tangramv1.Layout {
+		l := &tangramv1.Layout{Members: make([]*tangramv1.Member, 2)}
+		for i := range uint32(2) {
+			l.Layers = append(l.Layers, &tangramv1.LayerLayout{Layer: i, ExpertGroupSize: 1, AttentionGroupSize: 1,
+				Experts:   []*tangramv1.ExpertGroup{{Ranks: []uint32{0}, Slots: []uint32{1, 3}}, {Ranks: []uint32{1}, Slots: []uint32{2}}},
+				Attention: []*tangramv1.AttentionGroup{{Ranks: []uint32{0}}, {Ranks: []uint32{1}}}})
+		}
+		return l
+	}
+	anywhere, there := Shape{Mode: Expert}, Shape{Mode: Expert, Placement: [][][]uint32{nil, {{0, 2}, {1}}}}
+	require.True(t, Has(fresh(), anywhere))
+	require.True(t, Has(fresh(), there))
+	for name, c := range map[string]struct {
+		change          func(last *tangramv1.LayerLayout)
+		anywhere, there bool
+	}{
+		"heads shared by two":       {func(l *tangramv1.LayerLayout) { l.AttentionGroupSize = 2 }, false, false},
+		"no heads on a rank":        {func(l *tangramv1.LayerLayout) { l.Attention = l.Attention[:1] }, false, false},
+		"experts shared by two":     {func(l *tangramv1.LayerLayout) { l.ExpertGroupSize = 2 }, false, false},
+		"no experts on a rank":      {func(l *tangramv1.LayerLayout) { l.Experts = l.Experts[:1] }, false, false},
+		"an expert in other places": {func(l *tangramv1.LayerLayout) { l.Experts[0].Slots[0], l.Experts[1].Slots[0] = 2, 1 }, true, false},
+		"a copy":                    {func(l *tangramv1.LayerLayout) { l.Experts[1].Slots = []uint32{2, 3} }, false, false},
+	} {
+		l := fresh()
+		c.change(l.Layers[1])
+		require.Equal(t, c.anywhere, Has(l, anywhere), name)
+		require.Equal(t, c.there, Has(l, there), name)
+	}
+	l := fresh()
+	l.Layers[0].Experts[1].Slots = []uint32{2, 3}
+	require.False(t, Has(l, there), "a copy where no places are named")
+}
+
+// Tensor of users: every layer is shared by all. Else a layout in no mode is Mixed.
+func TestWhatSharesEverythingIsTensor(t *testing.T) {
+	all := []uint32{0, 1, 0} // a rank at two positions: not Is(Tensor)
+	fresh := func() *tangramv1.Layout {
+		return &tangramv1.Layout{Members: make([]*tangramv1.Member, 2), Layers: []*tangramv1.LayerLayout{
+			{AttentionGroupSize: 2, Attention: []*tangramv1.AttentionGroup{{Ranks: all[:2]}}},
+			{AttentionGroupSize: 2, Attention: []*tangramv1.AttentionGroup{{Ranks: all[:2]}}, ExpertGroupSize: 3, Experts: []*tangramv1.ExpertGroup{{Ranks: all}}},
+		}}
+	}
+	require.False(t, Is(fresh(), Tensor))
+	require.Equal(t, "Tensor", ModeOf(fresh()))
+	for name, change := range map[string]func(l *tangramv1.LayerLayout){
+		"heads of two groups":   func(l *tangramv1.LayerLayout) { l.Attention = append(l.Attention, l.Attention[0]) },
+		"heads on one rank":     func(l *tangramv1.LayerLayout) { l.Attention[0].Ranks = all[:1] },
+		"experts of two groups": func(l *tangramv1.LayerLayout) { l.Experts = append(l.Experts, l.Experts[0]) },
+		"experts on one rank":   func(l *tangramv1.LayerLayout) { l.Experts[0].Ranks = all[:1] },
+	} {
+		l := fresh()
+		change(l.Layers[1])
+		require.Equal(t, Mixed, ModeOf(l), name)
+	}
+}

@@ -93,18 +93,25 @@ func TestARankMayStandAtSeveralPositionsOfOneGroupOnly(t *testing.T) {
 }
 
 func TestShardsThatOverflowTheirBankAreRefused(t *testing.T) {
-	// 256-byte tails in 24 shards of 24 granules of 1 byte: 24 positions of a page each, and a bank
-	// of 33 slots of 512 bytes.
-	v, err := geometry.New(&tangramv1.Geometry{Layers: 1, MoeLayers: []uint32{0}, Hidden: 1, MoeInner: 24, GranuleRows: 1,
-		Experts: 1, GranuleBytes: 1, QueryHeads: 24, KvHeads: 1, PageBytes: 4096})
-	require.NoError(t, err)
-	group := &tangramv1.ExpertGroup{Ranks: make([]uint32, 24), Slots: []uint32{1}}
-	l := &tangramv1.Layout{GeometryFingerprint: v.Fingerprint, Banks: 1, Members: []*tangramv1.Member{{Id: "a"}},
-		Dense: &tangramv1.DenseLayout{Ranks: []uint32{0}}, Layers: []*tangramv1.LayerLayout{{ExpertGroupSize: 24, AttentionGroupSize: 1,
-			Experts: []*tangramv1.ExpertGroup{group}, Attention: []*tangramv1.AttentionGroup{{Ranks: []uint32{0}, QueryHeadBounds: []uint32{0, 24}}}}}}
+	// A granule of 1 byte takes 256: a position of up to 16 experts has a page, and a bank has 32 slots of 256 bytes to spare.
+	with := func(experts, positions uint32) (*tangramv1.Layout, *geometry.View) {
+		v, err := geometry.New(&tangramv1.Geometry{Layers: 1, MoeLayers: []uint32{0}, Hidden: 1, MoeInner: 24, GranuleRows: 1,
+			Experts: experts, GranuleBytes: 1, QueryHeads: 24, KvHeads: 1, PageBytes: 4096})
+		require.NoError(t, err)
+		group := &tangramv1.ExpertGroup{Ranks: make([]uint32, positions)}
+		for e := range experts {
+			group.Slots = append(group.Slots, e+1)
+		}
+		return &tangramv1.Layout{GeometryFingerprint: v.Fingerprint, Banks: 1, Members: []*tangramv1.Member{{Id: "a"}},
+			Dense: &tangramv1.DenseLayout{Ranks: []uint32{0}}, Layers: []*tangramv1.LayerLayout{{ExpertGroupSize: positions, AttentionGroupSize: 1,
+				Experts: []*tangramv1.ExpertGroup{group}, Attention: []*tangramv1.AttentionGroup{{Ranks: []uint32{0}, QueryHeadBounds: []uint32{0, 24}}}}}}, v
+	}
+	l, v := with(1, 24)
 	require.ErrorContains(t, Validate(l, v), "the shards of 24 positions need 98304 bytes of a bank of 12288")
-	_, err = Shape{Mode: Tensor}.Resolve(v, 24)
+	_, err := Shape{Mode: Tensor}.Resolve(v, 24)
 	require.ErrorContains(t, err, "layer 0: the shards of 24 ranks, each in pages of its own, need 98304 bytes of a bank of 12288")
 	_, err = Shape{Mode: Tensor}.Resolve(v, 3)
 	require.NoError(t, err)
+	l, v = with(16, 3)
+	require.NoError(t, Validate(l, v), "three pages in a bank of three")
 }

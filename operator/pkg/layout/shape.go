@@ -1,6 +1,7 @@
 package layout
 
 import (
+	"cmp"
 	"fmt"
 
 	"tangram.dev/operator/pkg/geometry"
@@ -76,15 +77,8 @@ func (s Shape) Resolve(v *geometry.View, ranks uint32) ([]LayerShape, error) {
 	}
 	out := make([]LayerShape, v.Proto.Layers)
 	for l := range out {
-		out[l] = whole
-		if o, ok := s.Layers[uint32(l)]; ok {
-			if o.ExpertGroup != 0 {
-				out[l].ExpertGroup = o.ExpertGroup
-			}
-			if o.AttentionGroup != 0 {
-				out[l].AttentionGroup = o.AttentionGroup
-			}
-		}
+		own := s.Layers[uint32(l)]
+		out[l] = LayerShape{cmp.Or(own.ExpertGroup, whole.ExpertGroup), cmp.Or(own.AttentionGroup, whole.AttentionGroup)}
 		if v.Ordinal(uint32(l)) < 0 {
 			out[l].ExpertGroup = 0
 		}
@@ -99,10 +93,11 @@ func (s Shape) Resolve(v *geometry.View, ranks uint32) ([]LayerShape, error) {
 	return out, nil
 }
 
+// check a shape of a layer that has no zeros left, but for the expert group of a layer without experts.
 func (s LayerShape) check(v *geometry.View, layer, ranks uint32, placed bool) error {
 	g, t := s.ExpertGroup, s.AttentionGroup
 	if v.Ordinal(layer) >= 0 {
-		if g == 0 || ranks%g != 0 {
+		if ranks%g != 0 {
 			return fmt.Errorf("shape: layer %d: expert groups of %d do not divide %d ranks", layer, g, ranks)
 		}
 		if g > v.Granules {
@@ -128,7 +123,7 @@ func (s LayerShape) check(v *geometry.View, layer, ranks uint32, placed bool) er
 				"ranks to a group", layer, g, bytes, v.BankPitch)
 		}
 	}
-	if t == 0 || ranks%t != 0 {
+	if ranks%t != 0 {
 		return fmt.Errorf("shape: layer %d: attention groups of %d do not divide %d ranks", layer, t, ranks)
 	}
 	if _, err := HeadBounds(v, t); err != nil {

@@ -9,20 +9,26 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// choices of numbers of redundant experts that are tried, at most: none, one on each rank, and so on to the most.
+// choices of numbers of redundant experts that are tried, at most.
 const choices = 9
+
+// tried are those numbers: none, one on each rank (or two, or more, where the most are many), and so on to the most.
+func tried(most, ranks int) (numbers []int) {
+	each := (most + ranks - 1) / ranks
+	step := max(1, (each+choices-2)/(choices-1))
+	for n := 0; n < each+step; n += step {
+		numbers = append(numbers, min(n*ranks, most))
+	}
+	return numbers
+}
 
 // automatic decides with the fewest redundant experts that do as well as more would. Weights have memory of their own,
 // so that what they cost is the copying, not KV blocks (where they share it, pkg/budget weighs both).
 func automatic(v *geometry.View, l *tangramv1.Layout, forecast [][]float64, s Settings) (*Decision, error) {
-	ranks := len(l.Members)
-	most := (s.Redundant + ranks - 1) / ranks // on each rank
-	step := max(1, (most+choices-2)/(choices-1))
-	var numbers []int
+	numbers := tried(s.Redundant, len(l.Members))
 	var reach []float64
 	best := 0.0
-	for n := 0; n <= most; n += step {
-		redundant := min(n*ranks, s.Redundant)
+	for _, redundant := range numbers {
 		problem, err := problemOf(v, l, forecast, redundant)
 		if err != nil {
 			return nil, err
@@ -33,7 +39,7 @@ func automatic(v *geometry.View, l *tangramv1.Layout, forecast [][]float64, s Se
 			return nil, fmt.Errorf("rebalance: %w", err)
 		}
 		balance, _ := full.Balance()
-		numbers, reach = append(numbers, redundant), append(reach, balance)
+		reach = append(reach, balance)
 		best = max(best, balance)
 	}
 	chosen := 0

@@ -98,12 +98,8 @@ func problemOf(v *geometry.View, l *tangramv1.Layout, forecast [][]float64, redu
 	for _, load := range forecast {
 		problem.Layers = append(problem.Layers, placement.Layer{Load: load})
 	}
-	nodes := map[string]int{}
-	for _, m := range l.Members {
-		if _, known := nodes[m.Node]; !known {
-			nodes[m.Node] = len(nodes)
-		}
-		problem.Ranks = append(problem.Ranks, placement.Rank{Slots: slots, Node: nodes[m.Node]})
+	for range l.Members {
+		problem.Ranks = append(problem.Ranks, placement.Rank{Slots: slots})
 	}
 	return problem, nil
 }

@@ -1,0 +1,150 @@
+package rebalance
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"tangram.dev/operator/pkg/layout"
+	"tangram.dev/operator/pkg/placement"
+)
+
+// The number of redundant experts is the fewest that gains what more of them would, and that fits.
+func TestAutomatic(t *testing.T) {
+	v := view(t, 8, 1)
+	now := plan(t, v, nil, 4, layout.Shape{Mode: layout.Expert}).Final
+	hot := [][]float64{{16, 16, 0, 0, 0, 0, 0, 0}} // two copies of each make it even
+	settings := Settings{Redundant: 16, Automatic: true, MinGain: .01}
+	d, err := Decide(v, now, hot, settings)
+	require.NoError(t, err)
+	require.Equal(t, 4, d.Redundant)
+	require.InDelta(t, 1, d.After, 1e-9)
+	require.Contains(t, d.Why, "4 redundant experts per layer of 16 allowed: 1.000 reachable with them, 0.500 with none")
+
+	settings.Fits = func(placement [][][]uint32) error {
+		if len(placement[0][0])+len(placement[0][1])+len(placement[0][2])+len(placement[0][3]) > 8 {
+			return errors.New("no memory")
+		}
+		return nil
+	}
+	d, err = Decide(v, now, [][]float64{{16, 16, 1, 0, 0, 0, 0, 0}}, settings)
+	require.NoError(t, err)
+	require.Zero(t, d.Redundant)
+	require.Contains(t, d.Why, "more do not fit")
+	settings.Automatic = false
+	_, err = Decide(v, now, hot, settings)
+	require.ErrorIs(t, err, ErrTooBig)
+	require.ErrorContains(t, err, "16 redundant experts per layer: no memory")
+}
+
+// From none to the most in equal steps of whole ranks, the last one perhaps shorter, as fine as so few numbers can be.
+func TestWhatIsTried(t *testing.T) {
+	for ranks := 1; ranks <= 9; ranks++ {
+		for most := range 300 {
+			got := tried(most, ranks)
+			require.Zero(t, got[0])
+			require.Equal(t, most, got[len(got)-1], "%d ranks", ranks)
+			require.LessOrEqual(t, len(got), choices)
+			if most == 0 {
+				require.Len(t, got, 1)
+				continue
+			}
+			if step := got[1]; len(got) > 2 {
+				require.Zero(t, step%ranks)
+				for i := 1; i < len(got)-1; i++ {
+					require.Equal(t, i*step, got[i])
+				}
+				require.LessOrEqual(t, most-got[len(got)-2], step)
+				finer := step - ranks
+				require.True(t, finer == 0 || finer*(choices-1) < most, "%d ranks, %d at most: steps of %d would do", ranks, most, finer)
+			} else {
+				require.LessOrEqual(t, most, ranks)
+			}
+		}
+	}
+}
+
+// By the definition: the first of the numbers tried that reaches what any of them does, but for the least gain.
+func TestAutomaticTakesTheFewestThatReachAsMuch(t *testing.T) {
+	const seed = 2
+	t.Logf("seed %d", seed)
+	dice := rand.New(rand.NewPCG(seed, 0))
+	chosen := map[int]bool{}
+	for range 40 {
+		n := 2 + dice.IntN(3)
+		v := view(t, uint32(n+dice.IntN(8)), uint32(1+dice.IntN(2)))
+		now := plan(t, v, nil, n, layout.Shape{Mode: layout.Expert}).Final
+		forecast := make([][]float64, v.MoELayers())
+		for o := range forecast {
+			for range v.Proto.Experts {
+				forecast[o] = append(forecast[o], float64(dice.IntN(10)*dice.IntN(100)))
+			}
+		}
+		s := Settings{Redundant: dice.IntN(3 * n), Automatic: true, MinGain: float64(dice.IntN(3)) * .04}
+		numbers, reach := tried(s.Redundant, n), []float64{}
+		for _, redundant := range numbers {
+			problem, err := problemOf(v, now, forecast, redundant)
+			require.NoError(t, err)
+			var planner placement.Planner
+			full, err := planner.Full(problem, placement.Options{})
+			require.NoError(t, err)
+			balance, _ := full.Balance()
+			reach = append(reach, balance)
+		}
+		best := slices.Max(reach)
+		at := slices.IndexFunc(reach, func(b float64) bool { return b >= best-s.MinGain })
+		chosen[at] = true
+		got, err := Decide(v, now, forecast, s)
+		require.NoError(t, err)
+		fixed := s
+		fixed.Automatic, fixed.Redundant = false, numbers[at]
+		want, err := Decide(v, now, forecast, fixed)
+		require.NoError(t, err)
+		want.Why += fmt.Sprintf("; %d redundant experts per layer of %d allowed: %.3f reachable with them, %.3f with none, %.3f at best",
+			want.Redundant, s.Redundant, reach[at], reach[0], best)
+		require.Equal(t, want, got)
+	}
+	require.GreaterOrEqual(t, len(chosen), 3)
+}
+
+// Where nothing fits, fewer and fewer are asked for, down to none, and that is said of the last.
+func TestAutomaticAsksForFewerUntilTheyFit(t *testing.T) {
+	v := view(t, 8, 1)
+	now := plan(t, v, nil, 4, layout.Shape{Mode: layout.Expert}).Final
+	hot := [][]float64{{16, 16, 16, 0, 0, 0, 0, 0}} // even with five copies, better with four than with none
+	fits, asked := 4, 0                             // which of the questions is the first to be answered with yes
+	s := Settings{Redundant: 6, Automatic: true, Fits: func([][][]uint32) error {
+		if asked++; asked < fits {
+			return errors.New("no memory")
+		}
+		return nil
+	}}
+	_, err := Decide(v, now, hot, s)
+	require.ErrorIs(t, err, ErrTooBig)
+	require.ErrorContains(t, err, ": 0 redundant experts per layer: no memory")
+	require.Equal(t, 3, asked)
+	for i, redundant := range []int{8, 4, 0} { // 6 in whole slots of ranks are 8
+		fits, asked = i+1, 0
+		d, err := Decide(v, now, hot, s)
+		require.NoError(t, err)
+		require.Equal(t, redundant, d.Redundant)
+		require.Equal(t, redundant < 8, strings.HasSuffix(d.Why, "; more do not fit"), d.Why)
+	}
+}
+
+// Whatever is wrong with the layout or the forecast is said before anything is chosen.
+func TestAutomaticRefusesWhatCannotBe(t *testing.T) {
+	v := view(t, 8, 1)
+	even := []float64{1, 1, 1, 1, 1, 1, 1, 1}
+	tensor := plan(t, v, nil, 2, layout.Shape{Mode: layout.Tensor}).Final
+	_, err := Decide(v, tensor, [][]float64{even}, Settings{Automatic: true})
+	require.ErrorContains(t, err, "only whole experts are placed")
+	now := plan(t, v, nil, 2, layout.Shape{Mode: layout.Expert}).Final
+	_, err = Decide(v, now, [][]float64{append([]float64{-1}, even[1:]...)}, Settings{Automatic: true})
+	require.ErrorContains(t, err, "rebalance: placement: bad input: layer 0, expert 0: load -1")
+}
