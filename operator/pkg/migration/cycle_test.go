@@ -63,14 +63,21 @@ func world(r *rand.Rand) (old, now *placement.Placement, load [][]float64, ranks
 	for range after {
 		ranks = append(ranks, placement.Rank{Speed: []float64{0, 0.5, 1, 2}[r.IntN(4)]})
 	}
+	most := []int{2, 4, 2000}[r.IntN(3)]
 	for range layers { // all shares and times are whole numbers: equal is equal
 		row := make([]float64, experts)
 		for e := range row {
-			row[e] = 2 * 27720 * float64(r.IntN(2)*r.IntN(2000))
+			row[e] = 2 * 27720 * float64(r.IntN(2)*r.IntN(most))
 		}
 		load = append(load, row)
 	}
-	return scattered(r, layers, experts, before, 3+r.IntN(20)), scattered(r, layers, experts, after, 0), load, ranks
+	old, now = scattered(r, layers, experts, before, 3+r.IntN(20)), scattered(r, layers, experts, after, 0)
+	if layers > 1 && r.IntN(3) == 0 { // layers alike: the first comes first
+		copy(old.Layer(1), old.Layer(0))
+		copy(now.Layer(1), now.Layer(0))
+		copy(load[1], load[0])
+	}
+	return old, now, load, ranks
 }
 
 // part is a change that is made whole or not at all.
