@@ -71,7 +71,7 @@ func subsets(load []float64, p *Placement, ranks []Rank) float64 {
 
 func TestWeightedFloor(t *testing.T) {
 	var p Planner
-	for seed := range uint64(120) {
+	for seed := range worlds(120) {
 		r := rand.New(rand.NewPCG(seed, 6))
 		pr := randomProblem(r, 1)
 		load := pr.Layers[0].Load
