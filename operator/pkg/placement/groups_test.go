@@ -15,7 +15,7 @@ func grouped(seed uint64) *Problem {
 	if seed%4 == 0 { // alike and full: groups pay
 		pr := &Problem{Layers: []Layer{{}}, Ranks: evenRanks(8, 2)}
 		for g := range pr.Ranks {
-			pr.Ranks[g].Node = g % 2
+			pr.Ranks[g].Node = -(g % 2)
 		}
 		for e := range 16 {
 			pr.Groups = append(pr.Groups, 7*(e%4))
