@@ -17,7 +17,7 @@ func anyRanks(r *rand.Rand, experts int) []Rank {
 	for slots := 0; len(out) < 2 || slots < experts; {
 		k := Rank{Slots: 1 + r.IntN(4), Speed: []float64{0, 0.5, 1, 2}[r.IntN(4)], Node: r.IntN(2)}
 		out, slots = append(out, k), slots+min(k.Slots, experts)
-		if r.IntN(8) == 0 {
+		if r.IntN(4) == 0 {
 			out = append(out, Rank{}) // dead
 		}
 	}
