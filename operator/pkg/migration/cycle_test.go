@@ -248,3 +248,17 @@ func TestMovesOfAnyPlacements(t *testing.T) {
 		require.Equal(t, want, got, "seed %d", seed)
 	}
 }
+
+// Where two ranks are equally hot no part alone lowers the peak: all that is left of a layer does, if the limit admits all of it.
+func TestCycleTakesAllTheRestWhereNoPartAloneHelps(t *testing.T) {
+	place := func(slots ...int32) *placement.Placement {
+		return &placement.Placement{Experts: 8, Start: []int32{0, 2, 4, 6, 8}, Slot: slots}
+	}
+	old, now := place(0, 1, 2, 3, 4, 5, 6, 7), place(0, 4, 2, 6, 1, 5, 3, 7)
+	load := [][]float64{{5, 5, 5, 5, 1, 1, 1, 1}}
+	for limit, want := range map[int]*placement.Placement{3: old, 4: now, 5: now} {
+		got, err := Cycle(old, now, load, make([]placement.Rank, 4), limit)
+		require.NoError(t, err)
+		require.Equal(t, want.Slot, got.Slot, "at most %d moves", limit)
+	}
+}
