@@ -17,7 +17,8 @@ import (
 // test is one top-level test of a guard's binary.
 type test struct {
 	binary, dir, name string
-	seconds           float64
+	seconds           float64 // by the clock
+	busy              float64 // of a processor
 	reaches           map[int]bool
 }
 
@@ -63,13 +64,14 @@ const (
 )
 
 // run plays tests of one binary with a mutant on.
-func run(ctx context.Context, tests []*test, env string) (outcome, string) {
-	names, seconds := make([]string, len(tests)), 0.0
+func run(ctx context.Context, tests []*test, env string) (outcome, string, *os.ProcessState) {
+	names, seconds, busy := make([]string, len(tests)), 0.0, 0.0
 	for i, t := range tests {
 		names[i] = regexp.QuoteMeta(t.name)
 		seconds += t.seconds
+		busy += t.busy
 	}
-	cpu := leastCPU + int(cpuFactor*seconds)
+	cpu := leastCPU + int(cpuFactor*busy)
 	ctx, cancel := context.WithTimeout(ctx, leastWall+time.Duration(wallFactor*seconds*float64(time.Second)))
 	defer cancel()
 	command := exec.CommandContext(ctx, "bash", "-c", fmt.Sprintf(`ulimit -v %d -t %d && exec "$@"`, roomKB, cpu), "-", tests[0].binary,
@@ -80,22 +82,23 @@ func run(ctx context.Context, tests []*test, env string) (outcome, string) {
 	var exit *exec.ExitError
 	switch {
 	case err == nil:
-		return survived, string(out)
+		return survived, string(out), command.ProcessState
 	case ctx.Err() != nil, errors.As(err, &exit) && strings.Contains(string(out), "SIGXCPU"):
-		return timedOut, string(out)
+		return timedOut, string(out), command.ProcessState
 	}
-	return killed, string(out)
+	return killed, string(out), command.ProcessState
 }
 
 // survey runs each test by itself, nothing changed, and notes its time and which mutants it reaches.
 func survey(ctx context.Context, t *test, dir string) error {
 	reached := filepath.Join(dir, "reached-"+t.name)
-	t.seconds = 60 // for the limit only
+	t.seconds, t.busy = 60, 60 // for the limits only
 	start := time.Now()
-	if got, out := run(ctx, []*test{t}, "MUTANTS_REACHED="+reached); got != survived {
+	got, out, spent := run(ctx, []*test{t}, "MUTANTS_REACHED="+reached)
+	if got != survived {
 		return fmt.Errorf("%s fails although nothing is changed:\n%s", t.name, out)
 	}
-	t.seconds = time.Since(start).Seconds()
+	t.seconds, t.busy = time.Since(start).Seconds(), (spent.UserTime() + spent.SystemTime()).Seconds()
 	text, err := os.ReadFile(reached)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -135,7 +138,7 @@ func batches(tests []*test, id int) [][]*test {
 // judge plays a mutant against all that reach it, until somebody notices.
 func judge(ctx context.Context, tests []*test, m *mutant) outcome {
 	for _, batch := range batches(tests, m.id) {
-		if got, _ := run(ctx, batch, fmt.Sprint("MUTANT=", m.id)); got != survived {
+		if got, _, _ := run(ctx, batch, fmt.Sprint("MUTANT=", m.id)); got != survived {
 			return got
 		}
 	}

@@ -39,7 +39,7 @@ func Cycle(old, now *placement.Placement, load [][]float64, ranks []placement.Ra
 	for {
 		at := -1
 		for l, o := range offers {
-			if o.moves <= limit && o.gain > 0 && (at < 0 || o.gain*float64(offers[at].moves) > offers[at].gain*float64(o.moves)) {
+			if o.gain > 0 && (at < 0 || o.gain*float64(offers[at].moves) > offers[at].gain*float64(o.moves)) {
 				at = l
 			}
 		}
@@ -182,11 +182,11 @@ func (p *layerParts) best(limit int) offer {
 		p.set(k, p.want)
 		o := offer{parts: []int{k}, moves: p.moves[k], gain: before - p.peak()}
 		p.set(k, p.was)
-		if o.gain > 0 && o.gain*float64(max(best.moves, 1)) > best.gain*float64(max(o.moves, 1)) {
+		if o.gain*float64(max(best.moves, 1)) > best.gain*float64(max(o.moves, 1)) {
 			best = o
 		}
 	}
-	if len(rest.parts) > 1 && rest.moves <= limit {
+	if rest.moves <= limit {
 		for _, k := range rest.parts {
 			p.set(k, p.want)
 		}

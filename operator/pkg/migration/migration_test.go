@@ -1,6 +1,7 @@
 package migration
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -136,6 +137,30 @@ func leastOut(moves []Move) int {
 	}
 }
 
+// requireEven: no rank could hand over a move, and that rank another, until one sends it that sends two less than the first. The
+// loads, sorted, are the least possible then, not only the largest of them (Harvey et al., theorem 3.1).
+func requireEven(t *testing.T, moves []Move, out map[int32]int, seed uint64) {
+	t.Helper()
+	var reach [8][8]bool
+	for _, m := range moves {
+		for _, g := range m.From {
+			reach[m.Source][g] = true
+		}
+	}
+	for via := range reach {
+		for g := range reach {
+			for h := range reach {
+				reach[g][h] = reach[g][h] || reach[g][via] && reach[via][h]
+			}
+		}
+	}
+	for g := range reach {
+		for h := range reach {
+			require.False(t, reach[g][h] && out[int32(h)]+2 <= out[int32(g)], "seed %d: rank %d can relieve %d", seed, h, g)
+		}
+	}
+}
+
 func TestSourcesAndRounds(t *testing.T) {
 	for seed := range uint64(800) {
 		moves := randomMoves(rand.New(rand.NewPCG(seed, 2)))
@@ -154,6 +179,7 @@ func TestSourcesAndRounds(t *testing.T) {
 			mostOut = max(mostOut, out[m.Source])
 		}
 		require.Equal(t, leastOut(moves), mostOut, "seed %d", seed)
+		requireEven(t, moves, out, seed)
 		degree = max(degree, mostOut)
 		require.Equal(t, degree, Degree(moves))
 		require.Equal(t, degree, Rounds(moves), "seed %d", seed)
@@ -186,7 +212,7 @@ func peakOf(p *placement.Placement, l int, load []float64, ranks []placement.Ran
 		sum := 0.0
 		for _, e := range p.Rank(l, g) {
 			if e != placement.Empty {
-				sum += load[e] / float64(count[e]) / k.Speed
+				sum += load[e] / float64(count[e]) / cmp.Or(k.Speed, 1)
 			}
 		}
 		peak = max(peak, sum)
@@ -242,6 +268,18 @@ func TestBadInput(t *testing.T) {
 	require.ErrorContains(t, err, "the old placement has 1 layers of 2 experts, the new one 2 of 2")
 	_, err = Moves(nil, q, nil)
 	require.ErrorIs(t, err, ErrInput)
+	wide := &placement.Placement{Experts: 3, Start: []int32{0, 1, 2}, Slot: []int32{0, 1}}
+	_, err = Moves(p, wide, nil)
+	require.ErrorContains(t, err, "1 layers of 2 experts, the new one 1 of 3")
+	torn := &placement.Placement{Experts: 2, Start: []int32{0, 1, 2}, Slot: []int32{0}}
+	_, err = Moves(p, torn, nil)
+	require.ErrorIs(t, err, placement.ErrInput)
+	_, err = Cycle(torn, p, [][]float64{{1, 2}}, make([]placement.Rank, 2), 1)
+	require.ErrorIs(t, err, placement.ErrInput)
+	_, err = Cycle(p, p, nil, make([]placement.Rank, 2), 1)
+	require.ErrorContains(t, err, "loads of 0 layers")
+	_, err = Cycle(p, p, [][]float64{{1, 2}}, make([]placement.Rank, 2), -1)
+	require.ErrorContains(t, err, "at most -1 moves")
 	_, err = Cycle(p, p, [][]float64{{1, 2}}, make([]placement.Rank, 3), 1)
 	require.ErrorContains(t, err, "on 3 ranks")
 	_, err = Cycle(p, p, [][]float64{{1}}, make([]placement.Rank, 2), 1)

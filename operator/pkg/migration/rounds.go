@@ -7,9 +7,6 @@ package migration
 // checkpoint take a place at their receiver only.
 func Rounds(moves []Move) int {
 	colours := Degree(moves)
-	if colours == 0 {
-		return 0
-	}
 	side := int32(0)
 	for _, m := range moves {
 		side = max(side, m.To+1, m.Source+1)

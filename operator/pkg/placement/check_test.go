@@ -4,7 +4,16 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"testing"
 )
+
+// worlds are the seeds of so many random ones, of an eighth of them in a hurry.
+func worlds(n uint64) uint64 {
+	if testing.Short() {
+		return n / 8
+	}
+	return n
+}
 
 // verify is the independent checker: it reads the problem and the result only.
 func verify(pr *Problem, r *Result) error {
@@ -51,6 +60,9 @@ func verify(pr *Problem, r *Result) error {
 		if floor := EvenFloor(loadOf(pr, l), pr.Ranks); floor > peak*(1+1e-9) {
 			return fmt.Errorf("layer %d: floor %v over the peak %v", l, floor, peak)
 		}
+		if err := verifyWorth(pr, r, l, peak); err != nil {
+			return err
+		}
 		for g := range pr.Ranks {
 			for _, e := range p.Rank(l, g) {
 				if e != Empty && !holds(pr.Old, l, g, e) {
@@ -61,6 +73,33 @@ func verify(pr *Problem, r *Result) error {
 		if arrived != f.Moved {
 			return fmt.Errorf("layer %d: %d arrived, says %d", l, arrived, f.Moved)
 		}
+	}
+	return nil
+}
+
+// verifyWorth checks what else the figures of a layer say.
+func verifyWorth(pr *Problem, r *Result, l int, peak float64) error {
+	f, total, speeds := r.Layers[l], 0.0, 0.0
+	for _, w := range loadOf(pr, l) {
+		total += w
+	}
+	for _, k := range pr.Ranks {
+		if k.Slots > 0 {
+			speeds += k.speed()
+		}
+	}
+	if math.Abs(f.Mean-total/speeds) > 1e-9*(1+f.Mean) {
+		return fmt.Errorf("layer %d: mean %v, says %v", l, total/speeds, f.Mean)
+	}
+	if floor := EvenFloor(loadOf(pr, l), pr.Ranks); f.Bound < floor*(1-1e-9) || f.Bound > peak*(1+1e-9) {
+		return fmt.Errorf("layer %d: says bound %v, which is not from the floor %v to the peak %v", l, f.Bound, floor, peak)
+	}
+	local, near := 0.0, 0.0
+	if pr.Layers[l].BySource != nil {
+		local, near = served(pr, r.Placement, l, inOrder(len(pr.Ranks)))
+	}
+	if math.Abs(local-f.Local)+math.Abs(near-f.Near) > 1e-9 {
+		return fmt.Errorf("layer %d: local %v and near %v, says %v and %v", l, local, near, f.Local, f.Near)
 	}
 	return nil
 }

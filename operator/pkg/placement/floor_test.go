@@ -71,7 +71,7 @@ func subsets(load []float64, p *Placement, ranks []Rank) float64 {
 
 func TestWeightedFloor(t *testing.T) {
 	var p Planner
-	for seed := range uint64(120) {
+	for seed := range worlds(120) {
 		r := rand.New(rand.NewPCG(seed, 6))
 		pr := randomProblem(r, 1)
 		load := pr.Layers[0].Load
@@ -104,6 +104,8 @@ func TestWeightedFloorRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "layer 0, expert 1 has load 2 and no replica")
 	_, _, err = WeightedFloor([]float64{1}, p, 0, evenRanks(1, 1))
 	require.ErrorIs(t, err, ErrInput)
+	_, _, err = WeightedFloor([]float64{1, 0}, p, 0, evenRanks(2, 1))
+	require.ErrorContains(t, err, "a placement of 2 experts on 1 ranks with loads of 2 and 2 ranks")
 	_, _, err = WeightedFloor([]float64{1, math.NaN()}, p, 0, evenRanks(1, 1))
 	require.ErrorContains(t, err, "expert 1: load NaN")
 	peak, weight, err := WeightedFloor([]float64{0, 0}, p, 0, evenRanks(1, 1))

@@ -76,7 +76,7 @@ func (p *Planner) hierarchical(problem *Problem, c *checked, r *Result, o Option
 	q.on = true
 	defer func() { q.on = false; p.align.classify(s, problem, false) }()
 	p.align.classify(s, problem, true)
-	var bounds, peaks, home, mean float64
+	var bounds, peaks float64
 	for l := range c.load {
 		s.begin(c.load[l], r.Placement.Layer(l))
 		bound := max(s.mean, p.replicate()*p.fastest())
@@ -95,9 +95,9 @@ func (p *Planner) hierarchical(problem *Problem, c *checked, r *Result, o Option
 		near.Locality = 0 // an approach would carry replicas out of their home
 		p.settle(problem, r, l, bound, near)
 		f := r.Layers[l]
-		bounds, peaks, mean, home = bounds+f.Bound, peaks+f.Peak, mean+f.Mean, home+f.Home*f.Mean
+		bounds, peaks = bounds+f.Bound, peaks+f.Peak
 	}
-	return peaks == 0 || bounds >= balanceLeast*peaks && home >= homeLeast*mean, nil
+	return bounds >= balanceLeast*peaks, nil // leaveHome has seen to what is served at home
 }
 
 // settleGroups gives each group a node: heaviest first, to the node that would be done first

@@ -12,7 +12,7 @@ import (
 const sign = 1 << 63 // a load may be -0
 
 // lowBits is the mask for an index below n.
-func lowBits(n int) uint64 { return 1<<bits.Len(uint(n)) - 1 }
+func lowBits(n int) uint64 { return uint64(1)<<bits.Len(uint(n)) - 1 }
 
 // leastFirst and mostFirst are the keys of a load that is not negative.
 func leastFirst(load float64, index int32, low uint64) uint64 {

@@ -291,7 +291,7 @@ func (p *Planner) cheapestSwap(g int32, limit float64, to aim, best *candidate) 
 	s := &p.state
 	p.cold = p.cold[:0]
 	for _, h := range s.live {
-		if h != g && s.time(h) < to.at {
+		if s.time(h) < to.at { // not g, which is over it
 			p.cold = append(p.cold, h)
 		}
 	}

@@ -1,0 +1,121 @@
+package placement
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// permutations of 0..n-1.
+func permutations(n int) [][]int {
+	if n == 0 {
+		return [][]int{nil}
+	}
+	var out [][]int
+	for _, p := range permutations(n - 1) {
+		for at := range n {
+			out = append(out, slices.Insert(slices.Clone(p), at, n-1))
+		}
+	}
+	return out
+}
+
+// A free plan is renamed, among ranks alike, so that as little as possible moves, and what a rank keeps lies in the slot it had.
+func TestSeatsKeepAsMuchAsTheyCan(t *testing.T) {
+	var p Planner
+	for seed := range worlds(100) {
+		r := rand.New(rand.NewPCG(seed, 22))
+		experts := 2 + r.IntN(8)
+		pr := &Problem{Layers: []Layer{{}, {}}, Ranks: anyRanks(r, experts)}
+		for l := range pr.Layers {
+			for range experts {
+				pr.Layers[l].Load = append(pr.Layers[l].Load, whole(r))
+			}
+		}
+		free, err := p.Full(pr, Options{})
+		require.NoError(t, err)
+		lists := make([][][]int32, 2)
+		for l := range lists { // what lay there: on more ranks or fewer, of other slots, some empty, none twice
+			for range max(1, len(pr.Ranks)+r.IntN(3)-1) {
+				var held []int32
+				for _, e := range r.Perm(experts)[:r.IntN(min(experts, 5))] {
+					held = append(held, int32(e)-int32(r.IntN(4)/3)*int32(e+1))
+				}
+				lists[l] = append(lists[l], held)
+			}
+			lists[l] = lists[l][:min(len(lists[l]), len(lists[0]))]
+			for len(lists[l]) < len(lists[0]) {
+				lists[l] = append(lists[l], nil)
+			}
+		}
+		pr.Old, err = FromLists(lists, experts, 1)
+		require.NoError(t, err)
+		got, err := p.Full(pr, Options{})
+		require.NoError(t, err)
+		require.NoError(t, verify(pr, got), "seed %d", seed)
+		alike := func(a, b int) bool {
+			return min(pr.Ranks[a].Slots, experts) == min(pr.Ranks[b].Slots, experts) && pr.Ranks[a].speed() == pr.Ranks[b].speed()
+		}
+		if len(pr.Ranks) > 5 {
+			continue // too many orders
+		}
+		for l := range pr.Layers {
+			least := 1 << 30
+			for _, order := range permutations(len(pr.Ranks)) {
+				n, ok := 0, true
+				for g, from := range order {
+					ok = ok && alike(g, from)
+					for _, e := range free.Placement.Rank(l, from) {
+						if !holds(pr.Old, l, g, e) {
+							n++
+						}
+					}
+				}
+				if ok {
+					least = min(least, n)
+				}
+			}
+			require.Equal(t, least, got.Layers[l].Moved, "seed %d", seed)
+			for g := range min(pr.Old.Ranks(), len(pr.Ranks)) {
+				now := got.Placement.Rank(l, g)
+				for i, e := range pr.Old.Rank(l, g) {
+					if i < len(now) && e != Empty && slices.Contains(now, e) {
+						require.Equal(t, e, now[i], "seed %d: rank %d keeps expert %d where it lay", seed, g, e)
+					}
+				}
+			}
+		}
+	}
+}
+
+// Of free plans that move as little, and without an old one, tokens are served where they are asked for: by the best renaming.
+func TestSeatsAreNearWhereNothingLies(t *testing.T) {
+	var p Planner
+	for seed := range worlds(60) {
+		r := rand.New(rand.NewPCG(seed, 23))
+		pr := &Problem{Ranks: evenRanks(4, 2), Layers: []Layer{{}}}
+		for g := range pr.Ranks {
+			pr.Ranks[g].Node = g / 2
+			row := make([]float64, 6)
+			for e := range row {
+				row[e] = float64(r.IntN(1000))
+			}
+			pr.Layers[0].BySource = append(pr.Layers[0].BySource, row)
+		}
+		plain, err := p.Full(pr, Options{})
+		require.NoError(t, err)
+		near, err := p.Full(pr, Options{Locality: 1})
+		require.NoError(t, err)
+		require.NoError(t, verify(pr, near), "seed %d", seed)
+		require.NoError(t, verify(pr, plain), "seed %d", seed)
+		best := 0.0
+		for _, order := range permutations(4) {
+			local, close := served(pr, plain.Placement, 0, order)
+			best = max(best, local+close)
+		}
+		f := near.Layers[0]
+		require.GreaterOrEqual(t, f.Local+f.Near, best*(1-1e-9), "seed %d", seed)
+	}
+}

@@ -1,0 +1,133 @@
+package placement
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// served are the shares of a layer's tokens that are served on the rank that asks and in its node, when rank g has what rank order[g] of
+// the placement holds.
+func served(pr *Problem, p *Placement, l int, order []int) (local, near float64) {
+	count := map[int32]float64{}
+	for _, e := range p.Layer(l) {
+		count[e]++
+	}
+	total := 0.0
+	for _, w := range loadOf(pr, l) {
+		total += w
+	}
+	for g, from := range order {
+		for _, e := range p.Rank(l, from) {
+			for s, row := range pr.Layers[l].BySource {
+				if e != Empty && total > 0 && s == g {
+					local += row[e] / count[e] / total
+				}
+				if e != Empty && total > 0 && pr.Ranks[s].Node == pr.Ranks[g].Node {
+					near += row[e] / count[e] / total
+				}
+			}
+		}
+	}
+	return local, near
+}
+
+// asking is a scene whose tokens come from its ranks.
+func asking(t *testing.T, seed uint64, locality float64) (*Planner, *Problem, *rand.Rand) {
+	t.Helper()
+	p, pr, r := scene(t, seed)
+	load := pr.Layers[0].Load
+	by := make([][]float64, len(pr.Ranks))
+	for g := range by {
+		by[g] = make([]float64, len(load))
+	}
+	for e, w := range load {
+		for range 3 {
+			by[r.IntN(len(by))][e] += w / 3
+		}
+	}
+	pr.Layers[0].BySource = by
+	p.ask.ready(&p.state, pr, 0, Options{Locality: locality})
+	return p, pr, r
+}
+
+func inOrder(n int) []int {
+	out := make([]int, n)
+	for i := range out {
+		out[i] = i
+	}
+	return out
+}
+
+// What an exchange gains is Locality times the tokens, over the mean, that are served nearer then: half for the node, half for the rank.
+func TestAnExchangeGainsWhatIsNearer(t *testing.T) {
+	for seed := range uint64(60) {
+		const locality = 0.7
+		p, pr, _ := asking(t, seed, locality)
+		s := &p.state
+		worth := func(slot []int32) float64 {
+			local, near := served(pr, &Placement{Experts: s.experts, Start: s.start, Slot: slot}, 0, inOrder(s.ranks))
+			total := 0.0
+			for _, w := range s.w {
+				total += w
+			}
+			return locality * (local + near) / 2 * total / s.mean
+		}
+		before := worth(s.slot)
+		for i := range int32(s.slots) {
+			for j := range int32(s.slots) {
+				if !p.mayExchange(i, j) {
+					continue
+				}
+				after := with(with(s.slot, i, s.slot[j]), j, s.slot[i])
+				gain, diff := p.nearer(i, j)
+				require.InDelta(t, worth(after)-before, gain, 1e-9, "seed %d", seed)
+				h := s.rankOf[j]
+				require.InDelta(t, (timesOf(s, after)[h]-timesOf(s, s.slot)[h])/s.slow[h], diff, 1e-6)
+			}
+		}
+		local, near := p.ask.shares(s)
+		wantLocal, wantNear := served(pr, &Placement{Experts: s.experts, Start: s.start, Slot: s.slot}, 0, inOrder(s.ranks))
+		require.InDelta(t, wantLocal, local, 1e-9)
+		require.InDelta(t, wantNear, near, 1e-9)
+
+		// an approach ends where no exchange brings tokens nearer at no peak
+		_, peak := s.hottest()
+		p.approach(Options{Locality: locality})
+		requireSound(t, s, slices.Clone(s.slot), make([]bool, len(s.was)))
+		_, now := s.hottest()
+		require.LessOrEqual(t, now, peak)
+		require.GreaterOrEqual(t, worth(s.slot), before-1e-9)
+		for i := range int32(s.slots) {
+			for j := range int32(s.slots) {
+				if p.mayExchange(i, j) {
+					after := with(with(s.slot, i, s.slot[j]), j, s.slot[i])
+					require.False(t, worth(after) > worth(s.slot)+1e-8 && slices.Max(timesOf(s, after)) <= peak, "seed %d: %d, %d", seed, i, j)
+				}
+			}
+		}
+	}
+}
+
+// Without tokens by source, without a price on distance or without tokens nothing is nearer.
+func TestNoDemandNoDistance(t *testing.T) {
+	p, pr, _ := asking(t, 1, 0)
+	before := slices.Clone(p.state.slot)
+	p.approach(Options{})
+	require.Equal(t, before, p.state.slot)
+	pr.Layers[0].BySource = nil
+	p.ask.ready(&p.state, pr, 0, Options{Locality: 1})
+	p.approach(Options{Locality: 1})
+	require.Equal(t, before, p.state.slot)
+	local, near := p.ask.shares(&p.state)
+	require.Zero(t, local+near)
+
+	idle := &Problem{Layers: []Layer{{BySource: [][]float64{{0, 0}, {0, 0}}}}, Ranks: evenRanks(2, 1)}
+	got, err := p.Full(idle, Options{Locality: 1})
+	require.NoError(t, err)
+	require.NoError(t, verify(idle, got))
+	require.False(t, math.IsNaN(got.Layers[0].Local+got.Layers[0].Near))
+}

@@ -1,0 +1,138 @@
+package planner
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// dealt is what a deal of experts is worth, how much the groups with longer shares had before, and whether the sizes are even.
+func dealt(owners []int, n int, value []int64, spare []int) (total int64, had int, even bool) {
+	size := make([]int, n)
+	for e, j := range owners {
+		total += value[e*n+j]
+		size[j]++
+	}
+	even = true
+	for j, k := range size {
+		even = even && (k == len(owners)/n || k == len(owners)/n+1)
+		if k > len(owners)/n {
+			had += spare[j]
+		}
+	}
+	return total, had, even
+}
+
+// The deal is the most valuable one of even shares, and of those the one whose longer shares go to groups that had the fewest: by trying
+// all. It is so where each expert is worth something to one group only, and where it is worth something to many.
+func TestExpertsAreDealtForTheMost(t *testing.T) {
+	single := 0
+	for seed := range uint64(1500) {
+		r := rand.New(rand.NewPCG(seed, 30))
+		n := 1 + r.IntN(4)
+		experts := n + r.IntN(7-n)
+		value, spare := make([]int64, experts*n), make([]int, n)
+		kind := r.IntN(3)
+		for e := range experts {
+			switch kind {
+			case 0: // one holder or none, always worth the same
+				if j := r.IntN(n + 1); j < n {
+					value[e*n+j] = 700
+				}
+			default:
+				for j := range n {
+					value[e*n+j] = int64(r.IntN(3)) << (kind * 8 * r.IntN(3))
+				}
+			}
+		}
+		if kind == 2 && r.IntN(2) == 0 {
+			value[0] = 1 << 34 // too large to be scaled: the ties are anybody's then
+		}
+		for j := range spare {
+			spare[j] = r.IntN(4)
+		}
+		got := assignExperts(experts, n, value, spare)
+		total, had, even := dealt(got, n, value, spare)
+		require.True(t, even, "seed %d: %v", seed, got)
+		most, fewest := int64(-1), 0
+		owners := make([]int, experts)
+		for at := 0; at < experts; { // all deals there are
+			if x, h, ok := dealt(owners, n, value, spare); ok && (x > most || x == most && h < fewest) {
+				most, fewest = x, h
+			}
+			for at = 0; at < experts; at++ {
+				if owners[at]++; owners[at] < n {
+					break
+				}
+				owners[at] = 0
+			}
+		}
+		require.Equal(t, most, total, "seed %d", seed)
+		if value[0] < 1<<34 {
+			require.Equal(t, fewest, had, "seed %d", seed)
+		}
+		if _, ok := assignSingle(experts, n, value, spare); ok {
+			single++
+		} else {
+			require.NotZero(t, kind)
+		}
+	}
+	require.Greater(t, single, 400)
+}
+
+// Where each expert has one holder, that keeps its lowest ones.
+func TestHoldersKeepTheirLowest(t *testing.T) {
+	owners, ok := assignSingle(5, 2, []int64{0, 9, 0, 9, 0, 9, 0, 9, 0, 9}, []int{0, 0})
+	require.True(t, ok)
+	require.Equal(t, []int{1, 1, 1, 0, 0}, owners)
+	owners, ok = assignSingle(4, 2, []int64{0, 9, 0, 0, 9, 0, 0, 0}, []int{0, 0})
+	require.True(t, ok)
+	require.Equal(t, []int{1, 0, 0, 1}, owners, "the free ones fill up in order")
+}
+
+func TestPositionsAreTakenForTheMost(t *testing.T) {
+	for seed := range uint64(600) {
+		r := rand.New(rand.NewPCG(seed, 31))
+		n := 1 + r.IntN(5)
+		value := make([]int64, n*n)
+		for i := range value {
+			value[i] = int64(r.IntN(6)) << (20 * r.IntN(2))
+		}
+		at := assignPositions(n, value)
+		total, most, used := int64(0), int64(-1), map[int]bool{}
+		for p, i := range at {
+			require.False(t, used[i])
+			used[i] = true
+			total += value[i*n+p]
+		}
+		var try func(p, taken int, sum int64)
+		try = func(p, taken int, sum int64) {
+			if p == n {
+				most = max(most, sum)
+				return
+			}
+			for i := range n {
+				if taken>>i&1 == 0 {
+					try(p+1, taken|1<<i, sum+value[i*n+p])
+				}
+			}
+		}
+		try(0, 0, 0)
+		require.Equal(t, most, total, "seed %d", seed)
+	}
+}
+
+func TestNear(t *testing.T) {
+	w := &world{members: []*tangramv1.Member{{Pod: "a", Node: "x"}, {Pod: "a", Node: "x"}, {Pod: "b", Node: "x"}, {Pod: "a", Node: "y"},
+		{Pod: "a"}, {Pod: "a"}, {Node: "x"}, {Node: "x"}, {}}}
+	for _, c := range []struct {
+		a, b uint32
+		want int
+	}{{0, 1, 0}, {0, 2, 1}, {0, 3, 2}, {4, 5, 0}, {0, 4, 2}, {6, 7, 1}, {6, 0, 1}, {8, 8, 2}, {8, 4, 2}} {
+		require.Equal(t, c.want, w.near(c.a, c.b), "%d and %d", c.a, c.b)
+		require.Equal(t, c.want, w.near(c.b, c.a), "%d and %d", c.b, c.a)
+	}
+}
