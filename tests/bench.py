@@ -104,6 +104,9 @@ BENCHES = {
                      *(most(kind + "_seconds", 1, wall=True) for kind in ("agent_kill", "agent_stop")), most("lost", 0), least("requests", 1)),
     "false-alarm": demo("fences where nobody dies: an hour of simulated steps with pauses of one rank and of the machine, real load beside busy cores",
                         "false-alarm --out build/bench/false-alarm", most("value", 0), most("lost", 0), least("tokens", 1), least("naive_fences", 1)),
+    "rank-cost": Bench("a rank of 14,848 pieces (58 x 256 experts, Tensor over 8 ranks): commit under its lock, over a sort of one key per piece; prepare, "
+                       "retire, heap", "setup cxx", "build/cxx/agent/store/tangram-rank-cost",
+                       (most("commit_over_sort", 4), most("commit_ms", 2, wall=True), most("heap_mib", 64), least("pieces", 14848))),
     "transition": demo("time without tokens in each transition of the demo, over a plain copy of its bytes plus two steps",
                        "local --bench --out build/bench/transition", most("ratio", 3, wall=True), most("lost", 0), least("tokens", 1)),
 }

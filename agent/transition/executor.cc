@@ -90,6 +90,14 @@ std::shared_ptr<const v1::Layout> Executor::LayoutLocked() const {
   return member ? member : left;
 }
 
+const std::string& Executor::HashLocked(const std::shared_ptr<const v1::Layout>& layout) {
+  if (hashed_ != layout) {
+    hashed_ = layout;
+    hash_ = layout::HashOf(*layout);
+  }
+  return hash_;
+}
+
 v1::Header Executor::Current() {
   const std::scoped_lock lock(mu_);
   v1::Header header;

@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <stop_token>
 #include <string>
@@ -27,6 +28,7 @@
 
 #include "agent/gate/gate.h"
 #include "agent/layout/layout.h"
+#include "agent/layout/owners.h"
 #include "agent/store/rank_memory.h"
 #include "agent/transition/engines.h"
 #include "agent/transition/peers.h"
@@ -154,6 +156,7 @@ class Executor {
     v1::FlipKind kind = v1::FLIP_KIND_UNSPECIFIED;
     std::shared_ptr<const v1::Layout> target;
     std::string target_hash;
+    std::optional<layout::Owners> owners;  // of the target
     v1::Phase phase = v1::PHASE_IDLE;
     std::string error;
     std::map<uint32_t, Part> parts;         // by device
@@ -188,6 +191,8 @@ class Executor {
   v1::Header HeaderOf(const Attempt& attempt) const;
   uint64_t EpochLocked() const;
   std::shared_ptr<const v1::Layout> LayoutLocked() const;
+  // Its hash, reckoned once for each layout in force.
+  const std::string& HashLocked(const std::shared_ptr<const v1::Layout>& layout);
   // end.cc
   Status FlipLocked(Attempt* attempt, uint32_t device, bool by_agents);
   bool AnyFlipped(const Attempt& attempt) const;
@@ -236,6 +241,8 @@ class Executor {
   Totals totals_;
   std::set<uint64_t> flipped_;              // attempts that did
   std::vector<v1::PeerAddress> peers_now_;  // of the layout in force
+  std::shared_ptr<const v1::Layout> hashed_;  // HashLocked
+  std::string hash_;
   std::jthread stager_, words_;
 };
 

@@ -104,6 +104,7 @@ Result<Executor::AttemptPtr> Executor::Build(const v1::PrepareRequest& request) 
   }
   TANGRAM_RETURN_IF_ERROR(layout::Validate(target, *geometry));
   attempt->target = std::make_shared<const v1::Layout>(std::move(target));
+  attempt->owners.emplace(*attempt->target, geometry_);
   attempt->carries_kv = CarriesKv(*attempt, base.get());
   TANGRAM_RETURN_IF_ERROR(FindParts(attempt.get()));
   return attempt;

@@ -39,21 +39,10 @@ bool Executor::CarriesKv(const Attempt& attempt, const v1::Layout* base) {
 // is decided at the flip, by engines: of that it may read all, in the attempts that carry any.
 Status Executor::CheckPull(const v1::OpenPullRequest& request, const Attempt& attempt,
                            const std::string& pod) const {
-  using Pieces = std::vector<layout::PlacedPiece>;
   const v1::Layout& target = *attempt.target;
-  const auto before = [](const layout::PlacedPiece& a, const layout::PlacedPiece& b) {
-    return std::pair(a.layer, a.expert) < std::pair(b.layer, b.expert);
-  };
-  bool member = false;
-  Pieces its;
-  for (int rank = 0; rank < target.members_size(); ++rank) {
-    if (target.members(rank).pod() != pod) continue;
-    member = true;
-    if (request.pieces().layer_size() == 0) break;
-    const Pieces more = layout::PiecesOf(target, geometry_, static_cast<uint32_t>(rank));
-    its.insert(its.end(), more.begin(), more.end());
-  }
-  if (!member) {
+  std::vector<bool> its;  // by rank of the target
+  for (const v1::Member& member : target.members()) its.push_back(member.pod() == pod);
+  if (std::find(its.begin(), its.end(), true) == its.end()) {
     return {Code::kUnauthenticated,
             fmt::format("pod '{}' has no rank in the target of attempt {}", pod, attempt.id)};
   }
@@ -61,27 +50,18 @@ Status Executor::CheckPull(const v1::OpenPullRequest& request, const Attempt& at
     return {Code::kUnauthenticated,
             fmt::format("attempt {} carries no KV, pod '{}' asks for it", attempt.id, pod)};
   }
-  std::sort(its.begin(), its.end(), before);
   const v1::Fetches& wanted = request.pieces();
   // Columns of different length are the memory's to refuse.
   const int n = std::min({wanted.layer_size(), wanted.expert_size(), wanted.granule_start_size(),
                           wanted.granule_count_size()});
   for (int i = 0; i < n; ++i) {
-    layout::PlacedPiece piece;
-    piece.layer = wanted.layer(i);
-    piece.expert = wanted.expert(i);
-    const uint64_t start = wanted.granule_start(i);
-    const uint64_t end = start + wanted.granule_count(i);
-    const auto [first, last] = std::equal_range(its.begin(), its.end(), piece, before);
-    if (std::any_of(first, last, [&](const layout::PlacedPiece& p) {
-          return p.run.start <= start && end <= uint64_t{p.run.start} + p.run.count;
-        })) {
-      continue;
-    }
+    const layout::Run run{wanted.granule_start(i), wanted.granule_count(i)};
+    if (attempt.owners->Give(wanted.layer(i), wanted.expert(i), run, its)) continue;
     return {Code::kUnauthenticated,
             fmt::format("layer {}, expert {}, granules {}..{} go to no rank of pod '{}' in "
                         "attempt {}",
-                        piece.layer, piece.expert, start, end, pod, attempt.id)};
+                        wanted.layer(i), wanted.expert(i), run.start,
+                        uint64_t{run.start} + run.count, pod, attempt.id)};
   }
   return OkStatus();
 }

@@ -89,7 +89,7 @@ v1::StatusResponse Executor::GetStatus(bool full) {
   const auto layout = LayoutLocked();
   if (layout) {
     out.set_epoch(layout->epoch());
-    out.set_layout_hash(layout::HashOf(*layout));
+    out.set_layout_hash(HashLocked(layout));
     if (full) *out.mutable_layout() = *layout;
   }
   bool even = false;
@@ -115,7 +115,7 @@ Result<v1::QueryResponse> Executor::Query(const v1::QueryRequest& request) {
   const auto layout = LayoutLocked();
   if (layout) {
     out.set_epoch(layout->epoch());
-    out.set_layout_hash(layout::HashOf(*layout));
+    out.set_layout_hash(HashLocked(layout));
   }
   const uint64_t id = request.header().attempt();
   out.set_flipped(flipped_.contains(id));
