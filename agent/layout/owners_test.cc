@@ -41,7 +41,8 @@ TEST(Owners, GiveWhatPiecesSay) {
     for (int ask = 0; ask < 200; ++ask) {
       const auto layer = static_cast<uint32_t>(random() % 3);
       const auto expert = static_cast<uint32_t>(random() % 8);
-      const layout::Run run{static_cast<uint32_t>(random() % 6), static_cast<uint32_t>(1 + random() % 6)};
+      const layout::Run run{static_cast<uint32_t>(random() % 6),
+                            static_cast<uint32_t>(1 + random() % 6)};
       std::vector<bool> some(ranks);
       for (uint32_t r = 0; r < ranks; ++r) some[r] = random() % 2 == 0;
       ASSERT_EQ(owners.Give(layer, expert, run, some),

@@ -113,7 +113,8 @@ TEST(Banks, PiecesKeepTheirBytesWhileOthersComeAndGo) {
       held.erase(held.begin() + static_cast<int64_t>(i));
       ASSERT_EQ(announced, world.device->free_bytes() - before);
     }
-    ASSERT_EQ(world.banks->mapped_bytes(), layout::testing::PagesOf(places(), world.view).size() * kPage);
+    ASSERT_EQ(world.banks->mapped_bytes(),
+              layout::testing::PagesOf(places(), world.view).size() * kPage);
     const Status audit = world.banks->Audit(places(), false);
     ASSERT_TRUE(audit.ok()) << audit.message();
     for (const auto& [piece, value] : held) ASSERT_TRUE(world.IsFilled(piece, value));

@@ -1,8 +1,8 @@
-// tangram-rank-cost: what a rank with the most pieces there are costs beside its bytes. DeepSeek-V3's
-// 58 layers of 256 experts in Tensor mode over 8 ranks: 14,848 pieces, of a few pages each, over
-// a checkpoint that is a hole with a header. Prepare, the commit under its lock, the looks of a
-// status and retire, each over a sort of one key per piece; the heap over an empty rank. One JSON
-// object per flip, then the summary.
+// tangram-rank-cost: what a rank with the most pieces there are costs beside its bytes.
+// DeepSeek-V3's 58 layers of 256 experts in Tensor mode over 8 ranks: 14,848 pieces, of a few pages
+// each, over a checkpoint that is a hole with a header. Prepare, the commit under its lock, the
+// looks of a status and retire, each over a sort of one key per piece; the heap over an empty rank.
+// One JSON object per flip, then the summary.
 #include <fmt/format.h>
 #include <malloc.h>
 #include <unistd.h>
@@ -49,9 +49,8 @@ void WriteHollow(const std::string& directory, const loader::testing::ModelShape
   uint64_t next = 0;
   const auto add = [&](const std::string& name, uint64_t rows, uint64_t columns) {
     const uint64_t bytes = rows * columns * loader::testing::ElementBytes(shape.dtype);
-    header[name] = {{"dtype", shape.dtype},
-                    {"shape", {rows, columns}},
-                    {"data_offsets", {next, next + bytes}}};
+    header[name] = {
+        {"dtype", shape.dtype}, {"shape", {rows, columns}}, {"data_offsets", {next, next + bytes}}};
     next += bytes;
   };
   for (uint32_t layer = 0; layer < shape.layers; ++layer) {
@@ -190,7 +189,7 @@ int Main() {
   const double sort = Median(sorts);
 
   const auto told = [&](const char* what, const std::vector<Figures>& all) {
-    const auto median = [&](double Figures::* figure) {
+    const auto median = [&](double Figures::*figure) {
       std::vector<double> values;
       for (const Figures& f : all) values.push_back(f.*figure);
       return Median(values);
@@ -221,18 +220,17 @@ int Main() {
     worst = told(what, all);
     commit = std::max(commit, worst["commit_ms"].get<double>());
   }
-  const nlohmann::json summary = {
-      {"bench", "rank-cost"},
-      {"value", commit},
-      {"unit", "ms of a commit under its lock"},
-      {"metrics",
-       {{"commit_ms", commit},
-        {"commit_over_sort", commit / sort},
-        {"prepare_over_sort", worst["prepare_ms"].get<double>() / sort},
-        {"retire_over_sort", worst["retire_ms"].get<double>() / sort},
-        {"status_ms", worst["status_ms"]},
-        {"heap_mib", static_cast<double>(full - empty) / (1 << 20)},
-        {"pieces", pieces}}}};
+  const nlohmann::json summary = {{"bench", "rank-cost"},
+                                  {"value", commit},
+                                  {"unit", "ms of a commit under its lock"},
+                                  {"metrics",
+                                   {{"commit_ms", commit},
+                                    {"commit_over_sort", commit / sort},
+                                    {"prepare_over_sort", worst["prepare_ms"].get<double>() / sort},
+                                    {"retire_over_sort", worst["retire_ms"].get<double>() / sort},
+                                    {"status_ms", worst["status_ms"]},
+                                    {"heap_mib", static_cast<double>(full - empty) / (1 << 20)},
+                                    {"pieces", pieces}}}};
   std::printf("%s\n", summary.dump().c_str());
   return 0;
 }

@@ -239,8 +239,8 @@ class Executor {
   v1::PeerAddress address_;
   std::string checkpoint_error_;
   Totals totals_;
-  std::set<uint64_t> flipped_;              // attempts that did
-  std::vector<v1::PeerAddress> peers_now_;  // of the layout in force
+  std::set<uint64_t> flipped_;                // attempts that did
+  std::vector<v1::PeerAddress> peers_now_;    // of the layout in force
   std::shared_ptr<const v1::Layout> hashed_;  // HashLocked
   std::string hash_;
   std::jthread stager_, words_;

@@ -387,8 +387,10 @@ v1::RankPart World::PartOf(const Member& member, const v1::Layout& target) {
   }
   const uint64_t page = geometry().page_bytes();
   const uint64_t dense = layout::RoundUp(geometry().proto().dense_bytes(), page);
-  part.set_peak_bytes(layout::testing::PagesOf(all, geometry()).size() * page + (had || has ? dense : 0));
-  part.set_steady_bytes(layout::testing::PagesOf(wanted, geometry()).size() * page + (has ? dense : 0));
+  part.set_peak_bytes(layout::testing::PagesOf(all, geometry()).size() * page +
+                      (had || has ? dense : 0));
+  part.set_steady_bytes(layout::testing::PagesOf(wanted, geometry()).size() * page +
+                        (has ? dense : 0));
   return part;
 }
 

@@ -108,9 +108,8 @@ Result<bool> Engine::Carry(const Side& from, Stopwatch* watch, Pending* pending,
       PullPages(*world_, shape_, me, plan->ranks[rank], targets, [this] { mesh_->Beat(); });
   *pulled = bytes.status();
   if (bytes.ok()) pending->bytes = *bytes;
-  pending->carried.emplace(Pending::Carried{std::move(*pages),
-                                            AdoptOf(*plan, std::move(manifests), rank),
-                                            plan->next_block[rank]});
+  pending->carried.emplace(Pending::Carried{
+      std::move(*pages), AdoptOf(*plan, std::move(manifests), rank), plan->next_block[rank]});
   watch->Lap("pull");
   return true;
 }
