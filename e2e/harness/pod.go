@@ -216,12 +216,11 @@ func (p *pod) runEngine(device int) (*process, error) {
 	return p.run(name, o.cxx("e2e/engine/tangram-engine"), args...)
 }
 
-// host is an address of the pod's own, as in a cluster: nobody else takes the port of a process that is to come back.
 func (p *pod) host() string {
 	if p.w.o.Nodes {
 		return nodeAddress(p.index)
 	}
-	return fmt.Sprintf("127.%d.%d.%d", p.w.net>>8, p.w.net&0xff, 1+p.index%250)
+	return p.w.address(p.index)
 }
 
 func (p *pod) anyPort() string { return p.host() + ":0" }

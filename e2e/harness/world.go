@@ -170,10 +170,19 @@ func (w *World) startPods(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// address of a pod of its own, as in a cluster: nobody else takes the port of a process that is to come back.
+func (w *World) address(pod int) string {
+	return fmt.Sprintf("127.%d.%d.%d", w.net>>8, w.net&0xff, 1+pod%250)
+}
+
 // Certificates writes certificates of this world's name for roles into dir, by the
 // authority that is there, or by a new one.
 func (w *World) Certificates(ctx context.Context, dir string, roles ...string) error {
-	args := append([]string{"certificates", "--dir", dir, "--world", w.o.World}, roles...)
+	hosts := []string{"127.0.0.1", "localhost"} // for clients that look at names; ours look at roles
+	for i := range w.o.Pods {
+		hosts = append(hosts, w.address(i))
+	}
+	args := append([]string{"certificates", "--dir", dir, "--world", w.o.World, "--hosts", strings.Join(hosts, ",")}, roles...)
 	if out, err := exec.CommandContext(ctx, w.o.tool("tangram-driver"), args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("certificates: %w: %s", err, out)
 	}

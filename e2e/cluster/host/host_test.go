@@ -145,6 +145,10 @@ func TestNoCgroups(t *testing.T) {
 func TestKillSparesOthers(t *testing.T) {
 	command := exec.CommandContext(t.Context(), "sleep", "60")
 	require.NoError(t, command.Start())
+	require.Eventually(t, func() bool { // the kernel tells its arguments a moment after its start
+		p, err := process(command.Process.Pid)
+		return err == nil && len(p.Args) > 0
+	}, time.Minute, time.Millisecond)
 	require.NoError(t, Supervisor{PID: command.Process.Pid, Dir: "/c", Name: "n1"}.Kill(t.Context(), 0))
 	p, err := process(command.Process.Pid)
 	require.NoError(t, err)
