@@ -63,6 +63,7 @@ void Client::Adopt() {
 
 Status Client::Poll(int timeout_ms, tg_event* event) {
   *event = {};
+  page_->turns.fetch_add(1, std::memory_order_relaxed);
   const auto deadline = Clock::now() + std::chrono::milliseconds(std::max(timeout_ms, 0));
   while (true) {
     std::optional<Frame> frame;

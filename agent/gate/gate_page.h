@@ -22,7 +22,7 @@ constexpr GateState GateStateOf(uint64_t word) { return static_cast<GateState>(w
 constexpr uint64_t GateAttemptOf(uint64_t word) { return word >> 3; }
 
 struct GatePage {
-  static constexpr uint64_t kMagic = 0x54474741'54450003;  // "TGGATE", version 3
+  static constexpr uint64_t kMagic = 0x54474741'54450004;  // "TGGATE", version 4
   static constexpr uint32_t kReachable = 1024;             // ranks that `unreachable` can name
 
   uint64_t magic;
@@ -38,6 +38,7 @@ struct GatePage {
   // Only the agent clears it, when a flip that the agents make lets the rank go on.
   std::atomic<uint64_t> stopped;
   std::atomic<uint64_t> unreachable[kReachable / 64];  // while stopped: bit = rank of the layout
+  std::atomic<uint64_t> turns;  // how often the engine polled: one that hangs does not
   uint32_t moe_layers, experts;
   // Followed by std::atomic<uint64_t> tokens[2][moe_layers][experts]: routed, executed.
 };

@@ -268,6 +268,13 @@ TEST_F(RepairTest, WhoIsLeftOutStandsStill) {
   EXPECT_EQ(world_.StatusOf(1).ranks(0).transition().phase(), v1::PHASE_IDLE);
 }
 
+// Who decides about a repair sees which engines go on, though they all stand still.
+TEST_F(RepairTest, AnEngineThatPollsTakesTurns) {
+  const auto turns = [&](size_t i) { return world_.StatusOf(i).ranks(0).engine().turns(); };
+  const uint64_t before = turns(0);
+  EXPECT_TRUE(Eventually([&] { return turns(0) > before; }));
+}
+
 // It may wake up any time, with the memory of the rank still mapped: until its process is gone
 // nobody else gets that memory, and what it finds in the control page is that it stands still.
 TEST_F(RepairTest, NobodyTakesThePlaceOfADismissedEngineWhileItLives) {

@@ -37,6 +37,7 @@ void Executor::FillRank(uint32_t device, const EngineInfo& engine, bool full, v1
   const uint64_t steps = page.steps.load(std::memory_order_acquire);
   e.set_steps(steps);
   e.set_stopped(rank.gate.stopped());
+  if (full) e.set_turns(page.turns.load(std::memory_order_relaxed));
   e.set_fresh(rank.fresh);
   if (e.stopped() && rank.layout && rank.rank >= 0) {
     for (const uint32_t r :

@@ -222,6 +222,30 @@ type stillness struct {
 	missing map[string]time.Time // member whose engine is not attached, since
 	cuts    string
 	since   time.Time // of cuts
+	turns   map[string]turns
+}
+
+// turns that a member's engine had taken when they last grew.
+type turns struct {
+	taken uint64
+	at    time.Time
+}
+
+// idle are members that stand still and whose engines took no turn since two looks that are some way apart. They may be late, so
+// this only tells whom to prefer.
+func (w *stillness) idle(t *truth) map[string]bool {
+	now, seen, out := time.Now(), map[string]turns{}, map[string]bool{}
+	for id, r := range t.ranks {
+		engine := r.status.GetEngine()
+		last, known := w.turns[id]
+		if !known || last.taken != engine.GetTurns() || !engine.GetStopped() {
+			last = turns{engine.GetTurns(), now}
+		}
+		seen[id] = last
+		out[id] = last.taken > 0 && now.Sub(last.at) >= cutsSettle/2
+	}
+	w.turns = seen
+	return out
 }
 
 // wait until the world is whole, or a ruling is due: all that answer stand still, engines that could come back had
@@ -232,7 +256,7 @@ func (w *stillness) wait(ctx context.Context) (*truth, ruling, error) {
 		if err != nil {
 			return nil, ruling{}, err
 		}
-		truth.told = w.told
+		truth.told, truth.idle = w.told, w.idle(truth)
 		trouble := truth.trouble()
 		if trouble == nil {
 			return truth, ruling{}, nil

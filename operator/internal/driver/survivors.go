@@ -1,7 +1,9 @@
 package driver
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
@@ -22,6 +24,7 @@ type evidence struct {
 	phase       tangramv1.Phase
 	unreachable []string // members that its engine has no connection to
 	fresh       bool     // its engine came back: its peers do not know yet where it is
+	idle        bool     // it stands still, and its engine takes no turn: it may hang
 }
 
 // scene is what a fence is decided from. Pure data.
@@ -54,8 +57,8 @@ type ruling struct {
 }
 
 // survivors decides who goes on, and what becomes of an unfinished attempt (architecture, "Fence"):
-// members that answer, whose engine is attached, and which reach each other; forward if one of them
-// flipped. Nobody: the world is over, if anything is known at all.
+// members that answer, whose engine is attached, and which reach each other (of equal sets one without engines that may hang);
+// forward if one of them flipped. Nobody: the world is over, if anything is known at all.
 func survivors(s scene) ruling {
 	var r ruling
 	evident := false // that the world cannot take another step
@@ -191,6 +194,8 @@ func (s scene) choose(ids []string, refuse func(evidence) string) (out []string,
 			fit = append(fit, id)
 		}
 	}
+	// Of sets of one size the first is taken: one without engines that may hang.
+	slices.SortStableFunc(fit, func(a, b string) int { return cmp.Compare(bit(s.members[a].idle), bit(s.members[b].idle)) })
 	whole := largestWhole(len(fit), func(i, j int) bool { return s.cut(fit[i], fit[j]) })
 	if len(whole) == 1 && len(ids) >= 3 {
 		why[fit[whole[0]]] = fmt.Sprintf("it is the only one of %d", len(ids))
@@ -199,6 +204,7 @@ func (s scene) choose(ids []string, refuse func(evidence) string) (out []string,
 	for _, i := range whole {
 		out = append(out, fit[i])
 	}
+	slices.SortFunc(out, func(a, b string) int { return cmp.Compare(slices.Index(ids, a), slices.Index(ids, b)) })
 	for _, id := range ids {
 		if contains(out, id) {
 			continue
@@ -209,6 +215,13 @@ func (s scene) choose(ids []string, refuse func(evidence) string) (out []string,
 		lost = append(lost, Lost{Member: id, Why: why[id]})
 	}
 	return out, lost
+}
+
+func bit(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // cut: either side says that it has no connection, and it is not for want of an address.

@@ -2,9 +2,12 @@ package driver
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -84,6 +87,7 @@ func TestRulings(t *testing.T) {
 	flipped.attempt, flipped.phase = 9, tangramv1.Phase_PHASE_FLIPPED
 	cutFlipped := flipped
 	cutFlipped.unreachable = []string{"b", "c"}
+	idle := func(e evidence) evidence { e.idle = true; return e }
 	stagedC := staged
 	stagedC.id = "c"
 	mixed := func(members ...evidence) scene {
@@ -106,6 +110,9 @@ func TestRulings(t *testing.T) {
 		running   []string
 	}{
 		"one died":                    {sceneOf(4, still("a", 4), still("b", 4), dead), []string{"a", "b"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
+		"a tie":                       {sceneOf(4, hears(still("a", 4), "b"), still("b", 4), still("c", 4)), []string{"a", "c"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
+		"a tie, one may hang":         {sceneOf(4, idle(hears(still("a", 4), "b")), still("b", 4), still("c", 4)), []string{"b", "c"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
+		"all may hang":                {sceneOf(4, idle(still("a", 4)), idle(still("b", 4)), still("c", 4)), []string{"a", "b", "c"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
 		"one runs":                    {sceneOf(4, still("a", 4), running, dead), nil, 0, 0, []string{"b"}},
 		"one hangs":                   {sceneOf(4, hears(still("a", 4), "b"), running, hears(still("c", 4), "b")), []string{"a", "c"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
 		"one hangs, of two":           {sceneOf(4, hears(still("a", 4), "b"), running), []string{"a"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
@@ -179,6 +186,29 @@ func randomScene(dice *rand.Rand) scene {
 		s.fence = &f
 	}
 	return s
+}
+
+// Idle is who stands still and takes no turn from one look to a later one; nobody is before it was looked at for long enough, and
+// an agent that does not tell of turns makes nobody idle.
+func TestWhoTakesNoTurnIsIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		look := func(w *stillness, a, b, c uint64) map[string]bool {
+			rank := func(n uint64, stopped bool) rankTruth {
+				return rankTruth{status: &tangramv1.RankStatus{Engine: &tangramv1.EngineStatus{Turns: n, Stopped: stopped}}}
+			}
+			return w.idle(&truth{ranks: map[string]rankTruth{"turns": rank(a, true), "hangs": rank(b, true), "steps": rank(c, false), "old": rank(0, true)}})
+		}
+		w := &stillness{}
+		nobody := map[string]bool{"turns": false, "hangs": false, "steps": false, "old": false}
+		require.Equal(t, nobody, look(w, 1, 1, 1))
+		time.Sleep(lookEvery)
+		require.Equal(t, nobody, look(w, 2, 1, 1))
+		time.Sleep(cutsSettle / 2)
+		hangs := maps.Clone(nobody)
+		hangs["hangs"] = true
+		require.Equal(t, hangs, look(w, 3, 1, 1))
+		require.Equal(t, nobody, look(w, 4, 2, 1), "it goes on")
+	})
 }
 
 func TestSurvivorsProperties(t *testing.T) {

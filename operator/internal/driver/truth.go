@@ -31,6 +31,7 @@ type truth struct {
 	believed []bool                      // by agent: its layout is of this world
 	pods     []string                    // by agent: the pod's UID; nil: not known
 	told     map[string]bool             // by member: see stillness
+	idle     map[string]bool             // by member: see stillness
 	layout   *tangramv1.Layout           // of the highest epoch that a believed agent is in; nil: none
 	hash     []byte                      // of layout
 	older    *tangramv1.Layout           // of the epoch before, if a believed agent still is in it
