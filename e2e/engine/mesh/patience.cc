@@ -26,17 +26,34 @@ void Patience::Learn(uint64_t rows, Duration took) {
 
 Patience::Duration Patience::Limit(std::optional<uint64_t> rows) const {
   const Duration least = bounds_.least, most = std::max<Duration>(bounds_.most, least);
-  if (rows)
-    return std::max(least, Learned(sizes_[std::min(SizeOf(*rows), kSizes - 1)]).value_or(most));
+  if (rows) {
+    const size_t size = std::min(SizeOf(*rows), kSizes - 1);
+    if (const std::optional<Duration> limit = Learned(sizes_[size], bounds_.factor))
+      return std::max(least, *limit);
+    const std::optional<Duration> limit = Guessed(size);
+    return limit ? std::min(most, std::max(bounds_.rare * least, *limit)) : most;
+  }
   std::optional<Duration> longest;
   for (const Histogram& of : sizes_) {
-    if (const std::optional<Duration> limit = Learned(of))
+    if (const std::optional<Duration> limit = Learned(of, bounds_.factor))
       longest = std::max(longest.value_or(Duration(0)), *limit);
   }
   return longest ? std::min(most, std::max(bounds_.other * least, *longest)) : most;
 }
 
-std::optional<Patience::Duration> Patience::Learned(const Histogram& of) const {
+std::optional<Patience::Duration> Patience::Guessed(size_t size) const {
+  std::optional<Duration> guess;
+  for (size_t more = size + 1; more < kSizes && !guess; ++more)
+    guess = Learned(sizes_[more], bounds_.factor);
+  for (size_t fewer = size; fewer-- > 0;) {
+    const double rows = std::exp2(static_cast<double>(size - fewer));
+    if (const auto limit = Learned(sizes_[fewer], bounds_.factor * rows))
+      return std::min(guess.value_or(*limit), *limit);
+  }
+  return guess;
+}
+
+std::optional<Patience::Duration> Patience::Learned(const Histogram& of, double factor) const {
   if (of.total < bounds_.samples) return std::nullopt;
   const auto wanted = static_cast<uint32_t>(std::ceil(kQuantile * of.total));
   uint32_t seen = 0;
@@ -44,7 +61,7 @@ std::optional<Patience::Duration> Patience::Learned(const Histogram& of) const {
   while (bin + 1 < kBins && (seen += of.bins[bin]) < wanted) ++bin;
   const double quantile = kFirst * std::exp2(static_cast<double>(bin + 1) / kPerOctave);
   const auto most = static_cast<double>(Duration(std::max(bounds_.most, bounds_.least)).count());
-  return Duration(static_cast<int64_t>(std::min(bounds_.factor * quantile, most)));
+  return Duration(static_cast<int64_t>(std::min(factor * quantile, most)));
 }
 
 void Wait::Look(Clock::time_point now) {

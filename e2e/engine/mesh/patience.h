@@ -21,9 +21,10 @@ class Patience {
 
   struct Bounds {
     std::chrono::milliseconds least{1000};  // whatever was learned
-    std::chrono::milliseconds most{10000};  // until something is learned
+    std::chrono::milliseconds most{10000};  // until anything is learned
     double factor = 8;                      // of the quantile .99
     uint32_t samples = 64;                  // of a size, before they count
+    int rare = 2;   // times the least at least: a size that is not known, once others are
     int other = 5;  // times the least at least: work that is like no other, once steps were seen
   };
 
@@ -32,14 +33,18 @@ class Patience {
   const Bounds& bounds() const { return bounds_; }
   // An exchange of a step of so many rows was over after `took`.
   void Learn(uint64_t rows, Duration took);
-  // Of a step of so many rows; nullopt: work that is like no other, which maps and copies. How
+  // Of a step of so many rows. A size that is not known yet is judged by the nearest that are: no
+  // longer than a step of more rows, and longer than one of fewer by no more than it has more rows.
+  // nullopt: work that is like no other, which maps and copies. How
   // slow this machine is, steps of all sizes tell.
   Duration Limit(std::optional<uint64_t> rows) const;
 
  private:
   struct Histogram;
-  // nullopt: too little is known.
-  std::optional<Duration> Learned(const Histogram& of) const;
+  // `factor` times the quantile, and no more than the most; nullopt: too little is known.
+  std::optional<Duration> Learned(const Histogram& of, double factor) const;
+  // The same for a size of which too little is known, from its neighbours.
+  std::optional<Duration> Guessed(size_t size) const;
 
   // Durations by quarters of an octave, from 2^10 ns (1 us); decays, so that what was long ago
   // is forgotten.

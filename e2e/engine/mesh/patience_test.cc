@@ -45,7 +45,20 @@ TEST(PatienceTest, LongStepsHaveALongerLimitThanShortOnes) {
   EXPECT_EQ(patience.Limit(15), seconds(1)) << "of the same order";
   EXPECT_GE(patience.Limit(4000), seconds(4));
   EXPECT_LE(patience.Limit(4000), milliseconds(4800)) << "bins are a quarter of an octave";
-  EXPECT_EQ(patience.Limit(100), seconds(10)) << "never seen";
+}
+
+// A world whose load grows meets sizes for the first time while it serves: a rank that hangs in
+// such a step is not waited for as if nothing were known.
+TEST(PatienceTest, ASizeNeverSeenIsJudgedByItsNeighbours) {
+  Patience patience({});
+  for (int i = 0; i < 64; ++i) patience.Learn(8, milliseconds(40));
+  EXPECT_EQ(patience.Limit(16), seconds(2)) << "twice the least";
+  EXPECT_GE(patience.Limit(100), milliseconds(40 * 8 * 8)) << "eight times the rows at most";
+  EXPECT_LE(patience.Limit(100), milliseconds(48 * 8 * 8));
+  EXPECT_EQ(patience.Limit(100000), seconds(10)) << "the most is the most";
+  EXPECT_EQ(patience.Limit(1), seconds(2)) << "fewer rows do not take longer";
+  for (int i = 0; i < 64; ++i) patience.Learn(4000, milliseconds(100));
+  EXPECT_EQ(patience.Limit(600), seconds(2)) << "less than a known size that has more rows";
 }
 
 TEST(PatienceTest, TheMostIsTheMost) {
