@@ -31,8 +31,10 @@ Status Mesh::Connection::Read() {
     FrameHeader header;
     std::memcpy(&header, incoming.header().data(), sizeof(header));
     Bytes payload = incoming.Take();
-    if (state == State::kReady && header.kind == FrameKind::kBeat && header.length == 0) {
-      continue;  // it says no more than that it came
+    if (state == State::kReady && header.length == 0 &&
+        (header.kind == FrameKind::kBeat || header.kind == FrameKind::kStill)) {
+      still = header.kind == FrameKind::kStill ? header.epoch : 0;
+      continue;  // it says no more
     }
     frame = Frame{header, std::move(payload)};
   }

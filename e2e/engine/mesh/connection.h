@@ -39,6 +39,8 @@ struct Mesh::Connection {
   std::optional<Frame> frame;
   // Grows with every byte that came, and with every byte of data that the socket took.
   uint64_t moved = 0;
+  // The epoch that the other side said it has given up; 0: none.
+  uint64_t still = 0;
 
  private:
   net::FrameReader incoming;

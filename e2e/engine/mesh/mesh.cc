@@ -297,7 +297,11 @@ std::optional<Tag> Mesh::Waiting(const std::string& member) const {
   return Tag{header.epoch, header.step, header.sequence};
 }
 
-void Mesh::Beat() {
+void Mesh::Beat() { Tell(FrameKind::kBeat, 0); }
+
+void Mesh::BeatStill(uint64_t epoch) { Tell(FrameKind::kStill, epoch); }
+
+void Mesh::Tell(FrameKind kind, uint64_t epoch) {
   for (auto& [member, peer] : peers_) {
     Connection* connection = peer.connection.get();
     // Where something is still on its way out, that tells enough.
@@ -305,7 +309,7 @@ void Mesh::Beat() {
         !connection->Flushed()) {
       continue;
     }
-    connection->SendOwned({.kind = FrameKind::kBeat}, {});
+    connection->SendOwned({.kind = kind, .epoch = epoch}, {});
     (void)Drive(*connection, POLLOUT);  // an error shows again where the peer is waited for
   }
 }
@@ -367,6 +371,10 @@ Status Mesh::Exchange(const Tag& tag, std::span<const std::string> members,
       }
       leg.done = leg.received && leg.sent && connection->Flushed();
       if (leg.done) continue;
+      if (connection->still != 0 && connection->still >= tag.epoch) {
+        return {Code::kUnavailable, name + ": " + members[i] + " has given up epoch " +
+                                        std::to_string(connection->still)};
+      }
       if (connection->moved != leg.moved) {
         leg.moved = connection->moved;
         wait.Heard(i);

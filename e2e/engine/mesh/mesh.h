@@ -27,6 +27,7 @@
 #include "agent/net/socket.h"
 #include "agent/net/strangers.h"
 #include "e2e/engine/mesh/patience.h"
+#include "e2e/engine/mesh/wire.h"
 #include "e2e/engine/wire/bytes.h"
 
 namespace tangram::engine {
@@ -84,6 +85,9 @@ class Mesh {
   uint64_t Moved(const std::string& member) const;
   // Tells all peers that this rank lives and waits.
   void Beat();
+  // The same, and that it takes part in no exchange of this epoch or an older one any more. Who
+  // missed that it hung up (the connection was made again meanwhile) learns it so.
+  void BeatStill(uint64_t epoch);
 
   // Accepts, dials, shakes hands, reads; waits at most timeout_ms for something to do.
   void Progress(int timeout_ms);
@@ -95,8 +99,9 @@ class Mesh {
   };
   // Sends *send[i] to and receives recv[i] from members[i], for all i at once. Nobody's
   // frame of a later exchange is taken. kUnavailable: a peer is gone, silent for `limit`, or
-  // in another exchange. The message names the peer. Of a peer that is waiting itself one hears:
-  // it is not silent, but after `most` in all it has to be through. `took`: how long it was.
+  // in another exchange, or has given the epoch up. The message names the peer. Of a peer that is
+  // waiting itself one hears: it is not silent, but after `most` in all it has to be through.
+  // `took`: how long it was.
   Status Exchange(const Tag& tag, std::span<const std::string> members,
                   std::span<const Bytes* const> send, std::span<Bytes> recv, const Terms& terms,
                   Patience::Duration* took = nullptr);
@@ -121,6 +126,7 @@ class Mesh {
   // Whether the pod that the connection comes from may speak for its member now.
   Status MaySpeak(const Connection& connection) const;
   Bytes HelloTo(const std::string& member) const;
+  void Tell(FrameKind kind, uint64_t epoch);
 
   const Limits limits_;
   UniqueFd listener_;

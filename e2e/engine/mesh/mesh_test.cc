@@ -196,6 +196,42 @@ TEST(MeshTest, WhoWaitsForTheSilentOneIsNotSilent) {
   EXPECT_NE(status.message().find("no connection with b"), std::string::npos) << status.message();
 }
 
+// b gave the epoch up, hung up, and was connected again before a looked: what a sends now nobody
+// takes, and b lives. (A world stood still for 30 s so, with nobody silent.)
+TEST(MeshTest, WhoHasGivenTheEpochUpIsNotWaitedFor) {
+  std::vector<Node> nodes = Connected(2, milliseconds(20000));
+  std::atomic<bool> through{false};
+  std::thread thread([&] {
+    while (!through) {
+      nodes[1].mesh->Progress(5);
+      nodes[1].mesh->BeatStill(3);
+    }
+  });
+  std::vector<Bytes> recv;
+  const Status status =
+      nodes[0].comm.Exchange(7, 0, std::vector<uint32_t>{0, 1}, std::vector<Bytes>(2), &recv);
+  through = true;
+  thread.join();
+  EXPECT_EQ(status.code(), Code::kUnavailable);
+  EXPECT_NE(status.message().find("b has given up epoch 3"), std::string::npos) << status.message();
+}
+
+// In a repair those that are through wait for those that still stand in the epoch before.
+TEST(MeshTest, WhoHasGivenAnOlderEpochUpIsWaitedFor) {
+  std::vector<Node> nodes = Connected(2);
+  nodes[1].mesh->BeatStill(2);
+  std::thread thread([&] {
+    std::this_thread::sleep_for(milliseconds(20));
+    std::vector<Bytes> recv;
+    const Status status = nodes[1].comm.Gather(7, 0, Bytes(10, 1), &recv);
+    EXPECT_TRUE(status.ok()) << status.message();
+  });
+  std::vector<Bytes> recv;
+  const Status status = nodes[0].comm.Gather(7, 0, Bytes(10, 1), &recv);
+  thread.join();
+  EXPECT_TRUE(status.ok()) << status.message();
+}
+
 TEST(MeshTest, WhoWaitsForEverIsGivenUpInTheEnd) {
   std::vector<Node> nodes = Connected(3, milliseconds(100));
   std::thread thread([&] {

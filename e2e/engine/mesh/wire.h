@@ -11,7 +11,9 @@
 
 namespace tangram::engine {
 
-enum class FrameKind : uint32_t { kHello = 1, kWelcome = 2, kData = 3, kBeat = 4 };
+// A beat says that its sender lives and waits; kStill, that it has given its epoch up for good,
+// too.
+enum class FrameKind : uint32_t { kHello = 1, kWelcome = 2, kData = 3, kBeat = 4, kStill = 5 };
 
 // On the wire, little-endian, followed by `length` bytes.
 struct FrameHeader {

@@ -55,7 +55,7 @@ void Engine::WatchTheOthers() {
 
 void Engine::HangUpOnTheSilent() {
   still_->Look(Wait::Clock::now());
-  if (still_->BeatDue()) mesh_->Beat();
+  if (still_->BeatDue()) mesh_->BeatStill(epoch());
   for (uint32_t r = 0; r < comm_.size(); ++r) {
     const std::string& member = comm_.members()[r];
     const uint64_t moved = mesh_->Moved(member);
