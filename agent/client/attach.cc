@@ -7,6 +7,7 @@
 
 #include "agent/client/client.h"
 #include "agent/client/connect.h"
+#include "agent/device/platform.h"
 
 namespace tangram {
 namespace {
@@ -115,17 +116,27 @@ Status Client::Open(const v1::Attached& attached) {
                                 std::to_string(attached.dense_bytes()) + " dense bytes"};
   }
   dense_offset_ = attached.banks() * geometry_->bank_pitch();
-  auto weights = MappedRange::Reserve(
-      dense_offset_ + layout::RoundUp(attached.dense_bytes(), geometry_->page_bytes()));
-  if (!weights.ok()) return weights.status();
-  weights_ = std::move(*weights);
-  auto kv = MappedRange::Reserve(attached.kv_bytes());
-  if (!kv.ok()) return kv.status();
-  kv_ = std::move(*kv);
-  TANGRAM_RETURN_IF_ERROR(kv_.Map(0, attached.kv(), descriptors_, true));
-  auto control = MappedRange::Reserve(attached.control_bytes());
-  if (!control.ok()) return control.status();
-  control_ = std::move(*control);
+  auto platform = device::MakePlatform({.name = attached.platform(),
+                                        .map_bytes = geometry_->page_bytes(),
+                                        .hugetlb = attached.hugetlb()});
+  if (!platform.ok()) return platform.status();
+  device::RankDevices devices = (*platform)->Importers();
+  using device::Access;
+  const auto reserve = [](std::unique_ptr<device::Device> device, uint64_t bytes, Access access,
+                          Region* out) {
+    auto region = Region::Reserve(std::move(device), bytes, access);
+    if (!region.ok()) return region.status();
+    *out = std::move(*region);
+    return OkStatus();
+  };
+  const uint64_t weights =
+      dense_offset_ + layout::RoundUp(attached.dense_bytes(), geometry_->page_bytes());
+  TANGRAM_RETURN_IF_ERROR(reserve(std::move(devices.weights), weights, Access::kRead, &weights_));
+  TANGRAM_RETURN_IF_ERROR(
+      reserve(std::move(devices.kv), attached.kv_bytes(), Access::kReadWrite, &kv_));
+  TANGRAM_RETURN_IF_ERROR(kv_.Map(0, attached.kv(), descriptors_));
+  TANGRAM_RETURN_IF_ERROR(
+      reserve(std::move(devices.control), attached.control_bytes(), Access::kReadWrite, &control_));
   uint64_t backed = 0;
   for (const v1::Extent& extent : attached.control()) backed += extent.length();
   const uint64_t wanted = GatePageBytes(geometry_->moe_layers(), geometry_->experts());
@@ -133,7 +144,7 @@ Status Client::Open(const v1::Attached& attached) {
     return {Code::kInvalid, "control region of " + std::to_string(backed) + " bytes, want " +
                                 std::to_string(wanted)};
   }
-  TANGRAM_RETURN_IF_ERROR(control_.Map(0, attached.control(), descriptors_, true));
+  TANGRAM_RETURN_IF_ERROR(control_.Map(0, attached.control(), descriptors_));
   page_ = reinterpret_cast<GatePage*>(control_.data());
   if (page_->magic != GatePage::kMagic || page_->moe_layers != geometry_->moe_layers() ||
       page_->experts != geometry_->experts()) {

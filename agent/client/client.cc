@@ -181,15 +181,14 @@ Status Client::MapAll(const google::protobuf::RepeatedPtrField<v1::Mapping>& map
     uint64_t bytes = 0;
     for (const v1::Extent& extent : mapping.extents()) bytes += extent.length();
     const uint64_t room =
-        mapping.dense() ? weights_.size() - dense_offset_ : geometry_->bank_pitch();
+        mapping.dense() ? weights_.bytes() - dense_offset_ : geometry_->bank_pitch();
     if ((!mapping.dense() && mapping.bank() >= model_.banks) || mapping.offset() > room ||
         bytes > room - mapping.offset()) {
       return {Code::kInvalid, "mapping of " + std::to_string(bytes) + " bytes at " +
                                   std::to_string(mapping.offset()) + " of bank " +
                                   std::to_string(mapping.bank()) + " leaves its range"};
     }
-    TANGRAM_RETURN_IF_ERROR(weights_.Map(PlaceOf(mapping), mapping.extents(), descriptors_, false));
-    pages_.Map(PlaceOf(mapping), mapping.extents());
+    TANGRAM_RETURN_IF_ERROR(weights_.Map(PlaceOf(mapping), mapping.extents(), descriptors_));
     if (undo != nullptr) undo->emplace_back(PlaceOf(mapping), bytes);
   }
   return OkStatus();
@@ -209,17 +208,12 @@ void Client::OnMap(const v1::EngineMap& map) {
   (void)Send(std::move(reply));
 }
 
-Status Client::Unmap(uint64_t place, uint64_t bytes) {
-  pages_.Unmap(place, bytes);
-  return weights_.Unmap(place, bytes);
-}
-
 void Client::OnUnmap(const v1::EngineUnmap& unmap) {
   for (const v1::Mapping& mapping : unmap.mappings()) {
     uint64_t bytes = 0;
     for (const v1::Extent& extent : mapping.extents()) bytes += extent.length();
     // A range that is not ours is the agent's mistake; what stays mapped is only read.
-    (void)Unmap(PlaceOf(mapping), bytes);
+    (void)weights_.Unmap(PlaceOf(mapping), bytes);
   }
   v1::EngineMessage reply;
   *reply.mutable_unmapped()->mutable_header() = unmap.header();
@@ -229,7 +223,7 @@ void Client::OnUnmap(const v1::EngineUnmap& unmap) {
 void Client::OnAbort(const v1::EngineAbort& abort, tg_event* event) {
   if (!attempt_ || attempt_->id != abort.header().attempt()) return;
   if (!abort.keep_mapped()) {
-    for (const auto& [offset, bytes] : attempt_->mapped) (void)Unmap(offset, bytes);
+    for (const auto& [offset, bytes] : attempt_->mapped) (void)weights_.Unmap(offset, bytes);
   }
   event->kind = TG_EVENT_ABORT;
   event->attempt = attempt_->id;

@@ -12,8 +12,7 @@
 
 #include "agent/client/include/tangram/client.h"
 #include "agent/client/maps.h"
-#include "agent/client/memory_map.h"
-#include "agent/client/page_map.h"
+#include "agent/client/regions.h"
 #include "agent/gate/frame.h"
 #include "agent/gate/gate.h"
 
@@ -67,7 +66,6 @@ class Client {
 
   explicit Client(const tg_options& options);
   v1::EngineMessage AttachMessage() const;
-  Status Unmap(uint64_t place, uint64_t bytes);
   // resume.cc. Ok: there is an agent again.
   Status Knock();
   v1::Resume ResumeNow() const;
@@ -102,8 +100,7 @@ class Client {
   Status lost_;  // once the agent is gone
   DescriptorTable descriptors_;
   // Banks first, then the dense region, in one range: a mapping is one offset.
-  MappedRange weights_, kv_, control_;
-  PageMap pages_;  // of weights_
+  Region weights_, kv_, control_;
   uint64_t dense_offset_ = 0;
   GatePage* page_ = nullptr;
   uint64_t counters_ = 0;

@@ -18,18 +18,18 @@ constexpr uint64_t kHashedInASecond = 256 << 20;
 v1::Resume Client::ResumeNow() const {
   v1::Resume out;
   out.set_member(member_);
-  for (const auto& [place, run] : pages_.runs()) {
+  for (const Region::Run& run : weights_.runs()) {
     v1::Mapping* mapping = out.add_mappings();
-    mapping->set_dense(place >= dense_offset_);
+    mapping->set_dense(run.place >= dense_offset_);
     if (mapping->dense()) {
-      mapping->set_offset(place - dense_offset_);
+      mapping->set_offset(run.place - dense_offset_);
     } else {
-      mapping->set_bank(static_cast<uint32_t>(place / geometry_->bank_pitch()));
-      mapping->set_offset(place % geometry_->bank_pitch());
+      mapping->set_bank(static_cast<uint32_t>(run.place / geometry_->bank_pitch()));
+      mapping->set_offset(run.place % geometry_->bank_pitch());
     }
     v1::Extent* extent = mapping->add_extents();
-    extent->set_fd_index(run.fd_index);
-    extent->set_offset(run.fd_offset);
+    extent->set_fd_index(run.descriptor);
+    extent->set_offset(run.offset);
     extent->set_length(run.bytes);
   }
   if (!current_ || current_->get()->rank < 0) return out;
@@ -54,8 +54,7 @@ Status Client::Knock() {
     knocking_ = std::make_unique<FrameChannel>(std::move(*socket));
     v1::EngineMessage message = AttachMessage();
     *message.mutable_attach()->mutable_resume() = ResumeNow();
-    uint64_t bytes = 0;
-    for (const auto& [place, run] : pages_.runs()) bytes += run.bytes;
+    const uint64_t bytes = weights_.mapped_bytes();
     const std::array<int, 3> fds{descriptors_.fd(0), descriptors_.fd(1), descriptors_.fd(2)};
     if (knocking_->Send(std::move(message), fds).ok()) {
       knock_at_ = now + kAnswer + std::chrono::seconds(bytes / kHashedInASecond);
@@ -92,7 +91,7 @@ void Client::EndAttempt(tg_event* event) {
   event->kind = TG_EVENT_ABORT;
   event->attempt = attempt_->id;
   event->target_epoch = attempt_->target->get()->epoch;
-  for (const auto& [offset, bytes] : attempt_->mapped) (void)Unmap(offset, bytes);
+  for (const auto& [offset, bytes] : attempt_->mapped) (void)weights_.Unmap(offset, bytes);
   attempt_.reset();
 }
 

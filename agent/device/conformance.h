@@ -1,14 +1,16 @@
 // What every device must do. A backend's test instantiates the suite with a type that has
-// `static std::unique_ptr<Device> Make(uint64_t bytes)` (a device with so much memory) and
-// `static std::unique_ptr<Device> Importer()` (another process's, which has none).
+// `kUnit`, `kBytes` (false: sizes alone), `static std::unique_ptr<Device> Make(uint64_t bytes)`
+// (a device with so much memory) and `static std::unique_ptr<Device> Importer()` (another
+// process's, which has none).
 #pragma once
 
 #include <gtest/gtest.h>
 
-#include <set>
+#include <string>
 #include <utility>
 
 #include "agent/device/device.h"
+#include "agent/device/hash.h"
 
 namespace tangram::device {
 
@@ -22,31 +24,48 @@ class DeviceConformance : public ::testing::Test {
     ASSERT_NE(device_, nullptr);
     unit_ = device_->granularity();
   }
-  std::unique_ptr<Range> Reserve(uint64_t units) {
-    auto range = device_->Reserve(units * unit_);
-    EXPECT_TRUE(range.ok()) << range.status().message();
-    return std::move(range).value();
+  SpacePtr Reserve(Device& device, uint64_t units) {
+    auto space = device.Reserve(units * unit_);
+    EXPECT_TRUE(space.ok()) << space.status().message();
+    return std::move(space).value();
   }
-  HandlePtr Create(uint64_t units) {
-    auto handle = device_->Create(units * unit_);
-    EXPECT_TRUE(handle.ok()) << handle.status().message();
-    return std::move(handle).value();
+  SpacePtr Reserve(uint64_t units) { return Reserve(*device_, units); }
+  BlockPtr Create(uint64_t units) {
+    auto block = device_->Create(units * unit_);
+    EXPECT_TRUE(block.ok()) << block.status().message();
+    return std::move(block).value();
   }
-  void MapRw(Range& range, uint64_t unit, const HandlePtr& handle) {
-    const Status mapped = device_->Map(range, unit * unit_, handle);
-    ASSERT_TRUE(mapped.ok()) << mapped.message();
-    const Status access =
-        device_->SetAccess(range, unit * unit_, handle->bytes(), Access::kReadWrite);
-    ASSERT_TRUE(access.ok()) << access.message();
+  Placement Whole(uint64_t unit, const BlockPtr& block) const {
+    return {unit * unit_, block, {0, block->bytes()}};
   }
-  void Fill(Range& range, uint64_t unit, uint64_t units, int value) {
-    const std::vector<std::byte> bytes(units * unit_, std::byte(value));
-    device_->Copy(range.base() + unit * unit_, bytes.data(), bytes.size());
+  Mapping Map(const SpacePtr& space, uint64_t unit, const BlockPtr& block) {
+    const Placement placement = Whole(unit, block);
+    auto mapped = device_->Map(space, {&placement, 1}, Access::kReadWrite);
+    EXPECT_TRUE(mapped.ok()) << mapped.status().message();
+    return std::move(mapped->front());
   }
-  void ExpectFilled(Range& range, uint64_t unit, uint64_t units, int value) {
+  Code MapCode(const SpacePtr& space, const Placement& placement) {
+    return device_->Map(space, {&placement, 1}, Access::kReadWrite).status().code();
+  }
+  Memory At(Device& device, const SpacePtr& space, uint64_t unit, uint64_t units) const {
+    return {&device, space->address() + unit * unit_, units * unit_};
+  }
+  void Fill(const SpacePtr& space, uint64_t unit, uint64_t units, int value) {
+    std::vector<std::byte> bytes(units * unit_, std::byte(value));
+    const CopyOp op{At(*device_, space, unit, units), Memory::Own(bytes)};
+    EXPECT_TRUE(device_->Copy({&op, 1}).Wait().ok());
+  }
+  void ExpectFilled(Device& device, const SpacePtr& space, uint64_t unit, uint64_t units,
+                    int value) {
     std::vector<std::byte> bytes(units * unit_);
-    device_->Copy(bytes.data(), range.base() + unit * unit_, bytes.size());
-    EXPECT_EQ(bytes, std::vector<std::byte>(bytes.size(), std::byte(value)));
+    const CopyOp op{Memory::Own(bytes), At(device, space, unit, units)};
+    EXPECT_TRUE(device.Copy({&op, 1}).Wait().ok());
+    if (Backend::kBytes) {
+      EXPECT_EQ(bytes, std::vector<std::byte>(bytes.size(), std::byte(value)));
+    }
+  }
+  void ExpectFilled(const SpacePtr& space, uint64_t unit, uint64_t units, int value) {
+    ExpectFilled(*device_, space, unit, units, value);
   }
 
   std::unique_ptr<Device> device_;
@@ -55,62 +74,86 @@ class DeviceConformance : public ::testing::Test {
 
 TYPED_TEST_SUITE_P(DeviceConformance);
 
-TYPED_TEST_P(DeviceConformance, BytesBelongToTheHandleNotToTheAddress) {
-  auto range = this->Reserve(8);
-  const HandlePtr a = this->Create(2);
-  const HandlePtr b = this->Create(1);
-  this->MapRw(*range, 0, a);
-  this->MapRw(*range, 2, b);
-  this->Fill(*range, 0, 2, 0x5a);
-  this->Fill(*range, 2, 1, 0x33);
-  ASSERT_TRUE(this->device_->Unmap(*range, 0).ok());
-  this->MapRw(*range, 5, a);
-  this->ExpectFilled(*range, 5, 2, 0x5a);
-  this->ExpectFilled(*range, 2, 1, 0x33);
+TYPED_TEST_P(DeviceConformance, BytesBelongToTheBlockNotToTheAddress) {
+  const SpacePtr space = this->Reserve(8);
+  const BlockPtr a = this->Create(2);
+  Mapping first = this->Map(space, 0, a);
+  const Mapping other = this->Map(space, 2, this->Create(1));
+  this->Fill(space, 0, 2, 0x5a);
+  this->Fill(space, 2, 1, 0x33);
+  first = Mapping();
+  const Mapping moved = this->Map(space, 5, a);
+  this->ExpectFilled(space, 5, 2, 0x5a);
+  this->ExpectFilled(space, 2, 1, 0x33);
 }
 
-TYPED_TEST_P(DeviceConformance, OneHandleAtTwoAddressesIsOneMemory) {
-  auto range = this->Reserve(2);
-  const HandlePtr a = this->Create(1);
-  this->MapRw(*range, 0, a);
-  this->MapRw(*range, 1, a);
-  this->Fill(*range, 0, 1, 7);
-  this->ExpectFilled(*range, 1, 1, 7);
+TYPED_TEST_P(DeviceConformance, OneBlockAtTwoAddressesIsOneMemory) {
+  const SpacePtr space = this->Reserve(2);
+  const BlockPtr a = this->Create(1);
+  const Mapping one = this->Map(space, 0, a), two = this->Map(space, 1, a);
+  this->Fill(space, 0, 1, 7);
+  this->ExpectFilled(space, 1, 1, 7);
 }
 
 TYPED_TEST_P(DeviceConformance, NoMappingOverAMapping) {
-  auto range = this->Reserve(4);
-  const HandlePtr one = this->Create(1);
-  const HandlePtr two = this->Create(2);
-  this->MapRw(*range, 1, two);
+  const SpacePtr space = this->Reserve(4);
+  const BlockPtr one = this->Create(1), two = this->Create(2);
+  const Mapping middle = this->Map(space, 1, two);
   for (const uint64_t unit : {1U, 2U}) {
-    EXPECT_EQ(this->device_->Map(*range, unit * this->unit_, one).code(), Code::kInvalid);
+    EXPECT_EQ(this->MapCode(space, this->Whole(unit, one)), Code::kInvalid);
   }
-  EXPECT_EQ(this->device_->Map(*range, 0, two).code(), Code::kInvalid);
+  EXPECT_EQ(this->MapCode(space, this->Whole(0, two)), Code::kInvalid);
   // The refusals changed nothing, and beside it there is room.
-  this->Fill(*range, 1, 2, 9);
-  this->ExpectFilled(*range, 1, 2, 9);
-  this->MapRw(*range, 0, one);
-  this->MapRw(*range, 3, this->Create(1));
+  this->Fill(space, 1, 2, 9);
+  this->ExpectFilled(space, 1, 2, 9);
+  const Mapping before = this->Map(space, 0, one), after = this->Map(space, 3, this->Create(1));
+}
+
+TYPED_TEST_P(DeviceConformance, AListIsMappedWholeOrNotAtAll) {
+  const SpacePtr space = this->Reserve(8);
+  const BlockPtr a = this->Create(1), b = this->Create(2);
+  const Mapping there = this->Map(space, 6, this->Create(1));
+  const std::vector<Placement> clash{this->Whole(0, a), this->Whole(2, b), this->Whole(6, a)};
+  EXPECT_EQ(this->device_->Map(space, clash, Access::kReadWrite).status().code(), Code::kInvalid);
+  const std::vector<Placement> good{this->Whole(1, b), this->Whole(0, a), this->Whole(3, a)};
+  auto mapped = this->device_->Map(space, good, Access::kReadWrite);
+  ASSERT_TRUE(mapped.ok()) << mapped.status().message();
+  ASSERT_EQ(mapped->size(), 3U);
+  for (size_t i = 0; i < good.size(); ++i) {
+    EXPECT_EQ((*mapped)[i].at(), good[i].at);
+    EXPECT_EQ((*mapped)[i].block(), good[i].block);
+  }
+  this->Fill(space, 0, 3, 4);
+  this->ExpectFilled(space, 3, 1, 4);
 }
 
 TYPED_TEST_P(DeviceConformance, RefusesWhatIsNoWholeUnitOrOutside) {
-  auto range = this->Reserve(2);
-  const HandlePtr two = this->Create(2);
-  EXPECT_EQ(this->device_->Map(*range, this->unit_, two).code(), Code::kInvalid);
-  EXPECT_EQ(this->device_->Map(*range, this->unit_ / 2, this->Create(1)).code(), Code::kInvalid);
-  EXPECT_EQ(this->device_->Map(*range, 64 * this->unit_, two).code(), Code::kInvalid);
+  const SpacePtr space = this->Reserve(2);
+  const BlockPtr one = this->Create(1), two = this->Create(2);
+  const uint64_t unit = this->unit_;
+  EXPECT_EQ(this->MapCode(space, this->Whole(1, two)), Code::kInvalid);
+  EXPECT_EQ(this->MapCode(space, {unit / 2, one, {0, unit}}), Code::kInvalid);
+  EXPECT_EQ(this->MapCode(space, this->Whole(64, two)), Code::kInvalid);
+  EXPECT_EQ(this->MapCode(space, {UINT64_MAX - unit + 1, two, {0, 2 * unit}}), Code::kInvalid);
+  EXPECT_EQ(this->MapCode(space, {0, one, {0, 0}}), Code::kInvalid);
+  EXPECT_EQ(this->MapCode(space, {0, one, {0, 2 * unit}}), Code::kInvalid);
+  EXPECT_EQ(this->MapCode(space, {0, two, {unit, 2 * unit}}), Code::kInvalid);
+  EXPECT_EQ(this->MapCode(space, {0, two, {unit / 2, unit}}), Code::kInvalid);
+  EXPECT_EQ(this->MapCode(space, {0, nullptr, {0, unit}}), Code::kInvalid);
   EXPECT_EQ(this->device_->Create(0).status().code(), Code::kInvalid);
-  EXPECT_EQ(this->device_->Create(this->unit_ + 1).status().code(), Code::kInvalid);
+  EXPECT_EQ(this->device_->Create(unit + 1).status().code(), Code::kInvalid);
 }
 
-TYPED_TEST_P(DeviceConformance, UnmapTakesWhatMapGave) {
-  auto range = this->Reserve(4);
-  this->MapRw(*range, 0, this->Create(2));
-  EXPECT_EQ(this->device_->Unmap(*range, this->unit_).code(), Code::kInvalid);
-  EXPECT_TRUE(this->device_->Unmap(*range, 0).ok());
-  EXPECT_EQ(this->device_->Unmap(*range, 0).code(), Code::kInvalid);
-  EXPECT_EQ(this->device_->Unmap(*range, 3 * this->unit_).code(), Code::kInvalid);
+TYPED_TEST_P(DeviceConformance, ASliceIsMappedAlone) {
+  const SpacePtr space = this->Reserve(6);
+  const BlockPtr block = this->Create(3);
+  const Mapping whole = this->Map(space, 0, block);
+  for (int i = 0; i < 3; ++i) this->Fill(space, static_cast<uint64_t>(i), 1, i + 1);
+  const Placement tail{4 * this->unit_, block, {this->unit_, 2 * this->unit_}};
+  auto mapped = this->device_->Map(space, {&tail, 1}, Access::kReadWrite);
+  ASSERT_TRUE(mapped.ok()) << mapped.status().message();
+  this->ExpectFilled(space, 4, 1, 2);
+  this->ExpectFilled(space, 5, 1, 3);
 }
 
 TYPED_TEST_P(DeviceConformance, MemoryIsCountedAndComesBack) {
@@ -118,15 +161,14 @@ TYPED_TEST_P(DeviceConformance, MemoryIsCountedAndComesBack) {
   const uint64_t total = device.total_bytes();
   EXPECT_EQ(total, TestFixture::kUnits * this->unit_);
   EXPECT_EQ(device.free_bytes(), total);
-  auto range = this->Reserve(4);
+  const SpacePtr space = this->Reserve(4);
   {
-    const HandlePtr handle = this->Create(3);
+    BlockPtr block = this->Create(3);
     EXPECT_EQ(device.free_bytes(), total - 3 * this->unit_);
-    this->MapRw(*range, 0, handle);
+    const Mapping mapping = this->Map(space, 0, block);
+    block.reset();
+    EXPECT_EQ(device.free_bytes(), total - 3 * this->unit_) << "the mapping holds the memory";
   }
-  // The mapping holds the memory when nobody else does.
-  EXPECT_EQ(device.free_bytes(), total - 3 * this->unit_);
-  ASSERT_TRUE(device.Unmap(*range, 0).ok());
   EXPECT_EQ(device.free_bytes(), total);
   const auto more = device.Create(total + this->unit_);
   EXPECT_EQ(more.status().code(), Code::kNoMemory);
@@ -135,71 +177,155 @@ TYPED_TEST_P(DeviceConformance, MemoryIsCountedAndComesBack) {
   EXPECT_EQ(device.free_bytes(), total);
 }
 
-// Holes of one unit: a handle of several must be made of pieces, in its own order, and no
-// byte may be behind two handles.
+TYPED_TEST_P(DeviceConformance, WhatIsReleasedMakesRoomAndLeavesTheRest) {
+  const SpacePtr space = this->Reserve(6);
+  std::vector<Mapping> gone;
+  gone.push_back(this->Map(space, 4, this->Create(1)));
+  gone.push_back(this->Map(space, 0, this->Create(2)));
+  gone.push_back(this->Map(space, 2, this->Create(1)));
+  const Mapping stays = this->Map(space, 3, this->Create(1));
+  this->Fill(space, 3, 1, 5);
+  this->device_->Release(std::move(gone), Event::Finished(OkStatus()));
+  EXPECT_EQ(this->device_->free_bytes(), (TestFixture::kUnits - 1) * this->unit_);
+  this->ExpectFilled(space, 3, 1, 5);
+  const Mapping again = this->Map(space, 0, this->Create(3)),
+                last = this->Map(space, 4, this->Create(2));
+}
+
+// Holes of one unit: a block of several must be made of pieces, in its own order, and no
+// byte may be behind two blocks.
 TYPED_TEST_P(DeviceConformance, FragmentedMemoryIsStillMemory) {
-  std::vector<HandlePtr> handles;
-  for (uint64_t i = 0; i < TestFixture::kUnits; ++i) handles.push_back(this->Create(1));
-  for (uint64_t i = 0; i < TestFixture::kUnits; i += 2) handles[i].reset();
-  const HandlePtr scattered = this->Create(TestFixture::kUnits / 2);
+  std::vector<BlockPtr> blocks;
+  for (uint64_t i = 0; i < TestFixture::kUnits; ++i) blocks.push_back(this->Create(1));
+  for (uint64_t i = 0; i < TestFixture::kUnits; i += 2) blocks[i].reset();
+  const BlockPtr scattered = this->Create(TestFixture::kUnits / 2);
   EXPECT_EQ(this->device_->free_bytes(), 0U);
-  auto range = this->Reserve(2 * TestFixture::kUnits);
-  this->MapRw(*range, 0, scattered);
+  const SpacePtr space = this->Reserve(2 * TestFixture::kUnits);
+  std::vector<Mapping> mapped;
+  mapped.push_back(this->Map(space, 0, scattered));
   for (uint64_t i = 0; i < TestFixture::kUnits / 2; ++i) {
-    this->Fill(*range, i, 1, static_cast<int>(i) + 1);
+    this->Fill(space, i, 1, static_cast<int>(i) + 1);
   }
   for (uint64_t i = 1; i < TestFixture::kUnits; i += 2) {
-    this->MapRw(*range, TestFixture::kUnits + i, handles[i]);
-    this->Fill(*range, TestFixture::kUnits + i, 1, 0xee);
+    mapped.push_back(this->Map(space, TestFixture::kUnits + i, blocks[i]));
+    this->Fill(space, TestFixture::kUnits + i, 1, 0xee);
   }
   for (uint64_t i = 0; i < TestFixture::kUnits / 2; ++i) {
-    this->ExpectFilled(*range, i, 1, static_cast<int>(i) + 1);
+    this->ExpectFilled(space, i, 1, static_cast<int>(i) + 1);
   }
 }
 
 TYPED_TEST_P(DeviceConformance, AnImporterSeesTheBytesInOrderAndCannotWrite) {
   // Scattered on purpose: the order of the extents is what carries the meaning.
-  HandlePtr hole = this->Create(1);
-  const HandlePtr between = this->Create(1);
-  HandlePtr rest = this->Create(TestFixture::kUnits - 2);
+  BlockPtr hole = this->Create(1);
+  const BlockPtr between = this->Create(1);
+  BlockPtr rest = this->Create(TestFixture::kUnits - 2);
   hole.reset();
   rest.reset();
-  const HandlePtr handle = this->Create(TestFixture::kUnits - 1);
-  auto mine = this->Reserve(TestFixture::kUnits);
-  this->MapRw(*mine, 0, handle);
+  const BlockPtr block = this->Create(TestFixture::kUnits - 1);
+  const SpacePtr mine = this->Reserve(TestFixture::kUnits);
+  const Mapping mapping = this->Map(mine, 0, block);
   for (uint64_t i = 0; i < TestFixture::kUnits - 1; ++i) {
-    this->Fill(*mine, i, 1, static_cast<int>(i) + 1);
+    this->Fill(mine, i, 1, static_cast<int>(i) + 1);
   }
-  const auto exported = this->device_->ExportHandle(handle);
+  const auto exported = this->device_->ExportOf(block);
   ASSERT_TRUE(exported.ok()) << exported.status().message();
+  const int fd = exported->descriptors.empty() ? -1 : exported->descriptors[0];
   auto other = TypeParam::Importer();
-  const auto imported = other->Import(exported->fd, exported->extents);
+  const auto imported = other->Import(fd, exported->extents);
   ASSERT_TRUE(imported.ok()) << imported.status().message();
-  EXPECT_EQ((*imported)->bytes(), handle->bytes());
-  auto theirs = other->Reserve(handle->bytes());
-  ASSERT_TRUE(theirs.ok());
-  ASSERT_TRUE(other->Map(**theirs, 0, *imported).ok());
-  EXPECT_FALSE(other->SetAccess(**theirs, 0, handle->bytes(), Access::kReadWrite).ok());
-  ASSERT_TRUE(other->SetAccess(**theirs, 0, handle->bytes(), Access::kRead).ok());
-  for (uint64_t i = 0; i < TestFixture::kUnits - 1; ++i) {
-    this->ExpectFilled(**theirs, i, 1, static_cast<int>(i) + 1);
+  EXPECT_EQ((*imported)->bytes(), block->bytes());
+  const SpacePtr theirs = this->Reserve(*other, TestFixture::kUnits - 1);
+  const Placement whole = this->Whole(0, *imported);
+  if (TypeParam::kBytes) {
+    EXPECT_FALSE(other->Map(theirs, {&whole, 1}, Access::kReadWrite).ok());
   }
+  auto mapped = other->Map(theirs, {&whole, 1}, Access::kRead);
+  ASSERT_TRUE(mapped.ok()) << mapped.status().message();
+  for (uint64_t i = 0; i < TestFixture::kUnits - 1; ++i) {
+    this->ExpectFilled(*other, theirs, i, 1, static_cast<int>(i) + 1);
+  }
+}
+
+// An engine is told of bytes to map as they lie side by side, and of others to unmap.
+TYPED_TEST_P(DeviceConformance, AnImportersMappingIsCut) {
+  const BlockPtr block = this->Create(3);
+  const auto exported = this->device_->ExportOf(block);
+  ASSERT_TRUE(exported.ok());
+  auto other = TypeParam::Importer();
+  const int fd = exported->descriptors.empty() ? -1 : exported->descriptors[0];
+  const auto imported = other->Import(fd, exported->extents);
+  const SpacePtr space = this->Reserve(*other, 3);
+  const Placement whole = this->Whole(0, *imported);
+  auto mapped = other->Map(space, {&whole, 1}, Access::kRead);
+  ASSERT_TRUE(mapped.ok()) << mapped.status().message();
+  {
+    Mapping middle = mapped->front().Split(this->unit_);
+    const Mapping last = middle.Split(this->unit_);
+    EXPECT_EQ(last.at(), 2 * this->unit_);
+    EXPECT_EQ(last.slice().offset, 2 * this->unit_);
+    middle = Mapping();
+    const Placement again{this->unit_, *imported, {this->unit_, this->unit_}};
+    EXPECT_TRUE(other->Map(space, {&again, 1}, Access::kRead).ok());
+  }
+  const Placement rest{this->unit_, *imported, {this->unit_, 2 * this->unit_}};
+  EXPECT_TRUE(other->Map(space, {&rest, 1}, Access::kRead).ok());
+  EXPECT_EQ(other->Map(space, {&whole, 1}, Access::kRead).status().code(), Code::kInvalid)
+      << "the first unit is still mapped";
 }
 
 TYPED_TEST_P(DeviceConformance, ImportRefusesWhatIsNoWholeUnit) {
-  const auto exported = this->device_->ExportHandle(this->Create(1));
+  const auto exported = this->device_->ExportOf(this->Create(1));
   ASSERT_TRUE(exported.ok());
+  const int fd = exported->descriptors.empty() ? -1 : exported->descriptors[0];
   auto other = TypeParam::Importer();
   for (const Extent& bad : {Extent{1, this->unit_}, Extent{0, this->unit_ / 2}, Extent{0, 0}}) {
-    EXPECT_EQ(other->Import(exported->fd, std::span(&bad, 1)).status().code(), Code::kInvalid);
+    EXPECT_EQ(other->Import(fd, std::span(&bad, 1)).status().code(), Code::kInvalid);
   }
 }
 
-REGISTER_TYPED_TEST_SUITE_P(DeviceConformance, BytesBelongToTheHandleNotToTheAddress,
-                            OneHandleAtTwoAddressesIsOneMemory, NoMappingOverAMapping,
-                            RefusesWhatIsNoWholeUnitOrOutside, UnmapTakesWhatMapGave,
-                            MemoryIsCountedAndComesBack, FragmentedMemoryIsStillMemory,
-                            AnImporterSeesTheBytesInOrderAndCannotWrite,
-                            ImportRefusesWhatIsNoWholeUnit);
+TYPED_TEST_P(DeviceConformance, CopiesAndHashesComeInBatches) {
+  const SpacePtr space = this->Reserve(4);
+  const Mapping mapping = this->Map(space, 0, this->Create(4));
+  this->Fill(space, 0, 1, 1);
+  this->Fill(space, 1, 1, 2);
+  uint64_t copied[2] = {}, hashed[2] = {};
+  Device& device = *this->device_;
+  const std::vector<CopyOp> copies{
+      {this->At(device, space, 2, 1), this->At(device, space, 1, 1), &copied[0]},
+      {this->At(device, space, 3, 1), this->At(device, space, 0, 1), &copied[1]}};
+  const Event event = device.Copy(copies);
+  ASSERT_TRUE(event.Wait().ok());
+  EXPECT_TRUE(event.Done());
+  this->ExpectFilled(space, 2, 1, 2);
+  this->ExpectFilled(space, 3, 1, 1);
+  const std::vector<HashOp> hashes{{this->At(device, space, 1, 1), &hashed[0]},
+                                   {this->At(device, space, 0, 1), &hashed[1]}};
+  ASSERT_TRUE(device.Hash(hashes).Wait().ok());
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(copied[i], hashed[i]);
+    EXPECT_NE(hashed[i], 0U);
+    if (TypeParam::kBytes) {
+      EXPECT_EQ(hashed[i], HashOf(std::vector<std::byte>(this->unit_, std::byte(2 - i))));
+    }
+  }
+  const CopyOp uneven{this->At(device, space, 0, 1), this->At(device, space, 1, 2)};
+  EXPECT_EQ(device.Copy({&uneven, 1}).Wait().code(), Code::kInvalid);
+}
+
+TYPED_TEST_P(DeviceConformance, ADeviceMayGoBeforeWhatItMapped) {
+  const SpacePtr space = this->Reserve(2);
+  const Mapping mapping = this->Map(space, 0, this->Create(2));
+  this->device_.reset();
+}
+
+REGISTER_TYPED_TEST_SUITE_P(DeviceConformance, BytesBelongToTheBlockNotToTheAddress,
+                            OneBlockAtTwoAddressesIsOneMemory, NoMappingOverAMapping,
+                            AListIsMappedWholeOrNotAtAll, RefusesWhatIsNoWholeUnitOrOutside,
+                            ASliceIsMappedAlone, MemoryIsCountedAndComesBack,
+                            WhatIsReleasedMakesRoomAndLeavesTheRest, FragmentedMemoryIsStillMemory,
+                            AnImporterSeesTheBytesInOrderAndCannotWrite, AnImportersMappingIsCut,
+                            ImportRefusesWhatIsNoWholeUnit, CopiesAndHashesComeInBatches,
+                            ADeviceMayGoBeforeWhatItMapped);
 
 }  // namespace tangram::device

@@ -1,50 +1,111 @@
-// The one interface to memory: physical handles, address ranges, mappings, copies.
-// `host` (memfd + mmap) is here; `cuda` (driver VMM) has the same shape: no atomic
-// replace of a mapping, a handle is the unit that moves, a range is unmapped whole.
-// Nothing above this file may know which one it is on.
+// The one interface to memory: physical blocks, reserved addresses, mappings, copies, hashes.
+// Backends are `host` (memfd and mmap) and `ghost` (sizes without bytes); `cuda` (driver VMM) has
+// the same shape: no mapping is replaced in place, a fresh mapping has no access, access is set
+// for a run of mappings at once, copies end later than they return.
+// Nothing above this folder may know which one it is on.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "agent/base/status.h"
+#include "agent/device/event.h"
+#include "agent/device/memory.h"
 
 namespace tangram::device {
 
-enum class Access { kNone, kRead, kReadWrite };
+enum class Access { kRead, kReadWrite };
 
 // Bytes of one exported descriptor.
 struct Extent {
   uint64_t offset = 0;
   uint64_t length = 0;
+  uint32_t descriptor = 0;  // of the export's
   bool operator==(const Extent&) const = default;
 };
 
-// What another process needs to map a handle: a descriptor that stays the exporter's, and
-// where in it the bytes lie, in order.
+// What another process needs to map a block: descriptors, which stay the exporter's, and where in
+// them the bytes lie, in order. Without descriptors: there are no bytes (`ghost`).
 struct Export {
-  int fd = -1;
+  std::vector<int> descriptors;
   std::vector<Extent> extents;
 };
 
 // Physical memory, created here or imported. Freed when the last mapping and the last
 // reference are gone.
-class Handle {
+class Block {
  public:
-  virtual ~Handle() = default;
+  virtual ~Block() = default;
   virtual uint64_t bytes() const = 0;
 };
-using HandlePtr = std::shared_ptr<Handle>;
+using BlockPtr = std::shared_ptr<Block>;
 
-// A reserved address range. Unmapped parts fault. Released with the object.
-class Range {
+// Reserved addresses. What is not mapped faults. Given back with the last mapping and reference.
+class Space {
  public:
-  virtual ~Range() = default;
-  virtual std::byte* base() const = 0;
+  virtual ~Space() = default;
+  virtual uint64_t address() const = 0;
   virtual uint64_t bytes() const = 0;
+
+ private:
+  friend class Mapping;
+  friend class Device;
+  virtual void Unmap(uint64_t at, uint64_t bytes) = 0;
+};
+using SpacePtr = std::shared_ptr<Space>;
+
+// Bytes of a block.
+struct Slice {
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+};
+
+// A slice of a block at an offset of a space, for as long as this lives.
+class Mapping {
+ public:
+  Mapping() = default;
+  Mapping(SpacePtr space, uint64_t at, BlockPtr block, Slice slice)
+      : space_(std::move(space)), block_(std::move(block)), at_(at), slice_(slice) {}
+  Mapping(Mapping&&) noexcept = default;
+  Mapping& operator=(Mapping&& other) noexcept;
+  ~Mapping();
+
+  uint64_t at() const { return at_; }  // in the space
+  uint64_t bytes() const { return slice_.bytes; }
+  const Slice& slice() const { return slice_; }
+  const BlockPtr& block() const { return block_; }
+
+  // Cuts off what lies from `bytes` (whole units, fewer than there are) on. For importers: it is
+  // the exporter that knows where a block may be cut.
+  Mapping Split(uint64_t bytes);
+
+ private:
+  friend class Device;
+  SpacePtr space_;
+  BlockPtr block_;
+  uint64_t at_ = 0;
+  Slice slice_;
+};
+
+// Where a slice is wanted.
+struct Placement {
+  uint64_t at = 0;  // in the space
+  BlockPtr block;
+  Slice slice;
+};
+
+// `hash`, if asked for, is of what arrived (HashOf), and is there when the event is done.
+struct CopyOp {
+  Memory to, from;  // of one size, apart from each other
+  uint64_t* hash = nullptr;
+};
+struct HashOp {
+  Memory of;
+  uint64_t* hash = nullptr;
 };
 
 class Device {
@@ -52,29 +113,47 @@ class Device {
   virtual ~Device() = default;
 
   virtual const char* name() const = 0;
+  // What its pages are, for people: "4 KiB", "2 MiB (hugetlb)", ...
+  virtual std::string pages() const = 0;
   // Unit of Create, Map and Unmap, in bytes.
   virtual uint64_t granularity() const = 0;
   virtual uint64_t total_bytes() const = 0;
   virtual uint64_t free_bytes() const = 0;
 
-  virtual Result<std::unique_ptr<Range>> Reserve(uint64_t bytes) = 0;
+  virtual Result<SpacePtr> Reserve(uint64_t bytes) = 0;
   // kNoMemory with the numbers when fewer bytes are free. Contents are undefined.
-  virtual Result<HandlePtr> Create(uint64_t bytes) = 0;
-  // A handle on exactly these bytes, which are free: for memory that another process of ours
-  // had, and that this device took over.
-  virtual Result<HandlePtr> Claim(std::span<const Extent> extents) = 0;
-  virtual Result<Export> ExportHandle(const HandlePtr& handle) = 0;
-  // Takes the descriptor's extents as read-only memory; duplicates `fd`.
-  virtual Result<HandlePtr> Import(int fd, std::span<const Extent> extents) = 0;
+  virtual Result<BlockPtr> Create(uint64_t bytes) = 0;
+  // A block of exactly these bytes, which are free: for memory that another process of ours had,
+  // and that this device took over.
+  virtual Result<BlockPtr> Claim(std::span<const Extent> extents) = 0;
+  virtual Result<Export> ExportOf(const BlockPtr& block) = 0;
+  // What others are given for everything that this device has, -1: nothing can be given.
+  virtual int descriptor() const = 0;
+  // Takes the descriptor's bytes; duplicates it. Mapped for writing as far as it is open for that.
+  virtual Result<BlockPtr> Import(int descriptor, std::span<const Extent> extents) = 0;
 
-  // Maps the whole handle at `offset`, which must be unmapped. No access until SetAccess.
-  virtual Status Map(Range& range, uint64_t offset, const HandlePtr& handle) = 0;
-  virtual Status SetAccess(Range& range, uint64_t offset, uint64_t bytes, Access access) = 0;
-  // Unmaps what Map mapped at `offset`, whole.
-  virtual Status Unmap(Range& range, uint64_t offset) = 0;
+  // Maps all of them, in order, with this access, or none; nothing may lie there yet. What lies
+  // side by side costs as one.
+  virtual Result<std::vector<Mapping>> Map(const SpacePtr& space,
+                                           std::span<const Placement> placements,
+                                           Access access) = 0;
+  // Ends mappings, side by side as one, once `after` is done.
+  void Release(std::vector<Mapping> mappings, const Event& after);
 
-  // Both sides mapped with the access it takes; returns when done.
-  virtual void Copy(std::byte* to, const std::byte* from, uint64_t bytes) = 0;
+  // In any order among each other. What an operation uses stays mapped until the event is done.
+  virtual Event Copy(std::span<const CopyOp> ops) = 0;
+  virtual Event Hash(std::span<const HashOp> ops) = 0;
+
+  virtual std::span<std::byte> ViewOf(const Memory& memory) = 0;
 };
+
+// Has `write` put the bytes of `memory`: into the place itself where the CPU reaches it, else into
+// a buffer that is copied there.
+Status Fill(const Memory& memory, const std::function<Status(std::span<std::byte>)>& write);
+// One hash, waited for.
+Status HashNow(const Memory& memory, uint64_t* hash);
+
+// All of a device as one mapping for reading and writing.
+Result<std::pair<SpacePtr, Mapping>> MapWhole(Device& device);
 
 }  // namespace tangram::device

@@ -1,351 +1,293 @@
-#include "agent/device/host_device.h"
+#include "agent/device/host.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+
+#include "agent/device/hash.h"
+#include "agent/device/occupancy.h"
 
 namespace tangram::device {
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;  // a source that shrinks kills its readers
+constexpr int kReserved = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
 Status Failed(const char* call, const std::string& what) {
-  return {Code::kInternal,
-          fmt::format("host device: {} of {}: {}", call, what, std::strerror(errno))};
+  const Code code = errno == ENOMEM || errno == ENOSPC ? Code::kNoMemory : Code::kInternal;
+  return {code, fmt::format("host device: {} of {}: {}", call, what, std::strerror(errno))};
 }
 
-bool InPages(const Extent& extent) {
-  return extent.length != 0 && extent.offset % HostDevice::kPage == 0 &&
-         extent.length % HostDevice::kPage == 0;
+uint64_t RoundUp(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+// fallocate reports a full tmpfs or cgroup here, where a first touch would be a SIGBUS. Huge pages
+// of a memfd are made by a touch alone.
+Status Fill(int fd, uint64_t bytes, const Pages& pages) {
+  if (pages.kind == PageKind::kTransparent) {
+    void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED) return Failed("mmap", fmt::format("{} bytes", bytes));
+    (void)madvise(at, bytes, MADV_HUGEPAGE);
+    // What this kernel or this memory cannot do, fallocate does or reports.
+    (void)madvise(at, bytes, MADV_POPULATE_WRITE);
+    munmap(at, bytes);
+  }
+  if (fallocate(fd, 0, 0, static_cast<off_t>(bytes)) == 0) return OkStatus();
+  return Failed("fallocate", fmt::format("{} bytes in pages of {}", bytes, Describe(pages)));
 }
 
 }  // namespace
 
-struct HostDevice::HostHandle final : Handle {
-  ~HostHandle() override {
-    if (arena != nullptr) {
-      arena->Give(extents);
-    } else if (fd >= 0) {
-      close(fd);
-    }
-  }
-  uint64_t bytes() const override { return size; }
+struct HostDevice::OwnBlock final : ArenaBlock {
+  OwnBlock(std::shared_ptr<Memfd> from, std::shared_ptr<Arena> arena, std::vector<Extent> extents)
+      : ArenaBlock(std::move(arena), std::move(extents)), memory(std::move(from)) {}
+  const std::shared_ptr<Memfd> memory;
+};
 
-  std::shared_ptr<Arena> arena;  // null: imported
-  int fd = -1;                   // the arena's, or an own duplicate when imported
+struct HostDevice::ForeignBlock final : Block {
+  uint64_t bytes() const override { return size; }
+  UniqueFd fd;
   std::vector<Extent> extents;
   uint64_t size = 0;
 };
 
-struct HostDevice::HostRange final : Range {
-  ~HostRange() override { munmap(start, size); }
-  std::byte* base() const override { return start; }
-  uint64_t bytes() const override { return size; }
-
-  std::byte* start = nullptr;
-  uint64_t size = 0;
-  std::mutex mu;
-  std::map<uint64_t, HandlePtr> mapped;  // by offset
+// One mmap.
+struct HostDevice::Run {
+  uint64_t at = 0, bytes = 0;
+  int fd = -1;
+  uint64_t offset = 0;  // in the descriptor
 };
 
-HostDevice::Arena::~Arena() {
-  if (owner != nullptr) munmap(owner, bytes);
-  if (fd >= 0) close(fd);
-}
+class HostDevice::HostSpace final : public Space {
+ public:
+  HostSpace(std::byte* reserved, uint64_t slack, std::byte* start, uint64_t bytes, uint64_t unit)
+      : reserved_(reserved), slack_(slack), start_(start), occupancy_(bytes, unit) {}
+  ~HostSpace() override { munmap(reserved_, bytes() + slack_); }
+  uint64_t address() const override { return reinterpret_cast<uint64_t>(start_); }
+  uint64_t bytes() const override { return occupancy_.bytes(); }
 
-std::vector<Extent> HostDevice::Arena::Take(uint64_t want) {
-  const std::scoped_lock lock(mu);
-  if (want == 0 || want > free_bytes) return {};
-  free_bytes -= want;
-  std::vector<Extent> out;
-  const auto fits = by_length.lower_bound({want, 0});
-  auto next = fits == by_length.end() ? free.begin() : free.find(fits->second);
-  while (want > 0) {
-    const auto run = next++;
-    const auto [offset, length] = *run;
-    const uint64_t take = std::min(length, want);
-    Erase(run);
-    if (take < length) Insert(offset + take, length - take);
-    out.push_back({offset, take});
-    want -= take;
-  }
-  return out;
-}
-
-void HostDevice::Arena::Insert(uint64_t offset, uint64_t length) {
-  free.emplace(offset, length);
-  by_length.emplace(length, offset);
-}
-
-void HostDevice::Arena::Erase(Runs::iterator run) {
-  by_length.erase({run->second, run->first});
-  free.erase(run);
-}
-
-void HostDevice::Arena::Give(std::span<const Extent> extents) {
-  const std::scoped_lock lock(mu);
-  GiveLocked(extents);
-}
-
-void HostDevice::Arena::GiveLocked(std::span<const Extent> extents) {
-  for (const Extent& extent : extents) {
-    free_bytes += extent.length;
-    auto next = free.lower_bound(extent.offset);
-    uint64_t offset = extent.offset;
-    uint64_t length = extent.length;
-    if (next != free.begin()) {
-      const auto before = std::prev(next);
-      if (before->first + before->second == offset) {
-        offset = before->first;
-        length += before->second;
-        Erase(before);
+  Status Map(std::span<const Placement> placements, std::span<const Run> runs, int protection,
+             int flags) {
+    if (Status taken = occupancy_.Take(placements); !taken.ok()) {
+      return {taken.code(), "host device: " + taken.message()};
+    }
+    for (const Run& run : runs) {
+      if (mmap(start_ + run.at, run.bytes, protection, MAP_SHARED | MAP_FIXED | flags, run.fd,
+               static_cast<off_t>(run.offset)) != MAP_FAILED) {
+        continue;
       }
+      Status status = Failed(
+          "mapping", fmt::format("{} bytes at {} (see vm.max_map_count)", run.bytes, run.at));
+      for (const Placement& p : placements) Unmap(p.at, p.slice.bytes);
+      return status;
     }
-    if (next != free.end() && next->first == extent.offset + extent.length) {
-      length += next->second;
-      Erase(next);
-    }
-    Insert(offset, length);
+    return OkStatus();
   }
-}
 
-bool HostDevice::Arena::Claim(std::span<const Extent> extents) {
-  const std::scoped_lock lock(mu);
-  const auto inside = [&](const Extent& extent) {
-    auto run = free.upper_bound(extent.offset);
-    if (run == free.begin()) return free.end();
-    --run;
-    const uint64_t skip = extent.offset - run->first;
-    // Subtracted, never added: who claims may say anything.
-    return skip <= run->second && extent.length <= run->second - skip ? run : free.end();
-  };
-  for (size_t i = 0; i < extents.size(); ++i) {
-    const auto run = inside(extents[i]);
-    if (run == free.end()) {
-      GiveLocked(extents.first(i));
-      return false;
-    }
-    const auto [offset, length] = *run;
-    Erase(run);
-    const uint64_t end = extents[i].offset + extents[i].length;
-    if (offset < extents[i].offset) Insert(offset, extents[i].offset - offset);
-    if (end < offset + length) Insert(end, offset + length - end);
-    free_bytes -= extents[i].length;
+ private:
+  void Unmap(uint64_t at, uint64_t bytes) override {
+    // Over reserved addresses this cannot fail but for want of kernel memory.
+    (void)mmap(start_ + at, bytes, PROT_NONE, kReserved | MAP_FIXED, -1, 0);
+    occupancy_.Drop(at, bytes);
   }
-  return true;
-}
 
-// Maps the arena and makes the descriptor that others get. A seal against later writers would
-// keep out the process that takes over when this one dies, so reading alone is a matter of how
-// the descriptor was opened.
-Status HostDevice::Arena::Open(bool read_only) {
-  void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (mapped == MAP_FAILED) return Failed("mmap", "an arena");
-  owner = static_cast<std::byte*>(mapped);
-  const std::string path = fmt::format("/proc/self/fd/{}", fd);
-  shown.reset(open(path.c_str(), (read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC));
-  if (!shown) return Failed("opening", path);
-  Insert(0, bytes);
-  free_bytes = bytes;
+  std::byte* const reserved_;
+  const uint64_t slack_;
+  std::byte* const start_;
+  Occupancy occupancy_;
+};
+
+// A seal against later writers would keep out the process that takes over when this one dies, so
+// reading alone is a matter of how the descriptor was opened.
+Status HostDevice::Open(uint64_t bytes, bool read_only) {
+  const std::string path = fmt::format("/proc/self/fd/{}", memory_->own.get());
+  memory_->shown.reset(open(path.c_str(), (read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC));
+  if (!memory_->shown) return Failed("opening", path);
+  arena_ = std::make_shared<Arena>(bytes, pages_.unit);
   return OkStatus();
 }
 
 Result<std::unique_ptr<HostDevice>> HostDevice::Make(const std::string& name, uint64_t bytes,
-                                                     bool read_only) {
-  std::unique_ptr<HostDevice> device(new HostDevice);
-  device->arena_ = std::make_shared<Arena>();
-  Arena& arena = *device->arena_;
-  arena.bytes = (bytes + kPage - 1) / kPage * kPage;
-  device->total_ = arena.bytes;
-  if (arena.bytes == 0) return Status(Code::kInvalid, "host device: an arena of 0 bytes");
-  arena.fd = memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (arena.fd < 0) return Failed("memfd_create", name);
-  if (ftruncate(arena.fd, static_cast<off_t>(arena.bytes)) != 0) {
-    return Failed("ftruncate", fmt::format("{} to {} bytes", name, arena.bytes));
+                                                     bool read_only, const Pages& pages) {
+  std::unique_ptr<HostDevice> device(new HostDevice(pages));
+  bytes = RoundUp(bytes, pages.unit);
+  if (bytes == 0) return Status(Code::kInvalid, "host device: an arena of 0 bytes");
+  const unsigned huge =
+      pages.kind == PageKind::kHugeTlb ? MFD_HUGETLB | (21U << MAP_HUGE_SHIFT) : 0U;
+  device->memory_ = std::make_shared<Memfd>();
+  UniqueFd& fd = device->memory_->own;
+  fd.reset(memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | huge));
+  if (!fd) return Failed("memfd_create", name);
+  if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+    return Failed("ftruncate", fmt::format("{} to {} bytes", name, bytes));
   }
-  // fallocate reports a full tmpfs or cgroup here, where a first touch would be a SIGBUS.
-  if (fallocate(arena.fd, 0, 0, static_cast<off_t>(arena.bytes)) != 0) {
-    return Failed("fallocate", fmt::format("{} bytes of {}", arena.bytes, name));
-  }
-  if (fcntl(arena.fd, F_ADD_SEALS, kSeals) != 0) return Failed("sealing", name);
-  TANGRAM_RETURN_IF_ERROR(arena.Open(read_only));
+  TANGRAM_RETURN_IF_ERROR(Fill(fd.get(), bytes, pages));
+  if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return Failed("sealing", name);
+  TANGRAM_RETURN_IF_ERROR(device->Open(bytes, read_only));
   return device;
 }
 
-Result<std::unique_ptr<HostDevice>> HostDevice::Adopt(int fd, uint64_t bytes, bool read_only) {
-  std::unique_ptr<HostDevice> device(new HostDevice);
-  device->arena_ = std::make_shared<Arena>();
-  Arena& arena = *device->arena_;
-  arena.bytes = (bytes + kPage - 1) / kPage * kPage;
-  device->total_ = arena.bytes;
-  const std::string path = fmt::format("/proc/self/fd/{}", fd);
-  arena.fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (arena.fd < 0) return Failed("opening for writing", path);
+Result<std::unique_ptr<HostDevice>> HostDevice::Adopt(int descriptor, uint64_t bytes,
+                                                      bool read_only, const Pages& pages) {
+  std::unique_ptr<HostDevice> device(new HostDevice(pages));
+  bytes = RoundUp(bytes, pages.unit);
+  const std::string path = fmt::format("/proc/self/fd/{}", descriptor);
+  device->memory_ = std::make_shared<Memfd>();
+  UniqueFd& fd = device->memory_->own;
+  fd.reset(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!fd) return Failed("opening for writing", path);
   struct stat info {};
-  const int seals = fcntl(arena.fd, F_GET_SEALS);
-  if (fstat(arena.fd, &info) != 0 || static_cast<uint64_t>(info.st_size) != arena.bytes ||
-      seals < 0 || (seals & kSeals) != kSeals) {
+  const int seals = fcntl(fd.get(), F_GET_SEALS);
+  const bool pages_fit =
+      fstat(fd.get(), &info) == 0 && static_cast<uint64_t>(info.st_blksize) % pages.unit == 0;
+  if (!pages_fit || static_cast<uint64_t>(info.st_size) != bytes || seals < 0 ||
+      (seals & kSeals) != kSeals) {
     return Status(Code::kInvalid,
-                  fmt::format("host device: the descriptor is no sealed arena of {} bytes (it has "
-                              "{}, seals {})",
-                              arena.bytes, info.st_size, seals));
+                  fmt::format("host device: the descriptor is no sealed arena of {} bytes in pages "
+                              "of {} (it has {} in pages of {}, seals {})",
+                              bytes, pages.unit, info.st_size, info.st_blksize, seals));
   }
-  TANGRAM_RETURN_IF_ERROR(arena.Open(read_only));
+  TANGRAM_RETURN_IF_ERROR(device->Open(bytes, read_only));
   return device;
 }
 
-std::unique_ptr<HostDevice> HostDevice::Importer() {
-  return std::unique_ptr<HostDevice>(new HostDevice);
+std::unique_ptr<HostDevice> HostDevice::Importer(const Pages& pages) {
+  return std::unique_ptr<HostDevice>(new HostDevice(pages));
 }
 
-HostDevice::~HostDevice() = default;
-
-uint64_t HostDevice::free_bytes() const {
-  if (arena_ == nullptr) return 0;
-  const std::scoped_lock lock(arena_->mu);
-  return arena_->free_bytes;
+Result<SpacePtr> HostDevice::Reserve(uint64_t bytes) {
+  bytes = RoundUp(bytes, pages_.unit);
+  // A huge page is one entry of the page table only at a multiple of its size.
+  const uint64_t slack = pages_.huge;
+  void* at = mmap(nullptr, bytes + slack, PROT_NONE, kReserved, -1, 0);
+  if (at == MAP_FAILED) return Failed("reserving", fmt::format("{} bytes", bytes));
+  auto* reserved = static_cast<std::byte*>(at);
+  const auto address = reinterpret_cast<uint64_t>(at);
+  const uint64_t skip = slack == 0 ? 0 : RoundUp(address, slack) - address;
+  return SpacePtr(
+      std::make_shared<HostSpace>(reserved, slack, reserved + skip, bytes, pages_.unit));
 }
 
-Result<std::unique_ptr<Range>> HostDevice::Reserve(uint64_t bytes) {
-  auto range = std::make_unique<HostRange>();
-  range->size = (bytes + kPage - 1) / kPage * kPage;
-  void* at =
-      mmap(nullptr, range->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (at == MAP_FAILED) {
-    range->size = 0;
-    return Failed("reserving", fmt::format("{} bytes", bytes));
+Result<BlockPtr> HostDevice::BlockOf(std::vector<Extent> extents) {
+  return BlockPtr(std::make_shared<OwnBlock>(memory_, arena_, std::move(extents)));
+}
+
+Result<BlockPtr> HostDevice::Create(uint64_t bytes) {
+  if (arena_ == nullptr) {
+    return Status(Code::kNoMemory, "host device: an importer has no memory of its own");
   }
-  range->start = static_cast<std::byte*>(at);
-  return std::unique_ptr<Range>(std::move(range));
+  auto extents = arena_->Take(bytes);
+  if (!extents.ok()) {
+    return Status(extents.status().code(), "host device: " + extents.status().message());
+  }
+  return BlockOf(std::move(extents).value());
 }
 
-Result<HandlePtr> HostDevice::Create(uint64_t bytes) {
-  if (bytes == 0 || bytes % kPage != 0) {
-    return Status(Code::kInvalid,
-                  fmt::format("host device: {} bytes is no multiple of {}", bytes, kPage));
+Result<BlockPtr> HostDevice::Claim(std::span<const Extent> extents) {
+  if (arena_ == nullptr) {
+    return Status(Code::kInvalid, "host device: an importer has no memory of its own");
   }
-  auto handle = std::make_shared<HostHandle>();
-  if (arena_ != nullptr) handle->extents = arena_->Take(bytes);
-  if (handle->extents.empty()) {
-    return Status(Code::kNoMemory, fmt::format("host device: {} bytes asked, {} of {} free", bytes,
-                                               free_bytes(), total_));
+  if (Status status = arena_->Claim(extents); !status.ok()) {
+    return Status(status.code(), "host device: " + status.message());
   }
-  handle->arena = arena_;
-  handle->fd = arena_->shown.get();
-  handle->size = bytes;
-  return HandlePtr(std::move(handle));
+  return BlockOf({extents.begin(), extents.end()});
 }
 
-Result<HandlePtr> HostDevice::Claim(std::span<const Extent> extents) {
-  auto handle = std::make_shared<HostHandle>();
+Result<Export> HostDevice::ExportOf(const BlockPtr& block) {
+  const auto* own = dynamic_cast<const OwnBlock*>(block.get());
+  if (own == nullptr || own->memory != memory_) {
+    return Status(Code::kInvalid, "host device: a block of another device");
+  }
+  return Export{{memory_->shown.get()}, {own->extents().begin(), own->extents().end()}};
+}
+
+Result<BlockPtr> HostDevice::Import(int descriptor, std::span<const Extent> extents) {
+  auto block = std::make_shared<ForeignBlock>();
   for (const Extent& extent : extents) {
-    if (!InPages(extent) || extent.length > total_) {
-      return Status(Code::kInvalid, fmt::format("host device: claim of {} bytes at {} is not in "
-                                                "pages of {} of an arena of {}",
-                                                extent.length, extent.offset, kPage, total_));
-    }
-    handle->size += extent.length;  // cannot wrap while each of them is free and none twice
-  }
-  if (arena_ == nullptr || extents.empty() || !arena_->Claim(extents)) {
-    return Status(Code::kInvalid,
-                  fmt::format("host device: {} bytes are not free to be claimed", handle->size));
-  }
-  handle->extents.assign(extents.begin(), extents.end());
-  handle->arena = arena_;
-  handle->fd = arena_->shown.get();
-  return HandlePtr(std::move(handle));
-}
-
-Result<Export> HostDevice::ExportHandle(const HandlePtr& handle) {
-  const auto* host = dynamic_cast<const HostHandle*>(handle.get());
-  if (host == nullptr) return Status(Code::kInvalid, "host device: a handle of another device");
-  return Export{host->fd, host->extents};
-}
-
-Result<HandlePtr> HostDevice::Import(int fd, std::span<const Extent> extents) {
-  auto handle = std::make_shared<HostHandle>();
-  for (const Extent& extent : extents) {
-    if (!InPages(extent)) {
+    if (extent.length == 0 || extent.offset % pages_.unit != 0 ||
+        extent.length % pages_.unit != 0) {
       return Status(Code::kInvalid,
                     fmt::format("host device: import of {} bytes at {} is not in pages of {}",
-                                extent.length, extent.offset, kPage));
+                                extent.length, extent.offset, pages_.unit));
     }
-    handle->size += extent.length;
+    block->size += extent.length;
   }
-  handle->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-  if (handle->fd < 0) return Failed("duplicating", "an imported descriptor");
-  handle->extents.assign(extents.begin(), extents.end());
-  return HandlePtr(std::move(handle));
+  block->fd.reset(fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
+  if (!block->fd) return Failed("duplicating", "an imported descriptor");
+  block->extents.assign(extents.begin(), extents.end());
+  return BlockPtr(std::move(block));
 }
 
-Status HostDevice::Map(Range& range, uint64_t offset, const HandlePtr& handle) {
-  auto& host = static_cast<HostRange&>(range);
-  const auto* memory = static_cast<const HostHandle*>(handle.get());
-  const std::scoped_lock lock(host.mu);
-  const auto next = host.mapped.lower_bound(offset);
-  const bool clash = (next != host.mapped.end() && next->first < offset + memory->size) ||
-                     (next != host.mapped.begin() &&
-                      std::prev(next)->first + std::prev(next)->second->bytes() > offset);
-  if (clash || offset % kPage != 0 || offset > host.size || memory->size > host.size - offset) {
-    return {Code::kInvalid,
-            fmt::format("host device: cannot map {} bytes at {} of a range of {}{}", memory->size,
-                        offset, host.size, clash ? ": part of it is mapped" : "")};
-  }
-  uint64_t at = offset;
-  for (const Extent& extent : memory->extents) {
-    std::byte* to = host.start + at;
-    // A second view of the owner's mapping.
-    void* got = memory->arena != nullptr
-                    ? mremap(memory->arena->owner + extent.offset, 0, extent.length,
-                             MREMAP_MAYMOVE | MREMAP_FIXED, to)
-                    : mmap(to, extent.length, PROT_READ, MAP_SHARED | MAP_FIXED, memory->fd,
-                           static_cast<off_t>(extent.offset));
-    if (got == MAP_FAILED || mprotect(to, extent.length, PROT_NONE) != 0) {
-      const Status status = Failed("mapping", fmt::format("{} bytes at {}", extent.length, at));
-      Clear(host, offset, at + extent.length - offset);  // never a mixed range
-      return status;
+Result<std::vector<HostDevice::Run>> HostDevice::RunsOf(
+    std::span<const Placement> placements) const {
+  std::vector<Run> runs;
+  for (const Placement& p : placements) {
+    const auto* own = dynamic_cast<const OwnBlock*>(p.block.get());
+    const auto* foreign = dynamic_cast<const ForeignBlock*>(p.block.get());
+    const uint64_t bytes = p.block == nullptr ? 0 : p.block->bytes();
+    if ((own == nullptr && foreign == nullptr) || p.slice.bytes == 0 ||
+        p.slice.offset % pages_.unit != 0 || p.slice.bytes % pages_.unit != 0 ||
+        p.slice.offset > bytes || p.slice.bytes > bytes - p.slice.offset) {
+      return Status(Code::kInvalid,
+                    fmt::format("host device: {} bytes at {} are no pages of a block of {}",
+                                p.slice.bytes, p.slice.offset, bytes));
     }
-    at += extent.length;
+    const int fd = own != nullptr ? own->memory->own.get() : foreign->fd.get();
+    uint64_t at = p.at;
+    EachOf(own != nullptr ? own->extents() : std::span<const Extent>(foreign->extents), p.slice,
+           [&](const Extent& extent) {
+             Run* last = runs.empty() ? nullptr : &runs.back();
+             if (last != nullptr && last->fd == fd && last->at + last->bytes == at &&
+                 last->offset + last->bytes == extent.offset) {
+               last->bytes += extent.length;
+             } else {
+               runs.push_back({at, extent.length, fd, extent.offset});
+             }
+             at += extent.length;
+             return true;
+           });
   }
-  host.mapped.emplace(offset, handle);
-  return OkStatus();
+  return runs;
 }
 
-Status HostDevice::SetAccess(Range& range, uint64_t offset, uint64_t bytes, Access access) {
-  const int protection = access == Access::kNone   ? PROT_NONE
-                         : access == Access::kRead ? PROT_READ
-                                                   : PROT_READ | PROT_WRITE;
-  if (mprotect(range.base() + offset, bytes, protection) != 0) {
-    return Failed("setting access", fmt::format("{} bytes at {}", bytes, offset));
+Result<std::vector<Mapping>> HostDevice::Map(const SpacePtr& space,
+                                             std::span<const Placement> placements, Access access) {
+  auto runs = RunsOf(placements);
+  if (!runs.ok()) return runs.status();
+  const int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
+  const int flags = arena_ == nullptr ? MAP_POPULATE : 0;
+  TANGRAM_RETURN_IF_ERROR(
+      static_cast<HostSpace&>(*space).Map(placements, *runs, protection, flags));
+  std::vector<Mapping> out;
+  out.reserve(placements.size());
+  for (const Placement& p : placements) out.emplace_back(space, p.at, p.block, p.slice);
+  return out;
+}
+
+Event HostDevice::Copy(std::span<const CopyOp> ops) {
+  for (const CopyOp& op : ops) {
+    const std::span<std::byte> to = View(op.to);
+    const std::span<const std::byte> from = View(op.from);
+    if (to.size() != op.to.bytes || from.size() != to.size()) {
+      return Event::Finished({Code::kInvalid, fmt::format("host device: copy of {} bytes to {}",
+                                                          op.from.bytes, op.to.bytes)});
+    }
+    std::memcpy(to.data(), from.data(), to.size());
+    if (op.hash != nullptr) *op.hash = HashOf(to);
   }
-  return OkStatus();
+  return Event::Finished(OkStatus());
 }
 
-void HostDevice::Clear(HostRange& range, uint64_t offset, uint64_t bytes) {
-  // Over a reserved range of the same object this cannot fail but for want of kernel memory.
-  (void)mmap(range.start + offset, bytes, PROT_NONE,
-             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+Event HostDevice::Hash(std::span<const HashOp> ops) {
+  for (const HashOp& op : ops) *op.hash = HashOf(View(op.of));
+  return Event::Finished(OkStatus());
 }
 
-Status HostDevice::Unmap(Range& range, uint64_t offset) {
-  auto& host = static_cast<HostRange&>(range);
-  const std::scoped_lock lock(host.mu);
-  const auto it = host.mapped.find(offset);
-  if (it == host.mapped.end()) {
-    return {Code::kInvalid, fmt::format("host device: nothing was mapped at {}", offset)};
-  }
-  Clear(host, offset, it->second->bytes());
-  host.mapped.erase(it);
-  return OkStatus();
-}
-
-void HostDevice::Copy(std::byte* to, const std::byte* from, uint64_t bytes) {
-  std::memcpy(to, from, bytes);
+std::span<std::byte> HostDevice::ViewOf(const Memory& memory) {
+  return {reinterpret_cast<std::byte*>(memory.address), memory.bytes};
 }
 
 }  // namespace tangram::device

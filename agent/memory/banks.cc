@@ -13,9 +13,9 @@ Result<std::unique_ptr<Banks>> Banks::Make(device::Device* device,
                                            const layout::GeometryView& geometry, uint32_t count) {
   std::unique_ptr<Banks> banks(new Banks(device, geometry));
   banks->dense_start_ = uint64_t{count} * banks->bank_pitch_;
-  auto range = device->Reserve(banks->dense_start_ + banks->dense_bytes_);
-  if (!range.ok()) return range.status();
-  banks->range_ = std::move(range).value();
+  auto space = device->Reserve(banks->dense_start_ + banks->dense_bytes_);
+  if (!space.ok()) return space.status();
+  banks->space_ = std::move(space).value();
   return banks;
 }
 
@@ -39,87 +39,88 @@ std::vector<Banks::Span> Banks::BlocksOf(const PlacedPiece& piece) const {
   return out;
 }
 
-Status Banks::BackBlock(Span span, const ExtentsOf* extents_of) {
-  Block& block = blocks_[span.address];
-  if (block.uses == 0) {
-    const auto memory = [&]() -> Result<device::HandlePtr> {
+std::vector<Banks::Span> Banks::BlocksOf(const std::vector<PlacedPiece>& pieces) const {
+  std::vector<Span> out;
+  for (const PlacedPiece& piece : pieces) {
+    const std::vector<Span> of = BlocksOf(piece);
+    out.insert(out.end(), of.begin(), of.end());
+  }
+  return out;
+}
+
+// By address, so that what lies side by side in the bank does so in the pool, too, where there is
+// room, and is mapped as one.
+Status Banks::MapFresh(std::vector<Span> fresh, const ExtentsOf* extents_of) {
+  std::sort(fresh.begin(), fresh.end(),
+            [](const Span& a, const Span& b) { return a.address < b.address; });
+  std::vector<device::Placement> placements;
+  placements.reserve(fresh.size());
+  for (const Span& span : fresh) {
+    const auto memory = [&]() -> Result<device::BlockPtr> {
       if (extents_of == nullptr) return device_->Create(span.bytes);
       auto extents = (*extents_of)(span.address, span.bytes);
       if (!extents.ok()) return extents.status();
       return device_->Claim(*extents);
     };
-    auto handle = memory();
-    if (!handle.ok()) {
-      blocks_.erase(span.address);
-      return handle.status();
-    }
-    Status status = device_->Map(*range_, span.address, *handle);
-    if (status.ok()) {
-      status = device_->SetAccess(*range_, span.address, span.bytes, device::Access::kReadWrite);
-      if (!status.ok()) (void)device_->Unmap(*range_, span.address);
-    }
-    if (!status.ok()) {
-      blocks_.erase(span.address);
-      return status;
-    }
-    block.handle = std::move(handle).value();
-    mapped_bytes_ += block.handle->bytes();
+    auto block = memory();
+    if (!block.ok()) return block.status();
+    placements.push_back({span.address, std::move(block).value(), {0, span.bytes}});
   }
-  ++block.uses;
-  return OkStatus();
-}
-
-void Banks::ReleaseBlock(uint64_t address) {
-  const auto it = blocks_.find(address);
-  if (it == blocks_.end() || --it->second.uses > 0) return;
-  (void)device_->Unmap(*range_, address);  // it was mapped there, by this class
-  mapped_bytes_ -= it->second.handle->bytes();
-  blocks_.erase(it);
-}
-
-Status Banks::Back(const std::vector<PlacedPiece>& pieces) {
-  std::vector<uint64_t> done;
-  for (const PlacedPiece& piece : pieces) {
-    for (const Span& span : BlocksOf(piece)) {
-      if (Status status = BackBlock(span); !status.ok()) {
-        for (const uint64_t address : done) ReleaseBlock(address);
-        return status;
-      }
-      done.push_back(span.address);
-    }
+  auto mapped = device_->Map(space_, placements, device::Access::kReadWrite);
+  if (!mapped.ok()) return mapped.status();
+  for (device::Mapping& mapping : *mapped) {
+    mapped_bytes_ += mapping.bytes();
+    blocks_.at(mapping.at()).mapping = std::move(mapping);
   }
   return OkStatus();
 }
+
+Status Banks::BackBlocks(const std::vector<Span>& spans, const ExtentsOf* extents_of) {
+  std::vector<Span> fresh;
+  for (const Span& span : spans) {
+    if (++blocks_[span.address].uses == 1) fresh.push_back(span);
+  }
+  Status status = MapFresh(std::move(fresh), extents_of);
+  if (!status.ok()) ReleaseBlocks(spans);
+  return status;
+}
+
+void Banks::ReleaseBlocks(const std::vector<Span>& spans) {
+  std::vector<device::Mapping> gone;
+  for (const Span& span : spans) {
+    const auto it = blocks_.find(span.address);
+    if (it == blocks_.end() || --it->second.uses > 0) continue;
+    mapped_bytes_ -= it->second.mapping.bytes();
+    gone.push_back(std::move(it->second.mapping));
+    blocks_.erase(it);
+  }
+  // Who copied there has waited for it.
+  device_->Release(std::move(gone), device::Event::Finished(OkStatus()));
+}
+
+Status Banks::Back(const std::vector<PlacedPiece>& pieces) { return BackBlocks(BlocksOf(pieces)); }
 
 Status Banks::Adopt(const std::vector<PlacedPiece>& pieces, bool dense,
                     const ExtentsOf& extents_of) {
-  for (const PlacedPiece& piece : pieces) {
-    for (const Span& span : BlocksOf(piece)) {
-      TANGRAM_RETURN_IF_ERROR(BackBlock(span, &extents_of));
-    }
-  }
-  if (!dense || dense_bytes_ == 0) return OkStatus();
-  return BackBlock({dense_start_, dense_bytes_}, &extents_of);
+  std::vector<Span> spans = BlocksOf(pieces);
+  if (dense && dense_bytes_ > 0) spans.push_back({dense_start_, dense_bytes_});
+  return BackBlocks(spans, &extents_of);
 }
 
-void Banks::Release(const std::vector<PlacedPiece>& pieces) {
-  for (const PlacedPiece& piece : pieces) {
-    for (const Span& span : BlocksOf(piece)) ReleaseBlock(span.address);
-  }
-}
+void Banks::Release(const std::vector<PlacedPiece>& pieces) { ReleaseBlocks(BlocksOf(pieces)); }
 
 Status Banks::BackDense() {
-  return dense_bytes_ == 0 ? OkStatus() : BackBlock({dense_start_, dense_bytes_});
+  return dense_bytes_ == 0 ? OkStatus() : BackBlocks({{dense_start_, dense_bytes_}});
 }
 
-void Banks::ReleaseDense() { ReleaseBlock(dense_start_); }
+void Banks::ReleaseDense() { ReleaseBlocks({{dense_start_, dense_bytes_}}); }
 
 BackedRange Banks::RangeAt(uint64_t address, const Block& block) const {
   BackedRange out;
   out.dense = address >= dense_start_;
   out.bank = out.dense ? 0 : static_cast<uint32_t>(address / bank_pitch_);
   out.offset = out.dense ? address - dense_start_ : address % bank_pitch_;
-  if (const auto exported = device_->ExportHandle(block.handle); exported.ok())
+  if (const auto exported = device_->ExportOf(block.mapping.block()); exported.ok())
     out.extents = exported->extents;
   return out;
 }
@@ -161,7 +162,7 @@ Status Banks::Audit(const std::vector<PlacedPiece>& pieces, bool dense) const {
   std::map<uint64_t, uint64_t> extents;
   uint64_t mapped = 0;
   for (const auto& [address, block] : blocks_) {
-    mapped += block.handle->bytes();
+    mapped += block.mapping.bytes();
     const auto it = uses.find(address);
     if (it == uses.end() || it->second != block.uses) {
       return {Code::kInternal, fmt::format("audit: block at {} has {} uses, the pieces give it {}",

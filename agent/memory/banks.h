@@ -46,10 +46,12 @@ class Banks {
   Status BackDense();
   void ReleaseDense();
 
-  std::byte* At(uint32_t bank, uint64_t offset) const {
-    return range_->base() + bank * bank_pitch_ + offset;
+  device::Memory At(uint32_t bank, uint64_t offset, uint64_t bytes) const {
+    return {device_, space_->address() + bank * bank_pitch_ + offset, bytes};
   }
-  std::byte* Dense() const { return range_->base() + dense_start_; }
+  device::Memory Dense(uint64_t offset, uint64_t bytes) const {
+    return {device_, space_->address() + dense_start_ + offset, bytes};
+  }
   uint64_t mapped_bytes() const { return mapped_bytes_; }
 
   // What is backed of the pages that `pieces` touch (and of the dense region, if asked).
@@ -65,7 +67,7 @@ class Banks {
   // The unit of backing: the pages that one piece fills alone, or a single page at its
   // edge, which a neighbour may touch as well.
   struct Block {
-    device::HandlePtr handle;
+    device::Mapping mapping;
     uint32_t uses = 0;
   };
 
@@ -79,8 +81,10 @@ class Banks {
     uint64_t bytes = 0;
   };
   std::vector<Span> BlocksOf(const layout::PlacedPiece& piece) const;
-  Status BackBlock(Span span, const ExtentsOf* extents_of = nullptr);
-  void ReleaseBlock(uint64_t address);
+  std::vector<Span> BlocksOf(const std::vector<layout::PlacedPiece>& pieces) const;
+  Status BackBlocks(const std::vector<Span>& spans, const ExtentsOf* extents_of = nullptr);
+  Status MapFresh(std::vector<Span> fresh, const ExtentsOf* extents_of);
+  void ReleaseBlocks(const std::vector<Span>& spans);
   BackedRange RangeAt(uint64_t address, const Block& block) const;
 
   device::Device* device_;
@@ -88,7 +92,7 @@ class Banks {
   const uint64_t bank_pitch_;
   const uint64_t dense_bytes_;
   uint64_t dense_start_ = 0;
-  std::unique_ptr<device::Range> range_;
+  device::SpacePtr space_;
   std::map<uint64_t, Block> blocks_;  // by address in the range
   uint64_t mapped_bytes_ = 0;         // behind them
 };

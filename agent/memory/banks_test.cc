@@ -8,7 +8,7 @@
 #include <random>
 #include <set>
 
-#include "agent/device/host_device.h"
+#include "agent/device/platform.h"
 #include "agent/layout/testing.h"
 
 namespace tangram::memory {
@@ -16,12 +16,13 @@ namespace {
 
 using layout::PlacedPiece;
 
-constexpr uint64_t kPage = device::HostDevice::kPage;
+constexpr uint64_t kPage = 4096;
 
 struct World {
   World(const v1::Geometry& geometry, uint64_t pages, uint32_t count)
       : view(layout::GeometryView::Make(geometry).value()),
-        device(device::HostDevice::Make("test", pages * kPage, true).value()),
+        platform(device::MakePlatform({}).value()),
+        device(std::move(platform->Make("test", {pages * kPage, kPage, kPage}).value().weights)),
         banks(Banks::Make(device.get(), view, count).value()) {}
   static uint64_t BytesOf(const std::vector<BackedRange>& ranges) {
     uint64_t bytes = 0;
@@ -31,16 +32,17 @@ struct World {
     return bytes;
   }
   void Fill(const PlacedPiece& piece, int value) {
-    std::fill_n(banks->At(piece.bank, piece.offset), piece.bytes, std::byte(value));
+    std::ranges::fill(device::View(banks->At(piece.bank, piece.offset, piece.bytes)),
+                      std::byte(value));
   }
   bool IsFilled(const PlacedPiece& piece, int value) {
-    const std::byte* data = banks->At(piece.bank, piece.offset);
-    return std::all_of(data, data + piece.bytes,
-                       [&](std::byte b) { return b == std::byte(value); });
+    return std::ranges::all_of(device::View(banks->At(piece.bank, piece.offset, piece.bytes)),
+                               [&](std::byte b) { return b == std::byte(value); });
   }
 
   layout::GeometryView view;
-  std::unique_ptr<device::HostDevice> device;
+  std::unique_ptr<device::Platform> platform;
+  std::unique_ptr<device::Device> device;
   std::unique_ptr<Banks> banks;
 };
 
@@ -137,20 +139,22 @@ TEST(Banks, RangesLeadAnImporterToTheSameBytes) {
     held.push_back(piece);
     world.Fill(piece, static_cast<int>(held.size()));
   }
-  auto importer = device::HostDevice::Importer();
-  auto range = importer->Reserve(3 * world.view.bank_pitch());
-  ASSERT_TRUE(range.ok());
+  const auto importer = std::move(world.platform->Importers().weights);
+  auto space = importer->Reserve(3 * world.view.bank_pitch());
+  ASSERT_TRUE(space.ok());
+  std::vector<device::Mapping> kept;
   for (const BackedRange& backed : world.banks->Ranges(held, false)) {
-    auto handle = importer->Import(world.device->fd(), backed.extents);
-    ASSERT_TRUE(handle.ok());
+    auto block = importer->Import(world.device->descriptor(), backed.extents);
+    ASSERT_TRUE(block.ok());
     const uint64_t at = backed.bank * world.view.bank_pitch() + backed.offset;
-    const Status mapped = importer->Map(**range, at, *handle);
-    ASSERT_TRUE(mapped.ok()) << mapped.message();
-    ASSERT_TRUE(importer->SetAccess(**range, at, (*handle)->bytes(), device::Access::kRead).ok());
+    const device::Placement placement{at, *block, {0, (*block)->bytes()}};
+    auto mapped = importer->Map(*space, {&placement, 1}, device::Access::kRead);
+    ASSERT_TRUE(mapped.ok()) << mapped.status().message();
+    kept.push_back(std::move(mapped->front()));
   }
   for (size_t i = 0; i < held.size(); ++i) {
-    const std::byte* data =
-        (*range)->base() + held[i].bank * world.view.bank_pitch() + held[i].offset;
+    const uint64_t at = held[i].bank * world.view.bank_pitch() + held[i].offset;
+    const auto data = device::View({importer.get(), (*space)->address() + at, held[i].bytes});
     for (uint64_t b = 0; b < held[i].bytes; ++b) {
       ASSERT_EQ(data[b], std::byte(i + 1)) << "piece " << i << ", byte " << b;
     }
@@ -161,7 +165,7 @@ TEST(Banks, DenseIsARangeOfItsOwn) {
   World world(layout::testing::SmallGeometry(2, 4, 2), 8, 2);  // 10000 bytes: 3 pages
   ASSERT_TRUE(world.banks->BackDense().ok());
   EXPECT_EQ(world.device->free_bytes(), 5 * kPage);
-  std::fill_n(world.banks->Dense(), 10000, std::byte{1});
+  std::ranges::fill(device::View(world.banks->Dense(0, 10000)), std::byte{1});
   EXPECT_TRUE(world.banks->Audit({}, true).ok());
   EXPECT_EQ(world.banks->Audit({}, false).code(), Code::kInternal) << "a leak of three pages";
   const auto ranges = world.banks->Ranges({}, true);

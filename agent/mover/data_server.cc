@@ -14,6 +14,7 @@
 
 #include "agent/base/background.h"
 #include "agent/base/fault.h"
+#include "agent/device/device.h"
 #include "agent/net/blocking.h"
 
 namespace tangram::mover {
@@ -107,7 +108,7 @@ Status DataServer::Connection::Ask() {
   TANGRAM_RETURN_IF_ERROR(request.Read(stream));
   if (!request.whole()) return OkStatus();
   moved = Clock::now();
-  auto ranges = RangesOf(request.Take(), grant.kv);
+  auto ranges = RangesOf(request.Take(), device::View(grant.kv));
   if (!ranges.ok()) return ranges.status();
   out = std::move(ranges).value();
   at = 0;
@@ -149,7 +150,7 @@ class DataServer::Sender {
 };
 
 bool DataServer::Sender::Drive(Connection& connection) {
-  const bool kv = !connection.grant.kv.empty();
+  const bool kv = connection.grant.kv.bytes > 0;
   Status status = connection.Send();
   if (status.ok() && kv && connection.at == connection.out.size()) {
     status = connection.Ask();
@@ -170,7 +171,7 @@ void DataServer::Sender::Run(const std::stop_token& stop) {
     polls.assign(1, {wake_.get(), POLLIN, 0});
     bool more = false;  // what poll() does not show
     for (const auto& connection : all) {
-      const bool asks = !connection->grant.kv.empty() && connection->at == connection->out.size();
+      const bool asks = connection->grant.kv.bytes > 0 && connection->at == connection->out.size();
       polls.push_back({connection->stream.fd(), static_cast<short>(asks ? POLLIN : POLLOUT), 0});
       more = more || (asks && connection->stream.Buffered());
     }
@@ -277,15 +278,22 @@ void DataServer::Welcome(std::unique_ptr<Connection> connection) {
   }
   connection->grant = std::move(*grant);
   connection->moved = Clock::now();
-  for (const auto& piece : connection->grant.pieces) {
-    connection->out.push_back({const_cast<std::byte*>(piece.data()), piece.size()});
+  const bool kv = connection->grant.kv.bytes > 0;
+  for (const device::Memory& piece : connection->grant.pieces) {
+    const std::span<std::byte> bytes = device::View(piece);
+    if (bytes.size() != piece.bytes) {
+      spdlog::error("data port: memory of device {} cannot be sent from here",
+                    piece.device->name());
+      return;
+    }
+    connection->out.push_back({bytes.data(), bytes.size()});
   }
-  if (connection->grant.kv.empty() && !connection->out.empty()) {
+  if (!kv && !connection->out.empty()) {
     switch (fault::Hit("data.before_send")) {
       case fault::Action::kError:
         return;  // the connection breaks
       case fault::Action::kCorrupt: {
-        const auto& piece = connection->grant.pieces[0];
+        const auto piece = device::View(connection->grant.pieces[0]);
         connection->bad.assign(piece.begin(), piece.end());
         connection->bad[0] ^= std::byte{1};
         connection->out[0].iov_base = connection->bad.data();
@@ -295,7 +303,7 @@ void DataServer::Welcome(std::unique_ptr<Connection> connection) {
         break;
     }
   }
-  auto& senders = connection->grant.kv.empty() ? pieces_ : kv_;
+  auto& senders = kv ? kv_ : pieces_;
   senders[turn_++ % senders.size()]->Take(std::move(connection));
 }
 

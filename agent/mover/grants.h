@@ -9,9 +9,10 @@
 #include <mutex>
 #include <optional>
 #include <shared_mutex>
-#include <span>
 #include <string>
 #include <vector>
+
+#include "agent/device/memory.h"
 
 namespace tangram::mover {
 
@@ -42,8 +43,8 @@ class Lease {
 // Memory that a token opens. Pieces are sent at once, in order; a KV region is read range
 // by range until the connection ends.
 struct Grant {
-  std::vector<std::span<const std::byte>> pieces;
-  std::span<const std::byte> kv;  // empty: no KV
+  std::vector<device::Memory> pieces;
+  device::Memory kv;  // of 0 bytes: no KV
   uint64_t attempt = 0;
   std::string pod;               // who asked, by its certificate; empty: a rank of this process
   const void* owner = nullptr;   // whose memory it is, for Revoke

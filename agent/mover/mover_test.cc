@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "agent/base/fault.h"
+#include "agent/device/hash.h"
 #include "agent/mover/data_server.h"
 #include "agent/mover/grants.h"
 #include "agent/mover/puller.h"
@@ -50,7 +51,7 @@ class MoverTest : public ::testing::Test {
     grant.pod = pod;
     size_t at = 0;
     for (const size_t bytes : spans) {
-      grant.pieces.push_back(std::span(source_).subspan(at, bytes));
+      grant.pieces.push_back(device::Memory::Own(std::span(source_).subspan(at, bytes)));
       at += bytes;
     }
     return grants_.Issue(std::move(grant));
@@ -60,8 +61,8 @@ class MoverTest : public ::testing::Test {
     const size_t unit = source_.size() / units;
     copy_.assign(source_.size(), std::byte{0});
     for (size_t i = 0; i < units; ++i) {
-      out.push_back({std::span(copy_).subspan(i * unit, unit),
-                     HashOf(std::span(source_).subspan(i * unit, unit))});
+      out.push_back({device::Memory::Own(std::span(copy_).subspan(i * unit, unit)),
+                     device::HashOf(std::span(source_).subspan(i * unit, unit))});
     }
     return out;
   }
@@ -183,7 +184,7 @@ TEST_F(MoverTest, ManyPullersAtOnce) {
     const std::string token = Issue({source_.size()});
     threads.emplace_back([&, token] {
       std::vector<std::byte> copy(source_.size());
-      const std::vector<Target> target = {{copy, HashOf(source_)}};
+      const std::vector<Target> target = {{device::Memory::Own(copy), device::HashOf(source_)}};
       if (PullPieces(credentials_, address_, token, target, {}, [](uint64_t) {}).ok() &&
           copy == source_)
         ++good;
@@ -279,7 +280,7 @@ class KvTest : public MoverTest {
     ++opened_;
     EXPECT_TRUE(request.kv());
     Grant grant;
-    grant.kv = source_;
+    grant.kv = device::Memory::Own(source_);
     grant.pod = "pod-0";
     v1::OpenPullResponse out;
     out.set_token(grants_.Issue(std::move(grant)));
@@ -301,14 +302,14 @@ class KvTest : public MoverTest {
     copy_.assign(count * 64, std::byte{0});
     for (size_t i = 0; i < count; ++i) {
       out.push_back({(i * 7919 + seed * 104729) * 64 % (source_.size() - 64),
-                     std::span(copy_).subspan(i * 64, 64)});
+                     device::Memory::Own(std::span(copy_).subspan(i * 64, 64))});
     }
     return out;
   }
   void ExpectRead(const std::vector<KvReaders::Range>& ranges) {
     for (const KvReaders::Range& range : ranges) {
-      ASSERT_TRUE(std::equal(range.to.begin(), range.to.end(),
-                             source_.begin() + static_cast<int64_t>(range.source_offset)));
+      ASSERT_TRUE(std::ranges::equal(device::View(range.to),
+                                     std::span(source_).subspan(range.source_offset, 64)));
     }
   }
   int opened_ = 0;
@@ -344,7 +345,7 @@ TEST_F(KvTest, RangesOutsideTheRegionAreRefused) {
        {uint64_t{source_.size() - 63}, uint64_t{source_.size()}, ~uint64_t{0}, ~uint64_t{0} - 63}) {
     KvReaders readers = MakeReaders();
     copy_.assign(64, std::byte{0});
-    const auto read = readers.Read({}, {{Peer("a"), {{offset, std::span(copy_)}}}});
+    const auto read = readers.Read({}, {{Peer("a"), {{offset, device::Memory::Own(copy_)}}}});
     EXPECT_EQ(read.status().code(), Code::kUnavailable) << offset;
     EXPECT_EQ(copy_, std::vector<std::byte>(64, std::byte{0}));
   }

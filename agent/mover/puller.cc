@@ -1,11 +1,11 @@
 #include "agent/mover/puller.h"
 
 #include <fmt/format.h>
-#include <xxhash.h>
 
 #include <cstring>
 
 #include "agent/base/fault.h"
+#include "agent/device/device.h"
 #include "agent/mover/data_server.h"
 #include "agent/net/blocking.h"
 
@@ -17,10 +17,6 @@ const fault::Point kBeforeKv("kv.before_pull", fault::kErrors);
 
 }  // namespace
 
-uint64_t HashOf(std::span<const std::byte> bytes) {
-  return std::max<uint64_t>(XXH3_64bits(bytes.data(), bytes.size()), 1);
-}
-
 Status PullPieces(const std::shared_ptr<net::Credentials>& credentials, const std::string& data,
                   const std::string& token, std::span<const Target> targets,
                   const std::stop_token& stop, const std::function<void(uint64_t)>& done) {
@@ -29,21 +25,28 @@ Status PullPieces(const std::shared_ptr<net::Credentials>& credentials, const st
   net::Stream& stream = **connected;
   TANGRAM_RETURN_IF_ERROR(net::WriteAll(stream, std::as_bytes(std::span(token)), stop));
   for (size_t i = 0; i < targets.size(); ++i) {
-    TANGRAM_RETURN_IF_ERROR(net::ReadAll(stream, targets[i].bytes, stop));
-    switch (fault::Hit("stage.after_fetch")) {
-      case fault::Action::kCorrupt:
-        targets[i].bytes[0] ^= std::byte{1};
-        break;
-      case fault::Action::kError:
-        return {Code::kUnavailable, "fault point stage.after_fetch"};
-      case fault::Action::kNone:
-        break;
-    }
-    if (HashOf(targets[i].bytes) != targets[i].hash) {
+    const device::Memory& to = targets[i].to;
+    const auto receive = [&](std::span<std::byte> bytes) -> Status {
+      TANGRAM_RETURN_IF_ERROR(net::ReadAll(stream, bytes, stop));
+      switch (fault::Hit("stage.after_fetch")) {
+        case fault::Action::kCorrupt:
+          bytes[0] ^= std::byte{1};
+          return OkStatus();
+        case fault::Action::kError:
+          return {Code::kUnavailable, "fault point stage.after_fetch"};
+        case fault::Action::kNone:
+          break;
+      }
+      return OkStatus();
+    };
+    TANGRAM_RETURN_IF_ERROR(device::Fill(to, receive));
+    uint64_t hash = 0;
+    TANGRAM_RETURN_IF_ERROR(device::HashNow(to, &hash));
+    if (hash != targets[i].hash) {
       return {Code::kCorrupt,
               fmt::format("unit {} of {} from {} differs from its hash", i, targets.size(), data)};
     }
-    done(targets[i].bytes.size());
+    done(to.bytes);
   }
   return OkStatus();
 }
@@ -70,7 +73,7 @@ Status KvReaders::Ask(const v1::Header& header, const v1::PeerAddress& peer,
   const auto count = static_cast<uint32_t>(ranges.size());
   std::memcpy(request.data(), &count, sizeof count);
   for (size_t i = 0; i < ranges.size(); ++i) {
-    const auto length = static_cast<uint32_t>(ranges[i].to.size());
+    const auto length = static_cast<uint32_t>(ranges[i].to.bytes);
     std::memcpy(request.data() + 4 + i * 12, &ranges[i].source_offset, 8);
     std::memcpy(request.data() + 4 + i * 12 + 8, &length, 4);
   }
@@ -106,13 +109,16 @@ Result<uint64_t> KvReaders::Read(
     }
     for (const auto& [peer, ranges] : jobs) {
       for (const Range& range : window(ranges)) {
-        if (Status status = net::ReadAll(*connections_.at(peer.member()), range.to, {});
-            !status.ok()) {
+        net::Stream& stream = *connections_.at(peer.member());
+        const auto read = [&](std::span<std::byte> bytes) {
+          return net::ReadAll(stream, bytes, {});
+        };
+        if (Status status = device::Fill(range.to, read); !status.ok()) {
           connections_.erase(peer.member());
           return Status(status.code(),
                         fmt::format("KV of {}: {}", peer.member(), status.message()));
         }
-        bytes += range.to.size();
+        bytes += range.to.bytes;
       }
       more |= static_cast<size_t>(ranges.size() > from + kMostRanges);
     }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "agent/base/status.h"
+#include "agent/device/memory.h"
 #include "agent/net/stream.h"
 #include "tangram/v1/agent.pb.h"
 #include "tangram/v1/engine.pb.h"
@@ -23,12 +24,9 @@ using Opener = std::function<Result<v1::OpenPullResponse>(const std::string& add
 
 // One unit of a pull: where it goes and the hash that the source's agent gave for it.
 struct Target {
-  std::span<std::byte> bytes;
+  device::Memory to;
   uint64_t hash = 0;  // XXH3-64
 };
-
-// Never 0, which means "no hash" wherever hashes are kept.
-uint64_t HashOf(std::span<const std::byte> bytes);
 
 // Reads the targets, in order, from `data` (host:port) with `token`, hashing each on the same pass.
 // kCorrupt names the index of the first target whose bytes differ; kUnavailable: the source
@@ -46,7 +44,7 @@ class KvReaders {
 
   struct Range {
     uint64_t source_offset = 0;
-    std::span<std::byte> to;
+    device::Memory to;
   };
   // Connects to the peer, if not yet connected.
   Status Warm(const v1::Header& header, const v1::PeerAddress& peer);

@@ -119,6 +119,9 @@ Status Read(const YAML::Node& root, const std::string& file, AgentConfig* out) {
   top.Number("kv_bytes", true, 1, uint64_t{1} << 46, &out->kv_bytes);
   top.Number("spare_banks", false, 1, 1024, &out->spare_banks);
   top.Number("granule_rows", true, 1, 1 << 20, &out->granule_rows);
+  top.Text("device", false, &out->device);
+  top.Number("page_bytes", false, 256, uint64_t{1} << 40, &out->page_bytes);
+  top.Flag("hugetlb", &out->hugetlb);
   top.Text("checkpoint", true, &out->checkpoint);
   top.Text("revision", true, &out->revision);
   top.Text("listen", true, &out->listen);

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
-#include "agent/device/host_device.h"
+#include "agent/device/platform.h"
 #include "agent/gate/gate_page.h"
 #include "agent/mover/data_server.h"
 #include "agent/store/rank_store.h"
@@ -28,8 +28,13 @@ class StoreHost final : public MemoryHost {
       if (!opened.ok()) return opened.status();
       credentials = std::move(opened).value();
     }
+    auto platform = device::MakePlatform(
+        {.name = config.device, .map_bytes = config.page_bytes, .hugetlb = config.hugetlb});
+    if (!platform.ok()) return platform.status();
+    const std::shared_ptr<const device::Platform> memory = std::move(platform).value();
+    spdlog::info("memory of platform {}, in pages of {}", memory->name(), memory->pages());
     auto checkpoint =
-        loader::Checkpoint::Open(config.checkpoint, config.granule_rows, device::HostDevice::kPage);
+        loader::Checkpoint::Open(config.checkpoint, config.granule_rows, config.page_bytes);
     if (!checkpoint.ok()) return checkpoint.status();
     host->checkpoint_ = std::move(checkpoint).value();
     const layout::GeometryView& geometry = host->checkpoint_->geometry();
@@ -37,6 +42,7 @@ class StoreHost final : public MemoryHost {
       store::RankStore::Options options;
       options.member = member.id();
       options.checkpoint = host->checkpoint_;
+      options.platform = memory;
       options.revision = config.revision;
       options.banks = geometry.moe_layers() + config.spare_banks;
       options.pool_bytes = config.memory_bytes;

@@ -5,6 +5,7 @@
 #include <prometheus/metric_type.h>
 
 #include <chrono>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -45,13 +46,17 @@ std::vector<prometheus::MetricFamily> AgentMetrics::Collect() const {
   Family epoch("tangram_epoch", "Epoch in force, 0 before the first layout.", MetricType::Gauge);
   epoch.Add(static_cast<double>(status.epoch()));
   Family memory("tangram_memory_bytes", "Weights memory of a rank.", MetricType::Gauge);
+  Family kind("tangram_memory_info", "Platform and pages of weights and KV, as a label.",
+              MetricType::Gauge);
+  kind.Add(1, {{"memory", status.memory()}});
   Family engine("tangram_engine_attached", "1 while an engine is attached.", MetricType::Gauge);
   Family phase("tangram_transition_phase", "Phase of the rank's attempt (v1.Phase).",
                MetricType::Gauge);
   Family tokens("tangram_expert_tokens_total",
-                "Tokens that this rank, as the source, routed to the expert.", MetricType::Counter);
+                "Tokens that this rank, as the source, routed to experts, by layer.",
+                MetricType::Counter);
   Family executed("tangram_expert_tokens_executed_total",
-                  "Tokens that this rank computed with its piece of the expert.",
+                  "Tokens that this rank computed with its pieces of experts, by layer.",
                   MetricType::Counter);
   for (const v1::RankStatus& rank : status.ranks()) {
     const std::string device = std::to_string(rank.device());
@@ -63,13 +68,16 @@ std::vector<prometheus::MetricFamily> AgentMetrics::Collect() const {
     const uint32_t experts = status.geometry().experts();
     const auto add = [&](Family& family, TokenCount what) {
       const std::vector<uint64_t> counters = executor_->Counters(rank.device(), what);
-      for (size_t i = 0; i < counters.size(); ++i) {
-        if (counters[i] == 0) continue;  // a series exists once there was a token
-        const int ordinal = static_cast<int>(i / experts);
-        family.Add(static_cast<double>(counters[i]),
-                   {{"device", device},
-                    {"layer", std::to_string(status.geometry().moe_layers(ordinal))},
-                    {"expert", std::to_string(i % experts)}});
+      // By layer, not by expert: 58 x 256 series of a rank are nobody's to keep. Who places experts
+      // asks for their counters (Load).
+      for (size_t first = 0; first < counters.size(); first += experts) {
+        const auto layer = counters.begin() + static_cast<int64_t>(first);
+        const uint64_t sum = std::accumulate(layer, layer + experts, uint64_t{0});
+        if (sum == 0) continue;  // a series exists once there was a token
+        const int ordinal = static_cast<int>(first / experts);
+        family.Add(
+            static_cast<double>(sum),
+            {{"device", device}, {"layer", std::to_string(status.geometry().moe_layers(ordinal))}});
       }
     };
     add(tokens, TokenCount::kRouted);
@@ -104,8 +112,8 @@ std::vector<prometheus::MetricFamily> AgentMetrics::Collect() const {
     certificate.Add(Days(*end - std::chrono::system_clock::now()).count());
   }
   std::vector<prometheus::MetricFamily> out;
-  for (Family* family : {&certificate, &epoch, &memory, &engine, &phase, &tokens, &executed, &bytes,
-                         &seconds, &ended, &corrupt}) {
+  for (Family* family : {&certificate, &epoch, &memory, &kind, &engine, &phase, &tokens, &executed,
+                         &bytes, &seconds, &ended, &corrupt}) {
     out.push_back(family->Take());
   }
   return out;

@@ -49,13 +49,13 @@ class Mapped {
 }  // namespace
 
 struct RankStore::Kept final : RankMemory::Adoption {
-  Arenas arenas;
+  Memories memories;
   std::string member;
   std::vector<Piece> pieces;
   std::vector<uint64_t> dense_hashes;
   bool dense = false;
 
-  void* control() override { return arenas.control_range->base(); }
+  void* control() override { return device::View(memories.control.memory).data(); }
 };
 
 // Nobody writes there meanwhile: the agent that did is dead, and the engine only reads.
@@ -68,23 +68,24 @@ Status RankStore::Verify(Kept* kept, const std::vector<layout::PlacedPiece>& pla
   }
   auto noted = hashes_->Read();
   if (!noted.ok()) return noted.status();
-  const auto check = [](std::span<const std::byte> bytes, uint64_t hash,
-                        const auto& what) -> Status {
+  const auto check = [](const device::Memory& memory, uint64_t hash, const auto& what) -> Status {
     if (hash == 0) {
       return {Code::kInvalid, fmt::format("{}: its hash was not kept when it was loaded", what())};
     }
-    if (mover::HashOf(bytes) == hash) return OkStatus();
+    uint64_t is = 0;
+    TANGRAM_RETURN_IF_ERROR(device::HashNow(memory, &is));
+    if (is == hash) return OkStatus();
     return {Code::kCorrupt, fmt::format("{} has changed since it was loaded", what())};
   };
   const uint64_t unit = geometry().granule_bytes();
   for (const layout::PlacedPiece& place : places) {
     if (stop.stop_requested()) return {Code::kUnavailable, "stopped"};
     Piece piece(place);
-    const std::byte* at = kept->arenas.banks->At(place.bank, place.offset);
+    const device::Memory at = kept->memories.banks->At(place.bank, place.offset, place.bytes);
     for (uint32_t i = 0; i < place.run.count; ++i) {
       const uint32_t granule = place.run.start + i;
       piece.hashes[i] = noted->Granule(place.layer, place.expert, granule);
-      TANGRAM_RETURN_IF_ERROR(check({at + i * unit, unit}, piece.hashes[i], [&] {
+      TANGRAM_RETURN_IF_ERROR(check(at.Part(i * unit, unit), piece.hashes[i], [&] {
         return fmt::format("layer {}, expert {}, granule {}", place.layer, place.expert, granule);
       }));
     }
@@ -93,7 +94,7 @@ Status RankStore::Verify(Kept* kept, const std::vector<layout::PlacedPiece>& pla
   for (size_t t = 0; kept->dense && t < noted->dense.size(); ++t) {
     if (stop.stop_requested()) return {Code::kUnavailable, "stopped"};
     const loader::DenseTensor& tensor = options_.checkpoint->dense()[t];
-    TANGRAM_RETURN_IF_ERROR(check({kept->arenas.banks->Dense() + tensor.offset, tensor.info.bytes},
+    TANGRAM_RETURN_IF_ERROR(check(kept->memories.banks->Dense(tensor.offset, tensor.info.bytes),
                                   noted->dense[t],
                                   [&] { return fmt::format("dense tensor {}", tensor.name); }));
   }
@@ -116,26 +117,19 @@ Result<std::unique_ptr<RankMemory::Adoption>> RankStore::Examine(const v1::Resum
   }
   auto kept = std::make_unique<Kept>();
   kept->member = resume.member();
-  const auto take = [&](size_t i, uint64_t bytes, bool read_only,
-                        std::unique_ptr<device::HostDevice>* out) {
-    auto made = device::HostDevice::Adopt(fds[i].get(), bytes, read_only);
-    if (!made.ok()) return made.status();
-    *out = std::move(made).value();
-    return OkStatus();
-  };
-  Arenas& arenas = kept->arenas;
-  TANGRAM_RETURN_IF_ERROR(take(0, options_.pool_bytes, true, &arenas.weights));
-  TANGRAM_RETURN_IF_ERROR(take(1, options_.kv_bytes, false, &arenas.kv));
-  TANGRAM_RETURN_IF_ERROR(take(2, options_.control_bytes, false, &arenas.control));
-  TANGRAM_RETURN_IF_ERROR(MapArenas(&arenas));
+  auto devices = options_.platform->Adopt({fds[0].get(), fds[1].get(), fds[2].get()}, Bytes());
+  if (!devices.ok()) return devices.status();
+  Memories& memories = kept->memories;
+  memories.devices = std::move(devices).value();
+  TANGRAM_RETURN_IF_ERROR(MapMemories(&memories));
 
   std::vector<layout::PlacedPiece> places;
   if (rank >= 0) {
     places = layout::PiecesOf(resume.layout(), geometry(), static_cast<uint32_t>(rank));
     kept->dense = layout::HoldsDense(resume.layout(), static_cast<uint32_t>(rank));
   }
-  const Mapped mapped(*arenas.banks, resume.mappings());
-  TANGRAM_RETURN_IF_ERROR(arenas.banks->Adopt(
+  const Mapped mapped(*memories.banks, resume.mappings());
+  TANGRAM_RETURN_IF_ERROR(memories.banks->Adopt(
       places, kept->dense,
       [&](uint64_t address, uint64_t bytes) { return mapped.Find(address, bytes); }));
   TANGRAM_RETURN_IF_ERROR(Verify(kept.get(), places, stop));
@@ -148,7 +142,7 @@ Status RankStore::Adopt(Adoption* adoption) {
   if (attempt_ || !current_.empty()) {
     return {Code::kWrongPhase, "this rank holds pieces of its own already"};
   }
-  Swap(&kept->arenas);
+  std::swap(memories_, kept->memories);
   member_ = kept->member;
   current_ = Pieces(std::move(kept->pieces));
   dense_backed_ = kept->dense;

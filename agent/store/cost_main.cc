@@ -159,7 +159,7 @@ int Main() {
   shape.hidden = 128;
   shape.moe_inner = 128;  // 16 granules of 8 rows
   WriteHollow(directory.path(), shape);
-  auto checkpoint = loader::Checkpoint::Open(directory.path(), 8, device::HostDevice::kPage);
+  auto checkpoint = loader::Checkpoint::Open(directory.path(), 8, 4096);
   Must(checkpoint.status());
   const layout::GeometryView& geometry = (*checkpoint)->geometry();
 
@@ -167,6 +167,9 @@ int Main() {
   RankStore::Options options;
   options.member = "m-0/0/1";
   options.checkpoint = *checkpoint;
+  auto platform = device::MakePlatform({});
+  Must(platform.status());
+  options.platform = std::move(platform).value();
   options.revision = "r1";
   options.banks = 2 * geometry.moe_layers();
   options.pool_bytes = uint64_t{512} << 20;

@@ -17,7 +17,7 @@ struct Piece {
   int64_t Missing() const;
 
   layout::PlacedPiece place;
-  std::vector<uint64_t> hashes;  // by granule of the run; 0: not verified here (mover::HashOf)
+  std::vector<uint64_t> hashes;  // by granule of the run; 0: not verified here (device::HashOf)
 };
 
 // In order of their key, as one flat array: 14,848 pieces (a rank of DeepSeek-V3 in Tensor mode)

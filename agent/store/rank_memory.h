@@ -25,12 +25,16 @@ struct StageProgress {
 
 struct MemoryFigures {
   uint64_t total = 0, free = 0, mapped = 0;  // bytes of the pool; total = free + mapped at rest
+  std::string kind;                          // for people: platform and pages
 };
 
 // Descriptors that an engine maps, one per purpose; they stay the rank's.
 struct EngineRegions {
   int weights_fd = -1, kv_fd = -1, control_fd = -1;
+  std::string platform;  // how weights and KV are mapped (agent/device/platform.h)
+  bool hugetlb = false;
   uint64_t dense_bytes = 0, kv_bytes = 0, control_bytes = 0;
+  uint64_t kv_mapped = 0, control_mapped = 0;  // the same in whole pages
   uint32_t banks = 0;
   std::vector<v1::DenseTensor> dense_tensors;
   void* control = nullptr;  // the agent's own mapping of the control region

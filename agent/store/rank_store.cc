@@ -20,20 +20,10 @@ Result<std::unique_ptr<RankStore>> RankStore::Create(Options options) {
 
 Status RankStore::Open() {
   member_ = options_.member;
-  Arenas arenas;
-  const auto arena = [&](const char* purpose, uint64_t bytes, bool read_only,
-                         std::unique_ptr<device::HostDevice>* out) {
-    auto made =
-        device::HostDevice::Make("tangram-" + options_.member + "-" + purpose, bytes, read_only);
-    if (!made.ok()) return made.status();
-    *out = std::move(made).value();
-    return OkStatus();
-  };
-  TANGRAM_RETURN_IF_ERROR(arena("weights", options_.pool_bytes, true, &arenas.weights));
-  TANGRAM_RETURN_IF_ERROR(arena("kv", options_.kv_bytes, false, &arenas.kv));
-  TANGRAM_RETURN_IF_ERROR(arena("control", options_.control_bytes, false, &arenas.control));
-  TANGRAM_RETURN_IF_ERROR(MapArenas(&arenas));
-  Swap(&arenas);
+  auto devices = options_.platform->Make(options_.member, Bytes());
+  if (!devices.ok()) return devices.status();
+  memories_.devices = std::move(devices).value();
+  TANGRAM_RETURN_IF_ERROR(MapMemories(&memories_));
   if (!options_.hashes_file.empty()) {
     auto hashes = HashFile::Open(options_.hashes_file, options_.revision, geometry(),
                                  options_.checkpoint->dense().size());
@@ -44,51 +34,44 @@ Status RankStore::Open() {
   return OkStatus();
 }
 
-Status RankStore::MapArenas(Arenas* arenas) const {
-  if (arenas->weights->granularity() != geometry().page_bytes()) {
-    return {Code::kInvalid, fmt::format("the device maps pages of {}, the geometry counts in {}",
-                                        arenas->weights->granularity(), geometry().page_bytes())};
+Status RankStore::MapMemories(Memories* memories) const {
+  device::Device& weights = *memories->devices.weights;
+  if (geometry().page_bytes() % weights.granularity() != 0) {
+    return {Code::kInvalid,
+            fmt::format("the device maps pages of {}, the geometry counts in {}: no multiple",
+                        weights.granularity(), geometry().page_bytes())};
   }
-  const auto whole = [](device::HostDevice& device, std::unique_ptr<device::Range>* out) {
-    auto range = device.Reserve(device.total_bytes());
-    if (!range.ok()) return range.status();
-    auto handle = device.Create(device.total_bytes());
-    if (!handle.ok()) return handle.status();
-    TANGRAM_RETURN_IF_ERROR(device.Map(**range, 0, *handle));
-    TANGRAM_RETURN_IF_ERROR(
-        device.SetAccess(**range, 0, device.total_bytes(), device::Access::kReadWrite));
-    *out = std::move(range).value();
+  const auto whole = [](device::Device& device, uint64_t bytes, Region* out) {
+    auto mapped = device::MapWhole(device);
+    if (!mapped.ok()) return mapped.status();
+    out->memory = {&device, mapped->first->address(), bytes};
+    out->mapping = std::move(mapped->second);
     return OkStatus();
   };
-  TANGRAM_RETURN_IF_ERROR(whole(*arenas->kv, &arenas->kv_range));
-  TANGRAM_RETURN_IF_ERROR(whole(*arenas->control, &arenas->control_range));
-  auto banks = memory::Banks::Make(arenas->weights.get(), geometry(), options_.banks);
+  TANGRAM_RETURN_IF_ERROR(whole(*memories->devices.kv, options_.kv_bytes, &memories->kv));
+  TANGRAM_RETURN_IF_ERROR(
+      whole(*memories->devices.control, options_.control_bytes, &memories->control));
+  auto banks = memory::Banks::Make(&weights, geometry(), options_.banks);
   if (!banks.ok()) return banks.status();
-  arenas->banks = std::move(banks).value();
+  memories->banks = std::move(banks).value();
   return OkStatus();
-}
-
-void RankStore::Swap(Arenas* arenas) {
-  std::swap(banks_, arenas->banks);
-  std::swap(kv_range_, arenas->kv_range);
-  std::swap(control_range_, arenas->control_range);
-  std::swap(weights_, arenas->weights);
-  std::swap(kv_device_, arenas->kv);
-  std::swap(control_device_, arenas->control);
-  kv_ = {kv_range_->base(), options_.kv_bytes};
 }
 
 EngineRegions RankStore::Regions() {
   const std::scoped_lock lock(mu_);
   EngineRegions out;
-  out.weights_fd = weights_->fd();
-  out.kv_fd = kv_device_->fd();
-  out.control_fd = control_device_->fd();
+  out.weights_fd = memories_.devices.weights->descriptor();
+  out.kv_fd = memories_.devices.kv->descriptor();
+  out.control_fd = memories_.devices.control->descriptor();
   out.dense_bytes = geometry().proto().dense_bytes();
+  out.platform = options_.platform->name();
+  out.hugetlb = options_.platform->hugetlb();
   out.kv_bytes = options_.kv_bytes;
+  out.kv_mapped = memories_.devices.kv->total_bytes();
+  out.control_mapped = memories_.devices.control->total_bytes();
   out.control_bytes = options_.control_bytes;
   out.banks = options_.banks;
-  out.control = control_range_->base();
+  out.control = device::View(memories_.control.memory).data();
   for (const loader::DenseTensor& tensor : options_.checkpoint->dense()) {
     v1::DenseTensor& t = out.dense_tensors.emplace_back();
     t.set_name(tensor.name);
@@ -102,7 +85,9 @@ EngineRegions RankStore::Regions() {
 
 MemoryFigures RankStore::Memory() {
   const std::scoped_lock lock(mu_);
-  return {weights_->total_bytes(), weights_->free_bytes(), banks_->mapped_bytes()};
+  const device::Device& pool = *memories_.devices.weights;
+  return {pool.total_bytes(), pool.free_bytes(), memories_.banks->mapped_bytes(),
+          fmt::format("{}, {}", options_.platform->name(), options_.platform->pages())};
 }
 
 v1::Inventory RankStore::Held() {
@@ -124,15 +109,16 @@ v1::Inventory RankStore::Held() {
   return out;
 }
 
-std::span<std::byte> RankStore::BytesOf(const PlacedPiece& place, uint32_t granule,
-                                        uint32_t count) const {
+device::Memory RankStore::BytesOf(const PlacedPiece& place, uint32_t granule,
+                                  uint32_t count) const {
   const uint64_t unit = geometry().granule_bytes();
-  return {banks_->At(place.bank, place.offset + (granule - place.run.start) * unit), count * unit};
+  return memories_.banks->At(place.bank, place.offset + (granule - place.run.start) * unit,
+                             count * unit);
 }
 
-std::span<std::byte> RankStore::DenseBytes(size_t tensor) const {
+device::Memory RankStore::DenseBytes(size_t tensor) const {
   const loader::DenseTensor& t = options_.checkpoint->dense()[tensor];
-  return {banks_->Dense() + t.offset, t.info.bytes};
+  return memories_.banks->Dense(t.offset, t.info.bytes);
 }
 
 Status RankStore::Prepare(uint64_t attempt, const v1::Layout& target, int32_t rank,
@@ -144,20 +130,21 @@ Status RankStore::Prepare(uint64_t attempt, const v1::Layout& target, int32_t ra
   auto proof = layout::ProvePart(geometry(), target, rank, current_.Places(), dense, part);
   if (!proof.ok()) return proof.status();
   const uint64_t peak = proof->peak_pages * geometry().page_bytes();
-  if (peak > weights_->total_bytes()) {
+  const uint64_t pool = memories_.devices.weights->total_bytes();
+  if (peak > pool) {
     return {Code::kNoMemory,
             fmt::format("the transition needs {} bytes at its peak, the rank's pool has {}; give "
                         "it {} bytes more "
                         "(memory_bytes), or use more ranks or fewer spare banks",
-                        peak, weights_->total_bytes(), peak - weights_->total_bytes())};
+                        peak, pool, peak - pool)};
   }
   Attempt next;
   next.id = attempt;
   next.rank = rank;
-  TANGRAM_RETURN_IF_ERROR(banks_->Back(proof->incoming));
+  TANGRAM_RETURN_IF_ERROR(memories_.banks->Back(proof->incoming));
   if (proof->brings_dense) {
-    if (Status status = banks_->BackDense(); !status.ok()) {
-      banks_->Release(proof->incoming);
+    if (Status status = memories_.banks->BackDense(); !status.ok()) {
+      memories_.banks->Release(proof->incoming);
       return status;
     }
     dense_backed_ = true;
@@ -177,9 +164,9 @@ void RankStore::ReleaseLocked(const std::vector<PlacedPiece>& places, bool dense
   lease_->End();
   lease_ = std::make_shared<mover::Lease>();
   const std::unique_lock whole(reading_);
-  banks_->Release(places);
+  memories_.banks->Release(places);
   if (dense && dense_backed_) {
-    banks_->ReleaseDense();
+    memories_.banks->ReleaseDense();
     dense_backed_ = false;
     dense_here_.fill(false);
   }
@@ -308,16 +295,16 @@ std::vector<v1::Mapping> RankStore::ToProto(const std::vector<memory::BackedRang
 
 std::vector<v1::Mapping> RankStore::CurrentMappings() {
   const std::scoped_lock lock(mu_);
-  return ToProto(banks_->Ranges(current_.Places(), dense_backed_));
+  return ToProto(memories_.banks->Ranges(current_.Places(), dense_backed_));
 }
 
 std::vector<v1::Mapping> RankStore::NewMappings() {
   const std::scoped_lock lock(mu_);
   if (!attempt_) return {};
   // What a neighbour touches too is mapped already.
-  auto ranges = banks_->RangesOnlyOf(attempt_->incoming.Places());
+  auto ranges = memories_.banks->RangesOnlyOf(attempt_->incoming.Places());
   if (!attempt_->dense_source.empty()) {
-    const auto dense = banks_->Ranges({}, true);
+    const auto dense = memories_.banks->Ranges({}, true);
     ranges.insert(ranges.end(), dense.begin(), dense.end());
   }
   return ToProto(ranges);
@@ -326,9 +313,9 @@ std::vector<v1::Mapping> RankStore::NewMappings() {
 std::vector<v1::Mapping> RankStore::DroppedMappings() {
   const std::scoped_lock lock(mu_);
   if (!attempt_ || !attempt_->committed) return {};
-  auto ranges = banks_->RangesOnlyOf(old_.Places());
+  auto ranges = memories_.banks->RangesOnlyOf(old_.Places());
   if (attempt_->rank < 0 && dense_backed_) {
-    const auto dense = banks_->Ranges({}, true);
+    const auto dense = memories_.banks->Ranges({}, true);
     ranges.insert(ranges.end(), dense.begin(), dense.end());
   }
   return ToProto(ranges);
@@ -379,7 +366,7 @@ Result<v1::OpenPullResponse> RankStore::OpenPull(const v1::OpenPullRequest& requ
       out.add_dense_hashes(dense_hashes_[t]);
     }
   }
-  if (request.kv()) grant.kv = kv_;
+  if (request.kv()) grant.kv = memories_.kv.memory;
   out.set_token(options_.grants->Issue(std::move(grant)));
   return out;
 }
@@ -392,19 +379,21 @@ Status RankStore::Audit() {
   };
   add(old_);
   if (attempt_) add(attempt_->incoming);
-  return banks_->Audit(all, dense_backed_);
+  return memories_.banks->Audit(all, dense_backed_);
 }
 
 std::span<const std::byte> RankStore::Granule(uint32_t layer, uint32_t expert, uint32_t granule) {
   const std::scoped_lock lock(mu_);
   const Piece* piece = FindLocked(layer, expert, {granule, 1});
   if (piece == nullptr) return {};
-  return BytesOf(piece->place, granule, 1);
+  return device::View(BytesOf(piece->place, granule, 1));
 }
 
 Result<uint64_t> RankStore::KvPull(const v1::KvPull& pull,
                                    const std::vector<v1::PeerAddress>& peers) {
   std::map<uint32_t, std::vector<mover::KvReaders::Range>> remote;
+  std::vector<device::CopyOp> copies;
+  const device::Memory& mine = memories_.kv.memory;
   uint64_t bytes = 0;
   for (int i = 0; i < pull.source_rank_size(); ++i) {
     const auto peer = std::find_if(peers.begin(), peers.end(), [&](const v1::PeerAddress& p) {
@@ -412,24 +401,26 @@ Result<uint64_t> RankStore::KvPull(const v1::KvPull& pull,
     });
     const uint64_t to = pull.target_offset(i);
     const uint32_t length = pull.length(i);
-    if (peer == peers.end() || to > kv_.size() || length > kv_.size() - to) {
+    if (peer == peers.end() || to > mine.bytes || length > mine.bytes - to) {
       return Status(Code::kInvalid, fmt::format("KV move {}: rank {}, {} bytes to {} of {}", i,
-                                                pull.source_rank(i), length, to, kv_.size()));
+                                                pull.source_rank(i), length, to, mine.bytes));
     }
     RankStore* sibling = options_.sibling(peer->member());
     if (sibling == nullptr) {
       remote[static_cast<uint32_t>(peer - peers.begin())].push_back(
-          {pull.source_offset(i), kv_.subspan(to, length)});
+          {pull.source_offset(i), mine.Part(to, length)});
       continue;
     }
     const uint64_t from = pull.source_offset(i);
-    if (from > sibling->kv_.size() || length > sibling->kv_.size() - from) {
-      return Status(Code::kInvalid, fmt::format("KV move {}: {} bytes at {} of {}", i, length, from,
-                                                sibling->kv_.size()));
+    const device::Memory& theirs = sibling->memories_.kv.memory;
+    if (from > theirs.bytes || length > theirs.bytes - from) {
+      return Status(Code::kInvalid,
+                    fmt::format("KV move {}: {} bytes at {} of {}", i, length, from, theirs.bytes));
     }
-    kv_device_->Copy(kv_.data() + to, sibling->kv_.data() + from, length);
+    copies.push_back({mine.Part(to, length), theirs.Part(from, length)});
     bytes += length;
   }
+  if (Status copied = memories_.devices.kv->Copy(copies).Wait(); !copied.ok()) return copied;
   if (remote.empty()) return bytes;
   std::vector<std::pair<v1::PeerAddress, std::vector<mover::KvReaders::Range>>> jobs;
   for (auto& [peer, ranges] : remote) jobs.emplace_back(peers[peer], std::move(ranges));

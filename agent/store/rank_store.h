@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "agent/device/host_device.h"
+#include "agent/device/platform.h"
 #include "agent/layout/prove.h"
 #include "agent/loader/checkpoint.h"
 #include "agent/memory/banks.h"
@@ -31,7 +31,8 @@ class RankStore final : public RankMemory {
     std::string member;  // id; names its arenas in /proc too
     std::shared_ptr<const loader::Checkpoint> checkpoint;
     std::string revision;  // of the checkpoint
-    uint32_t banks = 0;    // MoE layers + spare
+    std::shared_ptr<const device::Platform> platform;
+    uint32_t banks = 0;  // MoE layers + spare
     uint64_t pool_bytes = 0, kv_bytes = 0, control_bytes = 0;
     // Where the hashes outlive this process; empty: they do not, and nothing is taken over.
     std::string hashes_file;
@@ -72,7 +73,8 @@ class RankStore final : public RankMemory {
 
   // pool + mapped = total, and every page is owned by exactly the pieces that are held.
   Status Audit();
-  std::span<std::byte> kv() const { return kv_; }
+  // For tests: where the CPU reaches it.
+  std::span<std::byte> kv() const { return device::View(memories_.kv.memory); }
   // Bytes of a verified granule, for tests and siblings; empty if not held.
   std::span<const std::byte> Granule(uint32_t layer, uint32_t expert, uint32_t granule);
 
@@ -87,22 +89,28 @@ class RankStore final : public RankMemory {
   };
   explicit RankStore(Options options)
       : options_(std::move(options)), readers_(options_.opener, options_.credentials) {}
-  // The three arenas of a rank, and what is mapped of them.
-  struct Arenas {
-    std::unique_ptr<device::HostDevice> weights, kv, control;
-    std::unique_ptr<device::Range> kv_range, control_range;
+  // A device as one piece of memory.
+  struct Region {
+    device::Mapping mapping;
+    device::Memory memory;
+  };
+  // The memory of a rank, and what is mapped of it.
+  struct Memories {
+    device::RankDevices devices;
+    Region kv, control;
     std::unique_ptr<memory::Banks> banks;
   };
   struct Kept;  // adopt.cc
   Status Open();
-  Status MapArenas(Arenas* arenas) const;
-  void Swap(Arenas* arenas);
+  device::RankBytes Bytes() const {
+    return {options_.pool_bytes, options_.kv_bytes, options_.control_bytes};
+  }
+  Status MapMemories(Memories* memories) const;
   Status Verify(Kept* kept, const std::vector<layout::PlacedPiece>& places,
                 const std::stop_token& stop) const;
   const layout::GeometryView& geometry() const { return options_.checkpoint->geometry(); }
-  std::span<std::byte> BytesOf(const layout::PlacedPiece& place, uint32_t granule,
-                               uint32_t count) const;
-  std::span<std::byte> DenseBytes(size_t tensor) const;
+  device::Memory BytesOf(const layout::PlacedPiece& place, uint32_t granule, uint32_t count) const;
+  device::Memory DenseBytes(size_t tensor) const;
   const Piece* FindLocked(uint32_t layer, uint32_t expert, layout::Run run) const;
   std::vector<v1::Mapping> ToProto(const std::vector<memory::BackedRange>& ranges) const;
   void ReleaseLocked(const std::vector<layout::PlacedPiece>& places, bool dense);
@@ -134,10 +142,7 @@ class RankStore final : public RankMemory {
   std::unique_ptr<HashFile> hashes_;  // null: none
   std::atomic<bool> warned_{false};
   // Set by Open, and by Adopt before the rank is in any world.
-  std::unique_ptr<device::HostDevice> weights_, kv_device_, control_device_;
-  std::unique_ptr<device::Range> kv_range_, control_range_;
-  std::span<std::byte> kv_;
-  std::unique_ptr<memory::Banks> banks_;
+  Memories memories_;
 
   std::mutex mu_;              // everything below
   std::shared_mutex reading_;  // held shared while a sibling copies out, whole while pages go

@@ -27,6 +27,16 @@ struct BySource {
   std::vector<uint32_t> dense_parts;
 };
 
+// A fault: the first byte is another.
+Status Spoil(const device::Memory& memory) {
+  std::byte byte{};
+  const device::CopyOp out{device::Memory::Own({&byte, 1}), memory.Part(0, 1)};
+  TANGRAM_RETURN_IF_ERROR(memory.device->Copy({&out, 1}).Wait());
+  byte ^= std::byte{1};
+  const device::CopyOp in{memory.Part(0, 1), device::Memory::Own({&byte, 1})};
+  return memory.device->Copy({&in, 1}).Wait();
+}
+
 void Sleep(std::chrono::milliseconds time, const std::stop_token& stop) {
   std::mutex mu;
   std::condition_variable_any wake;
@@ -69,7 +79,7 @@ void RankStore::MarkDense(uint32_t part, const std::vector<uint64_t>& hashes) {
 Status RankStore::CopyHeld(StageProgress* progress, std::stop_token stop) {
   for (const PartProof::Move& move : attempt_->proof.copies) {
     if (stop.stop_requested()) return {Code::kUnavailable, "stopped"};
-    std::span<const std::byte> from;
+    device::Memory from;
     std::vector<uint64_t> hashes;
     {
       const std::scoped_lock lock(mu_);
@@ -78,20 +88,24 @@ Status RankStore::CopyHeld(StageProgress* progress, std::stop_token stop) {
       const auto first = held.hashes.begin() + (move.run.start - held.place.run.start);
       hashes.assign(first, first + move.run.count);
     }
-    const std::span<std::byte> to = BytesOf(move.piece, move.run.start, move.run.count);
-    weights_->Copy(to.data(), from.data(), from.size());
     const uint64_t unit = geometry().granule_bytes();
+    std::vector<uint64_t> arrived(move.run.count);
+    std::vector<device::CopyOp> copies;
     for (uint32_t i = 0; i < move.run.count; ++i) {
-      if (mover::HashOf(to.subspan(i * unit, unit)) != hashes[i]) {
-        return {Code::kCorrupt,
-                fmt::format("layer {}, expert {}, granule {}: the copy that this rank holds has "
-                            "changed since it "
-                            "was verified",
-                            move.piece.layer, move.piece.expert, move.run.start + i)};
-      }
+      copies.push_back(
+          {BytesOf(move.piece, move.run.start + i, 1), from.Part(i * unit, unit), &arrived[i]});
+    }
+    TANGRAM_RETURN_IF_ERROR(memories_.devices.weights->Copy(copies).Wait());
+    if (const auto bad = std::mismatch(arrived.begin(), arrived.end(), hashes.begin()).first;
+        bad != arrived.end()) {
+      return {Code::kCorrupt,
+              fmt::format("layer {}, expert {}, granule {}: the copy that this rank holds has "
+                          "changed since it was verified",
+                          move.piece.layer, move.piece.expert,
+                          move.run.start + (bad - arrived.begin()))};
     }
     MarkVerified(move, hashes);
-    progress->local += from.size();
+    progress->local += from.bytes;
   }
   return OkStatus();
 }
@@ -103,24 +117,28 @@ Status RankStore::ReadCheckpoint(const std::vector<PartProof::Move>& moves,
   const uint64_t unit = geometry().granule_bytes();
   for (const PartProof::Move& move : moves) {
     if (stop.stop_requested()) return {Code::kUnavailable, "stopped"};
-    const std::span<std::byte> to = BytesOf(move.piece, move.run.start, move.run.count);
-    TANGRAM_RETURN_IF_ERROR(
-        checkpoint.ReadGranules(move.piece.layer, move.piece.expert, move.run, to));
-    std::vector<uint64_t> hashes;
+    const device::Memory to = BytesOf(move.piece, move.run.start, move.run.count);
+    TANGRAM_RETURN_IF_ERROR(device::Fill(to, [&](std::span<std::byte> bytes) {
+      return checkpoint.ReadGranules(move.piece.layer, move.piece.expert, move.run, bytes);
+    }));
+    std::vector<uint64_t> hashes(move.run.count);
+    std::vector<device::HashOp> ops;
     for (uint32_t i = 0; i < move.run.count; ++i)
-      hashes.push_back(mover::HashOf(to.subspan(i * unit, unit)));
+      ops.push_back({to.Part(i * unit, unit), &hashes[i]});
+    TANGRAM_RETURN_IF_ERROR(memories_.devices.weights->Hash(ops).Wait());
     MarkVerified(move, hashes);
-    progress->checkpoint += to.size();
-    progress->done += to.size();
+    progress->checkpoint += to.bytes;
+    progress->done += to.bytes;
   }
   for (const uint32_t part : dense_parts) {
     std::vector<uint64_t> hashes;
     for (size_t t = part; t < checkpoint.dense().size(); t += kDenseParts) {
-      const std::span<std::byte> to = DenseBytes(t);
-      TANGRAM_RETURN_IF_ERROR(checkpoint.ReadDense(t, to));
-      hashes.push_back(mover::HashOf(to));
-      progress->checkpoint += to.size();
-      progress->done += to.size();
+      const device::Memory to = DenseBytes(t);
+      TANGRAM_RETURN_IF_ERROR(device::Fill(
+          to, [&](std::span<std::byte> bytes) { return checkpoint.ReadDense(t, bytes); }));
+      TANGRAM_RETURN_IF_ERROR(device::HashNow(to, &hashes.emplace_back()));
+      progress->checkpoint += to.bytes;
+      progress->done += to.bytes;
     }
     MarkDense(part, hashes);
   }
@@ -199,22 +217,26 @@ Status RankStore::CopyOut(const std::string& token, std::span<const mover::Targe
   const auto grant = options_.grants->Redeem(token, std::nullopt);
   if (!grant) return {Code::kUnavailable, "the source let go of its pieces"};
   size_t at = 0;
-  for (std::span<const std::byte> from : grant->pieces) {
-    // A span of the grant is a run of granules; the targets are single ones.
-    while (!from.empty()) {
-      if (at >= targets.size() || targets[at].bytes.size() > from.size()) {
+  for (device::Memory from : grant->pieces) {
+    // Memory of the grant is a run of granules; the targets are single ones.
+    while (from.bytes > 0) {
+      if (at >= targets.size() || targets[at].to.bytes > from.bytes) {
         return {Code::kInternal, "a pull and its grant do not match"};
       }
       const mover::Target& target = targets[at++];
-      weights_->Copy(target.bytes.data(), from.data(), target.bytes.size());
-      if (fault::Hit("stage.after_fetch") == fault::Action::kCorrupt)
-        target.bytes[0] ^= std::byte{1};
-      if (mover::HashOf(target.bytes) != target.hash) {
+      uint64_t hash = 0;
+      const device::CopyOp op{target.to, from.Part(0, target.to.bytes), &hash};
+      TANGRAM_RETURN_IF_ERROR(memories_.devices.weights->Copy({&op, 1}).Wait());
+      if (fault::Hit("stage.after_fetch") == fault::Action::kCorrupt) {
+        TANGRAM_RETURN_IF_ERROR(Spoil(target.to));
+        TANGRAM_RETURN_IF_ERROR(device::HashNow(target.to, &hash));
+      }
+      if (hash != target.hash) {
         return {Code::kCorrupt,
                 fmt::format("unit {} of {} differs from its hash", at - 1, targets.size())};
       }
-      from = from.subspan(target.bytes.size());
-      done(target.bytes.size());
+      from = from.Part(target.to.bytes, from.bytes - target.to.bytes);
+      done(target.to.bytes);
     }
   }
   return OkStatus();

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "agent/base/fault.h"
+#include "agent/device/hash.h"
 #include "agent/store/rank_store.h"
 #include "agent/store/testing/world.h"
 
@@ -536,7 +537,7 @@ TEST_F(StoreTest, OnlyWhatIsVerifiedIsServed) {
   ASSERT_EQ(opened->granule_hashes_size(), 3);
   for (uint32_t i = 0; i < 3; ++i) {
     EXPECT_EQ(opened->granule_hashes(static_cast<int>(i)),
-              mover::HashOf(store.Granule(0, 0, 1 + i)));
+              device::HashOf(store.Granule(0, 0, 1 + i)));
   }
   EXPECT_TRUE(store.OpenPull(dense, "pod").ok());
   dense.set_dense_parts(0, 16);
@@ -592,7 +593,7 @@ TEST_F(StoreTest, AnAbortUnderReadersHarmsNobody) {
           std::vector<std::byte> copy(5 * unit);
           std::vector<mover::Target> targets;
           for (uint32_t g = 0; g < 5; ++g) {
-            targets.push_back({std::span(copy).subspan(g * unit, unit),
+            targets.push_back({device::Memory::Own(std::span(copy).subspan(g * unit, unit)),
                                opened->granule_hashes(static_cast<int>(g))});
           }
           const Status pulled =

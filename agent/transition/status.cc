@@ -104,6 +104,7 @@ v1::StatusResponse Executor::GetStatus(bool full) {
   out.mutable_geometry()->set_even_shards_only(even);
   out.set_revision(options_.revision);
   out.set_checkpoint_error(checkpoint_error_);
+  if (!ranks_.empty()) out.set_memory(ranks_[0].memory->Memory().kind);
   return out;
 }
 
@@ -163,15 +164,17 @@ Result<Executor::Attachment> Executor::Attach(uint32_t device) {
   m.set_bank_pitch(geometry_.bank_pitch());
   m.set_expert_pitch(geometry_.expert_pitch());
   m.set_banks(regions.banks);
+  m.set_platform(regions.platform);
+  m.set_hugetlb(regions.hugetlb);
   m.set_dense_bytes(regions.dense_bytes);
   m.set_kv_bytes(regions.kv_bytes);
   m.set_control_bytes(regions.control_bytes);
-  const auto whole = [&](v1::Extent* extent, uint32_t fd, uint64_t bytes) {
+  const auto whole = [](v1::Extent* extent, uint32_t fd, uint64_t bytes) {
     extent->set_fd_index(fd);
-    extent->set_length(layout::RoundUp(bytes, geometry_.page_bytes()));
+    extent->set_length(bytes);
   };
-  whole(m.add_kv(), 1, regions.kv_bytes);
-  whole(m.add_control(), 2, regions.control_bytes);
+  whole(m.add_kv(), 1, regions.kv_mapped);
+  whole(m.add_control(), 2, regions.control_mapped);
   for (const v1::DenseTensor& tensor : regions.dense_tensors) *m.add_dense_tensors() = tensor;
   m.mutable_header()->set_world(options_.world);
   if (rank.layout && rank.rank >= 0) {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"tangram.dev/e2e/harness"
@@ -201,6 +202,9 @@ func (c *cell) reached(point string) (int, error) {
 // release whoever stands anywhere, and heal what was cut.
 func (c *cell) release() error {
 	var errs []error
+	if c.transition.first.kind == "cut" && len(c.heal) > 0 && !eventually(context.Background(), hang, func() bool { return c.leftOut(c.known) }) {
+		errs = append(errs, fmt.Errorf("nobody was left out within %v of a cut link", hang))
+	}
 	for _, heal := range c.heal {
 		errs = append(errs, heal())
 	}
@@ -275,6 +279,10 @@ func (c *cell) strike(ctx context.Context, kind, point string, at int, last bool
 		}
 		return nil // release heals it
 	case "engine-pause", "engine-stop":
+		joins, err := c.joins(ctx, at)
+		if err != nil {
+			return err
+		}
 		c.HangEngine(at, 0, true)
 		defer c.HangEngine(at, 0, false)
 		if err := letGo(); err != nil {
@@ -282,7 +290,7 @@ func (c *cell) strike(ctx context.Context, kind, point string, at int, last bool
 		}
 		if kind == "engine-pause" {
 			time.Sleep(shortly)
-		} else if !eventually(ctx, hang, leftOut) {
+		} else if !eventually(ctx, hang, leftOut) && !joins { // who is about to join holds nobody up but its attempt
 			return fmt.Errorf("nobody noticed within %v that an engine hangs", hang)
 		}
 		return nil
@@ -306,6 +314,22 @@ func (c *cell) strike(ctx context.Context, kind, point string, at int, last bool
 		return fmt.Errorf("no kind of fault %q", kind)
 	}
 	return letGo()
+}
+
+// joins tells whether the pod's rank is in no layout yet.
+func (c *cell) joins(ctx context.Context, pod int) (bool, error) {
+	all, err := c.Status(ctx)
+	if err != nil {
+		return false, err
+	}
+	for _, a := range all {
+		for _, r := range a.Ranks {
+			if strings.HasPrefix(r.Member.Id, fmt.Sprintf("uid-p%d/", pod)) {
+				return !r.InWorld, nil
+			}
+		}
+	}
+	return false, fmt.Errorf("no agent has a rank of pod %d", pod)
 }
 
 // leftOut was a rank, or what was under way was given up, since the keeper had done so many things.

@@ -78,7 +78,10 @@ EngineRegions TestMemory::Regions() {
   out.kv_fd = kv_fd_.get();
   out.control_fd = control_fd_.get();
   out.dense_bytes = geometry_.proto().dense_bytes();
+  out.platform = "host";
   out.kv_bytes = kv_bytes_;
+  out.kv_mapped = layout::RoundUp(kv_bytes_, kPage);
+  out.control_mapped = control_bytes_;
   out.control_bytes = control_bytes_;
   out.banks = banks_;
   v1::DenseTensor& tensor = out.dense_tensors.emplace_back();
@@ -94,7 +97,7 @@ EngineRegions TestMemory::Regions() {
 MemoryFigures TestMemory::Memory() {
   const std::scoped_lock lock(mu_);
   const uint64_t mapped = held_.size() * kPage;
-  return {pool_bytes_, pool_bytes_ - mapped, mapped};
+  return {pool_bytes_, pool_bytes_ - mapped, mapped, "test"};
 }
 
 v1::Inventory TestMemory::Held() { return {}; }

@@ -84,6 +84,7 @@ World::World(const Options& options) : random(options.seed), options_(options) {
   auto opened = loader::Checkpoint::Open(dir.path(), options.granule_rows, 4096);
   if (!opened.ok()) throw std::runtime_error(opened.status().message());
   checkpoint = std::move(opened).value();
+  platform = device::MakePlatform({}).value();
   for (uint32_t n = 0; n < options.nodes; ++n) {
     nodes.push_back(std::make_unique<Node>());
     auto server = mover::DataServer::Start({.listen = "127.0.0.1:0", .credentials = credentials},
@@ -151,6 +152,7 @@ RankStore::Options World::StoreOptions(const Member& of, const std::string& id) 
   RankStore::Options options;
   options.member = id;
   options.checkpoint = checkpoint;
+  options.platform = platform;
   options.banks = geometry().moe_layers() + options_.spare_banks;
   options.pool_bytes = options_.pool_pages * 4096;
   options.kv_bytes = options_.kv_bytes;

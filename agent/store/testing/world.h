@@ -107,6 +107,7 @@ class World {
   std::mt19937_64 random;
   loader::testing::TempDir dir;
   std::shared_ptr<const loader::Checkpoint> checkpoint;
+  std::shared_ptr<const device::Platform> platform;
   std::vector<std::unique_ptr<Node>> nodes;
   std::vector<std::unique_ptr<Member>> members;
   v1::Layout layout;

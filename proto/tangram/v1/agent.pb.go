@@ -1667,6 +1667,7 @@ type StatusResponse struct {
 	Geometry        *Geometry              `protobuf:"bytes,8,opt,name=geometry,proto3" json:"geometry,omitempty"`                                    // of the checkpoint this agent can read
 	Revision        string                 `protobuf:"bytes,9,opt,name=revision,proto3" json:"revision,omitempty"`
 	CheckpointError string                 `protobuf:"bytes,10,opt,name=checkpoint_error,json=checkpointError,proto3" json:"checkpoint_error,omitempty"` // why the checkpoint cannot be read any more; empty: it can
+	Memory          string                 `protobuf:"bytes,11,opt,name=memory,proto3" json:"memory,omitempty"`                                          // of weights and KV, for people: platform and kind of pages
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -1767,6 +1768,13 @@ func (x *StatusResponse) GetRevision() string {
 func (x *StatusResponse) GetCheckpointError() string {
 	if x != nil {
 		return x.CheckpointError
+	}
+	return ""
+}
+
+func (x *StatusResponse) GetMemory() string {
+	if x != nil {
+		return x.Memory
 	}
 	return ""
 }
@@ -2508,7 +2516,7 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\n" +
 	"transition\x18\n" +
 	" \x01(\v2\x1c.tangram.v1.TransitionStatusR\n" +
-	"transition\"\x8c\x03\n" +
+	"transition\"\xa4\x03\n" +
 	"\x0eStatusResponse\x12\x14\n" +
 	"\x05world\x18\x01 \x01(\tR\x05world\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1f\n" +
@@ -2521,7 +2529,8 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\bgeometry\x18\b \x01(\v2\x14.tangram.v1.GeometryR\bgeometry\x12\x1a\n" +
 	"\brevision\x18\t \x01(\tR\brevision\x12)\n" +
 	"\x10checkpoint_error\x18\n" +
-	" \x01(\tR\x0fcheckpointError\"#\n" +
+	" \x01(\tR\x0fcheckpointError\x12\x16\n" +
+	"\x06memory\x18\v \x01(\tR\x06memory\"#\n" +
 	"\vLoadRequest\x12\x14\n" +
 	"\x05world\x18\x01 \x01(\tR\x05world\"V\n" +
 	"\bRankLoad\x12\x16\n" +

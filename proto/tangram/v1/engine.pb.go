@@ -406,6 +406,8 @@ type Attached struct {
 	Peers         []*PeerAddress `protobuf:"bytes,15,rep,name=peers,proto3" json:"peers,omitempty"`
 	DenseTensors  []*DenseTensor `protobuf:"bytes,16,rep,name=dense_tensors,json=denseTensors,proto3" json:"dense_tensors,omitempty"` // every tensor of the dense region, in order of name
 	Mappings      []*Mapping     `protobuf:"bytes,17,rep,name=mappings,proto3" json:"mappings,omitempty"`                             // of the layout in force
+	Platform      string         `protobuf:"bytes,18,opt,name=platform,proto3" json:"platform,omitempty"`                             // of the memory of weights and KV (agent/device/platform.h)
+	Hugetlb       bool           `protobuf:"varint,19,opt,name=hugetlb,proto3" json:"hugetlb,omitempty"`                              // it lies in pages from the pod's pool
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -557,6 +559,20 @@ func (x *Attached) GetMappings() []*Mapping {
 		return x.Mappings
 	}
 	return nil
+}
+
+func (x *Attached) GetPlatform() string {
+	if x != nil {
+		return x.Platform
+	}
+	return ""
+}
+
+func (x *Attached) GetHugetlb() bool {
+	if x != nil {
+		return x.Hugetlb
+	}
+	return false
 }
 
 // Map these extents at [bank, offset) of the bank range, read-only.
@@ -1668,7 +1684,7 @@ const file_tangram_v1_engine_proto_rawDesc = "" +
 	"\x05dtype\x18\x02 \x01(\x0e2\x11.tangram.v1.DTypeR\x05dtype\x12\x14\n" +
 	"\x05shape\x18\x03 \x03(\x04R\x05shape\x12\x16\n" +
 	"\x06offset\x18\x04 \x01(\x04R\x06offset\x12\x16\n" +
-	"\x06length\x18\x05 \x01(\x04R\x06length\"\xa0\x05\n" +
+	"\x06length\x18\x05 \x01(\x04R\x06length\"\xd6\x05\n" +
 	"\bAttached\x12\x14\n" +
 	"\x05world\x18\x01 \x01(\tR\x05world\x12*\n" +
 	"\x06member\x18\x02 \x01(\v2\x12.tangram.v1.MemberR\x06member\x120\n" +
@@ -1690,7 +1706,9 @@ const file_tangram_v1_engine_proto_rawDesc = "" +
 	"\x06layout\x18\x0e \x01(\v2\x12.tangram.v1.LayoutR\x06layout\x12-\n" +
 	"\x05peers\x18\x0f \x03(\v2\x17.tangram.v1.PeerAddressR\x05peers\x12<\n" +
 	"\rdense_tensors\x18\x10 \x03(\v2\x17.tangram.v1.DenseTensorR\fdenseTensors\x12/\n" +
-	"\bmappings\x18\x11 \x03(\v2\x13.tangram.v1.MappingR\bmappings\"y\n" +
+	"\bmappings\x18\x11 \x03(\v2\x13.tangram.v1.MappingR\bmappings\x12\x1a\n" +
+	"\bplatform\x18\x12 \x01(\tR\bplatform\x12\x18\n" +
+	"\ahugetlb\x18\x13 \x01(\bR\ahugetlb\"y\n" +
 	"\aMapping\x12\x14\n" +
 	"\x05dense\x18\x01 \x01(\bR\x05dense\x12\x12\n" +
 	"\x04bank\x18\x02 \x01(\rR\x04bank\x12\x16\n" +

@@ -1,0 +1,160 @@
+#include "agent/client/regions.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <iterator>
+#include <utility>
+
+namespace tangram {
+
+void DescriptorTable::Add(std::vector<UniqueFd> fds) {
+  for (UniqueFd& fd : fds) {
+    struct stat info {};
+    const bool known = fstat(fd.get(), &info) == 0 && info.st_size > 0;
+    descriptors_.push_back({std::move(fd), known ? static_cast<uint64_t>(info.st_size) : 0});
+  }
+}
+
+Result<Region> Region::Reserve(std::unique_ptr<device::Device> importer, uint64_t bytes,
+                               device::Access access) {
+  if (bytes > (uint64_t{1} << 46)) {
+    return Status{Code::kInvalid, fmt::format("address range of {} bytes", bytes)};
+  }
+  Region region;
+  region.device_ = std::move(importer);
+  region.access_ = access;
+  if (bytes == 0) return region;
+  auto space = region.device_->Reserve(bytes);
+  if (!space.ok()) return space.status();
+  region.space_ = std::move(*space);
+  return region;
+}
+
+uint8_t* Region::data() const {
+  if (space_ == nullptr) return nullptr;
+  return reinterpret_cast<uint8_t*>(space_->address());
+}
+
+Status Region::Check(const v1::Extent& extent, const DescriptorTable& table) const {
+  if (extent.fd_index() >= table.size()) {
+    return {Code::kInvalid, fmt::format("extent names descriptor {}, received {}",
+                                        extent.fd_index(), table.size())};
+  }
+  const uint64_t size = table.bytes(extent.fd_index()), unit = device_->granularity();
+  if (extent.length() == 0 || extent.offset() % unit != 0 || extent.length() % unit != 0 ||
+      extent.offset() > size || extent.length() > size - extent.offset()) {
+    return {Code::kInvalid,
+            fmt::format("extent of {} bytes at {} is not whole pages of {} inside descriptor {} of "
+                        "{} bytes",
+                        extent.length(), extent.offset(), unit, extent.fd_index(), size)};
+  }
+  return OkStatus();
+}
+
+Result<device::BlockPtr> Region::BlockOf(uint32_t descriptor, const DescriptorTable& table) {
+  device::BlockPtr& block = blocks_[descriptor];
+  if (block == nullptr) {
+    const uint64_t unit = device_->granularity();
+    const device::Extent whole{0, table.bytes(descriptor) / unit * unit};
+    auto imported = device_->Import(table.fd(descriptor), {&whole, 1});
+    if (!imported.ok()) return imported.status();
+    block = std::move(*imported);
+  }
+  return block;
+}
+
+void Region::Cut(uint64_t place) {
+  auto it = pieces_.upper_bound(place);
+  if (it == pieces_.begin()) return;
+  --it;
+  const uint64_t head = place - it->first;
+  if (head == 0 || head >= it->second.mapping.bytes()) return;
+  pieces_.emplace(place, Piece{it->second.mapping.Split(head), it->second.descriptor});
+}
+
+bool Region::Lies(uint64_t place, const v1::Extent& extent) const {
+  auto it = pieces_.upper_bound(place);
+  if (it == pieces_.begin()) return false;
+  uint64_t offset = extent.offset(), left = extent.length();
+  for (--it; left > 0 && it != pieces_.end() && it->first <= place; ++it) {
+    const uint64_t skip = place - it->first;
+    const device::Slice& slice = it->second.mapping.slice();
+    if (skip >= slice.bytes || it->second.descriptor != extent.fd_index() ||
+        slice.offset + skip != offset) {
+      return false;
+    }
+    const uint64_t covers = std::min(left, slice.bytes - skip);
+    place += covers;
+    offset += covers;
+    left -= covers;
+  }
+  return left == 0;
+}
+
+Status Region::Map(uint64_t place, const Extents& extents, const DescriptorTable& table) {
+  uint64_t total = 0;
+  for (const v1::Extent& extent : extents) {
+    TANGRAM_RETURN_IF_ERROR(Check(extent, table));
+    total += extent.length();  // each is at most 2^63: checked against a file's size
+    if (total > bytes()) break;
+  }
+  if (place % device_->granularity() != 0 || place > bytes() || total > bytes() - place) {
+    return {Code::kInvalid, fmt::format("mapping of {} bytes at {} is not whole pages inside a "
+                                        "range of {}",
+                                        total, place, bytes())};
+  }
+  std::vector<device::Placement> placements;
+  std::vector<uint32_t> from;
+  for (const v1::Extent& extent : extents) {
+    if (!Lies(place, extent)) {
+      auto block = BlockOf(extent.fd_index(), table);
+      if (!block.ok()) return block.status();
+      placements.push_back({place, std::move(*block), {extent.offset(), extent.length()}});
+      from.push_back(extent.fd_index());
+    }
+    place += extent.length();
+  }
+  for (const device::Placement& p : placements) TANGRAM_RETURN_IF_ERROR(Unmap(p.at, p.slice.bytes));
+  auto mapped = device_->Map(space_, placements, access_);
+  if (!mapped.ok()) return mapped.status();
+  for (size_t i = 0; i < mapped->size(); ++i) {
+    const uint64_t at = (*mapped)[i].at();
+    pieces_.emplace(at, Piece{std::move((*mapped)[i]), from[i]});
+  }
+  return OkStatus();
+}
+
+Status Region::Unmap(uint64_t place, uint64_t length) {
+  const uint64_t unit = device_->granularity();
+  if (place % unit != 0 || length % unit != 0 || place > bytes() || length > bytes() - place) {
+    return {Code::kInvalid, fmt::format("unmapping {} bytes at {} is not whole pages inside a "
+                                        "range of {}",
+                                        length, place, bytes())};
+  }
+  Cut(place);
+  Cut(place + length);
+  const auto first = pieces_.lower_bound(place), last = pieces_.lower_bound(place + length);
+  std::vector<device::Mapping> gone;
+  for (auto it = first; it != last; ++it) gone.push_back(std::move(it->second.mapping));
+  pieces_.erase(first, last);
+  // The library is told between two steps: nothing uses it any more.
+  device_->Release(std::move(gone), device::Event::Finished(OkStatus()));
+  return OkStatus();
+}
+
+std::vector<Region::Run> Region::runs() const {
+  std::vector<Run> out;
+  for (const auto& [place, piece] : pieces_) {
+    out.push_back({place, piece.mapping.bytes(), piece.descriptor, piece.mapping.slice().offset});
+  }
+  return out;
+}
+
+uint64_t Region::mapped_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [place, piece] : pieces_) bytes += piece.mapping.bytes();
+  return bytes;
+}
+
+}  // namespace tangram

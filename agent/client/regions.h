@@ -1,0 +1,82 @@
+// Address ranges of an engine: reserved once, so that a piece keeps its address while its bank
+// stands; memory is mapped into them as the agent names extents, through the same devices that the
+// agent has (agent/device).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "agent/base/status.h"
+#include "agent/base/unique_fd.h"
+#include "agent/device/device.h"
+#include "tangram/v1/engine.pb.h"
+
+namespace tangram {
+
+using Extents = google::protobuf::RepeatedPtrField<v1::Extent>;
+
+// Descriptors received so far; extents name them by index.
+class DescriptorTable {
+ public:
+  void Add(std::vector<UniqueFd> fds);
+  size_t size() const { return descriptors_.size(); }
+  // In bytes, at the time of Add; 0: unknown.
+  uint64_t bytes(uint32_t index) const { return descriptors_[index].bytes; }
+  int fd(uint32_t index) const { return descriptors_[index].fd.get(); }
+
+ private:
+  struct Descriptor {
+    UniqueFd fd;
+    uint64_t bytes = 0;
+  };
+  std::vector<Descriptor> descriptors_;
+};
+
+// One reserved range of addresses. Nothing in it can be touched until it is mapped.
+class Region {
+ public:
+  // What lies at a place.
+  struct Run {
+    uint64_t place = 0, bytes = 0;
+    uint32_t descriptor = 0;
+    uint64_t offset = 0;  // in it
+  };
+
+  Region() = default;
+  static Result<Region> Reserve(std::unique_ptr<device::Device> importer, uint64_t bytes,
+                                device::Access access);
+
+  // Maps the extents one after another from `place` on; what else was there is there no more, what
+  // lies there already stays. kInvalid changes nothing; so does kNoMemory where nothing was mapped.
+  Status Map(uint64_t place, const Extents& extents, const DescriptorTable& table);
+  // Gives the addresses back to "reserved".
+  Status Unmap(uint64_t place, uint64_t bytes);
+
+  uint8_t* data() const;
+  uint64_t bytes() const { return space_ ? space_->bytes() : 0; }
+  // What is mapped, by place: to tell a new agent.
+  std::vector<Run> runs() const;
+  uint64_t mapped_bytes() const;
+
+ private:
+  struct Piece {
+    device::Mapping mapping;
+    uint32_t descriptor = 0;
+  };
+  Status Check(const v1::Extent& extent, const DescriptorTable& table) const;
+  Result<device::BlockPtr> BlockOf(uint32_t descriptor, const DescriptorTable& table);
+  // Makes `place` the border of a piece.
+  void Cut(uint64_t place);
+  bool Lies(uint64_t place, const v1::Extent& extent) const;
+
+  // The order matters: mappings go first.
+  std::unique_ptr<device::Device> device_;
+  device::Access access_ = device::Access::kRead;
+  device::SpacePtr space_;
+  std::map<uint32_t, device::BlockPtr> blocks_;  // of whole descriptors
+  std::map<uint64_t, Piece> pieces_;             // by place
+};
+
+}  // namespace tangram

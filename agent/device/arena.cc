@@ -1,0 +1,120 @@
+#include "agent/device/arena.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+
+namespace tangram::device {
+
+Arena::Arena(uint64_t bytes, uint64_t unit) : bytes_(bytes), unit_(unit), free_bytes_(bytes) {
+  if (bytes > 0) Insert(0, bytes);
+}
+
+uint64_t Arena::free_bytes() const {
+  const std::scoped_lock lock(mu_);
+  return free_bytes_;
+}
+
+Result<std::vector<Extent>> Arena::Take(uint64_t bytes) {
+  if (bytes == 0 || bytes % unit_ != 0) {
+    return Status(Code::kInvalid, fmt::format("{} bytes is no multiple of {}", bytes, unit_));
+  }
+  const std::scoped_lock lock(mu_);
+  if (bytes > free_bytes_) {
+    return Status(Code::kNoMemory,
+                  fmt::format("{} bytes asked, {} of {} free", bytes, free_bytes_, bytes_));
+  }
+  free_bytes_ -= bytes;
+  std::vector<Extent> out;
+  const auto fits = by_length_.lower_bound({bytes, 0});
+  auto next = fits == by_length_.end() ? free_.begin() : free_.find(fits->second);
+  while (bytes > 0) {
+    const auto run = next++;
+    const auto [offset, length] = *run;
+    const uint64_t take = std::min(length, bytes);
+    Erase(run);
+    if (take < length) Insert(offset + take, length - take);
+    out.push_back({offset, take});
+    bytes -= take;
+  }
+  return out;
+}
+
+void Arena::Insert(uint64_t offset, uint64_t length) {
+  free_.emplace(offset, length);
+  by_length_.emplace(length, offset);
+}
+
+void Arena::Erase(Runs::iterator run) {
+  by_length_.erase({run->second, run->first});
+  free_.erase(run);
+}
+
+void Arena::Give(std::span<const Extent> extents) {
+  const std::scoped_lock lock(mu_);
+  GiveLocked(extents);
+}
+
+void Arena::GiveLocked(std::span<const Extent> extents) {
+  for (const Extent& extent : extents) {
+    free_bytes_ += extent.length;
+    auto next = free_.lower_bound(extent.offset);
+    uint64_t offset = extent.offset;
+    uint64_t length = extent.length;
+    if (next != free_.begin()) {
+      const auto before = std::prev(next);
+      if (before->first + before->second == offset) {
+        offset = before->first;
+        length += before->second;
+        Erase(before);
+      }
+    }
+    if (next != free_.end() && next->first == extent.offset + extent.length) {
+      length += next->second;
+      Erase(next);
+    }
+    Insert(offset, length);
+  }
+}
+
+bool Arena::ClaimLocked(const Extent& extent) {
+  auto run = free_.upper_bound(extent.offset);
+  if (run == free_.begin()) return false;
+  const auto [offset, length] = *--run;
+  const uint64_t skip = extent.offset - offset;
+  // Subtracted, never added: who claims may say anything.
+  if (skip > length || extent.length > length - skip) return false;
+  Erase(run);
+  if (skip > 0) Insert(offset, skip);
+  if (extent.length < length - skip) {
+    Insert(extent.offset + extent.length, length - skip - extent.length);
+  }
+  free_bytes_ -= extent.length;
+  return true;
+}
+
+Status Arena::Claim(std::span<const Extent> extents) {
+  const std::scoped_lock lock(mu_);
+  if (extents.empty()) return {Code::kInvalid, "a claim of nothing"};
+  for (size_t i = 0; i < extents.size(); ++i) {
+    const Extent& extent = extents[i];
+    const bool units =
+        extent.length != 0 && extent.offset % unit_ == 0 && extent.length % unit_ == 0;
+    if (units && ClaimLocked(extent)) continue;
+    GiveLocked(extents.first(i));
+    return {Code::kInvalid,
+            fmt::format("claim of {} bytes at {}: {} {}", extent.length, extent.offset,
+                        units ? "not free in an arena of" : "no whole units of",
+                        units ? bytes_ : unit_)};
+  }
+  return OkStatus();
+}
+
+ArenaBlock::ArenaBlock(std::shared_ptr<Arena> arena, std::vector<Extent> extents)
+    : arena_(std::move(arena)), extents_(std::move(extents)) {
+  for (const Extent& extent : extents_) bytes_ += extent.length;
+}
+
+ArenaBlock::~ArenaBlock() { arena_->Give(extents_); }
+
+}  // namespace tangram::device

@@ -1,0 +1,119 @@
+// The free list against what is too simple to be wrong: a bit per unit.
+#include "agent/device/arena.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "agent/device/occupancy.h"
+
+namespace tangram::device {
+namespace {
+
+TEST(Arena, TakesAndGivesLikeABitPerUnit) {
+  constexpr uint64_t kUnit = 256, kUnits = 64;
+  Arena arena(kUnits * kUnit, kUnit);
+  std::vector<bool> used(kUnits);
+  std::vector<std::vector<Extent>> held;
+  std::mt19937_64 draw(5);
+  const auto mark = [&](const std::vector<Extent>& extents, bool value) {
+    for (const Extent& extent : extents) {
+      for (uint64_t u = extent.offset / kUnit; u < (extent.offset + extent.length) / kUnit; ++u) {
+        ASSERT_NE(used[u], value) << "unit " << u;
+        used[u] = value;
+      }
+    }
+  };
+  int refused = 0;
+  for (int step = 0; step < 5000; ++step) {
+    const auto free = static_cast<uint64_t>(std::count(used.begin(), used.end(), false));
+    ASSERT_EQ(arena.free_bytes(), free * kUnit);
+    const uint64_t units = draw() % 9 + 1;
+    if (draw() % 2 == 0) {
+      auto got = arena.Take(units * kUnit);
+      ASSERT_EQ(got.ok(), units <= free);
+      if (!got.ok()) {
+        ++refused;
+        ASSERT_EQ(got.status().code(), Code::kNoMemory);
+        continue;
+      }
+      mark(*got, true);
+      held.push_back(*got);
+    } else if (!held.empty()) {
+      const size_t i = draw() % held.size();
+      arena.Give(held[i]);
+      mark(held[i], false);
+      if (draw() % 2 == 0) {  // the same again, by its place
+        ASSERT_TRUE(arena.Claim(held[i]).ok());
+        mark(held[i], true);
+      } else {
+        held.erase(held.begin() + static_cast<int64_t>(i));
+      }
+    }
+  }
+  EXPECT_GT(refused, 50);
+  for (const auto& extents : held) arena.Give(extents);
+  EXPECT_EQ(arena.Take(kUnits * kUnit)->size(), 1U) << "what is free side by side is one run";
+}
+
+TEST(Arena, ARunThatFitsIsPreferredToPieces) {
+  Arena arena(16, 1);
+  const auto a = arena.Take(4), b = arena.Take(1), c = arena.Take(6), d = arena.Take(5);
+  arena.Give(*a);
+  arena.Give(*c);
+  const auto fits = arena.Take(5);
+  ASSERT_EQ(fits->size(), 1U);
+  EXPECT_EQ((*fits)[0], (Extent{5, 5})) << "the smaller hole is too small";
+  EXPECT_EQ(arena.Take(5)->size(), 2U) << "none fits any more";
+}
+
+// What is claimed comes from an engine's socket: it may say anything.
+TEST(Arena, AClaimThatWrapsOrIsNotInUnitsIsRefusedAndTakesNothing) {
+  constexpr uint64_t kPage = 4096;
+  const std::vector<std::vector<Extent>> bad{
+      {{UINT64_MAX - kPage + 1, 2 * kPage}},  // offset + length = 4096
+      {{0, UINT64_MAX - kPage + 1}},
+      {{kPage, UINT64_MAX - kPage + 1}},
+      {{4 * kPage, kPage}},
+      {{3 * kPage, 2 * kPage}},
+      {{1, kPage}},
+      {{0, kPage + 1}},
+      {{0, 0}},
+      {{0, kPage}, {0, kPage}},
+      {{kPage, kPage}, {3 * kPage, kPage}, {0, 3 * kPage}},
+      {},
+  };
+  Arena arena(4 * kPage, kPage);
+  for (const auto& extents : bad) {
+    EXPECT_EQ(arena.Claim(extents).code(), Code::kInvalid);
+    EXPECT_EQ(arena.free_bytes(), 4 * kPage);
+    // The free list is whole: all of it is taken as one run.
+    const auto all = arena.Take(4 * kPage);
+    ASSERT_TRUE(all.ok()) << all.status().message();
+    EXPECT_EQ(all->size(), 1U);
+    arena.Give(*all);
+  }
+}
+
+TEST(Occupancy, WhatIsDroppedAcrossBordersLeavesTheRest) {
+  Occupancy space(100, 10);
+  const auto take = [&](uint64_t at, uint64_t bytes) {
+    const Placement placement{at, nullptr, {0, bytes}};
+    return space.Take({&placement, 1}).code();
+  };
+  EXPECT_EQ(take(0, 40), Code::kOk);
+  EXPECT_EQ(take(50, 30), Code::kOk);
+  space.Drop(30, 30);  // the end of one, the beginning of the next
+  EXPECT_EQ(take(20, 20), Code::kInvalid);
+  EXPECT_EQ(take(50, 20), Code::kInvalid);
+  EXPECT_EQ(take(30, 30), Code::kOk);
+  space.Drop(10, 10);  // out of the middle
+  EXPECT_EQ(take(0, 10), Code::kInvalid);
+  EXPECT_EQ(take(10, 10), Code::kOk);
+  space.Drop(0, 100);
+  EXPECT_EQ(take(0, 100), Code::kOk);
+  EXPECT_EQ(take(100, 10), Code::kInvalid);
+}
+
+}  // namespace
+}  // namespace tangram::device

@@ -1,0 +1,80 @@
+#include "agent/device/device.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "agent/device/hash.h"
+
+namespace tangram::device {
+
+std::span<std::byte> View(const Memory& memory) {
+  if (memory.device != nullptr) return memory.device->ViewOf(memory);
+  return {reinterpret_cast<std::byte*>(memory.address), memory.bytes};
+}
+
+Mapping& Mapping::operator=(Mapping&& other) noexcept {
+  std::swap(space_, other.space_);
+  std::swap(block_, other.block_);
+  std::swap(at_, other.at_);
+  std::swap(slice_, other.slice_);
+  return *this;
+}
+
+Mapping::~Mapping() {
+  if (space_ != nullptr) space_->Unmap(at_, slice_.bytes);
+}
+
+Mapping Mapping::Split(uint64_t bytes) {
+  Mapping tail(space_, at_ + bytes, block_, {slice_.offset + bytes, slice_.bytes - bytes});
+  slice_.bytes = bytes;
+  return tail;
+}
+
+void Device::Release(std::vector<Mapping> mappings, const Event& after) {
+  // A copy that failed uses its memory no more than one that went well.
+  (void)after.Wait();
+  std::sort(mappings.begin(), mappings.end(), [](const Mapping& a, const Mapping& b) {
+    return std::pair(a.space_.get(), a.at_) < std::pair(b.space_.get(), b.at_);
+  });
+  for (size_t i = 0; i < mappings.size();) {
+    const SpacePtr space = mappings[i].space_;
+    const uint64_t at = mappings[i].at_;
+    uint64_t end = at;
+    for (; i < mappings.size() && mappings[i].space_ == space && mappings[i].at_ == end; ++i) {
+      end += mappings[i].bytes();
+      mappings[i].space_.reset();  // it unmaps nothing itself
+    }
+    if (space != nullptr) space->Unmap(at, end - at);
+  }
+}
+
+Status Fill(const Memory& memory, const std::function<Status(std::span<std::byte>)>& write) {
+  const std::span<std::byte> there = View(memory);
+  if (there.size() == memory.bytes) return write(there);
+  std::vector<std::byte> bytes(memory.bytes);
+  TANGRAM_RETURN_IF_ERROR(write(bytes));
+  const CopyOp op{memory, Memory::Own(bytes)};
+  return memory.device->Copy({&op, 1}).Wait();
+}
+
+Status HashNow(const Memory& memory, uint64_t* hash) {
+  if (memory.device == nullptr) {
+    *hash = HashOf(View(memory));
+    return OkStatus();
+  }
+  const HashOp op{memory, hash};
+  return memory.device->Hash({&op, 1}).Wait();
+}
+
+Result<std::pair<SpacePtr, Mapping>> MapWhole(Device& device) {
+  auto space = device.Reserve(device.total_bytes());
+  if (!space.ok()) return space.status();
+  auto block = device.Create(device.total_bytes());
+  if (!block.ok()) return block.status();
+  const Placement whole{0, *block, {0, device.total_bytes()}};
+  auto mapped = device.Map(*space, {&whole, 1}, Access::kReadWrite);
+  if (!mapped.ok()) return mapped.status();
+  return std::pair(std::move(*space), std::move(mapped->front()));
+}
+
+}  // namespace tangram::device

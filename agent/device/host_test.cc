@@ -1,0 +1,124 @@
+#include "agent/device/host.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <string>
+
+namespace tangram::device {
+namespace {
+
+constexpr Pages kPages{};
+constexpr uint64_t kPage = kPages.unit;
+
+// What keeps an engine from the weights is how its descriptor was opened.
+TEST(HostDevice, NobodyWritesThroughADescriptorForReading) {
+  auto weights = HostDevice::Make("weights", kPage, /*read_only=*/true, kPages);
+  ASSERT_TRUE(weights.ok());
+  const int fd = (*weights)->descriptor();
+  EXPECT_EQ(mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
+  EXPECT_EQ(pwrite(fd, "x", 1, 0), -1);
+  EXPECT_EQ(ftruncate(fd, 0), -1) << "a source that shrinks would kill its readers";
+  EXPECT_EQ(ftruncate(fd, 2 * kPage), -1);
+}
+
+TEST(HostDevice, MemoryForWritingIsWrittenByItsEngineButKeepsItsSize) {
+  auto kv = HostDevice::Make("kv", kPage, /*read_only=*/false, kPages);
+  ASSERT_TRUE(kv.ok());
+  const int fd = (*kv)->descriptor();
+  void* view = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  ASSERT_NE(view, MAP_FAILED);
+  auto whole = MapWhole(**kv);
+  ASSERT_TRUE(whole.ok()) << whole.status().message();
+  static_cast<char*>(view)[17] = 'x';
+  EXPECT_EQ(View({kv->get(), whole->first->address(), kPage})[17], std::byte('x'));
+  munmap(view, kPage);
+  EXPECT_EQ(ftruncate(fd, 0), -1);
+}
+
+TEST(HostDevice, MemoryOutlivesItsOwnerAndIsTakenOver) {
+  auto first = HostDevice::Make("arena", 4 * kPage, true, kPages);
+  ASSERT_TRUE(first.ok());
+  int kept = -1;
+  std::vector<Extent> extents;
+  {
+    auto space = (*first)->Reserve(4 * kPage);
+    auto skipped = (*first)->Create(kPage);
+    auto block = (*first)->Create(2 * kPage);
+    const Placement placement{0, *block, {0, 2 * kPage}};
+    const auto mapped = (*first)->Map(*space, {&placement, 1}, Access::kReadWrite);
+    ASSERT_TRUE(mapped.ok());
+    View({first->get(), (*space)->address(), 2 * kPage})[kPage] = std::byte('x');
+    extents = (*first)->ExportOf(*block)->extents;
+    kept = dup((*first)->descriptor());  // as an engine keeps it: for reading
+  }
+  first->reset();
+
+  EXPECT_EQ(HostDevice::Adopt(kept, kPage, true, kPages).status().code(), Code::kInvalid);
+  auto second = HostDevice::Adopt(kept, 4 * kPage, true, kPages);
+  ASSERT_TRUE(second.ok()) << second.status().message();
+  close(kept);
+  auto claimed = (*second)->Claim(extents);
+  ASSERT_TRUE(claimed.ok()) << claimed.status().message();
+  EXPECT_EQ((*second)->free_bytes(), 2 * kPage);
+  EXPECT_EQ((*second)->Claim(extents).status().code(), Code::kInvalid) << "it is not free";
+  {
+    auto again = (*second)->Reserve(2 * kPage);
+    const Placement placement{0, *claimed, {0, 2 * kPage}};
+    const auto mapped = (*second)->Map(*again, {&placement, 1}, Access::kReadWrite);
+    ASSERT_TRUE(mapped.ok());
+    const auto bytes = View({second->get(), (*again)->address(), 2 * kPage});
+    EXPECT_EQ(bytes[kPage], std::byte('x'));
+    bytes[0] = std::byte('y');  // the new owner writes, too
+    claimed->reset();
+  }
+  EXPECT_EQ((*second)->free_bytes(), 4 * kPage);
+}
+
+TEST(HostDevice, RoundsUpToPagesAndRefusesNothing) {
+  auto device = HostDevice::Make("odd", kPage + 1, true, kPages);
+  ASSERT_TRUE(device.ok());
+  EXPECT_EQ((*device)->total_bytes(), 2 * kPage);
+  EXPECT_EQ(HostDevice::Make("empty", 0, true, kPages).status().code(), Code::kInvalid);
+}
+
+// A machine without a pool of huge pages says so at the start, not by a SIGBUS later.
+TEST(HostDevice, HugePagesThatAreNotThereAreRefused) {
+  const Pages huge{PageKind::kHugeTlb, 2 << 20, 2 << 20};
+  const auto device = HostDevice::Make("huge", uint64_t{1} << 40, true, huge);
+  EXPECT_EQ(device.status().code(), Code::kNoMemory) << device.status().message();
+}
+
+TEST(Pages, HugePagesWantMappingsOfTheirSize) {
+  EXPECT_EQ(ChoosePages(true, 4096).unit, 4096U);
+  EXPECT_EQ(ChoosePages(true, 2 << 20).kind, PageKind::kHugeTlb);
+  EXPECT_NE(ChoosePages(false, 2 << 20).kind, PageKind::kHugeTlb);
+  EXPECT_EQ(Describe(ChoosePages(true, 4 << 20)), "2 MiB (hugetlb)");
+}
+
+// Mapping a bank costs by the runs of memory behind it, not by its pieces.
+TEST(HostDevice, BlocksSideBySideAreMappedAsOne) {
+  auto device = HostDevice::Make("many", 1024 * kPage, true, kPages);
+  ASSERT_TRUE(device.ok());
+  auto space = (*device)->Reserve(1024 * kPage);
+  std::vector<Placement> placements;
+  for (uint64_t i = 0; i < 1024; ++i) {
+    placements.push_back({i * kPage, (*device)->Create(kPage).value(), {0, kPage}});
+  }
+  const auto mapped = (*device)->Map(*space, placements, Access::kReadWrite);
+  ASSERT_TRUE(mapped.ok());
+  // The kernel's own list of mappings is the judge.
+  const uint64_t from = (*space)->address(), to = from + 1024 * kPage;
+  std::ifstream maps("/proc/self/maps");
+  int lines = 0;
+  for (std::string line; std::getline(maps, line);) {
+    const uint64_t at = std::stoull(line, nullptr, 16);
+    lines += at >= from && at < to ? 1 : 0;
+  }
+  EXPECT_EQ(lines, 1);
+}
+
+}  // namespace
+}  // namespace tangram::device

@@ -1,0 +1,54 @@
+// Which backend a process is on: the one place that knows them by name.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+
+#include "agent/device/device.h"
+
+namespace tangram::device {
+
+// A device for each purpose of a rank. Weights and KV are in the platform's memory, control is
+// always in the host's: agent and engine both write and read it.
+struct RankDevices {
+  std::unique_ptr<Device> weights;  // others map it for reading
+  std::unique_ptr<Device> kv;       // others map it for writing, as control
+  std::unique_ptr<Device> control;
+};
+
+struct RankBytes {
+  uint64_t weights = 0, kv = 0, control = 0;
+};
+
+class Platform {
+ public:
+  virtual ~Platform() = default;
+  virtual const char* name() const = 0;
+  // The unit in which weights and KV are mapped, in bytes.
+  virtual uint64_t granularity() const = 0;
+  // What its pages are, for people.
+  virtual std::string pages() const = 0;
+  // They come from the pod's pool of huge pages: who imports them says so in its options.
+  virtual bool hugetlb() const { return false; }
+  // Memory of its own for a rank. `rank` names it where the system shows names.
+  virtual Result<RankDevices> Make(const std::string& rank, const RankBytes& bytes) const = 0;
+  // Memory that a process of ours made and an engine kept: descriptors of weights, KV, control.
+  virtual Result<RankDevices> Adopt(const std::array<int, 3>& descriptors,
+                                    const RankBytes& bytes) const = 0;
+  // Devices without memory of their own: an engine's.
+  virtual RankDevices Importers() const = 0;
+};
+
+struct PlatformOptions {
+  std::string name = "host";
+  // Weights and KV are mapped in multiples of this (the geometry's page_bytes).
+  uint64_t map_bytes = 4096;
+  bool hugetlb = false;  // the pod was given huge pages
+};
+
+// kInvalid: there is no such platform, or it does not map in such multiples; the message lists
+// what there is.
+Result<std::unique_ptr<Platform>> MakePlatform(const PlatformOptions& options);
+
+}  // namespace tangram::device
