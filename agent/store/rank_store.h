@@ -116,22 +116,15 @@ class RankStore final : public RankMemory {
   void ReleaseLocked(const std::vector<layout::PlacedPiece>& places, bool dense);
   void CloseReaders();
 
-  // Parts of Stage; stage.cc.
-  Status CopyHeld(StageProgress* progress, std::stop_token stop);
-  Status ReadCheckpoint(const std::vector<layout::PartProof::Move>& moves,
-                        const std::vector<uint32_t>& dense_parts, StageProgress* progress,
-                        std::stop_token stop);
-  Status PullFrom(const v1::Header& header, const v1::PeerAddress& peer,
-                  const std::vector<layout::PartProof::Move>& moves,
-                  const std::vector<uint32_t>& dense_parts, StageProgress* progress,
-                  std::stop_token stop);
-  // The source's side of a pull within this process: copies what `token` grants.
+  // sources.cc
+  friend class CheckpointSource;
+  friend class HeldSource;
+  friend class RankSource;
   Status CopyOut(const std::string& token, std::span<const mover::Target> targets,
-                 const std::function<void(uint64_t)>& done);
-  Status PullWithRetry(const v1::Header& header, const v1::PeerAddress& peer,
-                       const std::vector<layout::PartProof::Move>& moves,
-                       const std::vector<uint32_t>& dense_parts, StageProgress* progress,
-                       std::stop_token stop);
+                 const std::function<void(uint64_t)>& done, const std::stop_token& stop);
+
+  // stage.cc: the peers that the attempt brings bytes from, in the order in which they are asked.
+  Result<std::vector<uint32_t>> SourcesLocked(const std::vector<v1::PeerAddress>& peers) const;
   void MarkVerified(const layout::PartProof::Move& move, const std::vector<uint64_t>& hashes);
   void MarkDense(uint32_t part, const std::vector<uint64_t>& hashes);
   void WarnOnce(const Status& status);

@@ -1,48 +1,20 @@
-// RankStore::Stage: brings every piece of the attempt, nearest and surest first, and
-// verifies each granule.
+// RankStore::Stage: what the attempt lacks, as a job for the mover.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <map>
-#include <thread>
 
 #include "agent/base/fault.h"
 #include "agent/store/rank_store.h"
+#include "agent/store/sources.h"
 
 namespace tangram::store {
 namespace {
 
 using layout::PartProof;
 
-const fault::Point kBeforeFetch("stage.before_fetch", fault::kErrors);
 const fault::Point kBeforeVerify("stage.before_verify", fault::kErrors);
-
-// Between two asks of a source that has not verified its own copy yet.
-constexpr std::chrono::milliseconds kAskAgain{20};
-
-struct BySource {
-  std::vector<PartProof::Move> moves;
-  std::vector<uint32_t> dense_parts;
-};
-
-// A fault: the first byte is another.
-Status Spoil(const device::Memory& memory) {
-  std::byte byte{};
-  const device::CopyOp out{device::Memory::Own({&byte, 1}), memory.Part(0, 1)};
-  TANGRAM_RETURN_IF_ERROR(memory.device->Copy({&out, 1}).Wait());
-  byte ^= std::byte{1};
-  const device::CopyOp in{memory.Part(0, 1), device::Memory::Own({&byte, 1})};
-  return memory.device->Copy({&in, 1}).Wait();
-}
-
-void Sleep(std::chrono::milliseconds time, const std::stop_token& stop) {
-  std::mutex mu;
-  std::condition_variable_any wake;
-  std::unique_lock lock(mu);
-  wake.wait_for(lock, stop, time, [] { return false; });
-}
 
 }  // namespace
 
@@ -76,242 +48,115 @@ void RankStore::MarkDense(uint32_t part, const std::vector<uint64_t>& hashes) {
   dense_here_[part] = true;
 }
 
-Status RankStore::CopyHeld(StageProgress* progress, std::stop_token stop) {
-  for (const PartProof::Move& move : attempt_->proof.copies) {
-    if (stop.stop_requested()) return {Code::kUnavailable, "stopped"};
-    device::Memory from;
-    std::vector<uint64_t> hashes;
-    {
-      const std::scoped_lock lock(mu_);
-      const Piece& held = current_[move.held];
-      from = BytesOf(held.place, move.run.start, move.run.count);
-      const auto first = held.hashes.begin() + (move.run.start - held.place.run.start);
-      hashes.assign(first, first + move.run.count);
+Result<std::vector<uint32_t>> RankStore::SourcesLocked(
+    const std::vector<v1::PeerAddress>& peers) const {
+  std::vector<uint32_t> asked;  // ranks of the target
+  for (const PartProof::Move& move : attempt_->proof.fetches) {
+    if (move.source != 0) asked.push_back(move.source - 1);
+  }
+  for (const uint32_t source : attempt_->dense_source) {
+    if (source != 0) asked.push_back(source - 1);
+  }
+  std::sort(asked.begin(), asked.end());
+  asked.erase(std::unique(asked.begin(), asked.end()), asked.end());
+  std::vector<uint32_t> out;  // of `peers`
+  for (const uint32_t rank : asked) {
+    const auto peer = std::find_if(peers.begin(), peers.end(),
+                                   [&](const v1::PeerAddress& p) { return p.rank() == rank; });
+    if (peer == peers.end()) {
+      return Status{Code::kBadPlan, fmt::format("no address for source rank {}", rank)};
     }
-    const uint64_t unit = geometry().granule_bytes();
-    std::vector<uint64_t> arrived(move.run.count);
-    std::vector<device::CopyOp> copies;
-    for (uint32_t i = 0; i < move.run.count; ++i) {
-      copies.push_back(
-          {BytesOf(move.piece, move.run.start + i, 1), from.Part(i * unit, unit), &arrived[i]});
-    }
-    TANGRAM_RETURN_IF_ERROR(memories_.devices.weights->Copy(copies).Wait());
-    if (const auto bad = std::mismatch(arrived.begin(), arrived.end(), hashes.begin()).first;
-        bad != arrived.end()) {
-      return {Code::kCorrupt,
-              fmt::format("layer {}, expert {}, granule {}: the copy that this rank holds has "
-                          "changed since it was verified",
-                          move.piece.layer, move.piece.expert,
-                          move.run.start + (bad - arrived.begin()))};
-    }
-    MarkVerified(move, hashes);
-    progress->local += from.bytes;
+    out.push_back(static_cast<uint32_t>(peer - peers.begin()));
   }
-  return OkStatus();
-}
-
-Status RankStore::ReadCheckpoint(const std::vector<PartProof::Move>& moves,
-                                 const std::vector<uint32_t>& dense_parts, StageProgress* progress,
-                                 std::stop_token stop) {
-  const loader::Checkpoint& checkpoint = *options_.checkpoint;
-  const uint64_t unit = geometry().granule_bytes();
-  for (const PartProof::Move& move : moves) {
-    if (stop.stop_requested()) return {Code::kUnavailable, "stopped"};
-    const device::Memory to = BytesOf(move.piece, move.run.start, move.run.count);
-    TANGRAM_RETURN_IF_ERROR(device::Fill(to, [&](std::span<std::byte> bytes) {
-      return checkpoint.ReadGranules(move.piece.layer, move.piece.expert, move.run, bytes);
-    }));
-    std::vector<uint64_t> hashes(move.run.count);
-    std::vector<device::HashOp> ops;
-    for (uint32_t i = 0; i < move.run.count; ++i)
-      ops.push_back({to.Part(i * unit, unit), &hashes[i]});
-    TANGRAM_RETURN_IF_ERROR(memories_.devices.weights->Hash(ops).Wait());
-    MarkVerified(move, hashes);
-    progress->checkpoint += to.bytes;
-    progress->done += to.bytes;
-  }
-  for (const uint32_t part : dense_parts) {
-    std::vector<uint64_t> hashes;
-    for (size_t t = part; t < checkpoint.dense().size(); t += kDenseParts) {
-      const device::Memory to = DenseBytes(t);
-      TANGRAM_RETURN_IF_ERROR(device::Fill(
-          to, [&](std::span<std::byte> bytes) { return checkpoint.ReadDense(t, bytes); }));
-      TANGRAM_RETURN_IF_ERROR(device::HashNow(to, &hashes.emplace_back()));
-      progress->checkpoint += to.bytes;
-      progress->done += to.bytes;
-    }
-    MarkDense(part, hashes);
-  }
-  return OkStatus();
-}
-
-Status RankStore::PullFrom(const v1::Header& header, const v1::PeerAddress& peer,
-                           const std::vector<PartProof::Move>& moves,
-                           const std::vector<uint32_t>& dense_parts, StageProgress* progress,
-                           std::stop_token stop) {
-  RankStore* sibling = options_.sibling(peer.member());
-  v1::OpenPullRequest request;
-  *request.mutable_header() = header;
-  request.set_rank(peer.rank());
-  request.set_member(peer.member());
-  for (const PartProof::Move& move : moves) {
-    request.mutable_pieces()->add_layer(move.piece.layer);
-    request.mutable_pieces()->add_expert(move.piece.expert);
-    request.mutable_pieces()->add_granule_start(move.run.start);
-    request.mutable_pieces()->add_granule_count(move.run.count);
-  }
-  for (const uint32_t part : dense_parts) request.add_dense_parts(part);
-  if (fault::Hit("stage.before_fetch") == fault::Action::kError) {
-    return {Code::kUnavailable, "fault point stage.before_fetch"};
-  }
-  // A rank of this process is asked in the same words; only the bytes take a shorter way.
-  const auto opened =
-      sibling != nullptr ? sibling->OpenPull(request, "") : options_.opener(peer.agent(), request);
-  if (!opened.ok()) return opened.status();
-
-  std::vector<mover::Target> targets;
-  int hash = 0;
-  for (const PartProof::Move& move : moves) {
-    for (uint32_t g = move.run.start; g < move.run.start + move.run.count; ++g) {
-      if (hash >= opened->granule_hashes_size())
-        return {Code::kInvalid, "the source gave fewer hashes than granules"};
-      targets.push_back({BytesOf(move.piece, g, 1), opened->granule_hashes(hash++)});
-    }
-  }
-  hash = 0;
-  for (const uint32_t part : dense_parts) {
-    for (size_t t = part; t < dense_hashes_.size(); t += kDenseParts) {
-      if (hash >= opened->dense_hashes_size())
-        return {Code::kInvalid, "the source gave fewer hashes than dense tensors"};
-      targets.push_back({DenseBytes(t), opened->dense_hashes(hash++)});
-    }
-  }
-  const auto done = [&](uint64_t bytes) {
-    (sibling != nullptr ? progress->shared : progress->tcp) += bytes;
-    progress->done += bytes;
+  // Ranks of this pod first. Of the others each rank begins with those behind it, so that not all
+  // of them queue at one.
+  const auto mine = static_cast<uint32_t>(std::max(attempt_->rank, 0));
+  const auto order = [&](uint32_t p) {
+    return std::pair(options_.sibling(peers[p].member()) == nullptr, peers[p].rank() < mine);
   };
-  if (sibling != nullptr) {
-    TANGRAM_RETURN_IF_ERROR(sibling->CopyOut(opened->token(), targets, done));
-  } else {
-    TANGRAM_RETURN_IF_ERROR(
-        mover::PullPieces(options_.credentials, peer.data(), opened->token(), targets, stop, done));
-  }
-  size_t at = 0;
-  for (const PartProof::Move& move : moves) {
-    std::vector<uint64_t> hashes;
-    for (uint32_t i = 0; i < move.run.count; ++i) hashes.push_back(targets[at++].hash);
-    MarkVerified(move, hashes);
-  }
-  for (const uint32_t part : dense_parts) {
-    std::vector<uint64_t> hashes;
-    for (size_t t = part; t < dense_hashes_.size(); t += kDenseParts)
-      hashes.push_back(targets[at++].hash);
-    MarkDense(part, hashes);
-  }
-  return OkStatus();
-}
-
-Status RankStore::CopyOut(const std::string& token, std::span<const mover::Target> targets,
-                          const std::function<void(uint64_t)>& done) {
-  const std::shared_lock reading(reading_);  // the pages stay while we read
-  const auto grant = options_.grants->Redeem(token, std::nullopt);
-  if (!grant) return {Code::kUnavailable, "the source let go of its pieces"};
-  size_t at = 0;
-  for (device::Memory from : grant->pieces) {
-    // Memory of the grant is a run of granules; the targets are single ones.
-    while (from.bytes > 0) {
-      if (at >= targets.size() || targets[at].to.bytes > from.bytes) {
-        return {Code::kInternal, "a pull and its grant do not match"};
-      }
-      const mover::Target& target = targets[at++];
-      uint64_t hash = 0;
-      const device::CopyOp op{target.to, from.Part(0, target.to.bytes), &hash};
-      TANGRAM_RETURN_IF_ERROR(memories_.devices.weights->Copy({&op, 1}).Wait());
-      if (fault::Hit("stage.after_fetch") == fault::Action::kCorrupt) {
-        TANGRAM_RETURN_IF_ERROR(Spoil(target.to));
-        TANGRAM_RETURN_IF_ERROR(device::HashNow(target.to, &hash));
-      }
-      if (hash != target.hash) {
-        return {Code::kCorrupt,
-                fmt::format("unit {} of {} differs from its hash", at - 1, targets.size())};
-      }
-      from = from.Part(target.to.bytes, from.bytes - target.to.bytes);
-      done(target.to.bytes);
-    }
-  }
-  return OkStatus();
-}
-
-Status RankStore::PullWithRetry(const v1::Header& header, const v1::PeerAddress& peer,
-                                const std::vector<PartProof::Move>& moves,
-                                const std::vector<uint32_t>& dense_parts, StageProgress* progress,
-                                std::stop_token stop) {
-  int left = 2;  // a source that fails twice is not asked again
-  while (true) {
-    if (stop.stop_requested()) return {Code::kUnavailable, "stopped"};
-    const uint64_t before = progress->done;
-    const Status status = PullFrom(header, peer, moves, dense_parts, progress, stop);
-    if (status.ok()) return status;
-    progress->done = before;
-    if (status.code() == Code::kCorrupt) ++progress->corrupt;
-    if (status.code() == Code::kNotHeld) {
-      Sleep(kAskAgain, stop);
-      continue;
-    }
-    if (stop.stop_requested() ||
-        (status.code() != Code::kUnavailable && status.code() != Code::kCorrupt))
-      return status;
-    spdlog::warn("attempt {}: pull of {} runs from {} failed: {}", header.attempt(), moves.size(),
-                 peer.member(), status.message());
-    if (--left > 0) continue;
-    // The checkpoint has every piece of this revision.
-    const Status read = ReadCheckpoint(moves, dense_parts, progress, stop);
-    if (read.ok()) return read;
-    return {status.code(), fmt::format("{} (and the checkpoint cannot stand in: {})",
-                                       status.message(), read.message())};
-  }
+  std::stable_sort(out.begin(), out.end(),
+                   [&](uint32_t a, uint32_t b) { return order(a) < order(b); });
+  return out;
 }
 
 Status RankStore::Stage(const v1::Header& header, const std::vector<v1::PeerAddress>& peers,
                         StageProgress* progress, std::stop_token stop) {
   // attempt_ itself changes only by Commit and Abort, which the executor calls when this is over.
-  std::map<uint32_t, BySource> work;
+  constexpr uint32_t kCheckpoint = 0, kHeld = 1, kRanks = 2;  // what comes first is asked first
+  std::vector<Wanted> wanted;
+  std::vector<mover::Range> job;
+  CheckpointSource checkpoint(this, &wanted);
+  HeldSource held(this, &wanted);
+  std::vector<std::unique_ptr<RankSource>> ranks;
+  std::vector<mover::Source*> sources{&checkpoint, &held};
+  size_t copies = 0;  // the first so many ranges are here already, in other places
   {
     const std::scoped_lock lock(mu_);
     if (!attempt_ || attempt_->committed) return {Code::kWrongPhase, "nothing is prepared"};
+    auto asked = SourcesLocked(peers);
+    if (!asked.ok()) return asked.status();
+    std::map<uint32_t, uint32_t> by_rank;
+    for (const uint32_t p : *asked) {
+      by_rank[peers[p].rank()] = static_cast<uint32_t>(kRanks + ranks.size());
+      ranks.push_back(std::make_unique<RankSource>(this, &wanted, header, peers[p]));
+      sources.push_back(ranks.back().get());
+    }
+    // The checkpoint has every piece of this revision: it stands in for whoever fails.
+    const auto from = [&](uint32_t source) -> std::vector<uint32_t> {
+      if (source == 0) return {kCheckpoint};
+      return {by_rank.at(source - 1), kCheckpoint};
+    };
+    const auto add = [&](const PartProof::Move& move, std::vector<uint32_t> order) {
+      mover::Range& range = job.emplace_back();
+      for (uint32_t g = 0; g < move.run.count; ++g) {
+        range.units.push_back(BytesOf(move.piece, move.run.start + g, 1));
+      }
+      range.sources = std::move(order);
+      wanted.push_back({&move, 0});
+    };
+    for (const PartProof::Move& move : attempt_->proof.copies) add(move, {kHeld, kCheckpoint});
+    copies = job.size();
     for (const PartProof::Move& move : attempt_->proof.fetches) {
-      work[move.source].moves.push_back(move);
-      progress->total += move.run.count * geometry().granule_bytes();
+      add(move, from(move.source));
+      progress->total += job.back().bytes();
     }
     for (uint32_t part = 0; part < attempt_->dense_source.size(); ++part) {
-      work[attempt_->dense_source[part]].dense_parts.push_back(part);
+      mover::Range& range = job.emplace_back();
       for (size_t t = part; t < dense_hashes_.size(); t += kDenseParts) {
-        progress->total += options_.checkpoint->dense()[t].info.bytes;
+        range.units.push_back(DenseBytes(t));
       }
+      range.sources = from(attempt_->dense_source[part]);
+      progress->total += range.bytes();
+      wanted.push_back({nullptr, part});
     }
   }
-  // What only this rank reads comes first: others may wait for it.
-  if (const auto it = work.find(0); it != work.end()) {
-    TANGRAM_RETURN_IF_ERROR(
-        ReadCheckpoint(it->second.moves, it->second.dense_parts, progress, stop));
-  }
-  TANGRAM_RETURN_IF_ERROR(CopyHeld(progress, stop));
-  for (const auto& [source, job] : work) {
-    if (source == 0) continue;
-    const auto peer =
-        std::find_if(peers.begin(), peers.end(),
-                     [&, want = source - 1](const v1::PeerAddress& p) { return p.rank() == want; });
-    if (peer == peers.end())
-      return {Code::kBadPlan, fmt::format("no address for source rank {}", source - 1)};
-    TANGRAM_RETURN_IF_ERROR(
-        PullWithRetry(header, *peer, job.moves, job.dense_parts, progress, stop));
-  }
+  const auto arrived = [&](const mover::Source& source, size_t i,
+                           const std::vector<uint64_t>& hashes) {
+    if (wanted[i].move != nullptr) {
+      MarkVerified(*wanted[i].move, hashes);
+    } else {
+      MarkDense(wanted[i].dense_part, hashes);
+    }
+    const uint64_t bytes = job[i].bytes();
+    if (&source == &checkpoint) {
+      progress->checkpoint += bytes;
+    } else if (&source == &held) {
+      progress->local += bytes;
+    } else {
+      (static_cast<const RankSource&>(source).sibling() ? progress->shared : progress->tcp) +=
+          bytes;
+    }
+    if (i >= copies) progress->done += bytes;
+  };
+  const auto failed = [&](const mover::Source& source, const Status& status) {
+    if (status.code() == Code::kCorrupt) ++progress->corrupt;
+    if (stop.stop_requested()) return;
+    spdlog::warn("attempt {}: {} failed: {}", header.attempt(), source.name(), status.message());
+  };
+  TANGRAM_RETURN_IF_ERROR(mover::Bring(job, sources, {}, arrived, failed, stop));
   TANGRAM_RETURN_IF_ERROR(fault::Check("stage.before_verify"));
-  {
-    const std::scoped_lock lock(mu_);
-    TANGRAM_RETURN_IF_ERROR(CheckVerifiedLocked());
-  }
-  return OkStatus();
+  const std::scoped_lock lock(mu_);
+  return CheckVerifiedLocked();
 }
 
 void RankStore::WarmKv(const v1::Header& header, const std::vector<v1::PeerAddress>& peers) {

@@ -1,0 +1,228 @@
+// Who is asked for what, and who instead: sources that do as they are told.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <mutex>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "agent/mover/mover.h"
+
+namespace tangram::mover {
+namespace {
+
+constexpr uint64_t kUnit = 10;
+
+Range Of(std::vector<uint32_t> sources, size_t units = 2) {
+  return {std::vector<device::Memory>(units, {nullptr, 0, kUnit}), std::move(sources)};
+}
+
+// Brings `good` ranges a call, then answers with the next of `answers` (the last one for ever).
+class Script final : public Source {
+ public:
+  Script(std::string name, std::vector<Status> answers, size_t good = SIZE_MAX)
+      : name_(std::move(name)), answers_(std::move(answers)), good_(good) {}
+
+  std::string name() const override { return name_; }
+  Status Bring(std::span<const Range> job, std::span<const size_t> wanted, const Arrived& arrived,
+               const std::stop_token&) override {
+    EXPECT_FALSE(busy_.exchange(true)) << "two calls at a time";
+    calls.emplace_back(wanted.begin(), wanted.end());
+    const Status answer = answers_[std::min(calls.size(), answers_.size()) - 1];
+    for (size_t i = 0; i < wanted.size() && (answer.ok() || i < good_); ++i) {
+      arrived(wanted[i], std::vector<uint64_t>(job[wanted[i]].units.size(), wanted[i] + 1));
+    }
+    busy_ = false;
+    return answer;
+  }
+
+  std::vector<std::vector<size_t>> calls;
+
+ private:
+  const std::string name_;
+  const std::vector<Status> answers_;
+  const size_t good_;
+  std::atomic<bool> busy_{false};
+};
+
+const Status kGood, kAway(Code::kUnavailable, "away"), kLies(Code::kCorrupt, "differs"),
+    kNotYet(Code::kNotHeld, "not yet"), kRefuses(Code::kUnauthenticated, "who are you");
+
+struct Played {
+  Status status;
+  std::multiset<size_t> arrived;
+  std::vector<std::string> failed;
+};
+
+Played Play(const std::vector<Range>& job, std::vector<Script*> scripts, Limits limits = {}) {
+  Played out;
+  std::mutex mu;
+  const std::vector<Source*> sources(scripts.begin(), scripts.end());
+  limits.ask_again = std::chrono::milliseconds(1);
+  out.status = Bring(
+      job, sources, limits,
+      [&](const Source&, size_t range, const std::vector<uint64_t>& hashes) {
+        const std::scoped_lock lock(mu);
+        EXPECT_EQ(hashes, std::vector<uint64_t>(job[range].units.size(), range + 1));
+        out.arrived.insert(range);
+      },
+      [&](const Source& source, const Status& status) {
+        const std::scoped_lock lock(mu);
+        out.failed.push_back(source.name() + ": " + status.message());
+      },
+      {});
+  return out;
+}
+
+TEST(Bring, EverythingComesOnce) {
+  Script a("a", {kGood}), b("b", {kGood});
+  const Played played = Play({Of({0}), Of({1}), Of({0, 1}), Of({1, 0})}, {&a, &b});
+  ASSERT_TRUE(played.status.ok()) << played.status.message();
+  EXPECT_EQ(played.arrived, (std::multiset<size_t>{0, 1, 2, 3}));
+  EXPECT_EQ(a.calls, (std::vector<std::vector<size_t>>{{0, 2}}));
+  EXPECT_EQ(b.calls, (std::vector<std::vector<size_t>>{{1, 3}}));
+}
+
+TEST(Bring, NothingIsWantedAndNothingAsked) {
+  Script a("a", {kGood});
+  EXPECT_TRUE(Play({}, {&a}).status.ok());
+  EXPECT_TRUE(a.calls.empty());
+}
+
+TEST(Bring, ACallAsksForNoMoreThanABatch) {
+  Script a("a", {kGood});
+  const Played played =
+      Play({Of({0}), Of({0}), Of({0}), Of({0}, 100), Of({0})}, {&a}, {.batch_bytes = 4 * kUnit});
+  ASSERT_TRUE(played.status.ok());
+  EXPECT_EQ(a.calls, (std::vector<std::vector<size_t>>{{0, 1}, {2}, {3}, {4}}));
+}
+
+TEST(Bring, OnlyWhatIsNotThereYetIsAskedAgain) {
+  Script a("a", {kAway, kGood}, 2);
+  const Played played = Play({Of({0}), Of({0}), Of({0}), Of({0})}, {&a});
+  ASSERT_TRUE(played.status.ok()) << played.status.message();
+  EXPECT_EQ(a.calls, (std::vector<std::vector<size_t>>{{0, 1, 2, 3}, {2, 3}}));
+  EXPECT_EQ(played.failed, (std::vector<std::string>{"a: away"}));
+}
+
+TEST(Bring, ASourceThatFailsTwiceIsNotAskedAgainAndTheNextIs) {
+  for (const Status& bad : {kAway, kLies}) {
+    Script a("a", {bad}, 1), b("b", {kGood});
+    const Played played = Play({Of({0, 1}), Of({0, 1}), Of({0, 1}), Of({0, 1})}, {&a, &b});
+    ASSERT_TRUE(played.status.ok()) << played.status.message();
+    EXPECT_EQ(a.calls, (std::vector<std::vector<size_t>>{{0, 1, 2, 3}, {1, 2, 3}}));
+    EXPECT_EQ(b.calls, (std::vector<std::vector<size_t>>{{2, 3}}));
+    EXPECT_EQ(played.arrived, (std::multiset<size_t>{0, 1, 2, 3}));
+  }
+}
+
+TEST(Bring, WhatIsQueuedAtASourceThatIsGivenUpGoesToOthersToo) {
+  Script a("a", {kAway}, 0), b("b", {kGood});
+  const Played played =
+      Play({Of({0, 1}), Of({0, 1}), Of({0, 1})}, {&a, &b}, {.workers = 1, .batch_bytes = kUnit});
+  ASSERT_TRUE(played.status.ok()) << played.status.message();
+  EXPECT_EQ(a.calls, (std::vector<std::vector<size_t>>{{0}, {0}}));
+  EXPECT_EQ(b.calls, (std::vector<std::vector<size_t>>{{0}, {1}, {2}}));
+}
+
+TEST(Bring, WhoDoesNotHoldItYetIsAskedUntilItDoesAndHoldsNobodyUp) {
+  Script a("a", {kNotYet, kNotYet, kNotYet, kGood}, 0), b("b", {kGood});
+  const Played played = Play({Of({0}), Of({1})}, {&a, &b}, {.workers = 1});
+  ASSERT_TRUE(played.status.ok()) << played.status.message();
+  EXPECT_EQ(a.calls.size(), 4U);
+  EXPECT_TRUE(played.failed.empty());
+}
+
+TEST(Bring, ARangeThatNobodyCanBringEndsTheJobWithWhatAllSaid) {
+  Script a("a", {kAway}, 0), b("b", {kLies}, 0);
+  const Played played = Play({Of({0, 1})}, {&a, &b});
+  EXPECT_EQ(played.status.code(), Code::kCorrupt);
+  EXPECT_EQ(played.status.message(), "a: away; a: away; b: differs; b: differs");
+  EXPECT_EQ(Play({Of({})}, {&a}).status.code(), Code::kBadPlan);
+}
+
+TEST(Bring, ARefusalEndsTheJobAtOnce) {
+  Script a("a", {kRefuses}, 0), b("b", {kGood});
+  const Played played = Play({Of({0, 1})}, {&a, &b});
+  EXPECT_EQ(played.status.code(), Code::kUnauthenticated);
+  EXPECT_EQ(a.calls.size(), 1U);
+  EXPECT_TRUE(b.calls.empty());
+}
+
+TEST(Bring, StopEndsIt) {
+  class Stuck final : public Source {
+   public:
+    std::string name() const override { return "stuck"; }
+    Status Bring(std::span<const Range>, std::span<const size_t>, const Arrived&,
+                 const std::stop_token& stop) override {
+      entered = true;
+      while (!stop.stop_requested()) std::this_thread::yield();
+      return {Code::kUnavailable, "stopped"};
+    }
+    std::atomic<bool> entered{false};
+  };
+  Stuck stuck;
+  std::stop_source stop;
+  const std::vector<Range> job{Of({0})};
+  Source* const sources[] = {&stuck};
+  std::jthread stopper([&] {
+    while (!stuck.entered) std::this_thread::yield();
+    stop.request_stop();
+  });
+  const Status status = Bring(
+      job, sources, {}, [](const auto&, size_t, const auto&) {}, [](const auto&, const auto&) {},
+      stop.get_token());
+  EXPECT_EQ(status.code(), Code::kUnavailable);
+}
+
+// Sources that fail as they like: what some source can bring comes, once, and no source is asked
+// after it failed twice.
+TEST(Bring, WhateverSourcesDoWhatCanComeComesOnce) {
+  std::mt19937_64 draw(11);
+  int whole = 0, broken = 0;
+  for (int round = 0; round < 400; ++round) {
+    std::vector<std::unique_ptr<Script>> owned;
+    std::vector<Script*> scripts;
+    for (size_t s = 0; s < 1 + draw() % 5; ++s) {
+      std::vector<Status> answers;
+      for (size_t i = draw() % 4; i > 0; --i) {
+        answers.push_back(draw() % 3 == 0 ? kNotYet : draw() % 2 == 0 ? kAway : kLies);
+      }
+      if (answers.empty() || answers.back().code() == Code::kNotHeld || draw() % 2 == 0) {
+        answers.push_back(kGood);
+      }
+      owned.push_back(std::make_unique<Script>(std::string(1, char('a' + s)), answers, draw() % 3));
+      scripts.push_back(owned.back().get());
+    }
+    std::vector<Range> job(draw() % 20);
+    for (Range& range : job) {
+      std::vector<uint32_t> sources(scripts.size());
+      for (uint32_t s = 0; s < sources.size(); ++s) sources[s] = s;
+      std::shuffle(sources.begin(), sources.end(), draw);
+      sources.resize(1 + draw() % sources.size());
+      range = Of(std::move(sources), 1 + draw() % 3);
+    }
+    const Played played =
+        Play(job, scripts, {.workers = 1 + draw() % 3, .batch_bytes = kUnit * (1 + draw() % 10)});
+    for (size_t i = 0; i < job.size(); ++i) ASSERT_LE(played.arrived.count(i), 1U);
+    if (played.status.ok()) {
+      ++whole;
+      ASSERT_EQ(played.arrived.size(), job.size());
+    } else {
+      ++broken;
+      ASSERT_NE(played.status.message(), "");
+    }
+    for (const Script* script : scripts) {
+      const auto failures = std::count_if(
+          played.failed.begin(), played.failed.end(),
+          [&](const std::string& what) { return what.starts_with(script->name() + ":"); });
+      ASSERT_LE(failures, 2) << script->name();
+    }
+  }
+  EXPECT_GT(whole, 100);
+  EXPECT_GT(broken, 20);
+}
+
+}  // namespace
+}  // namespace tangram::mover

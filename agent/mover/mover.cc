@@ -1,0 +1,191 @@
+#include "agent/mover/mover.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "agent/base/background.h"
+
+namespace tangram::mover {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// The state of one job: who has what to do. All under one lock, which nobody holds while bytes
+// move.
+class Run {
+ public:
+  Run(std::span<const Range> job, std::span<Source* const> sources, const Limits& limits)
+      : job_(job),
+        limits_(limits),
+        left_(job.size()),
+        turn_(job.size()),
+        missing_(job.size(), true) {
+    for (Source* source : sources) desks_.emplace_back().source = source;
+    for (size_t i = 0; i < job.size(); ++i) Queue(i);
+  }
+
+  void Work(const Came& came, const std::function<void(const Source&, const Status&)>& failed,
+            const std::stop_token& stop) {
+    while (true) {
+      const std::optional<Call> call = Next(stop);
+      if (!call) return;
+      Source& source = *desks_[call->desk].source;
+      const auto arrived = [&](size_t range, const std::vector<uint64_t>& hashes) {
+        came(source, range, hashes);
+        const std::scoped_lock lock(mu_);
+        if (missing_[range]) --left_;
+        missing_[range] = false;
+      };
+      Status status = source.Bring(job_, call->ranges, arrived, stop);
+      if (!status.ok() && status.code() != Code::kNotHeld) failed(source, status);
+      Over(*call, std::move(status));
+    }
+  }
+
+  Status Outcome(const std::stop_token& stop) {
+    const std::scoped_lock lock(mu_);
+    if (error_) return *error_;
+    if (left_ > 0 && stop.stop_requested()) return {Code::kUnavailable, "stopped"};
+    return OkStatus();
+  }
+
+ private:
+  struct Desk {
+    Source* source = nullptr;
+    std::deque<size_t> queue;  // ranges that it is to bring
+    bool busy = false;
+    int failures = 0;
+    Clock::time_point not_before{};
+  };
+  struct Call {
+    size_t desk = 0;
+    std::vector<size_t> ranges;
+  };
+
+  // To the next source of the range that may still be asked; without one the job has failed.
+  void Queue(size_t range) {
+    const std::vector<uint32_t>& sources = job_[range].sources;
+    for (; turn_[range] < sources.size(); ++turn_[range]) {
+      Desk& desk = desks_[sources[turn_[range]]];
+      if (desk.failures >= limits_.failures) continue;
+      desk.queue.push_back(range);
+      return;
+    }
+    if (!error_) error_ = Status(worst_, said_.empty() ? "a range has no source" : said_);
+  }
+
+  // Waits until there is something to ask for; nothing: the job is over.
+  std::optional<Call> Next(const std::stop_token& stop) {
+    std::unique_lock lock(mu_);
+    while (left_ > 0 && !error_ && !stop.stop_requested()) {
+      const auto now = Clock::now();
+      auto wake = now + std::chrono::seconds(1);
+      for (size_t d = 0; d < desks_.size(); ++d) {
+        Desk& desk = desks_[d];
+        if (desk.busy || desk.queue.empty()) continue;
+        if (desk.not_before > now) {
+          wake = std::min(wake, desk.not_before);
+          continue;
+        }
+        desk.busy = true;
+        return Batch(d);
+      }
+      const uint64_t seen = changes_;
+      changed_.wait_until(lock, stop, wake, [&] { return changes_ != seen; });
+    }
+    return std::nullopt;
+  }
+
+  Call Batch(size_t d) {
+    Call call{d, {}};
+    std::deque<size_t>& queue = desks_[d].queue;
+    for (uint64_t bytes = 0; !queue.empty(); queue.pop_front()) {
+      bytes += job_[queue.front()].bytes();
+      if (!call.ranges.empty() && bytes > limits_.batch_bytes) break;
+      call.ranges.push_back(queue.front());
+    }
+    return call;
+  }
+
+  void Over(const Call& call, Status status) {
+    const std::scoped_lock lock(mu_);
+    Desk& desk = desks_[call.desk];
+    desk.busy = false;
+    const bool whole = std::none_of(call.ranges.begin(), call.ranges.end(),
+                                    [&](size_t range) { return missing_[range]; });
+    if (status.ok() && !whole) {
+      status = {Code::kInternal, desk.source->name() + " brought less than it says"};
+    }
+    if (!status.ok()) Failed(&desk, call, std::move(status));
+    ++changes_;
+    changed_.notify_all();
+  }
+
+  void Failed(Desk* desk, const Call& call, Status status) {
+    std::vector<size_t> rest;
+    for (const size_t range : call.ranges) {
+      if (missing_[range]) rest.push_back(range);
+    }
+    const bool later = status.code() == Code::kNotHeld;
+    if (!later && status.code() != Code::kUnavailable && status.code() != Code::kCorrupt) {
+      if (!error_) error_ = std::move(status);
+      return;
+    }
+    if (later) {
+      desk->not_before = Clock::now() + limits_.ask_again;
+    } else {
+      ++desk->failures;
+      worst_ = status.code();
+      said_ += (said_.empty() ? "" : "; ") + desk->source->name() + ": " + status.message();
+    }
+    desk->queue.insert(desk->queue.begin(), rest.begin(), rest.end());
+    if (desk->failures < limits_.failures) return;
+    for (const size_t range : std::exchange(desk->queue, {})) {
+      if (!error_) Queue(range);
+    }
+  }
+
+  const std::span<const Range> job_;
+  const Limits limits_;
+  std::mutex mu_;
+  std::condition_variable_any changed_;
+  std::vector<Desk> desks_;
+  uint64_t changes_ = 0;  // of what follows
+  size_t left_;
+  std::vector<size_t> turn_;   // by range: which of its sources is asked
+  std::vector<bool> missing_;  // by range
+  Code worst_ = Code::kBadPlan;
+  std::string said_;  // by sources that failed
+  std::optional<Status> error_;
+};
+
+}  // namespace
+
+uint64_t Range::bytes() const {
+  uint64_t sum = 0;
+  for (const device::Memory& unit : units) sum += unit.bytes;
+  return sum;
+}
+
+Status Bring(std::span<const Range> job, std::span<Source* const> sources, const Limits& limits,
+             const Came& came, const std::function<void(const Source&, const Status&)>& failed,
+             std::stop_token stop) {
+  Run run(job, sources, limits);
+  {
+    std::vector<std::jthread> workers;
+    for (size_t i = 1; i < std::min(limits.workers, sources.size()); ++i) {
+      workers.emplace_back([&] {
+        YieldToServing();
+        run.Work(came, failed, stop);
+      });
+    }
+    run.Work(came, failed, stop);
+  }
+  return run.Outcome(stop);
+}
+
+}  // namespace tangram::mover

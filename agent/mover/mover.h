@@ -1,0 +1,61 @@
+// Makes bytes come: ranges that a job wants, from sources that have them. Knows neither what the
+// ranges are nor how a source brings them; what it decides is who is asked for what, when, and who
+// is asked instead when one fails or lies.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "agent/base/status.h"
+#include "agent/device/memory.h"
+
+namespace tangram::mover {
+
+// What is asked for, and arrives, as a whole.
+struct Range {
+  std::vector<device::Memory> units;  // where it goes, in order; each is hashed by itself
+  std::vector<uint32_t> sources;      // of the job, in the order in which they are asked
+  uint64_t bytes() const;
+};
+
+// Where bytes come from. One call at a time.
+class Source {
+ public:
+  // A range is there and verified; its units' hashes, in order.
+  using Arrived = std::function<void(size_t range, std::vector<uint64_t> hashes)>;
+
+  virtual ~Source() = default;
+  virtual std::string name() const = 0;  // for messages
+  // Brings ranges of the job, by index, and tells of each at once. What had arrived when it fails
+  // stays. kNotHeld: not yet, it is to be asked again; kUnavailable, kCorrupt: another source may
+  // do; anything else ends the job.
+  virtual Status Bring(std::span<const Range> job, std::span<const size_t> wanted,
+                       const Arrived& arrived, const std::stop_token& stop) = 0;
+};
+
+struct Limits {
+  size_t workers = 2;               // sources that are asked at the same time
+  uint64_t batch_bytes = 64 << 20;  // at most, in one call, unless one range is longer
+  int failures = 2;                 // of a source, after which it is not asked again by this job
+  std::chrono::milliseconds ask_again{20};
+};
+
+// A range is there; who brought it.
+using Came =
+    std::function<void(const Source& source, size_t range, const std::vector<uint64_t>& hashes)>;
+
+// Brings all ranges, each once. Sources that come first are asked first, so what others wait for,
+// and what is near, should. Blocks; `came` is called by the workers, `failed` for each failed
+// call. An error is of the first range that nobody could bring, and says what every source of it
+// said; `stop` ends it with kUnavailable.
+Status Bring(std::span<const Range> job, std::span<Source* const> sources, const Limits& limits,
+             const Came& came, const std::function<void(const Source&, const Status&)>& failed,
+             std::stop_token stop);
+
+}  // namespace tangram::mover

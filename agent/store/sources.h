@@ -1,0 +1,76 @@
+// Where a rank's pieces come from: the sources (agent/mover) that RankStore::Stage asks.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agent/mover/mover.h"
+#include "agent/store/rank_store.h"
+
+namespace tangram::store {
+
+// What a range of the job is: a run of granules of an expert, or (no move) a part of the dense
+// tensors.
+struct Wanted {
+  const layout::PartProof::Move* move = nullptr;
+  uint32_t dense_part = 0;
+};
+
+// The checkpoint, which has all of this revision.
+class CheckpointSource final : public mover::Source {
+ public:
+  CheckpointSource(const RankStore* store, const std::vector<Wanted>* wanted)
+      : store_(store), wanted_(wanted) {}
+  std::string name() const override { return "the checkpoint"; }
+  Status Bring(std::span<const mover::Range> job, std::span<const size_t> ranges,
+               const Arrived& arrived, const std::stop_token& stop) override;
+
+ private:
+  Status Read(const Wanted& wanted, const mover::Range& range) const;
+
+  const RankStore* const store_;
+  const std::vector<Wanted>* const wanted_;
+};
+
+// What the rank holds in another place.
+class HeldSource final : public mover::Source {
+ public:
+  HeldSource(RankStore* store, const std::vector<Wanted>* wanted)
+      : store_(store), wanted_(wanted) {}
+  std::string name() const override { return "the copy that this rank holds"; }
+  Status Bring(std::span<const mover::Range> job, std::span<const size_t> ranges,
+               const Arrived& arrived, const std::stop_token& stop) override;
+
+ private:
+  RankStore* const store_;
+  const std::vector<Wanted>* const wanted_;
+};
+
+// Another rank, of this process or not: both are asked in the same words, and give a token.
+class RankSource final : public mover::Source {
+ public:
+  RankSource(RankStore* store, const std::vector<Wanted>* wanted, v1::Header header,
+             v1::PeerAddress peer)
+      : store_(store),
+        wanted_(wanted),
+        header_(std::move(header)),
+        peer_(std::move(peer)),
+        sibling_(store->options_.sibling(peer_.member())) {}
+  std::string name() const override { return peer_.member(); }
+  bool sibling() const { return sibling_ != nullptr; }
+  Status Bring(std::span<const mover::Range> job, std::span<const size_t> ranges,
+               const Arrived& arrived, const std::stop_token& stop) override;
+
+ private:
+  Result<v1::OpenPullResponse> Open(std::span<const size_t> ranges) const;
+
+  RankStore* const store_;
+  const std::vector<Wanted>* const wanted_;
+  const v1::Header header_;
+  const v1::PeerAddress peer_;
+  RankStore* const sibling_;
+};
+
+}  // namespace tangram::store
