@@ -470,6 +470,39 @@ TEST_F(StoreTest, ASourceThatIsAwayIsReplacedByTheCheckpoint) {
   ASSERT_OK(world.Check());
 }
 
+// What a rank holds is a source like others: bytes in it that changed are brought from elsewhere.
+TEST_F(StoreTest, WhatChangedInARanksOwnCopyComesFromTheCheckpoint) {
+  World world(Small(false, 12));
+  Begin(world, 3, 1);
+  bool done = false;
+  const v1::Layout target = world.Reshaped(3, 3, &done);
+  RankStore& store = *world.members[0]->store;
+  int spoiled = 0;
+  for (const v1::LayerLayout& layer : target.layers()) {
+    if (layer.expert_group_size() != 3) continue;
+    for (uint32_t expert = 0; expert < world.geometry().experts(); ++expert) {
+      for (uint32_t g = 0; g < world.geometry().granules(); ++g) {
+        const std::span<const std::byte> bytes = store.Granule(layer.layer(), expert, g);
+        if (bytes.empty()) continue;
+        const_cast<std::byte&>(bytes[0]) ^= std::byte{1};
+        ++spoiled;
+      }
+    }
+  }
+  ASSERT_GT(spoiled, 0);
+  ASSERT_OK(world.Prepare(target));
+  ASSERT_OK(world.Stage(target));
+  uint64_t read = 0, corrupt = 0;
+  for (const auto& [id, progress] : world.progress) {
+    read += progress->checkpoint;
+    corrupt += progress->corrupt;
+  }
+  EXPECT_GT(read, 0U);
+  EXPECT_GT(corrupt, 0U);
+  ASSERT_OK(world.CommitAndRetire(target));
+  ASSERT_OK(world.Check());
+}
+
 TEST_F(StoreTest, AFaultBeforeTheVerdictFailsTheStage) {
   World world(Small(false, 13));
   Begin(world, 2, 1);
