@@ -1,5 +1,7 @@
 #include "agent/layout/owners.h"
 
+#include <algorithm>
+
 namespace tangram::layout {
 
 Owners::Owners(const v1::Layout& layout, const GeometryView& geometry)
@@ -23,9 +25,10 @@ Owners::Owners(const v1::Layout& layout, const GeometryView& geometry)
   each([&](size_t at, uint32_t group) { groups_[next[at]++] = group; });
 }
 
-bool Owners::Give(uint32_t layer, uint32_t expert, Run run, const std::vector<bool>& ranks) const {
+std::vector<uint32_t> Owners::Holders(uint32_t layer, uint32_t expert, Run run) const {
+  std::vector<uint32_t> out;
   const int32_t ordinal = geometry_.ordinal(layer);
-  if (ordinal < 0 || expert >= geometry_.experts()) return false;
+  if (ordinal < 0 || expert >= geometry_.experts()) return out;
   const uint64_t end = uint64_t{run.start} + run.count;
   const size_t at = size_t(ordinal) * geometry_.experts() + expert;
   for (uint32_t i = start_[at]; i < start_[at + 1]; ++i) {
@@ -33,12 +36,18 @@ bool Owners::Give(uint32_t layer, uint32_t expert, Run run, const std::vector<bo
         layout_.layers(static_cast<int>(layer)).experts(static_cast<int>(groups_[i]));
     const auto size = static_cast<uint32_t>(group.ranks_size());
     for (uint32_t position = 0; position < size; ++position) {
-      if (!ranks[group.ranks(static_cast<int>(position))]) continue;
       const Run has = ShardOf(geometry_.granules(), size, expert, position);
-      if (has.start <= run.start && end <= uint64_t{has.start} + has.count) return true;
+      if (has.start <= run.start && end <= uint64_t{has.start} + has.count) {
+        out.push_back(group.ranks(static_cast<int>(position)));
+      }
     }
   }
-  return false;
+  return out;
+}
+
+bool Owners::Give(uint32_t layer, uint32_t expert, Run run, const std::vector<bool>& ranks) const {
+  const std::vector<uint32_t> holders = Holders(layer, expert, run);
+  return std::any_of(holders.begin(), holders.end(), [&](uint32_t rank) { return ranks[rank]; });
 }
 
 }  // namespace tangram::layout

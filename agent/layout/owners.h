@@ -16,6 +16,8 @@ class Owners {
 
   // Whether one of `ranks` (by rank: true) has a piece that covers the run.
   bool Give(uint32_t layer, uint32_t expert, Run run, const std::vector<bool>& ranks) const;
+  // The ranks that have such a piece, in order of groups and positions.
+  std::vector<uint32_t> Holders(uint32_t layer, uint32_t expert, Run run) const;
 
  private:
   const v1::Layout& layout_;

@@ -47,6 +47,13 @@ TEST(Owners, GiveWhatPiecesSay) {
       for (uint32_t r = 0; r < ranks; ++r) some[r] = random() % 2 == 0;
       ASSERT_EQ(owners.Give(layer, expert, run, some),
                 SomeoneHas(layout, geometry, layer, expert, run, some));
+      const std::vector<uint32_t> holders = owners.Holders(layer, expert, run);
+      for (uint32_t r = 0; r < ranks; ++r) {
+        std::vector<bool> one(ranks);
+        one[r] = true;
+        ASSERT_EQ(std::find(holders.begin(), holders.end(), r) != holders.end(),
+                  SomeoneHas(layout, geometry, layer, expert, run, one));
+      }
     }
   }
 }

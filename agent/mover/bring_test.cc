@@ -134,6 +134,14 @@ TEST(Bring, WhoDoesNotHoldItYetIsAskedUntilItDoesAndHoldsNobodyUp) {
   EXPECT_TRUE(played.failed.empty());
 }
 
+TEST(Bring, AStandInThatDoesNotHoldItIsPassedOver) {
+  Script a("a", {kAway}, 0), b("b", {kNotYet}, 0), c("c", {kGood});
+  const Played played = Play({Of({0, 1, 2})}, {&a, &b, &c});
+  ASSERT_TRUE(played.status.ok()) << played.status.message();
+  EXPECT_EQ(b.calls.size(), 1U);
+  EXPECT_EQ(c.calls.size(), 1U);
+}
+
 TEST(Bring, ARangeThatNobodyCanBringEndsTheJobWithWhatAllSaid) {
   Script a("a", {kAway}, 0), b("b", {kLies}, 0);
   const Played played = Play({Of({0, 1})}, {&a, &b});

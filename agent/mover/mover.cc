@@ -142,7 +142,16 @@ class Run {
       worst_ = status.code();
       said_ += (said_.empty() ? "" : "; ") + desk->source->name() + ": " + status.message();
     }
-    desk->queue.insert(desk->queue.begin(), rest.begin(), rest.end());
+    for (const size_t range : rest) {
+      // Only the first of its sources is waited for: two that stand in for each other would wait
+      // for ever.
+      if (later && turn_[range] > 0) {
+        ++turn_[range];
+        if (!error_) Queue(range);
+      } else {
+        desk->queue.push_back(range);
+      }
+    }
     if (desk->failures < limits_.failures) return;
     for (const size_t range : std::exchange(desk->queue, {})) {
       if (!error_) Queue(range);

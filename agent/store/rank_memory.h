@@ -23,6 +23,12 @@ struct StageProgress {
   std::atomic<uint64_t> corrupt{0};  // pulls that broke off at bytes that differ from their hash
 };
 
+// Who may have what an attempt brings.
+struct Origins {
+  std::vector<v1::PeerAddress> peers;        // ranks are the target's
+  std::shared_ptr<const v1::Layout> before;  // in force; null: none
+};
+
 struct MemoryFigures {
   uint64_t total = 0, free = 0, mapped = 0;  // bytes of the pool; total = free + mapped at rest
   std::string kind;                          // for people: platform and pages
@@ -55,8 +61,8 @@ class RankMemory {
   virtual Status Prepare(uint64_t attempt, const v1::Layout& target, int32_t rank,
                          const v1::RankPart& part) = 0;
   // Brings and verifies every piece of the part.
-  virtual Status Stage(const v1::Header& header, const std::vector<v1::PeerAddress>& peers,
-                       StageProgress* progress, std::stop_token stop) = 0;
+  virtual Status Stage(const v1::Header& header, const Origins& origins, StageProgress* progress,
+                       std::stop_token stop) = 0;
   virtual Status Commit() = 0;
   virtual void Abort() = 0;
   virtual Status Retire() = 0;

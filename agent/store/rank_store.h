@@ -49,8 +49,8 @@ class RankStore final : public RankMemory {
   v1::Inventory Held() override;
   Status Prepare(uint64_t attempt, const v1::Layout& target, int32_t rank,
                  const v1::RankPart& part) override;
-  Status Stage(const v1::Header& header, const std::vector<v1::PeerAddress>& peers,
-               StageProgress* progress, std::stop_token stop) override;
+  Status Stage(const v1::Header& header, const Origins& origins, StageProgress* progress,
+               std::stop_token stop) override;
   Status Commit() override;
   void Abort() override;
   Status Retire() override;
@@ -123,8 +123,8 @@ class RankStore final : public RankMemory {
   Status CopyOut(const std::string& token, std::span<const mover::Target> targets,
                  const std::function<void(uint64_t)>& done, const std::stop_token& stop);
 
-  // stage.cc: the peers that the attempt brings bytes from, in the order in which they are asked.
-  Result<std::vector<uint32_t>> SourcesLocked(const std::vector<v1::PeerAddress>& peers) const;
+  // stage.cc: all but this rank, in the order in which they are asked.
+  std::vector<uint32_t> PeersInOrder(const std::vector<v1::PeerAddress>& peers) const;
   void MarkVerified(const layout::PartProof::Move& move, const std::vector<uint64_t>& hashes);
   void MarkDense(uint32_t part, const std::vector<uint64_t>& hashes);
   void WarnOnce(const Status& status);

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "agent/base/fault.h"
+#include "agent/layout/owners.h"
 #include "agent/store/rank_store.h"
 #include "agent/store/sources.h"
 
@@ -48,25 +50,10 @@ void RankStore::MarkDense(uint32_t part, const std::vector<uint64_t>& hashes) {
   dense_here_[part] = true;
 }
 
-Result<std::vector<uint32_t>> RankStore::SourcesLocked(
-    const std::vector<v1::PeerAddress>& peers) const {
-  std::vector<uint32_t> asked;  // ranks of the target
-  for (const PartProof::Move& move : attempt_->proof.fetches) {
-    if (move.source != 0) asked.push_back(move.source - 1);
-  }
-  for (const uint32_t source : attempt_->dense_source) {
-    if (source != 0) asked.push_back(source - 1);
-  }
-  std::sort(asked.begin(), asked.end());
-  asked.erase(std::unique(asked.begin(), asked.end()), asked.end());
-  std::vector<uint32_t> out;  // of `peers`
-  for (const uint32_t rank : asked) {
-    const auto peer = std::find_if(peers.begin(), peers.end(),
-                                   [&](const v1::PeerAddress& p) { return p.rank() == rank; });
-    if (peer == peers.end()) {
-      return Status{Code::kBadPlan, fmt::format("no address for source rank {}", rank)};
-    }
-    out.push_back(static_cast<uint32_t>(peer - peers.begin()));
+std::vector<uint32_t> RankStore::PeersInOrder(const std::vector<v1::PeerAddress>& peers) const {
+  std::vector<uint32_t> out;
+  for (uint32_t p = 0; p < peers.size(); ++p) {
+    if (peers[p].member() != member_) out.push_back(p);
   }
   // Ranks of this pod first. Of the others each rank begins with those behind it, so that not all
   // of them queue at one.
@@ -79,8 +66,8 @@ Result<std::vector<uint32_t>> RankStore::SourcesLocked(
   return out;
 }
 
-Status RankStore::Stage(const v1::Header& header, const std::vector<v1::PeerAddress>& peers,
-                        StageProgress* progress, std::stop_token stop) {
+Status RankStore::Stage(const v1::Header& header, const Origins& origins, StageProgress* progress,
+                        std::stop_token stop) {
   // attempt_ itself changes only by Commit and Abort, which the executor calls when this is over.
   constexpr uint32_t kCheckpoint = 0, kHeld = 1, kRanks = 2;  // what comes first is asked first
   std::vector<Wanted> wanted;
@@ -90,42 +77,61 @@ Status RankStore::Stage(const v1::Header& header, const std::vector<v1::PeerAddr
   std::vector<std::unique_ptr<RankSource>> ranks;
   std::vector<mover::Source*> sources{&checkpoint, &held};
   size_t copies = 0;  // the first so many ranges are here already, in other places
+  std::optional<layout::Owners> before;
+  if (origins.before != nullptr) before.emplace(*origins.before, geometry());
   {
     const std::scoped_lock lock(mu_);
     if (!attempt_ || attempt_->committed) return {Code::kWrongPhase, "nothing is prepared"};
-    auto asked = SourcesLocked(peers);
-    if (!asked.ok()) return asked.status();
-    std::map<uint32_t, uint32_t> by_rank;
-    for (const uint32_t p : *asked) {
-      by_rank[peers[p].rank()] = static_cast<uint32_t>(kRanks + ranks.size());
-      ranks.push_back(std::make_unique<RankSource>(this, &wanted, header, peers[p]));
+    std::map<uint32_t, uint32_t> by_rank;  // of the target
+    std::map<std::string, uint32_t> by_member;
+    for (const uint32_t p : PeersInOrder(origins.peers)) {
+      const auto source = static_cast<uint32_t>(kRanks + ranks.size());
+      by_rank[origins.peers[p].rank()] = by_member[origins.peers[p].member()] = source;
+      ranks.push_back(std::make_unique<RankSource>(this, &wanted, header, origins.peers[p]));
       sources.push_back(ranks.back().get());
     }
-    // The checkpoint has every piece of this revision: it stands in for whoever fails.
-    const auto from = [&](uint32_t source) -> std::vector<uint32_t> {
-      if (source == 0) return {kCheckpoint};
-      return {by_rank.at(source - 1), kCheckpoint};
-    };
-    const auto add = [&](const PartProof::Move& move, std::vector<uint32_t> order) {
+    const auto add = [&](const PartProof::Move& move, std::optional<uint32_t> first) {
       mover::Range& range = job.emplace_back();
       for (uint32_t g = 0; g < move.run.count; ++g) {
         range.units.push_back(BytesOf(move.piece, move.run.start + g, 1));
       }
-      range.sources = std::move(order);
       wanted.push_back({&move, 0});
+      if (first) range.sources.push_back(*first);
+      if (first == kCheckpoint) return;
+      // Others that have had it since the layout in force stand in; the checkpoint has all.
+      if (before) {
+        for (const uint32_t r : before->Holders(move.piece.layer, move.piece.expert, move.run)) {
+          const auto it = by_member.find(origins.before->members(static_cast<int>(r)).id());
+          if (it != by_member.end() && it->second != first) range.sources.push_back(it->second);
+        }
+      }
+      range.sources.push_back(kCheckpoint);
     };
-    for (const PartProof::Move& move : attempt_->proof.copies) add(move, {kHeld, kCheckpoint});
+    const auto planned = [&](uint32_t source) -> std::optional<uint32_t> {
+      if (source == 0) return kCheckpoint;
+      const auto it = by_rank.find(source - 1);
+      return it == by_rank.end() ? std::nullopt : std::optional(it->second);
+    };
+    const auto unknown = [](uint32_t source) {
+      return Status{Code::kBadPlan, fmt::format("no address for source rank {}", source - 1)};
+    };
+    for (const PartProof::Move& move : attempt_->proof.copies) add(move, kHeld);
     copies = job.size();
     for (const PartProof::Move& move : attempt_->proof.fetches) {
-      add(move, from(move.source));
+      const auto source = planned(move.source);
+      if (!source) return unknown(move.source);
+      add(move, source);
       progress->total += job.back().bytes();
     }
     for (uint32_t part = 0; part < attempt_->dense_source.size(); ++part) {
+      const auto source = planned(attempt_->dense_source[part]);
+      if (!source) return unknown(attempt_->dense_source[part]);
       mover::Range& range = job.emplace_back();
       for (size_t t = part; t < dense_hashes_.size(); t += kDenseParts) {
         range.units.push_back(DenseBytes(t));
       }
-      range.sources = from(attempt_->dense_source[part]);
+      range.sources = {*source};
+      if (*source != kCheckpoint) range.sources.push_back(kCheckpoint);
       progress->total += range.bytes();
       wanted.push_back({nullptr, part});
     }

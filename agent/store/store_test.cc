@@ -525,7 +525,7 @@ TEST_F(StoreTest, ARankThatWaitsForItsSourceCanBeStopped) {
   StageProgress progress;
   Status staged;
   std::jthread stager([&] {
-    staged = world.members[1]->store->Stage(world.HeaderOf(), world.Addresses(target), &progress,
+    staged = world.members[1]->store->Stage(world.HeaderOf(), world.OriginsOf(target), &progress,
                                             stop.get_token());
   });
   while (progress.checkpoint == 0) std::this_thread::yield();

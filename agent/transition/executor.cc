@@ -155,8 +155,12 @@ Status Executor::Stage(const v1::Header& header) {
 Status Executor::StagePart(Attempt* attempt, uint32_t device, std::stop_token stop) {
   Part& part = attempt->parts.at(device);
   Rank& rank = ranks_[device];
-  TANGRAM_RETURN_IF_ERROR(
-      rank.memory->Stage(HeaderOf(*attempt), attempt->peers(), &part.progress, stop));
+  Origins origins{attempt->peers(), nullptr};
+  {
+    const std::scoped_lock lock(mu_);
+    origins.before = LayoutLocked();
+  }
+  TANGRAM_RETURN_IF_ERROR(rank.memory->Stage(HeaderOf(*attempt), origins, &part.progress, stop));
   if (attempt->carries_kv) rank.memory->WarmKv(HeaderOf(*attempt), attempt->peers());
   TANGRAM_RETURN_IF_ERROR(fault::Check("stage.before_engine_map"));
   const EngineInfo engine = engines_->Info(device);

@@ -136,9 +136,9 @@ Status TestMemory::Prepare(uint64_t, const v1::Layout& target, int32_t rank,
   return OkStatus();
 }
 
-Status TestMemory::Stage(const v1::Header& header, const std::vector<v1::PeerAddress>& peers,
-                         StageProgress* progress, std::stop_token stop) {
-  for (const v1::PeerAddress& peer : peers) {
+Status TestMemory::Stage(const v1::Header& header, const Origins& origins, StageProgress* progress,
+                         std::stop_token stop) {
+  for (const v1::PeerAddress& peer : origins.peers) {
     if (peer.member() == member_) continue;
     v1::OpenPullRequest request;
     *request.mutable_header() = header;

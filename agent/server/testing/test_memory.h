@@ -26,8 +26,8 @@ class TestMemory : public RankMemory {
   v1::Inventory Held() override;
   Status Prepare(uint64_t attempt, const v1::Layout& target, int32_t rank,
                  const v1::RankPart& part) override;
-  Status Stage(const v1::Header& header, const std::vector<v1::PeerAddress>& peers,
-               StageProgress* progress, std::stop_token stop) override;
+  Status Stage(const v1::Header& header, const Origins& origins, StageProgress* progress,
+               std::stop_token stop) override;
   Status Commit() override;
   void Abort() override;
   Status Retire() override;

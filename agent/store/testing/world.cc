@@ -441,7 +441,7 @@ Status World::Stage(const v1::Layout& target) {
         progress.emplace(id, std::make_unique<StageProgress>()).first->second.get();
     threads.emplace_back([&, id, mine] {
       const Status staged =
-          member(id).store->Stage(HeaderOf(), Addresses(target), mine, stop.get_token());
+          member(id).store->Stage(HeaderOf(), OriginsOf(target), mine, stop.get_token());
       if (staged.ok()) return;
       stop.request_stop();  // the others may wait for what will not come
       const std::scoped_lock lock(mu);

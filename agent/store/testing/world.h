@@ -87,6 +87,9 @@ class World {
   // All who are in the layout or in the target.
   std::vector<std::string> Everyone(const v1::Layout& target) const;
   std::vector<v1::PeerAddress> Addresses(const v1::Layout& target) const;
+  Origins OriginsOf(const v1::Layout& target) const {
+    return {Addresses(target), std::make_shared<const v1::Layout>(layout)};
+  }
   v1::Header HeaderOf() const;
 
   Status Prepare(const v1::Layout& target);

@@ -27,9 +27,9 @@ class HookedMemory final : public RankMemory {
                  const v1::RankPart& part) override {
     return real_->Prepare(attempt, target, rank, part);
   }
-  Status Stage(const v1::Header& header, const std::vector<v1::PeerAddress>& peers,
-               StageProgress* progress, std::stop_token stop) override {
-    return real_->Stage(header, peers, progress, std::move(stop));
+  Status Stage(const v1::Header& header, const Origins& origins, StageProgress* progress,
+               std::stop_token stop) override {
+    return real_->Stage(header, origins, progress, std::move(stop));
   }
   Status Commit() override { return real_->Commit(); }
   void Abort() override { real_->Abort(); }
