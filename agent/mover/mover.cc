@@ -142,6 +142,7 @@ class Run {
       worst_ = status.code();
       said_ += (said_.empty() ? "" : "; ") + desk->source->name() + ": " + status.message();
     }
+    std::reverse(rest.begin(), rest.end());  // in front, and in order
     for (const size_t range : rest) {
       // Only the first of its sources is waited for: two that stand in for each other would wait
       // for ever.
@@ -149,7 +150,7 @@ class Run {
         ++turn_[range];
         if (!error_) Queue(range);
       } else {
-        desk->queue.push_back(range);
+        desk->queue.push_front(range);
       }
     }
     if (desk->failures < limits_.failures) return;
