@@ -3,9 +3,11 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -13,6 +15,7 @@
 
 #include "agent/base/unique_fd.h"
 #include "agent/loader/config.h"
+#include "agent/loader/transpose.h"
 
 namespace tangram::loader {
 namespace {
@@ -36,6 +39,26 @@ Status ReadAt(int fd, const std::string& file, uint64_t offset, std::byte* to, u
     to += n;
     offset += static_cast<uint64_t>(n);
     bytes -= static_cast<uint64_t>(n);
+  }
+  return OkStatus();
+}
+
+// The same into several places, one after another.
+Status ReadInto(int fd, const std::string& file, uint64_t offset, std::vector<iovec> parts) {
+  for (size_t at = 0; at < parts.size();) {
+    const auto count = static_cast<int>(std::min<size_t>(parts.size() - at, IOV_MAX));
+    const ssize_t n = preadv(fd, &parts[at], count, static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      return {Code::kInvalid, fmt::format("{}: reading at {}: {}", file, offset,
+                                          n == 0 ? "the file ends" : std::strerror(errno))};
+    }
+    offset += static_cast<uint64_t>(n);
+    size_t got = static_cast<size_t>(n);
+    while (at < parts.size() && got >= parts[at].iov_len) got -= parts[at++].iov_len;
+    if (got == 0) continue;
+    parts[at].iov_base = static_cast<std::byte*>(parts[at].iov_base) + got;
+    parts[at].iov_len -= got;
   }
   return OkStatus();
 }
@@ -270,13 +293,13 @@ Status Checkpoint::ReadGranules(uint32_t layer, uint32_t expert, layout::Run run
   const uint64_t element = ElementBytes(g.dtype());
   const uint64_t rows = g.granule_rows();
   const uint64_t slice = rows * g.hidden() * element;  // gate's, up's or down's part of a granule
-  // Gate and up of the whole run are one range of the file each, and go out granule by granule.
-  std::vector<std::byte> buffer(run.count * slice);
+  // Gate and up of the whole run are one range of the file each, which goes granule by granule to
+  // its places.
   for (const auto& [place, at] : {std::pair{&places.gate, uint64_t{0}}, {&places.up, slice}}) {
-    TANGRAM_RETURN_IF_ERROR(Read(*place, run.start * slice, buffer));
-    for (uint32_t i = 0; i < run.count; ++i) {
-      std::memcpy(out.data() + i * 3 * slice + at, buffer.data() + i * slice, slice);
-    }
+    std::vector<iovec> parts;
+    for (uint32_t i = 0; i < run.count; ++i) parts.push_back({&out[i * 3 * slice + at], slice});
+    TANGRAM_RETURN_IF_ERROR(
+        ReadInto(place->fd, *place->file, place->info.begin + run.start * slice, parts));
   }
   // Down is [H, I]: the run's columns are one short range in each of its H rows. A whole
   // expert is read at once; of a part only its own columns are, so that no byte is read twice.
@@ -292,13 +315,8 @@ Status Checkpoint::ReadGranules(uint32_t layer, uint32_t expert, layout::Run run
     }
   }
   for (uint32_t i = 0; i < run.count; ++i) {
-    std::byte* to = out.data() + i * 3 * slice + 2 * slice;
-    for (uint64_t r = 0; r < rows; ++r) {
-      for (uint64_t h = 0; h < g.hidden(); ++h) {
-        std::memcpy(to + (r * g.hidden() + h) * element,
-                    columns.data() + h * width + (i * rows + r) * element, element);
-      }
-    }
+    Transpose({&columns[i * rows * element], width}, g.hidden(), rows, element,
+              {&out[i * 3 * slice + 2 * slice], g.hidden() * element});
   }
   return OkStatus();
 }
