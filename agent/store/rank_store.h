@@ -123,8 +123,9 @@ class RankStore final : public RankMemory {
   Status CopyOut(const std::string& token, std::span<const mover::Target> targets,
                  const std::function<void(uint64_t)>& done, const std::stop_token& stop);
 
-  // stage.cc: all but this rank, in the order in which they are asked.
-  std::vector<uint32_t> PeersInOrder(const std::vector<v1::PeerAddress>& peers) const;
+  // stage.cc: peers in the order in which they are asked. Not under mu_.
+  std::vector<uint32_t> PeersInOrder(const std::vector<v1::PeerAddress>& peers,
+                                     uint32_t mine) const;
   void MarkVerified(const layout::PartProof::Move& move, const std::vector<uint64_t>& hashes);
   void MarkDense(uint32_t part, const std::vector<uint64_t>& hashes);
   void WarnOnce(const Status& status);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <optional>
 
 #include "agent/base/fault.h"
@@ -50,14 +51,12 @@ void RankStore::MarkDense(uint32_t part, const std::vector<uint64_t>& hashes) {
   dense_here_[part] = true;
 }
 
-std::vector<uint32_t> RankStore::PeersInOrder(const std::vector<v1::PeerAddress>& peers) const {
-  std::vector<uint32_t> out;
-  for (uint32_t p = 0; p < peers.size(); ++p) {
-    if (peers[p].member() != member_) out.push_back(p);
-  }
+std::vector<uint32_t> RankStore::PeersInOrder(const std::vector<v1::PeerAddress>& peers,
+                                              uint32_t mine) const {
+  std::vector<uint32_t> out(peers.size());
+  std::iota(out.begin(), out.end(), 0);
   // Ranks of this pod first. Of the others each rank begins with those behind it, so that not all
   // of them queue at one.
-  const auto mine = static_cast<uint32_t>(std::max(attempt_->rank, 0));
   const auto order = [&](uint32_t p) {
     return std::pair(options_.sibling(peers[p].member()) == nullptr, peers[p].rank() < mine);
   };
@@ -79,17 +78,24 @@ Status RankStore::Stage(const v1::Header& header, const Origins& origins, StageP
   size_t copies = 0;  // the first so many ranges are here already, in other places
   std::optional<layout::Owners> before;
   if (origins.before != nullptr) before.emplace(*origins.before, geometry());
+  uint32_t mine = 0;
   {
     const std::scoped_lock lock(mu_);
     if (!attempt_ || attempt_->committed) return {Code::kWrongPhase, "nothing is prepared"};
-    std::map<uint32_t, uint32_t> by_rank;  // of the target
-    std::map<std::string, uint32_t> by_member;
-    for (const uint32_t p : PeersInOrder(origins.peers)) {
-      const auto source = static_cast<uint32_t>(kRanks + ranks.size());
-      by_rank[origins.peers[p].rank()] = by_member[origins.peers[p].member()] = source;
-      ranks.push_back(std::make_unique<RankSource>(this, &wanted, header, origins.peers[p]));
-      sources.push_back(ranks.back().get());
-    }
+    mine = static_cast<uint32_t>(std::max(attempt_->rank, 0));
+  }
+  // Not under mu_: a sibling is found by asking all ranks of the process, this one too, who they
+  // are.
+  std::map<uint32_t, uint32_t> by_rank;  // of the target
+  std::map<std::string, uint32_t> by_member;
+  for (const uint32_t p : PeersInOrder(origins.peers, mine)) {
+    const auto source = static_cast<uint32_t>(kRanks + ranks.size());
+    by_rank[origins.peers[p].rank()] = by_member[origins.peers[p].member()] = source;
+    ranks.push_back(std::make_unique<RankSource>(this, &wanted, header, origins.peers[p]));
+    sources.push_back(ranks.back().get());
+  }
+  {
+    const std::scoped_lock lock(mu_);
     const auto add = [&](const PartProof::Move& move, std::optional<uint32_t> first) {
       mover::Range& range = job.emplace_back();
       for (uint32_t g = 0; g < move.run.count; ++g) {

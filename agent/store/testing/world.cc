@@ -166,8 +166,12 @@ RankStore::Options World::StoreOptions(const Member& of, const std::string& id) 
     return this->member(request.member()).store->OpenPull(request, "pod");
   };
   options.sibling = [this, node = member->node](const std::string& id) -> RankStore* {
-    Member& other = this->member(id);
-    return other.node == node ? other.store.get() : nullptr;
+    // As an agent does: each rank of the process is asked, under its lock, who it is.
+    for (const auto& other : members) {
+      if (other->node != node || !other->store || other->store->member() != id) continue;
+      return other->store.get();
+    }
+    return nullptr;
   };
   return options;
 }
