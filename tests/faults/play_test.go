@@ -176,7 +176,7 @@ func (c *cell) reached(point string) (int, error) {
 		return out
 	}
 	come := func() bool {
-		if c.transition.first.kind == "cut" && c.leftOut(c.known) { // whoever was left out may come back
+		if c.transition.first.kind == "cut" && c.everLeftOut() { // whoever was left out may come back
 			for _, heal := range c.heal {
 				_ = heal() // again by release, which tells
 			}
@@ -202,7 +202,7 @@ func (c *cell) reached(point string) (int, error) {
 // release whoever stands anywhere, and heal what was cut.
 func (c *cell) release() error {
 	var errs []error
-	if c.transition.first.kind == "cut" && len(c.heal) > 0 && !eventually(context.Background(), hang, func() bool { return c.leftOut(c.known) }) {
+	if c.transition.first.kind == "cut" && len(c.heal) > 0 && !eventually(context.Background(), hang, c.everLeftOut) {
 		errs = append(errs, fmt.Errorf("nobody was left out within %v of a cut link", hang))
 	}
 	for _, heal := range c.heal {
@@ -334,9 +334,17 @@ func (c *cell) joins(ctx context.Context, pod int) (bool, error) {
 
 // leftOut was a rank, or what was under way was given up, since the keeper had done so many things.
 func (c *cell) leftOut(known int) bool {
-	return slices.ContainsFunc(c.keeper.Did()[known:], func(d harness.Did) bool {
-		return d.Error != "" || d.Record != nil && len(d.Record.Lost) > 0
-	})
+	return slices.ContainsFunc(c.keeper.Did()[known:], leavesOut)
+}
+
+// everLeftOut was a rank since the cell began, by this keeper or by one that was killed.
+func (c *cell) everLeftOut() bool {
+	all := slices.Concat(c.did, c.keeper.Did())
+	return slices.ContainsFunc(all[min(c.known, len(all)):], leavesOut)
+}
+
+func leavesOut(d harness.Did) bool {
+	return d.Error != "" || d.Record != nil && len(d.Record.Lost) > 0
 }
 
 // cut the link between the ranks of two pods.
