@@ -337,10 +337,18 @@ func (c *cell) leftOut(known int) bool {
 	return slices.ContainsFunc(c.keeper.Did()[known:], leavesOut)
 }
 
-// everLeftOut was a rank since the cell began, by this keeper or by one that was killed.
+// everLeftOut was a rank since the cell began, by this keeper or by one that was killed, which may not have come to tell:
+// then a pod has another member.
 func (c *cell) everLeftOut() bool {
 	all := slices.Concat(c.did, c.keeper.Did())
-	return slices.ContainsFunc(all[min(c.known, len(all)):], leavesOut)
+	if slices.ContainsFunc(all[min(c.known, len(all)):], leavesOut) {
+		return true
+	}
+	now, err := c.members(context.Background())
+	if err != nil {
+		return false // who does not answer is on its way
+	}
+	return slices.ContainsFunc(c.living, func(p int) bool { return now[p] != c.ids[p] })
 }
 
 func leavesOut(d harness.Did) bool {
