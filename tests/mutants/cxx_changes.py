@@ -42,7 +42,7 @@ class Edit:
 
 def short(text):
     text = " ".join(text.split())
-    return text if len(text) <= 100 else text[:100] + " ..."
+    return text if len(text) <= 240 else text[:240] + " ..."
 
 
 class Finder:
