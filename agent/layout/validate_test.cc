@@ -160,7 +160,8 @@ TEST(ValidateRules, WhatIsAtALimitIsTaken) {
       },
       [](v1::Layout* l) { Alone(l, 0)->add_slots(4); },  // a copy beside another rank's
       [](v1::Layout* l) {
-        l->mutable_dense()->mutable_ranks()->Assign({0u, 1u}.begin(), {0u, 1u}.end());
+        l->mutable_dense()->set_ranks(0, 0);
+        l->mutable_dense()->add_ranks(1);
       },
       [](v1::Layout* l) {  // as many positions as granules, a rank at several
         l->mutable_layers(2)->set_expert_group_size(6);

@@ -24,15 +24,13 @@ def sources(folder):
 
 
 def find(folders):
-    """{number: mutant}, and {file: its source with them}. A folder's numbers do not depend on the other folders."""
+    """{number: mutant}, and {file: its source with them}. A file's numbers do not depend on the other files, whose objects stay as built."""
     found, rewritten = {}, {}
-    for i, folder in enumerate(folders):
-        number = 10_000 * (FOLDERS.index(folder) + 1)
+    for folder in folders:
         for path in sources(folder):
-            name = str(path.relative_to(ROOT))
+            name, number = str(path.relative_to(ROOT)), 1000 * len(rewritten) + 1000
             mutants, rewritten[name] = changes(name, path.read_text(), number)
             found.update(enumerate(mutants, number))
-            number += len(mutants)
     return found, rewritten
 
 
@@ -44,8 +42,8 @@ def put(path, content):
 
 
 def build(folders):
-    """Builds the folders' tests and the gate's replay; {number: mutant}."""
-    found, rewritten = find(folders)
+    """Builds the folders' tests and the gate's replay; {number: mutant}. The others' mutants are in the copy too, so that it is one for all."""
+    found, rewritten = find(FOLDERS)
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "CMakeLists.txt", "agent", "proto", "e2e/engine", "tests/golden"], cwd=ROOT,
                             capture_output=True, text=True, check=True).stdout.split()
     for name in listed:
@@ -58,7 +56,7 @@ def build(folders):
         gate = COPY / "agent" / "gate"
         run(["g++", "-std=c++20", *flags.split(), f"-I{COPY}", "-o", WORK / "replay", gate / "testing" / "replay.cc", gate / "gate.cc",
              gate / "rules.cc", "-lfmt"])
-    return found
+    return {number: m for number, m in found.items() if m.file.split("/")[1] in folders}
 
 
 def run(command):

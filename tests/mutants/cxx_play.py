@@ -4,7 +4,9 @@ import dataclasses
 import os
 import pathlib
 import resource
+import signal
 import subprocess
+import threading
 import time
 
 from cxx_build import BUILD, ROOT, WORK, histories
@@ -57,19 +59,13 @@ def run(tests, **variables):
     with open(first.stdin or os.devnull, "rb") as stdin, \
             subprocess.Popen(command, cwd=ROOT, stdin=stdin, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=bound,
                              env={**os.environ, **variables}) as child:
-        end = time.monotonic() + wall
-        while True:
-            pid, status, used = os.wait4(child.pid, os.WNOHANG)
-            if pid != 0:
-                child.returncode = os.waitstatus_to_exitcode(status)
-                break
-            if time.monotonic() > end:
-                child.kill()
-                child.wait()
-                return None, cpu
-            time.sleep(0.002)
-    busy = used.ru_utime + used.ru_stime
-    return None if child.returncode in (-24, -9) and busy >= cpu - 1 else child.returncode, busy
+        timer = threading.Timer(wall, child.kill)
+        timer.start()
+        _, status, used = os.wait4(child.pid, 0)
+        timer.cancel()
+        child.returncode = os.waitstatus_to_exitcode(status)
+    endless = child.returncode in (-signal.SIGXCPU, -signal.SIGKILL)
+    return None if endless else child.returncode, used.ru_utime + used.ru_stime
 
 
 def survey(test):
