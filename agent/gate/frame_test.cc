@@ -34,8 +34,9 @@ v1::EngineMessage Abort(const std::string& reason) {
 }
 
 // A frame of so many bytes, its length not counted.
-v1::EngineMessage OfBytes(size_t bytes) {
+v1::EngineMessage OfBytes(size_t bytes, uint32_t fds = 0) {
   v1::EngineMessage message = Abort(std::string(bytes - 20, 'z'));
+  message.set_fd_count(fds);
   message.mutable_abort()->mutable_reason()->append(bytes - message.ByteSizeLong(), 'z');
   return message;
 }
@@ -298,16 +299,25 @@ TEST(Frame, WithoutALimitAReceiverWaitsAndASignalDoesNotEndIt) {
   EXPECT_EQ((*frame)->message.abort().reason(), "x");
 }
 
+// It goes out in many parts, of which the first alone carries the descriptors.
 TEST(Frame, AMessageOfTheLimitPassesAndNoneAbove) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
   FrameChannel a{UniqueFd(ends[0]), 600s}, b{UniqueFd(ends[1])};
-  const v1::EngineMessage big = OfBytes(kMaxFrameBytes);
-  std::thread sender([&] { EXPECT_TRUE(a.Send(big).ok()); });
-  auto frame = b.Receive(-1);
+  const UniqueFd one = FileOf(1), two = FileOf(2);
+  const v1::EngineMessage big = OfBytes(kMaxFrameBytes, 1);
+  std::thread sender([&] {
+    EXPECT_TRUE(a.Send(big, std::vector{one.get()}).ok());
+    EXPECT_TRUE(a.Send(Abort("after"), std::vector{two.get()}).ok());
+  });
+  auto first = b.Receive(-1);
+  auto second = b.Receive(-1);
   sender.join();
-  ASSERT_TRUE(frame.ok() && frame->has_value());
-  EXPECT_EQ((*frame)->message.abort().reason(), big.abort().reason());
+  ASSERT_TRUE(first.ok() && first->has_value() && second.ok() && second->has_value());
+  EXPECT_EQ((*first)->message.abort().reason(), big.abort().reason());
+  EXPECT_EQ(SizesOf(**first), std::vector<off_t>{1});
+  EXPECT_EQ((*second)->message.abort().reason(), "after");
+  EXPECT_EQ(SizesOf(**second), std::vector<off_t>{2});
   EXPECT_EQ(b.Send(OfBytes(kMaxFrameBytes + 1)).code(), Code::kInvalid);
 }
 

@@ -76,7 +76,7 @@ class Finder:
                 continue
             if token.text in ("if", "while") and self.tokens[i + 1].text == "(":
                 self.condition(i)
-            if token.text in ("true", "false"):
+            if token.text in ("true", "false") and self.tokens[i - 2].text != "while":  # a loop that a return ends
                 self.swap(i, ("!" if token.text == "true" else "") + f"::mutants::Awake({self.note(i, token.text, SWAPS[token.text])})")
             elif token.text in ("+=", "-="):
                 self.accumulate(i)
