@@ -103,6 +103,16 @@ TEST(GeometryBounds, BanksMayHave2To40PagesAnd2To61BytesTogether) {
   EXPECT_THAT(GeometryView::Make(g).status().message(), HasSubstr("all banks"));
 }
 
+TEST(GeometryBounds, BytesFollowFromGranules) {
+  v1::Geometry g = testing::SmallGeometry(2, 4, 6);
+  g.set_expert_tail_bytes(100);
+  const GeometryView view = GeometryView::Make(g).value();
+  EXPECT_EQ(view.granules(), 6u);
+  EXPECT_EQ(view.granule_bytes(), 768u);
+  EXPECT_EQ(view.piece_bytes(2), 2u * 768 + 100);
+  EXPECT_EQ(view.expert_bytes(), 6u * 768 + 100);
+}
+
 TEST(GeometryBounds, TwoGeometriesThatDifferHaveTwoFingerprints) {
   v1::Geometry g = testing::SmallGeometry(2, 4, 6);
   const std::string one = GeometryView::Make(g)->fingerprint();

@@ -42,6 +42,22 @@ TEST(Pieces, ShardsOfAPositionLieOneAfterAnotherFromAPageThatIsTheSameOnEveryRan
             (Pieces{{0, 0, 0, 1, {5, 1}, 12288, 768}, {0, 0, 2, 0, {5, 1}, 13056, 768}}));
 }
 
+TEST(Pieces, APositionBeginsBehindTheShardsOfThoseBeforeIt) {
+  v1::Geometry g = testing::SmallGeometry(2, 4, 6);
+  g.set_page_bytes(256);
+  const GeometryView geometry = GeometryView::Make(g).value();
+  for (uint32_t expert = 0; expert < 4; ++expert) {
+    const v1::Layout layout = OneGroup(0, 0, {0, 1, 2, 3}, {expert + 1});
+    uint64_t next = 0;
+    for (uint32_t rank = 0; rank < 4; ++rank) {
+      const auto pieces = PiecesOf(layout, geometry, rank);
+      ASSERT_EQ(pieces.size(), 1u);
+      EXPECT_EQ(pieces[0].offset, next) << "expert " << expert << ", rank " << rank;
+      next += pieces[0].bytes;  // whole pages, as it happens
+    }
+  }
+}
+
 PlacedPiece At(uint32_t bank, uint64_t offset, uint64_t bytes) {
   PlacedPiece piece;
   piece.bank = bank;

@@ -178,6 +178,14 @@ TEST(ValidateRules, WhatIsAtALimitIsTaken) {
   }
 }
 
+TEST(ValidateRules, NoLayerSharesTheBankOfTheFirst) {
+  const GeometryView geometry = GeometryView::Make(testing::SmallGeometry(2, 4, 6)).value();
+  std::mt19937_64 random(1);
+  v1::Layout layout = testing::RandomLayout(geometry, 2, 0, random);
+  layout.mutable_layers(1)->set_bank_offset(-1);
+  EXPECT_THAT(Validate(layout, geometry).message(), HasSubstr("layers 0 and 1 share bank 0"));
+}
+
 // One expert whose tail comes with every shard, on as many ranks as it has granules.
 v1::Geometry Tailed(uint32_t granules, uint64_t tail) {
   v1::Geometry g = testing::SmallGeometry(1, 1, granules);
