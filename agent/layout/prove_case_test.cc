@@ -179,6 +179,16 @@ TEST_F(ProveCase, ACopyIsOfWhatOnePieceHeldCovers) {
   }
 }
 
+TEST_F(ProveCase, ACopyGoesWhereTheTargetWantsItOnce) {
+  Copy(0, 1, 2, 1);
+  EXPECT_THAT(Refusal(),
+              HasSubstr("copy of layer 0, expert 1, granules 2..3: the rank's shard is 3..6"));
+  part_.mutable_copies()->set_granule_start(1, 4);
+  EXPECT_THAT(Refusal(), HasSubstr("granule 4 comes twice"));
+  part_.mutable_copies()->set_expert(1, 7);
+  EXPECT_THAT(Refusal(), HasSubstr("the target does not give this expert to the rank"));
+}
+
 TEST_F(ProveCase, ColumnsOfOneLength) {
   using Column = google::protobuf::RepeatedField<uint32_t>;
   const v1::RankPart good = part_;
