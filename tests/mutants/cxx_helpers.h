@@ -1,5 +1,5 @@
-// Included before all else where the agent is built with its mutants (tests/mutants/cxx_build.py). Each is a number; all of them sleep
-// but the one that the variable MUTANT names.
+// Included before all else where the agent is built with its mutants (tests/mutants/cxx_build.py).
+// Each is a number; all of them sleep but the one that the variable MUTANT names.
 #pragma once
 
 #include <fcntl.h>
@@ -16,10 +16,12 @@ namespace mutants {
 
 inline const char* Variable(const char* name) { return std::getenv(name); }
 inline const int awake = Variable("MUTANT") != nullptr ? std::atoi(Variable("MUTANT")) : 0;
-// Gets a line for each mutant that is reached, once; "!" before the number: it makes no sense for its types.
-inline const int reached = Variable("MUTANTS_REACHED") != nullptr
-                               ? open(Variable("MUTANTS_REACHED"), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600)
-                               : -1;
+// Gets a line for each mutant that is reached, once; "!" before the number: it makes no sense for
+// its types.
+inline const int reached =
+    Variable("MUTANTS_REACHED") != nullptr
+        ? open(Variable("MUTANTS_REACHED"), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600)
+        : -1;
 
 inline void Note(int id, const char* how) {
   static std::atomic<bool> noted[1 << 16];
@@ -90,11 +92,14 @@ constexpr auto Subtract(int id, A&& a, B&& b) {
   return a - b;
 }
 
-// What += adds and -= takes away, or its opposite. Of less than 64 bits it is widened, so that the sum is the same with the other sign.
+// What += adds and -= takes away, or its opposite. Of less than 64 bits it is widened, so that the
+// sum is the same with the other sign.
 template <typename T>
 constexpr decltype(auto) Sign(int id, T&& a) {
   if constexpr (std::is_arithmetic_v<std::remove_cvref_t<T>>) {
-    using Wide = std::conditional_t<(std::is_integral_v<std::remove_cvref_t<T>> && sizeof(a) < sizeof(int64_t)), int64_t, std::remove_cvref_t<T>>;
+    using Wide = std::conditional_t<(std::is_integral_v<std::remove_cvref_t<T>> &&
+                                     sizeof(a) < sizeof(int64_t)),
+                                    int64_t, std::remove_cvref_t<T>>;
     const auto wide = static_cast<Wide>(a);
     return Awake(id) ? static_cast<Wide>(-wide) : wide;
   } else {
