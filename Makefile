@@ -36,7 +36,7 @@ nightly: ## make test with all that is sampled by day, and the benches at their 
 	@NIGHTLY=1 python3 tests/stages.py
 
 .PHONY: mutants
-mutants: ## small changes of the code that tests must notice (ONLY=package of Go, SAMPLE=n SEED=s); hours without them
+mutants: ## small changes of the code that tests must notice (ONLY=package of Go, SAMPLE=n SEED=s); an hour or two without them
 	@rc=0; (cd tests && go run ./mutants -only '$(ONLY)' -sample '$(or $(SAMPLE),0)' -seed '$(SEED)') || rc=1; \
 	  test -n '$(ONLY)' || python3 tests/mutants/cxx.py $(if $(SAMPLE),--sample $(SAMPLE)) --seed '$(SEED)' || rc=1; exit $$rc
 

@@ -12,7 +12,6 @@ namespace tangram {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kSendTimeoutMs = 10'000;
 
 std::string Errno(const char* what) { return std::string(what) + ": " + std::strerror(errno); }
 
@@ -26,9 +25,14 @@ uint32_t LengthOf(std::string_view bytes) {
 
 Status FrameDecoder::Fail(std::string message) {
   broken_ = {Code::kInvalid, "engine socket: " + std::move(message)};
-  buffer_.clear();
   fds_.clear();
   return broken_;
+}
+
+void FrameDecoder::Feed(std::string_view bytes) {
+  buffer_.erase(0, begin_);
+  begin_ = 0;
+  buffer_.append(bytes);
 }
 
 Result<std::optional<Frame>> FrameDecoder::Next() {
@@ -58,13 +62,6 @@ Result<std::optional<Frame>> FrameDecoder::Next() {
     fds_.pop_front();
   }
   begin_ += 4 + length;
-  if (begin_ == buffer_.size()) {
-    buffer_.clear();
-    begin_ = 0;
-  } else if (begin_ > (1u << 20)) {
-    buffer_.erase(0, begin_);
-    begin_ = 0;
-  }
   return std::optional<Frame>(std::move(frame));
 }
 
@@ -83,7 +80,7 @@ Status FrameChannel::Send(v1::EngineMessage message, std::span<const int> fds) {
   bytes += body;
 
   const std::scoped_lock lock(send_mu_);
-  const auto deadline = Clock::now() + std::chrono::milliseconds(kSendTimeoutMs);
+  const auto deadline = Clock::now() + send_timeout_;
   size_t done = 0;
   while (done < bytes.size()) {
     iovec iov{bytes.data() + done, bytes.size() - done};
@@ -92,7 +89,6 @@ Status FrameChannel::Send(v1::EngineMessage message, std::span<const int> fds) {
     msg.msg_iovlen = 1;
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxFrameFds)];
     if (done == 0 && !fds.empty()) {
-      std::memset(control, 0, sizeof control);
       msg.msg_control = control;
       msg.msg_controllen = CMSG_SPACE(sizeof(int) * fds.size());
       cmsghdr* head = CMSG_FIRSTHDR(&msg);
@@ -102,12 +98,11 @@ Status FrameChannel::Send(v1::EngineMessage message, std::span<const int> fds) {
       std::memcpy(CMSG_DATA(head), fds.data(), sizeof(int) * fds.size());
     }
     const ssize_t n = sendmsg(socket_.get(), &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (n > 0) {
+    if (n >= 0) {
       done += static_cast<size_t>(n);
       continue;
     }
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
+    if (errno != EAGAIN && errno != EINTR) {
       return {Code::kUnavailable, Errno("engine socket: send")};
     }
     const auto left =
@@ -116,7 +111,8 @@ Status FrameChannel::Send(v1::EngineMessage message, std::span<const int> fds) {
     if (left <= 0 || poll(&wait, 1, static_cast<int>(left)) == 0) {
       // Half a frame may be out: the stream is of no use any more.
       shutdown(socket_.get(), SHUT_RDWR);
-      return {Code::kUnavailable, "engine socket: the other side took nothing for 10 s"};
+      return {Code::kUnavailable, "engine socket: the other side did not take the message in " +
+                                      std::to_string(send_timeout_.count()) + " ms"};
     }
   }
   return OkStatus();
@@ -133,7 +129,7 @@ Status FrameChannel::ReadSome() {
   msg.msg_controllen = sizeof control;
   const ssize_t n = recvmsg(socket_.get(), &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (n < 0) {
-    if (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK) return OkStatus();
+    if (errno == EINTR || errno == EAGAIN) return OkStatus();
     return {Code::kUnavailable, Errno("engine socket: receive")};
   }
   for (cmsghdr* head = CMSG_FIRSTHDR(&msg); head != nullptr; head = CMSG_NXTHDR(&msg, head)) {
@@ -166,9 +162,11 @@ Result<std::optional<Frame>> FrameChannel::Receive(int timeout_ms) {
     }
     pollfd wait{socket_.get(), POLLIN, 0};
     const int ready = poll(&wait, 1, wait_ms);
-    if (ready < 0 && errno != EINTR) return Status{Code::kInternal, Errno("engine socket: poll")};
+    if (ready < 0) {
+      if (errno == EINTR) continue;
+      return Status{Code::kInternal, Errno("engine socket: poll")};
+    }
     if (ready == 0) return std::optional<Frame>();
-    if (ready < 0) continue;
     if (Status status = ReadSome(); !status.ok()) return status;
   }
 }

@@ -3,6 +3,7 @@
 // how many are its own (proto/tangram/v1/engine.proto).
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <mutex>
@@ -30,7 +31,7 @@ struct Frame {
 // After an error the stream is lost: every later call answers the same error.
 class FrameDecoder {
  public:
-  void Feed(std::string_view bytes) { buffer_.append(bytes); }
+  void Feed(std::string_view bytes);
   void FeedFd(UniqueFd fd) { fds_.push_back(std::move(fd)); }
   // nullopt: a frame is not complete yet. kInvalid: not a frame (length, message, descriptors).
   Result<std::optional<Frame>> Next();
@@ -47,10 +48,12 @@ class FrameDecoder {
 // A connected stream socket. One thread receives; any thread may send.
 class FrameChannel {
  public:
-  explicit FrameChannel(UniqueFd socket) : socket_(std::move(socket)) {}
+  explicit FrameChannel(UniqueFd socket,
+                        std::chrono::milliseconds send_timeout = std::chrono::seconds(10))
+      : socket_(std::move(socket)), send_timeout_(send_timeout) {}
 
   int fd() const { return socket_.get(); }
-  // Whole message or kUnavailable (the other side is gone, or takes nothing for 10 s).
+  // Whole message or kUnavailable (the other side is gone, or did not take it in time).
   // `fds` stay the caller's. Sets message.fd_count.
   Status Send(v1::EngineMessage message, std::span<const int> fds = {});
   // nullopt after timeout_ms (0: only what is here; -1: no limit) without a whole frame.
@@ -66,6 +69,7 @@ class FrameChannel {
   Status ReadSome();
 
   UniqueFd socket_;
+  std::chrono::milliseconds send_timeout_;
   std::mutex send_mu_;
   FrameDecoder decoder_;
 };

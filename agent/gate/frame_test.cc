@@ -1,15 +1,24 @@
 #include "agent/gate/frame.h"
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <atomic>
+#include <csignal>
+#include <ctime>
 #include <random>
 #include <thread>
 
 namespace tangram {
 namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
 
 std::string Framed(const v1::EngineMessage& message) {
   const std::string body = message.SerializeAsString();
@@ -23,6 +32,51 @@ v1::EngineMessage Abort(const std::string& reason) {
   message.mutable_abort()->set_reason(reason);
   return message;
 }
+
+// A frame of so many bytes, its length not counted.
+v1::EngineMessage OfBytes(size_t bytes, uint32_t fds = 0) {
+  v1::EngineMessage message = Abort(std::string(bytes - 20, 'z'));
+  message.set_fd_count(fds);
+  message.mutable_abort()->mutable_reason()->append(bytes - message.ByteSizeLong(), 'z');
+  return message;
+}
+
+struct Ends {
+  Ends() {
+    int ends[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    a = std::make_unique<FrameChannel>(UniqueFd(ends[0]), 300ms);
+    b = std::make_unique<FrameChannel>(UniqueFd(ends[1]), 300ms);
+  }
+  std::unique_ptr<FrameChannel> a, b;
+};
+
+// A file that is told by its size.
+UniqueFd FileOf(off_t bytes) {
+  UniqueFd file(memfd_create("t", MFD_CLOEXEC));
+  EXPECT_EQ(ftruncate(file.get(), bytes), 0);
+  return file;
+}
+
+std::vector<off_t> SizesOf(const Frame& frame) {
+  std::vector<off_t> out;
+  for (const UniqueFd& fd : frame.fds) out.push_back(lseek(fd.get(), 0, SEEK_END));
+  return out;
+}
+
+// Limits the numbers of new descriptors while it lives.
+class FileLimit {
+ public:
+  explicit FileLimit(rlim_t most) {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    const rlimit low{most, before_.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &low);
+  }
+  ~FileLimit() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
 
 TEST(Frame, AnyCutOfTheStreamGivesTheSameMessages) {
   std::mt19937 random(5);
@@ -83,17 +137,188 @@ TEST(Frame, DescriptorsComeWithTheirMessage) {
   EXPECT_EQ(b.Receive(1000).status().code(), Code::kUnavailable);
 }
 
-TEST(Frame, BigMessagesPassBothWaysAtOnce) {
+TEST(Frame, ALengthUpToTheLimitIsWaitedForAndNoneAbove) {
+  for (const uint32_t over : {0, 1}) {
+    const uint32_t length = kMaxFrameBytes + over;
+    FrameDecoder decoder;
+    decoder.Feed({reinterpret_cast<const char*>(&length), 4});
+    EXPECT_EQ(decoder.Next().ok(), over == 0);
+  }
+}
+
+TEST(Frame, DescriptorsThatNoMessageClaimsAreRefusedAndClosed) {
+  FrameDecoder decoder;
+  for (size_t i = 0; i < 2 * kMaxFrameFds; ++i) decoder.FeedFd(UniqueFd(dup(0)));
+  EXPECT_TRUE(decoder.Next().ok()) << "of two messages whose bytes are still to come";
+  UniqueFd last(dup(0));
+  const int number = last.get();
+  decoder.FeedFd(std::move(last));
+  EXPECT_EQ(decoder.Next().status().code(), Code::kInvalid);
+  EXPECT_EQ(fcntl(number, F_GETFD), -1);
+}
+
+TEST(Frame, EachMessageGetsItsOwnDescriptorsInOrder) {
+  Ends ends;
+  const UniqueFd one = FileOf(1), two = FileOf(2), three = FileOf(3);
+  ASSERT_TRUE(ends.a->Send(Abort("a"), std::vector{one.get(), two.get()}).ok());
+  ASSERT_TRUE(ends.a->Send(Abort("b"), std::vector{three.get()}).ok());
+  for (const std::vector<off_t>& want : {std::vector<off_t>{1, 2}, std::vector<off_t>{3}}) {
+    auto frame = ends.b->Receive(1000);
+    ASSERT_TRUE(frame.ok() && frame->has_value());
+    EXPECT_EQ(SizesOf(**frame), want);
+  }
+}
+
+TEST(Frame, AsManyDescriptorsAsTheKernelTakesAndNoMore) {
+  Ends ends;
+  const UniqueFd file = FileOf(4);
+  ASSERT_TRUE(ends.a->Send(Abort("x"), std::vector(kMaxFrameFds, file.get())).ok());
+  auto frame = ends.b->Receive(1000);
+  ASSERT_TRUE(frame.ok() && frame->has_value()) << frame.status().message();
+  EXPECT_EQ(SizesOf(**frame), std::vector<off_t>(kMaxFrameFds, 4));
+  const Status refused = ends.a->Send(Abort("x"), std::vector(kMaxFrameFds + 1, file.get()));
+  EXPECT_EQ(refused.code(), Code::kInternal);
+  EXPECT_THAT(refused.message(), HasSubstr("254 descriptors"));
+}
+
+// A socket that is asked for it tells with each message who sent it, as control data beside the
+// descriptors.
+TEST(Frame, OtherControlDataIsNoDescriptor) {
+  Ends ends;
+  const int on = 1;
+  ASSERT_EQ(setsockopt(ends.b->fd(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on), 0);
+  const UniqueFd one = FileOf(1), two = FileOf(2);
+  for (const int fd : {one.get(), two.get()})
+    ASSERT_TRUE(ends.a->Send(Abort("x"), std::vector{fd}).ok());
+  for (const off_t want : {1, 2}) {
+    auto frame = ends.b->Receive(1000);
+    ASSERT_TRUE(frame.ok() && frame->has_value());
+    EXPECT_EQ(SizesOf(**frame), std::vector<off_t>{want});
+  }
+}
+
+TEST(Frame, DescriptorsThatWereCutOffBreakTheStream) {
+  Ends ends;
+  const UniqueFd file = FileOf(4);
+  ASSERT_TRUE(ends.a->Send(Abort("x"), std::vector{file.get()}).ok());
+  const FileLimit limit(static_cast<rlim_t>(file.get()));
+  const auto frame = ends.b->Receive(1000);
+  EXPECT_EQ(frame.status().code(), Code::kInvalid);
+  EXPECT_THAT(frame.status().message(), HasSubstr("cut off"));
+}
+
+TEST(Frame, ASocketThatCannotBePolledIsAnError) {
+  Ends ends;
+  const FileLimit limit(0);
+  const auto frame = ends.b->Receive(1000);
+  EXPECT_EQ(frame.status().code(), Code::kInternal);
+  EXPECT_THAT(frame.status().message(), HasSubstr("poll"));
+}
+
+TEST(Frame, WhoIsGoneIsToldAtOnceBothToSenderAndReceiver) {
+  {
+    Ends ends;
+    ends.b.reset();
+    const Status sent = ends.a->Send(Abort("x"));
+    EXPECT_EQ(sent.code(), Code::kUnavailable);
+    EXPECT_THAT(sent.message(), HasSubstr("send: Broken pipe"));
+    EXPECT_THAT(ends.a->Receive(1000).status().message(), HasSubstr("closed it"));
+  }
+  // What it had not read yet went with it.
+  Ends ends;
+  ASSERT_TRUE(ends.a->Send(Abort("unread")).ok());
+  ends.b.reset();
+  const auto frame = ends.a->Receive(1000);
+  EXPECT_EQ(frame.status().code(), Code::kUnavailable);
+  EXPECT_THAT(frame.status().message(), HasSubstr("receive: Connection reset"));
+}
+
+TEST(Frame, WhoSaysNoMoreStillHears) {
+  Ends ends;
+  ends.a->EndSending();
+  EXPECT_EQ(ends.b->Receive(1000).status().code(), Code::kUnavailable);
+  ASSERT_TRUE(ends.b->Send(Abort("last")).ok());
+  auto frame = ends.a->Receive(1000);
+  ASSERT_TRUE(frame.ok() && frame->has_value());
+  EXPECT_EQ((*frame)->message.abort().reason(), "last");
+}
+
+TEST(Frame, ASendThatNobodyTakesEndsTheStreamInItsTimeWithoutAProcessor) {
+  Ends ends;
+  const auto start = Clock::now();
+  timespec before{}, after{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &before);
+  const Status sent = ends.a->Send(OfBytes(4 << 20));
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
+  EXPECT_EQ(sent.code(), Code::kUnavailable);
+  EXPECT_THAT(sent.message(), HasSubstr("did not take the message in 300 ms"));
+  EXPECT_GE(Clock::now() - start, 300ms);
+  const auto busy = std::chrono::seconds(after.tv_sec - before.tv_sec) +
+                    std::chrono::nanoseconds(after.tv_nsec - before.tv_nsec);
+  EXPECT_LT(busy, 150ms) << "it waits, it does not ask again and again";
+  // Half a message is out.
+  EXPECT_EQ(ends.b->Receive(1000).status().code(), Code::kUnavailable);
+}
+
+TEST(Frame, AMessageThatTricklesInDoesNotMakeTheWaitLonger) {
+  Ends ends;
+  std::atomic<bool> enough = false;
+  const std::string bytes = Framed(OfBytes(1000));
+  std::thread trickle([&] {
+    for (size_t i = 0; i < 300 && !enough; ++i) {
+      ASSERT_EQ(write(ends.a->fd(), bytes.data() + i, 1), 1);
+      std::this_thread::sleep_for(10ms);
+    }
+  });
+  const auto start = Clock::now();
+  const auto frame = ends.b->Receive(100);
+  EXPECT_LT(Clock::now() - start, 1500ms) << "3 s if each byte started it anew";
+  EXPECT_GE(Clock::now() - start, 100ms);
+  enough = true;
+  trickle.join();
+  ASSERT_TRUE(frame.ok());
+  EXPECT_FALSE(frame->has_value());
+}
+
+TEST(Frame, WithoutALimitAReceiverWaitsAndASignalDoesNotEndIt) {
+  struct sigaction quiet {};
+  quiet.sa_handler = [](int) {};
+  struct sigaction was {};
+  ASSERT_EQ(sigaction(SIGUSR1, &quiet, &was), 0);
+  Ends ends;
+  Result<std::optional<Frame>> frame = std::optional<Frame>();
+  std::thread receiver([&] { frame = ends.b->Receive(-1); });
+  for (int i = 0; i < 10; ++i) {
+    std::this_thread::sleep_for(10ms);
+    pthread_kill(receiver.native_handle(), SIGUSR1);
+  }
+  EXPECT_TRUE(ends.a->Send(Abort("x")).ok());
+  receiver.join();
+  ASSERT_EQ(sigaction(SIGUSR1, &was, nullptr), 0);
+  ASSERT_TRUE(frame.ok() && frame->has_value());
+  EXPECT_EQ((*frame)->message.abort().reason(), "x");
+}
+
+// It goes out in many parts, of which the first alone carries the descriptors.
+TEST(Frame, AMessageOfTheLimitPassesAndNoneAbove) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
-  FrameChannel a{UniqueFd(ends[0])}, b{UniqueFd(ends[1])};
-  const std::string big(8 << 20, 'z');
-  std::thread sender([&] { EXPECT_TRUE(a.Send(Abort(big)).ok()); });
-  auto frame = b.Receive(10'000);
+  FrameChannel a{UniqueFd(ends[0]), 600s}, b{UniqueFd(ends[1])};
+  const UniqueFd one = FileOf(1), two = FileOf(2);
+  const v1::EngineMessage big = OfBytes(kMaxFrameBytes, 1);
+  std::thread sender([&] {
+    EXPECT_TRUE(a.Send(big, std::vector{one.get()}).ok());
+    EXPECT_TRUE(a.Send(Abort("after"), std::vector{two.get()}).ok());
+  });
+  auto first = b.Receive(-1);
+  auto second = b.Receive(-1);
   sender.join();
-  ASSERT_TRUE(frame.ok() && frame->has_value());
-  EXPECT_EQ((*frame)->message.abort().reason(), big);
-  EXPECT_EQ(b.Send(Abort(std::string(kMaxFrameBytes, 'z'))).code(), Code::kInvalid);
+  ASSERT_TRUE(first.ok() && first->has_value() && second.ok() && second->has_value());
+  EXPECT_EQ((*first)->message.abort().reason(), big.abort().reason());
+  EXPECT_EQ(SizesOf(**first), std::vector<off_t>{1});
+  EXPECT_EQ((*second)->message.abort().reason(), "after");
+  EXPECT_EQ(SizesOf(**second), std::vector<off_t>{2});
+  EXPECT_EQ(b.Send(OfBytes(kMaxFrameBytes + 1)).code(), Code::kInvalid);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "agent/gate/gate.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <new>
 
@@ -191,11 +192,11 @@ void EngineGate::Stop(bool pulled) {
 }
 
 void EngineGate::SetUnreachable(std::span<const uint32_t> ranks) {
-  uint64_t words[GatePage::kReachable / 64] = {};
+  std::array<uint64_t, GatePage::kReachable / 64> words{};
   for (const uint32_t rank : ranks) {
     if (rank < GatePage::kReachable) words[rank / 64] |= uint64_t{1} << (rank % 64);
   }
-  for (size_t i = 0; i < std::size(words); ++i) {
+  for (size_t i = 0; i < words.size(); ++i) {
     page_->unreachable[i].store(words[i], std::memory_order_relaxed);
   }
 }

@@ -104,6 +104,98 @@ TEST(Gate, FlipWantsTheLatchAndStartsStepsAnew) {
   EXPECT_EQ(g.agent.state(), GateState::kIdle);
 }
 
+// Of three properties of a target one is wrong.
+TEST(Gate, NoWordForATargetThatIsNotWhollyThePreparedOne) {
+  Both g;
+  g.agent.SetEpoch(4);
+  ASSERT_TRUE(g.agent.Arm(7, 5, kHash).ok());
+  const std::vector<std::pair<uint64_t, std::string>> wrong = {
+      {6, kHash}, {5, kHash.substr(0, 31) + 'x'}, {5, kHash.substr(1)}, {5, kHash + 'h'}};
+  for (const auto& [epoch, hash] : wrong) {
+    EXPECT_EQ(g.engine.Word(7, epoch, hash), (GateWord{4, 0})) << epoch << " " << hash;
+    EXPECT_EQ(g.agent.state(), GateState::kArmed) << epoch << " " << hash;
+    EXPECT_FALSE(g.engine.latched());
+  }
+  EXPECT_EQ(g.engine.Word(0, 5, kHash), (GateWord{4, 0})) << "nothing is prepared";
+  EXPECT_EQ(g.agent.state(), GateState::kArmed);
+  g.engine.Word(7, 5, kHash);
+  EXPECT_TRUE(g.engine.latched());
+}
+
+TEST(Gate, AHashThatIsCutIsNotCompletedByTheOneBefore) {
+  Both g;
+  ASSERT_TRUE(g.agent.Arm(1, 2, kHash).ok());
+  ASSERT_EQ(g.agent.Withdraw(1), AgentGate::Withdrawal::kWithdrawn);
+  ASSERT_TRUE(g.agent.Arm(2, 2, kHash.substr(0, 8)).ok());
+  EXPECT_EQ(g.engine.Word(2, 2, kHash), (GateWord{0, 0}));
+}
+
+TEST(Gate, HashWordOfAShortHashHasZeros) { EXPECT_EQ(GateHashWord("\x01\x02"), 0x201u); }
+
+TEST(Gate, ALongReasonIsCutAndAShorterOneReplacesIt) {
+  Both g;
+  ASSERT_TRUE(g.agent.Arm(3, 2, kHash).ok());
+  g.engine.Word(3, 2, kHash);
+  g.engine.Decline(std::string(400, 'r'));
+  EXPECT_EQ(g.agent.page()->decline_reason, std::string(255, 'r'));
+  EXPECT_FALSE(g.agent.stopped()) << "what follows the reason in the page";
+  g.engine.Word(3, 2, kHash);
+  g.engine.Decline("full");
+  EXPECT_STREQ(g.agent.page()->decline_reason, "full");
+  EXPECT_EQ(g.agent.page()->declined.load(), 2u);
+  EXPECT_EQ(g.agent.state(), GateState::kArmed) << "who declines takes its word back";
+  ASSERT_EQ(g.agent.Withdraw(3), AgentGate::Withdrawal::kWithdrawn);
+  ASSERT_TRUE(g.agent.Arm(4, 2, kHash).ok());
+  EXPECT_STREQ(g.agent.page()->decline_reason, "");
+}
+
+TEST(Gate, WhatIsForgottenOfTheLoadIsTheLoad) {
+  Both g;
+  GatePage* page = g.agent.page();
+  for (auto* figure : {&page->kv_pages, &page->kv_free_pages, &page->kv_reserved_tokens,
+                       &page->running, &page->waiting, &page->steps, &page->epoch}) {
+    figure->store(9);
+  }
+  g.agent.ForgetLoad();
+  for (const auto* figure : {&page->kv_pages, &page->kv_free_pages, &page->kv_reserved_tokens,
+                             &page->running, &page->waiting}) {
+    EXPECT_EQ(figure->load(), 0u);
+  }
+  EXPECT_EQ(page->steps.load(), 9u);
+  EXPECT_EQ(page->epoch.load(), 9u);
+  g.agent.SetEpoch(3);
+  EXPECT_EQ(page->steps.load(), 0u) << "of the epoch before";
+}
+
+TEST(Gate, UnreachableRanksAreThoseNamedWithinTheLayoutAndThePage) {
+  Both g;
+  g.agent.page()->turns = ~uint64_t{0};  // what follows in the page
+  g.engine.SetUnreachable(std::vector<uint32_t>{0, 63, 64, 1023, 1024, 5000});
+  EXPECT_EQ(g.agent.page()->turns, ~uint64_t{0});
+  EXPECT_EQ(g.agent.Unreachable(5000), (std::vector<uint32_t>{0, 63, 64, 1023}));
+  EXPECT_EQ(g.agent.Unreachable(64), (std::vector<uint32_t>{0, 63}));
+  EXPECT_EQ(g.agent.Unreachable(63), (std::vector<uint32_t>{0}));
+  g.agent.SetStopped(true);
+  EXPECT_TRUE(g.engine.stopped());
+  EXPECT_EQ(g.agent.Unreachable(5000).size(), 4u) << "who stops a rank keeps what its engine saw";
+  g.engine.SetUnreachable(std::vector<uint32_t>{5});
+  EXPECT_EQ(g.agent.Unreachable(5000), (std::vector<uint32_t>{5}))
+      << "a new list, not a longer one";
+  g.agent.SetStopped(false);
+  EXPECT_FALSE(g.engine.stopped());
+  EXPECT_TRUE(g.agent.Unreachable(5000).empty());
+}
+
+TEST(Gate, OnlyAPageOfThisVersionAndModelIsTakenOver) {
+  Both g;
+  GatePage* page = g.agent.page();
+  EXPECT_TRUE(AgentGate::Check(page, 2, 3).ok());
+  EXPECT_EQ(AgentGate::Check(page, 1, 3).code(), Code::kInvalid);
+  EXPECT_EQ(AgentGate::Check(page, 2, 4).code(), Code::kInvalid);
+  page->magic = GatePage::kMagic + 1;
+  EXPECT_EQ(AgentGate::Check(page, 2, 3).code(), Code::kInvalid);
+}
+
 // The race that matters: the agent withdraws while the engine gives its word. Whoever wins,
 // both must agree: a word that was given is never of a withdrawn attempt.
 TEST(Gate, AbortAgainstWordRace) {

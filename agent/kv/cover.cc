@@ -65,9 +65,11 @@ class Check {
   }
 
   Status Run() {
-    if (plan_.ranks.size() != in_.new_ranks || plan_.requests.size() != in_.requests.size()) {
-      return Wrong(fmt::format("{} ranks and {} requests, not {} and {}", plan_.ranks.size(),
-                               plan_.requests.size(), in_.new_ranks, in_.requests.size()));
+    if (plan_.ranks.size() != in_.new_ranks || plan_.requests.size() != in_.requests.size() ||
+        plan_.next_block.size() != in_.new_ranks) {
+      return Wrong(fmt::format("{} ranks, {} requests and {} next blocks, not {}, {} and {}",
+                               plan_.ranks.size(), plan_.requests.size(), plan_.next_block.size(),
+                               in_.new_ranks, in_.requests.size(), in_.new_ranks));
     }
     for (uint32_t r = 0; r < in_.new_ranks; ++r) TANGRAM_RETURN_IF_ERROR(CarryOut(r));
     for (size_t i = 0; i < in_.requests.size(); ++i) TANGRAM_RETURN_IF_ERROR(CheckRequest(i));
@@ -153,7 +155,7 @@ class Check {
         return Wrong(
             fmt::format("home {} gets block {} of old home {} twice", p.home, q.blocks[b], q.home));
       }
-      if (p.home < plan_.next_block.size() && p.blocks[b] >= plan_.next_block[p.home]) {
+      if (p.blocks[b] >= plan_.next_block[p.home]) {
         return Wrong(
             fmt::format("block {} of home {} is not below next_block", p.blocks[b], p.home));
       }

@@ -169,8 +169,7 @@ void NameBlocks(const Input& in, const std::vector<uint32_t>& homes, Placed& out
       out.blocks[home].push_back({old.first, old.second, name, tokens[home][old]});
       out.next_block[home] = std::max(out.next_block[home], name + 1);
     }
-    std::sort(out.blocks[home].begin(), out.blocks[home].end(),
-              [](const PlacedBlock& a, const PlacedBlock& b) { return a.new_block < b.new_block; });
+    std::ranges::sort(out.blocks[home], {}, &PlacedBlock::new_block);
   }
   for (size_t i = 0; i < in.requests.size(); ++i) {
     const Request& q = in.requests[i];

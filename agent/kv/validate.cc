@@ -17,7 +17,7 @@ Status ValidateGroups(const Shape& shape, const std::vector<LayerGroups>& layers
     std::set<uint32_t> seen;
     for (const Group& g : layers[layer]) {
       const auto& bounds = g.query_head_bounds;
-      if (g.ranks.empty() || bounds.size() != g.ranks.size() + 1 || bounds.front() != 0 ||
+      if (bounds.size() != g.ranks.size() + 1 || bounds.front() != 0 ||
           bounds.back() != shape.query_heads || !std::is_sorted(bounds.begin(), bounds.end())) {
         return Bad(
             fmt::format("{} layer {}: a group of {} ranks has {} bounds that do not cut {} "

@@ -70,7 +70,8 @@ Status Multiply(const char* field, uint64_t a, uint64_t b, uint64_t* out) {
 
 Result<GeometryView> GeometryView::Make(v1::Geometry geometry) {
   const v1::Geometry& g = geometry;
-  // Far above any model there is; keeps loops short. Products are checked one by one below.
+  // Far above any model there is; keeps loops short, and an expert's bytes below 2^61. Products
+  // that may be more are checked one by one below.
   constexpr uint32_t kMost = 1U << 20;
   if (g.layers() == 0 || g.layers() > 4096) return Bad(fmt::format("layers = {}", g.layers()));
   TANGRAM_RETURN_IF_ERROR(CheckLayers(g));
@@ -99,8 +100,6 @@ Result<GeometryView> GeometryView::Make(v1::Geometry geometry) {
   GeometryView view;
   view.granules_ = g.moe_inner() / g.granule_rows();
   uint64_t product = 0;
-  TANGRAM_RETURN_IF_ERROR(
-      Multiply("granules * granule_bytes", view.granules_, g.granule_bytes(), &product));
   view.ordinals_.assign(g.layers(), -1);
   for (int i = 0; i < g.moe_layers_size(); ++i) view.ordinals_[g.moe_layers(i)] = i;
   view.fingerprint_ = WireHash(g);

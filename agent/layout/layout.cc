@@ -309,9 +309,8 @@ uint64_t PagesTouched(const std::vector<PlacedPiece>& pieces, const GeometryView
   std::sort(runs.begin(), runs.end());
   uint64_t pages = 0, end = 0;
   for (const auto& [first, after] : runs) {
-    if (after <= end) continue;
-    pages += after - std::max(first, end);
-    end = after;
+    pages += std::max(after, end) - std::max(first, end);
+    end = std::max(after, end);
   }
   return pages;
 }

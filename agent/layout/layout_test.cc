@@ -45,6 +45,14 @@ TEST(ShardOf, LongerRunsRotateSoThatNoRankIsHeavier) {
   }
 }
 
+TEST(ShardOf, OfSevenGranulesOnThreeRanks) {
+  const std::vector<std::vector<layout::Run>> want = {
+      {{0, 3}, {3, 2}, {5, 2}}, {{0, 2}, {2, 3}, {5, 2}}, {{0, 2}, {2, 2}, {4, 3}}};
+  for (uint32_t expert = 0; expert < 9; ++expert) {
+    for (uint32_t p = 0; p < 3; ++p) EXPECT_EQ(ShardOf(7, 3, expert, p), want[expert % 3][p]);
+  }
+}
+
 TEST(Geometry, RefusesWhatContradictsItself) {
   auto g = testing::SmallGeometry(2, 4, 6);
   g.set_granule_rows(7);

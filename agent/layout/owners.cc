@@ -21,7 +21,7 @@ Owners::Owners(const v1::Layout& layout, const GeometryView& geometry)
   each([&](size_t at, uint32_t) { ++start_[at + 1]; });
   for (size_t i = 1; i < start_.size(); ++i) start_[i] += start_[i - 1];
   groups_.resize(start_.back());
-  std::vector<uint32_t> next(start_.begin(), start_.end() - 1);
+  std::vector<uint32_t> next = start_;
   each([&](size_t at, uint32_t group) { groups_[next[at]++] = group; });
 }
 

@@ -179,8 +179,7 @@ class Prover {
       }
     }
     for (auto& [bank, ranges] : banks) {
-      std::sort(ranges.begin(), ranges.end(),
-                [](const Range& a, const Range& b) { return a.start < b.start; });
+      std::ranges::sort(ranges, {}, &Range::start);
       for (size_t i = 1; i < ranges.size(); ++i) {
         if (ranges[i].start < ranges[i - 1].end) {
           return Bad(fmt::format(

@@ -1,50 +1,30 @@
-"""Mutants of C++ as this repository formats it (clang-format): where a source can be changed, and into what.
+"""C++ as this repository formats it (clang-format), in tokens: which function each is in, and where the operands of an operator end.
 
-No parser: it relies on binary operators having spaces around them and template brackets none. Texts of errors and of the log are left
-alone, because no test reads them whole; so are declarations, which rarely compile without.
+No parser: it relies on binary operators having spaces around them and template brackets none.
 """
 
 import dataclasses
 import re
 
 TOKEN = re.compile(r'\s+|//[^\n]*|/\*.*?\*/|#[^\n]*(?:\\\n[^\n]*)*|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|'
-                   r'[A-Za-z_]\w*|\d[\w.\']*|->|::|<=>|<<=?|[<>=!+\-*/%&|^]=|&&|\|\||\+\+|--|.', re.S)
-SWAPS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "+": "-", "-": "+", "+=": "-=", "-=": "+=",
-         "&&": "||", "||": "&&", "true": "false", "false": "true"}
-NAMES = {"<": "boundary", "<=": "boundary", ">": "boundary", ">=": "boundary", "==": "equality", "!=": "equality", "+": "plus",
-         "-": "plus", "+=": "plus", "-=": "plus", "&&": "and-or", "||": "and-or", "true": "constant", "false": "constant"}
+                   r'[A-Za-z_]\w*|\d[\w.\']*|->|::|<=>|<<=?|(?<=\s)>>(?=\s)|[<>=!+\-*/%&|^]=|&&|\|\||\+\+|--|.', re.S)
 # Calls that make a text: nothing inside is changed.
 TEXTS = {"Bad", "Wrong", "Fail", "Print", "Errno", "format", "to_string", "static_assert", "where", "bad"}
-KEYWORDS = {"return", "const", "constexpr", "auto", "using", "break", "continue", "if", "for", "while", "case", "default", "static", "switch",
-            "do", "else", "goto", "throw", "struct", "class", "enum", "public", "private", "protected", "template", "typename", "delete"}
-# What a returned {} is anyway.
-DEFAULTS = {"{}", "{0, 0}", "0", "OkStatus()", "std::nullopt", "nullptr"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Mutant:
-    file: str
-    function: str
-    operator: str
-    line: int  # from 1
-    start: int
-    end: int
-    text: str  # what stands there instead
-    before: str  # the line, stripped
-
-    def key(self):
-        return f"{self.file}:{self.function}:{self.operator}"
-
-    def of(self, source):
-        return source[:self.start] + self.text + source[self.end:]
+OPENS, CLOSES = {"(": ")", "[": "]", "{": "}"}, {")": "(", "]": "[", "}": "{"}
+LEVELS = {",": 0, ";": 0, "return": 0, "=": 1, "+=": 1, "-=": 1, "|=": 1, "&=": 1, "?": 1, ":": 1, "||": 2, "&&": 3, "|": 4, "^": 5, "&": 6,
+          "==": 7, "!=": 7, "<": 8, "<=": 8, ">": 8, ">=": 8, "<<": 9, ">>": 9, "+": 10, "-": 10, "*": 11, "/": 11, "%": 11}
+BEFORE_TYPE = {"public", "private", "protected", ":", "static", "inline", "constexpr", "explicit", "virtual", "friend"}
 
 
 @dataclasses.dataclass
 class Token:
     text: str
     start: int
-    function: str = ""
+    function: str = ""  # whose body it is in; "" outside of any
+    gives: str = ""  # what a `return` here gives: "auto", "&" (a reference), "Result<T>", "" (anything else)
     mute: bool = False  # part of a text
+    pair: int = -1  # of a bracket: its other half
+    level: int | None = None  # of an operator with two operands, and of what ends an expression: how loosely it binds
 
     @property
     def end(self):
@@ -52,27 +32,31 @@ class Token:
 
 
 def tokens_of(source):
-    """Tokens without space and comments, each with the function whose body it is in ("" outside of any)."""
+    """Tokens without space and comments.
+
+    >>> [(t.text, t.function, t.gives) for t in tokens_of("auto F() { return g([] { return 1; }); } Result<int> A::G() { x; }") if t.text in "g1x"]
+    [('g', 'F', 'auto'), ('1', 'F', 'auto'), ('x', 'A::G', 'Result<int>')]
+    """
     out = []
     for match in TOKEN.finditer(source):
         text = match.group()
         if not text.isspace() and not text.startswith(("//", "/*", "#")):
             out.append(Token(text, match.start()))
-    scopes, header, texts, depth = [], 0, [], 0
+    _pair(out)
+    scopes, header, texts = [], 0, []
     for i, token in enumerate(out):
-        token.function = next((s for s in reversed(scopes) if s), "")
+        token.function, token.gives = scopes[-1] if scopes else ("", "")
         token.mute = bool(texts)
-        if token.text in "([":
-            depth += 1
-            if token.text == "(" and out[i - 1].text in TEXTS:
-                texts.append(depth)
-        elif token.text in ")]":
-            if texts and texts[-1] == depth:
-                texts.pop()
-            depth -= 1
+        token.level = _level(source, token)
+        if token.text == "(" and i > 0 and out[i - 1].text in TEXTS:
+            texts.append(token.pair)
+        elif texts and texts[-1] == i:
+            texts.pop()
         elif token.text == "{":
-            head = [t.text for t in out[header:i]]
-            scopes.append("" if token.function or "namespace" in head or "(" not in head else name_of(head))
+            if token.function:
+                scopes.append((token.function, "auto" if _lambda(out, i) else token.gives))
+            else:
+                scopes.append(_function(source, out[header:i]))
             header = i + 1
         elif token.text == "}":
             scopes.pop()
@@ -82,118 +66,80 @@ def tokens_of(source):
     return out
 
 
-def name_of(head):
-    """The function that a head such as `Status Banks :: Back ( ... )` defines."""
-    at = head.index("(")
-    name = head[at - 1] if at > 0 and re.match(r"\w", head[at - 1]) else "operator"
-    return f"{head[at - 3]}::{name}" if at > 2 and head[at - 2] == "::" else name
+def _pair(tokens):
+    stack = []
+    for i, token in enumerate(tokens):
+        if token.text in OPENS:
+            stack.append(i)
+        elif token.text in CLOSES:
+            token.pair = stack.pop()
+            tokens[token.pair].pair = i
 
 
-def closing(tokens, at):
-    """The index of the bracket that closes the one at `at`."""
-    depth = 0
-    for i in range(at, len(tokens)):
-        depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(tokens[i].text, 0)
-        if depth == 0:
-            return i
-    raise ValueError("a bracket without its end")
+def _level(source, token):
+    if token.text in (",", ";", "return"):
+        return 0
+    before, after = source[token.start - 1:token.start], source[token.end:token.end + 1]
+    return LEVELS.get(token.text) if before.isspace() and after.isspace() else None
+
+
+def _lambda(tokens, at):
+    """Whether the `{` at `at` opens the body of a lambda that names no type."""
+    before = tokens[at - 1]
+    if before.text == ")":
+        before = tokens[before.pair - 1]
+    return before.text == "]"
+
+
+def _function(source, head):
+    """Name and result of the function that a head such as `Status Banks::Back(...)` defines."""
+    words = [t.text for t in head]
+    if "namespace" in words or "(" not in words:
+        return "", ""
+    at = words.index("(")
+    first = at - 3 if at > 2 and words[at - 2] == "::" else at - 1
+    kind = [t for t in head[:first] if t.text not in BEFORE_TYPE]
+    gives = ""
+    if kind and kind[0].text == "auto":
+        gives = "auto"
+    elif kind and kind[-1].text == "&":
+        gives = "&"
+    elif kind and kind[0].text == "Result":
+        gives = "".join(source[kind[0].start:kind[-1].end].split())
+    name = words[at - 1] if re.match(r"\w", words[at - 1]) else "operator"
+    return f"{words[at - 3]}::{name}" if first == at - 3 else name, gives
+
+
+def left(tokens, at):
+    """The index of the first token of the left operand of the operator at `at`.
+
+    >>> t = tokens_of("x = a + f(b, c) * 2 - d < e;"); [t[left(t, i)].text for i in (3, 10, 12, 14)]
+    ['a', 'f', 'a', 'a']
+    """
+    i = at - 1
+    while i >= 0 and tokens[i].text not in OPENS and (tokens[i].level is None or tokens[i].level >= tokens[at].level):
+        i = (tokens[i].pair if tokens[i].text in CLOSES else i) - 1
+    return i + 1
+
+
+def right(tokens, at):
+    """The index after the last token of its right operand.
+
+    >>> t = tokens_of("x = a + f(b, c) * 2 - d < e;"); [t[right(t, i)].text for i in (1, 3, 12, 14)]
+    [';', '-', '<', ';']
+    """
+    least = tokens[at].level if tokens[at].level > 1 else 0  # an assignment takes all
+    i = at + 1
+    while tokens[i].text not in CLOSES and (tokens[i].level is None or tokens[i].level > least):
+        i = (tokens[i].pair if tokens[i].text in OPENS else i) + 1
+    return i
 
 
 def statement(tokens, at):
     """The index of the `;` that ends the statement at `at`, or None if it is none of one expression."""
-    depth = 0
-    for i in range(at, len(tokens)):
-        text = tokens[i].text
-        depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(text, 0)
-        if depth < 0:
+    i = at
+    while i < len(tokens) and tokens[i].text != ";":
+        if tokens[i].text in CLOSES:
             return None
-        if depth == 0 and text == ";":
-            return i
-    return None
-
-
-def removable(words):
-    """Whether a statement of these tokens is a call, an assignment or a step.
-
-    >>> [removable(s.split()) for s in ("f ( x )", "a . b [ i ] = 3", "++ n", "Run run ( x )", "uint64_t a = 3", "i < n ( )", "x", "spdlog :: info ( s )")]
-    [True, True, True, False, False, False, False, False]
-    """
-    if words[0] in KEYWORDS or words[:2] == ["spdlog", "::"] or "reserve" in words:
-        return False
-    if words[0] in ("++", "--") or words[-1] in ("++", "--"):
-        return True
-    if words[:3] == ["(", "void", ")"]:
-        words = words[3:]
-    depth, before = 0, None
-    for word in words:
-        if word in ("=", "+=", "-=", "|=", "&=") and depth == 0:
-            return before is not None
-        if word in SWAPS and depth == 0:
-            return False  # of a for's head
-        if word in "([":
-            depth += 1
-        elif word in ")]":
-            depth -= 1
-        elif depth == 0:
-            # two words side by side, or a type's * and &, begin a declaration
-            if before and re.match(r"\w", word) and (re.match(r"[\w>]", before) or before in ("*", "&")) and before != "*first":
-                return False
-            before = "*first" if word == "*" and before is None else word
-    return words[-1] == ")" and "(" in words
-
-
-def mutants(file, source):
-    """All mutants of a source, in order.
-
-    >>> source = "int F(std::set<int> s) { if (s.size() < 3 && Done()) s.insert(1); return Bad(s.size() + 1); }"
-    >>> [(m.function, m.operator, m.text) for m in mutants("f.cc", source)][:3]
-    [('F', 'negate', '!(s.size() < 3 && Done())'), ('F', 'boundary', '<='), ('F', 'and-or', '||')]
-    >>> [(m.operator, m.of(source)[42:]) for m in mutants("f.cc", source)][3:]
-    [('remove', '&& Done()) (void)0; return Bad(s.size() + 1); }'), ('return', '&& Done()) s.insert(1); return {}; }')]
-    """
-    tokens = tokens_of(source)
-    lines = source.splitlines()
-    out = []
-
-    def add(function, operator, start, end, text):
-        line = source.count("\n", 0, start) + 1
-        out.append(Mutant(file, function, operator, line, start, end, text, lines[line - 1].strip()))
-
-    for i, token in enumerate(tokens):
-        if not token.function or token.mute:
-            continue
-        text, after = token.text, tokens[i + 1] if i + 1 < len(tokens) else token
-        spaced = source[token.start - 1].isspace() and source[token.end:token.end + 1].isspace()
-        if text in SWAPS and (spaced or text in ("true", "false")):
-            add(token.function, NAMES[text], token.start, token.end, SWAPS[text])
-        if text in ("if", "while") and after.text == "(":
-            end = closing(tokens, i + 1)
-            first = i + 2
-            for j in range(first, end):
-                if tokens[j].text == ";":
-                    first = j + 1
-            words = [t.text for t in tokens[first:end]]
-            # of one equality alone, the other operator is the same mutant
-            if "=" not in words and not ({"==", "!="} & set(words) and not {"&&", "||"} & set(words)):
-                inner = source[tokens[first].start:tokens[end].start]
-                add(token.function, "negate", tokens[first].start, tokens[end].start, f"!({inner})")
-        if text == "return" and after.text not in (";", "true", "false"):
-            end = statement(tokens, i)
-            if end and source[after.start:tokens[end].start] not in DEFAULTS:
-                add(token.function, "return", after.start, tokens[end].start, "{}")
-        if tokens[i - 1].text in ";{})" or tokens[i - 1].text == "else":
-            begins = tokens[i - 1].text != ")" or _after_head(tokens, i - 1)
-            end = statement(tokens, i) if begins else None
-            if end and removable([t.text for t in tokens[i:end]] or ["return"]):
-                add(token.function, "remove", token.start, tokens[end].start, "(void)0")
-    return out
-
-
-def _after_head(tokens, at):
-    """Whether the `)` at `at` ends the head of an if, for or while."""
-    depth = 0
-    for i in range(at, -1, -1):
-        depth += {")": 1, "(": -1}.get(tokens[i].text, 0)
-        if depth == 0:
-            return tokens[i - 1].text in ("if", "for", "while")
-    return False
+        i = (tokens[i].pair if tokens[i].text in OPENS else i) + 1
+    return i if i < len(tokens) else None

@@ -1,0 +1,154 @@
+// MakePlan where the answer can be written down.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "agent/kv/cover.h"
+#include "agent/kv/testing.h"
+#include "agent/kv/validate.h"
+
+namespace tangram::kv {
+namespace {
+
+Plan Make(const Input& in) {
+  Result<Plan> plan = MakePlan(in);
+  EXPECT_TRUE(plan.ok()) << plan.status().message();
+  if (!plan.ok()) return {};
+  EXPECT_EQ(CoverCheck(in, *plan).message(), "");
+  return *plan;
+}
+
+std::vector<uint32_t> Homes(const Plan& plan) {
+  std::vector<uint32_t> out;
+  for (const Placement& p : plan.requests) out.push_back(p.home);
+  return out;
+}
+
+TEST(KvSmallPlan, EveryPageIsKeptPulledOrFreedAsWrittenDown) {
+  const Plan want = testing::SmallPlan(), plan = Make(testing::SmallWorld());
+  ASSERT_EQ(plan.ranks.size(), 2u);
+  for (size_t r = 0; r < 2; ++r) {
+    EXPECT_EQ(plan.ranks[r].kept, want.ranks[r].kept) << r;
+    EXPECT_EQ(plan.ranks[r].moves, want.ranks[r].moves) << r;
+    EXPECT_EQ(plan.ranks[r].freed, want.ranks[r].freed) << r;
+  }
+  EXPECT_EQ(plan.next_block, want.next_block);
+  EXPECT_EQ(plan.moved_bytes, want.moved_bytes);
+  EXPECT_EQ(plan.local_bytes, 0u);
+  EXPECT_EQ(plan.requests_moved, 0u);
+  EXPECT_EQ(Homes(plan), (std::vector<uint32_t>{0, 1, 0}));
+}
+
+TEST(KvSmallPlan, HeadsOfAPosition) {
+  const Shape shape{12, 4, 4, 64};  // three query heads read one KV head
+  const Group group{{0, 1, 2, 3}, {0, 4, 6, 6, 12}};
+  using Heads = std::pair<uint32_t, uint32_t>;
+  EXPECT_EQ(HeldKvHeads(shape, group, 0), Heads(0, 2));
+  EXPECT_EQ(HeldKvHeads(shape, group, 1), Heads(1, 2));
+  EXPECT_EQ(HeldKvHeads(shape, group, 2), Heads(0, 0)) << "no query head";
+  EXPECT_EQ(HeldKvHeads(shape, group, 3), Heads(2, 4));
+}
+
+// Ranks 0 and 1 as they were and rank 2, which joins, each alone.
+Input Three() {
+  Input in = testing::SmallWorld();
+  in.new_ranks = 3;
+  in.new_groups = {{{{0}, {0, 4}}, {{1}, {0, 4}}, {{2}, {0, 4}}}};
+  in.joined_pages = {0, 0, 16};
+  return in;
+}
+
+TEST(KvSmallPlan, ARequestWhoseHomeHasNoRoomGoesElsewhereAndTheOthersStay) {
+  Input in = Three();
+  // "a" may come to 3 blocks of 2 pages; rank 0 has room for 2.
+  in.ranks[0] = {5, 0, in.ranks[0].blocks};
+  in.ranks[0].total_pages = 6;
+  EXPECT_EQ(Homes(Make(in)), (std::vector<uint32_t>{0, 1, 0}));
+  in.ranks[0].total_pages = 5;
+  in.ranks[0].blocks[0].pages = {3, 4};
+  const Plan plan = Make(in);
+  EXPECT_EQ(Homes(plan), (std::vector<uint32_t>{2, 1, 0}));
+  EXPECT_EQ(plan.requests_moved, 1u);
+  // What "a" and "c" shared is there once and once here; "c" keeps it.
+  EXPECT_EQ(plan.ranks[0].kept.size(), 2u);
+  EXPECT_EQ(plan.ranks[2].moves.size(), 4u);
+  EXPECT_EQ(plan.requests[0].blocks, (std::vector<uint32_t>{0, 1})) << "the lowest free numbers";
+  EXPECT_EQ(plan.requests[2].blocks, (std::vector<uint32_t>{7})) << "its own number";
+  EXPECT_EQ(plan.next_block, (std::vector<uint32_t>{8, 8, 2}));
+}
+
+TEST(KvSmallPlan, NumbersOfBlocksThatStayAreNotGivenAgain) {
+  Input in = testing::SmallWorld();
+  // Rank 1 leaves, and its request comes to rank 0, where 0 and 2 are taken.
+  in.new_of_old = {0, -1};
+  in.new_ranks = 1;
+  in.new_groups = {{{{0}, {0, 4}}}};
+  in.ranks[0].blocks[0].block = in.requests[0].blocks[0] = in.requests[2].blocks[0] = 0;
+  in.ranks[0].blocks[1].block = in.requests[0].blocks[1] = 2;
+  in.requests[1] = {"b", 1, 10, 12, {5, 6, 7}};
+  in.ranks[1] = {16, 10, {{1, 5, {0, 1}}, {1, 6, {2, 3}}, {1, 7, {4, 5}}}};
+  const Plan plan = Make(in);
+  EXPECT_EQ(plan.requests[0].blocks, (std::vector<uint32_t>{0, 2}));
+  EXPECT_EQ(plan.requests[1].blocks, (std::vector<uint32_t>{1, 3, 4}));
+  EXPECT_EQ(plan.next_block, (std::vector<uint32_t>{5}));
+  EXPECT_EQ(plan.requests_moved, 1u);
+}
+
+// Rank 1 leaves; "b" goes to who has the least of its pages in use, then the fewest blocks, then
+// the lowest number.
+TEST(KvSmallPlan, TheLeastLoadedHomeTakesWhoLostItsOwn) {
+  Input in = Three();
+  in.new_of_old = {0, -1};
+  in.joined_pages = {0, 16, 16};
+  EXPECT_EQ(Homes(Make(in)), (std::vector<uint32_t>{0, 1, 0})) << "two are empty";
+  in.requests.push_back({"d", 1, 3, 3, {7}});
+  // "b" goes to 1; "d", which shares its block, to 2, the emptier, and takes a copy.
+  EXPECT_EQ(Homes(Make(in)), (std::vector<uint32_t>{0, 1, 0, 2}));
+  in.joined_pages = {0, 16, 100};
+  in.requests.push_back({"e", 1, 0, 4, {}});
+  // One block of 100 pages is less than one of 16 and than three of 16.
+  EXPECT_EQ(Homes(Make(in)), (std::vector<uint32_t>{0, 1, 0, 2, 2}));
+}
+
+TEST(KvSmallPlan, LongestFirstThenByName) {
+  Input in = Three();
+  in.new_of_old = {-1, -1};
+  in.new_ranks = 2;
+  in.new_groups[0].pop_back();
+  in.joined_pages = {16, 16};
+  EXPECT_EQ(Homes(Make(in)), (std::vector<uint32_t>{0, 1, 1})) << "the longest is given out first";
+  in.requests.erase(in.requests.begin());
+  EXPECT_EQ(Homes(Make(in)), (std::vector<uint32_t>{0, 1}));
+  std::swap(in.requests[0].id, in.requests[1].id);
+  EXPECT_EQ(Homes(Make(in)), (std::vector<uint32_t>{1, 0}));
+}
+
+TEST(KvSmallPlan, WithoutAHomeInEveryLayerThereIsNoPlan) {
+  Input in = testing::SmallWorld();
+  in.old_groups.push_back(in.old_groups[0]);
+  in.new_groups = {{{{0}, {0, 4}}}, {{{1}, {0, 4}}}};
+  for (RankState& rank : in.ranks) {
+    rank.free_pages = 4;
+    for (HeldBlock& b : rank.blocks)
+      b.pages = {b.pages[0], b.pages[1], b.pages[0] + 9, b.pages[1] + 6};
+  }
+  const Status status = MakePlan(in).status();
+  EXPECT_EQ(status.code(), Code::kNoMemory);
+  EXPECT_THAT(status.message(),
+              ::testing::HasSubstr("no rank is in an attention group of every layer"));
+}
+
+TEST(KvSmallPlan, ARefusalSaysWhatLacksWhere) {
+  Input in = testing::SmallWorld();
+  in.ranks[0].total_pages = 16;
+  in.requests[0].reserved = 80;  // 20 blocks of one page on each rank
+  const Status status = MakePlan(in).status();
+  EXPECT_EQ(status.code(), Code::kNoMemory);
+  EXPECT_THAT(
+      status.message(),
+      ::testing::HasSubstr("KV of request a (6 tokens, 80 reserved) fits on none of 2 homes"));
+  EXPECT_THAT(status.message(),
+              ::testing::HasSubstr("at home 1 rank 0 would have 22 of 16 KV pages reserved"));
+}
+
+}  // namespace
+}  // namespace tangram::kv
