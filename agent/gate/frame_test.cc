@@ -273,7 +273,7 @@ TEST(Frame, AMessageThatTricklesInDoesNotMakeTheWaitLonger) {
   const auto start = Clock::now();
   const auto frame = ends.b->Receive(100);
   EXPECT_LT(Clock::now() - start, 1500ms) << "3 s if each byte started it anew";
-  EXPECT_GE(Clock::now() - start, 100ms);
+  EXPECT_GE(Clock::now() - start, 90ms);  // clocks of milliseconds round
   enough = true;
   trickle.join();
   ASSERT_TRUE(frame.ok());
