@@ -1,6 +1,9 @@
 package planner
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // assignExperts deals experts to n groups so that the sizes differ by at most one and
 // the total of value[e*n+j] is as large as it can be. spare[j] is how often group j got
@@ -93,6 +96,7 @@ type transport struct {
 	longer          int // groups that have short+1
 }
 
+// unreachable is more than any way costs, and so little that two of it have a sum.
 const unreachable = math.MaxInt64 / 4
 
 func newTransport(experts, n int, value []int64, spare []int) *transport {
@@ -154,7 +158,7 @@ func (t *transport) insert(e int) {
 	for changed := true; changed; {
 		changed = false
 		relax := func(a, b int, cost int64) {
-			if cost < unreachable && dist[a] < unreachable && dist[a]+cost < dist[b] {
+			if dist[a]+cost < dist[b] {
 				dist[b], from[b], changed = dist[a]+cost, a, true
 			}
 		}
@@ -198,12 +202,8 @@ func (t *transport) insert(e int) {
 			f := t.mover[before][at]
 			t.owners[f] = at
 			t.of[at] = append(t.of[at], f)
-			for i, g := range t.of[before] {
-				if g == f {
-					t.of[before] = append(t.of[before][:i], t.of[before][i+1:]...)
-					break
-				}
-			}
+			gives := slices.Index(t.of[before], f)
+			t.of[before] = slices.Delete(t.of[before], gives, gives+1)
 			touched = append(touched, before)
 		}
 		touched = append(touched, at)

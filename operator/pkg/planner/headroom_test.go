@@ -13,7 +13,7 @@ import (
 // What Headroom says of each loss is what Repair then needs.
 func TestHeadroomIsWhatARepairNeeds(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 2))
-	for range 60 {
+	for range worlds(60) {
 		v := view(t, shape(4+uint32(r.IntN(30)), 4+uint32(r.IntN(12)), 1+uint32(r.IntN(5)), uint64(r.IntN(2)*40)))
 		n := 2 + r.IntN(3)
 		b := at(t, v, n, randomShape(r, v, uint32(n)))

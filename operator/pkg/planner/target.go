@@ -83,7 +83,8 @@ func (w *world) expertsFit(o int, g uint32, placed [][]uint32) bool {
 		ranks := slices.Clone(group.Ranks)
 		slices.Sort(ranks)
 		at, ok := slices.BinarySearch(w.target, ranks[0])
-		if !ok || at%int(g) != 0 || !slices.Equal(ranks, w.target[at:at+int(g)]) {
+		// Groups of neighbours that share out all ranks begin at multiples of their size.
+		if !ok || !slices.Equal(ranks, w.target[at:min(at+int(g), len(w.target))]) {
 			return false
 		}
 	}
