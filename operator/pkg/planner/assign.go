@@ -113,9 +113,9 @@ func newTransport(experts, n int, value []int64, spare []int) *transport {
 		for i, w := range value {
 			t.value[i] = w * scale
 		}
-		// At most n of these are paid at once, so their sum stays below one unit.
+		// At most n - 1 of these are paid at once, so their sum stays below one unit.
 		for j := range spare {
-			t.spare[j] = min(spare[j], scale/(n+1)-1)
+			t.spare[j] = min(spare[j], scale/n)
 		}
 	}
 	for j := range n {
@@ -164,9 +164,7 @@ func (t *transport) insert(e int) {
 		}
 		for a := range n {
 			for b := range n {
-				if a != b {
-					relax(a, b, t.move[a][b])
-				}
+				relax(a, b, t.move[a][b]) // from a group to itself that costs nothing and helps nothing
 			}
 			if len(t.of[a]) <= t.short {
 				relax(a, n, int64(t.spare[a]))

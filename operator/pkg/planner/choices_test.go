@@ -290,9 +290,56 @@ func TestSlotsOfWholeExperts(t *testing.T) {
 	hold(c.held["b"], 0, 0, 35, 1, 0, 4)
 	c.to(t, placed([][]uint32{{1}, {0, 2, 3}}), "a", "b")
 
+	c.damage("b", true, nil) // two pieces in one slot: at most one of them is there
+	hold(c.held["b"], 0, 0, 2, 0, 0, 4)
+	c.to(t, placed([][]uint32{{1}, {0, 2, 3}}), "a", "b")
+
 	c = start()
 	c.damage("b", true, nil)
 	hold(c.held["b"], 0, 0, 4, 1, 1, 2)
+	_, err = c.plan(t, expertShape, "b")
+	require.ErrorContains(t, err, "retire before planning")
 	_, err = c.plan(t, placed([][]uint32{{1}, {0, 2, 3}}), "a", "b")
 	require.EqualError(t, err, "plan: rank 1 (b) still holds granules 1..3 in slot 4 of bank 0, which the layout of epoch 1 does not name: retire before planning")
+}
+
+// Placements that a rank without experts has part in, and those where the ranks are as many and others.
+func TestAPlacementOnRanksWithoutExperts(t *testing.T) {
+	c := &crew{v: view(t, shape(4, 4, 1, 0))}
+	c.to(t, placed([][]uint32{{0, 1}, {2, 3}}), "a", "b")
+	c.now = c.to(t, expertShape, "a", "b", "c").Layouts[0]
+	result := c.to(t, placed([][]uint32{{0, 1}, {2}, {3}}), "a", "b", "c")
+	require.Equal(t, c.v.ExpertBytes, result.Plan.Cost.ExpertBytes)
+	result = c.to(t, placed([][]uint32{{0, 1, 2}, {3}}), "a", "c")
+	require.Equal(t, c.v.ExpertBytes, result.Plan.Cost.ExpertBytes)
+	c.now = c.to(t, expertShape, "a", "c", "d").Layouts[0]
+	result = c.to(t, placed([][]uint32{{0, 1, 2}, {3}}), "a", "d")
+	require.Equal(t, c.v.ExpertBytes, result.Plan.Cost.ExpertBytes, "d has none of it yet")
+}
+
+// The longer shares of experts go in turn to the groups, those of layers that stay in place among them.
+func TestLongerSharesAreCountedInPlaceToo(t *testing.T) {
+	c := &crew{v: view(t, shape(5, 4, 2, 0))}
+	s := layout.Shape{Mode: layout.Expert, Layers: map[uint32]layout.LayerShape{0: {ExpertGroup: 2}}, Placement: [][][]uint32{nil, {{0}, {1}, {2}, {3, 4}}}}
+	c.to(t, s, "a", "b", "c", "d")
+	require.Len(t, c.now.Layers[0].Experts[0].Slots, 3)
+	pairs := layout.Shape{Mode: layout.Expert, Layers: map[uint32]layout.LayerShape{0: {ExpertGroup: 2}, 1: {ExpertGroup: 2}}}
+	c.to(t, pairs, "a", "b", "c", "e") // two experts of layer 1 are on a and b, and one on c
+	require.Len(t, c.now.Layers[0].Experts[0].Slots, 3)
+	require.Len(t, c.now.Layers[1].Experts[0].Slots, 2)
+	require.Len(t, c.now.Layers[1].Experts[1].Slots, 3)
+}
+
+// A flip's peak counts what no layout names with as many pages as it can touch.
+func TestThePeakOfAPlanCountsWhatIsUnnamed(t *testing.T) {
+	c := &crew{v: view(t, shape(4, 16, 1, 0))} // experts of three pages
+	c.to(t, expertShape, "a", "b")
+	before := c.now
+	result := c.to(t, tensorShape, "a", "b")
+	plain := result.Plan.Flips[0].Parts[0].PeakBytes
+	c.now = before
+	c.damage("a", true, nil)
+	hold(c.held["a"], 0, 0, 9, 3, 0, 16)
+	result = c.to(t, tensorShape, "a", "b")
+	require.EqualValues(t, 4*4096, result.Plan.Flips[0].Parts[0].PeakBytes-plain)
 }

@@ -53,7 +53,7 @@ func TestBlocksOfOldGroups(t *testing.T) {
 		"two groups are new":          {[]int32{0, 0, 1, 1, 2, 2, -1, -1, -1, -1}, []uint32{4, 5, 6, 7, 8, 9}, []int{1, 2, 0}},
 		"the middle one stays":        {[]int32{-1, -1, 1, 1, -1, -1, 2}, []uint32{0, 1, 2, 3, 4, 5}, []int{0, 1, 2}},
 		"two groups in one block":     {[]int32{0, 0, 1, 1}, []uint32{0, 2, 1, 3}, nil},
-		"one group in two blocks":     {[]int32{0, -1, 0, -1}, []uint32{0, 1, 2, 3}, nil},
+		"one group in two blocks":     {[]int32{0, -1, 0, -1, 1}, []uint32{0, 1, 2, 3}, nil},
 		"a group in another's block":  {[]int32{0, 1, -1, -1, 1, 0}, []uint32{0, 1, 2, 3}, nil},
 		"both in one, none in theirs": {[]int32{-1, -1, 0, 1}, []uint32{0, 1, 2, 3}, nil},
 	} {

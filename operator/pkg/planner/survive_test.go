@@ -206,3 +206,25 @@ func TestThePeakOfARepairCountsWhatIsUnnamed(t *testing.T) {
 		}
 	}
 }
+
+// A survivor that holds nothing of a layer any more gets all of it again, though no rank of that layer was lost.
+func TestARepairMendsSurvivors(t *testing.T) {
+	v := view(t, shape(6, 4, 2, 0))
+	for _, s := range []layout.Shape{expertShape, tensorShape} {
+		b := at(t, v, 3, s)
+		lacking := map[uint32]*tangramv1.Inventory{}
+		for rank := range uint32(3) {
+			whole := layout.InventoryOf(b.now, v, rank)
+			lacking[rank] = &tangramv1.Inventory{Revision: "r1", Dense: true}
+			for i := range whole.Layer {
+				if whole.Layer[i] == 1 {
+					hold(lacking[rank], 1, whole.Bank[i], whole.Slot[i], whole.Expert[i], whole.GranuleStart[i], whole.GranuleCount[i])
+				}
+			}
+		}
+		result, err := planner.Repair(survivorsOf(b, lacking))
+		require.NoError(t, err)
+		require.Equal(t, 6*v.ExpertBytes, result.Plan.Cost.ExpertBytes)
+		require.Equal(t, 6*v.ExpertBytes, result.Plan.Cost.CheckpointBytes)
+	}
+}

@@ -119,7 +119,7 @@ func (w *world) place(c *change, spare []int, useExtras bool) error {
 			if groups == 1 || round == 1 {
 				break
 			}
-			owners = w.deal(o, g, order, make([]int, groups), useExtras)
+			owners = w.deal(o, g, order, spare, useExtras)
 		}
 	}
 	count := make([]int, groups)
