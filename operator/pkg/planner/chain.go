@@ -79,7 +79,7 @@ func (w *world) chain(changes []*change, joins bool) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(steps) == 0 && len(c.out.Plan.Flips) == 0 && c.damaged() {
+	if len(steps) == 0 && c.damaged() { // nobody joins then: joiners take heads
 		steps = []step{nil} // same layout, but pieces of it have to be brought again
 	}
 	for _, s := range steps {

@@ -218,6 +218,15 @@ func TestTheFirstFlipMendsWhatItDoesNotChange(t *testing.T) {
 	require.Equal(t, (4+2+8)*v.ExpertBytes, result.Plan.Cost.ExpertBytes)
 	require.Equal(t, (2+2+8)*v.ExpertBytes, result.Plan.Cost.CheckpointBytes)
 
+	// Once is enough: the second flip does not mend again.
+	c = &crew{v: v}
+	c.to(t, expertShape, "a", "b")
+	c.damage("b", true, func(i int, inv *tangramv1.Inventory) bool { return inv.Layer[i] == 1 })
+	two := layout.Shape{Mode: layout.Expert, Layers: map[uint32]layout.LayerShape{2: {ExpertGroup: 2}, 3: {ExpertGroup: 2}}}
+	result = c.to(t, two, "a", "b")
+	require.Len(t, result.Plan.Flips, 2)
+	require.Equal(t, 4*v.ExpertBytes, result.Plan.Cost.CheckpointBytes)
+
 	for _, s := range []layout.Shape{expertShape, tensorShape} {
 		c = &crew{v: v}
 		c.to(t, s, "a", "b", "c")
@@ -274,6 +283,22 @@ func TestSlotsOfWholeExperts(t *testing.T) {
 	require.Equal(t, v.ExpertBytes, result.Plan.Cost.ExpertBytes, "the other's")
 
 	c = start()
+	c.damage("a", true, nil)
+	hold(c.held["a"], 0, 1, 1, 3, 0, 4)
+	c.to(t, placed([][]uint32{{0, 1}, {2, 3}}), "a", "b")
+	require.Equal(t, []uint32{1, 2}, slots(c, 0), "nor is it taken by what lies in slot 1 of another bank")
+
+	c = start()
+	named := layout.InventoryOf(c.now, v, 1)
+	c.held = map[string]*tangramv1.Inventory{"b": {Revision: "r1", Dense: true}}
+	hold(c.held["b"], 0, 0, 7, 2, 0, 4)
+	for i := range named.Layer {
+		hold(c.held["b"], 0, 0, named.Slot[i], named.Expert[i], 0, 4)
+	}
+	c.to(t, placed([][]uint32{{0, 1}, {2, 3}}), "a", "b")
+	require.Equal(t, []uint32{0, 3, 4}, slots(c, 1), "the slot that the layout names, whichever is told first")
+
+	c = start()
 	c.damage("b", true, nil)
 	for slot := uint32(3); slot < 36; slot++ {
 		hold(c.held["b"], 0, 0, slot, 1, 0, 4)
@@ -290,9 +315,12 @@ func TestSlotsOfWholeExperts(t *testing.T) {
 	hold(c.held["b"], 0, 0, 35, 1, 0, 4)
 	c.to(t, placed([][]uint32{{1}, {0, 2, 3}}), "a", "b")
 
-	c.damage("b", true, nil) // two pieces in one slot: at most one of them is there
+	c = start() // two pieces in one slot: at most one of them is there
+	c.damage("b", true, nil)
 	hold(c.held["b"], 0, 0, 2, 0, 0, 4)
-	c.to(t, placed([][]uint32{{1}, {0, 2, 3}}), "a", "b")
+	result, _ = c.plan(t, placed([][]uint32{{1}, {0, 2, 3}}), "a", "b") // the checker has no word for such a memory
+	require.NotNil(t, result)
+	require.ElementsMatch(t, []uint32{0, 1, 3, 4}, result.Final.Layers[0].Experts[1].Slots)
 
 	c = start()
 	c.damage("b", true, nil)
@@ -332,14 +360,84 @@ func TestLongerSharesAreCountedInPlaceToo(t *testing.T) {
 
 // A flip's peak counts what no layout names with as many pages as it can touch.
 func TestThePeakOfAPlanCountsWhatIsUnnamed(t *testing.T) {
-	c := &crew{v: view(t, shape(4, 16, 1, 0))} // experts of three pages
+	c := &crew{v: view(t, shape(4, 16, 2, 0))} // experts of three pages
 	c.to(t, expertShape, "a", "b")
 	before := c.now
 	result := c.to(t, tensorShape, "a", "b")
-	plain := result.Plan.Flips[0].Parts[0].PeakBytes
+	plain := []uint64{result.Plan.Flips[0].Parts[0].PeakBytes, result.Plan.Flips[1].Parts[0].PeakBytes}
 	c.now = before
 	c.damage("a", true, nil)
 	hold(c.held["a"], 0, 0, 9, 3, 0, 16)
 	result = c.to(t, tensorShape, "a", "b")
-	require.EqualValues(t, 4*4096, result.Plan.Flips[0].Parts[0].PeakBytes-plain)
+	require.EqualValues(t, 4*4096, result.Plan.Flips[0].Parts[0].PeakBytes-plain[0])
+	require.Equal(t, plain[1], result.Plan.Flips[1].Parts[0].PeakBytes, "it is gone by then")
+}
+
+// Pieces alone may be lacking, of a layout with holes, and lie elsewhere.
+func TestLackingPiecesAreBroughtAlone(t *testing.T) {
+	v := view(t, shape(6, 4, 1, 0))
+	c := &crew{v: v}
+	c.to(t, placed([][]uint32{{0, 1, 2}, {3, 4, 5}}), "a", "b")
+	c.to(t, placed([][]uint32{{0, 1, 2, 3}, {4, 5}}), "a", "b")
+	require.Equal(t, []uint32{0, 5, 6}, c.now.Layers[0].Experts[1].Slots)
+	c.damage("b", true, func(int, *tangramv1.Inventory) bool { return true })
+	hold(c.held["b"], 0, 1, 1, 4, 0, 4) // in another bank, in the same slot
+	result := c.to(t, placed([][]uint32{{0, 1, 2, 3}, {4, 5}}), "a", "b")
+	require.Len(t, result.Plan.Flips, 1)
+	require.True(t, proto.Equal(&tangramv1.Cost{LocalBytes: v.ExpertBytes, ExpertBytes: v.ExpertBytes, ExpertBoundBytes: v.ExpertBytes,
+		CheckpointBytes: v.ExpertBytes}, result.Plan.Cost), "%v", result.Plan.Cost)
+	c.damage("b", true, func(int, *tangramv1.Inventory) bool { return true })
+	result = c.to(t, placed([][]uint32{{0, 1, 2, 3}, {4, 5}}), "a", "b")
+	require.Equal(t, 2*v.ExpertBytes, result.Plan.Cost.ExpertBytes)
+	require.Equal(t, 2*v.ExpertBytes, result.Plan.Cost.ExpertBoundBytes)
+
+	// A placement on fewer ranks is not there yet while another rank has a copy; what lies unnamed on who leaves is in nobody's way.
+	c = &crew{v: v}
+	c.to(t, placed([][]uint32{{0, 1}, {2, 3}, {4, 5}}), "a", "b", "c")
+	c.to(t, placed([][]uint32{{0, 1, 4}, {2, 3, 5}, {0}}), "a", "b", "c")
+	c.damage("c", true, nil)
+	hold(c.held["c"], 0, 0, 9, 5, 0, 4)
+	result = c.to(t, placed([][]uint32{{0, 1, 4}, {2, 3, 5}}), "a", "b")
+	require.Len(t, result.Final.Members, 2)
+	require.Zero(t, result.Plan.Cost.ExpertBytes)
+	c = &crew{v: v}
+	c.to(t, placed([][]uint32{{0, 1}, {2, 3}, {4, 5}}), "a", "b", "c")
+	c.damage("c", true, nil)
+	hold(c.held["c"], 0, 0, 9, 5, 0, 4)
+	c.to(t, placed([][]uint32{{0, 1, 4}, {2, 3, 5}}), "a", "b")
+}
+
+// A group that stays in place keeps its bank, and who stays in it its position, wherever that is; groups that are not balanced do
+// not stay.
+func TestWhoStaysInAGroupKeepsItsPosition(t *testing.T) {
+	v := view(t, shape(6, 4, 1, 0))
+	pairs := layout.Shape{Mode: layout.Expert, Layers: map[uint32]layout.LayerShape{0: {ExpertGroup: 2}}}
+	start := func(groups ...*tangramv1.ExpertGroup) *crew {
+		c := &crew{v: v}
+		c.to(t, expertShape, "a", "b", "c", "d")
+		c.to(t, pairs, "a", "b", "c", "d")
+		require.NotZero(t, c.now.Layers[0].BankOffset)
+		c.now = proto.CloneOf(c.now)
+		c.now.Layers[0].Experts = groups
+		return c
+	}
+	group := func(ranks, slots []uint32) *tangramv1.ExpertGroup {
+		return &tangramv1.ExpertGroup{Ranks: ranks, Slots: slots}
+	}
+	c := start(group([]uint32{0, 1}, []uint32{1, 2, 0, 3}), group([]uint32{3, 2}, []uint32{0, 4, 5, 6}))
+	before := c.now.Layers[0]
+	result := c.to(t, pairs, "a", "b", "c", "e")
+	require.Equal(t, 3*v.ExpertBytes/2, result.Plan.Cost.ExpertBytes, "one position of three experts")
+	require.Equal(t, before.BankOffset, c.now.Layers[0].BankOffset)
+	require.Equal(t, []uint32{3, 2}, c.now.Layers[0].Experts[1].Ranks, "e is rank 3 now, and c where it was")
+
+	c = start(group([]uint32{0, 1}, []uint32{1, 2, 0, 3}), group([]uint32{3, 2}, []uint32{0, 4, 5, 6}))
+	b := &broken{world: &world{v: v, now: c.now}, dead: map[string]bool{"b": true, "d": true}}
+	require.Equal(t, 3*v.ExpertBytes, b.repaired(t).Plan.Cost.CheckpointBytes, "a position of each")
+
+	c = start(group([]uint32{0, 1}, []uint32{1, 2, 3, 4}), group([]uint32{2, 3}, []uint32{5, 6}))
+	before = c.now.Layers[0]
+	c.to(t, pairs, "a", "b", "c", "d")
+	require.NotEqual(t, before.BankOffset, c.now.Layers[0].BankOffset)
+	require.Len(t, c.now.Layers[0].Experts[0].Slots, 3)
 }

@@ -67,6 +67,9 @@ func TestTextsWithoutAWireFormAreRefused(t *testing.T) {
 	in.World, in.Current.World = "\xff", "\xff"
 	_, err = planner.Plan(in)
 	require.ErrorContains(t, err, "plan: marshal layout")
+	in.Target = in.Target[:2]
+	_, err = planner.Plan(in)
+	require.ErrorContains(t, err, "plan: marshal layout", "also where nothing changes")
 	_, err = planner.Repair(planner.RepairInput{World: "\xff", Revision: "r1", Geometry: in.Geometry, Current: in.Current, Survivors: in.Members[:2]})
 	require.ErrorContains(t, err, "plan: marshal layout")
 }
@@ -154,9 +157,15 @@ func TestAFullRewriteLeavesTheFreeBanksAtAnEnd(t *testing.T) {
 		require.Len(t, result.Plan.Flips, 2)
 		require.Equal(t, want, free(w.now))
 	}
+	_, err = w.to(target, pairs(2, 3))
+	require.NoError(t, err)
+	require.Equal(t, []int{1, 2}, free(w.now))
+	_, err = w.to(target, tensorShape)
+	require.NoError(t, err)
+	require.Equal(t, []int{4, 5}, free(w.now), "the free ones were below most others")
 	// None: nothing can be rewritten.
 	w.now = proto.CloneOf(w.now)
 	w.now.Banks = 4
-	_, err = w.to(target, tensorShape)
+	_, err = w.to(target, expertShape)
 	require.ErrorContains(t, err, "4 layers must be rewritten, but the layout has 4 banks for 4 MoE layers")
 }

@@ -98,12 +98,10 @@ func (c *chain) bring(b *parts, ch *change, useExtras bool) {
 
 func (c *chain) bound(ch *change, useExtras bool) uint64 {
 	held := make([][]bound.Held, c.held.experts)
-	if c.cur != nil {
-		for e := range held {
-			for _, h := range c.held.of(ch.ordinal, e) {
-				if !h.extra || useExtras {
-					held[e] = append(held[e], bound.Held{Rank: h.rank, Run: h.run})
-				}
+	for e := range held {
+		for _, h := range c.held.of(ch.ordinal, e) {
+			if !h.extra || useExtras {
+				held[e] = append(held[e], bound.Held{Rank: h.rank, Run: h.run})
 			}
 		}
 	}
@@ -124,10 +122,7 @@ func newFetches(n int) *tangramv1.Fetches {
 // holds elsewhere, fetches of the rest.
 func (c *chain) need(b *parts, part *tangramv1.RankPart, layer uint32, ordinal int, e uint32, want geometry.Run, bank, slot uint32,
 	inPlace, useExtras bool) {
-	var hs []holder
-	if c.cur != nil {
-		hs = c.held.of(ordinal, int(e))
-	}
+	hs := c.held.of(ordinal, int(e))
 	granule := c.v.Proto.GranuleBytes
 	var buffer [8]geometry.Run
 	var runs []geometry.Run
@@ -188,7 +183,7 @@ func (c *chain) fetch(b *parts, part *tangramv1.RankPart, layer, e uint32, hs []
 		end := want.End() // of what the checkpoint has to give if nobody holds `at`
 		for i := range hs {
 			h := &hs[i]
-			if h.rank == part.Rank || (h.extra && !useExtras) {
+			if h.extra && !useExtras { // the rank itself holds none of what it lacks
 				continue
 			}
 			if at < h.run.Start {

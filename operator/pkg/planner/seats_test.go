@@ -125,6 +125,6 @@ func TestSameSeat(t *testing.T) {
 	require.False(t, sameSeat(a, at(0, 1), b, at(0, 1)))
 	require.False(t, sameSeat(a, at(0, 1), b, at(1, 1, 2)))
 	require.True(t, sameSeat(a, at(-1), b, at(-1)))
-	require.False(t, sameSeat(a, at(-1), b, at(0)))
-	require.False(t, sameSeat(a, at(0), b, at(-1)))
+	require.False(t, sameSeat(a, at(-1), b, at(0, 0)))
+	require.False(t, sameSeat(a, at(0, 0), b, at(-1)))
 }

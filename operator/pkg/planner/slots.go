@@ -83,8 +83,8 @@ func (w *world) slotsInPlace(c *change, experts [][]uint32) error {
 			}
 		}
 	}
-	for i, h := range w.held.extras {
-		if j, ok := slices.BinarySearch(w.target, h.rank); ok && int(w.held.extraOf[i]) == c.ordinal && h.bank == old.bank {
+	for _, h := range w.held.extras {
+		if j, ok := slices.BinarySearch(w.target, h.rank); ok && h.bank == old.bank {
 			if h.run.Count != w.v.Granules || int(h.slot) >= size {
 				return w.stray(h)
 			}

@@ -25,6 +25,8 @@ func TestHeadsOfSurvivors(t *testing.T) {
 		{6, 2, []int{1}, [][]uint32{{0}, {1}, {2}, {3}, {4}}},       // 5 ranks are no pairs
 		{6, 2, []int{1, 3}, [][]uint32{{0, 1}, {2, 3}}},             // 1, 1 and 2: pairs anew
 		{6, 2, []int{0, 2, 4}, [][]uint32{{0}, {1}, {2}}},           // one of each
+		{6, 2, []int{1, 3, 4, 5}, [][]uint32{{0}, {1}}},             // one of each, and none
+		{4, 2, []int{1, 3}, [][]uint32{{0}, {1}}},                   // one of each
 		{6, 3, []int{0, 4}, [][]uint32{{0, 1}, {2, 3}}},             // one of each
 		{6, 3, []int{0, 1}, [][]uint32{{0, 1}, {2, 3}}},             // 1 and 3: by three it is not, so by two
 		{6, 6, []int{3}, [][]uint32{{0, 1, 2, 3, 4}}},               // one group
@@ -105,6 +107,11 @@ func TestWhoTakesALostExpert(t *testing.T) {
 			require.Equal(t, c.want, slots(survivorsOf(b, with(b, c.rank, c.more...))))
 		})
 	}
+	result, err := planner.Repair(survivorsOf(b, with(b, 1, [6]uint32{0, 0, 1, 4, 0, 4})))
+	require.NoError(t, err)
+	require.Equal(t, v.ExpertBytes, result.Plan.Cost.LocalBytes, "it is copied from where it lies")
+	two := at(t, view(t, shape(6, 4, 2, 0)), 3, expertShape, 2)
+	require.Equal(t, [][]uint32{{1, 2, 5}, {3, 4, 6}}, slots(survivorsOf(two, with(two, 0, [6]uint32{1, 0, 7, 4, 0, 4}))), "expert 4 of another layer lies there")
 	// A hole is a slot that is free.
 	crew := &crew{v: v}
 	crew.to(t, placed([][]uint32{{0, 1}, {2, 3}, {4, 5}}), "a", "b", "c")
@@ -117,7 +124,7 @@ func TestWhoTakesALostExpert(t *testing.T) {
 	for slot := uint32(2); slot < 38; slot++ {
 		more = append(more, [6]uint32{0, 0, slot, 0, 0, 4})
 	}
-	_, err := planner.Repair(survivorsOf(full, with(full, 0, more...)))
+	_, err = planner.Repair(survivorsOf(full, with(full, 0, more...)))
 	require.True(t, planner.IsBeyondRepair(err))
 	require.ErrorContains(t, err, "layer 0: none of 1 survivors has a free slot for expert 2 in bank 0")
 	last := with(full, 0, more[:32]...)
@@ -188,20 +195,21 @@ func TestThePeakOfARepairCountsWhatIsUnnamed(t *testing.T) {
 		pieces := layout.PositionPieces(layer, layer.Experts[0], v, position)
 		i := r.IntN(len(pieces))
 		p := pieces[i]
-		inv := with(b, 0, [6]uint32{layer.Layer, p.Bank, p.Slot, p.Expert, p.Run.Start, p.Run.Count})
-		here := layout.LayerPieces(layer, v, 0)
+		rank := uint32(r.IntN(4))
+		inv := with(b, rank, [6]uint32{layer.Layer, p.Bank, p.Slot, p.Expert, p.Run.Start, p.Run.Count})
+		here := layout.LayerPieces(layer, v, rank)
 		want := layout.Pages(append(append([]layout.Piece(nil), here...), p), v) - layout.Pages(here, v)
 		result, err := planner.Repair(survivorsOf(b, inv))
 		require.NoError(t, err)
-		part := result.Plan.Flips[0].Parts[0]
+		part := result.Plan.Flips[0].Parts[rank]
 		require.Equal(t, want*4096, part.PeakBytes-part.SteadyBytes, "layer %d, position %d, piece %d", layer.Layer, position, i)
 		// In the bank of the other layer, or under another slot, nobody knows.
 		other := layout.Bank(b.now.Layers[1-layer.Layer], v)
 		for _, odd := range [][6]uint32{{layer.Layer, other, p.Slot, p.Expert, p.Run.Start, p.Run.Count},
 			{layer.Layer, p.Bank, uint32(len(layer.Experts[0].Slots)), p.Expert, p.Run.Start, p.Run.Count}} {
-			result, err = planner.Repair(survivorsOf(b, with(b, 0, odd)))
+			result, err = planner.Repair(survivorsOf(b, with(b, rank, odd)))
 			require.NoError(t, err)
-			part = result.Plan.Flips[0].Parts[0]
+			part = result.Plan.Flips[0].Parts[rank]
 			require.EqualValues(t, ((p.Bytes-1)/4096+2)*4096, part.PeakBytes-part.SteadyBytes)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 func TestWhichLossIsWorse(t *testing.T) {
 	need := func(need, memory uint64) RankNeed { return RankNeed{NeedBytes: need, MemoryBytes: memory} }
 	beyond := RankLoss{Beyond: "it is the only rank"}
-	short := RankLoss{Short: 2, Survivors: []RankNeed{need(12, 10)}}
+	short := RankLoss{Short: 2, Survivors: []RankNeed{need(12, 10), need(100, 0)}} // a pool that is not checked
 	shorter := RankLoss{Short: 3, Survivors: []RankNeed{need(13, 10)}}
 	roomy := RankLoss{Survivors: []RankNeed{need(5, 10), need(4, 8)}}
 	tight := RankLoss{Survivors: []RankNeed{need(1, 10), need(7, 10)}}
@@ -21,5 +21,5 @@ func TestWhichLossIsWorse(t *testing.T) {
 		}
 	}
 	require.EqualValues(t, 4, roomy.leaves())
-	require.EqualValues(t, -2, short.leaves())
+	require.EqualValues(t, -3, shorter.leaves())
 }
