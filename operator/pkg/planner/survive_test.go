@@ -185,6 +185,10 @@ func TestThePeakOfARepairCountsWhatIsUnnamed(t *testing.T) {
 		part := result.Plan.Flips[0].Parts[0]
 		require.Equal(t, c.pages*4096, part.PeakBytes-part.SteadyBytes, name)
 	}
+	three := at(t, view(t, shape(6, 32, 1, 0)), 3, expertShape)
+	result, err := planner.Repair(survivorsOf(three, with(three, 0, [6]uint32{0, 1, 9, 4, 1, 16})))
+	require.NoError(t, err)
+	require.EqualValues(t, 4*4096, result.Plan.Flips[0].Parts[0].PeakBytes-result.Plan.Flips[0].Parts[0].SteadyBytes, "three pages anywhere touch four")
 	// In a bank of shards an extra that lies at a position's place begins where that does.
 	v = view(t, shape(40, 8, 2, 0))
 	b = at(t, v, 4, tensorShape)
