@@ -14,6 +14,9 @@ import (
 // TestTheGateReplaysTheSimulation: what the simulation's gates go through (drivertest.World.Trace), the agent's gate that ships goes
 // through too: words, go, latches, flips, aborts and outcomes, event by event (agent/gate/testing/replay.cc).
 func TestTheGateReplaysTheSimulation(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it compiles the agent's gate")
+	}
 	root, err := filepath.Abs("../../..")
 	require.NoError(t, err)
 	gate := filepath.Join(root, "agent", "gate")

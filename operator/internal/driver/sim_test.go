@@ -33,7 +33,7 @@ import (
 // call, so that a seed replays: go test ./internal/driver -run TestSimulation -sim.seed N -v
 var (
 	simSeed  = flag.Uint64("sim.seed", 0, "replay this seed of the simulation, and log what happens")
-	simSeeds = flag.Int("sim.seeds", 0, "so many seeds; 0: as many as fit into 15 s (3 s with -short), at least 200")
+	simSeeds = flag.Int("sim.seeds", 0, "so many seeds; 0: as many as fit into 15 s, at least 200 (with -short 60, the same every day)")
 )
 
 // errCut is what a call across a broken line gives.
@@ -476,13 +476,12 @@ func TestSimulation(t *testing.T) {
 		t.Logf("seed %d: %v", *simSeed, worked)
 		return
 	}
-	limit := 15 * time.Second
-	if testing.Short() {
-		limit = 3 * time.Second
-	}
 	began, seeds, total := time.Now(), 0, map[string]int{}
-	first := uint64(began.Unix()/86400) << 20 // others every day
-	for ; *simSeeds > 0 && seeds < *simSeeds || *simSeeds == 0 && (time.Since(began) < limit || seeds < 200); seeds++ {
+	first, limit, least := uint64(began.Unix()/86400)<<20, 15*time.Second, 200 // others every day
+	if testing.Short() {
+		first, limit, least = 0, 0, 60
+	}
+	for ; *simSeeds > 0 && seeds < *simSeeds || *simSeeds == 0 && (time.Since(began) < limit || seeds < least); seeds++ {
 		seed := first + uint64(seeds) + 1
 		wrong, worked := simulate(t, seed, slog.New(slog.DiscardHandler), nil)
 		if len(wrong) > 0 {

@@ -1,6 +1,9 @@
 package planner
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // assignExperts deals experts to n groups so that the sizes differ by at most one and
 // the total of value[e*n+j] is as large as it can be. spare[j] is how often group j got
@@ -93,6 +96,7 @@ type transport struct {
 	longer          int // groups that have short+1
 }
 
+// unreachable is more than any way costs, and so little that two of it have a sum.
 const unreachable = math.MaxInt64 / 4
 
 func newTransport(experts, n int, value []int64, spare []int) *transport {
@@ -109,9 +113,9 @@ func newTransport(experts, n int, value []int64, spare []int) *transport {
 		for i, w := range value {
 			t.value[i] = w * scale
 		}
-		// At most n of these are paid at once, so their sum stays below one unit.
+		// At most n - 1 of these are paid at once, so their sum stays below one unit.
 		for j := range spare {
-			t.spare[j] = min(spare[j], scale/(n+1)-1)
+			t.spare[j] = min(spare[j], scale/n)
 		}
 	}
 	for j := range n {
@@ -154,15 +158,13 @@ func (t *transport) insert(e int) {
 	for changed := true; changed; {
 		changed = false
 		relax := func(a, b int, cost int64) {
-			if cost < unreachable && dist[a] < unreachable && dist[a]+cost < dist[b] {
+			if dist[a]+cost < dist[b] {
 				dist[b], from[b], changed = dist[a]+cost, a, true
 			}
 		}
 		for a := range n {
 			for b := range n {
-				if a != b {
-					relax(a, b, t.move[a][b])
-				}
+				relax(a, b, t.move[a][b]) // from a group to itself that costs nothing and helps nothing
 			}
 			if len(t.of[a]) <= t.short {
 				relax(a, n, int64(t.spare[a]))
@@ -198,12 +200,8 @@ func (t *transport) insert(e int) {
 			f := t.mover[before][at]
 			t.owners[f] = at
 			t.of[at] = append(t.of[at], f)
-			for i, g := range t.of[before] {
-				if g == f {
-					t.of[before] = append(t.of[before][:i], t.of[before][i+1:]...)
-					break
-				}
-			}
+			gives := slices.Index(t.of[before], f)
+			t.of[before] = slices.Delete(t.of[before], gives, gives+1)
 			touched = append(touched, before)
 		}
 		touched = append(touched, at)

@@ -83,6 +83,34 @@ func TestExpertsAreDealtForTheMost(t *testing.T) {
 	require.Greater(t, single, 400)
 }
 
+// However often a group had the longer share, that never outweighs a unit of value; and values too large to be scaled are compared
+// as they are.
+func TestTiesNeverOutweighValue(t *testing.T) {
+	for n := 2; n < 5; n++ {
+		for keep := range n {
+			value, spare := make([]int64, (2*n-1)*n), make([]int, n) // one group has one expert less
+			for i := range value {
+				value[i] = 1 << 20
+			}
+			for e := range 2*n - 1 {
+				value[e*n+keep]-- // all would rather be elsewhere
+			}
+			for j := range spare {
+				if j != keep {
+					spare[j] = 1 << 40
+				}
+			}
+			size := make([]int, n)
+			for _, j := range newTransport(2*n-1, n, value, spare).solve() {
+				size[j]++
+			}
+			require.Equal(t, 1, size[keep], "%d groups, %d", n, keep)
+		}
+	}
+	large := []int64{1 << 45, 3 << 45, 2 << 45, 1 << 45}
+	require.Equal(t, []int{1, 0}, newTransport(2, 2, large, []int{0, 0}).solve())
+}
+
 // Where each expert has one holder, that keeps its lowest ones.
 func TestHoldersKeepTheirLowest(t *testing.T) {
 	owners, ok := assignSingle(5, 2, []int64{0, 9, 0, 9, 0, 9, 0, 9, 0, 9}, []int{0, 0})

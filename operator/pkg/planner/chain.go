@@ -79,7 +79,7 @@ func (w *world) chain(changes []*change, joins bool) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(steps) == 0 && len(c.out.Plan.Flips) == 0 && c.damaged() {
+	if len(steps) == 0 && c.damaged() { // nobody joins then: joiners take heads
 		steps = []step{nil} // same layout, but pieces of it have to be brought again
 	}
 	for _, s := range steps {
@@ -143,6 +143,7 @@ func (c *chain) emit(kind tangramv1.FlipKind, delta *tangramv1.LayoutDelta, next
 	if err != nil {
 		return err
 	}
+	flip := &tangramv1.Flip{Kind: kind, Epoch: next.Epoch, TargetHash: hash, Delta: delta, Cost: &b.cost}
 	for r, part := range b.parts {
 		if part == nil {
 			continue
@@ -151,12 +152,7 @@ func (c *chain) emit(kind tangramv1.FlipKind, delta *tangramv1.LayoutDelta, next
 			return &memoryError{rank: part.Rank, member: part.Member, flip: len(c.out.Plan.Flips), kind: kind, peak: part.PeakBytes,
 				steady: part.SteadyBytes, limit: limit}
 		}
-	}
-	flip := &tangramv1.Flip{Kind: kind, Epoch: next.Epoch, TargetHash: hash, Delta: delta, Cost: &b.cost}
-	for _, part := range b.parts {
-		if part != nil {
-			flip.Parts = append(flip.Parts, part)
-		}
+		flip.Parts = append(flip.Parts, part)
 	}
 	p := c.out.Plan
 	p.Flips = append(p.Flips, flip)
@@ -205,7 +201,7 @@ func (c *chain) first(changes []*change) error {
 	dense := c.v.Proto.DenseBytes
 	b.cost.DenseBytes, b.cost.DenseBoundBytes = dense*uint64(n), dense*uint64(n)
 	b.cost.CheckpointBytes += dense
-	c.settle(b, c.dense)
+	c.settle(b, nil)
 	return c.emit(tangramv1.FlipKind_FLIP_KIND_FIRST, delta, next, b)
 }
 
@@ -221,7 +217,7 @@ func (c *chain) join() error {
 	b := c.newParts(n)
 	c.repair(b, nil)
 	c.bringDense(b)
-	c.settle(b, c.dense)
+	c.settle(b, nil)
 	return c.emit(tangramv1.FlipKind_FLIP_KIND_JOIN, delta, next, b)
 }
 
@@ -243,11 +239,12 @@ func (c *chain) layout(s step) error {
 		c.repair(b, s)
 		c.bringDense(b)
 	}
-	c.settle(b, c.dense)
+	c.settle(b, nil)
 	return c.emit(tangramv1.FlipKind_FLIP_KIND_LAYOUT, delta, next, b)
 }
 
-// leave removes the members that are not in the target. Parts are numbered as before it.
+// leave removes the members that are not in the target. Parts are numbered as before it, and nothing is brought: what was
+// lacking came with a flip before.
 func (c *chain) leave() error {
 	delta := &tangramv1.LayoutDelta{MembersChanged: true, Renumber: make([]uint32, len(c.members))}
 	stays := make([]bool, len(c.members))
@@ -261,16 +258,6 @@ func (c *chain) leave() error {
 		return fmt.Errorf("plan: leave, a fault of the planner: %w", err)
 	}
 	b := c.newParts(len(c.members))
-	if len(c.out.Plan.Flips) == 0 {
-		c.repair(b, nil)
-		for r := range c.dense {
-			c.dense[r] = c.dense[r] || !stays[r]
-		}
-		c.bringDense(b)
-	}
-	for r := range stays {
-		stays[r] = stays[r] && c.dense[r]
-	}
 	c.settle(b, stays)
 	return c.emit(tangramv1.FlipKind_FLIP_KIND_LEAVE, delta, next, b)
 }

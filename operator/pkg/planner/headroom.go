@@ -75,7 +75,7 @@ func Headroom(in HeadroomInput) (*HeadroomResult, error) {
 			return nil, fmt.Errorf("headroom: loss of rank %d: %w", lost, err)
 		}
 		out.Enough = out.Enough && loss.Beyond == "" && loss.Short == 0
-		if lost == 0 || loss.worse(&out.Worst) {
+		if loss.worse(&out.Worst) { // the first one is: it leaves less than nothing lost
 			out.Worst = *loss
 		}
 	}

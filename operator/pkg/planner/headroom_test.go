@@ -13,7 +13,7 @@ import (
 // What Headroom says of each loss is what Repair then needs.
 func TestHeadroomIsWhatARepairNeeds(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 2))
-	for range 60 {
+	for range worlds(60) {
 		v := view(t, shape(4+uint32(r.IntN(30)), 4+uint32(r.IntN(12)), 1+uint32(r.IntN(5)), uint64(r.IntN(2)*40)))
 		n := 2 + r.IntN(3)
 		b := at(t, v, n, randomShape(r, v, uint32(n)))
@@ -106,4 +106,42 @@ func TestHeadroomCountsTokensAndSaysWhatIsBeyondRepair(t *testing.T) {
 	require.Equal(t, "it is the only rank", got.Worst.Beyond)
 	_, err = planner.Headroom(planner.HeadroomInput{Geometry: v})
 	require.ErrorContains(t, err, "nothing serves yet")
+}
+
+// The worst loss is the one that leaves the least, whichever rank that is.
+func TestTheWorstLoss(t *testing.T) {
+	v := view(t, shape(12, 8, 2, 0))
+	b := at(t, v, 4, expertShape)
+	for small := range 4 { // whose pool is the smallest: the worst loss is another's
+		in := planner.HeadroomInput{Geometry: v, Layout: b.now}
+		for rank, m := range b.now.Members {
+			memory := uint64(1 << 30)
+			if rank == small {
+				memory = 1 << 20
+			}
+			in.Members = append(in.Members, planner.Member{Member: m, MemoryBytes: memory})
+		}
+		got, err := planner.Headroom(in)
+		require.NoError(t, err)
+		require.True(t, got.Enough)
+		require.NotEqualValues(t, small, got.Worst.Rank)
+		require.NotEmpty(t, got.Worst.Survivors)
+		in.Members[small].MemoryBytes = layout.SteadyBytes(b.now, v, uint32(small))
+		got, err = planner.Headroom(in)
+		require.NoError(t, err)
+		require.False(t, got.Enough, "whichever loss comes last")
+	}
+	// Who has no heads frees no tokens.
+	w := &world{v: v}
+	_, err := w.to([]string{"a", "b"}, expertShape)
+	require.NoError(t, err)
+	joined, err := w.to([]string{"a", "b", "c"}, expertShape)
+	require.NoError(t, err)
+	l := joined.Layouts[0]
+	got, err := planner.Headroom(planner.HeadroomInput{Geometry: v, Layout: l, Members: []planner.Member{{Member: l.Members[2], MemoryBytes: 4096}}})
+	require.NoError(t, err)
+	require.False(t, got.Enough)
+	last := got.Worst.Survivors[len(got.Worst.Survivors)-1]
+	require.Positive(t, last.ShortBytes)
+	require.Zero(t, last.KVTokens)
 }

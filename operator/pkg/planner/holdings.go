@@ -164,7 +164,7 @@ func (s seat) stands(shards *shardTable, expert uint32, run geometry.Run) bool {
 // names says whether the current layout gives exactly this piece to its rank.
 func (w *world) names(o int, h *holder, expert uint32) bool {
 	l := w.old[o]
-	if int(h.rank) >= len(l.seats) || l.seats[h.rank].group < 0 || h.bank != l.bank {
+	if l.seats[h.rank].group < 0 || h.bank != l.bank {
 		return false
 	}
 	at := l.seats[h.rank]

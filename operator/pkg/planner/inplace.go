@@ -16,7 +16,7 @@ func (w *world) sameSlots(c *change, spare []int, useExtras bool) bool {
 	}
 	old := w.old[c.ordinal]
 	groups := len(w.target) / g
-	if old.layer.ExpertGroupSize != c.next.ExpertGroupSize || len(old.layer.Experts) != groups || !w.balanced(old, g) {
+	if len(old.layer.Experts) != groups || !w.balanced(old, g) {
 		return false
 	}
 	blockOf, ok := w.blocks(old, g)
@@ -56,7 +56,7 @@ func filled(slots []uint32) int {
 	return n
 }
 
-// balanced: no redundant experts, and the groups' numbers of experts differ by at most one.
+// balanced: groups of g, no redundant experts, and the groups' numbers of experts differ by at most one.
 func (w *world) balanced(old oldLayer, g int) bool {
 	if old.pieces != g*w.held.experts {
 		return false
@@ -116,12 +116,12 @@ func (w *world) inTheWay(o int, blockOf []int, g int) bool {
 	return false
 }
 
-// positionOf says at which position's place a piece lies in the bank of a layer of g > 1, -1 if
+// positionOf says at which position's place a piece in the bank of a layer of g > 1 lies, -1 if
 // at none.
 func (w *world) positionOf(o, group int, h *holder, expert uint32) int {
 	old := w.old[o]
 	slots := old.layer.Experts[group].Slots
-	if h.bank != old.bank || h.slot >= uint32(len(slots)) || slots[h.slot] != expert+1 {
+	if h.slot >= uint32(len(slots)) || slots[h.slot] != expert+1 {
 		return -1
 	}
 	for p := range old.layer.ExpertGroupSize {

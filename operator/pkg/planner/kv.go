@@ -22,9 +22,6 @@ func (w *world) checkKV(shapes []layout.LayerShape) error {
 		block = uint64(m.KV.BlockTokens)
 		blocks += (m.KV.ReservedTokens + block - 1) / block
 	}
-	if blocks == 0 {
-		return nil
-	}
 	for i, rank := range w.target {
 		kv := w.info[rank].KV
 		if kv.Pages == 0 {

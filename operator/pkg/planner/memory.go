@@ -60,10 +60,7 @@ func (w *world) layerPages(layer *tangramv1.LayerLayout, at seat, shards *shardT
 		}
 		start := uint64(s) * w.v.ExpertPitch
 		first, end := max(start/page, next), (start+w.v.ExpertBytes-1)/page+1
-		if end > first {
-			pages += end - first
-			next = end
-		}
+		pages, next = pages+end-first, end
 	}
 	return pages
 }

@@ -34,8 +34,9 @@ func (w *world) lost(rank uint32) bool {
 	return !w.answers[rank]
 }
 
-// settle turns pages into the declared bytes.
-func (c *chain) settle(b *parts, denseAfter []bool) {
+// settle turns pages into the declared bytes. All who have a part have the dense weights by the flip, and keep them; with `stays`
+// (by rank) only those who stay.
+func (c *chain) settle(b *parts, stays []bool) {
 	page := c.v.Proto.PageBytes
 	for r, part := range b.parts {
 		banks := c.pages[r]
@@ -43,16 +44,12 @@ func (c *chain) settle(b *parts, denseAfter []bool) {
 		if part == nil {
 			continue
 		}
-		dense := uint64(0)
-		if denseAfter[r] {
-			dense = c.v.DensePages
+		after := c.v.DensePages
+		if stays != nil && !stays[r] {
+			after = 0
 		}
-		before := dense
-		if c.dense[r] {
-			before = c.v.DensePages
-		}
-		part.SteadyBytes = (c.pages[r] + dense) * page
-		part.PeakBytes = (uint64(int64(banks)+b.peak[r]) + c.extra[r] + before) * page
+		part.SteadyBytes = (c.pages[r] + after) * page
+		part.PeakBytes = (uint64(int64(banks)+b.peak[r]) + c.extra[r] + c.v.DensePages) * page
 	}
 }
 
@@ -62,10 +59,7 @@ func (c *chain) bring(b *parts, ch *change, useExtras bool) {
 	bank := uint32(int64(ch.ordinal) + int64(ch.next.BankOffset))
 	for _, group := range ch.next.Experts {
 		for p, rank := range group.Ranks {
-			var part *tangramv1.RankPart
-			if part = b.parts[rank]; part == nil {
-				continue
-			}
+			part := b.parts[rank]
 			if part.Fetches == nil && c.cur == nil {
 				part.Fetches = newFetches(len(group.Slots) * c.v.MoELayers())
 			} else if part.Fetches == nil {
@@ -104,12 +98,10 @@ func (c *chain) bring(b *parts, ch *change, useExtras bool) {
 
 func (c *chain) bound(ch *change, useExtras bool) uint64 {
 	held := make([][]bound.Held, c.held.experts)
-	if c.cur != nil {
-		for e := range held {
-			for _, h := range c.held.of(ch.ordinal, e) {
-				if !h.extra || useExtras {
-					held[e] = append(held[e], bound.Held{Rank: h.rank, Run: h.run})
-				}
+	for e := range held {
+		for _, h := range c.held.of(ch.ordinal, e) {
+			if !h.extra || useExtras {
+				held[e] = append(held[e], bound.Held{Rank: h.rank, Run: h.run})
 			}
 		}
 	}
@@ -130,10 +122,7 @@ func newFetches(n int) *tangramv1.Fetches {
 // holds elsewhere, fetches of the rest.
 func (c *chain) need(b *parts, part *tangramv1.RankPart, layer uint32, ordinal int, e uint32, want geometry.Run, bank, slot uint32,
 	inPlace, useExtras bool) {
-	var hs []holder
-	if c.cur != nil {
-		hs = c.held.of(ordinal, int(e))
-	}
+	hs := c.held.of(ordinal, int(e))
 	granule := c.v.Proto.GranuleBytes
 	var buffer [8]geometry.Run
 	var runs []geometry.Run
@@ -152,14 +141,13 @@ func (c *chain) need(b *parts, part *tangramv1.RankPart, layer uint32, ordinal i
 			runs = runsOf(hs[i:j], useExtras, buffer[:])
 		}
 	}
-	fromCheckpoint := false
 	at := want.Start
 	for _, mine := range runs {
 		have := mine.Overlap(want)
 		if have.Count == 0 {
 			continue
 		}
-		fromCheckpoint = c.fetch(b, part, layer, e, hs, geometry.Run{Start: at, Count: have.Start - at}, useExtras) || fromCheckpoint
+		c.fetch(b, part, layer, e, hs, geometry.Run{Start: at, Count: have.Start - at}, useExtras)
 		if part.Copies == nil {
 			part.Copies = &tangramv1.LocalCopies{}
 		}
@@ -170,7 +158,7 @@ func (c *chain) need(b *parts, part *tangramv1.RankPart, layer uint32, ordinal i
 		b.cost.LocalBytes += uint64(have.Count) * granule
 		at = have.End()
 	}
-	fromCheckpoint = c.fetch(b, part, layer, e, hs, geometry.Run{Start: at, Count: want.End() - at}, useExtras) || fromCheckpoint
+	fromCheckpoint := c.fetch(b, part, layer, e, hs, geometry.Run{Start: at, Count: want.End() - at}, useExtras)
 	tail := c.v.Proto.ExpertTailBytes
 	switch {
 	case len(runs) > 0:
@@ -195,7 +183,7 @@ func (c *chain) fetch(b *parts, part *tangramv1.RankPart, layer, e uint32, hs []
 		end := want.End() // of what the checkpoint has to give if nobody holds `at`
 		for i := range hs {
 			h := &hs[i]
-			if h.rank == part.Rank || (h.extra && !useExtras) {
+			if h.extra && !useExtras { // the rank itself holds none of what it lacks
 				continue
 			}
 			if at < h.run.Start {
@@ -248,7 +236,7 @@ func (c *chain) bringDense(b *parts) {
 		for i := range sources {
 			best := -1
 			for s, holds := range holders {
-				if !holds || s == r || b.parts[s] == nil {
+				if !holds {
 					continue
 				}
 				a, z := c.nears[r*len(c.members)+s], uint8(0)

@@ -39,7 +39,7 @@ func randomPlacement(r *rand.Rand, v *geometry.View, n int) [][][]uint32 {
 // the same placement is none.
 func TestRandomPlacements(t *testing.T) {
 	r := source(t)
-	for i := range 60 {
+	for i := range worlds(60) {
 		tail := uint64(r.IntN(2) * 40)
 		v := view(t, shape(1+uint32(r.IntN(30)), 4+uint32(r.IntN(12)), 1+uint32(r.IntN(4)), tail))
 		w := &world{v: v, spare: 1 + uint32(r.IntN(2))}

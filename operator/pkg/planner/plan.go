@@ -39,9 +39,6 @@ func plan(in Input) (*Result, error) {
 	if err := w.readInventories(); err != nil {
 		return nil, err
 	}
-	if w.cur == nil {
-		w.named = make([]int, w.v.MoELayers())
-	}
 	joins := w.cur != nil && len(w.members) > len(w.cur.Members)
 	changes, err := w.decide(shapes, !joins)
 	if err != nil {

@@ -139,10 +139,8 @@ func (c *chain) repairMemory(b *parts, t *takeover, layers []*tangramv1.LayerLay
 func (w *world) repairedPages(layers []*tangramv1.LayerLayout) []uint64 {
 	pages := make([]uint64, len(w.members))
 	for o, old := range w.old {
-		next, seats := layers[old.layer.Layer], old.seats
-		if next != old.layer {
-			seats = seatsOf(next, len(w.members))
-		}
+		next := layers[old.layer.Layer]
+		seats := seatsOf(next, len(w.members))
 		for _, rank := range w.target {
 			pages[rank] += w.layerPages(next, seats[rank], w.old[o].shards, nil, nil)
 		}

@@ -83,8 +83,8 @@ func (w *world) slotsInPlace(c *change, experts [][]uint32) error {
 			}
 		}
 	}
-	for i, h := range w.held.extras {
-		if j, ok := slices.BinarySearch(w.target, h.rank); ok && int(w.held.extraOf[i]) == c.ordinal && h.bank == old.bank {
+	for _, h := range w.held.extras {
+		if j, ok := slices.BinarySearch(w.target, h.rank); ok && h.bank == old.bank {
 			if h.run.Count != w.v.Granules || int(h.slot) >= size {
 				return w.stray(h)
 			}
@@ -95,8 +95,8 @@ func (w *world) slotsInPlace(c *change, experts [][]uint32) error {
 		free := 0 // no slot below it is
 		for _, e := range mine {
 			slot := -1
-			for _, h := range w.held.of(c.ordinal, int(e)) {
-				if h.rank == w.target[j] && h.bank == old.bank && h.run.Count == w.v.Granules && kept[j][h.slot] == 0 && (slot < 0 || !h.extra) {
+			for _, h := range w.held.of(c.ordinal, int(e)) { // whole ones, in this bank
+				if h.rank == w.target[j] && h.bank == old.bank && kept[j][h.slot] == 0 && (slot < 0 || !h.extra) {
 					slot = int(h.slot)
 				}
 			}

@@ -76,14 +76,15 @@ func (w *world) expertsFit(o int, g uint32, placed [][]uint32) bool {
 	if placed != nil {
 		return w.liesAs(old, placed)
 	}
-	if old.layer.ExpertGroupSize != g || len(old.layer.Experts)*int(g) != len(w.target) || !w.balanced(old, int(g)) {
+	if len(old.layer.Experts)*int(g) != len(w.target) || !w.balanced(old, int(g)) {
 		return false
 	}
 	for _, group := range old.layer.Experts {
 		ranks := slices.Clone(group.Ranks)
 		slices.Sort(ranks)
-		at, ok := slices.BinarySearch(w.target, ranks[0])
-		if !ok || at%int(g) != 0 || !slices.Equal(ranks, w.target[at:at+int(g)]) {
+		at, _ := slices.BinarySearch(w.target, ranks[0])
+		// Groups of neighbours that share out all ranks begin at multiples of their size.
+		if !slices.Equal(ranks, w.target[at:min(at+int(g), len(w.target))]) {
 			return false
 		}
 	}
@@ -118,7 +119,7 @@ func (w *world) place(c *change, spare []int, useExtras bool) error {
 			if groups == 1 || round == 1 {
 				break
 			}
-			owners = w.deal(o, g, order, make([]int, groups), useExtras)
+			owners = w.deal(o, g, order, spare, useExtras)
 		}
 	}
 	count := make([]int, groups)

@@ -1,0 +1,443 @@
+package planner_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"tangram.dev/operator/pkg/checker"
+	"tangram.dev/operator/pkg/geometry"
+	"tangram.dev/operator/pkg/layout"
+	"tangram.dev/operator/pkg/planner"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// crew is a world whose members have names of their own, on nodes, and perhaps not all that the layout gives them.
+type crew struct {
+	v    *geometry.View
+	node map[string]string
+	now  *tangramv1.Layout
+	held map[string]*tangramv1.Inventory // instead of what the layout says
+	lost map[string]bool
+}
+
+func (c *crew) plan(t *testing.T, s layout.Shape, target ...string) (*planner.Result, error) {
+	t.Helper()
+	in := planner.Input{World: "w", Revision: "r1", Geometry: c.v, Current: c.now, Target: target, Shape: s}
+	check := checker.Case{Geometry: c.v, Revision: "r1", Before: c.now, Inventories: map[string]*tangramv1.Inventory{}, Lost: c.lost, Target: target, Shape: s}
+	for rank, m := range c.now.GetMembers() {
+		inv := layout.InventoryOf(c.now, c.v, uint32(rank))
+		if other := c.held[m.Id]; other != nil {
+			inv = other
+		}
+		if !c.lost[m.Id] {
+			in.Members = append(in.Members, planner.Member{Member: m, Inventory: inv})
+			check.Inventories[m.Id] = inv
+		}
+	}
+	for _, id := range target {
+		if layout.RankOf(c.now, id) < 0 {
+			in.Members = append(in.Members, planner.Member{Member: &tangramv1.Member{Id: id, Node: c.node[id]}})
+		}
+	}
+	result, err := planner.Plan(in)
+	if err != nil {
+		return nil, err
+	}
+	check.Plan = result.Plan
+	return result, checker.Check(check)
+}
+
+// to goes there.
+func (c *crew) to(t *testing.T, s layout.Shape, target ...string) *planner.Result {
+	t.Helper()
+	result, err := c.plan(t, s, target...)
+	require.NoError(t, err)
+	c.now = result.Final
+	return result
+}
+
+// without some pieces, and perhaps without the dense weights.
+func (c *crew) damage(id string, dense bool, gone func(i int, inv *tangramv1.Inventory) bool) {
+	whole := layout.InventoryOf(c.now, c.v, uint32(layout.RankOf(c.now, id)))
+	inv := &tangramv1.Inventory{Revision: whole.Revision, Dense: dense}
+	for i := range whole.Layer {
+		if gone == nil || !gone(i, whole) {
+			hold(inv, whole.Layer[i], whole.Bank[i], whole.Slot[i], whole.Expert[i], whole.GranuleStart[i], whole.GranuleCount[i])
+		}
+	}
+	if c.held == nil {
+		c.held = map[string]*tangramv1.Inventory{}
+	}
+	c.held[id] = inv
+}
+
+func hold(inv *tangramv1.Inventory, layer, bank, slot, expert, start, count uint32) {
+	inv.Layer, inv.Bank, inv.Slot = append(inv.Layer, layer), append(inv.Bank, bank), append(inv.Slot, slot)
+	inv.Expert, inv.GranuleStart, inv.GranuleCount = append(inv.Expert, expert), append(inv.GranuleStart, start), append(inv.GranuleCount, count)
+}
+
+func placed(layers ...[][]uint32) layout.Shape {
+	return layout.Shape{Mode: layout.Expert, Placement: layers}
+}
+
+// Who holds it and is nearest sends it; of those as near the one that sends least so far, and of those the lowest rank.
+func TestSourcesAreNearAndTakeTurns(t *testing.T) {
+	for name, c := range map[string]struct {
+		node map[string]string
+		want []uint32 // source of experts 0 to 3 for the third: rank+1
+	}{
+		"equally far":         {map[string]string{"a": "x", "b": "y", "c": "z"}, []uint32{1, 2, 1, 2}},
+		"equally near":        {map[string]string{"a": "x", "b": "x", "c": "x"}, []uint32{1, 2, 1, 2}},
+		"the first is nearer": {map[string]string{"a": "x", "b": "y", "c": "x"}, []uint32{1, 1, 1, 1}},
+		"the other is nearer": {map[string]string{"a": "x", "b": "y", "c": "y"}, []uint32{2, 2, 2, 2}},
+	} {
+		crew := &crew{v: view(t, shape(6, 4, 1, 0)), node: c.node}
+		crew.to(t, placed([][]uint32{{0, 1}, {2, 3}, {4, 5}}), "a", "b", "c")
+		all := []uint32{0, 1, 2, 3, 4, 5}
+		crew.to(t, placed([][]uint32{all, all, {4, 5}}), "a", "b", "c")
+		result := crew.to(t, placed([][]uint32{all, all, all}), "a", "b", "c")
+		require.Len(t, result.Plan.Flips, 1, name)
+		for _, part := range result.Plan.Flips[0].Parts {
+			if part.Rank != 2 {
+				require.Nil(t, part.Fetches, name)
+				continue
+			}
+			require.Equal(t, []uint32{0, 1, 2, 3}, part.Fetches.Expert, name)
+			require.Equal(t, c.want, part.Fetches.Source, name)
+		}
+	}
+}
+
+// The parts of the dense weights come from the nearest that hold them, in turn; from the checkpoint where nobody does.
+func TestDenseWeightsComeFromTheNearestInTurn(t *testing.T) {
+	v := view(t, shape(4, 4, 1, 0))
+	turns := func(of ...uint32) (out []uint32) {
+		for i := range geometry.DenseParts {
+			out = append(out, of[i%len(of)])
+		}
+		return out
+	}
+	for name, c := range map[string]struct {
+		node string // of the joiner; a is on x, b on y, c on y
+		want []uint32
+	}{"far from all": {"z", turns(1, 2, 3)}, "beside one": {"x", turns(1)}, "beside two": {"y", turns(2, 3)}} {
+		crew := &crew{v: v, node: map[string]string{"a": "x", "b": "y", "c": "y", "d": c.node}}
+		crew.to(t, expertShape, "a", "b", "c")
+		join := crew.to(t, expertShape, "a", "b", "c", "d").Plan.Flips[0]
+		require.Equal(t, tangramv1.FlipKind_FLIP_KIND_JOIN, join.Kind)
+		require.Nil(t, join.Parts[0].Dense, name)
+		require.Equal(t, c.want, join.Parts[3].Dense.SourceByPart, name)
+		require.Zero(t, join.Cost.CheckpointBytes)
+	}
+	crew := &crew{v: v}
+	crew.to(t, expertShape, "a", "b")
+	crew.damage("a", false, nil)
+	result := crew.to(t, expertShape, "a", "b")
+	require.Len(t, result.Plan.Flips, 1, "the dense weights alone are lacking")
+	require.Equal(t, turns(2), result.Plan.Flips[0].Parts[0].Dense.SourceByPart)
+	require.Nil(t, result.Plan.Flips[0].Parts[1].Dense)
+	require.True(t, proto.Equal(&tangramv1.Cost{DenseBytes: v.Proto.DenseBytes, DenseBoundBytes: v.Proto.DenseBytes}, result.Plan.Cost))
+	crew.damage("a", false, nil)
+	crew.damage("b", false, nil)
+	result = crew.to(t, expertShape, "a", "b")
+	require.Equal(t, turns(0), result.Plan.Flips[0].Parts[0].Dense.SourceByPart)
+	require.Equal(t, turns(0), result.Plan.Flips[0].Parts[1].Dense.SourceByPart)
+	require.Equal(t, 2*v.Proto.DenseBytes, result.Plan.Cost.CheckpointBytes)
+}
+
+// Survivors without the dense weights bring them with the repair.
+func TestARepairBringsDenseWeights(t *testing.T) {
+	b := at(t, view(t, shape(4, 4, 2, 0)), 3, expertShape, 2)
+	first := b.now.Members[0].Id
+	sound := b.now
+	in := planner.RepairInput{World: "w", Revision: "r1", Geometry: b.v, Current: sound}
+	for rank, m := range sound.Members[:2] {
+		inv := layout.InventoryOf(sound, b.v, uint32(rank))
+		inv.Dense = m.Id != first
+		in.Survivors = append(in.Survivors, planner.Member{Member: m, Inventory: inv})
+	}
+	result, err := planner.Repair(in)
+	require.NoError(t, err)
+	require.Equal(t, b.v.Proto.DenseBytes, result.Plan.Cost.DenseBytes)
+	for _, source := range result.Plan.Flips[0].Parts[0].Dense.SourceByPart {
+		require.EqualValues(t, 2, source)
+	}
+}
+
+// Members that own nothing leave by one flip, also one that is lost; what those who stay lack is brought before.
+func TestMembersThatOwnNothingLeaveByOneFlip(t *testing.T) {
+	v := view(t, shape(8, 4, 2, 0))
+	joined := func() *crew {
+		c := &crew{v: v}
+		c.to(t, expertShape, "a", "b")
+		c.now = c.to(t, expertShape, "a", "b", "c").Layouts[0]
+		return c
+	}
+	leave := []tangramv1.FlipKind{tangramv1.FlipKind_FLIP_KIND_LEAVE}
+	result := joined().to(t, expertShape, "a", "b")
+	require.Equal(t, leave, kinds(result.Plan))
+	require.True(t, proto.Equal(&tangramv1.Cost{}, result.Plan.Cost))
+	last := result.Plan.Flips[0].Parts[2]
+	require.Zero(t, last.SteadyBytes)
+	require.Equal(t, v.DensePages*v.Proto.PageBytes, last.PeakBytes)
+
+	c := joined()
+	c.damage("a", false, func(i int, _ *tangramv1.Inventory) bool { return i == 1 })
+	result = c.to(t, expertShape, "a", "b")
+	require.Equal(t, append([]tangramv1.FlipKind{tangramv1.FlipKind_FLIP_KIND_LAYOUT}, leave...), kinds(result.Plan))
+	require.Equal(t, v.ExpertBytes, result.Plan.Flips[0].Cost.ExpertBytes)
+	require.Equal(t, v.ExpertBytes, result.Plan.Flips[0].Cost.ExpertBoundBytes)
+	require.NotNil(t, result.Plan.Flips[0].Parts[0].Dense)
+
+	c = joined()
+	c.lost = map[string]bool{"c": true}
+	result = c.to(t, expertShape, "a", "b")
+	require.Equal(t, leave, kinds(result.Plan))
+	require.Len(t, result.Plan.Flips[0].Parts, 2)
+}
+
+// What is lacking comes with the first flip, also where that is a join or leads elsewhere, and also where a member is lost.
+func TestTheFirstFlipMendsWhatItDoesNotChange(t *testing.T) {
+	v := view(t, shape(8, 4, 4, 0)) // layers 1 to 3 have experts
+	c := &crew{v: v}
+	c.to(t, expertShape, "a", "b")
+	c.damage("b", true, func(i int, _ *tangramv1.Inventory) bool { return i%3 == 0 })
+	flips := c.to(t, expertShape, "a", "b", "c").Plan.Flips
+	require.Equal(t, 4*v.ExpertBytes, flips[0].Cost.ExpertBytes, "with the join")
+	require.Equal(t, 4*v.ExpertBytes, flips[0].Cost.CheckpointBytes)
+
+	c = &crew{v: v}
+	c.to(t, expertShape, "a", "b")
+	c.damage("b", true, func(int, *tangramv1.Inventory) bool { return true })
+	one := layout.Shape{Mode: layout.Expert, Layers: map[uint32]layout.LayerShape{1: {ExpertGroup: 2}}}
+	result := c.to(t, one, "a", "b")
+	require.Len(t, result.Plan.Flips, 1)
+	// In layer 1 it lacks half of all eight, and the other half of its four; in layers 2 and 3 its four.
+	require.Equal(t, (4+2+8)*v.ExpertBytes, result.Plan.Cost.ExpertBytes)
+	require.Equal(t, (2+2+8)*v.ExpertBytes, result.Plan.Cost.CheckpointBytes)
+
+	// Once is enough: the second flip does not mend again.
+	c = &crew{v: v}
+	c.to(t, expertShape, "a", "b")
+	c.damage("b", true, func(i int, inv *tangramv1.Inventory) bool { return inv.Layer[i] == 1 })
+	two := layout.Shape{Mode: layout.Expert, Layers: map[uint32]layout.LayerShape{2: {ExpertGroup: 2}, 3: {ExpertGroup: 2}}}
+	result = c.to(t, two, "a", "b")
+	require.Len(t, result.Plan.Flips, 2)
+	require.Equal(t, 4*v.ExpertBytes, result.Plan.Cost.CheckpointBytes)
+
+	for _, s := range []layout.Shape{expertShape, tensorShape} {
+		c = &crew{v: v}
+		c.to(t, s, "a", "b", "c")
+		c.lost = map[string]bool{"b": true}
+		result := c.to(t, s, "a", "c", "d")
+		require.Equal(t, tangramv1.FlipKind_FLIP_KIND_JOIN, result.Plan.Flips[0].Kind)
+		require.Len(t, result.Plan.Flips[0].Parts, 3, "the lost one has no part")
+		require.Equal(t, result.Plan.Cost.ExpertBoundBytes, result.Plan.Cost.ExpertBytes)
+	}
+}
+
+// What a leaver still holds unnamed does not keep a slot of others from use; what a rank holds in another bank is no reason to use
+// that slot, and what lies in a hole may fill it.
+func TestSlotsOfWholeExperts(t *testing.T) {
+	v := view(t, shape(4, 4, 1, 0))
+	start := func() *crew {
+		c := &crew{v: v}
+		c.to(t, placed([][]uint32{{0}, {1, 2, 3}}), "a", "b")
+		return c
+	}
+	slots := func(c *crew, rank int) []uint32 { return c.now.Layers[0].Experts[rank].Slots }
+
+	c := start()
+	result := c.to(t, placed([][]uint32{{0, 1}, {2, 3}}), "a", "b")
+	require.Equal(t, []uint32{0, 3, 4}, slots(c, 1), "what stays keeps its slot")
+	require.Zero(t, result.Plan.Cost.LocalBytes)
+	c.to(t, placed([][]uint32{{0, 1}, {0, 2, 3}}), "a", "b")
+	require.Equal(t, []uint32{1, 3, 4}, slots(c, 1), "a hole is filled")
+
+	c = start()
+	c.to(t, placed([][]uint32{{0, 1}, {2, 3}}), "a", "b")
+	c.to(t, expertShape, "a", "c")
+	require.Equal(t, []uint32{3, 4}, slots(c, 1), "a new rank has its experts side by side")
+
+	c = start()
+	c.damage("b", true, nil)
+	hold(c.held["b"], 0, 0, 7, 2, 0, 4)
+	c.to(t, placed([][]uint32{{0, 1}, {2, 3}}), "a", "b")
+	require.Equal(t, []uint32{0, 3, 4}, slots(c, 1), "the slot that the layout names, not that of a second copy")
+
+	c = start()
+	c.damage("a", true, nil)
+	hold(c.held["a"], 0, 0, 5, 3, 0, 4)
+	result = c.to(t, placed([][]uint32{{0, 3}, {1, 2}}), "a", "b")
+	require.Equal(t, []uint32{1, 0, 0, 0, 0, 4}, slots(c, 0), "where it lies already")
+	require.Zero(t, result.Plan.Cost.ExpertBytes+result.Plan.Cost.LocalBytes)
+
+	c = start()
+	c.damage("a", true, nil)
+	hold(c.held["a"], 0, 1, 0, 3, 0, 4)
+	result = c.to(t, placed([][]uint32{{3}, {0, 1, 2}}), "a", "b")
+	require.Equal(t, []uint32{0, 4}, slots(c, 0), "slot 0 of another bank is none of this one")
+	require.Equal(t, v.ExpertBytes, result.Plan.Cost.LocalBytes)
+	require.Equal(t, v.ExpertBytes, result.Plan.Cost.ExpertBytes, "the other's")
+
+	c = start()
+	c.damage("a", true, nil)
+	hold(c.held["a"], 0, 1, 1, 3, 0, 4)
+	c.to(t, placed([][]uint32{{0, 1}, {2, 3}}), "a", "b")
+	require.Equal(t, []uint32{1, 2}, slots(c, 0), "nor is it taken by what lies in slot 1 of another bank")
+
+	c = start()
+	named := layout.InventoryOf(c.now, v, 1)
+	c.held = map[string]*tangramv1.Inventory{"b": {Revision: "r1", Dense: true}}
+	hold(c.held["b"], 0, 0, 7, 2, 0, 4)
+	for i := range named.Layer {
+		hold(c.held["b"], 0, 0, named.Slot[i], named.Expert[i], 0, 4)
+	}
+	c.to(t, placed([][]uint32{{0, 1}, {2, 3}}), "a", "b")
+	require.Equal(t, []uint32{0, 3, 4}, slots(c, 1), "the slot that the layout names, whichever is told first")
+
+	c = start()
+	c.damage("b", true, nil)
+	for slot := uint32(3); slot < 36; slot++ {
+		hold(c.held["b"], 0, 0, slot, 1, 0, 4)
+	}
+	_, err := c.plan(t, placed([][]uint32{{1}, {0, 2, 3}}), "a", "b")
+	require.ErrorContains(t, err, "plan: layer 0: rank 1 has no free slot of 36 for expert 0")
+	for what, slot := range map[string]uint32{"the first that there is not": 36, "far beyond": 1 << 30} {
+		c.damage("b", true, nil)
+		hold(c.held["b"], 0, 0, slot, 1, 0, 4)
+		_, err = c.plan(t, placed([][]uint32{{1}, {0, 2, 3}}), "a", "b")
+		require.ErrorContains(t, err, "retire before planning", what)
+	}
+	c.damage("b", true, nil)
+	hold(c.held["b"], 0, 0, 35, 1, 0, 4)
+	c.to(t, placed([][]uint32{{1}, {0, 2, 3}}), "a", "b")
+
+	c = start() // two pieces in one slot: at most one of them is there
+	c.damage("b", true, nil)
+	hold(c.held["b"], 0, 0, 2, 0, 0, 4)
+	result, _ = c.plan(t, placed([][]uint32{{1}, {0, 2, 3}}), "a", "b") // the checker has no word for such a memory
+	require.NotNil(t, result)
+	require.ElementsMatch(t, []uint32{0, 1, 3, 4}, result.Final.Layers[0].Experts[1].Slots)
+
+	c = start()
+	c.damage("b", true, nil)
+	hold(c.held["b"], 0, 0, 4, 1, 1, 2)
+	_, err = c.plan(t, expertShape, "b")
+	require.ErrorContains(t, err, "retire before planning")
+	_, err = c.plan(t, placed([][]uint32{{1}, {0, 2, 3}}), "a", "b")
+	require.EqualError(t, err, "plan: rank 1 (b) still holds granules 1..3 in slot 4 of bank 0, which the layout of epoch 1 does not name: retire before planning")
+}
+
+// Placements that a rank without experts has part in, and those where the ranks are as many and others.
+func TestAPlacementOnRanksWithoutExperts(t *testing.T) {
+	c := &crew{v: view(t, shape(4, 4, 1, 0))}
+	c.to(t, placed([][]uint32{{0, 1}, {2, 3}}), "a", "b")
+	c.now = c.to(t, expertShape, "a", "b", "c").Layouts[0]
+	result := c.to(t, placed([][]uint32{{0, 1}, {2}, {3}}), "a", "b", "c")
+	require.Equal(t, c.v.ExpertBytes, result.Plan.Cost.ExpertBytes)
+	result = c.to(t, placed([][]uint32{{0, 1, 2}, {3}}), "a", "c")
+	require.Equal(t, c.v.ExpertBytes, result.Plan.Cost.ExpertBytes)
+	c.now = c.to(t, expertShape, "a", "c", "d").Layouts[0]
+	result = c.to(t, placed([][]uint32{{0, 1, 2}, {3}}), "a", "d")
+	require.Equal(t, c.v.ExpertBytes, result.Plan.Cost.ExpertBytes, "d has none of it yet")
+}
+
+// The longer shares of experts go in turn to the groups, those of layers that stay in place among them.
+func TestLongerSharesAreCountedInPlaceToo(t *testing.T) {
+	c := &crew{v: view(t, shape(5, 4, 2, 0))}
+	s := layout.Shape{Mode: layout.Expert, Layers: map[uint32]layout.LayerShape{0: {ExpertGroup: 2}}, Placement: [][][]uint32{nil, {{0}, {1}, {2}, {3, 4}}}}
+	c.to(t, s, "a", "b", "c", "d")
+	require.Len(t, c.now.Layers[0].Experts[0].Slots, 3)
+	pairs := layout.Shape{Mode: layout.Expert, Layers: map[uint32]layout.LayerShape{0: {ExpertGroup: 2}, 1: {ExpertGroup: 2}}}
+	c.to(t, pairs, "a", "b", "c", "e") // two experts of layer 1 are on a and b, and one on c
+	require.Len(t, c.now.Layers[0].Experts[0].Slots, 3)
+	require.Len(t, c.now.Layers[1].Experts[0].Slots, 2)
+	require.Len(t, c.now.Layers[1].Experts[1].Slots, 3)
+}
+
+// A flip's peak counts what no layout names with as many pages as it can touch.
+func TestThePeakOfAPlanCountsWhatIsUnnamed(t *testing.T) {
+	c := &crew{v: view(t, shape(4, 16, 2, 0))} // experts of three pages
+	c.to(t, expertShape, "a", "b")
+	before := c.now
+	result := c.to(t, tensorShape, "a", "b")
+	plain := []uint64{result.Plan.Flips[0].Parts[0].PeakBytes, result.Plan.Flips[1].Parts[0].PeakBytes}
+	c.now = before
+	c.damage("a", true, nil)
+	hold(c.held["a"], 0, 0, 9, 3, 0, 16)
+	result = c.to(t, tensorShape, "a", "b")
+	require.EqualValues(t, 4*4096, result.Plan.Flips[0].Parts[0].PeakBytes-plain[0])
+	require.Equal(t, plain[1], result.Plan.Flips[1].Parts[0].PeakBytes, "it is gone by then")
+}
+
+// Pieces alone may be lacking, of a layout with holes, and lie elsewhere.
+func TestLackingPiecesAreBroughtAlone(t *testing.T) {
+	v := view(t, shape(6, 4, 1, 0))
+	c := &crew{v: v}
+	c.to(t, placed([][]uint32{{0, 1, 2}, {3, 4, 5}}), "a", "b")
+	c.to(t, placed([][]uint32{{0, 1, 2, 3}, {4, 5}}), "a", "b")
+	require.Equal(t, []uint32{0, 5, 6}, c.now.Layers[0].Experts[1].Slots)
+	c.damage("b", true, func(int, *tangramv1.Inventory) bool { return true })
+	hold(c.held["b"], 0, 1, 1, 4, 0, 4) // in another bank, in the same slot
+	result := c.to(t, placed([][]uint32{{0, 1, 2, 3}, {4, 5}}), "a", "b")
+	require.Len(t, result.Plan.Flips, 1)
+	require.True(t, proto.Equal(&tangramv1.Cost{LocalBytes: v.ExpertBytes, ExpertBytes: v.ExpertBytes, ExpertBoundBytes: v.ExpertBytes,
+		CheckpointBytes: v.ExpertBytes}, result.Plan.Cost), "%v", result.Plan.Cost)
+	c.damage("b", true, func(int, *tangramv1.Inventory) bool { return true })
+	result = c.to(t, placed([][]uint32{{0, 1, 2, 3}, {4, 5}}), "a", "b")
+	require.Equal(t, 2*v.ExpertBytes, result.Plan.Cost.ExpertBytes)
+	require.Equal(t, 2*v.ExpertBytes, result.Plan.Cost.ExpertBoundBytes)
+
+	// A placement on fewer ranks is not there yet while another rank has a copy; what lies unnamed on who leaves is in nobody's way.
+	c = &crew{v: v}
+	c.to(t, placed([][]uint32{{0, 1}, {2, 3}, {4, 5}}), "a", "b", "c")
+	c.to(t, placed([][]uint32{{0, 1, 4}, {2, 3, 5}, {0}}), "a", "b", "c")
+	c.damage("c", true, nil)
+	hold(c.held["c"], 0, 0, 9, 5, 0, 4)
+	result = c.to(t, placed([][]uint32{{0, 1, 4}, {2, 3, 5}}), "a", "b")
+	require.Len(t, result.Final.Members, 2)
+	require.Zero(t, result.Plan.Cost.ExpertBytes)
+	c = &crew{v: v}
+	c.to(t, placed([][]uint32{{0, 1}, {2, 3}, {4, 5}}), "a", "b", "c")
+	c.damage("c", true, nil)
+	hold(c.held["c"], 0, 0, 9, 5, 0, 4)
+	c.to(t, placed([][]uint32{{0, 1, 4}, {2, 3, 5}}), "a", "b")
+}
+
+// A group that stays in place keeps its bank, and who stays in it its position, wherever that is; groups that are not balanced do
+// not stay.
+func TestWhoStaysInAGroupKeepsItsPosition(t *testing.T) {
+	v := view(t, shape(6, 4, 1, 0))
+	pairs := layout.Shape{Mode: layout.Expert, Layers: map[uint32]layout.LayerShape{0: {ExpertGroup: 2}}}
+	start := func(groups ...*tangramv1.ExpertGroup) *crew {
+		c := &crew{v: v}
+		c.to(t, expertShape, "a", "b", "c", "d")
+		c.to(t, pairs, "a", "b", "c", "d")
+		require.NotZero(t, c.now.Layers[0].BankOffset)
+		c.now = proto.CloneOf(c.now)
+		c.now.Layers[0].Experts = groups
+		return c
+	}
+	group := func(ranks, slots []uint32) *tangramv1.ExpertGroup {
+		return &tangramv1.ExpertGroup{Ranks: ranks, Slots: slots}
+	}
+	c := start(group([]uint32{0, 1}, []uint32{1, 2, 0, 3}), group([]uint32{3, 2}, []uint32{0, 4, 5, 6}))
+	before := c.now.Layers[0]
+	result := c.to(t, pairs, "a", "b", "c", "e")
+	require.Equal(t, 3*v.ExpertBytes/2, result.Plan.Cost.ExpertBytes, "one position of three experts")
+	require.Equal(t, before.BankOffset, c.now.Layers[0].BankOffset)
+	require.Equal(t, []uint32{3, 2}, c.now.Layers[0].Experts[1].Ranks, "e is rank 3 now, and c where it was")
+
+	c = start(group([]uint32{0, 1}, []uint32{1, 2, 0, 3}), group([]uint32{3, 2}, []uint32{0, 4, 5, 6}))
+	b := &broken{world: &world{v: v, now: c.now}, dead: map[string]bool{"b": true, "d": true}}
+	require.Equal(t, 3*v.ExpertBytes, b.repaired(t).Plan.Cost.CheckpointBytes, "a position of each")
+
+	c = start(group([]uint32{0, 1}, []uint32{1, 2, 3, 4}), group([]uint32{2, 3}, []uint32{5, 6}))
+	before = c.now.Layers[0]
+	c.to(t, pairs, "a", "b", "c", "d")
+	require.NotEqual(t, before.BankOffset, c.now.Layers[0].BankOffset)
+	require.Len(t, c.now.Layers[0].Experts[0].Slots, 3)
+}
