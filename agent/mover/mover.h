@@ -33,8 +33,8 @@ class Source {
   virtual ~Source() = default;
   virtual std::string name() const = 0;  // for messages
   // Brings ranges of the job, by index, and tells of each at once. What had arrived when it fails
-  // stays. kNotHeld: not yet, it is to be asked again, or the next, if another had failed before; kUnavailable, kCorrupt: another source may
-  // do; anything else ends the job.
+  // stays. kNotHeld: not yet, it is to be asked again, or the next, if another had failed before;
+  // kUnavailable, kCorrupt: another source may do; anything else ends the job.
   virtual Status Bring(std::span<const Range> job, std::span<const size_t> wanted,
                        const Arrived& arrived, const std::stop_token& stop) = 0;
 };

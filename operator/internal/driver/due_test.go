@@ -51,7 +51,7 @@ func TestWhenARulingIsDue(t *testing.T) {
 		says(changed, world(t, func(_, b *tangramv1.RankStatus) { b.Engine.Unreachable = []uint32{2} }), ruled)
 		time.Sleep(cutsSettle - 1)
 		says(changed, world(t, func(_, b *tangramv1.RankStatus) { b.Engine.Unreachable = []uint32{2} }), ruled)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		says("", world(t, func(_, b *tangramv1.RankStatus) { b.Engine.Unreachable = []uint32{2} }), ruled)
 		says("", world(t, sound), ruled)
 
@@ -60,7 +60,7 @@ func TestWhenARulingIsDue(t *testing.T) {
 		says(changed, world(t, sound), hung)
 		time.Sleep(hangSettle - 1)
 		says(changed, world(t, sound), hung)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		says("", world(t, sound), hung)
 
 		begin()

@@ -57,14 +57,13 @@ func TestPairsKeepNearlyAllThatTheyCan(t *testing.T) {
 		_, err = w.to(target, layout.Shape{Mode: layout.Expert, Placement: some})
 		require.NoError(t, err)
 		var holds [4]map[uint32]bool
-		all := uint32(0)
 		for rank := range holds {
 			holds[rank] = map[uint32]bool{}
 			for _, e := range some[0][rank] {
 				holds[rank][e] = true
 			}
 		}
-		all = v.Proto.Experts * v.Granules
+		all := v.Proto.Experts * v.Granules
 		result, err := w.to(target, layout.Shape{Mode: layout.Expert, Layers: map[uint32]layout.LayerShape{0: {ExpertGroup: 2}}})
 		require.NoError(t, err)
 		kept, most := all-uint32(result.Plan.Cost.ExpertBytes/v.Proto.GranuleBytes), mostKept(v, holds)
