@@ -155,8 +155,8 @@ def main() -> int:
     host = args.mesh_listen.rpartition(":")[0]
     mesh, checkpoint = Mesh(host), Checkpoint(args.checkpoint)
     frontend = f"{host}:9"  # nobody listens there: this engine serves nobody
-    with Client.attach(args.agent_socket, pathlib.Path(args.token_file).read_text(), device=args.device, mesh_endpoint=mesh.endpoint,
-                       frontend=frontend, kv_block_tokens=16, mixed_layouts=True, attention_data_only=args.attention_data_only) as client:
+    with Client.attach(args.agent_socket, pathlib.Path(args.token_file).read_text().strip(), device=args.device,
+                       mesh_endpoint=mesh.endpoint, frontend=frontend, kv_block_tokens=16, mixed_layouts=True, attention_data_only=args.attention_data_only) as client:
         engine = Engine(client, mesh, checkpoint)
         signal.signal(signal.SIGTERM, lambda *_: setattr(engine, "stopping", True))
         part = pathlib.Path(args.ready_file + ".part")
