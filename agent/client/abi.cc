@@ -1,11 +1,14 @@
 // The C functions of client.h over Client. Every one catches what the standard library
 // may throw (memory), since no exception may cross the boundary.
-#include <cstdio>
+#include "agent/client/abi.h"
+
 #include <exception>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "agent/client/client.h"
+#include "agent/client/versioned.h"
 
 struct tg_client {
   std::unique_ptr<tangram::Client> impl;
@@ -13,46 +16,42 @@ struct tg_client {
 
 namespace {
 
+using tangram::CheckKnown;
 using tangram::Code;
+using tangram::ReadKnown;
 using tangram::Status;
+using tangram::WriteKnown;
+using tangram::abi::Done;
+using tangram::abi::Fail;
+using tangram::abi::Guarded;
 
-tg_code Fail(tg_error* error, tg_code code, const char* message) {
-  if (error != nullptr) {
-    error->code = code;
-    std::snprintf(error->message, sizeof error->message, "%s", message);
+constexpr uint32_t kSlabFormats = TG_SLAB_GRANULE_MAJOR | TG_SLAB_ROW_MAJOR;
+
+Status CheckOptions(const tg_options& options) {
+  if (options.socket_path == nullptr || options.token == nullptr) {
+    return {Code::kInvalid, "tg_options wants socket_path and token"};
   }
-  return code;
-}
-
-tg_code ToC(const Status& status, tg_error* error) {
-  if (status.ok()) return Fail(error, TG_OK, "");
-  tg_code code = TG_REFUSED;
-  if (status.code() == Code::kUnavailable) code = TG_DISCONNECTED;
-  if (status.code() == Code::kInvalid) code = TG_INVALID;
-  if (status.code() == Code::kWrongPhase) code = TG_AGAIN;
-  return Fail(error, code, status.message().c_str());
-}
-
-template <typename F>
-tg_code Guarded(tg_error* error, F&& call) {
-  try {
-    return call();
-  } catch (const std::exception& e) {
-    return Fail(error, TG_INVALID, e.what());
+  if ((options.slab_formats & ~kSlabFormats) != 0) {
+    return {Code::kInvalid, "tg_options.slab_formats is " + std::to_string(options.slab_formats) +
+                                "; this library knows the bits " + std::to_string(kSlabFormats)};
   }
+  return tangram::OkStatus();
 }
 
 }  // namespace
 
 extern "C" {
 
-const char* tg_version(void) { return "0.1.0"; }
+const char* tg_version(void) { return "1.0.0"; }
 
 tg_code tg_attach(const tg_options* options, tg_client** out, tg_error* error) {
   return Guarded(error, [&] {
-    if (options == nullptr || out == nullptr) return Fail(error, TG_INVALID, "null argument");
-    auto client = tangram::Client::Attach(*options);
-    if (!client.ok()) return ToC(client.status(), error);
+    if (out == nullptr) return Fail(error, TG_INVALID, "out is null");
+    auto known = ReadKnown(options, TANGRAM_UP_TO(tg_options, token), "tg_options");
+    if (!known.ok()) return Done(known.status(), error);
+    if (Status sane = CheckOptions(*known); !sane.ok()) return Done(sane, error);
+    auto client = tangram::Client::Attach(*known);
+    if (!client.ok()) return Done(client.status(), error);
     *out = new tg_client{std::move(*client)};
     return Fail(error, TG_OK, "");
   });
@@ -62,8 +61,9 @@ void tg_detach(tg_client* client) { delete client; }
 
 const tg_model* tg_get_model(const tg_client* client) { return &client->impl->model(); }
 
-size_t tg_dense_tensors(const tg_client* client, const tg_tensor** out) {
+size_t tg_dense_tensors(const tg_client* client, const tg_tensor** out, size_t* size) {
   *out = client->impl->dense().data();
+  *size = sizeof(tg_tensor);
   return client->impl->dense().size();
 }
 
@@ -71,9 +71,15 @@ const tg_maps* tg_maps_current(const tg_client* client) { return client->impl->c
 
 tg_code tg_poll(tg_client* client, int timeout_ms, tg_event* event, tg_error* error) {
   return Guarded(error, [&] {
-    const Status status = client->impl->Poll(timeout_ms, event);
-    if (!status.ok()) return ToC(status, error);
-    return Fail(error, event->kind == TG_EVENT_NONE ? TG_AGAIN : TG_OK, "");
+    if (Status known = CheckKnown(event, TANGRAM_UP_TO(tg_event, attempt), "tg_event");
+        !known.ok()) {
+      return Done(known, error);
+    }
+    tg_event now{};
+    const Status status = client->impl->Poll(timeout_ms, &now);
+    WriteKnown(event, now);
+    if (!status.ok()) return Done(status, error);
+    return Fail(error, now.kind == TG_EVENT_NONE ? TG_AGAIN : TG_OK, "");
   });
 }
 
@@ -82,7 +88,7 @@ int tg_poll_fd(const tg_client* client) { return client->impl->fd(); }
 tg_code tg_prepared(tg_client* client, uint64_t attempt, int ok, const char* message,
                     tg_error* error) {
   return Guarded(error,
-                 [&] { return ToC(client->impl->Prepared(attempt, ok != 0, message), error); });
+                 [&] { return Done(client->impl->Prepared(attempt, ok != 0, message), error); });
 }
 
 tg_word tg_gate_word(tg_client* client) {
@@ -115,16 +121,24 @@ void tg_unreachable(tg_client* client, const uint32_t* ranks, size_t count) {
 int tg_stopped(const tg_client* client) { return client->impl->stopped() ? 1 : 0; }
 
 tg_code tg_gate_commit(tg_client* client, tg_error* error) {
-  return Guarded(error, [&] { return ToC(client->impl->Commit(), error); });
+  return Guarded(error, [&] { return Done(client->impl->Commit(), error); });
 }
 
 tg_code tg_gate_join(tg_client* client, int timeout_ms, tg_error* error) {
-  return Guarded(error, [&] { return ToC(client->impl->Join(timeout_ms), error); });
+  return Guarded(error, [&] { return Done(client->impl->Join(timeout_ms), error); });
 }
 
-tg_code tg_kv_pull(tg_client* client, const tg_kv_move* moves, size_t count, uint64_t* bytes,
-                   tg_error* error) {
-  return Guarded(error, [&] { return ToC(client->impl->KvPull({moves, count}, bytes), error); });
+tg_code tg_kv_pull(tg_client* client, const tg_kv_move* moves, size_t count, size_t move_size,
+                   uint64_t* bytes, tg_error* error) {
+  return Guarded(error, [&] {
+    if (count > 0 && move_size < sizeof(tg_kv_move)) {
+      return Fail(error, TG_INVALID, "move_size is smaller than a tg_kv_move: give its sizeof");
+    }
+    std::vector<tg_kv_move> known;
+    known.reserve(count);
+    for (size_t i = 0; i < count; ++i) known.push_back(*TG_AT(tg_kv_move, moves, move_size, i));
+    return Done(client->impl->KvPull(known, bytes), error);
+  });
 }
 
 void tg_step_done(tg_client* client) { client->impl->StepDone(); }
@@ -137,6 +151,13 @@ void tg_count_executed(tg_client* client, uint32_t moe_ordinal, uint32_t expert,
   client->impl->Count(tangram::TokenCount::kExecuted, moe_ordinal, expert, tokens);
 }
 
-void tg_report(tg_client* client, const tg_engine_stats* stats) { client->impl->Report(*stats); }
+tg_code tg_report(tg_client* client, const tg_engine_stats* stats, tg_error* error) {
+  return Guarded(error, [&] {
+    auto known = ReadKnown(stats, sizeof stats->struct_size, "tg_engine_stats");
+    if (!known.ok()) return Done(known.status(), error);
+    client->impl->Report(*known);
+    return Fail(error, TG_OK, "");
+  });
+}
 
 }  // extern "C"

@@ -1,22 +1,171 @@
-/* client.h is C: it compiles as such, and the shared library resolves what it declares. */
+/* The headers are C: they compile as such, the shared library resolves what they declare, and
+ * callers of other versions get on with it. */
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "tangram/client.h"
+#include "tangram/kv_plan.h"
 
-int main(void) {
-  tg_error error;
+/* What version 1 fixed for good, on 64-bit machines. A member that is added goes behind these. */
+_Static_assert(sizeof(tg_error) == 512 && offsetof(tg_error, message) == 12, "tg_error");
+_Static_assert(sizeof(tg_options) == 64 && offsetof(tg_options, slab_formats) == 60, "tg_options");
+_Static_assert(sizeof(tg_model) == 152 && offsetof(tg_model, kv_head_token_bytes) == 148,
+               "tg_model");
+_Static_assert(sizeof(tg_maps) == 128 && offsetof(tg_maps, group_size) == 120, "tg_maps");
+_Static_assert(sizeof(tg_event) == 56 && offsetof(tg_event, target) == 48, "tg_event");
+_Static_assert(sizeof(tg_engine_stats) == 48, "tg_engine_stats");
+_Static_assert(sizeof(tg_word) == 16, "tg_word");
+_Static_assert(sizeof(tg_kv_manifest) == 144, "tg_kv_manifest");
+_Static_assert(sizeof(tg_kv_planned) == 104, "tg_kv_planned");
+/* Nothing behind the last member: what is added must make the struct longer. */
+#define WHOLE(type, last) \
+  _Static_assert(offsetof(type, last) + sizeof(((type*)0)->last) == sizeof(type), #type)
+WHOLE(tg_error, message);
+WHOLE(tg_options, slab_formats);
+WHOLE(tg_model, kv_head_token_bytes);
+WHOLE(tg_maps, group_size);
+WHOLE(tg_event, target);
+WHOLE(tg_engine_stats, waiting);
+WHOLE(tg_kv_manifest, request_size);
+WHOLE(tg_kv_planned, requests_moved);
+
+#define CHECK(condition)                                            \
+  do {                                                              \
+    if (!(condition)) {                                             \
+      fprintf(stderr, "abi_test.c:%d: %s\n", __LINE__, #condition); \
+      return 1;                                                     \
+    }                                                               \
+  } while (0)
+
+static int attach(void) {
+  tg_error error = TG_INIT(tg_error);
   tg_client* client = NULL;
-  tg_options options;
-  memset(&options, 0, sizeof options);
+  tg_options options = TG_INIT(tg_options);
   options.socket_path = "/nowhere/agent.sock";
   options.token = "t";
-  if (strlen(tg_version()) == 0) return 1;
-  if (tg_attach(&options, &client, &error) != TG_DISCONNECTED || client != NULL) {
-    fprintf(stderr, "attach: %s\n", error.message);
-    return 2;
-  }
-  if (strstr(error.message, "/nowhere/agent.sock") == NULL) return 3;
-  if (tg_attach(NULL, &client, &error) != TG_INVALID) return 4;
+  CHECK(strlen(tg_version()) > 0);
+  CHECK(tg_attach(&options, &client, &error) == TG_DISCONNECTED && client == NULL);
+  CHECK(error.code == TG_DISCONNECTED);
+  CHECK(strstr(error.message, "/nowhere/agent.sock") != NULL);
+  CHECK(tg_attach(NULL, &client, &error) == TG_INVALID);
+  CHECK(tg_attach(&options, &client, NULL) == TG_DISCONNECTED);
+  CHECK(tg_attach(&options, NULL, &error) == TG_INVALID);
+  options.slab_formats = 64;
+  CHECK(tg_attach(&options, &client, &error) == TG_INVALID);
+  CHECK(strstr(error.message, "slab_formats") != NULL);
   return 0;
+}
+
+/* An engine that was built when tg_options ended after the token: the rest is not read. */
+static int older_caller(void) {
+  tg_error error = TG_INIT(tg_error);
+  tg_client* client = NULL;
+  tg_options options;
+  memset(&options, 0xff, sizeof options); /* pointers that nobody may follow */
+  options.struct_size = offsetof(tg_options, token) + sizeof options.token;
+  options.socket_path = "/nowhere/agent.sock";
+  options.token = "t";
+  CHECK(tg_attach(&options, &client, &error) == TG_DISCONNECTED);
+  options.struct_size = offsetof(tg_options, token);
+  CHECK(tg_attach(&options, &client, &error) == TG_INVALID);
+  CHECK(strstr(error.message, "tg_options.struct_size is 16") != NULL);
+  options.struct_size = 0;
+  CHECK(tg_attach(&options, &client, &error) == TG_INVALID);
+  return 0;
+}
+
+/* An engine that was built with headers to come. */
+static int newer_caller(void) {
+  struct {
+    tg_options known;
+    const char* more;
+  } options;
+  struct {
+    tg_error known;
+    char more[64];
+  } error;
+  tg_client* client = NULL;
+  memset(&options, 0, sizeof options);
+  options.known.struct_size = sizeof options;
+  options.known.socket_path = "/nowhere/agent.sock";
+  options.known.token = "t";
+  options.more = "unknown here";
+  memset(&error, 'x', sizeof error);
+  error.known.struct_size = sizeof error;
+  CHECK(tg_attach(&options.known, &client, &error.known) == TG_DISCONNECTED);
+  CHECK(memchr(error.known.message, 0, sizeof error.known.message) != NULL);
+  CHECK(error.more[0] == 'x' && error.known.struct_size == sizeof error);
+  return 0;
+}
+
+/* A message is cut to the room there is, and always ends. */
+static int shorter_error(void) {
+  tg_error error;
+  tg_client* client = NULL;
+  memset(&error, 'x', sizeof error);
+  error.struct_size = offsetof(tg_error, message) + 8;
+  CHECK(tg_attach(NULL, &client, &error) == TG_INVALID);
+  CHECK(strcmp(error.message, "tg_opti") == 0 && error.message[8] == 'x');
+  error.struct_size = offsetof(tg_error, message) + 1; /* no room for a word */
+  CHECK(tg_attach(NULL, &client, &error) == TG_INVALID && error.message[0] == 't');
+  error.struct_size = 0;
+  error.code = TG_OK;
+  CHECK(tg_attach(NULL, &client, &error) == TG_INVALID && error.code == TG_OK);
+  return 0;
+}
+
+/* One request of two blocks moves from rank 0 to a rank that stays: a whole plan in C. */
+static int kv_plan(void) {
+  const uint32_t zero[] = {0}, bounds[] = {0, 2}, blocks[] = {5, 6}, first[] = {3}, second[] = {4};
+  const tg_attention_group group = {1, zero, bounds};
+  const tg_kv_layer layer = {1, &group};
+  const tg_kv_block held[] = {{0, 5, 1, first}, {0, 6, 1, second}};
+  const tg_kv_rank rank = {8, 6, 2, held};
+  const int32_t stays[] = {0};
+  const tg_kv_request request = {"a", 0, 20, 32, 2, blocks};
+  tg_error error = TG_INIT(tg_error);
+  tg_kv_manifest in = TG_INIT(tg_kv_manifest);
+  const tg_kv_planned* plan = NULL;
+  const tg_kv_rank_plan* mine;
+  in.query_heads = 2;
+  in.kv_heads = 1;
+  in.block_tokens = 16;
+  in.head_token_bytes = 64;
+  in.layers = 1;
+  in.old_groups = in.new_groups = &layer;
+  in.layer_size = sizeof layer;
+  in.group_size = sizeof group;
+  in.old_ranks = 1;
+  in.new_of_old = stays;
+  in.ranks = &rank;
+  in.rank_size = sizeof rank;
+  in.block_size = sizeof held[0];
+  in.new_ranks = 1;
+  in.requests = 1;
+  in.request = &request;
+  in.request_size = sizeof request;
+  CHECK(tg_kv_plan(&in, &plan, &error) == TG_OK);
+  CHECK(TG_HAS(tg_kv_planned, plan, requests_moved) && plan->requests_moved == 0);
+  CHECK(plan->requests == 1 && strcmp(plan->request->id, "a") == 0);
+  mine = TG_AT(tg_kv_rank_plan, plan->ranks, plan->rank_size, 0);
+  CHECK(mine->moves == 0 && mine->kept_pages == 2 && mine->freed_pages == 0);
+  CHECK(TG_AT(tg_kv_kept, mine->kept, plan->kept_size, 1)->page == 4);
+  tg_kv_plan_free(plan);
+  tg_kv_plan_free(NULL);
+
+  plan = NULL;
+  in.request_size = sizeof request - 1;
+  CHECK(tg_kv_plan(&in, &plan, &error) == TG_INVALID && plan == NULL);
+  CHECK(strstr(error.message, "requests are") != NULL);
+  in.request_size = sizeof request;
+  in.struct_size = offsetof(tg_kv_manifest, request_size);
+  CHECK(tg_kv_plan(&in, &plan, &error) == TG_INVALID);
+  CHECK(strstr(error.message, "tg_kv_manifest.struct_size") != NULL);
+  return 0;
+}
+
+int main(void) {
+  return attach() || older_caller() || newer_caller() || shorter_error() || kv_plan();
 }

@@ -16,6 +16,11 @@ constexpr int kAttachTimeoutMs = 15'000;
 
 const char* OrEmpty(const char* text) { return text == nullptr ? "" : text; }
 
+// TG_SLAB_*.
+uint32_t BitOf(v1::SlabFormat format) {
+  return format == v1::SLAB_FORMAT_UNSPECIFIED ? 0 : 1u << (format - 1);
+}
+
 }  // namespace
 
 Result<UniqueFd> ConnectTo(const std::string& path) {
@@ -53,18 +58,23 @@ Client::Client(const tg_options& options)
       mesh_(OrEmpty(options.mesh_endpoint)),
       frontend_(OrEmpty(options.frontend)),
       device_(options.device),
-      kv_block_tokens_(options.kv_block_tokens),
-      even_shards_only_(options.even_shards_only != 0),
-      mixed_layouts_(options.mixed_layouts != 0) {}
+      kv_block_tokens_(options.kv_block_tokens) {
+  const uint32_t formats =
+      options.slab_formats == 0 ? uint32_t{TG_SLAB_GRANULE_MAJOR} : options.slab_formats;
+  for (const v1::SlabFormat format : {v1::SLAB_FORMAT_GRANULE_MAJOR, v1::SLAB_FORMAT_ROW_MAJOR}) {
+    if ((formats & BitOf(format)) != 0) capabilities_.add_slab_formats(format);
+  }
+  capabilities_.set_even_shards_only(options.even_shards_only != 0);
+  capabilities_.set_mixed_layouts(options.mixed_layouts != 0);
+  capabilities_.set_attention_data_only(options.attention_data_only != 0);
+}
 
 v1::EngineMessage Client::AttachMessage() const {
   v1::EngineMessage message;
   v1::Attach* attach = message.mutable_attach();
   attach->set_token(token_);
   attach->set_device(device_);
-  attach->mutable_capabilities()->add_slab_formats(v1::SLAB_FORMAT_GRANULE_MAJOR);
-  attach->mutable_capabilities()->set_even_shards_only(even_shards_only_);
-  attach->mutable_capabilities()->set_mixed_layouts(mixed_layouts_);
+  *attach->mutable_capabilities() = capabilities_;
   attach->set_endpoint(mesh_);
   attach->set_frontend(frontend_);
   attach->set_kv_block_tokens(kv_block_tokens_);
@@ -165,6 +175,7 @@ Status Client::Open(const v1::Attached& attached) {
 
 Status Client::OpenModel(const v1::Attached& attached) {
   const v1::Geometry& geometry = geometry_->proto();
+  model_.struct_size = sizeof model_;
   model_.world = world_.c_str();
   model_.member = member_.c_str();
   model_.config_json = config_.data();
@@ -183,6 +194,8 @@ Status Client::OpenModel(const v1::Attached& attached) {
   model_.granule_bytes = geometry.granule_bytes();
   model_.expert_tail_bytes = geometry.expert_tail_bytes();
   model_.dtype = geometry.dtype();
+  model_.slab_format = BitOf(geometry.slab_format());
+  model_.kv_head_token_bytes = static_cast<uint32_t>(geometry.kv_head_token_bytes());
   model_.banks = attached.banks();
   model_.kv = kv_.data();
   model_.kv_bytes = attached.kv_bytes();

@@ -92,7 +92,7 @@ class Client {
 
   const std::string socket_path_, token_, mesh_, frontend_;
   const uint32_t device_, kv_block_tokens_;
-  const bool even_shards_only_, mixed_layouts_;
+  v1::EngineCapabilities capabilities_;
   std::unique_ptr<FrameChannel> channel_;
   std::unique_ptr<FrameChannel> knocking_;  // to a new agent that did not answer yet
   std::chrono::steady_clock::time_point knock_at_{};

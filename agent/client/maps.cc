@@ -33,6 +33,11 @@ Result<std::unique_ptr<Maps>> Maps::Build(
   maps->groups_.resize(layers);
   maps->numbers_.resize(layers);
   tg_maps& out = maps->maps_;
+  out.struct_size = sizeof out;
+  out.layer_size = sizeof(tg_layer_map);
+  out.expert_size = sizeof(tg_expert);
+  out.piece_size = sizeof(tg_piece);
+  out.group_size = sizeof(tg_attention_group);
   out.rank = layout::RankOf(layout, member);
   for (const v1::LayerLayout& layer : layout.layers()) {
     tg_layer_map& entry = maps->layers_[layer.layer()];

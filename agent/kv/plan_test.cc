@@ -12,121 +12,17 @@
 #include <set>
 
 #include "agent/kv/cover.h"
+#include "agent/kv/testing.h"
 #include "agent/kv/validate.h"
 
 namespace tangram::kv {
 namespace {
 
-using Rng = std::mt19937;
-
-uint32_t Pick(Rng& rng, uint32_t low, uint32_t high) { return low + rng() % (high - low + 1); }
-
-// t ranks over the query heads, sizes as even as they come.
-Group MakeGroup(std::vector<uint32_t> ranks, uint32_t query_heads) {
-  Group g{std::move(ranks), {}};
-  const auto t = static_cast<uint32_t>(g.ranks.size());
-  for (uint32_t p = 0; p <= t; ++p) g.query_head_bounds.push_back(p * query_heads / t);
-  return g;
-}
-
-// Groups of t over the given ranks; what does not fill a group makes a smaller one.
-LayerGroups Cut(const std::vector<uint32_t>& ranks, uint32_t t, uint32_t query_heads) {
-  LayerGroups out;
-  for (size_t i = 0; i < ranks.size(); i += t) {
-    out.push_back(
-        MakeGroup({ranks.begin() + i, ranks.begin() + std::min(ranks.size(), i + t)}, query_heads));
-  }
-  return out;
-}
-
-std::vector<uint32_t> Shuffled(Rng& rng, uint32_t n) {
-  std::vector<uint32_t> out(n);
-  std::iota(out.begin(), out.end(), 0);
-  std::shuffle(out.begin(), out.end(), rng);
-  return out;
-}
-
-// Fills the page tables of all ranks for the blocks of the requests, with pages in random order.
-void GivePages(Rng& rng, Input& in, uint32_t total, uint32_t spare_denominator) {
-  std::set<std::pair<uint32_t, uint32_t>> blocks;
-  for (const Request& q : in.requests) {
-    for (uint32_t b : q.blocks) blocks.insert({q.home, b});
-  }
-  for (uint32_t r = 0; r < in.ranks.size(); ++r) {
-    RankState& state = in.ranks[r];
-    state.total_pages = total;
-    std::vector<uint32_t> pages = Shuffled(rng, total);
-    for (auto [home, block] : blocks) {
-      HeldBlock held{home, block, {}};
-      for (size_t n = HeldOf(in.shape, in.old_groups, home, r).size(); n > 0; --n) {
-        ASSERT_FALSE(pages.empty()) << "the test gives too few pages";
-        held.pages.push_back(pages.back());
-        pages.pop_back();
-      }
-      if (!held.pages.empty()) state.blocks.push_back(held);
-    }
-    std::shuffle(state.blocks.begin(), state.blocks.end(), rng);
-    state.free_pages = static_cast<uint32_t>(pages.size()) / spare_denominator;
-  }
-}
-
-void AddRequests(Rng& rng, Input& in, const std::vector<uint32_t>& homes, uint32_t count) {
-  std::map<uint32_t, std::vector<uint32_t>> chain;  // per home: blocks of a shared prefix
-  std::map<uint32_t, uint32_t> next;
-  const uint32_t bt = in.shape.block_tokens;
-  for (uint32_t i = 0; i < count; ++i) {
-    Request q;
-    q.id = fmt::format("r{}", i);
-    q.home = homes[rng() % homes.size()];
-    q.length = rng() % 5 == 0 ? 0 : Pick(rng, 1, 6 * bt);
-    q.reserved = q.length + Pick(rng, 0, 3 * bt);
-    // Sharing is of whole blocks; now and then one block more is allocated than is filled.
-    const uint32_t filled = (q.length + bt - 1) / bt;
-    const uint32_t want = filled + (rng() % 4 == 0 ? 1 : 0);
-    auto& prefix = chain[q.home];
-    const uint32_t shared =
-        rng() % 2 ? std::min<uint32_t>(q.length / bt, static_cast<uint32_t>(prefix.size())) : 0;
-    q.blocks.assign(prefix.begin(), prefix.begin() + shared);
-    while (q.blocks.size() < want) q.blocks.push_back(next[q.home] += Pick(rng, 1, 3));
-    if (rng() % 2) prefix.assign(q.blocks.begin(), q.blocks.begin() + q.length / bt);
-    in.requests.push_back(q);
-  }
-}
-
-// Any world to any other: P -> Q, mixed group sizes per layer, renumbered ranks.
-Input RandomInput(Rng& rng, uint32_t total_pages, uint32_t spare_denominator) {
-  Input in;
-  in.shape.kv_heads = Pick(rng, 1, 4);
-  in.shape.query_heads = in.shape.kv_heads * Pick(rng, 1, 4);
-  in.shape.block_tokens = Pick(rng, 1, 8);
-  in.shape.head_token_bytes = 64;
-  const uint32_t old_ranks = Pick(rng, 1, 8), layers = Pick(rng, 1, 4);
-  in.new_ranks = Pick(rng, 1, 8);
-  in.new_of_old.assign(old_ranks, -1);
-  const auto order = Shuffled(rng, in.new_ranks);
-  for (uint32_t o = 0; o < std::min(old_ranks, in.new_ranks); ++o) {
-    if (rng() % 8) in.new_of_old[o] = static_cast<int32_t>(order[o]);
-  }
-  in.joined_pages.assign(in.new_ranks, total_pages);
-  for (int32_t n : in.new_of_old) {
-    if (n >= 0) in.joined_pages[n] = 0;
-  }
-  const auto old_order = Shuffled(rng, old_ranks);
-  const auto new_order = Shuffled(rng, in.new_ranks);
-  // Some joiners stay outside of all groups.
-  const uint32_t inside = Pick(rng, 1, in.new_ranks);
-  const std::vector<uint32_t> new_inside(new_order.begin(), new_order.begin() + inside);
-  for (uint32_t l = 0; l < layers; ++l) {
-    in.old_groups.push_back(Cut(old_order, Pick(rng, 1, old_ranks), in.shape.query_heads));
-    in.new_groups.push_back(rng() % 3 == 0 && inside == old_ranks && in.new_ranks == old_ranks
-                                ? in.old_groups.back()
-                                : Cut(new_inside, Pick(rng, 1, inside), in.shape.query_heads));
-  }
-  in.ranks.resize(old_ranks);
-  AddRequests(rng, in, old_order, Pick(rng, 0, 12));
-  GivePages(rng, in, total_pages, spare_denominator);
-  return in;
-}
+using testing::Cut;
+using testing::GivePages;
+using testing::Pick;
+using testing::RandomInput;
+using testing::Rng;
 
 TEST(KvPlan, RandomWorldsAreCovered) {
   for (uint32_t seed = 0; seed < 600; ++seed) {
@@ -157,7 +53,7 @@ TEST(KvPlan, TightMemoryIsCoveredOrRefusedWithNumbers) {
     } else {
       ++refused;
       ASSERT_EQ(plan.status().code(), Code::kNoMemory) << plan.status().message();
-      ASSERT_THAT(plan.status().message(), testing::ContainsRegex("fits on none of"));
+      ASSERT_THAT(plan.status().message(), ::testing::ContainsRegex("fits on none of"));
     }
   }
   EXPECT_GT(fits, 50u);
@@ -413,7 +309,7 @@ TEST(KvPlan, RefusesAContradictingManifest) {
     const Result<Plan> plan = MakePlan(bad);
     ASSERT_FALSE(plan.ok()) << message;
     EXPECT_EQ(plan.status().code(), Code::kInvalid);
-    EXPECT_THAT(plan.status().message(), testing::HasSubstr(message));
+    EXPECT_THAT(plan.status().message(), ::testing::HasSubstr(message));
   }
 }
 

@@ -1,40 +1,133 @@
-// The smallest world with all parts of a KV plan, for tests: every page by its number.
+// Random worlds for tests: any manifest, from any groups to any others.
 #pragma once
 
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <random>
+#include <set>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
 #include "agent/kv/plan.h"
+#include "agent/kv/validate.h"
 
 namespace tangram::kv::testing {
 
-// Ranks 0 and 1, each alone, become one group: rank 0 computes the first two query heads, which
-// read KV head 0, rank 1 the others. A block has 4 tokens.
-inline Input SmallWorld() {
-  Input in;
-  in.shape = {4, 2, 4, 64};
-  in.old_groups = {{{{0}, {0, 4}}, {{1}, {0, 4}}}};
-  in.new_groups = {{{{0, 1}, {0, 2, 4}}}};
-  in.new_of_old = {0, 1};
-  in.new_ranks = 2;
-  in.requests = {{"a", 0, 6, 12, {7, 9}}, {"b", 1, 4, 4, {7}}, {"c", 0, 4, 4, {7}}};
-  in.ranks.resize(2);
-  in.ranks[0] = {16, 12, {{0, 7, {3, 5}}, {0, 9, {1, 2}}}};
-  in.ranks[1] = {16, 14, {{1, 7, {0, 8}}}};
-  return in;
+using Rng = std::mt19937;
+
+inline uint32_t Pick(Rng& rng, uint32_t low, uint32_t high) {
+  return low + rng() % (high - low + 1);
 }
 
-// Each rank keeps its head's pages, pulls those of the other's requests, and frees the rest.
-inline Plan SmallPlan() {
-  Plan plan;
-  plan.requests = {{"a", 0, {7, 9}}, {"b", 1, {7}}, {"c", 0, {7}}};
-  plan.ranks.resize(2);
-  plan.ranks[0].kept = {{3, 0, 0, 0, 7, 4}, {1, 0, 0, 0, 9, 2}};
-  plan.ranks[0].moves = {{1, 0, 0, 0, 1, 7, 4}};
-  plan.ranks[0].freed = {2, 5};
-  plan.ranks[1].kept = {{8, 0, 1, 1, 7, 4}};
-  plan.ranks[1].moves = {{0, 5, 0, 1, 0, 7, 4}, {0, 2, 0, 1, 0, 9, 2}};
-  plan.ranks[1].freed = {0};
-  plan.next_block = {10, 8};
-  plan.moved_bytes = (4 + 4 + 2) * 64;
-  return plan;
+// t ranks over the query heads, sizes as even as they come.
+inline Group MakeGroup(std::vector<uint32_t> ranks, uint32_t query_heads) {
+  Group g{std::move(ranks), {}};
+  const auto t = static_cast<uint32_t>(g.ranks.size());
+  for (uint32_t p = 0; p <= t; ++p) g.query_head_bounds.push_back(p * query_heads / t);
+  return g;
+}
+
+// Groups of t over the given ranks; what does not fill a group makes a smaller one.
+inline LayerGroups Cut(const std::vector<uint32_t>& ranks, uint32_t t, uint32_t query_heads) {
+  LayerGroups out;
+  for (size_t i = 0; i < ranks.size(); i += t) {
+    out.push_back(
+        MakeGroup({ranks.begin() + i, ranks.begin() + std::min(ranks.size(), i + t)}, query_heads));
+  }
+  return out;
+}
+
+inline std::vector<uint32_t> Shuffled(Rng& rng, uint32_t n) {
+  std::vector<uint32_t> out(n);
+  std::iota(out.begin(), out.end(), 0);
+  std::shuffle(out.begin(), out.end(), rng);
+  return out;
+}
+
+// Fills the page tables of all ranks for the blocks of the requests, with pages in random order.
+inline void GivePages(Rng& rng, Input& in, uint32_t total, uint32_t spare_denominator) {
+  std::set<std::pair<uint32_t, uint32_t>> blocks;
+  for (const Request& q : in.requests) {
+    for (uint32_t b : q.blocks) blocks.insert({q.home, b});
+  }
+  for (uint32_t r = 0; r < in.ranks.size(); ++r) {
+    RankState& state = in.ranks[r];
+    state.total_pages = total;
+    std::vector<uint32_t> pages = Shuffled(rng, total);
+    for (auto [home, block] : blocks) {
+      HeldBlock held{home, block, {}};
+      for (size_t n = HeldOf(in.shape, in.old_groups, home, r).size(); n > 0; --n) {
+        if (pages.empty()) throw std::logic_error("the test gives too few pages");
+        held.pages.push_back(pages.back());
+        pages.pop_back();
+      }
+      if (!held.pages.empty()) state.blocks.push_back(held);
+    }
+    std::shuffle(state.blocks.begin(), state.blocks.end(), rng);
+    state.free_pages = static_cast<uint32_t>(pages.size()) / spare_denominator;
+  }
+}
+
+inline void AddRequests(Rng& rng, Input& in, const std::vector<uint32_t>& homes, uint32_t count) {
+  std::map<uint32_t, std::vector<uint32_t>> chain;  // per home: blocks of a shared prefix
+  std::map<uint32_t, uint32_t> next;
+  const uint32_t bt = in.shape.block_tokens;
+  for (uint32_t i = 0; i < count; ++i) {
+    Request q;
+    q.id = fmt::format("r{}", i);
+    q.home = homes[rng() % homes.size()];
+    q.length = rng() % 5 == 0 ? 0 : Pick(rng, 1, 6 * bt);
+    q.reserved = q.length + Pick(rng, 0, 3 * bt);
+    // Sharing is of whole blocks; now and then one block more is allocated than is filled.
+    const uint32_t filled = (q.length + bt - 1) / bt;
+    const uint32_t want = filled + (rng() % 4 == 0 ? 1 : 0);
+    auto& prefix = chain[q.home];
+    const uint32_t shared =
+        rng() % 2 ? std::min<uint32_t>(q.length / bt, static_cast<uint32_t>(prefix.size())) : 0;
+    q.blocks.assign(prefix.begin(), prefix.begin() + shared);
+    while (q.blocks.size() < want) q.blocks.push_back(next[q.home] += Pick(rng, 1, 3));
+    if (rng() % 2) prefix.assign(q.blocks.begin(), q.blocks.begin() + q.length / bt);
+    in.requests.push_back(q);
+  }
+}
+
+// Any world to any other: P -> Q, mixed group sizes per layer, renumbered ranks.
+inline Input RandomInput(Rng& rng, uint32_t total_pages, uint32_t spare_denominator) {
+  Input in;
+  in.shape.kv_heads = Pick(rng, 1, 4);
+  in.shape.query_heads = in.shape.kv_heads * Pick(rng, 1, 4);
+  in.shape.block_tokens = Pick(rng, 1, 8);
+  in.shape.head_token_bytes = 64;
+  const uint32_t old_ranks = Pick(rng, 1, 8), layers = Pick(rng, 1, 4);
+  in.new_ranks = Pick(rng, 1, 8);
+  in.new_of_old.assign(old_ranks, -1);
+  const auto order = Shuffled(rng, in.new_ranks);
+  for (uint32_t o = 0; o < std::min(old_ranks, in.new_ranks); ++o) {
+    if (rng() % 8) in.new_of_old[o] = static_cast<int32_t>(order[o]);
+  }
+  in.joined_pages.assign(in.new_ranks, total_pages);
+  for (int32_t n : in.new_of_old) {
+    if (n >= 0) in.joined_pages[n] = 0;
+  }
+  const auto old_order = Shuffled(rng, old_ranks);
+  const auto new_order = Shuffled(rng, in.new_ranks);
+  // Some joiners stay outside of all groups.
+  const uint32_t inside = Pick(rng, 1, in.new_ranks);
+  const std::vector<uint32_t> new_inside(new_order.begin(), new_order.begin() + inside);
+  for (uint32_t l = 0; l < layers; ++l) {
+    in.old_groups.push_back(Cut(old_order, Pick(rng, 1, old_ranks), in.shape.query_heads));
+    in.new_groups.push_back(rng() % 3 == 0 && inside == old_ranks && in.new_ranks == old_ranks
+                                ? in.old_groups.back()
+                                : Cut(new_inside, Pick(rng, 1, inside), in.shape.query_heads));
+  }
+  in.ranks.resize(old_ranks);
+  AddRequests(rng, in, old_order, Pick(rng, 0, 12));
+  GivePages(rng, in, total_pages, spare_denominator);
+  return in;
 }
 
 }  // namespace tangram::kv::testing

@@ -6,7 +6,7 @@
 
 #include <functional>
 
-#include "agent/kv/testing.h"
+#include "agent/kv/small_world.h"
 
 namespace tangram::kv {
 namespace {

@@ -284,9 +284,9 @@ TEST_F(RepairTest, NobodyTakesThePlaceOfADismissedEngineWhileItLives) {
   EXPECT_TRUE(world_.StatusOf(1).ranks(0).engine().stopped());
   EXPECT_FALSE(world_.StatusOf(1).ranks(0).engine().attached());
   const std::string path = world_.socket(1), token = world_.token(1);
-  const tg_options options{path.c_str(), token.c_str(), 0, "a:1", "a:2", 0, 1, 16};
+  const tg_options options = EngineOptions(path, token.c_str(), 0, "a:1", "a:2");
   tg_client* another = nullptr;
-  tg_error error{};
+  tg_error error = TG_INIT(tg_error);
   EXPECT_NE(tg_attach(&options, &another, &error), TG_OK);
   EXPECT_NE(std::string(error.message).find("was dismissed"), std::string::npos) << error.message;
   engines_.Leave(1);
@@ -301,11 +301,11 @@ TEST_F(RepairTest, WhoIsDismissedBeforeItIsAdmittedLeavesItsPlace) {
   engines_.Leave(1);
   ASSERT_TRUE(Eventually([&] { return !world_.StatusOf(1).ranks(0).engine().attached(); }));
   const std::string path = world_.socket(1), token = world_.token(1);
-  const tg_options options{path.c_str(), token.c_str(), 0, "a:1", "a:2", 0, 1, 16};
+  const tg_options options = EngineOptions(path, token.c_str(), 0, "a:1", "a:2");
   ASSERT_TRUE(fault::Arm("engine.attach=delay:500").ok());
   std::thread first([&] {
     tg_client* client = nullptr;
-    tg_error error{};
+    tg_error error = TG_INIT(tg_error);
     // On a machine that is late with the release it is admitted before, and leaves by itself.
     if (tg_attach(&options, &client, &error) == TG_OK) tg_detach(client);
   });
@@ -315,7 +315,7 @@ TEST_F(RepairTest, WhoIsDismissedBeforeItIsAdmittedLeavesItsPlace) {
   first.join();
   ASSERT_TRUE(fault::Arm("").ok());
   tg_client* another = nullptr;
-  tg_error error{};
+  tg_error error = TG_INIT(tg_error);
   ASSERT_TRUE(Eventually([&] { return tg_attach(&options, &another, &error) == TG_OK; }))
       << error.message;
   tg_detach(another);

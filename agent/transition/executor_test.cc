@@ -86,6 +86,49 @@ TEST(Executor, AFlipDuringAReleaseIsSeen) {
   over = true;
 }
 
+// Heads shared by both ranks in the layer, or in none.
+v1::Layout SharedHeads(v1::Layout layout, uint32_t query_heads, bool (*in)(uint32_t layer)) {
+  for (v1::LayerLayout& layer : *layout.mutable_layers()) {
+    if (!in(layer.layer())) continue;
+    layer.set_attention_group_size(2);
+    layer.clear_attention();
+    v1::AttentionGroup* group = layer.add_attention();
+    for (const uint32_t rank : {0U, 1U}) group->add_ranks(rank);
+    for (const uint32_t bound : {0U, query_heads / 2, query_heads}) {
+      group->add_query_head_bounds(bound);
+    }
+  }
+  return layout;
+}
+
+// An engine that splits no request's heads is never given a layout that does.
+TEST(Executor, AttentionOnSeveralRanksIsRefusedForAnEngineThatTakesOne) {
+  OneAgent agent(2);
+  agent.engines.capabilities.set_mixed_layouts(true);
+  ASSERT_OK(agent.Take(v1::FLIP_KIND_FIRST, 1, agent.First()));
+  ASSERT_OK(agent.Retire(1));
+  const uint32_t heads = agent.stores.geometry().proto().query_heads();
+  const v1::Layout all = SharedHeads(agent.Again(), heads, [](uint32_t) { return true; });
+  const v1::Layout last = SharedHeads(agent.Again(), heads, [](uint32_t l) { return l == 1; });
+
+  agent.engines.capabilities.set_attention_data_only(true);
+  EXPECT_TRUE(agent.executor->GetStatus(false).ranks(0).engine().attention_data_only());
+  const std::string before = agent.executor->GetStatus(true).SerializeAsString();
+  for (const v1::Layout* target : {&all, &last}) {
+    const Status refused = agent.Prepare(v1::FLIP_KIND_LAYOUT, 2, *target);
+    EXPECT_EQ(refused.code(), Code::kEngine);
+    EXPECT_NE(refused.message().find("shared by 2 ranks"), std::string::npos) << refused.message();
+    EXPECT_NE(refused.message().find(target == &all ? "layer 0" : "layer 1"), std::string::npos);
+    EXPECT_EQ(agent.executor->GetStatus(true).SerializeAsString(), before) << "nothing happened";
+  }
+  ASSERT_OK(agent.Prepare(v1::FLIP_KIND_LAYOUT, 2, agent.Again()));
+  ASSERT_TRUE(agent.executor->Abort(agent.Header(2), "a test").ok());
+
+  agent.engines.capabilities.set_attention_data_only(false);
+  EXPECT_FALSE(agent.executor->GetStatus(false).ranks(0).engine().attention_data_only());
+  ASSERT_OK(agent.Prepare(v1::FLIP_KIND_LAYOUT, 3, all));
+}
+
 class ResumeTest : public ::testing::Test {
  protected:
   void Begin() {

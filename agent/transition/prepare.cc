@@ -181,6 +181,14 @@ Status Executor::CheckEngines(const Attempt& attempt) {
                             "device {} takes even shards only; use a width that divides {}",
                             layer.layer(), geometry_.granules(), g, device, geometry_.granules())};
       }
+      if (engine.capabilities.attention_data_only() && layer.attention_group_size() > 1) {
+        return {
+            Code::kEngine,
+            fmt::format("layer {}: the heads of a request are shared by {} ranks and the engine "
+                        "of device {} takes attention on one rank only; use attention groups "
+                        "of 1",
+                        layer.layer(), layer.attention_group_size(), device)};
+      }
       mixed |= g != attempt.target->layers(0).expert_group_size() ||
                layer.attention_group_size() != attempt.target->layers(0).attention_group_size();
     }

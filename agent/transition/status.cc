@@ -27,6 +27,7 @@ void Executor::FillRank(uint32_t device, const EngineInfo& engine, bool full, v1
     e.set_endpoint(engine.endpoint);
     e.set_frontend(engine.frontend);
     e.set_even_shards_only(engine.capabilities.even_shards_only());
+    e.set_attention_data_only(engine.capabilities.attention_data_only());
     e.set_kv_block_tokens(engine.kv_block_tokens);
     e.set_kv_pages(page.kv_pages.load(std::memory_order_relaxed));
     e.set_kv_free_pages(page.kv_free_pages.load(std::memory_order_relaxed));

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 )
@@ -212,6 +213,9 @@ func (p *pod) runEngine(device int) (*process, error) {
 	if o.Patience > 0 {
 		ms := fmt.Sprint(o.Patience.Milliseconds())
 		args = append(args, "--exchange-timeout-ms", ms, "--least-timeout-ms", ms)
+	}
+	if len(o.Engine) > 0 {
+		return p.run(name, o.Engine[0], append(slices.Clone(o.Engine[1:]), args...)...)
 	}
 	return p.run(name, o.cxx("e2e/engine/tangram-engine"), args...)
 }

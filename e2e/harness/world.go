@@ -44,6 +44,8 @@ type Options struct {
 	Patience time.Duration
 	// LeastStep: a step of an engine with work takes at least so long, so that a busy world does not take the whole machine.
 	LeastStep time.Duration
+	// Engine is a command that runs in place of the reference engine, with the same flags after it.
+	Engine []string
 	// LeaveRoom: certificates are there for this many pods more (AddPod).
 	LeaveRoom int
 }

@@ -264,20 +264,27 @@ Engines::Engines(const World& world) {
   thread_ = std::jthread([this](std::stop_token stop) { Run(std::move(stop)); });
 }
 
+tg_options EngineOptions(const std::string& socket, const char* token, uint32_t device,
+                         const char* mesh, const char* frontend) {
+  tg_options options = TG_INIT(tg_options);
+  options.socket_path = socket.c_str();
+  options.token = token;
+  options.device = device;
+  options.mesh_endpoint = mesh;
+  options.frontend = frontend;
+  options.mixed_layouts = 1;
+  options.kv_block_tokens = 16;
+  return options;
+}
+
 tg_client* Engines::Attach(const World& world, size_t rank) {
   size_t agent = 0, device = rank;
   while (device >= world.ranks_of(agent)) device -= world.ranks_of(agent++);
   const std::string path = world.socket(agent), token = world.token(agent);
-  const tg_options options{path.c_str(),
-                           token.c_str(),
-                           static_cast<uint32_t>(device),
-                           "127.0.0.1:1",
-                           "127.0.0.1:2",
-                           0,
-                           1,
-                           16};
+  const tg_options options = EngineOptions(path, token.c_str(), static_cast<uint32_t>(device),
+                                           "127.0.0.1:1", "127.0.0.1:2");
   tg_client* client = nullptr;
-  tg_error error{};
+  tg_error error = TG_INIT(tg_error);
   const bool attached = Eventually([&] { return tg_attach(&options, &client, &error) == TG_OK; });
   EXPECT_TRUE(attached) << error.message;
   return client;
@@ -323,8 +330,8 @@ void Engines::Run(std::stop_token stop) {
 
 void Engines::Poll(size_t rank) {
   tg_client* client = clients_[rank];
-  tg_event event{};
-  tg_error error{};
+  tg_event event = TG_INIT(tg_event);
+  tg_error error = TG_INIT(tg_error);
   last_poll_[rank] = tg_poll(client, 0, &event, &error);
   if (last_poll_[rank] != TG_OK) return;
   if (event.kind == TG_EVENT_PREPARE) {
@@ -342,7 +349,7 @@ void Engines::Break() {
   }
   for (size_t i = 0; i < clients_.size(); ++i) {
     if (clients_[i] == nullptr) continue;
-    tg_error error{};
+    tg_error error = TG_INIT(tg_error);
     if (i == 0 && one_commits) {
       EXPECT_EQ(tg_gate_commit(clients_[i], &error), TG_OK) << error.message;
     }
@@ -369,16 +376,17 @@ void Engines::Step() {
         std::memset(tg_get_model(clients_[i])->kv, static_cast<int>(i + 1), 64);
       }
       for (size_t i = 0; i < clients_.size(); ++i) {
-        tg_error error{};
+        tg_error error = TG_INIT(tg_error);
         const tg_kv_move move{static_cast<uint32_t>((i + 1) % clients_.size()), 0, 128, 64};
         uint64_t bytes = 0;
-        EXPECT_EQ(tg_kv_pull(clients_[i], &move, 1, &bytes, &error), TG_OK) << error.message;
+        EXPECT_EQ(tg_kv_pull(clients_[i], &move, 1, sizeof move, &bytes, &error), TG_OK)
+            << error.message;
         kv_bytes_ += bytes;
         const auto* kv = static_cast<const uint8_t*>(tg_get_model(clients_[i])->kv);
         if (kv[128] != (i + 1) % clients_.size() + 1) ++wrong_;
       }
       for (tg_client* client : clients_) {
-        tg_error error{};
+        tg_error error = TG_INIT(tg_error);
         EXPECT_EQ(tg_gate_commit(client, &error), TG_OK) << error.message;
         Check(client);
       }

@@ -68,6 +68,10 @@ class World {
   std::vector<std::vector<v1::Member>> members_;
 };
 
+// What an engine that computes any layout attaches with. The text must outlive it.
+tg_options EngineOptions(const std::string& socket, const char* token, uint32_t device,
+                         const char* mesh, const char* frontend);
+
 // Plays one engine per rank in a thread of its own: polls, steps, gates, and compares every
 // mapped granule with its stamp after each flip.
 class Engines {

@@ -22,6 +22,7 @@ class YesEngines final : public Engines {
     EngineInfo info;
     info.attached = true;
     info.incarnation = 1;
+    info.capabilities = capabilities;
     return info;
   }
   Status Prepare(uint32_t, const v1::EnginePrepare&, std::stop_token) override {
@@ -31,6 +32,8 @@ class YesEngines final : public Engines {
   Status Unmap(uint32_t, const v1::EngineUnmap&) override { return OkStatus(); }
   void Abort(uint32_t, const v1::EngineAbort&) override {}
   void Dismiss(uint32_t, const std::string&) override {}
+
+  v1::EngineCapabilities capabilities;  // of each; set before calls
 };
 
 // Other agents: they take every word, and are silent when asked for as long as `hang`.

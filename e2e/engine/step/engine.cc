@@ -341,7 +341,7 @@ void Engine::ReportLoad(bool now) {
   load.set_kv_free_pages(pages_.free());
   load.set_kv_pages(pages_.total());
   load.set_step(step_);
-  tg_engine_stats stats{};
+  tg_engine_stats stats = TG_INIT(tg_engine_stats);
   stats.kv_pages = load.kv_pages();
   stats.kv_free_pages = load.kv_free_pages();
   stats.kv_reserved_tokens = scheduler_.reserved_tokens();

@@ -13,6 +13,8 @@ Status ToStatus(tg_code code, const tg_error& error, const char* call) {
       return {Code::kUnavailable, message};
     case TG_REFUSED:
       return {Code::kEngine, message};
+    case TG_NO_ROOM:
+      return {Code::kNoMemory, message};
     case TG_INVALID:
       return {Code::kInvalid, message};
   }
@@ -22,30 +24,30 @@ Status ToStatus(tg_code code, const tg_error& error, const char* call) {
 }  // namespace
 
 Result<std::unique_ptr<ClientWorld>> ClientWorld::Attach(const Options& options) {
-  tg_options raw{};
+  tg_options raw = TG_INIT(tg_options);
   raw.socket_path = options.agent_socket.c_str();
   raw.token = options.token.c_str();
   raw.device = options.device;
   raw.mesh_endpoint = options.mesh_endpoint.c_str();
   raw.frontend = options.frontend.c_str();
-  raw.even_shards_only = 0;
   raw.mixed_layouts = 1;
   raw.kv_block_tokens = options.block_tokens;
   tg_client* client = nullptr;
-  tg_error error{};
+  tg_error error = TG_INIT(tg_error);
   TANGRAM_RETURN_IF_ERROR(ToStatus(tg_attach(&raw, &client, &error), error, "attach"));
   return std::unique_ptr<ClientWorld>(new ClientWorld(client));
 }
 
 std::span<const tg_tensor> ClientWorld::dense() const {
   const tg_tensor* tensors = nullptr;
-  const size_t count = tg_dense_tensors(client_.get(), &tensors);
+  size_t size = 0;  // this program is built with its library: sizeof(tg_tensor)
+  const size_t count = tg_dense_tensors(client_.get(), &tensors, &size);
   return {tensors, count};
 }
 
 Result<tg_event> ClientWorld::Poll(int timeout_ms) {
-  tg_event event{};
-  tg_error error{};
+  tg_event event = TG_INIT(tg_event);
+  tg_error error = TG_INIT(tg_error);
   const tg_code code = tg_poll(client_.get(), timeout_ms, &event, &error);
   if (code == TG_AGAIN) {
     event.kind = TG_EVENT_NONE;
@@ -56,7 +58,7 @@ Result<tg_event> ClientWorld::Poll(int timeout_ms) {
 }
 
 Status ClientWorld::Prepared(uint64_t attempt, bool ok, const std::string& message) {
-  tg_error error{};
+  tg_error error = TG_INIT(tg_error);
   return ToStatus(tg_prepared(client_.get(), attempt, ok ? 1 : 0, message.c_str(), &error), error,
                   "prepared");
 }
@@ -74,20 +76,21 @@ void ClientWorld::SetUnreachable(std::span<const uint32_t> ranks) {
 }
 
 Status ClientWorld::Commit() {
-  tg_error error{};
+  tg_error error = TG_INIT(tg_error);
   return ToStatus(tg_gate_commit(client_.get(), &error), error, "gate commit");
 }
 
 Status ClientWorld::Join(int timeout_ms) {
-  tg_error error{};
+  tg_error error = TG_INIT(tg_error);
   return ToStatus(tg_gate_join(client_.get(), timeout_ms, &error), error, "gate join");
 }
 
 Result<uint64_t> ClientWorld::PullKv(std::span<const tg_kv_move> moves) {
   uint64_t bytes = 0;
-  tg_error error{};
+  tg_error error = TG_INIT(tg_error);
   TANGRAM_RETURN_IF_ERROR(ToStatus(
-      tg_kv_pull(client_.get(), moves.data(), moves.size(), &bytes, &error), error, "kv pull"));
+      tg_kv_pull(client_.get(), moves.data(), moves.size(), sizeof(tg_kv_move), &bytes, &error),
+      error, "kv pull"));
   return bytes;
 }
 

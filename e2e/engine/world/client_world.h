@@ -38,7 +38,9 @@ class ClientWorld final : public WorldView {
   void StepDone() override { tg_step_done(client_.get()); }
   void Count(uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) override;
   void CountExecuted(uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) override;
-  void Report(const tg_engine_stats& stats) override { tg_report(client_.get(), &stats); }
+  void Report(const tg_engine_stats& stats) override {
+    (void)tg_report(client_.get(), &stats, nullptr);  // it is whole
+  }
 
  private:
   struct Detach {

@@ -1216,12 +1216,13 @@ type EngineStatus struct {
 	Steps            uint64                 `protobuf:"varint,12,opt,name=steps,proto3" json:"steps,omitempty"`
 	// It gave the step up for good: an exchange broke, or the process is gone. It does nothing
 	// until a repair.
-	Stopped       bool     `protobuf:"varint,13,opt,name=stopped,proto3" json:"stopped,omitempty"`
-	Unreachable   []uint32 `protobuf:"varint,14,rep,packed,name=unreachable,proto3" json:"unreachable,omitempty"` // while stopped: ranks of its layout without a connection now
-	Fresh         bool     `protobuf:"varint,15,opt,name=fresh,proto3" json:"fresh,omitempty"`                    // attached after the layout came into force: its peers do not know where it is
-	Turns         uint64   `protobuf:"varint,16,opt,name=turns,proto3" json:"turns,omitempty"`                    // polls of the engine so far, not in Watch: one that hangs polls no more
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Stopped           bool     `protobuf:"varint,13,opt,name=stopped,proto3" json:"stopped,omitempty"`
+	Unreachable       []uint32 `protobuf:"varint,14,rep,packed,name=unreachable,proto3" json:"unreachable,omitempty"`                                 // while stopped: ranks of its layout without a connection now
+	Fresh             bool     `protobuf:"varint,15,opt,name=fresh,proto3" json:"fresh,omitempty"`                                                    // attached after the layout came into force: its peers do not know where it is
+	Turns             uint64   `protobuf:"varint,16,opt,name=turns,proto3" json:"turns,omitempty"`                                                    // polls of the engine so far, not in Watch: one that hangs polls no more
+	AttentionDataOnly bool     `protobuf:"varint,17,opt,name=attention_data_only,json=attentionDataOnly,proto3" json:"attention_data_only,omitempty"` // it takes layouts of t = 1 alone
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *EngineStatus) Reset() {
@@ -1364,6 +1365,13 @@ func (x *EngineStatus) GetTurns() uint64 {
 		return x.Turns
 	}
 	return 0
+}
+
+func (x *EngineStatus) GetAttentionDataOnly() bool {
+	if x != nil {
+		return x.AttentionDataOnly
+	}
+	return false
 }
 
 type TransitionStatus struct {
@@ -2459,7 +2467,7 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\"\x10\n" +
 	"\x0eRetireResponse\"%\n" +
 	"\rStatusRequest\x12\x14\n" +
-	"\x05world\x18\x01 \x01(\tR\x05world\"\xf5\x03\n" +
+	"\x05world\x18\x01 \x01(\tR\x05world\"\xa5\x04\n" +
 	"\fEngineStatus\x12\x1a\n" +
 	"\battached\x18\x01 \x01(\bR\battached\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x1a\n" +
@@ -2477,7 +2485,8 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\astopped\x18\r \x01(\bR\astopped\x12 \n" +
 	"\vunreachable\x18\x0e \x03(\rR\vunreachable\x12\x14\n" +
 	"\x05fresh\x18\x0f \x01(\bR\x05fresh\x12\x14\n" +
-	"\x05turns\x18\x10 \x01(\x04R\x05turns\"\xc5\x04\n" +
+	"\x05turns\x18\x10 \x01(\x04R\x05turns\x12.\n" +
+	"\x13attention_data_only\x18\x11 \x01(\bR\x11attentionDataOnly\"\xc5\x04\n" +
 	"\x10TransitionStatus\x12\x18\n" +
 	"\aattempt\x18\x01 \x01(\x04R\aattempt\x12'\n" +
 	"\x05phase\x18\x02 \x01(\x0e2\x11.tangram.v1.PhaseR\x05phase\x12!\n" +

@@ -26,12 +26,13 @@ const (
 )
 
 type EngineCapabilities struct {
-	state          protoimpl.MessageState `protogen:"open.v1"`
-	SlabFormats    []SlabFormat           `protobuf:"varint,1,rep,packed,name=slab_formats,json=slabFormats,proto3,enum=tangram.v1.SlabFormat" json:"slab_formats,omitempty"`
-	EvenShardsOnly bool                   `protobuf:"varint,2,opt,name=even_shards_only,json=evenShardsOnly,proto3" json:"even_shards_only,omitempty"`
-	MixedLayouts   bool                   `protobuf:"varint,3,opt,name=mixed_layouts,json=mixedLayouts,proto3" json:"mixed_layouts,omitempty"` // computes layers of different sharding in one step
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	state             protoimpl.MessageState `protogen:"open.v1"`
+	SlabFormats       []SlabFormat           `protobuf:"varint,1,rep,packed,name=slab_formats,json=slabFormats,proto3,enum=tangram.v1.SlabFormat" json:"slab_formats,omitempty"`
+	EvenShardsOnly    bool                   `protobuf:"varint,2,opt,name=even_shards_only,json=evenShardsOnly,proto3" json:"even_shards_only,omitempty"`
+	MixedLayouts      bool                   `protobuf:"varint,3,opt,name=mixed_layouts,json=mixedLayouts,proto3" json:"mixed_layouts,omitempty"`                  // computes layers of different sharding in one step
+	AttentionDataOnly bool                   `protobuf:"varint,4,opt,name=attention_data_only,json=attentionDataOnly,proto3" json:"attention_data_only,omitempty"` // never splits a request's heads over ranks: t = 1
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *EngineCapabilities) Reset() {
@@ -81,6 +82,13 @@ func (x *EngineCapabilities) GetEvenShardsOnly() bool {
 func (x *EngineCapabilities) GetMixedLayouts() bool {
 	if x != nil {
 		return x.MixedLayouts
+	}
+	return false
+}
+
+func (x *EngineCapabilities) GetAttentionDataOnly() bool {
+	if x != nil {
+		return x.AttentionDataOnly
 	}
 	return false
 }
@@ -1657,11 +1665,12 @@ var File_tangram_v1_engine_proto protoreflect.FileDescriptor
 const file_tangram_v1_engine_proto_rawDesc = "" +
 	"\n" +
 	"\x17tangram/v1/engine.proto\x12\n" +
-	"tangram.v1\x1a\x16tangram/v1/agent.proto\x1a\x17tangram/v1/layout.proto\x1a\x15tangram/v1/plan.proto\"\x9e\x01\n" +
+	"tangram.v1\x1a\x16tangram/v1/agent.proto\x1a\x17tangram/v1/layout.proto\x1a\x15tangram/v1/plan.proto\"\xce\x01\n" +
 	"\x12EngineCapabilities\x129\n" +
 	"\fslab_formats\x18\x01 \x03(\x0e2\x16.tangram.v1.SlabFormatR\vslabFormats\x12(\n" +
 	"\x10even_shards_only\x18\x02 \x01(\bR\x0eevenShardsOnly\x12#\n" +
-	"\rmixed_layouts\x18\x03 \x01(\bR\fmixedLayouts\"\x86\x02\n" +
+	"\rmixed_layouts\x18\x03 \x01(\bR\fmixedLayouts\x12.\n" +
+	"\x13attention_data_only\x18\x04 \x01(\bR\x11attentionDataOnly\"\x86\x02\n" +
 	"\x06Attach\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x16\n" +
 	"\x06device\x18\x02 \x01(\rR\x06device\x12B\n" +

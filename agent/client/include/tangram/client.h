@@ -2,11 +2,21 @@
  *
  * Order of life: tg_attach -> poll until TG_EVENT_FLIPPED (first layout) -> steps. At
  * the boundary of every step: tg_poll, tg_gate_word, exchange words with the members
- * in the control exchange, tg_gate_decide; on TG_GATE_GO carry the KV (tg_kv_pull),
- * then tg_gate_commit; at the end of the step tg_step_done.
+ * in the control exchange, tg_gate_decide; on TG_GATE_GO carry the KV (tg_kv_plan in
+ * kv_plan.h, tg_kv_pull), then tg_gate_commit; at the end of the step tg_step_done.
  *
  * It knows nothing of any engine: tensors are byte ranges, KV is byte ranges, pieces
  * are named by (layer, expert, granules).
+ *
+ * Versions. Members are only ever added at the end of a struct, after its last byte.
+ *   - A struct that the caller allocates begins with struct_size, which the caller sets
+ *     (TG_INIT does). The library reads and writes no more than that, and what it does not
+ *     know of a longer one it leaves alone. A size without the members marked "needed"
+ *     is TG_INVALID.
+ *   - A struct that the library allocates begins with struct_size, which the library sets:
+ *     a member is there if TG_HAS says so.
+ *   - The elements of an array lie as far apart as its container says: TG_AT finds them.
+ * So an engine runs with an older and with a newer library of the same soname.
  */
 #ifndef TANGRAM_CLIENT_H_
 #define TANGRAM_CLIENT_H_
@@ -18,6 +28,28 @@
 extern "C" {
 #endif
 
+/* tg_options options = TG_INIT(tg_options); all other members are zero. */
+#ifdef __cplusplus
+extern "C++" {
+template <typename T>
+constexpr T tg_init() {
+  T out{};
+  out.struct_size = sizeof(T);
+  return out;
+}
+}
+#define TG_INIT(type) tg_init<type>()
+#else
+#define TG_INIT(type) \
+  { .struct_size = sizeof(type) }
+#endif
+/* Element i of an array of `type` whose elements lie `size` bytes apart. */
+#define TG_AT(type, array, size, i) \
+  ((const type*)(const void*)((const char*)(array) + (size_t)(size) * (size_t)(i)))
+/* Whether *pointer, which a library filled, has the member: an older one did not know it. */
+#define TG_HAS(type, pointer, member) \
+  ((pointer)->struct_size >= offsetof(type, member) + sizeof((pointer)->member))
+
 typedef struct tg_client tg_client;
 
 typedef enum {
@@ -25,27 +57,42 @@ typedef enum {
   TG_AGAIN = 1,        /* nothing to do now */
   TG_REFUSED = 2,      /* the agent said no; the error says why */
   TG_DISCONNECTED = 3, /* the agent is gone; memory stays mapped */
-  TG_INVALID = 4,
+  TG_INVALID = 4,      /* the caller's mistake, or an agent of another version */
+  TG_NO_ROOM = 5,      /* the KV has no room in the target (kv_plan.h): tg_gate_decline */
 } tg_code;
 
+/* Wherever a tg_error* is taken it may be NULL. One that is too small for a message of one
+ * character makes the call TG_INVALID, which nobody can say in words then. */
 typedef struct {
+  size_t struct_size;
   tg_code code;
-  char message[512];
+  char message[500]; /* always terminated; cut to what fits */
 } tg_error;
 
+/* How pieces lie in their slabs (tangram.v1.SlabFormat), as bits. */
+enum {
+  TG_SLAB_GRANULE_MAJOR = 1, /* granule after granule: gate rows, up rows, down columns */
+  TG_SLAB_ROW_MAJOR = 2,     /* as in the checkpoint */
+};
+
 typedef struct {
-  const char* socket_path;
-  const char* token;         /* content of the pod's token file */
-  uint32_t device;           /* which of the pod's ranks, from 0 */
+  size_t struct_size;
+  const char* socket_path; /* needed */
+  const char* token;       /* needed; content of the pod's token file */
+  uint32_t device;         /* which of the pod's ranks, from 0 */
+  uint32_t kv_block_tokens;
   const char* mesh_endpoint; /* where other engines reach this one, host:port */
   const char* frontend;      /* where gateways reach this one, host:port */
-  int even_shards_only;
-  int mixed_layouts;
-  uint32_t kv_block_tokens;
+  /* What the engine can compute. The agent refuses layouts beyond it. */
+  int even_shards_only;    /* only widths that divide the granules */
+  int mixed_layouts;       /* layers of different sharding in one step */
+  int attention_data_only; /* never a request's heads split over ranks: t = 1 */
+  uint32_t slab_formats;   /* TG_SLAB_* or'ed; 0: TG_SLAB_GRANULE_MAJOR */
 } tg_options;
 
 /* What stays for the life of the client. Pointers are owned by it. */
 typedef struct {
+  size_t struct_size;
   const char* world;
   const char* member;
   const char* config_json; /* the model's config.json */
@@ -60,12 +107,14 @@ typedef struct {
   uint64_t kv_bytes;
   const void* dense; /* dense region, read only */
   uint64_t dense_bytes;
+  uint32_t slab_format;         /* TG_SLAB_*: how pieces lie */
+  uint32_t kv_head_token_bytes; /* K and V of one token, one KV head, one layer */
 } tg_model;
 
 typedef struct {
   const char* name; /* as in the checkpoint */
-  uint32_t dtype;
-  uint32_t rank; /* number of dimensions */
+  uint32_t dtype;   /* tangram.v1.DType */
+  uint32_t rank;    /* number of dimensions */
   uint64_t shape[4];
   const void* data; /* row-major, in the dense region; valid once a layout is in force */
 } tg_tensor;
@@ -83,7 +132,7 @@ typedef struct {
 typedef struct {
   uint32_t replicas;
   uint32_t shards;
-  const tg_piece* pieces;
+  const tg_piece* pieces; /* tg_maps.piece_size apart */
 } tg_expert;
 
 typedef struct {
@@ -95,13 +144,14 @@ typedef struct {
 typedef struct {
   uint32_t layer;           /* model layer */
   int32_t moe_ordinal;      /* -1: no experts in this layer */
-  const tg_expert* experts; /* [experts], NULL without experts */
+  const tg_expert* experts; /* [experts], tg_maps.expert_size apart; NULL without experts */
   uint32_t attention_groups;
-  const tg_attention_group* attention;
+  const tg_attention_group* attention; /* tg_maps.group_size apart */
 } tg_layer_map;
 
 /* A layout as an engine needs it. Lives until the next-but-one flip. */
 typedef struct {
+  size_t struct_size;
   uint64_t epoch;
   uint8_t hash[32];
   int32_t rank; /* mine; -1: not a member */
@@ -109,8 +159,9 @@ typedef struct {
   const char* const* members;   /* [world_size] */
   const char* const* mesh;      /* [world_size] endpoints of the engines */
   const char* const* frontends; /* [world_size] */
-  const tg_layer_map* layers;   /* [model.layers] */
+  const tg_layer_map* layers;   /* [model.layers], layer_size apart */
   const char* const* pods;      /* [world_size] that the members are in */
+  size_t layer_size, expert_size, piece_size, group_size;
 } tg_maps;
 
 typedef enum {
@@ -121,15 +172,17 @@ typedef enum {
 } tg_event_kind;
 
 typedef struct {
-  tg_event_kind kind;
-  uint64_t attempt;
+  size_t struct_size;
+  tg_event_kind kind; /* needed */
+  uint64_t attempt;   /* needed */
   uint64_t target_epoch;
   int joining, leaving;
   int repair;            /* nobody steps until it is flipped by the agents */
   const tg_maps* target; /* PREPARE: piece data pointers are NULL until the flip */
 } tg_event;
 
-/* The word of a step: equal words of all members of the epoch are the only way to flip. */
+/* The word of a step: equal words of all members of the epoch are the only way to flip.
+ * Engines send it to each other: it never changes. */
 typedef struct {
   uint64_t epoch; /* current epoch, or the target's when armed */
   uint64_t hash;  /* first 8 bytes of the target hash; 0 when not armed */
@@ -145,17 +198,19 @@ typedef struct {
 } tg_kv_move;
 
 typedef struct {
+  size_t struct_size;
   uint64_t kv_pages, kv_free_pages, kv_reserved_tokens, running, waiting;
 } tg_engine_stats;
 
+/* Of the library, e.g. "1.0.0". */
 const char* tg_version(void);
 
 /* Connects, authenticates, maps KV and control. *out is set on TG_OK only. */
 tg_code tg_attach(const tg_options* options, tg_client** out, tg_error* error);
 void tg_detach(tg_client* client);
 const tg_model* tg_get_model(const tg_client* client);
-/* Number of dense tensors; *out points at that many, in checkpoint order of name. */
-size_t tg_dense_tensors(const tg_client* client, const tg_tensor** out);
+/* Number of dense tensors; *out points at that many, *size bytes apart, in order of name. */
+size_t tg_dense_tensors(const tg_client* client, const tg_tensor** out, size_t* size);
 /* NULL before the first layout. */
 const tg_maps* tg_maps_current(const tg_client* client);
 
@@ -189,18 +244,21 @@ tg_code tg_gate_commit(tg_client* client, tg_error* error);
 tg_code tg_gate_join(tg_client* client, int timeout_ms, tg_error* error);
 
 /* Copies KV from other ranks into mine; returns when all of it is here. Sources must
- * not change before every rank returned. *bytes may be NULL. */
-tg_code tg_kv_pull(tg_client* client, const tg_kv_move* moves, size_t count, uint64_t* bytes,
-                   tg_error* error);
+ * not change before every rank returned. The moves lie move_size apart (sizeof(tg_kv_move)).
+ * *bytes may be NULL. */
+tg_code tg_kv_pull(tg_client* client, const tg_kv_move* moves, size_t count, size_t move_size,
+                   uint64_t* bytes, tg_error* error);
 
 /* One whole step of the current epoch is done. */
 void tg_step_done(tg_client* client);
-/* Tokens this rank, as the source, routed to the expert. Adds up for ever. */
+/* Tokens this rank, as the source, routed to the expert. Adds up for ever. Any thread. */
 void tg_count(tg_client* client, uint32_t moe_ordinal, uint32_t expert, uint64_t tokens);
 /* Tokens this rank computed with its piece of the expert, whoever routed them: how even a
- * placement is in truth is told from these. Adds up for ever. */
+ * placement is in truth is told from these. Adds up for ever. Any thread. */
 void tg_count_executed(tg_client* client, uint32_t moe_ordinal, uint32_t expert, uint64_t tokens);
-void tg_report(tg_client* client, const tg_engine_stats* stats);
+/* The figures that the agent's status shows. Any thread. Members that the caller's struct lacks
+ * are 0. */
+tg_code tg_report(tg_client* client, const tg_engine_stats* stats, tg_error* error);
 
 #ifdef __cplusplus
 }

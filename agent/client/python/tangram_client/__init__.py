@@ -1,0 +1,83 @@
+"""The engine's side of a Tangram world, in Python.
+
+A thin layer over ``libtangram_client.so`` by ctypes: what its functions do, and in which order an engine
+calls them, is told in ``tangram/client.h``. Weights and KV are not copied: a view is the agent's memory.
+
+    with Client.attach(socket, token, mesh_endpoint="10.0.0.1:7200") as client:
+        event = client.poll(1000)
+"""
+
+from .client import Client, EngineStats, GateWord, KvMove, library_version
+from .errors import (
+    AgainError,
+    DisconnectedError,
+    InvalidError,
+    NoRoomError,
+    RefusedError,
+    TangramError,
+)
+from .kv import (
+    Group,
+    HeldBlock,
+    Kept,
+    Manifest,
+    PageMove,
+    Placement,
+    Plan,
+    RankPlan,
+    RankState,
+    Request,
+    kv_plan,
+    page_ranges,
+)
+from .maps import (
+    AttentionGroup,
+    Event,
+    EventKind,
+    Expert,
+    LayerMap,
+    Maps,
+    Model,
+    Piece,
+    SlabFormat,
+)
+from .views import DType, View
+
+__all__ = [
+    "AgainError",
+    "AttentionGroup",
+    "Client",
+    "DType",
+    "DisconnectedError",
+    "EngineStats",
+    "Event",
+    "EventKind",
+    "Expert",
+    "GateWord",
+    "Group",
+    "HeldBlock",
+    "InvalidError",
+    "Kept",
+    "KvMove",
+    "LayerMap",
+    "Manifest",
+    "Maps",
+    "Model",
+    "NoRoomError",
+    "PageMove",
+    "Piece",
+    "Placement",
+    "Plan",
+    "RankPlan",
+    "RankState",
+    "RefusedError",
+    "Request",
+    "SlabFormat",
+    "TangramError",
+    "View",
+    "kv_plan",
+    "library_version",
+    "page_ranges",
+]
+
+__version__ = "1.0.0"

@@ -1,0 +1,286 @@
+"""A client: one rank's engine at its agent."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import os
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from . import _abi
+from .errors import InvalidError
+from .maps import Event, EventKind, Maps, Model, Piece, SlabFormat, maps_of, model_of, text
+from .views import DType, Exports, View
+
+
+class GateWord(NamedTuple):
+    """The word of a step: 16 bytes that engines send to each other."""
+
+    epoch: int
+    hash: int
+
+
+class KvMove(NamedTuple):
+    """Bytes of another rank's KV region into mine. Ranks are of the layout before the flip."""
+
+    source_rank: int
+    source_offset: int
+    target_offset: int
+    length: int
+
+
+@dataclasses.dataclass(slots=True)
+class EngineStats:
+    """What the agent's status shows of an engine."""
+
+    kv_pages: int = 0
+    kv_free_pages: int = 0
+    kv_reserved_tokens: int = 0
+    running: int = 0
+    waiting: int = 0
+
+
+def library_version() -> str:
+    """Of libtangram_client.so."""
+    return text(_abi.lib.tg_version())
+
+
+class Client:
+    """Made by `attach`. One thread at a time, but for `count`, `count_executed` and `report`.
+
+    A call that waits lets other Python threads run. Calls raise the classes of `tangram_client.errors`.
+    """
+
+    def __init__(self, handle: ctypes.c_void_p) -> None:
+        self._handle: ctypes.c_void_p | None = handle
+        self._exports = Exports()
+        self._model = model_of(_abi.lib.tg_get_model(handle).contents)
+        raw = _abi.lib.tg_get_model(handle).contents
+        self._kv, self._dense_names = raw.kv or 0, dict(self._tensors())
+        self._maps: Maps | None = None
+
+    @classmethod
+    def attach(
+        cls,
+        socket_path: str | os.PathLike[str],
+        token: str,
+        *,
+        device: int = 0,
+        mesh_endpoint: str = "",
+        frontend: str = "",
+        kv_block_tokens: int = 0,
+        slab_formats: SlabFormat = SlabFormat.GRANULE_MAJOR,
+        even_shards_only: bool = False,
+        mixed_layouts: bool = False,
+        attention_data_only: bool = False,
+    ) -> Client:
+        """Connects to the agent of this pod and maps KV, and the weights if a layout is in force.
+
+        The last four say what the engine computes: the agent refuses layouts beyond it. AgainError: not now
+        (the engine before has not ended, an attempt is under way); DisconnectedError: no agent there.
+        """
+        options, error, out = _abi.sized(_abi.Options), _abi.sized(_abi.Error), ctypes.c_void_p()
+        options.socket_path, options.token = os.fsencode(socket_path), token.encode()
+        options.device, options.kv_block_tokens = device, kv_block_tokens
+        options.mesh_endpoint, options.frontend = mesh_endpoint.encode(), frontend.encode()
+        options.even_shards_only, options.mixed_layouts = even_shards_only, mixed_layouts
+        options.attention_data_only, options.slab_formats = attention_data_only, int(slab_formats)
+        _abi.check(_abi.lib.tg_attach(ctypes.byref(options), ctypes.byref(out), ctypes.byref(error)), error)
+        return cls(out)
+
+    def close(self) -> None:
+        """Detaches: the agent takes this engine for gone, and all memory is unmapped.
+
+        BufferError while somebody holds a view or what was made from one: they would end the process.
+        """
+        if self._handle is None:
+            return
+        if len(self._exports) > 0:
+            raise BufferError(f"{len(self._exports)} views of the agent's memory are still in use")
+        handle, self._handle = self._handle, None
+        _abi.lib.tg_detach(handle)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        # An exception on its way holds frames, and with them views: the process ends with its memory mapped.
+        if kind is None or len(self._exports) == 0:
+            self.close()
+
+    @property
+    def handle(self) -> ctypes.c_void_p:
+        if self._handle is None:
+            raise InvalidError("the client is closed")
+        return self._handle
+
+    def _call(self, function: Any, *arguments: Any) -> None:
+        error = _abi.sized(_abi.Error)
+        _abi.check(function(self.handle, *arguments, ctypes.byref(error)), error)
+
+    # What there is.
+
+    @property
+    def model(self) -> Model:
+        return self._model
+
+    @property
+    def maps(self) -> Maps | None:
+        """The layout in force; None before the first."""
+        raw = _abi.lib.tg_maps_current(self.handle)
+        if not raw:
+            return None
+        if self._maps is None or self._maps.epoch != raw.contents.epoch:
+            self._maps = maps_of(raw.contents, self._model.experts, self._model.layers)
+        return self._maps
+
+    def _tensors(self) -> Iterable[tuple[str, tuple[DType, tuple[int, ...], int]]]:
+        first, size = ctypes.c_void_p(), ctypes.c_size_t()
+        count = _abi.lib.tg_dense_tensors(self.handle, ctypes.byref(first), ctypes.byref(size))
+        for raw in _abi.array_at(_abi.Tensor, first.value, count, size.value):
+            yield text(raw.name), (DType(raw.dtype), tuple(raw.shape[: raw.rank]), raw.data)
+
+    @property
+    def dense_names(self) -> tuple[str, ...]:
+        """Of all tensors outside the routed experts, as in the checkpoint, in order of name."""
+        return tuple(self._dense_names)
+
+    def dense(self, name: str) -> View:
+        """A dense tensor, read-only. KeyError: there is none; InvalidError: no layout is in force."""
+        dtype, shape, address = self._dense_names[name]
+        if self.maps is None:
+            raise InvalidError("no layout is in force: no weights are here yet")
+        size = {DType.F32: 4, DType.BF16: 2}.get(dtype, 1)
+        for extent in shape:
+            size *= extent
+        return View(self._exports.memory(address, size), dtype, shape, readonly=True)
+
+    def piece(self, piece: Piece) -> View:
+        """A piece of mine, read-only: [granules, 3 (gate, up, down), granule_rows, hidden]; down is stored by columns.
+
+        Where granules are not plain numbers (scales, biases): U8 of [granules, granule_bytes]. InvalidError: it is
+        not on this rank, or its layout not in force yet.
+        """
+        if piece.address == 0:
+            raise InvalidError(f"the piece is not here: rank {piece.rank}, or a layout that is not in force")
+        m = self._model
+        memory = self._exports.memory(piece.address, piece.granule_count * m.granule_bytes)
+        size = {DType.F32: 4, DType.BF16: 2}.get(m.dtype)
+        if size is not None and m.granule_bytes == 3 * m.granule_rows * m.hidden * size:
+            return View(memory, m.dtype, (piece.granule_count, 3, m.granule_rows, m.hidden), readonly=True)
+        return View(memory, DType.U8, (piece.granule_count, m.granule_bytes), readonly=True)
+
+    def piece_tail(self, piece: Piece) -> View:
+        """The bytes that follow the last granule of a piece of mine: what each shard of an expert has again."""
+        if piece.address == 0:
+            raise InvalidError(f"the piece is not here: rank {piece.rank}, or a layout that is not in force")
+        m = self._model
+        address = piece.address + piece.granule_count * m.granule_bytes
+        return View(self._exports.memory(address, m.expert_tail_bytes), DType.U8, (m.expert_tail_bytes,), readonly=True)
+
+    @property
+    def kv(self) -> View:
+        """The KV region: bytes, to read and to write."""
+        return View(self._exports.memory(self._kv, self._model.kv_bytes), DType.U8, (self._model.kv_bytes,), readonly=False)
+
+    # Events.
+
+    def poll(self, timeout_ms: int = 0) -> Event | None:
+        """What the agent wants, or None. Maps new weights and drops old ones by itself.
+
+        DisconnectedError: the agent is gone; each call looks whether another has come. What is in force can be
+        computed without one.
+        """
+        event, error = _abi.sized(_abi.Event), _abi.sized(_abi.Error)
+        code = _abi.lib.tg_poll(self.handle, timeout_ms, ctypes.byref(event), ctypes.byref(error))
+        if code == 1:  # TG_AGAIN
+            return None
+        _abi.check(code, error)
+        kind, target = EventKind(event.kind), None
+        if kind == EventKind.FLIPPED:
+            target = self.maps
+        elif event.target:
+            target = maps_of(event.target.contents, self._model.experts, self._model.layers)
+        flags = (bool(event.joining), bool(event.leaving), bool(event.repair))
+        return Event(kind, event.attempt, event.target_epoch, *flags, target)
+
+    def fileno(self) -> int:
+        """The agent's socket, for select and asyncio; it changes when another agent has come."""
+        return int(_abi.lib.tg_poll_fd(self.handle))
+
+    def prepared(self, attempt: int, ok: bool = True, message: str = "") -> None:
+        """The answer to a PREPARE. AgainError: the attempt is over."""
+        self._call(_abi.lib.tg_prepared, attempt, ok, message.encode())
+
+    # The gate.
+
+    def gate_word(self) -> GateWord:
+        """My word for this step; latches if a flip is armed."""
+        raw = _abi.lib.tg_gate_word(self.handle)
+        return GateWord(raw.epoch, raw.hash)
+
+    def gate_decide(self, words: Sequence[GateWord]) -> bool:
+        """Whether to flip now: the words of all members, mine among them, in order of rank. False unlatches."""
+        raw = (_abi.Word * len(words))(*(_abi.Word(*w) for w in words))
+        return bool(_abi.lib.tg_gate_decide(self.handle, raw, len(words)))
+
+    def gate_decline(self, reason: str) -> None:
+        """After a go: this rank cannot. All members decide so on the same data."""
+        _abi.lib.tg_gate_decline(self.handle, reason.encode())
+
+    def gate_commit(self) -> Maps:
+        """After a go, with the KV in place. The layout that is in force then."""
+        self._call(_abi.lib.tg_gate_commit)
+        return self._in_force()
+
+    def gate_join(self, timeout_ms: int) -> Maps:
+        """A joiner, once a member was seen to step in the target epoch. AgainError: no permit here yet."""
+        self._call(_abi.lib.tg_gate_join, timeout_ms)
+        return self._in_force()
+
+    def _in_force(self) -> Maps:
+        maps = self.maps
+        assert maps is not None
+        return maps
+
+    def stop(self, keep_word: bool = False) -> None:
+        """The step is given up for good: an exchange broke. Only events count from now on."""
+        _abi.lib.tg_stop(self.handle, keep_word)
+
+    @property
+    def stopped(self) -> bool:
+        return bool(_abi.lib.tg_stopped(self.handle))
+
+    def unreachable(self, ranks: Sequence[int]) -> None:
+        """While stopped: ranks without a connection now."""
+        _abi.lib.tg_unreachable(self.handle, (ctypes.c_uint32 * len(ranks))(*ranks), len(ranks))
+
+    def step_done(self) -> None:
+        """One whole step of the current epoch is done."""
+        _abi.lib.tg_step_done(self.handle)
+
+    # KV and counters.
+
+    def kv_pull(self, moves: Iterable[KvMove]) -> int:
+        """Bytes copied from other ranks into mine; all of them are here then. Sources stay as they are until every rank has its own."""
+        all_moves = [_abi.KvMove(*m) for m in moves]
+        raw, out = (_abi.KvMove * len(all_moves))(*all_moves), ctypes.c_uint64()
+        self._call(_abi.lib.tg_kv_pull, raw, len(all_moves), ctypes.sizeof(_abi.KvMove), ctypes.byref(out))
+        return out.value
+
+    def count(self, moe_ordinal: int, expert: int, tokens: int) -> None:
+        """Tokens that this rank, as the source, routed to the expert. Any thread."""
+        _abi.lib.tg_count(self.handle, moe_ordinal, expert, tokens)
+
+    def count_executed(self, moe_ordinal: int, expert: int, tokens: int) -> None:
+        """Tokens that this rank computed with its piece of the expert. Any thread."""
+        _abi.lib.tg_count_executed(self.handle, moe_ordinal, expert, tokens)
+
+    def report(self, stats: EngineStats) -> None:
+        """The figures that the agent's status shows. Any thread."""
+        raw = _abi.sized(_abi.EngineStats)
+        for field in dataclasses.fields(stats):
+            setattr(raw, field.name, getattr(stats, field.name))
+        self._call(_abi.lib.tg_report, ctypes.byref(raw))

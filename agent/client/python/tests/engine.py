@@ -1,0 +1,171 @@
+"""An engine without a model: takes the flags of tangram-engine, steps, flips, and compares what it is given with the checkpoint.
+
+Prints a JSON line for every epoch that it enters; ends with code 1 at the first difference. tests/walk runs worlds of it.
+"""
+
+import argparse
+import hashlib
+import json
+import pathlib
+import signal
+import sys
+import time
+
+import numpy
+from checkpoint import Checkpoint
+from mesh import PULLED, WORD, Mesh
+
+from tangram_client import AgainError, Client, EngineStats, Event, EventKind, GateWord, KvMove, Maps, Model, Piece
+
+KV_BYTES = 4096  # of a rank's pattern
+STEP_S = 0.005
+
+
+def pattern(member: str) -> bytes:
+    return hashlib.sha256(member.encode()).digest() * (KV_BYTES // 32)
+
+
+def heads(maps: Maps) -> list[object]:
+    """By layer and group: which members share a request's heads, and how."""
+    return [[(tuple(maps.members[r] for r in g.ranks), g.query_head_bounds) for g in layer.attention] for layer in maps.layers]
+
+
+class Engine:
+    def __init__(self, client: Client, mesh: Mesh, checkpoint: Checkpoint):
+        self.client, self.mesh, self.checkpoint = client, mesh, checkpoint
+        self.model: Model = client.model
+        self.prepared: Event | None = None
+        self.maps: Maps | None = None
+        self.step = self.pulled = 0
+        self.stopping = False
+
+    def run(self) -> None:
+        if self.client.maps is not None:
+            self.enter(self.client.maps)  # came back into a layout
+        while not self.stopping:
+            event = self.client.poll(0)
+            if event is not None:
+                self.take(event)
+            elif self.maps is None or self.maps.rank is None:
+                self.outside()
+            else:
+                self.take_step(self.maps, self.maps.rank)
+
+    def take(self, event: Event) -> None:
+        if event.kind == EventKind.PREPARE:
+            self.prepared = event
+            self.client.prepared(event.attempt)  # datagrams need no connection
+        elif event.kind == EventKind.ABORT:
+            self.prepared = None
+        else:
+            assert event.target is not None
+            self.enter(event.target)
+
+    def outside(self) -> None:
+        self.mesh.listen(STEP_S)
+        if self.prepared is None or not self.prepared.joining or not self.mesh.begun(self.prepared.target_epoch):
+            return
+        try:
+            self.enter(self.client.gate_join(1000))
+        except AgainError:
+            pass  # no permit yet
+
+    def take_step(self, maps: Maps, rank: int) -> None:
+        word = self.client.gate_word()
+        words = self.mesh.gather(maps.epoch, self.step, WORD, rank, maps.mesh, word)
+        if self.client.gate_decide([GateWord(*w) for w in words]):
+            self.flip(maps, rank)
+            return
+        self.client.count(0, self.step % self.model.experts, 1)
+        self.client.report(EngineStats(kv_pages=7, kv_free_pages=7, running=0, waiting=0))
+        time.sleep(STEP_S)
+        self.client.step_done()
+        self.step += 1
+
+    def flip(self, maps: Maps, rank: int) -> None:
+        """Brings what the others have in their KV, waits until all have, and commits."""
+        assert self.prepared is not None and self.prepared.target is not None
+        if heads(maps) != heads(self.prepared.target):  # else the agents let nobody read KV
+            others = [r for r in range(maps.world_size) if r != rank]
+            moves = [KvMove(r, 0, (1 + r) * KV_BYTES, KV_BYTES) for r in others]
+            self.pulled += self.client.kv_pull(moves)
+            kv = self.client.kv.data
+            for r in others:
+                if kv[(1 + r) * KV_BYTES : (2 + r) * KV_BYTES] != pattern(maps.members[r]):
+                    raise AssertionError(f"the KV of rank {r} is not what it wrote")
+        self.mesh.gather(maps.epoch, self.step, PULLED, rank, maps.mesh, (0, 0))
+        held = self.hashes(maps)
+        after = self.client.gate_commit()
+        if self.hashes(maps) != held:  # before the first step nothing is given back
+            raise AssertionError("pieces of the layout before changed at the flip")
+        self.enter(after)
+
+    def enter(self, maps: Maps) -> None:
+        self.maps, self.prepared, self.step = maps, None, 0
+        pieces = dense = 0
+        if maps.rank is not None:
+            numpy.from_dlpack(self.client.kv)[:KV_BYTES] = numpy.frombuffer(pattern(self.model.member), numpy.uint8)
+            pieces, dense = self.check_pieces(maps), self.check_dense()
+        print(json.dumps({"epoch": maps.epoch, "rank": maps.rank, "world": maps.world_size, "pieces": pieces, "dense": dense,
+                          "pulled": self.pulled}), flush=True)
+
+    def mine(self, maps: Maps) -> list[tuple[int, int, Piece]]:
+        return [(layer.layer, e, piece) for layer in maps.layers for e, expert in enumerate(layer.experts)
+                for alternative in expert.alternatives for piece in alternative if piece.rank == maps.rank]
+
+    def hashes(self, maps: Maps) -> list[str]:
+        return [hashlib.sha256(self.client.piece(piece).data).hexdigest() for _, _, piece in self.mine(maps)]
+
+    def check_pieces(self, maps: Maps) -> int:
+        """Every granule of every piece of mine, and that all of an expert's granules are somewhere."""
+        for layer in maps.layers:
+            for expert in layer.experts:
+                for alternative in expert.alternatives:
+                    granules = [g for p in alternative for g in range(p.granule_start, p.granule_start + p.granule_count)]
+                    if granules != list(range(self.model.granules)):
+                        raise AssertionError(f"layer {layer.layer}: granules {granules}")
+        mine = self.mine(maps)
+        for layer, expert, piece in mine:
+            view = self.client.piece(piece)
+            got = numpy.frombuffer(view.data, numpy.uint16).reshape(view.shape)
+            want = self.checkpoint.granules(layer, expert, piece.granule_start, piece.granule_count, self.model.granule_rows)
+            if not numpy.array_equal(got, want):
+                raise AssertionError(f"layer {layer}, expert {expert}: {piece} is not the checkpoint's")
+        return len(mine)
+
+    def check_dense(self) -> int:
+        if list(self.client.dense_names) != self.checkpoint.dense_names():
+            raise AssertionError(f"dense tensors: {self.client.dense_names}")
+        for name in self.client.dense_names:
+            view, (data, shape) = self.client.dense(name), self.checkpoint.raw(name)
+            if view.shape != shape or view.data != data:
+                raise AssertionError(f"{name} is not the checkpoint's")
+            if not view.data.readonly:
+                raise AssertionError("weights can be written")
+        return len(self.client.dense_names)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    for flag in ("agent-socket", "token-file", "mesh-listen", "ready-file", "checkpoint"):
+        parser.add_argument(f"--{flag}", required=True)
+    parser.add_argument("--device", type=int, default=0)
+    parser.add_argument("--attention-data-only", action="store_true")
+    args, _ = parser.parse_known_args()  # the rest is for engines that serve
+    host = args.mesh_listen.rpartition(":")[0]
+    mesh, checkpoint = Mesh(host), Checkpoint(args.checkpoint)
+    frontend = f"{host}:9"  # nobody listens there: this engine serves nobody
+    with Client.attach(args.agent_socket, pathlib.Path(args.token_file).read_text().strip(), device=args.device,
+                       mesh_endpoint=mesh.endpoint, frontend=frontend, kv_block_tokens=16, mixed_layouts=True, attention_data_only=args.attention_data_only) as client:
+        engine = Engine(client, mesh, checkpoint)
+        signal.signal(signal.SIGTERM, lambda *_: setattr(engine, "stopping", True))
+        part = pathlib.Path(args.ready_file + ".part")
+        part.write_text(json.dumps({"frontend": frontend, "mesh": mesh.endpoint}))
+        part.replace(args.ready_file)
+        engine.run()
+    print("left", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""What engines of the test say to each other: small datagrams over loopback, said again until they were heard."""
+
+import select
+import socket
+import struct
+import time
+
+FRAME = struct.Struct("<QQIIQQ")  # epoch, step, kind, rank, and a word
+WORD, PULLED = 0, 1
+PATIENCE_S = 120.0  # nobody repairs the world: a slow machine is no death
+
+
+class Mesh:
+    """Frames of an epoch are exchanged by its members; those of a later one are kept until this rank is in it."""
+
+    def __init__(self, host: str):
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind((host, 0))
+        self._socket.setblocking(False)
+        self._said: list[tuple[bytes, list[tuple[str, int]]]] = []  # the last few, should one be lost
+        self._heard: dict[tuple[int, int, int], dict[int, tuple[int, int]]] = {}
+
+    @property
+    def endpoint(self) -> str:
+        host, port = self._socket.getsockname()
+        return f"{host}:{port}"
+
+    def listen(self, wait_s: float) -> None:
+        ready, _, _ = select.select([self._socket], [], [], wait_s)
+        while ready:
+            try:
+                frame = self._socket.recv(FRAME.size)
+            except BlockingIOError:
+                return
+            epoch, step, kind, rank, *word = FRAME.unpack(frame)
+            self._heard.setdefault((epoch, step, kind), {})[rank] = tuple(word)
+
+    def begun(self, epoch: int) -> bool:
+        """A member steps in the epoch."""
+        return any(heard == epoch for heard, _, _ in self._heard)
+
+    def gather(self, epoch: int, step: int, kind: int, rank: int, endpoints: tuple[str, ...], word: tuple[int, int]) -> list[tuple[int, int]]:
+        """The words of all members, in order of rank."""
+        key = (epoch, step, kind)
+        others = [(e.rpartition(":")[0], int(e.rpartition(":")[2])) for r, e in enumerate(endpoints) if r != rank]
+        self._said = [*self._said[-3:], (FRAME.pack(epoch, step, kind, rank, *word), others)]
+        self._heard.setdefault(key, {})[rank] = word
+        self._say(self._said[-1:])
+        until = time.monotonic() + PATIENCE_S
+        while len(self._heard[key]) < len(endpoints):
+            before = len(self._heard[key])
+            self.listen(0.2)
+            if len(self._heard[key]) == before:
+                self._say(self._said)
+            if time.monotonic() > until:
+                raise TimeoutError(f"epoch {epoch}, step {step}: heard of ranks {sorted(self._heard[key])} of {len(endpoints)}")
+        words = self._heard[key]
+        self._heard = {k: v for k, v in self._heard.items() if k > key}
+        return [words[r] for r in range(len(endpoints))]
+
+    def _say(self, frames: list[tuple[bytes, list[tuple[str, int]]]]) -> None:
+        for frame, others in frames:
+            for other in others:
+                self._socket.sendto(frame, other)

@@ -1,0 +1,86 @@
+"""The library through ctypes, without an agent: structs, errors, the KV plan."""
+
+import ctypes
+import doctest
+import unittest
+
+import tangram_client as tg
+from tangram_client import _abi, kv
+
+
+class Structs(unittest.TestCase):
+    def test_sizes_are_those_of_the_header(self):
+        # agent/client/abi_test.c has the same numbers.
+        sizes = {
+            _abi.Error: 512, _abi.Options: 64, _abi.Model: 152, _abi.Maps: 128, _abi.Event: 56, _abi.EngineStats: 48,
+            _abi.Word: 16, _abi.KvManifest: 144, _abi.KvPlanned: 104,
+        }
+        self.assertEqual({s: ctypes.sizeof(s) for s in sizes}, sizes)
+
+    def test_versions_are_the_same(self):
+        self.assertEqual(tg.library_version(), tg.__version__)
+
+
+class Errors(unittest.TestCase):
+    def test_an_agent_that_is_not_there(self):
+        with self.assertRaisesRegex(tg.DisconnectedError, "/nowhere/agent.sock"):
+            tg.Client.attach("/nowhere/agent.sock", "t")
+        with self.assertRaisesRegex(tg.InvalidError, "must have 1 to"):
+            tg.Client.attach("/x" * 100, "t")
+
+    def test_unknown_slab_formats(self):
+        with self.assertRaisesRegex(tg.InvalidError, "slab_formats is 64"):
+            tg.Client.attach("/nowhere/agent.sock", "t", slab_formats=tg.SlabFormat(64))
+
+
+class Plan(unittest.TestCase):
+    def manifest(self, free: int = 6, **changes: object) -> tg.Manifest:
+        """Two ranks with a request each; they come to share all heads, or stay, as told."""
+        alone = [tg.Group((r,), (0, 4)) for r in range(2)]
+        together = [tg.Group((0, 1), (0, 2, 4))]
+        fields = dict(
+            query_heads=4, kv_heads=2, block_tokens=16, head_token_bytes=64, old_groups=[alone], new_groups=[together],
+            new_of_old=[0, 1], new_ranks=2,
+            requests=[tg.Request("a", 0, 20, 32, [5, 6]), tg.Request("b", 1, 16, 16, [1])],
+            ranks=[tg.RankState(10, free, [tg.HeldBlock(0, 5, [0, 1]), tg.HeldBlock(0, 6, [2, 3])]),
+                   tg.RankState(8, free, [tg.HeldBlock(1, 1, [7, 6])])],
+        )
+        return tg.Manifest(**{**fields, **changes})
+
+    def test_heads_go_to_the_ranks_that_will_have_them(self):
+        plan = tg.kv_plan(self.manifest())
+        self.assertEqual([(p.id, p.home, len(p.blocks)) for p in plan.requests], [("a", 0, 2), ("b", 1, 1)])
+        self.assertEqual([(m.source_rank, m.source_page, m.kv_head, m.tokens) for m in plan.ranks[0].moves], [(1, 7, 0, 16)])
+        self.assertEqual([(m.source_rank, m.source_page, m.kv_head, m.tokens) for m in plan.ranks[1].moves], [(0, 1, 1, 16), (0, 3, 1, 4)])
+        self.assertEqual([k.page for k in plan.ranks[0].kept], [0, 2])
+        self.assertEqual((plan.ranks[0].freed, plan.ranks[1].freed), ((1, 3), (7,)))
+        self.assertEqual((plan.moved_bytes, plan.local_bytes, plan.requests_moved), (36 * 64, 0, 0))
+        self.assertEqual(len(plan.next_block), 2)
+
+    def test_nothing_moves_where_nothing_changes(self):
+        plan = tg.kv_plan(self.manifest(new_groups=self.manifest().old_groups))
+        self.assertEqual([(r.moves, r.freed) for r in plan.ranks], [((), ())] * 2)
+
+    def test_joiners_tell_their_pages(self):
+        three = [tg.Group((r,), (0, 4)) for r in range(3)]
+        plan = tg.kv_plan(self.manifest(new_groups=[three], new_ranks=3, joined_pages=[0, 0, 10]))
+        self.assertEqual(len(plan.ranks), 3)
+        with self.assertRaisesRegex(ValueError, "joined_pages"):
+            tg.kv_plan(self.manifest(joined_pages=[1]))
+
+    def test_no_room(self):
+        with self.assertRaises(tg.NoRoomError):
+            tg.kv_plan(self.manifest(free=0))
+
+    def test_a_contradiction(self):
+        with self.assertRaises(tg.InvalidError):
+            tg.kv_plan(self.manifest(kv_heads=3))
+
+
+def load_tests(loader: unittest.TestLoader, tests: unittest.TestSuite, pattern: object) -> unittest.TestSuite:
+    tests.addTests(doctest.DocTestSuite(kv))
+    return tests
+
+
+if __name__ == "__main__":
+    unittest.main()

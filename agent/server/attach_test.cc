@@ -1,0 +1,88 @@
+// What engines attach with: versions of the library's structs, and what they can compute.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <future>
+#include <string>
+
+#include "agent/server/testing/world.h"
+
+namespace tangram::testing {
+namespace {
+
+// Engines that were built before and after this library.
+TEST(Attach, EnginesOfOtherVersionsAttachAndPoll) {
+  World world({1});
+  const std::string path = world.socket(0), token = world.token(0);
+  struct {
+    tg_options known;
+    uint64_t more = ~uint64_t{0};
+  } options;
+  options.known = EngineOptions(path, token.c_str(), 0, "a:1", "a:2");
+  options.known.struct_size = sizeof options;
+  options.known.attention_data_only = 1;
+  tg_error error = TG_INIT(tg_error);
+  tg_client* client = nullptr;
+  ASSERT_EQ(tg_attach(&options.known, &client, &error), TG_OK) << error.message;
+  EXPECT_TRUE(world.StatusOf(0).ranks(0).engine().attention_data_only());
+  EXPECT_EQ(tg_get_model(client)->struct_size, sizeof(tg_model));
+  EXPECT_EQ(tg_get_model(client)->slab_format, TG_SLAB_GRANULE_MAJOR);
+
+  const v1::Layout first = ExpertLayout(world.members(), 1, false);
+  auto prepared = std::async(std::launch::async,
+                             [&] { return world.PrepareAll(v1::FLIP_KIND_FIRST, 1, first); });
+  struct {
+    tg_event known;
+    uint64_t more = 7;
+  } newer;
+  newer.known = TG_INIT(tg_event);
+  newer.known.struct_size = sizeof newer;
+  ASSERT_TRUE(Eventually([&] { return tg_poll(client, 10, &newer.known, &error) == TG_OK; }))
+      << error.message;
+  EXPECT_EQ(newer.known.kind, TG_EVENT_PREPARE);
+  EXPECT_EQ(newer.more, 7U);
+  ASSERT_NE(newer.known.target, nullptr);
+  EXPECT_EQ(newer.known.target->struct_size, sizeof(tg_maps));
+  EXPECT_EQ(newer.known.target->piece_size, sizeof(tg_piece));
+  ASSERT_EQ(tg_prepared(client, newer.known.attempt, 1, nullptr, &error), TG_OK) << error.message;
+  ASSERT_TRUE(prepared.get());
+
+  tg_event older;
+  std::memset(&older, 0x55, sizeof older);
+  older.struct_size = offsetof(tg_event, target_epoch);
+  EXPECT_EQ(tg_poll(client, 0, &older, &error), TG_AGAIN) << error.message;
+  EXPECT_EQ(older.kind, TG_EVENT_NONE);
+  EXPECT_EQ(older.attempt, 0U);
+  EXPECT_EQ(older.target_epoch, 0x5555555555555555U);
+  older.struct_size = offsetof(tg_event, attempt);
+  EXPECT_EQ(tg_poll(client, 0, &older, &error), TG_INVALID);
+  EXPECT_NE(std::string(error.message).find("tg_event.struct_size"), std::string::npos);
+
+  tg_engine_stats load{offsetof(tg_engine_stats, waiting), 100, 60, 640, 3, 99};
+  EXPECT_EQ(tg_report(client, &load, &error), TG_OK);
+  EXPECT_EQ(world.StatusOf(0).ranks(0).engine().running(), 3U);
+  EXPECT_EQ(world.StatusOf(0).ranks(0).engine().waiting(), 0U);
+  load.struct_size = 4;
+  EXPECT_EQ(tg_report(client, &load, &error), TG_INVALID);
+  const tg_kv_move move{0, 0, 0, 0};
+  EXPECT_EQ(tg_kv_pull(client, &move, 1, 8, nullptr, &error), TG_INVALID);
+  tg_detach(client);
+}
+
+// This agent lays slabs granule-major.
+TEST(Attach, AnEngineThatTakesAnotherSlabFormatIsRefused) {
+  World world({1});
+  const std::string path = world.socket(0), token = world.token(0);
+  tg_options options = EngineOptions(path, token.c_str(), 0, "a:1", "a:2");
+  tg_error error = TG_INIT(tg_error);
+  tg_client* client = nullptr;
+  options.slab_formats = TG_SLAB_ROW_MAJOR;
+  EXPECT_EQ(tg_attach(&options, &client, &error), TG_REFUSED);
+  EXPECT_NE(std::string(error.message).find("granule-major"), std::string::npos) << error.message;
+  options.slab_formats |= TG_SLAB_GRANULE_MAJOR;
+  EXPECT_TRUE(Eventually([&] { return tg_attach(&options, &client, &error) == TG_OK; }));
+  tg_detach(client);
+}
+
+}  // namespace
+}  // namespace tangram::testing
