@@ -35,7 +35,7 @@ func startPython(t *testing.T, pods []int, flags ...string) *harness.World {
 	if build == "" {
 		build = filepath.Join(root, "build/cxx")
 	}
-	wheels, err := filepath.Glob(filepath.Join(build, "agent/client/python/*.whl"))
+	wheels, err := filepath.Glob(filepath.Join(build, "agent/client/wheel/*.whl"))
 	require.NoError(t, err)
 	require.Len(t, wheels, 1, "ninja -C build/cxx tangram_client_wheel")
 	python, site := filepath.Join(root, "build/venv/bin/python"), t.TempDir()
