@@ -1,7 +1,7 @@
 package walk
 
 import (
-	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -35,7 +35,7 @@ func startPython(t *testing.T, pods []int, flags ...string) *harness.World {
 	if build == "" {
 		build = filepath.Join(root, "build/cxx")
 	}
-	wheels, err := filepath.Glob(filepath.Join(build, "agent/client/python/*.whl"))
+	wheels, err := filepath.Glob(filepath.Join(build, "agent/client/wheel/*.whl"))
 	require.NoError(t, err)
 	require.Len(t, wheels, 1, "ninja -C build/cxx tangram_client_wheel")
 	python, site := filepath.Join(root, "build/venv/bin/python"), t.TempDir()
@@ -49,56 +49,51 @@ func startPython(t *testing.T, pods []int, flags ...string) *harness.World {
 	return startTiny(t, harness.Options{Pods: pods, Engine: engine})
 }
 
-// epochs that an engine entered so far.
-func epochs(t *testing.T, w *harness.World, pod int) []entered {
+// enters waits until the engine of a pod has entered an epoch, and gives what it said of it.
+func enters(t *testing.T, w *harness.World, pod int, epoch uint64) entered {
 	t.Helper()
-	log, err := os.Open(filepath.Join(w.Dir(), fmt.Sprintf("engine-p%d-0.log", pod)))
-	require.NoError(t, err)
-	defer func() { _ = log.Close() }() // only read
-	var out []entered
-	for lines := bufio.NewScanner(log); lines.Scan(); {
-		var e entered
-		if json.Unmarshal(lines.Bytes(), &e) == nil {
-			out = append(out, e)
+	path := filepath.Join(w.Dir(), fmt.Sprintf("engine-p%d-0.log", pod))
+	for until := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		log, err := os.ReadFile(path)
+		require.NoError(t, err)
+		for line := range bytes.Lines(log) {
+			var e entered
+			if json.Unmarshal(line, &e) == nil && e.Epoch == epoch {
+				return e
+			}
 		}
+		require.Empty(t, w.Died())
+		require.True(t, time.Now().Before(until), "engine %d entered no epoch %d:\n%s", pod, epoch, log)
 	}
-	return out
 }
 
 // Engines in Python go through first layout, growth, both switches of mode and a leave: in each epoch every piece and every
 // dense tensor is the checkpoint's, and KV comes from the other rank.
 func TestPythonEngines(t *testing.T) {
 	w := startPython(t, []int{1, 1})
+	epoch := uint64(0)
 	for _, s := range []stop{{1, "Expert", nil}, {2, "Expert", nil}, {2, "Tensor", nil}, {2, "Expert", nil}, {1, "Expert", nil}} {
 		t.Run(fmt.Sprint(s.ranks, s.mode), func(t *testing.T) {
-			record := apply(t, w, s.ranks, s.mode)
+			epoch = apply(t, w, s.ranks, s.mode).Epoch
 			audit(t, w, s.ranks)
-			require.Empty(t, w.Died())
 			for pod := range s.ranks {
-				var last entered
-				require.Eventually(t, func() bool {
-					all := epochs(t, w, pod)
-					last = all[len(all)-1]
-					return last.Epoch == record.Epoch
-				}, time.Minute, 20*time.Millisecond, "engine %d: %+v", pod, last)
-				require.Equal(t, s.ranks, last.World)
-				require.Equal(t, pod, *last.Rank)
-				require.Positive(t, last.Dense)
+				now := enters(t, w, pod, epoch)
+				require.Equal(t, s.ranks, now.World)
+				require.Equal(t, pod, *now.Rank)
+				require.Positive(t, now.Dense)
 				pieces := 3 * 10 // layers x experts, shared out or cut
 				if s.mode == "Expert" {
 					pieces /= s.ranks
 				}
-				require.Equal(t, pieces, last.Pieces)
+				require.Equal(t, pieces, now.Pieces)
 			}
 		})
 	}
 	for pod := range 2 {
-		all := epochs(t, w, pod)
-		require.Positive(t, all[len(all)-1].Pulled, "engine %d brought no KV", pod)
+		require.Positive(t, enters(t, w, pod, epoch).Pulled, "engine %d brought no KV", pod)
 		require.Positive(t, status(t, w)[pod].Ranks[0].Engine.KvPages)
 	}
-	last := epochs(t, w, 1)
-	require.Nil(t, last[len(last)-1].Rank, "the second one left")
+	require.Nil(t, enters(t, w, 1, epoch).Rank, "the second one left")
 	w.Stop()
 	for pod := range 2 {
 		log, err := os.ReadFile(filepath.Join(w.Dir(), fmt.Sprintf("engine-p%d-0.log", pod)))

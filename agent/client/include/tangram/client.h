@@ -149,7 +149,7 @@ typedef struct {
   const tg_attention_group* attention; /* tg_maps.group_size apart */
 } tg_layer_map;
 
-/* A layout as an engine needs it. Lives until the next-but-one flip. */
+/* A layout. Lives until the next-but-one flip; memory of old pieces: until tg_step_done. */
 typedef struct {
   size_t struct_size;
   uint64_t epoch;

@@ -47,9 +47,9 @@ class _ManagedVersioned(ctypes.Structure):
 _held: dict[int, tuple[Any, ...]] = {}
 
 
-def _release(address: int | None) -> None:
+def _release(address: int | None, held: dict[int, tuple[Any, ...]] = _held) -> None:
     if address is not None:
-        _held.pop(address, None)
+        held.pop(address, None)
 
 
 _deleter = _Deleter(_release)
@@ -67,14 +67,18 @@ _pointer.restype, _pointer.argtypes = c_void_p, [c_void_p, ctypes.c_char_p]
 _NAME, _NAME_VERSIONED = b"dltensor", b"dltensor_versioned"
 
 
-def _destroy(capsule: int) -> None:
+def _destroy(capsule: int, names: Any = (_NAME, _NAME_VERSIONED), valid: Any = _is_valid, pointer: Any = _pointer, release: Any = _release) -> None:
     """Who took the tensor has renamed the capsule, and calls the deleter when it is done."""
-    for name in (_NAME, _NAME_VERSIONED):
-        if _is_valid(capsule, name):
-            _release(_pointer(capsule, name))
+    for name in names:
+        if valid(capsule, name):
+            release(pointer(capsule, name))
 
 
 _destructor = ctypes.PYFUNCTYPE(None, c_void_p)(_destroy)
+
+# Tensors may outlive this module at the end of the process: what they hold and call is never freed, and needs no globals.
+for _kept in (_held, _deleter, _destructor, _NAME, _NAME_VERSIONED):
+    _api.Py_IncRef(ctypes.py_object(_kept))
 
 
 def capsule(memory: Any, address: int, shape: tuple[int, ...], element: tuple[int, int], readonly: bool, versioned: bool) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import math
 import os
 from collections.abc import Iterable, Sequence
 from types import TracebackType
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 from . import _abi
 from .errors import InvalidError
 from .maps import Event, EventKind, Maps, Model, Piece, SlabFormat, maps_of, model_of, text
-from .views import DType, Exports, View
+from .views import DType, Exports, View, element_bytes
 
 
 class GateWord(NamedTuple):
@@ -148,14 +149,13 @@ class Client:
         return tuple(self._dense_names)
 
     def dense(self, name: str) -> View:
-        """A dense tensor, read-only. KeyError: there is none; InvalidError: no layout is in force."""
+        """A dense tensor, read-only; FP8 as U8. KeyError: there is none; InvalidError: no layout is in force."""
         dtype, shape, address = self._dense_names[name]
-        if self.maps is None:
+        if not _abi.lib.tg_maps_current(self.handle):
             raise InvalidError("no layout is in force: no weights are here yet")
-        size = {DType.F32: 4, DType.BF16: 2}.get(dtype, 1)
-        for extent in shape:
-            size *= extent
-        return View(self._exports.memory(address, size), dtype, shape, readonly=True)
+        if dtype == DType.FP8_E4M3_BLOCK128:
+            dtype = DType.U8
+        return View(self._exports.memory(address, element_bytes(dtype) * math.prod(shape)), dtype, shape, readonly=True)
 
     def piece(self, piece: Piece) -> View:
         """A piece of mine, read-only: [granules, 3 (gate, up, down), granule_rows, hidden]; down is stored by columns.
@@ -167,8 +167,8 @@ class Client:
             raise InvalidError(f"the piece is not here: rank {piece.rank}, or a layout that is not in force")
         m = self._model
         memory = self._exports.memory(piece.address, piece.granule_count * m.granule_bytes)
-        size = {DType.F32: 4, DType.BF16: 2}.get(m.dtype)
-        if size is not None and m.granule_bytes == 3 * m.granule_rows * m.hidden * size:
+        plain = m.dtype in (DType.F32, DType.BF16)
+        if plain and m.granule_bytes == 3 * m.granule_rows * m.hidden * element_bytes(m.dtype):
             return View(memory, m.dtype, (piece.granule_count, 3, m.granule_rows, m.hidden), readonly=True)
         return View(memory, DType.U8, (piece.granule_count, m.granule_bytes), readonly=True)
 

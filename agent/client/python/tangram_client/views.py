@@ -32,6 +32,13 @@ _ELEMENTS: dict[DType, tuple[int, str, tuple[int, int]]] = {
     DType.U8: (1, "B", (1, 8)),
 }
 
+def element_bytes(dtype: DType) -> int:
+    """TypeError for one whose elements are no whole bytes, or that has scales."""
+    if dtype not in _ELEMENTS:
+        raise TypeError(f"{dtype.name} has no elements of whole bytes: view its bytes as U8")
+    return _ELEMENTS[dtype][0]
+
+
 Memory = ctypes.Array[ctypes.c_ubyte]
 
 
@@ -68,9 +75,7 @@ class View:
     __slots__ = ("_memory", "dtype", "readonly", "shape")
 
     def __init__(self, memory: Memory, dtype: DType, shape: tuple[int, ...], readonly: bool) -> None:
-        if dtype not in _ELEMENTS:
-            raise TypeError(f"{dtype.name} has no elements of whole bytes: view its bytes as U8")
-        size, wanted = _ELEMENTS[dtype][0], math.prod(shape)
+        size, wanted = element_bytes(dtype), math.prod(shape)
         if size * wanted != len(memory):
             raise ValueError(f"{dtype.name} of shape {shape} takes {size * wanted} bytes, there are {len(memory)}")
         self._memory = memory

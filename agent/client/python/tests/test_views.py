@@ -3,6 +3,8 @@
 import ctypes
 import gc
 import struct
+import subprocess
+import sys
 import unittest
 import weakref
 
@@ -98,6 +100,13 @@ class DLPack(unittest.TestCase):
                 del array
                 gc.collect()
                 self.assertIsNone(memory())
+
+    @unittest.skipIf(numpy is None, "numpy is not installed")
+    def test_a_tensor_may_outlive_the_package(self):
+        code = "import sys, ctypes, numpy, tangram_client as t; m = (ctypes.c_ubyte * 4)(); " \
+               "sys.kept = numpy.from_dlpack(t.View(m, t.DType.U8, (4,), True)), t.View(m, t.DType.U8, (4,), True).__dlpack__()"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     @unittest.skipIf(numpy is None, "numpy is not installed")
     def test_numpy_writes_where_it_may(self):
