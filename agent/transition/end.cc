@@ -103,9 +103,10 @@ bool Executor::TryWithdraw(Attempt* attempt) {
   return true;
 }
 
-// Whether some other agent gave the attempt up without a flip. Its word is then lost to the
-// step that mine was for, so nobody can have gone: a fence (rule 2).
-bool Executor::PeerBurned(const Attempt& attempt) {
+// Burned: some other agent gave the attempt up without a flip. Its word is then lost to the
+// step that mine was for, so nobody can have gone: a fence (rule 2). Flipped: so every word was
+// given.
+Executor::PeersSay Executor::AskPeers(const Attempt& attempt) {
   std::set<std::string> agents;
   for (const v1::PeerAddress& peer : attempt.request.peers()) agents.insert(peer.agent());
   agents.erase(address_.agent());
@@ -115,10 +116,10 @@ bool Executor::PeerBurned(const Attempt& attempt) {
     *query.mutable_header() = HeaderOf(attempt);
     const auto seen = peers_->Query(agent, query, {});
     if (!seen.ok()) continue;
-    if (seen->flipped()) return false;
+    if (seen->flipped()) return PeersSay::kFlipped;
     burned |= seen->phase() == v1::PHASE_IDLE && !seen->contributed();
   }
-  return burned;
+  return burned ? PeersSay::kBurned : PeersSay::kNothing;
 }
 
 void Executor::Release(const AttemptPtr& attempt, const std::string& reason, bool keep) {
@@ -180,8 +181,16 @@ Result<bool> Executor::Abort(const v1::Header& header, const std::string& reason
     const bool first = attempt->by_agents();
     if (!first && TryWithdraw(attempt.get())) break;
     lock.unlock();
-    const bool fenced = PeerBurned(*attempt);
+    const PeersSay say = AskPeers(*attempt);
+    const bool fenced = say == PeersSay::kBurned;
     lock.lock();
+    if (first && say == PeersSay::kFlipped) {
+      // A word that only the others have, of one that died since, never comes here.
+      for (int rank = 0; rank < attempt->target->members_size(); ++rank) {
+        attempt->words[static_cast<uint32_t>(rank)] = attempt->target_hash;
+      }
+      FlipByWordsLocked(attempt.get());
+    }
     if (AnyFlipped(*attempt)) return true;
     // An engine that lives may still be between its go and its commit; only one that is gone
     // (or a first flip, which has none) is resolved by the fence.

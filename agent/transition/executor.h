@@ -197,7 +197,8 @@ class Executor {
   Status FlipLocked(Attempt* attempt, uint32_t device, bool by_agents);
   bool AnyFlipped(const Attempt& attempt) const;
   bool TryWithdraw(Attempt* attempt);
-  bool PeerBurned(const Attempt& attempt);
+  enum class PeersSay { kNothing, kBurned, kFlipped };
+  PeersSay AskPeers(const Attempt& attempt);
   void CountLocked(const Attempt& attempt, const char* outcome);
   void Release(const AttemptPtr& attempt, const std::string& reason, bool keep = false);
   // first.cc

@@ -86,6 +86,31 @@ TEST(Executor, AFlipDuringAReleaseIsSeen) {
   over = true;
 }
 
+// An agent died when only some had its word, and they flipped: who missed it learns so that all
+// words were given, and does not wait for it. (It did, for 10 s, while the driver waited for its
+// answer.)
+TEST(Executor, WhoMissedAWordFollowsOneThatFlipped) {
+  OneAgent agent(2, std::chrono::hours(1), 1);
+  const v1::Layout first = agent.First();
+  ASSERT_OK(agent.Prepare(v1::FLIP_KIND_FIRST, 1, first));
+  ASSERT_OK(agent.Stage(1));
+  {
+    // The other rank has what this one may have to wait for.
+    store::testing::Member& other = *agent.stores.members[1];
+    ASSERT_OK(other.store->Prepare(1, first, 1, agent.stores.PartOf(other, first)));
+    StageProgress progress;
+    ASSERT_OK(other.store->Stage(agent.Header(1), agent.stores.OriginsOf(first), &progress, {}));
+  }
+  agent.AwaitPhase(v1::PHASE_STAGED);
+  ASSERT_OK(agent.executor->Permit(agent.Header(1)));
+  EXPECT_EQ(agent.executor->GetStatus(false).epoch(), 0U) << "a word is missing";
+  agent.peers.says.emplace().set_flipped(true);
+  const auto flipped = agent.executor->Abort(agent.Header(1), "a test");
+  ASSERT_TRUE(flipped.ok()) << flipped.status().message();
+  EXPECT_TRUE(*flipped);
+  EXPECT_EQ(agent.executor->GetStatus(false).epoch(), 1U);
+}
+
 // Heads shared by both ranks in the layer, or in none.
 v1::Layout SharedHeads(v1::Layout layout, uint32_t query_heads, bool (*in)(uint32_t layer)) {
   for (v1::LayerLayout& layer : *layout.mutable_layers()) {

@@ -16,8 +16,8 @@ store::testing::World::Options Small() {
 
 }  // namespace
 
-OneAgent::OneAgent(uint32_t ranks, std::chrono::milliseconds permit_wait)
-    : stores(Small()), permit_wait_(permit_wait) {
+OneAgent::OneAgent(uint32_t ranks, std::chrono::milliseconds permit_wait, uint32_t away)
+    : stores(Small()), permit_wait_(permit_wait), away_(away) {
   for (uint32_t device = 0; device < ranks; ++device) stores.AddMember();
   Start(false);
 }
@@ -37,6 +37,7 @@ void OneAgent::Start(bool after_death) {
   std::vector<Executor::Local> ranks;
   memories_.clear();
   for (const auto& member : stores.members) {
+    if (ranks.size() + away_ == stores.members.size()) break;
     Executor::Local& local = ranks.emplace_back();
     local.member.set_id(member->store->member());
     memories_.push_back(std::make_unique<HookedMemory>(member->store.get(), &before_examine));
@@ -96,6 +97,7 @@ Status OneAgent::Prepare(v1::FlipKind kind, uint64_t attempt, const v1::Layout& 
   elsewhere->set_agent("elsewhere");
   for (const auto& member : stores.members) {
     if (layout::RankOf(target, member->id) < 0) continue;
+    if (request.parts_size() == static_cast<int>(memories_.size())) break;  // the others are away
     *request.add_parts() = stores.PartOf(*member, target);
   }
   return executor->Prepare(request);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,7 +37,8 @@ class YesEngines final : public Engines {
   v1::EngineCapabilities capabilities;  // of each; set before calls
 };
 
-// Other agents: they take every word, and are silent when asked for as long as `hang`.
+// Other agents: they take every word; asked, they answer `says` (nothing: they are away), and not
+// for as long as they hang.
 class SlowPeers final : public Peers {
  public:
   Result<v1::QueryResponse> Query(const std::string&, const v1::QueryRequest&,
@@ -45,6 +47,7 @@ class SlowPeers final : public Peers {
     ++asked_;
     changed_.notify_all();
     changed_.wait(lock, [&] { return !hangs_; });
+    if (says) return *says;
     return Status{Code::kUnavailable, "away"};
   }
   Status Word(const std::string&, const v1::WordRequest&, std::stop_token) override {
@@ -61,6 +64,8 @@ class SlowPeers final : public Peers {
     changed_.wait(lock, [&] { return asked_ >= times; });
   }
 
+  std::optional<v1::QueryResponse> says;  // set before calls
+
  private:
   std::mutex mu_;
   std::condition_variable changed_;
@@ -68,10 +73,11 @@ class SlowPeers final : public Peers {
   int asked_ = 0;
 };
 
-// One agent with all ranks of its world.
+// One agent with all ranks of its world, but for the last `away`.
 class OneAgent {
  public:
-  explicit OneAgent(uint32_t ranks, std::chrono::milliseconds permit_wait = std::chrono::hours(1));
+  explicit OneAgent(uint32_t ranks, std::chrono::milliseconds permit_wait = std::chrono::hours(1),
+                    uint32_t away = 0);
   ~OneAgent();
 
   // The process dies, and another one stands in its place; what the engines kept is in `kept`.
@@ -107,6 +113,7 @@ class OneAgent {
 
   std::vector<std::unique_ptr<HookedMemory>> memories_;
   const std::chrono::milliseconds permit_wait_;
+  const uint32_t away_;
 };
 
 }  // namespace tangram::testing
