@@ -176,7 +176,7 @@ func (c *cell) reached(point string) (int, error) {
 		return out
 	}
 	come := func() bool {
-		if c.transition.first.kind == "cut" && c.everLeftOut() { // whoever was left out may come back
+		if c.transition.first.kind == "cut" && c.leftOut(c.known) { // whoever was left out may come back
 			for _, heal := range c.heal {
 				_ = heal() // again by release, which tells
 			}
@@ -202,8 +202,13 @@ func (c *cell) reached(point string) (int, error) {
 // release whoever stands anywhere, and heal what was cut.
 func (c *cell) release() error {
 	var errs []error
-	if c.transition.first.kind == "cut" && len(c.heal) > 0 && !eventually(context.Background(), hang, c.everLeftOut) {
-		errs = append(errs, fmt.Errorf("nobody was left out within %v of a cut link", hang))
+	if c.transition.first.kind == "cut" && len(c.heal) > 0 {
+		for end := time.Now().Add(hang); !c.everLeftOut(); time.Sleep(shortly) { // a look costs a process
+			if time.Now().After(end) {
+				errs = append(errs, fmt.Errorf("nobody was left out within %v of a cut link", hang))
+				break
+			}
+		}
 	}
 	for _, heal := range c.heal {
 		errs = append(errs, heal())
@@ -279,10 +284,6 @@ func (c *cell) strike(ctx context.Context, kind, point string, at int, last bool
 		}
 		return nil // release heals it
 	case "engine-pause", "engine-stop":
-		joins, err := c.joins(ctx, at)
-		if err != nil {
-			return err
-		}
 		c.HangEngine(at, 0, true)
 		defer c.HangEngine(at, 0, false)
 		if err := letGo(); err != nil {
@@ -290,8 +291,10 @@ func (c *cell) strike(ctx context.Context, kind, point string, at int, last bool
 		}
 		if kind == "engine-pause" {
 			time.Sleep(shortly)
-		} else if !eventually(ctx, hang, leftOut) && !joins { // who is about to join holds nobody up but its attempt
-			return fmt.Errorf("nobody noticed within %v that an engine hangs", hang)
+		} else if !eventually(ctx, hang, leftOut) {
+			if joins, err := c.joins(ctx, at); err != nil || !joins { // who is about to join holds nobody up but its attempt
+				return errors.Join(fmt.Errorf("nobody noticed within %v that an engine hangs", hang), err)
+			}
 		}
 		return nil
 	case "agent-pause", "agent-stop":
