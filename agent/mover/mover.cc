@@ -184,6 +184,7 @@ uint64_t Range::bytes() const {
 Status Bring(std::span<const Range> job, std::span<Source* const> sources, const Limits& limits,
              const Came& came, const std::function<void(const Source&, const Status&)>& failed,
              std::stop_token stop) {
+  if (job.empty()) return OkStatus();  // a flip that moves nothing starts no thread
   Run run(job, sources, limits);
   {
     std::vector<std::jthread> workers;

@@ -57,11 +57,12 @@ std::vector<uint32_t> RankStore::PeersInOrder(const std::vector<v1::PeerAddress>
   std::iota(out.begin(), out.end(), 0);
   // Ranks of this pod first. Of the others each rank begins with those behind it, so that not all
   // of them queue at one.
-  const auto order = [&](uint32_t p) {
-    return std::pair(options_.sibling(peers[p].member()) == nullptr, peers[p].rank() < mine);
-  };
+  std::vector<std::pair<bool, bool>> place;  // asked once: a sibling is found under locks
+  for (const v1::PeerAddress& peer : peers) {
+    place.emplace_back(options_.sibling(peer.member()) == nullptr, peer.rank() < mine);
+  }
   std::stable_sort(out.begin(), out.end(),
-                   [&](uint32_t a, uint32_t b) { return order(a) < order(b); });
+                   [&](uint32_t a, uint32_t b) { return place[a] < place[b]; });
   return out;
 }
 
