@@ -51,12 +51,12 @@ func TakeSnapshot() (Snapshot, error) {
 	for name, value := range values {
 		add("sysctl", name, "=", value)
 	}
-	links, e := netlink.LinkList()
+	links, e := host.Links()
 	err = errors.Join(err, e)
 	for _, link := range links {
 		add("link", link.Attrs().Name, " ", link.Type())
 	}
-	routes, e := netlink.RouteList(nil, netlink.FAMILY_ALL)
+	routes, e := host.Routes(netlink.FAMILY_ALL)
 	err = errors.Join(err, e)
 	for _, route := range routes {
 		add("route", route.String())

@@ -2,10 +2,13 @@ package host
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"syscall"
 	"testing"
@@ -13,6 +16,9 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 )
 
 func TestParseSupervisor(t *testing.T) {
@@ -216,4 +222,52 @@ func TestLock(t *testing.T) {
 	unlock, err = Lock(t.Context(), time.Second)
 	require.NoError(t, err)
 	unlock()
+}
+
+// TestListsThatChangeWhileTheyAreRead: links come and go without a pause; a list is whole or asked for
+// again. Before, a `down` at that moment failed half-way.
+func TestListsThatChangeWhileTheyAreRead(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("needs root, as all of the cluster does")
+	}
+	runtime.LockOSThread() // and never unlocked: the thread ends with its namespace
+	require.NoError(t, unix.Unshare(unix.CLONE_NEWNET))
+	here, err := os.Open("/proc/thread-self/ns/net")
+	require.NoError(t, err)
+	defer func() { _ = here.Close() }()
+	const links = 100 // a list of several parts
+	for i := range links {
+		require.NoError(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprintf("d%d", i)}}))
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var churn errgroup.Group
+	churn.Go(func() error {
+		runtime.LockOSThread()
+		if err := unix.Setns(int(here.Fd()), unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		for i := 0; ctx.Err() == nil; i++ {
+			link := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprintf("c%d", i)}}
+			if err := errors.Join(netlink.LinkAdd(link), netlink.LinkDel(link)); err != nil {
+				return err
+			}
+			time.Sleep(5 * time.Millisecond) // a list comes through between two changes
+		}
+		return nil
+	})
+	plain := 0 // lists that the kernel said are not whole
+	deadline := time.Now().Add(time.Minute)
+	for plain == 0 && time.Now().Before(deadline) {
+		for range 100 {
+			if _, err := netlink.LinkList(); errors.Is(err, netlink.ErrDumpInterrupted) {
+				plain++
+			}
+			all, err := Links()
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, len(all), links)
+		}
+	}
+	stop()
+	require.NoError(t, churn.Wait())
+	require.Positive(t, plain, "no list was interrupted, so this tests nothing")
 }

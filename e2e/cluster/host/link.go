@@ -131,11 +131,34 @@ func LinkUp(machine string) bool {
 	return err == nil && link.Attrs().Flags&net.FlagUp != 0
 }
 
+// Links of the host.
+func Links() ([]netlink.Link, error) { return whole("links", netlink.LinkList) }
+
+// Routes of the host, of one family of addresses or of all.
+func Routes(family int) ([]netlink.Route, error) {
+	return whole("routes", func() ([]netlink.Route, error) { return netlink.RouteList(nil, family) })
+}
+
+// whole answer of the kernel: a list that changed while it was read is read again. Ends of links go a
+// little after the machines that held them, so that is common when a cluster ends.
+func whole[T any](what string, list func() (T, error)) (T, error) {
+	const tries = 100 // far more than there are links of a cluster
+	for try := 1; ; try++ {
+		all, err := list()
+		if err == nil || try == tries || !errors.Is(err, netlink.ErrDumpInterrupted) {
+			if err != nil {
+				err = fmt.Errorf("%s: %w", what, err)
+			}
+			return all, err
+		}
+	}
+}
+
 // RemoveLinks removes the machines' links and then the bridge with its routes.
 func RemoveLinks(ctx context.Context) error {
-	links, err := netlink.LinkList()
+	links, err := Links()
 	if err != nil {
-		return fmt.Errorf("links: %w", err)
+		return err
 	}
 	for _, link := range links {
 		if name := link.Attrs().Name; link.Type() == "veth" && strings.HasPrefix(name, vethPrefix) {
@@ -165,9 +188,9 @@ func removeLink(ctx context.Context, name string) error {
 
 // Overlaps names the host's routes that lead into networks a cluster wants for itself.
 func Overlaps(wanted ...*net.IPNet) ([]string, error) {
-	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+	routes, err := Routes(netlink.FAMILY_V4)
 	if err != nil {
-		return nil, fmt.Errorf("routes: %w", err)
+		return nil, err
 	}
 	var found []string
 	for _, route := range routes {
