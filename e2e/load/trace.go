@@ -43,7 +43,8 @@ type traceLine struct {
 // Trace gives requests by index without end: the slice again and again, each round with
 // other sampling seeds.
 type Trace struct {
-	// MaxAnswer bounds the tokens of an answer further; 0: it does not.
+	// MaxAnswer bounds the tokens of an answer further; 0: it does not. Longer ones get lengths from half of it on, so
+	// that those which begin together do not end together: else there are moments without any KV.
 	MaxAnswer int
 
 	seed  uint64
@@ -86,8 +87,8 @@ func (t *Trace) At(i int) Request {
 	r := Request{Index: i, TopP: 1, Seed: t.seed<<20 + uint64(i),
 		Arrival:   t.span*time.Duration(round) + time.Duration(float64(t.span)*float64(line.Timestamp)/float64(last+last/int64(n))),
 		MaxTokens: min(max(line.OutputLength/answerDivisor, 2), answerCap)}
-	if t.MaxAnswer > 0 {
-		r.MaxTokens = min(r.MaxTokens, t.MaxAnswer)
+	if t.MaxAnswer > 0 && r.MaxTokens > t.MaxAnswer {
+		r.MaxTokens = t.MaxAnswer - int(rand.New(rand.NewPCG(t.seed, uint64(i))).UintN(uint(t.MaxAnswer+1)/2))
 	}
 	length := min(max(line.InputLength/promptDivisor, 1), promptCap)
 	for _, id := range line.HashIDs {

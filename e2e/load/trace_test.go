@@ -63,6 +63,26 @@ func TestRequestsFitTheModel(t *testing.T) {
 	require.InDelta(t, greedy, sampled, 1)
 }
 
+// TestAnswersThatAreCutAreNotAlike: with one length for all, those that begin together end together, and a flip meets no KV.
+func TestAnswersThatAreCutAreNotAlike(t *testing.T) {
+	trace, cut := newTrace(t, 3), newTrace(t, 3)
+	cut.MaxAnswer = 50
+	lengths := map[int]int{}
+	for i := range 200 {
+		whole, short := trace.At(i).MaxTokens, cut.At(i).MaxTokens
+		if whole <= cut.MaxAnswer {
+			require.Equal(t, whole, short)
+			continue
+		}
+		require.LessOrEqual(t, short, cut.MaxAnswer)
+		require.GreaterOrEqual(t, short, cut.MaxAnswer/2)
+		lengths[short]++
+	}
+	for length, n := range lengths {
+		require.LessOrEqual(t, n, 20, "%d tokens", length)
+	}
+}
+
 // Lines of the trace that name the same blocks begin with the same tokens; where their
 // blocks part, so do the tokens.
 func TestSharedPrefixes(t *testing.T) {

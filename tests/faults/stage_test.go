@@ -28,6 +28,9 @@ const (
 	leastStep = 20 * time.Millisecond // of engines: the world is busy, the machine is not
 	busy      = settle                // for every rank to serve a request
 	answer    = 50                    // tokens at most: each case waits for the last one
+	// A round of the trace arrives within this, so that a request is always waiting for one to end: the trace comes in bursts,
+	// and between them no KV would be anywhere.
+	allAtOnce = 100 * time.Millisecond
 )
 
 // stage is a world that cases play on, one after another, as long as they end well.
@@ -44,7 +47,7 @@ func newStage(t *testing.T, r *reference) *stage {
 	t.Helper()
 	pods := slices.Repeat([]int{1}, startPods)
 	w := worlds.StartTiny(t, harness.Options{Pods: pods, Restart: true, LeaveRoom: room, FaultDirs: true, LeastStep: leastStep})
-	s := &stage{World: w, trace: worlds.NewTrace(t, 9, 3*time.Second), reference: r}
+	s := &stage{World: w, trace: worlds.NewTrace(t, 9, allAtOnce), reference: r}
 	s.trace.MaxAnswer = answer
 	t.Cleanup(s.endKeeper)
 	require.NoError(t, s.lead(t.Context(), four))
