@@ -1,6 +1,8 @@
 #include "agent/server/peer_client.h"
 
 #include <chrono>
+#include <optional>
+#include <utility>
 
 #include "agent/server/refusal.h"
 
@@ -25,6 +27,26 @@ Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context,
           "agent " + agent + ": " + status.error_message()};
 }
 
+// A call under way: what it needs until it is answered.
+template <typename Request, typename Response>
+struct Call {
+  Call(std::unique_ptr<v1::Peer::Stub> to, Request what, std::stop_token stop)
+      : stub(std::move(to)), request(std::move(what)) {
+    context.set_deadline(std::chrono::system_clock::now() + kDeadline);
+    cancel.emplace(std::move(stop), Cancel{&context});
+  }
+  struct Cancel {
+    grpc::ClientContext* context;
+    void operator()() const { context->TryCancel(); }
+  };
+
+  std::unique_ptr<v1::Peer::Stub> stub;
+  Request request;
+  Response response;
+  grpc::ClientContext context;
+  std::optional<std::stop_callback<Cancel>> cancel;
+};
+
 }  // namespace
 
 PeerClient::PeerClient(const std::string& world,
@@ -47,25 +69,31 @@ std::unique_ptr<v1::Peer::Stub> PeerClient::StubOf(const std::string& agent) {
   return v1::Peer::NewStub(channel);
 }
 
-Result<v1::QueryResponse> PeerClient::Query(const std::string& agent,
-                                            const v1::QueryRequest& request, std::stop_token stop) {
-  grpc::ClientContext context;
-  const std::stop_callback cancel(std::move(stop), [&context] { context.TryCancel(); });
-  context.set_deadline(std::chrono::system_clock::now() + kDeadline);
-  v1::QueryResponse response;
-  const grpc::Status status = StubOf(agent)->Query(&context, request, &response);
-  if (!status.ok()) return FromGrpc(status, context, agent);
-  return response;
+void PeerClient::Query(const std::string& agent, const v1::QueryRequest& request,
+                       std::stop_token stop, Answered answered) {
+  auto call = std::make_shared<Call<v1::QueryRequest, v1::QueryResponse>>(StubOf(agent), request,
+                                                                          std::move(stop));
+  call->stub->async()->Query(
+      &call->context, &call->request, &call->response,
+      [call, agent, answered = std::move(answered)](const grpc::Status& status) {
+        call->cancel.reset();
+        if (Status failed = FromGrpc(status, call->context, agent); !failed.ok()) {
+          answered(std::move(failed));
+        } else {
+          answered(std::move(call->response));
+        }
+      });
 }
 
-Status PeerClient::Word(const std::string& agent, const v1::WordRequest& request,
-                        std::stop_token stop) {
-  grpc::ClientContext context;
-  const std::stop_callback cancel(std::move(stop), [&context] { context.TryCancel(); });
-  context.set_deadline(std::chrono::system_clock::now() + kDeadline);
-  v1::WordResponse response;
-  const grpc::Status status = StubOf(agent)->Word(&context, request, &response);
-  return FromGrpc(status, context, agent);
+void PeerClient::Word(const std::string& agent, const v1::WordRequest& request,
+                      std::stop_token stop, Told told) {
+  auto call = std::make_shared<Call<v1::WordRequest, v1::WordResponse>>(StubOf(agent), request,
+                                                                        std::move(stop));
+  call->stub->async()->Word(&call->context, &call->request, &call->response,
+                            [call, agent, told = std::move(told)](const grpc::Status& status) {
+                              call->cancel.reset();
+                              told(FromGrpc(status, call->context, agent));
+                            });
 }
 
 Result<v1::OpenPullResponse> PeerClient::OpenPull(const std::string& agent,

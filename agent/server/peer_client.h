@@ -18,10 +18,10 @@ class PeerClient : public Peers {
  public:
   PeerClient(const std::string& world, std::shared_ptr<grpc::ChannelCredentials> credentials);
 
-  Result<v1::QueryResponse> Query(const std::string& agent, const v1::QueryRequest& request,
-                                  std::stop_token stop) override;
-  Status Word(const std::string& agent, const v1::WordRequest& request,
-              std::stop_token stop) override;
+  void Query(const std::string& agent, const v1::QueryRequest& request, std::stop_token stop,
+             Answered answered) override;
+  void Word(const std::string& agent, const v1::WordRequest& request, std::stop_token stop,
+            Told told) override;
   Result<v1::OpenPullResponse> OpenPull(const std::string& agent,
                                         const v1::OpenPullRequest& request);
 

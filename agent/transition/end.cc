@@ -106,20 +106,25 @@ bool Executor::TryWithdraw(Attempt* attempt) {
 // Burned: some other agent gave the attempt up without a flip. Its word is then lost to the
 // step that mine was for, so nobody can have gone: a fence (rule 2). Flipped: so every word was
 // given.
-Executor::PeersSay Executor::AskPeers(const Attempt& attempt) {
+std::set<std::string> Executor::OtherAgents(const Attempt& attempt) {
   std::set<std::string> agents;
   for (const v1::PeerAddress& peer : attempt.request.peers()) agents.insert(peer.agent());
+  const std::scoped_lock lock(mu_);
   agents.erase(address_.agent());
-  bool burned = false;
-  for (const std::string& agent : agents) {
-    v1::QueryRequest query;
-    *query.mutable_header() = HeaderOf(attempt);
-    const auto seen = peers_->Query(agent, query, {});
-    if (!seen.ok()) continue;
-    if (seen->flipped()) return PeersSay::kFlipped;
-    burned |= seen->phase() == v1::PHASE_IDLE && !seen->contributed();
-  }
-  return burned ? PeersSay::kBurned : PeersSay::kNothing;
+  return agents;
+}
+
+Executor::PeersSay Executor::AskPeers(const Attempt& attempt) {
+  v1::QueryRequest query;
+  *query.mutable_header() = HeaderOf(attempt);
+  bool burned = false, flipped = false;
+  AskAll(peers_, OtherAgents(attempt), query, {},
+         [&](const std::string&, const v1::QueryResponse& seen) {
+           burned |= seen.phase() == v1::PHASE_IDLE && !seen.contributed();
+           flipped |= seen.flipped();
+           return flipped;
+         });
+  return flipped ? PeersSay::kFlipped : burned ? PeersSay::kBurned : PeersSay::kNothing;
 }
 
 void Executor::Release(const AttemptPtr& attempt, const std::string& reason, bool keep) {
@@ -187,7 +192,7 @@ Result<bool> Executor::Abort(const v1::Header& header, const std::string& reason
     if (first && say == PeersSay::kFlipped) {
       // A word that only the others have, of one that died since, never comes here.
       for (int rank = 0; rank < attempt->target->members_size(); ++rank) {
-        attempt->words[static_cast<uint32_t>(rank)] = attempt->target_hash;
+        attempt->words.insert(static_cast<uint32_t>(rank));
       }
       FlipByWordsLocked(attempt.get());
     }

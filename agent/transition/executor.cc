@@ -246,7 +246,7 @@ Status Executor::PermitLocked(Attempt* attempt) {
   attempt->permitted = Clock::now();
   if (attempt->by_agents()) {
     for (const auto& [device, part] : attempt->parts) {
-      attempt->words[static_cast<uint32_t>(part.target_rank)] = attempt->target_hash;
+      attempt->words.insert(static_cast<uint32_t>(part.target_rank));
     }
     attempt->contributed = true;
     words_ =

@@ -159,10 +159,10 @@ class Executor {
     std::optional<layout::Owners> owners;  // of the target
     v1::Phase phase = v1::PHASE_IDLE;
     std::string error;
-    std::map<uint32_t, Part> parts;         // by device
-    std::map<uint32_t, std::string> words;  // by agents: hash by rank
-    bool contributed = false;               // by agents: my words are out
-    bool held = false;                      // no flip by words until the outcome is told
+    std::map<uint32_t, Part> parts;  // by device
+    std::set<uint32_t> words;        // by agents: ranks that gave theirs
+    bool contributed = false;        // by agents: my words are out
+    bool held = false;               // no flip by words until the outcome is told
     bool carries_kv = false;
     Clock::time_point begun, permitted;
     double prepare_seconds = 0, stage_seconds = 0, flip_seconds = 0;
@@ -197,6 +197,7 @@ class Executor {
   Status FlipLocked(Attempt* attempt, uint32_t device, bool by_agents);
   bool AnyFlipped(const Attempt& attempt) const;
   bool TryWithdraw(Attempt* attempt);
+  std::set<std::string> OtherAgents(const Attempt& attempt);
   enum class PeersSay { kNothing, kBurned, kFlipped };
   PeersSay AskPeers(const Attempt& attempt);
   void CountLocked(const Attempt& attempt, const char* outcome);

@@ -35,31 +35,31 @@ void Executor::AwaitPermit(const AttemptPtr& attempt, const std::stop_token& sto
   const auto over = [&] {
     return stop.stop_requested() || attempt_ != attempt || attempt->phase != v1::PHASE_STAGED;
   };
-  std::set<std::string> agents;
-  for (const v1::PeerAddress& peer : attempt->request.peers()) agents.insert(peer.agent());
+  v1::QueryRequest query;
+  *query.mutable_header() = HeaderOf(*attempt);
   auto wait = options_.permit_wait;
   while (true) {
     {
       std::unique_lock lock(mu_);
       if (changed_.wait_for(lock, wait, over)) return;
-      agents.erase(address_.agent());
     }
     wait = kAskAgain;
-    for (const std::string& agent : agents) {
-      if (stop.stop_requested()) return;
-      v1::QueryRequest query;
-      *query.mutable_header() = HeaderOf(*attempt);
-      const auto seen = peers_->Query(agent, query, stop);
-      if (!seen.ok() || (seen->phase() != v1::PHASE_PERMITTED && !seen->flipped())) continue;
-      const std::scoped_lock lock(mu_);
-      if (over()) return;
-      spdlog::warn("attempt {}: {} has the permit and the driver is silent; taken as given",
-                   attempt->id, agent);
-      if (const Status status = PermitLocked(attempt.get()); !status.ok()) {
-        spdlog::error("attempt {}: {}", attempt->id, status.message());
-      }
-      return;
+    std::string permitted;  // who has it
+    AskAll(peers_, OtherAgents(*attempt), query, stop,
+           [&](const std::string& agent, const v1::QueryResponse& seen) {
+             const bool has = seen.phase() == v1::PHASE_PERMITTED || seen.flipped();
+             if (has) permitted = agent;
+             return has;
+           });
+    if (permitted.empty()) continue;
+    const std::scoped_lock lock(mu_);
+    if (over()) return;
+    spdlog::warn("attempt {}: {} has the permit and the driver is silent; taken as given",
+                 attempt->id, permitted);
+    if (const Status status = PermitLocked(attempt.get()); !status.ok()) {
+      spdlog::error("attempt {}: {}", attempt->id, status.message());
     }
+    return;
   }
 }
 

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "agent/store/testing/world.h"
@@ -41,17 +42,25 @@ class YesEngines final : public Engines {
 // for as long as they hang.
 class SlowPeers final : public Peers {
  public:
-  Result<v1::QueryResponse> Query(const std::string&, const v1::QueryRequest&,
-                                  std::stop_token) override {
-    std::unique_lock lock(mu_);
+  void Query(const std::string&, const v1::QueryRequest&, std::stop_token,
+             Answered answered) override {
+    const std::scoped_lock lock(mu_);
     ++asked_;
     changed_.notify_all();
-    changed_.wait(lock, [&] { return !hangs_; });
-    if (says) return *says;
-    return Status{Code::kUnavailable, "away"};
+    answers_.emplace_back([this, answered = std::move(answered)] {
+      std::unique_lock waiting(mu_);
+      changed_.wait(waiting, [&] { return !hangs_; });
+      waiting.unlock();
+      if (says) {
+        answered(*says);
+      } else {
+        answered(Status{Code::kUnavailable, "away"});
+      }
+    });
   }
-  Status Word(const std::string&, const v1::WordRequest&, std::stop_token) override {
-    return OkStatus();
+  void Word(const std::string&, const v1::WordRequest&, std::stop_token, Told told) override {
+    const std::scoped_lock lock(mu_);
+    answers_.emplace_back([told = std::move(told)] { told(OkStatus()); });
   }
 
   void Hang(bool hangs) {
@@ -71,6 +80,7 @@ class SlowPeers final : public Peers {
   std::condition_variable changed_;
   bool hangs_ = false;
   int asked_ = 0;
+  std::vector<std::jthread> answers_;
 };
 
 // One agent with all ranks of its world, but for the last `away`.

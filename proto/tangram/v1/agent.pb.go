@@ -2148,11 +2148,13 @@ func (x *QueryResponse) GetFlipped() bool {
 	return false
 }
 
-// A word of the gate, while no engine carries it (FIRST, REPAIR).
+// The words of the gate, while no engine carries them (FIRST, REPAIR): of all ranks of the pod that
+// calls. Each agent tells its own to each other one, and none passes on another's: a word is as good
+// as the certificate it came with.
 type WordRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Header        *Header                `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
-	Rank          uint32                 `protobuf:"varint,2,opt,name=rank,proto3" json:"rank,omitempty"`
+	Ranks         []uint32               `protobuf:"varint,4,rep,packed,name=ranks,proto3" json:"ranks,omitempty"`
 	TargetHash    []byte                 `protobuf:"bytes,3,opt,name=target_hash,json=targetHash,proto3" json:"target_hash,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2195,11 +2197,11 @@ func (x *WordRequest) GetHeader() *Header {
 	return nil
 }
 
-func (x *WordRequest) GetRank() uint32 {
+func (x *WordRequest) GetRanks() []uint32 {
 	if x != nil {
-		return x.Rank
+		return x.Ranks
 	}
-	return 0
+	return nil
 }
 
 func (x *WordRequest) GetTargetHash() []byte {
@@ -2560,12 +2562,12 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"layoutHash\x12'\n" +
 	"\x05phase\x18\x03 \x01(\x0e2\x11.tangram.v1.PhaseR\x05phase\x12 \n" +
 	"\vcontributed\x18\x04 \x01(\bR\vcontributed\x12\x18\n" +
-	"\aflipped\x18\x05 \x01(\bR\aflipped\"n\n" +
+	"\aflipped\x18\x05 \x01(\bR\aflipped\"v\n" +
 	"\vWordRequest\x12*\n" +
-	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\x12\x12\n" +
-	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x1f\n" +
+	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\x12\x14\n" +
+	"\x05ranks\x18\x04 \x03(\rR\x05ranks\x12\x1f\n" +
 	"\vtarget_hash\x18\x03 \x01(\fR\n" +
-	"targetHash\"\x0e\n" +
+	"targetHashJ\x04\b\x02\x10\x03\"\x0e\n" +
 	"\fWordResponse\"\xc7\x01\n" +
 	"\x0fOpenPullRequest\x12*\n" +
 	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\x12\x12\n" +
