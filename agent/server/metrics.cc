@@ -40,7 +40,7 @@ class Family {
 
 std::vector<prometheus::MetricFamily> AgentMetrics::Collect() const {
   using prometheus::MetricType;
-  const v1::StatusResponse status = executor_->GetStatus(false);
+  const v1::StatusResponse status = executor_->GetStatus(nullptr);
   const Executor::Totals totals = executor_->GetTotals();
 
   Family epoch("tangram_epoch", "Epoch in force, 0 before the first layout.", MetricType::Gauge);

@@ -20,7 +20,7 @@ constexpr auto kLook = std::chrono::milliseconds(200);
 // A leaver stays until its attempt is retired: others may still read from it.
 bool InWorld(Executor* executor) {
   if (executor->Resuming()) return true;  // what the agent before was in
-  const v1::StatusResponse status = executor->GetStatus(false);
+  const v1::StatusResponse status = executor->GetStatus(nullptr);
   return std::any_of(status.ranks().begin(), status.ranks().end(), [](const v1::RankStatus& rank) {
     return rank.in_world() || rank.transition().phase() > v1::PHASE_IDLE;
   });

@@ -183,7 +183,7 @@ grpc::Status AgentService::Status(grpc::ServerContext* context, const v1::Status
                                   v1::StatusResponse* response) {
   if (grpc::Status allowed = Allow(*context); !allowed.ok()) return allowed;
   if (grpc::Status world = CheckWorld(context, request->world()); !world.ok()) return world;
-  *response = executor_->GetStatus(true);
+  *response = executor_->GetStatus(request);
   return grpc::Status::OK;
 }
 
@@ -204,7 +204,7 @@ grpc::Status AgentService::Watch(grpc::ServerContext* context, const v1::WatchRe
   Executor::Clock::time_point sent_at{};
   while (!context->IsCancelled() && !stopping_) {
     v1::WatchResponse response;
-    *response.mutable_status() = executor_->GetStatus(false);
+    *response.mutable_status() = executor_->GetStatus(nullptr);
     // Bytes and steps trickle; a phase is what the driver waits for, so it goes out at once.
     std::string phases = PhasesOf(response.status());
     const auto now = Executor::Clock::now();

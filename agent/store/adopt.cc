@@ -148,6 +148,7 @@ Status RankStore::Adopt(Adoption* adoption) {
   dense_backed_ = kept->dense;
   dense_here_.fill(kept->dense);
   if (kept->dense) dense_hashes_ = std::move(kept->dense_hashes);
+  ++held_version_;
   return OkStatus();
 }
 

@@ -55,6 +55,8 @@ class RankMemory {
   virtual EngineRegions Regions() = 0;
   virtual MemoryFigures Memory() = 0;
   virtual v1::Inventory Held() = 0;
+  // Another one whenever Held is, also after the agent's death. Waits for nobody.
+  virtual uint64_t HeldVersion() = 0;
 
   // Proves the part, checks its peak against the pool, backs the pages. An error leaves nothing.
   // rank = -1: leaves with this flip. kBadPlan, kNoMemory.

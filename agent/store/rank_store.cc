@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <random>
 #include <utility>
 
 #include "agent/base/fault.h"
@@ -90,8 +91,17 @@ MemoryFigures RankStore::Memory() {
           fmt::format("{}, {}", options_.platform->name(), options_.platform->pages())};
 }
 
+uint64_t RankStore::FreshVersion() {
+  std::random_device random;
+  return uint64_t{random()} << 32 | 1;
+}
+
 v1::Inventory RankStore::Held() {
   const std::scoped_lock lock(mu_);
+  return HeldLocked();
+}
+
+v1::Inventory RankStore::HeldLocked() const {
   v1::Inventory out;
   for (const Pieces* pieces : {&current_, &old_}) {
     for (const Piece& piece : *pieces) {
@@ -169,6 +179,7 @@ void RankStore::ReleaseLocked(const std::vector<PlacedPiece>& places, bool dense
     memories_.banks->ReleaseDense();
     dense_backed_ = false;
     dense_here_.fill(false);
+    ++held_version_;
   }
 }
 
@@ -195,6 +206,7 @@ Status RankStore::Commit() {
   old_ = current_.Split(attempt_->proof.stays);
   current_.Add(std::exchange(attempt_->incoming, {}));
   attempt_->committed = true;
+  ++held_version_;
   return OkStatus();
 }
 
@@ -214,6 +226,7 @@ Status RankStore::Retire() {
     if (!attempt_ || !attempt_->committed) return {Code::kWrongPhase, "nothing to retire"};
     ReleaseLocked(old_.Places(), attempt_->rank < 0);
     old_ = {};
+    ++held_version_;
     attempt_.reset();
   }
   CloseReaders();
@@ -229,6 +242,7 @@ void RankStore::Keep() {
     for (const Piece& piece : attempt_->incoming) whole.push_back(piece.Missing() < 0);
     const std::vector<PlacedPiece> unfinished = attempt_->incoming.Split(whole).Places();
     current_.Add(std::move(attempt_->incoming));
+    ++held_version_;
     const bool half_dense =
         !attempt_->committed && !attempt_->dense_source.empty() &&
         std::find(dense_here_.begin(), dense_here_.end(), false) != dense_here_.end();
@@ -244,6 +258,7 @@ void RankStore::Reset(const std::string& member) {
     const std::scoped_lock lock(mu_);
     ReleaseLocked(current_.Places(), true);
     current_ = {};
+    ++held_version_;
     member_ = member;
   }
   CloseReaders();
@@ -379,6 +394,11 @@ Status RankStore::Audit() {
   };
   add(old_);
   if (attempt_) add(attempt_->incoming);
+  std::pair now(held_version_.load(), HeldLocked().SerializeAsString());
+  if (audited_ && audited_->first == now.first && audited_->second != now.second) {
+    return {Code::kInvalid, "what is held has changed and its version has not"};
+  }
+  audited_ = std::move(now);
   return memories_.banks->Audit(all, dense_backed_);
 }
 
@@ -391,28 +411,30 @@ std::span<const std::byte> RankStore::Granule(uint32_t layer, uint32_t expert, u
 
 Result<uint64_t> RankStore::KvPull(const v1::KvPull& pull,
                                    const std::vector<v1::PeerAddress>& peers) {
-  std::map<uint32_t, std::vector<mover::KvReaders::Range>> remote;
+  struct From {
+    const v1::PeerAddress* peer;
+    RankStore* sibling;                             // null: elsewhere
+    std::vector<mover::KvReaders::Range> ranges{};  // to pull
+  };
+  std::map<uint32_t, From> sources;  // by rank; a sibling is found under locks, so once
+  for (const v1::PeerAddress& peer : peers) sources.emplace(peer.rank(), From{&peer, nullptr});
+  for (auto& [rank, from] : sources) from.sibling = options_.sibling(from.peer->member());
   std::vector<device::CopyOp> copies;
   const device::Memory& mine = memories_.kv.memory;
   uint64_t bytes = 0;
   for (int i = 0; i < pull.source_rank_size(); ++i) {
-    const auto peer = std::find_if(peers.begin(), peers.end(), [&](const v1::PeerAddress& p) {
-      return p.rank() == pull.source_rank(i);
-    });
-    const uint64_t to = pull.target_offset(i);
+    const auto source = sources.find(pull.source_rank(i));
+    const uint64_t to = pull.target_offset(i), from = pull.source_offset(i);
     const uint32_t length = pull.length(i);
-    if (peer == peers.end() || to > mine.bytes || length > mine.bytes - to) {
+    if (source == sources.end() || to > mine.bytes || length > mine.bytes - to) {
       return Status(Code::kInvalid, fmt::format("KV move {}: rank {}, {} bytes to {} of {}", i,
                                                 pull.source_rank(i), length, to, mine.bytes));
     }
-    RankStore* sibling = options_.sibling(peer->member());
-    if (sibling == nullptr) {
-      remote[static_cast<uint32_t>(peer - peers.begin())].push_back(
-          {pull.source_offset(i), mine.Part(to, length)});
+    if (source->second.sibling == nullptr) {
+      source->second.ranges.push_back({from, mine.Part(to, length)});
       continue;
     }
-    const uint64_t from = pull.source_offset(i);
-    const device::Memory& theirs = sibling->memories_.kv.memory;
+    const device::Memory& theirs = source->second.sibling->memories_.kv.memory;
     if (from > theirs.bytes || length > theirs.bytes - from) {
       return Status(Code::kInvalid,
                     fmt::format("KV move {}: {} bytes at {} of {}", i, length, from, theirs.bytes));
@@ -421,9 +443,11 @@ Result<uint64_t> RankStore::KvPull(const v1::KvPull& pull,
     bytes += length;
   }
   if (Status copied = memories_.devices.kv->Copy(copies).Wait(); !copied.ok()) return copied;
-  if (remote.empty()) return bytes;
   std::vector<std::pair<v1::PeerAddress, std::vector<mover::KvReaders::Range>>> jobs;
-  for (auto& [peer, ranges] : remote) jobs.emplace_back(peers[peer], std::move(ranges));
+  for (auto& [rank, from] : sources) {
+    if (!from.ranges.empty()) jobs.emplace_back(*from.peer, std::move(from.ranges));
+  }
+  if (jobs.empty()) return bytes;
   const std::scoped_lock lock(kv_mu_);
   const auto read = readers_.Read(pull.header(), jobs);
   if (!read.ok()) return read.status();

@@ -47,6 +47,7 @@ class RankStore final : public RankMemory {
   EngineRegions Regions() override;
   MemoryFigures Memory() override;
   v1::Inventory Held() override;
+  uint64_t HeldVersion() override { return held_version_.load(); }
   Status Prepare(uint64_t attempt, const v1::Layout& target, int32_t rank,
                  const v1::RankPart& part) override;
   Status Stage(const v1::Header& header, const Origins& origins, StageProgress* progress,
@@ -71,7 +72,8 @@ class RankStore final : public RankMemory {
 
   std::string member();
 
-  // pool + mapped = total, and every page is owned by exactly the pieces that are held.
+  // pool + mapped = total, every page is owned by exactly the pieces that are held, and these are
+  // what they were under the same version.
   Status Audit();
   // For tests: where the CPU reaches it.
   std::span<std::byte> kv() const { return device::View(memories_.kv.memory); }
@@ -100,7 +102,8 @@ class RankStore final : public RankMemory {
     Region kv, control;
     std::unique_ptr<memory::Banks> banks;
   };
-  struct Kept;  // adopt.cc
+  struct Kept;                     // adopt.cc
+  static uint64_t FreshVersion();  // that no other store has had
   Status Open();
   device::RankBytes Bytes() const {
     return {options_.pool_bytes, options_.kv_bytes, options_.control_bytes};
@@ -114,6 +117,7 @@ class RankStore final : public RankMemory {
   const Piece* FindLocked(uint32_t layer, uint32_t expert, layout::Run run) const;
   std::vector<v1::Mapping> ToProto(const std::vector<memory::BackedRange>& ranges) const;
   void ReleaseLocked(const std::vector<layout::PlacedPiece>& places, bool dense);
+  v1::Inventory HeldLocked() const;
   void CloseReaders();
 
   // sources.cc
@@ -141,12 +145,14 @@ class RankStore final : public RankMemory {
   std::mutex mu_;              // everything below
   std::shared_mutex reading_;  // held shared while a sibling copies out, whole while pages go
   std::string member_;
+  std::atomic<uint64_t> held_version_ = FreshVersion();  // of current_, old_ and dense_here_
   Pieces current_;  // of the layout in force, and what Keep() kept
   Pieces old_;      // of the one before, until Retire
   std::array<bool, kDenseParts> dense_here_{};
   std::vector<uint64_t> dense_hashes_;
   bool dense_backed_ = false;
   std::optional<Attempt> attempt_;
+  std::optional<std::pair<uint64_t, std::string>> audited_;  // a version, and what was held then
   // Of what OpenPull granted; ends, and a new one begins, before pages go.
   std::shared_ptr<mover::Lease> lease_ = std::make_shared<mover::Lease>();
   std::mutex kv_mu_;  // readers_; never taken under mu_

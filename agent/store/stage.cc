@@ -49,6 +49,7 @@ void RankStore::MarkDense(uint32_t part, const std::vector<uint64_t>& hashes) {
   i = 0;
   for (size_t t = part; t < dense_hashes_.size(); t += kDenseParts) dense_hashes_[t] = hashes[i++];
   dense_here_[part] = true;
+  ++held_version_;
 }
 
 std::vector<uint32_t> RankStore::PeersInOrder(const std::vector<v1::PeerAddress>& peers,

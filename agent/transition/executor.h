@@ -82,8 +82,8 @@ class Executor {
   // These members, or all when the world ends, are none any more: memory and engine go, the
   // rank gets a new member id.
   Status Release(const v1::ReleaseRequest& request);
-  // `full`: with the layout and the inventories.
-  v1::StatusResponse GetStatus(bool full);
+  // `asked`: with the layout and the inventories, but for what the caller knows; null: without.
+  v1::StatusResponse GetStatus(const v1::StatusRequest* asked);
   // Waits until something changed since `seen` (updated), at most `limit`.
   bool WaitChange(uint64_t* seen, std::chrono::milliseconds limit);
   // What a refusal tells: the world, the epoch, the highest attempt.
@@ -222,7 +222,8 @@ class Executor {
   Status CheckPull(const v1::OpenPullRequest& request, const Attempt& attempt,
                    const std::string& pod) const;
   // status.cc
-  void FillRank(uint32_t device, const EngineInfo& engine, bool full, v1::RankStatus* out);
+  void FillRank(uint32_t device, const EngineInfo& engine, const v1::StatusRequest* asked,
+                v1::RankStatus* out);
 
   const Options options_;
   const layout::GeometryView geometry_;

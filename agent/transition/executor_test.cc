@@ -48,7 +48,7 @@ TEST(Executor, ASlowPeerHoldsUpNobodyButTheNextStage) {
   auto staged = std::async(std::launch::async, [&] { return agent.Stage(2); });
   // Whether Stage has begun or not: nobody else waits for the peer.
   auto looked = std::async(std::launch::async, [&] {
-    for (int i = 0; i < 1000; ++i) (void)agent.executor->GetStatus(true);
+    for (int i = 0; i < 1000; ++i) (void)agent.GetStatus();
     return true;
   });
   Within(std::move(looked), "Status");
@@ -64,7 +64,7 @@ TEST(Executor, AFlipDuringAReleaseIsSeen) {
   std::vector<std::jthread> lookers;  // so that who lets go of the lock does not get it again
   for (int i = 0; i < 2; ++i) {
     lookers.emplace_back([&] {
-      while (!over) (void)agent.executor->GetStatus(true);
+      while (!over) (void)agent.GetStatus();
     });
   }
   for (uint64_t attempt = 1; attempt <= 20; ++attempt) {
@@ -103,12 +103,12 @@ TEST(Executor, WhoMissedAWordFollowsOneThatFlipped) {
   }
   agent.AwaitPhase(v1::PHASE_STAGED);
   ASSERT_OK(agent.executor->Permit(agent.Header(1)));
-  EXPECT_EQ(agent.executor->GetStatus(false).epoch(), 0U) << "a word is missing";
+  EXPECT_EQ(agent.executor->GetStatus(nullptr).epoch(), 0U) << "a word is missing";
   agent.peers.says.emplace().set_flipped(true);
   const auto flipped = agent.executor->Abort(agent.Header(1), "a test");
   ASSERT_TRUE(flipped.ok()) << flipped.status().message();
   EXPECT_TRUE(*flipped);
-  EXPECT_EQ(agent.executor->GetStatus(false).epoch(), 1U);
+  EXPECT_EQ(agent.executor->GetStatus(nullptr).epoch(), 1U);
 }
 
 // Heads shared by both ranks in the layer, or in none.
@@ -126,6 +126,47 @@ v1::Layout SharedHeads(v1::Layout layout, uint32_t query_heads, bool (*in)(uint3
   return layout;
 }
 
+// A status of many pieces is told once: who asks again with what it has gets what is new.
+TEST(Executor, WhatTheCallerKnowsIsNotToldAgain) {
+  OneAgent agent(2);
+  const auto known = [](const v1::StatusResponse& status) {
+    v1::StatusRequest asked;
+    asked.set_known_layout(status.layout_hash());
+    for (const v1::RankStatus& rank : status.ranks()) {
+      (*asked.mutable_known_inventories())[rank.member().id()] = rank.inventory_version();
+    }
+    return asked;
+  };
+  v1::StatusRequest asked = known(agent.GetStatus());
+  EXPECT_FALSE(agent.executor->GetStatus(&asked).has_layout());
+  ASSERT_OK(agent.Take(v1::FLIP_KIND_FIRST, 1, agent.First()));
+  v1::StatusResponse status = agent.executor->GetStatus(&asked);
+  EXPECT_TRUE(status.has_layout()) << "there is a first one";
+  for (const v1::RankStatus& rank : status.ranks()) EXPECT_TRUE(rank.has_inventory());
+  asked = known(status);
+  ASSERT_OK(agent.Retire(1));
+  status = agent.executor->GetStatus(&asked);
+  for (const v1::RankStatus& rank : status.ranks()) {
+    EXPECT_TRUE(rank.has_inventory()) << "a retire may drop pieces";
+  }
+
+  status = agent.GetStatus();
+  asked = known(status);
+  const v1::StatusResponse again = agent.executor->GetStatus(&asked);
+  EXPECT_FALSE(again.has_layout());
+  EXPECT_EQ(again.layout_hash(), status.layout_hash());
+  for (const v1::RankStatus& rank : again.ranks()) {
+    EXPECT_FALSE(rank.has_inventory());
+    EXPECT_NE(rank.inventory_version(), 0U);
+  }
+  // Only the one that the caller does not know is told.
+  asked.mutable_known_inventories()->erase(status.ranks(1).member().id());
+  const v1::StatusResponse one = agent.executor->GetStatus(&asked);
+  EXPECT_FALSE(one.ranks(0).has_inventory());
+  EXPECT_EQ(one.ranks(1).inventory().SerializeAsString(),
+            status.ranks(1).inventory().SerializeAsString());
+}
+
 // An engine that splits no request's heads is never given a layout that does.
 TEST(Executor, AttentionOnSeveralRanksIsRefusedForAnEngineThatTakesOne) {
   OneAgent agent(2);
@@ -137,20 +178,20 @@ TEST(Executor, AttentionOnSeveralRanksIsRefusedForAnEngineThatTakesOne) {
   const v1::Layout last = SharedHeads(agent.Again(), heads, [](uint32_t l) { return l == 1; });
 
   agent.engines.capabilities.set_attention_data_only(true);
-  EXPECT_TRUE(agent.executor->GetStatus(false).ranks(0).engine().attention_data_only());
-  const std::string before = agent.executor->GetStatus(true).SerializeAsString();
+  EXPECT_TRUE(agent.executor->GetStatus(nullptr).ranks(0).engine().attention_data_only());
+  const std::string before = agent.GetStatus().SerializeAsString();
   for (const v1::Layout* target : {&all, &last}) {
     const Status refused = agent.Prepare(v1::FLIP_KIND_LAYOUT, 2, *target);
     EXPECT_EQ(refused.code(), Code::kEngine);
     EXPECT_NE(refused.message().find("shared by 2 ranks"), std::string::npos) << refused.message();
     EXPECT_NE(refused.message().find(target == &all ? "layer 0" : "layer 1"), std::string::npos);
-    EXPECT_EQ(agent.executor->GetStatus(true).SerializeAsString(), before) << "nothing happened";
+    EXPECT_EQ(agent.GetStatus().SerializeAsString(), before) << "nothing happened";
   }
   ASSERT_OK(agent.Prepare(v1::FLIP_KIND_LAYOUT, 2, agent.Again()));
   ASSERT_TRUE(agent.executor->Abort(agent.Header(2), "a test").ok());
 
   agent.engines.capabilities.set_attention_data_only(false);
-  EXPECT_FALSE(agent.executor->GetStatus(false).ranks(0).engine().attention_data_only());
+  EXPECT_FALSE(agent.executor->GetStatus(nullptr).ranks(0).engine().attention_data_only());
   ASSERT_OK(agent.Prepare(v1::FLIP_KIND_LAYOUT, 3, all));
 }
 
@@ -169,7 +210,7 @@ TEST_F(ResumeTest, ARankGoesOnWithWhatItsEngineKept) {
   const v1::Layout layout = agent_.stores.layout;
   for (uint32_t device = 0; device < 2; ++device) ASSERT_OK(agent_.Resume(device));
   EXPECT_FALSE(agent_.executor->Resuming());
-  const v1::StatusResponse status = agent_.executor->GetStatus(true);
+  const v1::StatusResponse status = agent_.GetStatus();
   EXPECT_EQ(status.epoch(), 1u);
   EXPECT_EQ(status.layout_hash(), layout::HashOf(layout));
   for (const auto& member : agent_.stores.members) ASSERT_OK(member->store->Audit());
@@ -183,16 +224,16 @@ TEST_F(ResumeTest, AControlPageThatIsNotOneLeavesTheRankAsItWas) {
   ASSERT_NE(mapped, MAP_FAILED);
   auto* page = static_cast<GatePage*>(mapped);
   page->magic = 0;
-  const std::string before = agent_.executor->GetStatus(true).SerializeAsString();
+  const std::string before = agent_.GetStatus().SerializeAsString();
   EXPECT_EQ(agent_.Resume(0).code(), Code::kInvalid);
-  EXPECT_EQ(agent_.executor->GetStatus(true).SerializeAsString(), before);
+  EXPECT_EQ(agent_.GetStatus().SerializeAsString(), before);
   EXPECT_EQ(agent_.executor->Counters(0, TokenCount::kRouted).size(),
             agent_.stores.geometry().moe_layers() * agent_.stores.geometry().experts());
   EXPECT_TRUE(agent_.executor->Resuming()) << "it may come again";
   page->magic = GatePage::kMagic;
   munmap(mapped, 4096);
   ASSERT_OK(agent_.Resume(0));
-  EXPECT_EQ(agent_.executor->GetStatus(true).epoch(), 1u);
+  EXPECT_EQ(agent_.GetStatus().epoch(), 1u);
 }
 
 // Three ranks of gigabytes take a while; nobody else does, and no limit runs out over it.
@@ -220,7 +261,7 @@ TEST(Resume, EveryCallIsAnsweredWhileAllRanksAreVerifiedAtOnce) {
                       EXPECT_EQ(why,
                                 "resuming after the death of the agent before: verifying what the "
                                 "engines kept of devices 0 1 2");
-                      EXPECT_EQ(agent.executor->GetStatus(true).epoch(), 0u);
+                      EXPECT_EQ(agent.GetStatus().epoch(), 0u);
                       EXPECT_EQ(agent.executor->GetLoad().ranks_size(), 3);
                       EXPECT_EQ(agent.Resume(1).code(), Code::kWrongPhase) << "one at a time";
                       return true;
@@ -229,7 +270,7 @@ TEST(Resume, EveryCallIsAnsweredWhileAllRanksAreVerifiedAtOnce) {
   go.count_down();
   for (auto& call : resumed) ASSERT_OK(Within(std::move(call), "Resume"));
   EXPECT_FALSE(agent.executor->Resuming());
-  EXPECT_EQ(agent.executor->GetStatus(true).epoch(), 1u);
+  EXPECT_EQ(agent.GetStatus().epoch(), 1u);
 }
 
 // A member that lacks a piece of its layout cannot stay: it is refused, and is new in the end.
@@ -242,14 +283,14 @@ TEST_F(ResumeTest, AByteThatChangedRefusesItsRankAlone) {
   ASSERT_EQ(pread(fd.get(), &byte, 1, static_cast<off_t>(at)), 1);
   byte = static_cast<char>(byte ^ 1);
   ASSERT_EQ(pwrite(fd.get(), &byte, 1, static_cast<off_t>(at)), 1);
-  const std::string before = agent_.executor->GetStatus(true).SerializeAsString();
+  const std::string before = agent_.GetStatus().SerializeAsString();
   EXPECT_EQ(agent_.Resume(0).code(), Code::kCorrupt);
-  EXPECT_EQ(agent_.executor->GetStatus(true).SerializeAsString(), before);
+  EXPECT_EQ(agent_.GetStatus().SerializeAsString(), before);
   ASSERT_OK(agent_.Resume(1));
   EXPECT_TRUE(agent_.executor->Resuming());
   agent_.later = std::chrono::hours(1);
   EXPECT_FALSE(agent_.executor->Resuming());
-  const v1::StatusResponse status = agent_.executor->GetStatus(true);
+  const v1::StatusResponse status = agent_.GetStatus();
   EXPECT_FALSE(status.ranks(0).in_world());
   EXPECT_TRUE(status.ranks(1).in_world());
 }

@@ -48,7 +48,7 @@ class Scene {
     const Status resumed = agent_.executor->Resume(0, resume, std::move(fds_), {});
     Want(agent_.stores.members[0]->store->Audit(), "audit");
     if (resumed.ok()) {
-      const v1::StatusResponse status = agent_.executor->GetStatus(true);
+      const v1::StatusResponse status = agent_.GetStatus();
       Want(status.ranks(0).member().id() == resume.member(), "another member");
       Want(status.ranks(0).in_world() == (layout::RankOf(resume.layout(), resume.member()) >= 0),
            "in the world or not");
@@ -63,7 +63,7 @@ class Scene {
 
  private:
   int control() const { return agent_.kept[0].fds[2].get(); }
-  std::string Look() { return agent_.executor->GetStatus(true).SerializeAsString(); }
+  std::string Look() { return agent_.GetStatus().SerializeAsString(); }
   void Restore() {
     Want(pwrite(control(), page_.data(), page_.size(), 0) == static_cast<ssize_t>(page_.size()),
          "the control page");

@@ -7,7 +7,8 @@
 
 namespace tangram {
 
-void Executor::FillRank(uint32_t device, const EngineInfo& engine, bool full, v1::RankStatus* out) {
+void Executor::FillRank(uint32_t device, const EngineInfo& engine, const v1::StatusRequest* asked,
+                        v1::RankStatus* out) {
   const Rank& rank = ranks_[device];
   out->set_device(device);
   *out->mutable_member() = rank.member;
@@ -17,7 +18,14 @@ void Executor::FillRank(uint32_t device, const EngineInfo& engine, bool full, v1
   out->set_memory_bytes(memory.total);
   out->set_memory_free(memory.free);
   out->set_memory_mapped(memory.mapped);
-  if (full) *out->mutable_inventory() = rank.memory->Held();
+  if (asked != nullptr) {
+    // Before the inventory: one that changes meanwhile is told again.
+    out->set_inventory_version(rank.memory->HeldVersion());
+    const auto known = asked->known_inventories().find(rank.member.id());
+    if (known == asked->known_inventories().end() || known->second != out->inventory_version()) {
+      *out->mutable_inventory() = rank.memory->Held();
+    }
+  }
 
   const GatePage& page = *rank.gate.page();
   v1::EngineStatus& e = *out->mutable_engine();
@@ -38,7 +46,7 @@ void Executor::FillRank(uint32_t device, const EngineInfo& engine, bool full, v1
   const uint64_t steps = page.steps.load(std::memory_order_acquire);
   e.set_steps(steps);
   e.set_stopped(rank.gate.stopped());
-  if (full) e.set_turns(page.turns.load(std::memory_order_relaxed));
+  if (asked != nullptr) e.set_turns(page.turns.load(std::memory_order_relaxed));
   e.set_fresh(rank.fresh);
   if (e.stopped() && rank.layout && rank.rank >= 0) {
     for (const uint32_t r :
@@ -80,7 +88,7 @@ void Executor::FillRank(uint32_t device, const EngineInfo& engine, bool full, v1
   t.set_flip_seconds(attempt->flip_seconds);
 }
 
-v1::StatusResponse Executor::GetStatus(bool full) {
+v1::StatusResponse Executor::GetStatus(const v1::StatusRequest* asked) {
   std::vector<EngineInfo> engines;
   for (uint32_t device = 0; device < ranks_.size(); ++device) {
     engines.push_back(engines_->Info(device));
@@ -92,12 +100,14 @@ v1::StatusResponse Executor::GetStatus(bool full) {
   if (layout) {
     out.set_epoch(layout->epoch());
     out.set_layout_hash(HashLocked(layout));
-    if (full) *out.mutable_layout() = *layout;
+    if (asked != nullptr && asked->known_layout() != out.layout_hash()) {
+      *out.mutable_layout() = *layout;
+    }
   }
   bool even = false;
   for (uint32_t device = 0; device < ranks_.size(); ++device) {
     even |= engines[device].attached && engines[device].capabilities.even_shards_only();
-    FillRank(device, engines[device], full, out.add_ranks());
+    FillRank(device, engines[device], asked, out.add_ranks());
   }
   *out.mutable_address() = address_;
   out.set_highest_attempt(highest_);

@@ -24,6 +24,7 @@ class TestMemory : public RankMemory {
   EngineRegions Regions() override;
   MemoryFigures Memory() override;
   v1::Inventory Held() override;
+  uint64_t HeldVersion() override { return 1; }
   Status Prepare(uint64_t attempt, const v1::Layout& target, int32_t rank,
                  const v1::RankPart& part) override;
   Status Stage(const v1::Header& header, const Origins& origins, StageProgress* progress,

@@ -105,14 +105,14 @@ Status OneAgent::Prepare(v1::FlipKind kind, uint64_t attempt, const v1::Layout& 
 
 void OneAgent::AwaitPhase(v1::Phase phase) {
   uint64_t seen = 0;
-  while (executor->GetStatus(false).ranks(0).transition().phase() != phase) {
+  while (executor->GetStatus(nullptr).ranks(0).transition().phase() != phase) {
     executor->WaitChange(&seen, std::chrono::milliseconds(100));
   }
 }
 
 void OneAgent::AwaitEpoch(uint64_t epoch) {
   uint64_t seen = 0;
-  while (executor->GetStatus(false).epoch() != epoch) {
+  while (executor->GetStatus(nullptr).epoch() != epoch) {
     executor->WaitChange(&seen, std::chrono::milliseconds(100));
   }
 }
@@ -129,7 +129,7 @@ Status OneAgent::Take(v1::FlipKind kind, uint64_t attempt, const v1::Layout& tar
 Status OneAgent::Retire(uint64_t attempt) {
   for (uint32_t device = 0; device < stores.members.size(); ++device) page(device)->steps = 1;
   const Status retired = executor->Retire(Header(attempt));
-  if (retired.ok()) stores.layout = executor->GetStatus(true).layout();
+  if (retired.ok()) stores.layout = GetStatus().layout();
   return retired;
 }
 

@@ -101,6 +101,9 @@ class OneAgent {
   // Another epoch of the same.
   v1::Layout Again();
   Status Prepare(v1::FlipKind kind, uint64_t attempt, const v1::Layout& target);
+  v1::StatusResponse GetStatus() {
+    return executor->GetStatus(&v1::StatusRequest::default_instance());
+  }
   Status Stage(uint64_t attempt) { return executor->Stage(Header(attempt)); }
   void AwaitPhase(v1::Phase phase);
   void AwaitEpoch(uint64_t epoch);

@@ -23,6 +23,7 @@ class HookedMemory final : public RankMemory {
   EngineRegions Regions() override { return real_->Regions(); }
   MemoryFigures Memory() override { return real_->Memory(); }
   v1::Inventory Held() override { return real_->Held(); }
+  uint64_t HeldVersion() override { return real_->HeldVersion(); }
   Status Prepare(uint64_t attempt, const v1::Layout& target, int32_t rank,
                  const v1::RankPart& part) override {
     return real_->Prepare(attempt, target, rank, part);

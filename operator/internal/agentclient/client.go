@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -71,6 +72,7 @@ type Client struct {
 	silent  time.Duration
 	conn    *grpc.ClientConn
 	rpc     tangramv1.AgentClient
+	known   atomic.Pointer[known]
 }
 
 // Dial does not wait for the agent: the first call does.
@@ -115,9 +117,19 @@ func (c *Client) explain(name string, err error, trailer metadata.MD) error {
 	return fmt.Errorf("agent %s: %s: %w", c.address, name, err)
 }
 
-// Status of the agent and its ranks.
+// Status of the agent and its ranks. Layout and inventories, which are large, come over the network when they have
+// changed only: statuses share them, so nobody writes to them.
 func (c *Client) Status(ctx context.Context, world string) (*tangramv1.StatusResponse, error) {
-	return call(ctx, c, "Status", statusDeadline, c.rpc.Status, &tangramv1.StatusRequest{World: world})
+	known := c.known.Load()
+	s, err := call(ctx, c, "Status", statusDeadline, c.rpc.Status, known.request(world))
+	if err != nil {
+		return nil, err
+	}
+	if known, err = known.complete(s); err != nil {
+		return nil, fmt.Errorf("agent %s: Status: %w", c.address, err)
+	}
+	c.known.Store(known)
+	return s, nil
 }
 
 // Load of the experts by the ranks of this agent, as sources.

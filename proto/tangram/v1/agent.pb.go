@@ -1156,11 +1156,14 @@ func (*RetireResponse) Descriptor() ([]byte, []int) {
 	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
+// What the caller has from an answer before is left out of the next one.
 type StatusRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	World         string                 `protobuf:"bytes,1,opt,name=world,proto3" json:"world,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	World            string                 `protobuf:"bytes,1,opt,name=world,proto3" json:"world,omitempty"`
+	KnownLayout      []byte                 `protobuf:"bytes,2,opt,name=known_layout,json=knownLayout,proto3" json:"known_layout,omitempty"`                                                                                            // layout_hash
+	KnownInventories map[string]uint64      `protobuf:"bytes,3,rep,name=known_inventories,json=knownInventories,proto3" json:"known_inventories,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"` // inventory_version by member id
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *StatusRequest) Reset() {
@@ -1198,6 +1201,20 @@ func (x *StatusRequest) GetWorld() string {
 		return x.World
 	}
 	return ""
+}
+
+func (x *StatusRequest) GetKnownLayout() []byte {
+	if x != nil {
+		return x.KnownLayout
+	}
+	return nil
+}
+
+func (x *StatusRequest) GetKnownInventories() map[string]uint64 {
+	if x != nil {
+		return x.KnownInventories
+	}
+	return nil
 }
 
 type EngineStatus struct {
@@ -1548,19 +1565,20 @@ func (x *TransitionStatus) GetHeld() bool {
 }
 
 type RankStatus struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Device        uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
-	Member        *Member                `protobuf:"bytes,2,opt,name=member,proto3" json:"member,omitempty"`
-	InWorld       bool                   `protobuf:"varint,3,opt,name=in_world,json=inWorld,proto3" json:"in_world,omitempty"`
-	Rank          uint32                 `protobuf:"varint,4,opt,name=rank,proto3" json:"rank,omitempty"`                                  // if in_world
-	MemoryBytes   uint64                 `protobuf:"varint,5,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"` // of the pool
-	MemoryFree    uint64                 `protobuf:"varint,6,opt,name=memory_free,json=memoryFree,proto3" json:"memory_free,omitempty"`
-	MemoryMapped  uint64                 `protobuf:"varint,7,opt,name=memory_mapped,json=memoryMapped,proto3" json:"memory_mapped,omitempty"` // pool + mapped = total at rest
-	Inventory     *Inventory             `protobuf:"bytes,8,opt,name=inventory,proto3" json:"inventory,omitempty"`
-	Engine        *EngineStatus          `protobuf:"bytes,9,opt,name=engine,proto3" json:"engine,omitempty"`
-	Transition    *TransitionStatus      `protobuf:"bytes,10,opt,name=transition,proto3" json:"transition,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Device           uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
+	Member           *Member                `protobuf:"bytes,2,opt,name=member,proto3" json:"member,omitempty"`
+	InWorld          bool                   `protobuf:"varint,3,opt,name=in_world,json=inWorld,proto3" json:"in_world,omitempty"`
+	Rank             uint32                 `protobuf:"varint,4,opt,name=rank,proto3" json:"rank,omitempty"`                                  // if in_world
+	MemoryBytes      uint64                 `protobuf:"varint,5,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"` // of the pool
+	MemoryFree       uint64                 `protobuf:"varint,6,opt,name=memory_free,json=memoryFree,proto3" json:"memory_free,omitempty"`
+	MemoryMapped     uint64                 `protobuf:"varint,7,opt,name=memory_mapped,json=memoryMapped,proto3" json:"memory_mapped,omitempty"` // pool + mapped = total at rest
+	Inventory        *Inventory             `protobuf:"bytes,8,opt,name=inventory,proto3" json:"inventory,omitempty"`                            // absent: of a version that the caller knows
+	Engine           *EngineStatus          `protobuf:"bytes,9,opt,name=engine,proto3" json:"engine,omitempty"`
+	Transition       *TransitionStatus      `protobuf:"bytes,10,opt,name=transition,proto3" json:"transition,omitempty"`
+	InventoryVersion uint64                 `protobuf:"fixed64,11,opt,name=inventory_version,json=inventoryVersion,proto3" json:"inventory_version,omitempty"` // another one whenever the inventory is, also after the agent's death
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *RankStatus) Reset() {
@@ -1663,12 +1681,19 @@ func (x *RankStatus) GetTransition() *TransitionStatus {
 	return nil
 }
 
+func (x *RankStatus) GetInventoryVersion() uint64 {
+	if x != nil {
+		return x.InventoryVersion
+	}
+	return 0
+}
+
 type StatusResponse struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	World           string                 `protobuf:"bytes,1,opt,name=world,proto3" json:"world,omitempty"`
 	Epoch           uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	LayoutHash      []byte                 `protobuf:"bytes,3,opt,name=layout_hash,json=layoutHash,proto3" json:"layout_hash,omitempty"`
-	Layout          *Layout                `protobuf:"bytes,4,opt,name=layout,proto3" json:"layout,omitempty"` // absent before the first flip
+	Layout          *Layout                `protobuf:"bytes,4,opt,name=layout,proto3" json:"layout,omitempty"` // absent before the first flip, and if the caller knows it
 	Ranks           []*RankStatus          `protobuf:"bytes,5,rep,name=ranks,proto3" json:"ranks,omitempty"`
 	Address         *PeerAddress           `protobuf:"bytes,6,opt,name=address,proto3" json:"address,omitempty"`                                      // agent, data, shared of this agent; rank and member unset
 	HighestAttempt  uint64                 `protobuf:"varint,7,opt,name=highest_attempt,json=highestAttempt,proto3" json:"highest_attempt,omitempty"` // seen
@@ -2467,9 +2492,14 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\x0fReleaseResponse\";\n" +
 	"\rRetireRequest\x12*\n" +
 	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\"\x10\n" +
-	"\x0eRetireResponse\"%\n" +
+	"\x0eRetireResponse\"\xeb\x01\n" +
 	"\rStatusRequest\x12\x14\n" +
-	"\x05world\x18\x01 \x01(\tR\x05world\"\xa5\x04\n" +
+	"\x05world\x18\x01 \x01(\tR\x05world\x12!\n" +
+	"\fknown_layout\x18\x02 \x01(\fR\vknownLayout\x12\\\n" +
+	"\x11known_inventories\x18\x03 \x03(\v2/.tangram.v1.StatusRequest.KnownInventoriesEntryR\x10knownInventories\x1aC\n" +
+	"\x15KnownInventoriesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x06R\x05value:\x028\x01\"\xa5\x04\n" +
 	"\fEngineStatus\x12\x1a\n" +
 	"\battached\x18\x01 \x01(\bR\battached\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x1a\n" +
@@ -2511,7 +2541,7 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\x0fprepare_seconds\x18\x0e \x01(\x01R\x0eprepareSeconds\x12#\n" +
 	"\rstage_seconds\x18\x0f \x01(\x01R\fstageSeconds\x12!\n" +
 	"\fflip_seconds\x18\x10 \x01(\x01R\vflipSeconds\x12\x12\n" +
-	"\x04held\x18\x11 \x01(\bR\x04held\"\x8d\x03\n" +
+	"\x04held\x18\x11 \x01(\bR\x04held\"\xba\x03\n" +
 	"\n" +
 	"RankStatus\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\rR\x06device\x12*\n" +
@@ -2527,7 +2557,8 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\n" +
 	"transition\x18\n" +
 	" \x01(\v2\x1c.tangram.v1.TransitionStatusR\n" +
-	"transition\"\xa4\x03\n" +
+	"transition\x12+\n" +
+	"\x11inventory_version\x18\v \x01(\x06R\x10inventoryVersion\"\xa4\x03\n" +
 	"\x0eStatusResponse\x12\x14\n" +
 	"\x05world\x18\x01 \x01(\tR\x05world\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1f\n" +
@@ -2625,7 +2656,7 @@ func file_tangram_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_tangram_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_tangram_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_tangram_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_tangram_v1_agent_proto_goTypes = []any{
 	(Phase)(0),               // 0: tangram.v1.Phase
 	(Outcome)(0),             // 1: tangram.v1.Outcome
@@ -2663,24 +2694,25 @@ var file_tangram_v1_agent_proto_goTypes = []any{
 	(*WordResponse)(nil),     // 33: tangram.v1.WordResponse
 	(*OpenPullRequest)(nil),  // 34: tangram.v1.OpenPullRequest
 	(*OpenPullResponse)(nil), // 35: tangram.v1.OpenPullResponse
-	(*Geometry)(nil),         // 36: tangram.v1.Geometry
-	(FlipKind)(0),            // 37: tangram.v1.FlipKind
-	(*LayoutDelta)(nil),      // 38: tangram.v1.LayoutDelta
-	(*Layout)(nil),           // 39: tangram.v1.Layout
-	(*RankPart)(nil),         // 40: tangram.v1.RankPart
-	(*Member)(nil),           // 41: tangram.v1.Member
-	(*Inventory)(nil),        // 42: tangram.v1.Inventory
-	(*Fetches)(nil),          // 43: tangram.v1.Fetches
+	nil,                      // 36: tangram.v1.StatusRequest.KnownInventoriesEntry
+	(*Geometry)(nil),         // 37: tangram.v1.Geometry
+	(FlipKind)(0),            // 38: tangram.v1.FlipKind
+	(*LayoutDelta)(nil),      // 39: tangram.v1.LayoutDelta
+	(*Layout)(nil),           // 40: tangram.v1.Layout
+	(*RankPart)(nil),         // 41: tangram.v1.RankPart
+	(*Member)(nil),           // 42: tangram.v1.Member
+	(*Inventory)(nil),        // 43: tangram.v1.Inventory
+	(*Fetches)(nil),          // 44: tangram.v1.Fetches
 }
 var file_tangram_v1_agent_proto_depIdxs = []int32{
 	2,  // 0: tangram.v1.Refusal.code:type_name -> tangram.v1.Refusal.Code
 	3,  // 1: tangram.v1.Refusal.current:type_name -> tangram.v1.Header
 	3,  // 2: tangram.v1.PrepareRequest.header:type_name -> tangram.v1.Header
-	36, // 3: tangram.v1.PrepareRequest.geometry:type_name -> tangram.v1.Geometry
-	37, // 4: tangram.v1.PrepareRequest.kind:type_name -> tangram.v1.FlipKind
-	38, // 5: tangram.v1.PrepareRequest.delta:type_name -> tangram.v1.LayoutDelta
-	39, // 6: tangram.v1.PrepareRequest.layout:type_name -> tangram.v1.Layout
-	40, // 7: tangram.v1.PrepareRequest.parts:type_name -> tangram.v1.RankPart
+	37, // 3: tangram.v1.PrepareRequest.geometry:type_name -> tangram.v1.Geometry
+	38, // 4: tangram.v1.PrepareRequest.kind:type_name -> tangram.v1.FlipKind
+	39, // 5: tangram.v1.PrepareRequest.delta:type_name -> tangram.v1.LayoutDelta
+	40, // 6: tangram.v1.PrepareRequest.layout:type_name -> tangram.v1.Layout
+	41, // 7: tangram.v1.PrepareRequest.parts:type_name -> tangram.v1.RankPart
 	5,  // 8: tangram.v1.PrepareRequest.peers:type_name -> tangram.v1.PeerAddress
 	3,  // 9: tangram.v1.StageRequest.header:type_name -> tangram.v1.Header
 	3,  // 10: tangram.v1.PermitRequest.header:type_name -> tangram.v1.Header
@@ -2689,53 +2721,54 @@ var file_tangram_v1_agent_proto_depIdxs = []int32{
 	1,  // 13: tangram.v1.ResolveRequest.outcome:type_name -> tangram.v1.Outcome
 	3,  // 14: tangram.v1.ReleaseRequest.header:type_name -> tangram.v1.Header
 	3,  // 15: tangram.v1.RetireRequest.header:type_name -> tangram.v1.Header
-	0,  // 16: tangram.v1.TransitionStatus.phase:type_name -> tangram.v1.Phase
-	41, // 17: tangram.v1.RankStatus.member:type_name -> tangram.v1.Member
-	42, // 18: tangram.v1.RankStatus.inventory:type_name -> tangram.v1.Inventory
-	21, // 19: tangram.v1.RankStatus.engine:type_name -> tangram.v1.EngineStatus
-	22, // 20: tangram.v1.RankStatus.transition:type_name -> tangram.v1.TransitionStatus
-	39, // 21: tangram.v1.StatusResponse.layout:type_name -> tangram.v1.Layout
-	23, // 22: tangram.v1.StatusResponse.ranks:type_name -> tangram.v1.RankStatus
-	5,  // 23: tangram.v1.StatusResponse.address:type_name -> tangram.v1.PeerAddress
-	36, // 24: tangram.v1.StatusResponse.geometry:type_name -> tangram.v1.Geometry
-	26, // 25: tangram.v1.LoadResponse.ranks:type_name -> tangram.v1.RankLoad
-	24, // 26: tangram.v1.WatchResponse.status:type_name -> tangram.v1.StatusResponse
-	3,  // 27: tangram.v1.QueryRequest.header:type_name -> tangram.v1.Header
-	0,  // 28: tangram.v1.QueryResponse.phase:type_name -> tangram.v1.Phase
-	3,  // 29: tangram.v1.WordRequest.header:type_name -> tangram.v1.Header
-	3,  // 30: tangram.v1.OpenPullRequest.header:type_name -> tangram.v1.Header
-	43, // 31: tangram.v1.OpenPullRequest.pieces:type_name -> tangram.v1.Fetches
-	6,  // 32: tangram.v1.Agent.Prepare:input_type -> tangram.v1.PrepareRequest
-	8,  // 33: tangram.v1.Agent.Stage:input_type -> tangram.v1.StageRequest
-	10, // 34: tangram.v1.Agent.Permit:input_type -> tangram.v1.PermitRequest
-	12, // 35: tangram.v1.Agent.Abort:input_type -> tangram.v1.AbortRequest
-	18, // 36: tangram.v1.Agent.Retire:input_type -> tangram.v1.RetireRequest
-	14, // 37: tangram.v1.Agent.Resolve:input_type -> tangram.v1.ResolveRequest
-	16, // 38: tangram.v1.Agent.Release:input_type -> tangram.v1.ReleaseRequest
-	20, // 39: tangram.v1.Agent.Status:input_type -> tangram.v1.StatusRequest
-	25, // 40: tangram.v1.Agent.Load:input_type -> tangram.v1.LoadRequest
-	28, // 41: tangram.v1.Agent.Watch:input_type -> tangram.v1.WatchRequest
-	30, // 42: tangram.v1.Peer.Query:input_type -> tangram.v1.QueryRequest
-	32, // 43: tangram.v1.Peer.Word:input_type -> tangram.v1.WordRequest
-	34, // 44: tangram.v1.Peer.OpenPull:input_type -> tangram.v1.OpenPullRequest
-	7,  // 45: tangram.v1.Agent.Prepare:output_type -> tangram.v1.PrepareResponse
-	9,  // 46: tangram.v1.Agent.Stage:output_type -> tangram.v1.StageResponse
-	11, // 47: tangram.v1.Agent.Permit:output_type -> tangram.v1.PermitResponse
-	13, // 48: tangram.v1.Agent.Abort:output_type -> tangram.v1.AbortResponse
-	19, // 49: tangram.v1.Agent.Retire:output_type -> tangram.v1.RetireResponse
-	15, // 50: tangram.v1.Agent.Resolve:output_type -> tangram.v1.ResolveResponse
-	17, // 51: tangram.v1.Agent.Release:output_type -> tangram.v1.ReleaseResponse
-	24, // 52: tangram.v1.Agent.Status:output_type -> tangram.v1.StatusResponse
-	27, // 53: tangram.v1.Agent.Load:output_type -> tangram.v1.LoadResponse
-	29, // 54: tangram.v1.Agent.Watch:output_type -> tangram.v1.WatchResponse
-	31, // 55: tangram.v1.Peer.Query:output_type -> tangram.v1.QueryResponse
-	33, // 56: tangram.v1.Peer.Word:output_type -> tangram.v1.WordResponse
-	35, // 57: tangram.v1.Peer.OpenPull:output_type -> tangram.v1.OpenPullResponse
-	45, // [45:58] is the sub-list for method output_type
-	32, // [32:45] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	36, // 16: tangram.v1.StatusRequest.known_inventories:type_name -> tangram.v1.StatusRequest.KnownInventoriesEntry
+	0,  // 17: tangram.v1.TransitionStatus.phase:type_name -> tangram.v1.Phase
+	42, // 18: tangram.v1.RankStatus.member:type_name -> tangram.v1.Member
+	43, // 19: tangram.v1.RankStatus.inventory:type_name -> tangram.v1.Inventory
+	21, // 20: tangram.v1.RankStatus.engine:type_name -> tangram.v1.EngineStatus
+	22, // 21: tangram.v1.RankStatus.transition:type_name -> tangram.v1.TransitionStatus
+	40, // 22: tangram.v1.StatusResponse.layout:type_name -> tangram.v1.Layout
+	23, // 23: tangram.v1.StatusResponse.ranks:type_name -> tangram.v1.RankStatus
+	5,  // 24: tangram.v1.StatusResponse.address:type_name -> tangram.v1.PeerAddress
+	37, // 25: tangram.v1.StatusResponse.geometry:type_name -> tangram.v1.Geometry
+	26, // 26: tangram.v1.LoadResponse.ranks:type_name -> tangram.v1.RankLoad
+	24, // 27: tangram.v1.WatchResponse.status:type_name -> tangram.v1.StatusResponse
+	3,  // 28: tangram.v1.QueryRequest.header:type_name -> tangram.v1.Header
+	0,  // 29: tangram.v1.QueryResponse.phase:type_name -> tangram.v1.Phase
+	3,  // 30: tangram.v1.WordRequest.header:type_name -> tangram.v1.Header
+	3,  // 31: tangram.v1.OpenPullRequest.header:type_name -> tangram.v1.Header
+	44, // 32: tangram.v1.OpenPullRequest.pieces:type_name -> tangram.v1.Fetches
+	6,  // 33: tangram.v1.Agent.Prepare:input_type -> tangram.v1.PrepareRequest
+	8,  // 34: tangram.v1.Agent.Stage:input_type -> tangram.v1.StageRequest
+	10, // 35: tangram.v1.Agent.Permit:input_type -> tangram.v1.PermitRequest
+	12, // 36: tangram.v1.Agent.Abort:input_type -> tangram.v1.AbortRequest
+	18, // 37: tangram.v1.Agent.Retire:input_type -> tangram.v1.RetireRequest
+	14, // 38: tangram.v1.Agent.Resolve:input_type -> tangram.v1.ResolveRequest
+	16, // 39: tangram.v1.Agent.Release:input_type -> tangram.v1.ReleaseRequest
+	20, // 40: tangram.v1.Agent.Status:input_type -> tangram.v1.StatusRequest
+	25, // 41: tangram.v1.Agent.Load:input_type -> tangram.v1.LoadRequest
+	28, // 42: tangram.v1.Agent.Watch:input_type -> tangram.v1.WatchRequest
+	30, // 43: tangram.v1.Peer.Query:input_type -> tangram.v1.QueryRequest
+	32, // 44: tangram.v1.Peer.Word:input_type -> tangram.v1.WordRequest
+	34, // 45: tangram.v1.Peer.OpenPull:input_type -> tangram.v1.OpenPullRequest
+	7,  // 46: tangram.v1.Agent.Prepare:output_type -> tangram.v1.PrepareResponse
+	9,  // 47: tangram.v1.Agent.Stage:output_type -> tangram.v1.StageResponse
+	11, // 48: tangram.v1.Agent.Permit:output_type -> tangram.v1.PermitResponse
+	13, // 49: tangram.v1.Agent.Abort:output_type -> tangram.v1.AbortResponse
+	19, // 50: tangram.v1.Agent.Retire:output_type -> tangram.v1.RetireResponse
+	15, // 51: tangram.v1.Agent.Resolve:output_type -> tangram.v1.ResolveResponse
+	17, // 52: tangram.v1.Agent.Release:output_type -> tangram.v1.ReleaseResponse
+	24, // 53: tangram.v1.Agent.Status:output_type -> tangram.v1.StatusResponse
+	27, // 54: tangram.v1.Agent.Load:output_type -> tangram.v1.LoadResponse
+	29, // 55: tangram.v1.Agent.Watch:output_type -> tangram.v1.WatchResponse
+	31, // 56: tangram.v1.Peer.Query:output_type -> tangram.v1.QueryResponse
+	33, // 57: tangram.v1.Peer.Word:output_type -> tangram.v1.WordResponse
+	35, // 58: tangram.v1.Peer.OpenPull:output_type -> tangram.v1.OpenPullResponse
+	46, // [46:59] is the sub-list for method output_type
+	33, // [33:46] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_tangram_v1_agent_proto_init() }
@@ -2755,7 +2788,7 @@ func file_tangram_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tangram_v1_agent_proto_rawDesc), len(file_tangram_v1_agent_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   33,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   2,
 		},
