@@ -87,9 +87,10 @@ BENCHES = {
                             most("value", 1), least("pairs", 1)),
     "repair-bytes": planner("bytes that the repair of a lost rank reads over those that no survivor holds, 2 to 64 ranks of 18 public models",
                             "repair-bytes", most("value", 1), least("repairs", 1)),
-    "plan-time": planner("time to plan DeepSeek-V3 32 -> 40 ranks and Qwen3-235B EP8 -> TP8 over a sort of one key per piece and fetch, one thread",
+    "plan-time": planner("time to plan DeepSeek-V3 32 -> 40 ranks and Qwen3-235B EP8 -> TP8 over a sort of one key per piece and fetch; Kimi-K2 320 -> 384 ranks "
+                         "and one of 256 lost over these; growth with ranks; one thread",
                          "plan-time", most("deepseek_v3_32_to_40_over_sort", 9), most("qwen3_235b_ep8_to_tp8_over_sort", 1.2),
-                         most("biggest_part_and_delta_bytes", 256 << 10)),
+                         most("large_over_reference", 4), most("growth_over_n_log_n", 1), most("biggest_part_and_delta_bytes", 256 << 10)),
     "eplb": planner("plan time over a plain greedy's, balance over the floor and moves on workloads A to E, beside FlashLB-, Swift- and "
                     "DeepSeek-like planners, one thread, seeds of DATE=", "eplb", *eplb_gates()),
     "eplb-small": planner("2,000 random small cases against the exact optimum by brute force", "eplb-small",

@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"slices"
 
@@ -14,16 +15,26 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// planCase is a transition to plan. judged: the goals are for it; the others are figures.
+// planCase is a transition to plan, between so many ranks at most.
 type planCase struct {
 	name   string
+	ranks  int
 	rounds int
-	judged bool
+	size   caseSize
 	plan   func() (*planner.Result, error)
 }
 
-// PlanTime plans two reference transitions, per expert and all layers, and two large ones. Times are of one thread, over
-// sorting one 64-bit key for each piece of the layout it leads to and each fetch, alternating with it.
+type caseSize int
+
+const (
+	reference caseSize = iota // the sort is its yardstick
+	small                     // the yardstick of how time grows with the ranks
+	large                     // the slowest reference case is its yardstick
+)
+
+// PlanTime plans two reference transitions, per expert and all layers, and two large ones. Times are of one thread. The
+// former are judged over sorting one 64-bit key for each piece of the layout it leads to and each fetch, alternating with it;
+// the latter over the former, and over a small one of the same model: how time grows with the number of ranks n, over n log n.
 func PlanTime(out, progress io.Writer, quick bool) error {
 	cases, err := planCases(quick)
 	if err != nil {
@@ -31,6 +42,8 @@ func PlanTime(out, progress io.Writer, quick bool) error {
 	}
 	defer alone()()
 	slowest, biggest := 0.0, 0
+	most := map[caseSize]float64{} // ms
+	var least, widest planCase     // of the model whose growth is judged
 	metrics := map[string]any{}
 	for _, c := range cases {
 		line, ratio, wire, err := c.measure()
@@ -45,14 +58,30 @@ func PlanTime(out, progress io.Writer, quick bool) error {
 			return err
 		}
 		metrics[c.name+"_ms"], metrics[c.name+"_over_sort"] = line["ms_cpu"], ratio
-		if c.judged {
+		ms := line["ms_cpu"].(float64)
+		most[c.size] = max(most[c.size], ms)
+		switch {
+		case c.size == reference:
 			slowest, biggest = max(slowest, ratio), max(biggest, wire)
+		case c.size == small:
+			least = c
+		case c.ranks > widest.ranks:
+			widest = c
 		}
 	}
 	metrics["biggest_part_and_delta_bytes"] = biggest
+	metrics["large_over_reference"] = most[large] / most[reference]
+	grown := metrics[widest.name+"_ms"].(float64) / metrics[least.name+"_ms"].(float64)
+	metrics["growth_over_n_log_n"] = grown / (nLogN(widest.ranks) / nLogN(least.ranks))
+	if _, err := fmt.Fprintf(progress, "plan-time: the slower of the large ones takes %.1f times the slower of the first two; from %d to %d ranks time grows %.1f times, n log n %.1f\n",
+		metrics["large_over_reference"], least.ranks, widest.ranks, grown, nLogN(widest.ranks)/nLogN(least.ranks)); err != nil {
+		return err
+	}
 	return printLine(out, Summary{Bench: "plan-time", Value: slowest, Unit: "times sorting a 64-bit key per piece and fetch, slowest of two",
 		Ceiling: 1, Ratio: slowest, Metrics: metrics, Env: environment(quick)})
 }
+
+func nLogN(n int) float64 { return float64(n) * math.Log2(float64(n)) }
 
 func planCases(quick bool) ([]planCase, error) {
 	views, err := publicViews()
@@ -71,27 +100,31 @@ func planCases(quick bool) ([]planCase, error) {
 	if err != nil {
 		return nil, err
 	}
-	rounds, few := 41, 5
+	rounds, few := 41, 15
 	if quick {
-		rounds, few = 11, 1
+		rounds, few = 11, 5
 	}
-	resize := func(v *geometry.View, from, to int, before, wanted layout.Mode) (func() (*planner.Result, error), error) {
-		now, err := start(v, from, before)
+	resize := func(v *geometry.View, from, to int, wanted layout.Mode) (func() (*planner.Result, error), error) {
+		now, err := start(v, from, layout.Expert)
 		if err != nil {
 			return nil, err
 		}
 		in := request(v, now, to, wanted)
 		return func() (*planner.Result, error) { return planner.Plan(in) }, nil
 	}
-	out := []planCase{{name: "deepseek_v3_32_to_40", rounds: rounds, judged: true}, {name: "qwen3_235b_ep8_to_tp8", rounds: rounds, judged: true},
-		{name: "kimi_k2_320_to_384", rounds: few}, {name: "deepseek_v3_256_one_lost", rounds: few}}
-	if out[0].plan, err = resize(deepseek, 32, 40, layout.Expert, layout.Expert); err != nil {
+	out := []planCase{{name: "deepseek_v3_32_to_40", ranks: 40, rounds: rounds}, {name: "qwen3_235b_ep8_to_tp8", ranks: 8, rounds: rounds},
+		{name: "kimi_k2_32_to_40", ranks: 40, rounds: few, size: small}, {name: "kimi_k2_320_to_384", ranks: 384, rounds: few, size: large},
+		{name: "deepseek_v3_256_one_lost", ranks: 256, rounds: few, size: large}}
+	if out[0].plan, err = resize(deepseek, 32, 40, layout.Expert); err != nil {
 		return nil, err
 	}
-	if out[1].plan, err = resize(qwen, 8, 8, layout.Expert, layout.Tensor); err != nil {
+	if out[1].plan, err = resize(qwen, 8, 8, layout.Tensor); err != nil {
 		return nil, err
 	}
-	if out[2].plan, err = resize(kimi, 320, 384, layout.Expert, layout.Expert); err != nil {
+	if out[2].plan, err = resize(kimi, 32, 40, layout.Expert); err != nil {
+		return nil, err
+	}
+	if out[3].plan, err = resize(kimi, 320, 384, layout.Expert); err != nil {
 		return nil, err
 	}
 	wide, err := start(deepseek, 256, layout.Expert)
@@ -102,7 +135,7 @@ func planCases(quick bool) ([]planCase, error) {
 	for rank, m := range wide.Members[:255] {
 		lost.Survivors = append(lost.Survivors, planner.Member{Member: m, Inventory: layout.InventoryOf(wide, deepseek, uint32(rank))})
 	}
-	out[3].plan = func() (*planner.Result, error) { return planner.Repair(lost) }
+	out[4].plan = func() (*planner.Result, error) { return planner.Repair(lost) }
 	return out, nil
 }
 

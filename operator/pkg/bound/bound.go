@@ -10,6 +10,7 @@
 package bound
 
 import (
+	"bytes"
 	"encoding/binary"
 	"slices"
 
@@ -35,115 +36,145 @@ func NewMemo(v *geometry.View) *Memo { return &Memo{v: v, known: map[string]uint
 // class are the experts that are held alike and sharded alike.
 type class struct {
 	count uint64
-	shift uint32                 // expert modulo g
-	runs  map[int][]geometry.Run // by index in target
+	shift uint32 // expert modulo g
+	held  []seat // by index in target
+}
+
+// seat of a rank in the target, and a run that it holds.
+type seat struct {
+	at  int
+	run geometry.Run
 }
 
 // Layer is the bound of one layer: held[e] are the holders of expert e, target the ranks
 // of the wanted layout in order, g the size of an expert group (it divides len(target)).
 func (m *Memo) Layer(held [][]Held, target []uint32, g uint32) uint64 {
-	index := make(map[uint32]int, len(target))
+	index := make([]int, slices.Max(target)+1) // + 1
 	for i, rank := range target {
-		index[rank] = i
+		index[rank] = i + 1
 	}
-	counts := map[string]uint64{}
-	example := map[string]int{}
-	var order []string
+	// What each expert is held as: its seats and, for the memo and to tell who is alike, their bytes.
+	type expert struct {
+		key  []byte
+		held []seat
+		e    int
+	}
+	experts := make([]expert, len(held))
+	var seats []seat
+	m.key = m.key[:0]
 	for e, hs := range held {
-		m.key = binary.AppendUvarint(m.key[:0], uint64(uint32(e)%g))
+		from, at := len(seats), len(m.key)
 		for _, h := range hs {
-			if i, ok := index[h.Rank]; ok {
-				m.key = binary.AppendUvarint(m.key, uint64(i))
-				m.key = binary.AppendUvarint(m.key, uint64(h.Run.Start))
-				m.key = binary.AppendUvarint(m.key, uint64(h.Run.Count))
+			if int(h.Rank) < len(index) && index[h.Rank] > 0 {
+				seats = append(seats, seat{index[h.Rank] - 1, h.Run})
 			}
 		}
-		n := counts[string(m.key)]
-		if n == 0 {
-			key := string(m.key)
-			order = append(order, key)
-			example[key] = e
+		mine := seats[from:len(seats):len(seats)]
+		slices.SortStableFunc(mine, func(a, b seat) int { return a.at - b.at })
+		m.key = binary.AppendUvarint(m.key, uint64(uint32(e)%g))
+		for _, s := range mine {
+			m.key = binary.AppendUvarint(m.key, uint64(s.at))
+			m.key = binary.AppendUvarint(m.key, uint64(s.run.Start))
+			m.key = binary.AppendUvarint(m.key, uint64(s.run.Count))
 		}
-		counts[string(m.key)] = n + 1
+		experts[e] = expert{m.key[at:len(m.key):len(m.key)], mine, e}
 	}
-	slices.Sort(order)
+	slices.SortFunc(experts, func(a, b expert) int { return bytes.Compare(a.key, b.key) })
 	whole := binary.AppendUvarint(nil, uint64(g))
 	whole = binary.AppendUvarint(whole, uint64(len(target)))
-	for _, key := range order {
-		whole = binary.AppendUvarint(whole, counts[key])
+	var classes []class
+	for i := 0; i < len(experts); {
+		c := class{shift: uint32(experts[i].e) % g, held: experts[i].held}
+		key := experts[i].key
+		for ; i < len(experts) && bytes.Equal(experts[i].key, key); i++ {
+			c.count++
+		}
+		classes = append(classes, c)
+		whole = binary.AppendUvarint(whole, c.count)
 		whole = binary.AppendUvarint(whole, uint64(len(key)))
 		whole = append(whole, key...)
 	}
 	if known, ok := m.known[string(whole)]; ok {
 		return known
 	}
-	classes := make([]class, len(order))
-	for i, key := range order {
-		e := example[key]
-		c := class{count: counts[key], shift: uint32(e) % g, runs: map[int][]geometry.Run{}}
-		for _, h := range held[e] {
-			if at, ok := index[h.Rank]; ok {
-				c.runs[at] = append(c.runs[at], h.Run)
-			}
-		}
-		classes[i] = c
-	}
 	result := m.solve(classes, len(target), int(g))
 	m.known[string(whole)] = result
 	return result
 }
 
+// solve the transportation problem of classes and groups. A group of which nobody holds anything of a class pays
+// for all of it, wherever its ranks sit: one way, through `none`, leads to all of these, so that there are as many
+// edges as holders, and not as classes times groups.
 func (m *Memo) solve(classes []class, ranks, g int) uint64 {
 	groups := ranks / g
 	if groups == 1 {
 		cost := make([]uint64, g*g)
-		for i := range g {
-			for p := range g {
-				for _, c := range classes {
-					cost[i*g+p] += c.count * m.missing(c, i, m.shard(c.shift, g, p))
-				}
-			}
+		for _, c := range classes {
+			m.costs(c, 0, g, func(i int, one uint64) { cost[i] += c.count * one })
 		}
 		return assignment(g, cost)
 	}
 	experts := uint64(0)
-	f := newFlow(len(classes) + groups + 3)
-	source, common, sink := len(classes)+groups, len(classes)+groups+1, len(classes)+groups+2
+	f := newFlow(len(classes) + groups + 4)
+	source, none, common, sink := len(classes)+groups, len(classes)+groups+1, len(classes)+groups+2, len(classes)+groups+3
 	one := make([]uint64, g*g)
 	for i, c := range classes {
 		experts += c.count
 		f.edge(source, i, c.count, 0)
-		for j := range groups {
-			for r := range g {
-				for p := range g {
-					one[r*g+p] = m.missing(c, j*g+r, m.shard(c.shift, g, p))
-				}
-			}
+		all := uint64(0)
+		for p := range g {
+			all += m.missing(nil, m.shard(c.shift, g, p))
+		}
+		f.edge(i, none, c.count, all)
+		for from := 0; from < len(c.held); {
+			j := c.held[from].at / g
+			m.costs(c, j, g, func(i int, cost uint64) { one[i] = cost })
 			cost := one[0]
 			if g > 1 {
 				cost = assignment(g, one)
 			}
 			f.edge(i, len(classes)+j, c.count, cost)
+			for from < len(c.held) && c.held[from].at/g == j {
+				from++
+			}
 		}
 	}
+	short := experts / uint64(groups)
 	for j := range groups {
-		f.edge(len(classes)+j, sink, experts/uint64(groups), 0)
+		f.edge(none, len(classes)+j, short+1, 0)
+		f.edge(len(classes)+j, sink, short, 0)
 		f.edge(len(classes)+j, common, 1, 0)
 	}
 	f.edge(common, sink, experts%uint64(groups), 0)
 	return f.run(source, sink)
 }
 
+// costs tells what rank r of a group lacks of an expert of the class at position p, as set(r*g+p, bytes).
+func (m *Memo) costs(c class, group, g int, set func(int, uint64)) {
+	var runs []geometry.Run
+	for r := range g {
+		runs = runs[:0]
+		for _, s := range c.held {
+			if s.at == group*g+r {
+				runs = append(runs, s.run)
+			}
+		}
+		for p := range g {
+			set(r*g+p, m.missing(runs, m.shard(c.shift, g, p)))
+		}
+	}
+}
+
 func (m *Memo) shard(shift uint32, g, p int) geometry.Run {
 	return geometry.ShardOf(m.v.Granules, uint32(g), shift, uint32(p))
 }
 
-// missing are the bytes that target rank i lacks to hold `want` of an expert of the
-// class. The tail comes along only where the rank holds nothing of the expert.
-func (m *Memo) missing(c class, i int, want geometry.Run) uint64 {
+// missing are the bytes that a rank that holds these runs of an expert lacks to hold `want` of it. The tail
+// comes along only where it holds nothing of the expert.
+func (m *Memo) missing(runs []geometry.Run, want geometry.Run) uint64 {
 	lacks := uint64(0)
 	for granule := want.Start; granule < want.End(); granule++ {
-		if !slices.ContainsFunc(c.runs[i], func(r geometry.Run) bool { return r.Start <= granule && granule < r.End() }) {
+		if !slices.ContainsFunc(runs, func(r geometry.Run) bool { return r.Start <= granule && granule < r.End() }) {
 			lacks++
 		}
 	}
@@ -151,7 +182,7 @@ func (m *Memo) missing(c class, i int, want geometry.Run) uint64 {
 		return 0
 	}
 	bytes := lacks * m.v.Proto.GranuleBytes
-	if len(c.runs[i]) == 0 {
+	if len(runs) == 0 {
 		bytes += m.v.Proto.ExpertTailBytes
 	}
 	return bytes

@@ -5,55 +5,69 @@ import (
 	"slices"
 )
 
+// worth of an expert to a group that has something of it: what would have to move else. To all others it is worth nothing, so
+// these lists are as long as there are holders.
+type worth struct {
+	group int
+	value int64
+}
+
 // assignExperts deals experts to n groups so that the sizes differ by at most one and
-// the total of value[e*n+j] is as large as it can be. spare[j] is how often group j got
+// the total of what they are worth there is as large as it can be. spare[j] is how often group j got
 // the longer share so far; where values tie, the one with the fewest gets it.
-func assignExperts(experts, n int, value []int64, spare []int) []int {
-	if owners, ok := assignSingle(experts, n, value, spare); ok {
+func assignExperts(n int, worths [][]worth, spare []int) []int {
+	if owners, ok := assignSingle(n, worths, spare); ok {
 		return owners
 	}
-	return newTransport(experts, n, value, spare).solve()
+	value := make([]int64, len(worths)*n)
+	for e, of := range worths {
+		for _, w := range of {
+			value[e*n+w.group] = w.value
+		}
+	}
+	return newTransport(len(worths), n, value, spare).solve()
 }
 
 // assignSingle is exact where every expert is worth something, always the same, to at
 // most one group. Group j keeps min(held, its size) of what it holds, so the longer
 // shares go first to groups that hold more than the shorter one.
-func assignSingle(experts, n int, value []int64, spare []int) ([]int, bool) {
-	worth := int64(0)
-	owners := make([]int, experts)
+func assignSingle(n int, worths [][]worth, spare []int) ([]int, bool) {
+	value := int64(0)
+	owners := make([]int, len(worths))
 	held := make([]int, n)
-	for e := range owners {
+	for e, of := range worths {
 		owners[e] = -1
-		for j, w := range value[e*n : e*n+n] {
-			if w == 0 {
-				continue
-			}
-			if owners[e] >= 0 || (worth != 0 && w != worth) {
+		if len(of) > 1 {
+			return nil, false
+		}
+		for _, w := range of {
+			if value != 0 && w.value != value {
 				return nil, false
 			}
-			owners[e], worth = j, w
-			held[j]++
+			owners[e], value = w.group, w.value
+			held[w.group]++
 		}
 	}
-	short, extra := experts/n, experts%n
+	short, extra := len(worths)/n, len(worths)%n
+	order := make([]int, n) // in which they get longer shares
+	for j := range order {
+		order[j] = j
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		if a, b := held[a] > short, held[b] > short; a != b {
+			if a {
+				return -1
+			}
+			return 1
+		}
+		return spare[a] - spare[b]
+	})
 	size := make([]int, n)
-	for j := range size {
+	for i, j := range order {
 		size[j] = short
-	}
-	for range extra {
-		best := -1
-		better := func(j int) bool {
-			if a, b := held[j] > short, held[best] > short; a != b {
-				return a
-			}
-			return spare[j] < spare[best]
+		if i < extra {
+			size[j]++
 		}
-		for j := range n {
-			if size[j] == short && (best < 0 || better(j)) {
-				best = j
-			}
-		}
-		size[best]++
 	}
 	// Those over their size give up their highest experts; the free ones fill up in order.
 	left := append([]int(nil), size...)

@@ -54,7 +54,7 @@ func TestExpertsAreDealtForTheMost(t *testing.T) {
 		for j := range spare {
 			spare[j] = r.IntN(4)
 		}
-		got := assignExperts(experts, n, value, spare)
+		got := assignExperts(n, sparse(n, value), spare)
 		total, had, even := dealt(got, n, value, spare)
 		require.True(t, even, "seed %d: %v", seed, got)
 		most, fewest := int64(-1), 0
@@ -74,13 +74,24 @@ func TestExpertsAreDealtForTheMost(t *testing.T) {
 		if value[0] < 1<<34 {
 			require.Equal(t, fewest, had, "seed %d", seed)
 		}
-		if _, ok := assignSingle(experts, n, value, spare); ok {
+		if _, ok := assignSingle(n, sparse(n, value), spare); ok {
 			single++
 		} else {
 			require.NotZero(t, kind)
 		}
 	}
 	require.Greater(t, single, 400)
+}
+
+// sparse is value[e*n+j] without what is worth nothing.
+func sparse(n int, value []int64) [][]worth {
+	out := make([][]worth, len(value)/n)
+	for i, v := range value {
+		if v != 0 {
+			out[i/n] = append(out[i/n], worth{i % n, v})
+		}
+	}
+	return out
 }
 
 // However often a group had the longer share, that never outweighs a unit of value; and values too large to be scaled are compared
@@ -113,10 +124,10 @@ func TestTiesNeverOutweighValue(t *testing.T) {
 
 // Where each expert has one holder, that keeps its lowest ones.
 func TestHoldersKeepTheirLowest(t *testing.T) {
-	owners, ok := assignSingle(5, 2, []int64{0, 9, 0, 9, 0, 9, 0, 9, 0, 9}, []int{0, 0})
+	owners, ok := assignSingle(2, sparse(2, []int64{0, 9, 0, 9, 0, 9, 0, 9, 0, 9}), []int{0, 0})
 	require.True(t, ok)
 	require.Equal(t, []int{1, 1, 1, 0, 0}, owners)
-	owners, ok = assignSingle(4, 2, []int64{0, 9, 0, 0, 9, 0, 0, 0}, []int{0, 0})
+	owners, ok = assignSingle(2, sparse(2, []int64{0, 9, 0, 0, 9, 0, 0, 0}), []int{0, 0})
 	require.True(t, ok)
 	require.Equal(t, []int{1, 0, 0, 1}, owners, "the free ones fill up in order")
 }

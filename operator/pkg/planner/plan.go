@@ -23,7 +23,7 @@ type world struct {
 	named   []int // by ordinal: held pieces that the current layout names
 	old     []oldLayer
 	tables  map[uint32]*shardTable
-	value   []int64 // scratch of deal
+	worths  []worth // scratch of deal
 }
 
 func plan(in Input) (*Result, error) {

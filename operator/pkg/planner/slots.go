@@ -74,11 +74,12 @@ func (w *world) slotsInPlace(c *change, experts [][]uint32) error {
 	old := w.old[c.ordinal]
 	size := w.held.experts + geometry.SpareSlots
 	kept := make([][]uint32, len(w.target)) // slots by group, as in ExpertGroup
-	taken := make([][]bool, len(w.target))
+	taken := make([][]bool, len(w.target))  // no longer than they must be: a rank uses few of all the slots there are
 	for j, rank := range w.target {
-		kept[j], taken[j] = make([]uint32, size), make([]bool, size)
 		if at := old.seats[rank].group; at >= 0 {
-			for s, entry := range old.layer.Experts[at].Slots {
+			slots := old.layer.Experts[at].Slots
+			taken[j] = make([]bool, len(slots)+len(experts[j]))
+			for s, entry := range slots {
 				taken[j][s] = entry != 0
 			}
 		}
@@ -88,7 +89,7 @@ func (w *world) slotsInPlace(c *change, experts [][]uint32) error {
 			if h.run.Count != w.v.Granules || int(h.slot) >= size {
 				return w.stray(h)
 			}
-			taken[j][h.slot] = true
+			set(&taken[j], int(h.slot), true)
 		}
 	}
 	for j, mine := range experts {
@@ -96,30 +97,40 @@ func (w *world) slotsInPlace(c *change, experts [][]uint32) error {
 		for _, e := range mine {
 			slot := -1
 			for _, h := range w.held.of(c.ordinal, int(e)) { // whole ones, in this bank
-				if h.rank == w.target[j] && h.bank == old.bank && kept[j][h.slot] == 0 && (slot < 0 || !h.extra) {
+				if h.rank == w.target[j] && h.bank == old.bank && at(kept[j], int(h.slot)) == 0 && (slot < 0 || !h.extra) {
 					slot = int(h.slot)
 				}
 			}
 			if slot < 0 {
-				for free < size && taken[j][free] {
+				for free < size && at(taken[j], free) {
 					free++
 				}
 				if slot = free; slot == size {
 					return fmt.Errorf("plan: layer %d: rank %d has no free slot of %d for expert %d", c.layer, w.target[j], size, e)
 				}
-				taken[j][slot] = true
+				set(&taken[j], slot, true)
 			}
-			kept[j][slot] = e + 1
+			set(&kept[j], slot, e+1)
 		}
-	}
-	for j := range kept {
-		end := size
-		for end > 0 && kept[j][end-1] == 0 {
-			end--
-		}
-		c.next.Experts[j].Slots = kept[j][:end:end]
+		c.next.Experts[j].Slots = slices.Clip(kept[j])
 	}
 	return nil
+}
+
+// at is what a list says of i, and nothing beyond its end; set makes it as long as need be.
+func at[T any](list []T, i int) (value T) {
+	if i < len(list) {
+		value = list[i]
+	}
+	return value
+}
+
+func set[T any](list *[]T, i int, value T) {
+	for len(*list) <= i {
+		var none T
+		*list = append(*list, none)
+	}
+	(*list)[i] = value
 }
 
 func (w *world) stray(h holder) error {

@@ -168,22 +168,31 @@ func (w *world) deal(o, g int, order []uint32, spare []int, useExtras bool) []in
 	for i, rank := range order {
 		index[rank] = i + 1
 	}
-	if cap(w.value) < w.held.experts*groups {
-		w.value = make([]int64, w.held.experts*groups)
-	}
-	value := w.value[:w.held.experts*groups]
-	clear(value)
+	worths := make([][]worth, w.held.experts)
+	all := w.worths[:0] // room for the lists, one after another
 	shards := w.shards(uint32(g))
 	var buffer [8]geometry.Run
 	for e := range w.held.experts {
+		from := len(all)
 		byRank(w.held.of(o, e), func(rank uint32, mine []holder) {
-			if i := index[rank] - 1; i >= 0 {
-				runs := runsOf(mine, useExtras, buffer[:])
-				value[e*groups+i/g] += w.worth(runs, shards.of(uint32(e), uint32(i%g)))
+			i := index[rank] - 1
+			if i < 0 {
+				return
+			}
+			value := w.worth(runsOf(mine, useExtras, buffer[:]), shards.of(uint32(e), uint32(i%g)))
+			if value == 0 {
+				return
+			}
+			if at := slices.IndexFunc(all[from:], func(h worth) bool { return h.group == i/g }); at >= 0 {
+				all[from+at].value += value
+			} else {
+				all = append(all, worth{i / g, value})
 			}
 		})
+		worths[e] = all[from:len(all):len(all)]
 	}
-	return assignExperts(w.held.experts, groups, value, spare)
+	w.worths = all
+	return assignExperts(groups, worths, spare)
 }
 
 // seatGroup orders the ranks of group j so that they keep as much as they can.
