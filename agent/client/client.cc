@@ -88,7 +88,7 @@ Status Client::Poll(int timeout_ms, tg_event* event) {
       if (event->kind != TG_EVENT_NONE) return OkStatus();
       continue;
     }
-    // The socket is drained, so the slabs of the attempt are mapped.
+    // The agent flips when the attempt's slabs were said to be mapped.
     if (FlippedByAgents()) {
       event->kind = TG_EVENT_FLIPPED;
       event->attempt = attempt_->id;
@@ -104,7 +104,11 @@ Status Client::Poll(int timeout_ms, tg_event* event) {
 }
 
 Status Client::Handle(Frame frame, tg_event* event) {
-  if (!frame.fds.empty()) descriptors_.Add(std::move(frame.fds));
+  if (!frame.fds.empty()) {
+    mapper_.Do([this, fds = std::make_shared<std::vector<UniqueFd>>(std::move(frame.fds))] {
+      descriptors_.Add(std::move(*fds));
+    });
+  }
   switch (frame.message.body_case()) {
     case v1::EngineMessage::kPrepare:
       OnPrepare(frame.message.prepare(), event);
@@ -196,35 +200,43 @@ Status Client::MapAll(const google::protobuf::RepeatedPtrField<v1::Mapping>& map
 
 void Client::OnMap(const v1::EngineMap& map) {
   v1::EngineMessage reply;
-  v1::EngineMapped* mapped = reply.mutable_mapped();
-  *mapped->mutable_header() = map.header();
+  *reply.mutable_mapped()->mutable_header() = map.header();
   if (!attempt_ || attempt_->id != map.header().attempt()) {
-    mapped->set_message("attempt is not prepared here");
-  } else if (Status status = MapAll(map.mappings(), &attempt_->mapped); !status.ok()) {
-    mapped->set_message(status.message());
-  } else {
-    mapped->set_ok(true);
+    reply.mutable_mapped()->set_message("attempt is not prepared here");
+    (void)Send(std::move(reply));
+    return;
   }
-  (void)Send(std::move(reply));
+  mapper_.Do([this, map, reply, undo = attempt_->mapped, channel = channel_]() mutable {
+    const Status status = MapAll(map.mappings(), undo.get());
+    reply.mutable_mapped()->set_ok(status.ok());
+    reply.mutable_mapped()->set_message(status.message());
+    (void)channel->Send(std::move(reply));  // a lost agent shows at the next Poll
+  });
 }
 
 void Client::OnUnmap(const v1::EngineUnmap& unmap) {
-  for (const v1::Mapping& mapping : unmap.mappings()) {
-    uint64_t bytes = 0;
-    for (const v1::Extent& extent : mapping.extents()) bytes += extent.length();
-    // A range that is not ours is the agent's mistake; what stays mapped is only read.
-    (void)weights_.Unmap(PlaceOf(mapping), bytes);
-  }
-  v1::EngineMessage reply;
-  *reply.mutable_unmapped()->mutable_header() = unmap.header();
-  (void)Send(std::move(reply));
+  mapper_.Do([this, unmap, channel = channel_] {
+    for (const v1::Mapping& mapping : unmap.mappings()) {
+      uint64_t bytes = 0;
+      for (const v1::Extent& extent : mapping.extents()) bytes += extent.length();
+      // A range that is not ours is the agent's mistake; what stays mapped is only read.
+      (void)weights_.Unmap(PlaceOf(mapping), bytes);
+    }
+    v1::EngineMessage reply;
+    *reply.mutable_unmapped()->mutable_header() = unmap.header();
+    (void)channel->Send(std::move(reply));
+  });
+}
+
+void Client::Undo(const Attempt& attempt) {
+  mapper_.Do([this, mapped = attempt.mapped] {
+    for (const auto& [offset, bytes] : *mapped) (void)weights_.Unmap(offset, bytes);
+  });
 }
 
 void Client::OnAbort(const v1::EngineAbort& abort, tg_event* event) {
   if (!attempt_ || attempt_->id != abort.header().attempt()) return;
-  if (!abort.keep_mapped()) {
-    for (const auto& [offset, bytes] : attempt_->mapped) (void)weights_.Unmap(offset, bytes);
-  }
+  if (!abort.keep_mapped()) Undo(*attempt_);
   event->kind = TG_EVENT_ABORT;
   event->attempt = attempt_->id;
   event->target_epoch = attempt_->target->get()->epoch;

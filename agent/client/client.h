@@ -1,5 +1,6 @@
 // The protocol of an engine's client: what client.h promises, with C++ types. One thread,
-// except Count() and Report(), which any thread may call.
+// except Count() and Report(), which any thread may call; what takes the kernel long is done in
+// another one (Mapper).
 #pragma once
 
 #include <chrono>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "agent/client/include/tangram/client.h"
+#include "agent/client/mapper.h"
 #include "agent/client/maps.h"
 #include "agent/client/regions.h"
 #include "agent/gate/frame.h"
@@ -61,7 +63,9 @@ class Client {
     // No engine steps: the agents exchange the words.
     bool by_agents() const { return kind == v1::FLIP_KIND_FIRST || kind == v1::FLIP_KIND_REPAIR; }
     std::unique_ptr<Maps> target;
-    std::vector<std::pair<uint64_t, uint64_t>> mapped;  // offset, bytes: to undo at an abort
+    // To undo at an abort: offset, bytes. The mapper's.
+    std::shared_ptr<std::vector<std::pair<uint64_t, uint64_t>>> mapped =
+        std::make_shared<std::vector<std::pair<uint64_t, uint64_t>>>();
   };
 
   explicit Client(const tg_options& options);
@@ -75,6 +79,7 @@ class Client {
   Status OpenModel(const v1::Attached& attached);
   // Handles what needs no engine; fills *event where it does.
   Status Handle(Frame frame, tg_event* event);
+  void Undo(const Attempt& attempt);
   void OnPrepare(const v1::EnginePrepare& prepare, tg_event* event);
   void OnMap(const v1::EngineMap& map);
   void OnUnmap(const v1::EngineUnmap& unmap);
@@ -93,13 +98,14 @@ class Client {
   const std::string socket_path_, token_, mesh_, frontend_;
   const uint32_t device_, kv_block_tokens_;
   v1::EngineCapabilities capabilities_;
-  std::unique_ptr<FrameChannel> channel_;
+  std::shared_ptr<FrameChannel> channel_;
   std::unique_ptr<FrameChannel> knocking_;  // to a new agent that did not answer yet
   std::chrono::steady_clock::time_point knock_at_{};
   std::deque<Frame> queue_;
-  Status lost_;  // once the agent is gone
-  DescriptorTable descriptors_;
-  // Banks first, then the dense region, in one range: a mapping is one offset.
+  Status lost_;                  // once the agent is gone
+  DescriptorTable descriptors_;  // the mapper's, from the attach on
+  // Banks first, then the dense region, in one range: a mapping is one offset. What is mapped in
+  // `weights_` is the mapper's, from the attach on; its addresses never change.
   Region weights_, kv_, control_;
   uint64_t dense_offset_ = 0;
   GatePage* page_ = nullptr;
@@ -112,6 +118,7 @@ class Client {
   std::vector<std::string> dense_names_;
   std::unique_ptr<Maps> current_, previous_;
   std::optional<Attempt> attempt_;
+  Mapper mapper_;  // last: it ends first
 };
 
 }  // namespace tangram

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -73,23 +74,21 @@ void Region::Cut(uint64_t place) {
   pieces_.emplace(place, Piece{it->second.mapping.Split(head), it->second.descriptor});
 }
 
-bool Region::Lies(uint64_t place, const v1::Extent& extent) const {
+uint64_t Region::Lies(uint64_t place, uint32_t descriptor, uint64_t offset, uint64_t most,
+                      bool* so) const {
   auto it = pieces_.upper_bound(place);
-  if (it == pieces_.begin()) return false;
-  uint64_t offset = extent.offset(), left = extent.length();
-  for (--it; left > 0 && it != pieces_.end() && it->first <= place; ++it) {
+  *so = false;
+  const uint64_t next = it == pieces_.end() ? UINT64_MAX : it->first;
+  if (it != pieces_.begin()) {
+    --it;
     const uint64_t skip = place - it->first;
     const device::Slice& slice = it->second.mapping.slice();
-    if (skip >= slice.bytes || it->second.descriptor != extent.fd_index() ||
-        slice.offset + skip != offset) {
-      return false;
+    if (skip < slice.bytes) {
+      *so = it->second.descriptor == descriptor && slice.offset + skip == offset;
+      return std::min(most, slice.bytes - skip);
     }
-    const uint64_t covers = std::min(left, slice.bytes - skip);
-    place += covers;
-    offset += covers;
-    left -= covers;
   }
-  return left == 0;
+  return std::min(most, next - place);
 }
 
 Status Region::Map(uint64_t place, const Extents& extents, const DescriptorTable& table) {
@@ -104,14 +103,23 @@ Status Region::Map(uint64_t place, const Extents& extents, const DescriptorTable
                                         "range of {}",
                                         total, place, bytes())};
   }
+  // Only what does not lie there: a step may be reading the rest.
   std::vector<device::Placement> placements;
   std::vector<uint32_t> from;
   for (const v1::Extent& extent : extents) {
-    if (!Lies(place, extent)) {
-      auto block = BlockOf(extent.fd_index(), table);
-      if (!block.ok()) return block.status();
-      placements.push_back({place, std::move(*block), {extent.offset(), extent.length()}});
-      from.push_back(extent.fd_index());
+    auto block = BlockOf(extent.fd_index(), table);
+    if (!block.ok()) return block.status();
+    bool lies = true, before = true;
+    for (uint64_t done = 0; done < extent.length(); before = lies) {
+      const uint64_t bytes = Lies(place + done, extent.fd_index(), extent.offset() + done,
+                                  extent.length() - done, &lies);
+      if (!lies && !before) {
+        placements.back().slice.bytes += bytes;
+      } else if (!lies) {
+        placements.push_back({place + done, *block, {extent.offset() + done, bytes}});
+        from.push_back(extent.fd_index());
+      }
+      done += bytes;
     }
     place += extent.length();
   }

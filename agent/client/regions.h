@@ -69,7 +69,10 @@ class Region {
   Result<device::BlockPtr> BlockOf(uint32_t descriptor, const DescriptorTable& table);
   // Makes `place` the border of a piece.
   void Cut(uint64_t place);
-  bool Lies(uint64_t place, const v1::Extent& extent) const;
+  // Whether this part of a descriptor lies at the place already, and for how many bytes, at most
+  // so many, that holds.
+  uint64_t Lies(uint64_t place, uint32_t descriptor, uint64_t offset, uint64_t most,
+                bool* so) const;
 
   // The order matters: mappings go first.
   std::unique_ptr<device::Device> device_;

@@ -4,7 +4,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "agent/device/platform.h"
@@ -104,6 +106,31 @@ TEST_F(RegionTest, WhatLiesThereAlreadyStaysAsItIs) {
   ASSERT_TRUE(region.Map(2 * kPage, part, table_).ok());
   ASSERT_EQ(region.runs().size(), 1U);
   EXPECT_EQ(region.runs()[0].bytes, 6 * kPage);
+}
+
+// A step reads on while slabs are mapped beside what it reads, also by one extent over both.
+TEST_F(RegionTest, WhatLiesThereIsNeverGoneForAMoment) {
+  Region region = Make(64);
+  Extents live, both;
+  Add(&live, 1, 30, 4);
+  Add(&both, 1, 10, 40);
+  ASSERT_TRUE(region.Map(30 * kPage, live, table_).ok());
+  std::atomic<bool> over = false;
+  std::atomic<uint64_t> reads = 0;
+  std::jthread step([&] {
+    while (!over) {
+      for (uint64_t page = 30; page < 34; ++page) ASSERT_EQ(At(region, page), 1000 + page);
+      ++reads;
+    }
+  });
+  for (int round = 0; round < 2000 || reads < 100; ++round) {
+    ASSERT_TRUE(region.Map(10 * kPage, both, table_).ok());
+    ASSERT_EQ(At(region, 10), 1010U);
+    ASSERT_EQ(At(region, 49), 1049U);
+    ASSERT_TRUE(region.Unmap(10 * kPage, 20 * kPage).ok());
+    ASSERT_TRUE(region.Unmap(34 * kPage, 16 * kPage).ok());
+  }
+  over = true;
 }
 
 TEST_F(RegionTest, WhatIsNotWholePagesOfADescriptorChangesNothing) {

@@ -51,6 +51,7 @@ Status Client::Knock() {
     knock_at_ = now + kKnock;
     auto socket = ConnectTo(socket_path_);
     if (!socket.ok()) return lost_;
+    mapper_.Wait();  // what is told to the new agent is what is there
     knocking_ = std::make_unique<FrameChannel>(std::move(*socket));
     v1::EngineMessage message = AttachMessage();
     *message.mutable_attach()->mutable_resume() = ResumeNow();
@@ -91,7 +92,7 @@ void Client::EndAttempt(tg_event* event) {
   event->kind = TG_EVENT_ABORT;
   event->attempt = attempt_->id;
   event->target_epoch = attempt_->target->get()->epoch;
-  for (const auto& [offset, bytes] : attempt_->mapped) (void)weights_.Unmap(offset, bytes);
+  Undo(*attempt_);
   attempt_.reset();
 }
 

@@ -70,7 +70,6 @@ func (m *Memo) Layer(held [][]Held, target []uint32, g uint32) uint64 {
 			}
 		}
 		mine := seats[from:len(seats):len(seats)]
-		slices.SortStableFunc(mine, func(a, b seat) int { return a.at - b.at })
 		m.key = binary.AppendUvarint(m.key, uint64(uint32(e)%g))
 		for _, s := range mine {
 			m.key = binary.AppendUvarint(m.key, uint64(s.at))
@@ -126,7 +125,7 @@ func (m *Memo) solve(classes []class, ranks, g int) uint64 {
 			all += m.missing(nil, m.shard(c.shift, g, p))
 		}
 		f.edge(i, none, c.count, all)
-		for from := 0; from < len(c.held); {
+		for from := 0; from < len(c.held); { // a group's lie together; else it has two edges that cost the same
 			j := c.held[from].at / g
 			m.costs(c, j, g, func(i int, cost uint64) { one[i] = cost })
 			cost := one[0]

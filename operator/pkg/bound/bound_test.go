@@ -32,8 +32,11 @@ func somehow(r *rand.Rand, v *geometry.View, target []uint32) [][]Held {
 	for e := range held {
 		for range r.IntN(4) {
 			start := uint32(r.IntN(int(v.Granules)))
-			held[e] = append(held[e], Held{Rank: target[r.IntN(len(target))] + uint32(r.IntN(3)/2*1000),
-				Run: geometry.Run{Start: start, Count: 1 + uint32(r.IntN(int(v.Granules-start)))}})
+			rank := target[r.IntN(len(target))]
+			if r.IntN(3) == 0 { // of the target or not
+				rank = uint32(r.IntN(120)) + uint32(r.IntN(2)*1000)
+			}
+			held[e] = append(held[e], Held{Rank: rank, Run: geometry.Run{Start: start, Count: 1 + uint32(r.IntN(int(v.Granules-start)))}})
 		}
 	}
 	return held

@@ -1,0 +1,36 @@
+// Where an engine's slabs are mapped and unmapped: a thread of its own, so that no step waits for
+// the kernel to fill page tables.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+namespace tangram {
+
+class Mapper {
+ public:
+  Mapper() : thread_([this] { Run(); }) {}
+  Mapper(const Mapper&) = delete;
+  Mapper& operator=(const Mapper&) = delete;
+  // Does first what it was told.
+  ~Mapper();
+
+  // One after another, in the order in which they were told.
+  void Do(std::function<void()> work);
+  // Until all is done that was told before.
+  void Wait();
+
+ private:
+  void Run();
+
+  std::mutex mu_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> work_;  // the first is being done
+  bool over_ = false;
+  std::jthread thread_;
+};
+
+}  // namespace tangram

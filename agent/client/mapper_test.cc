@@ -1,0 +1,34 @@
+#include "agent/client/mapper.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+#include <vector>
+
+namespace tangram {
+namespace {
+
+TEST(Mapper, WhoTellsItDoesNotWait) {
+  std::promise<void> go;
+  std::vector<int> done;
+  Mapper mapper;
+  mapper.Do([&, gone = go.get_future().share()] { gone.wait(); });
+  for (int i = 0; i < 100; ++i) mapper.Do([&done, i] { done.push_back(i); });
+  go.set_value();  // before, this thread came here though nothing was done
+  mapper.Wait();
+  ASSERT_EQ(done.size(), 100U);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(done[i], i);
+  mapper.Wait();
+}
+
+TEST(Mapper, ItsEndLeavesNothingUndone) {
+  int done = 0;
+  {
+    Mapper mapper;
+    for (int i = 0; i < 100; ++i) mapper.Do([&] { ++done; });
+  }
+  EXPECT_EQ(done, 100);
+}
+
+}  // namespace
+}  // namespace tangram
