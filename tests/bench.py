@@ -26,14 +26,18 @@ CI_WALL = 3  # how many times its goal a wall-clock figure may be there: machine
 @dataclasses.dataclass(frozen=True)
 class Gate:
     """A figure of the summary ("value" or a metric) and its goal. Work: bytes, counts, ratios of CPU work, the same on
-    any machine. Wall: seconds, or ratios of them."""
+    any machine. Wall: seconds, or ratios of them. What depends on how the machine is set up (huge pages) is told in CI, and
+    not judged there."""
 
     figure: str
     goal: float
     least: bool = False  # the figure must be at least the goal; else at most
     wall: bool = False
+    set_up: bool = False
 
     def limit(self, ci):
+        if ci and self.set_up:
+            return -math.inf if self.least else math.inf
         return self.goal * CI_WALL if ci and self.wall else self.goal
 
     def reached(self, summary, ci):
@@ -49,8 +53,8 @@ class Gate:
         return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def most(figure, goal, wall=False):
-    return Gate(figure, goal, wall=wall)
+def most(figure, goal, wall=False, set_up=False):
+    return Gate(figure, goal, wall=wall, set_up=set_up)
 
 
 def least(figure, goal):
@@ -108,6 +112,9 @@ BENCHES = {
     "rank-cost": Bench("a rank of 14,848 pieces (58 x 256 experts, Tensor over 8 ranks): commit under its lock, over a sort of one key per piece; prepare, "
                        "retire, heap", "setup cxx", "build/cxx/agent/store/tangram-rank-cost",
                        (most("commit_over_sort", 4), most("commit_ms", 2, wall=True), most("heap_mib", 64), least("pieces", 14848))),
+    "remap": Bench("mapping one expert of whole pages, 2 to 64 MiB, over a bare MAP_FIXED + MAP_POPULATE of the same pages, and over a copy of them; "
+                   "pages are huge if enough of them are free (vm.nr_hugepages)", "setup cxx", "build/cxx/agent/device/tangram-remap",
+                   (most("over_bare", 1.15, wall=True), most("over_copy", 0.1, wall=True, set_up=True))),
     "transition": demo("time without tokens in each transition of the demo, over a plain copy of its bytes plus two steps",
                        "local --bench --out build/bench/transition", most("ratio", 3, wall=True), most("lost", 0), least("tokens", 1)),
 }
@@ -115,7 +122,7 @@ BENCHES = {
 
 def judge(bench, summary, ci=False):
     """The summary with goal, pass and gates: what was found, the limit, and whether it is reached."""
-    gates = [{"figure": g.figure, "found": g.found(summary), "goal": g.goal, "limit": g.limit(ci), "sense": "at least" if g.least else "at most",
+    gates = [{"figure": g.figure, "found": g.found(summary), "goal": g.goal, "limit": g.limit(ci) if math.isfinite(g.limit(ci)) else None, "sense": "at least" if g.least else "at most",
               "clock": "wall" if g.wall else "work", "reached": g.reached(summary, ci)} for g in bench.gates]
     return {**summary, "goal": bench.gates[0].goal, "pass": all(g["reached"] for g in gates), "gates": gates}
 
@@ -150,7 +157,8 @@ def table(found):
             continue
         for g in summary["gates"]:
             told = "missing" if g["found"] is None else f"{g['found']:.5g}"
-            rows.append((name, g["figure"], told, g["sense"], f"{g['limit']:.5g}", "" if g["reached"] else "MISSED"))
+            limit = "not judged" if g["limit"] is None else f"{g['limit']:.5g}"
+            rows.append((name, g["figure"], told, g["sense"], limit, "" if g["reached"] else "MISSED"))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
 

@@ -24,6 +24,13 @@ class Judge(unittest.TestCase):
         self.assertTrue(self.passes(WALL, summary(6, lost=0), ci=True))
         self.assertFalse(self.passes(WALL, summary(6.01, lost=0), ci=True))
 
+    def test_what_depends_on_the_set_up_is_told_and_not_judged_in_ci(self):
+        pages = bench.Bench("p", "", "", (bench.most("value", 2, wall=True, set_up=True),))
+        self.assertFalse(self.passes(pages, summary(7)))
+        self.assertTrue(self.passes(pages, summary(7), ci=True))
+        self.assertFalse(self.passes(pages, {}, ci=True))
+        self.assertIn("not judged", bench.table({"a": bench.judge(pages, summary(7), ci=True)})[1])
+
     def test_counts_and_work_gate_alike_everywhere(self):
         for ci in (False, True):
             self.assertFalse(self.passes(WALL, summary(1, lost=1), ci))

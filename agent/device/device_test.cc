@@ -74,14 +74,17 @@ TEST(GhostDevice, CopiesAreCountedAndNothingIsReached) {
 TEST(Platform, AnUnknownOneIsRefusedWithWhatThereIs) {
   const auto none = MakePlatform({.name = "abacus"});
   EXPECT_EQ(none.status().code(), Code::kInvalid);
-  EXPECT_NE(none.status().message().find("host, ghost"), std::string::npos);
+  EXPECT_NE(none.status().message().find("there is: host"), std::string::npos);
   EXPECT_EQ(MakePlatform({.map_bytes = 1024}).status().code(), Code::kInvalid)
       << "no machine maps so little";
+  const Status ghost = MakePlatform({.name = "ghost"}).status();
+  EXPECT_EQ(ghost.code(), Code::kInvalid) << "an agent serves nobody from sizes";
+  EXPECT_NE(ghost.message().find("that holds bytes; there is: host"), std::string::npos);
 }
 
 TEST(Platform, ControlIsAlwaysReached) {
   for (const char* name : {"host", "ghost"}) {
-    auto platform = MakePlatform({.name = name});
+    auto platform = MakePlatform({.name = name, .sizes_only = true});
     ASSERT_TRUE(platform.ok()) << platform.status().message();
     EXPECT_STREQ((*platform)->name(), name);
     auto devices = (*platform)->Make("rank", {1 << 16, 1 << 16, 1 << 12});

@@ -92,13 +92,13 @@ class GhostPlatform final : public Platform {
 }  // namespace
 
 Result<std::unique_ptr<Platform>> MakePlatform(const PlatformOptions& options) {
-  if (options.name == "ghost") {
+  if (options.name == "ghost" && options.sizes_only) {
     return std::unique_ptr<Platform>(std::make_unique<GhostPlatform>(options.map_bytes));
   }
   if (options.name != "host") {
-    return Status(Code::kInvalid, fmt::format("there is no device platform '{}'; there are: host, "
-                                              "ghost",
-                                              options.name));
+    return Status(Code::kInvalid,
+                  fmt::format("there is no device platform '{}' that holds bytes; there is: host",
+                              options.name));
   }
   const Pages pages = ChoosePages(options.hugetlb, options.map_bytes);
   if (options.map_bytes % pages.unit != 0) {

@@ -45,6 +45,9 @@ struct PlatformOptions {
   // Weights and KV are mapped in multiples of this (the geometry's page_bytes).
   uint64_t map_bytes = 4096;
   bool hugetlb = false;  // the pod was given huge pages
+  // Also platforms that have sizes and no bytes: for tests and benches of real sizes. Nobody can
+  // be served from them.
+  bool sizes_only = false;
 };
 
 // kInvalid: there is no such platform, or it does not map in such multiples; the message lists
