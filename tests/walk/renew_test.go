@@ -1,0 +1,92 @@
+package walk
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
+
+	"tangram.dev/e2e/harness"
+	"tangram.dev/e2e/load"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// look is longer than processes take to see that files were replaced, a second: what cannot be asked is waited for.
+const look = 5 * time.Second
+
+// replaced writes a file as kubelet does: whole, in place of the one before.
+func replaced(t *testing.T, path string, content []byte) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(path+".next", content, 0o600))
+	require.NoError(t, os.Rename(path+".next", path))
+}
+
+// known waits until every agent answers the driver's certificate in dir as wanted, over connections that begin now.
+func known(t *testing.T, w *harness.World, dir string, want codes.Code) {
+	t.Helper()
+	for pod := range w.Agents() {
+		var err error
+		require.Eventually(t, func() bool {
+			_, err = dial(t, w, pod, dir, "driver").Status(t.Context(), &tangramv1.StatusRequest{World: "demo"})
+			return grpcstatus.Code(err) == want
+		}, 2*time.Minute, 200*time.Millisecond, "agent %d is to answer %v: %v", pod, want, err)
+	}
+}
+
+// The authority of a world is replaced in three steps while requests stream: everybody trusts the next one, shows what it
+// signed, and trusts the one before no more. What moves the world after that, over connections that all are new, works.
+func TestCertificatesAreReplacedUnderLoad(t *testing.T) {
+	w := start(t, harness.Options{Pods: harness.Pods(3)})
+	apply(t, w, 2, "Expert")
+	trace := newTrace(t, 5, 20*time.Second)
+	halt, played := make(chan struct{}), make(chan []*load.Result, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	defer cancel()
+	go func() { played <- client(w).Play(ctx, trace, 4, halt) }()
+
+	certs, next, before := w.CertificateDir(), filepath.Join(w.Dir(), "next"), filepath.Join(w.Dir(), "before")
+	roles, files := []string{"driver", "gateway"}, []string{"driver", "gateway"}
+	for i := range w.Agents() {
+		roles = append(roles, fmt.Sprintf("agent/p%d", i), fmt.Sprintf("engine/p%d", i))
+		files = append(files, fmt.Sprintf("agent-p%d", i), fmt.Sprintf("engine-p%d", i))
+	}
+	require.NoError(t, w.Certificates(t.Context(), next, roles...)) // by an authority of its own
+	require.NoError(t, os.CopyFS(before, os.DirFS(certs)))
+	read := func(dir, name string) []byte {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		require.NoError(t, err)
+		return text
+	}
+	known(t, w, before, codes.OK)
+
+	replaced(t, filepath.Join(certs, "ca.crt"), append(read(before, "ca.crt"), read(next, "ca.crt")...))
+	known(t, w, next, codes.OK)
+	time.Sleep(look)
+	for _, name := range files {
+		for _, kind := range []string{".key", ".crt"} {
+			replaced(t, filepath.Join(certs, name+kind), read(next, name+kind))
+		}
+	}
+	time.Sleep(look)
+	replaced(t, filepath.Join(certs, "ca.crt"), read(next, "ca.crt"))
+	known(t, w, next, codes.OK)
+	known(t, w, before, codes.Unavailable)
+
+	apply(t, w, 3, "Tensor") // a rank joins, experts and KV move
+	apply(t, w, 2, "Expert")
+	close(halt)
+	walked := <-played
+	require.NotEmpty(t, walked)
+	audit(t, w, 2)
+	// The same requests where nothing ever moves, nor is renewed.
+	w.Stop()
+	one := start(t, harness.Options{Pods: harness.Pods(1)})
+	apply(t, one, 1, "Expert")
+	requireSame(t, walked, client(one).Repeat(t.Context(), trace, len(walked), 8))
+}
