@@ -22,8 +22,8 @@ constexpr GateState GateStateOf(uint64_t word) { return static_cast<GateState>(w
 constexpr uint64_t GateAttemptOf(uint64_t word) { return word >> 3; }
 
 struct GatePage {
-  static constexpr uint64_t kMagic = 0x54474741'54450004;  // "TGGATE", version 4
-  static constexpr uint32_t kReachable = 1024;             // ranks that `unreachable` can name
+  static constexpr uint64_t kMagic = 0x54474741'54450005;  // "TGGATE", version 5
+  static constexpr uint32_t kReachable = 8192;             // ranks of the largest world
 
   uint64_t magic;
   std::atomic<uint64_t> state;

@@ -170,14 +170,14 @@ TEST(Gate, WhatIsForgottenOfTheLoadIsTheLoad) {
 TEST(Gate, UnreachableRanksAreThoseNamedWithinTheLayoutAndThePage) {
   Both g;
   g.agent.page()->turns = ~uint64_t{0};  // what follows in the page
-  g.engine.SetUnreachable(std::vector<uint32_t>{0, 63, 64, 1023, 1024, 5000});
+  g.engine.SetUnreachable(std::vector<uint32_t>{0, 63, 64, 8191, 8192, 9000});
   EXPECT_EQ(g.agent.page()->turns, ~uint64_t{0});
-  EXPECT_EQ(g.agent.Unreachable(5000), (std::vector<uint32_t>{0, 63, 64, 1023}));
+  EXPECT_EQ(g.agent.Unreachable(9000), (std::vector<uint32_t>{0, 63, 64, 8191}));
   EXPECT_EQ(g.agent.Unreachable(64), (std::vector<uint32_t>{0, 63}));
   EXPECT_EQ(g.agent.Unreachable(63), (std::vector<uint32_t>{0}));
   g.agent.SetStopped(true);
   EXPECT_TRUE(g.engine.stopped());
-  EXPECT_EQ(g.agent.Unreachable(5000).size(), 4u) << "who stops a rank keeps what its engine saw";
+  EXPECT_EQ(g.agent.Unreachable(9000).size(), 4u) << "who stops a rank keeps what its engine saw";
   g.engine.SetUnreachable(std::vector<uint32_t>{5});
   EXPECT_EQ(g.agent.Unreachable(5000), (std::vector<uint32_t>{5}))
       << "a new list, not a longer one";

@@ -37,14 +37,14 @@ const (
 // MoEDeploymentSpec is the wanted world.
 //
 // +kubebuilder:validation:XValidation:rule="!(self.mode in ['Hybrid', 'Auto'])",fieldPath=".mode",message="mode Hybrid and mode Auto do not work yet: use Expert or Tensor"
-// +kubebuilder:validation:XValidation:rule="self.replicas * self.ranksPerPod <= 1024",fieldPath=".replicas",message="a world has at most 1024 ranks: lower replicas or ranksPerPod"
+// +kubebuilder:validation:XValidation:rule="self.replicas * self.ranksPerPod <= 8192",fieldPath=".replicas",message="a world has at most 8192 ranks: lower replicas or ranksPerPod"
 // +kubebuilder:validation:XValidation:rule="!has(self.redundantExperts) || self.redundantExperts == 0 || has(self.rebalance)",fieldPath=".redundantExperts",message="redundantExperts are placed by rebalance: set rebalance too, e.g. rebalance: {}, or leave redundantExperts out"
 // +kubebuilder:validation:XValidation:rule="self.ranksPerPod == oldSelf.ranksPerPod",fieldPath=".ranksPerPod",message="ranksPerPod cannot be changed: make a MoEDeployment of another name beside this one"
 type MoEDeploymentSpec struct {
 	// replicas is the number of pods of the world. `kubectl scale` and autoscalers set it.
 	// To stop serving, delete the MoEDeployment: 0 is refused.
 	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=1024
+	// +kubebuilder:validation:Maximum=8192
 	// +kubebuilder:validation:XValidation:rule="self >= 1",message="a world has at least one pod: to stop serving, delete the MoEDeployment"
 	// +kubebuilder:default=1
 	// +optional

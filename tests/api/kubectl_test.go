@@ -35,8 +35,8 @@ func TestScaleSubresource(t *testing.T) {
 
 	_, err := server.Kubectl(t.Context(), "", "scale", "moed/demo", "-n", namespace, "--replicas=0")
 	require.ErrorContains(t, err, "to stop serving, delete the MoEDeployment")
-	_, err = server.Kubectl(t.Context(), "", "scale", "moed/demo", "-n", namespace, "--replicas=2000")
-	require.ErrorContains(t, err, "should be less than or equal to 1024")
+	_, err = server.Kubectl(t.Context(), "", "scale", "moed/demo", "-n", namespace, "--replicas=9000")
+	require.ErrorContains(t, err, "should be less than or equal to 8192")
 	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(world), world))
 	require.Equal(t, int32(3), world.Spec.Replicas)
 }

@@ -34,10 +34,10 @@ func TestCreateIsRefused(t *testing.T) {
 	}{
 		"replicas 0":             {fields{"spec.replicas": int64(0)}, []string{"spec.replicas", "to stop serving, delete the MoEDeployment"}},
 		"replicas below 0":       {fields{"spec.replicas": int64(-1)}, []string{"spec.replicas", "greater than or equal to 1"}},
-		"too many replicas":      {fields{"spec.replicas": int64(1025)}, []string{"spec.replicas", "less than or equal to 1024"}},
+		"too many replicas":      {fields{"spec.replicas": int64(8193)}, []string{"spec.replicas", "less than or equal to 8192"}},
 		"no rank in a pod":       {fields{"spec.ranksPerPod": int64(0)}, []string{"spec.ranksPerPod", "greater than or equal to 1"}},
 		"too many ranks in pod":  {fields{"spec.ranksPerPod": int64(65)}, []string{"spec.ranksPerPod", "less than or equal to 64"}},
-		"too many ranks":         {fields{"spec.replicas": int64(129), "spec.ranksPerPod": int64(8)}, []string{"spec.replicas", "at most 1024 ranks: lower replicas or ranksPerPod"}},
+		"too many ranks":         {fields{"spec.replicas": int64(1025), "spec.ranksPerPod": int64(8)}, []string{"spec.replicas", "at most 8192 ranks: lower replicas or ranksPerPod"}},
 		"mode Hybrid":            {fields{"spec.mode": "Hybrid"}, []string{"spec.mode", "use Expert or Tensor"}},
 		"mode Auto":              {fields{"spec.mode": "Auto"}, []string{"spec.mode", "use Expert or Tensor"}},
 		"unknown mode":           {fields{"spec.mode": "Both"}, []string{"spec.mode", `"Expert", "Tensor"`}},
@@ -130,7 +130,7 @@ func TestCreateIsAccepted(t *testing.T) {
 	tests := map[string]fields{
 		"the smallest":     {},
 		"mode Tensor":      {"spec.mode": "Tensor"},
-		"1024 ranks":       {"spec.replicas": int64(128), "spec.ranksPerPod": int64(8)},
+		"8192 ranks":       {"spec.replicas": int64(1024), "spec.ranksPerPod": int64(8)},
 		"numbers of bytes": {"spec.limits.memoryPerRank": int64(1 << 30), "spec.limits.kvMemoryPerRank": int64(1)},
 		"longest name":     {"metadata.name": strings.Repeat("n", 40)},
 		"dots in a folder": {"spec.model.source.persistentVolumeClaim.path": "models/..demo/v1.5"},

@@ -132,8 +132,8 @@ func (in *PlanInput) to(current *tangramv1.Layout, w World, placed [][][]uint32)
 	if err != nil {
 		return nil, err
 	}
-	if w.Ranks < 1 || w.Ranks > 1024 {
-		return nil, fmt.Errorf("%d ranks; a world has 1 to 1024", w.Ranks)
+	if w.Ranks < 1 || w.Ranks > 8192 {
+		return nil, fmt.Errorf("%d ranks; a world has 1 to 8192", w.Ranks)
 	}
 	p := planner.Input{World: "plan", Revision: "plan", Geometry: in.Geometry, Current: current, Shape: layout.Shape{Mode: mode, Placement: placed},
 		Options: planner.Options{SpareBanks: in.SpareBanks}}

@@ -66,6 +66,20 @@ func TestADoubledPositionIsTakenInTurnAndGivenBackInPlace(t *testing.T) {
 	}
 }
 
+// A world may have more than a thousand ranks: it grows, loses one, and is whole again.
+func TestMoreThanAThousandRanks(t *testing.T) {
+	const ranks = 1100
+	v := view(t, shape(1200, 2, 1, 0))
+	b := at(t, v, ranks-50, expertShape)
+	_, err := b.to(b.ids(ranks), expertShape)
+	require.NoError(t, err)
+	require.Len(t, b.now.Members, ranks)
+	b.dead[b.now.Members[1050].Id] = true
+	result := b.repaired(t)
+	require.Len(t, b.now.Members, ranks-1)
+	require.Equal(t, v.ExpertBytes, result.Plan.Cost.CheckpointBytes, "the one expert that nobody else had")
+}
+
 // A member replaced in Tensor without a repair between is in place too.
 func TestAReplacedMemberOfATensorWorldMovesOneShare(t *testing.T) {
 	v := view(t, shape(12, 8, 3, 0))
