@@ -1,4 +1,6 @@
-/* The engine's side of a world: C ABI, no exceptions cross it, one thread per client.
+/* The engine's side of a world: C ABI, no exceptions cross it, one thread per client. The
+ * library has one of its own, which maps and unmaps: no call of a step waits for page tables,
+ * and what a step reads stays where it is. It does not live on in a child after fork.
  *
  * Order of life: tg_attach -> poll until TG_EVENT_FLIPPED (first layout) -> steps. At
  * the boundary of every step: tg_poll, tg_gate_word, exchange words with the members
