@@ -60,7 +60,7 @@ func (d *Driver) resolve(ctx context.Context, t *truth, f *Fence) error {
 	}
 	for i, a := range t.agents {
 		left := slices.ContainsFunc(a.GetRanks(), func(r *tangramv1.RankStatus) bool { return f.lost(r.GetMember().GetId()) })
-		if told[i] || left || a == nil || !slices.ContainsFunc(a.GetRanks(), unfinished) { // for who was left out its release ends it
+		if told[i] || left || !slices.ContainsFunc(a.GetRanks(), unfinished) { // for who was left out its release ends it
 			continue
 		}
 		transition := a.GetRanks()[slices.IndexFunc(a.GetRanks(), unfinished)].GetTransition()
