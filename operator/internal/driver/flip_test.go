@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -296,4 +297,83 @@ func TestTheTruthAfterAFlip(t *testing.T) {
 		_, err = r.after(t.Context())
 		require.ErrorContains(t, err, "member b is at epoch 4")
 	}
+}
+
+// late agents take a while for each call.
+type late struct{ Agent }
+
+func (l late) Prepare(ctx context.Context, q *tangramv1.PrepareRequest) error {
+	time.Sleep(100 * time.Millisecond)
+	return l.Agent.Prepare(ctx, q)
+}
+
+func (l late) Stage(ctx context.Context, h *tangramv1.Header) error {
+	time.Sleep(200 * time.Millisecond)
+	return l.Agent.Stage(ctx, h)
+}
+
+func (l late) Permit(ctx context.Context, h *tangramv1.Header) error {
+	time.Sleep(300 * time.Millisecond)
+	return l.Agent.Permit(ctx, h)
+}
+
+func (l late) Retire(ctx context.Context, h *tangramv1.Header) error {
+	time.Sleep(500 * time.Millisecond)
+	return l.Agent.Retire(ctx, h)
+}
+
+// The record has the seconds of each phase, from its own begin, and what was moved.
+func TestWhatAFlipLeavesInTheRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := setup(t, 2)
+		_, err := d.Apply(t.Context(), expert(2))
+		require.NoError(t, err)
+		d.Limits.Flip = time.Second
+		d.Agents[1] = late{d.Agents[1]}
+		record, err := d.Apply(t.Context(), tensor(2))
+		require.NoError(t, err)
+		require.Len(t, record.Flips, 2)
+		for _, f := range record.Flips {
+			require.InDelta(t, 0.1, f.Seconds.Prepare, 0.01)
+			require.InDelta(t, 0.2, f.Seconds.Stage, 0.01)
+			require.InDelta(t, 0.3, f.Seconds.Flip, 0.01)
+			require.InDelta(t, 0.5, f.Seconds.Retire, 0.01)
+			require.Equal(t, uint64(2<<20), f.Bytes.TCP)
+		}
+		require.InDelta(t, 1, record.Seconds.Retire, 0.02)
+		require.Equal(t, uint64(4<<20), record.Bytes.TCP)
+		var intent Intent
+		_, err = store.Load(t.Context(), d.Store, keyIntent, &intent)
+		require.NoError(t, err)
+		require.Equal(t, Done, intent.State)
+		require.Equal(t, record.Flips[1].Attempt, intent.Attempt)
+
+		// Whoever cannot write an intent begins nothing, and whoever cannot write the end of it says so.
+		d.Store = failing{d.Store, Proposed}
+		_, err = d.Apply(t.Context(), expert(2))
+		require.ErrorIs(t, err, errUnreadable)
+		require.ErrorContains(t, err, "record the intent")
+		d.Store = failing{d.Store.(failing).Store, Permitted}
+		_, err = d.Apply(t.Context(), expert(2))
+		require.ErrorIs(t, err, errUnreadable)
+		require.ErrorContains(t, err, "aborted, the old layout serves on: record the permit")
+		d.Store = failing{d.Store.(failing).Store, Done}
+		record, err = d.Apply(t.Context(), expert(2))
+		require.ErrorIs(t, err, errUnreadable)
+		require.Len(t, record.Flips, 1, "it was done all the same")
+	})
+}
+
+// failing stores cannot write an intent in this state.
+type failing struct {
+	store.Store
+	state IntentState
+}
+
+func (f failing) CompareAndSwap(ctx context.Context, key string, version uint64, value json.RawMessage) (uint64, error) {
+	var intent Intent
+	if key == keyIntent && json.Unmarshal(value, &intent) == nil && intent.State == f.state {
+		return 0, errUnreadable
+	}
+	return f.Store.CompareAndSwap(ctx, key, version, value)
 }

@@ -237,8 +237,8 @@ func (w *stillness) idle(t *truth) map[string]bool {
 	now, seen, out := time.Now(), map[string]turns{}, map[string]bool{}
 	for id, r := range t.ranks {
 		engine := r.status.GetEngine()
-		last, known := w.turns[id]
-		if !known || last.taken != engine.GetTurns() || !engine.GetStopped() {
+		last := w.turns[id]
+		if last.taken != engine.GetTurns() || !engine.GetStopped() {
 			last = turns{engine.GetTurns(), now}
 		}
 		seen[id] = last
@@ -321,7 +321,7 @@ func (w *stillness) due(t *truth, r ruling) (bool, string) {
 	}
 	w.missing = missing
 	slices.Sort(cuts)
-	if text := strings.Join(cuts, ","); text != w.cuts || w.since.IsZero() {
+	if text := strings.Join(cuts, ","); text != w.cuts {
 		w.cuts, w.since = text, now
 	}
 	switch {

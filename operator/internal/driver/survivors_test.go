@@ -203,7 +203,7 @@ func TestWhoTakesNoTurnIsIdle(t *testing.T) {
 		require.Equal(t, nobody, look(w, 1, 1, 1))
 		time.Sleep(lookEvery)
 		require.Equal(t, nobody, look(w, 2, 1, 1))
-		time.Sleep(cutsSettle / 2)
+		time.Sleep(cutsSettle/2 - lookEvery)
 		hangs := maps.Clone(nobody)
 		hangs["hangs"] = true
 		require.Equal(t, hangs, look(w, 3, 1, 1))
