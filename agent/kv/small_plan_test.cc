@@ -155,7 +155,8 @@ TEST(KvSmallPlan, PagesAreMovedInTheOrderOfNewNumbers) {
 
 // The one head is on all ranks of the old group, in either order.
 TEST(KvSmallPlan, OfReplicasTheOneSendsThatSentLeastThenTheLowest) {
-  for (const std::vector<uint32_t>& ranks : {std::vector<uint32_t>{0, 1}, {1, 0}}) {
+  const std::vector<std::vector<uint32_t>> orders = {{0, 1}, {1, 0}};
+  for (const std::vector<uint32_t>& ranks : orders) {
     Input in;
     in.shape = {4, 1, 4, 64};
     in.old_groups = {{{ranks, {0, 2, 4}}}};
@@ -167,7 +168,8 @@ TEST(KvSmallPlan, OfReplicasTheOneSendsThatSentLeastThenTheLowest) {
     in.ranks.resize(2);
     for (RankState& rank : in.ranks) rank = {16, 10, {{0, 1, {7}}, {0, 2, {8}}, {0, 3, {9}}}};
     std::vector<uint32_t> sources;
-    for (const Move& m : Make(in).ranks[0].moves) sources.push_back(m.source_rank);
+    const Plan plan = Make(in);
+    for (const Move& m : plan.ranks[0].moves) sources.push_back(m.source_rank);
     EXPECT_EQ(sources, (std::vector<uint32_t>{0, 1, 0})) << ranks[0];
   }
 }
