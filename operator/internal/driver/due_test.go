@@ -22,6 +22,8 @@ func TestWhenARulingIsDue(t *testing.T) {
 		return truthOf(t, append(record, Membership{Epoch: 4})[0], a, b, c)
 	}
 	silent := truthOf(t, Membership{Epoch: 4}, stopped(says(l, "a")), stopped(says(l, "b")), nil)
+	unheard := truthOf(t, Membership{Epoch: 4}, stopped(says(l, "a")), stopped(says(l, "b")), nil)
+	unheard.agents[0].Ranks[0].Engine.Unreachable = []uint32{2}
 	sound := func(_, _ *tangramv1.RankStatus) {}
 	cut := func(a, _ *tangramv1.RankStatus) { a.Engine.Unreachable = []uint32{1} }
 	away := func(_, b *tangramv1.RankStatus) { b.Engine.Attached = false }
@@ -84,6 +86,15 @@ func TestWhenARulingIsDue(t *testing.T) {
 		says("", world(t, fresh), ruled) // it has not been told where the others are
 		begin()
 		says("", silent, ruled) // whose agent is away may not come back
+		begin()
+		says("", unheard, ruled) // nor is it news that one does not reach it
+		begin()
+		says(back, world(t, away), ruled)
+		time.Sleep(time.Second)
+		says("", world(t, func(a, b *tangramv1.RankStatus) { cut(a, b); away(a, b) }), ruled) // nor one without an engine
+		begin()
+		both := Membership{Epoch: 4, Fence: &Fence{FromEpoch: 4, Epoch: 4, Outcome: "stay", Survivors: []string{"a", "b"}, Lost: []Lost{{Member: "c"}}}}
+		says(changed, world(t, cut, both), ruled)
 
 		// Many cuts are the same cuts, whoever is asked first.
 		begin()

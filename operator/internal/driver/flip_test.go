@@ -227,6 +227,13 @@ func TestAbortBeforeThePermit(t *testing.T) {
 	require.ErrorContains(t, err, "no room; and the abort: an agent says that it flipped attempt 9, which was never permitted")
 	require.Equal(t, Proposed, state(r))
 
+	// A failure counts more than what another agent says.
+	r, all = flipOf(t, kindLayout, layoutOf(5, "a", "b"), says(layoutOf(4, "a", "b"), "a"), says(layoutOf(4, "a", "b"), "b"))
+	r.d.Agents[0], all[1].answers = flippedAlready{r.d.Agents[0]}, []error{no}
+	err = r.abort(t.Context(), cause)
+	require.ErrorIs(t, err, no)
+	require.NotContains(t, err.Error(), "never permitted")
+
 	// A first layout is not one any more; other flips take nothing back.
 	for _, kind := range []tangramv1.FlipKind{kindFirst, kindLayout} {
 		r, _ = begin(kind)
@@ -238,8 +245,19 @@ func TestAbortBeforeThePermit(t *testing.T) {
 		require.Equal(t, Aborted, state(r))
 	}
 	r, _ = begin(kindFirst)
-	r.d.Store = unreadable{}
+	r.d.Store = halfRead{r.d.Store}
 	require.ErrorIs(t, r.abort(t.Context(), cause), errUnreadable)
+	require.Equal(t, Proposed, state(r))
+}
+
+// halfRead stores have lost the record of members.
+type halfRead struct{ store.Store }
+
+func (s halfRead) Get(ctx context.Context, key string) (store.Record, error) {
+	if key == keyMembership {
+		return store.Record{}, errUnreadable
+	}
+	return s.Store.Get(ctx, key)
 }
 
 // flippedAlready agents say so to who would have them abort.

@@ -185,6 +185,38 @@ func TestHowAFlipIsRetired(t *testing.T) {
 	})
 }
 
+// An engine dies while places are given back: that explains a call that fails, and one that was done is done.
+func TestADeathBesideARetire(t *testing.T) {
+	retiring := func(t *testing.T, retire func(ctx context.Context, second *odd) error) error {
+		d, _, second := pair(t)
+		d.Hooks.Progress = func(e Event) {
+			if e.Flip == e.Flips {
+				second.retire = func(ctx context.Context, _ *tangramv1.Header) error { return retire(ctx, second) }
+			}
+		}
+		_, err := d.Apply(t.Context(), tensor(2))
+		return err
+	}
+	synctest.Test(t, func(t *testing.T) {
+		err := retiring(t, func(ctx context.Context, second *odd) error {
+			second.Detach(true)
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		require.ErrorIs(t, err, ErrNeedsRepair)
+		require.ErrorContains(t, err, "retire attempt ")
+		err = retiring(t, func(_ context.Context, second *odd) error {
+			second.Detach(true)
+			time.Sleep(time.Millisecond)
+			return nil
+		})
+		require.NoError(t, err)
+		no := refusal(tangramv1.Refusal_CODE_ENGINE)
+		err = retiring(t, func(context.Context, *odd) error { return no })
+		require.ErrorIs(t, err, no)
+	})
+}
+
 // A call that was done counts, also if a member was lost meanwhile; one that failed is explained by the loss.
 func TestACallBesideALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

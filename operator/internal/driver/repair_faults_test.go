@@ -280,7 +280,7 @@ func TestLinesThatNeverSettle(t *testing.T) {
 			if open {
 				require.ErrorIs(t, err, ErrNeedsRepair)
 				require.ErrorContains(t, err, "after 2s what engines reach changed just now; nothing was done")
-				require.InDelta(t, d.Limits.Stop.Seconds(), time.Since(began).Seconds(), 0.1)
+				require.Equal(t, d.Limits.Stop+lookEvery, time.Since(began))
 				return
 			}
 			require.Greater(t, time.Since(began), d.Limits.Stop)

@@ -1,6 +1,8 @@
 package driver
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"testing"
 
@@ -74,6 +76,70 @@ func TestAProposalIsBurned(t *testing.T) {
 		require.Equal(t, was, now)
 		require.Equal(t, version, is)
 	}
+	garbage := json.RawMessage(`{"state":"proposed","attempt":"x"}`)
+	_, err := d.Store.CompareAndSwap(t.Context(), keyIntent, version, garbage)
+	require.NoError(t, err)
+	require.Error(t, d.burnProposal(t.Context()))
+	now, err := d.Store.Get(t.Context(), keyIntent)
+	require.NoError(t, err)
+	require.JSONEq(t, string(garbage), string(now.Value))
 	d.Store = unreadable{}
 	require.ErrorIs(t, d.burnProposal(t.Context()), errUnreadable)
+}
+
+// Agents that contradict each other are asked again if the record of members was written meanwhile, and only then; else nothing is
+// ruled.
+func TestContradictionsAreReadOnceMore(t *testing.T) {
+	four := layoutOf(4, "a", "b")
+	other := func() *tangramv1.StatusResponse {
+		s := says(four, "b")
+		s.LayoutHash = []byte("other")
+		return s
+	}
+	world := func(b *tangramv1.StatusResponse, writes bool) (*Driver, *writing) {
+		d, all := speakers(says(four, "a"), b)
+		_, err := store.Save(t.Context(), d.Store, keyMembership, 0, Membership{Epoch: 4})
+		require.NoError(t, err)
+		w := &writing{speaker: all[0], write: func() {}}
+		if writes {
+			w.write = func() {
+				_, err := store.Save(t.Context(), d.Store, keyMembership, 1,
+					Membership{Epoch: 4, Fence: &Fence{FromEpoch: 4, Epoch: 4, Survivors: []string{"a"}, Lost: []Lost{{Member: "b"}}}})
+				require.NoError(t, err)
+			}
+		}
+		d.Agents[0] = w
+		return d, w
+	}
+	d, w := world(other(), true)
+	truth, err := d.observe(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 2, truth.record.version)
+	require.Equal(t, 2, w.asked)
+	d, w = world(says(four, "b"), true)
+	truth, err = d.observe(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 1, truth.record.version, "nothing was at odds")
+	require.Equal(t, 1, w.asked)
+	d, w = world(other(), false)
+	_, err = d.observe(t.Context())
+	require.ErrorContains(t, err, "a world never has two")
+	require.Equal(t, 1, w.asked)
+	_, err = d.Repair(t.Context())
+	require.ErrorContains(t, err, "a world never has two")
+	require.Equal(t, 2, w.asked)
+}
+
+// writing agents have something written when they are asked first.
+type writing struct {
+	*speaker
+	asked int
+	write func()
+}
+
+func (w *writing) Status(ctx context.Context, world string) (*tangramv1.StatusResponse, error) {
+	if w.asked++; w.asked == 1 {
+		w.write()
+	}
+	return w.speaker.Status(ctx, world)
 }

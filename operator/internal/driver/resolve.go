@@ -153,7 +153,7 @@ func (d *Driver) releaseOutcasts(ctx context.Context, t *truth, worldEnds bool) 
 			continue
 		}
 		epoch := max(t.epoch(), t.record.Epoch)
-		if a.GetLayout() != nil && !t.believed[i] {
+		if !t.believed[i] {
 			epoch = max(epoch, a.GetEpoch()+1) // it may have flipped alone, to the very epoch that the others repaired at
 		}
 		ends := worldEnds

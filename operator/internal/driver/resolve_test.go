@@ -179,6 +179,12 @@ func TestWhoIsInAWorldThatIsGivenUp(t *testing.T) {
 	require.Equal(t, &Fence{FromEpoch: 5, Epoch: 5, Outcome: "stay", Survivors: []string{}, Lost: lost}, now.Fence)
 	require.Equal(t, [][]string{{"release w/5 [a] true"}, {"release w/5 [b] true"}, nil, {"release w/5 [j] true"}, {"release w/5 [k] true"}, nil,
 		{"release w/5 [o] true"}, nil}, heard(all))
+	// One that stands two epochs below and is believed is of it, too.
+	was = Membership{Epoch: 3, version: now.version}
+	require.NoError(t, d.endWorld(t.Context(), truthOf(t, was, says(layoutOf(3, "o"), "o", "p"), says(five, "b")), was, nil, record, "why"))
+	now, err = d.membership(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"b", "c", "j", "o", "p"}, now.Ended)
 	// Who had no fence before, and a record that knows more than the agents.
 	was = Membership{Epoch: 7, Members: []string{"a"}, version: now.version}
 	require.NoError(t, d.endWorld(t.Context(), truthOf(t, was, says(nil, "l")), was, nil, record, "why"))
