@@ -212,6 +212,13 @@ func TestADeathBesideARetire(t *testing.T) {
 		})
 		require.NoError(t, err)
 		no := refusal(tangramv1.Refusal_CODE_ENGINE)
+		err = retiring(t, func(_ context.Context, second *odd) error {
+			second.Detach(true)
+			time.Sleep(time.Millisecond)
+			return no
+		})
+		require.ErrorIs(t, err, ErrNeedsRepair)
+		require.ErrorContains(t, err, "retire attempt ")
 		err = retiring(t, func(context.Context, *odd) error { return no })
 		require.ErrorIs(t, err, no)
 	})

@@ -218,6 +218,52 @@ func (s stubborn) Resolve(ctx context.Context, h *tangramv1.Header, o tangramv1.
 	return refusal(tangramv1.Refusal_CODE_ENGINE)
 }
 
+// A survivor that says no is not counted on, though it seems to have done what it was told.
+func TestARefusedOutcomeIsLookedAtAgain(t *testing.T) {
+	broken(t, 3, func(t *testing.T, d *Driver, w *bed, _ *watched) {
+		for _, a := range w.agents {
+			a.LeaveIn(9, tangramv1.Phase_PHASE_STAGED)
+		}
+		d.Agents[0] = grudging{w.agents[0]}
+		record, err := d.Repair(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 1, record.Retries)
+		w.members(t, 0, 1)
+	})
+}
+
+// grudging agents do what they are told, and say that they do not.
+type grudging struct{ *drivertest.Agent }
+
+func (g grudging) Resolve(ctx context.Context, h *tangramv1.Header, o tangramv1.Outcome, reason string, lost ...string) error {
+	if err := g.Agent.Resolve(ctx, h, o, reason, lost...); err != nil || o == tangramv1.Outcome_OUTCOME_HOLD {
+		return err
+	}
+	return refusal(tangramv1.Refusal_CODE_ENGINE)
+}
+
+// Another driver's attempt is permitted just before this one burns what is proposed, and an agent flips before it hears the hold:
+// it is looked at once more before anything is ruled.
+func TestAFlipBetweenTheLooksIsSeen(t *testing.T) {
+	broken(t, 3, func(t *testing.T, d *Driver, w *bed, s *watched) {
+		d.Agents[0] = &flipsBefore{Agent: w.agents[0]}
+		d.Store = &onRead{Store: s, key: keyIntent, do: func() {
+			w.HoldGate(true)
+			for _, a := range w.agents {
+				a.LeaveIn(9, tangramv1.Phase_PHASE_PERMITTED)
+			}
+			w.OpenAtResolve()
+		}}
+		record, err := d.Repair(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, record.Retries)
+		w.members(t, 0, 1)
+		m, err := d.membership(t.Context())
+		require.NoError(t, err)
+		require.True(t, m.Fence.forward())
+	})
+}
+
 // A repair that another look may mend is tried a few times, with pauses, and not when whoever asks has gone.
 func TestHowOftenARepairIsTried(t *testing.T) {
 	for _, leaves := range []bool{false, true} {
@@ -307,6 +353,7 @@ func TestAFirstLayoutThatNobodyIsInIsEnded(t *testing.T) {
 		record, err := d.Repair(t.Context())
 		require.NoError(t, err)
 		require.Empty(t, record.Flips)
+		require.Empty(t, record.WorldEnded, "it had not begun")
 		require.Equal(t, tangramv1.Phase_PHASE_IDLE, w.agents[0].Phase())
 		m, err := d.membership(t.Context())
 		require.NoError(t, err)

@@ -128,6 +128,11 @@ func TestContradictionsAreReadOnceMore(t *testing.T) {
 	_, err = d.Repair(t.Context())
 	require.ErrorContains(t, err, "a world never has two")
 	require.Equal(t, 2, w.asked)
+	d, w = world(other(), false)
+	w.write = func() { d.Store = unreadable{} }
+	_, err = d.observe(t.Context())
+	require.ErrorContains(t, err, "a world never has two")
+	require.Equal(t, 1, w.asked, "nothing is read against a record that is not known")
 }
 
 // writing agents have something written when they are asked first.

@@ -235,7 +235,7 @@ func (s scene) cut(a, b string) bool {
 // mayGoOn: nothing that is known of the member alone leaves it out.
 func (s scene) mayGoOn(id string) bool {
 	e := s.members[id]
-	return e.answers && e.attached && (s.fence == nil || contains(s.fence.Survivors, id))
+	return e.attached && (s.fence == nil || contains(s.fence.Survivors, id))
 }
 
 func contains(ids []string, id string) bool {
