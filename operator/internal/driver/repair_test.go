@@ -545,49 +545,6 @@ func TestARepairThatWasPermittedIsHeld(t *testing.T) {
 	}
 }
 
-// One flips just before it is told to hold: it is looked at again, and the others follow it.
-func TestAFlipBeforeTheHoldIsSeen(t *testing.T) {
-	d, w := setup(t, 3)
-	_, err := d.Apply(t.Context(), expert(3))
-	require.NoError(t, err)
-	w.kill(0)
-	ctx, dies := context.WithCancel(t.Context())
-	w.HoldGate(true)
-	d.Hooks.Progress = func(e Event) {
-		if e.Phase == "flip" {
-			time.AfterFunc(50*time.Millisecond, dies)
-		}
-	}
-	record, err := d.Repair(ctx)
-	require.Error(t, err)
-	require.Zero(t, record.Retries, "who asked has gone")
-	d.Hooks.Progress = nil
-	w.OpenAtResolve()
-	d.Agents[1] = &flipsBefore{Agent: w.agents[1]}
-	record, err = d.Repair(t.Context())
-	require.NoError(t, err)
-	require.Zero(t, record.Retries)
-	w.members(t, 1, 2)
-	m, err := d.membership(t.Context())
-	require.NoError(t, err)
-	require.True(t, m.Fence.forward())
-}
-
-// flipsBefore its first hold.
-type flipsBefore struct {
-	*drivertest.Agent
-	done bool
-}
-
-func (f *flipsBefore) Resolve(ctx context.Context, h *tangramv1.Header, o tangramv1.Outcome, reason string, lost ...string) error {
-	if o == tangramv1.Outcome_OUTCOME_HOLD && !f.done {
-		f.done = true
-		f.FlipAlone()
-		f.GiveUp()
-	}
-	return f.Agent.Resolve(ctx, h, o, reason, lost...)
-}
-
 // A fence that was decided before a repair was permitted fails: the permit is in the record of members.
 func TestThePermitOfARepairIsInTheRecord(t *testing.T) {
 	d, w := setup(t, 3)
