@@ -103,7 +103,7 @@ func TestHowLongAPermitIsTried(t *testing.T) {
 	})
 	world(func(t *testing.T, d *Driver, _ *bed, second *odd) {
 		second.permit = func(ctx context.Context, _ *tangramv1.Header) error {
-			second.Agent.Deaf(true) // that ends its stream, too
+			second.Deaf(true) // that ends its stream, too
 			<-ctx.Done()
 			return ctx.Err()
 		}
