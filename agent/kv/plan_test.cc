@@ -10,6 +10,7 @@
 #include <numeric>
 #include <random>
 #include <set>
+#include <tuple>
 
 #include "agent/kv/cover.h"
 #include "agent/kv/testing.h"
@@ -24,6 +25,19 @@ using testing::Pick;
 using testing::RandomInput;
 using testing::Rng;
 
+// The orders that plan.h promises.
+void ExpectOrder(const Plan& plan) {
+  const auto by_name = [](const auto& a, const auto& b) {
+    return std::tie(a.home, a.block, a.layer, a.kv_head) <
+           std::tie(b.home, b.block, b.layer, b.kv_head);
+  };
+  for (const RankPlan& r : plan.ranks) {
+    EXPECT_TRUE(std::is_sorted(r.moves.begin(), r.moves.end(), by_name));
+    EXPECT_TRUE(std::is_sorted(r.kept.begin(), r.kept.end(), by_name));
+    EXPECT_TRUE(std::is_sorted(r.freed.begin(), r.freed.end()));
+  }
+}
+
 TEST(KvPlan, RandomWorldsAreCovered) {
   for (uint32_t seed = 0; seed < 600; ++seed) {
     Rng rng(seed);
@@ -32,6 +46,7 @@ TEST(KvPlan, RandomWorldsAreCovered) {
     ASSERT_TRUE(plan.ok()) << seed << ": " << plan.status().message();
     const Status cover = CoverCheck(in, *plan);
     ASSERT_TRUE(cover.ok()) << seed << ": " << cover.message();
+    ExpectOrder(*plan);
   }
 }
 

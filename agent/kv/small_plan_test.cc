@@ -93,6 +93,101 @@ TEST(KvSmallPlan, NumbersOfBlocksThatStayAreNotGivenAgain) {
   EXPECT_EQ(plan.requests_moved, 1u);
 }
 
+// Ranks 0 and 1 are one group, and hold a head each of the requests of home 1. Rank 1 leaves, and
+// another joins in its place. The longer one goes to the new home 1, the emptier, the other to
+// home 0, and both need block 7 there.
+Input TwoHomesOfOneBlock() {
+  Input in;
+  in.shape = {4, 2, 4, 64};
+  in.old_groups = {{{{0, 1}, {0, 2, 4}}}};
+  in.new_groups = {{{{0, 1}, {0, 2, 4}}}};
+  in.new_of_old = {0, -1};
+  in.new_ranks = 2;
+  in.joined_pages = {0, 32};
+  in.requests = {{"a", 1, 6, 6, {7, 9}}, {"c", 1, 4, 4, {7}}, {"z", 0, 0, 4, {}}};
+  in.ranks.resize(2);
+  in.ranks[0] = {32, 20, {{1, 7, {3}}, {1, 9, {1}}}};
+  in.ranks[1] = {32, 20, {{1, 7, {4}}, {1, 9, {2}}}};
+  return in;
+}
+
+TEST(KvSmallPlan, ABlockThatTwoHomesNeedIsKeptByOneAndCopiedForTheOther) {
+  const Plan plan = Make(TwoHomesOfOneBlock());
+  EXPECT_EQ(Homes(plan), (std::vector<uint32_t>{1, 0, 0}));
+  EXPECT_EQ(plan.ranks[0].kept, (std::vector<Keep>{{3, 0, 0, 1, 0, 4}, {1, 0, 0, 1, 1, 2}}));
+  EXPECT_EQ(plan.ranks[0].moves, (std::vector<Move>{{0, 3, 0, 0, 0, 0, 4}})) << "a local copy";
+  EXPECT_EQ(
+      plan.ranks[1].moves,
+      (std::vector<Move>{{1, 4, 0, 1, 0, 0, 4}, {1, 4, 0, 1, 1, 0, 4}, {1, 2, 0, 1, 1, 1, 2}}));
+  EXPECT_EQ(plan.local_bytes, 4u * 64);
+  EXPECT_EQ(plan.moved_bytes, (4u + 4 + 4 + 2) * 64);
+  EXPECT_EQ(plan.requests_moved, 2u);
+}
+
+// Layer 1 is of each rank alone now, and in layer 0 the two change places: rank 0 has nothing that
+// home 1 needs of it, which takes nothing over there then, and home 0 keeps what it has.
+TEST(KvSmallPlan, WhoNeedsNothingOfABlockDoesNotTakeItOver) {
+  Input in = TwoHomesOfOneBlock();
+  in.old_groups.push_back(in.old_groups[0]);
+  in.new_groups = {{{{1, 0}, {0, 2, 4}}}, {{{0}, {0, 4}}, {{1}, {0, 4}}}};
+  in.ranks[0].blocks = {{1, 7, {3, 5}}, {1, 9, {1, 6}}};
+  in.ranks[1].blocks = {{1, 7, {4, 5}}, {1, 9, {2, 6}}};
+  const Plan plan = Make(in);
+  EXPECT_EQ(Homes(plan), (std::vector<uint32_t>{1, 0, 0}));
+  EXPECT_EQ(plan.ranks[0].kept, (std::vector<Keep>{{5, 1, 0, 0, 0, 4}}));
+  EXPECT_EQ(plan.local_bytes, 0u);
+}
+
+// What comes to a home gets the lowest numbers, and its own blocks have theirs: all go by number.
+TEST(KvSmallPlan, PagesAreMovedInTheOrderOfNewNumbers) {
+  Input in = testing::SmallWorld();
+  in.old_groups[0].push_back({{2}, {0, 4}});
+  in.new_of_old.push_back(-1);
+  in.requests[1].reserved = 40;  // so that "d" goes to home 0
+  in.requests.push_back({"d", 2, 4, 4, {7}});
+  in.ranks.push_back({16, 14, {{2, 7, {2, 6}}}});
+  const Plan plan = Make(in);
+  EXPECT_EQ(Homes(plan), (std::vector<uint32_t>{0, 1, 0, 0}));
+  EXPECT_EQ(
+      plan.ranks[1].moves,
+      (std::vector<Move>{{2, 6, 0, 1, 0, 0, 4}, {0, 5, 0, 1, 0, 7, 4}, {0, 2, 0, 1, 0, 9, 2}}));
+}
+
+// The one head is on all ranks of the old group, in either order.
+TEST(KvSmallPlan, OfReplicasTheOneSendsThatSentLeastThenTheLowest) {
+  const std::vector<std::vector<uint32_t>> orders = {{0, 1}, {1, 0}};
+  for (const std::vector<uint32_t>& ranks : orders) {
+    Input in;
+    in.shape = {4, 1, 4, 64};
+    in.old_groups = {{{ranks, {0, 2, 4}}}};
+    in.new_groups = {{{{0}, {0, 4}}}};
+    in.new_of_old = {-1, -1};
+    in.new_ranks = 1;
+    in.joined_pages = {16};
+    in.requests = {{"a", 0, 12, 12, {1, 2, 3}}};
+    in.ranks.resize(2);
+    for (RankState& rank : in.ranks) rank = {16, 10, {{0, 1, {7}}, {0, 2, {8}}, {0, 3, {9}}}};
+    std::vector<uint32_t> sources;
+    const Plan plan = Make(in);
+    for (const Move& m : plan.ranks[0].moves) sources.push_back(m.source_rank);
+    EXPECT_EQ(sources, (std::vector<uint32_t>{0, 1, 0})) << ranks[0];
+  }
+}
+
+// Without a layer every rank is in a group of each, and nobody else.
+TEST(KvSmallPlan, AWorldWithoutLayersHasNoPages) {
+  Input in = Three();
+  in.old_groups.clear();
+  in.new_groups.clear();
+  in.new_of_old = {0, -1};
+  for (RankState& rank : in.ranks) {
+    for (HeldBlock& b : rank.blocks) b.pages.clear();
+  }
+  const Plan plan = Make(in);
+  EXPECT_EQ(Homes(plan), (std::vector<uint32_t>{0, 1, 0}));
+  EXPECT_EQ(plan.moved_bytes, 0u);
+}
+
 // Rank 1 leaves; "b" goes to who has the least of its pages in use, then the fewest blocks, then
 // the lowest number.
 TEST(KvSmallPlan, TheLeastLoadedHomeTakesWhoLostItsOwn) {

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -34,15 +35,18 @@ func TestWhoIsBelieved(t *testing.T) {
 		"out of its layout":          {Membership{Epoch: 5}, out(at(5, "a")), false},
 		"of a world that is over":    {Membership{Epoch: 5, Ended: []string{"a", "b"}}, at(5, "a", "b"), false},
 		"one of its ranks is of a world that is over": {Membership{Epoch: 5, Ended: []string{"a"}}, at(5, "a", "b"), true},
-		"a survivor":                              {Membership{Epoch: 5, Fence: fence(5, 5, "a")}, at(5, "a"), true},
-		"one of its ranks survives":               {Membership{Epoch: 5, Fence: fence(5, 5, "a")}, at(5, "b", "a"), true},
-		"left out":                                {Membership{Epoch: 5, Fence: fence(5, 5, "a")}, at(5, "x"), false},
-		"left out, and flipped alone":             {Membership{Epoch: 5, Fence: fence(5, 5, "a")}, at(6, "x"), false},
-		"joined two flips later":                  {Membership{Epoch: 5, Fence: fence(5, 5, "a")}, at(7, "j"), true},
-		"a survivor before the outcome":           {Membership{Epoch: 5, Fence: fence(4, 5, "a")}, at(4, "a"), true},
-		"left out, before the outcome":            {Membership{Epoch: 5, Fence: fence(4, 5, "a")}, at(4, "x"), false},
-		"the fence is of long ago":                {Membership{Epoch: 6, Fence: fence(4, 5, "a")}, at(5, "a"), false},
-		"the fence before was survived by nobody": {Membership{Fence: fence(5, 5)}, at(1, "a"), true},
+		"the other one of its ranks is":               {Membership{Epoch: 5, Ended: []string{"a"}}, at(5, "b", "a"), true},
+		"a survivor":                                  {Membership{Epoch: 5, Fence: fence(5, 5, "a")}, at(5, "a"), true},
+		"one of its ranks survives":                   {Membership{Epoch: 5, Fence: fence(5, 5, "a")}, at(5, "b", "a"), true},
+		"the other one of its ranks survives":         {Membership{Epoch: 5, Fence: fence(5, 5, "a")}, at(5, "a", "b"), true},
+		"in a layout that it does not tell":           {Membership{Epoch: 5}, func() *tangramv1.StatusResponse { s := at(5, "a"); s.Layout = nil; return s }(), false},
+		"left out":                                    {Membership{Epoch: 5, Fence: fence(5, 5, "a")}, at(5, "x"), false},
+		"left out, and flipped alone":                 {Membership{Epoch: 5, Fence: fence(5, 5, "a")}, at(6, "x"), false},
+		"joined two flips later":                      {Membership{Epoch: 5, Fence: fence(5, 5, "a")}, at(7, "j"), true},
+		"a survivor before the outcome":               {Membership{Epoch: 5, Fence: fence(4, 5, "a")}, at(4, "a"), true},
+		"left out, before the outcome":                {Membership{Epoch: 5, Fence: fence(4, 5, "a")}, at(4, "x"), false},
+		"the fence is of long ago":                    {Membership{Epoch: 6, Fence: fence(4, 5, "a")}, at(5, "a"), false},
+		"the fence before was survived by nobody":     {Membership{Fence: fence(5, 5)}, at(1, "a"), true},
 		"ended ranks out of the layout do not count": {Membership{Epoch: 5, Ended: []string{"a"}}, func() *tangramv1.StatusResponse {
 			s := at(5, "b", "a")
 			s.Ranks[1].InWorld = false
@@ -76,6 +80,16 @@ func TestWhoLeftByAFlip(t *testing.T) {
 		"in its layout":             {Membership{Epoch: 5}, in(says(layoutOf(6, "a"), "a"), 9, 6, tangramv1.Phase_PHASE_FLIPPED), false},
 		"not flipped":               {Membership{Epoch: 5}, in(left(), 9, 6, tangramv1.Phase_PHASE_PERMITTED), false},
 		"flipped to another epoch":  {Membership{Epoch: 5}, in(left(), 9, 7, tangramv1.Phase_PHASE_FLIPPED), false},
+		"the other rank knows nothing of it": {Membership{Epoch: 5}, func() *tangramv1.StatusResponse {
+			s := left()
+			s.Ranks = append(s.Ranks, says(nil, "s").Ranks...)
+			return s
+		}(), true},
+		"to another epoch, of the same hash": {Membership{Epoch: 5}, func() *tangramv1.StatusResponse {
+			s := left()
+			s.Ranks[0].Transition.TargetEpoch = 7
+			return s
+		}(), false},
 		"to another layout": {Membership{Epoch: 5}, func() *tangramv1.StatusResponse {
 			s := left()
 			s.LayoutHash = []byte("other")
@@ -107,6 +121,7 @@ func TestTheRecordOfMembers(t *testing.T) {
 	require.NoError(t, err)
 	flip := &tangramv1.Flip{Epoch: 1, TargetHash: []byte("a hash that is long enough to be cut")}
 	require.NoError(t, d.found(t.Context(), m, flip, layoutOf(1, "a", "b")))
+	require.ErrorIs(t, d.found(t.Context(), m, flip, layoutOf(1, "a", "b")), store.ErrConflict)
 	m, err = d.membership(t.Context())
 	require.NoError(t, err)
 	require.EqualValues(t, 1, m.Epoch)
@@ -162,4 +177,17 @@ func TestTheRecordOfMembers(t *testing.T) {
 	require.EqualValues(t, 3, m.Worlds)
 	_, err = d.ended(t.Context(), was, nil, nil, 7)
 	require.ErrorContains(t, err, "record that the world of epoch 7 is over: ")
+}
+
+// A record that cannot be read whole is not changed, whatever its readable half says.
+func TestARecordThatIsGarbageIsLeftAlone(t *testing.T) {
+	d := &Driver{World: "w", Store: &store.Memory{}, Log: slog.New(slog.DiscardHandler)}
+	flip := &tangramv1.Flip{Epoch: 1, TargetHash: []byte{0xab}}
+	garbage := json.RawMessage(`{"epoch":1,"hash":"ab","members":5}`)
+	_, err := d.Store.CompareAndSwap(t.Context(), keyMembership, 0, garbage)
+	require.NoError(t, err)
+	require.Error(t, d.unfound(t.Context(), flip))
+	now, err := d.Store.Get(t.Context(), keyMembership)
+	require.NoError(t, err)
+	require.JSONEq(t, string(garbage), string(now.Value))
 }

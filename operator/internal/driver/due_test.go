@@ -21,6 +21,9 @@ func TestWhenARulingIsDue(t *testing.T) {
 		change(a.Ranks[0], b.Ranks[0])
 		return truthOf(t, append(record, Membership{Epoch: 4})[0], a, b, c)
 	}
+	silent := truthOf(t, Membership{Epoch: 4}, stopped(says(l, "a")), stopped(says(l, "b")), nil)
+	unheard := truthOf(t, Membership{Epoch: 4}, stopped(says(l, "a")), stopped(says(l, "b")), nil)
+	unheard.agents[0].Ranks[0].Engine.Unreachable = []uint32{2}
 	sound := func(_, _ *tangramv1.RankStatus) {}
 	cut := func(a, _ *tangramv1.RankStatus) { a.Engine.Unreachable = []uint32{1} }
 	away := func(_, b *tangramv1.RankStatus) { b.Engine.Attached = false }
@@ -76,6 +79,33 @@ func TestWhenARulingIsDue(t *testing.T) {
 		begin()
 		says("", world(t, away, left), ruled) // nobody waits for who was left out
 		says("", world(t, cut, left), ruled)  // nor is it news whom that one does not reach
+		toLost := func(_, b *tangramv1.RankStatus) { b.Engine.Unreachable = []uint32{0} }
+		says("", world(t, toLost, left), ruled) // nor what it says itself
+		begin()
+		fresh := func(a, b *tangramv1.RankStatus) { cut(a, b); b.Engine.Fresh = true }
+		says("", world(t, fresh), ruled) // it has not been told where the others are
+		begin()
+		says("", silent, ruled) // whose agent is away may not come back
+		begin()
+		says("", unheard, ruled) // nor is it news that one does not reach it
+		begin()
+		says(back, world(t, away), ruled)
+		time.Sleep(time.Second)
+		says("", world(t, func(a, b *tangramv1.RankStatus) { cut(a, b); away(a, b) }), ruled) // nor one without an engine
+		begin()
+		both := Membership{Epoch: 4, Fence: &Fence{FromEpoch: 4, Epoch: 4, Outcome: "stay", Survivors: []string{"a", "b"}, Lost: []Lost{{Member: "c"}}}}
+		says(changed, world(t, cut, both), ruled)
+
+		// Many cuts are the same cuts, whoever is asked first.
+		begin()
+		apart := func(a, b *tangramv1.RankStatus) {
+			a.Engine.Unreachable, b.Engine.Unreachable = []uint32{1, 2}, []uint32{0, 2}
+		}
+		says(changed, world(t, apart), ruled)
+		time.Sleep(cutsSettle)
+		for range 50 {
+			says("", world(t, apart), ruled)
+		}
 	})
 }
 

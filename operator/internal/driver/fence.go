@@ -72,12 +72,11 @@ func (m *Membership) believed(s *tangramv1.StatusResponse) bool {
 	if s.GetLayout() == nil {
 		return false
 	}
-	floor, fenced, ended, inWorld := m.Epoch, false, true, false
+	floor, fenced, ended := m.Epoch, false, true // of no rank that is in it all is over
 	for _, r := range s.GetRanks() {
 		if !r.GetInWorld() {
 			continue
 		}
-		inWorld = true
 		ended = ended && contains(m.Ended, r.GetMember().GetId())
 		fenced = fenced || m.Fence != nil && contains(m.Fence.Survivors, r.GetMember().GetId())
 	}
@@ -85,7 +84,7 @@ func (m *Membership) believed(s *tangramv1.StatusResponse) bool {
 		floor = m.Fence.FromEpoch
 	}
 	switch {
-	case !inWorld || ended || s.Epoch < floor:
+	case ended || s.Epoch < floor:
 		return false
 	case m.Fence != nil && len(m.Fence.Survivors) > 0 && s.Epoch <= m.Fence.Epoch+1:
 		return fenced
@@ -108,12 +107,11 @@ func (m *Membership) leftBy(s *tangramv1.StatusResponse) bool {
 }
 
 // mayRepair records that the repair of this attempt may flip.
-func (d *Driver) mayRepair(ctx context.Context, was Membership, attempt uint64) (Membership, error) {
+func (d *Driver) mayRepair(ctx context.Context, was Membership, attempt uint64) error {
 	now := was
 	now.Repair = attempt
-	version, err := store.Save(ctx, d.Store, keyMembership, was.version, now)
-	now.version = version
-	return now, err
+	_, err := store.Save(ctx, d.Store, keyMembership, was.version, now)
+	return err
 }
 
 // fence writes the ruling. It fails with store.ErrConflict, and nothing is done, if the record is not the one

@@ -107,8 +107,7 @@ func (r *flipRun) mayPermit(ctx context.Context) error {
 		if now.version != r.fence {
 			return fmt.Errorf("membership is at version %d, the fence was %d: %w", now.version, r.fence, store.ErrConflict)
 		}
-		_, err := r.d.mayRepair(ctx, now, r.header.Attempt)
-		return err
+		return r.d.mayRepair(ctx, now, r.header.Attempt)
 	}
 	if r.flip.Kind != tangramv1.FlipKind_FLIP_KIND_FIRST {
 		return nil

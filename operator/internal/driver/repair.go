@@ -39,7 +39,7 @@ func (d *Driver) Repair(ctx context.Context) (*Record, error) {
 	told := map[string]bool{}
 	var err error
 	for range repairTries {
-		if err = d.repair(ctx, record, told); err == nil || !errors.Is(err, errAgain) || ctx.Err() != nil {
+		if err = d.repair(ctx, record, told); !errors.Is(err, errAgain) || ctx.Err() != nil {
 			break
 		}
 		if apart := new(apartError); errors.As(err, &apart) {
@@ -119,15 +119,12 @@ func (d *Driver) fenceAndResolve(ctx context.Context, truth *truth, r ruling) (M
 func (t *truth) attemptOf(r ruling) uint64 {
 	var out, flipped uint64
 	for _, id := range append(idsOf(t.layout), idsOf(t.older)...) {
-		rank, here := t.ranks[id]
-		if !here {
-			continue
-		}
-		transition := rank.status.GetTransition()
+		status := t.ranks[id].status // nil: of who does not answer
+		transition := status.GetTransition()
 		if transition.GetTargetEpoch() == r.fromEpoch+1 && transition.GetPhase() == tangramv1.Phase_PHASE_FLIPPED {
 			flipped = max(flipped, transition.Attempt)
 		}
-		if unfinished(rank.status) {
+		if unfinished(status) {
 			out = max(out, transition.Attempt)
 		}
 	}
@@ -150,8 +147,8 @@ func (d *Driver) afterFence(ctx context.Context, fence Membership) (*truth, erro
 		return nil, fmt.Errorf("membership is at version %d, the fence was %d: %w", truth.record.version, fence.version, store.ErrConflict)
 	}
 	for _, id := range fence.Fence.Survivors {
-		r, here := truth.ranks[id]
-		if !here || !r.status.GetEngine().GetAttached() {
+		r := truth.ranks[id]
+		if !r.status.GetEngine().GetAttached() { // nor if it does not answer
 			return nil, fmt.Errorf("%w: survivor %s was lost too", errAgain, id)
 		}
 		if at := truth.epochOf(r); at != fence.Fence.Epoch || unfinished(r.status) {
@@ -206,7 +203,7 @@ func (d *Driver) mend(ctx context.Context, truth *truth, fence Membership, recor
 func (d *Driver) burnProposal(ctx context.Context) error {
 	var intent Intent
 	version, err := store.Load(ctx, d.Store, keyIntent, &intent)
-	if err != nil || version == 0 || intent.State != Proposed {
+	if err != nil || intent.State != Proposed {
 		return err
 	}
 	intent.State = Aborted
@@ -237,8 +234,8 @@ func (w *stillness) idle(t *truth) map[string]bool {
 	now, seen, out := time.Now(), map[string]turns{}, map[string]bool{}
 	for id, r := range t.ranks {
 		engine := r.status.GetEngine()
-		last, known := w.turns[id]
-		if !known || last.taken != engine.GetTurns() || !engine.GetStopped() {
+		last := w.turns[id]
+		if last.taken != engine.GetTurns() || !engine.GetStopped() {
 			last = turns{engine.GetTurns(), now}
 		}
 		seen[id] = last
@@ -321,7 +318,7 @@ func (w *stillness) due(t *truth, r ruling) (bool, string) {
 	}
 	w.missing = missing
 	slices.Sort(cuts)
-	if text := strings.Join(cuts, ","); text != w.cuts || w.since.IsZero() {
+	if text := strings.Join(cuts, ","); text != w.cuts {
 		w.cuts, w.since = text, now
 	}
 	switch {

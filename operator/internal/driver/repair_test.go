@@ -34,6 +34,7 @@ func TestRepairOfAWholeWorldDoesNothing(t *testing.T) {
 	require.Empty(t, record.Flips)
 	_, err = d.Apply(t.Context(), expert(2))
 	require.NoError(t, err)
+	d.Hooks.Save = func(context.Context, *Record) error { return errors.New("there is nothing to keep") }
 	record, err = d.Repair(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, record.Flips)
@@ -63,6 +64,10 @@ func TestRepairAfterADeath(t *testing.T) {
 			require.Positive(t, record.WaitSeconds)
 			require.Positive(t, record.FenceSeconds)
 			require.Positive(t, record.Bytes.TCP)
+			require.Equal(t, 3, record.Ranks)
+			require.Empty(t, record.Mode)
+			require.Empty(t, record.Error)
+			require.False(t, record.Ended.IsZero())
 
 			m, err := d.membership(t.Context())
 			require.NoError(t, err)
@@ -278,6 +283,7 @@ func TestRepairEndsWhatWasUnderWay(t *testing.T) {
 			record, err := d.Repair(t.Context())
 			require.NoError(t, err)
 			w.members(t, 0, 1, 2)
+			require.NotContains(t, w.agents[0].Calls(), "abort", "before the fence nobody may end it")
 			require.Greater(t, record.Flips[0].Attempt, uint64(9))
 			if phase < tangramv1.Phase_PHASE_FLIPPED {
 				require.Contains(t, w.agents[0].Calls(), "resolve")
@@ -367,10 +373,13 @@ func TestAWorldIsGivenUp(t *testing.T) {
 		require.NoError(t, err)
 		w.kill(2)
 		w.SetMemory(4096)
+		kept := 0
+		d.Hooks.Save = func(context.Context, *Record) error { kept++; return nil }
 		record, err := d.Repair(t.Context())
 		require.NoError(t, err)
 		require.Contains(t, record.WorldEnded, "the survivors cannot hold it: ")
 		require.False(t, w.agents[0].InWorld() || w.agents[1].InWorld(), "released")
+		require.Equal(t, 1, kept)
 		w.SetMemory(1 << 30)
 		w.add(d)
 		_, err = d.Apply(t.Context(), expert(3))

@@ -60,7 +60,7 @@ func (d *Driver) resolve(ctx context.Context, t *truth, f *Fence) error {
 	}
 	for i, a := range t.agents {
 		left := slices.ContainsFunc(a.GetRanks(), func(r *tangramv1.RankStatus) bool { return f.lost(r.GetMember().GetId()) })
-		if told[i] || left || a == nil || !slices.ContainsFunc(a.GetRanks(), unfinished) { // for who was left out its release ends it
+		if told[i] || left || !slices.ContainsFunc(a.GetRanks(), unfinished) { // for who was left out its release ends it
 			continue
 		}
 		transition := a.GetRanks()[slices.IndexFunc(a.GetRanks(), unfinished)].GetTransition()
@@ -153,7 +153,7 @@ func (d *Driver) releaseOutcasts(ctx context.Context, t *truth, worldEnds bool) 
 			continue
 		}
 		epoch := max(t.epoch(), t.record.Epoch)
-		if a.GetLayout() != nil && !t.believed[i] {
+		if !t.believed[i] {
 			epoch = max(epoch, a.GetEpoch()+1) // it may have flipped alone, to the very epoch that the others repaired at
 		}
 		ends := worldEnds

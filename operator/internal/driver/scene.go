@@ -147,12 +147,12 @@ func (t *truth) evidence(id string, complete bool) evidence {
 
 // gone: its place (pod and device) has another member by now, or there is nobody left who could have it.
 func (t *truth) gone(id string, complete bool) bool {
-	lost, err := member.Parse(id)
+	lost, _ := member.Parse(id)
 	unanswered := false
-	for i, a := range t.agents {
-		unanswered = unanswered || a == nil && t.errors[i] != nil
+	for _, a := range t.agents {
+		unanswered = unanswered || a == nil
 		for _, r := range a.GetRanks() {
-			if now, other := member.Parse(r.GetMember().GetId()); err == nil && other == nil && now.Place() == lost.Place() {
+			if now, other := member.Parse(r.GetMember().GetId()); other == nil && now.Place() == lost.Place() {
 				return true
 			}
 		}

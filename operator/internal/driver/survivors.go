@@ -118,7 +118,7 @@ func (s scene) hangs(id string) bool {
 	told := false
 	for _, other := range union(s.newest, s.older) {
 		e := s.members[other]
-		if other == id || !e.answers || !e.attached || !e.stopped || e.fresh {
+		if !e.answers || !e.attached || !e.stopped || e.fresh { // itself does not stand still
 			continue
 		}
 		if !contains(e.unreachable, id) {
@@ -177,7 +177,7 @@ func (s scene) choose(ids []string, refuse func(evidence) string) (out []string,
 	for _, id := range ids {
 		e := s.members[id]
 		switch {
-		case !e.answers && e.gone:
+		case e.gone:
 			why[id] = "it is gone: " + e.why
 		case !e.answers:
 			why[id] = "its agent does not answer: " + e.why
@@ -235,7 +235,7 @@ func (s scene) cut(a, b string) bool {
 // mayGoOn: nothing that is known of the member alone leaves it out.
 func (s scene) mayGoOn(id string) bool {
 	e := s.members[id]
-	return e.answers && e.attached && (s.fence == nil || contains(s.fence.Survivors, id))
+	return e.attached && (s.fence == nil || contains(s.fence.Survivors, id))
 }
 
 func contains(ids []string, id string) bool {

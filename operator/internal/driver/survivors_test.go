@@ -133,9 +133,21 @@ func TestRulings(t *testing.T) {
 		"a fence has fewer":           {fenced(sceneOf(4, still("a", 4), still("b", 4), still("c", 4)), Fence{FromEpoch: 4, Epoch: 4, Survivors: []string{"b", "c"}}), []string{"b", "c"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
 		"a fence has ruled: forward":  {fenced(mixed(evidence{id: "a"}, staged, stagedC), Fence{FromEpoch: 4, Epoch: 5, Attempt: 9, Outcome: "forward", Survivors: []string{"a", "b", "c"}}), []string{"b", "c"}, tangramv1.Outcome_OUTCOME_FORWARD, 5, nil},
 		"nobody can follow the fence": {fenced(mixed(evidence{id: "a"}, still("b", 4), still("c", 4)), Fence{FromEpoch: 4, Epoch: 5, Attempt: 9, Outcome: "forward", Survivors: []string{"a", "b", "c"}}), nil, tangramv1.Outcome_OUTCOME_STAY, 5, nil},
+		"the others forgot":           {mixed(flipped, still("b", 4), still("c", 4)), []string{"b", "c"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
+		"one that is left out runs":   {fenced(sceneOf(4, still("a", 4), running, still("c", 4)), Fence{FromEpoch: 4, Epoch: 4, Survivors: []string{"a", "c"}}), []string{"a", "c"}, tangramv1.Outcome_OUTCOME_STAY, 4, nil},
+		"only of the older one":       {func() scene { s := left(evidence{id: "a"}, dead); s.members["z"] = still("z", 4); return s }(), nil, 0, 0, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := survivors(c.scene)
+			switch {
+			case r.outcome == 0:
+				require.Zero(t, r.fromEpoch)
+			case len(c.scene.older) > 0:
+				require.EqualValues(t, 4, r.fromEpoch)
+			default:
+				require.EqualValues(t, 4, r.standOn)
+				require.EqualValues(t, 4, r.fromEpoch)
+			}
 			require.Equal(t, c.survivors, r.survivors, "%+v", r)
 			require.Equal(t, c.outcome, r.outcome)
 			require.Equal(t, c.standOn, r.standOn)
@@ -147,6 +159,17 @@ func TestRulings(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Who was left where it stood is told so, and who says nothing is named.
+func TestWhatARulingTells(t *testing.T) {
+	flipped := still("a", 5)
+	flipped.attempt, flipped.phase = 9, tangramv1.Phase_PHASE_FLIPPED
+	s := sceneOf(5, flipped, still("b", 4), still("c", 4))
+	s.older = s.newest
+	require.Equal(t, []Lost{{"a", "it is not at epoch 4, where the others stay"}}, survivors(s).lost)
+	r := survivors(sceneOf(4, evidence{id: "a"}, still("b", 4), evidence{id: "c"}, evidence{id: "d", gone: true}))
+	require.Equal(t, []string{"a", "c"}, r.unknown)
 }
 
 // randomScene: members of a layout, perhaps in the middle of a flip, with anything wrong.
@@ -203,7 +226,7 @@ func TestWhoTakesNoTurnIsIdle(t *testing.T) {
 		require.Equal(t, nobody, look(w, 1, 1, 1))
 		time.Sleep(lookEvery)
 		require.Equal(t, nobody, look(w, 2, 1, 1))
-		time.Sleep(cutsSettle / 2)
+		time.Sleep(cutsSettle/2 - lookEvery)
 		hangs := maps.Clone(nobody)
 		hangs["hangs"] = true
 		require.Equal(t, hangs, look(w, 3, 1, 1))

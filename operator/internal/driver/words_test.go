@@ -138,6 +138,10 @@ func TestWhoIsSetAside(t *testing.T) {
 	truth = truthOf(t, Membership{}, says(nil, "a"), another(larger, layoutOf(1, "b"), "b"), another(larger, layoutOf(1, "c"), "c"))
 	require.EqualValues(t, 8, truth.view.Proto.Experts, "who is in the world says which model it is")
 	require.Len(t, truth.odd, 1)
+	truth = truthOf(t, Membership{}, another(larger, layoutOf(1, "b"), "b"), another(newer, layoutOf(1, "c"), "c"))
+	require.EqualValues(t, 8, truth.view.Proto.Experts, "the first that is in the world")
+	truth = truthOf(t, Membership{}, says(nil, "a"), another(func(s *tangramv1.StatusResponse) { newer(s); even(s) }, nil, "b"))
+	require.False(t, truth.view.Proto.EvenShardsOnly, "who is set aside binds nobody")
 	truth = truthOf(t, Membership{}, nil, says(nil, "a"), another(even, nil, "b"), says(nil, "c"))
 	require.Empty(t, truth.odd)
 	require.True(t, truth.view.Proto.EvenShardsOnly, "one that takes even shards only binds all")
@@ -183,12 +187,21 @@ func TestTheOrderOfMembers(t *testing.T) {
 	require.Empty(t, truth.withoutEngine(nil))
 	require.Equal(t, []int{2, 3}, truth.agentsOf(truth.layout))
 	require.Equal(t, []int{0, 3}, truth.agentsOf(layoutOf(5, "b", "nobody"), nil, layoutOf(6, "j")))
+	require.Empty(t, truth.agentsOf(layoutOf(5, "nobody")))
+	truth.ranks["a"].status.Engine.Attached = false
+	require.Equal(t, []string{"a"}, truth.withoutEngine([]string{"k"}), "a member of the layout in force")
 	joiners, others := truth.joinersFirst([]int{0, 2, 1, 3})
 	require.Equal(t, []int{0, 1}, joiners)
 	require.Equal(t, []int{2, 3}, others)
 	require.Zero(t, truth.highestAttempt())
 	truth.agents[1].HighestAttempt, truth.agents[2].HighestAttempt = 7, 3
 	require.EqualValues(t, 7, truth.highestAttempt())
+}
+
+// A member that is in its layout no more is one of it all the same, once.
+func TestAMemberIsNamedOnce(t *testing.T) {
+	l := layoutOf(4, "a", "b", "c")
+	require.Equal(t, []string{"a", "b", "c"}, truthOf(t, Membership{}, out(says(l, "a")), says(l, "b"), out(says(l, "c"))).order)
 }
 
 // An agent in the world is sent the change, others the whole layout, and each its own parts.
@@ -209,6 +222,9 @@ func TestWhatAnAgentIsAskedToPrepare(t *testing.T) {
 		require.Len(t, q.Peers, 3)
 		require.Equal(t, "at j", q.Peers[2].Agent)
 	}
+	truth = truthOf(t, Membership{Epoch: 4}, says(nil, "j"), says(l, "b"))
+	require.Same(t, target, truth.prepareFor(0, nil, flip, target).GetLayout(), "it is not in the world because a member is missing")
+	truth = truthOf(t, Membership{Epoch: 4}, says(l, "a"), says(l, "b"), says(nil, "j"))
 	flip.Kind = tangramv1.FlipKind_FLIP_KIND_FIRST
 	require.Same(t, target, truth.prepareFor(0, nil, flip, target).GetLayout())
 }
@@ -280,6 +296,17 @@ func TestTroubleAndHowCertainItIs(t *testing.T) {
 	require.False(t, nobody.evident(true))
 }
 
+// Nobody is gone for good while somebody does not answer, or has a name that says nothing.
+func TestWhoIsGone(t *testing.T) {
+	truth := truthOf(t, Membership{}, nil, says(nil, "p0/0/2"))
+	require.True(t, truth.gone("p0/0/1", true))
+	require.False(t, truth.gone("p1/0/1", true))
+	truth = truthOf(t, Membership{}, says(nil, "nonsense"), says(nil, "p0/0/2"))
+	require.False(t, truth.gone("nonsense too", false))
+	require.True(t, truth.gone("nonsense too", true))
+	require.False(t, truth.gone("p1/0/1", false))
+}
+
 // The scene is the layout in force and the one before, or the record's where nobody stands on any; and the fence that holds for it.
 func TestTheScene(t *testing.T) {
 	four, five := layoutOf(4, "a", "b", "c"), layoutOf(5, "a", "b")
@@ -306,6 +333,13 @@ func TestTheScene(t *testing.T) {
 	require.NotNil(t, truthOf(t, fence(4, 4, "stay", "a", "b"), says(four, "a"), says(four, "b")).scene(true).fence)
 	require.Nil(t, truthOf(t, fence(3, 3, "stay", "a", "b"), says(four, "a"), says(four, "b")).scene(true).fence, "it is of before")
 	require.NotNil(t, truthOf(t, fence(4, 5, "forward", "a", "b", "c"), says(four, "a"), says(five, "b"), says(four, "c")).scene(true).fence, "of the epoch before the newest")
+	require.NotNil(t, truthOf(t, fence(4, 4, "stay", "a", "b"), says(four, "a"), says(five, "b")).scene(true).fence, "a flip after it, not complete")
+	require.Nil(t, truthOf(t, Membership{Fence: &Fence{FromEpoch: 4, Epoch: 4}}, says(four, "a")).scene(true).fence, "it ended the world before")
+	s = truthOf(t, fence(4, 5, "forward", "a", "b"), says(five, "a"), says(five, "b")).scene(true)
+	require.NotNil(t, s.fence)
+	require.EqualValues(t, 5, s.epoch)
+	require.Empty(t, s.older, "all are there by now")
+	require.EqualValues(t, 4, truthOf(t, fence(4, 5, "stay", "a", "b"), says(four, "a"), says(four, "b")).scene(true).epoch)
 	// The fence has ruled that the outcome is the next layout, which nobody who can be seen stands on.
 	s = truthOf(t, fence(4, 5, "forward", "a", "b"), says(four, "a"), says(four, "b")).scene(true)
 	require.EqualValues(t, 5, s.epoch)
@@ -333,6 +367,7 @@ func TestTheAttemptOfARuling(t *testing.T) {
 	}{
 		"nothing is under way":              {Membership{Epoch: 4}, []*tangramv1.StatusResponse{says(four, "a"), nil}, 0},
 		"the highest that is unfinished":    {Membership{Epoch: 4}, []*tangramv1.StatusResponse{staged("a", 7), staged("b", 9), staged("c", 8)}, 9},
+		"not one that is over":              {Membership{Epoch: 4}, []*tangramv1.StatusResponse{staged("a", 7), in(says(four, "b"), 9, 5, tangramv1.Phase_PHASE_IDLE), nil}, 7},
 		"the one that flipped":              {Membership{Epoch: 4}, []*tangramv1.StatusResponse{flipped("a", 7, 5), staged("b", 9), nil}, 7},
 		"of two that flipped the higher":    {Membership{Epoch: 4}, []*tangramv1.StatusResponse{flipped("a", 8, 5), flipped("b", 7, 5), staged("c", 9)}, 8},
 		"one that flipped to another epoch": {Membership{Epoch: 4}, []*tangramv1.StatusResponse{flipped("a", 7, 6), staged("b", 9), nil}, 9},
@@ -349,6 +384,8 @@ func TestTheAttemptOfARuling(t *testing.T) {
 		}
 		require.Equal(t, c.want, truth.attemptOf(ruling{fromEpoch: 4, standOn: standOn}), name)
 	}
+	forward := Membership{Epoch: 5, Fence: &Fence{FromEpoch: 4, Epoch: 5, Outcome: "forward", Attempt: 6, Survivors: []string{"b", "c"}}}
+	require.EqualValues(t, 9, truthOf(t, forward, nil, staged("b", 9)).attemptOf(ruling{fromEpoch: 4, standOn: 4}), "a ruling that is not the fence's")
 	require.False(t, unfinished(nil))
 	for phase, want := range map[tangramv1.Phase]bool{tangramv1.Phase_PHASE_IDLE: false, tangramv1.Phase_PHASE_PREPARED: true, tangramv1.Phase_PHASE_STAGED: true,
 		tangramv1.Phase_PHASE_PERMITTED: true, tangramv1.Phase_PHASE_FLIPPED: false, tangramv1.Phase_PHASE_FAILED: true} {
@@ -367,7 +404,7 @@ func TestTheHashOfARuling(t *testing.T) {
 	require.NotEmpty(t, older)
 	_, err = truth.hashOf(ruling{standOn: 6})
 	require.EqualError(t, err, "nobody tells the layout of epoch 6")
-	truth.record.Fence = &Fence{Epoch: 6, Hash: "told"}
+	truth.record.Fence, truth.older = &Fence{Epoch: 6, Hash: "told"}, nil
 	told, err := truth.hashOf(ruling{standOn: 6})
 	require.NoError(t, err)
 	require.Equal(t, "told", told)

@@ -1,0 +1,264 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"tangram.dev/operator/internal/driver/drivertest"
+	"tangram.dev/operator/internal/store"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// odd agents do some calls in their own way.
+type odd struct {
+	*drivertest.Agent
+	permit func(ctx context.Context, h *tangramv1.Header) error
+	retire func(ctx context.Context, h *tangramv1.Header) error
+	abort  func(ctx context.Context, h *tangramv1.Header) (bool, error)
+	tells  func(s *tangramv1.StatusResponse)
+}
+
+func (o *odd) Permit(ctx context.Context, h *tangramv1.Header) error {
+	if o.permit != nil {
+		return o.permit(ctx, h)
+	}
+	return o.Agent.Permit(ctx, h)
+}
+
+func (o *odd) Retire(ctx context.Context, h *tangramv1.Header) error {
+	if o.retire != nil {
+		return o.retire(ctx, h)
+	}
+	return o.Agent.Retire(ctx, h)
+}
+
+func (o *odd) Abort(ctx context.Context, h *tangramv1.Header, reason string) (bool, error) {
+	if o.abort != nil {
+		return o.abort(ctx, h)
+	}
+	return o.Agent.Abort(ctx, h, reason)
+}
+
+func (o *odd) Watch(ctx context.Context, world string, each func(*tangramv1.StatusResponse)) error {
+	return o.Agent.Watch(ctx, world, func(s *tangramv1.StatusResponse) {
+		if o.tells != nil {
+			s = proto.CloneOf(s)
+			o.tells(s)
+		}
+		each(s)
+	})
+}
+
+// pair is a world of two, the second of which is odd, and the driver that takes it to a tensor layout.
+func pair(t *testing.T) (*Driver, *bed, *odd) {
+	d, w := setup(t, 2)
+	_, err := d.Apply(t.Context(), expert(2))
+	require.NoError(t, err)
+	second := &odd{Agent: w.agents[1]}
+	d.Agents[1] = second
+	return d, w, second
+}
+
+var errLine = errors.New("connection reset")
+
+// A line that is broken is tried until the time for a flip is over, a no and an agent that is silent for long only once; then the
+// attempt is aborted, and the record says so.
+func TestHowLongAPermitIsTried(t *testing.T) {
+	world := func(do func(t *testing.T, d *Driver, w *bed, second *odd)) {
+		synctest.Test(t, func(t *testing.T) {
+			d, w, second := pair(t)
+			d.Limits.Flip = 5 * time.Second
+			do(t, d, w, second)
+		})
+	}
+	const over = "aborted after its permit, the old layout serves on"
+	world(func(t *testing.T, d *Driver, _ *bed, second *odd) {
+		tried := 0
+		second.permit = func(context.Context, *tangramv1.Header) error { tried++; return errLine }
+		began := time.Now()
+		record, err := d.Apply(t.Context(), tensor(2))
+		require.ErrorIs(t, err, errLine)
+		require.ErrorContains(t, err, over)
+		require.Greater(t, tried, 20)
+		require.Equal(t, tried-1, record.Retries)
+		require.InDelta(t, 5, time.Since(began).Seconds(), 0.5)
+	})
+	world(func(t *testing.T, d *Driver, _ *bed, second *odd) {
+		no := refusal(tangramv1.Refusal_CODE_ENGINE)
+		second.permit = func(context.Context, *tangramv1.Header) error { return no }
+		d.Store = failing{d.Store, Aborted}
+		began := time.Now()
+		record, err := d.Apply(t.Context(), tensor(2))
+		require.ErrorIs(t, err, no)
+		require.ErrorContains(t, err, over)
+		require.ErrorIs(t, err, errUnreadable, "and that it is burned could not be written")
+		require.Zero(t, record.Retries)
+		require.Less(t, time.Since(began), time.Second)
+	})
+	world(func(t *testing.T, d *Driver, _ *bed, second *odd) {
+		second.permit = func(ctx context.Context, _ *tangramv1.Header) error {
+			second.Deaf(true) // that ends its stream, too
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		second.abort = func(context.Context, *tangramv1.Header) (bool, error) { return false, errLine }
+		began := time.Now()
+		record, err := d.Apply(t.Context(), tensor(2))
+		require.ErrorContains(t, err, "outcome of attempt 2 unknown, run again when all agents answer")
+		require.ErrorIs(t, err, errLine)
+		require.ErrorContains(t, err, "a call: nothing new")
+		require.Zero(t, record.Retries)
+		require.Less(t, time.Since(began), 4*time.Second)
+	})
+	world(func(t *testing.T, d *Driver, w *bed, second *odd) { // whoever asks goes away
+		ctx, leave := context.WithCancel(t.Context())
+		second.permit = func(ctx context.Context, h *tangramv1.Header) error {
+			time.AfterFunc(time.Second, leave)
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		began := time.Now()
+		record, err := d.Apply(ctx, tensor(2))
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorContains(t, err, "interrupted after the permit of attempt 2; the agents go on")
+		require.Zero(t, record.Retries)
+		require.Less(t, time.Since(began), 2*time.Second)
+		require.NotContains(t, w.agents[0].Calls(), "abort")
+	})
+}
+
+// A member dies at the gate: nobody aborts what others may flip; the repair will know.
+func TestADeathAtTheGateIsLeftToTheRepair(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, w := setup(t, 3)
+		_, err := d.Apply(t.Context(), expert(3))
+		require.NoError(t, err)
+		w.HoldGate(true)
+		d.Limits.Flip = time.Minute
+		d.Hooks.Progress = func(e Event) {
+			if e.Phase == "flip" {
+				time.AfterFunc(time.Second, func() { w.kill(2) })
+			}
+		}
+		_, err = d.Apply(t.Context(), tensor(3))
+		require.ErrorIs(t, err, ErrNeedsRepair)
+		require.ErrorContains(t, err, "attempt 2 is left to the repair")
+		require.NotContains(t, w.agents[0].Calls(), "abort")
+	})
+}
+
+// Nothing is given back before every member has done a step of the new epoch; a retire may take several tries.
+func TestHowAFlipIsRetired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, w, second := pair(t)
+		said := 0
+		second.retire = func(ctx context.Context, h *tangramv1.Header) error {
+			if said++; said <= 3 {
+				return refusal(tangramv1.Refusal_CODE_WRONG_PHASE)
+			}
+			return second.Agent.Retire(ctx, h)
+		}
+		record, err := d.Apply(t.Context(), tensor(2))
+		require.NoError(t, err)
+		require.Equal(t, 3, record.Retries)
+
+		second.retire = nil
+		second.tells = func(s *tangramv1.StatusResponse) { s.Ranks[0].Transition.StepsSinceFlip = 0 }
+		before := len(w.agents[0].Calls())
+		record, err = d.Apply(t.Context(), expert(2))
+		require.ErrorContains(t, err, "a step of the new epoch by every member: nothing new")
+		require.NotContains(t, w.agents[0].Calls()[before:], "retire")
+		require.Len(t, record.Flips, 1)
+		var intent Intent
+		_, err = store.Load(t.Context(), d.Store, keyIntent, &intent)
+		require.NoError(t, err)
+		require.Equal(t, Permitted, intent.State)
+		second.tells = nil
+		_, err = d.Apply(t.Context(), expert(2))
+		require.NoError(t, err)
+	})
+}
+
+// An engine dies while places are given back: that explains a call that fails, and one that was done is done.
+func TestADeathBesideARetire(t *testing.T) {
+	retiring := func(t *testing.T, retire func(ctx context.Context, second *odd) error) error {
+		d, _, second := pair(t)
+		d.Hooks.Progress = func(e Event) {
+			if e.Flip == e.Flips {
+				second.retire = func(ctx context.Context, _ *tangramv1.Header) error { return retire(ctx, second) }
+			}
+		}
+		_, err := d.Apply(t.Context(), tensor(2))
+		return err
+	}
+	synctest.Test(t, func(t *testing.T) {
+		err := retiring(t, func(ctx context.Context, second *odd) error {
+			second.Detach(true)
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		require.ErrorIs(t, err, ErrNeedsRepair)
+		require.ErrorContains(t, err, "retire attempt ")
+		err = retiring(t, func(_ context.Context, second *odd) error {
+			second.Detach(true)
+			time.Sleep(time.Millisecond)
+			return nil
+		})
+		require.NoError(t, err)
+		no := refusal(tangramv1.Refusal_CODE_ENGINE)
+		err = retiring(t, func(_ context.Context, second *odd) error {
+			second.Detach(true)
+			time.Sleep(time.Millisecond)
+			return no
+		})
+		require.ErrorIs(t, err, ErrNeedsRepair)
+		require.ErrorContains(t, err, "retire attempt ")
+		err = retiring(t, func(context.Context, *odd) error { return no })
+		require.ErrorIs(t, err, no)
+	})
+}
+
+// A call that was done counts, also if a member was lost meanwhile; one that failed is explained by the loss.
+func TestACallBesideALoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		four, five := layoutOf(4, "a", "b"), layoutOf(5, "a", "b")
+		r, _ := flipOf(t, kindLayout, five, stopped(says(four, "a")), says(four, "b"))
+		calls := func(gives error) error {
+			return r.each(t.Context(), r.agents, func(ctx context.Context, _ Agent, i int) error {
+				time.Sleep(time.Second)
+				return gives
+			})
+		}
+		require.NoError(t, calls(nil))
+		require.ErrorIs(t, calls(errLine), ErrNeedsRepair)
+		r.board.put(0, says(four, "a"), nil)
+		require.NoError(t, calls(nil))
+		require.ErrorIs(t, calls(errLine), errLine)
+	})
+}
+
+// A refused Stage ends the attempt at once.
+func TestARefusedStageIsNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _, second := pair(t)
+		no := refusal(tangramv1.Refusal_CODE_NO_MEMORY)
+		d.Agents[1] = unstaged{second, no}
+		began := time.Now()
+		_, err := d.Apply(t.Context(), tensor(2))
+		require.ErrorIs(t, err, no)
+		require.Less(t, time.Since(began), d.Limits.Stage)
+	})
+}
+
+type unstaged struct {
+	*odd
+	why error
+}
+
+func (u unstaged) Stage(context.Context, *tangramv1.Header) error { return u.why }

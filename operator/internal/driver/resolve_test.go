@@ -1,0 +1,214 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"tangram.dev/operator/internal/agentclient"
+	"tangram.dev/operator/internal/store"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// speaker is an agent that says the same always, and keeps what it is told. Its answers to calls that change something are those
+// given, in order; then nil.
+type speaker struct {
+	Agent
+	says    *tangramv1.StatusResponse // nil: it does not answer
+	mu      sync.Mutex
+	heard   []string
+	answers []error
+}
+
+func (s *speaker) hear(format string, args ...any) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.heard = append(s.heard, fmt.Sprintf(format, args...))
+	if len(s.answers) == 0 {
+		return nil
+	}
+	answer := s.answers[0]
+	s.answers = s.answers[1:]
+	return answer
+}
+
+func (s *speaker) Address() string { return "somewhere" }
+
+func (s *speaker) Status(context.Context, string) (*tangramv1.StatusResponse, error) {
+	if s.says == nil {
+		return nil, errors.New("silence")
+	}
+	return s.says, nil
+}
+
+func (s *speaker) Resolve(_ context.Context, h *tangramv1.Header, o tangramv1.Outcome, _ string, lost ...string) error {
+	return s.hear("%v %s/%d/%d %v", o, h.World, h.Epoch, h.Attempt, lost)
+}
+
+func (s *speaker) Abort(_ context.Context, h *tangramv1.Header, _ string) (bool, error) {
+	return false, s.hear("abort %s/%d/%d", h.World, h.Epoch, h.Attempt)
+}
+
+func (s *speaker) Release(_ context.Context, h *tangramv1.Header, members []string, ends bool, _ string) error {
+	return s.hear("release %s/%d %v %v", h.World, h.Epoch, members, ends)
+}
+
+// speakers of these words, and their driver.
+func speakers(says ...*tangramv1.StatusResponse) (*Driver, []*speaker) {
+	d := &Driver{World: "w", Store: &store.Memory{}, Log: slog.New(slog.DiscardHandler), Limits: Limits{Answer: time.Second, Outcome: time.Second}}
+	var all []*speaker
+	for _, s := range says {
+		one := &speaker{says: s}
+		all, d.Agents = append(all, one), append(d.Agents, one)
+	}
+	return d, all
+}
+
+func heard(all []*speaker) (out [][]string) {
+	for _, s := range all {
+		out = append(out, s.heard)
+	}
+	return out
+}
+
+func refusal(code tangramv1.Refusal_Code) error {
+	return &agentclient.Refused{Agent: "somewhere", Refusal: &tangramv1.Refusal{Code: code}}
+}
+
+const (
+	phasePrepared = tangramv1.Phase_PHASE_PREPARED
+	phaseStaged   = tangramv1.Phase_PHASE_STAGED
+	phaseFlipped  = tangramv1.Phase_PHASE_FLIPPED
+)
+
+// Each agent of a survivor is told once what became of the attempt that it is in: forward only if it is that of the fence.
+func TestSurvivorsAreToldTheOutcome(t *testing.T) {
+	four, five := layoutOf(4, "a", "b", "c", "d", "e", "x"), layoutOf(5, "a", "b", "c", "d", "e", "x")
+	words := func() []*tangramv1.StatusResponse {
+		return []*tangramv1.StatusResponse{
+			in(says(four, "a", "b"), 9, 5, phaseStaged), in(says(five, "c"), 9, 5, phaseFlipped), in(says(four, "d"), 8, 5, phaseStaged), says(four, "e"),
+			in(says(nil, "j"), 9, 5, phasePrepared), in(says(four, "x"), 9, 5, phaseStaged), nil, says(nil, "k"), in(says(nil, "l", "m"), 7, 3, phaseStaged)}
+	}
+	fence := &Fence{FromEpoch: 4, Epoch: 5, Attempt: 9, Outcome: "forward", Survivors: []string{"a", "b", "c", "d", "e"}, Lost: []Lost{{Member: "x"}}}
+	tell := func(t *testing.T, outcome string, change func(all []*speaker)) ([][]string, error) {
+		said := words()
+		d, all := speakers(said...)
+		change(all)
+		f := *fence
+		f.Outcome = outcome
+		err := d.resolve(t.Context(), truthOf(t, Membership{Epoch: 4}, said...), &f)
+		return heard(all), err
+	}
+	nothing := func([]*speaker) {}
+	got, err := tell(t, "forward", nothing)
+	require.NoError(t, err)
+	require.Equal(t, [][]string{{"OUTCOME_FORWARD w/4/9 [x]"}, nil, {"OUTCOME_STAY w/4/8 [x]"}, nil, {"abort w/4/9"}, nil, nil, nil, {"abort w/2/7"}}, got)
+	got, err = tell(t, "stay", nothing)
+	require.NoError(t, err)
+	require.Equal(t, [][]string{{"OUTCOME_STAY w/4/9 [x]"}, nil, {"OUTCOME_STAY w/4/8 [x]"}, nil, {"abort w/4/9"}, nil, nil, nil, {"abort w/2/7"}}, got)
+
+	// A line that breaks is tried again, a no is one; who is outside of the world decides nothing.
+	synctest.Test(t, func(t *testing.T) {
+		broken := errors.New("connection reset")
+		got, err := tell(t, "stay", func(all []*speaker) { all[0].answers = []error{broken, broken} })
+		require.NoError(t, err)
+		require.Len(t, got[0], 3)
+		got, err = tell(t, "stay", func(all []*speaker) { all[2].answers = []error{refusal(tangramv1.Refusal_CODE_ENGINE), broken} })
+		require.ErrorIs(t, err, errAgain)
+		require.ErrorContains(t, err, "tell the survivors that they stay")
+		require.Len(t, got[2], 1)
+		require.Nil(t, got[4], "not before the survivors know")
+		began := time.Now()
+		_, err = tell(t, "stay", func(all []*speaker) { all[0].answers = slices.Repeat([]error{broken}, 1000) })
+		require.ErrorIs(t, err, errAgain)
+		require.ErrorIs(t, err, broken)
+		require.LessOrEqual(t, time.Since(began), time.Second)
+		got, err = tell(t, "stay", func(all []*speaker) { all[4].answers = []error{refusal(tangramv1.Refusal_CODE_ENGINE)} })
+		require.NoError(t, err)
+		require.Len(t, got[8], 1)
+	})
+}
+
+// What a survivor is in is held before it is decided about, once for each agent; then there is something new to look at.
+func TestWhatIsOpenIsHeld(t *testing.T) {
+	four := layoutOf(4, "a", "b", "c", "d", "x")
+	held := in(says(four, "d"), 9, 5, phaseStaged)
+	held.Ranks[0].Transition.Held = true
+	words := []*tangramv1.StatusResponse{in(says(four, "a", "b"), 9, 5, phaseStaged), says(four, "c"), held, in(says(four, "x"), 9, 5, phaseStaged)}
+	d, all := speakers(words...)
+	truth := truthOf(t, Membership{Epoch: 4}, words...)
+	require.False(t, d.hold(t.Context(), truth, ruling{survivors: []string{"c", "d"}}))
+	require.Equal(t, [][]string{nil, nil, nil, nil}, heard(all))
+	all[0].answers = []error{errors.New("connection reset")}
+	require.True(t, d.hold(t.Context(), truth, ruling{survivors: []string{"a", "b", "c", "d"}}))
+	require.Equal(t, [][]string{{"OUTCOME_HOLD w/4/9 []"}, nil, nil, nil}, heard(all))
+}
+
+// A world that is given up takes with it all that was in it by anybody's words, and all of them are released.
+func TestWhoIsInAWorldThatIsGivenUp(t *testing.T) {
+	four, five := layoutOf(4, "a", "b", "c"), layoutOf(5, "b", "c", "j")
+	words := []*tangramv1.StatusResponse{stopped(says(four, "a")), says(five, "b"), nil, says(five, "j", "q"), in(says(nil, "k"), 9, 6, phaseStaged),
+		says(nil, "l"), says(layoutOf(3, "o"), "o"), in(says(nil, "n"), 9, 6, phaseFlipped)}
+	words[3].Ranks[1].InWorld = false
+	d, all := speakers(words...)
+	was := Membership{Epoch: 4, Members: []string{"a", "y"}, Fence: &Fence{FromEpoch: 4, Epoch: 4, Survivors: []string{"a", "b", "j"}, Lost: []Lost{{Member: "z"}}}}
+	var err error
+	was.version, err = store.Save(t.Context(), d.Store, keyMembership, 0, was)
+	require.NoError(t, err)
+	truth := truthOf(t, was, words...)
+	record := &Record{}
+	lost := []Lost{{"c", "it died"}}
+	stale := was
+	stale.version++
+	require.ErrorIs(t, d.endWorld(t.Context(), truth, stale, lost, record, "why"), store.ErrConflict)
+	require.Empty(t, record.WorldEnded)
+	require.Empty(t, all[0].heard)
+	require.NoError(t, d.endWorld(t.Context(), truth, was, lost, record, "why"))
+	require.Equal(t, "why", record.WorldEnded)
+	now, err := d.membership(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"b", "c", "j", "a", "y", "z", "k"}, now.Ended)
+	require.Equal(t, &Fence{FromEpoch: 5, Epoch: 5, Outcome: "stay", Survivors: []string{}, Lost: lost}, now.Fence)
+	require.Equal(t, [][]string{{"release w/5 [a] true"}, {"release w/5 [b] true"}, nil, {"release w/5 [j] true"}, {"release w/5 [k] true"}, nil,
+		{"release w/5 [o] true"}, nil}, heard(all))
+	// One that stands two epochs below and is believed is of it, too.
+	was = Membership{Epoch: 3, version: now.version}
+	require.NoError(t, d.endWorld(t.Context(), truthOf(t, was, says(layoutOf(3, "o"), "o", "p"), says(five, "b")), was, nil, record, "why"))
+	now, err = d.membership(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"b", "c", "j", "o", "p"}, now.Ended)
+	// Who had no fence before, and a record that knows more than the agents.
+	was = Membership{Epoch: 7, Members: []string{"a"}, version: now.version}
+	require.NoError(t, d.endWorld(t.Context(), truthOf(t, was, says(nil, "l")), was, nil, record, "why"))
+	now, err = d.membership(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 7, now.Fence.Epoch)
+	require.Equal(t, []string{"a"}, now.Ended)
+}
+
+// Who was left out is released at an epoch above all that it can be in; what fails is left to the next repair.
+func TestOutcastsAreReleased(t *testing.T) {
+	four := layoutOf(4, "a", "b")
+	record := Membership{Epoch: 4, Fence: &Fence{FromEpoch: 3, Epoch: 3, Survivors: []string{"a", "b"}, Lost: []Lost{{Member: "x"}, {Member: "v"}}}, Ended: []string{"o"}}
+	words := []*tangramv1.StatusResponse{says(four, "a"), says(nil, "x", "j", "v"), says(layoutOf(5, "u"), "u"), says(layoutOf(2, "z"), "z"), nil, says(nil, "o"), says(nil, "j2")}
+	words[2].Ranks[0].Engine.Stopped = true
+	record.Fence.Epoch = 4
+	d, all := speakers(words...)
+	truth := truthOf(t, record, words...)
+	all[1].answers = []error{errors.New("connection reset")}
+	d.releaseOutcasts(t.Context(), truth, false)
+	want := [][]string{nil, {"release w/4 [x v] false"}, {"release w/6 [u] false"}, {"release w/4 [z] false"}, nil, {"release w/4 [o] true"}, nil}
+	require.Equal(t, want, heard(all))
+	d, all = speakers(words...)
+	truth.record.Epoch = 9
+	d.releaseOutcasts(t.Context(), truth, false)
+	require.Equal(t, "release w/9 [u] false", all[2].heard[0])
+}
