@@ -2,11 +2,14 @@ package placement
 
 import (
 	"fmt"
+	"go/format"
 	"hash/fnv"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,7 +20,7 @@ import (
 // meant. So some plans of each mode are pinned as they were found when they were measured to be good. Who changes the search on
 // purpose renews them, and reads in the difference what the change does to peaks and moves:
 //
-//	UPDATE=1 go test ./pkg/placement -run TestPinnedPlans
+//	UPDATE=1 go test ./pkg/placement -run TestPinned
 const pinnedFile = "pinned_plans_test.go"
 
 // pinnedCase is a chain of plans: each starts from the one before, with other loads.
@@ -118,15 +121,14 @@ func fromAnything(of func(*rand.Rand, *Placement) *Problem) func(*rand.Rand, *Pl
 	}
 }
 
-func pinnedCases() []pinnedCase {
-	full, step := (*Planner).Full, (*Planner).Incremental
+// The incremental ones cost a few milliseconds, so there are more of them.
+func pinnedSteps() []pinnedCase {
+	step := (*Planner).Incremental
 	var out []pinnedCase
-	for n := range 8 { // small ones, which cost little
-		experts, price := 5+n, []float64{0, 0.0005, 0.004, 0.02}[n%4]
-		of := fromAnything(pinnedProblem(experts, 3+n%3, 3+experts/4, 2, 0.5+0.2*float64(n), n%2 == 1, n%3 == 2))
-		out = append(out,
-			pinnedCase{fmt.Sprint("step from anything, ", n), of, step, Options{Price: price, Locality: float64(n%3) / 4}, 3},
-			pinnedCase{fmt.Sprint("full after anything, ", n), of, full, Options{Locality: float64(n%3) / 4}, 1})
+	for n := range 8 {
+		of := pinnedProblem(5+n, 3+n%3, 3+(5+n)/4, 2, 0.5+0.2*float64(n), n%2 == 1, n%3 == 2)
+		o := Options{Price: []float64{0, 0.0005, 0.004, 0.02}[n%4], Locality: float64(n%3) / 4}
+		out = append(out, pinnedCase{fmt.Sprint("step from anything, ", n), fromAnything(of), step, o, 3})
 	}
 	return append(out, []pinnedCase{
 		{"step, even", pinnedProblem(16, 4, 6, 3, 0.8, false, false), step, Options{Price: 0.002}, 4},
@@ -137,6 +139,15 @@ func pinnedCases() []pinnedCase {
 		{"step, large", pinnedProblem(64, 8, 10, 2, 1, false, false), step, Options{Price: 0.0005}, 4},
 		{"step, near", pinnedProblem(16, 6, 4, 2, 0.8, false, true), step, Options{Price: 0.002, Locality: 1}, 4},
 		{"step, near and uneven", pinnedProblem(16, 6, 4, 2, 1, true, true), step, Options{Price: 0.001, Locality: 0.5}, 4},
+	}...)
+}
+
+func pinnedFull() []pinnedCase {
+	full := (*Planner).Full
+	return []pinnedCase{
+		{"full after anything", fromAnything(pinnedProblem(8, 4, 4, 2, 1, false, false)), full, Options{}, 1},
+		{"full after anything, uneven", fromAnything(pinnedProblem(9, 5, 3, 2, 0.8, true, false)), full, Options{}, 1},
+		{"full after anything, near", fromAnything(pinnedProblem(9, 4, 4, 2, 0.8, false, true)), full, Options{Locality: 1}, 1},
 		{"full, even", pinnedProblem(12, 4, 4, 2, 0.8, false, false), full, Options{}, 3},
 		{"full, no spare slot", pinnedProblem(12, 4, 3, 2, 0.8, false, false), full, Options{}, 2},
 		{"full, very skewed", pinnedProblem(16, 6, 4, 2, 2, false, false), full, Options{}, 2},
@@ -150,7 +161,7 @@ func pinnedCases() []pinnedCase {
 		{"groups, if they pay", inGroups(4, 4, pinnedProblem(32, 8, 8, 2, 0.5, false, false)), full, Options{}, 3},
 		{"groups, uneven", inGroups(3, 3, pinnedProblem(18, 9, 4, 2, 1, true, false)), full, Options{Groups: KeepGroups}, 4},
 		{"groups, near", inGroups(4, 4, pinnedProblem(32, 8, 6, 2, 0.6, false, true)), full, Options{Groups: KeepGroups, Locality: 1}, 2},
-	}...)
+	}
 }
 
 // plan the chain; each plan in a line: the layers' peaks over their bounds, the moves, and a hash of what lies in the slots.
@@ -187,22 +198,33 @@ func (c *pinnedCase) plans(t *testing.T, p *Planner) string {
 	return strings.Join(lines, "\n")
 }
 
-func TestPinnedPlans(t *testing.T) {
+func TestPinnedSteps(t *testing.T) { pinned(t, pinnedSteps()) }
+
+func TestPinnedPlans(t *testing.T) { pinned(t, pinnedFull()) }
+
+func pinned(t *testing.T, cases []pinnedCase) {
+	t.Helper()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("elsewhere Go fuses products and sums, which rounds otherwise, and of two changes that are worth the same the other one may be chosen")
 	}
 	var p Planner // one for all: what it remembers must not matter
-	out := strings.Builder{}
-	out.WriteString("package placement\n\n// pinnedPlans as TestPinnedPlans writes them with UPDATE=1.\nvar pinnedPlans = map[string]string{\n")
-	for _, c := range pinnedCases() {
+	for _, c := range cases {
 		got := c.plans(t, &p)
-		fmt.Fprintf(&out, "\t%q: `%s`,\n", c.name, got)
 		if os.Getenv("UPDATE") == "" {
 			require.Equal(t, pinnedPlans[c.name], got, c.name)
 		}
+		pinnedPlans[c.name] = got
 	}
-	if os.Getenv("UPDATE") != "" {
-		out.WriteString("}\n")
-		require.NoError(t, os.WriteFile(pinnedFile, []byte(out.String()), 0o600))
+	if os.Getenv("UPDATE") == "" {
+		return
 	}
+	out := strings.Builder{}
+	out.WriteString("package placement\n\n// pinnedPlans as UPDATE=1 writes them (pinned_test.go).\nvar pinnedPlans = map[string]string{\n")
+	for _, name := range slices.Sorted(maps.Keys(pinnedPlans)) {
+		fmt.Fprintf(&out, "\t%q: `%s`,\n", name, pinnedPlans[name])
+	}
+	out.WriteString("}\n")
+	source, err := format.Source([]byte(out.String()))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(pinnedFile, source, 0o600))
 }

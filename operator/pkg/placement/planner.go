@@ -150,9 +150,7 @@ func (p *Planner) settle(problem *Problem, r *Result, l int, bound float64, o Op
 	s.settle()
 	p.ask.ready(s, problem, l, o)
 	p.approach(o)
-	s.remember(problem.Old, l)
 	p.align.seat(s, problem, &p.ask, l)
-	s.forget(problem.Old, l)
 	p.figures(problem, r, l, bound)
 }
 
