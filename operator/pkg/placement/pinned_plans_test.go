@@ -2,104 +2,87 @@ package placement
 
 // pinnedPlans as UPDATE=1 writes them (pinned_test.go).
 var pinnedPlans = map[string]string{
-	"full after anything":         `moved 22, 1.002059, 1.003396: f36909ba`,
-	"full after anything, near":   `moved 19, 1.003526 near 0.3412, 1.002376 near 0.4061: cace6760`,
-	"full after anything, uneven": `moved 20, 1.005572, 1.005974: e4b0e3b9`,
-	"full, even": `moved 32, 1.001774, 1.001244: b5fe82c5
-moved 15, 1.003046, 1.001066: a2cad118
-moved 16, 1.002413, 1.002537: 199b4cc2`,
-	"full, large": `moved 160, 1.000896, 1.000797: 65289980
-moved 118, 1.001348, 1.000863: 7522c8a3`,
-	"full, near": `moved 36, 1.004461 near 0.3970, 1.010010 near 0.4889: 50b9671f
-moved 17, 1.008746 near 0.3538, 1.017162 near 0.3828: c4b31768`,
-	"full, near and uneven": `moved 50, 1.003419 near 0.3404, 1.003065 near 0.3614: 95bfe302
-moved 29, 1.004553 near 0.5058, 1.002791 near 0.3280: 8885e435
-moved 36, 1.004910 near 0.3201, 1.004547 near 0.2869: cca4815e`,
-	"full, no spare slot": `moved 24, 1.034266, 1.053494: 21814bed
-moved 9, 1.055592, 1.026725: 1534694b`,
-	"full, uneven": `moved 38, 1.003878, 1.002935: 85859d8b
-moved 30, 1.001584, 1.001503: 500596e1
-moved 27, 1.002110, 1.002711: 03c3a1fd
-moved 24, 1.003042, 1.002329: 01ac2301`,
-	"full, uneven and skewed": `moved 38, 1.010037, 1.008459: c4e07e46
-moved 29, 1.005943, 1.299045: a9b937b4
-moved 25, 1.018346, 1.037681: 14f7d447
-moved 19, 1.065410, 1.036740: 2c81bf6a`,
-	"full, very skewed": `moved 48, 1.003046, 1.001905: b132bdcc
-moved 23, 1.005161, 1.004123: 037552cb`,
-	"groups, if they pay": `moved 128, 1.001045 home 1.0000, 1.004153 home 1.0000: e4b5348a
-moved 75, 1.010847 home 1.0000, 1.010038 home 0.9563: 14638048
-moved 74, 1.006051 home 1.0000, 1.000756 home 1.0000: c2e68e1e`,
-	"groups, kept": `moved 96, 1.010653 home 0.9968, 1.009158 home 1.0000: 5a8ae954
-moved 68, 1.005929 home 1.0000, 1.011194 home 0.9749: 84e71c3f
-moved 63, 1.000907 home 1.0000, 1.004912 home 1.0000: f0a8a3ad`,
-	"groups, near": `moved 96, 1.001579 home 1.0000 near 0.5203, 1.004886 home 1.0000 near 0.4581: a7e44489
-moved 62, 1.009484 home 1.0000 near 0.5347, 1.006065 home 1.0000 near 0.4791: 70e3c813`,
-	"groups, skewed": `moved 72, 1.220209 home 0.9690, 1.490656 home 1.0000: c90b1bf7
-moved 43, 1.448356 home 0.9634, 2.162278 home 0.9826: 2d8b41b0
-moved 29, 1.552875 home 0.9699, 1.074787 home 0.9686: 34e16181`,
-	"groups, uneven": `moved 66, 1.158160 home 1.0000, 1.414554 home 1.0000: 3f060f22
-moved 41, 1.090532 home 0.9605, 1.221286 home 1.0000: 96d302fb
-moved 54, 1.067497 home 0.9908, 1.060458 home 0.9849: 5277ba2f
-moved 53, 1.241200 home 0.9937, 1.020330 home 0.9514: 3dc285f4`,
-	"step from anything, 0": `moved 8, 1.028018, 1.005278: 403229b2
-moved 5, 1.051211, 1.001544: e92cfe5c
-moved 4, 1.000000, 1.035798: d4737574`,
-	"step from anything, 1": `moved 8, 1.010629, 1.053377: 81b050d2
-moved 12, 1.043779, 1.016220: e9aac715
-moved 11, 1.043234, 1.052128: b88b9f08`,
-	"step from anything, 2": `moved 13, 1.007506 near 0.3156, 1.015676 near 0.4017: a3c235b9
-moved 12, 1.038480 near 0.4158, 1.016579 near 0.4283: 037dd3a5
-moved 11, 1.019588 near 0.3311, 1.038710 near 0.3626: db591920`,
-	"step from anything, 3": `moved 13, 1.041435, 1.015972: 6fcddc84
-moved 7, 1.048757, 1.040297: 03de6a00
-moved 10, 1.054621, 1.025687: aac1b40e`,
-	"step from anything, 4": `moved 16, 1.011821, 1.004866: a6d492b5
-moved 13, 1.017032, 1.016162: 412dc9fd
-moved 10, 1.015324, 1.010139: e4ae91fa`,
-	"step from anything, 5": `moved 18, 1.093584 near 0.3944, 1.010952 near 0.4435: 5cae4eeb
-moved 24, 1.008017 near 0.3528, 1.008510 near 0.2710: 6770bdb0
-moved 14, 1.014223 near 0.2995, 1.008665 near 0.4982: 9a15d8ad`,
-	"step from anything, 6": `moved 17, 1.073160, 1.151084: ca2246c0
-moved 7, 1.011148, 1.004014: 9d535060
-moved 9, 1.064150, 1.011994: 646ed9d8`,
-	"step from anything, 7": `moved 17, 1.031468, 1.028980: 6adc62fa
-moved 9, 1.191073, 1.085805: 34aefa21
-moved 14, 1.069464, 1.054024: 4d96129c`,
-	"step, even": `moved 72, 1.000340, 1.000718, 1.000879: 1f04a31d
-moved 8, 1.010133, 1.015253, 1.010319: b5bd838c
-moved 18, 1.009624, 1.009201, 1.006577: 07795a5c
-moved 11, 1.007788, 1.004403, 1.005926: c4863b7d`,
-	"step, free": `moved 32, 1.001395, 1.001956: 078c8290
-moved 11, 1.005474, 1.015919: 7a5a30a0
-moved 13, 1.011369, 1.058438: 888cf0f9
-moved 17, 1.001506, 1.017408: 68b04686`,
-	"step, large": `moved 160, 1.000770, 1.001152: a9a6c1b0
-moved 25, 1.003750, 1.005150: 9b48d6b4
-moved 32, 1.002724, 1.003285: f0144c4e
-moved 25, 1.003380, 1.003150: ad2ac43d`,
-	"step, near": `moved 48, 1.003444 near 0.4457, 1.003797 near 0.5622: dd922d1b
-moved 19, 1.019776 near 0.2621, 1.016959 near 0.3624: e32e6824
-moved 21, 1.018796 near 0.3724, 1.017846 near 0.3617: 4ee3ae80
-moved 15, 1.012872 near 0.4637, 1.028483 near 0.4613: 1311e6d5`,
-	"step, near and uneven": `moved 48, 1.002449 near 0.4426, 1.001743 near 0.2985: ee987362
-moved 16, 1.013543 near 0.3470, 1.005998 near 0.2089: 8661a0d3
-moved 27, 1.011030 near 0.3750, 1.012950 near 0.1940: 5bfa6362
-moved 17, 1.039490 near 0.4280, 1.011350 near 0.2610: 7891ec9f`,
-	"step, uneven": `moved 72, 1.002047, 1.001559, 1.003492: 97bd5bc3
-moved 24, 1.012312, 1.016302, 1.019938: 54641156
-moved 21, 1.009801, 1.015418, 1.014251: 39113db1
-moved 21, 1.014861, 1.021870, 1.017624: 81b30309
-moved 27, 1.017980, 1.008904, 1.013647: da993a82
-moved 22, 1.013603, 1.017198, 1.016064: d7e2cb9a`,
-	"step, uneven and skewed": `moved 45, 1.039857, 1.050293, 1.035964: 45ce5447
-moved 30, 1.049232, 1.006120, 1.021018: eec35829
-moved 29, 1.078794, 1.019702, 1.007071: 092dda1a
-moved 30, 1.005901, 1.054001, 1.050497: 090c6a3a
-moved 26, 1.041122, 1.025917, 1.022283: a1bd3832
-moved 25, 1.018584, 1.035840, 1.025011: 0a6865e3`,
-	"step, very skewed": `moved 72, 1.002045, 1.002115, 1.003745: 4b5350ae
-moved 34, 1.005016, 1.052887, 1.013511: f9633e59
-moved 30, 1.039424, 1.014584, 1.006856: 25cfa483
-moved 29, 1.007251, 1.008230, 1.042586: ffc9e96d`,
+	"full, even": `moved 19, 1.002038, 1.001974: e4b2469d`,
+	"full, large": `moved 138, 1.001000, 1.000875: 3bfe92e7
+moved 112, 1.000726, 1.000833: dee971a0
+moved 109, 1.000633, 1.000994: 44b712c3`,
+	"full, near": `moved 23, 1.002015 near 0.3168, 1.005067 near 0.3189: 37e71bdd`,
+	"full, near and uneven": `moved 19, 1.003709 near 0.4189: 2f08ea46
+moved 18, 1.002617 near 0.2679: 74a7b430`,
+	"full, no spare slot": `moved 15, 1.091381, 1.198526: dd1910bb`,
+	"full, uneven": `moved 14, 1.002103: 5c65cfdb
+moved 17, 1.004287: b5ad6d04`,
+	"full, uneven and skewed": `moved 17, 1.031966: 2b12c65d
+moved 17, 1.167174: 28d47354`,
+	"full, very skewed": `moved 34, 1.003166, 1.002179: a3f24dae`,
+	"groups, if they pay": `moved 107, 1.003258 home 1.0000, 1.005575 home 1.0000: f259ea94
+moved 65, 1.004766 home 1.0000, 1.003601 home 1.0000: 0c053eb2`,
+	"groups, kept": `moved 80, 1.005292 home 1.0000, 1.006541 home 1.0000: 9383de33
+moved 56, 1.009856 home 0.9950, 1.005823 home 1.0000: 575de15c`,
+	"groups, near": `moved 82, 1.006761 home 1.0000 near 0.5948, 1.008450 home 1.0000 near 0.4170: 2dcdc4fc`,
+	"groups, skewed": `moved 60, 1.575293 home 1.0000, 1.567586 home 1.0000: 771b3086
+moved 29, 1.759983 home 0.9630, 1.387122 home 0.9537: 7823307f`,
+	"groups, uneven": `moved 34, 1.044455 home 0.9520: f7b95a5c
+moved 28, 1.143223 home 1.0000: 68eba562
+moved 31, 1.304790 home 1.0000: 86668a65`,
+	"step, even": `moved 37, 1.006776, 1.006720, 1.004979: 6325049e
+moved 19, 1.002459, 1.004909, 1.007525: 468501ba
+moved 16, 1.005449, 1.006388, 1.005400: 65767b78
+moved 14, 1.009253, 1.007984, 1.013363: 00b72047`,
+	"step, free": `moved 13, 1.008717, 1.004751: 4c872dc4
+moved 15, 1.006524, 1.008846: 174dc804
+moved 14, 1.006455, 1.013135: bb7b28a1
+moved 14, 1.001322, 1.011436: 90a87a86`,
+	"step, large": `moved 113, 1.004136, 1.003809: dffbeb96
+moved 25, 1.003506, 1.003980: 5cf5c4a6
+moved 22, 1.002804, 1.003071: 668862f0
+moved 26, 1.003852, 1.002990: 7f302a5e`,
+	"step, near": `moved 25, 1.001325 near 0.3997, 1.035012 near 0.3328: a8efbeb5
+moved 21, 1.010383 near 0.3263, 1.012706 near 0.3584: 7c5fb37a
+moved 15, 1.011719 near 0.2929, 1.021934 near 0.3165: 85c63afd
+moved 15, 1.018437 near 0.3198, 1.016391 near 0.3559: e3c220ad`,
+	"step, near and uneven": `moved 23, 1.009203 near 0.4181, 1.005989 near 0.3212: 8eeaa34f
+moved 27, 1.018226 near 0.3331, 1.013089 near 0.4333: 39587bd5
+moved 19, 1.004435 near 0.4665, 1.010635 near 0.4554: a1b9db79
+moved 23, 1.009922 near 0.4731, 1.018123 near 0.4295: 75731eea`,
+	"step, small 0": `moved 12, 1.019125, 1.030341: 87baef69
+moved 5, 1.003185, 1.009445: 91134f52
+moved 3, 1.009034, 1.025242: 524178d7`,
+	"step, small 1": `moved 13, 1.027989, 1.029813: 57f88b89
+moved 9, 1.019651, 1.014567: f5bb9f69
+moved 7, 1.032933, 1.062912: 462cdaf0`,
+	"step, small 2": `moved 11, 1.027737 near 0.3938, 1.026419 near 0.3920: a072f3ef
+moved 8, 1.014458 near 0.3353, 1.021102 near 0.3542: a46fac0d
+moved 8, 1.025856 near 0.4615, 1.049147 near 0.3467: 9c9a8af0`,
+	"step, small 3": `moved 10, 1.049535, 1.050769: a2f7d1dc
+moved 11, 1.015973, 1.055493: c04ab947
+moved 10, 1.027721, 1.057905: bef3d8a2`,
+	"step, small 4": `moved 16, 1.000997, 1.009524: 575f364b
+moved 16, 1.017229, 1.002269: ed861f8a
+moved 14, 1.007139, 1.008015: b774552b`,
+	"step, small 5": `moved 18, 1.029352 near 0.3671, 1.004663 near 0.4931: 8df99a18
+moved 12, 1.147052 near 0.3012, 1.041771 near 0.3574: 3e6b2483
+moved 26, 1.016206 near 0.4036, 1.006661 near 0.3490: 26b0d1fc`,
+	"step, small 6": `moved 17, 1.007110, 1.158495: 1bbd52fa
+moved 9, 1.016779, 1.009298: 9e0fae79
+moved 11, 1.107677, 1.018308: 3bf772ef`,
+	"step, small 7": `moved 19, 1.063136, 1.522108: 9175f166
+moved 6, 1.130777, 1.121495: caf2d3ae
+moved 12, 1.054390, 1.064381: a510dc79`,
+	"step, uneven": `moved 22, 1.014181, 1.051966, 1.022404: 40447586
+moved 25, 1.013154, 1.019481, 1.010832: 82f2852e
+moved 29, 1.012248, 1.009845, 1.018629: c3a8e377
+moved 20, 1.009302, 1.011016, 1.013594: 1dde2ec6
+moved 18, 1.026384, 1.014026, 1.012774: b09c72a9
+moved 23, 1.015227, 1.026395, 1.015160: 7ebb4d2d`,
+	"step, uneven and skewed": `moved 21, 1.039857, 1.086966, 1.089580: 0ac6d126
+moved 25, 1.030847, 1.016722, 1.030191: abeaac52
+moved 28, 1.040428, 1.019919, 1.202869: bb5d1c95
+moved 23, 1.050936, 1.089401, 1.027811: dec6b947
+moved 25, 1.045985, 1.145762, 1.055402: 6fbcace0
+moved 27, 1.057262, 1.012203, 1.048470: b6d770d8`,
+	"step, very skewed": `moved 45, 1.010391, 1.004780, 1.252108: 91db1fb4
+moved 27, 1.028722, 1.010342, 1.029239: 916a97a1
+moved 25, 1.008232, 1.034534, 1.013740: 08bdfd79
+moved 31, 1.033903, 1.012081, 1.009404: 63d6f1d6`,
 }

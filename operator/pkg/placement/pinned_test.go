@@ -23,7 +23,7 @@ import (
 //	UPDATE=1 go test ./pkg/placement -run TestPinned
 const pinnedFile = "pinned_plans_test.go"
 
-// pinnedCase is a chain of plans: each starts from the one before, with other loads.
+// pinnedCase is a chain of plans, the first from anything, each other from the one before, all with other loads.
 type pinnedCase struct {
 	name    string
 	problem func(r *rand.Rand, last *Placement) *Problem
@@ -76,6 +76,9 @@ func pinnedProblem(experts, ranks, slots, layers int, spread float64, uneven, as
 			}
 			pr.Layers = append(pr.Layers, layer)
 		}
+		if last == nil {
+			pr.Old = anything(r, pr, experts)
+		}
 		return pr
 	}
 }
@@ -94,41 +97,33 @@ func inGroups(size, node int, of func(*rand.Rand, *Placement) *Problem) func(*ra
 	}
 }
 
-// fromAnything starts the chain from what nobody planned: experts anywhere or nowhere, empty slots, ranks that are not there any more.
-func fromAnything(of func(*rand.Rand, *Placement) *Problem) func(*rand.Rand, *Placement) *Problem {
-	return func(r *rand.Rand, last *Placement) *Problem {
-		pr := of(r, last)
-		if last != nil {
-			return pr
-		}
-		experts := len(pr.Layers[0].Load)
-		pr.Old = &Placement{Experts: experts, Start: []int32{0}}
-		for range len(pr.Ranks) + 1 {
-			pr.Old.Start = append(pr.Old.Start, pr.Old.Start[len(pr.Old.Start)-1]+int32(1+r.IntN(5)))
-		}
-		for range pr.Layers {
-			for g := range pr.Old.Ranks() {
-				held := r.Perm(experts)[:pr.Old.Start[g+1]-pr.Old.Start[g]]
-				for _, e := range held {
-					if r.IntN(5) == 0 {
-						e = int(Empty)
-					}
-					pr.Old.Slot = append(pr.Old.Slot, int32(e))
+// anything is an old placement that nobody planned: experts anywhere or nowhere, empty slots, a rank that is not there any more.
+func anything(r *rand.Rand, pr *Problem, experts int) *Placement {
+	old := &Placement{Experts: experts, Start: []int32{0}}
+	for range len(pr.Ranks) + 1 {
+		old.Start = append(old.Start, old.Start[len(old.Start)-1]+int32(1+r.IntN(min(experts, 5))))
+	}
+	for range pr.Layers {
+		for g := range old.Ranks() {
+			for _, e := range r.Perm(experts)[:old.Start[g+1]-old.Start[g]] {
+				if r.IntN(5) == 0 {
+					e = int(Empty)
 				}
+				old.Slot = append(old.Slot, int32(e))
 			}
 		}
-		return pr
 	}
+	return old
 }
 
-// The incremental ones cost a few milliseconds, so there are more of them.
+// Incremental plans cost next to nothing, so there are more of them.
 func pinnedSteps() []pinnedCase {
 	step := (*Planner).Incremental
 	var out []pinnedCase
 	for n := range 8 {
 		of := pinnedProblem(5+n, 3+n%3, 3+(5+n)/4, 2, 0.5+0.2*float64(n), n%2 == 1, n%3 == 2)
 		o := Options{Price: []float64{0, 0.0005, 0.004, 0.02}[n%4], Locality: float64(n%3) / 4}
-		out = append(out, pinnedCase{fmt.Sprint("step from anything, ", n), fromAnything(of), step, o, 3})
+		out = append(out, pinnedCase{fmt.Sprint("step, small ", n), of, step, o, 3})
 	}
 	return append(out, []pinnedCase{
 		{"step, even", pinnedProblem(16, 4, 6, 3, 0.8, false, false), step, Options{Price: 0.002}, 4},
@@ -145,22 +140,25 @@ func pinnedSteps() []pinnedCase {
 func pinnedFull() []pinnedCase {
 	full := (*Planner).Full
 	return []pinnedCase{
-		{"full after anything", fromAnything(pinnedProblem(8, 4, 4, 2, 1, false, false)), full, Options{}, 1},
-		{"full after anything, uneven", fromAnything(pinnedProblem(9, 5, 3, 2, 0.8, true, false)), full, Options{}, 1},
-		{"full after anything, near", fromAnything(pinnedProblem(9, 4, 4, 2, 0.8, false, true)), full, Options{Locality: 1}, 1},
-		{"full, even", pinnedProblem(12, 4, 4, 2, 0.8, false, false), full, Options{}, 3},
-		{"full, no spare slot", pinnedProblem(12, 4, 3, 2, 0.8, false, false), full, Options{}, 2},
-		{"full, very skewed", pinnedProblem(16, 6, 4, 2, 2, false, false), full, Options{}, 2},
-		{"full, uneven", pinnedProblem(10, 5, 4, 2, 1, true, false), full, Options{}, 4},
-		{"full, uneven and skewed", pinnedProblem(9, 6, 3, 2, 2, true, false), full, Options{}, 4},
-		{"full, large", pinnedProblem(64, 8, 10, 2, 1, false, false), full, Options{}, 2},
-		{"full, near", pinnedProblem(12, 6, 3, 2, 0.8, false, true), full, Options{Locality: 1}, 2},
-		{"full, near and uneven", pinnedProblem(12, 6, 4, 2, 1, true, true), full, Options{Locality: 0.5}, 3},
-		{"groups, kept", inGroups(4, 4, pinnedProblem(32, 8, 6, 2, 0.6, false, false)), full, Options{Groups: KeepGroups}, 3},
-		{"groups, skewed", inGroups(4, 2, pinnedProblem(24, 8, 5, 2, 1.2, false, false)), full, Options{Groups: KeepGroups}, 3},
-		{"groups, if they pay", inGroups(4, 4, pinnedProblem(32, 8, 8, 2, 0.5, false, false)), full, Options{}, 3},
-		{"groups, uneven", inGroups(3, 3, pinnedProblem(18, 9, 4, 2, 1, true, false)), full, Options{Groups: KeepGroups}, 4},
-		{"groups, near", inGroups(4, 4, pinnedProblem(32, 8, 6, 2, 0.6, false, true)), full, Options{Groups: KeepGroups, Locality: 1}, 2},
+		{"full, large", pinnedProblem(64, 8, 10, 2, 1, false, false), full, Options{}, 3},
+		{"full, even", pinnedProblem(12, 4, 4, 2, 0.8, false, false), full, Options{}, 1},
+		{"full, no spare slot", pinnedProblem(12, 4, 3, 2, 0.8, false, false), full, Options{}, 1},
+		{"full, very skewed", pinnedProblem(16, 6, 4, 2, 2, false, false), full, Options{}, 1},
+		{"full, uneven", pinnedProblem(10, 5, 4, 1, 1, true, false), full, Options{}, 2},
+		{"full, uneven and skewed", pinnedProblem(9, 6, 3, 1, 2, true, false), full, Options{}, 2},
+		{"full, near", pinnedProblem(12, 6, 3, 2, 0.8, false, true), full, Options{Locality: 1}, 1},
+		{"full, near and uneven", pinnedProblem(12, 6, 4, 1, 1, true, true), full, Options{Locality: 0.5}, 2},
+	}
+}
+
+func pinnedGroups() []pinnedCase {
+	full := (*Planner).Full
+	return []pinnedCase{
+		{"groups, kept", inGroups(4, 4, pinnedProblem(32, 8, 6, 2, 0.6, false, false)), full, Options{Groups: KeepGroups}, 2},
+		{"groups, if they pay", inGroups(4, 4, pinnedProblem(32, 8, 8, 2, 0.5, false, false)), full, Options{}, 2},
+		{"groups, skewed", inGroups(4, 2, pinnedProblem(24, 8, 5, 2, 1.2, false, false)), full, Options{Groups: KeepGroups}, 2},
+		{"groups, near", inGroups(4, 4, pinnedProblem(32, 8, 6, 2, 0.6, false, true)), full, Options{Groups: KeepGroups, Locality: 1}, 1},
+		{"groups, uneven", inGroups(3, 3, pinnedProblem(18, 9, 4, 1, 1, true, false)), full, Options{Groups: KeepGroups}, 3},
 	}
 }
 
@@ -201,6 +199,8 @@ func (c *pinnedCase) plans(t *testing.T, p *Planner) string {
 func TestPinnedSteps(t *testing.T) { pinned(t, pinnedSteps()) }
 
 func TestPinnedPlans(t *testing.T) { pinned(t, pinnedFull()) }
+
+func TestPinnedGroups(t *testing.T) { pinned(t, pinnedGroups()) }
 
 func pinned(t *testing.T, cases []pinnedCase) {
 	t.Helper()
