@@ -73,9 +73,6 @@ func (p *Planner) place(g, e int32) {
 // the search that follows brings the balance.
 func (p *Planner) packByRoom() {
 	s := &p.state
-	for j := range s.slot {
-		s.slot[j], s.next[j] = Empty, -1
-	}
 	for e := range s.head {
 		s.head[e] = -1
 	}

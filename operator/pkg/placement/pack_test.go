@@ -130,6 +130,16 @@ func TestPackIsLongestFirst(t *testing.T) {
 			require.Equal(t, want[g], append([]int32(nil), s.slot[s.start[g]:s.start[g+1]]...), "seed %d: rank %d", seed, g)
 		}
 		requireSound(t, s, slices.Clone(s.slot), s.has)
+
+		want, ok = pack(func(a, b int32, load []float64, room []int, _ float64) int {
+			return cmp.Or(cmp.Compare(room[b], room[a]), cmp.Compare(load[a]/pr.Ranks[a].speed(), load[b]/pr.Ranks[b].speed()), cmp.Compare(a, b))
+		})
+		require.True(t, ok, "by room there is always a way")
+		p.packByRoom()
+		for g := range want {
+			require.Equal(t, want[g], append([]int32(nil), s.slot[s.start[g]:s.start[g+1]]...), "seed %d: rank %d by room", seed, g)
+		}
+		requireSound(t, s, slices.Clone(s.slot), s.has)
 	}
 	require.Greater(t, byRoom, 3)
 }

@@ -147,7 +147,6 @@ func (p *Planner) fastest() float64 {
 // settle ends a layer of a free plan: near the tokens, seated like the old placement, figures.
 func (p *Planner) settle(problem *Problem, r *Result, l int, bound float64, o Options) {
 	s := &p.state
-	s.settle()
 	p.ask.ready(s, problem, l, o)
 	p.approach(o)
 	p.align.seat(s, problem, &p.ask, l)
