@@ -2,29 +2,41 @@ package placement
 
 // pinnedPlans as UPDATE=1 writes them (pinned_test.go).
 var pinnedPlans = map[string]string{
-	"full, even": `moved 19, 1.002038, 1.001974: e4b2469d`,
+	"full, even": `moved 19, 1.002038, 1.001974: e4b2469d
+the last try is from 494b4aef`,
 	"full, large": `moved 138, 1.001000, 1.000875: 3bfe92e7
 moved 112, 1.000726, 1.000833: dee971a0
 moved 109, 1.000633, 1.000994: 44b712c3`,
-	"full, near": `moved 23, 1.002015 near 0.3168, 1.005067 near 0.3189: 37e71bdd`,
+	"full, near": `moved 23, 1.002015 near 0.3168, 1.005067 near 0.3189: 37e71bdd
+the last try is from 1b0b118a`,
 	"full, near and uneven": `moved 19, 1.003709 near 0.4189: 2f08ea46
-moved 18, 1.002617 near 0.2679: 74a7b430`,
-	"full, no spare slot": `moved 15, 1.091381, 1.198526: dd1910bb`,
+moved 18, 1.002617 near 0.2679: 74a7b430
+the last try is from 872dae43`,
+	"full, no spare slot": `moved 15, 1.091381, 1.198526: dd1910bb
+the last try is from 645be179`,
 	"full, uneven": `moved 14, 1.002103: 5c65cfdb
-moved 17, 1.004287: b5ad6d04`,
+moved 17, 1.004287: b5ad6d04
+the last try is from a9a54bff`,
 	"full, uneven and skewed": `moved 17, 1.031966: 2b12c65d
-moved 17, 1.167174: 28d47354`,
-	"full, very skewed": `moved 34, 1.003166, 1.002179: a3f24dae`,
+moved 17, 1.167174: 28d47354
+the last try is from b7fb4a6c`,
+	"full, very skewed": `moved 34, 1.003166, 1.002179: a3f24dae
+the last try is from 8fe5b998`,
 	"groups, if they pay": `moved 107, 1.003258 home 1.0000, 1.005575 home 1.0000: f259ea94
-moved 65, 1.004766 home 1.0000, 1.003601 home 1.0000: 0c053eb2`,
+moved 65, 1.004766 home 1.0000, 1.003601 home 1.0000: 0c053eb2
+the last try is from b17bf635`,
 	"groups, kept": `moved 80, 1.005292 home 1.0000, 1.006541 home 1.0000: 9383de33
-moved 56, 1.009856 home 0.9950, 1.005823 home 1.0000: 575de15c`,
-	"groups, near": `moved 82, 1.006761 home 1.0000 near 0.5948, 1.008450 home 1.0000 near 0.4170: 2dcdc4fc`,
+moved 56, 1.009856 home 0.9950, 1.005823 home 1.0000: 575de15c
+the last try is from 3b76c8b3`,
+	"groups, near": `moved 82, 1.006761 home 1.0000 near 0.5948, 1.008450 home 1.0000 near 0.4170: 2dcdc4fc
+the last try is from 8752a2e9`,
 	"groups, skewed": `moved 60, 1.575293 home 1.0000, 1.567586 home 1.0000: 771b3086
-moved 29, 1.759983 home 0.9630, 1.387122 home 0.9537: 7823307f`,
+moved 29, 1.759983 home 0.9630, 1.387122 home 0.9537: 7823307f
+the last try is from 343c0b13`,
 	"groups, uneven": `moved 34, 1.044455 home 0.9520: f7b95a5c
 moved 28, 1.143223 home 1.0000: 68eba562
-moved 31, 1.304790 home 1.0000: 86668a65`,
+moved 31, 1.304790 home 1.0000: 86668a65
+the last try is from 86668a65`,
 	"step, even": `moved 37, 1.006776, 1.006720, 1.004979: 6325049e
 moved 19, 1.002459, 1.004909, 1.007525: 468501ba
 moved 16, 1.005449, 1.006388, 1.005400: 65767b78

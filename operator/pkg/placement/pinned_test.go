@@ -162,7 +162,8 @@ func pinnedGroups() []pinnedCase {
 	}
 }
 
-// plan the chain; each plan in a line: the layers' peaks over their bounds, the moves, and a hash of what lies in the slots.
+// plan the chain; each plan in a line: the layers' peaks over their bounds, the moves, and a hash of what lies in the slots;
+// at last where the search was when its effort was spent.
 func (c *pinnedCase) plans(t *testing.T, p *Planner) string {
 	var lines []string
 	r := rand.New(rand.NewPCG(uint64(c.steps*100+len(c.name)), uint64(c.name[len(c.name)-1])))
@@ -186,14 +187,21 @@ func (c *pinnedCase) plans(t *testing.T, p *Planner) string {
 				line += fmt.Sprintf(" near %.4f", f.Near)
 			}
 		}
-		hash := fnv.New32a()
-		for _, e := range got.Placement.Slot {
-			hash.Write([]byte{byte(e)})
-		}
-		lines = append(lines, fmt.Sprintf("%s: %08x", line, hash.Sum32()))
+		lines = append(lines, fmt.Sprintf("%s: %08x", line, hashed(got.Placement.Slot)))
 		last = got.Placement
 	}
+	if len(p.from) > 0 {
+		lines = append(lines, fmt.Sprintf("the last try is from %08x", hashed(p.from)))
+	}
 	return strings.Join(lines, "\n")
+}
+
+func hashed(slot []int32) uint32 {
+	hash := fnv.New32a()
+	for _, e := range slot {
+		hash.Write([]byte{byte(e)})
+	}
+	return hash.Sum32()
 }
 
 func TestPinnedSteps(t *testing.T) { pinned(t, pinnedSteps()) }
