@@ -155,7 +155,7 @@ func (q *grouping) cool(at []int, weight, load, speed []float64, room []int) boo
 	least, a, b := load[hot]/speed[hot]*(1-1e-12), -1, -1
 	for i := range at {
 		for j := range at {
-			if at[i] != hot || at[j] == hot {
+			if at[i] != hot {
 				continue
 			}
 			d, size := weight[i]-weight[j], len(q.groups[i])-len(q.groups[j])

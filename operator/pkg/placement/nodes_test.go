@@ -182,7 +182,7 @@ func TestNodesAreNamedAlike(t *testing.T) {
 // What a planner did before does not matter to what it does, nor does what it left in its arrays.
 func TestAPlannerForgets(t *testing.T) {
 	var p Planner
-	for _, cases := range [][]pinnedCase{pinnedGroups()[:2], pinnedSteps()[:6]} {
+	for _, cases := range [][]pinnedCase{pinnedGroups()[:3], pinnedSteps()[:6], pinnedFull()[:2]} {
 		for _, c := range cases {
 			r := rand.New(rand.NewPCG(3, 34))
 			pr := c.problem(r, nil)
@@ -195,6 +195,9 @@ func TestAPlannerForgets(t *testing.T) {
 				p.state.was[i] = true
 			}
 			p.groups.closed = !p.groups.closed
+			for i := range p.queues.heaps {
+				p.queues.heaps[i] = append(p.queues.heaps[i], 0)
+			}
 			p.queues.heaps = append(p.queues.heaps, []uint64{0}, []uint64{1})
 			got, err := c.plan(&p, pr, c.options)
 			require.NoError(t, err)
