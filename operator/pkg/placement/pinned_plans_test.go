@@ -33,14 +33,29 @@ the last try is from 8752a2e9`,
 	"groups, skewed": `moved 60, 1.575293 home 1.0000, 1.567586 home 1.0000: 771b3086
 moved 29, 1.759983 home 0.9630, 1.387122 home 0.9537: 7823307f
 the last try is from 343c0b13`,
+	"groups, tiny and skewed": `moved 40, 1.010886 home 0.9821: c9809d62
+moved 33, 1.008085 home 1.0000: 7fcddb6b
+the last try is from c92aee77`,
+	"groups, tiny loads": `moved 41, 1.000827 home 1.0000: e4ead25c
+moved 33, 1.027145 home 0.9833: 0de25b4a
+the last try is from 4f820576`,
 	"groups, uneven": `moved 34, 1.044455 home 0.9520: f7b95a5c
 moved 28, 1.143223 home 1.0000: 68eba562
 moved 31, 1.304790 home 1.0000: 86668a65
 the last try is from 86668a65`,
+	"groups, uneven and near home": `moved 18, 1.066705 home 0.9577: abbbf8a0
+moved 11, 1.208419 home 0.9614: d2c0f85a
+the last try is from 643b839a`,
 	"step, even": `moved 37, 1.006776, 1.006720, 1.004979: 6325049e
 moved 19, 1.002459, 1.004909, 1.007525: 468501ba
 moved 16, 1.005449, 1.006388, 1.005400: 65767b78
 moved 14, 1.009253, 1.007984, 1.013363: 00b72047`,
+	"step, few tokens": `moved 9, 1.041667, 1.020408: 1ee60025
+moved 10, 1.074074, 1.034483: 7fcfa2e8`,
+	"step, few tokens on fewer ranks": `moved 10, 1.029412, 1.022222: 231c03e8
+moved 3, 1.046154, 1.010101: d811e4c3`,
+	"step, few tokens, uneven": `moved 11, 1.013095, 1.096296: 21e085c0
+moved 10, 1.024390, 1.021277: b39d4b6a`,
 	"step, free": `moved 13, 1.008717, 1.004751: 4c872dc4
 moved 15, 1.006524, 1.008846: 174dc804
 moved 14, 1.006455, 1.013135: bb7b28a1
@@ -49,6 +64,8 @@ moved 14, 1.001322, 1.011436: 90a87a86`,
 moved 25, 1.003506, 1.003980: 5cf5c4a6
 moved 22, 1.002804, 1.003071: 668862f0
 moved 26, 1.003852, 1.002990: 7f302a5e`,
+	"step, more patient": `moved 25, 1.006222: c08a4424
+moved 32, 1.003898: 4e2386de`,
 	"step, near": `moved 25, 1.001325 near 0.3997, 1.035012 near 0.3328: a8efbeb5
 moved 21, 1.010383 near 0.3263, 1.012706 near 0.3584: 7c5fb37a
 moved 15, 1.011719 near 0.2929, 1.021934 near 0.3165: 85c63afd
@@ -57,6 +74,10 @@ moved 15, 1.018437 near 0.3198, 1.016391 near 0.3559: e3c220ad`,
 moved 27, 1.018226 near 0.3331, 1.013089 near 0.4333: 39587bd5
 moved 19, 1.004435 near 0.4665, 1.010635 near 0.4554: a1b9db79
 moved 23, 1.009922 near 0.4731, 1.018123 near 0.4295: 75731eea`,
+	"step, of two alike": `moved 25, 1.006660: 0c622098
+moved 14, 1.039711: 03e6d03f`,
+	"step, patient": `moved 21, 1.037922: 4e160cec
+moved 25, 1.003284: 1f807813`,
 	"step, small 0": `moved 12, 1.019125, 1.030341: 87baef69
 moved 5, 1.003185, 1.009445: 91134f52
 moved 3, 1.009034, 1.025242: 524178d7`,
@@ -81,6 +102,8 @@ moved 11, 1.107677, 1.018308: 3bf772ef`,
 	"step, small 7": `moved 19, 1.063136, 1.522108: 9175f166
 moved 6, 1.130777, 1.121495: caf2d3ae
 moved 12, 1.054390, 1.064381: a510dc79`,
+	"step, tiny loads": `moved 9, 1.035604, 1.086838: 243b1352
+moved 9, 1.006706, 1.015605: 7ee32f45`,
 	"step, uneven": `moved 22, 1.014181, 1.051966, 1.022404: 40447586
 moved 25, 1.013154, 1.019481, 1.010832: 82f2852e
 moved 29, 1.012248, 1.009845, 1.018629: c3a8e377
