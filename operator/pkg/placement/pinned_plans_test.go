@@ -33,8 +33,8 @@ the last try is from 8752a2e9`,
 	"groups, skewed": `moved 60, 1.575293 home 1.0000, 1.567586 home 1.0000: 771b3086
 moved 29, 1.759983 home 0.9630, 1.387122 home 0.9537: 7823307f
 the last try is from 343c0b13`,
-	"groups, tiny and skewed": `moved 40, 1.010886 home 0.9821: c9809d62
-moved 33, 1.008085 home 1.0000: 7fcddb6b
+	"groups, tiny and skewed": `moved 39, 1.010886 home 0.9922: fd7e12eb
+moved 33, 1.008085 home 1.0000: 9c54097b
 the last try is from c92aee77`,
 	"groups, tiny loads": `moved 41, 1.000827 home 1.0000: e4ead25c
 moved 33, 1.027145 home 0.9833: 0de25b4a
@@ -103,7 +103,7 @@ moved 11, 1.107677, 1.018308: 3bf772ef`,
 moved 6, 1.130777, 1.121495: caf2d3ae
 moved 12, 1.054390, 1.064381: a510dc79`,
 	"step, tiny loads": `moved 9, 1.035604, 1.086838: 243b1352
-moved 9, 1.006706, 1.015605: 7ee32f45`,
+moved 13, 1.006706, 1.011106: dfa0dad9`,
 	"step, uneven": `moved 22, 1.014181, 1.051966, 1.022404: 40447586
 moved 25, 1.013154, 1.019481, 1.010832: 82f2852e
 moved 29, 1.012248, 1.009845, 1.018629: c3a8e377

@@ -112,7 +112,7 @@ func inTokens(change func(float64) float64, of func(*rand.Rand, *Placement) *Pro
 }
 
 func few(w float64) float64  { return math.Round(math.Log(1 + w)) } // of which many are alike
-func tiny(w float64) float64 { return w / 1000 }
+func tiny(w float64) float64 { return w * 1e-3 }
 
 // anything is an old placement that nobody planned: experts anywhere or nowhere, empty slots, a rank that is not there any more.
 func anything(r *rand.Rand, pr *Problem, experts int) *Placement {
