@@ -150,15 +150,24 @@ func TestAnIdleLayerKeepsItsSeats(t *testing.T) {
 
 // Without tokens by source, without a price on distance or without tokens nothing is nearer.
 func TestNoDemandNoDistance(t *testing.T) {
-	p, pr, _ := asking(t, 1, 1)
-	pr.Layers[0].BySource = nil
-	before := slices.Clone(p.state.slot)
-	p.ask.ready(&p.state, pr, 0, Options{Locality: 1})
-	p.approach(Options{Locality: 1})
-	require.Equal(t, before, p.state.slot)
+	nearer := 0
+	for seed := range uint64(10) {
+		p, pr, _ := asking(t, seed, 1)
+		by, before := pr.Layers[0].BySource, slices.Clone(p.state.slot)
+		pr.Layers[0].BySource = nil
+		p.ask.ready(&p.state, pr, 0, Options{Locality: 1})
+		p.approach(Options{Locality: 1})
+		require.Equal(t, before, p.state.slot, "seed %d: what a layer before asked for does not matter", seed)
+		pr.Layers[0].BySource = by
+		p.ask.ready(&p.state, pr, 0, Options{Locality: 1})
+		if p.approach(Options{Locality: 1}); !slices.Equal(before, p.state.slot) {
+			nearer++
+		}
+	}
+	require.Greater(t, nearer, 3)
 
-	p, pr, _ = asking(t, 1, 0)
-	before = slices.Clone(p.state.slot)
+	p, pr, _ := asking(t, 1, 0)
+	before := slices.Clone(p.state.slot)
 	p.approach(Options{})
 	require.Equal(t, before, p.state.slot)
 	pr.Layers[0].BySource = nil
