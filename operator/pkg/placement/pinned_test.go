@@ -156,9 +156,9 @@ func pinnedSteps() []pinnedCase {
 		{"step, more patient", pinnedProblem(24, 12, 4, 1, 2, false, false), step, Options{Price: 0.0001}, 2, 119},
 		{"step, of two alike", pinnedProblem(24, 12, 4, 1, 2, false, false), step, Options{Price: 0.0001}, 2, 3},
 		// many are alike, ranks are at the aim itself
-		{"step, few tokens", inTokens(few, pinnedProblem(8, 5, 3, 2, 0.8, false, false)), step, Options{}, 2, 79},
-		{"step, few tokens on fewer ranks", inTokens(few, pinnedProblem(10, 4, 3, 2, 0.8, false, false)), step, Options{}, 2, 11},
-		{"step, few tokens, uneven", inTokens(few, pinnedProblem(7, 4, 4, 2, 0.8, true, false)), step, Options{Price: 0.002}, 2, 1},
+		{"step, whole loads", inTokens(few, pinnedProblem(8, 5, 3, 2, 0.8, false, false)), step, Options{}, 2, 79},
+		{"step, whole loads on fewer ranks", inTokens(few, pinnedProblem(10, 4, 3, 2, 0.8, false, false)), step, Options{}, 2, 11},
+		{"step, whole loads, uneven", inTokens(few, pinnedProblem(7, 4, 4, 2, 0.8, true, false)), step, Options{Price: 0.002}, 2, 1},
 		{"step, tiny loads", inTokens(tiny, pinnedProblem(8, 4, 4, 2, 0.7, false, false)), step, Options{Price: 0.001}, 2, 1},
 	}...)
 }
