@@ -27,8 +27,7 @@ type likeness struct {
 // nodes the classes are of one node.
 func (a *aligner) shape(s *state, problem *Problem) {
 	a.classify(s, problem, false)
-	a.mark = grow(a.mark, s.experts)
-	clear(a.mark)
+	a.mark = grow(a.mark, s.experts) // zero: who marks cleans up
 	a.became, a.scratch = grow(a.became, s.ranks), grow(a.scratch, s.slots)
 	if old := problem.Old; old != nil {
 		a.head, a.next = grow(a.head, s.experts), grow(a.next, old.Slots())
@@ -61,13 +60,10 @@ func (a *aligner) classify(s *state, problem *Problem, byNode bool) {
 	}
 }
 
-// seat renames the ranks of a layer and puts experts in the slots they had. After it the
-// loads per rank are stale.
+// seat renames the ranks of a layer and puts experts in the slots they had. After it only
+// the slots are right: loads, lists and has are stale.
 func (a *aligner) seat(s *state, problem *Problem, ask *demand, l int) {
 	old := problem.Old
-	if old == nil && !ask.on {
-		return
-	}
 	if old != nil {
 		for e := range a.head {
 			a.head[e] = -1
@@ -82,15 +78,12 @@ func (a *aligner) seat(s *state, problem *Problem, ask *demand, l int) {
 		a.became[g] = int32(g)
 	}
 	for c := range a.classes {
-		if len(a.classes[c]) > 1 {
-			a.rename(s, old != nil, ask, c)
-		}
+		a.rename(s, old != nil, ask, c)
 	}
 	copy(a.scratch, s.slot)
 	for g := range int32(s.ranks) {
 		a.slots(s, old, l, g)
 	}
-	a.relink(s)
 }
 
 // rename solves the assignment of the new contents of a class to its ranks.
@@ -158,19 +151,5 @@ func (a *aligner) slots(s *state, old *Placement, l int, g int32) {
 			now[i] = e
 		}
 		a.mark[e] = 0
-	}
-}
-
-// relink rebuilds the lists by expert after slots were rewritten; counts are as before.
-func (a *aligner) relink(s *state) {
-	for e := range s.head {
-		s.head[e] = -1
-	}
-	clear(s.has)
-	for j, e := range s.slot {
-		s.next[j] = -1
-		if e != Empty {
-			s.link(int32(j), e)
-		}
 	}
 }

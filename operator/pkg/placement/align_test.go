@@ -119,3 +119,45 @@ func TestSeatsAreNearWhereNothingLies(t *testing.T) {
 		require.GreaterOrEqual(t, f.Local+f.Near, best*(1-1e-9), "seed %d", seed)
 	}
 }
+
+// Worked by hand: what lay on each rank, what the plan would have there by the order of its ranks, and where it is seated.
+func TestSeats(t *testing.T) {
+	for what, c := range map[string]struct {
+		ranks           []Rank
+		old, plan, want [][]int32
+	}{
+		"each content where most of it lay":     {evenRanks(2, 2), [][]int32{{0, 1}, {2, 3}}, [][]int32{{3, 2}, {0, 4}}, [][]int32{{0, 4}, {2, 3}}},
+		"what stays in its slot, others around": {evenRanks(1, 5), [][]int32{{0, 1, 2}}, [][]int32{{4, 2, 3, 5, 1}}, [][]int32{{4, 1, 2, 3, 5}}},
+		"the first slot counts like others":     {evenRanks(2, 1), [][]int32{{0}, {1}}, [][]int32{{2}, {0}}, [][]int32{{0}, {2}}},
+		"all slots of an expert count":          {evenRanks(3, 1), [][]int32{{0}, {0}, {0}}, [][]int32{{1}, {0}, {0}}, [][]int32{{1}, {0}, {0}}},
+		// rank 1 holds one of {2, 6}; that the dead rank held both of {0, 1} must not bring these there
+		"what lay on a dead rank does not pull": {
+			[]Rank{{}, {Slots: 2}, {Slots: 2}},
+			[][]int32{{0, 1}, {2, 3}, {4, 5}}, [][]int32{{}, {2, 6}, {0, 1}}, [][]int32{{}, {2, 6}, {0, 1}},
+		},
+		"nor what lay on a rank that is gone": {evenRanks(2, 1), [][]int32{{2}, {1}, {0}}, [][]int32{{1}, {0}}, [][]int32{{0}, {1}}},
+		"unlike ranks keep their contents": {
+			[]Rank{{Slots: 1}, {Slots: 1, Speed: 2}, {Slots: 2}, {Slots: 1}},
+			[][]int32{{0}, {1}, {2, 3}, {4}}, [][]int32{{4}, {0}, {1, 2}, {0}}, [][]int32{{0}, {0}, {2, 1}, {4}},
+		},
+	} {
+		pr := &Problem{Layers: []Layer{{Load: []float64{1, 1, 1, 1, 1, 1, 1}}}, Ranks: append(slices.Clone(c.ranks), Rank{Slots: 7, Speed: 3})} // the last has room for all, and is like no other
+		var err error
+		pr.Old, err = FromLists([][][]int32{c.old}, 7, 0)
+		require.NoError(t, err)
+		checked, err := pr.check()
+		require.NoError(t, err)
+		var p Planner
+		r := p.begin(pr, checked)
+		s := &p.state
+		s.begin(checked.load[0], r.Placement.Layer(0))
+		for g, held := range c.plan {
+			for i, e := range held {
+				s.put(s.start[g]+int32(i), e)
+			}
+		}
+		p.ask.ready(s, pr, 0, Options{})
+		p.align.seat(s, pr, &p.ask, 0)
+		require.Equal(t, c.want, r.Placement.Lists()[0][:len(c.want)], what)
+	}
+}

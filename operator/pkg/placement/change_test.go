@@ -161,6 +161,25 @@ func TestTheCheapestSwap(t *testing.T) {
 	}
 }
 
+// However near an exchange brings tokens, it leaves the hottest rank cooler.
+func TestANearSwapHealsToo(t *testing.T) {
+	found := 0
+	for seed := range uint64(100) {
+		p, _, _ := asking(t, seed, 30)
+		s := &p.state
+		hot, peak := s.hottest()
+		limit := peak * (1 - 1e-12)
+		best := candidate{}
+		p.cheapestSwap(hot, limit, aimAt(max(s.mean, 0.8*peak)), &best)
+		if best.score > 0 {
+			found++
+			slot := with(with(s.slot, best.i, s.slot[best.j]), best.j, s.slot[best.i])
+			require.Less(t, timesOf(s, slot)[hot], peak, "seed %d", seed)
+		}
+	}
+	require.Greater(t, found, 20)
+}
+
 // A replica that is forced is of the hottest rank's heaviest expert, where it hurts least, once in a layer.
 func TestForce(t *testing.T) {
 	found := 0
@@ -214,6 +233,9 @@ func TestRepair(t *testing.T) {
 		for j := range int32(s.slots) { // lose some
 			if e := s.slot[j]; e != Empty && r.IntN(3) == 0 {
 				s.take(j)
+			}
+			if e := int32(r.IntN(s.experts)); s.slot[j] == Empty && seed%2 == 0 && s.count[e] > 0 && !s.has[s.at(s.rankOf[j], e)] {
+				s.put(j, e) // with another one in its slot
 			}
 		}
 		want := slices.Clone(s.slot)

@@ -95,9 +95,6 @@ func WeightedFloor(load []float64, p *Placement, l int, ranks []Rank) (peak floa
 			weight[j] = 1 / float64(hosts[e])
 		}
 	}
-	if total == 0 {
-		return 0, weight, nil
-	}
 	net := newNetwork(load, slots, rankOf, len(ranks))
 	t := 0.0
 	for range len(ranks) + 1 { // each round saturates a larger set of ranks

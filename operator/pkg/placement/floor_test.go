@@ -3,6 +3,7 @@ package placement
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -64,7 +65,9 @@ func subsets(load []float64, p *Placement, ranks []Rank) float64 {
 				}
 			}
 		}
-		worst = max(worst, w/speed)
+		if w > 0 { // a set without load may have no ranks
+			worst = max(worst, w/speed)
+		}
 	}
 	return worst
 }
@@ -94,6 +97,49 @@ func TestWeightedFloor(t *testing.T) {
 		}
 		for e := range sum {
 			require.InDelta(t, 1, sum[e], 1e-9, "seed %d: expert %d", seed, e)
+		}
+	}
+}
+
+// The same of placements that nobody planned: experts anywhere, some slots empty, ranks of all speeds. An expert without load may lie nowhere;
+// what is split is so that no rank is over the peak, and that the parts of an expert with load make a whole.
+func TestWeightedFloorOfAnyPlacement(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 31))
+		load := make([]float64, 1+r.IntN(6))
+		ranks := anyRanks(r, 1)
+		p := &Placement{Experts: len(load), Start: []int32{0}}
+		for _, k := range ranks {
+			p.Start = append(p.Start, p.Start[len(p.Start)-1]+int32(k.Slots))
+			for range k.Slots {
+				p.Slot = append(p.Slot, int32(r.IntN(len(load)+1)-1))
+			}
+		}
+		for e := range load {
+			if slices.Contains(p.Slot, int32(e)) && r.IntN(5) > 0 {
+				load[e] = math.Exp(3 * r.NormFloat64())
+			}
+		}
+		peak, weight, err := WeightedFloor(load, p, 0, ranks)
+		require.NoError(t, err)
+		require.InEpsilon(t, 1+subsets(load, p, ranks), 1+peak, 1e-9, "seed %d", seed)
+		sum, times := make([]float64, len(load)), make([]float64, len(ranks))
+		for g := range ranks {
+			for j := p.Start[g]; j < p.Start[g+1]; j++ {
+				if e := p.Slot[j]; e != Empty {
+					require.GreaterOrEqual(t, weight[j], 0.0)
+					sum[e] += weight[j]
+					times[g] += weight[j] * load[e] / ranks[g].speed()
+				} else {
+					require.Zero(t, weight[j])
+				}
+			}
+			require.LessOrEqual(t, times[g], peak*(1+1e-9)+1e-12, "seed %d: rank %d", seed, g)
+		}
+		for e := range sum {
+			if slices.Contains(p.Slot, int32(e)) {
+				require.InDelta(t, 1, sum[e], 1e-12, "seed %d: expert %d", seed, e)
+			}
 		}
 	}
 }

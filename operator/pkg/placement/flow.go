@@ -5,16 +5,15 @@ import "math"
 // network is source -> expert -> rank -> sink, for Dinic's maximum flow with real
 // capacities. Nodes: 0 source, 1 sink, then experts, then ranks.
 type network struct {
-	load     []float64
-	experts  int
-	arcs     []arc // arc k and k^1 are each other's reverse
-	out      [][]int32
-	level    []int32
-	at       []int
-	slotArc  []int32 // [slot] its arc, -1 if empty
-	drain    []int32 // [rank] its arc to the sink
-	epsilon  float64
-	reaching bool // a flow was computed: level says who is on the source's side
+	load    []float64
+	experts int
+	arcs    []arc // arc k and k^1 are each other's reverse
+	out     [][]int32
+	level   []int32 // after a flow -1 for who is not on the source's side, before it 0 for all
+	at      []int
+	slotArc []int32 // [slot] its arc, -1 if empty
+	drain   []int32 // [rank] its arc to the sink
+	epsilon float64
 }
 
 type arc struct {
@@ -53,7 +52,7 @@ func (n *network) bound(ranks []Rank, t float64) float64 {
 	load, speed := 0.0, 0.0
 	reached := make([]bool, len(ranks))
 	for e, w := range n.load {
-		if n.reaching && n.level[2+e] < 0 {
+		if n.level[2+e] < 0 {
 			continue
 		}
 		load += w
@@ -91,7 +90,6 @@ func (n *network) flow(ranks []Rank, t, total float64) {
 			n.arcs[k].room = math.Inf(1)
 		}
 	}
-	n.reaching = true
 	for n.levels() {
 		clear(n.at)
 		for n.push(0, math.Inf(1)) > 0 {

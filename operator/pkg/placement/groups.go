@@ -39,9 +39,6 @@ type grouping struct {
 }
 
 func (q *grouping) ready(problem *Problem, s *state) bool {
-	if problem.Groups == nil {
-		return false
-	}
 	q.nodes, q.groups = q.nodes[:0], q.groups[:0]
 	q.nodeOf, q.home = grow(q.nodeOf, s.ranks), grow(q.home, s.experts)
 	node, group := map[int]int{}, map[int]int{}
@@ -158,7 +155,7 @@ func (q *grouping) cool(at []int, weight, load, speed []float64, room []int) boo
 	least, a, b := load[hot]/speed[hot]*(1-1e-12), -1, -1
 	for i := range at {
 		for j := range at {
-			if at[i] != hot || at[j] == hot {
+			if at[i] != hot {
 				continue
 			}
 			d, size := weight[i]-weight[j], len(q.groups[i])-len(q.groups[j])
@@ -181,11 +178,8 @@ func (q *grouping) cool(at []int, weight, load, speed []float64, room []int) boo
 // planNodes makes a full plan in each node and puts them together.
 func (p *Planner) planNodes(problem *Problem) error {
 	s, q := &p.state, &p.groups
-	p.best = append(p.best[:0], s.slot...)
+	p.best = append(p.best[:0], s.slot...) // nothing yet
 	slot := p.best
-	for j := range slot {
-		slot[j] = Empty
-	}
 	for n, ranks := range q.nodes {
 		part := &Problem{Layers: make([]Layer, 1)}
 		var experts []int32
@@ -221,7 +215,7 @@ func (p *Planner) leaveHome(bound float64) {
 	s, q := &p.state, &p.groups
 	for g := range int32(s.ranks) {
 		for e := range int32(s.experts) {
-			s.was[s.at(g, e)] = s.start[g+1] > s.start[g] && q.nodeOf[g] == q.home[e]
+			s.was[s.at(g, e)] = q.nodeOf[g] == q.home[e]
 		}
 	}
 	s.moved, p.log = 0, p.log[:0]
@@ -243,7 +237,6 @@ func (p *Planner) leaveHome(bound float64) {
 		if !q.closed && q.share(s) < homeLeast+0.001 { // the rest is for rounding
 			p.undo()
 			q.closed = true
-			continue
 		}
 		if _, now := s.hottest(); now < best {
 			best, at = now, len(p.log)
@@ -252,8 +245,6 @@ func (p *Planner) leaveHome(bound float64) {
 	for len(p.log) > at {
 		p.undo()
 	}
-	clear(s.was)
-	s.moved = 0
 }
 
 // perAway is a gain per load that goes away from home; a change that leaves the load where
@@ -294,7 +285,7 @@ func (q *grouping) share(s *state) float64 {
 }
 
 // likeOldNodes renames whole nodes that are alike after the old placement; ranks within a
-// node follow when they are seated.
+// node follow when they are seated. After it only the slots are right.
 func (p *Planner) likeOldNodes(old *Placement, l int) {
 	s, q := &p.state, &p.groups
 	if old == nil {
@@ -305,7 +296,7 @@ func (p *Planner) likeOldNodes(old *Placement, l int) {
 	for a := range n {
 		for b := range n {
 			if !q.alike(s, a, b) {
-				weight[a*n+b] = -float64(s.slots * n) // any renaming without it is better
+				weight[a*n+b] = -1 // one among nodes that are alike is always better
 				continue
 			}
 			for _, g := range q.nodes[b] {
@@ -333,8 +324,6 @@ func (p *Planner) likeOldNodes(old *Placement, l int) {
 	for e, a := range q.home {
 		q.home[e] = columns[a]
 	}
-	p.best = append(p.best[:0], s.slot...)
-	p.restore(p.best)
 }
 
 func firstOf(s *state, e int32) int32 {

@@ -305,4 +305,6 @@ func TestWorthByLoadAway(t *testing.T) {
 	require.Zero(t, q.perAway(1, 1e-3, 10))
 	require.InDelta(t, 5, q.perAway(1, 0, 10), 1e-12)
 	require.InDelta(t, 5, q.perAway(1, 0.9e-8, 10), 1e-6, "rounding does not close it")
+	mean := 10.0
+	require.Positive(t, q.perAway(1, 1e-9*mean, mean))
 }

@@ -96,15 +96,12 @@ func (p *Planner) inherit(old *Placement, l int) {
 		}
 		if gone != Empty {
 			s.count[gone]--
-			if victim >= 0 {
-				s.has[s.at(g, gone)] = false
-			}
+			s.has[s.at(g, gone)] = false
 		}
 	}
 	p.roomy = late[:0]
 	p.best = append(p.best[:0], s.slot...)
 	p.restore(p.best)
-	s.moved = 0
 }
 
 func (s *state) lessNeeded(a, b int32) bool {
@@ -136,7 +133,7 @@ func (p *Planner) repair() {
 			if b != Empty && s.count[b] < 2 || b != Empty && free {
 				continue
 			}
-			if t := p.peakAfter(hot, j, lost, math.Inf(1)); t < least || slot < 0 || b == Empty && !free {
+			if t := p.peakAfter(hot, j, lost, math.Inf(1)); t < least || b == Empty && !free {
 				slot, least, free = j, t, b == Empty
 			}
 		}
@@ -153,9 +150,6 @@ func (p *Planner) rebalance(bound float64, o Options) {
 	p.log = p.log[:0]
 	p.keep = grow(p.keep, s.experts)
 	clear(p.keep)
-	if s.mean <= 0 {
-		return
-	}
 	worth := func() float64 {
 		_, peak := s.hottest()
 		return peak/s.mean + o.Price*float64(s.moved)
@@ -197,7 +191,7 @@ func (p *Planner) force(hot int32, to aim) (candidate, bool) {
 			heaviest = e
 		}
 	}
-	if heaviest == Empty || p.keep[heaviest] || s.w[heaviest] == 0 {
+	if p.keep[heaviest] { // there is one: what is hottest of all and over the aim has load
 		return candidate{}, false
 	}
 	best, slot := math.Inf(-1), int32(-1)
@@ -324,7 +318,7 @@ func (p *Planner) swapWith(g, h int32, limit float64, to aim, best *candidate) {
 		for _, o := range p.others {
 			d := shareA - o.share
 			tg, th := (loadG-d)*slowG, (loadH+d)*slowH
-			if d <= 0 || tg >= limit || th >= limit {
+			if tg >= limit || th >= limit {
 				continue
 			}
 			gain := before - to.excess(tg) - to.excess(th)
@@ -463,7 +457,7 @@ func (p *Planner) offer(hot, j int32, to aim, before, load float64, best *candid
 func (p *Planner) tryReplica(hot, j, e int32, to aim, about float64, best *candidate) {
 	s := &p.state
 	b, g := s.slot[j], s.rankOf[j]
-	if b == e || s.has[s.at(g, e)] {
+	if s.has[s.at(g, e)] {
 		return
 	}
 	moves := s.arrives(g, e)
@@ -473,7 +467,7 @@ func (p *Planner) tryReplica(hot, j, e int32, to aim, about float64, best *candi
 	if !p.groups.on && perMove(about, int32(moves)) <= best.score {
 		return
 	}
-	gain, ok := p.gain(hot, j, e, to)
+	gain, _ := p.gain(hot, j, e, to) // none where the hottest rank stays as hot as it is
 	score := perMove(gain, int32(moves))
 	if p.groups.on {
 		away := p.groups.away(s, e, 1, s.arrives(g, e))
@@ -482,7 +476,7 @@ func (p *Planner) tryReplica(hot, j, e int32, to aim, about float64, best *candi
 		}
 		score = p.groups.perAway(gain, away, s.mean)
 	}
-	if ok && score > best.score {
+	if score > best.score {
 		*best = candidate{i: j, e: e, score: score}
 	}
 }
@@ -496,7 +490,7 @@ func (p *Planner) gain(hot, j, e int32, to aim) (gain float64, ok bool) {
 	for _, h := range p.touch {
 		d := p.delta[h]
 		p.delta[h] = 0
-		if ok && d != 0 {
+		if ok {
 			gain += to.excess(s.time(h)) - to.excess((s.load[h]+d)*s.slow[h])
 		}
 	}

@@ -1,6 +1,9 @@
 package placement
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // pack places the replicas that replicate counted: longest first, each on the rank that
 // would be done first (LPT with cardinality). Replicas of an expert follow each other, so
@@ -73,9 +76,6 @@ func (p *Planner) place(g, e int32) {
 // the search that follows brings the balance.
 func (p *Planner) packByRoom() {
 	s := &p.state
-	for j := range s.slot {
-		s.slot[j], s.next[j] = Empty, -1
-	}
 	for e := range s.head {
 		s.head[e] = -1
 	}
@@ -87,15 +87,8 @@ func (p *Planner) packByRoom() {
 	}
 	for _, o := range p.order {
 		slices.SortFunc(p.roomy, func(a, b int32) int {
-			if d := (s.start[b+1] - p.free[b]) - (s.start[a+1] - p.free[a]); d != 0 {
-				return int(d)
-			}
-			if x, y := s.time(a), s.time(b); x < y {
-				return -1
-			} else if x > y {
-				return 1
-			}
-			return int(a - b)
+			room := cmp.Compare(s.start[b+1]-p.free[b], s.start[a+1]-p.free[a])
+			return cmp.Or(room, cmp.Compare(s.time(a), s.time(b)), cmp.Compare(a, b))
 		})
 		for _, g := range p.roomy[:s.count[o]] {
 			p.place(g, int32(o))

@@ -84,6 +84,19 @@ func TestReplicasAreAsLightAsCanBe(t *testing.T) {
 	}
 }
 
+// Two ranks of one slot and two of four, so that the first and the last are alike: two very hot experts may have six replicas together,
+// min(s, 2) of each rank, though each alone might have four.
+func TestReplicasFindRanksBetweenLikeOnes(t *testing.T) {
+	pr := &Problem{Layers: []Layer{{Load: []float64{360, 360, 1, 2}}}, Ranks: []Rank{{Slots: 1}, {Slots: 4}, {Slots: 4}, {Slots: 1}}}
+	c, err := pr.check()
+	require.NoError(t, err)
+	var p Planner
+	p.state.shape(c)
+	p.state.begin(c.load[0], make([]int32, p.state.slots))
+	require.Equal(t, 120.0, p.replicate())
+	require.Equal(t, []int32{3, 3, 2, 2}, p.state.count)
+}
+
 // Longest first, each on the rank that would be done first; by room where that comes to an end.
 func TestPackIsLongestFirst(t *testing.T) {
 	var p Planner
@@ -128,6 +141,16 @@ func TestPackIsLongestFirst(t *testing.T) {
 		p.pack()
 		for g := range want {
 			require.Equal(t, want[g], append([]int32(nil), s.slot[s.start[g]:s.start[g+1]]...), "seed %d: rank %d", seed, g)
+		}
+		requireSound(t, s, slices.Clone(s.slot), s.has)
+
+		want, ok = pack(func(a, b int32, load []float64, room []int, _ float64) int {
+			return cmp.Or(cmp.Compare(room[b], room[a]), cmp.Compare(load[a]/pr.Ranks[a].speed(), load[b]/pr.Ranks[b].speed()), cmp.Compare(a, b))
+		})
+		require.True(t, ok, "by room there is always a way")
+		p.packByRoom()
+		for g := range want {
+			require.Equal(t, want[g], append([]int32(nil), s.slot[s.start[g]:s.start[g+1]]...), "seed %d: rank %d by room", seed, g)
 		}
 		requireSound(t, s, slices.Clone(s.slot), s.has)
 	}

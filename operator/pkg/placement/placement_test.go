@@ -74,6 +74,50 @@ func TestIncrementalPays(t *testing.T) {
 	}
 }
 
+// Without an old placement an incremental plan is a full one.
+func TestAFirstStepIsAFullPlan(t *testing.T) {
+	for seed := range uint64(5) {
+		pr := randomProblem(rand.New(rand.NewPCG(seed, 11)), 2)
+		full, err := new(Planner).Full(pr, Options{})
+		require.NoError(t, err)
+		step, err := new(Planner).Incremental(pr, Options{Price: 0.01})
+		require.NoError(t, err)
+		require.Equal(t, full, step)
+	}
+}
+
+// The peak is that of what lies in the slots, to the last bit, not what a search of many sums and differences made of it.
+func TestPeaksAreOfTheSlots(t *testing.T) {
+	var p Planner
+	r := rand.New(rand.NewPCG(1, 12))
+	pr := &Problem{Ranks: evenRanks(6, 10)}
+	for _, plan := range []func(*Problem, Options) (*Result, error){p.Full, p.Incremental, p.Full, p.Incremental} {
+		pr.Layers = make([]Layer, 6)
+		for l := range pr.Layers {
+			for range 48 {
+				pr.Layers[l].Load = append(pr.Layers[l].Load, math.Exp(r.NormFloat64()))
+			}
+		}
+		got, err := plan(pr, Options{Price: 0.0005})
+		require.NoError(t, err)
+		for l, f := range got.Layers {
+			count, peak := map[int32]float64{}, 0.0
+			for _, e := range got.Placement.Layer(l) {
+				count[e]++
+			}
+			for g := range pr.Ranks {
+				time := 0.0
+				for _, e := range got.Placement.Rank(l, g) {
+					time += pr.Layers[l].Load[e] / count[e]
+				}
+				peak = max(peak, time)
+			}
+			require.Equal(t, peak, f.Peak)
+		}
+		pr.Old = got.Placement
+	}
+}
+
 // Names of ranks and experts do not matter to the balance of a full plan beyond ties.
 func TestNamesDoNotMatter(t *testing.T) {
 	var p Planner
@@ -213,6 +257,9 @@ func TestBadInput(t *testing.T) {
 		"layer 0 has loads from 1 source ranks of 2":       func(p *Problem) { p.Layers[0].BySource = [][]float64{{1, 2, 3}} },
 		"layer 0, source rank 1 has loads of 2 experts of 3": func(p *Problem) {
 			p.Layers[0].BySource = [][]float64{{1, 2, 3}, {0, 0}}
+		},
+		"layer 0, source rank 0 has loads of 2 experts of 3": func(p *Problem) {
+			p.Layers[0].BySource = [][]float64{{1, 2}, {0, 0}}
 		},
 		"layer 0, expert 0: load 1, but the source ranks ask for 2": func(p *Problem) {
 			p.Layers[0].BySource = [][]float64{{1, 2, 3}, {1, 0, 0}}

@@ -147,12 +147,9 @@ func (p *Planner) fastest() float64 {
 // settle ends a layer of a free plan: near the tokens, seated like the old placement, figures.
 func (p *Planner) settle(problem *Problem, r *Result, l int, bound float64, o Options) {
 	s := &p.state
-	s.settle()
 	p.ask.ready(s, problem, l, o)
 	p.approach(o)
-	s.remember(problem.Old, l)
 	p.align.seat(s, problem, &p.ask, l)
-	s.forget(problem.Old, l)
 	p.figures(problem, r, l, bound)
 }
 

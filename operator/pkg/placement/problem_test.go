@@ -102,6 +102,21 @@ func TestSlotsAreCounted(t *testing.T) {
 	require.ErrorContains(t, err, "more than 2147483647 slots up to rank 1023")
 }
 
+// The most slots are as many as an index counts; that many are too many to plan for in a test.
+func TestTheMostSlots(t *testing.T) {
+	pr := &Problem{Ranks: []Rank{{Slots: math.MaxInt32}}}
+	c := &checked{experts: math.MaxInt32, start: make([]int32, 2), speed: make([]float64, 1)}
+	require.NoError(t, pr.checkRanks(c))
+	require.Equal(t, []int32{0, math.MaxInt32}, c.start)
+}
+
+// What the source ranks ask for may differ from the load by a millionth of it, or of a token.
+func TestRoundingOfSources(t *testing.T) {
+	pr := &Problem{Ranks: evenRanks(1, 1), Layers: []Layer{{Load: []float64{0}, BySource: [][]float64{{1e-6}}}}}
+	_, err := pr.loads(0, 1)
+	require.NoError(t, err)
+}
+
 func TestPriceOf(t *testing.T) {
 	for _, c := range []struct{ bytes, bandwidth, layer, steps, overlap, want float64 }{
 		{1e9, 1e10, 0.001, 1000, 0, 0.1},

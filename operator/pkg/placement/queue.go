@@ -1,6 +1,9 @@
 package placement
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // queues hold the ranks with room, one heap by load for each speed: among ranks of a speed
 // the one with least load is done first, whatever is added.
@@ -15,15 +18,7 @@ func (q *queues) fill(s *state) {
 	q.low = lowBits(s.ranks)
 	q.class = grow(q.class, s.ranks)
 	q.order = append(q.order[:0], s.live...)
-	slices.SortStableFunc(q.order, func(a, b int32) int {
-		switch {
-		case s.slow[a] < s.slow[b]:
-			return -1
-		case s.slow[a] > s.slow[b]:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(q.order, func(a, b int32) int { return cmp.Compare(s.slow[a], s.slow[b]) })
 	n := 0
 	for i, g := range q.order {
 		if i == 0 || s.slow[g] != s.slow[q.order[i-1]] {

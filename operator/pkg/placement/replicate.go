@@ -21,7 +21,7 @@ func (p *Planner) replicate() float64 {
 	hottest := func() float64 { e := h[0] & low; return s.w[e] / float64(s.count[e]) }
 	star, capped := 0.0, false
 	p.fit.reset(s)
-	for spare := s.slots - s.experts; spare > 0 && len(h) > 0; {
+	for spare := s.slots - s.experts; spare > 0; { // then some expert may have one more
 		e := int32(h[0] & low)
 		if p.fit.more(s.count[e]) {
 			s.count[e]++
@@ -33,9 +33,8 @@ func (p *Planner) replicate() float64 {
 			star, capped = hottest(), true
 		}
 		last := h[len(h)-1]
-		if h = h[:len(h)-1]; len(h) > 0 {
-			sink(h, 0, last)
-		}
+		h = h[:len(h)-1]
+		sink(h, 0, last)
 	}
 	for e := range s.experts {
 		s.share[e] = s.w[e] / float64(s.count[e])
@@ -52,7 +51,7 @@ func (p *Planner) replicate() float64 {
 type fit struct {
 	even bool
 	most int32   // ranks that have slots
-	with []int32 // [c] experts of count c, only if uneven
+	with []int32 // [c] experts of count c, only if uneven; of count 1 nobody asks
 	room []int64 // [k] sum over ranks of min(slots, k), only if uneven
 }
 
@@ -67,7 +66,6 @@ func (f *fit) reset(s *state) {
 	}
 	f.with = grow(f.with, int(f.most)+1)
 	clear(f.with)
-	f.with[1] = int32(s.experts)
 	f.room = grow(f.room, s.experts+1)
 	clear(f.room)
 	for _, g := range s.live { // first as differences: rank g adds one for each k up to its slots
@@ -95,10 +93,10 @@ func (f *fit) more(c int32) bool {
 	// The sum of the k largest counts is linear between the ends of a run of equal counts,
 	// and room is concave: only the ends of runs can bind.
 	k, sum := int64(0), int64(0)
-	for x := f.most; x >= 1; x-- {
+	for x := f.most; x > 1; x-- { // all down to 1 are as many as there are slots at most
 		n := int64(f.with[x])
 		k, sum = k+n, sum+n*int64(x)
-		if n > 0 && sum > f.room[k] {
+		if sum > f.room[k] {
 			f.with[c]++
 			f.with[c+1]--
 			return false

@@ -26,7 +26,7 @@ func (p *Planner) improve(bound float64) {
 	goal := bound * (1 + StopWithin)
 	left := math.MaxInt // descents end by themselves
 	peak := p.descend(goal, &left)
-	if peak <= goal*(1+StopWithin) || len(s.live) < 2 {
+	if peak <= goal*(1+StopWithin) { // one rank alone is at its bound
 		return
 	}
 	left = int(effort * min(1, (peak/goal-1)/much))
@@ -73,13 +73,13 @@ func (p *Planner) restore(slot []int32) {
 	s.settle()
 }
 
-// shake makes a few changes at random, of both kinds.
+// shake makes a few changes at random, of both kinds. A full plan has no empty slots.
 func (p *Planner) shake(random *rand.Rand) {
 	s := &p.state
 	for range 1 + random.IntN(12) {
 		if random.IntN(2) == 0 {
 			j, e := int32(random.IntN(s.slots)), int32(random.IntN(s.experts))
-			if b := s.slot[j]; b != Empty && s.count[b] > 1 && b != e && !s.has[s.at(s.rankOf[j], e)] {
+			if s.count[s.slot[j]] > 1 && !s.has[s.at(s.rankOf[j], e)] {
 				s.take(j)
 				s.put(j, e)
 			}
@@ -92,11 +92,11 @@ func (p *Planner) shake(random *rand.Rand) {
 	}
 }
 
-// mayExchange: two slots of two ranks, and no rank gets an expert that it holds.
+// mayExchange: no rank gets an expert that it holds, so two slots of one rank never do.
 func (p *Planner) mayExchange(i, j int32) bool {
 	s := &p.state
 	g, h, a, b := s.rankOf[i], s.rankOf[j], s.slot[i], s.slot[j]
-	return g != h && a != b && (a == Empty || !s.has[s.at(h, a)]) && (b == Empty || !s.has[s.at(g, b)])
+	return a != b && (a == Empty || !s.has[s.at(h, a)]) && (b == Empty || !s.has[s.at(g, b)])
 }
 
 // descend changes the hottest rank until its time is at most goal or no change helps, and
@@ -106,7 +106,7 @@ func (p *Planner) descend(goal float64, left *int) float64 {
 	s := &p.state
 	for {
 		g, peak := s.hottest()
-		if peak <= goal || *left <= 0 {
+		if *left <= 0 {
 			return peak
 		}
 		if i, j, ok := p.exchange(g, peak, goal, left); ok {
@@ -134,7 +134,7 @@ func (p *Planner) exchange(g int32, peak, goal float64, left *int) (i, j int32, 
 	s := &p.state
 	p.cold = p.cold[:0]
 	for _, h := range s.live {
-		if h != g && s.time(h) < peak {
+		if s.time(h) < peak { // not g
 			p.cold = append(p.cold, h)
 		}
 	}
@@ -205,7 +205,7 @@ func (p *Planner) replica(hot int32, peak float64, left *int) (slot, expert int3
 	least := peak * (1 - 1e-12)
 	try := func(j, e int32) {
 		b := s.slot[j]
-		if b == e || b != Empty && s.count[b] < 2 || s.has[s.at(s.rankOf[j], e)] {
+		if b != Empty && s.count[b] < 2 || s.has[s.at(s.rankOf[j], e)] {
 			return
 		}
 		g, t := s.rankOf[j], s.more[e] // exact for the slot's own rank, which holds e in no other slot, nor b

@@ -116,15 +116,17 @@ func TestExchange(t *testing.T) {
 		if len(slices.CompactFunc(slices.Clone(cold), func(a, b int32) bool { return times[a] == times[b] })) < len(cold) {
 			continue // which of two equally cold ones is first does not matter
 		}
-		want := limit
+		want, looks := limit, 0
+		size := func(g int32) int { return int(s.start[g+1] - s.start[g]) }
 		for n, h := range cold {
 			if want <= goal || n >= fewRanks && want < limit {
 				break
 			}
-			want = min(want, pairs(s, hot, h, want))
+			want, looks = min(want, pairs(s, hot, h, want)), looks+size(hot)*size(h)
 		}
 		i, j, ok := p.exchange(hot, peak, goal, &left)
 		require.Equal(t, want < limit, ok, "seed %d", seed)
+		require.Equal(t, looks, math.MaxInt-left, "seed %d: it costs a look at each pair of slots", seed)
 		if !ok {
 			continue
 		}
@@ -184,6 +186,56 @@ func TestReplica(t *testing.T) {
 		}
 	}
 	require.Greater(t, found, 60)
+}
+
+// The search for a replica takes the first of the best, and pays a look for what is seen to be no better at once, and one for
+// each rank that another one changes.
+func TestWhatALookForAReplicaCosts(t *testing.T) {
+	quick, exact := 0, 0
+	for seed := range uint64(100) {
+		p, _, _ := scene(t, seed)
+		s := &p.state
+		hot, peak := s.hottest()
+		before, least, cost := timesOf(s, s.slot), peak*(1-1e-12), 0
+		slot, expert, found := int32(0), int32(0), false
+		try := func(j, e int32) {
+			if e == Empty || !replaceable(s, j, e) {
+				return
+			}
+			after, g := timesOf(s, with(s.slot, j, e)), s.rankOf[j]
+			lighter := before[hot] - s.slow[hot]*(s.w[e]/float64(s.count[e])-s.w[e]/float64(s.count[e]+1)) // if nothing else changes there
+			if after[g] >= least || g != hot && lighter >= least {
+				quick, cost = quick+1, cost+1
+				return
+			}
+			exact, cost = exact+1, cost+int(s.count[e])+2
+			worst := after[hot]
+			for h := range after {
+				if after[h] != before[h] {
+					worst = max(worst, after[h])
+				}
+			}
+			if worst < least {
+				slot, expert, found, least = j, e, true, worst
+			}
+		}
+		for j := range int32(s.slots) {
+			if s.rankOf[j] == hot {
+				for e := range int32(s.experts) {
+					try(j, e)
+				}
+				continue
+			}
+			for _, e := range s.slot[s.start[hot]:s.start[hot+1]] {
+				try(j, e)
+			}
+		}
+		left := 1 << 20
+		j, e, ok := p.replica(hot, peak, &left)
+		require.Equal(t, []any{slot, expert, found}, []any{j, e, ok}, "seed %d", seed)
+		require.Equal(t, cost, 1<<20-left, "seed %d", seed)
+	}
+	require.Positive(t, min(quick, exact))
 }
 
 // A descent that may do nothing, or that is at its goal, changes nothing.

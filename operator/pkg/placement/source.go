@@ -44,8 +44,7 @@ func (d *demand) ready(s *state, problem *Problem, l int, o Options) {
 			}
 		}
 	}
-	d.weight = 0
-	if s.mean > 0 {
+	if s.mean > 0 { // else there is nothing to weigh
 		d.weight = o.Locality / s.mean / 2
 	}
 }
@@ -89,7 +88,7 @@ func (p *Planner) approach(o Options) {
 		for i := range int32(s.slots) {
 			g, best, to := s.rankOf[i], 1e-9, int32(-1)
 			for j := range int32(s.slots) {
-				if j == i || !p.mayExchange(i, j) {
+				if !p.mayExchange(i, j) {
 					continue
 				}
 				gain, diff := p.nearer(i, j)

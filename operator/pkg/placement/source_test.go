@@ -112,8 +112,60 @@ func TestAnExchangeGainsWhatIsNearer(t *testing.T) {
 	}
 }
 
+// Two ranks hold what the other one asks for: as these weigh the same they change places, though no rank may get hotter.
+func TestEqualsChangePlaces(t *testing.T) {
+	pr := &Problem{Layers: []Layer{{BySource: [][]float64{{0, 4, 1}, {4, 0, 0}, {0, 0, 1}}}}, Ranks: evenRanks(3, 1)}
+	c, err := pr.check()
+	require.NoError(t, err)
+	var p Planner
+	s := &p.state
+	s.shape(c)
+	s.begin(c.load[0], make([]int32, 3))
+	for g, e := range []int32{0, 1, 2} {
+		s.put(int32(g), e)
+	}
+	p.ask.ready(s, pr, 0, Options{Locality: 1})
+	p.approach(Options{Locality: 1})
+	require.Equal(t, []int32{1, 0, 2}, s.slot)
+}
+
+// A layer without tokens keeps its seats, also after one that has some.
+func TestAnIdleLayerKeepsItsSeats(t *testing.T) {
+	asked, idle := make([][]float64, 4), make([][]float64, 4)
+	for g := range asked {
+		asked[g], idle[g] = []float64{float64(g), 3, 1, 2, 0, 1}, make([]float64, 6)
+	}
+	pr := &Problem{Layers: []Layer{{BySource: asked}, {BySource: idle}}, Ranks: evenRanks(4, 2)}
+	var p Planner
+	first, err := p.Full(pr, Options{Locality: 1})
+	require.NoError(t, err)
+	pr.Old = &Placement{Experts: 6, Start: first.Placement.Start, Slot: slices.Clone(first.Placement.Slot)}
+	for g := range 4 { // each rank was called like the next
+		copy(pr.Old.Rank(1, g), first.Placement.Rank(1, (g+1)%4))
+	}
+	again, err := p.Full(pr, Options{Locality: 1})
+	require.NoError(t, err)
+	require.Zero(t, again.Layers[1].Moved)
+}
+
 // Without tokens by source, without a price on distance or without tokens nothing is nearer.
 func TestNoDemandNoDistance(t *testing.T) {
+	nearer := 0
+	for seed := range uint64(10) {
+		p, pr, _ := asking(t, seed, 1)
+		by, before := pr.Layers[0].BySource, slices.Clone(p.state.slot)
+		pr.Layers[0].BySource = nil
+		p.ask.ready(&p.state, pr, 0, Options{Locality: 1})
+		p.approach(Options{Locality: 1})
+		require.Equal(t, before, p.state.slot, "seed %d: what a layer before asked for does not matter", seed)
+		pr.Layers[0].BySource = by
+		p.ask.ready(&p.state, pr, 0, Options{Locality: 1})
+		if p.approach(Options{Locality: 1}); !slices.Equal(before, p.state.slot) {
+			nearer++
+		}
+	}
+	require.Greater(t, nearer, 3)
+
 	p, pr, _ := asking(t, 1, 0)
 	before := slices.Clone(p.state.slot)
 	p.approach(Options{})

@@ -205,9 +205,6 @@ func (s *state) hottest() (int32, float64) {
 
 // remember notes what an old layer held as `was`; forget undoes that for the next layer.
 func (s *state) remember(old *Placement, l int) {
-	if old == nil {
-		return
-	}
 	for g := range min(s.ranks, old.Ranks()) {
 		for _, e := range old.Rank(l, g) {
 			if e != Empty {
@@ -218,9 +215,6 @@ func (s *state) remember(old *Placement, l int) {
 }
 
 func (s *state) forget(old *Placement, l int) {
-	if old == nil {
-		return
-	}
 	for g := range min(s.ranks, old.Ranks()) {
 		for _, e := range old.Rank(l, g) {
 			if e != Empty {

@@ -147,6 +147,16 @@ func TestAStateIsWhatItsSlotsSay(t *testing.T) {
 	}
 }
 
+// A layer begins with nothing in its slots, whatever the one before was like.
+func TestALayerBeginsEmpty(t *testing.T) {
+	p, pr, _ := scene(t, 5)
+	s := &p.state
+	require.Positive(t, s.moved)
+	s.begin(pr.Layers[0].Load, s.slot)
+	require.NotContains(t, s.head, int32(0))
+	requireSound(t, s, slices.Repeat([]int32{Empty}, s.slots), s.has)
+}
+
 func TestMayExchange(t *testing.T) {
 	for seed := range uint64(40) {
 		p, _, _ := scene(t, seed)
