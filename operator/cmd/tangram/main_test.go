@@ -68,7 +68,7 @@ func TestBadInput(t *testing.T) {
 		{"half of the costs", small, "1 of the costs", balance("--ranks", "2", "--budget-curve", "4", "--kv-blocks", "3")},
 		{"a curve of nothing", small, "up to -1 redundant", balance("--ranks", "2", "--budget-curve", "-1")},
 		{"no world", "", "give -f or --ranks", plan()},
-		{"no rank", "", "0 ranks; a world has 1 to 1024", plan("--ranks", "0")},
+		{"no rank", "", "0 ranks; a world has 1 to 8192", plan("--ranks", "0")},
 		{"too many ranks", "", "at most 8 ranks can share them", plan("--ranks", "9")},
 		{"a wanted mode", "", `mode "Diagonal" is neither`, plan("--ranks", "2", "--mode", "Diagonal")},
 		{"a mode as it is", "", `--from-mode: mode "Mixed" is neither`, plan("--ranks", "2", "--from-mode", "Mixed", "--from-ranks", "2")},
