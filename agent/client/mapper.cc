@@ -16,9 +16,9 @@ void Mapper::Do(std::function<void()> work) {
   changed_.notify_all();
 }
 
-void Mapper::Wait() {
-  std::unique_lock lock(mu_);
-  changed_.wait(lock, [this] { return work_.empty(); });
+bool Mapper::idle() {
+  const std::scoped_lock lock(mu_);
+  return work_.empty();
 }
 
 void Mapper::Run() {
@@ -31,7 +31,6 @@ void Mapper::Run() {
     first();
     lock.lock();
     work_.pop_front();
-    changed_.notify_all();
   }
 }
 

@@ -20,8 +20,8 @@ class Mapper {
 
   // One after another, in the order in which they were told.
   void Do(std::function<void()> work);
-  // Until all is done that was told before.
-  void Wait();
+  // Nothing that it was told is left to do.
+  bool idle();
 
  private:
   void Run();

@@ -47,11 +47,11 @@ v1::Resume Client::ResumeNow() const {
 Status Client::Knock() {
   const auto now = std::chrono::steady_clock::now();
   if (!knocking_) {
-    if (now < knock_at_) return lost_;
+    // What is told to the new agent is what is there then.
+    if (now < knock_at_ || !mapper_.idle()) return lost_;
     knock_at_ = now + kKnock;
     auto socket = ConnectTo(socket_path_);
     if (!socket.ok()) return lost_;
-    mapper_.Wait();  // what is told to the new agent is what is there
     knocking_ = std::make_unique<FrameChannel>(std::move(*socket));
     v1::EngineMessage message = AttachMessage();
     *message.mutable_attach()->mutable_resume() = ResumeNow();

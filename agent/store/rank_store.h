@@ -145,7 +145,8 @@ class RankStore final : public RankMemory {
   std::mutex mu_;              // everything below
   std::shared_mutex reading_;  // held shared while a sibling copies out, whole while pages go
   std::string member_;
-  std::atomic<uint64_t> held_version_ = FreshVersion();  // of current_, old_ and dense_here_
+  // Of current_, old_ and dense_here_; grows under mu_ after they changed, read without it.
+  std::atomic<uint64_t> held_version_ = FreshVersion();
   Pieces current_;  // of the layout in force, and what Keep() kept
   Pieces old_;      // of the one before, until Retire
   std::array<bool, kDenseParts> dense_here_{};

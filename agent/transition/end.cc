@@ -103,9 +103,6 @@ bool Executor::TryWithdraw(Attempt* attempt) {
   return true;
 }
 
-// Burned: some other agent gave the attempt up without a flip. Its word is then lost to the
-// step that mine was for, so nobody can have gone: a fence (rule 2). Flipped: so every word was
-// given.
 std::set<std::string> Executor::OtherAgents(const Attempt& attempt) {
   std::set<std::string> agents;
   for (const v1::PeerAddress& peer : attempt.request.peers()) agents.insert(peer.agent());
@@ -114,6 +111,9 @@ std::set<std::string> Executor::OtherAgents(const Attempt& attempt) {
   return agents;
 }
 
+// Burned: some other agent gave the attempt up without a flip. Its word is then lost to the
+// step that mine was for, so nobody can have gone: a fence (rule 2). Flipped: so every word was
+// given.
 Executor::PeersSay Executor::AskPeers(const Attempt& attempt) {
   v1::QueryRequest query;
   *query.mutable_header() = HeaderOf(attempt);
