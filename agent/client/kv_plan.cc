@@ -76,15 +76,12 @@ Status ReadRanks(const tg_kv_manifest& in, std::vector<kv::RankState>* out) {
     kv::RankState& to = out->emplace_back();
     to.total_pages = rank.total_pages;
     to.free_pages = rank.free_pages;
-    auto blocks = Array<tg_kv_block>::Of(rank.blocks, rank.block_count, in.block_size, "blocks");
-    if (!blocks.ok()) return blocks.status();
-    to.blocks.reserve(blocks->count());
-    for (size_t b = 0; b < blocks->count(); ++b) {
-      const tg_kv_block& block = (*blocks)[b];
-      kv::HeldBlock& held = to.blocks.emplace_back();
-      held.home = block.home;
-      held.block = block.block;
-      TANGRAM_RETURN_IF_ERROR(Copy(block.pages, block.page_count, "pages of a block", &held.pages));
+    auto strips = Array<tg_kv_strip>::Of(rank.strips, rank.strip_count, in.strip_size, "strips");
+    if (!strips.ok()) return strips.status();
+    to.strips.reserve(strips->count());
+    for (size_t i = 0; i < strips->count(); ++i) {
+      const tg_kv_strip& s = (*strips)[i];
+      to.strips.push_back({s.home, s.block, s.kv_head, s.layer, s.layers, s.page, s.stride});
     }
   }
   return OkStatus();
@@ -107,10 +104,15 @@ Status ReadRequests(const tg_kv_manifest& in, std::vector<kv::Request>* out) {
   return OkStatus();
 }
 
-Result<kv::Input> ReadManifest(const tg_kv_manifest* manifest) {
-  auto known = ReadKnown(manifest, TANGRAM_UP_TO(tg_kv_manifest, request_size), "tg_kv_manifest");
+Result<kv::Input> ReadManifest(const tg_kv_manifest* manifest, int32_t* rank) {
+  auto known = ReadKnown(manifest, TANGRAM_UP_TO(tg_kv_manifest, rank), "tg_kv_manifest");
   if (!known.ok()) return known.status();
   const tg_kv_manifest& in = *known;
+  if (in.rank < -1 || (in.rank >= 0 && static_cast<uint32_t>(in.rank) >= in.new_ranks)) {
+    return Status{Code::kInvalid, "tg_kv_manifest: rank is " + std::to_string(in.rank) +
+                                      ", want one of " + std::to_string(in.new_ranks) + ", or -1"};
+  }
+  *rank = in.rank;
   kv::Input out;
   out.shape = {in.query_heads, in.kv_heads, in.block_tokens, in.head_token_bytes};
   out.new_ranks = in.new_ranks;
@@ -127,47 +129,66 @@ Result<kv::Input> ReadManifest(const tg_kv_manifest* manifest) {
 
 // What tg_kv_planned points into.
 struct Planned : tg_kv_planned {
-  explicit Planned(kv::Plan made);
+  Planned(kv::Plan made, const kv::RankPlan& part);
 
   kv::Plan plan;
   std::vector<tg_kv_home> homes;
-  std::vector<tg_kv_rank_plan> rank_plans;
-  std::vector<std::vector<tg_kv_page_move>> moves;  // [rank]
-  std::vector<std::vector<tg_kv_kept>> kept;        // [rank]
+  std::vector<tg_kv_strip_move> move_list;
+  std::vector<tg_kv_kept> kept_list;
+  std::vector<tg_kv_strip> freed_list;
 };
 
-Planned::Planned(kv::Plan made) : tg_kv_planned{}, plan(std::move(made)) {
+Planned::Planned(kv::Plan made, const kv::RankPlan& part) : tg_kv_planned{}, plan(std::move(made)) {
   for (const kv::Placement& p : plan.requests) {
     homes.push_back(
         {p.id.c_str(), p.home, static_cast<uint32_t>(p.blocks.size()), p.blocks.data()});
   }
-  for (const kv::RankPlan& rank : plan.ranks) {
-    auto& move = moves.emplace_back();
-    move.reserve(rank.moves.size());
-    for (const kv::Move& m : rank.moves) {
-      move.push_back({m.source_rank, m.source_page, m.layer, m.kv_head, m.home, m.block, m.tokens});
-    }
-    auto& keep = kept.emplace_back();
-    keep.reserve(rank.kept.size());
-    for (const kv::Keep& k : rank.kept) {
-      keep.push_back({k.page, k.layer, k.kv_head, k.home, k.block, k.tokens});
-    }
-    rank_plans.push_back(
-        {move.size(), move.data(), keep.size(), keep.data(), rank.freed.size(), rank.freed.data()});
+  move_list.reserve(part.moves.size());
+  for (const kv::Move& m : part.moves) {
+    move_list.push_back({m.home, m.block, m.kv_head, m.layer, m.layers, m.source_rank,
+                         m.source_page, m.source_stride, m.tokens});
+  }
+  kept_list.reserve(part.kept.size());
+  for (const kv::Keep& k : part.kept) {
+    kept_list.push_back(
+        {k.home, k.block, k.kv_head, k.layer, k.layers, k.page, k.stride, k.tokens});
+  }
+  freed_list.reserve(part.freed.size());
+  for (const kv::Strip& s : part.freed) {
+    freed_list.push_back({s.home, s.block, s.kv_head, s.layer, s.layers, s.page, s.stride});
   }
   struct_size = sizeof(tg_kv_planned);
   requests = homes.size();
   request = homes.data();
   request_size = sizeof(tg_kv_home);
-  new_ranks = rank_plans.size();
-  ranks = rank_plans.data();
-  rank_size = sizeof(tg_kv_rank_plan);
-  move_size = sizeof(tg_kv_page_move);
-  kept_size = sizeof(tg_kv_kept);
+  new_ranks = plan.next_block.size();
   next_block = plan.next_block.data();
-  moved_bytes = plan.moved_bytes;
-  local_bytes = plan.local_bytes;
   requests_moved = plan.requests_moved;
+  moves = move_list.size();
+  move = move_list.data();
+  move_size = sizeof(tg_kv_strip_move);
+  kept_strips = kept_list.size();
+  kept = kept_list.data();
+  kept_size = sizeof(tg_kv_kept);
+  freed_strips = freed_list.size();
+  freed = freed_list.data();
+  freed_size = sizeof(tg_kv_strip);
+  moved_bytes = part.moved_bytes;
+  local_bytes = part.local_bytes;
+}
+
+// The plan and the part of `rank`, proven. One that leaves (-1) has no part.
+Result<std::pair<kv::Plan, kv::RankPlan>> MakeProven(const kv::Input& input, int32_t rank) {
+  auto plan = kv::MakePlan(input);
+  if (!plan.ok()) return plan.status();
+  if (rank < 0) {
+    TANGRAM_RETURN_IF_ERROR(kv::CheckHomes(input, *plan));
+    return std::pair(std::move(*plan), kv::RankPlan{});
+  }
+  auto part = kv::MakePart(input, *plan, static_cast<uint32_t>(rank));
+  if (!part.ok()) return part.status();
+  TANGRAM_RETURN_IF_ERROR(kv::CheckPart(input, *plan, static_cast<uint32_t>(rank), *part));
+  return std::pair(std::move(*plan), std::move(*part));
 }
 
 }  // namespace
@@ -180,16 +201,15 @@ tg_code tg_kv_plan(const tg_kv_manifest* manifest, const tg_kv_planned** out, tg
   using tangram::abi::Fail;
   return tangram::abi::Guarded(error, [&] {
     if (out == nullptr) return Fail(error, TG_INVALID, "out is null");
-    auto input = tangram::ReadManifest(manifest);
+    int32_t rank = -1;
+    auto input = tangram::ReadManifest(manifest, &rank);
     if (!input.ok()) return Done(input.status(), error);
-    auto plan = tangram::kv::MakePlan(*input);
-    if (!plan.ok() && plan.status().code() == tangram::Code::kNoMemory) {
-      return Fail(error, TG_NO_ROOM, plan.status().message().c_str());
+    auto made = tangram::MakeProven(*input, rank);
+    if (!made.ok() && made.status().code() == tangram::Code::kNoMemory) {
+      return Fail(error, TG_NO_ROOM, made.status().message().c_str());
     }
-    if (!plan.ok()) return Done(plan.status(), error);
-    const tangram::Status cover = tangram::kv::CoverCheck(*input, *plan);
-    if (!cover.ok()) return Done(cover, error);
-    *out = new tangram::Planned(std::move(*plan));
+    if (!made.ok()) return Done(made.status(), error);
+    *out = new tangram::Planned(std::move(made->first), made->second);
     return Fail(error, TG_OK, "");
   });
 }

@@ -41,7 +41,8 @@ class Spaced {
 // A manifest of `in`; elements of arrays lie `gap` (a multiple of 8) apart more than they must.
 class Manifest {
  public:
-  Manifest(const kv::Input& in, size_t gap) : gap_(gap) {
+  Manifest(const kv::Input& in, int32_t rank, size_t gap) : gap_(gap) {
+    out.rank = rank;
     out.query_heads = in.shape.query_heads;
     out.kv_heads = in.shape.kv_heads;
     out.block_tokens = in.shape.block_tokens;
@@ -55,7 +56,7 @@ class Manifest {
     out.new_of_old = in.new_of_old.data();
     out.ranks = Ranks(in.ranks);
     out.rank_size = sizeof(tg_kv_rank) + gap;
-    out.block_size = sizeof(tg_kv_block) + gap;
+    out.strip_size = sizeof(tg_kv_strip) + gap;
     out.new_ranks = in.new_ranks;
     out.joined_pages = in.joined_pages.data();
     std::vector<tg_kv_request> requests;
@@ -94,11 +95,11 @@ class Manifest {
   const tg_kv_rank* Ranks(const std::vector<kv::RankState>& ranks) {
     std::vector<tg_kv_rank> out;
     for (const kv::RankState& rank : ranks) {
-      std::vector<tg_kv_block> blocks;
-      for (const kv::HeldBlock& b : rank.blocks) {
-        blocks.push_back({b.home, b.block, b.pages.size(), b.pages.data()});
+      std::vector<tg_kv_strip> strips;
+      for (const kv::Strip& s : rank.strips) {
+        strips.push_back({s.home, s.block, s.kv_head, s.layer, s.layers, s.page, s.stride});
       }
-      out.push_back({rank.total_pages, rank.free_pages, blocks.size(), Keep(blocks)});
+      out.push_back({rank.total_pages, rank.free_pages, strips.size(), Keep(strips)});
     }
     return Keep(out);
   }
@@ -108,27 +109,27 @@ class Manifest {
 };
 
 // Everything a plan says, line by line.
-std::string Text(const kv::Plan& plan) {
+std::string Text(const kv::Plan& plan, const kv::RankPlan& part) {
   std::string out;
   for (const kv::Placement& p : plan.requests) {
     out += fmt::format("{} at {}:", p.id, p.home);
     for (const uint32_t b : p.blocks) out += fmt::format(" {}", b);
     out += "\n";
   }
-  for (size_t r = 0; r < plan.ranks.size(); ++r) {
-    const kv::RankPlan& rank = plan.ranks[r];
-    out += fmt::format("rank {}, next {}\n", r, plan.next_block[r]);
-    for (const kv::Move& m : rank.moves) {
-      out += fmt::format("move {} {} {} {} {} {} {}\n", m.source_rank, m.source_page, m.layer,
-                         m.kv_head, m.home, m.block, m.tokens);
-    }
-    for (const kv::Keep& k : rank.kept) {
-      out += fmt::format("keep {} {} {} {} {} {}\n", k.page, k.layer, k.kv_head, k.home, k.block,
-                         k.tokens);
-    }
-    for (const uint32_t page : rank.freed) out += fmt::format("free {}\n", page);
+  for (const uint32_t next : plan.next_block) out += fmt::format("next {}\n", next);
+  for (const kv::Move& m : part.moves) {
+    out += fmt::format("move {} {} {} {} {} {} {} {} {}\n", m.home, m.block, m.kv_head, m.layer,
+                       m.layers, m.source_rank, m.source_page, m.source_stride, m.tokens);
   }
-  return out + fmt::format("{} {} {}", plan.moved_bytes, plan.local_bytes, plan.requests_moved);
+  for (const kv::Keep& k : part.kept) {
+    out += fmt::format("keep {} {} {} {} {} {} {} {}\n", k.home, k.block, k.kv_head, k.layer,
+                       k.layers, k.page, k.stride, k.tokens);
+  }
+  for (const kv::Strip& s : part.freed) {
+    out += fmt::format("free {} {} {} {} {} {} {}\n", s.home, s.block, s.kv_head, s.layer, s.layers,
+                       s.page, s.stride);
+  }
+  return out + fmt::format("{} {} {}", part.moved_bytes, part.local_bytes, plan.requests_moved);
 }
 
 std::string Text(const tg_kv_planned& plan) {
@@ -139,26 +140,27 @@ std::string Text(const tg_kv_planned& plan) {
     for (uint32_t b = 0; b < p.block_count; ++b) out += fmt::format(" {}", p.blocks[b]);
     out += "\n";
   }
-  for (size_t r = 0; r < plan.new_ranks; ++r) {
-    const tg_kv_rank_plan& rank = *TG_AT(tg_kv_rank_plan, plan.ranks, plan.rank_size, r);
-    out += fmt::format("rank {}, next {}\n", r, plan.next_block[r]);
-    for (size_t i = 0; i < rank.moves; ++i) {
-      const tg_kv_page_move& m = *TG_AT(tg_kv_page_move, rank.move, plan.move_size, i);
-      out += fmt::format("move {} {} {} {} {} {} {}\n", m.source_rank, m.source_page, m.layer,
-                         m.kv_head, m.home, m.block, m.tokens);
-    }
-    for (size_t i = 0; i < rank.kept_pages; ++i) {
-      const tg_kv_kept& k = *TG_AT(tg_kv_kept, rank.kept, plan.kept_size, i);
-      out += fmt::format("keep {} {} {} {} {} {}\n", k.page, k.layer, k.kv_head, k.home, k.block,
-                         k.tokens);
-    }
-    for (size_t i = 0; i < rank.freed_pages; ++i) out += fmt::format("free {}\n", rank.freed[i]);
+  for (size_t r = 0; r < plan.new_ranks; ++r) out += fmt::format("next {}\n", plan.next_block[r]);
+  for (size_t i = 0; i < plan.moves; ++i) {
+    const tg_kv_strip_move& m = *TG_AT(tg_kv_strip_move, plan.move, plan.move_size, i);
+    out += fmt::format("move {} {} {} {} {} {} {} {} {}\n", m.home, m.block, m.kv_head, m.layer,
+                       m.layers, m.source_rank, m.source_page, m.source_stride, m.tokens);
+  }
+  for (size_t i = 0; i < plan.kept_strips; ++i) {
+    const tg_kv_kept& k = *TG_AT(tg_kv_kept, plan.kept, plan.kept_size, i);
+    out += fmt::format("keep {} {} {} {} {} {} {} {}\n", k.home, k.block, k.kv_head, k.layer,
+                       k.layers, k.page, k.stride, k.tokens);
+  }
+  for (size_t i = 0; i < plan.freed_strips; ++i) {
+    const tg_kv_strip& s = *TG_AT(tg_kv_strip, plan.freed, plan.freed_size, i);
+    out += fmt::format("free {} {} {} {} {} {} {}\n", s.home, s.block, s.kv_head, s.layer, s.layers,
+                       s.page, s.stride);
   }
   return out + fmt::format("{} {} {}", plan.moved_bytes, plan.local_bytes, plan.requests_moved);
 }
 
 TEST(KvPlanAbi, GivesThePlanOfTheFunctionBehindIt) {
-  uint32_t fits = 0, refused = 0;
+  uint32_t fits = 0, refused = 0, leavers = 0;
   for (uint32_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE(seed);
     Rng rng(seed);
@@ -167,15 +169,18 @@ TEST(KvPlanAbi, GivesThePlanOfTheFunctionBehindIt) {
       for (kv::RankState& rank : in.ranks) rank.free_pages = Pick(rng, 0, 60);
       for (uint32_t& pages : in.joined_pages) pages = std::min(pages, Pick(rng, 0, 100));
     }
-    const Result<kv::Plan> want = kv::MakePlan(in);
-    const Manifest manifest(in, seed % 3 * 8);
+    const int32_t rank = static_cast<int32_t>(Pick(rng, 0, in.new_ranks)) - 1;
+    const Result<kv::testing::Whole> want = kv::testing::MakeWhole(in);
+    const Manifest manifest(in, rank, seed % 3 * 8);
     tg_error error = TG_INIT(tg_error);
     const tg_kv_planned* got = nullptr;
     const tg_code code = tg_kv_plan(&manifest.out, &got, &error);
     if (want.ok()) {
       ++fits;
+      leavers += rank < 0 ? 1 : 0;
       ASSERT_EQ(code, TG_OK) << error.message;
-      EXPECT_EQ(Text(*got), Text(*want));
+      EXPECT_EQ(Text(*got), Text(want->plan, rank < 0 ? kv::RankPlan{}
+                                                      : want->parts[static_cast<size_t>(rank)]));
       tg_kv_plan_free(got);
     } else {
       ++refused;
@@ -186,6 +191,7 @@ TEST(KvPlanAbi, GivesThePlanOfTheFunctionBehindIt) {
   }
   EXPECT_GT(fits, 50U);
   EXPECT_GT(refused, 20U);
+  EXPECT_GT(leavers, 10U);
 }
 
 TEST(KvPlanAbi, ContradictionsAndNullsAreInvalid) {
@@ -194,7 +200,7 @@ TEST(KvPlanAbi, ContradictionsAndNullsAreInvalid) {
   tg_error error = TG_INIT(tg_error);
   const tg_kv_planned* got = nullptr;
   const auto refused = [&](const char* why, auto change) {
-    Manifest manifest(in, 0);
+    Manifest manifest(in, 0, 0);
     change(manifest.out);
     EXPECT_EQ(tg_kv_plan(&manifest.out, &got, &error), TG_INVALID) << why;
     EXPECT_NE(std::string(error.message).find(why), std::string::npos) << error.message;
@@ -204,6 +210,9 @@ TEST(KvPlanAbi, ContradictionsAndNullsAreInvalid) {
   refused("ranks is null", [](tg_kv_manifest& m) { m.ranks = nullptr; });
   refused("new_of_old is null", [](tg_kv_manifest& m) { m.new_of_old = nullptr; });
   refused("groups are 8 bytes apart", [](tg_kv_manifest& m) { m.group_size = 8; });
+  refused("strips are 4 bytes apart", [](tg_kv_manifest& m) { m.strip_size = 4; });
+  refused("rank is -2, want one of", [](tg_kv_manifest& m) { m.rank = -2; });
+  refused("rank is 99, want one of", [](tg_kv_manifest& m) { m.rank = 99; });
   refused("0 KV heads", [](tg_kv_manifest& m) { m.kv_heads = 0; });
   EXPECT_EQ(tg_kv_plan(nullptr, &got, &error), TG_INVALID);
 }

@@ -3,45 +3,48 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <set>
+#include <map>
+#include <unordered_map>
+
+#include "agent/kv/live_blocks.h"
+#include "agent/kv/validate.h"
 
 namespace tangram::kv {
 namespace {
 
+constexpr uint32_t kNobody = UINT32_MAX;
+
 // The room of the world while requests are given out one after another.
 class Room {
  public:
-  explicit Room(const Input& in)
+  Room(const Input& in, const std::vector<Span>& spans, const LiveBlocks& live)
       : in_(in),
+        spans_(spans),
+        live_(live),
         total_(in.new_ranks),
         free_(in.new_ranks),
-        old_of_new_(in.new_ranks, -1),
+        old_of_new_(OldOfNew(in)),
         used_(in.new_ranks),
         incoming_(in.new_ranks),
         home_blocks_(in.new_ranks),
-        blocks_(in.new_ranks),
-        needs_(in.new_ranks) {
-    for (uint32_t r = 0; r < in.new_ranks && !in.joined_pages.empty(); ++r) {
-      total_[r] = free_[r] = in.joined_pages[r];
-    }
-    for (uint32_t o = 0; o < in.ranks.size(); ++o) {
-      if (in.new_of_old[o] < 0) continue;
-      const auto r = static_cast<uint32_t>(in.new_of_old[o]);
-      total_[r] = in.ranks[o].total_pages;
-      free_[r] = in.ranks[o].free_pages;
-      old_of_new_[r] = static_cast<int32_t>(o);
+        needs_(in.new_ranks),
+        first_(live.size(), kNobody) {
+    for (uint32_t r = 0; r < in.new_ranks; ++r) {
+      const int32_t old = old_of_new_[r];
+      if (old >= 0) {
+        total_[r] = in.ranks[old].total_pages;
+        free_[r] = in.ranks[old].free_pages;
+      } else if (!in.joined_pages.empty()) {
+        total_[r] = free_[r] = in.joined_pages[r];
+      }
     }
     for (uint32_t home = 0; home < in.new_ranks; ++home) {
-      size_t unused;
-      const bool in_every_layer = std::all_of(
-          in.new_groups.begin(), in.new_groups.end(),
-          [&](const LayerGroups& groups) { return FindGroup(groups, home, &unused) != nullptr; });
-      if (!in_every_layer) continue;
-      homes_.push_back(home);
-      for (uint32_t r = 0; r < in.new_ranks; ++r) {
-        auto held = HeldOf(in.shape, in.new_groups, home, r);
-        if (!held.empty()) needs_[home].push_back({r, std::move(held)});
+      if (!std::all_of(spans.begin(), spans.end(),
+                       [&](const Span& span) { return span.after.InGroup(home); })) {
+        continue;
       }
+      homes_.push_back(home);
+      needs_[home] = NeedsOf(home);
     }
   }
 
@@ -51,141 +54,250 @@ class Room {
            std::binary_search(homes_.begin(), homes_.end(), static_cast<uint32_t>(rank));
   }
 
-  // Least first: the fullest rank that the home's requests use, then the home's own blocks.
-  auto Load(uint32_t home) const {
-    double fullest = 0;
-    for (const Need& n : needs_[home]) {
-      fullest =
-          std::max(fullest, static_cast<double>(used_[n.rank]) / std::max(total_[n.rank], 1u));
+  // Homes, least loaded first: by the fullest rank that the home's requests use, then by the
+  // home's own blocks.
+  std::vector<uint32_t> ByLoad() const {
+    std::vector<std::tuple<double, uint64_t, uint32_t>> loads;
+    for (const uint32_t home : homes_) {
+      double fullest = 0;
+      for (const Need& n : needs_[home]) {
+        fullest =
+            std::max(fullest, static_cast<double>(used_[n.rank]) / std::max(total_[n.rank], 1U));
+      }
+      loads.emplace_back(fullest, home_blocks_[home], home);
     }
-    return std::tuple(fullest, home_blocks_[home], home);
+    std::sort(loads.begin(), loads.end());
+    std::vector<uint32_t> out;
+    for (const auto& load : loads) out.push_back(std::get<2>(load));
+    return out;
   }
 
   // Gives the request a place at the home, or says why not and changes nothing.
-  bool Take(const Request& q, uint32_t home, std::string* why) {
-    const uint32_t filled = BlocksOf(q.length, in_.shape.block_tokens);
-    std::vector<uint32_t> fresh;
-    for (uint32_t b = 0; b < filled; ++b) {
-      if (!blocks_[home].contains({q.home, q.blocks[b]})) fresh.push_back(q.blocks[b]);
+  bool Take(size_t request, uint32_t home, std::string* why) {
+    const Request& q = in_.requests[request];
+    uint64_t fresh = 0;
+    std::vector<uint32_t> contested;  // of those, what another new home needs as well
+    for (const uint32_t block : live_.Of(request)) {
+      if (first_[block] == home) continue;
+      if (first_[block] != kNobody) {
+        if (Takes(block, home)) continue;
+        contested.push_back(block);
+      }
+      ++fresh;
     }
-    const uint64_t future = BlocksOf(q.reserved, in_.shape.block_tokens) - filled;
-    for (const Need& n : needs_[home]) {
-      const uint64_t used = used_[n.rank] + (fresh.size() + future) * n.heads.size();
-      const uint64_t incoming = incoming_[n.rank] + Incoming(q, home, n, fresh);
-      if (used <= total_[n.rank] && incoming <= free_[n.rank]) continue;
+    const uint64_t future = BlocksOf(q.reserved, in_.shape.block_tokens) - live_.Of(request).size();
+    const std::vector<Need>& needs = needs_[home];
+    const std::vector<uint64_t>& overlaps = OverlapsOf(q.home, home);
+    std::vector<uint64_t> incoming(needs.size());
+    for (size_t i = 0; i < needs.size(); ++i) {
+      const Need& n = needs[i];
+      const uint64_t taken = std::count_if(contested.begin(), contested.end(), [&](uint32_t block) {
+        return TakenOver(block, n.rank);
+      });
+      incoming[i] = fresh * n.pages - (fresh - taken) * overlaps[i];
+      const uint64_t used = used_[n.rank] + (fresh + future) * n.pages;
+      const uint64_t arriving = incoming_[n.rank] + incoming[i];
+      if (used <= total_[n.rank] && arriving <= free_[n.rank]) continue;
       *why = fmt::format(
           "at home {} rank {} would have {} of {} KV pages reserved, and {} arriving "
           "with {} free",
-          home, n.rank, used, total_[n.rank], incoming, free_[n.rank]);
+          home, n.rank, used, total_[n.rank], arriving, free_[n.rank]);
       return false;
     }
-    for (const Need& n : needs_[home]) {
-      used_[n.rank] += (fresh.size() + future) * n.heads.size();
-      incoming_[n.rank] += Incoming(q, home, n, fresh);
-      for (uint32_t b : fresh) {
-        if (Overlap(q.home, home, n) > 0) owners_.emplace(std::tuple(n.rank, q.home, b), home);
-      }
+    for (size_t i = 0; i < needs.size(); ++i) {
+      used_[needs[i].rank] += (fresh + future) * needs[i].pages;
+      incoming_[needs[i].rank] += incoming[i];
     }
-    for (uint32_t b : fresh) blocks_[home].insert({q.home, b});
-    home_blocks_[home] += fresh.size() + future;
+    for (const uint32_t block : live_.Of(request)) {
+      if (first_[block] == kNobody) first_[block] = home;
+    }
+    for (const uint32_t block : contested) {
+      std::vector<uint32_t>& homes = shared_[block];
+      if (homes.empty()) homes.push_back(first_[block]);
+      homes.push_back(home);
+    }
+    home_blocks_[home] += fresh + future;
     return true;
   }
 
-  auto TakeOwners() { return std::move(owners_); }
+  // As in Plan.
+  auto Shared() const {
+    std::map<std::pair<uint32_t, uint32_t>, std::vector<uint32_t>> out;
+    for (const auto& [block, homes] : shared_) {
+      out.emplace(std::pair(live_.home(block), live_.block(block)), homes);
+    }
+    return out;
+  }
 
  private:
+  // Pages that one block of the home takes on a rank.
   struct Need {
     uint32_t rank = 0;
-    std::vector<LayerHead> heads;
+    uint64_t pages = 0;
   };
 
-  // Pages of a block of the old home that the rank has already and that the new home needs there.
-  uint64_t Overlap(uint32_t old_home, uint32_t home, const Need& need) {
-    const int32_t old_rank = old_of_new_[need.rank];
-    if (old_rank < 0) return 0;
-    auto [it, added] = overlap_.try_emplace({old_home, home, need.rank});
+  // Ascending by rank.
+  std::vector<Need> NeedsOf(uint32_t home) const {
+    std::vector<uint32_t> ranks;
+    for (const Span& span : spans_) {
+      const auto with = span.after.With(home);
+      ranks.insert(ranks.end(), with.begin(), with.end());
+    }
+    std::sort(ranks.begin(), ranks.end());
+    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+    std::vector<Need> out;
+    for (const uint32_t r : ranks) {
+      if (const uint64_t pages = PagesAfter(spans_, home, r); pages > 0) out.push_back({r, pages});
+    }
+    return out;
+  }
+
+  // For each of the home's needs.
+  const std::vector<uint64_t>& OverlapsOf(uint32_t old_home, uint32_t home) {
+    auto [it, added] = overlaps_.try_emplace({old_home, home});
     if (added) {
-      std::vector<LayerHead> both;
-      const auto held =
-          HeldOf(in_.shape, in_.old_groups, old_home, static_cast<uint32_t>(old_rank));
-      std::set_intersection(held.begin(), held.end(), need.heads.begin(), need.heads.end(),
-                            std::back_inserter(both));
-      it->second = both.size();
+      for (const Need& n : needs_[home]) {
+        it->second.push_back(Overlap(spans_, old_home, old_of_new_[n.rank], home, n.rank));
+      }
     }
     return it->second;
   }
 
-  uint64_t Incoming(const Request& q, uint32_t home, const Need& need,
-                    const std::vector<uint32_t>& fresh) {
-    uint64_t pages = 0;
-    for (uint32_t b : fresh) {
-      const bool taken = owners_.contains({need.rank, q.home, b});
-      pages += need.heads.size() - (taken ? 0 : Overlap(q.home, home, need));
-    }
-    return pages;
+  // Of a block that more than one may need: has this home taken it?
+  bool Takes(uint32_t block, uint32_t home) const {
+    const auto it = shared_.find(block);
+    return it != shared_.end() &&
+           std::find(it->second.begin(), it->second.end(), home) != it->second.end();
+  }
+
+  // Does a home that took the block before keep its pages on the rank?
+  bool TakenOver(uint32_t block, uint32_t rank) const {
+    const auto keeps = [&](uint32_t home) {
+      return Overlap(spans_, live_.home(block), old_of_new_[rank], home, rank) > 0;
+    };
+    const auto it = shared_.find(block);
+    if (it == shared_.end()) return keeps(first_[block]);
+    return std::any_of(it->second.begin(), it->second.end(), keeps);
   }
 
   const Input& in_;
+  const std::vector<Span>& spans_;
+  const LiveBlocks& live_;
   std::vector<uint32_t> total_, free_;
   std::vector<int32_t> old_of_new_;
   std::vector<uint64_t> used_, incoming_, home_blocks_;
-  std::vector<std::set<std::pair<uint32_t, uint32_t>>> blocks_;  // [home]: (old home, block)
-  std::vector<std::vector<Need>> needs_;                         // [home]
+  std::vector<std::vector<Need>> needs_;  // [home]
   std::vector<uint32_t> homes_;
-  std::map<std::tuple<uint32_t, uint32_t, uint32_t>, uint64_t> overlap_;
-  std::map<std::tuple<uint32_t, uint32_t, uint32_t>, uint32_t> owners_;
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<uint64_t>> overlaps_;
+  std::vector<uint32_t> first_;                                 // [live block]: who took it first
+  std::unordered_map<uint32_t, std::vector<uint32_t>> shared_;  // by live block: all who did
 };
 
-// Block ids: a block whose home stays keeps its own; the others get the lowest free ones.
-void NameBlocks(const Input& in, const std::vector<uint32_t>& homes, Placed& out) {
-  out.blocks.resize(in.new_ranks);
-  out.next_block.assign(in.new_ranks, 0);
-  // Per new home: (old home, old block) -> filled tokens.
-  std::vector<std::map<std::pair<uint32_t, uint32_t>, uint32_t>> tokens(in.new_ranks);
-  const uint32_t bt = in.shape.block_tokens;
-  for (size_t i = 0; i < in.requests.size(); ++i) {
-    const Request& q = in.requests[i];
-    for (uint32_t b = 0; b < BlocksOf(q.length, bt); ++b) {
-      uint32_t& t = tokens[homes[i]][{q.home, q.blocks[b]}];
-      t = std::max(t, std::min(bt, q.length - b * bt));
-    }
-  }
-  std::vector<std::map<std::pair<uint32_t, uint32_t>, uint32_t>> names(in.new_ranks);
-  for (uint32_t home = 0; home < in.new_ranks; ++home) {
-    std::set<uint32_t> taken;
-    for (const auto& [old, t] : tokens[home]) {
-      if (in.new_of_old[old.first] == static_cast<int32_t>(home)) {
-        names[home][old] = old.second;
-        taken.insert(old.second);
+// The blocks of one new home.
+class Names {
+ public:
+  // `filled`: (live block, tokens), in any order, a block once for each request that has it.
+  Names(const Input& in, const LiveBlocks& live, uint32_t home,
+        std::vector<std::pair<uint32_t, uint32_t>> filled) {
+    std::sort(filled.begin(), filled.end());
+    for (const auto& [number, tokens] : filled) {
+      if (numbers_.empty() || numbers_.back() != number) {
+        numbers_.push_back(number);
+        blocks_.push_back({0, live.home(number), live.block(number), 0});
       }
+      blocks_.back().tokens = std::max(blocks_.back().tokens, tokens);
+    }
+    // A block whose home stays keeps its name; the others get the lowest free ones.
+    std::vector<uint32_t> taken;
+    const auto stays = [&](const PlacedBlock& block) {
+      return in.new_of_old[block.old_home] == static_cast<int32_t>(home);
+    };
+    for (PlacedBlock& block : blocks_) {
+      if (stays(block)) taken.push_back(block.block = block.old_block);
     }
     uint32_t next = 0;
-    for (const auto& [old, t] : tokens[home]) {
-      if (names[home].contains(old)) continue;
-      while (taken.contains(next)) ++next;
-      names[home][old] = next++;
+    auto used = taken.begin();  // ascending, as the live blocks of one old home are
+    for (PlacedBlock& block : blocks_) {
+      if (stays(block)) continue;
+      for (; used != taken.end() && *used == next; ++used) ++next;
+      block.block = next++;
     }
-    for (const auto& [old, name] : names[home]) {
-      out.blocks[home].push_back({old.first, old.second, name, tokens[home][old]});
-      out.next_block[home] = std::max(out.next_block[home], name + 1);
+  }
+
+  // Name of a live block that is here; fast where the numbers ascend.
+  uint32_t Of(uint32_t number) {
+    if (next_ == numbers_.size() || numbers_[next_] != number) {
+      next_ = std::lower_bound(numbers_.begin(), numbers_.end(), number) - numbers_.begin();
     }
-    std::ranges::sort(out.blocks[home], {}, &PlacedBlock::new_block);
+    return blocks_[next_++].block;
+  }
+
+  std::vector<PlacedBlock> Blocks() const {
+    std::vector<PlacedBlock> out = blocks_;
+    std::sort(out.begin(), out.end(),
+              [](const PlacedBlock& a, const PlacedBlock& b) { return a.block < b.block; });
+    return out;
+  }
+
+ private:
+  std::vector<uint32_t> numbers_;    // live blocks, ascending
+  std::vector<PlacedBlock> blocks_;  // in the same order
+  size_t next_ = 0;
+};
+
+Plan NameBlocks(const Input& in, const LiveBlocks& live, const std::vector<uint32_t>& homes) {
+  const uint32_t bt = in.shape.block_tokens;
+  std::vector<std::vector<std::pair<uint32_t, uint32_t>>> filled(in.new_ranks);
+  for (size_t i = 0; i < in.requests.size(); ++i) {
+    uint32_t left = in.requests[i].length;
+    for (const uint32_t number : live.Of(i)) {
+      filled[homes[i]].emplace_back(number, std::min(bt, left));
+      left -= std::min(bt, left);
+    }
+  }
+  Plan out;
+  std::vector<Names> names;
+  for (uint32_t home = 0; home < in.new_ranks; ++home) {
+    names.emplace_back(in, live, home, std::move(filled[home]));
+    out.blocks.push_back(names.back().Blocks());
+    out.next_block.push_back(out.blocks[home].empty() ? 0 : out.blocks[home].back().block + 1);
   }
   for (size_t i = 0; i < in.requests.size(); ++i) {
     const Request& q = in.requests[i];
-    Placement p{q.id, homes[i], {}};
-    for (uint32_t b = 0; b < BlocksOf(q.length, bt); ++b) {
-      p.blocks.push_back(names[homes[i]].at({q.home, q.blocks[b]}));
-    }
-    out.moved += in.new_of_old[q.home] != static_cast<int32_t>(homes[i]);
-    out.requests.push_back(std::move(p));
+    Placement& p = out.requests.emplace_back(Placement{q.id, homes[i], {}});
+    p.blocks.reserve(live.Of(i).size());
+    for (const uint32_t number : live.Of(i)) p.blocks.push_back(names[homes[i]].Of(number));
+    out.requests_moved += in.new_of_old[q.home] != static_cast<int32_t>(homes[i]);
   }
+  return out;
 }
 
 }  // namespace
 
-Result<Placed> PlaceRequests(const Input& in) {
-  Room room(in);
+uint64_t Overlap(const std::vector<Span>& spans, uint32_t old_home, int32_t old_rank, uint32_t home,
+                 uint32_t rank) {
+  if (old_rank < 0) return 0;
+  uint64_t pages = 0;
+  for (const Span& span : spans) {
+    const Heads had = span.before.Of(old_home, static_cast<uint32_t>(old_rank));
+    const Heads has = span.after.Of(home, rank);
+    const uint32_t first = std::max(had.first, has.first), end = std::min(had.second, has.second);
+    if (first < end) pages += uint64_t{end - first} * span.layers;
+  }
+  return pages;
+}
+
+std::vector<int32_t> OldOfNew(const Input& in) {
+  std::vector<int32_t> out(in.new_ranks, -1);
+  for (size_t old = 0; old < in.new_of_old.size(); ++old) {
+    if (in.new_of_old[old] >= 0) out[in.new_of_old[old]] = static_cast<int32_t>(old);
+  }
+  return out;
+}
+
+Result<Plan> PlaceRequests(const Input& in, const std::vector<Span>& spans) {
+  const LiveBlocks live(in);
+  Room room(in, spans, live);
   std::vector<size_t> order(in.requests.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
@@ -197,18 +309,16 @@ Result<Placed> PlaceRequests(const Input& in) {
   std::string why = "no rank is in an attention group of every layer";
   for (size_t i : order) {
     const int32_t stay = in.new_of_old[in.requests[i].home];
-    if (room.IsHome(stay) && room.Take(in.requests[i], static_cast<uint32_t>(stay), &why)) {
+    if (room.IsHome(stay) && room.Take(i, static_cast<uint32_t>(stay), &why)) {
       homes[i] = static_cast<uint32_t>(stay);
     } else {
       homeless.push_back(i);
     }
   }
   for (size_t i : homeless) {
-    std::vector<uint32_t> candidates = room.homes();
-    std::sort(candidates.begin(), candidates.end(),
-              [&](uint32_t a, uint32_t b) { return room.Load(a) < room.Load(b); });
+    const std::vector<uint32_t> candidates = room.ByLoad();
     auto taken = std::find_if(candidates.begin(), candidates.end(),
-                              [&](uint32_t home) { return room.Take(in.requests[i], home, &why); });
+                              [&](uint32_t home) { return room.Take(i, home, &why); });
     if (taken == candidates.end()) {
       const Request& q = in.requests[i];
       return Status(
@@ -219,9 +329,8 @@ Result<Placed> PlaceRequests(const Input& in) {
     }
     homes[i] = *taken;
   }
-  Placed out;
-  out.owners = room.TakeOwners();
-  NameBlocks(in, homes, out);
+  Plan out = NameBlocks(in, live, homes);
+  out.shared = room.Shared();
   return out;
 }
 

@@ -1,7 +1,9 @@
 #include "agent/kv/plan.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
-#include <map>
+#include <span>
 
 #include "agent/kv/placement.h"
 #include "agent/kv/validate.h"
@@ -9,133 +11,179 @@
 namespace tangram::kv {
 namespace {
 
-// Answers "which page of (home, block, layer, head) does the old rank have".
-class Pages {
+// The strips of one old rank. Blocks are asked for in an order near to theirs.
+class HeldStrips {
  public:
-  explicit Pages(const Input& in) : in_(in), blocks_(in.ranks.size()) {
-    for (size_t r = 0; r < in.ranks.size(); ++r) {
-      for (const HeldBlock& b : in.ranks[r].blocks) blocks_[r][{b.home, b.block}] = &b;
-    }
-  }
+  explicit HeldStrips(const std::vector<Strip>& strips) : strips_(strips) {}
 
-  // nullptr if the rank does not have it.
-  const uint32_t* Find(uint32_t rank, uint32_t home, uint32_t block, LayerHead head) {
-    auto it = blocks_[rank].find({home, block});
-    if (it == blocks_[rank].end()) return nullptr;
-    auto [held, added] = held_.try_emplace({home, rank});
-    if (added) held->second = HeldOf(in_.shape, in_.old_groups, home, rank);
-    auto at = std::lower_bound(held->second.begin(), held->second.end(), head);
-    if (at == held->second.end() || *at != head) return nullptr;
-    return &it->second->pages[at - held->second.begin()];
+  // All of the block; empty: the rank does not have it.
+  std::span<const Strip> Find(uint32_t home, uint32_t block) {
+    const auto is = [&](size_t i) {
+      return i < strips_.size() && strips_[i].home == home && strips_[i].block == block;
+    };
+    if (begin_ < end_ && is(begin_)) return std::span(strips_).subspan(begin_, end_ - begin_);
+    begin_ = end_;
+    if (!is(begin_)) {
+      const auto before = [](const Strip& strip, std::pair<uint32_t, uint32_t> name) {
+        return std::pair(strip.home, strip.block) < name;
+      };
+      begin_ = std::lower_bound(strips_.begin(), strips_.end(), std::pair(home, block), before) -
+               strips_.begin();
+    }
+    end_ = begin_;
+    while (is(end_)) ++end_;
+    return std::span(strips_).subspan(begin_, end_ - begin_);
   }
 
  private:
-  const Input& in_;
-  std::vector<std::map<std::pair<uint32_t, uint32_t>, const HeldBlock*>> blocks_;
-  std::map<std::pair<uint32_t, uint32_t>, std::vector<LayerHead>> held_;
+  const std::vector<Strip>& strips_;
+  size_t begin_ = 0, end_ = 0;  // what was found last
 };
 
-class Planner {
+// The part of one rank.
+class Part {
  public:
-  Planner(const Input& in, const Placed& placed)
-      : in_(in),
-        placed_(placed),
-        pages_(in),
-        old_of_new_(in.new_ranks, -1),
-        sent_(in.ranks.size()) {
-    for (size_t o = 0; o < in.ranks.size(); ++o) {
-      if (in.new_of_old[o] >= 0) old_of_new_[in.new_of_old[o]] = static_cast<int32_t>(o);
-    }
-    plan_.ranks.resize(in.new_ranks);
+  Part(const Input& in, const Plan& plan, const std::vector<Span>& spans, uint32_t rank)
+      : in_(in), plan_(plan), spans_(spans), rank_(rank), self_(OldOfNew(in)[rank]) {
+    for (const RankState& state : in.ranks) held_.emplace_back(state.strips);
   }
 
-  Plan Run() {
+  Result<RankPlan> Run() {
     for (uint32_t home = 0; home < in_.new_ranks; ++home) {
-      if (placed_.blocks[home].empty()) continue;
-      for (uint32_t r = 0; r < in_.new_ranks; ++r) {
-        const auto needed = HeldOf(in_.shape, in_.new_groups, home, r);
-        for (const PlacedBlock& block : placed_.blocks[home]) {
-          for (LayerHead head : needed) Provide(home, r, block, head);
+      const std::vector<Lane> lanes = LanesOf(home);
+      if (lanes.empty()) continue;
+      for (size_t i = 0; i < plan_.blocks[home].size(); ++i) {
+        const PlacedBlock& block = plan_.blocks[home][i];
+        const bool owner = Owns(home, block);
+        for (const Lane& lane : lanes) {
+          TANGRAM_RETURN_IF_ERROR(Provide(home, block, i, lane, owner));
         }
       }
     }
-    for (uint32_t r = 0; r < in_.new_ranks; ++r) Free(r);
-    plan_.requests = placed_.requests;
-    plan_.next_block = placed_.next_block;
-    plan_.requests_moved = placed_.moved;
-    return std::move(plan_);
+    if (self_ >= 0) Free();
+    return std::move(out_);
   }
 
  private:
-  void Provide(uint32_t home, uint32_t rank, const PlacedBlock& block, LayerHead head) {
-    RankPlan& out = plan_.ranks[rank];
-    const int32_t self = old_of_new_[rank];
-    const uint32_t* own =
-        self < 0 ? nullptr
-                 : pages_.Find(static_cast<uint32_t>(self), block.old_home, block.old_block, head);
-    if (own != nullptr) {
-      auto owner = placed_.owners.find({rank, block.old_home, block.old_block});
-      if (owner != placed_.owners.end() && owner->second == home) {
-        out.kept.push_back({*own, head.layer, head.kv_head, home, block.new_block, block.tokens});
-        return;
+  // A KV head that the rank needs for a home, in a run of layers.
+  struct Lane {
+    uint32_t head = 0;
+    const Span* span = nullptr;
+  };
+  // Layers of a strip of mine (by index) that stay.
+  struct Stays {
+    size_t strip = 0;
+    uint32_t layer = 0, layers = 0;
+    auto operator<=>(const Stays&) const = default;
+  };
+
+  // By head, then by layer.
+  std::vector<Lane> LanesOf(uint32_t home) const {
+    std::vector<Lane> out;
+    for (uint32_t head = 0; head < in_.shape.kv_heads; ++head) {
+      for (const Span& span : spans_) {
+        if (Has(span.after.Of(home, rank_), head)) out.push_back({head, &span});
       }
     }
-    uint32_t source = static_cast<uint32_t>(self);
-    const uint32_t* page = own;
-    const uint64_t bytes = uint64_t{block.tokens} * in_.shape.head_token_bytes;
-    if (own == nullptr) {
-      // Every rank of the old group that has a replica of the head may send; the one that
-      // has sent least so far does, the lowest of equals.
-      size_t unused;
-      const Group* group = FindGroup(in_.old_groups[head.layer], block.old_home, &unused);
-      for (uint32_t candidate : group->ranks) {
-        const uint32_t* at = pages_.Find(candidate, block.old_home, block.old_block, head);
-        if (at == nullptr) continue;
-        if (page == nullptr || sent_[candidate] < sent_[source] ||
-            (sent_[candidate] == sent_[source] && candidate < source)) {
-          page = at;
-          source = candidate;
-        }
-      }
-      sent_[source] += bytes;
-    } else {
-      plan_.local_bytes += bytes;
-    }
-    plan_.moved_bytes += bytes;
-    out.moves.push_back(
-        {source, *page, head.layer, head.kv_head, home, block.new_block, block.tokens});
+    return out;
   }
 
-  void Free(uint32_t rank) {
-    const int32_t self = old_of_new_[rank];
-    if (self < 0) return;
-    RankPlan& out = plan_.ranks[rank];
-    std::vector<uint32_t> kept, held;
-    for (const Keep& k : out.kept) kept.push_back(k.page);
-    for (const HeldBlock& b : in_.ranks[self].blocks) {
-      held.insert(held.end(), b.pages.begin(), b.pages.end());
+  // Does the home take over the pages of the block that this rank has?
+  bool Owns(uint32_t home, const PlacedBlock& block) const {
+    if (self_ < 0) return false;
+    const auto shared = plan_.shared.find({block.old_home, block.old_block});
+    if (shared == plan_.shared.end()) return true;
+    for (const uint32_t other : shared->second) {
+      if (Overlap(spans_, block.old_home, self_, other, rank_) > 0) return other == home;
     }
-    std::sort(kept.begin(), kept.end());
-    std::sort(held.begin(), held.end());
-    std::set_difference(held.begin(), held.end(), kept.begin(), kept.end(),
-                        std::back_inserter(out.freed));
+    return false;
+  }
+
+  // `turn` counts the home's blocks.
+  Status Provide(uint32_t home, const PlacedBlock& block, size_t turn, const Lane& lane,
+                 bool owner) {
+    const Span& span = *lane.span;
+    const bool own =
+        self_ >= 0 && Has(span.before.Of(block.old_home, static_cast<uint32_t>(self_)), lane.head);
+    auto source = static_cast<uint32_t>(self_);
+    if (!own) {
+      // The ranks that wait for one replicated head begin at different replicas.
+      const auto holders = span.before.Holders(block.old_home, lane.head);
+      source = holders[(turn + rank_) % holders.size()];
+    }
+    uint32_t layer = span.layer;
+    for (const Strip& strip : held_[source].Find(block.old_home, block.old_block)) {
+      if (strip.kv_head != lane.head || strip.layer + strip.layers <= layer) continue;
+      if (strip.layer > layer || layer == span.end()) break;
+      const uint32_t layers = std::min(strip.layer + strip.layers, span.end()) - layer;
+      const uint32_t page = strip.page + (layer - strip.layer) * strip.stride;
+      if (own && owner) {
+        out_.kept.push_back(
+            {home, block.block, lane.head, layer, layers, page, strip.stride, block.tokens});
+        const auto index = static_cast<size_t>(&strip - in_.ranks[source].strips.data());
+        stays_.push_back({index, layer, layers});
+      } else {
+        out_.moves.push_back({home, block.block, lane.head, layer, layers, source, page,
+                              strip.stride, block.tokens});
+        const uint64_t bytes = uint64_t{block.tokens} * in_.shape.head_token_bytes * layers;
+        out_.moved_bytes += bytes;
+        if (own) out_.local_bytes += bytes;
+      }
+      layer += layers;
+    }
+    if (layer == span.end()) return OkStatus();
+    return {Code::kInvalid,
+            fmt::format("KV manifest: rank {} has no page of KV head {} of layer {} of block {} of "
+                        "home {}, which rank {} needs of it",
+                        source, lane.head, layer, block.old_block, block.old_home, rank_)};
+  }
+
+  // What I have and does not stay.
+  void Free() {
+    const std::vector<Strip>& mine = in_.ranks[static_cast<size_t>(self_)].strips;
+    std::sort(stays_.begin(), stays_.end());
+    auto next = stays_.begin();
+    for (size_t i = 0; i < mine.size(); ++i) {
+      const Strip& strip = mine[i];
+      uint32_t layer = strip.layer;
+      const auto free_to = [&](uint32_t end) {
+        if (layer == end) return;
+        Strip& freed = out_.freed.emplace_back(strip);
+        freed.page += (layer - strip.layer) * strip.stride;
+        freed.layer = layer;
+        freed.layers = end - layer;
+      };
+      for (; next != stays_.end() && next->strip == i; ++next) {
+        free_to(next->layer);
+        layer = next->layer + next->layers;
+      }
+      free_to(strip.layer + strip.layers);
+    }
   }
 
   const Input& in_;
-  const Placed& placed_;
-  Pages pages_;
-  std::vector<int32_t> old_of_new_;
-  std::vector<uint64_t> sent_;  // bytes that an old rank sends to others
-  Plan plan_;
+  const Plan& plan_;
+  const std::vector<Span>& spans_;
+  const uint32_t rank_;
+  const int32_t self_;  // old number; -1: it joins
+  std::vector<HeldStrips> held_;
+  std::vector<Stays> stays_;
+  RankPlan out_;
 };
 
 }  // namespace
 
 Result<Plan> MakePlan(const Input& input) {
-  TANGRAM_RETURN_IF_ERROR(Validate(input));
-  Result<Placed> placed = PlaceRequests(input);
-  if (!placed.ok()) return placed.status();
-  return Planner(input, *placed).Run();
+  std::vector<Span> spans;
+  TANGRAM_RETURN_IF_ERROR(Validate(input, &spans));
+  return PlaceRequests(input, spans);
+}
+
+Result<RankPlan> MakePart(const Input& input, const Plan& plan, uint32_t rank) {
+  const int32_t self = OldOfNew(input)[rank];
+  if (self >= 0) TANGRAM_RETURN_IF_ERROR(ValidatePages(input, static_cast<uint32_t>(self)));
+  const std::vector<Span> spans = SpansOf(input);
+  return Part(input, plan, spans, rank).Run();
 }
 
 }  // namespace tangram::kv

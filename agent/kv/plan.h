@@ -1,8 +1,8 @@
 // The KV plan: who holds which KV page after a flip, and where it comes from.
 //
-// One pure function that every rank of the epoch runs on the same gathered manifest and
-// that answers the same everywhere; CoverCheck (cover.h) proves its answer without
-// knowing how it was found. Words: architecture 2 and 8 ("KV").
+// Every rank of the epoch makes the same plan from the same gathered manifest: homes and names of
+// all requests, the same everywhere, then its own part of what moves. cover.h proves both
+// without knowing how they were found. Words: architecture 2 and 8 ("KV").
 //
 // A block is block_tokens consecutive positions of one request or of a prefix that requests
 // of one home share; it is named (home, block id). A page is one KV head of one layer of
@@ -11,7 +11,9 @@
 
 #include <compare>
 #include <cstdint>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "agent/base/status.h"
@@ -44,18 +46,25 @@ struct Request {
   std::vector<uint32_t> blocks;
 };
 
-// The pages of one block on one rank: for every layer ascending, for every KV head that the
-// rank holds in the home's group ascending.
-struct HeldBlock {
+// The pages of one KV head of one block on one rank, for `layers` layers from `layer` on: `page`,
+// and each next one `stride` further. Who keeps the layers of a block side by side has one strip of
+// a head, however many layers there are; who keeps a region per layer has the distance of two
+// regions for a stride.
+struct Strip {
   uint32_t home = 0;  // old rank
   uint32_t block = 0;
-  std::vector<uint32_t> pages;
+  uint32_t kv_head = 0;
+  uint32_t layer = 0, layers = 0;
+  uint32_t page = 0, stride = 1;
+  auto operator<=>(const Strip&) const = default;
 };
 
 struct RankState {
   uint32_t total_pages = 0;
   uint32_t free_pages = 0;
-  std::vector<HeldBlock> blocks;  // any order; every live block of the homes of its groups
+  // Ascending by (home, block, kv_head, layer): every live block of the homes of its groups, for
+  // every layer and every KV head that the rank holds in the home's group.
+  std::vector<Strip> strips;
 };
 
 // The manifest and the two attention shardings: the whole input.
@@ -71,35 +80,36 @@ struct Input {
   std::vector<RankState> ranks;        // [old ranks]
 };
 
-// KV of `tokens` positions of one page, pulled into a page that the target takes from its free
-// list. K is the first tokens * head_token_bytes / 2 bytes of the page, V the same count
+// KV of `tokens` positions in each page of a strip, pulled into pages that the target takes from
+// its free list. K is the first tokens * head_token_bytes / 2 bytes of a page, V the same count
 // from the middle of the page (MoveRanges).
 struct Move {
-  uint32_t source_rank = 0;  // old numbering
-  uint32_t source_page = 0;
-  uint32_t layer = 0;
+  uint32_t home = 0, block = 0;  // new
   uint32_t kv_head = 0;
-  uint32_t home = 0;   // new
-  uint32_t block = 0;  // new
+  uint32_t layer = 0, layers = 0;
+  uint32_t source_rank = 0;  // old numbering
+  uint32_t source_page = 0, source_stride = 1;
   uint32_t tokens = 0;
   auto operator<=>(const Move&) const = default;
 };
 
-// A page that stays where it is and perhaps gets another name.
+// Pages that stay where they are and perhaps get another name.
 struct Keep {
-  uint32_t page = 0;
-  uint32_t layer = 0;
+  uint32_t home = 0, block = 0;  // new
   uint32_t kv_head = 0;
-  uint32_t home = 0;   // new
-  uint32_t block = 0;  // new
+  uint32_t layer = 0, layers = 0;
+  uint32_t page = 0, stride = 1;
   uint32_t tokens = 0;
   auto operator<=>(const Keep&) const = default;
 };
 
+// What one rank of the new numbering does.
 struct RankPlan {
-  std::vector<Move> moves;      // by (home, block, layer, kv_head)
-  std::vector<Keep> kept;       // by (home, block, layer, kv_head)
-  std::vector<uint32_t> freed;  // pages to give back after the flip, ascending
+  std::vector<Move> moves;   // by (home, block, kv_head, layer)
+  std::vector<Keep> kept;    // by (home, block, kv_head, layer)
+  std::vector<Strip> freed;  // to give back after the flip, in the order of its manifest
+  uint64_t moved_bytes = 0;  // of filled tokens, local copies included
+  uint64_t local_bytes = 0;  // of those, copies inside the rank
 };
 
 struct Placement {
@@ -108,23 +118,40 @@ struct Placement {
   std::vector<uint32_t> blocks;  // exactly ceil(length / block_tokens) block ids of the new home
 };
 
+// A block of an old home at a new one.
+struct PlacedBlock {
+  uint32_t block = 0;  // new
+  uint32_t old_home = 0;
+  uint32_t old_block = 0;
+  uint32_t tokens = 0;  // most that a request of the new home has filled
+  bool operator==(const PlacedBlock&) const = default;
+};
+
+// What all ranks know alike.
 struct Plan {
-  std::vector<Placement> requests;  // same order as the input
-  std::vector<RankPlan> ranks;      // [new ranks]; a leaver frees all it has
+  std::vector<Placement> requests;               // same order as the input
+  std::vector<std::vector<PlacedBlock>> blocks;  // [new ranks], ascending
   std::vector<uint32_t>
-      next_block;               // [new ranks]: no block of this home has this id or a higher one
-  uint64_t moved_bytes = 0;     // of filled tokens, local copies included
-  uint64_t local_bytes = 0;     // of those, copies inside one rank
+      next_block;  // [new ranks]: no block of this home has this id or a higher one
+  // Blocks that more than one new home needs: (old home, old block) -> the homes, in the order in
+  // which they take over the pages that a rank already holds. The others need copies.
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<uint32_t>> shared;
   uint64_t requests_moved = 0;  // whose home rank changed
 };
 
 // New homes: a request stays when its home is in a group of every layer after the flip and there
 // is room, else it goes, longest first, to the rank with the least load that has room.
 // Room is counted in unique blocks with every request's reservation, and the pages that arrive
-// must fit beside the old ones (they are freed after the flip).
+// must fit beside the old ones (they are freed after the flip). Grows with requests and blocks,
+// not with pages.
 // kNoMemory when it does not fit (the message has the numbers; nothing is changed),
-// kInvalid when the manifest contradicts itself.
+// kInvalid when the manifest contradicts itself. All ranks find the same.
 Result<Plan> MakePlan(const Input& input);
+
+// One rank's part, `rank` in the new numbering: grows with what the rank holds and brings. Of equal
+// replicas of a head the sources take turns. kInvalid: some rank's manifest lacks what its groups
+// ask for, or this one's has a page twice; others may not find that.
+Result<RankPlan> MakePart(const Input& input, const Plan& plan, uint32_t rank);
 
 // A copy inside a page: the same offset in source and target page.
 struct Range {

@@ -13,25 +13,30 @@
 #include <tuple>
 
 #include "agent/kv/cover.h"
+#include "agent/kv/page_check.h"
 #include "agent/kv/testing.h"
 #include "agent/kv/validate.h"
 
 namespace tangram::kv {
 namespace {
 
+using testing::CheckWhole;
 using testing::Cut;
 using testing::GivePages;
+using testing::MakeWhole;
+using testing::PageCheck;
 using testing::Pick;
 using testing::RandomInput;
 using testing::Rng;
+using testing::Whole;
 
 // The orders that plan.h promises.
-void ExpectOrder(const Plan& plan) {
+void ExpectOrder(const Whole& whole) {
   const auto by_name = [](const auto& a, const auto& b) {
-    return std::tie(a.home, a.block, a.layer, a.kv_head) <
-           std::tie(b.home, b.block, b.layer, b.kv_head);
+    return std::tie(a.home, a.block, a.kv_head, a.layer) <
+           std::tie(b.home, b.block, b.kv_head, b.layer);
   };
-  for (const RankPlan& r : plan.ranks) {
+  for (const RankPlan& r : whole.parts) {
     EXPECT_TRUE(std::is_sorted(r.moves.begin(), r.moves.end(), by_name));
     EXPECT_TRUE(std::is_sorted(r.kept.begin(), r.kept.end(), by_name));
     EXPECT_TRUE(std::is_sorted(r.freed.begin(), r.freed.end()));
@@ -42,10 +47,11 @@ TEST(KvPlan, RandomWorldsAreCovered) {
   for (uint32_t seed = 0; seed < 600; ++seed) {
     Rng rng(seed);
     const Input in = RandomInput(rng, 4000, 1);
-    const Result<Plan> plan = MakePlan(in);
+    const Result<Whole> plan = MakeWhole(in);
     ASSERT_TRUE(plan.ok()) << seed << ": " << plan.status().message();
-    const Status cover = CoverCheck(in, *plan);
+    const Status cover = CheckWhole(in, *plan);
     ASSERT_TRUE(cover.ok()) << seed << ": " << cover.message();
+    ASSERT_TRUE(PageCheck(in, *plan).Right()) << seed;
     ExpectOrder(*plan);
   }
 }
@@ -60,11 +66,12 @@ TEST(KvPlan, TightMemoryIsCoveredOrRefusedWithNumbers) {
       r.free_pages = Pick(rng, 0, 60);
     }
     for (uint32_t& pages : in.joined_pages) pages = std::min(pages, Pick(rng, 0, 100));
-    const Result<Plan> plan = MakePlan(in);
+    const Result<Whole> plan = MakeWhole(in);
     if (plan.ok()) {
       ++fits;
-      const Status cover = CoverCheck(in, *plan);
+      const Status cover = CheckWhole(in, *plan);
       ASSERT_TRUE(cover.ok()) << seed << ": " << cover.message();
+      ASSERT_TRUE(PageCheck(in, *plan).Right()) << seed;
     } else {
       ++refused;
       ASSERT_EQ(plan.status().code(), Code::kNoMemory) << plan.status().message();
@@ -75,23 +82,23 @@ TEST(KvPlan, TightMemoryIsCoveredOrRefusedWithNumbers) {
   EXPECT_GT(refused, 50u);
 }
 
-// Each damage to a plan must be seen. Returns false when the plan offers nothing to damage.
-using Damage = std::function<bool(Rng&, Plan&)>;
+// Damages a plan, or returns false when it offers nothing to damage.
+using Damage = std::function<bool(Rng&, Whole&)>;
 
 template <typename T>
-T* Any(Rng& rng, Plan& plan, std::vector<T> RankPlan::*member) {
+T* Any(Rng& rng, Whole& whole, std::vector<T> RankPlan::*member) {
   std::vector<T*> all;
-  for (RankPlan& r : plan.ranks) {
+  for (RankPlan& r : whole.parts) {
     for (T& item : r.*member) all.push_back(&item);
   }
   return all.empty() ? nullptr : all[rng() % all.size()];
 }
 
 template <typename T>
-bool Drop(Rng& rng, Plan& plan, std::vector<T> RankPlan::*member) {
-  T* item = Any(rng, plan, member);
+bool Drop(Rng& rng, Whole& whole, std::vector<T> RankPlan::*member) {
+  T* item = Any(rng, whole, member);
   if (item == nullptr) return false;
-  for (RankPlan& r : plan.ranks) {
+  for (RankPlan& r : whole.parts) {
     auto& list = r.*member;
     if (!list.empty() && item >= list.data() && item < list.data() + list.size()) {
       list.erase(list.begin() + (item - list.data()));
@@ -101,79 +108,118 @@ bool Drop(Rng& rng, Plan& plan, std::vector<T> RankPlan::*member) {
   return true;
 }
 
-TEST(KvPlan, EveryDamageFailsTheCoverCheck) {
-  const std::map<std::string, Damage> damages = {
-      {"move dropped", [](Rng& rng, Plan& p) { return Drop(rng, p, &RankPlan::moves); }},
-      {"kept page dropped", [](Rng& rng, Plan& p) { return Drop(rng, p, &RankPlan::kept); }},
-      {"freed page dropped", [](Rng& rng, Plan& p) { return Drop(rng, p, &RankPlan::freed); }},
+// Each move, kept or freed strip, changed.
+template <typename T>
+Damage Change(std::vector<T> RankPlan::*member, std::function<void(Rng&, T&)> change) {
+  return [member, change = std::move(change)](Rng& rng, Whole& whole) {
+    T* item = Any(rng, whole, member);
+    if (item != nullptr) change(rng, *item);
+    return item != nullptr;
+  };
+}
+
+const std::map<std::string, Damage>& Damages() {
+  static const std::map<std::string, Damage> damages = {
+      {"move dropped", [](Rng& rng, Whole& w) { return Drop(rng, w, &RankPlan::moves); }},
+      {"kept strip dropped", [](Rng& rng, Whole& w) { return Drop(rng, w, &RankPlan::kept); }},
+      {"freed strip dropped", [](Rng& rng, Whole& w) { return Drop(rng, w, &RankPlan::freed); }},
       {"another page pulled",
-       [](Rng& rng, Plan& p) {
-         Move* m = Any(rng, p, &RankPlan::moves);
-         if (m != nullptr) ++m->source_page;
-         return m != nullptr;
-       }},
-      {"another head",
-       [](Rng& rng, Plan& p) {
-         Move* m = Any(rng, p, &RankPlan::moves);
-         if (m != nullptr) ++m->kv_head;
-         return m != nullptr;
-       }},
-      {"one token too few",
-       [](Rng& rng, Plan& p) {
-         Move* m = Any(rng, p, &RankPlan::moves);
-         if (m != nullptr) --m->tokens;
-         return m != nullptr;
-       }},
+       Change<Move>(&RankPlan::moves, [](Rng&, Move& m) { ++m.source_page; })},
+      {"pulled from another",
+       Change<Move>(&RankPlan::moves, [](Rng& rng, Move& m) { m.source_rank += 1 + rng() % 3; })},
+      {"another page kept", Change<Keep>(&RankPlan::kept, [](Rng&, Keep& k) { ++k.page; })},
+      {"another page freed", Change<Strip>(&RankPlan::freed, [](Rng&, Strip& s) { ++s.page; })},
+      {"another head", Change<Move>(&RankPlan::moves, [](Rng&, Move& m) { ++m.kv_head; })},
+      {"another layer", Change<Keep>(&RankPlan::kept, [](Rng&, Keep& k) { ++k.layer; })},
+      {"a layer too few", Change<Move>(&RankPlan::moves, [](Rng&, Move& m) { --m.layers; })},
+      {"a layer too many kept", Change<Keep>(&RankPlan::kept, [](Rng&, Keep& k) { ++k.layers; })},
+      {"a layer too few freed",
+       Change<Strip>(&RankPlan::freed, [](Rng&, Strip& s) { --s.layers; })},
+      {"one token too few", Change<Move>(&RankPlan::moves, [](Rng&, Move& m) { --m.tokens; })},
+      {"one token too many", Change<Keep>(&RankPlan::kept, [](Rng&, Keep& k) { ++k.tokens; })},
       {"pulled twice",
-       [](Rng& rng, Plan& p) {
-         for (RankPlan& r : p.ranks) {
+       [](Rng& rng, Whole& w) {
+         for (RankPlan& r : w.parts) {
            if (r.moves.empty()) continue;
-           r.moves.push_back(r.moves[rng() % r.moves.size()]);
+           const size_t i = rng() % r.moves.size();
+           r.moves.insert(r.moves.begin() + static_cast<int64_t>(i), r.moves[i]);
            return true;
          }
          return false;
        }},
       {"kept and freed",
-       [](Rng&, Plan& p) {
-         for (RankPlan& r : p.ranks) {
+       [](Rng&, Whole& w) {
+         for (RankPlan& r : w.parts) {
            if (r.kept.empty()) continue;
-           r.freed.push_back(r.kept[0].page);
+           const Keep& k = r.kept[0];
+           r.freed.push_back({k.home, k.block, k.kv_head, k.layer, k.layers, k.page, k.stride});
            return true;
          }
          return false;
        }},
       {"another home",
-       [](Rng& rng, Plan& p) {
-         for (Placement& r : p.requests) {
-           if (r.blocks.empty() || p.ranks.size() < 2) continue;
-           r.home = (r.home + 1 + rng() % (p.ranks.size() - 1)) % p.ranks.size();
+       [](Rng& rng, Whole& w) {
+         for (Placement& r : w.plan.requests) {
+           if (r.blocks.empty() || w.parts.size() < 2) continue;
+           r.home = (r.home + 1 + rng() % (w.parts.size() - 1)) % w.parts.size();
            return true;
          }
          return false;
        }},
       {"blocks swapped",
-       [](Rng&, Plan& p) {
-         for (Placement& r : p.requests) {
+       [](Rng&, Whole& w) {
+         for (Placement& r : w.plan.requests) {
            if (r.blocks.size() < 2) continue;
            std::swap(r.blocks[0], r.blocks[1]);
            return true;
          }
          return false;
        }},
+      {"one name for two blocks",
+       [](Rng&, Whole& w) {
+         for (Placement& r : w.plan.requests) {
+           if (r.blocks.size() < 2) continue;
+           r.blocks[0] = r.blocks[1];
+           return true;
+         }
+         return false;
+       }},
   };
+  return damages;
+}
+
+// Each damage is seen by the check that goes page by page, and by the one that ships.
+TEST(KvPlan, EveryDamageFailsTheCoverCheck) {
   std::map<std::string, int> tried;
   for (uint32_t seed = 0; seed < 150; ++seed) {
-    for (const auto& [name, damage] : damages) {
+    for (const auto& [name, damage] : Damages()) {
       Rng rng(seed);
       const Input in = RandomInput(rng, 4000, 1);
-      Result<Plan> plan = MakePlan(in);
+      Result<Whole> plan = MakeWhole(in);
       ASSERT_TRUE(plan.ok());
       if (!damage(rng, *plan)) continue;
       ++tried[name];
-      EXPECT_FALSE(CoverCheck(in, *plan).ok()) << name << ", seed " << seed;
+      EXPECT_FALSE(PageCheck(in, *plan).Right()) << name << ", seed " << seed;
+      EXPECT_FALSE(CheckWhole(in, *plan).ok()) << name << ", seed " << seed;
     }
   }
-  for (const auto& [name, damage] : damages) EXPECT_GT(tried[name], 10) << name;
+  for (const auto& [name, damage] : Damages()) EXPECT_GT(tried[name], 10) << name;
+}
+
+// What the shipping check takes is right page by page, whatever was damaged, and how often.
+TEST(KvPlan, NothingWrongPassesTheCoverCheck) {
+  std::vector<const Damage*> damages;
+  for (const auto& [name, damage] : Damages()) damages.push_back(&damage);
+  for (uint32_t seed = 0; seed < 600; ++seed) {
+    Rng rng(seed);
+    const Input in = RandomInput(rng, 4000, 1);
+    Result<Whole> plan = MakeWhole(in);
+    ASSERT_TRUE(plan.ok());
+    for (uint32_t n = Pick(rng, 1, 4); n > 0; --n) {
+      (void)(*damages[rng() % damages.size()])(rng, *plan);
+    }
+    if (CheckWhole(in, *plan).ok()) EXPECT_TRUE(PageCheck(in, *plan).Right()) << seed;
+  }
 }
 
 // Two ranks, one layer, one block of 4 tokens: small enough to see.
@@ -197,12 +243,12 @@ TEST(KvPlan, SameShardingMovesNothing) {
     in.joined_pages.clear();
     std::iota(in.new_of_old.begin(), in.new_of_old.end(), 0);
     in.new_of_old.resize(in.ranks.size());
-    const Result<Plan> plan = MakePlan(in);
+    const Result<Whole> plan = MakeWhole(in);
     ASSERT_TRUE(plan.ok()) << plan.status().message();
-    EXPECT_EQ(plan->moved_bytes, 0u);
-    EXPECT_EQ(plan->requests_moved, 0u);
+    for (const RankPlan& part : plan->parts) EXPECT_EQ(part.moved_bytes, 0u);
+    EXPECT_EQ(plan->plan.requests_moved, 0u);
     for (size_t i = 0; i < in.requests.size(); ++i) {
-      EXPECT_EQ(plan->requests[i].home, in.requests[i].home);
+      EXPECT_EQ(plan->plan.requests[i].home, in.requests[i].home);
     }
   }
 }
@@ -212,16 +258,17 @@ TEST(KvPlan, DataToTensorMovesEachHeadOnceAndOnlyFilledTokens) {
   in.requests = {{"a", 0, 6, 8, {7, 9}}};
   Rng rng(1);
   GivePages(rng, in, 32, 1);
-  const Result<Plan> plan = MakePlan(in);
+  const Result<Whole> plan = MakeWhole(in);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
-  ASSERT_TRUE(CoverCheck(in, *plan).ok());
-  EXPECT_EQ(plan->ranks[0].kept.size(), 2u);  // KV head 0 of two blocks stays
-  EXPECT_TRUE(plan->ranks[0].moves.empty());
-  ASSERT_EQ(plan->ranks[1].moves.size(), 2u);  // KV head 1
-  EXPECT_EQ(plan->ranks[1].moves[0].tokens, 4u);
-  EXPECT_EQ(plan->ranks[1].moves[1].tokens, 2u);
-  EXPECT_EQ(plan->moved_bytes, 6u * 64);
-  EXPECT_EQ(plan->ranks[0].freed.size(), 2u);
+  ASSERT_TRUE(CheckWhole(in, *plan).ok());
+  EXPECT_EQ(plan->parts[0].kept.size(), 2u);  // KV head 0 of two blocks stays
+  EXPECT_TRUE(plan->parts[0].moves.empty());
+  ASSERT_EQ(plan->parts[1].moves.size(), 2u);  // KV head 1
+  EXPECT_EQ(plan->parts[1].moves[0].tokens, 4u);
+  EXPECT_EQ(plan->parts[1].moves[1].tokens, 2u);
+  EXPECT_EQ(plan->parts[1].moved_bytes, 6u * 64);
+  EXPECT_EQ(plan->parts[0].moved_bytes, 0u);
+  EXPECT_EQ(plan->parts[0].freed.size(), 2u);
 }
 
 TEST(KvPlan, SharedPrefixIsCopiedOncePerNewOwner) {
@@ -232,13 +279,13 @@ TEST(KvPlan, SharedPrefixIsCopiedOncePerNewOwner) {
   in.new_of_old = {-1, 0};  // rank 0 leaves; rank 1 is the new rank 0
   in.new_ranks = 1;
   in.new_groups = {Cut({0}, 1, 4)};
-  const Result<Plan> plan = MakePlan(in);
+  const Result<Whole> plan = MakeWhole(in);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
-  ASSERT_TRUE(CoverCheck(in, *plan).ok());
-  EXPECT_EQ(plan->ranks[0].moves.size(), 4u * 2);  // blocks 1, 2, 3, 4, two KV heads
-  EXPECT_EQ(plan->requests[0].blocks[0], plan->requests[1].blocks[0]);
-  EXPECT_EQ(plan->requests[0].blocks[1], plan->requests[2].blocks[1]);
-  EXPECT_NE(plan->requests[0].blocks[2], plan->requests[1].blocks[2]);
+  ASSERT_TRUE(CheckWhole(in, *plan).ok());
+  EXPECT_EQ(plan->parts[0].moves.size(), 4u * 2);  // blocks 1, 2, 3, 4, two KV heads
+  EXPECT_EQ(plan->plan.requests[0].blocks[0], plan->plan.requests[1].blocks[0]);
+  EXPECT_EQ(plan->plan.requests[0].blocks[1], plan->plan.requests[2].blocks[1]);
+  EXPECT_NE(plan->plan.requests[0].blocks[2], plan->plan.requests[1].blocks[2]);
 }
 
 TEST(KvPlan, ReplicasShareTheSending) {
@@ -253,11 +300,11 @@ TEST(KvPlan, ReplicasShareTheSending) {
   in.requests = {{"a", 0, 16, 16, {1, 2, 3, 4}}};
   Rng rng(1);
   GivePages(rng, in, 32, 1);
-  const Result<Plan> plan = MakePlan(in);
+  const Result<Whole> plan = MakeWhole(in);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
-  ASSERT_TRUE(CoverCheck(in, *plan).ok());
+  ASSERT_TRUE(CheckWhole(in, *plan).ok());
   std::map<uint32_t, int> by_source;
-  for (const RankPlan& r : plan->ranks) {
+  for (const RankPlan& r : plan->parts) {
     for (const Move& m : r.moves) ++by_source[m.source_rank];
   }
   EXPECT_EQ(by_source[0], 2);
@@ -278,13 +325,13 @@ TEST(KvPlan, DisplacedRequestsGoLongestFirstToTheLeastLoaded) {
                  {"waiting", 2, 0, 4, {}}};
   Rng rng(1);
   GivePages(rng, in, 32, 1);
-  const Result<Plan> plan = MakePlan(in);
+  const Result<Whole> plan = MakeWhole(in);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
-  ASSERT_TRUE(CoverCheck(in, *plan).ok());
-  EXPECT_EQ(plan->requests[0].home, 0u);
-  EXPECT_EQ(plan->requests[2].home, 1u);  // long: first, to the empty rank
-  EXPECT_EQ(plan->requests[1].home, 0u);  // short: 8 tokens there, 16 on rank 1
-  EXPECT_TRUE(plan->requests[3].blocks.empty());
+  ASSERT_TRUE(CheckWhole(in, *plan).ok());
+  EXPECT_EQ(plan->plan.requests[0].home, 0u);
+  EXPECT_EQ(plan->plan.requests[2].home, 1u);  // long: first, to the empty rank
+  EXPECT_EQ(plan->plan.requests[1].home, 0u);  // short: 8 tokens there, 16 on rank 1
+  EXPECT_TRUE(plan->plan.requests[3].blocks.empty());
 }
 
 TEST(KvPlan, RefusesAContradictingManifest) {
@@ -294,10 +341,10 @@ TEST(KvPlan, RefusesAContradictingManifest) {
   GivePages(rng, good, 32, 1);
   ASSERT_TRUE(MakePlan(good).ok());
   const std::map<std::string, std::function<void(Input&)>> breaks = {
-      {"used twice",
-       [](Input& in) { in.ranks[0].blocks[0].pages[0] = in.ranks[0].blocks[0].pages[1]; }},
-      {"page 32 of 32", [](Input& in) { in.ranks[0].blocks[0].pages[0] = 32; }},
-      {"has no pages of block", [](Input& in) { in.ranks[0].blocks.pop_back(); }},
+      {"used twice", [](Input& in) { in.ranks[0].strips[0].page = in.ranks[0].strips[1].page; }},
+      {"page 32 of 32", [](Input& in) { in.ranks[0].strips[0].page = 32; }},
+      {"has no page of KV head 0 of layer 0 of block 9 of home 0, which rank 0 needs",
+       [](Input& in) { in.ranks[0].strips.resize(2); }},
       {"comes twice", [](Input& in) { in.requests[1].id = "a"; }},
       {"more than its", [](Input& in) { in.ranks[1].free_pages = 32; }},
       {"do not cut",
@@ -321,7 +368,7 @@ TEST(KvPlan, RefusesAContradictingManifest) {
   for (const auto& [message, damage] : breaks) {
     Input bad = good;
     damage(bad);
-    const Result<Plan> plan = MakePlan(bad);
+    const Result<Whole> plan = MakeWhole(bad);
     ASSERT_FALSE(plan.ok()) << message;
     EXPECT_EQ(plan.status().code(), Code::kInvalid);
     EXPECT_THAT(plan.status().message(), ::testing::HasSubstr(message));
@@ -337,17 +384,17 @@ TEST(KvPlan, WhatFitsToTheLastPageFitsAndNothingBeyond) {
   in.new_ranks = 1;
   in.new_groups = {Cut({0}, 1, 4)};
   in.ranks[1].free_pages = 4;
-  const Result<Plan> plan = MakePlan(in);
+  const Result<Whole> plan = MakeWhole(in);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
-  EXPECT_TRUE(CoverCheck(in, *plan).ok());
+  EXPECT_TRUE(CheckWhole(in, *plan).ok());
   Input arriving = in;
   --arriving.ranks[1].free_pages;
   EXPECT_EQ(MakePlan(arriving).status().code(), Code::kNoMemory);
-  EXPECT_FALSE(CoverCheck(arriving, *plan).ok());
+  EXPECT_FALSE(CheckWhole(arriving, *plan).ok());
   Input reserved = in;
   --reserved.ranks[1].total_pages;
   EXPECT_EQ(MakePlan(reserved).status().code(), Code::kNoMemory);
-  EXPECT_FALSE(CoverCheck(reserved, *plan).ok());
+  EXPECT_FALSE(CheckWhole(reserved, *plan).ok());
 }
 
 // A sum in 32 bits would wrap, and the request come to nothing.
@@ -367,14 +414,14 @@ TEST(KvPlan, NumbersAtTheEndOfTheirRangeDoNotWrap) {
     Input numbered = good;
     numbered.requests[0].blocks[1] = last;
     for (RankState& rank : numbered.ranks) {
-      for (HeldBlock& held : rank.blocks) held.block = held.block == 9 ? last : held.block;
+      for (Strip& held : rank.strips) held.block = held.block == 9 ? last : held.block;
     }
-    const Result<Plan> plan = MakePlan(numbered);
+    const Result<Whole> plan = MakeWhole(numbered);
     if (last == UINT32_MAX) {
       EXPECT_EQ(plan.status().code(), Code::kInvalid) << "no block could follow it";
     } else {
       ASSERT_TRUE(plan.ok()) << plan.status().message();
-      EXPECT_EQ(plan->next_block[0], UINT32_MAX);
+      EXPECT_EQ(plan->plan.next_block[0], UINT32_MAX);
     }
   }
 }

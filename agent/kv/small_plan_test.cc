@@ -9,33 +9,38 @@
 namespace tangram::kv {
 namespace {
 
-Plan Make(const Input& in) {
-  Result<Plan> plan = MakePlan(in);
-  EXPECT_TRUE(plan.ok()) << plan.status().message();
-  if (!plan.ok()) return {};
-  EXPECT_EQ(CoverCheck(in, *plan).message(), "");
-  return *plan;
+using testing::OneLayer;
+using testing::Whole;
+
+Whole Make(const Input& in) {
+  Result<Whole> whole = testing::MakeWhole(in);
+  EXPECT_TRUE(whole.ok()) << whole.status().message();
+  if (!whole.ok()) return {};
+  EXPECT_EQ(testing::CheckWhole(in, *whole).message(), "");
+  return *whole;
 }
 
-std::vector<uint32_t> Homes(const Plan& plan) {
+std::vector<uint32_t> Homes(const Whole& whole) {
   std::vector<uint32_t> out;
-  for (const Placement& p : plan.requests) out.push_back(p.home);
+  for (const Placement& p : whole.plan.requests) out.push_back(p.home);
   return out;
 }
 
 TEST(KvSmallPlan, EveryPageIsKeptPulledOrFreedAsWrittenDown) {
-  const Plan want = testing::SmallPlan(), plan = Make(testing::SmallWorld());
-  ASSERT_EQ(plan.ranks.size(), 2u);
+  const Whole want = testing::SmallPlan(), all = Make(testing::SmallWorld());
+  ASSERT_EQ(all.parts.size(), 2u);
   for (size_t r = 0; r < 2; ++r) {
-    EXPECT_EQ(plan.ranks[r].kept, want.ranks[r].kept) << r;
-    EXPECT_EQ(plan.ranks[r].moves, want.ranks[r].moves) << r;
-    EXPECT_EQ(plan.ranks[r].freed, want.ranks[r].freed) << r;
+    EXPECT_EQ(all.parts[r].kept, want.parts[r].kept) << r;
+    EXPECT_EQ(all.parts[r].moves, want.parts[r].moves) << r;
+    EXPECT_EQ(all.parts[r].freed, want.parts[r].freed) << r;
+    EXPECT_EQ(all.parts[r].moved_bytes, want.parts[r].moved_bytes) << r;
+    EXPECT_EQ(all.parts[r].local_bytes, 0u) << r;
+    EXPECT_EQ(all.plan.blocks[r], want.plan.blocks[r]) << r;
   }
-  EXPECT_EQ(plan.next_block, want.next_block);
-  EXPECT_EQ(plan.moved_bytes, want.moved_bytes);
-  EXPECT_EQ(plan.local_bytes, 0u);
-  EXPECT_EQ(plan.requests_moved, 0u);
-  EXPECT_EQ(Homes(plan), (std::vector<uint32_t>{0, 1, 0}));
+  EXPECT_EQ(all.plan.next_block, want.plan.next_block);
+  EXPECT_TRUE(all.plan.shared.empty());
+  EXPECT_EQ(all.plan.requests_moved, 0u);
+  EXPECT_EQ(Homes(all), (std::vector<uint32_t>{0, 1, 0}));
 }
 
 TEST(KvSmallPlan, HeadsOfAPosition) {
@@ -60,20 +65,21 @@ Input Three() {
 TEST(KvSmallPlan, ARequestWhoseHomeHasNoRoomGoesElsewhereAndTheOthersStay) {
   Input in = Three();
   // "a" may come to 3 blocks of 2 pages; rank 0 has room for 2.
-  in.ranks[0] = {5, 0, in.ranks[0].blocks};
+  in.ranks[0] = {5, 0, in.ranks[0].strips};
   in.ranks[0].total_pages = 6;
   EXPECT_EQ(Homes(Make(in)), (std::vector<uint32_t>{0, 1, 0}));
   in.ranks[0].total_pages = 5;
-  in.ranks[0].blocks[0].pages = {3, 4};
-  const Plan plan = Make(in);
-  EXPECT_EQ(Homes(plan), (std::vector<uint32_t>{2, 1, 0}));
-  EXPECT_EQ(plan.requests_moved, 1u);
+  in.ranks[0].strips[1].page = 4;  // not 5
+  const Whole all = Make(in);
+  EXPECT_EQ(Homes(all), (std::vector<uint32_t>{2, 1, 0}));
+  EXPECT_EQ(all.plan.requests_moved, 1u);
   // What "a" and "c" shared is there once and once here; "c" keeps it.
-  EXPECT_EQ(plan.ranks[0].kept.size(), 2u);
-  EXPECT_EQ(plan.ranks[2].moves.size(), 4u);
-  EXPECT_EQ(plan.requests[0].blocks, (std::vector<uint32_t>{0, 1})) << "the lowest free numbers";
-  EXPECT_EQ(plan.requests[2].blocks, (std::vector<uint32_t>{7})) << "its own number";
-  EXPECT_EQ(plan.next_block, (std::vector<uint32_t>{8, 8, 2}));
+  EXPECT_EQ(all.parts[0].kept.size(), 2u);
+  EXPECT_EQ(all.parts[2].moves.size(), 4u);
+  EXPECT_EQ(all.plan.requests[0].blocks, (std::vector<uint32_t>{0, 1}))
+      << "the lowest free numbers";
+  EXPECT_EQ(all.plan.requests[2].blocks, (std::vector<uint32_t>{7})) << "its own number";
+  EXPECT_EQ(all.plan.next_block, (std::vector<uint32_t>{8, 8, 2}));
 }
 
 TEST(KvSmallPlan, NumbersOfBlocksThatStayAreNotGivenAgain) {
@@ -82,15 +88,16 @@ TEST(KvSmallPlan, NumbersOfBlocksThatStayAreNotGivenAgain) {
   in.new_of_old = {0, -1};
   in.new_ranks = 1;
   in.new_groups = {{{{0}, {0, 4}}}};
-  in.ranks[0].blocks[0].block = in.requests[0].blocks[0] = in.requests[2].blocks[0] = 0;
-  in.ranks[0].blocks[1].block = in.requests[0].blocks[1] = 2;
+  in.requests[0].blocks = {0, 2};
+  in.requests[2].blocks = {0};
+  in.ranks[0].strips = OneLayer({{0, 0, 0, {3, 5}}, {0, 2, 0, {1, 2}}});
   in.requests[1] = {"b", 1, 10, 12, {5, 6, 7}};
-  in.ranks[1] = {16, 10, {{1, 5, {0, 1}}, {1, 6, {2, 3}}, {1, 7, {4, 5}}}};
-  const Plan plan = Make(in);
-  EXPECT_EQ(plan.requests[0].blocks, (std::vector<uint32_t>{0, 2}));
-  EXPECT_EQ(plan.requests[1].blocks, (std::vector<uint32_t>{1, 3, 4}));
-  EXPECT_EQ(plan.next_block, (std::vector<uint32_t>{5}));
-  EXPECT_EQ(plan.requests_moved, 1u);
+  in.ranks[1] = {16, 10, OneLayer({{1, 5, 0, {0, 1}}, {1, 6, 0, {2, 3}}, {1, 7, 0, {4, 5}}})};
+  const Whole all = Make(in);
+  EXPECT_EQ(all.plan.requests[0].blocks, (std::vector<uint32_t>{0, 2}));
+  EXPECT_EQ(all.plan.requests[1].blocks, (std::vector<uint32_t>{1, 3, 4}));
+  EXPECT_EQ(all.plan.next_block, (std::vector<uint32_t>{5}));
+  EXPECT_EQ(all.plan.requests_moved, 1u);
 }
 
 // Ranks 0 and 1 are one group, and hold a head each of the requests of home 1. Rank 1 leaves, and
@@ -106,22 +113,24 @@ Input TwoHomesOfOneBlock() {
   in.joined_pages = {0, 32};
   in.requests = {{"a", 1, 6, 6, {7, 9}}, {"c", 1, 4, 4, {7}}, {"z", 0, 0, 4, {}}};
   in.ranks.resize(2);
-  in.ranks[0] = {32, 20, {{1, 7, {3}}, {1, 9, {1}}}};
-  in.ranks[1] = {32, 20, {{1, 7, {4}}, {1, 9, {2}}}};
+  in.ranks[0] = {32, 20, OneLayer({{1, 7, 0, {3}}, {1, 9, 0, {1}}})};
+  in.ranks[1] = {32, 20, OneLayer({{1, 7, 1, {4}}, {1, 9, 1, {2}}})};
   return in;
 }
 
 TEST(KvSmallPlan, ABlockThatTwoHomesNeedIsKeptByOneAndCopiedForTheOther) {
-  const Plan plan = Make(TwoHomesOfOneBlock());
-  EXPECT_EQ(Homes(plan), (std::vector<uint32_t>{1, 0, 0}));
-  EXPECT_EQ(plan.ranks[0].kept, (std::vector<Keep>{{3, 0, 0, 1, 0, 4}, {1, 0, 0, 1, 1, 2}}));
-  EXPECT_EQ(plan.ranks[0].moves, (std::vector<Move>{{0, 3, 0, 0, 0, 0, 4}})) << "a local copy";
-  EXPECT_EQ(
-      plan.ranks[1].moves,
-      (std::vector<Move>{{1, 4, 0, 1, 0, 0, 4}, {1, 4, 0, 1, 1, 0, 4}, {1, 2, 0, 1, 1, 1, 2}}));
-  EXPECT_EQ(plan.local_bytes, 4u * 64);
-  EXPECT_EQ(plan.moved_bytes, (4u + 4 + 4 + 2) * 64);
-  EXPECT_EQ(plan.requests_moved, 2u);
+  const Whole all = Make(TwoHomesOfOneBlock());
+  EXPECT_EQ(Homes(all), (std::vector<uint32_t>{1, 0, 0}));
+  EXPECT_EQ(all.parts[0].kept,
+            (std::vector<Keep>{{1, 0, 0, 0, 1, 3, 1, 4}, {1, 1, 0, 0, 1, 1, 1, 2}}));
+  EXPECT_EQ(all.parts[0].moves, (std::vector<Move>{{0, 0, 0, 0, 1, 0, 3, 1, 4}})) << "a local copy";
+  EXPECT_EQ(all.parts[1].moves, (std::vector<Move>{{0, 0, 1, 0, 1, 1, 4, 1, 4},
+                                                   {1, 0, 1, 0, 1, 1, 4, 1, 4},
+                                                   {1, 1, 1, 0, 1, 1, 2, 1, 2}}));
+  EXPECT_EQ(all.parts[0].local_bytes, 4u * 64);
+  EXPECT_EQ(all.parts[0].moved_bytes, 4u * 64);
+  EXPECT_EQ(all.parts[1].moved_bytes, (4u + 4 + 2) * 64);
+  EXPECT_EQ(all.plan.requests_moved, 2u);
 }
 
 // Layer 1 is of each rank alone now, and in layer 0 the two change places: rank 0 has nothing that
@@ -130,12 +139,13 @@ TEST(KvSmallPlan, WhoNeedsNothingOfABlockDoesNotTakeItOver) {
   Input in = TwoHomesOfOneBlock();
   in.old_groups.push_back(in.old_groups[0]);
   in.new_groups = {{{{1, 0}, {0, 2, 4}}}, {{{0}, {0, 4}}, {{1}, {0, 4}}}};
-  in.ranks[0].blocks = {{1, 7, {3, 5}}, {1, 9, {1, 6}}};
-  in.ranks[1].blocks = {{1, 7, {4, 5}}, {1, 9, {2, 6}}};
-  const Plan plan = Make(in);
-  EXPECT_EQ(Homes(plan), (std::vector<uint32_t>{1, 0, 0}));
-  EXPECT_EQ(plan.ranks[0].kept, (std::vector<Keep>{{5, 1, 0, 0, 0, 4}}));
-  EXPECT_EQ(plan.local_bytes, 0u);
+  // Of both layers; rank 0 has KV head 0, rank 1 the other.
+  in.ranks[0].strips = {{1, 7, 0, 0, 2, 3, 2}, {1, 9, 0, 0, 2, 1, 5}};
+  in.ranks[1].strips = {{1, 7, 1, 0, 2, 4, 1}, {1, 9, 1, 0, 2, 2, 4}};
+  const Whole all = Make(in);
+  EXPECT_EQ(Homes(all), (std::vector<uint32_t>{1, 0, 0}));
+  EXPECT_EQ(all.parts[0].kept, (std::vector<Keep>{{0, 0, 0, 1, 1, 5, 2, 4}}));
+  EXPECT_EQ(all.parts[0].local_bytes, 0u);
 }
 
 // What comes to a home gets the lowest numbers, and its own blocks have theirs: all go by number.
@@ -145,16 +155,16 @@ TEST(KvSmallPlan, PagesAreMovedInTheOrderOfNewNumbers) {
   in.new_of_old.push_back(-1);
   in.requests[1].reserved = 40;  // so that "d" goes to home 0
   in.requests.push_back({"d", 2, 4, 4, {7}});
-  in.ranks.push_back({16, 14, {{2, 7, {2, 6}}}});
-  const Plan plan = Make(in);
-  EXPECT_EQ(Homes(plan), (std::vector<uint32_t>{0, 1, 0, 0}));
-  EXPECT_EQ(
-      plan.ranks[1].moves,
-      (std::vector<Move>{{2, 6, 0, 1, 0, 0, 4}, {0, 5, 0, 1, 0, 7, 4}, {0, 2, 0, 1, 0, 9, 2}}));
+  in.ranks.push_back({16, 14, OneLayer({{2, 7, 0, {2, 6}}})});
+  const Whole all = Make(in);
+  EXPECT_EQ(Homes(all), (std::vector<uint32_t>{0, 1, 0, 0}));
+  EXPECT_EQ(all.parts[1].moves, (std::vector<Move>{{0, 0, 1, 0, 1, 2, 6, 1, 4},
+                                                   {0, 7, 1, 0, 1, 0, 5, 1, 4},
+                                                   {0, 9, 1, 0, 1, 0, 2, 1, 2}}));
 }
 
 // The one head is on all ranks of the old group, in either order.
-TEST(KvSmallPlan, OfReplicasTheOneSendsThatSentLeastThenTheLowest) {
+TEST(KvSmallPlan, ReplicasTakeTurnsFromTheLowestOn) {
   const std::vector<std::vector<uint32_t>> orders = {{0, 1}, {1, 0}};
   for (const std::vector<uint32_t>& ranks : orders) {
     Input in;
@@ -166,10 +176,12 @@ TEST(KvSmallPlan, OfReplicasTheOneSendsThatSentLeastThenTheLowest) {
     in.joined_pages = {16};
     in.requests = {{"a", 0, 12, 12, {1, 2, 3}}};
     in.ranks.resize(2);
-    for (RankState& rank : in.ranks) rank = {16, 10, {{0, 1, {7}}, {0, 2, {8}}, {0, 3, {9}}}};
+    for (RankState& rank : in.ranks) {
+      rank = {16, 10, OneLayer({{0, 1, 0, {7}}, {0, 2, 0, {8}}, {0, 3, 0, {9}}})};
+    }
     std::vector<uint32_t> sources;
-    const Plan plan = Make(in);
-    for (const Move& m : plan.ranks[0].moves) sources.push_back(m.source_rank);
+    const Whole all = Make(in);
+    for (const Move& m : all.parts[0].moves) sources.push_back(m.source_rank);
     EXPECT_EQ(sources, (std::vector<uint32_t>{0, 1, 0})) << ranks[0];
   }
 }
@@ -180,12 +192,10 @@ TEST(KvSmallPlan, AWorldWithoutLayersHasNoPages) {
   in.old_groups.clear();
   in.new_groups.clear();
   in.new_of_old = {0, -1};
-  for (RankState& rank : in.ranks) {
-    for (HeldBlock& b : rank.blocks) b.pages.clear();
-  }
-  const Plan plan = Make(in);
-  EXPECT_EQ(Homes(plan), (std::vector<uint32_t>{0, 1, 0}));
-  EXPECT_EQ(plan.moved_bytes, 0u);
+  for (RankState& rank : in.ranks) rank.strips.clear();
+  const Whole all = Make(in);
+  EXPECT_EQ(Homes(all), (std::vector<uint32_t>{0, 1, 0}));
+  for (const RankPlan& part : all.parts) EXPECT_EQ(part.moved_bytes, 0u);
 }
 
 // Rank 1 leaves; "b" goes to who has the least of its pages in use, then the fewest blocks, then
@@ -221,11 +231,11 @@ TEST(KvSmallPlan, WithoutAHomeInEveryLayerThereIsNoPlan) {
   Input in = testing::SmallWorld();
   in.old_groups.push_back(in.old_groups[0]);
   in.new_groups = {{{{0}, {0, 4}}}, {{{1}, {0, 4}}}};
-  for (RankState& rank : in.ranks) {
-    rank.free_pages = 4;
-    for (HeldBlock& b : rank.blocks)
-      b.pages = {b.pages[0], b.pages[1], b.pages[0] + 9, b.pages[1] + 6};
-  }
+  in.ranks[0] = {
+      16,
+      4,
+      {{0, 7, 0, 0, 2, 3, 9}, {0, 7, 1, 0, 2, 5, 6}, {0, 9, 0, 0, 2, 1, 9}, {0, 9, 1, 0, 2, 2, 6}}};
+  in.ranks[1] = {16, 4, {{1, 7, 0, 0, 2, 0, 9}, {1, 7, 1, 0, 2, 8, 6}}};
   const Status status = MakePlan(in).status();
   EXPECT_EQ(status.code(), Code::kNoMemory);
   EXPECT_THAT(status.message(),

@@ -12,12 +12,40 @@
 #include <utility>
 #include <vector>
 
+#include "agent/kv/cover.h"
 #include "agent/kv/plan.h"
 #include "agent/kv/validate.h"
 
 namespace tangram::kv::testing {
 
 using Rng = std::mt19937;
+
+// A plan with the parts of all ranks.
+struct Whole {
+  Plan plan;
+  std::vector<RankPlan> parts;  // [new ranks]
+};
+
+inline Result<Whole> MakeWhole(const Input& in) {
+  Result<Plan> plan = MakePlan(in);
+  if (!plan.ok()) return plan.status();
+  Whole out{std::move(*plan), {}};
+  for (uint32_t r = 0; r < in.new_ranks; ++r) {
+    Result<RankPlan> part = MakePart(in, out.plan, r);
+    if (!part.ok()) return part.status();
+    out.parts.push_back(std::move(*part));
+  }
+  return out;
+}
+
+// The first rank's objection.
+inline Status CheckWhole(const Input& in, const Whole& whole) {
+  TANGRAM_RETURN_IF_ERROR(CheckHomes(in, whole.plan));
+  for (uint32_t r = 0; r < in.new_ranks; ++r) {
+    TANGRAM_RETURN_IF_ERROR(CheckPart(in, whole.plan, r, whole.parts[r]));
+  }
+  return OkStatus();
+}
 
 inline uint32_t Pick(Rng& rng, uint32_t low, uint32_t high) {
   return low + rng() % (high - low + 1);
@@ -48,27 +76,56 @@ inline std::vector<uint32_t> Shuffled(Rng& rng, uint32_t n) {
   return out;
 }
 
-// Fills the page tables of all ranks for the blocks of the requests, with pages in random order.
+// Pages for `layers` layers of a strip, if some lie free at a random distance; else of one layer.
+inline Strip TakeStrip(Rng& rng, std::set<uint32_t>& free, uint32_t layers) {
+  for (int attempt = 0; attempt < 8 && layers > 1; ++attempt) {
+    Strip out;
+    out.page = *std::next(free.begin(), static_cast<int64_t>(rng() % free.size()));
+    out.stride = Pick(rng, 1, 5);
+    out.layers = layers;
+    bool fits = true;
+    for (uint32_t i = 0; i < layers; ++i) fits = fits && free.contains(out.page + i * out.stride);
+    if (!fits) continue;
+    for (uint32_t i = 0; i < layers; ++i) free.erase(out.page + i * out.stride);
+    return out;
+  }
+  Strip out;
+  out.page = *std::next(free.begin(), static_cast<int64_t>(rng() % free.size()));
+  out.stride = Pick(rng, 0, 2);  // of one layer it means nothing
+  out.layers = 1;
+  free.erase(out.page);
+  return out;
+}
+
+// Fills the page tables of all ranks for the blocks of the requests: strips of any cut and any
+// stride, at random places.
 inline void GivePages(Rng& rng, Input& in, uint32_t total, uint32_t spare_denominator) {
   std::set<std::pair<uint32_t, uint32_t>> blocks;
   for (const Request& q : in.requests) {
     for (uint32_t b : q.blocks) blocks.insert({q.home, b});
   }
+  const std::vector<Span> spans = SpansOf(in);
   for (uint32_t r = 0; r < in.ranks.size(); ++r) {
     RankState& state = in.ranks[r];
     state.total_pages = total;
-    std::vector<uint32_t> pages = Shuffled(rng, total);
+    std::set<uint32_t> free;
+    for (uint32_t page = 0; page < total; ++page) free.insert(page);
     for (auto [home, block] : blocks) {
-      HeldBlock held{home, block, {}};
-      for (size_t n = HeldOf(in.shape, in.old_groups, home, r).size(); n > 0; --n) {
-        if (pages.empty()) throw std::logic_error("the test gives too few pages");
-        held.pages.push_back(pages.back());
-        pages.pop_back();
+      for (uint32_t head = 0; head < in.shape.kv_heads; ++head) {
+        // Runs of layers in which the rank has the head, cut anywhere.
+        for (const Span& span : spans) {
+          if (!Has(span.before.Of(home, r), head)) continue;
+          for (uint32_t layer = span.layer; layer < span.end();) {
+            if (free.empty()) throw std::logic_error("the test gives too few pages");
+            Strip strip = TakeStrip(rng, free, Pick(rng, 1, span.end() - layer));
+            strip.home = home, strip.block = block, strip.kv_head = head, strip.layer = layer;
+            layer += strip.layers;
+            state.strips.push_back(strip);
+          }
+        }
       }
-      if (!held.pages.empty()) state.blocks.push_back(held);
     }
-    std::shuffle(state.blocks.begin(), state.blocks.end(), rng);
-    state.free_pages = static_cast<uint32_t>(pages.size()) / spare_denominator;
+    state.free_pages = static_cast<uint32_t>(free.size()) / spare_denominator;
   }
 }
 

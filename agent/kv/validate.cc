@@ -3,8 +3,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
+#include <string_view>
+#include <unordered_set>
 
 namespace tangram::kv {
 namespace {
@@ -14,6 +15,7 @@ Status Bad(const std::string& message) { return Status(Code::kInvalid, "KV manif
 Status ValidateGroups(const Shape& shape, const std::vector<LayerGroups>& layers, uint32_t ranks,
                       const char* side) {
   for (size_t layer = 0; layer < layers.size(); ++layer) {
+    if (layer > 0 && layers[layer] == layers[layer - 1]) continue;
     std::set<uint32_t> seen;
     for (const Group& g : layers[layer]) {
       const auto& bounds = g.query_head_bounds;
@@ -35,44 +37,105 @@ Status ValidateGroups(const Shape& shape, const std::vector<LayerGroups>& layers
   return OkStatus();
 }
 
-Status ValidatePages(const Input& in, uint32_t rank) {
-  const RankState& state = in.ranks[rank];
-  std::set<uint32_t> pages;
-  std::set<std::pair<uint32_t, uint32_t>> names;
-  for (const HeldBlock& b : state.blocks) {
+// The strips of one rank, one after another: each after the one before, within the rank's pages and
+// heads, and together all that its groups ask for.
+class StripsOfRank {
+ public:
+  StripsOfRank(const Input& in, const std::vector<Span>& spans, uint32_t rank)
+      : in_(in), spans_(spans), rank_(rank) {}
+
+  Status Run() {
+    const RankState& state = in_.ranks[rank_];
+    for (const Strip& strip : state.strips) {
+      TANGRAM_RETURN_IF_ERROR(Order(strip));
+      TANGRAM_RETURN_IF_ERROR(Place(strip));
+      covered_ += strip.layers;
+      pages_ += strip.layers;
+      last_ = &strip;
+    }
+    TANGRAM_RETURN_IF_ERROR(Complete());
+    if (pages_ + state.free_pages > state.total_pages) {
+      return Bad(fmt::format("rank {}: {} pages in blocks and {} free are more than its {}", rank_,
+                             pages_, state.free_pages, state.total_pages));
+    }
+    return OkStatus();
+  }
+
+ private:
+  Status Order(const Strip& s) {
+    const bool same = last_ != nullptr && last_->home == s.home && last_->block == s.block;
+    if (same) {
+      const bool after = s.kv_head > last_->kv_head ||
+                         (s.kv_head == last_->kv_head && s.layer >= last_->layer + last_->layers);
+      if (after) return OkStatus();
+      return Bad(
+          fmt::format("rank {} lists KV head {} of layer {} of block {} of home {} twice or "
+                      "out of order",
+                      rank_, s.kv_head, s.layer, s.block, s.home));
+    }
+    TANGRAM_RETURN_IF_ERROR(Complete());
     // The last number stays free: `next_block` is above every block's.
-    if (b.block == UINT32_MAX) {
-      return Bad(fmt::format("rank {} lists a block {}, the last number there is", rank, b.block));
+    if (s.block == UINT32_MAX) {
+      return Bad(fmt::format("rank {} lists a block {}, the last number there is", rank_, s.block));
     }
-    if (b.home >= in.ranks.size() || !names.insert({b.home, b.block}).second) {
-      return Bad(fmt::format("rank {} lists block {} of home {} twice, or there is no such home",
-                             rank, b.block, b.home));
+    const bool after = last_ == nullptr || s.home > last_->home ||
+                       (s.home == last_->home && s.block > last_->block);
+    if (s.home >= in_.ranks.size() || !after) {
+      return Bad(
+          fmt::format("rank {} lists block {} of home {} twice or out of order, or there is "
+                      "no such home",
+                      rank_, s.block, s.home));
     }
-    const size_t want = HeldOf(in.shape, in.old_groups, b.home, rank).size();
-    if (b.pages.size() != want) {
-      return Bad(fmt::format("rank {} has {} pages of block {} of home {}, its groups ask for {}",
-                             rank, b.pages.size(), b.block, b.home, want));
-    }
-    for (uint32_t p : b.pages) {
-      if (p >= state.total_pages || !pages.insert(p).second) {
-        return Bad(fmt::format("rank {}: page {} of {} is out of range or used twice", rank, p,
-                               state.total_pages));
-      }
-    }
+    if (last_ == nullptr || s.home != last_->home) want_ = PagesBefore(spans_, s.home, rank_);
+    covered_ = 0;
+    return OkStatus();
   }
-  if (pages.size() + state.free_pages > state.total_pages) {
-    return Bad(fmt::format("rank {}: {} pages in blocks and {} free are more than its {}", rank,
-                           pages.size(), state.free_pages, state.total_pages));
+
+  // Of the block that ends with the last strip.
+  Status Complete() const {
+    if (last_ == nullptr || covered_ == want_) return OkStatus();
+    return Bad(fmt::format("rank {} has {} pages of block {} of home {}, its groups ask for {}",
+                           rank_, covered_, last_->block, last_->home, want_));
   }
-  return OkStatus();
+
+  Status Place(const Strip& s) const {
+    const uint64_t end = uint64_t{s.layer} + s.layers;
+    if (s.layers == 0 || end > in_.old_groups.size() || (s.layers > 1 && s.stride == 0)) {
+      return Bad(
+          fmt::format("rank {}, block {} of home {}: a strip of {} layers from {} of {}, "
+                      "{} pages apart",
+                      rank_, s.block, s.home, s.layers, s.layer, in_.old_groups.size(), s.stride));
+    }
+    const uint64_t last_page = s.page + uint64_t{s.layers - 1} * s.stride;
+    if (last_page >= in_.ranks[rank_].total_pages) {
+      return Bad(fmt::format("rank {}: page {} of {} is out of range", rank_, last_page,
+                             in_.ranks[rank_].total_pages));
+    }
+    for (const Span& span : spans_) {
+      if (span.end() <= s.layer || span.layer >= end) continue;
+      if (Has(span.before.Of(s.home, rank_), s.kv_head)) continue;
+      return Bad(
+          fmt::format("rank {} lists KV head {} of layer {} of block {} of home {}, which "
+                      "its groups do not give it",
+                      rank_, s.kv_head, std::max(span.layer, s.layer), s.block, s.home));
+    }
+    return OkStatus();
+  }
+
+  const Input& in_;
+  const std::vector<Span>& spans_;
+  const uint32_t rank_;
+  const Strip* last_ = nullptr;
+  uint64_t covered_ = 0, want_ = 0, pages_ = 0;
+};
+
+bool Repeats(std::vector<uint32_t> blocks) {
+  std::sort(blocks.begin(), blocks.end());
+  return std::adjacent_find(blocks.begin(), blocks.end()) != blocks.end();
 }
 
-Status ValidateRequests(const Input& in) {
-  std::vector<std::set<std::pair<uint32_t, uint32_t>>> held(in.ranks.size());
-  for (size_t r = 0; r < in.ranks.size(); ++r) {
-    for (const HeldBlock& b : in.ranks[r].blocks) held[r].insert({b.home, b.block});
-  }
-  std::set<std::string> ids;
+Status ValidateRequests(const Input& in, const std::vector<Span>& spans) {
+  std::unordered_set<std::string_view> ids;
   for (const Request& q : in.requests) {
     const uint32_t filled = BlocksOf(q.length, in.shape.block_tokens);
     if (!ids.insert(q.id).second) return Bad(fmt::format("request {} comes twice", q.id));
@@ -80,26 +143,12 @@ Status ValidateRequests(const Input& in) {
       return Bad(fmt::format("request {}: home {} of {} ranks, length {}, reserved {}, {} blocks",
                              q.id, q.home, in.ranks.size(), q.length, q.reserved, q.blocks.size()));
     }
-    if (std::set<uint32_t>(q.blocks.begin(), q.blocks.end()).size() != q.blocks.size()) {
-      return Bad(fmt::format("request {} lists a block twice", q.id));
-    }
+    if (Repeats(q.blocks)) return Bad(fmt::format("request {} lists a block twice", q.id));
     if (filled == 0) continue;
-    for (size_t layer = 0; layer < in.old_groups.size(); ++layer) {
-      size_t position;
-      const Group* group = FindGroup(in.old_groups[layer], q.home, &position);
-      if (group == nullptr) {
-        return Bad(fmt::format("request {}: home {} is in no attention group of layer {}", q.id,
-                               q.home, layer));
-      }
-      for (uint32_t r : group->ranks) {
-        // More ranks than query heads: some have no head and hold nothing.
-        if (HeldOf(in.shape, in.old_groups, q.home, r).empty()) continue;
-        for (uint32_t b = 0; b < filled; ++b) {
-          if (held[r].contains({q.home, q.blocks[b]})) continue;
-          return Bad(fmt::format("request {}: rank {} has no pages of block {} of home {}", q.id, r,
-                                 q.blocks[b], q.home));
-        }
-      }
+    for (const Span& span : spans) {
+      if (span.before.InGroup(q.home)) continue;
+      return Bad(fmt::format("request {}: home {} is in no attention group of layer {}", q.id,
+                             q.home, span.layer));
     }
   }
   return OkStatus();
@@ -107,30 +156,32 @@ Status ValidateRequests(const Input& in) {
 
 }  // namespace
 
-const Group* FindGroup(const LayerGroups& groups, uint32_t rank, size_t* position) {
-  for (const Group& g : groups) {
-    auto it = std::find(g.ranks.begin(), g.ranks.end(), rank);
-    if (it == g.ranks.end()) continue;
-    *position = it - g.ranks.begin();
-    return &g;
+Status ValidatePages(const Input& in, uint32_t rank) {
+  std::vector<uint64_t> used(in.ranks[rank].total_pages / 64 + 1, 0);
+  // Marks the pages of one word; false: one of them is marked already.
+  const auto mark = [&](uint32_t page, uint64_t bits) {
+    uint64_t& word = used[page / 64];
+    const bool free = (word & bits) == 0;
+    word |= bits;
+    return free;
+  };
+  for (const Strip& strip : in.ranks[rank].strips) {
+    uint32_t step = 1;
+    for (uint32_t i = 0; i < strip.layers; i += step) {
+      const uint32_t page = strip.page + i * strip.stride, at = page % 64;
+      // Side by side: as many at once as the word has.
+      step = strip.stride == 1 ? std::min(strip.layers - i, 64 - at) : 1;
+      const uint64_t bits = (step == 64 ? ~uint64_t{0} : (uint64_t{1} << step) - 1) << at;
+      if (!mark(page, bits)) {
+        return Bad(fmt::format("rank {}: a page of {} to {}, in block {} of home {}, is used twice",
+                               rank, page, page + step - 1, strip.block, strip.home));
+      }
+    }
   }
-  return nullptr;
+  return OkStatus();
 }
 
-std::vector<LayerHead> HeldOf(const Shape& shape, const std::vector<LayerGroups>& groups,
-                              uint32_t home, uint32_t rank) {
-  std::vector<LayerHead> out;
-  for (uint32_t layer = 0; layer < groups.size(); ++layer) {
-    size_t mine, unused;
-    const Group* group = FindGroup(groups[layer], rank, &mine);
-    if (group == nullptr || group != FindGroup(groups[layer], home, &unused)) continue;
-    const auto [begin, end] = HeldKvHeads(shape, *group, mine);
-    for (uint32_t head = begin; head < end; ++head) out.push_back({layer, head});
-  }
-  return out;
-}
-
-Status Validate(const Input& in) {
+Status Validate(const Input& in, std::vector<Span>* spans) {
   const Shape& s = in.shape;
   if (s.query_heads == 0 || s.kv_heads == 0 || s.query_heads % s.kv_heads != 0 ||
       s.block_tokens == 0 || s.head_token_bytes == 0 || s.head_token_bytes % 2 != 0) {
@@ -155,8 +206,11 @@ Status Validate(const Input& in) {
   TANGRAM_RETURN_IF_ERROR(
       ValidateGroups(s, in.old_groups, static_cast<uint32_t>(old_ranks), "old"));
   TANGRAM_RETURN_IF_ERROR(ValidateGroups(s, in.new_groups, in.new_ranks, "new"));
-  for (uint32_t r = 0; r < old_ranks; ++r) TANGRAM_RETURN_IF_ERROR(ValidatePages(in, r));
-  return ValidateRequests(in);
+  *spans = SpansOf(in);
+  for (uint32_t r = 0; r < old_ranks; ++r) {
+    TANGRAM_RETURN_IF_ERROR(StripsOfRank(in, *spans, r).Run());
+  }
+  return ValidateRequests(in, *spans);
 }
 
 }  // namespace tangram::kv

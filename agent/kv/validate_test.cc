@@ -12,6 +12,12 @@ namespace tangram::kv {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::OneLayer;
+
+Status Check(const Input& in) {
+  std::vector<Span> spans;
+  return Validate(in, &spans);
+}
 
 struct Fault {
   const char* message;
@@ -64,16 +70,34 @@ TEST(KvValidate, EachContradictionIsNamedWithItsNumbers) {
       {"new layer 0: rank 2 of 2 is out of range",
        [](Input& in) { in.new_groups[0][0].ranks[1] = 2; }},
       {"rank 0 lists a block 4294967295",
-       [](Input& in) { in.ranks[0].blocks[0].block = UINT32_MAX; }},
-      {"rank 0 lists block 7 of home 2 twice, or there is no such home",
-       [](Input& in) { in.ranks[0].blocks[0].home = 2; }},
-      {"rank 0 lists block 9 of home 0 twice", [](Input& in) { in.ranks[0].blocks[0].block = 9; }},
+       [](Input& in) { in.ranks[0].strips[2].block = UINT32_MAX; }},
+      {"rank 0 lists block 7 of home 2 twice or out of order, or there is no such home",
+       [](Input& in) { in.ranks[0].strips[0].home = 2; }},
+      {"rank 0 lists block 7 of home 0 twice or out of order",
+       [](Input& in) {
+         in.ranks[0].strips = OneLayer({{0, 9, 0, {1, 2}}, {0, 7, 0, {3, 5}}});
+       }},
+      {"rank 0 lists KV head 0 of layer 0 of block 7 of home 0 twice or out of order",
+       [](Input& in) { in.ranks[0].strips[1].kv_head = 0; }},
+      {"rank 0 lists KV head 2 of layer 0 of block 7 of home 0, which its groups do not give it",
+       [](Input& in) { in.ranks[0].strips[1].kv_head = 2; }},
+      {"rank 0 lists KV head 0 of layer 0 of block 7 of home 1, which its groups do not give it",
+       [](Input& in) {
+         in.ranks[0].strips = OneLayer({{1, 7, 0, {3, 5}}});
+       }},
       {"rank 0 has 1 pages of block 7 of home 0, its groups ask for 2",
-       [](Input& in) { in.ranks[0].blocks[0].pages.pop_back(); }},
-      {"rank 0: page 16 of 16 is out of range",
-       [](Input& in) { in.ranks[0].blocks[0].pages[0] = 16; }},
-      {"rank 0: page 1 of 16 is out of range or used twice",
-       [](Input& in) { in.ranks[0].blocks[0].pages[0] = 1; }},
+       [](Input& in) { in.ranks[0].strips.erase(in.ranks[0].strips.begin() + 1); }},
+      {"rank 0 has 1 pages of block 9 of home 0, its groups ask for 2",
+       [](Input& in) { in.ranks[0].strips.pop_back(); }},
+      {"rank 0, block 7 of home 0: a strip of 0 layers from 0 of 1, 1 pages apart",
+       [](Input& in) { in.ranks[0].strips[0].layers = 0; }},
+      {"rank 0, block 7 of home 0: a strip of 2 layers from 0 of 1",
+       [](Input& in) { in.ranks[0].strips[0].layers = 2; }},
+      {"rank 0, block 7 of home 0: a strip of 4294967295 layers from 2 of 1",
+       [](Input& in) {
+         in.ranks[0].strips[0].layer = 2, in.ranks[0].strips[0].layers = UINT32_MAX;
+       }},
+      {"rank 0: page 16 of 16 is out of range", [](Input& in) { in.ranks[0].strips[0].page = 16; }},
       {"rank 0: 4 pages in blocks and 13 free are more than its 16",
        [](Input& in) { in.ranks[0].free_pages = 13; }},
       {"rank 1: 2 pages in blocks and 15 free", [](Input& in) { in.ranks[1].free_pages = 15; }},
@@ -88,21 +112,17 @@ TEST(KvValidate, EachContradictionIsNamedWithItsNumbers) {
       {"request b: home 1 is in no attention group of layer 0",
        [](Input& in) {
          in.old_groups[0].pop_back();
-         in.ranks[1].blocks.clear();
+         in.ranks[1].strips.clear();
        }},
-      {"request b: rank 1 has no pages of block 7 of home 1",
-       [](Input& in) { in.ranks[1].blocks.clear(); }},
-      {"request a: rank 0 has no pages of block 9 of home 0",
-       [](Input& in) { in.ranks[0].blocks.pop_back(); }},
   };
   const Input good = testing::SmallWorld();
-  ASSERT_TRUE(Validate(good).ok()) << Validate(good).message();
+  ASSERT_EQ(Check(good).message(), "");
   for (const Fault& fault : faults) {
     Input bad = good;
     fault.make(bad);
-    EXPECT_EQ(Validate(bad).code(), Code::kInvalid) << fault.message;
-    EXPECT_THAT(Validate(bad).message(), HasSubstr(fault.message));
-    EXPECT_EQ(MakePlan(bad).status().message(), Validate(bad).message());
+    EXPECT_EQ(Check(bad).code(), Code::kInvalid) << fault.message;
+    EXPECT_THAT(Check(bad).message(), HasSubstr(fault.message));
+    EXPECT_EQ(MakePlan(bad).status().message(), Check(bad).message());
   }
 }
 
@@ -114,12 +134,12 @@ TEST(KvValidate, WhatIsAtALimitIsTaken) {
       [](Input& in) {
         in.new_of_old = {1, -1};
       },
-      [](Input& in) { in.ranks[0].blocks[0].pages[0] = 15; },
+      [](Input& in) { in.ranks[0].strips[0].page = 15; },
       [](Input& in) { in.requests[0].blocks.push_back(12); },  // nothing accepted is in it
       // who has nothing yet needs no group
       [](Input& in) {
         in.old_groups[0].pop_back();
-        in.ranks[1].blocks.clear();
+        in.ranks[1].strips.clear();
         in.requests[1] = {"b", 1, 0, 4, {}};
       },
       // a rank without a query head
@@ -128,14 +148,55 @@ TEST(KvValidate, WhatIsAtALimitIsTaken) {
       },
       [](Input& in) {
         in.old_groups[0] = {{{0, 1}, {0, 4, 4}}};
-        in.ranks[1].blocks.clear();
+        in.ranks[1].strips.clear();
         in.requests.erase(in.requests.begin() + 1);
       },
   };
   for (size_t i = 0; i < changes.size(); ++i) {
     Input in = testing::SmallWorld();
     changes[i](in);
-    EXPECT_EQ(Validate(in).message(), "") << i;
+    EXPECT_EQ(Check(in).message(), "") << i;
+  }
+}
+
+// Of four layers of two heads; each head's pages are 0, 2, 4, 6 and 1, 3, 5, 7, and what is
+// changed.
+TEST(KvValidate, APageIsUsedOnce) {
+  Input in;
+  in.shape = {2, 2, 4, 64};
+  in.old_groups = in.new_groups = std::vector<LayerGroups>(4, LayerGroups{{{0}, {0, 2}}});
+  in.new_of_old = {0};
+  in.new_ranks = 1;
+  in.requests = {{"a", 0, 4, 4, {3}}};
+  in.ranks = {{8, 0, {{0, 3, 0, 0, 4, 0, 2}, {0, 3, 1, 0, 4, 1, 2}}}};
+  EXPECT_EQ(Check(in).message(), "");
+  EXPECT_EQ(ValidatePages(in, 0).message(), "");
+  const auto refused = [&](const Strip& second, const char* what) {
+    Input bad = in;
+    bad.ranks[0].total_pages = 300;
+    bad.ranks[0].strips[1] = second;
+    EXPECT_EQ(Check(bad).message(), "");
+    EXPECT_THAT(ValidatePages(bad, 0).message(), HasSubstr(what));
+    const Result<Plan> plan = MakePlan(bad);
+    ASSERT_TRUE(plan.ok());
+    EXPECT_EQ(MakePart(bad, *plan, 0).status().message(), ValidatePages(bad, 0).message());
+  };
+  refused({0, 3, 1, 0, 4, 0, 2}, "a page of 0 to 0, in block 3 of home 0, is used twice");
+  refused({0, 3, 1, 0, 4, 3, 1}, "a page of 3 to 6, in block 3 of home 0, is used twice");
+  refused({0, 3, 1, 0, 4, 6, 64}, "a page of 6 to 6, in block 3 of home 0, is used twice");
+}
+
+// A run of pages, of any length from any page: each of its pages is seen, and none beside it.
+TEST(KvValidate, RunsOverWordsAreSeenWhole) {
+  for (uint32_t first = 60; first < 70; ++first) {
+    for (uint32_t layers : {1U, 4U, 5U, 63U, 64U, 65U, 130U}) {
+      for (uint32_t other = 58; other < first + layers + 2; ++other) {
+        Input in;
+        in.ranks = {{400, 0, {{0, 0, 0, 0, layers, first, 1}, {0, 0, 1, 0, 1, other, 1}}}};
+        const bool twice = other >= first && other < first + layers;
+        ASSERT_EQ(ValidatePages(in, 0).ok(), !twice) << first << "+" << layers << " " << other;
+      }
+    }
   }
 }
 

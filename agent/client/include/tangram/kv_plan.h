@@ -1,7 +1,8 @@
 /* The KV plan: which rank holds which KV page after a flip, and where it comes from.
  *
  * A pure function: every rank of the epoch gives it the same gathered manifest and gets the same
- * plan. What it gives out has passed a check that does not know how it was found.
+ * homes and names, and its own part of what moves. What it gives out has passed a check that does
+ * not know how it was found. It grows with blocks, not with pages.
  *
  * A block is block_tokens consecutive positions of one request, or of a prefix that requests of
  * one home rank share; its name is (home, block). A page is one KV head of one layer of one
@@ -33,19 +34,23 @@ typedef struct {
   const uint32_t* blocks; /* of the home, in position order; those after the length are dropped */
 } tg_kv_request;
 
-/* The pages of one block on one rank: for every layer ascending, for every KV head that the
- * rank holds in the home's group ascending. */
+/* The pages of one KV head of one block on one rank, for `layers` layers from `layer` on: `page`,
+ * and each next one `stride` further. An engine with one region for all layers, a block's side by
+ * side, has a stride of 1; one with a region per layer has the pages of such a region for a stride.
+ */
 typedef struct {
   uint32_t home, block;
-  size_t page_count;
-  const uint32_t* pages;
-} tg_kv_block;
+  uint32_t kv_head;
+  uint32_t layer, layers;
+  uint32_t page, stride;
+} tg_kv_strip;
 
-/* Any order of blocks; every live block of the homes of the rank's groups. */
+/* Strips ascend by (home, block, kv_head, layer): every live block of the homes of the rank's
+ * groups, for every layer and every KV head that the rank holds in the home's group. */
 typedef struct {
   uint32_t total_pages, free_pages;
-  size_t block_count;
-  const tg_kv_block* blocks; /* block_size apart */
+  size_t strip_count;
+  const tg_kv_strip* strips; /* strip_size apart */
 } tg_kv_rank;
 
 /* What the plan is made from. Arrays are as long as the count before them says. */
@@ -60,40 +65,35 @@ typedef struct {
   size_t old_ranks;
   const int32_t* new_of_old; /* [old_ranks]: number after the flip, -1: it leaves */
   const tg_kv_rank* ranks;   /* [old_ranks], rank_size apart */
-  size_t rank_size, block_size;
+  size_t rank_size, strip_size;
   uint32_t new_ranks;
   const uint32_t* joined_pages; /* [new_ranks]: pages of one without an old number, else 0; or NULL
                                    where nobody joins */
   size_t requests;
   const tg_kv_request* request; /* [requests], request_size apart; one order on all ranks */
-  size_t request_size;          /* needed, as is all before it */
+  size_t request_size;
+  int32_t rank; /* whose part is asked for, new numbering; -1: one that leaves, which frees all that
+                   it has. Needed, as is all before it */
 } tg_kv_manifest;
 
-/* The KV of `tokens` positions, pulled into a page that the target takes from its free list. */
+/* The KV of `tokens` positions in each page of a strip, pulled into pages that the target takes
+ * from its free list. */
 typedef struct {
-  uint32_t source_rank, source_page; /* old numbering */
-  uint32_t layer, kv_head;
   uint32_t home, block; /* new */
+  uint32_t kv_head;
+  uint32_t layer, layers;
+  uint32_t source_rank, source_page, source_stride; /* old numbering */
   uint32_t tokens;
-} tg_kv_page_move;
+} tg_kv_strip_move;
 
-/* A page that stays where it is, perhaps under another name. */
+/* Pages that stay where they are, perhaps under another name. */
 typedef struct {
-  uint32_t page;
-  uint32_t layer, kv_head;
   uint32_t home, block; /* new */
+  uint32_t kv_head;
+  uint32_t layer, layers;
+  uint32_t page, stride;
   uint32_t tokens;
 } tg_kv_kept;
-
-/* Moves and kept pages are ordered by (home, block, layer, kv_head). */
-typedef struct {
-  size_t moves;
-  const tg_kv_page_move* move; /* move_size apart */
-  size_t kept_pages;
-  const tg_kv_kept* kept; /* kept_size apart */
-  size_t freed_pages;
-  const uint32_t* freed; /* pages to give back after the flip, ascending */
-} tg_kv_rank_plan;
 
 typedef struct {
   const char* id;
@@ -108,17 +108,24 @@ typedef struct {
   const tg_kv_home* request; /* in the order of the manifest, request_size apart */
   size_t request_size;
   size_t new_ranks;
-  const tg_kv_rank_plan* ranks; /* rank_size apart; a leaver frees all it has */
-  size_t rank_size, move_size, kept_size;
   const uint32_t* next_block; /* [new_ranks]: no block of this home has this id or a higher one */
-  uint64_t moved_bytes;       /* of filled positions, copies inside a rank included */
-  uint64_t local_bytes;       /* of those, copies inside a rank */
   uint64_t requests_moved;    /* whose home changed */
+  /* The part of the manifest's `rank`; moves and kept pages by (home, block, kv_head, layer). */
+  size_t moves;
+  const tg_kv_strip_move* move; /* move_size apart */
+  size_t kept_strips;
+  const tg_kv_kept* kept; /* kept_size apart */
+  size_t freed_strips;
+  const tg_kv_strip*
+      freed; /* under their old names, to give back after the flip; freed_size apart */
+  size_t move_size, kept_size, freed_size;
+  uint64_t moved_bytes; /* of filled positions, copies inside the rank included */
+  uint64_t local_bytes; /* of those, copies inside the rank */
 } tg_kv_planned;
 
-/* Needs no client and no agent; any thread. TG_NO_ROOM: it does not fit, the error has the numbers;
- * TG_INVALID: the manifest contradicts itself. *out is set on TG_OK only and lives until
- * tg_kv_plan_free. */
+/* Needs no client and no agent; any thread. TG_NO_ROOM: it does not fit, the error has the numbers,
+ * and all ranks find so; TG_INVALID: the manifest contradicts itself, perhaps in this rank's part
+ * alone. *out is set on TG_OK only and lives until tg_kv_plan_free. */
 tg_code tg_kv_plan(const tg_kv_manifest* manifest, const tg_kv_planned** out, tg_error* error);
 void tg_kv_plan_free(const tg_kv_planned* planned);
 
