@@ -18,7 +18,7 @@ _Static_assert(sizeof(tg_event) == 56 && offsetof(tg_event, target) == 48, "tg_e
 _Static_assert(sizeof(tg_engine_stats) == 48, "tg_engine_stats");
 _Static_assert(sizeof(tg_word) == 16, "tg_word");
 _Static_assert(sizeof(tg_kv_manifest) == 144, "tg_kv_manifest");
-_Static_assert(sizeof(tg_kv_planned) == 104, "tg_kv_planned");
+_Static_assert(sizeof(tg_kv_planned) == 144, "tg_kv_planned");
 /* Nothing behind the last member: what is added must make the struct longer. */
 #define WHOLE(type, last) \
   _Static_assert(offsetof(type, last) + sizeof(((type*)0)->last) == sizeof(type), #type)
@@ -29,7 +29,7 @@ WHOLE(tg_maps, group_size);
 WHOLE(tg_event, target);
 WHOLE(tg_engine_stats, waiting);
 WHOLE(tg_kv_manifest, request_size);
-WHOLE(tg_kv_planned, requests_moved);
+WHOLE(tg_kv_planned, local_bytes);
 
 #define CHECK(condition)                                            \
   do {                                                              \
@@ -118,17 +118,16 @@ static int shorter_error(void) {
 
 /* One request of two blocks moves from rank 0 to a rank that stays: a whole plan in C. */
 static int kv_plan(void) {
-  const uint32_t zero[] = {0}, bounds[] = {0, 2}, blocks[] = {5, 6}, first[] = {3}, second[] = {4};
+  const uint32_t zero[] = {0}, bounds[] = {0, 2}, blocks[] = {5, 6};
   const tg_attention_group group = {1, zero, bounds};
   const tg_kv_layer layer = {1, &group};
-  const tg_kv_block held[] = {{0, 5, 1, first}, {0, 6, 1, second}};
+  const tg_kv_strip held[] = {{0, 5, 0, 0, 1, 3, 1}, {0, 6, 0, 0, 1, 4, 1}};
   const tg_kv_rank rank = {8, 6, 2, held};
   const int32_t stays[] = {0};
   const tg_kv_request request = {"a", 0, 20, 32, 2, blocks};
   tg_error error = TG_INIT(tg_error);
   tg_kv_manifest in = TG_INIT(tg_kv_manifest);
   const tg_kv_planned* plan = NULL;
-  const tg_kv_rank_plan* mine;
   in.query_heads = 2;
   in.kv_heads = 1;
   in.block_tokens = 16;
@@ -141,17 +140,16 @@ static int kv_plan(void) {
   in.new_of_old = stays;
   in.ranks = &rank;
   in.rank_size = sizeof rank;
-  in.block_size = sizeof held[0];
+  in.strip_size = sizeof held[0];
   in.new_ranks = 1;
   in.requests = 1;
   in.request = &request;
   in.request_size = sizeof request;
   CHECK(tg_kv_plan(&in, &plan, &error) == TG_OK);
-  CHECK(TG_HAS(tg_kv_planned, plan, requests_moved) && plan->requests_moved == 0);
+  CHECK(TG_HAS(tg_kv_planned, plan, local_bytes) && plan->requests_moved == 0);
   CHECK(plan->requests == 1 && strcmp(plan->request->id, "a") == 0);
-  mine = TG_AT(tg_kv_rank_plan, plan->ranks, plan->rank_size, 0);
-  CHECK(mine->moves == 0 && mine->kept_pages == 2 && mine->freed_pages == 0);
-  CHECK(TG_AT(tg_kv_kept, mine->kept, plan->kept_size, 1)->page == 4);
+  CHECK(plan->moves == 0 && plan->kept_strips == 2 && plan->freed_strips == 0);
+  CHECK(TG_AT(tg_kv_kept, plan->kept, plan->kept_size, 1)->page == 4);
   tg_kv_plan_free(plan);
   tg_kv_plan_free(NULL);
 

@@ -105,7 +105,7 @@ Status ReadRequests(const tg_kv_manifest& in, std::vector<kv::Request>* out) {
 }
 
 Result<kv::Input> ReadManifest(const tg_kv_manifest* manifest, int32_t* rank) {
-  auto known = ReadKnown(manifest, TANGRAM_UP_TO(tg_kv_manifest, rank), "tg_kv_manifest");
+  auto known = ReadKnown(manifest, TANGRAM_UP_TO(tg_kv_manifest, request_size), "tg_kv_manifest");
   if (!known.ok()) return known.status();
   const tg_kv_manifest& in = *known;
   if (in.rank < -1 || (in.rank >= 0 && static_cast<uint32_t>(in.rank) >= in.new_ranks)) {

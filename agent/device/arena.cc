@@ -2,12 +2,39 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
 
 namespace tangram::device {
 
 Arena::Arena(uint64_t bytes, uint64_t unit) : bytes_(bytes), unit_(unit), free_bytes_(bytes) {
   if (bytes > 0) Insert(0, bytes);
+}
+
+Result<std::unique_ptr<Arena>> Arena::Without(uint64_t bytes, uint64_t unit,
+                                              std::vector<Extent> used) {
+  auto out = std::make_unique<Arena>(0, unit);
+  std::sort(used.begin(), used.end(),
+            [](const Extent& a, const Extent& b) { return a.offset < b.offset; });
+  uint64_t next = 0;  // all before it is used or entered as free
+  for (const Extent& extent : used) {
+    const bool units = extent.length != 0 && extent.offset % unit == 0 && extent.length % unit == 0;
+    if (!units || extent.offset < next || extent.offset > bytes ||
+        extent.length > bytes - extent.offset) {
+      return Status{
+          Code::kInvalid,
+          fmt::format("{} bytes at {}: {} {}", extent.length, extent.offset,
+                      units ? "used twice, or not inside an arena of" : "no whole units of",
+                      units ? bytes : unit)};
+    }
+    if (extent.offset > next) out->Insert(next, extent.offset - next);
+    out->free_bytes_ += extent.offset - next;
+    next = extent.offset + extent.length;
+  }
+  if (bytes > next) out->Insert(next, bytes - next);
+  out->free_bytes_ += bytes - next;
+  out->bytes_ = bytes;
+  return out;
 }
 
 uint64_t Arena::free_bytes() const {

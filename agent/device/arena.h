@@ -22,6 +22,10 @@ class Arena {
  public:
   // All of `bytes` (a multiple of `unit`) is free.
   Arena(uint64_t bytes, uint64_t unit);
+  // All but these, which come in any order. One sort, where claims would be a search for each.
+  // kInvalid: not in units, not inside, or some byte twice.
+  static Result<std::unique_ptr<Arena>> Without(uint64_t bytes, uint64_t unit,
+                                                std::vector<Extent> used);
 
   uint64_t bytes() const { return bytes_; }
   uint64_t unit() const { return unit_; }
@@ -41,7 +45,8 @@ class Arena {
   void Insert(uint64_t offset, uint64_t length);
   void Erase(Runs::iterator run);
 
-  const uint64_t bytes_, unit_;
+  uint64_t bytes_;
+  const uint64_t unit_;
   mutable std::mutex mu_;
   Runs free_;
   std::set<std::pair<uint64_t, uint64_t>> by_length_;  // the same runs, (length, offset)

@@ -56,6 +56,40 @@ TEST(Arena, TakesAndGivesLikeABitPerUnit) {
   EXPECT_EQ(arena.Take(kUnits * kUnit)->size(), 1U) << "what is free side by side is one run";
 }
 
+TEST(Arena, WithoutIsWhatClaimsLeave) {
+  constexpr uint64_t kUnit = 4, kUnits = 40;
+  std::mt19937_64 draw(7);
+  for (int round = 0; round < 300; ++round) {
+    std::vector<Extent> used;
+    for (uint64_t unit = draw() % 3; unit < kUnits;) {
+      const uint64_t length = std::min(draw() % 5 + 1, kUnits - unit);
+      used.push_back({unit * kUnit, length * kUnit});
+      unit += length + draw() % 4;
+    }
+    std::shuffle(used.begin(), used.end(), draw);
+    Arena claimed(kUnits * kUnit, kUnit);
+    for (const Extent& extent : used) ASSERT_TRUE(claimed.Claim({&extent, 1}).ok());
+    const auto without = Arena::Without(kUnits * kUnit, kUnit, used);
+    ASSERT_TRUE(without.ok()) << without.status().message();
+    ASSERT_EQ((*without)->free_bytes(), claimed.free_bytes());
+    ASSERT_EQ((*without)->bytes(), claimed.bytes());
+    const uint64_t all = claimed.free_bytes();
+    const auto left = claimed.Take(all), same = (*without)->Take(all);
+    ASSERT_EQ(left.ok(), same.ok());
+    if (left.ok()) ASSERT_EQ(*left, *same);
+  }
+  const auto refused = [](std::vector<Extent> used) {
+    return Arena::Without(16, 4, std::move(used)).status().code() == Code::kInvalid;
+  };
+  EXPECT_FALSE(refused({{0, 4}, {4, 12}}));
+  EXPECT_TRUE(refused({{4, 8}, {8, 4}})) << "a byte twice";
+  EXPECT_TRUE(refused({{8, 12}})) << "beyond the end";
+  EXPECT_TRUE(refused({{20, 4}})) << "beyond the end";
+  EXPECT_TRUE(refused({{8, ~uint64_t{3}}})) << "a sum that wraps";
+  EXPECT_TRUE(refused({{2, 4}})) << "not in units";
+  EXPECT_TRUE(refused({{4, 0}})) << "nothing";
+}
+
 TEST(Arena, ARunThatFitsIsPreferredToPieces) {
   Arena arena(16, 1);
   const auto a = arena.Take(4), b = arena.Take(1), c = arena.Take(6), d = arena.Take(5);

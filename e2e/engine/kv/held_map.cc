@@ -36,26 +36,42 @@ Result<std::vector<kv::LayerGroups>> GroupsOf(const tg_maps& maps, const tg_mode
 }
 
 HeldMap::HeldMap(const std::vector<kv::LayerGroups>& groups, const kv::Shape& shape, uint32_t ranks)
-    : ranks_(ranks), layers_(static_cast<uint32_t>(groups.size())) {
-  held_.resize(size_t{ranks} * ranks * layers_);
+    : ranks_(ranks), kv_heads_(shape.kv_heads) {
+  for (uint32_t l = 0; l < groups.size(); ++l) {
+    if (l > 0 && groups[l] == groups[l - 1]) {
+      ++runs_.back().layers;
+    } else {
+      runs_.push_back({l, 1, kv::Seats(shape, groups[l], ranks)});
+    }
+    run_of_.push_back(static_cast<uint32_t>(runs_.size()) - 1);
+  }
   cost_.resize(size_t{ranks} * ranks);
   accepts_.assign(ranks, true);
-  for (uint32_t l = 0; l < layers_; ++l) {
-    std::vector<bool> member(ranks, false);
-    for (const kv::Group& group : groups[l]) {
-      for (size_t p = 0; p < group.ranks.size(); ++p) {
-        const uint32_t rank = group.ranks[p];
-        member[rank] = true;
-        const auto [first, last] = kv::HeldKvHeads(shape, group, p);
-        for (const uint32_t home : group.ranks) {
-          uint32_t& cost = cost_[size_t{home} * ranks + rank];
-          held_[(size_t{home} * ranks + rank) * layers_ + l] = {cost, first, last - first};
-          cost += last - first;
-        }
+  for (const Run& run : runs_) {
+    for (uint32_t home = 0; home < ranks; ++home) {
+      accepts_[home] = accepts_[home] && run.seats.InGroup(home);
+      for (const uint32_t rank : run.seats.With(home)) {
+        cost_[size_t{home} * ranks + rank] += kv::CountOf(run.seats.Of(home, rank)) * run.layers;
       }
     }
-    for (uint32_t r = 0; r < ranks; ++r) accepts_[r] = accepts_[r] && member[r];
   }
+}
+
+std::vector<HeldMap::Lane> HeldMap::Lanes(uint32_t home, uint32_t rank) const {
+  std::vector<Lane> out;
+  for (uint32_t head = 0; head < kv_heads_; ++head) {
+    bool beside = false;  // the run before this one has it, too
+    for (const Run& run : runs_) {
+      const bool has = kv::Has(run.seats.Of(home, rank), head);
+      if (has && beside) {
+        out.back().layers += run.layers;
+      } else if (has) {
+        out.push_back({head, run.layer, run.layers});
+      }
+      beside = has;
+    }
+  }
+  return out;
 }
 
 }  // namespace tangram::engine

@@ -7,6 +7,7 @@
 #include "agent/base/status.h"
 #include "agent/client/include/tangram/client.h"
 #include "agent/kv/plan.h"
+#include "agent/kv/sides.h"
 
 namespace tangram::engine {
 
@@ -15,21 +16,21 @@ Result<std::vector<kv::LayerGroups>> GroupsOf(const tg_maps& maps, const tg_mode
 
 class HeldMap {
  public:
-  // KV heads [first, first + heads) of one layer, at `offset` in a block's page list (the
-  // order of kv::HeldBlock: layer, then head).
-  struct Layer {
-    uint32_t offset = 0, first = 0, heads = 0;
+  // A KV head in `layers` layers from `layer` on.
+  struct Lane {
+    uint32_t kv_head = 0, layer = 0, layers = 0;
   };
 
   HeldMap() = default;
   HeldMap(const std::vector<kv::LayerGroups>& groups, const kv::Shape& shape, uint32_t ranks);
 
   uint32_t ranks() const { return ranks_; }
-  uint32_t layers() const { return layers_; }
-  // What `rank` holds of blocks of `home`.
-  const Layer& At(uint32_t home, uint32_t rank, uint32_t layer) const {
-    return held_[(size_t{home} * ranks_ + rank) * layers_ + layer];
+  // KV heads that `rank` holds of blocks of `home` in a layer.
+  kv::Heads At(uint32_t home, uint32_t rank, uint32_t layer) const {
+    return runs_[run_of_[layer]].seats.Of(home, rank);
   }
+  // All that it holds of a block, by head, then by layer: layers side by side are one lane.
+  std::vector<Lane> Lanes(uint32_t home, uint32_t rank) const;
   // Pages that one block of `home` takes on `rank`.
   uint32_t PagesPerBlock(uint32_t home, uint32_t rank) const {
     return cost_[size_t{home} * ranks_ + rank];
@@ -38,10 +39,17 @@ class HeldMap {
   bool Accepts(uint32_t rank) const { return rank < ranks_ && accepts_[rank]; }
 
  private:
-  uint32_t ranks_ = 0, layers_ = 0;
-  std::vector<Layer> held_;     // [home][rank][layer]
-  std::vector<uint32_t> cost_;  // [home][rank]
-  std::vector<bool> accepts_;   // [rank]
+  // Layers with the same groups.
+  struct Run {
+    uint32_t layer = 0, layers = 0;
+    kv::Seats seats;
+  };
+
+  uint32_t ranks_ = 0, kv_heads_ = 0;
+  std::vector<Run> runs_;
+  std::vector<uint32_t> run_of_;  // [layers]
+  std::vector<uint32_t> cost_;    // [home][rank]
+  std::vector<bool> accepts_;     // [rank]
 };
 
 }  // namespace tangram::engine

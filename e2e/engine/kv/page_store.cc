@@ -1,38 +1,109 @@
 #include "e2e/engine/kv/page_store.h"
 
+#include <algorithm>
 #include <string>
+#include <tuple>
 
 namespace tangram::engine {
 namespace {
-
-constexpr uint32_t kNoPage = ~0u;
 
 std::string Name(uint32_t home, uint32_t block) {
   return "block " + std::to_string(block) + " of home " + std::to_string(home);
 }
 
+device::Extent PagesOf(const kv::Strip& strip) { return {strip.page, strip.layers}; }
+
+std::vector<device::Extent> PagesOf(std::span<const kv::Strip> strips) {
+  std::vector<device::Extent> out;
+  for (const kv::Strip& strip : strips) out.push_back(PagesOf(strip));
+  return out;
+}
+
+// Pages that were taken, given out from the front.
+class Taken {
+ public:
+  explicit Taken(std::vector<device::Extent> runs) : runs_(std::move(runs)) {}
+
+  // At most `pages` of them that lie side by side.
+  device::Extent Next(uint32_t pages) {
+    device::Extent& run = runs_[at_];
+    const device::Extent out{run.offset, std::min<uint64_t>(run.length, pages)};
+    run.offset += out.length;
+    run.length -= out.length;
+    if (run.length == 0) ++at_;
+    return out;
+  }
+
+ private:
+  std::vector<device::Extent> runs_;
+  size_t at_ = 0;
+};
+
+// Are these strips of a block all of its lanes, each page once?
+Status CheckLanes(const std::vector<kv::Strip>& strips, const std::vector<HeldMap::Lane>& lanes) {
+  auto next = strips.begin();
+  for (const HeldMap::Lane& lane : lanes) {
+    for (uint32_t layer = lane.layer; layer < lane.layer + lane.layers; layer += next++->layers) {
+      if (next == strips.end() || next->kv_head != lane.kv_head || next->layer != layer ||
+          next->layers > lane.layer + lane.layers - layer || next->layers == 0) {
+        return {Code::kInternal, "the KV plan leaves KV head " + std::to_string(lane.kv_head) +
+                                     " of layer " + std::to_string(layer) + " of " +
+                                     Name(strips[0].home, strips[0].block) +
+                                     " empty, or fills one before it twice"};
+      }
+    }
+  }
+  if (next == strips.end()) return OkStatus();
+  return {Code::kInternal, "the KV plan gives this rank KV head " + std::to_string(next->kv_head) +
+                               " of layer " + std::to_string(next->layer) + " of " +
+                               Name(next->home, next->block) + ", which it does not hold"};
+}
+
 }  // namespace
 
-PageStore::PageStore(uint32_t total_pages) : total_(total_pages) {
-  free_.reserve(total_pages);
-  for (uint32_t page = total_pages; page > 0; --page) free_.push_back(page - 1);
+PageStore::PageStore(uint32_t total_pages)
+    : total_(total_pages), free_(std::make_unique<device::Arena>(total_pages, 1)) {}
+
+Result<PageStore> PageStore::Of(uint32_t total_pages, Blocks blocks) {
+  std::vector<device::Extent> used;
+  for (const auto& [name, strips] : blocks) {
+    for (const kv::Strip& strip : strips) used.push_back(PagesOf(strip));
+  }
+  auto free = device::Arena::Without(total_pages, 1, std::move(used));
+  if (!free.ok()) return Status{Code::kInternal, "KV pages: " + free.status().message()};
+  PageStore out;
+  out.total_ = total_pages;
+  out.free_ = std::move(*free);
+  out.blocks_ = std::move(blocks);
+  return out;
 }
 
-Result<std::span<const uint32_t>> PageStore::Ensure(uint32_t home, uint32_t block, uint32_t count) {
+Result<std::span<const kv::Strip>> PageStore::Ensure(uint32_t home, uint32_t block,
+                                                     const HeldMap& held, uint32_t rank) {
   const auto it = blocks_.find({home, block});
-  if (it != blocks_.end()) return std::span<const uint32_t>(it->second);
-  if (count > free_.size()) {
+  if (it != blocks_.end()) return std::span<const kv::Strip>(it->second);
+  const uint32_t count = held.PagesPerBlock(home, rank);
+  if (count > free()) {
     return Status{Code::kNoMemory, Name(home, block) + " needs " + std::to_string(count) +
-                                       " KV pages, " + std::to_string(free_.size()) + " of " +
+                                       " KV pages, " + std::to_string(free()) + " of " +
                                        std::to_string(total_) + " are free"};
   }
-  std::vector<uint32_t>& pages = blocks_[{home, block}];
-  pages.assign(free_.rbegin(), free_.rbegin() + count);
-  free_.resize(free_.size() - count);
-  return std::span<const uint32_t>(pages);
+  std::vector<kv::Strip>& strips = blocks_[{home, block}];
+  for (const HeldMap::Lane& lane : held.Lanes(home, rank)) {
+    auto runs = free_->Take(lane.layers);
+    if (!runs.ok()) return runs.status();
+    uint32_t layer = lane.layer;
+    for (const device::Extent& run : *runs) {
+      const auto layers = static_cast<uint32_t>(run.length);
+      strips.push_back(
+          {home, block, lane.kv_head, layer, layers, static_cast<uint32_t>(run.offset), 1});
+      layer += layers;
+    }
+  }
+  return std::span<const kv::Strip>(strips);
 }
 
-std::span<const uint32_t> PageStore::Find(uint32_t home, uint32_t block) const {
+std::span<const kv::Strip> PageStore::Find(uint32_t home, uint32_t block) const {
   const auto it = blocks_.find({home, block});
   if (it == blocks_.end()) return {};
   return it->second;
@@ -41,7 +112,7 @@ std::span<const uint32_t> PageStore::Find(uint32_t home, uint32_t block) const {
 void PageStore::Drop(uint32_t home, uint32_t block) {
   const auto it = blocks_.find({home, block});
   if (it == blocks_.end()) return;
-  free_.insert(free_.end(), it->second.rbegin(), it->second.rend());
+  free_->Give(PagesOf(it->second));
   blocks_.erase(it);
 }
 
@@ -49,102 +120,92 @@ kv::RankState PageStore::State() const {
   kv::RankState out;
   out.total_pages = total_;
   out.free_pages = free();
-  for (const auto& [name, pages] : blocks_) {
-    out.blocks.push_back({name.first, name.second, pages});
+  for (const auto& [name, strips] : blocks_) {
+    out.strips.insert(out.strips.end(), strips.begin(), strips.end());
   }
   return out;
 }
 
 Result<PageStore> PageStore::After(const kv::RankPlan& plan, const HeldMap& held, uint32_t rank,
-                                   std::vector<uint32_t>* targets) const {
-  targets->clear();
-  if (plan.moves.size() > free_.size()) {
-    return Status{Code::kNoMemory, "the KV plan brings " + std::to_string(plan.moves.size()) +
-                                       " pages, " + std::to_string(free_.size()) + " are free"};
+                                   std::vector<PageCopy>* copies) const {
+  copies->clear();
+  uint64_t pages = 0;
+  for (const kv::Move& move : plan.moves) pages += move.layers;
+  std::vector<device::Extent> runs;
+  if (pages > 0) {
+    auto taken = free_->Take(pages);
+    if (!taken.ok()) {
+      return Status{Code::kNoMemory, "the KV plan brings " + std::to_string(pages) + " pages, " +
+                                         std::to_string(free()) + " are free"};
+    }
+    free_->Give(*taken);  // they are the next store's
+    runs = std::move(*taken);
   }
-  PageStore out(0);
-  out.total_ = total_;
-  const auto place = [&](uint32_t home, uint32_t block, uint32_t layer, uint32_t kv_head,
-                         uint32_t page) -> Status {
-    const HeldMap::Layer& at = held.At(home, rank, layer);
-    std::vector<uint32_t>& pages = out.blocks_[{home, block}];
-    pages.resize(held.PagesPerBlock(home, rank), kNoPage);
-    if (kv_head < at.first || kv_head >= at.first + at.heads) {
-      return {Code::kInternal, "the KV plan gives rank " + std::to_string(rank) + " KV head " +
-                                   std::to_string(kv_head) + " of layer " + std::to_string(layer) +
-                                   ", which it does not hold"};
-    }
-    uint32_t& slot = pages[at.offset + kv_head - at.first];
-    if (slot != kNoPage) {
-      return {Code::kInternal, "the KV plan fills a page of " + Name(home, block) + " twice"};
-    }
-    slot = page;
-    return OkStatus();
+  // Both are ordered by name.
+  Blocks blocks;
+  auto last = blocks.end();
+  const auto strips_of = [&](uint32_t home, uint32_t block) -> std::vector<kv::Strip>& {
+    const std::pair name(home, block);
+    if (last == blocks.end() || last->first != name) last = blocks.try_emplace(blocks.end(), name);
+    return last->second;
   };
-  std::vector<bool> used(total_, false);
-  for (const kv::Keep& keep : plan.kept) {
-    TANGRAM_RETURN_IF_ERROR(place(keep.home, keep.block, keep.layer, keep.kv_head, keep.page));
-    used[keep.page] = true;
+  for (const kv::Keep& k : plan.kept) {
+    if (k.layers > 1 && k.stride != 1) {
+      return Status{Code::kInternal, "the KV plan keeps pages that do not lie side by side"};
+    }
+    strips_of(k.home, k.block)
+        .push_back({k.home, k.block, k.kv_head, k.layer, k.layers, k.page, 1});
   }
-  for (size_t i = 0; i < plan.moves.size(); ++i) {
-    const kv::Move& move = plan.moves[i];
-    const uint32_t page = free_[free_.size() - 1 - i];
-    TANGRAM_RETURN_IF_ERROR(place(move.home, move.block, move.layer, move.kv_head, page));
-    used[page] = true;
-    targets->push_back(page);
-  }
-  for (const auto& [name, pages] : out.blocks_) {
-    for (const uint32_t page : pages) {
-      if (page == kNoPage) {
-        return Status{Code::kInternal,
-                      "the KV plan leaves a page of " + Name(name.first, name.second) + " empty"};
-      }
+  Taken taken(std::move(runs));
+  for (const kv::Move& m : plan.moves) {
+    std::vector<kv::Strip>& strips = strips_of(m.home, m.block);
+    for (uint32_t done = 0; done < m.layers;) {
+      const device::Extent run = taken.Next(m.layers - done);
+      const auto page = static_cast<uint32_t>(run.offset);
+      const auto count = static_cast<uint32_t>(run.length);
+      copies->push_back({m.source_rank, m.source_page + done * m.source_stride, m.source_stride,
+                         page, count, m.tokens});
+      strips.push_back({m.home, m.block, m.kv_head, m.layer + done, count, page, 1});
+      done += count;
     }
   }
-  for (uint32_t page = total_; page > 0; --page) {
-    if (!used[page - 1]) out.free_.push_back(page - 1);
+  uint32_t home = ~0U;
+  std::vector<HeldMap::Lane> lanes;
+  for (auto& [name, strips] : blocks) {
+    if (name.first != home) lanes = held.Lanes(home = name.first, rank);
+    std::sort(strips.begin(), strips.end(), [](const kv::Strip& a, const kv::Strip& b) {
+      return std::tie(a.kv_head, a.layer) < std::tie(b.kv_head, b.layer);
+    });
+    TANGRAM_RETURN_IF_ERROR(CheckLanes(strips, lanes));
   }
-  return out;
+  return Of(total_, std::move(blocks));
 }
 
-PageStore PageStore::OnlyOf(uint32_t home, const std::set<uint32_t>& blocks, uint32_t now) const {
-  PageStore out(0);
-  out.total_ = total_;
-  std::vector<bool> used(total_, false);
-  for (const auto& [name, pages] : blocks_) {
+Result<PageStore> PageStore::OnlyOf(uint32_t home, const std::set<uint32_t>& blocks,
+                                    uint32_t now) const {
+  Blocks stay;
+  for (const auto& [name, strips] : blocks_) {
     if (name.first != home || !blocks.contains(name.second)) continue;
-    out.blocks_[{now, name.second}] = pages;
-    for (const uint32_t page : pages) used[page] = true;
+    std::vector<kv::Strip>& renamed = stay[{now, name.second}] = strips;
+    for (kv::Strip& strip : renamed) strip.home = now;
   }
-  for (uint32_t page = total_; page > 0; --page) {
-    if (!used[page - 1]) out.free_.push_back(page - 1);
-  }
-  return out;
+  return Of(total_, std::move(stay));
 }
 
 Status PageStore::Audit() const {
-  std::vector<bool> seen(total_, false);
-  size_t count = 0;
-  const auto see = [&](uint32_t page) {
-    const bool ok = page < total_ && !seen[page];
-    if (ok) seen[page] = true;
-    ++count;
-    return ok;
-  };
-  for (const uint32_t page : free_) {
-    if (!see(page)) return {Code::kInternal, "free KV page " + std::to_string(page) + " twice"};
-  }
-  for (const auto& [name, pages] : blocks_) {
-    for (const uint32_t page : pages) {
-      if (!see(page)) {
-        return {Code::kInternal, "KV page " + std::to_string(page) + " of " +
-                                     Name(name.first, name.second) + " is owned twice"};
-      }
+  std::vector<device::Extent> owned;
+  uint64_t count = 0;
+  for (const auto& [name, strips] : blocks_) {
+    for (const kv::Strip& strip : strips) {
+      owned.push_back(PagesOf(strip));
+      count += strip.layers;
     }
   }
-  if (count != total_) {
-    return {Code::kInternal, std::to_string(count) + " of " + std::to_string(total_) +
-                                 " KV pages are owned or free"};
+  const auto rest = device::Arena::Without(total_, 1, std::move(owned));
+  if (!rest.ok()) return {Code::kInternal, "KV pages: " + rest.status().message()};
+  if ((*rest)->free_bytes() != free_->free_bytes()) {
+    return {Code::kInternal, std::to_string(count) + " KV pages are owned and " +
+                                 std::to_string(free()) + " free, of " + std::to_string(total_)};
   }
   return OkStatus();
 }

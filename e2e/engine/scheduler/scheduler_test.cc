@@ -156,39 +156,72 @@ TEST(SchedulerTest, RefusesWhatCanNeverRunAndWhatIsTooMuch) {
   EXPECT_EQ(code(f.Submit("f", {1}, 1)), v1::Refused::CODE_NOT_READY);
 }
 
+// One rank with `heads` KV heads in `layers` layers.
+HeldMap Alone(uint32_t layers, uint32_t heads) {
+  return {
+      std::vector<kv::LayerGroups>(layers, {kv::Group{{0}, {0, heads}}}), {heads, heads, 4, 64}, 1};
+}
+
 TEST(PageStoreTest, PagesAreOwnedOnceAndComeBack) {
+  const HeldMap held = Alone(3, 2);  // 6 pages a block
   PageStore store(10);
-  const auto a = store.Ensure(0, 1, 6);
-  ASSERT_TRUE(a.ok());
-  const std::vector<uint32_t> pages(a->begin(), a->end());
-  EXPECT_EQ(store.Ensure(0, 1, 6)->data(), store.Find(0, 1).data()) << "a second time: the same";
-  EXPECT_EQ(store.Ensure(1, 1, 6).status().code(), Code::kNoMemory);
-  ASSERT_TRUE(store.Ensure(1, 1, 4).ok());
-  EXPECT_EQ(store.free(), 0u);
+  ASSERT_TRUE(store.Ensure(0, 1, held, 0).ok());
+  const kv::Strip* first = store.Find(0, 1).data();
+  EXPECT_EQ(store.Ensure(0, 1, held, 0)->data(), first) << "a second time: the same";
+  EXPECT_EQ(store.Ensure(0, 2, held, 0).status().code(), Code::kNoMemory);
+  EXPECT_EQ(store.free(), 4u);
   EXPECT_TRUE(store.Audit().ok());
   store.Drop(0, 1);
   store.Drop(0, 1);
-  EXPECT_EQ(store.free(), 6u);
+  EXPECT_EQ(store.free(), 10u);
   EXPECT_TRUE(store.Audit().ok()) << store.Audit().message();
   EXPECT_TRUE(store.Find(0, 1).empty());
 }
 
+TEST(PageStoreTest, LayersLieSideBySideWherePagesAreFree) {
+  const HeldMap held = Alone(4, 1);
+  PageStore store(12);
+  for (uint32_t block = 0; block < 3; ++block) {
+    const auto strips = store.Ensure(0, block, held, 0);
+    ASSERT_TRUE(strips.ok());
+    ASSERT_EQ(strips->size(), 1u);
+    EXPECT_EQ((*strips)[0].layers, 4u);
+  }
+  // Holes of four, two of them, and six layers.
+  store.Drop(0, 0);
+  store.Drop(0, 2);
+  const auto strips = store.Ensure(0, 7, Alone(6, 1), 0);
+  ASSERT_TRUE(strips.ok());
+  ASSERT_EQ(strips->size(), 2u);
+  EXPECT_EQ((*strips)[0].layers + (*strips)[1].layers, 6u);
+  EXPECT_EQ((*strips)[1].layer, (*strips)[0].layers);
+  EXPECT_EQ(store.State().strips.size(), 3u);
+  EXPECT_TRUE(store.Audit().ok()) << store.Audit().message();
+}
+
 TEST(PageStoreTest, APlanThatLeavesAHoleOrFillsTwiceIsFound) {
-  const HeldMap held({{kv::Group{{0}, {0, 4}}}}, {4, 2, 4, 64}, 1);
+  const HeldMap held = Alone(1, 2);
   PageStore store(6);
-  ASSERT_TRUE(store.Ensure(0, 0, 2).ok());
-  std::vector<uint32_t> targets;
+  ASSERT_TRUE(store.Ensure(0, 0, held, 0).ok());
+  std::vector<PageCopy> copies;
   kv::RankPlan plan;
-  plan.kept.push_back({store.Find(0, 0)[0], 0, 0, 0, 5, 4});
-  EXPECT_FALSE(store.After(plan, held, 0, &targets).ok()) << "head 1 is missing";
-  plan.moves.push_back({0, store.Find(0, 0)[1], 0, 1, 0, 5, 4});
-  const auto after = store.After(plan, held, 0, &targets);
+  plan.kept.push_back({0, 5, 0, 0, 1, store.Find(0, 0)[0].page, 1, 4});
+  EXPECT_FALSE(store.After(plan, held, 0, &copies).ok()) << "head 1 is missing";
+  plan.moves.push_back({0, 5, 1, 0, 1, 0, store.Find(0, 0)[1].page, 1, 4});
+  const auto after = store.After(plan, held, 0, &copies);
   ASSERT_TRUE(after.ok()) << after.status().message();
   EXPECT_TRUE(after->Audit().ok());
   EXPECT_EQ(after->free(), 4u);
-  EXPECT_EQ(targets.size(), 1u);
-  plan.moves.push_back({0, 1, 0, 1, 0, 5, 4});
-  EXPECT_FALSE(store.After(plan, held, 0, &targets).ok()) << "head 1 twice";
+  EXPECT_EQ(store.free(), 4u) << "the store is as it was";
+  EXPECT_EQ(copies.size(), 1u);
+  EXPECT_NE(copies[0].target_page, copies[0].source_page);
+  plan.moves.push_back({0, 5, 1, 0, 1, 0, 1, 1, 4});
+  EXPECT_FALSE(store.After(plan, held, 0, &copies).ok()) << "head 1 twice";
+  plan.moves.back() = {0, 5, 2, 0, 1, 0, 1, 1, 4};
+  EXPECT_FALSE(store.After(plan, held, 0, &copies).ok()) << "a head that is not held";
+  plan.moves.pop_back();
+  plan.moves.back().layers = 5;
+  EXPECT_EQ(store.After(plan, held, 0, &copies).status().code(), Code::kNoMemory);
 }
 
 }  // namespace

@@ -14,17 +14,22 @@ class RowTables {
   RowTables(const StepContext& context, uint32_t layer) : context_(context), layer_(layer) {}
 
   Status Add(uint32_t home) {
-    const HeldMap::Layer& at = context_.held.At(home, context_.rank(), layer_);
+    const kv::Heads held = context_.held.At(home, context_.rank(), layer_);
+    const uint32_t count = kv::CountOf(held);
     for (const BatchItem& item : context_.batches[home].items) {
-      std::vector<std::vector<uint32_t>> by_head(at.heads);
+      std::vector<std::vector<uint32_t>> by_head(count);
       for (const uint32_t block : item.blocks) {
-        const std::span<const uint32_t> pages = context_.pages.Find(home, block);
-        if (pages.size() < at.offset + at.heads) {
+        uint32_t found = 0;
+        for (const kv::Strip& strip : context_.pages.Find(home, block)) {
+          if (layer_ < strip.layer || layer_ - strip.layer >= strip.layers) continue;
+          by_head[strip.kv_head - held.first].push_back(strip.page + (layer_ - strip.layer));
+          ++found;
+        }
+        if (found != count) {
           return {Code::kInternal, "block " + std::to_string(block) + " of home " +
                                        std::to_string(home) + " has no pages on rank " +
                                        std::to_string(context_.rank())};
         }
-        for (uint32_t i = 0; i < at.heads; ++i) by_head[i].push_back(pages[at.offset + i]);
       }
       std::vector<const uint32_t*>& heads = heads_.emplace_back();
       for (std::vector<uint32_t>& list : by_head) {

@@ -228,12 +228,11 @@ Status Engine::Compute(const std::vector<Control>& controls, const std::vector<C
     const Batch& batch = controls[home].batch;
     rows += batch.Rows();
     batches.push_back(batch);
-    const uint32_t count = held_.PagesPerBlock(home, me);
-    if (count == 0) continue;
+    if (held_.PagesPerBlock(home, me) == 0) continue;
     for (const BatchItem& item : batch.items) {
       for (const uint32_t block : item.blocks) {
-        Result<std::span<const uint32_t>> pages = pages_.Ensure(home, block, count);
-        if (!pages.ok()) return pages.status();
+        const auto strips = pages_.Ensure(home, block, held_, me);
+        if (!strips.ok()) return strips.status();
       }
     }
   }

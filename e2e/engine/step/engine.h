@@ -116,6 +116,8 @@ class Engine {
   // Plans where all KV goes, and brings this rank's. False: it does not fit now. `pulled`: what
   // became of the bringing; an error otherwise is this rank's end.
   Result<bool> Carry(const Side& from, Stopwatch* watch, Pending* pending, Status* pulled);
+  Status Bring(const Carrying& carrying, std::vector<RankManifest> manifests, uint32_t rank,
+               Stopwatch* watch, Pending* pending);
   // Whether all heard that all have what they came for.
   Result<bool> AllBrought(const Status& pulled);
   Status EnterPending();

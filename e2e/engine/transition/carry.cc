@@ -7,9 +7,10 @@
 
 namespace tangram::engine {
 
-Result<kv::Plan> PlanCarry(const kv::Shape& shape, const Side& from, const Side& to,
-                           const std::vector<RankManifest>& manifests) {
-  kv::Input input;
+Result<Carrying> PlanCarry(const kv::Shape& shape, const Side& from, const Side& to,
+                           std::vector<RankManifest>* manifests) {
+  Carrying out;
+  kv::Input& input = out.input;
   input.shape = shape;
   input.old_groups = from.groups;
   input.new_groups = to.groups;
@@ -19,7 +20,7 @@ Result<kv::Plan> PlanCarry(const kv::Shape& shape, const Side& from, const Side&
         it == to.members.end() ? -1 : static_cast<int32_t>(it - to.members.begin()));
   }
   input.new_ranks = static_cast<uint32_t>(to.members.size());
-  for (uint32_t r = 0; r < manifests.size(); ++r) {
+  for (uint32_t r = 0; r < manifests->size(); ++r) {
     const auto add = [&](const Sequence& sequence, uint32_t reserved) {
       kv::Request& request = input.requests.emplace_back();
       request.id = sequence.id();
@@ -28,20 +29,28 @@ Result<kv::Plan> PlanCarry(const kv::Shape& shape, const Side& from, const Side&
       request.reserved = reserved;
       request.blocks = sequence.blocks;
     };
-    for (const Sequence& sequence : manifests[r].running) {
-      add(sequence, sequence.reserved_tokens());
-    }
+    RankManifest& manifest = (*manifests)[r];
+    for (const Sequence& sequence : manifest.running) add(sequence, sequence.reserved_tokens());
     // Who waits has nothing and reserves nothing yet, but needs a home.
-    for (const Sequence& sequence : manifests[r].waiting) add(sequence, 0);
-    input.ranks.push_back(manifests[r].pages);
+    for (const Sequence& sequence : manifest.waiting) add(sequence, 0);
+    input.ranks.push_back(std::move(manifest.pages));
   }
   Result<kv::Plan> plan = kv::MakePlan(input);
-  if (plan.ok()) TANGRAM_RETURN_IF_ERROR(kv::CoverCheck(input, *plan));
-  return plan;
+  if (!plan.ok()) return plan.status();
+  out.plan = std::move(*plan);
+  return out;
+}
+
+Result<kv::RankPlan> PartOf(const Carrying& carrying, uint32_t rank) {
+  Result<kv::RankPlan> part = kv::MakePart(carrying.input, carrying.plan, rank);
+  if (part.ok()) {
+    TANGRAM_RETURN_IF_ERROR(kv::CheckPart(carrying.input, carrying.plan, rank, *part));
+  }
+  return part;
 }
 
 Result<uint64_t> PullPages(WorldView& world, const kv::Shape& shape, uint32_t old_rank,
-                           const kv::RankPlan& plan, const std::vector<uint32_t>& targets,
+                           const std::vector<PageCopy>& copies,
                            const std::function<void()>& between) {
   const uint64_t page_bytes = uint64_t{shape.block_tokens} * shape.head_token_bytes;
   auto* region = static_cast<uint8_t*>(world.model().kv);
@@ -57,18 +66,35 @@ Result<uint64_t> PullPages(WorldView& world, const kv::Shape& shape, uint32_t ol
     between();
     return OkStatus();
   };
-  for (size_t i = 0; i < plan.moves.size(); ++i) {
-    const kv::Move& move = plan.moves[i];
-    for (const kv::Range& range : kv::MoveRanges(shape, move.tokens)) {
-      const uint64_t source = move.source_page * page_bytes + range.offset;
-      const uint64_t target = targets[i] * page_bytes + range.offset;
-      if (move.source_rank == old_rank) {
-        std::memcpy(region + target, region + source, range.length);
-        bytes += range.length;
-      } else {
-        pulls.push_back({move.source_rank, source, target, range.length});
-        asked += range.length;
-        if (asked >= kPullAtOnce) TANGRAM_RETURN_IF_ERROR(pull());
+  const auto bring = [&](uint32_t rank, uint64_t source, uint64_t target,
+                         uint64_t length) -> Status {
+    if (rank == old_rank) {
+      std::memcpy(region + target, region + source, length);
+      bytes += length;
+      return OkStatus();
+    }
+    for (uint64_t at = 0; at < length; at += kPullAtOnce) {
+      const uint64_t part = std::min(length - at, kPullAtOnce);
+      pulls.push_back({rank, source + at, target + at, static_cast<uint32_t>(part)});
+      asked += part;
+      if (asked >= kPullAtOnce) TANGRAM_RETURN_IF_ERROR(pull());
+    }
+    return OkStatus();
+  };
+  for (const PageCopy& copy : copies) {
+    const uint64_t source = copy.source_page * page_bytes, target = copy.target_page * page_bytes;
+    // Full pages that lie side by side in both places are one range.
+    const bool whole = copy.tokens == shape.block_tokens && copy.source_stride == 1;
+    if (whole) {
+      TANGRAM_RETURN_IF_ERROR(bring(copy.source_rank, source, target, copy.pages * page_bytes));
+      continue;
+    }
+    const std::vector<kv::Range> ranges = kv::MoveRanges(shape, copy.tokens);
+    for (uint64_t i = 0; i < copy.pages; ++i) {
+      for (const kv::Range& range : ranges) {
+        TANGRAM_RETURN_IF_ERROR(bring(copy.source_rank,
+                                      source + i * copy.source_stride * page_bytes + range.offset,
+                                      target + i * page_bytes + range.offset, range.length));
       }
     }
   }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <vector>
 
+#include "e2e/engine/kv/page_store.h"
 #include "e2e/engine/transition/manifest.h"
 #include "e2e/engine/world/world.h"
 
@@ -19,17 +20,22 @@ struct Side {
   bool operator==(const Side&) const = default;
 };
 
-// The KV plan over the manifests of all ranks of `from`, in rank order; proven by the cover
-// check. kNoMemory: it does not fit now, and every rank finds so.
-Result<kv::Plan> PlanCarry(const kv::Shape& shape, const Side& from, const Side& to,
-                           const std::vector<RankManifest>& manifests);
+// The KV plan over the manifests of all ranks of `from`, in rank order.
+struct Carrying {
+  kv::Input input;
+  kv::Plan plan;
+};
+// Takes the pages of the manifests. kNoMemory: it does not fit now, and every rank finds so.
+Result<Carrying> PlanCarry(const kv::Shape& shape, const Side& from, const Side& to,
+                           std::vector<RankManifest>* manifests);
+// The part of `rank` of the new layout, with what all ranks know alike: proven by the cover check.
+Result<kv::RankPlan> PartOf(const Carrying& carrying, uint32_t rank);
 
-// Brings the moves of one rank's plan into `targets` (pages, same order): copies within the
-// region, and pulls from other ranks, kPullAtOnce bytes at a time; calls `between` after each part.
-// Returns bytes brought.
+// Brings pages: copies within the region, and pulls from other ranks, kPullAtOnce bytes at a time;
+// calls `between` after each part. Returns bytes brought.
 inline constexpr uint64_t kPullAtOnce = 16 << 20;
 Result<uint64_t> PullPages(WorldView& world, const kv::Shape& shape, uint32_t old_rank,
-                           const kv::RankPlan& plan, const std::vector<uint32_t>& targets,
+                           const std::vector<PageCopy>& copies,
                            const std::function<void()>& between);
 
 // The sequences that the plan gives to `rank` of the new layout.

@@ -81,37 +81,49 @@ Result<bool> Engine::Carry(const Side& from, Stopwatch* watch, Pending* pending,
   watch->Lap("manifest");
   (void)fault::Hit("engine.flip_manifest");
   const Side& to = preparation_->target();
-  Result<kv::Plan> plan = PlanCarry(shape_, from, to, manifests);
-  if (!plan.ok()) {
+  Result<Carrying> carrying = PlanCarry(shape_, from, to, &manifests);
+  if (!carrying.ok()) {
     // A pure function of what all gathered: all decline, and may be asked again at the next
     // boundary, when requests have ended.
-    if (plan.status().code() != Code::kNoMemory) return plan.status();
+    if (carrying.status().code() != Code::kNoMemory) return carrying.status();
     if (declined_++ % 256 == 0) {
       spdlog::warn("attempt {}: KV does not fit yet: {}", preparation_->attempt(),
-                   plan.status().message());
+                   carrying.status().message());
     }
-    world_->Decline(plan.status().message());
+    world_->Decline(carrying.status().message());
     return false;
   }
-  watch->Lap("plan");
-  pending->requests_moved = plan->requests_moved;
+  pending->requests_moved = carrying->plan.requests_moved;
   const auto self = std::find(to.members.begin(), to.members.end(), comm_.members()[me]);
   pending->stays = self != to.members.end();
   if (!pending->stays) return true;
   const auto rank = static_cast<uint32_t>(self - to.members.begin());
-  const HeldMap held(to.groups, shape_, static_cast<uint32_t>(to.members.size()));
-  std::vector<uint32_t> targets;
-  Result<PageStore> pages = pages_.After(plan->ranks[rank], held, rank, &targets);
-  if (!pages.ok()) return pages.status();
-  // Others wait: who brings much says that it lives.
-  const Result<uint64_t> bytes =
-      PullPages(*world_, shape_, me, plan->ranks[rank], targets, [this] { mesh_->Beat(); });
-  *pulled = bytes.status();
-  if (bytes.ok()) pending->bytes = *bytes;
-  pending->carried.emplace(Pending::Carried{
-      std::move(*pages), AdoptOf(*plan, std::move(manifests), rank), plan->next_block[rank]});
+  // What this rank alone finds wrong the others hear as a pull that failed: all stay.
+  *pulled = Bring(*carrying, std::move(manifests), rank, watch, pending);
   watch->Lap("pull");
   return true;
+}
+
+// This rank's part, carried out beside what is in force.
+Status Engine::Bring(const Carrying& carrying, std::vector<RankManifest> manifests, uint32_t rank,
+                     Stopwatch* watch, Pending* pending) {
+  const Result<kv::RankPlan> part = PartOf(carrying, rank);
+  if (!part.ok()) return part.status();
+  const Side& to = preparation_->target();
+  const HeldMap held(to.groups, shape_, static_cast<uint32_t>(to.members.size()));
+  std::vector<PageCopy> copies;
+  Result<PageStore> pages = pages_.After(*part, held, rank, &copies);
+  if (!pages.ok()) return pages.status();
+  watch->Lap("plan");
+  // Others wait: who brings much says that it lives.
+  const Result<uint64_t> bytes =
+      PullPages(*world_, shape_, comm_.rank(), copies, [this] { mesh_->Beat(); });
+  if (!bytes.ok()) return bytes.status();
+  pending->bytes = *bytes;
+  pending->carried.emplace(Pending::Carried{std::move(*pages),
+                                            AdoptOf(carrying.plan, std::move(manifests), rank),
+                                            carrying.plan.next_block[rank]});
+  return OkStatus();
 }
 
 // Nobody writes into a source before all have what they came for, and all hear of a pull that

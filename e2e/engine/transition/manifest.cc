@@ -49,12 +49,7 @@ Bytes Encode(std::span<const Sequence* const> running, std::span<const Sequence*
   for (const Sequence* sequence : waiting) Encode(*sequence, &writer);
   writer.Put(state.total_pages);
   writer.Put(state.free_pages);
-  writer.Put<uint64_t>(state.blocks.size());
-  for (const kv::HeldBlock& block : state.blocks) {
-    writer.Put(block.home);
-    writer.Put(block.block);
-    writer.PutVector(block.pages);
-  }
+  writer.PutVector(state.strips);
   return writer.Take();
 }
 
@@ -81,13 +76,7 @@ Result<RankManifest> DecodeManifest(const Bytes& bytes) {
       Decode(&reader, running, true, &out.running) && Decode(&reader, waiting, false, &out.waiting);
   out.pages.total_pages = reader.Get<uint32_t>();
   out.pages.free_pages = reader.Get<uint32_t>();
-  const uint64_t blocks = reader.Get<uint64_t>();
-  for (uint64_t i = 0; reader.ok() && i < blocks; ++i) {
-    kv::HeldBlock& block = out.pages.blocks.emplace_back();
-    block.home = reader.Get<uint32_t>();
-    block.block = reader.Get<uint32_t>();
-    block.pages = reader.GetVector<uint32_t>();
-  }
+  out.pages.strips = reader.GetVector<kv::Strip>();
   if (!ok || !reader.done()) return Status{Code::kInternal, "malformed manifest"};
   return out;
 }

@@ -3,6 +3,7 @@
 // brings are such that a scheduler and its steps can rely on them.
 #include <fuzzer/FuzzedDataProvider.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 
@@ -42,7 +43,8 @@ Side MakeSide(uint32_t ranks, uint32_t shared_layers) {
 // Requests at every home, and their blocks' pages on all ranks that hold heads of theirs.
 std::vector<RankManifest> Sound(FuzzedDataProvider& in, const Side& side) {
   std::vector<RankManifest> out(side.members.size());
-  std::vector<PageStore> pages(out.size(), PageStore(kPages));
+  std::vector<PageStore> pages;
+  for (size_t r = 0; r < out.size(); ++r) pages.emplace_back(kPages);
   const HeldMap held(side.groups, kShape, static_cast<uint32_t>(out.size()));
   for (uint32_t home = 0; home < out.size(); ++home) {
     uint32_t next = in.ConsumeIntegralInRange<uint32_t>(0, 3);
@@ -62,8 +64,8 @@ std::vector<RankManifest> Sound(FuzzedDataProvider& in, const Side& side) {
       while (sequence.blocks.size() * kBlock < sequence.computed) {
         sequence.blocks.push_back(next++);
         for (uint32_t r = 0; r < out.size(); ++r) {
-          const uint32_t count = held.PagesPerBlock(home, r);
-          if (count > 0) (void)pages[r].Ensure(home, sequence.blocks.back(), count);
+          if (held.PagesPerBlock(home, r) == 0) continue;
+          (void)pages[r].Ensure(home, sequence.blocks.back(), held, r);
         }
       }
     }
@@ -85,8 +87,8 @@ T* One(FuzzedDataProvider& in, std::vector<T>* of) {
 
 void Damage(FuzzedDataProvider& in, RankManifest* manifest) {
   Sequence* sequence = One(in, in.ConsumeBool() ? &manifest->running : &manifest->waiting);
-  kv::HeldBlock* block = One(in, &manifest->pages.blocks);
-  switch (in.ConsumeIntegralInRange(0, 10)) {
+  kv::Strip* strip = One(in, &manifest->pages.strips);
+  switch (in.ConsumeIntegralInRange(0, 12)) {
     case 0:
       if (sequence != nullptr) sequence->computed = Number(in);
       return;
@@ -112,36 +114,59 @@ void Damage(FuzzedDataProvider& in, RankManifest* manifest) {
       manifest->pages.total_pages = Number(in);
       return;
     case 8:
-      if (block != nullptr) block->home = Number(in);
+      if (strip != nullptr) strip->home = Number(in);
       return;
     case 9:
-      if (block != nullptr) block->block = Number(in);
+      if (strip != nullptr) strip->block = Number(in);
+      return;
+    case 10:
+      if (strip != nullptr) strip->layers = Number(in);
+      return;
+    case 11:
+      if (strip != nullptr) (in.ConsumeBool() ? strip->layer : strip->kv_head) = Number(in);
       return;
     default:
-      if (block != nullptr && !block->pages.empty()) block->pages.back() = Number(in);
+      if (strip != nullptr) (in.ConsumeBool() ? strip->page : strip->stride) = Number(in);
   }
 }
 
-void Plan(const Side& from, const Side& to, const std::vector<RankManifest>& manifests) {
-  const Result<kv::Plan> plan = PlanCarry(kShape, from, to, manifests);
-  if (!plan.ok()) {
-    Want(plan.status().code() == Code::kInvalid || plan.status().code() == Code::kNoMemory,
-         plan.status().message());
+// What one rank makes of the plan: refused, or proven, and it fits the rank's pages.
+void Part(const Carrying& carrying, const Side& from, const Side& to, uint32_t rank) {
+  const Result<kv::RankPlan> part = PartOf(carrying, rank);
+  if (!part.ok()) {
+    Want(part.status().code() == Code::kInvalid, part.status().message());
     return;
   }
+  uint64_t pages = 0;
+  for (const kv::Keep& k : part->kept) pages += k.layers;
+  for (const kv::Move& m : part->moves) pages += m.layers;
+  const auto old = std::find(from.members.begin(), from.members.end(), to.members[rank]);
+  const uint64_t room =
+      old == from.members.end() ? 0 : carrying.input.ranks[old - from.members.begin()].total_pages;
+  Want(pages <= room, "more pages than the rank has");
+}
+
+void Plan(const Side& from, const Side& to, std::vector<RankManifest> manifests) {
+  const Result<Carrying> carrying = PlanCarry(kShape, from, to, &manifests);
+  if (!carrying.ok()) {
+    Want(carrying.status().code() == Code::kInvalid || carrying.status().code() == Code::kNoMemory,
+         carrying.status().message());
+    return;
+  }
+  for (uint32_t rank = 0; rank < to.members.size(); ++rank) Part(*carrying, from, to, rank);
   size_t requests = 0;
   for (const RankManifest& manifest : manifests) {
     requests += manifest.running.size() + manifest.waiting.size();
   }
   for (uint32_t rank = 0; rank < to.members.size(); ++rank) {
-    const Adopted adopted = AdoptOf(*plan, manifests, rank);
+    const Adopted adopted = AdoptOf(carrying->plan, manifests, rank);
     requests -= adopted.running.size() + adopted.waiting.size();
     for (const Sequence& sequence : adopted.running) {
       Want(sequence.computed < sequence.tokens.size(), "a position that is not known");
       Want(sequence.blocks.size() == (sequence.computed + kBlock - 1) / kBlock, "blocks");
       Want(sequence.reserved_tokens() > sequence.tokens.size(), "tokens beyond the reservation");
       for (const uint32_t block : sequence.blocks) {
-        Want(block < plan->next_block[rank], "a block that would be given again");
+        Want(block < carrying->plan.next_block[rank], "a block that would be given again");
       }
     }
     for (const Sequence& sequence : adopted.waiting) {

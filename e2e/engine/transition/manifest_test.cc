@@ -25,7 +25,7 @@ RankManifest Sound() {
   waits.submit.add_prompt(1);
   waits.submit.set_max_tokens(1);
   waits.tokens = {1};
-  out.pages = {32, 30, {{0, 7, {4, 5}}}};
+  out.pages = {32, 30, {{0, 7, 0, 0, 2, 4, 1}}};
   return out;
 }
 
@@ -39,7 +39,7 @@ TEST(Manifest, ComesAsItWent) {
   EXPECT_EQ(read->running[0].blocks, (std::vector<uint32_t>{7}));
   EXPECT_EQ(read->waiting.at(0).id(), "waits");
   EXPECT_EQ(read->pages.total_pages, 32u);
-  EXPECT_EQ(read->pages.blocks.at(0).pages, (std::vector<uint32_t>{4, 5}));
+  EXPECT_EQ(read->pages.strips, (std::vector<kv::Strip>{{0, 7, 0, 0, 2, 4, 1}}));
   EXPECT_EQ(EncodeManifest(*read), bytes);
   for (size_t size = 0; size < bytes.size(); ++size) {
     EXPECT_FALSE(DecodeManifest({bytes.begin(), bytes.begin() + static_cast<long>(size)}).ok());

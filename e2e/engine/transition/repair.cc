@@ -125,12 +125,14 @@ Status Engine::EnterRepaired() {
     sequence.blocks.clear();
     adopted.waiting.push_back(std::move(sequence));
   }
-  PageStore pages = keeps ? pages_.OnlyOf(comm_.rank(), blocks, rank) : PageStore(pages_.total());
+  Result<PageStore> pages = PageStore(pages_.total());
+  if (keeps) pages = pages_.OnlyOf(comm_.rank(), blocks, rank);
+  if (!pages.ok()) return pages.status();
   ++flips_;
   spdlog::info("epoch {}: repaired; {} of {} requests keep their KV", maps->epoch,
                adopted.running.size(), all.size());
   const uint32_t next_block = scheduler_.next_block();
-  return Enter(std::move(pages), std::move(adopted), next_block);
+  return Enter(std::move(*pages), std::move(adopted), next_block);
 }
 
 std::map<std::string, v1::Roster> Engine::Rosters() const {

@@ -67,13 +67,13 @@ typedef struct {
   const tg_kv_rank* ranks;   /* [old_ranks], rank_size apart */
   size_t rank_size, strip_size;
   uint32_t new_ranks;
+  int32_t
+      rank; /* whose part is asked for, new numbering; -1: one that leaves, and frees all it has */
   const uint32_t* joined_pages; /* [new_ranks]: pages of one without an old number, else 0; or NULL
                                    where nobody joins */
   size_t requests;
   const tg_kv_request* request; /* [requests], request_size apart; one order on all ranks */
-  size_t request_size;
-  int32_t rank; /* whose part is asked for, new numbering; -1: one that leaves, which frees all that
-                   it has. Needed, as is all before it */
+  size_t request_size;          /* needed, as is all before it */
 } tg_kv_manifest;
 
 /* The KV of `tokens` positions in each page of a strip, pulled into pages that the target takes

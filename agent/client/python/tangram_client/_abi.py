@@ -157,19 +157,11 @@ class KvRequest(ctypes.Structure):
     ]
 
 
-class KvBlock(ctypes.Structure):
-    _fields_ = [
-        *_names(c_uint32, "home block"),
-        ("page_count", c_size_t),
-        ("pages", POINTER(c_uint32)),
-    ]
-
-
 class KvRank(ctypes.Structure):
     _fields_ = [
         *_names(c_uint32, "total_pages free_pages"),
-        ("block_count", c_size_t),
-        ("blocks", POINTER(KvBlock)),
+        ("strip_count", c_size_t),
+        ("strips", c_void_p),
     ]
 
 
@@ -182,33 +174,13 @@ class KvManifest(ctypes.Structure):
         *_names(c_size_t, "layer_size group_size old_ranks"),
         ("new_of_old", POINTER(c_int32)),
         ("ranks", POINTER(KvRank)),
-        *_names(c_size_t, "rank_size block_size"),
+        *_names(c_size_t, "rank_size strip_size"),
         ("new_ranks", c_uint32),
+        ("rank", c_int32),
         ("joined_pages", POINTER(c_uint32)),
         ("requests", c_size_t),
         ("request", POINTER(KvRequest)),
         ("request_size", c_size_t),
-    ]
-
-
-class KvPageMove(ctypes.Structure):
-    _fields_ = _names(
-        c_uint32, "source_rank source_page layer kv_head home block tokens"
-    )
-
-
-class KvKept(ctypes.Structure):
-    _fields_ = _names(c_uint32, "page layer kv_head home block tokens")
-
-
-class KvRankPlan(ctypes.Structure):
-    _fields_ = [
-        ("moves", c_size_t),
-        ("move", c_void_p),
-        ("kept_pages", c_size_t),
-        ("kept", c_void_p),
-        ("freed_pages", c_size_t),
-        ("freed", POINTER(c_uint32)),
     ]
 
 
@@ -226,10 +198,16 @@ class KvPlanned(ctypes.Structure):
         ("requests", c_size_t),
         ("request", c_void_p),
         *_names(c_size_t, "request_size new_ranks"),
-        ("ranks", c_void_p),
-        *_names(c_size_t, "rank_size move_size kept_size"),
         ("next_block", POINTER(c_uint32)),
-        *_names(c_uint64, "moved_bytes local_bytes requests_moved"),
+        ("requests_moved", c_uint64),
+        ("moves", c_size_t),
+        ("move", c_void_p),
+        ("kept_strips", c_size_t),
+        ("kept", c_void_p),
+        ("freed_strips", c_size_t),
+        ("freed", c_void_p),
+        *_names(c_size_t, "move_size kept_size freed_size"),
+        *_names(c_uint64, "moved_bytes local_bytes"),
     ]
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, overload
 
 from . import _abi
 from .maps import AttentionGroup, text
@@ -24,22 +26,29 @@ class Request:
     blocks: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
-class HeldBlock:
-    """The pages of a block on one rank: by layer, then by KV head that the rank holds in the home's group."""
+class Strip(NamedTuple):
+    """Pages of one KV head of a block on one rank, for `layers` layers from `layer` on: `page`, each next one `stride` further."""
 
     home: int
     block: int
-    pages: Sequence[int]
+    kv_head: int
+    layer: int
+    layers: int
+    page: int
+    stride: int
 
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """A rank's pages, and the blocks that it holds."""
+    """A rank's pages, and what lies in them.
+
+    `strips` ascend by (home, block, kv_head, layer). They may also be a table: anything with the buffer protocol that has a
+    row of seven 32-bit numbers for each (an array of shape (n, 7), or bytes that another rank sent); that takes no time a row.
+    """
 
     total_pages: int
     free_pages: int
-    blocks: Sequence[HeldBlock]
+    strips: Sequence[Strip] | bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,39 +65,73 @@ class Manifest:
     new_ranks: int
     requests: Sequence[Request]
     ranks: Sequence[RankState]  # by old rank
+    rank: int | None = None  # whose part is asked for, new number; None: one that leaves, and frees all it has
     joined_pages: Sequence[int] = field(default=())  # by new rank: total pages of one that joins, else 0
 
 
-class PageMove(NamedTuple):
-    """`tokens` positions of a page of an old rank, to a page that the target takes from its free list."""
+class StripMove(NamedTuple):
+    """`tokens` positions in each page of a strip of an old rank, to pages that the target takes from its free list."""
 
-    source_rank: int
-    source_page: int
-    layer: int
-    kv_head: int
     home: int  # new
     block: int  # new
+    kv_head: int
+    layer: int
+    layers: int
+    source_rank: int
+    source_page: int
+    source_stride: int
     tokens: int
 
 
 class Kept(NamedTuple):
-    """A page that stays, perhaps under another name."""
+    """Pages that stay, perhaps under another name."""
 
-    page: int
-    layer: int
-    kv_head: int
     home: int  # new
     block: int  # new
+    kv_head: int
+    layer: int
+    layers: int
+    page: int
+    stride: int
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class RankPlan:
-    """Of one new rank. Moves and kept pages are ordered by (home, block, layer, kv_head)."""
+Row = TypeVar("Row", Strip, StripMove, Kept)
 
-    moves: tuple[PageMove, ...]
-    kept: tuple[Kept, ...]
-    freed: tuple[int, ...]  # to give back after the flip
+
+class Rows(Sequence[Row]):
+    """Rows of numbers, each made when it is looked at; `table` is all of them, of shape (rows, fields)."""
+
+    def __init__(self, kind: type[Row], data: bytes) -> None:
+        self._kind, fields = kind, len(kind._fields)
+        count = len(data) // (4 * fields)
+        # A table without rows has no shape that a memoryview could be cast to.
+        self.table = memoryview(data).cast("I", (count, fields)) if count else memoryview(b"").cast("I")
+        self._flat, self._fields, self._count = memoryview(data).cast("I"), fields, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._count))]
+        at = range(self._count)[index] * self._fields
+        return self._kind(*self._flat[at : at + self._fields])
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one rank does. Moves and kept strips are ordered by (home, block, kv_head, layer)."""
+
+    moves: Rows[StripMove]
+    kept: Rows[Kept]
+    freed: Rows[Strip]  # under their old names, to give back after the flip
+    moved_bytes: int
+    local_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +145,12 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Requests in the order of the manifest, ranks by new number."""
+    """Requests in the order of the manifest, alike on all ranks, and the part of the manifest's rank."""
 
     requests: tuple[Placement, ...]
-    ranks: tuple[RankPlan, ...]
     next_block: tuple[int, ...]  # by new rank: no block of this home has this id or a higher one
-    moved_bytes: int
-    local_bytes: int
     requests_moved: int
+    part: Part
 
 
 def _numbers(values: Sequence[int]) -> Any:
@@ -124,8 +165,21 @@ def _layers(layers: Sequence[Sequence[Group]]) -> Any:
     return (_abi.KvLayer * len(out))(*out)
 
 
-def _raw(manifest: Manifest) -> _abi.KvManifest:
-    # ctypes keeps alive what a pointer of a struct was set from.
+_STRIP = 4 * len(Strip._fields)
+
+
+def _table(strips: Sequence[Strip] | bytes | memoryview) -> bytes:
+    """The rows as the library reads them. ValueError: bytes that are no rows."""
+    if isinstance(strips, Sequence) and not isinstance(strips, bytes | bytearray | memoryview):
+        return array("I", itertools.chain.from_iterable(strips)).tobytes()
+    table = memoryview(strips).tobytes()
+    if len(table) % _STRIP:
+        raise ValueError(f"a table of strips has {len(table)} bytes, want a multiple of {_STRIP}")
+    return table
+
+
+def _raw(manifest: Manifest) -> tuple[_abi.KvManifest, list[bytes]]:
+    # ctypes keeps alive what a pointer of a struct was set from, but for the addresses of the tables.
     raw = _abi.sized(_abi.KvManifest)
     for name in ("query_heads", "kv_heads", "block_tokens", "head_token_bytes", "new_ranks"):
         setattr(raw, name, getattr(manifest, name))
@@ -140,53 +194,56 @@ def _raw(manifest: Manifest) -> _abi.KvManifest:
     raw.layer_size, raw.group_size = ctypes.sizeof(_abi.KvLayer), ctypes.sizeof(_abi.AttentionGroup)
     raw.old_ranks = len(manifest.ranks)
     raw.new_of_old = (ctypes.c_int32 * raw.old_ranks)(*manifest.new_of_old)
-    ranks = []
-    for rank in manifest.ranks:
-        blocks = [_abi.KvBlock(b.home, b.block, len(b.pages), _numbers(b.pages)) for b in rank.blocks]
-        ranks.append(_abi.KvRank(rank.total_pages, rank.free_pages, len(blocks), (_abi.KvBlock * len(blocks))(*blocks)))
+    tables = [_table(rank.strips) for rank in manifest.ranks]
+    ranks = [
+        _abi.KvRank(r.total_pages, r.free_pages, len(t) // _STRIP, ctypes.cast(ctypes.c_char_p(t), ctypes.c_void_p))
+        for r, t in zip(manifest.ranks, tables, strict=True)
+    ]
     raw.ranks = (_abi.KvRank * len(ranks))(*ranks)
-    raw.rank_size, raw.block_size = ctypes.sizeof(_abi.KvRank), ctypes.sizeof(_abi.KvBlock)
+    raw.rank_size, raw.strip_size = ctypes.sizeof(_abi.KvRank), _STRIP
+    raw.rank = -1 if manifest.rank is None else manifest.rank
     if manifest.joined_pages:
         raw.joined_pages = _numbers(manifest.joined_pages)
     requests = [_abi.KvRequest(r.id.encode(), r.home, r.length, r.reserved, len(r.blocks), _numbers(r.blocks)) for r in manifest.requests]
     raw.requests = len(requests)
     raw.request = (_abi.KvRequest * len(requests))(*requests)
     raw.request_size = ctypes.sizeof(_abi.KvRequest)
-    return raw
+    return raw, tables
 
 
-def _rank_plan(planned: Any, raw: Any) -> RankPlan:
-    moves = _abi.array_at(_abi.KvPageMove, raw.move, raw.moves, planned.move_size)
-    kept = _abi.array_at(_abi.KvKept, raw.kept, raw.kept_pages, planned.kept_size)
-    return RankPlan(
-        tuple(PageMove(*(getattr(m, name) for name in PageMove._fields)) for m in moves),
-        tuple(Kept(*(getattr(k, name) for name in Kept._fields)) for k in kept),
-        tuple(raw.freed[: raw.freed_pages]),
-    )
+def _rows(kind: type[Row], first: int | None, count: int, size: int) -> Rows[Row]:
+    known = 4 * len(kind._fields)
+    if size == known:
+        return Rows(kind, ctypes.string_at(first, count * size) if count else b"")
+    return Rows(kind, b"".join(ctypes.string_at((first or 0) + i * size, known) for i in range(count)))
 
 
 def kv_plan(manifest: Manifest) -> Plan:
-    """New homes, moves, kept and freed pages: the same on every rank that has the same manifest.
+    """New homes and names, the same on every rank that has the same manifest, and what `manifest.rank` moves, keeps and frees.
 
     NoRoomError: it does not fit, and all ranks find so; InvalidError: the manifest contradicts itself.
     """
-    raw, error = _raw(manifest), _abi.sized(_abi.Error)
+    (raw, tables), error = _raw(manifest), _abi.sized(_abi.Error)
     out = ctypes.POINTER(_abi.KvPlanned)()
     _abi.check(_abi.lib.tg_kv_plan(ctypes.byref(raw), ctypes.byref(out), ctypes.byref(error)), error)
     try:
         planned = out.contents
         homes = _abi.array_at(_abi.KvHome, planned.request, planned.requests, planned.request_size)
-        ranks = _abi.array_at(_abi.KvRankPlan, planned.ranks, planned.new_ranks, planned.rank_size)
         return Plan(
             tuple(Placement(text(h.id), h.home, tuple(h.blocks[: h.block_count])) for h in homes),
-            tuple(_rank_plan(planned, r) for r in ranks),
             tuple(planned.next_block[: planned.new_ranks]),
-            planned.moved_bytes,
-            planned.local_bytes,
             planned.requests_moved,
+            Part(
+                _rows(StripMove, planned.move, planned.moves, planned.move_size),
+                _rows(Kept, planned.kept, planned.kept_strips, planned.kept_size),
+                _rows(Strip, planned.freed, planned.freed_strips, planned.freed_size),
+                planned.moved_bytes,
+                planned.local_bytes,
+            ),
         )
     finally:
         _abi.lib.tg_kv_plan_free(out)
+        del tables  # they had to be there until now
 
 
 def page_ranges(block_tokens: int, head_token_bytes: int, tokens: int) -> list[tuple[int, int]]:

@@ -1,5 +1,6 @@
 """The library through ctypes, without an agent: structs, errors, the KV plan."""
 
+import array
 import ctypes
 import doctest
 import unittest
@@ -13,7 +14,7 @@ class Structs(unittest.TestCase):
         # agent/client/abi_test.c has the same numbers.
         sizes = {
             _abi.Error: 512, _abi.Options: 64, _abi.Model: 152, _abi.Maps: 128, _abi.Event: 56, _abi.EngineStats: 48,
-            _abi.Word: 16, _abi.KvManifest: 144, _abi.KvPlanned: 104,
+            _abi.Word: 16, _abi.KvManifest: 144, _abi.KvPlanned: 144,
         }
         self.assertEqual({s: ctypes.sizeof(s) for s in sizes}, sizes)
 
@@ -34,39 +35,62 @@ class Errors(unittest.TestCase):
 
 
 class Plan(unittest.TestCase):
-    def manifest(self, free: int = 6, **changes: object) -> tg.Manifest:
-        """Two ranks with a request each; they come to share all heads, or stay, as told."""
+    def manifest(self, rank: int | None = 0, free: int = 6, **changes: object) -> tg.Manifest:
+        """Two ranks with a request each, of one layer; they come to share all heads, or stay, as told."""
         alone = [tg.Group((r,), (0, 4)) for r in range(2)]
         together = [tg.Group((0, 1), (0, 2, 4))]
         fields = dict(
             query_heads=4, kv_heads=2, block_tokens=16, head_token_bytes=64, old_groups=[alone], new_groups=[together],
             new_of_old=[0, 1], new_ranks=2,
             requests=[tg.Request("a", 0, 20, 32, [5, 6]), tg.Request("b", 1, 16, 16, [1])],
-            ranks=[tg.RankState(10, free, [tg.HeldBlock(0, 5, [0, 1]), tg.HeldBlock(0, 6, [2, 3])]),
-                   tg.RankState(8, free, [tg.HeldBlock(1, 1, [7, 6])])],
+            ranks=[tg.RankState(10, free, [tg.Strip(0, block, head, 0, 1, page, 1) for block, head, page in [(5, 0, 0), (5, 1, 1), (6, 0, 2), (6, 1, 3)]]),
+                   tg.RankState(8, free, [tg.Strip(1, 1, 0, 0, 1, 7, 1), tg.Strip(1, 1, 1, 0, 1, 6, 1)])],
+            rank=rank,
         )
         return tg.Manifest(**{**fields, **changes})
 
     def test_heads_go_to_the_ranks_that_will_have_them(self):
-        plan = tg.kv_plan(self.manifest())
-        self.assertEqual([(p.id, p.home, len(p.blocks)) for p in plan.requests], [("a", 0, 2), ("b", 1, 1)])
-        self.assertEqual([(m.source_rank, m.source_page, m.kv_head, m.tokens) for m in plan.ranks[0].moves], [(1, 7, 0, 16)])
-        self.assertEqual([(m.source_rank, m.source_page, m.kv_head, m.tokens) for m in plan.ranks[1].moves], [(0, 1, 1, 16), (0, 3, 1, 4)])
-        self.assertEqual([k.page for k in plan.ranks[0].kept], [0, 2])
-        self.assertEqual((plan.ranks[0].freed, plan.ranks[1].freed), ((1, 3), (7,)))
-        self.assertEqual((plan.moved_bytes, plan.local_bytes, plan.requests_moved), (36 * 64, 0, 0))
-        self.assertEqual(len(plan.next_block), 2)
+        plans = [tg.kv_plan(self.manifest(rank)) for rank in range(2)]
+        for plan in plans:
+            self.assertEqual([(p.id, p.home, len(p.blocks)) for p in plan.requests], [("a", 0, 2), ("b", 1, 1)])
+            self.assertEqual((plan.requests_moved, len(plan.next_block)), (0, 2))
+        here, there = plans[0].part, plans[1].part
+        self.assertEqual([(m.source_rank, m.source_page, m.kv_head, m.tokens) for m in here.moves], [(1, 7, 0, 16)])
+        self.assertEqual([(m.source_rank, m.source_page, m.kv_head, m.tokens) for m in there.moves], [(0, 1, 1, 16), (0, 3, 1, 4)])
+        self.assertEqual([k.page for k in here.kept], [0, 2])
+        self.assertEqual(([s.page for s in here.freed], [s.page for s in there.freed]), ([1, 3], [7]))
+        self.assertEqual([(p.moved_bytes, p.local_bytes) for p in (here, there)], [(16 * 64, 0), (20 * 64, 0)])
 
     def test_nothing_moves_where_nothing_changes(self):
-        plan = tg.kv_plan(self.manifest(new_groups=self.manifest().old_groups))
-        self.assertEqual([(r.moves, r.freed) for r in plan.ranks], [((), ())] * 2)
+        part = tg.kv_plan(self.manifest(new_groups=self.manifest().old_groups)).part
+        self.assertEqual((len(part.moves), len(part.freed), len(part.kept)), (0, 0, 4))
 
     def test_joiners_tell_their_pages(self):
         three = [tg.Group((r,), (0, 4)) for r in range(3)]
-        plan = tg.kv_plan(self.manifest(new_groups=[three], new_ranks=3, joined_pages=[0, 0, 10]))
-        self.assertEqual(len(plan.ranks), 3)
+        plan = tg.kv_plan(self.manifest(2, new_groups=[three], new_ranks=3, joined_pages=[0, 0, 10]))
+        self.assertEqual((len(plan.next_block), len(plan.part.kept)), (3, 0))
         with self.assertRaisesRegex(ValueError, "joined_pages"):
             tg.kv_plan(self.manifest(joined_pages=[1]))
+
+    def test_who_leaves_has_no_part(self):
+        plan = tg.kv_plan(self.manifest(None, new_groups=[[tg.Group((0,), (0, 4))]], new_of_old=[0, -1], new_ranks=1))
+        self.assertEqual([p.home for p in plan.requests], [0, 0])
+        self.assertEqual((len(plan.part.moves), len(plan.part.kept), len(plan.part.freed)), (0, 0, 0))
+        with self.assertRaisesRegex(tg.InvalidError, "rank is 2"):
+            tg.kv_plan(self.manifest(2))
+
+    def test_strips_and_parts_are_tables_too(self):
+        wanted, manifest = tg.kv_plan(self.manifest()), self.manifest()
+        tables = [array.array("I", [n for strip in r.strips for n in strip]) for r in manifest.ranks]
+        for as_bytes in (bytes, memoryview):
+            ranks = [tg.RankState(r.total_pages, r.free_pages, as_bytes(t)) for r, t in zip(manifest.ranks, tables, strict=True)]
+            self.assertEqual(list(tg.kv_plan(self.manifest(ranks=ranks)).part.kept), list(wanted.part.kept))
+        self.assertEqual(wanted.part.kept.table.tolist(), [list(k) for k in wanted.part.kept])
+        self.assertEqual((wanted.part.kept[-1], wanted.part.kept[:1]), (wanted.part.kept[1], [wanted.part.kept[0]]))
+        with self.assertRaises(IndexError):
+            _ = wanted.part.kept[2]
+        with self.assertRaisesRegex(ValueError, "29 bytes"):
+            tg.kv_plan(self.manifest(ranks=[tg.RankState(10, 6, bytes(29)), manifest.ranks[1]]))
 
     def test_no_room(self):
         with self.assertRaises(tg.NoRoomError):
