@@ -15,6 +15,7 @@
 #include "agent/base/background.h"
 #include "agent/base/fault.h"
 #include "agent/device/device.h"
+#include "agent/device/hash.h"
 #include "agent/net/blocking.h"
 
 namespace tangram::mover {
@@ -60,6 +61,8 @@ Result<std::vector<iovec>> RangesOf(std::span<const uint8_t> body,
   return out;
 }
 
+uint64_t KvDigest::Value() const { return device::HashOf(std::as_bytes(std::span(hashes_))); }
+
 struct DataServer::Connection {
   Connection(UniqueFd fd, std::shared_ptr<net::Credentials> credentials)
       : stream(std::move(fd), net::Side::kAccepted, std::move(credentials)) {}
@@ -76,6 +79,7 @@ struct DataServer::Connection {
   net::FrameReader request = KvRequests();
   std::vector<iovec> out;
   size_t at = 0;               // in `out`
+  uint64_t digest = 0;         // of what is answered to a KV request
   std::vector<std::byte> bad;  // a fault: goes out in place of the first piece
   Clock::time_point moved = Clock::now();
 };
@@ -112,6 +116,20 @@ Status DataServer::Connection::Ask() {
   if (!ranges.ok()) return ranges.status();
   out = std::move(ranges).value();
   at = 0;
+  // Nobody writes there meanwhile: steps stand still until all have what they ask for.
+  const auto hash = [&] {
+    KvDigest all;
+    for (const iovec& range : out) {
+      all.Add(device::HashOf({static_cast<const std::byte*>(range.iov_base), range.iov_len}));
+    }
+    digest = all.Value();
+  };
+  if (grant.lease == nullptr) {
+    hash();
+  } else if (!grant.lease->Use(hash)) {
+    return {Code::kUnavailable, "the memory that was granted is no longer there"};
+  }
+  out.push_back({&digest, sizeof digest});
   return OkStatus();
 }
 

@@ -2,7 +2,8 @@
 // 16 bytes of token:
 //   pieces: their bytes, one after another, then the connection ends
 //   KV:     any number of requests {u32 count, count x (u64 offset, u32 length)}, little-endian,
-//           each answered by the bytes of its ranges, one after another
+//           each answered by the bytes of its ranges, one after another, and the u64 that they
+//           hash to (KvDigest)
 //
 // A fixed number of threads, whoever comes: one at the door, where certificates and tokens are
 // looked at, and a few that send. None waits for one connection.
@@ -29,6 +30,17 @@ net::FrameReader KvRequests();
 // The bytes that a request's ranges name. kInvalid: a range is not inside the region.
 Result<std::vector<iovec>> RangesOf(std::span<const uint8_t> body,
                                     std::span<const std::byte> region);
+
+// What the answer to a KV request hashes to: the hash of its ranges' hashes, in order
+// (device::HashOf), so that each is hashed where it lies.
+class KvDigest {
+ public:
+  void Add(uint64_t hash) { hashes_.push_back(hash); }
+  uint64_t Value() const;
+
+ private:
+  std::vector<uint64_t> hashes_;
+};
 
 class DataServer {
  public:

@@ -190,7 +190,7 @@ Status Bring(std::span<const Range> job, std::span<Source* const> sources, const
     std::vector<std::jthread> workers;
     for (size_t i = 1; i < std::min(limits.workers, sources.size()); ++i) {
       workers.emplace_back([&] {
-        YieldToServing();
+        if (limits.yields) YieldToServing();
         run.Work(came, failed, stop);
       });
     }

@@ -44,6 +44,7 @@ struct Limits {
   uint64_t batch_bytes = 64 << 20;  // at most, in one call, unless one range is longer
   int failures = 2;                 // of a source, after which it is not asked again by this job
   std::chrono::milliseconds ask_again{20};
+  bool yields = true;  // workers take what time serving leaves; not where serving waits for them
 };
 
 // A range is there; who brought it.

@@ -16,6 +16,7 @@
 #include "agent/mover/data_server.h"
 #include "agent/mover/grants.h"
 #include "agent/mover/puller.h"
+#include "agent/mover/testing.h"
 #include "agent/net/blocking.h"
 #include "agent/net/testing/certs.h"
 #include "agent/net/testing/thief.h"
@@ -23,65 +24,8 @@
 namespace tangram::mover {
 namespace {
 
-std::vector<std::byte> Pattern(size_t bytes, unsigned seed) {
-  std::vector<std::byte> out(bytes);
-  for (size_t i = 0; i < bytes; ++i) out[i] = std::byte((i * 31 + seed * 7 + i / 251) & 0xff);
-  return out;
-}
-
-class MoverTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    spdlog::default_logger();  // before there are threads: TSan does not see into the library
-    Start("127.0.0.1:0");
-  }
-  void TearDown() override {
-    server_.reset();  // it may still send from source_, which is a member and goes first
-    ASSERT_TRUE(fault::Arm("").ok());
-  }
-  void Start(const std::string& listen) {
-    auto server = DataServer::Start({.listen = listen, .credentials = credentials_}, &grants_);
-    ASSERT_TRUE(server.ok()) << server.status().message();
-    server_ = std::move(server).value();
-    address_ = "127.0.0.1:" + std::to_string(server_->port());
-  }
-  // Grants pod-0 `source_` in spans of the given sizes; targets are `units` of equal size.
-  std::string Issue(const std::vector<size_t>& spans, const std::string& pod = "pod-0") {
-    Grant grant;
-    grant.pod = pod;
-    size_t at = 0;
-    for (const size_t bytes : spans) {
-      grant.pieces.push_back(device::Memory::Own(std::span(source_).subspan(at, bytes)));
-      at += bytes;
-    }
-    return grants_.Issue(std::move(grant));
-  }
-  std::vector<Target> Targets(size_t units) {
-    std::vector<Target> out;
-    const size_t unit = source_.size() / units;
-    copy_.assign(source_.size(), std::byte{0});
-    for (size_t i = 0; i < units; ++i) {
-      out.push_back({device::Memory::Own(std::span(copy_).subspan(i * unit, unit)),
-                     device::HashOf(std::span(source_).subspan(i * unit, unit))});
-    }
-    return out;
-  }
-  Status Pull(const std::string& token, const std::vector<Target>& targets,
-              std::stop_token stop = {}) {
-    pulled_ = 0;
-    return PullPieces(credentials_, address_, token, targets, std::move(stop),
-                      [&](uint64_t bytes) { pulled_ += bytes; });
-  }
-
-  net::testing::TestCa ca_;
-  std::shared_ptr<net::Credentials> credentials_ = ca_.Open("w", "agent", "pod-0");
-  std::shared_ptr<net::Credentials> impostor_;
-  Grants grants_;
-  std::unique_ptr<DataServer> server_;
-  std::string address_;
-  std::vector<std::byte> source_ = Pattern(6 << 20, 1), copy_;
-  uint64_t pulled_ = 0;
-};
+using testing::MoverTest;
+using testing::Pattern;
 
 TEST_F(MoverTest, BringsEveryByteInOrder) {
   // Spans of the source and units of the target are cut differently; more spans than one
@@ -273,105 +217,6 @@ TEST_F(MoverTest, OnATrustedFabricBothSidesMaySpeakPlainly) {
 }
 
 // --- KV ---------------------------------------------------------------------------------
-
-class KvTest : public MoverTest {
- protected:
-  Result<v1::OpenPullResponse> Open(const v1::OpenPullRequest& request) {
-    ++opened_;
-    EXPECT_TRUE(request.kv());
-    Grant grant;
-    grant.kv = device::Memory::Own(source_);
-    grant.pod = "pod-0";
-    v1::OpenPullResponse out;
-    out.set_token(grants_.Issue(std::move(grant)));
-    return out;
-  }
-  v1::PeerAddress Peer(const std::string& member) const {
-    v1::PeerAddress peer;
-    peer.set_member(member);
-    peer.set_data(address_);
-    return peer;
-  }
-  KvReaders MakeReaders() {
-    return KvReaders([this](const std::string&, const auto& request) { return Open(request); },
-                     credentials_);
-  }
-  // Random ranges of the source, read to a place of their own each.
-  std::vector<KvReaders::Range> Ranges(size_t count, unsigned seed) {
-    std::vector<KvReaders::Range> out;
-    copy_.assign(count * 64, std::byte{0});
-    for (size_t i = 0; i < count; ++i) {
-      out.push_back({(i * 7919 + seed * 104729) * 64 % (source_.size() - 64),
-                     device::Memory::Own(std::span(copy_).subspan(i * 64, 64))});
-    }
-    return out;
-  }
-  void ExpectRead(const std::vector<KvReaders::Range>& ranges) {
-    for (const KvReaders::Range& range : ranges) {
-      ASSERT_TRUE(std::ranges::equal(device::View(range.to),
-                                     std::span(source_).subspan(range.source_offset, 64)));
-    }
-  }
-  int opened_ = 0;
-};
-
-TEST_F(KvTest, ReadsRangesOverOneConnectionThatStays) {
-  KvReaders readers = MakeReaders();
-  ASSERT_TRUE(readers.Warm({}, Peer("a")).ok());
-  for (unsigned round = 0; round < 3; ++round) {
-    const auto ranges = Ranges(500, round);
-    const auto read = readers.Read({}, {{Peer("a"), ranges}});
-    ASSERT_TRUE(read.ok()) << read.status().message();
-    EXPECT_EQ(*read, 500U * 64);
-    ExpectRead(ranges);
-  }
-  EXPECT_EQ(opened_, 1) << "a flip must not pay for handshakes";
-}
-
-TEST_F(KvTest, SeveralSourcesAndMoreRangesThanOneRequestTakes) {
-  KvReaders readers = MakeReaders();
-  const auto ranges = Ranges(kMostRanges + 1000, 5);
-  const std::vector<KvReaders::Range> first(ranges.begin(), ranges.begin() + 300);
-  const std::vector<KvReaders::Range> rest(ranges.begin() + 300, ranges.end());
-  const auto read = readers.Read({}, {{Peer("a"), first}, {Peer("b"), rest}});
-  ASSERT_TRUE(read.ok()) << read.status().message();
-  EXPECT_EQ(*read, ranges.size() * 64);
-  ExpectRead(ranges);
-  EXPECT_EQ(opened_, 2);
-}
-
-TEST_F(KvTest, RangesOutsideTheRegionAreRefused) {
-  for (const uint64_t offset :
-       {uint64_t{source_.size() - 63}, uint64_t{source_.size()}, ~uint64_t{0}, ~uint64_t{0} - 63}) {
-    KvReaders readers = MakeReaders();
-    copy_.assign(64, std::byte{0});
-    const auto read = readers.Read({}, {{Peer("a"), {{offset, device::Memory::Own(copy_)}}}});
-    EXPECT_EQ(read.status().code(), Code::kUnavailable) << offset;
-    EXPECT_EQ(copy_, std::vector<std::byte>(64, std::byte{0}));
-  }
-}
-
-// Between Stage and the flip a connection may be silent for longer than the source keeps it.
-// The flip must not fail for it.
-TEST_F(KvTest, AConnectionThatTheSourceClosedIsOpenedAgain) {
-  KvReaders readers = MakeReaders();
-  ASSERT_TRUE(readers.Warm({}, Peer("a")).ok());
-  const std::string listen = address_;
-  server_.reset();  // closes it, as the silence limit would
-  Start(listen);
-  const auto ranges = Ranges(100, 9);
-  const auto read = readers.Read({}, {{Peer("a"), ranges}});
-  ASSERT_TRUE(read.ok()) << read.status().message();
-  ExpectRead(ranges);
-  EXPECT_EQ(opened_, 2);
-}
-
-TEST_F(KvTest, AFaultBeforeThePullFailsIt) {
-  ASSERT_TRUE(fault::Arm("kv.before_pull=error").ok());
-  KvReaders readers = MakeReaders();
-  EXPECT_FALSE(readers.Read({}, {{Peer("a"), Ranges(1, 1)}}).ok());
-  EXPECT_TRUE(readers.Read({}, {{Peer("a"), Ranges(1, 1)}}).ok());
-}
 
 }  // namespace
 }  // namespace tangram::mover

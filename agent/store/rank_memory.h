@@ -101,9 +101,10 @@ class RankMemory {
                                                 const std::string& pod) = 0;
   // Handshakes for the KV that the flip may carry, while nobody waits for them.
   virtual void WarmKv(const v1::Header& header, const std::vector<v1::PeerAddress>& peers) = 0;
-  // Moves KV of ranks of the layout before the flip into this rank's. Answers the bytes.
-  virtual Result<uint64_t> KvPull(const v1::KvPull& pull,
-                                  const std::vector<v1::PeerAddress>& peers) = 0;
+  // Moves KV of ranks of the layout before the flip into this rank's. Answers the bytes; wrong ones
+  // that came and were asked for again are counted in `progress`.
+  virtual Result<uint64_t> KvPull(const v1::KvPull& pull, const std::vector<v1::PeerAddress>& peers,
+                                  StageProgress* progress) = 0;
 };
 
 }  // namespace tangram

@@ -217,7 +217,7 @@ void RankStore::Abort() {
     ReleaseLocked(attempt_->incoming.Places(), !attempt_->dense_source.empty());
     attempt_.reset();
   }
-  CloseReaders();
+  CloseLinks();
 }
 
 Status RankStore::Retire() {
@@ -229,7 +229,7 @@ Status RankStore::Retire() {
     ++held_version_;
     attempt_.reset();
   }
-  CloseReaders();
+  CloseLinks();
   return OkStatus();
 }
 
@@ -249,7 +249,7 @@ void RankStore::Keep() {
     if (!unfinished.empty() || half_dense) ReleaseLocked(unfinished, half_dense);
     attempt_.reset();
   }
-  CloseReaders();
+  CloseLinks();
 }
 
 void RankStore::Reset(const std::string& member) {
@@ -261,19 +261,12 @@ void RankStore::Reset(const std::string& member) {
     ++held_version_;
     member_ = member;
   }
-  CloseReaders();
+  CloseLinks();
 }
 
 std::string RankStore::member() {
   const std::scoped_lock lock(mu_);
   return member_;
-}
-
-// Never under mu_: who holds kv_mu_ may be waiting for another rank's mu_ (its OpenPull), and
-// that rank may be closing its own readers.
-void RankStore::CloseReaders() {
-  const std::scoped_lock lock(kv_mu_);
-  readers_.Close();
 }
 
 std::vector<v1::Mapping> RankStore::ToProto(const std::vector<memory::BackedRange>& ranges) const {
@@ -407,51 +400,6 @@ std::span<const std::byte> RankStore::Granule(uint32_t layer, uint32_t expert, u
   const Piece* piece = FindLocked(layer, expert, {granule, 1});
   if (piece == nullptr) return {};
   return device::View(BytesOf(piece->place, granule, 1));
-}
-
-Result<uint64_t> RankStore::KvPull(const v1::KvPull& pull,
-                                   const std::vector<v1::PeerAddress>& peers) {
-  struct From {
-    const v1::PeerAddress* peer;
-    RankStore* sibling;                             // null: elsewhere
-    std::vector<mover::KvReaders::Range> ranges{};  // to pull
-  };
-  std::map<uint32_t, From> sources;  // by rank; a sibling is found under locks, so once
-  for (const v1::PeerAddress& peer : peers) sources.emplace(peer.rank(), From{&peer, nullptr});
-  for (auto& [rank, from] : sources) from.sibling = options_.sibling(from.peer->member());
-  std::vector<device::CopyOp> copies;
-  const device::Memory& mine = memories_.kv.memory;
-  uint64_t bytes = 0;
-  for (int i = 0; i < pull.source_rank_size(); ++i) {
-    const auto source = sources.find(pull.source_rank(i));
-    const uint64_t to = pull.target_offset(i), from = pull.source_offset(i);
-    const uint32_t length = pull.length(i);
-    if (source == sources.end() || to > mine.bytes || length > mine.bytes - to) {
-      return Status(Code::kInvalid, fmt::format("KV move {}: rank {}, {} bytes to {} of {}", i,
-                                                pull.source_rank(i), length, to, mine.bytes));
-    }
-    if (source->second.sibling == nullptr) {
-      source->second.ranges.push_back({from, mine.Part(to, length)});
-      continue;
-    }
-    const device::Memory& theirs = source->second.sibling->memories_.kv.memory;
-    if (from > theirs.bytes || length > theirs.bytes - from) {
-      return Status(Code::kInvalid,
-                    fmt::format("KV move {}: {} bytes at {} of {}", i, length, from, theirs.bytes));
-    }
-    copies.push_back({mine.Part(to, length), theirs.Part(from, length)});
-    bytes += length;
-  }
-  if (Status copied = memories_.devices.kv->Copy(copies).Wait(); !copied.ok()) return copied;
-  std::vector<std::pair<v1::PeerAddress, std::vector<mover::KvReaders::Range>>> jobs;
-  for (auto& [rank, from] : sources) {
-    if (!from.ranges.empty()) jobs.emplace_back(*from.peer, std::move(from.ranges));
-  }
-  if (jobs.empty()) return bytes;
-  const std::scoped_lock lock(kv_mu_);
-  const auto read = readers_.Read(pull.header(), jobs);
-  if (!read.ok()) return read.status();
-  return bytes + *read;
 }
 
 }  // namespace tangram::store

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "agent/loader/checkpoint.h"
 #include "agent/memory/banks.h"
 #include "agent/mover/grants.h"
+#include "agent/mover/kv_source.h"
 #include "agent/mover/puller.h"
 #include "agent/store/hash_file.h"
 #include "agent/store/pieces.h"
@@ -67,8 +69,8 @@ class RankStore final : public RankMemory {
   Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request,
                                         const std::string& pod) override;
   void WarmKv(const v1::Header& header, const std::vector<v1::PeerAddress>& peers) override;
-  Result<uint64_t> KvPull(const v1::KvPull& pull,
-                          const std::vector<v1::PeerAddress>& peers) override;
+  Result<uint64_t> KvPull(const v1::KvPull& pull, const std::vector<v1::PeerAddress>& peers,
+                          StageProgress* progress) override;
 
   std::string member();
 
@@ -89,8 +91,7 @@ class RankStore final : public RankMemory {
     Pieces incoming;
     std::vector<uint32_t> dense_source;  // by part; empty: nothing to bring
   };
-  explicit RankStore(Options options)
-      : options_(std::move(options)), readers_(options_.opener, options_.credentials) {}
+  explicit RankStore(Options options) : options_(std::move(options)) {}
   // A device as one piece of memory.
   struct Region {
     device::Mapping mapping;
@@ -118,7 +119,9 @@ class RankStore final : public RankMemory {
   std::vector<v1::Mapping> ToProto(const std::vector<memory::BackedRange>& ranges) const;
   void ReleaseLocked(const std::vector<layout::PlacedPiece>& places, bool dense);
   v1::Inventory HeldLocked() const;
-  void CloseReaders();
+  // The link to a rank of another agent, for this attempt; kv_mu_ is held.
+  mover::KvLink& LinkTo(const v1::Header& header, const v1::PeerAddress& peer);
+  void CloseLinks();
 
   // sources.cc
   friend class CheckpointSource;
@@ -156,8 +159,8 @@ class RankStore final : public RankMemory {
   std::optional<std::pair<uint64_t, std::string>> audited_;  // a version, and what was held then
   // Of what OpenPull granted; ends, and a new one begins, before pages go.
   std::shared_ptr<mover::Lease> lease_ = std::make_shared<mover::Lease>();
-  std::mutex kv_mu_;  // readers_; never taken under mu_
-  mover::KvReaders readers_;
+  std::mutex kv_mu_;                                             // links_; never taken under mu_
+  std::map<std::string, std::unique_ptr<mover::KvLink>> links_;  // by member
 };
 
 }  // namespace tangram::store

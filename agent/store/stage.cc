@@ -173,15 +173,4 @@ Status RankStore::Stage(const v1::Header& header, const Origins& origins, StageP
   return CheckVerifiedLocked();
 }
 
-void RankStore::WarmKv(const v1::Header& header, const std::vector<v1::PeerAddress>& peers) {
-  const std::scoped_lock lock(kv_mu_);
-  for (const v1::PeerAddress& peer : peers) {
-    if (options_.sibling(peer.member()) != nullptr) continue;
-    if (Status status = readers_.Warm(header, peer); !status.ok()) {
-      spdlog::warn("attempt {}: KV of {} is not reachable yet: {}", header.attempt(), peer.member(),
-                   status.message());
-    }
-  }
-}
-
 }  // namespace tangram::store

@@ -126,8 +126,9 @@ Result<uint64_t> Executor::KvPull(uint32_t device, const v1::KvPull& pull) {
       peers.push_back(std::move(peer));
     }
   }
-  auto bytes = ranks_[device].memory->KvPull(pull, peers);
-  if (bytes.ok()) attempt->parts.at(device).kv_bytes += *bytes;
+  Part& part = attempt->parts.at(device);
+  auto bytes = ranks_[device].memory->KvPull(pull, peers, &part.progress);
+  if (bytes.ok()) part.kv_bytes += *bytes;
   return bytes;
 }
 

@@ -251,7 +251,7 @@ Result<v1::OpenPullResponse> TestMemory::OpenPull(const v1::OpenPullRequest&, co
 void TestMemory::WarmKv(const v1::Header&, const std::vector<v1::PeerAddress>&) {}
 
 Result<uint64_t> TestMemory::KvPull(const v1::KvPull& pull,
-                                    const std::vector<v1::PeerAddress>& peers) {
+                                    const std::vector<v1::PeerAddress>& peers, StageProgress*) {
   uint64_t bytes = 0;
   const std::scoped_lock lock(g_mu);
   for (int i = 0; i < pull.length_size(); ++i) {

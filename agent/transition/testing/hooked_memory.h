@@ -48,9 +48,9 @@ class HookedMemory final : public RankMemory {
   void WarmKv(const v1::Header& header, const std::vector<v1::PeerAddress>& peers) override {
     real_->WarmKv(header, peers);
   }
-  Result<uint64_t> KvPull(const v1::KvPull& pull,
-                          const std::vector<v1::PeerAddress>& peers) override {
-    return real_->KvPull(pull, peers);
+  Result<uint64_t> KvPull(const v1::KvPull& pull, const std::vector<v1::PeerAddress>& peers,
+                          StageProgress* progress) override {
+    return real_->KvPull(pull, peers, progress);
   }
 
  private:

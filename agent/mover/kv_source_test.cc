@@ -1,0 +1,146 @@
+// KV of another rank: ranges over a connection that stays, each answer held to its hash.
+#include "agent/mover/kv_source.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "agent/mover/testing.h"
+
+namespace tangram::mover {
+namespace {
+
+class KvSourceTest : public testing::MoverTest {
+ protected:
+  Result<v1::OpenPullResponse> Open(const v1::OpenPullRequest& request) {
+    ++opened_;
+    EXPECT_TRUE(request.kv());
+    Grant grant;
+    grant.kv = device::Memory::Own(source_);
+    grant.pod = "pod-0";
+    grant.lease = lease_;
+    v1::OpenPullResponse out;
+    out.set_token(grants_.Issue(std::move(grant)));
+    return out;
+  }
+  KvLink Link(const std::string& member) {
+    v1::PeerAddress peer;
+    peer.set_member(member);
+    peer.set_data(address_);
+    return {[this](const std::string&, const auto& request) { return Open(request); },
+            credentials_,
+            {},
+            peer};
+  }
+  // Random ranges of the source, each to a place of its own.
+  std::vector<KvLink::Range> Ranges(size_t count, unsigned seed) {
+    std::vector<KvLink::Range> out;
+    copy_.assign(count * 64, std::byte{0});
+    for (size_t i = 0; i < count; ++i) {
+      out.push_back({(i * 7919 + seed * 104729) * 64 % (source_.size() - 64),
+                     device::Memory::Own(std::span(copy_).subspan(i * 64, 64))});
+    }
+    return out;
+  }
+  void ExpectRead(const std::vector<KvLink::Range>& ranges) {
+    for (const KvLink::Range& range : ranges) {
+      ASSERT_TRUE(std::ranges::equal(device::View(range.to),
+                                     std::span(source_).subspan(range.source_offset, 64)));
+    }
+  }
+  // Brings the ranges as a job, the first `first` from one link, the others from the other.
+  Status BringFrom(KvLink* one, KvLink* other, size_t first,
+                   const std::vector<KvLink::Range>& ranges) {
+    std::vector<Range> job;
+    std::vector<uint64_t> offsets;
+    for (const KvLink::Range& range : ranges) {
+      job.push_back({{range.to}, {job.size() < first ? 0U : 1U}});
+      offsets.push_back(range.source_offset);
+    }
+    KvSource a(one, &offsets), b(other, &offsets);
+    std::vector<Source*> sources{&a, &b};
+    return Bring(
+        job, sources, {}, [&](const Source&, size_t, const auto&) { ++came_; },
+        [&](const Source&, const Status& status) { failures_.push_back(status.code()); }, {});
+  }
+
+  int opened_ = 0;
+  std::shared_ptr<Lease> lease_;
+  std::atomic<size_t> came_{0};
+  std::vector<Code> failures_;
+};
+
+TEST_F(KvSourceTest, ReadsRangesOverOneConnectionThatStays) {
+  KvLink link = Link("a");
+  ASSERT_TRUE(link.Warm({}).ok());
+  for (unsigned round = 0; round < 3; ++round) {
+    const auto ranges = Ranges(500, round);
+    const Status read = link.Read(ranges, {});
+    ASSERT_TRUE(read.ok()) << read.message();
+    ExpectRead(ranges);
+  }
+  EXPECT_EQ(opened_, 1) << "a flip must not pay for handshakes";
+}
+
+TEST_F(KvSourceTest, SeveralSourcesAndMoreRangesThanOneRequestTakes) {
+  KvLink a = Link("a"), b = Link("b");
+  const auto ranges = Ranges(kMostRanges + 1000, 5);
+  const Status brought = BringFrom(&a, &b, 300, ranges);
+  ASSERT_TRUE(brought.ok()) << brought.message();
+  ExpectRead(ranges);
+  EXPECT_EQ(came_, ranges.size());
+  EXPECT_EQ(opened_, 2);
+}
+
+TEST_F(KvSourceTest, RangesOutsideTheRegionAreRefused) {
+  for (const uint64_t offset :
+       {uint64_t{source_.size() - 63}, uint64_t{source_.size()}, ~uint64_t{0}, ~uint64_t{0} - 63}) {
+    KvLink link = Link("a");
+    copy_.assign(64, std::byte{0});
+    const KvLink::Range range{offset, device::Memory::Own(copy_)};
+    EXPECT_EQ(link.Read({&range, 1}, {}).code(), Code::kUnavailable) << offset;
+    EXPECT_EQ(copy_, std::vector<std::byte>(64, std::byte{0}));
+  }
+}
+
+// Between Stage and the flip a connection may be silent for longer than the source keeps it.
+// The flip must not fail for it.
+TEST_F(KvSourceTest, AConnectionThatTheSourceClosedIsOpenedAgain) {
+  KvLink link = Link("a");
+  ASSERT_TRUE(link.Warm({}).ok());
+  const std::string listen = address_;
+  server_.reset();  // closes it, as the silence limit would
+  Start(listen);
+  const auto ranges = Ranges(100, 9);
+  const Status read = link.Read(ranges, {});
+  ASSERT_TRUE(read.ok()) << read.message();
+  ExpectRead(ranges);
+  EXPECT_EQ(opened_, 2);
+}
+
+TEST_F(KvSourceTest, WhatFailsOnceOrComesWrongIsAskedForAgain) {
+  for (const auto& [fault, code] : {std::pair{"kv.before_pull=error", Code::kUnavailable},
+                                    std::pair{"kv.before_pull=corrupt", Code::kCorrupt}}) {
+    failures_.clear();
+    came_ = 0;
+    KvLink a = Link("a"), b = Link("b");
+    const auto ranges = Ranges(40, 3);
+    ASSERT_TRUE(fault::Arm(fault).ok());
+    const Status brought = BringFrom(&a, &b, 20, ranges);
+    ASSERT_TRUE(brought.ok()) << brought.message();
+    EXPECT_EQ(failures_, std::vector<Code>{code}) << fault;
+    EXPECT_EQ(came_, ranges.size());
+    ExpectRead(ranges);
+  }
+}
+
+TEST_F(KvSourceTest, NothingIsReadWhenTheLeaseHasEnded) {
+  lease_ = std::make_shared<Lease>();
+  KvLink link = Link("a");
+  EXPECT_TRUE(link.Read(Ranges(3, 1), {}).ok());
+  lease_->End();
+  EXPECT_EQ(link.Read(Ranges(3, 1), {}).code(), Code::kUnavailable);
+}
+
+}  // namespace
+}  // namespace tangram::mover

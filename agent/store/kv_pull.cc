@@ -1,0 +1,114 @@
+// RankStore::KvPull: KV that a flip brings, as a job for the mover.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include "agent/mover/kv_source.h"
+#include "agent/mover/mover.h"
+#include "agent/store/rank_store.h"
+
+namespace tangram::store {
+namespace {
+
+// KV of a rank of this process. Range i of the job lies at (*offsets)[i] of its region.
+class SiblingKv final : public mover::Source {
+ public:
+  SiblingKv(std::string member, device::Memory region, const std::vector<uint64_t>* offsets)
+      : member_(std::move(member)), region_(region), offsets_(offsets) {}
+  std::string name() const override { return "KV of " + member_; }
+  Status Bring(std::span<const mover::Range> job, std::span<const size_t> wanted,
+               const Arrived& arrived, const std::stop_token&) override {
+    std::vector<device::CopyOp> copies;
+    for (const size_t i : wanted) {
+      const device::Memory& to = job[i].units[0];
+      const uint64_t from = (*offsets_)[i];
+      if (from > region_.bytes || to.bytes > region_.bytes - from) {
+        return {Code::kInvalid, fmt::format("{} bytes at {} of {} of the KV of {}", to.bytes, from,
+                                            region_.bytes, member_)};
+      }
+      copies.push_back({to, region_.Part(from, to.bytes)});
+    }
+    TANGRAM_RETURN_IF_ERROR(job[wanted[0]].units[0].device->Copy(copies).Wait());
+    for (const size_t i : wanted) arrived(i, {});
+    return OkStatus();
+  }
+
+ private:
+  const std::string member_;
+  const device::Memory region_;
+  const std::vector<uint64_t>* const offsets_;
+};
+
+}  // namespace
+
+mover::KvLink& RankStore::LinkTo(const v1::Header& header, const v1::PeerAddress& peer) {
+  std::unique_ptr<mover::KvLink>& link = links_[peer.member()];
+  if (link == nullptr || link->attempt() != header.attempt()) {
+    link = std::make_unique<mover::KvLink>(options_.opener, options_.credentials, header, peer);
+  }
+  return *link;
+}
+
+// Never under mu_: who holds kv_mu_ may be waiting for another rank's mu_ (its OpenPull), and
+// that rank may be closing its own links.
+void RankStore::CloseLinks() {
+  const std::scoped_lock lock(kv_mu_);
+  links_.clear();
+}
+
+void RankStore::WarmKv(const v1::Header& header, const std::vector<v1::PeerAddress>& peers) {
+  const std::scoped_lock lock(kv_mu_);
+  for (const v1::PeerAddress& peer : peers) {
+    if (options_.sibling(peer.member()) != nullptr) continue;
+    if (Status status = LinkTo(header, peer).Warm({}); !status.ok()) {
+      spdlog::warn("attempt {}: KV of {} is not reachable yet: {}", header.attempt(), peer.member(),
+                   status.message());
+    }
+  }
+}
+
+Result<uint64_t> RankStore::KvPull(const v1::KvPull& pull,
+                                   const std::vector<v1::PeerAddress>& peers,
+                                   StageProgress* progress) {
+  const std::scoped_lock lock(kv_mu_);
+  std::vector<uint64_t> offsets;
+  std::vector<std::unique_ptr<mover::Source>> all;
+  std::map<uint32_t, uint32_t> by_rank;
+  for (const v1::PeerAddress& peer : peers) {
+    by_rank[peer.rank()] = static_cast<uint32_t>(all.size());
+    if (RankStore* sibling = options_.sibling(peer.member())) {
+      all.push_back(
+          std::make_unique<SiblingKv>(peer.member(), sibling->memories_.kv.memory, &offsets));
+    } else {
+      all.push_back(std::make_unique<mover::KvSource>(&LinkTo(pull.header(), peer), &offsets));
+    }
+  }
+  std::vector<mover::Range> job;
+  const device::Memory& mine = memories_.kv.memory;
+  uint64_t bytes = 0;
+  for (int i = 0; i < pull.source_rank_size(); ++i) {
+    const auto source = by_rank.find(pull.source_rank(i));
+    const uint64_t to = pull.target_offset(i);
+    const uint32_t length = pull.length(i);
+    if (source == by_rank.end() || to > mine.bytes || length > mine.bytes - to) {
+      return Status(Code::kInvalid, fmt::format("KV move {}: rank {}, {} bytes to {} of {}", i,
+                                                pull.source_rank(i), length, to, mine.bytes));
+    }
+    job.push_back({{mine.Part(to, length)}, {source->second}});
+    offsets.push_back(pull.source_offset(i));
+    bytes += length;
+  }
+  std::vector<mover::Source*> sources;
+  for (const auto& source : all) sources.push_back(source.get());
+  const auto failed = [&](const mover::Source& source, const Status& status) {
+    if (status.code() == Code::kCorrupt) ++progress->corrupt;
+    spdlog::warn("attempt {}: {} failed: {}", pull.header().attempt(), source.name(),
+                 status.message());
+  };
+  // A flip waits for it.
+  const mover::Limits limits{.workers = 4, .yields = false};
+  TANGRAM_RETURN_IF_ERROR(mover::Bring(
+      job, sources, limits, [](const mover::Source&, size_t, const auto&) {}, failed, {}));
+  return bytes;
+}
+
+}  // namespace tangram::store
