@@ -62,6 +62,7 @@ struct FlipGate {
   uint32_t device = 0;
   By by = By::kEngine;
 };
+using AtOnce = std::variant<Arm, TakeBack, FlipGate>;
 
 // What takes time, while other events may come. Each tells its end.
 struct Build {};  // the target from the plan, and check it: Built
@@ -77,9 +78,9 @@ struct StartStaging {  // Begun; then Staged
 struct TellWords {  // Begun; then WordsOut
   uint64_t attempt = 0;
 };
-struct Commit {  // Committed
+struct Commit {  // one after another, until one fails: Committed
   uint64_t attempt = 0;
-  uint32_t device = 0;
+  std::vector<uint32_t> devices;
   By by = By::kEngine;
 };
 struct AskPeers {  // PeersSaid
@@ -103,13 +104,15 @@ struct Empty {  // the memory of that rank, which goes on as `member`: Emptied
 };
 struct Wait {};  // until something changed, a moment at most; then the same event is told again
 
-using Next = std::variant<Answer, Arm, TakeBack, FlipGate, Build, KeepOld, Reserve, StartStaging,
-                          TellWords, Commit, AskPeers, Drop, ReturnOld, Dismiss, Empty, Wait>;
+// The answer, or what takes time.
+using Later = std::variant<Answer, Build, KeepOld, Reserve, StartStaging, TellWords, Commit,
+                           AskPeers, Drop, ReturnOld, Dismiss, Empty, Wait>;
+using Next = std::variant<AtOnce, Later>;
 
 // All marks, then the next.
 struct Step {
   std::vector<Mark> marks;
-  Next next;
+  Next next = Later{};
   bool changed = false;  // something that others may wait for
   std::vector<Line> lines = {};
 };

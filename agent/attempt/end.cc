@@ -47,7 +47,7 @@ Step Machine::Do(const PeersSaid& event, const Gates& gates) {
   if (attempt_->by_agents() && event.say == Say::kFlipped) {
     // A word that only the others have, of one that died since, never comes here.
     for (uint32_t rank = 0; rank < attempt_->plan.pods.size(); ++rank) attempt_->words.insert(rank);
-    if (WordsComplete()) return FlipNext(By::kPeer);
+    if (WordsComplete()) return FlipAll(By::kPeer);
   }
   if (event.say != Say::kBurned || attempt_->any_flipped()) return AfterPeers({});
   // An engine that lives may still be between its go and its commit; only one that is gone (or

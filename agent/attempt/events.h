@@ -112,10 +112,11 @@ enum class By : uint8_t {
 };
 struct Committed {
   uint64_t attempt = 0;
-  uint32_t device = 0;
+  std::vector<uint32_t> devices;  // as asked for
+  size_t done = 0;                // so many of them did
   By by = By::kEngine;
-  Status status;
-  bool attached = false;  // its engine
+  Status status;                // of the next one, which did not
+  std::set<uint32_t> attached;  // devices that have an engine
 };
 struct GateFlipped {
   uint64_t attempt = 0;

@@ -96,7 +96,7 @@ Step Machine::GoForward(Step step) {
                                     attempt_->error.empty() ? "" : ": " + attempt_->error)}},
                 std::move(step));
   }
-  return FlipNext(By::kForward, std::move(step));
+  return FlipAll(By::kForward, std::move(step));
 }
 
 Step Machine::Do(const Release& event, const Gates&) {

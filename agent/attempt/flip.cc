@@ -53,7 +53,7 @@ bool Machine::WordsComplete() const {
 
 Step Machine::Do(const WordsOut& event, const Gates&) {
   const bool current = attempt_ && attempt_->plan.attempt == event.attempt;
-  return current && WordsComplete() ? FlipNext(By::kWords) : Done();  // a world of one agent
+  return current && WordsComplete() ? FlipAll(By::kWords) : Done();  // a world of one agent
 }
 
 Step Machine::Do(const Word& event, const Gates&) {
@@ -84,7 +84,7 @@ Step Machine::Do(const Word& event, const Gates&) {
     }
   }
   attempt_->words.insert(event.ranks.begin(), event.ranks.end());
-  return WordsComplete() ? FlipNext(By::kWords) : Done();
+  return WordsComplete() ? FlipAll(By::kWords) : Done();
 }
 
 Step Machine::Do(const EngineFlip& event, const Gates& gates) {
@@ -112,46 +112,57 @@ Step Machine::Do(const EngineFlip& event, const Gates& gates) {
     return Refuse(Code::kWrongPhase, "an engine's flip after it gave the step up");
   }
   part.committing = true;
-  return Then(Commit{attempt_->plan.attempt, event.device, By::kEngine});
+  part.gone = false;
+  return Then(Commit{attempt_->plan.attempt, {event.device}, By::kEngine});
 }
 
-// The parts of an attempt that flip together do so one after another.
-Step Machine::FlipNext(By by, Step step) {
+// All parts: their memory first, and then their gates at once.
+Step Machine::FlipAll(By by, Step step) {
+  Commit commit{attempt_->plan.attempt, {}, by};
   for (auto& [device, part] : attempt_->parts) {
     if (part.flipped) continue;
     part.committing = true;
     part.gone = false;
-    // A joiner steps nowhere before it has flipped; so that it stands still as those it joins.
+    // A joiner steps nowhere before it has flipped; now it stands still as those that it joins.
     if (by == By::kForward && part.joining) step.marks.push_back(SetStopped{device, true});
-    return Then(Commit{attempt_->plan.attempt, device, by}, std::move(step));
+    commit.devices.push_back(device);
   }
-  return AfterFlips(by, std::move(step));
-}
-
-Step Machine::FlipFailed(By by, const Status& status, uint32_t device) {
-  attempt_->parts.at(device).committing = false;
-  if (by == By::kEngine || by == By::kForward) return Changed(Refuse(status));
-  attempt_->error = status.message();
-  Step step = Changed();
-  step.lines.push_back({Line::Level::kError,
-                        fmt::format("flip of device {} by words: {}", device, status.message())});
-  if (by == By::kWords) return Done(std::move(step));
-  return AfterPeers(std::move(step));
+  return Then(std::move(commit), std::move(step));
 }
 
 Step Machine::Do(const Committed& event, const Gates&) {
-  if (!event.status.ok()) return FlipFailed(event.by, event.status, event.device);
-  Step step;
-  // Who stands still may go on with this flip, unless its engine is gone.
-  if (attempt_->by_agents() && event.by != By::kForward) {
-    const bool gone = !event.attached || attempt_->parts.at(event.device).gone;
-    step.marks.push_back(SetStopped{event.device, gone});
+  const auto end = event.devices.begin() + static_cast<std::ptrdiff_t>(event.done);
+  attempt_->flipping = {event.devices.begin(), end};
+  for (const uint32_t device : attempt_->flipping) {
+    attempt_->parts.at(device).gone |= !event.attached.contains(device);
   }
-  return Then(FlipGate{event.attempt, event.device, event.by}, std::move(step));
+  for (auto left = end; left != event.devices.end(); ++left) {
+    attempt_->parts.at(*left).committing = false;  // to be tried again
+  }
+  if (end != event.devices.end()) attempt_->failing = *end;
+  attempt_->failure = event.status;
+  return FlipGates(event.by, {});
+}
+
+Step Machine::FlipGates(By by, Step step) {
+  if (attempt_->flipping.empty()) {
+    if (attempt_->failure.ok()) return AfterFlips(by, std::move(step));
+    return FlipFailed(by, attempt_->failing, attempt_->failure, std::move(step));
+  }
+  const uint32_t device = attempt_->flipping.front();
+  // Who stands still may go on with this flip, unless its engine is gone.
+  if (attempt_->by_agents() && by != By::kForward) {
+    step.marks.push_back(SetStopped{device, attempt_->parts.at(device).gone});
+  }
+  return Then(FlipGate{attempt_->plan.attempt, device, by}, std::move(step));
 }
 
 Step Machine::Do(const GateFlipped& event, const Gates&) {
-  if (!event.status.ok()) return FlipFailed(event.by, event.status, event.device);
+  if (!event.status.ok()) {
+    for (const uint32_t device : attempt_->flipping) attempt_->parts.at(device).committing = false;
+    return FlipFailed(event.by, event.device, event.status, {});
+  }
+  attempt_->flipping.pop_front();
   Part& part = attempt_->parts.at(event.device);
   part.committing = false;
   part.flipped = true;
@@ -166,27 +177,32 @@ Step Machine::Do(const GateFlipped& event, const Gates&) {
     attempt_->phase = Phase::kFlipped;
     attempt_->error.clear();
     step.marks.push_back(AllFlipped{event.attempt, event.by});
+    const char* how = event.by == By::kForward ? "attempt {} went forward to epoch {} after a fence"
+                                               : "attempt {} flipped to epoch {}";
     step.lines.push_back(
-        {Line::Level::kInfo,
-         event.by == By::kForward
-             ? fmt::format("attempt {} went forward to epoch {} after a fence", event.attempt,
-                           rank.epoch)
-             : fmt::format("attempt {} flipped to epoch {}", event.attempt, rank.epoch)});
+        {Line::Level::kInfo, fmt::format(fmt::runtime(how), event.attempt, rank.epoch)});
   }
-  if (event.by == By::kEngine) return Acted(std::move(step));
-  return FlipNext(event.by, std::move(step));
+  return FlipGates(event.by, std::move(step));
+}
+
+Step Machine::FlipFailed(By by, uint32_t device, const Status& status, Step step) {
+  step = Changed(std::move(step));
+  if (by == By::kEngine || by == By::kForward) return Then(Answer{status}, std::move(step));
+  attempt_->error = status.message();
+  step.lines.push_back({Line::Level::kError,
+                        fmt::format("flip of device {} by words: {}", device, status.message())});
+  return by == By::kWords ? Done(std::move(step)) : AfterPeers(std::move(step));
 }
 
 Step Machine::AfterFlips(By by, Step step) {
-  if (by == By::kForward) return Acted(std::move(step));
+  if (by == By::kEngine || by == By::kForward) return Acted(std::move(step));
   for (uint32_t device = 0; device < ranks_.size(); ++device) {
     Rank& rank = ranks_[device];
     if (rank.rank < 0 || attempt_->plan.target_ranks[device] >= 0) continue;
     rank.rank = -1;  // the fence removed it
     rank.removed = true;
   }
-  if (by == By::kWords) return Done(std::move(step));
-  return AfterPeers(std::move(step));
+  return by == By::kWords ? Done(std::move(step)) : AfterPeers(std::move(step));
 }
 
 }  // namespace tangram::attempt

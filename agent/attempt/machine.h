@@ -49,6 +49,9 @@ class Machine {
     bool held = false;               // no flip by words until the outcome is told
     bool over = false;               // its outcome is settled; it is being cleared up
     std::string reason;              // of its end
+    std::deque<uint32_t> flipping;   // devices that committed, and flip at once
+    uint32_t failing = 0;            // the next device, which did not, and why
+    Status failure;
 
     // No engine steps: the agents exchange the words.
     bool by_agents() const { return plan.kind == Kind::kFirst || plan.kind == Kind::kRepair; }
@@ -113,8 +116,9 @@ class Machine {
   Step Do(const GateFlipped& event, const Gates& gates);
   Status CheckPermit() const;
   bool WordsComplete() const;
-  Step FlipNext(By by, Step step = {});
-  Step FlipFailed(By by, const Status& status, uint32_t device);
+  Step FlipAll(By by, Step step = {});
+  Step FlipGates(By by, Step step);
+  Step FlipFailed(By by, uint32_t device, const Status& status, Step step);
   Step AfterFlips(By by, Step step);
   // end.cc
   Step Do(const Abort& event, const Gates& gates);

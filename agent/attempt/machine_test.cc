@@ -3,382 +3,14 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
 #include <functional>
-#include <map>
 #include <memory>
-#include <optional>
+#include <string>
 
-#include "agent/attempt/testing/hands.h"
+#include "agent/attempt/testing/attempts.h"
 
 namespace tangram::attempt::testing {
 namespace {
-
-const char* NameOf(Code code) {
-  static const std::map<Code, const char*> names = {
-      {Code::kOk, "Ok"},
-      {Code::kWrongWorld, "WrongWorld"},
-      {Code::kStaleEpoch, "StaleEpoch"},
-      {Code::kStaleAttempt, "StaleAttempt"},
-      {Code::kBadPlan, "BadPlan"},
-      {Code::kBadGeometry, "BadGeometry"},
-      {Code::kEngine, "Engine"},
-      {Code::kWrongPhase, "WrongPhase"},
-      {Code::kNotHeld, "NotHeld"},
-      {Code::kUnauthenticated, "Unauthenticated"},
-      {Code::kInvalid, "Invalid"},
-      {Code::kUnavailable, "Unavailable"},
-      {Code::kNoMemory, "NoMemory"},
-      {Code::kInternal, "Internal"},
-  };
-  return names.at(code);
-}
-
-std::string Say(const Next& next) {
-  struct {
-    std::string operator()(const Answer& a) const {
-      if (!a.status.ok()) return NameOf(a.status.code());
-      return a.flipped ? "flipped" : a.acted ? "acted" : "ok";
-    }
-    std::string operator()(const Arm&) const { return "arm"; }
-    std::string operator()(const TakeBack&) const { return "take back"; }
-    std::string operator()(const FlipGate&) const { return "flip gate"; }
-    std::string operator()(const Build&) const { return "build"; }
-    std::string operator()(const KeepOld&) const { return "keep old"; }
-    std::string operator()(const Reserve&) const { return "reserve"; }
-    std::string operator()(const StartStaging&) const { return "start staging"; }
-    std::string operator()(const TellWords&) const { return "tell words"; }
-    std::string operator()(const Commit& c) const { return "commit " + std::to_string(c.device); }
-    std::string operator()(const AskPeers&) const { return "ask peers"; }
-    std::string operator()(const Drop& d) const { return d.keep ? "drop, keep" : "drop"; }
-    std::string operator()(const ReturnOld&) const { return "return old"; }
-    std::string operator()(const Dismiss& d) const { return "dismiss " + std::to_string(d.device); }
-    std::string operator()(const Empty& e) const { return "empty as " + e.member; }
-    std::string operator()(const Wait&) const { return "wait"; }
-  } say;
-  return std::visit(say, next);
-}
-
-std::string WhyOf(const Next& next) { return std::get<Answer>(next).status.message(); }
-
-constexpr uint32_t kRanks = 2;
-
-// An agent with two ranks; the world has a third one, in pod "other".
-class Attempts : public ::testing::Test {
- protected:
-  static Header To(uint64_t attempt, uint64_t epoch) { return {"w", epoch, attempt}; }
-  Header To(uint64_t attempt) const { return To(attempt, hands_->machine.epoch()); }
-
-  static Prepare Ask(Kind kind, const Header& header) {
-    return {header, kind, header.epoch + 1, "request", OkStatus()};
-  }
-
-  // Both ranks to the same places, as ranks 0 and 1 of three.
-  Plan PlanFor(Kind kind, uint64_t attempt) const {
-    Plan plan;
-    plan.attempt = attempt;
-    plan.kind = kind;
-    plan.from_epoch = hands_->machine.epoch();
-    plan.target_epoch = plan.from_epoch + 1;
-    plan.request_hash = "request";
-    plan.target_hash = "target";
-    plan.pods = {"here", "here", "other"};
-    plan.target_ranks = {0, 1};
-    for (uint32_t device = 0; device < kRanks; ++device) {
-      plan.parts.push_back({hands_->machine.ranks()[device].member, device});
-    }
-    return plan;
-  }
-
-  std::string Tell(const Event& event) { return Say(hands_->Tell(event)); }
-
-  // From nothing under way to the phase.
-  void Reach(Phase phase, Kind kind, uint64_t attempt) {
-    const Header header = To(attempt);
-    if (kind == Kind::kRepair) {
-      for (Hands::Gate& gate : hands_->gates) gate.stopped = true;
-    }
-    ASSERT_EQ(Tell(Ask(kind, header)), "build");
-    ASSERT_EQ(Tell(Built{PlanFor(kind, attempt)}), "reserve");
-    if (phase == Phase::kIdle) return;
-    ASSERT_EQ(Tell(Reserved{attempt, OkStatus()}), "acted");
-    if (phase == Phase::kPrepared) return;
-    ASSERT_EQ(Tell(Stage{header}), "start staging");
-    ASSERT_EQ(Tell(Begun{attempt}), "acted");
-    if (phase == Phase::kStaging) return;
-    if (phase == Phase::kFailed) {
-      ASSERT_EQ(Tell(Staged{attempt, {Code::kUnavailable, "no source"}}), "ok");
-      return;
-    }
-    ASSERT_EQ(Tell(Staged{attempt, OkStatus()}), "ok");
-    if (phase == Phase::kStaged) return;
-    const bool by_agents = kind == Kind::kFirst || kind == Kind::kRepair;
-    ASSERT_EQ(Tell(Permit{header}), by_agents ? "tell words" : "acted");
-    if (phase == Phase::kPermitted) return;
-    if (by_agents) {
-      ASSERT_EQ(Tell(Word{header, "target", {2}, "other"}), "commit 0");
-      ASSERT_EQ(Tell(Committed{attempt, 0, By::kWords, OkStatus(), true}), "commit 1");
-      ASSERT_EQ(Tell(Committed{attempt, 1, By::kWords, OkStatus(), true}), "ok");
-    } else {
-      for (uint32_t device = 0; device < kRanks; ++device) FlipByEngine(header, device);
-    }
-    ASSERT_EQ(hands_->machine.attempt()->phase, Phase::kFlipped);
-  }
-
-  void FlipByEngine(const Header& header, uint32_t device) {
-    ASSERT_TRUE(hands_->Move(device, GateEvent::kWord));
-    ASSERT_EQ(Tell(EngineFlip{header, device, "target"}), "commit " + std::to_string(device));
-    ASSERT_EQ(Tell(Committed{header.attempt, device, By::kEngine, OkStatus(), true}), "acted");
-  }
-
-  // To the first layout, retired: epoch 1, attempt 1.
-  void Begin() {
-    ASSERT_NO_FATAL_FAILURE(Reach(Phase::kFlipped, Kind::kFirst, 1));
-    Retired(1);
-  }
-  void Retired(uint64_t attempt) {
-    for (Hands::Gate& gate : hands_->gates) gate.steps = 1;
-    ASSERT_EQ(Tell(Retire{To(attempt)}), "return old");
-    ASSERT_EQ(Tell(Returned{attempt, OkStatus()}), "acted");
-  }
-
-  std::unique_ptr<Hands> hands_ = std::make_unique<Hands>(kRanks);
-};
-
-// Every call in every phase; attempt 2, by engines or a repair. `over`: 1 flipped, 2 aborted.
-struct Moment {
-  const char* name;
-  std::optional<Phase> phase;  // nothing: it was never heard of
-  bool over = false;
-};
-constexpr Moment kMoments[] = {
-    {"unheard of", std::nullopt},       {"reserving", Phase::kIdle},
-    {"prepared", Phase::kPrepared},     {"staging", Phase::kStaging},
-    {"staged", Phase::kStaged},         {"permitted", Phase::kPermitted},
-    {"flipped", Phase::kFlipped},       {"failed", Phase::kFailed},
-    {"retired", Phase::kFlipped, true}, {"aborted", Phase::kFailed, true},
-};
-
-class Table : public Attempts {
- protected:
-  void At(const Moment& moment, Kind kind) {
-    ASSERT_NO_FATAL_FAILURE(Begin());
-    from_ = hands_->machine.epoch();
-    if (moment.phase) {
-      ASSERT_NO_FATAL_FAILURE(Reach(*moment.phase, kind, 2));
-    }
-    if (!moment.over) return;
-    if (*moment.phase == Phase::kFlipped) return Retired(2);
-    ASSERT_EQ(Tell(Abort{To(2), "test"}), "drop");
-    ASSERT_EQ(Tell(Dropped{2}), "acted");
-  }
-
-  struct Row {
-    const char* name;
-    std::function<Event(const Header&)> event;
-    // By moment, as they stand in kMoments.
-    std::array<const char*, std::size(kMoments)> want;
-  };
-  void Check(Kind kind, const std::vector<Row>& rows) {
-    for (const Row& row : rows) {
-      for (size_t m = 0; m < std::size(kMoments); ++m) {
-        hands_ = std::make_unique<Hands>(kRanks);
-        ASSERT_NO_FATAL_FAILURE(At(kMoments[m], kind)) << kMoments[m].name;
-        const std::string before = State();
-        const Next next = hands_->Tell(row.event(To(2, from_)));
-        EXPECT_EQ(Say(next), row.want[m]) << row.name << ", " << kMoments[m].name;
-        const auto* answer = std::get_if<Answer>(&next);
-        if (answer == nullptr || answer->status.ok()) continue;
-        EXPECT_EQ(State(), before) << row.name << ", " << kMoments[m].name << ": refused";
-        EXPECT_FALSE(answer->status.message().empty());
-      }
-    }
-  }
-  std::string State() const {
-    const Machine& machine = hands_->machine;
-    std::string out = std::to_string(machine.highest());
-    for (const auto* attempt : {machine.attempt(), machine.last()}) {
-      if (attempt == nullptr) continue;
-      out += " " + std::to_string(attempt->plan.attempt) + attempt::NameOf(attempt->phase) +
-             attempt->error;
-    }
-    for (const Hands::Gate& gate : hands_->gates) {
-      out += " " + std::to_string(static_cast<int>(gate.state)) + std::to_string(gate.stopped);
-    }
-    return out;
-  }
-  uint64_t from_ = 0;
-};
-
-TEST_F(Table, WhenEnginesGo) {
-  Check(Kind::kLayout,
-        {
-            {"prepare",
-             [](const Header& h) { return Ask(Kind::kLayout, h); },
-             {"build", "ok", "ok", "ok", "ok", "ok", "ok", "ok", "StaleAttempt", "StaleAttempt"}},
-            {"prepare the next",
-             [](const Header& h) { return Ask(Kind::kLayout, To(3, h.epoch)); },
-             {"build", "WrongPhase", "WrongPhase", "WrongPhase", "WrongPhase", "WrongPhase",
-              "WrongPhase", "WrongPhase", "StaleEpoch", "build"}},
-            {"repair",
-             [](const Header& h) { return Ask(Kind::kRepair, To(3, h.epoch + 1)); },
-             {"StaleEpoch", "WrongPhase", "WrongPhase", "WrongPhase", "WrongPhase", "WrongPhase",
-              "build", "WrongPhase", "build", "StaleEpoch"}},
-            {"stage",
-             [](const Header& h) { return Stage{h}; },
-             {"WrongPhase", "ok", "start staging", "ok", "ok", "ok", "ok", "WrongPhase",
-              "StaleAttempt", "StaleAttempt"}},
-            {"permit",
-             [](const Header& h) { return Permit{h}; },
-             {"WrongPhase", "WrongPhase", "WrongPhase", "WrongPhase", "acted", "ok", "ok",
-              "WrongPhase", "StaleAttempt", "StaleAttempt"}},
-            {"a permit is seen",
-             [](const Header&) { return PermitSeen{2}; },
-             {"ok", "ok", "ok", "ok", "acted", "ok", "ok", "ok", "ok", "ok"}},
-            {"staged",
-             [](const Header&) {
-               return Staged{2, OkStatus()};
-             },
-             {"ok", "ok", "ok", "ok", "ok", "ok", "ok", "ok", "ok", "ok"}},
-            {"abort",
-             [](const Header& h) {
-               return Abort{h, "test"};
-             },
-             {"ok", "drop", "drop", "drop", "drop", "drop", "flipped", "drop", "flipped", "ok"}},
-            {"abort the next",
-             [](const Header& h) {
-               return Abort{To(3, h.epoch), "test"};
-             },
-             {"ok", "WrongPhase", "WrongPhase", "WrongPhase", "WrongPhase", "WrongPhase",
-              "WrongPhase", "WrongPhase", "ok", "ok"}},
-            {"retire",
-             [](const Header& h) { return Retire{h}; },
-             {"WrongPhase", "WrongPhase", "WrongPhase", "WrongPhase", "WrongPhase", "WrongPhase",
-              "WrongPhase", "WrongPhase", "ok", "StaleAttempt"}},
-            {"hold",
-             [](const Header& h) {
-               return Resolve{h, Outcome::kHold, {}, ""};
-             },
-             {"ok", "ok", "ok", "ok", "ok", "ok", "ok", "ok", "ok", "ok"}},
-            {"stay, while it steps",
-             [](const Header& h) {
-               return Resolve{h, Outcome::kStay, {}, "dead"};
-             },
-             {"ok", "WrongPhase", "WrongPhase", "WrongPhase", "WrongPhase", "WrongPhase",
-              "WrongPhase", "WrongPhase", "WrongPhase", "ok"}},
-            {"forward, while it steps",
-             [](const Header& h) {
-               return Resolve{h, Outcome::kForward, {}, "dead"};
-             },
-             {"WrongPhase", "WrongPhase", "WrongPhase", "WrongPhase", "WrongPhase", "WrongPhase",
-              "acted", "WrongPhase", "ok", "WrongPhase"}},
-            {"no outcome",
-             [](const Header& h) {
-               return Resolve{h, {}, {}, "dead"};
-             },
-             {"Invalid", "Invalid", "Invalid", "Invalid", "Invalid", "Invalid", "Invalid",
-              "Invalid", "Invalid", "Invalid"}},
-            {"a word",
-             [](const Header& h) {
-               return Word{h, "target", {2}, "other"};
-             },
-             {"WrongPhase", "WrongPhase", "WrongPhase", "WrongPhase", "WrongPhase", "WrongPhase",
-              "WrongPhase", "WrongPhase", "ok", "StaleAttempt"}},
-            {"a flip without a word",
-             [](const Header& h) {
-               return EngineFlip{h, 0, "target"};
-             },
-             {"WrongPhase", "WrongPhase", "WrongPhase", "WrongPhase", "WrongPhase", "WrongPhase",
-              "ok", "WrongPhase", "StaleAttempt", "StaleAttempt"}},
-            {"a flip to elsewhere",
-             [](const Header& h) {
-               return EngineFlip{h, 0, "another"};
-             },
-             {"WrongPhase", "BadPlan", "BadPlan", "BadPlan", "BadPlan", "BadPlan", "BadPlan",
-              "BadPlan", "StaleAttempt", "StaleAttempt"}},
-            {"an engine comes",
-             [](const Header&) { return EngineCame{0}; },
-             {"ok", "WrongPhase", "WrongPhase", "WrongPhase", "WrongPhase", "WrongPhase", "ok",
-              "WrongPhase", "ok", "ok"}},
-            {"the world ends",
-             [](const Header& h) {
-               return Release{h, {}, true, "end"};
-             },
-             {"dismiss 0", "drop", "drop", "drop", "drop", "drop", "keep old", "drop", "dismiss 0",
-              "dismiss 0"}},
-            {"another world",
-             [](const Header& h) {
-               return Abort{{"v", h.epoch, h.attempt}, "test"};
-             },
-             {"WrongWorld", "WrongWorld", "WrongWorld", "WrongWorld", "WrongWorld", "WrongWorld",
-              "WrongWorld", "WrongWorld", "WrongWorld", "WrongWorld"}},
-            {"another epoch",
-             [](const Header& h) { return Permit{To(2, h.epoch + 2)}; },
-             {"WrongPhase", "StaleEpoch", "StaleEpoch", "StaleEpoch", "StaleEpoch", "StaleEpoch",
-              "StaleEpoch", "StaleEpoch", "StaleAttempt", "StaleAttempt"}},
-        });
-}
-
-TEST_F(Table, WhenAgentsExchangeTheWords) {
-  Check(
-      Kind::kRepair,
-      {
-          {"permit",
-           [](const Header& h) { return Permit{h}; },
-           {"WrongPhase", "WrongPhase", "WrongPhase", "WrongPhase", "tell words", "ok", "ok",
-            "WrongPhase", "StaleAttempt", "StaleAttempt"}},
-          {"words are out",
-           [](const Header&) { return WordsOut{2}; },
-           {"ok", "ok", "ok", "ok", "ok", "ok", "ok", "ok", "ok", "ok"}},
-          {"the last word",
-           [](const Header& h) {
-             return Word{h, "target", {2}, "other"};
-           },
-           {"WrongPhase", "ok", "ok", "ok", "ok", "commit 0", "ok", "ok", "ok", "StaleAttempt"}},
-          {"a stranger's word",
-           [](const Header& h) {
-             return Word{h, "target", {2}, "here"};
-           },
-           {"WrongPhase", "Unauthenticated", "Unauthenticated", "Unauthenticated",
-            "Unauthenticated", "Unauthenticated", "Unauthenticated", "Unauthenticated", "ok",
-            "StaleAttempt"}},
-          {"a word of nobody",
-           [](const Header& h) {
-             return Word{h, "target", {3}, "other"};
-           },
-           {"WrongPhase", "BadPlan", "BadPlan", "BadPlan", "BadPlan", "BadPlan", "BadPlan",
-            "BadPlan", "ok", "StaleAttempt"}},
-          {"a word for elsewhere",
-           [](const Header& h) {
-             return Word{h, "x", {2}, "other"};
-           },
-           {"WrongPhase", "BadPlan", "BadPlan", "BadPlan", "BadPlan", "BadPlan", "BadPlan",
-            "BadPlan", "ok", "StaleAttempt"}},
-          {"abort",
-           [](const Header& h) {
-             return Abort{h, "test"};
-           },
-           {"ok", "drop", "drop", "drop", "drop", "ask peers", "flipped", "drop", "flipped", "ok"}},
-          {"stay",
-           [](const Header& h) {
-             return Resolve{h, Outcome::kStay, {}, "dead"};
-           },
-           {"ok", "drop", "drop", "drop", "drop, keep", "drop, keep", "WrongPhase", "drop",
-            "WrongPhase", "ok"}},
-          {"forward",
-           [](const Header& h) {
-             return Resolve{h, Outcome::kForward, {}, "dead"};
-           },
-           {"WrongPhase", "WrongPhase", "WrongPhase", "WrongPhase", "WrongPhase", "commit 0",
-            "acted", "WrongPhase", "ok", "WrongPhase"}},
-          {"an engine's flip",
-           [](const Header& h) {
-             return EngineFlip{h, 0, "target"};
-           },
-           {"WrongPhase", "WrongPhase", "WrongPhase", "WrongPhase", "WrongPhase", "WrongPhase",
-            "ok", "WrongPhase", "StaleAttempt", "StaleAttempt"}},
-      });
-}
 
 TEST_F(Attempts, APlanIsRefusedByWhatIsWrongWithIt) {
   ASSERT_NO_FATAL_FAILURE(Begin());
@@ -386,8 +18,8 @@ TEST_F(Attempts, APlanIsRefusedByWhatIsWrongWithIt) {
   const auto why = [&](const std::function<void(Prepare*)>& wrong, const std::string& code) {
     Prepare ask = right;
     wrong(&ask);
-    const Next next = hands_->Tell(ask);
-    EXPECT_EQ(Say(next), code);
+    const Later next = hands_->Tell(ask);
+    EXPECT_EQ(Show(next), code);
     return WhyOf(next);
   };
   EXPECT_EQ(why([](Prepare* p) { p->header.world = "v"; }, "WrongWorld"),
@@ -419,9 +51,9 @@ TEST_F(Attempts, PartsAreOfTheRanksThatAreConcerned) {
     EXPECT_EQ(Tell(Ask(kind, To(2))), "build");
     Plan plan = PlanFor(kind, 2);
     wrong(&plan);
-    const Next next = hands_->Tell(Built{plan});
+    const Later next = hands_->Tell(Built{plan});
     EXPECT_EQ(hands_->machine.attempt(), nullptr);
-    return Say(next) + ": " + WhyOf(next);
+    return Show(next) + ": " + WhyOf(next);
   };
   EXPECT_EQ(why(Kind::kLayout, [](Plan* p) { p->parts[0].member = "pod/0/7"; }),
             "BadPlan: part for member pod/0/7, which is not of this agent (a restarted process is "
@@ -537,7 +169,7 @@ TEST_F(Attempts, AnEngineFlipsWithItsWordWhileItSteps) {
   hands_->gates[0].stopped = false;
   EXPECT_EQ(Tell(flip), "commit 0");
   EXPECT_EQ(Tell(flip), "wait") << "its memory is on the way";
-  EXPECT_EQ(Tell(Committed{2, 0, By::kEngine, OkStatus(), true}), "acted");
+  EXPECT_EQ(Tell(Did(2, {0}, By::kEngine)), "acted");
   EXPECT_EQ(Tell(flip), "ok");
   EXPECT_EQ(hands_->machine.attempt()->phase, Phase::kPermitted) << "the other has not";
   EXPECT_EQ(hands_->machine.ranks()[0].epoch, 2u);
@@ -554,7 +186,7 @@ TEST_F(Attempts, ACommitThatFailsLeavesTheFlipToTryAgain) {
   ASSERT_TRUE(hands_->Move(0, GateEvent::kWord));
   EXPECT_EQ(Tell(EngineFlip{To(2), 0, "target"}), "commit 0");
   hands_->changed = false;
-  EXPECT_EQ(Tell(Committed{2, 0, By::kEngine, {Code::kInternal, "no"}, true}), "Internal");
+  EXPECT_EQ(Tell(Did(2, {0}, By::kEngine, 0)), "Internal");
   EXPECT_TRUE(hands_->changed) << "who waited for it looks again";
   EXPECT_FALSE(hands_->machine.attempt()->any_flipped());
   EXPECT_EQ(Tell(EngineFlip{To(2), 0, "target"}), "commit 0");
@@ -573,7 +205,7 @@ TEST_F(Attempts, WhileMemoryCommitsTheDriverWaits) {
     EXPECT_EQ(Tell(Resolve{h, outcome, {}, "dead"}), "wait");
   }
   EXPECT_EQ(Tell(PeersSaid{2, attempt::Say::kBurned, {0, 1}, true}), "wait");
-  EXPECT_EQ(Tell(Committed{2, 0, By::kEngine, OkStatus(), true}), "acted");
+  EXPECT_EQ(Tell(Did(2, {0}, By::kEngine)), "acted");
   EXPECT_EQ(Tell(Abort{h, "test"}), "flipped");
 }
 
@@ -599,8 +231,8 @@ TEST_F(Attempts, ALatchedWordIsResolvedByAFenceOnceItsEngineIsGone) {
   ASSERT_TRUE(hands_->Move(1, GateEvent::kWord));
   EXPECT_EQ(Tell(Abort{To(2), "test"}), "ask peers");
   EXPECT_EQ(Tell(PeersSaid{2, attempt::Say::kBurned, {0}, false}), "wait") << "1 lives";
-  const Next late = hands_->Tell(PeersSaid{2, attempt::Say::kBurned, {}, true});
-  EXPECT_EQ(Say(late), "Unavailable");
+  const Later late = hands_->Tell(PeersSaid{2, attempt::Say::kBurned, {}, true});
+  EXPECT_EQ(Show(late), "Unavailable");
   EXPECT_EQ(WhyOf(late),
             "attempt 2: a word was given and its outcome is not known after 100 ms; ask again");
   EXPECT_EQ(Tell(PeersSaid{2, attempt::Say::kBurned, {1}, true}), "drop");
@@ -617,14 +249,16 @@ TEST_F(Attempts, WordsThatOthersHaveAreTakenBackByNobody) {
 TEST_F(Attempts, WhoMissedAWordFollowsOneThatFlipped) {
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kPermitted, Kind::kFirst, 1));
   EXPECT_EQ(Tell(Abort{To(1), "test"}), "ask peers");
-  EXPECT_EQ(Tell(PeersSaid{1, attempt::Say::kFlipped, {}, false}), "commit 0");
-  EXPECT_EQ(Tell(Committed{1, 0, By::kPeer, {Code::kInternal, "no"}, false}), "wait");
+  EXPECT_EQ(Tell(PeersSaid{1, attempt::Say::kFlipped, {}, false}), "commit 0 1");
+  EXPECT_EQ(Tell(Did(1, {0, 1}, By::kPeer, 0)), "wait");
   EXPECT_EQ(hands_->machine.attempt()->error, "no");
-  EXPECT_EQ(Tell(PeersSaid{1, attempt::Say::kFlipped, {}, true}), "commit 0");
-  EXPECT_EQ(Tell(Committed{1, 0, By::kPeer, {Code::kInternal, "no"}, false}), "Unavailable");
-  EXPECT_EQ(Tell(PeersSaid{1, attempt::Say::kFlipped, {}, false}), "commit 0");
-  EXPECT_EQ(Tell(Committed{1, 0, By::kPeer, OkStatus(), false}), "commit 1");
-  EXPECT_EQ(Tell(Committed{1, 1, By::kPeer, OkStatus(), false}), "flipped");
+  EXPECT_EQ(Tell(PeersSaid{1, attempt::Say::kFlipped, {}, true}), "commit 0 1");
+  EXPECT_EQ(Tell(Did(1, {0, 1}, By::kPeer, 0)), "Unavailable");
+  EXPECT_EQ(Tell(PeersSaid{1, attempt::Say::kFlipped, {}, false}), "commit 0 1");
+  EXPECT_EQ(Tell(Did(1, {0, 1}, By::kPeer, 1)), "flipped") << "one has, so it goes";
+  EXPECT_EQ(hands_->machine.attempt()->phase, Phase::kPermitted);
+  EXPECT_EQ(Tell(Word{To(1, 0), "target", {2}, "other"}), "commit 1");
+  EXPECT_EQ(Tell(Did(1, {1}, By::kWords)), "ok");
   EXPECT_EQ(hands_->machine.attempt()->error, "");
 }
 
@@ -637,7 +271,7 @@ TEST_F(Attempts, AWorldOfOneAgentHasItsWordsAtOnce) {
   EXPECT_EQ(Tell(Stage{To(1)}), "start staging");
   EXPECT_EQ(Tell(Staged{1, OkStatus()}), "ok");
   EXPECT_EQ(Tell(Permit{To(1)}), "tell words");
-  EXPECT_EQ(Tell(WordsOut{1}), "commit 0");
+  EXPECT_EQ(Tell(WordsOut{1}), "commit 0 1");
   EXPECT_EQ(Tell(WordsOut{1}), "ok") << "they are on their way";
 }
 
@@ -645,7 +279,7 @@ TEST_F(Attempts, AWordThatComesBeforeThePermitCounts) {
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kStaged, Kind::kFirst, 1));
   EXPECT_EQ(Tell(Word{To(1), "target", {2}, "other"}), "ok");
   EXPECT_EQ(Tell(Permit{To(1)}), "tell words");
-  EXPECT_EQ(Tell(WordsOut{1}), "commit 0");
+  EXPECT_EQ(Tell(WordsOut{1}), "commit 0 1");
 }
 
 TEST_F(Attempts, WhoIsHeldFlipsByNoWord) {
@@ -654,17 +288,15 @@ TEST_F(Attempts, WhoIsHeldFlipsByNoWord) {
   EXPECT_EQ(Tell(Resolve{To(2), Outcome::kHold, {}, ""}), "ok");
   EXPECT_EQ(Tell(Word{To(2), "target", {2}, "other"}), "ok");
   EXPECT_EQ(Tell(PeersSaid{2, attempt::Say::kFlipped, {}, false}), "wait");
-  EXPECT_EQ(Tell(Resolve{To(2), Outcome::kForward, {}, "dead"}), "commit 0");
+  EXPECT_EQ(Tell(Resolve{To(2), Outcome::kForward, {}, "dead"}), "commit 0 1");
 }
 
 TEST_F(Attempts, InARepairWhoHasAnEngineGoesOn) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kPermitted, Kind::kRepair, 2));
-  EXPECT_EQ(Tell(Word{To(2), "target", {2}, "other"}), "commit 0");
+  EXPECT_EQ(Tell(Word{To(2), "target", {2}, "other"}), "commit 0 1");
   EXPECT_EQ(Tell(EngineGone{1}), "ok");
-  EXPECT_EQ(Tell(Committed{2, 0, By::kWords, OkStatus(), true}), "commit 1");
-  EXPECT_EQ(Tell(EngineGone{1}), "ok");
-  EXPECT_EQ(Tell(Committed{2, 1, By::kWords, OkStatus(), true}), "ok");
+  EXPECT_EQ(Tell(Did(2, {0, 1}, By::kWords)), "ok");
   EXPECT_FALSE(hands_->gates[0].stopped);
   EXPECT_TRUE(hands_->gates[1].stopped) << "it went while the memory was on its way";
 }
@@ -684,7 +316,7 @@ TEST_F(Attempts, WhomARepairLeavesOutIsReleasedWhenItRetires) {
   EXPECT_EQ(Tell(Staged{2, OkStatus()}), "ok");
   EXPECT_EQ(Tell(Permit{To(2)}), "tell words");
   EXPECT_EQ(Tell(WordsOut{2}), "commit 0");
-  EXPECT_EQ(Tell(Committed{2, 0, By::kWords, OkStatus(), true}), "ok");
+  EXPECT_EQ(Tell(Did(2, {0}, By::kWords)), "ok");
   EXPECT_TRUE(hands_->machine.ranks()[1].removed);
   EXPECT_EQ(hands_->machine.epoch(), 2u);
   hands_->gates[0].steps = 1;
@@ -721,11 +353,10 @@ TEST_F(Attempts, WhoHasVerifiedGoesForwardWhetherItKeptItsWordOrNot) {
   ASSERT_TRUE(hands_->Move(0, GateEvent::kWord));
   hands_->gates[0].stopped = hands_->gates[1].stopped = true;
   const Resolve forward{To(2), Outcome::kForward, {}, "dead"};
-  EXPECT_EQ(Tell(forward), "commit 0");
-  EXPECT_EQ(Tell(Committed{2, 0, By::kForward, {Code::kInternal, "no"}, true}), "Internal");
-  EXPECT_EQ(Tell(forward), "commit 0");
-  EXPECT_EQ(Tell(Committed{2, 0, By::kForward, OkStatus(), true}), "commit 1");
-  EXPECT_EQ(Tell(Committed{2, 1, By::kForward, OkStatus(), true}), "acted");
+  EXPECT_EQ(Tell(forward), "commit 0 1");
+  EXPECT_EQ(Tell(Did(2, {0, 1}, By::kForward, 0)), "Internal");
+  EXPECT_EQ(Tell(forward), "commit 0 1");
+  EXPECT_EQ(Tell(Did(2, {0, 1}, By::kForward)), "acted");
   EXPECT_EQ(hands_->machine.attempt()->phase, Phase::kFlipped);
   EXPECT_TRUE(hands_->gates[0].stopped) << "a repair follows";
   EXPECT_EQ(Tell(Resolve{To(2), Outcome::kStay, {}, "dead"}), "WrongPhase");
@@ -743,11 +374,9 @@ TEST_F(Attempts, AJoinerThatWasNotToldIsPermittedByTheFence) {
   EXPECT_EQ(WhyOf(hands_->Tell(forward)), "attempt 1 cannot go forward from PHASE_PREPARED");
   EXPECT_EQ(Tell(Stage{To(1, 4)}), "start staging");
   EXPECT_EQ(Tell(Staged{1, OkStatus()}), "ok");
-  EXPECT_EQ(Tell(forward), "commit 0");
-  EXPECT_TRUE(hands_->gates[0].stopped) << "as those that it joins";
-  EXPECT_FALSE(hands_->gates[1].stopped);
-  EXPECT_EQ(Tell(Committed{1, 0, By::kForward, OkStatus(), true}), "commit 1");
-  EXPECT_EQ(Tell(Committed{1, 1, By::kForward, OkStatus(), true}), "acted");
+  EXPECT_EQ(Tell(forward), "commit 0 1");
+  EXPECT_TRUE(hands_->gates[0].stopped && hands_->gates[1].stopped) << "as those that they join";
+  EXPECT_EQ(Tell(Did(1, {0, 1}, By::kForward)), "acted");
   EXPECT_EQ(hands_->machine.epoch(), 5u);
 }
 

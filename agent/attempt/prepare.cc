@@ -65,10 +65,7 @@ Step Machine::Do(const Built& event, const Gates& gates) {
   Step step;
   Status parts = FindParts(&attempt);
   if (parts.ok()) parts = CheckConcerned(attempt, gates, &step);
-  if (!parts.ok()) {
-    step.next = Answer{std::move(parts)};
-    return step;
-  }
+  if (!parts.ok()) return Then(Answer{std::move(parts)}, std::move(step));
   // From now on no engine attaches. Phase Idle until all agree.
   before_ = std::exchange(attempt_, std::move(attempt));
   if (before_) return Then(KeepOld{before_->plan.attempt}, std::move(step));

@@ -41,7 +41,7 @@ class History {
   // A call that is not answered yet, or work beside the calls.
   struct Running {
     Event event;
-    Next next;
+    Later next;
     bool driver = false;
   };
   using Place = std::list<Running>::iterator;
@@ -224,7 +224,7 @@ class History {
   // Does what a call waits for, and tells it.
   void Advance(Place call) {
     const Event event = call->event;
-    const Next next = call->next;
+    const Later next = call->next;
     if (const auto* answer = std::get_if<Answer>(&next)) {
       const bool driver = call->driver;
       if (const auto* flip = std::get_if<EngineFlip>(&event)) flipping_.erase(flip->device);
@@ -238,7 +238,7 @@ class History {
     call->next = Tell(EndOf(event, next));
   }
 
-  Event EndOf(const Event& event, const Next& next) {
+  Event EndOf(const Event& event, const Later& next) {
     const auto result = [&] {
       return Chance(88) ? OkStatus() : Status{Code::kInternal, "it does not work"};
     };
@@ -255,8 +255,13 @@ class History {
       return Begun{words->attempt};
     }
     if (const auto* commit = std::get_if<Commit>(&next)) {
-      committing_.erase(commit->device);
-      return Committed{commit->attempt, commit->device, commit->by, result(), Chance(80)};
+      Committed end{commit->attempt, commit->devices, commit->devices.size(), commit->by, {}, {}};
+      for (const uint32_t device : commit->devices) {
+        committing_.erase(device);
+        if (Chance(80)) end.attached.insert(device);
+      }
+      if (end.status = result(); !end.status.ok()) end.done = Number(end.done);
+      return end;
     }
     if (const auto* ask = std::get_if<AskPeers>(&next)) {
       std::set<uint32_t> gone;
@@ -276,12 +281,12 @@ class History {
     return event;  // Wait
   }
 
-  Next Tell(const Event& event) {
+  Later Tell(const Event& event) {
     const Gates gates = hands_.Looks();
     const uint64_t highest = machine().highest();
     const auto before = machine().attempt() ? std::optional(*machine().attempt()) : std::nullopt;
     const size_t marked = hands_.marks.size();
-    const Next next = hands_.Tell(event);
+    const Later next = hands_.Tell(event);
     EXPECT_GE(machine().highest(), highest) << "a number that is burned stays so";
     EXPECT_EQ(hands_.failed_flips, 0) << "what was committed did not flip";
     for (size_t i = marked; i < hands_.marks.size(); ++i) {
@@ -318,7 +323,7 @@ class History {
     EXPECT_FALSE(now->phase == kFailed && now->any_flipped()) << "a flip was given up";
   }
 
-  void CheckNext(const Next& next, const Gates& gates, uint64_t highest) {
+  void CheckNext(const Later& next, const Gates& gates, uint64_t highest) {
     if (const auto* reserve = std::get_if<Reserve>(&next)) {
       EXPECT_GT(reserve->attempt, highest) << "burned, and it begins";
       EXPECT_FALSE(over_.contains(reserve->attempt)) << "over, and it begins";
@@ -328,17 +333,20 @@ class History {
     EXPECT_FALSE(ends && !committing_.empty()) << "it ends while memory commits";
     const auto* commit = std::get_if<Commit>(&next);
     if (commit == nullptr) return;
-    EXPECT_TRUE(committing_.insert(commit->device).second) << "it commits already";
     const Machine::Attempt& attempt = *machine().attempt();
     EXPECT_EQ(attempt.plan.attempt, commit->attempt);
     EXPECT_EQ(attempt.phase, Phase::kPermitted);
     EXPECT_TRUE(staged_.contains(commit->attempt)) << "not verified";
     EXPECT_FALSE(aborted_.contains(commit->attempt)) << "a word that was taken back";
-    EXPECT_FALSE(attempt.parts.at(commit->device).flipped);
+    for (const uint32_t device : commit->devices) {
+      EXPECT_TRUE(committing_.insert(device).second) << "it commits already";
+      EXPECT_FALSE(attempt.parts.at(device).flipped);
+    }
     switch (commit->by) {
       case By::kEngine:
-        EXPECT_EQ(gates[commit->device].state, GateState::kLatched);
-        EXPECT_FALSE(gates[commit->device].stopped);
+        EXPECT_EQ(commit->devices.size(), 1u);
+        EXPECT_EQ(gates[commit->devices.at(0)].state, GateState::kLatched);
+        EXPECT_FALSE(gates[commit->devices.at(0)].stopped);
         EXPECT_FALSE(attempt.by_agents());
         break;
       case By::kWords:
@@ -364,7 +372,7 @@ class History {
     if (!driver || !calls_.empty() || !answer.status.ok() || std::holds_alternative<Release>(event))
       return;
     Hands copy = hands_;
-    const Next again = copy.Tell(event);
+    const Later again = copy.Tell(event);
     const auto* same = std::get_if<Answer>(&again);
     if (std::holds_alternative<Stage>(event) && machine().attempt() &&
         machine().attempt()->phase == Phase::kFailed) {

@@ -8,18 +8,24 @@
 
 namespace tangram::attempt {
 
-inline Step Refuse(Status status) { return {.marks = {}, .next = Answer{std::move(status)}}; }
+inline Step Refuse(Status status) {
+  return {.marks = {}, .next = Later{Answer{std::move(status)}}};
+}
 inline Step Refuse(Code code, std::string why) { return Refuse(Status{code, std::move(why)}); }
 inline Step Done(Step step = {}) {
-  step.next = Answer{};
+  step.next = Later{};
   return step;
 }
 inline Step Acted(Step step) {
-  step.next = Answer{.acted = true};
+  step.next = Later{Answer{.acted = true}};
   return step;
 }
-inline Step Then(Next next, Step step = {}) {
+inline Step Then(Later next, Step step = {}) {
   step.next = std::move(next);
+  return step;
+}
+inline Step Then(AtOnce next, Step step = {}) {
+  step.next = next;
   return step;
 }
 inline Step Changed(Step step = {}) {

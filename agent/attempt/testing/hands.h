@@ -30,20 +30,20 @@ class Hands {
 
   // Tells the event. Marks, and what is done at once, are done; left is what takes time, or the
   // answer.
-  Next Tell(const Event& event) {
+  Later Tell(const Event& event) {
     Event now = event;
     while (true) {
       Step step = machine.On(now, Looks());
       changed |= step.changed;
       for (const Mark& mark : step.marks) Do(mark);
-      if (const auto* arm = std::get_if<Arm>(&step.next)) {
+      if (const auto* later = std::get_if<Later>(&step.next)) return *later;
+      const AtOnce& next = std::get<AtOnce>(step.next);
+      if (const auto* arm = std::get_if<Arm>(&next)) {
         now = Armed{arm->attempt, arm->forward, DoArm(*arm)};
-      } else if (const auto* back = std::get_if<TakeBack>(&step.next)) {
+      } else if (const auto* back = std::get_if<TakeBack>(&next)) {
         now = TakenBack{back->attempt, DoTakeBack(*back)};
-      } else if (const auto* flip = std::get_if<FlipGate>(&step.next)) {
+      } else if (const auto* flip = std::get_if<FlipGate>(&next)) {
         now = GateFlipped{flip->attempt, flip->device, flip->by, DoFlip(*flip)};
-      } else {
-        return step.next;
       }
     }
   }
