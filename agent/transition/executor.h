@@ -1,8 +1,5 @@
 // Takes the ranks of one pod through flips, one attempt at a time (docs/architecture.md,
-// section 4):
-//
-//   Idle -> Prepared -> Staging -> Staged -> Permitted -> Flipped -> Idle
-//              any of the first four -> Failed -> Abort -> Idle
+// section 4): what follows from what is agent/attempt's to say, and is carried out here.
 //
 // Prepare, Permit, Abort and Retire are answered when they are done and may be repeated
 // within their attempt; Stage begins and its progress is read from the status. A refusal
@@ -13,50 +10,26 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
-#include <optional>
-#include <set>
 #include <stop_token>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "agent/gate/gate.h"
-#include "agent/layout/layout.h"
-#include "agent/layout/owners.h"
-#include "agent/store/rank_memory.h"
+#include "agent/layout/geometry.h"
 #include "agent/transition/engines.h"
 #include "agent/transition/peers.h"
+#include "agent/transition/types.h"
 
 namespace tangram {
 
 class Executor {
  public:
-  using Clock = std::chrono::steady_clock;
-
-  struct Options {
-    std::string world;
-    std::string pod;  // the pod's name: of its members, and in its certificate
-    std::string revision;
-    std::string config_json;                       // of the checkpoint, for engines
-    v1::PeerAddress address;                       // data, shared; `agent` comes by SetAddress
-    std::chrono::milliseconds abort_wait{10'000};  // for an engine that gave its word
-    // A staged attempt of which the driver says nothing for so long: ask the peers.
-    std::chrono::milliseconds permit_wait{2'000};
-    // An agent died here before: its engines may still hold the ranks, for so long at most.
-    bool after_death = false;
-    std::chrono::milliseconds resume_wait{20'000};
-    std::function<Clock::time_point()> now = Clock::now;  // for resume_wait
-  };
-  struct Local {
-    v1::Member member;
-    RankMemory* memory = nullptr;  // outlives the executor
-  };
+  using Clock = ExecutorClock;
+  using Options = ExecutorOptions;
+  using Local = LocalRank;
+  using Totals = ExecutorTotals;
 
   // Ranks are by device, from 0.
   Executor(Options options, layout::GeometryView geometry, std::vector<Local> ranks,
@@ -95,10 +68,6 @@ class Executor {
   Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request, const std::string& pod);
 
   // From the engine of a device.
-  struct Attachment {
-    v1::Attached message;
-    std::vector<int> fds;  // weights, kv, control
-  };
   Result<Attachment> Attach(uint32_t device);
   // From an engine whose agent died: it hands over what it kept. Verified without a lock, each
   // rank in its caller's thread. kEngine: too late, or not so; kWrongPhase: another call is
@@ -112,13 +81,6 @@ class Executor {
   Result<uint64_t> KvPull(uint32_t device, const v1::KvPull& pull);
   void EngineGone(uint32_t device);
 
-  // What has been done since the start; only grows.
-  struct Totals {
-    uint64_t local = 0, shared = 0, tcp = 0, checkpoint = 0, kv = 0;  // bytes of ended attempts
-    uint64_t corrupt = 0;                                             // pulls with wrong bytes
-    double prepare_seconds = 0, stage_seconds = 0, flip_seconds = 0;
-    std::map<std::string, uint64_t> outcomes;  // flipped, aborted, refused
-  };
   Totals GetTotals();
 
   // Tokens of each expert that this device's engine routed or executed, [moe layers * experts].
@@ -126,127 +88,8 @@ class Executor {
   v1::LoadResponse GetLoad();
 
  private:
-  // A local rank, and where it is.
-  struct Rank {
-    v1::Member member;
-    RankMemory* memory = nullptr;
-    AgentGate gate;
-    std::shared_ptr<const v1::Layout> layout;  // in force here; null: no member
-    int32_t rank = -1;                         // in it
-    uint64_t incarnation = 0;                  // of the engine that prepared the attempt
-    bool fresh = false;                        // its engine attached after the last flip
-    bool awaited = false;                      // its engine may resume
-    bool verifying = false;                    // and what it kept is being looked at
-    bool removed = false;                      // by a repair; released when that retires
-  };
-  // What one rank does in an attempt.
-  struct Part {
-    v1::RankPart part;
-    int32_t target_rank = -1;
-    bool joining = false;
-    bool leaving = false;
-    bool flipped = false;
-    StageProgress progress;
-    std::atomic<uint64_t> kv_bytes{0};
-  };
-  struct Attempt {
-    v1::PrepareRequest request;
-    std::string request_hash;
-    uint64_t id = 0;
-    v1::FlipKind kind = v1::FLIP_KIND_UNSPECIFIED;
-    std::shared_ptr<const v1::Layout> target;
-    std::string target_hash;
-    std::optional<layout::Owners> owners;  // of the target
-    v1::Phase phase = v1::PHASE_IDLE;
-    std::string error;
-    std::map<uint32_t, Part> parts;  // by device
-    std::set<uint32_t> words;        // by agents: ranks that gave theirs
-    bool contributed = false;        // by agents: my words are out
-    bool held = false;               // no flip by words until the outcome is told
-    bool carries_kv = false;
-    Clock::time_point begun, permitted;
-    double prepare_seconds = 0, stage_seconds = 0, flip_seconds = 0;
-    // No engine steps: the agents exchange the words.
-    bool by_agents() const { return kind == v1::FLIP_KIND_FIRST || kind == v1::FLIP_KIND_REPAIR; }
-    std::vector<v1::PeerAddress> peers() const {
-      return {request.peers().begin(), request.peers().end()};
-    }
-  };
-  using AttemptPtr = std::shared_ptr<Attempt>;
-
-  // prepare.cc
-  Status CheckPrepare(const v1::PrepareRequest& request);
-  Result<AttemptPtr> Build(const v1::PrepareRequest& request);
-  Status FindParts(Attempt* attempt);
-  Status CheckEngines(const Attempt& attempt);
-  Status PrepareEngines(Attempt* attempt, std::vector<uint32_t>* asked,
-                        const std::stop_token& stop);
-  // executor.cc
-  Status CheckCurrent(const v1::Header& header, const char* call);
-  Status PermitLocked(Attempt* attempt);
-  void RunStage(AttemptPtr attempt, std::stop_token stop);
-  Status StagePart(Attempt* attempt, uint32_t device, std::stop_token stop);
-  void Fail(Attempt* attempt, const std::string& error);
-  void Changed();
-  v1::Header HeaderOf(const Attempt& attempt) const;
-  uint64_t EpochLocked() const;
-  std::shared_ptr<const v1::Layout> LayoutLocked() const;
-  // Its hash, reckoned once for each layout in force.
-  const std::string& HashLocked(const std::shared_ptr<const v1::Layout>& layout);
-  // end.cc
-  Status FlipLocked(Attempt* attempt, uint32_t device, bool by_agents);
-  bool AnyFlipped(const Attempt& attempt) const;
-  bool TryWithdraw(Attempt* attempt);
-  std::set<std::string> OtherAgents(const Attempt& attempt);
-  enum class PeersSay { kNothing, kBurned, kFlipped };
-  PeersSay AskPeers(const Attempt& attempt);
-  void CountLocked(const Attempt& attempt, const char* outcome);
-  void Release(const AttemptPtr& attempt, const std::string& reason, bool keep = false);
-  // first.cc
-  void RunWords(AttemptPtr attempt, std::stop_token stop);
-  void FlipByWordsLocked(Attempt* attempt);
-  // repair.cc
-  void AwaitPermit(const AttemptPtr& attempt, const std::stop_token& stop);
-  Status ForwardLocked(Attempt* attempt);
-  void KeepFlipped(const AttemptPtr& attempt);
-  void ReleaseRank(uint32_t device, const std::string& reason);
-  bool StoppedLocked(const Attempt& attempt, std::string* who) const;
-  // resume.cc
-  Status CheckResume(uint32_t device, const v1::Resume& resume);
-  Result<std::unique_ptr<RankMemory::Adoption>> Examine(RankMemory* memory,
-                                                        const v1::Resume& resume, int32_t* rank,
-                                                        std::vector<UniqueFd> fds,
-                                                        std::stop_token stop) const;
-  // pulls.cc
-  static bool CarriesKv(const Attempt& attempt, const v1::Layout* base);
-  Status CheckPull(const v1::OpenPullRequest& request, const Attempt& attempt,
-                   const std::string& pod) const;
-  // status.cc
-  void FillRank(uint32_t device, const EngineInfo& engine, const v1::StatusRequest* asked,
-                v1::RankStatus* out);
-
-  const Options options_;
-  const layout::GeometryView geometry_;
-  Engines* const engines_;
-  Peers* const peers_;
-
-  std::mutex call_mu_;  // one driver call at a time; taken before mu_
-  mutable std::mutex mu_;
-  std::condition_variable changed_;
-  uint64_t version_ = 1;
-  std::vector<Rank> ranks_;
-  Clock::time_point resume_until_{};
-  AttemptPtr attempt_;  // under way
-  AttemptPtr last_;     // the one before, for its record
-  uint64_t highest_ = 0;
-  v1::PeerAddress address_;
-  std::string checkpoint_error_;
-  Totals totals_;
-  std::set<uint64_t> flipped_;                // attempts that did
-  std::vector<v1::PeerAddress> peers_now_;    // of the layout in force
-  std::shared_ptr<const v1::Layout> hashed_;  // HashLocked
-  std::string hash_;
-  std::jthread stager_, words_;
+  struct Parts;
+  const std::unique_ptr<Parts> parts_;
 };
 
 }  // namespace tangram

@@ -1,29 +1,110 @@
-// An agent that comes after one that died: engines that lived on hand over what they kept.
+#include "agent/transition/resume.h"
+
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
-#include <algorithm>
 #include <iterator>
-
-#include "agent/transition/executor.h"
+#include <utility>
 
 namespace tangram {
+namespace {
 
-bool Executor::Resuming(std::string* why) {
-  const std::scoped_lock lock(mu_);
-  const bool late = options_.now() >= resume_until_;
-  std::string awaited, verifying;
-  for (uint32_t device = 0; device < ranks_.size(); ++device) {
-    Rank& rank = ranks_[device];
-    if (!rank.awaited) continue;
-    if (late && !rank.verifying) {
-      spdlog::warn("no engine brought the rank of the agent before; it is the new member {}",
-                   rank.member.id());
-      rank.awaited = false;
-      Changed();
-      continue;
+// What an engine maps, and the layout of its rank; all but what the core's lock guards.
+Attachment Describe(const Core& core, RankMemory* memory, const v1::Layout* layout) {
+  const EngineRegions regions = memory->Regions();
+  Attachment out;
+  out.fds = {regions.weights_fd, regions.kv_fd, regions.control_fd};
+  v1::Attached& m = out.message;
+  m.set_world(core.options.world);
+  *m.mutable_geometry() = core.geometry.proto();
+  m.set_config_json(core.options.config_json);
+  m.set_bank_pitch(core.geometry.bank_pitch());
+  m.set_expert_pitch(core.geometry.expert_pitch());
+  m.set_banks(regions.banks);
+  m.set_platform(regions.platform);
+  m.set_hugetlb(regions.hugetlb);
+  m.set_dense_bytes(regions.dense_bytes);
+  m.set_kv_bytes(regions.kv_bytes);
+  m.set_control_bytes(regions.control_bytes);
+  const auto whole = [](v1::Extent* extent, uint32_t fd, uint64_t bytes) {
+    extent->set_fd_index(fd);
+    extent->set_length(bytes);
+  };
+  whole(m.add_kv(), 1, regions.kv_mapped);
+  whole(m.add_control(), 2, regions.control_mapped);
+  for (const v1::DenseTensor& tensor : regions.dense_tensors) *m.add_dense_tensors() = tensor;
+  m.mutable_header()->set_world(core.options.world);
+  if (layout == nullptr) return out;
+  m.mutable_header()->set_epoch(layout->epoch());
+  *m.mutable_layout() = *layout;
+  for (v1::Mapping& mapping : memory->CurrentMappings()) *m.add_mappings() = std::move(mapping);
+  return out;
+}
+
+}  // namespace
+
+Resumption::Resumption(Core* core, Runner* runner)
+    : core_(core), runner_(runner), until_(core->options.now() + core->options.resume_wait) {}
+
+Status Resumption::CheckAttach(uint32_t device) const {
+  TANGRAM_RETURN_IF_ERROR(core_->machine.CheckAttach());
+  if (!core_->ranks[device].verifying) return OkStatus();
+  return {Code::kWrongPhase,
+          fmt::format("what an engine kept of device {} is being verified", device)};
+}
+
+// What memory shows is put together without the lock; it holds if the rank stands where it stood.
+Result<Attachment> Resumption::Attach(uint32_t device) {
+  if (device >= core_->ranks.size()) {
+    return Status{Code::kInvalid,
+                  fmt::format("device {}: this pod has {}", device, core_->ranks.size())};
+  }
+  Core::Rank& rank = core_->ranks[device];
+  const auto layout_now = [&]() -> std::shared_ptr<const v1::Layout> {
+    return core_->machine.ranks()[device].rank >= 0 ? rank.layout : nullptr;
+  };
+  while (true) {
+    std::shared_ptr<const v1::Layout> layout;
+    {
+      const std::scoped_lock lock(core_->mu);
+      TANGRAM_RETURN_IF_ERROR(CheckAttach(device));
+      layout = layout_now();
     }
-    fmt::format_to(std::back_inserter(rank.verifying ? verifying : awaited), " {}", device);
+    Attachment out = Describe(*core_, rank.memory, layout.get());
+    TANGRAM_RETURN_IF_ERROR(runner_->Run(attempt::EngineCame{device}).status);
+    const std::scoped_lock lock(core_->mu);
+    if (layout != layout_now()) continue;
+    *out.message.mutable_member() = rank.member;
+    if (layout) {
+      for (const v1::PeerAddress& peer : core_->peers_now) *out.message.add_peers() = peer;
+    }
+    rank.awaited = false;  // its engine died as well
+    rank.fresh |= layout != nullptr;
+    rank.gate.ForgetLoad();
+    return out;
+  }
+}
+
+bool Resumption::Resuming(std::string* why) {
+  std::string awaited, verifying;
+  std::vector<std::string> given_up;  // members
+  {
+    const std::scoped_lock lock(core_->mu);
+    const bool late = core_->options.now() >= until_;
+    for (uint32_t device = 0; device < core_->ranks.size(); ++device) {
+      Core::Rank& rank = core_->ranks[device];
+      if (!rank.awaited) continue;
+      if (late && !rank.verifying) {
+        given_up.push_back(rank.member.id());
+        rank.awaited = false;
+        core_->Changed();
+        continue;
+      }
+      fmt::format_to(std::back_inserter(rank.verifying ? verifying : awaited), " {}", device);
+    }
+  }
+  for (const std::string& member : given_up) {
+    spdlog::warn("no engine brought the rank of the agent before; it is the new member {}", member);
   }
   if (awaited.empty() && verifying.empty()) return false;
   if (why != nullptr) {
@@ -36,17 +117,17 @@ bool Executor::Resuming(std::string* why) {
   return true;
 }
 
-Status Executor::CheckResume(uint32_t device, const v1::Resume& resume) {
-  if (device >= ranks_.size() || !ranks_[device].awaited) {
+Status Resumption::CheckResume(uint32_t device, const v1::Resume& resume) const {
+  if (device >= core_->ranks.size() || !core_->ranks[device].awaited) {
     return {Code::kEngine, fmt::format("device {} waits for no engine of an earlier agent: attach "
                                        "as a new one",
                                        device)};
   }
-  if (ranks_[device].verifying) {
+  if (core_->ranks[device].verifying) {
     return {Code::kWrongPhase,
             fmt::format("what an engine kept of device {} is being verified; ask again", device)};
   }
-  const std::string& id = ranks_[device].member.id();
+  const std::string& id = core_->ranks[device].member.id();
   const size_t stem = id.rfind('/') + 1;
   if (resume.member().substr(0, stem) != id.substr(0, stem)) {
     return {Code::kEngine,
@@ -55,68 +136,88 @@ Status Executor::CheckResume(uint32_t device, const v1::Resume& resume) {
   return OkStatus();
 }
 
-Result<std::unique_ptr<RankMemory::Adoption>> Executor::Examine(RankMemory* memory,
-                                                                const v1::Resume& resume,
-                                                                int32_t* rank,
-                                                                std::vector<UniqueFd> fds,
-                                                                std::stop_token stop) const {
+Result<std::unique_ptr<RankMemory::Adoption>> Resumption::Examine(RankMemory* memory,
+                                                                  const v1::Resume& resume,
+                                                                  int32_t* rank,
+                                                                  std::vector<UniqueFd> fds,
+                                                                  std::stop_token stop) const {
   *rank = -1;
+  const ExecutorOptions& options = core_->options;
   if (resume.has_layout()) {
-    if (resume.layout().world() != options_.world ||
-        resume.layout().revision() != options_.revision) {
+    if (resume.layout().world() != options.world ||
+        resume.layout().revision() != options.revision) {
       return Status{Code::kEngine,
                     fmt::format("the engine is in world '{}' with revision '{}', this "
                                 "agent in '{}' with '{}'",
-                                resume.layout().world(), resume.layout().revision(), options_.world,
-                                options_.revision)};
+                                resume.layout().world(), resume.layout().revision(), options.world,
+                                options.revision)};
     }
-    TANGRAM_RETURN_IF_ERROR(layout::Validate(resume.layout(), geometry_));
+    TANGRAM_RETURN_IF_ERROR(layout::Validate(resume.layout(), core_->geometry));
     *rank = layout::RankOf(resume.layout(), resume.member());
   }
   auto adoption = memory->Examine(resume, *rank, std::move(fds), std::move(stop));
   if (!adoption.ok()) return adoption.status();
   TANGRAM_RETURN_IF_ERROR(AgentGate::Check(static_cast<GatePage*>((*adoption)->control()),
-                                           geometry_.moe_layers(), geometry_.experts()));
+                                           core_->geometry.moe_layers(),
+                                           core_->geometry.experts()));
   return adoption;
 }
 
-Status Executor::Resume(uint32_t device, const v1::Resume& resume, std::vector<UniqueFd> fds,
-                        std::stop_token stop) {
-  (void)Resuming();  // past the time limit nobody is awaited
-  RankMemory* memory = nullptr;
+Status Resumption::Resume(uint32_t device, const v1::Resume& resume, std::vector<UniqueFd> fds,
+                          std::stop_token stop) {
+  (void)Resuming(nullptr);  // past the time limit nobody is awaited
   {
-    const std::scoped_lock lock(mu_);
+    const std::scoped_lock lock(core_->mu);
     TANGRAM_RETURN_IF_ERROR(CheckResume(device, resume));
-    ranks_[device].verifying = true;
-    memory = ranks_[device].memory;
+    core_->ranks[device].verifying = true;
   }
+  Core::Rank& rank = core_->ranks[device];
   int32_t in_layout = -1;
-  // Without a lock: gigabytes. What the rank had before goes with it, as late.
-  auto adoption = Examine(memory, resume, &in_layout, std::move(fds), std::move(stop));
-  const std::scoped_lock call(call_mu_);
-  const std::scoped_lock lock(mu_);
-  Rank& rank = ranks_[device];
-  rank.verifying = false;
-  Changed();
-  if (!adoption.ok()) {
-    spdlog::error("device {}: what the engine kept is not taken over: {}", device,
-                  adoption.status().message());
-    return adoption.status();
+  // Gigabytes, and the driver does not wait for it. What the rank had before goes with it, as late.
+  auto adoption = Examine(rank.memory, resume, &in_layout, std::move(fds), std::move(stop));
+  std::shared_ptr<const v1::Layout> layout;
+  std::string hash;
+  GatePage* page = adoption.ok() ? static_cast<GatePage*>((*adoption)->control()) : nullptr;
+  if (in_layout >= 0) {
+    layout = std::make_shared<const v1::Layout>(resume.layout());
+    hash = layout::HashOf(*layout);
   }
-  auto* page = static_cast<GatePage*>((*adoption)->control());
-  TANGRAM_RETURN_IF_ERROR(memory->Adopt(adoption->get()));
-  // From here on nothing fails: the rank stands on the engine's memory.
-  rank.gate = AgentGate::TakeOver(page);
-  rank.member.set_id(resume.member());
-  rank.awaited = false;
-  rank.rank = in_layout;
-  rank.layout = in_layout >= 0 ? std::make_shared<const v1::Layout>(resume.layout()) : nullptr;
-  if (in_layout >= 0) peers_now_.assign(resume.peers().begin(), resume.peers().end());
-  // Whatever the agent before had begun is over here, so that its number is, too.
-  highest_ = std::max(highest_, rank.gate.attempt());
+  const std::scoped_lock call(core_->calls);
+  const Status adopted = adoption.ok() ? rank.memory->Adopt(adoption->get()) : adoption.status();
+  if (adopted.ok()) {
+    // From here on nothing fails: the rank stands on the engine's memory.
+    TakeOver(&rank, resume, in_layout, std::move(layout), std::move(hash), page);
+  } else if (!adoption.ok()) {
+    spdlog::error("device {}: what the engine kept is not taken over: {}", device,
+                  adopted.message());
+  }
+  const std::scoped_lock lock(core_->mu);
+  rank.verifying = false;
+  if (adopted.ok()) rank.awaited = false;
+  core_->Changed();
+  return adopted;
+}
+
+// The rank is told to be resuming until all of it is done.
+void Resumption::TakeOver(Core::Rank* rank, const v1::Resume& resume, int32_t in_layout,
+                          std::shared_ptr<const v1::Layout> layout, std::string hash,
+                          GatePage* page) {
+  attempt::Resumed resumed{.device = static_cast<uint32_t>(rank - core_->ranks.data()),
+                           .member = resume.member(),
+                           .rank = in_layout,
+                           .epoch = layout ? layout->epoch() : 0};
+  {
+    const std::scoped_lock lock(core_->mu);
+    rank->gate = AgentGate::TakeOver(page);
+    rank->member.set_id(resume.member());
+    rank->layout = std::move(layout);
+    rank->layout_hash = std::move(hash);
+    if (in_layout >= 0) core_->peers_now.assign(resume.peers().begin(), resume.peers().end());
+    resumed.attempt = rank->gate.attempt();
+  }
+  (void)runner_->Run(resumed);
   spdlog::info("member {} resumed at epoch {}: nothing was read again", resume.member(),
-               in_layout >= 0 ? resume.layout().epoch() : 0);
-  return OkStatus();
+               resumed.epoch);
 }
 
 }  // namespace tangram

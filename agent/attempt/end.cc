@@ -1,0 +1,159 @@
+// How an attempt ends by itself: the abort, the retirement of the old places.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "agent/attempt/machine.h"
+#include "agent/attempt/step.h"
+
+namespace tangram::attempt {
+
+// No flip from here on.
+Step Machine::GiveUp(Step step, bool keep) {
+  attempt_->phase = Phase::kFailed;
+  attempt_->over = true;
+  return Then(Drop{attempt_->plan.attempt, attempt_->reason, keep}, std::move(step));
+}
+
+Step Machine::Do(const Abort& event, const Gates&) {
+  TANGRAM_REFUSE_IF_ERROR(CheckWorld(event.header));
+  const uint64_t id = event.header.attempt;
+  if (!attempt_ || attempt_->plan.attempt != id) {
+    if (attempt_ && id > attempt_->plan.attempt) {
+      return Refuse(Code::kWrongPhase,
+                    fmt::format("attempt {} is under way, not {}", attempt_->plan.attempt, id));
+    }
+    // Over, or never heard of: burned either way, so that it cannot begin any more.
+    highest_ = std::max(highest_, id);
+    return Then(Answer{.flipped = flipped_.contains(id)});
+  }
+  attempt_->reason = event.reason;
+  if (attempt_->committing()) return Then(Wait{});  // it flips, or not, in a moment
+  if (attempt_->any_flipped()) return Then(Answer{.flipped = true});
+  if (attempt_->phase != Phase::kPermitted) return GiveUp();
+  // A word that the other agents have of ours is not taken back.
+  if (attempt_->by_agents()) return Then(AskPeers{id});
+  return Then(TakeBack{id});
+}
+
+Step Machine::Do(const TakenBack& event, const Gates&) {
+  return event.all ? GiveUp() : Then(AskPeers{event.attempt});
+}
+
+Step Machine::Do(const PeersSaid& event, const Gates& gates) {
+  expired_ = event.expired;
+  if (attempt_->committing()) return Then(Wait{});
+  if (attempt_->by_agents() && event.say == Say::kFlipped) {
+    // A word that only the others have, of one that died since, never comes here.
+    for (uint32_t rank = 0; rank < attempt_->plan.pods.size(); ++rank) attempt_->words.insert(rank);
+    if (WordsComplete()) return FlipAll(By::kPeer);
+  }
+  if (event.say != Say::kBurned || attempt_->any_flipped()) return AfterPeers({});
+  // An engine that lives may still be between its go and its commit; only one that is gone (or
+  // words of agents, which have none) is resolved by the fence.
+  const bool resolved =
+      attempt_->by_agents() ||
+      std::all_of(attempt_->parts.begin(), attempt_->parts.end(), [&](const auto& part) {
+        return gates[part.first].state != GateState::kLatched || event.gone.contains(part.first);
+      });
+  if (!resolved) return AfterPeers({});
+  Step step;
+  for (const auto& [device, part] : attempt_->parts) step.marks.push_back(FenceGate{device});
+  return GiveUp(std::move(step));
+}
+
+// What the peers said has not ended the attempt; somebody may have flipped it since.
+Step Machine::AfterPeers(Step step) const {
+  if (attempt_->any_flipped()) return Then(Answer{.flipped = true}, std::move(step));
+  if (!expired_) return Then(Wait{}, std::move(step));
+  return Then(Answer{{Code::kUnavailable,
+                      fmt::format("attempt {}: a word was given and its outcome is not known after "
+                                  "{} ms; ask again",
+                                  attempt_->plan.attempt, abort_wait_.count())}},
+              std::move(step));
+}
+
+Step Machine::Do(const Dropped& event, const Gates&) {
+  attempt_->phase = Phase::kIdle;
+  if (attempt_->error.empty()) attempt_->error = "aborted: " + attempt_->reason;
+  Step step = Changed();
+  step.marks.push_back(Ended{event.attempt, End::kAborted});
+  step.lines.push_back(
+      {Line::Level::kInfo, fmt::format("attempt {} aborted: {}", event.attempt, attempt_->reason)});
+  last_ = std::exchange(attempt_, std::nullopt);
+  return ReleaseNext(std::move(step));
+}
+
+Step Machine::Do(const Retire& event, const Gates& gates) {
+  const Header& header = event.header;
+  if (!attempt_ && last_ && last_->plan.attempt == header.attempt &&
+      flipped_.contains(header.attempt) && header.world == world_) {
+    return Done();  // repeated
+  }
+  TANGRAM_REFUSE_IF_ERROR(CheckCurrent(header, "Retire"));
+  if (attempt_->committing()) return Then(Wait{});
+  if (attempt_->phase != Phase::kFlipped) {
+    return Refuse(Code::kWrongPhase, fmt::format("Retire of attempt {} in {}", header.attempt,
+                                                 NameOf(attempt_->phase)));
+  }
+  for (const auto& [device, part] : attempt_->parts) {
+    if (part.leaving || gates[device].steps > 0) continue;
+    return Refuse(
+        Code::kWrongPhase,
+        fmt::format("rank {} has not finished a step of epoch {}; its old places are still "
+                    "sources for repair, ask again",
+                    part.target_rank, attempt_->plan.target_epoch));
+  }
+  return Then(ReturnOld{header.attempt});
+}
+
+void Machine::CloseFlipped(Attempt* attempt, Step* step) {
+  for (const auto& [device, part] : attempt->parts) {
+    step->marks.push_back(ResetGate{device, attempt->plan.attempt});
+    if (!part.leaving) continue;
+    ranks_[device].epoch = 0;
+    step->marks.push_back(Leave{device});
+  }
+  attempt->phase = Phase::kIdle;
+  step->marks.push_back(Ended{attempt->plan.attempt, End::kFlipped});
+}
+
+Step Machine::Do(const Returned& event, const Gates&) {
+  TANGRAM_REFUSE_IF_ERROR(event.status);
+  Step step = Changed();
+  CloseFlipped(&*attempt_, &step);
+  last_ = std::exchange(attempt_, std::nullopt);
+  releasing_.reason = "a repair went on without it";
+  for (uint32_t device = 0; device < ranks_.size(); ++device) {
+    if (ranks_[device].removed) releasing_.devices.push_back(device);
+  }
+  return ReleaseNext(std::move(step));
+}
+
+Step Machine::Do(const EngineGone& event, const Gates&) {
+  Step step = Changed();
+  if (ranks_[event.device].rank >= 0) step.marks.push_back(SetStopped{event.device, true});
+  if (!attempt_ || !attempt_->parts.contains(event.device)) return Done(std::move(step));
+  attempt_->parts.at(event.device).gone = true;
+  const Phase phase = attempt_->phase;
+  if (attempt_->plan.kind == Kind::kFirst ||
+      (phase != Phase::kPrepared && phase != Phase::kStaging && phase != Phase::kStaged)) {
+    return Done(std::move(step));
+  }
+  Step failed = Fail(fmt::format("the engine of device {} left", event.device));
+  step.lines = std::move(failed.lines);
+  return Done(std::move(step));
+}
+
+// An engine that comes to a rank in a layout has none of its requests and none of its KV: the
+// world goes on with it by a repair.
+Step Machine::Do(const EngineCame& event, const Gates&) {
+  TANGRAM_REFUSE_IF_ERROR(CheckAttach());
+  const Rank& rank = ranks_[event.device];
+  Step step;
+  step.marks.push_back(SetStopped{event.device, rank.epoch != 0 && rank.rank >= 0});
+  return Done(std::move(step));
+}
+
+}  // namespace tangram::attempt

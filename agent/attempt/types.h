@@ -1,0 +1,71 @@
+// The words of the table (README.md): plain data, with the numbers and names of the wire
+// (proto/tangram/v1: Phase, FlipKind, Outcome, Header).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "agent/gate/gate_page.h"
+
+namespace tangram::attempt {
+
+enum class Phase : uint8_t {
+  kUnspecified = 0,
+  kIdle = 1,
+  kPrepared = 2,
+  kStaging = 3,
+  kStaged = 4,
+  kPermitted = 5,
+  kFlipped = 6,
+  kFailed = 7,
+};
+
+enum class Kind : uint8_t {
+  kUnspecified = 0,
+  kFirst = 1,
+  kJoin = 2,
+  kLayout = 3,
+  kLeave = 4,
+  kRepair = 5,
+};
+
+enum class Outcome : uint8_t { kUnspecified = 0, kStay = 1, kForward = 2, kHold = 3 };
+
+// As the wire names them; empty if it does not.
+const char* NameOf(Phase phase);
+const char* NameOf(Kind kind);
+
+// Of every call: whom it is for.
+struct Header {
+  std::string world;
+  uint64_t epoch = 0;
+  uint64_t attempt = 0;
+};
+
+// What an attempt is to do here. By device where it says so: that is a local rank's place in its
+// agent, from 0.
+struct Plan {
+  struct Part {
+    std::string member;
+    uint32_t rank = 0;  // as the plan numbers it
+  };
+
+  uint64_t attempt = 0;
+  Kind kind = Kind::kUnspecified;
+  uint64_t from_epoch = 0, target_epoch = 0;
+  std::string request_hash, target_hash;
+  std::vector<std::string> pods;      // of the target's members, by rank
+  std::vector<int32_t> target_ranks;  // by device; -1: the target has it not
+  std::vector<Part> parts;            // as they were asked for
+};
+
+// What the gate of a rank showed when an event came.
+struct GateLook {
+  GateState state = GateState::kIdle;
+  bool stopped = false;
+  uint64_t steps = 0;  // whole ones in the epoch in force
+};
+using Gates = std::vector<GateLook>;  // by device
+
+}  // namespace tangram::attempt

@@ -1,0 +1,120 @@
+// What the parts of the executor share: the machine of its attempts and the ranks, under one
+// lock. Nobody waits for anything else while it holds that.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "agent/attempt/machine.h"
+#include "agent/gate/gate.h"
+#include "agent/layout/layout.h"
+#include "agent/layout/owners.h"
+#include "agent/transition/engines.h"
+#include "agent/transition/peers.h"
+#include "agent/transition/types.h"
+
+namespace tangram {
+
+// What an attempt is carried out with; where it stands is the machine's.
+struct Job {
+  // What one rank does in it.
+  struct Part {
+    v1::RankPart part;
+    int32_t target_rank = -1;
+    bool joining = false;
+    bool leaving = false;
+    uint64_t incarnation = 0;  // of the engine that prepared it; 0: none did
+    StageProgress progress;
+    std::atomic<uint64_t> kv_bytes{0};
+  };
+
+  explicit Job(const v1::PrepareRequest& asked);
+
+  bool by_agents() const {
+    return request.kind() == v1::FLIP_KIND_FIRST || request.kind() == v1::FLIP_KIND_REPAIR;
+  }
+  std::vector<v1::PeerAddress> peers() const {
+    return {request.peers().begin(), request.peers().end()};
+  }
+
+  const v1::PrepareRequest request;
+  const uint64_t id;
+  const std::string request_hash;
+  const ExecutorClock::time_point begun = ExecutorClock::now();
+  std::stop_source stop;  // of what works on it beside the calls
+
+  // Of the target; set before others see the job.
+  std::shared_ptr<const v1::Layout> target;
+  std::string target_hash;
+  std::optional<layout::Owners> owners;
+  bool carries_kv = false;
+  std::map<uint32_t, Part> parts;  // by device
+
+  // Under the core's lock.
+  ExecutorClock::time_point permitted;
+  double prepare_seconds = 0, stage_seconds = 0, flip_seconds = 0;
+};
+using JobPtr = std::shared_ptr<Job>;
+
+struct Core {
+  // A local rank, but for what the machine says of it.
+  struct Rank {
+    v1::Member member;
+    RankMemory* memory = nullptr;  // never another one
+    AgentGate gate;
+    std::shared_ptr<const v1::Layout> layout;  // that it has places of; null: none
+    std::string layout_hash;
+    bool fresh = false;      // its engine attached after the last flip
+    bool awaited = false;    // its engine may resume
+    bool verifying = false;  // and what it kept is being looked at
+  };
+
+  // Ranks are by device, from 0.
+  Core(ExecutorOptions options, layout::GeometryView geometry, std::vector<LocalRank> ranks,
+       Engines* engines, Peers* peers);
+
+  const ExecutorOptions options;
+  const layout::GeometryView geometry;
+  Engines* const engines;
+  Peers* const peers;
+
+  std::mutex calls;  // one driver call at a time; taken before mu
+
+  std::mutex mu;
+  // The rest is under mu.
+  std::condition_variable changed;
+  uint64_t version = 1;
+  attempt::Machine machine;
+  std::vector<Rank> ranks;
+  std::map<uint64_t, JobPtr> jobs;  // of the attempts that the machine knows
+  v1::PeerAddress address;
+  std::vector<v1::PeerAddress> peers_now;  // of the layout in force
+  std::string checkpoint_error;
+  ExecutorTotals totals;
+
+  void Changed();
+  // Who waits for a change looks again: something outside has one for it.
+  void Wake();
+  bool WaitChange(uint64_t* seen, std::chrono::milliseconds limit);  // takes mu
+
+  attempt::Gates Looks() const;
+  // In force here for all ranks; null: none.
+  const Rank* InForce() const;
+  JobPtr JobOf(uint64_t attempt) const;  // null: it is over
+  // Of the attempt under way, or the one before; null: none.
+  const attempt::Machine::Attempt* Shown() const;
+};
+
+attempt::Header HeaderOf(const v1::Header& header);
+v1::Phase ToWire(attempt::Phase phase);
+
+}  // namespace tangram

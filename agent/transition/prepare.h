@@ -1,0 +1,24 @@
+// Prepare: the target is built from the plan and checked, memory and engines agree, before a byte
+// moves. Nothing here is under the core's lock; driver calls exclude each other.
+#pragma once
+
+#include <stop_token>
+
+#include "agent/transition/core.h"
+
+namespace tangram {
+
+// kBadGeometry: the plan is for another model, granule_rows or page size.
+Status CheckGeometry(const Core& core, const v1::PrepareRequest& request);
+
+// The job's target, from what is in force (`base`, may be null) and the plan; and what the machine
+// wants to know of it, for the ranks with these members. kBadPlan, and what Validate says.
+Result<attempt::Plan> Build(const Core& core, Job* job,
+                            const std::shared_ptr<const v1::Layout>& base,
+                            const std::vector<std::string>& members);
+
+// Memory for every part, and the engines' consent: all, or nothing is left of it. kEngine,
+// kNoMemory, kBadPlan, what engines say; kUnavailable: `stop` came while one was waited for.
+Status Reserve(Core* core, Job* job, const std::stop_token& stop);
+
+}  // namespace tangram

@@ -1,0 +1,43 @@
+// Engines and the ranks that they attach to: as new ones, or with what they kept when their agent
+// died.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "agent/transition/core.h"
+#include "agent/transition/runner.h"
+
+namespace tangram {
+
+class Resumption {
+ public:
+  Resumption(Core* core, Runner* runner);
+
+  // A new engine. kInvalid: no such device; kWrongPhase: not now.
+  Result<Attachment> Attach(uint32_t device);
+
+  // As the executor says (executor.h).
+  Status Resume(uint32_t device, const v1::Resume& resume, std::vector<UniqueFd> fds,
+                std::stop_token stop);
+  bool Resuming(std::string* why);
+
+ private:
+  Status CheckAttach(uint32_t device) const;  // under the core's lock
+  Status CheckResume(uint32_t device, const v1::Resume& resume) const;
+  Result<std::unique_ptr<RankMemory::Adoption>> Examine(RankMemory* memory,
+                                                        const v1::Resume& resume, int32_t* rank,
+                                                        std::vector<UniqueFd> fds,
+                                                        std::stop_token stop) const;
+  void TakeOver(Core::Rank* rank, const v1::Resume& resume, int32_t in_layout,
+                std::shared_ptr<const v1::Layout> layout, std::string hash, GatePage* page);
+
+  Core* const core_;
+  Runner* const runner_;
+  const ExecutorClock::time_point until_;  // engines are awaited
+};
+
+}  // namespace tangram

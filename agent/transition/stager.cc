@@ -1,0 +1,125 @@
+#include "agent/transition/stager.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "agent/base/background.h"
+#include "agent/base/fault.h"
+#include "agent/transition/end.h"
+
+namespace tangram {
+namespace {
+
+const fault::Point kBefore("stage.before", fault::kErrors);
+const fault::Point kBeforeMap("stage.before_engine_map", fault::kErrors);
+const fault::Point kAfter("stage.after", fault::kErrors);
+
+constexpr auto kAskAgain = std::chrono::milliseconds(500);
+
+}  // namespace
+
+void Stager::Start(JobPtr job) {
+  const std::jthread before =
+      std::exchange(thread_, std::jthread([this, job = std::move(job)] { Work(job); }));
+}
+
+void Stager::Join() {
+  if (thread_.joinable()) thread_.join();
+}
+
+Status Stager::StagePart(Job* job, uint32_t device) {
+  Job::Part& part = job->parts.at(device);
+  RankMemory& memory = *core_->ranks[device].memory;
+  const v1::Header& header = job->request.header();
+  Origins origins{job->peers(), nullptr};
+  {
+    const std::scoped_lock lock(core_->mu);
+    if (const Core::Rank* rank = core_->InForce()) origins.before = rank->layout;
+  }
+  const std::stop_token stop = job->stop.get_token();
+  TANGRAM_RETURN_IF_ERROR(memory.Stage(header, origins, &part.progress, stop));
+  if (job->carries_kv) memory.WarmKv(header, job->peers());
+  TANGRAM_RETURN_IF_ERROR(fault::Check("stage.before_engine_map"));
+  const EngineInfo engine = core_->engines->Info(device);
+  if (!engine.attached || engine.incarnation != part.incarnation) return OkStatus();
+  v1::EngineMap map;
+  *map.mutable_header() = header;
+  for (v1::Mapping& mapping : memory.NewMappings()) *map.add_mappings() = std::move(mapping);
+  return core_->engines->Map(device, map, stop);
+}
+
+Status Stager::StageAll(Job* job) {
+  TANGRAM_RETURN_IF_ERROR(fault::Check("stage.before"));
+  std::mutex error_mu;
+  Status error;
+  {
+    // Ranks of one pod stage side by side: they pull from each other too.
+    std::vector<std::jthread> workers;
+    for (const auto& [device, part] : job->parts) {
+      workers.emplace_back([&, device = device] {
+        YieldToServing();
+        Status status = StagePart(job, device);
+        const std::scoped_lock lock(error_mu);
+        if (!status.ok() && error.ok()) {
+          error = {status.code(), fmt::format("device {}: {}", device, status.message())};
+        }
+      });
+    }
+  }
+  TANGRAM_RETURN_IF_ERROR(error);
+  return fault::Check("stage.after");
+}
+
+void Stager::Work(const JobPtr& job) {
+  const auto begun = ExecutorClock::now();
+  Status staged = StageAll(job.get());
+  {
+    const std::scoped_lock lock(core_->mu);
+    job->stage_seconds = std::chrono::duration<double>(ExecutorClock::now() - begun).count();
+  }
+  (void)runner_->Run(attempt::Staged{job->id, std::move(staged)});
+  AwaitPermit(*job);
+}
+
+// The driver may be gone after it told one agent of the permit: who is staged asks the others,
+// and takes the permit as given when one of them was permitted or flipped.
+void Stager::AwaitPermit(const Job& job) {
+  const std::stop_token stop = job.stop.get_token();
+  const auto over = [&] {
+    const auto* attempt = core_->machine.attempt();
+    return stop.stop_requested() || attempt == nullptr || attempt->plan.attempt != job.id ||
+           attempt->phase != attempt::Phase::kStaged;
+  };
+  v1::QueryRequest query;
+  *query.mutable_header() = job.request.header();
+  auto wait = core_->options.permit_wait;
+  while (true) {
+    {
+      std::unique_lock lock(core_->mu);
+      if (core_->changed.wait_for(lock, wait, over)) return;
+    }
+    wait = kAskAgain;
+    std::string permitted;  // who has it
+    AskAll(core_->peers, OtherAgents(core_, job), query, stop,
+           [&](const std::string& agent, const v1::QueryResponse& seen) {
+             const bool has = seen.phase() == v1::PHASE_PERMITTED || seen.flipped();
+             if (has) permitted = agent;
+             return has;
+           });
+    if (permitted.empty()) continue;
+    const attempt::Answer taken = runner_->Run(attempt::PermitSeen{job.id});
+    if (!taken.status.ok()) {
+      spdlog::error("attempt {}: {}", job.id, taken.status.message());
+    } else if (taken.acted) {
+      spdlog::warn("attempt {}: {} has the permit and the driver is silent; taken as given", job.id,
+                   permitted);
+    }
+    return;
+  }
+}
+
+}  // namespace tangram
