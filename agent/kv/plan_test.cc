@@ -13,8 +13,8 @@
 #include <tuple>
 
 #include "agent/kv/cover.h"
-#include "agent/kv/page_check.h"
 #include "agent/kv/testing.h"
+#include "agent/kv/testing/page_check.h"
 #include "agent/kv/validate.h"
 
 namespace tangram::kv {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "agent/kv/cover.h"
-#include "agent/kv/small_world.h"
+#include "agent/kv/testing/small_world.h"
 #include "agent/kv/validate.h"
 
 namespace tangram::kv {

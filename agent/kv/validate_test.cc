@@ -6,7 +6,7 @@
 
 #include <functional>
 
-#include "agent/kv/small_world.h"
+#include "agent/kv/testing/small_world.h"
 
 namespace tangram::kv {
 namespace {

@@ -19,7 +19,7 @@ HISTORIES = 20  # of each scenario of the model
 def sources(folder):
     """What ships: no tests, and none of their headers."""
     for path in sorted((ROOT / "agent" / folder).glob("*.*")):
-        if path.suffix in (".cc", ".h") and not path.stem.endswith(("_test", "_fuzz", "testing")):
+        if path.suffix in (".cc", ".h") and not path.stem.endswith(("_test", "_fuzz", "_main", "testing")):
             yield path
 
 
