@@ -453,6 +453,17 @@ TEST_F(Attempts, TheEndOfAWorldKeepsNothing) {
   EXPECT_EQ(hands_->machine.attempt(), nullptr);
 }
 
+TEST_F(Attempts, NoWordFlipsWhatIsBeingClearedUp) {
+  ASSERT_NO_FATAL_FAILURE(Reach(Phase::kPermitted, Kind::kFirst, 1));
+  const Word word{To(1), "target", {2}, "other"};
+  EXPECT_EQ(Tell(word), "commit 0 1");
+  EXPECT_EQ(Tell(Did(1, {0, 1}, By::kWords, 1)), "ok") << "the second has not";
+  EXPECT_EQ(Tell(Release{To(0, 0), {}, true, "end"}), "keep old");
+  EXPECT_EQ(Tell(word), "ok");
+  EXPECT_EQ(Tell(WordsOut{1}), "ok");
+  EXPECT_FALSE(hands_->machine.attempt()->committing());
+}
+
 TEST_F(Attempts, AnEngineThatComesToALayoutStandsStill) {
   EXPECT_EQ(Tell(EngineCame{0}), "ok");
   EXPECT_FALSE(hands_->gates[0].stopped);
