@@ -239,6 +239,16 @@ TEST_F(Attempts, ALatchedWordIsResolvedByAFenceOnceItsEngineIsGone) {
   EXPECT_EQ(hands_->gates[1].state, GateState::kIdle);
 }
 
+TEST_F(Attempts, AFlipWhileThePeersAreAskedIsTheOutcome) {
+  ASSERT_NO_FATAL_FAILURE(Begin());
+  ASSERT_NO_FATAL_FAILURE(Reach(Phase::kPermitted, Kind::kLayout, 2));
+  ASSERT_TRUE(hands_->Move(1, GateEvent::kWord));
+  const Header h = To(2);
+  EXPECT_EQ(Tell(Abort{h, "test"}), "ask peers");
+  FlipByEngine(h, 0);
+  EXPECT_EQ(Tell(PeersSaid{2, attempt::Say::kBurned, {1}, false}), "flipped");
+}
+
 TEST_F(Attempts, WordsThatOthersHaveAreTakenBackByNobody) {
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kPermitted, Kind::kFirst, 1));
   EXPECT_EQ(Tell(Abort{To(1), "test"}), "ask peers");
