@@ -16,7 +16,7 @@ namespace tangram::attempt::testing {
 namespace {
 
 constexpr uint32_t kRanks = 3;
-constexpr int kHistories = 10'000;
+constexpr int kHistories = 5'000;
 constexpr int kEvents = 400;
 
 class History {
