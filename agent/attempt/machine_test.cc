@@ -239,6 +239,16 @@ TEST_F(Attempts, ALatchedWordIsResolvedByAFenceOnceItsEngineIsGone) {
   EXPECT_EQ(hands_->gates[1].state, GateState::kIdle);
 }
 
+TEST_F(Attempts, AFlipWhileThePeersAreAskedIsTheOutcome) {
+  ASSERT_NO_FATAL_FAILURE(Begin());
+  ASSERT_NO_FATAL_FAILURE(Reach(Phase::kPermitted, Kind::kLayout, 2));
+  ASSERT_TRUE(hands_->Move(1, GateEvent::kWord));
+  const Header h = To(2);
+  EXPECT_EQ(Tell(Abort{h, "test"}), "ask peers");
+  FlipByEngine(h, 0);
+  EXPECT_EQ(Tell(PeersSaid{2, attempt::Say::kBurned, {1}, false}), "flipped");
+}
+
 TEST_F(Attempts, WordsThatOthersHaveAreTakenBackByNobody) {
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kPermitted, Kind::kFirst, 1));
   EXPECT_EQ(Tell(Abort{To(1), "test"}), "ask peers");
@@ -451,6 +461,17 @@ TEST_F(Attempts, TheEndOfAWorldKeepsNothing) {
   EXPECT_EQ(Tell(Emptied{1}), "acted");
   EXPECT_EQ(hands_->machine.epoch(), 0u);
   EXPECT_EQ(hands_->machine.attempt(), nullptr);
+}
+
+TEST_F(Attempts, NoWordFlipsWhatIsBeingClearedUp) {
+  ASSERT_NO_FATAL_FAILURE(Reach(Phase::kPermitted, Kind::kFirst, 1));
+  const Word word{To(1), "target", {2}, "other"};
+  EXPECT_EQ(Tell(word), "commit 0 1");
+  EXPECT_EQ(Tell(Did(1, {0, 1}, By::kWords, 1)), "ok") << "the second has not";
+  EXPECT_EQ(Tell(Release{To(0, 0), {}, true, "end"}), "keep old");
+  EXPECT_EQ(Tell(word), "ok");
+  EXPECT_EQ(Tell(WordsOut{1}), "ok");
+  EXPECT_FALSE(hands_->machine.attempt()->committing());
 }
 
 TEST_F(Attempts, AnEngineThatComesToALayoutStandsStill) {

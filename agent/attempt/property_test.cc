@@ -16,7 +16,7 @@ namespace tangram::attempt::testing {
 namespace {
 
 constexpr uint32_t kRanks = 3;
-constexpr int kHistories = 10'000;
+constexpr int kHistories = 5'000;
 constexpr int kEvents = 400;
 
 class History {
@@ -97,6 +97,8 @@ class History {
   Event DriverCall() {
     const Header header = HeaderNow();
     const Machine::Attempt* attempt = machine().attempt();
+    const bool permitted = attempt && attempt->phase == Phase::kPermitted;
+    if (Chance(permitted ? 20 : 2)) return Abort{header, "random"};
     if (!attempt || Chance(10)) return AskPrepare(header);
     switch (Number(14)) {
       case 0:
@@ -296,6 +298,7 @@ class History {
       EXPECT_TRUE(over_.insert(ended->attempt).second) << "it ended before";
     }
     CheckPhase(before);
+    CheckGivenUp(event, before, gates);
     CheckNext(next, gates, highest);
     for (const uint64_t id : flipped_) {
       EXPECT_TRUE(machine().ViewOf(id, hands_.Looks()).flipped) << "a flip is forgotten";
@@ -323,10 +326,31 @@ class History {
     EXPECT_FALSE(now->phase == kFailed && now->any_flipped()) << "a flip was given up";
   }
 
+  // A word that was given is taken back by nobody, but by a fence once its engine is gone, stands
+  // still, or is none any more.
+  void CheckGivenUp(const Event& event, const std::optional<Machine::Attempt>& before,
+                    const Gates& gates) const {
+    const Machine::Attempt* now = machine().attempt();
+    if (!before || !now || before->plan.attempt != now->plan.attempt) return;
+    if (before->phase != Phase::kPermitted || now->phase != Phase::kFailed) return;
+    const auto* said = std::get_if<PeersSaid>(&event);
+    if (said != nullptr) {
+      EXPECT_EQ(said->say, Say::kBurned);
+    } else if (!std::holds_alternative<Abort>(event)) {
+      return;
+    }
+    EXPECT_TRUE(said != nullptr || !now->by_agents());
+    for (const auto& [device, part] : now->parts) {
+      if (gates[device].state != GateState::kLatched) continue;
+      EXPECT_TRUE(said != nullptr && said->gone.contains(device)) << "a word was given";
+    }
+  }
+
   void CheckNext(const Later& next, const Gates& gates, uint64_t highest) {
     if (const auto* reserve = std::get_if<Reserve>(&next)) {
       EXPECT_GT(reserve->attempt, highest) << "burned, and it begins";
       EXPECT_FALSE(over_.contains(reserve->attempt)) << "over, and it begins";
+      EXPECT_FALSE(aborted_.contains(reserve->attempt)) << "aborted, and it begins";
     }
     const bool ends = std::holds_alternative<Drop>(next) || std::holds_alternative<KeepOld>(next) ||
                       std::holds_alternative<ReturnOld>(next);

@@ -111,6 +111,73 @@ TEST(Executor, WhoMissedAWordFollowsOneThatFlipped) {
   EXPECT_EQ(agent.executor->GetStatus(nullptr).epoch(), 1U);
 }
 
+// Whoever looks is answered while memory goes over to the target; whoever would end the attempt
+// waits until it has flipped.
+TEST(Executor, AFlipThatTakesLongHoldsUpNobodyButWhoWouldEndIt) {
+  OneAgent agent(2);
+  ASSERT_OK(agent.Take(v1::FLIP_KIND_FIRST, 1, agent.First()));
+  ASSERT_OK(agent.Retire(1));
+  const v1::Layout target = agent.Again();
+  ASSERT_OK(agent.Prepare(v1::FLIP_KIND_LAYOUT, 2, target));
+  ASSERT_OK(agent.Stage(2));
+  agent.AwaitPhase(v1::PHASE_STAGED);
+  ASSERT_OK(agent.executor->Permit(agent.Header(2)));
+  v1::EngineFlip flip;
+  *flip.mutable_header() = agent.Header(2);
+  flip.set_target_hash(layout::HashOf(target));
+  for (uint32_t device = 0; device < 2; ++device) {
+    EngineGate gate(agent.page(device));
+    (void)gate.Word(2, target.epoch(), flip.target_hash());
+    ASSERT_TRUE(gate.latched());
+  }
+
+  std::latch committing(1), go(1);
+  agent.hooks.before_commit = [&] {
+    if (!committing.try_wait()) committing.count_down();
+    go.wait();
+  };
+  auto flipped = std::async(std::launch::async, [&] { return agent.executor->Flip(0, flip); });
+  Within(std::async(std::launch::async, [&] { return committing.wait(), true; }), "Commit");
+  auto aborted = std::async(std::launch::async,
+                            [&] { return agent.executor->Abort(agent.Header(2), "a test"); });
+  Within(std::async(std::launch::async,
+                    [&] {
+                      EXPECT_EQ(agent.GetStatus().epoch(), 1u);
+                      EXPECT_EQ(agent.executor->Current().attempt(), 2u);
+                      v1::QueryRequest query;
+                      *query.mutable_header() = agent.Header(2);
+                      const auto seen = agent.executor->Query(query);
+                      EXPECT_TRUE(seen.ok() && seen->contributed() && !seen->flipped());
+                      agent.executor->EngineGone(1);
+                      return true;
+                    }),
+         "a look");
+  go.count_down();
+  ASSERT_OK(Within(std::move(flipped), "Flip"));
+  const Result<bool> outcome = Within(std::move(aborted), "Abort");
+  ASSERT_TRUE(outcome.ok()) << outcome.status().message();
+  EXPECT_TRUE(*outcome);
+  EXPECT_EQ(agent.executor->Flip(1, flip).code(), Code::kWrongPhase) << "it gave the step up";
+  EXPECT_EQ(agent.GetStatus().ranks(0).transition().phase(), v1::PHASE_FLIPPED);
+}
+
+// Who wants to know all pieces waits for memory by itself.
+TEST(Executor, AStatusThatTakesLongHoldsUpNobody) {
+  OneAgent agent(1);
+  std::latch telling(1), go(1);
+  agent.hooks.before_held = [&] {
+    if (!telling.try_wait()) telling.count_down();
+    go.wait();
+  };
+  auto status = std::async(std::launch::async, [&] { return agent.GetStatus(); });
+  Within(std::async(std::launch::async, [&] { return telling.wait(), true; }), "Held");
+  const auto flip = [&] { return agent.Take(v1::FLIP_KIND_FIRST, 1, agent.First()); };
+  ASSERT_OK(Within(std::async(std::launch::async, flip), "a flip"));
+  go.count_down();
+  EXPECT_EQ(Within(std::move(status), "Status").epoch(), 1u)
+      << "what memory has now is no part of what was before";
+}
+
 // Heads shared by both ranks in the layer, or in none.
 v1::Layout SharedHeads(v1::Layout layout, uint32_t query_heads, bool (*in)(uint32_t layer)) {
   for (v1::LayerLayout& layer : *layout.mutable_layers()) {
@@ -243,7 +310,7 @@ TEST(Resume, EveryCallIsAnsweredWhileAllRanksAreVerifiedAtOnce) {
   ASSERT_OK(agent.Retire(1));
   agent.Die();
   std::latch all(3), go(1);
-  agent.before_examine = [&] {
+  agent.hooks.before_examine = [&] {
     all.count_down();
     go.wait();
   };

@@ -40,7 +40,7 @@ void OneAgent::Start(bool after_death) {
     if (ranks.size() + away_ == stores.members.size()) break;
     Executor::Local& local = ranks.emplace_back();
     local.member.set_id(member->store->member());
-    memories_.push_back(std::make_unique<HookedMemory>(member->store.get(), &before_examine));
+    memories_.push_back(std::make_unique<HookedMemory>(member->store.get(), &hooks));
     local.memory = memories_.back().get();
   }
   executor = std::make_unique<Executor>(std::move(options), stores.geometry(), std::move(ranks),

@@ -117,7 +117,7 @@ class OneAgent {
   YesEngines engines;
   SlowPeers peers;
   std::vector<store::testing::Kept> kept;
-  std::function<void()> before_examine;  // in the thread of each Resume
+  MemoryHooks hooks;                                                           // of all ranks
   std::atomic<Executor::Clock::duration> later{Executor::Clock::duration(0)};  // added to now
   std::unique_ptr<Executor> executor;
 

@@ -1,4 +1,4 @@
-// A rank's memory with a word before it looks at what an engine kept. For tests.
+// A rank's memory with a word before it does what may take long. For tests.
 #pragma once
 
 #include <functional>
@@ -8,21 +8,28 @@
 
 namespace tangram::testing {
 
+// In the thread of each call; set before it.
+struct MemoryHooks {
+  std::function<void()> before_examine, before_commit, before_held;
+};
+
 class HookedMemory final : public RankMemory {
  public:
-  HookedMemory(RankMemory* real, const std::function<void()>* before_examine)
-      : real_(real), before_examine_(before_examine) {}
+  HookedMemory(RankMemory* real, const MemoryHooks* hooks) : real_(real), hooks_(hooks) {}
 
   Result<std::unique_ptr<Adoption>> Examine(const v1::Resume& resume, int32_t rank,
                                             std::vector<UniqueFd> fds,
                                             std::stop_token stop) override {
-    if (*before_examine_) (*before_examine_)();
+    if (hooks_->before_examine) hooks_->before_examine();
     return real_->Examine(resume, rank, std::move(fds), std::move(stop));
   }
 
   EngineRegions Regions() override { return real_->Regions(); }
   MemoryFigures Memory() override { return real_->Memory(); }
-  v1::Inventory Held() override { return real_->Held(); }
+  v1::Inventory Held() override {
+    if (hooks_->before_held) hooks_->before_held();
+    return real_->Held();
+  }
   uint64_t HeldVersion() override { return real_->HeldVersion(); }
   Status Prepare(uint64_t attempt, const v1::Layout& target, int32_t rank,
                  const v1::RankPart& part) override {
@@ -32,7 +39,10 @@ class HookedMemory final : public RankMemory {
                std::stop_token stop) override {
     return real_->Stage(header, origins, progress, std::move(stop));
   }
-  Status Commit() override { return real_->Commit(); }
+  Status Commit() override {
+    if (hooks_->before_commit) hooks_->before_commit();
+    return real_->Commit();
+  }
   void Abort() override { real_->Abort(); }
   Status Retire() override { return real_->Retire(); }
   void Keep() override { real_->Keep(); }
@@ -55,7 +65,7 @@ class HookedMemory final : public RankMemory {
 
  private:
   RankMemory* const real_;
-  const std::function<void()>* const before_examine_;
+  const MemoryHooks* const hooks_;
 };
 
 }  // namespace tangram::testing
