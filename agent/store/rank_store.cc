@@ -168,12 +168,11 @@ Status RankStore::Prepare(uint64_t attempt, const v1::Layout& target, int32_t ra
 }
 
 void RankStore::ReleaseLocked(const std::vector<PlacedPiece>& places, bool dense) {
-  // A sibling may be copying out of these pages, a peer's connection may be sending them: the
-  // first is waited for, the second ends (it waits for nobody while it holds the lease).
+  // A sibling may be copying out of these pages, a peer's connection may be sending them: the step
+  // that either is at is waited for (it waits for nobody), and none follows.
   options_.grants->Revoke(this);
   lease_->End();
   lease_ = std::make_shared<mover::Lease>();
-  const std::unique_lock whole(reading_);
   memories_.banks->Release(places);
   if (dense && dense_backed_) {
     memories_.banks->ReleaseDense();

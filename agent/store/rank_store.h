@@ -8,7 +8,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <shared_mutex>
 #include <string>
 #include <vector>
 
@@ -145,8 +144,7 @@ class RankStore final : public RankMemory {
   // Set by Open, and by Adopt before the rank is in any world.
   Memories memories_;
 
-  std::mutex mu_;              // everything below
-  std::shared_mutex reading_;  // held shared while a sibling copies out, whole while pages go
+  std::mutex mu_;  // everything below
   std::string member_;
   // Of current_, old_ and dense_here_; grows under mu_ after they changed, read without it.
   std::atomic<uint64_t> held_version_ = FreshVersion();

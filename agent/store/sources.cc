@@ -155,9 +155,9 @@ Status RankSource::Bring(std::span<const mover::Range> job, std::span<const size
 // The source's side of a pull within this process.
 Status RankStore::CopyOut(const std::string& token, std::span<const mover::Target> targets,
                           const std::function<void(uint64_t)>& done, const std::stop_token& stop) {
-  const std::shared_lock reading(reading_);  // the pages stay while we read
+  const Status gone{Code::kUnavailable, "the source let go of its pieces"};
   const auto grant = options_.grants->Redeem(token, std::nullopt);
-  if (!grant) return {Code::kUnavailable, "the source let go of its pieces"};
+  if (!grant) return gone;
   size_t at = 0;
   for (device::Memory from : grant->pieces) {
     // Memory of the grant is a run of granules; the targets are single ones.
@@ -169,7 +169,13 @@ Status RankStore::CopyOut(const std::string& token, std::span<const mover::Targe
       const mover::Target& target = targets[at++];
       uint64_t hash = 0;
       const device::CopyOp op{target.to, from.Part(0, target.to.bytes), &hash};
-      TANGRAM_RETURN_IF_ERROR(memories_.devices.weights->Copy({&op, 1}).Wait());
+      Status copied;
+      // The pages stay while we read; whoever hears of the bytes may wait for others.
+      const bool there = grant->lease->Use([&] {
+        copied = memories_.devices.weights->Copy({&op, 1}).Wait();
+      });
+      if (!there) return gone;
+      TANGRAM_RETURN_IF_ERROR(copied);
       if (fault::Hit("stage.after_fetch") == fault::Action::kCorrupt) {
         TANGRAM_RETURN_IF_ERROR(Spoil(target.to));
         TANGRAM_RETURN_IF_ERROR(device::HashNow(target.to, &hash));
