@@ -76,26 +76,48 @@ inline std::vector<uint32_t> Shuffled(Rng& rng, uint32_t n) {
   return out;
 }
 
-// Pages for `layers` layers of a strip, if some lie free at a random distance; else of one layer.
-inline Strip TakeStrip(Rng& rng, std::set<uint32_t>& free, uint32_t layers) {
-  for (int attempt = 0; attempt < 8 && layers > 1; ++attempt) {
+// The pages of a rank while a test gives them out, in random order.
+class FreePages {
+ public:
+  FreePages(Rng& rng, uint32_t total)
+      : rng_(rng), free_(total, true), order_(Shuffled(rng, total)) {}
+
+  uint32_t left() const { return left_; }
+
+  // For `layers` layers, if so many pages are found free at a random distance; else for one.
+  Strip Take(uint32_t layers) {
     Strip out;
-    out.page = *std::next(free.begin(), static_cast<int64_t>(rng() % free.size()));
-    out.stride = Pick(rng, 1, 5);
-    out.layers = layers;
-    bool fits = true;
-    for (uint32_t i = 0; i < layers; ++i) fits = fits && free.contains(out.page + i * out.stride);
-    if (!fits) continue;
-    for (uint32_t i = 0; i < layers; ++i) free.erase(out.page + i * out.stride);
+    for (int attempt = 0; attempt < 4 && layers > 1; ++attempt) {
+      out.page = rng_() % static_cast<uint32_t>(free_.size());
+      out.stride = Pick(rng_, 1, 5);
+      out.layers = layers;
+      bool fits = true;
+      for (uint32_t i = 0; i < layers; ++i) fits = fits && Free(out.page + i * out.stride);
+      if (!fits) continue;
+      for (uint32_t i = 0; i < layers; ++i) Use(out.page + i * out.stride);
+      return out;
+    }
+    while (!order_.empty() && !Free(order_.back())) order_.pop_back();
+    if (order_.empty()) throw std::logic_error("the test gives too few pages");
+    out.page = order_.back();
+    out.stride = Pick(rng_, 0, 2);  // of one layer it means nothing
+    out.layers = 1;
+    Use(out.page);
     return out;
   }
-  Strip out;
-  out.page = *std::next(free.begin(), static_cast<int64_t>(rng() % free.size()));
-  out.stride = Pick(rng, 0, 2);  // of one layer it means nothing
-  out.layers = 1;
-  free.erase(out.page);
-  return out;
-}
+
+ private:
+  bool Free(uint32_t page) const { return page < free_.size() && free_[page]; }
+  void Use(uint32_t page) {
+    free_[page] = false;
+    --left_;
+  }
+
+  Rng& rng_;
+  std::vector<bool> free_;
+  std::vector<uint32_t> order_;
+  uint32_t left_ = static_cast<uint32_t>(free_.size());
+};
 
 // Fills the page tables of all ranks for the blocks of the requests: strips of any cut and any
 // stride, at random places.
@@ -108,16 +130,14 @@ inline void GivePages(Rng& rng, Input& in, uint32_t total, uint32_t spare_denomi
   for (uint32_t r = 0; r < in.ranks.size(); ++r) {
     RankState& state = in.ranks[r];
     state.total_pages = total;
-    std::set<uint32_t> free;
-    for (uint32_t page = 0; page < total; ++page) free.insert(page);
+    FreePages free(rng, total);
     for (auto [home, block] : blocks) {
       for (uint32_t head = 0; head < in.shape.kv_heads; ++head) {
         // Runs of layers in which the rank has the head, cut anywhere.
         for (const Span& span : spans) {
           if (!Has(span.before.Of(home, r), head)) continue;
           for (uint32_t layer = span.layer; layer < span.end();) {
-            if (free.empty()) throw std::logic_error("the test gives too few pages");
-            Strip strip = TakeStrip(rng, free, Pick(rng, 1, span.end() - layer));
+            Strip strip = free.Take(Pick(rng, 1, span.end() - layer));
             strip.home = home, strip.block = block, strip.kv_head = head, strip.layer = layer;
             layer += strip.layers;
             state.strips.push_back(strip);
@@ -125,7 +145,7 @@ inline void GivePages(Rng& rng, Input& in, uint32_t total, uint32_t spare_denomi
         }
       }
     }
-    state.free_pages = static_cast<uint32_t>(free.size()) / spare_denominator;
+    state.free_pages = free.left() / spare_denominator;
   }
 }
 
