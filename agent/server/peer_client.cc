@@ -60,6 +60,7 @@ std::unique_ptr<v1::Peer::Stub> PeerClient::StubOf(const std::string& agent) {
     grpc::ChannelArguments args;
     args.SetMaxReceiveMessageSize(64 << 20);
     // A restarted peer is met again at once, not after gRPC's default of up to 2 minutes.
+    args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
     args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
     // Addresses change with pods and are in no certificate; all agents of a world carry this
     // name, and only its authority can give it.

@@ -15,13 +15,15 @@ bool BeforeKey(const Piece& piece, const layout::PieceKey& key) {
 
 }  // namespace
 
-bool Piece::Has(layout::Run run) const {
+bool Piece::Names(layout::Run run) const {
   const layout::Run have = place.run;
-  if (run.start < have.start ||
-      uint64_t{run.start} + run.count > uint64_t{have.start} + have.count) {
-    return false;
-  }
-  const auto first = hashes.begin() + (run.start - have.start);
+  return run.start >= have.start &&
+         uint64_t{run.start} + run.count <= uint64_t{have.start} + have.count;
+}
+
+bool Piece::Has(layout::Run run) const {
+  if (!Names(run)) return false;
+  const auto first = hashes.begin() + (run.start - place.run.start);
   return std::find(first, first + run.count, 0) == first + run.count;
 }
 
@@ -41,15 +43,25 @@ std::vector<layout::PlacedPiece> Pieces::Places() const {
   return out;
 }
 
-const Piece* Pieces::Find(uint32_t layer, uint32_t expert, layout::Run run) const {
+template <typename Is>
+const Piece* Pieces::FindIf(uint32_t layer, uint32_t expert, layout::Run run, Is&& is) const {
   const layout::PieceKey first(layer, expert, 0);
   for (auto it = std::lower_bound(pieces_.begin(), pieces_.end(), first, BeforeKey);
        it != pieces_.end() && it->place.layer == layer && it->place.expert == expert &&
        it->place.run.start <= run.start;
        ++it) {
-    if (it->Has(run)) return &*it;
+    if (is(*it)) return &*it;
   }
   return nullptr;
+}
+
+const Piece* Pieces::Find(uint32_t layer, uint32_t expert, layout::Run run) const {
+  return FindIf(layer, expert, run, [&](const Piece& piece) { return piece.Has(run); });
+}
+
+bool Pieces::Names(uint32_t layer, uint32_t expert, layout::Run run) const {
+  return FindIf(layer, expert, run, [&](const Piece& piece) { return piece.Names(run); }) !=
+         nullptr;
 }
 
 Piece* Pieces::At(const layout::PieceKey& key) {

@@ -12,7 +12,8 @@ namespace tangram::store {
 struct Piece {
   explicit Piece(const layout::PlacedPiece& at) : place(at), hashes(at.run.count, 0) {}
 
-  bool Has(layout::Run run) const;  // all of it, verified
+  bool Names(layout::Run run) const;  // all of it is the piece's
+  bool Has(layout::Run run) const;    // and verified
   // Of the first granule that is not verified; -1: all are.
   int64_t Missing() const;
 
@@ -37,6 +38,8 @@ class Pieces {
 
   // One that has all of the run, verified; null: none. log n, and what there is of the expert.
   const Piece* Find(uint32_t layer, uint32_t expert, layout::Run run) const;
+  // Whether one is to have all of the run, verified or not yet.
+  bool Names(uint32_t layer, uint32_t expert, layout::Run run) const;
   // The one that begins there; null: none.
   Piece* At(const layout::PieceKey& key);
 
@@ -46,6 +49,9 @@ class Pieces {
   Pieces Split(const std::vector<bool>& stays);
 
  private:
+  template <typename Is>
+  const Piece* FindIf(uint32_t layer, uint32_t expert, layout::Run run, Is&& is) const;
+
   std::vector<Piece> pieces_;
 };
 

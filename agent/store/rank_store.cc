@@ -354,10 +354,16 @@ Result<v1::OpenPullResponse> RankStore::OpenPull(const v1::OpenPullRequest& requ
     const Run run{wanted.granule_start(i), wanted.granule_count(i)};
     const Piece* piece = FindLocked(wanted.layer(i), wanted.expert(i), run);
     if (piece == nullptr) {
+      // Who would wait for what never comes waits for the end of the attempt: a plan may be older
+      // than this agent, which has taken over what is in force and nothing that it had kept
+      // besides.
+      const bool comes = !attempt_ || attempt_->id != grant.attempt ||
+                         attempt_->incoming.Names(wanted.layer(i), wanted.expert(i), run);
       return Status(
-          Code::kNotHeld,
-          fmt::format("layer {}, expert {}, granules {}..{} are not verified here", wanted.layer(i),
-                      wanted.expert(i), run.start, uint64_t{run.start} + run.count));
+          comes ? Code::kNotHeld : Code::kUnavailable,
+          fmt::format("layer {}, expert {}, granules {}..{} are not {} here", wanted.layer(i),
+                      wanted.expert(i), run.start, uint64_t{run.start} + run.count,
+                      comes ? "verified" : "held, and not brought"));
     }
     grant.pieces.push_back(BytesOf(piece->place, run.start, run.count));
     for (uint32_t g = run.start; g < run.start + run.count; ++g) {
@@ -366,7 +372,11 @@ Result<v1::OpenPullResponse> RankStore::OpenPull(const v1::OpenPullRequest& requ
   }
   for (const uint32_t part : request.dense_parts()) {
     if (part >= kDenseParts || !dense_here_[part]) {
-      return Status(Code::kNotHeld, fmt::format("dense part {} is not verified here", part));
+      const bool comes = part < kDenseParts && (!attempt_ || attempt_->id != grant.attempt ||
+                                                !attempt_->dense_source.empty());
+      return Status(comes ? Code::kNotHeld : Code::kUnavailable,
+                    fmt::format("dense part {} is not {} here", part,
+                                comes ? "verified" : "held, and not brought"));
     }
     for (size_t t = part; t < dense_hashes_.size(); t += kDenseParts) {
       grant.pieces.push_back(DenseBytes(t));

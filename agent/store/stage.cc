@@ -96,6 +96,12 @@ Status RankStore::Stage(const v1::Header& header, const Origins& origins, StageP
     ranks.push_back(std::make_unique<RankSource>(this, &wanted, header, origins.peers[p]));
     sources.push_back(ranks.back().get());
   }
+  std::vector<uint32_t> dense_holders;  // of the layout in force, in the order of the sources
+  for (size_t i = 0; before && i < ranks.size(); ++i) {
+    const int32_t rank = layout::RankOf(*origins.before, ranks[i]->name());
+    if (rank < 0 || !layout::HoldsDense(*origins.before, static_cast<uint32_t>(rank))) continue;
+    dense_holders.push_back(static_cast<uint32_t>(kRanks + i));
+  }
   {
     const std::scoped_lock lock(mu_);
     const auto add = [&](const PartProof::Move& move, std::optional<uint32_t> first) {
@@ -139,7 +145,12 @@ Status RankStore::Stage(const v1::Header& header, const Origins& origins, StageP
         range.units.push_back(DenseBytes(t));
       }
       range.sources = {*source};
-      if (*source != kCheckpoint) range.sources.push_back(kCheckpoint);
+      if (*source != kCheckpoint) {
+        for (const uint32_t other : dense_holders) {
+          if (other != *source) range.sources.push_back(other);
+        }
+        range.sources.push_back(kCheckpoint);
+      }
       progress->total += range.bytes();
       wanted.push_back({nullptr, part});
     }

@@ -470,6 +470,24 @@ TEST_F(StoreTest, ASourceThatIsAwayIsReplacedByTheCheckpoint) {
   ASSERT_OK(world.Check());
 }
 
+// Who joins gets the dense weights of any member; nobody reads them again while one has them.
+TEST_F(StoreTest, DenseWeightsComeFromAnotherMemberIfOneIsAway) {
+  World::Options options = Small(false, 12);
+  options.nodes = 4;
+  World world(options);
+  Begin(world, 3, 1);
+  const std::string joiner = world.AddMember().id;
+  const v1::Layout target = world.Joined({joiner});
+  ASSERT_OK(world.Prepare(target));
+  world.unreachable.insert(world.members[0]->id);
+  ASSERT_OK(world.Stage(target));
+  EXPECT_EQ(world.progress.at(joiner)->checkpoint, 0U);
+  EXPECT_EQ(world.progress.at(joiner)->done, world.progress.at(joiner)->total);
+  EXPECT_GT(world.progress.at(joiner)->done, 0U);
+  ASSERT_OK(world.CommitAndRetire(target));
+  ASSERT_OK(world.Check());
+}
+
 // What a rank holds is a source like others: bytes in it that changed are brought from elsewhere.
 TEST_F(StoreTest, WhatChangedInARanksOwnCopyComesFromTheCheckpoint) {
   World world(Small(false, 12));
@@ -573,14 +591,15 @@ TEST_F(StoreTest, OnlyWhatIsVerifiedIsServed) {
               device::HashOf(store.Granule(0, 0, 1 + i)));
   }
   EXPECT_TRUE(store.OpenPull(dense, "pod").ok());
+  // What is neither here nor to come nobody shall wait for.
   dense.set_dense_parts(0, 16);
-  EXPECT_EQ(store.OpenPull(dense, "pod").status().code(), Code::kNotHeld);
+  EXPECT_EQ(store.OpenPull(dense, "pod").status().code(), Code::kUnavailable);
   for (const layout::Run bad : {layout::Run{3, 3}, layout::Run{5, 1}, layout::Run{~0U, 2}}) {
-    EXPECT_EQ(store.OpenPull(Ask(world, 0, 0, bad), "pod").status().code(), Code::kNotHeld)
+    EXPECT_EQ(store.OpenPull(Ask(world, 0, 0, bad), "pod").status().code(), Code::kUnavailable)
         << bad.start;
   }
-  EXPECT_EQ(store.OpenPull(Ask(world, 0, 7, {0, 1}), "pod").status().code(), Code::kNotHeld);
-  EXPECT_EQ(store.OpenPull(Ask(world, 9, 0, {0, 1}), "pod").status().code(), Code::kNotHeld);
+  EXPECT_EQ(store.OpenPull(Ask(world, 0, 7, {0, 1}), "pod").status().code(), Code::kUnavailable);
+  EXPECT_EQ(store.OpenPull(Ask(world, 9, 0, {0, 1}), "pod").status().code(), Code::kUnavailable);
   v1::OpenPullRequest ragged = Ask(world, 0, 0, {0, 1});
   ragged.mutable_pieces()->add_layer(1);
   EXPECT_EQ(store.OpenPull(ragged, "pod").status().code(), Code::kInvalid);

@@ -66,13 +66,15 @@ func (p *pod) agentProcess() *process {
 	return p.agent
 }
 
-// AddPod starts one more pod, of that many ranks; Options.LeaveRoom says for how many there are
-// certificates. It gives the pod's index.
+// AddPod starts one more pod, of that many ranks, and gives its index.
 func (w *World) AddPod(ctx context.Context, ranks int) (int, error) {
 	w.mu.Lock()
 	p := &pod{w: w, index: len(w.pods), engines: make([]*process, ranks), meshes: make([]string, ranks), serves: make([]string, ranks)}
 	w.pods = append(w.pods, p)
 	w.mu.Unlock()
+	if err := w.Certificates(ctx, w.certs, rolesOf(p.index)...); err != nil {
+		return p.index, err
+	}
 	return p.index, p.start(ctx)
 }
 

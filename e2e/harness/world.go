@@ -46,8 +46,6 @@ type Options struct {
 	LeastStep time.Duration
 	// Engine is a command that runs in place of the reference engine, with the same flags after it.
 	Engine []string
-	// LeaveRoom: certificates are there for this many pods more (AddPod).
-	LeaveRoom int
 }
 
 // World of running processes.
@@ -137,8 +135,8 @@ func Start(ctx context.Context, o Options) (w *World, err error) {
 		return w, err
 	}
 	roles := []string{"driver", "gateway"}
-	for i := range len(o.Pods) + o.LeaveRoom {
-		roles = append(roles, fmt.Sprintf("agent/p%d", i), fmt.Sprintf("engine/p%d", i))
+	for i := range o.Pods {
+		roles = append(roles, rolesOf(i)...)
 	}
 	if err := w.Certificates(ctx, w.certs, roles...); err != nil {
 		return w, err
@@ -189,6 +187,11 @@ func (w *World) Certificates(ctx context.Context, dir string, roles ...string) e
 		return fmt.Errorf("certificates: %w: %s", err, out)
 	}
 	return nil
+}
+
+// rolesOf a pod: whom its certificates name.
+func rolesOf(pod int) []string {
+	return []string{fmt.Sprintf("agent/p%d", pod), fmt.Sprintf("engine/p%d", pod)}
 }
 
 // CertificateDir holds ca.crt and, by role, NAME.crt and NAME.key ("agent-p0.crt").

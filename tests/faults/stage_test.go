@@ -22,7 +22,6 @@ import (
 
 const (
 	startPods = 4
-	room      = 400 // pods that may be added
 	settle    = 45 * time.Second
 	look      = 80 * time.Millisecond
 	leastStep = 20 * time.Millisecond // of engines: the world is busy, the machine is not
@@ -46,7 +45,7 @@ type stage struct {
 func newStage(t *testing.T, r *reference) *stage {
 	t.Helper()
 	pods := slices.Repeat([]int{1}, startPods)
-	w := worlds.StartTiny(t, harness.Options{Pods: pods, Restart: true, LeaveRoom: room, FaultDirs: true, LeastStep: leastStep})
+	w := worlds.StartTiny(t, harness.Options{Pods: pods, Restart: true, FaultDirs: true, LeastStep: leastStep})
 	s := &stage{World: w, trace: worlds.NewTrace(t, 9, allAtOnce), reference: r}
 	s.trace.MaxAnswer = answer
 	t.Cleanup(s.endKeeper)

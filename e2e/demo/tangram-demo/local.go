@@ -48,7 +48,7 @@ func local(ctx context.Context, o options) error {
 func start(ctx context.Context, o options, sub string, ranks int, pods []int) (*harness.World, error) {
 	say("starting %d pods", len(pods))
 	w, err := harness.Start(ctx, harness.Options{Root: o.root, Dir: filepath.Join(o.out, sub), Checkpoint: o.checkpoint, Pods: pods,
-		LeaveRoom: 1, Restart: sub == "world" && !o.bench})
+		Restart: sub == "world" && !o.bench})
 	if err != nil {
 		return nil, err
 	}

@@ -89,7 +89,7 @@ func recovery(ctx context.Context, o options) error {
 		pods[i] = 1
 	}
 	w, err := harness.Start(ctx, harness.Options{Root: o.root, Dir: filepath.Join(o.out, "world"), Checkpoint: o.checkpoint, Pods: pods,
-		Restart: true, LeaveRoom: rounds * len(all), Nodes: true})
+		Restart: true, Nodes: true})
 	if err != nil {
 		return err
 	}
