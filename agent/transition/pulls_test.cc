@@ -55,7 +55,7 @@ TEST_F(PullsTest, APodMayReadWhatTheAttemptBringsToItsRanks) {
   ASSERT_NO_FATAL_FAILURE(Staged(v1::FLIP_KIND_FIRST, 1, first_));
   EXPECT_EQ(AskForPieceOf(0, 1, "pod-a"), Code::kOk);
   EXPECT_EQ(AskForPieceOf(0, 1, "pod-b"), Code::kUnauthenticated) << "a piece of rank 0";
-  EXPECT_EQ(AskForPieceOf(1, 1, "pod-b"), Code::kNotHeld) << "its own, which rank 0 has not";
+  EXPECT_EQ(AskForPieceOf(1, 1, "pod-b"), Code::kUnavailable) << "its own, not to come to rank 0";
   v1::OpenPullRequest dense = Ask(1);
   dense.add_dense_parts(0);
   EXPECT_EQ(agent_.executor->OpenPull(dense, "pod-b").status().code(), Code::kOk)

@@ -121,9 +121,10 @@ void FillParts(Core* core, uint64_t attempt) {
     out.target_rank = part.target_rank;
     out.joining = part.joining;
     out.leaving = part.leaving;
+    const std::string& member = core->ranks[device].member.id();
     const auto& asked = job.request.parts();
     out.part = *std::find_if(asked.begin(), asked.end(), [&](const v1::RankPart& named) {
-      return named.member() == core->ranks[device].member.id();
+      return named.member() == member;
     });
   }
 }
