@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "agent/mover/testing.h"
 
@@ -64,7 +65,7 @@ class KvSourceTest : public testing::MoverTest {
         [&](const Source&, const Status& status) { failures_.push_back(status.code()); }, {});
   }
 
-  int opened_ = 0;
+  std::atomic<int> opened_{0};
   std::shared_ptr<Lease> lease_;
   std::atomic<size_t> came_{0};
   std::vector<Code> failures_;
