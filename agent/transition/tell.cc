@@ -123,9 +123,8 @@ void FillParts(Core* core, uint64_t attempt) {
     out.leaving = part.leaving;
     const std::string& member = core->ranks[device].member.id();
     const auto& asked = job.request.parts();
-    out.part = *std::find_if(asked.begin(), asked.end(), [&](const v1::RankPart& named) {
-      return named.member() == member;
-    });
+    out.part = *std::find_if(asked.begin(), asked.end(),
+                             [&](const v1::RankPart& named) { return named.member() == member; });
   }
 }
 
