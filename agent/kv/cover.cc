@@ -59,19 +59,18 @@ Result<std::vector<std::vector<Needed>>> NeededOf(const Input& in, const Plan& p
   }
   for (uint32_t home = 0; home < in.new_ranks; ++home) {
     std::vector<Needed>& all = out[home];
-    const auto by = [](const auto& key) {
-      return [key](const Needed& a, const Needed& b) { return key(a) < key(b); };
-    };
-    std::sort(all.begin(), all.end(),
-              by([](const Needed& n) { return std::tuple(n.origin(), n.block); }));
+    std::sort(all.begin(), all.end(), [](const Needed& x, const Needed& y) {
+      return std::tuple(x.origin(), x.block) < std::tuple(y.origin(), y.block);
+    });
     for (size_t i = 1; i < all.size(); ++i) {
       if (all[i].origin() == all[i - 1].origin() && all[i].block != all[i - 1].block) {
         return Wrong(fmt::format("home {} gets block {} of old home {} twice", home,
                                  all[i].old_block, all[i].old_home));
       }
     }
-    std::sort(all.begin(), all.end(),
-              by([](const Needed& n) { return std::tuple(n.block, n.origin()); }));
+    std::sort(all.begin(), all.end(), [](const Needed& x, const Needed& y) {
+      return std::tuple(x.block, x.origin()) < std::tuple(y.block, y.origin());
+    });
     size_t last = 0;
     for (size_t i = 1; i < all.size(); ++i) {
       if (all[i].block != all[last].block) {
@@ -191,6 +190,10 @@ class Check {
   }
 
  private:
+  // Of a block.
+  struct Pages {
+    uint32_t kv_head = 0, layer = 0, layers = 0;
+  };
   // Layers of a strip of the rank's (by index) that are kept or freed.
   struct Use {
     size_t strip = 0;
@@ -219,7 +222,8 @@ class Check {
       if (is(part_.kept, kept_)) {
         const Keep& k = part_.kept[kept_++];
         if (self_ < 0) return Wrong(fmt::format("new rank {} keeps page {}", rank_, k.page));
-        const auto strip = Source(static_cast<uint32_t>(self_), k.page, k.stride, block, k);
+        const auto strip = Source(static_cast<uint32_t>(self_), k.page, k.stride, block,
+                                  {k.kv_head, k.layer, k.layers});
         if (!strip.ok()) return strip.status();
         uses_.push_back({*strip, k.layer, k.layers});
         layers = k.layers, tokens = k.tokens;
@@ -228,7 +232,8 @@ class Check {
         if (m.source_rank >= in_.ranks.size()) {
           return Wrong(fmt::format("rank {} pulls from rank {}", rank_, m.source_rank));
         }
-        const auto strip = Source(m.source_rank, m.source_page, m.source_stride, block, m);
+        const auto strip = Source(m.source_rank, m.source_page, m.source_stride, block,
+                                  {m.kv_head, m.layer, m.layers});
         if (!strip.ok()) return strip.status();
         arriving_ += m.layers;
         layers = m.layers, tokens = m.tokens;
@@ -251,9 +256,8 @@ class Check {
   }
 
   // The strip (by index) of an old rank that has a piece of a block at `page` and so on.
-  template <typename Piece>
   Result<size_t> Source(uint32_t from, uint32_t page, uint32_t stride, const Needed& block,
-                        const Piece& piece) {
+                        const Pages& piece) {
     const std::vector<Strip>& strips = in_.ranks[from].strips;
     const std::tuple want(block.old_home, block.old_block, piece.kv_head, piece.layer);
     const auto before = [](const auto& name, const Strip& s) {
@@ -293,8 +297,8 @@ class Check {
     }
     const std::vector<Strip>& mine = in_.ranks[static_cast<size_t>(self_)].strips;
     for (const Strip& f : part_.freed) {
-      const auto strip =
-          Source(static_cast<uint32_t>(self_), f.page, f.stride, Needed{0, f.home, f.block, 0}, f);
+      const auto strip = Source(static_cast<uint32_t>(self_), f.page, f.stride,
+                                Needed{0, f.home, f.block, 0}, {f.kv_head, f.layer, f.layers});
       if (!strip.ok()) return strip.status();
       uses_.push_back({*strip, f.layer, f.layers});
     }
