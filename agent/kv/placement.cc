@@ -39,10 +39,9 @@ class Room {
       }
     }
     for (uint32_t home = 0; home < in.new_ranks; ++home) {
-      if (!std::all_of(spans.begin(), spans.end(),
-                       [&](const Span& span) { return span.after.InGroup(home); })) {
-        continue;
-      }
+      const bool in_every_layer = std::all_of(
+          spans.begin(), spans.end(), [&](const Span& span) { return span.after.InGroup(home); });
+      if (!in_every_layer) continue;
       homes_.push_back(home);
       needs_[home] = NeedsOf(home);
     }
