@@ -227,6 +227,24 @@ TEST(KvSmallPlan, LongestFirstThenByName) {
   EXPECT_EQ(Homes(Make(in)), (std::vector<uint32_t>{1, 0}));
 }
 
+// Layers of two kinds: what a rank needs of a home is counted once, and just fits.
+TEST(KvSmallPlan, RoomIsCountedOverAllLayersOnce) {
+  Input in = testing::SmallWorld();
+  in.old_groups.push_back(in.old_groups[0]);
+  in.new_groups.push_back(in.old_groups[0]);  // layer 1 stays of each rank alone
+  in.requests.resize(1);
+  in.ranks[0] = {
+      10,
+      0,
+      {{0, 7, 0, 0, 2, 0, 1}, {0, 7, 1, 0, 2, 2, 1}, {0, 9, 0, 0, 2, 4, 1}, {0, 9, 1, 0, 2, 6, 1}}};
+  in.ranks[1] = {3, 2, {}};
+  // Rank 0 needs head 0 of layer 0 and both of layer 1, rank 1 head 1 of layer 0, of three blocks.
+  in.ranks[0].total_pages = 9;
+  EXPECT_EQ(Homes(Make(in)), (std::vector<uint32_t>{0}));
+  in.ranks[0].total_pages = 8;
+  EXPECT_EQ(MakePlan(in).status().code(), Code::kNoMemory);
+}
+
 TEST(KvSmallPlan, WithoutAHomeInEveryLayerThereIsNoPlan) {
   Input in = testing::SmallWorld();
   in.old_groups.push_back(in.old_groups[0]);

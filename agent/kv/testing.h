@@ -133,15 +133,24 @@ inline void GivePages(Rng& rng, Input& in, uint32_t total, uint32_t spare_denomi
     FreePages free(rng, total);
     for (auto [home, block] : blocks) {
       for (uint32_t head = 0; head < in.shape.kv_heads; ++head) {
-        // Runs of layers in which the rank has the head, cut anywhere.
-        for (const Span& span : spans) {
-          if (!Has(span.before.Of(home, r), head)) continue;
-          for (uint32_t layer = span.layer; layer < span.end();) {
-            Strip strip = free.Take(Pick(rng, 1, span.end() - layer));
-            strip.home = home, strip.block = block, strip.kv_head = head, strip.layer = layer;
-            layer += strip.layers;
-            state.strips.push_back(strip);
+        // Runs of layers in which the rank has the head, cut anywhere, also where spans meet.
+        const auto layers = static_cast<uint32_t>(in.old_groups.size());
+        const auto has = [&](uint32_t layer) {
+          return std::any_of(spans.begin(), spans.end(), [&](const Span& span) {
+            return span.layer <= layer && layer < span.end() && Has(span.before.Of(home, r), head);
+          });
+        };
+        for (uint32_t layer = 0; layer < layers;) {
+          uint32_t end = layer;
+          while (end < layers && has(end)) ++end;
+          if (end == layer) {
+            ++layer;
+            continue;
           }
+          Strip strip = free.Take(Pick(rng, 1, end - layer));
+          strip.home = home, strip.block = block, strip.kv_head = head, strip.layer = layer;
+          layer += strip.layers;
+          state.strips.push_back(strip);
         }
       }
     }
