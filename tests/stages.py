@@ -3,8 +3,9 @@
 
 A stage is a command and a way to count what it ran: `junit` (ctest's XML), `gojson`
 (go test -json) or `exit` (the command is one test). Every stage runs even if an
-earlier one failed, except that nothing can run without `setup` and `build`. The last
-line is `N passed, N failed, N skipped`; exit code 1 if anything failed.
+earlier one failed, except that nothing can run without `setup` and `build`. At the end
+stands what failed, a line each, then minutes; the last line is `N passed, N failed,
+N skipped`. Exit code 1 if anything failed.
 
 Trees that only one stage needs are built at idle priority beside the stages before it, which mostly wait for processes.
 
@@ -30,6 +31,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "test"
 DATE = os.environ.get("DATE") or datetime.datetime.now(datetime.timezone.utc).date().isoformat()
 NIGHTLY = os.environ.get("NIGHTLY") == "1"
+MOST_BLAMED = 40  # lines at the end
 CONFIGURE = "cmake -S . -B build/{dir} -G Ninja {flags} > build/test/{dir}.cmake.log"
 
 
@@ -139,26 +141,28 @@ class Builder(threading.Thread):
 
 
 def count_junit(path):
+    """Counts tests, and names those that failed."""
     if not path.exists():
-        return 0, 0, 0
+        return 0, 0, 0, []
     suite = ET.parse(path).getroot()
     total, failed = int(suite.get("tests", 0)), int(suite.get("failures", 0))
     # "disabled" are cases a filter left out; "skipped" ran and gave up
     skipped = int(suite.get("skipped", 0))
-    return total - failed - skipped - int(suite.get("disabled", 0)), failed, skipped
+    names = [case.get("name") for case in suite.iter("testcase") if case.find("failure") is not None]
+    return total - failed - skipped - int(suite.get("disabled", 0)), failed, skipped, names
 
 
 def count_leaves(outcomes):
-    """Counts tests without subtests, of {(package, test): "pass" | "fail" | "skip"}.
+    """Counts tests without subtests, of {(package, test): "pass" | "fail" | "skip"}, and names those that failed.
 
     A parent counts only if it failed and none of its subtests did.
 
     >>> count_leaves({("p", "A"): "pass", ("p", "A/x"): "pass", ("p", "A/y"): "pass", ("p", "AB"): "pass", ("q", "A"): "skip"})
-    (3, 0, 1)
+    (3, 0, 1, [])
     >>> count_leaves({("p", "A"): "fail", ("p", "A/x"): "fail", ("p", "A/x/1"): "fail", ("p", "A/y"): "pass"})
-    (1, 1, 0)
+    (1, 1, 0, ['p A/x/1'])
     >>> count_leaves({("p", "A"): "fail", ("p", "A/x"): "pass"})
-    (1, 1, 0)
+    (1, 1, 0, ['p A'])
     """
     parents, blamed = set(), set()
     for (package, test), outcome in outcomes.items():
@@ -168,14 +172,16 @@ def count_leaves(outcomes):
             if outcome == "fail":
                 blamed.add((package, test))
     count = {"pass": 0, "fail": 0, "skip": 0}
+    names = []
     for key, outcome in outcomes.items():
         if key not in parents or outcome == "fail" and key not in blamed:
             count[outcome] += 1
-    return count["pass"], count["fail"], count["skip"]
+            names += [" ".join(key)] if outcome == "fail" else []
+    return count["pass"], count["fail"], count["skip"], names
 
 
 def count_gojson(log):
-    unstarted = 0
+    unstarted = []
     output, outcomes = {}, {}
     for line in log.read_text(errors="replace").splitlines():
         try:
@@ -192,21 +198,27 @@ def count_gojson(log):
         elif action == "build-output":
             print("   ", event.get("Output", "").rstrip())
         elif action == "fail" and not any(k[0] == key[0] and k[1] for k in output):
-            unstarted += 1  # a package that did not even start
+            unstarted.append(f"{key[0]} did not start")
         if action == "fail":
             sys.stdout.write("".join(output.get(key, [])[-60:]))
-    passed, failed, skipped = count_leaves(outcomes)
-    return passed, failed + unstarted, skipped
+    passed, failed, skipped, names = count_leaves(outcomes)
+    return passed, failed + len(unstarted), skipped, names + unstarted
+
+
+def last_words(log):
+    """What a command that failed says of it: its lines that end with MISSED (a goal of a bench), else its last line."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return [line for line in lines if line.endswith("MISSED")] or lines[-1:]
 
 
 def run(name, kind, command, builder):
-    """Returns (passed, failed, skipped, minutes, minutes of CPU time)."""
+    """Returns (passed, failed, skipped, what failed, minutes, minutes of CPU time)."""
     log, junit = LOGS / f"{name}.log", LOGS / f"{name}.xml"
     junit.unlink(missing_ok=True)
     print(f"=== {name}", flush=True)
     start = time.monotonic()
     if builder and not builder.wait(name):
-        return 0, 1, 0, (time.monotonic() - start) / 60, 0
+        return 0, 1, 0, [f"{name}: its build"], (time.monotonic() - start) / 60, 0
     env = dict(os.environ, GOFLAGS=os.environ.get("GOFLAGS", "") + " -count=1" if kind == "gojson" else os.environ.get("GOFLAGS", ""))
     with open(log, "wb") as out:
         command = command.replace("{junit}", str(junit))
@@ -216,17 +228,17 @@ def run(name, kind, command, builder):
         code = process.returncode = os.waitstatus_to_exitcode(status)
     minutes, cpu = (time.monotonic() - start) / 60, (used.ru_utime + used.ru_stime) / 60
     if kind == "junit":
-        passed, failed, skipped = count_junit(junit)
+        passed, failed, skipped, names = count_junit(junit)
     elif kind == "gojson":
-        passed, failed, skipped = count_gojson(log)
+        passed, failed, skipped, names = count_gojson(log)
     else:
-        passed, failed, skipped = (1, 0, 0) if code == 0 else (0, 1, 0)
+        passed, failed, skipped, names = (1, 0, 0, []) if code == 0 else (0, 1, 0, last_words(log))
     if code != 0 and failed == 0:
-        failed = 1  # it did not get as far as counting
+        failed, names = 1, last_words(log)  # it did not get as far as counting
     if code != 0 and kind != "gojson":
         print("\n".join(log.read_text(errors="replace").splitlines()[-60:]))
     print(f"--- {name}: {passed} passed, {failed} failed, {skipped} skipped, {minutes:.1f} min, {cpu:.1f} of CPU", flush=True)
-    return passed, failed, skipped, minutes, cpu
+    return passed, failed, skipped, [f"{name}: {what}" for what in names], minutes, cpu
 
 
 def main():
@@ -247,18 +259,23 @@ def main():
     print(f"DATE={DATE}" + (", all of what is sampled by day" if NIGHTLY else " plays today's samples again"), flush=True)
     LOGS.mkdir(parents=True, exist_ok=True)
     total = [0, 0, 0]
-    table = []
+    table, blame = [], []
     builder = None
     for name, kind, command in STAGES:
         if args.only and name not in args.only:
             continue
         if builder is None and name not in ("setup", "build"):
             builder = Builder([s[0] for s in STAGES if not args.only or s[0] in args.only])
-        *counts, minutes, cpu = run(name, kind, command, builder)
+        *counts, names, minutes, cpu = run(name, kind, command, builder)
+        blame += names
         total = [a + b for a, b in zip(total, counts)]
         table.append((name, minutes, cpu))
         if name in ("setup", "build") and counts[1]:
             break
+    for what in blame[:MOST_BLAMED]:
+        print(f"FAILED {what[:200]}")
+    if len(blame) > MOST_BLAMED:
+        print(f"FAILED {len(blame) - MOST_BLAMED} more")
     print("minutes: " + ", ".join(f"{name} {minutes:.1f}" for name, minutes, _ in table)
           + f", all {sum(m for _, m, _ in table):.1f} ({sum(c for _, _, c in table):.1f} of CPU, without builds beside them)")
     print(f"{total[0]} passed, {total[1]} failed, {total[2]} skipped")

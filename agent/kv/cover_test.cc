@@ -119,6 +119,21 @@ TEST(KvCover, EachWrongThingIsNamed) {
   Refuses(damages, testing::SmallWorld(), testing::SmallPlan());
 }
 
+// Each rank proves the homes of all and its own part: either finds what is wrong with the homes.
+TEST(KvCover, HomesAreProvenWithAndWithoutAPart) {
+  Input in = testing::SmallWorld();
+  Whole wrong = testing::SmallPlan();
+  EXPECT_TRUE(CheckHomes(in, wrong.plan).ok());
+  in.new_groups.push_back({{{0, 1}, {0, 2, 2}}});
+  EXPECT_THAT(CheckHomes(in, wrong.plan).message(),
+              HasSubstr("request a: home 0 has 1 of 2 KV heads in layer 1"));
+  in.new_groups.pop_back();
+  wrong.plan.next_block[0] = 9;
+  EXPECT_THAT(CheckHomes(in, wrong.plan).message(), HasSubstr("is not below next_block"));
+  EXPECT_THAT(CheckPart(in, wrong.plan, 0, wrong.parts[0]).message(),
+              HasSubstr("is not below next_block"));
+}
+
 TEST(KvCover, WhatIsAtALimitIsRight) {
   Input in = testing::SmallWorld();
   for (RankState& rank : in.ranks) rank.total_pages = 4;  // what is reserved for "a" included

@@ -133,6 +133,51 @@ TEST(KvSmallPlan, ABlockThatTwoHomesNeedIsKeptByOneAndCopiedForTheOther) {
   EXPECT_EQ(all.plan.requests_moved, 2u);
 }
 
+// Home 0 is ranks 0 and 1 in layer 0, and ranks 0 and 2 in layer 1; home 1 shares the former, and
+// has ranks 1 and 3 in layer 1. Nobody moves. Rank 2 is full, so those that will grow leave home 0,
+// for home 1 alone. There block 7 is needed besides, where pages of it lie that home 0 keeps.
+Input TwoHomesOfOneGroup() {
+  Input in;
+  in.shape = {4, 2, 4, 64};
+  in.old_groups = {{{{0, 1}, {0, 2, 4}}, {{2, 3}, {0, 2, 4}}},
+                   {{{0, 2}, {0, 2, 4}}, {{1, 3}, {0, 2, 4}}}};
+  in.new_groups = in.old_groups;
+  in.new_of_old = {0, 1, 2, 3};
+  in.new_ranks = 4;
+  in.requests = {{"a", 0, 4, 4, {7}}, {"b", 0, 4, 8, {7}}, {"c", 0, 4, 8, {7}}};
+  in.ranks.resize(4);
+  // All that they may come to: block 7 of home 0, the copy for home 1, a block each for "b", "c".
+  in.ranks[0] = {5, 1, {{0, 7, 0, 0, 2, 0, 1}}};
+  in.ranks[1] = {7, 2, {{0, 7, 1, 0, 1, 0, 1}}};
+  in.ranks[2] = {1, 0, {{0, 7, 1, 1, 1, 0, 1}}};
+  in.ranks[3] = {3, 1, {}};
+  return in;
+}
+
+TEST(KvSmallPlan, PagesThatAnotherHomeKeepsAreNoRoomForACopy) {
+  const Whole all = Make(TwoHomesOfOneGroup());
+  EXPECT_EQ(Homes(all), (std::vector<uint32_t>{0, 1, 1}));
+  EXPECT_EQ(all.plan.shared.size(), 1u);
+  for (const uint32_t rank : {0, 1, 3}) {
+    Input in = TwoHomesOfOneGroup();
+    --in.ranks[rank].total_pages;
+    EXPECT_EQ(testing::MakeWhole(in).status().code(), Code::kNoMemory) << rank;
+    in = TwoHomesOfOneGroup();
+    --in.ranks[rank].free_pages;
+    EXPECT_EQ(testing::MakeWhole(in).status().code(), Code::kNoMemory) << rank;
+  }
+}
+
+TEST(KvSmallPlan, BlocksMayComeInAnyOrderAndARequestMayFillLessOfOne) {
+  Input in = testing::SmallWorld();
+  in.requests[0].blocks = {9, 7};
+  in.requests[2] = {"c", 0, 2, 4, {9}};
+  std::swap(in.requests[0], in.requests[2]);
+  const Whole all = Make(in);
+  EXPECT_EQ(all.plan.requests[0].blocks, (std::vector<uint32_t>{9}));
+  EXPECT_EQ(all.plan.requests[2].blocks, (std::vector<uint32_t>{9, 7}));
+}
+
 // Layer 1 is of each rank alone now, and in layer 0 the two change places: rank 0 has nothing that
 // home 1 needs of it, which takes nothing over there then, and home 0 keeps what it has.
 TEST(KvSmallPlan, WhoNeedsNothingOfABlockDoesNotTakeItOver) {

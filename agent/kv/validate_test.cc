@@ -51,6 +51,11 @@ TEST(KvValidate, EachContradictionIsNamedWithItsNumbers) {
        [](Input& in) {
          in.new_groups[0][0].query_head_bounds = {0, 2, 4, 4};
        }},
+      {"new layer 1: a group of 2 ranks has 3 bounds that do not cut 4",
+       [](Input& in) {
+         in.old_groups.push_back(in.old_groups[0]);
+         in.new_groups.push_back({{{0, 1}, {0, 2, 3}}});
+       }},
       {"new layer 0: a group of 2 ranks has 3 bounds that do not cut 4",
        [](Input& in) {
          in.new_groups[0][0].query_head_bounds = {1, 2, 4};
@@ -109,6 +114,10 @@ TEST(KvValidate, EachContradictionIsNamedWithItsNumbers) {
       {"request a: home 0 of 2 ranks, length 6, reserved 12, 1 blocks",
        [](Input& in) { in.requests[0].blocks.pop_back(); }},
       {"request a lists a block twice", [](Input& in) { in.requests[0].blocks[1] = 7; }},
+      {"request a lists a block twice",
+       [](Input& in) {
+         in.requests[0].blocks = {7, 9, 7};
+       }},
       {"request b: home 1 is in no attention group of layer 0",
        [](Input& in) {
          in.old_groups[0].pop_back();

@@ -52,6 +52,10 @@ Result<std::vector<iovec>> RangesOf(std::span<const uint8_t> body,
     uint32_t length = 0;
     std::memcpy(&offset, body.data() + at, sizeof offset);
     std::memcpy(&length, body.data() + at + sizeof offset, sizeof length);
+    if (length > kMostRangeBytes) {
+      return Status{Code::kInvalid, fmt::format("KV range of {} bytes, more than {} at once",
+                                                length, kMostRangeBytes)};
+    }
     if (offset > region.size() || length > region.size() - offset) {
       return Status{Code::kInvalid,
                     fmt::format("KV range of {} bytes at {} of {}", length, offset, region.size())};
@@ -69,6 +73,10 @@ struct DataServer::Connection {
 
   // Sends what is left of `out`, up to a turn's worth.
   Status Send();
+  // Looks at what comes next of KV: `hashed` goes on by about a turn's worth.
+  void Hash();
+  // Writes what comes next in `out`, as much as goes at once.
+  Result<size_t> Write();
   // Reads a KV request and begins to answer it, if one is there.
   Status Ask();
 
@@ -79,16 +87,37 @@ struct DataServer::Connection {
   net::FrameReader request = KvRequests();
   std::vector<iovec> out;
   size_t at = 0;               // in `out`
-  uint64_t digest = 0;         // of what is answered to a KV request
+  size_t hashed = 0;           // of `out`: the ranges of KV that are in `digest`
+  KvDigest digest;             // of what is answered to a KV request,
+  uint64_t answer = 0;         // which is the last of `out`
   std::vector<std::byte> bad;  // a fault: goes out in place of the first piece
   Clock::time_point moved = Clock::now();
 };
+
+// Ranges are hashed when their turn to be sent comes, once those before are through: nobody waits
+// for the whole of another's request, and who does not read what it asked for costs little.
+void DataServer::Connection::Hash() {
+  for (size_t bytes = 0; bytes < kTurnBytes && hashed + 1 < out.size(); ++hashed) {
+    const iovec& range = out[hashed];
+    digest.Add(device::HashOf({static_cast<const std::byte*>(range.iov_base), range.iov_len}));
+    bytes += range.iov_len;
+  }
+  if (hashed + 1 != out.size()) return;
+  answer = digest.Value();
+  ++hashed;
+}
+
+Result<size_t> DataServer::Connection::Write() {
+  if (grant.kv.bytes == 0) return stream.Write(std::span(out).subspan(at));
+  if (at == hashed) Hash();
+  return stream.Write(std::span(out).subspan(at, hashed - at));
+}
 
 Status DataServer::Connection::Send() {
   for (size_t budget = kTurnBytes; at < out.size() && budget > 0;) {
     Result<size_t> put = size_t{0};
     // The socket does not block, so neither does whoever wants to end the lease.
-    const auto write = [&] { put = stream.Write(std::span(out).subspan(at)); };
+    const auto write = [&] { put = Write(); };
     if (grant.lease == nullptr) {
       write();
     } else if (!grant.lease->Use(write)) {
@@ -115,21 +144,9 @@ Status DataServer::Connection::Ask() {
   auto ranges = RangesOf(request.Take(), device::View(grant.kv));
   if (!ranges.ok()) return ranges.status();
   out = std::move(ranges).value();
-  at = 0;
-  // Nobody writes there meanwhile: steps stand still until all have what they ask for.
-  const auto hash = [&] {
-    KvDigest all;
-    for (const iovec& range : out) {
-      all.Add(device::HashOf({static_cast<const std::byte*>(range.iov_base), range.iov_len}));
-    }
-    digest = all.Value();
-  };
-  if (grant.lease == nullptr) {
-    hash();
-  } else if (!grant.lease->Use(hash)) {
-    return {Code::kUnavailable, "the memory that was granted is no longer there"};
-  }
-  out.push_back({&digest, sizeof digest});
+  at = hashed = 0;
+  digest = {};
+  out.push_back({&answer, sizeof answer});
   return OkStatus();
 }
 

@@ -22,12 +22,12 @@
 
 namespace tangram::mover {
 
-// Most ranges of one KV request.
-constexpr uint32_t kMostRanges = 1U << 16;
+// Most ranges of one KV request, and most bytes of one: it is hashed before its first byte is sent.
+constexpr uint32_t kMostRanges = 1U << 16, kMostRangeBytes = 16U << 20;
 
 // A KV request off a stream; the body is its ranges.
 net::FrameReader KvRequests();
-// The bytes that a request's ranges name. kInvalid: a range is not inside the region.
+// The bytes that a request's ranges name. kInvalid: a range is too long, or not inside the region.
 Result<std::vector<iovec>> RangesOf(std::span<const uint8_t> body,
                                     std::span<const std::byte> region);
 

@@ -84,13 +84,21 @@ Status KvLink::Read(std::span<const Range> ranges, const std::stop_token& stop) 
 Status KvSource::Bring(std::span<const mover::Range> job, std::span<const size_t> wanted,
                        const Arrived& arrived, const std::stop_token& stop) {
   // Rounds, so that no request exceeds what a server takes.
-  while (!wanted.empty()) {
-    const auto round = wanted.first(std::min<size_t>(wanted.size(), kMostRanges));
-    wanted = wanted.subspan(round.size());
-    std::vector<KvLink::Range> ranges;
-    for (const size_t i : round) ranges.push_back({(*offsets_)[i], job[i].units[0]});
+  std::vector<KvLink::Range> ranges;
+  for (size_t sent = 0, i = 0; sent < wanted.size(); sent = i) {
+    ranges.clear();
+    for (; i < wanted.size(); ++i) {
+      const device::Memory& to = job[wanted[i]].units[0];
+      const uint64_t from = (*offsets_)[wanted[i]];
+      const uint64_t parts = (to.bytes + kMostRangeBytes - 1) / kMostRangeBytes;
+      if (ranges.size() + parts > kMostRanges) break;
+      for (uint64_t at = 0; at < to.bytes; at += kMostRangeBytes) {
+        ranges.push_back(
+            {from + at, to.Part(at, std::min<uint64_t>(to.bytes - at, kMostRangeBytes))});
+      }
+    }
     TANGRAM_RETURN_IF_ERROR(link_->Read(ranges, stop));
-    for (const size_t i : round) arrived(i, {});
+    for (; sent < i; ++sent) arrived(wanted[sent], {});
   }
   return OkStatus();
 }

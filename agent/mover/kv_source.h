@@ -34,8 +34,9 @@ class KvLink {
     uint64_t source_offset = 0;
     device::Memory to;
   };
-  // At most kMostRanges (data_server.h). kCorrupt: what came differs from what the source says that
-  // it sent; kUnavailable: the source is away, or refuses. Either ends the connection.
+  // At most kMostRanges, of at most kMostRangeBytes each (data_server.h). kCorrupt: what came
+  // differs from what the source says that it sent; kUnavailable: the source is away, or refuses.
+  // Either ends the connection.
   Status Read(std::span<const Range> ranges, const std::stop_token& stop);
 
  private:
@@ -49,8 +50,8 @@ class KvLink {
   std::unique_ptr<net::Stream> stream_;
 };
 
-// A link as a source. Range i of the job is one unit, which lies at (*offsets)[i] of the rank's
-// region.
+// A link as a source. Range i of the job is one unit of less than 4 GiB, which lies at
+// (*offsets)[i] of the rank's region.
 class KvSource final : public Source {
  public:
   KvSource(KvLink* link, const std::vector<uint64_t>* offsets) : link_(link), offsets_(offsets) {}

@@ -7,6 +7,7 @@
 #include <atomic>
 
 #include "agent/mover/testing.h"
+#include "agent/net/blocking.h"
 
 namespace tangram::mover {
 namespace {
@@ -102,6 +103,49 @@ TEST_F(KvSourceTest, RangesOutsideTheRegionAreRefused) {
     EXPECT_EQ(link.Read({&range, 1}, {}).code(), Code::kUnavailable) << offset;
     EXPECT_EQ(copy_, std::vector<std::byte>(64, std::byte{0}));
   }
+}
+
+TEST_F(KvSourceTest, ARangeIsOfMostRangeBytesAndLongerOnesComeInParts) {
+  source_ = testing::Pattern((kMostRangeBytes * 5) / 2, 3);
+  copy_.assign(source_.size(), std::byte{0});
+  KvLink link = Link("a");
+  const KvLink::Range whole{0, device::Memory::Own(copy_)};
+  EXPECT_EQ(link.Read({&whole, 1}, {}).code(), Code::kUnavailable) << "refused";
+  const Status brought = BringFrom(&link, &link, 1, {whole});
+  ASSERT_TRUE(brought.ok()) << brought.message();
+  EXPECT_TRUE(copy_ == source_);
+  EXPECT_EQ(came_, 1U);
+}
+
+// 65,536 ranges of 16 MiB, one over the other: a pod that was stolen asks for a terabyte, and reads
+// none of it. Others are answered, and the lease ends at once.
+TEST_F(KvSourceTest, WhoAsksForMoreThanThereIsHoldsNobodyUp) {
+  source_ = testing::Pattern(kMostRangeBytes, 3);
+  lease_ = std::make_shared<Lease>();
+  std::vector<std::unique_ptr<net::Stream>> greedy;
+  for (size_t i = 0; i < 2 * DataServer::Options().kv_senders; ++i) {
+    const auto opened = Open([] {
+      v1::OpenPullRequest request;
+      request.set_kv(true);
+      return request;
+    }());
+    auto stream = net::Connect(address_, credentials_, {});
+    ASSERT_TRUE(stream.ok()) << stream.status().message();
+    ASSERT_TRUE(net::WriteAll(**stream, std::as_bytes(std::span(opened->token())), {}).ok());
+    std::vector<uint32_t> words(1 + size_t{3} * kMostRanges);  // {u64 0, u32 length} each
+    words[0] = kMostRanges;
+    for (size_t range = 0; range < kMostRanges; ++range) words[3 + 3 * range] = kMostRangeBytes;
+    ASSERT_TRUE(net::WriteAll(**stream, std::as_bytes(std::span(words)), {}).ok());
+    greedy.push_back(std::move(stream).value());
+  }
+  KvLink link = Link("a");
+  for (unsigned round = 0; round < 3; ++round) {
+    const auto ranges = Ranges(100, round);
+    const Status read = link.Read(ranges, {});
+    ASSERT_TRUE(read.ok()) << read.message();
+    ExpectRead(ranges);
+  }
+  lease_->End();
 }
 
 // Between Stage and the flip a connection may be silent for longer than the source keeps it.

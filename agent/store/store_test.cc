@@ -10,43 +10,15 @@
 #include "agent/base/fault.h"
 #include "agent/device/hash.h"
 #include "agent/store/rank_store.h"
-#include "agent/store/testing/world.h"
+#include "agent/store/testing/fixture.h"
 
 namespace tangram::store {
 namespace {
 
 using testing::Member;
+using testing::Small;
+using testing::StoreTest;
 using testing::World;
-
-#define ASSERT_OK(expr)                                              \
-  do {                                                               \
-    const Status status_ = (expr);                                   \
-    ASSERT_TRUE(status_.ok()) << #expr << ": " << status_.message(); \
-  } while (false)
-
-// 3 layers, 7 experts of 5 granules. `paged`: whole pages to an expert; else neighbours share.
-World::Options Small(bool paged, uint64_t seed) {
-  World::Options options;
-  options.shape.layers = 3;
-  options.shape.experts = 7;
-  options.shape.moe_inner = 40;
-  options.shape.hidden = paged ? 512 : 16;
-  options.shape.head_dim = 8;
-  options.seed = seed;
-  if (paged) options.pool_pages = 4096;
-  return options;
-}
-
-class StoreTest : public ::testing::Test {
- protected:
-  void TearDown() override { ASSERT_TRUE(fault::Arm("").ok()); }
-  // `ranks` members in Expert (group = 1) or Tensor layout.
-  static void Begin(World& world, uint32_t ranks, uint32_t group) {
-    for (uint32_t i = 0; i < ranks; ++i) world.AddMember();
-    ASSERT_OK(world.Flip(world.First(group)));
-    ASSERT_OK(world.Check());
-  }
-};
 
 struct Walk {
   bool paged;
@@ -557,119 +529,6 @@ TEST_F(StoreTest, ARankThatWaitsForItsSourceCanBeStopped) {
   for (const auto& member : world.members) {
     EXPECT_EQ(member->store->Memory().free, member->store->Memory().total);
   }
-}
-
-// --- serving --------------------------------------------------------------------------------
-
-v1::OpenPullRequest Ask(const World& world, uint32_t layer, uint32_t expert, layout::Run run) {
-  v1::OpenPullRequest request;
-  *request.mutable_header() = world.HeaderOf();
-  request.mutable_pieces()->add_layer(layer);
-  request.mutable_pieces()->add_expert(expert);
-  request.mutable_pieces()->add_granule_start(run.start);
-  request.mutable_pieces()->add_granule_count(run.count);
-  return request;
-}
-
-TEST_F(StoreTest, OnlyWhatIsVerifiedIsServed) {
-  World world(Small(false, 15));
-  world.AddMember();
-  const v1::Layout target = world.First(1);
-  RankStore& store = *world.members[0]->store;
-  EXPECT_EQ(store.OpenPull(Ask(world, 0, 0, {0, 5}), "pod").status().code(), Code::kNotHeld);
-  ASSERT_OK(world.Prepare(target));
-  EXPECT_EQ(store.OpenPull(Ask(world, 0, 0, {0, 5}), "pod").status().code(), Code::kNotHeld);
-  v1::OpenPullRequest dense;
-  dense.add_dense_parts(3);
-  EXPECT_EQ(store.OpenPull(dense, "pod").status().code(), Code::kNotHeld);
-  ASSERT_OK(world.Stage(target));
-  const auto opened = store.OpenPull(Ask(world, 0, 0, {1, 3}), "pod");
-  ASSERT_TRUE(opened.ok()) << opened.status().message();
-  ASSERT_EQ(opened->granule_hashes_size(), 3);
-  for (uint32_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(opened->granule_hashes(static_cast<int>(i)),
-              device::HashOf(store.Granule(0, 0, 1 + i)));
-  }
-  EXPECT_TRUE(store.OpenPull(dense, "pod").ok());
-  // What is neither here nor to come nobody shall wait for.
-  dense.set_dense_parts(0, 16);
-  EXPECT_EQ(store.OpenPull(dense, "pod").status().code(), Code::kUnavailable);
-  for (const layout::Run bad : {layout::Run{3, 3}, layout::Run{5, 1}, layout::Run{~0U, 2}}) {
-    EXPECT_EQ(store.OpenPull(Ask(world, 0, 0, bad), "pod").status().code(), Code::kUnavailable)
-        << bad.start;
-  }
-  EXPECT_EQ(store.OpenPull(Ask(world, 0, 7, {0, 1}), "pod").status().code(), Code::kUnavailable);
-  EXPECT_EQ(store.OpenPull(Ask(world, 9, 0, {0, 1}), "pod").status().code(), Code::kUnavailable);
-  v1::OpenPullRequest ragged = Ask(world, 0, 0, {0, 1});
-  ragged.mutable_pieces()->add_layer(1);
-  EXPECT_EQ(store.OpenPull(ragged, "pod").status().code(), Code::kInvalid);
-}
-
-TEST_F(StoreTest, TokensEndWithTheAttempt) {
-  World world(Small(false, 16));
-  world.AddMember();
-  const v1::Layout target = world.First(1);
-  ASSERT_OK(world.Prepare(target));
-  ASSERT_OK(world.Stage(target));
-  RankStore& store = *world.members[0]->store;
-  ASSERT_TRUE(store.OpenPull(Ask(world, 0, 0, {0, 5}), "pod").ok());
-  ASSERT_TRUE(store.OpenPull(Ask(world, 1, 0, {0, 5}), "pod").ok());
-  EXPECT_EQ(world.nodes[0]->grants.open(), 2U);
-  world.Abort(target);
-  EXPECT_EQ(world.nodes[0]->grants.open(), 0U);
-}
-
-// Pages go while others read them: a reader may fail, it may never take wrong bytes for
-// right ones, and nobody crashes.
-TEST_F(StoreTest, AnAbortUnderReadersHarmsNobody) {
-  World world(Small(true, 17));
-  world.AddMember();
-  const v1::Layout target = world.First(1);
-  RankStore& store = *world.members[0]->store;
-  const uint64_t unit = world.geometry().granule_bytes();
-  const std::string data = "127.0.0.1:" + std::to_string(world.nodes[0]->server->port());
-  std::atomic<int> good{0}, failed{0}, wrong{0};
-  std::vector<std::byte> truth(5 * unit);
-  ASSERT_OK(world.checkpoint->ReadGranules(0, 0, {0, 5}, truth));
-  for (int round = 0; round < 8; ++round) {
-    ASSERT_OK(world.Prepare(target));
-    ASSERT_OK(world.Stage(target));
-    const int seen = good + failed + wrong;
-    std::stop_source stop;
-    std::vector<std::jthread> readers;
-    for (int r = 0; r < 3; ++r) {
-      readers.emplace_back([&] {
-        while (!stop.stop_requested()) {
-          const auto opened = store.OpenPull(Ask(world, 0, 0, {0, 5}), "pod");
-          if (!opened.ok()) break;
-          std::vector<std::byte> copy(5 * unit);
-          std::vector<mover::Target> targets;
-          for (uint32_t g = 0; g < 5; ++g) {
-            targets.push_back({device::Memory::Own(std::span(copy).subspan(g * unit, unit)),
-                               opened->granule_hashes(static_cast<int>(g))});
-          }
-          const Status pulled =
-              mover::PullPieces(world.credentials, data, opened->token(), targets, {}, [](auto) {});
-          if (!pulled.ok()) {
-            ++failed;
-          } else if (copy == truth) {
-            ++good;
-          } else {
-            ++wrong;
-          }
-        }
-      });
-    }
-    // Not before a reader has read, however slow the machine is.
-    while (good + failed + wrong == seen) std::this_thread::yield();
-    std::this_thread::sleep_for(std::chrono::milliseconds(round));
-    world.Abort(target);
-    stop.request_stop();
-    readers.clear();
-  }
-  EXPECT_EQ(wrong, 0);
-  EXPECT_GT(good, 0);
-  ASSERT_OK(store.Audit());
 }
 
 }  // namespace
