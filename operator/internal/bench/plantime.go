@@ -18,10 +18,16 @@ import (
 // planCase is a transition to plan, between so many ranks at most.
 type planCase struct {
 	name   string
+	model  string
 	ranks  int
 	rounds int
 	size   caseSize
 	plan   func() (*planner.Result, error)
+}
+
+func (c planCase) run() error {
+	_, err := c.plan()
+	return err
 }
 
 type caseSize int
@@ -34,21 +40,45 @@ const (
 
 // PlanTime plans two reference transitions, per expert and all layers, and two large ones. Times are of one thread. The
 // former are judged over sorting one 64-bit key for each piece of the layout it leads to and each fetch, alternating with it;
-// the latter over the former, and over a small one of the same model: how time grows with the number of ranks n, over n log n.
+// the latter over the slower of the former, and over a small one of the same model: how time grows with the number of ranks n,
+// over n log n; alternating with both, so that all see the same machine.
 func PlanTime(out, progress io.Writer, quick bool) error {
 	cases, err := planCases(quick)
 	if err != nil {
 		return err
 	}
 	defer alone()()
-	slowest, biggest := 0.0, 0
-	most := map[caseSize]float64{} // ms
-	var least, widest planCase     // of the model whose growth is judged
+	slowest, biggest, growth := 0.0, 0, 0.0
+	overReference := 0.0
+	var yardstick, least planCase // the slower of the reference cases, and the small one
+	most := 0.0                   // ms, of the former
 	metrics := map[string]any{}
 	for _, c := range cases {
 		line, ratio, wire, err := c.measure()
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
+		}
+		metrics[c.name+"_ms"], metrics[c.name+"_over_sort"] = line["ms_cpu"], ratio
+		switch c.size {
+		case reference:
+			slowest, biggest = max(slowest, ratio), max(biggest, wire)
+			if ms := line["ms_cpu"].(float64); ms > most {
+				most, yardstick = ms, c
+			}
+		case small:
+			least = c
+		case large:
+			times, err := alternating(c.rounds, c.run, yardstick.run, least.run)
+			if err != nil {
+				return fmt.Errorf("%s: %w", c.name, err)
+			}
+			over, grown := over(times[0], times[1]), over(times[0], times[2])
+			line["over_reference"] = over
+			overReference = max(overReference, over)
+			if c.model == least.model {
+				growth = grown / (nLogN(c.ranks) / nLogN(least.ranks))
+				line["over_n_log_n"] = growth
+			}
 		}
 		if err := printLine(out, line); err != nil {
 			return err
@@ -57,24 +87,11 @@ func PlanTime(out, progress io.Writer, quick bool) error {
 			line["keys"], line["sort_ms_cpu"]); err != nil {
 			return err
 		}
-		metrics[c.name+"_ms"], metrics[c.name+"_over_sort"] = line["ms_cpu"], ratio
-		ms := line["ms_cpu"].(float64)
-		most[c.size] = max(most[c.size], ms)
-		switch {
-		case c.size == reference:
-			slowest, biggest = max(slowest, ratio), max(biggest, wire)
-		case c.size == small:
-			least = c
-		case c.ranks > widest.ranks:
-			widest = c
-		}
 	}
 	metrics["biggest_part_and_delta_bytes"] = biggest
-	metrics["large_over_reference"] = most[large] / most[reference]
-	grown := metrics[widest.name+"_ms"].(float64) / metrics[least.name+"_ms"].(float64)
-	metrics["growth_over_n_log_n"] = grown / (nLogN(widest.ranks) / nLogN(least.ranks))
-	if _, err := fmt.Fprintf(progress, "plan-time: the slower of the large ones takes %.1f times the slower of the first two; from %d to %d ranks time grows %.1f times, n log n %.1f\n",
-		metrics["large_over_reference"], least.ranks, widest.ranks, grown, nLogN(widest.ranks)/nLogN(least.ranks)); err != nil {
+	metrics["large_over_reference"], metrics["growth_over_n_log_n"] = overReference, growth
+	if _, err := fmt.Fprintf(progress, "plan-time: the slower of the large ones takes %.1f times %s; with more ranks time grows %.2f times as n log n\n",
+		overReference, yardstick.name, growth); err != nil {
 		return err
 	}
 	return printLine(out, Summary{Bench: "plan-time", Value: slowest, Unit: "times sorting a 64-bit key per piece and fetch, slowest of two",
@@ -112,9 +129,9 @@ func planCases(quick bool) ([]planCase, error) {
 		in := request(v, now, to, wanted)
 		return func() (*planner.Result, error) { return planner.Plan(in) }, nil
 	}
-	out := []planCase{{name: "deepseek_v3_32_to_40", ranks: 40, rounds: rounds}, {name: "qwen3_235b_ep8_to_tp8", ranks: 8, rounds: rounds},
-		{name: "kimi_k2_32_to_40", ranks: 40, rounds: few, size: small}, {name: "kimi_k2_320_to_384", ranks: 384, rounds: few, size: large},
-		{name: "deepseek_v3_256_one_lost", ranks: 256, rounds: few, size: large}}
+	out := []planCase{{name: "deepseek_v3_32_to_40", model: "deepseek", ranks: 40, rounds: rounds}, {name: "qwen3_235b_ep8_to_tp8", model: "qwen", ranks: 8, rounds: rounds},
+		{name: "kimi_k2_32_to_40", model: "kimi", ranks: 40, rounds: few, size: small}, {name: "kimi_k2_320_to_384", model: "kimi", ranks: 384, rounds: few, size: large},
+		{name: "deepseek_v3_256_one_lost", model: "deepseek", ranks: 256, rounds: few, size: large}}
 	if out[0].plan, err = resize(deepseek, 32, 40, layout.Expert); err != nil {
 		return nil, err
 	}
@@ -158,10 +175,7 @@ func (c planCase) measure() (line map[string]any, ratio float64, wire int, err e
 		keys[i] = random.Uint64()
 	}
 	scratch := make([]uint64, len(keys))
-	times, err := alternating(c.rounds, func() error {
-		_, err := c.plan()
-		return err
-	}, func() error {
+	times, err := alternating(c.rounds, c.run, func() error {
 		copy(scratch, keys)
 		slices.Sort(scratch)
 		return nil

@@ -27,7 +27,11 @@ type Held struct {
 type Memo struct {
 	v     *geometry.View
 	known map[string]uint64
-	key   []byte
+	// of the layer that is asked for
+	key, whole []byte
+	keys       [][]byte // by expert
+	seats      []seat
+	classes    []class
 }
 
 // NewMemo for layers of one geometry.
@@ -54,38 +58,35 @@ func (m *Memo) Layer(held [][]Held, target []uint32, g uint32) uint64 {
 		index[rank] = i + 1
 	}
 	// What each expert is held as: its seats and, for the memo and to tell who is alike, their bytes.
-	type expert struct {
-		key  []byte
-		held []seat
-		e    int
-	}
-	experts := make([]expert, len(held))
-	var seats []seat
-	m.key = m.key[:0]
+	seats, order := make([][]seat, len(held)), make([]int, len(held))
+	all := m.seats[:0]
+	m.keys, m.key = m.keys[:0], m.key[:0]
 	for e, hs := range held {
-		from, at := len(seats), len(m.key)
+		from, at := len(all), len(m.key)
 		for _, h := range hs {
 			if int(h.Rank) < len(index) && index[h.Rank] > 0 {
-				seats = append(seats, seat{index[h.Rank] - 1, h.Run})
+				all = append(all, seat{index[h.Rank] - 1, h.Run})
 			}
 		}
-		mine := seats[from:len(seats):len(seats)]
+		mine := all[from:len(all):len(all)]
 		m.key = binary.AppendUvarint(m.key, uint64(uint32(e)%g))
 		for _, s := range mine {
 			m.key = binary.AppendUvarint(m.key, uint64(s.at))
 			m.key = binary.AppendUvarint(m.key, uint64(s.run.Start))
 			m.key = binary.AppendUvarint(m.key, uint64(s.run.Count))
 		}
-		experts[e] = expert{m.key[at:len(m.key):len(m.key)], mine, e}
+		m.keys = append(m.keys, m.key[at:len(m.key):len(m.key)])
+		seats[e], order[e] = mine, e
 	}
-	slices.SortFunc(experts, func(a, b expert) int { return bytes.Compare(a.key, b.key) })
-	whole := binary.AppendUvarint(nil, uint64(g))
+	m.seats = all
+	keys := m.keys
+	slices.SortFunc(order, func(a, b int) int { return bytes.Compare(keys[a], keys[b]) })
+	whole := binary.AppendUvarint(m.whole[:0], uint64(g))
 	whole = binary.AppendUvarint(whole, uint64(len(target)))
-	var classes []class
-	for i := 0; i < len(experts); {
-		c := class{shift: uint32(experts[i].e) % g, held: experts[i].held}
-		key := experts[i].key
-		for ; i < len(experts) && bytes.Equal(experts[i].key, key); i++ {
+	classes := m.classes[:0]
+	for i := 0; i < len(order); {
+		c, key := class{shift: uint32(order[i]) % g, held: seats[order[i]]}, keys[order[i]]
+		for ; i < len(order) && bytes.Equal(keys[order[i]], key); i++ {
 			c.count++
 		}
 		classes = append(classes, c)
@@ -93,6 +94,7 @@ func (m *Memo) Layer(held [][]Held, target []uint32, g uint32) uint64 {
 		whole = binary.AppendUvarint(whole, uint64(len(key)))
 		whole = append(whole, key...)
 	}
+	m.whole, m.classes = whole, classes
 	if known, ok := m.known[string(whole)]; ok {
 		return known
 	}
@@ -114,7 +116,8 @@ func (m *Memo) solve(classes []class, ranks, g int) uint64 {
 		return assignment(g, cost)
 	}
 	experts := uint64(0)
-	f := newFlow(len(classes) + groups + 4)
+	// An edge or two for each class and group, and one for each holder, of which most classes have one.
+	f := newFlow(len(classes)+groups+4, 3*(len(classes)+groups)+1)
 	source, none, common, sink := len(classes)+groups, len(classes)+groups+1, len(classes)+groups+2, len(classes)+groups+3
 	one := make([]uint64, g*g)
 	for i, c := range classes {

@@ -14,8 +14,11 @@ type flow struct {
 	at       []int
 }
 
-func newFlow(nodes int) *flow {
+// newFlow without an edge yet; about `edges` are to come.
+func newFlow(nodes, edges int) *flow {
 	f := &flow{head: make([]int, nodes), dist: make([]int64, nodes), busy: make([]bool, nodes), at: make([]int, nodes)}
+	f.to, f.next = make([]int, 0, 2*edges), make([]int, 0, 2*edges)
+	f.left, f.cost = make([]uint64, 0, 2*edges), make([]int64, 0, 2*edges)
 	for i := range f.head {
 		f.head[i] = -1
 	}
@@ -97,7 +100,7 @@ func (f *flow) send(a, sink int, most uint64) uint64 {
 
 // assignment is the cheapest perfect matching of n ranks and n positions.
 func assignment(n int, cost []uint64) uint64 {
-	f := newFlow(2*n + 2)
+	f := newFlow(2*n+2, n*(n+2))
 	for i := range n {
 		f.edge(2*n, i, 1, 0)
 		f.edge(n+i, 2*n+1, 1, 0)

@@ -22,7 +22,9 @@ type chain struct {
 	nears  []uint8  // near(a, b) at a*members+b
 	wire   map[*tangramv1.LayerLayout][]byte
 	bounds *bound.Memo
-	out    *Result
+	// of the layer whose bound is asked for: one list for all, to be filled again
+	holders []bound.Held
+	out     *Result
 }
 
 // newChain is a chain without a flip yet.

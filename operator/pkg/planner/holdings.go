@@ -147,10 +147,21 @@ func seatsOf(layer *tangramv1.LayerLayout, members int) []seat {
 	for r := range seats {
 		seats[r].group = -1
 	}
+	n := 0
+	for _, group := range layer.Experts {
+		n += len(group.Ranks)
+	}
+	firsts := make([]int32, 0, n) // a rank has one position, but for odd layouts
 	for g, group := range layer.Experts {
 		for p, rank := range group.Ranks {
-			seats[rank].group = int32(g)
-			seats[rank].positions = append(seats[rank].positions, int32(p))
+			s := &seats[rank]
+			s.group = int32(g)
+			if s.positions == nil {
+				firsts = append(firsts, int32(p))
+				s.positions = slices.Clip(firsts[len(firsts)-1:])
+			} else {
+				s.positions = append(s.positions, int32(p))
+			}
 		}
 	}
 	return seats

@@ -13,6 +13,7 @@ type parts struct {
 	load  []uint64 // granules that each rank sends in this flip
 	peak  []int64  // pages of banks, by rank, above what the rank has now
 	delta []int64  // the same after Retire
+	room  int      // for the fetches of a rank that had none so far
 }
 
 func (c *chain) newParts(n int) *parts {
@@ -60,10 +61,8 @@ func (c *chain) bring(b *parts, ch *change, useExtras bool) {
 	for _, group := range ch.next.Experts {
 		for p, rank := range group.Ranks {
 			part := b.parts[rank]
-			if part.Fetches == nil && c.cur == nil {
-				part.Fetches = newFetches(len(group.Slots) * c.v.MoELayers())
-			} else if part.Fetches == nil {
-				part.Fetches = newFetches(len(group.Slots))
+			if b.room = len(group.Slots); c.cur == nil {
+				b.room *= c.v.MoELayers()
 			}
 			for slot, entry := range group.Slots {
 				if entry == 0 {
@@ -71,9 +70,6 @@ func (c *chain) bring(b *parts, ch *change, useExtras bool) {
 				}
 				e := entry - 1
 				c.need(b, part, ch.layer, ch.ordinal, e, ch.shards.of(e, uint32(p)), bank, uint32(slot), ch.inPlace, useExtras)
-			}
-			if len(part.Fetches.Layer) == 0 {
-				part.Fetches = nil
 			}
 		}
 	}
@@ -98,13 +94,17 @@ func (c *chain) bring(b *parts, ch *change, useExtras bool) {
 
 func (c *chain) bound(ch *change, useExtras bool) uint64 {
 	held := make([][]bound.Held, c.held.experts)
+	all := c.holders[:0]
 	for e := range held {
+		from := len(all)
 		for _, h := range c.held.of(ch.ordinal, e) {
 			if !h.extra || useExtras {
-				held[e] = append(held[e], bound.Held{Rank: h.rank, Run: h.run})
+				all = append(all, bound.Held{Rank: h.rank, Run: h.run})
 			}
 		}
+		held[e] = all[from:]
 	}
+	c.holders = all
 	if ch.placed != nil {
 		return bound.Placed(c.v, held, c.target, ch.placed)
 	}
@@ -204,7 +204,7 @@ func (c *chain) fetch(b *parts, part *tangramv1.RankPart, layer, e uint32, hs []
 			b.load[best.rank] += uint64(end - at)
 		}
 		if part.Fetches == nil {
-			part.Fetches = newFetches(8)
+			part.Fetches = newFetches(b.room)
 		}
 		f := part.Fetches
 		f.Layer = append(f.Layer, layer)

@@ -60,7 +60,14 @@ func (w *world) placeAs(c *change, placed [][]uint32) error {
 
 // byGroup lists the experts of each group, ascending.
 func byGroup(owners []int, groups int) [][]uint32 {
-	out := make([][]uint32, groups)
+	count := make([]int, groups)
+	for _, j := range owners {
+		count[j]++
+	}
+	out, all := make([][]uint32, groups), make([]uint32, len(owners))
+	for j, n := range count {
+		out[j], all = all[:0:n], all[n:]
+	}
 	for e, j := range owners {
 		out[j] = append(out[j], uint32(e))
 	}
@@ -79,6 +86,7 @@ func (w *world) slotsInPlace(c *change, experts [][]uint32) error {
 		if at := old.seats[rank].group; at >= 0 {
 			slots := old.layer.Experts[at].Slots
 			taken[j] = make([]bool, len(slots)+len(experts[j]))
+			kept[j] = make([]uint32, 0, len(taken[j]))
 			for s, entry := range slots {
 				taken[j][s] = entry != 0
 			}

@@ -132,9 +132,10 @@ func (w *world) place(c *change, spare []int, useExtras bool) error {
 		}
 	}
 	c.next.Experts = make([]*tangramv1.ExpertGroup, groups)
+	made := make([]tangramv1.ExpertGroup, groups)
 	for j := range groups {
-		c.next.Experts[j] = &tangramv1.ExpertGroup{Ranks: order[j*g : (j+1)*g : (j+1)*g],
-			Slots: make([]uint32, 0, count[j])}
+		c.next.Experts[j] = &made[j]
+		made[j].Ranks = order[j*g : (j+1)*g : (j+1)*g]
 	}
 	if c.inPlace {
 		c.next.BankOffset = w.old[o].layer.BankOffset
@@ -142,8 +143,12 @@ func (w *world) place(c *change, spare []int, useExtras bool) error {
 			return err
 		}
 	} else {
+		slots := make([]uint32, len(owners))
+		for j, n := range count {
+			made[j].Slots, slots = slots[:0:n], slots[n:]
+		}
 		for e, j := range owners {
-			c.next.Experts[j].Slots = append(c.next.Experts[j].Slots, uint32(e)+1)
+			made[j].Slots = append(made[j].Slots, uint32(e)+1)
 		}
 	}
 	c.seats = seatsOf(c.next, len(w.members))
