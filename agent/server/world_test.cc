@@ -10,6 +10,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "agent/base/fault.h"
 #include "agent/net/address.h"
@@ -140,7 +141,8 @@ TEST(World, FirstWithoutEnginesThenTheyAttachToTheLayout) {
     EXPECT_GT(engines.checked_granules(), 0);
     EXPECT_EQ(engines.wrong_granules(), 0);
   }
-  // The engines left: no word can be given any more.
+  // The engines left: no word can be given any more. An agent knows when their sockets end.
+  while (world.StatusOf(0).ranks(0).engine().attached()) std::this_thread::yield();
   const auto refusal = PrepareRefusal(
       world, world.Request(0, v1::FLIP_KIND_LAYOUT, 3, ExpertLayout(world.members(), 3, true)));
   EXPECT_EQ(refusal.code(), v1::Refusal::CODE_ENGINE);
