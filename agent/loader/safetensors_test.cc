@@ -1,7 +1,9 @@
 // Every lie that a safetensors header can tell is refused, by file and tensor.
 #include "agent/loader/safetensors.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <time.h>
 
 #include "agent/loader/testing/writer.h"
 
@@ -37,6 +39,31 @@ TEST(Safetensors, TakesMetadataScalarsAndEmptyTensors) {
   ASSERT_TRUE(parsed.ok()) << parsed.status().message();
   EXPECT_EQ(parsed->at("s").bytes, 4U);
   EXPECT_EQ(parsed->at("e").bytes, 0U);
+}
+
+// Processor seconds to read the header of so many tensors.
+double SecondsOf(size_t tensors) {
+  std::string header = "{";
+  for (size_t i = 0; i < tensors; ++i) {
+    header += fmt::format(R"({}"t{}":{{"dtype":"F32","shape":[1],"data_offsets":[{},{}]}})",
+                          i == 0 ? "" : ",", i, 4 * i, 4 * i + 4);
+  }
+  const std::string file = SerializeRaw(header + "}", std::string(4 * tensors, 'x'));
+  const auto now = [] {
+    timespec time{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
+  };
+  const double begin = now();
+  const auto parsed = Parse(file);
+  EXPECT_TRUE(parsed.ok()) << parsed.status().message();
+  return now() - begin;
+}
+
+// DeepSeek-V3 has 45,000: eight times as many take eight times as long, and a little.
+TEST(Safetensors, TimeGrowsWithTheTensors) {
+  (void)SecondsOf(1000);
+  EXPECT_LT(SecondsOf(16000), 24 * SecondsOf(2000));
 }
 
 struct Lie {
