@@ -109,6 +109,9 @@ BENCHES = {
                      *(most(kind + "_seconds", 1, wall=True) for kind in ("agent_kill", "agent_stop")), most("lost", 0), least("requests", 1)),
     "false-alarm": demo("fences where nobody dies: an hour of simulated steps with pauses of one rank and of the machine, real load beside busy cores",
                         "false-alarm --out build/bench/false-alarm", most("value", 0), most("lost", 0), least("tokens", 1), least("naive_fences", 1)),
+    "control-cost": demo("seconds of each transition of 64 ranks in 9 agents of DeepSeek-V3 (58 x 256) without a byte moved: 48 -> 64 ranks, groups of 8 and "
+                         "back, a rank lost", "control-cost --out build/bench/control-cost", most("value", 2, wall=True),
+                         *(most(name + "_seconds", 2, wall=True) for name in ("grow_48_64", "groups_of_8", "experts_again", "repair"))),
     "rank-cost": Bench("a rank of 14,848 pieces (58 x 256 experts, Tensor over 8 ranks): commit under its lock, over a sort of one key per piece; prepare, "
                        "retire, heap", "setup cxx", "build/cxx/agent/store/tangram-rank-cost",
                        (most("commit_over_sort", 4), most("commit_ms", 2, wall=True), most("heap_mib", 64), least("pieces", 14848))),

@@ -128,7 +128,8 @@ Status Client::Open(const v1::Attached& attached) {
   dense_offset_ = attached.banks() * geometry_->bank_pitch();
   auto platform = device::MakePlatform({.name = attached.platform(),
                                         .map_bytes = geometry_->page_bytes(),
-                                        .hugetlb = attached.hugetlb()});
+                                        .hugetlb = attached.hugetlb(),
+                                        .sizes_only = true});  // the agent says what it is
   if (!platform.ok()) return platform.status();
   device::RankDevices devices = (*platform)->Importers();
   using device::Access;

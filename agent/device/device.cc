@@ -49,6 +49,7 @@ void Device::Release(std::vector<Mapping> mappings, const Event& after) {
 }
 
 Status Fill(const Memory& memory, const std::function<Status(std::span<std::byte>)>& write) {
+  if (memory.device != nullptr && !memory.device->has_bytes()) return OkStatus();
   const std::span<std::byte> there = View(memory);
   if (there.size() == memory.bytes) return write(there);
   std::vector<std::byte> bytes(memory.bytes);

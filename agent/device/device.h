@@ -127,7 +127,7 @@ class Device {
   // and that this device took over.
   virtual Result<BlockPtr> Claim(std::span<const Extent> extents) = 0;
   virtual Result<Export> ExportOf(const BlockPtr& block) = 0;
-  // What others are given for everything that this device has, -1: nothing can be given.
+  // What others are given for everything that this device has.
   virtual int descriptor() const = 0;
   // Takes the descriptor's bytes; duplicates it. Mapped for writing as far as it is open for that.
   virtual Result<BlockPtr> Import(int descriptor, std::span<const Extent> extents) = 0;
@@ -145,10 +145,12 @@ class Device {
   virtual Event Hash(std::span<const HashOp> ops) = 0;
 
   virtual std::span<std::byte> ViewOf(const Memory& memory) = 0;
+  // False: it has sizes alone (`ghost`). Nothing is written there, nor sent from there.
+  virtual bool has_bytes() const { return true; }
 };
 
 // Has `write` put the bytes of `memory`: into the place itself where the CPU reaches it, else into
-// a buffer that is copied there.
+// a buffer that is copied there. Where a device has no bytes nothing is asked for.
 Status Fill(const Memory& memory, const std::function<Status(std::span<std::byte>)>& write);
 // One hash, waited for.
 Status HashNow(const Memory& memory, uint64_t* hash);

@@ -1,6 +1,8 @@
 #include "agent/device/ghost.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "agent/device/occupancy.h"
 
@@ -42,7 +44,11 @@ bool InUnits(const Slice& slice, uint64_t unit) {
 }  // namespace
 
 GhostDevice::GhostDevice(uint64_t bytes, uint64_t unit)
-    : arena_(std::make_shared<Arena>(RoundUp(bytes, unit), unit)) {}
+    : arena_(std::make_shared<Arena>(RoundUp(bytes, unit), unit)),
+      stand_in_(memfd_create("tangram-ghost", MFD_CLOEXEC)) {
+  // Who is given a file of another size, or none, refuses it.
+  if (stand_in_) (void)ftruncate(stand_in_.get(), static_cast<off_t>(arena_->bytes()));
+}
 
 std::string GhostDevice::pages() const { return fmt::format("none of {} bytes", granularity()); }
 

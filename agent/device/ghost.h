@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "agent/base/unique_fd.h"
 #include "agent/device/arena.h"
 #include "agent/device/device.h"
 
@@ -28,19 +29,21 @@ class GhostDevice final : public Device {
   Result<BlockPtr> Create(uint64_t bytes) override;
   Result<BlockPtr> Claim(std::span<const Extent> extents) override;
   Result<Export> ExportOf(const BlockPtr& block) override;
-  int descriptor() const override { return -1; }
+  int descriptor() const override { return stand_in_.get(); }
   Result<BlockPtr> Import(int descriptor, std::span<const Extent> extents) override;
   Result<std::vector<Mapping>> Map(const SpacePtr& space, std::span<const Placement> placements,
                                    Access access) override;
   Event Copy(std::span<const CopyOp> ops) override;
   Event Hash(std::span<const HashOp> ops) override;
   std::span<std::byte> ViewOf(const Memory&) override { return {}; }
+  bool has_bytes() const override { return false; }
 
   // Bytes that copies would have moved.
   uint64_t copied() const { return copied_; }
 
  private:
   std::shared_ptr<Arena> arena_;
+  UniqueFd stand_in_;  // a file of this size that is all hole, so that others are given something
   std::atomic<uint64_t> copied_{0};
 };
 

@@ -68,8 +68,15 @@ Result<std::vector<iovec>> RangesOf(std::span<const uint8_t> body,
 uint64_t KvDigest::Value() const { return device::HashOf(std::as_bytes(std::span(hashes_))); }
 
 struct DataServer::Connection {
-  Connection(UniqueFd fd, std::shared_ptr<net::Credentials> credentials)
-      : stream(std::move(fd), net::Side::kAccepted, std::move(credentials)) {}
+  Connection(UniqueFd fd, std::shared_ptr<net::Credentials> credentials, Grants* from)
+      : stream(std::move(fd), net::Side::kAccepted, std::move(credentials)), grants(from) {}
+
+  // Reads what has come of a token. Its errors, and the end of the stream, as Stream::Read's.
+  Result<bool> ReadToken();
+  // Redeems the token, and what it opens is to be sent. kUnauthenticated: it opens nothing.
+  Status Open();
+  // Begins to answer what the other side asks for next, if that is there.
+  Status Next();
 
   // Sends what is left of `out`, up to a turn's worth.
   Status Send();
@@ -81,6 +88,7 @@ struct DataServer::Connection {
   Status Ask();
 
   net::Stream stream;
+  Grants* const grants;
   std::array<std::byte, 16> token{};
   size_t token_bytes = 0;
   Grant grant;
@@ -150,6 +158,67 @@ Status DataServer::Connection::Ask() {
   return OkStatus();
 }
 
+Result<bool> DataServer::Connection::ReadToken() {
+  while (token_bytes < token.size()) {
+    const auto got = stream.Read(std::span(token).subspan(token_bytes));
+    if (!got.ok()) return got.status();
+    if (*got == 0) return false;
+    token_bytes += *got;
+  }
+  return true;
+}
+
+Status DataServer::Connection::Next() {
+  if (grant.kv.bytes > 0) return Ask();
+  const auto whole = ReadToken();
+  if (!whole.ok()) return whole.status();
+  if (!*whole) return OkStatus();
+  TANGRAM_RETURN_IF_ERROR(Open());
+  // KV is sent by other threads.
+  if (grant.kv.bytes > 0) return {Code::kUnauthenticated, "a token for KV after one for pieces"};
+  return OkStatus();
+}
+
+Status DataServer::Connection::Open() {
+  // On a plain connection nobody knows who speaks: the token is all that it shows.
+  std::optional<std::string> pod;
+  if (stream.secure()) pod = stream.pod();
+  auto redeemed = grants->Redeem({reinterpret_cast<const char*>(token.data()), token.size()}, pod);
+  if (!redeemed) {
+    return {Code::kUnauthenticated,
+            fmt::format("pod '{}' shows a token that is not (or no longer) its: refused",
+                        pod.value_or("?"))};
+  }
+  grant = std::move(*redeemed);
+  moved = Clock::now();
+  token_bytes = at = 0;
+  out.clear();
+  for (const device::Memory& piece : grant.pieces) {
+    if (piece.device != nullptr && !piece.device->has_bytes()) continue;
+    const std::span<std::byte> bytes = device::View(piece);
+    if (bytes.size() != piece.bytes) {
+      return {Code::kInternal,
+              fmt::format("memory of device {} cannot be sent from here", piece.device->name())};
+    }
+    out.push_back({bytes.data(), bytes.size()});
+  }
+  if (grant.kv.bytes > 0 || out.empty()) return OkStatus();
+  switch (fault::Hit("data.before_send")) {
+    case fault::Action::kError:
+      return {Code::kInternal, "fault point data.before_send"};  // the connection breaks
+    case fault::Action::kCorrupt: {
+      const auto piece = device::View(grant.pieces[0]);
+      bad.assign(piece.begin(), piece.end());
+      bad[0] ^= std::byte{1};
+      out[0].iov_base = bad.data();
+      break;
+    }
+    case fault::Action::kNone:
+      break;
+  }
+  return OkStatus();
+}
+
 // One thread that sends to any number of connections in turn.
 class DataServer::Sender {
  public:
@@ -175,7 +244,7 @@ class DataServer::Sender {
  private:
   void Wake() const { (void)eventfd_write(wake_.get(), 1); }
   void Run(const std::stop_token& stop);
-  // False: through, refused or gone.
+  // False: refused or gone.
   static bool Drive(Connection& connection);
 
   const UniqueFd wake_;
@@ -185,18 +254,15 @@ class DataServer::Sender {
 };
 
 bool DataServer::Sender::Drive(Connection& connection) {
-  const bool kv = connection.grant.kv.bytes > 0;
   Status status = connection.Send();
-  if (status.ok() && kv && connection.at == connection.out.size()) {
-    status = connection.Ask();
+  if (status.ok() && connection.at == connection.out.size()) {
+    status = connection.Next();
     if (!status.ok() && status.code() == Code::kUnavailable) return false;  // the normal end
     if (status.ok()) status = connection.Send();
   }
-  if (!status.ok()) {
-    spdlog::warn("data connection of attempt {}: {}", connection.grant.attempt, status.message());
-    return false;
-  }
-  return kv || connection.at < connection.out.size();
+  if (status.ok()) return true;
+  spdlog::warn("data connection of attempt {}: {}", connection.grant.attempt, status.message());
+  return false;
 }
 
 void DataServer::Sender::Run(const std::stop_token& stop) {
@@ -206,7 +272,7 @@ void DataServer::Sender::Run(const std::stop_token& stop) {
     polls.assign(1, {wake_.get(), POLLIN, 0});
     bool more = false;  // what poll() does not show
     for (const auto& connection : all) {
-      const bool asks = connection->grant.kv.bytes > 0 && connection->at == connection->out.size();
+      const bool asks = connection->at == connection->out.size();
       polls.push_back({connection->stream.fd(), static_cast<short>(asks ? POLLIN : POLLOUT), 0});
       more = more || (asks && connection->stream.Buffered());
     }
@@ -279,8 +345,8 @@ void DataServer::Door(const std::stop_token& stop) {
       spdlog::error("data port: {}", fd.status().message());
       full_until = now + std::chrono::milliseconds(kLookMs);
     } else if (*fd) {
-      strangers.Enter(std::make_unique<Connection>(std::move(fd).value(), options_.credentials),
-                      now);
+      strangers.Enter(
+          std::make_unique<Connection>(std::move(fd).value(), options_.credentials, grants_), now);
     }
   }
 }
@@ -289,56 +355,18 @@ bool DataServer::Greet(Connection& connection) {
   const auto known = connection.stream.Handshake();
   Status status = known.status();
   if (status.ok() && !*known) return true;
-  while (status.ok() && connection.token_bytes < connection.token.size()) {
-    const auto got =
-        connection.stream.Read(std::span(connection.token).subspan(connection.token_bytes));
-    status = got.status();
-    if (status.ok() && *got == 0) return true;
-    if (status.ok()) connection.token_bytes += *got;
-  }
+  if (status.ok()) status = connection.ReadToken().status();
   if (!status.ok()) spdlog::debug("data port: {}", status.message());
   return status.ok();
 }
 
 void DataServer::Welcome(std::unique_ptr<Connection> connection) {
-  // On a plain connection nobody knows who speaks: the token is all that it shows.
-  std::optional<std::string> pod;
-  if (options_.credentials->secure()) pod = connection->stream.pod();
-  auto grant = grants_->Redeem(
-      {reinterpret_cast<const char*>(connection->token.data()), connection->token.size()}, pod);
-  if (!grant) {
-    spdlog::warn("data connection of pod '{}' with a token that is not (or no longer) its: refused",
-                 pod.value_or("?"));
+  if (const Status status = connection->Open(); !status.ok()) {
+    spdlog::warn("data connection: {}", status.message());
     return;
   }
-  connection->grant = std::move(*grant);
-  connection->moved = Clock::now();
-  const bool kv = connection->grant.kv.bytes > 0;
-  for (const device::Memory& piece : connection->grant.pieces) {
-    const std::span<std::byte> bytes = device::View(piece);
-    if (bytes.size() != piece.bytes) {
-      spdlog::error("data port: memory of device {} cannot be sent from here",
-                    piece.device->name());
-      return;
-    }
-    connection->out.push_back({bytes.data(), bytes.size()});
-  }
-  if (!kv && !connection->out.empty()) {
-    switch (fault::Hit("data.before_send")) {
-      case fault::Action::kError:
-        return;  // the connection breaks
-      case fault::Action::kCorrupt: {
-        const auto piece = device::View(connection->grant.pieces[0]);
-        connection->bad.assign(piece.begin(), piece.end());
-        connection->bad[0] ^= std::byte{1};
-        connection->out[0].iov_base = connection->bad.data();
-        break;
-      }
-      case fault::Action::kNone:
-        break;
-    }
-  }
-  auto& senders = kv ? kv_ : pieces_;
+  ++welcomed_;
+  auto& senders = connection->grant.kv.bytes > 0 ? kv_ : pieces_;
   senders[turn_++ % senders.size()]->Take(std::move(connection));
 }
 

@@ -1,6 +1,6 @@
 // Serves bulk bytes to agents of the same world (agent/net) that hold a token. Wire form, after the
 // 16 bytes of token:
-//   pieces: their bytes, one after another, then the connection ends
+//   pieces: their bytes, one after another; then another token for pieces may follow, and so on
 //   KV:     any number of requests {u32 count, count x (u64 offset, u32 length)}, little-endian,
 //           each answered by the bytes of its ranges, one after another, and the u64 that they
 //           hash to (KvDigest)
@@ -9,6 +9,7 @@
 // looked at, and a few that send. None waits for one connection.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <thread>
@@ -55,6 +56,8 @@ class DataServer {
   static Result<std::unique_ptr<DataServer>> Start(Options options, Grants* grants);
   ~DataServer();
   uint16_t port() const { return port_; }
+  // Connections that showed a good token, so far.
+  uint64_t welcomed() const { return welcomed_; }
 
  private:
   struct Connection;
@@ -72,6 +75,7 @@ class DataServer {
   Grants* const grants_;
   std::vector<std::unique_ptr<Sender>> pieces_, kv_;
   size_t turn_ = 0;
+  std::atomic<uint64_t> welcomed_{0};
   std::jthread door_;  // last: stops before what it uses goes
 };
 

@@ -38,6 +38,21 @@ TEST_F(MoverTest, BringsEveryByteInOrder) {
   EXPECT_EQ(pulled_, source_.size());
 }
 
+TEST_F(MoverTest, AConnectionIsKeptFromOneTokenToTheNext) {
+  PieceLink link(credentials_, address_);
+  for (int round = 0; round < 5; ++round) {
+    const auto targets = Targets(16);
+    const Status pulled = link.Pull(Issue({source_.size()}), targets, {}, [](uint64_t) {});
+    ASSERT_TRUE(pulled.ok()) << pulled.message();
+    ASSERT_TRUE(copy_ == source_);
+  }
+  EXPECT_EQ(server_->welcomed(), 1U);
+  // One that opens nothing ends it, and the next pull begins another.
+  EXPECT_FALSE(link.Pull(std::string(16, 'x'), Targets(16), {}, [](uint64_t) {}).ok());
+  EXPECT_TRUE(link.Pull(Issue({source_.size()}), Targets(16), {}, [](uint64_t) {}).ok());
+  EXPECT_EQ(server_->welcomed(), 2U);
+}
+
 TEST_F(MoverTest, ATokenIsGoodOnce) {
   const std::string token = Issue({source_.size()});
   ASSERT_TRUE(Pull(token, Targets(4)).ok());
@@ -129,7 +144,7 @@ TEST_F(MoverTest, ManyPullersAtOnce) {
     threads.emplace_back([&, token] {
       std::vector<std::byte> copy(source_.size());
       const std::vector<Target> target = {{device::Memory::Own(copy), device::HashOf(source_)}};
-      if (PullPieces(credentials_, address_, token, target, {}, [](uint64_t) {}).ok() &&
+      if (PieceLink(credentials_, address_).Pull(token, target, {}, [](uint64_t) {}).ok() &&
           copy == source_)
         ++good;
     });

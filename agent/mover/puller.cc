@@ -13,12 +13,23 @@ const fault::Point kAfterFetch("stage.after_fetch", fault::kErrors | fault::kCor
 
 }  // namespace
 
-Status PullPieces(const std::shared_ptr<net::Credentials>& credentials, const std::string& data,
-                  const std::string& token, std::span<const Target> targets,
-                  const std::stop_token& stop, const std::function<void(uint64_t)>& done) {
-  auto connected = net::Connect(data, credentials, stop);
-  if (!connected.ok()) return connected.status();
-  net::Stream& stream = **connected;
+Status PieceLink::Pull(const std::string& token, std::span<const Target> targets,
+                       const std::stop_token& stop, const std::function<void(uint64_t)>& done) {
+  // The source closes what was silent for long.
+  if (stream_ != nullptr && stream_->Disturbed()) stream_.reset();
+  if (stream_ == nullptr) {
+    auto connected = net::Connect(data_, credentials_, stop);
+    if (!connected.ok()) return connected.status();
+    stream_ = std::move(connected).value();
+  }
+  Status status = Read(token, targets, stop, done);
+  if (!status.ok()) stream_.reset();  // what else is on the way belongs to nothing
+  return status;
+}
+
+Status PieceLink::Read(const std::string& token, std::span<const Target> targets,
+                       const std::stop_token& stop, const std::function<void(uint64_t)>& done) {
+  net::Stream& stream = *stream_;
   TANGRAM_RETURN_IF_ERROR(net::WriteAll(stream, std::as_bytes(std::span(token)), stop));
   for (size_t i = 0; i < targets.size(); ++i) {
     const device::Memory& to = targets[i].to;
@@ -40,7 +51,7 @@ Status PullPieces(const std::shared_ptr<net::Credentials>& credentials, const st
     TANGRAM_RETURN_IF_ERROR(device::HashNow(to, &hash));
     if (hash != targets[i].hash) {
       return {Code::kCorrupt,
-              fmt::format("unit {} of {} from {} differs from its hash", i, targets.size(), data)};
+              fmt::format("unit {} of {} from {} differs from its hash", i, targets.size(), data_)};
     }
     done(to.bytes);
   }

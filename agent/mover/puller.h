@@ -11,6 +11,7 @@
 #include "agent/base/status.h"
 #include "agent/device/memory.h"
 #include "agent/net/credentials.h"
+#include "agent/net/stream.h"
 #include "tangram/v1/agent.pb.h"
 
 namespace tangram::mover {
@@ -25,11 +26,27 @@ struct Target {
   uint64_t hash = 0;  // XXH3-64
 };
 
-// Reads the targets, in order, from `data` (host:port) with `token`, hashing each on the same pass.
-// kCorrupt names the index of the first target whose bytes differ; kUnavailable: the source
-// is away. `done` is called with the bytes of each verified target.
-Status PullPieces(const std::shared_ptr<net::Credentials>& credentials, const std::string& data,
-                  const std::string& token, std::span<const Target> targets,
-                  const std::stop_token& stop, const std::function<void(uint64_t)>& done);
+// A connection to one data port, made when it is first needed and kept from one pull to the next.
+// One thread at a time.
+class PieceLink {
+ public:
+  // `data`: host:port.
+  PieceLink(std::shared_ptr<net::Credentials> credentials, std::string data)
+      : credentials_(std::move(credentials)), data_(std::move(data)) {}
+
+  // Reads the targets, in order, with `token`, hashing each on the same pass. kCorrupt names the
+  // index of the first target whose bytes differ; kUnavailable: the source is away. Either ends the
+  // connection. `done` is called with the bytes of each verified target.
+  Status Pull(const std::string& token, std::span<const Target> targets,
+              const std::stop_token& stop, const std::function<void(uint64_t)>& done);
+
+ private:
+  Status Read(const std::string& token, std::span<const Target> targets,
+              const std::stop_token& stop, const std::function<void(uint64_t)>& done);
+
+  const std::shared_ptr<net::Credentials> credentials_;
+  const std::string data_;
+  std::unique_ptr<net::Stream> stream_;
+};
 
 }  // namespace tangram::mover

@@ -63,8 +63,9 @@ class MoverTest : public ::testing::Test {
   Status Pull(const std::string& token, const std::vector<Target>& targets,
               std::stop_token stop = {}) {
     pulled_ = 0;
-    return PullPieces(credentials_, address_, token, targets, std::move(stop),
-                      [&](uint64_t bytes) { pulled_ += bytes; });
+    return PieceLink(credentials_, address_).Pull(token, targets, stop, [&](uint64_t bytes) {
+      pulled_ += bytes;
+    });
   }
 
   net::testing::TestCa ca_;

@@ -39,6 +39,7 @@ class Stream {
   // Looks, without taking anything, whether the other side hung up or sent what nobody waits for.
   bool Disturbed() const;
 
+  bool secure() const { return ssl_ != nullptr; }
   // The pod that the other side's certificate names; empty on a plain connection.
   const std::string& pod() const { return pod_; }
 

@@ -18,6 +18,7 @@ int main(int argc, char** argv) {
   tangram::Overrides overrides;
   bool check = false;
   bool list = false;
+  bool sizes_only = false;
   app.add_option("--config", file, "YAML configuration file (agent/server/README.md)");
   app.add_option("--set", overrides, "KEY=VALUE in place of what the file says; repeatable");
   app.add_flag("--check-config", check, "read the configuration, say what is wrong, and end");
@@ -25,6 +26,8 @@ int main(int argc, char** argv) {
   std::string fault_dir;
   app.add_option("--faults", faults, "for tests: faults to arm (agent/base/fault.h)");
   app.add_option("--fault-dir", fault_dir, "for tests: directory that arms faults while it runs");
+  app.add_flag("--sizes-only", sizes_only,
+               "for benches: memory that has sizes and no bytes; nobody can be served from it");
   app.add_flag("--list-fault-points", list, "list the named fault points, and end");
   CLI11_PARSE(app, argc, argv);
 
@@ -50,6 +53,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   tangram::fault::Follow(fault_dir);
+  config->sizes_only = sizes_only;
   // Every thread inherits the mask, so that the signals come to sigwait alone.
   sigset_t ends;
   sigemptyset(&ends);

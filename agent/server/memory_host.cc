@@ -28,8 +28,10 @@ class StoreHost final : public MemoryHost {
       if (!opened.ok()) return opened.status();
       credentials = std::move(opened).value();
     }
-    auto platform = device::MakePlatform(
-        {.name = config.device, .map_bytes = config.page_bytes, .hugetlb = config.hugetlb});
+    auto platform = device::MakePlatform({.name = config.sizes_only ? "ghost" : config.device,
+                                          .map_bytes = config.page_bytes,
+                                          .hugetlb = config.hugetlb,
+                                          .sizes_only = config.sizes_only});
     if (!platform.ok()) return platform.status();
     const std::shared_ptr<const device::Platform> memory = std::move(platform).value();
     spdlog::info("memory of platform {}, in pages of {}", memory->name(), memory->pages());

@@ -104,8 +104,8 @@ TEST_F(StoreTest, AnAbortUnderReadersHarmsNobody) {
             targets.push_back({device::Memory::Own(std::span(copy).subspan(g * unit, unit)),
                                opened->granule_hashes(static_cast<int>(g))});
           }
-          const Status pulled =
-              mover::PullPieces(world.credentials, data, opened->token(), targets, {}, [](auto) {});
+          const Status pulled = mover::PieceLink(world.credentials, data)
+                                    .Pull(opened->token(), targets, {}, [](auto) {});
           if (!pulled.ok()) {
             ++failed;
           } else if (copy == truth) {

@@ -148,8 +148,7 @@ Status RankSource::Bring(std::span<const mover::Range> job, std::span<const size
     ended();
   };
   if (sibling()) return sibling_->CopyOut(opened->token(), targets, done, stop);
-  return mover::PullPieces(store_->options_.credentials, peer_.data(), opened->token(), targets,
-                           stop, done);
+  return link_.Pull(opened->token(), targets, stop, done);
 }
 
 // The source's side of a pull within this process.

@@ -10,6 +10,7 @@
 #include "agent/base/background.h"
 #include "agent/base/fault.h"
 #include "agent/transition/end.h"
+#include "agent/transition/kv_peers.h"
 
 namespace tangram {
 namespace {
@@ -42,7 +43,10 @@ Status Stager::StagePart(Job* job, uint32_t device) {
   }
   const std::stop_token stop = job->stop.get_token();
   TANGRAM_RETURN_IF_ERROR(memory.Stage(header, origins, &part.progress, stop));
-  if (job->carries_kv) memory.WarmKv(header, job->peers());
+  if (job->carries_kv && origins.before != nullptr) {
+    memory.WarmKv(header, KvPeers(core_->geometry.proto(), *origins.before, *job->target,
+                                  part.part.member(), origins.peers));
+  }
   TANGRAM_RETURN_IF_ERROR(fault::Check("stage.before_engine_map"));
   const EngineInfo engine = core_->engines->Info(device);
   if (!engine.attached || engine.incarnation != part.incarnation) return OkStatus();

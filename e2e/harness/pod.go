@@ -48,6 +48,9 @@ func (p *pod) start(ctx context.Context) error {
 		return err
 	}
 	for device := range p.engines {
+		if p.w.o.SizesOnly { // one process plays all of them
+			break
+		}
 		if err := p.startEngine(ctx, device); err != nil {
 			return err
 		}
@@ -191,6 +194,13 @@ func (p *pod) runAgent() (*process, error) {
 		"ready_file": filepath.Join(o.Dir, name+".ready"), "in_world_file": filepath.Join(o.Dir, name+".in-world"),
 		"tls": p.w.cert(name), "log": map[string]any{"level": "info", "json": true},
 	}
+	flags := p.faults(o.Faults)
+	if o.SizesOnly {
+		flags = append(flags, "--sizes-only")
+	}
+	if o.PageBytes > 0 {
+		config["page_bytes"] = o.PageBytes
+	}
 	wire, err := json.MarshalIndent(config, "", " ") // JSON is YAML
 	if err != nil {
 		return nil, err
@@ -199,7 +209,7 @@ func (p *pod) runAgent() (*process, error) {
 	if err := os.WriteFile(file, wire, 0o600); err != nil {
 		return nil, err
 	}
-	return p.run(name, o.cxx("agent/server/tangram-agent"), append(p.faults(o.Faults), "--config", file)...)
+	return p.run(name, o.cxx("agent/server/tangram-agent"), append(flags, "--config", file)...)
 }
 
 func (p *pod) runEngine(device int) (*process, error) {

@@ -46,6 +46,10 @@ type Options struct {
 	LeastStep time.Duration
 	// Engine is a command that runs in place of the reference engine, with the same flags after it.
 	Engine []string
+	// SizesOnly: memory has sizes and no bytes, engines compute nothing (e2e/stub), and there is no gateway: what control costs.
+	SizesOnly bool
+	// PageBytes of the geometry; 0: the agent's own.
+	PageBytes uint64
 }
 
 // World of running processes.
@@ -57,6 +61,7 @@ type World struct {
 	mu         sync.Mutex
 	pods       []*pod // grows; a pod keeps its index
 	gateway    *process
+	stub       *process // SizesOnly: plays the engines
 	gatewayURL string
 	// gatewayMetrics is where it tells its counts.
 	gatewayMetrics string
@@ -147,6 +152,9 @@ func Start(ctx context.Context, o Options) (w *World, err error) {
 	if err := w.writeWorldFile(); err != nil {
 		return w, err
 	}
+	if o.SizesOnly {
+		return w, w.startStub(ctx)
+	}
 	return w, w.startGateway(ctx)
 }
 
@@ -221,6 +229,20 @@ func writeWhole(path string, content []byte) error {
 		return err
 	}
 	return os.Rename(path+".part", path)
+}
+
+// startStub plays the engines of all pods.
+func (w *World) startStub(ctx context.Context) error {
+	var args []string
+	for _, p := range w.all() {
+		args = append(args, "--agent-socket", p.socket(), "--token-file", p.token(), "--ranks", fmt.Sprint(len(p.engines)))
+	}
+	stub, err := start(w.o.Dir, "stub", w.o.cxx("e2e/stub/tangram-stub-engines"), append(args, "--ready-file", filepath.Join(w.o.Dir, "stub.ready"))...)
+	if err != nil {
+		return err
+	}
+	w.stub = stub
+	return stub.waitReady(ctx, &struct{}{})
 }
 
 func (w *World) startGateway(ctx context.Context) error {
@@ -298,8 +320,10 @@ func (w *World) Agents() []string {
 
 // Stop ends what Start started. It may be called twice.
 func (w *World) Stop() {
-	if w.gateway != nil {
-		w.gateway.stop()
+	for _, p := range []*process{w.gateway, w.stub} {
+		if p != nil {
+			p.stop()
+		}
 	}
 	var wait sync.WaitGroup
 	for _, p := range w.all() {
@@ -307,7 +331,7 @@ func (w *World) Stop() {
 	}
 	wait.Wait()
 	w.mu.Lock()
-	w.gateway, w.pods = nil, nil
+	w.gateway, w.stub, w.pods = nil, nil, nil
 	w.mu.Unlock()
 	if w.socketDir != "" {
 		_ = os.RemoveAll(w.socketDir) // left over files harm nobody
@@ -317,8 +341,10 @@ func (w *World) Stop() {
 // Died names a process that ended by itself and is not started again, or nothing.
 func (w *World) Died() string {
 	var all []*process
-	if w.gateway != nil {
-		all = append(all, w.gateway)
+	for _, p := range []*process{w.gateway, w.stub} {
+		if p != nil {
+			all = append(all, p)
+		}
 	}
 	for _, p := range w.all() {
 		all = append(all, p.ended()...)

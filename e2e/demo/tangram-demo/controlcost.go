@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"tangram.dev/e2e/harness"
+)
+
+// controlCost bench: 64 ranks in 9 agents, the last of one rank alone, which is killed at the end; agents, driver, planner, gRPC, TLS and
+// engine sockets are the real ones, and no byte of a weight moves.
+func controlCost(ctx context.Context, o options) error {
+	checkpoint := filepath.Join(o.out, "checkpoint")
+	if err := harness.HollowCheckpoint(checkpoint, harness.DeepSeekV3()); err != nil {
+		return err
+	}
+	w, err := harness.Start(ctx, harness.Options{Root: o.root, Dir: filepath.Join(o.out, "world"), Checkpoint: checkpoint,
+		Pods: []int{8, 8, 8, 8, 8, 8, 8, 7, 1}, SizesOnly: true, PageBytes: 2 << 20, Granule: 64, Memory: 256 << 30, KV: 1 << 30, SpareBanks: 58})
+	if err != nil {
+		return err
+	}
+	defer w.Stop()
+	lines := json.NewEncoder(os.Stdout)
+	worst, metrics := 0.0, map[string]any{}
+	tell := func(name string, r *harness.Record, judged bool) error {
+		say("%s: %.2f s (plan %.2f, prepare %.2f, stage %.2f, flip %.2f, retire %.2f; %d flips)", name, r.TotalSeconds, r.Seconds.Plan,
+			r.Seconds.Prepare, r.Seconds.Stage, r.Seconds.Flip, r.Seconds.Retire, r.PlannedFlips)
+		metrics[strings.ReplaceAll(name, "-", "_")+"_seconds"] = r.TotalSeconds
+		if judged {
+			worst = max(worst, r.TotalSeconds)
+		}
+		return lines.Encode(map[string]any{"transition": name, "seconds": r.TotalSeconds, "phases": r.Seconds, "flips": r.PlannedFlips,
+			"expert_bytes": r.ExpertBytes, "bytes": r.Bytes})
+	}
+	for _, t := range []struct {
+		name   string
+		ranks  int
+		shapes []string
+		judged bool
+	}{
+		{"first", 48, nil, false},
+		{"grow-48-64", 64, nil, true},
+		{"groups-of-8", 64, []string{"3-60=8/1"}, true},
+	} {
+		record, err := w.Apply(ctx, t.ranks, "Expert", t.shapes, nil)
+		if err != nil {
+			return fmt.Errorf("%s: %w", t.name, err)
+		}
+		if err := tell(t.name, record, t.judged); err != nil {
+			return err
+		}
+	}
+	keeper, err := w.Keep(64, "Expert", nil)
+	if err != nil {
+		return err
+	}
+	defer keeper.Kill()
+	back, err := keeper.Await(ctx, "experts again", func(d harness.Did) bool { return d.Did == "apply" && d.Error == "" })
+	if err != nil {
+		return err
+	}
+	if err := tell("experts-again", &back.Record.Record, true); err != nil {
+		return err
+	}
+	w.KillPod(8)
+	repaired, err := keeper.Await(ctx, "a repair", func(d harness.Did) bool { return d.Did == "repair" && d.Error == "" })
+	if err != nil {
+		return err
+	}
+	if err := tell("repair", &repaired.Record.Record, true); err != nil {
+		return err
+	}
+	return lines.Encode(map[string]any{"bench": "control-cost", "value": worst, "unit": "s of the slowest transition of 64 ranks of 58 x 256 experts, no byte moved",
+		"metrics": metrics, "env": map[string]any{"cpus": runtime.NumCPU(), "go": runtime.Version()}})
+}

@@ -1,0 +1,162 @@
+#include "e2e/stub/stub_engines.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <string_view>
+#include <thread>
+
+namespace tangram::stub {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string FirstLine(const std::string& path) {
+  std::ifstream in(path);
+  std::string line;
+  std::getline(in, line);
+  return line;
+}
+
+}  // namespace
+
+StubEngines::~StubEngines() {
+  for (const Engine& engine : engines_) {
+    if (engine.client != nullptr) tg_detach(engine.client);
+  }
+}
+
+bool StubEngines::Attach(const Pod& pod) {
+  const auto end = Clock::now() + std::chrono::minutes(1);
+  for (uint32_t device = 0; device < pod.ranks; ++device) {
+    // Nobody connects to these: the name of a place, one for each.
+    const std::string place = "stub-" + std::to_string(engines_.size()) + ":1";
+    tg_error error = TG_INIT(tg_error);
+    tg_client* client = nullptr;
+    while (true) {
+      const std::string token = FirstLine(pod.token_file);
+      tg_options options = TG_INIT(tg_options);
+      options.socket_path = pod.socket.c_str();
+      options.token = token.c_str();
+      options.device = device;
+      options.mesh_endpoint = options.frontend = place.c_str();
+      options.mixed_layouts = 1;
+      options.kv_block_tokens = 16;
+      if (tg_attach(&options, &client, &error) == TG_OK) break;
+      if (Clock::now() > end) {
+        std::fprintf(stderr, "tangram-stub-engines: %s, device %u: %s\n", pod.socket.c_str(),
+                     device, error.message);
+        return false;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    engines_.push_back({place, client, false});
+  }
+  return true;
+}
+
+void StubEngines::Poll(Engine* engine) {
+  tg_event event = TG_INIT(tg_event);
+  tg_error error = TG_INIT(tg_error);
+  const tg_code code = tg_poll(engine->client, 0, &event, &error);
+  if (code == TG_AGAIN) return;
+  if (code != TG_OK) {
+    std::fprintf(stderr, "tangram-stub-engines: %s: %s\n", engine->name.c_str(), error.message);
+    tg_detach(engine->client);
+    engine->client = nullptr;
+    return;
+  }
+  if (event.kind == TG_EVENT_PREPARE) {
+    engine->joins = event.joining != 0 && event.repair == 0;
+    tg_prepared(engine->client, event.attempt, 1, "", &error);
+  } else if (event.kind == TG_EVENT_ABORT) {
+    engine->joins = false;
+  } else if (event.kind == TG_EVENT_FLIPPED) {
+    engine->joins = false;
+  }
+}
+
+std::vector<StubEngines::Engine*> StubEngines::Members() {
+  std::vector<Engine*> out;
+  uint64_t newest = 0;
+  for (Engine& engine : engines_) {
+    const tg_maps* maps = engine.client == nullptr ? nullptr : tg_maps_current(engine.client);
+    if (maps == nullptr || maps->rank < 0 || maps->epoch < newest) continue;
+    if (maps->epoch > newest) out.assign(maps->world_size, nullptr);
+    newest = maps->epoch;
+    out[static_cast<size_t>(maps->rank)] = &engine;
+  }
+  return out;
+}
+
+void StubEngines::Turn() {
+  for (Engine& engine : engines_) {
+    if (engine.client != nullptr) Poll(&engine);
+  }
+  const std::vector<Engine*> members = Members();
+  if (members.empty()) return;
+  const std::vector<uint32_t> gone = Gone(members);
+  if (!gone.empty()) return StandStill(members, gone);
+  // A flip by the agents (a first layout, a repair) comes to one engine after another.
+  const auto away = [](const Engine* engine) {
+    return engine == nullptr || tg_stopped(engine->client) != 0;
+  };
+  if (std::none_of(members.begin(), members.end(), away)) Step(members);
+}
+
+std::vector<uint32_t> StubEngines::Gone(const std::vector<Engine*>& members) const {
+  std::vector<uint32_t> out;
+  const auto there = std::find_if(members.begin(), members.end(),
+                                  [](const Engine* engine) { return engine != nullptr; });
+  const tg_maps* maps = tg_maps_current((*there)->client);
+  for (uint32_t rank = 0; rank < members.size(); ++rank) {
+    const bool lives =
+        members[rank] != nullptr ||
+        std::any_of(engines_.begin(), engines_.end(), [&](const Engine& engine) {
+          return engine.client != nullptr &&
+                 std::string_view(tg_get_model(engine.client)->member) == maps->members[rank];
+        });
+    if (!lives) out.push_back(rank);
+  }
+  return out;
+}
+
+void StubEngines::StandStill(const std::vector<Engine*>& members,
+                             const std::vector<uint32_t>& gone) {
+  for (const Engine* engine : members) {
+    if (engine == nullptr || tg_stopped(engine->client) != 0) continue;
+    tg_stop(engine->client, 0);
+    tg_unreachable(engine->client, gone.data(), gone.size());
+  }
+}
+
+void StubEngines::Step(const std::vector<Engine*>& members) {
+  std::vector<tg_word> words;
+  for (const Engine* engine : members) words.push_back(tg_gate_word(engine->client));
+  size_t go = 0;
+  for (const Engine* engine : members) {
+    go += tg_gate_decide(engine->client, words.data(), words.size()) == TG_GATE_GO ? 1 : 0;
+  }
+  if (go == members.size()) Flip(members);
+  for (const Engine* engine : members) tg_step_done(engine->client);
+  ++steps_;
+}
+
+void StubEngines::Flip(const std::vector<Engine*>& members) {
+  tg_error error = TG_INIT(tg_error);
+  const auto failed = [&](const Engine* engine, const char* what) {
+    std::fprintf(stderr, "tangram-stub-engines: %s: %s: %s\n", engine->name.c_str(), what,
+                 error.message);
+  };
+  for (const Engine* engine : members) {
+    if (tg_gate_commit(engine->client, &error) != TG_OK) failed(engine, "commit");
+  }
+  for (Engine& engine : engines_) {
+    if (engine.client == nullptr || !engine.joins) continue;
+    engine.joins = false;
+    if (tg_gate_join(engine.client, 10'000, &error) != TG_OK) failed(&engine, "join");
+  }
+}
+
+}  // namespace tangram::stub

@@ -1,0 +1,51 @@
+// Engines that compute nothing: all of a world's ranks in one process and one thread. They step
+// together, give their words, flip, join, leave and stand still when one of them goes, by the
+// client library as every engine does; between them there is no network.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "agent/client/include/tangram/client.h"
+
+namespace tangram::stub {
+
+// A pod's socket and the token for it.
+struct Pod {
+  std::string socket, token_file;
+  uint32_t ranks = 0;
+};
+
+class StubEngines {
+ public:
+  ~StubEngines();
+  // Attaches the pod's ranks. Waits for its agent, up to a minute; false: why is told on stderr.
+  bool Attach(const Pod& pod);
+  // One turn of all: what the agents say, then a step of the world if all of its ranks are there.
+  void Turn();
+  // Steps of the world so far.
+  uint64_t steps() const { return steps_; }
+
+ private:
+  struct Engine {
+    std::string name;
+    tg_client* client = nullptr;  // nullptr: its agent is gone
+    bool joins = false;           // prepared to join, and not in a layout yet
+  };
+
+  void Poll(Engine* engine);
+  // The engines of the newest layout by rank; none: it is gone, or not in that layout yet.
+  std::vector<Engine*> Members();
+  // The ranks of the layout whose engine is gone for good.
+  std::vector<uint32_t> Gone(const std::vector<Engine*>& members) const;
+  void Step(const std::vector<Engine*>& members);
+  void Flip(const std::vector<Engine*>& members);
+  // Nobody can step: all living give the step up and say who is gone.
+  static void StandStill(const std::vector<Engine*>& members, const std::vector<uint32_t>& gone);
+
+  std::vector<Engine> engines_;
+  uint64_t steps_ = 0;
+};
+
+}  // namespace tangram::stub
