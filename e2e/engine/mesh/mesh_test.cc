@@ -159,7 +159,7 @@ TEST(MeshTest, APeerThatHungUpBehindItsFrame) {
   std::thread again([&] {
     std::vector<Bytes> none;
     Patience brief({.least = milliseconds(50), .most = milliseconds(50)});
-    Communicator(nodes[1].mesh.get(), 4, 1, {a, b}, &brief).Gather(0, 0, {1}, &none);
+    (void)Communicator(nodes[1].mesh.get(), 4, 1, {a, b}, &brief).Gather(0, 0, {1}, &none);
     nodes[1].mesh->HangUpAll();
   });
   again.join();
