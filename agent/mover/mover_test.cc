@@ -53,6 +53,34 @@ TEST_F(MoverTest, AConnectionIsKeptFromOneTokenToTheNext) {
   EXPECT_EQ(server_->welcomed(), 2U);
 }
 
+TEST_F(MoverTest, LinksAreSharedAndNeverUsedByTwo) {
+  PieceLinks links(credentials_);
+  std::vector<std::string> tokens;
+  for (int i = 0; i < 12; ++i) tokens.push_back(Issue({size_t{1} << 20}));
+  std::vector<std::thread> ranks;
+  std::atomic<int> right{0};
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.emplace_back([&, rank] {
+      for (int i = rank; i < 12; i += 3) {
+        std::vector<std::byte> copy(1 << 20);
+        const Target target{device::Memory::Own(copy),
+                            device::HashOf(std::span(source_).first(copy.size()))};
+        if (!links.Pull(address_, tokens[static_cast<size_t>(i)], {&target, 1}, {}, [](auto) {})
+                 .ok())
+          continue;
+        right += std::equal(copy.begin(), copy.end(), source_.begin()) ? 1 : 0;
+      }
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_EQ(right, 12);
+  EXPECT_LE(server_->welcomed(), 3U) << "as many as pulled at the same time";
+  links.Close();
+  const Target none{};
+  EXPECT_TRUE(links.Pull(address_, Issue({}), {&none, 0}, {}, [](auto) {}).ok());
+  EXPECT_LE(server_->welcomed(), 4U);
+}
+
 TEST_F(MoverTest, ATokenIsGoodOnce) {
   const std::string token = Issue({source_.size()});
   ASSERT_TRUE(Pull(token, Targets(4)).ok());

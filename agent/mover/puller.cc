@@ -58,4 +58,29 @@ Status PieceLink::Read(const std::string& token, std::span<const Target> targets
   return OkStatus();
 }
 
+std::unique_ptr<PieceLink> PieceLinks::Take(const std::string& data) {
+  const std::scoped_lock lock(mu_);
+  auto idle = idle_.extract(data);
+  if (!idle.empty()) return std::move(idle.mapped());
+  return std::make_unique<PieceLink>(credentials_, data);
+}
+
+Status PieceLinks::Pull(const std::string& data, const std::string& token,
+                        std::span<const Target> targets, const std::stop_token& stop,
+                        const std::function<void(uint64_t)>& done) {
+  std::unique_ptr<PieceLink> link = Take(data);
+  Status status = link->Pull(token, targets, stop, done);
+  if (status.ok()) {
+    const std::scoped_lock lock(mu_);
+    idle_.emplace(data, std::move(link));
+  }
+  return status;
+}
+
+void PieceLinks::Close() {
+  decltype(idle_) gone;  // they end after the lock
+  const std::scoped_lock lock(mu_);
+  gone.swap(idle_);
+}
+
 }  // namespace tangram::mover

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -47,6 +49,26 @@ class PieceLink {
   const std::shared_ptr<net::Credentials> credentials_;
   const std::string data_;
   std::unique_ptr<net::Stream> stream_;
+};
+
+// Links that the ranks of a process share: one serves one pull at a time, and is kept for the next.
+class PieceLinks {
+ public:
+  explicit PieceLinks(std::shared_ptr<net::Credentials> credentials)
+      : credentials_(std::move(credentials)) {}
+
+  // As PieceLink::Pull, by a link to `data` that nobody uses now, or a new one.
+  Status Pull(const std::string& data, const std::string& token, std::span<const Target> targets,
+              const std::stop_token& stop, const std::function<void(uint64_t)>& done);
+  // Ends those that nobody uses: an attempt is over.
+  void Close();
+
+ private:
+  std::unique_ptr<PieceLink> Take(const std::string& data);
+
+  const std::shared_ptr<net::Credentials> credentials_;
+  std::mutex mu_;
+  std::multimap<std::string, std::unique_ptr<PieceLink>> idle_;  // by data port
 };
 
 }  // namespace tangram::mover

@@ -40,6 +40,7 @@ class StoreHost final : public MemoryHost {
     if (!checkpoint.ok()) return checkpoint.status();
     host->checkpoint_ = std::move(checkpoint).value();
     const layout::GeometryView& geometry = host->checkpoint_->geometry();
+    const auto links = std::make_shared<mover::PieceLinks>(credentials);
     for (const v1::Member& member : members) {
       store::RankStore::Options options;
       options.member = member.id();
@@ -55,6 +56,7 @@ class StoreHost final : public MemoryHost {
       }
       options.grants = &host->grants_;
       options.credentials = credentials;
+      options.links = links;
       options.opener = [peers](const std::string& address, const v1::OpenPullRequest& request) {
         return peers->OpenPull(address, request);
       };

@@ -51,6 +51,7 @@ mover::KvLink& RankStore::LinkTo(const v1::Header& header, const v1::PeerAddress
 // Never under mu_: who holds kv_mu_ may be waiting for another rank's mu_ (its OpenPull), and
 // that rank may be closing its own links.
 void RankStore::CloseLinks() {
+  options_.links->Close();
   const std::scoped_lock lock(kv_mu_);
   links_.clear();
 }

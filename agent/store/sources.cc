@@ -148,7 +148,7 @@ Status RankSource::Bring(std::span<const mover::Range> job, std::span<const size
     ended();
   };
   if (sibling()) return sibling_->CopyOut(opened->token(), targets, done, stop);
-  return link_.Pull(opened->token(), targets, stop, done);
+  return store_->options_.links->Pull(peer_.data(), opened->token(), targets, stop, done);
 }
 
 // The source's side of a pull within this process.

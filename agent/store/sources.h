@@ -57,8 +57,7 @@ class RankSource final : public mover::Source {
         wanted_(wanted),
         header_(std::move(header)),
         peer_(std::move(peer)),
-        sibling_(store->options_.sibling(peer_.member())),
-        link_(store->options_.credentials, peer_.data()) {}
+        sibling_(store->options_.sibling(peer_.member())) {}
   std::string name() const override { return peer_.member(); }
   bool sibling() const { return sibling_ != nullptr; }
   Status Bring(std::span<const mover::Range> job, std::span<const size_t> ranges,
@@ -72,7 +71,6 @@ class RankSource final : public mover::Source {
   const v1::Header header_;
   const v1::PeerAddress peer_;
   RankStore* const sibling_;
-  mover::PieceLink link_;  // for as long as the job lasts
 };
 
 }  // namespace tangram::store
