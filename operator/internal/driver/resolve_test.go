@@ -152,6 +152,24 @@ func TestWhatIsOpenIsHeld(t *testing.T) {
 	require.Equal(t, [][]string{{"OUTCOME_HOLD w/4/9 []"}, nil, nil, nil}, heard(all))
 }
 
+// An agent of several ranks tells of the layout before until all of them flipped: where one has, it is told to hold, and takes the
+// others there; with the outcome each agent is told what its unfinished rank is in.
+func TestAgentsWhoseRanksAreNotAtOnePoint(t *testing.T) {
+	four := layoutOf(4, "a", "b", "c")
+	half := in(says(four, "a", "b"), 9, 5, phaseStaged)
+	half.Ranks[0].Transition.Phase = phaseFlipped
+	for _, survivors := range [][]string{{"a", "b", "c"}, {"a", "c"}} { // the engine of the other one may be gone
+		d, all := speakers(half, says(four, "c"))
+		truth := truthOf(t, Membership{Epoch: 4}, half, says(four, "c"))
+		require.True(t, d.hold(t.Context(), truth, ruling{survivors: survivors}))
+		require.Equal(t, [][]string{{"OUTCOME_HOLD w/4/9 []"}, nil}, heard(all))
+	}
+	d, all := speakers(half, says(four, "c"))
+	fence := &Fence{FromEpoch: 4, Epoch: 5, Attempt: 9, Outcome: "forward", Survivors: []string{"a", "b", "c"}}
+	require.NoError(t, d.resolve(t.Context(), truthOf(t, Membership{Epoch: 4}, half, says(four, "c")), fence))
+	require.Equal(t, [][]string{{"OUTCOME_FORWARD w/4/9 []"}, nil}, heard(all))
+}
+
 // A world that is given up takes with it all that was in it by anybody's words, and all of them are released.
 func TestWhoIsInAWorldThatIsGivenUp(t *testing.T) {
 	four, five := layoutOf(4, "a", "b", "c"), layoutOf(5, "b", "c", "j")
