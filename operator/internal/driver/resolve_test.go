@@ -170,6 +170,29 @@ func TestAgentsWhoseRanksAreNotAtOnePoint(t *testing.T) {
 	require.Equal(t, [][]string{{"OUTCOME_FORWARD w/4/9 []"}, nil}, heard(all))
 }
 
+// A proposal is burned before anybody is asked to abort: whoever made it may live, and would permit it while a joiner goes.
+func TestAProposalIsBurnedBeforeItsAttemptIsAborted(t *testing.T) {
+	four := layoutOf(4, "a", "b")
+	words := []*tangramv1.StatusResponse{says(four, "a"), says(four, "b"), in(says(nil, "j"), 9, 5, phasePrepared)}
+	d, all := speakers(words...)
+	version, err := store.Save(t.Context(), d.Store, keyIntent, 0, Intent{Attempt: 9, FromEpoch: 4, State: Proposed})
+	require.NoError(t, err)
+	all[2].answers = []error{refusal(tangramv1.Refusal_CODE_ENGINE)} // the abort fails: only what came before it is seen
+	require.Error(t, d.end(t.Context(), truthOf(t, Membership{Epoch: 4}, words...), findLeftover(words)))
+	require.Equal(t, [][]string{nil, nil, {"abort w/4/9"}}, heard(all))
+	require.ErrorIs(t, d.permit(t.Context(), Intent{Attempt: 9, State: Proposed, version: version}), store.ErrConflict)
+	// What was permitted meanwhile is looked at again, so that members are asked before the joiner.
+	d, all = speakers(in(says(four, "a"), 9, 5, phaseStaged), in(says(four, "b"), 9, 5, phaseStaged), words[2])
+	all[0].answers = []error{refusal(tangramv1.Refusal_CODE_ENGINE)}
+	require.Error(t, d.end(t.Context(), truthOf(t, Membership{Epoch: 4}, words...), findLeftover(words)))
+	require.Nil(t, all[2].heard, "a member that may flip has not said that it did not")
+	require.Len(t, all[0].heard, 1)
+	// It is over by now, or another one is under way: the caller looks again.
+	d, all = speakers(says(four, "a"), says(four, "b"), says(nil, "j"))
+	require.NoError(t, d.end(t.Context(), truthOf(t, Membership{Epoch: 4}, words...), findLeftover(words)))
+	require.Equal(t, [][]string{nil, nil, nil}, heard(all))
+}
+
 // A world that is given up takes with it all that was in it by anybody's words, and all of them are released.
 func TestWhoIsInAWorldThatIsGivenUp(t *testing.T) {
 	four, five := layoutOf(4, "a", "b", "c"), layoutOf(5, "b", "c", "j")
