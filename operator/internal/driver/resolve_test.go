@@ -248,6 +248,11 @@ func TestOutcastsAreReleased(t *testing.T) {
 	d.releaseOutcasts(t.Context(), truth, false)
 	want := [][]string{nil, {"release w/4 [x v] false"}, {"release w/6 [u] false"}, {"release w/4 [z] false"}, nil, {"release w/4 [o] true"}, nil}
 	require.Equal(t, want, heard(all))
+	// Who is in an attempt to an epoch that the world has left behind; one to the epoch in force may join yet.
+	late := []*tangramv1.StatusResponse{says(four, "a"), in(says(nil, "f"), 2, 3, phaseStaged), in(says(nil, "j"), 9, 4, phaseStaged)}
+	d, all = speakers(late...)
+	d.releaseOutcasts(t.Context(), truthOf(t, record, late...), false)
+	require.Equal(t, [][]string{nil, {"release w/4 [f] false"}, nil}, heard(all))
 	d, all = speakers(words...)
 	truth.record.Epoch = 9
 	d.releaseOutcasts(t.Context(), truth, false)
