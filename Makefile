@@ -35,10 +35,17 @@ test: ## everything that CI runs; what is heavy by day (DATE=YYYY-MM-DD)
 nightly: ## make test with all that is sampled by day, and the benches at their goals; some hours
 	@NIGHTLY=1 python3 tests/stages.py
 
+.PHONY: simulate-agents
+simulate-agents: setup ## seeded histories of a world of the agents' own code in one process (SEED=, COUNT=); a failure prints its seed and trace
+	@test -f $(BUILD)/cxx/build.ninja || cmake -S . -B $(BUILD)/cxx -G Ninja >$(BUILD)/cmake.log || { cat $(BUILD)/cmake.log; exit 1; }
+	@ninja -C $(BUILD)/cxx tangram-simulate-agents >/dev/null
+	@$(BUILD)/cxx/agent/simulation/tangram-simulate-agents --seed '$(SEED)' --count '$(or $(COUNT),1000)'
+
 .PHONY: mutants
 mutants: ## small changes of the code that tests must notice (ONLY=package of Go, SAMPLE=n SEED=s); an hour or two without them
 	@rc=0; (cd tests && go run ./mutants -only '$(ONLY)' -sample '$(or $(SAMPLE),0)' -seed '$(SEED)') || rc=1; \
-	  test -n '$(ONLY)' || python3 tests/mutants/cxx.py $(if $(SAMPLE),--sample $(SAMPLE)) --seed '$(SEED)' || rc=1; exit $$rc
+	  test -n '$(ONLY)' || python3 tests/mutants/cxx.py $(if $(SAMPLE),--sample $(SAMPLE)) --seed '$(SEED)' || rc=1; \
+  test -n '$(ONLY)' || python3 tests/mutants/simulation.py || rc=1; exit $$rc
 
 bench: ## make -s bench NAME=<name> [QUICK=1] [DATE=YYYY-MM-DD]; NAME=all judges them all; without NAME lists them
 	@QUICK=$(QUICK) DATE=$(DATE) python3 tests/bench.py $(NAME)

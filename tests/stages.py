@@ -102,6 +102,7 @@ STAGES = [
     ("asan", "junit", ctest("asan", PARTIAL)),
     ("tsan", "junit", "TSAN_OPTIONS=suppressions=$PWD/tests/tsan.supp " + ctest("tsan", PARTIAL)),
     ("fuzz", "exit", "tests/fuzz.sh " + ("120" if NIGHTLY else "20")),
+    *([("simulation", "exit", "make -s simulate-agents SEED=$(($(date -d \"$DATE\" +%s) * 100)) COUNT=1000000")] if NIGHTLY else []),
     *([("mutants", "exit", "make -s mutants")] if NIGHTLY else []),
     ("bench", "exit", "(cd tests && python3 -m unittest bench_test) && tests/bench.py all" + ("" if NIGHTLY else " --ci")),
 ]

@@ -36,8 +36,18 @@ Step Machine::Do(const Resolve& event, const Gates& gates) {
   if (!attempt_ || attempt_->plan.attempt != event.header.attempt) return Over(event);
   if (attempt_->committing()) return Then(Wait{});
   if (event.outcome == Outcome::kHold) {
-    attempt_->held = true;
-    return Done(Changed());
+    if (!attempt_->any_flipped() || attempt_->phase == Phase::kFlipped) {
+      attempt_->held = true;
+      return Done(Changed());
+    }
+    // A rank here saw that all go, so all do. Nobody learns it before this agent stands on the
+    // target with all its ranks, since it tells of one layout alone; those that are left follow
+    // now.
+    Step rest;
+    for (const auto& [device, part] : attempt_->parts) {
+      if (!part.flipped) rest.marks.push_back(SetStopped{device, true});
+    }
+    return FlipAll(By::kForward, std::move(rest));
   }
   Step step;
   std::set<uint32_t> lost;

@@ -301,6 +301,23 @@ TEST_F(Attempts, WhoIsHeldFlipsByNoWord) {
   EXPECT_EQ(Tell(Resolve{To(2), Outcome::kForward, {}, "dead"}), "commit 0 1");
 }
 
+// Else a leader would see the epoch before alone, and rule that it stays in force.
+TEST_F(Attempts, WhoIsHeldTakesItsOtherRanksWhereOneFlipped) {
+  ASSERT_NO_FATAL_FAILURE(Begin());
+  ASSERT_NO_FATAL_FAILURE(Reach(Phase::kPermitted, Kind::kLayout, 2));
+  FlipByEngine(To(2), 0);
+  ASSERT_TRUE(hands_->Move(1, GateEvent::kWord));
+  EXPECT_EQ(hands_->machine.epoch(), 1u) << "the lowest of its ranks";
+  EXPECT_EQ(Tell(Resolve{To(2), Outcome::kHold, {}, ""}), "commit 1");
+  EXPECT_TRUE(hands_->gates[1].stopped) << "its engine may hang, and wake up";
+  EXPECT_EQ(Tell(Did(2, {1}, By::kForward, 0)), "Internal");
+  EXPECT_FALSE(hands_->machine.attempt()->held) << "it is told again";
+  EXPECT_EQ(Tell(Resolve{To(2), Outcome::kHold, {}, ""}), "commit 1");
+  EXPECT_EQ(Tell(Did(2, {1}, By::kForward)), "acted");
+  EXPECT_EQ(hands_->machine.epoch(), 2u);
+  EXPECT_EQ(Tell(Resolve{To(2), Outcome::kHold, {}, ""}), "ok") << "it flipped";
+}
+
 TEST_F(Attempts, InARepairWhoHasAnEngineGoesOn) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kPermitted, Kind::kRepair, 2));

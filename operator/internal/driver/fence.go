@@ -158,9 +158,14 @@ func (d *Driver) found(ctx context.Context, was Membership, flip *tangramv1.Flip
 }
 
 // unfound takes it back: every agent has said that it did not flip it, and will not.
-func (d *Driver) unfound(ctx context.Context, flip *tangramv1.Flip) error {
+func (d *Driver) unfound(ctx context.Context, attempt uint64, flip *tangramv1.Flip) error {
 	was, err := d.membership(ctx)
 	if err != nil || was.Epoch != flip.Epoch || was.Hash != short(flip.TargetHash) {
+		return err
+	}
+	// A later attempt may have the same target, and the permit: then it is that one's record.
+	var intent Intent
+	if _, err := store.Load(ctx, d.Store, keyIntent, &intent); err != nil || intent.Attempt != attempt {
 		return err
 	}
 	now := was

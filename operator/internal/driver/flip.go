@@ -317,7 +317,7 @@ func (r *flipRun) abort(ctx context.Context, cause error) error {
 // burned records it; a first layout that was not to be is not one any more.
 func (r *flipRun) burned(ctx context.Context) error {
 	if r.flip.Kind == tangramv1.FlipKind_FLIP_KIND_FIRST {
-		if err := r.d.unfound(ctx, r.flip); err != nil {
+		if err := r.d.unfound(ctx, r.header.Attempt, r.flip); err != nil {
 			return err
 		}
 	}

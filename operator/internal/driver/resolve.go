@@ -20,20 +20,18 @@ func (d *Driver) resolve(ctx context.Context, t *truth, f *Fence) error {
 	var mu sync.Mutex
 	var failures []error
 	var wait sync.WaitGroup
-	told, lost := map[int]bool{}, make([]string, 0, len(f.Lost))
+	survive, told, lost := map[int]bool{}, map[int]bool{}, make([]string, 0, len(f.Lost))
 	for _, l := range f.Lost {
 		lost = append(lost, l.Member)
 	}
 	for _, id := range f.Survivors {
 		rank := t.ranks[id]
-		if told[rank.agent] {
+		survive[rank.agent] = true
+		if told[rank.agent] || !unfinished(rank.status) { // another rank of the agent may be where this one is not
 			continue
 		}
 		told[rank.agent] = true
 		transition := rank.status.GetTransition()
-		if !unfinished(rank.status) {
-			continue
-		}
 		outcome := tangramv1.Outcome_OUTCOME_STAY
 		if f.forward() && transition.Attempt == f.Attempt {
 			outcome = tangramv1.Outcome_OUTCOME_FORWARD
@@ -60,7 +58,7 @@ func (d *Driver) resolve(ctx context.Context, t *truth, f *Fence) error {
 	}
 	for i, a := range t.agents {
 		left := slices.ContainsFunc(a.GetRanks(), func(r *tangramv1.RankStatus) bool { return f.lost(r.GetMember().GetId()) })
-		if told[i] || left || !slices.ContainsFunc(a.GetRanks(), unfinished) { // for who was left out its release ends it
+		if survive[i] || left || !slices.ContainsFunc(a.GetRanks(), unfinished) { // for who was left out its release ends it
 			continue
 		}
 		transition := a.GetRanks()[slices.IndexFunc(a.GetRanks(), unfinished)].GetTransition()
@@ -72,13 +70,24 @@ func (d *Driver) resolve(ctx context.Context, t *truth, f *Fence) error {
 	return nil
 }
 
-// open says whether a survivor is in an attempt that could still flip by other ranks' words: it is decided about only
-// once it is held.
+// open says whether a survivor is in an attempt that could still flip by other ranks' words, or one that not all ranks of its agent
+// have flipped: it is decided about only once it is held.
 func (t *truth) open(r ruling) bool {
 	return slices.ContainsFunc(r.survivors, func(id string) bool {
 		rank := t.ranks[id].status
-		return unfinished(rank) && !rank.GetTransition().GetHeld()
+		return t.halfFlipped(id) || unfinished(rank) && !rank.GetTransition().GetHeld()
 	})
+}
+
+// halfFlipped: the member flipped, and another rank of its agent, which tells of one layout alone, has not. An agent that is held
+// takes its other ranks there, too.
+func (t *truth) halfFlipped(id string) bool {
+	r := t.ranks[id]
+	attempt := r.status.GetTransition().GetAttempt()
+	return r.status.GetTransition().GetPhase() == tangramv1.Phase_PHASE_FLIPPED &&
+		slices.ContainsFunc(t.agents[r.agent].GetRanks(), func(other *tangramv1.RankStatus) bool {
+			return unfinished(other) && other.GetTransition().GetAttempt() == attempt
+		})
 }
 
 // hold has the survivors keep still what they began, and says whether there was anything to keep still: then only
@@ -92,7 +101,7 @@ func (d *Driver) hold(ctx context.Context, t *truth, r ruling) bool {
 	for _, id := range r.survivors {
 		rank := t.ranks[id]
 		transition := rank.status.GetTransition()
-		if told[rank.agent] || !unfinished(rank.status) || transition.GetHeld() {
+		if told[rank.agent] || !t.halfFlipped(id) && (!unfinished(rank.status) || transition.GetHeld()) {
 			continue
 		}
 		told[rank.agent] = true
@@ -188,6 +197,9 @@ func (t *truth) mustGo(agent int, r *tangramv1.RankStatus) bool {
 	}
 	if t.record.Fence.lost(id) {
 		return true
+	}
+	if unfinished(r) && r.GetTransition().GetTargetEpoch() < t.epoch() {
+		return true // a fence before this one left it out of a first layout: the world has gone on from there, and nobody else tells it
 	}
 	return r.GetInWorld() && (!t.believed[agent] || r.GetEngine().GetStopped() || !unfinished(r))
 }

@@ -152,6 +152,47 @@ func TestWhatIsOpenIsHeld(t *testing.T) {
 	require.Equal(t, [][]string{{"OUTCOME_HOLD w/4/9 []"}, nil, nil, nil}, heard(all))
 }
 
+// An agent of several ranks tells of the layout before until all of them flipped: where one has, it is told to hold, and takes the
+// others there; with the outcome each agent is told what its unfinished rank is in.
+func TestAgentsWhoseRanksAreNotAtOnePoint(t *testing.T) {
+	four := layoutOf(4, "a", "b", "c")
+	half := in(says(four, "a", "b"), 9, 5, phaseStaged)
+	half.Ranks[0].Transition.Phase = phaseFlipped
+	for _, survivors := range [][]string{{"a", "b", "c"}, {"a", "c"}} { // the engine of the other one may be gone
+		d, all := speakers(half, says(four, "c"))
+		truth := truthOf(t, Membership{Epoch: 4}, half, says(four, "c"))
+		require.True(t, d.hold(t.Context(), truth, ruling{survivors: survivors}))
+		require.Equal(t, [][]string{{"OUTCOME_HOLD w/4/9 []"}, nil}, heard(all))
+	}
+	d, all := speakers(half, says(four, "c"))
+	fence := &Fence{FromEpoch: 4, Epoch: 5, Attempt: 9, Outcome: "forward", Survivors: []string{"a", "b", "c"}}
+	require.NoError(t, d.resolve(t.Context(), truthOf(t, Membership{Epoch: 4}, half, says(four, "c")), fence))
+	require.Equal(t, [][]string{{"OUTCOME_FORWARD w/4/9 []"}, nil}, heard(all))
+}
+
+// A proposal is burned before anybody is asked to abort: whoever made it may live, and would permit it while a joiner goes.
+func TestAProposalIsBurnedBeforeItsAttemptIsAborted(t *testing.T) {
+	four := layoutOf(4, "a", "b")
+	words := []*tangramv1.StatusResponse{says(four, "a"), says(four, "b"), in(says(nil, "j"), 9, 5, phasePrepared)}
+	d, all := speakers(words...)
+	version, err := store.Save(t.Context(), d.Store, keyIntent, 0, Intent{Attempt: 9, FromEpoch: 4, State: Proposed})
+	require.NoError(t, err)
+	all[2].answers = []error{refusal(tangramv1.Refusal_CODE_ENGINE)} // the abort fails: only what came before it is seen
+	require.Error(t, d.end(t.Context(), truthOf(t, Membership{Epoch: 4}, words...), findLeftover(words)))
+	require.Equal(t, [][]string{nil, nil, {"abort w/4/9"}}, heard(all))
+	require.ErrorIs(t, d.permit(t.Context(), Intent{Attempt: 9, State: Proposed, version: version}), store.ErrConflict)
+	// What was permitted meanwhile is looked at again, so that members are asked before the joiner.
+	d, all = speakers(in(says(four, "a"), 9, 5, phaseStaged), in(says(four, "b"), 9, 5, phaseStaged), words[2])
+	all[0].answers = []error{refusal(tangramv1.Refusal_CODE_ENGINE)}
+	require.Error(t, d.end(t.Context(), truthOf(t, Membership{Epoch: 4}, words...), findLeftover(words)))
+	require.Nil(t, all[2].heard, "a member that may flip has not said that it did not")
+	require.Len(t, all[0].heard, 1)
+	// It is over by now, or another one is under way: the caller looks again.
+	d, all = speakers(says(four, "a"), says(four, "b"), says(nil, "j"))
+	require.NoError(t, d.end(t.Context(), truthOf(t, Membership{Epoch: 4}, words...), findLeftover(words)))
+	require.Equal(t, [][]string{nil, nil, nil}, heard(all))
+}
+
 // A world that is given up takes with it all that was in it by anybody's words, and all of them are released.
 func TestWhoIsInAWorldThatIsGivenUp(t *testing.T) {
 	four, five := layoutOf(4, "a", "b", "c"), layoutOf(5, "b", "c", "j")
@@ -207,6 +248,11 @@ func TestOutcastsAreReleased(t *testing.T) {
 	d.releaseOutcasts(t.Context(), truth, false)
 	want := [][]string{nil, {"release w/4 [x v] false"}, {"release w/6 [u] false"}, {"release w/4 [z] false"}, nil, {"release w/4 [o] true"}, nil}
 	require.Equal(t, want, heard(all))
+	// Who is in an attempt to an epoch that the world has left behind; one to the epoch in force may join yet.
+	late := []*tangramv1.StatusResponse{says(four, "a"), in(says(nil, "f"), 2, 3, phaseStaged), in(says(nil, "j"), 9, 4, phaseStaged)}
+	d, all = speakers(late...)
+	d.releaseOutcasts(t.Context(), truthOf(t, record, late...), false)
+	require.Equal(t, [][]string{nil, {"release w/4 [f] false"}, nil}, heard(all))
 	d, all = speakers(words...)
 	truth.record.Epoch = 9
 	d.releaseOutcasts(t.Context(), truth, false)

@@ -96,6 +96,20 @@ func brokenMembers(latest map[int]*tangramv1.StatusResponse, partOf func(*tangra
 func (d *Driver) end(ctx context.Context, truth *truth, left *leftover) error {
 	header := &tangramv1.Header{World: d.World, Epoch: left.targetEpoch - 1, Attempt: left.attempt}
 	if !left.anyFlipped {
+		// Whoever proposed it may live, and permit it while the abort is on its way: it would take a joiner back from members
+		// that had not heard of the attempt when we looked, and that nobody asks. What was permitted by now is seen by now.
+		if err := d.burnProposal(ctx); err != nil {
+			return err
+		}
+		var err error
+		if truth, err = d.observe(ctx); err != nil {
+			return err
+		}
+		now := findLeftover(truth.agents)
+		if now == nil || now.attempt != left.attempt || now.anyFlipped {
+			return nil // it ended meanwhile, or goes forward: the caller looks again
+		}
+		left = now
 		joiners, members := truth.joinersFirst(left.agents)
 		flipped, err := d.abortInOrder(ctx, members, joiners, header, "a new driver found the attempt unfinished")
 		if err != nil {
@@ -103,7 +117,7 @@ func (d *Driver) end(ctx context.Context, truth *truth, left *leftover) error {
 		}
 		if !flipped {
 			if left.targetEpoch == 1 {
-				if err := d.unfound(ctx, &tangramv1.Flip{Epoch: left.targetEpoch, TargetHash: left.targetHash}); err != nil {
+				if err := d.unfound(ctx, left.attempt, &tangramv1.Flip{Epoch: left.targetEpoch, TargetHash: left.targetHash}); err != nil {
 					return err
 				}
 			}

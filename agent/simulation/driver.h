@@ -1,0 +1,99 @@
+// A driver of the simulated world, after operator/internal/driver: takes it from layout to layout,
+// aborts, ends what another left, fences and repairs. Runs in fibers of a process that may die at
+// any point; another one may run beside it.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "agent/attempt/types.h"
+#include "agent/simulation/fibers.h"
+#include "agent/simulation/records.h"
+#include "agent/simulation/truth.h"
+#include "agent/transition/executor.h"
+
+namespace tangram::simulation {
+
+class World;
+class Agent;
+
+class Driver {
+ public:
+  explicit Driver(World* world);
+
+  void Start();  // and keeps the world until it is killed
+  void Kill();
+  int process() const { return process_; }
+  // Nothing new is begun any more, but for one last flip that leaves each rank with what its
+  // layout gives it.
+  void Settle() { settling_ = true; }
+  bool settled() const { return settled_; }
+
+ private:
+  enum class Call { kDone, kRefused, kAway };
+  struct Flip {
+    Flip() = default;
+    Flip(attempt::Kind of, v1::Layout to, uint64_t version = 0)
+        : kind(of), target(std::move(to)), fence_version(version) {}
+
+    attempt::Kind kind = attempt::Kind::kUnspecified;
+    v1::Layout target;
+    uint64_t fence_version = 0;  // of a repair
+    std::string hash;
+    Members before, after, members;
+    std::vector<size_t> agents;
+    v1::Header header;
+    bool repairs() const { return kind == attempt::Kind::kRepair; }
+  };
+
+  void Keep();
+  bool Change(const Truth& truth);
+  std::optional<Truth> Observe();
+  Statuses AskAll();
+
+  // flip.cc
+  bool Run(const Truth& truth, Flip flip);
+  bool UntilStaged(const Truth& truth, const Flip& flip);
+  bool MayPermit(const Flip& flip);
+  bool PermitAll(const Truth& truth, const Flip& flip);
+  bool UntilFlipped(const Truth& truth, const Flip& flip);
+  bool RetireAll(const Flip& flip, const std::vector<size_t>& agents);
+  void End(const Leftover& left);
+  // Members first; true: some agent flipped. None: it is not known.
+  std::optional<bool> AbortInOrder(const Truth& truth, const std::vector<size_t>& agents,
+                                   const v1::Header& header);
+  bool Broken(const Flip& flip, const Statuses& statuses) const;
+  // `first`: the hash of a first layout that was not to be; else empty.
+  bool Burn(uint64_t attempt, const std::string& first);
+  bool Unfound(uint64_t attempt, const std::string& hash);
+
+  // repair.cc
+  void Repair();
+  std::optional<std::pair<Truth, Ruling>> Still();
+  bool Resolve(const Truth& truth, const Fence& fence);
+  void Hold(const Truth& truth, const Ruling& ruling);
+  void EndWorld(const Truth& truth, const Members& lost);
+  bool Release(const Truth& truth, bool ends);  // true: there was somebody to release
+
+  // Records, over the network.
+  template <typename Value>
+  Record<Value> Load(const Record<Value>& record);
+  template <typename Value>
+  bool Save(Record<Value>* record, uint64_t version, const Value& next);
+
+  // One call to each, side by side; what became of each.
+  std::vector<Call> Each(const std::vector<size_t>& agents, const char* name,
+                         const std::function<Status(Executor&, size_t)>& call);
+  Status One(size_t agent, const char* name, const std::function<Status(Executor&)>& call);
+  Agent* At(size_t agent) const;
+
+  World* const world_;
+  const int process_;
+  bool settling_ = false, settled_ = false;
+};
+
+}  // namespace tangram::simulation

@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""Mutants that the simulated world (agent/simulation) must notice: one rule of the agent's code is changed at a time, and linked before
+what build/cxx has of it; then histories are played until one breaks a claim.
+
+    tests/mutants/simulation.py [--count N] [--only TEXT]
+
+Exit code 1: a mutant that no history of N notices, or a line of the code that a mutant is about and that is not there any more.
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build" / "cxx"
+PROGRAM = "agent/simulation/tangram-simulate-agents"
+
+# what, file, from, to
+MUTANTS = [
+    ("an abort takes back a word that was given", "agent/gate/rules.cc",
+     "if (state == GateState::kArmed) return GateState::kIdle;",
+     "if (state == GateState::kArmed || state == GateState::kLatched) return GateState::kIdle;"),
+    ("one equal word is enough", "agent/gate/rules.cc", "std::all_of(", "std::any_of("),
+    ("a fence leaves a rank armed", "agent/gate/rules.cc", "case GateEvent::kFence:\n      return GateState::kIdle;",
+     "case GateEvent::kFence:\n      return state;"),
+    ("who is staged flips without a permit", "agent/attempt/prepare.cc",
+     "  attempt_->phase = Phase::kStaged;\n  return Done(Changed());", "  attempt_->phase = Phase::kStaged;\n  return Then(Arm{event.attempt}, Changed());"),
+    ("who is held flips by words", "agent/attempt/flip.cc", "attempt_->phase == Phase::kPermitted && !attempt_->held &&",
+     "attempt_->phase == Phase::kPermitted &&"),
+    ("who is held leaves its other ranks behind", "agent/attempt/fence.cc",
+     "if (!attempt_->any_flipped() || attempt_->phase == Phase::kFlipped) {", "if (true) {"),
+    ("who gave its step up flips", "agent/attempt/flip.cc", "if (gates[event.device].stopped) {", "if (false) {"),
+    ("an abort after a flip is told 'not'", "agent/attempt/end.cc", "if (attempt_->any_flipped()) return Then(Answer{.flipped = true});",
+     "if (attempt_->any_flipped()) return Then(Answer{.flipped = false});"),
+    ("a burned attempt ends though an engine has the go", "agent/attempt/end.cc", "if (!resolved) return AfterPeers({});", ""),
+    ("a joiner asks nobody for its permit", "agent/attempt/flip.cc",
+     "attempt_->phase != Phase::kStaged) {\n    return Done();", "true) {\n    return Done();"),
+    ("an abort gives no memory back", "agent/transition/end.cc", "core->ranks[device].memory->Abort();", ";"),
+    ("a retired flip keeps the old places", "agent/transition/end.cc", "TANGRAM_RETURN_IF_ERROR(memory.Retire());", "memory.Keep();"),
+    ("nobody tells the words", "agent/transition/words.cc", "core_->peers->Word(agent, words, stop, [&, agent]",
+     "if (agent.empty()) core_->peers->Word(agent, words, stop, [&, agent]"),
+]
+
+
+def commands():
+    """{source: compile command}, and how the program is linked."""
+    listed = {str(pathlib.Path(c["file"]).relative_to(ROOT)): c["command"] for c in json.loads((BUILD / "compile_commands.json").read_text())
+              if pathlib.Path(c["file"]).is_relative_to(ROOT)}
+    link = subprocess.run(["ninja", "-C", str(BUILD), "-t", "commands", PROGRAM], capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+    return listed, link
+
+
+def build(mutant, folder, compile_commands, link):
+    """Gives the program with the mutant in it."""
+    _, path, old, new = mutant
+    text = (ROOT / path).read_text()
+    if text.count(old) != 1:
+        raise SystemExit(f"{path} has not exactly one {old!r}; write the mutant anew")
+    source, made, program = folder / pathlib.Path(path).name, folder / "mutant.o", folder / "program"
+    source.write_text(text.replace(old, new))
+    command = re.sub(r" -o \S+ -c \S+", f" -o {made} -c {source}", compile_commands[path])
+    command = re.sub(r"^\S*ccache ", "", command)
+    subprocess.run(shlex.split(command), cwd=BUILD, check=True)
+    first = re.search(r" \S+main\.cc\.o", link)[0]
+    line = re.sub(r" -o \S+", f" -o {program}", link.replace(first, f" {made}{first}"), count=1)
+    subprocess.run(["bash", "-c", line], cwd=BUILD, check=True)
+    return program
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=3000, help="histories, at most, for each")
+    parser.add_argument("--only", default="", metavar="TEXT", help="mutants with this in their name")
+    args = parser.parse_args()
+    compile_commands, link = commands()
+    unseen = 0
+    for mutant in MUTANTS:
+        if args.only not in mutant[0]:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            program = build(mutant, pathlib.Path(folder), compile_commands, link)
+            played = subprocess.run([str(program), "--seed", "1", "--count", str(args.count)], capture_output=True, text=True, check=False)
+        claims = re.findall(r"^([A-Z_]+): ", played.stdout, re.MULTILINE)
+        seed = re.search(r"^seed (\d+):", played.stdout, re.MULTILINE)
+        seen = f"seed {seed[1]}: {' '.join(dict.fromkeys(claims))}" if seed else f"exit {played.returncode}" if played.returncode else "NOT NOTICED"
+        unseen += played.returncode == 0
+        print(f"{mutant[0]}: {seen}", flush=True)
+    return 1 if unseen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
