@@ -110,11 +110,7 @@ func (s *Step) Seconds(loads []Load) float64 {
 			continue
 		}
 		tokens += n
-		seconds := s.dense.at(n)*s.layers + l.Chunks
-		if l.Decode > 0 {
-			seconds += s.decode(l.Decode, l.Context/l.Decode) * s.layers
-		}
-		slowest = max(slowest, seconds)
+		slowest = max(slowest, s.own(l))
 	}
 	if tokens == 0 {
 		return 0
@@ -256,4 +252,18 @@ func (p parts) around() (grid, error) {
 	}
 	bytes := 2 * float64(p.v.Proto.Hidden)
 	return gridOf(func(x float64) float64 { return (gather.at(x*bytes) + scatter.at(x*bytes)) * 1e-6 }), nil
+}
+
+// Even is Seconds of groups that all have this load, with so many tokens in all (the groups' last ones may have a little less).
+func (s *Step) Even(l Load, tokens int) float64 {
+	return s.own(&l) + s.layers*(s.moe.at(tokens)+s.all.at(tokens))
+}
+
+// own seconds of a group: what no other group takes part in.
+func (s *Step) own(l *Load) float64 {
+	seconds := s.dense.at(l.Decode+l.Prefill)*s.layers + l.Chunks
+	if l.Decode > 0 {
+		seconds += s.decode(l.Decode, l.Context/l.Decode) * s.layers
+	}
+	return seconds
 }
