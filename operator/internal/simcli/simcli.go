@@ -13,6 +13,7 @@ import (
 	"tangram.dev/operator/pkg/kernels"
 	"tangram.dev/operator/pkg/policy"
 	"tangram.dev/operator/pkg/simulator"
+	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
 // Options of the command line.
@@ -51,7 +52,7 @@ func Load(o Options, stdin io.Reader) (*World, error) {
 	if !(o.RankGB > 0 && o.RankGB < 1e6) {
 		return nil, fmt.Errorf("--rank-gb %v is no memory of a rank", o.RankGB)
 	}
-	v, err := View(o.Model)
+	v, err := View(o.Model, o.Ranks)
 	if err != nil {
 		return nil, fmt.Errorf("--model: %w", err)
 	}
@@ -88,16 +89,22 @@ func Other(engine string) string {
 	return "sglang"
 }
 
-// View of a public model's geometry.
-func View(model string) (*geometry.View, error) {
+// View of a public model's geometry, with granules fine enough for so many ranks to share an expert. Only bfloat16 is cut finer:
+// it has no blocks with a scale of their own.
+func View(model string, ranks int) (*geometry.View, error) {
 	all, err := geometry.Public()
 	if err != nil {
 		return nil, err
 	}
 	for _, g := range all {
-		if strings.EqualFold(g.Model, model) {
-			return geometry.New(g)
+		if !strings.EqualFold(g.Model, model) {
+			continue
 		}
+		for g.Dtype == tangramv1.DType_DTYPE_BF16 && int(g.MoeInner/g.GranuleRows) < ranks && g.GranuleRows%2 == 0 {
+			g.GranuleRows /= 2
+			g.GranuleBytes /= 2
+		}
+		return geometry.New(g)
 	}
 	return nil, fmt.Errorf("no public geometry is named %q", model)
 }

@@ -12,15 +12,16 @@ import (
 type Options struct {
 	Cooldown  float64 // seconds after a switch in which there is no other
 	PerHour   float64 // switches at most, in any hour
-	Margin    float64 // share of the cost of staying that a switch must save, beyond its price: what the fluid leaves out
+	Margin    float64 // how many times the cost of its stall a switch must save, after it is paid: for what the fluid leaves out
 	Deviation float64 // standard deviations by which the model is taken to be wrong, against the switch
+	Wrong     float64 // relative error of a shape's speed that is taken for possible beside that, as the fluid is no world
 	Chunk     float64 // tokens of a step of the engines, all ranks together
 	Smooth    float64 // seconds over which lengths of prompts and answers are averaged
 }
 
 // Defaults of the options.
 func Defaults() Options {
-	return Options{Cooldown: 5, PerHour: 60, Margin: .02, Deviation: 1, Chunk: 8192, Smooth: 60}
+	return Options{Cooldown: 5, PerHour: 60, Margin: 1, Deviation: 1, Wrong: .02, Chunk: 8192, Smooth: 60}
 }
 
 // Calibrated switches when what a shape saves until the load is expected to change is worth more than the switch costs.
@@ -33,6 +34,7 @@ type Calibrated struct {
 	seen     bool
 	arrivals detector
 	prompt   float64 // tokens of an arriving prompt, in the mean
+	variance float64 // of these
 	output   float64
 	reused   float64 // share of prompt tokens found cached
 	switched []float64
@@ -82,6 +84,10 @@ func (p *Calibrated) learn(before, t Telemetry) bool {
 	keep := 1 / max(p.o.Smooth*p.arrivals.rate, 16)
 	if arrived > 0 {
 		tokens := float64(t.PromptTokens - before.PromptTokens)
+		if p.prompt > 0 { // the mean of n prompts varies n times less than one
+			off := tokens/arrived - p.prompt
+			p.variance += (off*off*arrived - p.variance) * min(keep, 1)
+		}
 		blend(&p.prompt, tokens/arrived, arrived*keep)
 		blend(&p.reused, min(float64(t.ReusedTokens-before.ReusedTokens)/tokens, 1), arrived*keep)
 	}
@@ -110,13 +116,19 @@ func (p *Calibrated) weigh(t Telemetry, s State, own *Option, sudden bool) Decis
 		context = float64(t.ContextTokens) / float64(t.Decoding)
 	}
 	base := fluid{decoding: float64(t.Decoding), queued: float64(t.QueuedTokens), waiting: float64(t.Running - t.Decoding + t.Waiting), context: context,
-		rate: p.arrivals.rate, prompt: max(p.prompt*(1-p.reused), 1), output: max(p.output, 1), chunk: p.o.Chunk}
+		rate: p.arrivals.rate, prompt: max(p.prompt*(1-p.reused), 1), output: max(p.output, 1), chunk: p.o.Chunk,
+		longer: 1 + p.variance/(p.prompt*p.prompt)}
 	base.room = float64(own.WorldTokens) / (p.prompt + p.output)
-	stays := base.cost(s.Shape, all, p.speed(0), 0, horizon)
-	stuck := base.cost(s.Shape, all, p.speed(-p.o.Deviation), 0, horizon)
+	// What is left at the horizon is done at the speed of the fastest shape, whoever left it.
+	cost := func(f fluid, shape kernels.Shape, deviations, stall float64) float64 {
+		inside, left := f.cost(shape, p.speed(deviations), stall, horizon)
+		return inside + left.rest(all, p.speed(0))
+	}
+	stays := cost(base, s.Shape, 0, 0)
+	stuck := cost(base, s.Shape, -p.o.Deviation, 0)
 	live := t.ContextTokens
 	figures := map[string]float64{"stay": stays, "horizon": horizon, "rate": base.rate, "prompt": p.prompt, "output": p.output, "reused": p.reused,
-		"requests": float64(t.Running + t.Waiting), "margin": p.o.Margin * stays}
+		"requests": float64(t.Running + t.Waiting)}
 	best := Decision{To: s.Shape}
 	var rejected []Rejected
 	saved := 0.0
@@ -135,10 +147,10 @@ func (p *Calibrated) weigh(t Telemetry, s State, own *Option, sudden bool) Decis
 		there.room = float64(o.WorldTokens) / (p.prompt + p.output)
 		there.prompt = max(p.prompt, 1) // prefixes that no live request holds are not carried
 		stall, _ := s.Rates.Stall(o.Switch, live, 0)
-		goes := there.cost(o.Shape, all, p.speed(0), stall, horizon)
-		slow := there.cost(o.Shape, all, p.speed(p.o.Deviation), stall, horizon)
+		goes := cost(there, o.Shape, 0, stall)
+		slow := cost(there, o.Shape, p.o.Deviation, stall)
 		f := map[string]float64{"stay": stays, "switch": goes, "saves": stays - goes, "deviation": (stays - stuck) + (slow - goes), "stall": stall,
-			"horizon": horizon, "margin": p.o.Margin * stays}
+			"horizon": horizon, "margin": p.o.Margin * stall * (base.decoding + base.waiting) / max(1-float64(p.recent(t.At))/p.o.PerHour, .01)}
 		_, known, err := p.model.Step(o.Shape, there.work(0))
 		switch {
 		case err != nil || math.IsNaN(goes+stays+slow+stuck):
@@ -173,10 +185,7 @@ func (p *Calibrated) weigh(t Telemetry, s State, own *Option, sudden bool) Decis
 
 // tooSoon for a switch after those that were.
 func (p *Calibrated) tooSoon(at float64) (string, map[string]float64) {
-	for len(p.switched) > 0 && p.switched[0] < at-3600 {
-		p.switched = p.switched[1:]
-	}
-	n := len(p.switched)
+	n := p.recent(at)
 	if n > 0 && at-p.switched[n-1] < p.o.Cooldown {
 		return "a switch would pay, but the last one was too short ago", map[string]float64{"since": at - p.switched[n-1], "cooldown": p.o.Cooldown}
 	}
@@ -186,6 +195,14 @@ func (p *Calibrated) tooSoon(at float64) (string, map[string]float64) {
 	return "", nil
 }
 
+// recent switches: in the hour before. The more there were, the more the next must be worth.
+func (p *Calibrated) recent(at float64) int {
+	for len(p.switched) > 0 && p.switched[0] < at-3600 {
+		p.switched = p.switched[1:]
+	}
+	return len(p.switched)
+}
+
 // speed by the model, so many deviations slower. A shape without a prior takes for ever.
 func (p *Calibrated) speed(deviations float64) speed {
 	return func(s kernels.Shape, w costmodel.Work) float64 {
@@ -193,6 +210,6 @@ func (p *Calibrated) speed(deviations float64) speed {
 		if err != nil {
 			return math.NaN()
 		}
-		return max(e.Seconds+deviations*e.Deviation, e.Seconds/4)
+		return max(e.Seconds+deviations*(e.Deviation+p.o.Wrong*e.Seconds), e.Seconds/4)
 	}
 }

@@ -11,6 +11,7 @@ type detector struct {
 	upS, downS     float64
 	age            float64 // seconds since the last change
 	lengths, total float64 // of changes, seconds between them
+	clumped        float64 // variance of a report's count over its mean: 1 for Poisson, more where requests come in clumps
 }
 
 const (
@@ -25,13 +26,18 @@ func (d *detector) add(arrivals, seconds float64) bool {
 	d.age += seconds
 	expected := max(d.rate, .02) * seconds
 	if d.seconds > 2 {
+		off := arrivals - expected
+		d.clumped += (off*off/max(expected, .1) - d.clumped) * seconds / d.seconds
+		// So many requests of a clump tell as much as one that comes alone.
+		clump := max(d.clumped, 1)
+		arrivals, expected := arrivals/clump, expected/clump
 		d.up += arrivals*math.Log(ratio) - (ratio-1)*expected
-		d.upN, d.upS = d.upN+arrivals, d.upS+seconds
+		d.upN, d.upS = d.upN+arrivals*clump, d.upS+seconds
 		if d.up <= 0 {
 			d.up, d.upN, d.upS = 0, 0, 0
 		}
 		d.down += -arrivals*math.Log(ratio) + (1-1/ratio)*expected
-		d.downN, d.downS = d.downN+arrivals, d.downS+seconds
+		d.downN, d.downS = d.downN+arrivals*clump, d.downS+seconds
 		if d.down <= 0 {
 			d.down, d.downN, d.downS = 0, 0, 0
 		}
@@ -52,7 +58,9 @@ func (d *detector) add(arrivals, seconds float64) bool {
 func (d *detector) change(arrivals, seconds float64) {
 	d.lengths++
 	d.total += d.age
-	d.rate, d.seconds, d.age = arrivals/seconds, seconds, 0
+	// What set off the alarm is more than usual by choice: a few seconds of the old rate are mixed in.
+	const mixed = 2
+	d.rate, d.seconds, d.age = (arrivals+mixed*d.rate)/(seconds+mixed), seconds+mixed, 0
 	d.up, d.upN, d.upS, d.down, d.downN, d.downS = 0, 0, 0, 0, 0, 0
 }
 

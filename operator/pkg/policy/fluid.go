@@ -11,6 +11,7 @@ type fluid struct {
 	context                   float64 // tokens, of a decoding request
 	rate                      float64 // requests per second that arrive
 	prompt, output            float64 // tokens of one: to compute, to make
+	longer                    float64 // how much longer than the mean the prompt is that a queued token belongs to, in the mean: 1 + CV^2
 	chunk                     float64 // tokens of a step at most
 	room                      float64 // decoding requests that KV has room for
 }
@@ -20,9 +21,9 @@ type speed func(shape kernels.Shape, w costmodel.Work) float64
 
 const fluidSteps = 32
 
-// cost in request-seconds of serving so for `horizon` seconds, after `stall` seconds in which nothing is done; and of the work that
-// is left then, done at the speed of the fastest of `all` shapes.
-func (f fluid) cost(shape kernels.Shape, all []kernels.Shape, of speed, stall, horizon float64) float64 {
+// cost in request-seconds of serving so for `horizon` seconds, after `stall` seconds in which nothing is done. It gives the world as
+// it is then, too.
+func (f fluid) cost(shape kernels.Shape, of speed, stall, horizon float64) (float64, fluid) {
 	inside := f.decoding + f.waiting
 	cost := inside*stall + f.rate*stall*stall/2
 	f.waiting += f.rate * stall
@@ -36,12 +37,10 @@ func (f fluid) cost(shape kernels.Shape, all []kernels.Shape, of speed, stall, h
 		busy := 0.0 // seconds of dt in steps with prompt tokens
 		steps := 0.0
 		if f.queued > 0 && f.decoding < f.room {
-			// Each group takes its share of the step, and prompts that are there are fewer than groups when little comes.
-			part := min(f.chunk/groups, f.prompt) * min(groups, max(1, f.waiting))
-			if groups == 1 {
-				part = min(f.chunk, max(f.prompt, f.queued))
-			}
-			part = max(part, 1)
+			// A prompt is one group's work. There are fewer of them than groups when little comes, and when most tokens belong to
+			// few long ones.
+			prompts := min(groups, max(1, f.queued/(f.prompt*f.longer)))
+			part := max(min(f.chunk/groups*prompts, max(f.queued, f.prompt)), 1)
 			one := of(shape, f.work(part))
 			steps = min(f.queued/part, dt/one)
 			busy = steps * one
@@ -55,7 +54,7 @@ func (f fluid) cost(shape kernels.Shape, all []kernels.Shape, of speed, stall, h
 		f.decoding *= 1 / (1 + steps/f.output) // each step ends one of `output` decoding requests
 		cost += (f.decoding + f.waiting) * dt
 	}
-	return cost + f.rest(all, of)
+	return cost, f
 }
 
 // rest is what the requests that are there would cost if no more came, in the fastest shape.
