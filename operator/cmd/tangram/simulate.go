@@ -14,7 +14,7 @@ import (
 )
 
 func simulateCommand() *cobra.Command {
-	var o simcli.Options
+	o := simcli.Defaults()
 	var policies []string
 	var asJSON, samples bool
 	c := &cobra.Command{
@@ -57,18 +57,18 @@ schedule that a beam search found, knowing the future). Nothing is drawn but by 
 	f.StringVar(&o.Trace, "trace", "", "conversation, code (both built in), or a file of --format")
 	f.StringVar(&o.Format, "format", "", "of the file: mooncake, azure, rollout; from its name if not said")
 	f.StringVar(&o.Rates, "rates", "", "instead of a trace: seconds x requests per second, one part after the other: 300x2,60x20")
-	f.Float64Var(&o.Prompt, "prompt", 2048, "tokens of a prompt in the mean, with --rates")
-	f.Float64Var(&o.Output, "output", 256, "tokens of an answer in the mean, with --rates")
-	f.IntVar(&o.Times, "times", 1, "each request so many times")
-	f.IntVar(&o.Concurrency, "concurrency", 0, "a closed loop: so many requests at a time, whenever the trace says they come")
-	f.StringVar(&o.Model, "model", "Qwen3-235B-A22B", "model with kernel tables")
-	f.IntVar(&o.Ranks, "ranks", 8, "ranks of the world")
-	f.Float64Var(&o.RankGB, "rank-gb", 141, "memory of a rank, in GB")
-	f.StringVar(&o.Truth, "truth", "vllm", "engine whose kernels are what a step lasts: vllm, sglang, trtllm")
+	f.Float64Var(&o.Prompt, "prompt", o.Prompt, "tokens of a prompt in the mean, with --rates")
+	f.Float64Var(&o.Output, "output", o.Output, "tokens of an answer in the mean, with --rates")
+	f.IntVar(&o.Times, "times", o.Times, "each request so many times")
+	f.IntVar(&o.Concurrency, "concurrency", o.Concurrency, "a closed loop: so many requests at a time, whenever the trace says they come")
+	f.StringVar(&o.Model, "model", o.Model, "model with kernel tables")
+	f.IntVar(&o.Ranks, "ranks", o.Ranks, "ranks of the world")
+	f.Float64Var(&o.RankGB, "rank-gb", o.RankGB, "memory of a rank, in GB")
+	f.StringVar(&o.Truth, "truth", o.Truth, "engine whose kernels are what a step lasts: vllm, sglang, trtllm")
 	f.StringVar(&o.Prior, "prior", "", "engine whose kernels the policy takes for it at first; another than --truth if not said")
-	f.StringVar(&o.Routing, "routing", "power_law_1.2", "how skewed the tokens are over the experts: balanced, power_law_1.01, power_law_1.2")
-	f.Float64Var(&o.Noise, "noise", .1, "relative deviation of a step")
-	f.Uint64Var(&o.Seed, "seed", 1, "of all that is drawn")
+	f.StringVar(&o.Routing, "routing", o.Routing, "how skewed the tokens are over the experts: balanced, power_law_1.01, power_law_1.2")
+	f.Float64Var(&o.Noise, "noise", o.Noise, "relative deviation of a step")
+	f.Uint64Var(&o.Seed, "seed", o.Seed, "of all that is drawn")
 	f.StringSliceVar(&policies, "policy", []string{"Expert", "Tensor"}, "what to play")
 	f.BoolVar(&asJSON, "json", false, "JSON instead of a table")
 	f.BoolVar(&samples, "samples", false, "with --json: the world at every tick too")

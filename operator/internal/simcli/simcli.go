@@ -27,6 +27,11 @@ type Options struct {
 	Seed                         uint64
 }
 
+// Defaults are those of the command line.
+func Defaults() Options {
+	return Options{Prompt: 2048, Output: 256, Times: 1, Model: "Qwen3-235B-A22B", Truth: "vllm", Routing: "power_law_1.2", Ranks: 8, RankGB: 141, Noise: .1, Seed: 1}
+}
+
 // World to play in.
 type World struct {
 	Config   simulator.Config
@@ -40,6 +45,11 @@ func Load(o Options, stdin io.Reader) (*World, error) {
 	if err != nil {
 		return nil, err
 	}
+	return Make(o, requests)
+}
+
+// Make a world for requests that are there.
+func Make(o Options, requests []simulator.Request) (*World, error) {
 	if len(requests) == 0 {
 		return nil, fmt.Errorf("no requests: there is nothing to play")
 	}

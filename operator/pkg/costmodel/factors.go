@@ -24,7 +24,6 @@ type factors struct {
 // A row of so many surprises is no outlier but a change of the world: what was known of these sizes is not any more.
 const changed = 5
 
-
 func newFactors(o Options) *factors {
 	f := &factors{noise: o.Noise * o.Noise, forget: math.Exp(.5 / o.Memory), deviance: o.PriorDeviation * o.PriorDeviation}
 	for i := range knots {

@@ -115,8 +115,10 @@ func (p *Calibrated) weigh(t Telemetry, s State, own *Option, sudden bool) Decis
 	if t.Decoding > 0 {
 		context = float64(t.ContextTokens) / float64(t.Decoding)
 	}
+	// In traffic with long tails those that run longer than the ones that ended did have as much before them as behind them.
+	output := max(p.output, float64(t.Generated)/float64(max(t.Decoding, 1)), 1)
 	base := fluid{decoding: float64(t.Decoding), queued: float64(t.QueuedTokens), waiting: float64(t.Running - t.Decoding + t.Waiting), context: context,
-		rate: p.arrivals.rate, prompt: max(p.prompt*(1-p.reused), 1), output: max(p.output, 1), chunk: p.o.Chunk,
+		rate: p.arrivals.rate, prompt: max(p.prompt*(1-p.reused), 1), output: output, chunk: p.o.Chunk,
 		longer: 1 + p.variance/(p.prompt*p.prompt)}
 	base.room = float64(own.WorldTokens) / (p.prompt + p.output)
 	// What is left at the horizon is done at the speed of the fastest shape, whoever left it.

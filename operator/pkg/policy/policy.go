@@ -19,6 +19,7 @@ type Telemetry struct {
 	Waiting       int     // requests that were not admitted yet
 	QueuedTokens  int     // prompt tokens of both that are to be computed yet
 	ContextTokens int     // of the decoding requests
+	Generated     int     // tokens that these were given so far
 	Reserved      int     // tokens of KV that admitted requests may come to need
 	WaitingNeed   int     // tokens of KV that waiting requests may come to need
 	CachedTokens  int     // of KV that no live request holds, kept for prompts that begin alike
@@ -102,7 +103,7 @@ func (g *guard) check(t Telemetry, s State) string {
 	if math.IsNaN(t.StepSeconds) || math.IsInf(t.StepSeconds, 0) || t.StepSeconds < 0 {
 		return fmt.Sprintf("seconds in steps are %v", t.StepSeconds)
 	}
-	for name, n := range map[string]int{"running": t.Running, "decoding": t.Decoding, "waiting": t.Waiting, "queued tokens": t.QueuedTokens, "context tokens": t.ContextTokens,
+	for name, n := range map[string]int{"running": t.Running, "decoding": t.Decoding, "waiting": t.Waiting, "queued tokens": t.QueuedTokens, "context tokens": t.ContextTokens, "generated tokens": t.Generated,
 		"reserved tokens": t.Reserved, "tokens that wait": t.WaitingNeed, "cached tokens": t.CachedTokens, "running less decoding": t.Running - t.Decoding} {
 		if n < 0 {
 			return fmt.Sprintf("%s: %d is below 0", name, n)

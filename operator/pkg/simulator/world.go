@@ -311,6 +311,7 @@ func (w *world) step() {
 		w.groups[g].context += w.groups[g].decoding
 	}
 	w.counts.ContextTokens += w.counts.Decoding
+	w.counts.Generated += w.counts.Decoding
 	for len(w.ends) > 0 && w.ends[0].step <= w.counts.Steps {
 		w.finish(heap.Pop(&w.ends).(end).live)
 	}
@@ -336,6 +337,7 @@ func (w *world) prompted(g *group) {
 		g.context += q.Prompt + 1
 		w.counts.Decoding++
 		w.counts.ContextTokens += q.Prompt + 1
+		w.counts.Generated++
 		if w.record != nil {
 			w.record.first(r.request, w.now-r.at)
 		}
@@ -363,6 +365,7 @@ func (w *world) finish(i int32) {
 	g.reserved -= q.Prompt + q.Output
 	w.counts.Decoding--
 	w.counts.ContextTokens -= q.Prompt + q.Output
+	w.counts.Generated -= q.Output
 	w.counts.Reserved -= q.Prompt + q.Output
 	w.counts.Finished++
 	w.counts.OutputTokens += uint64(q.Output)
