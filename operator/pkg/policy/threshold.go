@@ -61,7 +61,8 @@ func (p *Threshold) Decide(t Telemetry, s State) Decision {
 		mean += c / float64(len(p.counts))
 	}
 	figures := map[string]float64{"requests": now, "mean": mean, "high": float64(p.t.High), "low": float64(p.t.Low)}
-	to, why := s.Shape, ""
+	var to kernels.Shape
+	var why string
 	switch {
 	case s.Shape == low && now > float64(p.t.High):
 		to, why = high, fmt.Sprintf("%.0f requests are more than %d", now, p.t.High)

@@ -236,15 +236,15 @@ func TestTraces(t *testing.T) {
 	require.Len(t, Times(code, 3, 1), 3*8819)
 }
 
-// What the planner says each rank of 8 receives: 7/8 of its share of the experts, either way, and a little more where 12 granules do not
-// divide by 8 ranks.
+// What the planner says the busiest rank of 8 receives: at most 7/8 of its share of the experts, either way, and a little less, as 12 granules do not
+// divide by 8 ranks and a rank keeps the experts of which it is to have more.
 func TestPrice(t *testing.T) {
 	c := config(t)
 	share := uint64(94*128) * 37748736 / 8
 	for _, way := range [][2]int{{0, 1}, {1, 0}} {
 		busiest := c.Switches[way[0]][way[1]].BusiestBytes
-		require.GreaterOrEqual(t, busiest, share*7/8)
-		require.LessOrEqual(t, busiest, share*15/16)
+		require.LessOrEqual(t, busiest, share*7/8)
+		require.GreaterOrEqual(t, busiest, share*6/8)
 	}
 	require.Zero(t, c.Switches[0][0].BusiestBytes)
 }
