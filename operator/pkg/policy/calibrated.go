@@ -82,8 +82,7 @@ func (p *Calibrated) learn(before, t Telemetry) bool {
 	sudden := p.arrivals.add(arrived, seconds)
 	// Lengths are averaged over requests, as many as come in Smooth seconds, and at least 16.
 	keep := 1 / max(p.o.Smooth*p.arrivals.rate, 16)
-	if arrived > 0 {
-		tokens := float64(t.PromptTokens - before.PromptTokens)
+	if tokens := float64(t.PromptTokens - before.PromptTokens); arrived > 0 && tokens > 0 {
 		if p.prompt > 0 { // the mean of n prompts varies n times less than one
 			off := tokens/arrived - p.prompt
 			p.variance += (off*off*arrived - p.variance) * min(keep, 1)

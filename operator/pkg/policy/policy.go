@@ -103,10 +103,14 @@ func (g *guard) check(t Telemetry, s State) string {
 	if math.IsNaN(t.StepSeconds) || math.IsInf(t.StepSeconds, 0) || t.StepSeconds < 0 {
 		return fmt.Sprintf("seconds in steps are %v", t.StepSeconds)
 	}
-	for name, n := range map[string]int{"running": t.Running, "decoding": t.Decoding, "waiting": t.Waiting, "queued tokens": t.QueuedTokens, "context tokens": t.ContextTokens, "generated tokens": t.Generated,
-		"reserved tokens": t.Reserved, "tokens that wait": t.WaitingNeed, "cached tokens": t.CachedTokens, "running less decoding": t.Running - t.Decoding} {
-		if n < 0 {
-			return fmt.Sprintf("%s: %d is below 0", name, n)
+	for _, c := range []struct {
+		name string
+		n    int
+	}{{"running", t.Running}, {"decoding", t.Decoding}, {"waiting", t.Waiting}, {"queued tokens", t.QueuedTokens}, {"context tokens", t.ContextTokens},
+		{"generated tokens", t.Generated}, {"reserved tokens", t.Reserved}, {"tokens that wait", t.WaitingNeed}, {"cached tokens", t.CachedTokens},
+		{"running less decoding", t.Running - t.Decoding}} {
+		if c.n < 0 {
+			return fmt.Sprintf("%s: %d is below 0", c.name, c.n)
 		}
 	}
 	if err := s.Rates.Check(); err != nil {

@@ -206,6 +206,12 @@ func TestNoDecisionOnBadInput(t *testing.T) {
 			require.False(t, d.Switch)
 			require.Equal(t, s.Shape, d.To)
 			require.Contains(t, d.Why.Text, want, "%s", name)
+			// It goes on with the next good report but one, and what it learned is a number still.
+			for range 3 {
+				w.next()
+				d = p.Decide(w.t, w.s)
+			}
+			require.False(t, d.Held, "%s after %s: %s", name, want, d.Why.Text)
 		}
 	}
 }
