@@ -43,6 +43,22 @@ func main() {
 			RunE: func(c *cobra.Command, _ []string) error {
 				return bench.Predict(c.OutOrStdout(), c.ErrOrStderr(), quick)
 			}},
+		&cobra.Command{Use: "simulate", Short: "seconds to simulate an hour of chat traffic, one thread", Args: cobra.NoArgs,
+			RunE: func(c *cobra.Command, _ []string) error {
+				return bench.Simulate(c.OutOrStdout(), c.ErrOrStderr(), quick)
+			}},
+		&cobra.Command{Use: "policy", Short: "latencies under the calibrated policy over hindsight's, four traces on three engines' kernels", Args: cobra.NoArgs,
+			RunE: func(c *cobra.Command, _ []string) error {
+				return bench.Policy(c.OutOrStdout(), c.ErrOrStderr(), quick)
+			}},
+		&cobra.Command{Use: "policy-unseen", Short: "the same on traces drawn by date", Args: cobra.NoArgs,
+			RunE: func(c *cobra.Command, _ []string) error {
+				return bench.PolicyUnseen(c.OutOrStdout(), c.ErrOrStderr(), os.Getenv("DATE"), quick)
+			}},
+		&cobra.Command{Use: "rollout", Short: "makespan of batches that only fall, of the better mode over ours", Args: cobra.NoArgs,
+			RunE: func(c *cobra.Command, _ []string) error {
+				return bench.Rollout(c.OutOrStdout(), c.ErrOrStderr(), quick)
+			}},
 	)
 	root.AddCommand(plotsCommand())
 	root.SetOut(os.Stdout)

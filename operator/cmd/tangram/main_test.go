@@ -20,6 +20,61 @@ func call(in string, args ...string) (int, string, string) {
 
 const small = `{"tangram_load":1,"windows":[[[4,1,1,2],[1,1,1,1]]]}`
 
+// Two modes and the policy on a load that is drawn: the table has a row for each, JSON says the same twice.
+func TestSimulate(t *testing.T) {
+	flags := []string{"simulate", "--rates", "20x5,5x40", "--prompt", "500", "--output", "60", "--policy", "Expert,Tensor,calibrated"}
+	code, out, errs := call("", flags...)
+	require.Zero(t, code, errs)
+	for _, want := range []string{"Expert  ", "Tensor  ", "calibrated  ", "TTFT p50 s"} {
+		require.Contains(t, out, want)
+	}
+	_, first, _ := call("", append(flags, "--json")...)
+	_, second, _ := call("", append(flags, "--json")...)
+	require.Equal(t, first, second)
+	var rows []struct {
+		Policy       string
+		Requests     int
+		OutputTokens uint64
+	}
+	require.NoError(t, json.Unmarshal([]byte(first), &rows))
+	require.Len(t, rows, 3)
+	for _, r := range rows {
+		require.Equal(t, rows[0].Requests, r.Requests)
+		require.Equal(t, rows[0].OutputTokens, r.OutputTokens)
+	}
+	code, out, errs = call("100 20\n200 30\n", "simulate", "--trace", "-", "--policy", "Tensor")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "Tensor         2")
+}
+
+func TestBadSimulations(t *testing.T) {
+	for want, flags := range map[string][]string{
+		"either --trace or --rates":       {},
+		"no such file":                    {"--trace", "none.csv"},
+		"is not seconds x requests":       {"--rates", "5"},
+		"per second, at most 10":          {"--rates", "1e6x1e6"},
+		"--noise NaN":                     {"--rates", "5x5", "--noise", "NaN"},
+		"--times 0":                       {"--rates", "5x5", "--times", "0"},
+		"no public geometry":              {"--rates", "5x5", "--model", "gpt-2"},
+		"no table for model":              {"--rates", "5x5", "--model", "Mixtral-8x7B"},
+		"was not measured":                {"--rates", "5x5", "--truth", "llama.cpp"},
+		"groups must divide":              {"--rates", "5x5", "--ranks", "0"},
+		"leave nothing for KV":            {"--rates", "5x5", "--rank-gb", "80"},
+		"none of Expert, Tensor":          {"--rates", "5x5", "--policy", "magic"},
+		"is none of mooncake":             {"--trace", "-", "--format", "xml"},
+		"there is nothing to play":        {"--trace", "-"},
+		"--trace -: line 1: \"a\" is not": {"--trace", "-", "--format", "rollout"},
+	} {
+		in := ""
+		if strings.Contains(want, "line 1") {
+			in = "a\n"
+		}
+		code, _, errs := call(in, append([]string{"simulate"}, flags...)...)
+		require.Equal(t, 2, code, "%s: %s", want, errs)
+		require.Contains(t, errs, want)
+	}
+}
+
 func TestBadInput(t *testing.T) {
 	balance := func(flags ...string) []string { return append([]string{"balance", "--load", "-"}, flags...) }
 	plan := func(flags ...string) []string {

@@ -1,0 +1,188 @@
+package bench
+
+import (
+	"fmt"
+	"hash/fnv"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"tangram.dev/operator/internal/simcli"
+	"tangram.dev/operator/pkg/simulator"
+)
+
+// policyTrace is a load and the model that can serve it on 8 ranks.
+type policyTrace struct {
+	name    string
+	options simcli.Options
+}
+
+func policyTraces() []policyTrace {
+	o := simcli.Defaults()
+	small := o
+	small.Model = "Qwen3-30B-A3B"
+	conversation, code, bursts, day := small, small, o, small
+	conversation.Trace = "conversation"
+	code.Trace, code.Times = "code", 20
+	// Quiet, with two bursts of a minute; and a day's shape in twelve minutes.
+	bursts.Rates, bursts.Prompt, bursts.Output = "300x2,60x12,300x2,60x12,300x2", 1024, 512
+	day.Rates, day.Prompt, day.Output = "200x5,100x60,200x20,30x150,200x5", 1024, 512
+	return []policyTrace{{"conversation", conversation}, {"code x 20", code}, {"bursts", bursts}, {"day", day}}
+}
+
+var engines = []string{"vllm", "trtllm", "sglang"}
+
+// played is what one load on one engine's kernels cost under each policy, in mean seconds of a request.
+type played struct {
+	latency  map[string]float64
+	switches map[string]int
+}
+
+func (p played) static() float64 { return min(p.latency["Expert"], p.latency["Tensor"]) }
+
+// over hindsight. What a search that is no bound did not find, another found: the best schedule known is the yardstick, and a
+// ratio below 1 to the search alone is printed too.
+func (p played) over(name string) float64 {
+	return p.latency[name] / min(p.latency["hindsight"], p.static())
+}
+
+func play(o simcli.Options, requests []simulator.Request) (played, error) {
+	out := played{map[string]float64{}, map[string]int{}}
+	var w *simcli.World
+	var err error
+	if requests == nil {
+		w, err = simcli.Load(o, nil)
+	} else {
+		w, err = simcli.Make(o, requests)
+	}
+	if err != nil {
+		return played{}, err
+	}
+	for _, name := range []string{"Expert", "Tensor", "threshold", "calibrated", "hindsight"} {
+		r, err := w.Play(name, nil)
+		if err != nil {
+			return played{}, fmt.Errorf("%s: %w", name, err)
+		}
+		out.latency[name] = r.LatencySum / float64(r.Requests)
+		out.switches[name] = len(r.Switches)
+	}
+	return out, nil
+}
+
+func (p played) line(bench, trace, engine string) map[string]any {
+	return map[string]any{"bench": bench, "trace": trace, "truth": engine, "prior": simcli.Other(engine), "mean_latency_s": p.latency, "switches": p.switches,
+		"calibrated_over_hindsight": p.over("calibrated"), "calibrated_over_search": p.latency["calibrated"] / p.latency["hindsight"],
+		"static_over_hindsight": p.over("Expert") * p.static() / p.latency["Expert"], "threshold_over_hindsight": p.over("threshold"),
+		"calibrated_over_static": p.latency["calibrated"] / p.static()}
+}
+
+// Policy plays four traces on three engines' kernels under the calibrated policy, whose prior is another engine's and whose steps carry
+// 10 % noise, and compares the sum of latencies with the best schedule that is known.
+func Policy(out, progress io.Writer, quick bool) error {
+	traces, on := policyTraces(), engines
+	if quick {
+		traces, on = traces[2:], []string{"trtllm", "sglang"}
+	}
+	var over []float64
+	worstStatic, worstWhereSwitching, thresholds, switching := 0.0, 1.0, 0.0, 0
+	begin := time.Now()
+	for _, t := range traces {
+		for _, engine := range on {
+			t.options.Truth = engine
+			p, err := play(t.options, nil)
+			if err != nil {
+				return fmt.Errorf("policy: %s, %s: %w", t.name, engine, err)
+			}
+			if err := printLine(out, p.line("policy", t.name, engine)); err != nil {
+				return err
+			}
+			ratio := p.over("calibrated")
+			over = append(over, ratio)
+			worstStatic = max(worstStatic, p.latency["calibrated"]/p.static())
+			thresholds = max(thresholds, p.over("threshold"))
+			if p.static() >= 1.10*p.latency["hindsight"] {
+				switching++
+				worstWhereSwitching = max(worstWhereSwitching, ratio)
+			}
+			if _, err := fmt.Fprintf(progress, "policy: %s on %s: over hindsight calibrated %.3f, threshold %.3f, Expert %.3f, Tensor %.3f; %.0f s\n", t.name, engine,
+				ratio, p.over("threshold"), p.over("Expert"), p.over("Tensor"), time.Since(begin).Seconds()); err != nil {
+				return err
+			}
+		}
+	}
+	return printLine(out, Summary{Bench: "policy", Value: middle(over), Unit: "sum of latencies over hindsight's, median", Ceiling: 1, Ratio: middle(over), Env: environment(quick),
+		Metrics: map[string]any{"worst": slices.Max(over), "worst_over_static": worstStatic, "worst_where_static_is_bad": worstWhereSwitching,
+			"cases_where_static_is_bad": switching, "threshold_worst": thresholds, "cases": len(over), "seconds": time.Since(begin).Seconds()}})
+}
+
+// PolicyUnseen plays traces drawn by the seed of a date: parts of random rates and lengths, with clumps or without, on random kernels.
+func PolicyUnseen(out, progress io.Writer, date string, quick bool) error {
+	if date == "" {
+		date = time.Now().UTC().Format(time.DateOnly)
+	}
+	hash := fnv.New64a()
+	_, _ = hash.Write([]byte(date)) // a hash takes everything
+	random := rand.New(rand.NewPCG(hash.Sum64(), 5))
+	cases := 50
+	if quick {
+		cases = 6
+	}
+	var over, thresholds []float64
+	worstStatic := 0.0
+	for i := range cases {
+		o, requests := drawn(random)
+		p, err := play(o, requests)
+		if err != nil {
+			return fmt.Errorf("policy-unseen: %s, case %d: %w", date, i, err)
+		}
+		l := p.line("policy-unseen", fmt.Sprintf("%s/%d: %s, prompts %.0f, answers %.0f, %s", date, i, o.Rates, o.Prompt, o.Output, o.Routing), o.Truth)
+		l["model"], l["prior"] = o.Model, o.Prior
+		if err := printLine(out, l); err != nil {
+			return err
+		}
+		over, thresholds = append(over, p.over("calibrated")), append(thresholds, p.over("threshold"))
+		worstStatic = max(worstStatic, p.latency["calibrated"]/p.static())
+		if _, err := fmt.Fprintf(progress, "policy-unseen: %d: over hindsight calibrated %.3f, threshold %.3f, Expert %.3f, Tensor %.3f\n", i, p.over("calibrated"), p.over("threshold"),
+			p.over("Expert"), p.over("Tensor")); err != nil {
+			return err
+		}
+	}
+	return printLine(out, Summary{Bench: "policy-unseen", Value: middle(over), Unit: "sum of latencies over hindsight's, median", Ceiling: 1, Ratio: middle(over), Env: environment(quick),
+		Metrics: map[string]any{"worst": slices.Max(over), "worst_over_static": worstStatic, "threshold_median": middle(thresholds), "threshold_worst": slices.Max(thresholds),
+			"cases": cases, "date": date}})
+}
+
+func drawn(random *rand.Rand) (simcli.Options, []simulator.Request) {
+	o := simcli.Defaults()
+	between := func(low, high float64) float64 { return low + random.Float64()*(high-low) }
+	o.Truth = engines[random.IntN(3)]
+	for o.Prior = o.Truth; o.Prior == o.Truth; {
+		o.Prior = engines[random.IntN(3)]
+	}
+	o.Routing = []string{"balanced", "power_law_1.01", "power_law_1.2"}[random.IntN(3)]
+	most := 14.0 // requests per second of a thousand prompt tokens that 8 ranks can serve for long
+	if random.IntN(2) == 0 {
+		o.Model, most = "Qwen3-30B-A3B", 70
+	}
+	o.Prompt, o.Output = between(256, 4096), between(32, 1024)
+	most *= 1000 / (o.Prompt + 2*o.Output)
+	var rates []simulator.Rate
+	for range 3 + random.IntN(8) {
+		r := simulator.Rate{Seconds: between(20, 200), PerSecond: most * between(.02, .8)}
+		if random.IntN(4) == 0 { // a burst: short and above what can be served
+			r.Seconds, r.PerSecond = between(5, 30), most*between(1, 3)
+		}
+		o.Rates += fmt.Sprintf("%s%.0fx%.1f", map[bool]string{true: ","}[o.Rates != ""], r.Seconds, r.PerSecond)
+		rates = append(rates, r)
+	}
+	o.Seed = random.Uint64()
+	requests := simulator.Generate(rates, o.Prompt, o.Output, o.Seed)
+	if clump := random.IntN(3); clump > 0 { // as in traces whose times are coarse
+		for i := range requests {
+			unit := float64(clump)
+			requests[i].At = float64(int(requests[i].At/unit)) * unit
+		}
+	}
+	return o, requests
+}

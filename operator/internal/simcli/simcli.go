@@ -1,0 +1,223 @@
+// Package simcli reads what `tangram simulate` is given and plays it.
+package simcli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"tangram.dev/operator/pkg/costmodel"
+	"tangram.dev/operator/pkg/geometry"
+	"tangram.dev/operator/pkg/kernels"
+	"tangram.dev/operator/pkg/policy"
+	"tangram.dev/operator/pkg/simulator"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// Options of the command line.
+type Options struct {
+	Trace, Format, Rates         string
+	Prompt, Output               float64
+	Times, Concurrency           int
+	Model, Truth, Prior, Routing string
+	Ranks                        int
+	RankGB, Noise                float64
+	Seed                         uint64
+}
+
+// Defaults are those of the command line.
+func Defaults() Options {
+	return Options{Prompt: 2048, Output: 256, Times: 1, Model: "Qwen3-235B-A22B", Truth: "vllm", Routing: "power_law_1.2", Ranks: 8, RankGB: 141, Noise: .1, Seed: 1}
+}
+
+// World to play in.
+type World struct {
+	Config   simulator.Config
+	Requests []simulator.Request
+	priors   []*kernels.Step
+}
+
+// Load requests and tables.
+func Load(o Options, stdin io.Reader) (*World, error) {
+	requests, err := o.requests(stdin)
+	if err != nil {
+		return nil, err
+	}
+	return Make(o, requests)
+}
+
+// Make a world for requests that are there.
+func Make(o Options, requests []simulator.Request) (*World, error) {
+	if len(requests) == 0 {
+		return nil, fmt.Errorf("no requests: there is nothing to play")
+	}
+	if o.Times < 1 {
+		return nil, fmt.Errorf("--times %d: at least 1", o.Times)
+	}
+	if !(o.Noise >= 0 && o.Noise < .5) {
+		return nil, fmt.Errorf("--noise %v: 0 to 0.5", o.Noise)
+	}
+	if !(o.RankGB > 0 && o.RankGB < 1e6) {
+		return nil, fmt.Errorf("--rank-gb %v is no memory of a rank", o.RankGB)
+	}
+	v, err := View(o.Model, o.Ranks)
+	if err != nil {
+		return nil, fmt.Errorf("--model: %w", err)
+	}
+	table, err := kernels.Open(o.Model)
+	if err != nil {
+		return nil, fmt.Errorf("--model: %w", err)
+	}
+	shapes := []kernels.Shape{kernels.Expert(o.Ranks), kernels.Tensor(o.Ranks)}
+	h := simulator.H200()
+	h.Memory.RankBytes = uint64(o.RankGB * 1e9)
+	w := &World{Requests: simulator.Times(requests, o.Times, o.Seed)}
+	if w.Config, err = simulator.Build(v, table, o.Truth, o.Routing, h, shapes...); err != nil {
+		return nil, err
+	}
+	w.Config.Noise, w.Config.Seed, w.Config.Concurrency = o.Noise, o.Seed, o.Concurrency
+	if o.Prior == "" {
+		o.Prior = Other(o.Truth)
+	}
+	for _, s := range shapes {
+		p, err := kernels.NewStep(table, v, o.Prior, o.Routing, s)
+		if err != nil {
+			return nil, fmt.Errorf("--prior: %w", err)
+		}
+		w.priors = append(w.priors, p)
+	}
+	return w, nil
+}
+
+// Other engine than this one: whose table a policy starts from when this one's is the truth.
+func Other(engine string) string {
+	if engine == "sglang" {
+		return "trtllm"
+	}
+	return "sglang"
+}
+
+// View of a public model's geometry, with granules fine enough for so many ranks to share an expert. Only bfloat16 is cut finer:
+// it has no blocks with a scale of their own.
+func View(model string, ranks int) (*geometry.View, error) {
+	all, err := geometry.Public()
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range all {
+		if !strings.EqualFold(g.Model, model) {
+			continue
+		}
+		for g.Dtype == tangramv1.DType_DTYPE_BF16 && int(g.MoeInner/g.GranuleRows) < ranks && g.GranuleRows%2 == 0 {
+			g.GranuleRows /= 2
+			g.GranuleBytes /= 2
+		}
+		return geometry.New(g)
+	}
+	return nil, fmt.Errorf("no public geometry is named %q", model)
+}
+
+func (o Options) requests(stdin io.Reader) ([]simulator.Request, error) {
+	if (o.Trace == "") == (o.Rates == "") {
+		return nil, fmt.Errorf("say either --trace or --rates")
+	}
+	if o.Rates != "" {
+		rates, err := parseRates(o.Rates)
+		if err != nil {
+			return nil, fmt.Errorf("--rates: %w", err)
+		}
+		if !(o.Prompt >= 1 && o.Prompt < 1e6 && o.Output >= 1 && o.Output < 1e6) {
+			return nil, fmt.Errorf("--prompt %v, --output %v: 1 to 1e6 tokens", o.Prompt, o.Output)
+		}
+		return simulator.Generate(rates, o.Prompt, o.Output, o.Seed), nil
+	}
+	switch o.Trace {
+	case "conversation":
+		return simulator.Conversation()
+	case "code":
+		return simulator.Code()
+	}
+	in := stdin
+	if o.Trace != "-" {
+		f, err := os.Open(o.Trace)
+		if err != nil {
+			return nil, fmt.Errorf("--trace: %w; built in are conversation and code", err)
+		}
+		defer func() { _ = f.Close() }() // only read
+		in = f
+	}
+	out, err := read(in, o.format())
+	if err != nil {
+		return nil, fmt.Errorf("--trace %s: %w", o.Trace, err)
+	}
+	return out, nil
+}
+
+func (o Options) format() string {
+	switch {
+	case o.Format != "":
+		return o.Format
+	case strings.HasSuffix(o.Trace, ".jsonl"):
+		return "mooncake"
+	case strings.HasSuffix(o.Trace, ".csv"):
+		return "azure"
+	}
+	return "rollout"
+}
+
+func read(in io.Reader, format string) ([]simulator.Request, error) {
+	switch format {
+	case "mooncake":
+		out, _, err := simulator.ReadMooncake(in)
+		return out, err
+	case "azure":
+		return simulator.ReadAzure(in)
+	case "rollout":
+		return simulator.ReadRollout(in)
+	}
+	return nil, fmt.Errorf("format %q is none of mooncake, azure, rollout", format)
+}
+
+func parseRates(text string) ([]simulator.Rate, error) {
+	var out []simulator.Rate
+	for part := range strings.SplitSeq(text, ",") {
+		seconds, rate, found := strings.Cut(part, "x")
+		s, e1 := strconv.ParseFloat(seconds, 64)
+		r, e2 := strconv.ParseFloat(rate, 64)
+		if !found || e1 != nil || e2 != nil || !(s > 0 && s <= 1e6 && r > 0 && r*s <= 1e7) {
+			return nil, fmt.Errorf("%q is not seconds x requests per second, at most 10 million requests", part)
+		}
+		out = append(out, simulator.Rate{Seconds: s, PerSecond: r})
+	}
+	return out, nil
+}
+
+// Play one policy from the start.
+func (w *World) Play(name string, progress func(at float64, left int)) (simulator.Result, error) {
+	c := w.Config
+	var p policy.Policy = policy.Static{}
+	switch name {
+	case "threshold":
+		p = policy.NewThreshold(policy.Published())
+	case "rollout":
+		p = policy.NewThreshold(policy.Rollout())
+	case "calibrated":
+		p = policy.NewCalibrated(policy.Defaults(), costmodel.New(costmodel.Options{}, w.priors...))
+		simulator.Calibrate(c, p)
+	case "hindsight":
+		return simulator.Hindsight(c, w.Requests, simulator.Beam{}, progress)
+	default:
+		found := false
+		for i, m := range c.Modes {
+			if strings.HasPrefix(m.Truth.Shape().String(), name+"/") {
+				c.Start, found = i, true
+			}
+		}
+		if !found {
+			return simulator.Result{}, fmt.Errorf("it is none of Expert, Tensor, threshold, rollout, calibrated, hindsight")
+		}
+	}
+	return simulator.Run(c, w.Requests, p, progress)
+}

@@ -1,0 +1,139 @@
+package costmodel
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"tangram.dev/operator/pkg/geometry"
+	"tangram.dev/operator/pkg/kernels"
+)
+
+func view(t testing.TB, model string) *geometry.View {
+	t.Helper()
+	all, err := geometry.Public()
+	require.NoError(t, err)
+	for _, g := range all {
+		if g.Model == model {
+			v, err := geometry.New(g)
+			require.NoError(t, err)
+			return v
+		}
+	}
+	t.Fatalf("no geometry %q", model)
+	return nil
+}
+
+func prior(t testing.TB, engine string, s kernels.Shape) *kernels.Step {
+	t.Helper()
+	table, err := kernels.Open("Qwen3-235B-A22B")
+	require.NoError(t, err)
+	out, err := kernels.NewStep(table, view(t, "Qwen3-235B-A22B"), engine, "power_law_1.2", s)
+	require.NoError(t, err)
+	return out
+}
+
+// The prior is another engine's table than the truth, steps carry 10 % noise.
+func TestLearnsAnotherEngine(t *testing.T) {
+	for _, s := range []kernels.Shape{kernels.Expert(8), kernels.Tensor(8)} {
+		m := New(Options{}, prior(t, "sglang", s))
+		truth := New(Options{}, prior(t, "trtllm", s))
+		random := rand.New(rand.NewPCG(1, 2))
+		_, known, err := m.Step(s, Work{Decode: 64, Context: 2048})
+		require.NoError(t, err)
+		require.False(t, known, "nothing was measured yet")
+		worst := 0.0
+		for i := range 3000 {
+			w := Work{Decode: 1 << random.IntN(10), Context: 500 + random.IntN(3000)}
+			want, err := truth.Prior(s, w)
+			require.NoError(t, err)
+			if i > 2000 {
+				got, known, err := m.Step(s, w)
+				require.NoError(t, err)
+				require.True(t, known)
+				worst = max(worst, math.Abs(got.Seconds/want-1))
+			}
+			require.NoError(t, m.Observe(s, w, want*(1+.1*random.NormFloat64())))
+		}
+		require.Less(t, worst, .2, "%v", s)
+		_, known, err = m.Step(s, Work{Decode: 64, Context: 2048, Prefill: 4096})
+		require.NoError(t, err)
+		require.False(t, known, "no step with a prompt was measured")
+	}
+}
+
+func TestForgets(t *testing.T) {
+	s := kernels.Tensor(8)
+	m := New(Options{Memory: 300}, prior(t, "vllm", s))
+	w := Work{Decode: 64, Context: 2048}
+	base, err := m.Prior(s, w)
+	require.NoError(t, err)
+	for _, factor := range []float64{1, 1.5, .8} {
+		for range 3000 {
+			require.NoError(t, m.Observe(s, w, base*factor))
+		}
+		got, _, err := m.Step(s, w)
+		require.NoError(t, err)
+		require.InEpsilon(t, base*factor, got.Seconds, .06)
+	}
+}
+
+func TestBadStepsChangeNothing(t *testing.T) {
+	s := kernels.Tensor(8)
+	m := New(Options{}, prior(t, "vllm", s))
+	w := Work{Decode: 8, Context: 100}
+	before, _, err := m.Step(s, w)
+	require.NoError(t, err)
+	for _, seconds := range []float64{math.NaN(), math.Inf(1), 0, -1} {
+		require.Error(t, m.Observe(s, w, seconds))
+	}
+	require.Error(t, m.Observe(s, Work{}, 1))
+	require.Error(t, m.Observe(s, Work{Decode: -1, Prefill: 3}, 1))
+	require.Error(t, m.Observe(kernels.Expert(8), w, 1))
+	after, _, err := m.Step(s, w)
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+}
+
+func TestBudget(t *testing.T) {
+	m := Memory{RankBytes: 141e9, SpareBanks: 2, GraphBytes: 2e9, CommunicatorBytes: 1e9}
+	v := view(t, "Qwen3-235B-A22B")
+	ep, err := m.Budget(v, kernels.Expert(8))
+	require.NoError(t, err)
+	tp, err := m.Budget(v, kernels.Tensor(8))
+	require.NoError(t, err)
+	require.Equal(t, uint64(192512), ep.TokenBytes)
+	require.Equal(t, uint64(192512/4), tp.TokenBytes, "4 KV heads on 8 ranks: each rank holds one, twice there")
+	require.Less(t, tp.WorldTokens, ep.WorldTokens)
+	for _, b := range []Budget{ep, tp} {
+		var all uint64
+		for _, i := range b.Items {
+			all += i.Bytes
+		}
+		require.Equal(t, m.RankBytes, all)
+	}
+	m.RankBytes = 192e9
+	mla := view(t, "DeepSeek-V3/R1/V3.1")
+	ep, err = m.Budget(mla, kernels.Expert(8))
+	require.NoError(t, err)
+	tp, err = m.Budget(mla, kernels.Tensor(8))
+	require.NoError(t, err)
+	require.Equal(t, ep.TokenBytes, tp.TokenBytes, "a latent is not split")
+	_, err = m.Budget(v, kernels.Expert(2))
+	require.ErrorContains(t, err, "experts")
+	_, err = m.Budget(v, kernels.Shape{Ranks: 8, ExpertGroup: 3, AttentionGroup: 1})
+	require.ErrorContains(t, err, "divide")
+}
+
+func TestStall(t *testing.T) {
+	r := Rates{BytesPerSecond: 100, FlipSeconds: .5, Hidden: .5}
+	stall, lost := r.Stall(Transition{BusiestBytes: 400, Flips: 3, TokenBytes: 2}, 50, 10)
+	require.InDelta(t, 2+1.5+1, stall, 1e-12)
+	require.InDelta(t, 45, lost, 1e-9)
+	require.NoError(t, r.Check())
+	for _, bad := range []Rates{{}, {BytesPerSecond: math.NaN()}, {BytesPerSecond: 1, Hidden: 2}, {BytesPerSecond: math.Inf(1)}, {BytesPerSecond: 1, FlipSeconds: -1}} {
+		require.Error(t, bad.Check(), "%+v", bad)
+	}
+}

@@ -1,0 +1,76 @@
+package costmodel
+
+import (
+	"fmt"
+
+	"tangram.dev/operator/pkg/geometry"
+	"tangram.dev/operator/pkg/kernels"
+)
+
+// Memory of a rank and what is kept of it, in bytes.
+type Memory struct {
+	RankBytes         uint64
+	DenseBytes        uint64 // of the whole model, without experts; 0: projections of attention, from the geometry
+	SpareBanks        int    // docs/architecture.md, 4.2
+	GraphBytes        uint64 // captured graphs, all shapes
+	CommunicatorBytes uint64
+	ActivationBytes   uint64
+	NoRepairHeadroom  bool // give up the room in which a lost rank's experts would be repaired
+}
+
+// Item of a budget.
+type Item struct {
+	Name  string
+	Bytes uint64
+}
+
+// Budget of a rank: its items add up to RankBytes; the last is KV.
+type Budget struct {
+	Items       []Item
+	TokenBytes  uint64 // of KV, on each rank of the group that holds the token
+	GroupTokens int    // that the ranks of one attention group can hold
+	WorldTokens int    // GroupTokens of all groups
+}
+
+// Budget of each rank in a shape. Fails, naming the items, if nothing is left for KV.
+func (m Memory) Budget(v *geometry.View, s kernels.Shape) (Budget, error) {
+	if err := s.Check(); err != nil {
+		return Budget{}, err
+	}
+	g := v.Proto
+	layer := uint64(g.Experts) * v.ExpertBytes
+	experts := layer * uint64(v.MoELayers())
+	dense := m.DenseBytes
+	if dense == 0 {
+		// Queries and output are hidden x heads x head size, keys and values hidden x KV heads x head size; two bytes each.
+		dense = uint64(g.Layers) * 4 * uint64(g.Hidden) * uint64(g.HeadDim) * uint64(g.QueryHeads+g.KvHeads)
+	}
+	ranks, t := uint64(s.Ranks), uint64(s.AttentionGroup)
+	b := Budget{Items: []Item{
+		{"experts", up(experts, ranks)},
+		{"dense weights", up(dense, t)},
+		{"spare banks", uint64(m.SpareBanks) * up(layer, ranks)},
+		{"graphs", m.GraphBytes},
+		{"communicators", m.CommunicatorBytes},
+		{"activations", m.ActivationBytes},
+	}}
+	if ranks > 1 && !m.NoRepairHeadroom {
+		b.Items = append(b.Items, Item{"headroom for repair", up(up(experts, ranks), ranks-1)})
+	}
+	var used uint64
+	for _, i := range b.Items {
+		used += i.Bytes
+	}
+	if used >= m.RankBytes {
+		return Budget{}, fmt.Errorf("memory: %s in shape %v: %v of %d bytes of a rank leave nothing for KV: use more ranks", g.Model, s, b.Items, m.RankBytes)
+	}
+	// More ranks than KV heads hold copies of a head; an MLA latent is one head and every rank of the group holds it whole.
+	heads := max(1, up(uint64(g.KvHeads), t))
+	b.TokenBytes = g.KvHeadTokenBytes * heads * uint64(g.Layers)
+	b.Items = append(b.Items, Item{"KV", m.RankBytes - used})
+	b.GroupTokens = int((m.RankBytes - used) / b.TokenBytes)
+	b.WorldTokens = b.GroupTokens * s.Groups()
+	return b, nil
+}
+
+func up(n, by uint64) uint64 { return (n + by - 1) / by }

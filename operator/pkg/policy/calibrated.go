@@ -1,0 +1,216 @@
+package policy
+
+import (
+	"fmt"
+	"math"
+
+	"tangram.dev/operator/pkg/costmodel"
+	"tangram.dev/operator/pkg/kernels"
+)
+
+// Options of the calibrated policy.
+type Options struct {
+	Cooldown  float64 // seconds after a switch in which there is no other
+	PerHour   float64 // switches at most, in any hour
+	Margin    float64 // how many times the cost of its stall a switch must save, after it is paid: for what the fluid leaves out
+	Deviation float64 // standard deviations by which the model is taken to be wrong, against the switch
+	Wrong     float64 // relative error of a shape's speed that is taken for possible beside that, as the fluid is no world
+	Chunk     float64 // tokens of a step of the engines, all ranks together
+	Smooth    float64 // seconds over which lengths of prompts and answers are averaged
+}
+
+// Defaults of the options.
+func Defaults() Options {
+	return Options{Cooldown: 5, PerHour: 60, Margin: 1, Deviation: 1, Wrong: .02, Chunk: 8192, Smooth: 60}
+}
+
+// Calibrated switches when what a shape saves until the load is expected to change is worth more than the switch costs.
+type Calibrated struct {
+	o     Options
+	model *costmodel.Model
+	guard guard
+
+	before   Telemetry
+	seen     bool
+	arrivals detector
+	prompt   float64 // tokens of an arriving prompt, in the mean
+	variance float64 // of these
+	output   float64
+	reused   float64 // share of prompt tokens found cached
+	switched []float64
+}
+
+// NewCalibrated policy over a model of the steps.
+func NewCalibrated(o Options, m *costmodel.Model) *Calibrated {
+	return &Calibrated{o: o, model: m}
+}
+
+// Observe a step; what is no measurement is left out by the model.
+func (p *Calibrated) Observe(s kernels.Shape, w costmodel.Work, seconds float64) {
+	_ = p.model.Observe(s, w, seconds) // a step that is refused changes nothing
+}
+
+// Decide by what each shape would cost from now on.
+func (p *Calibrated) Decide(t Telemetry, s State) Decision {
+	before, had := p.before, p.seen
+	if wrong := p.guard.check(t, s); wrong != "" {
+		p.before, p.seen = t, true
+		return hold(s, "no decision: %s", wrong)
+	}
+	p.before = t
+	if !had {
+		return hold(s, "no decision: the first report")
+	}
+	sudden := p.learn(before, t)
+	if s.Busy {
+		return hold(s, "no decision: a transition is under way")
+	}
+	own := s.option(s.Shape)
+	if own == nil {
+		return hold(s, "no decision: shape %v, which serves, is none of the world's", s.Shape)
+	}
+	if p.prompt == 0 || p.output == 0 {
+		return stay(s, "no request has ended yet: not known what they need", nil)
+	}
+	return p.weigh(t, s, own, sudden)
+}
+
+// learn the load from what changed since the report before. True: its rate changed suddenly.
+func (p *Calibrated) learn(before, t Telemetry) bool {
+	seconds := t.At - before.At
+	arrived, finished := float64(t.Arrived-before.Arrived), float64(t.Finished-before.Finished)
+	sudden := p.arrivals.add(arrived, seconds)
+	// Lengths are averaged over requests, as many as come in Smooth seconds, and at least 16.
+	keep := 1 / max(p.o.Smooth*p.arrivals.rate, 16)
+	if tokens := float64(t.PromptTokens - before.PromptTokens); arrived > 0 && tokens > 0 {
+		if p.prompt > 0 { // the mean of n prompts varies n times less than one
+			off := tokens/arrived - p.prompt
+			p.variance += (off*off*arrived - p.variance) * min(keep, 1)
+		}
+		blend(&p.prompt, tokens/arrived, arrived*keep)
+		blend(&p.reused, min(float64(t.ReusedTokens-before.ReusedTokens)/tokens, 1), arrived*keep)
+	}
+	if finished > 0 {
+		blend(&p.output, float64(t.OutputTokens-before.OutputTokens)/finished, finished*keep)
+	}
+	return sudden
+}
+
+func blend(mean *float64, value, weight float64) {
+	if *mean == 0 {
+		*mean = value
+		return
+	}
+	*mean += (value - *mean) * min(weight, 1)
+}
+
+func (p *Calibrated) weigh(t Telemetry, s State, own *Option, sudden bool) Decision {
+	var all []kernels.Shape
+	for _, o := range s.Options {
+		all = append(all, o.Shape)
+	}
+	horizon := p.arrivals.horizon()
+	context := p.prompt + p.output/2
+	if t.Decoding > 0 {
+		context = float64(t.ContextTokens) / float64(t.Decoding)
+	}
+	// In traffic with long tails those that run longer than the ones that ended did have as much before them as behind them.
+	output := max(p.output, float64(t.Generated)/float64(max(t.Decoding, 1)), 1)
+	base := fluid{decoding: float64(t.Decoding), queued: float64(t.QueuedTokens), waiting: float64(t.Running - t.Decoding + t.Waiting), context: context,
+		rate: p.arrivals.rate, prompt: max(p.prompt*(1-p.reused), 1), output: output, chunk: p.o.Chunk,
+		longer: 1 + p.variance/(p.prompt*p.prompt)}
+	base.room = float64(own.WorldTokens) / (p.prompt + p.output)
+	// What is left at the horizon is done at the speed of the fastest shape, whoever left it.
+	cost := func(f fluid, shape kernels.Shape, deviations, stall float64) float64 {
+		inside, left := f.cost(shape, p.speed(deviations), stall, horizon)
+		return inside + left.rest(all, p.speed(0))
+	}
+	stays := cost(base, s.Shape, 0, 0)
+	stuck := cost(base, s.Shape, -p.o.Deviation, 0)
+	live := t.ContextTokens
+	figures := map[string]float64{"stay": stays, "horizon": horizon, "rate": base.rate, "prompt": p.prompt, "output": p.output, "reused": p.reused,
+		"requests": float64(t.Running + t.Waiting)}
+	best := Decision{To: s.Shape}
+	var rejected []Rejected
+	saved := 0.0
+	for _, o := range s.Options {
+		if o.Shape == s.Shape {
+			continue
+		}
+		reject := func(text string, f map[string]float64) {
+			rejected = append(rejected, Rejected{o.Shape, Reason{text, f}})
+		}
+		if no := o.refusal(t); no != nil {
+			reject(no.Text, no.Figures)
+			continue
+		}
+		there := base
+		there.room = float64(o.WorldTokens) / (p.prompt + p.output)
+		there.prompt = max(p.prompt, 1) // prefixes that no live request holds are not carried
+		stall, _ := s.Rates.Stall(o.Switch, live, 0)
+		goes := cost(there, o.Shape, 0, stall)
+		slow := cost(there, o.Shape, p.o.Deviation, stall)
+		f := map[string]float64{"stay": stays, "switch": goes, "saves": stays - goes, "deviation": (stays - stuck) + (slow - goes), "stall": stall,
+			"horizon": horizon, "margin": p.o.Margin * stall * (base.decoding + base.waiting) / max(1-float64(p.recent(t.At))/p.o.PerHour, .01)}
+		_, known, err := p.model.Step(o.Shape, there.work(0))
+		switch {
+		case err != nil || math.IsNaN(goes+stays+slow+stuck):
+			reject("no decision: the model gives no cost", f)
+		case !known:
+			reject("not known yet how long its steps last", f)
+		case f["saves"] <= f["deviation"]+f["margin"]:
+			reject("it saves no more than what the estimate may be wrong by, and the margin", f)
+		case f["saves"] <= saved:
+			reject("another shape saves more", f)
+		default:
+			saved = f["saves"]
+			text := fmt.Sprintf("%.0f request-seconds in the next %.0f s here, %.0f there with the switch (stall %.2f s)", stays, horizon, goes, stall)
+			if sudden {
+				text = "the load changed suddenly: " + text
+			}
+			best = Decision{Switch: true, To: o.Shape, Why: Reason{text, f}}
+		}
+	}
+	best.Rejected = rejected
+	if !best.Switch {
+		best.Why = Reason{"no other shape is worth a switch", figures}
+		return best
+	}
+	if why, f := p.tooSoon(t.At); why != "" {
+		to := best.To
+		return Decision{To: s.Shape, Why: Reason{why, f}, Rejected: append(rejected, Rejected{to, Reason{why, f}})}
+	}
+	p.switched = append(p.switched, t.At)
+	return best
+}
+
+// tooSoon for a switch after those that were.
+func (p *Calibrated) tooSoon(at float64) (string, map[string]float64) {
+	n := p.recent(at)
+	if n > 0 && at-p.switched[n-1] < p.o.Cooldown {
+		return "a switch would pay, but the last one was too short ago", map[string]float64{"since": at - p.switched[n-1], "cooldown": p.o.Cooldown}
+	}
+	if float64(n) >= p.o.PerHour {
+		return "a switch would pay, but there were as many as an hour may have", map[string]float64{"switches": float64(n), "most": p.o.PerHour}
+	}
+	return "", nil
+}
+
+// recent switches: in the hour before. The more there were, the more the next must be worth.
+func (p *Calibrated) recent(at float64) int {
+	for len(p.switched) > 0 && p.switched[0] < at-3600 {
+		p.switched = p.switched[1:]
+	}
+	return len(p.switched)
+}
+
+// speed by the model, so many deviations slower. A shape without a prior takes for ever.
+func (p *Calibrated) speed(deviations float64) speed {
+	return func(s kernels.Shape, w costmodel.Work) float64 {
+		e, _, err := p.model.Step(s, w)
+		if err != nil {
+			return math.NaN()
+		}
+		return max(e.Seconds+deviations*(e.Deviation+p.o.Wrong*e.Seconds), e.Seconds/4)
+	}
+}

@@ -1,0 +1,76 @@
+package policy
+
+import (
+	"tangram.dev/operator/pkg/costmodel"
+	"tangram.dev/operator/pkg/kernels"
+)
+
+// fluid is a world without single requests: how the number of requests in it goes on, if the load stays as it is.
+type fluid struct {
+	decoding, queued, waiting float64 // requests that get tokens; prompt tokens to compute; requests whose prompts these are
+	context                   float64 // tokens, of a decoding request
+	rate                      float64 // requests per second that arrive
+	prompt, output            float64 // tokens of one: to compute, to make
+	longer                    float64 // how much longer than the mean the prompt is that a queued token belongs to, in the mean: 1 + CV^2
+	chunk                     float64 // tokens of a step at most
+	room                      float64 // decoding requests that KV has room for
+}
+
+// speed of a step in a shape, in seconds.
+type speed func(shape kernels.Shape, w costmodel.Work) float64
+
+const fluidSteps = 32
+
+// cost in request-seconds of serving so for `horizon` seconds, after `stall` seconds in which nothing is done. It gives the world as
+// it is then, too.
+func (f fluid) cost(shape kernels.Shape, of speed, stall, horizon float64) (float64, fluid) {
+	inside := f.decoding + f.waiting
+	cost := inside*stall + f.rate*stall*stall/2
+	f.waiting += f.rate * stall
+	f.queued += f.rate * stall * f.prompt
+	groups := float64(shape.Groups())
+	dt := max(horizon-stall, 0) / fluidSteps
+	for range fluidSteps {
+		f.waiting += f.rate * dt
+		f.queued += f.rate * dt * f.prompt
+		plain := of(shape, f.work(0))
+		busy := 0.0 // seconds of dt in steps with prompt tokens
+		steps := 0.0
+		if f.queued > 0 && f.decoding < f.room {
+			// A prompt is one group's work. There are fewer of them than groups when little comes, and when most tokens belong to
+			// few long ones.
+			prompts := min(groups, max(1, f.queued/(f.prompt*f.longer)))
+			part := max(min(f.chunk/groups*prompts, max(f.queued, f.prompt)), 1)
+			one := of(shape, f.work(part))
+			steps = min(f.queued/part, dt/one)
+			busy = steps * one
+			done := min(f.queued, steps*part)
+			admitted := min(f.waiting*done/f.queued, f.room-f.decoding)
+			f.queued -= done
+			f.waiting -= admitted
+			f.decoding += admitted
+		}
+		steps += max(0, dt-busy) / plain
+		f.decoding *= 1 / (1 + steps/f.output) // each step ends one of `output` decoding requests
+		cost += (f.decoding + f.waiting) * dt
+	}
+	return cost, f
+}
+
+// rest is what the requests that are there would cost if no more came, in the fastest shape.
+func (f fluid) rest(all []kernels.Shape, of speed) float64 {
+	step, token := 1e9, 1e9
+	for _, s := range all {
+		step = min(step, of(s, f.work(0)))
+		token = min(token, of(s, costmodel.Work{Prefill: int(f.chunk), Before: int(f.prompt / 2)})/f.chunk)
+	}
+	return (f.decoding+f.waiting)*f.output*step + f.queued*token*(f.waiting/2+f.decoding)
+}
+
+func (f fluid) work(prefill float64) costmodel.Work {
+	w := costmodel.Work{Decode: max(int(f.decoding+.5), 1), Context: max(int(f.context), 1), Prefill: int(prefill)}
+	if w.Prefill > 0 {
+		w.Before = int(f.prompt / 4)
+	}
+	return w
+}

@@ -1,0 +1,173 @@
+// Package policy decides in which shape a world should serve: telemetry and state in; a decision, its reasons with figures and what
+// was rejected, and why, out. Pure: no I/O, no globals, and no clock but the one that telemetry carries.
+package policy
+
+import (
+	"fmt"
+	"math"
+
+	"tangram.dev/operator/pkg/costmodel"
+	"tangram.dev/operator/pkg/kernels"
+)
+
+// Telemetry of a world at one moment. Counters only grow; At is in seconds of any clock that does not jump.
+type Telemetry struct {
+	At float64
+
+	Running       int     // requests that were admitted: their prompts are computed, or they get tokens
+	Decoding      int     // those of Running that get tokens
+	Waiting       int     // requests that were not admitted yet
+	QueuedTokens  int     // prompt tokens of both that are to be computed yet
+	ContextTokens int     // of the decoding requests
+	Generated     int     // tokens that these were given so far
+	Reserved      int     // tokens of KV that admitted requests may come to need
+	WaitingNeed   int     // tokens of KV that waiting requests may come to need
+	CachedTokens  int     // of KV that no live request holds, kept for prompts that begin alike
+	Arrived       uint64  // counter: requests
+	PromptTokens  uint64  // counter: of arrived requests
+	ReusedTokens  uint64  // counter: prompt tokens that were found cached
+	Finished      uint64  // counter: requests
+	OutputTokens  uint64  // counter: of finished requests
+	Steps         uint64  // counter: steps
+	StepSeconds   float64 // counter: seconds in steps
+}
+
+// Option is a shape that a world could serve in.
+type Option struct {
+	Shape       kernels.Shape
+	WorldTokens int                  // of KV that fit
+	Switch      costmodel.Transition // from the shape that serves
+	Refused     string               // why planner or memory refuse it; empty: they do not
+}
+
+// State of the world, beside what it measures.
+type State struct {
+	Shape   kernels.Shape
+	Options []Option // the shape that serves included
+	Rates   costmodel.Rates
+	Busy    bool // a transition is under way
+}
+
+// Reason is one sentence with the figures that it rests on, by name, so that a checker can work them out again.
+type Reason struct {
+	Text    string
+	Figures map[string]float64
+}
+
+// Rejected alternative, and why.
+type Rejected struct {
+	Shape kernels.Shape
+	Why   Reason
+}
+
+// Decision of a policy. Held: no decision was possible, the layout stays; Why says what was wrong.
+type Decision struct {
+	Switch   bool
+	Held     bool
+	To       kernels.Shape // the shape that serves if there is no switch
+	Why      Reason
+	Rejected []Rejected
+}
+
+// Policy is asked again and again, at times that do not go back. The same calls get the same decisions.
+type Policy interface {
+	Decide(Telemetry, State) Decision
+	// Observe a step that was measured in this shape; many policies need none.
+	Observe(kernels.Shape, costmodel.Work, float64)
+}
+
+func stay(s State, text string, figures map[string]float64) Decision {
+	return Decision{To: s.Shape, Why: Reason{text, figures}}
+}
+
+func hold(s State, format string, args ...any) Decision {
+	return Decision{Held: true, To: s.Shape, Why: Reason{Text: fmt.Sprintf(format, args...)}}
+}
+
+// Most seconds between two reports; more is stale.
+const staleAfter = 30
+
+// guard refuses telemetry that cannot be right. It remembers the last that was.
+type guard struct {
+	seen bool
+	last Telemetry
+}
+
+// check says what is wrong with what was reported; "" if nothing is. After a clock or counter that went back the next
+// report is compared with that one: a world that was started anew counts from zero.
+func (g *guard) check(t Telemetry, s State) string {
+	last, seen := g.last, g.seen
+	if math.IsNaN(t.At) || math.IsInf(t.At, 0) {
+		return fmt.Sprintf("the clock says %v", t.At)
+	}
+	if math.IsNaN(t.StepSeconds) || math.IsInf(t.StepSeconds, 0) || t.StepSeconds < 0 {
+		return fmt.Sprintf("seconds in steps are %v", t.StepSeconds)
+	}
+	for _, c := range []struct {
+		name string
+		n    int
+	}{{"running", t.Running}, {"decoding", t.Decoding}, {"waiting", t.Waiting}, {"queued tokens", t.QueuedTokens}, {"context tokens", t.ContextTokens},
+		{"generated tokens", t.Generated}, {"reserved tokens", t.Reserved}, {"tokens that wait", t.WaitingNeed}, {"cached tokens", t.CachedTokens},
+		{"running less decoding", t.Running - t.Decoding}} {
+		if c.n < 0 {
+			return fmt.Sprintf("%s: %d is below 0", c.name, c.n)
+		}
+	}
+	if err := s.Rates.Check(); err != nil {
+		return err.Error()
+	}
+	g.last, g.seen = t, true
+	switch {
+	case !seen:
+		return "the first report: nothing to compare it with"
+	case t.At <= last.At:
+		return fmt.Sprintf("the clock went from %v to %v", last.At, t.At)
+	case t.At > last.At+staleAfter:
+		return fmt.Sprintf("no telemetry for %.1f s, more than %d", t.At-last.At, staleAfter)
+	}
+	for _, c := range []struct {
+		name        string
+		before, now uint64
+	}{{"arrived", last.Arrived, t.Arrived}, {"prompt tokens", last.PromptTokens, t.PromptTokens}, {"reused tokens", last.ReusedTokens, t.ReusedTokens},
+		{"finished", last.Finished, t.Finished}, {"output tokens", last.OutputTokens, t.OutputTokens}, {"steps", last.Steps, t.Steps}} {
+		if c.now < c.before {
+			return fmt.Sprintf("counter %s shrank from %d to %d", c.name, c.before, c.now)
+		}
+	}
+	if t.StepSeconds < last.StepSeconds {
+		return fmt.Sprintf("counter step seconds shrank from %v to %v", last.StepSeconds, t.StepSeconds)
+	}
+	return ""
+}
+
+// option of a shape; nil if it is none of the state's.
+func (s State) option(shape kernels.Shape) *Option {
+	for i := range s.Options {
+		if s.Options[i].Shape == shape {
+			return &s.Options[i]
+		}
+	}
+	return nil
+}
+
+// refusal of a switch to an option by planner or memory, and the figures it rests on; nil if they do not refuse.
+func (o Option) refusal(t Telemetry) *Reason {
+	if o.Refused != "" {
+		return &Reason{Text: "planner or memory refuse it: " + o.Refused}
+	}
+	if t.Reserved > o.WorldTokens {
+		return &Reason{"the KV that live requests may need does not fit there", map[string]float64{"reserved": float64(t.Reserved), "fits": float64(o.WorldTokens)}}
+	}
+	return nil
+}
+
+// Static never switches.
+type Static struct{}
+
+// Decide to stay.
+func (Static) Decide(_ Telemetry, s State) Decision {
+	return stay(s, "this policy never switches", nil)
+}
+
+// Observe nothing.
+func (Static) Observe(kernels.Shape, costmodel.Work, float64) {}

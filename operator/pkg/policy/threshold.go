@@ -1,0 +1,92 @@
+package policy
+
+import (
+	"fmt"
+
+	"tangram.dev/operator/pkg/costmodel"
+	"tangram.dev/operator/pkg/kernels"
+)
+
+// Thresholds of requests in the world, between mode Tensor below and mode Expert above.
+type Thresholds struct {
+	High     int     // Tensor -> Expert at once when more requests are there
+	Low      int     // Expert -> Tensor when the mean over the window is below
+	Window   int     // reports
+	Cooldown float64 // seconds after a switch
+}
+
+// Published are the thresholds of Moebius (arXiv 2606.26607): 256, 0.8 of it, 5 s. Its window is in steps and not told; ten
+// reports here, five seconds of the simulator's.
+func Published() Thresholds { return Thresholds{High: 256, Low: 205, Window: 10, Cooldown: 5} }
+
+// Rollout are its thresholds where the batch only falls: no hysteresis, no window, and nothing to cool down from.
+func Rollout() Thresholds { return Thresholds{High: 256, Low: 256, Window: 1} }
+
+// Threshold is the published policy.
+type Threshold struct {
+	t       Thresholds
+	guard   guard
+	counts  []float64
+	changed float64
+	ever    bool
+}
+
+// NewThreshold with these thresholds.
+func NewThreshold(t Thresholds) *Threshold { return &Threshold{t: t} }
+
+// Observe nothing: this policy measures no steps.
+func (*Threshold) Observe(kernels.Shape, costmodel.Work, float64) {}
+
+// Decide by the number of requests alone.
+func (p *Threshold) Decide(t Telemetry, s State) Decision {
+	if wrong := p.guard.check(t, s); wrong != "" {
+		p.counts = nil
+		return hold(s, "no decision: %s", wrong)
+	}
+	ranks := s.Shape.Ranks
+	high, low := kernels.Expert(ranks), kernels.Tensor(ranks)
+	if s.Shape != high && s.Shape != low {
+		return hold(s, "no decision: shape %v is neither mode Expert nor Tensor", s.Shape)
+	}
+	if s.Busy {
+		return hold(s, "no decision: a transition is under way")
+	}
+	now := float64(t.Running + t.Waiting)
+	p.counts = append(p.counts, now)
+	if len(p.counts) > p.t.Window {
+		p.counts = p.counts[1:]
+	}
+	mean := 0.0
+	for _, c := range p.counts {
+		mean += c / float64(len(p.counts))
+	}
+	figures := map[string]float64{"requests": now, "mean": mean, "high": float64(p.t.High), "low": float64(p.t.Low)}
+	var to kernels.Shape
+	var why string
+	switch {
+	case s.Shape == low && now > float64(p.t.High):
+		to, why = high, fmt.Sprintf("%.0f requests are more than %d", now, p.t.High)
+	case s.Shape == high && len(p.counts) == p.t.Window && mean < float64(p.t.Low):
+		to, why = low, fmt.Sprintf("%.1f requests in the mean are fewer than %d", mean, p.t.Low)
+	default:
+		return stay(s, "the number of requests asks for no other mode", figures)
+	}
+	if wait := p.changed + p.t.Cooldown - t.At; p.ever && wait > 0 {
+		figures["wait"] = wait
+		return refused(s, to, Reason{fmt.Sprintf("%s, but the last switch was less than %v s ago", why, p.t.Cooldown), figures})
+	}
+	o := s.option(to)
+	if o == nil {
+		return refused(s, to, Reason{fmt.Sprintf("%s, but the world has no such mode", why), figures})
+	}
+	if no := o.refusal(t); no != nil {
+		return refused(s, to, *no)
+	}
+	p.changed, p.ever = t.At, true
+	p.counts = nil
+	return Decision{Switch: true, To: to, Why: Reason{why, figures}}
+}
+
+func refused(s State, to kernels.Shape, why Reason) Decision {
+	return Decision{To: s.Shape, Why: why, Rejected: []Rejected{{to, why}}}
+}
