@@ -35,8 +35,6 @@ MUTANTS = [
      "if (!attempt_->any_flipped() || attempt_->phase == Phase::kFlipped) {", "if (true) {"),
     ("an abort after a flip is told 'not'", "agent/attempt/end.cc", "if (attempt_->any_flipped()) return Then(Answer{.flipped = true});",
      "if (attempt_->any_flipped()) return Then(Answer{.flipped = false});"),
-    ("a joiner asks nobody for its permit", "agent/attempt/flip.cc",
-     "attempt_->phase != Phase::kStaged) {\n    return Done();", "true) {\n    return Done();"),
     ("an abort gives no memory back", "agent/transition/end.cc", "core->ranks[device].memory->Abort();", ";"),
     ("a retired flip keeps the old places", "agent/transition/end.cc", "TANGRAM_RETURN_IF_ERROR(memory.Retire());", "memory.Keep();"),
     ("nobody tells the words", "agent/transition/words.cc", "core_->peers->Word(agent, words, stop, [&, agent]",
