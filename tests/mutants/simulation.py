@@ -37,8 +37,6 @@ MUTANTS = [
      "if (attempt_->any_flipped()) return Then(Answer{.flipped = false});"),
     ("an abort gives no memory back", "agent/transition/end.cc", "core->ranks[device].memory->Abort();", ";"),
     ("a retired flip keeps the old places", "agent/transition/end.cc", "TANGRAM_RETURN_IF_ERROR(memory.Retire());", "memory.Keep();"),
-    ("nobody tells the words", "agent/transition/words.cc", "core_->peers->Word(agent, words, stop, [&, agent]",
-     "if (agent.empty()) core_->peers->Word(agent, words, stop, [&, agent]"),
 ]
 
 
