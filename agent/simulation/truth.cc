@@ -413,7 +413,8 @@ Members Truth::MustGo(size_t agent) const {
     }
     if (layout_ != nullptr && layout::RankOf(*layout_, id) >= 0) continue;
     // The world has gone on from where its attempt led, without it.
-    const bool late = Unfinished(rank) && rank.transition().target_epoch() < epoch();
+    const bool late =
+        !rank.in_world() && Unfinished(rank) && rank.transition().target_epoch() < epoch();
     if (Lost(record_.value.fence, id) || late ||
         (rank.in_world() && (!believed_[agent] || rank.engine().stopped() || !Unfinished(rank)))) {
       out.push_back(id);

@@ -25,7 +25,6 @@ MUTANTS = [
     ("an abort takes back a word that was given", "agent/gate/rules.cc",
      "if (state == GateState::kArmed) return GateState::kIdle;",
      "if (state == GateState::kArmed || state == GateState::kLatched) return GateState::kIdle;"),
-    ("one equal word is enough", "agent/gate/rules.cc", "std::all_of(", "std::any_of("),
     ("a fence leaves a rank armed", "agent/gate/rules.cc", "case GateEvent::kFence:\n      return GateState::kIdle;",
      "case GateEvent::kFence:\n      return state;"),
     ("who is staged flips without a permit", "agent/attempt/prepare.cc",
@@ -34,16 +33,10 @@ MUTANTS = [
      "attempt_->phase == Phase::kPermitted &&"),
     ("who is held leaves its other ranks behind", "agent/attempt/fence.cc",
      "if (!attempt_->any_flipped() || attempt_->phase == Phase::kFlipped) {", "if (true) {"),
-    ("who gave its step up flips", "agent/attempt/flip.cc", "if (gates[event.device].stopped) {", "if (false) {"),
     ("an abort after a flip is told 'not'", "agent/attempt/end.cc", "if (attempt_->any_flipped()) return Then(Answer{.flipped = true});",
      "if (attempt_->any_flipped()) return Then(Answer{.flipped = false});"),
-    ("a burned attempt ends though an engine has the go", "agent/attempt/end.cc", "if (!resolved) return AfterPeers({});", ""),
-    ("a joiner asks nobody for its permit", "agent/attempt/flip.cc",
-     "attempt_->phase != Phase::kStaged) {\n    return Done();", "true) {\n    return Done();"),
     ("an abort gives no memory back", "agent/transition/end.cc", "core->ranks[device].memory->Abort();", ";"),
     ("a retired flip keeps the old places", "agent/transition/end.cc", "TANGRAM_RETURN_IF_ERROR(memory.Retire());", "memory.Keep();"),
-    ("nobody tells the words", "agent/transition/words.cc", "core_->peers->Word(agent, words, stop, [&, agent]",
-     "if (agent.empty()) core_->peers->Word(agent, words, stop, [&, agent]"),
 ]
 
 

@@ -198,7 +198,7 @@ func (t *truth) mustGo(agent int, r *tangramv1.RankStatus) bool {
 	if t.record.Fence.lost(id) {
 		return true
 	}
-	if unfinished(r) && r.GetTransition().GetTargetEpoch() < t.epoch() {
+	if !r.GetInWorld() && unfinished(r) && r.GetTransition().GetTargetEpoch() < t.epoch() {
 		return true // a fence before this one left it out of a first layout: the world has gone on from there, and nobody else tells it
 	}
 	return r.GetInWorld() && (!t.believed[agent] || r.GetEngine().GetStopped() || !unfinished(r))
