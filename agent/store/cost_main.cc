@@ -175,7 +175,6 @@ int Main() {
   options.pool_bytes = uint64_t{512} << 20;
   options.kv_bytes = options.control_bytes = 1 << 20;
   options.grants = &grants;
-  options.links = std::make_shared<mover::PieceLinks>(net::Credentials::Insecure());
   options.sibling = [](const std::string&) { return nullptr; };
   auto store = RankStore::Create(options);
   Must(store.status());

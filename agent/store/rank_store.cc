@@ -14,6 +14,7 @@ using layout::PlacedPiece;
 using layout::Run;
 
 Result<std::unique_ptr<RankStore>> RankStore::Create(Options options) {
+  if (!options.links) options.links = std::make_shared<mover::PieceLinks>(options.credentials);
   std::unique_ptr<RankStore> store(new RankStore(std::move(options)));
   if (Status status = store->Open(); !status.ok()) return status;
   return store;

@@ -40,7 +40,7 @@ class RankStore final : public RankMemory {
     mover::Grants* grants = nullptr;
     mover::Opener opener;
     std::shared_ptr<net::Credentials> credentials;  // of connections to other agents
-    // By which pieces are pulled, of all ranks of the process.
+    // By which pieces are pulled, of all ranks of the process; null: some of this rank's own.
     std::shared_ptr<mover::PieceLinks> links;
     // The store of another member in this process, or null.
     std::function<RankStore*(const std::string& member)> sibling;

@@ -158,7 +158,6 @@ RankStore::Options World::StoreOptions(const Member& of, const std::string& id) 
   options.kv_bytes = options_.kv_bytes;
   options.control_bytes = 4096;
   options.credentials = credentials;
-  options.links = std::make_shared<mover::PieceLinks>(credentials);
   options.hashes_file = HashesFile(of);
   options.grants = &nodes[member->node]->grants;
   options.opener = [this](const std::string&,
