@@ -162,6 +162,7 @@ class History {
       case 4:
         if (running_.empty()) return;
         note("a driver does not see:", one->pod);
+        ++world_->checker.failures;  // it takes the pod for dead
         world_->SetHidden(one->number, running_.back()->process(), true);
         return later([this, one, driver = running_.back()->process()] {
           world_->SetHidden(one->number, driver, false);
