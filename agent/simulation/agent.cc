@@ -66,7 +66,7 @@ Status SlowMemory::Stage(const v1::Header& header, const Origins& origins, Stage
 Status SlowMemory::Commit() {
   world_->time().Sleep(world_->dice().Between(0, 10 * kMillisecond));
   if (world_->Fails(60)) {
-    ++world_->checker.failures;
+    world_->checker.Failed({});
     return {Code::kInternal, "memory does not commit"};
   }
   return store_->Commit();

@@ -64,13 +64,22 @@ void Checker::Fenced(const Membership& was, const Membership& now) {
             fmt::format("{} is at epoch {}, the fence stands on {}", id, epoch, fence.epoch));
     }
   }
+  // Who is left out though nothing happened to it (messages were lost, its memory refused) failed,
+  // too.
+  for (const std::string& id : fence.lost) {
+    const std::string pod = id.substr(0, id.find('/'));
+    if (std::none_of(failures_.begin(), failures_.end(),
+                     [&](const auto& pods) { return pods.contains(pod); })) {
+      Failed({pod});
+    }
+  }
   fences_.push_back(fence);
 }
 
 void Checker::WorldEnded() {
   ++reached["world ended"];
   Trace("the world is over");
-  if (failures <= 1 && !attempts_.empty()) {
+  if (failures_.size() <= 1 && !attempts_.empty()) {
     std::set<std::string> pods;  // of the last layout; with one alone, all of it may die at once
     for (const std::string& id : attempts_.rbegin()->second.before) {
       pods.insert(id.substr(0, id.find('/')));

@@ -40,6 +40,9 @@ class Checker {
   void Emits(const Engine& engine, uint64_t step);
   void Told(const Engine& engine, const char* what, std::initializer_list<bool> how);
 
+  // One failure, for which a fence may leave these pods out.
+  void Failed(std::set<std::string> pods) { failures_.push_back(std::move(pods)); }
+
   // After each turn: what the gates show now.
   void Look();
   // At rest: nobody is at work on anything.
@@ -47,7 +50,6 @@ class Checker {
   void Wrong(const std::string& claim, const std::string& why);
 
   void Trace(const std::string& line);
-  int failures = 0;                // that happened so far
   std::vector<std::string> wrong;  // claims that do not hold
   std::vector<std::string> trace;
   bool tracing = false;
@@ -87,7 +89,8 @@ class Checker {
 
   World* const world_;
   std::map<uint64_t, Attempt> attempts_;
-  std::map<std::string, size_t> generations_;  // of a layout: fences before it was proposed
+  std::map<std::string, size_t> generations_;    // of a layout: fences before it was proposed
+  std::vector<std::set<std::string>> failures_;  // by the pods that each may cost
   std::vector<Fence> fences_;
   std::map<std::pair<int, uint32_t>, Gate> gates_;  // by pod and device
   std::map<std::pair<std::string, uint64_t>, Stepping> steps_;

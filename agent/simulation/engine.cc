@@ -311,7 +311,7 @@ void Engine::Flip() {
   if (Commit()) return Enter(target.target, target.hash);
   if (gate_.stopped() || stopped_) return GiveUp(true, "fenced");
   dismissed_ = true;  // it cannot go on without its agent's answer
-  ++world_->checker.failures;
+  world_->checker.Failed({agent_->pod});
 }
 
 void Engine::Emit() {

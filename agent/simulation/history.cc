@@ -142,27 +142,27 @@ class History {
           return;
         }
         note("a pod dies:", one->pod);
-        ++world_->checker.failures;
+        world_->checker.Failed({one->pod});
         world_->KillPod(one);
         return later([this] { (void)world_->AddPod(); });
       case 1:
         note("an engine dies:", engine->member());
-        ++world_->checker.failures;
+        world_->checker.Failed({one->pod});
         return engine->Kill();
       case 2:
         note("an engine hangs:", engine->member());
-        ++world_->checker.failures;
+        world_->checker.Failed({one->pod});
         return engine->Hang(time_.now() + lasts);
       case 3:
         if (one == other) return;
         note("pods are cut:", one->pod + " " + other->pod);
-        ++world_->checker.failures;
+        world_->checker.Failed({one->pod, other->pod});
         world_->SetCut(one->number, other->number, true);
         return later([this, one, other] { world_->SetCut(one->number, other->number, false); });
       case 4:
         if (running_.empty()) return;
         note("a driver does not see:", one->pod);
-        ++world_->checker.failures;  // it takes the pod for dead
+        world_->checker.Failed({one->pod});  // it takes the pod for dead
         world_->SetHidden(one->number, running_.back()->process(), true);
         return later([this, one, driver = running_.back()->process()] {
           world_->SetHidden(one->number, driver, false);
