@@ -210,6 +210,11 @@ bool Driver::Release(const Truth& truth, bool ends) {
     v1::ReleaseRequest request;
     uint64_t epoch = std::max(truth.epoch(), truth.record().value.epoch);
     if (!truth.Believed(a)) epoch = std::max(epoch, truth.statuses()[a]->epoch() + 1);
+    for (const v1::RankStatus& rank : truth.statuses()[a]->ranks()) {
+      const v1::TransitionStatus& now = rank.transition();
+      if (truth.Believed(a) || now.phase() != v1::PHASE_FLIPPED) continue;
+      epoch = std::max(epoch, now.target_epoch() + 1);
+    }
     bool over = ends;
     for (const std::string& id : truth.MustGo(a)) {
       request.add_members(id);

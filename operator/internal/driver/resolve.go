@@ -164,6 +164,11 @@ func (d *Driver) releaseOutcasts(ctx context.Context, t *truth, worldEnds bool) 
 		epoch := max(t.epoch(), t.record.Epoch)
 		if !t.believed[i] {
 			epoch = max(epoch, a.GetEpoch()+1) // it may have flipped alone, to the very epoch that the others repaired at
+			for _, r := range a.GetRanks() {   // or only some of its ranks: it tells of the lowest
+				if now := r.GetTransition(); now.GetPhase() == tangramv1.Phase_PHASE_FLIPPED {
+					epoch = max(epoch, now.GetTargetEpoch()+1)
+				}
+			}
 		}
 		ends := worldEnds
 		for _, id := range out {

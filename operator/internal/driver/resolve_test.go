@@ -253,6 +253,14 @@ func TestOutcastsAreReleased(t *testing.T) {
 	d, all = speakers(late...)
 	d.releaseOutcasts(t.Context(), truthOf(t, record, late...), false)
 	require.Equal(t, [][]string{nil, {"release w/4 [f] false"}, nil}, heard(all))
+	// An agent of which one rank has flipped tells of the epoch before, and lets go of both only at one above the target.
+	half := in(says(layoutOf(3, "x", "y"), "x", "y"), 9, 4, phaseStaged)
+	half.Ranks[0].Transition.Phase = phaseFlipped
+	halves := record
+	halves.Fence = &Fence{FromEpoch: 3, Epoch: 4, Survivors: []string{"a", "b"}, Lost: []Lost{{Member: "x"}, {Member: "y"}}}
+	d, all = speakers(says(four, "a", "b"), half)
+	d.releaseOutcasts(t.Context(), truthOf(t, halves, says(four, "a", "b"), half), false)
+	require.Equal(t, [][]string{nil, {"release w/5 [x y] false"}}, heard(all))
 	d, all = speakers(words...)
 	truth.record.Epoch = 9
 	d.releaseOutcasts(t.Context(), truth, false)
