@@ -1,4 +1,5 @@
-// Histories: most are the same every day, some change by day (DATE, as make test prints it). SIMULATE_COUNT=n plays as many from today's seeds.
+// Histories: most are the same every day, some change by day (DATE, as make test prints it).
+// SIMULATE_COUNT=n plays as many from today's seeds.
 #include "agent/simulation/history.h"
 
 #include <fmt/format.h>
