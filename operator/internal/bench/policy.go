@@ -111,9 +111,13 @@ func Policy(out, progress io.Writer, quick bool) error {
 			}
 		}
 	}
+	metrics := map[string]any{"worst": slices.Max(over), "worst_over_static": worstStatic, "cases_where_static_is_bad": switching,
+		"threshold_worst": thresholds, "cases": len(over), "seconds": time.Since(begin).Seconds()}
+	if switching > 0 { // else nothing is known of such cases, and its gate says so
+		metrics["worst_where_static_is_bad"] = worstWhereSwitching
+	}
 	return printLine(out, Summary{Bench: "policy", Value: middle(over), Unit: "sum of latencies over hindsight's, median", Ceiling: 1, Ratio: middle(over), Env: environment(quick),
-		Metrics: map[string]any{"worst": slices.Max(over), "worst_over_static": worstStatic, "worst_where_static_is_bad": worstWhereSwitching,
-			"cases_where_static_is_bad": switching, "threshold_worst": thresholds, "cases": len(over), "seconds": time.Since(begin).Seconds()}})
+		Metrics: metrics})
 }
 
 // PolicyUnseen plays traces drawn by the seed of a date: parts of random rates and lengths, with clumps or without, on random kernels.
