@@ -120,6 +120,10 @@ BENCHES = {
     "control-cost": demo("seconds of each transition of 64 ranks in 9 agents of DeepSeek-V3 (58 x 256) without a byte moved: 48 -> 64 ranks, groups of 8 and "
                          "back, a rank lost", "control-cost --out build/bench/control-cost", most("value", 2, wall=True),
                          *(most(name + "_seconds", 2, wall=True) for name in ("grow_48_64", "groups_of_8", "experts_again", "repair"))),
+    "reshard": demo("weights of 4 layers of Qwen3-30B-A3B between experts whole and sliced over 2, 4 and 8 ranks, a process each, by shared memory: bytes/s over those of "
+                    "the best copy between two processes, with the same hash", "reshard --out build/bench/reshard", least("value", 0.9, missed=True)),
+    "transport": Bench("bytes between two network namespaces over a veth pair, 1 to 64 MiB at a time, over a plain sender with the best of 1, 2 and 4 connections",
+                       "setup cxx", "build/cxx/agent/mover/tangram-transport", (least("plain_ratio", 0.9, missed=True), least("tls_ratio", 0.9, missed=True))),
     "rank-cost": Bench("a rank of 14,848 pieces (58 x 256 experts, Tensor over 8 ranks): commit under its lock, over a sort of one key per piece; prepare, "
                        "retire, heap", "setup cxx", "build/cxx/agent/store/tangram-rank-cost",
                        (most("commit_over_sort", 4), most("commit_ms", 2, wall=True), most("heap_mib", 64), least("pieces", 14848))),

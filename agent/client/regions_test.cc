@@ -1,5 +1,6 @@
 #include "agent/client/regions.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -19,11 +20,12 @@ constexpr uint64_t kFilePages = 200;
 
 // Page p of file f holds the number 1000 f + p.
 UniqueFd File(uint32_t number) {
-  UniqueFd fd(memfd_create("file", MFD_CLOEXEC));
+  UniqueFd fd(memfd_create("file", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   for (uint64_t p = 0; p < kFilePages; ++p) {
     const std::vector<uint64_t> page(kPage / 8, 1000 * number + p);
     EXPECT_EQ(pwrite(fd.get(), page.data(), kPage, static_cast<off_t>(p * kPage)), ssize_t{kPage});
   }
+  EXPECT_EQ(fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
   return fd;
 }
 

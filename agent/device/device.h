@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "agent/base/status.h"
+#include "agent/base/unique_fd.h"
 #include "agent/device/event.h"
 #include "agent/device/memory.h"
 
@@ -129,7 +130,11 @@ class Device {
   virtual Result<Export> ExportOf(const BlockPtr& block) = 0;
   // What others are given for everything that this device has.
   virtual int descriptor() const = 0;
+  // The same for processes of other pods of this machine, which may read it and no more. kInvalid:
+  // there is nothing to read.
+  virtual Result<UniqueFd> ForReading() const = 0;
   // Takes the descriptor's bytes; duplicates it. Mapped for writing as far as it is open for that.
+  // kInvalid also if whoever made it could take the bytes away again.
   virtual Result<BlockPtr> Import(int descriptor, std::span<const Extent> extents) = 0;
 
   // Maps all of them, in order, with this access, or none; nothing may lie there yet. What lies

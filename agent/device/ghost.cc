@@ -78,6 +78,10 @@ Result<Export> GhostDevice::ExportOf(const BlockPtr& block) {
   return Export{{}, {own->extents().begin(), own->extents().end()}};
 }
 
+Result<UniqueFd> GhostDevice::ForReading() const {
+  return Status(Code::kInvalid, "ghost device: no bytes to read");
+}
+
 Result<BlockPtr> GhostDevice::Import(int, std::span<const Extent> extents) {
   auto block = std::make_shared<Imported>();
   for (const Extent& extent : extents) {

@@ -204,7 +204,24 @@ Result<Export> HostDevice::ExportOf(const BlockPtr& block) {
   return Export{{memory_->shown.get()}, {own->extents().begin(), own->extents().end()}};
 }
 
+Result<UniqueFd> HostDevice::ForReading() const {
+  if (memory_ == nullptr) {
+    return Status(Code::kInvalid, "host device: an importer has no memory of its own");
+  }
+  const std::string path = fmt::format("/proc/self/fd/{}", memory_->own.get());
+  UniqueFd out(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!out) return Failed("opening for reading", path);
+  return out;
+}
+
 Result<BlockPtr> HostDevice::Import(int descriptor, std::span<const Extent> extents) {
+  // What shrinks while it is mapped ends its readers.
+  const int seals = fcntl(descriptor, F_GET_SEALS);
+  struct stat info {};
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(descriptor, &info) != 0) {
+    return Status(Code::kInvalid, "host device: an imported descriptor is not sealed");
+  }
+  const auto size = static_cast<uint64_t>(info.st_size);
   auto block = std::make_shared<ForeignBlock>();
   for (const Extent& extent : extents) {
     if (extent.length == 0 || extent.offset % pages_.unit != 0 ||
@@ -212,6 +229,10 @@ Result<BlockPtr> HostDevice::Import(int descriptor, std::span<const Extent> exte
       return Status(Code::kInvalid,
                     fmt::format("host device: import of {} bytes at {} is not in pages of {}",
                                 extent.length, extent.offset, pages_.unit));
+    }
+    if (extent.offset > size || extent.length > size - extent.offset) {
+      return Status(Code::kInvalid, fmt::format("host device: import of {} bytes at {} of {}",
+                                                extent.length, extent.offset, size));
     }
     block->size += extent.length;
   }

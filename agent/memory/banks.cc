@@ -50,7 +50,7 @@ std::vector<Banks::Span> Banks::BlocksOf(const std::vector<PlacedPiece>& pieces)
 
 // By address, so that what lies side by side in the bank does so in the pool, too, where there is
 // room, and is mapped as one.
-Status Banks::MapFresh(std::vector<Span> fresh, const ExtentsOf* extents_of) {
+Status Banks::MapFresh(std::vector<Span> fresh, const Behind* extents_of) {
   std::sort(fresh.begin(), fresh.end(),
             [](const Span& a, const Span& b) { return a.address < b.address; });
   std::vector<device::Placement> placements;
@@ -75,7 +75,7 @@ Status Banks::MapFresh(std::vector<Span> fresh, const ExtentsOf* extents_of) {
   return OkStatus();
 }
 
-Status Banks::BackBlocks(const std::vector<Span>& spans, const ExtentsOf* extents_of) {
+Status Banks::BackBlocks(const std::vector<Span>& spans, const Behind* extents_of) {
   std::vector<Span> fresh;
   for (const Span& span : spans) {
     if (++blocks_[span.address].uses == 1) fresh.push_back(span);
@@ -100,8 +100,7 @@ void Banks::ReleaseBlocks(const std::vector<Span>& spans) {
 
 Status Banks::Back(const std::vector<PlacedPiece>& pieces) { return BackBlocks(BlocksOf(pieces)); }
 
-Status Banks::Adopt(const std::vector<PlacedPiece>& pieces, bool dense,
-                    const ExtentsOf& extents_of) {
+Status Banks::Adopt(const std::vector<PlacedPiece>& pieces, bool dense, const Behind& extents_of) {
   std::vector<Span> spans = BlocksOf(pieces);
   if (dense && dense_bytes_ > 0) spans.push_back({dense_start_, dense_bytes_});
   return BackBlocks(spans, &extents_of);
@@ -122,6 +121,40 @@ BackedRange Banks::RangeAt(uint64_t address, const Block& block) const {
   out.offset = out.dense ? address - dense_start_ : address % bank_pitch_;
   if (const auto exported = device_->ExportOf(block.mapping.block()); exported.ok())
     out.extents = exported->extents;
+  return out;
+}
+
+Result<std::vector<device::Extent>> Banks::ExtentsOf(const device::Memory& memory) const {
+  std::vector<device::Extent> out;
+  uint64_t at = memory.address - space_->address();
+  for (uint64_t left = memory.bytes; left > 0;) {
+    const auto after = blocks_.upper_bound(at);
+    if (after == blocks_.begin() || !std::prev(after)->second.mapping.block() ||
+        at - std::prev(after)->first >= std::prev(after)->second.mapping.bytes()) {
+      return Status(Code::kInternal, fmt::format("byte {} of the banks is not backed", at));
+    }
+    const auto& [begin, block] = *std::prev(after);
+    const auto exported = device_->ExportOf(block.mapping.block());
+    if (!exported.ok()) return exported.status();
+    uint64_t skip = at - begin;
+    for (const device::Extent& extent : exported->extents) {
+      if (left == 0) break;
+      if (skip >= extent.length) {
+        skip -= extent.length;
+        continue;
+      }
+      const uint64_t length = std::min(extent.length - skip, left);
+      const uint64_t offset = extent.offset + skip;
+      skip = 0;
+      at += length;
+      left -= length;
+      if (!out.empty() && out.back().offset + out.back().length == offset) {
+        out.back().length += length;
+      } else {
+        out.push_back({offset, length});
+      }
+    }
+  }
   return out;
 }
 

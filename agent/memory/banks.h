@@ -34,9 +34,9 @@ class Banks {
   Status Back(const std::vector<layout::PlacedPiece>& pieces);
   // Backs the pages of the pieces (and the dense region) with the memory that already lies behind
   // them: `extents_of` tells for (address in the range, bytes). kInvalid: it does not know.
-  using ExtentsOf = std::function<Result<std::vector<device::Extent>>(uint64_t, uint64_t)>;
+  using Behind = std::function<Result<std::vector<device::Extent>>(uint64_t, uint64_t)>;
   Status Adopt(const std::vector<layout::PlacedPiece>& pieces, bool dense,
-               const ExtentsOf& extents_of);
+               const Behind& extents_of);
   // Where a place lies in the range.
   uint64_t AddressOf(bool dense, uint32_t bank, uint64_t offset) const {
     return dense ? dense_start_ + offset : bank * bank_pitch_ + offset;
@@ -53,6 +53,9 @@ class Banks {
     return {device_, space_->address() + dense_start_ + offset, bytes};
   }
   uint64_t mapped_bytes() const { return mapped_bytes_; }
+
+  // Where backed bytes lie in the device's descriptor, in order. kInternal: some are not backed.
+  Result<std::vector<device::Extent>> ExtentsOf(const device::Memory& memory) const;
 
   // What is backed of the pages that `pieces` touch (and of the dense region, if asked).
   std::vector<BackedRange> Ranges(const std::vector<layout::PlacedPiece>& pieces, bool dense) const;
@@ -82,8 +85,8 @@ class Banks {
   };
   std::vector<Span> BlocksOf(const layout::PlacedPiece& piece) const;
   std::vector<Span> BlocksOf(const std::vector<layout::PlacedPiece>& pieces) const;
-  Status BackBlocks(const std::vector<Span>& spans, const ExtentsOf* extents_of = nullptr);
-  Status MapFresh(std::vector<Span> fresh, const ExtentsOf* extents_of);
+  Status BackBlocks(const std::vector<Span>& spans, const Behind* extents_of = nullptr);
+  Status MapFresh(std::vector<Span> fresh, const Behind* extents_of);
   void ReleaseBlocks(const std::vector<Span>& spans);
   BackedRange RangeAt(uint64_t address, const Block& block) const;
 

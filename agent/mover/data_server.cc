@@ -1,21 +1,25 @@
 #include "agent/mover/data_server.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <system_error>
 
 #include "agent/base/background.h"
 #include "agent/base/fault.h"
 #include "agent/device/device.h"
 #include "agent/device/hash.h"
+#include "agent/net/address.h"
 #include "agent/net/blocking.h"
 
 namespace tangram::mover {
@@ -68,8 +72,10 @@ Result<std::vector<iovec>> RangesOf(std::span<const uint8_t> body,
 uint64_t KvDigest::Value() const { return device::HashOf(std::as_bytes(std::span(hashes_))); }
 
 struct DataServer::Connection {
-  Connection(UniqueFd fd, std::shared_ptr<net::Credentials> credentials, Grants* from)
-      : stream(std::move(fd), net::Side::kAccepted, std::move(credentials)), grants(from) {}
+  Connection(UniqueFd fd, std::shared_ptr<net::Credentials> credentials, Grants* from, bool near)
+      : stream(std::move(fd), net::Side::kAccepted, std::move(credentials)),
+        grants(from),
+        of_node(near) {}
 
   // Reads what has come of a token. Its errors, and the end of the stream, as Stream::Read's.
   Result<bool> ReadToken();
@@ -86,19 +92,26 @@ struct DataServer::Connection {
   Result<size_t> Write();
   // Reads a KV request and begins to answer it, if one is there.
   Status Ask();
+  // What the token opens is sent, or shown.
+  Status Begin();
+  Status Show();
+  bool kv() const { return grant.kv.bytes > 0 && !of_node; }  // and is sent range by range
 
   net::Stream stream;
   Grants* const grants;
+  const bool of_node;  // is shown where memory lies
   std::array<std::byte, 16> token{};
   size_t token_bytes = 0;
   Grant grant;
   net::FrameReader request = KvRequests();
   std::vector<iovec> out;
-  size_t at = 0;               // in `out`
-  size_t hashed = 0;           // of `out`: the ranges of KV that are in `digest`
-  KvDigest digest;             // of what is answered to a KV request,
-  uint64_t answer = 0;         // which is the last of `out`
-  std::vector<std::byte> bad;  // a fault: goes out in place of the first piece
+  size_t at = 0;                 // in `out`
+  size_t hashed = 0;             // of `out`: the ranges of KV that are in `digest`
+  KvDigest digest;               // of what is answered to a KV request,
+  uint64_t answer = 0;           // which is the last of `out`
+  std::vector<std::byte> bad;    // a fault: goes out in place of the first piece
+  std::vector<std::byte> text;   // of an answer to who is shown memory
+  std::set<Window::Id> windows;  // whose descriptors went out here
   Clock::time_point moved = Clock::now();
 };
 
@@ -116,7 +129,7 @@ void DataServer::Connection::Hash() {
 }
 
 Result<size_t> DataServer::Connection::Write() {
-  if (grant.kv.bytes == 0) return stream.Write(std::span(out).subspan(at));
+  if (!kv()) return stream.Write(std::span(out).subspan(at));
   if (at == hashed) Hash();
   return stream.Write(std::span(out).subspan(at, hashed - at));
 }
@@ -169,13 +182,20 @@ Result<bool> DataServer::Connection::ReadToken() {
 }
 
 Status DataServer::Connection::Next() {
-  if (grant.kv.bytes > 0) return Ask();
+  if (kv()) return Ask();
   const auto whole = ReadToken();
   if (!whole.ok()) return whole.status();
   if (!*whole) return OkStatus();
+  if (of_node && token == decltype(token){}) {  // answered under the lease, or not at all
+    token_bytes = at = 0;
+    moved = Clock::now();
+    text.assign(sizeof(uint64_t), std::byte{0});
+    out.assign(1, {text.data(), text.size()});
+    return OkStatus();
+  }
   TANGRAM_RETURN_IF_ERROR(Open());
   // KV is sent by other threads.
-  if (grant.kv.bytes > 0) return {Code::kUnauthenticated, "a token for KV after one for pieces"};
+  if (kv()) return {Code::kUnauthenticated, "a token for KV after one for pieces"};
   return OkStatus();
 }
 
@@ -193,6 +213,45 @@ Status DataServer::Connection::Open() {
   moved = Clock::now();
   token_bytes = at = 0;
   out.clear();
+  return of_node ? Show() : Begin();
+}
+
+Status DataServer::Connection::Show() {
+  if (!grant.shown) {
+    return {Code::kInvalid, "a token by which memory is not shown, on the node's socket"};
+  }
+  const Window& window = *grant.shown->window;
+  const std::vector<device::Extent>& extents = grant.shown->extents;
+  std::vector<UniqueFd> descriptors;
+  if (!windows.contains(window.id())) {
+    descriptors.emplace_back(fcntl(window.descriptor(), F_DUPFD_CLOEXEC, 0));
+    if (!descriptors[0]) {
+      return {Code::kInternal, fmt::format("no descriptor to show: {}", std::strerror(errno))};
+    }
+    windows.insert(window.id());
+  }
+  const uint32_t fresh = descriptors.empty() ? 0 : 1;
+  const auto count = static_cast<uint32_t>(extents.size());
+  const uint64_t bytes = window.bytes();
+  text.clear();
+  const auto add = [&](const void* from, size_t size) {
+    const auto* const begin = static_cast<const std::byte*>(from);
+    text.insert(text.end(), begin, begin + size);
+  };
+  add(window.id().data(), window.id().size());
+  add(&bytes, sizeof bytes);
+  add(&count, sizeof count);
+  add(&fresh, sizeof fresh);
+  for (const device::Extent& extent : extents) {
+    add(&extent.offset, sizeof extent.offset);
+    add(&extent.length, sizeof extent.length);
+  }
+  stream.Attach(std::move(descriptors));
+  out.push_back({text.data(), text.size()});
+  return OkStatus();
+}
+
+Status DataServer::Connection::Begin() {
   for (const device::Memory& piece : grant.pieces) {
     if (piece.device != nullptr && !piece.device->has_bytes()) continue;
     const std::span<std::byte> bytes = device::View(piece);
@@ -297,16 +356,32 @@ Result<std::unique_ptr<DataServer>> DataServer::Start(Options options, Grants* g
   if (!fd.ok()) return fd.status();
   const auto port = net::PortOf(fd->get());
   if (!port.ok()) return port.status();
+  UniqueFd node;
+  if (!options.node_folder.empty()) {
+    const std::string data = net::JoinHostPort(options.advertise, *port);
+    auto listener = net::Listen(NodeSocket(options.node_folder, data));
+    if (!listener.ok()) return listener.status();
+    node = std::move(listener).value();
+  }
   try {
     return std::unique_ptr<DataServer>(
-        new DataServer(std::move(options), std::move(fd).value(), *port, grants));
+        new DataServer(std::move(options), std::move(fd).value(), *port, std::move(node), grants));
   } catch (const std::system_error& e) {
     return Status{Code::kInternal, fmt::format("no threads for the data port: {}", e.what())};
   }
 }
 
-DataServer::DataServer(Options options, UniqueFd listener, uint16_t port, Grants* grants)
-    : options_(std::move(options)), listener_(std::move(listener)), port_(port), grants_(grants) {
+std::string DataServer::NodeSocket(const std::string& folder, const std::string& data) {
+  return fmt::format("{}{}/{}.sock", net::kUnix, folder, data);
+}
+
+DataServer::DataServer(Options options, UniqueFd listener, uint16_t port, UniqueFd node,
+                       Grants* grants)
+    : options_(std::move(options)),
+      listener_(std::move(listener)),
+      port_(port),
+      node_(std::move(node)),
+      grants_(grants) {
   for (size_t i = 0; i < options_.piece_senders; ++i) {
     pieces_.push_back(std::make_unique<Sender>(true));
   }
@@ -314,23 +389,47 @@ DataServer::DataServer(Options options, UniqueFd listener, uint16_t port, Grants
   door_ = std::jthread([this](const std::stop_token& stop) { Door(stop); });
 }
 
-DataServer::~DataServer() = default;
+DataServer::~DataServer() {
+  if (node_) {  // who looks for it shall not find what nobody answers at
+    const std::string socket =
+        NodeSocket(options_.node_folder, net::JoinHostPort(options_.advertise, port_));
+    unlink(socket.c_str() + net::kUnix.size());
+  }
+}
+
+bool DataServer::Accept(int listener, net::Strangers<Connection>* strangers) {
+  auto fd = net::Accept(listener, options_.tcp);
+  if (!fd.ok()) {
+    spdlog::error("data port: {}", fd.status().message());
+    return false;
+  }
+  if (*fd) {
+    strangers->Enter(std::make_unique<Connection>(std::move(fd).value(), options_.credentials,
+                                                  grants_, listener == node_.get()),
+                     Clock::now());
+  }
+  return true;
+}
 
 void DataServer::Door(const std::stop_token& stop) {
+  constexpr size_t kListeners = 2;
   net::Strangers<Connection> strangers(options_.strangers);
   std::vector<pollfd> polls;
   auto full_until = Clock::now();  // out of descriptors: nobody enters before
   while (!stop.stop_requested()) {
     auto now = Clock::now();
     const bool open = strangers.MayEnter(now) && now >= full_until;
-    polls.assign(1, {open ? listener_.get() : -1, POLLIN, 0});
+    polls.clear();
+    for (const UniqueFd* listener : {&listener_, &node_}) {
+      polls.push_back({open ? listener->get() : -1, POLLIN, 0});
+    }
     for (size_t i = 0; i < strangers.size(); ++i) {
       const net::Stream& stream = strangers.at(i).stream;
       polls.push_back({stream.fd(), stream.ready() ? short{POLLIN} : stream.waits_for(), 0});
     }
     if (poll(polls.data(), polls.size(), kLookMs) <= 0) continue;
     for (size_t i = 0; i < strangers.size(); ++i) {
-      if (polls[i + 1].revents == 0) continue;
+      if (polls[i + kListeners].revents == 0) continue;
       Connection& connection = strangers.at(i);
       if (!Greet(connection)) {
         strangers.Leave(i);
@@ -339,14 +438,9 @@ void DataServer::Door(const std::stop_token& stop) {
       }
     }
     strangers.Sweep();
-    if (polls[0].revents == 0) continue;
-    auto fd = net::Accept(listener_.get(), options_.tcp);
-    if (!fd.ok()) {
-      spdlog::error("data port: {}", fd.status().message());
-      full_until = now + std::chrono::milliseconds(kLookMs);
-    } else if (*fd) {
-      strangers.Enter(
-          std::make_unique<Connection>(std::move(fd).value(), options_.credentials, grants_), now);
+    for (size_t i = 0; i < kListeners; ++i) {
+      if (polls[i].revents == 0 || !strangers.MayEnter(now)) continue;
+      if (!Accept(polls[i].fd, &strangers)) full_until = now + std::chrono::milliseconds(kLookMs);
     }
   }
 }
@@ -366,7 +460,7 @@ void DataServer::Welcome(std::unique_ptr<Connection> connection) {
     return;
   }
   ++welcomed_;
-  auto& senders = connection->grant.kv.bytes > 0 ? kv_ : pieces_;
+  auto& senders = connection->grant.kv.bytes > 0 ? kv_ : pieces_;  // also who is shown KV
   senders[turn_++ % senders.size()]->Take(std::move(connection));
 }
 

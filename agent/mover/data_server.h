@@ -5,6 +5,12 @@
 //           each answered by the bytes of its ranges, one after another, and the u64 that they
 //           hash to (KvDigest)
 //
+// Who comes by the socket of the node, after the 16 bytes of token, gets no bytes but is shown
+// where they lie: {16 bytes id of the window, u64 its size, u32 extents, u32 1 if its descriptor
+// comes with this answer (once on a connection)}, extents x (u64 offset, u64 length). Then another
+// token may follow; one of zeros asks whether what was shown last is still there, and is answered
+// by a u64.
+//
 // A fixed number of threads, whoever comes: one at the door, where certificates and tokens are
 // looked at, and a few that send. None waits for one connection.
 #pragma once
@@ -16,15 +22,13 @@
 #include <vector>
 
 #include "agent/mover/grants.h"
+#include "agent/mover/transport.h"
 #include "agent/net/credentials.h"
 #include "agent/net/frame.h"
 #include "agent/net/socket.h"
 #include "agent/net/strangers.h"
 
 namespace tangram::mover {
-
-// Most ranges of one KV request, and most bytes of one: it is hashed before its first byte is sent.
-constexpr uint32_t kMostRanges = 1U << 16, kMostRangeBytes = 16U << 20;
 
 // A KV request off a stream; the body is its ranges.
 net::FrameReader KvRequests();
@@ -47,6 +51,9 @@ class DataServer {
  public:
   struct Options {
     std::string listen;  // host:port
+    // A folder that the pods of this node share, and under which host others know the port: there
+    // those that may map memory of this process find it (NodeSocket). Empty: nobody may.
+    std::string node_folder = {}, advertise = {};
     std::shared_ptr<net::Credentials> credentials;
     net::StrangerLimits strangers = {};
     net::TcpLimits tcp = {};
@@ -56,6 +63,8 @@ class DataServer {
   static Result<std::unique_ptr<DataServer>> Start(Options options, Grants* grants);
   ~DataServer();
   uint16_t port() const { return port_; }
+  // Where the agent whose data port has this address listens for those of its node, unix:PATH.
+  static std::string NodeSocket(const std::string& folder, const std::string& data);
   // Connections that showed a good token, so far.
   uint64_t welcomed() const { return welcomed_; }
 
@@ -63,15 +72,18 @@ class DataServer {
   struct Connection;
   class Sender;
 
-  DataServer(Options options, UniqueFd listener, uint16_t port, Grants* grants);
+  DataServer(Options options, UniqueFd listener, uint16_t port, UniqueFd node, Grants* grants);
   void Door(const std::stop_token& stop);
   // Goes on with a stranger as far as it goes now; false: it is refused or gone.
   bool Greet(Connection& connection);
   void Welcome(std::unique_ptr<Connection> connection);
+  // False: out of descriptors.
+  bool Accept(int listener, net::Strangers<Connection>* strangers);
 
   const Options options_;
   const UniqueFd listener_;
   const uint16_t port_;
+  const UniqueFd node_;  // listens for who is on this node; may be none
   Grants* const grants_;
   std::vector<std::unique_ptr<Sender>> pieces_, kv_;
   size_t turn_ = 0;

@@ -3,15 +3,34 @@
 #include <openssl/rand.h>
 
 #include <cstdlib>
+#include <span>
+#include <utility>
 
 namespace tangram::mover {
+namespace {
+
+// Without randomness a token would be a guess away; there is nothing sensible to go on with.
+void Random(std::span<uint8_t> out) {
+  if (RAND_bytes(out.data(), static_cast<int>(out.size())) != 1) std::abort();
+}
+
+}  // namespace
+
+Window::Window(UniqueFd descriptor, uint64_t bytes)
+    : descriptor_(std::move(descriptor)), bytes_(bytes) {
+  Random(id_);
+}
+
+Result<std::shared_ptr<const Window>> Window::Of(const device::Device& device) {
+  auto descriptor = device.ForReading();
+  if (!descriptor.ok()) return descriptor.status();
+  return std::shared_ptr<const Window>(
+      new Window(std::move(descriptor).value(), device.total_bytes()));
+}
 
 std::string Grants::Issue(Grant grant) {
   std::string token(16, '\0');
-  // Without randomness a token would be a guess away; there is nothing sensible to go on with.
-  if (RAND_bytes(reinterpret_cast<unsigned char*>(token.data()), static_cast<int>(token.size())) !=
-      1)
-    std::abort();
+  Random({reinterpret_cast<uint8_t*>(token.data()), token.size()});
   const std::scoped_lock lock(mu_);
   grants_.emplace(token, std::move(grant));
   return token;

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "agent/base/unique_fd.h"
+#include "agent/device/device.h"
 #include "agent/device/memory.h"
 
 namespace tangram::mover {
@@ -40,11 +42,38 @@ class Lease {
   std::atomic<bool> ended_{false};
 };
 
+// All of a device's memory, as processes of other pods of this node are shown it: for reading
+// alone.
+class Window {
+ public:
+  using Id = std::array<uint8_t, 16>;
+  // kInvalid: the device has none to show.
+  static Result<std::shared_ptr<const Window>> Of(const device::Device& device);
+
+  const Id& id() const { return id_; }  // random; of this memory and no other
+  int descriptor() const { return descriptor_.get(); }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  Window(UniqueFd descriptor, uint64_t bytes);
+  Id id_{};
+  const UniqueFd descriptor_;
+  const uint64_t bytes_;
+};
+
+// Where granted memory lies in a window, in order.
+struct Shown {
+  std::shared_ptr<const Window> window;
+  std::vector<device::Extent> extents;
+};
+
 // Memory that a token opens. Pieces are sent at once, in order; a KV region is read range
 // by range until the connection ends.
 struct Grant {
   std::vector<device::Memory> pieces;
   device::Memory kv;  // of 0 bytes: no KV
+  // Only for who asked to be shown where it lies, and is on this node.
+  std::optional<Shown> shown;
   uint64_t attempt = 0;
   std::string pod;               // who asked, by its certificate; empty: a rank of this process
   const void* owner = nullptr;   // whose memory it is, for Revoke

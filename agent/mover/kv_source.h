@@ -9,19 +9,18 @@
 #include <vector>
 
 #include "agent/mover/mover.h"
-#include "agent/mover/puller.h"
-#include "agent/net/stream.h"
+#include "agent/mover/transport.h"
 #include "tangram/v1/engine.pb.h"
 
 namespace tangram::mover {
 
-// The connection to one rank. One thread at a time.
+// The channel to one rank, by whatever transport reaches it. One thread at a time.
 class KvLink {
  public:
-  KvLink(Opener opener, std::shared_ptr<net::Credentials> credentials, v1::Header header,
+  KvLink(Opener opener, std::shared_ptr<Transports> transports, v1::Header header,
          v1::PeerAddress peer)
       : opener_(std::move(opener)),
-        credentials_(std::move(credentials)),
+        transports_(std::move(transports)),
         header_(std::move(header)),
         peer_(std::move(peer)) {}
 
@@ -29,25 +28,19 @@ class KvLink {
   uint64_t attempt() const { return header_.attempt(); }
   // Connects, if not yet connected.
   Status Warm(const std::stop_token& stop);
-
-  struct Range {
-    uint64_t source_offset = 0;
-    device::Memory to;
-  };
-  // At most kMostRanges, of at most kMostRangeBytes each (data_server.h). kCorrupt: what came
-  // differs from what the source says that it sent; kUnavailable: the source is away, or refuses.
-  // Either ends the connection.
-  Status Read(std::span<const Range> ranges, const std::stop_token& stop);
+  // At most kMostRanges, of at most kMostRangeBytes each; errors as KvChannel::Read. One ends the
+  // channel; the next read opens another.
+  Status Read(std::span<const KvRange> ranges, const std::stop_token& stop);
 
  private:
-  Status Ask(std::span<const Range> ranges, const std::stop_token& stop);
-  Status Receive(std::span<const Range> ranges, bool spoil, const std::stop_token& stop);
+  Result<std::unique_ptr<KvChannel>> Open(Transport& transport, const std::stop_token& stop);
 
   const Opener opener_;
-  const std::shared_ptr<net::Credentials> credentials_;
+  const std::shared_ptr<Transports> transports_;
   const v1::Header header_;
   const v1::PeerAddress peer_;
-  std::unique_ptr<net::Stream> stream_;
+  Transport* transport_ = nullptr;  // of the channel
+  std::unique_ptr<KvChannel> channel_;
 };
 
 // A link as a source. Range i of the job is one unit of less than 4 GiB, which lies at

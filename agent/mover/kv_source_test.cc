@@ -30,13 +30,13 @@ class KvSourceTest : public testing::MoverTest {
     peer.set_member(member);
     peer.set_data(address_);
     return {[this](const std::string&, const auto& request) { return Open(request); },
-            credentials_,
+            transports_,
             {},
             peer};
   }
   // Random ranges of the source, each to a place of its own.
-  std::vector<KvLink::Range> Ranges(size_t count, unsigned seed) {
-    std::vector<KvLink::Range> out;
+  std::vector<KvRange> Ranges(size_t count, unsigned seed) {
+    std::vector<KvRange> out;
     copy_.assign(count * 64, std::byte{0});
     for (size_t i = 0; i < count; ++i) {
       out.push_back({(i * 7919 + seed * 104729) * 64 % (source_.size() - 64),
@@ -44,18 +44,17 @@ class KvSourceTest : public testing::MoverTest {
     }
     return out;
   }
-  void ExpectRead(const std::vector<KvLink::Range>& ranges) {
-    for (const KvLink::Range& range : ranges) {
+  void ExpectRead(const std::vector<KvRange>& ranges) {
+    for (const KvRange& range : ranges) {
       ASSERT_TRUE(std::ranges::equal(device::View(range.to),
                                      std::span(source_).subspan(range.source_offset, 64)));
     }
   }
   // Brings the ranges as a job, the first `first` from one link, the others from the other.
-  Status BringFrom(KvLink* one, KvLink* other, size_t first,
-                   const std::vector<KvLink::Range>& ranges) {
+  Status BringFrom(KvLink* one, KvLink* other, size_t first, const std::vector<KvRange>& ranges) {
     std::vector<Range> job;
     std::vector<uint64_t> offsets;
-    for (const KvLink::Range& range : ranges) {
+    for (const KvRange& range : ranges) {
       job.push_back({{range.to}, {job.size() < first ? 0U : 1U}});
       offsets.push_back(range.source_offset);
     }
@@ -66,6 +65,11 @@ class KvSourceTest : public testing::MoverTest {
         [&](const Source&, const Status& status) { failures_.push_back(status.code()); }, {});
   }
 
+  std::shared_ptr<Transports> transports_ = [this] {
+    std::vector<std::unique_ptr<Transport>> all;
+    all.push_back(std::make_unique<TcpTransport>(credentials_));
+    return std::make_shared<Transports>(std::move(all));
+  }();
   std::atomic<int> opened_{0};
   std::shared_ptr<Lease> lease_;
   std::atomic<size_t> came_{0};
@@ -99,7 +103,7 @@ TEST_F(KvSourceTest, RangesOutsideTheRegionAreRefused) {
        {uint64_t{source_.size() - 63}, uint64_t{source_.size()}, ~uint64_t{0}, ~uint64_t{0} - 63}) {
     KvLink link = Link("a");
     copy_.assign(64, std::byte{0});
-    const KvLink::Range range{offset, device::Memory::Own(copy_)};
+    const KvRange range{offset, device::Memory::Own(copy_)};
     EXPECT_EQ(link.Read({&range, 1}, {}).code(), Code::kUnavailable) << offset;
     EXPECT_EQ(copy_, std::vector<std::byte>(64, std::byte{0}));
   }
@@ -109,7 +113,7 @@ TEST_F(KvSourceTest, ARangeIsOfMostRangeBytesAndLongerOnesComeInParts) {
   source_ = testing::Pattern((kMostRangeBytes * 5) / 2, 3);
   copy_.assign(source_.size(), std::byte{0});
   KvLink link = Link("a");
-  const KvLink::Range whole{0, device::Memory::Own(copy_)};
+  const KvRange whole{0, device::Memory::Own(copy_)};
   EXPECT_EQ(link.Read({&whole, 1}, {}).code(), Code::kUnavailable) << "refused";
   const Status brought = BringFrom(&link, &link, 1, {whole});
   ASSERT_TRUE(brought.ok()) << brought.message();

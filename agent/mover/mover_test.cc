@@ -15,7 +15,7 @@
 #include "agent/device/hash.h"
 #include "agent/mover/data_server.h"
 #include "agent/mover/grants.h"
-#include "agent/mover/puller.h"
+#include "agent/mover/tcp_transport.h"
 #include "agent/mover/testing.h"
 #include "agent/net/blocking.h"
 #include "agent/net/testing/certs.h"
@@ -54,7 +54,9 @@ TEST_F(MoverTest, AConnectionIsKeptFromOneTokenToTheNext) {
 }
 
 TEST_F(MoverTest, LinksAreSharedAndNeverUsedByTwo) {
-  PieceLinks links(credentials_);
+  TcpTransport links(credentials_);
+  v1::PeerAddress peer;
+  peer.set_data(address_);
   std::vector<std::string> tokens;
   for (int i = 0; i < 12; ++i) tokens.push_back(Issue({size_t{1} << 20}));
   std::vector<std::thread> ranks;
@@ -65,8 +67,7 @@ TEST_F(MoverTest, LinksAreSharedAndNeverUsedByTwo) {
         std::vector<std::byte> copy(1 << 20);
         const Target target{device::Memory::Own(copy),
                             device::HashOf(std::span(source_).first(copy.size()))};
-        if (!links.Pull(address_, tokens[static_cast<size_t>(i)], {&target, 1}, {}, [](auto) {})
-                 .ok())
+        if (!links.Pull(peer, tokens[static_cast<size_t>(i)], {&target, 1}, {}, [](auto) {}).ok())
           continue;
         right += std::equal(copy.begin(), copy.end(), source_.begin()) ? 1 : 0;
       }
@@ -77,7 +78,7 @@ TEST_F(MoverTest, LinksAreSharedAndNeverUsedByTwo) {
   EXPECT_LE(server_->welcomed(), 3U) << "as many as pulled at the same time";
   links.Close();
   const Target none{};
-  EXPECT_TRUE(links.Pull(address_, Issue({}), {&none, 0}, {}, [](auto) {}).ok());
+  EXPECT_TRUE(links.Pull(peer, Issue({}), {&none, 0}, {}, [](auto) {}).ok());
   EXPECT_LE(server_->welcomed(), 4U);
 }
 

@@ -12,7 +12,7 @@
 #include "agent/device/hash.h"
 #include "agent/mover/data_server.h"
 #include "agent/mover/grants.h"
-#include "agent/mover/puller.h"
+#include "agent/mover/tcp_transport.h"
 #include "agent/net/testing/certs.h"
 
 namespace tangram::mover::testing {

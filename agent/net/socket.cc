@@ -5,6 +5,8 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 
 #include <cerrno>
 #include <cstring>
@@ -52,9 +54,53 @@ void Apply(int fd, const TcpLimits& limits) {
   Set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, limits.user_timeout.count());
 }
 
+Result<sockaddr_un> UnixAddress(const std::string& address) {
+  const std::string path = address.substr(kUnix.size());
+  sockaddr_un out{};
+  out.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof out.sun_path) {
+    return Status{Code::kInvalid, fmt::format("'{}': a path of 1 to {} bytes is wanted", address,
+                                              sizeof out.sun_path - 1)};
+  }
+  std::memcpy(out.sun_path, path.data(), path.size());
+  return out;
+}
+
+Result<UniqueFd> UnixSocket() {
+  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return Failed(Code::kInternal, "socket");
+  return fd;
+}
+
+Result<UniqueFd> ListenUnix(const std::string& address) {
+  const auto at = UnixAddress(address);
+  if (!at.ok()) return at.status();
+  auto fd = UnixSocket();
+  if (!fd.ok()) return fd;
+  struct stat there {};
+  if (lstat(at->sun_path, &there) == 0 && S_ISSOCK(there.st_mode)) unlink(at->sun_path);
+  if (bind(fd->get(), reinterpret_cast<const sockaddr*>(&*at), sizeof *at) != 0 ||
+      chmod(at->sun_path, S_IRUSR | S_IWUSR) != 0 || listen(fd->get(), kBacklog) != 0) {
+    return Failed(Code::kInvalid, "cannot listen at " + address);
+  }
+  return fd;
+}
+
+Result<UniqueFd> DialUnix(const std::string& address) {
+  const auto at = UnixAddress(address);
+  if (!at.ok()) return at.status();
+  auto fd = UnixSocket();
+  // A full backlog is told as EAGAIN, and not waited for.
+  if (fd.ok() && connect(fd->get(), reinterpret_cast<const sockaddr*>(&*at), sizeof *at) != 0) {
+    return Failed(Code::kUnavailable, "connecting to " + address);
+  }
+  return fd;
+}
+
 }  // namespace
 
 Result<UniqueFd> Listen(const std::string& address) {
+  if (address.starts_with(kUnix)) return ListenUnix(address);
   const auto resolved = Resolve(address, true);
   if (!resolved.ok()) return resolved.status();
   const addrinfo& at = **resolved;
@@ -102,6 +148,7 @@ Result<UniqueFd> Accept(int listener, const TcpLimits& limits) {
 }
 
 Result<UniqueFd> Dial(const std::string& address, const TcpLimits& limits) {
+  if (address.starts_with(kUnix)) return DialUnix(address);
   const auto resolved = Resolve(address, false);
   if (!resolved.ok()) return resolved.status();
   const addrinfo& at = **resolved;

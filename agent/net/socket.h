@@ -1,9 +1,12 @@
-// TCP sockets: non-blocking, no delay, and with an end if the other side is gone without a word.
+// Sockets of TCP: non-blocking, no delay, and with an end if the other side is gone without a word.
+// An address unix:PATH is a socket of this machine, in the file system; limits of TCP mean nothing
+// there, as the kernel knows who is gone.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "agent/base/status.h"
 #include "agent/base/unique_fd.h"
@@ -19,7 +22,10 @@ struct TcpLimits {
   std::chrono::milliseconds user_timeout{10'000};
 };
 
-// Port 0: any. [::] is all addresses, of IPv4 and of IPv6, also on a machine that has only one
+constexpr std::string_view kUnix = "unix:";
+
+// Port 0: any. Of unix: only this user's processes may connect; what an earlier process left at the
+// path is removed. [::] is all addresses, of IPv4 and of IPv6, also on a machine that has only one
 // kind.
 Result<UniqueFd> Listen(const std::string& address);
 Result<uint16_t> PortOf(int fd);

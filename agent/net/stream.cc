@@ -19,47 +19,95 @@ constexpr size_t kMostParts = 512;
 
 bool Later() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
-// The library's own BIO of a socket writes without MSG_NOSIGNAL: a peer that is gone would end us.
-int BioWrite(BIO* bio, const char* data, size_t size, size_t* done) {
-  BIO_clear_retry_flags(bio);
-  const auto fd = static_cast<int>(reinterpret_cast<intptr_t>(BIO_get_data(bio)));
-  const ssize_t n = send(fd, data, size, MSG_NOSIGNAL);
-  if (n < 0) {
-    if (Later()) BIO_set_retry_write(bio);
-    return 0;
-  }
-  *done = static_cast<size_t>(n);
-  return 1;
-}
-
-int BioRead(BIO* bio, char* data, size_t size, size_t* done) {
-  BIO_clear_retry_flags(bio);
-  const auto fd = static_cast<int>(reinterpret_cast<intptr_t>(BIO_get_data(bio)));
-  const ssize_t n = recv(fd, data, size, 0);
-  if (n < 0 && Later()) BIO_set_retry_read(bio);
-  if (n == 0) BIO_set_flags(bio, BIO_FLAGS_IN_EOF);
-  if (n <= 0) return 0;
-  *done = static_cast<size_t>(n);
-  return 1;
-}
-
-long BioControl(BIO* bio, int command, long, void*) {
-  if (command == BIO_CTRL_EOF) return BIO_test_flags(bio, BIO_FLAGS_IN_EOF) != 0 ? 1 : 0;
-  return command == BIO_CTRL_FLUSH ? 1 : 0;
-}
-
-const BIO_METHOD* SocketBio() {
-  static const BIO_METHOD* const method = [] {
-    BIO_METHOD* made = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "socket");
-    BIO_meth_set_write_ex(made, BioWrite);
-    BIO_meth_set_read_ex(made, BioRead);
-    BIO_meth_set_ctrl(made, BioControl);
-    return made;
-  }();
-  return method;
-}
+constexpr size_t kMostDescriptors = 16;  // at once
 
 }  // namespace
+
+// The library's own BIO of a socket writes without MSG_NOSIGNAL: a peer that is gone would end us.
+struct SocketBio {
+  static int Write(BIO* bio, const char* data, size_t size, size_t* done) {
+    BIO_clear_retry_flags(bio);
+    iovec part{const_cast<char*>(data), size};
+    const ssize_t n = static_cast<Stream*>(BIO_get_data(bio))->Send(&part, 1);
+    if (n < 0) {
+      if (Later()) BIO_set_retry_write(bio);
+      return 0;
+    }
+    *done = static_cast<size_t>(n);
+    return 1;
+  }
+
+  static int Read(BIO* bio, char* data, size_t size, size_t* done) {
+    BIO_clear_retry_flags(bio);
+    const ssize_t n = static_cast<Stream*>(BIO_get_data(bio))->Receive(data, size);
+    if (n < 0 && Later()) BIO_set_retry_read(bio);
+    if (n == 0) BIO_set_flags(bio, BIO_FLAGS_IN_EOF);
+    if (n <= 0) return 0;
+    *done = static_cast<size_t>(n);
+    return 1;
+  }
+
+  static long Control(BIO* bio, int command, long, void*) {
+    if (command == BIO_CTRL_EOF) return BIO_test_flags(bio, BIO_FLAGS_IN_EOF) != 0 ? 1 : 0;
+    return command == BIO_CTRL_FLUSH ? 1 : 0;
+  }
+
+  static const BIO_METHOD* Method() {
+    static const BIO_METHOD* const method = [] {
+      BIO_METHOD* made = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "socket");
+      BIO_meth_set_write_ex(made, Write);
+      BIO_meth_set_read_ex(made, Read);
+      BIO_meth_set_ctrl(made, Control);
+      return made;
+    }();
+    return method;
+  }
+};
+
+ssize_t Stream::Receive(void* to, size_t bytes) {
+  if (expected_ == 0) return recv(fd_.get(), to, bytes, 0);
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMostDescriptors * sizeof(int))> control;
+  iovec part{to, bytes};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  const ssize_t n = recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC);
+  for (cmsghdr* c = n < 0 ? nullptr : CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    for (size_t at = 0; at + sizeof(int) <= c->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
+      int number = -1;
+      std::memcpy(&number, CMSG_DATA(c) + at, sizeof number);
+      UniqueFd descriptor(number);
+      if (came_.size() < expected_) came_.push_back(std::move(descriptor));
+    }
+  }
+  return n;
+}
+
+ssize_t Stream::Send(iovec* parts, size_t count) {
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = count;
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMostDescriptors * sizeof(int))> control{};
+  if (!going_.empty()) {
+    const size_t bytes = std::min(going_.size(), kMostDescriptors) * sizeof(int);
+    message.msg_control = control.data();
+    message.msg_controllen = CMSG_SPACE(bytes);
+    cmsghdr* const c = CMSG_FIRSTHDR(&message);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(bytes);
+    for (size_t i = 0; i * sizeof(int) < bytes; ++i) {
+      const int number = going_[i].get();
+      std::memcpy(CMSG_DATA(c) + i * sizeof(int), &number, sizeof number);
+    }
+  }
+  const ssize_t n = sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
+  if (n > 0) going_.clear();
+  return n;
+}
 
 Stream::Stream(UniqueFd fd, Side side, std::shared_ptr<Credentials> credentials)
     : fd_(std::move(fd)),
@@ -87,9 +135,9 @@ Result<bool> Stream::Handshake() {
   if (!ssl_) {
     const Credentials::Context context = credentials_->Current();
     ssl_.reset(SSL_new(context.get()));
-    BIO* bio = ssl_ ? BIO_new(SocketBio()) : nullptr;
+    BIO* bio = ssl_ ? BIO_new(SocketBio::Method()) : nullptr;
     if (bio == nullptr) return Status{Code::kInternal, "no memory for a TLS connection"};
-    BIO_set_data(bio, reinterpret_cast<void*>(static_cast<intptr_t>(fd_.get())));
+    BIO_set_data(bio, this);
     BIO_set_init(bio, 1);
     SSL_set_bio(ssl_.get(), bio, bio);
     SSL_set_hostflags(ssl_.get(),
@@ -150,7 +198,7 @@ Status Stream::Identify() {
 Result<size_t> Stream::Read(std::span<std::byte> to) {
   if (to.empty()) return size_t{0};
   if (!ssl_) {
-    const ssize_t n = recv(fd_.get(), to.data(), to.size(), 0);
+    const ssize_t n = Receive(to.data(), to.size());
     if (n > 0) return static_cast<size_t>(n);
     if (n < 0 && Later()) return size_t{0};
     if (n < 0) return Fail("receiving");
@@ -173,10 +221,7 @@ Result<size_t> Stream::Write(std::span<const iovec> parts) {
   while (!parts.empty() && parts.front().iov_len == 0) parts = parts.subspan(1);
   if (parts.empty()) return size_t{0};
   if (!ssl_) {
-    msghdr message{};
-    message.msg_iov = const_cast<iovec*>(parts.data());
-    message.msg_iovlen = std::min(parts.size(), kMostParts);
-    const ssize_t n = sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
+    const ssize_t n = Send(const_cast<iovec*>(parts.data()), std::min(parts.size(), kMostParts));
     if (n >= 0) return static_cast<size_t>(n);
     if (Later()) return size_t{0};
     return Fail("sending");

@@ -9,6 +9,8 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "agent/base/status.h"
 #include "agent/base/unique_fd.h"
@@ -21,6 +23,8 @@ enum class Side { kDialled, kAccepted };
 class Stream {
  public:
   Stream(UniqueFd fd, Side side, std::shared_ptr<Credentials> credentials);
+  Stream(const Stream&) = delete;  // the library's BIO points here
+  Stream& operator=(const Stream&) = delete;
 
   int fd() const { return fd_.get(); }
   // Connects and shakes hands as far as it goes now: true once both sides know each other (before
@@ -39,13 +43,24 @@ class Stream {
   // Looks, without taking anything, whether the other side hung up or sent what nobody waits for.
   bool Disturbed() const;
 
+  // Descriptors, between processes of one machine (unix:). They travel with the first byte that is
+  // written next, and are closed here then.
+  void Attach(std::vector<UniqueFd> descriptors) { going_ = std::move(descriptors); }
+  // So many that come from now on are kept; the kernel closes all others.
+  void Expect(size_t descriptors) { expected_ = descriptors; }
+  std::vector<UniqueFd> TakeDescriptors() { return std::exchange(came_, {}); }
+
   bool secure() const { return ssl_ != nullptr; }
   // The pod that the other side's certificate names; empty on a plain connection.
   const std::string& pod() const { return pod_; }
 
  private:
+  friend struct SocketBio;
   Status Identify();
   Status Fail(const char* doing);
+  // As recv and sendmsg, without blocking, with the descriptors that come and go.
+  ssize_t Receive(void* to, size_t bytes);
+  ssize_t Send(iovec* parts, size_t count);
 
   UniqueFd fd_;
   Side side_;
@@ -54,6 +69,8 @@ class Stream {
   bool connecting_, ready_ = false;
   short waits_for_;
   std::string pod_;
+  size_t expected_ = 0;
+  std::vector<UniqueFd> going_, came_;
 };
 
 }  // namespace tangram::net

@@ -127,6 +127,7 @@ Status Read(const YAML::Node& root, const std::string& file, AgentConfig* out) {
   top.Text("listen", true, &out->listen);
   top.Text("data_listen", true, &out->data_listen);
   top.Text("advertise", false, &out->advertise);
+  top.Text("node_folder", false, &out->node_folder);
   top.Text("metrics_listen", false, &out->metrics_listen);
   top.Text("engine_socket", true, &out->engine_socket);
   top.Text("engine_token_file", true, &out->engine_token_file);
@@ -182,6 +183,11 @@ Status CheckValues(const std::string& file, AgentConfig* config) {
   if (config->engine_socket.size() > 100) {
     return bad("engine_socket", "a UNIX socket path has at most 100 bytes here, this has " +
                                     std::to_string(config->engine_socket.size()));
+  }
+  // With an address and a port behind it, it is the path of a socket.
+  if (config->node_folder.size() > 50) {
+    return bad("node_folder", "a path of at most 50 bytes is wanted here, this has " +
+                                  std::to_string(config->node_folder.size()));
   }
   if (config->hashes_file.empty() && !config->in_world_file.empty()) {
     config->hashes_file = config->in_world_file + ".hashes";

@@ -26,6 +26,7 @@ struct AgentConfig {
   std::string listen, data_listen, advertise, metrics_listen;  // host:port; advertise: host
   std::string engine_socket, engine_token_file, ready_file, in_world_file;
   std::string hashes_file;  // of each device: this, "-" and its number
+  std::string node_folder;  // that pods of this node share, for memory they may map; empty: none
   std::string link = "tcp";
   net::TlsFiles tls;
   bool insecure_fabric = false;  // the data port speaks plain TCP, with whoever reaches it

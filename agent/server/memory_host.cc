@@ -6,6 +6,8 @@
 #include "agent/device/platform.h"
 #include "agent/gate/gate_page.h"
 #include "agent/mover/data_server.h"
+#include "agent/mover/node_transport.h"
+#include "agent/mover/tcp_transport.h"
 #include "agent/store/rank_store.h"
 
 namespace tangram {
@@ -40,7 +42,17 @@ class StoreHost final : public MemoryHost {
     if (!checkpoint.ok()) return checkpoint.status();
     host->checkpoint_ = std::move(checkpoint).value();
     const layout::GeometryView& geometry = host->checkpoint_->geometry();
-    const auto links = std::make_shared<mover::PieceLinks>(credentials);
+    std::vector<std::unique_ptr<mover::Transport>> nearest_first;
+    if (!config.node_folder.empty()) {
+      spdlog::warn(
+          "node_folder: agents of this node that are of this world map the memory of its ranks, "
+          "and "
+          "read it until they end");
+      nearest_first.push_back(
+          std::make_unique<mover::NodeTransport>(config.node_folder, credentials, memory));
+    }
+    nearest_first.push_back(std::make_unique<mover::TcpTransport>(credentials));
+    const auto transports = std::make_shared<mover::Transports>(std::move(nearest_first));
     for (const v1::Member& member : members) {
       store::RankStore::Options options;
       options.member = member.id();
@@ -55,8 +67,7 @@ class StoreHost final : public MemoryHost {
         options.hashes_file = fmt::format("{}-{}", config.hashes_file, host->stores_.size());
       }
       options.grants = &host->grants_;
-      options.credentials = credentials;
-      options.links = links;
+      options.transports = transports;
       options.opener = [peers](const std::string& address, const v1::OpenPullRequest& request) {
         return peers->OpenPull(address, request);
       };
@@ -70,8 +81,11 @@ class StoreHost final : public MemoryHost {
       if (!made.ok()) return made.status();
       host->stores_.push_back(std::move(made).value());
     }
-    auto server = mover::DataServer::Start(
-        {.listen = config.data_listen, .credentials = std::move(credentials)}, &host->grants_);
+    auto server = mover::DataServer::Start({.listen = config.data_listen,
+                                            .node_folder = config.node_folder,
+                                            .advertise = config.advertise,
+                                            .credentials = std::move(credentials)},
+                                           &host->grants_);
     if (!server.ok()) return server.status();
     host->server_ = std::move(server).value();
     return std::unique_ptr<MemoryHost>(std::move(host));

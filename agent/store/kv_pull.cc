@@ -43,7 +43,7 @@ class SiblingKv final : public mover::Source {
 mover::KvLink& RankStore::LinkTo(const v1::Header& header, const v1::PeerAddress& peer) {
   std::unique_ptr<mover::KvLink>& link = links_[peer.member()];
   if (link == nullptr || link->attempt() != header.attempt()) {
-    link = std::make_unique<mover::KvLink>(options_.opener, options_.credentials, header, peer);
+    link = std::make_unique<mover::KvLink>(options_.opener, options_.transports, header, peer);
   }
   return *link;
 }
@@ -51,7 +51,7 @@ mover::KvLink& RankStore::LinkTo(const v1::Header& header, const v1::PeerAddress
 // Never under mu_: who holds kv_mu_ may be waiting for another rank's mu_ (its OpenPull), and
 // that rank may be closing its own links.
 void RankStore::CloseLinks() {
-  options_.links->Close();
+  options_.transports->Close();
   const std::scoped_lock lock(kv_mu_);
   links_.clear();
 }

@@ -12,15 +12,22 @@ namespace {
 
 using testing::World;
 
-class KvPullTest : public ::testing::Test {
+// Also where the other agent's memory may be mapped.
+class KvPullTest : public ::testing::TestWithParam<bool> {
  protected:
-  KvPullTest() : world_({.shape = {}, .seed = 18}) {
+  KvPullTest() : world_(OptionsOf(GetParam())) {
     for (int i = 0; i < 3; ++i) world_.AddMember();  // 0 and 2 share an agent
     for (size_t m = 0; m < 3; ++m) {
       auto kv = world_.members[m]->store->kv();
       for (size_t i = 0; i < kv.size(); ++i) kv[i] = std::byte((i * 13 + m * 101 + i / 255) & 0xff);
     }
     target_ = world_.First(1);
+  }
+  static World::Options OptionsOf(bool shared_memory) {
+    World::Options options;
+    options.seed = 18;
+    options.shared_memory = shared_memory;
+    return options;
   }
   static void Add(v1::KvPull* pull, uint32_t rank, uint64_t from, uint64_t to, uint32_t length) {
     pull->add_source_rank(rank);
@@ -35,7 +42,11 @@ class KvPullTest : public ::testing::Test {
   StageProgress progress_;
 };
 
-TEST_F(KvPullTest, PullsFromSiblingsOverTcpAndWithinItself) {
+INSTANTIATE_TEST_SUITE_P(Store, KvPullTest, ::testing::Bool(), [](const auto& info) {
+  return info.param ? "OnOneNode" : "OverTheNetwork";
+});
+
+TEST_P(KvPullTest, PullsFromSiblingsFromAnotherAgentAndWithinItself) {
   RankStore& store = *world_.members[0]->store;
   v1::KvPull pull;
   const std::vector<std::byte> before(store.kv().begin(), store.kv().end());
@@ -49,19 +60,20 @@ TEST_F(KvPullTest, PullsFromSiblingsOverTcpAndWithinItself) {
   }
   uint64_t sum = 0;
   for (const uint32_t length : pull.length()) sum += length;
-  // As it is, and with a byte that comes wrong: that is asked for again.
+  // As it is, and with a byte that comes wrong on the way, if there is one: that is asked for
+  // again.
   for (const char* fault : {"", "kv.before_pull=corrupt"}) {
     ASSERT_TRUE(fault::Arm(fault).ok());
     std::copy(before.begin(), before.end(), store.kv().begin());
     const auto pulled = store.KvPull(pull, world_.Addresses(target_), &progress_);
     ASSERT_TRUE(pulled.ok()) << pulled.status().message();
     EXPECT_EQ(*pulled, sum);
-    EXPECT_EQ(progress_.corrupt, *fault == 0 ? 0U : 1U);
+    EXPECT_EQ(progress_.corrupt, *fault == 0 || GetParam() ? 0U : 1U);
     EXPECT_TRUE(std::equal(want.begin(), want.end(), store.kv().begin()));
   }
 }
 
-TEST_F(KvPullTest, RefusesRangesOutsideAndUnknownRanks) {
+TEST_P(KvPullTest, RefusesRangesOutsideAndUnknownRanks) {
   RankStore& store = *world_.members[0]->store;
   const std::vector<std::byte> before(store.kv().begin(), store.kv().end());
   const uint64_t size = store.kv().size();

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "agent/base/fault.h"
+#include "agent/mover/tcp_transport.h"
 
 namespace tangram::store {
 
@@ -14,7 +15,11 @@ using layout::PlacedPiece;
 using layout::Run;
 
 Result<std::unique_ptr<RankStore>> RankStore::Create(Options options) {
-  if (!options.links) options.links = std::make_shared<mover::PieceLinks>(options.credentials);
+  if (!options.transports) {  // no other agents
+    std::vector<std::unique_ptr<mover::Transport>> all;
+    all.push_back(std::make_unique<mover::TcpTransport>(net::Credentials::Insecure()));
+    options.transports = std::make_shared<mover::Transports>(std::move(all));
+  }
   std::unique_ptr<RankStore> store(new RankStore(std::move(options)));
   if (Status status = store->Open(); !status.ok()) return status;
   return store;
@@ -385,7 +390,40 @@ Result<v1::OpenPullResponse> RankStore::OpenPull(const v1::OpenPullRequest& requ
     }
   }
   if (request.kv()) grant.kv = memories_.kv.memory;
+  if (request.by_descriptor()) {
+    auto shown = ShowLocked(grant);
+    if (!shown.ok()) return shown.status();
+    grant.shown = std::move(shown).value();
+  }
   out.set_token(options_.grants->Issue(std::move(grant)));
+  return out;
+}
+
+Result<mover::Shown> RankStore::ShowLocked(const mover::Grant& grant) {
+  if (grant.kv.bytes > 0 && !grant.pieces.empty()) {
+    return Status(Code::kInvalid, "pieces and KV in one pull by descriptor");
+  }
+  const bool kv = grant.kv.bytes > 0;
+  auto& window = kv ? memories_.kv_window : memories_.weights_window;
+  if (window == nullptr) {
+    auto made = mover::Window::Of(kv ? *memories_.devices.kv : *memories_.devices.weights);
+    if (!made.ok()) return made.status();
+    window = std::move(made).value();
+  }
+  mover::Shown out{window, {}};
+  if (kv) out.extents.push_back({0, grant.kv.bytes});  // mapped as a whole
+  for (const device::Memory& piece : grant.pieces) {
+    auto extents = memories_.banks->ExtentsOf(piece);
+    if (!extents.ok()) return extents.status();
+    for (const device::Extent& extent : *extents) {
+      device::Extent* const last = out.extents.empty() ? nullptr : &out.extents.back();
+      if (last != nullptr && last->offset + last->length == extent.offset) {
+        last->length += extent.length;
+      } else {
+        out.extents.push_back(extent);
+      }
+    }
+  }
   return out;
 }
 

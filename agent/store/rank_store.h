@@ -17,7 +17,6 @@
 #include "agent/memory/banks.h"
 #include "agent/mover/grants.h"
 #include "agent/mover/kv_source.h"
-#include "agent/mover/puller.h"
 #include "agent/store/hash_file.h"
 #include "agent/store/pieces.h"
 #include "agent/store/rank_memory.h"
@@ -39,9 +38,8 @@ class RankStore final : public RankMemory {
     std::string hashes_file;
     mover::Grants* grants = nullptr;
     mover::Opener opener;
-    std::shared_ptr<net::Credentials> credentials;  // of connections to other agents
-    // By which pieces are pulled, of all ranks of the process; null: some of this rank's own.
-    std::shared_ptr<mover::PieceLinks> links;
+    // Of all ranks of the process: how bytes of other agents come.
+    std::shared_ptr<mover::Transports> transports;
     // The store of another member in this process, or null.
     std::function<RankStore*(const std::string& member)> sibling;
   };
@@ -103,6 +101,8 @@ class RankStore final : public RankMemory {
     device::RankDevices devices;
     Region kv, control;
     std::unique_ptr<memory::Banks> banks;
+    // What agents of this node are shown; made when one first asks.
+    std::shared_ptr<const mover::Window> weights_window, kv_window;
   };
   struct Kept;                     // adopt.cc
   static uint64_t FreshVersion();  // that no other store has had
@@ -116,6 +116,8 @@ class RankStore final : public RankMemory {
   const layout::GeometryView& geometry() const { return options_.checkpoint->geometry(); }
   device::Memory BytesOf(const layout::PlacedPiece& place, uint32_t granule, uint32_t count) const;
   device::Memory DenseBytes(size_t tensor) const;
+  // Where what the grant opens lies, for who is on this node.
+  Result<mover::Shown> ShowLocked(const mover::Grant& grant);
   const Piece* FindLocked(uint32_t layer, uint32_t expert, layout::Run run) const;
   std::vector<v1::Mapping> ToProto(const std::vector<memory::BackedRange>& ranges) const;
   void ReleaseLocked(const std::vector<layout::PlacedPiece>& places, bool dense);

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "agent/device/hash.h"
-#include "agent/mover/puller.h"
+#include "agent/mover/tcp_transport.h"
 #include "agent/store/rank_store.h"
 #include "agent/store/testing/fixture.h"
 

@@ -87,11 +87,13 @@ Status HeldSource::Bring(std::span<const mover::Range> job, std::span<const size
   return OkStatus();
 }
 
-Result<v1::OpenPullResponse> RankSource::Open(std::span<const size_t> ranges) const {
+Result<v1::OpenPullResponse> RankSource::Open(std::span<const size_t> ranges,
+                                              const mover::Transport* transport) const {
   v1::OpenPullRequest request;
   *request.mutable_header() = header_;
   request.set_rank(peer_.rank());
   request.set_member(peer_.member());
+  request.set_by_descriptor(transport != nullptr && transport->capabilities().one_sided);
   // Dense parts come behind all pieces, as the answer's hashes do.
   for (const size_t i : ranges) {
     if (const layout::PartProof::Move* move = (*wanted_)[i].move) {
@@ -107,8 +109,20 @@ Result<v1::OpenPullResponse> RankSource::Open(std::span<const size_t> ranges) co
     return Status{Code::kUnavailable, "fault point stage.before_fetch"};
   }
   // Only the bytes of a rank of this process take a shorter way.
-  return sibling() ? sibling_->OpenPull(request, "")
-                   : store_->options_.opener(peer_.agent(), request);
+  return transport == nullptr ? sibling_->OpenPull(request, "")
+                              : store_->options_.opener(peer_.agent(), request);
+}
+
+Status RankSource::Pull(mover::Transport* transport, const std::string& token,
+                        std::span<const mover::Target> targets,
+                        const std::function<void(uint64_t)>& done,
+                        const std::stop_token& stop) const {
+  if (transport == nullptr) return sibling_->CopyOut(token, targets, done, stop);
+  Status status = transport->Pull(peer_, token, targets, stop, done);
+  if (!status.ok() && status.code() != Code::kCorrupt && !stop.stop_requested()) {
+    store_->options_.transports->Failed(*transport, peer_);
+  }
+  return status;
 }
 
 Status RankSource::Bring(std::span<const mover::Range> job, std::span<const size_t> ranges,
@@ -116,7 +130,10 @@ Status RankSource::Bring(std::span<const mover::Range> job, std::span<const size
   std::vector<size_t> order(ranges.begin(), ranges.end());
   std::stable_partition(order.begin(), order.end(),
                         [&](size_t i) { return (*wanted_)[i].move != nullptr; });
-  const auto opened = Open(order);
+  mover::Transport* const transport =
+      sibling_ != nullptr ? nullptr : &store_->options_.transports->For(peer_);
+  if (transport != nullptr) shares_ = !transport->capabilities().network;
+  const auto opened = Open(order, transport);
   if (!opened.ok()) return opened.status();
   std::vector<mover::Target> targets;
   int granules = 0, tensors = 0;
@@ -147,8 +164,7 @@ Status RankSource::Bring(std::span<const mover::Range> job, std::span<const size
     ++unit;
     ended();
   };
-  if (sibling()) return sibling_->CopyOut(opened->token(), targets, done, stop);
-  return store_->options_.links->Pull(peer_.data(), opened->token(), targets, stop, done);
+  return Pull(transport, opened->token(), targets, done, stop);
 }
 
 // The source's side of a pull within this process.

@@ -1,6 +1,8 @@
 // Where a rank's pieces come from: the sources (agent/mover) that RankStore::Stage asks.
 #pragma once
 
+#include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -59,18 +61,25 @@ class RankSource final : public mover::Source {
         peer_(std::move(peer)),
         sibling_(store->options_.sibling(peer_.member())) {}
   std::string name() const override { return peer_.member(); }
-  bool sibling() const { return sibling_ != nullptr; }
+  // Bytes come from memory of this machine, not over a network.
+  bool shares() const { return shares_; }
   Status Bring(std::span<const mover::Range> job, std::span<const size_t> ranges,
                const Arrived& arrived, const std::stop_token& stop) override;
 
  private:
-  Result<v1::OpenPullResponse> Open(std::span<const size_t> ranges) const;
+  // By the transport; null: from a rank of this process.
+  Result<v1::OpenPullResponse> Open(std::span<const size_t> ranges,
+                                    const mover::Transport* transport) const;
+  Status Pull(mover::Transport* transport, const std::string& token,
+              std::span<const mover::Target> targets, const std::function<void(uint64_t)>& done,
+              const std::stop_token& stop) const;
 
   RankStore* const store_;
   const std::vector<Wanted>* const wanted_;
   const v1::Header header_;
   const v1::PeerAddress peer_;
   RankStore* const sibling_;
+  std::atomic<bool> shares_{sibling_ != nullptr};
 };
 
 }  // namespace tangram::store

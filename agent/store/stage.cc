@@ -56,11 +56,15 @@ std::vector<uint32_t> RankStore::PeersInOrder(const std::vector<v1::PeerAddress>
                                               uint32_t mine) const {
   std::vector<uint32_t> out(peers.size());
   std::iota(out.begin(), out.end(), 0);
-  // Ranks of this pod first. Of the others each rank begins with those behind it, so that not all
-  // of them queue at one.
-  std::vector<std::pair<bool, bool>> place;  // asked once: a sibling is found under locks
+  // Ranks of this pod first, then of this node, then those beyond. Of each kind a rank begins with
+  // those behind it, so that not all of them queue at one.
+  std::vector<std::pair<int, bool>> place;  // asked once: a sibling is found under locks
   for (const v1::PeerAddress& peer : peers) {
-    place.emplace_back(options_.sibling(peer.member()) == nullptr, peer.rank() < mine);
+    int distance = 0;
+    if (options_.sibling(peer.member()) == nullptr) {
+      distance = options_.transports->For(peer).capabilities().network ? 2 : 1;
+    }
+    place.emplace_back(distance, peer.rank() < mine);
   }
   std::stable_sort(out.begin(), out.end(),
                    [&](uint32_t a, uint32_t b) { return place[a] < place[b]; });
@@ -168,8 +172,7 @@ Status RankStore::Stage(const v1::Header& header, const Origins& origins, StageP
     } else if (&source == &held) {
       progress->local += bytes;
     } else {
-      (static_cast<const RankSource&>(source).sibling() ? progress->shared : progress->tcp) +=
-          bytes;
+      (static_cast<const RankSource&>(source).shares() ? progress->shared : progress->tcp) += bytes;
     }
     if (i >= copies) progress->done += bytes;
   };

@@ -23,6 +23,7 @@ using testing::World;
 struct Walk {
   bool paged;
   uint64_t seed;
+  bool shared_memory = false;
 };
 class Walks : public StoreTest, public ::testing::WithParamInterface<Walk> {};
 
@@ -139,7 +140,9 @@ TEST_F(StoreTest, WhatAFenceLeavesIsASourceUntilALaterFlipDropsIt) {
 
 // Expert -> Tensor -> Expert, other placements, more ranks and fewer, mixed groups, at random.
 TEST_P(Walks, EveryByteEqualsTheCheckpointAfterEveryFlip) {
-  World world(Small(GetParam().paged, GetParam().seed));
+  World::Options options = Small(GetParam().paged, GetParam().seed);
+  options.shared_memory = GetParam().shared_memory;
+  World world(options);
   Begin(world, 3, GetParam().seed % 2 == 0 ? 1 : 3);
   for (int step = 0; step < 6; ++step) {
     const auto ranks = static_cast<uint32_t>(world.layout.members_size());
@@ -170,10 +173,12 @@ TEST_P(Walks, EveryByteEqualsTheCheckpointAfterEveryFlip) {
 
 INSTANTIATE_TEST_SUITE_P(Store, Walks,
                          ::testing::Values(Walk{false, 1}, Walk{false, 2}, Walk{false, 3},
-                                           Walk{false, 4}, Walk{true, 5}, Walk{true, 6}),
+                                           Walk{false, 4}, Walk{true, 5}, Walk{true, 6},
+                                           Walk{false, 7, true}, Walk{true, 8, true}),
                          [](const auto& info) {
                            return (info.param.paged ? "Paged" : "Shared") +
-                                  std::to_string(info.param.seed);
+                                  std::to_string(info.param.seed) +
+                                  (info.param.shared_memory ? "OnOneNode" : "");
                          });
 
 TEST_F(StoreTest, TheFirstStartReadsEachByteOnce) {
@@ -190,20 +195,24 @@ TEST_F(StoreTest, TheFirstStartReadsEachByteOnce) {
 }
 
 TEST_F(StoreTest, AWalkFetchesNothingFromTheCheckpoint) {
-  World world(Small(false, 2));
-  Begin(world, 4, 1);
-  bool done = false;
-  ASSERT_OK(world.Flip(world.Reshaped(4, 4, &done)));
-  uint64_t local = 0, tcp = 0;
-  for (const auto& [id, progress] : world.progress) {
-    EXPECT_EQ(progress->checkpoint, 0U);
-    EXPECT_EQ(progress->done, progress->total);
-    EXPECT_EQ(progress->done, progress->shared + progress->tcp);
-    local += progress->shared;
-    tcp += progress->tcp;
+  for (const bool one_node : {false, true}) {
+    World::Options options = Small(false, 2);
+    options.shared_memory = one_node;
+    World world(options);
+    Begin(world, 4, 1);
+    bool done = false;
+    ASSERT_OK(world.Flip(world.Reshaped(4, 4, &done)));
+    uint64_t shared = 0, tcp = 0;
+    for (const auto& [id, progress] : world.progress) {
+      EXPECT_EQ(progress->checkpoint, 0U);
+      EXPECT_EQ(progress->done, progress->total);
+      EXPECT_EQ(progress->done, progress->shared + progress->tcp);
+      shared += progress->shared;
+      tcp += progress->tcp;
+    }
+    EXPECT_GT(shared, 0U);
+    EXPECT_EQ(tcp == 0, one_node) << "nothing goes by a network that can be had without one";
   }
-  EXPECT_GT(local, 0U);
-  EXPECT_GT(tcp, 0U);
 }
 
 // What an outsider can see of a rank: inventory, memory, mappings, all bytes of the arena that

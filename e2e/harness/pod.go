@@ -48,7 +48,7 @@ func (p *pod) start(ctx context.Context) error {
 		return err
 	}
 	for device := range p.engines {
-		if p.w.o.SizesOnly { // one process plays all of them
+		if p.w.o.StubEngines { // one process plays all of them
 			break
 		}
 		if err := p.startEngine(ctx, device); err != nil {
@@ -198,6 +198,9 @@ func (p *pod) runAgent() (*process, error) {
 	if o.SizesOnly {
 		flags = append(flags, "--sizes-only")
 	}
+	if o.OneNode {
+		config["node_folder"] = p.w.socketDir
+	}
 	if o.PageBytes > 0 {
 		config["page_bytes"] = o.PageBytes
 	}
@@ -223,6 +226,9 @@ func (p *pod) runEngine(device int) (*process, error) {
 	if o.Patience > 0 {
 		ms := fmt.Sprint(o.Patience.Milliseconds())
 		args = append(args, "--exchange-timeout-ms", ms, "--least-timeout-ms", ms)
+	}
+	if o.LeastStep > 0 {
+		args = append(args, "--least-step-ms", fmt.Sprint(o.LeastStep.Milliseconds()))
 	}
 	if len(o.Engine) > 0 {
 		return p.run(name, o.Engine[0], append(slices.Clone(o.Engine[1:]), args...)...)

@@ -46,8 +46,12 @@ type Options struct {
 	LeastStep time.Duration
 	// Engine is a command that runs in place of the reference engine, with the same flags after it.
 	Engine []string
-	// SizesOnly: memory has sizes and no bytes, engines compute nothing (e2e/stub), and there is no gateway: what control costs.
+	// StubEngines compute nothing (e2e/stub), and there is no gateway: what agents and control cost.
+	StubEngines bool
+	// SizesOnly: also memory has sizes and no bytes.
 	SizesOnly bool
+	// OneNode: agents may map each other's memory, as pods of one node that share a folder.
+	OneNode bool
 	// PageBytes of the geometry; 0: the agent's own.
 	PageBytes uint64
 }
@@ -61,7 +65,7 @@ type World struct {
 	mu         sync.Mutex
 	pods       []*pod // grows; a pod keeps its index
 	gateway    *process
-	stub       *process // SizesOnly: plays the engines
+	stub       *process // plays the engines
 	gatewayURL string
 	// gatewayMetrics is where it tells its counts.
 	gatewayMetrics string
@@ -80,6 +84,7 @@ func (o *Options) defaults() {
 	set(&o.World, "demo")
 	set(&o.Revision, "r1")
 	set(&o.Checkpoint, filepath.Join(o.Root, "build/models/demo"))
+	o.StubEngines = o.StubEngines || o.SizesOnly
 	if o.Memory == 0 {
 		o.Memory = 512 << 20
 	}
@@ -152,7 +157,7 @@ func Start(ctx context.Context, o Options) (w *World, err error) {
 	if err := w.writeWorldFile(); err != nil {
 		return w, err
 	}
-	if o.SizesOnly {
+	if o.StubEngines {
 		return w, w.startStub(ctx)
 	}
 	return w, w.startGateway(ctx)

@@ -16,6 +16,7 @@ import (
 const (
 	flightTokens = 512             // of a request, prompt and answer: many times what a transition takes
 	flightLimit  = 2 * time.Minute // only what hangs takes so long
+	leastStep    = 20 * time.Millisecond
 )
 
 // flight is a request in flight.

@@ -42,7 +42,8 @@ func tour() []stop {
 // Every request in flight and every rank takes part in each transition: requests that run before it get tokens while it
 // is under way and after it, and then each rank of the new layout takes in tokens and computes.
 func TestTour(t *testing.T) {
-	w := start(t, harness.Options{Pods: harness.Pods(8), MaxTokens: flightTokens})
+	// With a least step, a request in flight takes longer than a transition does also where that has to wait for the machine.
+	w := start(t, harness.Options{Pods: harness.Pods(8), MaxTokens: flightTokens, LeastStep: leastStep})
 	apply(t, w, 1, "Expert")
 	trace := newTrace(t, 3, 20*time.Second) // more than the world can do: four requests run at all times
 	halt, played := make(chan struct{}), make(chan []*load.Result, 1)

@@ -9,6 +9,8 @@
 #include <thread>
 
 #include "agent/layout/testing.h"
+#include "agent/mover/node_transport.h"
+#include "agent/mover/tcp_transport.h"
 
 namespace tangram::store::testing {
 
@@ -85,9 +87,19 @@ World::World(const Options& options) : random(options.seed), options_(options) {
   if (!opened.ok()) throw std::runtime_error(opened.status().message());
   checkpoint = std::move(opened).value();
   platform = device::MakePlatform({}).value();
+  std::vector<std::unique_ptr<mover::Transport>> nearest_first;
+  if (options.shared_memory) {
+    nearest_first.push_back(
+        std::make_unique<mover::NodeTransport>(dir.path(), credentials, platform));
+  }
+  nearest_first.push_back(std::make_unique<mover::TcpTransport>(credentials));
+  transports = std::make_shared<mover::Transports>(std::move(nearest_first));
   for (uint32_t n = 0; n < options.nodes; ++n) {
     nodes.push_back(std::make_unique<Node>());
-    auto server = mover::DataServer::Start({.listen = "127.0.0.1:0", .credentials = credentials},
+    auto server = mover::DataServer::Start({.listen = "127.0.0.1:0",
+                                            .node_folder = options.shared_memory ? dir.path() : "",
+                                            .advertise = "127.0.0.1",
+                                            .credentials = credentials},
                                            &nodes.back()->grants);
     if (!server.ok()) throw std::runtime_error(server.status().message());
     nodes.back()->server = std::move(server).value();
@@ -157,7 +169,7 @@ RankStore::Options World::StoreOptions(const Member& of, const std::string& id) 
   options.pool_bytes = options_.pool_pages * 4096;
   options.kv_bytes = options_.kv_bytes;
   options.control_bytes = 4096;
-  options.credentials = credentials;
+  options.transports = transports;
   options.hashes_file = HashesFile(of);
   options.grants = &nodes[member->node]->grants;
   options.opener = [this](const std::string&,

@@ -53,6 +53,7 @@ class World {
     loader::testing::ModelShape shape;
     uint32_t granule_rows = 8, spare_banks = 2, nodes = 2;
     uint64_t pool_pages = 512, kv_bytes = 65536;
+    bool shared_memory = false;  // nodes are pods of one node, which may map each other's memory
     uint64_t seed = 1;
   };
   explicit World(const Options& options);
@@ -111,6 +112,7 @@ class World {
   loader::testing::TempDir dir;
   std::shared_ptr<const loader::Checkpoint> checkpoint;
   std::shared_ptr<const device::Platform> platform;
+  std::shared_ptr<mover::Transports> transports;
   std::vector<std::unique_ptr<Node>> nodes;
   std::vector<std::unique_ptr<Member>> members;
   v1::Layout layout;

@@ -46,7 +46,7 @@ func command() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	root := &cobra.Command{Use: "tangram-demo", Short: "a world of ranks changes shape while it serves", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(localCommand(), recoveryCommand(), falseAlarmCommand(), controlCostCommand(), clusterCommand(), clusterUpCommand(), clusterDownCommand())
+	root.AddCommand(localCommand(), recoveryCommand(), falseAlarmCommand(), controlCostCommand(), reshardCommand(), clusterCommand(), clusterUpCommand(), clusterDownCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		terminal.stop()
 		fmt.Fprintln(os.Stderr, "tangram-demo:", err)
@@ -89,6 +89,15 @@ func controlCostCommand() *cobra.Command {
 	c := &cobra.Command{Use: "control-cost", Short: "the control-cost bench: transitions of 64 ranks of DeepSeek-V3 without a byte", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return controlCost(cmd.Context(), *o) }}
 	c.Flags().StringVar(&o.out, "out", "build/bench/control-cost", "folder of logs")
+	o.rootFlag(c)
+	return c
+}
+
+func reshardCommand() *cobra.Command {
+	o := &options{}
+	c := &cobra.Command{Use: "reshard", Short: "the reshard bench: weights between experts whole and sliced, over a plain copy between two processes", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return reshard(cmd.Context(), *o) }}
+	c.Flags().StringVar(&o.out, "out", "build/bench/reshard", "folder of logs")
 	o.rootFlag(c)
 	return c
 }

@@ -2275,13 +2275,16 @@ func (*WordResponse) Descriptor() ([]byte, []int) {
 // Opens a pull of pieces this agent holds. The token is good for one connection
 // to the agent's `data` address and for these pieces only.
 type OpenPullRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Header        *Header                `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
-	Rank          uint32                 `protobuf:"varint,2,opt,name=rank,proto3" json:"rank,omitempty"`    // of the source, in the target layout of the attempt
-	Member        string                 `protobuf:"bytes,3,opt,name=member,proto3" json:"member,omitempty"` // of the source
-	Pieces        *Fetches               `protobuf:"bytes,4,opt,name=pieces,proto3" json:"pieces,omitempty"` // `source` unused
-	DenseParts    []uint32               `protobuf:"varint,5,rep,packed,name=dense_parts,json=denseParts,proto3" json:"dense_parts,omitempty"`
-	Kv            bool                   `protobuf:"varint,6,opt,name=kv,proto3" json:"kv,omitempty"` // the token also reads the rank's KV region, until the attempt ends
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Header     *Header                `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
+	Rank       uint32                 `protobuf:"varint,2,opt,name=rank,proto3" json:"rank,omitempty"`    // of the source, in the target layout of the attempt
+	Member     string                 `protobuf:"bytes,3,opt,name=member,proto3" json:"member,omitempty"` // of the source
+	Pieces     *Fetches               `protobuf:"bytes,4,opt,name=pieces,proto3" json:"pieces,omitempty"` // `source` unused
+	DenseParts []uint32               `protobuf:"varint,5,rep,packed,name=dense_parts,json=denseParts,proto3" json:"dense_parts,omitempty"`
+	Kv         bool                   `protobuf:"varint,6,opt,name=kv,proto3" json:"kv,omitempty"` // the token also reads the rank's KV region, until the attempt ends
+	// The token is good at the source's socket of this node instead, and shows where the bytes lie.
+	// Of pieces or of KV, not of both.
+	ByDescriptor  bool `protobuf:"varint,7,opt,name=by_descriptor,json=byDescriptor,proto3" json:"by_descriptor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2354,6 +2357,13 @@ func (x *OpenPullRequest) GetDenseParts() []uint32 {
 func (x *OpenPullRequest) GetKv() bool {
 	if x != nil {
 		return x.Kv
+	}
+	return false
+}
+
+func (x *OpenPullRequest) GetByDescriptor() bool {
+	if x != nil {
+		return x.ByDescriptor
 	}
 	return false
 }
@@ -2599,7 +2609,7 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\x05ranks\x18\x04 \x03(\rR\x05ranks\x12\x1f\n" +
 	"\vtarget_hash\x18\x03 \x01(\fR\n" +
 	"targetHashJ\x04\b\x02\x10\x03\"\x0e\n" +
-	"\fWordResponse\"\xc7\x01\n" +
+	"\fWordResponse\"\xec\x01\n" +
 	"\x0fOpenPullRequest\x12*\n" +
 	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x16\n" +
@@ -2607,7 +2617,8 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\x06pieces\x18\x04 \x01(\v2\x13.tangram.v1.FetchesR\x06pieces\x12\x1f\n" +
 	"\vdense_parts\x18\x05 \x03(\rR\n" +
 	"denseParts\x12\x0e\n" +
-	"\x02kv\x18\x06 \x01(\bR\x02kv\"r\n" +
+	"\x02kv\x18\x06 \x01(\bR\x02kv\x12#\n" +
+	"\rby_descriptor\x18\a \x01(\bR\fbyDescriptor\"r\n" +
 	"\x10OpenPullResponse\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\fR\x05token\x12%\n" +
 	"\x0egranule_hashes\x18\x02 \x03(\x06R\rgranuleHashes\x12!\n" +

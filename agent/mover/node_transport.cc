@@ -1,0 +1,237 @@
+#include "agent/mover/node_transport.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "agent/base/fault.h"
+#include "agent/device/device.h"
+#include "agent/mover/data_server.h"
+#include "agent/net/blocking.h"
+
+namespace tangram::mover {
+namespace {
+
+constexpr uint32_t kMostExtents = 1U << 20;  // of an answer: a claim, until they are here
+
+// The part of a region's bytes from `at` on, as far as one extent has them.
+struct Cursor {
+  const std::vector<device::Extent>& extents;
+  size_t index = 0;
+  uint64_t at = 0;  // in extents[index]
+
+  Result<device::Extent> Next(uint64_t most) {
+    while (index < extents.size() && at == extents[index].length) {
+      ++index;
+      at = 0;
+    }
+    if (index == extents.size()) {
+      return Status(Code::kUnavailable, "the source shows less than it was asked for");
+    }
+    const device::Extent& in = extents[index];
+    const device::Extent out{in.offset + at, std::min(most, in.length - at)};
+    at += out.length;
+    return out;
+  }
+};
+
+}  // namespace
+
+// A connection to the socket of one agent. One thread at a time.
+class NodeTransport::Link {
+ public:
+  explicit Link(std::unique_ptr<net::Stream> stream) : stream_(std::move(stream)) {}
+  bool Gone() const { return stream_->Disturbed(); }
+
+  Result<Region> Show(NodeTransport* transport, const std::string& token,
+                      const std::stop_token& stop) {
+    struct {
+      Window::Id id;
+      uint64_t bytes;
+      uint32_t extents, fresh;
+    } head{};
+    static_assert(sizeof head == 32);
+    stream_->Expect(1);
+    TANGRAM_RETURN_IF_ERROR(net::WriteAll(*stream_, std::as_bytes(std::span(token)), stop));
+    TANGRAM_RETURN_IF_ERROR(
+        net::ReadAll(*stream_, std::as_writable_bytes(std::span(&head, 1)), stop));
+    const std::vector<UniqueFd> descriptors = stream_->TakeDescriptors();
+    if (head.extents > kMostExtents || descriptors.size() != head.fresh) {
+      return Status(Code::kInvalid, fmt::format("the source shows {} extents and {} descriptors",
+                                                head.extents, descriptors.size()));
+    }
+    std::vector<std::array<uint64_t, 2>> extents(head.extents);
+    TANGRAM_RETURN_IF_ERROR(
+        net::ReadAll(*stream_, std::as_writable_bytes(std::span(extents)), stop));
+    if (!descriptors.empty()) {
+      shown_.insert_or_assign(head.id, UniqueFd(dup(descriptors[0].get())));
+    }
+    const auto shown = shown_.find(head.id);
+    if (shown == shown_.end()) {
+      return Status(Code::kInvalid, "the source shows memory without a descriptor");
+    }
+    auto memory = transport->MemoryOf(head.id, head.bytes, shown->second);
+    if (!memory.ok()) return memory.status();
+    Region out{std::move(memory).value(), {}};
+    for (const auto& [offset, length] : extents) out.extents.push_back({offset, length});
+    return out;
+  }
+
+  // What was shown last is still the source's to show. kUnavailable: it is not.
+  Status Still(const std::stop_token& stop) {
+    const std::array<std::byte, 16> question{};
+    uint64_t answer = 0;
+    TANGRAM_RETURN_IF_ERROR(net::WriteAll(*stream_, question, stop));
+    return net::ReadAll(*stream_, std::as_writable_bytes(std::span(&answer, 1)), stop);
+  }
+
+ private:
+  const std::unique_ptr<net::Stream> stream_;
+  std::map<Window::Id, UniqueFd> shown_;  // on this connection
+};
+
+class NodeTransport::Kv final : public KvChannel {
+ public:
+  Kv(std::unique_ptr<Link> link, Region region)
+      : link_(std::move(link)), region_(std::move(region)) {}
+  bool Gone() const override { return link_->Gone(); }
+
+  Status Read(std::span<const KvRange> ranges, bool /*spoil*/,
+              const std::stop_token& stop) override {
+    std::vector<device::CopyOp> copies;
+    for (const KvRange& range : ranges) {
+      uint64_t skip = range.source_offset;
+      Cursor from{region_.extents};
+      while (from.index < region_.extents.size() && skip >= region_.extents[from.index].length) {
+        skip -= region_.extents[from.index++].length;
+      }
+      from.at = from.index < region_.extents.size() ? skip : 0;
+      for (uint64_t done = 0; done < range.to.bytes;) {
+        const auto extent = from.Next(range.to.bytes - done);
+        if (!extent.ok()) return extent.status();
+        const auto memory = region_.memory->At(*extent);
+        if (!memory.ok()) return memory.status();
+        copies.push_back({range.to.Part(done, extent->length), *memory});
+        done += extent->length;
+      }
+    }
+    if (copies.empty()) return OkStatus();
+    TANGRAM_RETURN_IF_ERROR(CopyAll(copies));
+    return link_->Still(stop);
+  }
+
+ private:
+  static Status CopyAll(std::span<const device::CopyOp> copies) {
+    return copies[0].to.device != nullptr ? copies[0].to.device->Copy(copies).Wait()
+                                          : copies[0].from.device->Copy(copies).Wait();
+  }
+
+  const std::unique_ptr<Link> link_;
+  const Region region_;
+};
+
+NodeTransport::NodeTransport(std::string folder, std::shared_ptr<net::Credentials> credentials,
+                             std::shared_ptr<const device::Platform> platform)
+    : folder_(std::move(folder)),
+      credentials_(std::move(credentials)),
+      platform_(std::move(platform)) {}
+
+NodeTransport::~NodeTransport() = default;
+
+bool NodeTransport::Reaches(const v1::PeerAddress& peer) const {
+  const std::string socket = DataServer::NodeSocket(folder_, peer.data());
+  return access(socket.c_str() + net::kUnix.size(), F_OK) == 0;
+}
+
+Result<std::unique_ptr<NodeTransport::Link>> NodeTransport::Take(const v1::PeerAddress& peer,
+                                                                 const std::stop_token& stop) {
+  {
+    const std::scoped_lock lock(mu_);
+    auto idle = idle_.extract(peer.data());
+    if (!idle.empty() && !idle.mapped()->Gone()) return std::move(idle.mapped());
+  }
+  auto stream = net::Connect(DataServer::NodeSocket(folder_, peer.data()), credentials_, stop);
+  if (!stream.ok()) return stream.status();
+  return std::make_unique<Link>(std::move(stream).value());
+}
+
+Result<std::shared_ptr<PeerMemory>> NodeTransport::MemoryOf(const Window::Id& id, uint64_t bytes,
+                                                            const UniqueFd& descriptor) {
+  const std::scoped_lock lock(mu_);
+  std::shared_ptr<PeerMemory>& memory = memories_[id];
+  if (memory == nullptr) {
+    auto opened = PeerMemory::Open(*platform_, descriptor.get(), bytes);
+    if (!opened.ok()) return opened.status();
+    memory = std::move(opened).value();
+  }
+  return memory;
+}
+
+Status NodeTransport::Pull(const v1::PeerAddress& peer, const std::string& token,
+                           std::span<const Target> targets, const std::stop_token& stop,
+                           const std::function<void(uint64_t)>& done) {
+  auto link = Take(peer, stop);
+  if (!link.ok()) return link.status();
+  auto region = (*link)->Show(this, token, stop);
+  if (!region.ok()) return region.status();
+  Cursor from{region->extents};
+  for (size_t i = 0; i < targets.size(); ++i) {
+    if (stop.stop_requested()) return {Code::kUnavailable, "stopped"};
+    const device::Memory& to = targets[i].to;
+    uint64_t hash = 0;
+    for (uint64_t at = 0; at < to.bytes;) {
+      const auto extent = from.Next(to.bytes - at);
+      if (!extent.ok()) return extent.status();
+      const auto memory = region->memory->At(*extent);
+      if (!memory.ok()) return memory.status();
+      const bool whole = extent->length == to.bytes;  // hashed on the same pass
+      const device::CopyOp op{to.Part(at, extent->length), *memory, whole ? &hash : nullptr};
+      TANGRAM_RETURN_IF_ERROR(memory->device->Copy({&op, 1}).Wait());
+      at += extent->length;
+      if (!whole && at == to.bytes) TANGRAM_RETURN_IF_ERROR(device::HashNow(to, &hash));
+    }
+    switch (fault::Hit("stage.after_fetch")) {
+      case fault::Action::kCorrupt:
+        hash ^= 1;
+        break;
+      case fault::Action::kError:
+        return {Code::kUnavailable, "fault point stage.after_fetch"};
+      case fault::Action::kNone:
+        break;
+    }
+    if (hash != targets[i].hash) {
+      // Or the lease ended and the memory is used for something else.
+      TANGRAM_RETURN_IF_ERROR((*link)->Still(stop));
+      return {Code::kCorrupt, fmt::format("unit {} of {} in memory of {} differs from its hash", i,
+                                          targets.size(), peer.data())};
+    }
+    done(to.bytes);
+  }
+  const std::scoped_lock lock(mu_);
+  idle_.emplace(peer.data(), std::move(link).value());
+  return OkStatus();
+}
+
+Result<std::unique_ptr<KvChannel>> NodeTransport::OpenKv(const v1::PeerAddress& peer,
+                                                         const std::string& token,
+                                                         const std::stop_token& stop) {
+  auto link = Take(peer, stop);
+  if (!link.ok()) return link.status();
+  auto region = (*link)->Show(this, token, stop);
+  if (!region.ok()) return region.status();
+  return std::unique_ptr<KvChannel>(
+      std::make_unique<Kv>(std::move(link).value(), std::move(region).value()));
+}
+
+void NodeTransport::Close() {
+  decltype(idle_) links;  // they end, and memory is unmapped, after the lock
+  decltype(memories_) memories;
+  const std::scoped_lock lock(mu_);
+  links.swap(idle_);
+  memories.swap(memories_);
+}
+
+}  // namespace tangram::mover

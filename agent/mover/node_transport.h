@@ -1,0 +1,61 @@
+// Bytes of agents of the same node, without a network: the source shows where its memory lies and
+// hands over a descriptor that is open for reading alone; the reader maps it and copies. Only where
+// the pods of a node share a folder for their sockets, which somebody has to allow
+// (docs/security.md): whoever was shown memory can read all of it until the process ends.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "agent/device/platform.h"
+#include "agent/mover/grants.h"
+#include "agent/mover/peer_memory.h"
+#include "agent/mover/transport.h"
+#include "agent/net/credentials.h"
+#include "agent/net/stream.h"
+
+namespace tangram::mover {
+
+class NodeTransport final : public Transport {
+ public:
+  // `folder`: as DataServer::Options::node_folder.
+  NodeTransport(std::string folder, std::shared_ptr<net::Credentials> credentials,
+                std::shared_ptr<const device::Platform> platform);
+  ~NodeTransport() override;
+
+  const char* name() const override { return "node"; }
+  Capabilities capabilities() const override { return {.one_sided = true, .network = false}; }
+  // Its socket lies in the folder.
+  bool Reaches(const v1::PeerAddress& peer) const override;
+  Status Pull(const v1::PeerAddress& peer, const std::string& token,
+              std::span<const Target> targets, const std::stop_token& stop,
+              const std::function<void(uint64_t)>& done) override;
+  Result<std::unique_ptr<KvChannel>> OpenKv(const v1::PeerAddress& peer, const std::string& token,
+                                            const std::stop_token& stop) override;
+  // Also unmaps what nobody reads.
+  void Close() override;
+
+ private:
+  class Link;
+  class Kv;
+  // What a token opens: extents of a memory, one after another.
+  struct Region {
+    std::shared_ptr<PeerMemory> memory;
+    std::vector<device::Extent> extents;
+  };
+
+  Result<std::unique_ptr<Link>> Take(const v1::PeerAddress& peer, const std::stop_token& stop);
+  Result<std::shared_ptr<PeerMemory>> MemoryOf(const Window::Id& id, uint64_t bytes,
+                                               const UniqueFd& descriptor);
+
+  const std::string folder_;
+  const std::shared_ptr<net::Credentials> credentials_;
+  const std::shared_ptr<const device::Platform> platform_;
+  std::mutex mu_;
+  std::multimap<std::string, std::unique_ptr<Link>> idle_;  // by the peer's data address
+  std::map<Window::Id, std::shared_ptr<PeerMemory>> memories_;
+};
+
+}  // namespace tangram::mover

@@ -1,0 +1,320 @@
+// Memory of agents of the same node: who is shown it, what is read, and what is found out.
+#include "agent/mover/node_transport.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+
+#include "agent/base/fault.h"
+#include "agent/device/hash.h"
+#include "agent/mover/kv_source.h"
+#include "agent/mover/tcp_transport.h"
+#include "agent/mover/testing.h"
+#include "agent/net/blocking.h"
+
+namespace tangram::mover {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kPage = 4096, kUnit = 10'000, kUnits = 40;
+
+// An agent with memory of its own, and what another of its node reads of it.
+class NodeTransportTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    spdlog::default_logger();  // before there are threads
+    fs::create_directory(folder_);
+    platform_ = device::MakePlatform({}).value();
+    owned_ = platform_->Make("source", {.weights = 128 * kPage, .kv = 64 * kPage, .control = kPage})
+                 .value();
+    for (device::Device* device : {owned_.weights.get(), owned_.kv.get()}) {
+      auto [space, mapping] = device::MapWhole(*device).value();
+      memory_.push_back({device, space->address(), device->total_bytes()});
+      mappings_.push_back(std::move(mapping));
+      std::ranges::copy(testing::Pattern(memory_.back().bytes, unsigned(memory_.size())),
+                        device::View(memory_.back()).begin());
+      windows_.push_back(Window::Of(*device).value());
+    }
+    StartServer();
+    transports_ = Both(folder_, credentials_);
+  }
+  void TearDown() override {
+    transports_->Close();
+    server_.reset();
+    ASSERT_TRUE(fault::Arm("").ok());
+    fs::remove_all(folder_);
+  }
+
+  void StartServer() {
+    auto server = DataServer::Start({.listen = "127.0.0.1:0",
+                                     .node_folder = folder_,
+                                     .advertise = "127.0.0.1",
+                                     .credentials = credentials_},
+                                    &grants_);
+    ASSERT_TRUE(server.ok()) << server.status().message();
+    server_ = std::move(server).value();
+    peer_.set_data("127.0.0.1:" + std::to_string(server_->port()));
+    peer_.set_member("source");
+  }
+  std::shared_ptr<Transports> Both(const std::string& folder,
+                                   const std::shared_ptr<net::Credentials>& credentials) const {
+    std::vector<std::unique_ptr<Transport>> all;
+    all.push_back(std::make_unique<NodeTransport>(folder, credentials, platform_));
+    all.push_back(std::make_unique<TcpTransport>(credentials));
+    return std::make_shared<Transports>(std::move(all));
+  }
+  Transport& node() { return transports_->For(peer_); }
+
+  // Units of the weights, scattered and cut otherwise than they are asked for.
+  std::string Issue(const std::string& pod = "pod-0") {
+    Grant grant;
+    grant.pod = pod;
+    grant.lease = lease_;
+    Shown shown{windows_[0], {}};
+    order_.clear();
+    for (uint64_t u = 0; u < kUnits; ++u) {
+      const uint64_t offset = (u * 7 % kUnits) * (kUnit + 100);
+      order_.push_back(offset);
+      grant.pieces.push_back(memory_[0].Part(offset, kUnit));
+      shown.extents.push_back({offset, u % 3 == 0 ? kUnit : 4000});
+      if (u % 3 != 0) shown.extents.push_back({offset + 4000, kUnit - 4000});
+    }
+    grant.shown = std::move(shown);
+    return grants_.Issue(std::move(grant));
+  }
+  std::vector<Target> Targets() {
+    copy_.assign(kUnit * kUnits, std::byte{0});
+    std::vector<Target> out;
+    for (uint64_t u = 0; u < kUnits; ++u) {
+      const auto from = device::View(memory_[0]).subspan((u * 7 % kUnits) * (kUnit + 100), kUnit);
+      out.push_back(
+          {device::Memory::Own(std::span(copy_).subspan(u * kUnit, kUnit)), device::HashOf(from)});
+    }
+    return out;
+  }
+  Status Pull(Transport& transport, const std::string& token, const std::vector<Target>& targets) {
+    pulled_ = 0;
+    return transport.Pull(peer_, token, targets, {}, [&](uint64_t bytes) { pulled_ += bytes; });
+  }
+  void ExpectPulled() const {
+    for (uint64_t u = 0; u < kUnits; ++u) {
+      const auto from = device::View(memory_[0]).subspan((u * 7 % kUnits) * (kUnit + 100), kUnit);
+      ASSERT_TRUE(std::ranges::equal(std::span(copy_).subspan(u * kUnit, kUnit), from)) << u;
+    }
+    EXPECT_EQ(pulled_, kUnit * kUnits);
+  }
+
+  KvLink Kv() {
+    return {[this](const std::string&,
+                   const v1::OpenPullRequest& request) -> Result<v1::OpenPullResponse> {
+              by_descriptor_ += request.by_descriptor() ? 1 : 0;
+              ++opened_;
+              Grant grant;
+              grant.kv = memory_[1];
+              grant.pod = "pod-0";
+              grant.lease = lease_;
+              if (request.by_descriptor()) {
+                grant.shown = Shown{windows_[1], {{0, memory_[1].bytes}}};
+              }
+              v1::OpenPullResponse out;
+              out.set_token(grants_.Issue(std::move(grant)));
+              return out;
+            },
+            transports_,
+            {},
+            peer_};
+  }
+  std::vector<KvRange> KvRanges() {
+    copy_.assign(500 * 64, std::byte{0});
+    std::vector<KvRange> out;
+    for (uint64_t i = 0; i < 500; ++i) {
+      out.push_back({i * 7919 * 64 % (memory_[1].bytes - 64),
+                     device::Memory::Own(std::span(copy_).subspan(i * 64, 64))});
+    }
+    return out;
+  }
+
+  net::testing::TestCa ca_;
+  std::shared_ptr<net::Credentials> credentials_ = ca_.Open("w", "agent", "pod-0");
+  const fs::path folder_ = fs::temp_directory_path() / ("tangram-node-" + std::to_string(getpid()));
+  std::shared_ptr<const device::Platform> platform_;
+  device::RankDevices owned_;
+  std::vector<device::Memory> memory_;  // weights, KV
+  std::vector<device::Mapping> mappings_;
+  std::vector<std::shared_ptr<const Window>> windows_;
+  Grants grants_;
+  std::shared_ptr<Lease> lease_ = std::make_shared<Lease>();
+  std::unique_ptr<DataServer> server_;
+  v1::PeerAddress peer_;
+  std::shared_ptr<Transports> transports_;
+  std::vector<uint64_t> order_;
+  std::vector<std::byte> copy_;
+  uint64_t pulled_ = 0;
+  int opened_ = 0, by_descriptor_ = 0;
+};
+
+TEST_F(NodeTransportTest, BringsEveryByteInOrderAgainAndAgain) {
+  ASSERT_STREQ(node().name(), "node");
+  for (int round = 0; round < 3; ++round) {
+    const auto targets = Targets();
+    const Status pulled = Pull(node(), Issue(), targets);
+    ASSERT_TRUE(pulled.ok()) << pulled.message();
+    ExpectPulled();
+  }
+  EXPECT_EQ(server_->welcomed(), 1U) << "one connection, and its descriptor went once";
+  transports_->Close();
+  const auto targets = Targets();
+  ASSERT_TRUE(Pull(node(), Issue(), targets).ok()) << "and anew after the attempt";
+  ExpectPulled();
+  EXPECT_EQ(server_->welcomed(), 2U);
+}
+
+TEST_F(NodeTransportTest, WhoHasNoSocketHereIsReachedOverTheNetwork) {
+  v1::PeerAddress beyond = peer_;
+  beyond.set_data("127.0.0.1:1");
+  EXPECT_STREQ(transports_->For(beyond).name(), "tcp");
+  EXPECT_STREQ(transports_->For(peer_).name(), "node");
+  transports_->Failed(node(), peer_);
+  EXPECT_STREQ(transports_->For(peer_).name(), "tcp") << "what failed is not asked again";
+  transports_->Close();
+  EXPECT_STREQ(transports_->For(peer_).name(), "node") << "but by the next attempt";
+  server_.reset();
+  EXPECT_STREQ(transports_->For(peer_).name(), "tcp") << "its socket went with it";
+}
+
+TEST_F(NodeTransportTest, ATokenIsGoodOnceAndForThePodThatAsked) {
+  const auto targets = Targets();
+  const std::string token = Issue();
+  ASSERT_TRUE(Pull(node(), token, targets).ok());
+  EXPECT_FALSE(Pull(node(), token, targets).ok());
+  EXPECT_EQ(pulled_, 0U);
+  EXPECT_FALSE(Pull(node(), Issue("pod-1"), targets).ok());
+  EXPECT_FALSE(Pull(node(), std::string(16, '\0'), targets).ok()) << "a question, and no token";
+  // A token by which nothing is shown opens nothing here.
+  Grant plain;
+  plain.pod = "pod-0";
+  plain.pieces.push_back(memory_[0]);
+  EXPECT_FALSE(Pull(node(), grants_.Issue(std::move(plain)), targets).ok());
+}
+
+TEST_F(NodeTransportTest, WhoIsNoAgentOfThisWorldIsShownNothing) {
+  const net::testing::TestCa other;
+  const auto targets = Targets();
+  for (const auto& credentials :
+       {other.Open("w", "agent", "pod-0"), ca_.Open("v", "agent", "pod-0"),
+        ca_.Open("w", "engine", "pod-0"), net::Credentials::Insecure()}) {
+    const std::string token = Issue();
+    const auto stranger = Both(folder_, credentials);
+    EXPECT_FALSE(Pull(stranger->For(peer_), token, targets).ok());
+    EXPECT_EQ(pulled_, 0U);
+    EXPECT_TRUE(grants_.Redeem(token, "pod-0")) << "the token was looked at";
+  }
+}
+
+TEST_F(NodeTransportTest, WhatChangedOrIsCorruptedIsFound) {
+  const auto targets = Targets();
+  device::View(memory_[0])[order_.empty() ? 0 : order_[0]] ^= std::byte{1};
+  const Status pulled = Pull(node(), Issue(), targets);
+  EXPECT_EQ(pulled.code(), Code::kCorrupt) << pulled.message();
+  EXPECT_NE(pulled.message().find("unit 0 of 40"), std::string::npos) << pulled.message();
+  ASSERT_TRUE(fault::Arm("stage.after_fetch=corrupt@3").ok());
+  const auto again = Targets();
+  EXPECT_EQ(Pull(node(), Issue(), again).code(), Code::kCorrupt);
+  EXPECT_EQ(pulled_, 2 * kUnit);
+}
+
+// The pages have other bytes by now: nobody lied.
+TEST_F(NodeTransportTest, MemoryThatTheSourceLetGoOfIsAwayAndNotCorrupt) {
+  const auto targets = Targets();
+  const std::string token = Issue();
+  lease_->End();
+  EXPECT_EQ(Pull(node(), token, targets).code(), Code::kUnavailable) << "before it is shown";
+
+  lease_ = std::make_shared<Lease>();
+  const auto wrong = Targets();
+  int units = 0;
+  const Status pulled = node().Pull(peer_, Issue(), wrong, {}, [&](uint64_t) {
+    if (++units > 1) return;
+    lease_->End();
+    std::ranges::fill(device::View(memory_[0]), std::byte{0});
+  });
+  EXPECT_EQ(pulled.code(), Code::kUnavailable) << pulled.message();
+  EXPECT_EQ(units, 1);
+}
+
+// What is shown can be read by who has it, and never written.
+TEST_F(NodeTransportTest, ADescriptorIsForReadingAlone) {
+  void* const at =
+      mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, windows_[1]->descriptor(), 0);
+  EXPECT_EQ(at, MAP_FAILED);
+  EXPECT_EQ(pwrite(windows_[1]->descriptor(), "x", 1, 0), -1);
+}
+
+TEST_F(NodeTransportTest, MemoryThatMayShrinkOrEndsEarlyIsRefused) {
+  const UniqueFd loose(memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(ftruncate(loose.get(), 8 * kPage), 0);
+  EXPECT_EQ(PeerMemory::Open(*platform_, loose.get(), 8 * kPage).status().code(), Code::kInvalid)
+      << "its owner could cut it and end its readers";
+  ASSERT_EQ(fcntl(loose.get(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
+  EXPECT_EQ(PeerMemory::Open(*platform_, loose.get(), 9 * kPage).status().code(), Code::kInvalid);
+  const auto memory = PeerMemory::Open(*platform_, loose.get(), 8 * kPage);
+  ASSERT_TRUE(memory.ok()) << memory.status().message();
+  EXPECT_TRUE((*memory)->At({5, 7 * kPage}).ok());
+  for (const device::Extent& outside :
+       {device::Extent{8 * kPage, 1}, {7 * kPage, kPage + 1}, {~uint64_t{0}, 2}}) {
+    EXPECT_EQ((*memory)->At(outside).status().code(), Code::kInvalid) << outside.offset;
+  }
+}
+
+TEST_F(NodeTransportTest, KvIsReadWhereItLies) {
+  KvLink link = Kv();
+  for (int round = 0; round < 3; ++round) {
+    const auto ranges = KvRanges();
+    const Status read = link.Read(ranges, {});
+    ASSERT_TRUE(read.ok()) << read.message();
+    for (const KvRange& range : ranges) {
+      ASSERT_TRUE(std::ranges::equal(device::View(range.to),
+                                     device::View(memory_[1]).subspan(range.source_offset, 64)));
+    }
+  }
+  EXPECT_EQ(opened_, 1);
+  EXPECT_EQ(by_descriptor_, 1);
+  const KvRange outside{memory_[1].bytes - 63, device::Memory::Own(std::span(copy_).first(64))};
+  EXPECT_EQ(link.Read({&outside, 1}, {}).code(), Code::kUnavailable);
+}
+
+TEST_F(NodeTransportTest, KvIsNotReadOnceTheLeaseHasEnded) {
+  KvLink link = Kv();
+  ASSERT_TRUE(link.Read(KvRanges(), {}).ok());
+  lease_->End();
+  EXPECT_EQ(link.Read(KvRanges(), {}).code(), Code::kUnavailable);
+  lease_ = std::make_shared<Lease>();
+  EXPECT_TRUE(link.Read(KvRanges(), {}).ok()) << "over the network now";
+  EXPECT_EQ(by_descriptor_, 1);
+  EXPECT_EQ(opened_, 2);
+}
+
+TEST_F(NodeTransportTest, KvOfAnAgentThatCameBackIsReachedAgain) {
+  KvLink link = Kv();
+  ASSERT_TRUE(link.Read(KvRanges(), {}).ok());
+  const std::string listen = peer_.data();
+  server_.reset();
+  auto server = DataServer::Start({.listen = listen,
+                                   .node_folder = folder_,
+                                   .advertise = "127.0.0.1",
+                                   .credentials = credentials_},
+                                  &grants_);
+  ASSERT_TRUE(server.ok()) << server.status().message();
+  server_ = std::move(server).value();
+  EXPECT_TRUE(link.Read(KvRanges(), {}).ok());
+  EXPECT_EQ(by_descriptor_, 2);
+}
+
+}  // namespace
+}  // namespace tangram::mover

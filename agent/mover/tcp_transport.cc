@@ -1,0 +1,137 @@
+#include "agent/mover/tcp_transport.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <utility>
+
+#include "agent/base/fault.h"
+#include "agent/device/device.h"
+#include "agent/mover/data_server.h"
+#include "agent/net/blocking.h"
+
+namespace tangram::mover {
+namespace {
+
+const fault::Point kAfterFetch("stage.after_fetch", fault::kErrors | fault::kCorruption);
+
+class TcpKv final : public KvChannel {
+ public:
+  explicit TcpKv(std::unique_ptr<net::Stream> stream) : stream_(std::move(stream)) {}
+  bool Gone() const override { return stream_->Disturbed(); }
+  Status Read(std::span<const KvRange> ranges, bool spoil, const std::stop_token& stop) override;
+
+ private:
+  const std::unique_ptr<net::Stream> stream_;
+};
+
+Status TcpKv::Read(std::span<const KvRange> ranges, bool spoil, const std::stop_token& stop) {
+  std::vector<std::byte> request(4 + ranges.size() * 12);
+  const auto count = static_cast<uint32_t>(ranges.size());
+  std::memcpy(request.data(), &count, sizeof count);
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    const auto length = static_cast<uint32_t>(ranges[i].to.bytes);
+    std::memcpy(request.data() + 4 + i * 12, &ranges[i].source_offset, 8);
+    std::memcpy(request.data() + 4 + i * 12 + 8, &length, 4);
+  }
+  TANGRAM_RETURN_IF_ERROR(net::WriteAll(*stream_, request, stop));
+  KvDigest digest;
+  for (const KvRange& range : ranges) {
+    TANGRAM_RETURN_IF_ERROR(device::Fill(range.to, [&](std::span<std::byte> bytes) -> Status {
+      TANGRAM_RETURN_IF_ERROR(net::ReadAll(*stream_, bytes, stop));
+      if (!bytes.empty() && std::exchange(spoil, false)) bytes[0] ^= std::byte{1};
+      return OkStatus();
+    }));
+    uint64_t hash = 0;
+    TANGRAM_RETURN_IF_ERROR(device::HashNow(range.to, &hash));
+    digest.Add(hash);
+  }
+  uint64_t sent = 0;
+  TANGRAM_RETURN_IF_ERROR(
+      net::ReadAll(*stream_, std::as_writable_bytes(std::span(&sent, 1)), stop));
+  if (sent == digest.Value()) return OkStatus();
+  return {Code::kCorrupt, fmt::format("{} ranges differ from what was sent", ranges.size())};
+}
+
+}  // namespace
+
+Status PieceLink::Pull(const std::string& token, std::span<const Target> targets,
+                       const std::stop_token& stop, const std::function<void(uint64_t)>& done) {
+  // The source closes what was silent for long.
+  if (stream_ != nullptr && stream_->Disturbed()) stream_.reset();
+  if (stream_ == nullptr) {
+    auto connected = net::Connect(data_, credentials_, stop);
+    if (!connected.ok()) return connected.status();
+    stream_ = std::move(connected).value();
+  }
+  Status status = Read(token, targets, stop, done);
+  if (!status.ok()) stream_.reset();  // what else is on the way belongs to nothing
+  return status;
+}
+
+Status PieceLink::Read(const std::string& token, std::span<const Target> targets,
+                       const std::stop_token& stop, const std::function<void(uint64_t)>& done) {
+  net::Stream& stream = *stream_;
+  TANGRAM_RETURN_IF_ERROR(net::WriteAll(stream, std::as_bytes(std::span(token)), stop));
+  for (size_t i = 0; i < targets.size(); ++i) {
+    const device::Memory& to = targets[i].to;
+    const auto receive = [&](std::span<std::byte> bytes) -> Status {
+      TANGRAM_RETURN_IF_ERROR(net::ReadAll(stream, bytes, stop));
+      switch (fault::Hit("stage.after_fetch")) {
+        case fault::Action::kCorrupt:
+          bytes[0] ^= std::byte{1};
+          return OkStatus();
+        case fault::Action::kError:
+          return {Code::kUnavailable, "fault point stage.after_fetch"};
+        case fault::Action::kNone:
+          break;
+      }
+      return OkStatus();
+    };
+    TANGRAM_RETURN_IF_ERROR(device::Fill(to, receive));
+    uint64_t hash = 0;
+    TANGRAM_RETURN_IF_ERROR(device::HashNow(to, &hash));
+    if (hash != targets[i].hash) {
+      return {Code::kCorrupt,
+              fmt::format("unit {} of {} from {} differs from its hash", i, targets.size(), data_)};
+    }
+    done(to.bytes);
+  }
+  return OkStatus();
+}
+
+std::unique_ptr<PieceLink> TcpTransport::Take(const std::string& data) {
+  const std::scoped_lock lock(mu_);
+  auto idle = idle_.extract(data);
+  if (!idle.empty()) return std::move(idle.mapped());
+  return std::make_unique<PieceLink>(credentials_, data);
+}
+
+Status TcpTransport::Pull(const v1::PeerAddress& peer, const std::string& token,
+                          std::span<const Target> targets, const std::stop_token& stop,
+                          const std::function<void(uint64_t)>& done) {
+  std::unique_ptr<PieceLink> link = Take(peer.data());
+  Status status = link->Pull(token, targets, stop, done);
+  if (status.ok()) {
+    const std::scoped_lock lock(mu_);
+    idle_.emplace(peer.data(), std::move(link));
+  }
+  return status;
+}
+
+Result<std::unique_ptr<KvChannel>> TcpTransport::OpenKv(const v1::PeerAddress& peer,
+                                                        const std::string& token,
+                                                        const std::stop_token& stop) {
+  auto stream = net::Connect(peer.data(), credentials_, stop);
+  if (!stream.ok()) return stream.status();
+  TANGRAM_RETURN_IF_ERROR(net::WriteAll(**stream, std::as_bytes(std::span(token)), stop));
+  return std::unique_ptr<KvChannel>(std::make_unique<TcpKv>(std::move(stream).value()));
+}
+
+void TcpTransport::Close() {
+  decltype(idle_) gone;  // they end after the lock
+  const std::scoped_lock lock(mu_);
+  gone.swap(idle_);
+}
+
+}  // namespace tangram::mover

@@ -1,0 +1,61 @@
+// Bytes over connections of agent/net, to whoever can be reached: sent by the source's data server
+// (data_server.h has the wire form), read straight to where they belong.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "agent/mover/transport.h"
+#include "agent/net/credentials.h"
+#include "agent/net/stream.h"
+
+namespace tangram::mover {
+
+// A connection to one data port, made when it is first needed and kept from one pull to the next.
+// One thread at a time.
+class PieceLink {
+ public:
+  // `data`: host:port.
+  PieceLink(std::shared_ptr<net::Credentials> credentials, std::string data)
+      : credentials_(std::move(credentials)), data_(std::move(data)) {}
+
+  // As Transport::Pull. An error ends the connection.
+  Status Pull(const std::string& token, std::span<const Target> targets,
+              const std::stop_token& stop, const std::function<void(uint64_t)>& done);
+
+ private:
+  Status Read(const std::string& token, std::span<const Target> targets,
+              const std::stop_token& stop, const std::function<void(uint64_t)>& done);
+
+  const std::shared_ptr<net::Credentials> credentials_;
+  const std::string data_;
+  std::unique_ptr<net::Stream> stream_;
+};
+
+class TcpTransport final : public Transport {
+ public:
+  explicit TcpTransport(std::shared_ptr<net::Credentials> credentials)
+      : credentials_(std::move(credentials)) {}
+
+  const char* name() const override { return "tcp"; }
+  Capabilities capabilities() const override { return {.one_sided = false, .network = true}; }
+  bool Reaches(const v1::PeerAddress&) const override { return true; }
+  // By a link to the peer that nobody uses now, or a new one: the ranks of a process share them.
+  Status Pull(const v1::PeerAddress& peer, const std::string& token,
+              std::span<const Target> targets, const std::stop_token& stop,
+              const std::function<void(uint64_t)>& done) override;
+  Result<std::unique_ptr<KvChannel>> OpenKv(const v1::PeerAddress& peer, const std::string& token,
+                                            const std::stop_token& stop) override;
+  void Close() override;
+
+ private:
+  std::unique_ptr<PieceLink> Take(const std::string& data);
+
+  const std::shared_ptr<net::Credentials> credentials_;
+  std::mutex mu_;
+  std::multimap<std::string, std::unique_ptr<PieceLink>> idle_;  // by data port
+};
+
+}  // namespace tangram::mover
