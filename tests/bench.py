@@ -122,6 +122,9 @@ BENCHES = {
                          *(most(name + "_seconds", 2, wall=True) for name in ("grow_48_64", "groups_of_8", "experts_again", "repair"))),
     "reshard": demo("weights of 4 layers of Qwen3-30B-A3B between experts whole and sliced over 2, 4 and 8 ranks, a process each, by shared memory: bytes/s over those of "
                     "the best copy between two processes, with the same hash", "reshard --out build/bench/reshard", least("value", 0.9, missed=True)),
+    "kv": Bench("KV of one layer of Qwen3-30B-A3B, 256 requests with a trace's lengths on 8 ranks of one node: attention by data to heads split and back; bytes over "
+                "the fewest, rate over plain copies of the same ranges", "setup cxx", "build/cxx/agent/store/tangram-kv-move e2e/load/conversation_slice.jsonl",
+                (least("value", 0.85), most("bytes_over_fewest", 1))),
     "transport": Bench("bytes between two network namespaces over a veth pair, 1 to 64 MiB at a time, over a plain sender with the best of 1, 2 and 4 connections",
                        "setup cxx", "build/cxx/agent/mover/tangram-transport", (least("plain_ratio", 0.9, missed=True), least("tls_ratio", 0.9, missed=True))),
     "rank-cost": Bench("a rank of 14,848 pieces (58 x 256 experts, Tensor over 8 ranks): commit under its lock, over a sort of one key per piece; prepare, "
