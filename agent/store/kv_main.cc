@@ -1,8 +1,8 @@
 // tangram-kv-move: KV of one layer of Qwen3-30B-A3B between attention by data and heads split over
 // 8 ranks (4 KV heads, each then on two of them), and back: 256 requests with the lengths of a
 // trace, scaled to memory, moved by the plan that engines make. Each rank is an agent of its own on
-// one node (agent/mover, `node`); all pull at once. Beside it plain copies of the same ranges, by 1
-// thread and by 2, and of as many bytes that lie side by side. Bytes are those that the agents
+// one node (agent/mover, `node`); all pull at once. Beside it plain copies of the same ranges, by
+// 1, 2 and 8 threads, and of as many bytes that lie side by side. Bytes are those that the agents
 // pulled, over the fewest that the shapes allow.
 //
 //   tangram-kv-move TRACE.jsonl

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 from . import _abi
 from .views import DType
@@ -62,6 +63,47 @@ class Expert:
     alternatives: tuple[tuple[Piece, ...], ...]
 
 
+class Experts(Sequence[Expert]):
+    """The experts of a layer by number. A copy of the library's memory, of which an expert is made when it is asked for: a flip of
+    58 x 256 experts must not cost a step."""
+
+    __slots__ = ("_experts", "_first", "_pieces", "_sizes")
+
+    def __init__(self, experts: bytes, expert_size: int, pieces: bytes, first: int, piece_size: int) -> None:
+        """`pieces`: of all experts, side by side in their order; they lay at address `first`."""
+        self._experts, self._pieces, self._first, self._sizes = experts, pieces, first, (expert_size, piece_size)
+
+    def __len__(self) -> int:
+        return len(self._experts) // self._sizes[0] if self._experts else 0
+
+    @overload
+    def __getitem__(self, index: int) -> Expert: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Expert, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Expert | tuple[Expert, ...]:
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(*index.indices(len(self))))
+        expert_size, piece_size = self._sizes
+        raw = _abi.Expert.from_buffer_copy(self._experts, range(len(self))[index] * expert_size)
+        at = (raw.pieces or 0) - self._first
+        pieces = []
+        for i in range(raw.replicas * raw.shards):
+            p = _abi.Piece.from_buffer_copy(self._pieces, at + i * piece_size)
+            pieces.append(Piece(p.rank, p.granule_start, p.granule_count, p.data or 0))
+        return Expert(tuple(tuple(pieces[a : a + raw.shards]) for a in range(0, len(pieces), raw.shards or 1)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionGroup:
     """Ranks that share a request's heads: position p has query heads [bounds[p], bounds[p + 1])."""
@@ -76,7 +118,7 @@ class LayerMap:
 
     layer: int
     moe_ordinal: int | None
-    experts: tuple[Expert, ...]
+    experts: Sequence[Expert]
     attention: tuple[AttentionGroup, ...]
 
 
@@ -162,14 +204,16 @@ def _layer(maps: Any, raw: Any, experts: int) -> LayerMap:
     return LayerMap(
         layer=raw.layer,
         moe_ordinal=raw.moe_ordinal if raw.moe_ordinal >= 0 else None,
-        experts=tuple(_expert(maps, e) for e in _abi.array_at(_abi.Expert, raw.experts, experts, maps.expert_size)),
+        experts=_experts(maps, raw, experts),
         attention=tuple(AttentionGroup(tuple(g.ranks[: g.size]), tuple(g.query_head_bounds[: g.size + 1])) for g in groups),
     )
 
 
-def _expert(maps: Any, raw: Any) -> Expert:
-    pieces = [
-        Piece(p.rank, p.granule_start, p.granule_count, p.data or 0)
-        for p in _abi.array_at(_abi.Piece, raw.pieces, raw.replicas * raw.shards, maps.piece_size)
-    ]
-    return Expert(tuple(tuple(pieces[a : a + raw.shards]) for a in range(0, len(pieces), raw.shards or 1)))
+def _experts(maps: Any, layer: Any, count: int) -> Experts:
+    if not layer.experts or count == 0:
+        return Experts(b"", maps.expert_size, b"", 0, maps.piece_size)
+    raw = ctypes.string_at(layer.experts, count * maps.expert_size)
+    first = _abi.Expert.from_buffer_copy(raw).pieces or 0
+    last = _abi.Expert.from_buffer_copy(raw, (count - 1) * maps.expert_size)
+    end = (last.pieces or 0) + last.replicas * last.shards * maps.piece_size
+    return Experts(raw, maps.expert_size, ctypes.string_at(first, end - first), first, maps.piece_size)

@@ -3,10 +3,12 @@
 import array
 import ctypes
 import doctest
+import time
 import unittest
 
 import tangram_client as tg
 from tangram_client import _abi, kv
+from tangram_client.maps import maps_of
 
 
 class Structs(unittest.TestCase):
@@ -20,6 +22,72 @@ class Structs(unittest.TestCase):
 
     def test_versions_are_the_same(self):
         self.assertEqual(tg.library_version(), tg.__version__)
+
+
+class Maps(unittest.TestCase):
+    """Of structs as the library makes them, with room between that a later version may use."""
+
+    def maps(self, layers: int, experts: int, shards: int) -> tuple[_abi.Maps, list[object]]:
+        class WideExpert(ctypes.Structure):
+            _fields_ = [("known", _abi.Expert), ("later", ctypes.c_uint64)]
+
+        class WidePiece(ctypes.Structure):
+            _fields_ = [("known", _abi.Piece), ("later", ctypes.c_uint64)]
+
+        maps, keep = _abi.sized(_abi.Maps), []
+        maps.layer_size, maps.group_size = ctypes.sizeof(_abi.LayerMap), ctypes.sizeof(_abi.AttentionGroup)
+        maps.expert_size, maps.piece_size = ctypes.sizeof(WideExpert), ctypes.sizeof(WidePiece)
+        table = (_abi.LayerMap * layers)()
+        for number, layer in enumerate(table):
+            counts = [1 + (number + e) % 2 for e in range(experts)]  # replicas
+            pieces, wide = (WidePiece * (sum(counts) * shards))(), (WideExpert * experts)()
+            at = 0
+            for e, replicas in enumerate(counts):
+                wide[e].known = _abi.Expert(replicas, shards, ctypes.addressof(pieces) + at * ctypes.sizeof(WidePiece))
+                for i in range(replicas * shards):
+                    pieces[at].known = _abi.Piece(i, number, e, 4096 * (at + 1) if i == 0 else None)
+                    at += 1
+            layer.layer, layer.moe_ordinal, layer.experts = number, number, ctypes.addressof(wide)
+            keep += [pieces, wide]
+        maps.layers = ctypes.addressof(table)
+        return maps, [*keep, table]
+
+    def test_experts_are_those_of_the_library_and_outlive_it(self):
+        maps, keep = self.maps(3, 5, 2)
+        layers = maps_of(maps, 5, 3).layers
+        for kept in keep:
+            ctypes.memset(ctypes.addressof(kept), 0xFF, ctypes.sizeof(kept))
+        for number, layer in enumerate(layers):
+            at = 0
+            self.assertEqual(len(layer.experts), 5)
+            for e, expert in enumerate(layer.experts):
+                replicas = 1 + (number + e) % 2
+                want = [(i, number, e, 4096 * (at + i + 1) if i == 0 else 0) for i in range(replicas * 2)]
+                at += replicas * 2
+                self.assertEqual([tuple(p) for a in expert.alternatives for p in a], want)
+                self.assertEqual([len(a) for a in expert.alternatives], [2] * replicas)
+        experts = layers[0].experts
+        self.assertEqual(experts[-1], experts[4])
+        self.assertEqual(experts[1:3], (experts[1], experts[2]))
+        self.assertEqual(tuple(experts), experts)
+        self.assertRaises(IndexError, lambda: experts[5])
+
+    def test_a_layer_without_experts(self):
+        maps, _keep = self.maps(1, 0, 1)
+        self.assertEqual(list(maps_of(maps, 0, 1).layers[0].experts), [])
+
+    def test_a_flip_does_not_make_every_expert(self):
+        """58 x 256 experts in 8 pieces each or twice that: seconds of taking over the maps, against those of looking at all of them."""
+        maps, _keep = self.maps(58, 256, 8)
+        took, looked = [], []
+        for _ in range(3):
+            began = time.process_time()
+            taken = maps_of(maps, 256, 58)
+            took.append(time.process_time() - began)
+            began = time.process_time()
+            self.assertEqual(sum(len(e.alternatives) for layer in taken.layers for e in layer.experts), 58 * 256 * 3 // 2)
+            looked.append(time.process_time() - began)
+        self.assertLess(min(took), min(looked) / 20)
 
 
 class Errors(unittest.TestCase):
