@@ -7,7 +7,7 @@ earlier one failed, except that nothing can run without `setup` and `build`. At 
 stands what failed, a line each, then minutes; the last line is `N passed, N failed,
 N skipped`. Exit code 1 if anything failed.
 
-Trees that only one stage needs are built at idle priority beside the stages before it, which mostly wait for processes.
+Trees that only one stage needs are built, and sources are linted, at low priority beside the stages before, which mostly wait for processes.
 
 What is heavy is sampled by day: programs under sanitizers, fuzz targets, cells of the fault matrix. The date is printed,
 `DATE=YYYY-MM-DD` plays it again, and within a week everything has its turn. `NIGHTLY=1` (`make nightly`) plays all at once.
@@ -88,7 +88,6 @@ STAGES = [
     # name, kind, command
     ("setup", "exit", "WITH_LINT=1 WITH_CLUSTER=1 e2e/setup/install.sh"),
     ("build", "exit", "make -s cxx go model && ninja -C build/cxx"),
-    ("lint", "exit", "tests/lint.sh"),
     ("c++", "junit", ctest("cxx")),
     ("go", "gojson", gotest("api operator e2e", "-race -vet=off -timeout 20m ./...") + gotest("e2e/cluster", "-vet=off " + UNIT) + "exit ${rc:-0}"),
     ("api", "gojson", gotest("tests", "-vet=off -timeout 20m ./api/... ./chart/...") + "exit ${rc:-0}"),
@@ -102,16 +101,18 @@ STAGES = [
     ("asan", "junit", ctest("asan", PARTIAL)),
     ("tsan", "junit", "TSAN_OPTIONS=suppressions=$PWD/tests/tsan.supp " + ctest("tsan", PARTIAL)),
     ("fuzz", "exit", "tests/fuzz.sh " + ("120" if NIGHTLY else "20")),
+    ("lint", "exit", "tail -1 build/test/lint.build.log"),  # the whole of it is done beside the others
     *([("simulation", "exit", "make -s simulate-agents SEED=$(($(date -d \"$DATE\" +%s) * 100)) COUNT=1000000")] if NIGHTLY else []),
     *([("mutants", "exit", "make -s mutants")] if NIGHTLY else []),
     ("bench", "exit", "(cd tests && python3 -m unittest bench_test) && tests/bench.py all" + ("" if NIGHTLY else " --ci")),
 ]
 
-# What a stage needs that no other does: built beside the stages between "build" and it.
+# What a stage needs that no other does, and what needs nothing but a processor: done beside the stages between "build" and it.
 BUILDS = {
     "asan": cmake("asan", "-DTANGRAM_SANITIZE=address,undefined", sampled(ASAN)),
     "tsan": cmake("tsan", "-DTANGRAM_SANITIZE=thread", sampled(TSAN)),
     "fuzz": "tests/fuzz.sh build",
+    "lint": "tests/lint.sh",
 }
 
 
@@ -219,7 +220,7 @@ def run(name, kind, command, builder):
     print(f"=== {name}", flush=True)
     start = time.monotonic()
     if builder and not builder.wait(name):
-        return 0, 1, 0, [f"{name}: its build"], (time.monotonic() - start) / 60, 0
+        return 0, 1, 0, [f"{name}: {what}" for what in last_words(LOGS / f"{name}.build.log")], (time.monotonic() - start) / 60, 0
     env = dict(os.environ, GOFLAGS=os.environ.get("GOFLAGS", "") + " -count=1" if kind == "gojson" else os.environ.get("GOFLAGS", ""))
     with open(log, "wb") as out:
         command = command.replace("{junit}", str(junit))
