@@ -279,9 +279,9 @@ Result<std::vector<Mapping>> HostDevice::Map(const SpacePtr& space,
   auto runs = RunsOf(placements);
   if (!runs.ok()) return runs.status();
   const int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
-  const int flags = arena_ == nullptr ? MAP_POPULATE : 0;
+  // A page that is entered here is not faulted in while a rank stages, nor in a flip or a step.
   TANGRAM_RETURN_IF_ERROR(
-      static_cast<HostSpace&>(*space).Map(placements, *runs, protection, flags));
+      static_cast<HostSpace&>(*space).Map(placements, *runs, protection, MAP_POPULATE));
   std::vector<Mapping> out;
   out.reserve(placements.size());
   for (const Placement& p : placements) out.emplace_back(space, p.at, p.block, p.slice);

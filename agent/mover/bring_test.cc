@@ -184,6 +184,60 @@ TEST(Bring, StopEndsIt) {
   EXPECT_EQ(status.code(), Code::kUnavailable);
 }
 
+// Calls to it wait until as many were under way as it is told, and until another source was asked.
+class Wide final : public Source {
+ public:
+  Wide(size_t lanes, size_t together) : lanes_(lanes), together_(together) {}
+  std::string name() const override { return "wide"; }
+  size_t lanes() const override { return lanes_; }
+  Status Bring(std::span<const Range> job, std::span<const size_t> wanted, const Arrived& arrived,
+               const std::stop_token&) override {
+    ++calls;
+    now += 1;
+    most = std::max<size_t>(most, now);
+    while (most < together_ || (other != nullptr && other->calls == 0)) std::this_thread::yield();
+    now -= 1;
+    for (const size_t i : wanted) arrived(i, std::vector<uint64_t>(job[i].units.size()));
+    return OkStatus();
+  }
+  const Wide* other = nullptr;
+  std::atomic<size_t> calls{0}, now{0}, most{0};
+
+ private:
+  const size_t lanes_, together_;
+};
+
+Status BringFrom(std::vector<Source*> sources, const std::vector<Range>& job, size_t workers) {
+  return Bring(
+      job, sources, {.workers = workers}, [](const auto&, size_t, const auto&) {},
+      [](const auto&, const auto&) {}, {});
+}
+
+// Memory that nobody touches: 8 MiB a range.
+Range Large(std::vector<uint32_t> sources) {
+  return {{device::Memory{nullptr, 0, 8 << 20}}, std::move(sources)};
+}
+
+TEST(Bring, ASourceWithLanesIsAskedByTwoAtOnceForHalfEach) {
+  Wide one(2, 2);
+  ASSERT_TRUE(BringFrom({&one}, {Large({0}), Large({0})}, 4).ok());
+  EXPECT_EQ(one.calls, 2U);
+  Wide narrow(1, 1);
+  ASSERT_TRUE(BringFrom({&narrow}, {Large({0}), Large({0})}, 4).ok());
+  EXPECT_EQ(narrow.calls, 1U);
+  EXPECT_EQ(narrow.most, 1U);
+}
+
+TEST(Bring, AnotherSourceIsAskedBeforeASecondLane) {
+  Wide first(2, 1), second(2, 1);
+  first.other = &second;
+  second.other = &first;
+  ASSERT_TRUE(
+      BringFrom({&first, &second}, {Large({0}), Large({0}), Large({1}), Large({1})}, 2).ok());
+  EXPECT_EQ(first.calls, 2U);
+  EXPECT_EQ(second.calls, 2U);
+}
+
 // Sources that fail as they like: what some source can bring comes, once, and no source is asked
 // after it failed twice.
 TEST(Bring, WhateverSourcesDoWhatCanComeComesOnce) {

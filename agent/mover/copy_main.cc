@@ -3,7 +3,7 @@
 // by 1 thread, 2, and as many as there are cores. Both memories are in place before the clock
 // starts.
 //
-//   tangram-copy UNIT_BYTES TOTAL_BYTES ROUNDS
+//   tangram-copy UNIT_BYTES TOTAL_BYTES ROUNDS [huge]
 //
 // One JSON object: GB/s of the median round of the best number of threads, and seconds of mapping.
 #include <fmt/format.h>
@@ -16,7 +16,9 @@
 #include <cstdlib>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -47,7 +49,7 @@ struct Owned {
   device::Memory memory;
 
   Owned(const device::Platform& platform, uint64_t bytes, std::byte value)
-      : devices(Must(platform.Make("copy", {.weights = bytes, .kv = 4096, .control = 4096}))) {
+      : devices(Must(platform.Make("copy", {.weights = bytes, .kv = 2 << 20, .control = 4096}))) {
     std::tie(space, mapping) = Must(device::MapWhole(*devices.weights));
     memory = {devices.weights.get(), space->address(), bytes};
     std::ranges::fill(device::View(memory), value);
@@ -88,14 +90,17 @@ void Read(const device::Platform& platform, int descriptor, uint64_t unit, uint6
   std::fflush(stdout);
 }
 
-int Main(uint64_t unit, uint64_t bytes, int rounds) {
+int Main(uint64_t unit, uint64_t bytes, int rounds, bool huge) {
   if (unit == 0 || unit % 4096 != 0 || bytes < unit || rounds < 1) {
-    std::fprintf(stderr,
-                 "usage: tangram-copy UNIT_BYTES TOTAL_BYTES ROUNDS (units of whole pages)\n");
+    std::fprintf(
+        stderr,
+        "usage: tangram-copy UNIT_BYTES TOTAL_BYTES ROUNDS [huge] (units of whole 4 KiB)\n");
     return 2;
   }
-  bytes = bytes / unit * unit;
-  const auto platform = Must(device::MakePlatform({}));
+  constexpr uint64_t kHuge = 2 << 20;
+  bytes = std::lcm(unit, kHuge) * (bytes / std::lcm(unit, kHuge) + 1);
+  const auto platform =
+      Must(device::MakePlatform({.map_bytes = huge ? kHuge : 4096, .hugetlb = huge}));
   const Owned source(*platform, bytes, std::byte{1});
   const pid_t reader = fork();
   if (reader == 0) {
@@ -112,7 +117,8 @@ int Main(uint64_t unit, uint64_t bytes, int rounds) {
 }  // namespace tangram::mover
 
 int main(int argc, char** argv) {
-  if (argc != 4) return tangram::mover::Main(0, 0, 0);
+  const bool huge = argc == 5 && std::string(argv[4]) == "huge";
+  if (argc != 4 && !huge) return tangram::mover::Main(0, 0, 0, false);
   return tangram::mover::Main(std::strtoull(argv[1], nullptr, 10),
-                              std::strtoull(argv[2], nullptr, 10), std::atoi(argv[3]));
+                              std::strtoull(argv[2], nullptr, 10), std::atoi(argv[3]), huge);
 }

@@ -14,6 +14,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr uint64_t kLeastBytes = 4 << 20;  // of a call, where a source has several lanes
+
 // The state of one job: who has what to do. All under one lock, which nobody holds while bytes
 // move.
 class Run {
@@ -57,7 +59,8 @@ class Run {
   struct Desk {
     Source* source = nullptr;
     std::deque<size_t> queue;  // ranges that it is to bring
-    bool busy = false;
+    uint64_t bytes = 0;        // of these
+    size_t calls = 0;          // under way
     int failures = 0;
     Clock::time_point not_before{};
   };
@@ -73,6 +76,7 @@ class Run {
       Desk& desk = desks_[sources[turn_[range]]];
       if (desk.failures >= limits_.failures) continue;
       desk.queue.push_back(range);
+      desk.bytes += job_[range].bytes();
       return;
     }
     if (!error_) error_ = Status(worst_, said_.empty() ? "a range has no source" : said_);
@@ -84,16 +88,18 @@ class Run {
     while (left_ > 0 && !error_ && !stop.stop_requested()) {
       const auto now = Clock::now();
       auto wake = now + std::chrono::seconds(1);
+      // Another source rather than one more call to the same.
+      size_t best = desks_.size();
       for (size_t d = 0; d < desks_.size(); ++d) {
-        Desk& desk = desks_[d];
-        if (desk.busy || desk.queue.empty()) continue;
+        const Desk& desk = desks_[d];
+        if (desk.calls >= desk.source->lanes() || desk.queue.empty()) continue;
         if (desk.not_before > now) {
           wake = std::min(wake, desk.not_before);
-          continue;
+        } else if (best == desks_.size() || desk.calls < desks_[best].calls) {
+          best = d;
         }
-        desk.busy = true;
-        return Batch(d);
       }
+      if (best < desks_.size()) return Batch(best);
       const uint64_t seen = changes_;
       changed_.wait_until(lock, stop, wake, [&] { return changes_ != seen; });
     }
@@ -102,11 +108,17 @@ class Run {
 
   Call Batch(size_t d) {
     Call call{d, {}};
-    std::deque<size_t>& queue = desks_[d].queue;
-    for (uint64_t bytes = 0; !queue.empty(); queue.pop_front()) {
-      bytes += job_[queue.front()].bytes();
-      if (!call.ranges.empty() && bytes > limits_.batch_bytes) break;
-      call.ranges.push_back(queue.front());
+    Desk& desk = desks_[d];
+    ++desk.calls;
+    // Lanes share what there is, unless that is too little to be worth a call.
+    const uint64_t share = std::max(desk.bytes / desk.source->lanes(), kLeastBytes);
+    const uint64_t most = std::min(limits_.batch_bytes, share);
+    for (uint64_t bytes = 0; !desk.queue.empty(); desk.queue.pop_front()) {
+      const uint64_t range = job_[desk.queue.front()].bytes();
+      bytes += range;
+      if (!call.ranges.empty() && bytes > most) break;
+      call.ranges.push_back(desk.queue.front());
+      desk.bytes -= range;
     }
     return call;
   }
@@ -114,7 +126,7 @@ class Run {
   void Over(const Call& call, Status status) {
     const std::scoped_lock lock(mu_);
     Desk& desk = desks_[call.desk];
-    desk.busy = false;
+    --desk.calls;
     const bool whole = std::none_of(call.ranges.begin(), call.ranges.end(),
                                     [&](size_t range) { return missing_[range]; });
     if (status.ok() && !whole) {
@@ -151,9 +163,11 @@ class Run {
         if (!error_) Queue(range);
       } else {
         desk->queue.push_front(range);
+        desk->bytes += job_[range].bytes();
       }
     }
     if (desk->failures < limits_.failures) return;
+    desk->bytes = 0;
     for (const size_t range : std::exchange(desk->queue, {})) {
       if (!error_) Queue(range);
     }
@@ -187,8 +201,10 @@ Status Bring(std::span<const Range> job, std::span<Source* const> sources, const
   if (job.empty()) return OkStatus();  // a flip that moves nothing starts no thread
   Run run(job, sources, limits);
   {
+    size_t lanes = 0;
+    for (const Source* source : sources) lanes += source->lanes();
     std::vector<std::jthread> workers;
-    for (size_t i = 1; i < std::min(limits.workers, sources.size()); ++i) {
+    for (size_t i = 1; i < std::min(limits.workers, lanes); ++i) {
       workers.emplace_back([&] {
         if (limits.yields) YieldToServing();
         run.Work(came, failed, stop);

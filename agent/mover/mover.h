@@ -24,7 +24,7 @@ struct Range {
   uint64_t bytes() const;
 };
 
-// Where bytes come from. One call at a time.
+// Where bytes come from.
 class Source {
  public:
   // A range is there and verified; its units' hashes, in order.
@@ -32,6 +32,8 @@ class Source {
 
   virtual ~Source() = default;
   virtual std::string name() const = 0;  // for messages
+  // How many calls may bring from it at the same time.
+  virtual size_t lanes() const { return 1; }
   // Brings ranges of the job, by index, and tells of each at once. What had arrived when it fails
   // stays. kNotHeld: not yet, it is to be asked again, or the next, if another had failed before;
   // kUnavailable, kCorrupt: another source may do; anything else ends the job.
@@ -40,7 +42,7 @@ class Source {
 };
 
 struct Limits {
-  size_t workers = 2;               // sources that are asked at the same time
+  size_t workers = 2;               // calls at the same time
   uint64_t batch_bytes = 64 << 20;  // at most, in one call, unless one range is longer
   int failures = 2;                 // of a source, after which it is not asked again by this job
   std::chrono::milliseconds ask_again{20};

@@ -61,6 +61,8 @@ class RankSource final : public mover::Source {
         peer_(std::move(peer)),
         sibling_(store->options_.sibling(peer_.member())) {}
   std::string name() const override { return peer_.member(); }
+  // One connection does not fill a network, nor one thread a memory.
+  size_t lanes() const override { return 2; }
   // Bytes come from memory of this machine, not over a network.
   bool shares() const { return shares_; }
   Status Bring(std::span<const mover::Range> job, std::span<const size_t> ranges,

@@ -201,6 +201,9 @@ func (p *pod) runAgent() (*process, error) {
 	if o.OneNode {
 		config["node_folder"] = p.w.socketDir
 	}
+	if o.HugePages {
+		config["hugetlb"] = true
+	}
 	if o.PageBytes > 0 {
 		config["page_bytes"] = o.PageBytes
 	}

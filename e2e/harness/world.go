@@ -52,6 +52,8 @@ type Options struct {
 	SizesOnly bool
 	// OneNode: agents may map each other's memory, as pods of one node that share a folder.
 	OneNode bool
+	// HugePages: weights and KV lie in huge pages of the machine's pool, which must have enough.
+	HugePages bool
 	// PageBytes of the geometry; 0: the agent's own.
 	PageBytes uint64
 }
