@@ -58,13 +58,18 @@ Status KvSource::Bring(std::span<const mover::Range> job, std::span<const size_t
   for (size_t sent = 0, i = 0; sent < wanted.size(); sent = i) {
     ranges.clear();
     for (; i < wanted.size(); ++i) {
-      const device::Memory& to = job[wanted[i]].units[0];
-      const uint64_t from = (*offsets_)[wanted[i]];
-      const uint64_t parts = (to.bytes + kMostRangeBytes - 1) / kMostRangeBytes;
-      if (ranges.size() + parts > kMostRanges) break;
-      for (uint64_t at = 0; at < to.bytes; at += kMostRangeBytes) {
-        ranges.push_back(
-            {from + at, to.Part(at, std::min<uint64_t>(to.bytes - at, kMostRangeBytes))});
+      const size_t before = ranges.size();
+      auto offset = (*offsets_)[wanted[i]].begin();
+      for (const device::Memory& to : job[wanted[i]].units) {
+        const uint64_t from = *offset++;
+        for (uint64_t at = 0; at < to.bytes; at += kMostRangeBytes) {
+          ranges.push_back(
+              {from + at, to.Part(at, std::min<uint64_t>(to.bytes - at, kMostRangeBytes))});
+        }
+      }
+      if (ranges.size() > kMostRanges && before > 0) {
+        ranges.resize(before);  // in the next round
+        break;
       }
     }
     TANGRAM_RETURN_IF_ERROR(link_->Read(ranges, stop));

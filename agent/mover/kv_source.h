@@ -43,18 +43,20 @@ class KvLink {
   std::unique_ptr<KvChannel> channel_;
 };
 
-// A link as a source. Range i of the job is one unit of less than 4 GiB, which lies at
-// (*offsets)[i] of the rank's region.
+// Where the units of a job lie in the regions of their sources: by range, by unit.
+using KvOffsets = std::vector<std::vector<uint64_t>>;
+
+// A link as a source. A range is at most as many units as a read takes, each of less than 4 GiB.
 class KvSource final : public Source {
  public:
-  KvSource(KvLink* link, const std::vector<uint64_t>* offsets) : link_(link), offsets_(offsets) {}
+  KvSource(KvLink* link, const KvOffsets* offsets) : link_(link), offsets_(offsets) {}
   std::string name() const override { return "KV of " + link_->member(); }
   Status Bring(std::span<const mover::Range> job, std::span<const size_t> wanted,
                const Arrived& arrived, const std::stop_token& stop) override;
 
  private:
   KvLink* const link_;
-  const std::vector<uint64_t>* const offsets_;
+  const KvOffsets* const offsets_;
 };
 
 }  // namespace tangram::mover

@@ -53,10 +53,10 @@ class KvSourceTest : public testing::MoverTest {
   // Brings the ranges as a job, the first `first` from one link, the others from the other.
   Status BringFrom(KvLink* one, KvLink* other, size_t first, const std::vector<KvRange>& ranges) {
     std::vector<Range> job;
-    std::vector<uint64_t> offsets;
+    KvOffsets offsets;
     for (const KvRange& range : ranges) {
       job.push_back({{range.to}, {job.size() < first ? 0U : 1U}});
-      offsets.push_back(range.source_offset);
+      offsets.push_back({range.source_offset});
     }
     KvSource a(one, &offsets), b(other, &offsets);
     std::vector<Source*> sources{&a, &b};

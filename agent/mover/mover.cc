@@ -14,7 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr uint64_t kLeastBytes = 4 << 20;  // of a call, where a source has several lanes
+constexpr uint64_t kLeastBytes = 2 << 20;  // of a call, where a source has several lanes
 
 // The state of one job: who has what to do. All under one lock, which nobody holds while bytes
 // move.

@@ -42,9 +42,10 @@ class Source {
 };
 
 struct Limits {
-  size_t workers = 2;               // calls at the same time
-  uint64_t batch_bytes = 64 << 20;  // at most, in one call, unless one range is longer
-  int failures = 2;                 // of a source, after which it is not asked again by this job
+  size_t workers = 2;  // calls at the same time
+  // At most, in one call, unless one range is longer: a call costs both sides a token over gRPC.
+  uint64_t batch_bytes = 256 << 20;
+  int failures = 2;  // of a source, after which it is not asked again by this job
   std::chrono::milliseconds ask_again{20};
   bool yields = true;  // workers take what time serving leaves; not where serving waits for them
 };

@@ -22,6 +22,7 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
@@ -31,6 +32,7 @@
 #include "agent/device/hash.h"
 #include "agent/mover/data_server.h"
 #include "agent/mover/grants.h"
+#include "agent/mover/mover.h"
 #include "agent/mover/tcp_transport.h"
 #include "agent/net/testing/certs.h"
 
@@ -182,7 +184,7 @@ struct Ports {
 };
 
 // Asks for a token that opens the wish, over a channel that stands for the agents' gRPC.
-void Source(const Stage& stage, int channel) {
+void PlaySource(const Stage& stage, int channel) {
   Grants grants;
   std::vector<std::unique_ptr<DataServer>> servers;
   Ports ports;
@@ -267,19 +269,57 @@ class Reader {
     return std::exchange(next_, next_ + size);
   }
 
-  void Pull(Transport* links, uint64_t size, bool secure) {
-    const Wish wish{Next(size), size};
+  // As a rank does: by the mover, which asks a source for two parts at once.
+  class Remote final : public Source {
+   public:
+    Remote(Reader* reader, Transport* transport, bool secure, uint64_t from)
+        : reader_(reader), transport_(transport), from_(from) {
+      peer_.set_data(fmt::format("{}:{}", kSource, reader->ports_.ours[secure ? 1 : 0]));
+    }
+    std::string name() const override { return peer_.data(); }
+    size_t lanes() const override { return 2; }
+    // Range i of a job is unit i from `from`; what is wanted lies side by side.
+    Status Bring(std::span<const Range> job, std::span<const size_t> wanted, const Arrived& arrived,
+                 const std::stop_token& stop) override {
+      std::vector<Target> targets;
+      for (const size_t i : wanted) {
+        targets.push_back({job[i].units[0], reader_->stage_.hashes[from_ / kUnit + i]});
+      }
+      const Wish wish{from_ + wanted[0] * kUnit, wanted.size() * kUnit};
+      const std::string token = reader_->Ask(wish);
+      size_t next = 0;
+      return transport_->Pull(peer_, token, targets, stop, [&](uint64_t) {
+        arrived(wanted[next], {targets[next].hash});
+        ++next;
+      });
+    }
+
+   private:
+    Reader* const reader_;
+    Transport* const transport_;
+    const uint64_t from_;
+    v1::PeerAddress peer_;
+  };
+
+  std::string Ask(const Wish& wish) {
+    const std::scoped_lock lock(mu_);
     Must(write(channel_, &wish, sizeof wish) == sizeof wish, "asking");
     std::string token(16, '\0');
     Must(read(channel_, token.data(), token.size()) == 16, "hearing a token");
-    std::vector<Target> targets;
-    for (uint64_t at = wish.offset; at < wish.offset + size; at += kUnit) {
-      const std::span to(&copy_[at], kUnit);
-      targets.push_back({device::Memory::Own(to), stage_.hashes[at / kUnit]});
+    return token;
+  }
+
+  void Pull(Transport* transport, uint64_t size, bool secure) {
+    const uint64_t from = Next(size);
+    std::vector<Range> job;
+    for (uint64_t at = from; at < from + size; at += kUnit) {
+      job.push_back({{device::Memory::Own(std::span(&copy_[at], kUnit))}, {0}});
     }
-    v1::PeerAddress peer;
-    peer.set_data(fmt::format("{}:{}", kSource, ports_.ours[secure ? 1 : 0]));
-    const Status status = links->Pull(peer, token, targets, {}, [](uint64_t) {});
+    Remote remote(this, transport, secure, from);
+    Source* const sources[] = {&remote};
+    const Status status = Bring(
+        job, sources, {.yields = false}, [](const auto&, size_t, const auto&) {},
+        [](const auto&, const auto&) {}, {});
     Must(status.ok(), status.message());
   }
 
@@ -300,12 +340,13 @@ class Reader {
 
   const Stage& stage_;
   const int channel_;
+  std::mutex mu_;  // one question at a time
   Ports ports_;
   std::vector<std::byte> copy_;
   uint64_t next_ = 0;
 };
 
-void Read(const Stage& stage, int channel) {
+void PlayReader(const Stage& stage, int channel) {
   const bool quick = std::getenv("QUICK") != nullptr && *std::getenv("QUICK") != '\0';
   Reader reader(stage, channel);
   nlohmann::json metrics;
@@ -371,9 +412,9 @@ int Main() {
   Must(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, channel) == 0 && pipe(ready) == 0 && pipe(wire) == 0,
        "pipes");
   const pid_t source =
-      Host("tg-source", kSource, ready[1], wire[0], [&] { Source(stage, channel[0]); });
+      Host("tg-source", kSource, ready[1], wire[0], [&] { PlaySource(stage, channel[0]); });
   const pid_t reader =
-      Host("tg-reader", kReader, ready[1], wire[0], [&] { Read(stage, channel[1]); });
+      Host("tg-reader", kReader, ready[1], wire[0], [&] { PlayReader(stage, channel[1]); });
   char bytes[2] = {};
   for (char& byte : bytes) Must(read(ready[0], &byte, 1) == 1, "a host that did not come up");
   Run(fmt::format("ip link add tg-source netns {} type veth peer name tg-reader netns {}", source,

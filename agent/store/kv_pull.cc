@@ -9,23 +9,29 @@
 namespace tangram::store {
 namespace {
 
-// KV of a rank of this process. Range i of the job lies at (*offsets)[i] of its region.
+// Moves that come together, and come again together if they must.
+constexpr size_t kTogether = 256;
+constexpr uint64_t kBytesTogether = 2 << 20;
+
+// KV of a rank of this process.
 class SiblingKv final : public mover::Source {
  public:
-  SiblingKv(std::string member, device::Memory region, const std::vector<uint64_t>* offsets)
+  SiblingKv(std::string member, device::Memory region, const mover::KvOffsets* offsets)
       : member_(std::move(member)), region_(region), offsets_(offsets) {}
   std::string name() const override { return "KV of " + member_; }
   Status Bring(std::span<const mover::Range> job, std::span<const size_t> wanted,
                const Arrived& arrived, const std::stop_token&) override {
     std::vector<device::CopyOp> copies;
     for (const size_t i : wanted) {
-      const device::Memory& to = job[i].units[0];
-      const uint64_t from = (*offsets_)[i];
-      if (from > region_.bytes || to.bytes > region_.bytes - from) {
-        return {Code::kInvalid, fmt::format("{} bytes at {} of {} of the KV of {}", to.bytes, from,
-                                            region_.bytes, member_)};
+      auto offset = (*offsets_)[i].begin();
+      for (const device::Memory& to : job[i].units) {
+        const uint64_t from = *offset++;
+        if (from > region_.bytes || to.bytes > region_.bytes - from) {
+          return {Code::kInvalid, fmt::format("{} bytes at {} of {} of the KV of {}", to.bytes,
+                                              from, region_.bytes, member_)};
+        }
+        copies.push_back({to, region_.Part(from, to.bytes)});
       }
-      copies.push_back({to, region_.Part(from, to.bytes)});
     }
     TANGRAM_RETURN_IF_ERROR(job[wanted[0]].units[0].device->Copy(copies).Wait());
     for (const size_t i : wanted) arrived(i, {});
@@ -35,7 +41,7 @@ class SiblingKv final : public mover::Source {
  private:
   const std::string member_;
   const device::Memory region_;
-  const std::vector<uint64_t>* const offsets_;
+  const mover::KvOffsets* const offsets_;
 };
 
 }  // namespace
@@ -71,7 +77,7 @@ Result<uint64_t> RankStore::KvPull(const v1::KvPull& pull,
                                    const std::vector<v1::PeerAddress>& peers,
                                    StageProgress* progress) {
   const std::scoped_lock lock(kv_mu_);
-  std::vector<uint64_t> offsets;
+  mover::KvOffsets offsets;
   std::vector<std::unique_ptr<mover::Source>> all;
   std::map<uint32_t, uint32_t> by_rank;
   for (const v1::PeerAddress& peer : peers) {
@@ -86,6 +92,11 @@ Result<uint64_t> RankStore::KvPull(const v1::KvPull& pull,
   std::vector<mover::Range> job;
   const device::Memory& mine = memories_.kv.memory;
   uint64_t bytes = 0;
+  struct Group {
+    size_t range = 0;
+    uint64_t bytes = 0;
+  };
+  std::vector<Group> groups(all.size());  // that grow, by source
   for (int i = 0; i < pull.source_rank_size(); ++i) {
     const auto source = by_rank.find(pull.source_rank(i));
     const uint64_t to = pull.target_offset(i);
@@ -94,8 +105,16 @@ Result<uint64_t> RankStore::KvPull(const v1::KvPull& pull,
       return Status(Code::kInvalid, fmt::format("KV move {}: rank {}, {} bytes to {} of {}", i,
                                                 pull.source_rank(i), length, to, mine.bytes));
     }
-    job.push_back({{mine.Part(to, length)}, {source->second}});
-    offsets.push_back(pull.source_offset(i));
+    Group& group = groups[source->second];
+    if (group.bytes == 0 || group.bytes + length > kBytesTogether ||
+        job[group.range].units.size() == kTogether) {
+      group = {job.size(), 0};
+      job.push_back({{}, {source->second}});
+      offsets.emplace_back();
+    }
+    job[group.range].units.push_back(mine.Part(to, length));
+    offsets[group.range].push_back(pull.source_offset(i));
+    group.bytes += length;
     bytes += length;
   }
   std::vector<mover::Source*> sources;
