@@ -96,12 +96,9 @@ func (m *Merger) Take(at float64, reads []Read) (*Sample, error) {
 	var good []*tangramv1.TelemetryReport
 	named := map[string]bool{}
 	for _, r := range reads {
-		why := ""
-		switch {
-		case r.Err != nil:
+		why := wrong(m.world, r.Report)
+		if r.Err != nil {
 			why = r.Err.Error()
-		default:
-			why = wrong(m.world, r.Report)
 		}
 		if why == "" && named[r.Report.Gateway] {
 			why = fmt.Sprintf("gateway %s was heard already", r.Report.Gateway)

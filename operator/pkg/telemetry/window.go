@@ -83,7 +83,7 @@ func (h *History) Window(now, seconds, stale float64) (*Window, error) {
 // TokensPerSecond that clients were given.
 func (w *Window) TokensPerSecond() float64 { return float64(w.Grown.Written) / w.Seconds }
 
-// Goodput: answers and tokens per second that were surely within an SLO.
+// Goodput is answers and tokens per second that were surely within an SLO.
 func (w *Window) Goodput(s SLO) (answers, tokens float64) {
 	a := w.Answers.Attainment(s)
 	return float64(a.Within) / w.Seconds, float64(a.Tokens) / w.Seconds
