@@ -224,6 +224,7 @@ func (p *pod) runEngine(device int) (*process, error) {
 		ms := fmt.Sprint(o.Patience.Milliseconds())
 		args = append(args, "--exchange-timeout-ms", ms, "--least-timeout-ms", ms)
 	}
+	args = append(args, o.EngineFlags...)
 	if len(o.Engine) > 0 {
 		return p.run(name, o.Engine[0], append(slices.Clone(o.Engine[1:]), args...)...)
 	}
