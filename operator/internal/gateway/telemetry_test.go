@@ -147,7 +147,7 @@ func TestWorldMetrics(t *testing.T) {
 	}
 	world := func(running, waiting, used, prefill, steps float64) map[string]float64 {
 		return map[string]float64{"vllm:num_requests_running": running, "vllm:num_requests_waiting": waiting, "vllm:kv_cache_usage_perc": used,
-			"tangram_world_prefill_tokens_total": prefill, "tangram_world_steps_total": steps}
+			"tangram_gateway_world_prefill_tokens_total": prefill, "tangram_gateway_world_steps_total": steps}
 	}
 	tell(r.engines[0], 3, 100, 7)
 	tell(r.engines[1], 4, 50, 7)

@@ -45,16 +45,16 @@ func NewWorldMetrics(p *Pool, model string) prometheus.Collector {
 		}
 		return 1 - float64(g.KVFree)/float64(g.KVPages)
 	})
-	gauge("tangram_world_queue_age_seconds", "Time that the oldest request waits.", func(g *telemetry.Gauges) float64 { return g.QueueAge })
-	gauge("tangram_world_queued_prompt_tokens", "Prompt tokens that are to be computed yet.", func(g *telemetry.Gauges) float64 { return float64(g.QueuedTokens) })
-	gauge("tangram_world_silent_ranks", "Members that told nothing lately.", func(g *telemetry.Gauges) float64 { return float64(g.Silent) })
-	counter("tangram_world_prefill_tokens_total", "Tokens of prompts that were computed.", func(c *telemetry.Counters) float64 { return float64(c.PrefillTokens) })
-	counter("tangram_world_decode_tokens_total", "Tokens of answers that were computed.", func(c *telemetry.Counters) float64 { return float64(c.DecodeTokens) })
-	counter("tangram_world_steps_total", "Steps with work.", func(c *telemetry.Counters) float64 { return float64(c.Steps) })
-	counter("tangram_world_step_seconds_total", "Seconds in these.", func(c *telemetry.Counters) float64 { return c.StepSeconds })
-	counter("tangram_world_paced_steps_total", "Steps that a table had a time for.", func(c *telemetry.Counters) float64 { return float64(c.PacedSteps) })
-	counter("tangram_world_pace_overruns_total", "Of these, those that took longer.", func(c *telemetry.Counters) float64 { return float64(c.Overruns) })
-	counter("tangram_world_pace_cut_total", "Of these, those that were cut short.", func(c *telemetry.Counters) float64 { return float64(c.Cut) })
+	gauge("tangram_gateway_world_queue_age_seconds", "Time that the oldest request waits.", func(g *telemetry.Gauges) float64 { return g.QueueAge })
+	gauge("tangram_gateway_world_queued_prompt_tokens", "Prompt tokens that are to be computed yet.", func(g *telemetry.Gauges) float64 { return float64(g.QueuedTokens) })
+	gauge("tangram_gateway_world_silent_ranks", "Members that told nothing lately.", func(g *telemetry.Gauges) float64 { return float64(g.Silent) })
+	counter("tangram_gateway_world_prefill_tokens_total", "Tokens of prompts that were computed.", func(c *telemetry.Counters) float64 { return float64(c.PrefillTokens) })
+	counter("tangram_gateway_world_decode_tokens_total", "Tokens of answers that were computed.", func(c *telemetry.Counters) float64 { return float64(c.DecodeTokens) })
+	counter("tangram_gateway_world_steps_total", "Steps with work.", func(c *telemetry.Counters) float64 { return float64(c.Steps) })
+	counter("tangram_gateway_world_step_seconds_total", "Seconds in these.", func(c *telemetry.Counters) float64 { return c.StepSeconds })
+	counter("tangram_gateway_world_paced_steps_total", "Steps that a table had a time for.", func(c *telemetry.Counters) float64 { return float64(c.PacedSteps) })
+	counter("tangram_gateway_world_pace_overruns_total", "Of these, those that took longer.", func(c *telemetry.Counters) float64 { return float64(c.Overruns) })
+	counter("tangram_gateway_world_pace_cut_total", "Of these, those that were cut short.", func(c *telemetry.Counters) float64 { return float64(c.Cut) })
 	return m
 }
 
