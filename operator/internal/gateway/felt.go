@@ -58,14 +58,14 @@ func (c *clock) end(err error) {
 	defer f.mu.Unlock()
 	f.tokens += uint64(c.tokens)
 	switch {
-	case err == nil:
+	case err == nil && c.tokens > 0:
 		f.answered++
 		f.latencies.Note(c.first.Sub(c.born).Seconds(), now.Sub(c.first).Seconds(), c.tokens)
 		c.m.latency.Observe(now.Sub(c.born).Seconds())
 		if c.tokens > 1 {
 			c.m.tpot.Observe(now.Sub(c.first).Seconds() / float64(c.tokens-1))
 		}
-	case !errors.Is(err, context.Canceled) && (errors.Is(err, ErrBusy) || errors.Is(err, ErrNotReady) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrLost)):
+	case err == nil || !errors.Is(err, context.Canceled) && (errors.Is(err, ErrBusy) || errors.Is(err, ErrNotReady) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrLost)):
 		f.failed++
 	default:
 		f.left++

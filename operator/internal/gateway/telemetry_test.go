@@ -77,6 +77,11 @@ func TestReportSaysWhatClientsFelt(t *testing.T) {
 	require.EqualValues(t, 3, report.Arrived)
 	require.EqualValues(t, 1, report.Left)
 	require.EqualValues(t, 1, report.Failed)
+	r.pool.felt.start(r.m, 1).end(nil) // an end without a token is no answer
+	report = r.pool.Telemetry()
+	require.EqualValues(t, 2, report.Failed)
+	_, err := telemetry.NewMerger("w").Take(1, []telemetry.Read{{Gateway: "g", Report: report}})
+	require.NoError(t, err)
 }
 
 // Of the ranks it says what they told last, and of whom nothing is known that nothing is; requests without a rank are told.
