@@ -183,7 +183,9 @@ Status Engine::Outside() {
 
 Status Engine::Step() {
   const Clock::time_point begun = Clock::now();
-  paced_.begun = std::exchange(paced_.in_time, false) ? paced_.until : begun;
+  // A step that follows one that ended in time begins when that one should have ended.
+  const Paced::Ended before = std::exchange(paced_.ended, Paced::Ended::kUnpaced);
+  paced_.begun = before == Paced::Ended::kInTime ? paced_.until : begun;
   const std::vector<Chunk> chunks = scheduler_.Next(step_);
   for (Refusal& refusal : scheduler_.TakeRefused()) {
     sink_->Refuse(refusal.gateway, std::move(refusal.refused));
@@ -226,7 +228,7 @@ Status Engine::Step() {
     if (*flipped) return OkStatus();
   }
   TANGRAM_RETURN_IF_ERROR(Compute(controls, chunks));
-  meter_.Note(controls, (paced_.in_time ? paced_.until : Clock::now()) - paced_.begun);
+  NotePace(controls);
   world_->StepDone();
   ++step_;
   const auto busy = [](const Control& control) {

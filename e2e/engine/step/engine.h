@@ -60,6 +60,7 @@ class Engine {
   uint64_t declined() const { return declined_; }
   bool stopped() const { return stopped_; }
   const PaceCounts& pace_counts() const { return paced_.counts; }
+  double pace_imbalance() const { return paced_.imbalance; }
 
  private:
   Engine(Options options, WorldView* world, Mesh* mesh, Inbox* inbox, Sink* sink)
@@ -96,6 +97,8 @@ class Engine {
   // Waits until then, but answers meanwhile, and for no fence and no permit.
   Status AwaitPace();
   bool PaceIsCut();
+  // The step is done: what became of its time.
+  void NotePace(const std::vector<Control>& controls);
   void ReportLoad(bool now);
 
   // When something died (repair.cc). The step is given up for good.
@@ -181,8 +184,8 @@ class Engine {
   struct Paced {
     PacedLayout layout;
     double imbalance = 1;  // of the experts, in the mean of some steps
-    std::chrono::steady_clock::time_point begun, until;
-    bool in_time = false;      // the last step ended when it should have: the next begins then
+    std::chrono::steady_clock::time_point begun, until;                           // of the step
+    enum class Ended { kUnpaced, kInTime, kLate, kCut } ended = Ended::kUnpaced;  // the last step
     uint64_t cut_attempt = 0;  // for which waits were ended, and how many
     uint32_t cuts = 0;
     PaceCounts counts;

@@ -10,7 +10,7 @@ void StepMeter::Enter(uint64_t epoch) {
   cells_ = {};
 }
 
-void StepMeter::Note(std::span<const Control> controls, std::chrono::nanoseconds took) {
+void StepMeter::Note(std::span<const Control> controls, std::chrono::nanoseconds took, bool whole) {
   Cell step;
   uint64_t tokens = 0;
   for (const Control& control : controls) {
@@ -29,6 +29,7 @@ void StepMeter::Note(std::span<const Control> controls, std::chrono::nanoseconds
   const double seconds = std::chrono::duration<double>(took).count();
   ++steps_;
   seconds_ += seconds;
+  if (!whole) return;
   const size_t octave = std::min<size_t>(std::bit_width(tokens) - 1, kOctaves - 1);
   Cell& cell = cells_[step.prompt_tokens > 0 ? 1 : 0][octave];
   ++cell.steps;

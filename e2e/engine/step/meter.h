@@ -16,8 +16,9 @@ class StepMeter {
  public:
   // Another epoch: what its steps take says nothing about those before.
   void Enter(uint64_t epoch);
-  // A step of the world, of the batches of all homes.
-  void Note(std::span<const Control> controls, std::chrono::nanoseconds took);
+  // A step of the world, of the batches of all homes. Not `whole`: it was cut short, and says
+  // nothing about how long such steps take.
+  void Note(std::span<const Control> controls, std::chrono::nanoseconds took, bool whole);
   void Fill(v1::RankTelemetry* out) const;
 
  private:

@@ -51,15 +51,13 @@ void Engine::SetPace(const std::vector<Control>& controls) {
   const Pacer::Duration lasts = pacer_.Of(paced_.layout, homes, paced_.imbalance, epoch(), step_,
                                           std::chrono::system_clock::now());
   paced_.until = paced_.begun + lasts;
-  ++paced_.counts.steps;
-  paced_.counts.seconds += std::chrono::duration<double>(lasts).count();
 }
 
 Status Engine::AwaitPace() {
   if (!pacer_.options().table) return OkStatus();
   Clock::time_point beaten = Clock::now();
   if (beaten > paced_.until) {
-    ++paced_.counts.overruns;
+    paced_.ended = Paced::Ended::kLate;
     return OkStatus();
   }
   while (true) {
@@ -75,7 +73,7 @@ Status Engine::AwaitPace() {
     TANGRAM_RETURN_IF_ERROR(CheckPreparation());
     mesh_->Progress(0);
     if (PaceIsCut()) {
-      ++paced_.counts.cut;
+      paced_.ended = Paced::Ended::kCut;
       return OkStatus();
     }
     const Clock::time_point now = Clock::now();
@@ -87,8 +85,20 @@ Status Engine::AwaitPace() {
     }
     std::this_thread::sleep_for(std::min<Clock::duration>(kLook, paced_.until - now));
   }
-  paced_.in_time = true;
+  paced_.ended = Paced::Ended::kInTime;
   return OkStatus();
+}
+
+void Engine::NotePace(const std::vector<Control>& controls) {
+  const bool in_time = paced_.ended == Paced::Ended::kInTime;
+  meter_.Note(controls, (in_time ? paced_.until : Clock::now()) - paced_.begun,
+              paced_.ended != Paced::Ended::kCut);
+  if (paced_.ended == Paced::Ended::kUnpaced) return;
+  PaceCounts& counts = paced_.counts;
+  ++counts.steps;
+  counts.overruns += paced_.ended == Paced::Ended::kLate;
+  counts.cut += paced_.ended == Paced::Ended::kCut;
+  counts.seconds += std::chrono::duration<double>(paced_.until - paced_.begun).count();
 }
 
 bool Engine::PaceIsCut() {

@@ -173,7 +173,7 @@ Status Engine::Enter(PageStore pages, std::optional<Adopted> adopted, uint32_t n
   TANGRAM_RETURN_IF_ERROR(BindModel());
   paced_.layout = std::move(*paced);
   paced_.imbalance = 1;
-  paced_.in_time = false;
+  paced_.ended = Paced::Ended::kUnpaced;
   meter_.Enter(maps->epoch);
   maps_ = maps;
   groups_ = std::move(*groups);
