@@ -171,6 +171,26 @@ func TestRanksWithAClock(t *testing.T) {
 		require.Positive(t, at)
 	}
 
+	// A switch under load: permits do not wait for steps, and nothing is lost.
+	before := o.take().Total
+	answered := make(chan *load.Result, requests)
+	for i := range requests {
+		go func() {
+			answered <- client(w).Do(t.Context(), load.Request{Index: i, Prompt: []uint32{uint32(i), 3, 4}, MaxTokens: 60, TopP: 1})
+		}()
+	}
+	require.Eventually(t, func() bool { return o.take().Gauges.Decoding == requests }, time.Minute, 100*time.Millisecond)
+	record := apply(t, w, ranks, "Expert")
+	for range requests {
+		r := <-answered
+		require.NoError(t, r.Err, w.Died())
+		require.Len(t, r.Tokens, 60)
+	}
+	require.Eventually(t, func() bool { return o.take().Total.Finished-before.Finished == requests }, time.Minute, 300*time.Millisecond)
+	after := o.take().Total
+	t.Logf("a switch of %d flips under load cut %d of %d steps short", record.PlannedFlips, after.Cut-before.Cut, after.Steps-before.Steps)
+	require.LessOrEqual(t, after.Cut-before.Cut, uint64(2*record.PlannedFlips), "two for each attempt at most")
+
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.MetricsURL(), nil)
 	require.NoError(t, err)
 	reply, err := http.DefaultClient.Do(request)
@@ -179,12 +199,12 @@ func TestRanksWithAClock(t *testing.T) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(reply.Body)
 	require.NoError(t, err)
-	for name, least := range map[string]float64{"vllm:num_requests_running": 0, "vllm:kv_cache_usage_perc": 0, "vllm:generation_tokens_total": 2 * requests * tokens} {
+	for name, least := range map[string]float64{"vllm:num_requests_running": 0, "vllm:kv_cache_usage_perc": 0, "vllm:generation_tokens_total": requests * (2*tokens + 60)} {
 		require.NotNil(t, families[name], name)
 		m := families[name].Metric[0]
 		require.GreaterOrEqual(t, m.GetGauge().GetValue()+m.GetCounter().GetValue(), least, name)
 	}
 	for _, name := range []string{"vllm:time_to_first_token_seconds", "vllm:request_time_per_output_token_seconds", "vllm:e2e_request_latency_seconds"} {
-		require.EqualValues(t, 2*requests, families[name].Metric[0].GetHistogram().GetSampleCount(), name)
+		require.EqualValues(t, 3*requests, families[name].Metric[0].GetHistogram().GetSampleCount(), name)
 	}
 }

@@ -54,6 +54,18 @@ double Since(Clock::time_point begun) {
   return std::chrono::duration<double>(Clock::now() - begun).count();
 }
 
+void ExpectTheOracles(TestWorld& world, const v1::Submit& submit) {
+  const auto oracle = model::Oracle::Create(TestCheckpoint());
+  ASSERT_TRUE(oracle.ok());
+  const std::vector<model::OracleRequest> requests = {
+      {{submit.prompt().begin(), submit.prompt().end()}, submit.max_tokens(), {}, {}}};
+  const auto want = oracle->Run(requests, {});
+  ASSERT_TRUE(want.ok());
+  const std::vector<v1::Token> got = world.sink.Stream(submit.request());
+  ASSERT_EQ(got.size(), submit.max_tokens());
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i].logit_hash(), (*want)[0].hashes[i]);
+}
+
 // Long enough for a request to be in the middle of a step of so many seconds, which it is in for
 // longer than anything here takes.
 constexpr double kForever = 8;
@@ -80,15 +92,7 @@ TEST(PacedWorldTest, StepsLastAsTheTableSays) {
     EXPECT_LT(took, 1.2) << "a late wake-up is made good";
   }
 
-  const auto oracle = model::Oracle::Create(TestCheckpoint());
-  ASSERT_TRUE(oracle.ok());
-  const std::vector<model::OracleRequest> requests = {
-      {{submit.prompt().begin(), submit.prompt().end()}, submit.max_tokens(), {}, {}}};
-  const auto want = oracle->Run(requests, {});
-  ASSERT_TRUE(want.ok());
-  const std::vector<v1::Token> got = world.sink.Stream("r");
-  ASSERT_EQ(got.size(), 40u);
-  for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i].logit_hash(), (*want)[0].hashes[i]);
+  ExpectTheOracles(world, submit);
 }
 
 // Work that takes longer than the step that it stands for is told.
@@ -146,6 +150,29 @@ TEST(PacedWorldTest, ADeathIsSeenWithinTheStep) {
   world.Kill(2);
   EXPECT_TRUE(world.net.WaitStopped({world.names[0], world.names[1]})) << world.Failure();
   EXPECT_LT(Since(begun), kForever / 2);
+}
+
+// A repair goes on at the pace of the layout that it brings, and bits are the oracle's.
+TEST(PacedWorldTest, SurvivorsGoOnAtTheirPace) {
+  Engine::Options options;
+  options.pace.table = FixedTable({{{3, 1, 1}, 100}, {{2, 1, 1}, 10}});
+  TestWorld world(&TestCheckpoint(), {.members = 3, .engine = options});
+  ASSERT_TRUE(world.net.Flip(Uniform(world.names, 3, 3, 1, 1)).ok()) << world.Failure();
+  const v1::Submit submit = MakeRequest("r", 30);
+  world.Submit(0, submit);
+  ASSERT_TRUE(world.sink.WaitTokens("r", 2)) << world.Failure();
+  world.Kill(2);
+  ASSERT_TRUE(world.net.WaitStopped(world.Names(2))) << world.Failure();
+  const Status repaired = world.net.Repair(Uniform(world.Names(2), 3, 2, 1, 1));
+  ASSERT_TRUE(repaired.ok()) << repaired.message() << world.Failure();
+  const Clock::time_point begun = Clock::now();
+  const size_t before = world.sink.Stream("r").size();
+  ASSERT_TRUE(world.sink.WaitFinished(1)) << world.Failure();
+  const auto steps = static_cast<double>(30 - before);
+  EXPECT_GE(Since(begun), (steps - 1) * .01);
+  EXPECT_LT(Since(begun), steps * .1) << "no longer at the pace of three";
+  world.Stop();
+  ExpectTheOracles(world, submit);
 }
 
 // All ranks find the same skew in what each says its experts computed.
