@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"tangram.dev/operator/pkg/telemetry"
@@ -12,10 +13,12 @@ import (
 
 // felt is what the clients of this gateway felt.
 type felt struct {
+	tokens atomic.Uint64 // delivered so far, also of requests that run
+
 	mu        sync.Mutex
 	latencies telemetry.Latencies // of those that were answered
 
-	arrived, answered, failed, left, tokens uint64
+	arrived, answered, failed, left uint64
 }
 
 // clock of one request, on its way to the client.
@@ -41,6 +44,7 @@ func (c *clock) around(each func(*tangramv1.Token) error) func(*tangramv1.Token)
 			return err
 		}
 		c.tokens++
+		c.felt.tokens.Add(1)
 		if c.tokens == 1 {
 			c.first = time.Now()
 			c.m.prompts.Add(float64(c.prompt))
@@ -56,7 +60,6 @@ func (c *clock) end(err error) {
 	f := c.felt
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.tokens += uint64(c.tokens)
 	switch {
 	case err == nil && c.tokens > 0:
 		f.answered++
@@ -75,6 +78,6 @@ func (c *clock) end(err error) {
 func (f *felt) tell(r *tangramv1.TelemetryReport) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	r.Arrived, r.Answered, r.Failed, r.Left, r.OutputTokens = f.arrived, f.answered, f.failed, f.left, f.tokens
+	r.Arrived, r.Answered, r.Failed, r.Left, r.OutputTokens = f.arrived, f.answered, f.failed, f.left, f.tokens.Load()
 	r.Latencies = f.latencies.Proto()
 }

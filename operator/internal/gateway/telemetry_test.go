@@ -36,6 +36,7 @@ func TestReportSaysWhatClientsFelt(t *testing.T) {
 	r.emit(home, 1, 2, 4)
 	c.has(2)
 	first := time.Since(began)
+	require.Eventually(t, func() bool { return r.pool.Telemetry().OutputTokens == 2 }, soon, time.Millisecond, "while it runs")
 	r.epoch(2, nil, other) // its home died; a replay
 	require.Equal(t, []uint32{9, 8, id(2), id(3)}, r.submitted(other).Prompt)
 	time.Sleep(60 * time.Millisecond)

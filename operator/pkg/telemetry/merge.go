@@ -57,7 +57,8 @@ type gatewaySeen struct {
 }
 
 type memberSeen struct {
-	heard    float64
+	heard    float64 // of the reader's clock
+	told     float64 // when it told so, of the same
 	counters Counters
 	epoch    uint64
 	cells    map[StepKey]Steps
@@ -194,7 +195,11 @@ func (m *Merger) ranks(s *Sample, reports []*tangramv1.TelemetryReport) {
 		}
 		s.gauges(rank.Load)
 		was := m.members[rank.Member]
-		now := &memberSeen{heard: s.At, counters: of(t), epoch: t.Epoch, cells: cellsOf(t)}
+		if told := s.At - rank.Age; was != nil && told <= was.told {
+			was.heard = s.At // another gateway had it sooner
+			continue
+		}
+		now := &memberSeen{heard: s.At, told: s.At - rank.Age, counters: of(t), epoch: t.Epoch, cells: cellsOf(t)}
 		m.members[rank.Member] = now
 		if was == nil {
 			continue

@@ -442,6 +442,24 @@ func TestSilenceIsTold(t *testing.T) {
 	require.Zero(t, s.Gauges.Silent)
 }
 
+// What one gateway heard later than another is old, not a counter that shrank.
+func TestWhoHearsLateTakesNothingBack(t *testing.T) {
+	m := NewMerger("w")
+	at := func(reader, age float64, gateway string, arrived uint64) *Sample {
+		r := fine(reader)
+		r.Gateway = gateway
+		r.Ranks[0].Age, r.Ranks[0].Load.Telemetry.Arrived = age, arrived
+		s, err := m.Take(reader, []Read{{Gateway: gateway, Report: r}})
+		require.NoError(t, err)
+		require.Empty(t, s.Problems)
+		return s
+	}
+	at(10, .1, "g", 9)
+	require.EqualValues(t, 5, at(11, .1, "g", 14).Total.Arrived)
+	require.EqualValues(t, 5, at(12, 2, "h", 11).Total.Arrived, "as it was at 10")
+	require.EqualValues(t, 7, at(13, .1, "h", 16).Total.Arrived)
+}
+
 func TestWindows(t *testing.T) {
 	h, err := NewHistory(10)
 	require.NoError(t, err)
