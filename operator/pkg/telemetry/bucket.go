@@ -18,11 +18,8 @@ func Bucket(seconds float64) int32 {
 	if !(seconds > 0) {
 		return firstBucket
 	}
-	b := max(firstBucket, min(lastBucket, int32(math.Ceil(math.Log2(math.Min(seconds, 1<<13))*perOctave))))
-	for b > firstBucket && Bound(b-1) >= seconds { // the logarithm of a bound may be a little off
-		b--
-	}
-	for b < lastBucket && Bound(b) < seconds {
+	b := max(firstBucket, min(lastBucket, int32(math.Ceil(math.Log2(math.Min(seconds, 1<<13))*perOctave))-1))
+	for b < lastBucket && Bound(b) < seconds { // once, or not: the logarithm of a bound may be a little off
 		b++
 	}
 	return b

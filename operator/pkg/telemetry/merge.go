@@ -43,10 +43,10 @@ type Sample struct {
 type Merger struct {
 	world    string
 	last     *float64 // At
+	counted  float64  // At of the last sample that steps were counted in
 	total    Counters
 	gateways map[string]*gatewaySeen
 	members  map[string]*memberSeen
-	teller   string // member whose steps were counted last
 }
 
 type gatewaySeen struct {
@@ -57,8 +57,9 @@ type gatewaySeen struct {
 }
 
 type memberSeen struct {
-	heard    float64 // of the reader's clock
-	told     float64 // when it told so, of the same
+	heard    float64 // of the reader's clock, as are the others
+	taken    float64 // when the counters were read
+	told     float64 // when it told them
 	counters Counters
 	epoch    uint64
 	cells    map[StepKey]Steps
@@ -199,7 +200,7 @@ func (m *Merger) ranks(s *Sample, reports []*tangramv1.TelemetryReport) {
 			was.heard = s.At // another gateway had it sooner
 			continue
 		}
-		now := &memberSeen{heard: s.At, told: s.At - rank.Age, counters: of(t), epoch: t.Epoch, cells: cellsOf(t)}
+		now := &memberSeen{heard: s.At, taken: s.At, told: s.At - rank.Age, counters: of(t), epoch: t.Epoch, cells: cellsOf(t)}
 		m.members[rank.Member] = now
 		if was == nil {
 			continue
@@ -215,25 +216,23 @@ func (m *Merger) ranks(s *Sample, reports []*tangramv1.TelemetryReport) {
 		shared.StepSeconds = max(shared.StepSeconds, grown.StepSeconds)
 		grown.Steps, grown.PacedSteps, grown.Overruns, grown.Cut, grown.StepSeconds = 0, 0, 0, 0, 0
 		s.Grown = s.Grown.plus(grown)
-		if told {
+		// Whoever was silent while another was heard knows of steps that count already.
+		if told || was.taken < m.counted || now.epoch < was.epoch {
 			continue
 		}
 		told = true
-		if why := m.steps(s, rank.Member, was, now); why != "" {
+		if why := s.count(was, now); why != "" {
 			s.Problems = append(s.Problems, Problem{rank.Member, why})
 		}
+	}
+	if told {
+		m.counted = s.At
 	}
 	s.Grown = s.Grown.plus(shared)
 }
 
-// steps of the world, as one of its ranks tells them. Another teller than last is compared with itself from now on, so that no step
-// counts twice.
-func (m *Merger) steps(s *Sample, member string, was, now *memberSeen) string {
-	same := m.teller == member
-	m.teller = member
-	if !same || now.epoch < was.epoch {
-		return ""
-	}
+// count the steps of the world, as one of its ranks tells them.
+func (s *Sample) count(was, now *memberSeen) string {
 	before := was.cells
 	if now.epoch != was.epoch {
 		before = nil // an epoch begins to count at 0
@@ -246,8 +245,7 @@ func (m *Merger) steps(s *Sample, member string, was, now *memberSeen) string {
 		}
 	}
 	for k, c := range now.cells {
-		b := before[k]
-		if c.Steps > b.Steps {
+		if b := before[k]; c.Steps > b.Steps {
 			grown[k] = Steps{c.Steps - b.Steps, c.Seconds - b.Seconds, c.Decode - b.Decode, c.Context - b.Context, c.PromptTokens - b.PromptTokens, c.Before - b.Before}
 		}
 	}

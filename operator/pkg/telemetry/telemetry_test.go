@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -24,7 +25,10 @@ func TestBuckets(t *testing.T) {
 		require.EqualValues(t, firstBucket, Bucket(none))
 	}
 	require.EqualValues(t, lastBucket, Bucket(math.Inf(1)))
-	sure, maybe := within(lastBucket, 1e9)
+	sure, maybe := within(firstBucket, 1e-9)
+	require.False(t, sure)
+	require.True(t, maybe, "whatever is shorter than all bounds is in the first one")
+	sure, maybe = within(lastBucket, 1e9)
 	require.False(t, sure, "whatever is longer than all bounds is in the last one")
 	require.True(t, maybe)
 }
@@ -82,6 +86,9 @@ func TestAttainmentHoldsTheTruth(t *testing.T) {
 	}
 	_, ok := Attainment{}.Share()
 	require.False(t, ok)
+	share, ok := Attainment{Answers: 10, Within: 4, Unsure: 3}.Share()
+	require.True(t, ok)
+	require.InDelta(t, .55, share, 1e-12)
 }
 
 func TestQuantiles(t *testing.T) {
@@ -100,12 +107,14 @@ func TestQuantiles(t *testing.T) {
 	require.InDelta(t, Bound(Bucket(3)), got, 0)
 	_, ok = Latencies{{One: true}: {1, 1}}.BetweenTokens(.5)
 	require.False(t, ok)
-	_, ok = l.FirstToken(math.NaN())
-	require.False(t, ok)
+	for _, q := range []float64{math.NaN(), -.1, 1.1} {
+		_, ok = l.FirstToken(q)
+		require.False(t, ok, q)
+	}
 }
 
 func TestBadSLOs(t *testing.T) {
-	for _, s := range []SLO{{}, {TTFT: -1}, {TTFT: math.NaN(), TPOT: 1}, {TPOT: math.Inf(1)}, {TTFT: 1, Share: 2}, {TTFT: 1, Share: math.NaN()}} {
+	for _, s := range []SLO{{}, {TTFT: -1}, {TTFT: math.NaN(), TPOT: 1}, {TPOT: math.Inf(1)}, {TTFT: 1, Share: 2}, {TTFT: 1, Share: math.NaN()}, {TTFT: 1, Share: -.1}} {
 		require.Error(t, s.Check(), "%+v", s)
 	}
 }
@@ -161,6 +170,13 @@ func (p *play) flip() {
 	}
 }
 
+func boolean(is bool) uint64 {
+	if is {
+		return 1
+	}
+	return 0
+}
+
 func (p *play) pass(seconds float64) {
 	p.now += seconds
 	for _, g := range p.gateways {
@@ -174,9 +190,14 @@ func (p *play) work(seconds float64) (c Counters, answers uint64, steps uint64) 
 	for range p.r.IntN(5) {
 		steps++
 		octave, prefill := uint32(p.r.IntN(4)), p.r.IntN(2) == 0
+		c.Overruns += boolean(octave == 1)
+		c.Cut += boolean(octave == 2)
 		for _, r := range p.ranks {
 			t := r.Load.Telemetry
 			t.Steps++
+			t.PacedSteps++
+			t.PaceOverruns += boolean(octave == 1)
+			t.PaceCut += boolean(octave == 2)
 			t.StepSeconds += .25
 			var cell *tangramv1.StepCell
 			for _, have := range t.Cells {
@@ -194,6 +215,7 @@ func (p *play) work(seconds float64) (c Counters, answers uint64, steps uint64) 
 			cell.Context += 10
 			if prefill {
 				cell.PromptTokens += 3
+				cell.Before += 5
 			}
 		}
 	}
@@ -217,7 +239,7 @@ func (p *play) work(seconds float64) (c Counters, answers uint64, steps uint64) 
 		c.Written += 7 * n
 		answers += n
 	}
-	c.Steps, c.StepSeconds = steps, float64(steps)*.25
+	c.Steps, c.PacedSteps, c.StepSeconds = steps, steps, float64(steps)*.25
 	return c, answers, steps
 }
 
@@ -266,8 +288,11 @@ func TestCountsWhatWasDone(t *testing.T) {
 				felt += n.Requests
 			}
 			require.Equal(t, answers, felt, "seed %d", seed)
-			for _, n := range s.Steps {
+			for k, n := range s.Steps {
 				told += n.Steps
+				prompts := n.Steps * boolean(k.Prefill)
+				require.Equal(t, Steps{n.Steps, .25 * float64(n.Steps), n.Steps, 10 * n.Steps, 3 * prompts, 5 * prompts}, n)
+				require.Equal(t, p.epoch, k.Epoch)
 			}
 			require.LessOrEqual(t, told, steps, "no step counts twice; seed %d", seed)
 			require.Equal(t, len(p.ranks), s.Gauges.Ranks)
@@ -336,7 +361,7 @@ func fine(at float64) *tangramv1.TelemetryReport {
 	return &tangramv1.TelemetryReport{World: "w", Gateway: "g", Incarnation: 1, At: at, Epoch: 4, Arrived: 9, Answered: 5, Failed: 1, Left: 1, OutputTokens: 50,
 		Latencies: []*tangramv1.LatencyCell{{First: 3, Between: -20, Requests: 5, Tokens: 50}},
 		Ranks: []*tangramv1.RankReport{{Member: "m", Age: .1, Load: &tangramv1.Load{Running: 3, Waiting: 1, KvPages: 10, KvFreePages: 4, Telemetry: &tangramv1.RankTelemetry{
-			Decoding: 2, QueueAge: 1.5, Arrived: 9, Steps: 7, StepSeconds: 2, PacedSteps: 7, PaceOverruns: 1, Epoch: 4,
+			Decoding: 2, QueuedTokens: 11, ContextTokens: 12, GeneratedTokens: 13, ReservedTokens: 14, WaitingTokens: 15, QueueAge: 1.5, Arrived: 9, Steps: 7, StepSeconds: 2, PacedSteps: 7, PaceOverruns: 1, Epoch: 4,
 			Cells: []*tangramv1.StepCell{{Octave: 1, Steps: 7, Seconds: 2, Decode: 14, Context: 90}}}}}}}
 }
 
@@ -358,10 +383,23 @@ func TestBadReportsSayWhatIsWrong(t *testing.T) {
 		"m: times 1.5, -2":        func(r *tangramv1.TelemetryReport) { load(r).Telemetry.StepSeconds = -2 },
 		"of 7 steps 8 were paced": func(r *tangramv1.TelemetryReport) { load(r).Telemetry.PacedSteps = 8 },
 		"m: steps":                func(r *tangramv1.TelemetryReport) { load(r).Telemetry.Cells[0].Seconds = nan },
-		"are none":                func(r *tangramv1.TelemetryReport) { load(r).Telemetry.Cells[0].Prefill = true },
-		"latencies: cell":         func(r *tangramv1.TelemetryReport) { r.Latencies[0].First = 1000 },
-		"is there twice":          func(r *tangramv1.TelemetryReport) { r.Latencies = append(r.Latencies, r.Latencies[0]) },
-		"cell first:3 ":           func(r *tangramv1.TelemetryReport) { r.Latencies[0].Tokens = 1 },
+		`member "" is none`:       func(r *tangramv1.TelemetryReport) { r.Ranks[0].Member = "" },
+		"7 too long and 1 cut":    func(r *tangramv1.TelemetryReport) { load(r).Telemetry.PaceOverruns, load(r).Telemetry.PaceCut = 7, 1 },
+		"65 kinds of steps": func(r *tangramv1.TelemetryReport) {
+			for len(load(r).Telemetry.Cells) < 65 {
+				load(r).Telemetry.Cells = append(load(r).Telemetry.Cells, load(r).Telemetry.Cells[0])
+			}
+		},
+		"decode:91":            func(r *tangramv1.TelemetryReport) { load(r).Telemetry.Cells[0].Decode = 91 },
+		"between:-20 one:true": func(r *tangramv1.TelemetryReport) { r.Latencies[0].One, r.Latencies[0].Tokens = true, 5 },
+		"octave:32":            func(r *tangramv1.TelemetryReport) { load(r).Telemetry.Cells[0].Octave = 32 },
+		"first:-81":            func(r *tangramv1.TelemetryReport) { r.Latencies[0].First = -81 },
+		"between:97":           func(r *tangramv1.TelemetryReport) { r.Latencies[0].Between = 97 },
+		"one:true":             func(r *tangramv1.TelemetryReport) { r.Latencies[0].One, r.Latencies[0].Between = true, 0 },
+		"are none":             func(r *tangramv1.TelemetryReport) { load(r).Telemetry.Cells[0].Prefill = true },
+		"latencies: cell":      func(r *tangramv1.TelemetryReport) { r.Latencies[0].First = 1000 },
+		"is there twice":       func(r *tangramv1.TelemetryReport) { r.Latencies = append(r.Latencies, r.Latencies[0]) },
+		"cell first:3 ":        func(r *tangramv1.TelemetryReport) { r.Latencies[0].Tokens = 1 },
 	} {
 		r := fine(1)
 		spoil(r)
@@ -369,10 +407,8 @@ func TestBadReportsSayWhatIsWrong(t *testing.T) {
 		_, err := m.Take(1, []Read{{Gateway: "10.0.0.1", Report: r}})
 		require.Error(t, err, want)
 		text := err.Error()
-		if want == "cell first:3 " { // the wire's own text has one or two blanks
-			want = "latencies: cell first:3"
-		}
-		require.Contains(t, text, want)
+		text = strings.Join(strings.Fields(text), " ") // the wire's own text has one or two blanks
+		require.Contains(t, text, strings.TrimSpace(want))
 		require.Contains(t, text, "10.0.0.1", "who said so")
 		s, err := m.Take(2, []Read{{Gateway: "10.0.0.1", Report: fine(2)}})
 		require.NoError(t, err, "what is right afterwards is taken")
@@ -385,6 +421,18 @@ func TestBadReportsSayWhatIsWrong(t *testing.T) {
 	}
 	_, err := m.Take(1, nil)
 	require.ErrorContains(t, err, "no gateway was asked")
+	_, err = m.Take(1, nil)
+	require.ErrorContains(t, err, "the clock went from 1 to 1")
+	reads := []Read{{Gateway: "y", Report: fine(2)}, {Gateway: "x", Report: fine(1)}}
+	s, err := m.Take(1.5, reads)
+	require.NoError(t, err)
+	require.InDelta(t, .5, s.Seconds, 1e-12)
+	require.Equal(t, []Problem{{"y", "gateway g was heard already"}}, s.Problems, "in the order of their names")
+	require.Equal(t, "y", reads[0].Gateway, "the caller's are as they were")
+	less := fine(2)
+	less.Latencies[0].Requests, less.Latencies[0].Tokens = 4, 60
+	_, err = m.Take(1.6, []Read{{Gateway: "x", Report: less}})
+	require.ErrorContains(t, err, "a counter shrank")
 	_, err = m.Take(2, []Read{{Gateway: "x", Err: errors.New("connection refused")}, {Gateway: "y"}})
 	require.ErrorContains(t, err, "connection refused")
 	require.ErrorContains(t, err, "there is none")
@@ -419,18 +467,23 @@ func TestClocksThatJump(t *testing.T) {
 func TestSilenceIsTold(t *testing.T) {
 	m := NewMerger("w")
 	r := fine(1)
-	r.Ranks = append(r.Ranks, &tangramv1.RankReport{Member: "quiet", Rank: 1}, &tangramv1.RankReport{Member: "late", Rank: 2, Age: silentAfter + 1, Load: r.Ranks[0].Load})
+	r.Ranks = append(r.Ranks, &tangramv1.RankReport{Member: "quiet", Rank: 1, Load: &tangramv1.Load{Running: 9, KvFreePages: 1}}, &tangramv1.RankReport{Member: "late", Rank: 2, Age: silentAfter + 1, Load: r.Ranks[0].Load})
 	s, err := m.Take(1, []Read{{Gateway: "g", Report: r}})
 	require.NoError(t, err)
 	require.False(t, s.Whole)
-	require.Equal(t, Gauges{Running: 3, Decoding: 2, Waiting: 1, QueueAge: 1.5, KVPages: 10, KVFree: 4, Ranks: 3, Silent: 2}, s.Gauges)
+	require.Equal(t, Gauges{Running: 3, Decoding: 2, Waiting: 1, QueuedTokens: 11, ContextTokens: 12, GeneratedTokens: 13, ReservedTokens: 14, WaitingTokens: 15,
+		QueueAge: 1.5, KVPages: 10, KVFree: 4, Ranks: 3, Silent: 2}, s.Gauges)
 
-	// Another gateway hears them, and knows of a newer epoch, of which one is no member.
+	// Another gateway hears them, and knows of a newer epoch, of which one is no member. What it did not hear yet, the first one did.
 	other := fine(50)
 	other.Gateway, other.Epoch, other.Homeless, other.HomelessAge = "h", 5, 2, 9
 	other.Ranks = append(other.Ranks, &tangramv1.RankReport{Member: "late", Rank: 1, Load: proto.CloneOf(other.Ranks[0].Load)})
 	r = fine(2)
-	s, err = m.Take(2, []Read{{Gateway: "g", Report: r}, {Gateway: "h", Report: other}, {Gateway: "i", Err: errors.New("down")}})
+	r.Ranks = append(r.Ranks, &tangramv1.RankReport{Member: "gone", Rank: 1, Load: r.Ranks[0].Load})
+	third := fine(70)
+	third.Gateway, third.Epoch = "k", 5
+	third.Ranks[0] = &tangramv1.RankReport{Member: "late", Rank: 1}
+	s, err = m.Take(2, []Read{{Gateway: "g", Report: r}, {Gateway: "h", Report: other}, {Gateway: "k", Report: third}, {Gateway: "i", Err: errors.New("down")}})
 	require.NoError(t, err)
 	require.False(t, s.Whole, "one gateway did not answer")
 	require.Equal(t, []Problem{{"i", "down"}}, s.Problems)
@@ -440,6 +493,107 @@ func TestSilenceIsTold(t *testing.T) {
 	require.Equal(t, 2, s.Gauges.Homeless)
 	require.InDelta(t, 9, s.Gauges.QueueAge, 0)
 	require.Zero(t, s.Gauges.Silent)
+}
+
+// Ranks are silent in turn: every step counts once.
+func TestStepsCountOnce(t *testing.T) {
+	for seed := range uint64(100) {
+		p := newPlay(seed)
+		for len(p.ranks) < 3 {
+			p.join()
+		}
+		m := NewMerger("w")
+		steps, told := uint64(0), uint64(0)
+		const nobody, all = 99, -1
+		read := func(silent int) {
+			reads := p.reads()
+			for _, r := range reads {
+				for n, rank := range r.Report.Ranks {
+					if n == silent || silent == all {
+						rank.Age = silentAfter + 1
+					}
+				}
+			}
+			s, err := m.Take(p.now, reads)
+			require.NoError(t, err)
+			for _, n := range s.Steps {
+				told += n.Steps
+			}
+			require.LessOrEqual(t, told, steps, "seed %d", seed)
+		}
+		read(nobody)
+		for range 40 {
+			_, _, n := p.work(.5)
+			steps += n
+			read(p.r.IntN(len(p.ranks)+2) - 1)
+		}
+		p.pass(.5)
+		read(nobody)
+		require.Equal(t, steps, told, "seed %d", seed)
+	}
+}
+
+// What is told of ranks is told in their order.
+func TestProblemsHaveAnOrder(t *testing.T) {
+	for range 20 {
+		m := NewMerger("w")
+		p := newPlay(1)
+		for len(p.ranks) < 6 {
+			p.join()
+		}
+		p.work(1)
+		for _, r := range p.ranks {
+			r.Load.Telemetry.Arrived += 5
+		}
+		_, err := m.Take(p.now, p.reads())
+		require.NoError(t, err)
+		for _, r := range p.ranks {
+			r.Load.Telemetry.Arrived = 0
+		}
+		p.pass(1)
+		s, err := m.Take(p.now, p.reads())
+		require.NoError(t, err)
+		require.Len(t, s.Problems, 6)
+		for i, problem := range s.Problems {
+			require.Equal(t, p.ranks[i].Member, problem.Source)
+		}
+	}
+}
+
+// What is counted anew, each for its reason.
+func TestCountedAnew(t *testing.T) {
+	for _, c := range []struct {
+		name, problem string
+		change        func(*tangramv1.TelemetryReport)
+	}{
+		{"a gateway that started anew, and has counted more by now", "", func(r *tangramv1.TelemetryReport) { r.Incarnation, r.Arrived = 2, 100 }},
+		{"requests that shrank", "a counter shrank", func(r *tangramv1.TelemetryReport) { r.Arrived = 8 }},
+		{"seconds that shrank", "a counter shrank", func(r *tangramv1.TelemetryReport) { r.Ranks[0].Load.Telemetry.StepSeconds = 1 }},
+		{"steps that shrank", "its steps shrank", func(r *tangramv1.TelemetryReport) { r.Ranks[0].Load.Telemetry.Cells[0].Steps = 6 }},
+		{"steps that are gone", "its steps shrank", func(r *tangramv1.TelemetryReport) { r.Ranks[0].Load.Telemetry.Cells = nil }},
+		{"a world that began anew", "", func(r *tangramv1.TelemetryReport) {
+			r.Epoch, r.Ranks[0].Load.Telemetry.Epoch, r.Ranks[0].Load.Telemetry.Cells[0].Steps = 1, 1, 100
+		}},
+	} {
+		m := NewMerger("w")
+		_, err := m.Take(1, []Read{{Gateway: "g", Report: fine(1)}})
+		require.NoError(t, err)
+		r := fine(2)
+		c.change(r)
+		s, err := m.Take(2, []Read{{Gateway: "g", Report: r}})
+		if c.problem != "" && err != nil {
+			require.ErrorContains(t, err, c.problem, c.name)
+			continue
+		}
+		require.NoError(t, err, c.name)
+		require.Zero(t, s.Grown, c.name)
+		require.Empty(t, s.Steps, c.name)
+		if c.problem != "" {
+			require.ErrorContains(t, errors.New(fmt.Sprint(s.Problems)), c.problem, c.name)
+			continue
+		}
+		require.Empty(t, s.Problems, c.name)
+	}
 }
 
 // What one gateway heard later than another is old, not a counter that shrank.
@@ -475,6 +629,7 @@ func TestWindows(t *testing.T) {
 		at, seconds float64
 		c           Counters
 		answers     Latencies
+		steps       map[StepKey]Steps
 	}
 	var all []moment
 	for i := range 40 {
@@ -483,7 +638,7 @@ func TestWindows(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, h.Add(s))
 		require.ErrorContains(t, h.Add(s), "after one of")
-		all = append(all, moment{s.At, s.Seconds, s.Grown, s.Answers})
+		all = append(all, moment{s.At, s.Seconds, s.Grown, s.Answers, s.Steps})
 		w, err := h.Window(p.now, 4, 5)
 		if i == 0 {
 			require.ErrorContains(t, err, "nothing to be compared with")
@@ -492,16 +647,28 @@ func TestWindows(t *testing.T) {
 		require.NoError(t, err)
 		var want Counters
 		seconds, answers := 0., Latencies{}
+		sums := map[StepKey][6]float64{}
 		for _, one := range all[1:] {
 			if one.at > p.now-4 {
 				want = want.plus(one.c)
 				seconds += one.seconds
 				answers.Merge(one.answers)
+				for k, n := range one.steps {
+					was := sums[k]
+					for i, v := range []float64{float64(n.Steps), n.Seconds, float64(n.Decode), float64(n.Context), float64(n.PromptTokens), float64(n.Before)} {
+						was[i] += v
+					}
+					sums[k] = was
+				}
 			}
 		}
 		require.InDelta(t, seconds, w.Seconds, 1e-9)
 		require.Equal(t, want, w.Grown)
 		require.Equal(t, answers, w.Answers)
+		require.Len(t, w.Steps, len(sums))
+		for k, n := range w.Steps {
+			require.Equal(t, sums[k], [6]float64{float64(n.Steps), n.Seconds, float64(n.Decode), float64(n.Context), float64(n.PromptTokens), float64(n.Before)})
+		}
 		require.InDelta(t, float64(want.Written)/seconds, w.TokensPerSecond(), 1e-9)
 		slo := SLO{TTFT: Bound(-8), TPOT: Bound(-24)}
 		good, tokens := w.Goodput(slo)
@@ -531,10 +698,13 @@ func TestWhatIsGoneIsForgotten(t *testing.T) {
 	for range 1000 {
 		p.work(10)
 		p.join()
-		p.ranks = p.ranks[len(p.ranks)-3:]
+		p.ranks = p.ranks[max(0, len(p.ranks)-3):]
+		p.gateways[0] = &tangramv1.TelemetryReport{World: "w", Gateway: fmt.Sprint("new", p.now), At: p.now}
+		p.answers[0] = Latencies{}
 		_, err := m.Take(p.now, p.reads())
 		require.NoError(t, err)
 		require.LessOrEqual(t, len(m.members), 3+forgetAfter/10+1)
+		require.LessOrEqual(t, len(m.gateways), 3+forgetAfter/10+1)
 	}
 }
 
