@@ -90,7 +90,7 @@ const mostOctaves = 32
 func wrongLoad(l *tangramv1.Load) string {
 	t := l.GetTelemetry()
 	switch {
-	case l == nil || t == nil:
+	case t == nil:
 		return "" // it told nothing yet
 	case l.KvFreePages > l.KvPages:
 		return fmt.Sprintf("%d of %d pages are free", l.KvFreePages, l.KvPages)

@@ -1,10 +1,12 @@
 package telemetry
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -107,6 +109,11 @@ func TestQuantiles(t *testing.T) {
 	require.InDelta(t, Bound(Bucket(3)), got, 0)
 	_, ok = Latencies{{One: true}: {1, 1}}.BetweenTokens(.5)
 	require.False(t, ok)
+	least, ok := l.FirstToken(0)
+	require.True(t, ok)
+	require.InDelta(t, Bound(Bucket(.01)), least, 0)
+	_, ok = Latencies{}.FirstToken(.5)
+	require.False(t, ok)
 	for _, q := range []float64{math.NaN(), -.1, 1.1} {
 		_, ok = l.FirstToken(q)
 		require.False(t, ok, q)
@@ -114,6 +121,9 @@ func TestQuantiles(t *testing.T) {
 }
 
 func TestBadSLOs(t *testing.T) {
+	for _, s := range []SLO{{TTFT: 1}, {TPOT: 1, Share: 1}, {TTFT: 1, TPOT: 1, Share: .9}} {
+		require.NoError(t, s.Check())
+	}
 	for _, s := range []SLO{{}, {TTFT: -1}, {TTFT: math.NaN(), TPOT: 1}, {TPOT: math.Inf(1)}, {TTFT: 1, Share: 2}, {TTFT: 1, Share: math.NaN()}, {TTFT: 1, Share: -.1}} {
 		require.Error(t, s.Check(), "%+v", s)
 	}
@@ -129,6 +139,11 @@ func TestMergingIsAdding(t *testing.T) {
 		whole.Note(a.first, a.rest, a.tokens)
 		parts[r.IntN(3)].Note(a.first, a.rest, a.tokens)
 	}
+	whole.Note(1e9, 1e9, 2)
+	parts[0].Note(1e9, 1e9, 2)
+	require.True(t, slices.IsSortedFunc(whole.Proto(), func(a, b *tangramv1.LatencyCell) int {
+		return cmp.Or(cmp.Compare(a.First, b.First), cmp.Compare(a.Between, b.Between))
+	}), "the same wire for the same answers")
 	for _, order := range [][]int{{0, 1, 2}, {2, 0, 1}, {1, 2, 0}} {
 		merged := Latencies{}
 		for _, i := range order {
@@ -284,6 +299,7 @@ func TestCountsWhatWasDone(t *testing.T) {
 			require.Empty(t, s.Problems, "seed %d", seed)
 			require.True(t, s.Whole)
 			require.Equal(t, done, s.Total, "seed %d", seed)
+			require.InDelta(t, .25*float64(steps), s.Total.StepSeconds, 1e-9)
 			for _, n := range s.Answers {
 				felt += n.Requests
 			}
@@ -390,16 +406,19 @@ func TestBadReportsSayWhatIsWrong(t *testing.T) {
 				load(r).Telemetry.Cells = append(load(r).Telemetry.Cells, load(r).Telemetry.Cells[0])
 			}
 		},
-		"decode:91":            func(r *tangramv1.TelemetryReport) { load(r).Telemetry.Cells[0].Decode = 91 },
-		"between:-20 one:true": func(r *tangramv1.TelemetryReport) { r.Latencies[0].One, r.Latencies[0].Tokens = true, 5 },
-		"octave:32":            func(r *tangramv1.TelemetryReport) { load(r).Telemetry.Cells[0].Octave = 32 },
-		"first:-81":            func(r *tangramv1.TelemetryReport) { r.Latencies[0].First = -81 },
-		"between:97":           func(r *tangramv1.TelemetryReport) { r.Latencies[0].Between = 97 },
-		"one:true":             func(r *tangramv1.TelemetryReport) { r.Latencies[0].One, r.Latencies[0].Between = true, 0 },
-		"are none":             func(r *tangramv1.TelemetryReport) { load(r).Telemetry.Cells[0].Prefill = true },
-		"latencies: cell":      func(r *tangramv1.TelemetryReport) { r.Latencies[0].First = 1000 },
-		"is there twice":       func(r *tangramv1.TelemetryReport) { r.Latencies = append(r.Latencies, r.Latencies[0]) },
-		"cell first:3 ":        func(r *tangramv1.TelemetryReport) { r.Latencies[0].Tokens = 1 },
+		"decode:91":                      func(r *tangramv1.TelemetryReport) { load(r).Telemetry.Cells[0].Decode = 91 },
+		"between:-20 one:true":           func(r *tangramv1.TelemetryReport) { r.Latencies[0].One, r.Latencies[0].Tokens = true, 5 },
+		"9 requests came, and 26":        func(r *tangramv1.TelemetryReport) { r.Failed = 20 },
+		"9 requests came, and 16":        func(r *tangramv1.TelemetryReport) { r.Left = 10 },
+		"seconds:2 decode:14 context:90": func(r *tangramv1.TelemetryReport) { load(r).Telemetry.Cells[0].Steps = 0 },
+		"octave:32":                      func(r *tangramv1.TelemetryReport) { load(r).Telemetry.Cells[0].Octave = 32 },
+		"first:-81":                      func(r *tangramv1.TelemetryReport) { r.Latencies[0].First = -81 },
+		"between:97":                     func(r *tangramv1.TelemetryReport) { r.Latencies[0].Between = 97 },
+		"one:true":                       func(r *tangramv1.TelemetryReport) { r.Latencies[0].One, r.Latencies[0].Between = true, 0 },
+		"are none":                       func(r *tangramv1.TelemetryReport) { load(r).Telemetry.Cells[0].Prefill = true },
+		"latencies: cell":                func(r *tangramv1.TelemetryReport) { r.Latencies[0].First = 1000 },
+		"is there twice":                 func(r *tangramv1.TelemetryReport) { r.Latencies = append(r.Latencies, r.Latencies[0]) },
+		"cell first:3 ":                  func(r *tangramv1.TelemetryReport) { r.Latencies[0].Tokens = 1 },
 	} {
 		r := fine(1)
 		spoil(r)
@@ -483,7 +502,9 @@ func TestSilenceIsTold(t *testing.T) {
 	third := fine(70)
 	third.Gateway, third.Epoch = "k", 5
 	third.Ranks[0] = &tangramv1.RankReport{Member: "late", Rank: 1}
-	s, err = m.Take(2, []Read{{Gateway: "g", Report: r}, {Gateway: "h", Report: other}, {Gateway: "k", Report: third}, {Gateway: "i", Err: errors.New("down")}})
+	fourth := proto.CloneOf(third)
+	fourth.Gateway = "a"
+	s, err = m.Take(2, []Read{{Gateway: "g", Report: r}, {Gateway: "h", Report: other}, {Gateway: "k", Report: third}, {Gateway: "a", Report: fourth}, {Gateway: "i", Err: errors.New("down")}})
 	require.NoError(t, err)
 	require.False(t, s.Whole, "one gateway did not answer")
 	require.Equal(t, []Problem{{"i", "down"}}, s.Problems)
@@ -570,6 +591,10 @@ func TestCountedAnew(t *testing.T) {
 		{"requests that shrank", "a counter shrank", func(r *tangramv1.TelemetryReport) { r.Arrived = 8 }},
 		{"seconds that shrank", "a counter shrank", func(r *tangramv1.TelemetryReport) { r.Ranks[0].Load.Telemetry.StepSeconds = 1 }},
 		{"steps that shrank", "its steps shrank", func(r *tangramv1.TelemetryReport) { r.Ranks[0].Load.Telemetry.Cells[0].Steps = 6 }},
+		{"tokens that shrank", "a counter shrank", func(r *tangramv1.TelemetryReport) { r.Latencies[0].Tokens = 49 }},
+		{"seconds of steps that shrank", "its steps shrank", func(r *tangramv1.TelemetryReport) { r.Ranks[0].Load.Telemetry.Cells[0].Seconds = 1 }},
+		{"decodes that shrank", "its steps shrank", func(r *tangramv1.TelemetryReport) { r.Ranks[0].Load.Telemetry.Cells[0].Decode = 13 }},
+		{"context that shrank", "its steps shrank", func(r *tangramv1.TelemetryReport) { r.Ranks[0].Load.Telemetry.Cells[0].Context = 89 }},
 		{"steps that are gone", "its steps shrank", func(r *tangramv1.TelemetryReport) { r.Ranks[0].Load.Telemetry.Cells = nil }},
 		{"a world that began anew", "", func(r *tangramv1.TelemetryReport) {
 			r.Epoch, r.Ranks[0].Load.Telemetry.Epoch, r.Ranks[0].Load.Telemetry.Cells[0].Steps = 1, 1, 100
@@ -594,6 +619,21 @@ func TestCountedAnew(t *testing.T) {
 		}
 		require.Empty(t, s.Problems, c.name)
 	}
+}
+
+// What is at the edge of what can be right.
+func TestFineReports(t *testing.T) {
+	r := fine(1)
+	l := r.Ranks[0].Load
+	l.KvFreePages, l.Telemetry.PaceOverruns, l.Telemetry.PaceCut, r.Left = l.KvPages, 3, 4, 3
+	l.Telemetry.Cells = nil
+	for octave := range uint32(mostOctaves) {
+		l.Telemetry.Cells = append(l.Telemetry.Cells, &tangramv1.StepCell{Octave: octave, Steps: 1, Decode: 1, Context: 1},
+			&tangramv1.StepCell{Octave: octave, Prefill: true, Steps: 1, PromptTokens: 1})
+	}
+	r.Ranks = append(r.Ranks, &tangramv1.RankReport{Member: "n"})
+	_, err := NewMerger("w").Take(0, []Read{{Gateway: "g", Report: r}})
+	require.NoError(t, err)
 }
 
 // What one gateway heard later than another is old, not a counter that shrank.
