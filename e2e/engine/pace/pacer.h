@@ -77,7 +77,7 @@ class Pacer {
 struct PaceCounts {
   uint64_t steps = 0;     // paced ones
   uint64_t overruns = 0;  // of these: the work, or waking up, took longer than the step
-  uint64_t cut = 0;       // of these: ended early, since a permit or the end of the world had come
+  uint64_t cut = 0;       // of these: ended early, for a permit, a peer that went, or the end
   double seconds = 0;     // that they should have lasted, dilation included
 };
 
