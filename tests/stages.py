@@ -68,12 +68,12 @@ def ctest(folder, without="^$"):
 # Programs whose tests also run under the sanitizers. gRPC and protobuf come from Debian
 # uninstrumented, so TSan gets the parts that have threads of their own.
 ASAN = ("base_test net_test net_grpc_test layout_test device_test memory_test loader_test mover_test store_test transition_test gate_test kv_test "
-        "model_kernels_test engine_scheduler_test engine_mesh_test engine_messages_test engine_world_test "
+        "model_kernels_test engine_pace_test engine_scheduler_test engine_mesh_test engine_messages_test engine_world_test engine_paced_test "
         "client_test server_test")
 ALWAYS = {"gate_test", "mover_test", "net_test"}
 # A tree where only some tests were built knows the others as <name>_NOT_BUILT.
 PARTIAL = "NOT_BUILT|client_abi_test"
-TSAN = "transition_test net_test engine_mesh_test gate_test mover_test store_test engine_world_test server_test"
+TSAN = "transition_test net_test engine_mesh_test gate_test mover_test store_test engine_world_test engine_paced_test server_test"
 
 
 # -vet=off: the linters have looked already.

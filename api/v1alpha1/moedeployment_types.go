@@ -397,6 +397,9 @@ type MoEDeploymentStatus struct {
 	// rebalance tells what was measured and decided last; only while spec.rebalance is set.
 	// +optional
 	Rebalance *RebalanceStatus `json:"rebalance,omitempty"`
+	// load that engines and gateways told of lately.
+	// +optional
+	Load *LoadStatus `json:"load,omitempty"`
 	// endpoint of the gateway inside the cluster.
 	// +optional
 	Endpoint string `json:"endpoint,omitempty"`

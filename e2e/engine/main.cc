@@ -33,6 +33,7 @@ struct Flags {
   net::TlsFiles tls;
   bool insecure_fabric = false;
   Engine::Options engine;
+  std::string pace;
 };
 
 Result<std::string> ReadToken(const std::string& path) {
@@ -132,6 +133,7 @@ int Main(int argc, char** argv) {
   uint64_t most_ms = static_cast<uint64_t>(flags.engine.patience.most.count());
   uint64_t least_ms = static_cast<uint64_t>(flags.engine.patience.least.count());
   uint64_t step_ms = 0;
+  uint32_t drift_seconds = 600;
   CLI::App app("The reference engine of one rank: attaches to its agent and serves.");
   app.add_option("--agent-socket", flags.world.agent_socket, "UNIX socket of the agent")
       ->required();
@@ -164,6 +166,21 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(100, 3600000));
   app.add_option("--least-step-ms", step_ms, "A step with work takes at least so long")
       ->check(CLI::Range(0, 1000));
+  PaceOptions& pace = flags.engine.pace;
+  app.add_option("--pace", flags.pace, "A step lasts what this table says (tangram pace-table)");
+  CLI::Option* paced[] = {
+      app.add_option("--dilation", pace.dilation, "A second of the table lasts so many")
+          ->check(CLI::Range(1e-3, 1e6)),
+      app.add_option("--pace-noise", pace.noise, "Relative deviation of a paced step")
+          ->check(CLI::Range(0.0, 0.5)),
+      app.add_option("--pace-drift", pace.drift, "Steps become slower and faster by this share")
+          ->check(CLI::Range(0.0, 0.9)),
+      app.add_option("--pace-drift-seconds", drift_seconds, "... and back in so many seconds")
+          ->check(CLI::Range(1, 86400)),
+      app.add_option("--pace-seed", pace.seed, "Of noise and drift; the same at all ranks"),
+      app.add_flag("--pace-imbalance", pace.imbalance,
+                   "The experts' load counts as measured, on top of the table's routing")};
+  for (CLI::Option* option : paced) option->needs("--pace");
   app.add_option("--ready-file", flags.ready_file, "JSON with the real endpoints, once attached");
   app.add_option("--log-level", flags.log_level, "trace, debug, info, warn, error")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
@@ -185,6 +202,16 @@ int Main(int argc, char** argv) {
   fault::Follow(fault_dir);
 
   flags.engine.patience.most = std::chrono::milliseconds(most_ms);
+  if (!flags.pace.empty()) {
+    Result<PaceTable> table = PaceTable::Open(flags.pace);
+    if (!table.ok()) {
+      std::fprintf(stderr, "tangram-engine: --pace: %s\n", table.status().message().c_str());
+      return 2;
+    }
+    pace.table = std::make_shared<PaceTable>(std::move(*table));
+    pace.drift_period = std::chrono::seconds(drift_seconds);
+    pace.most = flags.engine.patience.most;
+  }
   flags.engine.least_step = std::chrono::milliseconds(step_ms);
   flags.engine.patience.least = std::chrono::milliseconds(std::min(least_ms, most_ms));
   tangram::SetUpLog("engine", flags.log_level, flags.log_json,

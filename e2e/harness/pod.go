@@ -233,6 +233,7 @@ func (p *pod) runEngine(device int) (*process, error) {
 	if o.LeastStep > 0 {
 		args = append(args, "--least-step-ms", fmt.Sprint(o.LeastStep.Milliseconds()))
 	}
+	args = append(args, o.EngineFlags...)
 	if len(o.Engine) > 0 {
 		return p.run(name, o.Engine[0], append(slices.Clone(o.Engine[1:]), args...)...)
 	}

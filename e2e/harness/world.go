@@ -44,6 +44,8 @@ type Options struct {
 	Patience time.Duration
 	// LeastStep: a step of an engine with work takes at least so long, so that a busy world does not take the whole machine.
 	LeastStep time.Duration
+	// EngineFlags are given to every engine, beside its own.
+	EngineFlags []string
 	// Engine is a command that runs in place of the reference engine, with the same flags after it.
 	Engine []string
 	// StubEngines compute nothing (e2e/stub), and there is no gateway: what agents and control cost.
@@ -71,6 +73,7 @@ type World struct {
 	gatewayURL string
 	// gatewayMetrics is where it tells its counts.
 	gatewayMetrics string
+	telemetry      string // where it tells the operator, host:port
 	file           string
 	agentsFile     string
 	writing        sync.Mutex // of the two files
@@ -254,7 +257,7 @@ func (w *World) startStub(ctx context.Context) error {
 
 func (w *World) startGateway(ctx context.Context) error {
 	tls := w.cert("gateway")
-	args := []string{"--world", w.o.World, "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", "--model", w.o.World, "--tls-ca", tls["ca"], "--tls-cert", tls["cert"],
+	args := []string{"--world", w.o.World, "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", "--telemetry-listen", "127.0.0.1:0", "--model", w.o.World, "--tls-ca", tls["ca"], "--tls-cert", tls["cert"],
 		"--tls-key", tls["key"], "--ready-file", filepath.Join(w.o.Dir, "gateway.ready")}
 	for _, p := range w.all() {
 		for _, f := range p.frontends {
@@ -269,11 +272,13 @@ func (w *World) startGateway(ctx context.Context) error {
 	var ready struct {
 		Address string `json:"address"`
 		Metrics string `json:"metrics"`
+
+		Telemetry string `json:"telemetry"`
 	}
 	if err := gateway.waitReady(ctx, &ready); err != nil {
 		return err
 	}
-	w.gatewayURL, w.gatewayMetrics = "http://"+ready.Address, "http://"+ready.Metrics+"/metrics"
+	w.gatewayURL, w.gatewayMetrics, w.telemetry = "http://"+ready.Address, "http://"+ready.Metrics+"/metrics", ready.Telemetry
 	return nil
 }
 
@@ -296,6 +301,9 @@ func (w *World) URL() string { return w.gatewayURL }
 
 // MetricsURL of the gateway.
 func (w *World) MetricsURL() string { return w.gatewayMetrics }
+
+// TelemetryAddress of the gateway, for whoever has the driver's certificate.
+func (w *World) TelemetryAddress() string { return w.telemetry }
 
 // AgentMetricsURLs of the pods that are there.
 func (w *World) AgentMetricsURLs() []string {

@@ -17,6 +17,7 @@ var suites = []suite{
 	{name: "planner", folder: "pkg/planner", guards: []string{"pkg/planner"}},
 	{name: "placement", folder: "pkg/placement", guards: []string{"pkg/placement"}},
 	{name: "migration", folder: "pkg/migration", guards: []string{"pkg/migration"}},
+	{name: "telemetry", folder: "pkg/telemetry", guards: []string{"pkg/telemetry"}},
 	{name: "rebalance", folder: "pkg/rebalance", guards: []string{"pkg/rebalance"}},
 	{name: "driver", folder: "internal/driver", guards: []string{"internal/driver"},
 		files: []string{"repair.go", "survivors.go", "fence.go", "resolve.go", "scene.go", "truth.go", "flip.go"}},

@@ -1,5 +1,6 @@
 #include "e2e/engine/scheduler/scheduler.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace tangram::engine {
@@ -79,6 +80,8 @@ std::optional<v1::Refused> Scheduler::Submit(const std::string& gateway, v1::Sub
                       std::to_string(blocks) + " KV blocks, more than a rank of this layout has " +
                       "room for even when nothing else runs: lower max_tokens");
   }
+  ++counters_.arrived;
+  counters_.prompt_tokens += sequence.prompt_tokens();
   waiting_.push_back(std::move(sequence));
   by_id_[id] = {&waiting_, std::prev(waiting_.end())};
   return std::nullopt;
@@ -179,6 +182,7 @@ void Scheduler::Admit(uint64_t step) {
     for (const uint32_t block : shared) blocks_.Ref(block);
     head.blocks = shared;
     head.computed = static_cast<uint32_t>(shared.size()) * limits_.block_tokens;
+    counters_.reused_tokens += head.computed;
     running_.splice(running_.end(), waiting_, waiting_.begin());
     by_id_[running_.back().id()].list = &running_;
   }
@@ -224,6 +228,10 @@ HomeFigures Scheduler::Figures() const {
 void Scheduler::Computed(const Chunk& chunk) {
   Sequence& sequence = *chunk.sequence;
   sequence.computed = chunk.start + chunk.count;
+  const uint32_t prompt =
+      std::clamp(sequence.prompt_tokens(), chunk.start, sequence.computed) - chunk.start;
+  counters_.prefill_tokens += prompt;
+  counters_.decode_tokens += chunk.count - prompt;
   const uint32_t size = limits_.block_tokens;
   for (uint32_t b = chunk.start / size; b < sequence.computed / size; ++b) {
     blocks_.Publish(sequence.blocks[b], b == 0 ? HomeBlocks::kRoot : sequence.blocks[b - 1],
@@ -240,8 +248,46 @@ v1::Finish Scheduler::Append(Sequence* sequence, uint32_t token) {
   } else if (sequence->tokens.size() >= sequence->reserved_tokens()) {
     finish = v1::FINISH_LENGTH;
   }
-  if (finish != v1::FINISH_UNSPECIFIED) Forget(std::string(sequence->id()));
+  if (finish != v1::FINISH_UNSPECIFIED) {
+    ++counters_.finished;
+    counters_.output_tokens += sequence->tokens.size() - sequence->prompt_tokens();
+    Forget(std::string(sequence->id()));
+  }
   return finish;
+}
+
+void Scheduler::Measure(uint64_t now, v1::RankTelemetry* out) const {
+  uint64_t queued = 0, context = 0, generated = 0, reserved = 0, waiting = 0, oldest = now;
+  uint32_t decoding = 0;
+  for (const Sequence& sequence : running_) {
+    reserved += sequence.reserved_tokens();
+    if (sequence.computed < sequence.prompt_tokens()) {
+      queued += sequence.tokens.size() - sequence.computed;
+      continue;
+    }
+    ++decoding;
+    context += sequence.tokens.size();
+    generated += sequence.tokens.size() - sequence.prompt_tokens();
+  }
+  for (const Sequence& sequence : waiting_) {
+    waiting += sequence.reserved_tokens();
+    queued += sequence.tokens.size();
+    oldest = std::min(oldest, sequence.arrival);
+  }
+  out->set_decoding(decoding);
+  out->set_queued_tokens(queued);
+  out->set_context_tokens(context);
+  out->set_generated_tokens(generated);
+  out->set_reserved_tokens(reserved);
+  out->set_waiting_tokens(waiting);
+  out->set_queue_age(static_cast<double>(now - oldest) * 1e-6);
+  out->set_arrived(counters_.arrived);
+  out->set_prompt_tokens(counters_.prompt_tokens);
+  out->set_reused_tokens(counters_.reused_tokens);
+  out->set_finished(counters_.finished);
+  out->set_output_tokens(counters_.output_tokens);
+  out->set_prefill_tokens(counters_.prefill_tokens);
+  out->set_decode_tokens(counters_.decode_tokens);
 }
 
 std::vector<const Sequence*> Scheduler::All(size_t* running) const {

@@ -18,6 +18,7 @@
 #include "e2e/engine/kv/held_map.h"
 #include "e2e/engine/kv/home_blocks.h"
 #include "e2e/engine/scheduler/sequence.h"
+#include "tangram/v1/telemetry.pb.h"
 
 namespace tangram::engine {
 
@@ -42,7 +43,7 @@ struct HomeFigures {
   uint32_t reserved_blocks = 0;  // unique live blocks and what running requests may ask for
   uint32_t running = 0;
   uint32_t waiting = 0;
-  uint32_t padding = 0;
+  uint32_t executed = 0;  // rows times granules that this rank's experts computed since the last
   uint64_t blocked_since = kNotBlocked;  // arrival of the head of the queue when it did not fit
 };
 
@@ -93,6 +94,9 @@ class Scheduler {
   size_t running() const { return running_.size(); }
   size_t waiting() const { return waiting_.size(); }
   uint64_t reserved_tokens() const;
+  // What there is to do, and the counters of what was done. `now` on the clock of the arrivals, in
+  // microseconds.
+  void Measure(uint64_t now, v1::RankTelemetry* out) const;
 
   uint32_t next_block() const { return blocks_.next(); }
 
@@ -126,6 +130,10 @@ class Scheduler {
   List running_, waiting_;
   std::map<std::string, Place> by_id_;
   std::vector<Refusal> refused_;
+  struct Counters {
+    uint64_t arrived = 0, prompt_tokens = 0, reused_tokens = 0, finished = 0, output_tokens = 0,
+             prefill_tokens = 0, decode_tokens = 0;
+  } counters_;
   bool blocked_ = false;  // the head of the queue did not fit
 };
 

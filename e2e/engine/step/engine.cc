@@ -61,7 +61,12 @@ Result<std::unique_ptr<Engine>> Engine::Make(Options options, WorldView* world, 
 }
 
 Status Engine::Run(const std::atomic<bool>& stop) {
+  stop_ = &stop;
   while (!stop.load(std::memory_order_relaxed)) TANGRAM_RETURN_IF_ERROR(Turn());
+  if (paced_.counts.steps > 0) {
+    spdlog::info("{} steps were paced: {} took longer, {} were cut short", paced_.counts.steps,
+                 paced_.counts.overruns, paced_.counts.cut);
+  }
   return OkStatus();
 }
 
@@ -98,6 +103,10 @@ void Engine::TakeInbox() {
 }
 
 Status Engine::TakeEvents(int timeout_ms) {
+  if (kept_event_) {
+    const tg_event event = *std::exchange(kept_event_, std::nullopt);
+    TANGRAM_RETURN_IF_ERROR(TakeEvent(event));
+  }
   while (true) {
     Result<tg_event> event = world_->Poll(timeout_ms);
     timeout_ms = 0;
@@ -109,34 +118,42 @@ Status Engine::TakeEvents(int timeout_ms) {
       return OkStatus();
     }
     agent_gone_ = false;
-    switch (event->kind) {
-      case TG_EVENT_NONE:
-        return CheckPreparation();
-      case TG_EVENT_PREPARE: {
-        Result<Preparation> begun = Preparation::Begin(
-            *event, world_->model(), mesh_, Clock::now() + options_.prepare_timeout, &patience_);
-        if (!begun.ok()) {
-          spdlog::warn("attempt {}: refused: {}", event->attempt, begun.status().message());
-          (void)world_->Prepared(event->attempt, false, begun.status().message());
-          break;
-        }
-        preparation_ = std::move(*begun);
-        spdlog::info("attempt {}: preparing epoch {} with {} members", event->attempt,
-                     event->target_epoch, preparation_->target().members.size());
-        break;
-      }
-      case TG_EVENT_ABORT: {
-        if (preparation_) spdlog::info("attempt {} is over", preparation_->attempt());
-        preparation_.reset();
-        if (pending_ && pending_->attempt == event->attempt) pending_.reset();
-        mesh_->KeepOnly({comm_.members().begin(), comm_.members().end()});
-        break;
-      }
-      case TG_EVENT_FLIPPED:
-        TANGRAM_RETURN_IF_ERROR(Follow(*event));
-        break;
-    }
+    if (event->kind == TG_EVENT_NONE) return CheckPreparation();
+    TANGRAM_RETURN_IF_ERROR(TakeEvent(*event));
   }
+}
+
+Status Engine::TakeEvent(const tg_event& event) {
+  switch (event.kind) {
+    case TG_EVENT_NONE:
+      break;
+    case TG_EVENT_PREPARE:
+      Prepare(event);
+      break;
+    case TG_EVENT_ABORT:
+      if (preparation_) spdlog::info("attempt {} is over", preparation_->attempt());
+      preparation_.reset();
+      if (pending_ && pending_->attempt == event.attempt) pending_.reset();
+      mesh_->KeepOnly({comm_.members().begin(), comm_.members().end()});
+      break;
+    case TG_EVENT_FLIPPED:
+      return Follow(event);
+  }
+  return OkStatus();
+}
+
+void Engine::Prepare(const tg_event& event) {
+  Result<Preparation> begun = Preparation::Begin(
+      event, world_->model(), mesh_, Clock::now() + options_.prepare_timeout, &patience_);
+  Status fits = begun.ok() ? PaceFor(*event.target, event.repair != 0).status() : begun.status();
+  if (!fits.ok()) {
+    spdlog::warn("attempt {}: refused: {}", event.attempt, fits.message());
+    (void)world_->Prepared(event.attempt, false, fits.message());
+    return;
+  }
+  preparation_ = std::move(*begun);
+  spdlog::info("attempt {}: preparing epoch {} with {} members", event.attempt, event.target_epoch,
+               preparation_->target().members.size());
 }
 
 Status Engine::CheckPreparation() {
@@ -166,6 +183,9 @@ Status Engine::Outside() {
 
 Status Engine::Step() {
   const Clock::time_point begun = Clock::now();
+  // A step that follows one that ended in time begins when that one should have ended.
+  const Paced::Ended before = std::exchange(paced_.ended, Paced::Ended::kUnpaced);
+  paced_.begun = before == Paced::Ended::kInTime ? paced_.until : begun;
   const std::vector<Chunk> chunks = scheduler_.Next(step_);
   for (Refusal& refusal : scheduler_.TakeRefused()) {
     sink_->Refuse(refusal.gateway, std::move(refusal.refused));
@@ -176,6 +196,7 @@ Status Engine::Step() {
   mine.figures = scheduler_.Figures();
   mine.figures.total_pages = pages_.total();
   mine.figures.free_pages = pages_.free();
+  mine.figures.executed = experts_.TakeExecuted();
   mine.freed = scheduler_.TakeFreed();
   for (const Chunk& chunk : chunks) {
     mine.batch.items.push_back({chunk.start, chunk.count, chunk.sequence->blocks});
@@ -207,6 +228,7 @@ Status Engine::Step() {
     if (*flipped) return OkStatus();
   }
   TANGRAM_RETURN_IF_ERROR(Compute(controls, chunks));
+  NotePace(controls);
   world_->StepDone();
   ++step_;
   const auto busy = [](const Control& control) {
@@ -239,6 +261,7 @@ Status Engine::Compute(const std::vector<Control>& controls, const std::vector<C
   rows_ = rows;
   comm_.SetWork(rows_);
   if (rows == 0) return OkStatus();
+  SetPace(controls);
 
   const tg_model& geometry = world_->model();
   StepContext context{*model_,
@@ -301,6 +324,7 @@ Status Engine::Emit(const std::vector<Chunk>& chunks, std::span<const float> x) 
     token.set_owner(world_->model().member);
     token.set_epoch(maps_->epoch);
   }
+  TANGRAM_RETURN_IF_ERROR(AwaitPace());
   // Who was left out stands still before its memory goes: what was computed from memory that went
   // is seen here, and never emitted.
   if (world_->stopped()) return Fenced();
@@ -340,6 +364,12 @@ void Engine::ReportLoad(bool now) {
   load.set_kv_free_pages(pages_.free());
   load.set_kv_pages(pages_.total());
   load.set_step(step_);
+  v1::RankTelemetry* telemetry = load.mutable_telemetry();
+  scheduler_.Measure(std::max(Microseconds(), last_arrival_), telemetry);
+  meter_.Fill(telemetry);
+  telemetry->set_paced_steps(paced_.counts.steps);
+  telemetry->set_pace_overruns(paced_.counts.overruns);
+  telemetry->set_pace_cut(paced_.counts.cut);
   tg_engine_stats stats = TG_INIT(tg_engine_stats);
   stats.kv_pages = load.kv_pages();
   stats.kv_free_pages = load.kv_free_pages();

@@ -14,10 +14,12 @@
 #include "e2e/engine/frontend/sink.h"
 #include "e2e/engine/mesh/communicator.h"
 #include "e2e/engine/model/model.h"
+#include "e2e/engine/pace/pacer.h"
 #include "e2e/engine/scheduler/scheduler.h"
 #include "e2e/engine/step/context.h"
 #include "e2e/engine/step/control.h"
 #include "e2e/engine/step/experts.h"
+#include "e2e/engine/step/meter.h"
 #include "e2e/engine/transition/carry.h"
 #include "e2e/engine/transition/preparation.h"
 #include "e2e/engine/world/world.h"
@@ -35,6 +37,7 @@ class Engine {
     std::chrono::milliseconds idle_pause{4};
     // A step with work takes at least so long: a busy world that leaves the machine to others.
     std::chrono::milliseconds least_step{0};
+    PaceOptions pace;  // steps last as on other machines
   };
 
   // kInvalid when config.json is not a model this engine computes.
@@ -56,6 +59,8 @@ class Engine {
   uint64_t carried() const { return carried_; }  // of these, those that planned where KV goes
   uint64_t declined() const { return declined_; }
   bool stopped() const { return stopped_; }
+  const PaceCounts& pace_counts() const { return paced_.counts; }
+  double pace_imbalance() const { return paced_.imbalance; }
 
  private:
   Engine(Options options, WorldView* world, Mesh* mesh, Inbox* inbox, Sink* sink)
@@ -66,11 +71,14 @@ class Engine {
         sink_(sink),
         scheduler_(options.limits),
         experts_(world->model()),
-        patience_(options_.patience) {}
+        patience_(options_.patience),
+        pacer_(options_.pace) {}
 
   // Before the step.
   void TakeInbox();
   Status TakeEvents(int timeout_ms);
+  Status TakeEvent(const tg_event& event);
+  void Prepare(const tg_event& event);
   Status CheckPreparation();
   // Outside of a world: wait for the first layout, or for an epoch that this rank joins.
   Status Outside();
@@ -80,6 +88,17 @@ class Engine {
   Status Compute(const std::vector<Control>& controls, const std::vector<Chunk>& chunks);
   Status Emit(const std::vector<Chunk>& chunks, std::span<const float> x);
   void Pace(bool work, bool pending, std::chrono::steady_clock::time_point begun);
+
+  // Ranks with a clock (paced.cc). Whether there is a pace for a layout; what is not in the table
+  // is an error unless a repair needs it.
+  Result<PacedLayout> PaceFor(const tg_maps& maps, bool repair) const;
+  // When this step is to end.
+  void SetPace(const std::vector<Control>& controls);
+  // Waits until then, but answers meanwhile, and for no fence and no permit.
+  Status AwaitPace();
+  bool PaceIsCut();
+  // The step is done: what became of its time.
+  void NotePace(const std::vector<Control>& controls);
   void ReportLoad(bool now);
 
   // When something died (repair.cc). The step is given up for good.
@@ -140,7 +159,9 @@ class Engine {
   PageStore pages_;
   Scheduler scheduler_;
   ExpertStage experts_;
+  StepMeter meter_;
   Patience patience_;
+  const Pacer pacer_;
   std::optional<Preparation> preparation_;
   std::optional<Pending> pending_;
   bool stopped_ = false;
@@ -160,6 +181,17 @@ class Engine {
   uint64_t flips_ = 0, carried_ = 0, declined_ = 0;
   uint64_t last_arrival_ = 0;
   int idle_turns_ = 0;
+  struct Paced {
+    PacedLayout layout;
+    double imbalance = 1;  // of the experts, in the mean of some steps
+    std::chrono::steady_clock::time_point begun, until;                           // of the step
+    enum class Ended { kUnpaced, kInTime, kLate, kCut } ended = Ended::kUnpaced;  // the last step
+    uint64_t cut_attempt = 0;  // for which waits were ended, and how many
+    uint32_t cuts = 0;
+    PaceCounts counts;
+  } paced_;
+  std::optional<tg_event> kept_event_;  // came within a step, for the boundary after it
+  const std::atomic<bool>* stop_ = nullptr;
   bool agent_gone_ = false;
   std::chrono::steady_clock::time_point load_reported_{};
 };

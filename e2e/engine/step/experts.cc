@@ -77,6 +77,7 @@ Status ExpertStage::Compute(StepContext& context, const tg_layer_map& map,
     model::ExpertRun run;
     run.data = piece.data;
     run.granules = piece.granule_count;
+    executed_ += static_cast<uint32_t>(rows.size()) * piece.granule_count;
     run.granule_rows = geometry_.granule_rows;
     run.dtype = static_cast<model::DType>(geometry_.dtype);
     TANGRAM_RETURN_IF_ERROR(context.model.ExpertPartial(run, rows));

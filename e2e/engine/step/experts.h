@@ -3,6 +3,7 @@
 #pragma once
 
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "e2e/engine/step/context.h"
@@ -17,6 +18,8 @@ class ExpertStage {
   // x [rows of this home, H] += experts of layer `layer`. Of several alternatives (redundant
   // experts) each home takes one in turn.
   Status Run(StepContext& context, uint32_t layer, std::span<float> x);
+  // Rows times granules that this rank computed since it was asked last, over all layers.
+  uint32_t TakeExecuted() { return std::exchange(executed_, 0); }
 
  private:
   struct Outgoing {
@@ -34,6 +37,7 @@ class ExpertStage {
   // [MoE layers * experts]: how often each was sent for. Layers have turns of their own: what one
   // asks for must not decide which copy the next one uses.
   std::vector<uint32_t> turns_;
+  uint32_t executed_ = 0;
 };
 
 }  // namespace tangram::engine

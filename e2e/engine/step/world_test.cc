@@ -311,6 +311,69 @@ TEST(WorldTest, RefusalsNameTheReason) {
   EXPECT_NE(world.sink.refused()[2].message().find("300"), std::string::npos);
 }
 
+// What a rank tells of its load is what was asked of it.
+TEST(WorldTest, TelemetryAddsUp) {
+  TestWorld world(&TestCheckpoint(), {.members = 1, .kv_bytes = 4 << 20});
+  ASSERT_TRUE(world.net.Flip(Uniform(world.names, 3, 1, 1, 1)).ok());
+  uint64_t prompts = 0, answers = 0;
+  for (uint32_t n = 0; n < 6; ++n) {
+    const v1::Submit submit = MakeRequest(n, 40 + n, 10 + n);
+    prompts += 40 + n;
+    answers += 10 + n;
+    world.Submit(0, submit);
+  }
+  ASSERT_TRUE(world.sink.WaitFinished(6)) << world.Failure();
+  v1::RankTelemetry told = world.sink.WaitTelemetry(6);
+  EXPECT_EQ(told.arrived(), 6u);
+  EXPECT_EQ(told.finished(), 6u);
+  EXPECT_EQ(told.prompt_tokens(), prompts);
+  EXPECT_EQ(told.output_tokens(), answers);
+  EXPECT_EQ(told.prefill_tokens(), prompts);
+  EXPECT_EQ(told.decode_tokens(), answers - 6) << "the last token of each is never computed on";
+  EXPECT_EQ(told.reused_tokens(), 0u);
+  EXPECT_EQ(told.decoding() + told.queued_tokens() + told.context_tokens() +
+                told.generated_tokens() + told.reserved_tokens() + told.waiting_tokens(),
+            0u);
+  EXPECT_EQ(told.queue_age(), 0);
+  EXPECT_EQ(told.epoch(), 1u);
+  uint64_t steps = 0, decode = 0, prefill = 0;
+  double seconds = 0;
+  for (const v1::StepCell& cell : told.cells()) {
+    steps += cell.steps();
+    decode += cell.decode();
+    prefill += cell.prompt_tokens();
+    seconds += cell.seconds();
+    EXPECT_EQ(cell.prefill(), cell.prompt_tokens() > 0);
+    EXPECT_GE(cell.context(), cell.decode());
+    const uint64_t tokens = cell.decode() + cell.prompt_tokens();
+    EXPECT_GE(tokens, cell.steps() << cell.octave());
+    EXPECT_LT(tokens, cell.steps() << (cell.octave() + 1));
+  }
+  EXPECT_EQ(steps, told.steps());
+  EXPECT_EQ(decode + prefill, prompts + answers - 6);
+  EXPECT_NEAR(seconds, told.step_seconds(), 1e-9);
+  EXPECT_GT(seconds, 0);
+
+  // The same prompt again finds its full blocks while the first one still runs; the steps of
+  // another epoch are counted anew, and what else was counted goes on.
+  ASSERT_TRUE(world.net.Flip(Uniform(world.names, 3, 1, 1, 1)).ok());
+  world.Submit(0, MakeRequest(10, 40, 300));
+  ASSERT_TRUE(world.sink.WaitTokens("r10", 2)) << world.Failure();
+  v1::Submit again = MakeRequest(10, 40, 300);
+  again.set_request("again");
+  world.Submit(0, again);
+  ASSERT_TRUE(world.sink.WaitFinished(8)) << world.Failure();
+  told = world.sink.WaitTelemetry(8);
+  EXPECT_EQ(told.epoch(), 2u);
+  EXPECT_EQ(told.reused_tokens(), 32u) << "two blocks of 16";
+  EXPECT_EQ(told.prefill_tokens(), prompts + 80 - 32);
+  uint64_t now = 0;
+  for (const v1::StepCell& cell : told.cells()) now += cell.steps();
+  EXPECT_LT(now, told.steps());
+  EXPECT_GE(now, 300u);
+  ExpectAllFree(world);
+}
+
 // A fence has left it out while it hung: it finds that out by itself, says no more, and ends the
 // others' wait for it.
 TEST(WorldTest, AnEngineThatItsAgentStopsGivesTheStepUp) {

@@ -43,7 +43,11 @@ class CaptureSink final : public Sink {
     std::lock_guard lock(mu_);
     world_ = std::move(world);
   }
-  void SetLoad(v1::Load) override {}
+  void SetLoad(v1::Load load) override {
+    std::lock_guard lock(mu_);
+    load_ = std::move(load);
+    changed_.notify_all();
+  }
 
   template <typename Done>
   bool Wait(Done done, int seconds = 240) {
@@ -55,6 +59,12 @@ class CaptureSink final : public Sink {
   }
   bool WaitTokens(const std::string& request, size_t count) {
     return Wait([&] { return streams_[request].size() >= count; });
+  }
+  // Of a world of one rank: until it says that so many requests are finished.
+  v1::RankTelemetry WaitTelemetry(uint64_t finished) {
+    (void)Wait([&] { return load_.telemetry().finished() >= finished; });
+    std::lock_guard lock(mu_);
+    return load_.telemetry();
   }
   bool WaitRefused(size_t count) {
     return Wait([&] { return refused_.size() >= count; });
@@ -78,6 +88,7 @@ class CaptureSink final : public Sink {
   std::map<std::string, std::vector<v1::Token>> streams_;
   std::vector<v1::Refused> refused_;
   v1::World world_;
+  v1::Load load_;
   size_t finished_ = 0;
   std::string wrong_;
 };

@@ -167,7 +167,14 @@ Status Engine::Enter(PageStore pages, std::optional<Adopted> adopted, uint32_t n
   }
   Result<std::vector<kv::LayerGroups>> groups = GroupsOf(*maps, world_->model());
   if (!groups.ok()) return groups.status();
+  Result<PacedLayout> paced =
+      PaceFor(*maps, true);  // what may be refused was, when it was prepared
+  if (!paced.ok()) return paced.status();
   TANGRAM_RETURN_IF_ERROR(BindModel());
+  paced_.layout = std::move(*paced);
+  paced_.imbalance = 1;
+  paced_.ended = Paced::Ended::kUnpaced;
+  meter_.Enter(maps->epoch);
   maps_ = maps;
   groups_ = std::move(*groups);
   held_ = HeldMap(groups_, shape_, maps->world_size);

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
@@ -23,12 +24,12 @@ import (
 )
 
 type flags struct {
-	world, model, listen, operations, name, readyFile, logLevel string
-	seeds, discover                                             []string
-	tls                                                         pki.Files
-	lostAfter                                                   time.Duration
-	limits                                                      gateway.Limits
-	drain                                                       gateway.Drain
+	world, model, listen, operations, telemetry, name, readyFile, logLevel string
+	seeds, discover                                                        []string
+	tls                                                                    pki.Files
+	lostAfter                                                              time.Duration
+	limits                                                                 gateway.Limits
+	drain                                                                  gateway.Drain
 }
 
 func main() { os.Exit(run()) }
@@ -46,6 +47,7 @@ func run() int {
 	p.StringVar(&f.model, "model", "tangram", "name of the model, as clients give it")
 	p.StringVar(&f.listen, "listen", "127.0.0.1:8080", "host:port")
 	p.StringVar(&f.operations, "metrics-listen", "", "host:port of /metrics, /livez and /readyz; empty: none")
+	p.StringVar(&f.telemetry, "telemetry-listen", "", "host:port at which the operator asks for load and latencies, over mTLS; empty: none")
 	p.StringVar(&f.name, "name", uuid.NewString(), "of this gateway: engines keep its tokens under it while it reconnects")
 	p.StringSliceVar(&f.seeds, "seed", nil, "frontends of engines, host:port; the others are learned from them")
 	p.StringSliceVar(&f.discover, "discover", nil, "host:port of a Service in front of the world's engines: asked for the world, never sent requests")
@@ -90,8 +92,9 @@ func serve(ctx context.Context, f flags) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	pool := gateway.NewPool(gateway.Options{World: f.world, Gateway: f.name, Seeds: f.seeds, Discover: f.discover, TLS: config,
-		LostAfter: f.lostAfter, Log: log, Metrics: gateway.NewMetrics(registry)})
+		LostAfter: f.lostAfter, Log: log, Metrics: gateway.NewMetrics(registry, f.model)})
 	defer pool.Close()
+	registry.MustRegister(gateway.NewWorldMetrics(pool, f.model))
 	clients, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.listen)
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)
@@ -102,21 +105,57 @@ func serve(ctx context.Context, f flags) error {
 			return fmt.Errorf("--metrics-listen: %w", err)
 		}
 	}
-	if err := writeReady(f.readyFile, clients, operations); err != nil {
+	told, err := tell(ctx, f, pool, log)
+	if err != nil {
+		return err
+	}
+	defer told.stop()
+	if err := writeReady(f.readyFile, map[string]net.Listener{"address": clients, "metrics": operations, "telemetry": told.listener}); err != nil {
 		return err
 	}
 	log.Info("listening", "address", clients.Addr().String())
 	return gateway.NewServer(pool, f.model, f.limits).Serve(ctx, clients, operations, registry, f.drain)
 }
 
+// telling is the service that the operator asks.
+type telling struct {
+	listener net.Listener // nil: there is none
+	stop     func()
+}
+
+// tell the operator, until stop: a gateway that drains has clients yet.
+func tell(ctx context.Context, f flags, pool *gateway.Pool, log *slog.Logger) (*telling, error) {
+	if f.telemetry == "" {
+		return &telling{stop: func() {}}, nil
+	}
+	config, err := pki.Server(f.tls, f.world, "driver")
+	if err != nil {
+		return nil, err
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.telemetry)
+	if err != nil {
+		return nil, fmt.Errorf("--telemetry-listen: %w", err)
+	}
+	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		if err := pool.ServeTelemetry(serving, l, config); err != nil {
+			log.Error("telemetry is not served any more", "error", err)
+		}
+	})
+	return &telling{l, func() { cancel(); wait.Wait() }}, nil
+}
+
 // writeReady so that a reader sees all of it or nothing.
-func writeReady(path string, clients, operations net.Listener) error {
+func writeReady(path string, listeners map[string]net.Listener) error {
 	if path == "" {
 		return nil
 	}
-	content := map[string]any{"address": clients.Addr().String(), "pid": os.Getpid()}
-	if operations != nil {
-		content["metrics"] = operations.Addr().String()
+	content := map[string]any{"pid": os.Getpid()}
+	for name, l := range listeners {
+		if l != nil {
+			content[name] = l.Addr().String()
+		}
 	}
 	wire, err := json.Marshal(content)
 	if err != nil {

@@ -22,7 +22,7 @@ func run(args []string, in io.Reader, out, errs io.Writer) int {
 	sink := &writer{out: out}
 	root.SetOut(sink)
 	root.SetErr(errs)
-	root.AddCommand(planCommand(), balanceCommand(), simulateCommand())
+	root.AddCommand(planCommand(), balanceCommand(), simulateCommand(), paceTableCommand())
 	if err := root.Execute(); err != nil {
 		_, _ = fmt.Fprintln(errs, "tangram:", err)
 		if sink.failed {

@@ -150,10 +150,11 @@ func TestGatewaysComeAndGoOneByOne(t *testing.T) {
 	pod := gateway.Spec.Template.Spec
 	require.EqualValues(t, 100, *pod.TerminationGracePeriodSeconds)
 	args := pod.Containers[0].Args
-	for _, want := range []string{"--lame-duck=10s", "--grace=85s", "--listen=:8080", "--metrics-listen=:8081"} {
+	for _, want := range []string{"--lame-duck=10s", "--grace=85s", "--listen=:8080", "--metrics-listen=:8081", "--telemetry-listen=:8082"} {
 		require.Contains(t, args, want)
 	}
-	require.Equal(t, []corev1.ContainerPort{{Name: "http", ContainerPort: 8080, Protocol: corev1.ProtocolTCP}, {Name: "metrics", ContainerPort: 8081, Protocol: corev1.ProtocolTCP}}, pod.Containers[0].Ports)
+	require.Equal(t, []corev1.ContainerPort{{Name: "http", ContainerPort: 8080, Protocol: corev1.ProtocolTCP}, {Name: "metrics", ContainerPort: 8081, Protocol: corev1.ProtocolTCP},
+		{Name: "telemetry", ContainerPort: 8082, Protocol: corev1.ProtocolTCP}}, pod.Containers[0].Ports)
 	require.Equal(t, "metrics", pod.Containers[0].ReadinessProbe.HTTPGet.Port.StrVal)
 	require.Equal(t, "/readyz", pod.Containers[0].ReadinessProbe.HTTPGet.Path)
 	require.Equal(t, "metrics", pod.Containers[0].LivenessProbe.HTTPGet.Port.StrVal)

@@ -29,6 +29,8 @@ const (
 	portGateway = 8080
 
 	portGatewayMetrics = 8081
+
+	portGatewayTelemetry = 8082
 )
 
 // Places in a pod.

@@ -24,10 +24,11 @@ func (r *Reconciler) rankPolicy(d *api.MoEDeployment) *networkingv1.NetworkPolic
 	return policy(d, d.Name+"-ranks", api.ComponentRank, rules)
 }
 
-// gatewayPolicy: clients may be anywhere, and so may who reads metrics.
-func gatewayPolicy(d *api.MoEDeployment) *networkingv1.NetworkPolicy {
+// gatewayPolicy: clients may be anywhere, and so may who reads metrics; the operator asks for telemetry.
+func (r *Reconciler) gatewayPolicy(d *api.MoEDeployment) *networkingv1.NetworkPolicy {
 	return policy(d, gatewayName(d), api.ComponentGateway, []networkingv1.NetworkPolicyIngressRule{
-		{Ports: append(ports(portGateway, 0), ports(portGatewayMetrics, 0)...)}})
+		{Ports: append(ports(portGateway, 0), ports(portGatewayMetrics, 0)...)},
+		{Ports: ports(portGatewayTelemetry, 0), From: r.operator()}})
 }
 
 func policy(d *api.MoEDeployment, name, of string, rules []networkingv1.NetworkPolicyIngressRule) *networkingv1.NetworkPolicy {
@@ -55,8 +56,15 @@ func (r *Reconciler) callers(d *api.MoEDeployment) []networkingv1.NetworkPolicyP
 	if r.OwnNamespace == "" {
 		return nil
 	}
-	operator := networkingv1.NetworkPolicyPeer{
+	return append(component(d, api.ComponentRank), r.operator()...)
+}
+
+// operator is its pods; nil: anybody, where it is not known where they are.
+func (r *Reconciler) operator() []networkingv1.NetworkPolicyPeer {
+	if r.OwnNamespace == "" {
+		return nil
+	}
+	return []networkingv1.NetworkPolicyPeer{{
 		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: r.OwnNamespace}},
-		PodSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": "tangram-operator"}}}
-	return append(component(d, api.ComponentRank), operator)
+		PodSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": "tangram-operator"}}}}
 }

@@ -82,6 +82,10 @@ func TestPoliciesOpenThePortsThatPodsListenOn(t *testing.T) {
 	require.ElementsMatch(t, declared(deployment), listening(t, strings.Join(deployment[0].Args, "\n")))
 	require.ElementsMatch(t, declared(deployment), opened(gateways))
 
+	require.Empty(t, gateways.Spec.Ingress[0].From, "clients are anywhere")
+	require.EqualValues(t, portGatewayTelemetry, gateways.Spec.Ingress[1].Ports[0].Port.IntVal)
+	require.Len(t, gateways.Spec.Ingress[1].From, 1)
+	require.Equal(t, map[string]string{corev1.LabelMetadataName: "tangram-system"}, gateways.Spec.Ingress[1].From[0].NamespaceSelector.MatchLabels)
 	for _, p := range []*networkingv1.NetworkPolicy{ranks, gateways} {
 		require.Equal(t, []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}, p.Spec.PolicyTypes)
 	}

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -84,6 +85,7 @@ type Reconciler struct {
 	drivers sync.Map // identities towards agents, by UID of the MoEDeployment
 	opened  sync.Map // UID of the MoEDeployment whose world was opened last, by its namespace and name
 	doomed  sync.Map // UID of the MoEDeployment that was dissolved, by its namespace and name
+	readers sync.Map // who ask the gateways of worlds for their load, by UID of the MoEDeployment
 	applied sync.Map // what server-side apply wrote last: by UID of the MoEDeployment, a map by kind and name
 }
 
@@ -101,6 +103,9 @@ func (r *Reconciler) SetUp(mgr ctrl.Manager, metrics *Metrics) error {
 		r.DeleteWithin = 30 * time.Second
 	}
 	if err := index(context.Background(), mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
+	if err := mgr.Add(manager.RunnableFunc(r.endLoads)); err != nil {
 		return err
 	}
 	// Repairs begin in workers of their own: a broken world never queues behind the objects of others, and what the API
@@ -227,6 +232,12 @@ func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (recon
 	if s.gateways, err = r.gateway(ctx, d, authority); err != nil {
 		return reconcile.Result{}, err
 	}
+	reader, gateways, err := r.loadOf(ctx, d, identity)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	var told time.Duration
+	s.load, told = nextLoad(d.Status.Load, reader, gateways)
 	if s.transitions, err = r.transitions(ctx, d); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -260,7 +271,7 @@ func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (recon
 	if err := r.budget(ctx, d, &s.seen); err != nil {
 		return reconcile.Result{}, err
 	}
-	return reconcile.Result{RequeueAfter: sooner(sooner(wait, again), renewal)}, errors.Join(r.writeStatus(ctx, d, s), unrenewed)
+	return reconcile.Result{RequeueAfter: sooner(sooner(sooner(wait, again), renewal), told)}, errors.Join(r.writeStatus(ctx, d, s), unrenewed)
 }
 
 // act does what follows from what was seen; it gives when to come again by ourselves.
@@ -356,6 +367,7 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 func (r *Reconciler) end(uid types.UID) {
 	r.Worlds.Dissolve(uid, "its MoEDeployment is gone")
 	r.applied.Delete(uid)
+	r.endLoad(uid)
 	r.drivers.Delete(uid)
 }
 

@@ -26,7 +26,7 @@ func (r *Reconciler) shared(ctx context.Context, d *api.MoEDeployment) error {
 	if err != nil {
 		return err
 	}
-	for _, object := range []client.Object{account, config, enginesService(d), r.rankPolicy(d), gatewayPolicy(d)} {
+	for _, object := range []client.Object{account, config, enginesService(d), r.rankPolicy(d), r.gatewayPolicy(d)} {
 		if err := r.apply(ctx, d, object); err != nil {
 			return err
 		}

@@ -38,8 +38,9 @@ type scene struct {
 	gateways    int32                 // replicas that accept requests
 	aborted     *api.LayoutTransition // by the user; no other is begun
 	deleting    bool
-	expires     time.Time // the first certificate; zero: not looked at
-	unrenewed   error     // why certificates could not be renewed
+	expires     time.Time       // the first certificate; zero: not looked at
+	unrenewed   error           // why certificates could not be renewed
+	load        *api.LoadStatus // another one than the status tells; nil: none
 }
 
 // verdict of one condition.
@@ -60,6 +61,9 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 	st.Selector = k8slabels.SelectorFromSet(selector(d, api.ComponentRank)).String()
 	st.Replicas = int32(len(s.pods))
 	st.Endpoint = endpoint(d)
+	if s.load != nil {
+		st.Load = s.load
+	}
 	if s.refused == nil {
 		st.RecentTransitions = recent(s.transitions)
 		if s.seen.Looked && !s.unknown || s.deleting {

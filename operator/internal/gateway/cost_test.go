@@ -22,7 +22,7 @@ type wide struct {
 
 func newWide(tb testing.TB, members, requests int) *wide {
 	tb.Helper()
-	p := NewPool(Options{World: "w", Gateway: "g", LostAfter: time.Hour, Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry())})
+	p := NewPool(Options{World: "w", Gateway: "g", LostAfter: time.Hour, Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry(), "w")})
 	tb.Cleanup(p.Close)
 	w := &wide{pool: p}
 	world := crowd(1, members)

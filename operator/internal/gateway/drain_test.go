@@ -174,7 +174,7 @@ func TestARolloutUnderLoadLosesNoRequest(t *testing.T) {
 	names := 0
 	add := func() *running {
 		names++
-		pool := NewPool(Options{World: "w", Gateway: fmt.Sprint("gateway-", names), Seeds: []string{engines[0].address}, Log: first.o.Log, Metrics: NewMetrics(prometheus.NewRegistry())})
+		pool := NewPool(Options{World: "w", Gateway: fmt.Sprint("gateway-", names), Seeds: []string{engines[0].address}, Log: first.o.Log, Metrics: NewMetrics(prometheus.NewRegistry(), "w")})
 		g := &running{server: NewServer(pool, "w", Limits{})}
 		g.address, g.term, g.ended = started(t, g.server, Drain{LameDuck: time.Second, Grace: time.Minute})
 		b.mu.Lock()

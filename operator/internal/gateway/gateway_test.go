@@ -174,7 +174,7 @@ func before(t *testing.T, o Options, engines ...*engine) (*httptest.Server, *Met
 		o.Seeds = []string{engines[0].address}
 	}
 	registry := prometheus.NewRegistry()
-	metrics := NewMetrics(registry)
+	metrics := NewMetrics(registry, "w")
 	o.World, o.Gateway, o.Log, o.Metrics = "w", "g", slog.New(slog.DiscardHandler), metrics
 	pool := NewPool(o)
 	t.Cleanup(pool.Close)

@@ -260,7 +260,7 @@ func TestAClientThatDoesNotReadIsLeft(t *testing.T) {
 // Metrics and probes have a port of their own, so that clients neither read nor crowd them.
 func TestMetricsAreNotForClients(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	pool := NewPool(Options{World: "w", Gateway: "g", Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(registry)})
+	pool := NewPool(Options{World: "w", Gateway: "g", Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(registry, "w")})
 	t.Cleanup(pool.Close)
 	s := NewServer(pool, "w", Limits{})
 	get := func(h http.Handler, path string) (int, string) {

@@ -1,6 +1,10 @@
 package gateway
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"math"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // Metrics of a gateway.
 type Metrics struct {
@@ -9,10 +13,14 @@ type Metrics struct {
 	sessions                                     *prometheus.GaugeVec
 	epoch                                        prometheus.Gauge
 	firstToken, betweenTokens                    prometheus.Histogram
+
+	// Of this gateway's clients, under vLLM's names: they mean what they mean there, and add up over gateways.
+	prompts, generated  prometheus.Counter
+	ttft, tpot, latency prometheus.Histogram
 }
 
-// NewMetrics registers them.
-func NewMetrics(r prometheus.Registerer) *Metrics {
+// NewMetrics registers them, of a gateway to a model of this name.
+func NewMetrics(r prometheus.Registerer, model string) *Metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tangram_gateway", Name: name, Help: help})
 	}
@@ -33,6 +41,16 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		betweenTokens: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "tangram_gateway", Name: "between_tokens_seconds",
 			Help: "Between two tokens of a request.", Buckets: buckets}),
 	}
+	named := prometheus.Labels{"model_name": model}
+	client := func(name, help string) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "vllm:" + name, Help: help, Buckets: buckets, ConstLabels: named,
+			NativeHistogramBucketFactor: math.Exp2(1. / 8), NativeHistogramMaxBucketNumber: 160})
+	}
+	m.prompts = prometheus.NewCounter(prometheus.CounterOpts{Name: "vllm:prompt_tokens_total", Help: "Tokens of the prompts whose answers have begun.", ConstLabels: named})
+	m.generated = prometheus.NewCounter(prometheus.CounterOpts{Name: "vllm:generation_tokens_total", Help: "Tokens delivered to clients.", ConstLabels: named})
+	m.ttft = client("time_to_first_token_seconds", "From request to first token, by the clients' clock.")
+	m.tpot = client("request_time_per_output_token_seconds", "Between two tokens, in the mean of an answer.")
+	m.latency = client("e2e_request_latency_seconds", "From request to last token.")
 	// There from the start, so that the first one shows in a rate.
 	for _, code := range []string{"200", "400", "429", "500", "503"} {
 		m.requests.WithLabelValues(code)
@@ -40,6 +58,6 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	for _, cause := range []string{causeRoster, causeCut, causeCancelled, causeRestart} {
 		m.replays.WithLabelValues(cause)
 	}
-	r.MustRegister(m.requests, m.replays, m.untaken, m.tokens, m.duplicates, m.conflicts, m.lost, m.sessions, m.epoch, m.firstToken, m.betweenTokens)
+	r.MustRegister(m.requests, m.replays, m.untaken, m.tokens, m.duplicates, m.conflicts, m.lost, m.sessions, m.epoch, m.firstToken, m.betweenTokens, m.prompts, m.generated, m.ttft, m.tpot, m.latency)
 	return m
 }

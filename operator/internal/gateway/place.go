@@ -144,7 +144,7 @@ func (p *Pool) replayLocked(r *request, cause string) {
 func (p *Pool) placeAgainLocked(r *request) {
 	r.accepted = true
 	r.prefer, r.owner = r.owner, ""
-	r.tried, r.refusal, r.pause = nil, nil, 0
+	r.tried, r.refusal, r.pause, r.without = nil, nil, 0, time.Now()
 	p.waiting[r] = true
 	r.wake()
 }

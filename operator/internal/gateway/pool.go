@@ -8,12 +8,14 @@ import (
 	"context"
 	"crypto/tls"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"k8s.io/utils/lru"
 
+	"tangram.dev/operator/pkg/telemetry"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
@@ -45,6 +47,9 @@ type Pool struct {
 	heard    atomic.Int64          // the last word of a member of the world in force; since born
 	force    atomic.Pointer[force] // as far as is known; nil: none yet. Changed under mu
 	requests requests
+	felt     felt
+
+	incarnation uint64 // of its counters
 
 	mu       sync.Mutex // before any request's
 	gone     *lru.Cache // members of worlds that were replaced as a whole
@@ -107,7 +112,7 @@ func NewPool(o Options) *Pool {
 		o.LostAfter = 10 * time.Second
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &Pool{o: o, ctx: ctx, cancel: cancel, born: time.Now(), gone: lru.New(mostGone), sessions: map[string]*session{},
+	p := &Pool{o: o, ctx: ctx, cancel: cancel, born: time.Now(), incarnation: rand.Uint64(), felt: felt{latencies: telemetry.Latencies{}}, gone: lru.New(mostGone), sessions: map[string]*session{},
 		waiting: map[*request]bool{}, censuses: map[uint64]*census{}}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -213,7 +218,7 @@ func (p *Pool) news(s *session, reply *tangramv1.ServeReply) {
 	case *tangramv1.ServeReply_Roster:
 		p.rosterLocked(s, body.Roster)
 	case *tangramv1.ServeReply_Load:
-		s.load, s.sent = body.Load, 0
+		s.load, s.loaded, s.sent = body.Load, time.Now(), 0
 	}
 }
 

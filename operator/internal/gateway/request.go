@@ -43,6 +43,7 @@ type request struct {
 	accepted bool // somebody had it: it is not refused any more
 	giveUp   time.Time
 	pause    time.Duration
+	without  time.Time // since when nobody has it, if nobody has
 	refusal  *tangramv1.Refused
 
 	// What came of it.
@@ -55,7 +56,8 @@ type request struct {
 }
 
 func newRequest(submit *tangramv1.Submit) *request {
-	return &request{id: submit.Request, submit: submit, giveUp: time.Now().Add(notReadyFor),
+	now := time.Now()
+	return &request{id: submit.Request, submit: submit, giveUp: now.Add(notReadyFor), without: now,
 		ahead: map[uint32]*tangramv1.Token{}, notify: make(chan struct{}, 1)}
 }
 
@@ -147,7 +149,9 @@ func (p *Pool) Run(ctx context.Context, submit *tangramv1.Submit, each func(*tan
 	if _, there := p.requests.LoadOrStore(r.id, r); there {
 		return fmt.Errorf("%w: request %s runs already", ErrInvalid, r.id)
 	}
-	err := p.follow(ctx, r, each, pause, quiet)
+	c := p.felt.start(p.o.Metrics, len(submit.Prompt))
+	err := p.follow(ctx, r, c.around(each), pause, quiet)
+	c.end(err)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.requests.Delete(r.id)
@@ -178,6 +182,7 @@ func (p *Pool) follow(ctx context.Context, r *request, each func(*tangramv1.Toke
 		}
 		for _, t := range tokens {
 			p.o.Metrics.tokens.Inc()
+			p.o.Metrics.generated.Inc()
 			if err := each(t); err != nil {
 				return err
 			}

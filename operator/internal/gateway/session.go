@@ -35,7 +35,8 @@ type session struct {
 	told   *tangramv1.World // the last world; nil: none
 	member string           // who it is in that world; "": none of it
 	load   *tangramv1.Load
-	sent   int // submitted since the last load report
+	loaded time.Time // when it said so
+	sent   int       // submitted since the last load report
 }
 
 func (p *Pool) keepLocked(frontend string, seed bool) {

@@ -101,7 +101,12 @@ func (s *Step) Chunk(from, to int) float64 {
 }
 
 // Seconds of a step. The groups wait for the busiest; the experts see the tokens of all.
-func (s *Step) Seconds(loads []Load) float64 {
+func (s *Step) Seconds(loads []Load) float64 { return s.Skewed(loads, 1) }
+
+// Skewed is Seconds where the busiest rank has so many times the mean of what the ranks' experts are asked for, beyond the skew of
+// the table's routing: its experts take as long as in a world of so many times the tokens. Where all ranks share each expert there
+// is no busiest one.
+func (s *Step) Skewed(loads []Load, imbalance float64) float64 {
 	slowest, tokens := 0.0, 0
 	for i := range loads {
 		l := &loads[i]
@@ -115,7 +120,11 @@ func (s *Step) Seconds(loads []Load) float64 {
 	if tokens == 0 {
 		return 0
 	}
-	return slowest + s.layers*(s.moe.at(tokens)+s.all.at(tokens))
+	executed := tokens
+	if s.shape.ExpertGroup < s.shape.Ranks {
+		executed = int(math.Round(float64(tokens) * imbalance))
+	}
+	return slowest + s.layers*(s.moe.at(executed)+s.all.at(tokens))
 }
 
 func (s *Step) decode(requests, context int) float64 {

@@ -783,6 +783,7 @@ type Load struct {
 	KvFreePages   uint64                 `protobuf:"varint,3,opt,name=kv_free_pages,json=kvFreePages,proto3" json:"kv_free_pages,omitempty"`
 	KvPages       uint64                 `protobuf:"varint,4,opt,name=kv_pages,json=kvPages,proto3" json:"kv_pages,omitempty"`
 	Step          uint64                 `protobuf:"varint,5,opt,name=step,proto3" json:"step,omitempty"`
+	Telemetry     *RankTelemetry         `protobuf:"bytes,6,opt,name=telemetry,proto3" json:"telemetry,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -850,6 +851,13 @@ func (x *Load) GetStep() uint64 {
 		return x.Step
 	}
 	return 0
+}
+
+func (x *Load) GetTelemetry() *RankTelemetry {
+	if x != nil {
+		return x.Telemetry
+	}
+	return nil
 }
 
 type ServeReply struct {
@@ -987,7 +995,7 @@ var File_tangram_v1_serve_proto protoreflect.FileDescriptor
 const file_tangram_v1_serve_proto_rawDesc = "" +
 	"\n" +
 	"\x16tangram/v1/serve.proto\x12\n" +
-	"tangram.v1\"7\n" +
+	"tangram.v1\x1a\x1atangram/v1/telemetry.proto\"7\n" +
 	"\x05Hello\x12\x14\n" +
 	"\x05world\x18\x01 \x01(\tR\x05world\x12\x18\n" +
 	"\agateway\x18\x02 \x01(\tR\agateway\"\xc5\x01\n" +
@@ -1044,13 +1052,14 @@ const file_tangram_v1_serve_proto_rawDesc = "" +
 	"\x06Roster\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x16\n" +
 	"\x06member\x18\x02 \x01(\tR\x06member\x12\x1a\n" +
-	"\brequests\x18\x03 \x03(\tR\brequests\"\x8d\x01\n" +
+	"\brequests\x18\x03 \x03(\tR\brequests\"\xc6\x01\n" +
 	"\x04Load\x12\x18\n" +
 	"\arunning\x18\x01 \x01(\rR\arunning\x12\x18\n" +
 	"\awaiting\x18\x02 \x01(\rR\awaiting\x12\"\n" +
 	"\rkv_free_pages\x18\x03 \x01(\x04R\vkvFreePages\x12\x19\n" +
 	"\bkv_pages\x18\x04 \x01(\x04R\akvPages\x12\x12\n" +
-	"\x04step\x18\x05 \x01(\x04R\x04step\"\xf1\x01\n" +
+	"\x04step\x18\x05 \x01(\x04R\x04step\x127\n" +
+	"\ttelemetry\x18\x06 \x01(\v2\x19.tangram.v1.RankTelemetryR\ttelemetry\"\xf1\x01\n" +
 	"\n" +
 	"ServeReply\x12)\n" +
 	"\x05token\x18\x01 \x01(\v2\x11.tangram.v1.TokenH\x00R\x05token\x12/\n" +
@@ -1082,19 +1091,20 @@ func file_tangram_v1_serve_proto_rawDescGZIP() []byte {
 var file_tangram_v1_serve_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
 var file_tangram_v1_serve_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_tangram_v1_serve_proto_goTypes = []any{
-	(Finish)(0),          // 0: tangram.v1.Finish
-	(Refused_Code)(0),    // 1: tangram.v1.Refused.Code
-	(*Hello)(nil),        // 2: tangram.v1.Hello
-	(*Submit)(nil),       // 3: tangram.v1.Submit
-	(*Cancel)(nil),       // 4: tangram.v1.Cancel
-	(*ServeRequest)(nil), // 5: tangram.v1.ServeRequest
-	(*Token)(nil),        // 6: tangram.v1.Token
-	(*Refused)(nil),      // 7: tangram.v1.Refused
-	(*WorldMember)(nil),  // 8: tangram.v1.WorldMember
-	(*World)(nil),        // 9: tangram.v1.World
-	(*Roster)(nil),       // 10: tangram.v1.Roster
-	(*Load)(nil),         // 11: tangram.v1.Load
-	(*ServeReply)(nil),   // 12: tangram.v1.ServeReply
+	(Finish)(0),           // 0: tangram.v1.Finish
+	(Refused_Code)(0),     // 1: tangram.v1.Refused.Code
+	(*Hello)(nil),         // 2: tangram.v1.Hello
+	(*Submit)(nil),        // 3: tangram.v1.Submit
+	(*Cancel)(nil),        // 4: tangram.v1.Cancel
+	(*ServeRequest)(nil),  // 5: tangram.v1.ServeRequest
+	(*Token)(nil),         // 6: tangram.v1.Token
+	(*Refused)(nil),       // 7: tangram.v1.Refused
+	(*WorldMember)(nil),   // 8: tangram.v1.WorldMember
+	(*World)(nil),         // 9: tangram.v1.World
+	(*Roster)(nil),        // 10: tangram.v1.Roster
+	(*Load)(nil),          // 11: tangram.v1.Load
+	(*ServeReply)(nil),    // 12: tangram.v1.ServeReply
+	(*RankTelemetry)(nil), // 13: tangram.v1.RankTelemetry
 }
 var file_tangram_v1_serve_proto_depIdxs = []int32{
 	2,  // 0: tangram.v1.ServeRequest.hello:type_name -> tangram.v1.Hello
@@ -1103,18 +1113,19 @@ var file_tangram_v1_serve_proto_depIdxs = []int32{
 	0,  // 3: tangram.v1.Token.finish:type_name -> tangram.v1.Finish
 	1,  // 4: tangram.v1.Refused.code:type_name -> tangram.v1.Refused.Code
 	8,  // 5: tangram.v1.World.members:type_name -> tangram.v1.WorldMember
-	6,  // 6: tangram.v1.ServeReply.token:type_name -> tangram.v1.Token
-	7,  // 7: tangram.v1.ServeReply.refused:type_name -> tangram.v1.Refused
-	9,  // 8: tangram.v1.ServeReply.world:type_name -> tangram.v1.World
-	11, // 9: tangram.v1.ServeReply.load:type_name -> tangram.v1.Load
-	10, // 10: tangram.v1.ServeReply.roster:type_name -> tangram.v1.Roster
-	5,  // 11: tangram.v1.Serve.Session:input_type -> tangram.v1.ServeRequest
-	12, // 12: tangram.v1.Serve.Session:output_type -> tangram.v1.ServeReply
-	12, // [12:13] is the sub-list for method output_type
-	11, // [11:12] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	13, // 6: tangram.v1.Load.telemetry:type_name -> tangram.v1.RankTelemetry
+	6,  // 7: tangram.v1.ServeReply.token:type_name -> tangram.v1.Token
+	7,  // 8: tangram.v1.ServeReply.refused:type_name -> tangram.v1.Refused
+	9,  // 9: tangram.v1.ServeReply.world:type_name -> tangram.v1.World
+	11, // 10: tangram.v1.ServeReply.load:type_name -> tangram.v1.Load
+	10, // 11: tangram.v1.ServeReply.roster:type_name -> tangram.v1.Roster
+	5,  // 12: tangram.v1.Serve.Session:input_type -> tangram.v1.ServeRequest
+	12, // 13: tangram.v1.Serve.Session:output_type -> tangram.v1.ServeReply
+	13, // [13:14] is the sub-list for method output_type
+	12, // [12:13] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_tangram_v1_serve_proto_init() }
@@ -1122,6 +1133,7 @@ func file_tangram_v1_serve_proto_init() {
 	if File_tangram_v1_serve_proto != nil {
 		return
 	}
+	file_tangram_v1_telemetry_proto_init()
 	file_tangram_v1_serve_proto_msgTypes[3].OneofWrappers = []any{
 		(*ServeRequest_Hello)(nil),
 		(*ServeRequest_Submit)(nil),

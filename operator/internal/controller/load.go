@@ -1,0 +1,136 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"net"
+	"reflect"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"tangram.dev/operator/internal/pki"
+	"tangram.dev/operator/internal/readings"
+	"tangram.dev/operator/pkg/telemetry"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+const (
+	// loadEvery: how often a status tells of the load, at most.
+	loadEvery = 30 * time.Second
+	// firstLoad: until the first reading.
+	firstLoad = 2 * time.Second
+	// loadWindow: seconds that its rates are of.
+	loadWindow = 60
+)
+
+// loadOf a world: who asks its gateways, and whether there are any.
+func (r *Reconciler) loadOf(ctx context.Context, d *api.MoEDeployment, i *pki.Identity) (*readings.Reader, bool, error) {
+	var pods corev1.PodList
+	if err := r.List(ctx, &pods, client.InNamespace(d.Namespace), client.MatchingFields{byWorld: d.Name}, client.MatchingLabels(selector(d, api.ComponentGateway))); err != nil {
+		return nil, false, err
+	}
+	var addresses []string
+	for j := range pods.Items {
+		if p := &pods.Items[j]; p.Status.PodIP != "" && p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodRunning {
+			addresses = append(addresses, net.JoinHostPort(p.Status.PodIP, strconv.Itoa(portGatewayTelemetry)))
+		}
+	}
+	found, there := r.readers.Load(d.UID)
+	if !there {
+		if len(addresses) == 0 {
+			return nil, false, nil
+		}
+		// One worker at a time has a MoEDeployment.
+		reader, err := readings.Open(readings.Options{World: worldName(d), TLS: i.Client(worldName(d), "gateway"), Log: r.Log})
+		if err != nil {
+			return nil, false, err
+		}
+		found = reader
+		r.readers.Store(d.UID, reader)
+	}
+	reader := found.(*readings.Reader) //nolint:forcetypeassert // nothing else is stored
+	reader.SetGateways(addresses)
+	return reader, len(addresses) > 0, nil
+}
+
+// endLoad: nobody asks the gateways of a world any more that is gone.
+func (r *Reconciler) endLoad(uid types.UID) {
+	if found, there := r.readers.LoadAndDelete(uid); there {
+		go found.(*readings.Reader).Close() //nolint:forcetypeassert // nothing else is stored
+	}
+}
+
+// endLoads when the operator ends.
+func (r *Reconciler) endLoads(ctx context.Context) error {
+	<-ctx.Done()
+	r.readers.Range(func(uid, _ any) bool {
+		r.endLoad(uid.(types.UID)) //nolint:forcetypeassert // nothing else is stored
+		return true
+	})
+	return nil
+}
+
+// nextLoad is what the status shall tell of the load, if that is another than it tells and it is time, and when to look again; 0: there
+// are no gateways.
+func nextLoad(was *api.LoadStatus, reader *readings.Reader, gateways bool) (*api.LoadStatus, time.Duration) {
+	if reader == nil || !gateways {
+		return nil, 0
+	}
+	if was != nil {
+		if left := loadEvery - time.Since(was.Time.Time); left > 0 {
+			return nil, left
+		}
+	}
+	sample, window, err := reader.Last(loadWindow)
+	switch {
+	case err != nil && was == nil:
+		return nil, firstLoad
+	case err != nil:
+		now := was.DeepCopy()
+		if now.Problem == "" { // once: the text counts seconds
+			now.Problem = clip(err.Error(), 1024)
+		}
+		return now, loadEvery
+	}
+	now := loadStatus(sample, window)
+	if was != nil {
+		if now.Time = was.Time; reflect.DeepEqual(now, was) {
+			return nil, loadEvery
+		}
+	}
+	now.Time = metav1.NewTime(time.Now().Truncate(time.Second))
+	return now, loadEvery
+}
+
+func loadStatus(s *telemetry.Sample, w *telemetry.Window) *api.LoadStatus {
+	out := &api.LoadStatus{Running: int64(s.Gauges.Running), Waiting: int64(s.Gauges.Waiting + s.Gauges.Homeless), QueueAge: *seconds(s.Gauges.QueueAge),
+		TokensPerSecond: int64(math.Round(w.TokensPerSecond()))}
+	if s.Gauges.KVPages > 0 {
+		out.KVUsedPercent = int32(math.Round(100 * float64(s.Gauges.KVPages-s.Gauges.KVFree) / float64(s.Gauges.KVPages)))
+	}
+	if v, known := w.Answers.FirstToken(.99); known {
+		out.TTFTP99 = seconds(v)
+	}
+	if v, known := w.Answers.BetweenTokens(.99); known {
+		out.TPOTP99 = seconds(v)
+	}
+	if !s.Whole {
+		out.Problem = fmt.Sprintf("%d of %d ranks tell nothing", s.Gauges.Silent, s.Gauges.Ranks)
+		if len(s.Problems) > 0 {
+			out.Problem = clip(s.Problems[0].String(), 1024)
+		}
+	}
+	return out
+}
+
+// seconds in milliseconds, as people read them.
+func seconds(v float64) *metav1.Duration {
+	return &metav1.Duration{Duration: time.Duration(math.Round(v*1e3)) * time.Millisecond}
+}

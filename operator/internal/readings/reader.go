@@ -1,0 +1,172 @@
+// Package readings asks the gateways of a world for its load and keeps what they said lately.
+package readings
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"tangram.dev/operator/internal/tcp"
+	"tangram.dev/operator/pkg/telemetry"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+const (
+	// keep: seconds of readings.
+	keep = 300
+	// staleAfter: seconds after which the last reading says nothing of now.
+	staleAfter = 10
+	// silent ends a connection over which nothing comes through.
+	silent = 5 * time.Second
+	// mostBytes of a report: 8,192 ranks with all kinds of steps.
+	mostBytes = 64 << 20
+)
+
+// Options of a reader.
+type Options struct {
+	World string
+	TLS   *tls.Config   // of a client that gateways let in
+	Every time.Duration // 0: 1 s. A gateway that does not answer within it counts as one that does not
+	Log   *slog.Logger
+}
+
+// Reader of one world.
+type Reader struct {
+	o      Options
+	cancel context.CancelFunc
+	wait   sync.WaitGroup
+	born   time.Time
+
+	mu       sync.Mutex
+	gateways map[string]*grpc.ClientConn // by address
+	history  *telemetry.History
+	err      error // of the last reading
+}
+
+// Open begins to read; until SetGateways there is nobody to ask.
+func Open(o Options) (*Reader, error) {
+	if o.Every == 0 {
+		o.Every = time.Second
+	}
+	history, err := telemetry.NewHistory(keep)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &Reader{o: o, cancel: cancel, born: time.Now(), gateways: map[string]*grpc.ClientConn{}, history: history}
+	r.wait.Go(func() { r.run(ctx) })
+	return r, nil
+}
+
+// Close ends it.
+func (r *Reader) Close() {
+	r.cancel()
+	r.wait.Wait()
+	r.SetGateways(nil)
+}
+
+// SetGateways to ask from now on, host:port.
+func (r *Reader) SetGateways(addresses []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	wanted := map[string]bool{}
+	for _, a := range addresses {
+		wanted[a] = true
+		if r.gateways[a] != nil {
+			continue
+		}
+		conn, err := grpc.NewClient(a, grpc.WithTransportCredentials(credentials.NewTLS(r.o.TLS)), grpc.WithContextDialer(tcp.Dialer(r.o.Every, silent)),
+			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(mostBytes)))
+		if err != nil {
+			r.o.Log.Error("cannot ask a gateway", "address", a, "error", err)
+			continue
+		}
+		r.gateways[a] = conn
+	}
+	for a, conn := range r.gateways {
+		if !wanted[a] {
+			_ = conn.Close() // of a pod that is gone
+			delete(r.gateways, a)
+		}
+	}
+}
+
+func (r *Reader) run(ctx context.Context) {
+	merger := telemetry.NewMerger(r.o.World)
+	tick := time.NewTicker(r.o.Every)
+	defer tick.Stop()
+	told := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		reads := r.ask(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		sample, err := merger.Take(r.Now(), reads)
+		r.mu.Lock()
+		if err == nil {
+			err = r.history.Add(sample)
+		}
+		r.err = err
+		r.mu.Unlock()
+		now := fmt.Sprint(err)
+		if err == nil && len(sample.Problems) > 0 {
+			now = fmt.Sprint(sample.Problems)
+		}
+		if now != told && now != fmt.Sprint(nil) {
+			r.o.Log.Warn("what gateways tell is not whole", "world", r.o.World, "cause", now)
+		}
+		told = now
+	}
+}
+
+// ask all gateways at once.
+func (r *Reader) ask(ctx context.Context) []telemetry.Read {
+	r.mu.Lock()
+	gateways := make(map[string]*grpc.ClientConn, len(r.gateways))
+	for a, conn := range r.gateways {
+		gateways[a] = conn
+	}
+	r.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, r.o.Every)
+	defer cancel()
+	answers := make(chan telemetry.Read, len(gateways))
+	for a, conn := range gateways {
+		go func() {
+			report, err := tangramv1.NewTelemetryClient(conn).Read(ctx, &tangramv1.TelemetryRequest{World: r.o.World})
+			answers <- telemetry.Read{Gateway: a, Report: report, Err: err}
+		}()
+	}
+	reads := make([]telemetry.Read, 0, len(gateways))
+	for range gateways {
+		reads = append(reads, <-answers)
+	}
+	return reads
+}
+
+// Now on the clock of the samples, in seconds.
+func (r *Reader) Now() float64 { return time.Since(r.born).Seconds() }
+
+// Last is the newest sample, and what the last so many seconds said. The error says why nothing is known of now.
+func (r *Reader) Last(seconds float64) (*telemetry.Sample, *telemetry.Window, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w, err := r.history.Window(r.Now(), seconds, staleAfter)
+	if err != nil {
+		if r.err != nil {
+			err = fmt.Errorf("%w; the last reading: %w", err, r.err)
+		}
+		return nil, nil, err
+	}
+	return r.history.Last(), w, nil
+}

@@ -1,0 +1,295 @@
+package kernels
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+
+	"tangram.dev/operator/pkg/geometry"
+)
+
+// Format of a compiled table. Another number whenever a reader of the one before would understand something else.
+const compiledFormat = "tangram-pace-1"
+
+// Compiled is one engine's table for one model and one routing, looked up on the grid of steps: a file that programs read which
+// have no tables (e2e/engine/pace, in C++). What it says of a step is what Step says, of figures rounded to five digits, which is
+// what was measured. Microseconds of one layer; a grid is by tokens, point i at 2^(i/8) (1 + (i mod 8)/8), straight in between.
+type Compiled struct {
+	Format    string          `json:"format"`
+	Model     string          `json:"model"`
+	Engine    string          `json:"engine"`
+	Routing   string          `json:"routing"`
+	Layers    int             `json:"layers"`
+	PerOctave int             `json:"points_per_octave"`
+	Attention []CompiledGroup `json:"attention"`
+	Shapes    []CompiledShape `json:"shapes"`
+}
+
+// CompiledGroup is what ranks that share heads do: by tokens of the group, but Context: of one prompt.
+type CompiledGroup struct {
+	Ranks   int     `json:"ranks"`
+	Dense   figures `json:"dense"`
+	Context figures `json:"context"`
+	// Of one token for each of so many requests (one grid for each point of the grid of requests) over their mean context. Beyond
+	// the last point of either, in proportion.
+	Generation []figures `json:"generation"`
+}
+
+// CompiledShape is what all ranks do together, by tokens of all.
+type CompiledShape struct {
+	Ranks          int     `json:"ranks"`
+	ExpertGroup    int     `json:"expert_group"`
+	AttentionGroup int     `json:"attention_group"`
+	MoE            figures `json:"moe"`
+	Around         figures `json:"around"`
+}
+
+// Shape that it is of.
+func (c *CompiledShape) Shape() Shape { return Shape{c.Ranks, c.ExpertGroup, c.AttentionGroup} }
+
+// figures are written with five digits.
+type figures []float64
+
+// MarshalJSON with as few letters as say it.
+func (f figures) MarshalJSON() ([]byte, error) {
+	out := []byte{'['}
+	for i, v := range f {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = strconv.AppendFloat(out, v, 'g', 5, 64)
+	}
+	return append(out, ']'), nil
+}
+
+// What of the generation grid is written: what was measured, and no further.
+const (
+	mostContext     = 1 << 17
+	requestPoints   = 9*perOctave + 1  // to mostRequests
+	contextPoints   = 17*perOctave + 1 // to mostContext
+	mostCompileable = 256
+)
+
+// Compile all shapes of up to so many ranks that were measured, and for the widths between those the four shapes whose groups are
+// one rank or all: they lie between their neighbours, straight in logarithms, as times go with powers of sizes. The error says
+// what is missing.
+func Compile(t *Table, v *geometry.View, engine, routing string, ranks int) (*Compiled, error) {
+	if ranks < 1 || ranks > mostCompileable {
+		return nil, fmt.Errorf("kernels: %d ranks: 1 to %d", ranks, mostCompileable)
+	}
+	out := &Compiled{Format: compiledFormat, Model: v.Proto.Model, Engine: engine, Routing: routing, Layers: int(v.Proto.Layers), PerOctave: perOctave}
+	var known []*Step
+	for p := 1; p < 2*ranks; p *= 2 {
+		for g := 1; g <= p; g *= 2 {
+			for a := 1; a <= p; a *= 2 {
+				if s, err := NewStep(t, v, engine, routing, Shape{p, g, a}); err == nil {
+					known = append(known, s)
+				} else if p == 1 {
+					return nil, err
+				}
+			}
+		}
+	}
+	for p := 1; p <= ranks; p++ {
+		here, err := stepsOf(p, known)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range here {
+			out.add(s)
+		}
+	}
+	return out, nil
+}
+
+// stepsOf a width: those that were measured, or those between two that were.
+func stepsOf(ranks int, known []*Step) ([]*Step, error) {
+	var out []*Step
+	for _, s := range known {
+		if s.shape.Ranks == ranks {
+			out = append(out, s)
+		}
+	}
+	if len(out) > 0 {
+		return out, nil
+	}
+	for _, of := range []func(int) Shape{Expert, Tensor, func(p int) Shape { return Shape{p, p, 1} }, func(p int) Shape { return Shape{p, 1, p} }} {
+		var below, above *Step
+		for _, s := range known {
+			if s.shape != of(s.shape.Ranks) {
+				continue
+			}
+			if s.shape.Ranks < ranks && s.shape.Ranks > 1 && (below == nil || s.shape.Ranks > below.shape.Ranks) {
+				below = s
+			}
+			if s.shape.Ranks > ranks && (above == nil || s.shape.Ranks < above.shape.Ranks) {
+				above = s
+			}
+		}
+		if below == nil || above == nil {
+			return nil, fmt.Errorf("kernels: %v lies beyond what was measured", of(ranks))
+		}
+		out = append(out, between(below, above, of(ranks)))
+	}
+	return out, nil
+}
+
+// between two widths.
+func between(a, b *Step, s Shape) *Step {
+	share := math.Log(float64(s.Ranks)/float64(a.shape.Ranks)) / math.Log(float64(b.shape.Ranks)/float64(a.shape.Ranks))
+	mix := func(x, y grid) grid {
+		out := make(grid, len(x))
+		for i := range x {
+			if x[i] > 0 && y[i] > 0 {
+				out[i] = math.Exp(math.Log(x[i]) + math.Log(y[i]/x[i])*share)
+			}
+		}
+		return out
+	}
+	out := &Step{shape: s, layers: a.layers, moe: mix(a.moe, b.moe), all: mix(a.all, b.all), dense: mix(a.dense, b.dense), context: mix(a.context, b.context),
+		generation: make([]grid, len(a.generation))}
+	for i := range a.generation {
+		out.generation[i] = mix(a.generation[i], b.generation[i])
+	}
+	return out
+}
+
+func (c *Compiled) add(s *Step) {
+	if !slices.ContainsFunc(c.Attention, func(g CompiledGroup) bool { return g.Ranks == s.shape.AttentionGroup }) {
+		g := CompiledGroup{Ranks: s.shape.AttentionGroup, Dense: rounded(s.dense), Context: rounded(s.context)}
+		for _, row := range s.generation[:requestPoints] {
+			g.Generation = append(g.Generation, rounded(row[:contextPoints]))
+		}
+		c.Attention = append(c.Attention, g)
+	}
+	c.Shapes = append(c.Shapes, CompiledShape{Ranks: s.shape.Ranks, ExpertGroup: s.shape.ExpertGroup, AttentionGroup: s.shape.AttentionGroup,
+		MoE: rounded(s.moe), Around: rounded(s.all)})
+}
+
+// rounded to what is written, in microseconds.
+func rounded(g grid) figures {
+	out := make(figures, len(g))
+	for i, v := range g {
+		out[i], _ = strconv.ParseFloat(strconv.FormatFloat(v*1e6, 'g', 5, 64), 64)
+	}
+	return out
+}
+
+// WriteJSON of the file.
+func (c *Compiled) WriteJSON(w io.Writer) error {
+	return json.NewEncoder(w).Encode(c)
+}
+
+// ReadCompiled table. The error says what is wrong, and where.
+func ReadCompiled(r io.Reader) (*Compiled, error) {
+	c := &Compiled{}
+	in := json.NewDecoder(r)
+	in.DisallowUnknownFields()
+	if err := in.Decode(c); err != nil {
+		return nil, fmt.Errorf("kernels: a compiled table: %w", err)
+	}
+	if c.Format != compiledFormat || c.PerOctave != perOctave {
+		return nil, fmt.Errorf("kernels: a compiled table of format %q with %d points in an octave; this program reads %q with %d", c.Format, c.PerOctave, compiledFormat, perOctave)
+	}
+	if c.Layers < 1 || len(c.Shapes) == 0 {
+		return nil, fmt.Errorf("kernels: a compiled table of %d layers and %d shapes", c.Layers, len(c.Shapes))
+	}
+	for _, g := range c.Attention {
+		where := fmt.Sprintf("attention of %d ranks", g.Ranks)
+		if err := firstOf(g.Dense.check(where+": dense", gridSize, 0), g.Context.check(where+": context", gridSize, 0)); err != nil {
+			return nil, err
+		}
+		if len(g.Generation) < 2 || len(g.Generation) > gridSize {
+			return nil, fmt.Errorf("kernels: %s: generation has %d grids, of 2 to %d", where, len(g.Generation), gridSize)
+		}
+		for i, row := range g.Generation {
+			if err := row.check(fmt.Sprintf("%s: generation %d", where, i), len(g.Generation[0]), math.SmallestNonzeroFloat64); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for i := range c.Shapes {
+		s := &c.Shapes[i]
+		where := s.Shape().String()
+		if err := firstOf(s.Shape().Check(), s.MoE.check(where+": moe", gridSize, 0), s.Around.check(where+": around", gridSize, 0)); err != nil {
+			return nil, err
+		}
+		if c.group(s.AttentionGroup) == nil {
+			return nil, fmt.Errorf("kernels: %s: there is no attention of %d ranks", where, s.AttentionGroup)
+		}
+		if slices.ContainsFunc(c.Shapes[:i], func(o CompiledShape) bool { return o.Shape() == s.Shape() }) {
+			return nil, fmt.Errorf("kernels: %s is there twice", where)
+		}
+	}
+	return c, nil
+}
+
+func firstOf(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f figures) check(where string, points int, least float64) error {
+	if len(f) != points || points < 2 || points > gridSize {
+		return fmt.Errorf("kernels: %s has %d points, want %d", where, len(f), points)
+	}
+	for i, v := range f {
+		if !(v >= least) || math.IsInf(v, 0) {
+			return fmt.Errorf("kernels: %s: %v at point %d is no time", where, v, i)
+		}
+	}
+	return nil
+}
+
+func (c *Compiled) group(ranks int) *CompiledGroup {
+	for i := range c.Attention {
+		if c.Attention[i].Ranks == ranks {
+			return &c.Attention[i]
+		}
+	}
+	return nil
+}
+
+// Step of a shape that is in the table.
+func (c *Compiled) Step(shape Shape) (*Step, error) {
+	for i := range c.Shapes {
+		s := &c.Shapes[i]
+		if s.Shape() != shape {
+			continue
+		}
+		g := c.group(shape.AttentionGroup)
+		out := &Step{shape: shape, layers: float64(c.Layers), moe: s.MoE.seconds(), all: s.Around.seconds(), dense: g.Dense.seconds(), context: g.Context.seconds()}
+		for i := range gridSize {
+			row := g.Generation[min(i, len(g.Generation)-1)].seconds()
+			if last := len(g.Generation) - 1; i > last {
+				for j := range row {
+					row[j] *= sizeAt(i) / sizeAt(last)
+				}
+			}
+			out.generation = append(out.generation, row)
+		}
+		return out, nil
+	}
+	return nil, fmt.Errorf("kernels: %v is not in the compiled table of %s", shape, c.Model)
+}
+
+// seconds on the whole grid: beyond the last point in proportion.
+func (f figures) seconds() grid {
+	out := make(grid, gridSize)
+	for i := range out {
+		last := len(f) - 1
+		if i <= last {
+			out[i] = f[i] * 1e-6
+		} else {
+			out[i] = f[last] * 1e-6 * (sizeAt(i) / sizeAt(last))
+		}
+	}
+	return out
+}

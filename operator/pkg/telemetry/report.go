@@ -1,0 +1,155 @@
+package telemetry
+
+import (
+	"fmt"
+	"math"
+
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// Counters of a world. They only grow.
+type Counters struct {
+	Arrived, PromptTokens, ReusedTokens   uint64 // requests at the engines, their prompts, and what of these was cached
+	Finished, OutputTokens                uint64 // requests, and their tokens
+	PrefillTokens, DecodeTokens           uint64 // computed
+	Steps, PacedSteps, Overruns, Cut      uint64 // of the slowest rank: all take the same ones
+	StepSeconds                           float64
+	Sent, Answered, Failed, Left, Written uint64 // requests of the gateways' clients; tokens delivered
+}
+
+// Gauges of a world.
+type Gauges struct {
+	Running, Decoding, Waiting      int
+	QueuedTokens, ContextTokens     int
+	GeneratedTokens, ReservedTokens int
+	WaitingTokens                   int
+	QueueAge                        float64 // seconds that the oldest waiting request waits, at an engine or without one
+	Homeless                        int     // requests that no rank has
+	KVPages, KVFree                 uint64
+	Ranks, Silent                   int // members in force; those of them that told nothing lately
+}
+
+// StepKey names steps that are alike.
+type StepKey struct {
+	Epoch   uint64
+	Octave  uint32 // 2^Octave to 2^(Octave+1)-1 tokens
+	Prefill bool   // with prompt tokens
+}
+
+// Steps that are alike, added up: the work of all ranks together.
+type Steps struct {
+	Steps                                 uint64
+	Seconds                               float64
+	Decode, Context, PromptTokens, Before uint64
+}
+
+// Mean step of these: seconds, requests that got a token, context of one of them, prompt tokens, and what was cached before these.
+func (s Steps) Mean() (seconds float64, decode, context, prefill, before int) {
+	if s.Steps == 0 {
+		return 0, 0, 0, 0, 0
+	}
+	per := func(n, by uint64) int { return int((n + by/2) / max(by, 1)) }
+	return s.Seconds / float64(s.Steps), per(s.Decode, s.Steps), per(s.Context, s.Decode), per(s.PromptTokens, s.Steps), per(s.Before, s.PromptTokens)
+}
+
+// wrong says what of a report cannot be right; "" if nothing is.
+func wrong(world string, r *tangramv1.TelemetryReport) string {
+	switch {
+	case r == nil:
+		return "there is none"
+	case r.World != world:
+		return fmt.Sprintf("it is of world %q, not %q", r.World, world)
+	case r.Gateway == "":
+		return "it names no gateway"
+	case !time(r.At) || !time(r.HomelessAge):
+		return fmt.Sprintf("times %v, %v are none", r.At, r.HomelessAge)
+	case r.Homeless == 0 && r.HomelessAge > 0:
+		return fmt.Sprintf("nobody is without a rank, for %v s", r.HomelessAge)
+	case r.Answered+r.Failed+r.Left > r.Arrived:
+		return fmt.Sprintf("%d requests came, and %d ended", r.Arrived, r.Answered+r.Failed+r.Left)
+	}
+	seen := map[string]bool{}
+	for _, rank := range r.Ranks {
+		switch {
+		case rank.Member == "" || seen[rank.Member]:
+			return fmt.Sprintf("member %q is none, or there twice", rank.Member)
+		case !time(rank.Age):
+			return fmt.Sprintf("%s: an age of %v s is none", rank.Member, rank.Age)
+		}
+		seen[rank.Member] = true
+		if what := wrongLoad(rank.Load); what != "" {
+			return rank.Member + ": " + what
+		}
+	}
+	return ""
+}
+
+// mostOctaves of the tokens of a step: more than any world computes at a time.
+const mostOctaves = 32
+
+func wrongLoad(l *tangramv1.Load) string {
+	t := l.GetTelemetry()
+	switch {
+	case t == nil:
+		return "" // it told nothing yet
+	case l.KvFreePages > l.KvPages:
+		return fmt.Sprintf("%d of %d pages are free", l.KvFreePages, l.KvPages)
+	case t.Decoding > l.Running:
+		return fmt.Sprintf("%d of %d running requests decode", t.Decoding, l.Running)
+	case !time(t.QueueAge) || !time(t.StepSeconds):
+		return fmt.Sprintf("times %v, %v are none", t.QueueAge, t.StepSeconds)
+	case t.PaceOverruns+t.PaceCut > t.PacedSteps || t.PacedSteps > t.Steps:
+		return fmt.Sprintf("of %d steps %d were paced, %d too long and %d cut", t.Steps, t.PacedSteps, t.PaceOverruns, t.PaceCut)
+	case len(t.Cells) > 2*mostOctaves:
+		return fmt.Sprintf("%d kinds of steps", len(t.Cells))
+	}
+	for _, c := range t.Cells {
+		if c.Octave >= mostOctaves || !time(c.Seconds) || c.Steps == 0 || c.Prefill == (c.PromptTokens == 0) || c.Decode > c.Context {
+			return fmt.Sprintf("steps %v are none", c)
+		}
+	}
+	return ""
+}
+
+// time says whether it is one: finite, and not below 0.
+func time(v float64) bool { return v >= 0 && !math.IsInf(v, 0) }
+
+// of a rank's counters, those that add up over ranks.
+func of(t *tangramv1.RankTelemetry) Counters {
+	return Counters{Arrived: t.GetArrived(), PromptTokens: t.GetPromptTokens(), ReusedTokens: t.GetReusedTokens(), Finished: t.GetFinished(),
+		OutputTokens: t.GetOutputTokens(), PrefillTokens: t.GetPrefillTokens(), DecodeTokens: t.GetDecodeTokens(), Steps: t.GetSteps(),
+		PacedSteps: t.GetPacedSteps(), Overruns: t.GetPaceOverruns(), Cut: t.GetPaceCut(), StepSeconds: t.GetStepSeconds()}
+}
+
+func ofGateway(r *tangramv1.TelemetryReport) Counters {
+	return Counters{Sent: r.Arrived, Answered: r.Answered, Failed: r.Failed, Left: r.Left, Written: r.OutputTokens}
+}
+
+// fields of counters that are whole numbers.
+func (c *Counters) fields() []*uint64 {
+	return []*uint64{&c.Arrived, &c.PromptTokens, &c.ReusedTokens, &c.Finished, &c.OutputTokens, &c.PrefillTokens, &c.DecodeTokens,
+		&c.Steps, &c.PacedSteps, &c.Overruns, &c.Cut, &c.Sent, &c.Answered, &c.Failed, &c.Left, &c.Written}
+}
+
+// since what was counted before; false if one shrank.
+func (c Counters) since(before Counters) (Counters, bool) {
+	now, was := c.fields(), before.fields()
+	for i := range now {
+		if *now[i] < *was[i] {
+			return Counters{}, false
+		}
+		*now[i] -= *was[i]
+	}
+	c.StepSeconds -= before.StepSeconds
+	return c, c.StepSeconds >= 0
+}
+
+// plus others.
+func (c Counters) plus(o Counters) Counters {
+	now, more := c.fields(), o.fields()
+	for i := range now {
+		*now[i] += *more[i]
+	}
+	c.StepSeconds += o.StepSeconds
+	return c
+}

@@ -1,0 +1,90 @@
+package telemetry
+
+import "fmt"
+
+// Window is what some last seconds said.
+type Window struct {
+	Seconds  float64 // that it covers
+	Grown    Counters
+	Answers  Latencies
+	Steps    map[StepKey]Steps
+	Readings int
+}
+
+// History of samples, as far back as somebody may ask.
+type History struct {
+	keep    float64
+	samples []*Sample
+}
+
+// NewHistory keeps so many seconds.
+func NewHistory(keep float64) (*History, error) {
+	if !(keep > 0) || !time(keep) {
+		return nil, fmt.Errorf("telemetry: a history of %v s is none", keep)
+	}
+	return &History{keep: keep}, nil
+}
+
+// Add the newest sample.
+func (h *History) Add(s *Sample) error {
+	if n := len(h.samples); n > 0 && s.At <= h.samples[n-1].At {
+		return fmt.Errorf("telemetry: a sample of %v after one of %v", s.At, h.samples[n-1].At)
+	}
+	h.samples = append(h.samples, s)
+	old := 0
+	for h.samples[old].At <= s.At-h.keep {
+		old++
+	}
+	h.samples = append([]*Sample(nil), h.samples[old:]...)
+	return nil
+}
+
+// Last sample; nil: there is none.
+func (h *History) Last() *Sample {
+	if n := len(h.samples); n > 0 {
+		return h.samples[n-1]
+	}
+	return nil
+}
+
+// Window of the last so many seconds before now, in whole readings. The error says that nothing is known of them: no reading that
+// another one precedes, or the last one is older than stale.
+func (h *History) Window(now, seconds, stale float64) (*Window, error) {
+	last := h.Last()
+	switch {
+	case last == nil:
+		return nil, fmt.Errorf("telemetry: nothing was read yet")
+	case !(now >= last.At):
+		return nil, fmt.Errorf("telemetry: the clock went from %v to %v", last.At, now)
+	case now-last.At > stale:
+		return nil, fmt.Errorf("telemetry: nothing was read for %.1f s, more than %v", now-last.At, stale)
+	}
+	w := &Window{Answers: Latencies{}, Steps: map[StepKey]Steps{}}
+	for i := len(h.samples) - 1; i >= 0 && h.samples[i].At > now-seconds; i-- {
+		s := h.samples[i]
+		if s.Seconds == 0 {
+			break
+		}
+		w.Readings++
+		w.Seconds += s.Seconds
+		w.Grown = w.Grown.plus(s.Grown)
+		w.Answers.Merge(s.Answers)
+		for k, a := range s.Steps {
+			b := w.Steps[k]
+			w.Steps[k] = Steps{a.Steps + b.Steps, a.Seconds + b.Seconds, a.Decode + b.Decode, a.Context + b.Context, a.PromptTokens + b.PromptTokens, a.Before + b.Before}
+		}
+	}
+	if w.Readings == 0 {
+		return nil, fmt.Errorf("telemetry: a first reading has nothing to be compared with")
+	}
+	return w, nil
+}
+
+// TokensPerSecond that clients were given.
+func (w *Window) TokensPerSecond() float64 { return float64(w.Grown.Written) / w.Seconds }
+
+// Goodput is answers and tokens per second that were surely within an SLO.
+func (w *Window) Goodput(s SLO) (answers, tokens float64) {
+	a := w.Answers.Attainment(s)
+	return float64(a.Within) / w.Seconds, float64(a.Tokens) / w.Seconds
+}
