@@ -1,19 +1,11 @@
 #include "agent/loader/checkpoint.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <sys/uio.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <climits>
-#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "agent/base/unique_fd.h"
 #include "agent/loader/config.h"
 #include "agent/loader/transpose.h"
 
@@ -28,65 +20,16 @@ std::string ShapeText(const std::vector<uint64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-Status ReadAt(int fd, const std::string& file, uint64_t offset, std::byte* to, uint64_t bytes) {
-  while (bytes > 0) {
-    const ssize_t n = pread(fd, to, bytes, static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) {
-      return {Code::kInvalid, fmt::format("{}: reading {} bytes at {}: {}", file, bytes, offset,
-                                          n == 0 ? "the file ends" : std::strerror(errno))};
-    }
-    to += n;
-    offset += static_cast<uint64_t>(n);
-    bytes -= static_cast<uint64_t>(n);
-  }
-  return OkStatus();
-}
-
-// The same into several places, one after another.
-Status ReadInto(int fd, const std::string& file, uint64_t offset, std::vector<iovec> parts) {
-  for (size_t at = 0; at < parts.size();) {
-    const auto count = static_cast<int>(std::min<size_t>(parts.size() - at, IOV_MAX));
-    const ssize_t n = preadv(fd, &parts[at], count, static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) {
-      return {Code::kInvalid, fmt::format("{}: reading at {}: {}", file, offset,
-                                          n == 0 ? "the file ends" : std::strerror(errno))};
-    }
-    offset += static_cast<uint64_t>(n);
-    size_t got = static_cast<size_t>(n);
-    while (at < parts.size() && got >= parts[at].iov_len) got -= parts[at++].iov_len;
-    if (got == 0) continue;
-    parts[at].iov_base = static_cast<std::byte*>(parts[at].iov_base) + got;
-    parts[at].iov_len -= got;
-  }
-  return OkStatus();
-}
-
-// A regular file and its size. Symlinks are followed, as caches of hubs are made of them; nobody
-// waits for what is a pipe or a device.
-Result<UniqueFd> OpenFile(const std::string& path, uint64_t* size) {
-  UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  struct stat stat {};
-  if (!fd || fstat(fd.get(), &stat) != 0) {
-    return Status(Code::kInvalid, fmt::format("cannot open {}: {}", path, std::strerror(errno)));
-  }
-  if (!S_ISREG(stat.st_mode)) return Status(Code::kInvalid, path + ": no regular file");
-  *size = static_cast<uint64_t>(stat.st_size);
-  return fd;
-}
-
 Result<std::string> ReadText(const std::string& path) {
-  uint64_t size = 0;
-  const auto fd = OpenFile(path, &size);
-  if (!fd.ok()) return fd.status();
+  const auto file = File::Open(path);
+  if (!file.ok()) return file.status();
+  const uint64_t size = (*file)->size();
   if (size > kMostTextBytes) {
     return Status(Code::kInvalid,
                   fmt::format("{}: {} bytes, and the limit is {}", path, size, kMostTextBytes));
   }
   std::string text(size, '\0');
-  TANGRAM_RETURN_IF_ERROR(
-      ReadAt(fd->get(), path, 0, reinterpret_cast<std::byte*>(text.data()), size));
+  TANGRAM_RETURN_IF_ERROR((*file)->Read(0, std::as_writable_bytes(std::span(text))));
   return text;
 }
 
@@ -115,10 +58,6 @@ Result<std::vector<std::string>> Shards(const std::string& directory,
 
 }  // namespace
 
-Checkpoint::~Checkpoint() {
-  for (const int fd : fds_) close(fd);
-}
-
 Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(const std::string& directory,
                                                            uint32_t granule_rows,
                                                            uint64_t page_bytes) {
@@ -133,24 +72,17 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(const std::string& di
 }
 
 Status Checkpoint::StillReadable() const {
-  for (size_t i = 0; i < files_.size(); ++i) {
-    const std::string& path = *files_[i];
-    struct stat open_one {
-    }, there{};
-    if (fstat(fds_[i], &open_one) != 0 || stat(path.c_str(), &there) != 0) {
-      return {Code::kInvalid, fmt::format("{}: {}", path, std::strerror(errno))};
-    }
-    if (open_one.st_dev != there.st_dev || open_one.st_ino != there.st_ino) {
-      return {Code::kInvalid, fmt::format("{}: another file lies there now", path)};
-    }
-    if (static_cast<uint64_t>(open_one.st_size) != sizes_[i]) {
-      return {Code::kInvalid,
-              fmt::format("{}: {} bytes, it had {}", path, open_one.st_size, sizes_[i])};
-    }
-    std::byte last{};
-    TANGRAM_RETURN_IF_ERROR(ReadAt(fds_[i], path, sizes_[i] - 1, &last, 1));
-  }
+  for (const auto& file : files_) TANGRAM_RETURN_IF_ERROR(file->StillThere());
   return OkStatus();
+}
+
+Checkpoint::Reads Checkpoint::reads() const {
+  Reads out;
+  for (const auto& file : files_) {
+    out.calls += file->calls();
+    out.bytes += file->bytes_read();
+  }
+  return out;
 }
 
 Status Checkpoint::ReadHeaders(const std::string& directory) {
@@ -162,7 +94,7 @@ Status Checkpoint::ReadHeaders(const std::string& directory) {
   }
   for (const auto& [tensor, file] : weight_map) {
     const auto it = tensors_.find(tensor);
-    if (it == tensors_.end() || !it->second.file->ends_with("/" + file)) {
+    if (it == tensors_.end() || !it->second.file->path().ends_with("/" + file)) {
       return {Code::kInvalid, fmt::format("{}: the index says that '{}' lies in {}, it does not",
                                           directory, tensor, file)};
     }
@@ -171,25 +103,22 @@ Status Checkpoint::ReadHeaders(const std::string& directory) {
 }
 
 Status Checkpoint::ReadHeader(const std::string& path) {
-  uint64_t size = 0;
-  auto opened = OpenFile(path, &size);
+  auto opened = File::Open(path);
   if (!opened.ok()) return opened.status();
-  const int fd = opened->release();
-  files_.push_back(std::make_unique<std::string>(path));
-  fds_.push_back(fd);
-  sizes_.push_back(size);
-  std::string prefix(std::min<uint64_t>(8, size), '\0');
-  TANGRAM_RETURN_IF_ERROR(
-      ReadAt(fd, path, 0, reinterpret_cast<std::byte*>(prefix.data()), prefix.size()));
-  const auto length = HeaderBytes(prefix, size, path);
+  const File& file = *files_.emplace_back(std::move(opened).value());
+  const auto read = [&](std::string* prefix) {
+    return file.Read(0, std::as_writable_bytes(std::span(*prefix)));
+  };
+  std::string prefix(std::min<uint64_t>(8, file.size()), '\0');
+  TANGRAM_RETURN_IF_ERROR(read(&prefix));
+  const auto length = HeaderBytes(prefix, file.size(), path);
   if (!length.ok()) return length.status();
   prefix.resize(*length);
-  TANGRAM_RETURN_IF_ERROR(
-      ReadAt(fd, path, 0, reinterpret_cast<std::byte*>(prefix.data()), prefix.size()));
-  auto header = ParseHeader(prefix, size, path);
+  TANGRAM_RETURN_IF_ERROR(read(&prefix));
+  auto header = ParseHeader(prefix, file.size(), path);
   if (!header.ok()) return header.status();
   for (auto& [name, info] : *header) {
-    if (!tensors_.emplace(name, Place{fd, files_.back().get(), std::move(info)}).second) {
+    if (!tensors_.emplace(name, Place{&file, std::move(info)}).second) {
       return {Code::kInvalid, fmt::format("{}: tensor '{}' is in another shard too", path, name)};
     }
   }
@@ -203,9 +132,10 @@ Result<Checkpoint::Place> Checkpoint::Take(const std::string& name, uint64_t row
     return Status(Code::kBadGeometry, fmt::format("checkpoint: tensor '{}' is missing", name));
   const std::vector<uint64_t> want = {rows, columns};
   if (it->second.info.shape != want) {
-    return Status(Code::kBadGeometry,
-                  fmt::format("{}: tensor '{}' is {}, config.json declares {}", *it->second.file,
-                              name, ShapeText(it->second.info.shape), ShapeText(want)));
+    return Status(
+        Code::kBadGeometry,
+        fmt::format("{}: tensor '{}' is {}, config.json declares {}", it->second.file->path(), name,
+                    ShapeText(it->second.info.shape), ShapeText(want)));
   }
   Place place = std::move(it->second);
   tensors_.erase(it);
@@ -258,7 +188,7 @@ Status Checkpoint::BuildGeometry(uint32_t granule_rows, uint64_t page_bytes) {
     return {Code::kBadGeometry,
             fmt::format("{}: tensor '{}' belongs to no expert that config.json declares ({} MoE "
                         "layers of {} layers, {} experts each)",
-                        *place.file, name, declared->moe_layers_size(), declared->layers(),
+                        place.file->path(), name, declared->moe_layers_size(), declared->layers(),
                         declared->experts())};
   }
   PlaceDense();
@@ -276,7 +206,7 @@ Status Checkpoint::BuildGeometry(uint32_t granule_rows, uint64_t page_bytes) {
 }
 
 Status Checkpoint::Read(const Place& place, uint64_t offset, std::span<std::byte> out) {
-  return ReadAt(place.fd, *place.file, place.info.begin + offset, out.data(), out.size());
+  return place.file->Read(place.info.begin + offset, out);
 }
 
 Status Checkpoint::ReadGranules(uint32_t layer, uint32_t expert, layout::Run run,
@@ -298,8 +228,7 @@ Status Checkpoint::ReadGranules(uint32_t layer, uint32_t expert, layout::Run run
   for (const auto& [place, at] : {std::pair{&places.gate, uint64_t{0}}, {&places.up, slice}}) {
     std::vector<iovec> parts;
     for (uint32_t i = 0; i < run.count; ++i) parts.push_back({&out[i * 3 * slice + at], slice});
-    TANGRAM_RETURN_IF_ERROR(
-        ReadInto(place->fd, *place->file, place->info.begin + run.start * slice, parts));
+    TANGRAM_RETURN_IF_ERROR(place->file->ReadInto(place->info.begin + run.start * slice, parts));
   }
   // Down is [H, I]: the run's columns are one short range in each of its H rows. A whole
   // expert is read at once; of a part only its own columns are, so that no byte is read twice.

@@ -9,6 +9,7 @@
 
 #include "agent/base/status.h"
 #include "agent/layout/geometry.h"
+#include "agent/loader/file.h"
 #include "agent/loader/safetensors.h"
 
 namespace tangram::loader {
@@ -28,7 +29,6 @@ class Checkpoint {
   // kInvalid names file and tensor; kBadGeometry names the tensor and both shapes.
   static Result<std::shared_ptr<const Checkpoint>> Open(const std::string& directory,
                                                         uint32_t granule_rows, uint64_t page_bytes);
-  ~Checkpoint();
   Checkpoint(const Checkpoint&) = delete;
   Checkpoint& operator=(const Checkpoint&) = delete;
 
@@ -41,6 +41,12 @@ class Checkpoint {
   // a network file system.
   Status StillReadable() const;
 
+  // What was asked of its files so far, headers too.
+  struct Reads {
+    uint64_t calls = 0, bytes = 0;
+  };
+  Reads reads() const;
+
   // Granules [run.start, run.start + run.count) of an expert, granule-major, into `out`
   // (run.count * granule_bytes). Thread-safe.
   Status ReadGranules(uint32_t layer, uint32_t expert, layout::Run run,
@@ -50,8 +56,7 @@ class Checkpoint {
 
  private:
   struct Place {
-    int fd = -1;
-    const std::string* file = nullptr;
+    const File* file = nullptr;
     TensorInfo info;
   };
   struct Expert {
@@ -68,9 +73,7 @@ class Checkpoint {
   static Status Read(const Place& place, uint64_t offset, std::span<std::byte> out);
 
   std::string config_json_;
-  std::vector<std::unique_ptr<std::string>> files_;
-  std::vector<int> fds_;                      // of files_
-  std::vector<uint64_t> sizes_;               // of files_
+  std::vector<std::unique_ptr<File>> files_;
   std::map<std::string, Place> tensors_;      // those not taken by an expert are dense
   std::vector<std::vector<Expert>> experts_;  // [MoE ordinal][expert]
   std::vector<DenseTensor> dense_;

@@ -1,0 +1,569 @@
+// tangram-cold-start: how fast a world's first layout comes from the checkpoint, over as many
+// threads that read the same files from the page cache and hash them. Ranks are RankStores, in one
+// agent or each in its own; what agents bring each other goes over TLS on loopback. What was read
+// of the files is counted by the loader, and by the kernel (/proc/self/io) beside it. One JSON
+// object per case, then the summary.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+
+#include "agent/loader/testing/writer.h"
+#include "agent/mover/data_server.h"
+#include "agent/net/testing/certs.h"
+#include "agent/store/rank_store.h"
+
+namespace tangram::store {
+namespace {
+
+using loader::testing::ModelShape;
+using nlohmann::json;
+
+constexpr uint64_t kMiB = 1 << 20;
+constexpr uint32_t kRanks = 4, kGranuleRows = 96;
+constexpr uint64_t kPage = 4096;
+
+[[noreturn]] void Fail(const std::string& what) {
+  std::fprintf(stderr, "tangram-cold-start: %s\n", what.c_str());
+  std::exit(1);
+}
+
+void Must(const Status& status) {
+  if (!status.ok()) Fail(status.message());
+}
+
+template <typename T>
+T Must(Result<T> result) {
+  if (!result.ok()) Fail(result.status().message());
+  return std::move(result).value();
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+double CpuSeconds() {
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
+// Bytes that read calls of this process brought, from files and sockets alike.
+uint64_t KernelReads() {
+  std::ifstream file("/proc/self/io");
+  std::string word;
+  uint64_t bytes = 0;
+  while (file >> word) {
+    if (word == "rchar:" && file >> bytes) return bytes;
+  }
+  return 0;
+}
+
+// --- the checkpoint ----------------------------------------------------------------------------
+
+// Qwen3-30B-A3B's layers, with the share of dense weights that all 48 of them would have.
+ModelShape Shape(bool quick) {
+  ModelShape shape;
+  shape.layers = quick ? 1 : 2;
+  shape.hidden = 2048;
+  shape.moe_inner = 768;
+  shape.experts = quick ? 32 : 128;
+  shape.top_k = 8;
+  shape.query_heads = 32;
+  shape.kv_heads = 4;
+  shape.head_dim = 128;
+  shape.vocab = quick ? 800 : 6400;
+  return shape;
+}
+
+// Files as the hub's: tensors in order of their names, 1 GiB or less of them in each. Their bytes
+// are drawn by chance once, and each tensor begins elsewhere in them.
+std::vector<std::string> WriteLarge(const std::string& directory, const ModelShape& shape) {
+  loader::testing::WriteFile(directory + "/config.json", loader::testing::ConfigJson(shape));
+  ModelShape small = shape;  // for the names alone
+  std::map<std::string, std::vector<uint64_t>> tensors;
+  small.hidden = small.moe_inner = small.head_dim = small.vocab = 1;
+  const uint64_t queries = uint64_t{shape.query_heads} * shape.head_dim;
+  const uint64_t keys = uint64_t{shape.kv_heads} * shape.head_dim;
+  for (const auto& [name, tensor] : loader::testing::MakeTensors(small, 1)) {
+    std::vector<uint64_t> sizes = tensor.shape;
+    const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
+    if (has("experts.")) {
+      sizes = has("down_proj") ? std::vector<uint64_t>{shape.hidden, shape.moe_inner}
+                               : std::vector<uint64_t>{shape.moe_inner, shape.hidden};
+    } else if (has("q_proj")) {
+      sizes = {queries, shape.hidden};
+    } else if (has("k_proj") || has("v_proj")) {
+      sizes = {keys, shape.hidden};
+    } else if (has("o_proj")) {
+      sizes = {shape.hidden, queries};
+    } else if (has("q_norm") || has("k_norm")) {
+      sizes = {shape.head_dim};
+    } else if (has("mlp.gate.")) {
+      sizes = {shape.experts, shape.hidden};
+    } else if (has("embed") || has("lm_head")) {
+      sizes = {shape.vocab, shape.hidden};
+    } else {
+      sizes = {shape.hidden};
+    }
+    tensors[name] = sizes;
+  }
+  std::vector<char> noise(64 * kMiB);
+  std::mt19937_64 random(7);
+  for (size_t i = 0; i < noise.size(); i += 8) {
+    const uint64_t word = random();
+    std::memcpy(&noise[i], &word, 8);
+  }
+  struct Part {
+    json header = {{"__metadata__", {{"format", "pt"}}}};
+    uint64_t bytes = 0;
+    std::vector<uint64_t> sizes;
+  };
+  std::vector<Part> parts(1);
+  json index = {{"metadata", json::object()}, {"weight_map", json::object()}};
+  const auto file = [](size_t i) { return fmt::format("model-{:05}.safetensors", i + 1); };
+  for (const auto& [name, sizes] : tensors) {
+    uint64_t bytes = 2;
+    for (const uint64_t size : sizes) bytes *= size;
+    if (parts.back().bytes + bytes > 1024 * kMiB) parts.emplace_back();
+    Part& part = parts.back();
+    part.header[name] = {
+        {"dtype", "BF16"}, {"shape", sizes}, {"data_offsets", {part.bytes, part.bytes + bytes}}};
+    part.bytes += bytes;
+    part.sizes.push_back(bytes);
+    index["weight_map"][name] = file(parts.size() - 1);
+  }
+  std::vector<std::string> out;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    out.push_back(directory + "/" + file(i));
+    const int fd = open(out.back().c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    const auto put = [&](const char* from, uint64_t bytes) {
+      while (bytes > 0) {
+        const ssize_t n = write(fd, from, bytes);
+        if (n <= 0) Fail(fmt::format("writing {}: {}", out.back(), std::strerror(errno)));
+        from += n;
+        bytes -= static_cast<uint64_t>(n);
+      }
+    };
+    const std::string front = loader::testing::SerializeRaw(parts[i].header.dump(), "");
+    put(front.data(), front.size());
+    for (const uint64_t bytes : parts[i].sizes) {
+      uint64_t at = random() % (noise.size() / 2) / 8 * 8;
+      for (uint64_t left = bytes; left > 0; at = 0) {
+        const uint64_t take = std::min(left, noise.size() - at);
+        put(&noise[at], take);
+        left -= take;
+      }
+    }
+    if (fd < 0 || fsync(fd) != 0 || close(fd) != 0) Fail("cannot write " + out.back());
+  }
+  loader::testing::WriteFile(directory + "/model.safetensors.index.json", index.dump());
+  return out;
+}
+
+// Every page of the files in the page cache, or none.
+void Cache(const std::vector<std::string>& files, bool warm) {
+  std::vector<char> buffer(4 * kMiB);
+  for (const std::string& path : files) {
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) Fail("cannot open " + path);
+    if (!warm) (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    while (warm && read(fd, buffer.data(), buffer.size()) > 0) {
+    }
+    close(fd);
+  }
+}
+
+// --- the ceiling -------------------------------------------------------------------------------
+
+// Threads that read the files from end to end into memory that is there, and hash what came, in
+// pieces that the caches hold. Seconds.
+class Ceiling {
+ public:
+  explicit Ceiling(std::vector<std::string> files) : files_(std::move(files)) {
+    uint64_t bytes = 0;
+    for (const std::string& path : files_) {
+      sizes_.push_back(std::filesystem::file_size(path));
+      bytes += sizes_.back();
+    }
+    const auto platform = Must(device::MakePlatform({}));
+    devices_ = Must(platform->Make("ceiling", {.weights = bytes, .kv = kPage, .control = kPage}));
+    auto [space, mapping] = Must(device::MapWhole(*devices_.weights));
+    memory_ = device::View({devices_.weights.get(), space->address(), bytes});
+    mapping_ = std::move(mapping);
+    std::memset(memory_.data(), 1, bytes);
+  }
+
+  uint64_t bytes() const { return memory_.size(); }
+
+  double Run(uint32_t threads) {
+    constexpr uint64_t kPiece = kMiB, kStretch = 8 * kMiB;
+    struct Stretch {
+      size_t file;
+      uint64_t offset, bytes;
+      std::byte* to;
+    };
+    std::vector<Stretch> stretches;
+    std::byte* to = memory_.data();
+    for (size_t f = 0; f < files_.size(); ++f) {
+      for (uint64_t at = 0; at < sizes_[f]; at += kStretch) {
+        stretches.push_back({f, at, std::min(kStretch, sizes_[f] - at), to});
+        to += stretches.back().bytes;
+      }
+    }
+    std::vector<int> fds;
+    for (const std::string& path : files_) fds.push_back(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    std::atomic<size_t> next{0};
+    std::atomic<uint64_t> hashes{0};
+    const auto begin = std::chrono::steady_clock::now();
+    {
+      std::vector<std::jthread> workers;
+      for (uint32_t t = 0; t < threads; ++t) {
+        workers.emplace_back([&] {
+          for (size_t i = next++; i < stretches.size(); i = next++) {
+            const Stretch& s = stretches[i];
+            for (uint64_t at = 0; at < s.bytes; at += kPiece) {
+              const uint64_t want = std::min(kPiece, s.bytes - at);
+              if (pread(fds[s.file], s.to + at, want, static_cast<off_t>(s.offset + at)) !=
+                  static_cast<ssize_t>(want)) {
+                Fail("reading " + files_[s.file]);
+              }
+              hashes ^= XXH3_64bits(s.to + at, want);
+            }
+          }
+        });
+      }
+    }
+    const auto end = std::chrono::steady_clock::now();
+    for (const int fd : fds) close(fd);
+    return std::chrono::duration<double>(end - begin).count();
+  }
+
+ private:
+  const std::vector<std::string> files_;
+  std::vector<uint64_t> sizes_;
+  device::RankDevices devices_;
+  device::Mapping mapping_;
+  std::span<std::byte> memory_;
+};
+
+// --- the world ---------------------------------------------------------------------------------
+
+struct Case {
+  const char* name;
+  uint32_t agents;
+  bool tensor;
+  bool cold = false;
+};
+
+v1::Layout LayoutOf(const layout::GeometryView& geometry, bool tensor) {
+  v1::Layout out;
+  out.set_world("cold");
+  out.set_epoch(1);
+  out.set_geometry_fingerprint(geometry.fingerprint());
+  out.set_banks(geometry.moe_layers() + 1);
+  for (uint32_t r = 0; r < kRanks; ++r) {
+    out.add_members()->set_id(fmt::format("cold-{}/0/1", r));
+    out.mutable_dense()->add_ranks(r);
+  }
+  for (uint32_t l = 0; l < geometry.proto().layers(); ++l) {
+    v1::LayerLayout& layer = *out.add_layers();
+    layer.set_layer(l);
+    layer.set_expert_group_size(tensor ? kRanks : 1);
+    const uint32_t groups = tensor ? 1 : kRanks, each = geometry.experts() / groups;
+    for (uint32_t g = 0; g < groups; ++g) {
+      v1::ExpertGroup& group = *layer.add_experts();
+      for (uint32_t p = 0; p < kRanks / groups; ++p) group.add_ranks(tensor ? p : g);
+      for (uint32_t e = 0; e < each; ++e) group.add_slots(g * each + e + 1);
+    }
+    layer.set_attention_group_size(1);
+    for (uint32_t r = 0; r < kRanks; ++r) {
+      v1::AttentionGroup& attention = *layer.add_attention();
+      attention.add_ranks(r);
+      attention.add_query_head_bounds(0);
+      attention.add_query_head_bounds(geometry.proto().query_heads());
+    }
+  }
+  return out;
+}
+
+// As the planner's first flip: every piece from the checkpoint, of the dense weights a part by one
+// rank each, in turn.
+v1::RankPart PartOf(const layout::GeometryView& geometry, const v1::Layout& to, uint32_t rank) {
+  v1::RankPart part;
+  part.set_rank(rank);
+  const auto pieces = layout::PiecesOf(to, geometry, rank);
+  v1::Fetches& fetches = *part.mutable_fetches();
+  for (const layout::PlacedPiece& piece : pieces) {
+    fetches.add_layer(piece.layer);
+    fetches.add_expert(piece.expert);
+    fetches.add_granule_start(piece.run.start);
+    fetches.add_granule_count(piece.run.count);
+    fetches.add_source(0);
+  }
+  for (uint32_t i = 0; i < kDenseParts; ++i) {
+    const uint32_t reader = i % kRanks;
+    part.mutable_dense()->add_source_by_part(reader == rank ? 0 : reader + 1);
+  }
+  const uint64_t bytes = layout::PagesTouched(pieces, geometry) * kPage +
+                         layout::RoundUp(geometry.proto().dense_bytes(), kPage);
+  part.set_peak_bytes(bytes);
+  part.set_steady_bytes(bytes);
+  return part;
+}
+
+struct Agent {
+  std::shared_ptr<const loader::Checkpoint> checkpoint;
+  mover::Grants grants;
+  std::shared_ptr<mover::PieceLinks> links;
+  std::vector<std::unique_ptr<RankStore>> stores;
+  std::unique_ptr<mover::DataServer> server;  // before the memory it reads
+};
+
+class World {
+ public:
+  World(const std::string& directory, uint32_t agents, bool tensor) {
+    static const net::testing::TestCa ca;
+    const auto credentials = ca.Open("cold", "agent", "pod");
+    const std::shared_ptr<const device::Platform> platform = Must(device::MakePlatform({}));
+    for (uint32_t a = 0; a < agents; ++a) {
+      Agent& agent = *agents_.emplace_back(std::make_unique<Agent>());
+      agent.checkpoint = Must(loader::Checkpoint::Open(directory, kGranuleRows, kPage));
+      agent.links = std::make_shared<mover::PieceLinks>(credentials);
+      agent.server = Must(mover::DataServer::Start(
+          {.listen = "127.0.0.1:0", .credentials = credentials}, &agent.grants));
+    }
+    layout_ = LayoutOf(geometry(), tensor);
+    for (uint32_t r = 0; r < kRanks; ++r) {
+      parts_.push_back(PartOf(geometry(), layout_, r));
+      Agent& agent = AgentOf(r);
+      RankStore::Options options;
+      options.member = layout_.members(static_cast<int>(r)).id();
+      options.checkpoint = agent.checkpoint;
+      options.platform = platform;
+      options.revision = "r1";
+      options.banks = layout_.banks();
+      options.pool_bytes = parts_.back().peak_bytes();
+      options.kv_bytes = options.control_bytes = kPage;
+      options.hashes_file = fmt::format("{}/hashes-{}", directory, r);
+      options.grants = &agent.grants;
+      options.credentials = credentials;
+      options.links = agent.links;
+      options.opener = [this](const std::string&, const v1::OpenPullRequest& request) {
+        return StoreOf(request.rank()).OpenPull(request, "pod");
+      };
+      options.sibling = [&agent](const std::string& id) -> RankStore* {
+        for (const auto& store : agent.stores) {
+          if (store->member() == id) return store.get();
+        }
+        return nullptr;
+      };
+      agent.stores.push_back(Must(RankStore::Create(std::move(options))));
+    }
+  }
+  ~World() {
+    for (const auto& agent : agents_) agent->server.reset();
+  }
+
+  struct Figures {
+    double seconds = 0, cpu = 0, faulting = 0;
+    uint64_t read = 0, calls = 0, kernel = 0, from_peers = 0;
+  };
+
+  // The first layout, and back to nothing.
+  Figures Load(bool check) {
+    ++attempt_;
+    Figures out;
+    v1::Header header;
+    header.set_attempt(attempt_);
+    Origins origins;
+    for (uint32_t r = 0; r < kRanks; ++r) {
+      Must(StoreOf(r).Prepare(attempt_, layout_, static_cast<int32_t>(r), parts_[r]));
+      v1::PeerAddress& peer = origins.peers.emplace_back();
+      peer.set_rank(r);
+      peer.set_member(layout_.members(static_cast<int>(r)).id());
+      peer.set_data(fmt::format("127.0.0.1:{}", AgentOf(r).server->port()));
+    }
+    out.faulting = Populate();
+    const auto before = Reads();
+    const uint64_t kernel = KernelReads();
+    const double cpu = CpuSeconds();
+    std::vector<StageProgress> progress(kRanks);
+    const auto begin = std::chrono::steady_clock::now();
+    {
+      std::vector<std::jthread> ranks;
+      for (uint32_t r = 0; r < kRanks; ++r) {
+        ranks.emplace_back([&, r] { Must(StoreOf(r).Stage(header, origins, &progress[r], {})); });
+      }
+    }
+    out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    out.cpu = CpuSeconds() - cpu;
+    out.kernel = KernelReads() - kernel;
+    out.read = Reads().bytes - before.bytes;
+    out.calls = Reads().calls - before.calls;
+    for (const StageProgress& each : progress) out.from_peers += each.shared + each.tcp;
+    if (check) Check();
+    for (uint32_t r = 0; r < kRanks; ++r) StoreOf(r).Abort();
+    for (const auto& agent : agents_) agent->links->Close();
+    return out;
+  }
+
+  // What is in the files besides headers.
+  uint64_t TensorBytes() const {
+    const v1::Geometry& g = geometry().proto();
+    uint64_t bytes = uint64_t{geometry().moe_layers()} * g.experts() * geometry().expert_bytes();
+    for (const loader::DenseTensor& tensor : agents_[0]->checkpoint->dense()) {
+      bytes += tensor.info.bytes;
+    }
+    return bytes;
+  }
+  uint64_t DenseBytes() const { return geometry().proto().dense_bytes(); }
+
+ private:
+  const layout::GeometryView& geometry() const { return agents_[0]->checkpoint->geometry(); }
+  Agent& AgentOf(uint32_t rank) { return *agents_[rank * agents_.size() / kRanks]; }
+  RankStore& StoreOf(uint32_t rank) {
+    return *AgentOf(rank).stores[rank % (kRanks / agents_.size())];
+  }
+  loader::Checkpoint::Reads Reads() const {
+    loader::Checkpoint::Reads out;
+    for (const auto& agent : agents_) {
+      out.calls += agent->checkpoint->reads().calls;
+      out.bytes += agent->checkpoint->reads().bytes;
+    }
+    return out;
+  }
+
+  // Has the kernel make the entries of the page tables of all that the ranks have mapped. Seconds.
+  static double Populate() {
+    const auto begin = std::chrono::steady_clock::now();
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+      uint64_t from = 0, to = 0;
+      if (line.find("memfd:tangram-cold-") == std::string::npos ||
+          line.find(" rw") == std::string::npos ||
+          std::sscanf(line.c_str(), "%lx-%lx", &from, &to) != 2) {
+        continue;
+      }
+      if (madvise(reinterpret_cast<void*>(from), to - from, MADV_POPULATE_WRITE) != 0) {
+        Fail("cannot populate memory of a rank");
+      }
+    }
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+
+  // Granules drawn by chance are what the checkpoint says, row by row and column by column.
+  void Check() {
+    std::mt19937_64 random(attempt_);
+    const v1::Geometry& g = geometry().proto();
+    std::vector<std::byte> whole(geometry().expert_bytes());
+    for (int i = 0; i < 16; ++i) {
+      const auto expert = static_cast<uint32_t>(random() % g.experts());
+      const uint32_t layer = g.moe_layers(static_cast<int>(random() % geometry().moe_layers()));
+      Must(agents_[0]->checkpoint->ReadGranules(layer, expert, {0, geometry().granules()}, whole));
+      uint32_t found = 0;
+      for (uint32_t granule = 0; granule < geometry().granules(); ++granule) {
+        for (uint32_t r = 0; r < kRanks; ++r) {
+          const auto held = StoreOf(r).Granule(layer, expert, granule);
+          if (held.empty()) continue;
+          ++found;
+          if (std::memcmp(held.data(), &whole[granule * geometry().granule_bytes()], held.size()) !=
+              0) {
+            Fail(fmt::format("layer {}, expert {}, granule {} is wrong", layer, expert, granule));
+          }
+        }
+      }
+      if (found != geometry().granules()) Fail("a granule is nowhere");
+    }
+  }
+
+  std::vector<std::unique_ptr<Agent>> agents_;
+  v1::Layout layout_;
+  std::vector<v1::RankPart> parts_;
+  uint64_t attempt_ = 0;
+};
+
+int Main() {
+  const bool quick = std::getenv("QUICK") != nullptr && *std::getenv("QUICK") != '\0';
+  const int rounds = quick ? 3 : 5;
+  const loader::testing::TempDir directory;
+  const std::vector<std::string> files = WriteLarge(directory.path(), Shape(quick));
+  Ceiling ceiling(files);
+  const auto rate = [&](double seconds) {
+    return static_cast<double>(ceiling.bytes()) / seconds / 1e9;
+  };
+
+  json metrics;
+  double worst_bytes = 0, worst_rate = 1e9;
+  for (const Case& c :
+       {Case{"experts, one agent", 1, false}, Case{"tensor, one agent", 1, true},
+        Case{"experts, an agent each", kRanks, false}, Case{"tensor, an agent each", kRanks, true},
+        Case{"experts, cold disk", 1, false, true}, Case{"tensor, cold disk", 1, true, true}}) {
+    World world(directory.path(), c.agents, c.tensor);
+    std::vector<double> seconds, plain, ratios;
+    World::Figures last;
+    Cache(files, true);
+    for (int round = 0; round < (c.cold ? 1 : rounds); ++round) {
+      if (c.cold) Cache(files, false);
+      plain.push_back(ceiling.Run(kRanks));
+      if (c.cold) Cache(files, false);
+      last = world.Load(round == 0);
+      seconds.push_back(last.seconds);
+      ratios.push_back(plain.back() / last.seconds);
+    }
+    const double bytes = static_cast<double>(last.read) / static_cast<double>(world.TensorBytes());
+    const json line = {{"case", c.name},
+                       {"ranks", kRanks},
+                       {"agents", c.agents},
+                       {"checkpoint_mib", ceiling.bytes() / kMiB},
+                       {"dense_mib", world.DenseBytes() / kMiB},
+                       {"read_over_tensors", bytes},
+                       {"kernel_over_tensors", static_cast<double>(last.kernel) /
+                                                   static_cast<double>(world.TensorBytes())},
+                       {"reads", last.calls},
+                       {"from_peers_mib", last.from_peers / kMiB},
+                       {"seconds", Median(seconds)},
+                       {"cpu_seconds", last.cpu},
+                       {"faulting_seconds", last.faulting},
+                       {"gb_per_s", rate(Median(seconds))},
+                       {"plain_gb_per_s", rate(Median(plain))},
+                       {"over_plain", Median(ratios)}};
+    std::printf("%s\n", line.dump().c_str());
+    std::fflush(stdout);
+    worst_bytes = std::max(worst_bytes, bytes);
+    if (!c.cold && c.agents == 1) worst_rate = std::min(worst_rate, Median(ratios));
+  }
+  metrics["bytes_over_checkpoint"] = worst_bytes;
+  metrics["rate_over_plain"] = worst_rate;
+  const json summary = {{"bench", "cold-start"},
+                        {"value", worst_bytes},
+                        {"unit", "bytes read over bytes of the checkpoint, for the world"},
+                        {"metrics", metrics}};
+  std::printf("%s\n", summary.dump().c_str());
+  return 0;
+}
+
+}  // namespace
+}  // namespace tangram::store
+
+int main() { return tangram::store::Main(); }
