@@ -2,12 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "agent/device/hash.h"
 #include "agent/loader/config.h"
-#include "agent/loader/transpose.h"
 
 namespace tangram::loader {
 namespace {
@@ -205,57 +206,20 @@ Status Checkpoint::BuildGeometry(uint32_t granule_rows, uint64_t page_bytes) {
   return OkStatus();
 }
 
-Status Checkpoint::Read(const Place& place, uint64_t offset, std::span<std::byte> out) {
-  return place.file->Read(place.info.begin + offset, out);
-}
-
-Status Checkpoint::ReadGranules(uint32_t layer, uint32_t expert, layout::Run run,
-                                std::span<std::byte> out) const {
-  const v1::Geometry& g = geometry_->proto();
-  const int32_t ordinal = geometry_->ordinal(layer);
-  const uint64_t end = uint64_t{run.start} + run.count;
-  if (ordinal < 0 || expert >= g.experts() || end > geometry_->granules() ||
-      out.size() != run.count * g.granule_bytes()) {
-    return {Code::kInvalid, fmt::format("checkpoint: no granules {}..{} of layer {}, expert {}",
-                                        run.start, end, layer, expert)};
-  }
-  const Expert& places = experts_[ordinal][expert];
-  const uint64_t element = ElementBytes(g.dtype());
-  const uint64_t rows = g.granule_rows();
-  const uint64_t slice = rows * g.hidden() * element;  // gate's, up's or down's part of a granule
-  // Gate and up of the whole run are one range of the file each, which goes granule by granule to
-  // its places.
-  for (const auto& [place, at] : {std::pair{&places.gate, uint64_t{0}}, {&places.up, slice}}) {
-    std::vector<iovec> parts;
-    for (uint32_t i = 0; i < run.count; ++i) parts.push_back({&out[i * 3 * slice + at], slice});
-    TANGRAM_RETURN_IF_ERROR(place->file->ReadInto(place->info.begin + run.start * slice, parts));
-  }
-  // Down is [H, I]: the run's columns are one short range in each of its H rows. A whole
-  // expert is read at once; of a part only its own columns are, so that no byte is read twice.
-  const uint64_t width = run.count * rows * element;
-  const uint64_t pitch = g.moe_inner() * element;
-  std::vector<std::byte> columns(g.hidden() * width);
-  if (width == pitch) {
-    TANGRAM_RETURN_IF_ERROR(Read(places.down, 0, columns));
-  } else {
-    for (uint64_t h = 0; h < g.hidden(); ++h) {
-      TANGRAM_RETURN_IF_ERROR(Read(places.down, h * pitch + run.start * rows * element,
-                                   std::span(columns).subspan(h * width, width)));
-    }
-  }
-  for (uint32_t i = 0; i < run.count; ++i) {
-    Transpose({&columns[i * rows * element], width}, g.hidden(), rows, element,
-              {&out[i * 3 * slice + 2 * slice], g.hidden() * element});
-  }
-  return OkStatus();
-}
-
-Status Checkpoint::ReadDense(size_t index, std::span<std::byte> out) const {
+Status Checkpoint::ReadDense(size_t index, std::span<std::byte> out, uint64_t* hash) const {
   if (index >= dense_.size() || out.size() != dense_[index].info.bytes) {
     return {Code::kInvalid,
             fmt::format("checkpoint: no dense tensor {} of {} bytes", index, out.size())};
   }
-  return Read(dense_places_[index], 0, out);
+  const Place& place = dense_places_[index];
+  device::Hasher hasher;  // block by block: what was read is in the cache still
+  for (uint64_t at = 0; at < out.size(); at += kBlock) {
+    const auto block = out.subspan(at, std::min(kBlock, out.size() - at));
+    TANGRAM_RETURN_IF_ERROR(place.file->Read(place.info.begin + at, block));
+    if (hash != nullptr) hasher.Add(block);
+  }
+  if (hash != nullptr) *hash = hasher.Value();
+  return OkStatus();
 }
 
 }  // namespace tangram::loader

@@ -48,11 +48,28 @@ class Checkpoint {
   Reads reads() const;
 
   // Granules [run.start, run.start + run.count) of an expert, granule-major, into `out`
-  // (run.count * granule_bytes). Thread-safe.
+  // (run.count * granule_bytes), and what each hashes to (device::HashOf) into `hashes`, of
+  // run.count; empty: nobody asks.
+  struct Target {
+    layout::Run run;
+    std::span<std::byte> out;
+    std::span<uint64_t> hashes;
+  };
+  // Runs of one expert without a granule in common; each byte is read once, and hashed as it comes.
+  // Some of the columns of `down` cost a read for each of its rows, all of them together a few
+  // large ones: who reads for several asks for all of theirs at once. Takes kBlock bytes of each
+  // thread, or 64 rows of `down` if these are more. kInvalid: the runs are not there, or cannot be
+  // read (file and place). Thread-safe.
+  static constexpr uint64_t kBlock = 256 << 10;
+  Status ReadRuns(uint32_t layer, uint32_t expert, std::span<const Target> targets) const;
   Status ReadGranules(uint32_t layer, uint32_t expert, layout::Run run,
-                      std::span<std::byte> out) const;
-  // The bytes of dense tensor `index`, as in the file. Thread-safe.
-  Status ReadDense(size_t index, std::span<std::byte> out) const;
+                      std::span<std::byte> out) const {
+    const Target target{run, out, {}};
+    return ReadRuns(layer, expert, {&target, 1});
+  }
+  // The bytes of dense tensor `index`, as in the file, and their hash, if it is asked for.
+  // Thread-safe.
+  Status ReadDense(size_t index, std::span<std::byte> out, uint64_t* hash = nullptr) const;
 
  private:
   struct Place {
@@ -70,7 +87,11 @@ class Checkpoint {
   Status FindExperts(const v1::Geometry& declared);
   void PlaceDense();
   Result<Place> Take(const std::string& name, uint64_t rows, uint64_t columns);
-  static Status Read(const Place& place, uint64_t offset, std::span<std::byte> out);
+
+  // granules.cc
+  struct Granule;
+  Status ReadRows(const Place& place, uint64_t at, std::span<Granule> granules) const;
+  Status ReadColumns(const Place& down, std::span<Granule> granules) const;
 
   std::string config_json_;
   std::vector<std::unique_ptr<File>> files_;

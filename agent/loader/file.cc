@@ -52,6 +52,11 @@ Status File::ReadInto(uint64_t offset, std::span<iovec> parts) const {
   return OkStatus();
 }
 
+void File::Expect(uint64_t offset, uint64_t bytes) const {
+  (void)posix_fadvise(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes),
+                      POSIX_FADV_WILLNEED);
+}
+
 Status File::StillThere() const {
   struct stat open_one {
   }, there{};

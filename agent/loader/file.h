@@ -29,6 +29,8 @@ class File {
   Status Read(uint64_t offset, std::span<std::byte> out) const;
   // The same into several places, one after another; `parts` is used up.
   Status ReadInto(uint64_t offset, std::span<iovec> parts) const;
+  // The kernel may begin to fetch this: it is about to be read. Nothing is read twice for it.
+  void Expect(uint64_t offset, uint64_t bytes) const;
   // kInvalid: it is not what it was when it was opened, or cannot be read.
   Status StillThere() const;
 

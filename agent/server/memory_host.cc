@@ -41,6 +41,7 @@ class StoreHost final : public MemoryHost {
     host->checkpoint_ = std::move(checkpoint).value();
     const layout::GeometryView& geometry = host->checkpoint_->geometry();
     const auto links = std::make_shared<mover::PieceLinks>(credentials);
+    const auto reads = std::make_shared<loader::SharedReads>(host->checkpoint_);
     for (const v1::Member& member : members) {
       store::RankStore::Options options;
       options.member = member.id();
@@ -57,6 +58,8 @@ class StoreHost final : public MemoryHost {
       options.grants = &host->grants_;
       options.credentials = credentials;
       options.links = links;
+      options.reads = reads;
+      options.load_threads = config.load_threads;
       options.opener = [peers](const std::string& address, const v1::OpenPullRequest& request) {
         return peers->OpenPull(address, request);
       };

@@ -5,6 +5,7 @@
 // object per case, then the summary.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -12,7 +13,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <barrier>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -79,9 +79,9 @@ uint64_t KernelReads() {
   return 0;
 }
 
-// --- the checkpoint ----------------------------------------------------------------------------
+// --- the checkpoint ------------------------------------------------------------------------------
 
-// Qwen3-30B-A3B's layers, with the share of dense weights that all 48 of them would have.
+// Qwen3-30B-A3B's layers, with the share of dense weights that all 48 of them would have (5 %).
 ModelShape Shape(bool quick) {
   ModelShape shape;
   shape.layers = quick ? 1 : 2;
@@ -89,8 +89,8 @@ ModelShape Shape(bool quick) {
   shape.moe_inner = 768;
   shape.experts = quick ? 32 : 128;
   shape.top_k = 8;
-  shape.query_heads = 32;
-  shape.kv_heads = 4;
+  shape.query_heads = quick ? 8 : 32;
+  shape.kv_heads = quick ? 1 : 4;
   shape.head_dim = 128;
   shape.vocab = quick ? 800 : 6400;
   return shape;
@@ -194,10 +194,22 @@ void Cache(const std::vector<std::string>& files, bool warm) {
   }
 }
 
-// --- the ceiling -------------------------------------------------------------------------------
+// --- the ceiling ---------------------------------------------------------------------------------
+
+struct Times {
+  double seconds = 0, cpu = 0;  // the processor's, of all threads
+};
+
+Times Timed(const std::function<void()>& work) {
+  const double cpu = CpuSeconds();
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  const auto end = std::chrono::steady_clock::now();
+  return {std::chrono::duration<double>(end - begin).count(), CpuSeconds() - cpu};
+}
 
 // Threads that read the files from end to end into memory that is there, and hash what came, in
-// pieces that the caches hold. Seconds.
+// pieces that the caches hold.
 class Ceiling {
  public:
   explicit Ceiling(std::vector<std::string> files) : files_(std::move(files)) {
@@ -216,7 +228,7 @@ class Ceiling {
 
   uint64_t bytes() const { return memory_.size(); }
 
-  double Run(uint32_t threads) {
+  Times Run(uint32_t threads) {
     constexpr uint64_t kPiece = kMiB, kStretch = 8 * kMiB;
     struct Stretch {
       size_t file;
@@ -235,8 +247,7 @@ class Ceiling {
     for (const std::string& path : files_) fds.push_back(open(path.c_str(), O_RDONLY | O_CLOEXEC));
     std::atomic<size_t> next{0};
     std::atomic<uint64_t> hashes{0};
-    const auto begin = std::chrono::steady_clock::now();
-    {
+    const Times out = Timed([&] {
       std::vector<std::jthread> workers;
       for (uint32_t t = 0; t < threads; ++t) {
         workers.emplace_back([&] {
@@ -253,10 +264,9 @@ class Ceiling {
           }
         });
       }
-    }
-    const auto end = std::chrono::steady_clock::now();
+    });
     for (const int fd : fds) close(fd);
-    return std::chrono::duration<double>(end - begin).count();
+    return out;
   }
 
  private:
@@ -267,13 +277,14 @@ class Ceiling {
   std::span<std::byte> memory_;
 };
 
-// --- the world ---------------------------------------------------------------------------------
+// --- the world -----------------------------------------------------------------------------------
 
 struct Case {
   const char* name;
   uint32_t agents;
   bool tensor;
   bool cold = false;
+  bool populated = true;  // the pages of the ranks are mapped before
 };
 
 v1::Layout LayoutOf(const layout::GeometryView& geometry, bool tensor) {
@@ -336,6 +347,7 @@ struct Agent {
   std::shared_ptr<const loader::Checkpoint> checkpoint;
   mover::Grants grants;
   std::shared_ptr<mover::PieceLinks> links;
+  std::shared_ptr<loader::SharedReads> reads;
   std::vector<std::unique_ptr<RankStore>> stores;
   std::unique_ptr<mover::DataServer> server;  // before the memory it reads
 };
@@ -350,6 +362,7 @@ class World {
       Agent& agent = *agents_.emplace_back(std::make_unique<Agent>());
       agent.checkpoint = Must(loader::Checkpoint::Open(directory, kGranuleRows, kPage));
       agent.links = std::make_shared<mover::PieceLinks>(credentials);
+      agent.reads = std::make_shared<loader::SharedReads>(agent.checkpoint);
       agent.server = Must(mover::DataServer::Start(
           {.listen = "127.0.0.1:0", .credentials = credentials}, &agent.grants));
     }
@@ -369,6 +382,8 @@ class World {
       options.grants = &agent.grants;
       options.credentials = credentials;
       options.links = agent.links;
+      options.reads = agent.reads;
+      options.load_threads = 1;
       options.opener = [this](const std::string&, const v1::OpenPullRequest& request) {
         return StoreOf(request.rank()).OpenPull(request, "pod");
       };
@@ -386,12 +401,13 @@ class World {
   }
 
   struct Figures {
-    double seconds = 0, cpu = 0, faulting = 0;
+    Times times;
+    double faulting = 0;
     uint64_t read = 0, calls = 0, kernel = 0, from_peers = 0;
   };
 
   // The first layout, and back to nothing.
-  Figures Load(bool check) {
+  Figures Load(bool check, bool populated) {
     ++attempt_;
     Figures out;
     v1::Header header;
@@ -404,20 +420,16 @@ class World {
       peer.set_member(layout_.members(static_cast<int>(r)).id());
       peer.set_data(fmt::format("127.0.0.1:{}", AgentOf(r).server->port()));
     }
-    out.faulting = Populate();
+    if (populated) out.faulting = Populate();
     const auto before = Reads();
     const uint64_t kernel = KernelReads();
-    const double cpu = CpuSeconds();
     std::vector<StageProgress> progress(kRanks);
-    const auto begin = std::chrono::steady_clock::now();
-    {
+    out.times = Timed([&] {
       std::vector<std::jthread> ranks;
       for (uint32_t r = 0; r < kRanks; ++r) {
         ranks.emplace_back([&, r] { Must(StoreOf(r).Stage(header, origins, &progress[r], {})); });
       }
-    }
-    out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    out.cpu = CpuSeconds() - cpu;
+    });
     out.kernel = KernelReads() - kernel;
     out.read = Reads().bytes - before.bytes;
     out.calls = Reads().calls - before.calls;
@@ -437,7 +449,6 @@ class World {
     }
     return bytes;
   }
-  uint64_t DenseBytes() const { return geometry().proto().dense_bytes(); }
 
  private:
   const layout::GeometryView& geometry() const { return agents_[0]->checkpoint->geometry(); }
@@ -504,61 +515,68 @@ class World {
 };
 
 int Main() {
+  spdlog::set_level(spdlog::level::err);  // stdout is for figures
   const bool quick = std::getenv("QUICK") != nullptr && *std::getenv("QUICK") != '\0';
   const int rounds = quick ? 3 : 5;
   const loader::testing::TempDir directory;
   const std::vector<std::string> files = WriteLarge(directory.path(), Shape(quick));
   Ceiling ceiling(files);
-  const auto rate = [&](double seconds) {
-    return static_cast<double>(ceiling.bytes()) / seconds / 1e9;
-  };
-
-  json metrics;
   double worst_bytes = 0, worst_rate = 1e9;
   for (const Case& c :
        {Case{"experts, one agent", 1, false}, Case{"tensor, one agent", 1, true},
+        Case{"experts, pages not mapped before", 1, false, false, false},
         Case{"experts, an agent each", kRanks, false}, Case{"tensor, an agent each", kRanks, true},
         Case{"experts, cold disk", 1, false, true}, Case{"tensor, cold disk", 1, true, true}}) {
     World world(directory.path(), c.agents, c.tensor);
-    std::vector<double> seconds, plain, ratios;
+    std::vector<double> seconds, cpu, plain_seconds, plain_cpu, work, wall;
     World::Figures last;
     Cache(files, true);
     for (int round = 0; round < (c.cold ? 1 : rounds); ++round) {
       if (c.cold) Cache(files, false);
-      plain.push_back(ceiling.Run(kRanks));
+      const Times plain = ceiling.Run(kRanks);
       if (c.cold) Cache(files, false);
-      last = world.Load(round == 0);
-      seconds.push_back(last.seconds);
-      ratios.push_back(plain.back() / last.seconds);
+      last = world.Load(round == 0, c.populated);
+      // Bytes that came to the ranks, over bytes that were read.
+      const double bytes =
+          static_cast<double>(last.read + last.from_peers) / static_cast<double>(ceiling.bytes());
+      work.push_back(bytes * plain.cpu / last.times.cpu);
+      wall.push_back(bytes * plain.seconds / last.times.seconds);
+      seconds.push_back(last.times.seconds);
+      cpu.push_back(last.times.cpu);
+      plain_seconds.push_back(plain.seconds);
+      plain_cpu.push_back(plain.cpu);
     }
-    const double bytes = static_cast<double>(last.read) / static_cast<double>(world.TensorBytes());
+    const auto tensors = static_cast<double>(world.TensorBytes());
+    const auto rate = [&](uint64_t bytes, const std::vector<double>& times) {
+      return static_cast<double>(bytes) / Median(times) / 1e9;
+    };
     const json line = {{"case", c.name},
                        {"ranks", kRanks},
                        {"agents", c.agents},
                        {"checkpoint_mib", ceiling.bytes() / kMiB},
-                       {"dense_mib", world.DenseBytes() / kMiB},
-                       {"read_over_tensors", bytes},
-                       {"kernel_over_tensors", static_cast<double>(last.kernel) /
-                                                   static_cast<double>(world.TensorBytes())},
-                       {"reads", last.calls},
                        {"from_peers_mib", last.from_peers / kMiB},
+                       {"read_over_tensors", static_cast<double>(last.read) / tensors},
+                       {"kernel_over_tensors", static_cast<double>(last.kernel) / tensors},
+                       {"reads", last.calls},
                        {"seconds", Median(seconds)},
-                       {"cpu_seconds", last.cpu},
+                       {"cpu_seconds", Median(cpu)},
+                       {"plain_seconds", Median(plain_seconds)},
+                       {"plain_cpu_seconds", Median(plain_cpu)},
                        {"faulting_seconds", last.faulting},
-                       {"gb_per_s", rate(Median(seconds))},
-                       {"plain_gb_per_s", rate(Median(plain))},
-                       {"over_plain", Median(ratios)}};
+                       {"gb_per_s", rate(last.read + last.from_peers, seconds)},
+                       {"plain_gb_per_s", rate(ceiling.bytes(), plain_seconds)},
+                       {"over_plain", Median(work)},
+                       {"over_plain_wall", Median(wall)}};
     std::printf("%s\n", line.dump().c_str());
     std::fflush(stdout);
-    worst_bytes = std::max(worst_bytes, bytes);
-    if (!c.cold && c.agents == 1) worst_rate = std::min(worst_rate, Median(ratios));
+    worst_bytes = std::max(worst_bytes, static_cast<double>(last.read) / tensors);
+    if (!c.cold && c.populated && c.agents == 1) worst_rate = std::min(worst_rate, Median(work));
   }
-  metrics["bytes_over_checkpoint"] = worst_bytes;
-  metrics["rate_over_plain"] = worst_rate;
-  const json summary = {{"bench", "cold-start"},
-                        {"value", worst_bytes},
-                        {"unit", "bytes read over bytes of the checkpoint, for the world"},
-                        {"metrics", metrics}};
+  const json summary = {
+      {"bench", "cold-start"},
+      {"value", worst_bytes},
+      {"unit", "bytes read over bytes of the checkpoint, for the world"},
+      {"metrics", {{"bytes_over_checkpoint", worst_bytes}, {"rate_over_plain", worst_rate}}}};
   std::printf("%s\n", summary.dump().c_str());
   return 0;
 }

@@ -15,6 +15,7 @@ using layout::Run;
 
 Result<std::unique_ptr<RankStore>> RankStore::Create(Options options) {
   if (!options.links) options.links = std::make_shared<mover::PieceLinks>(options.credentials);
+  if (!options.reads) options.reads = std::make_shared<loader::SharedReads>(options.checkpoint);
   std::unique_ptr<RankStore> store(new RankStore(std::move(options)));
   if (Status status = store->Open(); !status.ok()) return status;
   return store;

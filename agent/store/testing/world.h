@@ -32,6 +32,7 @@ class EngineView {
 struct Node {  // one agent
   mover::Grants grants;
   std::unique_ptr<mover::DataServer> server;
+  std::shared_ptr<loader::SharedReads> reads;
 };
 
 struct Member {
