@@ -1,5 +1,9 @@
 #include "agent/loader/transpose.h"
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -47,19 +51,49 @@ void One(ConstMatrix from, uint64_t r, uint64_t c, Matrix to) {
               sizeof(T));
 }
 
+// A line of the target, past the caches: the target is far larger than they are, and a line that is
+// written whole need not be fetched first.
+void Stream(const std::byte* line, std::byte* to) {
+#ifdef __SSE2__
+  for (uint64_t i = 0; i < kLine; i += sizeof(__m128i)) {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to + i),
+                     _mm_load_si128(reinterpret_cast<const __m128i*>(line + i)));
+  }
+#else
+  std::memcpy(to, line, kLine);
+#endif
+}
+
+// Nobody sees what comes after before the lines that were streamed.
+void EndStreams() {
+#ifdef __SSE2__
+  _mm_sfence();
+#endif
+}
+
 template <typename T>
 void Tiled(ConstMatrix from, uint64_t rows, uint64_t columns, Matrix to) {
   constexpr uint64_t kSide = Square<T>::kSide, kTile = kLine / sizeof(T);
+  constexpr std::make_index_sequence<kSide> all;
   const uint64_t whole_rows = rows / kSide * kSide, whole_columns = columns / kSide * kSide;
+  const bool aligned = (reinterpret_cast<uintptr_t>(to.data) | to.pitch) % 16 == 0;
+  alignas(kLine) std::byte lines[kSide * kLine];
   for (uint64_t r0 = 0; r0 < whole_rows; r0 += kTile) {
+    const uint64_t r1 = std::min(whole_rows, r0 + kTile);
+    const bool streams = aligned && r1 - r0 == kTile;
     for (uint64_t c = 0; c < whole_columns; c += kSide) {
-      for (uint64_t r = r0; r < std::min(whole_rows, r0 + kTile); r += kSide) {
+      std::byte* const there = to.data + c * to.pitch + r0 * sizeof(T);
+      const Matrix tile = streams ? Matrix{lines, kLine} : Matrix{there, to.pitch};
+      for (uint64_t r = r0; r < r1; r += kSide) {
         Square<T>::Turn({from.data + r * from.pitch + c * sizeof(T), from.pitch},
-                        {to.data + c * to.pitch + r * sizeof(T), to.pitch},
-                        std::make_index_sequence<kSide>());
+                        {tile.data + (r - r0) * sizeof(T), tile.pitch}, all);
+      }
+      for (uint64_t i = 0; streams && i < kSide; ++i) {
+        Stream(&lines[i * kLine], there + i * to.pitch);
       }
     }
   }
+  EndStreams();
   for (uint64_t r = 0; r < rows; ++r) {
     for (uint64_t c = r < whole_rows ? whole_columns : 0; c < columns; ++c) One<T>(from, r, c, to);
   }
