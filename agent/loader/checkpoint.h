@@ -2,6 +2,7 @@
 // or shards with model.safetensors.index.json. Gives geometry, granules and dense tensors.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -90,7 +91,8 @@ class Checkpoint {
 
   // granules.cc
   struct Granule;
-  Status ReadRows(const Place& place, uint64_t at, std::span<Granule> granules) const;
+  Status ReadRows(const Place& place, uint64_t at, std::span<Granule> granules,
+                  const std::function<void()>& waited) const;
   Status ReadColumns(const Place& down, std::span<Granule> granules) const;
 
   std::string config_json_;

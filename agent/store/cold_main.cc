@@ -401,8 +401,7 @@ class World {
   }
 
   struct Figures {
-    Times times;
-    double faulting = 0;
+    Times times, faulting;
     uint64_t read = 0, calls = 0, kernel = 0, from_peers = 0;
   };
 
@@ -420,7 +419,7 @@ class World {
       peer.set_member(layout_.members(static_cast<int>(r)).id());
       peer.set_data(fmt::format("127.0.0.1:{}", AgentOf(r).server->port()));
     }
-    if (populated) out.faulting = Populate();
+    if (populated) out.faulting = Timed([] { Populate(); });
     const auto before = Reads();
     const uint64_t kernel = KernelReads();
     std::vector<StageProgress> progress(kRanks);
@@ -465,9 +464,8 @@ class World {
     return out;
   }
 
-  // Has the kernel make the entries of the page tables of all that the ranks have mapped. Seconds.
-  static double Populate() {
-    const auto begin = std::chrono::steady_clock::now();
+  // Has the kernel make the entries of the page tables of all that the ranks have mapped.
+  static void Populate() {
     std::ifstream maps("/proc/self/maps");
     for (std::string line; std::getline(maps, line);) {
       uint64_t from = 0, to = 0;
@@ -480,7 +478,6 @@ class World {
         Fail("cannot populate memory of a rank");
       }
     }
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
 
   // Granules drawn by chance are what the checkpoint says, row by row and column by column.
@@ -562,7 +559,7 @@ int Main() {
                        {"cpu_seconds", Median(cpu)},
                        {"plain_seconds", Median(plain_seconds)},
                        {"plain_cpu_seconds", Median(plain_cpu)},
-                       {"faulting_seconds", last.faulting},
+                       {"faulting_cpu_seconds", last.faulting.cpu},
                        {"gb_per_s", rate(last.read + last.from_peers, seconds)},
                        {"plain_gb_per_s", rate(ceiling.bytes(), plain_seconds)},
                        {"over_plain", Median(work)},

@@ -16,11 +16,11 @@ std::function<void()> first_read;  // of each thread, before it; set while nobod
 }
 
 // Stands before the C library's.
-extern "C" ssize_t preadv(int fd, const iovec* parts, int count, off_t offset) {
+extern "C" ssize_t preadv2(int fd, const iovec* parts, int count, off_t offset, int flags) {
   thread_local bool read = false;
   if (first_read && !read) first_read();
   read = true;
-  return syscall(SYS_preadv, fd, parts, count, offset, 0);
+  return syscall(SYS_preadv2, fd, parts, count, offset, 0, flags);
 }
 
 namespace tangram::store {
@@ -43,6 +43,7 @@ TEST_F(StoreTest, AFirstLayoutReadsEveryTensorOfTheFilesOnce) {
     for (const uint32_t group : {1U, 2U, 4U}) {
       World::Options options = Small(false, 20 + group);
       options.nodes = nodes;
+      options.load_threads = group;
       World world(options);
       for (int i = 0; i < 4; ++i) world.AddMember();
       const v1::Layout target = world.First(group);

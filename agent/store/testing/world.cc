@@ -162,6 +162,7 @@ RankStore::Options World::StoreOptions(const Member& of, const std::string& id) 
   options.hashes_file = HashesFile(of);
   options.grants = &nodes[member->node]->grants;
   options.reads = nodes[member->node]->reads;
+  options.load_threads = options_.load_threads;
   options.opener = [this](const std::string&,
                           const v1::OpenPullRequest& request) -> Result<v1::OpenPullResponse> {
     if (unreachable.contains(request.member())) return Status(Code::kUnavailable, "away");

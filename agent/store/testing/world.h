@@ -55,6 +55,7 @@ class World {
     uint32_t granule_rows = 8, spare_banks = 2, nodes = 2;
     uint64_t pool_pages = 512, kv_bytes = 65536;
     uint64_t seed = 1;
+    size_t load_threads = 1;
   };
   explicit World(const Options& options);
   ~World();
