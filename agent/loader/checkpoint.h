@@ -2,7 +2,6 @@
 // or shards with model.safetensors.index.json. Gives geometry, granules and dense tensors.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -91,8 +90,7 @@ class Checkpoint {
 
   // granules.cc
   struct Granule;
-  Status ReadRows(const Place& place, uint64_t at, std::span<Granule> granules,
-                  const std::function<void()>& waited) const;
+  Status ReadRows(const Place& place, uint64_t at, std::span<Granule> granules) const;
   Status ReadColumns(const Place& down, std::span<Granule> granules) const;
 
   std::string config_json_;

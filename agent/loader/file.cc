@@ -27,23 +27,15 @@ Status File::Read(uint64_t offset, std::span<std::byte> out) const {
   return ReadInto(offset, {&part, 1});
 }
 
-Status File::ReadInto(uint64_t offset, std::span<iovec> parts, bool* waited) const {
-  bool now = waited != nullptr;  // without waiting, as long as that goes
-  if (waited != nullptr) *waited = false;
+Status File::ReadInto(uint64_t offset, std::span<iovec> parts) const {
   for (size_t at = 0; at < parts.size();) {
     if (parts[at].iov_len == 0) {
       ++at;
       continue;
     }
     const auto count = static_cast<int>(std::min<size_t>(parts.size() - at, IOV_MAX));
-    const ssize_t n =
-        preadv2(fd_.get(), &parts[at], count, static_cast<off_t>(offset), now ? RWF_NOWAIT : 0);
+    const ssize_t n = preadv(fd_.get(), &parts[at], count, static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0 && now) {  // not there, or this file system cannot tell
-      *waited = true;
-      now = false;
-      continue;
-    }
     if (n <= 0) {
       return {Code::kInvalid, fmt::format("{}: reading at {}: {}", path_, offset,
                                           n == 0 ? "the file ends" : std::strerror(errno))};
@@ -58,11 +50,6 @@ Status File::ReadInto(uint64_t offset, std::span<iovec> parts, bool* waited) con
     parts[at].iov_len -= got;
   }
   return OkStatus();
-}
-
-void File::Expect(uint64_t offset, uint64_t bytes) const {
-  (void)posix_fadvise(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes),
-                      POSIX_FADV_WILLNEED);
 }
 
 Status File::StillThere() const {

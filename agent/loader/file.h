@@ -27,11 +27,8 @@ class File {
 
   // All bytes of `out` from `offset` on. Thread-safe. kInvalid names file and place.
   Status Read(uint64_t offset, std::span<std::byte> out) const;
-  // The same into several places, one after another; `parts` is used up. `waited`: whether not all
-  // of it was in the page cache, if that is asked.
-  Status ReadInto(uint64_t offset, std::span<iovec> parts, bool* waited = nullptr) const;
-  // The kernel may begin to fetch this: it is about to be read. Nothing is read twice for it.
-  void Expect(uint64_t offset, uint64_t bytes) const;
+  // The same into several places, one after another; `parts` is used up.
+  Status ReadInto(uint64_t offset, std::span<iovec> parts) const;
   // kInvalid: it is not what it was when it was opened, or cannot be read.
   Status StillThere() const;
 

@@ -78,17 +78,8 @@ Status Checkpoint::ReadRuns(uint32_t layer, uint32_t expert,
       ++end;
     }
     const std::span<Granule> run(&granules[i], end - i);
-    // A disk would wait for the processor between two blocks, and for the turn of each of the
-    // three: if the first block is not in the page cache, the kernel is told what comes.
-    const auto rest = [&] {
-      for (const Place* place : {&places.gate, &places.up}) {
-        place->file->Expect(place->info.begin + run[0].index * slice, run.size() * slice);
-      }
-      if (run.size() < geometry_->granules()) return;
-      places.down.file->Expect(places.down.info.begin, places.down.info.bytes);
-    };
-    TANGRAM_RETURN_IF_ERROR(ReadRows(places.gate, 0, run, rest));
-    TANGRAM_RETURN_IF_ERROR(ReadRows(places.up, slice, run, nullptr));
+    TANGRAM_RETURN_IF_ERROR(ReadRows(places.gate, 0, run));
+    TANGRAM_RETURN_IF_ERROR(ReadRows(places.up, slice, run));
     TANGRAM_RETURN_IF_ERROR(ReadColumns(places.down, run));
   }
   for (const Granule& granule : granules) {
@@ -98,9 +89,8 @@ Status Checkpoint::ReadRuns(uint32_t layer, uint32_t expert,
 }
 
 // Rows of gate or of up, to `at` of each granule, in blocks that go through the cache once for the
-// copy and the hash. `waited` is called if the first was not in the page cache.
-Status Checkpoint::ReadRows(const Place& place, uint64_t at, std::span<Granule> granules,
-                            const std::function<void()>& waited) const {
+// copy and the hash.
+Status Checkpoint::ReadRows(const Place& place, uint64_t at, std::span<Granule> granules) const {
   const uint64_t slice = geometry_->granule_bytes() / 3;
   const uint64_t bytes = granules.size() * slice, begin = granules[0].index * slice;
   std::vector<iovec> parts, read;
@@ -113,10 +103,7 @@ Status Checkpoint::ReadRows(const Place& place, uint64_t at, std::span<Granule> 
       from += take;
     }
     read = parts;  // is used up
-    bool slow = false;
-    TANGRAM_RETURN_IF_ERROR(place.file->ReadInto(place.info.begin + begin + done, read,
-                                                 done == 0 && waited ? &slow : nullptr));
-    if (slow) waited();
+    TANGRAM_RETURN_IF_ERROR(place.file->ReadInto(place.info.begin + begin + done, read));
     for (const iovec& part : parts) {
       granules[done / slice].Add({static_cast<const std::byte*>(part.iov_base), part.iov_len});
       done += part.iov_len;

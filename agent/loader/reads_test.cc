@@ -21,7 +21,7 @@ std::atomic<size_t> most_bytes{0};  // that one read gives; 0: as the file does
 }
 
 // Stands before the C library's: files that give less than they were asked for.
-extern "C" ssize_t preadv2(int fd, const iovec* parts, int count, off_t offset, int flags) {
+extern "C" ssize_t preadv(int fd, const iovec* parts, int count, off_t offset) {
   const size_t most = most_bytes;
   iovec first = parts[0];
   if (most > 0) {
@@ -29,7 +29,7 @@ extern "C" ssize_t preadv2(int fd, const iovec* parts, int count, off_t offset, 
     parts = &first;
     count = 1;
   }
-  return syscall(SYS_preadv2, fd, parts, count, offset, 0, flags);
+  return syscall(SYS_preadv, fd, parts, count, offset, 0);
 }
 
 namespace tangram::loader {

@@ -518,7 +518,7 @@ int Main() {
   const loader::testing::TempDir directory;
   const std::vector<std::string> files = WriteLarge(directory.path(), Shape(quick));
   Ceiling ceiling(files);
-  double worst_bytes = 0, worst_rate = 1e9;
+  double worst_bytes = 0, worst_kernel = 0, worst_rate = 1e9;
   for (const Case& c :
        {Case{"experts, one agent", 1, false}, Case{"tensor, one agent", 1, true},
         Case{"experts, pages not mapped before", 1, false, false, false},
@@ -528,7 +528,7 @@ int Main() {
     std::vector<double> seconds, cpu, plain_seconds, plain_cpu, work, wall;
     World::Figures last;
     Cache(files, true);
-    for (int round = 0; round < (c.cold ? 1 : rounds); ++round) {
+    for (int round = 0; round < rounds; ++round) {
       if (c.cold) Cache(files, false);
       const Times plain = ceiling.Run(kRanks);
       if (c.cold) Cache(files, false);
@@ -567,13 +567,14 @@ int Main() {
     std::printf("%s\n", line.dump().c_str());
     std::fflush(stdout);
     worst_bytes = std::max(worst_bytes, static_cast<double>(last.read) / tensors);
+    worst_kernel = std::max(worst_kernel, static_cast<double>(last.kernel) / tensors);
     if (!c.cold && c.populated && c.agents == 1) worst_rate = std::min(worst_rate, Median(work));
   }
   const json summary = {
       {"bench", "cold-start"},
       {"value", worst_bytes},
       {"unit", "bytes read over bytes of the checkpoint, for the world"},
-      {"metrics", {{"bytes_over_checkpoint", worst_bytes}, {"rate_over_plain", worst_rate}}}};
+      {"metrics", {{"kernel_over_checkpoint", worst_kernel}, {"rate_over_plain", worst_rate}}}};
   std::printf("%s\n", summary.dump().c_str());
   return 0;
 }

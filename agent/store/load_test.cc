@@ -16,11 +16,11 @@ std::function<void()> first_read;  // of each thread, before it; set while nobod
 }
 
 // Stands before the C library's.
-extern "C" ssize_t preadv2(int fd, const iovec* parts, int count, off_t offset, int flags) {
+extern "C" ssize_t preadv(int fd, const iovec* parts, int count, off_t offset) {
   thread_local bool read = false;
   if (first_read && !read) first_read();
   read = true;
-  return syscall(SYS_preadv2, fd, parts, count, offset, 0, flags);
+  return syscall(SYS_preadv, fd, parts, count, offset, 0);
 }
 
 namespace tangram::store {
