@@ -480,7 +480,8 @@ class World {
     }
   }
 
-  // Granules drawn by chance are what the checkpoint says, row by row and column by column.
+  // Granules drawn by chance lie where they should, once in the world (that what the loader gives
+  // is what the files say is for its tests).
   void Check() {
     std::mt19937_64 random(attempt_);
     const v1::Geometry& g = geometry().proto();
