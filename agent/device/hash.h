@@ -3,11 +3,28 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+
+struct XXH3_state_s;
 
 namespace tangram::device {
 
 // XXH3-64, but never 0, which means "no hash".
 uint64_t HashOf(std::span<const std::byte> bytes);
+
+// The same of bytes that come part by part.
+class Hasher {
+ public:
+  Hasher();
+  void Add(std::span<const std::byte> bytes);
+  uint64_t Value() const;  // of all that was added, in order
+
+ private:
+  struct Free {
+    void operator()(XXH3_state_s* state) const;
+  };
+  std::unique_ptr<XXH3_state_s, Free> state_;
+};
 
 }  // namespace tangram::device

@@ -1,21 +1,14 @@
 #include "agent/loader/checkpoint.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <sys/uio.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <climits>
-#include <cstring>
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "agent/base/unique_fd.h"
+#include "agent/device/hash.h"
 #include "agent/loader/config.h"
-#include "agent/loader/transpose.h"
 
 namespace tangram::loader {
 namespace {
@@ -28,65 +21,16 @@ std::string ShapeText(const std::vector<uint64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-Status ReadAt(int fd, const std::string& file, uint64_t offset, std::byte* to, uint64_t bytes) {
-  while (bytes > 0) {
-    const ssize_t n = pread(fd, to, bytes, static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) {
-      return {Code::kInvalid, fmt::format("{}: reading {} bytes at {}: {}", file, bytes, offset,
-                                          n == 0 ? "the file ends" : std::strerror(errno))};
-    }
-    to += n;
-    offset += static_cast<uint64_t>(n);
-    bytes -= static_cast<uint64_t>(n);
-  }
-  return OkStatus();
-}
-
-// The same into several places, one after another.
-Status ReadInto(int fd, const std::string& file, uint64_t offset, std::vector<iovec> parts) {
-  for (size_t at = 0; at < parts.size();) {
-    const auto count = static_cast<int>(std::min<size_t>(parts.size() - at, IOV_MAX));
-    const ssize_t n = preadv(fd, &parts[at], count, static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) {
-      return {Code::kInvalid, fmt::format("{}: reading at {}: {}", file, offset,
-                                          n == 0 ? "the file ends" : std::strerror(errno))};
-    }
-    offset += static_cast<uint64_t>(n);
-    size_t got = static_cast<size_t>(n);
-    while (at < parts.size() && got >= parts[at].iov_len) got -= parts[at++].iov_len;
-    if (got == 0) continue;
-    parts[at].iov_base = static_cast<std::byte*>(parts[at].iov_base) + got;
-    parts[at].iov_len -= got;
-  }
-  return OkStatus();
-}
-
-// A regular file and its size. Symlinks are followed, as caches of hubs are made of them; nobody
-// waits for what is a pipe or a device.
-Result<UniqueFd> OpenFile(const std::string& path, uint64_t* size) {
-  UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  struct stat stat {};
-  if (!fd || fstat(fd.get(), &stat) != 0) {
-    return Status(Code::kInvalid, fmt::format("cannot open {}: {}", path, std::strerror(errno)));
-  }
-  if (!S_ISREG(stat.st_mode)) return Status(Code::kInvalid, path + ": no regular file");
-  *size = static_cast<uint64_t>(stat.st_size);
-  return fd;
-}
-
 Result<std::string> ReadText(const std::string& path) {
-  uint64_t size = 0;
-  const auto fd = OpenFile(path, &size);
-  if (!fd.ok()) return fd.status();
+  const auto file = File::Open(path);
+  if (!file.ok()) return file.status();
+  const uint64_t size = (*file)->size();
   if (size > kMostTextBytes) {
     return Status(Code::kInvalid,
                   fmt::format("{}: {} bytes, and the limit is {}", path, size, kMostTextBytes));
   }
   std::string text(size, '\0');
-  TANGRAM_RETURN_IF_ERROR(
-      ReadAt(fd->get(), path, 0, reinterpret_cast<std::byte*>(text.data()), size));
+  TANGRAM_RETURN_IF_ERROR((*file)->Read(0, std::as_writable_bytes(std::span(text))));
   return text;
 }
 
@@ -115,10 +59,6 @@ Result<std::vector<std::string>> Shards(const std::string& directory,
 
 }  // namespace
 
-Checkpoint::~Checkpoint() {
-  for (const int fd : fds_) close(fd);
-}
-
 Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(const std::string& directory,
                                                            uint32_t granule_rows,
                                                            uint64_t page_bytes) {
@@ -133,24 +73,17 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(const std::string& di
 }
 
 Status Checkpoint::StillReadable() const {
-  for (size_t i = 0; i < files_.size(); ++i) {
-    const std::string& path = *files_[i];
-    struct stat open_one {
-    }, there{};
-    if (fstat(fds_[i], &open_one) != 0 || stat(path.c_str(), &there) != 0) {
-      return {Code::kInvalid, fmt::format("{}: {}", path, std::strerror(errno))};
-    }
-    if (open_one.st_dev != there.st_dev || open_one.st_ino != there.st_ino) {
-      return {Code::kInvalid, fmt::format("{}: another file lies there now", path)};
-    }
-    if (static_cast<uint64_t>(open_one.st_size) != sizes_[i]) {
-      return {Code::kInvalid,
-              fmt::format("{}: {} bytes, it had {}", path, open_one.st_size, sizes_[i])};
-    }
-    std::byte last{};
-    TANGRAM_RETURN_IF_ERROR(ReadAt(fds_[i], path, sizes_[i] - 1, &last, 1));
-  }
+  for (const auto& file : files_) TANGRAM_RETURN_IF_ERROR(file->StillThere());
   return OkStatus();
+}
+
+Checkpoint::Reads Checkpoint::reads() const {
+  Reads out;
+  for (const auto& file : files_) {
+    out.calls += file->calls();
+    out.bytes += file->bytes_read();
+  }
+  return out;
 }
 
 Status Checkpoint::ReadHeaders(const std::string& directory) {
@@ -162,7 +95,7 @@ Status Checkpoint::ReadHeaders(const std::string& directory) {
   }
   for (const auto& [tensor, file] : weight_map) {
     const auto it = tensors_.find(tensor);
-    if (it == tensors_.end() || !it->second.file->ends_with("/" + file)) {
+    if (it == tensors_.end() || !it->second.file->path().ends_with("/" + file)) {
       return {Code::kInvalid, fmt::format("{}: the index says that '{}' lies in {}, it does not",
                                           directory, tensor, file)};
     }
@@ -171,25 +104,22 @@ Status Checkpoint::ReadHeaders(const std::string& directory) {
 }
 
 Status Checkpoint::ReadHeader(const std::string& path) {
-  uint64_t size = 0;
-  auto opened = OpenFile(path, &size);
+  auto opened = File::Open(path);
   if (!opened.ok()) return opened.status();
-  const int fd = opened->release();
-  files_.push_back(std::make_unique<std::string>(path));
-  fds_.push_back(fd);
-  sizes_.push_back(size);
-  std::string prefix(std::min<uint64_t>(8, size), '\0');
-  TANGRAM_RETURN_IF_ERROR(
-      ReadAt(fd, path, 0, reinterpret_cast<std::byte*>(prefix.data()), prefix.size()));
-  const auto length = HeaderBytes(prefix, size, path);
+  const File& file = *files_.emplace_back(std::move(opened).value());
+  const auto read = [&](std::string* prefix) {
+    return file.Read(0, std::as_writable_bytes(std::span(*prefix)));
+  };
+  std::string prefix(std::min<uint64_t>(8, file.size()), '\0');
+  TANGRAM_RETURN_IF_ERROR(read(&prefix));
+  const auto length = HeaderBytes(prefix, file.size(), path);
   if (!length.ok()) return length.status();
   prefix.resize(*length);
-  TANGRAM_RETURN_IF_ERROR(
-      ReadAt(fd, path, 0, reinterpret_cast<std::byte*>(prefix.data()), prefix.size()));
-  auto header = ParseHeader(prefix, size, path);
+  TANGRAM_RETURN_IF_ERROR(read(&prefix));
+  auto header = ParseHeader(prefix, file.size(), path);
   if (!header.ok()) return header.status();
   for (auto& [name, info] : *header) {
-    if (!tensors_.emplace(name, Place{fd, files_.back().get(), std::move(info)}).second) {
+    if (!tensors_.emplace(name, Place{&file, std::move(info)}).second) {
       return {Code::kInvalid, fmt::format("{}: tensor '{}' is in another shard too", path, name)};
     }
   }
@@ -203,9 +133,10 @@ Result<Checkpoint::Place> Checkpoint::Take(const std::string& name, uint64_t row
     return Status(Code::kBadGeometry, fmt::format("checkpoint: tensor '{}' is missing", name));
   const std::vector<uint64_t> want = {rows, columns};
   if (it->second.info.shape != want) {
-    return Status(Code::kBadGeometry,
-                  fmt::format("{}: tensor '{}' is {}, config.json declares {}", *it->second.file,
-                              name, ShapeText(it->second.info.shape), ShapeText(want)));
+    return Status(
+        Code::kBadGeometry,
+        fmt::format("{}: tensor '{}' is {}, config.json declares {}", it->second.file->path(), name,
+                    ShapeText(it->second.info.shape), ShapeText(want)));
   }
   Place place = std::move(it->second);
   tensors_.erase(it);
@@ -258,7 +189,7 @@ Status Checkpoint::BuildGeometry(uint32_t granule_rows, uint64_t page_bytes) {
     return {Code::kBadGeometry,
             fmt::format("{}: tensor '{}' belongs to no expert that config.json declares ({} MoE "
                         "layers of {} layers, {} experts each)",
-                        *place.file, name, declared->moe_layers_size(), declared->layers(),
+                        place.file->path(), name, declared->moe_layers_size(), declared->layers(),
                         declared->experts())};
   }
   PlaceDense();
@@ -275,58 +206,20 @@ Status Checkpoint::BuildGeometry(uint32_t granule_rows, uint64_t page_bytes) {
   return OkStatus();
 }
 
-Status Checkpoint::Read(const Place& place, uint64_t offset, std::span<std::byte> out) {
-  return ReadAt(place.fd, *place.file, place.info.begin + offset, out.data(), out.size());
-}
-
-Status Checkpoint::ReadGranules(uint32_t layer, uint32_t expert, layout::Run run,
-                                std::span<std::byte> out) const {
-  const v1::Geometry& g = geometry_->proto();
-  const int32_t ordinal = geometry_->ordinal(layer);
-  const uint64_t end = uint64_t{run.start} + run.count;
-  if (ordinal < 0 || expert >= g.experts() || end > geometry_->granules() ||
-      out.size() != run.count * g.granule_bytes()) {
-    return {Code::kInvalid, fmt::format("checkpoint: no granules {}..{} of layer {}, expert {}",
-                                        run.start, end, layer, expert)};
-  }
-  const Expert& places = experts_[ordinal][expert];
-  const uint64_t element = ElementBytes(g.dtype());
-  const uint64_t rows = g.granule_rows();
-  const uint64_t slice = rows * g.hidden() * element;  // gate's, up's or down's part of a granule
-  // Gate and up of the whole run are one range of the file each, which goes granule by granule to
-  // its places.
-  for (const auto& [place, at] : {std::pair{&places.gate, uint64_t{0}}, {&places.up, slice}}) {
-    std::vector<iovec> parts;
-    for (uint32_t i = 0; i < run.count; ++i) parts.push_back({&out[i * 3 * slice + at], slice});
-    TANGRAM_RETURN_IF_ERROR(
-        ReadInto(place->fd, *place->file, place->info.begin + run.start * slice, parts));
-  }
-  // Down is [H, I]: the run's columns are one short range in each of its H rows. A whole
-  // expert is read at once; of a part only its own columns are, so that no byte is read twice.
-  const uint64_t width = run.count * rows * element;
-  const uint64_t pitch = g.moe_inner() * element;
-  std::vector<std::byte> columns(g.hidden() * width);
-  if (width == pitch) {
-    TANGRAM_RETURN_IF_ERROR(Read(places.down, 0, columns));
-  } else {
-    for (uint64_t h = 0; h < g.hidden(); ++h) {
-      TANGRAM_RETURN_IF_ERROR(Read(places.down, h * pitch + run.start * rows * element,
-                                   std::span(columns).subspan(h * width, width)));
-    }
-  }
-  for (uint32_t i = 0; i < run.count; ++i) {
-    Transpose({&columns[i * rows * element], width}, g.hidden(), rows, element,
-              {&out[i * 3 * slice + 2 * slice], g.hidden() * element});
-  }
-  return OkStatus();
-}
-
-Status Checkpoint::ReadDense(size_t index, std::span<std::byte> out) const {
+Status Checkpoint::ReadDense(size_t index, std::span<std::byte> out, uint64_t* hash) const {
   if (index >= dense_.size() || out.size() != dense_[index].info.bytes) {
     return {Code::kInvalid,
             fmt::format("checkpoint: no dense tensor {} of {} bytes", index, out.size())};
   }
-  return Read(dense_places_[index], 0, out);
+  const Place& place = dense_places_[index];
+  device::Hasher hasher;  // block by block: what was read is in the cache still
+  for (uint64_t at = 0; at < out.size(); at += kBlock) {
+    const auto block = out.subspan(at, std::min(kBlock, out.size() - at));
+    TANGRAM_RETURN_IF_ERROR(place.file->Read(place.info.begin + at, block));
+    if (hash != nullptr) hasher.Add(block);
+  }
+  if (hash != nullptr) *hash = hasher.Value();
+  return OkStatus();
 }
 
 }  // namespace tangram::loader

@@ -9,6 +9,7 @@
 
 #include "agent/base/status.h"
 #include "agent/layout/geometry.h"
+#include "agent/loader/file.h"
 #include "agent/loader/safetensors.h"
 
 namespace tangram::loader {
@@ -28,7 +29,6 @@ class Checkpoint {
   // kInvalid names file and tensor; kBadGeometry names the tensor and both shapes.
   static Result<std::shared_ptr<const Checkpoint>> Open(const std::string& directory,
                                                         uint32_t granule_rows, uint64_t page_bytes);
-  ~Checkpoint();
   Checkpoint(const Checkpoint&) = delete;
   Checkpoint& operator=(const Checkpoint&) = delete;
 
@@ -41,17 +41,39 @@ class Checkpoint {
   // a network file system.
   Status StillReadable() const;
 
+  // What was asked of its files so far, headers too.
+  struct Reads {
+    uint64_t calls = 0, bytes = 0;
+  };
+  Reads reads() const;
+
   // Granules [run.start, run.start + run.count) of an expert, granule-major, into `out`
-  // (run.count * granule_bytes). Thread-safe.
+  // (run.count * granule_bytes), and what each hashes to (device::HashOf) into `hashes`, of
+  // run.count; empty: nobody asks.
+  struct Target {
+    layout::Run run;
+    std::span<std::byte> out;
+    std::span<uint64_t> hashes;
+  };
+  // Runs of one expert without a granule in common; each byte is read once, and hashed as it comes.
+  // Some of the columns of `down` cost a read for each of its rows, all of them together a few
+  // large ones: who reads for several asks for all of theirs at once. Takes kBlock bytes of each
+  // thread, or 64 rows of `down` if these are more. kInvalid: the runs are not there, or cannot be
+  // read (file and place). Thread-safe.
+  static constexpr uint64_t kBlock = 256 << 10;
+  Status ReadRuns(uint32_t layer, uint32_t expert, std::span<const Target> targets) const;
   Status ReadGranules(uint32_t layer, uint32_t expert, layout::Run run,
-                      std::span<std::byte> out) const;
-  // The bytes of dense tensor `index`, as in the file. Thread-safe.
-  Status ReadDense(size_t index, std::span<std::byte> out) const;
+                      std::span<std::byte> out) const {
+    const Target target{run, out, {}};
+    return ReadRuns(layer, expert, {&target, 1});
+  }
+  // The bytes of dense tensor `index`, as in the file, and their hash, if it is asked for.
+  // Thread-safe.
+  Status ReadDense(size_t index, std::span<std::byte> out, uint64_t* hash = nullptr) const;
 
  private:
   struct Place {
-    int fd = -1;
-    const std::string* file = nullptr;
+    const File* file = nullptr;
     TensorInfo info;
   };
   struct Expert {
@@ -65,12 +87,14 @@ class Checkpoint {
   Status FindExperts(const v1::Geometry& declared);
   void PlaceDense();
   Result<Place> Take(const std::string& name, uint64_t rows, uint64_t columns);
-  static Status Read(const Place& place, uint64_t offset, std::span<std::byte> out);
+
+  // granules.cc
+  struct Granule;
+  Status ReadRows(const Place& place, uint64_t at, std::span<Granule> granules) const;
+  Status ReadColumns(const Place& down, std::span<Granule> granules) const;
 
   std::string config_json_;
-  std::vector<std::unique_ptr<std::string>> files_;
-  std::vector<int> fds_;                      // of files_
-  std::vector<uint64_t> sizes_;               // of files_
+  std::vector<std::unique_ptr<File>> files_;
   std::map<std::string, Place> tensors_;      // those not taken by an expert are dense
   std::vector<std::vector<Expert>> experts_;  // [MoE ordinal][expert]
   std::vector<DenseTensor> dense_;

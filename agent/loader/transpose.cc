@@ -1,29 +1,101 @@
 #include "agent/loader/transpose.h"
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace tangram::loader {
 namespace {
 
-// Rows of the source by columns: one line of the cache of each row of both.
+// Rows of the source that make one line of the cache of a row of the target.
 constexpr uint64_t kLine = 64;
 
 template <typename T>
+struct Square {
+  static constexpr size_t kSide = 16 / sizeof(T);
+  using Row [[gnu::vector_size(16)]] = T;
+  struct Rows {
+    Row at[kSide];
+  };
+
+  // a0 b0 a1 b1 ... of the lower halves; of the upper ones.
+  template <size_t... I>
+  static Row Zip(Row a, Row b, size_t from, std::index_sequence<I...>) {
+    return from == 0 ? __builtin_shufflevector(a, b, (I / 2 + I % 2 * kSide)...)
+                     : __builtin_shufflevector(a, b, (kSide / 2 + I / 2 + I % 2 * kSide)...);
+  }
+  template <size_t... I>
+  static Rows Round(const Rows& rows, std::index_sequence<I...>) {
+    constexpr std::make_index_sequence<kSide> all;
+    return {{Zip(rows.at[I / 2], rows.at[I / 2 + kSide / 2], I % 2, all)...}};
+  }
+  // Zipping row i with row i + side / 2 is a rotation of the bits of (row, column) by one; after as
+  // many rounds as an index has bits rows are columns (Stone, "Parallel Processing with the Perfect
+  // Shuffle", IEEE Trans. Computers C-20, 1971).
+  template <size_t... I>
+  static void Turn(ConstMatrix from, Matrix to, std::index_sequence<I...> all) {
+    Rows rows;
+    (std::memcpy(&rows.at[I], from.data + I * from.pitch, 16), ...);
+    for (size_t side = 1; side < kSide; side *= 2) rows = Round(rows, all);
+    (std::memcpy(to.data + I * to.pitch, &rows.at[I], 16), ...);
+  }
+};
+
+template <typename T>
+void One(ConstMatrix from, uint64_t r, uint64_t c, Matrix to) {
+  std::memcpy(to.data + c * to.pitch + r * sizeof(T), from.data + r * from.pitch + c * sizeof(T),
+              sizeof(T));
+}
+
+// A line of the target, past the caches: the target is far larger than they are, and a line that is
+// written whole need not be fetched first.
+void Stream(const std::byte* line, std::byte* to) {
+#ifdef __SSE2__
+  for (uint64_t i = 0; i < kLine; i += sizeof(__m128i)) {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to + i),
+                     _mm_load_si128(reinterpret_cast<const __m128i*>(line + i)));
+  }
+#else
+  std::memcpy(to, line, kLine);
+#endif
+}
+
+// Nobody sees what comes after before the lines that were streamed.
+void EndStreams() {
+#ifdef __SSE2__
+  _mm_sfence();
+#endif
+}
+
+template <typename T>
 void Tiled(ConstMatrix from, uint64_t rows, uint64_t columns, Matrix to) {
-  constexpr uint64_t kTile = kLine / sizeof(T);
-  for (uint64_t r0 = 0; r0 < rows; r0 += kTile) {
-    const uint64_t r1 = std::min(rows, r0 + kTile);
-    for (uint64_t c0 = 0; c0 < columns; c0 += kTile) {
-      const uint64_t c1 = std::min(columns, c0 + kTile);
-      for (uint64_t c = c0; c < c1; ++c) {
-        std::byte* out = to.data + c * to.pitch;
-        const std::byte* in = from.data + c * sizeof(T);
-        for (uint64_t r = r0; r < r1; ++r) {
-          std::memcpy(out + r * sizeof(T), in + r * from.pitch, sizeof(T));
-        }
+  constexpr uint64_t kSide = Square<T>::kSide, kTile = kLine / sizeof(T);
+  constexpr std::make_index_sequence<kSide> all;
+  const uint64_t whole_rows = rows / kSide * kSide, whole_columns = columns / kSide * kSide;
+  const bool aligned = (reinterpret_cast<uintptr_t>(to.data) | to.pitch) % 16 == 0;
+  alignas(kLine) std::byte lines[kSide * kLine];
+  for (uint64_t r0 = 0; r0 < whole_rows; r0 += kTile) {
+    const uint64_t r1 = std::min(whole_rows, r0 + kTile);
+    const bool streams = aligned && r1 - r0 == kTile;
+    for (uint64_t c = 0; c < whole_columns; c += kSide) {
+      std::byte* const there = to.data + c * to.pitch + r0 * sizeof(T);
+      const Matrix tile = streams ? Matrix{lines, kLine} : Matrix{there, to.pitch};
+      for (uint64_t r = r0; r < r1; r += kSide) {
+        Square<T>::Turn({from.data + r * from.pitch + c * sizeof(T), from.pitch},
+                        {tile.data + (r - r0) * sizeof(T), tile.pitch}, all);
+      }
+      for (uint64_t i = 0; streams && i < kSide; ++i) {
+        Stream(&lines[i * kLine], there + i * to.pitch);
       }
     }
+  }
+  EndStreams();
+  for (uint64_t r = 0; r < rows; ++r) {
+    for (uint64_t c = r < whole_rows ? whole_columns : 0; c < columns; ++c) One<T>(from, r, c, to);
   }
 }
 

@@ -16,8 +16,8 @@ struct Matrix {
   uint64_t pitch = 0;
 };
 
-// to[c][r] = from[r][c] for all r < rows, c < columns. In tiles, so that a line of the cache is
-// fetched once on either side.
+// to[c][r] = from[r][c] for all r < rows, c < columns. In tiles of whole lines of the cache, which
+// are turned in registers and written past the caches: `from` should be in them.
 void Transpose(ConstMatrix from, uint64_t rows, uint64_t columns, uint64_t element, Matrix to);
 
 }  // namespace tangram::loader

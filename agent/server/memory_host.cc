@@ -45,14 +45,14 @@ class StoreHost final : public MemoryHost {
     std::vector<std::unique_ptr<mover::Transport>> nearest_first;
     if (!config.node_folder.empty()) {
       spdlog::warn(
-          "node_folder: agents of this node that are of this world map the memory of its ranks, "
-          "and "
-          "read it until they end");
+          "node_folder: agents of this node and world map the memory of these ranks, and read it "
+          "until they end");
       nearest_first.push_back(
           std::make_unique<mover::NodeTransport>(config.node_folder, credentials, memory));
     }
     nearest_first.push_back(std::make_unique<mover::TcpTransport>(credentials));
     const auto transports = std::make_shared<mover::Transports>(std::move(nearest_first));
+    const auto reads = std::make_shared<loader::SharedReads>(host->checkpoint_);
     for (const v1::Member& member : members) {
       store::RankStore::Options options;
       options.member = member.id();
@@ -68,6 +68,8 @@ class StoreHost final : public MemoryHost {
       }
       options.grants = &host->grants_;
       options.transports = transports;
+      options.reads = reads;
+      options.load_threads = config.load_threads;
       options.opener = [peers](const std::string& address, const v1::OpenPullRequest& request) {
         return peers->OpenPull(address, request);
       };

@@ -20,6 +20,7 @@ Result<std::unique_ptr<RankStore>> RankStore::Create(Options options) {
     all.push_back(std::make_unique<mover::TcpTransport>(net::Credentials::Insecure()));
     options.transports = std::make_shared<mover::Transports>(std::move(all));
   }
+  if (!options.reads) options.reads = std::make_shared<loader::SharedReads>(options.checkpoint);
   std::unique_ptr<RankStore> store(new RankStore(std::move(options)));
   if (Status status = store->Open(); !status.ok()) return status;
   return store;

@@ -14,6 +14,7 @@
 #include "agent/device/platform.h"
 #include "agent/layout/prove.h"
 #include "agent/loader/checkpoint.h"
+#include "agent/loader/shared_reads.h"
 #include "agent/memory/banks.h"
 #include "agent/mover/grants.h"
 #include "agent/mover/kv_source.h"
@@ -40,6 +41,9 @@ class RankStore final : public RankMemory {
     mover::Opener opener;
     // Of all ranks of the process: how bytes of other agents come.
     std::shared_ptr<mover::Transports> transports;
+    // Through which the ranks of the process read the checkpoint; null: this rank alone.
+    std::shared_ptr<loader::SharedReads> reads;
+    size_t load_threads = 1;  // that read the checkpoint for this rank at once
     // The store of another member in this process, or null.
     std::function<RankStore*(const std::string& member)> sibling;
   };

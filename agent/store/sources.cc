@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <mutex>
+#include <thread>
 
+#include "agent/base/background.h"
 #include "agent/base/fault.h"
 
 namespace tangram::store {
@@ -21,37 +24,111 @@ Status Spoil(const device::Memory& memory) {
   return memory.device->Copy({&in, 1}).Wait();
 }
 
+bool HasBytes(const mover::Range& range) {
+  return range.units.empty() || range.units[0].device == nullptr ||
+         range.units[0].device->has_bytes();
+}
+
+// Its units lie one after another.
+loader::SharedReads::Want WantOf(const layout::PartProof::Move& move, const mover::Range& range) {
+  return {move.piece.layer,
+          move.piece.expert,
+          move.run,
+          {range.units[0].device, range.units[0].address, range.bytes()}};
+}
+
 }  // namespace
 
-Status CheckpointSource::Read(const Wanted& wanted, const mover::Range& range) const {
+void CheckpointSource::Enrol(std::span<const mover::Range> job, std::span<const size_t> ranges) {
+  std::vector<loader::SharedReads::Want> wants;
+  place_.assign(job.size(), 0);
+  for (const size_t i : ranges) {
+    const layout::PartProof::Move* move = (*wanted_)[i].move;
+    if (move == nullptr || !HasBytes(job[i])) continue;
+    wants.push_back(WantOf(*move, job[i]));
+    place_[i] = wants.size();
+  }
+  list_ = store_->options_.reads->Enrol(std::move(wants));
+}
+
+Result<std::vector<uint64_t>> CheckpointSource::Dense(uint32_t part,
+                                                      const mover::Range& range) const {
   const loader::Checkpoint& checkpoint = *store_->options_.checkpoint;
-  if (const layout::PartProof::Move* move = wanted.move) {
-    const device::Memory whole{range.units[0].device, range.units[0].address, range.bytes()};
-    return device::Fill(whole, [&](std::span<std::byte> bytes) {
-      return checkpoint.ReadGranules(move->piece.layer, move->piece.expert, move->run, bytes);
-    });
-  }
+  std::vector<uint64_t> hashes(range.units.size()), read(range.units.size());
   size_t unit = 0;
-  for (size_t t = wanted.dense_part; t < checkpoint.dense().size(); t += kDenseParts) {
-    TANGRAM_RETURN_IF_ERROR(device::Fill(range.units[unit++], [&](std::span<std::byte> bytes) {
-      return checkpoint.ReadDense(t, bytes);
+  for (size_t t = part; t < checkpoint.dense().size(); t += kDenseParts, ++unit) {
+    const device::Memory& to = range.units[unit];
+    TANGRAM_RETURN_IF_ERROR(device::Fill(to, [&](std::span<std::byte> bytes) {
+      return checkpoint.ReadDense(t, bytes, &read[unit]);
     }));
+    // In the place itself it was hashed as it came.
+    if (HasBytes(range) && device::View(to).size() == to.bytes) {
+      hashes[unit] = read[unit];
+      continue;
+    }
+    TANGRAM_RETURN_IF_ERROR(device::HashNow(to, &hashes[unit]));
+    if (HasBytes(range) && hashes[unit] != read[unit]) {
+      return Status{Code::kCorrupt, fmt::format("{} arrived otherwise than it was read",
+                                                checkpoint.dense()[t].name)};
+    }
   }
-  return OkStatus();
+  return hashes;
+}
+
+Result<std::vector<uint64_t>> CheckpointSource::BringOne(size_t i,
+                                                         const mover::Range& range) const {
+  const layout::PartProof::Move* move = (*wanted_)[i].move;
+  if (move == nullptr) return Dense((*wanted_)[i].dense_part, range);
+  if (!HasBytes(range)) {
+    std::vector<uint64_t> hashes(range.units.size());
+    std::vector<device::HashOp> ops;
+    for (size_t u = 0; u < hashes.size(); ++u) ops.push_back({range.units[u], &hashes[u]});
+    TANGRAM_RETURN_IF_ERROR(store_->memories_.devices.weights->Hash(ops).Wait());
+    return hashes;
+  }
+  if (i < place_.size() && place_[i] != 0) return list_->Bring(place_[i] - 1);
+  return store_->options_.reads->Enrol({WantOf(*move, range)})->Bring(0);
 }
 
 Status CheckpointSource::Bring(std::span<const mover::Range> job, std::span<const size_t> ranges,
                                const Arrived& arrived, const std::stop_token& stop) {
-  for (const size_t i : ranges) {
-    if (stop.stop_requested()) return {Code::kUnavailable, "stopped"};
-    TANGRAM_RETURN_IF_ERROR(Read((*wanted_)[i], job[i]));
-    std::vector<uint64_t> hashes(job[i].units.size());
-    std::vector<device::HashOp> ops;
-    for (size_t u = 0; u < hashes.size(); ++u) ops.push_back({job[i].units[u], &hashes[u]});
-    TANGRAM_RETURN_IF_ERROR(store_->memories_.devices.weights->Hash(ops).Wait());
-    arrived(i, std::move(hashes));
+  std::mutex mu;  // what follows
+  size_t next = 0;
+  Status status;
+  const auto work = [&] {
+    while (true) {
+      size_t i = 0;
+      {
+        const std::scoped_lock lock(mu);
+        if (!status.ok() || next == ranges.size()) return;
+        if (stop.stop_requested()) {
+          status = {Code::kUnavailable, "stopped"};
+          return;
+        }
+        i = ranges[next++];
+      }
+      auto hashes = BringOne(i, job[i]);
+      if (hashes.ok()) {
+        arrived(i, std::move(hashes).value());
+        continue;
+      }
+      const std::scoped_lock lock(mu);
+      if (status.ok()) status = hashes.status();
+      return;
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    const size_t threads = std::min<size_t>(store_->options_.load_threads, ranges.size());
+    for (size_t t = 1; t < threads; ++t) {
+      others.emplace_back([&] {
+        YieldToServing();
+        work();
+      });
+    }
+    work();
   }
-  return OkStatus();
+  return status;
 }
 
 Status HeldSource::Bring(std::span<const mover::Range> job, std::span<const size_t> ranges,

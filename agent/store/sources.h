@@ -20,20 +20,27 @@ struct Wanted {
   uint32_t dense_part = 0;
 };
 
-// The checkpoint, which has all of this revision.
+// The checkpoint, which has all of this revision. What is to come from it in the first place is
+// enrolled before (loader::SharedReads), so that ranks of the process read it together; what others
+// failed to bring is read when it is asked for.
 class CheckpointSource final : public mover::Source {
  public:
   CheckpointSource(const RankStore* store, const std::vector<Wanted>* wanted)
       : store_(store), wanted_(wanted) {}
+  // Ranges of the job that have this source alone.
+  void Enrol(std::span<const mover::Range> job, std::span<const size_t> ranges);
   std::string name() const override { return "the checkpoint"; }
   Status Bring(std::span<const mover::Range> job, std::span<const size_t> ranges,
                const Arrived& arrived, const std::stop_token& stop) override;
 
  private:
-  Status Read(const Wanted& wanted, const mover::Range& range) const;
+  Result<std::vector<uint64_t>> BringOne(size_t i, const mover::Range& range) const;
+  Result<std::vector<uint64_t>> Dense(uint32_t part, const mover::Range& range) const;
 
   const RankStore* const store_;
   const std::vector<Wanted>* const wanted_;
+  std::unique_ptr<loader::SharedReads::List> list_;
+  std::vector<size_t> place_;  // by range: in the list, and one more; 0: not there
 };
 
 // What the rank holds in another place.

@@ -135,12 +135,7 @@ Status RankStore::Stage(const v1::Header& header, const Origins& origins, StageP
     };
     for (const PartProof::Move& move : attempt_->proof.copies) add(move, kHeld);
     copies = job.size();
-    for (const PartProof::Move& move : attempt_->proof.fetches) {
-      const auto source = planned(move.source);
-      if (!source) return unknown(move.source);
-      add(move, source);
-      progress->total += job.back().bytes();
-    }
+    // The dense weights first: what one rank reads of them all others wait for.
     for (uint32_t part = 0; part < attempt_->dense_source.size(); ++part) {
       const auto source = planned(attempt_->dense_source[part]);
       if (!source) return unknown(attempt_->dense_source[part]);
@@ -158,7 +153,24 @@ Status RankStore::Stage(const v1::Header& header, const Origins& origins, StageP
       progress->total += range.bytes();
       wanted.push_back({nullptr, part});
     }
+    // Each rank begins elsewhere: not all at one place of one file, and ranks of a process that
+    // share experts meet only when all of them are read.
+    const std::vector<PartProof::Move>& fetches = attempt_->proof.fetches;
+    const size_t ranks = std::max<size_t>(origins.peers.size(), 1);
+    const size_t begin = fetches.size() * (mine % ranks) / ranks;
+    for (size_t i = 0; i < fetches.size(); ++i) {
+      const PartProof::Move& move = fetches[(begin + i) % fetches.size()];
+      const auto source = planned(move.source);
+      if (!source) return unknown(move.source);
+      add(move, source);
+      progress->total += job.back().bytes();
+    }
   }
+  std::vector<size_t> read;
+  for (size_t i = 0; i < job.size(); ++i) {
+    if (job[i].sources.front() == kCheckpoint) read.push_back(i);
+  }
+  checkpoint.Enrol(job, read);
   const auto arrived = [&](const mover::Source& source, size_t i,
                            const std::vector<uint64_t>& hashes) {
     if (wanted[i].move != nullptr) {

@@ -103,6 +103,7 @@ World::World(const Options& options) : random(options.seed), options_(options) {
                                            &nodes.back()->grants);
     if (!server.ok()) throw std::runtime_error(server.status().message());
     nodes.back()->server = std::move(server).value();
+    nodes.back()->reads = std::make_shared<loader::SharedReads>(checkpoint);
   }
 }
 
@@ -172,6 +173,8 @@ RankStore::Options World::StoreOptions(const Member& of, const std::string& id) 
   options.transports = transports;
   options.hashes_file = HashesFile(of);
   options.grants = &nodes[member->node]->grants;
+  options.reads = nodes[member->node]->reads;
+  options.load_threads = options_.load_threads;
   options.opener = [this](const std::string&,
                           const v1::OpenPullRequest& request) -> Result<v1::OpenPullResponse> {
     if (unreachable.contains(request.member())) return Status(Code::kUnavailable, "away");
@@ -459,9 +462,11 @@ Status World::Stage(const v1::Layout& target) {
       const Status staged =
           member(id).store->Stage(HeaderOf(), OriginsOf(target), mine, stop.get_token());
       if (staged.ok()) return;
+      {
+        const std::scoped_lock lock(mu);
+        if (first.ok()) first = staged;
+      }
       stop.request_stop();  // the others may wait for what will not come
-      const std::scoped_lock lock(mu);
-      if (first.ok()) first = staged;
     });
   }
   threads.clear();

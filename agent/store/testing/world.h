@@ -32,6 +32,7 @@ class EngineView {
 struct Node {  // one agent
   mover::Grants grants;
   std::unique_ptr<mover::DataServer> server;
+  std::shared_ptr<loader::SharedReads> reads;
 };
 
 struct Member {
@@ -55,6 +56,7 @@ class World {
     uint64_t pool_pages = 512, kv_bytes = 65536;
     bool shared_memory = false;  // nodes are pods of one node, which may map each other's memory
     uint64_t seed = 1;
+    size_t load_threads = 1;
   };
   explicit World(const Options& options);
   ~World();

@@ -1,0 +1,110 @@
+#include "agent/loader/shared_reads.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "agent/device/device.h"
+
+namespace tangram::loader {
+
+SharedReads::List::List(SharedReads* reads, std::vector<Want> wants) : reads_(reads) {
+  entries_.reserve(wants.size());  // their addresses stay
+  const std::scoped_lock lock(reads->mu_);
+  for (Want& want : wants) {
+    Entry& entry = entries_.emplace_back();
+    entry.want = want;
+    reads->wanted_[{want.layer, want.expert}].push_back(&entry);
+  }
+}
+
+SharedReads::List::~List() {
+  std::unique_lock lock(reads_->mu_);
+  for (Entry& entry : entries_) {
+    reads_->changed_.wait(lock, [&] { return entry.state != State::kReading; });
+    if (entry.state == State::kThere) continue;
+    const auto it = reads_->wanted_.find({entry.want.layer, entry.want.expert});
+    std::erase(it->second, &entry);
+    if (it->second.empty()) reads_->wanted_.erase(it);
+  }
+}
+
+Result<std::vector<uint64_t>> SharedReads::List::Bring(size_t i) {
+  Entry& entry = entries_.at(i);
+  std::unique_lock lock(reads_->mu_);
+  reads_->changed_.wait(lock, [&] { return entry.state != State::kReading; });
+  if (entry.state == State::kThere) return entry.hashes;
+  if (!entry.failed.ok()) return std::exchange(entry.failed, OkStatus());
+  const std::vector<Entry*> taken = reads_->TakeLocked(&entry);
+  lock.unlock();
+  Status status = reads_->Read(taken);
+  lock.lock();
+  auto& waiting = reads_->wanted_[{entry.want.layer, entry.want.expert}];
+  for (Entry* each : taken) {
+    each->state = status.ok() ? State::kThere : State::kOpen;
+    if (status.ok()) {
+      std::erase(waiting, each);
+    } else if (each != &entry) {
+      each->failed = status;
+    }
+  }
+  if (waiting.empty()) reads_->wanted_.erase({entry.want.layer, entry.want.expert});
+  reads_->changed_.notify_all();
+  if (!status.ok()) return status;
+  return entry.hashes;
+}
+
+// This one, and of the same expert what others want and nobody reads. (Two that want the same
+// granules read them one after the other.)
+std::vector<SharedReads::Entry*> SharedReads::TakeLocked(Entry* mine) {
+  std::vector<Entry*> out{mine};
+  for (Entry* each : wanted_.at({mine->want.layer, mine->want.expert})) {
+    const layout::Run& run = each->want.run;
+    const bool apart = std::all_of(out.begin(), out.end(), [&](const Entry* other) {
+      const layout::Run& taken = other->want.run;
+      return run.start + run.count <= taken.start || taken.start + taken.count <= run.start;
+    });
+    if (each->state == State::kOpen && apart) out.push_back(each);
+  }
+  for (Entry* each : out) each->state = State::kReading;
+  return out;
+}
+
+Status SharedReads::Read(std::span<Entry* const> entries) const {
+  std::vector<Checkpoint::Target> targets;
+  std::vector<std::vector<std::byte>> copies(entries.size());  // where the CPU does not reach
+  for (size_t i = 0; i < entries.size(); ++i) {
+    Entry& entry = *entries[i];
+    std::span<std::byte> out = device::View(entry.want.to);
+    if (out.size() != entry.want.to.bytes) {
+      copies[i].resize(entry.want.to.bytes);
+      out = copies[i];
+    }
+    entry.hashes.assign(entry.want.run.count, 0);
+    targets.push_back({entry.want.run, out, entry.hashes});
+  }
+  const Want& first = entries[0]->want;
+  TANGRAM_RETURN_IF_ERROR(checkpoint_->ReadRuns(first.layer, first.expert, targets));
+  const uint64_t unit = checkpoint_->geometry().granule_bytes();
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (copies[i].empty()) continue;
+    const Want& want = entries[i]->want;
+    std::vector<uint64_t> came(want.run.count);
+    std::vector<device::CopyOp> ops;
+    for (uint32_t g = 0; g < want.run.count; ++g) {
+      ops.push_back({want.to.Part(g * unit, unit),
+                     device::Memory::Own(std::span(copies[i]).subspan(g * unit, unit)), &came[g]});
+    }
+    TANGRAM_RETURN_IF_ERROR(want.to.device->Copy(ops).Wait());
+    if (came != entries[i]->hashes) {
+      return {Code::kCorrupt,
+              fmt::format("layer {}, expert {}: what arrived in the rank's memory is "
+                          "not what was read",
+                          want.layer, want.expert)};
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace tangram::loader
