@@ -7,6 +7,7 @@ from unittest import mock
 import bench
 
 WALL = bench.Bench("w", "", "", (bench.most("value", 2, wall=True), bench.most("lost", 0)))
+RATE = bench.Bench("r", "", "", (bench.least("rate", 0.9, wall=True),))
 WORK = bench.Bench("w", "", "", (bench.least("share", 0.95),))
 
 
@@ -17,6 +18,10 @@ def summary(value, **metrics):
 class Judge(unittest.TestCase):
     def passes(self, judged, found, ci=False):
         return bench.judge(judged, found, ci)["pass"]
+
+    def test_a_rate_by_the_clock_may_be_a_third_of_its_goal_in_ci(self):
+        found = lambda rate, ci: bench.judge(RATE, {"metrics": {"rate": rate}}, ci)["pass"]
+        self.assertEqual([found(0.31, True), found(0.29, True), found(0.91, False), found(0.89, False)], [True, False, True, False])
 
     def test_wall_seconds_gate_at_three_times_their_goal_in_ci_only(self):
         self.assertTrue(self.passes(WALL, summary(2, lost=0)))
