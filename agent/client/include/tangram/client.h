@@ -134,8 +134,8 @@ typedef struct {
 typedef struct {
   uint32_t replicas;
   uint32_t shards;
-  const tg_piece* pieces; /* tg_maps.piece_size apart; those of a layer lie side by side, in order of
-                             expert, so that they can be copied at once */
+  const tg_piece* pieces; /* tg_maps.piece_size apart; those of a layer lie side by side, in order
+                             of expert, so that they can be copied at once */
 } tg_expert;
 
 typedef struct {
