@@ -149,6 +149,10 @@ class Device {
   virtual Event Copy(std::span<const CopyOp> ops) = 0;
   virtual Event Hash(std::span<const HashOp> ops) = 0;
 
+  // Has what lies behind mapped memory made ready to be written, where the first write would do
+  // that page by page. May take long; what was unmapped meanwhile, or cannot be, is left as it is.
+  virtual void Enter(const Memory& /*memory*/) {}
+
   virtual std::span<std::byte> ViewOf(const Memory& memory) = 0;
   // False: it has sizes alone (`ghost`). Nothing is written there, nor sent from there.
   virtual bool has_bytes() const { return true; }

@@ -279,9 +279,10 @@ Result<std::vector<Mapping>> HostDevice::Map(const SpacePtr& space,
   auto runs = RunsOf(placements);
   if (!runs.ok()) return runs.status();
   const int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
-  // A page that is entered here is not faulted in while a rank stages, nor in a flip or a step.
+  // An owner enters its pages when nobody waits (Enter), an engine must not fault in a step.
+  const int flags = arena_ == nullptr ? MAP_POPULATE : 0;
   TANGRAM_RETURN_IF_ERROR(
-      static_cast<HostSpace&>(*space).Map(placements, *runs, protection, MAP_POPULATE));
+      static_cast<HostSpace&>(*space).Map(placements, *runs, protection, flags));
   std::vector<Mapping> out;
   out.reserve(placements.size());
   for (const Placement& p : placements) out.emplace_back(space, p.at, p.block, p.slice);
@@ -305,6 +306,12 @@ Event HostDevice::Copy(std::span<const CopyOp> ops) {
 Event HostDevice::Hash(std::span<const HashOp> ops) {
   for (const HashOp& op : ops) *op.hash = HashOf(View(op.of));
   return Event::Finished(OkStatus());
+}
+
+void HostDevice::Enter(const Memory& memory) {
+  const uint64_t begin = memory.address / pages_.unit * pages_.unit;
+  (void)madvise(reinterpret_cast<void*>(begin), memory.address + memory.bytes - begin,
+                MADV_POPULATE_WRITE);
 }
 
 std::span<std::byte> HostDevice::ViewOf(const Memory& memory) {

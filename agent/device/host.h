@@ -43,6 +43,7 @@ class HostDevice final : public Device {
   // Both are over when they return.
   Event Copy(std::span<const CopyOp> ops) override;
   Event Hash(std::span<const HashOp> ops) override;
+  void Enter(const Memory& memory) override;
   std::span<std::byte> ViewOf(const Memory& memory) override;
 
  private:

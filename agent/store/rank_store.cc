@@ -140,6 +140,16 @@ device::Memory RankStore::DenseBytes(size_t tensor) const {
 
 Status RankStore::Prepare(uint64_t attempt, const v1::Layout& target, int32_t rank,
                           const v1::RankPart& part) {
+  std::vector<device::Memory> fresh;
+  TANGRAM_RETURN_IF_ERROR(BackAttempt(attempt, target, rank, part, &fresh));
+  // Not under the lock: with small pages this takes as long as a copy. Whoever aborts meanwhile
+  // takes the pages away.
+  for (const device::Memory& memory : fresh) memory.device->Enter(memory);
+  return OkStatus();
+}
+
+Status RankStore::BackAttempt(uint64_t attempt, const v1::Layout& target, int32_t rank,
+                              const v1::RankPart& part, std::vector<device::Memory>* fresh) {
   const std::scoped_lock lock(mu_);
   if (attempt_) return {Code::kWrongPhase, fmt::format("attempt {} is not over", attempt_->id)};
   const bool dense =
@@ -167,6 +177,12 @@ Status RankStore::Prepare(uint64_t attempt, const v1::Layout& target, int32_t ra
     dense_backed_ = true;
     next.dense_source.assign(part.dense().source_by_part().begin(),
                              part.dense().source_by_part().end());
+  }
+  for (const PlacedPiece& place : proof->incoming) {
+    fresh->push_back(BytesOf(place, place.run.start, place.run.count));
+  }
+  for (size_t t = 0; proof->brings_dense && t < dense_hashes_.size(); ++t) {
+    fresh->push_back(DenseBytes(t));
   }
   next.incoming = Pieces(std::vector<Piece>(proof->incoming.begin(), proof->incoming.end()));
   next.proof = std::move(proof).value();

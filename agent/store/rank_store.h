@@ -124,6 +124,9 @@ class RankStore final : public RankMemory {
   Result<mover::Shown> ShowLocked(const mover::Grant& grant);
   const Piece* FindLocked(uint32_t layer, uint32_t expert, layout::Run run) const;
   std::vector<v1::Mapping> ToProto(const std::vector<memory::BackedRange>& ranges) const;
+  // Prepare, but for what takes long: memory that the attempt will write, in `fresh`.
+  Status BackAttempt(uint64_t attempt, const v1::Layout& target, int32_t rank,
+                     const v1::RankPart& part, std::vector<device::Memory>* fresh);
   void ReleaseLocked(const std::vector<layout::PlacedPiece>& places, bool dense);
   v1::Inventory HeldLocked() const;
   // The link to a rank of another agent, for this attempt; kv_mu_ is held.
