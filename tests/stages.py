@@ -7,7 +7,8 @@ earlier one failed, except that nothing can run without `setup` and `build`. At 
 stands what failed, a line each, then minutes; the last line is `N passed, N failed,
 N skipped`. Exit code 1 if anything failed.
 
-Trees that only one stage needs are built, and sources are linted, at low priority beside the stages before, which mostly wait for processes.
+Stages from `go` to `fuzz` run in two lanes side by side, as they mostly wait for processes. Trees that only one stage needs are built,
+and sources are linted, at low priority beside both. `bench` has the machine to itself.
 
 What is heavy is sampled by day: programs under sanitizers, fuzz targets, cells of the fault matrix. The date is printed,
 `DATE=YYYY-MM-DD` plays it again, and within a week everything has its turn. `NIGHTLY=1` (`make nightly`) plays all at once.
@@ -32,6 +33,7 @@ LOGS = ROOT / "build" / "test"
 DATE = os.environ.get("DATE") or datetime.datetime.now(datetime.timezone.utc).date().isoformat()
 NIGHTLY = os.environ.get("NIGHTLY") == "1"
 MOST_BLAMED = 40  # lines at the end
+REPORT = threading.Lock()  # one stage at a time says how it went
 CONFIGURE = "cmake -S . -B build/{dir} -G Ninja {flags} > build/test/{dir}.cmake.log"
 
 
@@ -77,8 +79,8 @@ TSAN = "transition_test net_test engine_mesh_test gate_test mover_test store_tes
 
 
 # -vet=off: the linters have looked already.
-def gotest(modules, args):
-    return f"for m in {modules}; do (cd $m && go test -json {args}) || rc=1; done; "
+def gotest(modules, args, env=""):
+    return f"for m in {modules}; do (cd $m && {env} go test -json {args}) || rc=1; done; "
 
 
 # The cluster module's tests that need no cluster.
@@ -89,7 +91,7 @@ STAGES = [
     ("setup", "exit", "WITH_LINT=1 WITH_CLUSTER=1 e2e/setup/install.sh"),
     ("build", "exit", "make -s cxx go model && ninja -C build/cxx"),
     ("c++", "junit", ctest("cxx")),
-    ("go", "gojson", gotest("api operator e2e", "-race -vet=off -timeout 20m ./...") + gotest("e2e/cluster", "-vet=off " + UNIT) + "exit ${rc:-0}"),
+    ("go", "gojson", gotest("api operator e2e", "-race -vet=off -timeout 20m ./...", "CGO_ENABLED=1") + gotest("e2e/cluster", "-vet=off " + UNIT) + "exit ${rc:-0}"),
     ("api", "gojson", gotest("tests", "-vet=off -timeout 20m ./api/... ./chart/...") + "exit ${rc:-0}"),
     ("walk", "gojson", gotest("tests", "-vet=off -timeout 30m ./walk/...") + "exit ${rc:-0}"),
     ("model", "gojson", gotest("tests", "-vet=off -timeout 20m ./model/... ./mutants/...") + "exit ${rc:-0}"),
@@ -106,6 +108,10 @@ STAGES = [
     *([("mutants", "exit", "make -s mutants")] if NIGHTLY else []),
     ("bench", "exit", "(cd tests && python3 -m unittest bench_test) && tests/bench.py all" + ("" if NIGHTLY else " --ci")),
 ]
+
+# The two lanes, each one stage after another. Whoever joins them shares the machine, its free ports and build/models with the other:
+# `go`, `api` and `cluster` bring their own API servers, `walk` to `demo` worlds of processes on free ports.
+LANES = (("go", "api", "cluster", "asan", "tsan", "fuzz"), ("walk", "model", "faults", "demo"))
 
 # What a stage needs that no other does, and what needs nothing but a processor: done beside the stages between "build" and it.
 BUILDS = {
@@ -228,6 +234,12 @@ def run(name, kind, command, builder):
                                    stdin=subprocess.DEVNULL, env=env)
         _, status, used = os.wait4(process.pid, 0)
         code = process.returncode = os.waitstatus_to_exitcode(status)
+    with REPORT:
+        return report(name, kind, log, junit, code, start, used)
+
+
+def report(name, kind, log, junit, code, start, used):
+    """Counts what a stage ran and prints it; returns what `run` does."""
     minutes, cpu = (time.monotonic() - start) / 60, (used.ru_utime + used.ru_stime) / 60
     if kind == "junit":
         passed, failed, skipped, names = count_junit(junit)
@@ -241,6 +253,14 @@ def run(name, kind, command, builder):
         print("\n".join(log.read_text(errors="replace").splitlines()[-60:]))
     print(f"--- {name}: {passed} passed, {failed} failed, {skipped} skipped, {minutes:.1f} min, {cpu:.1f} of CPU", flush=True)
     return passed, failed, skipped, [f"{name}: {what}" for what in names], minutes, cpu
+
+
+def play(stages, builder, results):
+    """Runs stages one after another; what `run` returns of each goes into results, by name."""
+    for name, *_ in stages:
+        results[name] = (0, 1, 0, [f"{name}: did not end"], 0, 0)
+    for name, kind, command in stages:
+        results[name] = run(name, kind, command, builder)
 
 
 def main():
@@ -260,26 +280,34 @@ def main():
         os.environ["FAULT_MATRIX"] = "full"
     print(f"DATE={DATE}" + (", all of what is sampled by day" if NIGHTLY else " plays today's samples again"), flush=True)
     LOGS.mkdir(parents=True, exist_ok=True)
-    total = [0, 0, 0]
-    table, blame = [], []
-    builder = None
-    for name, kind, command in STAGES:
-        if args.only and name not in args.only:
-            continue
-        if builder is None and name not in ("setup", "build"):
-            builder = Builder([s[0] for s in STAGES if not args.only or s[0] in args.only])
-        *counts, names, minutes, cpu = run(name, kind, command, builder)
-        blame += names
-        total = [a + b for a, b in zip(total, counts)]
-        table.append((name, minutes, cpu))
-        if name in ("setup", "build") and counts[1]:
-            break
+    began = time.monotonic()
+    chosen = [stage for stage in STAGES if not args.only or stage[0] in args.only]
+    results = {}
+    def fine():
+        return not any(failed for _, failed, *_ in results.values())
+
+    for stage in chosen:
+        if stage[0] in ("setup", "build") and fine():
+            play([stage], None, results)
+    if fine():
+        builder = Builder([name for name, *_ in chosen])
+        lanes = [threading.Thread(target=play, args=([stage for stage in chosen if stage[0] in lane], builder, results)) for lane in LANES]
+        rest = [stage for stage in chosen if stage[0] not in results and not any(stage[0] in lane for lane in LANES)]
+        play([stage for stage in rest if stage[0] == "c++"], builder, results)
+        for lane in lanes:
+            lane.start()
+        for lane in lanes:
+            lane.join()
+        play([stage for stage in rest if stage[0] != "c++"], builder, results)
+    table = [(name, *results[name]) for name, *_ in chosen if name in results]
+    total = [sum(row[i] for row in table) for i in (1, 2, 3)]
+    blame = [what for row in table for what in row[4]]
     for what in blame[:MOST_BLAMED]:
         print(f"FAILED {what[:200]}")
     if len(blame) > MOST_BLAMED:
         print(f"FAILED {len(blame) - MOST_BLAMED} more")
-    print("minutes: " + ", ".join(f"{name} {minutes:.1f}" for name, minutes, _ in table)
-          + f", all {sum(m for _, m, _ in table):.1f} ({sum(c for _, _, c in table):.1f} of CPU, without builds beside them)")
+    print("minutes: " + ", ".join(f"{row[0]} {row[5]:.1f}" for row in table)
+          + f", all {(time.monotonic() - began) / 60:.1f} ({sum(row[6] for row in table):.1f} of CPU, without builds beside them)")
     print(f"{total[0]} passed, {total[1]} failed, {total[2]} skipped")
     return 1 if total[1] else 0
 

@@ -7,7 +7,7 @@ cd "$(dirname "$0")"
 build=${TANGRAM_BUILD:-$PWD/../../build}
 mkdir -p "$build"
 build=$(cd "$build" && pwd)
-export CGO_ENABLED=0 GOTOOLCHAIN=local GOFLAGS=-buildvcs=false
+export CGO_ENABLED=0 GOTOOLCHAIN=local GOFLAGS="-buildvcs=false -trimpath"
 step() { printf '[cluster setup %4ds] %s\n' "$SECONDS" "$*"; }
 
 # Also the libraries that a small Debian may lack: they are found in deb/ first.
@@ -47,7 +47,7 @@ kubernetes() {
   done
   [ -x "$build/bin/kube" ] || step "Kubernetes $version (compiles once, about 6 minutes on two cores)"
   mkdir -p "$build/bin" "$build/envtest"
-  go build -trimpath -ldflags "$flags" -o "$build/bin/kube" ./kube
+  go build -ldflags "$flags" -o "$build/bin/kube" ./kube
   ln -sfn kube "$build/bin/kubectl"
   local tool
   for tool in etcd kube-apiserver kubectl; do ln -sfn ../bin/kube "$build/envtest/$tool"; done
@@ -55,9 +55,9 @@ kubernetes() {
 
 debian
 kubernetes
-go build -trimpath -o "$build/bin/tangram-cluster" ./cmd/tangram-cluster
+go build -o "$build/bin/tangram-cluster" ./cmd/tangram-cluster
 mkdir -p "$build/cluster-images"
-go build -trimpath -ldflags "-s -w" -o "$build/cluster-images/pause" ./pause
+go build -ldflags "-s -w" -o "$build/cluster-images/pause" ./pause
 "$build/bin/tangram-cluster" build-image --name tangram.dev/pause:1 --out "$build/cluster-images/pause.tar" \
   --entrypoint /pause "$build/cluster-images/pause:/pause"
 step "done"

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"testing"
 
 	"k8s.io/client-go/rest"
@@ -54,8 +53,11 @@ func runAll(m *testing.M) int {
 
 // root of the repository.
 func root() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(file), "..", "..", "..")
+	folder, err := filepath.Abs(filepath.Join("..", "..", "..")) // of the folder that go test starts a test in
+	if err != nil {
+		panic(err)
+	}
+	return folder
 }
 
 // assets is a folder with etcd, kube-apiserver and kubectl: KUBEBUILDER_ASSETS, or links to

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -29,10 +28,20 @@ type Server struct {
 	kubeconfig string
 }
 
-// Root of the repository.
+// Root of the repository, for a test anywhere in it: programs are built with -trimpath and do not know their source's folder.
 func Root() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(file), "..", "..", "..")
+	start, err := os.Getwd()
+	if err != nil {
+		panic(err)
+	}
+	for folder := start; ; folder = filepath.Dir(folder) {
+		if _, err := os.Stat(filepath.Join(folder, "Makefile")); err == nil {
+			return folder
+		}
+		if folder == filepath.Dir(folder) {
+			panic("no Makefile in any folder above " + start)
+		}
+	}
 }
 
 // Start starts a server and, if crds is true, installs the chart's CustomResourceDefinitions in it
