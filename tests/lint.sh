@@ -11,6 +11,7 @@ export GOLANGCI_LINT_CACHE=$here/build/lint-cache
 for m in api operator e2e e2e/cluster tests; do
   (cd "$m" && "$here/build/bin/golangci-lint" run --config "$here/tests/golangci.yml" ./...)
 done
-python3 -m doctest tests/stages.py tests/layers.py tests/mutants/cxx_source.py tests/mutants/cxx_changes.py
+python3 -m doctest tests/stages.py tests/layers.py tests/modules.py tests/mutants/cxx_source.py tests/mutants/cxx_changes.py
 python3 tests/layers.py
+python3 tests/modules.py
 api/generate.sh --check
