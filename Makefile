@@ -8,7 +8,7 @@ RANKS ?= 4
 export CGO_ENABLED := 0
 export GOFLAGS += -trimpath
 
-.PHONY: help fault-matrix demo demo-up demo-down demo-local test bench build setup cluster-setup cxx go model lint fmt proto api clean
+.PHONY: help fault-matrix demo demo-up demo-down demo-local test bench build setup cluster-setup cxx go model wide-model lint fmt proto api clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -73,6 +73,9 @@ go: setup
 
 model: setup
 	@test -f $(BUILD)/models/demo/config.json || { echo "[model] writing the demo checkpoint"; $(BUILD)/venv/bin/python e2e/model/make_checkpoint.py --preset demo --out $(BUILD)/models/demo; }
+
+wide-model: setup
+	@test -f $(BUILD)/models/wide/config.json || { echo "[model] writing a checkpoint of 1.1 GiB"; $(BUILD)/venv/bin/python e2e/model/make_checkpoint.py --preset wide --out $(BUILD)/models/wide; }
 
 lint: ## clang-format, gofmt and golangci-lint
 	@tests/lint.sh

@@ -28,6 +28,10 @@ PRESETS = {
     "tiny": dict(layers=3, hidden=64, experts=10, top_k=2, query_heads=6, kv_heads=2,
                  head_dim=16, moe_inner=48, granule_rows=8, norm_topk=True, tied=False,
                  dense_layers=[], shards=2),
+    # 1.1 GiB of experts of which a token needs little: for what it costs to move them.
+    "wide": dict(layers=6, hidden=512, experts=128, top_k=4, query_heads=8, kv_heads=2,
+                 head_dim=64, moe_inner=480, granule_rows=48, norm_topk=True, tied=False,
+                 dense_layers=[], shards=4),
     # Router weights not renormalised, tied embeddings, one KV head for all queries of a
     # third, a dense layer in the middle, sizes that are no multiple of 16.
     "odd": dict(layers=4, hidden=72, experts=7, top_k=3, query_heads=9, kv_heads=3,

@@ -46,7 +46,7 @@ func command() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	root := &cobra.Command{Use: "tangram-demo", Short: "a world of ranks changes shape while it serves", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(localCommand(), recoveryCommand(), falseAlarmCommand(), controlCostCommand(), reshardCommand(), clusterCommand(), clusterUpCommand(), clusterDownCommand())
+	root.AddCommand(localCommand(), recoveryCommand(), falseAlarmCommand(), controlCostCommand(), reshardCommand(), interferenceCommand(), clusterCommand(), clusterUpCommand(), clusterDownCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		terminal.stop()
 		fmt.Fprintln(os.Stderr, "tangram-demo:", err)
@@ -98,6 +98,16 @@ func reshardCommand() *cobra.Command {
 	c := &cobra.Command{Use: "reshard", Short: "the reshard bench: weights between experts whole and sliced, over a plain copy between two processes", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return reshard(cmd.Context(), *o) }}
 	c.Flags().StringVar(&o.out, "out", "build/bench/reshard", "folder of logs")
+	o.rootFlag(c)
+	return c
+}
+
+func interferenceCommand() *cobra.Command {
+	o := &options{}
+	c := &cobra.Command{Use: "interference", Short: "the interference bench: what resizes cost those who are served", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return interference(cmd.Context(), *o) }}
+	c.Flags().StringVar(&o.out, "out", "build/bench/interference", "folder of logs")
+	c.Flags().StringVar(&o.checkpoint, "checkpoint", "build/models/wide", "folder of the model")
 	o.rootFlag(c)
 	return c
 }

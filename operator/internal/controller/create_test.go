@@ -12,12 +12,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	k8slabels "k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"tangram.dev/operator/internal/pki"
 
@@ -188,6 +190,27 @@ func TestSeveralRanksPerPod(t *testing.T) {
 	b.scale(3)
 	d = b.ready("w")
 	require.EqualValues(t, 6, d.Status.Width)
+}
+
+// Huge pages are asked for beside the agent's own memory, in whole pages, and the agent is told.
+func TestHugePages(t *testing.T) {
+	b := newBed(t)
+	d := b.deployment("w", 1)
+	d.Spec.RanksPerPod, d.Spec.Limits.HugePages, d.Spec.Limits.MemoryPerRank = 2, true, resource.MustParse("63Mi")
+	require.NoError(t, b.c.Create(t.Context(), d))
+	d = b.ready("w")
+	agent := b.pod("w-0").Spec.Containers[0].Resources
+	for _, list := range []corev1.ResourceList{agent.Requests, agent.Limits} {
+		pages, memory := list["hugepages-2Mi"], list[corev1.ResourceMemory]
+		require.EqualValues(t, 2*(64+16)<<20, pages.Value())
+		require.EqualValues(t, 256<<20, memory.Value())
+	}
+	config := &corev1.ConfigMap{}
+	require.NoError(t, b.c.Get(t.Context(), client.ObjectKey{Namespace: b.namespace, Name: configName(d)}, config))
+	file := map[string]any{}
+	require.NoError(t, yaml.Unmarshal([]byte(config.Data["agent.yaml"]), &file))
+	require.Equal(t, true, file["hugetlb"])
+	require.EqualValues(t, 2<<20, file["page_bytes"], "experts begin at whole pages")
 }
 
 // A spec that the API server refuses changes nothing for the world that is there.

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"maps"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,12 @@ import (
 )
 
 const containerAgent = "agent"
+
+// Huge pages as kubelets know them.
+const (
+	hugePageBytes                     = 2 << 20
+	hugePages     corev1.ResourceName = corev1.ResourceHugePagesPrefix + "2Mi"
+)
 
 // agentOverhead is what an agent uses beside the ranks' pools: code, gRPC, staging buffers.
 var agentOverhead = resource.MustParse("256Mi")
@@ -97,14 +104,27 @@ func tcpProbe(port int32) *corev1.Probe {
 	return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(port)}}, PeriodSeconds: 2}
 }
 
+// agentMemory is what an agent asks for: its ranks' pools, and what it uses beside them.
+func agentMemory(d *api.MoEDeployment) corev1.ResourceList {
+	limits, ranks := d.Spec.Limits, int64(d.Spec.RanksPerPod)
+	quantity := func(bytes int64) resource.Quantity { return *resource.NewQuantity(bytes, resource.BinarySI) }
+	if limits.HugePages {
+		whole := func(pool resource.Quantity) int64 {
+			return (pool.Value() + hugePageBytes - 1) / hugePageBytes * hugePageBytes
+		}
+		return corev1.ResourceList{corev1.ResourceMemory: quantity(agentOverhead.Value()),
+			hugePages: quantity(ranks * (whole(limits.MemoryPerRank) + whole(limits.KVMemoryPerRank)))}
+	}
+	return corev1.ResourceList{corev1.ResourceMemory: quantity(ranks*(limits.MemoryPerRank.Value()+limits.KVMemoryPerRank.Value()) + agentOverhead.Value())}
+}
+
 func (r *Reconciler) agentContainer(d *api.MoEDeployment) corev1.Container {
 	resources := *d.Spec.Scheduling.AgentResources.DeepCopy()
-	memory := *resource.NewQuantity(int64(d.Spec.RanksPerPod)*(d.Spec.Limits.MemoryPerRank.Value()+d.Spec.Limits.KVMemoryPerRank.Value())+agentOverhead.Value(), resource.BinarySI)
 	for _, list := range []*corev1.ResourceList{&resources.Requests, &resources.Limits} {
 		if *list == nil {
 			*list = corev1.ResourceList{}
 		}
-		(*list)[corev1.ResourceMemory] = memory // the pools are touched whole before long: never overcommitted
+		maps.Copy(*list, agentMemory(d)) // the pools are touched whole before long: never overcommitted
 	}
 	return corev1.Container{
 		Name: containerAgent, Image: r.Images.Agent, ImagePullPolicy: d.Spec.Engine.ImagePullPolicy,

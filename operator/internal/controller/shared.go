@@ -45,7 +45,7 @@ func agentConfig(d *api.MoEDeployment) (*corev1.ConfigMap, error) {
 	if claim := d.Spec.Model.Source.PersistentVolumeClaim; claim != nil && claim.Path != "" {
 		checkpoint += "/" + claim.Path
 	}
-	wire, err := yaml.Marshal(map[string]any{
+	file := map[string]any{
 		"world": worldName(d), "ranks": d.Spec.RanksPerPod,
 		"memory_bytes": d.Spec.Limits.MemoryPerRank.Value(), "kv_bytes": d.Spec.Limits.KVMemoryPerRank.Value(),
 		"spare_banks": d.Spec.Limits.SpareBanks, "granule_rows": d.Spec.Model.GranuleRows,
@@ -54,7 +54,11 @@ func agentConfig(d *api.MoEDeployment) (*corev1.ConfigMap, error) {
 		"engine_socket": dirRun + "/agent.sock", "engine_token_file": dirRun + "/engine.token", "in_world_file": inWorld, "hashes_file": dirAgent + "/hashes",
 		"tls": map[string]string{"ca": dirTLS + "/" + keyCA, "cert": dirTLS + "/" + keyAgentCert, "key": dirTLS + "/" + keyAgentKey},
 		"log": map[string]any{"level": "info", "json": true},
-	})
+	}
+	if d.Spec.Limits.HugePages {
+		file["hugetlb"], file["page_bytes"] = true, hugePageBytes
+	}
+	wire, err := yaml.Marshal(file)
 	if err != nil {
 		return nil, err
 	}

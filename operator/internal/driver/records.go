@@ -19,7 +19,11 @@ import (
 const (
 	keyIntent     = "intent"
 	keyMembership = "membership"
+	// keyTransitions: records of the newest that ended, for people; nothing is decided by them.
+	keyTransitions = "transitions"
 )
+
+const keptTransitions = 32
 
 // Intent is written before anything is asked of an agent; with the state Permitted it is the permit record.
 type Intent struct {
@@ -242,14 +246,21 @@ func measured(attempt uint64, latest map[int]*tangramv1.StatusResponse) (Bytes, 
 	return b, s
 }
 
-// SaveTo is a Hooks.Save that puts records into a store, under "transition/<start>".
+// SaveTo is a Hooks.Save that puts the record at the end of the store's list of transitions. The oldest leave: a store
+// of a world that runs for long must not grow.
 func SaveTo(s store.Store) func(context.Context, *Record) error {
 	return func(ctx context.Context, record *Record) error {
-		// Numbered by start; two in one nanosecond would be two drivers, and one of them lost already.
-		_, err := store.Save(ctx, s, "transition/"+record.Started.UTC().Format("20060102T150405.000000000"), 0, record)
-		if errors.Is(err, store.ErrConflict) {
-			return nil
+		for {
+			var list []*Record
+			version, err := store.Load(ctx, s, keyTransitions, &list)
+			if err != nil {
+				return err
+			}
+			list = append(list, record)
+			_, err = store.Save(ctx, s, keyTransitions, version, list[max(0, len(list)-keptTransitions):])
+			if !errors.Is(err, store.ErrConflict) {
+				return err
+			} // another driver has told of its own
 		}
-		return err
 	}
 }

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"tangram.dev/e2e/harness"
+	"tangram.dev/e2e/load"
+)
+
+const (
+	interferenceStreams = 6
+	interferencePrompt  = 16
+	interferenceAnswer  = 480
+	quietSpan           = 1500 * time.Millisecond // before each resize; what is served in it is the rate
+	tailSpan            = 300 * time.Millisecond  // after it: old banks are freed, sources closed
+)
+
+// interference bench: requests decode without a pause while the world is resized between 3 and 4 ranks, until what was moved would have
+// taken so many seconds to copy. Tokens that clients did not get, over those that would have been served in the time of the copies: 1 says that
+// serving lost what a copy at full speed, which serves nobody, would have cost it.
+func interference(ctx context.Context, o options) error {
+	copying := 2.0 // seconds
+	if os.Getenv("QUICK") != "" {
+		copying = 0.6
+	}
+	unit := 3 * 48 * 512 * 2 // a granule of the checkpoint's experts
+	w, err := harness.Start(ctx, harness.Options{Root: o.root, Dir: filepath.Join(o.out, "world"), Checkpoint: o.checkpoint, Pods: []int{1, 1, 1, 1},
+		Granule: 48, Memory: 1 << 30, KV: 64 << 20, SpareBanks: 6})
+	if err != nil {
+		return err
+	}
+	defer w.Stop()
+	if _, err := w.Apply(ctx, 3, "Expert", nil, nil); err != nil {
+		return err
+	}
+	served, end := decode(ctx, w)
+	defer end()
+	if err := sleep(ctx, 2*time.Second); err != nil {
+		return err
+	}
+	var resizes []resizeCost
+	lines := json.NewEncoder(os.Stdout)
+	for ranks, total := 4, 0.0; total < copying; ranks = 7 - ranks {
+		ceiling, err := bestCopy(ctx, o, unit, false)
+		if err != nil {
+			return err
+		}
+		cost, err := resizeUnderLoad(ctx, w, ranks, served, ceiling)
+		if err != nil {
+			return err
+		}
+		total += cost.Copy
+		resizes = append(resizes, cost)
+		if err := lines.Encode(cost); err != nil {
+			return err
+		}
+		say("to %d ranks in %.2f s: %s would copy in %.3f s, serving lost %.3f s", ranks, cost.Seconds, mib(cost.Bytes), cost.Copy, cost.Lost)
+	}
+	if err := end(); err != nil {
+		return err
+	}
+	ratio, low, high := lostOverCopied(resizes)
+	return lines.Encode(map[string]any{"bench": "interference", "value": ratio, "unit": "tokens that clients did not get while the world was resized, over those that it serves in the time of a plain copy of the bytes",
+		"ceiling": 1, "ratio": ratio, "metrics": map[string]any{"low_95": low, "high_95": high, "resizes": len(resizes), "tokens": served.Now().Tokens, "streams": interferenceStreams},
+		"env": map[string]any{"cpus": runtime.NumCPU()}})
+}
+
+// resizeCost of one transition under load; times in seconds.
+type resizeCost struct {
+	Ranks   int     `json:"ranks"`
+	Bytes   uint64  `json:"bytes"`   // that agents brought
+	Copy    float64 `json:"copy"`    // of these bytes between two processes, nobody served
+	Seconds float64 `json:"seconds"` // from the driver's start to its end
+	Before  float64 `json:"before"`  // tokens a second
+	After   float64 `json:"after"`
+	Lost    float64 `json:"lost"` // of serving at the rates before the last flip and after it
+}
+
+func resizeUnderLoad(ctx context.Context, w *harness.World, ranks int, served *load.Counters, ceiling float64) (resizeCost, error) {
+	quiet := func() (float64, error) {
+		start, tokens := time.Now(), served.Now().Tokens
+		if err := sleep(ctx, quietSpan); err != nil {
+			return 0, err
+		}
+		return float64(served.Now().Tokens-tokens) / time.Since(start).Seconds(), nil
+	}
+	before, err := quiet()
+	if err != nil {
+		return resizeCost{}, err
+	}
+	start, flip, tokens := time.Now(), time.Time{}, served.Now().Tokens
+	record, err := w.Apply(ctx, ranks, "Expert", nil, func(e harness.Event) {
+		if e.Phase == "flip" {
+			flip = time.Now()
+		}
+	})
+	if err != nil {
+		return resizeCost{}, err
+	}
+	ended := time.Now()
+	if err := sleep(ctx, tailSpan); err != nil {
+		return resizeCost{}, err
+	}
+	until, got := time.Now(), float64(served.Now().Tokens-tokens)
+	after, err := quiet()
+	if err != nil {
+		return resizeCost{}, err
+	}
+	if before == 0 || after == 0 || flip.IsZero() {
+		return resizeCost{}, fmt.Errorf("to %d ranks: %.0f tokens/s before, %.0f after, flip seen: %t", ranks, before, after, !flip.IsZero())
+	}
+	expected := before*flip.Sub(start).Seconds() + after*until.Sub(flip).Seconds()
+	bytes := record.Bytes.Shared + record.Bytes.TCP + record.Bytes.Local + record.Bytes.KV
+	return resizeCost{Ranks: ranks, Bytes: bytes, Copy: float64(bytes) / ceiling / 1e9, Seconds: ended.Sub(start).Seconds(), Before: before, After: after,
+		Lost: (expected - got) / ((before + after) / 2)}, nil
+}
+
+// lostOverCopied of all resizes, and an interval of 95 % by drawing resizes anew (bootstrap, fixed seed).
+func lostOverCopied(resizes []resizeCost) (ratio, low, high float64) {
+	of := func(pick func(i int) resizeCost) float64 {
+		lost, copied := 0.0, 0.0
+		for i := range resizes {
+			lost += pick(i).Lost
+			copied += pick(i).Copy
+		}
+		return lost / copied
+	}
+	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same draw each time
+	drawn := make([]float64, 2000)
+	for i := range drawn {
+		drawn[i] = of(func(int) resizeCost { return resizes[random.IntN(len(resizes))] })
+	}
+	slices.Sort(drawn)
+	at := func(q float64) float64 { return drawn[int(math.Round(q*float64(len(drawn)-1)))] }
+	return of(func(i int) resizeCost { return resizes[i] }), at(0.025), at(0.975)
+}
+
+var errStreamsEnded = errors.New("the load was ended")
+
+// decode keeps streams running until `end`, which tells the first that was lost.
+func decode(ctx context.Context, w *harness.World) (served *load.Counters, end func() error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	served = &load.Counters{}
+	var wait sync.WaitGroup
+	failed := make(chan error, interferenceStreams)
+	for i := range interferenceStreams {
+		wait.Go(func() {
+			c := client(w)
+			c.Counters = served
+			// Streams do not end together: the first answers have lengths of their own.
+			for n, answer := 0, interferenceAnswer*(i+1)/interferenceStreams; ctx.Err() == nil; n, answer = n+1, interferenceAnswer {
+				prompt := make([]uint32, interferencePrompt)
+				for j := range prompt {
+					prompt[j] = uint32(1 + (i*31+n*17+j*7)%250) //nolint:gosec // small
+				}
+				if r := c.Do(ctx, load.Request{Prompt: prompt, MaxTokens: answer, TopP: 1}); r.Err != nil && ctx.Err() == nil {
+					failed <- r.Err
+					return
+				}
+			}
+		})
+	}
+	return served, func() error {
+		cancel(errStreamsEnded)
+		wait.Wait()
+		select {
+		case err := <-failed:
+			return fmt.Errorf("a stream was lost: %w", err)
+		default:
+			return nil
+		}
+	}
+}
