@@ -64,13 +64,18 @@ func (m Memory) Budget(v *geometry.View, s kernels.Shape) (Budget, error) {
 	if used >= m.RankBytes {
 		return Budget{}, fmt.Errorf("memory: %s in shape %v: %v of %d bytes of a rank leave nothing for KV: use more ranks", g.Model, s, b.Items, m.RankBytes)
 	}
-	// More ranks than KV heads hold copies of a head; an MLA latent is one head and every rank of the group holds it whole.
-	heads := max(1, up(uint64(g.KvHeads), t))
-	b.TokenBytes = g.KvHeadTokenBytes * heads * uint64(g.Layers)
+	b.TokenBytes = TokenBytes(v, s)
 	b.Items = append(b.Items, Item{"KV", m.RankBytes - used})
 	b.GroupTokens = int((m.RankBytes - used) / b.TokenBytes)
 	b.WorldTokens = b.GroupTokens * s.Groups()
 	return b, nil
+}
+
+// TokenBytes of the KV of one token on each rank of the group that holds it. More ranks than KV heads hold copies of a head; an MLA latent is
+// one head, and every rank of the group holds it whole.
+func TokenBytes(v *geometry.View, s kernels.Shape) uint64 {
+	g := v.Proto
+	return g.KvHeadTokenBytes * max(1, up(uint64(g.KvHeads), uint64(s.AttentionGroup))) * uint64(g.Layers)
 }
 
 func up(n, by uint64) uint64 { return (n + by - 1) / by }

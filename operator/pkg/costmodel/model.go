@@ -26,6 +26,7 @@ type Options struct {
 	Memory         float64 // observations after which a measured factor counts 1/e; default 2000
 	KnownBelow     float64 // relative deviation above which the answer is "not known yet"; default 0.25
 	Noise          float64 // relative deviation of one measured step to start with; default 0.1
+	Scale          float64 // of all priors: this machine's seconds over theirs; default 1
 }
 
 func (o Options) filled() Options {
@@ -38,6 +39,7 @@ func (o Options) filled() Options {
 	fill(&o.Memory, 2000)
 	fill(&o.KnownBelow, .25)
 	fill(&o.Noise, .1)
+	fill(&o.Scale, 1)
 	return o
 }
 
@@ -66,7 +68,7 @@ func New(o Options, priors ...*kernels.Step) *Model {
 	return m
 }
 
-// Prior seconds of a step in this shape, uncorrected.
+// Prior seconds of a step in this shape, scaled and uncorrected.
 func (m *Model) Prior(s kernels.Shape, w Work) (float64, error) {
 	p := m.priors[s]
 	if p == nil {
@@ -83,7 +85,7 @@ func (m *Model) Prior(s kernels.Shape, w Work) (float64, error) {
 		l.Chunks = p.Chunk(w.Before, w.Before+l.Prefill)
 	}
 	// The experts see the tokens of all; groups beyond the busiest only add theirs.
-	return p.Even(l, w.Decode+w.Prefill), nil
+	return m.options.Scale * p.Even(l, w.Decode+w.Prefill), nil
 }
 
 // Observe a measured step. What is no time, or no step, is refused and changes nothing.
