@@ -193,13 +193,72 @@ func TestKill(t *testing.T) {
 	}
 }
 
+// Kill returns when all of the namespace has ended, not when its PID 1 has begun to. Before, a `down` beside a busy machine took away control groups and
+// sysctls that a kubelet then wrote again.
+func TestKillWaitsForAllOfTheNamespace(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("needs root, as all of the cluster does")
+	}
+	program, err := os.Executable()
+	require.NoError(t, err)
+	command := exec.CommandContext(t.Context(), program)
+	command.Args = append([]string{"tangram-cluster"}, SupervisorArgs("/c", "n1")...)
+	command.Env = append(os.Environ(), "TANGRAM_TEST_SUPERVISOR=parent")
+	command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	stdout, err := command.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, command.Start())
+	_, err = stdout.Read(make([]byte, 5))
+	require.NoError(t, err)
+	children := func() (n int) {
+		all, err := Processes()
+		require.NoError(t, err)
+		for _, p := range all {
+			if p.Parent == command.Process.Pid && p.State != 'Z' {
+				n++
+			}
+		}
+		return n
+	}
+	require.Equal(t, 1, children())
+	require.NoError(t, Supervisor{PID: command.Process.Pid, Dir: "/c", Name: "n1"}.Kill(t.Context(), time.Minute))
+	require.Zero(t, children(), "what the supervisor had started")
+	require.Error(t, command.Wait())
+}
+
+// slow has so much memory that the kernel needs a while to end it.
+func slow() {
+	memory := make([]byte, 1<<30)
+	for i := 0; i < len(memory); i += 4096 {
+		memory[i] = 1
+	}
+	_, _ = os.Stdout.WriteString("ready")
+	time.Sleep(time.Minute)
+	runtime.KeepAlive(memory)
+}
+
 // TestMain stands in for a supervisor where a test starts this program again as one.
 func TestMain(m *testing.M) {
-	if deaf := os.Getenv("TANGRAM_TEST_SUPERVISOR"); deaf != "" {
-		if deaf == "true" {
+	if kind := os.Getenv("TANGRAM_TEST_SUPERVISOR"); kind != "" {
+		switch kind {
+		case "true": // deaf
 			signal.Ignore(syscall.SIGTERM)
+			_, _ = os.Stdout.WriteString("ready")
+		case "slow":
+			slow()
+		case "parent": // as a supervisor, it ends at SIGTERM and leaves the rest to the kernel
+			stop := make(chan os.Signal, 1)
+			signal.Notify(stop, syscall.SIGTERM)
+			program, _ := os.Executable()
+			child := exec.Command(program)
+			child.Env, child.Stdout = append(os.Environ(), "TANGRAM_TEST_SUPERVISOR=slow"), os.Stdout
+			if child.Start() == nil {
+				<-stop
+			}
+			os.Exit(1)
+		default:
+			_, _ = os.Stdout.WriteString("ready")
 		}
-		_, _ = os.Stdout.WriteString("ready")
 		time.Sleep(time.Minute)
 		os.Exit(1)
 	}

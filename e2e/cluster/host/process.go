@@ -11,10 +11,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"golang.org/x/sys/unix"
 )
 
 // Process of the host, as /proc tells it.
@@ -108,28 +108,36 @@ func Supervisors() ([]Supervisor, error) {
 	return found, nil
 }
 
-// errAlive is what Kill waits for the end of.
+// errAlive is what is waited for the end of.
 var errAlive = errors.New("still there")
 
-// Kill ends a supervisor and everything in its namespaces, and waits until they are gone: SIGTERM
-// first if grace is positive. The kernel lets go of PID 1 only after all others of its namespace.
+// Kill ends a supervisor and everything in its namespaces, and waits until they are gone: SIGTERM first if grace is positive.
 func (s Supervisor) Kill(ctx context.Context, grace time.Duration) error {
 	// A descriptor, so that a PID used again meanwhile is never hit.
-	handle, err := os.FindProcess(s.PID)
+	handle, err := unix.PidfdOpen(s.PID, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil // it has ended since it was found
+	}
 	if err != nil {
-		return err
-	}
-	defer func() { _ = handle.Release() }()
-	if again, err := process(s.PID); err != nil || !s.is(again) {
-		return nil // it has ended between the look and now
-	}
-	if grace > 0 && handle.Signal(syscall.SIGTERM) == nil && s.wait(ctx, grace) == nil {
-		return nil
-	}
-	if err := handle.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("machine %s, process %d: %w", s.Name, s.PID, err)
 	}
-	if err := s.wait(ctx, 30*time.Second); err != nil {
+	defer func() { _ = unix.Close(handle) }()
+	again, err := process(s.PID)
+	switch {
+	case err != nil, again.State == 'Z':
+		return nil
+	case len(again.Args) == 0: // it is ending, and has no command line any more
+	case !s.is(again):
+		return nil // another's by now
+	default:
+		if grace > 0 && unix.PidfdSendSignal(handle, unix.SIGTERM, nil, 0) == nil && ended(ctx, handle, grace) == nil {
+			return nil
+		}
+		if err := unix.PidfdSendSignal(handle, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("machine %s, process %d: %w", s.Name, s.PID, err)
+		}
+	}
+	if err := ended(ctx, handle, 30*time.Second); err != nil {
 		return fmt.Errorf("machine %s, process %d, does not end: %w", s.Name, s.PID, err)
 	}
 	return nil
@@ -140,13 +148,15 @@ func (s Supervisor) is(p Process) bool {
 	return ok && dir == s.Dir && name == s.Name
 }
 
-func (s Supervisor) wait(ctx context.Context, limit time.Duration) error {
-	return Poll(ctx, 10*time.Millisecond, limit, func() error {
-		// A zombie is gone but for its exit status, which its parent may never ask for.
-		if p, err := process(s.PID); err == nil && p.State != 'Z' && s.is(p) {
-			return errAlive
+// ended waits for the end of a process that is PID 1 of its namespace, which the kernel tells only when all others of the namespace are gone. Its
+// command line goes earlier: as soon as its first thread has ended, while the others of the namespace may still run.
+func ended(ctx context.Context, handle int, limit time.Duration) error {
+	return Poll(ctx, 0, limit, func() error {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(handle), Events: unix.POLLIN}}, 100) //nolint:gosec // a descriptor
+		if err == nil && n == 0 {
+			err = errAlive
 		}
-		return nil
+		return err
 	})
 }
 
