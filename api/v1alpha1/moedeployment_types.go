@@ -36,7 +36,8 @@ const (
 
 // MoEDeploymentSpec is the wanted world.
 //
-// +kubebuilder:validation:XValidation:rule="!(self.mode in ['Hybrid', 'Auto'])",fieldPath=".mode",message="mode Hybrid and mode Auto do not work yet: use Expert or Tensor"
+// +kubebuilder:validation:XValidation:rule="self.mode != 'Hybrid'",fieldPath=".mode",message="mode Hybrid does not work yet: use Expert, Tensor or Auto"
+// +kubebuilder:validation:XValidation:rule="!has(self.autoscaling) || self.mode == 'Auto'",fieldPath=".autoscaling",message="autoscaling decides in mode Auto alone: set mode: Auto, or leave autoscaling out"
 // +kubebuilder:validation:XValidation:rule="self.replicas * self.ranksPerPod <= 8192",fieldPath=".replicas",message="a world has at most 8192 ranks: lower replicas or ranksPerPod"
 // +kubebuilder:validation:XValidation:rule="!has(self.redundantExperts) || self.redundantExperts == 0 || has(self.rebalance)",fieldPath=".redundantExperts",message="redundantExperts are placed by rebalance: set rebalance too, e.g. rebalance: {}, or leave redundantExperts out"
 // +kubebuilder:validation:XValidation:rule="self.ranksPerPod == oldSelf.ranksPerPod",fieldPath=".ranksPerPod",message="ranksPerPod cannot be changed: make a MoEDeployment of another name beside this one"
@@ -57,11 +58,15 @@ type MoEDeploymentSpec struct {
 	// +optional
 	RanksPerPod int32 `json:"ranksPerPod,omitempty"`
 
-	// mode: Expert (whole experts spread over the ranks) or Tensor (every expert sliced over
-	// all ranks). It may be changed while requests stream.
+	// mode: Expert (whole experts spread over the ranks), Tensor (every expert sliced over all ranks), or Auto: a policy chooses
+	// between the two by the load, and says why in status.policy. It may be changed while requests stream.
 	// +kubebuilder:default=Expert
 	// +optional
 	Mode Mode `json:"mode,omitempty"`
+
+	// autoscaling says how mode Auto decides.
+	// +optional
+	Autoscaling *Autoscaling `json:"autoscaling,omitempty"`
 
 	// redundantExperts is the number of expert slots per layer beyond one copy of each expert, which rebalance fills
 	// with copies of the experts that are asked for most; rounded up to the same number on each rank. They take memory
@@ -351,7 +356,7 @@ type CurrentTransition struct {
 
 // MoEDeploymentStatus is what the agents report.
 type MoEDeploymentStatus struct {
-	// conditions: Available, Progressing, Degraded, Ready, RepairReady, CertificatesValid; Balanced while spec.rebalance is set; and while
+	// conditions: Available, Progressing, Degraded, Ready, RepairReady, CertificatesValid; Balanced while spec.rebalance is set; Optimal in mode Auto; and while
 	// they are True, Reconciling, Stalled and InsecureFabric.
 	// +listType=map
 	// +listMapKey=type
@@ -403,6 +408,9 @@ type MoEDeploymentStatus struct {
 	// rebalance tells what was measured and decided last; only while spec.rebalance is set.
 	// +optional
 	Rebalance *RebalanceStatus `json:"rebalance,omitempty"`
+	// policy tells what mode Auto decided, and why; only in that mode.
+	// +optional
+	Policy *PolicyStatus `json:"policy,omitempty"`
 	// load that engines and gateways told of lately.
 	// +optional
 	Load *LoadStatus `json:"load,omitempty"`

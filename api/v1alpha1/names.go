@@ -33,6 +33,7 @@ const (
 	ConditionReady       = "Ready"       // True: it serves in the wanted width and mode, nothing is under way
 	ConditionRepairReady = "RepairReady" // True: the loss of any one rank could be repaired within the memory of the others
 	ConditionBalanced    = "Balanced"    // True: no move of experts pays; there only while spec.rebalance is set
+	ConditionOptimal     = "Optimal"     // True: no other mode would be worth a switch; there only in mode Auto
 	ConditionReconciling = "Reconciling"
 
 	ConditionCertificatesValid = "CertificatesValid" // True: nothing that protects the world has ended, and all is renewed in time
@@ -72,6 +73,10 @@ const (
 	ReasonNotWorthIt         = "NotWorthIt"         // Balanced: moves would gain less than spec.rebalance.minGainPercent
 	ReasonRebalancing        = "Rebalancing"        // Balanced=False: experts move, or are about to
 	ReasonRebalanceFailed    = "RebalanceFailed"    // Balanced=False: it is tried again, ever more slowly; what serves goes on
+	ReasonBestMode           = "BestMode"           // Optimal
+	ReasonDryRun             = "DryRun"             // Optimal=False: another mode is wanted, and spec.autoscaling.dryRun
+	ReasonSwitching          = "Switching"          // Optimal=False: the world is on its way to the mode that was decided
+	ReasonNoDecision         = "NoDecision"         // Optimal=Unknown: too little is known, or what is told cannot be right; the layout stays
 	ReasonAdoptionRefused    = "AdoptionRefused"    // Degraded: an object of the wanted name belongs to somebody else
 	ReasonAgentsUnreachable  = "AgentsUnreachable"  // Degraded: agents do not answer
 	ReasonInsufficientMemory = "InsufficientMemory" // Degraded: the wanted layout does not fit, with the numbers
@@ -90,6 +95,7 @@ const (
 	EventTransitionSucceeded = "TransitionSucceeded"
 	EventTransitionReplanned = "TransitionReplanned" // the spec changed; the running flip was ended first
 	EventTransitionAborted   = "TransitionAborted"   // the user did
+	EventModeDecided         = "ModeDecided"         // in mode Auto, with the reason
 	EventRebalanced          = "Rebalanced"          // with moves, bytes, balancedness before and after
 	EventRepaired            = "Repaired"            // with members lost, seconds and bytes
 	EventWorldRestarted      = "WorldRestarted"      // nobody survived who could hold it; it starts again from the checkpoint

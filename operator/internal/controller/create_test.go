@@ -219,7 +219,7 @@ func TestRefusedSpecLeavesTheWorldAlone(t *testing.T) {
 	before := b.serve("w", 2)
 	for patch, words := range map[string]string{
 		`{"spec":{"replicas":0}}`:                                                   "to stop serving, delete the MoEDeployment",
-		`{"spec":{"mode":"Hybrid"}}`:                                                "use Expert or Tensor",
+		`{"spec":{"mode":"Hybrid"}}`:                                                "use Expert, Tensor or Auto",
 		`{"spec":{"model":{"revision":"r2"}}}`:                                      "a change of revision does not work yet",
 		`{"spec":{"limits":{"memoryPerRank":"128Mi"}}}`:                             "limits cannot be changed",
 		`{"spec":{"transition":{"strategy":"Fast"}}}`:                               "use Smooth",

@@ -47,8 +47,10 @@ func (r *Reconciler) loadOf(ctx context.Context, d *api.MoEDeployment, i *pki.Id
 		if len(addresses) == 0 {
 			return nil, false, nil
 		}
+		uid, key := d.UID, client.ObjectKeyFromObject(d)
 		// One worker at a time has a MoEDeployment.
-		reader, err := readings.Open(readings.Options{World: worldName(d), TLS: i.Client(worldName(d), "gateway"), Log: r.Log})
+		reader, err := readings.Open(readings.Options{World: worldName(d), TLS: i.Client(worldName(d), "gateway"), Log: r.Log,
+			Taken: func(s *telemetry.Sample) { r.advised(uid, key, s) }})
 		if err != nil {
 			return nil, false, err
 		}

@@ -2,11 +2,13 @@ package controller
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,21 +26,10 @@ import (
 	api "tangram.dev/api/v1alpha1"
 )
 
-// gatewayPod is a pod as its Deployment would make it, and in it the real gateway, with the certificate that the operator made. No
-// engine is behind it.
+// gatewayPod is a gateway's pod, and in it the real gateway. No engine is behind it.
 func (b *bed) gatewayPod(d *api.MoEDeployment) (pool *gateway.Pool, stop func()) {
 	b.t.Helper()
-	folder := b.t.TempDir()
-	secret := b.secret(gatewayTLSName(d))
-	files := pki.Files{CA: filepath.Join(folder, keyCA), Cert: filepath.Join(folder, keyCert), Key: filepath.Join(folder, keyKey)}
-	for path, key := range map[string]string{files.CA: keyCA, files.Cert: keyCert, files.Key: keyKey} {
-		require.NoError(b.t, os.WriteFile(path, secret.Data[key], 0o600))
-	}
-	config, err := pki.Server(files, worldName(d), "driver")
-	require.NoError(b.t, err)
-	ip := fmt.Sprintf("127.8.%d.%d", os.Getpid()>>8&0xff, os.Getpid()&0xff)
-	l, err := (&net.ListenConfig{}).Listen(b.t.Context(), "tcp", fmt.Sprintf("%s:%d", ip, portGatewayTelemetry))
-	require.NoError(b.t, err)
+	l, config := b.gatewayListens(d)
 	pool = gateway.NewPool(gateway.Options{World: worldName(d), Gateway: "g", Log: slog.New(slog.DiscardHandler), Metrics: gateway.NewMetrics(prometheus.NewRegistry(), "m")})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -48,12 +39,38 @@ func (b *bed) gatewayPod(d *api.MoEDeployment) (pool *gateway.Pool, stop func())
 		require.NoError(b.t, <-done)
 		pool.Close()
 	}
+	b.gatewayRuns(d, l.Addr())
+	return pool, stop
+}
+
+var gatewaysSoFar atomic.Int32
+
+// gatewayListens where the operator asks, at an address of its own, with the certificate that it made.
+func (b *bed) gatewayListens(d *api.MoEDeployment) (net.Listener, *tls.Config) {
+	b.t.Helper()
+	folder := b.t.TempDir()
+	secret := b.secret(gatewayTLSName(d))
+	files := pki.Files{CA: filepath.Join(folder, keyCA), Cert: filepath.Join(folder, keyCert), Key: filepath.Join(folder, keyKey)}
+	for path, key := range map[string]string{files.CA: keyCA, files.Cert: keyCert, files.Key: keyKey} {
+		require.NoError(b.t, os.WriteFile(path, secret.Data[key], 0o600))
+	}
+	config, err := pki.Server(files, worldName(d), "driver")
+	require.NoError(b.t, err)
+	l, err := (&net.ListenConfig{}).Listen(b.t.Context(), "tcp", fmt.Sprintf("127.%d.%d.%d:%d", 8+gatewaysSoFar.Add(1), os.Getpid()>>8&0xff, os.Getpid()&0xff, portGatewayTelemetry))
+	require.NoError(b.t, err)
+	return l, config
+}
+
+// gatewayRuns there: a pod as its Deployment would make it.
+func (b *bed) gatewayRuns(d *api.MoEDeployment, at net.Addr) {
+	b.t.Helper()
+	ip, _, err := net.SplitHostPort(at.String())
+	require.NoError(b.t, err)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "w-gateway-1", Namespace: b.namespace, Labels: labels(d, api.ComponentGateway)},
 		Spec: b.r.gatewayDeployment(d, "10.0.0.1").Spec.Template.Spec}
 	require.NoError(b.t, b.c.Create(b.t.Context(), pod))
 	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: ip, PodIPs: []corev1.PodIP{{IP: ip}}}
 	require.NoError(b.t, b.c.Status().Update(b.t.Context(), pod))
-	return pool, stop
 }
 
 // The status tells what the gateways tell, and says so when they tell nothing any more.

@@ -86,6 +86,7 @@ type Reconciler struct {
 	opened  sync.Map // UID of the MoEDeployment whose world was opened last, by its namespace and name
 	doomed  sync.Map // UID of the MoEDeployment that was dissolved, by its namespace and name
 	readers sync.Map // who ask the gateways of worlds for their load, by UID of the MoEDeployment
+	advices sync.Map // policies of worlds in mode Auto, by UID of the MoEDeployment
 	applied sync.Map // what server-side apply wrote last: by UID of the MoEDeployment, a map by kind and name
 }
 
@@ -241,6 +242,11 @@ func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (recon
 	if s.transitions, err = r.transitions(ctx, d); err != nil {
 		return reconcile.Result{}, err
 	}
+	decides, err := r.auto(ctx, d, s)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	told = sooner(told, decides)
 	for i := range mine {
 		if p := findProblem(&mine[i]); p != nil && mine[i].DeletionTimestamp == nil {
 			s.problems = append(s.problems, *p)
@@ -316,7 +322,7 @@ func (r *Reconciler) act(ctx context.Context, d *api.MoEDeployment, a *authority
 
 // keeper of a deployment's world.
 func (r *Reconciler) keeper(d *api.MoEDeployment, w *world.World) (*keeper.Keeper, error) {
-	mode, err := layout.ParseMode(string(d.Spec.Mode))
+	mode, err := layout.ParseMode(string(wantedMode(d)))
 	if err != nil {
 		return nil, reconcile.TerminalError(err) // refused by the API server, unless its CRD is another's
 	}
@@ -332,7 +338,7 @@ func intent(d *api.MoEDeployment, pods []fleet.Pod, inLayout []string) string {
 			going = append(going, p.UID)
 		}
 	}
-	return fmt.Sprintf("%d %s %t %t %d %v", d.Spec.Replicas, d.Spec.Mode, d.Spec.Suspend, d.Spec.Rebalance != nil, d.Spec.RedundantExperts, going)
+	return fmt.Sprintf("%d %s %t %t %d %v", d.Spec.Replicas, wantedMode(d), d.Spec.Suspend, d.Spec.Rebalance != nil, d.Spec.RedundantExperts, going)
 }
 
 // open the running side of a world.
@@ -368,6 +374,7 @@ func (r *Reconciler) end(uid types.UID) {
 	r.Worlds.Dissolve(uid, "its MoEDeployment is gone")
 	r.applied.Delete(uid)
 	r.endLoad(uid)
+	r.advices.Delete(uid)
 	r.drivers.Delete(uid)
 }
 

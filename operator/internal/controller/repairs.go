@@ -74,7 +74,7 @@ type repairRecorder struct {
 
 // Repair implements keeper.Recorders.
 func (x recorders) Repair(seen *world.Snapshot) world.Recorder {
-	return &repairRecorder{r: x.r, d: x.d.DeepCopy(), mode: cmp.Or(modeOf(x.d, seen.Layout), x.d.Spec.Mode)}
+	return &repairRecorder{r: x.r, d: x.d.DeepCopy(), mode: cmp.Or(modeOf(x.d, seen.Layout), wantedMode(x.d))}
 }
 
 // Planned is for transitions.

@@ -87,6 +87,11 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 	r.set(d, api.ConditionReady, ready)
 	r.set(d, api.ConditionRepairReady, repairReadyOf(s))
 	r.tellBalanced(d, s)
+	if d.Spec.Mode == api.ModeAuto {
+		r.set(d, api.ConditionOptimal, optimalOf(d))
+	} else {
+		apimeta.RemoveStatusCondition(&d.Status.Conditions, api.ConditionOptimal)
+	}
 	if !s.expires.IsZero() || s.unrenewed != nil {
 		r.set(d, api.ConditionCertificatesValid, certificatesOf(s))
 	}
@@ -176,11 +181,11 @@ func fillLayout(d *api.MoEDeployment, s *scene) {
 
 // modeOf the layout in force; a world of one rank is in whichever is wanted.
 func modeOf(d *api.MoEDeployment, l *tangramv1.Layout) api.Mode {
-	switch wanted, err := layout.ParseMode(string(d.Spec.Mode)); {
+	switch wanted, err := layout.ParseMode(string(wantedMode(d))); {
 	case l == nil:
 		return ""
 	case err == nil && layout.Is(l, wanted):
-		return d.Spec.Mode
+		return wantedMode(d)
 	case layout.Is(l, layout.Expert):
 		return api.ModeExpert
 	case layout.Is(l, layout.Tensor):
@@ -272,12 +277,12 @@ func progressingOf(d *api.MoEDeployment, s *scene) verdict {
 		}
 		return yes(api.ReasonTransition, text)
 	case len(s.decision.Target) > 0 && d.Spec.Suspend:
-		return no(api.ReasonSuspended, fmt.Sprintf("spec.suspend holds back a transition to %d ranks in mode %s", len(s.decision.Target), d.Spec.Mode))
+		return no(api.ReasonSuspended, fmt.Sprintf("spec.suspend holds back a transition to %d ranks in mode %s", len(s.decision.Target), wantedMode(d)))
 	case len(s.decision.Target) > 0 && s.aborted != nil:
 		return no(api.ReasonAborted, fmt.Sprintf("LayoutTransition %s was aborted: a transition to %d ranks in mode %s begins when the spec changes or the annotation %s goes",
-			s.aborted.Name, len(s.decision.Target), d.Spec.Mode, api.AbortAnnotation))
+			s.aborted.Name, len(s.decision.Target), wantedMode(d), api.AbortAnnotation))
 	case len(s.decision.Target) > 0:
-		return yes(api.ReasonTransition, fmt.Sprintf("a transition to %d ranks in mode %s is about to begin", len(s.decision.Target), d.Spec.Mode))
+		return yes(api.ReasonTransition, fmt.Sprintf("a transition to %d ranks in mode %s is about to begin", len(s.decision.Target), wantedMode(d)))
 	case len(s.decision.Create)+len(s.decision.Waiting) > 0:
 		n := len(s.decision.Create) + len(s.decision.Waiting)
 		return yes(api.ReasonWaitingForPods, fmt.Sprintf("%d of %d pods are not there, or their engines not attached", n, d.Spec.Replicas))

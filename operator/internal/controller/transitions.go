@@ -49,11 +49,11 @@ type recorders struct {
 
 // Transition implements keeper.Recorders.
 func (x recorders) Transition(seen *world.Snapshot, members []string) world.Recorder {
-	d, what := x.d, fmt.Sprintf("start with %d ranks %s", len(members), x.d.Spec.Mode)
+	d, what := x.d, fmt.Sprintf("start with %d ranks %s", len(members), wantedMode(x.d))
 	if l := seen.Layout; l != nil {
-		what = fmt.Sprintf("%d ranks %s -> %d ranks %s", len(l.Members), modeOf(d, l), len(members), d.Spec.Mode)
-		if len(l.Members) == len(members) && string(modeOf(d, l)) == string(d.Spec.Mode) {
-			what = fmt.Sprintf("other pods, %d ranks %s", len(members), d.Spec.Mode)
+		what = fmt.Sprintf("%d ranks %s -> %d ranks %s", len(l.Members), modeOf(d, l), len(members), wantedMode(d))
+		if len(l.Members) == len(members) && string(modeOf(d, l)) == string(wantedMode(d)) {
+			what = fmt.Sprintf("other pods, %d ranks %s", len(members), wantedMode(d))
 		}
 	}
 	return x.r.newRecorder(d, what, members)

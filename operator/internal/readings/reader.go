@@ -34,6 +34,8 @@ type Options struct {
 	TLS   *tls.Config   // of a client that gateways let in
 	Every time.Duration // 0: 1 s. A gateway that does not answer within it counts as one that does not
 	Log   *slog.Logger
+	// Taken is told each reading, one after another; may be nil.
+	Taken func(*telemetry.Sample)
 }
 
 // Reader of one world.
@@ -119,6 +121,9 @@ func (r *Reader) run(ctx context.Context) {
 		}
 		r.err = err
 		r.mu.Unlock()
+		if err == nil && r.o.Taken != nil {
+			r.o.Taken(sample)
+		}
 		now := fmt.Sprint(err)
 		if err == nil && len(sample.Problems) > 0 {
 			now = fmt.Sprint(sample.Problems)
