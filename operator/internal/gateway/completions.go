@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -49,7 +50,17 @@ type completionRequest struct {
 // fieldError is a 400 that names the field.
 type fieldError struct{ field, message string }
 
-func (e *fieldError) Error() string { return e.message }
+// mostWords of a refusal, in bytes: what a client sent stands in it, and may be long.
+const mostWords = 500
+
+func (e *fieldError) Error() string { return short(e.message) }
+
+func short(text string) string {
+	if len(text) <= mostWords {
+		return strings.ToValidUTF8(text, "?")
+	}
+	return strings.ToValidUTF8(text[:mostWords], "") + " ..."
+}
 
 func bad(field, format string, args ...any) error {
 	return &fieldError{field, field + ": " + fmt.Sprintf(format, args...)}
@@ -81,7 +92,7 @@ func (r *completionRequest) submit(world *tangramv1.World) (*tangramv1.Submit, e
 		if *r.TopP <= 0 || *r.TopP > 1 {
 			return nil, bad("top_p", "%v is not above 0 and at most 1", *r.TopP)
 		}
-		s.TopP = float32(*r.TopP)
+		s.TopP = max(float32(*r.TopP), math.SmallestNonzeroFloat32) // what float32 would round to 0 asks for the likeliest token
 	}
 	s.Seed = rand.Uint64() // any will do where the client names none
 	if r.Seed != nil {
@@ -175,6 +186,9 @@ func (r *completionRequest) stops(vocabulary uint32) ([]uint32, error) {
 	for _, s := range many {
 		if len(s) != 1 {
 			return nil, bad("stop", "%q: only strings of one byte (one token) are supported", s)
+		}
+		if uint32(s[0]) >= vocabulary {
+			return nil, bad("stop", "%q is not below the vocabulary of %d", s, vocabulary)
 		}
 		out = append(out, uint32(s[0]))
 	}

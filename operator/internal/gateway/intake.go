@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -90,7 +91,7 @@ func parse(body []byte) (*completionRequest, error) {
 	}
 	if len(unknown) > 0 {
 		slices.Sort(unknown)
-		return nil, &fieldError{unknown[0], "Unrecognized request argument supplied: " + strings.Join(unknown, ", ")}
+		return nil, &fieldError{cmp.Or(short(unknown[0]), "body"), "Unrecognized request argument supplied: " + strings.Join(unknown, ", ")}
 	}
 	request := &completionRequest{}
 	var kind *json.UnmarshalTypeError
