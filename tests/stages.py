@@ -281,6 +281,10 @@ def main():
     if unknown:
         parser.error(f"no stage named {', '.join(sorted(unknown))}; --list shows them")
     os.environ["DATE"] = DATE  # of whatever else samples by day
+    # As the Makefile has it: compiled in another way, Kubernetes would be compiled again.
+    os.environ["CGO_ENABLED"] = "0"
+    if "-trimpath" not in os.environ.get("GOFLAGS", ""):
+        os.environ["GOFLAGS"] = os.environ.get("GOFLAGS", "") + " -trimpath"
     if NIGHTLY:
         os.environ["FAULT_MATRIX"] = "full"
     print(f"DATE={DATE}" + (", all of what is sampled by day" if NIGHTLY else " plays today's samples again"), flush=True)
