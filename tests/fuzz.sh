@@ -8,19 +8,18 @@ day=$(($(date -u -d "${DATE:-today}" +%s) / 86400))
 echo "DATE=$(date -u -d "@$((day * 86400))" +%F)"
 # turn: of the lines on stdin, those of the day
 turn() { if [ "${NIGHTLY:-}" = 1 ]; then cat; else awk -v day="$day" 'NR % 3 == day % 3'; fi; }
-cmake -S . -B build/fuzz -G Ninja -DCMAKE_C_COMPILER=clang-14 -DCMAKE_CXX_COMPILER=clang++-14 \
-  -DTANGRAM_FUZZ=ON -DTANGRAM_SANITIZE=address,undefined >build/fuzz.cmake.log
-targets=$(ninja -C build/fuzz -t targets all | grep -oE '^[a-z_]+_fuzz: phony' | cut -d: -f1 | grep -v '^cmake_' | sort -u)
+tests/sanitize.sh asan
+targets=$(ninja -C build/asan -t targets all | grep -oE '^[a-z_]+_fuzz: phony' | cut -d: -f1 | grep -v '^cmake_' | sort -u)
 [ -n "$targets" ] || { echo "no fuzz targets"; exit 1; }
 targets=$(turn <<<"$targets")
 # shellcheck disable=SC2086
-[ -z "$targets" ] || ninja -C build/fuzz $targets
+[ -z "$targets" ] || tests/sanitize.sh asan $targets
 [ "$seconds" != build ] || exit 0
 for t in $targets; do
   corpus=build/fuzz-corpus/$t
   mkdir -p "$corpus"
   echo "--- $t, $seconds s"
-  "$(find build/fuzz -type f -name "$t")" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
+  "$(find build/asan -type f -name "$t")" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
     -max_len=65536 -len_control=0 -print_final_stats=1 -artifact_prefix="$corpus/crash-" "$corpus"
 done
 # The Go side's: every Fuzz function, one after another. So many inputs, not so many seconds: the fuzzer may take the end

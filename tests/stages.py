@@ -21,7 +21,6 @@ import datetime
 import json
 import os
 import pathlib
-import resource
 import subprocess
 import sys
 import threading
@@ -34,11 +33,6 @@ DATE = os.environ.get("DATE") or datetime.datetime.now(datetime.timezone.utc).da
 NIGHTLY = os.environ.get("NIGHTLY") == "1"
 MOST_BLAMED = 40  # lines at the end
 REPORT = threading.Lock()  # one stage at a time says how it went
-CONFIGURE = "cmake -S . -B build/{dir} -G Ninja {flags} > build/test/{dir}.cmake.log"
-
-
-def cmake(folder, flags, targets):
-    return f"{CONFIGURE.format(dir=folder, flags=flags)} && ninja -C build/{folder} {targets}"
 
 
 def share(names, date, parts, nightly=False):
@@ -120,8 +114,8 @@ LANES = (("go", "api", "cluster", "asan", "tsan", "fuzz"), ("walk", "model", "fa
 
 # What a stage needs that no other does, and what needs nothing but a processor: done beside the stages between "build" and it.
 BUILDS = {
-    "asan": cmake("asan", "-DTANGRAM_SANITIZE=address,undefined", sampled(ASAN)),
-    "tsan": cmake("tsan", "-DTANGRAM_SANITIZE=thread", sampled(TSAN)),
+    "asan": "tests/sanitize.sh asan " + sampled(ASAN),
+    "tsan": "tests/sanitize.sh tsan " + sampled(TSAN),
     "fuzz": "tests/fuzz.sh build",
     "lint": "tests/lint.sh",
 }
@@ -133,14 +127,16 @@ class Builder(threading.Thread):
     def __init__(self, stages):
         super().__init__(daemon=True)
         self.codes = {}
+        self.cpu = {}  # minutes
         self.done = {name: threading.Event() for name in BUILDS if name in stages}
         self.start()
 
     def run(self):
         for name, event in self.done.items():
             with open(LOGS / f"{name}.build.log", "wb") as out:
-                self.codes[name] = subprocess.run(["nice", "-n", "19", "bash", "-c", BUILDS[name]], cwd=ROOT, stdout=out, check=False,
-                                                  stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL).returncode
+                process = subprocess.Popen(["nice", "-n", "19", "bash", "-c", BUILDS[name]], cwd=ROOT, stdout=out,
+                                           stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+                self.codes[name], self.cpu[name] = ended(process)
             event.set()
 
     def wait(self, name):
@@ -151,6 +147,13 @@ class Builder(threading.Thread):
         if self.codes[name] != 0:
             print("\n".join((LOGS / f"{name}.build.log").read_text(errors="replace").splitlines()[-60:]))
         return self.codes[name] == 0
+
+
+def ended(process):
+    """Waits for a process; its exit code, and its minutes of CPU time with those of its children."""
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, (used.ru_utime + used.ru_stime) / 60
 
 
 def count_junit(path):
@@ -237,15 +240,13 @@ def run(name, kind, command, builder):
         command = command.replace("{junit}", str(junit))
         process = subprocess.Popen(["bash", "-c", command], cwd=ROOT, stdout=out, stderr=subprocess.STDOUT,
                                    stdin=subprocess.DEVNULL, env=env)
-        _, status, used = os.wait4(process.pid, 0)
-        code = process.returncode = os.waitstatus_to_exitcode(status)
+        code, cpu = ended(process)
     with REPORT:
-        return report(name, kind, log, junit, code, start, used)
+        return report(name, kind, log, junit, code, (time.monotonic() - start) / 60, cpu)
 
 
-def report(name, kind, log, junit, code, start, used):
+def report(name, kind, log, junit, code, minutes, cpu):
     """Counts what a stage ran and prints it; returns what `run` does."""
-    minutes, cpu = (time.monotonic() - start) / 60, (used.ru_utime + used.ru_stime) / 60
     if kind == "junit":
         passed, failed, skipped, names = count_junit(junit)
     elif kind == "gojson":
@@ -291,7 +292,7 @@ def main():
     LOGS.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     chosen = [stage for stage in STAGES if not args.only or stage[0] in args.only]
-    results = {}
+    results, built = {}, {}
     def fine():
         return not any(failed for _, failed, *_ in results.values())
 
@@ -308,6 +309,7 @@ def main():
         for lane in lanes:
             lane.join()
         play([stage for stage in rest if stage[0] != "c++"], builder, results)
+        built = builder.cpu
     table = [(name, *results[name]) for name, *_ in chosen if name in results]
     total = [sum(row[i] for row in table) for i in (1, 2, 3)]
     blame = [what for row in table for what in row[4]]
@@ -316,7 +318,10 @@ def main():
     if len(blame) > MOST_BLAMED:
         print(f"FAILED {len(blame) - MOST_BLAMED} more")
     print("minutes: " + ", ".join(f"{row[0]} {row[5]:.1f}" for row in table)
-          + f", all {(time.monotonic() - began) / 60:.1f} ({sum(row[6] for row in table):.1f} of CPU, without builds beside them)")
+          + f", all {(time.monotonic() - began) / 60:.1f}")
+    print("minutes of CPU: " + ", ".join(f"{row[0]} {row[6]:.1f}" for row in table)
+          + "".join(f", {name}'s build {cpu:.1f}" for name, cpu in built.items())
+          + f", all {sum(row[6] for row in table) + sum(built.values()):.1f}")
     print(f"{total[0]} passed, {total[1]} failed, {total[2]} skipped")
     return 1 if total[1] else 0
 
