@@ -145,7 +145,7 @@ void Client::OnPrepare(const v1::EnginePrepare& prepare, tg_event* event) {
   auto target = Maps::Build(prepare.target(), *geometry_, member_, prepare.peers());
   if (!target.ok()) return refuse("target layout: " + target.status().message());
   if ((*target)->hash() != prepare.target_hash()) return refuse("target hash is not its layout's");
-  Attempt& attempt = attempt_.emplace();
+  Attempt& attempt = attempt_.emplace(Attempt{});
   attempt.id = prepare.header().attempt();
   attempt.kind = prepare.kind();
   attempt.from_epoch = prepare.header().epoch();

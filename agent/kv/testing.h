@@ -131,7 +131,8 @@ inline void GivePages(Rng& rng, Input& in, uint32_t total, uint32_t spare_denomi
     RankState& state = in.ranks[r];
     state.total_pages = total;
     FreePages free(rng, total);
-    for (auto [home, block] : blocks) {
+    for (const auto& [its_home, block] : blocks) {
+      const auto home = its_home;  // clang 14 captures no structured bindings
       for (uint32_t head = 0; head < in.shape.kv_heads; ++head) {
         // Runs of layers in which the rank has the head, cut anywhere, also where spans meet.
         const auto layers = static_cast<uint32_t>(in.old_groups.size());

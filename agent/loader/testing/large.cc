@@ -29,7 +29,9 @@ std::vector<std::string> WriteLarge(const std::string& directory, const ModelSha
   const uint64_t keys = uint64_t{shape.kv_heads} * shape.head_dim;
   for (const auto& [name, tensor] : MakeTensors(small, 1)) {
     std::vector<uint64_t> sizes = tensor.shape;
-    const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
+    const auto has = [&name = name](const char* part) {
+      return name.find(part) != std::string::npos;
+    };
     if (has("experts.")) {
       sizes = has("down_proj") ? std::vector<uint64_t>{shape.hidden, shape.moe_inner}
                                : std::vector<uint64_t>{shape.moe_inner, shape.hidden};
