@@ -143,9 +143,9 @@ func TestCreateIsAccepted(t *testing.T) {
 		"mode Auto":        {"spec.mode": "Auto"},
 		"a dry run": {"spec.mode": "Auto", "spec.autoscaling": map[string]any{"dryRun": true, "policy": "Threshold",
 			"prior": map[string]any{"model": "Qwen3-235B-A22B", "engine": "trtllm", "routing": "balanced"}}},
-		"plain fabric":     {"spec.network": map[string]any{"insecureFabric": true}},
-		"redundant 0":      {"spec.redundantExperts": int64(0)},
-		"redundant":        {"spec.redundantExperts": int64(8), "spec.rebalance": map[string]any{"budget": "Automatic", "payBackSeconds": int64(0), "minGainPercent": int64(0)}},
+		"plain fabric": {"spec.network": map[string]any{"insecureFabric": true}},
+		"redundant 0":  {"spec.redundantExperts": int64(0)},
+		"redundant":    {"spec.redundantExperts": int64(8), "spec.rebalance": map[string]any{"budget": "Automatic", "payBackSeconds": int64(0), "minGainPercent": int64(0)}},
 	}
 	c := newClient(t)
 	for name, fields := range tests {
