@@ -197,7 +197,7 @@ func modeOfShape(s kernels.Shape) api.Mode {
 // worldNow as a policy is to see it. A world that is not at rest is busy: nothing is decided about it.
 func worldNow(d *api.MoEDeployment, s *scene) adviser.World {
 	seen := &s.seen
-	w := adviser.World{Epoch: seen.Epoch, KVBytes: uint64(d.Spec.Limits.KVMemoryPerRank.Value()), Rates: ratesOf(s.transitions), //nolint:gosec // above 0, as the API server checked
+	w := adviser.World{Epoch: seen.Epoch, KVBytes: uint64(d.Spec.Limits.KVMemoryPerRank.Value()), Rates: ratesOf(s.transitions),
 		Busy: seen.Running != nil || seen.NeedsRepair() || seen.Unfinished || seen.Failed != nil || d.Spec.Suspend}
 	l := seen.Layout
 	if l == nil {
@@ -219,7 +219,7 @@ func worldNow(d *api.MoEDeployment, s *scene) adviser.World {
 	if wanted := int(d.Spec.Replicas * d.Spec.RanksPerPod); ranks != wanted || modeOfShape(w.Shape) != wantedMode(d) && ranks > 1 {
 		w.Busy = true // on its way
 	}
-	memory := costmodel.Memory{RankBytes: uint64(d.Spec.Limits.MemoryPerRank.Value()) + w.KVBytes, SpareBanks: int(d.Spec.Limits.SpareBanks), NoRepairHeadroom: true} //nolint:gosec // above 0
+	memory := costmodel.Memory{RankBytes: uint64(d.Spec.Limits.MemoryPerRank.Value()) + w.KVBytes, SpareBanks: int(d.Spec.Limits.SpareBanks), NoRepairHeadroom: true}
 	view := w.View
 	w.Price = func(from, to kernels.Shape) (costmodel.Transition, error) {
 		return simulator.Price(view, from, to, memory)

@@ -187,7 +187,7 @@ func each(s *telemetry.Sample, epoch uint64, call func(work costmodel.Work, seco
 		}
 		seconds, decode, context, prefill, before := s.Steps[k].Mean()
 		if seconds > 0 && decode+prefill > 0 {
-			call(costmodel.Work{Decode: decode, Context: context, Prefill: prefill, Before: before}, seconds, int(s.Steps[k].Steps)) //nolint:gosec // steps of a second
+			call(costmodel.Work{Decode: decode, Context: context, Prefill: prefill, Before: before}, seconds, int(s.Steps[k].Steps))
 		}
 	}
 }
@@ -216,8 +216,8 @@ func (w *width) options(now World) []policy.Option {
 			}
 			w.prices[pair] = priced
 		}
-		tokens := now.KVBytes / max(costmodel.TokenBytes(now.View, shape), 1) * uint64(shape.Groups())                               //nolint:gosec // above 0
-		out = append(out, policy.Option{Shape: shape, WorldTokens: int(tokens), Switch: priced.transition, Refused: priced.refused}) //nolint:gosec // tokens that fit in memory
+		tokens := now.KVBytes / max(costmodel.TokenBytes(now.View, shape), 1) * uint64(shape.Groups())
+		out = append(out, policy.Option{Shape: shape, WorldTokens: int(tokens), Switch: priced.transition, Refused: priced.refused})
 	}
 	return out
 }
