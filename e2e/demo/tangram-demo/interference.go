@@ -45,7 +45,7 @@ func interference(ctx context.Context, o options) error {
 		return err
 	}
 	served, end := decode(ctx, w)
-	defer end()
+	defer func() { _ = end() }() // where an error ended the rest
 	if err := sleep(ctx, 2*time.Second); err != nil {
 		return err
 	}
@@ -136,7 +136,7 @@ func lostOverCopied(resizes []resizeCost) (ratio, low, high float64) {
 		}
 		return lost / copied
 	}
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same draw each time
+	random := rand.New(rand.NewPCG(1, 2)) // the same draw each time
 	drawn := make([]float64, 2000)
 	for i := range drawn {
 		drawn[i] = of(func(int) resizeCost { return resizes[random.IntN(len(resizes))] })
@@ -162,7 +162,7 @@ func decode(ctx context.Context, w *harness.World) (served *load.Counters, end f
 			for n, answer := 0, interferenceAnswer*(i+1)/interferenceStreams; ctx.Err() == nil; n, answer = n+1, interferenceAnswer {
 				prompt := make([]uint32, interferencePrompt)
 				for j := range prompt {
-					prompt[j] = uint32(1 + (i*31+n*17+j*7)%250) //nolint:gosec // small
+					prompt[j] = uint32(1 + (i*31+n*17+j*7)%250)
 				}
 				if r := c.Do(ctx, load.Request{Prompt: prompt, MaxTokens: answer, TopP: 1}); r.Err != nil && ctx.Err() == nil {
 					failed <- r.Err
