@@ -152,7 +152,7 @@ func (s Supervisor) is(p Process) bool {
 // command line goes earlier: as soon as its first thread has ended, while the others of the namespace may still run.
 func ended(ctx context.Context, handle int, limit time.Duration) error {
 	return Poll(ctx, 0, limit, func() error {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(handle), Events: unix.POLLIN}}, 100) //nolint:gosec // a descriptor
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(handle), Events: unix.POLLIN}}, 100)
 		if err == nil && n == 0 {
 			err = errAlive
 		}
