@@ -10,7 +10,7 @@ N skipped`. Exit code 1 if anything failed.
 Stages from `go` to `fuzz` run in two lanes side by side, as they mostly wait for processes. Trees that only one stage needs are built,
 and sources are linted, at low priority beside both. `bench` has the machine to itself.
 
-What is heavy is sampled by day: programs under sanitizers, fuzz targets, cells of the fault matrix. The date is printed,
+What is heavy is sampled by day: programs under sanitizers and Go's race detector, fuzz targets, cells of the fault matrix. The date is printed,
 `DATE=YYYY-MM-DD` plays it again, and within a week everything has its turn. `NIGHTLY=1` (`make nightly`) plays all at once.
 
     tests/stages.py [--only NAME ...] [--list]
@@ -50,26 +50,28 @@ def share(names, date, parts, nightly=False):
     return [name for i, name in enumerate(names) if nightly or i % parts == day % parts]
 
 
-def sampled(programs, parts=3):
-    """Programs to run today: those that read what strangers send are never left out."""
-    names = programs.split()
-    always = [name for name in names if name in ALWAYS]
-    return " ".join(always + share([name for name in names if name not in ALWAYS], DATE, parts, NIGHTLY))
+def sampled(groups, always=""):
+    """What of some groups is to be played today: one group, all by night, and never without `always`."""
+    return " ".join([*always.split(), *share(groups, DATE, len(groups), NIGHTLY)])
 
 
 def ctest(folder, without="^$"):
     return f"ctest --test-dir build/{folder} -j2 -E '{without}' --output-on-failure --output-junit {{junit}}"
 
 
-# Programs whose tests also run under the sanitizers. gRPC and protobuf come from Debian
+# Programs whose tests also run under the sanitizers, in groups that share libraries. gRPC and protobuf come from Debian
 # uninstrumented, so TSan gets the parts that have threads of their own.
-ASAN = ("base_test net_test net_grpc_test layout_test device_test memory_test loader_test mover_test store_test transition_test gate_test kv_test "
-        "model_kernels_test engine_pace_test engine_scheduler_test engine_mesh_test engine_messages_test engine_world_test engine_paced_test "
-        "client_test server_test")
-ALWAYS = {"gate_test", "mover_test", "net_test"}
+ASAN = ("base_test net_grpc_test layout_test device_test memory_test loader_test store_test",
+        "model_kernels_test engine_pace_test engine_scheduler_test engine_mesh_test engine_messages_test engine_world_test engine_paced_test",
+        "transition_test kv_test client_test server_test")
+TSAN = ("store_test transition_test", "engine_mesh_test engine_world_test engine_paced_test", "server_test")
+ALWAYS = "gate_test mover_test net_test"  # those that read what strangers send
+# What Go's race detector looks at, by module: whatever has goroutines. The first group compiles Kubernetes once more.
+RACE = ({"operator": "./internal/controller ./internal/kubestore ./cmd/...", "e2e": "./..."},
+        {"operator": "./internal/agentclient ./internal/gateway ./internal/keeper ./internal/pki ./internal/readings ./internal/store"},
+        {"operator": "./internal/driver/... ./internal/world"})
 # A tree where only some tests were built knows the others as <name>_NOT_BUILT.
 PARTIAL = "NOT_BUILT|client_abi_test"
-TSAN = "transition_test net_test engine_mesh_test gate_test mover_test store_test engine_world_test engine_paced_test server_test"
 
 
 # -vet=off: the linters have looked already.
@@ -77,20 +79,26 @@ def gotest(modules, args, env=""):
     return f"for m in {modules}; do (cd $m && {env} go test -json {args}) || rc=1; done; "
 
 
-# Under the race detector runs what has goroutines: `pkg` and `api` have none, and of the simulation's histories those that other tests play suffice.
-SIMULATION = "^TestSimulation$"
+def go_tests():
+    """All tests of Go that need neither worlds of processes nor a cluster; each package once, those whose turn it is under the race detector."""
+    groups, command = share(RACE, DATE, len(RACE), NIGHTLY), ""
+    for module in ("api", "operator", "e2e"):
+        raced = " ".join(group[module] for group in groups if module in group)
+        if raced:  # TestSimulation takes its time from the clock: without the detector it plays more
+            command += gotest(module, f"-race -vet=off -timeout 20m -skip '^TestSimulation$' {raced}", "CGO_ENABLED=1")
+        if raced != "./...":
+            command += gotest(module, "-vet=off -timeout 20m " + (f'$(go list ./... | grep -vxF "$(go list {raced})")' if raced else "./..."))
+    if any("driver" in group["operator"] for group in groups):
+        command += gotest("operator", "-vet=off -run '^TestSimulation$' ./internal/driver")
+    return command + gotest("e2e/cluster", "-vet=off $(go list ./... | grep -v /clustertest)")
 
-# The cluster module's tests that need no cluster.
-UNIT = "$(go list ./... | grep -v /clustertest)"
 
 STAGES = [
     # name, kind, command
     ("setup", "exit", "WITH_LINT=1 WITH_CLUSTER=1 e2e/setup/install.sh"),
     ("build", "exit", "make -s cxx go model && ninja -C build/cxx"),
     ("c++", "junit", ctest("cxx")),
-    ("go", "gojson", gotest("operator", f"-race -vet=off -timeout 20m -skip '{SIMULATION}' ./internal/... ./cmd/...", "CGO_ENABLED=1")
-     + gotest("e2e", "-race -vet=off -timeout 20m ./...", "CGO_ENABLED=1") + gotest("operator", f"-vet=off -run '{SIMULATION}' ./internal/driver")
-     + gotest("operator", "-vet=off ./pkg/...") + gotest("api", "-vet=off ./...") + gotest("e2e/cluster", "-vet=off " + UNIT) + "exit ${rc:-0}"),
+    ("go", "gojson", go_tests() + "exit ${rc:-0}"),
     ("api", "gojson", gotest("tests", "-vet=off -timeout 20m ./api/... ./chart/...") + "exit ${rc:-0}"),
     ("walk", "gojson", gotest("tests", "-vet=off -timeout 30m ./walk/...") + "exit ${rc:-0}"),
     ("model", "gojson", gotest("tests", "-vet=off -timeout 20m ./model/... ./mutants/...") + "exit ${rc:-0}"),
@@ -110,12 +118,12 @@ STAGES = [
 
 # The two lanes, each one stage after another. Whoever joins them shares the machine, its free ports and build/models with the other:
 # `go`, `api` and `cluster` bring their own API servers, `walk` to `demo` worlds of processes on free ports.
-LANES = (("go", "api", "cluster", "asan", "tsan", "fuzz"), ("walk", "model", "faults", "demo"))
+LANES = (("go", "api", "asan", "tsan", "fuzz"), ("cluster", "walk", "model", "faults", "demo"))
 
 # What a stage needs that no other does, and what needs nothing but a processor: done beside the stages between "build" and it.
 BUILDS = {
-    "asan": "tests/sanitize.sh asan " + sampled(ASAN),
-    "tsan": "tests/sanitize.sh tsan " + sampled(TSAN),
+    "asan": "tests/sanitize.sh asan " + sampled(ASAN, ALWAYS),
+    "tsan": "tests/sanitize.sh tsan " + sampled(TSAN, ALWAYS),
     "fuzz": "tests/fuzz.sh build",
     "lint": "tests/lint.sh",
 }

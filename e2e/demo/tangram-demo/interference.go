@@ -32,7 +32,7 @@ const (
 func interference(ctx context.Context, o options) error {
 	copying := 2.0 // seconds
 	if os.Getenv("QUICK") != "" {
-		copying = 0.6
+		copying = 0.15
 	}
 	unit := 3 * 48 * 512 * 2 // a granule of the checkpoint's experts
 	w, err := harness.Start(ctx, harness.Options{Root: o.root, Dir: filepath.Join(o.out, "world"), Checkpoint: o.checkpoint, Pods: []int{1, 1, 1, 1},
