@@ -116,7 +116,8 @@ STAGES = [
     ("bench", "exit", "(cd tests && python3 -m unittest bench_test) && tests/bench.py all" + ("" if NIGHTLY else " --ci")),
 ]
 
-# The two lanes, each one stage after another. Whoever joins them shares the machine, its free ports and build/models with the other:
+# The two lanes, each one stage after another, so that what waits most (`cluster`) is beside what computes most (`go`): the longer a world of
+# processes lives, the more steps its engines make. Whoever joins them shares the machine, its free ports and build/models with the other:
 # `go`, `api` and `cluster` bring their own API servers, `walk` to `demo` worlds of processes on free ports.
 LANES = (("go", "api", "asan", "tsan", "fuzz"), ("cluster", "walk", "model", "faults", "demo"))
 
@@ -309,7 +310,8 @@ def main():
             play([stage], None, results)
     if fine():
         builder = Builder([name for name, *_ in chosen])
-        lanes = [threading.Thread(target=play, args=([stage for stage in chosen if stage[0] in lane], builder, results)) for lane in LANES]
+        named = {stage[0]: stage for stage in chosen}
+        lanes = [threading.Thread(target=play, args=([named[name] for name in lane if name in named], builder, results)) for lane in LANES]
         rest = [stage for stage in chosen if stage[0] not in results and not any(stage[0] in lane for lane in LANES)]
         play([stage for stage in rest if stage[0] == "c++"], builder, results)
         for lane in lanes:
