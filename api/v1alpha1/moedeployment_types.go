@@ -16,9 +16,10 @@ const (
 	ModeExpert Mode = "Expert"
 	// ModeTensor: each rank holds a shard of every expert and of the heads.
 	ModeTensor Mode = "Tensor"
-	// ModeHybrid and ModeAuto are reserved; they are refused until they work.
+	// ModeAuto: a policy chooses between the two.
+	ModeAuto Mode = "Auto"
+	// ModeHybrid is reserved; it is refused until it works.
 	ModeHybrid Mode = "Hybrid"
-	ModeAuto   Mode = "Auto"
 )
 
 // Strategy of a transition.
