@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
 #include <spdlog/spdlog.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -19,6 +22,7 @@
 #include "agent/net/address.h"
 #include "agent/net/blocking.h"
 #include "agent/net/frame.h"
+#include "agent/net/socket.h"
 #include "agent/net/strangers.h"
 #include "agent/net/testing/certs.h"
 #include "agent/net/testing/thief.h"
@@ -334,6 +338,50 @@ TEST(Frames, AreAllocatedAsTheyArrive) {
   FrameReader big(1, [](auto) -> Result<size_t> { return size_t{1} << 30; });
   ASSERT_TRUE(big.Filled(1).ok());
   EXPECT_LE(big.Room().size(), 1 << 20) << "a gigabyte was announced, nothing came";
+}
+
+// As a host that lost its power or its link, one whose reader stands still takes nothing and says
+// nothing. The kernel gives it up, on either end.
+TEST(Socket, WhoTakesNothingForLongIsGivenUpByTheKernel) {
+  const TcpLimits soon{.user_timeout = milliseconds(300)};
+  for (const bool dialled : {true, false}) {
+    const UniqueFd listener = std::move(Listen("127.0.0.1:0")).value();
+    const std::string at = fmt::format("127.0.0.1:{}", PortOf(listener.get()).value());
+    const UniqueFd from = std::move(Dial(at, dialled ? soon : TcpLimits{})).value();
+    pollfd waits{listener.get(), POLLIN, 0};
+    ASSERT_EQ(poll(&waits, 1, 60'000), 1);
+    const UniqueFd to = std::move(Accept(listener.get(), dialled ? TcpLimits{} : soon)).value();
+    ASSERT_GE(to.get(), 0);
+    const int writer = dialled ? from.get() : to.get();
+    const std::vector<char> bytes(1 << 20);
+    const auto began = std::chrono::steady_clock::now();
+    ssize_t sent = 0;
+    while (std::chrono::steady_clock::now() - began < seconds(60)) {
+      sent = send(writer, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (sent < 0 && errno != EAGAIN) break;
+      waits = {writer, 0, 0};  // ends at an error
+      (void)poll(&waits, 1, 50);
+    }
+    EXPECT_EQ(sent, -1);
+    EXPECT_EQ(errno, ETIMEDOUT) << "the end that " << (dialled ? "dialled" : "accepted");
+  }
+}
+
+TEST(Socket, AsksWhoIsSilent) {
+  const UniqueFd listener = std::move(Listen("127.0.0.1:0")).value();
+  const UniqueFd fd =
+      std::move(Dial(fmt::format("127.0.0.1:{}", PortOf(listener.get()).value()))).value();
+  const auto get = [&](int level, int name) {
+    int value = -1;
+    socklen_t size = sizeof value;
+    EXPECT_EQ(getsockopt(fd.get(), level, name, &value, &size), 0);
+    return value;
+  };
+  const TcpLimits limits;
+  EXPECT_EQ(get(SOL_SOCKET, SO_KEEPALIVE), 1);
+  EXPECT_EQ(get(IPPROTO_TCP, TCP_KEEPIDLE), limits.keep_alive_idle.count());
+  EXPECT_EQ(get(IPPROTO_TCP, TCP_KEEPINTVL), limits.keep_alive_interval.count());
+  EXPECT_EQ(get(IPPROTO_TCP, TCP_USER_TIMEOUT), limits.user_timeout.count());
 }
 
 TEST(Strangers, AreFewAndNotForLong) {
