@@ -87,7 +87,7 @@ type RebalanceDecision struct {
 	// reachable with as many slots if moves cost nothing; floor: no placement of so many slots has more.
 	Reachable resource.Quantity `json:"reachable"`
 	Floor     resource.Quantity `json:"floor"`
-	// moves of experts, the bytes they are, and in how many rounds of one expert to and from each rank they go.
+	// moves of experts, the bytes they are, and the rounds of one expert to and from each rank that they would take; agents bring all of them side by side.
 	Moves  int32 `json:"moves"`
 	Bytes  int64 `json:"bytes"`
 	Rounds int32 `json:"rounds"`

@@ -357,11 +357,14 @@ func TestLinesThatNeverSettle(t *testing.T) {
 			}
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
+			down := func(odd int) { // one of two lines, or both for a moment
+				w.Cut(w.agents[0].Member(0), w.agents[1+odd].Member(0), true)
+				w.Cut(w.agents[0].Member(0), w.agents[2-odd].Member(0), false)
+			}
+			down(0)
 			go func() {
-				for odd := 0; ctx.Err() == nil; odd = 1 - odd { // one of two lines is down
-					w.Cut(w.agents[0].Member(0), w.agents[1+odd].Member(0), true)
-					w.Cut(w.agents[0].Member(0), w.agents[2-odd].Member(0), false)
-					_ = sleep(ctx, cutsSettle/2)
+				for odd := 1; sleep(ctx, cutsSettle/2) == nil; odd = 1 - odd {
+					down(odd)
 				}
 			}()
 			began := time.Now()
