@@ -120,8 +120,13 @@ TEST(World, FirstThenALayoutFlipUnderRunningEngines) {
     for (const auto& metric : family.metric) {
       seen[family.name + (metric.label.empty() ? "" : metric.label.back().value)] =
           metric.gauge.value;
+      if (family.name.starts_with("tangram_expert_tokens")) {
+        ASSERT_EQ(metric.label.size(), 2u) << "58 x 256 experts are too many series of a rank";
+        EXPECT_EQ(metric.label[0].name + metric.label[1].name, "devicelayer");
+      }
     }
   }
+  EXPECT_GT(seen["tangram_expert_tokens_total1"], 0) << "of layer 1";
   EXPECT_EQ(seen["tangram_epoch"], 3);
   EXPECT_NEAR(seen["tangram_certificate_days_left"], 1 / 24.0, 0.01);
   EXPECT_EQ(seen["tangram_transitions_totalflipped"], 3);

@@ -4,10 +4,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <chrono>
-#include <thread>
+#include <fstream>
+#include <string>
+#include <vector>
 
-#include "agent/base/fault.h"
+#include "agent/base/unique_fd.h"
 #include "agent/device/hash.h"
 #include "agent/store/rank_store.h"
 #include "agent/store/testing/fixture.h"
@@ -270,6 +271,39 @@ TEST_F(StoreTest, AnAbortedFirstStartGivesEverythingBack) {
   ASSERT_OK(world.Check());
 }
 
+// Bytes of all maps of memfds in this process that a write finds without a fault.
+uint64_t BytesEntered() {
+  const UniqueFd pagemap(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
+  std::ifstream maps("/proc/self/maps");
+  uint64_t out = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("/memfd:") == std::string::npos) continue;
+    size_t dash = 0;
+    const uint64_t from = std::stoull(line, &dash, 16) / 4096;
+    const uint64_t to = std::stoull(line.substr(dash + 1), nullptr, 16) / 4096;
+    std::vector<uint64_t> entries(to - from);
+    EXPECT_EQ(
+        pread(pagemap.get(), entries.data(), entries.size() * 8, static_cast<off_t>(from * 8)),
+        static_cast<ssize_t>(entries.size() * 8));
+    for (const uint64_t entry : entries) out += entry >> 63 != 0 ? 4096 : 0;  // present
+  }
+  return out;
+}
+
+// The time that pages take goes where nobody waits.
+TEST_F(StoreTest, WhatIsPreparedIsEntered) {
+  World world(Small(true, 16));
+  for (int i = 0; i < 2; ++i) world.AddMember();
+  const v1::Layout target = world.First(1);
+  const uint64_t before = BytesEntered();
+  ASSERT_OK(world.Prepare(target));
+  uint64_t mapped = 0;
+  for (const auto& member : world.members) mapped += member->store->Memory().mapped;
+  EXPECT_GT(mapped, 0U);
+  EXPECT_GE(BytesEntered(), before + mapped);
+  world.Abort(target);
+}
+
 TEST_F(StoreTest, ALeaverGivesEverythingBack) {
   World world(Small(false, 5));
   Begin(world, 3, 1);
@@ -397,147 +431,6 @@ TEST_F(StoreTest, APartThatIsNotExactIsRefusedAndLeavesNothing) {
   part.mutable_fetches()->set_source(0, 1);  // itself
   refused(part);
   EXPECT_TRUE(member.store->Prepare(70, target, 0, good).ok());
-}
-
-// --- sources that fail --------------------------------------------------------------------
-
-class FaultyPull : public StoreTest {
- protected:
-  void Run(const std::string& spec) {
-    World::Options options = Small(false, 11);
-    options.nodes = 4;  // every pull goes over TCP
-    World world(options);
-    Begin(world, 4, 1);
-    bool done = false;
-    const v1::Layout target = world.Reshaped(4, 4, &done);
-    ASSERT_OK(world.Prepare(target));
-    ASSERT_TRUE(fault::Arm(spec).ok());
-    ASSERT_OK(world.Stage(target));
-    ASSERT_TRUE(fault::Arm("").ok());
-    for (const auto& [id, progress] : world.progress) corrupt_ += progress->corrupt;
-    ASSERT_OK(world.CommitAndRetire(target));
-    ASSERT_OK(world.Check());
-  }
-  uint64_t corrupt_ = 0;  // pulls that were counted so
-};
-
-TEST_F(FaultyPull, ACorruptedByteNeverReachesTheLayout) {
-  Run("stage.after_fetch=corrupt@5");
-  EXPECT_EQ(corrupt_, 1U);
-}
-TEST_F(FaultyPull, AFailedFetchIsTriedAgain) {
-  Run("stage.before_fetch=error");
-  EXPECT_EQ(corrupt_, 0U);
-}
-TEST_F(FaultyPull, AConnectionThatBreaksIsTriedAgain) { Run("stage.after_fetch=error@7"); }
-
-TEST_F(StoreTest, ASourceThatIsAwayIsReplacedByTheCheckpoint) {
-  World::Options options = Small(false, 12);
-  options.nodes = 3;
-  World world(options);
-  Begin(world, 3, 1);
-  bool done = false;
-  const v1::Layout target = world.Reshaped(3, 3, &done);
-  ASSERT_OK(world.Prepare(target));
-  world.unreachable.insert(world.members[1]->id);
-  ASSERT_OK(world.Stage(target));
-  uint64_t read = 0;
-  for (const auto& [id, progress] : world.progress) {
-    read += progress->checkpoint;
-    EXPECT_EQ(progress->done, progress->total);
-  }
-  EXPECT_GT(read, 0U);
-  ASSERT_OK(world.CommitAndRetire(target));
-  ASSERT_OK(world.Check());
-}
-
-// Who joins gets the dense weights of any member; nobody reads them again while one has them.
-TEST_F(StoreTest, DenseWeightsComeFromAnotherMemberIfOneIsAway) {
-  World::Options options = Small(false, 12);
-  options.nodes = 4;
-  World world(options);
-  Begin(world, 3, 1);
-  const std::string joiner = world.AddMember().id;
-  const v1::Layout target = world.Joined({joiner});
-  ASSERT_OK(world.Prepare(target));
-  world.unreachable.insert(world.members[0]->id);
-  ASSERT_OK(world.Stage(target));
-  EXPECT_EQ(world.progress.at(joiner)->checkpoint, 0U);
-  EXPECT_EQ(world.progress.at(joiner)->done, world.progress.at(joiner)->total);
-  EXPECT_GT(world.progress.at(joiner)->done, 0U);
-  ASSERT_OK(world.CommitAndRetire(target));
-  ASSERT_OK(world.Check());
-}
-
-// What a rank holds is a source like others: bytes in it that changed are brought from elsewhere.
-TEST_F(StoreTest, WhatChangedInARanksOwnCopyComesFromTheCheckpoint) {
-  World world(Small(false, 12));
-  Begin(world, 3, 1);
-  bool done = false;
-  const v1::Layout target = world.Reshaped(3, 3, &done);
-  RankStore& store = *world.members[0]->store;
-  int spoiled = 0;
-  for (const v1::LayerLayout& layer : target.layers()) {
-    if (layer.expert_group_size() != 3) continue;
-    for (uint32_t expert = 0; expert < world.geometry().experts(); ++expert) {
-      for (uint32_t g = 0; g < world.geometry().granules(); ++g) {
-        const std::span<const std::byte> bytes = store.Granule(layer.layer(), expert, g);
-        if (bytes.empty()) continue;
-        const_cast<std::byte&>(bytes[0]) ^= std::byte{1};
-        ++spoiled;
-      }
-    }
-  }
-  ASSERT_GT(spoiled, 0);
-  ASSERT_OK(world.Prepare(target));
-  ASSERT_OK(world.Stage(target));
-  uint64_t read = 0, corrupt = 0;
-  for (const auto& [id, progress] : world.progress) {
-    read += progress->checkpoint;
-    corrupt += progress->corrupt;
-  }
-  EXPECT_GT(read, 0U);
-  EXPECT_GT(corrupt, 0U);
-  ASSERT_OK(world.CommitAndRetire(target));
-  ASSERT_OK(world.Check());
-}
-
-TEST_F(StoreTest, AFaultBeforeTheVerdictFailsTheStage) {
-  World world(Small(false, 13));
-  Begin(world, 2, 1);
-  bool done = false;
-  const v1::Layout target = world.Reshaped(2, 2, &done);
-  ASSERT_OK(world.Prepare(target));
-  ASSERT_TRUE(fault::Arm("stage.before_verify=error").ok());
-  EXPECT_FALSE(world.Stage(target).ok());
-  world.Abort(target);
-  ASSERT_OK(world.Check());
-}
-
-TEST_F(StoreTest, ARankThatWaitsForItsSourceCanBeStopped) {
-  World world(Small(false, 14));
-  for (int i = 0; i < 2; ++i) world.AddMember();
-  const v1::Layout target = world.First(2);
-  ASSERT_OK(world.Prepare(target));
-  // Only rank 1 stages: what rank 0 should read never comes.
-  std::stop_source stop;
-  StageProgress progress;
-  Status staged;
-  std::jthread stager([&] {
-    staged = world.members[1]->store->Stage(world.HeaderOf(), world.OriginsOf(target), &progress,
-                                            stop.get_token());
-  });
-  while (progress.checkpoint == 0) std::this_thread::yield();
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  const auto begun = std::chrono::steady_clock::now();
-  stop.request_stop();
-  stager.join();
-  EXPECT_FALSE(staged.ok());
-  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(2));
-  world.Abort(target);
-  for (const auto& member : world.members) {
-    EXPECT_EQ(member->store->Memory().free, member->store->Memory().total);
-  }
 }
 
 }  // namespace
