@@ -135,6 +135,8 @@ BENCHES = {
     "rank-cost": Bench("a rank of 14,848 pieces (58 x 256 experts, Tensor over 8 ranks): commit under its lock, over a sort of one key per piece; prepare, "
                        "retire, heap", "setup cxx", "build/cxx/agent/store/tangram-rank-cost",
                        (most("commit_over_sort", 4), most("commit_ms", 2, wall=True), most("heap_mib", 64), least("pieces", 14848))),
+    "micro": Bench("Google Benchmark's view of an agent's index of pieces, proof of a plan, copy and hash, beside a std::map and memcpy", "setup cxx", "python3 tests/microbench.py",
+                   (least("value", 0.9, wall=True), most("find_over_map", 1, wall=True))),
     "kv-plan": Bench("KV of 256 requests of 4,096 tokens, 94 layers, 8 ranks, blocks of 16: attention data to heads split over all and back; CPU of the rank that "
                      "needs most for plan, part and proof, also over a sort of one key per strip of the manifest", "setup cxx", "build/cxx/agent/kv/tangram-kv-plan",
                      (most("value", 50, wall=True), most("over_sort", 4), most("unchanged_ms", 0.1, wall=True), most("heap_mib", 16))),

@@ -11,7 +11,7 @@ packages=(
   g++ cmake ninja-build pkg-config ccache clang-14 clang-format-14 libclang-rt-14-dev openssl
   libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
   prometheus-cpp-dev libyaml-cpp-dev libspdlog-dev libfmt-dev nlohmann-json3-dev
-  libcli11-dev libssl-dev libxxhash-dev libgtest-dev libgmock-dev spin iproute2
+  libcli11-dev libssl-dev libxxhash-dev libgtest-dev libgmock-dev libbenchmark-dev spin iproute2
 )
 golangci=v2.15.0
 
