@@ -140,6 +140,7 @@ void Mesh::Dial(const std::string& member, Peer& peer) {
   }
   peer.connection =
       std::make_unique<Connection>(std::move(*fd), Connection::State::kDialled, credentials_);
+  ++peer.made;
   peer.connection->member = member;
   peer.connection->SendOwned({.kind = FrameKind::kHello}, HelloTo(member));
 }
@@ -230,7 +231,9 @@ void Mesh::Adopt(std::unique_ptr<Connection> connection) {
   if (!MaySpeak(*connection).ok()) return;  // another came between its hello and this
   const std::string member = connection->member;
   Peer& peer = peers_[member];
+  if (peer.connection) peer.last_error = "it connected again";
   peer.connection = std::move(connection);
+  ++peer.made;
 }
 
 void Mesh::Progress(int timeout_ms) {
@@ -336,6 +339,7 @@ Status Mesh::Exchange(const Tag& tag, std::span<const std::string> members,
   struct Leg {
     bool sent = false, received = false, done = false;
     uint64_t moved = 0;
+    uint64_t made = 0;  // connections with the peer, up to the one it goes by
   };
   std::vector<Leg> legs(members.size());
   Wait wait(members.size(), terms.limit, terms.beat, Clock::now());
@@ -354,6 +358,10 @@ Status Mesh::Exchange(const Tag& tag, std::span<const std::string> members,
       if (connection == nullptr || connection->state != Connection::State::kReady) {
         return gone(members[i]);
       }
+      // Made again between two looks: what went out by the old one is lost, and who hangs up on us
+      // gave something up.
+      if (leg.made != 0 && leg.made != it->second.made) return gone(members[i]);
+      leg.made = it->second.made;
       if (!leg.sent && connection->Flushed()) {  // else a welcome or a beat is on its way
         connection->Send(header, send[i]->data(), send[i]->size());
         leg.sent = true;

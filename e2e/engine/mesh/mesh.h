@@ -98,10 +98,10 @@ class Mesh {
     Patience::Duration limit, beat, most;
   };
   // Sends *send[i] to and receives recv[i] from members[i], for all i at once. Nobody's
-  // frame of a later exchange is taken. kUnavailable: a peer is gone, silent for `limit`, or
-  // in another exchange, or has given the epoch up. The message names the peer. Of a peer that is
-  // waiting itself one hears: it is not silent, but after `most` in all it has to be through.
-  // `took`: how long it was.
+  // frame of a later exchange is taken. kUnavailable: a peer is gone, came back by another
+  // connection, is silent for `limit`, or in another exchange, or has given the epoch up. The
+  // message names the peer. Of a peer that is waiting itself one hears: it is not silent, but after
+  // `most` in all it has to be through. `took`: how long it was.
   Status Exchange(const Tag& tag, std::span<const std::string> members,
                   std::span<const Bytes* const> send, std::span<Bytes> recv, const Terms& terms,
                   Patience::Duration* took = nullptr);
@@ -112,6 +112,7 @@ class Mesh {
     std::string endpoint, pod;
     bool wanted = false;
     std::unique_ptr<Connection> connection;
+    uint64_t made = 0;  // connections so far
     std::chrono::steady_clock::time_point retry_at{};
     std::string last_error = "not connected yet";
   };

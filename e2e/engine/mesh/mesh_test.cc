@@ -216,6 +216,31 @@ TEST(MeshTest, WhoHasGivenTheEpochUpIsNotWaitedFor) {
   EXPECT_NE(status.message().find("b has given up epoch 3"), std::string::npos) << status.message();
 }
 
+// The same of an older epoch, out of which b will not come by itself: a flipped, b saw its agent
+// die in the flip. That its connection was made again is all that a can see. (A world stood still
+// for 30 s so, in one of some thirty deaths of an agent at that point.)
+TEST(MeshTest, WhoConnectsAgainInTheMiddleIsNotWaitedFor) {
+  std::vector<Node> nodes = Connected(2, milliseconds(20000));
+  const auto again = Listening("a");  // the same member, by another connection
+  std::atomic<bool> through{false};
+  std::thread thread([&] {
+    while (nodes[0].mesh->Waiting("b") == std::nullopt) nodes[0].mesh->Progress(5);
+    again->Want(std::vector<PeerAddress>{At("b", *nodes[1].mesh)});
+    while (!through) {
+      again->Progress(5);
+      again->BeatStill(2);
+    }
+  });
+  std::vector<Bytes> recv;
+  const Status status =
+      nodes[1].comm.Exchange(7, 0, std::vector<uint32_t>{0, 1}, std::vector<Bytes>(2), &recv);
+  through = true;
+  thread.join();
+  EXPECT_EQ(status.code(), Code::kUnavailable);
+  EXPECT_NE(status.message().find("no connection with a: it connected again"), std::string::npos)
+      << status.message();
+}
+
 // In a repair those that are through wait for those that still stand in the epoch before.
 TEST(MeshTest, WhoHasGivenAnOlderEpochUpIsWaitedFor) {
   std::vector<Node> nodes = Connected(2);
