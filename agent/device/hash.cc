@@ -1,27 +1,39 @@
 #include "agent/device/hash.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <new>
 
-namespace tangram::device {
+#include "agent/device/hash_kernel.h"
 
-uint64_t HashOf(std::span<const std::byte> bytes) {
-  return std::max<uint64_t>(XXH3_64bits(bytes.data(), bytes.size()), 1);
+namespace tangram::device {
+namespace {
+
+const HashKernel& Kernel() {
+#if defined(__x86_64__)
+  // AVX-512 would hash faster still from a cache, but on some processors all SSE code that runs
+  // after it is slowed down (docs/performance.md).
+  static const bool avx2 = __builtin_cpu_supports("avx2") != 0;
+  if (avx2) return kHashAvx2;
+#endif
+  return kHashBase;
 }
 
-void Hasher::Free::operator()(XXH3_state_s* state) const { XXH3_freeState(state); }
+}  // namespace
 
-Hasher::Hasher() : state_(XXH3_createState()) {
+uint64_t HashOf(std::span<const std::byte> bytes) {
+  return std::max<uint64_t>(Kernel().hash(bytes.data(), bytes.size()), 1);
+}
+
+void Hasher::Free::operator()(void* state) const { Kernel().free(state); }
+
+Hasher::Hasher() : state_(Kernel().create()) {
   if (state_ == nullptr) throw std::bad_alloc();
-  XXH3_64bits_reset(state_.get());
 }
 
 void Hasher::Add(std::span<const std::byte> bytes) {
-  XXH3_64bits_update(state_.get(), bytes.data(), bytes.size());
+  Kernel().add(state_.get(), bytes.data(), bytes.size());
 }
 
-uint64_t Hasher::Value() const { return std::max<uint64_t>(XXH3_64bits_digest(state_.get()), 1); }
+uint64_t Hasher::Value() const { return std::max<uint64_t>(Kernel().value(state_.get()), 1); }
 
 }  // namespace tangram::device

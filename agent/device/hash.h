@@ -6,8 +6,6 @@
 #include <memory>
 #include <span>
 
-struct XXH3_state_s;
-
 namespace tangram::device {
 
 // XXH3-64, but never 0, which means "no hash".
@@ -22,9 +20,9 @@ class Hasher {
 
  private:
   struct Free {
-    void operator()(XXH3_state_s* state) const;
+    void operator()(void* state) const;
   };
-  std::unique_ptr<XXH3_state_s, Free> state_;
+  std::unique_ptr<void, Free> state_;
 };
 
 }  // namespace tangram::device

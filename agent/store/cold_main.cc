@@ -9,7 +9,6 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <atomic>
@@ -175,7 +174,7 @@ class Ceiling {
                   static_cast<ssize_t>(want)) {
                 Fail("reading " + files_[s.file]);
               }
-              hashes ^= XXH3_64bits(s.to + at, want);
+              hashes ^= device::HashOf({reinterpret_cast<const std::byte*>(s.to + at), want});
             }
           }
         });

@@ -1,0 +1,2 @@
+#define TANGRAM_KERNEL kHashBase
+#include "agent/device/hash_kernel.inc"
