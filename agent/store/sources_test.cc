@@ -194,5 +194,24 @@ TEST_F(StoreTest, AnotherCopyOfAnExpertStandsInForASourceThatIsAway) {
   ASSERT_OK(world.Check());
 }
 
+// Of those that have it the nearest is asked: here a rank of the same agent, by memory.
+TEST_F(StoreTest, TheNearestCopyStandsIn) {
+  World world(Small(false, 12));  // ranks 0 and 2 in one agent, 1 and 3 in another
+  Begin(world, 4, 1);
+  ASSERT_OK(world.Flip(Copied(world, 0, 2)));
+  ASSERT_OK(world.Flip(Copied(world, 0, 3)));
+  const v1::Layout target = Copied(world, 0, 1);
+  ASSERT_OK(world.Prepare(target));
+  world.unreachable.insert(world.at(0).id);
+  ASSERT_OK(world.Stage(target));
+  const StageProgress& progress = *world.progress.at(world.at(1).id);
+  // A third each is planned from 0, 2 and 3; what 0 does not give comes from 3.
+  EXPECT_EQ(progress.checkpoint, 0U);
+  EXPECT_GT(progress.tcp, 0U);
+  EXPECT_GT(progress.shared, progress.tcp * 3 / 2);
+  ASSERT_OK(world.CommitAndRetire(target));
+  ASSERT_OK(world.Check());
+}
+
 }  // namespace
 }  // namespace tangram::store

@@ -118,10 +118,12 @@ Status RankStore::Stage(const v1::Header& header, const Origins& origins, StageP
       if (first == kCheckpoint) return;
       // Others that have had it since the layout in force stand in; the checkpoint has all.
       if (before) {
+        const auto planned = static_cast<std::ptrdiff_t>(range.sources.size());
         for (const uint32_t r : before->Holders(move.piece.layer, move.piece.expert, move.run)) {
           const auto it = by_member.find(origins.before->members(static_cast<int>(r)).id());
           if (it != by_member.end() && it->second != first) range.sources.push_back(it->second);
         }
+        std::sort(range.sources.begin() + planned, range.sources.end());  // the nearest first
       }
       range.sources.push_back(kCheckpoint);
     };
