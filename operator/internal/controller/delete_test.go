@@ -153,11 +153,11 @@ func TestNamespaceThatIsDeleted(t *testing.T) {
 	b := newBed(t)
 	b.serve("w", 2)
 	b.mayHarm = true
+	agents := []*drivertest.Agent{b.agent("w-0"), b.agent("w-1")}
 	require.NoError(t, b.c.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: b.namespace}}))
 	for _, p := range b.ranks("w") {
 		require.NoError(t, b.c.Delete(t.Context(), &p)) // as the namespace controller does, which is not here
 	}
-	agents := []*drivertest.Agent{b.agent("w-0"), b.agent("w-1")}
 	require.Eventually(t, func() bool { return len(b.podNames("w")) == 0 }, wait, tick, "the grace period is longer than that")
 	for _, a := range agents {
 		require.Contains(t, a.Calls(), "release", "its preStop hook need not wait")
