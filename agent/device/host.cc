@@ -28,7 +28,7 @@ Status Failed(const char* call, const std::string& what) {
 uint64_t CopyAndHash(std::span<std::byte> to, std::span<const std::byte> from) {
   constexpr size_t kBlock = 256 << 10;
   if (to.size() <= kBlock) {
-    std::memcpy(to.data(), from.data(), to.size());
+    if (!to.empty()) std::memcpy(to.data(), from.data(), to.size());
     return HashOf(to);
   }
   Hasher hasher;
@@ -315,10 +315,10 @@ Event HostDevice::Copy(std::span<const CopyOp> ops) {
       return Event::Finished({Code::kInvalid, fmt::format("host device: copy of {} bytes to {}",
                                                           op.from.bytes, op.to.bytes)});
     }
-    if (op.hash == nullptr) {
-      std::memcpy(to.data(), from.data(), to.size());
-    } else {
+    if (op.hash != nullptr) {
       *op.hash = CopyAndHash(to, from);
+    } else if (!to.empty()) {
+      std::memcpy(to.data(), from.data(), to.size());
     }
   }
   return Event::Finished(OkStatus());

@@ -23,6 +23,7 @@
 #include <random>
 #include <thread>
 
+#include "agent/device/hash.h"
 #include "agent/loader/testing/large.h"
 #include "agent/mover/data_server.h"
 #include "agent/mover/tcp_transport.h"
