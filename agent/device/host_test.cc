@@ -144,10 +144,10 @@ TEST(HostDevice, WhatWasEnteredIsWrittenWithoutAFault) {
     getrusage(RUSAGE_THREAD, &before);
     for (uint64_t at = 0; at < bytes.size(); at += kPage) bytes[at] = std::byte{1};
     getrusage(RUSAGE_THREAD, &after);
-    return after.ru_minflt - before.ru_minflt;
+    return static_cast<uint64_t>(after.ru_minflt - before.ru_minflt);
   };
-  EXPECT_LT(faults(entered), 8);
-  EXPECT_GT(faults(left), 8) << "the machine has no faults to count";
+  EXPECT_LT(faults(entered), kCount / 4) << "a sanitizer's own pages are an eighth";
+  EXPECT_GE(faults(left), kCount) << "one for each page, or there are none to count";
   mapped->clear();
   (*device)->Enter(entered);  // nothing lies there any more
 }
