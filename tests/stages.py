@@ -10,8 +10,8 @@ N skipped`. Exit code 1 if anything failed.
 Stages from `go` to `fuzz` run in two lanes side by side, as they mostly wait for processes. Trees that only one stage needs are built,
 and sources are linted, at low priority beside both. `bench` has the machine to itself.
 
-What is heavy is sampled by day: programs under sanitizers and Go's race detector, fuzz targets, cells of the fault matrix. The date is printed,
-`DATE=YYYY-MM-DD` plays it again, and within a week everything has its turn. `NIGHTLY=1` (`make nightly`) plays all at once.
+What is heavy is sampled by day: programs under sanitizers (one of the two a day) and Go's race detector, fuzz targets, cells of the fault matrix.
+The date is printed, `DATE=YYYY-MM-DD` plays it again, and within a week everything has its turn. `NIGHTLY=1` (`make nightly`) plays all at once.
 
     tests/stages.py [--only NAME ...] [--list]
 """
@@ -22,6 +22,7 @@ import datetime
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import threading
@@ -37,43 +38,51 @@ AGAIN = {"asan", "tsan"}  # they play tests of c++
 REPORT = threading.Lock()  # one stage at a time says how it went
 
 
-def share(names, date, parts, nightly=False):
-    """The names whose turn it is on a date: each of them on one of `parts` days that follow one another.
+def turn(parts, date, nightly=False):
+    """The parts whose turn it is on a date: one a day, in their order; by night all.
 
-    >>> names = "a b c d e f g".split()
-    >>> share(names, "2026-11-24", 3), share(names, "2026-11-25", 3), share(names, "2026-11-26", 3)
-    (['a', 'd', 'g'], ['b', 'e'], ['c', 'f'])
-    >>> share(names, "2026-11-27", 3) == share(names, "2026-11-24", 3)
-    True
-    >>> share(names, "2026-11-22", 3, nightly=True) == names
-    True
+    >>> [turn("abc", date) for date in ("2026-11-24", "2026-11-25", "2026-11-26", "2026-11-27")]
+    [['a'], ['b'], ['c'], ['a']]
+    >>> turn("abc", "2026-11-24", nightly=True)
+    ['a', 'b', 'c']
     """
     day = (datetime.date.fromisoformat(date) - datetime.date(1970, 1, 1)).days
-    return [name for i, name in enumerate(names) if nightly or i % parts == day % parts]
-
-
-def sampled(groups, always=""):
-    """What of some groups is to be played today: one group, all by night, and never without `always`."""
-    return " ".join([*always.split(), *share(groups, DATE, len(groups), NIGHTLY)])
+    return [part for i, part in enumerate(parts) if nightly or i == day % len(parts)]
 
 
 def ctest(folder, without="^$"):
     return f"ctest --test-dir build/{folder} -j2 -E '{without}' --output-on-failure --output-junit {{junit}}"
 
 
-# Programs whose tests also run under the sanitizers, in groups that share libraries. gRPC and protobuf come from Debian
-# uninstrumented, so TSan gets the parts that have threads of their own.
-ASAN = ("base_test net_grpc_test layout_test device_test memory_test loader_test store_test",
-        "model_kernels_test engine_pace_test engine_scheduler_test engine_mesh_test engine_messages_test engine_world_test engine_paced_test",
-        "transition_test kv_test client_test server_test")
-TSAN = ("store_test transition_test", "engine_mesh_test engine_world_test engine_paced_test", "server_test")
-ALWAYS = "gate_test mover_test net_test"  # those that read what strangers send
-# What Go's race detector looks at, by module: whatever has goroutines. The first group compiles Kubernetes once more.
-RACE = ({"operator": "./internal/controller ./internal/kubestore ./cmd/...", "e2e": "./..."},
-        {"operator": "./internal/agentclient ./internal/gateway ./internal/keeper ./internal/pki ./internal/readings ./internal/store"},
-        {"operator": "./internal/driver/... ./internal/world"})
+# What a week looks for with sanitizers and fuzzers, a turn a day. `asan`, `tsan`: C++ programs whose tests run once more, in groups that share
+# libraries; gRPC and protobuf come from Debian uninstrumented, so TSan gets the parts that have threads of their own. `fuzz`: libFuzzer
+# targets, from ASan's tree. `race`: packages with goroutines, by module, for Go's detector; controller and e2e compile Kubernetes once more.
+WEEK = (
+    {"asan": "base_test net_grpc_test layout_test device_test memory_test loader_test store_test", "fuzz": "manifest_fuzz safetensors_fuzz"},
+    {"tsan": "store_test transition_test",
+     "race": {"operator": "./internal/agentclient ./internal/gateway ./internal/keeper ./internal/pki ./internal/readings ./internal/store"}},
+    {"asan": "transition_test kv_test", "fuzz": "resume_fuzz frame_fuzz"},
+    {"tsan": "engine_mesh_test engine_world_test engine_paced_test",
+     "race": {"operator": "./internal/controller ./internal/kubestore ./cmd/...", "e2e": "./..."}},
+    {"asan": "client_test server_test", "fuzz": "config_fuzz data_port_fuzz"},
+    {"tsan": "server_test", "race": {"operator": "./internal/driver/... ./internal/world"}},
+    {"asan": "model_kernels_test engine_pace_test engine_scheduler_test engine_mesh_test engine_messages_test engine_world_test engine_paced_test",
+     "fuzz": "engine_messages_fuzz mesh_fuzz"},
+)
+ALWAYS = "gate_test mover_test net_test"  # those that read what strangers send: whichever sanitizer has its turn
+TODAY = turn(WEEK, DATE, NIGHTLY)
 # A tree where only some tests were built knows the others as <name>_NOT_BUILT.
 PARTIAL = "NOT_BUILT|client_abi_test"
+
+
+def today(kind):
+    """What of a kind has its turn today, as words for a command.
+
+    >>> declared = set(re.findall(r"tangram_fuzz\((\w+)", "".join(path.read_text() for path in ROOT.glob("[ae]*/**/CMakeLists.txt"))))
+    >>> declared ^ set(" ".join(part.get("fuzz", "") for part in WEEK).split())  # every fuzz target has a turn
+    set()
+    """
+    return " ".join(part[kind] for part in TODAY if kind in part)
 
 
 # -vet=off: the linters have looked already.
@@ -83,14 +92,14 @@ def gotest(modules, args, env=""):
 
 def go_tests():
     """All tests of Go that need neither worlds of processes nor a cluster; each package once, those whose turn it is under the race detector."""
-    groups, command = share(RACE, DATE, len(RACE), NIGHTLY), ""
+    races, command = [part["race"] for part in TODAY if "race" in part], ""
     for module in ("api", "operator", "e2e"):
-        raced = " ".join(group[module] for group in groups if module in group)
+        raced = " ".join(race[module] for race in races if module in race)
         if raced:  # TestSimulation takes its time from the clock: without the detector it plays more
             command += gotest(module, f"-race -vet=off -timeout 20m -skip '^TestSimulation$' {raced}", "CGO_ENABLED=1")
         if raced != "./...":
             command += gotest(module, "-vet=off -timeout 20m " + (f'$(go list ./... | grep -vxF "$(go list {raced})")' if raced else "./..."))
-    if any("driver" in group["operator"] for group in groups):
+    if any("driver" in race["operator"] for race in races):
         command += gotest("operator", "-vet=off -run '^TestSimulation$' ./internal/driver")
     return command + gotest("e2e/cluster", "-vet=off $(go list ./... | grep -v /clustertest)")
 
@@ -109,9 +118,9 @@ STAGES = [
     # one after the other: each wants the machine's one cluster
     ("cluster", "gojson", gotest("e2e/cluster", "-vet=off -timeout 20m ./clustertest/...")
      + gotest("tests", "-vet=off -timeout 30m ./cluster/...") + "exit ${rc:-0}"),
-    ("asan", "junit", ctest("asan", PARTIAL)),
-    ("tsan", "junit", "TSAN_OPTIONS=suppressions=$PWD/tests/tsan.supp " + ctest("tsan", PARTIAL)),
-    ("fuzz", "exit", "tests/fuzz.sh " + ("120" if NIGHTLY else "20")),
+    *([("asan", "junit", ctest("asan", PARTIAL))] if today("asan") else []),
+    *([("tsan", "junit", "TSAN_OPTIONS=suppressions=$PWD/tests/tsan.supp " + ctest("tsan", PARTIAL))] if today("tsan") else []),
+    ("fuzz", "exit", f"tests/fuzz.sh {120 if NIGHTLY else 20} {today('fuzz')}"),
     ("lint", "exit", "tail -1 build/test/lint.build.log"),  # the whole of it is done beside the others
     *([("simulation", "exit", "make -s simulate-agents SEED=$(($(date -d \"$DATE\" +%s) * 100)) COUNT=1000000")] if NIGHTLY else []),
     *([("mutants", "exit", "make -s mutants")] if NIGHTLY else []),
@@ -125,9 +134,8 @@ LANES = (("go", "api", "asan", "tsan", "fuzz"), ("cluster", "walk", "model", "fa
 
 # What a stage needs that no other does, and what needs nothing but a processor: done beside the stages between "build" and it.
 BUILDS = {
-    "asan": "tests/sanitize.sh asan " + sampled(ASAN, ALWAYS),
-    "tsan": "tests/sanitize.sh tsan " + sampled(TSAN, ALWAYS),
-    "fuzz": "tests/fuzz.sh build",
+    "asan": f"tests/sanitize.sh asan {ALWAYS} {today('asan')} {today('fuzz')}",
+    "tsan": f"tests/sanitize.sh tsan {ALWAYS} {today('tsan')}",
     "lint": "tests/lint.sh",
 }
 

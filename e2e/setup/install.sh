@@ -54,6 +54,6 @@ fi
 
 # The cluster and its tools have parts of their own that look for what is missing.
 if [ "${WITH_CLUSTER:-0}" = 1 ]; then
-  tests/tools.sh
   e2e/cluster/setup.sh
+  tests/tools.sh
 fi
