@@ -9,8 +9,8 @@
 #ifdef TRACE /* a random run tells what it does, for the code to replay (README.md, "Replay") */
 #define TELL(...) __VA_ARGS__
 #define RANK(k) printf("@rank %d %d %d %d %d %d %d %d %d %d %d\n", k, up[k], ep[k], gen[k], MEM(k), stopped[k], staged[k], armed[k], mending[k], mayMend[k], held[k])
-#define LOOK RANK(0); RANK(1); RANK(2); printf("@rules %d %d %d %d %d %d %d %d", SCENARIO, view, reach, survivors, fences, stands[fences], leads[1], leads[2]); \
-             printf(" %d %d %d %d\n", to, by, alive, old)
+#define LOOK RANK(0); RANK(1); RANK(2); printf("@look %d %d %d %d %d %d %d %d\n", SCENARIO, view, reach, survivors, fences, stands[fences], leads[1], leads[2]); \
+             printf("@rules %d %d %d %d\n", to, by, alive, old)
 #define WHILE(x) do :: true :: true :: true :: true :: true :: true :: true :: true :: true :: true -> break :: x -> break od; /* a while */
 #define IS(i) printf("@is %d %d %d\n", i, armed[i] || mayMend[i], latched[i])
 #else

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -60,6 +61,9 @@ var fenceMutants = []mutant{
 	{"a leaver's flip does not count", "truth.go", "if (t.believed[i] || t.record.leftBy(a)) && a.Epoch", "if t.believed[i] && a.Epoch"},
 }
 
+// forTheFence are lines of what a leader sees and rules; operator/internal/driver replays them.
+var forTheFence = regexp.MustCompile("^(rank|look|rules) ")
+
 // history of one random run, as replay.cc reads it.
 func history(t *testing.T, dir string, scenario, seed int) string {
 	t.Helper()
@@ -71,7 +75,7 @@ func history(t *testing.T, dir string, scenario, seed int) string {
 	var events strings.Builder
 	events.WriteString("new 10\n")
 	for line := range strings.SplitSeq(out, "\n") {
-		if event, told := strings.CutPrefix(line, "@"); told && !strings.HasPrefix(event, "rank ") && !strings.HasPrefix(event, "rules ") {
+		if event, told := strings.CutPrefix(line, "@"); told && !forTheFence.MatchString(event) {
 			events.WriteString(event + "\n")
 		}
 	}

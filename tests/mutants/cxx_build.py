@@ -78,6 +78,6 @@ def histories():
         for seed in range(1, HISTORIES + 1):
             told = subprocess.run(["spin", "-DTRACE", f"-DSCENARIO={scenario}", f"-n{seed}", "-u700", "-T", "gate.pml"], cwd=WORK, capture_output=True,
                                   text=True, check=True).stdout.splitlines()
-            lines += ["new 10"] + [t[1:] for t in told if t.startswith("@") and not t.startswith(("@rank ", "@rules "))]
+            lines += ["new 10"] + [t[1:] for t in told if t.startswith("@") and not t.startswith(("@rank ", "@look ", "@rules "))]
     out.write_text("\n".join(lines) + "\n")
     return out

@@ -187,9 +187,9 @@ func (l *modelLook) check(t *testing.T, geometry *tangramv1.Geometry) {
 	}
 }
 
-// modelLooks of one random run. Spin leaves files in its folder.
-func modelLooks(t *testing.T, dir, model string, scenario, seed int) (out []modelLook) {
-	command := exec.CommandContext(t.Context(), "spin", "-DTRACE", fmt.Sprint("-DSCENARIO=", scenario), fmt.Sprint("-n", seed), "-u1200", "-T", model)
+// modelLooks of one random run of so many steps, which may end between two lines of a look. Spin leaves files in its folder.
+func modelLooks(t *testing.T, dir, model string, scenario, seed, steps int) (out []modelLook, cut bool) {
+	command := exec.CommandContext(t.Context(), "spin", "-DTRACE", fmt.Sprint("-DSCENARIO=", scenario), fmt.Sprint("-n", seed), fmt.Sprint("-u", steps), "-T", model)
 	command.Dir = dir
 	text, err := command.CombinedOutput()
 	require.NoErrorf(t, err, "spin (e2e/setup/install.sh installs it): %s", text)
@@ -206,14 +206,33 @@ func modelLooks(t *testing.T, dir, model string, scenario, seed int) (out []mode
 			require.NoError(t, err, rest)
 			r.up, r.stopped, r.armed, r.mayMend, r.held = up == 1, stopped == 1, armed == 1, mayMend == 1, held == 1
 			now.ranks[k] = r
-		case "@rules":
-			_, err := fmt.Sscan(rest, &now.scenario, &now.view, &now.reach, &now.survivors, &now.fences, &now.stands, &now.leads[1],
-				&now.leads[2], &now.to, &now.by, &now.alive, &now.old)
+		case "@look":
+			_, err := fmt.Sscan(rest, &now.scenario, &now.view, &now.reach, &now.survivors, &now.fences, &now.stands, &now.leads[1], &now.leads[2])
 			require.NoError(t, err, rest)
-			out = append(out, now)
+			cut = true
+		case "@rules":
+			_, err := fmt.Sscan(rest, &now.to, &now.by, &now.alive, &now.old)
+			require.NoError(t, err, rest)
+			out, cut = append(out, now), false
 		}
 	}
-	return out
+	return out, cut
+}
+
+// A run may end wherever its steps end: what it did not tell whole is no look.
+func TestALookThatIsCutOffIsNone(t *testing.T) {
+	model, err := filepath.Abs(modelFile)
+	require.NoError(t, err)
+	dir, cuts := t.TempDir(), 0
+	whole, _ := modelLooks(t, dir, model, 2, 1, 1200)
+	for steps := 1; cuts < 2; steps++ {
+		require.Less(t, steps, 1200, "no run ended in a look")
+		looks, cut := modelLooks(t, dir, model, 2, 1, steps)
+		require.Equal(t, whole[:len(looks)], looks)
+		if cut {
+			cuts++
+		}
+	}
 }
 
 func TestRulingsOfTheModel(t *testing.T) {
@@ -240,7 +259,8 @@ func TestRulingsOfTheModel(t *testing.T) {
 					if n >= fixed {
 						seed = *modelSeed + n
 					}
-					for _, l := range modelLooks(t, dir, model, scenario, seed) {
+					looks, _ := modelLooks(t, dir, model, scenario, seed, 1200)
+					for _, l := range looks {
 						seen[i] = append(seen[i], l)
 						l.check(t, status.Geometry)
 						if t.Failed() {
