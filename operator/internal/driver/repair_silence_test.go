@@ -1,0 +1,196 @@
+package driver
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"tangram.dev/operator/internal/driver/drivertest"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// Two halves that do not reach each other: the larger goes on, the other is out for good.
+func TestRepairAfterACut(t *testing.T) {
+	d, w := setup(t, 5)
+	_, err := d.Apply(t.Context(), expert(5))
+	require.NoError(t, err)
+	for _, a := range []int{0, 1} {
+		for _, b := range []int{2, 3, 4} {
+			w.Cut(w.agents[a].Member(0), w.agents[b].Member(0), true)
+		}
+	}
+	_, err = d.Repair(t.Context())
+	require.NoError(t, err)
+	w.members(t, 2, 3, 4)
+	require.Equal(t, "u0/0/2", w.agents[0].Member(0))
+}
+
+// An engine hangs: its agent says that it is at work. The others go on without it; when it wakes it has no part in anything, and
+// joins again under another name.
+func TestRepairAfterAHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, w := setup(t, 4)
+		_, err := d.Apply(t.Context(), expert(4))
+		require.NoError(t, err)
+		began := time.Now()
+		w.agents[1].Hang(0, true)
+		record, err := d.Repair(t.Context())
+		require.NoError(t, err)
+		require.Less(t, time.Since(began), time.Second)
+		require.Equal(t, []Lost{{Member: "u1/0/1", Why: "its engine hangs: its agent answers, and no other engine hears of it"}}, record.Lost)
+		w.members(t, 0, 2, 3)
+		w.agents[1].Hang(0, false)
+		require.Equal(t, "u1/0/2", w.agents[1].Member(0), "it was released")
+		_, err = d.Apply(t.Context(), expert(4))
+		require.NoError(t, err)
+		w.members(t, 0, 2, 3, 1)
+	})
+}
+
+// Its pod has another rank, which survives: the agent is told who is left out, in the middle of an attempt too.
+func TestRepairAfterAHangBesideASurvivor(t *testing.T) {
+	for _, phase := range []tangramv1.Phase{tangramv1.Phase_PHASE_IDLE, tangramv1.Phase_PHASE_STAGED, tangramv1.Phase_PHASE_PERMITTED} {
+		t.Run(phase.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d, w := setup(t, 2)
+				pair := w.Start(drivertest.Pod{Name: "w-2", UID: "u2", Node: "n", Address: "a2", Ranks: 2})
+				w.agents, d.Agents = append(w.agents, pair), append(d.Agents, pair)
+				_, err := d.Apply(t.Context(), expert(4))
+				require.NoError(t, err)
+				pair.Hang(1, true)
+				if phase != tangramv1.Phase_PHASE_IDLE {
+					for _, a := range w.agents {
+						a.LeaveIn(9, phase)
+					}
+				}
+				record, err := d.Repair(t.Context())
+				require.NoError(t, err)
+				require.Len(t, record.Lost, 1)
+				w.members(t, 0, 1, 2)
+				require.Equal(t, "u2/1/2", pair.Member(1))
+			})
+		})
+	}
+}
+
+// One that was suspected and goes on before anything is decided costs a pause only.
+func TestAnEngineThatWakesInTimeIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, w := setup(t, 4)
+		_, err := d.Apply(t.Context(), expert(4))
+		require.NoError(t, err)
+		w.agents[1].Hang(0, true)
+		go func() {
+			time.Sleep(hangSettle / 2)
+			w.agents[1].Hang(0, false)
+		}()
+		record, err := d.Repair(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, record.Lost)
+		require.Len(t, record.Flips, 1)
+		w.members(t, 0, 1, 2, 3)
+	})
+}
+
+// A node is cut off: its agent says nothing, not even no. It is waited for once, and not as long as one that nobody complains of.
+func TestASilentAgentIsWaitedForOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, w := setup(t, 4)
+		_, err := d.Apply(t.Context(), expert(4))
+		require.NoError(t, err)
+		for _, other := range []int{0, 2, 3} {
+			w.Cut(w.agents[1].Member(0), w.agents[other].Member(0), true)
+		}
+		w.agents[1].Hang(0, true) // nobody hears of it either
+		d.Limits.Answer = 2 * time.Second
+		d.Agents[1] = mute{d.Agents[1]}
+		began := time.Now()
+		record, err := d.Repair(t.Context())
+		require.NoError(t, err)
+		require.Less(t, time.Since(began), d.Limits.answer())
+		require.Equal(t, "u1/0/1", record.Lost[0].Member)
+		w.members(t, 0, 2, 3)
+	})
+}
+
+// It falls silent while it is looked at, before the others notice: they are asked again meanwhile.
+func TestWhatOthersSayOfASilentAgentIsNews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, w := setup(t, 4)
+		_, err := d.Apply(t.Context(), expert(4))
+		require.NoError(t, err)
+		d.Limits.Answer = 5 * time.Second
+		d.Agents[1] = mute{d.Agents[1]}
+		go func() {
+			time.Sleep(time.Second)
+			for _, other := range []int{0, 2, 3} {
+				w.Cut(w.agents[1].Member(0), w.agents[other].Member(0), true)
+			}
+		}()
+		began := time.Now()
+		look, err := d.Look(t.Context())
+		require.NoError(t, err)
+		require.ErrorIs(t, look.Trouble, ErrNeedsRepair)
+		require.ErrorContains(t, look.Trouble, "stands still")
+		require.Less(t, time.Since(began), 2500*time.Millisecond)
+	})
+}
+
+// mute agents take calls and never answer.
+type mute struct{ Agent }
+
+func (mute) Status(ctx context.Context, _ string) (*tangramv1.StatusResponse, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// Nobody is fenced out while the world may be at work: an agent that is away, and engines that serve on.
+func TestAnAgentThatIsAwayIsNotADeath(t *testing.T) {
+	d, w := setup(t, 3)
+	_, err := d.Apply(t.Context(), expert(3))
+	require.NoError(t, err)
+	d.Limits.Stop = 300 * time.Millisecond
+	w.agents[1].Deaf(true)
+	_, err = d.Repair(t.Context())
+	require.ErrorIs(t, err, ErrNeedsRepair)
+	require.ErrorContains(t, err, "these members have not stopped: u0/0/1, u2/0/1")
+	m, err := d.membership(t.Context())
+	require.NoError(t, err)
+	require.Nil(t, m.Fence)
+	w.agents[1].Deaf(false)
+	record, err := d.Repair(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, record.Flips)
+}
+
+// A member that was cut off flipped alone; the others stayed and repaired themselves at the same epoch. What it says is
+// not believed, and it is let go.
+func TestAZombieIsNotBelieved(t *testing.T) {
+	d, w := setup(t, 3)
+	_, err := d.Apply(t.Context(), expert(3))
+	require.NoError(t, err)
+	zombie := w.agents[0]
+	zombie.LeaveIn(9, tangramv1.Phase_PHASE_PERMITTED)
+	zombie.FlipAlone()
+	zombie.Deaf(true)
+	w.Cut(zombie.Member(0), w.agents[1].Member(0), true)
+	_, err = d.Repair(t.Context())
+	require.NoError(t, err)
+	for _, a := range w.agents {
+		require.EqualValues(t, 2, a.Epoch(), "the zombie, too: another epoch 2")
+	}
+	zombie.Deaf(false)
+	look, err := d.Look(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, look.Trouble)
+	require.Equal(t, []string{"u0/0/1"}, look.Outcasts)
+	_, err = d.Repair(t.Context())
+	require.NoError(t, err)
+	require.False(t, zombie.InWorld())
+	_, err = d.Apply(t.Context(), expert(3))
+	require.NoError(t, err)
+	w.members(t, 1, 2, 0)
+}
