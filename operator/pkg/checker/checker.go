@@ -271,7 +271,9 @@ func (p *player) play(flip *tangramv1.Flip) error {
 		if err := p.onceFromCheckpoint(flip, next); err != nil {
 			return err
 		}
-		cost.CheckpointBytes += p.Geometry.Proto.DenseBytes
+	}
+	if err := p.denseWays(flip, numbering, &cost); err != nil {
+		return err
 	}
 	if err := sameCost(&cost, flip.Cost); err != nil {
 		return err

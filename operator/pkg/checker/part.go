@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"tangram.dev/operator/pkg/geometry"
 	"tangram.dev/operator/pkg/layout"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
@@ -88,7 +87,7 @@ func (p *player) part(flip *tangramv1.Flip, next, numbering *tangramv1.Layout, p
 		return nil, err
 	}
 	denseAfter := rank >= 0 && layout.HoldsDense(next, uint32(rank))
-	if err := p.densePart(flip, numbering, part, denseAfter, cost); err != nil {
+	if err := p.densePart(numbering, part, denseAfter, cost); err != nil {
 		return nil, err
 	}
 	return want, p.room(old, want, denseAfter, part)
@@ -256,35 +255,7 @@ func (p *player) room(old, want memory, denseAfter bool, part *tangramv1.RankPar
 	return nil
 }
 
-func (p *player) densePart(flip *tangramv1.Flip, numbering *tangramv1.Layout, part *tangramv1.RankPart, after bool,
-	cost *tangramv1.Cost) error {
-	sources := part.GetDense().GetSourceByPart()
-	if !after || p.dense[part.Member] {
-		if len(sources) != 0 {
-			return fmt.Errorf("brings dense weights that it holds or does not need")
-		}
-		return nil
-	}
-	if len(sources) != geometry.DenseParts {
-		return fmt.Errorf("dense weights in %d parts", len(sources))
-	}
-	cost.DenseBytes += p.Geometry.Proto.DenseBytes
-	for _, source := range sources {
-		switch {
-		case int(source) > len(numbering.Members) || source == part.Rank+1:
-			return fmt.Errorf("dense weights from source %d of %d ranks", source, len(numbering.Members))
-		case flip.Kind == tangramv1.FlipKind_FLIP_KIND_FIRST:
-		case source != 0 && !p.dense[numbering.Members[source-1].Id]:
-			return fmt.Errorf("dense weights from rank %d, which lacks them", source-1)
-		}
-	}
-	if flip.Kind != tangramv1.FlipKind_FLIP_KIND_FIRST && !slices.ContainsFunc(sources, func(s uint32) bool { return s != 0 }) {
-		cost.CheckpointBytes += p.Geometry.Proto.DenseBytes
-	}
-	return nil
-}
-
-// onceFromCheckpoint: on a first start each byte is read once, and every pull ends at
+// onceFromCheckpoint: on a first start each byte of the experts is read once, and every pull ends at
 // the rank that reads.
 func (p *player) onceFromCheckpoint(flip *tangramv1.Flip, next *tangramv1.Layout) error {
 	type key struct {
@@ -311,11 +282,6 @@ func (p *player) onceFromCheckpoint(flip *tangramv1.Flip, next *tangramv1.Layout
 				if err := note(part.Rank, granule(f.Layer[i], f.Expert[i], f.GranuleStart[i]+g), f.Source[i]); err != nil {
 					return err
 				}
-			}
-		}
-		for i, source := range part.GetDense().GetSourceByPart() {
-			if err := note(part.Rank, granule(^uint32(0), uint32(i), 0), source); err != nil {
-				return err
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package checker_test
 
 import (
+	"slices"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -136,15 +137,17 @@ func TestDenseWeightsComeFromWhoHasThem(t *testing.T) {
 		{"from the one after the last", func(c *checker.Case) { d(c).SourceByPart[15] = 5 }, "dense weights from source 5", false},
 		{"again", func(c *checker.Case) { flip(c, join).Parts[0].Dense = d(c) }, "holds or does not need", false},
 		{"from who lacks them", func(c *checker.Case) {
-			inv := map[string]*tangramv1.Inventory{}
+			inv, m := map[string]*tangramv1.Inventory{}, c.Before.Members[1].Id
 			for id, i := range c.Inventories {
-				inv[id] = proto.CloneOf(i)
+				if id != m {
+					inv[id] = proto.CloneOf(i)
+				}
 			}
-			inv[c.Before.Members[1].Id].Dense = false
-			c.Inventories = inv
-			d(c).SourceByPart[0] = 2
-			flip(c, join).Parts[1].Dense = &tangramv1.DenseFetch{SourceByPart: make([]uint32, 16)}
+			c.Inventories, c.Lost = inv, map[string]bool{m: true}
+			flip(c, join).Parts = slices.Delete(flip(c, join).Parts, 1, 2)
+			flip(c, join).Parts[2].Dense.SourceByPart[0] = 2
 		}, "which lacks them", false},
+		{"from the checkpoint", func(c *checker.Case) { d(c).SourceByPart[7] = 0 }, "which others hold", false},
 	})
 }
 

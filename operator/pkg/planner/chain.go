@@ -7,7 +7,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"tangram.dev/operator/pkg/bound"
-	"tangram.dev/operator/pkg/geometry"
 	"tangram.dev/operator/pkg/layout"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
@@ -190,19 +189,7 @@ func (c *chain) first(changes []*change) error {
 		}
 	}
 	delta.Layers = next.Layers
-	for r := range n {
-		sources := make([]uint32, geometry.DenseParts)
-		for i := range sources {
-			if reader := i % n; reader != r {
-				sources[i] = uint32(reader) + 1
-			}
-		}
-		b.parts[r].Dense = &tangramv1.DenseFetch{SourceByPart: sources}
-		c.dense[r] = true
-	}
-	dense := c.v.Proto.DenseBytes
-	b.cost.DenseBytes, b.cost.DenseBoundBytes = dense*uint64(n), dense*uint64(n)
-	b.cost.CheckpointBytes += dense
+	c.bringDense(b)
 	c.settle(b, nil)
 	return c.emit(tangramv1.FlipKind_FLIP_KIND_FIRST, delta, next, b)
 }

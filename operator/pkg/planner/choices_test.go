@@ -1,6 +1,9 @@
 package planner_test
 
 import (
+	"fmt"
+	"maps"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -142,9 +145,65 @@ func TestDenseWeightsComeFromTheNearestInTurn(t *testing.T) {
 	crew.damage("a", false, nil)
 	crew.damage("b", false, nil)
 	result = crew.to(t, expertShape, "a", "b")
-	require.Equal(t, turns(0), result.Plan.Flips[0].Parts[0].Dense.SourceByPart)
-	require.Equal(t, turns(0), result.Plan.Flips[0].Parts[1].Dense.SourceByPart)
-	require.Equal(t, 2*v.Proto.DenseBytes, result.Plan.Cost.CheckpointBytes)
+	require.Equal(t, turns(0, 2), result.Plan.Flips[0].Parts[0].Dense.SourceByPart, "one reads, the other takes it from there")
+	require.Equal(t, turns(1, 0), result.Plan.Flips[0].Parts[1].Dense.SourceByPart)
+	require.Equal(t, v.Proto.DenseBytes, result.Plan.Cost.CheckpointBytes)
+}
+
+// What few hold goes from joiner to joiner: nobody sends much more than all of it once, and no part passes through many hands.
+func TestDenseWeightsSpreadAsATree(t *testing.T) {
+	v := view(t, shape(64, 4, 1, 0))
+	var all []string
+	for i := range 64 {
+		all = append(all, fmt.Sprintf("m%02d", i))
+	}
+	for name, c := range map[string]struct {
+		before   int // ranks
+		node     func(i int) string
+		most     int // parts that one rank sends
+		hops     int
+		far      int // parts that come from another node
+		farBound bool
+	}{
+		"one holder, a node each":     {before: 1, node: func(i int) string { return fmt.Sprint("n", i) }, most: geometry.DenseParts, hops: 6},
+		"one holder, nodes of eight":  {before: 1, node: func(i int) string { return fmt.Sprint("n", i/8) }, most: 2 * geometry.DenseParts, hops: 8, far: 7 * geometry.DenseParts, farBound: true},
+		"as many holders as joiners":  {before: 32, node: func(i int) string { return fmt.Sprint("n", i) }, most: geometry.DenseParts, hops: 1},
+		"nobody, a world begins anew": {before: 0, node: func(i int) string { return fmt.Sprint("n", i) }, most: geometry.DenseParts, hops: 6},
+	} {
+		t.Run(name, func(t *testing.T) {
+			crew := &crew{v: v, node: map[string]string{}}
+			for i, id := range all {
+				crew.node[id] = c.node(i)
+			}
+			if c.before > 0 {
+				crew.to(t, expertShape, all[:c.before]...)
+			}
+			flip := crew.to(t, expertShape, all...).Plan.Flips[0]
+			sent := map[uint32]int{}
+			far, hops := 0, 0
+			for _, part := range flip.Parts {
+				for i, source := range part.GetDense().GetSourceByPart() {
+					if source == 0 {
+						continue
+					}
+					sent[source-1]++
+					if c.node(int(source-1)) != c.node(int(part.Rank)) {
+						far++
+					}
+					way := 1
+					for at := flip.Parts[source-1].GetDense(); at != nil && at.SourceByPart[i] != 0; way++ {
+						at = flip.Parts[at.SourceByPart[i]-1].GetDense()
+					}
+					hops = max(hops, way)
+				}
+			}
+			require.LessOrEqual(t, slices.Max(slices.Collect(maps.Values(sent))), c.most, "parts that one rank sends")
+			require.LessOrEqual(t, hops, c.hops)
+			if c.farBound {
+				require.Equal(t, c.far, far, "each part comes to each node once")
+			}
+		})
+	}
 }
 
 // Survivors without the dense weights bring them with the repair.

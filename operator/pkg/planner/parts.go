@@ -223,45 +223,6 @@ func (c *chain) fetch(b *parts, part *tangramv1.RankPart, layer, e uint32, hs []
 	return checkpoint
 }
 
-// bringDense gives every rank without the dense weights a source for each part: the
-// nearest ranks that hold them, in turn.
-func (c *chain) bringDense(b *parts) {
-	load := make([]int, len(c.members))
-	holders := append([]bool(nil), c.dense...)
-	for r, part := range b.parts {
-		if part == nil || holders[r] {
-			continue
-		}
-		sources := make([]uint32, geometry.DenseParts)
-		for i := range sources {
-			best := -1
-			for s, holds := range holders {
-				if !holds {
-					continue
-				}
-				a, z := c.nears[r*len(c.members)+s], uint8(0)
-				if best >= 0 {
-					z = c.nears[r*len(c.members)+best]
-				}
-				if best < 0 || a < z || (a == z && load[s] < load[best]) {
-					best = s
-				}
-			}
-			if best >= 0 {
-				load[best]++
-			}
-			sources[i] = uint32(best + 1)
-		}
-		part.Dense = &tangramv1.DenseFetch{SourceByPart: sources}
-		b.cost.DenseBytes += c.v.Proto.DenseBytes
-		b.cost.DenseBoundBytes += c.v.Proto.DenseBytes
-		if sources[0] == 0 {
-			b.cost.CheckpointBytes += c.v.Proto.DenseBytes
-		}
-		c.dense[r] = true
-	}
-}
-
 // damaged says whether an agent that answers lacks something that the layout gives it.
 func (c *chain) damaged() bool {
 	for r := range c.members {
