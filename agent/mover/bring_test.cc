@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "agent/mover/mover.h"
+#include "agent/mover/pacer.h"
 
 namespace tangram::mover {
 namespace {
@@ -82,6 +83,33 @@ TEST(Bring, EverythingComesOnce) {
   EXPECT_EQ(played.arrived, (std::multiset<size_t>{0, 1, 2, 3}));
   EXPECT_EQ(a.calls, (std::vector<std::vector<size_t>>{{0, 2}}));
   EXPECT_EQ(b.calls, (std::vector<std::vector<size_t>>{{1, 3}}));
+}
+
+// What each range takes is work, and by its share a worker rests for as long again.
+TEST(Bring, WorkersRestForTheirShareOfTheTime) {
+  class Slow final : public Source {
+   public:
+    std::string name() const override { return "slow"; }
+    Status Bring(std::span<const Range>, std::span<const size_t> wanted, const Arrived& arrived,
+                 const std::stop_token&) override {
+      for (const size_t i : wanted) {
+        const auto begin = std::chrono::steady_clock::now();
+        while (std::chrono::steady_clock::now() - begin < 2 * Pacer::kSlice) {
+        }
+        arrived(i, {});
+      }
+      return OkStatus();
+    }
+  } slow;
+  Source* const sources[] = {&slow};
+  const std::vector<Range> job(4, Of({0}, 0));
+  const auto begin = std::chrono::steady_clock::now();
+  ASSERT_TRUE(Bring(
+                  job, sources, {.share = 0.25},
+                  [](const Source&, size_t, const std::vector<uint64_t>&) {},
+                  [](const Source&, const Status&) {}, {})
+                  .ok());
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, 4 * 4 * 2 * Pacer::kSlice);
 }
 
 TEST(Bring, NothingIsWantedAndNothingAsked) {

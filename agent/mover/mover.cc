@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "agent/base/background.h"
+#include "agent/mover/pacer.h"
 
 namespace tangram::mover {
 namespace {
@@ -23,6 +24,7 @@ class Run {
   Run(std::span<const Range> job, std::span<Source* const> sources, const Limits& limits)
       : job_(job),
         limits_(limits),
+        pacer_(limits.share),
         left_(job.size()),
         turn_(job.size()),
         missing_(job.size(), true) {
@@ -35,12 +37,16 @@ class Run {
     while (true) {
       const std::optional<Call> call = Next(stop);
       if (!call) return;
+      pacer_.Begin();
       Source& source = *desks_[call->desk].source;
       const auto arrived = [&](size_t range, const std::vector<uint64_t>& hashes) {
         came(source, range, hashes);
-        const std::scoped_lock lock(mu_);
-        if (missing_[range]) --left_;
-        missing_[range] = false;
+        {
+          const std::scoped_lock lock(mu_);
+          if (missing_[range]) --left_;
+          missing_[range] = false;
+        }
+        pacer_.Moved(stop);
       };
       Status status = source.Bring(job_, call->ranges, arrived, stop);
       if (!status.ok() && status.code() != Code::kNotHeld) failed(source, status);
@@ -175,6 +181,7 @@ class Run {
 
   const std::span<const Range> job_;
   const Limits limits_;
+  Pacer pacer_;
   std::mutex mu_;
   std::condition_variable_any changed_;
   std::vector<Desk> desks_;

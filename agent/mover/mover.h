@@ -47,6 +47,7 @@ struct Limits {
   uint64_t batch_bytes = 256 << 20;
   int failures = 2;  // of a source, after which it is not asked again by this job
   std::chrono::milliseconds ask_again{20};
+  double share = 1;    // of its time that a worker may be at work; it sleeps the rest (pacer.h)
   bool yields = true;  // workers take what time serving leaves; not where serving waits for them
 };
 

@@ -120,6 +120,7 @@ Status Read(const YAML::Node& root, const std::string& file, AgentConfig* out) {
   top.Number("spare_banks", false, 1, 1024, &out->spare_banks);
   top.Number("granule_rows", true, 1, 1 << 20, &out->granule_rows);
   top.Number("load_threads", false, 1, 256, &out->load_threads);
+  top.Number("staging_percent", false, 1, 100, &out->staging_percent);
   top.Text("device", false, &out->device);
   top.Number("page_bytes", false, 256, uint64_t{1} << 40, &out->page_bytes);
   top.Flag("hugetlb", &out->hugetlb);

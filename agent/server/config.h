@@ -18,11 +18,12 @@ struct AgentConfig {
   uint64_t kv_bytes = 0;      // per rank
   uint32_t spare_banks = 1;
   uint32_t granule_rows = 0;
-  uint32_t load_threads = 2;    // that read the checkpoint at once, for each rank
-  std::string device = "host";  // platform of the memory (agent/device/platform.h)
-  uint64_t page_bytes = 4096;   // of the world's geometry: memory is mapped in multiples of it
-  bool hugetlb = false;         // the pod was given huge pages (page_bytes a multiple of theirs)
-  bool sizes_only = false;      // a flag of the process, not of the file: platform `ghost`
+  uint32_t load_threads = 2;       // that read the checkpoint at once, for each rank
+  uint32_t staging_percent = 100;  // of its time that a worker moves bytes while engines serve
+  std::string device = "host";     // platform of the memory (agent/device/platform.h)
+  uint64_t page_bytes = 4096;      // of the world's geometry: memory is mapped in multiples of it
+  bool hugetlb = false;            // the pod was given huge pages (page_bytes a multiple of theirs)
+  bool sizes_only = false;         // a flag of the process, not of the file: platform `ghost`
   std::string checkpoint, revision;
   std::string listen, data_listen, advertise, metrics_listen;  // host:port; advertise: host
   std::string engine_socket, engine_token_file, ready_file, in_world_file;

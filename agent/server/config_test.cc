@@ -31,6 +31,7 @@ TEST(Config, GoodFileWithDefaults) {
   ASSERT_TRUE(config.ok()) << config.status().message();
   EXPECT_EQ(config->ranks, 1u);
   EXPECT_EQ(config->load_threads, 2u);
+  EXPECT_EQ(config->staging_percent, 100u);
   EXPECT_EQ(ParseConfig(kGood + "load_threads: 16\n", "f.yaml")->load_threads, 16u);
   EXPECT_EQ(config->advertise, "127.0.0.1");
   EXPECT_TRUE(config->log_json);
@@ -50,6 +51,8 @@ TEST(Config, ErrorsNameLineAndKey) {
   EXPECT_EQ(ErrorOf(kGood + "ranks: -1\n"), "f.yaml:15: ranks: want a whole number, got '-1'");
   EXPECT_EQ(ErrorOf(kGood + "ranks: 0\n"), "f.yaml:15: ranks: 0 is not in 1..64");
   EXPECT_EQ(ErrorOf(kGood + "load_threads: 0\n"), "f.yaml:15: load_threads: 0 is not in 1..256");
+  EXPECT_EQ(ErrorOf(kGood + "staging_percent: 0\n"),
+            "f.yaml:15: staging_percent: 0 is not in 1..100");
   EXPECT_EQ(ErrorOf(kGood + "ranks: 99999999999999999999999\n"),
             "f.yaml:15: ranks: want a whole number, got '99999999999999999999999'");
   EXPECT_EQ(ErrorOf(kGood + "log: {json: yes}\n"), "f.yaml:15: log.json: want true or false");

@@ -70,6 +70,7 @@ class StoreHost final : public MemoryHost {
       options.transports = transports;
       options.reads = reads;
       options.load_threads = config.load_threads;
+      options.staging_share = static_cast<double>(config.staging_percent) / 100;
       options.opener = [peers](const std::string& address, const v1::OpenPullRequest& request) {
         return peers->OpenPull(address, request);
       };

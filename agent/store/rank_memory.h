@@ -27,6 +27,7 @@ struct StageProgress {
 struct Origins {
   std::vector<v1::PeerAddress> peers;        // ranks are the target's
   std::shared_ptr<const v1::Layout> before;  // in force; null: none
+  bool serving = false;                      // engines take steps meanwhile
 };
 
 struct MemoryFigures {

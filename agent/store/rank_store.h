@@ -43,7 +43,8 @@ class RankStore final : public RankMemory {
     std::shared_ptr<mover::Transports> transports;
     // Through which the ranks of the process read the checkpoint; null: this rank alone.
     std::shared_ptr<loader::SharedReads> reads;
-    size_t load_threads = 1;  // that read the checkpoint for this rank at once
+    size_t load_threads = 1;   // that read the checkpoint for this rank at once
+    double staging_share = 1;  // of its time that a worker moves bytes while engines serve
     // The store of another member in this process, or null.
     std::function<RankStore*(const std::string& member)> sibling;
   };

@@ -195,7 +195,9 @@ Status RankStore::Stage(const v1::Header& header, const Origins& origins, StageP
     if (stop.stop_requested()) return;
     spdlog::warn("attempt {}: {} failed: {}", header.attempt(), source.name(), status.message());
   };
-  TANGRAM_RETURN_IF_ERROR(mover::Bring(job, sources, {}, arrived, failed, stop));
+  mover::Limits limits;
+  if (origins.serving) limits.share = options_.staging_share;
+  TANGRAM_RETURN_IF_ERROR(mover::Bring(job, sources, limits, arrived, failed, stop));
   TANGRAM_RETURN_IF_ERROR(fault::Check("stage.before_verify"));
   const std::scoped_lock lock(mu_);
   return CheckVerifiedLocked();

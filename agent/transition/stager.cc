@@ -36,7 +36,7 @@ Status Stager::StagePart(Job* job, uint32_t device) {
   Job::Part& part = job->parts.at(device);
   RankMemory& memory = *core_->ranks[device].memory;
   const v1::Header& header = job->request.header();
-  Origins origins{job->peers(), nullptr};
+  Origins origins{.peers = job->peers(), .before = nullptr, .serving = !job->by_agents()};
   {
     const std::scoped_lock lock(core_->mu);
     if (const Core::Rank* rank = core_->InForce()) origins.before = rank->layout;

@@ -293,6 +293,14 @@ type Transition struct {
 	// +kubebuilder:default=60
 	// +optional
 	TimeoutSeconds int32 `json:"timeoutSeconds,omitempty"`
+	// stagingPercent of its time for which a worker of a transition may move bytes while requests are served; it sleeps the rest.
+	// Whatever it says, such workers take only the processor time that serving leaves: less than 100 leaves links and
+	// memory to serving, too, and transitions take longer. Pods that are there keep the share that they were made with.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	// +kubebuilder:default=100
+	// +optional
+	StagingPercent int32 `json:"stagingPercent,omitempty"`
 	// historyLimit is the number of ended LayoutTransitions that are kept.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100

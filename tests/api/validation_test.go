@@ -90,6 +90,8 @@ func TestCreateIsRefused(t *testing.T) {
 		"strategy Fast":          {fields{"spec.transition.strategy": "Fast"}, []string{"spec.transition.strategy", "use Smooth"}},
 		"no timeout":             {fields{"spec.transition.timeoutSeconds": int64(0)}, []string{"spec.transition.timeoutSeconds"}},
 		"history too long":       {fields{"spec.transition.historyLimit": int64(101)}, []string{"spec.transition.historyLimit", "100"}},
+		"all and more to stage":  {fields{"spec.transition.stagingPercent": int64(101)}, []string{"spec.transition.stagingPercent", "100"}},
+		"nothing to stage with":  {fields{"spec.transition.stagingPercent": int64(0)}, []string{"spec.transition.stagingPercent"}},
 		"no history":             {fields{"spec.transition.historyLimit": int64(0)}, []string{"spec.transition.historyLimit"}},
 		"hasty gateway":          {fields{"spec.gateway.terminationGracePeriodSeconds": int64(19)}, []string{"spec.gateway.terminationGracePeriodSeconds", "20"}},
 		"no gateway":             {fields{"spec.gateway.replicas": int64(0)}, []string{"spec.gateway.replicas"}},

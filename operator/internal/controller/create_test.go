@@ -205,12 +205,28 @@ func TestHugePages(t *testing.T) {
 		require.EqualValues(t, 2*(64+16)<<20, pages.Value())
 		require.EqualValues(t, 256<<20, memory.Value())
 	}
-	config := &corev1.ConfigMap{}
-	require.NoError(t, b.c.Get(t.Context(), client.ObjectKey{Namespace: b.namespace, Name: configName(d)}, config))
-	file := map[string]any{}
-	require.NoError(t, yaml.Unmarshal([]byte(config.Data["agent.yaml"]), &file))
+	file := b.agentConfig(d)
 	require.Equal(t, true, file["hugetlb"])
 	require.EqualValues(t, 2<<20, file["page_bytes"], "experts begin at whole pages")
+}
+
+// agentConfig is the file that agents of a world read.
+func (b *bed) agentConfig(d *api.MoEDeployment) map[string]any {
+	config := &corev1.ConfigMap{}
+	require.NoError(b.t, b.c.Get(b.t.Context(), client.ObjectKey{Namespace: b.namespace, Name: configName(d)}, config))
+	file := map[string]any{}
+	require.NoError(b.t, yaml.Unmarshal([]byte(config.Data["agent.yaml"]), &file))
+	return file
+}
+
+// Agents are told how much of the machine staging may have: all of what serving leaves, if the spec does not say.
+func TestStagingPercent(t *testing.T) {
+	b := newBed(t)
+	require.EqualValues(t, 100, b.agentConfig(b.serve("w", 1))["staging_percent"])
+	d := b.deployment("x", 1)
+	d.Spec.Transition.StagingPercent = 25
+	require.NoError(t, b.c.Create(t.Context(), d))
+	require.EqualValues(t, 25, b.agentConfig(b.ready("x"))["staging_percent"])
 }
 
 // A spec that the API server refuses changes nothing for the world that is there.

@@ -58,6 +58,9 @@ func agentConfig(d *api.MoEDeployment) (*corev1.ConfigMap, error) {
 	if d.Spec.Limits.HugePages {
 		file["hugetlb"], file["page_bytes"] = true, hugePageBytes
 	}
+	if share := d.Spec.Transition.StagingPercent; share > 0 {
+		file["staging_percent"] = share
+	}
 	wire, err := yaml.Marshal(file)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,72 @@
+// The share of its time that a worker gets, by a clock of the test's.
+#include "agent/mover/pacer.h"
+
+#include <gtest/gtest.h>
+
+namespace tangram::mover {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+struct Played {
+  nanoseconds worked{0}, slept{0};
+  double share() const { return static_cast<double>(worked.count()) / (worked + slept).count(); }
+};
+
+// So many ranges, each of which takes a worker so long.
+Played Play(double share, int ranges, nanoseconds each) {
+  Played out;
+  Pacer pacer(share, {[&] { return out.worked + out.slept; },
+                      [&](nanoseconds span, const std::stop_token&) { out.slept += span; }});
+  pacer.Begin();
+  for (int i = 0; i < ranges; ++i) {
+    out.worked += each;
+    pacer.Moved({});
+  }
+  return out;
+}
+
+TEST(Pacer, AWorkerIsAtWorkForItsShareOfTheTime) {
+  for (const double share : {0.05, 0.25, 0.5, 0.9}) {
+    for (const nanoseconds each :
+         {nanoseconds(1000), nanoseconds(milliseconds(3)), nanoseconds(milliseconds(400))}) {
+      const Played played = Play(share, 100000, each);
+      EXPECT_NEAR(played.share(), share, share / 100) << share << ", " << each.count() << " ns";
+    }
+  }
+}
+
+TEST(Pacer, ShortCallsAddUpAndWaitingForThemIsNoWork) {
+  nanoseconds worked{0}, waited{0}, slept{0};
+  Pacer pacer(0.5, {[&] { return worked + waited + slept; },
+                    [&](nanoseconds span, const std::stop_token&) { slept += span; }});
+  for (int call = 0; call < 1000; ++call) {
+    waited += milliseconds(100);
+    pacer.Begin();
+    worked += milliseconds(1);
+    pacer.Moved({});
+  }
+  EXPECT_EQ(slept, worked);
+}
+
+TEST(Pacer, AllOfItIsNoRest) { EXPECT_EQ(Play(1, 1000, milliseconds(10)).slept, nanoseconds(0)); }
+
+TEST(Pacer, WhatIsDoneInASliceIsDoneWithoutARest) {
+  EXPECT_EQ(Play(0.5, 4, milliseconds(1)).slept, nanoseconds(0));
+  EXPECT_EQ(Play(0.5, 5, milliseconds(1)).slept, nanoseconds(milliseconds(5)));
+}
+
+TEST(Pacer, AStopEndsARest) {
+  Pacer pacer(1e-6);  // a rest of hours
+  std::stop_source stop;
+  stop.request_stop();
+  pacer.Begin();
+  const auto begin = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() - begin < Pacer::kSlice) {
+  }
+  pacer.Moved(stop.get_token());
+}
+
+}  // namespace
+}  // namespace tangram::mover
