@@ -7,16 +7,17 @@ earlier one failed, except that nothing can run without `setup` and `build`. At 
 stands what failed, a line each, then minutes; the last line is `N passed, N failed,
 N skipped`. Exit code 1 if anything failed.
 
-Stages from `go` to `fuzz` run in two lanes side by side, as they mostly wait for processes. Trees that only one stage needs are built,
+Stages from `go` to `fuzz` run two at a time, as they mostly wait for processes. Trees that only one stage needs are built,
 and sources are linted, at low priority beside both. `bench` has the machine to itself.
 
-What is heavy is sampled by day: programs under sanitizers (one of the two a day) and Go's race detector, fuzz targets, cells of the fault matrix.
-The date is printed, `DATE=YYYY-MM-DD` plays it again, and within a week everything has its turn. `NIGHTLY=1` (`make nightly`) plays all at once.
+What is heavy is sampled by day: programs under sanitizers (one of the two a day) and Go's race detector, fuzz targets, cells of the fault matrix,
+the longest cases of `walk`. The date is printed, `DATE=YYYY-MM-DD` plays it again, and within a week everything has its turn. `NIGHTLY=1` (`make nightly`) plays all at once.
 
     tests/stages.py [--only NAME ...] [--list]
 """
 
 import argparse
+import collections
 import contextlib
 import datetime
 import json
@@ -112,7 +113,7 @@ STAGES = [
     ("go", "gojson", go_tests() + "exit ${rc:-0}"),
     ("api", "gojson", gotest("tests", "-vet=off -timeout 20m ./api/... ./chart/...") + "exit ${rc:-0}"),
     ("walk", "gojson", gotest("tests", "-vet=off -timeout 30m ./walk/...") + "exit ${rc:-0}"),
-    ("model", "gojson", gotest("tests", "-vet=off -timeout 20m ./model/... ./mutants/...") + "exit ${rc:-0}"),
+    ("model", "gojson", gotest("tests", "-vet=off -timeout 20m ./internal/... ./model/... ./mutants/...") + "exit ${rc:-0}"),
     ("faults", "gojson", gotest("tests", f"-vet=off -timeout {'3h' if NIGHTLY else '20m'} ./faults/...") + "exit ${rc:-0}"),
     ("demo", "exit", "build/bin/tangram-demo local --seed 1 --ranks 4 --out build/demo-local"),
     # one after the other: each wants the machine's one cluster
@@ -127,10 +128,10 @@ STAGES = [
     ("bench", "exit", "(cd tests && python3 -m unittest bench_test) && tests/bench.py all" + ("" if NIGHTLY else " --ci")),
 ]
 
-# The two lanes, each one stage after another, so that what waits most (`cluster`) is beside what computes most (`go`): the longer a world of
-# processes lives, the more steps its engines make. Whoever joins them shares the machine, its free ports and build/models with the other:
-# `go`, `api` and `cluster` bring their own API servers, `walk` to `demo` worlds of processes on free ports.
-LANES = (("go", "api", "asan", "tsan", "fuzz"), ("cluster", "walk", "model", "faults", "demo"))
+# Two at a time, whoever has ended one takes the next: first what takes longest, and of the two that begin one computes (`go`) and one waits (`cluster`):
+# the longer a world of processes lives, the more steps its engines make. They share the machine, its free ports and build/models: `go`, `api` and
+# `cluster` bring their own API servers, `walk` to `demo` worlds of processes on free ports.
+SIDE_BY_SIDE = ("go", "cluster", "walk", "faults", "model", "asan", "tsan", "fuzz", "demo", "api")
 
 # What a stage needs that no other does, and what needs nothing but a processor: done beside the stages between "build" and it.
 BUILDS = {
@@ -317,10 +318,12 @@ def report(name, kind, log, junit, code, minutes, cpu):
 
 
 def play(stages, builder, results):
-    """Runs stages one after another; what `run` returns of each goes into results, by name."""
-    for name, *_ in stages:
-        results[name] = (0, 1, 0, [f"{name}: did not end"], 0, 0)
-    for name, kind, command in stages:
+    """Runs the stages of a deque one after another, from its left, until it is empty; what `run` returns of each goes into results, by name."""
+    while True:
+        try:
+            name, kind, command = stages.popleft()
+        except IndexError:  # whoever else plays them took the last
+            return
         results[name] = run(name, kind, command, builder)
 
 
@@ -353,18 +356,19 @@ def main():
 
     for stage in chosen:
         if stage[0] in ("setup", "build") and fine():
-            play([stage], None, results)
+            play(collections.deque([stage]), None, results)
     if fine():
         builder = Builder([name for name, *_ in chosen])
-        named = {stage[0]: stage for stage in chosen}
-        lanes = [threading.Thread(target=play, args=([named[name] for name in lane if name in named], builder, results)) for lane in LANES]
-        rest = [stage for stage in chosen if stage[0] not in results and not any(stage[0] in lane for lane in LANES)]
-        play([stage for stage in rest if stage[0] == "c++"], builder, results)
-        for lane in lanes:
-            lane.start()
-        for lane in lanes:
-            lane.join()
-        play([stage for stage in rest if stage[0] != "c++"], builder, results)
+        named = {stage[0]: stage for stage in chosen if stage[0] not in results}
+        play(collections.deque(named.pop(name) for name in ["c++"] if name in named), builder, results)
+        queue = collections.deque(named.pop(name) for name in SIDE_BY_SIDE if name in named)
+        results |= {name: (0, 1, 0, [f"{name}: did not end"], 0, 0) for name, *_ in queue}  # if those who play them fail
+        players = [threading.Thread(target=play, args=(queue, builder, results)) for _ in range(2)]
+        for player in players:
+            player.start()
+        for player in players:
+            player.join()
+        play(collections.deque(named.values()), builder, results)
         built = builder.cpu
     table = [(name, *results[name]) for name, *_ in chosen if name in results]
     total = [sum(row[i] for row in table if i == 2 or row[0] not in AGAIN) for i in (1, 2, 3)]

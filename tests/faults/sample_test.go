@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -16,16 +15,10 @@ import (
 
 const daysOfWeek = 7
 
-// today is the number of the day whose sample is played: that of DATE (2006-01-02), or FAULT_SEED, or of the clock.
+// today is the number of the day whose sample is played: FAULT_SEED, or that of the other samples.
 func today(t *testing.T) int {
 	t.Helper()
-	now := time.Now().UTC()
-	if text := os.Getenv("DATE"); text != "" {
-		given, err := time.Parse(time.DateOnly, text)
-		require.NoError(t, err, "DATE")
-		now = given
-	}
-	day := int(now.Unix() / (24 * 3600))
+	day := worlds.Today(t)
 	if text := os.Getenv("FAULT_SEED"); text != "" {
 		given, err := strconv.Atoi(text)
 		require.NoError(t, err, "FAULT_SEED")

@@ -10,12 +10,13 @@ import (
 
 	"tangram.dev/e2e/harness"
 	"tangram.dev/e2e/load"
+	"tangram.dev/tests/internal/worlds"
 )
 
 // One agent fails once in each phase. Before the permit: the driver says why, all ranks serve
 // on in the old layout, nothing moved. After it, the driver goes on: the same apply succeeds.
 func TestAgentThatFailsInAPhase(t *testing.T) {
-	for _, c := range []struct {
+	for _, c := range worlds.ByDay(t, 3, []struct {
 		fault  string // the second pass: the first layout is the first
 		cause  string // "": the transition goes through
 		settle bool   // the abort failed too: only the next apply brings the world to rest
@@ -35,7 +36,7 @@ func TestAgentThatFailsInAPhase(t *testing.T) {
 		{"retire.after=error@2", "", false, "fault point retire.after"},
 		{"stage.before_fetch=error@2", "", false, "fault point stage.before_fetch"}, // the source is asked again
 		{"stage.after_fetch=corrupt@2", "", false, "differs from its hash"},
-	} {
+	}) {
 		t.Run(c.fault, func(t *testing.T) {
 			w := startTiny(t, harness.Options{Pods: []int{1, 1}, Faults: map[int]string{1: c.fault}})
 			apply(t, w, 2, "Expert")

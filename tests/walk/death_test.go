@@ -9,6 +9,7 @@ import (
 
 	"tangram.dev/e2e/harness"
 	"tangram.dev/e2e/load"
+	"tangram.dev/tests/internal/worlds"
 )
 
 // alive is a world with a keeper and a load.
@@ -98,7 +99,7 @@ func (a *alive) end(t *testing.T, ranks int) {
 }
 
 func TestAPodDies(t *testing.T) {
-	for _, mode := range []string{"Expert", "Tensor"} {
+	for _, mode := range worlds.ByDay(t, 2, []string{"Expert", "Tensor"}) {
 		t.Run(mode, func(t *testing.T) {
 			a := startAlive(t, []int{1, 1, 1}, 3, mode)
 			a.KillPod(1)

@@ -9,12 +9,13 @@ import (
 
 	"tangram.dev/e2e/harness"
 	"tangram.dev/e2e/load"
+	"tangram.dev/tests/internal/worlds"
 )
 
 // A driver that is killed in the middle leaves a world that serves; the next driver ends what
 // it finds, forward or back, and gets to where the first one wanted.
 func TestDriverThatIsKilled(t *testing.T) {
-	for _, phase := range []string{"prepare", "stage", "flip", "retire"} {
+	for _, phase := range worlds.ByDay(t, 2, []string{"prepare", "stage", "flip", "retire"}) {
 		t.Run(phase, func(t *testing.T) {
 			w := startTiny(t, harness.Options{Pods: []int{2, 2}})
 			apply(t, w, 2, "Expert")

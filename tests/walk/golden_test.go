@@ -8,9 +8,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 
@@ -135,7 +137,9 @@ func whole(ctx context.Context, w *harness.World, prompt []uint32, n int) ([]uin
 // What clients get through the gateway of a world of agents and engines that loaded the checkpoint is what transformers
 // computes on it: at rest in each layout, and from requests that run while it moves there.
 func TestGolden(t *testing.T) {
-	for preset, granule := range map[string]int{"tiny": 8, "odd": 8, "demo": 16} {
+	granules := map[string]int{"tiny": 8, "odd": 8, "demo": 16}
+	for _, preset := range worlds.ByDay(t, 3, slices.Sorted(maps.Keys(granules))) {
+		granule := granules[preset]
 		t.Run(preset, func(t *testing.T) {
 			g := readGolden(t, preset)
 			checkpoint, err := harness.Checkpoint(t.Context(), worlds.Root, preset)

@@ -14,12 +14,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"tangram.dev/e2e/harness"
+	"tangram.dev/tests/internal/worlds"
 )
 
 // An engine is stopped for longer than its peers wait. It closes no connection and its agent says that it is at work; the others
 // go on without it. When it wakes it has no part in anything, and joins again under another name.
 func TestAnEngineHangs(t *testing.T) {
-	for _, mode := range []string{"Expert", "Tensor"} {
+	for _, mode := range worlds.ByDay(t, 2, []string{"Expert", "Tensor"}) {
 		t.Run(mode, func(t *testing.T) {
 			a := startAlive(t, []int{1, 2, 1}, 4, mode) // of the pod with two, one hangs
 			a.HangEngine(1, 1, true)
@@ -37,7 +38,7 @@ func TestAnEngineHangs(t *testing.T) {
 // answers, and no step runs in which somebody could miss it. The others tell that they hear nothing of it, and the repair
 // begins again without it: nobody waits until its limit for an answer that does not come.
 func TestAnEngineHangsInARepair(t *testing.T) {
-	for _, point := range []string{"prepare.before", "stage.before_engine_map", "engine.repair_enter"} {
+	for _, point := range worlds.ByDay(t, 3, []string{"prepare.before", "stage.before_engine_map", "engine.repair_enter"}) {
 		t.Run(point, func(t *testing.T) {
 			a := startAliveWith(t, harness.Options{Pods: []int{1, 1, 1, 1, 1}, FaultDirs: true}, 5, "Expert")
 			d := a.hangsAt(t, 2, point, func() { a.KillPod(1) })
@@ -61,7 +62,7 @@ func TestAnEngineHangsInARepair(t *testing.T) {
 // In a flip, and in the first step after it, all wait for what is like no step: longer than for a step, but no longer than
 // steps here give reason to.
 func TestAnEngineHangsInAFlip(t *testing.T) {
-	for _, point := range []string{"engine.flip_manifest", "engine.flip_enter"} {
+	for _, point := range worlds.ByDay(t, 2, []string{"engine.flip_manifest", "engine.flip_enter"}) {
 		t.Run(point, func(t *testing.T) {
 			a := startAliveWith(t, harness.Options{Pods: []int{1, 1, 1, 1}, FaultDirs: true}, 4, "Expert")
 			a.hangsAt(t, 2, point, func() {
