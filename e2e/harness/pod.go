@@ -145,11 +145,11 @@ func (p *pod) metricsAddress() string {
 	return p.metrics
 }
 
-// ended are the processes that nobody starts again.
-func (p *pod) ended() []*process {
+// living are the pod's processes, its agent first; none if it was killed.
+func (p *pod) living() []*process {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.gone || p.w.o.Restart || p.agent == nil {
+	if p.gone || p.agent == nil {
 		return nil
 	}
 	out := []*process{p.agent}
@@ -159,6 +159,14 @@ func (p *pod) ended() []*process {
 		}
 	}
 	return out
+}
+
+// ended are the processes that nobody starts again.
+func (p *pod) ended() []*process {
+	if p.w.o.Restart {
+		return nil
+	}
+	return p.living()
 }
 
 func (p *pod) processes() []*process {

@@ -28,56 +28,85 @@ const (
 
 // interference bench: requests decode without a pause while the world is resized between 3 and 4 ranks, until what was moved would have
 // taken so many seconds to copy. Tokens that clients did not get, over those that would have been served in the time of the copies: 1 says that
-// serving lost what a copy at full speed, which serves nobody, would have cost it.
+// serving lost what a copy at full speed, which serves nobody, would have cost it. Once with bytes over TLS, as between nodes, and once
+// with agents that map each other's memory.
 func interference(ctx context.Context, o options) error {
+	lines := json.NewEncoder(os.Stdout)
+	found := map[string]any{}
+	var tls float64
+	for _, oneNode := range []bool{false, true} {
+		resizes, tokens, err := resizesUnderLoad(ctx, o, oneNode, lines)
+		if err != nil {
+			return err
+		}
+		fabric := "tls"
+		if oneNode {
+			fabric = "one_node"
+		}
+		ratio, low, high := lostOverCopied(resizes)
+		agents, engines, copied := 0.0, 0.0, 0.0
+		for _, r := range resizes {
+			agents, engines, copied = agents+r.Agents, engines+r.Engines, copied+r.Copy
+		}
+		for name, value := range map[string]any{"ratio": ratio, "low_95": low, "high_95": high, "resizes": len(resizes), "tokens": tokens,
+			"agents_over_copied": agents / copied, "engines_over_copied": engines / copied} {
+			found[fabric+"_"+name] = value
+		}
+		if !oneNode {
+			tls = ratio
+		}
+	}
+	found["streams"] = interferenceStreams
+	return lines.Encode(map[string]any{"bench": "interference", "value": tls, "unit": "tokens that clients did not get while the world was resized, over those that it serves in the time of a plain copy of the bytes",
+		"ceiling": 1, "ratio": tls, "metrics": found, "env": map[string]any{"cpus": runtime.NumCPU()}})
+}
+
+// resizesUnderLoad of one world, and the tokens that it served.
+func resizesUnderLoad(ctx context.Context, o options, oneNode bool, lines *json.Encoder) ([]resizeCost, int64, error) {
 	copying := 2.0 // seconds
 	if os.Getenv("QUICK") != "" {
 		copying = 0.15
 	}
 	unit := 3 * 48 * 512 * 2 // a granule of the checkpoint's experts
 	w, err := harness.Start(ctx, harness.Options{Root: o.root, Dir: filepath.Join(o.out, "world"), Checkpoint: o.checkpoint, Pods: []int{1, 1, 1, 1},
-		Granule: 48, Memory: 1 << 30, KV: 64 << 20, SpareBanks: 6})
+		Granule: 48, Memory: 1 << 30, KV: 64 << 20, SpareBanks: 6, OneNode: oneNode})
 	if err != nil {
-		return err
+		return nil, 0, err
 	}
 	defer w.Stop()
 	if _, err := w.Apply(ctx, 3, "Expert", nil, nil); err != nil {
-		return err
+		return nil, 0, err
 	}
 	served, end := decode(ctx, w)
 	defer func() { _ = end() }() // where an error ended the rest
 	if err := sleep(ctx, 2*time.Second); err != nil {
-		return err
+		return nil, 0, err
 	}
 	var resizes []resizeCost
-	lines := json.NewEncoder(os.Stdout)
 	for ranks, total := 4, 0.0; total < copying; ranks = 7 - ranks {
 		ceiling, err := bestCopy(ctx, o, unit, false)
 		if err != nil {
-			return err
+			return nil, 0, err
 		}
 		cost, err := resizeUnderLoad(ctx, w, ranks, served, ceiling)
 		if err != nil {
-			return err
+			return nil, 0, err
 		}
+		cost.OneNode = oneNode
 		total += cost.Copy
 		resizes = append(resizes, cost)
 		if err := lines.Encode(cost); err != nil {
-			return err
+			return nil, 0, err
 		}
-		say("to %d ranks in %.2f s: %s would copy in %.3f s, serving lost %.3f s", ranks, cost.Seconds, mib(cost.Bytes), cost.Copy, cost.Lost)
+		say("to %d ranks in %.2f s: %s would copy in %.3f s, serving lost %.3f s; agents took %.2f s of processors, engines %.2f s more than usual",
+			ranks, cost.Seconds, mib(cost.Bytes), cost.Copy, cost.Lost, cost.Agents, cost.Engines)
 	}
-	if err := end(); err != nil {
-		return err
-	}
-	ratio, low, high := lostOverCopied(resizes)
-	return lines.Encode(map[string]any{"bench": "interference", "value": ratio, "unit": "tokens that clients did not get while the world was resized, over those that it serves in the time of a plain copy of the bytes",
-		"ceiling": 1, "ratio": ratio, "metrics": map[string]any{"low_95": low, "high_95": high, "resizes": len(resizes), "tokens": served.Now().Tokens, "streams": interferenceStreams},
-		"env": map[string]any{"cpus": runtime.NumCPU()}})
+	return resizes, served.Now().Tokens, end()
 }
 
 // resizeCost of one transition under load; times in seconds.
 type resizeCost struct {
+	OneNode bool    `json:"one_node"`
 	Ranks   int     `json:"ranks"`
 	Bytes   uint64  `json:"bytes"`   // that agents brought
 	Copy    float64 `json:"copy"`    // of these bytes between two processes, nobody served
@@ -85,21 +114,47 @@ type resizeCost struct {
 	Before  float64 `json:"before"`  // tokens a second
 	After   float64 `json:"after"`
 	Lost    float64 `json:"lost"` // of serving at the rates before the last flip and after it
+	// Of processors, all cores together: what agents took, and engines beyond what they take for as many tokens.
+	Agents  float64 `json:"agents"`
+	Engines float64 `json:"engines"`
+}
+
+// span of serving, from one look to another.
+type span struct{ seconds, tokens, agents, engines float64 }
+
+func (s span) rate() float64 { return s.tokens / s.seconds }
+
+// serving gives what happened since it was called.
+func serving(w *harness.World, served *load.Counters) (func() (span, error), error) {
+	start, tokens := time.Now(), served.Now().Tokens
+	agents, engines, err := w.ProcessorTime()
+	return func() (span, error) {
+		a, e, err := w.ProcessorTime()
+		return span{time.Since(start).Seconds(), float64(served.Now().Tokens - tokens), (a - agents).Seconds(), (e - engines).Seconds()}, err
+	}, err
+}
+
+func quiet(ctx context.Context, w *harness.World, served *load.Counters) (span, error) {
+	look, err := serving(w, served)
+	if err != nil {
+		return span{}, err
+	}
+	if err := sleep(ctx, quietSpan); err != nil {
+		return span{}, err
+	}
+	return look()
 }
 
 func resizeUnderLoad(ctx context.Context, w *harness.World, ranks int, served *load.Counters, ceiling float64) (resizeCost, error) {
-	quiet := func() (float64, error) {
-		start, tokens := time.Now(), served.Now().Tokens
-		if err := sleep(ctx, quietSpan); err != nil {
-			return 0, err
-		}
-		return float64(served.Now().Tokens-tokens) / time.Since(start).Seconds(), nil
-	}
-	before, err := quiet()
+	before, err := quiet(ctx, w, served)
 	if err != nil {
 		return resizeCost{}, err
 	}
-	start, flip, tokens := time.Now(), time.Time{}, served.Now().Tokens
+	start, flip := time.Now(), time.Time{}
+	look, err := serving(w, served)
+	if err != nil {
+		return resizeCost{}, err
+	}
 	record, err := w.Apply(ctx, ranks, "Expert", nil, func(e harness.Event) {
 		if e.Phase == "flip" {
 			flip = time.Now()
@@ -112,18 +167,25 @@ func resizeUnderLoad(ctx context.Context, w *harness.World, ranks int, served *l
 	if err := sleep(ctx, tailSpan); err != nil {
 		return resizeCost{}, err
 	}
-	until, got := time.Now(), float64(served.Now().Tokens-tokens)
-	after, err := quiet()
+	during, err := look()
 	if err != nil {
 		return resizeCost{}, err
 	}
-	if before == 0 || after == 0 || flip.IsZero() {
-		return resizeCost{}, fmt.Errorf("to %d ranks: %.0f tokens/s before, %.0f after, flip seen: %t", ranks, before, after, !flip.IsZero())
+	after, err := quiet(ctx, w, served)
+	if err != nil {
+		return resizeCost{}, err
 	}
-	expected := before*flip.Sub(start).Seconds() + after*until.Sub(flip).Seconds()
+	if before.tokens == 0 || after.tokens == 0 || flip.IsZero() {
+		return resizeCost{}, fmt.Errorf("to %d ranks: %.0f tokens/s before, %.0f after, flip seen: %t", ranks, before.rate(), after.rate(), !flip.IsZero())
+	}
+	until := flip.Sub(start).Seconds()
+	expected := before.rate()*until + after.rate()*(during.seconds-until)
+	usual := (before.engines/before.tokens + after.engines/after.tokens) / 2 // for a token
+	idle := (before.agents + after.agents) / (before.seconds + after.seconds)
 	bytes := record.Bytes.Shared + record.Bytes.TCP + record.Bytes.Local + record.Bytes.KV
-	return resizeCost{Ranks: ranks, Bytes: bytes, Copy: float64(bytes) / ceiling / 1e9, Seconds: ended.Sub(start).Seconds(), Before: before, After: after,
-		Lost: (expected - got) / ((before + after) / 2)}, nil
+	return resizeCost{Ranks: ranks, Bytes: bytes, Copy: float64(bytes) / ceiling / 1e9, Seconds: ended.Sub(start).Seconds(), Before: before.rate(), After: after.rate(),
+		Lost:   (expected - during.tokens) / ((before.rate() + after.rate()) / 2),
+		Agents: during.agents - idle*during.seconds, Engines: during.engines - usual*during.tokens}, nil
 }
 
 // lostOverCopied of all resizes, and an interval of 95 % by drawing resizes anew (bootstrap, fixed seed).
