@@ -6,7 +6,9 @@ up, and gets here `goal`, `pass` and `gates` from the table below, the only plac
 exits 0 if it ran, whatever it found; `all` ends with a table and exits 1 if a goal was missed. `--ci` is what
 `make test` runs: QUICK, seeds of a fixed date, wall seconds at three times their goal.
 
-    tests/bench.py [NAME | all] [--ci]
+    tests/bench.py [NAME | all | counts | clocks] [--ci]
+
+`counts` are those whose figures are the same whatever else the machine does, `clocks` the others: `make test` plays the one beside other stages.
 """
 
 import argparse
@@ -70,10 +72,11 @@ class Bench:
     needs: str  # targets of make
     command: str
     gates: tuple
+    counts: bool = False  # bytes, moves, simulated seconds: no clock of this machine is read
 
 
-def planner(what, name, *gates):
-    return Bench(what, "setup go", f"build/bin/tangram-bench {name}", gates)
+def planner(what, name, *gates, counts=False):
+    return Bench(what, "setup go", f"build/bin/tangram-bench {name}", gates, counts)
 
 
 def demo(what, command, *gates):
@@ -91,9 +94,9 @@ def eplb_gates():
 
 BENCHES = {
     "resize-bytes": planner("bytes a resize moves over the lower bound, every P -> Q of 18 public models", "resize-bytes",
-                            most("value", 1), least("pairs", 1)),
+                            most("value", 1), least("pairs", 1), counts=True),
     "repair-bytes": planner("bytes that the repair of a lost rank reads over those that no survivor holds, 2 to 64 ranks of 18 public models",
-                            "repair-bytes", most("value", 1), least("repairs", 1)),
+                            "repair-bytes", most("value", 1), least("repairs", 1), counts=True),
     "plan-time": planner("time to plan DeepSeek-V3 32 -> 40 ranks and Qwen3-235B EP8 -> TP8 over a sort of one key per piece and fetch; Kimi-K2 320 -> 384 ranks "
                          "and one of 256 lost over these; growth with ranks; one thread",
                          "plan-time", most("deepseek_v3_32_to_40_over_sort", 9), most("qwen3_235b_ep8_to_tp8_over_sort", 1.2),
@@ -101,17 +104,17 @@ BENCHES = {
     "eplb": planner("plan time over a plain greedy's, balance over the floor and moves on workloads A to E, beside FlashLB-, Swift- and "
                     "DeepSeek-like planners, one thread, seeds of DATE=", "eplb", *eplb_gates()),
     "eplb-small": planner("2,000 random small cases against the exact optimum by brute force", "eplb-small",
-                          least("value", 0.99), least("exact_share", 0.95), most("showcase_over_optimum", 1 + 1e-9)),
-    "rounds": planner("rounds of the migration schedule over the most moves at a rank", "rounds", most("value", 1), least("schedules", 1)),
+                          least("value", 0.99), least("exact_share", 0.95), most("showcase_over_optimum", 1 + 1e-9), counts=True),
+    "rounds": planner("rounds of the migration schedule over the most moves at a rank", "rounds", most("value", 1), least("schedules", 1), counts=True),
     "predict": planner("next-window balance of placements made from an adaptive forecast (of 15 candidates), against the best, known afterwards, of five of them, three drifts",
-                       "predict", least("value", -0.5)),
+                       "predict", least("value", -0.5), counts=True),
     "simulate": planner("seconds of one thread to simulate Mooncake's conversation trace (12,031 requests), two modes and the calibrated policy; seconds simulated in a second",
                         "simulate", most("value", 1, wall=True), least("simulated_per_second", 1000)),
     "policy": planner("sum of request latencies under the calibrated policy over hindsight's, 4 traces on 3 engines' kernels, prior of another engine, 10 % noise",
-                      "policy", most("value", 1.03), most("worst", 1.06), most("worst_over_static", 1.02), most("worst_where_static_is_bad", 1.05, missed=True)),
-    "policy-unseen": planner("the same on 50 traces drawn by the seeds of DATE=", "policy-unseen", most("value", 1.04), most("worst", 1.12, missed=True)),
+                      "policy", most("value", 1.03), most("worst", 1.06), most("worst_over_static", 1.02), most("worst_where_static_is_bad", 1.05, missed=True), counts=True),
+    "policy-unseen": planner("the same on 50 traces drawn by the seeds of DATE=", "policy-unseen", most("value", 1.04), most("worst", 1.12, missed=True), counts=True),
     "rollout": planner("9 x 2,048 long-tailed sequences: makespan of the better mode over the calibrated policy's where the published kernel gap holds; of the better "
-                       "mode for each step", "rollout", least("value", 1.16, missed=True), least("worst_over_best_per_step", 1 + 1e-9)),
+                       "mode for each step", "rollout", least("value", 1.16, missed=True), least("worst_over_best_per_step", 1 + 1e-9), counts=True),
     "recovery": demo("seconds from a blow to one of 6 ranks under load (kill, stop, cut, loss of power) to the first token of the last running request",
                      "recovery --out build/bench/recovery", most("worst_seconds", 4, wall=True),
                      *(most(kind + "_kill_seconds", 1.5, wall=True) for kind in ("engine", "pod")),
@@ -196,7 +199,7 @@ def table(found):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", nargs="?", default="", help="a bench, or all")
+    parser.add_argument("name", nargs="?", default="", help="a bench, or all, counts, clocks")
     parser.add_argument("--ci", action="store_true", help="as make test judges: QUICK, fixed seeds, wall seconds at three times their goal")
     args = parser.parse_args()
     if not args.name:
@@ -204,16 +207,17 @@ def main():
             print(f"{name:13} {bench.what}")
         print(f"{'all':13} all of them, judged: a table at the end, exit code 1 if a goal is missed")
         return 0
-    if args.name != "all" and args.name not in BENCHES:
+    groups = {"all": list(BENCHES), "counts": [n for n, b in BENCHES.items() if b.counts], "clocks": [n for n, b in BENCHES.items() if not b.counts]}
+    if args.name not in groups and args.name not in BENCHES:
         print(f"no bench named '{args.name}'; make bench lists them", file=sys.stderr)
         return 2
-    names = BENCHES if args.name == "all" else [args.name]
+    names = groups.get(args.name, [args.name])
     found = {name: run(name, args.ci) for name in names}
-    if args.name == "all":
+    if args.name in groups:
         print("\n".join(table(found)), file=sys.stderr)
     if any(summary is None for summary in found.values()):
         return 1
-    judged = args.name == "all" or args.ci
+    judged = args.name in groups or args.ci
     return 1 if judged and not all(summary["pass"] for summary in found.values()) else 0
 
 

@@ -15,6 +15,7 @@ packages=(
 )
 golangci=v2.15.0
 
+export GOGC=400 # compiling takes a fifth less processor time, and some memory
 mkdir -p build/bin
 step() { printf '[setup %4ds] %s\n' "$SECONDS" "$*"; }
 
