@@ -80,6 +80,7 @@ var (
 type fault struct {
 	point, kind string
 	transition  transition
+	oneNode     bool // agents map each other's memory, instead of sending
 }
 
 func (f fault) name() string { return f.transition.name + "/" + f.point + "/" + f.kind }
@@ -113,9 +114,23 @@ func matrix(points map[string][]string, takes map[string][]string) []fault {
 				}
 			}
 			for _, kind := range kinds {
-				out = append(out, fault{point, kind, tr})
+				out = append(out, fault{point: point, kind: kind, transition: tr})
 			}
 		}
+	}
+	return out
+}
+
+// onOneNode gives the cells of worlds whose agents map each other's memory: nobody sends, and no KV is on a way where it could be
+// spoiled (docs/architecture.md, 8; what is read of weights is held to its hash there as well).
+func onOneNode(cells []fault) []fault {
+	var out []fault
+	for _, f := range cells {
+		if f.point == "data.before_send" || f.point == "kv.before_pull" && f.kind == "corrupt" {
+			continue
+		}
+		f.oneNode = true
+		out = append(out, f)
 	}
 	return out
 }

@@ -44,15 +44,19 @@ func TestFaults(t *testing.T) {
 	began := time.Now()
 	require.NoError(t, os.RemoveAll(failedDir), "logs of an earlier run")
 	r := newReference(t)
-	s := newStage(t, r)
+	oneNode := sharesMemory(t, full)
+	s := newStage(t, r, oneNode)
 	expected := readExpected(t)
-	if full && os.Getenv("ONLY") == "" || update {
+	if full && os.Getenv("ONLY") == "" && !oneNode || update {
 		survey(t, s, expected, update)
 		expected = readExpected(t)
 	}
 	takes, err := harness.FaultPoints(t.Context(), worlds.Root)
 	require.NoError(t, err)
 	cells := matrix(expected, takes)
+	if oneNode {
+		cells = onOneNode(cells)
+	}
 	all := len(cells)
 	cells = choose(t, cells, full)
 	slices.SortFunc(cells, func(a, b fault) int { return cmp.Compare(a.name(), b.name()) })
@@ -79,10 +83,18 @@ func TestFaults(t *testing.T) {
 			s.endKeeper()
 			s.Stop()
 			keepLogs(t, s, f) // nobody writes there any more
-			s = newStage(t, r)
+			s = newStage(t, r, oneNode)
 		}
 	}
 	report(t, outcomes, all, full, time.Since(began))
+}
+
+// sharesMemory says whether the agents map each other's memory: with ONE_NODE=1, and in the samples of every other week.
+func sharesMemory(t *testing.T, full bool) bool {
+	t.Helper()
+	oneNode := os.Getenv("ONE_NODE") == "1" || !full && os.Getenv("ONLY") == "" && os.Getenv("UPDATE") != "1" && today(t)/daysOfWeek%2 == 1
+	t.Logf("agents map each other's memory: %t (ONE_NODE=1)", oneNode)
+	return oneNode
 }
 
 // survey which points each transition passes: all that are expected. What it passes beside them, it does not pass each time.

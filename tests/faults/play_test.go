@@ -426,7 +426,7 @@ func (s *stage) surveyOnce(ctx context.Context, tr transition) ([]string, error)
 	if err := s.lead(ctx, tr.from); err != nil {
 		return nil, err
 	}
-	c := &cell{stage: s, fault: fault{"", "", tr}, living: s.Living()}
+	c := &cell{stage: s, fault: fault{transition: tr}, living: s.Living()}
 	ids, err := s.members(ctx)
 	if err != nil {
 		return nil, err

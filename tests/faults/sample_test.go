@@ -70,7 +70,13 @@ func kinds() []string { return slices.Concat(atThePoint, elsewhere, atSome) }
 func TestSamplesCoverAllInAWeek(t *testing.T) {
 	takes, err := harness.FaultPoints(t.Context(), worlds.Root)
 	require.NoError(t, err)
-	cells := matrix(readExpected(t), takes)
+	sent := matrix(readExpected(t), takes)
+	requireWeeks(t, sent)
+	requireWeeks(t, onOneNode(sent))
+}
+
+func requireWeeks(t *testing.T, cells []fault) {
+	t.Helper()
 	require.ElementsMatch(t, kinds(), kindsOf(cells), "kinds that no cell has, or that are not named")
 	for week := range 100 {
 		pairs, points := map[string]bool{}, map[string]bool{}

@@ -42,10 +42,10 @@ type stage struct {
 	share     uint64 // of the experts' bytes, that a rank holds at most
 }
 
-func newStage(t *testing.T, r *reference) *stage {
+func newStage(t *testing.T, r *reference, oneNode bool) *stage {
 	t.Helper()
 	pods := slices.Repeat([]int{1}, startPods)
-	w := worlds.StartTiny(t, harness.Options{Pods: pods, Restart: true, FaultDirs: true, LeastStep: leastStep})
+	w := worlds.StartTiny(t, harness.Options{Pods: pods, Restart: true, FaultDirs: true, LeastStep: leastStep, OneNode: oneNode})
 	s := &stage{World: w, trace: worlds.NewTrace(t, 9, allAtOnce), reference: r}
 	s.trace.MaxAnswer = answer
 	t.Cleanup(s.endKeeper)

@@ -25,6 +25,8 @@ type toll struct {
 	Retries      int     `json:"retries"`          // within what it did
 	Checkpoint   uint64  `json:"checkpoint_bytes"` // read in transitions and repairs that ended well
 	KV           uint64  `json:"kv_bytes"`         // moved in them
+	Shared       uint64  `json:"shared_bytes"`     // of weights, read from the memory of other agents
+	TCP          uint64  `json:"tcp_bytes"`        // sent by them
 	Replays      float64 `json:"replays"`
 	Untaken      float64 `json:"untaken"` // of these without a token so far: their rank left before it took them
 	Conflicts    float64 `json:"conflicting_tokens"`
@@ -120,14 +122,15 @@ func (t toll) excess(f fault, share uint64) error {
 	note(t.Corrupt > 0 && !a.corrupt, "%v pulls of corrupt bytes", t.Corrupt)
 	// The pull of an attempt that is aborted may end before it has read the byte.
 	note(t.Corrupt == 0 && a.corrupt && f.transition.first.kind != "error", "no pull found corrupt bytes")
+	note(f.oneNode && a.quiet && (t.TCP > 0 || t.Shared == 0), "agents of one node read %d bytes of each other's memory and sent %d", t.Shared, t.TCP)
 	note(t.Pause > a.pause.Seconds(), "a request waited %.1f s for a token, at most %v", t.Pause, a.pause)
 	return errors.Join(errs...)
 }
 
 // Each figure alone is enough to fail a cell.
 func TestATollIsJudged(t *testing.T) {
-	quiet := fault{"stage.before", "slow", transitions[slices.IndexFunc(transitions, func(tr transition) bool { return tr.name == "resize-down" })]}
-	death := fault{"stage.before", "pod", quiet.transition}
+	quiet := fault{point: "stage.before", kind: "slow", transition: transitions[slices.IndexFunc(transitions, func(tr transition) bool { return tr.name == "resize-down" })]}
+	death := fault{point: "stage.before", kind: "pod", transition: quiet.transition}
 	good := toll{KV: 1}
 	require.NoError(t, good.excess(quiet, 100))
 	require.NoError(t, toll{Lost: 1, Failed: 1, Replays: 3, Checkpoint: 100, Pause: 1}.excess(death, 100))
@@ -146,11 +149,16 @@ func TestATollIsJudged(t *testing.T) {
 		"did not take":        {toll{KV: 1, Replays: 4, Untaken: 4}, quiet},
 		"checkpoint":          {toll{Checkpoint: 101}, death},
 		"from the checkpoint": {toll{KV: 1, Checkpoint: 1}, quiet},
-		"no pull":             {toll{KV: 1}, fault{"stage.after_fetch", "corrupt", quiet.transition}},
+		"no pull":             {toll{KV: 1}, fault{point: "stage.after_fetch", kind: "corrupt", transition: quiet.transition}},
 		"2 pulls":             {toll{KV: 1, Corrupt: 2}, quiet},
 		"waited":              {toll{Pause: 60}, death},
 	} {
 		require.ErrorContains(t, c.t.excess(c.f, 100), name)
+	}
+	quiet.oneNode = true
+	require.NoError(t, toll{KV: 1, Shared: 1}.excess(quiet, 100))
+	for _, t1 := range []toll{{KV: 1}, {KV: 1, Shared: 1, TCP: 1}} {
+		require.ErrorContains(t, t1.excess(quiet, 100), "of one node")
 	}
 	require.True(t, toll{}.carriedNothing(quiet))
 	require.False(t, good.carriedNothing(quiet))
@@ -205,6 +213,8 @@ func (s *stage) count(ctx context.Context, before meter, did []harness.Did, resu
 		t.Retries += d.Record.Retries
 		t.Checkpoint += d.Record.Bytes.Checkpoint
 		t.KV += d.Record.Bytes.KV
+		t.Shared += d.Record.Bytes.Shared
+		t.TCP += d.Record.Bytes.TCP
 		if d.Record.WorldEnded != "" {
 			t.WorldEnded = d.Record.WorldEnded
 		}
