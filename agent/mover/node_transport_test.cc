@@ -217,6 +217,27 @@ TEST_F(NodeTransportTest, WhoIsNoAgentOfThisWorldIsShownNothing) {
   }
 }
 
+// Somebody else listens where the source did: it is told nothing, and the network is left.
+TEST_F(NodeTransportTest, WhoTookTheSourcesPlaceIsShownNoToken) {
+  const net::testing::TestCa other;
+  const std::string port = std::to_string(server_->port());
+  auto squatter = DataServer::Start({.listen = "127.0.0.2:" + port,
+                                     .node_folder = folder_,
+                                     .advertise = "127.0.0.1",
+                                     .credentials = other.Open("w", "agent", "pod-0")},
+                                    &grants_);
+  ASSERT_TRUE(squatter.ok()) << squatter.status().message();
+  const auto targets = Targets();
+  const std::string token = Issue();
+  ASSERT_STREQ(node().name(), "node");
+  const Status pulled = Pull(node(), token, targets);
+  EXPECT_EQ(pulled.code(), Code::kUnavailable) << pulled.message();
+  EXPECT_TRUE(grants_.Redeem(token, "pod-0")) << "the token was told";
+  transports_->Failed(node(), peer_);
+  EXPECT_TRUE(Pull(node(), Issue(), targets).ok()) << "by TCP";
+  ExpectPulled();
+}
+
 TEST_F(NodeTransportTest, WhatChangedOrIsCorruptedIsFound) {
   const auto targets = Targets();
   device::View(memory_[0])[order_.empty() ? 0 : order_[0]] ^= std::byte{1};
