@@ -142,8 +142,8 @@ NodeTransport::NodeTransport(std::string folder, std::shared_ptr<net::Credential
 NodeTransport::~NodeTransport() = default;
 
 bool NodeTransport::Reaches(const v1::PeerAddress& peer) const {
-  const std::string socket = DataServer::NodeSocket(folder_, peer.data());
-  return access(socket.c_str() + net::kUnix.size(), F_OK) == 0;
+  // An agent that was killed leaves its socket, and its address may be another one's by now.
+  return net::InUse(DataServer::NodeSocket(folder_, peer.data()));
 }
 
 Result<std::unique_ptr<NodeTransport::Link>> NodeTransport::Take(const v1::PeerAddress& peer,

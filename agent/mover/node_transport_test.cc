@@ -51,8 +51,8 @@ class NodeTransportTest : public ::testing::Test {
     fs::remove_all(folder_);
   }
 
-  void StartServer() {
-    auto server = DataServer::Start({.listen = "127.0.0.1:0",
+  void StartServer(const std::string& listen = "127.0.0.1:0") {
+    auto server = DataServer::Start({.listen = listen,
                                      .node_folder = folder_,
                                      .advertise = "127.0.0.1",
                                      .credentials = credentials_},
@@ -69,6 +69,7 @@ class NodeTransportTest : public ::testing::Test {
     all.push_back(std::make_unique<TcpTransport>(credentials));
     return std::make_shared<Transports>(std::move(all));
   }
+  fs::path Socket() const { return folder_ / (peer_.data() + ".sock"); }
   Transport& node() { return transports_->For(peer_); }
 
   // Units of the weights, scattered and cut otherwise than they are asked for.
@@ -185,7 +186,24 @@ TEST_F(NodeTransportTest, WhoHasNoSocketHereIsReachedOverTheNetwork) {
   transports_->Close();
   EXPECT_STREQ(transports_->For(peer_).name(), "node") << "but by the next attempt";
   server_.reset();
-  EXPECT_STREQ(transports_->For(peer_).name(), "tcp") << "its socket went with it";
+  EXPECT_FALSE(fs::exists(Socket())) << "it went with it";
+  EXPECT_STREQ(transports_->For(peer_).name(), "tcp");
+}
+
+TEST_F(NodeTransportTest, ASocketThatAKilledAgentLeftIsNotAskedAndIsReplaced) {
+  server_.reset();
+  {
+    const auto killed = net::Listen("unix:" + Socket().string());
+    ASSERT_TRUE(killed.ok()) << killed.status().message();
+    EXPECT_STREQ(transports_->For(peer_).name(), "node");
+  }
+  ASSERT_TRUE(fs::exists(Socket()));
+  EXPECT_STREQ(transports_->For(peer_).name(), "tcp");
+  StartServer(peer_.data());
+  EXPECT_STREQ(transports_->For(peer_).name(), "node");
+  const auto targets = Targets();
+  EXPECT_TRUE(Pull(node(), Issue(), targets).ok());
+  ExpectPulled();
 }
 
 TEST_F(NodeTransportTest, ATokenIsGoodOnceAndForThePodThatAsked) {
