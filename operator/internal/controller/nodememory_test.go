@@ -101,6 +101,12 @@ func TestNodeMemoryTakesTheNamespacesLabel(t *testing.T) {
 	}
 	refused("")
 	b.told(api.ReasonSharingNotAllowed, "no pod is made")
+	other := b.deployment("v", 1)
+	other.Spec.Network.ShareNodeMemory = true
+	require.NoError(t, b.c.Create(t.Context(), other))
+	b.degraded("v", api.ReasonSharingNotAllowed)
+	require.NoError(t, b.c.Delete(t.Context(), other))
+	require.Eventually(t, func() bool { return b.gone(&api.MoEDeployment{}, "v") }, wait, tick, "a world that was never begun goes")
 	b.label(map[string]any{api.ShareNodeMemoryLabel: "true"})
 	refused("true")
 
