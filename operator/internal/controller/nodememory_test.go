@@ -140,11 +140,10 @@ func TestNodeMemoryThatIsAllowedNoMore(t *testing.T) {
 	require.Equal(t, uids, b.uids())
 
 	b.die("w-1")
-	d = b.until("w", "repaired, and no more", func(d *api.MoEDeployment) bool {
+	b.until("w", "repaired, and no more", func(d *api.MoEDeployment) bool {
 		return d.Status.Width == 3 && has(d, api.ConditionDegraded, metav1.ConditionTrue, api.ReasonSharingNotAllowed) &&
-			has(d, api.ConditionAvailable, metav1.ConditionTrue, api.ReasonServing)
+			has(d, api.ConditionAvailable, metav1.ConditionTrue, api.ReasonServing) && has(d, api.ConditionProgressing, metav1.ConditionTrue, api.ReasonWaitingForPods)
 	})
-	require.True(t, has(d, api.ConditionProgressing, metav1.ConditionTrue, api.ReasonWaitingForPods))
 	b.scale(2)
 	d = b.until("w", "two serve, as wanted", func(d *api.MoEDeployment) bool {
 		return d.Status.Width == 2 && has(d, api.ConditionProgressing, metav1.ConditionFalse, api.ReasonAsWanted) && d.Status.ObservedGeneration == d.Generation
