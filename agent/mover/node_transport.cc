@@ -142,8 +142,8 @@ NodeTransport::NodeTransport(std::string folder, std::shared_ptr<net::Credential
 NodeTransport::~NodeTransport() = default;
 
 bool NodeTransport::Reaches(const v1::PeerAddress& peer) const {
-  const std::string socket = DataServer::NodeSocket(folder_, peer.data());
-  return access(socket.c_str() + net::kUnix.size(), F_OK) == 0;
+  // An agent that was killed leaves its socket, and its address may be another one's by now.
+  return net::InUse(DataServer::NodeSocket(folder_, peer.data()));
 }
 
 Result<std::unique_ptr<NodeTransport::Link>> NodeTransport::Take(const v1::PeerAddress& peer,
@@ -154,7 +154,9 @@ Result<std::unique_ptr<NodeTransport::Link>> NodeTransport::Take(const v1::PeerA
     if (!idle.empty() && !idle.mapped()->Gone()) return std::move(idle.mapped());
   }
   auto stream = net::Connect(DataServer::NodeSocket(folder_, peer.data()), credentials_, stop);
-  if (!stream.ok()) return stream.status();
+  // Also who is no agent of this world: whoever may write to the folder can listen there, and the
+  // source is where it was.
+  if (!stream.ok()) return Status(Code::kUnavailable, stream.status().message());
   return std::make_unique<Link>(std::move(stream).value());
 }
 

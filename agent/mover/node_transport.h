@@ -27,7 +27,7 @@ class NodeTransport final : public Transport {
 
   const char* name() const override { return "node"; }
   Capabilities capabilities() const override { return {.one_sided = true, .network = false}; }
-  // Its socket lies in the folder.
+  // It listens in the folder.
   bool Reaches(const v1::PeerAddress& peer) const override;
   Status Pull(const v1::PeerAddress& peer, const std::string& token,
               std::span<const Target> targets, const std::stop_token& stop,

@@ -51,8 +51,8 @@ class NodeTransportTest : public ::testing::Test {
     fs::remove_all(folder_);
   }
 
-  void StartServer() {
-    auto server = DataServer::Start({.listen = "127.0.0.1:0",
+  void StartServer(const std::string& listen = "127.0.0.1:0") {
+    auto server = DataServer::Start({.listen = listen,
                                      .node_folder = folder_,
                                      .advertise = "127.0.0.1",
                                      .credentials = credentials_},
@@ -69,6 +69,7 @@ class NodeTransportTest : public ::testing::Test {
     all.push_back(std::make_unique<TcpTransport>(credentials));
     return std::make_shared<Transports>(std::move(all));
   }
+  fs::path Socket() const { return folder_ / (peer_.data() + ".sock"); }
   Transport& node() { return transports_->For(peer_); }
 
   // Units of the weights, scattered and cut otherwise than they are asked for.
@@ -185,7 +186,24 @@ TEST_F(NodeTransportTest, WhoHasNoSocketHereIsReachedOverTheNetwork) {
   transports_->Close();
   EXPECT_STREQ(transports_->For(peer_).name(), "node") << "but by the next attempt";
   server_.reset();
-  EXPECT_STREQ(transports_->For(peer_).name(), "tcp") << "its socket went with it";
+  EXPECT_FALSE(fs::exists(Socket())) << "it went with it";
+  EXPECT_STREQ(transports_->For(peer_).name(), "tcp");
+}
+
+TEST_F(NodeTransportTest, ASocketThatAKilledAgentLeftIsNotAskedAndIsReplaced) {
+  server_.reset();
+  {
+    const auto killed = net::Listen("unix:" + Socket().string());
+    ASSERT_TRUE(killed.ok()) << killed.status().message();
+    EXPECT_STREQ(transports_->For(peer_).name(), "node");
+  }
+  ASSERT_TRUE(fs::exists(Socket()));
+  EXPECT_STREQ(transports_->For(peer_).name(), "tcp");
+  StartServer(peer_.data());
+  EXPECT_STREQ(transports_->For(peer_).name(), "node");
+  const auto targets = Targets();
+  EXPECT_TRUE(Pull(node(), Issue(), targets).ok());
+  ExpectPulled();
 }
 
 TEST_F(NodeTransportTest, ATokenIsGoodOnceAndForThePodThatAsked) {
@@ -215,6 +233,27 @@ TEST_F(NodeTransportTest, WhoIsNoAgentOfThisWorldIsShownNothing) {
     EXPECT_EQ(pulled_, 0U);
     EXPECT_TRUE(grants_.Redeem(token, "pod-0")) << "the token was looked at";
   }
+}
+
+// Somebody else listens where the source did: it is told nothing, and the network is left.
+TEST_F(NodeTransportTest, WhoTookTheSourcesPlaceIsShownNoToken) {
+  const net::testing::TestCa other;
+  const std::string port = std::to_string(server_->port());
+  auto squatter = DataServer::Start({.listen = "127.0.0.2:" + port,
+                                     .node_folder = folder_,
+                                     .advertise = "127.0.0.1",
+                                     .credentials = other.Open("w", "agent", "pod-0")},
+                                    &grants_);
+  ASSERT_TRUE(squatter.ok()) << squatter.status().message();
+  const auto targets = Targets();
+  const std::string token = Issue();
+  ASSERT_STREQ(node().name(), "node");
+  const Status pulled = Pull(node(), token, targets);
+  EXPECT_EQ(pulled.code(), Code::kUnavailable) << pulled.message();
+  EXPECT_TRUE(grants_.Redeem(token, "pod-0")) << "the token was told";
+  transports_->Failed(node(), peer_);
+  EXPECT_TRUE(Pull(node(), Issue(), targets).ok()) << "by TCP";
+  ExpectPulled();
 }
 
 TEST_F(NodeTransportTest, WhatChangedOrIsCorruptedIsFound) {

@@ -99,6 +99,15 @@ Result<UniqueFd> DialUnix(const std::string& address) {
 
 }  // namespace
 
+bool InUse(const std::string& address) {
+  const auto at = UnixAddress(address);
+  if (!at.ok()) return false;
+  const UniqueFd fd(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  // The kernel refuses a socket of another kind, once it has found that there is one.
+  return connect(fd.get(), reinterpret_cast<const sockaddr*>(&*at), sizeof *at) != 0 &&
+         errno == EPROTOTYPE;
+}
+
 Result<UniqueFd> Listen(const std::string& address) {
   if (address.starts_with(kUnix)) return ListenUnix(address);
   const auto resolved = Resolve(address, true);

@@ -34,5 +34,8 @@ Result<uint16_t> PortOf(int fd);
 Result<UniqueFd> Accept(int listener, const TcpLimits& limits = {});
 // Starts to connect; it is done, or failed (SO_ERROR), when the socket can be written.
 Result<UniqueFd> Dial(const std::string& address, const TcpLimits& limits = {});
+// Whether a process that this one may connect to has the socket of a unix: address, or only its
+// name is left in the file system. That process hears nothing of it.
+bool InUse(const std::string& address);
 
 }  // namespace tangram::net

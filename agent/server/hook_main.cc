@@ -4,12 +4,15 @@
 //   tangram-hook install PATH       copies itself there (an init container, into an emptyDir)
 //   tangram-hook await-leave FILE   returns once no rank of the pod is in the world: the file
 //                                   is gone, or nobody holds its lock any more (presence.h)
+//   tangram-hook own FOLDER UID     gives a folder that is root's to this user, and to nobody
+//                                   else (an init container: root, with CAP_CHOWN alone)
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -48,12 +51,47 @@ int AwaitLeave(const char* path) {
   }
 }
 
+// The folder is the user's and closed to others, or fresh: root's. It is taken from nobody else:
+// who could get in before may have left anything there.
+int Own(const char* path, uid_t user) {
+  constexpr mode_t kClosed = 0700;
+  int error = 0;
+  for (int look = 0; look < 2; ++look) {
+    struct stat there {};
+    if (lstat(path, &there) != 0) {
+      error = errno;
+      break;
+    }
+    const mode_t mode = there.st_mode & 07777;
+    if (S_ISDIR(there.st_mode) && there.st_uid == user && mode == kClosed) return 0;
+    if (!S_ISDIR(there.st_mode) || there.st_uid != 0) {
+      std::fprintf(stderr,
+                   "tangram-hook: own %s: wanted is a folder of root's, or one of user %u's with "
+                   "mode 0700; this is user %u's, of mode %04o: remove it from the node\n",
+                   path, user, there.st_uid, mode);
+      return 1;
+    }
+    // The mode first: who has given it away may not set it any more. Nor may who is overtaken by
+    // another pod of the node; then it is as wanted at the second look.
+    error = chmod(path, kClosed) == 0 && chown(path, user, user) == 0 ? 0 : errno;
+  }
+  if (error == 0) return 0;
+  std::fprintf(stderr, "tangram-hook: own %s: %s\n", path, std::strerror(error));
+  return 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string_view verb = argc == 3 ? argv[1] : "";
-  if (verb == "install") return Install(argv[2]);
-  if (verb == "await-leave") return AwaitLeave(argv[2]);
-  std::fputs("usage: tangram-hook install PATH | await-leave FILE\n", stderr);
+  const std::string_view verb = argc >= 3 ? argv[1] : "";
+  if (argc == 3 && verb == "install") return Install(argv[2]);
+  if (argc == 3 && verb == "await-leave") return AwaitLeave(argv[2]);
+  if (argc == 4 && verb == "own") {
+    const std::string_view number = argv[3];
+    uid_t user = 0;
+    const auto [end, bad] = std::from_chars(number.begin(), number.end(), user);
+    if (bad == std::errc() && end == number.end() && user != 0) return Own(argv[2], user);
+  }
+  std::fputs("usage: tangram-hook install PATH | await-leave FILE | own FOLDER UID\n", stderr);
   return 2;
 }

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <spawn.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,9 +18,10 @@ namespace {
 // A running `tangram-hook`; ended by force when it has not ended by itself.
 class Hook {
  public:
-  Hook(std::string verb, std::string path) {
+  Hook(std::string verb, std::string path, std::string user = "") {
     std::string program = TANGRAM_HOOK;
-    char* const args[] = {program.data(), verb.data(), path.data(), nullptr};
+    char* const args[] = {program.data(), verb.data(), path.data(),
+                          user.empty() ? nullptr : user.data(), nullptr};
     EXPECT_EQ(posix_spawn(&pid_, TANGRAM_HOOK, nullptr, nullptr, args, environ), 0);
   }
   ~Hook() {
@@ -79,6 +81,31 @@ TEST(Hook, InstallsItself) {
   EXPECT_EQ(access(copy.c_str(), X_OK), 0);
   EXPECT_EQ(Hook("install", "/proc/nowhere/hook").Ended(kLong), 1);
   EXPECT_EQ(Hook("fly", copy).Ended(kLong), 2);
+}
+
+// What the kubelet makes is root's; agents of several pods give and find it.
+TEST(Hook, GivesAFreshFolderToTheAgentsAlone) {
+  World world({1});
+  const std::string folder = world.dir() + "/node";
+  ASSERT_EQ(mkdir(folder.c_str(), 0755), 0);
+  const bool root = getuid() == 0;
+  const uid_t user = root ? 65532 : getuid();
+  ASSERT_EQ(chmod(folder.c_str(), root ? 0755 : 0700), 0);  // else as if root had given it
+  const auto own = [&](const std::string& path, const std::string& number) {
+    return Hook("own", path, number).Ended(kLong);
+  };
+  for (int pod = 0; pod < 2; ++pod) {
+    EXPECT_EQ(own(folder, std::to_string(user)), 0);
+    struct stat there {};
+    ASSERT_EQ(stat(folder.c_str(), &there), 0);
+    EXPECT_EQ(there.st_uid, user);
+    EXPECT_EQ(there.st_mode & 07777, 0700U);
+  }
+  EXPECT_EQ(own(folder, std::to_string(user + 1)), 1) << "it is somebody else's";
+  ASSERT_EQ(chmod(folder.c_str(), 0755), 0);
+  EXPECT_EQ(own(folder, std::to_string(user)), 1) << "others could get in";
+  EXPECT_EQ(own(world.dir() + "/none", std::to_string(user)), 1);
+  for (const char* number : {"0", "-1", "agent", "65532x"}) EXPECT_EQ(own(folder, number), 2);
 }
 
 TEST(Presence, AFolderThatCannotBeWrittenIsAnErrorAtStart) {

@@ -276,6 +276,14 @@ type Network struct {
 	// +kubebuilder:default=false
 	// +optional
 	InsecureFabric bool `json:"insecureFabric"`
+	// shareNodeMemory: agents of the world on one node show each other their memory, so that weights and KV cache between them are
+	// copied there and cross no network. Their pods get a folder of the node (a hostPath volume), which takes whoever administers
+	// the namespace: its label serving.tangram.dev/share-node-memory must be "allowed", and its Pod Security admit hostPath
+	// volumes. Without the label no pod is made, and Degraded tells.
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="network.shareNodeMemory cannot be changed, since pods keep the volumes that they were made with: make a MoEDeployment of another name beside this one"
+	// +kubebuilder:default=false
+	// +optional
+	ShareNodeMemory bool `json:"shareNodeMemory"`
 }
 
 // Transition says how the world changes shape.

@@ -19,6 +19,11 @@ const (
 	// yet is aborted, one that is ends and is the last. No other is begun until the spec changes or the annotation goes.
 	AbortAnnotation = "serving.tangram.dev/abort"
 
+	// ShareNodeMemoryLabel on a namespace, of the value ShareNodeMemoryAllowed: its MoEDeployments may have pods that share
+	// memory on their node (spec.network.shareNodeMemory), by a hostPath volume.
+	ShareNodeMemoryLabel   = "serving.tangram.dev/share-node-memory"
+	ShareNodeMemoryAllowed = "allowed"
+
 	// Finalizer of a MoEDeployment: its running flip is ended before its pods go.
 	Finalizer = "serving.tangram.dev/world"
 )
@@ -80,6 +85,7 @@ const (
 	ReasonAdoptionRefused    = "AdoptionRefused"    // Degraded: an object of the wanted name belongs to somebody else
 	ReasonAgentsUnreachable  = "AgentsUnreachable"  // Degraded: agents do not answer
 	ReasonInsufficientMemory = "InsufficientMemory" // Degraded: the wanted layout does not fit, with the numbers
+	ReasonSharingNotAllowed  = "SharingNotAllowed"  // Degraded: spec.network.shareNodeMemory, and the namespace's label does not allow it: no pod is made
 	ReasonDeleting           = "Deleting"           // Progressing: the MoEDeployment is being deleted
 	ReasonValid              = "Valid"              // CertificatesValid
 	ReasonPlainText          = "PlainText"          // InsecureFabric: weights, KV and steps can be read and forged on the way

@@ -76,6 +76,7 @@ func TestCreateIsRefused(t *testing.T) {
 		"too many arguments":     {fields{"spec.engine.args": items(65, "-v")}, []string{"spec.engine.args", "64"}},
 		"plain mesh alone":       {fields{"spec.engine.args": []any{"--insecure-fabric"}}, []string{"spec.engine.args", "for engines and agents alike", "network.insecureFabric"}},
 		"fabric in words":        {fields{"spec.network": map[string]any{"insecureFabric": "yes"}}, []string{"spec.network.insecureFabric", "boolean"}},
+		"sharing in words":       {fields{"spec.network": map[string]any{"shareNodeMemory": "allowed"}}, []string{"spec.network.shareNodeMemory", "boolean"}},
 		"faults":                 {fields{"spec.engine.args": []any{"-v", "--faults=engine.before_emit=kill"}}, []string{"spec.engine.args", "flags that begin with --fault"}},
 		"fault directory":        {fields{"spec.engine.args": []any{"--fault-dir", "/models"}}, []string{"spec.engine.args", "flags that begin with --fault"}},
 		"too many variables":     {fields{"spec.engine.env": items(65, map[string]any{"name": "A"})}, []string{"spec.engine.env", "64"}},
@@ -146,6 +147,7 @@ func TestCreateIsAccepted(t *testing.T) {
 		"a dry run": {"spec.mode": "Auto", "spec.autoscaling": map[string]any{"dryRun": true, "policy": "Threshold",
 			"prior": map[string]any{"model": "Qwen3-235B-A22B", "engine": "trtllm", "routing": "balanced"}}},
 		"plain fabric": {"spec.network": map[string]any{"insecureFabric": true}},
+		"node memory":  {"spec.network": map[string]any{"shareNodeMemory": true}},
 		"redundant 0":  {"spec.redundantExperts": int64(0)},
 		"redundant":    {"spec.redundantExperts": int64(8), "spec.rebalance": map[string]any{"budget": "Automatic", "payBackSeconds": int64(0), "minGainPercent": int64(0)}},
 	}
@@ -179,6 +181,7 @@ func TestChangeIsRefused(t *testing.T) {
 		"spareBanks":  {fields{"spec.limits.spareBanks": int64(3)}, []string{"spec.limits", anotherName}},
 		"hugePages":   {fields{"spec.limits.hugePages": true}, []string{"spec.limits", anotherName}},
 		"fabric":      {fields{"spec.network": map[string]any{"insecureFabric": true}}, []string{"spec.network.insecureFabric", anotherName}},
+		"sharing":     {fields{"spec.network": map[string]any{"shareNodeMemory": true}}, []string{"spec.network.shareNodeMemory", anotherName}},
 		"ranksPerPod": {fields{"spec.ranksPerPod": int64(2)}, []string{"spec.ranksPerPod", anotherName}},
 		"replicas 0":  {fields{"spec.replicas": int64(0)}, []string{"spec.replicas", "to stop serving, delete the MoEDeployment"}},
 	}

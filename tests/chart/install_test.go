@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"tangram.dev/tests/internal/apiserver"
 )
@@ -62,6 +63,13 @@ func TestInstall(t *testing.T) {
 		mayOnly(t, c, operator, "tangram-system", "default")
 		require.False(t, may(t, c, operator, "get", "", "secrets", "kube-system"), "secrets of other namespaces")
 		require.False(t, may(t, c, operator, "list", "", "pods", ""), "pods of all namespaces")
+		// A Role in a namespace lets read that namespace itself, as the operator does for its labels.
+		as := rest.CopyConfig(server.Config)
+		as.Impersonate.UserName = operator
+		mine, err := client.New(as, client.Options{Scheme: clientgoscheme.Scheme})
+		require.NoError(t, err)
+		require.NoError(t, mine.Get(t.Context(), client.ObjectKey{Name: "default"}, &corev1.Namespace{}))
+		require.True(t, apierrors.IsForbidden(mine.Get(t.Context(), client.ObjectKey{Name: "kube-system"}, &corev1.Namespace{})))
 	})
 
 	helm("uninstall", "tangram")
@@ -79,7 +87,7 @@ func mayOnly(t *testing.T, c client.Client, operator, own, world string) {
 		"get serving.tangram.dev moedeployments", "watch serving.tangram.dev moedeployments",
 		"patch serving.tangram.dev moedeployments/status", "create serving.tangram.dev layouttransitions",
 		"delete serving.tangram.dev layouttransitions", "create  pods", "delete  pods", "create  secrets", "patch  configmaps",
-		"patch  services", "patch  serviceaccounts", "patch apps deployments", "patch networking.k8s.io networkpolicies", "create events.k8s.io events",
+		"get  namespaces", "patch  services", "patch  serviceaccounts", "patch apps deployments", "patch networking.k8s.io networkpolicies", "create events.k8s.io events",
 	} {
 		word := strings.Split(right, " ")
 		require.True(t, may(t, c, operator, word[0], word[1], word[2], world), "must be allowed: %s", right)
@@ -91,7 +99,7 @@ func mayOnly(t *testing.T, c client.Client, operator, own, world string) {
 	for _, right := range []string{
 		"create  pods/exec", "create  pods/eviction", "create  serviceaccounts/token", "create  persistentvolumeclaims",
 		"create serving.tangram.dev moedeployments", "delete serving.tangram.dev moedeployments",
-		"update coordination.k8s.io leases", "create rbac.authorization.k8s.io rolebindings", "create batch jobs", "delete  namespaces",
+		"update coordination.k8s.io leases", "create rbac.authorization.k8s.io rolebindings", "create batch jobs", "delete  namespaces", "patch  namespaces", "list  namespaces",
 	} {
 		word := strings.Split(right, " ")
 		require.False(t, may(t, c, operator, word[0], word[1], word[2], world), "must be refused: %s", right)

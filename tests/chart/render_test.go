@@ -86,6 +86,9 @@ func TestBadValuesAreRefused(t *testing.T) {
 		"interval":            {"metrics.serviceMonitor.interval=soon", []string{"/metrics/serviceMonitor/interval", "does not match pattern"}},
 		"nothing to scrape":   {"metrics.enabled=false,metrics.serviceMonitor.enabled=true", []string{"metrics.serviceMonitor.enabled needs metrics.enabled"}},
 		"validity":            {"certificates.validity=soon", []string{"/certificates/validity", "does not match pattern"}},
+		"relative folder":     {"nodeMemory.folder=run/node", []string{"/nodeMemory/folder", "does not match pattern"}},
+		"folder upwards":      {"nodeMemory.folder=/run/../etc", []string{"/nodeMemory/folder", "does not match pattern"}},
+		"the whole node":      {"nodeMemory.folder=/", []string{"/nodeMemory/folder", "does not match pattern"}},
 		"resources misspelt":  {"resources.limit.cpu=1", []string{"/resources", "additional properties 'limit' not allowed"}},
 		"selector of numbers": {"nodeSelector.a=1", []string{"/nodeSelector/a", "want string"}},
 	}
@@ -106,7 +109,7 @@ func TestClusterThatIsTooOldIsRefused(t *testing.T) {
 
 func TestOperatorIsToldTheValues(t *testing.T) {
 	var operator appsv1.Deployment
-	rendered(t, "--set", "images.tag=dev,images.engine.tag=v2,watchNamespaces={team-a,team-b},metrics.port=9090,logLevel=warn,replicas=2,certificates.loadTime=1m").
+	rendered(t, "--set", "images.tag=dev,images.engine.tag=v2,watchNamespaces={team-a,team-b},metrics.port=9090,logLevel=warn,replicas=2,certificates.loadTime=1m,nodeMemory.folder=/var/tangram.d").
 		find(t, "Deployment", "tangram-operator", &operator)
 	container := operator.Spec.Template.Spec.Containers[0]
 	require.Equal(t, int32(2), *operator.Spec.Replicas)
@@ -115,7 +118,7 @@ func TestOperatorIsToldTheValues(t *testing.T) {
 	require.Equal(t, []string{
 		"--agent-image=tangram.dev/agent:dev", "--engine-image=tangram.dev/engine:v2", "--gateway-image=tangram.dev/gateway:dev",
 		"--namespaces=team-a,team-b", "--metrics-bind-address=:9090", "--health-probe-bind-address=:8081",
-		"--leader-elect", "--own-namespace=tangram-system", "--log-level=warn",
+		"--leader-elect", "--own-namespace=tangram-system", "--node-folder=/var/tangram.d", "--log-level=warn",
 		"--authority-validity=8760h", "--certificate-validity=720h", "--certificate-load-time=1m",
 	}, container.Args)
 	require.Equal(t, "/readyz", container.ReadinessProbe.HTTPGet.Path)

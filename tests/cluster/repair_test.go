@@ -17,28 +17,34 @@ import (
 	"tangram.dev/e2e/kube"
 )
 
-// kill -9 of a program in a pod: whichever of its containers runs it.
-func kill(t *testing.T, uid, program string) {
+// processesOf a pod that run a program, in whichever of its containers: their folders in /proc.
+func processesOf(t *testing.T, uid, program string) []string {
 	t.Helper()
 	groups, err := filepath.Glob("/proc/[0-9]*/cgroup")
 	require.NoError(t, err)
-	killed := 0
+	var found []string
 	for _, path := range groups {
 		// The kubelet writes UIDs into the names of cgroups with '_' or '-'.
 		group, err := os.ReadFile(path)
 		if err != nil || !strings.Contains(strings.ReplaceAll(string(group), "_", "-"), uid) {
 			continue
 		}
-		exe, err := os.Readlink(filepath.Join(filepath.Dir(path), "exe"))
-		if err != nil || filepath.Base(exe) != program {
-			continue
+		if exe, err := os.Readlink(filepath.Join(filepath.Dir(path), "exe")); err == nil && filepath.Base(exe) == program {
+			found = append(found, filepath.Dir(path))
 		}
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+	}
+	require.NotEmpty(t, found, "no %s runs in pod %s", program, uid)
+	return found
+}
+
+// kill -9 of a program in a pod.
+func kill(t *testing.T, uid, program string) {
+	t.Helper()
+	for _, process := range processesOf(t, uid, program) {
+		pid, err := strconv.Atoi(filepath.Base(process))
 		require.NoError(t, err)
 		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
-		killed++
 	}
-	require.Positive(t, killed, "no %s runs in pod %s", program, uid)
 }
 
 // repaired waits until a repair is told of and the width is back.

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MountPoints that a node covers by folders of its own, since programs have them built in. They are
-// made on the host if missing.
-var MountPoints = []string{"/run/containerd", "/run/netns", "/var/lib/cni", "/var/lib/kubelet", "/var/log"}
+// MountPoints that a node covers by folders of its own, since programs have them built in (the last of
+// /run: the chart of Tangram). They are made on the host if missing.
+var MountPoints = []string{"/run/containerd", "/run/netns", "/run/tangram-node", "/var/lib/cni", "/var/lib/kubelet", "/var/log"}
 
 // isolate mounts what is the machine's own; it has a mount namespace of its own by then.
 func (s *Spec) isolate() error {

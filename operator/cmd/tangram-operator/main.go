@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path"
 	"sync"
 	"time"
 
@@ -26,6 +27,7 @@ import (
 type flags struct {
 	images                                  controller.Images
 	metrics, health, logLevel, ownNamespace string
+	nodeFolder                              string
 	namespaces                              []string
 	elect                                   bool
 	certificates                            controller.Certificates
@@ -61,6 +63,7 @@ func run() int {
 	p.StringVar(&f.health, "health-probe-bind-address", ":8081", "host:port of /healthz and /readyz")
 	p.BoolVar(&f.elect, "leader-elect", false, "act only as the holder of a lease")
 	p.StringVar(&f.ownNamespace, "own-namespace", "", "where the operator runs: of its lease, and the only one from which its worlds' agents are driven; empty: any")
+	p.StringVar(&f.nodeFolder, "node-folder", controller.DefaultNodeFolder, "absolute path on nodes, below which worlds with spec.network.shareNodeMemory get a folder each; only root may write there")
 	p.DurationVar(&f.certificates.Authority, "authority-validity", 365*24*time.Hour, "of the authority of a world; it is replaced when two thirds are over")
 	p.DurationVar(&f.certificates.Certificate, "certificate-validity", 30*24*time.Hour, "of the certificates that it signs; they are replaced when two thirds are over")
 	p.DurationVar(&f.certificates.Load, "certificate-load-time", 5*time.Minute, "until all processes have loaded a Secret that changed; more than the kubelet's sync period")
@@ -86,6 +89,9 @@ func newLog(level string) (*slog.Logger, error) {
 }
 
 func serve(ctx context.Context, f flags, log *slog.Logger) error {
+	if at := f.nodeFolder; at != "" && (!path.IsAbs(at) || path.Clean(at) != at || at == "/") {
+		return fmt.Errorf("--node-folder: %q is not what is wanted: an absolute path of a folder below /, without '..' and without '/' at its end", at)
+	}
 	config, err := ctrl.GetConfig()
 	if err != nil {
 		return fmt.Errorf("no cluster to talk to: %w", err)
@@ -104,7 +110,7 @@ func serve(ctx context.Context, f flags, log *slog.Logger) error {
 		return err
 	}
 	worlds := &world.Worlds{Log: log}
-	r := &controller.Reconciler{Log: log, Images: f.images, Worlds: worlds, OwnNamespace: f.ownNamespace, Certificates: f.certificates}
+	r := &controller.Reconciler{Log: log, Images: f.images, Worlds: worlds, OwnNamespace: f.ownNamespace, NodeFolder: f.nodeFolder, Certificates: f.certificates}
 	if err := r.SetUp(mgr, ownMetrics()); err != nil {
 		return err
 	}

@@ -170,4 +170,7 @@ func TestItSaysWhatIsWrong(t *testing.T) {
 	require.ErrorContains(t, err, "--log-level")
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	require.ErrorContains(t, serve(t.Context(), flags{}, slog.New(slog.DiscardHandler)), "no cluster to talk to")
+	for _, folder := range []string{"run/node", "/run/../etc", "/run/node/", "/"} {
+		require.ErrorContains(t, serve(t.Context(), flags{nodeFolder: folder}, slog.New(slog.DiscardHandler)), "--node-folder")
+	}
 }

@@ -40,6 +40,7 @@ const (
 	dirTLS    = "/etc/tangram/tls"
 	dirConfig = "/etc/tangram/config"
 	dirModels = "/models"
+	dirNode   = "/run/tangram-node" // of the agent's container alone: what the world's pods of one node share
 	hookFile  = dirRun + "/bin/tangram-hook"
 	inWorld   = dirRun + "/in-world"
 	userID    = 65532 // any but 0: nothing in the pods needs one

@@ -148,14 +148,17 @@ func (r *Reconciler) remove(ctx context.Context, object client.Object, options .
 // refusal of an object that a world needs, until somebody changes something.
 type refusal struct{ reason, message string }
 
-// refused gives the refusal in an error: an object is somebody else's, or the API server does not take it (quota, limit
-// range, Pod Security, a webhook, a field). nil: it is another error.
+// refused gives the refusal in an error: an object is somebody else's, the namespace does not allow what the world shares, or the
+// API server does not take it (quota, limit range, Pod Security, a webhook, a field). nil: it is another error.
 func refused(err error) *refusal {
 	var f *foreignError
+	var sharing *sharingError
 	var status apierrors.APIStatus
 	switch {
 	case errors.As(err, &f):
 		return &refusal{api.ReasonAdoptionRefused, f.Error()}
+	case errors.As(err, &sharing):
+		return &refusal{api.ReasonSharingNotAllowed, sharing.Error()}
 	case !errors.As(err, &status) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return nil
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err),

@@ -115,8 +115,12 @@ func (r *Reconciler) nodeGoing(ctx context.Context, name string) (bool, error) {
 	return node.Spec.Unschedulable, nil
 }
 
-// createPods that are wanted. One that the API server refuses is told as a problem; the others would be refused likewise.
+// createPods that are wanted, unless they are withheld. One that the API server refuses is told as a problem; the others would
+// be refused likewise.
 func (r *Reconciler) createPods(ctx context.Context, d *api.MoEDeployment, a *authority, s *scene) error {
+	if s.withheld != nil {
+		return nil
+	}
 	for i, ordinal := range s.decision.Create {
 		err := r.createPod(ctx, d, a, ordinal)
 		if why := refused(err); why != nil && why.reason == api.ReasonRefusedByCluster {
@@ -142,6 +146,9 @@ func (r *Reconciler) createPod(ctx context.Context, d *api.MoEDeployment, a *aut
 	if apierrors.IsAlreadyExists(err) { // ours, and the cache is behind; or somebody else's
 		_, err = r.find(ctx, d, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: d.Namespace}})
 		return err
+	}
+	if err != nil && d.Spec.Network.ShareNodeMemory { // which Pod Security refuses in many words
+		return fmt.Errorf("create pod %s, with a hostPath volume for spec.network.shareNodeMemory: %w", pod.Name, err)
 	}
 	if err != nil {
 		return fmt.Errorf("create pod %s: %w", pod.Name, err)

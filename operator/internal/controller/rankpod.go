@@ -57,7 +57,7 @@ func (r *Reconciler) rankPod(d *api.MoEDeployment, ordinal int) *corev1.Pod {
 		containers[i].RestartPolicy = ptr.To(corev1.ContainerRestartPolicyAlways)
 	}
 	s := d.Spec.Scheduling
-	return &corev1.Pod{ObjectMeta: object, Spec: corev1.PodSpec{
+	pod := &corev1.Pod{ObjectMeta: object, Spec: corev1.PodSpec{
 		RestartPolicy:      corev1.RestartPolicyNever,
 		ServiceAccountName: d.Name, AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
 		NodeSelector: s.NodeSelector, Tolerations: s.Tolerations, PriorityClassName: s.PriorityClassName,
@@ -72,6 +72,10 @@ func (r *Reconciler) rankPod(d *api.MoEDeployment, ordinal int) *corev1.Pod {
 		Containers: containers,
 		Volumes:    volumes(d, name),
 	}}
+	if d.Spec.Network.ShareNodeMemory {
+		r.shareNode(d, &pod.Spec)
+	}
+	return pod
 }
 
 func volumes(d *api.MoEDeployment, pod string) []corev1.Volume {

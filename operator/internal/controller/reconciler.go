@@ -53,6 +53,7 @@ import (
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;patch;update
 // +kubebuilder:rbac:groups="";events.k8s.io,resources=events,verbs=create;patch
 
@@ -69,6 +70,8 @@ type Reconciler struct {
 	Worlds    *world.Worlds
 	// OwnNamespace is where the operator runs: agents take no word from elsewhere, where network policies hold. Empty: from anywhere.
 	OwnNamespace string
+	// NodeFolder on each node holds a folder for each world whose pods share memory there. Empty: DefaultNodeFolder.
+	NodeFolder string
 	// KeepEnded: a container that does not run is waited for so long, to come back in place; a pod that ended soon
 	// after it started stays for so long, to be looked at; so do certificates without a pod. 0: 20 s.
 	KeepEnded time.Duration
@@ -99,6 +102,9 @@ func (r *Reconciler) SetUp(mgr ctrl.Manager, metrics *Metrics) error {
 	}
 	if r.KeepEnded == 0 {
 		r.KeepEnded = 20 * time.Second
+	}
+	if r.NodeFolder == "" {
+		r.NodeFolder = DefaultNodeFolder
 	}
 	if r.DeleteWithin == 0 {
 		r.DeleteWithin = 30 * time.Second
@@ -199,6 +205,17 @@ func again(err error) (reconcile.Result, error) {
 }
 
 func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (reconcile.Result, error) {
+	s := &scene{}
+	var err error
+	if s.pods, err = r.pods(ctx, d); err != nil {
+		return reconcile.Result{}, err
+	}
+	mine := owned(d, s.pods)
+	// What is there goes on, whatever the namespace allows by now; a world that may have no pod is not begun.
+	err = r.checkSharing(ctx, d)
+	if s.withheld = refused(err); err != nil && (s.withheld == nil || len(mine) == 0 && d.Status.Epoch == 0) {
+		return reconcile.Result{}, err
+	}
 	authority, err := r.authority(ctx, d)
 	var without *issuerError
 	if errors.As(err, &without) { // nobody tells us when it comes
@@ -212,11 +229,6 @@ func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (recon
 		return reconcile.Result{}, err
 	}
 	w := r.open(d, identity)
-	s := &scene{}
-	if s.pods, err = r.pods(ctx, d); err != nil {
-		return reconcile.Result{}, err
-	}
-	mine := owned(d, s.pods)
 	reached := endpoints(mine)
 	w.SetEndpoints(reached, true)
 	w.SetRebalance(rebalanceSettings(d))
@@ -247,6 +259,9 @@ func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (recon
 		return reconcile.Result{}, err
 	}
 	told = sooner(told, decides)
+	if d.Spec.Network.ShareNodeMemory {
+		told = sooner(told, namespaceAgain)
+	}
 	for i := range mine {
 		if p := findProblem(&mine[i]); p != nil && mine[i].DeletionTimestamp == nil {
 			s.problems = append(s.problems, *p)

@@ -55,6 +55,9 @@ func agentConfig(d *api.MoEDeployment) (*corev1.ConfigMap, error) {
 		"tls": map[string]string{"ca": dirTLS + "/" + keyCA, "cert": dirTLS + "/" + keyAgentCert, "key": dirTLS + "/" + keyAgentKey},
 		"log": map[string]any{"level": "info", "json": true},
 	}
+	if d.Spec.Network.ShareNodeMemory {
+		file["node_folder"] = dirNode
+	}
 	if d.Spec.Limits.HugePages {
 		file["hugetlb"], file["page_bytes"] = true, hugePageBytes
 	}

@@ -33,6 +33,7 @@ type scene struct {
 	problems    []problem
 	transitions []api.LayoutTransition
 	refused     *refusal              // nothing else is known then
+	withheld    *refusal              // why no pod is made; all else goes on
 	silent      []string              // pods with a member whose agents do not answer
 	unknown     bool                  // all of them: which layout is in force is not known
 	gateways    int32                 // replicas that accept requests
@@ -99,7 +100,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 		r.metrics.certificates.set(d, s.expires)
 	}
 	stalled := degraded.status == metav1.ConditionTrue && slices.Contains(
-		[]string{api.ReasonAdoptionRefused, api.ReasonRefusedByCluster, api.ReasonPodsFailing, api.ReasonInsufficientMemory}, degraded.reason)
+		[]string{api.ReasonAdoptionRefused, api.ReasonRefusedByCluster, api.ReasonSharingNotAllowed, api.ReasonPodsFailing, api.ReasonInsufficientMemory}, degraded.reason)
 	r.onlyWhile(d, api.ConditionInsecureFabric, d.Spec.Network.InsecureFabric, yes(api.ReasonPlainText,
 		"spec.network.insecureFabric: weights, KV cache and steps cross the network in plain text, and whoever reaches a pod's port is believed"))
 	r.onlyWhile(d, api.ConditionStalled, stalled, degraded)
@@ -232,6 +233,8 @@ func degradedOf(d *api.MoEDeployment, s *scene) verdict {
 		return yes(api.ReasonInsufficientMemory, s.seen.Failed.Error())
 	case s.seen.Failed != nil:
 		return yes(api.ReasonTransitionFailed, s.seen.Failed.Error())
+	case s.withheld != nil:
+		return yes(s.withheld.reason, s.withheld.message)
 	case len(s.problems) > 0:
 		return yes(s.problems[0].reason, describe(d, s.problems))
 	}

@@ -1,0 +1,67 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// DefaultNodeFolder on nodes: a reboot forgets it, as it does the sockets in it, and nobody but root makes anything beside it.
+const DefaultNodeFolder = "/run/tangram-node"
+
+// namespaceAgain: labels of namespaces are read, not watched. A watch of them takes rights to all namespaces.
+const namespaceAgain = 10 * time.Second
+
+// sharingError: the world shares memory on its nodes, and its namespace does not allow that.
+type sharingError struct{ namespace, label string }
+
+func (e *sharingError) Error() string {
+	return fmt.Sprintf("spec.network.shareNodeMemory: no pod is made, since namespace %s does not allow its pods to share memory on their node: its label %s is %q and must be %q. "+
+		"Have it set by who administers namespaces, or make a MoEDeployment of another name without the field. What serves goes on",
+		e.namespace, api.ShareNodeMemoryLabel, e.label, api.ShareNodeMemoryAllowed)
+}
+
+// checkSharing gives a sharingError if no pod of the world may be made because of what it would share.
+func (r *Reconciler) checkSharing(ctx context.Context, d *api.MoEDeployment) error {
+	if !d.Spec.Network.ShareNodeMemory {
+		return nil
+	}
+	var namespace corev1.Namespace
+	if err := r.APIReader.Get(ctx, client.ObjectKey{Name: d.Namespace}, &namespace); err != nil {
+		return fmt.Errorf("whether namespace %s allows spec.network.shareNodeMemory: %w", d.Namespace, err)
+	}
+	if label := namespace.Labels[api.ShareNodeMemoryLabel]; label != api.ShareNodeMemoryAllowed {
+		return &sharingError{d.Namespace, label}
+	}
+	return nil
+}
+
+// shareNode gives a pod of ranks the folder of its node that agents of its world share, and of no other world: it is named by
+// the MoEDeployment's UID, which nobody chooses and which never comes again. The engines do not see it.
+func (r *Reconciler) shareNode(d *api.MoEDeployment, pod *corev1.PodSpec) {
+	const name = "node-memory"
+	mount := corev1.VolumeMount{Name: name, MountPath: dirNode}
+	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{
+		Path: path.Join(r.NodeFolder, string(d.UID)), Type: ptr.To(corev1.HostPathDirectoryOrCreate)}}})
+	for i := range pod.Containers {
+		if c := &pod.Containers[i]; c.Name == containerAgent {
+			c.VolumeMounts = append(c.VolumeMounts, mount)
+		}
+	}
+	// The kubelet makes the folder root's, and the agents are not root: this gives it to them, and needs nothing else of root.
+	user := strconv.Itoa(userID)
+	giver := restricted()
+	giver.RunAsNonRoot, giver.RunAsUser = ptr.To(false), ptr.To[int64](0)
+	giver.Capabilities.Add = []corev1.Capability{"CHOWN"}
+	pod.InitContainers = append(pod.InitContainers, corev1.Container{Name: name, Image: r.Images.Agent, ImagePullPolicy: d.Spec.Engine.ImagePullPolicy,
+		Command: []string{"/bin/tangram-hook", "own", dirNode, user}, SecurityContext: giver,
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError, VolumeMounts: []corev1.VolumeMount{mount}})
+}
