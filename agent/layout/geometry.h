@@ -48,6 +48,7 @@ class GeometryView {
   uint32_t moe_layers() const { return static_cast<uint32_t>(proto_.moe_layers_size()); }
   uint64_t page_bytes() const { return proto_.page_bytes(); }
   uint64_t granule_bytes() const { return proto_.granule_bytes(); }
+  uint64_t tail_bytes() const { return proto_.expert_tail_bytes(); }
   // Bytes of a piece of `count` granules, tail included.
   uint64_t piece_bytes(uint32_t count) const {
     return count * proto_.granule_bytes() + proto_.expert_tail_bytes();

@@ -37,7 +37,7 @@ std::vector<uint32_t> Owners::Holders(uint32_t layer, uint32_t expert, Run run) 
     const auto size = static_cast<uint32_t>(group.ranks_size());
     for (uint32_t position = 0; position < size; ++position) {
       const Run has = ShardOf(geometry_.granules(), size, expert, position);
-      if (has.start <= run.start && end <= uint64_t{has.start} + has.count) {
+      if (run.count == 0 || (has.start <= run.start && end <= uint64_t{has.start} + has.count)) {
         out.push_back(group.ranks(static_cast<int>(position)));
       }
     }

@@ -14,7 +14,8 @@ class Owners {
  public:
   Owners(const v1::Layout& layout, const GeometryView& geometry);
 
-  // Whether one of `ranks` (by rank: true) has a piece that covers the run.
+  // Whether one of `ranks` (by rank: true) has a piece that covers the run. Every piece of the
+  // expert covers a run without granules: it has the tail.
   bool Give(uint32_t layer, uint32_t expert, Run run, const std::vector<bool>& ranks) const;
   // The ranks that have such a piece, in order of groups and positions.
   std::vector<uint32_t> Holders(uint32_t layer, uint32_t expert, Run run) const;

@@ -15,7 +15,9 @@ bool SomeoneHas(const v1::Layout& layout, const GeometryView& geometry, uint32_t
   for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
     if (!ranks[rank]) continue;
     for (const PlacedPiece& piece : PiecesOf(layout, geometry, rank)) {
-      if (piece.layer == layer && piece.expert == expert && piece.run.start <= run.start &&
+      if (piece.layer != layer || piece.expert != expert) continue;
+      if (run.count == 0) return true;
+      if (piece.run.start <= run.start &&
           run.start + run.count <= piece.run.start + piece.run.count)
         return true;
     }
@@ -42,7 +44,7 @@ TEST(Owners, GiveWhatPiecesSay) {
       const auto layer = static_cast<uint32_t>(random() % 3);
       const auto expert = static_cast<uint32_t>(random() % 8);
       const layout::Run run{static_cast<uint32_t>(random() % 6),
-                            static_cast<uint32_t>(1 + random() % 6)};
+                            static_cast<uint32_t>(random() % 7)};
       std::vector<bool> some(ranks);
       for (uint32_t r = 0; r < ranks; ++r) some[r] = random() % 2 == 0;
       ASSERT_EQ(owners.Give(layer, expert, run, some),
@@ -68,6 +70,8 @@ TEST(Owners, WhatThereIsNotIsGivenToNobody) {
   EXPECT_FALSE(owners.Give(2, 0, {0, 1}, all));
   EXPECT_FALSE(owners.Give(~0U, 0, {0, 1}, all));
   EXPECT_FALSE(owners.Give(0, 4, {0, 1}, all));
+  EXPECT_FALSE(owners.Give(0, 4, {0, 0}, all));
+  EXPECT_TRUE(owners.Give(0, 3, {~0U, 0}, all)) << "somebody has its tail";
   EXPECT_FALSE(owners.Give(0, 0, {~0U, 2}, all));
   EXPECT_FALSE(owners.Give(0, 0, {0, ~0U}, all));
 }

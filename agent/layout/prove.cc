@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <unordered_map>
+#include <utility>
 
 namespace tangram::layout {
 namespace {
@@ -21,6 +23,8 @@ struct Cover {
   PlacedPiece piece;
   std::vector<bool> here;  // by granule of the run
   bool in_place = false;
+  bool tail = false;                // comes with a copy
+  std::optional<size_t> brings_it;  // else: with this fetch
 };
 
 class Prover {
@@ -31,7 +35,7 @@ class Prover {
     if (rank < 0) return;
     for (const PlacedPiece& piece : PiecesOf(target, geometry, static_cast<uint32_t>(rank))) {
       cover_[ExpertOf(piece.layer, piece.expert)].push_back(
-          Cover{piece, std::vector<bool>(piece.run.count, false), false});
+          Cover{piece, std::vector<bool>(piece.run.count, false), false, false, std::nullopt});
     }
     for (uint32_t i = 0; i < held.size(); ++i)
       held_of_.emplace(ExpertOf(held[i].layer, held[i].expert), i);
@@ -42,6 +46,7 @@ class Prover {
     TANGRAM_RETURN_IF_ERROR(TakeCopies(part.copies()));
     TANGRAM_RETURN_IF_ERROR(TakeFetches(part.fetches()));
     TANGRAM_RETURN_IF_ERROR(CheckComplete());
+    if (geometry_.tail_bytes() > 0) GiveTails();
     TANGRAM_RETURN_IF_ERROR(CheckHazards());
     TANGRAM_RETURN_IF_ERROR(CheckDense(holds_dense, part.dense()));
     TANGRAM_RETURN_IF_ERROR(CheckMemory(holds_dense, part));
@@ -120,7 +125,8 @@ class Prover {
             fmt::format("copy of layer {}, expert {}, granules {}..{}: the rank does not hold them",
                         copies.layer(i), copies.expert(i), run.start, run.start + run.count));
       }
-      proof_.copies.push_back({(*cover)->piece, run, 0, source->second});
+      const bool tail = geometry_.tail_bytes() > 0 && !std::exchange((*cover)->tail, true);
+      proof_.copies.push_back({(*cover)->piece, run, 0, source->second, tail});
     }
     return OkStatus();
   }
@@ -143,9 +149,28 @@ class Prover {
             "{})",
             fetches.layer(i), fetches.expert(i), source, target_.members_size(), rank_ + 1));
       }
+      std::optional<size_t>& brings_it = (*cover)->brings_it;
+      if (!brings_it || (source == 0 && proof_.fetches[*brings_it].source != 0)) {
+        brings_it = proof_.fetches.size();
+      }
       proof_.fetches.push_back({(*cover)->piece, run, source, 0});
     }
     return OkStatus();
+  }
+
+  // As the planner counts them: what is held of an expert is enough to have its tail.
+  void GiveTails() {
+    for (auto& [expert, covers] : cover_) {
+      for (const Cover& cover : covers) {
+        if (cover.in_place || cover.tail) continue;
+        const auto held = held_of_.find(expert);
+        if (held == held_of_.end()) {
+          proof_.fetches[*cover.brings_it].tail = true;
+        } else {
+          proof_.copies.push_back({cover.piece, {cover.piece.run.start, 0}, 0, held->second, true});
+        }
+      }
+    }
   }
 
   Status CheckComplete() const {

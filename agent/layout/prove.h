@@ -16,6 +16,10 @@ struct PartProof {
     Run run;            // granules that this move brings
     uint32_t source;    // 0 = checkpoint, n = rank n - 1 (fetches)
     uint32_t held;      // index into `held` (copies)
+    // The piece's tail comes with it, behind the granules. Of each piece that comes with one move:
+    // a copy if the rank holds a piece of the expert (`run` may then have no granules), else the
+    // first fetch that the checkpoint gives, else the first one.
+    bool tail = false;
   };
   std::vector<bool> stays;            // by index of `held`; the others are released at Retire
   std::vector<PlacedPiece> incoming;  // of the target, not in place yet; in order (InOrder)

@@ -25,7 +25,8 @@ class ProveTest : public ::testing::Test {
  protected:
   // What rank 0 must do to go from `before` to `target`, granule by granule: the
   // slowest way to say it, and easy to see that it is right.
-  Case MakeCase(uint32_t ranks) {
+  // `turned`: groups of several change their order, so that rank 0 has another shard.
+  Case MakeCase(uint32_t ranks, bool turned = false) {
     Case c;
     const v1::Layout before = testing::RandomLayout(geometry_, ranks, kSpare, random_);
     c.held = PiecesOf(before, geometry_, 0);
@@ -33,6 +34,11 @@ class ProveTest : public ::testing::Test {
     const int32_t offset = before.layers(0).bank_offset() == 0 ? kSpare : 0;
     for (auto& layer : *c.target.mutable_layers())
       layer.set_bank_offset(offset);  // every layer rewritten
+    for (auto& layer : *c.target.mutable_layers()) {
+      if (!turned || layer.expert_group_size() == 1) continue;
+      auto* of = layer.mutable_experts(0)->mutable_ranks();
+      std::reverse(of->begin(), of->end());
+    }
     uint64_t pages_after = 0;
     const auto after = PiecesOf(c.target, geometry_, 0);
     for (const PlacedPiece& piece : after) {
@@ -82,7 +88,57 @@ TEST_F(ProveTest, AcceptsWhatIsRight) {
     EXPECT_TRUE(std::is_sorted(proof->incoming.begin(), proof->incoming.end(), InOrder));
     EXPECT_EQ(proof->incoming.size(), PiecesOf(c.target, geometry_, 0).size());
     EXPECT_EQ(proof->copies.size(), static_cast<size_t>(c.part.copies().layer_size()));
+    for (const auto* moves : {&proof->copies, &proof->fetches}) {
+      for (const PartProof::Move& move : *moves) EXPECT_FALSE(move.tail) << "there are none";
+    }
   }
+}
+
+// Each piece's tail comes once: from the rank itself if it holds anything of the expert, else with
+// the first fetch that reads the checkpoint, else with the first fetch.
+TEST_F(ProveTest, EveryTailComesWithOneMove) {
+  v1::Geometry tailed = testing::SmallGeometry(3, 8, 6);
+  tailed.set_expert_tail_bytes(40);
+  geometry_ = GeometryView::Make(tailed).value();
+  int alone = 0, read = 0, pulled = 0;
+  for (int round = 0; round < 300; ++round) {
+    Case c = MakeCase(2 + random_() % 4, random_() % 2 == 0);
+    const uint64_t checkpoint = random_() % 3;  // of four fetches so many read it
+    for (uint32_t& source : *c.part.mutable_fetches()->mutable_source()) {
+      source = random_() % 4 < checkpoint ? 0 : 2;
+    }
+    const auto proof = Prove(c);
+    ASSERT_TRUE(proof.ok()) << proof.status().message();
+    for (const PlacedPiece& piece : proof->incoming) {
+      std::vector<const PartProof::Move*> brings, fetches;
+      for (const auto* moves : {&proof->copies, &proof->fetches}) {
+        for (const PartProof::Move& move : *moves) {
+          if (move.piece != piece) continue;
+          if (move.tail) brings.push_back(&move);
+          if (moves == &proof->fetches) fetches.push_back(&move);
+          EXPECT_TRUE(move.run.count > 0 || move.tail);
+        }
+      }
+      ASSERT_EQ(brings.size(), 1u);
+      const PartProof::Move& tail = *brings[0];
+      const auto is_of = [&](const PlacedPiece& held) {
+        return held.layer == piece.layer && held.expert == piece.expert;
+      };
+      if (std::any_of(c.held.begin(), c.held.end(), is_of)) {
+        EXPECT_EQ(std::find(fetches.begin(), fetches.end(), &tail), fetches.end());
+        EXPECT_TRUE(is_of(c.held.at(tail.held)));
+        alone += tail.run.count == 0 ? 1 : 0;
+        continue;
+      }
+      const auto first = std::find_if(fetches.begin(), fetches.end(),
+                                      [](const auto* move) { return move->source == 0; });
+      EXPECT_EQ(&tail, first != fetches.end() ? *first : fetches.at(0));
+      (tail.source == 0 ? read : pulled) += 1;
+    }
+  }
+  EXPECT_GT(alone, 0) << "a piece of which the rank holds no granule, and holds the tail";
+  EXPECT_GT(read, 0);
+  EXPECT_GT(pulled, 0);
 }
 
 TEST_F(ProveTest, AcceptsThatNothingChanges) {

@@ -126,44 +126,72 @@ Status Checkpoint::ReadHeader(const std::string& path) {
   return OkStatus();
 }
 
-Result<Checkpoint::Place> Checkpoint::Take(const std::string& name, uint64_t rows,
-                                           uint64_t columns) {
+Result<Checkpoint::Place> Checkpoint::Take(const std::string& name,
+                                           const std::vector<uint64_t>& shape) {
   const auto it = tensors_.find(name);
   if (it == tensors_.end())
     return Status(Code::kBadGeometry, fmt::format("checkpoint: tensor '{}' is missing", name));
-  const std::vector<uint64_t> want = {rows, columns};
-  if (it->second.info.shape != want) {
+  if (it->second.info.shape != shape) {
     return Status(
         Code::kBadGeometry,
         fmt::format("{}: tensor '{}' is {}, config.json declares {}", it->second.file->path(), name,
-                    ShapeText(it->second.info.shape), ShapeText(want)));
+                    ShapeText(it->second.info.shape), ShapeText(shape)));
   }
   Place place = std::move(it->second);
   tensors_.erase(it);
   return place;
 }
 
+// The tensors of one expert, or of a layer's experts where they are stacked.
+Status Checkpoint::TakeExperts(const std::string& prefix, const v1::Geometry& declared,
+                               std::vector<Part>* parts) {
+  for (const TensorRule& rule : style_->tensors) {
+    const std::string name = prefix + rule.name;
+    auto place = Take(name, ShapeOf(*style_, rule, declared));
+    if (!place.ok()) return place.status();
+    const v1::DType dtype = place->info.dtype;
+    v1::DType& others = rule.scale ? scales_ : dtype_;
+    if (others == v1::DTYPE_UNSPECIFIED) others = dtype;
+    if (dtype != others) {
+      return {Code::kBadGeometry,
+              fmt::format("checkpoint: '{}' is {}, other {} are {}", name, v1::DType_Name(dtype),
+                          rule.scale ? "scales of experts" : "experts", v1::DType_Name(others))};
+    }
+    if (rule.scale && dtype == v1::DTYPE_FP8_E4M3_BLOCK128) {
+      return {Code::kBadGeometry,
+              fmt::format("checkpoint: '{}' is F8_E4M3, scales are F32 or BF16", name)};
+    }
+    const uint64_t stride = style_->stacked ? place->info.bytes / declared.experts() : 0;
+    parts->push_back({place->file, place->info.begin, stride});
+  }
+  return OkStatus();
+}
+
 Status Checkpoint::FindExperts(const v1::Geometry& declared) {
-  const uint64_t hidden = declared.hidden();
-  const uint64_t inner = declared.moe_inner();
+  const auto prefix = [&](uint32_t layer, uint32_t expert) {
+    return style_->stacked ? fmt::format("model.layers.{}.mlp.experts.", layer)
+                           : fmt::format("model.layers.{}.mlp.experts.{}.", layer, expert);
+  };
+  auto style = StyleOf(declared.model(), false);
+  if (!style.ok()) return style.status();
+  style_ = *style;
+  if (declared.moe_layers_size() == 0) return OkStatus();
+  // The first tensor of the first expert says whether there are scales.
+  const auto first =
+      tensors_.find(prefix(declared.moe_layers(0), 0) + style_->tensors.front().name);
+  if (first != tensors_.end() && first->second.info.dtype == v1::DTYPE_FP8_E4M3_BLOCK128) {
+    style = StyleOf(declared.model(), true);
+    if (!style.ok()) {
+      return {Code::kBadGeometry, fmt::format("{}: '{}': {}", first->second.file->path(),
+                                              first->first, style.status().message())};
+    }
+    style_ = *style;
+  }
   for (const uint32_t layer : declared.moe_layers()) {
-    std::vector<Expert>& experts = experts_.emplace_back();
-    for (uint32_t e = 0; e < declared.experts(); ++e) {
-      experts.emplace_back();  // one by one: how many there are is a claim
-      const std::string prefix = fmt::format("model.layers.{}.mlp.experts.{}.", layer, e);
-      for (const auto& [place, name, rows, columns] :
-           {std::tuple{&experts[e].gate, "gate_proj.weight", inner, hidden},
-            {&experts[e].up, "up_proj.weight", inner, hidden},
-            {&experts[e].down, "down_proj.weight", hidden, inner}}) {
-        auto found = Take(prefix + name, rows, columns);
-        if (!found.ok()) return found.status();
-        *place = std::move(found).value();
-        if (place->info.dtype != experts_[0][0].gate.info.dtype) {
-          return {Code::kBadGeometry, fmt::format("checkpoint: '{}{}' is {}, other experts are {}",
-                                                  prefix, name, v1::DType_Name(place->info.dtype),
-                                                  v1::DType_Name(experts_[0][0].gate.info.dtype))};
-        }
-      }
+    std::vector<Part>& parts = parts_.emplace_back();
+    // One by one: how many there are is a claim.
+    for (uint32_t e = 0; e < (style_->stacked ? 1 : declared.experts()); ++e) {
+      TANGRAM_RETURN_IF_ERROR(TakeExperts(prefix(layer, e), declared, &parts));
     }
   }
   return OkStatus();
@@ -194,10 +222,11 @@ Status Checkpoint::BuildGeometry(uint32_t granule_rows, uint64_t page_bytes) {
   }
   PlaceDense();
   v1::Geometry g = std::move(declared).value();
-  const v1::DType dtype = experts_.empty() ? v1::DTYPE_BF16 : experts_[0][0].gate.info.dtype;
-  g.set_dtype(dtype);
+  g.set_dtype(parts_.empty() ? v1::DTYPE_BF16 : dtype_);
   g.set_granule_rows(granule_rows);
-  g.set_granule_bytes(uint64_t{3} * granule_rows * g.hidden() * ElementBytes(dtype));
+  auto sections = SectionsOf(*style_, scales_, &g);
+  if (!sections.ok()) return sections.status();
+  sections_ = std::move(sections).value();
   g.set_page_bytes(page_bytes);
   g.set_dense_bytes(dense_.empty() ? 0 : dense_.back().offset + dense_.back().info.bytes);
   auto view = layout::GeometryView::Make(std::move(g));

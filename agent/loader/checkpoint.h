@@ -1,5 +1,5 @@
-// A Hugging Face checkpoint of the Qwen3-MoE family: config.json and one safetensors file,
-// or shards with model.safetensors.index.json. Gives geometry, granules and dense tensors.
+// A Hugging Face checkpoint of a supported family (styles.h): config.json and one safetensors file,
+// or shards with model.safetensors.index.json. Gives geometry, granules, tails and dense tensors.
 #pragma once
 
 #include <memory>
@@ -11,6 +11,7 @@
 #include "agent/layout/geometry.h"
 #include "agent/loader/file.h"
 #include "agent/loader/safetensors.h"
+#include "agent/loader/styles.h"
 
 namespace tangram::loader {
 
@@ -25,7 +26,8 @@ struct DenseTensor {
 class Checkpoint {
  public:
   // Reads config.json and every header, and checks that the tensors are those of the declared
-  // model: each expert's gate and up [I, H] and down [H, I], one dtype for all of them.
+  // model: of each expert those that its style names, one dtype for all weights and one for all
+  // scales.
   // kInvalid names file and tensor; kBadGeometry names the tensor and both shapes.
   static Result<std::shared_ptr<const Checkpoint>> Open(const std::string& directory,
                                                         uint32_t granule_rows, uint64_t page_bytes);
@@ -50,12 +52,16 @@ class Checkpoint {
   // Granules [run.start, run.start + run.count) of an expert, granule-major, into `out`
   // (run.count * granule_bytes), and what each hashes to (device::HashOf) into `hashes`, of
   // run.count; empty: nobody asks.
+  // And the expert's tail, into `tail` (tail_bytes; empty: nobody asks), with its hash.
   struct Target {
     layout::Run run;
     std::span<std::byte> out;
     std::span<uint64_t> hashes;
+    std::span<std::byte> tail = {};
+    uint64_t* tail_hash = nullptr;
   };
-  // Runs of one expert without a granule in common; each byte is read once, and hashed as it comes.
+  // Runs of one expert without a granule in common; each byte is read once, however many want the
+  // tail, and hashed as it comes.
   // Some of the columns of `down` cost a read for each of its rows, all of them together a few
   // large ones: who reads for several asks for all of theirs at once. Takes kBlock bytes of each
   // thread, or 64 rows of `down` if these are more. kInvalid: the runs are not there, or cannot be
@@ -64,7 +70,7 @@ class Checkpoint {
   Status ReadRuns(uint32_t layer, uint32_t expert, std::span<const Target> targets) const;
   Status ReadGranules(uint32_t layer, uint32_t expert, layout::Run run,
                       std::span<std::byte> out) const {
-    const Target target{run, out, {}};
+    const Target target{run, out, {}, {}, nullptr};
     return ReadRuns(layer, expert, {&target, 1});
   }
   // The bytes of dense tensor `index`, as in the file, and their hash, if it is asked for.
@@ -76,8 +82,10 @@ class Checkpoint {
     const File* file = nullptr;
     TensorInfo info;
   };
-  struct Expert {
-    Place gate, up, down;
+  // A tensor of an expert, or of all experts of a layer: `stride` bytes from one to the next.
+  struct Part {
+    const File* file = nullptr;
+    uint64_t begin = 0, stride = 0;
   };
 
   Checkpoint() = default;
@@ -86,17 +94,23 @@ class Checkpoint {
   Status BuildGeometry(uint32_t granule_rows, uint64_t page_bytes);
   Status FindExperts(const v1::Geometry& declared);
   void PlaceDense();
-  Result<Place> Take(const std::string& name, uint64_t rows, uint64_t columns);
+  Result<Place> Take(const std::string& name, const std::vector<uint64_t>& shape);
+  Status TakeExperts(const std::string& prefix, const v1::Geometry& declared,
+                     std::vector<Part>* parts);
 
   // granules.cc
   struct Granule;
-  Status ReadRows(const Place& place, uint64_t at, std::span<Granule> granules) const;
-  Status ReadColumns(const Place& down, std::span<Granule> granules) const;
+  Status ReadRows(const Section& section, const Part& part, std::span<Granule> granules) const;
+  Status ReadColumns(const Section& section, const Part& part, std::span<Granule> granules) const;
+  Status ReadTail(const Part& part, std::span<const Target> targets) const;
 
   std::string config_json_;
   std::vector<std::unique_ptr<File>> files_;
-  std::map<std::string, Place> tensors_;      // those not taken by an expert are dense
-  std::vector<std::vector<Expert>> experts_;  // [MoE ordinal][expert]
+  std::map<std::string, Place> tensors_;  // those not taken by an expert are dense
+  const Style* style_ = nullptr;
+  v1::DType dtype_ = v1::DTYPE_UNSPECIFIED, scales_ = v1::DTYPE_UNSPECIFIED;  // of the experts
+  std::vector<Section> sections_;         // by tensor of the style
+  std::vector<std::vector<Part>> parts_;  // [MoE ordinal][expert (if not stacked), tensor]
   std::vector<DenseTensor> dense_;
   std::vector<Place> dense_places_;
   std::unique_ptr<layout::GeometryView> geometry_;

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "agent/loader/styles.h"
+
 namespace tangram::loader {
 namespace {
 
@@ -32,19 +34,22 @@ Result<uint32_t> Number(const json& config, std::initializer_list<const char*> n
 Result<v1::Geometry> GeometryOfConfig(const std::string& config_json, const std::string& file) {
   const json config = json::parse(config_json, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object()) return Status(Code::kInvalid, file + ": no JSON object");
-  if (config.value("model_type", json()) != "qwen3_moe") {
-    return Status(Code::kInvalid, fmt::format("{}: model_type {} is not supported (qwen3_moe)",
-                                              file, config.value("model_type", json()).dump()));
+  const json type = config.value("model_type", json());
+  const std::string model = type.is_string() ? type.get<std::string>() : type.dump();
+  if (const auto style = StyleOf(model, false); !style.ok()) {
+    return Status(style.status().code(), fmt::format("{}: {}", file, style.status().message()));
   }
+  // Models of this family have experts in each layer, and no other size of an MLP.
+  const bool gpt_oss = model == "gpt_oss";
   v1::Geometry g;
-  g.set_model("qwen3_moe");
+  g.set_model(model);
   const struct {
     void (v1::Geometry::*set)(uint32_t);
     std::initializer_list<const char*> names;
   } fields[] = {
       {&v1::Geometry::set_layers, {"num_hidden_layers"}},
       {&v1::Geometry::set_hidden, {"hidden_size"}},
-      {&v1::Geometry::set_moe_inner, {"moe_intermediate_size"}},
+      {&v1::Geometry::set_moe_inner, {gpt_oss ? "intermediate_size" : "moe_intermediate_size"}},
       {&v1::Geometry::set_experts, {"num_experts", "num_local_experts"}},
       {&v1::Geometry::set_top_k, {"num_experts_per_tok"}},
       {&v1::Geometry::set_query_heads, {"num_attention_heads"}},
@@ -61,7 +66,7 @@ Result<v1::Geometry> GeometryOfConfig(const std::string& config_json, const std:
                                               g.top_k(), g.experts()));
   }
   uint32_t step = 1;
-  if (config.contains("decoder_sparse_step")) {
+  if (!gpt_oss && config.contains("decoder_sparse_step")) {
     const auto value = Number(config, {"decoder_sparse_step"}, file);
     if (!value.ok()) return value.status();
     step = *value;
@@ -72,7 +77,8 @@ Result<v1::Geometry> GeometryOfConfig(const std::string& config_json, const std:
                                               file, g.layers(), kMostLayers));
   }
   std::set<uint32_t> dense_layers;
-  if (const json& list = config.value("mlp_only_layers", json::array()); list.is_array()) {
+  if (const json& list = config.value("mlp_only_layers", json::array());
+      !gpt_oss && list.is_array()) {
     for (const json& layer : list) {
       if (!layer.is_number_unsigned())
         return Status(Code::kInvalid, file + ": mlp_only_layers is no list of layers");

@@ -1,4 +1,4 @@
-// config.json of the Qwen3-MoE family -> geometry.
+// config.json of a supported family (styles.h) -> geometry.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace tangram::loader {
 
-// Everything but what only the tensors tell (dtype, granule and dense bytes). Reads both the
+// Everything but what only the tensors tell (dtype, granule, tail and dense bytes). Reads both the
 // spellings of the hub and of transformers 5 (num_experts / num_local_experts).
 // kInvalid names the field.
 Result<v1::Geometry> GeometryOfConfig(const std::string& config_json, const std::string& file);

@@ -1,4 +1,4 @@
-// Checkpoint::ReadRuns: an expert's gate, up and down as they lie in the file, to granules.
+// Checkpoint::ReadRuns: an expert's tensors as they lie in the file, to granules and the tail.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -51,7 +51,8 @@ Status Checkpoint::ReadRuns(uint32_t layer, uint32_t expert,
       return refuse(target.run, "are not there");
     }
     if (target.out.size() != target.run.count * g.granule_bytes() ||
-        (!target.hashes.empty() && target.hashes.size() != target.run.count)) {
+        (!target.hashes.empty() && target.hashes.size() != target.run.count) ||
+        (!target.tail.empty() && target.tail.size() != geometry_->tail_bytes())) {
       return refuse(target.run, "have another size than their place");
     }
     for (uint32_t i = 0; i < target.run.count; ++i) {
@@ -61,7 +62,6 @@ Status Checkpoint::ReadRuns(uint32_t layer, uint32_t expert,
       granule.hash = target.hashes.empty() ? nullptr : &target.hashes[i];
     }
   }
-  if (granules.empty()) return OkStatus();
   const auto before = [](const Granule& a, const Granule& b) { return a.index < b.index; };
   std::sort(granules.begin(), granules.end(), before);
   for (size_t i = 1; i < granules.size(); ++i) {
@@ -69,8 +69,14 @@ Status Checkpoint::ReadRuns(uint32_t layer, uint32_t expert,
       return refuse({granules[i].index, 1}, "are wanted twice");
     }
   }
-  const Expert& places = experts_[ordinal][expert];
-  const uint64_t slice = g.granule_bytes() / 3;  // gate's, up's or down's part of a granule
+  if (targets.empty()) return OkStatus();
+  const auto part = [&](size_t tensor) {
+    const std::vector<Part>& layer_parts = parts_[ordinal];
+    if (!style_->stacked) return layer_parts[expert * style_->tensors.size() + tensor];
+    Part out = layer_parts[tensor];
+    out.begin += expert * out.stride;
+    return out;
+  };
   // What lies side by side in the file is read as one.
   for (size_t i = 0, end = 0; i < granules.size(); i = end) {
     for (end = i + 1;
@@ -78,9 +84,13 @@ Status Checkpoint::ReadRuns(uint32_t layer, uint32_t expert,
       ++end;
     }
     const std::span<Granule> run(&granules[i], end - i);
-    TANGRAM_RETURN_IF_ERROR(ReadRows(places.gate, 0, run));
-    TANGRAM_RETURN_IF_ERROR(ReadRows(places.up, slice, run));
-    TANGRAM_RETURN_IF_ERROR(ReadColumns(places.down, run));
+    for (size_t t = 0; t < sections_.size(); ++t) {
+      TANGRAM_RETURN_IF_ERROR(sections_[t].columns ? ReadColumns(sections_[t], part(t), run)
+                                                   : ReadRows(sections_[t], part(t), run));
+    }
+  }
+  if (geometry_->tail_bytes() > 0) {
+    TANGRAM_RETURN_IF_ERROR(ReadTail(part(sections_.size()), targets));
   }
   for (const Granule& granule : granules) {
     if (granule.hash != nullptr) *granule.hash = granule.hasher.Value();
@@ -88,10 +98,10 @@ Status Checkpoint::ReadRuns(uint32_t layer, uint32_t expert,
   return OkStatus();
 }
 
-// Rows of gate or of up, to `at` of each granule, in blocks that go through the cache once for the
-// copy and the hash.
-Status Checkpoint::ReadRows(const Place& place, uint64_t at, std::span<Granule> granules) const {
-  const uint64_t slice = geometry_->granule_bytes() / 3;
+// In blocks that go through the cache once for the copy and the hash.
+Status Checkpoint::ReadRows(const Section& section, const Part& part,
+                            std::span<Granule> granules) const {
+  const uint64_t slice = section.bytes();
   const uint64_t bytes = granules.size() * slice, begin = granules[0].index * slice;
   std::vector<iovec> parts, read;
   for (uint64_t done = 0; done < bytes;) {
@@ -99,45 +109,62 @@ Status Checkpoint::ReadRows(const Place& place, uint64_t at, std::span<Granule> 
     parts.clear();
     for (uint64_t from = done; from < end;) {
       const uint64_t within = from % slice, take = std::min(end - from, slice - within);
-      parts.push_back({granules[from / slice].to + at + within, take});
+      parts.push_back({granules[from / slice].to + section.at + within, take});
       from += take;
     }
     read = parts;  // is used up
-    TANGRAM_RETURN_IF_ERROR(place.file->ReadInto(place.info.begin + begin + done, read));
-    for (const iovec& part : parts) {
-      granules[done / slice].Add({static_cast<const std::byte*>(part.iov_base), part.iov_len});
-      done += part.iov_len;
+    TANGRAM_RETURN_IF_ERROR(part.file->ReadInto(part.begin + begin + done, read));
+    for (const iovec& piece : parts) {
+      granules[done / slice].Add({static_cast<const std::byte*>(piece.iov_base), piece.iov_len});
+      done += piece.iov_len;
     }
   }
   return OkStatus();
 }
 
-// Columns of down, [H, I], as rows. All of its columns are one range of the file; some of them are
-// one short range in each row.
-Status Checkpoint::ReadColumns(const Place& down, std::span<Granule> granules) const {
-  const v1::Geometry& g = geometry_->proto();
-  const uint64_t element = ElementBytes(g.dtype()), hidden = g.hidden();
-  const uint64_t slice = geometry_->granule_bytes() / 3, narrow = g.granule_rows() * element;
-  const uint64_t pitch = g.moe_inner() * element, width = granules.size() * narrow;
-  const uint64_t rows = std::max(kLine, kBlock / width / kLine * kLine);
+// Columns, as rows. All columns are one range of the file; some of them are one short range in each
+// row.
+Status Checkpoint::ReadColumns(const Section& section, const Part& part,
+                               std::span<Granule> granules) const {
+  const uint64_t element = section.element, narrow = section.along * element;
+  const uint64_t pitch = section.inner * element, width = granules.size() * narrow;
+  const uint64_t rows = std::min(section.across, std::max(kLine, kBlock / width / kLine * kLine));
   const std::span<std::byte> block = Scratch(rows * width);
-  for (uint64_t h = 0; h < hidden; h += rows) {
-    const uint64_t count = std::min(rows, hidden - h);
-    const uint64_t from = down.info.begin + h * pitch + granules[0].index * narrow;
+  for (uint64_t r = 0; r < section.across; r += rows) {
+    const uint64_t count = std::min(rows, section.across - r);
+    const uint64_t from = part.begin + r * pitch + granules[0].index * narrow;
     if (width == pitch) {
-      TANGRAM_RETURN_IF_ERROR(down.file->Read(from, block.first(count * pitch)));
+      TANGRAM_RETURN_IF_ERROR(part.file->Read(from, block.first(count * pitch)));
     } else {
       for (uint64_t row = 0; row < count; ++row) {
         TANGRAM_RETURN_IF_ERROR(
-            down.file->Read(from + row * pitch, block.subspan(row * width, width)));
+            part.file->Read(from + row * pitch, block.subspan(row * width, width)));
       }
     }
     for (size_t i = 0; i < granules.size(); ++i) {
-      Transpose({&block[i * narrow], width}, count, g.granule_rows(), element,
-                {granules[i].to + 2 * slice + h * element, hidden * element});
+      Transpose({&block[i * narrow], width}, count, section.along, element,
+                {granules[i].to + section.at + r * element, section.across * element, section.ways,
+                 section.bytes() / section.ways});
     }
   }
-  for (Granule& granule : granules) granule.Add({granule.to + 2 * slice, slice});
+  for (Granule& granule : granules) granule.Add({granule.to + section.at, section.bytes()});
+  return OkStatus();
+}
+
+Status Checkpoint::ReadTail(const Part& part, std::span<const Target> targets) const {
+  const Target* first = nullptr;  // whose place the file is read to
+  uint64_t hash = 0;
+  for (const Target& target : targets) {
+    if (target.tail.empty()) continue;
+    if (first == nullptr) {
+      first = &target;
+      TANGRAM_RETURN_IF_ERROR(part.file->Read(part.begin, target.tail));
+      hash = device::HashOf(target.tail);
+    } else {
+      std::copy(first->tail.begin(), first->tail.end(), target.tail.begin());
+    }
+    if (target.tail_hash != nullptr) *target.tail_hash = hash;
+  }
   return OkStatus();
 }
 

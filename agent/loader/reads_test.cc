@@ -67,7 +67,7 @@ class SharedReadsTest : public ::testing::Test {
   }
   SharedReads::Want Want(layout::Run run, std::vector<std::byte>* to) const {
     to->assign(run.count * unit_, std::byte{0});
-    return {1, 2, run, device::Memory::Own(*to)};
+    return {1, 2, run, device::Memory::Own(*to), {}};
   }
 
   testing::TempDir dir_;

@@ -22,6 +22,7 @@ Status Bad(const std::string& file, std::string message) {
 std::optional<v1::DType> TypeOf(const std::string& name) {
   if (name == "F32") return v1::DTYPE_F32;
   if (name == "BF16") return v1::DTYPE_BF16;
+  if (name == "F8_E4M3") return v1::DTYPE_FP8_E4M3_BLOCK128;  // its scales are another tensor
   return std::nullopt;
 }
 
@@ -87,8 +88,8 @@ Result<TensorInfo> ParseTensor(const std::string& name, const json& entry, uint6
   TensorInfo info;
   const auto type = TypeOf(entry["dtype"].get<std::string>());
   if (!type)
-    return bad(
-        fmt::format("dtype {} is not supported (BF16, F32)", entry["dtype"].get<std::string>()));
+    return bad(fmt::format("dtype {} is not supported (BF16, F32, F8_E4M3)",
+                           entry["dtype"].get<std::string>()));
   info.dtype = *type;
   if (!entry["shape"].is_array() || entry["shape"].size() > 8)
     return bad("shape is no list of at most 8 sizes");
@@ -127,6 +128,8 @@ uint64_t ElementBytes(v1::DType dtype) {
       return 4;
     case v1::DTYPE_BF16:
       return 2;
+    case v1::DTYPE_FP8_E4M3_BLOCK128:
+      return 1;
     default:
       return 0;
   }

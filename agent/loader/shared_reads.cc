@@ -63,7 +63,8 @@ std::vector<SharedReads::Entry*> SharedReads::TakeLocked(Entry* mine) {
     const layout::Run& run = each->want.run;
     const bool apart = std::all_of(out.begin(), out.end(), [&](const Entry* other) {
       const layout::Run& taken = other->want.run;
-      return run.start + run.count <= taken.start || taken.start + taken.count <= run.start;
+      return run.count == 0 || taken.count == 0 || run.start + run.count <= taken.start ||
+             taken.start + taken.count <= run.start;
     });
     if (each->state == State::kOpen && apart) out.push_back(each);
   }
@@ -76,13 +77,16 @@ Status SharedReads::Read(std::span<Entry* const> entries) const {
   std::vector<std::vector<std::byte>> copies(entries.size());  // where the CPU does not reach
   for (size_t i = 0; i < entries.size(); ++i) {
     Entry& entry = *entries[i];
-    std::span<std::byte> out = device::View(entry.want.to);
-    if (out.size() != entry.want.to.bytes) {
-      copies[i].resize(entry.want.to.bytes);
-      out = copies[i];
+    const Want& want = entry.want;
+    std::span<std::byte> out = device::View(want.to), tail = device::View(want.tail);
+    if (out.size() != want.to.bytes || tail.size() != want.tail.bytes) {
+      copies[i].resize(want.to.bytes + want.tail.bytes);
+      out = std::span(copies[i]).first(want.to.bytes);
+      tail = std::span(copies[i]).subspan(want.to.bytes);
     }
-    entry.hashes.assign(entry.want.run.count, 0);
-    targets.push_back({entry.want.run, out, entry.hashes});
+    entry.hashes.assign(want.run.count + (tail.empty() ? 0 : 1), 0);
+    targets.push_back({want.run, out, std::span(entry.hashes).first(want.run.count), tail,
+                       tail.empty() ? nullptr : &entry.hashes.back()});
   }
   const Want& first = entries[0]->want;
   TANGRAM_RETURN_IF_ERROR(checkpoint_->ReadRuns(first.layer, first.expert, targets));
@@ -90,13 +94,16 @@ Status SharedReads::Read(std::span<Entry* const> entries) const {
   for (size_t i = 0; i < entries.size(); ++i) {
     if (copies[i].empty()) continue;
     const Want& want = entries[i]->want;
-    std::vector<uint64_t> came(want.run.count);
+    std::vector<uint64_t> came(entries[i]->hashes.size());
     std::vector<device::CopyOp> ops;
-    for (uint32_t g = 0; g < want.run.count; ++g) {
-      ops.push_back({want.to.Part(g * unit, unit),
-                     device::Memory::Own(std::span(copies[i]).subspan(g * unit, unit)), &came[g]});
-    }
-    TANGRAM_RETURN_IF_ERROR(want.to.device->Copy(ops).Wait());
+    const auto add = [&](const device::Memory& to, uint64_t at) {
+      ops.push_back(
+          {to, device::Memory::Own(std::span(copies[i]).subspan(at, to.bytes)), &came[ops.size()]});
+    };
+    for (uint32_t g = 0; g < want.run.count; ++g) add(want.to.Part(g * unit, unit), g * unit);
+    if (want.tail.bytes > 0) add(want.tail, want.to.bytes);
+    device::Device& device = *(want.tail.bytes > 0 ? want.tail : want.to).device;
+    TANGRAM_RETURN_IF_ERROR(device.Copy(ops).Wait());
     if (came != entries[i]->hashes) {
       return {Code::kCorrupt,
               fmt::format("layer {}, expert {}: what arrived in the rank's memory is "

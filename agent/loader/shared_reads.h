@@ -16,11 +16,12 @@ namespace tangram::loader {
 
 class SharedReads {
  public:
-  // Granules of an expert and where they go; nobody else writes there while it is enrolled.
+  // Granules of an expert, of which there may be none, and its tail, if that has bytes, and where
+  // they go; nobody else writes there while it is enrolled.
   struct Want {
     uint32_t layer = 0, expert = 0;
     layout::Run run;
-    device::Memory to;
+    device::Memory to, tail;
   };
 
  private:
@@ -40,7 +41,8 @@ class SharedReads {
     List(const List&) = delete;
     List& operator=(const List&) = delete;
     // Blocks until the want `i` is there, read here or by another rank's thread; the hashes of its
-    // granules. Thread-safe. Errors as of Checkpoint::ReadRuns; it may be asked for again.
+    // granules, then of the tail if it is wanted. Thread-safe. Errors as of Checkpoint::ReadRuns;
+    // it may be asked for again.
     Result<std::vector<uint64_t>> Bring(size_t i);
 
    private:

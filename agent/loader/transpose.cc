@@ -47,8 +47,7 @@ struct Square {
 
 template <typename T>
 void One(ConstMatrix from, uint64_t r, uint64_t c, Matrix to) {
-  std::memcpy(to.data + c * to.pitch + r * sizeof(T), from.data + r * from.pitch + c * sizeof(T),
-              sizeof(T));
+  std::memcpy(to.Row(c) + r * sizeof(T), from.data + r * from.pitch + c * sizeof(T), sizeof(T));
 }
 
 // A line of the target, past the caches: the target is far larger than they are, and a line that is
@@ -76,20 +75,27 @@ void Tiled(ConstMatrix from, uint64_t rows, uint64_t columns, Matrix to) {
   constexpr uint64_t kSide = Square<T>::kSide, kTile = kLine / sizeof(T);
   constexpr std::make_index_sequence<kSide> all;
   const uint64_t whole_rows = rows / kSide * kSide, whole_columns = columns / kSide * kSide;
-  const bool aligned = (reinterpret_cast<uintptr_t>(to.data) | to.pitch) % 16 == 0;
+  const bool aligned = (reinterpret_cast<uintptr_t>(to.data) | to.pitch | to.apart) % 16 == 0;
   alignas(kLine) std::byte lines[kSide * kLine];
   for (uint64_t r0 = 0; r0 < whole_rows; r0 += kTile) {
     const uint64_t r1 = std::min(whole_rows, r0 + kTile);
     const bool streams = aligned && r1 - r0 == kTile;
+    const bool direct = !streams && to.ways == 1;
+    const uint64_t whole = (r1 - r0) * sizeof(T);
     for (uint64_t c = 0; c < whole_columns; c += kSide) {
-      std::byte* const there = to.data + c * to.pitch + r0 * sizeof(T);
-      const Matrix tile = streams ? Matrix{lines, kLine} : Matrix{there, to.pitch};
+      const Matrix tile =
+          direct ? Matrix{to.Row(c) + r0 * sizeof(T), to.pitch} : Matrix{lines, kLine};
       for (uint64_t r = r0; r < r1; r += kSide) {
         Square<T>::Turn({from.data + r * from.pitch + c * sizeof(T), from.pitch},
                         {tile.data + (r - r0) * sizeof(T), tile.pitch}, all);
       }
-      for (uint64_t i = 0; streams && i < kSide; ++i) {
-        Stream(&lines[i * kLine], there + i * to.pitch);
+      for (uint64_t i = 0; !direct && i < kSide; ++i) {
+        std::byte* const there = to.Row(c + i) + r0 * sizeof(T);
+        if (streams) {
+          Stream(&lines[i * kLine], there);
+        } else {
+          std::memcpy(there, &lines[i * kLine], whole);
+        }
       }
     }
   }

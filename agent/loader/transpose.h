@@ -11,9 +11,16 @@ struct ConstMatrix {
   const std::byte* data = nullptr;
   uint64_t pitch = 0;
 };
+// `ways` matrices of this pitch, `apart` bytes from one to the next: row c is row c / ways of
+// matrix c % ways.
 struct Matrix {
   std::byte* data = nullptr;
   uint64_t pitch = 0;
+  uint64_t ways = 1, apart = 0;
+
+  std::byte* Row(uint64_t c) const {
+    return ways == 1 ? data + c * pitch : data + c % ways * apart + c / ways * pitch;
+  }
 };
 
 // to[c][r] = from[r][c] for all r < rows, c < columns. In tiles of whole lines of the cache, which

@@ -16,16 +16,20 @@ TEST(Transpose, EveryElementOfAnyShapeAndNoByteMore) {
     const uint64_t rows = 1 + draw() % 90, columns = 1 + draw() % 90;
     const uint64_t in_pitch = (columns + draw() % 5) * element;
     const uint64_t out_pitch = (rows + draw() % 5) * element;
-    std::vector<std::byte> in(rows * in_pitch), out(columns * out_pitch, std::byte{0x77});
+    const uint64_t ways = 1 + draw() % 3;
+    const uint64_t apart = (columns / ways + 1) * out_pitch + draw() % 3 * element;
+    std::vector<std::byte> in(rows * in_pitch), out(ways * apart, std::byte{0x77});
     for (std::byte& b : in) b = std::byte(draw() & 0xff);
     std::vector<std::byte> want = out;
     for (uint64_t r = 0; r < rows; ++r) {
       for (uint64_t c = 0; c < columns; ++c) {
-        std::memcpy(&want[c * out_pitch + r * element], &in[r * in_pitch + c * element], element);
+        std::memcpy(&want[c % ways * apart + c / ways * out_pitch + r * element],
+                    &in[r * in_pitch + c * element], element);
       }
     }
-    Transpose({in.data(), in_pitch}, rows, columns, element, {out.data(), out_pitch});
-    ASSERT_EQ(out, want) << rows << " x " << columns << " of " << element;
+    Transpose({in.data(), in_pitch}, rows, columns, element, {out.data(), out_pitch, ways, apart});
+    ASSERT_EQ(out, want) << rows << " x " << columns << " of " << element << ", " << ways
+                         << " ways";
   }
 }
 

@@ -80,13 +80,19 @@ Status RankStore::Verify(Kept* kept, const std::vector<layout::PlacedPiece>& pla
   const uint64_t unit = geometry().granule_bytes();
   for (const layout::PlacedPiece& place : places) {
     if (stop.stop_requested()) return {Code::kUnavailable, "stopped"};
-    Piece piece(place);
+    Piece piece(place, geometry().tail_bytes() > 0);
     const device::Memory at = kept->memories.banks->At(place.bank, place.offset, place.bytes);
     for (uint32_t i = 0; i < place.run.count; ++i) {
       const uint32_t granule = place.run.start + i;
       piece.hashes[i] = noted->Granule(place.layer, place.expert, granule);
       TANGRAM_RETURN_IF_ERROR(check(at.Part(i * unit, unit), piece.hashes[i], [&] {
         return fmt::format("layer {}, expert {}, granule {}", place.layer, place.expert, granule);
+      }));
+    }
+    if (const uint64_t tail = geometry().tail_bytes(); tail > 0) {
+      piece.hashes.back() = noted->Tail(place.layer, place.expert);
+      TANGRAM_RETURN_IF_ERROR(check(at.Part(place.bytes - tail, tail), piece.hashes.back(), [&] {
+        return fmt::format("layer {}, expert {}, the tail", place.layer, place.expert);
       }));
     }
     kept->pieces.push_back(std::move(piece));

@@ -14,14 +14,25 @@ namespace {
 
 constexpr uint64_t kHeader = SHA256_DIGEST_LENGTH;  // of what the table is for
 
+uint64_t IndexOf(const layout::GeometryView& geometry, uint32_t layer, uint32_t expert) {
+  return static_cast<uint64_t>(geometry.ordinal(layer)) * geometry.experts() + expert;
+}
+
 uint64_t IndexOf(const layout::GeometryView& geometry, uint32_t layer, uint32_t expert,
                  uint32_t granule) {
-  const auto ordinal = static_cast<uint64_t>(geometry.ordinal(layer));
-  return (ordinal * geometry.experts() + expert) * geometry.granules() + granule;
+  return IndexOf(geometry, layer, expert) * geometry.granules() + granule;
+}
+
+uint64_t ExpertsOf(const layout::GeometryView& geometry) {
+  return uint64_t{geometry.moe_layers()} * geometry.experts();
 }
 
 uint64_t GranulesOf(const layout::GeometryView& geometry) {
-  return uint64_t{geometry.moe_layers()} * geometry.experts() * geometry.granules();
+  return ExpertsOf(geometry) * geometry.granules();
+}
+
+uint64_t TailsOf(const layout::GeometryView& geometry) {
+  return geometry.tail_bytes() > 0 ? ExpertsOf(geometry) : 0;
 }
 
 Status Failed(const char* call, const std::string& path, Code code) {
@@ -55,7 +66,8 @@ Result<std::unique_ptr<HashFile>> HashFile::Open(const std::string& path,
                   dense_tensors, revision);
   unsigned char want[kHeader], have[kHeader];
   SHA256(reinterpret_cast<const unsigned char*>(about.data()), about.size(), want);
-  const uint64_t bytes = kHeader + (GranulesOf(geometry) + dense_tensors) * sizeof(uint64_t);
+  const uint64_t bytes =
+      kHeader + (GranulesOf(geometry) + TailsOf(geometry) + dense_tensors) * sizeof(uint64_t);
   file->fd_.reset(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file->fd_) return Failed("opening", path, Code::kInvalid);
   const int fd = file->fd_.get();
@@ -91,25 +103,37 @@ Status HashFile::Note(uint32_t layer, uint32_t expert, uint32_t start,
   return Write(IndexOf(geometry_, layer, expert, start), hashes);
 }
 
+Status HashFile::NoteTail(uint32_t layer, uint32_t expert, uint64_t hash) {
+  return Write(GranulesOf(geometry_) + IndexOf(geometry_, layer, expert), {&hash, 1});
+}
+
 Status HashFile::NoteDense(size_t tensor, uint64_t hash) {
-  return Write(GranulesOf(geometry_) + tensor, {&hash, 1});
+  return Write(GranulesOf(geometry_) + TailsOf(geometry_) + tensor, {&hash, 1});
 }
 
 Result<HashFile::Noted> HashFile::Read() const {
   Noted out;
   out.geometry = &geometry_;
   out.granules.resize(GranulesOf(geometry_));
+  out.tails.resize(TailsOf(geometry_));
   out.dense.resize(dense_tensors_);
-  const uint64_t split = out.granules.size() * sizeof(uint64_t);
-  if (!ReadAll(fd_.get(), out.granules.data(), split, kHeader) ||
-      !ReadAll(fd_.get(), out.dense.data(), dense_tensors_ * sizeof(uint64_t), kHeader + split)) {
-    return Failed("reading", path_, Code::kInternal);
+  uint64_t at = kHeader;
+  for (std::vector<uint64_t>* hashes : {&out.granules, &out.tails, &out.dense}) {
+    const uint64_t bytes = hashes->size() * sizeof(uint64_t);
+    if (!ReadAll(fd_.get(), hashes->data(), bytes, at)) {
+      return Failed("reading", path_, Code::kInternal);
+    }
+    at += bytes;
   }
   return out;
 }
 
 uint64_t HashFile::Noted::Granule(uint32_t layer, uint32_t expert, uint32_t granule) const {
   return granules[IndexOf(*geometry, layer, expert, granule)];
+}
+
+uint64_t HashFile::Noted::Tail(uint32_t layer, uint32_t expert) const {
+  return tails[IndexOf(*geometry, layer, expert)];
 }
 
 }  // namespace tangram::store

@@ -44,6 +44,29 @@ TEST_F(HashFileTest, WhatWasNotedIsThereForTheNext) {
   EXPECT_EQ(info.st_mode & 0777, 0600u);
 }
 
+TEST_F(HashFileTest, TailsHaveAPlaceOfTheirOwn) {
+  v1::Geometry tailed = layout::testing::SmallGeometry(2, 4, 6);
+  tailed.set_expert_tail_bytes(32);
+  const auto geometry = layout::GeometryView::Make(tailed).value();
+  const auto open = [&] { return HashFile::Open(path_, "r1", geometry, 2); };
+  {
+    auto file = open();
+    ASSERT_TRUE(file.ok()) << file.status().message();
+    ASSERT_TRUE((*file)->Note(1, 3, 5, std::vector<uint64_t>{7}).ok());  // the last granule
+    ASSERT_TRUE((*file)->NoteTail(0, 0, 8).ok());
+    ASSERT_TRUE((*file)->NoteTail(1, 3, 9).ok());
+    ASSERT_TRUE((*file)->NoteDense(0, 10).ok());
+  }
+  const auto next = open();
+  const auto noted = (*next)->Read();
+  ASSERT_TRUE(noted.ok()) << noted.status().message();
+  EXPECT_EQ(noted->Granule(1, 3, 5), 7u);
+  EXPECT_EQ(noted->Tail(0, 0), 8u);
+  EXPECT_EQ(noted->Tail(0, 1), 0u) << "never noted";
+  EXPECT_EQ(noted->Tail(1, 3), 9u);
+  EXPECT_EQ(noted->dense, (std::vector<uint64_t>{10, 0}));
+}
+
 TEST_F(HashFileTest, AnotherRevisionOrModelBeginsAnew) {
   for (const auto& [revision, tensors] : {std::pair("r2", 2), std::pair("r1", 3)}) {
     ASSERT_TRUE((*Open("r1"))->NoteDense(0, 5).ok());

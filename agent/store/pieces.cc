@@ -7,6 +7,9 @@
 namespace tangram::store {
 namespace {
 
+// No piece of an expert begins behind it.
+constexpr layout::Run kBehindAll{UINT32_MAX, 0};
+
 bool Before(const Piece& a, const Piece& b) { return layout::InOrder(a.place, b.place); }
 
 bool BeforeKey(const Piece& piece, const layout::PieceKey& key) {
@@ -62,6 +65,14 @@ const Piece* Pieces::Find(uint32_t layer, uint32_t expert, layout::Run run) cons
 bool Pieces::Names(uint32_t layer, uint32_t expert, layout::Run run) const {
   return FindIf(layer, expert, run, [&](const Piece& piece) { return piece.Names(run); }) !=
          nullptr;
+}
+
+const Piece* Pieces::FindTail(uint32_t layer, uint32_t expert) const {
+  return FindIf(layer, expert, kBehindAll, [](const Piece& piece) { return piece.tail() != 0; });
+}
+
+bool Pieces::NamesTail(uint32_t layer, uint32_t expert) const {
+  return FindIf(layer, expert, kBehindAll, [](const Piece&) { return true; }) != nullptr;
 }
 
 Piece* Pieces::At(const layout::PieceKey& key) {

@@ -10,15 +10,21 @@ namespace tangram::store {
 
 // A piece in its place.
 struct Piece {
-  explicit Piece(const layout::PlacedPiece& at) : place(at), hashes(at.run.count, 0) {}
+  // `tail`: the geometry's experts have one.
+  Piece(const layout::PlacedPiece& at, bool tail)
+      : place(at), hashes(at.run.count + (tail ? 1 : 0), 0) {}
 
   bool Names(layout::Run run) const;  // all of it is the piece's
   bool Has(layout::Run run) const;    // and verified
-  // Of the first granule that is not verified; -1: all are.
+  // The expert's tail in it; 0: not verified, or it has none.
+  uint64_t tail() const { return hashes.size() > place.run.count ? hashes.back() : 0; }
+  // Of the first granule that is not verified, or behind the last one, if the tail is not; -1: all
+  // are.
   int64_t Missing() const;
 
   layout::PlacedPiece place;
-  std::vector<uint64_t> hashes;  // by granule of the run; 0: not verified here (device::HashOf)
+  // By granule of the run, then of the tail if there is one; 0: not verified here (device::HashOf).
+  std::vector<uint64_t> hashes;
 };
 
 // In order of their key, as one flat array: 14,848 pieces (a rank of DeepSeek-V3 in Tensor mode)
@@ -40,6 +46,9 @@ class Pieces {
   const Piece* Find(uint32_t layer, uint32_t expert, layout::Run run) const;
   // Whether one is to have all of the run, verified or not yet.
   bool Names(uint32_t layer, uint32_t expert, layout::Run run) const;
+  // The same for the expert's tail, which every piece of it has.
+  const Piece* FindTail(uint32_t layer, uint32_t expert) const;
+  bool NamesTail(uint32_t layer, uint32_t expert) const;
   // The one that begins there; null: none.
   Piece* At(const layout::PieceKey& key);
 

@@ -23,7 +23,7 @@ std::vector<Piece> PiecesOf(uint32_t layers) {
       place.layer = layer;
       place.expert = expert;
       place.run = kRun;
-      out.emplace_back(place).hashes[0] = 1;
+      out.emplace_back(place, false).hashes[0] = 1;
     }
   }
   return out;

@@ -18,7 +18,7 @@ Piece RandomPiece(std::mt19937_64& random) {
   place.expert = static_cast<uint32_t>(random() % 4);
   place.run = {static_cast<uint32_t>(random() % 5), static_cast<uint32_t>(1 + random() % 4)};
   place.bank = static_cast<uint32_t>(random());
-  Piece piece(place);
+  Piece piece(place, random() % 4 > 0);
   for (uint64_t& hash : piece.hashes) hash = random() % 4;
   return piece;
 }
@@ -54,6 +54,19 @@ TEST(Pieces, FindsWhatSomeoneHasAndNothingElse) {
       if (found != nullptr) {
         EXPECT_TRUE(SomeoneHas({*found}, wanted.layer, wanted.expert, wanted.run));
       }
+      const auto of_expert = [&](const Piece& piece) {
+        return piece.place.layer == wanted.layer && piece.place.expert == wanted.expert;
+      };
+      const Piece* tail = pieces.FindTail(wanted.layer, wanted.expert);
+      ASSERT_EQ(tail != nullptr, std::any_of(plain.begin(), plain.end(), [&](const Piece& piece) {
+                  return of_expert(piece) && piece.hashes.size() > piece.place.run.count &&
+                         piece.hashes.back() != 0;
+                }));
+      if (tail != nullptr) {
+        EXPECT_NE(tail->tail(), 0U);
+      }
+      ASSERT_EQ(pieces.NamesTail(wanted.layer, wanted.expert),
+                std::any_of(plain.begin(), plain.end(), of_expert));
       const Piece* at = pieces.At(layout::KeyOf(wanted));
       ASSERT_EQ(at != nullptr, std::any_of(plain.begin(), plain.end(), [&](const Piece& piece) {
                   return layout::KeyOf(piece.place) == layout::KeyOf(wanted);
@@ -91,7 +104,7 @@ TEST(Pieces, SplitAndAddLoseNothingAndStayInOrder) {
 TEST(Pieces, MissingNamesTheFirstGranuleThatIsNotVerified) {
   PlacedPiece place;
   place.run = {4, 3};
-  Piece piece(place);
+  Piece piece(place, false);
   EXPECT_EQ(piece.Missing(), 4);
   piece.hashes = {1, 1, 0};
   EXPECT_EQ(piece.Missing(), 6);
@@ -102,6 +115,22 @@ TEST(Pieces, MissingNamesTheFirstGranuleThatIsNotVerified) {
   EXPECT_TRUE(piece.Has({4, 3}));
   EXPECT_FALSE(piece.Has({4, 4}));
   EXPECT_FALSE(piece.Has({3, 2}));
+}
+
+TEST(Pieces, APieceWithoutItsTailIsNotWhole) {
+  PlacedPiece place;
+  place.run = {4, 2};
+  Piece piece(place, true);
+  piece.hashes = {1, 1, 0};
+  EXPECT_EQ(piece.Missing(), 6);
+  EXPECT_EQ(piece.tail(), 0U);
+  EXPECT_TRUE(piece.Has({4, 2})) << "its granules others may have already";
+  piece.hashes[2] = 9;
+  EXPECT_EQ(piece.Missing(), -1);
+  EXPECT_EQ(piece.tail(), 9U);
+  Piece none(place, false);
+  none.hashes = {1, 1};
+  EXPECT_EQ(none.tail(), 0U) << "the last granule is no tail";
 }
 
 }  // namespace

@@ -12,7 +12,6 @@
 namespace tangram::store {
 
 using layout::PlacedPiece;
-using layout::Run;
 
 Result<std::unique_ptr<RankStore>> RankStore::Create(Options options) {
   if (!options.transports) {  // no other agents
@@ -133,6 +132,11 @@ device::Memory RankStore::BytesOf(const PlacedPiece& place, uint32_t granule,
                              count * unit);
 }
 
+device::Memory RankStore::TailOf(const PlacedPiece& place) const {
+  const uint64_t tail = geometry().tail_bytes();
+  return memories_.banks->At(place.bank, place.offset + place.bytes - tail, tail);
+}
+
 device::Memory RankStore::DenseBytes(size_t tensor) const {
   const loader::DenseTensor& t = options_.checkpoint->dense()[tensor];
   return memories_.banks->Dense(t.offset, t.info.bytes);
@@ -179,12 +183,16 @@ Status RankStore::BackAttempt(uint64_t attempt, const v1::Layout& target, int32_
                              part.dense().source_by_part().end());
   }
   for (const PlacedPiece& place : proof->incoming) {
-    fresh->push_back(BytesOf(place, place.run.start, place.run.count));
+    fresh->push_back(memories_.banks->At(place.bank, place.offset, place.bytes));
   }
   for (size_t t = 0; proof->brings_dense && t < dense_hashes_.size(); ++t) {
     fresh->push_back(DenseBytes(t));
   }
-  next.incoming = Pieces(std::vector<Piece>(proof->incoming.begin(), proof->incoming.end()));
+  std::vector<Piece> incoming;
+  for (const PlacedPiece& place : proof->incoming) {
+    incoming.emplace_back(place, geometry().tail_bytes() > 0);
+  }
+  next.incoming = Pieces(std::move(incoming));
   next.proof = std::move(proof).value();
   attempt_ = std::move(next);
   return OkStatus();
@@ -207,10 +215,11 @@ void RankStore::ReleaseLocked(const std::vector<PlacedPiece>& places, bool dense
 
 Status RankStore::CheckVerifiedLocked() const {
   for (const Piece& piece : attempt_->incoming) {
-    if (const int64_t granule = piece.Missing(); granule >= 0) {
-      return {Code::kWrongPhase,
-              fmt::format("attempt {}: layer {}, expert {}, granule {} is not verified",
-                          attempt_->id, piece.place.layer, piece.place.expert, granule)};
+    if (const int64_t unit = piece.Missing(); unit >= 0) {
+      const bool tail = unit == int64_t{piece.place.run.start} + piece.place.run.count;
+      return {Code::kWrongPhase, fmt::format("attempt {}: layer {}, expert {}, {} is not verified",
+                                             attempt_->id, piece.place.layer, piece.place.expert,
+                                             tail ? "the tail" : fmt::format("granule {}", unit))};
     }
   }
   const auto part = std::find(dense_here_.begin(), dense_here_.end(), false);
@@ -351,99 +360,6 @@ std::vector<v1::Mapping> RankStore::DroppedMappings() {
   return ToProto(ranges);
 }
 
-const Piece* RankStore::FindLocked(uint32_t layer, uint32_t expert, Run run) const {
-  for (const Pieces* pieces : {&current_, &old_}) {
-    if (const Piece* piece = pieces->Find(layer, expert, run)) return piece;
-  }
-  return attempt_ ? attempt_->incoming.Find(layer, expert, run) : nullptr;
-}
-
-Result<v1::OpenPullResponse> RankStore::OpenPull(const v1::OpenPullRequest& request,
-                                                 const std::string& pod) {
-  const std::scoped_lock lock(mu_);
-  const v1::Fetches& wanted = request.pieces();
-  const int n = wanted.layer_size();
-  if (wanted.expert_size() != n || wanted.granule_start_size() != n ||
-      wanted.granule_count_size() != n) {
-    return Status(Code::kInvalid, "a pull whose columns differ in length");
-  }
-  v1::OpenPullResponse out;
-  mover::Grant grant;
-  grant.attempt = request.header().attempt();
-  grant.pod = pod;
-  grant.owner = this;
-  grant.lease = lease_;
-  for (int i = 0; i < n; ++i) {
-    const Run run{wanted.granule_start(i), wanted.granule_count(i)};
-    const Piece* piece = FindLocked(wanted.layer(i), wanted.expert(i), run);
-    if (piece == nullptr) {
-      // Who would wait for what never comes waits for the end of the attempt: a plan may be older
-      // than this agent, which has taken over what is in force and nothing that it had kept
-      // besides.
-      const bool comes = !attempt_ || attempt_->id != grant.attempt ||
-                         attempt_->incoming.Names(wanted.layer(i), wanted.expert(i), run);
-      return Status(
-          comes ? Code::kNotHeld : Code::kUnavailable,
-          fmt::format("layer {}, expert {}, granules {}..{} are not {} here", wanted.layer(i),
-                      wanted.expert(i), run.start, uint64_t{run.start} + run.count,
-                      comes ? "verified" : "held, and not brought"));
-    }
-    grant.pieces.push_back(BytesOf(piece->place, run.start, run.count));
-    for (uint32_t g = run.start; g < run.start + run.count; ++g) {
-      out.add_granule_hashes(piece->hashes[g - piece->place.run.start]);
-    }
-  }
-  for (const uint32_t part : request.dense_parts()) {
-    if (part >= kDenseParts || !dense_here_[part]) {
-      const bool comes = part < kDenseParts && (!attempt_ || attempt_->id != grant.attempt ||
-                                                !attempt_->dense_source.empty());
-      return Status(comes ? Code::kNotHeld : Code::kUnavailable,
-                    fmt::format("dense part {} is not {} here", part,
-                                comes ? "verified" : "held, and not brought"));
-    }
-    for (size_t t = part; t < dense_hashes_.size(); t += kDenseParts) {
-      grant.pieces.push_back(DenseBytes(t));
-      out.add_dense_hashes(dense_hashes_[t]);
-    }
-  }
-  if (request.kv()) grant.kv = memories_.kv.memory;
-  if (request.by_descriptor()) {
-    auto shown = ShowLocked(grant);
-    if (!shown.ok()) return shown.status();
-    grant.shown = std::move(shown).value();
-  }
-  out.set_token(options_.grants->Issue(std::move(grant)));
-  return out;
-}
-
-Result<mover::Shown> RankStore::ShowLocked(const mover::Grant& grant) {
-  if (grant.kv.bytes > 0 && !grant.pieces.empty()) {
-    return Status(Code::kInvalid, "pieces and KV in one pull by descriptor");
-  }
-  const bool kv = grant.kv.bytes > 0;
-  auto& window = kv ? memories_.kv_window : memories_.weights_window;
-  if (window == nullptr) {
-    auto made = mover::Window::Of(kv ? *memories_.devices.kv : *memories_.devices.weights);
-    if (!made.ok()) return made.status();
-    window = std::move(made).value();
-  }
-  mover::Shown out{window, {}};
-  if (kv) out.extents.push_back({0, grant.kv.bytes});  // mapped as a whole
-  for (const device::Memory& piece : grant.pieces) {
-    auto extents = memories_.banks->ExtentsOf(piece);
-    if (!extents.ok()) return extents.status();
-    for (const device::Extent& extent : *extents) {
-      device::Extent* const last = out.extents.empty() ? nullptr : &out.extents.back();
-      if (last != nullptr && last->offset + last->length == extent.offset) {
-        last->length += extent.length;
-      } else {
-        out.extents.push_back(extent);
-      }
-    }
-  }
-  return out;
-}
-
 Status RankStore::Audit() {
   const std::scoped_lock lock(mu_);
   std::vector<PlacedPiece> all = current_.Places();
@@ -458,13 +374,6 @@ Status RankStore::Audit() {
   }
   audited_ = std::move(now);
   return memories_.banks->Audit(all, dense_backed_);
-}
-
-std::span<const std::byte> RankStore::Granule(uint32_t layer, uint32_t expert, uint32_t granule) {
-  const std::scoped_lock lock(mu_);
-  const Piece* piece = FindLocked(layer, expert, {granule, 1});
-  if (piece == nullptr) return {};
-  return device::View(BytesOf(piece->place, granule, 1));
 }
 
 }  // namespace tangram::store

@@ -85,6 +85,7 @@ class RankStore final : public RankMemory {
   std::span<std::byte> kv() const { return device::View(memories_.kv.memory); }
   // Bytes of a verified granule, for tests and siblings; empty if not held.
   std::span<const std::byte> Granule(uint32_t layer, uint32_t expert, uint32_t granule);
+  std::span<const std::byte> Tail(uint32_t layer, uint32_t expert);
 
  private:
   struct Attempt {
@@ -120,10 +121,8 @@ class RankStore final : public RankMemory {
                 const std::stop_token& stop) const;
   const layout::GeometryView& geometry() const { return options_.checkpoint->geometry(); }
   device::Memory BytesOf(const layout::PlacedPiece& place, uint32_t granule, uint32_t count) const;
+  device::Memory TailOf(const layout::PlacedPiece& place) const;  // of 0 bytes: there are none
   device::Memory DenseBytes(size_t tensor) const;
-  // Where what the grant opens lies, for who is on this node.
-  Result<mover::Shown> ShowLocked(const mover::Grant& grant);
-  const Piece* FindLocked(uint32_t layer, uint32_t expert, layout::Run run) const;
   std::vector<v1::Mapping> ToProto(const std::vector<memory::BackedRange>& ranges) const;
   // Prepare, but for what takes long: memory that the attempt will write, in `fresh`.
   Status BackAttempt(uint64_t attempt, const v1::Layout& target, int32_t rank,
@@ -134,10 +133,18 @@ class RankStore final : public RankMemory {
   mover::KvLink& LinkTo(const v1::Header& header, const v1::PeerAddress& peer);
   void CloseLinks();
 
-  // sources.cc
   friend class CheckpointSource;
   friend class HeldSource;
   friend class RankSource;
+
+  // serving.cc
+  const Piece* FindLocked(uint32_t layer, uint32_t expert, layout::Run run) const;
+  const Piece* FindTailLocked(uint32_t layer, uint32_t expert) const;
+  // The granules and tails that are asked for, and their hashes.
+  Status GrantPiecesLocked(const v1::OpenPullRequest& request, mover::Grant* grant,
+                           v1::OpenPullResponse* out) const;
+  // Where what the grant opens lies, for who is on this node.
+  Result<mover::Shown> ShowLocked(const mover::Grant& grant);
   Status CopyOut(const std::string& token, std::span<const mover::Target> targets,
                  const std::function<void(uint64_t)>& done, const std::stop_token& stop);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <span>
 #include <thread>
 
 #include "agent/base/background.h"
@@ -14,27 +15,17 @@ namespace {
 
 const fault::Point kBeforeFetch("stage.before_fetch", fault::kErrors);
 
-// A fault: the first byte is another.
-Status Spoil(const device::Memory& memory) {
-  std::byte byte{};
-  const device::CopyOp out{device::Memory::Own({&byte, 1}), memory.Part(0, 1)};
-  TANGRAM_RETURN_IF_ERROR(memory.device->Copy({&out, 1}).Wait());
-  byte ^= std::byte{1};
-  const device::CopyOp in{memory.Part(0, 1), device::Memory::Own({&byte, 1})};
-  return memory.device->Copy({&in, 1}).Wait();
-}
-
 bool HasBytes(const mover::Range& range) {
   return range.units.empty() || range.units[0].device == nullptr ||
          range.units[0].device->has_bytes();
 }
 
-// Its units lie one after another.
+// Granules lie one after another; the tail lies where the piece ends.
 loader::SharedReads::Want WantOf(const layout::PartProof::Move& move, const mover::Range& range) {
-  return {move.piece.layer,
-          move.piece.expert,
-          move.run,
-          {range.units[0].device, range.units[0].address, range.bytes()}};
+  loader::SharedReads::Want out{move.piece.layer, move.piece.expert, move.run, {}, {}};
+  if (move.tail) out.tail = range.units.back();
+  out.to = {range.units[0].device, range.units[0].address, range.bytes() - out.tail.bytes};
+  return out;
 }
 
 }  // namespace
@@ -133,31 +124,38 @@ Status CheckpointSource::Bring(std::span<const mover::Range> job, std::span<cons
 
 Status HeldSource::Bring(std::span<const mover::Range> job, std::span<const size_t> ranges,
                          const Arrived& arrived, const std::stop_token& stop) {
-  const uint64_t unit = store_->geometry().granule_bytes();
   for (const size_t i : ranges) {
     if (stop.stop_requested()) return {Code::kUnavailable, "stopped"};
     const layout::PartProof::Move& move = *(*wanted_)[i].move;
-    device::Memory from;
+    std::vector<device::Memory> from;
     std::vector<uint64_t> hashes;
     {
       const std::scoped_lock lock(store_->mu_);
       const Piece& held = store_->current_[move.held];
-      from = store_->BytesOf(held.place, move.run.start, move.run.count);
-      const auto first = held.hashes.begin() + (move.run.start - held.place.run.start);
-      hashes.assign(first, first + move.run.count);
+      for (uint32_t g = 0; g < move.run.count; ++g) {
+        from.push_back(store_->BytesOf(held.place, move.run.start + g, 1));
+        hashes.push_back(held.hashes[move.run.start + g - held.place.run.start]);
+      }
+      if (move.tail) {
+        from.push_back(store_->TailOf(held.place));
+        hashes.push_back(held.tail());
+      }
     }
-    std::vector<uint64_t> came(move.run.count);
+    std::vector<uint64_t> came(from.size());
     std::vector<device::CopyOp> copies;
-    for (uint32_t g = 0; g < move.run.count; ++g) {
-      copies.push_back({job[i].units[g], from.Part(g * unit, unit), &came[g]});
+    for (size_t u = 0; u < from.size(); ++u) {
+      copies.push_back({job[i].units[u], from[u], &came[u]});
     }
     TANGRAM_RETURN_IF_ERROR(store_->memories_.devices.weights->Copy(copies).Wait());
     if (const auto bad = std::mismatch(came.begin(), came.end(), hashes.begin()).first;
         bad != came.end()) {
-      return {Code::kCorrupt, fmt::format("layer {}, expert {}, granule {} has changed since it "
-                                          "was verified",
-                                          move.piece.layer, move.piece.expert,
-                                          move.run.start + (bad - came.begin()))};
+      const auto unit = static_cast<uint32_t>(bad - came.begin());
+      return {
+          Code::kCorrupt,
+          fmt::format("layer {}, expert {}, {} has changed since it was verified", move.piece.layer,
+                      move.piece.expert,
+                      unit == move.run.count ? "the tail"
+                                             : fmt::format("granule {}", move.run.start + unit))};
     }
     arrived(i, std::move(hashes));
   }
@@ -174,6 +172,7 @@ Result<v1::OpenPullResponse> RankSource::Open(std::span<const size_t> ranges,
   // Dense parts come behind all pieces, as the answer's hashes do.
   for (const size_t i : ranges) {
     if (const layout::PartProof::Move* move = (*wanted_)[i].move) {
+      if (move->tail) request.add_tails(static_cast<uint32_t>(request.pieces().layer_size()));
       request.mutable_pieces()->add_layer(move->piece.layer);
       request.mutable_pieces()->add_expert(move->piece.expert);
       request.mutable_pieces()->add_granule_start(move->run.start);
@@ -213,17 +212,21 @@ Status RankSource::Bring(std::span<const mover::Range> job, std::span<const size
   const auto opened = Open(order, transport);
   if (!opened.ok()) return opened.status();
   std::vector<mover::Target> targets;
-  int granules = 0, tensors = 0;
+  const auto all = [](const auto& hashes) {
+    return std::span(hashes.data(), static_cast<size_t>(hashes.size()));
+  };
+  auto granules = all(opened->granule_hashes()), tails = all(opened->tail_hashes()),
+       tensors = all(opened->dense_hashes());
   for (const size_t i : order) {
-    const bool dense = (*wanted_)[i].move == nullptr;
-    for (const device::Memory& unit : job[i].units) {
-      int& next = dense ? tensors : granules;
-      if (next >= (dense ? opened->dense_hashes_size() : opened->granule_hashes_size())) {
+    const layout::PartProof::Move* move = (*wanted_)[i].move;
+    for (size_t u = 0; u < job[i].units.size(); ++u) {
+      auto& next = move == nullptr ? tensors : u < move->run.count ? granules : tails;
+      if (next.empty()) {
         return {Code::kInvalid,
                 fmt::format("{} gave fewer hashes than it was asked for units", name())};
       }
-      targets.push_back({unit, dense ? opened->dense_hashes(next) : opened->granule_hashes(next)});
-      ++next;
+      targets.push_back({job[i].units[u], next.front()});
+      next = next.subspan(1);
     }
   }
   // Units come in order; a range is there with its last one.
@@ -242,45 +245,6 @@ Status RankSource::Bring(std::span<const mover::Range> job, std::span<const size
     ended();
   };
   return Pull(transport, opened->token(), targets, done, stop);
-}
-
-// The source's side of a pull within this process.
-Status RankStore::CopyOut(const std::string& token, std::span<const mover::Target> targets,
-                          const std::function<void(uint64_t)>& done, const std::stop_token& stop) {
-  const Status gone{Code::kUnavailable, "the source let go of its pieces"};
-  const auto grant = options_.grants->Redeem(token, std::nullopt);
-  if (!grant) return gone;
-  size_t at = 0;
-  for (device::Memory from : grant->pieces) {
-    // Memory of the grant is a run of granules; the targets are single ones.
-    while (from.bytes > 0) {
-      if (stop.stop_requested()) return {Code::kUnavailable, "stopped"};
-      if (at >= targets.size() || targets[at].to.bytes > from.bytes) {
-        return {Code::kInternal, "a pull and its grant do not match"};
-      }
-      const mover::Target& target = targets[at++];
-      uint64_t hash = 0;
-      const device::CopyOp op{target.to, from.Part(0, target.to.bytes), &hash};
-      Status copied;
-      // The pages stay while we read; whoever hears of the bytes may wait for others.
-      const bool there = grant->lease->Use([&] {
-        copied = memories_.devices.weights->Copy({&op, 1}).Wait();
-      });
-      if (!there) return gone;
-      TANGRAM_RETURN_IF_ERROR(copied);
-      if (fault::Hit("stage.after_fetch") == fault::Action::kCorrupt) {
-        TANGRAM_RETURN_IF_ERROR(Spoil(target.to));
-        TANGRAM_RETURN_IF_ERROR(device::HashNow(target.to, &hash));
-      }
-      if (hash != target.hash) {
-        return {Code::kCorrupt,
-                fmt::format("unit {} of {} differs from its hash", at - 1, targets.size())};
-      }
-      from = from.Part(target.to.bytes, from.bytes - target.to.bytes);
-      done(target.to.bytes);
-    }
-  }
-  return OkStatus();
 }
 
 }  // namespace tangram::store

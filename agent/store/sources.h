@@ -13,8 +13,8 @@
 
 namespace tangram::store {
 
-// What a range of the job is: a run of granules of an expert, or (no move) a part of the dense
-// tensors.
+// What a range of the job is: a run of granules of an expert, and behind it the tail if the move
+// brings it, or (no move) a part of the dense tensors.
 struct Wanted {
   const layout::PartProof::Move* move = nullptr;
   uint32_t dense_part = 0;

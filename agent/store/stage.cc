@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <span>
 
 #include "agent/base/fault.h"
 #include "agent/layout/owners.h"
@@ -23,13 +24,17 @@ const fault::Point kBeforeVerify("stage.before_verify", fault::kErrors);
 
 void RankStore::MarkVerified(const PartProof::Move& move, const std::vector<uint64_t>& hashes) {
   // Before the piece can be committed, so that no layout holds what the file does not know.
+  const std::span granules = std::span(hashes).first(move.run.count);
   if (hashes_) {
-    WarnOnce(hashes_->Note(move.piece.layer, move.piece.expert, move.run.start, hashes));
+    const uint32_t layer = move.piece.layer, expert = move.piece.expert;
+    if (!granules.empty()) WarnOnce(hashes_->Note(layer, expert, move.run.start, granules));
+    if (move.tail) WarnOnce(hashes_->NoteTail(layer, expert, hashes.back()));
   }
   const std::scoped_lock lock(mu_);
   Piece* piece = attempt_->incoming.At(layout::KeyOf(move.piece));
-  std::copy(hashes.begin(), hashes.end(),
+  std::copy(granules.begin(), granules.end(),
             piece->hashes.begin() + (move.run.start - move.piece.run.start));
+  if (move.tail) piece->hashes.back() = hashes.back();
 }
 
 // What cannot be noted does not stop the world; the next agent will not take it over.
@@ -113,6 +118,7 @@ Status RankStore::Stage(const v1::Header& header, const Origins& origins, StageP
       for (uint32_t g = 0; g < move.run.count; ++g) {
         range.units.push_back(BytesOf(move.piece, move.run.start + g, 1));
       }
+      if (move.tail) range.units.push_back(TailOf(move.piece));
       wanted.push_back({&move, 0});
       if (first) range.sources.push_back(*first);
       if (first == kCheckpoint) return;

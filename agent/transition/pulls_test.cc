@@ -82,6 +82,21 @@ TEST_F(PullsTest, APieceReachesNoFurtherThanTheTargetSays) {
   }
 }
 
+// A row without granules, for a tail, goes to who is given some of the expert.
+TEST_F(PullsTest, ATailReachesNoFurtherThanItsExpert) {
+  ASSERT_NO_FATAL_FAILURE(Staged(v1::FLIP_KIND_FIRST, 1, first_));
+  const auto piece = layout::PiecesOf(first_, agent_.stores.geometry(), 0)[0];
+  v1::OpenPullRequest request = Ask(1);
+  request.mutable_pieces()->add_layer(piece.layer);
+  request.mutable_pieces()->add_expert(piece.expert);
+  request.mutable_pieces()->add_granule_start(0);
+  request.mutable_pieces()->add_granule_count(0);
+  request.add_tails(0);
+  EXPECT_EQ(agent_.executor->OpenPull(request, "pod-b").status().code(), Code::kUnauthenticated);
+  EXPECT_EQ(agent_.executor->OpenPull(request, "pod-a").status().code(), Code::kInvalid)
+      << "it may, but experts of this model have none";
+}
+
 TEST_F(PullsTest, KvIsReadOnlyWhereAttentionChanges) {
   ASSERT_NO_FATAL_FAILURE(Staged(v1::FLIP_KIND_FIRST, 1, first_));
   EXPECT_EQ(AskForKv(1, "pod-b"), Code::kUnauthenticated) << "there is none";

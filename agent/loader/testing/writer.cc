@@ -22,14 +22,18 @@ uint64_t ElementBytes(const std::string& dtype) {
 
 Tensors MakeTensors(const ModelShape& shape, uint64_t seed) {
   Tensors out;
-  const auto add = [&](const std::string& name, std::vector<uint64_t> sizes) {
-    Tensor tensor{shape.dtype, std::move(sizes), {}};
-    uint64_t bytes = ElementBytes(shape.dtype);
+  const auto add_as = [&](const std::string& dtype, const std::string& name,
+                          std::vector<uint64_t> sizes) {
+    Tensor tensor{dtype, std::move(sizes), {}};
+    uint64_t bytes = ElementBytes(dtype);
     for (const uint64_t size : tensor.shape) bytes *= size;
     std::mt19937_64 random(std::hash<std::string>{}(name) ^ seed);
     tensor.data.resize(bytes);
     for (char& c : tensor.data) c = static_cast<char>(random());
     out.emplace(name, std::move(tensor));
+  };
+  const auto add = [&](const std::string& name, std::vector<uint64_t> sizes) {
+    add_as(shape.dtype, name, std::move(sizes));
   };
   const uint64_t hidden = shape.hidden;
   const uint64_t queries = uint64_t{shape.query_heads} * shape.head_dim;
@@ -50,6 +54,16 @@ Tensors MakeTensors(const ModelShape& shape, uint64_t seed) {
     const bool plain = std::find(shape.mlp_only_layers.begin(), shape.mlp_only_layers.end(), l) !=
                            shape.mlp_only_layers.end() ||
                        (l + 1) % shape.decoder_sparse_step != 0;
+    if (shape.family == Family::kGptOss) {
+      const std::string experts = layer + "mlp.experts.";
+      const uint64_t inner = shape.moe_inner, count = shape.experts;
+      add(layer + "mlp.router.weight", {count, hidden});
+      add(experts + "gate_up_proj", {count, hidden, 2 * inner});
+      add(experts + "gate_up_proj_bias", {count, 2 * inner});
+      add(experts + "down_proj", {count, inner, hidden});
+      add(experts + "down_proj_bias", {count, hidden});
+      continue;
+    }
     std::vector<std::string> blocks = {layer + "mlp."};
     if (!plain) {
       add(layer + "mlp.gate.weight", {shape.experts, hidden});
@@ -59,6 +73,17 @@ Tensors MakeTensors(const ModelShape& shape, uint64_t seed) {
       }
     }
     for (const std::string& block : blocks) {
+      if (!plain && shape.family == Family::kQwen3Fp8) {
+        const auto add_scaled = [&](const std::string& name, uint64_t rows, uint64_t columns) {
+          add_as("F8_E4M3", block + name, {rows, columns});
+          add_as(shape.scales, block + name + "_scale_inv",
+                 {(rows + 127) / 128, (columns + 127) / 128});
+        };
+        add_scaled("gate_proj.weight", shape.moe_inner, hidden);
+        add_scaled("up_proj.weight", shape.moe_inner, hidden);
+        add_scaled("down_proj.weight", hidden, shape.moe_inner);
+        continue;
+      }
       add(block + "gate_proj.weight", {shape.moe_inner, hidden});
       add(block + "up_proj.weight", {shape.moe_inner, hidden});
       add(block + "down_proj.weight", {hidden, shape.moe_inner});
@@ -68,19 +93,22 @@ Tensors MakeTensors(const ModelShape& shape, uint64_t seed) {
 }
 
 std::string ConfigJson(const ModelShape& shape) {
-  json config = {{"model_type", "qwen3_moe"},
+  const bool gpt_oss = shape.family == Family::kGptOss;
+  json config = {{"model_type", gpt_oss ? "gpt_oss" : "qwen3_moe"},
                  {"num_hidden_layers", shape.layers},
                  {"hidden_size", shape.hidden},
-                 {"moe_intermediate_size", shape.moe_inner},
                  {"intermediate_size", shape.moe_inner},
                  {"num_experts_per_tok", shape.top_k},
                  {"num_attention_heads", shape.query_heads},
                  {"num_key_value_heads", shape.kv_heads},
                  {"head_dim", shape.head_dim},
-                 {"vocab_size", shape.vocab},
-                 {"mlp_only_layers", shape.mlp_only_layers},
-                 {"decoder_sparse_step", shape.decoder_sparse_step}};
-  if (shape.transformers5) {
+                 {"vocab_size", shape.vocab}};
+  if (!gpt_oss) {
+    config["moe_intermediate_size"] = shape.moe_inner;
+    config["mlp_only_layers"] = shape.mlp_only_layers;
+    config["decoder_sparse_step"] = shape.decoder_sparse_step;
+  }
+  if (shape.transformers5 || gpt_oss) {
     config["num_local_experts"] = shape.experts;
     config["rope_parameters"] = {{"rope_theta", 10000.0}, {"rope_type", "default"}};
   } else {

@@ -1,5 +1,5 @@
 // Writes real checkpoints for tests: config.json and safetensors, one file or shards with an
-// index, of the Qwen3-MoE family.
+// index, of each family that the loader reads.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,8 @@ struct Tensor {
 };
 using Tensors = std::map<std::string, Tensor>;
 
+enum class Family { kQwen3, kQwen3Fp8, kGptOss };
+
 struct ModelShape {
   uint32_t layers = 2, hidden = 16, moe_inner = 24, experts = 4, top_k = 2;
   uint32_t query_heads = 4, kv_heads = 2, head_dim = 8, vocab = 32;
@@ -23,6 +25,8 @@ struct ModelShape {
   std::vector<uint32_t> mlp_only_layers;
   uint32_t decoder_sparse_step = 1;
   bool transformers5 = false;  // num_local_experts, rope_parameters
+  Family family = Family::kQwen3;
+  std::string scales = "F32";  // of kQwen3Fp8, whose experts are F8_E4M3
 };
 
 uint64_t ElementBytes(const std::string& dtype);

@@ -27,6 +27,19 @@ inline World::Options Small(bool paged, uint64_t seed) {
   return options;
 }
 
+// The same with experts of another family.
+inline World::Options Small(loader::testing::Family family, uint64_t seed) {
+  World::Options options = Small(false, seed);
+  options.shape.family = family;
+  if (family == loader::testing::Family::kQwen3Fp8) {
+    options.granule_rows = 128;  // a block of scales
+    options.shape.moe_inner = 5 * 128;
+    options.shape.scales = seed % 2 == 0 ? "F32" : "BF16";
+    options.pool_pages = 1024;
+  }
+  return options;
+}
+
 class StoreTest : public ::testing::Test {
  protected:
   void TearDown() override { ASSERT_TRUE(fault::Arm("").ok()); }

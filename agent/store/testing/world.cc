@@ -86,6 +86,7 @@ World::World(const Options& options) : random(options.seed), options_(options) {
   auto opened = loader::Checkpoint::Open(dir.path(), options.granule_rows, 4096);
   if (!opened.ok()) throw std::runtime_error(opened.status().message());
   checkpoint = std::move(opened).value();
+  reference_ = std::make_unique<loader::testing::Reference>(dir.path(), options.granule_rows);
   platform = device::MakePlatform({}).value();
   std::vector<std::unique_ptr<mover::Transport>> nearest_first;
   if (options.shared_memory) {
@@ -441,10 +442,11 @@ v1::Header World::HeaderOf() const {
 Status World::Prepare(const v1::Layout& target) {
   TANGRAM_RETURN_IF_ERROR(layout::Validate(target, geometry()));
   ++attempt;
+  parts.clear();
   for (const std::string& id : Everyone(target)) {
     Member& one = member(id);
-    TANGRAM_RETURN_IF_ERROR(
-        one.store->Prepare(attempt, target, layout::RankOf(target, id), PartOf(one, target)));
+    const v1::RankPart& part = parts[id] = PartOf(one, target);
+    TANGRAM_RETURN_IF_ERROR(one.store->Prepare(attempt, target, layout::RankOf(target, id), part));
   }
   return OkStatus();
 }
@@ -509,10 +511,13 @@ Status World::Reshape(uint32_t group, uint32_t active) {
   return OkStatus();
 }
 
-std::string World::Granule(uint32_t layer, uint32_t expert, Run run) const {
-  std::vector<std::byte> bytes(run.count * geometry().granule_bytes());
-  if (!checkpoint->ReadGranules(layer, expert, run, bytes).ok()) return {};
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+const std::string& World::Truth(uint32_t layer, uint32_t expert, Run run) {
+  std::string& out = truths_[{layer, expert, run.start, run.count}];
+  if (!out.empty()) return out;
+  for (uint32_t g = run.start; g < run.start + run.count; ++g) {
+    out += reference_->Granule(layer, expert, g);
+  }
+  return out += reference_->Tail(layer, expert);
 }
 
 Status World::Check() {
@@ -543,12 +548,15 @@ Status World::Check() {
     }
     const int fd = store.Regions().weights_fd;
     for (const PlacedPiece& piece : pieces) {
-      const std::string want = Granule(piece.layer, piece.expert, piece.run);
+      const std::string& want = Truth(piece.layer, piece.expert, piece.run);
       std::string have;
-      for (uint32_t g = piece.run.start; g < piece.run.start + piece.run.count; ++g) {
-        const auto bytes = store.Granule(piece.layer, piece.expert, g);
+      const auto add = [&](std::span<const std::byte> bytes) {
         have.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+      };
+      for (uint32_t g = piece.run.start; g < piece.run.start + piece.run.count; ++g) {
+        add(store.Granule(piece.layer, piece.expert, g));
       }
+      add(store.Tail(piece.layer, piece.expert));
       if (have != want ||
           member->engine.Read(fd, piece.bank, piece.offset, piece.bytes, page) != want) {
         return Wrong(fmt::format(

@@ -2,6 +2,7 @@
 // plainest form, and flips of all ranks together. For tests.
 #pragma once
 
+#include <array>
 #include <map>
 #include <memory>
 #include <random>
@@ -9,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/loader/testing/reference.h"
 #include "agent/loader/testing/writer.h"
 #include "agent/mover/data_server.h"
 #include "agent/net/testing/certs.h"
@@ -105,7 +107,8 @@ class World {
   Status Reshape(uint32_t group, uint32_t active);
 
   // Every byte that every rank holds, as the agent and as its engine see it, against the
-  // checkpoint; pieces are exactly those of the layout; the pool is audited.
+  // checkpoint, of which experts are read the slow way; pieces are exactly those of the layout; the
+  // pool is audited.
   Status Check();
 
   std::shared_ptr<net::Credentials> credentials =
@@ -120,15 +123,20 @@ class World {
   v1::Layout layout;
   uint64_t attempt = 0;
   std::set<std::string> unreachable;                               // members whose OpenPull fails
+  std::map<std::string, v1::RankPart> parts;                       // of the last Prepare
   std::map<std::string, std::unique_ptr<StageProgress>> progress;  // of the last Stage
 
  private:
   RankStore::Options StoreOptions(const Member& member, const std::string& id);
 
   const Options options_;
-  std::string Granule(uint32_t layer, uint32_t expert, layout::Run run) const;
+  // What a piece must be, tail and all.
+  const std::string& Truth(uint32_t layer, uint32_t expert, layout::Run run);
   v1::LayerLayout LayerOf(const v1::Layout& base, uint32_t layer, uint32_t group, uint32_t active,
                           std::set<uint32_t>* banks);
+
+  std::unique_ptr<loader::testing::Reference> reference_;
+  std::map<std::array<uint32_t, 4>, std::string> truths_;
 };
 
 }  // namespace tangram::store::testing

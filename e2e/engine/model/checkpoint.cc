@@ -16,6 +16,9 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& dir,
   Result<Config> config = ParseConfig(c->files_->config_json());
   if (!config.ok()) return config.status();
   c->config_ = *config;
+  const v1::Geometry& g = c->files_->geometry().proto();
+  TANGRAM_RETURN_IF_ERROR(CheckExperts({static_cast<uint32_t>(g.dtype()), g.granule_rows(),
+                                        g.hidden(), g.granule_bytes(), g.expert_tail_bytes()}));
   const auto& dense = c->files_->dense();
   for (size_t i = 0; i < dense.size(); ++i) {
     std::vector<std::byte>& bytes = c->dense_bytes_.emplace_back(dense[i].info.bytes);

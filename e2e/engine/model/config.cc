@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "e2e/engine/model/tensor.h"
+
 namespace tangram::model {
 namespace {
 
@@ -151,6 +153,25 @@ Result<Config> ParseConfig(std::string_view config_json) {
     return Bad(fmt::format("{} experts per token of only {}", c.top_k, c.experts));
   }
   return c;
+}
+
+Status CheckExperts(const ExpertBytes& experts) {
+  const bool plain = experts.dtype == static_cast<uint32_t>(DType::kF32) ||
+                     experts.dtype == static_cast<uint32_t>(DType::kBf16);
+  if (!plain) {
+    return Status(Code::kInvalid,
+                  fmt::format("experts have dtype {} (tangram.v1.DType): only F32 and BF16 are "
+                              "computed",
+                              experts.dtype));
+  }
+  const uint64_t bytes = uint64_t{3} * experts.granule_rows * experts.hidden *
+                         SizeOf(static_cast<DType>(experts.dtype));
+  if (experts.granule_bytes == bytes && experts.tail_bytes == 0) return OkStatus();
+  return Status(Code::kInvalid,
+                fmt::format("experts have granules of {} bytes and a tail of {}, three matrices "
+                            "[{}, {}] take {} and 0: scales and biases are not computed",
+                            experts.granule_bytes, experts.tail_bytes, experts.granule_rows,
+                            experts.hidden, bytes));
 }
 
 }  // namespace tangram::model

@@ -42,4 +42,14 @@ struct Config {
 // window, scaled RoPE, an activation other than silu).
 Result<Config> ParseConfig(std::string_view config_json);
 
+// Granules as they lie (docs/architecture.md, section 8).
+struct ExpertBytes {
+  uint32_t dtype = 0;  // tangram.v1.DType
+  uint32_t granule_rows = 0, hidden = 0;
+  uint64_t granule_bytes = 0, tail_bytes = 0;
+};
+// kInvalid: they are not what Model::ExpertPartial takes, three matrices of F32 or BF16 and nothing
+// else (no scales, no biases).
+Status CheckExperts(const ExpertBytes& experts);
+
 }  // namespace tangram::model

@@ -199,5 +199,26 @@ TEST(Config, RefusesWhatItDoesNotCompute) {
   }
 }
 
+TEST(Config, ExpertsThatAreMoreThanThreeMatricesAreRefused) {
+  constexpr uint64_t kBf16 = 3 * 16 * 64 * 2;
+  EXPECT_TRUE(CheckExperts({2, 16, 64, kBf16, 0}).ok());
+  EXPECT_TRUE(CheckExperts({1, 16, 64, 2 * kBf16, 0}).ok());
+  const std::vector<std::pair<ExpertBytes, std::string>> bad = {
+      {{3, 128, 64, 3 * 128 * 64 + 12, 0}, "dtype 3"},
+      {{4, 16, 64, kBf16, 0}, "dtype 4"},
+      {{2, 16, 64, kBf16 + 64, 128}, "granules of 6208 bytes and a tail of 128"},
+      {{2, 16, 64, kBf16, 128}, "a tail of 128"},
+      {{2, 16, 64, kBf16 - 2, 0}, "granules of 6142 bytes"},
+      {{1, 16, 64, kBf16, 0}, "take 12288"},
+  };
+  for (const auto& [experts, message] : bad) {
+    const Status status = CheckExperts(experts);
+    EXPECT_EQ(status.code(), Code::kInvalid);
+    EXPECT_THAT(status.message(), testing::HasSubstr(message));
+  }
+  EXPECT_THAT(ParseConfig(With("qwen3_moe", "gpt_oss")).status().message(),
+              testing::HasSubstr("gpt_oss"));
+}
+
 }  // namespace
 }  // namespace tangram::model

@@ -48,6 +48,9 @@ Result<std::unique_ptr<Engine>> Engine::Make(Options options, WorldView* world, 
             "/" + std::to_string(geometry.experts) + ", heads " +
             std::to_string(config->query_heads) + "/" + std::to_string(geometry.query_heads) + ")"};
   }
+  TANGRAM_RETURN_IF_ERROR(
+      model::CheckExperts({geometry.dtype, geometry.granule_rows, geometry.hidden,
+                           geometry.granule_bytes, geometry.expert_tail_bytes}));
   options.limits.vocabulary = config->vocab;
   options.limits.max_model_len = std::min(options.limits.max_model_len, config->max_positions);
   std::unique_ptr<Engine> engine(new Engine(options, world, mesh, inbox, sink));

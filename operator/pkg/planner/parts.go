@@ -159,6 +159,7 @@ func (c *chain) need(b *parts, part *tangramv1.RankPart, layer uint32, ordinal i
 		at = have.End()
 	}
 	fromCheckpoint := c.fetch(b, part, layer, e, hs, geometry.Run{Start: at, Count: want.End() - at}, useExtras)
+	// As agents bring it (docs/architecture.md, section 8).
 	tail := c.v.Proto.ExpertTailBytes
 	switch {
 	case len(runs) > 0:

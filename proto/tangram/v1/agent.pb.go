@@ -2284,7 +2284,10 @@ type OpenPullRequest struct {
 	Kv         bool                   `protobuf:"varint,6,opt,name=kv,proto3" json:"kv,omitempty"` // the token also reads the rank's KV region, until the attempt ends
 	// The token is good at the source's socket of this node instead, and shows where the bytes lie.
 	// Of pieces or of KV, not of both.
-	ByDescriptor  bool `protobuf:"varint,7,opt,name=by_descriptor,json=byDescriptor,proto3" json:"by_descriptor,omitempty"`
+	ByDescriptor bool `protobuf:"varint,7,opt,name=by_descriptor,json=byDescriptor,proto3" json:"by_descriptor,omitempty"`
+	// Rows of `pieces`, ascending, whose expert's tail comes too: behind the row's granules, of which
+	// there may be none then.
+	Tails         []uint32 `protobuf:"varint,8,rep,packed,name=tails,proto3" json:"tails,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2368,11 +2371,19 @@ func (x *OpenPullRequest) GetByDescriptor() bool {
 	return false
 }
 
+func (x *OpenPullRequest) GetTails() []uint32 {
+	if x != nil {
+		return x.Tails
+	}
+	return nil
+}
+
 type OpenPullResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Token         []byte                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	GranuleHashes []uint64               `protobuf:"fixed64,2,rep,packed,name=granule_hashes,json=granuleHashes,proto3" json:"granule_hashes,omitempty"` // XXH3-64 of each granule, in the order of `pieces`
 	DenseHashes   []uint64               `protobuf:"fixed64,3,rep,packed,name=dense_hashes,json=denseHashes,proto3" json:"dense_hashes,omitempty"`       // per tensor: by part, then by index
+	TailHashes    []uint64               `protobuf:"fixed64,4,rep,packed,name=tail_hashes,json=tailHashes,proto3" json:"tail_hashes,omitempty"`          // of each of `tails`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2424,6 +2435,13 @@ func (x *OpenPullResponse) GetGranuleHashes() []uint64 {
 func (x *OpenPullResponse) GetDenseHashes() []uint64 {
 	if x != nil {
 		return x.DenseHashes
+	}
+	return nil
+}
+
+func (x *OpenPullResponse) GetTailHashes() []uint64 {
+	if x != nil {
+		return x.TailHashes
 	}
 	return nil
 }
@@ -2609,7 +2627,7 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\x05ranks\x18\x04 \x03(\rR\x05ranks\x12\x1f\n" +
 	"\vtarget_hash\x18\x03 \x01(\fR\n" +
 	"targetHashJ\x04\b\x02\x10\x03\"\x0e\n" +
-	"\fWordResponse\"\xec\x01\n" +
+	"\fWordResponse\"\x82\x02\n" +
 	"\x0fOpenPullRequest\x12*\n" +
 	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x16\n" +
@@ -2618,11 +2636,14 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\vdense_parts\x18\x05 \x03(\rR\n" +
 	"denseParts\x12\x0e\n" +
 	"\x02kv\x18\x06 \x01(\bR\x02kv\x12#\n" +
-	"\rby_descriptor\x18\a \x01(\bR\fbyDescriptor\"r\n" +
+	"\rby_descriptor\x18\a \x01(\bR\fbyDescriptor\x12\x14\n" +
+	"\x05tails\x18\b \x03(\rR\x05tails\"\x93\x01\n" +
 	"\x10OpenPullResponse\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\fR\x05token\x12%\n" +
 	"\x0egranule_hashes\x18\x02 \x03(\x06R\rgranuleHashes\x12!\n" +
-	"\fdense_hashes\x18\x03 \x03(\x06R\vdenseHashes*\xa1\x01\n" +
+	"\fdense_hashes\x18\x03 \x03(\x06R\vdenseHashes\x12\x1f\n" +
+	"\vtail_hashes\x18\x04 \x03(\x06R\n" +
+	"tailHashes*\xa1\x01\n" +
 	"\x05Phase\x12\x15\n" +
 	"\x11PHASE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +

@@ -1,0 +1,91 @@
+#include "agent/loader/styles.h"
+
+#include <fmt/format.h>
+
+#include "agent/loader/safetensors.h"
+
+namespace tangram::loader {
+namespace {
+
+constexpr TensorRule kQwen3[] = {
+    {"gate_proj.weight", Lies::kRows},
+    {"up_proj.weight", Lies::kRows},
+    {"down_proj.weight", Lies::kColumns},
+};
+constexpr TensorRule kQwen3Fp8[] = {
+    {"gate_proj.weight", Lies::kRows},
+    {"up_proj.weight", Lies::kRows},
+    {"down_proj.weight", Lies::kColumns},
+    {"gate_proj.weight_scale_inv", Lies::kRows, 1, true},
+    {"up_proj.weight_scale_inv", Lies::kRows, 1, true},
+    {"down_proj.weight_scale_inv", Lies::kColumns, 1, true},
+};
+constexpr TensorRule kGptOss[] = {
+    {"gate_up_proj", Lies::kColumns, 2},
+    {"down_proj", Lies::kRows},
+    {"gate_up_proj_bias", Lies::kInner, 2},
+    {"down_proj_bias", Lies::kTail},
+};
+constexpr Style kStyles[] = {
+    {"qwen3_moe", false, false, kQwen3},
+    {"qwen3_moe", true, false, kQwen3Fp8},
+    {"gpt_oss", false, true, kGptOss},
+};
+
+constexpr uint64_t BlocksOf(uint64_t size, uint64_t block) { return (size + block - 1) / block; }
+
+}  // namespace
+
+Result<const Style*> StyleOf(const std::string& model, bool fp8) {
+  std::string known;
+  for (const Style& style : kStyles) {
+    if (style.model == model && style.fp8 == fp8) return &style;
+    known += fmt::format("{}{}{}", known.empty() ? "" : ", ", style.model,
+                         style.fp8 ? " with block FP8" : "");
+  }
+  return Status(Code::kInvalid, fmt::format("model_type \"{}\"{} is not supported ({})", model,
+                                            fp8 ? " with FP8 weights" : "", known));
+}
+
+std::vector<uint64_t> ShapeOf(const Style& style, const TensorRule& rule, const v1::Geometry& g) {
+  const uint64_t block = rule.scale ? kScaleBlock : 1;
+  const uint64_t inner = BlocksOf(uint64_t{rule.ways} * g.moe_inner(), block);
+  const uint64_t hidden = BlocksOf(g.hidden(), block);
+  std::vector<uint64_t> out;
+  if (style.stacked) out.push_back(g.experts());
+  if (rule.lies == Lies::kColumns || rule.lies == Lies::kTail) out.push_back(hidden);
+  if (rule.lies != Lies::kTail) out.push_back(inner);
+  if (rule.lies == Lies::kRows) out.push_back(hidden);
+  return out;
+}
+
+Result<std::vector<Section>> SectionsOf(const Style& style, v1::DType scales, v1::Geometry* g) {
+  std::vector<Section> out;
+  uint64_t at = 0;
+  for (const TensorRule& rule : style.tensors) {
+    if (rule.lies == Lies::kTail) {
+      g->set_expert_tail_bytes(g->hidden() * ElementBytes(g->dtype()));
+      continue;
+    }
+    const uint64_t block = rule.scale ? kScaleBlock : 1;
+    if (g->granule_rows() % block != 0) {
+      return Status(Code::kBadGeometry,
+                    fmt::format("granule_rows = {} is no multiple of {}, the rows of a block that "
+                                "'{}' scales",
+                                g->granule_rows(), block, rule.name));
+    }
+    Section& section = out.emplace_back();
+    section.columns = rule.lies != Lies::kRows;
+    section.ways = rule.ways;
+    section.element = ElementBytes(rule.scale ? scales : g->dtype());
+    section.along = rule.ways * (g->granule_rows() / block);
+    section.across = rule.lies == Lies::kInner ? 1 : BlocksOf(g->hidden(), block);
+    section.inner = rule.ways * BlocksOf(g->moe_inner(), block);
+    section.at = at;
+    at += section.bytes();
+  }
+  g->set_granule_bytes(at);
+  return out;
+}
+
+}  // namespace tangram::loader

@@ -1,0 +1,130 @@
+#include "agent/loader/testing/reference.h"
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+namespace tangram::loader::testing {
+namespace {
+
+using nlohmann::json;
+
+std::string Whole(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw std::runtime_error("cannot read " + path.string());
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::string LayerName(uint32_t layer) {
+  return "model.layers." + std::to_string(layer) + ".mlp.experts.";
+}
+
+}  // namespace
+
+Reference::Reference(const std::string& directory, uint32_t granule_rows) : rows_(granule_rows) {
+  const json config = json::parse(Whole(directory + "/config.json"));
+  gpt_oss_ = config.at("model_type") == "gpt_oss";
+  hidden_ = config.at("hidden_size");
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    const std::string file = Whole(entry.path());
+    uint64_t length = 0;
+    for (int i = 0; i < 8; ++i) length |= uint64_t{static_cast<uint8_t>(file.at(i))} << 8 * i;
+    const json header = json::parse(file.substr(8, length));
+    for (const auto& [name, is] : header.items()) {
+      if (name == "__metadata__") continue;
+      const uint64_t begin = is.at("data_offsets").at(0), end = is.at("data_offsets").at(1);
+      Stored tensor{file.substr(8 + length + begin, end - begin), is.at("shape"), 1};
+      uint64_t numbers = 1;
+      for (const uint64_t size : tensor.shape) numbers *= size;
+      tensor.element = tensor.data.size() / numbers;
+      tensors_.emplace(name, std::move(tensor));
+    }
+  }
+}
+
+std::string Reference::Stored::At(std::vector<uint64_t> index) const {
+  uint64_t at = 0;
+  if (index.size() != shape.size()) throw std::logic_error("another number of axes");
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    if (index[axis] >= shape[axis]) throw std::logic_error("beyond an axis");
+    at = at * shape[axis] + index[axis];
+  }
+  return data.substr(at * element, element);
+}
+
+const Reference::Stored& Reference::Of(const std::string& name) const { return tensors_.at(name); }
+
+std::string Reference::Granule(uint32_t layer, uint32_t expert, uint32_t granule) const {
+  const uint64_t first = granule * rows_;
+  if (gpt_oss_) return StackedGranule(LayerName(layer), expert, first);
+  const std::string name = LayerName(layer) + std::to_string(expert) + ".";
+  return PlainGranule(name, first) + Scales(name, first);
+}
+
+std::string Reference::PlainGranule(const std::string& expert, uint64_t first) const {
+  std::string out;
+  for (const char* name : {"gate_proj.weight", "up_proj.weight"}) {
+    const Stored& matrix = Of(expert + name);
+    for (uint64_t i = first; i < first + rows_; ++i) {
+      for (uint64_t h = 0; h < hidden_; ++h) out += matrix.At({i, h});
+    }
+  }
+  const Stored& down = Of(expert + "down_proj.weight");
+  for (uint64_t i = first; i < first + rows_; ++i) {
+    for (uint64_t h = 0; h < hidden_; ++h) out += down.At({h, i});
+  }
+  return out;
+}
+
+// Of the blocks that have a number of the granule: that of row i and column h is [i / 128, h /
+// 128].
+std::string Reference::Scales(const std::string& expert, uint64_t first) const {
+  std::string out;
+  if (!tensors_.contains(expert + "gate_proj.weight_scale_inv")) return out;
+  for (const char* name : {"gate_proj.weight_scale_inv", "up_proj.weight_scale_inv"}) {
+    for (uint64_t i = first; i < first + rows_; i += 128) {
+      for (uint64_t h = 0; h < hidden_; h += 128) out += Of(expert + name).At({i / 128, h / 128});
+    }
+  }
+  for (uint64_t i = first; i < first + rows_; i += 128) {
+    for (uint64_t h = 0; h < hidden_; h += 128) {
+      out += Of(expert + "down_proj.weight_scale_inv").At({h / 128, i / 128});
+    }
+  }
+  return out;
+}
+
+// Column 2 i of gate_up is gate's, 2 i + 1 up's.
+std::string Reference::StackedGranule(const std::string& layer, uint64_t expert,
+                                      uint64_t first) const {
+  std::string out;
+  for (const uint64_t which : {0, 1}) {
+    for (uint64_t i = first; i < first + rows_; ++i) {
+      for (uint64_t h = 0; h < hidden_; ++h) {
+        out += Of(layer + "gate_up_proj").At({expert, h, 2 * i + which});
+      }
+    }
+  }
+  for (uint64_t i = first; i < first + rows_; ++i) {
+    for (uint64_t h = 0; h < hidden_; ++h) out += Of(layer + "down_proj").At({expert, i, h});
+  }
+  for (const uint64_t which : {0, 1}) {
+    for (uint64_t i = first; i < first + rows_; ++i) {
+      out += Of(layer + "gate_up_proj_bias").At({expert, 2 * i + which});
+    }
+  }
+  return out;
+}
+
+std::string Reference::Tail(uint32_t layer, uint32_t expert) const {
+  std::string out;
+  for (uint64_t h = 0; gpt_oss_ && h < hidden_; ++h) {
+    out += Of(LayerName(layer) + "down_proj_bias").At({expert, h});
+  }
+  return out;
+}
+
+}  // namespace tangram::loader::testing

@@ -1,0 +1,207 @@
+// What a rank gives to others: pulls are opened, shown and, within this process, copied.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "agent/base/fault.h"
+#include "agent/store/rank_store.h"
+
+namespace tangram::store {
+
+using layout::Run;
+
+namespace {
+
+// A fault: the first byte is another.
+Status Spoil(const device::Memory& memory) {
+  std::byte byte{};
+  const device::CopyOp out{device::Memory::Own({&byte, 1}), memory.Part(0, 1)};
+  TANGRAM_RETURN_IF_ERROR(memory.device->Copy({&out, 1}).Wait());
+  byte ^= std::byte{1};
+  const device::CopyOp in{memory.Part(0, 1), device::Memory::Own({&byte, 1})};
+  return memory.device->Copy({&in, 1}).Wait();
+}
+
+}  // namespace
+
+const Piece* RankStore::FindLocked(uint32_t layer, uint32_t expert, Run run) const {
+  for (const Pieces* pieces : {&current_, &old_}) {
+    if (const Piece* piece = pieces->Find(layer, expert, run)) return piece;
+  }
+  return attempt_ ? attempt_->incoming.Find(layer, expert, run) : nullptr;
+}
+
+const Piece* RankStore::FindTailLocked(uint32_t layer, uint32_t expert) const {
+  for (const Pieces* pieces : {&current_, &old_}) {
+    if (const Piece* piece = pieces->FindTail(layer, expert)) return piece;
+  }
+  return attempt_ ? attempt_->incoming.FindTail(layer, expert) : nullptr;
+}
+
+Result<v1::OpenPullResponse> RankStore::OpenPull(const v1::OpenPullRequest& request,
+                                                 const std::string& pod) {
+  const std::scoped_lock lock(mu_);
+  v1::OpenPullResponse out;
+  mover::Grant grant;
+  grant.attempt = request.header().attempt();
+  grant.pod = pod;
+  grant.owner = this;
+  grant.lease = lease_;
+  TANGRAM_RETURN_IF_ERROR(GrantPiecesLocked(request, &grant, &out));
+  // Who would wait for what never comes waits for the end of the attempt.
+  const bool mine = attempt_ && attempt_->id == grant.attempt;
+  for (const uint32_t part : request.dense_parts()) {
+    if (part >= kDenseParts || !dense_here_[part]) {
+      const bool comes = part < kDenseParts && (!mine || !attempt_->dense_source.empty());
+      return Status(comes ? Code::kNotHeld : Code::kUnavailable,
+                    fmt::format("dense part {} is not {} here", part,
+                                comes ? "verified" : "held, and not brought"));
+    }
+    for (size_t t = part; t < dense_hashes_.size(); t += kDenseParts) {
+      grant.pieces.push_back(DenseBytes(t));
+      out.add_dense_hashes(dense_hashes_[t]);
+    }
+  }
+  if (request.kv()) grant.kv = memories_.kv.memory;
+  if (request.by_descriptor()) {
+    auto shown = ShowLocked(grant);
+    if (!shown.ok()) return shown.status();
+    grant.shown = std::move(shown).value();
+  }
+  out.set_token(options_.grants->Issue(std::move(grant)));
+  return out;
+}
+
+Status RankStore::GrantPiecesLocked(const v1::OpenPullRequest& request, mover::Grant* grant,
+                                    v1::OpenPullResponse* out) const {
+  const v1::Fetches& wanted = request.pieces();
+  const int n = wanted.layer_size();
+  if (wanted.expert_size() != n || wanted.granule_start_size() != n ||
+      wanted.granule_count_size() != n) {
+    return {Code::kInvalid, "a pull whose columns differ in length"};
+  }
+  // A plan may be older than this agent, which has taken over what is in force and nothing that it
+  // had kept besides: that never comes.
+  const bool mine = attempt_ && attempt_->id == grant->attempt;
+  const auto lacking = [](bool comes, const std::string& what) -> Status {
+    return {comes ? Code::kNotHeld : Code::kUnavailable,
+            fmt::format("{} not {} here", what, comes ? "verified" : "held, and not brought")};
+  };
+  int tails = 0;  // given so far
+  for (int i = 0; i < n; ++i) {
+    const uint32_t layer = wanted.layer(i), expert = wanted.expert(i);
+    const Run run{wanted.granule_start(i), wanted.granule_count(i)};
+    const bool tail = geometry().tail_bytes() > 0 && tails < request.tails_size() &&
+                      request.tails(tails) == static_cast<uint32_t>(i);
+    if (run.count > 0 || !tail) {
+      const Piece* piece = FindLocked(layer, expert, run);
+      if (piece == nullptr) {
+        return lacking(!mine || attempt_->incoming.Names(layer, expert, run),
+                       fmt::format("layer {}, expert {}, granules {}..{} are", layer, expert,
+                                   run.start, uint64_t{run.start} + run.count));
+      }
+      grant->pieces.push_back(BytesOf(piece->place, run.start, run.count));
+      for (uint32_t g = run.start; g < run.start + run.count; ++g) {
+        out->add_granule_hashes(piece->hashes[g - piece->place.run.start]);
+      }
+    }
+    if (!tail) continue;
+    const Piece* piece = FindTailLocked(layer, expert);
+    if (piece == nullptr) {
+      return lacking(!mine || attempt_->incoming.NamesTail(layer, expert),
+                     fmt::format("layer {}, expert {}, the tail is", layer, expert));
+    }
+    grant->pieces.push_back(TailOf(piece->place));
+    out->add_tail_hashes(piece->tail());
+    ++tails;
+  }
+  if (tails == request.tails_size()) return OkStatus();
+  return {Code::kInvalid,
+          fmt::format("a pull of {} rows wants the tail of row {}, which is not there, or not in "
+                      "order, or experts have none",
+                      n, request.tails(tails))};
+}
+
+Result<mover::Shown> RankStore::ShowLocked(const mover::Grant& grant) {
+  if (grant.kv.bytes > 0 && !grant.pieces.empty()) {
+    return Status(Code::kInvalid, "pieces and KV in one pull by descriptor");
+  }
+  const bool kv = grant.kv.bytes > 0;
+  auto& window = kv ? memories_.kv_window : memories_.weights_window;
+  if (window == nullptr) {
+    auto made = mover::Window::Of(kv ? *memories_.devices.kv : *memories_.devices.weights);
+    if (!made.ok()) return made.status();
+    window = std::move(made).value();
+  }
+  mover::Shown out{window, {}};
+  if (kv) out.extents.push_back({0, grant.kv.bytes});  // mapped as a whole
+  for (const device::Memory& piece : grant.pieces) {
+    auto extents = memories_.banks->ExtentsOf(piece);
+    if (!extents.ok()) return extents.status();
+    for (const device::Extent& extent : *extents) {
+      device::Extent* const last = out.extents.empty() ? nullptr : &out.extents.back();
+      if (last != nullptr && last->offset + last->length == extent.offset) {
+        last->length += extent.length;
+      } else {
+        out.extents.push_back(extent);
+      }
+    }
+  }
+  return out;
+}
+
+// The source's side of a pull within this process.
+Status RankStore::CopyOut(const std::string& token, std::span<const mover::Target> targets,
+                          const std::function<void(uint64_t)>& done, const std::stop_token& stop) {
+  const Status gone{Code::kUnavailable, "the source let go of its pieces"};
+  const auto grant = options_.grants->Redeem(token, std::nullopt);
+  if (!grant) return gone;
+  size_t at = 0;
+  for (device::Memory from : grant->pieces) {
+    // Memory of the grant is a run of granules; the targets are single ones.
+    while (from.bytes > 0) {
+      if (stop.stop_requested()) return {Code::kUnavailable, "stopped"};
+      if (at >= targets.size() || targets[at].to.bytes > from.bytes) {
+        return {Code::kInternal, "a pull and its grant do not match"};
+      }
+      const mover::Target& target = targets[at++];
+      uint64_t hash = 0;
+      const device::CopyOp op{target.to, from.Part(0, target.to.bytes), &hash};
+      Status copied;
+      // The pages stay while we read; whoever hears of the bytes may wait for others.
+      const bool there = grant->lease->Use([&] {
+        copied = memories_.devices.weights->Copy({&op, 1}).Wait();
+      });
+      if (!there) return gone;
+      TANGRAM_RETURN_IF_ERROR(copied);
+      if (fault::Hit("stage.after_fetch") == fault::Action::kCorrupt) {
+        TANGRAM_RETURN_IF_ERROR(Spoil(target.to));
+        TANGRAM_RETURN_IF_ERROR(device::HashNow(target.to, &hash));
+      }
+      if (hash != target.hash) {
+        return {Code::kCorrupt,
+                fmt::format("unit {} of {} differs from its hash", at - 1, targets.size())};
+      }
+      from = from.Part(target.to.bytes, from.bytes - target.to.bytes);
+      done(target.to.bytes);
+    }
+  }
+  return OkStatus();
+}
+
+std::span<const std::byte> RankStore::Granule(uint32_t layer, uint32_t expert, uint32_t granule) {
+  const std::scoped_lock lock(mu_);
+  const Piece* piece = FindLocked(layer, expert, {granule, 1});
+  if (piece == nullptr) return {};
+  return device::View(BytesOf(piece->place, granule, 1));
+}
+
+std::span<const std::byte> RankStore::Tail(uint32_t layer, uint32_t expert) {
+  const std::scoped_lock lock(mu_);
+  const Piece* piece = FindTailLocked(layer, expert);
+  if (piece == nullptr) return {};
+  return device::View(TailOf(piece->place));
+}
+
+}  // namespace tangram::store
