@@ -124,7 +124,7 @@ STAGES = [
     ("lint", "exit", "tail -1 build/test/lint.build.log"),  # the whole of it is done beside the others
     *([("simulation", "exit", "make -s simulate-agents SEED=$(($(date -d \"$DATE\" +%s) * 100)) COUNT=1000000")] if NIGHTLY else []),
     *([("mutants", "exit", "make -s mutants")] if NIGHTLY else []),
-    ("bench", "exit", "(cd tests && python3 -m unittest bench_test) && tests/bench.py all" + ("" if NIGHTLY else " --ci")),
+    ("bench", "exit", "(cd tests && python3 -m unittest bench_test) && (cd tests/peers && ../../build/venv/bin/python -m unittest pair_test) && tests/bench.py all" + ("" if NIGHTLY else " --ci")),
 ]
 
 # The two lanes, each one stage after another, so that what waits most (`cluster`) is beside what computes most (`go`): the longer a world of
