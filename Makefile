@@ -53,6 +53,10 @@ mutants: ## small changes of the code that tests must notice (ONLY=package of Go
 bench: ## make -s bench NAME=<name> [QUICK=1] [DATE=YYYY-MM-DD]; NAME=all judges them all; without NAME lists them
 	@QUICK=$(QUICK) DATE=$(DATE) python3 tests/bench.py $(NAME)
 
+.PHONY: bench-setup
+bench-setup: ## installs what `make bench NAME=transport` measures beside ours: iperf3, NIXL, Mooncake (in build/peers); else it says "not installed"
+	@tests/peers/install.sh
+
 build: setup cxx go
 
 setup:
@@ -60,7 +64,7 @@ setup:
 
 cxx: setup
 	@test -f $(BUILD)/cxx/build.ninja || { echo "[build] configuring C++"; cmake -S . -B $(BUILD)/cxx -G Ninja >$(BUILD)/cmake.log || { cat $(BUILD)/cmake.log; exit 1; }; }
-	@NINJA_STATUS='[build %es %p] ' ninja -C $(BUILD)/cxx tangram-agent tangram-cold-start tangram-hook tangram-engine tangram-false-alarm tangram-kv-plan tangram-rank-cost tangram-remap tangram_client_wheel
+	@NINJA_STATUS='[build %es %p] ' ninja -C $(BUILD)/cxx tangram-agent tangram-cold-start tangram-hook tangram-engine tangram-false-alarm tangram-kv-plan tangram-rank-cost tangram-remap tangram-transport tangram_client_wheel
 
 cluster-setup: setup
 	@WITH_CLUSTER=1 e2e/setup/install.sh

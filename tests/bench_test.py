@@ -8,6 +8,7 @@ import bench
 
 WALL = bench.Bench("w", "", "", (bench.most("value", 2, wall=True), bench.most("lost", 0)))
 RATE = bench.Bench("r", "", "", (bench.least("rate", 0.9, wall=True),))
+BESIDE = bench.Bench("b", "", "", (bench.least("over_peer", 1, wall=True, peer=True), bench.least("share", 0.5)))
 WORK = bench.Bench("w", "", "", (bench.least("share", 0.95),))
 
 
@@ -35,6 +36,35 @@ class Judge(unittest.TestCase):
         self.assertTrue(self.passes(pages, summary(7), ci=True))
         self.assertFalse(self.passes(pages, {}, ci=True))
         self.assertIn("not judged", bench.table({"a": bench.judge(pages, summary(7), ci=True)})[1])
+
+    def test_a_peer_that_is_not_installed_is_told_and_not_judged(self):
+        for ci in (False, True):
+            judged = bench.judge(BESIDE, summary(1, over_peer="not installed", share=1), ci)
+            self.assertTrue(judged["pass"])
+            self.assertEqual([(g["found"], g["limit"], g["reached"]) for g in judged["gates"]][0], ("not installed", None, None))
+            line = bench.table({"a": judged})[1]
+            self.assertIn("not installed", line)
+            self.assertTrue(line.endswith("not judged"), line)
+            self.assertFalse(self.passes(BESIDE, summary(1, over_peer="not installed", share=0), ci), "the other gate is judged all the same")
+
+    def test_a_peer_that_is_installed_is_judged_in_full_and_told_in_ci(self):
+        for found, full in ((1.0, True), (0.99, False), ("failed: no wire", False)):
+            self.assertEqual(self.passes(BESIDE, summary(1, over_peer=found, share=1)), full, found)
+            self.assertTrue(self.passes(BESIDE, summary(1, over_peer=found, share=1), ci=True), found)
+        self.assertTrue(bench.table({"a": bench.judge(BESIDE, summary(1, over_peer="failed: no wire", share=1))})[1].endswith("MISSED"))
+
+    def test_a_peer_of_which_nothing_is_said_fails(self):
+        for ci in (False, True):
+            for found in ({}, {"over_peer": None}, {"over_peer": True}, {"over_peer": float("nan")}):
+                self.assertFalse(self.passes(BESIDE, summary(1, share=1, **found), ci), found)
+
+    def test_words_are_no_figure_but_of_a_peer(self):
+        self.assertFalse(self.passes(WORK, summary(0, share="not installed")))
+        self.assertFalse(self.passes(WALL, summary(1, lost="not installed"), ci=True))
+
+    def test_transport_is_judged_beside_both_peers(self):
+        beside = {g.figure: g.goal for g in bench.BENCHES["transport"].gates if g.peer}
+        self.assertEqual(beside, {"over_nixl": 1, "over_mooncake": 1})
 
     def test_counts_and_work_gate_alike_everywhere(self):
         for ci in (False, True):

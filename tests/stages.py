@@ -126,7 +126,7 @@ STAGES = [
     ("lint", "exit", "tail -1 build/test/lint.build.log"),  # the whole of it is done beside the others
     *([("simulation", "exit", "make -s simulate-agents SEED=$(($(date -d \"$DATE\" +%s) * 100)) COUNT=1000000")] if NIGHTLY else []),
     *([("mutants", "exit", "make -s mutants")] if NIGHTLY else []),
-    ("figures", "exit", "(cd tests && python3 -m unittest bench_test) && tests/bench.py counts" + ("" if NIGHTLY else " --ci")),
+    ("figures", "exit", "(cd tests && python3 -m unittest bench_test) && (cd tests/peers && ../../build/venv/bin/python -m unittest pair_test) && tests/bench.py counts" + ("" if NIGHTLY else " --ci")),
     ("bench", "exit", "tests/bench.py clocks" + ("" if NIGHTLY else " --ci")),
 ]
 

@@ -3,6 +3,10 @@
 // other, 1 to 64 MiB at a time, without and with TLS. Both read into place, hash units of the same
 // size and use the same cipher; connections stand before the clock starts. One JSON object per
 // size, then the summary. Root, as namespaces want it; they end with the processes.
+//
+// `tangram-transport tests/peers/pair.py` also measures NIXL, Mooncake and iperf3 between the same
+// two namespaces, without TLS, which they do not have, each in its best setting. Their clocks stop
+// before their bytes are compared; ours goes on until they are hashed.
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
@@ -34,6 +38,7 @@
 #include "agent/mover/grants.h"
 #include "agent/mover/mover.h"
 #include "agent/mover/tcp_transport.h"
+#include "agent/mover/transport_peer.h"
 #include "agent/net/testing/certs.h"
 
 namespace tangram::mover {
@@ -215,11 +220,6 @@ double Seconds(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 class Reader {
  public:
   Reader(const Stage& stage, int channel) : stage_(stage), channel_(channel) {
@@ -261,6 +261,20 @@ class Reader {
     }
     out["ratio"] = rate(ours) / best;
     return out;
+  }
+
+  // Adds to a line of Measure what peers did and what we did beside them, in turns. A connection
+  // that stood still while others had theirs begins slowly: in each turn the second transfer
+  // counts.
+  void Compare(uint64_t size, int rounds, const Peers& peers, nlohmann::json* line) {
+    TcpTransport links(stage_.plain);
+    std::vector<double> ours;
+    for (int round = 0; round < rounds; ++round) {
+      Pull(&links, size, false);
+      ours.push_back(Seconds([&] { Pull(&links, size, false); }));
+      for (const auto& peer : peers) peer->Turn(size);
+    }
+    for (const auto& peer : peers) peer->Tell(size, Median(ours), line);
   }
 
  private:
@@ -346,17 +360,20 @@ class Reader {
   uint64_t next_ = 0;
 };
 
-void PlayReader(const Stage& stage, int channel) {
+void PlayReader(const Stage& stage, int channel, const std::string& program, pid_t source) {
   const bool quick = std::getenv("QUICK") != nullptr && *std::getenv("QUICK") != '\0';
   Reader reader(stage, channel);
-  nlohmann::json metrics;
+  const Peers peers = StartPeers(
+      program, {fmt::format("/proc/{}/ns/net", source), kSource, kReader, stage.memory.size()});
+  nlohmann::json metrics, versions = nlohmann::json::object();
   double worst = 1e9;
   for (const bool secure : {false, true}) {
     double least = 1e9;
     for (uint64_t size = kMiB; size <= kMost; size *= 4) {
       const int rounds =
           static_cast<int>((quick ? kMost : 8 * kMost) / std::max(size, 8 * kMiB)) + 3;
-      const nlohmann::json line = reader.Measure(size, secure, rounds);
+      nlohmann::json line = reader.Measure(size, secure, rounds);
+      if (!secure && !peers.empty()) reader.Compare(size, rounds, peers, &line);
       fmt::print("{}\n", line.dump());
       least = std::min(least, line["ratio"].get<double>());
       if (size == kMost) metrics[secure ? "tls_gb_per_s" : "plain_gb_per_s"] = line["gb_per_s"];
@@ -364,6 +381,7 @@ void PlayReader(const Stage& stage, int channel) {
     metrics[secure ? "tls_ratio" : "plain_ratio"] = least;
     worst = std::min(worst, least);
   }
+  for (const auto& peer : peers) peer->Sum(&metrics, &versions);
   fmt::print("{}\n", nlohmann::json{{"bench", "transport"},
                                     {"value", worst},
                                     {"unit",
@@ -374,7 +392,8 @@ void PlayReader(const Stage& stage, int channel) {
                                     {"metrics", metrics},
                                     {"env",
                                      {{"memory_mib", stage.memory.size() / kMiB},
-                                      {"cores", std::thread::hardware_concurrency()}}}}
+                                      {"cores", std::thread::hardware_concurrency()},
+                                      {"peers", versions}}}}
                          .dump());
   std::fflush(stdout);
   std::exit(0);
@@ -399,7 +418,7 @@ pid_t Host(const std::string& name, const char* address, int ready, int wire,
   std::exit(0);
 }
 
-int Main() {
+int Main(const std::string& program) {
   spdlog::set_level(
       spdlog::level::err);  // the certificates' files are gone, which is said each second
   Stage stage;
@@ -413,8 +432,8 @@ int Main() {
        "pipes");
   const pid_t source =
       Host("tg-source", kSource, ready[1], wire[0], [&] { PlaySource(stage, channel[0]); });
-  const pid_t reader =
-      Host("tg-reader", kReader, ready[1], wire[0], [&] { PlayReader(stage, channel[1]); });
+  const pid_t reader = Host("tg-reader", kReader, ready[1], wire[0],
+                            [&] { PlayReader(stage, channel[1], program, source); });
   char bytes[2] = {};
   for (char& byte : bytes) Must(read(ready[0], &byte, 1) == 1, "a host that did not come up");
   Run(fmt::format("ip link add tg-source netns {} type veth peer name tg-reader netns {}", source,
@@ -430,4 +449,4 @@ int Main() {
 }  // namespace
 }  // namespace tangram::mover
 
-int main() { return tangram::mover::Main(); }
+int main(int argc, char** argv) { return tangram::mover::Main(argc > 1 ? argv[1] : ""); }
