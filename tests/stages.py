@@ -7,7 +7,7 @@ earlier one failed, except that nothing can run without `setup` and `build`. At 
 stands what failed, a line each, then minutes; the last line is `N passed, N failed,
 N skipped`. Exit code 1 if anything failed.
 
-Stages from `go` to `fuzz` run two at a time, as they mostly wait for processes. Trees that only one stage needs are built,
+Stages from `go` to `fuzz` run in two lanes side by side, as they mostly wait for processes. Trees that only one stage needs are built,
 and sources are linted, at low priority beside both. `bench`, which reads clocks, has the machine to itself.
 
 What is heavy is sampled by day: programs under sanitizers (one of the two a day) and Go's race detector, fuzz targets, cells of the fault matrix,
@@ -17,7 +17,6 @@ the longest cases of `walk`. The date is printed, `DATE=YYYY-MM-DD` plays it aga
 """
 
 import argparse
-import collections
 import contextlib
 import datetime
 import json
@@ -130,10 +129,10 @@ STAGES = [
     ("bench", "exit", "tests/bench.py clocks" + ("" if NIGHTLY else " --ci")),
 ]
 
-# Two at a time, whoever has ended one takes the next: first what takes longest, and of the two that begin one computes (`go`) and one waits (`cluster`):
-# the longer a world of processes lives, the more steps its engines make. They share the machine, its free ports and build/models: `go`, `api` and
-# `cluster` bring their own API servers, `walk` to `demo` worlds of processes on free ports.
-SIDE_BY_SIDE = ("go", "cluster", "walk", "faults", "model", "asan", "tsan", "fuzz", "figures", "demo", "api")
+# The two lanes, each one stage after another, of about equal length: what computes, and what are worlds of processes. Two such worlds are never side by
+# side: their engines step in time with each other, and on two cores the steps of both then take several times as long (a walk of 8 engines four to five times).
+# The lanes share the machine, its free ports and build/models: `go`, `api` and `cluster` bring their own API servers.
+LANES = (("go", "api", "asan", "tsan", "fuzz", "figures", "model"), ("cluster", "walk", "faults", "demo"))
 
 # What a stage needs that no other does, and what needs nothing but a processor: done beside the stages between "build" and it.
 BUILDS = {
@@ -320,12 +319,8 @@ def report(name, kind, log, junit, code, minutes, cpu):
 
 
 def play(stages, builder, results):
-    """Runs the stages of a deque one after another, from its left, until it is empty; what `run` returns of each goes into results, by name."""
-    while True:
-        try:
-            name, kind, command = stages.popleft()
-        except IndexError:  # whoever else plays them took the last
-            return
+    """Runs stages one after another; what `run` returns of each goes into results, by name."""
+    for name, kind, command in stages:
         results[name] = run(name, kind, command, builder)
 
 
@@ -358,19 +353,20 @@ def main():
 
     for stage in chosen:
         if stage[0] in ("setup", "build") and fine():
-            play(collections.deque([stage]), None, results)
+            play([stage], None, results)
     if fine():
         builder = Builder([name for name, *_ in chosen])
         named = {stage[0]: stage for stage in chosen if stage[0] not in results}
-        play(collections.deque(named.pop(name) for name in ["c++"] if name in named), builder, results)
-        queue = collections.deque(named.pop(name) for name in SIDE_BY_SIDE if name in named)
-        results |= {name: (0, 1, 0, [f"{name}: did not end"], 0, 0) for name, *_ in queue}  # if those who play them fail
-        players = [threading.Thread(target=play, args=(queue, builder, results)) for _ in range(2)]
+        play([named.pop(name) for name in ["c++"] if name in named], builder, results)
+        lanes = [[named.pop(name) for name in lane if name in named] for lane in LANES]
+        for lane in lanes:
+            results |= {name: (0, 1, 0, [f"{name}: did not end"], 0, 0) for name, *_ in lane}  # if who plays it fails
+        players = [threading.Thread(target=play, args=(lane, builder, results)) for lane in lanes]
         for player in players:
             player.start()
         for player in players:
             player.join()
-        play(collections.deque(named.values()), builder, results)
+        play(named.values(), builder, results)
         built = builder.cpu
     table = [(name, *results[name]) for name, *_ in chosen if name in results]
     total = [sum(row[i] for row in table if i == 2 or row[0] not in AGAIN) for i in (1, 2, 3)]

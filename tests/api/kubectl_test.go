@@ -57,7 +57,7 @@ func TestDefaults(t *testing.T) {
 	require.Equal(t, int32(2), world.Spec.Gateway.Replicas)
 	require.Equal(t, int64(600), world.Spec.Gateway.TerminationGracePeriodSeconds)
 	require.Equal(t, "ClusterIP", string(world.Spec.Gateway.ServiceType))
-	require.Equal(t, v1alpha1.Transition{Strategy: v1alpha1.StrategySmooth, TimeoutSeconds: 60, HistoryLimit: 10}, world.Spec.Transition)
+	require.Equal(t, v1alpha1.Transition{Strategy: v1alpha1.StrategySmooth, TimeoutSeconds: 60, StagingPercent: 100, HistoryLimit: 10}, world.Spec.Transition)
 	require.Equal(t, int32(2), world.Spec.Limits.SpareBanks)
 }
 
