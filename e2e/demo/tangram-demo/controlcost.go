@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"time"
 
 	"tangram.dev/e2e/harness"
 )
@@ -68,7 +69,9 @@ func controlCost(ctx context.Context, o options) error {
 		return err
 	}
 	w.KillPod(8)
-	repaired, err := keeper.Await(ctx, "a repair", func(d harness.Did) bool { return d.Did == "repair" && d.Error == "" })
+	limited, over := context.WithTimeout(ctx, 2*time.Minute) // a repair that is never told is a failure, and not waited for
+	defer over()
+	repaired, err := keeper.Await(limited, "a repair", func(d harness.Did) bool { return d.Did == "repair" && d.Error == "" })
 	if err != nil {
 		return err
 	}
