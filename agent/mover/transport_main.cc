@@ -243,7 +243,7 @@ class Reader {
       if (round >= 0) ours.push_back(mine);
       for (auto& [streams, ends] : pipes) {
         if (size / streams < kUnit) continue;
-        const double took = Seconds([&] { ReadPlainly(ends, size); });
+        const double took = Seconds([&, &ends = ends] { ReadPlainly(ends, size); });
         if (round >= 0) plain[streams].push_back(took);
       }
     }

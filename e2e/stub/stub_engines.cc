@@ -51,7 +51,7 @@ bool StubEngines::Attach(const Pod& pod) {
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
-    engines_.push_back({place, client, false});
+    engines_.push_back({place, client});
   }
   return true;
 }
@@ -124,8 +124,12 @@ std::vector<uint32_t> StubEngines::Gone(const std::vector<Engine*>& members) con
 
 void StubEngines::StandStill(const std::vector<Engine*>& members,
                              const std::vector<uint32_t>& gone) {
-  for (const Engine* engine : members) {
-    if (engine == nullptr || tg_stopped(engine->client) != 0) continue;
+  for (Engine* engine : members) {
+    if (engine == nullptr) continue;
+    // Once: a repair may have flipped it, and we have not heard of that yet.
+    const uint64_t epoch = tg_maps_current(engine->client)->epoch;
+    if (engine->stood_still == epoch) continue;
+    engine->stood_still = epoch;
     tg_stop(engine->client, 0);
     tg_unreachable(engine->client, gone.data(), gone.size());
   }

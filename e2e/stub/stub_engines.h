@@ -32,6 +32,7 @@ class StubEngines {
     std::string name;
     tg_client* client = nullptr;  // nullptr: its agent is gone
     bool joins = false;           // prepared to join, and not in a layout yet
+    uint64_t stood_still = 0;     // the epoch in which it gave a step up last
   };
 
   void Poll(Engine* engine);

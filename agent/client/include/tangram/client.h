@@ -234,7 +234,9 @@ tg_gate tg_gate_decide(tg_client* client, const tg_word* words, size_t count);
 void tg_gate_decline(tg_client* client, const char* reason);
 /* The step is given up for good: an exchange broke. Takes the word back, unless keep_word:
  * the others were told that everything is in place and may have flipped. From now on only
- * events count, until one says FLIPPED and tg_stopped is 0 again. */
+ * events count, until one says FLIPPED and tg_stopped is 0 again. Once for each step that is given
+ * up: agents flip who stands still before it hears of that, and a second call would stop it in the
+ * new epoch. */
 void tg_stop(tg_client* client, int keep_word);
 int tg_stopped(const tg_client* client);
 /* While stopped: the ranks of the layout that have no connection now. */
