@@ -295,7 +295,7 @@ inline ask(k) { /* waits while the word is out; a dead one, or a fence, ends it 
     atomic {
         if
         :: !up[k] || gen[k] > 0 || fences > 0 -> goto gone
-        :: up[k] && gen[k] == 0 && CONCERNS(k, t) && ep[k] >= t -> went = true
+        :: up[k] && gen[k] == 0 && CONCERNS(k, t) && ep[k] >= t -> went = true TELL(; printf("@went %d %d\n", k, a))
         :: up[k] && ep[k] < t && staged[k] != a
         :: up[k] && ep[k] < t && staged[k] == a && !OPEN(k) ->
                TELL(printf("@withdraw %d %d %d\n", k, a, armed[k]);)
@@ -313,7 +313,8 @@ proctype Operator() {
            staged[0] = (CONCERNS(0, t) -> a : 0);
            staged[1] = (CONCERNS(1, t) -> a : 0);
            staged[2] = (CONCERNS(2, t) -> a : 0);
-           leads[t] = a; went = false; back = false };
+           leads[t] = a; went = false; back = false
+           TELL(; printf("@begin %d %d %d %d\n", a, t, MEMBERS(t - 1), MEMBERS(t))) };
        permit(2); permit(1); permit(0);         /* joiners first */
        TELL(WHILE(EACH(FLIPPED)))
        if
@@ -388,13 +389,13 @@ inline tell(k) { /* Resolve; refused by who has not stopped or has gone on */
 #define LOOSE(k) (CANDIDATE(k) && mending[k] != 0 && !held[k]) /* it may flip a repair at any time */
 #endif
 inline hold(k) {
-    if :: ANSWERS(k) && mending[k] != 0 -> held[k] = true :: else fi
+    if :: ANSWERS(k) && mending[k] != 0 -> held[k] = true TELL(; printf("@hold %d %d\n", k, 100 + mending[k])) :: else fi
 }
 inline stage(k) {
-    if :: IN(alive, k) && up[k] -> mending[k] = f :: else fi
+    if :: IN(alive, k) && up[k] -> mending[k] = f TELL(; printf("@mend %d %d %d %d\n", k, 100 + f, to + 1, alive)) :: else fi
 }
 inline drop(k) { /* Abort of a repair that was not permitted */
-    if :: mending[k] == f && !mayMend[k] -> mending[k] = 0 :: else fi
+    if :: mending[k] == f && !mayMend[k] -> mending[k] = 0 TELL(; if :: up[k] -> printf("@drop %d %d\n", k, 100 + f) :: else fi) :: else fi
 }
 inline permitRepair(k) {
     d_step {
@@ -518,6 +519,7 @@ proctype Watch() { /* runs when nobody else can take a step */
 
 init {
     atomic {
+        TELL(printf("@first %d\n", MEMBERS(0));)
         run Rank(0); run Rank(1);
 #if SCENARIO != 5 && SCENARIO != 7
         run Rank(2);

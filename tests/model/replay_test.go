@@ -16,14 +16,25 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The gate that ships, tied to the model: random histories of gate.pml go through it (agent/gate/testing/replay.cc). Half of them are
-// the same every day.
+// The code that ships, tied to the model: random histories of gate.pml go through the gate and through the attempts of an agent
+// (testing/replay.cc of each). Half of them are the same every day.
 var (
 	runs = flag.Int("model.runs", 160, "random histories of each scenario")
 	seed = flag.Int("model.seed", int(time.Now().Unix()/86400)*10000, "seed of the first history of the second half; the default changes by day")
 )
 
-const gateFolder = "../../agent/gate"
+// program is a replay: a folder of agent/, whose testing/replay.cc is compiled with some sources of agent/.
+type program struct {
+	folder  string
+	sources []string
+}
+
+var (
+	gateReplay    = program{"gate", []string{"gate/gate.cc", "gate/rules.cc"}}
+	attemptReplay = program{"attempt", []string{"attempt/end.cc", "attempt/fence.cc", "attempt/flip.cc", "attempt/machine.cc", "attempt/prepare.cc", "gate/rules.cc"}}
+)
+
+const agentFolder = "../../agent"
 
 // mutant is one rule of the code, changed.
 type mutant struct{ name, file, from, to string }
@@ -54,6 +65,20 @@ var gateMutants = []mutant{
 		"case GateEvent::kFence:\n      return state;"},
 }
 
+var attemptMutants = []mutant{
+	{"who is held flips", "flip.cc", "!attempt_->held && !attempt_->over", "!attempt_->over"},
+	{"all words but one are enough", "flip.cc", "attempt_->words.size() == attempt_->plan.pods.size()", "attempt_->words.size() + 1 >= attempt_->plan.pods.size()"},
+	{"an engine flips without its word", "flip.cc", "if (gates[event.device].state != GateState::kLatched) {", "if (false) {"},
+	{"an engine flips after it gave the step up", "flip.cc", "if (gates[event.device].stopped) {", "if (false) {"},
+	{"a flip is not remembered", "flip.cc", "  flipped_.insert(event.attempt);\n", ""},
+	{"the permit of a peer is not taken", "flip.cc", "attempt_->phase != Phase::kStaged) {\n    return Done();", "true) {\n    return Done();"},
+	{"a word that was given is taken back", "end.cc", "return event.all ? GiveUp() : Then(AskPeers{event.attempt});", "return GiveUp();"},
+	{"the outcome is told to who has not stopped", "fence.cc", "if (part.flipped || part.joining || gates[device].stopped || lost.contains(device)) continue;", "if (!lost.contains(device)) continue;"},
+	{"a fence leaves a rank armed", "fence.cc", "for (const auto& [device, part] : attempt_->parts) step.marks.push_back(FenceGate{device});\n  return GiveUp(std::move(step), keep);", "return GiveUp(std::move(step), keep);"},
+	{"a burned attempt begins again", "prepare.cc", "if (header.attempt <= highest_) {", "if (header.attempt < highest_) {"},
+	{"who steps is repaired", "prepare.cc", "} else if (repair && rank.rank >= 0 && !gates[device].stopped) {", "} else if (false) {"},
+}
+
 var fenceMutants = []mutant{
 	{"nobody is waited for", "survivors.go", "if len(r.running) > 0 || !evident {", "if !evident {"},
 	{"a flip is taken back", "survivors.go", "	forward := s.forward()\n", "	forward := uint64(0)\n"},
@@ -82,75 +107,102 @@ func history(t *testing.T, dir string, scenario, seed int) string {
 	return events.String()
 }
 
-// histories of all scenarios.
+// histories of all scenarios, made once.
 func histories(t *testing.T) []byte {
-	parts := make([]string, len(scenarios))
-	var wait sync.WaitGroup
-	for i, s := range scenarios {
-		dir := t.TempDir()
-		wait.Go(func() {
-			var all strings.Builder
-			for n := range *runs {
-				from := 1
-				if n >= *runs/2 {
-					from = *seed
+	made.once.Do(func() {
+		parts := make([]string, len(scenarios))
+		var wait sync.WaitGroup
+		for i, s := range scenarios {
+			dir := t.TempDir()
+			wait.Go(func() {
+				var all strings.Builder
+				for n := range *runs {
+					from := 1
+					if n >= *runs/2 {
+						from = *seed
+					}
+					all.WriteString(history(t, dir, s.number, from+n))
 				}
-				all.WriteString(history(t, dir, s.number, from+n))
-			}
-			parts[i] = all.String()
-		})
-	}
-	wait.Wait()
-	return []byte(strings.Join(parts, ""))
+				parts[i] = all.String()
+			})
+		}
+		wait.Wait()
+		made.events = []byte(strings.Join(parts, ""))
+	})
+	t.Logf("%d histories of each of %d scenarios, from seeds 1 and %d (-model.seed), %d events", *runs, len(scenarios), *seed, bytes.Count(made.events, []byte("\n")))
+	return made.events
 }
 
-// replayer compiles replay.cc with the gate's sources, of which one may be changed.
-func replayer(t *testing.T, changed, text string) string {
+var made struct {
+	once   sync.Once
+	events []byte
+}
+
+// build compiles the replay, one file of its folder changed, in a folder of its own; objects of sources that the change cannot
+// reach are those of `before` ("": all are compiled). It gives the folder.
+func (p program) build(t *testing.T, before, changed, text string) string {
 	t.Helper()
 	dir := t.TempDir()
-	folder := filepath.Join(dir, "agent", "gate")
-	require.NoError(t, os.MkdirAll(folder, 0o700))
-	base, err := filepath.Abs("../../agent/base")
+	agent, err := filepath.Abs(agentFolder)
 	require.NoError(t, err)
-	require.NoError(t, os.Symlink(base, filepath.Join(dir, "agent", "base")))
-	for _, name := range []string{"gate.h", "gate.cc", "gate_page.h", "rules.h", "rules.cc"} {
-		source, err := os.ReadFile(filepath.Join(gateFolder, name))
-		require.NoError(t, err)
-		if name == changed {
-			source = []byte(text)
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "agent", p.folder), 0o700))
+	for _, folder := range []string{"base", "gate", "attempt"} {
+		if folder != p.folder {
+			require.NoError(t, os.Symlink(filepath.Join(agent, folder), filepath.Join(dir, "agent", folder)))
 		}
-		require.NoError(t, os.WriteFile(filepath.Join(folder, name), source, 0o600))
 	}
-	main, err := filepath.Abs(filepath.Join(gateFolder, "testing", "replay.cc"))
+	files, err := os.ReadDir(filepath.Join(agent, p.folder))
 	require.NoError(t, err)
-	binary := filepath.Join(dir, "replay")
-	out, ok := run(t, dir, "g++", "-std=c++20", "-I"+dir, "-o", binary, main, filepath.Join(folder, "gate.cc"), filepath.Join(folder, "rules.cc"), "-lfmt")
-	require.Truef(t, ok, "compile agent/gate/testing/replay.cc: %s", out)
-	return binary
+	for _, file := range files {
+		to := filepath.Join(dir, "agent", p.folder, file.Name())
+		if file.Name() == changed {
+			require.NoError(t, os.WriteFile(to, []byte(text), 0o600))
+		} else {
+			require.NoError(t, os.Symlink(filepath.Join(agent, p.folder, file.Name()), to))
+		}
+	}
+	link := []string{"-o", filepath.Join(dir, "replay")}
+	for i, source := range append([]string{filepath.Join(p.folder, "testing", "replay.cc")}, p.sources...) {
+		object := filepath.Join(before, fmt.Sprintf("%d.o", i))
+		if before == "" || strings.HasSuffix(changed, ".h") || source == filepath.Join(p.folder, changed) {
+			object = filepath.Join(dir, fmt.Sprintf("%d.o", i))
+			out, ok := run(t, dir, "clang++-14", "-std=c++20", "-I"+dir, "-c", "-o", object, filepath.Join(dir, "agent", source))
+			require.Truef(t, ok, "compile agent/%s: %s", source, out)
+		}
+		link = append(link, object)
+	}
+	out, ok := run(t, dir, "clang++-14", append(link, "-lfmt")...)
+	require.Truef(t, ok, "link the replay of agent/%s: %s", p.folder, out)
+	return dir
 }
 
-func replay(t *testing.T, binary string, events []byte) (string, bool) {
+func replay(t *testing.T, dir string, events []byte) (string, bool) {
 	t.Helper()
-	command := exec.CommandContext(t.Context(), binary)
+	command := exec.CommandContext(t.Context(), filepath.Join(dir, "replay"))
 	command.Stdin = bytes.NewReader(events)
 	out, err := command.CombinedOutput()
 	return string(out), err == nil
 }
 
-func TestTheGateReplaysTheModel(t *testing.T) {
+func TestTheGateReplaysTheModel(t *testing.T) { gateReplay.test(t, gateMutants) }
+
+func TestTheAttemptsReplayTheModel(t *testing.T) { attemptReplay.test(t, attemptMutants) }
+
+func (p program) test(t *testing.T, mutants []mutant) {
 	events := histories(t)
-	t.Logf("%d histories of each of %d scenarios, from seeds 1 and %d (-model.seed), %d events", *runs, len(scenarios), *seed, bytes.Count(events, []byte("\n")))
-	out, ok := replay(t, replayer(t, "", ""), events)
+	built := p.build(t, "", "", "")
+	out, ok := replay(t, built, events)
 	require.True(t, ok, out)
 	t.Log(out)
 	t.Run("mutant", func(t *testing.T) {
-		for _, m := range gateMutants {
+		for _, m := range mutants {
 			t.Run(m.name, func(t *testing.T) {
 				t.Parallel()
 				take(t)
-				source := m.of(t, gateFolder)
-				out, ok := replay(t, replayer(t, m.file, source), events)
+				source := m.of(t, filepath.Join(agentFolder, p.folder))
+				out, ok := replay(t, p.build(t, built, m.file, source), events)
 				require.Falsef(t, ok, "no history notices: %s", m.name)
+				require.Containsf(t, out, "history ", "it ended for another reason")
 				t.Log(out)
 			})
 		}

@@ -8,6 +8,7 @@ import (
 
 	"tangram.dev/e2e/harness"
 	"tangram.dev/e2e/load"
+	"tangram.dev/tests/internal/worlds"
 )
 
 // randomStop of a width that divides in some way; every layer of the tiny model gets groups of its own.
@@ -28,7 +29,13 @@ func randomStop(random *rand.Rand) stop {
 // From any layout to any other, under load: after each step the pools are what the layout
 // says and the answers are what they were.
 func TestRandomLayouts(t *testing.T) {
-	const seed, stops = 11, 25
+	for _, seed := range worlds.ByDay(t, 2, []uint64{11, 12}) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { walkAtRandom(t, seed) })
+	}
+}
+
+func walkAtRandom(t *testing.T, seed uint64) {
+	const stops = 13
 	random := rand.New(rand.NewPCG(seed, 0))
 	w := startTiny(t, harness.Options{Pods: []int{3, 2, 1, 2}})
 	apply(t, w, 1, "Expert")

@@ -9,6 +9,7 @@ import (
 
 	"tangram.dev/e2e/harness"
 	"tangram.dev/e2e/load"
+	"tangram.dev/tests/internal/worlds"
 )
 
 type stop struct {
@@ -17,31 +18,44 @@ type stop struct {
 	shapes []string
 }
 
-// tour: every width in both modes, up; then mixed layouts; then down in strides. The demo
-// model has 10 granules, 12 query heads, 4 KV heads and 64 experts, so that most widths
-// divide nothing.
-func tour() []stop {
-	var out []stop
+// tour is a walk of a world that begins as one rank.
+type tour struct {
+	name  string
+	still int // stops that move nothing, as one rank is whole in every mode
+	stops []stop
+}
+
+// tours: every width in both modes, up; and mixed layouts, then down in strides. The demo model has 10 granules, 12 query heads, 4 KV
+// heads and 64 experts, so that most widths divide nothing.
+func tours() []tour {
+	up := tour{name: "up", still: 2}
 	for p := 1; p <= 8; p++ {
-		out = append(out, stop{p, "Expert", nil}, stop{p, "Tensor", nil})
+		up.stops = append(up.stops, stop{p, "Expert", nil}, stop{p, "Tensor", nil})
 	}
-	return append(out,
-		stop{8, "Expert", []string{"0-2=4/2"}},          // groups beside whole experts
-		stop{8, "Tensor", []string{"0=1/8", "5=8/1"}},   // experts and heads cut differently in one layer
-		stop{8, "Expert", []string{"0-5=2/4", "3=4/2"}}, // groups everywhere
-		stop{6, "Tensor", []string{"1=1/1", "3-4=2/3"}},
-		stop{6, "Expert", []string{"0-5=3/6"}},
-		stop{7, "Tensor", nil},
-		stop{5, "Tensor", nil},
-		stop{4, "Tensor", []string{"2-5=1/4"}},
-		stop{2, "Tensor", nil},
-		stop{3, "Expert", nil},
-		stop{1, "Expert", nil})
+	return []tour{up, {"down", 0, []stop{
+		{8, "Expert", []string{"0-2=4/2"}},          // groups beside whole experts
+		{8, "Tensor", []string{"0=1/8", "5=8/1"}},   // experts and heads cut differently in one layer
+		{8, "Expert", []string{"0-5=2/4", "3=4/2"}}, // groups everywhere
+		{6, "Tensor", []string{"1=1/1", "3-4=2/3"}},
+		{6, "Expert", []string{"0-5=3/6"}},
+		{7, "Tensor", nil},
+		{5, "Tensor", nil},
+		{4, "Tensor", []string{"2-5=1/4"}},
+		{2, "Tensor", nil},
+		{3, "Expert", nil},
+		{1, "Expert", nil},
+	}}}
 }
 
 // Every request in flight and every rank takes part in each transition: requests that run before it get tokens while it
 // is under way and after it, and then each rank of the new layout takes in tokens and computes.
 func TestTour(t *testing.T) {
+	for _, tour := range worlds.ByDay(t, 2, tours()) {
+		t.Run(tour.name, tour.walk)
+	}
+}
+
+func (tour tour) walk(t *testing.T) {
 	// With a least step, a request in flight takes longer than a transition does also where that has to wait for the machine.
 	w := start(t, harness.Options{Pods: harness.Pods(8), MaxTokens: flightTokens, LeastStep: leastStep})
 	apply(t, w, 1, "Expert")
@@ -53,7 +67,7 @@ func TestTour(t *testing.T) {
 	from := work(t, w)
 	others := newTrace(t, 4, time.Second)
 	ranks := 1
-	for _, s := range tour() {
+	for _, s := range tour.stops {
 		t.Run(fmt.Sprint(s.ranks, s.mode, s.shapes), func(t *testing.T) {
 			flying := fly(t, w, others, len(flown), ranks)
 			requireAllWork(t, w, from)
@@ -87,7 +101,7 @@ func TestTour(t *testing.T) {
 	close(halt)
 	walked := <-played
 	require.NotEmpty(t, walked)
-	require.GreaterOrEqual(t, moved, len(tour())-2, "some stops moved nothing")
+	require.GreaterOrEqual(t, moved, len(tour.stops)-tour.still, "some stops moved nothing")
 	// The same requests where nothing ever moves.
 	w.Stop()
 	one := start(t, harness.Options{Pods: harness.Pods(1)})

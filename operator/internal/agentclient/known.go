@@ -42,6 +42,8 @@ func (k *known) complete(s *tangramv1.StatusResponse) (*known, error) {
 			return nil, fmt.Errorf("the layout of epoch %d was left out and is not known", s.Epoch)
 		}
 		s.Layout = k.layout
+	} else if s.Layout != nil {
+		s.Layout = layouts.one(now.hash, s.Layout)
 	}
 	now.layout = s.Layout
 	for _, r := range s.Ranks {
