@@ -1,4 +1,6 @@
 // tangram-stub-engines: plays the engines of any number of pods, until SIGTERM.
+#include <malloc.h>
+
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <csignal>
@@ -17,6 +19,7 @@ volatile std::sig_atomic_t g_ended = 0;
 }  // namespace
 
 int main(int argc, char** argv) {
+  mallopt(M_MXFAST, 0);  // as agent/server/main.cc
   CLI::App app{"Engines that compute nothing, of any number of pods, in one process."};
   std::vector<std::string> sockets, tokens;
   std::vector<uint32_t> ranks;
