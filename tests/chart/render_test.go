@@ -11,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
 )
 
 func TestLint(t *testing.T) {
@@ -26,6 +27,7 @@ var valueSets = map[string][]string{
 	"images":          {"--set", "images.tag=dev,images.operator.pullPolicy=Never,images.agent.name=registry.example.com:5000/tangram/agent"},
 	"service monitor": {"--set", "metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.labels.team=a"},
 	"pod monitor":     {"--set", "metrics.podMonitor.enabled=true,metrics.podMonitor.labels.team=a,watchNamespaces={team-a}"},
+	"alerts":          {"--set", "metrics.rules.enabled=true,metrics.rules.labels.team=a"},
 	"everything": {"--set", "replicas=3,logLevel=debug,priorityClassName=high,serviceAccount.name=robot,nodeSelector.disk=fast",
 		"--set", "imagePullSecrets[0].name=secret,tolerations[0].key=gpu,tolerations[0].operator=Exists,podAnnotations.a=b",
 		"--set", "serviceAccount.annotations.c=d,resources.limits.cpu=1,affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight=1",
@@ -36,7 +38,7 @@ func TestRenderedObjectsConformToTheSchemas(t *testing.T) {
 	schemas := t.TempDir()
 	writeSchemas(t, schemas)
 	kubeconform := func(text string) (string, error) {
-		return program(t.Context(), text, "kubeconform", "-strict", "-summary", "-output=text", "-skip=ServiceMonitor,PodMonitor",
+		return program(t.Context(), text, "kubeconform", "-strict", "-summary", "-output=text", "-skip=ServiceMonitor,PodMonitor,PrometheusRule",
 			"-schema-location="+filepath.Join(schemas, schemaFile), "-")
 	}
 	for name, args := range valueSets {
@@ -195,6 +197,43 @@ func TestMetricsOfWorlds(t *testing.T) {
 		require.Equal(t, object{"app.kubernetes.io/name": "tangram", "app.kubernetes.io/managed-by": "tangram-operator"}, spec["selector"].(object)["matchLabels"])
 		require.Equal(t, "metrics", spec["podMetricsEndpoints"].([]any)[0].(object)["port"])
 	}
+}
+
+// Alerts are there if they are asked for, and each says what it is about. (That their metrics are exported: TestMetricsHaveOneMeaningPerName.)
+func TestAlerts(t *testing.T) {
+	require.Zero(t, rendered(t).kinds()["PrometheusRule"])
+	rule := object{}
+	rendered(t, "--set", "metrics.rules.enabled=true,metrics.rules.certificateDays=7,metrics.rules.labels.release=mine").find(t, "PrometheusRule", "tangram-operator", &rule)
+	require.Equal(t, "mine", rule["metadata"].(object)["labels"].(object)["release"])
+	alerts := rule["spec"].(object)["groups"].([]any)[0].(object)["rules"].([]any)
+	require.Greater(t, len(alerts), 5)
+	names := map[any]bool{}
+	for _, a := range alerts {
+		alert := a.(object)
+		require.False(t, names[alert["alert"]], alert["alert"])
+		names[alert["alert"]] = true
+		require.Contains(t, []any{"warning", "critical"}, alert["labels"].(object)["severity"])
+		require.Contains(t, alert["annotations"].(object)["summary"], "{{ $labels.namespace }}")
+		require.NotEmpty(t, alert["annotations"].(object)["description"])
+		if alert["alert"] == "TangramCertificateEnds" {
+			require.Equal(t, "tangram_operator_certificate_days_left < 7", alert["expr"])
+		}
+	}
+	monitor := object{}
+	rendered(t, "--set", "metrics.serviceMonitor.enabled=true").find(t, "ServiceMonitor", "tangram-operator", &monitor)
+	require.Equal(t, true, monitor["spec"].(object)["endpoints"].([]any)[0].(object)["honorLabels"], "else Prometheus calls the world's namespace exported_namespace")
+}
+
+// A budget stands before drains where another operator can take over.
+func TestOperatorsAreDrainedOneByOne(t *testing.T) {
+	require.Zero(t, rendered(t).kinds()["PodDisruptionBudget"])
+	three := rendered(t, "--set", "replicas=3")
+	var budget policyv1.PodDisruptionBudget
+	three.find(t, "PodDisruptionBudget", "tangram-operator", &budget)
+	var operator appsv1.Deployment
+	three.find(t, "Deployment", "tangram-operator", &operator)
+	require.Equal(t, operator.Spec.Selector, budget.Spec.Selector)
+	require.Equal(t, 1, budget.Spec.MaxUnavailable.IntValue())
 }
 
 // Two releases of one name in two namespaces share nothing.

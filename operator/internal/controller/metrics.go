@@ -56,7 +56,17 @@ func (m *Metrics) world(d *api.MoEDeployment) {
 	m.epoch.WithLabelValues(d.Namespace, d.Name).Set(float64(d.Status.Epoch))
 	m.width.WithLabelValues(d.Namespace, d.Name).Set(float64(d.Status.Width))
 	m.wanted.WithLabelValues(d.Namespace, d.Name).Set(float64(d.Spec.Replicas) * float64(d.Spec.RanksPerPod))
+	// From 0 on, or Prometheus does not see the first one as an increase.
+	for _, outcome := range []api.TransitionPhase{api.PhaseSucceeded, api.PhaseFailed, api.PhaseSuperseded, api.PhaseAborted} {
+		m.transitions.WithLabelValues(d.Namespace, d.Name, string(outcome))
+	}
+	for _, outcome := range []string{api.EventRepaired, api.EventWorldRestarted, repairFailed} {
+		m.repairs.WithLabelValues(d.Namespace, d.Name, outcome)
+	}
 }
+
+// repairFailed is an outcome that has no event of its own.
+const repairFailed = "Failed"
 
 func (m *Metrics) ended(d *api.MoEDeployment, outcome api.TransitionPhase, seconds float64) {
 	m.transitions.WithLabelValues(d.Namespace, d.Name, string(outcome)).Inc()
@@ -67,7 +77,7 @@ func (m *Metrics) repaired(d *api.MoEDeployment, record *driver.Record, err erro
 	outcome := api.EventRepaired
 	switch {
 	case err != nil:
-		outcome = "Failed"
+		outcome = repairFailed
 	case record.WorldEnded != "":
 		outcome = api.EventWorldRestarted
 	}

@@ -35,7 +35,7 @@ func (e *exported) MustRegister(all ...prometheus.Collector) {
 	}
 }
 
-// A name of a metric has one meaning, whoever exports it; what the docs name is exported.
+// A name of a metric has one meaning, whoever exports it; what the docs and the chart's alerts name is exported.
 func TestMetricsHaveOneMeaningPerName(t *testing.T) {
 	var operator, gateways exported
 	NewMetrics(&operator)
@@ -58,6 +58,13 @@ func TestMetricsHaveOneMeaningPerName(t *testing.T) {
 		}
 	}
 	for _, name := range inSources(t, "docs", ".md") {
+		require.Contains(t, slices.Collect(maps.Keys(owner)), name)
+	}
+	alerts, err := os.ReadFile(filepath.Join(root(), "charts", "tangram", "templates", "rules.yaml"))
+	require.NoError(t, err)
+	used := regexp.MustCompile(`tangram_(operator|gateway)_[a-z_]+`).FindAllString(string(alerts), -1)
+	require.Greater(t, len(used), 5)
+	for _, name := range used {
 		require.Contains(t, slices.Collect(maps.Keys(owner)), name)
 	}
 }
