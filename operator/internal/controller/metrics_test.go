@@ -12,7 +12,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
+	api "tangram.dev/api/v1alpha1"
 	"tangram.dev/operator/internal/gateway"
 )
 
@@ -67,6 +70,35 @@ func TestMetricsHaveOneMeaningPerName(t *testing.T) {
 	for _, name := range used {
 		require.Contains(t, slices.Collect(maps.Keys(owner)), name)
 	}
+}
+
+// Outcomes that did not come yet are told as 0: Prometheus sees no increase where a series begins.
+func TestOutcomesAreCountedFromNone(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	m := NewMetrics(registry)
+	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "w"}}
+	failed := func() map[string]float64 {
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		out := map[string]float64{}
+		for _, family := range families {
+			for _, series := range family.Metric {
+				for _, label := range series.Label {
+					if label.GetName() == "outcome" && label.GetValue() == "Failed" {
+						out[family.GetName()] = series.GetCounter().GetValue()
+					}
+				}
+			}
+		}
+		return out
+	}
+	m.world(d)
+	require.Equal(t, map[string]float64{"tangram_operator_repairs_total": 0, "tangram_operator_transitions_total": 0}, failed())
+	m.ended(d, api.PhaseFailed, 1)
+	m.world(d)
+	require.Equal(t, map[string]float64{"tangram_operator_repairs_total": 0, "tangram_operator_transitions_total": 1}, failed())
+	m.forget(types.NamespacedName{Namespace: "a", Name: "w"})
+	require.Empty(t, failed())
 }
 
 var quotedMetric = regexp.MustCompile("[\"`](tangram_[a-z_]+)[\"`]")
