@@ -29,15 +29,14 @@ func TestAgentsOfAWorldShareALayout(t *testing.T) {
 	same := func(*tangramv1.Layout) {}
 	liar := complete(func(l *tangramv1.Layout) { l.Epoch = 9 })
 	require.EqualValues(t, 9, liar.Layout.Epoch)
-	first := complete(same)
-	require.NotSame(t, liar.Layout, first.Layout)
-	for range 31 {
-		require.Same(t, first.Layout, complete(same).Layout)
-	}
-	require.True(t, proto.Equal(all.Layout, first.Layout))
-	runtime.KeepAlive(first)
-
-	first = nil
+	func() {
+		first := complete(same)
+		require.NotSame(t, liar.Layout, first.Layout)
+		for range 31 {
+			require.Same(t, first.Layout, complete(same).Layout)
+		}
+		require.True(t, proto.Equal(all.Layout, first.Layout))
+	}()
 	require.Eventually(t, func() bool {
 		runtime.GC()
 		layouts.mu.Lock()
