@@ -47,8 +47,7 @@ int main(int argc, char** argv) {
   }
   if (check) return 0;
   // A layout of 58 x 256 experts is 50,000 small blocks; with fast bins every large block that is
-  // freed has glibc look at all of those again, a sixth of what a transition costs (bench
-  // control-cost).
+  // freed has glibc look at all of those again (docs/performance.md, control-cost).
   mallopt(M_MXFAST, 0);
   tangram::StandBehindEngines();
   tangram::SetUpLog("agent", config->log_level, config->log_json,
