@@ -10,7 +10,7 @@ import (
 )
 
 // KillPod kills the agent and the engines of a pod at once, as when its node loses power. It does
-// not come back; AddPod makes another one.
+// not come back; AddPod makes another one. No kill waits until the kernel has taken a process away.
 func (w *World) KillPod(index int) {
 	p := w.all()[index]
 	for _, process := range p.processes() {

@@ -66,7 +66,7 @@ func (p *pod) startAgent(ctx context.Context) error {
 	p.mu.Lock()
 	if p.gone { // killed meanwhile
 		p.mu.Unlock()
-		agent.kill()
+		agent.remove()
 		return nil
 	}
 	p.agent = agent
@@ -77,7 +77,7 @@ func (p *pod) startAgent(ctx context.Context) error {
 		Metrics string `json:"metrics"`
 	}
 	if err := agent.waitReady(ctx, &ready); err != nil {
-		agent.kill() // whoever asked may start another
+		agent.remove() // whoever asked may start another
 		return err
 	}
 	go p.watch(agent, p.startAgent)
@@ -95,7 +95,7 @@ func (p *pod) startEngine(ctx context.Context, device int) error {
 	p.mu.Lock()
 	if p.gone {
 		p.mu.Unlock()
-		engine.kill()
+		engine.remove()
 		return nil
 	}
 	p.engines[device] = engine
@@ -105,7 +105,7 @@ func (p *pod) startEngine(ctx context.Context, device int) error {
 		Mesh     string `json:"mesh"`
 	}
 	if err := engine.waitReady(ctx, &ready); err != nil {
-		engine.kill()
+		engine.remove()
 		return err
 	}
 	go p.watch(engine, func(ctx context.Context) error { return p.startEngine(ctx, device) })

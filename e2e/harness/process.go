@@ -92,9 +92,13 @@ func (p *process) stop() {
 func (p *process) hang() { _ = p.cmd.Process.Signal(syscall.SIGSTOP) } // it may have ended already
 func (p *process) wake() { _ = p.cmd.Process.Signal(syscall.SIGCONT) }
 
-// kill at once; the parent death signal covers this process's own end.
-func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // it may have ended already
+// kill at once; the parent death signal covers this process's own end. It runs no more, but where all cores are busy the
+// kernel may need seconds to take it away (ended).
+func (p *process) kill() { _ = p.cmd.Process.Kill() } // it may have ended already
+
+// remove kills it, and waits until it has left what it had, its ports too.
+func (p *process) remove() {
+	p.kill()
 	<-p.ended
 }
 

@@ -32,6 +32,7 @@ type cell struct {
 	living []int          // pods at the start
 	ids    map[int]string // members by pod
 	struck time.Time
+	held   time.Duration // that whoever stood at the point was, by this test
 	heal   []func() error
 	known  int // what the keeper had done before
 }
@@ -87,7 +88,7 @@ func (s *stage) playOnce(ctx context.Context, f fault) (t toll, notReached bool,
 	if t, err = s.count(ctx, before, did, results, c.struck); err != nil || notReached {
 		return t, notReached, err
 	}
-	t.Whole = whole
+	t.Whole, t.Held = whole, c.held.Seconds()
 	return t, t.carriedNothing(f), t.excess(f, s.share)
 }
 
@@ -234,6 +235,11 @@ func (c *cell) strike(ctx context.Context, kind, point string, at int, last bool
 		if point == "" {
 			return nil
 		}
+		hit, err := os.Stat(filepath.Join(c.FaultDir(at), point+".hit"))
+		if err != nil {
+			return err
+		}
+		c.held = time.Since(hit.ModTime())
 		return os.Remove(armed)
 	}
 	act := func(action string) error { // whoever stands there takes it away and does it

@@ -35,6 +35,7 @@ type toll struct {
 	Corrupt      float64 `json:"corrupt_pulls"` // found by their hash
 	Pause        float64 `json:"pause_seconds"` // the longest that a request waited for a token after the strike
 	Whole        float64 `json:"whole_seconds"` // from the strike until the world was as wanted
+	Held         float64 `json:"held_seconds"`  // that the test, not the fault, held whoever stood at the point
 }
 
 // may is what a kind of fault may cost. Nothing may end the world, lose a request, deliver a token twice with another
@@ -124,6 +125,9 @@ func (t toll) excess(f fault, share uint64) error {
 	note(t.Corrupt == 0 && a.corrupt && f.transition.first.kind != "error", "no pull found corrupt bytes")
 	note(f.oneNode && a.quiet && (t.TCP > 0 || t.Shared == 0), "agents of one node read %d bytes of each other's memory and sent %d", t.Shared, t.TCP)
 	note(t.Pause > a.pause.Seconds(), "a request waited %.1f s for a token, at most %v", t.Pause, a.pause)
+	if len(errs) > 0 {
+		errs = append(errs, fmt.Errorf("the test itself held whoever stood at %s for %.3f s", f.point, t.Held))
+	}
 	return errors.Join(errs...)
 }
 
