@@ -67,6 +67,29 @@ func pair(t *testing.T) (*Driver, *bed, *odd) {
 
 var errLine = errors.New("connection reset")
 
+// An agent that gave its word keeps its answer to an abort back until it hears of the outcome. Where one is dead nobody will tell it: the
+// fence decides, and that is not to wait for ten seconds more.
+func TestAnAbortWaitsForNobodyWhenOneIsDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _, second := pair(t)
+		first := &odd{Agent: d.Agents[0].(*drivertest.Agent)}
+		d.Agents[0] = first
+		first.abort = func(ctx context.Context, _ *tangramv1.Header) (bool, error) {
+			select {
+			case <-ctx.Done():
+				return false, ctx.Err()
+			case <-time.After(10 * time.Second):
+				return false, errors.New("ask again")
+			}
+		}
+		second.abort = func(context.Context, *tangramv1.Header) (bool, error) { return false, errLine }
+		began := time.Now()
+		_, err := d.abortAll(t.Context(), []int{0, 1}, &tangramv1.Header{Attempt: 2}, "a test")
+		require.Equal(t, errLine.Error(), err.Error(), "and nothing of those who were not waited for")
+		require.LessOrEqual(t, time.Since(began), 2*DefaultLimits.Answer)
+	})
+}
+
 // A line that is broken is tried until the time for a flip is over, a no and an agent that is silent for long only once; then the
 // attempt is aborted, and the record says so.
 func TestHowLongAPermitIsTried(t *testing.T) {

@@ -181,8 +181,14 @@ func (d *Driver) abortInOrder(ctx context.Context, members, joiners []int, heade
 	return d.abortAll(ctx, joiners, header, reason)
 }
 
-// abortAll asks every agent until each has answered. True: some agent flipped.
+// errOneIsSilent: the outcome is not known as long as one of the agents does not answer, whatever the others come to say.
+var errOneIsSilent = errors.New("another agent does not answer")
+
+// abortAll asks every agent until each has answered, or one does not. True: some agent flipped. Who has given its word and lacks another's
+// keeps its answer back for ten seconds, to hear from the others: in vain if the one that knows is dead.
 func (d *Driver) abortAll(ctx context.Context, agents []int, header *tangramv1.Header, reason string) (bool, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	var mu sync.Mutex
 	var flipped bool
 	var failures []error
@@ -206,10 +212,13 @@ func (d *Driver) abortAll(ctx context.Context, agents []int, header *tangramv1.H
 				}
 				return yes, err
 			}, backoff.WithBackOff(pauses(50*time.Millisecond, time.Second)), backoff.WithMaxElapsedTime(min(d.Limits.Outcome, d.Limits.answer())))
-			if err != nil {
+			if err != nil && !errors.Is(context.Cause(ctx), errOneIsSilent) {
 				mu.Lock()
 				failures = append(failures, err)
 				mu.Unlock()
+				if agentclient.RefusalCode(err) == tangramv1.Refusal_CODE_UNSPECIFIED {
+					cancel(errOneIsSilent)
+				}
 			}
 		})
 	}
