@@ -89,6 +89,21 @@ std::string PhasesOf(const v1::StatusResponse& status) {
   return out;
 }
 
+// All that a watcher acts on: every step changes the figures of serving, which ride along.
+std::string NewsOf(v1::WatchResponse response) {
+  for (v1::RankStatus& rank : *response.mutable_status()->mutable_ranks()) {
+    v1::EngineStatus& engine = *rank.mutable_engine();
+    engine.clear_steps();
+    engine.clear_running();
+    engine.clear_waiting();
+    engine.clear_kv_free_pages();
+    engine.clear_kv_reserved_tokens();
+    v1::TransitionStatus& transition = *rank.mutable_transition();
+    transition.set_steps_since_flip(std::min<uint64_t>(transition.steps_since_flip(), 1));
+  }
+  return response.SerializeAsString();
+}
+
 }  // namespace
 
 std::string CallerOf(const grpc::ServerContext& context, const std::string& world) {
@@ -205,14 +220,14 @@ grpc::Status AgentService::Watch(grpc::ServerContext* context, const v1::WatchRe
   while (!context->IsCancelled() && !stopping_) {
     v1::WatchResponse response;
     *response.mutable_status() = executor_->GetStatus(nullptr);
-    // Bytes and steps trickle; a phase is what the driver waits for, so it goes out at once.
+    // Bytes trickle; a phase is what the driver waits for, so it goes out at once.
     std::string phases = PhasesOf(response.status());
     const auto now = Executor::Clock::now();
     if (phases != sent_phases || now - sent_at >= kWatchPeriod) {
-      std::string wire = response.SerializeAsString();
-      if (wire != sent || now - sent_at >= kStillHere) {
+      std::string news = NewsOf(response);
+      if (news != sent || now - sent_at >= kStillHere) {
         if (!writer->Write(response)) break;
-        sent = std::move(wire);
+        sent = std::move(news);
         sent_phases = std::move(phases);
         sent_at = now;
       }

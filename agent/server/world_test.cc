@@ -349,6 +349,29 @@ TEST(World, WatchTellsAtOnceAndOnChange) {
   context.TryCancel();
 }
 
+// An operator watches a thousand worlds: steps are no news.
+TEST(World, WatchIsSilentWhileAllServe) {
+  World world({1});
+  const Engines engines(world);
+  ASSERT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, ExpertLayout(world.members(), 1, false)));
+  ASSERT_TRUE(Eventually([&] { return world.StatusOf(0).ranks(0).engine().steps() > 10; }));
+  grpc::ClientContext context;
+  v1::WatchRequest request;
+  request.set_world("test");
+  const auto stub = world.Driver(0);
+  auto reader = stub->Watch(&context, request);
+  v1::WatchResponse before, seen;
+  ASSERT_TRUE(reader->Read(&before));
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(reader->Read(&seen));
+    EXPECT_GT(seen.status().ranks(0).engine().steps(), before.status().ranks(0).engine().steps());
+    before = seen;
+  }
+  EXPECT_GT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(1500));
+  context.TryCancel();
+}
+
 TEST(Socket, EnginesAreCheckedAndOnlyOneIsTaken) {
   World world({1});
   const std::string path = world.socket(0);

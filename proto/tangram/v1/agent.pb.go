@@ -2005,9 +2005,10 @@ func (x *WatchRequest) GetWorld() string {
 	return ""
 }
 
-// Sent at once, then at once when a phase changes, and at most ten times a second when
-// anything else did, and once a second if nothing did: who says nothing for longer hangs. The
-// inventory and the layout are left out.
+// Sent at once, then at once when a phase changes, at most ten times a second when anything else
+// did, and once a second if nothing did, or only what serving changes all the time (steps,
+// requests, pages of KV): who says nothing for longer hangs. The inventory and the layout are left
+// out.
 type WatchResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Status        *StatusResponse        `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
