@@ -44,7 +44,8 @@ def put(path, content):
 def build(folders):
     """Builds the folders' tests and the gate's replay; {number: mutant}. The others' mutants are in the copy too, so that it is one for all."""
     found, rewritten = find(FOLDERS)
-    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "CMakeLists.txt", "agent", "proto", "e2e/engine", "tests/golden"], cwd=ROOT,
+    built = re.findall(r"^ *add_subdirectory\((\S+)\)", (ROOT / "CMakeLists.txt").read_text(), re.MULTILINE)
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "CMakeLists.txt", *built, "tests/golden"], cwd=ROOT,
                             capture_output=True, text=True, check=True).stdout.split()
     for name in listed:
         if (ROOT / name).is_file():
