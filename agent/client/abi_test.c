@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "tangram/client.h"
+#include "tangram/kv_format.h"
 #include "tangram/kv_plan.h"
 
 /* What version 1 fixed for good, on 64-bit machines. A member that is added goes behind these. */
@@ -19,6 +20,9 @@ _Static_assert(sizeof(tg_engine_stats) == 48, "tg_engine_stats");
 _Static_assert(sizeof(tg_word) == 16, "tg_word");
 _Static_assert(sizeof(tg_kv_manifest) == 144, "tg_kv_manifest");
 _Static_assert(sizeof(tg_kv_planned) == 144, "tg_kv_planned");
+_Static_assert(sizeof(tg_kv_format) == 96, "tg_kv_format");
+_Static_assert(sizeof(tg_kv_page_copy) == 28, "tg_kv_page_copy");
+_Static_assert(sizeof(tg_kv_byte_moves) == 40, "tg_kv_byte_moves");
 /* Nothing behind the last member: what is added must make the struct longer. */
 #define WHOLE(type, last) \
   _Static_assert(offsetof(type, last) + sizeof(((type*)0)->last) == sizeof(type), #type)
@@ -30,6 +34,9 @@ WHOLE(tg_event, target);
 WHOLE(tg_engine_stats, waiting);
 WHOLE(tg_kv_manifest, request_size);
 WHOLE(tg_kv_planned, local_bytes);
+WHOLE(tg_kv_format, whole_page_bytes);
+WHOLE(tg_kv_page_copy, tokens);
+WHOLE(tg_kv_byte_moves, bytes);
 
 #define CHECK(condition)                                            \
   do {                                                              \
@@ -164,6 +171,51 @@ static int kv_plan(void) {
   return 0;
 }
 
+/* A block of two layers of latents, from a rank with more blocks. */
+static int kv_format(void) {
+  tg_error error = TG_INIT(tg_error);
+  tg_kv_format mine = TG_INIT(tg_kv_format), theirs;
+  const tg_kv_format* sources[2] = {NULL, &theirs};
+  tg_kv_page_copy copy = {1, 0, 0, 0, 0, 2, 5};
+  const tg_kv_byte_moves* moves = NULL;
+  mine.layers = 2;
+  mine.blocks = 10;
+  mine.heads = 1;
+  mine.block_tokens = 16;
+  mine.element = TG_KV_BF16;
+  mine.key_width = 576;
+  mine.token_stride = 2 * 576;
+  mine.block_stride = 16 * mine.token_stride;
+  mine.layer_stride = 10 * mine.block_stride;
+  theirs = mine;
+  theirs.blocks = 12;
+  theirs.layer_stride = 12 * theirs.block_stride;
+  CHECK(tg_kv_format_check(&mine, 2 * mine.layer_stride, &error) == TG_OK);
+  CHECK(tg_kv_format_check(&mine, 2 * mine.layer_stride - 1, &error) == TG_INVALID);
+  CHECK(strstr(error.message, "region") != NULL);
+  copy.source_page = tg_kv_page(&theirs, 0, 11, 0);
+  copy.source_stride = 12;
+  copy.target_page = tg_kv_page(&mine, 0, 3, 0);
+  copy.target_stride = 10;
+  CHECK(tg_kv_byte_moves_of(sources, 2, &mine, &copy, 1, sizeof copy, &moves, &error) == TG_OK);
+  CHECK(TG_HAS(tg_kv_byte_moves, moves, bytes) && moves->moves == 2 && moves->bytes == 11520);
+  CHECK(TG_AT(tg_kv_move, moves->move, moves->move_size, 1)->target_offset ==
+        mine.layer_stride + 3 * mine.block_stride);
+  tg_kv_byte_moves_free(moves);
+  tg_kv_byte_moves_free(NULL);
+
+  moves = NULL;
+  copy.source_rank = 0;
+  CHECK(tg_kv_byte_moves_of(sources, 2, &mine, &copy, 1, sizeof copy, &moves, &error) ==
+        TG_INVALID);
+  CHECK(strstr(error.message, "rank 0 has none") != NULL && moves == NULL);
+  mine.struct_size = offsetof(tg_kv_format, whole_page_bytes);
+  CHECK(tg_kv_format_check(&mine, 0, &error) == TG_INVALID);
+  CHECK(strstr(error.message, "tg_kv_format.struct_size is 88") != NULL);
+  return 0;
+}
+
 int main(void) {
-  return attach() || older_caller() || newer_caller() || shorter_error() || kv_plan();
+  return attach() || older_caller() || newer_caller() || shorter_error() || kv_plan() ||
+         kv_format();
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "agent/client/abi.h"
+#include "agent/client/arrays.h"
 #include "agent/client/versioned.h"
 #include "agent/kv/cover.h"
 #include "agent/kv/plan.h"
@@ -13,36 +14,9 @@
 namespace tangram {
 namespace {
 
-// An array of the caller's: elements `size` bytes apart, of which this library knows sizeof(T).
-template <typename T>
-class Array {
- public:
-  static Result<Array> Of(const T* first, size_t count, size_t size, const char* name) {
-    if (count > 0 && first == nullptr) {
-      return Status{Code::kInvalid, std::string("tg_kv_manifest: ") + name + " is null, want " +
-                                        std::to_string(count)};
-    }
-    if (count > 0 && size < sizeof(T)) {
-      return Status{Code::kInvalid, std::string("tg_kv_manifest: ") + name + " are " +
-                                        std::to_string(size) + " bytes apart, want " +
-                                        std::to_string(sizeof(T)) + " at least"};
-    }
-    return Array(first, count, size);
-  }
-
-  size_t count() const { return count_; }
-  const T& operator[](size_t i) const { return *TG_AT(T, first_, size_, i); }
-
- private:
-  Array(const T* first, size_t count, size_t size) : first_(first), count_(count), size_(size) {}
-
-  const T* first_;
-  size_t count_, size_;
-};
-
 template <typename T>
 Status Copy(const T* first, size_t count, const char* name, std::vector<T>* out) {
-  auto array = Array<T>::Of(first, count, sizeof(T), name);
+  auto array = Array<T>::Of(first, count, sizeof(T), std::string("tg_kv_manifest: ") + name);
   if (!array.ok()) return array.status();
   out->assign(first, first + count);
   return OkStatus();
@@ -50,12 +24,12 @@ Status Copy(const T* first, size_t count, const char* name, std::vector<T>* out)
 
 Status ReadGroups(const tg_kv_manifest& in, const tg_kv_layer* first,
                   std::vector<kv::LayerGroups>* out) {
-  auto layers = Array<tg_kv_layer>::Of(first, in.layers, in.layer_size, "layers");
+  auto layers = Array<tg_kv_layer>::Of(first, in.layers, in.layer_size, "tg_kv_manifest: layers");
   if (!layers.ok()) return layers.status();
   for (size_t l = 0; l < layers->count(); ++l) {
     kv::LayerGroups& layer = out->emplace_back();
     auto groups = Array<tg_attention_group>::Of((*layers)[l].groups, (*layers)[l].count,
-                                                in.group_size, "groups");
+                                                in.group_size, "tg_kv_manifest: groups");
     if (!groups.ok()) return groups.status();
     for (size_t g = 0; g < groups->count(); ++g) {
       const tg_attention_group& group = (*groups)[g];
@@ -69,14 +43,15 @@ Status ReadGroups(const tg_kv_manifest& in, const tg_kv_layer* first,
 }
 
 Status ReadRanks(const tg_kv_manifest& in, std::vector<kv::RankState>* out) {
-  auto ranks = Array<tg_kv_rank>::Of(in.ranks, in.old_ranks, in.rank_size, "ranks");
+  auto ranks = Array<tg_kv_rank>::Of(in.ranks, in.old_ranks, in.rank_size, "tg_kv_manifest: ranks");
   if (!ranks.ok()) return ranks.status();
   for (size_t r = 0; r < ranks->count(); ++r) {
     const tg_kv_rank& rank = (*ranks)[r];
     kv::RankState& to = out->emplace_back();
     to.total_pages = rank.total_pages;
     to.free_pages = rank.free_pages;
-    auto strips = Array<tg_kv_strip>::Of(rank.strips, rank.strip_count, in.strip_size, "strips");
+    auto strips = Array<tg_kv_strip>::Of(rank.strips, rank.strip_count, in.strip_size,
+                                         "tg_kv_manifest: strips");
     if (!strips.ok()) return strips.status();
     to.strips.reserve(strips->count());
     for (size_t i = 0; i < strips->count(); ++i) {
@@ -88,7 +63,8 @@ Status ReadRanks(const tg_kv_manifest& in, std::vector<kv::RankState>* out) {
 }
 
 Status ReadRequests(const tg_kv_manifest& in, std::vector<kv::Request>* out) {
-  auto requests = Array<tg_kv_request>::Of(in.request, in.requests, in.request_size, "requests");
+  auto requests = Array<tg_kv_request>::Of(in.request, in.requests, in.request_size,
+                                           "tg_kv_manifest: requests");
   if (!requests.ok()) return requests.status();
   for (size_t i = 0; i < requests->count(); ++i) {
     const tg_kv_request& request = (*requests)[i];

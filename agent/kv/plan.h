@@ -81,8 +81,7 @@ struct Input {
 };
 
 // KV of `tokens` positions in each page of a strip, pulled into pages that the target takes from
-// its free list. K is the first tokens * head_token_bytes / 2 bytes of a page, V the same count
-// from the middle of the page (MoveRanges).
+// its free list. Which bytes of a page these are, the engine's format says (format.h).
 struct Move {
   uint32_t home = 0, block = 0;  // new
   uint32_t kv_head = 0;
@@ -152,15 +151,6 @@ Result<Plan> MakePlan(const Input& input);
 // replicas of a head the sources take turns. kInvalid: some rank's manifest lacks what its groups
 // ask for, or this one's has a page twice; others may not find that.
 Result<RankPlan> MakePart(const Input& input, const Plan& plan, uint32_t rank);
-
-// A copy inside a page: the same offset in source and target page.
-struct Range {
-  uint32_t offset = 0;
-  uint32_t length = 0;
-};
-// The byte ranges of a page that hold `tokens` positions: K then V; one range if the page is
-// full. Empty for 0 tokens.
-std::vector<Range> MoveRanges(const Shape& shape, uint32_t tokens);
 
 // KV heads [first, second) that position `position` of the group holds.
 std::pair<uint32_t, uint32_t> HeldKvHeads(const Shape& shape, const Group& group, size_t position);

@@ -426,18 +426,5 @@ TEST(KvPlan, NumbersAtTheEndOfTheirRangeDoNotWrap) {
   }
 }
 
-TEST(KvPlan, MoveRangesHoldKThenV) {
-  const Shape shape{4, 2, 4, 64};
-  auto flat = [](const std::vector<Range>& ranges) {
-    std::vector<std::pair<uint32_t, uint32_t>> out;
-    for (const Range& r : ranges) out.emplace_back(r.offset, r.length);
-    return out;
-  };
-  using Pairs = std::vector<std::pair<uint32_t, uint32_t>>;
-  EXPECT_EQ(flat(MoveRanges(shape, 0)), Pairs());
-  EXPECT_EQ(flat(MoveRanges(shape, 3)), (Pairs{{0, 96}, {128, 96}}));
-  EXPECT_EQ(flat(MoveRanges(shape, 4)), (Pairs{{0, 256}}));
-}
-
 }  // namespace
 }  // namespace tangram::kv

@@ -23,6 +23,7 @@
 #include <thread>
 
 #include "agent/kv/cover.h"
+#include "agent/kv/format.h"
 #include "agent/kv/plan.h"
 #include "agent/store/testing/world.h"
 
@@ -149,28 +150,24 @@ Part PartOf(const kv::Input& in, const kv::RankPlan& plan, uint32_t rank) {
   for (const kv::Keep& keep : plan.kept) {
     out.after.push_back({keep.home, keep.block, keep.kv_head, 0, 1, keep.page, 1});
   }
+  std::vector<kv::PageCopy> copies;
   uint32_t next = 0;
   for (const kv::Move& move : plan.moves) {
     while (used[next]) ++next;
     out.after.push_back({move.home, move.block, move.kv_head, 0, 1, next, 1});
-    for (const kv::Range& range : kv::MoveRanges(kShape, move.tokens)) {
-      const uint64_t from = move.source_page * kPage + range.offset;
-      const uint64_t to = next * kPage + range.offset;
-      v1::KvPull& pull = out.pull;
-      const int last = pull.length_size() - 1;
-      if (last >= 0 && pull.source_rank(last) == move.source_rank &&
-          pull.source_offset(last) + pull.length(last) == from &&
-          pull.target_offset(last) + pull.length(last) == to) {
-        pull.set_length(last, pull.length(last) + range.length);
-        continue;
-      }
-      pull.add_source_rank(move.source_rank);
-      pull.add_source_offset(from);
-      pull.add_target_offset(to);
-      pull.add_length(range.length);
-    }
+    copies.push_back({move.source_rank, move.source_page, 1, next, 1, 1, move.tokens});
     used[next] = true;
   }
+  const kv::Format pool = kv::PoolOf(kShape, kv::Element::kBf16, in.ranks[rank].total_pages);
+  const auto pull = [&](const kv::ByteMove& move) {
+    out.pull.add_source_rank(move.source_rank);
+    out.pull.add_source_offset(move.source);
+    out.pull.add_target_offset(move.target);
+    out.pull.add_length(move.length);
+    return OkStatus();
+  };
+  const Status told = kv::TellMoves([&](uint32_t) { return &pool; }, pool, copies, pull);
+  if (!told.ok()) Fail(told.message());
   std::sort(out.after.begin(), out.after.end());
   return out;
 }

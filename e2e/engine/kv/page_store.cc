@@ -127,7 +127,7 @@ kv::RankState PageStore::State() const {
 }
 
 Result<PageStore> PageStore::After(const kv::RankPlan& plan, const HeldMap& held, uint32_t rank,
-                                   std::vector<PageCopy>* copies) const {
+                                   std::vector<kv::PageCopy>* copies) const {
   copies->clear();
   uint64_t pages = 0;
   for (const kv::Move& move : plan.moves) pages += move.layers;
@@ -164,7 +164,7 @@ Result<PageStore> PageStore::After(const kv::RankPlan& plan, const HeldMap& held
       const auto page = static_cast<uint32_t>(run.offset);
       const auto count = static_cast<uint32_t>(run.length);
       copies->push_back({m.source_rank, m.source_page + done * m.source_stride, m.source_stride,
-                         page, count, m.tokens});
+                         page, 1, count, m.tokens});
       strips.push_back({m.home, m.block, m.kv_head, m.layer + done, count, page, 1});
       done += count;
     }

@@ -11,19 +11,11 @@
 
 #include "agent/base/status.h"
 #include "agent/device/arena.h"
+#include "agent/kv/format.h"
 #include "agent/kv/plan.h"
 #include "e2e/engine/kv/held_map.h"
 
 namespace tangram::engine {
-
-// Pages that a flip brings, side by side here.
-struct PageCopy {
-  uint32_t source_rank = 0;  // old numbering
-  uint32_t source_page = 0, source_stride = 1;
-  uint32_t target_page = 0;
-  uint32_t pages = 0;
-  uint32_t tokens = 0;  // filled in each
-};
 
 // A block's layers of one KV head lie side by side as far as free pages do, so that a block is a
 // few strips however many layers there are.
@@ -48,7 +40,7 @@ class PageStore {
   // What this rank holds after the plan: the strips that it keeps and, for its moves in order,
   // free pages (*copies). The store itself is not changed.
   Result<PageStore> After(const kv::RankPlan& plan, const HeldMap& held, uint32_t rank,
-                          std::vector<PageCopy>* copies) const;
+                          std::vector<kv::PageCopy>* copies) const;
   // Only these blocks of `home`, which is called `now` from here on; all other pages are free.
   Result<PageStore> OnlyOf(uint32_t home, const std::set<uint32_t>& blocks, uint32_t now) const;
   // No page is owned twice or lost: owned + free = total. kInternal otherwise.

@@ -203,7 +203,7 @@ TEST(PageStoreTest, APlanThatLeavesAHoleOrFillsTwiceIsFound) {
   const HeldMap held = Alone(1, 2);
   PageStore store(6);
   ASSERT_TRUE(store.Ensure(0, 0, held, 0).ok());
-  std::vector<PageCopy> copies;
+  std::vector<kv::PageCopy> copies;
   kv::RankPlan plan;
   plan.kept.push_back({0, 5, 0, 0, 1, store.Find(0, 0)[0].page, 1, 4});
   EXPECT_FALSE(store.After(plan, held, 0, &copies).ok()) << "head 1 is missing";

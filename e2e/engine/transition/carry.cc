@@ -49,10 +49,10 @@ Result<kv::RankPlan> PartOf(const Carrying& carrying, uint32_t rank) {
   return part;
 }
 
-Result<uint64_t> PullPages(WorldView& world, const kv::Shape& shape, uint32_t old_rank,
-                           const std::vector<PageCopy>& copies,
+Result<uint64_t> PullPages(WorldView& world, const std::vector<kv::Format>& sources,
+                           const kv::Format& mine, uint32_t old_rank,
+                           const std::vector<kv::PageCopy>& copies,
                            const std::function<void()>& between) {
-  const uint64_t page_bytes = uint64_t{shape.block_tokens} * shape.head_token_bytes;
   auto* region = static_cast<uint8_t*>(world.model().kv);
   std::vector<tg_kv_move> pulls;
   uint64_t bytes = 0, asked = 0;
@@ -66,38 +66,24 @@ Result<uint64_t> PullPages(WorldView& world, const kv::Shape& shape, uint32_t ol
     between();
     return OkStatus();
   };
-  const auto bring = [&](uint32_t rank, uint64_t source, uint64_t target,
-                         uint64_t length) -> Status {
-    if (rank == old_rank) {
-      std::memcpy(region + target, region + source, length);
-      bytes += length;
+  const auto bring = [&](const kv::ByteMove& move) -> Status {
+    if (move.source_rank == old_rank) {
+      std::memcpy(region + move.target, region + move.source, move.length);
+      bytes += move.length;
       return OkStatus();
     }
-    for (uint64_t at = 0; at < length; at += kPullAtOnce) {
-      const uint64_t part = std::min(length - at, kPullAtOnce);
-      pulls.push_back({rank, source + at, target + at, static_cast<uint32_t>(part)});
+    for (uint64_t at = 0; at < move.length; at += kPullAtOnce) {
+      const uint64_t part = std::min(move.length - at, kPullAtOnce);
+      pulls.push_back(
+          {move.source_rank, move.source + at, move.target + at, static_cast<uint32_t>(part)});
       asked += part;
       if (asked >= kPullAtOnce) TANGRAM_RETURN_IF_ERROR(pull());
     }
     return OkStatus();
   };
-  for (const PageCopy& copy : copies) {
-    const uint64_t source = copy.source_page * page_bytes, target = copy.target_page * page_bytes;
-    // Full pages that lie side by side in both places are one range.
-    const bool whole = copy.tokens == shape.block_tokens && copy.source_stride == 1;
-    if (whole) {
-      TANGRAM_RETURN_IF_ERROR(bring(copy.source_rank, source, target, copy.pages * page_bytes));
-      continue;
-    }
-    const std::vector<kv::Range> ranges = kv::MoveRanges(shape, copy.tokens);
-    for (uint64_t i = 0; i < copy.pages; ++i) {
-      for (const kv::Range& range : ranges) {
-        TANGRAM_RETURN_IF_ERROR(bring(copy.source_rank,
-                                      source + i * copy.source_stride * page_bytes + range.offset,
-                                      target + i * page_bytes + range.offset, range.length));
-      }
-    }
-  }
+  TANGRAM_RETURN_IF_ERROR(
+      kv::TellMoves([&](uint32_t rank) { return rank < sources.size() ? &sources[rank] : nullptr; },
+                    mine, copies, bring));
   TANGRAM_RETURN_IF_ERROR(pull());
   return bytes;
 }

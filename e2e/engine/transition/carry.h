@@ -31,11 +31,17 @@ Result<Carrying> PlanCarry(const kv::Shape& shape, const Side& from, const Side&
 // The part of `rank` of the new layout, with what all ranks know alike: proven by the cover check.
 Result<kv::RankPlan> PartOf(const Carrying& carrying, uint32_t rank);
 
+// How a rank of this engine keeps its KV.
+inline kv::Format PoolOf(const kv::Shape& shape, uint32_t pages) {
+  return kv::PoolOf(shape, kv::Element::kF32, pages);
+}
+
 // Brings pages: copies within the region, and pulls from other ranks, kPullAtOnce bytes at a time;
-// calls `between` after each part. Returns bytes brought.
+// calls `between` after each part. Returns bytes brought. `sources` by old rank.
 inline constexpr uint64_t kPullAtOnce = 16 << 20;
-Result<uint64_t> PullPages(WorldView& world, const kv::Shape& shape, uint32_t old_rank,
-                           const std::vector<PageCopy>& copies,
+Result<uint64_t> PullPages(WorldView& world, const std::vector<kv::Format>& sources,
+                           const kv::Format& mine, uint32_t old_rank,
+                           const std::vector<kv::PageCopy>& copies,
                            const std::function<void()>& between);
 
 // The sequences that the plan gives to `rank` of the new layout.

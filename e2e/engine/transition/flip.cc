@@ -111,13 +111,17 @@ Status Engine::Bring(const Carrying& carrying, std::vector<RankManifest> manifes
   if (!part.ok()) return part.status();
   const Side& to = preparation_->target();
   const HeldMap held(to.groups, shape_, static_cast<uint32_t>(to.members.size()));
-  std::vector<PageCopy> copies;
+  std::vector<kv::PageCopy> copies;
   Result<PageStore> pages = pages_.After(*part, held, rank, &copies);
   if (!pages.ok()) return pages.status();
   watch->Lap("plan");
   // Others wait: who brings much says that it lives.
-  const Result<uint64_t> bytes =
-      PullPages(*world_, shape_, comm_.rank(), copies, [this] { mesh_->Beat(); });
+  std::vector<kv::Format> sources;
+  for (const kv::RankState& old : carrying.input.ranks) {
+    sources.push_back(PoolOf(shape_, old.total_pages));
+  }
+  const Result<uint64_t> bytes = PullPages(*world_, sources, PoolOf(shape_, pages->total()),
+                                           comm_.rank(), copies, [this] { mesh_->Beat(); });
   if (!bytes.ok()) return bytes.status();
   pending->bytes = *bytes;
   pending->carried.emplace(Pending::Carried{std::move(*pages),

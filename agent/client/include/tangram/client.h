@@ -5,7 +5,8 @@
  * Order of life: tg_attach -> poll until TG_EVENT_FLIPPED (first layout) -> steps. At
  * the boundary of every step: tg_poll, tg_gate_word, exchange words with the members
  * in the control exchange, tg_gate_decide; on TG_GATE_GO carry the KV (tg_kv_plan in
- * kv_plan.h, tg_kv_pull), then tg_gate_commit; at the end of the step tg_step_done.
+ * kv_plan.h, tg_kv_byte_moves_of in kv_format.h, tg_kv_pull), then tg_gate_commit; at the end
+ * of the step tg_step_done.
  *
  * It knows nothing of any engine: tensors are byte ranges, KV is byte ranges, pieces
  * are named by (layer, expert, granules).

@@ -6,7 +6,7 @@
  *
  * A block is block_tokens consecutive positions of one request, or of a prefix that requests of
  * one home rank share; its name is (home, block). A page is one KV head of one layer of one
- * block, on one rank; it has block_tokens * head_token_bytes bytes: K of all positions, then V.
+ * block, on one rank; where its bytes lie is the engine's (kv_format.h).
  *
  * Structs are versioned as in client.h.
  */

@@ -7,7 +7,7 @@ calls them, is told in ``tangram/client.h``. Weights and KV are not copied: a vi
         event = client.poll(1000)
 """
 
-from .client import Client, EngineStats, GateWord, KvMove, library_version
+from .client import Client, EngineStats, GateWord, library_version
 from .errors import (
     AgainError,
     DisconnectedError,
@@ -29,8 +29,8 @@ from .kv import (
     Strip,
     StripMove,
     kv_plan,
-    page_ranges,
 )
+from .kv_format import ByteMoves, KvElement, KvFormat, KvMove, PageCopy, kv_moves
 from .maps import (
     AttentionGroup,
     Event,
@@ -47,6 +47,7 @@ from .views import DType, View
 __all__ = [
     "AgainError",
     "AttentionGroup",
+    "ByteMoves",
     "Client",
     "DType",
     "DisconnectedError",
@@ -58,12 +59,15 @@ __all__ = [
     "Group",
     "InvalidError",
     "Kept",
+    "KvElement",
+    "KvFormat",
     "KvMove",
     "LayerMap",
     "Manifest",
     "Maps",
     "Model",
     "NoRoomError",
+    "PageCopy",
     "Part",
     "Piece",
     "Placement",
@@ -77,9 +81,9 @@ __all__ = [
     "StripMove",
     "TangramError",
     "View",
+    "kv_moves",
     "kv_plan",
     "library_version",
-    "page_ranges",
 ]
 
 __version__ = "1.0.0"

@@ -1,4 +1,4 @@
-"""client.h and kv_plan.h in ctypes: structs, the shared library, its functions.
+"""client.h, kv_plan.h and kv_format.h in ctypes: structs, the shared library, its functions.
 
 The structs are those of version 1. A newer library fills as much of them as they have, an older one
 leaves the rest at zero.
@@ -211,6 +211,29 @@ class KvPlanned(ctypes.Structure):
     ]
 
 
+class KvFormat(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("offset", c_uint64),
+        *_names(c_uint32, "layers blocks heads block_tokens element key_width value_width reserved"),
+        *_names(c_uint64, "layer_stride block_stride head_stride token_stride value_offset whole_page_bytes"),
+    ]
+
+
+class KvPageCopy(ctypes.Structure):
+    _fields_ = _names(c_uint32, "source_rank source_page source_stride target_page target_stride pages tokens")
+
+
+class KvByteMoves(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("moves", c_size_t),
+        ("move", c_void_p),
+        ("move_size", c_size_t),
+        ("bytes", c_uint64),
+    ]
+
+
 S = TypeVar("S", bound=ctypes.Structure)
 
 
@@ -264,6 +287,12 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "tg_report": (c_int, [client, POINTER(EngineStats), error]),
         "tg_kv_plan": (c_int, [POINTER(KvManifest), POINTER(POINTER(KvPlanned)), error]),
         "tg_kv_plan_free": (None, [POINTER(KvPlanned)]),
+        "tg_kv_format_check": (c_int, [POINTER(KvFormat), c_uint64, error]),
+        "tg_kv_byte_moves_of": (
+            c_int,
+            [POINTER(POINTER(KvFormat)), c_size_t, POINTER(KvFormat), POINTER(KvPageCopy), c_size_t, c_size_t, POINTER(POINTER(KvByteMoves)), error],
+        ),
+        "tg_kv_byte_moves_free": (None, [POINTER(KvByteMoves)]),
     }
     for name, (result, arguments) in functions.items():
         function = getattr(library, name)

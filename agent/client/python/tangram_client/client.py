@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from . import _abi
 from .errors import InvalidError
+from .kv_format import ByteMoves, KvMove
 from .maps import Event, EventKind, Maps, Model, Piece, SlabFormat, maps_of, model_of, text
 from .views import DType, Exports, View, element_bytes
 
@@ -21,15 +22,6 @@ class GateWord(NamedTuple):
 
     epoch: int
     hash: int
-
-
-class KvMove(NamedTuple):
-    """Bytes of another rank's KV region into mine. Ranks are of the layout before the flip."""
-
-    source_rank: int
-    source_offset: int
-    target_offset: int
-    length: int
 
 
 @dataclasses.dataclass(slots=True)
@@ -265,9 +257,13 @@ class Client:
 
     def kv_pull(self, moves: Iterable[KvMove]) -> int:
         """Bytes copied from other ranks into mine; all of them are here then. Sources stay as they are until every rank has its own."""
-        all_moves = [_abi.KvMove(*m) for m in moves]
-        raw, out = (_abi.KvMove * len(all_moves))(*all_moves), ctypes.c_uint64()
-        self._call(_abi.lib.tg_kv_pull, raw, len(all_moves), ctypes.sizeof(_abi.KvMove), ctypes.byref(out))
+        if isinstance(moves, ByteMoves):
+            raw = moves.raw
+        else:
+            all_moves = [_abi.KvMove(*m) for m in moves]
+            raw = (_abi.KvMove * len(all_moves))(*all_moves)
+        out = ctypes.c_uint64()
+        self._call(_abi.lib.tg_kv_pull, raw, len(raw), ctypes.sizeof(_abi.KvMove), ctypes.byref(out))
         return out.value
 
     def count(self, moe_ordinal: int, expert: int, tokens: int) -> None:

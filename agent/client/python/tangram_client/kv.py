@@ -244,15 +244,3 @@ def kv_plan(manifest: Manifest) -> Plan:
     finally:
         _abi.lib.tg_kv_plan_free(out)
         del tables  # they had to be there until now
-
-
-def page_ranges(block_tokens: int, head_token_bytes: int, tokens: int) -> list[tuple[int, int]]:
-    """(offset, length) in a page of what holds its first `tokens` positions: K, then V from the middle; one range if full.
-
-    >>> page_ranges(16, 64, 16), page_ranges(16, 64, 3), page_ranges(16, 64, 0)
-    ([(0, 1024)], [(0, 96), (512, 96)], [])
-    """
-    if tokens == block_tokens:
-        return [(0, block_tokens * head_token_bytes)]
-    half, middle = tokens * head_token_bytes // 2, block_tokens * head_token_bytes // 2
-    return [(0, half), (middle, half)] if tokens else []

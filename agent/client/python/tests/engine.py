@@ -15,7 +15,9 @@ import numpy
 from checkpoint import Checkpoint
 from mesh import PULLED, WORD, Mesh
 
-from tangram_client import AgainError, Client, EngineStats, Event, EventKind, GateWord, KvMove, Maps, Model, Piece
+from tangram_client import (
+    AgainError, Client, EngineStats, Event, EventKind, GateWord, KvElement, KvFormat, Maps, Model, PageCopy, Piece, kv_moves,
+)
 
 KV_BYTES = 4096  # of a rank's pattern
 STEP_S = 0.005
@@ -87,8 +89,10 @@ class Engine:
         assert self.prepared is not None and self.prepared.target is not None
         if heads(maps) != heads(self.prepared.target):  # else the agents let nobody read KV
             others = [r for r in range(maps.world_size) if r != rank]
-            moves = [KvMove(r, 0, (1 + r) * KV_BYTES, KV_BYTES) for r in others]
-            self.pulled += self.client.kv_pull(moves)
+            pool = KvFormat(blocks=1 + maps.world_size, block_tokens=16, element=KvElement.F32, key_width=32, value_width=32,
+                            token_stride=128, value_offset=KV_BYTES // 2, block_stride=KV_BYTES)
+            copies = [PageCopy(r, 0, 1, 1 + r, 1, 1, pool.block_tokens) for r in others]
+            self.pulled += self.client.kv_pull(kv_moves([pool] * maps.world_size, pool, copies))
             kv = self.client.kv.data
             for r in others:
                 if kv[(1 + r) * KV_BYTES : (2 + r) * KV_BYTES] != pattern(maps.members[r]):

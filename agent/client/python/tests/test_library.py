@@ -2,12 +2,14 @@
 
 import array
 import ctypes
+import dataclasses
 import doctest
 import time
 import unittest
 
+import numpy
 import tangram_client as tg
-from tangram_client import _abi, kv
+from tangram_client import _abi, kv_format
 from tangram_client.maps import maps_of
 
 
@@ -16,7 +18,8 @@ class Structs(unittest.TestCase):
         # agent/client/abi_test.c has the same numbers.
         sizes = {
             _abi.Error: 512, _abi.Options: 64, _abi.Model: 152, _abi.Maps: 128, _abi.Event: 56, _abi.EngineStats: 48,
-            _abi.Word: 16, _abi.KvManifest: 144, _abi.KvPlanned: 144,
+            _abi.Word: 16, _abi.KvManifest: 144, _abi.KvPlanned: 144, _abi.KvFormat: 96,
+            _abi.KvPageCopy: 28, _abi.KvByteMoves: 40,
         }
         self.assertEqual({s: ctypes.sizeof(s) for s in sizes}, sizes)
 
@@ -102,6 +105,49 @@ class Errors(unittest.TestCase):
             tg.Client.attach("/nowhere/agent.sock", "t", slab_formats=tg.SlabFormat(64))
 
 
+class Format(unittest.TestCase):
+    def setUp(self) -> None:
+        # [layer][K, V][block][position][head][width], as numpy has it.
+        self.here = numpy.arange(2 * 2 * 3 * 4 * 2 * 8, dtype=numpy.float16).reshape(2, 2, 3, 4, 2, 8)
+        self.there = numpy.zeros((2, 2, 5, 4, 2, 8), dtype=numpy.float16)
+
+    def of(self, region: numpy.ndarray) -> tg.KvFormat:
+        layer, value, block, token, head, _ = region.strides
+        layers, _, blocks, tokens, heads, width = region.shape
+        return tg.KvFormat(
+            layers=layers, blocks=blocks, heads=heads, block_tokens=tokens, element=tg.KvElement.F16, key_width=width, value_width=width,
+            layer_stride=layer, value_offset=value, block_stride=block, token_stride=token, head_stride=head,
+        )
+
+    def copies(self, source: int, target: int, tokens: int) -> list[tg.PageCopy]:
+        a, b = self.of(self.here), self.of(self.there)
+        return [tg.PageCopy(0, a.page(0, source, head), a.layer_pages, b.page(0, target, head), b.layer_pages, 2, tokens) for head in range(2)]
+
+    def test_blocks_of_a_strided_tensor_move(self):
+        self.of(self.here).check(self.here.nbytes)
+        moves = tg.kv_moves([self.of(self.here)], self.of(self.there), [*self.copies(0, 2, 4), *self.copies(1, 3, 4), *self.copies(2, 0, 3)])
+        source, target = self.here.tobytes(), bytearray(self.there.tobytes())
+        for move in moves:
+            target[move.target_offset : move.target_offset + move.length] = source[move.source_offset : move.source_offset + move.length]
+        want = self.there.copy()
+        want[:, :, 2:4], want[:, :, 0, :3] = self.here[:, :, 0:2], self.here[:, :, 2, :3]
+        self.assertEqual(bytes(target), want.tobytes())
+        self.assertEqual((len(moves), moves.bytes), (8, 2 * 2 * 11 * 2 * 8 * 2), "a run for each layer, K and V, of what lies side by side")
+        self.assertEqual(moves[-1], moves[len(moves) - 1 :][0])
+
+    def test_what_is_wrong_is_named(self):
+        one = self.of(self.here)
+        with self.assertRaisesRegex(tg.InvalidError, "region of 100 bytes"):
+            one.check(100)
+        with self.assertRaisesRegex(tg.InvalidError, "token_stride is 2"):
+            dataclasses.replace(one, token_stride=2).check(self.here.nbytes)
+        with self.assertRaisesRegex(tg.InvalidError, "rank 0 has none"):
+            tg.kv_moves([None], one, self.copies(0, 0, 4))
+        with self.assertRaisesRegex(tg.InvalidError, "element 3"):
+            tg.kv_moves([dataclasses.replace(one, element=tg.KvElement.BF16)], one, self.copies(0, 0, 4))
+        self.assertEqual(len(tg.kv_moves([], one, [])), 0)
+
+
 class Plan(unittest.TestCase):
     def manifest(self, rank: int | None = 0, free: int = 6, **changes: object) -> tg.Manifest:
         """Two ranks with a request each, of one layer; they come to share all heads, or stay, as told."""
@@ -170,7 +216,7 @@ class Plan(unittest.TestCase):
 
 
 def load_tests(loader: unittest.TestLoader, tests: unittest.TestSuite, pattern: object) -> unittest.TestSuite:
-    tests.addTests(doctest.DocTestSuite(kv))
+    tests.addTests(doctest.DocTestSuite(kv_format))
     return tests
 
 
