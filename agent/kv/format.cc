@@ -114,8 +114,7 @@ Status CheckFormat(const Format& f, uint64_t region_bytes) {
                              d.stride, d.name, region_bytes));
     }
     if (d.value) {
-      key = reach + value;
-      value = 0;
+      key = reach + value;  // from here on V reaches no further than this
     } else {
       key += reach;
       if (value != 0) value += reach;

@@ -295,6 +295,8 @@ TEST(KvFormat, PoolPagesHoldKThenV) {
   EXPECT_EQ(Told({f}, f, {{0, 3, 2, 5, 1, 2, 4}}),
             (Moves{{0, 768, 1280, 256}, {0, 1280, 1536, 256}}));
   EXPECT_TRUE(Told({f}, f, {{0, 3, 1, 5, 1, 1, 0}}).empty());
+  const Format largest = PoolOf(shape, Element::kF32, UINT32_MAX);
+  EXPECT_TRUE(CheckFormat(largest, uint64_t{UINT32_MAX} * 256).ok());
 }
 
 TEST(KvFormat, ALongRunIsToldInParts) {
@@ -327,6 +329,8 @@ TEST(KvFormat, WhatIsWrongIsNamed) {
            {"key_width is 0", [](Format& f) { f.key_width = 0; }},
            {"but value_width is 0", [](Format& f) { f.value_width = 0; }},
            {"want 0", [](Format& f) { f.whole_page_bytes = 1 << 20; }},
+           {"want 0", [](Format& f) { f.whole_page_bytes = 1 << 20, f.value_offset = 0; }},
+           {"want 0", [](Format& f) { f.whole_page_bytes = 1 << 20, f.token_stride = 0; }},
            {"K and V of a block take 4096",
             [](Format& f) { f.whole_page_bytes = 4095, f.token_stride = f.value_offset = 0; }},
            {"head_stride is 127, but 128 bytes", [](Format& f) { f.head_stride = 127; }},
