@@ -66,6 +66,17 @@ func TestWhenARulingIsDue(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		says("", world(t, sound), hung)
 
+		// It may be in a flip, and hear nobody while it brings KV from one that died.
+		begin()
+		permitted := func(_, b *tangramv1.RankStatus) {
+			b.Transition = &tangramv1.TransitionStatus{Attempt: 9, TargetEpoch: 5, Phase: tangramv1.Phase_PHASE_PERMITTED}
+		}
+		says(changed, world(t, permitted), hung)
+		time.Sleep(pullSettle - 1)
+		says(changed, world(t, permitted), hung)
+		time.Sleep(time.Nanosecond)
+		says("", world(t, permitted), hung)
+
 		begin()
 		const back = "the engine of member b may come back"
 		says(back, world(t, away), ruled)

@@ -15,11 +15,13 @@ import (
 )
 
 // Repairing takes a few looks. lookEvery passes between two of them; a cut between engines must be the same for
-// cutsSettle before it counts, and hangSettle where an engine is suspected that may only be late.
+// cutsSettle before it counts, and hangSettle where an engine is suspected that may only be late; pullSettle where it may be in a flip:
+// while it brings KV it hears nobody, and where that comes from one that has just died it may take a second until it gives up.
 const (
 	lookEvery    = 20 * time.Millisecond
 	cutsSettle   = 200 * time.Millisecond
 	hangSettle   = 400 * time.Millisecond
+	pullSettle   = 1500 * time.Millisecond
 	repairTries  = 5
 	firstRetry   = 100 * time.Millisecond
 	longestRetry = 2 * time.Second
@@ -294,11 +296,14 @@ func (w *stillness) due(t *truth, r ruling) (bool, string) {
 		return false, "nothing is known of these members, which may be at work: " + strings.Join(r.unknown, ", ")
 	}
 	missing, cuts, settle := map[string]time.Time{}, []string{}, cutsSettle
+	scene := t.scene(w.d.Complete)
 	for _, id := range r.hung {
-		cuts, settle = append(cuts, id+" hangs"), hangSettle
+		cuts, settle = append(cuts, id+" hangs"), max(settle, hangSettle)
+		if scene.members[id].phase == tangramv1.Phase_PHASE_PERMITTED {
+			settle = pullSettle
+		}
 	}
 	waiting := ""
-	scene := t.scene(w.d.Complete)
 	for id, e := range scene.members {
 		for _, other := range e.unreachable {
 			if scene.cut(id, other) && scene.mayGoOn(id) && scene.mayGoOn(other) { // of others it decides nothing
