@@ -130,7 +130,8 @@ Status CheckFormat(const Format& f, uint64_t region_bytes) {
 namespace {
 
 struct Loop {
-  uint64_t count = 1, source = 0, target = 0;  // strides
+  // Strides, modulo 2^64: blocks may lie in falling order.
+  uint64_t count = 1, source = 0, target = 0;
   bool operator==(const Loop&) const = default;
 };
 
@@ -161,7 +162,6 @@ void Fold(std::vector<Box>* boxes) {
     for (++i; i < boxes->size() && first.Like((*boxes)[i]); ++i, ++loop.count) {
       const Box &next = (*boxes)[i], &before = (*boxes)[i - 1];
       const uint64_t source = next.source - before.source, target = next.target - before.target;
-      if (next.source < before.source || next.target < before.target) break;
       if (loop.count > 1 && (source != loop.source || target != loop.target)) break;
       loop.source = source;
       loop.target = target;

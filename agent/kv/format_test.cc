@@ -252,6 +252,34 @@ TEST(KvFormat, WhatLiesSideBySideIsOneRun) {
   EXPECT_EQ(moves[2].target, more.layer_stride + 11 * more.block_stride);
 }
 
+// K of all layers, then V of all: still from the front to the back of the source.
+TEST(KvFormat, RunsAreToldInTheOrderOfTheSource) {
+  Format f = ByPosition(3, 10, 8);
+  f.layer_stride = 10 * f.block_stride;
+  f.value_offset = 3 * f.layer_stride;
+  ASSERT_TRUE(CheckFormat(f, 2 * f.value_offset).ok());
+  const auto moves = Told({f}, f, Block(f, 4, 7, 16));
+  ASSERT_EQ(moves.size(), 6u);
+  for (size_t i = 1; i < moves.size(); ++i) EXPECT_GT(moves[i].source, moves[i - 1].source);
+}
+
+// More copies than are looked at together; in falling order nothing lies side by side.
+TEST(KvFormat, ManyCopiesAreOneRunAllTheSame) {
+  const uint32_t pages = 10000;
+  const Format f = PoolOf({1, 1, 16, 64}, Element::kF32, 2 * pages);
+  std::vector<PageCopy> up, down;
+  for (uint32_t i = 0; i < pages; ++i) {
+    up.push_back({0, i, 1, pages + i, 1, 1, 16});
+    down.push_back({0, pages - 1 - i, 1, pages + i, 1, 1, 16});
+  }
+  EXPECT_EQ(Told({f}, f, up), (std::vector<ByteMove>{{0, 0, pages * 1024, pages * 1024}}));
+  const auto moves = Told({f}, f, down);
+  ASSERT_EQ(moves.size(), pages);
+  for (uint32_t i = 0; i < pages; ++i) {
+    ASSERT_EQ(moves[i], (ByteMove{0, (pages - 1 - i) * 1024, (pages + i) * 1024, 1024}));
+  }
+}
+
 TEST(KvFormat, LatentsAndWholePages) {
   Format latent;  // [layer][block][position][width]
   latent.layers = 2;
@@ -381,6 +409,11 @@ TEST(KvFormat, CopiesBeyondTheFormatsAreRefused) {
     EXPECT_NE(said(copy, f).find(c.want), std::string::npos) << c.want << ": " << said(copy, f);
   }
   EXPECT_NE(said(good, other).find("element 3"), std::string::npos) << said(good, other);
+  const Format pool = PoolOf({8, 8, 16, 256}, Element::kBf16, 240);
+  const std::vector<PageCopy> still = {{0, 8, 0, 16, 1, 3, 16}};
+  const Status refused = TellMoves([&](uint32_t) { return &pool; }, pool, still,
+                                   [](const ByteMove&) { return OkStatus(); });
+  EXPECT_NE(refused.message().find("source pages of a copy are 0 apart"), std::string::npos);
   // A pull that fails ends it.
   const std::vector<PageCopy> copies = {good};
   int told = 0;
