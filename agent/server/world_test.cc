@@ -359,16 +359,16 @@ TEST(World, WatchIsSilentWhileAllServe) {
   v1::WatchRequest request;
   request.set_world("test");
   const auto stub = world.Driver(0);
+  const auto begin = std::chrono::steady_clock::now();  // before the first: however late it is read
   auto reader = stub->Watch(&context, request);
   v1::WatchResponse before, seen;
   ASSERT_TRUE(reader->Read(&before));
-  const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < 2; ++i) {
     ASSERT_TRUE(reader->Read(&seen));
     EXPECT_GT(seen.status().ranks(0).engine().steps(), before.status().ranks(0).engine().steps());
     before = seen;
   }
-  EXPECT_GT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(1500));
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
   context.TryCancel();
 }
 
