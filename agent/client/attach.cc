@@ -166,7 +166,9 @@ Status Client::Open(const v1::Attached& attached) {
 
   if (attached.has_layout()) {
     TANGRAM_RETURN_IF_ERROR(MapAll(attached.mappings(), nullptr));
-    auto maps = Maps::Build(attached.layout(), *geometry_, member_, attached.peers());
+    auto maps =
+        Maps::Build(std::make_shared<const v1::Layout>(attached.layout()),
+                    layout::HashOf(attached.layout()), *geometry_, member_, attached.peers());
     if (!maps.ok()) return maps.status();
     (*maps)->Resolve(weights_.data(), *geometry_);
     current_ = std::move(*maps);

@@ -142,9 +142,14 @@ void Client::OnPrepare(const v1::EnginePrepare& prepare, tg_event* event) {
   if (prepare.header().world() != world_) return refuse("another world");
   if (attempt_ && attempt_->id == prepare.header().attempt()) return;  // repeated
   if (attempt_) return refuse("attempt " + std::to_string(attempt_->id) + " is not over");
-  auto target = Maps::Build(prepare.target(), *geometry_, member_, prepare.peers());
+  if (layout::Sha256(prepare.target()) != prepare.target_hash()) {
+    return refuse("target hash is not its layout's");
+  }
+  auto layout = layout::Parse(prepare.target());
+  if (!layout.ok()) return refuse("target layout: " + layout.status().message());
+  auto target =
+      Maps::Build(std::move(*layout), prepare.target_hash(), *geometry_, member_, prepare.peers());
   if (!target.ok()) return refuse("target layout: " + target.status().message());
-  if ((*target)->hash() != prepare.target_hash()) return refuse("target hash is not its layout's");
   Attempt& attempt = attempt_.emplace(Attempt{});
   attempt.id = prepare.header().attempt();
   attempt.kind = prepare.kind();

@@ -2,16 +2,19 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
+#include <tuple>
 
 namespace tangram {
 
 Result<std::unique_ptr<Maps>> Maps::Build(
-    const v1::Layout& layout, const layout::GeometryView& geometry, const std::string& member,
-    const google::protobuf::RepeatedPtrField<v1::PeerAddress>& peers) {
+    std::shared_ptr<const v1::Layout> held, std::string hash, const layout::GeometryView& geometry,
+    const std::string& member, const google::protobuf::RepeatedPtrField<v1::PeerAddress>& peers) {
+  const v1::Layout& layout = *held;
   TANGRAM_RETURN_IF_ERROR(layout::Validate(layout, geometry));
   auto maps = std::unique_ptr<Maps>(new Maps);
-  maps->layout_ = layout;
-  maps->hash_ = layout::HashOf(layout);
+  maps->layout_ = std::move(held);
+  maps->hash_ = std::move(hash);
 
   std::map<std::string, const v1::PeerAddress*> by_member;
   for (const v1::PeerAddress& peer : peers) by_member.emplace(peer.member(), &peer);
@@ -63,7 +66,8 @@ Status Maps::AddExperts(const v1::LayerLayout& layer, const layout::GeometryView
                         tg_layer_map* out) {
   const uint32_t shards = layer.expert_group_size();
   // Alternatives of each expert: the groups that have it in a slot, in order.
-  std::vector<std::vector<const v1::ExpertGroup*>> holders(geometry.experts());
+  // [first[e], first[e + 1]) of `holders`.
+  std::vector<uint32_t> first(geometry.experts() + 1, 0);
   for (const v1::ExpertGroup& group : layer.experts()) {
     for (const uint32_t filled : group.slots()) {
       if (filled == 0) continue;
@@ -72,28 +76,35 @@ Status Maps::AddExperts(const v1::LayerLayout& layer, const layout::GeometryView
                                     std::to_string(filled - 1) + " in a group of " +
                                     std::to_string(group.ranks_size())};
       }
-      holders[filled - 1].push_back(&group);
+      ++first[filled];
     }
   }
-  size_t total = 0;
-  for (const auto& groups : holders) total += groups.size() * shards;
+  std::partial_sum(first.begin(), first.end(), first.begin());
+  std::vector<const v1::ExpertGroup*> holders(first.back());
+  std::vector<uint32_t> next(first.begin(), first.end() - 1);
+  for (const v1::ExpertGroup& group : layer.experts()) {
+    for (const uint32_t filled : group.slots()) {
+      if (filled != 0) holders[next[filled - 1]++] = &group;
+    }
+  }
   auto& pieces = pieces_[layer.layer()];
   auto& experts = experts_[layer.layer()];
-  pieces.reserve(total);
+  pieces.reserve(holders.size() * shards);
   experts.reserve(geometry.experts());
   for (uint32_t expert = 0; expert < geometry.experts(); ++expert) {
-    const tg_piece* first = pieces.data() + pieces.size();
-    for (const v1::ExpertGroup* group : holders[expert]) {
+    const tg_piece* alternatives = pieces.data() + pieces.size();
+    for (uint32_t holder = first[expert]; holder < first[expert + 1]; ++holder) {
+      const v1::ExpertGroup* group = holders[holder];
       for (uint32_t position = 0; position < shards; ++position) {
         const auto run = layout::ShardOf(geometry.granules(), shards, expert, position);
         const uint32_t rank = group->ranks(static_cast<int>(position));
         pieces.push_back({rank, run.start, run.count, nullptr});
         if (static_cast<int32_t>(rank) == maps_.rank) {
-          mine_[{layer.layer(), expert}].push_back(&pieces.back());
+          mine_.push_back({layer.layer(), expert, &pieces.back()});
         }
       }
     }
-    experts.push_back({static_cast<uint32_t>(holders[expert].size()), shards, first});
+    experts.push_back({first[expert + 1] - first[expert], shards, alternatives});
   }
   out->experts = experts.data();
   return OkStatus();
@@ -124,15 +135,14 @@ void Maps::AddAttention(const v1::LayerLayout& layer, tg_layer_map* out) {
 void Maps::Resolve(const uint8_t* banks, const layout::GeometryView& geometry) {
   if (maps_.rank < 0) return;
   const auto rank = static_cast<uint32_t>(maps_.rank);
-  // A second slot with the same piece on one rank is a second alternative: hand out in order.
-  std::map<std::pair<uint32_t, uint32_t>, size_t> next;
-  for (const layout::PlacedPiece& piece : layout::PiecesOf(layout_, geometry, rank)) {
-    const std::pair<uint32_t, uint32_t> key{piece.layer, piece.expert};
-    const auto it = mine_.find(key);
-    if (it == mine_.end()) continue;
-    const size_t index = next[key]++;
-    if (index >= it->second.size()) continue;
-    it->second[index]->data = banks + piece.bank * geometry.bank_pitch() + piece.offset;
+  std::vector<layout::PlacedPiece> placed = layout::PiecesOf(*layout_, geometry, rank);
+  // A second slot with the same expert on one rank is a second alternative: handed out in order.
+  std::stable_sort(placed.begin(), placed.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.layer, a.expert) < std::tie(b.layer, b.expert);
+  });
+  // The layout is valid: both lists have the same pieces.
+  for (size_t i = 0; i < std::min(placed.size(), mine_.size()); ++i) {
+    mine_[i].piece->data = banks + placed[i].bank * geometry.bank_pitch() + placed[i].offset;
   }
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,7 +18,8 @@ class Maps {
  public:
   // `member` is this engine's. kInvalid when the layout is not a valid one of `geometry`.
   static Result<std::unique_ptr<Maps>> Build(
-      const v1::Layout& layout, const layout::GeometryView& geometry, const std::string& member,
+      std::shared_ptr<const v1::Layout> layout, std::string hash,
+      const layout::GeometryView& geometry, const std::string& member,
       const google::protobuf::RepeatedPtrField<v1::PeerAddress>& peers);
 
   // Points my pieces into the bank range. Called at the flip.
@@ -27,7 +27,7 @@ class Maps {
 
   const tg_maps* get() const { return &maps_; }
   const std::string& hash() const { return hash_; }
-  const v1::Layout& layout() const { return layout_; }
+  const v1::Layout& layout() const { return *layout_; }
 
  private:
   Maps() = default;
@@ -37,7 +37,7 @@ class Maps {
 
   tg_maps maps_{};
   std::string hash_;
-  v1::Layout layout_;
+  std::shared_ptr<const v1::Layout> layout_;
   std::vector<std::string> text_;
   std::vector<const char*> members_, mesh_, frontends_, pods_;
   std::vector<tg_layer_map> layers_;
@@ -46,8 +46,12 @@ class Maps {
   std::vector<std::vector<tg_expert>> experts_;
   std::vector<std::vector<tg_attention_group>> groups_;
   std::vector<std::vector<uint32_t>> numbers_;
-  // My pieces: (layer, expert) -> the piece to resolve.
-  std::map<std::pair<uint32_t, uint32_t>, std::vector<tg_piece*>> mine_;
+  // My pieces, to be resolved: by layer, then expert.
+  struct Mine {
+    uint32_t layer, expert;
+    tg_piece* piece;
+  };
+  std::vector<Mine> mine_;
 };
 
 }  // namespace tangram

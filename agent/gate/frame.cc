@@ -70,14 +70,17 @@ Status FrameChannel::Send(v1::EngineMessage message, std::span<const int> fds) {
     return {Code::kInternal, "message with " + std::to_string(fds.size()) + " descriptors"};
   }
   message.set_fd_count(static_cast<uint32_t>(fds.size()));
-  const std::string body = message.SerializeAsString();
-  if (body.size() > kMaxFrameBytes) {
-    return {Code::kInvalid, "message of " + std::to_string(body.size()) +
-                                " bytes is over the limit of " + std::to_string(kMaxFrameBytes)};
+  const size_t size = message.ByteSizeLong();
+  if (size > kMaxFrameBytes) {
+    return {Code::kInvalid, "message of " + std::to_string(size) + " bytes is over the limit of " +
+                                std::to_string(kMaxFrameBytes)};
   }
-  std::string bytes(4, '\0');
-  for (int i = 0; i < 4; ++i) bytes[i] = static_cast<char>(body.size() >> (8 * i));
-  bytes += body;
+  std::string bytes;
+  bytes.reserve(4 + size);
+  for (int i = 0; i < 4; ++i) bytes += static_cast<char>(size >> (8 * i));
+  if (!message.AppendToString(&bytes)) {
+    return {Code::kInternal, "message of " + std::to_string(size) + " bytes cannot be written"};
+  }
 
   const std::scoped_lock lock(send_mu_);
   const auto deadline = Clock::now() + send_timeout_;

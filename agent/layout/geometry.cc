@@ -5,19 +5,25 @@
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <openssl/sha.h>
 
+#include <algorithm>
+
 namespace tangram::layout {
 
 Run ShardOf(uint32_t granules, uint32_t group, uint32_t expert, uint32_t position) {
   const uint32_t base = granules / group;
   const uint32_t extra = granules % group;
   const uint32_t shift = expert % group;
-  const auto longer = [&](uint32_t p) { return (p + group - shift) % group < extra; };
-  Run run{0, base + (longer(position) ? 1U : 0U)};
-  for (uint32_t p = 0; p < position; ++p) run.start += base + (longer(p) ? 1U : 0U);
-  return run;
+  // Positions from `shift` on, `extra` of them in a circle, have one granule more.
+  const auto longer_before = [&](uint32_t p) {
+    const uint32_t from_shift = p > shift ? std::min(p - shift, extra) : 0;
+    const uint32_t wrapped = shift + extra > group ? std::min(p, shift + extra - group) : 0;
+    return from_shift + wrapped;
+  };
+  const uint32_t before = longer_before(position);
+  return {position * base + before, base + longer_before(position + 1) - before};
 }
 
-std::string WireHash(const google::protobuf::MessageLite& message) {
+std::string WireOf(const google::protobuf::MessageLite& message) {
   std::string wire;
   {
     google::protobuf::io::StringOutputStream stream(&wire);
@@ -25,10 +31,18 @@ std::string WireHash(const google::protobuf::MessageLite& message) {
     coded.SetSerializationDeterministic(true);
     message.SerializeToCodedStream(&coded);
   }
+  return wire;
+}
+
+std::string Sha256(std::string_view bytes) {
   std::string digest(SHA256_DIGEST_LENGTH, '\0');
-  SHA256(reinterpret_cast<const unsigned char*>(wire.data()), wire.size(),
+  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(),
          reinterpret_cast<unsigned char*>(digest.data()));
   return digest;
+}
+
+std::string WireHash(const google::protobuf::MessageLite& message) {
+  return Sha256(WireOf(message));
 }
 
 std::string Hex(std::string_view bytes) {

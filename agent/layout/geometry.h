@@ -73,7 +73,10 @@ class GeometryView {
   std::string fingerprint_;
 };
 
-// SHA-256 (32 bytes) of the deterministic wire form of a message.
+// The deterministic wire form of a message.
+std::string WireOf(const google::protobuf::MessageLite& message);
+std::string Sha256(std::string_view bytes);  // 32 bytes
+// SHA-256 of the deterministic wire form of a message.
 std::string WireHash(const google::protobuf::MessageLite& message);
 std::string Hex(std::string_view bytes);
 

@@ -1,12 +1,16 @@
 #include "agent/layout/layout.h"
 
 #include <fmt/format.h>
+#include <google/protobuf/arena.h>
 
 #include <algorithm>
 #include <set>
 
 namespace tangram::layout {
 namespace {
+
+// Blocks of a layout's memory: a few for the largest.
+constexpr size_t kMostArenaBlock = 1 << 20;
 
 Status Bad(std::string message) { return {Code::kBadPlan, "layout: " + std::move(message)}; }
 
@@ -32,7 +36,7 @@ uint64_t PositionBase(const v1::ExpertGroup& group, const GeometryView& geometry
 
 Status CheckExperts(const v1::LayerLayout& layer, const v1::Layout& layout,
                     const GeometryView& geometry) {
-  std::vector<bool> owned(geometry.experts(), false);
+  std::vector<int> owner(geometry.experts(), -1);      // the last group that has it
   std::vector<int> placed(layout.members_size(), -1);  // group of each rank
   for (int g = 0; g < layer.experts_size(); ++g) {
     const v1::ExpertGroup& group = layer.experts(g);
@@ -66,20 +70,18 @@ Status CheckExperts(const v1::LayerLayout& layer, const v1::Layout& layout,
       return Bad(fmt::format("{}: its shards need {} bytes or more of a bank of {}", where(), end,
                              geometry.bank_pitch()));
     }
-    std::set<uint32_t> here;
     for (const uint32_t slot : group.slots()) {
       if (slot == 0) continue;
       if (slot > geometry.experts())
         return Bad(fmt::format("{}: expert {} of {}", where(), slot - 1, geometry.experts()));
-      if (!here.insert(slot).second)
-        return Bad(fmt::format("{}: expert {} twice", where(), slot - 1));
-      owned[slot - 1] = true;
+      if (owner[slot - 1] == g) return Bad(fmt::format("{}: expert {} twice", where(), slot - 1));
+      owner[slot - 1] = g;
     }
   }
-  const auto missing = std::find(owned.begin(), owned.end(), false);
-  if (missing != owned.end()) {
+  const auto missing = std::find(owner.begin(), owner.end(), -1);
+  if (missing != owner.end()) {
     return Bad(
-        fmt::format("layer {}: expert {} has no owner", layer.layer(), missing - owned.begin()));
+        fmt::format("layer {}: expert {} has no owner", layer.layer(), missing - owner.begin()));
   }
   return OkStatus();
 }
@@ -244,6 +246,19 @@ Result<v1::Layout> Apply(const v1::Layout& base, const v1::LayoutDelta& delta, u
 }
 
 std::string HashOf(const v1::Layout& layout) { return WireHash(layout); }
+
+Result<std::shared_ptr<const v1::Layout>> Parse(std::string_view wire) {
+  google::protobuf::ArenaOptions options;
+  // What messages take over their wire form; a little more is another block.
+  options.start_block_size = std::clamp<size_t>(8 * wire.size(), 1 << 10, kMostArenaBlock);
+  options.max_block_size = kMostArenaBlock;
+  auto arena = std::make_shared<google::protobuf::Arena>(options);
+  auto* layout = google::protobuf::Arena::CreateMessage<v1::Layout>(arena.get());
+  if (!layout->ParseFromArray(wire.data(), static_cast<int>(wire.size()))) {
+    return Bad(fmt::format("{} bytes are not a layout", wire.size()));
+  }
+  return std::shared_ptr<const v1::Layout>(std::move(arena), layout);
+}
 
 std::vector<PlacedPiece> PiecesOf(const v1::Layout& layout, const GeometryView& geometry,
                                   uint32_t rank) {

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -43,6 +45,10 @@ Status Validate(const v1::Layout& layout, const GeometryView& geometry);
 Result<v1::Layout> Apply(const v1::Layout& base, const v1::LayoutDelta& delta, uint64_t epoch);
 
 std::string HashOf(const v1::Layout& layout);
+
+// From its wire form; kBadPlan when it is none. Its messages are one block of memory, made and let
+// go of as one: those of 58 x 256 experts are 50,000 otherwise. Does not validate.
+Result<std::shared_ptr<const v1::Layout>> Parse(std::string_view wire);
 
 // Every piece that `rank` holds, ordered by layer, position, then slot. The layout is valid.
 std::vector<PlacedPiece> PiecesOf(const v1::Layout& layout, const GeometryView& geometry,

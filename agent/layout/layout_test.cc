@@ -139,6 +139,13 @@ TEST(Validate, AcceptsRandomLayoutsAndNamesEachFault) {
     v1::Layout lost = layout;
     lost.mutable_layers(1)->mutable_experts(0)->set_slots(0, 0);
     EXPECT_THAT(Validate(lost, geometry).message(), HasSubstr("has no owner"));
+    if (v1::Layout twice = layout; twice.layers(1).experts(0).slots_size() > 1) {
+      v1::ExpertGroup* group = twice.mutable_layers(1)->mutable_experts(0);
+      group->set_slots(1, group->slots(0));
+      EXPECT_THAT(
+          Validate(twice, geometry).message(),
+          HasSubstr("expert group 0: expert " + std::to_string(group->slots(0) - 1) + " twice"));
+    }
     v1::Layout bank = layout;
     bank.mutable_layers(1)->set_bank_offset(bank.layers(1).bank_offset() + 1);
     EXPECT_THAT(Validate(bank, geometry).message(), HasSubstr("share bank"));
@@ -162,6 +169,24 @@ TEST(Validate, UnevenShardsAreRefusedForAnEngineThatTakesEvenOnes) {
   layer->mutable_experts(0)->add_ranks(2);
   EXPECT_THAT(Validate(layout, geometry).message(),
               HasSubstr("10 granules do not divide by 3 ranks"));
+}
+
+TEST(Parse, IsWhatWasWrittenAndGarbageIsNone) {
+  const GeometryView geometry = Geometry(3, 7, 6);
+  std::mt19937_64 random(8);
+  for (int round = 0; round < 50; ++round) {
+    const v1::Layout layout = testing::RandomLayout(geometry, 1 + random() % 6, 2, random);
+    const std::string wire = WireOf(layout);
+    EXPECT_EQ(Sha256(wire), HashOf(layout));
+    const auto parsed = Parse(wire);
+    ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+    EXPECT_EQ(WireOf(**parsed), wire);
+    EXPECT_NE((*parsed)->GetArena(), nullptr) << "one block of memory, not one for each message";
+
+    const auto cut = Parse(std::string_view(wire).substr(0, wire.size() - 1));
+    EXPECT_EQ(cut.status().code(), Code::kBadPlan);
+    EXPECT_THAT(cut.status().message(), HasSubstr("bytes are not a layout"));
+  }
 }
 
 TEST(Apply, LeaveRenumbersAndRefusesOwners) {

@@ -89,7 +89,9 @@ Status Engine::Prepared(const v1::EnginePrepare& prepare) {
   next.attempt = prepare.header().attempt();
   next.from_epoch = prepare.header().epoch();
   next.kind = prepare.kind();
-  next.target = std::make_shared<v1::Layout>(prepare.target());
+  auto target = layout::Parse(prepare.target());
+  if (!target.ok()) return target.status();
+  next.target = std::move(*target);
   next.hash = prepare.target_hash();
   preparation_ = std::move(next);
   return OkStatus();

@@ -54,7 +54,7 @@ struct Job {
 
   // Of the target; set before others see the job.
   std::shared_ptr<const v1::Layout> target;
-  std::string target_hash;
+  std::string target_wire, target_hash;
   std::optional<layout::Owners> owners;
   bool carries_kv = false;
   std::map<uint32_t, Part> parts;  // by device

@@ -77,7 +77,7 @@ Status PrepareEngines(Core* core, Job* job, std::vector<uint32_t>* asked,
       v1::EnginePrepare prepare;
       *prepare.mutable_header() = job->request.header();
       prepare.set_kind(job->request.kind());
-      *prepare.mutable_target() = *job->target;
+      prepare.set_target(job->target_wire);
       prepare.set_target_hash(job->target_hash);
       *prepare.mutable_peers() = job->request.peers();
       prepare.set_joining(part.joining);
@@ -127,7 +127,8 @@ Result<attempt::Plan> Build(const Core& core, Job* job,
         fmt::format("the target is epoch {} of world '{}', the call names epoch {} of '{}'",
                     target.epoch(), target.world(), request.target_epoch(), core.options.world)};
   }
-  job->target_hash = layout::HashOf(target);
+  job->target_wire = layout::WireOf(target);
+  job->target_hash = layout::Sha256(job->target_wire);
   if (job->target_hash != request.target_hash()) {
     return Status{Code::kBadPlan,
                   fmt::format("the target layout hashes to {}, the plan says {}",

@@ -657,7 +657,7 @@ type EnginePrepare struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Header        *Header                `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
 	Kind          FlipKind               `protobuf:"varint,2,opt,name=kind,proto3,enum=tangram.v1.FlipKind" json:"kind,omitempty"`
-	Target        *Layout                `protobuf:"bytes,3,opt,name=target,proto3" json:"target,omitempty"` // whole; decoded by the library
+	Target        []byte                 `protobuf:"bytes,3,opt,name=target,proto3" json:"target,omitempty"` // a Layout, whole, in its deterministic form: an agent writes it once for all its engines
 	TargetHash    []byte                 `protobuf:"bytes,4,opt,name=target_hash,json=targetHash,proto3" json:"target_hash,omitempty"`
 	Peers         []*PeerAddress         `protobuf:"bytes,5,rep,name=peers,proto3" json:"peers,omitempty"`
 	Joining       bool                   `protobuf:"varint,6,opt,name=joining,proto3" json:"joining,omitempty"` // this rank enters with this flip
@@ -710,7 +710,7 @@ func (x *EnginePrepare) GetKind() FlipKind {
 	return FlipKind_FLIP_KIND_UNSPECIFIED
 }
 
-func (x *EnginePrepare) GetTarget() *Layout {
+func (x *EnginePrepare) GetTarget() []byte {
 	if x != nil {
 		return x.Target
 	}
@@ -1722,11 +1722,11 @@ const file_tangram_v1_engine_proto_rawDesc = "" +
 	"\x05dense\x18\x01 \x01(\bR\x05dense\x12\x12\n" +
 	"\x04bank\x18\x02 \x01(\rR\x04bank\x12\x16\n" +
 	"\x06offset\x18\x03 \x01(\x04R\x06offset\x12,\n" +
-	"\aextents\x18\x04 \x03(\v2\x12.tangram.v1.ExtentR\aextents\"\x95\x02\n" +
+	"\aextents\x18\x04 \x03(\v2\x12.tangram.v1.ExtentR\aextents\"\x81\x02\n" +
 	"\rEnginePrepare\x12*\n" +
 	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\x12(\n" +
-	"\x04kind\x18\x02 \x01(\x0e2\x14.tangram.v1.FlipKindR\x04kind\x12*\n" +
-	"\x06target\x18\x03 \x01(\v2\x12.tangram.v1.LayoutR\x06target\x12\x1f\n" +
+	"\x04kind\x18\x02 \x01(\x0e2\x14.tangram.v1.FlipKindR\x04kind\x12\x16\n" +
+	"\x06target\x18\x03 \x01(\fR\x06target\x12\x1f\n" +
 	"\vtarget_hash\x18\x04 \x01(\fR\n" +
 	"targetHash\x12-\n" +
 	"\x05peers\x18\x05 \x03(\v2\x17.tangram.v1.PeerAddressR\x05peers\x12\x18\n" +
@@ -1859,40 +1859,39 @@ var file_tangram_v1_engine_proto_depIdxs = []int32{
 	3,  // 16: tangram.v1.Mapping.extents:type_name -> tangram.v1.Extent
 	26, // 17: tangram.v1.EnginePrepare.header:type_name -> tangram.v1.Header
 	27, // 18: tangram.v1.EnginePrepare.kind:type_name -> tangram.v1.FlipKind
-	21, // 19: tangram.v1.EnginePrepare.target:type_name -> tangram.v1.Layout
-	22, // 20: tangram.v1.EnginePrepare.peers:type_name -> tangram.v1.PeerAddress
-	26, // 21: tangram.v1.EnginePrepared.header:type_name -> tangram.v1.Header
-	26, // 22: tangram.v1.EngineMap.header:type_name -> tangram.v1.Header
-	6,  // 23: tangram.v1.EngineMap.mappings:type_name -> tangram.v1.Mapping
-	26, // 24: tangram.v1.EngineMapped.header:type_name -> tangram.v1.Header
-	26, // 25: tangram.v1.EngineFlip.header:type_name -> tangram.v1.Header
-	26, // 26: tangram.v1.EngineFlipped.header:type_name -> tangram.v1.Header
-	26, // 27: tangram.v1.EngineAbort.header:type_name -> tangram.v1.Header
-	26, // 28: tangram.v1.EngineUnmap.header:type_name -> tangram.v1.Header
-	6,  // 29: tangram.v1.EngineUnmap.mappings:type_name -> tangram.v1.Mapping
-	26, // 30: tangram.v1.EngineUnmapped.header:type_name -> tangram.v1.Header
-	26, // 31: tangram.v1.KvPull.header:type_name -> tangram.v1.Header
-	26, // 32: tangram.v1.KvPulled.header:type_name -> tangram.v1.Header
-	28, // 33: tangram.v1.EngineRefused.refusal:type_name -> tangram.v1.Refusal
-	1,  // 34: tangram.v1.EngineMessage.attach:type_name -> tangram.v1.Attach
-	5,  // 35: tangram.v1.EngineMessage.attached:type_name -> tangram.v1.Attached
-	7,  // 36: tangram.v1.EngineMessage.prepare:type_name -> tangram.v1.EnginePrepare
-	8,  // 37: tangram.v1.EngineMessage.prepared:type_name -> tangram.v1.EnginePrepared
-	9,  // 38: tangram.v1.EngineMessage.map:type_name -> tangram.v1.EngineMap
-	10, // 39: tangram.v1.EngineMessage.mapped:type_name -> tangram.v1.EngineMapped
-	11, // 40: tangram.v1.EngineMessage.flip:type_name -> tangram.v1.EngineFlip
-	12, // 41: tangram.v1.EngineMessage.flipped:type_name -> tangram.v1.EngineFlipped
-	13, // 42: tangram.v1.EngineMessage.abort:type_name -> tangram.v1.EngineAbort
-	14, // 43: tangram.v1.EngineMessage.unmap:type_name -> tangram.v1.EngineUnmap
-	15, // 44: tangram.v1.EngineMessage.unmapped:type_name -> tangram.v1.EngineUnmapped
-	16, // 45: tangram.v1.EngineMessage.kv_pull:type_name -> tangram.v1.KvPull
-	17, // 46: tangram.v1.EngineMessage.kv_pulled:type_name -> tangram.v1.KvPulled
-	18, // 47: tangram.v1.EngineMessage.refused:type_name -> tangram.v1.EngineRefused
-	48, // [48:48] is the sub-list for method output_type
-	48, // [48:48] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	22, // 19: tangram.v1.EnginePrepare.peers:type_name -> tangram.v1.PeerAddress
+	26, // 20: tangram.v1.EnginePrepared.header:type_name -> tangram.v1.Header
+	26, // 21: tangram.v1.EngineMap.header:type_name -> tangram.v1.Header
+	6,  // 22: tangram.v1.EngineMap.mappings:type_name -> tangram.v1.Mapping
+	26, // 23: tangram.v1.EngineMapped.header:type_name -> tangram.v1.Header
+	26, // 24: tangram.v1.EngineFlip.header:type_name -> tangram.v1.Header
+	26, // 25: tangram.v1.EngineFlipped.header:type_name -> tangram.v1.Header
+	26, // 26: tangram.v1.EngineAbort.header:type_name -> tangram.v1.Header
+	26, // 27: tangram.v1.EngineUnmap.header:type_name -> tangram.v1.Header
+	6,  // 28: tangram.v1.EngineUnmap.mappings:type_name -> tangram.v1.Mapping
+	26, // 29: tangram.v1.EngineUnmapped.header:type_name -> tangram.v1.Header
+	26, // 30: tangram.v1.KvPull.header:type_name -> tangram.v1.Header
+	26, // 31: tangram.v1.KvPulled.header:type_name -> tangram.v1.Header
+	28, // 32: tangram.v1.EngineRefused.refusal:type_name -> tangram.v1.Refusal
+	1,  // 33: tangram.v1.EngineMessage.attach:type_name -> tangram.v1.Attach
+	5,  // 34: tangram.v1.EngineMessage.attached:type_name -> tangram.v1.Attached
+	7,  // 35: tangram.v1.EngineMessage.prepare:type_name -> tangram.v1.EnginePrepare
+	8,  // 36: tangram.v1.EngineMessage.prepared:type_name -> tangram.v1.EnginePrepared
+	9,  // 37: tangram.v1.EngineMessage.map:type_name -> tangram.v1.EngineMap
+	10, // 38: tangram.v1.EngineMessage.mapped:type_name -> tangram.v1.EngineMapped
+	11, // 39: tangram.v1.EngineMessage.flip:type_name -> tangram.v1.EngineFlip
+	12, // 40: tangram.v1.EngineMessage.flipped:type_name -> tangram.v1.EngineFlipped
+	13, // 41: tangram.v1.EngineMessage.abort:type_name -> tangram.v1.EngineAbort
+	14, // 42: tangram.v1.EngineMessage.unmap:type_name -> tangram.v1.EngineUnmap
+	15, // 43: tangram.v1.EngineMessage.unmapped:type_name -> tangram.v1.EngineUnmapped
+	16, // 44: tangram.v1.EngineMessage.kv_pull:type_name -> tangram.v1.KvPull
+	17, // 45: tangram.v1.EngineMessage.kv_pulled:type_name -> tangram.v1.KvPulled
+	18, // 46: tangram.v1.EngineMessage.refused:type_name -> tangram.v1.EngineRefused
+	47, // [47:47] is the sub-list for method output_type
+	47, // [47:47] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_tangram_v1_engine_proto_init() }
