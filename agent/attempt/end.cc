@@ -149,7 +149,7 @@ Step Machine::Do(const EngineGone& event, const Gates&) {
 // An engine that comes to a rank in a layout has none of its requests and none of its KV: the
 // world goes on with it by a repair.
 Step Machine::Do(const EngineCame& event, const Gates&) {
-  TANGRAM_REFUSE_IF_ERROR(CheckAttach());
+  TANGRAM_REFUSE_IF_ERROR(CheckAttach(event.device));
   const Rank& rank = ranks_[event.device];
   Step step;
   step.marks.push_back(SetStopped{event.device, rank.epoch != 0 && rank.rank >= 0});

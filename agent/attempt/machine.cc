@@ -138,7 +138,13 @@ Status Machine::CheckCurrent(const Header& header, const char* call) const {
   return OkStatus();
 }
 
-Status Machine::CheckAttach() const {
+Status Machine::CheckAttach(uint32_t device) const {
+  // It would be told of the member that its rank was.
+  if (std::find(releasing_.devices.begin(), releasing_.devices.end(), device) !=
+      releasing_.devices.end()) {
+    return {Code::kWrongPhase, fmt::format("member {} is being released; attach again in a moment",
+                                           ranks_[device].member)};
+  }
   if (!attempt_ || attempt_->phase == Phase::kFlipped) return OkStatus();
   return {Code::kWrongPhase, fmt::format("attempt {} is under way ({}); attach again in a "
                                          "moment",

@@ -89,7 +89,7 @@ class Machine {
   // That a call is for the attempt under way, by its number and epoch.
   Status CheckCurrent(const Header& header, const char* call) const;
   // Whether an engine may attach now.
-  Status CheckAttach() const;
+  Status CheckAttach(uint32_t device) const;
   // Whether other agents may read, for this attempt, what is here.
   Status CheckPull(const Header& header) const;
   Status CheckKvPull(const Header& header, uint32_t device) const;

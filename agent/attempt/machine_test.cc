@@ -465,6 +465,22 @@ TEST_F(Attempts, AReleaseIsForALaterEpochAndEndsWhatTheMemberHasAPartIn) {
   EXPECT_EQ(hands_->machine.epoch(), 1u);
 }
 
+// An engine that came in the middle was told that it is the member of before, and no peer of the
+// next one ever connected to it.
+TEST_F(Attempts, NoEngineComesToARankThatIsBeingReleased) {
+  ASSERT_NO_FATAL_FAILURE(Begin());
+  EXPECT_EQ(Tell(Release{To(0, 2), {"pod/1/1"}, false, "gone"}), "dismiss 1");
+  EXPECT_EQ(WhyOf(hands_->Tell(EngineCame{1})),
+            "member pod/1/1 is being released; attach again in a moment");
+  EXPECT_EQ(Tell(EngineCame{0}), "ok") << "its rank stays";
+  EXPECT_EQ(Tell(Dismissed{1}), "empty as pod/1/2");
+  EXPECT_EQ(Tell(EngineCame{1}), "WrongPhase");
+  EXPECT_TRUE(hands_->gates[1].stopped);
+  EXPECT_EQ(Tell(Emptied{1}), "acted");
+  EXPECT_EQ(Tell(EngineCame{1}), "ok");
+  EXPECT_FALSE(hands_->gates[1].stopped);
+}
+
 TEST_F(Attempts, TheEndOfAWorldKeepsNothing) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kPermitted, Kind::kLayout, 2));

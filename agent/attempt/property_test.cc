@@ -175,7 +175,7 @@ class History {
         if (Chance(8)) return Call(EngineGone{device});
         break;
       case 1:
-        if (machine().CheckAttach().ok()) return Call(EngineCame{device});
+        if (machine().CheckAttach(device).ok()) return Call(EngineCame{device});
         break;
       case 2:
         if (Chance(90)) break;

@@ -47,7 +47,7 @@ Resumption::Resumption(Core* core, Runner* runner)
     : core_(core), runner_(runner), until_(core->options.now() + core->options.resume_wait) {}
 
 Status Resumption::CheckAttach(uint32_t device) const {
-  TANGRAM_RETURN_IF_ERROR(core_->machine.CheckAttach());
+  TANGRAM_RETURN_IF_ERROR(core_->machine.CheckAttach(device));
   if (!core_->ranks[device].verifying) return OkStatus();
   return {Code::kWrongPhase,
           fmt::format("what an engine kept of device {} is being verified", device)};

@@ -130,9 +130,14 @@ func (b *board) until(ctx context.Context, what string, quiet time.Duration,
 }
 
 // guard gives a context for calls: it ends when `lost` says that they are in vain, or an agent stays silent. done ends
-// it and says why it ended before; nil: it did not.
+// it and says why it ended before; nil: it did not. What is known already counts before the call: one that fails at once,
+// as calls to a dead agent do, would be over before anybody looks.
 func (b *board) guard(ctx context.Context, lost func(map[int]*tangramv1.StatusResponse) error) (guarded context.Context, done func() error) {
 	guarded, end := context.WithCancelCause(ctx)
+	if err := b.inVain(lost); err != nil {
+		end(err)
+		return guarded, func() error { return err }
+	}
 	over := make(chan error, 1)
 	go func() {
 		err := b.until(guarded, "a call", time.Hour, func(latest map[int]*tangramv1.StatusResponse) (bool, uint64, error) {
@@ -145,6 +150,20 @@ func (b *board) guard(ctx context.Context, lost func(map[int]*tangramv1.StatusRe
 		end(err)
 	}()
 	return guarded, func() error { end(nil); return <-over }
+}
+
+// inVain says why nobody should call now; nil: nothing is known against it.
+func (b *board) inVain(lost func(map[int]*tangramv1.StatusResponse) error) error {
+	latest, silent, _ := b.look()
+	if err := lost(latest); err != nil {
+		return err
+	}
+	for _, s := range silent {
+		if quiet := time.Since(s.since); quiet >= b.patience {
+			return &waitError{what: "a call", quiet: quiet.Round(time.Millisecond), detail: describe(latest), lost: silent}
+		}
+	}
+	return nil
 }
 
 // waitError says that nothing moved for a time.

@@ -156,6 +156,24 @@ func TestHowLongAPermitIsTried(t *testing.T) {
 	})
 }
 
+// A call to a dead agent fails at once, before anybody has looked how long it is silent: that counts all the same, or whoever calls would go
+// on trying.
+func TestSilenceCountsForACallThatFailsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &board{lost: map[int]silence{0: {why: errLine, since: time.Now()}}, changed: make(chan struct{}), patience: 2 * time.Second}
+		var lost error
+		fails := func() error {
+			_, done := b.guard(t.Context(), func(map[int]*tangramv1.StatusResponse) error { return lost })
+			return done()
+		}
+		require.NoError(t, fails(), "it may come back")
+		time.Sleep(2 * time.Second)
+		require.ErrorContains(t, fails(), "a call: nothing new for 2s")
+		lost = ErrNeedsRepair
+		require.ErrorIs(t, fails(), ErrNeedsRepair)
+	})
+}
+
 // A member dies at the gate: nobody aborts what others may flip; the repair will know.
 func TestADeathAtTheGateIsLeftToTheRepair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
