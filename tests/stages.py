@@ -112,7 +112,7 @@ STAGES = [
     ("c++", "junit", ctest("cxx")),
     ("go", "gojson", go_tests() + "exit ${rc:-0}"),
     ("api", "gojson", gotest("tests", "-vet=off -timeout 20m ./api/... ./chart/...") + "exit ${rc:-0}"),
-    ("walk", "gojson", gotest("tests", "-vet=off -timeout 30m ./walk/...") + "exit ${rc:-0}"),
+    ("walk", "gojson", gotest("tests", "-vet=off -timeout 1h ./walk/...") + "exit ${rc:-0}"),
     ("model", "gojson", gotest("tests", "-vet=off -timeout 20m ./internal/... ./model/... ./mutants/...") + "exit ${rc:-0}"),
     ("faults", "gojson", gotest("tests", f"-vet=off -timeout {'3h' if NIGHTLY else '20m'} ./faults/...") + "exit ${rc:-0}"),
     ("demo", "exit", "build/bin/tangram-demo local --seed 1 --ranks 4 --out build/demo-local"),

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	flightTokens = 512             // of a request, prompt and answer: many times what a transition takes
+	flightTokens = 2048            // of a request, prompt and answer: many times what a transition takes, on a machine that others keep busy, too
 	flightLimit  = 2 * time.Minute // only what hangs takes so long
 	leastStep    = 20 * time.Millisecond
 )
