@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <numeric>
-#include <tuple>
 
 namespace tangram {
 
@@ -100,7 +100,7 @@ Status Maps::AddExperts(const v1::LayerLayout& layer, const layout::GeometryView
         const uint32_t rank = group->ranks(static_cast<int>(position));
         pieces.push_back({rank, run.start, run.count, nullptr});
         if (static_cast<int32_t>(rank) == maps_.rank) {
-          mine_.push_back({layer.layer(), expert, &pieces.back()});
+          mine_.push_back(&pieces.back());
         }
       }
     }
@@ -136,13 +136,10 @@ void Maps::Resolve(const uint8_t* banks, const layout::GeometryView& geometry) {
   if (maps_.rank < 0) return;
   const auto rank = static_cast<uint32_t>(maps_.rank);
   std::vector<layout::PlacedPiece> placed = layout::PiecesOf(*layout_, geometry, rank);
-  // A second slot with the same expert on one rank is a second alternative: handed out in order.
-  std::stable_sort(placed.begin(), placed.end(), [](const auto& a, const auto& b) {
-    return std::tie(a.layer, a.expert) < std::tie(b.layer, b.expert);
-  });
+  std::sort(placed.begin(), placed.end(), layout::InOrder);
   // The layout is valid: both lists have the same pieces.
   for (size_t i = 0; i < std::min(placed.size(), mine_.size()); ++i) {
-    mine_[i].piece->data = banks + placed[i].bank * geometry.bank_pitch() + placed[i].offset;
+    mine_[i]->data = banks + placed[i].bank * geometry.bank_pitch() + placed[i].offset;
   }
 }
 

@@ -16,7 +16,7 @@ namespace tangram {
 
 class Maps {
  public:
-  // `member` is this engine's. kInvalid when the layout is not a valid one of `geometry`.
+  // `hash` is the layout's, `member` this engine's. Errors as of layout::Validate.
   static Result<std::unique_ptr<Maps>> Build(
       std::shared_ptr<const v1::Layout> layout, std::string hash,
       const layout::GeometryView& geometry, const std::string& member,
@@ -46,12 +46,7 @@ class Maps {
   std::vector<std::vector<tg_expert>> experts_;
   std::vector<std::vector<tg_attention_group>> groups_;
   std::vector<std::vector<uint32_t>> numbers_;
-  // My pieces, to be resolved: by layer, then expert.
-  struct Mine {
-    uint32_t layer, expert;
-    tg_piece* piece;
-  };
-  std::vector<Mine> mine_;
+  std::vector<tg_piece*> mine_;  // my pieces, in the order of layout::InOrder
 };
 
 }  // namespace tangram
