@@ -29,19 +29,20 @@ NOT_INSTALLED = "not installed"  # what a bench says instead of a figure beside 
 @dataclasses.dataclass(frozen=True)
 class Gate:
     """A figure of the summary ("value" or a metric) and its goal. Work: bytes, counts, ratios of CPU work, the same on
-    any machine. Wall: seconds, or ratios of them. What depends on how the machine is set up (huge pages) is told in CI, and
-    not judged there."""
+    any machine. Wall: seconds, or ratios of them. What depends on how the machine is set up (huge pages), or on what else it does
+    (work that leaves the processors to others), is told in CI, and not judged there."""
 
     figure: str
     goal: float
     least: bool = False  # the figure must be at least the goal; else at most
     wall: bool = False
     set_up: bool = False
+    alone: bool = False  # seconds of work that yields to everything else (nice): judged where the bench has the machine for itself
     missed: bool = False  # as documented: told in CI, judged wherever all benches run in full
     peer: bool = False  # beside a program of others that `make bench-setup` installs: told in CI and where it is not installed, else judged
 
     def limit(self, ci):
-        if ci and (self.set_up or self.missed or self.peer):
+        if ci and (self.set_up or self.alone or self.missed or self.peer):
             return -math.inf if self.least else math.inf
         if ci and self.wall:
             return self.goal / CI_WALL if self.least else self.goal * CI_WALL
@@ -130,8 +131,9 @@ BENCHES = {
     "false-alarm": demo("fences where nobody dies: an hour of simulated steps with pauses of one rank and of the machine, real load beside busy cores",
                         "false-alarm --out build/bench/false-alarm", most("value", 0), most("lost", 0), least("tokens", 1), least("naive_fences", 1)),
     "control-cost": demo("seconds of each transition of 64 ranks in 9 agents of DeepSeek-V3 (58 x 256) without a byte moved: 48 -> 64 ranks, groups of 8 and "
-                         "back, a rank lost", "control-cost --out build/bench/control-cost", most("value", 2, wall=True),
-                         *(most(name + "_seconds", 2, wall=True) for name in ("grow_48_64", "groups_of_8", "experts_again", "repair"))),
+                         "back, a rank lost; processor seconds of all agents and engines of the one that takes most (the goal on two cores)",
+                         "control-cost --out build/bench/control-cost", most("value", 2, wall=True, alone=True), most("processor_seconds", 4, wall=True),
+                         *(most(name + "_seconds", 2, wall=True, alone=True) for name in ("grow_48_64", "groups_of_8", "experts_again", "repair"))),
     "interference": Bench("six streams decode while a world of 1.1 GiB is resized between 3 and 4 ranks: tokens not served, over those that it serves in the time of a "
                           "plain copy of the bytes; until the copies would have taken 2 s", "build wide-model", "build/bin/tangram-demo interference",
                           (most("value", 1.5, wall=True, missed=True),)),

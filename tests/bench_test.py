@@ -37,6 +37,15 @@ class Judge(unittest.TestCase):
         self.assertFalse(self.passes(pages, {}, ci=True))
         self.assertIn("not judged", bench.table({"a": bench.judge(pages, summary(7), ci=True)})[1])
 
+    def test_seconds_of_work_that_yields_are_told_in_ci_and_judged_in_full(self):
+        yields = bench.Bench("y", "", "", (bench.most("value", 2, wall=True, alone=True), bench.most("processor_seconds", 4, wall=True)))
+        self.assertFalse(self.passes(yields, summary(2.1, processor_seconds=3)))
+        self.assertFalse(self.passes(yields, summary(1.9, processor_seconds=4.1)))
+        self.assertTrue(self.passes(yields, summary(90, processor_seconds=11.9), ci=True))
+        self.assertFalse(self.passes(yields, summary(1, processor_seconds=12.1), ci=True))
+        self.assertFalse(self.passes(yields, summary(1), ci=True), "what is judged must be told")
+        self.assertFalse(self.passes(yields, {"metrics": {"processor_seconds": 3}}, ci=True), "and so must what is told")
+
     def test_a_peer_that_is_not_installed_is_told_and_not_judged(self):
         for ci in (False, True):
             judged = bench.judge(BESIDE, summary(1, over_peer="not installed", share=1), ci)

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ProcessorTime that the agents and the engines which live now have used since they were started.
+// ProcessorTime that the agents and the engines (or the process that plays them) which live now have used since they were started.
 func (w *World) ProcessorTime() (agents, engines time.Duration, err error) {
 	for _, p := range w.all() {
 		for i, process := range p.living() {
@@ -20,6 +20,11 @@ func (w *World) ProcessorTime() (agents, engines time.Duration, err error) {
 			} else {
 				engines += used
 			}
+		}
+	}
+	if w.stub != nil {
+		if engines, err = w.stub.processorTime(); err != nil {
+			return 0, 0, err
 		}
 	}
 	return agents, engines, nil
