@@ -313,6 +313,45 @@ TYPED_TEST_P(DeviceConformance, CopiesAndHashesComeInBatches) {
   EXPECT_EQ(device.Copy({&uneven, 1}).Wait().code(), Code::kInvalid);
 }
 
+// Two units side by side, of a plane of one line and one of two: in the slab the lines of both take
+// turns.
+TYPED_TEST_P(DeviceConformance, UnitsOfASlabAreCopiedAndHashedInTheirOrder) {
+  const uint64_t quarter = this->unit_ / 4;
+  const Shape shape{{{1, 2 * quarter}, {2, quarter}}, 2}, alone{shape.planes, 1};
+  const SpacePtr space = this->Reserve(3);
+  const Mapping mapping = this->Map(space, 0, this->Create(3));
+  Device& device = *this->device_;
+  Memory slab = this->At(device, space, 0, 2), second = this->At(device, space, 2, 1);
+  const std::span<std::byte> bytes = View(slab);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = std::byte(i / quarter);
+  slab.shape = &shape;
+  uint64_t copied = 0, hashed = 0;
+  const CopyOp out{second, slab.Part(this->unit_, this->unit_), &copied};
+  ASSERT_TRUE(device.Copy({&out, 1}).Wait().ok());
+  const HashOp hash{slab.Part(this->unit_, this->unit_), &hashed};
+  ASSERT_TRUE(device.Hash({&hash, 1}).Wait().ok());
+  EXPECT_EQ(copied, hashed);
+  const std::span<const std::byte> came = View(second);
+  for (size_t i = 0; i < came.size(); ++i) {
+    const int line[] = {2, 3, 5, 7};
+    ASSERT_EQ(came[i], std::byte(line[i / quarter])) << i;
+  }
+  second.shape = &alone;  // a slab of one unit is in order
+  const CopyOp back{slab.Part(0, this->unit_), second};
+  ASSERT_TRUE(device.Copy({&back, 1}).Wait().ok());
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const int line[] = {2, 3, 2, 3, 5, 5, 7, 7};
+    ASSERT_EQ(bytes[i], std::byte(line[i / quarter])) << i;
+  }
+  const Shape other{{{1, this->unit_}}, 1};
+  Memory wrong = second;
+  wrong.shape = &other;
+  if (TypeParam::kBytes) {
+    const CopyOp bad{slab.Part(0, this->unit_), wrong};
+    EXPECT_EQ(device.Copy({&bad, 1}).Wait().code(), Code::kInvalid);
+  }
+}
+
 TYPED_TEST_P(DeviceConformance, ADeviceMayGoBeforeWhatItMapped) {
   const SpacePtr space = this->Reserve(2);
   const Mapping mapping = this->Map(space, 0, this->Create(2));
@@ -326,6 +365,7 @@ REGISTER_TYPED_TEST_SUITE_P(DeviceConformance, BytesBelongToTheBlockNotToTheAddr
                             WhatIsReleasedMakesRoomAndLeavesTheRest, FragmentedMemoryIsStillMemory,
                             AnImporterSeesTheBytesInOrderAndCannotWrite, AnImportersMappingIsCut,
                             ImportRefusesWhatIsNoWholeUnit, CopiesAndHashesComeInBatches,
+                            UnitsOfASlabAreCopiedAndHashedInTheirOrder,
                             ADeviceMayGoBeforeWhatItMapped);
 
 }  // namespace tangram::device

@@ -4,10 +4,12 @@
 #include <utility>
 
 #include "agent/device/hash.h"
+#include "agent/device/runs.h"
 
 namespace tangram::device {
 
 std::span<std::byte> View(const Memory& memory) {
+  if (memory.shape != nullptr) return {};
   if (memory.device != nullptr) return memory.device->ViewOf(memory);
   return {reinterpret_cast<std::byte*>(memory.address), memory.bytes};
 }
@@ -55,12 +57,14 @@ Status Fill(const Memory& memory, const std::function<Status(std::span<std::byte
   std::vector<std::byte> bytes(memory.bytes);
   TANGRAM_RETURN_IF_ERROR(write(bytes));
   const CopyOp op{memory, Memory::Own(bytes)};
-  return memory.device->Copy({&op, 1}).Wait();
+  if (memory.device != nullptr) return memory.device->Copy({&op, 1}).Wait();
+  CopyStrips(op.to, op.from);
+  return OkStatus();
 }
 
 Status HashNow(const Memory& memory, uint64_t* hash) {
   if (memory.device == nullptr) {
-    *hash = HashOf(View(memory));
+    *hash = memory.shape != nullptr ? HashStrips(memory) : HashOf(View(memory));
     return OkStatus();
   }
   const HashOp op{memory, hash};

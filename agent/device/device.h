@@ -101,7 +101,7 @@ struct Placement {
 
 // `hash`, if asked for, is of what arrived (HashOf), and is there when the event is done.
 struct CopyOp {
-  Memory to, from;  // of one size, apart from each other
+  Memory to, from;  // of one size, apart from each other; if both have a shape, of the same planes
   uint64_t* hash = nullptr;
 };
 struct HashOp {
@@ -153,13 +153,15 @@ class Device {
   // that page by page. May take long; what was unmapped meanwhile, or cannot be, is left as it is.
   virtual void Enter(const Memory& /*memory*/) {}
 
+  // Of a range.
   virtual std::span<std::byte> ViewOf(const Memory& memory) = 0;
   // False: it has sizes alone (`ghost`). Nothing is written there, nor sent from there.
   virtual bool has_bytes() const { return true; }
 };
 
 // Has `write` put the bytes of `memory`: into the place itself where the CPU reaches it, else into
-// a buffer that is copied there. Where a device has no bytes nothing is asked for.
+// a buffer that is copied there (as for what is no range). Where a device has no bytes nothing is
+// asked for.
 Status Fill(const Memory& memory, const std::function<Status(std::span<std::byte>)>& write);
 // One hash, waited for.
 Status HashNow(const Memory& memory, uint64_t* hash);

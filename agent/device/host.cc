@@ -11,6 +11,7 @@
 
 #include "agent/device/hash.h"
 #include "agent/device/occupancy.h"
+#include "agent/device/runs.h"
 
 namespace tangram::device {
 namespace {
@@ -38,6 +39,10 @@ uint64_t CopyAndHash(std::span<std::byte> to, std::span<const std::byte> from) {
     hasher.Add(to.subspan(at, bytes));
   }
   return hasher.Value();
+}
+
+uint64_t HashIn(const Memory& memory) {
+  return memory.shape != nullptr ? HashStrips(memory) : HashOf(View(memory));
 }
 
 uint64_t RoundUp(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -309,6 +314,16 @@ Result<std::vector<Mapping>> HostDevice::Map(const SpacePtr& space,
 
 Event HostDevice::Copy(std::span<const CopyOp> ops) {
   for (const CopyOp& op : ops) {
+    if (op.to.shape != nullptr || op.from.shape != nullptr) {
+      if (op.to.bytes != op.from.bytes || !CopyStrips(op.to, op.from)) {
+        return Event::Finished(
+            {Code::kInvalid, fmt::format("host device: copy of {} bytes to {}, or "
+                                         "of units to units of another shape",
+                                         op.from.bytes, op.to.bytes)});
+      }
+      if (op.hash != nullptr) *op.hash = HashIn(op.to);
+      continue;
+    }
     const std::span<std::byte> to = View(op.to);
     const std::span<const std::byte> from = View(op.from);
     if (to.size() != op.to.bytes || from.size() != to.size()) {
@@ -325,7 +340,7 @@ Event HostDevice::Copy(std::span<const CopyOp> ops) {
 }
 
 Event HostDevice::Hash(std::span<const HashOp> ops) {
-  for (const HashOp& op : ops) *op.hash = HashOf(View(op.of));
+  for (const HashOp& op : ops) *op.hash = HashIn(op.of);
   return Event::Finished(OkStatus());
 }
 

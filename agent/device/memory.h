@@ -5,26 +5,52 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace tangram::device {
 
 class Device;
 
-// Mapped bytes. `device` is null for the process's own memory (heap, stack), which every device
-// copies from and to.
+// How units lie that are interleaved in their slab, as granules are in a slab that is row-major
+// (docs/architecture.md, section 8): plane after plane, in each its lines, and each line has a part
+// of every unit, in their order. The bytes of a unit are those of its first plane, line by line,
+// then of the next.
+struct Shape {
+  struct Plane {
+    uint64_t lines = 0, bytes = 0;  // of one unit in one line
+  };
+  std::vector<Plane> planes;
+  uint64_t units = 0;  // that lie in the slab
+
+  uint64_t unit_bytes() const;
+};
+
+// Mapped bytes: a range, or units of a slab. `device` is null for the process's own memory (heap,
+// stack), which every device copies from and to.
 struct Memory {
   Device* device = nullptr;
-  uint64_t address = 0;  // in the device's addresses
+  uint64_t address = 0;  // in the device's addresses; with a shape, the slab's
   uint64_t bytes = 0;
+  const Shape* shape = nullptr;  // outlives whoever uses this
+  uint64_t unit = 0;             // the first of the slab's that are meant
 
-  Memory Part(uint64_t offset, uint64_t length) const { return {device, address + offset, length}; }
+  // With a shape: whole units.
+  Memory Part(uint64_t offset, uint64_t length) const {
+    if (shape != nullptr) {
+      return {device, address, length, shape, unit + offset / shape->unit_bytes()};
+    }
+    return {device, address + offset, length};
+  }
 
   static Memory Own(std::span<std::byte> bytes) {
     return {nullptr, reinterpret_cast<uint64_t>(bytes.data()), bytes.size()};
   }
 };
 
-// The bytes themselves; empty: the CPU does not reach them, only Copy does.
+// One byte, the first.
+Memory FirstByte(const Memory& memory);
+
+// The bytes themselves; empty: the CPU does not reach them, or they are no range. Copy does.
 std::span<std::byte> View(const Memory& memory);
 
 }  // namespace tangram::device

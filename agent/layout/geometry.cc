@@ -80,6 +80,27 @@ Status Multiply(const char* field, uint64_t a, uint64_t b, uint64_t* out) {
   return OkStatus();
 }
 
+// The sections of a slab that is row-major are what a granule is made of; another slab has none.
+Status CheckSections(const v1::Geometry& g) {
+  if (g.slab_format() != v1::SLAB_FORMAT_ROW_MAJOR) {
+    if (g.sections().empty()) return OkStatus();
+    return Bad(fmt::format("{} sections, and slab_format is not row-major", g.sections_size()));
+  }
+  uint64_t left = g.granule_bytes();
+  for (int i = 0; i < g.sections_size(); ++i) {
+    const uint64_t lines = g.sections(i).lines(), bytes = g.sections(i).bytes();
+    if (lines == 0 || bytes == 0 || bytes > left / lines) {
+      return Bad(
+          fmt::format("section {} of {} lines of {} bytes, {} of granule_bytes = {} are left "
+                      "for it",
+                      i, lines, bytes, left, g.granule_bytes()));
+    }
+    left -= lines * bytes;
+  }
+  if (left == 0) return OkStatus();
+  return Bad(fmt::format("sections leave {} bytes of granule_bytes = {}", left, g.granule_bytes()));
+}
+
 }  // namespace
 
 Result<GeometryView> GeometryView::Make(v1::Geometry geometry) {
@@ -102,6 +123,7 @@ Result<GeometryView> GeometryView::Make(v1::Geometry geometry) {
     return Bad(fmt::format("granule_bytes = {}, expert_tail_bytes = {}", g.granule_bytes(),
                            g.expert_tail_bytes()));
   }
+  TANGRAM_RETURN_IF_ERROR(CheckSections(g));
   if (g.query_heads() == 0 || g.kv_heads() == 0 || g.query_heads() % g.kv_heads() != 0) {
     return Bad(fmt::format("{} query heads are not a multiple of {} KV heads", g.query_heads(),
                            g.kv_heads()));

@@ -49,6 +49,8 @@ class GeometryView {
   uint64_t page_bytes() const { return proto_.page_bytes(); }
   uint64_t granule_bytes() const { return proto_.granule_bytes(); }
   uint64_t tail_bytes() const { return proto_.expert_tail_bytes(); }
+  // Granules are interleaved in their slab, by Geometry.sections; else they lie one after another.
+  bool row_major() const { return proto_.slab_format() == v1::SLAB_FORMAT_ROW_MAJOR; }
   // Bytes of a piece of `count` granules, tail included.
   uint64_t piece_bytes(uint32_t count) const {
     return count * proto_.granule_bytes() + proto_.expert_tail_bytes();

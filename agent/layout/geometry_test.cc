@@ -66,6 +66,42 @@ TEST(GeometryBounds, EachFieldIsTakenAtItsLimitsAndRefusedByNameBeyond) {
   }
 }
 
+// What a granule is made of, by section: lines and bytes of each.
+using Sections = std::vector<std::pair<uint64_t, uint64_t>>;
+
+TEST(GeometryBounds, SectionsOfARowMajorSlabAreAGranuleAndNoOtherSlabHasAny) {
+  constexpr uint64_t kGranule = 1000, kMuch = uint64_t{1} << 63;
+  const auto make = [](v1::SlabFormat format, const Sections& sections) {
+    v1::Geometry g = testing::SmallGeometry(2, 4, 6);
+    g.set_granule_bytes(kGranule);
+    g.set_slab_format(format);
+    for (const auto& [lines, bytes] : sections) {
+      v1::Section& section = *g.add_sections();
+      section.set_lines(lines);
+      section.set_bytes(bytes);
+    }
+    return GeometryView::Make(g).status();
+  };
+  constexpr auto kRows = v1::SLAB_FORMAT_ROW_MAJOR;
+  EXPECT_TRUE(make(kRows, {{1, 400}, {1, 400}, {50, 4}}).ok());
+  EXPECT_TRUE(make(v1::SLAB_FORMAT_GRANULE_MAJOR, {}).ok());
+  for (const auto& [format, sections, why] :
+       std::vector<std::tuple<v1::SlabFormat, Sections, std::string>>{
+           {v1::SLAB_FORMAT_GRANULE_MAJOR, {{1, kGranule}}, "1 sections, and slab_format is not"},
+           {kRows, {}, "leave 1000 bytes"},
+           {kRows, {{1, 400}, {1, 400}, {50, 3}}, "leave 50 bytes"},
+           {kRows, {{1, 400}, {1, 400}, {50, 5}}, "section 2 of 50 lines of 5 bytes, 200 of"},
+           {kRows, {{1, kGranule}, {1, 1}}, "section 1 of 1 lines of 1 bytes, 0 of"},
+           {kRows, {{0, 7}, {1, kGranule}}, "section 0 of 0 lines"},
+           {kRows, {{7, 0}, {1, kGranule}}, "section 0 of 7 lines of 0 bytes"},
+           {kRows, {{kMuch, 2}, {1, kGranule}}, "section 0 of 9223372036854775808 lines"},
+           {kRows, {{2, kMuch}, {1, kGranule}}, "section 0 of 2 lines of 9223372036854775808"}}) {
+    const Status status = make(format, sections);
+    EXPECT_EQ(status.code(), Code::kBadGeometry);
+    EXPECT_THAT(status.message(), HasSubstr(why));
+  }
+}
+
 TEST(GeometryBounds, MoeLayersAscendBelowTheLayers) {
   for (const auto& [first, second, taken] :
        {std::tuple(0, 2, true), {1, 2, true}, {0, 3, false}, {1, 1, false}, {2, 1, false}}) {

@@ -61,13 +61,14 @@ Result<std::vector<std::string>> Shards(const std::string& directory,
 
 Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(const std::string& directory,
                                                            uint32_t granule_rows,
-                                                           uint64_t page_bytes) {
+                                                           uint64_t page_bytes,
+                                                           v1::SlabFormat format) {
   std::shared_ptr<Checkpoint> checkpoint(new Checkpoint);
   auto config = ReadText(directory + "/config.json");
   if (!config.ok()) return config.status();
   checkpoint->config_json_ = std::move(config).value();
   if (Status status = checkpoint->ReadHeaders(directory); !status.ok()) return status;
-  if (Status status = checkpoint->BuildGeometry(granule_rows, page_bytes); !status.ok())
+  if (Status status = checkpoint->BuildGeometry(granule_rows, page_bytes, format); !status.ok())
     return status;
   return std::shared_ptr<const Checkpoint>(std::move(checkpoint));
 }
@@ -207,7 +208,8 @@ void Checkpoint::PlaceDense() {
   tensors_.clear();
 }
 
-Status Checkpoint::BuildGeometry(uint32_t granule_rows, uint64_t page_bytes) {
+Status Checkpoint::BuildGeometry(uint32_t granule_rows, uint64_t page_bytes,
+                                 v1::SlabFormat format) {
   auto declared = GeometryOfConfig(config_json_, "config.json");
   if (!declared.ok()) return declared.status();
   TANGRAM_RETURN_IF_ERROR(FindExperts(*declared));
@@ -224,6 +226,7 @@ Status Checkpoint::BuildGeometry(uint32_t granule_rows, uint64_t page_bytes) {
   v1::Geometry g = std::move(declared).value();
   g.set_dtype(parts_.empty() ? v1::DTYPE_BF16 : dtype_);
   g.set_granule_rows(granule_rows);
+  g.set_slab_format(format);
   auto sections = SectionsOf(*style_, scales_, &g);
   if (!sections.ok()) return sections.status();
   sections_ = std::move(sections).value();

@@ -29,8 +29,10 @@ class Checkpoint {
   // model: of each expert those that its style names, one dtype for all weights and one for all
   // scales.
   // kInvalid names file and tensor; kBadGeometry names the tensor and both shapes.
-  static Result<std::shared_ptr<const Checkpoint>> Open(const std::string& directory,
-                                                        uint32_t granule_rows, uint64_t page_bytes);
+  // `format`: how pieces are to lie in their slabs, and with it the order of a granule's bytes.
+  static Result<std::shared_ptr<const Checkpoint>> Open(
+      const std::string& directory, uint32_t granule_rows, uint64_t page_bytes,
+      v1::SlabFormat format = v1::SLAB_FORMAT_GRANULE_MAJOR);
   Checkpoint(const Checkpoint&) = delete;
   Checkpoint& operator=(const Checkpoint&) = delete;
 
@@ -49,10 +51,10 @@ class Checkpoint {
   };
   Reads reads() const;
 
-  // Granules [run.start, run.start + run.count) of an expert, granule-major, into `out`
-  // (run.count * granule_bytes), and what each hashes to (device::HashOf) into `hashes`, of
-  // run.count; empty: nobody asks.
-  // And the expert's tail, into `tail` (tail_bytes; empty: nobody asks), with its hash.
+  // Granules [run.start, run.start + run.count) of an expert, one after another, into `out`
+  // (run.count * granule_bytes; row-major they are put into their slab from there), and what each
+  // hashes to (device::HashOf) into `hashes`, of run.count; empty: nobody asks. And the expert's
+  // tail, into `tail` (tail_bytes; empty: nobody asks), with its hash.
   struct Target {
     layout::Run run;
     std::span<std::byte> out;
@@ -91,7 +93,7 @@ class Checkpoint {
   Checkpoint() = default;
   Status ReadHeaders(const std::string& directory);
   Status ReadHeader(const std::string& path);
-  Status BuildGeometry(uint32_t granule_rows, uint64_t page_bytes);
+  Status BuildGeometry(uint32_t granule_rows, uint64_t page_bytes, v1::SlabFormat format);
   Status FindExperts(const v1::Geometry& declared);
   void PlaceDense();
   Result<Place> Take(const std::string& name, const std::vector<uint64_t>& shape);

@@ -88,7 +88,6 @@ Result<v1::Geometry> GeometryOfConfig(const std::string& config_json, const std:
   for (uint32_t layer = 0; layer < g.layers(); ++layer) {
     if (!dense_layers.contains(layer) && (layer + 1) % step == 0) g.add_moe_layers(layer);
   }
-  g.set_slab_format(v1::SLAB_FORMAT_GRANULE_MAJOR);
   g.set_kv_head_token_bytes(uint64_t{g.head_dim()} * 2 * sizeof(float));
   return g;
 }

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "agent/device/hash.h"
@@ -122,11 +123,11 @@ Status Checkpoint::ReadRows(const Section& section, const Part& part,
   return OkStatus();
 }
 
-// Columns, as rows. All columns are one range of the file; some of them are one short range in each
-// row.
+// Columns, as rows, or (row-major) as they are. All columns are one range of the file; some of them
+// are one short range in each row.
 Status Checkpoint::ReadColumns(const Section& section, const Part& part,
                                std::span<Granule> granules) const {
-  const uint64_t element = section.element, narrow = section.along * element;
+  const uint64_t element = section.element, narrow = section.narrow();
   const uint64_t pitch = section.inner * element, width = granules.size() * narrow;
   const uint64_t rows = std::min(section.across, std::max(kLine, kBlock / width / kLine * kLine));
   const std::span<std::byte> block = Scratch(rows * width);
@@ -142,6 +143,13 @@ Status Checkpoint::ReadColumns(const Section& section, const Part& part,
       }
     }
     for (size_t i = 0; i < granules.size(); ++i) {
+      if (geometry_->row_major()) {
+        std::byte* const to = granules[i].to + section.at + r * narrow;
+        for (uint64_t row = 0; row < count; ++row) {
+          std::memcpy(to + row * narrow, &block[row * width + i * narrow], narrow);
+        }
+        continue;
+      }
       Transpose({&block[i * narrow], width}, count, section.along, element,
                 {granules[i].to + section.at + r * element, section.across * element, section.ways,
                  section.bytes() / section.ways});

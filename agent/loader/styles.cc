@@ -83,6 +83,10 @@ Result<std::vector<Section>> SectionsOf(const Style& style, v1::DType scales, v1
     section.inner = rule.ways * BlocksOf(g->moe_inner(), block);
     section.at = at;
     at += section.bytes();
+    if (g->slab_format() != v1::SLAB_FORMAT_ROW_MAJOR) continue;
+    v1::Section& plane = *g->add_sections();
+    plane.set_lines(section.columns ? section.across : 1);
+    plane.set_bytes(section.columns ? section.narrow() : section.bytes());
   }
   g->set_granule_bytes(at);
   return out;

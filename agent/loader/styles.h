@@ -1,6 +1,6 @@
 // What the experts of each family of models are made of, as tables: which tensors there are, which
 // way the inner size I lies in them, and what of them makes a granule and the tail
-// (docs/architecture.md, section 8, "Granule-major").
+// (docs/architecture.md, section 8, "Granule-major" and "Row-major").
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace tangram::loader {
 // How a tensor of an expert lies. b: 128 for scales, else 1; H / b is rounded up.
 enum class Lies {
   kRows,     // [ways * I / b, H / b]: a granule's part is rows
-  kColumns,  // [H / b, ways * I / b]: a granule's part is columns, and becomes rows
+  kColumns,  // [H / b, ways * I / b]: a granule's part is columns, and (granule-major) becomes rows
   kInner,    // [ways * I]: a granule's part is one column of numbers, as of a matrix of one row
   kTail,     // [H]: all of it is the expert's tail
 };
@@ -25,7 +25,8 @@ struct TensorRule {
   const char*
       name;  // behind the prefix of its expert, or of its layer's experts if they are stacked
   Lies lies;
-  // So many matrices alternate along I, element by element; in a granule each is by itself.
+  // So many matrices alternate along I, element by element; in a granule of a granule-major slab
+  // each is by itself.
   uint32_t ways = 1;
   bool scale = false;  // one number for each block of 128 x 128, of the scales' own type
 };
@@ -55,11 +56,13 @@ struct Section {
   uint64_t inner = 0;  // numbers of the whole inner axis
   uint64_t at = 0;     // of its bytes in the granule
   uint64_t bytes() const { return along * across * element; }
+  // Row-major: a granule's part in one row of the tensor, where that is not all of the tensor.
+  uint64_t narrow() const { return along * element; }
 };
 
-// Sections by tensor (without the tail's), and what they make of the geometry: granule_bytes,
-// expert_tail_bytes. `scales`: the type of the scales, if there are any. kBadGeometry: granule_rows
-// is no whole number of blocks.
+// Sections by tensor (without the tail's), and what they make of the geometry, of which
+// `slab_format` is known: granule_bytes, expert_tail_bytes and, row-major, sections. `scales`: the
+// type of the scales, if there are any. kBadGeometry: granule_rows is no whole number of blocks.
 Result<std::vector<Section>> SectionsOf(const Style& style, v1::DType scales, v1::Geometry* g);
 
 }  // namespace tangram::loader

@@ -48,17 +48,19 @@ ModelShape RandomShape(Family family, std::mt19937_64& random, uint32_t* granule
   return shape;
 }
 
-class Styles : public ::testing::TestWithParam<Family> {};
+class Styles : public ::testing::TestWithParam<std::tuple<Family, v1::SlabFormat>> {};
 
 // Runs as ranks ask for them, with the tail or without, or the tail alone.
 TEST_P(Styles, RunsAndTailsAreThoseOfTheReference) {
   std::mt19937_64 random(17);
   for (int round = 0; round < 25; ++round) {
     uint32_t rows = 0;
-    const ModelShape shape = RandomShape(GetParam(), random, &rows);
+    const auto [family, format] = GetParam();
+    const bool row_major = format == v1::SLAB_FORMAT_ROW_MAJOR;
+    const ModelShape shape = RandomShape(family, random, &rows);
     TempDir dir;
     WriteCheckpoint(dir.path(), shape, MakeTensors(shape, random()), 1 + round % 3);
-    const auto opened = Checkpoint::Open(dir.path(), rows, kPage);
+    const auto opened = Checkpoint::Open(dir.path(), rows, kPage, format);
     ASSERT_TRUE(opened.ok()) << opened.status().message();
     const Checkpoint& checkpoint = **opened;
     const layout::GeometryView& geometry = checkpoint.geometry();
@@ -101,7 +103,9 @@ TEST_P(Styles, RunsAndTailsAreThoseOfTheReference) {
       EXPECT_EQ(checkpoint.reads().bytes - before, bytes + (any_tail ? tail : 0));
       for (size_t i = 0; i < runs.size(); ++i) {
         for (uint32_t g = 0; g < runs[i].count; ++g) {
-          const std::string want = reference.Granule(layer, expert, runs[i].start + g);
+          const uint32_t granule = runs[i].start + g;  // row-major a granule is a slab of one
+          const std::string want = row_major ? reference.Rows(layer, expert, granule, 1)
+                                             : reference.Granule(layer, expert, granule);
           ASSERT_EQ(out[i].substr(g * unit, unit), want)
               << "round " << round << ", granule " << runs[i].start + g << " of " << rows
               << " rows, H " << shape.hidden << ", " << shape.dtype;
@@ -119,7 +123,10 @@ TEST_P(Styles, RunsAndTailsAreThoseOfTheReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Loader, Styles,
-                         ::testing::Values(Family::kQwen3, Family::kQwen3Fp8, Family::kGptOss));
+                         ::testing::Combine(::testing::Values(Family::kQwen3, Family::kQwen3Fp8,
+                                                              Family::kGptOss),
+                                            ::testing::Values(v1::SLAB_FORMAT_GRANULE_MAJOR,
+                                                              v1::SLAB_FORMAT_ROW_MAJOR)));
 
 ModelShape Good(Family family) {
   ModelShape shape;

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -94,6 +95,9 @@ struct DataServer::Connection {
   Status Ask();
   // What the token opens is sent, or shown.
   Status Begin();
+  // What comes next, if it is no range, is put in order. Not before its turn, so that a connection
+  // takes the memory of one unit.
+  Status GatherNext();
   Status Show();
   bool kv() const { return grant.kv.bytes > 0 && !of_node; }  // and is sent range by range
 
@@ -105,13 +109,15 @@ struct DataServer::Connection {
   Grant grant;
   net::FrameReader request = KvRequests();
   std::vector<iovec> out;
-  size_t at = 0;                 // in `out`
-  size_t hashed = 0;             // of `out`: the ranges of KV that are in `digest`
-  KvDigest digest;               // of what is answered to a KV request,
-  uint64_t answer = 0;           // which is the last of `out`
-  std::vector<std::byte> bad;    // a fault: goes out in place of the first piece
-  std::vector<std::byte> text;   // of an answer to who is shown memory
-  std::set<Window::Id> windows;  // whose descriptors went out here
+  size_t at = 0;                           // in `out`
+  size_t hashed = 0;                       // of `out`: the ranges of KV that are in `digest`
+  KvDigest digest;                         // of what is answered to a KV request,
+  uint64_t answer = 0;                     // which is the last of `out`
+  std::map<size_t, device::Memory> apart;  // by index in `out`: what is no range, of null there
+  std::vector<std::byte> gathered;         // the last of them
+  std::vector<std::byte> bad;              // a fault: goes out in place of the first piece
+  std::vector<std::byte> text;             // of an answer to who is shown memory
+  std::set<Window::Id> windows;            // whose descriptors went out here
   Clock::time_point moved = Clock::now();
 };
 
@@ -128,8 +134,23 @@ void DataServer::Connection::Hash() {
   ++hashed;
 }
 
+Status DataServer::Connection::GatherNext() {
+  if (out[at].iov_base != nullptr) return OkStatus();
+  const device::Memory& unit = apart.at(at);
+  gathered.resize(unit.bytes);
+  const device::CopyOp copy{device::Memory::Own(gathered), unit};
+  TANGRAM_RETURN_IF_ERROR(unit.device->Copy({&copy, 1}).Wait());
+  out[at].iov_base = gathered.data();
+  return OkStatus();
+}
+
 Result<size_t> DataServer::Connection::Write() {
-  if (!kv()) return stream.Write(std::span(out).subspan(at));
+  if (!kv()) {
+    if (!apart.empty()) TANGRAM_RETURN_IF_ERROR(GatherNext());
+    size_t end = at + 1;
+    while (end < out.size() && out[end].iov_base != nullptr) ++end;
+    return stream.Write(std::span(out).subspan(at, end - at));
+  }
   if (at == hashed) Hash();
   return stream.Write(std::span(out).subspan(at, hashed - at));
 }
@@ -252,8 +273,17 @@ Status DataServer::Connection::Show() {
 }
 
 Status DataServer::Connection::Begin() {
+  apart.clear();
   for (const device::Memory& piece : grant.pieces) {
     if (piece.device != nullptr && !piece.device->has_bytes()) continue;
+    if (piece.shape != nullptr) {
+      const uint64_t unit = piece.shape->unit_bytes();
+      for (uint64_t from = 0; from < piece.bytes; from += unit) {
+        apart.emplace(out.size(), piece.Part(from, unit));
+        out.push_back({nullptr, unit});
+      }
+      continue;
+    }
     const std::span<std::byte> bytes = device::View(piece);
     if (bytes.size() != piece.bytes) {
       return {Code::kInternal,
@@ -266,8 +296,9 @@ Status DataServer::Connection::Begin() {
     case fault::Action::kError:
       return {Code::kInternal, "fault point data.before_send"};  // the connection breaks
     case fault::Action::kCorrupt: {
-      const auto piece = device::View(grant.pieces[0]);
-      bad.assign(piece.begin(), piece.end());
+      if (!apart.empty()) TANGRAM_RETURN_IF_ERROR(GatherNext());
+      const auto* const first = static_cast<const std::byte*>(out[0].iov_base);
+      bad.assign(first, first + out[0].iov_len);
       bad[0] ^= std::byte{1};
       out[0].iov_base = bad.data();
       break;

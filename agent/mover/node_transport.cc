@@ -9,6 +9,7 @@
 
 #include "agent/base/fault.h"
 #include "agent/device/device.h"
+#include "agent/device/runs.h"
 #include "agent/mover/data_server.h"
 #include "agent/net/blocking.h"
 
@@ -17,13 +18,23 @@ namespace {
 
 constexpr uint32_t kMostExtents = 1U << 20;  // of an answer: a claim, until they are here
 
-// The part of a region's bytes from `at` on, as far as one extent has them.
-struct Cursor {
-  const std::vector<device::Extent>& extents;
+}  // namespace
+
+// The part of a region's bytes from a place on, as far as one extent has them.
+struct NodeTransport::Cursor {
+  explicit Cursor(const Region& of, uint64_t offset = 0) : region(of) {
+    const auto behind = std::upper_bound(of.begins.begin(), of.begins.end(), offset);
+    if (behind == of.begins.begin()) return;  // of nothing
+    index = static_cast<size_t>(behind - of.begins.begin()) - 1;
+    at = std::min(offset - of.begins[index], of.extents[index].length);
+  }
+
+  const Region& region;
   size_t index = 0;
   uint64_t at = 0;  // in extents[index]
 
   Result<device::Extent> Next(uint64_t most) {
+    const std::vector<device::Extent>& extents = region.extents;
     while (index < extents.size() && at == extents[index].length) {
       ++index;
       at = 0;
@@ -36,9 +47,14 @@ struct Cursor {
     at += out.length;
     return out;
   }
-};
 
-}  // namespace
+  // The same, mapped.
+  Result<device::Memory> NextMemory(uint64_t most) {
+    const auto extent = Next(most);
+    if (!extent.ok()) return extent.status();
+    return region.memory->At(*extent);
+  }
+};
 
 // A connection to the socket of one agent. One thread at a time.
 class NodeTransport::Link {
@@ -75,8 +91,13 @@ class NodeTransport::Link {
     }
     auto memory = transport->MemoryOf(head.id, head.bytes, shown->second);
     if (!memory.ok()) return memory.status();
-    Region out{std::move(memory).value(), {}};
-    for (const auto& [offset, length] : extents) out.extents.push_back({offset, length});
+    Region out{std::move(memory).value(), {}, {}};
+    uint64_t begin = 0;
+    for (const auto& [offset, length] : extents) {
+      out.extents.push_back({offset, length});
+      out.begins.push_back(begin);
+      begin += length;
+    }
     return out;
   }
 
@@ -103,19 +124,12 @@ class NodeTransport::Kv final : public KvChannel {
               const std::stop_token& stop) override {
     std::vector<device::CopyOp> copies;
     for (const KvRange& range : ranges) {
-      uint64_t skip = range.source_offset;
-      Cursor from{region_.extents};
-      while (from.index < region_.extents.size() && skip >= region_.extents[from.index].length) {
-        skip -= region_.extents[from.index++].length;
-      }
-      from.at = from.index < region_.extents.size() ? skip : 0;
+      Cursor from(region_, range.source_offset);
       for (uint64_t done = 0; done < range.to.bytes;) {
-        const auto extent = from.Next(range.to.bytes - done);
-        if (!extent.ok()) return extent.status();
-        const auto memory = region_.memory->At(*extent);
+        const auto memory = from.NextMemory(range.to.bytes - done);
         if (!memory.ok()) return memory.status();
-        copies.push_back({range.to.Part(done, extent->length), *memory});
-        done += extent->length;
+        copies.push_back({range.to.Part(done, memory->bytes), *memory});
+        done += memory->bytes;
       }
     }
     if (copies.empty()) return OkStatus();
@@ -172,6 +186,63 @@ Result<std::shared_ptr<PeerMemory>> NodeTransport::MemoryOf(const Window::Id& id
   return memory;
 }
 
+// A unit of a slab whose units are interleaved.
+Status NodeTransport::CopyApart(const Region& region, const Target& target, uint64_t* hash) {
+  const device::Memory &to = target.to, &from = target.from;
+  const uint64_t slab = from.shape->units * from.shape->unit_bytes();
+  auto all = Cursor(region, from.address).NextMemory(slab);
+  if (!all.ok()) return all.status();
+  if (all->bytes == slab) {
+    all->shape = from.shape;
+    const device::CopyOp op{to, all->Part(from.unit * from.shape->unit_bytes(), from.bytes), hash};
+    return all->device->Copy({&op, 1}).Wait();
+  }
+  // The slab is here in parts: line by line.
+  std::vector<device::Strip> strips;
+  device::EachStrip(from, nullptr, [&](const device::Strip& strip) { strips.push_back(strip); });
+  std::vector<device::CopyOp> ops;
+  Status status;
+  size_t next = 0;
+  device::EachStrip(to, from.shape, [&](const device::Strip& strip) {
+    const device::Strip& there = strips[next++];
+    for (uint64_t line = 0; line < strip.lines && status.ok(); ++line) {
+      Cursor cursor(region, there.address + line * there.pitch);
+      for (uint64_t done = 0; done < strip.bytes;) {
+        const auto memory = cursor.NextMemory(strip.bytes - done);
+        if (!memory.ok()) {
+          status = memory.status();
+          return;
+        }
+        ops.push_back(
+            {{to.device, strip.address + line * strip.pitch + done, memory->bytes}, *memory});
+        done += memory->bytes;
+      }
+    }
+  });
+  TANGRAM_RETURN_IF_ERROR(status);
+  TANGRAM_RETURN_IF_ERROR(all->device->Copy(ops).Wait());
+  return device::HashNow(to, hash);
+}
+
+Status NodeTransport::CopyOne(const Region& region, const Target& target, Cursor* next,
+                              uint64_t* hash) {
+  const device::Memory& to = target.to;
+  if (target.from.shape != nullptr) return CopyApart(region, target, hash);
+  Cursor placed(region, target.from.address);
+  Cursor& from = target.from.bytes > 0 ? placed : *next;
+  for (uint64_t at = 0; at < to.bytes;) {
+    const auto memory = from.NextMemory(to.bytes - at);
+    if (!memory.ok()) return memory.status();
+    const bool whole = memory->bytes == to.bytes;  // hashed on the same pass
+    const device::CopyOp op{whole ? to : to.Part(at, memory->bytes), *memory,
+                            whole ? hash : nullptr};
+    TANGRAM_RETURN_IF_ERROR(memory->device->Copy({&op, 1}).Wait());
+    at += memory->bytes;
+    if (!whole && at == to.bytes) TANGRAM_RETURN_IF_ERROR(device::HashNow(to, hash));
+  }
+  return OkStatus();
+}
+
 Status NodeTransport::Pull(const v1::PeerAddress& peer, const std::string& token,
                            std::span<const Target> targets, const std::stop_token& stop,
                            const std::function<void(uint64_t)>& done) {
@@ -179,22 +250,12 @@ Status NodeTransport::Pull(const v1::PeerAddress& peer, const std::string& token
   if (!link.ok()) return link.status();
   auto region = (*link)->Show(this, token, stop);
   if (!region.ok()) return region.status();
-  Cursor from{region->extents};
+  Cursor next(*region);
   for (size_t i = 0; i < targets.size(); ++i) {
     if (stop.stop_requested()) return {Code::kUnavailable, "stopped"};
     const device::Memory& to = targets[i].to;
     uint64_t hash = 0;
-    for (uint64_t at = 0; at < to.bytes;) {
-      const auto extent = from.Next(to.bytes - at);
-      if (!extent.ok()) return extent.status();
-      const auto memory = region->memory->At(*extent);
-      if (!memory.ok()) return memory.status();
-      const bool whole = extent->length == to.bytes;  // hashed on the same pass
-      const device::CopyOp op{to.Part(at, extent->length), *memory, whole ? &hash : nullptr};
-      TANGRAM_RETURN_IF_ERROR(memory->device->Copy({&op, 1}).Wait());
-      at += extent->length;
-      if (!whole && at == to.bytes) TANGRAM_RETURN_IF_ERROR(device::HashNow(to, &hash));
-    }
+    TANGRAM_RETURN_IF_ERROR(CopyOne(*region, targets[i], &next, &hash));
     switch (fault::Hit("stage.after_fetch")) {
       case fault::Action::kCorrupt:
         hash ^= 1;

@@ -44,7 +44,11 @@ class NodeTransport final : public Transport {
   struct Region {
     std::shared_ptr<PeerMemory> memory;
     std::vector<device::Extent> extents;
+    std::vector<uint64_t> begins;  // of each, counted from the first byte of all
   };
+  struct Cursor;
+  static Status CopyApart(const Region& region, const Target& target, uint64_t* hash);
+  static Status CopyOne(const Region& region, const Target& target, Cursor* next, uint64_t* hash);
 
   Result<std::unique_ptr<Link>> Take(const v1::PeerAddress& peer, const std::stop_token& stop);
   Result<std::shared_ptr<PeerMemory>> MemoryOf(const Window::Id& id, uint64_t bytes,

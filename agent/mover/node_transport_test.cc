@@ -160,6 +160,76 @@ class NodeTransportTest : public ::testing::Test {
   int opened_ = 0, by_descriptor_ = 0;
 };
 
+// Units of slabs whose units are interleaved come to slabs of another width: from one that is shown
+// as a range, from one that lies in parts that cut its lines, and over the network.
+TEST_F(NodeTransportTest, UnitsOfSlabsComeFromWhereverTheirLinesLie) {
+  const device::Shape there{{{1, 96}, {7, 8}, {3, 32}}, 5}, here{there.planes, 3};
+  const uint64_t unit = there.unit_bytes(), slab = 5 * unit;
+  const std::vector<device::Extent> parts{{9000, 301}, {4000, 500}, {20000, slab - 801}};
+  const std::span<std::byte> source = device::View(memory_[0]);
+  std::vector<std::byte> whole(source.begin() + 1000, source.begin() + 1000 + slab), joined;
+  for (const device::Extent& e : parts) {
+    joined.insert(joined.end(), source.begin() + e.offset, source.begin() + e.offset + e.length);
+  }
+  const auto of = [](std::vector<std::byte>& bytes, const device::Shape& shape, uint64_t first,
+                     uint64_t count) {
+    device::Memory all = device::Memory::Own(bytes);
+    all.shape = &shape;
+    return all.Part(first * shape.unit_bytes(), count * shape.unit_bytes());
+  };
+  const auto hash = [](const device::Memory& memory) {
+    uint64_t out = 0;
+    EXPECT_TRUE(device::HashNow(memory, &out).ok());
+    return out;
+  };
+  for (const bool network : {false, true}) {
+    std::vector<std::byte> one(3 * unit), other(3 * unit), tail(40);
+    device::Memory granted = memory_[0].Part(1000, slab);
+    granted.shape = &there;
+    Grant grant;
+    grant.pod = "pod-0";
+    grant.lease = lease_;
+    grant.pieces = {granted.Part(unit, 3 * unit)};
+    if (!network) grant.shown = Shown{windows_[0], {{1000, slab}, {50000, 40}}};
+    std::vector<Target> targets;
+    const auto add = [&](std::vector<std::byte>& to, std::vector<std::byte>& from, uint64_t at,
+                         uint64_t first) {
+      for (uint64_t u = 0; u < 3; ++u) {
+        const device::Memory unit_there = of(from, there, first + u, 1);
+        targets.push_back(
+            {of(to, here, u, 1), hash(unit_there), {nullptr, at, unit, &there, unit_there.unit}});
+      }
+    };
+    add(one, whole, 0, 1);
+    if (!network) {  // a tail behind the first slab, and the slab in parts
+      targets.push_back({device::Memory::Own(tail),
+                         device::HashOf(source.subspan(50000, 40)),
+                         {nullptr, slab, 40}});
+      grant.shown->extents.insert(grant.shown->extents.end(), parts.begin(), parts.end());
+      add(other, joined, slab + 40, 2);
+    }
+    TcpTransport tcp(credentials_);
+    Transport& transport = network ? static_cast<Transport&>(tcp) : node();
+    const Status status = Pull(transport, grants_.Issue(std::move(grant)), targets);
+    ASSERT_TRUE(status.ok()) << status.message();
+    for (uint64_t u = 0; u < 3; ++u) {
+      EXPECT_EQ(hash(of(one, here, u, 1)), hash(of(whole, there, 1 + u, 1))) << network;
+      if (network) continue;
+      EXPECT_EQ(hash(of(other, here, u, 1)), hash(of(joined, there, 2 + u, 1)));
+    }
+    EXPECT_EQ(pulled_, (network ? 3 : 6) * unit + (network ? 0 : 40));
+  }
+  // A source that shows less than its slab.
+  Grant less;
+  less.pod = "pod-0";
+  less.lease = lease_;
+  less.pieces = {memory_[0].Part(1000, unit)};
+  less.shown = Shown{windows_[0], {{1000, slab - 1}}};
+  std::vector<std::byte> to(3 * unit);
+  const Target last{of(to, here, 0, 1), 1, {nullptr, 0, unit, &there, 4}};
+  EXPECT_EQ(Pull(node(), grants_.Issue(std::move(less)), {last}).code(), Code::kUnavailable);
+}
+
 TEST_F(NodeTransportTest, BringsEveryByteInOrderAgainAndAgain) {
   ASSERT_STREQ(node().name(), "node");
   for (int round = 0; round < 3; ++round) {

@@ -33,6 +33,9 @@ using Opener = std::function<Result<v1::OpenPullResponse>(const std::string& add
 struct Target {
   device::Memory to;
   uint64_t hash = 0;  // XXH3-64
+  // Where it lies in what a one-sided way is shown (Grant::shown): `address` counts from the first
+  // byte shown. Of 0 bytes: behind the one before.
+  device::Memory from = {};
 };
 
 // Most ranges of one KV read, and most bytes of one.

@@ -77,7 +77,6 @@ Status RankStore::Verify(Kept* kept, const std::vector<layout::PlacedPiece>& pla
     if (is == hash) return OkStatus();
     return {Code::kCorrupt, fmt::format("{} has changed since it was loaded", what())};
   };
-  const uint64_t unit = geometry().granule_bytes();
   for (const layout::PlacedPiece& place : places) {
     if (stop.stop_requested()) return {Code::kUnavailable, "stopped"};
     Piece piece(place, geometry().tail_bytes() > 0);
@@ -85,7 +84,7 @@ Status RankStore::Verify(Kept* kept, const std::vector<layout::PlacedPiece>& pla
     for (uint32_t i = 0; i < place.run.count; ++i) {
       const uint32_t granule = place.run.start + i;
       piece.hashes[i] = noted->Granule(place.layer, place.expert, granule);
-      TANGRAM_RETURN_IF_ERROR(check(at.Part(i * unit, unit), piece.hashes[i], [&] {
+      TANGRAM_RETURN_IF_ERROR(check(GranulesIn(at, place.run, granule, 1), piece.hashes[i], [&] {
         return fmt::format("layer {}, expert {}, granule {}", place.layer, place.expert, granule);
       }));
     }

@@ -397,7 +397,7 @@ class World {
       uint32_t found = 0;
       for (uint32_t granule = 0; granule < geometry().granules(); ++granule) {
         for (uint32_t r = 0; r < kRanks; ++r) {
-          const auto held = StoreOf(r).Granule(layer, expert, granule);
+          const auto held = device::View(StoreOf(r).Granule(layer, expert, granule));
           if (held.empty()) continue;
           ++found;
           if (std::memcmp(held.data(), &whole[granule * geometry().granule_bytes()], held.size()) !=

@@ -127,9 +127,16 @@ v1::Inventory RankStore::HeldLocked() const {
 
 device::Memory RankStore::BytesOf(const PlacedPiece& place, uint32_t granule,
                                   uint32_t count) const {
+  return GranulesIn(memories_.banks->At(place.bank, place.offset, place.bytes), place.run, granule,
+                    count);
+}
+
+device::Memory RankStore::GranulesIn(const device::Memory& slab, layout::Run run, uint32_t granule,
+                                     uint32_t count) const {
+  device::Memory all = slab;
+  all.shape = shapes_.Of(run.count);
   const uint64_t unit = geometry().granule_bytes();
-  return memories_.banks->At(place.bank, place.offset + (granule - place.run.start) * unit,
-                             count * unit);
+  return all.Part((granule - run.start) * unit, count * unit);
 }
 
 device::Memory RankStore::TailOf(const PlacedPiece& place) const {

@@ -21,6 +21,7 @@
 #include "agent/store/hash_file.h"
 #include "agent/store/pieces.h"
 #include "agent/store/rank_memory.h"
+#include "agent/store/shapes.h"
 
 namespace tangram::store {
 
@@ -83,9 +84,9 @@ class RankStore final : public RankMemory {
   Status Audit();
   // For tests: where the CPU reaches it.
   std::span<std::byte> kv() const { return device::View(memories_.kv.memory); }
-  // Bytes of a verified granule, for tests and siblings; empty if not held.
-  std::span<const std::byte> Granule(uint32_t layer, uint32_t expert, uint32_t granule);
-  std::span<const std::byte> Tail(uint32_t layer, uint32_t expert);
+  // Where a verified granule, or a tail, lies, for tests; of 0 bytes if it is not held.
+  device::Memory Granule(uint32_t layer, uint32_t expert, uint32_t granule);
+  device::Memory Tail(uint32_t layer, uint32_t expert);
 
  private:
   struct Attempt {
@@ -96,7 +97,8 @@ class RankStore final : public RankMemory {
     Pieces incoming;
     std::vector<uint32_t> dense_source;  // by part; empty: nothing to bring
   };
-  explicit RankStore(Options options) : options_(std::move(options)) {}
+  explicit RankStore(Options options)
+      : options_(std::move(options)), shapes_(options_.checkpoint->geometry()) {}
   // A device as one piece of memory.
   struct Region {
     device::Mapping mapping;
@@ -121,6 +123,9 @@ class RankStore final : public RankMemory {
                 const std::stop_token& stop) const;
   const layout::GeometryView& geometry() const { return options_.checkpoint->geometry(); }
   device::Memory BytesOf(const layout::PlacedPiece& place, uint32_t granule, uint32_t count) const;
+  // The same where the slab is `slab`.
+  device::Memory GranulesIn(const device::Memory& slab, layout::Run run, uint32_t granule,
+                            uint32_t count) const;
   device::Memory TailOf(const layout::PlacedPiece& place) const;  // of 0 bytes: there are none
   device::Memory DenseBytes(size_t tensor) const;
   std::vector<v1::Mapping> ToProto(const std::vector<memory::BackedRange>& ranges) const;
@@ -158,6 +163,7 @@ class RankStore final : public RankMemory {
   Status CheckVerifiedLocked() const;
 
   const Options options_;
+  const Shapes shapes_;
   std::unique_ptr<HashFile> hashes_;  // null: none
   std::atomic<bool> warned_{false};
   // Set by Open, and by Adopt before the rank is in any world.

@@ -16,10 +16,11 @@ namespace {
 // A fault: the first byte is another.
 Status Spoil(const device::Memory& memory) {
   std::byte byte{};
-  const device::CopyOp out{device::Memory::Own({&byte, 1}), memory.Part(0, 1)};
+  const device::Memory first = device::FirstByte(memory);
+  const device::CopyOp out{device::Memory::Own({&byte, 1}), first};
   TANGRAM_RETURN_IF_ERROR(memory.device->Copy({&out, 1}).Wait());
   byte ^= std::byte{1};
-  const device::CopyOp in{memory.Part(0, 1), device::Memory::Own({&byte, 1})};
+  const device::CopyOp in{first, device::Memory::Own({&byte, 1})};
   return memory.device->Copy({&in, 1}).Wait();
 }
 
@@ -102,6 +103,10 @@ Status RankStore::GrantPiecesLocked(const v1::OpenPullRequest& request, mover::G
                                    run.start, uint64_t{run.start} + run.count));
       }
       grant->pieces.push_back(BytesOf(piece->place, run.start, run.count));
+      if (geometry().row_major()) {
+        out->add_slab_starts(piece->place.run.start);
+        out->add_slab_counts(piece->place.run.count);
+      }
       for (uint32_t g = run.start; g < run.start + run.count; ++g) {
         out->add_granule_hashes(piece->hashes[g - piece->place.run.start]);
       }
@@ -137,7 +142,10 @@ Result<mover::Shown> RankStore::ShowLocked(const mover::Grant& grant) {
   mover::Shown out{window, {}};
   if (kv) out.extents.push_back({0, grant.kv.bytes});  // mapped as a whole
   for (const device::Memory& piece : grant.pieces) {
-    auto extents = memories_.banks->ExtentsOf(piece);
+    // Of a slab whose granules are interleaved all is shown: the reader knows how they lie.
+    const uint64_t bytes =
+        piece.shape == nullptr ? piece.bytes : piece.shape->units * piece.shape->unit_bytes();
+    auto extents = memories_.banks->ExtentsOf({piece.device, piece.address, bytes});
     if (!extents.ok()) return extents.status();
     for (const device::Extent& extent : *extents) {
       device::Extent* const last = out.extents.empty() ? nullptr : &out.extents.back();
@@ -190,18 +198,16 @@ Status RankStore::CopyOut(const std::string& token, std::span<const mover::Targe
   return OkStatus();
 }
 
-std::span<const std::byte> RankStore::Granule(uint32_t layer, uint32_t expert, uint32_t granule) {
+device::Memory RankStore::Granule(uint32_t layer, uint32_t expert, uint32_t granule) {
   const std::scoped_lock lock(mu_);
   const Piece* piece = FindLocked(layer, expert, {granule, 1});
-  if (piece == nullptr) return {};
-  return device::View(BytesOf(piece->place, granule, 1));
+  return piece == nullptr ? device::Memory() : BytesOf(piece->place, granule, 1);
 }
 
-std::span<const std::byte> RankStore::Tail(uint32_t layer, uint32_t expert) {
+device::Memory RankStore::Tail(uint32_t layer, uint32_t expert) {
   const std::scoped_lock lock(mu_);
   const Piece* piece = FindTailLocked(layer, expert);
-  if (piece == nullptr) return {};
-  return device::View(TailOf(piece->place));
+  return piece == nullptr ? device::Memory() : TailOf(piece->place);
 }
 
 }  // namespace tangram::store

@@ -44,7 +44,7 @@ TEST_F(StoreTest, OnlyWhatIsVerifiedIsServed) {
   ASSERT_EQ(opened->granule_hashes_size(), 3);
   for (uint32_t i = 0; i < 3; ++i) {
     EXPECT_EQ(opened->granule_hashes(static_cast<int>(i)),
-              device::HashOf(store.Granule(0, 0, 1 + i)));
+              device::HashOf(device::View(store.Granule(0, 0, 1 + i))));
   }
   EXPECT_TRUE(store.OpenPull(dense, "pod").ok());
   // What is neither here nor to come nobody shall wait for.

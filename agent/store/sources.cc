@@ -20,11 +20,12 @@ bool HasBytes(const mover::Range& range) {
          range.units[0].device->has_bytes();
 }
 
-// Granules lie one after another; the tail lies where the piece ends.
+// Granules follow each other; the tail lies where the piece ends.
 loader::SharedReads::Want WantOf(const layout::PartProof::Move& move, const mover::Range& range) {
   loader::SharedReads::Want out{move.piece.layer, move.piece.expert, move.run, {}, {}};
   if (move.tail) out.tail = range.units.back();
-  out.to = {range.units[0].device, range.units[0].address, range.bytes() - out.tail.bytes};
+  out.to = range.units[0];
+  out.to.bytes = range.bytes() - out.tail.bytes;
   return out;
 }
 
@@ -189,6 +190,21 @@ Result<v1::OpenPullResponse> RankSource::Open(std::span<const size_t> ranges,
                               : store_->options_.opener(peer_.agent(), request);
 }
 
+Result<device::Memory> RankSource::SlabOf(const v1::OpenPullResponse& opened, int row,
+                                          layout::Run run) const {
+  if (row < opened.slab_starts_size() && row < opened.slab_counts_size()) {
+    const layout::Run slab{opened.slab_starts(row), opened.slab_counts(row)};
+    const device::Shape* const shape = store_->shapes_.Of(slab.count);
+    if (shape != nullptr && run.start >= slab.start &&
+        uint64_t{run.start} + run.count <= uint64_t{slab.start} + slab.count) {
+      const uint64_t unit = shape->unit_bytes();
+      return device::Memory{nullptr, 0, run.count * unit, shape, run.start - slab.start};
+    }
+  }
+  return Status(Code::kInvalid, fmt::format("{} does not say in which slab granules {}..{} are",
+                                            name(), run.start, uint64_t{run.start} + run.count));
+}
+
 Status RankSource::Pull(mover::Transport* transport, const std::string& token,
                         std::span<const mover::Target> targets,
                         const std::function<void(uint64_t)>& done,
@@ -217,15 +233,32 @@ Status RankSource::Bring(std::span<const mover::Range> job, std::span<const size
   };
   auto granules = all(opened->granule_hashes()), tails = all(opened->tail_hashes()),
        tensors = all(opened->dense_hashes());
+  int row = 0;         // of those that have granules
+  uint64_t shown = 0;  // bytes, to who reads them there
   for (const size_t i : order) {
     const layout::PartProof::Move* move = (*wanted_)[i].move;
+    const uint32_t granules_of = move == nullptr ? 0 : move->run.count;
+    device::Memory slab;  // that the granules are in, if they are interleaved
+    if (granules_of > 0 && store_->geometry().row_major()) {
+      auto there = SlabOf(*opened, row++, move->run);
+      if (!there.ok()) return there.status();
+      slab = *there;
+      slab.address = shown;
+    }
     for (size_t u = 0; u < job[i].units.size(); ++u) {
-      auto& next = move == nullptr ? tensors : u < move->run.count ? granules : tails;
+      auto& next = move == nullptr ? tensors : u < granules_of ? granules : tails;
       if (next.empty()) {
         return {Code::kInvalid,
                 fmt::format("{} gave fewer hashes than it was asked for units", name())};
       }
-      targets.push_back({job[i].units[u], next.front()});
+      device::Memory from{nullptr, shown, job[i].units[u].bytes};
+      if (u >= granules_of || slab.shape == nullptr) {
+        shown += from.bytes;
+      } else {
+        from = slab.Part(u * from.bytes, from.bytes);
+        if (u + 1 == granules_of) shown += slab.shape->units * from.bytes;
+      }
+      targets.push_back({job[i].units[u], next.front(), from});
       next = next.subspan(1);
     }
   }

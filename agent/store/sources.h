@@ -79,6 +79,9 @@ class RankSource final : public mover::Source {
   // By the transport; null: from a rank of this process.
   Result<v1::OpenPullResponse> Open(std::span<const size_t> ranges,
                                     const mover::Transport* transport) const;
+  // Of row-major slabs: the granules `run`, of the pull's `row` of granules, in their slab at the
+  // source, which begins at address 0. kInvalid: the source does not say, or lies.
+  Result<device::Memory> SlabOf(const v1::OpenPullResponse& opened, int row, layout::Run run) const;
   Status Pull(mover::Transport* transport, const std::string& token,
               std::span<const mover::Target> targets, const std::function<void(uint64_t)>& done,
               const std::stop_token& stop) const;

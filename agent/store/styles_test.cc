@@ -1,5 +1,6 @@
-// Experts of every family that the loader reads, through transitions: what ranks hold is what the
-// slow reference makes of the files, and they move no byte more than the plan counts.
+// Experts of every family that the loader reads, in slabs of either format, through transitions:
+// what ranks hold is what the slow reference makes of the files, and they move no byte more than
+// the plan counts.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -63,8 +64,14 @@ Bytes Planned(const World& world, const std::vector<PlacedPiece>& held,
   return out;
 }
 
-class Styles : public StoreTest, public ::testing::WithParamInterface<Family> {
+class Styles : public StoreTest,
+               public ::testing::WithParamInterface<std::tuple<Family, v1::SlabFormat>> {
  protected:
+  static World::Options Options(uint64_t seed) {
+    World::Options out = Small(std::get<0>(GetParam()), seed);
+    out.format = std::get<1>(GetParam());
+    return out;
+  }
   // A flip whose bytes are those of its parts.
   static void FlipAsPlanned(World& world, const v1::Layout& target) {
     const auto pieces = [&](const v1::Layout& layout, const std::string& id) {
@@ -94,7 +101,7 @@ class Styles : public StoreTest, public ::testing::WithParamInterface<Family> {
 // All widths, from and to: whole experts, groups, shards of one granule, and more ranks than that.
 TEST_P(Styles, EveryWidthAndGroupHoldsWhatTheFilesHave) {
   for (const bool one_node : {false, true}) {
-    World::Options options = Small(GetParam(), one_node ? 31 : 30);
+    World::Options options = Options(one_node ? 31 : 30);
     options.shared_memory = one_node;
     World world(options);
     for (int i = 0; i < 6; ++i) world.AddMember();
@@ -111,7 +118,7 @@ TEST_P(Styles, EveryWidthAndGroupHoldsWhatTheFilesHave) {
 TEST_P(Styles, WalksOfChance) {
   for (uint64_t seed = 40; seed < 46; ++seed) {
     SCOPED_TRACE(seed);
-    World world(Small(GetParam(), seed));
+    World world(Options(seed));
     for (int i = 0; i < 3; ++i) world.AddMember();
     FlipAsPlanned(world, world.First(seed % 2 == 0 ? 1 : 3));
     for (int step = 0; step < 6 && !HasFatalFailure(); ++step) {
@@ -138,14 +145,18 @@ TEST_P(Styles, WalksOfChance) {
   }
 }
 
-std::string NameOf(const ::testing::TestParamInfo<Family>& info) {
-  return info.param == Family::kQwen3      ? "Qwen3"
-         : info.param == Family::kQwen3Fp8 ? "Qwen3Fp8"
-                                           : "GptOss";
+std::string NameOf(const ::testing::TestParamInfo<std::tuple<Family, v1::SlabFormat>>& info) {
+  const auto [family, format] = info.param;
+  const std::string name = family == Family::kQwen3      ? "Qwen3"
+                           : family == Family::kQwen3Fp8 ? "Qwen3Fp8"
+                                                         : "GptOss";
+  return name + (format == v1::SLAB_FORMAT_ROW_MAJOR ? "RowMajor" : "GranuleMajor");
 }
-INSTANTIATE_TEST_SUITE_P(Store, Styles,
-                         ::testing::Values(Family::kQwen3, Family::kQwen3Fp8, Family::kGptOss),
-                         NameOf);
+INSTANTIATE_TEST_SUITE_P(
+    Store, Styles,
+    ::testing::Combine(::testing::Values(Family::kQwen3, Family::kQwen3Fp8, Family::kGptOss),
+                       ::testing::Values(v1::SLAB_FORMAT_GRANULE_MAJOR, v1::SLAB_FORMAT_ROW_MAJOR)),
+    NameOf);
 
 }  // namespace
 }  // namespace tangram::store

@@ -30,9 +30,9 @@ int SpoilTails(World& world, uint32_t rank, const v1::Layout& target) {
     const v1::LayerLayout &now = world.layout.layers(l), &next = target.layers(l);
     if (next.SerializeAsString() == now.SerializeAsString()) continue;
     for (uint32_t expert = 0; expert < world.geometry().experts(); ++expert) {
-      const auto tail = world.at(rank).store->Tail(target.layers(l).layer(), expert);
+      const auto tail = device::View(world.at(rank).store->Tail(target.layers(l).layer(), expert));
       if (tail.empty()) continue;
-      const_cast<std::byte&>(tail.back()) ^= std::byte{1};
+      tail.back() ^= std::byte{1};
       ++spoiled;
     }
   }
@@ -206,7 +206,7 @@ TEST_F(StoreTest, TailsAreOpenedByRowAndOnlyOnceVerified) {
     ASSERT_OK(opened.status());
     EXPECT_EQ(opened->granule_hashes_size(), static_cast<int>(run.count));
     ASSERT_EQ(opened->tail_hashes_size(), 1);
-    EXPECT_EQ(opened->tail_hashes(0), device::HashOf(store.Tail(0, 0)));
+    EXPECT_EQ(opened->tail_hashes(0), device::HashOf(device::View(store.Tail(0, 0))));
   }
   EXPECT_EQ(store.OpenPull(Ask(world, 0, {1, 3}, {}), "pod")->tail_hashes_size(), 0);
   EXPECT_EQ(code(Ask(world, 7, {0, 0}, {0})), Code::kUnavailable) << "no such expert";

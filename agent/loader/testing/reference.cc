@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -117,6 +118,50 @@ std::string Reference::StackedGranule(const std::string& layer, uint64_t expert,
     }
   }
   return out;
+}
+
+// All of a tensor (of stacked ones: of one of them, `outer`) of which the index along `axis` is one
+// of `count` from `first` on.
+std::string Reference::Cut(const std::string& tensor, const std::vector<uint64_t>& outer,
+                           size_t axis, uint64_t first, uint64_t count) const {
+  const Stored& stored = Of(tensor);
+  std::vector<uint64_t> at = outer;
+  std::string out;
+  const std::function<void()> walk = [&] {
+    const size_t here = at.size();
+    if (here == stored.shape.size()) {
+      out += stored.At(at);
+      return;
+    }
+    const bool cut = here == axis + outer.size();
+    const uint64_t begin = cut ? first : 0, end = cut ? first + count : stored.shape[here];
+    for (uint64_t i = begin; i < end; ++i) {
+      at.push_back(i);
+      walk();
+      at.pop_back();
+    }
+  };
+  walk();
+  return out;
+}
+
+std::string Reference::Rows(uint32_t layer, uint32_t expert, uint32_t first, uint32_t count) const {
+  const uint64_t row = first * rows_, rows = count * rows_;
+  if (gpt_oss_) {
+    const std::string name = LayerName(layer);
+    return Cut(name + "gate_up_proj", {expert}, 1, 2 * row, 2 * rows) +
+           Cut(name + "down_proj", {expert}, 0, row, rows) +
+           Cut(name + "gate_up_proj_bias", {expert}, 0, 2 * row, 2 * rows);
+  }
+  const std::string name = LayerName(layer) + std::to_string(expert) + ".";
+  std::string out = Cut(name + "gate_proj.weight", {}, 0, row, rows) +
+                    Cut(name + "up_proj.weight", {}, 0, row, rows) +
+                    Cut(name + "down_proj.weight", {}, 1, row, rows);
+  if (!tensors_.contains(name + "gate_proj.weight_scale_inv")) return out;
+  const uint64_t block = row / 128, blocks = rows / 128;
+  return out + Cut(name + "gate_proj.weight_scale_inv", {}, 0, block, blocks) +
+         Cut(name + "up_proj.weight_scale_inv", {}, 0, block, blocks) +
+         Cut(name + "down_proj.weight_scale_inv", {}, 1, block, blocks);
 }
 
 std::string Reference::Tail(uint32_t layer, uint32_t expert) const {

@@ -16,6 +16,10 @@ class Reference {
   Reference(const std::string& directory, uint32_t granule_rows);
 
   std::string Granule(uint32_t layer, uint32_t expert, uint32_t granule) const;
+  // The slab of `count` granules from `first` on, row-major, without the tail: rows `first *
+  // granule_rows` and so on of each of the expert's tensors, or its columns, as the tensor has
+  // them.
+  std::string Rows(uint32_t layer, uint32_t expert, uint32_t first, uint32_t count) const;
   // Empty: experts of this family have none.
   std::string Tail(uint32_t layer, uint32_t expert) const;
 
@@ -30,6 +34,8 @@ class Reference {
   const Stored& Of(const std::string& name) const;
   std::string PlainGranule(const std::string& expert, uint64_t first) const;
   std::string Scales(const std::string& expert, uint64_t first) const;
+  std::string Cut(const std::string& tensor, const std::vector<uint64_t>& outer, size_t axis,
+                  uint64_t first, uint64_t count) const;
   std::string StackedGranule(const std::string& layer, uint64_t expert, uint64_t first) const;
 
   std::map<std::string, Stored> tensors_;

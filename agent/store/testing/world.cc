@@ -83,7 +83,7 @@ World::World(const Options& options) : random(options.seed), options_(options) {
   spdlog::default_logger();
   loader::testing::WriteCheckpoint(dir.path(), options.shape,
                                    loader::testing::MakeTensors(options.shape, options.seed), 2);
-  auto opened = loader::Checkpoint::Open(dir.path(), options.granule_rows, 4096);
+  auto opened = loader::Checkpoint::Open(dir.path(), options.granule_rows, 4096, options.format);
   if (!opened.ok()) throw std::runtime_error(opened.status().message());
   checkpoint = std::move(opened).value();
   reference_ = std::make_unique<loader::testing::Reference>(dir.path(), options.granule_rows);
@@ -511,13 +511,19 @@ Status World::Reshape(uint32_t group, uint32_t active) {
   return OkStatus();
 }
 
-const std::string& World::Truth(uint32_t layer, uint32_t expert, Run run) {
-  std::string& out = truths_[{layer, expert, run.start, run.count}];
-  if (!out.empty()) return out;
+const World::Truth& World::TruthOf(uint32_t layer, uint32_t expert, Run run) {
+  Truth& out = truths_[{layer, expert, run.start, run.count}];
+  if (!out.in_order.empty()) return out;
+  const bool rows = geometry().row_major();
   for (uint32_t g = run.start; g < run.start + run.count; ++g) {
-    out += reference_->Granule(layer, expert, g);
+    out.in_order +=
+        rows ? reference_->Rows(layer, expert, g, 1) : reference_->Granule(layer, expert, g);
   }
-  return out += reference_->Tail(layer, expert);
+  const std::string tail = reference_->Tail(layer, expert);
+  out.in_slab =
+      rows ? reference_->Rows(layer, expert, run.start, run.count) + tail : out.in_order + tail;
+  out.in_order += tail;
+  return out;
 }
 
 Status World::Check() {
@@ -548,22 +554,27 @@ Status World::Check() {
     }
     const int fd = store.Regions().weights_fd;
     for (const PlacedPiece& piece : pieces) {
-      const std::string& want = Truth(piece.layer, piece.expert, piece.run);
+      const Truth& want = TruthOf(piece.layer, piece.expert, piece.run);
       std::string have;
-      const auto add = [&](std::span<const std::byte> bytes) {
-        have.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+      const auto add = [&](const device::Memory& memory) {
+        const size_t before = have.size();
+        have.resize(before + memory.bytes);
+        const device::CopyOp copy{
+            device::Memory::Own(std::as_writable_bytes(std::span(have).subspan(before))), memory};
+        if (memory.bytes > 0) (void)memory.device->Copy({&copy, 1}).Wait();
       };
       for (uint32_t g = piece.run.start; g < piece.run.start + piece.run.count; ++g) {
         add(store.Granule(piece.layer, piece.expert, g));
       }
       add(store.Tail(piece.layer, piece.expert));
-      if (have != want ||
-          member->engine.Read(fd, piece.bank, piece.offset, piece.bytes, page) != want) {
-        return Wrong(fmt::format(
-            "{}: layer {}, expert {}, granules {}..{} differ from the "
-            "checkpoint{}",
-            member->id, piece.layer, piece.expert, piece.run.start,
-            piece.run.start + piece.run.count, have == want ? " in the engine's view" : ""));
+      if (have != want.in_order ||
+          member->engine.Read(fd, piece.bank, piece.offset, piece.bytes, page) != want.in_slab) {
+        return Wrong(
+            fmt::format("{}: layer {}, expert {}, granules {}..{} differ from the "
+                        "checkpoint{}",
+                        member->id, piece.layer, piece.expert, piece.run.start,
+                        piece.run.start + piece.run.count,
+                        have == want.in_order ? " in the engine's view" : ""));
       }
     }
     if (rank < 0) continue;

@@ -59,6 +59,7 @@ class World {
     bool shared_memory = false;  // nodes are pods of one node, which may map each other's memory
     uint64_t seed = 1;
     size_t load_threads = 1;
+    v1::SlabFormat format = v1::SLAB_FORMAT_GRANULE_MAJOR;
   };
   explicit World(const Options& options);
   ~World();
@@ -130,13 +131,16 @@ class World {
   RankStore::Options StoreOptions(const Member& member, const std::string& id);
 
   const Options options_;
-  // What a piece must be, tail and all.
-  const std::string& Truth(uint32_t layer, uint32_t expert, layout::Run run);
+  // What a piece must be, tail and all: granule by granule, and as it lies in its slab.
+  struct Truth {
+    std::string in_order, in_slab;
+  };
+  const Truth& TruthOf(uint32_t layer, uint32_t expert, layout::Run run);
   v1::LayerLayout LayerOf(const v1::Layout& base, uint32_t layer, uint32_t group, uint32_t active,
                           std::set<uint32_t>* banks);
 
   std::unique_ptr<loader::testing::Reference> reference_;
-  std::map<std::array<uint32_t, 4>, std::string> truths_;
+  std::map<std::array<uint32_t, 4>, Truth> truths_;
 };
 
 }  // namespace tangram::store::testing

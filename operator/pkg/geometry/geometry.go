@@ -107,6 +107,9 @@ func New(g *tangramv1.Geometry) (*View, error) {
 	case g.PageBytes < 256 || g.PageBytes&(g.PageBytes-1) != 0:
 		return bad("page_bytes = %d is no power of two of at least 256", g.PageBytes)
 	}
+	if err := checkSections(g); err != nil {
+		return nil, err
+	}
 	v := &View{Proto: g, Granules: g.MoeInner / g.GranuleRows}
 	v.ordinals = make([]int32, g.Layers)
 	for i := range v.ordinals {
@@ -130,6 +133,28 @@ func New(g *tangramv1.Geometry) (*View, error) {
 	sum := sha256.Sum256(wire)
 	v.Fingerprint = sum[:]
 	return v, nil
+}
+
+// checkSections: those of a slab that is row-major are what a granule is made of; another slab has none.
+func checkSections(g *tangramv1.Geometry) error {
+	if g.SlabFormat != tangramv1.SlabFormat_SLAB_FORMAT_ROW_MAJOR {
+		if len(g.Sections) > 0 {
+			return fmt.Errorf("geometry: %d sections, and slab_format is not row-major", len(g.Sections))
+		}
+		return nil
+	}
+	left := g.GranuleBytes
+	for i, section := range g.Sections {
+		if section.Lines == 0 || section.Bytes == 0 || section.Bytes > left/section.Lines {
+			return fmt.Errorf("geometry: section %d of %d lines of %d bytes, %d of granule_bytes = %d are left for it", i, section.Lines, section.Bytes,
+				left, g.GranuleBytes)
+		}
+		left -= section.Lines * section.Bytes
+	}
+	if left > 0 {
+		return fmt.Errorf("geometry: sections leave %d bytes of granule_bytes = %d", left, g.GranuleBytes)
+	}
+	return nil
 }
 
 // PieceBytes is the size of a piece of `count` granules, tail included.

@@ -5,6 +5,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
+
+	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
 func TestShardsCoverEachExpertWithSizesWithinOne(t *testing.T) {
@@ -60,4 +62,28 @@ func TestRefusalsNameTheField(t *testing.T) {
 		_, err = New(v.Proto)
 		require.ErrorContains(t, err, want)
 	}
+}
+
+func TestSectionsAreAGranule(t *testing.T) {
+	all, err := Public()
+	require.NoError(t, err)
+	const much = uint64(1) << 63
+	try := func(format tangramv1.SlabFormat, sections ...*tangramv1.Section) error {
+		g := proto.CloneOf(all[0])
+		g.GranuleBytes, g.SlabFormat, g.Sections = 1000, format, sections
+		_, err := New(g)
+		return err
+	}
+	section := func(lines, bytes uint64) *tangramv1.Section { return &tangramv1.Section{Lines: lines, Bytes: bytes} }
+	const rows = tangramv1.SlabFormat_SLAB_FORMAT_ROW_MAJOR
+	require.NoError(t, try(rows, section(1, 400), section(1, 400), section(50, 4)))
+	require.NoError(t, try(tangramv1.SlabFormat_SLAB_FORMAT_GRANULE_MAJOR))
+	require.ErrorContains(t, try(tangramv1.SlabFormat_SLAB_FORMAT_GRANULE_MAJOR, section(1, 1000)), "1 sections, and slab_format is not")
+	require.ErrorContains(t, try(rows), "leave 1000 bytes")
+	require.ErrorContains(t, try(rows, section(1, 400), section(50, 3)), "leave 450 bytes")
+	require.ErrorContains(t, try(rows, section(1, 900), section(50, 3)), "section 1 of 50 lines of 3 bytes, 100 of")
+	require.ErrorContains(t, try(rows, section(0, 7), section(1, 1000)), "section 0 of 0 lines")
+	require.ErrorContains(t, try(rows, section(7, 0), section(1, 1000)), "section 0 of 7 lines of 0 bytes")
+	require.ErrorContains(t, try(rows, section(much, 2), section(1, 1000)), "section 0 of 9223372036854775808 lines")
+	require.ErrorContains(t, try(rows, section(2, much), section(1, 1000)), "section 0 of 2 lines of 9223372036854775808")
 }

@@ -2385,6 +2385,10 @@ type OpenPullResponse struct {
 	GranuleHashes []uint64               `protobuf:"fixed64,2,rep,packed,name=granule_hashes,json=granuleHashes,proto3" json:"granule_hashes,omitempty"` // XXH3-64 of each granule, in the order of `pieces`
 	DenseHashes   []uint64               `protobuf:"fixed64,3,rep,packed,name=dense_hashes,json=denseHashes,proto3" json:"dense_hashes,omitempty"`       // per tensor: by part, then by index
 	TailHashes    []uint64               `protobuf:"fixed64,4,rep,packed,name=tail_hashes,json=tailHashes,proto3" json:"tail_hashes,omitempty"`          // of each of `tails`
+	// Row-major, of each row of `pieces` that has granules: the granules of the slab that they lie
+	// in. By descriptor all of the slab is shown.
+	SlabStarts    []uint32 `protobuf:"varint,5,rep,packed,name=slab_starts,json=slabStarts,proto3" json:"slab_starts,omitempty"`
+	SlabCounts    []uint32 `protobuf:"varint,6,rep,packed,name=slab_counts,json=slabCounts,proto3" json:"slab_counts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2443,6 +2447,20 @@ func (x *OpenPullResponse) GetDenseHashes() []uint64 {
 func (x *OpenPullResponse) GetTailHashes() []uint64 {
 	if x != nil {
 		return x.TailHashes
+	}
+	return nil
+}
+
+func (x *OpenPullResponse) GetSlabStarts() []uint32 {
+	if x != nil {
+		return x.SlabStarts
+	}
+	return nil
+}
+
+func (x *OpenPullResponse) GetSlabCounts() []uint32 {
+	if x != nil {
+		return x.SlabCounts
 	}
 	return nil
 }
@@ -2638,13 +2656,17 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"denseParts\x12\x0e\n" +
 	"\x02kv\x18\x06 \x01(\bR\x02kv\x12#\n" +
 	"\rby_descriptor\x18\a \x01(\bR\fbyDescriptor\x12\x14\n" +
-	"\x05tails\x18\b \x03(\rR\x05tails\"\x93\x01\n" +
+	"\x05tails\x18\b \x03(\rR\x05tails\"\xd5\x01\n" +
 	"\x10OpenPullResponse\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\fR\x05token\x12%\n" +
 	"\x0egranule_hashes\x18\x02 \x03(\x06R\rgranuleHashes\x12!\n" +
 	"\fdense_hashes\x18\x03 \x03(\x06R\vdenseHashes\x12\x1f\n" +
 	"\vtail_hashes\x18\x04 \x03(\x06R\n" +
-	"tailHashes*\xa1\x01\n" +
+	"tailHashes\x12\x1f\n" +
+	"\vslab_starts\x18\x05 \x03(\rR\n" +
+	"slabStarts\x12\x1f\n" +
+	"\vslab_counts\x18\x06 \x03(\rR\n" +
+	"slabCounts*\xa1\x01\n" +
 	"\x05Phase\x12\x15\n" +
 	"\x11PHASE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +

@@ -32,7 +32,8 @@ const (
 	// Granule after granule; each has its gate rows [r, H], its up rows [r, H] and
 	// its down columns stored one after another [r, H]. Any shard is one range.
 	SlabFormat_SLAB_FORMAT_GRANULE_MAJOR SlabFormat = 1
-	// As in the checkpoint: down is strided.
+	// The matrices as they are in the checkpoint, cut to the piece's granules: Geometry.sections,
+	// one after another, each with its lines of all granules. Granules are interleaved.
 	SlabFormat_SLAB_FORMAT_ROW_MAJOR SlabFormat = 2
 )
 
@@ -154,8 +155,10 @@ type Geometry struct {
 	DenseBytes       uint64                 `protobuf:"varint,17,opt,name=dense_bytes,json=denseBytes,proto3" json:"dense_bytes,omitempty"`                       // all weights outside the routed experts
 	KvHeadTokenBytes uint64                 `protobuf:"varint,18,opt,name=kv_head_token_bytes,json=kvHeadTokenBytes,proto3" json:"kv_head_token_bytes,omitempty"` // K and V of one token, one KV head, one layer
 	EvenShardsOnly   bool                   `protobuf:"varint,19,opt,name=even_shards_only,json=evenShardsOnly,proto3" json:"even_shards_only,omitempty"`         // declared by the engine
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// SLAB_FORMAT_ROW_MAJOR only: what a granule is made of, in the order of its bytes.
+	Sections      []*Section `protobuf:"bytes,20,rep,name=sections,proto3" json:"sections,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Geometry) Reset() {
@@ -321,6 +324,68 @@ func (x *Geometry) GetEvenShardsOnly() bool {
 	return false
 }
 
+func (x *Geometry) GetSections() []*Section {
+	if x != nil {
+		return x.Sections
+	}
+	return nil
+}
+
+// A part of a granule, and of a slab that is row-major: a slab of n granules has `lines` lines of
+// n * `bytes` bytes, in each of which granule g has those from g * `bytes` on. Gate, or up: one line
+// (rows of I are side by side). Down: a line for each of H rows.
+type Section struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Lines         uint64                 `protobuf:"varint,1,opt,name=lines,proto3" json:"lines,omitempty"`
+	Bytes         uint64                 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"` // of one granule in one line
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Section) Reset() {
+	*x = Section{}
+	mi := &file_tangram_v1_layout_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Section) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Section) ProtoMessage() {}
+
+func (x *Section) ProtoReflect() protoreflect.Message {
+	mi := &file_tangram_v1_layout_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Section.ProtoReflect.Descriptor instead.
+func (*Section) Descriptor() ([]byte, []int) {
+	return file_tangram_v1_layout_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Section) GetLines() uint64 {
+	if x != nil {
+		return x.Lines
+	}
+	return 0
+}
+
+func (x *Section) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 // A rank's identity. Never reused: a restarted process is another member.
 type Member struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -334,7 +399,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_tangram_v1_layout_proto_msgTypes[1]
+	mi := &file_tangram_v1_layout_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -346,7 +411,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_layout_proto_msgTypes[1]
+	mi := &file_tangram_v1_layout_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -359,7 +424,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_layout_proto_rawDescGZIP(), []int{1}
+	return file_tangram_v1_layout_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Member) GetId() string {
@@ -405,7 +470,7 @@ type ExpertGroup struct {
 
 func (x *ExpertGroup) Reset() {
 	*x = ExpertGroup{}
-	mi := &file_tangram_v1_layout_proto_msgTypes[2]
+	mi := &file_tangram_v1_layout_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -417,7 +482,7 @@ func (x *ExpertGroup) String() string {
 func (*ExpertGroup) ProtoMessage() {}
 
 func (x *ExpertGroup) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_layout_proto_msgTypes[2]
+	mi := &file_tangram_v1_layout_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -430,7 +495,7 @@ func (x *ExpertGroup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpertGroup.ProtoReflect.Descriptor instead.
 func (*ExpertGroup) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_layout_proto_rawDescGZIP(), []int{2}
+	return file_tangram_v1_layout_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ExpertGroup) GetRanks() []uint32 {
@@ -460,7 +525,7 @@ type AttentionGroup struct {
 
 func (x *AttentionGroup) Reset() {
 	*x = AttentionGroup{}
-	mi := &file_tangram_v1_layout_proto_msgTypes[3]
+	mi := &file_tangram_v1_layout_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -472,7 +537,7 @@ func (x *AttentionGroup) String() string {
 func (*AttentionGroup) ProtoMessage() {}
 
 func (x *AttentionGroup) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_layout_proto_msgTypes[3]
+	mi := &file_tangram_v1_layout_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -485,7 +550,7 @@ func (x *AttentionGroup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttentionGroup.ProtoReflect.Descriptor instead.
 func (*AttentionGroup) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_layout_proto_rawDescGZIP(), []int{3}
+	return file_tangram_v1_layout_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *AttentionGroup) GetRanks() []uint32 {
@@ -516,7 +581,7 @@ type LayerLayout struct {
 
 func (x *LayerLayout) Reset() {
 	*x = LayerLayout{}
-	mi := &file_tangram_v1_layout_proto_msgTypes[4]
+	mi := &file_tangram_v1_layout_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -528,7 +593,7 @@ func (x *LayerLayout) String() string {
 func (*LayerLayout) ProtoMessage() {}
 
 func (x *LayerLayout) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_layout_proto_msgTypes[4]
+	mi := &file_tangram_v1_layout_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -541,7 +606,7 @@ func (x *LayerLayout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LayerLayout.ProtoReflect.Descriptor instead.
 func (*LayerLayout) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_layout_proto_rawDescGZIP(), []int{4}
+	return file_tangram_v1_layout_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *LayerLayout) GetLayer() uint32 {
@@ -595,7 +660,7 @@ type DenseLayout struct {
 
 func (x *DenseLayout) Reset() {
 	*x = DenseLayout{}
-	mi := &file_tangram_v1_layout_proto_msgTypes[5]
+	mi := &file_tangram_v1_layout_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -607,7 +672,7 @@ func (x *DenseLayout) String() string {
 func (*DenseLayout) ProtoMessage() {}
 
 func (x *DenseLayout) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_layout_proto_msgTypes[5]
+	mi := &file_tangram_v1_layout_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -620,7 +685,7 @@ func (x *DenseLayout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenseLayout.ProtoReflect.Descriptor instead.
 func (*DenseLayout) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_layout_proto_rawDescGZIP(), []int{5}
+	return file_tangram_v1_layout_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *DenseLayout) GetRanks() []uint32 {
@@ -642,7 +707,7 @@ type PipelineStage struct {
 
 func (x *PipelineStage) Reset() {
 	*x = PipelineStage{}
-	mi := &file_tangram_v1_layout_proto_msgTypes[6]
+	mi := &file_tangram_v1_layout_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -654,7 +719,7 @@ func (x *PipelineStage) String() string {
 func (*PipelineStage) ProtoMessage() {}
 
 func (x *PipelineStage) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_layout_proto_msgTypes[6]
+	mi := &file_tangram_v1_layout_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -667,7 +732,7 @@ func (x *PipelineStage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PipelineStage.ProtoReflect.Descriptor instead.
 func (*PipelineStage) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_layout_proto_rawDescGZIP(), []int{6}
+	return file_tangram_v1_layout_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *PipelineStage) GetFirstLayer() uint32 {
@@ -708,7 +773,7 @@ type Layout struct {
 
 func (x *Layout) Reset() {
 	*x = Layout{}
-	mi := &file_tangram_v1_layout_proto_msgTypes[7]
+	mi := &file_tangram_v1_layout_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -720,7 +785,7 @@ func (x *Layout) String() string {
 func (*Layout) ProtoMessage() {}
 
 func (x *Layout) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_layout_proto_msgTypes[7]
+	mi := &file_tangram_v1_layout_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -733,7 +798,7 @@ func (x *Layout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Layout.ProtoReflect.Descriptor instead.
 func (*Layout) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_layout_proto_rawDescGZIP(), []int{7}
+	return file_tangram_v1_layout_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Layout) GetWorld() string {
@@ -817,7 +882,7 @@ type Inventory struct {
 
 func (x *Inventory) Reset() {
 	*x = Inventory{}
-	mi := &file_tangram_v1_layout_proto_msgTypes[8]
+	mi := &file_tangram_v1_layout_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -829,7 +894,7 @@ func (x *Inventory) String() string {
 func (*Inventory) ProtoMessage() {}
 
 func (x *Inventory) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_layout_proto_msgTypes[8]
+	mi := &file_tangram_v1_layout_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -842,7 +907,7 @@ func (x *Inventory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Inventory.ProtoReflect.Descriptor instead.
 func (*Inventory) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_layout_proto_rawDescGZIP(), []int{8}
+	return file_tangram_v1_layout_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Inventory) GetLayer() []uint32 {
@@ -906,7 +971,7 @@ var File_tangram_v1_layout_proto protoreflect.FileDescriptor
 const file_tangram_v1_layout_proto_rawDesc = "" +
 	"\n" +
 	"\x17tangram/v1/layout.proto\x12\n" +
-	"tangram.v1\"\x81\x05\n" +
+	"tangram.v1\"\xb2\x05\n" +
 	"\bGeometry\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x16\n" +
 	"\x06layers\x18\x02 \x01(\rR\x06layers\x12\x1d\n" +
@@ -932,7 +997,11 @@ const file_tangram_v1_layout_proto_rawDesc = "" +
 	"\vdense_bytes\x18\x11 \x01(\x04R\n" +
 	"denseBytes\x12-\n" +
 	"\x13kv_head_token_bytes\x18\x12 \x01(\x04R\x10kvHeadTokenBytes\x12(\n" +
-	"\x10even_shards_only\x18\x13 \x01(\bR\x0eevenShardsOnly\"R\n" +
+	"\x10even_shards_only\x18\x13 \x01(\bR\x0eevenShardsOnly\x12/\n" +
+	"\bsections\x18\x14 \x03(\v2\x13.tangram.v1.SectionR\bsections\"5\n" +
+	"\aSection\x12\x14\n" +
+	"\x05lines\x18\x01 \x01(\x04R\x05lines\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"R\n" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x10\n" +
@@ -1005,34 +1074,36 @@ func file_tangram_v1_layout_proto_rawDescGZIP() []byte {
 }
 
 var file_tangram_v1_layout_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_tangram_v1_layout_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_tangram_v1_layout_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_tangram_v1_layout_proto_goTypes = []any{
 	(SlabFormat)(0),        // 0: tangram.v1.SlabFormat
 	(DType)(0),             // 1: tangram.v1.DType
 	(*Geometry)(nil),       // 2: tangram.v1.Geometry
-	(*Member)(nil),         // 3: tangram.v1.Member
-	(*ExpertGroup)(nil),    // 4: tangram.v1.ExpertGroup
-	(*AttentionGroup)(nil), // 5: tangram.v1.AttentionGroup
-	(*LayerLayout)(nil),    // 6: tangram.v1.LayerLayout
-	(*DenseLayout)(nil),    // 7: tangram.v1.DenseLayout
-	(*PipelineStage)(nil),  // 8: tangram.v1.PipelineStage
-	(*Layout)(nil),         // 9: tangram.v1.Layout
-	(*Inventory)(nil),      // 10: tangram.v1.Inventory
+	(*Section)(nil),        // 3: tangram.v1.Section
+	(*Member)(nil),         // 4: tangram.v1.Member
+	(*ExpertGroup)(nil),    // 5: tangram.v1.ExpertGroup
+	(*AttentionGroup)(nil), // 6: tangram.v1.AttentionGroup
+	(*LayerLayout)(nil),    // 7: tangram.v1.LayerLayout
+	(*DenseLayout)(nil),    // 8: tangram.v1.DenseLayout
+	(*PipelineStage)(nil),  // 9: tangram.v1.PipelineStage
+	(*Layout)(nil),         // 10: tangram.v1.Layout
+	(*Inventory)(nil),      // 11: tangram.v1.Inventory
 }
 var file_tangram_v1_layout_proto_depIdxs = []int32{
 	1, // 0: tangram.v1.Geometry.dtype:type_name -> tangram.v1.DType
 	0, // 1: tangram.v1.Geometry.slab_format:type_name -> tangram.v1.SlabFormat
-	4, // 2: tangram.v1.LayerLayout.experts:type_name -> tangram.v1.ExpertGroup
-	5, // 3: tangram.v1.LayerLayout.attention:type_name -> tangram.v1.AttentionGroup
-	3, // 4: tangram.v1.Layout.members:type_name -> tangram.v1.Member
-	6, // 5: tangram.v1.Layout.layers:type_name -> tangram.v1.LayerLayout
-	7, // 6: tangram.v1.Layout.dense:type_name -> tangram.v1.DenseLayout
-	8, // 7: tangram.v1.Layout.stages:type_name -> tangram.v1.PipelineStage
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	3, // 2: tangram.v1.Geometry.sections:type_name -> tangram.v1.Section
+	5, // 3: tangram.v1.LayerLayout.experts:type_name -> tangram.v1.ExpertGroup
+	6, // 4: tangram.v1.LayerLayout.attention:type_name -> tangram.v1.AttentionGroup
+	4, // 5: tangram.v1.Layout.members:type_name -> tangram.v1.Member
+	7, // 6: tangram.v1.Layout.layers:type_name -> tangram.v1.LayerLayout
+	8, // 7: tangram.v1.Layout.dense:type_name -> tangram.v1.DenseLayout
+	9, // 8: tangram.v1.Layout.stages:type_name -> tangram.v1.PipelineStage
+	9, // [9:9] is the sub-list for method output_type
+	9, // [9:9] is the sub-list for method input_type
+	9, // [9:9] is the sub-list for extension type_name
+	9, // [9:9] is the sub-list for extension extendee
+	0, // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_tangram_v1_layout_proto_init() }
@@ -1046,7 +1117,7 @@ func file_tangram_v1_layout_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tangram_v1_layout_proto_rawDesc), len(file_tangram_v1_layout_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   9,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,96 @@
+#include "agent/device/runs.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "agent/device/hash.h"
+
+namespace tangram::device {
+namespace {
+
+// A copy of a size that the compiler knows is a few instructions, where a call costs as much as the
+// bytes of a short line.
+template <size_t kBytes>
+void CopyLinesOf(std::byte* to, uint64_t to_pitch, const std::byte* from, uint64_t from_pitch,
+                 uint64_t lines) {
+  for (uint64_t l = 0; l < lines; ++l, to += to_pitch, from += from_pitch) {
+    std::memcpy(to, from, kBytes);
+  }
+}
+
+void CopyLines(const Strip& to, const Strip& from) {
+  auto* out = reinterpret_cast<std::byte*>(to.address);
+  const auto* in = reinterpret_cast<const std::byte*>(from.address);
+  if (to.pitch == to.bytes && from.pitch == from.bytes) {
+    std::memcpy(out, in, to.lines * to.bytes);
+    return;
+  }
+  switch (to.bytes) {
+    case 16:
+      return CopyLinesOf<16>(out, to.pitch, in, from.pitch, to.lines);
+    case 32:
+      return CopyLinesOf<32>(out, to.pitch, in, from.pitch, to.lines);
+    case 64:
+      return CopyLinesOf<64>(out, to.pitch, in, from.pitch, to.lines);
+    case 128:
+      return CopyLinesOf<128>(out, to.pitch, in, from.pitch, to.lines);
+    default:
+      for (uint64_t l = 0; l < to.lines; ++l, out += to.pitch, in += from.pitch) {
+        std::memcpy(out, in, to.bytes);
+      }
+  }
+}
+
+bool SamePlanes(const Shape& a, const Shape& b) {
+  return std::equal(a.planes.begin(), a.planes.end(), b.planes.begin(), b.planes.end(),
+                    [](const Shape::Plane& one, const Shape::Plane& other) {
+                      return one.lines == other.lines && one.bytes == other.bytes;
+                    });
+}
+
+}  // namespace
+
+uint64_t Shape::unit_bytes() const {
+  uint64_t out = 0;
+  for (const Plane& plane : planes) out += plane.lines * plane.bytes;
+  return out;
+}
+
+Memory FirstByte(const Memory& memory) {
+  if (memory.shape == nullptr) return memory.Part(0, 1);
+  return {memory.device, memory.address + memory.unit * memory.shape->planes.front().bytes, 1};
+}
+
+bool CopyStrips(const Memory& to, const Memory& from) {
+  const Shape* const shape = to.shape != nullptr ? to.shape : from.shape;
+  if (to.shape != nullptr && from.shape != nullptr && !SamePlanes(*to.shape, *from.shape)) {
+    return false;
+  }
+  // A unit has few planes: both sides are walked at once by way of a list of one unit's strips.
+  const uint64_t unit = shape->unit_bytes();
+  std::vector<Strip> strips;
+  strips.reserve(shape->planes.size());
+  for (uint64_t at = 0; at + unit <= to.bytes; at += unit) {
+    strips.clear();
+    EachStrip(from.Part(at, unit), shape, [&](const Strip& strip) { strips.push_back(strip); });
+    size_t next = 0;
+    EachStrip(to.Part(at, unit), shape,
+              [&](const Strip& strip) { CopyLines(strip, strips[next++]); });
+  }
+  return true;
+}
+
+void Gather(const Memory& from, std::span<std::byte> to) { CopyStrips(Memory::Own(to), from); }
+
+uint64_t HashStrips(const Memory& memory) {
+  // Gathered, as a hash of many short pieces costs several times as much as one of what they make.
+  // A thread keeps the buffer: a new one would be pages that the kernel has to clear.
+  thread_local std::vector<std::byte> buffer;
+  if (buffer.size() < memory.bytes) buffer.resize(memory.bytes);
+  const std::span<std::byte> bytes = std::span(buffer).first(memory.bytes);
+  Gather(memory, bytes);
+  return HashOf(bytes);
+}
+
+}  // namespace tangram::device
