@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <barrier>
 #include <mutex>
 #include <random>
 #include <set>
@@ -60,7 +61,7 @@ Played Play(const std::vector<Range>& job, std::vector<Script*> scripts, Limits 
   Played out;
   std::mutex mu;
   const std::vector<Source*> sources(scripts.begin(), scripts.end());
-  limits.ask_again = std::chrono::milliseconds(1);
+  limits.ask_again = limits.after_failure = std::chrono::milliseconds(1);
   out.status = Bring(
       job, sources, limits,
       [&](const Source&, size_t range, const std::vector<uint64_t>& hashes) {
@@ -143,6 +144,43 @@ TEST(Bring, ASourceThatFailsTwiceIsNotAskedAgainAndTheNextIs) {
     EXPECT_EQ(b.calls, (std::vector<std::vector<size_t>>{{2, 3}}));
     EXPECT_EQ(played.arrived, (std::multiset<size_t>{0, 1, 2, 3}));
   }
+}
+
+// A connection that could not be made fails every call until it is made anew: that is one failure,
+// and it is not asked again in the same moment.
+TEST(Bring, ASourceThatIsAwayForAMomentFailsOnceForAllItsLanes) {
+  class Moment final : public Source {
+   public:
+    std::string name() const override { return "moment"; }
+    size_t lanes() const override { return 2; }
+    Status Bring(std::span<const Range> job, std::span<const size_t> wanted, const Arrived& arrived,
+                 const std::stop_token&) override {
+      if (asked_++ < 2) {
+        both_.arrive_and_wait();
+        return kAway;
+      }
+      if (std::chrono::steady_clock::now() < until_) return kAway;
+      for (const size_t i : wanted) arrived(i, std::vector<uint64_t>(job[i].units.size(), i + 1));
+      return OkStatus();
+    }
+
+   private:
+    std::atomic<int> asked_{0};
+    std::barrier<> both_{2};
+    const std::chrono::steady_clock::time_point until_ =
+        std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+  } moment;
+  Script other("other", {kGood});
+  Source* const sources[] = {&moment, &other};
+  // Enough for both lanes to have a call each.
+  const std::vector<Range> job(8, {std::vector<device::Memory>(1, {nullptr, 0, 64 << 20}), {0, 1}});
+  std::atomic<int> failures{0};
+  const Status status = Bring(
+      job, sources, {}, [](const Source&, size_t, const std::vector<uint64_t>&) {},
+      [&](const Source&, const Status&) { ++failures; }, {});
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(failures, 2);
+  EXPECT_TRUE(other.calls.empty()) << "what it had was brought from elsewhere";
 }
 
 TEST(Bring, WhatIsQueuedAtASourceThatIsGivenUpGoesToOthersToo) {

@@ -68,11 +68,12 @@ class Run {
     uint64_t bytes = 0;        // of these
     size_t calls = 0;          // under way
     int failures = 0;
-    Clock::time_point not_before{};
+    Clock::time_point failed{}, not_before{};
   };
   struct Call {
     size_t desk = 0;
     std::vector<size_t> ranges;
+    Clock::time_point begun = Clock::now();
   };
 
   // To the next source of the range that may still be asked; without one the job has failed.
@@ -113,7 +114,7 @@ class Run {
   }
 
   Call Batch(size_t d) {
-    Call call{d, {}};
+    Call call{d, {}, Clock::now()};
     Desk& desk = desks_[d];
     ++desk.calls;
     // Lanes share what there is, unless that is too little to be worth a call.
@@ -156,7 +157,11 @@ class Run {
     if (later) {
       desk->not_before = Clock::now() + limits_.ask_again;
     } else {
-      ++desk->failures;
+      if (call.begun >= desk->failed) {
+        ++desk->failures;
+        desk->failed = Clock::now();
+        desk->not_before = desk->failed + limits_.after_failure;
+      }
       worst_ = status.code();
       said_ += (said_.empty() ? "" : "; ") + desk->source->name() + ": " + status.message();
     }

@@ -45,8 +45,13 @@ struct Limits {
   size_t workers = 2;  // calls at the same time
   // At most, in one call, unless one range is longer: a call costs both sides a token over gRPC.
   uint64_t batch_bytes = 256 << 20;
-  int failures = 2;  // of a source, after which it is not asked again by this job
+  // Of a source, after which it is not asked again by this job. Calls that were under way when one
+  // failed fail with it.
+  int failures = 2;
   std::chrono::milliseconds ask_again{20};
+  // A source that failed is left alone so long: more than gRPC takes to connect once more (100 ms),
+  // until when whatever is asked fails for the same reason.
+  std::chrono::milliseconds after_failure{200};
   double share = 1;    // of its time that a worker may be at work; it sleeps the rest (pacer.h)
   bool yields = true;  // workers take what time serving leaves; not where serving waits for them
 };
