@@ -12,8 +12,9 @@
 /* What version 1 fixed for good, on 64-bit machines. A member that is added goes behind these. */
 _Static_assert(sizeof(tg_error) == 512 && offsetof(tg_error, message) == 12, "tg_error");
 _Static_assert(sizeof(tg_options) == 64 && offsetof(tg_options, slab_formats) == 60, "tg_options");
-_Static_assert(sizeof(tg_model) == 152 && offsetof(tg_model, kv_head_token_bytes) == 148,
+_Static_assert(sizeof(tg_model) >= 152 && offsetof(tg_model, kv_head_token_bytes) == 148,
                "tg_model");
+_Static_assert(sizeof(tg_section) == 16, "tg_section");
 _Static_assert(sizeof(tg_maps) == 128 && offsetof(tg_maps, group_size) == 120, "tg_maps");
 _Static_assert(sizeof(tg_event) == 56 && offsetof(tg_event, target) == 48, "tg_event");
 _Static_assert(sizeof(tg_engine_stats) == 48, "tg_engine_stats");
@@ -28,7 +29,7 @@ _Static_assert(sizeof(tg_kv_byte_moves) == 40, "tg_kv_byte_moves");
   _Static_assert(offsetof(type, last) + sizeof(((type*)0)->last) == sizeof(type), #type)
 WHOLE(tg_error, message);
 WHOLE(tg_options, slab_formats);
-WHOLE(tg_model, kv_head_token_bytes);
+WHOLE(tg_model, section_size);
 WHOLE(tg_maps, group_size);
 WHOLE(tg_event, target);
 WHOLE(tg_engine_stats, waiting);

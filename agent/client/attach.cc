@@ -198,6 +198,12 @@ Status Client::OpenModel(const v1::Attached& attached) {
   model_.expert_tail_bytes = geometry.expert_tail_bytes();
   model_.dtype = geometry.dtype();
   model_.slab_format = BitOf(geometry.slab_format());
+  for (const v1::Section& section : geometry.sections()) {
+    sections_.push_back({section.lines(), section.bytes()});
+  }
+  model_.sections = sections_.empty() ? nullptr : sections_.data();
+  model_.section_count = sections_.size();
+  model_.section_size = sizeof(tg_section);
   model_.kv_head_token_bytes = static_cast<uint32_t>(geometry.kv_head_token_bytes());
   model_.banks = attached.banks();
   model_.kv = kv_.data();

@@ -114,6 +114,7 @@ class Client {
   std::optional<layout::GeometryView> geometry_;
   std::string world_, member_, config_;
   tg_model model_{};
+  std::vector<tg_section> sections_;
   std::vector<tg_tensor> dense_tensors_;
   std::vector<std::string> dense_names_;
   std::unique_ptr<Maps> current_, previous_;

@@ -32,6 +32,18 @@ inline v1::Geometry SmallGeometry(uint32_t layers, uint32_t experts, uint32_t gr
   return g;
 }
 
+// The same, of slabs that are row-major.
+inline v1::Geometry RowMajor(v1::Geometry g) {
+  g.set_slab_format(v1::SLAB_FORMAT_ROW_MAJOR);
+  const uint64_t element = 2;
+  for (const uint64_t lines : {uint64_t{1}, uint64_t{1}, uint64_t{g.hidden()}}) {
+    v1::Section& section = *g.add_sections();
+    section.set_lines(lines);
+    section.set_bytes(g.granule_rows() * g.hidden() * element / lines);
+  }
+  return g;
+}
+
 // The distinct pages that pieces touch, over all banks, one by one; key = bank << 40 | page.
 inline std::set<uint64_t> PagesOf(const std::vector<PlacedPiece>& pieces,
                                   const GeometryView& geometry) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "agent/base/status.h"
+#include "agent/device/memory.h"
 #include "agent/layout/geometry.h"
 #include "agent/loader/file.h"
 #include "agent/loader/safetensors.h"
@@ -52,15 +53,17 @@ class Checkpoint {
   Reads reads() const;
 
   // Granules [run.start, run.start + run.count) of an expert, one after another, into `out`
-  // (run.count * granule_bytes; row-major they are put into their slab from there), and what each
-  // hashes to (device::HashOf) into `hashes`, of run.count; empty: nobody asks. And the expert's
-  // tail, into `tail` (tail_bytes; empty: nobody asks), with its hash.
+  // (run.count * granule_bytes), or into the slab `out` of this shape from granule `unit` of it on,
+  // and what each hashes to (device::HashOf) into `hashes`, of run.count; empty: nobody asks. And
+  // the expert's tail, into `tail` (tail_bytes; empty: nobody asks), with its hash.
   struct Target {
     layout::Run run;
     std::span<std::byte> out;
     std::span<uint64_t> hashes;
     std::span<std::byte> tail = {};
     uint64_t* tail_hash = nullptr;
+    const device::Shape* shape = nullptr;
+    uint64_t unit = 0;
   };
   // Runs of one expert without a granule in common; each byte is read once, however many want the
   // tail, and hashed as it comes.
@@ -104,6 +107,12 @@ class Checkpoint {
   struct Granule;
   Status ReadRows(const Section& section, const Part& part, std::span<Granule> granules) const;
   Status ReadColumns(const Section& section, const Part& part, std::span<Granule> granules) const;
+  static Status ReadBlock(const Section& section, const Part& part, uint64_t row, uint64_t rows,
+                          uint32_t granule, uint64_t width, std::span<std::byte> out);
+  static void Turn(const Section& section, uint64_t row, uint64_t rows,
+                   std::span<const std::byte> block, std::span<Granule> granules);
+  static void Cut(const Section& section, uint64_t row, uint64_t rows,
+                  std::span<const std::byte> block, std::span<Granule> granules);
   Status ReadTail(const Part& part, std::span<const Target> targets) const;
 
   std::string config_json_;

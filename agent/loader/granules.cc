@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "agent/device/hash.h"
+#include "agent/device/runs.h"
 #include "agent/loader/checkpoint.h"
 #include "agent/loader/transpose.h"
 
@@ -15,22 +16,27 @@ namespace {
 // Elements of a line of the cache, at most: blocks of so many rows give whole lines of columns.
 constexpr uint64_t kLine = 64;
 
-// A block of `down` before it is turned. A thread keeps it from one expert to the next: a new one
-// would be pages that the kernel has to clear.
-std::span<std::byte> Scratch(uint64_t bytes) {
-  thread_local std::vector<std::byte> scratch;
-  if (scratch.size() < bytes) scratch.resize(bytes);
-  return std::span(scratch).first(bytes);
+// A thread keeps it from one expert to the next: a new one would be pages that the kernel has to
+// clear.
+std::span<std::byte> Sized(std::vector<std::byte>* scratch, uint64_t bytes) {
+  if (scratch->size() < bytes) scratch->resize(bytes);
+  return std::span(*scratch).first(bytes);
 }
 
 }  // namespace
 
+// Where it goes: granule `place` of a slab of `units` that is row-major, or by itself.
 struct Checkpoint::Granule {
   uint32_t index = 0;
-  std::byte* to = nullptr;
+  std::byte* slab = nullptr;
+  uint64_t units = 1, place = 0;
   uint64_t* hash = nullptr;
   device::Hasher hasher;
 
+  // Its first line of the section, of which each has `line` bytes of a granule.
+  std::byte* To(const Section& section, uint64_t line) const {
+    return slab + units * section.at + place * line;
+  }
   void Add(std::span<const std::byte> bytes) {
     if (hash != nullptr) hasher.Add(bytes);
   }
@@ -51,7 +57,8 @@ Status Checkpoint::ReadRuns(uint32_t layer, uint32_t expert,
         uint64_t{target.run.start} + target.run.count > geometry_->granules()) {
       return refuse(target.run, "are not there");
     }
-    if (target.out.size() != target.run.count * g.granule_bytes() ||
+    const uint64_t units = target.shape != nullptr ? target.shape->units : target.run.count;
+    if (target.out.size() != units * g.granule_bytes() || target.unit + target.run.count > units ||
         (!target.hashes.empty() && target.hashes.size() != target.run.count) ||
         (!target.tail.empty() && target.tail.size() != geometry_->tail_bytes())) {
       return refuse(target.run, "have another size than their place");
@@ -59,7 +66,13 @@ Status Checkpoint::ReadRuns(uint32_t layer, uint32_t expert,
     for (uint32_t i = 0; i < target.run.count; ++i) {
       Granule& granule = granules.emplace_back();
       granule.index = target.run.start + i;
-      granule.to = &target.out[i * g.granule_bytes()];
+      granule.slab = target.out.data();
+      if (target.shape == nullptr) {
+        granule.slab += i * g.granule_bytes();
+      } else {
+        granule.units = units;
+        granule.place = target.unit + i;
+      }
       granule.hash = target.hashes.empty() ? nullptr : &target.hashes[i];
     }
   }
@@ -110,7 +123,7 @@ Status Checkpoint::ReadRows(const Section& section, const Part& part,
     parts.clear();
     for (uint64_t from = done; from < end;) {
       const uint64_t within = from % slice, take = std::min(end - from, slice - within);
-      parts.push_back({granules[from / slice].to + section.at + within, take});
+      parts.push_back({granules[from / slice].To(section, slice) + within, take});
       from += take;
     }
     read = parts;  // is used up
@@ -123,39 +136,79 @@ Status Checkpoint::ReadRows(const Section& section, const Part& part,
   return OkStatus();
 }
 
-// Columns, as rows, or (row-major) as they are. All columns are one range of the file; some of them
-// are one short range in each row.
-Status Checkpoint::ReadColumns(const Section& section, const Part& part,
-                               std::span<Granule> granules) const {
+// All columns are one range of the file; some of them are one short range in each row.
+Status Checkpoint::ReadBlock(const Section& section, const Part& part, uint64_t row, uint64_t rows,
+                             uint32_t granule, uint64_t width, std::span<std::byte> out) {
+  const uint64_t pitch = section.inner * section.element;
+  const uint64_t from = part.begin + row * pitch + granule * section.narrow();
+  if (width == pitch) return part.file->Read(from, out);
+  for (uint64_t r = 0; r < rows; ++r) {
+    TANGRAM_RETURN_IF_ERROR(part.file->Read(from + r * pitch, out.subspan(r * width, width)));
+  }
+  return OkStatus();
+}
+
+// Columns become rows.
+void Checkpoint::Turn(const Section& section, uint64_t row, uint64_t rows,
+                      std::span<const std::byte> block, std::span<Granule> granules) {
   const uint64_t element = section.element, narrow = section.narrow();
-  const uint64_t pitch = section.inner * element, width = granules.size() * narrow;
-  const uint64_t rows = std::min(section.across, std::max(kLine, kBlock / width / kLine * kLine));
-  const std::span<std::byte> block = Scratch(rows * width);
-  for (uint64_t r = 0; r < section.across; r += rows) {
-    const uint64_t count = std::min(rows, section.across - r);
-    const uint64_t from = part.begin + r * pitch + granules[0].index * narrow;
-    if (width == pitch) {
-      TANGRAM_RETURN_IF_ERROR(part.file->Read(from, block.first(count * pitch)));
-    } else {
-      for (uint64_t row = 0; row < count; ++row) {
-        TANGRAM_RETURN_IF_ERROR(
-            part.file->Read(from + row * pitch, block.subspan(row * width, width)));
-      }
+  const uint64_t width = granules.size() * narrow;
+  for (size_t i = 0; i < granules.size(); ++i) {
+    Transpose({&block[i * narrow], width}, rows, section.along, element,
+              {granules[i].slab + section.at + row * element, section.across * element,
+               section.ways, section.bytes() / section.ways});
+  }
+}
+
+// Columns stay as they are, and are hashed while they lie in a cache.
+void Checkpoint::Cut(const Section& section, uint64_t row, uint64_t rows,
+                     std::span<const std::byte> block, std::span<Granule> granules) {
+  thread_local std::vector<std::byte> lines;
+  const uint64_t narrow = section.narrow(), width = granules.size() * narrow;
+  const device::Shape shape{{{rows, narrow}}, granules.size()};
+  for (size_t i = 0, end = 0; i < granules.size(); i = end) {
+    const Granule& first = granules[i];
+    for (end = i + 1; end < granules.size() && granules[end].slab == first.slab &&
+                      granules[end].place == first.place + (end - i);) {
+      ++end;
     }
-    for (size_t i = 0; i < granules.size(); ++i) {
-      if (geometry_->row_major()) {
-        std::byte* const to = granules[i].to + section.at + r * narrow;
-        for (uint64_t row = 0; row < count; ++row) {
-          std::memcpy(to + row * narrow, &block[row * width + i * narrow], narrow);
-        }
-        continue;
-      }
-      Transpose({&block[i * narrow], width}, count, section.along, element,
-                {granules[i].to + section.at + r * element, section.across * element, section.ways,
-                 section.bytes() / section.ways});
+    const uint64_t pitch = first.units * narrow;
+    std::byte* const to = first.To(section, narrow) + row * pitch;
+    if (to == block.data()) continue;  // read there
+    for (uint64_t r = 0; r < rows; ++r) {
+      std::memcpy(to + r * pitch, &block[r * width + i * narrow], (end - i) * narrow);
     }
   }
-  for (Granule& granule : granules) granule.Add({granule.to + section.at, section.bytes()});
+  device::Memory all{nullptr, reinterpret_cast<uint64_t>(block.data()), rows * narrow, &shape, 0};
+  for (Granule& granule : granules) {
+    if (granule.hash != nullptr) {
+      const std::span<std::byte> in_order = Sized(&lines, rows * narrow);
+      device::Gather(all, in_order);
+      granule.Add(in_order);
+    }
+    ++all.unit;
+  }
+}
+
+Status Checkpoint::ReadColumns(const Section& section, const Part& part,
+                               std::span<Granule> granules) const {
+  thread_local std::vector<std::byte> scratch;
+  const uint64_t width = granules.size() * section.narrow();
+  const uint64_t rows = std::min(section.across, std::max(kLine, kBlock / width / kLine * kLine));
+  // A slab of these granules and no others lies as the file does, if these are all columns.
+  const Granule& first = granules.front();
+  const bool as_in_file = geometry_->row_major() && width == section.inner * section.element &&
+                          first.units == granules.size() && first.slab == granules.back().slab;
+  for (uint64_t row = 0; row < section.across; row += rows) {
+    const uint64_t count = std::min(rows, section.across - row);
+    const std::span<std::byte> block =
+        as_in_file ? std::span(first.To(section, section.narrow()) + row * width, count * width)
+                   : Sized(&scratch, rows * width).first(count * width);
+    TANGRAM_RETURN_IF_ERROR(ReadBlock(section, part, row, count, first.index, width, block));
+    (geometry_->row_major() ? Cut : Turn)(section, row, count, block, granules);
+  }
+  if (geometry_->row_major()) return OkStatus();
+  for (Granule& granule : granules) granule.Add({granule.slab + section.at, section.bytes()});
   return OkStatus();
 }
 

@@ -78,15 +78,20 @@ Status SharedReads::Read(std::span<Entry* const> entries) const {
   for (size_t i = 0; i < entries.size(); ++i) {
     Entry& entry = *entries[i];
     const Want& want = entry.want;
-    std::span<std::byte> out = device::View(want.to), tail = device::View(want.tail);
-    if (out.size() != want.to.bytes || tail.size() != want.tail.bytes) {
+    device::Memory place = want.to;
+    place.shape = nullptr;
+    if (want.to.shape != nullptr) place.bytes = want.to.shape->units * want.to.shape->unit_bytes();
+    std::span<std::byte> out = device::View(place), tail = device::View(want.tail);
+    const bool reached = out.size() == place.bytes && tail.size() == want.tail.bytes;
+    if (!reached) {
       copies[i].resize(want.to.bytes + want.tail.bytes);
       out = std::span(copies[i]).first(want.to.bytes);
       tail = std::span(copies[i]).subspan(want.to.bytes);
     }
     entry.hashes.assign(want.run.count + (tail.empty() ? 0 : 1), 0);
     targets.push_back({want.run, out, std::span(entry.hashes).first(want.run.count), tail,
-                       tail.empty() ? nullptr : &entry.hashes.back()});
+                       tail.empty() ? nullptr : &entry.hashes.back(),
+                       reached ? want.to.shape : nullptr, reached ? want.to.unit : 0});
   }
   const Want& first = entries[0]->want;
   TANGRAM_RETURN_IF_ERROR(checkpoint_->ReadRuns(first.layer, first.expert, targets));

@@ -5,11 +5,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <random>
 
 #include "agent/device/hash.h"
+#include "agent/device/runs.h"
 #include "agent/loader/checkpoint.h"
 #include "agent/loader/testing/reference.h"
 #include "agent/loader/testing/writer.h"
@@ -49,6 +51,20 @@ ModelShape RandomShape(Family family, std::mt19937_64& random, uint32_t* granule
 }
 
 class Styles : public ::testing::TestWithParam<std::tuple<Family, v1::SlabFormat>> {};
+
+// The granules that were read into a slab, of which nothing else was written ('#' before).
+std::string TakeOut(const Checkpoint::Target& target, uint64_t unit) {
+  std::string granules(target.run.count * unit, '\0');
+  const auto bytes = std::as_writable_bytes(std::span(granules));
+  device::Memory slab = device::Memory::Own(target.out);
+  slab.shape = target.shape;
+  slab = slab.Part(target.unit * unit, granules.size());
+  device::Gather(slab, bytes);
+  std::string blank(granules.size(), '#');
+  device::CopyStrips(slab, device::Memory::Own(std::as_writable_bytes(std::span(blank))));
+  EXPECT_TRUE(std::ranges::all_of(target.out, [](std::byte b) { return b == std::byte{'#'}; }));
+  return granules;
+}
 
 // Runs as ranks ask for them, with the tail or without, or the tail alone.
 TEST_P(Styles, RunsAndTailsAreThoseOfTheReference) {
@@ -91,17 +107,32 @@ TEST_P(Styles, RunsAndTailsAreThoseOfTheReference) {
         bytes += out.back().size();
       }
       std::vector<Checkpoint::Target> targets;
+      std::vector<device::Shape> shapes(runs.size());  // of slabs, which may be wider than the run
       bool any_tail = false;
       for (size_t i = 0; i < runs.size(); ++i) {
-        targets.push_back({runs[i], std::as_writable_bytes(std::span(out[i])), hashes[i],
-                           std::as_writable_bytes(std::span(tails[i])), &tail_hashes[i]});
         any_tail = any_tail || !tails[i].empty();
+        Checkpoint::Target& target = targets.emplace_back();
+        target.run = runs[i];
+        target.hashes = hashes[i];
+        target.tail = std::as_writable_bytes(std::span(tails[i]));
+        target.tail_hash = &tail_hashes[i];
+        if (row_major && random() % 2 == 0) {
+          for (const v1::Section& section : geometry.proto().sections()) {
+            shapes[i].planes.push_back({section.lines(), section.bytes()});
+          }
+          target.unit = random() % 3 / 2;
+          shapes[i].units = target.unit + runs[i].count + random() % 3 / 2;
+          target.shape = &shapes[i];
+          out[i].assign(shapes[i].units * unit, '#');
+        }
+        target.out = std::as_writable_bytes(std::span(out[i]));
       }
       const auto before = checkpoint.reads().bytes;
       const Status read = checkpoint.ReadRuns(layer, expert, targets);
       ASSERT_TRUE(read.ok()) << read.message();
       EXPECT_EQ(checkpoint.reads().bytes - before, bytes + (any_tail ? tail : 0));
       for (size_t i = 0; i < runs.size(); ++i) {
+        if (targets[i].shape != nullptr) out[i] = TakeOut(targets[i], unit);
         for (uint32_t g = 0; g < runs[i].count; ++g) {
           const uint32_t granule = runs[i].start + g;  // row-major a granule is a slab of one
           const std::string want = row_major ? reference.Rows(layer, expert, granule, 1)

@@ -50,8 +50,8 @@ Status Agent::Open(const MemoryFactory& make_memory) {
   if (!memory.ok()) return memory.status();
   memory_ = std::move(*memory);
   data_address_ = net::JoinHostPort(config_.advertise, memory_->data_port());
-  engines_ = std::make_unique<EngineServer>(
-      EngineServer::Options{config_.engine_socket, std::move(*token)});
+  engines_ = std::make_unique<EngineServer>(EngineServer::Options{
+      config_.engine_socket, std::move(*token), memory_->geometry().proto().slab_format()});
   TANGRAM_RETURN_IF_ERROR(Listen());
   if (!config_.metrics_listen.empty()) {
     // What civetweb calls all addresses. (Debian's is built without IPv6.)

@@ -5,6 +5,7 @@
 #include <future>
 #include <string>
 
+#include "agent/layout/testing.h"
 #include "agent/server/testing/world.h"
 
 namespace tangram::testing {
@@ -69,19 +70,33 @@ TEST(Attach, EnginesOfOtherVersionsAttachAndPoll) {
   tg_detach(client);
 }
 
-// This agent lays slabs granule-major.
 TEST(Attach, AnEngineThatTakesAnotherSlabFormatIsRefused) {
-  World world({1});
-  const std::string path = world.socket(0), token = world.token(0);
-  tg_options options = EngineOptions(path, token.c_str(), 0, "a:1", "a:2");
-  tg_error error = TG_INIT(tg_error);
-  tg_client* client = nullptr;
-  options.slab_formats = TG_SLAB_ROW_MAJOR;
-  EXPECT_EQ(tg_attach(&options, &client, &error), TG_REFUSED);
-  EXPECT_NE(std::string(error.message).find("granule-major"), std::string::npos) << error.message;
-  options.slab_formats |= TG_SLAB_GRANULE_MAJOR;
-  EXPECT_TRUE(Eventually([&] { return tg_attach(&options, &client, &error) == TG_OK; }));
-  tg_detach(client);
+  for (const bool rows : {false, true}) {
+    const v1::Geometry plain = TestGeometry();
+    World world({1}, 64 << 20, "127.0.0.1", rows ? layout::testing::RowMajor(plain) : plain);
+    const std::string path = world.socket(0), token = world.token(0);
+    tg_options options = EngineOptions(path, token.c_str(), 0, "a:1", "a:2");
+    tg_error error = TG_INIT(tg_error);
+    tg_client* client = nullptr;
+    options.slab_formats = rows ? TG_SLAB_GRANULE_MAJOR : TG_SLAB_ROW_MAJOR;
+    EXPECT_EQ(tg_attach(&options, &client, &error), TG_REFUSED);
+    EXPECT_NE(std::string(error.message).find(rows ? "slabs row-major" : "slabs granule-major"),
+              std::string::npos)
+        << error.message;
+    options.slab_formats = TG_SLAB_ROW_MAJOR | TG_SLAB_GRANULE_MAJOR;
+    ASSERT_TRUE(Eventually([&] { return tg_attach(&options, &client, &error) == TG_OK; }));
+    const tg_model* const model = tg_get_model(client);
+    EXPECT_EQ(model->slab_format, rows ? TG_SLAB_ROW_MAJOR : TG_SLAB_GRANULE_MAJOR);
+    ASSERT_EQ(model->section_count, rows ? 3U : 0U);
+    uint64_t granule = 0;
+    for (size_t i = 0; i < model->section_count; ++i) {
+      const tg_section* section = TG_AT(tg_section, model->sections, model->section_size, i);
+      EXPECT_EQ(section->lines, i < 2 ? 1U : model->hidden);
+      granule += section->lines * section->bytes;
+    }
+    EXPECT_EQ(granule, rows ? model->granule_bytes : 0U);
+    tg_detach(client);
+  }
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <set>
+#include <type_traits>
 #include <utility>
 
 #include "agent/net/address.h"
@@ -60,6 +61,20 @@ class Section {
     } else {
       Fail(value, key, "want true or false");
     }
+  }
+
+  template <typename T>
+  void Choice(const char* key, const std::map<std::string, std::type_identity_t<T>>& of, T* out) {
+    const YAML::Node value = Take(key, false);
+    if (!value) return;
+    const auto chosen = value.IsScalar() ? of.find(value.Scalar()) : of.end();
+    if (chosen != of.end()) {
+      *out = chosen->second;
+      return;
+    }
+    std::string names;
+    for (const auto& [name, _] : of) names += (names.empty() ? "" : " or ") + name;
+    Fail(value, key, "want " + names);
   }
 
   YAML::Node Map(const char* key, bool required) {
@@ -119,6 +134,10 @@ Status Read(const YAML::Node& root, const std::string& file, AgentConfig* out) {
   top.Number("kv_bytes", true, 1, uint64_t{1} << 46, &out->kv_bytes);
   top.Number("spare_banks", false, 1, 1024, &out->spare_banks);
   top.Number("granule_rows", true, 1, 1 << 20, &out->granule_rows);
+  top.Choice(
+      "slab_format",
+      {{"granule-major", v1::SLAB_FORMAT_GRANULE_MAJOR}, {"row-major", v1::SLAB_FORMAT_ROW_MAJOR}},
+      &out->slab_format);
   top.Number("load_threads", false, 1, 256, &out->load_threads);
   top.Number("staging_percent", false, 1, 100, &out->staging_percent);
   top.Text("device", false, &out->device);

@@ -176,12 +176,13 @@ Status EngineServer::Admit(const SessionPtr& session) {
   if (!SameToken(attach.token(), options_.token)) {
     return {Code::kUnauthenticated, "the token is not this pod's"};
   }
-  bool granule_major = false;
-  for (const int format : attach.capabilities().slab_formats()) {
-    granule_major |= format == v1::SLAB_FORMAT_GRANULE_MAJOR;
-  }
-  if (!granule_major) {
-    return {Code::kEngine, "this agent lays slabs granule-major only; the engine does not take it"};
+  const auto& takes = attach.capabilities().slab_formats();
+  if (std::find(takes.begin(), takes.end(), options_.slab_format) == takes.end()) {
+    const bool rows = options_.slab_format == v1::SLAB_FORMAT_ROW_MAJOR;
+    return {Code::kEngine,
+            fmt::format("this agent lays slabs {} (slab_format of its configuration), which the "
+                        "engine does not take",
+                        rows ? "row-major" : "granule-major")};
   }
   session->device = attach.device();
   session->info.capabilities = attach.capabilities();

@@ -23,6 +23,7 @@ class EngineServer : public Engines {
   struct Options {
     std::string path;   // of the socket; replaced when a dead one lies there
     std::string token;  // what an engine must show
+    v1::SlabFormat slab_format = v1::SLAB_FORMAT_GRANULE_MAJOR;  // that it must take
     std::chrono::milliseconds reply_timeout{60'000};
     std::chrono::milliseconds attach_timeout{5'000};
   };

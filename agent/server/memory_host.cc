@@ -37,8 +37,8 @@ class StoreHost final : public MemoryHost {
     if (!platform.ok()) return platform.status();
     const std::shared_ptr<const device::Platform> memory = std::move(platform).value();
     spdlog::info("memory of platform {}, in pages of {}", memory->name(), memory->pages());
-    auto checkpoint =
-        loader::Checkpoint::Open(config.checkpoint, config.granule_rows, config.page_bytes);
+    auto checkpoint = loader::Checkpoint::Open(config.checkpoint, config.granule_rows,
+                                               config.page_bytes, config.slab_format);
     if (!checkpoint.ok()) return checkpoint.status();
     host->checkpoint_ = std::move(checkpoint).value();
     const layout::GeometryView& geometry = host->checkpoint_->geometry();

@@ -127,7 +127,7 @@ type MoEDeploymentSpec struct {
 // Model names the weights.
 //
 // +kubebuilder:validation:XValidation:rule="self.revision == oldSelf.revision",fieldPath=".revision",message="a change of revision does not work yet: make a MoEDeployment of another name beside this one"
-// +kubebuilder:validation:XValidation:rule="self.source == oldSelf.source && self.granuleRows == oldSelf.granuleRows",message="the model's source and granuleRows cannot be changed: make a MoEDeployment of another name beside this one"
+// +kubebuilder:validation:XValidation:rule="self.source == oldSelf.source && self.granuleRows == oldSelf.granuleRows && self.slabFormat == oldSelf.slabFormat",message="the model's source, granuleRows and slabFormat cannot be changed: make a MoEDeployment of another name beside this one"
 type Model struct {
 	// name under which clients ask for it; the MoEDeployment's name if empty.
 	// +kubebuilder:validation:MaxLength=253
@@ -148,7 +148,24 @@ type Model struct {
 	// +kubebuilder:default=128
 	// +optional
 	GranuleRows int32 `json:"granuleRows,omitempty"`
+	// slabFormat is how pieces of experts lie in memory. Engines say which they take, and an agent refuses one that does not take its own.
+	// GranuleMajor: a shard is one range, so that experts are cut and joined in long copies. RowMajor: the matrices lie as in the checkpoint, gate and
+	// up one behind the other, as the kernels of other engines want them.
+	// +kubebuilder:default=GranuleMajor
+	// +optional
+	SlabFormat SlabFormat `json:"slabFormat,omitempty"`
 }
+
+// SlabFormat is how pieces of experts lie in memory.
+//
+// +kubebuilder:validation:Enum=GranuleMajor;RowMajor
+type SlabFormat string
+
+// The formats.
+const (
+	GranuleMajor SlabFormat = "GranuleMajor"
+	RowMajor     SlabFormat = "RowMajor"
+)
 
 // ModelSource is where the checkpoint lies. Exactly one member is set.
 //

@@ -212,6 +212,9 @@ func (p *pod) runAgent() (*process, error) {
 	if o.HugePages {
 		config["hugetlb"] = true
 	}
+	if o.SlabFormat != "" {
+		config["slab_format"] = o.SlabFormat
+	}
 	if o.PageBytes > 0 {
 		config["page_bytes"] = o.PageBytes
 	}

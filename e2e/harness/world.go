@@ -56,6 +56,8 @@ type Options struct {
 	OneNode bool
 	// HugePages: weights and KV lie in huge pages of the machine's pool, which must have enough.
 	HugePages bool
+	// SlabFormat: how pieces lie, granule-major (if empty) or row-major.
+	SlabFormat string
 	// PageBytes of the geometry; 0: the agent's own.
 	PageBytes uint64
 }

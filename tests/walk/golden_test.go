@@ -135,17 +135,28 @@ func whole(ctx context.Context, w *harness.World, prompt []uint32, n int) ([]uin
 }
 
 // What clients get through the gateway of a world of agents and engines that loaded the checkpoint is what transformers
-// computes on it: at rest in each layout, and from requests that run while it moves there.
+// computes on it, in slabs of either format: at rest in each layout, and from requests that run while it moves there.
 func TestGolden(t *testing.T) {
-	granules := map[string]int{"tiny": 8, "odd": 8, "demo": 16}
-	for _, preset := range worlds.ByDay(t, 3, slices.Sorted(maps.Keys(granules))) {
-		granule := granules[preset]
-		t.Run(preset, func(t *testing.T) {
-			g := readGolden(t, preset)
-			checkpoint, err := harness.Checkpoint(t.Context(), worlds.Root, preset)
+	type world struct {
+		preset string
+		harness.Options
+	}
+	const rows = "row-major"
+	for _, of := range worlds.ByDay(t, 3, []world{
+		{"tiny", harness.Options{Granule: 8}},
+		{"odd", harness.Options{Granule: 8}},
+		{"demo", harness.Options{Granule: 16}},
+		{"tiny", harness.Options{Granule: 8, SlabFormat: rows, OneNode: true}},
+		{"odd", harness.Options{Granule: 8, SlabFormat: rows}},
+		{"demo", harness.Options{Granule: 16, SlabFormat: rows}},
+	}) {
+		t.Run(of.preset+of.SlabFormat, func(t *testing.T) {
+			g := readGolden(t, of.preset)
+			checkpoint, err := harness.Checkpoint(t.Context(), worlds.Root, of.preset)
 			require.NoError(t, err)
 			g.requireGiven(t, checkpoint)
-			w := start(t, harness.Options{Pods: harness.Pods(4), Checkpoint: checkpoint, Granule: granule})
+			of.Pods, of.Checkpoint = harness.Pods(4), checkpoint
+			w := start(t, of.Options)
 			apply(t, w, 1, "Expert")
 			require.NoError(t, g.ask(t.Context(), w))
 			for _, s := range []stop{

@@ -27,7 +27,7 @@ type entered struct {
 }
 
 // startPython is a tiny world whose engines are Python processes, over the wheel as it would be installed.
-func startPython(t *testing.T, pods []int, flags ...string) *harness.World {
+func startPython(t *testing.T, o harness.Options, flags ...string) *harness.World {
 	t.Helper()
 	root, err := filepath.Abs(worlds.Root)
 	require.NoError(t, err)
@@ -44,9 +44,9 @@ func startPython(t *testing.T, pods []int, flags ...string) *harness.World {
 	require.NoError(t, err, "%s", out)
 	checkpoint, err := harness.Checkpoint(t.Context(), root, "tiny")
 	require.NoError(t, err)
-	engine := append([]string{"env", "PYTHONPATH=" + site, "PYTHONDONTWRITEBYTECODE=1", "OPENBLAS_NUM_THREADS=1", python,
+	o.Engine = append([]string{"env", "PYTHONPATH=" + site, "PYTHONDONTWRITEBYTECODE=1", "OPENBLAS_NUM_THREADS=1", python,
 		filepath.Join(root, "agent/client/python/tests/engine.py"), "--checkpoint", checkpoint}, flags...)
-	return startTiny(t, harness.Options{Pods: pods, Engine: engine})
+	return startTiny(t, o)
 }
 
 // enters waits until the engine of a pod has entered an epoch, and gives what it said of it.
@@ -68,9 +68,15 @@ func enters(t *testing.T, w *harness.World, pod int, epoch uint64) entered {
 }
 
 // Engines in Python go through first layout, growth, both switches of mode and a leave: in each epoch every piece and every
-// dense tensor is the checkpoint's, and KV comes from the other rank.
+// dense tensor is the checkpoint's, and KV comes from the other rank. In slabs of either format.
 func TestPythonEngines(t *testing.T) {
-	w := startPython(t, []int{1, 1})
+	for _, format := range []string{"granule-major", "row-major"} {
+		t.Run(format, func(t *testing.T) { pythonEngines(t, format) })
+	}
+}
+
+func pythonEngines(t *testing.T, format string) {
+	w := startPython(t, harness.Options{Pods: []int{1, 1}, SlabFormat: format})
 	epoch := uint64(0)
 	for _, s := range []stop{{1, "Expert", nil}, {2, "Expert", nil}, {2, "Tensor", nil}, {2, "Expert", nil}, {1, "Expert", nil}} {
 		t.Run(fmt.Sprint(s.ranks, s.mode), func(t *testing.T) {
@@ -104,7 +110,7 @@ func TestPythonEngines(t *testing.T) {
 
 // An engine that never splits a request's heads says so, and its agent refuses layouts that do.
 func TestEnginesThatKeepAttentionOnOneRank(t *testing.T) {
-	w := startPython(t, []int{2}, "--attention-data-only")
+	w := startPython(t, harness.Options{Pods: []int{2}}, "--attention-data-only")
 	apply(t, w, 2, "Expert")
 	before := status(t, w)
 	require.True(t, before[0].Ranks[0].Engine.AttentionDataOnly)

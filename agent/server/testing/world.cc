@@ -73,7 +73,9 @@ bool Eventually(const std::function<bool()>& done) {
   return true;
 }
 
-World::World(const std::vector<uint32_t>& ranks, uint64_t memory_bytes, const std::string& host) {
+World::World(const std::vector<uint32_t>& ranks, uint64_t memory_bytes, const std::string& host,
+             v1::Geometry geometry)
+    : geometry_(std::move(geometry)) {
   // Made before there are threads: the library that makes it is not instrumented, so TSan does
   // not see that its first users wait for each other.
   spdlog::default_logger();
@@ -101,7 +103,7 @@ World::World(const std::vector<uint32_t>& ranks, uint64_t memory_bytes, const st
     config.ready_file = dir_ + "/" + std::to_string(i) + ".json";
     config.in_world_file = dir_ + "/" + std::to_string(i) + ".in-world";
     config.tls = ca_.Write("spiffe://tangram/test/agent/" + config.pod, dir_, config.pod);
-    auto agent = Agent::Start(std::move(config), TestHostOf(TestGeometry()));
+    auto agent = Agent::Start(std::move(config), TestHostOf(geometry_));
     if (!agent.ok()) {
       ADD_FAILURE() << agent.status().message();
       std::abort();
@@ -166,7 +168,7 @@ v1::PrepareRequest World::Request(size_t i, v1::FlipKind kind, uint64_t attempt,
                                   const v1::Layout& target) const {
   v1::PrepareRequest out;
   *out.mutable_header() = HeaderOf(target.epoch() - 1, attempt);
-  *out.mutable_geometry() = TestGeometry();
+  *out.mutable_geometry() = geometry_;
   out.set_kind(kind);
   out.set_target_epoch(target.epoch());
   out.set_target_hash(layout::HashOf(target));

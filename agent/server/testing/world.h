@@ -31,7 +31,7 @@ class World {
  public:
   // One agent per entry: its number of ranks.
   explicit World(const std::vector<uint32_t>& ranks, uint64_t memory_bytes = 64 << 20,
-                 const std::string& host = "127.0.0.1");
+                 const std::string& host = "127.0.0.1", v1::Geometry geometry = TestGeometry());
   ~World();
 
   Agent& agent(size_t i) { return *agents_[i]; }
@@ -62,6 +62,7 @@ class World {
   bool StageAll(const v1::Header& header);
 
  private:
+  const v1::Geometry geometry_;
   TestCa ca_;
   std::string dir_;
   std::vector<std::unique_ptr<Agent>> agents_;

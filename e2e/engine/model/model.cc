@@ -64,6 +64,35 @@ void Model::Route(uint32_t layer, std::span<const float> n, std::span<uint32_t> 
   }
 }
 
+namespace {
+
+// Where the three matrices of a granule lie.
+struct GranuleAt {
+  const std::byte *gate = nullptr, *up = nullptr;  // rows [r, H]
+  const std::byte* down = nullptr;                 // its columns as rows [r, H]
+};
+
+// Granule g of a run. Columns of `down` that are none yet are turned into `turned`.
+GranuleAt Locate(const ExpertRun& run, uint32_t g, size_t hidden, std::vector<std::byte>* turned) {
+  const size_t r = run.granule_rows, element = SizeOf(run.dtype), bytes = r * hidden * element;
+  const auto* data = static_cast<const std::byte*>(run.data);
+  if (!run.row_major) {
+    const std::byte* const granule = data + 3 * g * bytes;
+    return {granule, granule + bytes, granule + 2 * bytes};
+  }
+  const size_t pitch = run.granules * r * element;
+  const std::byte* const down = data + 2 * run.granules * bytes + g * r * element;
+  turned->resize(bytes);
+  for (size_t h = 0; h < hidden; ++h) {
+    for (size_t i = 0; i < r; ++i) {
+      std::memcpy(&(*turned)[(i * hidden + h) * element], down + h * pitch + i * element, element);
+    }
+  }
+  return {data + g * bytes, data + (run.granules + g) * bytes, turned->data()};
+}
+
+}  // namespace
+
 Status Model::ExpertPartial(const ExpertRun& run, std::span<const ExpertRow> rows) const {
   const size_t h = config_.hidden, r = run.granule_rows, m = rows.size();
   thread_local std::vector<float> x, gate, up, y;
@@ -72,13 +101,13 @@ Status Model::ExpertPartial(const ExpertRun& run, std::span<const ExpertRow> row
   up.resize(m * r);
   y.resize(m * h);
   for (size_t i = 0; i < m; ++i) std::copy_n(rows[i].x, h, &x[i * h]);
-  const size_t matrix_bytes = r * h * SizeOf(run.dtype);
-  const auto* granule = static_cast<const std::byte*>(run.data);
-  for (uint32_t g = 0; g < run.granules; ++g, granule += 3 * matrix_bytes) {
+  thread_local std::vector<std::byte> turned;
+  for (uint32_t g = 0; g < run.granules; ++g) {
+    const GranuleAt granule = Locate(run, g, h, &turned);
     const auto rows_of = static_cast<uint32_t>(r), cols = static_cast<uint32_t>(h);
-    const Matrix gate_rows{granule, run.dtype, rows_of, cols, h};
-    const Matrix up_rows{granule + matrix_bytes, run.dtype, rows_of, cols, h};
-    const Matrix down_columns{granule + 2 * matrix_bytes, run.dtype, rows_of, cols, h};
+    const Matrix gate_rows{granule.gate, run.dtype, rows_of, cols, h};
+    const Matrix up_rows{granule.up, run.dtype, rows_of, cols, h};
+    const Matrix down_columns{granule.down, run.dtype, rows_of, cols, h};
     MatMul(gate_rows, x.data(), h, m, gate.data(), r);
     MatMul(up_rows, x.data(), h, m, up.data(), r);
     for (size_t i = 0; i < m * r; ++i) gate[i] = Silu(gate[i]) * up[i];

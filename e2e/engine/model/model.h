@@ -68,12 +68,14 @@ struct ExpertRow {
   int64_t* acc = nullptr;    // [H]; rows of one call must not share an accumulator
 };
 
-// A run of granules of one expert, granule-major (architecture 8).
+// A run of granules of one expert (architecture 8): granule-major, or a whole slab that is
+// row-major. The result is the same to the bit.
 struct ExpertRun {
   const void* data = nullptr;  // first granule of the run
   uint32_t granules = 0;
   uint32_t granule_rows = 0;
   DType dtype = DType::kBf16;
+  bool row_major = false;
 };
 
 class Model {

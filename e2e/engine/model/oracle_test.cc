@@ -85,6 +85,52 @@ TEST_P(Bits, BlockSizeChangesNothing) {
   }
 }
 
+// The same granules as matrices: gate [n r, H], up [n r, H], down [H, n r].
+std::vector<std::byte> RowMajorOf(const ExpertRun& run, size_t hidden) {
+  const size_t r = run.granule_rows, element = SizeOf(run.dtype), matrix = r * hidden * element;
+  const auto* const data = static_cast<const std::byte*>(run.data);
+  std::vector<std::byte> out(3 * run.granules * matrix);
+  for (size_t g = 0; g < run.granules; ++g) {
+    const std::byte* const granule = data + 3 * g * matrix;
+    for (const size_t which : {0, 1}) {
+      std::copy_n(granule + which * matrix, matrix, &out[(which * run.granules + g) * matrix]);
+    }
+    for (size_t h = 0; h < hidden; ++h) {
+      for (size_t i = 0; i < r; ++i) {
+        std::copy_n(granule + 2 * matrix + (i * hidden + h) * element, element,
+                    &out[2 * run.granules * matrix + (h * run.granules * r + g * r + i) * element]);
+      }
+    }
+  }
+  return out;
+}
+
+TEST_P(Bits, SlabsThatAreRowMajorChangeNothing) {
+  const auto model = Model::Bind(checkpoint_->config(), checkpoint_->dense());
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  const size_t hidden = checkpoint_->config().hidden;
+  const uint32_t granules = checkpoint_->granules();
+  std::mt19937 rng(7);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(3 * hidden);
+  for (float& value : x) value = normal(rng);
+  for (uint32_t begin = 0; begin < granules; ++begin) {
+    ExpertRun run = checkpoint_->Run(0, begin % 4, begin, granules - begin);
+    const std::vector<std::byte> slab = RowMajorOf(run, hidden);
+    std::vector<int64_t> sums[2];
+    for (std::vector<int64_t>& sum : sums) {
+      sum.assign(x.size(), 0);
+      std::vector<ExpertRow> rows;
+      for (size_t i = 0; i < 3; ++i) rows.push_back({&x[i * hidden], 0.5f, &sum[i * hidden]});
+      ASSERT_TRUE(model->ExpertPartial(run, rows).ok());
+      run.data = slab.data();
+      run.row_major = true;
+    }
+    EXPECT_EQ(sums[0], sums[1]) << begin;
+    EXPECT_NE(sums[0], std::vector<int64_t>(x.size(), 0));
+  }
+}
+
 TEST_P(Bits, HeadAndGranuleSplitsInAnyOrderChangeNothing) {
   std::mt19937 rng(11);
   const uint32_t heads = checkpoint_->config().query_heads, granules = checkpoint_->granules();

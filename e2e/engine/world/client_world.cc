@@ -31,6 +31,7 @@ Result<std::unique_ptr<ClientWorld>> ClientWorld::Attach(const Options& options)
   raw.mesh_endpoint = options.mesh_endpoint.c_str();
   raw.frontend = options.frontend.c_str();
   raw.mixed_layouts = 1;
+  raw.slab_formats = TG_SLAB_GRANULE_MAJOR | TG_SLAB_ROW_MAJOR;
   raw.kv_block_tokens = options.block_tokens;
   tg_client* client = nullptr;
   tg_error error = TG_INIT(tg_error);

@@ -28,6 +28,20 @@ func (b *bed) label(labels map[string]any) {
 
 const podSecurity = "pod-security.kubernetes.io/enforce"
 
+// How slabs lie is told to agents where it is not as ever, so that agents of before read the file too.
+func TestSlabFormatIsTheAgents(t *testing.T) {
+	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "ns"}, Spec: api.MoEDeploymentSpec{
+		Model: api.Model{Source: api.ModelSource{PersistentVolumeClaim: &api.ClaimSource{ClaimName: "c"}}}}}
+	for format, want := range map[api.SlabFormat]any{"": nil, api.GranuleMajor: nil, api.RowMajor: "row-major"} {
+		d.Spec.Model.SlabFormat = format
+		config, err := agentConfig(d)
+		require.NoError(t, err)
+		file := map[string]any{}
+		require.NoError(t, yaml.Unmarshal([]byte(config.Data["agent.yaml"]), &file))
+		require.Equal(t, want, file["slab_format"], format)
+	}
+}
+
 // The folder of the node is the agent's alone, of this world alone, and all that needs root is given no more than that takes.
 func TestNodeMemoryIsForAgentsAlone(t *testing.T) {
 	r := &Reconciler{NodeFolder: DefaultNodeFolder}

@@ -55,6 +55,9 @@ func agentConfig(d *api.MoEDeployment) (*corev1.ConfigMap, error) {
 		"tls": map[string]string{"ca": dirTLS + "/" + keyCA, "cert": dirTLS + "/" + keyAgentCert, "key": dirTLS + "/" + keyAgentKey},
 		"log": map[string]any{"level": "info", "json": true},
 	}
+	if d.Spec.Model.SlabFormat == api.RowMajor {
+		file["slab_format"] = "row-major"
+	}
 	if d.Spec.Network.ShareNodeMemory {
 		file["node_folder"] = dirNode
 	}

@@ -75,8 +75,17 @@ typedef struct {
 /* How pieces lie in their slabs (tangram.v1.SlabFormat), as bits. */
 enum {
   TG_SLAB_GRANULE_MAJOR = 1, /* granule after granule: gate rows, up rows, down columns */
-  TG_SLAB_ROW_MAJOR = 2,     /* as in the checkpoint */
+  TG_SLAB_ROW_MAJOR = 2,     /* as in the checkpoint: tg_section after tg_section */
 };
+
+/* A part of a granule. A slab of n granules that is row-major has of each section, one after
+ * another, `lines` lines of n * bytes bytes; granule g of them (the piece's first is 0) is bytes
+ * g * bytes to (g + 1) * bytes of each line. gate_proj and up_proj of a piece are one line each, as
+ * their rows lie side by side; down_proj has a line for each row. */
+typedef struct {
+  uint64_t lines;
+  uint64_t bytes;
+} tg_section;
 
 typedef struct {
   size_t struct_size;
@@ -112,6 +121,8 @@ typedef struct {
   uint64_t dense_bytes;
   uint32_t slab_format;         /* TG_SLAB_*: how pieces lie */
   uint32_t kv_head_token_bytes; /* K and V of one token, one KV head, one layer */
+  const tg_section* sections;   /* section_size apart; NULL unless slabs are row-major */
+  size_t section_count, section_size;
 } tg_model;
 
 typedef struct {

@@ -40,6 +40,7 @@ from .maps import (
     Maps,
     Model,
     Piece,
+    Section,
     SlabFormat,
 )
 from .views import DType, View
@@ -76,6 +77,7 @@ __all__ = [
     "RefusedError",
     "Request",
     "Rows",
+    "Section",
     "SlabFormat",
     "Strip",
     "StripMove",

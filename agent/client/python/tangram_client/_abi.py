@@ -64,7 +64,13 @@ class Model(ctypes.Structure):
         ("dense", c_void_p),
         ("dense_bytes", c_uint64),
         *_names(c_uint32, "slab_format kv_head_token_bytes"),
+        ("sections", c_void_p),
+        *_names(c_size_t, "section_count section_size"),
     ]
+
+
+class Section(ctypes.Structure):
+    _fields_ = [*_names(c_uint64, "lines bytes")]
 
 
 class Tensor(ctypes.Structure):

@@ -150,24 +150,53 @@ class Client:
         return View(self._exports.memory(address, element_bytes(dtype) * math.prod(shape)), dtype, shape, readonly=True)
 
     def piece(self, piece: Piece) -> View:
-        """A piece of mine, read-only: [granules, 3 (gate, up, down), granule_rows, hidden]; down is stored by columns.
+        """A piece of mine, read-only, where slabs are granule-major: [granules, 3 (gate, up, down), granule_rows, hidden]; down
+        is stored by columns.
 
         Where granules are not plain numbers (scales, biases): U8 of [granules, granule_bytes]. InvalidError: it is
-        not on this rank, or its layout not in force yet.
+        not on this rank, or its layout not in force yet, or slabs are row-major (piece_sections).
         """
-        if piece.address == 0:
-            raise InvalidError(f"the piece is not here: rank {piece.rank}, or a layout that is not in force")
         m = self._model
+        if m.slab_format == SlabFormat.ROW_MAJOR:
+            raise InvalidError("granules are interleaved in a slab that is row-major: piece_sections views it")
+        self._here(piece)
         memory = self._exports.memory(piece.address, piece.granule_count * m.granule_bytes)
         plain = m.dtype in (DType.F32, DType.BF16)
         if plain and m.granule_bytes == 3 * m.granule_rows * m.hidden * element_bytes(m.dtype):
             return View(memory, m.dtype, (piece.granule_count, 3, m.granule_rows, m.hidden), readonly=True)
         return View(memory, DType.U8, (piece.granule_count, m.granule_bytes), readonly=True)
 
-    def piece_tail(self, piece: Piece) -> View:
-        """The bytes that follow the last granule of a piece of mine: what each shard of an expert has again."""
+    def piece_sections(self, piece: Piece) -> tuple[View, ...]:
+        """The sections of a piece of mine, read-only, where slabs are row-major: of a plain model gate [rows, hidden],
+        up [rows, hidden] and down [hidden, rows], rows = granules * granule_rows; gate and up lie one behind the other.
+
+        Of a model with scales or biases: U8 of [lines, bytes of a line]. InvalidError: as of piece.
+        """
+        m = self._model
+        if m.slab_format != SlabFormat.ROW_MAJOR:
+            raise InvalidError("slabs are granule-major: piece views them")
+        self._here(piece)
+        rows, out, address = piece.granule_count * m.granule_rows, [], piece.address
+        plain = m.dtype in (DType.F32, DType.BF16) and len(m.sections) == 3 and m.expert_tail_bytes == 0
+        for section in m.sections:
+            line = piece.granule_count * section.bytes
+            memory = self._exports.memory(address, section.lines * line)
+            if plain:
+                shape = (rows, m.hidden) if section.lines == 1 else (m.hidden, rows)
+                out.append(View(memory, m.dtype, shape, readonly=True))
+            else:
+                out.append(View(memory, DType.U8, (section.lines, line), readonly=True))
+            address += section.lines * line
+        return tuple(out)
+
+    @staticmethod
+    def _here(piece: Piece) -> None:
         if piece.address == 0:
             raise InvalidError(f"the piece is not here: rank {piece.rank}, or a layout that is not in force")
+
+    def piece_tail(self, piece: Piece) -> View:
+        """The bytes that follow the last granule of a piece of mine: what each shard of an expert has again."""
+        self._here(piece)
         m = self._model
         address = piece.address + piece.granule_count * m.granule_bytes
         return View(self._exports.memory(address, m.expert_tail_bytes), DType.U8, (m.expert_tail_bytes,), readonly=True)

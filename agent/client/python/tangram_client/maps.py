@@ -19,6 +19,13 @@ class SlabFormat(enum.IntFlag):
     ROW_MAJOR = 2
 
 
+class Section(NamedTuple):
+    """A part of a granule, and of a slab that is row-major: a piece of n granules has `lines` lines of n * `bytes` bytes of it."""
+
+    lines: int
+    bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """What stays for the life of a client."""
@@ -45,6 +52,8 @@ class Model:
     dense_bytes: int
     slab_format: SlabFormat
     kv_head_token_bytes: int
+    sections: tuple[Section, ...]
+    """In order; empty unless slabs are row-major."""
 
 
 class Piece(NamedTuple):
@@ -180,6 +189,7 @@ def model_of(raw: Any) -> Model:
         config_json=ctypes.string_at(known.config_json, known.config_json_size),
         dtype=DType(known.dtype),
         slab_format=SlabFormat(known.slab_format),
+        sections=tuple(Section(s.lines, s.bytes) for s in _abi.array_at(_abi.Section, known.sections, known.section_count, known.section_size)),
         **{name: getattr(known, name) for name in numbers.split()},
     )
 

@@ -31,6 +31,12 @@ class Checkpoint:
         data, shape = self._tensors[name]
         return numpy.frombuffer(data, numpy.uint16).reshape(shape)
 
+    def rows(self, layer: int, expert: int, start: int, count: int, rows: int) -> list[numpy.ndarray]:
+        """Of gate and up [count * rows, hidden], of down [hidden, count * rows]: a piece that is row-major."""
+        gate, up, down = (self.bits(f"model.layers.{layer}.mlp.experts.{expert}.{m}_proj.weight") for m in ("gate", "up", "down"))
+        mine = slice(start * rows, (start + count) * rows)
+        return [gate[mine], up[mine], down[:, mine]]
+
     def granules(self, layer: int, expert: int, start: int, count: int, rows: int) -> numpy.ndarray:
         """[count, 3, rows, hidden]"""
         gate, up, down = (self.bits(f"model.layers.{layer}.mlp.experts.{expert}.{m}_proj.weight") for m in ("gate", "up", "down"))

@@ -16,7 +16,7 @@ from checkpoint import Checkpoint
 from mesh import PULLED, WORD, Mesh
 
 from tangram_client import (
-    AgainError, Client, EngineStats, Event, EventKind, GateWord, KvElement, KvFormat, Maps, Model, PageCopy, Piece, kv_moves,
+    AgainError, Client, EngineStats, Event, EventKind, GateWord, KvElement, KvFormat, Maps, Model, PageCopy, Piece, SlabFormat, View, kv_moves,
 )
 
 KV_BYTES = 4096  # of a rank's pattern
@@ -117,8 +117,15 @@ class Engine:
         return [(layer.layer, e, piece) for layer in maps.layers for e, expert in enumerate(layer.experts)
                 for alternative in expert.alternatives for piece in alternative if piece.rank == maps.rank]
 
+    @property
+    def row_major(self) -> bool:
+        return self.model.slab_format == SlabFormat.ROW_MAJOR
+
+    def views(self, piece: Piece) -> tuple[View, ...]:
+        return self.client.piece_sections(piece) if self.row_major else (self.client.piece(piece),)
+
     def hashes(self, maps: Maps) -> list[str]:
-        return [hashlib.sha256(self.client.piece(piece).data).hexdigest() for _, _, piece in self.mine(maps)]
+        return [hashlib.sha256(view.data).hexdigest() for _, _, piece in self.mine(maps) for view in self.views(piece)]
 
     def check_pieces(self, maps: Maps) -> int:
         """Every granule of every piece of mine, and that all of an expert's granules are somewhere."""
@@ -130,11 +137,14 @@ class Engine:
                         raise AssertionError(f"layer {layer.layer}: granules {granules}")
         mine = self.mine(maps)
         for layer, expert, piece in mine:
-            view = self.client.piece(piece)
-            got = numpy.frombuffer(view.data, numpy.uint16).reshape(view.shape)
-            want = self.checkpoint.granules(layer, expert, piece.granule_start, piece.granule_count, self.model.granule_rows)
-            if not numpy.array_equal(got, want):
+            where = (layer, expert, piece.granule_start, piece.granule_count, self.model.granule_rows)
+            want = self.checkpoint.rows(*where) if self.row_major else [self.checkpoint.granules(*where)]
+            views = self.views(piece)
+            got = [numpy.frombuffer(view.data, numpy.uint16).reshape(view.shape) for view in views]
+            if not all(map(numpy.array_equal, got, want)) or len(got) != len(want):
                 raise AssertionError(f"layer {layer}, expert {expert}: {piece} is not the checkpoint's")
+            if not all(view.data.readonly for view in views):
+                raise AssertionError("weights can be written")
         return len(mine)
 
     def check_dense(self) -> int:
@@ -160,7 +170,8 @@ def main() -> int:
     mesh, checkpoint = Mesh(host), Checkpoint(args.checkpoint)
     frontend = f"{host}:9"  # nobody listens there: this engine serves nobody
     with Client.attach(args.agent_socket, pathlib.Path(args.token_file).read_text().strip(), device=args.device,
-                       mesh_endpoint=mesh.endpoint, frontend=frontend, kv_block_tokens=16, mixed_layouts=True, attention_data_only=args.attention_data_only) as client:
+                       mesh_endpoint=mesh.endpoint, frontend=frontend, kv_block_tokens=16, mixed_layouts=True, attention_data_only=args.attention_data_only,
+                       slab_formats=SlabFormat.GRANULE_MAJOR | SlabFormat.ROW_MAJOR) as client:
         engine = Engine(client, mesh, checkpoint)
         signal.signal(signal.SIGTERM, lambda *_: setattr(engine, "stopping", True))
         part = pathlib.Path(args.ready_file + ".part")
