@@ -1,9 +1,12 @@
 #include "agent/net/grpc_credentials.h"
 
+#include <grpcpp/create_channel.h>
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_credentials_options.h>
 
+#include <chrono>
 #include <fstream>
+#include <limits>
 
 namespace tangram::net {
 namespace {
@@ -29,6 +32,26 @@ void WatchAll(grpc::experimental::TlsCredentialsOptions* options,
   options->watch_identity_key_cert_pairs();
 }
 
+// The provider hands out what it has read when its first watcher comes, a connection that begins.
+// One that begins in between gets nothing yet, and fails ("Failed to create security handshaker",
+// gRPC 1.51). So the first one leads nowhere, and stays.
+std::shared_ptr<grpc::Channel> WatchFirst(
+    const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+  grpc::ChannelArguments args;
+  constexpr int kNever = std::numeric_limits<int>::max();  // ms
+  for (const char* wait : {GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
+                           GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, GRPC_ARG_CLIENT_IDLE_TIMEOUT_MS}) {
+    args.SetInt(wait, kNever);
+  }
+  auto nowhere = grpc::CreateCustomChannel("unix:/dev/null", credentials, args);
+  const auto until = std::chrono::system_clock::now() + std::chrono::seconds(10);
+  for (auto state = nowhere->GetState(true); state != GRPC_CHANNEL_TRANSIENT_FAILURE;
+       state = nowhere->GetState(false)) {
+    if (!nowhere->WaitForStateChange(state, until)) break;
+  }
+  return nowhere;
+}
+
 }  // namespace
 
 Result<std::shared_ptr<grpc::ServerCredentials>> GrpcServer(const TlsFiles& files) {
@@ -46,7 +69,14 @@ Result<std::shared_ptr<grpc::ChannelCredentials>> GrpcChannel(const TlsFiles& fi
   grpc::experimental::TlsChannelCredentialsOptions options;
   WatchAll(&options, *provider);
   options.set_verify_server_certs(true);
-  return grpc::experimental::TlsCredentials(options);
+  struct Held {
+    std::shared_ptr<grpc::ChannelCredentials> credentials;
+    std::shared_ptr<grpc::Channel> first;
+  };
+  const auto held = std::make_shared<Held>();
+  held->credentials = grpc::experimental::TlsCredentials(options);
+  held->first = WatchFirst(held->credentials);
+  return std::shared_ptr<grpc::ChannelCredentials>(held, held->credentials.get());
 }
 
 }  // namespace tangram::net

@@ -6,8 +6,12 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <atomic>
+#include <barrier>
 #include <chrono>
 #include <filesystem>
+#include <thread>
+#include <vector>
 
 #include "agent/net/testing/certs.h"
 #include "tangram/v1/agent.grpc.pb.h"
@@ -36,25 +40,33 @@ std::unique_ptr<grpc::Server> Serve(const TlsFiles& files, int* port) {
   return builder.BuildAndStart();
 }
 
-std::shared_ptr<grpc::Channel> Dial(const TlsFiles& files, int port, const std::string& name) {
-  const auto credentials = GrpcChannel(files);
-  EXPECT_TRUE(credentials.ok()) << credentials.status().message();
+std::shared_ptr<grpc::Channel> Dial(const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+                                    int port, const std::string& name) {
   grpc::ChannelArguments args;
   args.SetSslTargetNameOverride(name);
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
-  return grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(port), *credentials, args);
+  return grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(port), credentials, args);
+}
+
+std::shared_ptr<grpc::Channel> Dial(const TlsFiles& files, int port, const std::string& name) {
+  const auto credentials = GrpcChannel(files);
+  EXPECT_TRUE(credentials.ok()) << credentials.status().message();
+  return Dial(*credentials, port, name);
 }
 
 // Both sides know each other. An attempt that was refused is not made again.
-bool Meets(const TlsFiles& files, int port, const std::string& name = "agent.w") {
-  const auto channel = Dial(files, port, name);
+bool Connects(grpc::Channel& channel) {
   const auto until = std::chrono::system_clock::now() + std::chrono::seconds(60);
-  for (auto state = channel->GetState(true); state != GRPC_CHANNEL_READY;
-       state = channel->GetState(true)) {
+  for (auto state = channel.GetState(true); state != GRPC_CHANNEL_READY;
+       state = channel.GetState(true)) {
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) return false;
-    if (!channel->WaitForStateChange(state, until)) return false;
+    if (!channel.WaitForStateChange(state, until)) return false;
   }
   return true;
+}
+
+bool Meets(const TlsFiles& files, int port, const std::string& name = "agent.w") {
+  return Connects(*Dial(files, port, name));
 }
 
 TEST(GrpcCredentials, OnlyWhoBelongsToTheWorldMeets) {
@@ -67,6 +79,33 @@ TEST(GrpcCredentials, OnlyWhoBelongsToTheWorldMeets) {
   EXPECT_FALSE(Meets(mine, port, "engine.w")) << "an agent is no engine";
   EXPECT_FALSE(Meets(mine, port, "agent.v"));
   EXPECT_FALSE(Meets(other.Write("spiffe://tangram/w/agent/p2", folder.path, "other"), port));
+  server->Shutdown();
+}
+
+// The first connections of a process, several at once.
+TEST(GrpcCredentials, WhoIsFirstMeetsWhateverOthersBegin) {
+  const Folder folder;
+  const TestCa ca;
+  int port = 0;
+  const auto server = Serve(ca.Write("spiffe://tangram/w/agent/p0", folder.path, "server"), &port);
+  const TlsFiles mine = ca.Write("spiffe://tangram/w/agent/p1", folder.path, "mine");
+  constexpr int kAtOnce = 8;
+  for (int turn = 0; turn < 50; ++turn) {
+    const auto credentials = GrpcChannel(mine);
+    ASSERT_TRUE(credentials.ok()) << credentials.status().message();
+    std::barrier begin(kAtOnce);
+    std::atomic<int> met{0};
+    {
+      std::vector<std::jthread> all;
+      for (int i = 0; i < kAtOnce; ++i) {
+        all.emplace_back([&] {
+          begin.arrive_and_wait();
+          met += Connects(*Dial(*credentials, port, "agent.w")) ? 1 : 0;
+        });
+      }
+    }
+    ASSERT_EQ(met, kAtOnce) << turn;
+  }
   server->Shutdown();
 }
 

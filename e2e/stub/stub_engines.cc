@@ -37,6 +37,7 @@ bool StubEngines::Attach(const Pod& pod) {
     while (true) {
       const std::string token = FirstLine(pod.token_file);
       tg_options options = TG_INIT(tg_options);
+      options.slab_formats = TG_SLAB_GRANULE_MAJOR | TG_SLAB_ROW_MAJOR;
       options.socket_path = pod.socket.c_str();
       options.token = token.c_str();
       options.device = device;
