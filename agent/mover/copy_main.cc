@@ -4,8 +4,11 @@
 // starts.
 //
 //   tangram-copy UNIT_BYTES TOTAL_BYTES ROUNDS [huge]
+//   tangram-copy rows HIDDEN INNER RANKS TOTAL_BYTES ROUNDS [huge]
 //
 // One JSON object: GB/s of the median round of the best number of threads, and seconds of mapping.
+// `rows`: of shards of experts that lie row-major, packed, brought and unpacked (staged_copy.h), by
+// way of buffers for all of them, and for few enough that they stay in a cache.
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,6 +27,7 @@
 
 #include "agent/device/platform.h"
 #include "agent/mover/peer_memory.h"
+#include "agent/mover/staged_copy.h"
 
 namespace tangram::mover {
 namespace {
@@ -56,6 +60,51 @@ struct Owned {
   }
 };
 
+struct Best {
+  double gb_per_s = 0;
+  unsigned threads = 0;
+};
+
+// `seconds` of a round with so many threads.
+Best BestOf(uint64_t bytes, int rounds, const std::function<double(unsigned threads)>& seconds) {
+  Best out;
+  for (const unsigned threads : std::set<unsigned>{1, 2, std::thread::hardware_concurrency()}) {
+    std::vector<double> times;
+    for (int round = 0; round < rounds; ++round) times.push_back(seconds(threads));
+    std::sort(times.begin(), times.end());
+    const double rate = static_cast<double>(bytes) / times[times.size() / 2] / 1e9;
+    if (rate > out.gb_per_s) out = {rate, threads};
+  }
+  return out;
+}
+
+void Print(const nlohmann::json& line) {
+  fmt::print("{}\n", line.dump());
+  std::fflush(stdout);
+}
+
+void ReadRows(const device::Platform& platform, int descriptor, uint64_t bytes,
+              const StagedShape& shape, int rounds) {
+  constexpr uint64_t kInCache = 1 << 20;  // both buffers
+  const std::shared_ptr<PeerMemory> peer = Must(PeerMemory::Open(platform, descriptor, bytes));
+  const uint64_t experts = bytes / shape.expert_bytes();
+  const device::Memory from = Must(peer->At({0, experts * shape.expert_bytes()}));
+  const uint64_t mine = ShardBytes(shape, from);
+  const Owned to(platform, mine, std::byte{2});
+  const auto best = [&](uint64_t at_once) {
+    uint64_t rank = 0;
+    return BestOf(mine, rounds, [&](unsigned threads) {
+      return StagedCopy(shape, rank++ % shape.ranks, from, to.memory, at_once, threads);
+    });
+  };
+  const Best whole = best(0);
+  const Best blocked = best(std::max<uint64_t>(1, kInCache / 2 * experts / mine));
+  Print({{"staged_gb_per_s", whole.gb_per_s},
+         {"staged_threads", whole.threads},
+         {"blocked_gb_per_s", blocked.gb_per_s},
+         {"blocked_threads", blocked.threads}});
+}
+
 void Read(const device::Platform& platform, int descriptor, uint64_t unit, uint64_t bytes,
           int rounds) {
   const Owned to(platform, bytes, std::byte{2});
@@ -69,32 +118,26 @@ void Read(const device::Platform& platform, int descriptor, uint64_t unit, uint6
       if (!to.memory.device->Copy({&op, 1}).Wait().ok()) std::exit(1);
     }
   };
-  double best = 0;
-  unsigned best_threads = 0;
-  for (const unsigned threads : std::set<unsigned>{1, 2, std::thread::hardware_concurrency()}) {
-    std::vector<double> times;
-    for (int round = 0; round < rounds; ++round) {
-      times.push_back(Seconds([&] {
-        std::vector<std::jthread> all;
-        for (unsigned t = 0; t < threads; ++t) all.emplace_back(copy, t, threads);
-      }));
-    }
-    std::sort(times.begin(), times.end());
-    const double rate = static_cast<double>(bytes) / times[times.size() / 2] / 1e9;
-    if (rate > best) std::tie(best, best_threads) = std::pair(rate, threads);
-  }
-  fmt::print("{}\n", nlohmann::json{{"gb_per_s", best},
-                                    {"threads", best_threads},
-                                    {"map_gb_per_s", static_cast<double>(bytes) / mapping / 1e9}}
-                         .dump());
-  std::fflush(stdout);
+  const Best best = BestOf(bytes, rounds, [&](unsigned threads) {
+    return Seconds([&] {
+      std::vector<std::jthread> all;
+      for (unsigned t = 0; t < threads; ++t) all.emplace_back(copy, t, threads);
+    });
+  });
+  Print({{"gb_per_s", best.gb_per_s},
+         {"threads", best.threads},
+         {"map_gb_per_s", static_cast<double>(bytes) / mapping / 1e9}});
 }
 
-int Main(uint64_t unit, uint64_t bytes, int rounds, bool huge) {
-  if (unit == 0 || unit % 4096 != 0 || bytes < unit || rounds < 1) {
-    std::fprintf(
-        stderr,
-        "usage: tangram-copy UNIT_BYTES TOTAL_BYTES ROUNDS [huge] (units of whole 4 KiB)\n");
+// `shape`: of experts, or null: units alone.
+int Main(const StagedShape* shape, uint64_t unit, uint64_t bytes, int rounds, bool huge) {
+  const bool rows_fit = shape == nullptr ||
+                        (shape->ranks > 0 && shape->hidden > 0 && shape->inner % shape->ranks == 0);
+  if (unit == 0 || unit % 4096 != 0 || bytes < unit || rounds < 1 || !rows_fit) {
+    std::fprintf(stderr,
+                 "usage: tangram-copy UNIT_BYTES TOTAL_BYTES ROUNDS [huge] (units of whole 4 KiB)\n"
+                 "       tangram-copy rows HIDDEN INNER RANKS TOTAL_BYTES ROUNDS [huge] (experts "
+                 "of whole 4 KiB, INNER a multiple of RANKS)\n");
     return 2;
   }
   constexpr uint64_t kHuge = 2 << 20;
@@ -104,7 +147,12 @@ int Main(uint64_t unit, uint64_t bytes, int rounds, bool huge) {
   const Owned source(*platform, bytes, std::byte{1});
   const pid_t reader = fork();
   if (reader == 0) {
-    Read(*platform, source.devices.weights->descriptor(), unit, bytes, rounds);
+    const int descriptor = source.devices.weights->descriptor();
+    if (shape != nullptr) {
+      ReadRows(*platform, descriptor, bytes, *shape, rounds);
+    } else {
+      Read(*platform, descriptor, unit, bytes, rounds);
+    }
     std::_Exit(0);
   }
   int status = 0;
@@ -117,8 +165,13 @@ int Main(uint64_t unit, uint64_t bytes, int rounds, bool huge) {
 }  // namespace tangram::mover
 
 int main(int argc, char** argv) {
-  const bool huge = argc == 5 && std::string(argv[4]) == "huge";
-  if (argc != 4 && !huge) return tangram::mover::Main(0, 0, 0, false);
-  return tangram::mover::Main(std::strtoull(argv[1], nullptr, 10),
-                              std::strtoull(argv[2], nullptr, 10), std::atoi(argv[3]), huge);
+  using tangram::mover::Main;
+  const bool huge = argc > 1 && std::string(argv[argc - 1]) == "huge";
+  if (huge) --argc;
+  const bool rows = argc > 1 && std::string(argv[1]) == "rows";
+  if (argc != (rows ? 7 : 4)) return Main(nullptr, 0, 0, 0, false);
+  const auto number = [&](int i) { return std::strtoull(argv[i], nullptr, 10); };
+  if (!rows) return Main(nullptr, number(1), number(2), std::atoi(argv[3]), huge);
+  const tangram::mover::StagedShape shape{number(2), number(3), number(4)};
+  return Main(&shape, shape.expert_bytes(), number(5), std::atoi(argv[6]), huge);
 }

@@ -37,12 +37,12 @@ bool StubEngines::Attach(const Pod& pod) {
     while (true) {
       const std::string token = FirstLine(pod.token_file);
       tg_options options = TG_INIT(tg_options);
-      options.slab_formats = TG_SLAB_GRANULE_MAJOR | TG_SLAB_ROW_MAJOR;
       options.socket_path = pod.socket.c_str();
       options.token = token.c_str();
       options.device = device;
       options.mesh_endpoint = options.frontend = place.c_str();
       options.mixed_layouts = 1;
+      options.slab_formats = TG_SLAB_GRANULE_MAJOR | TG_SLAB_ROW_MAJOR;
       options.kv_block_tokens = 16;
       if (tg_attach(&options, &client, &error) == TG_OK) break;
       if (Clock::now() > end) {
