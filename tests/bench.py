@@ -157,7 +157,7 @@ BENCHES = {
                      "needs most for plan, part and proof, also over a sort of one key per strip of the manifest", "setup cxx", "build/cxx/agent/kv/tangram-kv-plan",
                      (most("value", 50, wall=True), most("over_sort", 4), most("unchanged_ms", 0.1, wall=True), most("heap_mib", 16))),
     "cold-start": Bench("first layouts of Qwen3-30B-A3B's layers on 4 ranks, whole experts and shards, from the page cache and from disk: bytes read of the checkpoint over those of "
-                        "its tensors; bytes that came to the ranks of one agent in a second of CPU, granule-major, over a plain read of the files with hashing in as many threads",
+                        "its tensors; bytes that came to the ranks of one agent in a second of CPU, row-major (granule-major is told), over a plain read of the files with hashing in as many threads",
                         "setup cxx", "build/cxx/agent/store/tangram-cold-start", (most("value", 1), most("kernel_over_checkpoint", 1.001), least("rate_over_plain", 0.9, missed=True))),
     "remap": Bench("mapping one expert of whole pages, 2 to 64 MiB, over a bare MAP_FIXED + MAP_POPULATE of the same pages, and over a copy of them; "
                    "pages are huge if enough of them are free (vm.nr_hugepages)", "setup cxx", "build/cxx/agent/device/tangram-remap",

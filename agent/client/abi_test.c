@@ -12,7 +12,7 @@
 /* What version 1 fixed for good, on 64-bit machines. A member that is added goes behind these. */
 _Static_assert(sizeof(tg_error) == 512 && offsetof(tg_error, message) == 12, "tg_error");
 _Static_assert(sizeof(tg_options) == 64 && offsetof(tg_options, slab_formats) == 60, "tg_options");
-_Static_assert(sizeof(tg_model) >= 152 && offsetof(tg_model, kv_head_token_bytes) == 148,
+_Static_assert(sizeof(tg_model) == 176 && offsetof(tg_model, kv_head_token_bytes) == 148,
                "tg_model");
 _Static_assert(sizeof(tg_section) == 16, "tg_section");
 _Static_assert(sizeof(tg_maps) == 128 && offsetof(tg_maps, group_size) == 120, "tg_maps");

@@ -315,13 +315,12 @@ Result<std::vector<Mapping>> HostDevice::Map(const SpacePtr& space,
 Event HostDevice::Copy(std::span<const CopyOp> ops) {
   for (const CopyOp& op : ops) {
     if (op.to.shape != nullptr || op.from.shape != nullptr) {
-      if (op.to.bytes != op.from.bytes || !CopyStrips(op.to, op.from)) {
+      if (op.to.bytes != op.from.bytes || !CopyStrips(op.to, op.from, op.hash)) {
         return Event::Finished(
             {Code::kInvalid, fmt::format("host device: copy of {} bytes to {}, or "
                                          "of units to units of another shape",
                                          op.from.bytes, op.to.bytes)});
       }
-      if (op.hash != nullptr) *op.hash = HashIn(op.to);
       continue;
     }
     const std::span<std::byte> to = View(op.to);

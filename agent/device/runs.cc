@@ -42,6 +42,51 @@ void CopyLines(const Strip& to, const Strip& from) {
   }
 }
 
+// What is copied, then hashed, while it lies in a cache.
+constexpr uint64_t kBlock = 64 << 10;
+
+Strip Lines(const Strip& strip, uint64_t first, uint64_t count) {
+  return {strip.address + first * strip.pitch, count, strip.bytes, strip.pitch};
+}
+
+// Adds the bytes of lines that make up about a block. Apart, they are gathered first: a hash of
+// many short pieces costs several times as much as one of what they make.
+void Add(const Strip& strip, Hasher* hasher) {
+  const uint64_t bytes = strip.lines * strip.bytes;
+  const auto* in = reinterpret_cast<const std::byte*>(strip.address);
+  if (strip.pitch == strip.bytes || strip.lines == 1) return hasher->Add({in, bytes});
+  thread_local std::vector<std::byte> buffer;
+  if (buffer.size() < bytes) buffer.resize(bytes);
+  CopyLines({reinterpret_cast<uint64_t>(buffer.data()), strip.lines, strip.bytes, strip.bytes},
+            strip);
+  hasher->Add(std::span(buffer).first(bytes));
+}
+
+// Calls `each` for lines that are about a block together; of one long line for parts of it.
+template <typename Each>
+void EachBlock(const Strip& strip, Each&& each) {
+  if (strip.lines == 1) {
+    for (uint64_t at = 0; at < strip.bytes; at += kBlock) {
+      const uint64_t bytes = std::min(kBlock, strip.bytes - at);
+      each(at, Strip{strip.address + at, 1, bytes, bytes});
+    }
+    return;
+  }
+  const uint64_t lines = std::max<uint64_t>(1, kBlock / strip.bytes);
+  for (uint64_t l = 0; l < strip.lines; l += lines) {
+    each(l, Lines(strip, l, std::min(lines, strip.lines - l)));
+  }
+}
+
+void CopyStrip(const Strip& to, const Strip& from, Hasher* hasher) {
+  if (hasher == nullptr) return CopyLines(to, from);
+  EachBlock(to, [&](uint64_t at, const Strip& block) {
+    CopyLines(block, to.lines == 1 ? Strip{from.address + at, 1, block.bytes, block.bytes}
+                                   : Lines(from, at, block.lines));
+    Add(block, hasher);
+  });
+}
+
 bool SamePlanes(const Shape& a, const Shape& b) {
   return std::equal(a.planes.begin(), a.planes.end(), b.planes.begin(), b.planes.end(),
                     [](const Shape::Plane& one, const Shape::Plane& other) {
@@ -62,11 +107,12 @@ Memory FirstByte(const Memory& memory) {
   return {memory.device, memory.address + memory.unit * memory.shape->planes.front().bytes, 1};
 }
 
-bool CopyStrips(const Memory& to, const Memory& from) {
+bool CopyStrips(const Memory& to, const Memory& from, uint64_t* hash) {
   const Shape* const shape = to.shape != nullptr ? to.shape : from.shape;
   if (to.shape != nullptr && from.shape != nullptr && !SamePlanes(*to.shape, *from.shape)) {
     return false;
   }
+  Hasher hasher;
   // A unit has few planes: both sides are walked at once by way of a list of one unit's strips.
   const uint64_t unit = shape->unit_bytes();
   std::vector<Strip> strips;
@@ -75,22 +121,22 @@ bool CopyStrips(const Memory& to, const Memory& from) {
     strips.clear();
     EachStrip(from.Part(at, unit), shape, [&](const Strip& strip) { strips.push_back(strip); });
     size_t next = 0;
-    EachStrip(to.Part(at, unit), shape,
-              [&](const Strip& strip) { CopyLines(strip, strips[next++]); });
+    EachStrip(to.Part(at, unit), shape, [&](const Strip& strip) {
+      CopyStrip(strip, strips[next++], hash != nullptr ? &hasher : nullptr);
+    });
   }
+  if (hash != nullptr) *hash = hasher.Value();
   return true;
 }
 
 void Gather(const Memory& from, std::span<std::byte> to) { CopyStrips(Memory::Own(to), from); }
 
 uint64_t HashStrips(const Memory& memory) {
-  // Gathered, as a hash of many short pieces costs several times as much as one of what they make.
-  // A thread keeps the buffer: a new one would be pages that the kernel has to clear.
-  thread_local std::vector<std::byte> buffer;
-  if (buffer.size() < memory.bytes) buffer.resize(memory.bytes);
-  const std::span<std::byte> bytes = std::span(buffer).first(memory.bytes);
-  Gather(memory, bytes);
-  return HashOf(bytes);
+  Hasher hasher;
+  EachStrip(memory, nullptr, [&](const Strip& strip) {
+    EachBlock(strip, [&](uint64_t, const Strip& block) { Add(block, &hasher); });
+  });
+  return hasher.Value();
 }
 
 }  // namespace tangram::device

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
 
 #include "agent/device/memory.h"
@@ -15,8 +14,8 @@ struct Strip {
   uint64_t address = 0, lines = 0, bytes = 0, pitch = 0;
 };
 
-// Calls `each` for the strips of a memory, whose bytes are in order those of `strips`. One without
-// a shape is cut as `shape` cuts it, if that is given, else is a strip of one line.
+// Calls `each` for the strips of a memory, in the order of its bytes. One without a shape is cut as
+// `shape` cuts it, if that is given, else is a strip of one line.
 template <typename Each>
 void EachStrip(const Memory& memory, const Shape* shape, Each&& each) {
   const Shape* const cut = memory.shape != nullptr ? memory.shape : shape;
@@ -42,8 +41,8 @@ void EachStrip(const Memory& memory, const Shape* shape, Each&& each) {
 }
 
 // Copies between memories of one size that the CPU reaches, one of which at least has a shape; two
-// shapes have the same planes. False: they have not.
-bool CopyStrips(const Memory& to, const Memory& from);
+// shapes have the same planes. `hash`: HashOf what was written, in order. False: they have not.
+bool CopyStrips(const Memory& to, const Memory& from, uint64_t* hash = nullptr);
 // The bytes in order, into a buffer of this size.
 void Gather(const Memory& from, std::span<std::byte> to);
 // HashOf the bytes in order.

@@ -89,11 +89,32 @@ TEST(Runs, UnitsMoveBetweenSlabsOfAnyWidthAndRangesAndNoOtherByteChanges) {
       expected[PlaceOf(to.shape, target.unit + at / unit, at % unit)] = truth[at];
     }
     const std::vector<std::byte> before = to.bytes;
-    ASSERT_TRUE(CopyStrips(target, source));
+    uint64_t hash = 0;
+    ASSERT_TRUE(CopyStrips(target, source, &hash));
     ASSERT_EQ(to.bytes, expected) << turn;
+    ASSERT_EQ(hash, HashOf(truth)) << turn;
+    ASSERT_TRUE(CopyStrips(Memory::Own(range), source, &hash));
+    ASSERT_EQ(range, truth) << turn;
+    ASSERT_EQ(hash, HashOf(truth)) << turn;
     to.bytes = before;
     ASSERT_TRUE(CopyStrips(target, Memory::Own(range)));
     ASSERT_EQ(to.bytes, expected) << turn;
+  }
+}
+
+// Lines and units that are longer than a block, and blocks that end within a plane.
+TEST(Runs, LongLinesAndManyOfThem) {
+  std::mt19937_64 random(4);
+  for (const auto& plane : std::vector<Shape::Plane>{
+           {1, 200'001}, {3, 70'000}, {1000, 192}, {5000, 33}, {2, 64 << 10}, {1025, 64}}) {
+    Slab from = MakeSlab({plane, {7, 16}}, 3, &random), to = MakeSlab({plane, {7, 16}}, 2, &random);
+    const Memory source = from.Units(1, 2), target = to.Units(0, 2);
+    const std::vector<std::byte> truth = InOrder(source, from.bytes);
+    uint64_t hash = 0;
+    ASSERT_TRUE(CopyStrips(target, source, &hash));
+    EXPECT_EQ(InOrder(target, to.bytes), truth) << plane.lines;
+    EXPECT_EQ(hash, HashOf(truth)) << plane.lines;
+    EXPECT_EQ(HashStrips(target), HashOf(truth)) << plane.lines;
   }
 }
 

@@ -105,7 +105,15 @@ size_t Checker::GenerationOf(const std::string& hash) const {
   return it == generations_.end() ? 0 : it->second;
 }
 
+void Checker::LookAtEngine(const Engine& engine) {
+  const std::string rank = engine.agent().memories[engine.device()]->store().member();
+  if (engine.attached() && engine.member() != rank) {
+    Wrong("TOLD", fmt::format("the engine of {} was told that it is {}", rank, engine.member()));
+  }
+}
+
 void Checker::Contributes(const Engine& engine, uint64_t step) {
+  LookAtEngine(engine);
   Stepping& stepping = steps_[{engine.hash(), step}];
   stepping.said.insert(engine.member());
   const auto attempt = std::find_if(attempts_.begin(), attempts_.end(), [&](const auto& entry) {
@@ -283,6 +291,7 @@ void Checker::LookAtRest() {
         Wrong("MEMORY", fmt::format("{}: {} free and {} mapped of {}", member, figures.free,
                                     figures.mapped, figures.total));
       }
+      LookAtEngine(*agent->engines[device]);
       const bool in = status.has_layout() && layout::RankOf(status.layout(), member) >= 0;
       const layout::GeometryView& geometry = Model::Get().checkpoint->geometry();
       uint64_t want = 0;

@@ -84,6 +84,7 @@ class Checker {
   void Changed(Agent& agent, uint32_t device, const Gate& was, const Gate& now);
   void Flipped(Agent& agent, uint32_t device, uint64_t attempt, How how);
   void LookAtMemory(Agent& agent, uint32_t device, const Attempt& attempt);
+  void LookAtEngine(const Engine& engine);  // it knows which member its rank is
   bool CanFollow(const std::string& member, uint64_t attempt, bool has_word) const;
   size_t GenerationOf(const std::string& hash) const;
 

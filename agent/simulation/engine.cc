@@ -58,9 +58,12 @@ void Engine::Die() {
   heard_.clear();
   apart_.clear();
   if (was) agent_->EngineGone(device_);
-  // Who runs the pod starts it again.
+  // Who runs the pod starts it again, now and then before its agent is through with the one that
+  // died.
   world_->time().Spawn(kNature, "restart", [this] {
-    world_->time().Sleep(world_->dice().Between(50 * kMillisecond, 900 * kMillisecond));
+    const bool at_once = world_->dice().OneIn(3);
+    world_->time().Sleep(at_once ? world_->dice().Between(0, 3 * kMillisecond)
+                                 : world_->dice().Between(50 * kMillisecond, 900 * kMillisecond));
     if (agent_->alive && process_ == 0) Start();
   });
 }
@@ -120,7 +123,7 @@ void Engine::Serve() {
 
 void Engine::Attach() {
   while (true) {
-    Breathe(world_->dice().Between(5 * kMillisecond, 60 * kMillisecond));
+    Breathe(world_->dice().Between(1 * kMillisecond, 60 * kMillisecond));
     auto attachment = world_->Call<Result<Attachment>>(
         agent_->number, agent_, "attach", kForAnswers,
         [this, process = process_](Executor& executor) {

@@ -19,6 +19,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
@@ -200,6 +201,7 @@ struct Case {
   uint32_t agents;
   bool tensor;
   bool cold = false;
+  v1::SlabFormat format = v1::SLAB_FORMAT_GRANULE_MAJOR;
 };
 
 v1::Layout LayoutOf(const layout::GeometryView& geometry, bool tensor) {
@@ -269,13 +271,13 @@ struct Agent {
 
 class World {
  public:
-  World(const std::string& directory, uint32_t agents, bool tensor) {
+  World(const std::string& directory, uint32_t agents, bool tensor, v1::SlabFormat format) {
     static const net::testing::TestCa ca;
     const auto credentials = ca.Open("cold", "agent", "pod");
     const std::shared_ptr<const device::Platform> platform = Must(device::MakePlatform({}));
     for (uint32_t a = 0; a < agents; ++a) {
       Agent& agent = *agents_.emplace_back(std::make_unique<Agent>());
-      agent.checkpoint = Must(loader::Checkpoint::Open(directory, kGranuleRows, kPage));
+      agent.checkpoint = Must(loader::Checkpoint::Open(directory, kGranuleRows, kPage, format));
       std::vector<std::unique_ptr<mover::Transport>> ways;
       ways.push_back(std::make_unique<mover::TcpTransport>(credentials));
       agent.transports = std::make_shared<mover::Transports>(std::move(ways));
@@ -397,11 +399,13 @@ class World {
       uint32_t found = 0;
       for (uint32_t granule = 0; granule < geometry().granules(); ++granule) {
         for (uint32_t r = 0; r < kRanks; ++r) {
-          const auto held = device::View(StoreOf(r).Granule(layer, expert, granule));
-          if (held.empty()) continue;
+          const device::Memory held = StoreOf(r).Granule(layer, expert, granule);
+          if (held.bytes == 0) continue;
           ++found;
-          if (std::memcmp(held.data(), &whole[granule * geometry().granule_bytes()], held.size()) !=
-              0) {
+          std::vector<std::byte> bytes(held.bytes);
+          const device::CopyOp copy{device::Memory::Own(bytes), held};
+          Must(held.device->Copy({&copy, 1}).Wait());
+          if (std::memcmp(bytes.data(), &whole[granule * bytes.size()], bytes.size()) != 0) {
             Fail(fmt::format("layer {}, expert {}, granule {} is wrong", layer, expert, granule));
           }
         }
@@ -424,12 +428,16 @@ int Main() {
   const std::vector<std::string> files =
       loader::testing::WriteLarge(directory.path(), Shape(quick));
   Ceiling ceiling(files);
-  double worst_bytes = 0, worst_kernel = 0, worst_rate = 1e9;
+  constexpr v1::SlabFormat kRows = v1::SLAB_FORMAT_ROW_MAJOR;
+  double worst_bytes = 0, worst_kernel = 0;
+  std::map<v1::SlabFormat, double> worst_rate;  // of one agent, from the page cache
   for (const Case& c :
        {Case{"experts, one agent", 1, false}, Case{"tensor, one agent", 1, true},
         Case{"experts, an agent each", kRanks, false}, Case{"tensor, an agent each", kRanks, true},
-        Case{"experts, cold disk", 1, false, true}, Case{"tensor, cold disk", 1, true, true}}) {
-    World world(directory.path(), c.agents, c.tensor);
+        Case{"experts, cold disk", 1, false, true}, Case{"tensor, cold disk", 1, true, true},
+        Case{"experts, row-major", 1, false, false, kRows},
+        Case{"tensor, row-major", 1, true, false, kRows}}) {
+    World world(directory.path(), c.agents, c.tensor, c.format);
     std::vector<double> seconds, cpu, plain_seconds, plain_cpu, work, wall;
     World::Figures last;
     Cache(files, true);
@@ -473,13 +481,18 @@ int Main() {
     std::fflush(stdout);
     worst_bytes = std::max(worst_bytes, static_cast<double>(last.read) / tensors);
     worst_kernel = std::max(worst_kernel, static_cast<double>(last.kernel) / tensors);
-    if (!c.cold && c.agents == 1) worst_rate = std::min(worst_rate, Median(work));
+    if (c.cold || c.agents > 1) continue;
+    const auto [worst, first] = worst_rate.emplace(c.format, Median(work));
+    if (!first) worst->second = std::min(worst->second, Median(work));
   }
   const json summary = {
       {"bench", "cold-start"},
       {"value", worst_bytes},
       {"unit", "bytes read over bytes of the checkpoint, for the world"},
-      {"metrics", {{"kernel_over_checkpoint", worst_kernel}, {"rate_over_plain", worst_rate}}}};
+      {"metrics",
+       {{"kernel_over_checkpoint", worst_kernel},
+        {"rate_over_plain", worst_rate.at(kRows)},
+        {"granule_major_over_plain", worst_rate.at(v1::SLAB_FORMAT_GRANULE_MAJOR)}}}};
   std::printf("%s\n", summary.dump().c_str());
   return 0;
 }

@@ -35,6 +35,8 @@ MUTANTS = [
      "if (!attempt_->any_flipped() || attempt_->phase == Phase::kFlipped) {", "if (true) {"),
     ("an abort after a flip is told 'not'", "agent/attempt/end.cc", "if (attempt_->any_flipped()) return Then(Answer{.flipped = true});",
      "if (attempt_->any_flipped()) return Then(Answer{.flipped = false});"),
+    ("an engine comes to a rank that is being released", "agent/attempt/machine.cc",
+     "  if (std::find(releasing_.devices.begin(), releasing_.devices.end(), device) !=\n      releasing_.devices.end()) {", "  if (device == ~0U) {"),
     ("an abort gives no memory back", "agent/transition/end.cc", "core->ranks[device].memory->Abort();", ";"),
     ("a retired flip keeps the old places", "agent/transition/end.cc", "TANGRAM_RETURN_IF_ERROR(memory.Retire());", "memory.Keep();"),
 ]

@@ -10,14 +10,14 @@ import unittest
 import numpy
 import tangram_client as tg
 from tangram_client import _abi, kv_format
-from tangram_client.maps import maps_of
+from tangram_client.maps import maps_of, model_of
 
 
 class Structs(unittest.TestCase):
     def test_sizes_are_those_of_the_header(self):
         # agent/client/abi_test.c has the same numbers.
         sizes = {
-            _abi.Error: 512, _abi.Options: 64, _abi.Model: 152, _abi.Maps: 128, _abi.Event: 56, _abi.EngineStats: 48,
+            _abi.Error: 512, _abi.Options: 64, _abi.Model: 176, _abi.Section: 16, _abi.Maps: 128, _abi.Event: 56, _abi.EngineStats: 48,
             _abi.Word: 16, _abi.KvManifest: 144, _abi.KvPlanned: 144, _abi.KvFormat: 96,
             _abi.KvPageCopy: 28, _abi.KvByteMoves: 40,
         }
@@ -74,6 +74,18 @@ class Maps(unittest.TestCase):
         self.assertEqual(experts[1:3], (experts[1], experts[2]))
         self.assertEqual(tuple(experts), experts)
         self.assertRaises(IndexError, lambda: experts[5])
+
+    def test_sections_are_those_that_the_library_knows(self):
+        class WideSection(ctypes.Structure):
+            _fields_ = [("known", _abi.Section), ("later", ctypes.c_uint64)]
+
+        table = (WideSection * 2)(WideSection(_abi.Section(1, 48), 7), WideSection(_abi.Section(16, 3), 7))
+        raw = _abi.sized(_abi.Model)
+        raw.slab_format, raw.sections, raw.section_count, raw.section_size = 2, ctypes.addressof(table), 2, ctypes.sizeof(WideSection)
+        self.assertEqual(model_of(raw).sections, ((1, 48), (16, 3)))
+        self.assertEqual(model_of(raw).slab_format, tg.SlabFormat.ROW_MAJOR)
+        raw.struct_size = _abi.Model.sections.offset  # of a library before there were any
+        self.assertEqual(model_of(raw).sections, ())
 
     def test_a_layer_without_experts(self):
         maps, _keep = self.maps(1, 0, 1)
