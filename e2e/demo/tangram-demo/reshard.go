@@ -204,7 +204,7 @@ func bestCopy(ctx context.Context, o options, unit int, huge bool) (float64, err
 
 func measureCopy(ctx context.Context, o options, huge bool, what ...string) (out copyRates, err error) {
 	binary := filepath.Join(o.root, "build/cxx/agent/mover/tangram-copy")
-	args := append(what, strconv.Itoa(512<<20), "3")
+	args := append(slices.Clone(what), strconv.Itoa(512<<20), "3")
 	if huge {
 		args = append(args, "huge")
 	}
