@@ -146,7 +146,8 @@ Status DataServer::Connection::GatherNext() {
 
 Result<size_t> DataServer::Connection::Write() {
   if (!kv()) {
-    if (!apart.empty()) TANGRAM_RETURN_IF_ERROR(GatherNext());
+    if (apart.empty()) return stream.Write(std::span(out).subspan(at));
+    TANGRAM_RETURN_IF_ERROR(GatherNext());
     size_t end = at + 1;
     while (end < out.size() && out[end].iov_base != nullptr) ++end;
     return stream.Write(std::span(out).subspan(at, end - at));
