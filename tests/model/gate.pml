@@ -359,6 +359,7 @@ gone:
 #define BELOW(k) (CANDIDATE(k) && MEM(k) != 0 && ep[k] + 1 == to && gen[k] == 0)
 #define STRANDED(k) (CANDIDATE(k) && MEM(k) != 0 && ep[k] > to)
 #define UNFINISHED(k) (staged[k] != 0 || mending[k] != 0)
+#define STILL(k) (!IN(alive, k) || !up[k] || MEM(k) == 0 || stopped[k]) /* a joiner that followed since the look steps for a moment */
 #define READY(k) (!IN(alive, k) || (up[k] && ep[k] == to && MEM(k) != 0 && !UNFINISHED(k)))
 
 inline tell(k) { /* Resolve; refused by who has not stopped or has gone on */
@@ -469,6 +470,7 @@ end:
        :: again
        :: !again ->
            tell(0); tell(1); tell(2);
+           again || version != v || EACH(STILL); /* who steps refuses the repair: it is tried again until it has stopped */
            d_step { /* looks again, and proposes the repair */
                if
                :: !again && version == v && EACH(READY) -> proposed = f; stage(0); stage(1); stage(2)
