@@ -104,7 +104,7 @@ func (tour tour) walk(t *testing.T) {
 	require.GreaterOrEqual(t, moved, len(tour.stops)-tour.still, "some stops moved nothing")
 	// The same requests where nothing ever moves.
 	w.Stop()
-	one := start(t, harness.Options{Pods: harness.Pods(1)})
+	one := start(t, harness.Options{Pods: harness.Pods(1), MaxTokens: flightTokens})
 	apply(t, one, 1, "Expert")
 	requireSame(t, walked, client(one).Repeat(t.Context(), trace, len(walked), 8))
 	requireSame(t, flown, client(one).Again(t.Context(), flown, 16))
