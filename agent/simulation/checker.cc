@@ -39,6 +39,7 @@ void Checker::Proposed(uint64_t attempt, attempt::Kind kind, uint64_t epoch,
     Wrong("BURNED", fmt::format("attempt {} a second time", attempt));
   attempts_[attempt] = {kind, epoch, hash, before, after, false, false, fences_.size(), releases_};
   generations_[hash] = fences_.size();
+  shown.Proposed(kind, epoch, before, after);
   ++reached[std::string("proposed ") + attempt::NameOf(kind)];
   Trace(fmt::format("propose attempt {} {} to epoch {}: {} -> {}", attempt, attempt::NameOf(kind),
                     epoch, fmt::join(before, " "), fmt::join(after, " ")));
@@ -46,6 +47,7 @@ void Checker::Proposed(uint64_t attempt, attempt::Kind kind, uint64_t epoch,
 
 void Checker::Fenced(const Membership& was, const Membership& now) {
   const Fence& fence = *now.fence;
+  shown.Fenced(fence.survivors);
   Trace(fmt::format("fence from epoch {} attempt {} {}: epoch {}, survivors {}, lost {}",
                     fence.from_epoch, fence.attempt, fence.forward ? "forward" : "stay",
                     fence.epoch, fmt::join(fence.survivors, " "), fmt::join(fence.lost, " ")));
@@ -78,6 +80,7 @@ void Checker::Fenced(const Membership& was, const Membership& now) {
 
 void Checker::WorldEnded() {
   ++reached["world ended"];
+  shown.End();
   Trace("the world is over");
   if (failures_.size() <= 1 && !attempts_.empty()) {
     std::set<std::string> pods;  // of the last layout; with one alone, all of it may die at once
@@ -151,6 +154,7 @@ void Checker::Emits(const Engine& engine, uint64_t step) {
 
 void Checker::Told(const Engine& engine, const char* what, std::initializer_list<bool> how) {
   ++reached[what];
+  shown.Look();  // who speaks last may have its result in the same turn
   if (!tracing) return;
   std::string line = fmt::format("{} {} epoch {}", what, engine.member(), engine.epoch());
   for (const bool flag : how) line += flag ? " 1" : " 0";
@@ -188,6 +192,7 @@ void Checker::Look() {
       Changed(*agent, device, before, now);
     }
   }
+  shown.Look();
 }
 
 void Checker::Changed(Agent& agent, uint32_t device, const Gate& was, const Gate& now) {

@@ -14,6 +14,7 @@
 #include "agent/gate/gate_page.h"
 #include "agent/simulation/fibers.h"
 #include "agent/simulation/records.h"
+#include "agent/simulation/shown.h"
 
 namespace tangram::simulation {
 
@@ -26,7 +27,7 @@ enum class How : uint8_t { kEngine, kWords, kFence };
 
 class Checker {
  public:
-  explicit Checker(World* world) : world_(world) {}
+  explicit Checker(World* world) : shown(world), world_(world) {}
 
   // An attempt that is proposed: whom it binds.
   void Proposed(uint64_t attempt, attempt::Kind kind, uint64_t epoch, const std::string& hash,
@@ -53,6 +54,7 @@ class Checker {
   std::vector<std::string> wrong;  // claims that do not hold
   std::vector<std::string> trace;
   bool tracing = false;
+  Shown shown;
   // What was reached, for whoever asks whether histories are worth anything.
   std::map<std::string, uint64_t> reached;
 

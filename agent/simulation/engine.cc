@@ -266,12 +266,19 @@ bool Engine::Trade(Exchange exchange, const Said& mine, std::map<std::string, Sa
       if (Lost(world_->EngineOfMember(member.id()), began)) {
         // What had come in before the line broke is still read.
         Breathe(world_->dice().Between(0, 5 * kMillisecond));
-        if (!heard_[key].contains(member.id())) return false;
+        if (heard_[key].contains(member.id())) continue;
+        const Engine* other = world_->EngineOfMember(member.id());
+        if (other != nullptr && other->attached_ && !other->stopped_)
+          world_->checker.shown.Disturbed(world_->time().now());
+        return false;
       }
     }
     (void)world_->time().Wait(&heard_, world_->time().now() + 30 * kMillisecond);
     Breathe(0);
-    if (world_->Fails(4'000)) return false;  // a line breaks for nothing
+    if (world_->Fails(4'000)) {  // a line breaks for nothing
+      world_->checker.shown.Disturbed(world_->time().now());
+      return false;
+    }
   }
   *all = std::move(heard_[key]);
   heard_.erase(key);

@@ -19,12 +19,13 @@ class History {
  public:
   explicit History(uint64_t seed) : time_(seed) {}
 
-  Played Run(bool trace) {
+  Played Run(bool trace, bool shown) {
     Played played;
     {
       World world(&time_, time_.dice().OneIn(4) ? 2 : 1);
       world_ = &world;
       world.checker.tracing = trace;
+      world.checker.shown.wanted = shown;
       const uint64_t pods = kFewestPods + dice().Below(3);
       for (uint64_t pod = 0; pod < pods; ++pod) world.AddPod();
       bool over = false;
@@ -39,6 +40,8 @@ class History {
       time_.after_turn = nullptr;
       played.wrong = world.checker.wrong;
       played.trace = std::move(world.checker.trace);
+      world.checker.shown.End();
+      played.shown = std::move(world.checker.shown.parts);
       played.reached = std::move(world.checker.reached);
     }
     drivers_.clear();
@@ -151,17 +154,20 @@ class History {
         return engine->Kill();
       case 2:
         note("an engine hangs:", engine->member());
+        world_->checker.shown.Disturbed(time_.now() + lasts);
         world_->checker.Failed({one->pod});
         return engine->Hang(time_.now() + lasts);
       case 3:
         if (one == other) return;
         note("pods are cut:", one->pod + " " + other->pod);
+        world_->checker.shown.Disturbed(time_.now() + lasts);
         world_->checker.Failed({one->pod, other->pod});
         world_->SetCut(one->number, other->number, true);
         return later([this, one, other] { world_->SetCut(one->number, other->number, false); });
       case 4:
         if (running_.empty()) return;
         note("a driver does not see:", one->pod);
+        world_->checker.shown.Disturbed(time_.now() + lasts);
         world_->checker.Failed({one->pod});  // it takes the pod for dead
         world_->SetHidden(one->number, running_.back()->process(), true);
         return later([this, one, driver = running_.back()->process()] {
@@ -181,14 +187,14 @@ class History {
 
 }  // namespace
 
-Played Play(uint64_t seed, bool trace) {
+Played Play(uint64_t seed, bool trace, bool shown) {
   (void)Model::Get();
   static const auto silent = [] {
     spdlog::set_level(spdlog::level::off);
     return true;
   }();
   (void)silent;
-  return History(seed).Run(trace);
+  return History(seed).Run(trace, shown);
 }
 
 }  // namespace tangram::simulation

@@ -17,17 +17,19 @@ void Tell(const tangram::simulation::Played& played) {
 int main(int argc, char** argv) {
   CLI::App app("Histories of shipping agent code in a simulated world");
   uint64_t seed = 1, count = 1'000;
-  bool trace = false;
+  bool trace = false, shown = false;
   app.add_option("--seed", seed, "of the first history");
   app.add_option("--count", count, "of histories, with seeds that follow one another");
   app.add_flag("--trace", trace, "tell what happens in each");
+  app.add_flag("--shown", shown, "tell what the ranks of each show, for tests/model to follow");
   CLI11_PARSE(app, argc, argv);
   std::map<std::string, uint64_t> reached;
   uint64_t turns = 0;
   double seconds = 0;
   for (uint64_t n = 0; n < count; ++n) {
-    const auto played = tangram::simulation::Play(seed + n, trace);
+    const auto played = tangram::simulation::Play(seed + n, trace, shown);
     if (trace) Tell(played);
+    for (const std::string& part : played.shown) fmt::print("shown {}\n{}", seed + n, part);
     if (!played.wrong.empty()) {
       if (!trace) Tell(tangram::simulation::Play(seed + n, true));
       for (const std::string& wrong : played.wrong) fmt::print("{}\n", wrong);

@@ -21,7 +21,12 @@
 #define EACH(P) (P(0) && P(1) && P(2))
 #define SOME(P) (P(0) || P(1) || P(2))
 
-#if SCENARIO == 0 /* two flips of the same members, no failure */
+#ifdef FOLLOW /* what a history of agents showed */
+#define FAULT 1
+#define LEADERS 2
+#define MOST_FENCES 15
+#include "follow.pml"
+#elif SCENARIO == 0 /* two flips of the same members, no failure */
 #define MEMBERS(e) 7
 #define FLIPS 2
 #define ATTEMPTS 3
@@ -76,7 +81,17 @@
 #define FAULT 2
 #define LEADERS 2
 #endif
+#ifndef FOLLOW
 #define MAX_FENCES LEADERS
+#define MOST_FENCES 2
+#define HEARS(k) (cut != k) /* its peers */
+#define CUTS false
+#define SEES (cut == N) /* a leader all of them */
+#define FAILS !failed
+#define ONCE failed = true
+#define OF_CONCERN(k) true
+#define NO(k)
+#endif
 #if SCENARIO >= 6 /* too many states */
 #define MAY_FAIL false
 #else
@@ -99,7 +114,11 @@
 #define KEPT 10
 #define NEVER_STUCK 11
 #define GOES_ON 12
+#ifndef FOLLOW /* agents are asked for them: agent/simulation/checker.h */
 #define CLAIM(name, x) assert((ONLY != 0 && ONLY != name) || (x))
+#else
+#define CLAIM(name, x) skip
+#endif
 
 /* A rank: an agent and its engine. */
 bool up[N] = true;
@@ -129,10 +148,11 @@ byte survivors = 7;    /* of the last fence */
 byte fences;           /* written so far */
 byte proposed;         /* `intent`: repair that is proposed and neither permitted nor burned */
 
-byte world[3];         /* of fence f: its survivors; the layout that its repair leads to */
-byte stands[3];        /* of fence f: epoch that they stand on */
-byte words[3];         /* of repair f: ranks whose word is out */
+byte world[MOST_FENCES + 1];         /* of fence f: its survivors; the layout that its repair leads to */
+byte stands[MOST_FENCES + 1];        /* of fence f: epoch that they stand on */
+byte words[MOST_FENCES + 1];         /* of repair f: ranks whose word is out */
 byte leads[3];         /* attempt by plan that leads to epoch e */
+byte late;             /* attempt whose permits are on their way to its members, or lost */
 
 bool failed = !MAY_FAIL; /* a pull has, once */
 
@@ -157,7 +177,7 @@ bool over;             /* nobody survived: a first layout again */
 #endif
 #define SAID_PULLED (pull[i] && ((pos[i] == 1 && word[i] == GO) || (pos[i] == 3 && next[i] == GO)))
 #define SILENT(j) (j != i && MATE(j) && \
-                   (!up[j] || gen[j] > gen[i] || (gen[j] == gen[i] && stopped[j]) || (gen[j] < gen[i] && (held[j] || mending[j] != gen[i])) || cut == i || cut == j))
+                   (!up[j] || gen[j] > gen[i] || (gen[j] == gen[i] && stopped[j]) || (gen[j] < gen[i] && (held[j] || mending[j] != gen[i])) || CUTS || !HEARS(i) || !HEARS(j)))
 #define HEARD_OR_SILENT(j) (HEARD(j) || SILENT(j))
 #define GO_OR_SILENT(j) (SAYS_GO(j) || SILENT(j))
 
@@ -213,7 +233,7 @@ inline flip(i, e) {
 #define WORD_OUT(k) (!IN(world[mending[i]], k) || IN(words[mending[i]], k))
 #define CAN_MEND(k) (!IN(world[mending[i]], k) || !up[k] || mending[k] == mending[i] || gen[k] == mending[i])
 #define FLIPPED_MEMBER(k) (k != i && up[k] && IN(MEMBERS(0), k) && ep[k] > 0 && gen[k] == 0)
-#define PERMITTED(k) (k != i && k != cut && up[k] && ((armed[k] && staged[k] == staged[i]) || \
+#define PERMITTED(k) (k != i && HEARS(k) && up[k] && ((armed[k] && staged[k] == staged[i]) || \
                       (gen[k] == 0 && ep[k] > 0 && leads[ep[k]] == staged[i])))
 
 inline shift(k) {
@@ -243,8 +263,8 @@ end:
            :: !pull[i] && armed[i] -> say(i, GO); latched[i] = true; TELL(printf("@word %d %d 1\n", i, staged[i]); IS(i);)
            :: else -> say(i, STAY); TELL(printf("@word %d %d 0\n", i, staged[i]); IS(i);)
            fi }
-    :: d_step { AT_WORK && (pos[i] == 0 || pos[i] == 2) && !stopped[i] && pull[i] && !failed ->
-           failed = true; say(i, FAIL) }
+    :: d_step { AT_WORK && (pos[i] == 0 || pos[i] == 2) && !stopped[i] && pull[i] && FAILS ->
+           ONCE; say(i, FAIL) }
     :: d_step { AT_WORK && pos[i] == 1 && EXCHANGED ->
            TELL(printf("@heard %d %d %d %d %d %d\n", i, pull[i], MEM(i), word[0], word[1], word[2]);)
            if
@@ -264,13 +284,15 @@ end:
 #endif
            TELL(IS(i))
        }
-    :: d_step { up[i] && MEM(i) == 0 && ep[i] == 0 && armed[i] && cut != i && SOME(FLIPPED_MEMBER) ->
+    :: d_step { up[i] && MEM(i) == 0 && ep[i] == 0 && armed[i] && HEARS(i) && SOME(FLIPPED_MEMBER) ->
            TELL(printf("@join %d %d 1\n", i, staged[i]);)
            enter(i, 1);                         /* a joiner follows */
            pos[i] = (SOME(LAGS) -> 2 : 0) }
     :: d_step { AT_WORK && pos[i] == 3 && !SOME(BEHIND) -> shift(0); shift(1); shift(2) } /* who was behind is lost */
-    :: d_step { up[i] && cut != i && staged[i] != 0 && !armed[i] && SOME(PERMITTED) ->
+    :: d_step { up[i] && HEARS(i) && staged[i] != 0 && !armed[i] && SOME(PERMITTED) ->
            armed[i] = true; TELL(printf("@arm %d %d %d\n", i, staged[i], ep[i] + 1);) } /* the operator is away: the peers tell */
+    :: d_step { up[i] && staged[i] != 0 && staged[i] == late && !armed[i] ->
+           armed[i] = true; TELL(printf("@arm %d %d %d\n", i, staged[i], ep[i] + 1);) } /* the operator's permit */
     :: d_step { up[i] && mayMend[i] && !held[i] && EACH(WORD_OUT) -> /* agents exchanged the words of a repair */
            CLAIM(MENDS, EACH(CAN_MEND));                            /* 3, all that live can follow */
            e = mending[i]; TELL(printf("@mended %d %d %d\n", i, 100 + e, stands[e] + 1);) mended(i, e); e = 0 }
@@ -279,8 +301,9 @@ end:
 
 /* --- the operator: stages, permits, aborts ------------------------------------------------- */
 
-#define AT_REST(k) (up[k] && !stopped[k] && staged[k] == 0 && \
-                    (!IN(MEMBERS(t - 1), k) || ep[k] == t - 1))
+#define AT_REST(k) (!OF_CONCERN(k) || (up[k] && !stopped[k] && staged[k] == 0 && \
+                    (!IN(MEMBERS(t - 1), k) || ep[k] == t - 1)))
+#define JOINS(k) (IN(MEMBERS(t), k) && !IN(MEMBERS(t - 1), k))
 #define FLIPPED(k) (!CONCERNS(k, t) || (ep[k] >= t && gen[k] == 0))
 
 inline permit(k) {
@@ -296,10 +319,10 @@ inline ask(k) { /* waits while the word is out; a dead one, or a fence, ends it 
         if
         :: !up[k] || gen[k] > 0 || fences > 0 -> goto gone
         :: up[k] && gen[k] == 0 && CONCERNS(k, t) && ep[k] >= t -> went = true TELL(; printf("@went %d %d\n", k, a))
-        :: up[k] && ep[k] < t && staged[k] != a
+        :: up[k] && ep[k] < t && staged[k] != a NO(k)
         :: up[k] && ep[k] < t && staged[k] == a && !OPEN(k) ->
                TELL(printf("@withdraw %d %d %d\n", k, a, armed[k]);)
-               staged[k] = 0; armed[k] = false; withdrew[k] = a; back = true
+               staged[k] = 0; armed[k] = false; withdrew[k] = a; back = true NO(k)
         fi
     }
 }
@@ -307,6 +330,9 @@ inline ask(k) { /* waits while the word is out; a dead one, or a fence, ends it 
 proctype Operator() {
     byte a, t = 1;
     bool went, back;
+#ifdef FOLLOW
+    byte called, no;
+#endif
     do
     :: atomic { a < ATTEMPTS && t <= FLIPS && fences == 0 && EACH(AT_REST) ->
            a++;                                 /* a burned one is never used again */
@@ -315,12 +341,20 @@ proctype Operator() {
            staged[2] = (CONCERNS(2, t) -> a : 0);
            leads[t] = a; went = false; back = false
            TELL(; printf("@begin %d %d %d %d\n", a, t, MEMBERS(t - 1), MEMBERS(t))) };
-       permit(2); permit(1); permit(0);         /* joiners first */
+#ifdef FOLLOW
+       PERMIT;
+#else
+       if :: JOINS(2) -> permit(2) :: else fi;  /* joiners first */
+       late = a;                                /* each comes when it comes, also while an abort is under way */
+       TELL(if :: permit(2); permit(1); permit(0) :: permit(2); permit(1); permit(0) :: skip fi;) /* most come at once */
+#endif
        TELL(WHILE(EACH(FLIPPED)))
        if
        :: EACH(FLIPPED)
        :: true ->                               /* it took too long */
-#ifdef NO_MEMBERS_BEFORE_JOINERS
+#ifdef FOLLOW
+           ASK;
+#elif defined(NO_MEMBERS_BEFORE_JOINERS)
            ask(2); ask(1); ask(0);
 #else
            ask(0); ask(1);
@@ -412,15 +446,22 @@ inline permitRepair(k) {
 proctype Leader() {
     byte v, f, view, reach, to, by, alive, old;
     bool again;
+#ifdef FOLLOW
+    byte done;
+#endif
 end:
     do
     :: d_step { fences < MAX_FENCES && !over && SOME(TROUBLE) ->
            proposed = 0 }                       /* burns what is proposed and not permitted */
        atomic { /* whom it reaches */
            if
-           :: cut == N -> view = 7; reach = 7
+           :: SEES -> view = 7; reach = 7
+#ifdef FOLLOW
+           MISSES
+#else
            :: cut < N -> view = 7; reach = 7 & ~(1 << cut)
            :: cut < N -> view = 7 & ~(1 << cut); reach = view
+#endif
 #if SCENARIO == 5
            :: cut < N -> view = 1 << cut; reach = view
 #endif
@@ -432,7 +473,7 @@ end:
 #endif
        }
        if
-       :: atomic { !SOME(TROUBLE) || fences == MAX_FENCES || (cut == N && reach != 7) || SOME(LOOSE) -> again = true }
+       :: atomic { !SOME(TROUBLE) || fences == MAX_FENCES || (SEES && reach != 7) || SOME(LOOSE) -> again = true }
        :: atomic { SOME(TROUBLE) && fences < MAX_FENCES && EACH(RESTS) && SOME(THERE) && !SOME(LOOSE) ->
            again = false; v = version;          /* all that answer stand still: what follows from that */
            to = EP(0);
@@ -469,7 +510,11 @@ end:
        if
        :: again
        :: !again ->
+#ifdef FOLLOW
+           TELL_ALL;
+#else
            tell(0); tell(1); tell(2);
+#endif
            again || version != v || EACH(STILL); /* who steps refuses the repair: it is tried again until it has stopped */
            d_step { /* looks again, and proposes the repair */
                if
@@ -480,6 +525,9 @@ end:
            :: again
            :: !again ->
                d_step { again = (version != v) }                      /* still the fence that it goes on from? */
+#ifdef FOLLOW
+               if :: again = true :: skip fi;                         /* or it could not be staged */
+#endif
                d_step { /* the permit, by compare-and-swap of both records */
                    if
 #ifdef NO_PERMIT_BY_CAS
@@ -491,7 +539,11 @@ end:
                    fi }
                if
                :: again
+#ifdef FOLLOW
+               :: !again -> PERMIT_REPAIR
+#else
                :: !again -> permitRepair(0); permitRepair(1); permitRepair(2)
+#endif
                fi
            fi
        fi;
@@ -502,7 +554,7 @@ end:
 /* --- the failure, and the end --------------------------------------------------------------- */
 
 proctype Failure() {
-    TELL(WHILE(pull[0] || pull[1] || pull[2]))
+    TELL(if :: WHILE(pull[0] || pull[1] || pull[2]) :: SCENARIO == 4 -> ep[0] > ep[1] && ep[0] > ep[2] fi;) /* in the middle of a flip, often */
 #if FAULT == 1
     if :: up[0] = false :: up[1] = false :: up[2] = false fi
 #else
@@ -522,10 +574,16 @@ proctype Watch() { /* runs when nobody else can take a step */
 init {
     atomic {
         TELL(printf("@first %d\n", MEMBERS(0));)
+#ifdef FOLLOW
+        BEGIN;
+#endif
         run Rank(0); run Rank(1);
 #if SCENARIO != 5 && SCENARIO != 7
         run Rank(2);
 #endif
+#ifdef FOLLOW
+        REST
+#else
 #if ATTEMPTS > 0
         run Operator();
 #endif
@@ -539,5 +597,6 @@ init {
         run Failure();
 #endif
         run Watch()
+#endif
     }
 }

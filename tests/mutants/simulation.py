@@ -3,6 +3,7 @@
 what build/cxx has of it; then histories are played until one breaks a claim.
 
     tests/mutants/simulation.py [--count N] [--only TEXT]
+    tests/mutants/simulation.py --build NAME --out FILE    the program with that mutant in it
 
 Exit code 1: a mutant that no history of N notices, or a line of the code that a mutant is about and that is not there any more.
 """
@@ -12,6 +13,7 @@ import json
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -39,6 +41,11 @@ MUTANTS = [
      "  if (std::find(releasing_.devices.begin(), releasing_.devices.end(), device) !=\n      releasing_.devices.end()) {", "  if (device == ~0U) {"),
     ("an abort gives no memory back", "agent/transition/end.cc", "core->ranks[device].memory->Abort();", ";"),
     ("a retired flip keeps the old places", "agent/transition/end.cc", "TANGRAM_RETURN_IF_ERROR(memory.Retire());", "memory.Keep();"),
+]
+
+# They break no claim, but show what the model does not (tests/model, TestTheModelDoesNotFollowAMutant).
+SHOWN = [
+    ("one equal word is enough", "agent/gate/rules.cc", "std::all_of(", "std::any_of("),
 ]
 
 
@@ -71,8 +78,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=3000, help="histories, at most, for each")
     parser.add_argument("--only", default="", metavar="TEXT", help="mutants with this in their name")
+    parser.add_argument("--build", metavar="NAME")
+    parser.add_argument("--out", type=pathlib.Path, metavar="FILE")
     args = parser.parse_args()
     compile_commands, link = commands()
+    if args.build:
+        mutant = next(m for m in MUTANTS + SHOWN if m[0] == args.build)
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copy(build(mutant, pathlib.Path(folder), compile_commands, link), args.out)
+        return 0
     unseen = 0
     for mutant in MUTANTS:
         if args.only not in mutant[0]:
