@@ -415,7 +415,9 @@ Members Truth::MustGo(size_t agent) const {
     // The world has gone on from where its attempt led, without it.
     const bool late =
         !rank.in_world() && Unfinished(rank) && rank.transition().target_epoch() < epoch();
-    if (Lost(record_.value.fence, id) || late ||
+    // Left out by a fence before the last, and not let go of yet: its agent went on without it.
+    const bool behind = !rank.in_world() && rank.engine().stopped();
+    if (Lost(record_.value.fence, id) || late || behind ||
         (rank.in_world() && (!believed_[agent] || rank.engine().stopped() || !Unfinished(rank)))) {
       out.push_back(id);
     }

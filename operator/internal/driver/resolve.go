@@ -206,5 +206,8 @@ func (t *truth) mustGo(agent int, r *tangramv1.RankStatus) bool {
 	if !r.GetInWorld() && unfinished(r) && r.GetTransition().GetTargetEpoch() < t.epoch() {
 		return true // a fence before this one left it out of a first layout: the world has gone on from there, and nobody else tells it
 	}
-	return r.GetInWorld() && (!t.believed[agent] || r.GetEngine().GetStopped() || !unfinished(r))
+	if !r.GetInWorld() {
+		return r.GetEngine().GetStopped() // a fence before the last one left it out, and its agent went on without it
+	}
+	return !t.believed[agent] || r.GetEngine().GetStopped() || !unfinished(r)
 }

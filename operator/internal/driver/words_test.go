@@ -434,6 +434,8 @@ func TestWhoMustGo(t *testing.T) {
 	require.False(t, mixed(func(r *tangramv1.RankStatus) { r.Transition = staged }))
 	require.True(t, mixed(func(r *tangramv1.RankStatus) { r.Transition = staged; r.Engine.Stopped = true }))
 	require.False(t, mixed(func(r *tangramv1.RankStatus) { r.InWorld = false }))
+	// Left out by a fence before the last one: its agent went on without it (tangram-simulate-agents --seed 22078).
+	require.True(t, mixed(func(r *tangramv1.RankStatus) { r.InWorld = false; r.Engine.Stopped = true }))
 }
 
 // An attempt is open while a survivor is in it that is not held.
