@@ -134,7 +134,7 @@ func followOne(t *testing.T, pan, file string, part shown, leaders []string) (v 
 			return verdict{follows: true}
 		}
 		if strings.Contains(text, "MEMLIM bound") {
-			return verdict{undecided: true}
+			return verdict{undecided: v.far == "", far: v.far} // refuted with one leader, it is not shown until more show it
 		}
 		// Anything else than a search to its end says nothing.
 		if !strings.Contains(text, "errors: 0") || strings.Contains(text, "max search depth too small") || strings.Contains(text, "Search not completed") {
@@ -175,7 +175,7 @@ func TestTheModelFollowsTheSimulation(t *testing.T) {
 		}
 	}
 	t.Logf("%d parts of %d histories, from seeds 1 and %d (-follow.seed), %d states shown, %d parts undecided, in %.0f s: %v", len(parts), count, from, lines, undecided, time.Since(began).Seconds(), kinds)
-	require.LessOrEqual(t, undecided, 1+len(parts)/200, "searches that were given up")
+	require.LessOrEqual(t, undecided, 1+len(parts)/1000, "searches that were given up")
 	for _, kind := range []string{"flip", "join", "leave", "death", "taken back", "fence", "repair"} {
 		require.Positivef(t, kinds[kind], "no history has: %s", kind)
 	}
