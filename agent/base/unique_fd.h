@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <memory>
 #include <utility>
 
 namespace tangram {
@@ -29,5 +30,9 @@ class UniqueFd {
  private:
   int fd_ = -1;
 };
+
+// Who passes one on does not end it. Known again by who owns it, as its number may be another's by
+// then.
+using SharedFd = std::shared_ptr<const UniqueFd>;
 
 }  // namespace tangram

@@ -88,12 +88,16 @@ Result<std::unique_ptr<Client>> Client::Attach(const tg_options& options) {
   client->channel_ = std::make_unique<FrameChannel>(std::move(*socket));
   TANGRAM_RETURN_IF_ERROR(client->Send(client->AttachMessage()));
 
-  auto frame = client->Receive(kAttachTimeoutMs);
-  if (!frame.ok()) return frame.status();
-  if (!frame->has_value()) {
-    return Status{Code::kUnavailable, "the agent did not answer the attach in 15 s"};
-  }
-  Frame& reply = **frame;
+  Frame reply;
+  do {
+    auto frame = client->Receive(kAttachTimeoutMs);
+    if (!frame.ok()) return frame.status();
+    if (!frame->has_value()) {
+      return Status{Code::kUnavailable, "the agent did not answer the attach in 15 s"};
+    }
+    reply = std::move(**frame);
+    client->TakeDescriptors(reply.message.fd_index(), &reply.fds);
+  } while (reply.message.has_descriptors());
   if (reply.message.has_refused()) {
     const v1::Refusal& refusal = reply.message.refused().refusal();
     return Status{CodeOf(refusal.code()), refusal.message()};
@@ -101,7 +105,6 @@ Result<std::unique_ptr<Client>> Client::Attach(const tg_options& options) {
   if (!reply.message.has_attached()) {
     return Status{Code::kInvalid, "the agent answered the attach with another message"};
   }
-  client->descriptors_.Add(std::move(reply.fds));
   TANGRAM_RETURN_IF_ERROR(client->Open(reply.message.attached()));
   return client;
 }
@@ -156,6 +159,9 @@ Status Client::Open(const v1::Attached& attached) {
                                 std::to_string(wanted)};
   }
   TANGRAM_RETURN_IF_ERROR(control_.Map(0, attached.control(), descriptors_));
+  for (const Extents* extents : {&attached.kv(), &attached.control()}) {
+    for (const v1::Extent& extent : *extents) pinned_.insert(extent.fd_index());
+  }
   page_ = reinterpret_cast<GatePage*>(control_.data());
   if (page_->magic != GatePage::kMagic || page_->moe_layers != geometry_->moe_layers() ||
       page_->experts != geometry_->experts()) {

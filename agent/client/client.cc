@@ -105,8 +105,9 @@ Status Client::Poll(int timeout_ms, tg_event* event) {
 
 Status Client::Handle(Frame frame, tg_event* event) {
   if (!frame.fds.empty()) {
-    mapper_.Do([this, fds = std::make_shared<std::vector<UniqueFd>>(std::move(frame.fds))] {
-      descriptors_.Add(std::move(*fds));
+    mapper_.Do([this, numbers = frame.message.fd_index(),
+                fds = std::make_shared<std::vector<UniqueFd>>(std::move(frame.fds))] {
+      TakeDescriptors(numbers, fds.get());
     });
   }
   switch (frame.message.body_case()) {
@@ -227,6 +228,7 @@ void Client::OnUnmap(const v1::EngineUnmap& unmap) {
       // A range that is not ours is the agent's mistake; what stays mapped is only read.
       (void)weights_.Unmap(PlaceOf(mapping), bytes);
     }
+    CloseUnused(channel.get());
     v1::EngineMessage reply;
     *reply.mutable_unmapped()->mutable_header() = unmap.header();
     (void)channel->Send(std::move(reply));
@@ -234,9 +236,29 @@ void Client::OnUnmap(const v1::EngineUnmap& unmap) {
 }
 
 void Client::Undo(const Attempt& attempt) {
-  mapper_.Do([this, mapped = attempt.mapped] {
+  mapper_.Do([this, mapped = attempt.mapped, channel = channel_] {
     for (const auto& [offset, bytes] : *mapped) (void)weights_.Unmap(offset, bytes);
+    CloseUnused(channel.get());
   });
+}
+
+void Client::TakeDescriptors(const google::protobuf::RepeatedField<uint32_t>& numbers,
+                             std::vector<UniqueFd>* fds) {
+  for (size_t i = 0; i < fds->size(); ++i) {
+    descriptors_.Add(numbers.Get(static_cast<int>(i)), std::move((*fds)[i]));
+  }
+}
+
+void Client::CloseUnused(FrameChannel* channel) {
+  v1::EngineMessage message;
+  for (const auto& [number, descriptor] : descriptors_.all()) {
+    if (!pinned_.contains(number) && !weights_.Uses(number)) {
+      message.mutable_closed()->add_fd_index(number);
+    }
+  }
+  if (!message.has_closed()) return;
+  for (const uint32_t number : message.closed().fd_index()) descriptors_.Close(number);
+  (void)channel->Send(std::move(message));  // a lost agent shows at the next Poll
 }
 
 void Client::OnAbort(const v1::EngineAbort& abort, tg_event* event) {

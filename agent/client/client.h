@@ -7,6 +7,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -80,6 +81,11 @@ class Client {
   // Handles what needs no engine; fills *event where it does.
   Status Handle(Frame frame, tg_event* event);
   void Undo(const Attempt& attempt);
+  // The mapper's: takes the descriptors that came with a frame.
+  void TakeDescriptors(const google::protobuf::RepeatedField<uint32_t>& numbers,
+                       std::vector<UniqueFd>* fds);
+  // The mapper's: closes descriptors of weights of which nothing is mapped, and says so.
+  void CloseUnused(FrameChannel* channel);
   void OnPrepare(const v1::EnginePrepare& prepare, tg_event* event);
   void OnMap(const v1::EngineMap& map);
   void OnUnmap(const v1::EngineUnmap& unmap);
@@ -104,6 +110,7 @@ class Client {
   std::deque<Frame> queue_;
   Status lost_;                  // once the agent is gone
   DescriptorTable descriptors_;  // the mapper's, from the attach on
+  std::set<uint32_t> pinned_;    // of KV and control
   // Banks first, then the dense region, in one range: a mapping is one offset. What is mapped in
   // `weights_` is the mapper's, from the attach on; its addresses never change.
   Region weights_, kv_, control_;

@@ -9,12 +9,17 @@
 
 namespace tangram {
 
-void DescriptorTable::Add(std::vector<UniqueFd> fds) {
-  for (UniqueFd& fd : fds) {
-    struct stat info {};
-    const bool known = fstat(fd.get(), &info) == 0 && info.st_size > 0;
-    descriptors_.push_back({std::move(fd), known ? static_cast<uint64_t>(info.st_size) : 0});
-  }
+void DescriptorTable::Add(uint32_t number, UniqueFd fd) {
+  struct stat info {};
+  const bool known = fstat(fd.get(), &info) == 0 && info.st_size > 0;
+  const uint64_t bytes = known ? static_cast<uint64_t>(info.st_size) : 0;
+  const auto [it, fresh] = descriptors_.try_emplace(number, Descriptor{std::move(fd), bytes});
+  if (!fresh) descriptors_.erase(it);
+}
+
+const DescriptorTable::Descriptor* DescriptorTable::Find(uint32_t number) const {
+  const auto it = descriptors_.find(number);
+  return it == descriptors_.end() ? nullptr : &it->second;
 }
 
 Result<Region> Region::Reserve(std::unique_ptr<device::Device> importer, uint64_t bytes,
@@ -38,11 +43,13 @@ uint8_t* Region::data() const {
 }
 
 Status Region::Check(const v1::Extent& extent, const DescriptorTable& table) const {
-  if (extent.fd_index() >= table.size()) {
-    return {Code::kInvalid, fmt::format("extent names descriptor {}, received {}",
-                                        extent.fd_index(), table.size())};
+  const DescriptorTable::Descriptor* descriptor = table.Find(extent.fd_index());
+  if (descriptor == nullptr) {
+    return {Code::kInvalid,
+            fmt::format("extent names descriptor {}, which was not passed, or twice",
+                        extent.fd_index())};
   }
-  const uint64_t size = table.bytes(extent.fd_index()), unit = device_->granularity();
+  const uint64_t size = descriptor->bytes, unit = device_->granularity();
   if (extent.length() == 0 || extent.offset() % unit != 0 || extent.length() % unit != 0 ||
       extent.offset() > size || extent.length() > size - extent.offset()) {
     return {Code::kInvalid,
@@ -54,11 +61,12 @@ Status Region::Check(const v1::Extent& extent, const DescriptorTable& table) con
 }
 
 Result<device::BlockPtr> Region::BlockOf(uint32_t descriptor, const DescriptorTable& table) {
-  device::BlockPtr& block = blocks_[descriptor];
+  device::BlockPtr& block = imports_[descriptor].block;
   if (block == nullptr) {
     const uint64_t unit = device_->granularity();
-    const device::Extent whole{0, table.bytes(descriptor) / unit * unit};
-    auto imported = device_->Import(table.fd(descriptor), {&whole, 1});
+    const DescriptorTable::Descriptor& is = *table.Find(descriptor);
+    const device::Extent whole{0, is.bytes / unit * unit};
+    auto imported = device_->Import(is.fd.get(), {&whole, 1});
     if (!imported.ok()) return imported.status();
     block = std::move(*imported);
   }
@@ -128,6 +136,7 @@ Status Region::Map(uint64_t place, const Extents& extents, const DescriptorTable
   if (!mapped.ok()) return mapped.status();
   for (size_t i = 0; i < mapped->size(); ++i) {
     const uint64_t at = (*mapped)[i].at();
+    imports_.at(from[i]).mapped += (*mapped)[i].bytes();
     pieces_.emplace(at, Piece{std::move((*mapped)[i]), from[i]});
   }
   return OkStatus();
@@ -144,7 +153,10 @@ Status Region::Unmap(uint64_t place, uint64_t length) {
   Cut(place + length);
   const auto first = pieces_.lower_bound(place), last = pieces_.lower_bound(place + length);
   std::vector<device::Mapping> gone;
-  for (auto it = first; it != last; ++it) gone.push_back(std::move(it->second.mapping));
+  for (auto it = first; it != last; ++it) {
+    imports_.at(it->second.descriptor).mapped -= it->second.mapping.bytes();
+    gone.push_back(std::move(it->second.mapping));
+  }
   pieces_.erase(first, last);
   // The library is told between two steps: nothing uses it any more.
   device_->Release(std::move(gone), device::Event::Finished(OkStatus()));
@@ -157,6 +169,14 @@ std::vector<Region::Run> Region::runs() const {
     out.push_back({place, piece.mapping.bytes(), piece.descriptor, piece.mapping.slice().offset});
   }
   return out;
+}
+
+bool Region::Uses(uint32_t descriptor) {
+  const auto it = imports_.find(descriptor);
+  if (it == imports_.end()) return false;
+  if (it->second.mapped > 0) return true;
+  imports_.erase(it);
+  return false;
 }
 
 uint64_t Region::mapped_bytes() const {

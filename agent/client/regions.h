@@ -17,21 +17,23 @@ namespace tangram {
 
 using Extents = google::protobuf::RepeatedPtrField<v1::Extent>;
 
-// Descriptors received so far; extents name them by index.
+// Descriptors that the agent passed; extents name them by the number that it gave them.
 class DescriptorTable {
  public:
-  void Add(std::vector<UniqueFd> fds);
-  size_t size() const { return descriptors_.size(); }
-  // In bytes, at the time of Add; 0: unknown.
-  uint64_t bytes(uint32_t index) const { return descriptors_[index].bytes; }
-  int fd(uint32_t index) const { return descriptors_[index].fd.get(); }
-
- private:
   struct Descriptor {
     UniqueFd fd;
-    uint64_t bytes = 0;
+    uint64_t bytes = 0;  // when it was added; 0: unknown
   };
-  std::vector<Descriptor> descriptors_;
+
+  // What comes under a number that is taken leaves neither: nobody knows which one is meant.
+  void Add(uint32_t number, UniqueFd fd);
+  // Null: there is none.
+  const Descriptor* Find(uint32_t number) const;
+  void Close(uint32_t number) { descriptors_.erase(number); }
+  const std::map<uint32_t, Descriptor>& all() const { return descriptors_; }
+
+ private:
+  std::map<uint32_t, Descriptor> descriptors_;
 };
 
 // One reserved range of addresses. Nothing in it can be touched until it is mapped.
@@ -59,6 +61,8 @@ class Region {
   // What is mapped, by place: to tell a new agent.
   std::vector<Run> runs() const;
   uint64_t mapped_bytes() const;
+  // Whether anything of a descriptor is mapped. Where not, it is forgotten.
+  bool Uses(uint32_t descriptor);
 
  private:
   struct Piece {
@@ -78,8 +82,13 @@ class Region {
   std::unique_ptr<device::Device> device_;
   device::Access access_ = device::Access::kRead;
   device::SpacePtr space_;
-  std::map<uint32_t, device::BlockPtr> blocks_;  // of whole descriptors
-  std::map<uint64_t, Piece> pieces_;             // by place
+  // Of a whole descriptor, and what of it is mapped.
+  struct Import {
+    device::BlockPtr block;
+    uint64_t mapped = 0;
+  };
+  std::map<uint32_t, Import> imports_;
+  std::map<uint64_t, Piece> pieces_;  // by place
 };
 
 }  // namespace tangram

@@ -32,9 +32,7 @@ UniqueFd File(uint32_t number) {
 class RegionTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::vector<UniqueFd> fds;
-    for (uint32_t f = 0; f < 2; ++f) fds.push_back(File(f));
-    table_.Add(std::move(fds));
+    for (uint32_t f = 0; f < 2; ++f) table_.Add(f, File(f));
   }
   static Region Make(uint64_t pages) {
     auto platform = device::MakePlatform({});

@@ -1,6 +1,6 @@
 // What the library does when its agent died: it serves on, knocks, and hands the agent that comes
 // after what it kept (docs/architecture.md, section 8, "An agent dies alone").
-#include <array>
+#include <vector>
 
 #include "agent/client/client.h"
 #include "agent/client/connect.h"
@@ -12,6 +12,13 @@ constexpr auto kKnock = std::chrono::milliseconds(100);
 // It hashes all weights again, however slow the machine is.
 constexpr auto kAnswer = std::chrono::seconds(60);
 constexpr uint64_t kHashedInASecond = 256 << 20;
+
+void Tell(const Region::Run& run, Extents* to) {
+  v1::Extent* extent = to->Add();
+  extent->set_fd_index(run.descriptor);
+  extent->set_offset(run.offset);
+  extent->set_length(run.bytes);
+}
 
 }  // namespace
 
@@ -27,11 +34,10 @@ v1::Resume Client::ResumeNow() const {
       mapping->set_bank(static_cast<uint32_t>(run.place / geometry_->bank_pitch()));
       mapping->set_offset(run.place % geometry_->bank_pitch());
     }
-    v1::Extent* extent = mapping->add_extents();
-    extent->set_fd_index(run.descriptor);
-    extent->set_offset(run.offset);
-    extent->set_length(run.bytes);
+    Tell(run, mapping->mutable_extents());
   }
+  for (const Region::Run& run : kv_.runs()) Tell(run, out.mutable_kv());
+  for (const Region::Run& run : control_.runs()) Tell(run, out.mutable_control());
   if (!current_ || current_->get()->rank < 0) return out;
   *out.mutable_layout() = current_->layout();
   for (uint32_t r = 0; r < current_->get()->world_size; ++r) {
@@ -56,7 +62,10 @@ Status Client::Knock() {
     v1::EngineMessage message = AttachMessage();
     *message.mutable_attach()->mutable_resume() = ResumeNow();
     const uint64_t bytes = weights_.mapped_bytes();
-    const std::array<int, 3> fds{descriptors_.fd(0), descriptors_.fd(1), descriptors_.fd(2)};
+    std::vector<PassedFd> fds;
+    for (const auto& [number, descriptor] : descriptors_.all()) {
+      fds.push_back({number, descriptor.fd.get()});
+    }
     if (knocking_->Send(std::move(message), fds).ok()) {
       knock_at_ = now + kAnswer + std::chrono::seconds(bytes / kHashedInASecond);
     } else {

@@ -8,6 +8,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "agent/device/device.h"
 #include "agent/device/hash.h"
@@ -66,6 +67,20 @@ class DeviceConformance : public ::testing::Test {
   }
   void ExpectFilled(const SpacePtr& space, uint64_t unit, uint64_t units, int value) {
     ExpectFilled(*device_, space, unit, units, value);
+  }
+
+  // What an importer maps of an export, from the start of a space on.
+  static std::vector<Placement> Imported(Device* importer, const Export& exported) {
+    std::vector<Placement> out;
+    uint64_t at = 0;
+    for (const Extent& extent : exported.extents) {
+      EXPECT_LT(extent.descriptor, exported.descriptors.size());
+      auto block = importer->Import(exported.descriptors[extent.descriptor]->get(), {&extent, 1});
+      EXPECT_TRUE(block.ok()) << block.status().message();
+      out.push_back({at, std::move(block).value(), {0, extent.length}});
+      at += extent.length;
+    }
+    return out;
   }
 
   std::unique_ptr<Device> device_;
@@ -230,17 +245,14 @@ TYPED_TEST_P(DeviceConformance, AnImporterSeesTheBytesInOrderAndCannotWrite) {
   }
   const auto exported = this->device_->ExportOf(block);
   ASSERT_TRUE(exported.ok()) << exported.status().message();
-  const int fd = exported->descriptors.empty() ? -1 : exported->descriptors[0];
   auto other = TypeParam::Importer();
-  const auto imported = other->Import(fd, exported->extents);
-  ASSERT_TRUE(imported.ok()) << imported.status().message();
-  EXPECT_EQ((*imported)->bytes(), block->bytes());
+  const std::vector<Placement> imported = this->Imported(other.get(), *exported);
+  EXPECT_EQ(imported.back().at + imported.back().slice.bytes, block->bytes());
   const SpacePtr theirs = this->Reserve(*other, TestFixture::kUnits - 1);
-  const Placement whole = this->Whole(0, *imported);
   if (TypeParam::kBytes) {
-    EXPECT_FALSE(other->Map(theirs, {&whole, 1}, Access::kReadWrite).ok());
+    EXPECT_FALSE(other->Map(theirs, imported, Access::kReadWrite).ok());
   }
-  auto mapped = other->Map(theirs, {&whole, 1}, Access::kRead);
+  auto mapped = other->Map(theirs, imported, Access::kRead);
   ASSERT_TRUE(mapped.ok()) << mapped.status().message();
   for (uint64_t i = 0; i < TestFixture::kUnits - 1; ++i) {
     this->ExpectFilled(*other, theirs, i, 1, static_cast<int>(i) + 1);
@@ -253,10 +265,10 @@ TYPED_TEST_P(DeviceConformance, AnImportersMappingIsCut) {
   const auto exported = this->device_->ExportOf(block);
   ASSERT_TRUE(exported.ok());
   auto other = TypeParam::Importer();
-  const int fd = exported->descriptors.empty() ? -1 : exported->descriptors[0];
-  const auto imported = other->Import(fd, exported->extents);
+  ASSERT_EQ(exported->extents.size(), 1U) << "it is the first";
+  const BlockPtr imported = this->Imported(other.get(), *exported)[0].block;
   const SpacePtr space = this->Reserve(*other, 3);
-  const Placement whole = this->Whole(0, *imported);
+  const Placement whole = this->Whole(0, imported);
   auto mapped = other->Map(space, {&whole, 1}, Access::kRead);
   ASSERT_TRUE(mapped.ok()) << mapped.status().message();
   {
@@ -265,10 +277,10 @@ TYPED_TEST_P(DeviceConformance, AnImportersMappingIsCut) {
     EXPECT_EQ(last.at(), 2 * this->unit_);
     EXPECT_EQ(last.slice().offset, 2 * this->unit_);
     middle = Mapping();
-    const Placement again{this->unit_, *imported, {this->unit_, this->unit_}};
+    const Placement again{this->unit_, imported, {this->unit_, this->unit_}};
     EXPECT_TRUE(other->Map(space, {&again, 1}, Access::kRead).ok());
   }
-  const Placement rest{this->unit_, *imported, {this->unit_, 2 * this->unit_}};
+  const Placement rest{this->unit_, imported, {this->unit_, 2 * this->unit_}};
   EXPECT_TRUE(other->Map(space, {&rest, 1}, Access::kRead).ok());
   EXPECT_EQ(other->Map(space, {&whole, 1}, Access::kRead).status().code(), Code::kInvalid)
       << "the first unit is still mapped";
@@ -277,7 +289,7 @@ TYPED_TEST_P(DeviceConformance, AnImportersMappingIsCut) {
 TYPED_TEST_P(DeviceConformance, ImportRefusesWhatIsNoWholeUnit) {
   const auto exported = this->device_->ExportOf(this->Create(1));
   ASSERT_TRUE(exported.ok());
-  const int fd = exported->descriptors.empty() ? -1 : exported->descriptors[0];
+  const int fd = exported->descriptors.at(0)->get();
   auto other = TypeParam::Importer();
   for (const Extent& bad : {Extent{1, this->unit_}, Extent{0, this->unit_ / 2}, Extent{0, 0}}) {
     EXPECT_EQ(other->Import(fd, std::span(&bad, 1)).status().code(), Code::kInvalid);

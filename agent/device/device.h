@@ -29,10 +29,11 @@ struct Extent {
   bool operator==(const Extent&) const = default;
 };
 
-// What another process needs to map a block: descriptors, which stay the exporter's, and where in
-// them the bytes lie, in order. Without descriptors: there are no bytes (`ghost`).
+// What another process needs to map a block: descriptors, which live as long as their memory does,
+// and where in them the bytes lie, in order. Whether a device has one for all of its memory or one
+// for each block is its own affair.
 struct Export {
-  std::vector<int> descriptors;
+  std::vector<SharedFd> descriptors;
   std::vector<Extent> extents;
 };
 
@@ -125,13 +126,13 @@ class Device {
   // kNoMemory with the numbers when fewer bytes are free. Contents are undefined.
   virtual Result<BlockPtr> Create(uint64_t bytes) = 0;
   // A block of exactly these bytes, which are free: for memory that another process of ours had,
-  // and that this device took over.
+  // and that this device took over (`descriptor`: of those that it was given).
   virtual Result<BlockPtr> Claim(std::span<const Extent> extents) = 0;
   virtual Result<Export> ExportOf(const BlockPtr& block) = 0;
-  // What others are given for everything that this device has.
-  virtual int descriptor() const = 0;
-  // The same for processes of other pods of this machine, which may read it and no more. kInvalid:
-  // there is nothing to read.
+  // What others are given instead of the descriptor that it took over, by its place among them.
+  virtual SharedFd Adopted(uint32_t /*descriptor*/) const { return nullptr; }
+  // One descriptor of everything that this device has, for processes of other pods of this machine,
+  // which may read it and no more. kInvalid: there is none.
   virtual Result<UniqueFd> ForReading() const = 0;
   // Takes the descriptor's bytes; duplicates it. Mapped for writing as far as it is open for that.
   // kInvalid also if whoever made it could take the bytes away again.

@@ -12,7 +12,7 @@ struct Host {
   static constexpr bool kBytes = true;
   static constexpr Pages kPages{};
   static std::unique_ptr<Device> Make(uint64_t bytes) {
-    auto made = HostDevice::Make("test", bytes, /*read_only=*/true, kPages);
+    auto made = HostDevice::Make({"test", bytes, /*read_only=*/true, kPages});
     if (!made.ok()) return nullptr;
     return std::move(made).value();
   }
@@ -26,13 +26,27 @@ struct TransparentHost {
   static constexpr bool kBytes = true;
   static constexpr Pages kPages{PageKind::kTransparent, 4096, 2 << 20};
   static std::unique_ptr<Device> Make(uint64_t bytes) {
-    auto made = HostDevice::Make("test", bytes, /*read_only=*/true, kPages);
+    auto made = HostDevice::Make({"test", bytes, /*read_only=*/true, kPages});
     if (!made.ok()) return nullptr;
     return std::move(made).value();
   }
   static std::unique_ptr<Device> Importer() { return HostDevice::Importer(kPages); }
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(TransparentHost, DeviceConformance, TransparentHost);
+
+// Memory that comes in handles: three pages each, and one in the last.
+struct ScatteredHost {
+  static constexpr uint64_t kUnit = 4096;
+  static constexpr bool kBytes = true;
+  static constexpr Pages kPages{};
+  static std::unique_ptr<Device> Make(uint64_t bytes) {
+    auto made = HostDevice::Make({"test", bytes, /*read_only=*/true, kPages, 3 * kUnit});
+    if (!made.ok()) return nullptr;
+    return std::move(made).value();
+  }
+  static std::unique_ptr<Device> Importer() { return HostDevice::Importer(kPages); }
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(ScatteredHost, DeviceConformance, ScatteredHost);
 
 struct Ghost {
   static constexpr uint64_t kUnit = 2 << 20;

@@ -44,10 +44,11 @@ bool InUnits(const Slice& slice, uint64_t unit) {
 }  // namespace
 
 GhostDevice::GhostDevice(uint64_t bytes, uint64_t unit)
-    : arena_(std::make_shared<Arena>(RoundUp(bytes, unit), unit)),
-      stand_in_(memfd_create("tangram-ghost", MFD_CLOEXEC)) {
+    : arena_(std::make_shared<Arena>(RoundUp(bytes, unit), unit)) {
+  UniqueFd file(memfd_create("tangram-ghost", MFD_CLOEXEC));
   // Who is given a file of another size, or none, refuses it.
-  if (stand_in_) (void)ftruncate(stand_in_.get(), static_cast<off_t>(arena_->bytes()));
+  if (file) (void)ftruncate(file.get(), static_cast<off_t>(arena_->bytes()));
+  stand_in_ = std::make_shared<const UniqueFd>(std::move(file));
 }
 
 std::string GhostDevice::pages() const { return fmt::format("none of {} bytes", granularity()); }
@@ -75,7 +76,7 @@ Result<BlockPtr> GhostDevice::Claim(std::span<const Extent> extents) {
 Result<Export> GhostDevice::ExportOf(const BlockPtr& block) {
   const auto* own = dynamic_cast<const ArenaBlock*>(block.get());
   if (own == nullptr) return Status(Code::kInvalid, "ghost device: a block of another device");
-  return Export{{}, {own->extents().begin(), own->extents().end()}};
+  return Export{{stand_in_}, {own->extents().begin(), own->extents().end()}};
 }
 
 Result<UniqueFd> GhostDevice::ForReading() const {

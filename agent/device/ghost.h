@@ -29,7 +29,6 @@ class GhostDevice final : public Device {
   Result<BlockPtr> Create(uint64_t bytes) override;
   Result<BlockPtr> Claim(std::span<const Extent> extents) override;
   Result<Export> ExportOf(const BlockPtr& block) override;
-  int descriptor() const override { return stand_in_.get(); }
   Result<UniqueFd> ForReading() const override;
   Result<BlockPtr> Import(int descriptor, std::span<const Extent> extents) override;
   Result<std::vector<Mapping>> Map(const SpacePtr& space, std::span<const Placement> placements,
@@ -44,7 +43,7 @@ class GhostDevice final : public Device {
 
  private:
   std::shared_ptr<Arena> arena_;
-  UniqueFd stand_in_;  // a file of this size that is all hole, so that others are given something
+  SharedFd stand_in_;  // a file of this size that is all hole, so that others are given something
   std::atomic<uint64_t> copied_{0};
 };
 

@@ -8,6 +8,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <map>
+#include <set>
+#include <utility>
 
 #include "agent/device/hash.h"
 #include "agent/device/occupancy.h"
@@ -64,10 +67,66 @@ Status Fill(int fd, uint64_t bytes, const Pages& pages) {
 
 }  // namespace
 
+// Side by side they are the bytes of the arena.
+struct HostDevice::Files {
+  struct File {
+    uint64_t start = 0, bytes = 0;
+    UniqueFd own;    // for reading and writing
+    SharedFd shown;  // what others are given
+  };
+  std::vector<File> files;
+
+  uint64_t bytes() const { return files.empty() ? 0 : files.back().start + files.back().bytes; }
+
+  // A seal against later writers would keep out the process that takes over when this one dies, so
+  // reading alone is a matter of how the descriptor was opened.
+  Status Add(UniqueFd own, uint64_t size, bool read_only) {
+    const std::string path = fmt::format("/proc/self/fd/{}", own.get());
+    UniqueFd shown(open(path.c_str(), (read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC));
+    if (!shown) return Failed("opening", path);
+    files.push_back(
+        {bytes(), size, std::move(own), std::make_shared<const UniqueFd>(std::move(shown))});
+    return OkStatus();
+  }
+
+  // Memory of its own until there are so many bytes.
+  Status Grow(const Options& options, uint64_t want) {
+    const uint64_t most = options.file_bytes == 0 ? want : options.file_bytes;
+    const unsigned huge =
+        options.pages.kind == PageKind::kHugeTlb ? MFD_HUGETLB | (21U << MAP_HUGE_SHIFT) : 0U;
+    while (bytes() < want) {
+      const uint64_t size = std::min(most, want - bytes());
+      UniqueFd fd(memfd_create(options.name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | huge));
+      if (!fd) return Failed("memfd_create", options.name);
+      if (ftruncate(fd.get(), static_cast<off_t>(size)) != 0) {
+        return Failed("ftruncate", fmt::format("{} to {} bytes", options.name, size));
+      }
+      TANGRAM_RETURN_IF_ERROR(Fill(fd.get(), size, options.pages));
+      if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return Failed("sealing", options.name);
+      TANGRAM_RETURN_IF_ERROR(Add(std::move(fd), size, options.read_only));
+    }
+    return OkStatus();
+  }
+
+  // Calls `use(file, offset in it, bytes)` for the parts of an extent of the arena.
+  template <typename Use>
+  void EachIn(Extent extent, Use&& use) const {
+    auto file = std::upper_bound(files.begin(), files.end(), extent.offset,
+                                 [](uint64_t at, const File& f) { return at < f.start; });
+    for (--file; extent.length > 0; ++file) {
+      const uint64_t at = extent.offset - file->start;
+      const uint64_t bytes = std::min(extent.length, file->bytes - at);
+      use(*file, at, bytes);
+      extent.offset += bytes;
+      extent.length -= bytes;
+    }
+  }
+};
+
 struct HostDevice::OwnBlock final : ArenaBlock {
-  OwnBlock(std::shared_ptr<Memfd> from, std::shared_ptr<Arena> arena, std::vector<Extent> extents)
-      : ArenaBlock(std::move(arena), std::move(extents)), memory(std::move(from)) {}
-  const std::shared_ptr<Memfd> memory;
+  OwnBlock(std::shared_ptr<Files> from, std::shared_ptr<Arena> arena, std::vector<Extent> extents)
+      : ArenaBlock(std::move(arena), std::move(extents)), files(std::move(from)) {}
+  const std::shared_ptr<Files> files;
 };
 
 struct HostDevice::ForeignBlock final : Block {
@@ -123,58 +182,57 @@ class HostDevice::HostSpace final : public Space {
   Occupancy occupancy_;
 };
 
-// A seal against later writers would keep out the process that takes over when this one dies, so
-// reading alone is a matter of how the descriptor was opened.
-Status HostDevice::Open(uint64_t bytes, bool read_only) {
-  const std::string path = fmt::format("/proc/self/fd/{}", memory_->own.get());
-  memory_->shown.reset(open(path.c_str(), (read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC));
-  if (!memory_->shown) return Failed("opening", path);
-  arena_ = std::make_shared<Arena>(bytes, pages_.unit);
-  return OkStatus();
-}
-
-Result<std::unique_ptr<HostDevice>> HostDevice::Make(const std::string& name, uint64_t bytes,
-                                                     bool read_only, const Pages& pages) {
-  std::unique_ptr<HostDevice> device(new HostDevice(pages));
-  bytes = RoundUp(bytes, pages.unit);
+Result<std::unique_ptr<HostDevice>> HostDevice::Of(const Options& options,
+                                                   std::shared_ptr<Files> files) {
+  const uint64_t unit = options.pages.unit, bytes = RoundUp(options.bytes, unit);
   if (bytes == 0) return Status(Code::kInvalid, "host device: an arena of 0 bytes");
-  const unsigned huge =
-      pages.kind == PageKind::kHugeTlb ? MFD_HUGETLB | (21U << MAP_HUGE_SHIFT) : 0U;
-  device->memory_ = std::make_shared<Memfd>();
-  UniqueFd& fd = device->memory_->own;
-  fd.reset(memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | huge));
-  if (!fd) return Failed("memfd_create", name);
-  if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
-    return Failed("ftruncate", fmt::format("{} to {} bytes", name, bytes));
+  if (options.file_bytes % unit != 0) {
+    return Status(Code::kInvalid, fmt::format("host device: {} bytes a descriptor are not whole "
+                                              "pages of {}",
+                                              options.file_bytes, unit));
   }
-  TANGRAM_RETURN_IF_ERROR(Fill(fd.get(), bytes, pages));
-  if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return Failed("sealing", name);
-  TANGRAM_RETURN_IF_ERROR(device->Open(bytes, read_only));
+  TANGRAM_RETURN_IF_ERROR(files->Grow(options, bytes));
+  if (files->bytes() != bytes) {
+    return Status(Code::kInvalid, fmt::format("host device: descriptors of {} bytes for an arena "
+                                              "of {}",
+                                              files->bytes(), bytes));
+  }
+  std::unique_ptr<HostDevice> device(new HostDevice(options.pages));
+  device->files_ = std::move(files);
+  device->arena_ = std::make_shared<Arena>(bytes, unit);
   return device;
 }
 
-Result<std::unique_ptr<HostDevice>> HostDevice::Adopt(int descriptor, uint64_t bytes,
-                                                      bool read_only, const Pages& pages) {
-  std::unique_ptr<HostDevice> device(new HostDevice(pages));
-  bytes = RoundUp(bytes, pages.unit);
-  const std::string path = fmt::format("/proc/self/fd/{}", descriptor);
-  device->memory_ = std::make_shared<Memfd>();
-  UniqueFd& fd = device->memory_->own;
-  fd.reset(open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (!fd) return Failed("opening for writing", path);
-  struct stat info {};
-  const int seals = fcntl(fd.get(), F_GET_SEALS);
-  const bool pages_fit =
-      fstat(fd.get(), &info) == 0 && static_cast<uint64_t>(info.st_blksize) % pages.unit == 0;
-  if (!pages_fit || static_cast<uint64_t>(info.st_size) != bytes || seals < 0 ||
-      (seals & kSeals) != kSeals) {
-    return Status(Code::kInvalid,
-                  fmt::format("host device: the descriptor is no sealed arena of {} bytes in pages "
-                              "of {} (it has {} in pages of {}, seals {})",
-                              bytes, pages.unit, info.st_size, info.st_blksize, seals));
+Result<std::unique_ptr<HostDevice>> HostDevice::Make(const Options& options) {
+  return Of(options, std::make_shared<Files>());
+}
+
+Result<std::unique_ptr<HostDevice>> HostDevice::Adopt(const Options& options,
+                                                      std::span<const int> descriptors) {
+  const uint64_t unit = options.pages.unit, most = RoundUp(options.bytes, unit);
+  auto files = std::make_shared<Files>();
+  std::set<std::pair<dev_t, ino_t>> known;
+  for (const int descriptor : descriptors) {
+    const std::string path = fmt::format("/proc/self/fd/{}", descriptor);
+    UniqueFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
+    if (!fd) return Failed("opening for writing", path);
+    struct stat info {};
+    const int seals = fcntl(fd.get(), F_GET_SEALS);
+    const bool there = fstat(fd.get(), &info) == 0 && info.st_size > 0;
+    const auto size = static_cast<uint64_t>(info.st_size);
+    const bool fits = there && static_cast<uint64_t>(info.st_blksize) % unit == 0 &&
+                      size % unit == 0 && size <= most - files->bytes();
+    if (!fits || seals < 0 || (seals & kSeals) != kSeals ||
+        !known.emplace(info.st_dev, info.st_ino).second) {
+      return Status(
+          Code::kInvalid,
+          fmt::format("host device: the descriptor is no sealed memory in pages of {}, of at most "
+                      "{} bytes, or came twice (it has {} in pages of {}, seals {})",
+                      unit, most - files->bytes(), info.st_size, info.st_blksize, seals));
+    }
+    TANGRAM_RETURN_IF_ERROR(files->Add(std::move(fd), size, options.read_only));
   }
-  TANGRAM_RETURN_IF_ERROR(device->Open(bytes, read_only));
-  return device;
+  return Of(options, std::move(files));
 }
 
 std::unique_ptr<HostDevice> HostDevice::Importer(const Pages& pages) {
@@ -195,7 +253,7 @@ Result<SpacePtr> HostDevice::Reserve(uint64_t bytes) {
 }
 
 Result<BlockPtr> HostDevice::BlockOf(std::vector<Extent> extents) {
-  return BlockPtr(std::make_shared<OwnBlock>(memory_, arena_, std::move(extents)));
+  return BlockPtr(std::make_shared<OwnBlock>(files_, arena_, std::move(extents)));
 }
 
 Result<BlockPtr> HostDevice::Create(uint64_t bytes) {
@@ -213,25 +271,51 @@ Result<BlockPtr> HostDevice::Claim(std::span<const Extent> extents) {
   if (arena_ == nullptr) {
     return Status(Code::kInvalid, "host device: an importer has no memory of its own");
   }
-  if (Status status = arena_->Claim(extents); !status.ok()) {
+  std::vector<Extent> all;
+  for (const Extent& extent : extents) {
+    const bool known = extent.descriptor < files_->files.size();
+    const uint64_t size = known ? files_->files[extent.descriptor].bytes : 0;
+    if (extent.offset > size || extent.length > size - extent.offset) {
+      return Status(Code::kInvalid,
+                    fmt::format("host device: a claim of {} bytes at {} of descriptor {}, which "
+                                "has {}",
+                                extent.length, extent.offset, extent.descriptor, size));
+    }
+    all.push_back({files_->files[extent.descriptor].start + extent.offset, extent.length});
+  }
+  if (Status status = arena_->Claim(all); !status.ok()) {
     return Status(status.code(), "host device: " + status.message());
   }
-  return BlockOf({extents.begin(), extents.end()});
+  return BlockOf(std::move(all));
 }
 
 Result<Export> HostDevice::ExportOf(const BlockPtr& block) {
   const auto* own = dynamic_cast<const OwnBlock*>(block.get());
-  if (own == nullptr || own->memory != memory_) {
+  if (own == nullptr || own->files != files_) {
     return Status(Code::kInvalid, "host device: a block of another device");
   }
-  return Export{{memory_->shown.get()}, {own->extents().begin(), own->extents().end()}};
+  Export out;
+  std::map<SharedFd, uint32_t> known;
+  for (const Extent& extent : own->extents()) {
+    files_->EachIn(extent, [&](const Files::File& file, uint64_t at, uint64_t bytes) {
+      const auto next = static_cast<uint32_t>(out.descriptors.size());
+      const auto [of, fresh] = known.try_emplace(file.shown, next);
+      if (fresh) out.descriptors.push_back(file.shown);
+      out.extents.push_back({at, bytes, of->second});
+    });
+  }
+  return out;
+}
+
+SharedFd HostDevice::Adopted(uint32_t descriptor) const {
+  return files_->files.at(descriptor).shown;  // those that it took over are the first
 }
 
 Result<UniqueFd> HostDevice::ForReading() const {
-  if (memory_ == nullptr) {
-    return Status(Code::kInvalid, "host device: an importer has no memory of its own");
+  if (files_ == nullptr || files_->files.size() != 1) {
+    return Status(Code::kInvalid, "host device: its memory has not one descriptor");
   }
-  const std::string path = fmt::format("/proc/self/fd/{}", memory_->own.get());
+  const std::string path = fmt::format("/proc/self/fd/{}", files_->files[0].own.get());
   UniqueFd out(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!out) return Failed("opening for reading", path);
   return out;
@@ -279,18 +363,27 @@ Result<std::vector<HostDevice::Run>> HostDevice::RunsOf(
                     fmt::format("host device: {} bytes at {} are no pages of a block of {}",
                                 p.slice.bytes, p.slice.offset, bytes));
     }
-    const int fd = own != nullptr ? own->memory->own.get() : foreign->fd.get();
     uint64_t at = p.at;
+    const auto add = [&](int fd, uint64_t offset, uint64_t length) {
+      Run* last = runs.empty() ? nullptr : &runs.back();
+      if (last != nullptr && last->fd == fd && last->at + last->bytes == at &&
+          last->offset + last->bytes == offset) {
+        last->bytes += length;
+      } else {
+        runs.push_back({at, length, fd, offset});
+      }
+      at += length;
+    };
     EachOf(own != nullptr ? own->extents() : std::span<const Extent>(foreign->extents), p.slice,
            [&](const Extent& extent) {
-             Run* last = runs.empty() ? nullptr : &runs.back();
-             if (last != nullptr && last->fd == fd && last->at + last->bytes == at &&
-                 last->offset + last->bytes == extent.offset) {
-               last->bytes += extent.length;
-             } else {
-               runs.push_back({at, extent.length, fd, extent.offset});
+             if (own == nullptr) {
+               add(foreign->fd.get(), extent.offset, extent.length);
+               return true;
              }
-             at += extent.length;
+             own->files->EachIn(extent,
+                                [&](const Files::File& file, uint64_t offset, uint64_t length) {
+                                  add(file.own.get(), offset, length);
+                                });
              return true;
            });
   }

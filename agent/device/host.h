@@ -1,8 +1,9 @@
-// The host backend: one sealed memfd, filled by its owner, mapped in pages.
+// The host backend: sealed memfds, mostly one, filled by their owner, mapped in pages.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "agent/base/unique_fd.h"
 #include "agent/device/arena.h"
@@ -13,15 +14,22 @@ namespace tangram::device {
 
 class HostDevice final : public Device {
  public:
-  // `bytes` (rounded up to a page) of memory, touched here so that the owner's cgroup pays.
-  // `read_only`: the descriptor that others are given is open for reading alone (weights);
-  // otherwise they may map it for writing (KV, control).
-  static Result<std::unique_ptr<HostDevice>> Make(const std::string& name, uint64_t bytes,
-                                                  bool read_only, const Pages& pages);
-  // Takes over the memory of a process of ours that died, by a descriptor that somebody kept; all
-  // of it is free until Claim. kInvalid when it is not such memory of `bytes`.
-  static Result<std::unique_ptr<HostDevice>> Adopt(int descriptor, uint64_t bytes, bool read_only,
-                                                   const Pages& pages);
+  struct Options {
+    std::string name;
+    uint64_t bytes = 0;  // rounded up to a page
+    // The descriptors that others are given are open for reading alone (weights); otherwise they
+    // may map them for writing (KV, control).
+    bool read_only = false;
+    Pages pages;
+    uint64_t file_bytes = 0;  // whole pages in each memfd, the last may have fewer; 0: one of all
+  };
+  // Memory that is touched here, so that the owner's cgroup pays.
+  static Result<std::unique_ptr<HostDevice>> Make(const Options& options);
+  // Takes over the memory of a process of ours that died, by descriptors that somebody kept; what
+  // they lack of `bytes` is made anew. All of it is free until Claim. kInvalid when they are not
+  // such memory, or are of more.
+  static Result<std::unique_ptr<HostDevice>> Adopt(const Options& options,
+                                                   std::span<const int> descriptors);
   // A device without memory of its own, for importing. What it maps is populated at once.
   static std::unique_ptr<HostDevice> Importer(const Pages& pages);
 
@@ -35,7 +43,7 @@ class HostDevice final : public Device {
   Result<BlockPtr> Create(uint64_t bytes) override;
   Result<BlockPtr> Claim(std::span<const Extent> extents) override;
   Result<Export> ExportOf(const BlockPtr& block) override;
-  int descriptor() const override { return memory_ ? memory_->shown.get() : -1; }
+  SharedFd Adopted(uint32_t descriptor) const override;
   Result<UniqueFd> ForReading() const override;
   Result<BlockPtr> Import(int descriptor, std::span<const Extent> extents) override;
   Result<std::vector<Mapping>> Map(const SpacePtr& space, std::span<const Placement> placements,
@@ -47,23 +55,20 @@ class HostDevice final : public Device {
   std::span<std::byte> ViewOf(const Memory& memory) override;
 
  private:
-  // Lives as long as blocks of it do.
-  struct Memfd {
-    UniqueFd own;    // for reading and writing
-    UniqueFd shown;  // what others are given
-  };
+  struct Files;  // they live as long as blocks of them do
   struct OwnBlock;
   struct ForeignBlock;
   class HostSpace;
   struct Run;
 
   explicit HostDevice(const Pages& pages) : pages_(pages) {}
-  Status Open(uint64_t bytes, bool read_only);
+  static Result<std::unique_ptr<HostDevice>> Of(const Options& options,
+                                                std::shared_ptr<Files> files);
   Result<BlockPtr> BlockOf(std::vector<Extent> extents);
   Result<std::vector<Run>> RunsOf(std::span<const Placement> placements) const;
 
   const Pages pages_;
-  std::shared_ptr<Memfd> memory_;  // null: an importer
+  std::shared_ptr<Files> files_;  // null: an importer
   std::shared_ptr<Arena> arena_;
 };
 

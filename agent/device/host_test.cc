@@ -16,11 +16,16 @@ namespace {
 constexpr Pages kPages{};
 constexpr uint64_t kPage = kPages.unit;
 
+Export ExportOfAll(HostDevice* device) {
+  return device->ExportOf(device->Create(device->total_bytes()).value()).value();
+}
+
 // What keeps an engine from the weights is how its descriptor was opened.
 TEST(HostDevice, NobodyWritesThroughADescriptorForReading) {
-  auto weights = HostDevice::Make("weights", kPage, /*read_only=*/true, kPages);
+  auto weights = HostDevice::Make({"weights", kPage, /*read_only=*/true, kPages});
   ASSERT_TRUE(weights.ok());
-  const int fd = (*weights)->descriptor();
+  const Export all = ExportOfAll(weights->get());
+  const int fd = all.descriptors[0]->get();
   EXPECT_EQ(mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
   EXPECT_EQ(pwrite(fd, "x", 1, 0), -1);
   EXPECT_EQ(ftruncate(fd, 0), -1) << "a source that shrinks would kill its readers";
@@ -28,69 +33,84 @@ TEST(HostDevice, NobodyWritesThroughADescriptorForReading) {
 }
 
 TEST(HostDevice, MemoryForWritingIsWrittenByItsEngineButKeepsItsSize) {
-  auto kv = HostDevice::Make("kv", kPage, /*read_only=*/false, kPages);
+  auto kv = HostDevice::Make({"kv", kPage, /*read_only=*/false, kPages});
   ASSERT_TRUE(kv.ok());
-  const int fd = (*kv)->descriptor();
-  void* view = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  ASSERT_NE(view, MAP_FAILED);
   auto whole = MapWhole(**kv);
   ASSERT_TRUE(whole.ok()) << whole.status().message();
+  const Export all = (*kv)->ExportOf(whole->second.block()).value();
+  const int fd = all.descriptors[0]->get();
+  void* view = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  ASSERT_NE(view, MAP_FAILED);
   static_cast<char*>(view)[17] = 'x';
   EXPECT_EQ(View({kv->get(), whole->first->address(), kPage})[17], std::byte('x'));
   munmap(view, kPage);
   EXPECT_EQ(ftruncate(fd, 0), -1);
 }
 
+// An engine keeps what it had mapped, for reading: here, of memory of two pages a descriptor, the
+// last of three. The rest died with its owner.
 TEST(HostDevice, MemoryOutlivesItsOwnerAndIsTakenOver) {
-  auto first = HostDevice::Make("arena", 4 * kPage, true, kPages);
-  ASSERT_TRUE(first.ok());
-  int kept = -1;
-  std::vector<Extent> extents;
-  {
-    auto space = (*first)->Reserve(4 * kPage);
-    auto skipped = (*first)->Create(kPage);
-    auto block = (*first)->Create(2 * kPage);
-    const Placement placement{0, *block, {0, 2 * kPage}};
-    const auto mapped = (*first)->Map(*space, {&placement, 1}, Access::kReadWrite);
-    ASSERT_TRUE(mapped.ok());
-    View({first->get(), (*space)->address(), 2 * kPage})[kPage] = std::byte('x');
-    extents = (*first)->ExportOf(*block)->extents;
-    kept = dup((*first)->descriptor());  // as an engine keeps it: for reading
-  }
-  first->reset();
+  for (const uint64_t file_bytes : {uint64_t{0}, 2 * kPage}) {
+    const HostDevice::Options arena{"arena", 6 * kPage, true, kPages, file_bytes};
+    auto first = HostDevice::Make(arena);
+    ASSERT_TRUE(first.ok());
+    const BlockPtr skipped = (*first)->Create((file_bytes == 0 ? 1 : 4) * kPage).value();
+    Export kept;
+    {
+      auto space = (*first)->Reserve(2 * kPage);
+      const BlockPtr block = (*first)->Create(2 * kPage).value();
+      const Placement placement{0, block, {0, 2 * kPage}};
+      const auto mapped = (*first)->Map(*space, {&placement, 1}, Access::kReadWrite);
+      ASSERT_TRUE(mapped.ok());
+      View({first->get(), (*space)->address(), 2 * kPage})[kPage] = std::byte('x');
+      kept = (*first)->ExportOf(block).value();
+    }
+    ASSERT_EQ(kept.descriptors.size(), 1U);
+    const int fd = kept.descriptors[0]->get();
+    first->reset();
 
-  EXPECT_EQ(HostDevice::Adopt(kept, kPage, true, kPages).status().code(), Code::kInvalid);
-  auto second = HostDevice::Adopt(kept, 4 * kPage, true, kPages);
-  ASSERT_TRUE(second.ok()) << second.status().message();
-  close(kept);
-  auto claimed = (*second)->Claim(extents);
-  ASSERT_TRUE(claimed.ok()) << claimed.status().message();
-  EXPECT_EQ((*second)->free_bytes(), 2 * kPage);
-  EXPECT_EQ((*second)->Claim(extents).status().code(), Code::kInvalid) << "it is not free";
-  {
-    auto again = (*second)->Reserve(2 * kPage);
-    const Placement placement{0, *claimed, {0, 2 * kPage}};
-    const auto mapped = (*second)->Map(*again, {&placement, 1}, Access::kReadWrite);
-    ASSERT_TRUE(mapped.ok());
-    const auto bytes = View({second->get(), (*again)->address(), 2 * kPage});
-    EXPECT_EQ(bytes[kPage], std::byte('x'));
-    bytes[0] = std::byte('y');  // the new owner writes, too
-    claimed->reset();
+    const std::vector<int> one{fd}, twice{fd, fd};
+    HostDevice::Options small = arena;
+    small.bytes = kPage;
+    EXPECT_EQ(HostDevice::Adopt(small, one).status().code(), Code::kInvalid);
+    EXPECT_EQ(HostDevice::Adopt(arena, twice).status().code(), Code::kInvalid)
+        << "one memory would be two";
+    auto second = HostDevice::Adopt(arena, one);
+    ASSERT_TRUE(second.ok()) << second.status().message();
+    EXPECT_EQ((*second)->total_bytes(), 6 * kPage);
+    EXPECT_EQ((*second)->free_bytes(), 6 * kPage);
+    for (const Extent& bad : {Extent{0, kPage, 9}, Extent{6 * kPage, kPage}, Extent{1, kPage}}) {
+      EXPECT_EQ((*second)->Claim({&bad, 1}).status().code(), Code::kInvalid);
+    }
+    auto claimed = (*second)->Claim(kept.extents);
+    ASSERT_TRUE(claimed.ok()) << claimed.status().message();
+    EXPECT_EQ((*second)->free_bytes(), 4 * kPage);
+    EXPECT_EQ((*second)->Claim(kept.extents).status().code(), Code::kInvalid) << "it is not free";
+    {
+      auto again = (*second)->Reserve(2 * kPage);
+      const Placement placement{0, *claimed, {0, 2 * kPage}};
+      const auto mapped = (*second)->Map(*again, {&placement, 1}, Access::kReadWrite);
+      ASSERT_TRUE(mapped.ok());
+      const auto bytes = View({second->get(), (*again)->address(), 2 * kPage});
+      EXPECT_EQ(bytes[kPage], std::byte('x'));
+      bytes[0] = std::byte('y');  // the new owner writes, too
+      claimed->reset();
+    }
+    EXPECT_EQ((*second)->free_bytes(), 6 * kPage);
   }
-  EXPECT_EQ((*second)->free_bytes(), 4 * kPage);
 }
 
 TEST(HostDevice, RoundsUpToPagesAndRefusesNothing) {
-  auto device = HostDevice::Make("odd", kPage + 1, true, kPages);
+  auto device = HostDevice::Make({"odd", kPage + 1, true, kPages});
   ASSERT_TRUE(device.ok());
   EXPECT_EQ((*device)->total_bytes(), 2 * kPage);
-  EXPECT_EQ(HostDevice::Make("empty", 0, true, kPages).status().code(), Code::kInvalid);
+  EXPECT_EQ(HostDevice::Make({"empty", 0, true, kPages}).status().code(), Code::kInvalid);
 }
 
 // A machine without a pool of huge pages says so at the start, not by a SIGBUS later.
 TEST(HostDevice, HugePagesThatAreNotThereAreRefused) {
   const Pages huge{PageKind::kHugeTlb, 2 << 20, 2 << 20};
-  const auto device = HostDevice::Make("huge", uint64_t{1} << 40, true, huge);
+  const auto device = HostDevice::Make({"huge", uint64_t{1} << 40, true, huge});
   EXPECT_EQ(device.status().code(), Code::kNoMemory) << device.status().message();
 }
 
@@ -103,7 +123,7 @@ TEST(Pages, HugePagesWantMappingsOfTheirSize) {
 
 // Mapping a bank costs by the runs of memory behind it, not by its pieces.
 TEST(HostDevice, BlocksSideBySideAreMappedAsOne) {
-  auto device = HostDevice::Make("many", 1024 * kPage, true, kPages);
+  auto device = HostDevice::Make({"many", 1024 * kPage, true, kPages});
   ASSERT_TRUE(device.ok());
   auto space = (*device)->Reserve(1024 * kPage);
   std::vector<Placement> placements;
@@ -127,7 +147,7 @@ TEST(HostDevice, BlocksSideBySideAreMappedAsOne) {
 // the first write would wait for each in the middle of staging.
 TEST(HostDevice, WhatWasEnteredIsWrittenWithoutAFault) {
   constexpr uint64_t kCount = 512;
-  auto device = HostDevice::Make("entered", 2 * kCount * kPage, true, kPages);
+  auto device = HostDevice::Make({"entered", 2 * kCount * kPage, true, kPages});
   ASSERT_TRUE(device.ok());
   auto space = (*device)->Reserve(2 * kCount * kPage);
   const std::vector<Placement> placements{

@@ -19,9 +19,14 @@ Status Put(Result<Made> made, std::unique_ptr<Device>* to) {
 // Control pages are small, and of the host's own size.
 Pages Small() { return ChoosePages(false, 4096); }
 
+HostDevice::Options Control(const std::string& rank, const RankBytes& bytes) {
+  return {fmt::format("tangram-{}-control", rank), bytes.control, false, Small()};
+}
+
 class HostPlatform final : public Platform {
  public:
-  explicit HostPlatform(const Pages& pages) : pages_(pages) {}
+  HostPlatform(const Pages& pages, uint64_t descriptor_bytes)
+      : pages_(pages), descriptor_bytes_(descriptor_bytes) {}
 
   const char* name() const override { return "host"; }
   uint64_t granularity() const override { return pages_.unit; }
@@ -30,22 +35,20 @@ class HostPlatform final : public Platform {
 
   Result<RankDevices> Make(const std::string& rank, const RankBytes& bytes) const override {
     RankDevices out;
-    const auto make = [&](const char* purpose, uint64_t size, bool read_only, const Pages& pages) {
-      return HostDevice::Make(fmt::format("tangram-{}-{}", rank, purpose), size, read_only, pages);
-    };
-    TANGRAM_RETURN_IF_ERROR(Put(make("weights", bytes.weights, true, pages_), &out.weights));
-    TANGRAM_RETURN_IF_ERROR(Put(make("kv", bytes.kv, false, pages_), &out.kv));
-    TANGRAM_RETURN_IF_ERROR(Put(make("control", bytes.control, false, Small()), &out.control));
+    TANGRAM_RETURN_IF_ERROR(Put(HostDevice::Make(Weights(rank, bytes)), &out.weights));
+    TANGRAM_RETURN_IF_ERROR(Put(HostDevice::Make(Kv(rank, bytes)), &out.kv));
+    TANGRAM_RETURN_IF_ERROR(Put(HostDevice::Make(Control(rank, bytes)), &out.control));
     return out;
   }
 
-  Result<RankDevices> Adopt(const std::array<int, 3>& fds, const RankBytes& bytes) const override {
+  Result<RankDevices> Adopt(const std::string& rank, const RankDescriptors& descriptors,
+                            const RankBytes& bytes) const override {
     RankDevices out;
     TANGRAM_RETURN_IF_ERROR(
-        Put(HostDevice::Adopt(fds[0], bytes.weights, true, pages_), &out.weights));
-    TANGRAM_RETURN_IF_ERROR(Put(HostDevice::Adopt(fds[1], bytes.kv, false, pages_), &out.kv));
+        Put(HostDevice::Adopt(Weights(rank, bytes), descriptors.weights), &out.weights));
+    TANGRAM_RETURN_IF_ERROR(Put(HostDevice::Adopt(Kv(rank, bytes), descriptors.kv), &out.kv));
     TANGRAM_RETURN_IF_ERROR(
-        Put(HostDevice::Adopt(fds[2], bytes.control, false, Small()), &out.control));
+        Put(HostDevice::Adopt(Control(rank, bytes), descriptors.control), &out.control));
     return out;
   }
 
@@ -55,7 +58,16 @@ class HostPlatform final : public Platform {
   }
 
  private:
+  HostDevice::Options Weights(const std::string& rank, const RankBytes& bytes) const {
+    return {fmt::format("tangram-{}-weights", rank), bytes.weights, true, pages_,
+            descriptor_bytes_};
+  }
+  HostDevice::Options Kv(const std::string& rank, const RankBytes& bytes) const {
+    return {fmt::format("tangram-{}-kv", rank), bytes.kv, false, pages_, descriptor_bytes_};
+  }
+
   const Pages pages_;
+  const uint64_t descriptor_bytes_;
 };
 
 class GhostPlatform final : public Platform {
@@ -70,13 +82,12 @@ class GhostPlatform final : public Platform {
     RankDevices out;
     out.weights = std::make_unique<GhostDevice>(bytes.weights, unit_);
     out.kv = std::make_unique<GhostDevice>(bytes.kv, unit_);
-    TANGRAM_RETURN_IF_ERROR(Put(
-        HostDevice::Make(fmt::format("tangram-{}-control", rank), bytes.control, false, Small()),
-        &out.control));
+    TANGRAM_RETURN_IF_ERROR(Put(HostDevice::Make(Control(rank, bytes)), &out.control));
     return out;
   }
 
-  Result<RankDevices> Adopt(const std::array<int, 3>&, const RankBytes&) const override {
+  Result<RankDevices> Adopt(const std::string&, const RankDescriptors&,
+                            const RankBytes&) const override {
     return Status(Code::kInvalid, "ghost platform: there is no memory that could be kept");
   }
 
@@ -106,7 +117,7 @@ Result<std::unique_ptr<Platform>> MakePlatform(const PlatformOptions& options) {
                   fmt::format("page_bytes = {}: this machine maps pages of {}; use a multiple",
                               options.map_bytes, pages.unit));
   }
-  return std::unique_ptr<Platform>(std::make_unique<HostPlatform>(pages));
+  return std::unique_ptr<Platform>(std::make_unique<HostPlatform>(pages, options.descriptor_bytes));
 }
 
 }  // namespace tangram::device

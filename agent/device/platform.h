@@ -1,9 +1,10 @@
 // Which backend a process is on: the one place that knows them by name.
 #pragma once
 
-#include <array>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "agent/device/device.h"
 
@@ -21,6 +22,12 @@ struct RankBytes {
   uint64_t weights = 0, kv = 0, control = 0;
 };
 
+// What an engine kept of a rank. Of the weights it has what it had mapped; of the others all, in
+// order.
+struct RankDescriptors {
+  std::vector<int> weights, kv, control;
+};
+
 class Platform {
  public:
   virtual ~Platform() = default;
@@ -33,8 +40,9 @@ class Platform {
   virtual bool hugetlb() const { return false; }
   // Memory of its own for a rank. `rank` names it where the system shows names.
   virtual Result<RankDevices> Make(const std::string& rank, const RankBytes& bytes) const = 0;
-  // Memory that a process of ours made and an engine kept: descriptors of weights, KV, control.
-  virtual Result<RankDevices> Adopt(const std::array<int, 3>& descriptors,
+  // Memory that a process of ours made and an engine kept. What the engine did not keep of the
+  // weights died with that process, and is made anew.
+  virtual Result<RankDevices> Adopt(const std::string& rank, const RankDescriptors& descriptors,
                                     const RankBytes& bytes) const = 0;
   // Devices without memory of their own: an engine's.
   virtual RankDevices Importers() const = 0;
@@ -45,6 +53,9 @@ struct PlatformOptions {
   // Weights and KV are mapped in multiples of this (the geometry's page_bytes).
   uint64_t map_bytes = 4096;
   bool hugetlb = false;  // the pod was given huge pages
+  // The host's weights and KV are memory of so many bytes a descriptor, in multiples of map_bytes,
+  // as devices have whose memory comes in handles; 0: all in one.
+  uint64_t descriptor_bytes = 0;
   // Also platforms that have sizes and no bytes: for tests and benches of real sizes. Nobody can
   // be served from them.
   bool sizes_only = false;

@@ -72,7 +72,8 @@ int Main() {
   const double faulting = Microseconds([&] { std::memset(bytes, 1, pool); });
 
   const RankDevices engine = platform->Importers();
-  const int fd = owner.weights->descriptor();
+  const Export exported = Must(owner.weights->ExportOf(mapping.block()));
+  const int fd = exported.descriptors[0]->get();
   const Extent all{0, pool};
   const BlockPtr block = Must(engine.weights->Import(fd, {&all, 1}));
   const SpacePtr space = Must(engine.weights->Reserve(kMost));

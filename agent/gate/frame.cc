@@ -53,11 +53,12 @@ Result<std::optional<Frame>> FrameDecoder::Next() {
   if (frame.message.body_case() == v1::EngineMessage::BODY_NOT_SET) {
     return Fail("message without a body (a newer peer?)");
   }
-  if (frame.message.fd_count() > fds_.size()) {
-    return Fail("message claims " + std::to_string(frame.message.fd_count()) +
-                " descriptors, received " + std::to_string(fds_.size()));
+  const auto claimed = static_cast<size_t>(frame.message.fd_index_size());
+  if (claimed > fds_.size()) {
+    return Fail("message claims " + std::to_string(claimed) + " descriptors, received " +
+                std::to_string(fds_.size()));
   }
-  for (uint32_t i = 0; i < frame.message.fd_count(); ++i) {
+  for (size_t i = 0; i < claimed; ++i) {
     frame.fds.push_back(std::move(fds_.front()));
     fds_.pop_front();
   }
@@ -65,11 +66,24 @@ Result<std::optional<Frame>> FrameDecoder::Next() {
   return std::optional<Frame>(std::move(frame));
 }
 
-Status FrameChannel::Send(v1::EngineMessage message, std::span<const int> fds) {
-  if (fds.size() > kMaxFrameFds) {
-    return {Code::kInternal, "message with " + std::to_string(fds.size()) + " descriptors"};
+Status FrameChannel::Send(v1::EngineMessage message, std::span<const PassedFd> fds) {
+  const std::scoped_lock lock(send_mu_);
+  while (fds.size() > kMaxFrameFds) {
+    v1::EngineMessage before;
+    before.mutable_descriptors();
+    TANGRAM_RETURN_IF_ERROR(SendOne(std::move(before), fds.first(kMaxFrameFds)));
+    fds = fds.subspan(kMaxFrameFds);
   }
-  message.set_fd_count(static_cast<uint32_t>(fds.size()));
+  return SendOne(std::move(message), fds);
+}
+
+Status FrameChannel::SendOne(v1::EngineMessage message, std::span<const PassedFd> fds) {
+  message.clear_fd_index();
+  std::vector<int> numbers;  // of this process
+  for (const PassedFd& passed : fds) {
+    message.add_fd_index(passed.number);
+    numbers.push_back(passed.fd);
+  }
   const size_t size = message.ByteSizeLong();
   if (size > kMaxFrameBytes) {
     return {Code::kInvalid, "message of " + std::to_string(size) + " bytes is over the limit of " +
@@ -82,7 +96,6 @@ Status FrameChannel::Send(v1::EngineMessage message, std::span<const int> fds) {
     return {Code::kInternal, "message of " + std::to_string(size) + " bytes cannot be written"};
   }
 
-  const std::scoped_lock lock(send_mu_);
   const auto deadline = Clock::now() + send_timeout_;
   size_t done = 0;
   while (done < bytes.size()) {
@@ -98,7 +111,7 @@ Status FrameChannel::Send(v1::EngineMessage message, std::span<const int> fds) {
       head->cmsg_level = SOL_SOCKET;
       head->cmsg_type = SCM_RIGHTS;
       head->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
-      std::memcpy(CMSG_DATA(head), fds.data(), sizeof(int) * fds.size());
+      std::memcpy(CMSG_DATA(head), numbers.data(), sizeof(int) * numbers.size());
     }
     const ssize_t n = sendmsg(socket_.get(), &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n >= 0) {

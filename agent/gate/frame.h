@@ -22,9 +22,15 @@ namespace tangram {
 constexpr uint32_t kMaxFrameBytes = 64u << 20;
 constexpr size_t kMaxFrameFds = 253;  // of the kernel, per SCM_RIGHTS message
 
+// A descriptor under the number that extents name it by.
+struct PassedFd {
+  uint32_t number = 0;
+  int fd = -1;
+};
+
 struct Frame {
   v1::EngineMessage message;
-  std::vector<UniqueFd> fds;
+  std::vector<UniqueFd> fds;  // as many as the message has numbers
 };
 
 // Decodes a byte stream. Never holds more than one frame's bytes beyond what was fed.
@@ -54,8 +60,8 @@ class FrameChannel {
 
   int fd() const { return socket_.get(); }
   // Whole message or kUnavailable (the other side is gone, or did not take it in time).
-  // `fds` stay the caller's. Sets message.fd_count.
-  Status Send(v1::EngineMessage message, std::span<const int> fds = {});
+  // `fds` stay the caller's; those that the message has no room for go before it.
+  Status Send(v1::EngineMessage message, std::span<const PassedFd> fds = {});
   // nullopt after timeout_ms (0: only what is here; -1: no limit) without a whole frame.
   // kUnavailable when the other side is gone, kInvalid when it sent garbage.
   Result<std::optional<Frame>> Receive(int timeout_ms);
@@ -65,6 +71,7 @@ class FrameChannel {
   void EndSending();
 
  private:
+  Status SendOne(v1::EngineMessage message, std::span<const PassedFd> fds);
   // Appends what the socket has. kUnavailable at its end.
   Status ReadSome();
 

@@ -119,8 +119,8 @@ BackedRange Banks::RangeAt(uint64_t address, const Block& block) const {
   out.dense = address >= dense_start_;
   out.bank = out.dense ? 0 : static_cast<uint32_t>(address / bank_pitch_);
   out.offset = out.dense ? address - dense_start_ : address % bank_pitch_;
-  if (const auto exported = device_->ExportOf(block.mapping.block()); exported.ok())
-    out.extents = exported->extents;
+  if (auto exported = device_->ExportOf(block.mapping.block()); exported.ok())
+    out.behind = std::move(exported).value();
   return out;
 }
 
@@ -192,7 +192,7 @@ Status Banks::Audit(const std::vector<PlacedPiece>& pieces, bool dense) const {
     for (const Span& span : BlocksOf(piece)) ++uses[span.address];
   }
   if (dense && dense_bytes_ > 0) ++uses[dense_start_];
-  std::map<uint64_t, uint64_t> extents;
+  std::map<std::pair<SharedFd, uint64_t>, uint64_t> extents;  // (descriptor, offset)
   uint64_t mapped = 0;
   for (const auto& [address, block] : blocks_) {
     mapped += block.mapping.bytes();
@@ -201,18 +201,23 @@ Status Banks::Audit(const std::vector<PlacedPiece>& pieces, bool dense) const {
       return {Code::kInternal, fmt::format("audit: block at {} has {} uses, the pieces give it {}",
                                            address, block.uses, it == uses.end() ? 0 : it->second)};
     }
-    for (const device::Extent& extent : RangeAt(address, block).extents)
-      extents.emplace(extent.offset, extent.length);
+    const device::Export behind = RangeAt(address, block).behind;
+    for (const device::Extent& extent : behind.extents) {
+      extents.emplace(std::pair(behind.descriptors[extent.descriptor], extent.offset),
+                      extent.length);
+    }
   }
   if (uses.size() != blocks_.size()) {
     return {Code::kInternal, fmt::format("audit: {} blocks are backed, the pieces touch {}",
                                          blocks_.size(), uses.size())};
   }
-  uint64_t next = 0;
-  for (const auto& [offset, length] : extents) {
-    if (offset < next)
+  std::pair<SharedFd, uint64_t> next;
+  for (const auto& [at, length] : extents) {
+    const auto& [descriptor, offset] = at;
+    if (descriptor == next.first && offset < next.second) {
       return {Code::kInternal, fmt::format("audit: byte {} of the pool is owned twice", offset)};
-    next = offset + length;
+    }
+    next = {descriptor, offset + length};
   }
   if (mapped != mapped_bytes_ || mapped + device_->free_bytes() != device_->total_bytes()) {
     return {Code::kInternal,

@@ -14,12 +14,12 @@
 
 namespace tangram::memory {
 
-// Bytes of a bank (or of the dense region) and the extents behind them, for an engine to map.
+// Bytes of a bank (or of the dense region) and what lies behind them, for an engine to map.
 struct BackedRange {
   bool dense = false;
   uint32_t bank = 0;
   uint64_t offset = 0;
-  std::vector<device::Extent> extents;
+  device::Export behind;
 };
 
 // Not thread-safe: the store calls it under its lock. Pointers stay valid until the
@@ -54,7 +54,8 @@ class Banks {
   }
   uint64_t mapped_bytes() const { return mapped_bytes_; }
 
-  // Where backed bytes lie in the device's descriptor, in order. kInternal: some are not backed.
+  // Where backed bytes lie in the one descriptor of a device, in order (Device::ForReading).
+  // kInternal: some are not backed.
   Result<std::vector<device::Extent>> ExtentsOf(const device::Memory& memory) const;
 
   // What is backed of the pages that `pieces` touch (and of the dense region, if asked).

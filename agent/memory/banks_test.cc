@@ -27,7 +27,7 @@ struct World {
   static uint64_t BytesOf(const std::vector<BackedRange>& ranges) {
     uint64_t bytes = 0;
     for (const BackedRange& range : ranges) {
-      for (const device::Extent& extent : range.extents) bytes += extent.length;
+      for (const device::Extent& extent : range.behind.extents) bytes += extent.length;
     }
     return bytes;
   }
@@ -144,7 +144,8 @@ TEST(Banks, RangesLeadAnImporterToTheSameBytes) {
   ASSERT_TRUE(space.ok());
   std::vector<device::Mapping> kept;
   for (const BackedRange& backed : world.banks->Ranges(held, false)) {
-    auto block = importer->Import(world.device->descriptor(), backed.extents);
+    ASSERT_EQ(backed.behind.descriptors.size(), 1U);
+    auto block = importer->Import(backed.behind.descriptors[0]->get(), backed.behind.extents);
     ASSERT_TRUE(block.ok());
     const uint64_t at = backed.bank * world.view.bank_pitch() + backed.offset;
     const device::Placement placement{at, *block, {0, (*block)->bytes()}};

@@ -147,7 +147,8 @@ int Main(const StagedShape* shape, uint64_t unit, uint64_t bytes, int rounds, bo
   const Owned source(*platform, bytes, std::byte{1});
   const pid_t reader = fork();
   if (reader == 0) {
-    const int descriptor = source.devices.weights->descriptor();
+    const UniqueFd shown = Must(source.devices.weights->ForReading());
+    const int descriptor = shown.get();
     if (shape != nullptr) {
       ReadRows(*platform, descriptor, bytes, *shape, rounds);
     } else {

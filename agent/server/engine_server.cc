@@ -10,6 +10,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 
 #include "agent/base/fault.h"
 #include "agent/server/refusal.h"
@@ -32,7 +33,26 @@ uint64_t AttemptOf(const v1::EngineMessage& m) {
   return 0;
 }
 
+using Extents = google::protobuf::RepeatedPtrField<v1::Extent>;
+
+void Collect(google::protobuf::RepeatedPtrField<v1::Mapping>* mappings, std::vector<Extents*>* to) {
+  for (v1::Mapping& mapping : *mappings) to->push_back(mapping.mutable_extents());
+}
+
+// Of an engine that had each of its pieces in a descriptor of its own.
+constexpr size_t kMostKept = 1u << 20;
+
 }  // namespace
+
+Status EngineServer::Session::Send(v1::EngineMessage message, std::span<const SharedFd> descriptors,
+                                   std::span<Extents* const> extents) {
+  // Until they are out, so that nobody uses a number that is not.
+  const std::scoped_lock lock(book_mu);
+  std::vector<PassedFd> fresh;
+  const std::vector<uint32_t> numbers = book.NumbersOf(descriptors, &fresh);
+  for (Extents* each : extents) Renumber(each, numbers);
+  return channel.Send(std::move(message), fresh);
+}
 
 EngineServer::~EngineServer() { Stop(); }
 
@@ -158,6 +178,28 @@ bool EngineServer::Forget(const SessionPtr& session) {
   return session->dismissed;
 }
 
+Result<Frame> EngineServer::FirstOf(Session* session) const {
+  Frame all;
+  while (!all.message.has_attach()) {
+    auto frame = session->channel.Receive(static_cast<int>(options_.attach_timeout.count()));
+    if (!frame.ok()) return frame.status();
+    if (!frame->has_value()) return Status{Code::kInvalid, "no attach within the time limit"};
+    Frame& next = **frame;
+    if (!next.message.has_attach() && !next.message.has_descriptors()) {
+      return Status{Code::kInvalid, "the first message must be an attach"};
+    }
+    if (all.fds.size() + next.fds.size() > kMostKept) {
+      return Status{Code::kInvalid, fmt::format("more than {} descriptors", kMostKept)};
+    }
+    std::move(next.fds.begin(), next.fds.end(), std::back_inserter(all.fds));
+    auto numbers = std::move(*all.message.mutable_fd_index());
+    numbers.Add(next.message.fd_index().begin(), next.message.fd_index().end());
+    *next.message.mutable_fd_index() = std::move(numbers);
+    all.message = std::move(next.message);
+  }
+  return all;
+}
+
 Status EngineServer::Admit(const SessionPtr& session) {
   ucred peer{};
   socklen_t size = sizeof peer;
@@ -166,13 +208,9 @@ Status EngineServer::Admit(const SessionPtr& session) {
     return {Code::kUnauthenticated,
             fmt::format("an engine of user {} at the agent of user {}", peer.uid, geteuid())};
   }
-  auto frame = session->channel.Receive(static_cast<int>(options_.attach_timeout.count()));
+  auto frame = FirstOf(session.get());
   if (!frame.ok()) return frame.status();
-  if (!frame->has_value()) return {Code::kInvalid, "no attach within the time limit"};
-  if (!(*frame)->message.has_attach()) {
-    return {Code::kInvalid, "the first message must be an attach"};
-  }
-  const v1::Attach& attach = (*frame)->message.attach();
+  const v1::Attach& attach = frame->message.attach();
   if (!SameToken(attach.token(), options_.token)) {
     return {Code::kUnauthenticated, "the token is not this pod's"};
   }
@@ -212,14 +250,20 @@ Status EngineServer::Admit(const SessionPtr& session) {
     return fault;
   }
   v1::EngineMessage message;
-  std::vector<int> fds;
+  std::vector<SharedFd> descriptors;
+  std::vector<Extents*> extents;
   if (attach.has_resume()) {
-    Status resumed = executor_->Resume(attach.device(), attach.resume(), std::move((*frame)->fds),
-                                       stopping_.get_token());
+    KeptFds kept;
+    for (size_t i = 0; i < frame->fds.size(); ++i) {
+      kept[frame->message.fd_index(static_cast<int>(i))] = std::move(frame->fds[i]);
+    }
+    auto resumed =
+        executor_->Resume(attach.device(), attach.resume(), std::move(kept), stopping_.get_token());
     if (!resumed.ok()) {
       Forget(session);
-      return resumed;
+      return resumed.status();
     }
+    for (const auto& [number, shown] : *resumed) session->book.Has(number, shown);
     message.mutable_attached()->mutable_member()->set_id(attach.resume().member());
   } else {
     auto attachment = executor_->Attach(attach.device());
@@ -228,9 +272,12 @@ Status EngineServer::Admit(const SessionPtr& session) {
       return attachment.status();
     }
     *message.mutable_attached() = std::move(attachment->message);
-    fds = attachment->fds;
+    descriptors = std::move(attachment->descriptors);
+    extents = {message.mutable_attached()->mutable_kv(),
+               message.mutable_attached()->mutable_control()};
+    Collect(message.mutable_attached()->mutable_mappings(), &extents);
   }
-  if (Status sent = session->channel.Send(std::move(message), fds); !sent.ok()) {
+  if (Status sent = session->Send(std::move(message), descriptors, extents); !sent.ok()) {
     Forget(session);
     executor_->EngineGone(attach.device());  // it died while what it kept was verified
     return sent;
@@ -279,6 +326,11 @@ void EngineServer::Run(const SessionPtr& session) {
         }
         break;
       }
+      case v1::EngineMessage::kClosed: {
+        const std::scoped_lock lock(session->book_mu);
+        for (const uint32_t number : message.closed().fd_index()) session->book.Closed(number);
+        continue;
+      }
       case v1::EngineMessage::kPrepared:
       case v1::EngineMessage::kMapped:
       case v1::EngineMessage::kUnmapped: {
@@ -306,7 +358,8 @@ EngineInfo EngineServer::Info(uint32_t device) {
 
 Result<v1::EngineMessage> EngineServer::Call(uint32_t device, v1::EngineMessage message,
                                              v1::EngineMessage::BodyCase reply, uint64_t attempt,
-                                             std::stop_token stop) {
+                                             std::stop_token stop,
+                                             std::span<const SharedFd> descriptors) {
   SessionPtr session;
   const std::pair<int, uint64_t> key{reply, attempt};
   {
@@ -320,7 +373,9 @@ Result<v1::EngineMessage> EngineServer::Call(uint32_t device, v1::EngineMessage 
                       [&] { return session->ready || session->gone; });
     session->replies.erase(key);
   }
-  TANGRAM_RETURN_IF_ERROR(session->channel.Send(std::move(message)));
+  std::vector<Extents*> extents;
+  if (message.has_map()) Collect(message.mutable_map()->mutable_mappings(), &extents);
+  TANGRAM_RETURN_IF_ERROR(session->Send(std::move(message), descriptors, extents));
   std::unique_lock lock(mu_);
   changed_.wait_for(lock, stop, options_.reply_timeout,
                     [&] { return session->gone || session->replies.contains(key); });
@@ -353,11 +408,15 @@ Status EngineServer::Prepare(uint32_t device, const v1::EnginePrepare& prepare,
           fmt::format("the engine of device {} refuses: {}", device, reply->prepared().message())};
 }
 
-Status EngineServer::Map(uint32_t device, const v1::EngineMap& map, std::stop_token stop) {
+Status EngineServer::Map(uint32_t device, const v1::Header& header, EngineMappings mappings,
+                         std::stop_token stop) {
   v1::EngineMessage message;
-  *message.mutable_map() = map;
-  auto reply = Call(device, std::move(message), v1::EngineMessage::kMapped, map.header().attempt(),
-                    std::move(stop));
+  *message.mutable_map()->mutable_header() = header;
+  for (v1::Mapping& mapping : mappings.mappings) {
+    *message.mutable_map()->add_mappings() = std::move(mapping);
+  }
+  auto reply = Call(device, std::move(message), v1::EngineMessage::kMapped, header.attempt(),
+                    std::move(stop), mappings.descriptors);
   if (!reply.ok()) return reply.status();
   if (reply->mapped().ok()) return OkStatus();
   return {Code::kEngine,

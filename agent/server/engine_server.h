@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "agent/gate/frame.h"
+#include "agent/server/descriptor_book.h"
 #include "agent/transition/engines.h"
 #include "agent/transition/executor.h"
 
@@ -37,7 +38,8 @@ class EngineServer : public Engines {
 
   EngineInfo Info(uint32_t device) override;
   Status Prepare(uint32_t device, const v1::EnginePrepare& prepare, std::stop_token stop) override;
-  Status Map(uint32_t device, const v1::EngineMap& map, std::stop_token stop) override;
+  Status Map(uint32_t device, const v1::Header& header, EngineMappings mappings,
+             std::stop_token stop) override;
   Status Unmap(uint32_t device, const v1::EngineUnmap& unmap) override;
   void Abort(uint32_t device, const v1::EngineAbort& abort) override;
   void Dismiss(uint32_t device, const std::string& reason) override;
@@ -46,7 +48,14 @@ class EngineServer : public Engines {
   // One connection. The thread that serves it alone receives.
   struct Session {
     explicit Session(UniqueFd socket) : channel(std::move(socket)) {}
+    // Sends a message whose extents, those in `extents`, name descriptors by their place among
+    // `descriptors`.
+    Status Send(v1::EngineMessage message, std::span<const SharedFd> descriptors,
+                std::span<google::protobuf::RepeatedPtrField<v1::Extent>* const> extents);
+
     FrameChannel channel;
+    std::mutex book_mu;
+    DescriptorBook book;
     EngineInfo info;
     uint32_t device = 0;
     // Guarded by EngineServer::mu_:
@@ -64,9 +73,13 @@ class EngineServer : public Engines {
   bool Forget(const SessionPtr& session);
   void Run(const SessionPtr& session);
   void Refuse(Session* session, const Status& status);
+  // `descriptors`: that the extents of an EngineMap name.
   Result<v1::EngineMessage> Call(uint32_t device, v1::EngineMessage message,
                                  v1::EngineMessage::BodyCase reply, uint64_t attempt,
-                                 std::stop_token stop = {});
+                                 std::stop_token stop = {},
+                                 std::span<const SharedFd> descriptors = {});
+  // The first message, and all descriptors that came until then.
+  Result<Frame> FirstOf(Session* session) const;
   void Reap();
 
   const Options options_;

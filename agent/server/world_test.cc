@@ -3,10 +3,10 @@
 
 #include <gtest/gtest.h>
 #include <prometheus/metric_family.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -445,14 +445,64 @@ TEST(Socket, GarbageEndsTheConnectionAndHarmsNobody) {
   EXPECT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, ExpertLayout(world.members(), 1, false)));
 }
 
-TEST(Socket, WeightsCannotBeWrittenThroughTheEnginesDescriptor) {
+// Descriptors of this process that show memory of weights: the agents' own, and the engines'.
+size_t OpenWeights() {
+  size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const auto target = std::filesystem::read_symlink(entry.path(), gone);
+    count += target.string().starts_with("/memfd:test-weights") ? 1 : 0;
+  }
+  return count;
+}
+
+// Where memory comes in many handles, each keeps its memory alive in whoever has it.
+TEST(Socket, AnEngineGetsWhatItMapsAndClosesWhatItHasNothingOf) {
+  World world({1, 1});
+  const size_t own = OpenWeights();
+  Engines engines(world);
+  EXPECT_EQ(OpenWeights(), own) << "there is nothing to map yet";
+  ASSERT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, ExpertLayout(world.members(), 1, false)));
+  ASSERT_TRUE(RetireAll(world, World::HeaderOf(0, 1)));
+  const size_t first = OpenWeights();
+  EXPECT_GT(first, own);
+  for (uint64_t epoch = 2; epoch <= 5; ++epoch) {
+    const bool there = epoch % 2 == 0;
+    ASSERT_TRUE(
+        world.Take(v1::FLIP_KIND_LAYOUT, epoch, ExpertLayout(world.members(), epoch, there)));
+    const size_t both = OpenWeights();
+    ASSERT_TRUE(RetireAll(world, World::HeaderOf(epoch, epoch)));
+    EXPECT_LT(OpenWeights(), both) << "what was left is closed";
+    if (!there) EXPECT_EQ(OpenWeights(), first);
+  }
+  EXPECT_EQ(engines.wrong_granules(), 0);
+}
+
+// More than one message takes come before the attach that names them; nothing else does.
+TEST(Socket, DescriptorsMayComeBeforeTheAttach) {
   World world({1});
-  auto attachment = world.agent(0).executor()->Attach(0);
-  ASSERT_TRUE(attachment.ok());
-  EXPECT_EQ(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, attachment->fds[0], 0),
-            MAP_FAILED);
-  const char byte = 1;
-  EXPECT_LT(pwrite(attachment->fds[0], &byte, 1, 0), 0);
+  const auto reply_to = [&](const std::vector<v1::EngineMessage>& messages) {
+    UniqueFd fd(socket(AF_UNIX, SOCK_STREAM, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::snprintf(address.sun_path, sizeof address.sun_path, "%s", world.socket(0).c_str());
+    EXPECT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    FrameChannel channel{std::move(fd)};
+    const std::vector<PassedFd> passed(2 * kMaxFrameFds + 1, PassedFd{7, 0});
+    for (const v1::EngineMessage& message : messages) {
+      EXPECT_TRUE(channel.Send(message, passed).ok());
+    }
+    auto reply = channel.Receive(5000);
+    EXPECT_TRUE(reply.ok() && reply->has_value());
+    return (*reply)->message.refused().refusal().message();
+  };
+  v1::EngineMessage attach, closed;
+  attach.mutable_attach()->set_token(world.token(0));
+  attach.mutable_attach()->mutable_capabilities()->add_slab_formats(v1::SLAB_FORMAT_GRANULE_MAJOR);
+  attach.mutable_attach()->mutable_resume()->set_member("uid-0/0/1");
+  closed.mutable_closed();
+  EXPECT_NE(reply_to({attach}).find("waits for no engine"), std::string::npos);
+  EXPECT_NE(reply_to({closed}).find("must be an attach"), std::string::npos);
 }
 
 TEST(Socket, ADeadAgentLeavesTheMemoryMapped) {

@@ -108,7 +108,7 @@ class Agent::Sockets final : public Engines {
   Status Prepare(uint32_t device, const v1::EnginePrepare& prepare, std::stop_token) override {
     return Ask(device, [prepare](Engine& engine) { return engine.Prepared(prepare); });
   }
-  Status Map(uint32_t device, const v1::EngineMap&, std::stop_token) override {
+  Status Map(uint32_t device, const v1::Header&, EngineMappings, std::stop_token) override {
     return Ask(device, [](Engine&) { return OkStatus(); });
   }
   Status Unmap(uint32_t device, const v1::EngineUnmap&) override {
@@ -217,7 +217,7 @@ Agent::Agent(World* world, int pod_number, uint32_t ranks)
     };
     memories.push_back(
         std::make_unique<SlowMemory>(world, store::RankStore::Create(std::move(options)).value()));
-    pages_.push_back(static_cast<GatePage*>(memories.back()->store().Regions().control));
+    pages_.push_back(static_cast<GatePage*>(memories.back()->store().Regions().control_page));
     Executor::Local& local = locals.emplace_back();
     local.member.set_id(memories.back()->store().member());
     local.member.set_pod(pod);

@@ -48,16 +48,15 @@ class SlowMemory final : public RankMemory {
   void Abort() override;
   Status Retire() override;
   void Keep() override;
-  Result<std::unique_ptr<Adoption>> Examine(const v1::Resume& resume, int32_t rank,
-                                            std::vector<UniqueFd> fds,
+  Result<std::unique_ptr<Adoption>> Examine(const v1::Resume& resume, int32_t rank, KeptFds kept,
                                             std::stop_token stop) override {
-    return store_->Examine(resume, rank, std::move(fds), std::move(stop));
+    return store_->Examine(resume, rank, std::move(kept), std::move(stop));
   }
   Status Adopt(Adoption* adoption) override { return store_->Adopt(adoption); }
   void Reset(const std::string& member) override;
-  std::vector<v1::Mapping> CurrentMappings() override { return store_->CurrentMappings(); }
-  std::vector<v1::Mapping> NewMappings() override { return store_->NewMappings(); }
-  std::vector<v1::Mapping> DroppedMappings() override { return store_->DroppedMappings(); }
+  EngineMappings CurrentMappings() override { return store_->CurrentMappings(); }
+  EngineMappings NewMappings() override { return store_->NewMappings(); }
+  EngineMappings DroppedMappings() override { return store_->DroppedMappings(); }
   Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request,
                                         const std::string& pod) override {
     return store_->OpenPull(request, pod);

@@ -9,15 +9,72 @@
 namespace tangram::store {
 namespace {
 
+using Extents = google::protobuf::RepeatedPtrField<v1::Extent>;
+
+// The descriptors that an engine kept, told apart by what it says lies in them: in the order in
+// which a device that takes them over is given them.
+class Sorted {
+ public:
+  // kInvalid: extents of one purpose name what was not passed, or is another's.
+  static Result<Sorted> Of(const v1::Resume& resume, const KeptFds& kept) {
+    Sorted out;
+    for (const v1::Mapping& mapping : resume.mappings()) {
+      TANGRAM_RETURN_IF_ERROR(out.Add(mapping.extents(), kept, &out.descriptors_.weights));
+    }
+    TANGRAM_RETURN_IF_ERROR(out.Add(resume.kv(), kept, &out.descriptors_.kv));
+    TANGRAM_RETURN_IF_ERROR(out.Add(resume.control(), kept, &out.descriptors_.control));
+    return out;
+  }
+
+  const device::RankDescriptors& descriptors() const { return descriptors_; }
+  device::Extent Place(const v1::Extent& extent) const {
+    return {extent.offset(), extent.length(), index_.at(extent.fd_index())};
+  }
+  bool AreAll(const Extents& extents, const device::Export& all) const {
+    const auto same = [this](const v1::Extent& told, const device::Extent& is) {
+      return Place(told) == is;
+    };
+    return std::equal(extents.begin(), extents.end(), all.extents.begin(), all.extents.end(), same);
+  }
+  // What the device that took it over shows in its stead.
+  void Shown(const Extents& extents, const device::Device& device, ShownFds* out) const {
+    for (const v1::Extent& extent : extents) {
+      (*out)[extent.fd_index()] = device.Adopted(index_.at(extent.fd_index()));
+    }
+  }
+
+ private:
+  Status Add(const Extents& extents, const KeptFds& kept, std::vector<int>* to) {
+    for (const v1::Extent& extent : extents) {
+      const auto fd = kept.find(extent.fd_index());
+      if (fd == kept.end()) {
+        return {Code::kInvalid, fmt::format("the engine names descriptor {}, which it did not pass",
+                                            extent.fd_index())};
+      }
+      const auto [index, fresh] =
+          index_.try_emplace(extent.fd_index(), static_cast<uint32_t>(to->size()));
+      if (fresh) to->push_back(fd->second.get());
+      if (index->second >= to->size() || (*to)[index->second] != fd->second.get()) {
+        return {Code::kInvalid, fmt::format("descriptor {} is of more than one of weights, KV and "
+                                            "control",
+                                            extent.fd_index())};
+      }
+    }
+    return OkStatus();
+  }
+
+  device::RankDescriptors descriptors_;
+  std::map<uint32_t, uint32_t> index_;  // by number, in its purpose's
+};
+
 // What the engine has mapped, by address in the range of the banks.
 class Mapped {
  public:
-  Mapped(const memory::Banks& banks,
-         const google::protobuf::RepeatedPtrField<v1::Mapping>& mappings) {
-    for (const v1::Mapping& mapping : mappings) {
+  Mapped(const memory::Banks& banks, const v1::Resume& resume, const Sorted& sorted) {
+    for (const v1::Mapping& mapping : resume.mappings()) {
       uint64_t address = banks.AddressOf(mapping.dense(), mapping.bank(), mapping.offset());
       for (const v1::Extent& extent : mapping.extents()) {
-        if (extent.fd_index() == 0) runs_[address] = {extent.offset(), extent.length()};
+        runs_[address] = sorted.Place(extent);
         address += extent.length();
       }
     }
@@ -35,7 +92,7 @@ class Mapped {
                       fmt::format("the engine has nothing mapped at {} of the banks", address)};
       }
       const uint64_t take = std::min(bytes, it->second.length - skip);
-      out.push_back({it->second.offset + skip, take});
+      out.push_back({it->second.offset + skip, take, it->second.descriptor});
       address += take;
       bytes -= take;
     }
@@ -54,7 +111,9 @@ struct RankStore::Kept final : RankMemory::Adoption {
   std::vector<Piece> pieces;
   std::vector<uint64_t> dense_hashes;
   bool dense = false;
+  ShownFds shown;  // by the number of what was kept
 
+  ShownFds descriptors() override { return shown; }
   void* control() override { return device::View(memories.control.memory).data(); }
 };
 
@@ -108,32 +167,40 @@ Status RankStore::Verify(Kept* kept, const std::vector<layout::PlacedPiece>& pla
 }
 
 Result<std::unique_ptr<RankMemory::Adoption>> RankStore::Examine(const v1::Resume& resume,
-                                                                 int32_t rank,
-                                                                 std::vector<UniqueFd> fds,
+                                                                 int32_t rank, KeptFds fds,
                                                                  std::stop_token stop) {
-  if (fds.size() != 3) {
-    return Status(Code::kInvalid, fmt::format("{} descriptors came, want those of weights, KV and "
-                                              "control",
-                                              fds.size()));
-  }
+  const auto sorted = Sorted::Of(resume, fds);
+  if (!sorted.ok()) return sorted.status();
   if (rank >= 0 && resume.layout().banks() != options_.banks) {
     return Status(Code::kInvalid, fmt::format("the layout has {} banks, this rank {}",
                                               resume.layout().banks(), options_.banks));
   }
   auto kept = std::make_unique<Kept>();
   kept->member = resume.member();
-  auto devices = options_.platform->Adopt({fds[0].get(), fds[1].get(), fds[2].get()}, Bytes());
+  auto devices = options_.platform->Adopt(resume.member(), sorted->descriptors(), Bytes());
   if (!devices.ok()) return devices.status();
   Memories& memories = kept->memories;
   memories.devices = std::move(devices).value();
   TANGRAM_RETURN_IF_ERROR(MapMemories(&memories));
+  for (const auto& [told, region] :
+       {std::pair(&resume.kv(), &memories.kv), std::pair(&resume.control(), &memories.control)}) {
+    auto all = region->memory.device->ExportOf(region->mapping.block());
+    if (!all.ok()) return all.status();
+    if (!sorted->AreAll(*told, *all)) {
+      return Status(Code::kInvalid, "the engine did not keep all of KV and of the control page");
+    }
+    sorted->Shown(*told, *region->memory.device, &kept->shown);
+  }
+  for (const v1::Mapping& mapping : resume.mappings()) {
+    sorted->Shown(mapping.extents(), *memories.devices.weights, &kept->shown);
+  }
 
   std::vector<layout::PlacedPiece> places;
   if (rank >= 0) {
     places = layout::PiecesOf(resume.layout(), geometry(), static_cast<uint32_t>(rank));
     kept->dense = layout::HoldsDense(resume.layout(), static_cast<uint32_t>(rank));
   }
-  const Mapped mapped(*memories.banks, resume.mappings());
+  const Mapped mapped(*memories.banks, resume, *sorted);
   TANGRAM_RETURN_IF_ERROR(memories.banks->Adopt(
       places, kept->dense,
       [&](uint64_t address, uint64_t bytes) { return mapped.Find(address, bytes); }));

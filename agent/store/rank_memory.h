@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <stop_token>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "agent/base/status.h"
 #include "agent/base/unique_fd.h"
+#include "agent/device/device.h"
 #include "tangram/v1/agent.pb.h"
 #include "tangram/v1/engine.pb.h"
 
@@ -35,17 +37,27 @@ struct MemoryFigures {
   std::string kind;                          // for people: platform and pages
 };
 
-// Descriptors that an engine maps, one per purpose; they stay the rank's.
+// What an engine maps, and what it is to know of it.
 struct EngineRegions {
-  int weights_fd = -1, kv_fd = -1, control_fd = -1;
+  device::Export kv, control;
   std::string platform;  // how weights and KV are mapped (agent/device/platform.h)
   bool hugetlb = false;
   uint64_t dense_bytes = 0, kv_bytes = 0, control_bytes = 0;
-  uint64_t kv_mapped = 0, control_mapped = 0;  // the same in whole pages
   uint32_t banks = 0;
   std::vector<v1::DenseTensor> dense_tensors;
-  void* control = nullptr;  // the agent's own mapping of the control region
+  void* control_page = nullptr;  // the agent's own mapping of the control region
 };
+
+// Places of weights and what an engine maps there: `fd_index` of an extent is one of `descriptors`.
+struct EngineMappings {
+  std::vector<v1::Mapping> mappings;
+  std::vector<SharedFd> descriptors;
+};
+
+// Descriptors that an engine kept, each under the number by which extents of its Resume name it.
+using KeptFds = std::map<uint32_t, UniqueFd>;
+// What the rank shows instead of them.
+using ShownFds = std::map<uint32_t, SharedFd>;
 
 // Order of calls: Prepare, Stage, then Commit and Retire, or Abort. Stage blocks in its own
 // thread; OpenPull, WarmKv, KvPull and the getters may run beside everything.
@@ -78,24 +90,23 @@ class RankMemory {
    public:
     virtual ~Adoption() = default;
     virtual void* control() = 0;  // the agent's own mapping of the control region in it
+    virtual ShownFds descriptors() = 0;
   };
   // The layout tells the places, the mappings the pages; every granule is hashed, and must be
   // what it was when it was loaded. `rank` = -1: it was in no layout. Takes as long as reading
   // all of it; runs beside everything, waits for nobody, changes nothing. kInvalid: it is not
   // what it should be; kCorrupt: some bytes are not; kUnavailable: stopped.
   virtual Result<std::unique_ptr<Adoption>> Examine(const v1::Resume& resume, int32_t rank,
-                                                    std::vector<UniqueFd> fds,
-                                                    std::stop_token stop) = 0;
+                                                    KeptFds kept, std::stop_token stop) = 0;
   // The rank goes on with it from now on, and what it had before goes with `adoption`.
   // kWrongPhase, and nothing has changed: the rank holds pieces of its own.
   virtual Status Adopt(Adoption* adoption) = 0;
   // Drops everything; the rank goes on under another member id.
   virtual void Reset(const std::string& member) = 0;
 
-  // Extents index the weights descriptor alone (fd_index is 0).
-  virtual std::vector<v1::Mapping> CurrentMappings() = 0;
-  virtual std::vector<v1::Mapping> NewMappings() = 0;      // of the attempt, after Prepare
-  virtual std::vector<v1::Mapping> DroppedMappings() = 0;  // by Retire, after Commit
+  virtual EngineMappings CurrentMappings() = 0;
+  virtual EngineMappings NewMappings() = 0;      // of the attempt, after Prepare
+  virtual EngineMappings DroppedMappings() = 0;  // by Retire, after Commit
 
   // `pod`: who asks, by its certificate; nobody else gets the bytes. Empty: a rank of this process.
   virtual Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request,

@@ -67,18 +67,18 @@ Status RankStore::MapMemories(Memories* memories) const {
 EngineRegions RankStore::Regions() {
   const std::scoped_lock lock(mu_);
   EngineRegions out;
-  out.weights_fd = memories_.devices.weights->descriptor();
-  out.kv_fd = memories_.devices.kv->descriptor();
-  out.control_fd = memories_.devices.control->descriptor();
+  const auto all = [](const Region& region) {
+    return region.memory.device->ExportOf(region.mapping.block()).value();
+  };
+  out.kv = all(memories_.kv);
+  out.control = all(memories_.control);
   out.dense_bytes = geometry().proto().dense_bytes();
   out.platform = options_.platform->name();
   out.hugetlb = options_.platform->hugetlb();
   out.kv_bytes = options_.kv_bytes;
-  out.kv_mapped = memories_.devices.kv->total_bytes();
-  out.control_mapped = memories_.devices.control->total_bytes();
   out.control_bytes = options_.control_bytes;
   out.banks = options_.banks;
-  out.control = device::View(memories_.control.memory).data();
+  out.control_page = device::View(memories_.control.memory).data();
   for (const loader::DenseTensor& tensor : options_.checkpoint->dense()) {
     v1::DenseTensor& t = out.dense_tensors.emplace_back();
     t.set_name(tensor.name);
@@ -307,9 +307,11 @@ std::string RankStore::member() {
   return member_;
 }
 
-std::vector<v1::Mapping> RankStore::ToProto(const std::vector<memory::BackedRange>& ranges) const {
-  std::vector<v1::Mapping> out;
-  uint64_t end = 0;  // of the last mapping, in its bank
+EngineMappings RankStore::ToProto(const std::vector<memory::BackedRange>& ranges) const {
+  EngineMappings all;
+  std::vector<v1::Mapping>& out = all.mappings;
+  std::map<SharedFd, uint32_t> known;  // which of all.descriptors
+  uint64_t end = 0;                    // of the last mapping, in its bank
   for (const memory::BackedRange& range : ranges) {
     // The engine maps between two steps, so what lies side by side goes as one: in the
     // bank, and where the pool allows it in the descriptor too.
@@ -322,29 +324,35 @@ std::vector<v1::Mapping> RankStore::ToProto(const std::vector<memory::BackedRang
       end = range.offset;
     }
     v1::Mapping& mapping = out.back();
-    for (const device::Extent& extent : range.extents) {
+    for (const device::Extent& extent : range.behind.extents) {
       end += extent.length;
+      const SharedFd& of = range.behind.descriptors[extent.descriptor];
+      const auto [index, fresh] =
+          known.try_emplace(of, static_cast<uint32_t>(all.descriptors.size()));
+      if (fresh) all.descriptors.push_back(of);
       v1::Extent* last = mapping.extents_size() == 0
                              ? nullptr
                              : mapping.mutable_extents(mapping.extents_size() - 1);
-      if (last != nullptr && last->offset() + last->length() == extent.offset) {
+      if (last != nullptr && last->fd_index() == index->second &&
+          last->offset() + last->length() == extent.offset) {
         last->set_length(last->length() + extent.length);
         continue;
       }
       v1::Extent* e = mapping.add_extents();
+      e->set_fd_index(index->second);
       e->set_offset(extent.offset);
       e->set_length(extent.length);
     }
   }
-  return out;
+  return all;
 }
 
-std::vector<v1::Mapping> RankStore::CurrentMappings() {
+EngineMappings RankStore::CurrentMappings() {
   const std::scoped_lock lock(mu_);
   return ToProto(memories_.banks->Ranges(current_.Places(), dense_backed_));
 }
 
-std::vector<v1::Mapping> RankStore::NewMappings() {
+EngineMappings RankStore::NewMappings() {
   const std::scoped_lock lock(mu_);
   if (!attempt_) return {};
   // What a neighbour touches too is mapped already.
@@ -356,7 +364,7 @@ std::vector<v1::Mapping> RankStore::NewMappings() {
   return ToProto(ranges);
 }
 
-std::vector<v1::Mapping> RankStore::DroppedMappings() {
+EngineMappings RankStore::DroppedMappings() {
   const std::scoped_lock lock(mu_);
   if (!attempt_ || !attempt_->committed) return {};
   auto ranges = memories_.banks->RangesOnlyOf(old_.Places());

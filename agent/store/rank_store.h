@@ -63,14 +63,13 @@ class RankStore final : public RankMemory {
   void Abort() override;
   Status Retire() override;
   void Keep() override;
-  Result<std::unique_ptr<Adoption>> Examine(const v1::Resume& resume, int32_t rank,
-                                            std::vector<UniqueFd> fds,
+  Result<std::unique_ptr<Adoption>> Examine(const v1::Resume& resume, int32_t rank, KeptFds kept,
                                             std::stop_token stop) override;
   Status Adopt(Adoption* adoption) override;
   void Reset(const std::string& member) override;
-  std::vector<v1::Mapping> CurrentMappings() override;
-  std::vector<v1::Mapping> NewMappings() override;
-  std::vector<v1::Mapping> DroppedMappings() override;
+  EngineMappings CurrentMappings() override;
+  EngineMappings NewMappings() override;
+  EngineMappings DroppedMappings() override;
   Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request,
                                         const std::string& pod) override;
   void WarmKv(const v1::Header& header, const std::vector<v1::PeerAddress>& peers) override;
@@ -128,7 +127,7 @@ class RankStore final : public RankMemory {
                             uint32_t count) const;
   device::Memory TailOf(const layout::PlacedPiece& place) const;  // of 0 bytes: there are none
   device::Memory DenseBytes(size_t tensor) const;
-  std::vector<v1::Mapping> ToProto(const std::vector<memory::BackedRange>& ranges) const;
+  EngineMappings ToProto(const std::vector<memory::BackedRange>& ranges) const;
   // Prepare, but for what takes long: memory that the attempt will write, in `fresh`.
   Status BackAttempt(uint64_t attempt, const v1::Layout& target, int32_t rank,
                      const v1::RankPart& part, std::vector<device::Memory>* fresh);

@@ -30,17 +30,21 @@ class Walks : public StoreTest, public ::testing::WithParamInterface<Walk> {};
 
 TEST_F(StoreTest, AnAgentThatDiesLeavesItsMemoryToTheNext) {
   for (const bool paged : {false, true}) {
-    World world(Small(paged, 11));
-    Begin(world, 3, 1);
-    bool done = false;
-    ASSERT_OK(world.Flip(world.Reshaped(3, 3, &done)));  // some layers each way
-    for (uint32_t rank = 0; rank < 3; ++rank) ASSERT_OK(world.Restart(world.at(rank)));
-    ASSERT_OK(world.Check());
-    const MemoryFigures memory = world.at(0).store->Memory();
-    EXPECT_EQ(memory.total, memory.free + memory.mapped);
-    // What it took over it can move, read from and give back.
-    ASSERT_OK(world.Reshape(1, 2));
-    ASSERT_OK(world.Check());
+    for (const uint64_t descriptor_bytes : {0, 3 * 4096}) {
+      auto options = Small(paged, 11);
+      options.descriptor_bytes = descriptor_bytes;
+      World world(options);
+      Begin(world, 3, 1);
+      bool done = false;
+      ASSERT_OK(world.Flip(world.Reshaped(3, 3, &done)));  // some layers each way
+      for (uint32_t rank = 0; rank < 3; ++rank) ASSERT_OK(world.Restart(world.at(rank)));
+      ASSERT_OK(world.Check());
+      const MemoryFigures memory = world.at(0).store->Memory();
+      EXPECT_EQ(memory.total, memory.free + memory.mapped);
+      // What it took over it can move, read from and give back.
+      ASSERT_OK(world.Reshape(1, 2));
+      ASSERT_OK(world.Check());
+    }
   }
 }
 
@@ -57,7 +61,21 @@ TEST_F(StoreTest, WhatTheEngineDoesNotHaveIsNotTakenOver) {
     EXPECT_EQ(examined.status().code(), Code::kInvalid);
     return examined.status().message();
   };
+  resume = world.KeptBy(world.at(0)).resume;
+  resume.clear_mappings();
   EXPECT_NE(refusal().find("nothing mapped"), std::string::npos) << refusal();
+  resume = world.KeptBy(world.at(0)).resume;
+  resume.mutable_mappings(0)->mutable_extents(0)->set_fd_index(4711);
+  EXPECT_NE(refusal().find("descriptor 4711"), std::string::npos) << refusal();
+  resume = world.KeptBy(world.at(0)).resume;
+  resume.mutable_mappings(0)->mutable_extents(0)->set_fd_index(resume.kv(0).fd_index());
+  EXPECT_NE(refusal().find("more than one of"), std::string::npos) << refusal();
+  resume = world.KeptBy(world.at(0)).resume;
+  resume.mutable_kv(0)->set_length(4096);
+  EXPECT_NE(refusal().find("all of KV"), std::string::npos) << refusal();
+  resume = world.KeptBy(world.at(0)).resume;
+  resume.clear_control();
+  EXPECT_EQ(refusal().empty(), false);
   resume = world.KeptBy(world.at(0)).resume;
   resume.mutable_layout()->set_banks(resume.layout().banks() - 1);
   EXPECT_NE(refusal().find("banks"), std::string::npos) << refusal();
@@ -69,8 +87,8 @@ TEST_F(StoreTest, WhatTheEngineDoesNotHaveIsNotTakenOver) {
 }
 
 // Flips a bit of an arena that an engine kept for reading.
-void Damage(const UniqueFd& kept, uint64_t at) {
-  const std::string path = "/proc/self/fd/" + std::to_string(kept.get());
+void Damage(int kept, uint64_t at) {
+  const std::string path = "/proc/self/fd/" + std::to_string(kept);
   const UniqueFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
   char byte = 0;
   ASSERT_EQ(pread(fd.get(), &byte, 1, static_cast<off_t>(at)), 1);
@@ -85,24 +103,23 @@ TEST_F(StoreTest, AByteThatChangedWhileTheAgentWasAwayIsNotTakenOver) {
   Member& member = world.at(0);
   const testing::Kept kept = world.KeptBy(member);
   ASSERT_OK(world.Replace(member));
-  const auto examine = [&] {
-    std::vector<UniqueFd> fds;
-    for (const UniqueFd& fd : kept.fds) fds.emplace_back(dup(fd.get()));
-    return member.store->Examine(kept.resume, 0, std::move(fds), {});
-  };
+  const auto examine = [&] { return member.store->Examine(kept.resume, 0, kept.Fds(), {}); };
   for (const bool dense : {false, true}) {
     uint64_t at = 0;
+    int fd = -1;
     for (const v1::Mapping& mapping : kept.resume.mappings()) {
-      if (mapping.dense() == dense) at = mapping.extents(0).offset();
+      if (mapping.dense() != dense) continue;
+      at = mapping.extents(0).offset();
+      fd = kept.of(mapping.extents(0));
     }
-    Damage(kept.fds[0], at);
+    Damage(fd, at);
     const Status status = examine().status();
     EXPECT_EQ(status.code(), Code::kCorrupt) << status.message();
     EXPECT_NE(status.message().find("has changed since it was loaded"), std::string::npos)
         << status.message();
     EXPECT_NE(status.message().find(dense ? "dense tensor" : "granule"), std::string::npos);
     EXPECT_EQ(member.store->Held().layer_size(), 0) << "the rank is as it was: new";
-    Damage(kept.fds[0], at);  // and back
+    Damage(fd, at);  // and back
   }
   auto adoption = examine();
   ASSERT_OK(adoption.status());
@@ -226,7 +243,7 @@ struct Snapshot {
 Snapshot Look(RankStore& store) {
   Snapshot out;
   out.inventory = store.Held().SerializeAsString();
-  for (const v1::Mapping& mapping : store.CurrentMappings()) {
+  for (const v1::Mapping& mapping : store.CurrentMappings().mappings) {
     out.mappings += mapping.SerializeAsString();
   }
   out.free = store.Memory().free;

@@ -154,18 +154,15 @@ TEST_F(StoreTest, ATailThatChangedWhileTheAgentWasAwayIsNotTakenOver) {
   ASSERT_NE(at, ~uint64_t{0});
   ASSERT_OK(world.Replace(member));
   const auto flip = [&] {
-    const std::string path = "/proc/self/fd/" + std::to_string(kept.fds[0].get());
+    const std::string path =
+        "/proc/self/fd/" + std::to_string(kept.of(kept.resume.mappings(0).extents(0)));
     const UniqueFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
     char byte = 0;
     ASSERT_EQ(pread(fd.get(), &byte, 1, static_cast<off_t>(at)), 1);
     byte = static_cast<char>(byte ^ 1);
     ASSERT_EQ(pwrite(fd.get(), &byte, 1, static_cast<off_t>(at)), 1);
   };
-  const auto examine = [&] {
-    std::vector<UniqueFd> fds;
-    for (const UniqueFd& fd : kept.fds) fds.emplace_back(dup(fd.get()));
-    return member.store->Examine(kept.resume, 0, std::move(fds), {});
-  };
+  const auto examine = [&] { return member.store->Examine(kept.resume, 0, kept.Fds(), {}); };
   flip();
   const Status status = examine().status();
   EXPECT_EQ(status.code(), Code::kCorrupt) << status.message();

@@ -28,7 +28,7 @@ Core::Core(ExecutorOptions given, layout::GeometryView shape, std::vector<LocalR
     Rank& rank = ranks.emplace_back();
     rank.member = std::move(local.member);
     rank.memory = local.memory;
-    rank.gate = AgentGate(static_cast<GatePage*>(local.memory->Regions().control),
+    rank.gate = AgentGate(static_cast<GatePage*>(local.memory->Regions().control_page),
                           geometry.moe_layers(), geometry.experts());
     rank.awaited = options.after_death;
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "agent/base/status.h"
+#include "agent/store/rank_memory.h"
 #include "tangram/v1/engine.pb.h"
 
 namespace tangram {
@@ -28,7 +29,8 @@ class Engines {
   virtual EngineInfo Info(uint32_t device) = 0;
   virtual Status Prepare(uint32_t device, const v1::EnginePrepare& prepare,
                          std::stop_token stop) = 0;
-  virtual Status Map(uint32_t device, const v1::EngineMap& map, std::stop_token stop) = 0;
+  virtual Status Map(uint32_t device, const v1::Header& header, EngineMappings mappings,
+                     std::stop_token stop) = 0;
   virtual Status Unmap(uint32_t device, const v1::EngineUnmap& unmap) = 0;
   virtual void Abort(uint32_t device, const v1::EngineAbort& abort) = 0;  // no answer
   // The engine's rank is no member any more: it is told and hung up on. Waits, bounded, until it

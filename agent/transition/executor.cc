@@ -153,9 +153,9 @@ Result<v1::OpenPullResponse> Executor::OpenPull(const v1::OpenPullRequest& reque
 
 Result<Attachment> Executor::Attach(uint32_t device) { return parts_->resumption.Attach(device); }
 
-Status Executor::Resume(uint32_t device, const v1::Resume& resume, std::vector<UniqueFd> fds,
-                        std::stop_token stop) {
-  return parts_->resumption.Resume(device, resume, std::move(fds), std::move(stop));
+Result<ShownFds> Executor::Resume(uint32_t device, const v1::Resume& resume, KeptFds kept,
+                                  std::stop_token stop) {
+  return parts_->resumption.Resume(device, resume, std::move(kept), std::move(stop));
 }
 
 bool Executor::Resuming(std::string* why) { return parts_->resumption.Resuming(why); }

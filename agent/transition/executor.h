@@ -72,8 +72,8 @@ class Executor {
   // From an engine whose agent died: it hands over what it kept. Verified without a lock, each
   // rank in its caller's thread. kEngine: too late, or not so; kWrongPhase: another call is
   // about it already; what RankMemory::Examine says. After an error the rank is as it was.
-  Status Resume(uint32_t device, const v1::Resume& resume, std::vector<UniqueFd> fds,
-                std::stop_token stop);
+  Result<ShownFds> Resume(uint32_t device, const v1::Resume& resume, KeptFds kept,
+                          std::stop_token stop);
   // Ranks whose engines may yet resume, for resume_wait at most, or are being verified, for as
   // long as that takes: until then nobody is told anything else. `why` (may be null) says it.
   bool Resuming(std::string* why = nullptr);

@@ -287,7 +287,7 @@ TEST_F(ResumeTest, ARankGoesOnWithWhatItsEngineKept) {
 TEST_F(ResumeTest, AControlPageThatIsNotOneLeavesTheRankAsItWas) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   void* mapped =
-      mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, agent_.kept[0].fds[2].get(), 0);
+      mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, agent_.kept[0].control(), 0);
   ASSERT_NE(mapped, MAP_FAILED);
   auto* page = static_cast<GatePage*>(mapped);
   page->magic = 0;
@@ -343,7 +343,9 @@ TEST(Resume, EveryCallIsAnsweredWhileAllRanksAreVerifiedAtOnce) {
 // A member that lacks a piece of its layout cannot stay: it is refused, and is new in the end.
 TEST_F(ResumeTest, AByteThatChangedRefusesItsRankAlone) {
   ASSERT_NO_FATAL_FAILURE(Begin());
-  const std::string path = "/proc/self/fd/" + std::to_string(agent_.kept[0].fds[0].get());
+  const std::string path =
+      "/proc/self/fd/" +
+      std::to_string(agent_.kept[0].of(agent_.kept[0].resume.mappings(0).extents(0)));
   const UniqueFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
   const uint64_t at = agent_.kept[0].resume.mappings(0).extents(0).offset();
   char byte = 0;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -13,7 +14,6 @@ namespace {
 Attachment Describe(const Core& core, RankMemory* memory, const v1::Layout* layout) {
   const EngineRegions regions = memory->Regions();
   Attachment out;
-  out.fds = {regions.weights_fd, regions.kv_fd, regions.control_fd};
   v1::Attached& m = out.message;
   m.set_world(core.options.world);
   *m.mutable_geometry() = core.geometry.proto();
@@ -26,18 +26,34 @@ Attachment Describe(const Core& core, RankMemory* memory, const v1::Layout* layo
   m.set_dense_bytes(regions.dense_bytes);
   m.set_kv_bytes(regions.kv_bytes);
   m.set_control_bytes(regions.control_bytes);
-  const auto whole = [](v1::Extent* extent, uint32_t fd, uint64_t bytes) {
-    extent->set_fd_index(fd);
-    extent->set_length(bytes);
+  const auto add = [&](const device::Export& region, auto* extents) {
+    const auto first = static_cast<uint32_t>(out.descriptors.size());
+    for (const device::Extent& is : region.extents) {
+      v1::Extent* extent = extents->Add();
+      extent->set_fd_index(first + is.descriptor);
+      extent->set_offset(is.offset);
+      extent->set_length(is.length);
+    }
+    out.descriptors.insert(out.descriptors.end(), region.descriptors.begin(),
+                           region.descriptors.end());
   };
-  whole(m.add_kv(), 1, regions.kv_mapped);
-  whole(m.add_control(), 2, regions.control_mapped);
+  add(regions.kv, m.mutable_kv());
+  add(regions.control, m.mutable_control());
   for (const v1::DenseTensor& tensor : regions.dense_tensors) *m.add_dense_tensors() = tensor;
   m.mutable_header()->set_world(core.options.world);
   if (layout == nullptr) return out;
   m.mutable_header()->set_epoch(layout->epoch());
   *m.mutable_layout() = *layout;
-  for (v1::Mapping& mapping : memory->CurrentMappings()) *m.add_mappings() = std::move(mapping);
+  EngineMappings current = memory->CurrentMappings();
+  const auto first = static_cast<uint32_t>(out.descriptors.size());
+  for (v1::Mapping& mapping : current.mappings) {
+    for (v1::Extent& extent : *mapping.mutable_extents()) {
+      extent.set_fd_index(first + extent.fd_index());
+    }
+    *m.add_mappings() = std::move(mapping);
+  }
+  std::move(current.descriptors.begin(), current.descriptors.end(),
+            std::back_inserter(out.descriptors));
   return out;
 }
 
@@ -138,8 +154,7 @@ Status Resumption::CheckResume(uint32_t device, const v1::Resume& resume) const 
 
 Result<std::unique_ptr<RankMemory::Adoption>> Resumption::Examine(RankMemory* memory,
                                                                   const v1::Resume& resume,
-                                                                  int32_t* rank,
-                                                                  std::vector<UniqueFd> fds,
+                                                                  int32_t* rank, KeptFds kept,
                                                                   std::stop_token stop) const {
   *rank = -1;
   const ExecutorOptions& options = core_->options;
@@ -155,7 +170,7 @@ Result<std::unique_ptr<RankMemory::Adoption>> Resumption::Examine(RankMemory* me
     TANGRAM_RETURN_IF_ERROR(layout::Validate(resume.layout(), core_->geometry));
     *rank = layout::RankOf(resume.layout(), resume.member());
   }
-  auto adoption = memory->Examine(resume, *rank, std::move(fds), std::move(stop));
+  auto adoption = memory->Examine(resume, *rank, std::move(kept), std::move(stop));
   if (!adoption.ok()) return adoption.status();
   TANGRAM_RETURN_IF_ERROR(AgentGate::Check(static_cast<GatePage*>((*adoption)->control()),
                                            core_->geometry.moe_layers(),
@@ -163,8 +178,8 @@ Result<std::unique_ptr<RankMemory::Adoption>> Resumption::Examine(RankMemory* me
   return adoption;
 }
 
-Status Resumption::Resume(uint32_t device, const v1::Resume& resume, std::vector<UniqueFd> fds,
-                          std::stop_token stop) {
+Result<ShownFds> Resumption::Resume(uint32_t device, const v1::Resume& resume, KeptFds kept,
+                                    std::stop_token stop) {
   (void)Resuming(nullptr);  // past the time limit nobody is awaited
   {
     const std::scoped_lock lock(core_->mu);
@@ -174,7 +189,7 @@ Status Resumption::Resume(uint32_t device, const v1::Resume& resume, std::vector
   Core::Rank& rank = core_->ranks[device];
   int32_t in_layout = -1;
   // Gigabytes, and the driver does not wait for it. What the rank had before goes with it, as late.
-  auto adoption = Examine(rank.memory, resume, &in_layout, std::move(fds), std::move(stop));
+  auto adoption = Examine(rank.memory, resume, &in_layout, std::move(kept), std::move(stop));
   std::shared_ptr<const v1::Layout> layout;
   std::string hash;
   GatePage* page = adoption.ok() ? static_cast<GatePage*>((*adoption)->control()) : nullptr;
@@ -195,7 +210,8 @@ Status Resumption::Resume(uint32_t device, const v1::Resume& resume, std::vector
   rank.verifying = false;
   if (adopted.ok()) rank.awaited = false;
   core_->Changed();
-  return adopted;
+  if (!adopted.ok()) return adopted;
+  return (*adoption)->descriptors();
 }
 
 // The rank is told to be resuming until all of it is done.

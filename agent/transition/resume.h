@@ -21,8 +21,8 @@ class Resumption {
   Result<Attachment> Attach(uint32_t device);
 
   // As the executor says (executor.h).
-  Status Resume(uint32_t device, const v1::Resume& resume, std::vector<UniqueFd> fds,
-                std::stop_token stop);
+  Result<ShownFds> Resume(uint32_t device, const v1::Resume& resume, KeptFds kept,
+                          std::stop_token stop);
   bool Resuming(std::string* why);
 
  private:
@@ -30,8 +30,7 @@ class Resumption {
   Status CheckResume(uint32_t device, const v1::Resume& resume) const;
   Result<std::unique_ptr<RankMemory::Adoption>> Examine(RankMemory* memory,
                                                         const v1::Resume& resume, int32_t* rank,
-                                                        std::vector<UniqueFd> fds,
-                                                        std::stop_token stop) const;
+                                                        KeptFds kept, std::stop_token stop) const;
   void TakeOver(Core::Rank* rank, const v1::Resume& resume, int32_t in_layout,
                 std::shared_ptr<const v1::Layout> layout, std::string hash, GatePage* page);
 

@@ -40,12 +40,11 @@ class Scene {
 
   void Try(FuzzedDataProvider& in) {
     const bool twice = in.ConsumeBool();
-    fds_.clear();
-    for (const UniqueFd& fd : agent_.kept[0].fds) fds_.emplace_back(dup(fd.get()));
+    fds_ = agent_.kept[0].Fds();
     v1::Resume resume = sound_;
     while (in.remaining_bytes() > 0) Damage(in, &resume);
     const std::string before = Look();
-    const Status resumed = agent_.executor->Resume(0, resume, std::move(fds_), {});
+    const Status resumed = agent_.executor->Resume(0, resume, std::move(fds_), {}).status();
     Want(agent_.stores.members[0]->store->Audit(), "audit");
     if (resumed.ok()) {
       const v1::StatusResponse status = agent_.GetStatus();
@@ -62,7 +61,7 @@ class Scene {
   }
 
  private:
-  int control() const { return agent_.kept[0].fds[2].get(); }
+  int control() const { return agent_.kept[0].control(); }
   std::string Look() { return agent_.GetStatus().SerializeAsString(); }
   void Restore() {
     Want(pwrite(control(), page_.data(), page_.size(), 0) == static_cast<ssize_t>(page_.size()),
@@ -206,16 +205,21 @@ class Scene {
 
   void DamageFds(FuzzedDataProvider& in) {
     if (fds_.empty()) return;
-    UniqueFd& fd = fds_[in.ConsumeIntegralInRange<size_t>(0, fds_.size() - 1)];
+    const auto one = [&] {
+      return std::next(fds_.begin(), in.ConsumeIntegralInRange<ptrdiff_t>(
+                                         0, static_cast<ptrdiff_t>(fds_.size()) - 1));
+    };
+    UniqueFd& fd = one()->second;
     switch (in.ConsumeIntegralInRange(0, 4)) {
       case 0:
-        return fds_.pop_back();
+        fds_.erase(one());
+        return;
       case 1:
-        return std::swap(fd, fds_.back());
+        return std::swap(fd, one()->second);
       case 2:
         return fd.reset(open("/dev/null", O_RDWR | O_CLOEXEC));
       case 3:
-        fds_.emplace_back(dup(fd.get()));
+        fds_[in.ConsumeIntegral<uint8_t>()] = UniqueFd(dup(fd.get()));
         return;
       default:
         // As long as it should be, and may shrink: no arena.
@@ -227,7 +231,7 @@ class Scene {
   OneAgent agent_{1};
   v1::Resume sound_;
   std::string page_;
-  std::vector<UniqueFd> fds_;
+  KeptFds fds_;
 };
 
 }  // namespace

@@ -50,10 +50,7 @@ Status Stager::StagePart(Job* job, uint32_t device) {
   TANGRAM_RETURN_IF_ERROR(fault::Check("stage.before_engine_map"));
   const EngineInfo engine = core_->engines->Info(device);
   if (!engine.attached || engine.incarnation != part.incarnation) return OkStatus();
-  v1::EngineMap map;
-  *map.mutable_header() = header;
-  for (v1::Mapping& mapping : memory.NewMappings()) *map.add_mappings() = std::move(mapping);
-  return core_->engines->Map(device, map, stop);
+  return core_->engines->Map(device, header, memory.NewMappings(), stop);
 }
 
 Status Stager::StageAll(Job* job) {

@@ -46,8 +46,8 @@ struct ExecutorTotals {
 
 // For an engine that attaches.
 struct Attachment {
-  v1::Attached message;
-  std::vector<int> fds;  // weights, kv, control
+  v1::Attached message;  // `fd_index` of its extents is one of `descriptors`
+  std::vector<SharedFd> descriptors;
 };
 
 }  // namespace tangram

@@ -15,6 +15,7 @@ namespace tangram::testing {
 namespace {
 
 constexpr uint64_t kPage = 4096;
+constexpr uint64_t kFile = 2 * kPage;  // of weights
 
 std::mutex g_mu;
 std::map<std::string, std::pair<uint8_t*, uint64_t>> g_kv;  // by member, all of this process
@@ -25,10 +26,10 @@ uint8_t* MapAll(int fd, uint64_t bytes) {
   return static_cast<uint8_t*>(data);
 }
 
-UniqueFd NewMemfd(uint64_t bytes) {
-  UniqueFd fd(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+SharedFd NewMemfd(const char* name, uint64_t bytes) {
+  UniqueFd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) std::abort();
-  return fd;
+  return std::make_shared<const UniqueFd>(std::move(fd));
 }
 
 }  // namespace
@@ -49,16 +50,25 @@ TestMemory::TestMemory(layout::GeometryView geometry, std::string member, uint32
       peers_(peers) {
   const uint64_t weights =
       banks_ * geometry_.bank_pitch() + layout::RoundUp(geometry_.proto().dense_bytes(), kPage);
-  weights_fd_ = NewMemfd(weights);
-  kv_fd_ = NewMemfd(kv_bytes_);
-  control_fd_ = NewMemfd(control_bytes_);
-  weights_ = MapAll(weights_fd_.get(), weights);
-  kv_ = MapAll(kv_fd_.get(), kv_bytes_);
-  control_ = MapAll(control_fd_.get(), control_bytes_);
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
-  fcntl(weights_fd_.get(), F_ADD_SEALS, kSeals | F_SEAL_FUTURE_WRITE);
-  fcntl(kv_fd_.get(), F_ADD_SEALS, kSeals);
-  fcntl(control_fd_.get(), F_ADD_SEALS, kSeals);
+  void* range = mmap(nullptr, layout::RoundUp(weights, kFile), PROT_NONE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (range == MAP_FAILED) std::abort();
+  weights_ = static_cast<uint8_t*>(range);
+  for (uint64_t at = 0; at < weights; at += kFile) {
+    const SharedFd& fd = weights_fds_.emplace_back(NewMemfd("test-weights", kFile));
+    if (mmap(weights_ + at, kFile, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd->get(), 0) ==
+        MAP_FAILED) {
+      std::abort();
+    }
+    fcntl(fd->get(), F_ADD_SEALS, kSeals | F_SEAL_FUTURE_WRITE);
+  }
+  kv_fd_ = NewMemfd("test-kv", kv_bytes_);
+  control_fd_ = NewMemfd("test-control", control_bytes_);
+  kv_ = MapAll(kv_fd_->get(), kv_bytes_);
+  control_ = MapAll(control_fd_->get(), control_bytes_);
+  fcntl(kv_fd_->get(), F_ADD_SEALS, kSeals);
+  fcntl(control_fd_->get(), F_ADD_SEALS, kSeals);
   const std::scoped_lock lock(g_mu);
   g_kv[member_] = {kv_, kv_bytes_};
 }
@@ -66,22 +76,18 @@ TestMemory::TestMemory(layout::GeometryView geometry, std::string member, uint32
 TestMemory::~TestMemory() {
   const std::scoped_lock lock(g_mu);
   g_kv.erase(member_);
-  munmap(weights_,
-         banks_ * geometry_.bank_pitch() + layout::RoundUp(geometry_.proto().dense_bytes(), kPage));
+  munmap(weights_, weights_fds_.size() * kFile);
   munmap(kv_, kv_bytes_);
   munmap(control_, control_bytes_);
 }
 
 EngineRegions TestMemory::Regions() {
   EngineRegions out;
-  out.weights_fd = weights_fd_.get();
-  out.kv_fd = kv_fd_.get();
-  out.control_fd = control_fd_.get();
+  out.kv = {{kv_fd_}, {{0, layout::RoundUp(kv_bytes_, kPage)}}};
+  out.control = {{control_fd_}, {{0, control_bytes_}}};
   out.dense_bytes = geometry_.proto().dense_bytes();
   out.platform = "host";
   out.kv_bytes = kv_bytes_;
-  out.kv_mapped = layout::RoundUp(kv_bytes_, kPage);
-  out.control_mapped = control_bytes_;
   out.control_bytes = control_bytes_;
   out.banks = banks_;
   v1::DenseTensor& tensor = out.dense_tensors.emplace_back();
@@ -90,7 +96,7 @@ EngineRegions TestMemory::Regions() {
   tensor.add_shape(16);
   tensor.set_offset(256);
   tensor.set_length(32);
-  out.control = control_;
+  out.control_page = control_;
   return out;
 }
 
@@ -197,8 +203,7 @@ void TestMemory::Keep() {
 }
 
 Result<std::unique_ptr<RankMemory::Adoption>> TestMemory::Examine(const v1::Resume&, int32_t,
-                                                                  std::vector<UniqueFd>,
-                                                                  std::stop_token) {
+                                                                  KeptFds, std::stop_token) {
   return Status{Code::kInvalid, "this memory is of one process"};
 }
 
@@ -212,41 +217,46 @@ void TestMemory::Reset(const std::string& member) {
   member_ = member;
 }
 
-std::vector<v1::Mapping> TestMemory::Mappings(const Pages& pages, uint64_t banks_bytes,
-                                              uint64_t bank_pitch) {
-  std::vector<v1::Mapping> out;
+EngineMappings TestMemory::Mappings(const Pages& pages) const {
+  const uint64_t bank_pitch = geometry_.bank_pitch(), banks_bytes = banks_ * bank_pitch;
+  EngineMappings out;
+  std::map<uint64_t, uint32_t> named;  // which of out.descriptors, by file
   for (const uint64_t page : pages) {
     const uint64_t at = page * kPage;
-    v1::Mapping& mapping = out.emplace_back();
+    v1::Mapping& mapping = out.mappings.emplace_back();
     mapping.set_dense(at >= banks_bytes);
     mapping.set_bank(mapping.dense() ? 0 : static_cast<uint32_t>(at / bank_pitch));
     mapping.set_offset(mapping.dense() ? at - banks_bytes : at % bank_pitch);
+    const auto [file, fresh] =
+        named.try_emplace(at / kFile, static_cast<uint32_t>(out.descriptors.size()));
+    if (fresh) out.descriptors.push_back(weights_fds_[at / kFile]);
     v1::Extent* extent = mapping.add_extents();
-    extent->set_offset(at);
+    extent->set_fd_index(file->second);
+    extent->set_offset(at % kFile);
     extent->set_length(kPage);
   }
   return out;
 }
 
-std::vector<v1::Mapping> TestMemory::CurrentMappings() {
+EngineMappings TestMemory::CurrentMappings() {
   const std::scoped_lock lock(mu_);
-  return Mappings(current_, banks_ * geometry_.bank_pitch(), geometry_.bank_pitch());
+  return Mappings(current_);
 }
 
-std::vector<v1::Mapping> TestMemory::NewMappings() {
+EngineMappings TestMemory::NewMappings() {
   const std::scoped_lock lock(mu_);
   Pages fresh;
   std::set_difference(next_.begin(), next_.end(), current_.begin(), current_.end(),
                       std::inserter(fresh, fresh.end()));
-  return Mappings(fresh, banks_ * geometry_.bank_pitch(), geometry_.bank_pitch());
+  return Mappings(fresh);
 }
 
-std::vector<v1::Mapping> TestMemory::DroppedMappings() {
+EngineMappings TestMemory::DroppedMappings() {
   const std::scoped_lock lock(mu_);
   Pages dropped;
   std::set_difference(held_.begin(), held_.end(), current_.begin(), current_.end(),
                       std::inserter(dropped, dropped.end()));
-  return Mappings(dropped, banks_ * geometry_.bank_pitch(), geometry_.bank_pitch());
+  return Mappings(dropped);
 }
 
 Result<v1::OpenPullResponse> TestMemory::OpenPull(const v1::OpenPullRequest&, const std::string&) {

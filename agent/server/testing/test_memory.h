@@ -1,6 +1,7 @@
-// A rank's memory for tests: a memfd as long as the address range, page for page. Each granule
-// begins with a stamp of (layer, expert, granule). Bytes of every source are made up, but each
-// source that the part names is asked for the pull over the real gRPC first.
+// A rank's memory for tests: as long as the address range, page for page, in memfds of two pages,
+// as of a device whose memory comes in handles. Each granule begins with a stamp of (layer, expert,
+// granule). Bytes of every source are made up, but each source that the part names is asked for the
+// pull over the real gRPC first.
 #pragma once
 
 #include <mutex>
@@ -33,14 +34,13 @@ class TestMemory : public RankMemory {
   void Abort() override;
   Status Retire() override;
   void Keep() override;
-  Result<std::unique_ptr<Adoption>> Examine(const v1::Resume& resume, int32_t rank,
-                                            std::vector<UniqueFd> fds,
+  Result<std::unique_ptr<Adoption>> Examine(const v1::Resume& resume, int32_t rank, KeptFds kept,
                                             std::stop_token stop) override;
   Status Adopt(Adoption* adoption) override;
   void Reset(const std::string& member) override;
-  std::vector<v1::Mapping> CurrentMappings() override;
-  std::vector<v1::Mapping> NewMappings() override;
-  std::vector<v1::Mapping> DroppedMappings() override;
+  EngineMappings CurrentMappings() override;
+  EngineMappings NewMappings() override;
+  EngineMappings DroppedMappings() override;
   Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request,
                                         const std::string& pod) override;
   void WarmKv(const v1::Header& header, const std::vector<v1::PeerAddress>& peers) override;
@@ -50,15 +50,15 @@ class TestMemory : public RankMemory {
  private:
   using Pages = std::set<uint64_t>;  // of the whole range
   Pages PagesOf(const v1::Layout& layout, int32_t rank) const;
-  static std::vector<v1::Mapping> Mappings(const Pages& pages, uint64_t banks_bytes,
-                                           uint64_t bank_pitch);
+  EngineMappings Mappings(const Pages& pages) const;
 
   const layout::GeometryView geometry_;
   std::string member_;
   const uint32_t banks_;
   const uint64_t pool_bytes_, kv_bytes_, control_bytes_;
   PeerClient* const peers_;
-  UniqueFd weights_fd_, kv_fd_, control_fd_;
+  std::vector<SharedFd> weights_fds_;
+  SharedFd kv_fd_, control_fd_;
   uint8_t* weights_ = nullptr;
   uint8_t* kv_ = nullptr;
   uint8_t* control_ = nullptr;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -36,19 +37,23 @@ void SetAttention(v1::LayerLayout* layer, uint32_t active, uint32_t heads) {
 
 }  // namespace
 
-void EngineView::Map(const std::vector<v1::Mapping>& mappings, uint64_t page) {
-  for (const v1::Mapping& mapping : mappings) {
+void EngineView::Map(const EngineMappings& mappings, uint64_t page) {
+  for (const v1::Mapping& mapping : mappings.mappings) {
     uint64_t at = mapping.offset() / page;
     for (const v1::Extent& extent : mapping.extents()) {
+      const SharedFd& fd = mappings.descriptors.at(extent.fd_index());
+      struct stat info {};
+      if (fstat(fd->get(), &info) != 0) throw std::runtime_error("fstat");
       for (uint64_t b = 0; b < extent.length(); b += page) {
-        pages_[{mapping.dense() ? kDenseBank : mapping.bank(), at++}] = extent.offset() + b;
+        pages_[{mapping.dense() ? kDenseBank : mapping.bank(), at++}] = {fd, info.st_ino,
+                                                                         extent.offset() + b};
       }
     }
   }
 }
 
-void EngineView::Unmap(const std::vector<v1::Mapping>& mappings, uint64_t page) {
-  for (const v1::Mapping& mapping : mappings) {
+void EngineView::Unmap(const EngineMappings& mappings, uint64_t page) {
+  for (const v1::Mapping& mapping : mappings.mappings) {
     uint64_t at = mapping.offset() / page;
     for (const v1::Extent& extent : mapping.extents()) {
       for (uint64_t b = 0; b < extent.length(); b += page) {
@@ -58,15 +63,15 @@ void EngineView::Unmap(const std::vector<v1::Mapping>& mappings, uint64_t page) 
   }
 }
 
-std::string EngineView::Read(int fd, uint32_t bank, uint64_t offset, uint64_t bytes,
-                             uint64_t page) const {
+std::string EngineView::Read(uint32_t bank, uint64_t offset, uint64_t bytes, uint64_t page) const {
   std::string out;
   while (bytes > 0) {
     const auto it = pages_.find({bank, offset / page});
     if (it == pages_.end()) return {};
     const uint64_t take = std::min(bytes, page - offset % page);
     std::string part(take, '\0');
-    if (pread(fd, part.data(), take, static_cast<off_t>(it->second + offset % page)) !=
+    const Place& at = it->second;
+    if (pread(at.fd->get(), part.data(), take, static_cast<off_t>(at.offset + offset % page)) !=
         static_cast<ssize_t>(take)) {
       return {};
     }
@@ -87,7 +92,7 @@ World::World(const Options& options) : random(options.seed), options_(options) {
   if (!opened.ok()) throw std::runtime_error(opened.status().message());
   checkpoint = std::move(opened).value();
   reference_ = std::make_unique<loader::testing::Reference>(dir.path(), options.granule_rows);
-  platform = device::MakePlatform({}).value();
+  platform = device::MakePlatform({.descriptor_bytes = options.descriptor_bytes}).value();
   std::vector<std::unique_ptr<mover::Transport>> nearest_first;
   if (options.shared_memory) {
     nearest_first.push_back(
@@ -128,15 +133,43 @@ Kept World::KeptBy(const Member& member) const {
   Kept out;
   out.resume.set_member(member.id);
   *out.resume.mutable_layout() = layout;
-  for (v1::Mapping& mapping : member.store->CurrentMappings()) {
-    *out.resume.add_mappings() = std::move(mapping);
-  }
   const EngineRegions regions = member.store->Regions();
-  for (const int fd : {regions.weights_fd, regions.kv_fd, regions.control_fd}) {
-    out.fds.emplace_back(dup(fd));
+  std::map<SharedFd, uint32_t> numbers;
+  const auto number = [&](const SharedFd& fd) {
+    const auto next = static_cast<uint32_t>(10 + 3 * numbers.size());
+    const auto [it, fresh] = numbers.try_emplace(fd, next);
+    if (fresh) out.fds[next] = UniqueFd(dup(fd->get()));
+    return it->second;
+  };
+  const auto add = [&](const device::Export& region, auto* extents) {
+    for (const device::Extent& is : region.extents) {
+      v1::Extent* extent = extents->Add();
+      extent->set_fd_index(number(region.descriptors[is.descriptor]));
+      extent->set_offset(is.offset);
+      extent->set_length(is.length);
+    }
+  };
+  add(regions.kv, out.resume.mutable_kv());
+  add(regions.control, out.resume.mutable_control());
+  EngineMappings current = member.store->CurrentMappings();
+  for (v1::Mapping& mapping : current.mappings) {
+    for (v1::Extent& extent : *mapping.mutable_extents()) {
+      extent.set_fd_index(number(current.descriptors[extent.fd_index()]));
+    }
+    *out.resume.add_mappings() = std::move(mapping);
   }
   return out;
 }
+
+KeptFds Kept::Fds() const {
+  KeptFds out;
+  for (const auto& [number, fd] : fds) out[number] = UniqueFd(dup(fd.get()));
+  return out;
+}
+
+int Kept::of(const v1::Extent& extent) const { return fds.at(extent.fd_index()).get(); }
+
+int Kept::control() const { return of(resume.control(0)); }
 
 Status World::Replace(Member& member) {
   member.store.reset();
@@ -552,7 +585,6 @@ Status World::Check() {
       return Wrong(fmt::format("{}: {} mapped + {} free of {}", member->id, memory.mapped,
                                memory.free, memory.total));
     }
-    const int fd = store.Regions().weights_fd;
     for (const PlacedPiece& piece : pieces) {
       const Truth& want = TruthOf(piece.layer, piece.expert, piece.run);
       std::string have;
@@ -568,7 +600,7 @@ Status World::Check() {
       }
       add(store.Tail(piece.layer, piece.expert));
       if (have != want.in_order ||
-          member->engine.Read(fd, piece.bank, piece.offset, piece.bytes, page) != want.in_slab) {
+          member->engine.Read(piece.bank, piece.offset, piece.bytes, page) != want.in_slab) {
         return Wrong(
             fmt::format("{}: layer {}, expert {}, granules {}..{} differ from the "
                         "checkpoint{}",
@@ -583,7 +615,7 @@ Status World::Check() {
       std::vector<std::byte> want(tensor.info.bytes);
       TANGRAM_RETURN_IF_ERROR(checkpoint->ReadDense(t, want));
       const std::string have =
-          member->engine.Read(fd, kDenseBank, tensor.offset, want.size(), page);
+          member->engine.Read(kDenseBank, tensor.offset, want.size(), page);
       if (have != std::string(reinterpret_cast<const char*>(want.data()), want.size())) {
         return Wrong(fmt::format("{}: dense tensor '{}' differs", member->id, tensor.name));
       }

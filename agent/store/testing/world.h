@@ -21,14 +21,21 @@ namespace tangram::store::testing {
 // One rank's memory as its engine sees it: page by page, from what the mappings said.
 class EngineView {
  public:
-  void Map(const std::vector<v1::Mapping>& mappings, uint64_t page);
-  void Unmap(const std::vector<v1::Mapping>& mappings, uint64_t page);
+  void Map(const EngineMappings& mappings, uint64_t page);
+  void Unmap(const EngineMappings& mappings, uint64_t page);
   bool operator==(const EngineView&) const = default;
   // Bytes of a bank (or, with bank = ~0U, of the dense region); empty if some page is not mapped.
-  std::string Read(int fd, uint32_t bank, uint64_t offset, uint64_t bytes, uint64_t page) const;
+  std::string Read(uint32_t bank, uint64_t offset, uint64_t bytes, uint64_t page) const;
 
  private:
-  std::map<std::pair<uint32_t, uint64_t>, uint64_t> pages_;  // (bank, page) -> byte in the arena
+  struct Place {
+    SharedFd fd;
+    uint64_t file = 0, offset = 0;  // its inode, whoever shows it
+    bool operator==(const Place& other) const {
+      return file == other.file && offset == other.offset;
+    }
+  };
+  std::map<std::pair<uint32_t, uint64_t>, Place> pages_;  // by (bank, page)
 };
 
 struct Node {  // one agent
@@ -47,7 +54,10 @@ struct Member {
 // What an engine has of a rank whose agent died.
 struct Kept {
   v1::Resume resume;
-  std::vector<UniqueFd> fds;  // weights, KV, control
+  KeptFds fds;
+  KeptFds Fds() const;  // the same files again
+  int of(const v1::Extent& extent) const;
+  int control() const;  // of the control page
 };
 
 class World {
@@ -56,7 +66,8 @@ class World {
     loader::testing::ModelShape shape;
     uint32_t granule_rows = 8, spare_banks = 2, nodes = 2;
     uint64_t pool_pages = 512, kv_bytes = 65536;
-    bool shared_memory = false;  // nodes are pods of one node, which may map each other's memory
+    uint64_t descriptor_bytes = 0;  // a rank's memory comes in handles of so many; 0: in one
+    bool shared_memory = false;     // nodes are pods of one node, which may map each other's memory
     uint64_t seed = 1;
     size_t load_threads = 1;
     v1::SlabFormat format = v1::SLAB_FORMAT_GRANULE_MAJOR;

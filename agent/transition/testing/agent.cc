@@ -64,9 +64,7 @@ void OneAgent::Reborn() {
 }
 
 Status OneAgent::Resume(uint32_t device) {
-  std::vector<UniqueFd> fds;
-  for (const UniqueFd& fd : kept[device].fds) fds.emplace_back(dup(fd.get()));
-  return executor->Resume(device, kept[device].resume, std::move(fds), {});
+  return executor->Resume(device, kept[device].resume, kept[device].Fds(), {}).status();
 }
 
 v1::Header OneAgent::Header(uint64_t attempt) const {
@@ -146,7 +144,7 @@ Status OneAgent::Release(const std::string& member) {
 }
 
 GatePage* OneAgent::page(uint32_t device) {
-  return static_cast<GatePage*>(stores.members[device]->store->Regions().control);
+  return static_cast<GatePage*>(stores.members[device]->store->Regions().control_page);
 }
 
 }  // namespace tangram::testing

@@ -30,7 +30,9 @@ class YesEngines final : public Engines {
   Status Prepare(uint32_t, const v1::EnginePrepare&, std::stop_token) override {
     return OkStatus();
   }
-  Status Map(uint32_t, const v1::EngineMap&, std::stop_token) override { return OkStatus(); }
+  Status Map(uint32_t, const v1::Header&, EngineMappings, std::stop_token) override {
+    return OkStatus();
+  }
   Status Unmap(uint32_t, const v1::EngineUnmap&) override { return OkStatus(); }
   void Abort(uint32_t, const v1::EngineAbort&) override {}
   void Dismiss(uint32_t, const std::string&) override {}

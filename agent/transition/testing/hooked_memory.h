@@ -17,11 +17,10 @@ class HookedMemory final : public RankMemory {
  public:
   HookedMemory(RankMemory* real, const MemoryHooks* hooks) : real_(real), hooks_(hooks) {}
 
-  Result<std::unique_ptr<Adoption>> Examine(const v1::Resume& resume, int32_t rank,
-                                            std::vector<UniqueFd> fds,
+  Result<std::unique_ptr<Adoption>> Examine(const v1::Resume& resume, int32_t rank, KeptFds kept,
                                             std::stop_token stop) override {
     if (hooks_->before_examine) hooks_->before_examine();
-    return real_->Examine(resume, rank, std::move(fds), std::move(stop));
+    return real_->Examine(resume, rank, std::move(kept), std::move(stop));
   }
 
   EngineRegions Regions() override { return real_->Regions(); }
@@ -48,9 +47,9 @@ class HookedMemory final : public RankMemory {
   void Keep() override { real_->Keep(); }
   Status Adopt(Adoption* adoption) override { return real_->Adopt(adoption); }
   void Reset(const std::string& member) override { real_->Reset(member); }
-  std::vector<v1::Mapping> CurrentMappings() override { return real_->CurrentMappings(); }
-  std::vector<v1::Mapping> NewMappings() override { return real_->NewMappings(); }
-  std::vector<v1::Mapping> DroppedMappings() override { return real_->DroppedMappings(); }
+  EngineMappings CurrentMappings() override { return real_->CurrentMappings(); }
+  EngineMappings NewMappings() override { return real_->NewMappings(); }
+  EngineMappings DroppedMappings() override { return real_->DroppedMappings(); }
   Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request,
                                         const std::string& pod) override {
     return real_->OpenPull(request, pod);
