@@ -2,6 +2,8 @@
 // may throw (memory), since no exception may cross the boundary.
 #include "agent/client/abi.h"
 
+#include <fcntl.h>
+
 #include <exception>
 #include <memory>
 #include <string>
@@ -122,6 +124,14 @@ int tg_stopped(const tg_client* client) { return client->impl->stopped() ? 1 : 0
 
 tg_code tg_gate_commit(tg_client* client, tg_error* error) {
   return Guarded(error, [&] { return Done(client->impl->Commit(), error); });
+}
+
+tg_code tg_gate_commit_after(tg_client* client, int done_fd, tg_error* error) {
+  return Guarded(error, [&] {
+    tangram::UniqueFd done(fcntl(done_fd, F_DUPFD_CLOEXEC, 0));
+    if (!done) return Fail(error, TG_INVALID, "done_fd is no descriptor");
+    return Done(client->impl->Commit(std::move(done)), error);
+  });
 }
 
 tg_code tg_gate_join(tg_client* client, int timeout_ms, tg_error* error) {

@@ -1,5 +1,7 @@
 #include "agent/client/client.h"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <chrono>
 
@@ -9,6 +11,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 // Between looks at the page while the agents run the gate themselves.
 constexpr int kPageLookMs = 5;
+constexpr int kDeviceLookMs = 100;  // between looks whether the client is to end
 constexpr int kCommitTimeoutMs = 30'000;
 constexpr int kKvTimeoutMs = 120'000;
 
@@ -221,7 +224,8 @@ void Client::OnMap(const v1::EngineMap& map) {
 }
 
 void Client::OnUnmap(const v1::EngineUnmap& unmap) {
-  mapper_.Do([this, unmap, channel = channel_] {
+  mapper_.Do([this, unmap, used = used_, channel = channel_] {
+    AwaitDevice(used.get());
     for (const v1::Mapping& mapping : unmap.mappings()) {
       uint64_t bytes = 0;
       for (const v1::Extent& extent : mapping.extents()) bytes += extent.length();
@@ -233,6 +237,13 @@ void Client::OnUnmap(const v1::EngineUnmap& unmap) {
     *reply.mutable_unmapped()->mutable_header() = unmap.header();
     (void)channel->Send(std::move(reply));
   });
+}
+
+void Client::AwaitDevice(UniqueFd* used) {
+  pollfd done{used->get(), POLLIN, 0};
+  while (*used && !mapper_.ending() && poll(&done, 1, kDeviceLookMs) <= 0) {
+  }
+  used->reset();
 }
 
 void Client::Undo(const Attempt& attempt) {
@@ -299,7 +310,7 @@ Result<v1::EngineMessage> Client::Await(v1::EngineMessage::BodyCase kind, int ti
   }
 }
 
-Status Client::Commit() {
+Status Client::Commit(UniqueFd used) {
   if (!attempt_ || !gate_.latched()) {
     return {Code::kWrongPhase, "commit without a go of the gate"};
   }
@@ -314,6 +325,7 @@ Status Client::Commit() {
   if (!reply.ok() && !flipped) return reply.status();
   if (reply.ok() && !reply->flipped().ok()) return {Code::kEngine, reply->flipped().message()};
   Adopt();
+  used_ = std::make_shared<UniqueFd>(std::move(used));
   return OkStatus();
 }
 

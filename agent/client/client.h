@@ -43,7 +43,8 @@ class Client {
   void Stop(bool keep_word) { gate_.Stop(keep_word); }
   void SetUnreachable(std::span<const uint32_t> ranks) { gate_.SetUnreachable(ranks); }
   bool stopped() const { return gate_.stopped(); }
-  Status Commit();
+  // `used`, if it is one: nothing of the layout before is unmapped before it is readable.
+  Status Commit(UniqueFd used = {});
   Status Join(int timeout_ms);
 
   Status KvPull(std::span<const tg_kv_move> moves, uint64_t* bytes);
@@ -81,6 +82,8 @@ class Client {
   // Handles what needs no engine; fills *event where it does.
   Status Handle(Frame frame, tg_event* event);
   void Undo(const Attempt& attempt);
+  // The mapper's: until the device has done with the layout before the last flip.
+  void AwaitDevice(UniqueFd* used);
   // The mapper's: takes the descriptors that came with a frame.
   void TakeDescriptors(const google::protobuf::RepeatedField<uint32_t>& numbers,
                        std::vector<UniqueFd>* fds);
@@ -126,7 +129,8 @@ class Client {
   std::vector<std::string> dense_names_;
   std::unique_ptr<Maps> current_, previous_;
   std::optional<Attempt> attempt_;
-  Mapper mapper_;  // last: it ends first
+  std::shared_ptr<UniqueFd> used_ = std::make_shared<UniqueFd>();  // of the last commit
+  Mapper mapper_;                                                  // last: it ends first
 };
 
 }  // namespace tangram

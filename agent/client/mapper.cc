@@ -21,6 +21,11 @@ bool Mapper::idle() {
   return work_.empty();
 }
 
+bool Mapper::ending() {
+  const std::scoped_lock lock(mu_);
+  return over_;
+}
+
 void Mapper::Run() {
   std::unique_lock lock(mu_);
   while (true) {

@@ -22,6 +22,8 @@ class Mapper {
   void Do(std::function<void()> work);
   // Nothing that it was told is left to do.
   bool idle();
+  // What it does is to come to its end: nobody waits for more.
+  bool ending();
 
  private:
   void Run();

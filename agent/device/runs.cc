@@ -9,15 +9,20 @@
 namespace tangram::device {
 namespace {
 
-// A copy of a size that the compiler knows is a few instructions, where a call costs as much as the
-// bytes of a short line.
+// Copies of a size that the compiler knows are a few instructions, where a call costs as much as
+// the bytes of a short line. Lines are whole multiples of it.
 template <size_t kBytes>
-void CopyLinesOf(std::byte* to, uint64_t to_pitch, const std::byte* from, uint64_t from_pitch,
-                 uint64_t lines) {
-  for (uint64_t l = 0; l < lines; ++l, to += to_pitch, from += from_pitch) {
-    std::memcpy(to, from, kBytes);
+void CopyLinesBy(const Strip& to, const Strip& from) {
+  auto* out = reinterpret_cast<std::byte*>(to.address);
+  const auto* in = reinterpret_cast<const std::byte*>(from.address);
+  for (uint64_t l = 0; l < to.lines; ++l, out += to.pitch, in += from.pitch) {
+    for (uint64_t at = 0; at < to.bytes; at += kBytes) std::memcpy(out + at, in + at, kBytes);
   }
 }
+
+constexpr uint64_t kShort = 1 << 10;  // of a line: beyond it the library's copy is as fast
+
+}  // namespace
 
 void CopyLines(const Strip& to, const Strip& from) {
   auto* out = reinterpret_cast<std::byte*>(to.address);
@@ -26,21 +31,14 @@ void CopyLines(const Strip& to, const Strip& from) {
     std::memcpy(out, in, to.lines * to.bytes);
     return;
   }
-  switch (to.bytes) {
-    case 16:
-      return CopyLinesOf<16>(out, to.pitch, in, from.pitch, to.lines);
-    case 32:
-      return CopyLinesOf<32>(out, to.pitch, in, from.pitch, to.lines);
-    case 64:
-      return CopyLinesOf<64>(out, to.pitch, in, from.pitch, to.lines);
-    case 128:
-      return CopyLinesOf<128>(out, to.pitch, in, from.pitch, to.lines);
-    default:
-      for (uint64_t l = 0; l < to.lines; ++l, out += to.pitch, in += from.pitch) {
-        std::memcpy(out, in, to.bytes);
-      }
+  if (to.bytes <= kShort && to.bytes % 64 == 0) return CopyLinesBy<64>(to, from);
+  if (to.bytes <= kShort && to.bytes % 16 == 0) return CopyLinesBy<16>(to, from);
+  for (uint64_t l = 0; l < to.lines; ++l, out += to.pitch, in += from.pitch) {
+    std::memcpy(out, in, to.bytes);
   }
 }
+
+namespace {
 
 // What is copied, then hashed, while it lies in a cache.
 constexpr uint64_t kBlock = 64 << 10;

@@ -40,6 +40,8 @@ void EachStrip(const Memory& memory, const Shape* shape, Each&& each) {
   }
 }
 
+// Copies lines of one size, as many of either, that lie apart from each other.
+void CopyLines(const Strip& to, const Strip& from);
 // Copies between memories of one size that the CPU reaches, one of which at least has a shape; two
 // shapes have the same planes. `hash`: HashOf what was written, in order. False: they have not.
 bool CopyStrips(const Memory& to, const Memory& from, uint64_t* hash = nullptr);

@@ -175,9 +175,9 @@ void Checkpoint::Cut(const Section& section, uint64_t row, uint64_t rows,
     const uint64_t pitch = first.units * narrow;
     std::byte* const to = first.To(section, narrow) + row * pitch;
     if (to == block.data()) continue;  // read there
-    for (uint64_t r = 0; r < rows; ++r) {
-      std::memcpy(to + r * pitch, &block[r * width + i * narrow], (end - i) * narrow);
-    }
+    const uint64_t bytes = (end - i) * narrow;
+    device::CopyLines({reinterpret_cast<uint64_t>(to), rows, bytes, pitch},
+                      {reinterpret_cast<uint64_t>(&block[i * narrow]), rows, bytes, width});
   }
   device::Memory all{nullptr, reinterpret_cast<uint64_t>(block.data()), rows * narrow, &shape, 0};
   for (Granule& granule : granules) {

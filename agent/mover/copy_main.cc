@@ -109,7 +109,7 @@ void Read(const device::Platform& platform, int descriptor, uint64_t unit, uint6
           int rounds) {
   const Owned to(platform, bytes, std::byte{2});
   device::Memory from;
-  const std::shared_ptr<PeerMemory> peer = Must(PeerMemory::Open(platform, descriptor, bytes));
+  std::shared_ptr<PeerMemory> peer = Must(PeerMemory::Open(platform, descriptor, bytes));
   const double mapping = Seconds([&] { from = Must(peer->At({0, bytes})); });
   const auto copy = [&](uint64_t first, uint64_t stride) {
     uint64_t hash = 0;
@@ -124,9 +124,11 @@ void Read(const device::Platform& platform, int descriptor, uint64_t unit, uint6
       for (unsigned t = 0; t < threads; ++t) all.emplace_back(copy, t, threads);
     });
   });
+  const double unmapping = Seconds([&] { peer.reset(); });
   Print({{"gb_per_s", best.gb_per_s},
          {"threads", best.threads},
-         {"map_gb_per_s", static_cast<double>(bytes) / mapping / 1e9}});
+         {"map_gb_per_s", static_cast<double>(bytes) / mapping / 1e9},
+         {"unmap_gb_per_s", static_cast<double>(bytes) / unmapping / 1e9}});
 }
 
 // `shape`: of experts, or null: units alone.

@@ -259,6 +259,7 @@ class Reader {
       out[fmt::format("plain_{}_gb_per_s", streams)] = rate(times);
       best = std::max(best, rate(times));
     }
+    out["best_plain_gb_per_s"] = best;
     out["ratio"] = rate(ours) / best;
     return out;
   }
@@ -376,7 +377,10 @@ void PlayReader(const Stage& stage, int channel, const std::string& program, pid
       if (!secure && !peers.empty()) reader.Compare(size, rounds, peers, &line);
       fmt::print("{}\n", line.dump());
       least = std::min(least, line["ratio"].get<double>());
-      if (size == kMost) metrics[secure ? "tls_gb_per_s" : "plain_gb_per_s"] = line["gb_per_s"];
+      if (size < kMost) continue;
+      const std::string name = secure ? "tls" : "plain";
+      metrics[name + "_gb_per_s"] = line["gb_per_s"];
+      metrics[name + "_ceiling_gb_per_s"] = line["best_plain_gb_per_s"];
     }
     metrics[secure ? "tls_ratio" : "plain_ratio"] = least;
     worst = std::min(worst, least);

@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 #include <prometheus/metric_family.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -476,6 +478,31 @@ TEST(Socket, AnEngineGetsWhatItMapsAndClosesWhatItHasNothingOf) {
     if (!there) EXPECT_EQ(OpenWeights(), first);
   }
   EXPECT_EQ(engines.wrong_granules(), 0);
+}
+
+// An engine's device may read the layout before the flip for some time beyond it.
+TEST(Socket, NothingIsUnmappedBeforeTheDeviceHasDoneWithIt) {
+  World world({1, 1});
+  Engines engines(world);
+  ASSERT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, ExpertLayout(world.members(), 1, false)));
+  ASSERT_TRUE(RetireAll(world, World::HeaderOf(0, 1)));
+  const size_t first = OpenWeights();
+  const UniqueFd done(eventfd(0, EFD_CLOEXEC));
+  engines.done_fd = done.get();
+  ASSERT_TRUE(world.Take(v1::FLIP_KIND_LAYOUT, 2, ExpertLayout(world.members(), 2, true)));
+  const size_t both = OpenWeights();
+  auto retired =
+      std::async(std::launch::async, [&] { return RetireAll(world, World::HeaderOf(2, 2)); });
+  EXPECT_EQ(retired.wait_for(std::chrono::milliseconds(500)), std::future_status::timeout);
+  EXPECT_EQ(OpenWeights(), both);
+  EXPECT_EQ(engines.wrong_granules(), 0);
+  ASSERT_EQ(eventfd_write(done.get(), 1), 0);
+  EXPECT_TRUE(retired.get());
+  EXPECT_LT(OpenWeights(), both);
+  engines.done_fd = -1;
+  ASSERT_TRUE(world.Take(v1::FLIP_KIND_LAYOUT, 3, ExpertLayout(world.members(), 3, false)));
+  ASSERT_TRUE(RetireAll(world, World::HeaderOf(3, 3)));
+  EXPECT_EQ(OpenWeights(), first);
 }
 
 // More than one message takes come before the attach that names them; nothing else does.

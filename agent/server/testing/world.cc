@@ -389,7 +389,10 @@ void Engines::Step() {
       }
       for (tg_client* client : clients_) {
         tg_error error = TG_INIT(tg_error);
-        EXPECT_EQ(tg_gate_commit(client, &error), TG_OK) << error.message;
+        const int done = done_fd;
+        const tg_code committed =
+            done < 0 ? tg_gate_commit(client, &error) : tg_gate_commit_after(client, done, &error);
+        EXPECT_EQ(committed, TG_OK) << error.message;
         Check(client);
       }
     }

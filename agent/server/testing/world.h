@@ -85,6 +85,7 @@ class Engines {
   int prepares() const { return prepares_; }
   int aborts() const { return aborts_; }
   uint64_t kv_bytes() const { return kv_bytes_; }
+  std::atomic<int> done_fd{-1};  // that they commit with, if it is one
   std::atomic<bool> refuse_prepare{false};
   std::atomic<bool> decline{false};
   std::atomic<bool> mute{false};        // no steps: an engine that hangs

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,9 +9,11 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -22,6 +25,7 @@ const (
 	interferenceStreams = 6
 	interferencePrompt  = 16
 	interferenceAnswer  = 480
+	interferenceUnit    = 3 * 48 * 512 * 2        // bytes of a granule of the checkpoint's experts
 	quietSpan           = 1500 * time.Millisecond // before each resize; what is served in it is the rate
 	tailSpan            = 300 * time.Millisecond  // after it: old banks are freed, sources closed
 )
@@ -34,21 +38,25 @@ func interference(ctx context.Context, o options) error {
 	lines := json.NewEncoder(os.Stdout)
 	found := map[string]any{}
 	var tls float64
+	floors, err := floorsOfMachine(ctx, o)
+	if err != nil {
+		return err
+	}
 	for _, oneNode := range []bool{false, true} {
 		resizes, tokens, err := resizesUnderLoad(ctx, o, oneNode, lines)
 		if err != nil {
 			return err
 		}
-		fabric := "tls"
+		fabric, floor := "tls", floors.tls
 		if oneNode {
-			fabric = "one_node"
+			fabric, floor = "one_node", floors.oneNode
 		}
 		ratio, low, high := lostOverCopied(resizes)
 		agents, engines, copied := 0.0, 0.0, 0.0
 		for _, r := range resizes {
 			agents, engines, copied = agents+r.Agents, engines+r.Engines, copied+r.Copy
 		}
-		for name, value := range map[string]any{"ratio": ratio, "low_95": low, "high_95": high, "resizes": len(resizes), "tokens": tokens,
+		for name, value := range map[string]any{"floor": floor, "over_floor": ratio / floor, "ratio": ratio, "low_95": low, "high_95": high, "resizes": len(resizes), "tokens": tokens,
 			"agents_over_copied": agents / copied, "engines_over_copied": engines / copied} {
 			found[fabric+"_"+name] = value
 		}
@@ -61,13 +69,45 @@ func interference(ctx context.Context, o options) error {
 		"ceiling": 1, "ratio": tls, "metrics": found, "env": map[string]any{"cpus": runtime.NumCPU()}})
 }
 
+// machineFloors say what bytes cost of this machine without any of our code, over a plain copy of them: all cores together.
+type machineFloors struct {
+	tls     float64 // a plain sender with the same cipher and hash, in its best number of connections
+	oneNode float64 // the copy, and pages that the kernel enters and takes away again three times: of the source, of the rank, of its engine
+}
+
+func floorsOfMachine(ctx context.Context, o options) (machineFloors, error) {
+	copies, err := measureCopy(ctx, o, false, strconv.Itoa(interferenceUnit))
+	if err != nil {
+		return machineFloors{}, err
+	}
+	wire := exec.CommandContext(ctx, filepath.Join(o.root, "build/cxx/agent/mover/tangram-transport"))
+	wire.Env = append(os.Environ(), "QUICK=1")
+	told, err := wire.Output()
+	if err != nil {
+		return machineFloors{}, fmt.Errorf("%s: %w", wire.Path, err)
+	}
+	told = bytes.TrimSpace(told)
+	var summary struct {
+		Metrics struct {
+			TLS float64 `json:"tls_ceiling_gb_per_s"`
+		} `json:"metrics"`
+	}
+	if err := json.Unmarshal(told[bytes.LastIndexByte(told, '\n')+1:], &summary); err != nil {
+		return machineFloors{}, fmt.Errorf("%s: %w", wire.Path, err)
+	}
+	pages := 3 * (1/copies.Map + 1/copies.Unmap) / float64(runtime.NumCPU())
+	floors := machineFloors{tls: copies.Copy / summary.Metrics.TLS, oneNode: 1 + copies.Copy*pages}
+	say("a copy %.1f GB/s; a plain sender with the same cipher %.2f, %.1f copies; pages entered at %.1f by a core and taken away at %.1f, with the copy %.1f copies",
+		copies.Copy, summary.Metrics.TLS, floors.tls, copies.Map, copies.Unmap, floors.oneNode)
+	return floors, nil
+}
+
 // resizesUnderLoad of one world, and the tokens that it served.
 func resizesUnderLoad(ctx context.Context, o options, oneNode bool, lines *json.Encoder) ([]resizeCost, int64, error) {
 	copying := 2.0 // seconds
 	if os.Getenv("QUICK") != "" {
 		copying = 0.15
 	}
-	unit := 3 * 48 * 512 * 2 // a granule of the checkpoint's experts
 	w, err := harness.Start(ctx, harness.Options{Root: o.root, Dir: filepath.Join(o.out, "world"), Checkpoint: o.checkpoint, Pods: []int{1, 1, 1, 1},
 		Granule: 48, Memory: 1 << 30, KV: 64 << 20, SpareBanks: 6, OneNode: oneNode})
 	if err != nil {
@@ -84,7 +124,7 @@ func resizesUnderLoad(ctx context.Context, o options, oneNode bool, lines *json.
 	}
 	var resizes []resizeCost
 	for ranks, total := 4, 0.0; total < copying; ranks = 7 - ranks {
-		ceiling, err := bestCopy(ctx, o, unit, false)
+		ceiling, err := bestCopy(ctx, o, interferenceUnit, false)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -182,8 +222,8 @@ func resizeUnderLoad(ctx context.Context, w *harness.World, ranks int, served *l
 	expected := before.rate()*until + after.rate()*(during.seconds-until)
 	usual := (before.engines/before.tokens + after.engines/after.tokens) / 2 // for a token
 	idle := (before.agents + after.agents) / (before.seconds + after.seconds)
-	bytes := record.Bytes.Shared + record.Bytes.TCP + record.Bytes.Local + record.Bytes.KV
-	return resizeCost{Ranks: ranks, Bytes: bytes, Copy: float64(bytes) / ceiling / 1e9, Seconds: ended.Sub(start).Seconds(), Before: before.rate(), After: after.rate(),
+	brought := record.Bytes.Shared + record.Bytes.TCP + record.Bytes.Local + record.Bytes.KV
+	return resizeCost{Ranks: ranks, Bytes: brought, Copy: float64(brought) / ceiling / 1e9, Seconds: ended.Sub(start).Seconds(), Before: before.rate(), After: after.rate(),
 		Lost:   (expected - during.tokens) / ((before.rate() + after.rate()) / 2),
 		Agents: during.agents - idle*during.seconds, Engines: during.engines - usual*during.tokens}, nil
 }

@@ -175,6 +175,8 @@ func stageSeconds(ctx context.Context, w *harness.World) (map[string]float64, er
 // copyRates of agent/mover/copy_main.cc, in GB/s.
 type copyRates struct {
 	Copy    float64 `json:"gb_per_s,omitempty"`
+	Map     float64 `json:"map_gb_per_s,omitempty"` // of memory that exists, page by page, by one thread
+	Unmap   float64 `json:"unmap_gb_per_s,omitempty"`
 	Staged  float64 `json:"staged_gb_per_s,omitempty"`  // by way of a layer's buffers
 	Blocked float64 `json:"blocked_gb_per_s,omitempty"` // by way of buffers that stay in a cache
 }

@@ -256,6 +256,11 @@ void tg_unreachable(tg_client* client, const uint32_t* ranks, size_t count);
 
 /* After GO and the KV is in place. On TG_OK tg_maps_current is the new layout. */
 tg_code tg_gate_commit(tg_client* client, tg_error* error);
+/* The same for an engine whose steps run on a device and go on beyond their calls: until done_fd
+ * (an eventfd that the device's stream writes, a sync file; duplicated) is readable, nothing that
+ * the layout before has is taken from its addresses. The transition does not end before that.
+ * Once readable it stays so. */
+tg_code tg_gate_commit_after(tg_client* client, int done_fd, tg_error* error);
 /* A joiner: a member of the target epoch has been seen to step in it. Waits until the
  * agent has the permit, then commits. */
 tg_code tg_gate_join(tg_client* client, int timeout_ms, tg_error* error);

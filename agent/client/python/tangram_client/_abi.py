@@ -285,6 +285,7 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "tg_stopped": (c_int, [client]),
         "tg_unreachable": (None, [client, POINTER(c_uint32), c_size_t]),
         "tg_gate_commit": (c_int, [client, error]),
+        "tg_gate_commit_after": (c_int, [client, c_int, error]),
         "tg_gate_join": (c_int, [client, c_int, error]),
         "tg_kv_pull": (c_int, [client, POINTER(KvMove), c_size_t, c_size_t, POINTER(c_uint64), error]),
         "tg_step_done": (None, [client]),

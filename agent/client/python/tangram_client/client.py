@@ -251,9 +251,13 @@ class Client:
         """After a go: this rank cannot. All members decide so on the same data."""
         _abi.lib.tg_gate_decline(self.handle, reason.encode())
 
-    def gate_commit(self) -> Maps:
-        """After a go, with the KV in place. The layout that is in force then."""
-        self._call(_abi.lib.tg_gate_commit)
+    def gate_commit(self, done_fd: int | None = None) -> Maps:
+        """After a go, with the KV in place. The layout that is in force then. What the one before has stays where it is until done_fd is readable,
+        if it is given: an eventfd that the stream of a device writes when the last step is through."""
+        if done_fd is None:
+            self._call(_abi.lib.tg_gate_commit)
+        else:
+            self._call(_abi.lib.tg_gate_commit_after, done_fd)
         return self._in_force()
 
     def gate_join(self, timeout_ms: int) -> Maps:

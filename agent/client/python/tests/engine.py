@@ -6,6 +6,7 @@ Prints a JSON line for every epoch that it enters; ends with code 1 at the first
 import argparse
 import hashlib
 import json
+import os
 import pathlib
 import signal
 import sys
@@ -99,9 +100,12 @@ class Engine:
                     raise AssertionError(f"the KV of rank {r} is not what it wrote")
         self.mesh.gather(maps.epoch, self.step, PULLED, rank, maps.mesh, (0, 0))
         held = self.hashes(maps)
-        after = self.client.gate_commit()
-        if self.hashes(maps) != held:  # before the first step nothing is given back
+        done = os.eventfd(0)  # as a device that has not done with the last step
+        after = self.client.gate_commit(done)
+        if self.hashes(maps) != held:  # before that nothing is given back
             raise AssertionError("pieces of the layout before changed at the flip")
+        os.eventfd_write(done, 1)
+        os.close(done)
         self.enter(after)
 
     def enter(self, maps: Maps) -> None:
