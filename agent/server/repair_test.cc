@@ -218,6 +218,39 @@ TEST_F(RepairTest, ACallThatNobodyWaitsForIsOver) {
   EXPECT_EQ(prepare(3, std::chrono::seconds(30)), grpc::StatusCode::OK);
 }
 
+// A word is out, and who lacks it knows no more. Whoever asks for an abort may know better before
+// ten seconds are over: that a member died. The fence of it does not wait for the abort that was
+// given up.
+TEST_F(RepairTest, AnAbortThatNobodyWaitsForHoldsUpNoFence) {
+  engines_.break_step = true;
+  ASSERT_TRUE(WaitStopped(world_));
+  ASSERT_TRUE(world_.PrepareAll(v1::FLIP_KIND_REPAIR, 2, At(2)));
+  const v1::Header header = World::HeaderOf(1, 2);
+  {
+    grpc::ClientContext context;
+    v1::StageRequest stage;
+    *stage.mutable_header() = header;
+    v1::StageResponse staged;
+    ASSERT_TRUE(world_.Driver(0)->Stage(&context, stage, &staged).ok());
+  }
+  ASSERT_TRUE(Eventually(
+      [&] { return world_.StatusOf(0).ranks(0).transition().phase() == v1::PHASE_STAGED; }));
+  Permit(world_, 0, header);
+  grpc::ClientContext abort_context, retire_context;
+  abort_context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(300));
+  v1::AbortRequest abort;
+  *abort.mutable_header() = header;
+  v1::AbortResponse aborted;
+  const grpc::Status open = world_.Driver(0)->Abort(&abort_context, abort, &aborted);
+  EXPECT_EQ(open.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED) << open.error_message();
+  retire_context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
+  v1::RetireRequest retire;
+  *retire.mutable_header() = header;
+  v1::RetireResponse retired;
+  const grpc::Status next = world_.Driver(0)->Retire(&retire_context, retire, &retired);
+  EXPECT_EQ(next.error_code(), grpc::StatusCode::FAILED_PRECONDITION) << next.error_message();
+}
+
 TEST_F(RepairTest, ARemovedMemberIsReleasedAndNeverComesBackByThatName) {
   engines_.break_step = true;
   ASSERT_TRUE(WaitStopped(world_));

@@ -163,7 +163,8 @@ grpc::Status AgentService::Permit(grpc::ServerContext* context, const v1::Permit
 grpc::Status AgentService::Abort(grpc::ServerContext* context, const v1::AbortRequest* request,
                                  v1::AbortResponse* response) {
   if (grpc::Status allowed = Allow(*context); !allowed.ok()) return allowed;
-  const auto flipped = executor_->Abort(request->header(), request->reason());
+  const WhileWanted wanted(context);
+  const auto flipped = executor_->Abort(request->header(), request->reason(), wanted.token());
   if (flipped.ok()) {
     response->set_flipped(*flipped);
     return grpc::Status::OK;

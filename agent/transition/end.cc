@@ -70,11 +70,11 @@ std::set<std::string> OtherAgents(Core* core, const Job& job) {
 
 // Burned: some other agent gave the attempt up without a flip. Its word is then lost to the step
 // that mine was for, so nobody can have gone. Flipped: so every word was given.
-attempt::PeersSaid AskPeersOf(Core* core, const Job& job) {
+attempt::PeersSaid AskPeersOf(Core* core, const Job& job, const std::stop_token& stop) {
   v1::QueryRequest query;
   *query.mutable_header() = job.request.header();
   bool burned = false, flipped = false;
-  AskAll(core->peers, OtherAgents(core, job), query, {},
+  AskAll(core->peers, OtherAgents(core, job), query, stop,
          [&](const std::string&, const v1::QueryResponse& seen) {
            burned |= seen.phase() == v1::PHASE_IDLE && !seen.contributed();
            flipped |= seen.flipped();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <set>
+#include <stop_token>
 #include <string>
 
 #include "agent/transition/core.h"
@@ -25,6 +26,6 @@ Status ReturnOldPlaces(Core* core, const Job& job);
 std::set<std::string> OtherAgents(Core* core, const Job& job);
 
 // What the other agents say of the attempt, and whose engine is gone.
-attempt::PeersSaid AskPeersOf(Core* core, const Job& job);
+attempt::PeersSaid AskPeersOf(Core* core, const Job& job, const std::stop_token& stop);
 
 }  // namespace tangram

@@ -95,10 +95,12 @@ Status Executor::Permit(const v1::Header& header) {
   return Passing(parts_->runner.Run(attempt::Permit{HeaderOf(header)}), "permit.after_arm");
 }
 
-Result<bool> Executor::Abort(const v1::Header& header, const std::string& reason) {
+Result<bool> Executor::Abort(const v1::Header& header, const std::string& reason,
+                             std::stop_token stop) {
   const std::scoped_lock call(parts_->core.calls);
   TANGRAM_RETURN_IF_ERROR(fault::Check("abort.before"));
-  const attempt::Answer answer = parts_->runner.Run(attempt::Abort{HeaderOf(header), reason});
+  const attempt::Answer answer =
+      parts_->runner.Run(attempt::Abort{HeaderOf(header), reason}, {nullptr, std::move(stop)});
   if (!answer.status.ok()) return answer.status;
   return answer.flipped;
 }

@@ -47,7 +47,9 @@ class Executor {
   Status Stage(const v1::Header& header);
   Status Permit(const v1::Header& header);
   // kUnavailable: an engine gave its word and its outcome is not known yet; ask again.
-  Result<bool> Abort(const v1::Header& header, const std::string& reason);  // true: flipped
+  // True: flipped. `stop`: nobody waits for an outcome that is open any more.
+  Result<bool> Abort(const v1::Header& header, const std::string& reason,
+                     std::stop_token stop = {});
   Status Retire(const v1::Header& header);
   // After a fence, from the driver: what became of an attempt, for ranks that all stand still
   // (kWrongPhase: one does not). Repeated calls are answered alike.

@@ -126,8 +126,9 @@ Runner::End Runner::Do(const attempt::Commit& next, const Progress&) {
 }
 
 Runner::End Runner::Do(const attempt::AskPeers& next, const Progress& progress) {
-  attempt::PeersSaid said = AskPeersOf(core_, *JobOf(next.attempt));
-  said.expired = ExecutorClock::now() - progress.begun >= core_->options.abort_wait;
+  attempt::PeersSaid said = AskPeersOf(core_, *JobOf(next.attempt), progress.call.stop);
+  said.expired = progress.call.stop.stop_requested() ||
+                 ExecutorClock::now() - progress.begun >= core_->options.abort_wait;
   return said;
 }
 
