@@ -423,7 +423,7 @@ class World {
 int Main() {
   spdlog::set_level(spdlog::level::err);  // stdout is for figures
   const bool quick = std::getenv("QUICK") != nullptr && *std::getenv("QUICK") != '\0';
-  const int rounds = quick ? 3 : 5;
+  const int rounds = quick ? 3 : 15;
   const loader::testing::TempDir directory;
   const std::vector<std::string> files =
       loader::testing::WriteLarge(directory.path(), Shape(quick));

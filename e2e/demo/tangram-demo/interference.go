@@ -43,7 +43,7 @@ func interference(ctx context.Context, o options) error {
 		return err
 	}
 	for _, oneNode := range []bool{false, true} {
-		resizes, tokens, err := resizesUnderLoad(ctx, o, oneNode, lines)
+		resizes, tokens, err := resizesUnderLoad(ctx, o, oneNode, floors.copy, lines)
 		if err != nil {
 			return err
 		}
@@ -71,6 +71,7 @@ func interference(ctx context.Context, o options) error {
 
 // machineFloors say what bytes cost of this machine without any of our code, over a plain copy of them: all cores together.
 type machineFloors struct {
+	copy    float64 // GB/s between two processes in the best number of threads, while nobody is served
 	tls     float64 // a plain sender with the same cipher and hash, in its best number of connections
 	oneNode float64 // the copy, and pages that the kernel enters and takes away again three times: of the source, of the rank, of its engine
 }
@@ -96,14 +97,14 @@ func floorsOfMachine(ctx context.Context, o options) (machineFloors, error) {
 		return machineFloors{}, fmt.Errorf("%s: %w", wire.Path, err)
 	}
 	pages := 3 * (1/copies.Map + 1/copies.Unmap) / float64(runtime.NumCPU())
-	floors := machineFloors{tls: copies.Copy / summary.Metrics.TLS, oneNode: 1 + copies.Copy*pages}
+	floors := machineFloors{copy: copies.Copy, tls: copies.Copy / summary.Metrics.TLS, oneNode: 1 + copies.Copy*pages}
 	say("a copy %.1f GB/s; a plain sender with the same cipher %.2f, %.1f copies; pages entered at %.1f by a core and taken away at %.1f, with the copy %.1f copies",
 		copies.Copy, summary.Metrics.TLS, floors.tls, copies.Map, copies.Unmap, floors.oneNode)
 	return floors, nil
 }
 
 // resizesUnderLoad of one world, and the tokens that it served.
-func resizesUnderLoad(ctx context.Context, o options, oneNode bool, lines *json.Encoder) ([]resizeCost, int64, error) {
+func resizesUnderLoad(ctx context.Context, o options, oneNode bool, copyRate float64, lines *json.Encoder) ([]resizeCost, int64, error) {
 	copying := 2.0 // seconds
 	if os.Getenv("QUICK") != "" {
 		copying = 0.15
@@ -124,11 +125,7 @@ func resizesUnderLoad(ctx context.Context, o options, oneNode bool, lines *json.
 	}
 	var resizes []resizeCost
 	for ranks, total := 4, 0.0; total < copying; ranks = 7 - ranks {
-		ceiling, err := bestCopy(ctx, o, interferenceUnit, false)
-		if err != nil {
-			return nil, 0, err
-		}
-		cost, err := resizeUnderLoad(ctx, w, ranks, served, ceiling)
+		cost, err := resizeUnderLoad(ctx, w, ranks, served, copyRate)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -185,7 +182,7 @@ func quiet(ctx context.Context, w *harness.World, served *load.Counters) (span, 
 	return look()
 }
 
-func resizeUnderLoad(ctx context.Context, w *harness.World, ranks int, served *load.Counters, ceiling float64) (resizeCost, error) {
+func resizeUnderLoad(ctx context.Context, w *harness.World, ranks int, served *load.Counters, copyRate float64) (resizeCost, error) {
 	before, err := quiet(ctx, w, served)
 	if err != nil {
 		return resizeCost{}, err
@@ -223,7 +220,7 @@ func resizeUnderLoad(ctx context.Context, w *harness.World, ranks int, served *l
 	usual := (before.engines/before.tokens + after.engines/after.tokens) / 2 // for a token
 	idle := (before.agents + after.agents) / (before.seconds + after.seconds)
 	brought := record.Bytes.Shared + record.Bytes.TCP + record.Bytes.Local + record.Bytes.KV
-	return resizeCost{Ranks: ranks, Bytes: brought, Copy: float64(brought) / ceiling / 1e9, Seconds: ended.Sub(start).Seconds(), Before: before.rate(), After: after.rate(),
+	return resizeCost{Ranks: ranks, Bytes: brought, Copy: float64(brought) / copyRate / 1e9, Seconds: ended.Sub(start).Seconds(), Before: before.rate(), After: after.rate(),
 		Lost:   (expected - during.tokens) / ((before.rate() + after.rate()) / 2),
 		Agents: during.agents - idle*during.seconds, Engines: during.engines - usual*during.tokens}, nil
 }
