@@ -25,7 +25,6 @@ class DescriptorBook {
   void Has(uint32_t number, const SharedFd& descriptor);
   // It has it no more. What is not known is none of ours.
   void Closed(uint32_t number);
-  size_t size() const { return by_number_.size(); }
 
  private:
   using Key = std::weak_ptr<const UniqueFd>;

@@ -35,8 +35,18 @@ uint64_t AttemptOf(const v1::EngineMessage& m) {
 
 using Extents = google::protobuf::RepeatedPtrField<v1::Extent>;
 
-void Collect(google::protobuf::RepeatedPtrField<v1::Mapping>* mappings, std::vector<Extents*>* to) {
-  for (v1::Mapping& mapping : *mappings) to->push_back(mapping.mutable_extents());
+// What names descriptors in it.
+std::vector<Extents*> ExtentsIn(v1::EngineMessage* message) {
+  std::vector<Extents*> out;
+  const auto add = [&](auto* mappings) {
+    for (v1::Mapping& mapping : *mappings) out.push_back(mapping.mutable_extents());
+  };
+  if (message->has_map()) add(message->mutable_map()->mutable_mappings());
+  if (!message->has_attached()) return out;
+  v1::Attached& attached = *message->mutable_attached();
+  out = {attached.mutable_kv(), attached.mutable_control()};
+  add(attached.mutable_mappings());
+  return out;
 }
 
 // Of an engine that had each of its pieces in a descriptor of its own.
@@ -44,13 +54,13 @@ constexpr size_t kMostKept = 1u << 20;
 
 }  // namespace
 
-Status EngineServer::Session::Send(v1::EngineMessage message, std::span<const SharedFd> descriptors,
-                                   std::span<Extents* const> extents) {
+Status EngineServer::Session::Send(v1::EngineMessage message,
+                                   std::span<const SharedFd> descriptors) {
   // Until they are out, so that nobody uses a number that is not.
   const std::scoped_lock lock(book_mu);
   std::vector<PassedFd> fresh;
   const std::vector<uint32_t> numbers = book.NumbersOf(descriptors, &fresh);
-  for (Extents* each : extents) Renumber(each, numbers);
+  for (Extents* each : ExtentsIn(&message)) Renumber(each, numbers);
   return channel.Send(std::move(message), fresh);
 }
 
@@ -251,7 +261,6 @@ Status EngineServer::Admit(const SessionPtr& session) {
   }
   v1::EngineMessage message;
   std::vector<SharedFd> descriptors;
-  std::vector<Extents*> extents;
   if (attach.has_resume()) {
     KeptFds kept;
     for (size_t i = 0; i < frame->fds.size(); ++i) {
@@ -273,11 +282,8 @@ Status EngineServer::Admit(const SessionPtr& session) {
     }
     *message.mutable_attached() = std::move(attachment->message);
     descriptors = std::move(attachment->descriptors);
-    extents = {message.mutable_attached()->mutable_kv(),
-               message.mutable_attached()->mutable_control()};
-    Collect(message.mutable_attached()->mutable_mappings(), &extents);
   }
-  if (Status sent = session->Send(std::move(message), descriptors, extents); !sent.ok()) {
+  if (Status sent = session->Send(std::move(message), descriptors); !sent.ok()) {
     Forget(session);
     executor_->EngineGone(attach.device());  // it died while what it kept was verified
     return sent;
@@ -373,9 +379,7 @@ Result<v1::EngineMessage> EngineServer::Call(uint32_t device, v1::EngineMessage 
                       [&] { return session->ready || session->gone; });
     session->replies.erase(key);
   }
-  std::vector<Extents*> extents;
-  if (message.has_map()) Collect(message.mutable_map()->mutable_mappings(), &extents);
-  TANGRAM_RETURN_IF_ERROR(session->Send(std::move(message), descriptors, extents));
+  TANGRAM_RETURN_IF_ERROR(session->Send(std::move(message), descriptors));
   std::unique_lock lock(mu_);
   changed_.wait_for(lock, stop, options_.reply_timeout,
                     [&] { return session->gone || session->replies.contains(key); });

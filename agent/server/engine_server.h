@@ -48,10 +48,8 @@ class EngineServer : public Engines {
   // One connection. The thread that serves it alone receives.
   struct Session {
     explicit Session(UniqueFd socket) : channel(std::move(socket)) {}
-    // Sends a message whose extents, those in `extents`, name descriptors by their place among
-    // `descriptors`.
-    Status Send(v1::EngineMessage message, std::span<const SharedFd> descriptors,
-                std::span<google::protobuf::RepeatedPtrField<v1::Extent>* const> extents);
+    // Sends a message whose extents name descriptors by their place among `descriptors`.
+    Status Send(v1::EngineMessage message, std::span<const SharedFd> descriptors);
 
     FrameChannel channel;
     std::mutex book_mu;

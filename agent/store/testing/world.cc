@@ -614,8 +614,7 @@ Status World::Check() {
       const loader::DenseTensor& tensor = checkpoint->dense()[t];
       std::vector<std::byte> want(tensor.info.bytes);
       TANGRAM_RETURN_IF_ERROR(checkpoint->ReadDense(t, want));
-      const std::string have =
-          member->engine.Read(kDenseBank, tensor.offset, want.size(), page);
+      const std::string have = member->engine.Read(kDenseBank, tensor.offset, want.size(), page);
       if (have != std::string(reinterpret_cast<const char*>(want.data()), want.size())) {
         return Wrong(fmt::format("{}: dense tensor '{}' differs", member->id, tensor.name));
       }

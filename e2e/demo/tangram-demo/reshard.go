@@ -199,11 +199,6 @@ func peerOf(ctx context.Context, o options, c reshardCase, unit int) (copyRates,
 	return measureCopy(ctx, o, c.huge, strconv.Itoa(unit))
 }
 
-func bestCopy(ctx context.Context, o options, unit int, huge bool) (float64, error) {
-	rates, err := measureCopy(ctx, o, huge, strconv.Itoa(unit))
-	return rates.Copy, err
-}
-
 func measureCopy(ctx context.Context, o options, huge bool, what ...string) (out copyRates, err error) {
 	binary := filepath.Join(o.root, "build/cxx/agent/mover/tangram-copy")
 	args := append(slices.Clone(what), strconv.Itoa(512<<20), "3")
