@@ -117,6 +117,11 @@ Result<std::unique_ptr<Platform>> MakePlatform(const PlatformOptions& options) {
                   fmt::format("page_bytes = {}: this machine maps pages of {}; use a multiple",
                               options.map_bytes, pages.unit));
   }
+  if (options.descriptor_bytes % options.map_bytes != 0) {
+    return Status(Code::kInvalid,
+                  fmt::format("descriptors of {} bytes; use a multiple of page_bytes, which is {}",
+                              options.descriptor_bytes, options.map_bytes));
+  }
   return std::unique_ptr<Platform>(std::make_unique<HostPlatform>(pages, options.descriptor_bytes));
 }
 

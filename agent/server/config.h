@@ -26,6 +26,7 @@ struct AgentConfig {
   uint64_t page_bytes = 4096;      // of the world's geometry: memory is mapped in multiples of it
   bool hugetlb = false;            // the pod was given huge pages (page_bytes a multiple of theirs)
   bool sizes_only = false;         // a flag of the process, not of the file: platform `ghost`
+  uint64_t descriptor_bytes = 0;   // likewise (agent/device/platform.h)
   std::string checkpoint, revision;
   std::string listen, data_listen, advertise, metrics_listen;  // host:port; advertise: host
   std::string engine_socket, engine_token_file, ready_file, in_world_file;

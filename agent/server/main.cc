@@ -29,6 +29,9 @@ int main(int argc, char** argv) {
   app.add_option("--fault-dir", fault_dir, "for tests: directory that arms faults while it runs");
   app.add_flag("--sizes-only", sizes_only,
                "for benches: memory that has sizes and no bytes; nobody can be served from it");
+  uint64_t descriptor_bytes = 0;
+  app.add_option("--descriptor-bytes", descriptor_bytes,
+                 "for tests: memory in handles of so many bytes, as other devices have it");
   app.add_flag("--list-fault-points", list, "list the named fault points, and end");
   CLI11_PARSE(app, argc, argv);
 
@@ -58,6 +61,7 @@ int main(int argc, char** argv) {
   }
   tangram::fault::Follow(fault_dir);
   config->sizes_only = sizes_only;
+  config->descriptor_bytes = descriptor_bytes;
   // Every thread inherits the mask, so that the signals come to sigwait alone.
   sigset_t ends;
   sigemptyset(&ends);

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"sync"
 	"time"
 )
@@ -42,6 +44,22 @@ func (p *pod) engineProcess(device int) *process {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.engines[device]
+}
+
+// FilesOf the engine of a device that are open: what each is called.
+func (w *World) FilesOf(index, device int) ([]string, error) {
+	dir := fmt.Sprintf("/proc/%d/fd", w.all()[index].engineProcess(device).cmd.Process.Pid)
+	open, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, fd := range open {
+		if name, err := os.Readlink(filepath.Join(dir, fd.Name())); err == nil { // it may have been closed meanwhile
+			out = append(out, name)
+		}
+	}
+	return out, nil
 }
 
 // HangAgent of a pod, as SIGSTOP does, or let it go on.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -205,6 +206,9 @@ func (p *pod) runAgent() (*process, error) {
 	flags := p.faults(o.Faults)
 	if o.SizesOnly {
 		flags = append(flags, "--sizes-only")
+	}
+	if o.DescriptorBytes > 0 {
+		flags = append(flags, "--descriptor-bytes", strconv.FormatUint(o.DescriptorBytes, 10))
 	}
 	if o.OneNode {
 		config["node_folder"] = p.w.socketDir

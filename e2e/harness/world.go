@@ -60,6 +60,8 @@ type Options struct {
 	SlabFormat string
 	// PageBytes of the geometry; 0: the agent's own.
 	PageBytes uint64
+	// DescriptorBytes: agents' memory comes in descriptors of so many bytes, as that of devices with handles; 0: in one.
+	DescriptorBytes uint64
 }
 
 // World of running processes.

@@ -2,6 +2,7 @@ package walk
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -126,8 +127,35 @@ func TestAnEngineDiesAlone(t *testing.T) {
 	}
 }
 
+// weightsOf the world's engines: descriptors of memory for weights that each has open.
+func (a *alive) weightsOf(t *testing.T, pods []int) []int {
+	t.Helper()
+	var out []int
+	for pod, ranks := range pods {
+		for device := range ranks {
+			files, err := a.FilesOf(pod, device)
+			require.NoError(t, err)
+			n := 0
+			for _, name := range files {
+				if strings.Contains(name, "-weights") {
+					n++
+				}
+			}
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// As on devices whose memory comes in handles: engines get many descriptors with their maps, and give a new agent all of
+// them.
 func TestAnAgentDiesAlone(t *testing.T) {
-	a := startAlive(t, []int{1, 2}, 3, "Expert")
+	pods := []int{1, 2}
+	a := startAliveWith(t, harness.Options{Pods: pods, Memory: 16 << 20, KV: 8 << 20, DescriptorBytes: 64 << 10}, 3, "Expert")
+	first := a.weightsOf(t, pods)
+	for _, n := range first {
+		require.Greater(t, n, 8, "descriptors of an engine's weights")
+	}
 	before := status(t, a.World)
 	for range 2 { // the second one as soon as it took over
 		a.KillAgent(1)
@@ -140,6 +168,7 @@ func TestAnAgentDiesAlone(t *testing.T) {
 		require.Equal(t, before[1].Ranks[i].Member.Id, r.Member.Id)
 		require.Equal(t, before[1].Ranks[i].MemoryMapped, r.MemoryMapped)
 	}
+	require.Equal(t, first, a.weightsOf(t, pods), "what the engines have mapped stayed")
 	for _, d := range a.keeper.Did() {
 		require.NotEqual(t, "repair", d.Did, "the engines served on")
 	}
