@@ -15,28 +15,9 @@
 #include "agent/mover/data_server.h"
 #include "agent/net/testing/certs.h"
 #include "agent/store/rank_store.h"
+#include "agent/store/testing/engine_view.h"
 
 namespace tangram::store::testing {
-
-// One rank's memory as its engine sees it: page by page, from what the mappings said.
-class EngineView {
- public:
-  void Map(const EngineMappings& mappings, uint64_t page);
-  void Unmap(const EngineMappings& mappings, uint64_t page);
-  bool operator==(const EngineView&) const = default;
-  // Bytes of a bank (or, with bank = ~0U, of the dense region); empty if some page is not mapped.
-  std::string Read(uint32_t bank, uint64_t offset, uint64_t bytes, uint64_t page) const;
-
- private:
-  struct Place {
-    SharedFd fd;
-    uint64_t file = 0, offset = 0;  // its inode, whoever shows it
-    bool operator==(const Place& other) const {
-      return file == other.file && offset == other.offset;
-    }
-  };
-  std::map<std::pair<uint32_t, uint64_t>, Place> pages_;  // by (bank, page)
-};
 
 struct Node {  // one agent
   mover::Grants grants;
