@@ -176,8 +176,7 @@ void Checkpoint::Cut(const Section& section, uint64_t row, uint64_t rows,
     std::byte* const to = first.To(section, narrow) + row * pitch;
     if (to == block.data()) continue;  // read there
     const uint64_t bytes = (end - i) * narrow;
-    device::CopyLines({reinterpret_cast<uint64_t>(to), rows, bytes, pitch},
-                      {reinterpret_cast<uint64_t>(&block[i * narrow]), rows, bytes, width});
+    CopyRows({&block[i * narrow], width}, rows, bytes, {to, pitch});
   }
   device::Memory all{nullptr, reinterpret_cast<uint64_t>(block.data()), rows * narrow, &shape, 0};
   for (Granule& granule : granules) {

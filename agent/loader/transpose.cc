@@ -8,6 +8,8 @@
 #include <cstring>
 #include <utility>
 
+#include "agent/device/runs.h"
+
 namespace tangram::loader {
 namespace {
 
@@ -56,7 +58,7 @@ void Stream(const std::byte* line, std::byte* to) {
 #ifdef __SSE2__
   for (uint64_t i = 0; i < kLine; i += sizeof(__m128i)) {
     _mm_stream_si128(reinterpret_cast<__m128i*>(to + i),
-                     _mm_load_si128(reinterpret_cast<const __m128i*>(line + i)));
+                     _mm_loadu_si128(reinterpret_cast<const __m128i*>(line + i)));
   }
 #else
   std::memcpy(to, line, kLine);
@@ -118,6 +120,21 @@ void Transpose(ConstMatrix from, uint64_t rows, uint64_t columns, uint64_t eleme
     default:
       return Tiled<uint64_t>(from, rows, columns, to);
   }
+}
+
+void CopyRows(ConstMatrix from, uint64_t rows, uint64_t bytes, Matrix to) {
+  if ((reinterpret_cast<uintptr_t>(to.data) | to.pitch | bytes) % kLine != 0) {
+    const auto strip = [&](const std::byte* data, uint64_t pitch) {
+      return device::Strip{reinterpret_cast<uint64_t>(data), rows, bytes, pitch};
+    };
+    return device::CopyLines(strip(to.data, to.pitch), strip(from.data, from.pitch));
+  }
+  for (uint64_t r = 0; r < rows; ++r) {
+    for (uint64_t at = 0; at < bytes; at += kLine) {
+      Stream(from.data + r * from.pitch + at, to.data + r * to.pitch + at);
+    }
+  }
+  EndStreams();
 }
 
 }  // namespace tangram::loader

@@ -1,4 +1,4 @@
-// Columns of a row-major matrix as rows.
+// Columns of a row-major matrix: as rows, or as they are.
 #pragma once
 
 #include <cstddef>
@@ -26,5 +26,9 @@ struct Matrix {
 // to[c][r] = from[r][c] for all r < rows, c < columns. In tiles of whole lines of the cache, which
 // are turned in registers and written past the caches: `from` should be in them.
 void Transpose(ConstMatrix from, uint64_t rows, uint64_t columns, uint64_t element, Matrix to);
+
+// to[r] = from[r] for all r < rows, `bytes` of each. Where these are whole lines of the cache, past
+// the caches too; `to` is of one way.
+void CopyRows(ConstMatrix from, uint64_t rows, uint64_t bytes, Matrix to);
 
 }  // namespace tangram::loader
