@@ -183,6 +183,31 @@ TEST(Bring, ASourceThatIsAwayForAMomentFailsOnceForAllItsLanes) {
   EXPECT_TRUE(other.calls.empty()) << "what it had was brought from elsewhere";
 }
 
+TEST(Bring, WhatIsOneCallsWorthStartsNoThread) {
+  class Where final : public Source {
+   public:
+    std::string name() const override { return "where"; }
+    size_t lanes() const override { return 2; }
+    Status Bring(std::span<const Range> job, std::span<const size_t> wanted, const Arrived& arrived,
+                 const std::stop_token&) override {
+      others += std::this_thread::get_id() == caller ? 0 : 1;
+      for (const size_t i : wanted) arrived(i, std::vector<uint64_t>(job[i].units.size(), i + 1));
+      return OkStatus();
+    }
+    const std::thread::id caller = std::this_thread::get_id();
+    std::atomic<int> others{0};
+  } where;
+  Source* const sources[] = {&where};
+  const std::vector<Range> job(8, Of({0}));
+  for (int i = 0; i < 200; ++i) {
+    const Status status = Bring(
+        job, sources, {}, [](const Source&, size_t, const std::vector<uint64_t>&) {},
+        [](const Source&, const Status&) {}, {});
+    ASSERT_TRUE(status.ok()) << status.message();
+  }
+  EXPECT_EQ(where.others, 0);
+}
+
 TEST(Bring, WhatIsQueuedAtASourceThatIsGivenUpGoesToOthersToo) {
   Script a("a", {kAway}, 0), b("b", {kGood});
   const Played played =

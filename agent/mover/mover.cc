@@ -54,6 +54,16 @@ class Run {
     }
   }
 
+  // How many calls there are to make at the same time: a thread costs as long as 100 KiB take.
+  size_t calls() const {
+    size_t out = 0;
+    for (const Desk& desk : desks_) {
+      const size_t worth = (desk.bytes + kLeastBytes - 1) / kLeastBytes;
+      if (!desk.queue.empty()) out += std::clamp<size_t>(worth, 1, desk.source->lanes());
+    }
+    return out;
+  }
+
   Status Outcome(const std::stop_token& stop) {
     const std::scoped_lock lock(mu_);
     if (error_) return *error_;
@@ -213,10 +223,8 @@ Status Bring(std::span<const Range> job, std::span<Source* const> sources, const
   if (job.empty()) return OkStatus();  // a flip that moves nothing starts no thread
   Run run(job, sources, limits);
   {
-    size_t lanes = 0;
-    for (const Source* source : sources) lanes += source->lanes();
     std::vector<std::jthread> workers;
-    for (size_t i = 1; i < std::min(limits.workers, lanes); ++i) {
+    for (size_t i = 1, most = std::min(limits.workers, run.calls()); i < most; ++i) {
       workers.emplace_back([&] {
         if (limits.yields) YieldToServing();
         run.Work(came, failed, stop);

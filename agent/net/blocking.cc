@@ -14,18 +14,25 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kLook{100};  // between looks at the stop token
 
-Status Wait(int fd, short events, const std::stop_token& stop, Clock::time_point until) {
-  while (!stop.stop_requested()) {
-    const auto left = std::chrono::duration_cast<milliseconds>(until - Clock::now());
-    if (left.count() <= 0) return {Code::kUnavailable, "the other side is silent"};
-    pollfd poll_fd{fd, events, 0};
-    const int ready = poll(&poll_fd, 1, static_cast<int>(std::min(left, kLook).count()) + 1);
-    if (ready > 0) return OkStatus();
-    if (ready < 0 && errno != EINTR) {
-      return {Code::kUnavailable, fmt::format("poll: {}", std::strerror(errno))};
-    }
+// Waits for a moment at most. True: what was waited for is there.
+Result<bool> Look(int fd, short events, const std::stop_token& stop, Clock::time_point until) {
+  if (stop.stop_requested()) return Status{Code::kUnavailable, "stopped"};
+  const auto left = std::chrono::duration_cast<milliseconds>(until - Clock::now());
+  if (left.count() <= 0) return Status{Code::kUnavailable, "the other side is silent"};
+  pollfd poll_fd{fd, events, 0};
+  const int ready = poll(&poll_fd, 1, static_cast<int>(std::min(left, kLook).count()) + 1);
+  if (ready < 0 && errno != EINTR) {
+    return Status{Code::kUnavailable, fmt::format("poll: {}", std::strerror(errno))};
   }
-  return {Code::kUnavailable, "stopped"};
+  return ready > 0;
+}
+
+Status Wait(int fd, short events, const std::stop_token& stop, Clock::time_point until) {
+  while (true) {
+    const auto there = Look(fd, events, stop, until);
+    if (!there.ok()) return there.status();
+    if (*there) return OkStatus();
+  }
 }
 
 }  // namespace
@@ -49,6 +56,7 @@ Result<std::unique_ptr<Stream>> Connect(const std::string& address,
 }
 
 Status ReadAll(Stream& stream, std::span<std::byte> out, const std::stop_token& stop) {
+  auto until = Clock::now() + kSilence;
   while (!out.empty()) {
     const auto got = stream.Read(out);
     if (!got.ok()) {
@@ -56,7 +64,10 @@ Status ReadAll(Stream& stream, std::span<std::byte> out, const std::stop_token& 
               fmt::format("{}, with {} bytes to come", got.status().message(), out.size())};
     }
     if (*got == 0) {
-      TANGRAM_RETURN_IF_ERROR(Wait(stream.fd(), POLLIN, stop, Clock::now() + kSilence));
+      stream.WakeFor(out.size());
+      TANGRAM_RETURN_IF_ERROR(Look(stream.fd(), POLLIN, stop, until).status());
+    } else {
+      until = Clock::now() + kSilence;
     }
     out = out.subspan(*got);
   }

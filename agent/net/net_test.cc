@@ -25,6 +25,7 @@
 #include "agent/net/socket.h"
 #include "agent/net/strangers.h"
 #include "agent/net/testing/certs.h"
+#include "agent/net/testing/pair.h"
 #include "agent/net/testing/thief.h"
 
 namespace tangram::net {
@@ -32,6 +33,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using testing::Pair;
 using testing::TestCa;
 
 TEST(Address, IsReadAndWritten) {
@@ -111,34 +113,6 @@ TEST(Certificate, TellsWhenItEnds) {
   std::filesystem::remove_all(dir);
   EXPECT_EQ(EndOf(files.cert).status().code(), Code::kInvalid) << "no file";
 }
-
-// Two ends of one TCP connection.
-struct Pair {
-  std::unique_ptr<Stream> client, server;
-  Status client_end, server_end;  // of their handshakes
-
-  Pair(std::shared_ptr<Credentials> dials, std::shared_ptr<Credentials> accepts) {
-    const auto listener = Listen("127.0.0.1:0");
-    auto dialled = Dial("127.0.0.1:" + std::to_string(*PortOf(listener->get())));
-    client = std::make_unique<Stream>(std::move(dialled).value(), Side::kDialled, std::move(dials));
-    pollfd knock{listener->get(), POLLIN, 0};
-    EXPECT_EQ(poll(&knock, 1, 10'000), 1);
-    auto accepted = Accept(listener->get());
-    server =
-        std::make_unique<Stream>(std::move(accepted).value(), Side::kAccepted, std::move(accepts));
-    bool done = false;
-    while (!done && client_end.ok() && server_end.ok()) {
-      pollfd both[] = {{client->fd(), client->waits_for(), 0},
-                       {server->fd(), server->waits_for(), 0}};
-      poll(both, 2, 100);
-      const auto one = client->Handshake(), other = server->Handshake();
-      client_end = one.status();
-      server_end = other.status();
-      done = one.ok() && *one && other.ok() && *other;
-    }
-  }
-  bool Agreed() const { return client_end.ok() && server_end.ok(); }
-};
 
 TEST(Tls, BothSidesKnowEachOthersPod) {
   const TestCa ca;

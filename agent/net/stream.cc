@@ -16,6 +16,7 @@ namespace {
 
 constexpr size_t kRecord = SSL3_RT_MAX_PLAIN_LENGTH;  // 16 KiB, what one record of TLS holds
 constexpr size_t kMostParts = 512;
+constexpr size_t kMostAwaited = 256 << 10;
 
 bool Later() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
@@ -249,6 +250,17 @@ Result<size_t> Stream::Write(std::span<const iovec> parts) {
   const int error = SSL_get_error(ssl_.get(), done);
   if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) return size_t{0};
   return Fail("sending");
+}
+
+void Stream::WakeFor(size_t bytes) {
+  // Of a record that has begun, what is here already may be all but a byte.
+  const size_t sure = !ssl_ ? bytes : bytes - std::min(bytes, kRecord);
+  const size_t want = std::clamp<size_t>(sure, 1, kMostAwaited);
+  if (want == wakes_for_) return;
+  const int number = static_cast<int>(want);
+  if (setsockopt(fd_.get(), SOL_SOCKET, SO_RCVLOWAT, &number, sizeof number) == 0) {
+    wakes_for_ = want;
+  }
 }
 
 bool Stream::Disturbed() const {

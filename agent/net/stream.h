@@ -40,6 +40,9 @@ class Stream {
   // Whether bytes wait here that poll() does not show: the rest of a record. (Never a part of one
   // that has not come whole: the library reads no further than it must.)
   bool Buffered() const { return ssl_ && SSL_pending(ssl_.get()) > 0; }
+  // Has poll() wake who waits to read only when many of the `bytes` that the other side is sure to
+  // send have come, or the connection ends: not for every packet.
+  void WakeFor(size_t bytes);
   // Looks, without taking anything, whether the other side hung up or sent what nobody waits for.
   bool Disturbed() const;
 
@@ -69,6 +72,7 @@ class Stream {
   bool connecting_, ready_ = false;
   short waits_for_;
   std::string pod_;
+  size_t wakes_for_ = 1;
   size_t expected_ = 0;
   std::vector<UniqueFd> going_, came_;
 };
