@@ -298,7 +298,9 @@ class Wide final : public Source {
   const size_t lanes_, together_;
 };
 
-Status BringFrom(std::vector<Source*> sources, const std::vector<Range>& job, size_t workers) {
+template <typename Sources>
+Status BringFrom(const Sources& which, const std::vector<Range>& job, size_t workers) {
+  const std::vector<Source*> sources(which.begin(), which.end());
   return Bring(
       job, sources, {.workers = workers}, [](const auto&, size_t, const auto&) {},
       [](const auto&, const auto&) {}, {});
@@ -311,10 +313,10 @@ Range Large(std::vector<uint32_t> sources) {
 
 TEST(Bring, ASourceWithLanesIsAskedByTwoAtOnceForHalfEach) {
   Wide one(2, 2);
-  ASSERT_TRUE(BringFrom({&one}, {Large({0}), Large({0})}, 4).ok());
+  ASSERT_TRUE(BringFrom(std::vector{&one}, {Large({0}), Large({0})}, 4).ok());
   EXPECT_EQ(one.calls, 2U);
   Wide narrow(1, 1);
-  ASSERT_TRUE(BringFrom({&narrow}, {Large({0}), Large({0})}, 4).ok());
+  ASSERT_TRUE(BringFrom(std::vector{&narrow}, {Large({0}), Large({0})}, 4).ok());
   EXPECT_EQ(narrow.calls, 1U);
   EXPECT_EQ(narrow.most, 1U);
 }
@@ -324,9 +326,22 @@ TEST(Bring, AnotherSourceIsAskedBeforeASecondLane) {
   first.other = &second;
   second.other = &first;
   ASSERT_TRUE(
-      BringFrom({&first, &second}, {Large({0}), Large({0}), Large({1}), Large({1})}, 2).ok());
-  EXPECT_EQ(first.calls, 2U);
-  EXPECT_EQ(second.calls, 2U);
+      BringFrom(std::vector{&first, &second}, {Large({0}), Large({0}), Large({1}), Large({1})}, 2)
+          .ok());
+}
+
+// A call costs both sides a token and, of a machine's memory, a connection.
+TEST(Bring, WhileThereAreOthersASourceIsAskedOnceForAllOfIt) {
+  std::vector<std::unique_ptr<Wide>> all;
+  std::vector<Wide*> sources;
+  std::vector<Range> job;
+  for (uint32_t s = 0; s < 4; ++s) {
+    sources.push_back(all.emplace_back(std::make_unique<Wide>(2, 0)).get());
+    for (int i = 0; i < 4; ++i) job.push_back(Large({s}));
+  }
+  ASSERT_TRUE(BringFrom(sources, job, 2).ok());
+  for (size_t s = 0; s < 3; ++s) EXPECT_EQ(sources[s]->calls, 1U) << s;
+  EXPECT_GE(sources[3]->calls, 2U) << "what is left is shared";
 }
 
 // Sources that fail as they like: what some source can bring comes, once, and no source is asked

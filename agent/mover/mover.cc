@@ -126,9 +126,14 @@ class Run {
   Call Batch(size_t d) {
     Call call{d, {}, Clock::now()};
     Desk& desk = desks_[d];
+    // Lanes share what there is, if it is worth a call for each, and where there are fewer sources
+    // left than workers: else each source is asked once for all of it.
+    const auto left = static_cast<size_t>(
+        std::ranges::count_if(desks_, [](const Desk& other) { return !other.queue.empty(); }));
+    const size_t lanes = std::min(desk.source->lanes(), (limits_.workers + left - 1) / left);
+    const uint64_t idle = lanes > desk.calls ? lanes - desk.calls : 1;
+    const uint64_t share = std::max(desk.bytes / idle, kLeastBytes);
     ++desk.calls;
-    // Lanes share what there is, unless that is too little to be worth a call.
-    const uint64_t share = std::max(desk.bytes / desk.source->lanes(), kLeastBytes);
     const uint64_t most = std::min(limits_.batch_bytes, share);
     for (uint64_t bytes = 0; !desk.queue.empty(); desk.queue.pop_front()) {
       const uint64_t range = job_[desk.queue.front()].bytes();
