@@ -85,7 +85,7 @@ lint: ## clang-format, gofmt and golangci-lint
 	@tests/lint.sh
 
 fmt: ## formats C++ and Go
-	@git ls-files '*.h' '*.cc' | xargs clang-format-14 -i
+	@git ls-files '*.h' '*.cc' '*.cu' | xargs clang-format-14 -i
 	@gofmt -w $$(git ls-files '*.go' | grep -v '\.pb\.go$$')
 
 proto: ## regenerates the Go twin of the wire contract (needs protoc-gen-go, protoc-gen-go-grpc)

@@ -2,7 +2,7 @@
 # Formatting and static checks; prints what is wrong and fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-git ls-files '*.h' '*.cc' | xargs clang-format-14 --dry-run --Werror
+git ls-files '*.h' '*.cc' '*.cu' | xargs clang-format-14 --dry-run --Werror
 unformatted=$(git ls-files '*.go' | grep -v '\.pb\.go$' | xargs gofmt -l)
 [ -z "$unformatted" ] || { echo "not gofmt'ed: $unformatted"; exit 1; }
 here=$PWD

@@ -3,6 +3,7 @@
 # Node are there). Does nothing when it was done before with the same lists.
 #
 #   WITH_LINT=0     leaves the linter out
+#   WITH_CUDA=0     leaves the compiler of kernels/ out: for who has a CUDA toolkit, or configures with -DTANGRAM_CUDA=OFF
 #   WITH_CLUSTER=1  also builds Kubernetes and the tools around it (some minutes, once)
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -46,6 +47,15 @@ if [ ! -e "$stamp" ]; then
   rm -f build/.setup-*
   touch "$stamp"
   step "done"
+fi
+
+# A GPU is not needed for it. Old wheels go first: pip does not replace what another version put into a folder.
+cuda=build/cuda/.setup-$(sha256sum <kernels/requirements.txt | cut -c1-16)
+if [ "${WITH_CUDA:-1}" = 1 ] && [ ! -e "$cuda" ]; then
+  step "CUDA toolkit (for kernels/, some 300 MB)"
+  rm -rf build/cuda
+  build/venv/bin/pip install -q --disable-pip-version-check --target build/cuda -r kernels/requirements.txt
+  touch "$cuda"
 fi
 
 if [ "${WITH_LINT:-1}" = 1 ] && [ ! -x build/bin/golangci-lint ]; then

@@ -1,0 +1,143 @@
+// Strips of any shape arrive, and no byte beside them changes.
+#include "kernels/copy_strips.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "kernels/testing/launch.h"
+
+namespace tangram::kernels {
+namespace {
+
+using testing::AddressOf;
+
+std::vector<std::byte> Noise(size_t bytes, std::mt19937* random) {
+  std::vector<std::byte> out(bytes);
+  std::generate(out.begin(), out.end(), [&] { return std::byte((*random)()); });
+  return out;
+}
+
+// Strips between two buffers, by offsets.
+class Buffers {
+ public:
+  Buffers(size_t bytes, std::mt19937* random)
+      : from_(Noise(bytes + 16, random)), to_(Noise(bytes + 16, random)), expected_(to_) {}
+
+  // What a strip means, byte by byte. Offsets are from an address that is a multiple of 16.
+  void Add(CopyStrip strip) {
+    strip.from += Aligned(from_);
+    strip.to += Aligned(to_);
+    for (uint64_t l = 0; l < strip.lines; ++l) {
+      for (uint64_t b = 0; b < strip.bytes; ++b) {
+        expected_.at(strip.to + l * strip.to_pitch + b) =
+            from_.at(strip.from + l * strip.from_pitch + b);
+      }
+    }
+    strip.from += AddressOf(from_);
+    strip.to += AddressOf(to_);
+    strips_.push_back(strip);
+  }
+  // Whether a launch did that and nothing else. `start`: modulo the tiles.
+  bool Copied(Launch launch, uint64_t start) {
+    const uint64_t units = NumberStrips(strips_);
+    const CopyStripsParameters parameters{AddressOf(strips_), strips_.size(), units,
+                                          units == 0 ? 0 : start % units};
+    testing::Run("copy_strips", launch, parameters);
+    return to_ == expected_;
+  }
+  uint64_t Tiles() { return NumberStrips(strips_); }
+
+ private:
+  static uint64_t Aligned(const std::vector<std::byte>& bytes) { return -AddressOf(bytes) % 16; }
+
+  std::vector<std::byte> from_, to_, expected_;
+  std::vector<CopyStrip> strips_;
+};
+
+TEST(CopyStrips, OfEverySmallShapeAndPlaceArrive) {
+  std::mt19937 random(1);
+  int copied = 0;
+  for (uint64_t lines = 1; lines <= 4; ++lines) {
+    for (uint64_t bytes = 1; bytes <= 40; ++bytes) {
+      for (uint64_t at = 0; at < 16; ++at) {
+        for (const uint64_t gap : {0, 1, 6, 16}) {
+          Buffers buffers(4 * 80, &random);
+          buffers.Add({at, bytes + gap, gap == 6 ? 4 * at : at, bytes + gap % 16, bytes, lines, 0});
+          ASSERT_TRUE(buffers.Copied({1, 32}, 0))
+              << lines << " " << bytes << " " << at << " " << gap;
+          ++copied;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(copied, 4 * 40 * 16 * 4);
+}
+
+// A few strips, of more than one tile some of them, with gaps of other strips between.
+TEST(CopyStrips, ListsOfAnyStripsArriveByAnyGridFromAnyStart) {
+  std::mt19937 random(2);
+  for (int turn = 0; turn < 40; ++turn) {
+    Buffers buffers(400'000, &random);
+    uint64_t to = 0, from = 0;
+    for (int i = 0; i < 6; ++i) {
+      const uint64_t unit = uint64_t{1} << random() % 6;
+      CopyStrip strip{to, 0, from, 0, unit * (random() % 10), random() % 99, 0};
+      if (random() % 4 == 0) strip.bytes += random() % 16;
+      if (random() % 4 == 0) strip = {to, 0, from, 0, random() % 70'000, 1, 0};
+      strip.to_pitch = strip.bytes + unit * (random() % 8);
+      strip.from_pitch = strip.bytes + unit * (random() % 8);
+      to += strip.lines * strip.to_pitch + random() % 3 * unit;
+      from += strip.lines * strip.from_pitch + random() % 3 * unit;
+      buffers.Add(strip);
+    }
+    const Launch launch{1 + static_cast<uint32_t>(random()) % 9, 32u << random() % 5};
+    ASSERT_TRUE(buffers.Copied(launch, random())) << turn;
+  }
+}
+
+TEST(CopyStrips, EveryStartOfTheRingCopiesAll) {
+  std::mt19937 random(3);
+  for (uint64_t start = 0; start < 8; ++start) {
+    for (uint32_t blocks = 1; blocks < 12; ++blocks) {
+      Buffers buffers(8 * kTileWords, &random);
+      for (uint64_t i = 0; i < 8; ++i) {
+        buffers.Add({i * kTileWords, 7, i * kTileWords + 1, 7, 7, kTileWords / 7, 0});
+      }
+      ASSERT_EQ(buffers.Tiles(), 8u);
+      ASSERT_TRUE(buffers.Copied({blocks, 512}, start));
+    }
+  }
+}
+
+TEST(CopyStrips, WidthIsThatOfAllAddressesAndOfPitchesWhereThereAreLines) {
+  EXPECT_EQ(WidthOf(CopyStrip{32, 48, 64, 16, 5, 2, 0}), 16u);
+  EXPECT_EQ(WidthOf(CopyStrip{32, 40, 64, 16, 5, 2, 0}), 8u);
+  EXPECT_EQ(WidthOf(CopyStrip{32, 40, 64, 16, 5, 1, 0}), 16u) << "one line has no pitch";
+  EXPECT_EQ(WidthOf(CopyStrip{32, 48, 68, 16, 5, 2, 0}), 4u);
+  EXPECT_EQ(WidthOf(CopyStrip{34, 48, 68, 16, 5, 2, 0}), 2u);
+  EXPECT_EQ(WidthOf(CopyStrip{33, 48, 64, 16, 5, 2, 0}), 1u);
+}
+
+TEST(CopyStrips, WordsAreFoundInTheirLinesByEveryStep) {
+  for (uint64_t words = 1; words <= 20; ++words) {
+    for (uint64_t step = 1; step <= 40; ++step) {
+      for (uint64_t first = 0; first < 20; ++first) {
+        StripWords at(first, step, words);
+        for (uint64_t word = first; word < 150; word += step, at.Advance()) {
+          ASSERT_EQ(at.line, word / words);
+          ASSERT_EQ(at.column, word % words);
+        }
+      }
+    }
+  }
+  // Beyond 32 bits.
+  const StripWords far((uint64_t{7} << 32) + 5, 512, uint64_t{1} << 32);
+  EXPECT_EQ(far.line, 7u);
+  EXPECT_EQ(far.column, 5u);
+}
+
+}  // namespace
+}  // namespace tangram::kernels

@@ -1,0 +1,12 @@
+// Every kernel: its name, by which the driver finds it in the image, its parameters, and its body.
+// The image's entries (image.cu) and the table of twins (kernels.cc) are both made of this.
+#pragma once
+
+#include "kernels/copy_strips.h"
+#include "kernels/hash.h"
+
+#define TANGRAM_KERNELS(X)                 \
+  X(hash_sums, HashParameters, HashSums)   \
+  X(copy_hash, HashParameters, CopyHash)   \
+  X(hash_chain, HashParameters, HashChain) \
+  X(copy_strips, CopyStripsParameters, CopyStrips)

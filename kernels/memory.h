@@ -1,0 +1,164 @@
+// What the source of a kernel is written with, so that the same text runs on a GPU and, compiled by
+// a host's compiler, in its twin (executor.h): who a thread is, and the memory that it reaches. A
+// kernel is a function
+//   template <typename Memory> void Body(const Where&, const Parameters&, Memory&)
+// in which no thread waits for another: so a host may run one after the other.
+#pragma once
+
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define TANGRAM_DEVICE __device__ __forceinline__
+#define TANGRAM_TABLE static __device__ constexpr
+#define TANGRAM_UNROLL _Pragma("unroll")
+#define TANGRAM_NO_UNROLL _Pragma("unroll 1")
+#else
+#include <cstring>
+#define TANGRAM_DEVICE inline
+#define TANGRAM_TABLE inline constexpr
+#define TANGRAM_UNROLL
+#define TANGRAM_NO_UNROLL
+#endif
+
+namespace tangram::kernels {
+
+// One thread of a launch; grids and blocks have one dimension.
+struct Where {
+  uint32_t block = 0, blocks = 1;
+  uint32_t thread = 0, threads = 1;
+};
+
+// The widest access there is. Little-endian, as every machine here.
+struct alignas(16) Word16 {
+  uint64_t low = 0, high = 0;
+};
+
+// Memory itself, by addresses that are multiples of what is read or written there. Another class of
+// these members may count (sectors.h).
+class DirectMemory {
+ public:
+  // Data, which is touched once: it is not to push out of the caches what an engine computes with.
+  template <typename T>
+  TANGRAM_DEVICE T Load(uint64_t address) {
+#ifdef __CUDACC__
+    if constexpr (sizeof(T) == 16) {
+      const ulonglong2 word = __ldcs(reinterpret_cast<const ulonglong2*>(address));
+      return T{word.x, word.y};
+    } else if constexpr (sizeof(T) == 8) {
+      return static_cast<T>(__ldcs(reinterpret_cast<const unsigned long long*>(address)));
+    } else {
+      return __ldcs(reinterpret_cast<const T*>(address));
+    }
+#else
+    return Read<T>(address);
+#endif
+  }
+  template <typename T>
+  TANGRAM_DEVICE void Store(uint64_t address, const T& value) {
+#ifdef __CUDACC__
+    if constexpr (sizeof(T) == 16) {
+      __stcs(reinterpret_cast<ulonglong2*>(address), ulonglong2{value.low, value.high});
+    } else if constexpr (sizeof(T) == 8) {
+      __stcs(reinterpret_cast<unsigned long long*>(address),
+             static_cast<unsigned long long>(value));
+    } else {
+      __stcs(reinterpret_cast<T*>(address), value);
+    }
+#else
+    std::memcpy(reinterpret_cast<void*>(address), &value, sizeof(T));
+#endif
+  }
+  // An entry of a list, which many threads read.
+  template <typename T>
+  TANGRAM_DEVICE T Read(uint64_t address) {
+#ifdef __CUDACC__
+    return *reinterpret_cast<const T*>(address);
+#else
+    T out;
+    std::memcpy(static_cast<void*>(&out), reinterpret_cast<const void*>(address), sizeof(T));
+    return out;
+#endif
+  }
+
+  // In one step, as others see it; what was there before. T: uint32_t or uint64_t.
+  template <typename T>
+  TANGRAM_DEVICE T Add(uint64_t address, T value) {
+#ifdef __CUDACC__
+    if constexpr (sizeof(T) == 8) {
+      return atomicAdd(reinterpret_cast<unsigned long long*>(address),
+                       static_cast<unsigned long long>(value));
+    } else {
+      return atomicAdd(reinterpret_cast<T*>(address), value);
+    }
+#else
+    const T before = Read<T>(address);
+    Store<T>(address, static_cast<T>(before + value));
+    return before;
+#endif
+  }
+  TANGRAM_DEVICE void Least(uint64_t address, uint64_t value) {
+#ifdef __CUDACC__
+    atomicMin(reinterpret_cast<unsigned long long*>(address),
+              static_cast<unsigned long long>(value));
+#else
+    if (value < Read<uint64_t>(address)) Store<uint64_t>(address, value);
+#endif
+  }
+  // What this thread wrote before is seen by who sees what it writes after.
+  TANGRAM_DEVICE void Fence() {
+#ifdef __CUDACC__
+    __threadfence();
+#endif
+  }
+};
+
+template <typename T>
+TANGRAM_DEVICE T Smaller(T a, T b) {
+  return a < b ? a : b;
+}
+
+// The widest access, at most 16 bytes, for which all of these are multiples. `bits`: addresses and
+// pitches, or-ed.
+TANGRAM_DEVICE uint32_t WidthOf(uint64_t bits) {
+  bits |= 16;
+  return static_cast<uint32_t>(bits & (~bits + 1));
+}
+
+// 8 bytes at an address that is a multiple of `width` (WidthOf).
+template <typename Memory>
+TANGRAM_DEVICE uint64_t Load8(Memory& memory, uint64_t address, uint32_t width) {
+  if (width >= 8) return memory.template Load<uint64_t>(address);
+  if (width == 4) {
+    return memory.template Load<uint32_t>(address) |
+           static_cast<uint64_t>(memory.template Load<uint32_t>(address + 4)) << 32;
+  }
+  uint64_t out = 0;
+  for (uint32_t i = 0; i < 8; ++i)
+    out |= static_cast<uint64_t>(memory.template Load<uint8_t>(address + i)) << (8 * i);
+  return out;
+}
+
+template <typename Memory>
+TANGRAM_DEVICE Word16 Load16(Memory& memory, uint64_t address, uint32_t width) {
+  if (width == 16) return memory.template Load<Word16>(address);
+  return {Load8(memory, address, width), Load8(memory, address + 8, width)};
+}
+
+template <typename Memory>
+TANGRAM_DEVICE void Store16(Memory& memory, uint64_t address, uint32_t width, const Word16& value) {
+  if (width == 16) return memory.template Store<Word16>(address, value);
+  for (uint32_t half = 0; half < 2; ++half, address += 8) {
+    const uint64_t word = half == 0 ? value.low : value.high;
+    if (width == 8) {
+      memory.template Store<uint64_t>(address, word);
+    } else if (width == 4) {
+      memory.template Store<uint32_t>(address, static_cast<uint32_t>(word));
+      memory.template Store<uint32_t>(address + 4, static_cast<uint32_t>(word >> 32));
+    } else {
+      for (uint32_t i = 0; i < 8; ++i)
+        memory.template Store<uint8_t>(address + i, static_cast<uint8_t>(word >> (8 * i)));
+    }
+  }
+}
+
+}  // namespace tangram::kernels

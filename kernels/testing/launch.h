@@ -1,0 +1,28 @@
+// Launches by name on memory of the test's own.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "kernels/kernels.h"
+
+namespace tangram::kernels::testing {
+
+template <typename T>
+uint64_t AddressOf(const std::vector<T>& items) {
+  return reinterpret_cast<uint64_t>(items.data());
+}
+
+// The twin of the kernel of this name, which must take such parameters.
+template <typename Parameters>
+void Run(std::string_view name, Launch launch, const Parameters& parameters) {
+  const Kernel* kernel = Find(name);
+  ASSERT_NE(kernel, nullptr) << name;
+  ASSERT_EQ(kernel->parameter_bytes, sizeof(Parameters)) << name;
+  kernel->twin(launch.blocks, launch.threads, &parameters);
+}
+
+}  // namespace tangram::kernels::testing
