@@ -113,30 +113,12 @@ TEST(CopyStrips, EveryStartOfTheRingCopiesAll) {
 }
 
 TEST(CopyStrips, WidthIsThatOfAllAddressesAndOfPitchesWhereThereAreLines) {
-  EXPECT_EQ(WidthOf(CopyStrip{32, 48, 64, 16, 5, 2, 0}), 16u);
-  EXPECT_EQ(WidthOf(CopyStrip{32, 40, 64, 16, 5, 2, 0}), 8u);
-  EXPECT_EQ(WidthOf(CopyStrip{32, 40, 64, 16, 5, 1, 0}), 16u) << "one line has no pitch";
-  EXPECT_EQ(WidthOf(CopyStrip{32, 48, 68, 16, 5, 2, 0}), 4u);
-  EXPECT_EQ(WidthOf(CopyStrip{34, 48, 68, 16, 5, 2, 0}), 2u);
-  EXPECT_EQ(WidthOf(CopyStrip{33, 48, 64, 16, 5, 2, 0}), 1u);
-}
-
-TEST(CopyStrips, WordsAreFoundInTheirLinesByEveryStep) {
-  for (uint64_t words = 1; words <= 20; ++words) {
-    for (uint64_t step = 1; step <= 40; ++step) {
-      for (uint64_t first = 0; first < 20; ++first) {
-        StripWords at(first, step, words);
-        for (uint64_t word = first; word < 150; word += step, at.Advance()) {
-          ASSERT_EQ(at.line, word / words);
-          ASSERT_EQ(at.column, word % words);
-        }
-      }
-    }
-  }
-  // Beyond 32 bits.
-  const StripWords far((uint64_t{7} << 32) + 5, 512, uint64_t{1} << 32);
-  EXPECT_EQ(far.line, 7u);
-  EXPECT_EQ(far.column, 5u);
+  EXPECT_EQ(AccessOf(CopyStrip{32, 48, 64, 16, 5, 2, 0}), 16u);
+  EXPECT_EQ(AccessOf(CopyStrip{32, 40, 64, 16, 5, 2, 0}), 4u);
+  EXPECT_EQ(AccessOf(CopyStrip{32, 40, 64, 16, 5, 1, 0}), 16u) << "one line has no pitch";
+  EXPECT_EQ(AccessOf(CopyStrip{32, 48, 68, 16, 5, 2, 0}), 4u);
+  EXPECT_EQ(AccessOf(CopyStrip{34, 48, 68, 16, 5, 2, 0}), 1u);
+  EXPECT_EQ(AccessOf(CopyStrip{33, 48, 64, 16, 5, 2, 0}), 1u);
 }
 
 }  // namespace

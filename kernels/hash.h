@@ -43,6 +43,7 @@ template <bool kCopy, typename Memory>
 TANGRAM_DEVICE void AddStripes(Memory& memory, const PairBytes& at, uint32_t stripes, uint32_t pair,
                                xxh3::Pair* sums) {
   for (uint32_t s = 0; s < stripes; ++s) {
+    memory.Request(s);
     const Word16 data = Load16(memory, at.from + s * xxh3::kStripe, at.from_width);
     if (kCopy) Store16(memory, at.to + s * xxh3::kStripe, at.to_width, data);
     xxh3::AddTo(sums, data, xxh3::kSecret[s + 2 * pair], xxh3::kSecret[s + 1 + 2 * pair]);
@@ -55,10 +56,12 @@ TANGRAM_DEVICE void AddBlock(Memory& memory, const PairBytes& at, const uint64_t
   Word16 data[xxh3::kStripes];
   TANGRAM_UNROLL
   for (uint32_t s = 0; s < xxh3::kStripes; ++s) {
+    memory.Request(s);
     data[s] = memory.template Load<Word16>(at.from + s * xxh3::kStripe);
   }
   TANGRAM_UNROLL
   for (uint32_t s = 0; s < xxh3::kStripes; ++s) {
+    memory.Request(s);
     if (kCopy) memory.template Store<Word16>(at.to + s * xxh3::kStripe, data[s]);
     xxh3::AddTo(sums, data[s], keys[s], keys[s + 1]);
   }
@@ -75,6 +78,7 @@ TANGRAM_DEVICE void HashOrCopy(const Where& where, const HashParameters& p, Memo
   Cursor<HashRange> cursor(p.ranges, p.count, p.units);
   const uint64_t step = where.threads / xxh3::kPairs;
   for (uint64_t unit = share.begin + where.thread / xxh3::kPairs; unit < share.end; unit += step) {
+    memory.Round();
     const HashRange& range = cursor.At(memory, unit);
     const uint64_t block = unit - range.first, done = block * xxh3::kBlock;
     if (block == 0 && pair == 0) {
@@ -92,6 +96,7 @@ TANGRAM_DEVICE void HashOrCopy(const Where& where, const HashParameters& p, Memo
       const uint32_t stripes = left == 0 ? 0 : static_cast<uint32_t>((left - 1) / xxh3::kStripe);
       AddStripes<kCopy>(memory, at, stripes, pair, &sums);
       if (kCopy && !whole) {
+        memory.Request(xxh3::kStripes);
         const uint64_t rest = stripes * xxh3::kStripe + pair * sizeof(Word16);
         for (uint64_t i = rest; i < Smaller<uint64_t>(left, rest + sizeof(Word16)); ++i) {
           memory.template Store<uint8_t>(range.to + done + i,
@@ -99,6 +104,7 @@ TANGRAM_DEVICE void HashOrCopy(const Where& where, const HashParameters& p, Memo
         }
       }
     }
+    memory.Request(xxh3::kStripes + 1);
     memory.template Store<Word16>(SumsAt(p, unit, pair), {sums.low, sums.high});
   }
 }
@@ -154,6 +160,7 @@ TANGRAM_DEVICE void HashChain(const Where& where, const HashParameters& p, Memor
   const uint64_t step = where.threads / xxh3::kPairs;
   for (uint64_t r = where.block * step + where.thread / xxh3::kPairs; r < p.count;
        r += step * where.blocks) {
+    memory.Round();
     const HashRange range = memory.template Read<HashRange>(p.ranges + r * sizeof(HashRange));
     const uint64_t address = range.to != 0 ? range.to : range.from;
     if (range.bytes <= xxh3::kShort) {

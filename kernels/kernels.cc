@@ -1,20 +1,36 @@
 #include "kernels/kernels.h"
 
 #include <algorithm>
+#include <type_traits>
 
-#include "kernels/executor.h"
 #include "kernels/list.h"
 
 namespace tangram::kernels {
 namespace {
 
-#define TANGRAM_TWIN(name, Parameters, Body)                                                  \
-  Kernel{#name, sizeof(Parameters), [](unsigned blocks, unsigned threads, const void* what) { \
-           const Parameters parameters = *static_cast<const Parameters*>(what);               \
-           DirectMemory memory;                                                               \
-           Execute({blocks, threads}, memory, [&](const Where& where, DirectMemory& there) {  \
-             Body(where, parameters, there);                                                  \
-           });                                                                                \
+// Runs the body of a kernel: threads one after another.
+template <typename Parameters, typename Memory, typename Body>
+void Execute(Launch launch, const void* what, Memory& memory, Body&& body) {
+  const Parameters parameters = *static_cast<const Parameters*>(what);
+  for (uint32_t block = 0; block < launch.blocks; ++block) {
+    for (uint32_t thread = 0; thread < launch.threads; ++thread) {
+      const Where where{block, launch.blocks, thread, launch.threads};
+      if constexpr (std::is_same_v<Memory, CountingMemory>) memory.Begin(where);
+      body(where, parameters, memory);
+    }
+  }
+}
+
+#define TANGRAM_TWIN(name, Parameters, Body)                                           \
+  Kernel{#name, sizeof(Parameters),                                                    \
+         [](unsigned blocks, unsigned threads, const void* what) {                     \
+           DirectMemory memory;                                                        \
+           Execute<Parameters>({blocks, threads}, what, memory, Body<DirectMemory>);   \
+         },                                                                            \
+         [](unsigned blocks, unsigned threads, const void* what) {                     \
+           CountingMemory memory;                                                      \
+           Execute<Parameters>({blocks, threads}, what, memory, Body<CountingMemory>); \
+           return memory.Total();                                                      \
          }},
 constexpr Kernel kAll[] = {TANGRAM_KERNELS(TANGRAM_TWIN)};
 
@@ -51,6 +67,19 @@ uint64_t NumberRanges(std::span<HashRange> ranges) {
 uint64_t NumberStrips(std::span<CopyStrip> strips) {
   return Number(strips, [](const CopyStrip& strip) { return TilesOf(strip); });
 }
+uint64_t NumberKvMoves(std::span<KvMove> moves) {
+  return Number(moves, [](const KvMove& move) { return TilesOf(move); });
+}
+void NumberLatentMoves(std::span<LatentMove> moves, std::span<const uint64_t> targets,
+                       KvLatentParameters* p) {
+  uint64_t bits = p->from_token_stride | p->to_token_stride;
+  for (const LatentMove& move : moves) bits |= move.from;
+  for (const uint64_t target : targets) bits |= target;
+  p->width = AccessOf(bits);
+  p->units = Number(moves, [&](const LatentMove& move) {
+    return TilesOf(move.tokens, p->row_bytes, static_cast<uint32_t>(p->width));
+  });
+}
 
 uint64_t HashScratchBytes(uint64_t units, uint64_t ranges) {
   return units * xxh3::kPairs * sizeof(Word16) + ranges * sizeof(HashMeeting);
@@ -65,8 +94,26 @@ Launch HashChainLaunch(const HashParameters& parameters, uint32_t most_blocks) {
   constexpr uint32_t kThreads = 32;
   return LaunchOf(parameters.count, kThreads / xxh3::kPairs, kThreads, most_blocks);
 }
+// A tile has eight words for each of so many threads.
 Launch CopyStripsLaunch(const CopyStripsParameters& parameters, uint32_t most_blocks) {
   return LaunchOf(parameters.units, 1, kMostThreads, most_blocks);
+}
+Launch KvByHeadLaunch(const KvByHeadParameters& parameters, uint32_t most_blocks) {
+  return LaunchOf(parameters.units, 1, kMostThreads, most_blocks);
+}
+Launch KvLatentLaunch(const KvLatentParameters& parameters, uint32_t most_blocks) {
+  return LaunchOf(parameters.units, 1, kMostThreads, most_blocks);
+}
+Launch GatherBlocksLaunch(const GatherBlocksParameters& parameters, uint32_t most_blocks) {
+  return LaunchOf(TilesOf(parameters), 1, kMostThreads, most_blocks);
+}
+Launch LoadHistogramLaunch(const LoadHistogramParameters& parameters, uint32_t most_blocks) {
+  constexpr uint32_t kThreads = 256;
+  return LaunchOf(parameters.count, kThreads, kThreads, most_blocks);
+}
+Launch PartialSumsLaunch(const PartialSumsParameters& parameters, uint32_t most_blocks) {
+  constexpr uint32_t kThreads = 256;
+  return LaunchOf(parameters.elements, kThreads, kThreads, most_blocks);
 }
 
 }  // namespace tangram::kernels

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "kernels/parameters.h"
+#include "kernels/sectors.h"
 
 namespace tangram::kernels {
 
@@ -21,6 +22,8 @@ struct Kernel {
   // Does what a launch of the kernel does, on memory that the host reaches, and is done when it
   // returns. `parameters` points at the struct.
   void (*twin)(unsigned blocks, unsigned threads, const void* parameters) = nullptr;
+  // The same, and tells what the launch would load and store on a GPU (sectors.h).
+  Traffics (*count)(unsigned blocks, unsigned threads, const void* parameters) = nullptr;
 };
 
 std::span<const Kernel> All();
@@ -30,6 +33,11 @@ const Kernel* Find(std::string_view name);
 // Number the units of a list, one after another (`first`), and return how many there are.
 uint64_t NumberRanges(std::span<HashRange> ranges);
 uint64_t NumberStrips(std::span<CopyStrip> strips);
+uint64_t NumberKvMoves(std::span<KvMove> moves);
+// Sets `units` and `width` of parameters whose other members are set; `targets` are those
+// addresses.
+void NumberLatentMoves(std::span<LatentMove> moves, std::span<const uint64_t> targets,
+                       KvLatentParameters* parameters);
 
 // Scratch of a launch of hash_sums or copy_hash: a sixteenth of the bytes, and some.
 uint64_t HashScratchBytes(uint64_t units, uint64_t ranges);
@@ -39,5 +47,10 @@ uint64_t HashScratchBytes(uint64_t units, uint64_t ranges);
 Launch HashSumsLaunch(const HashParameters& parameters, uint32_t most_blocks);  // of copy_hash, too
 Launch HashChainLaunch(const HashParameters& parameters, uint32_t most_blocks);
 Launch CopyStripsLaunch(const CopyStripsParameters& parameters, uint32_t most_blocks);
+Launch KvByHeadLaunch(const KvByHeadParameters& parameters, uint32_t most_blocks);
+Launch KvLatentLaunch(const KvLatentParameters& parameters, uint32_t most_blocks);
+Launch GatherBlocksLaunch(const GatherBlocksParameters& parameters, uint32_t most_blocks);
+Launch LoadHistogramLaunch(const LoadHistogramParameters& parameters, uint32_t most_blocks);
+Launch PartialSumsLaunch(const PartialSumsParameters& parameters, uint32_t most_blocks);
 
 }  // namespace tangram::kernels

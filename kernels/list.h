@@ -3,10 +3,19 @@
 #pragma once
 
 #include "kernels/copy_strips.h"
+#include "kernels/gather_blocks.h"
 #include "kernels/hash.h"
+#include "kernels/kv.h"
+#include "kernels/load_histogram.h"
+#include "kernels/partial_sums.h"
 
-#define TANGRAM_KERNELS(X)                 \
-  X(hash_sums, HashParameters, HashSums)   \
-  X(copy_hash, HashParameters, CopyHash)   \
-  X(hash_chain, HashParameters, HashChain) \
-  X(copy_strips, CopyStripsParameters, CopyStrips)
+#define TANGRAM_KERNELS(X)                                  \
+  X(hash_sums, HashParameters, HashSums)                    \
+  X(copy_hash, HashParameters, CopyHash)                    \
+  X(hash_chain, HashParameters, HashChain)                  \
+  X(copy_strips, CopyStripsParameters, CopyStrips)          \
+  X(kv_by_head, KvByHeadParameters, KvByHead)               \
+  X(kv_latent, KvLatentParameters, KvLatent)                \
+  X(gather_blocks, GatherBlocksParameters, GatherBlocks)    \
+  X(load_histogram, LoadHistogramParameters, LoadHistogram) \
+  X(partial_sums, PartialSumsParameters, PartialSums)

@@ -1,5 +1,5 @@
 // What the source of a kernel is written with, so that the same text runs on a GPU and, compiled by
-// a host's compiler, in its twin (executor.h): who a thread is, and the memory that it reaches. A
+// a host's compiler, in its twin (kernels.cc): who a thread is, and the memory that it reaches. A
 // kernel is a function
 //   template <typename Memory> void Body(const Where&, const Parameters&, Memory&)
 // in which no thread waits for another: so a host may run one after the other.
@@ -37,6 +37,11 @@ struct alignas(16) Word16 {
 // these members may count (sectors.h).
 class DirectMemory {
  public:
+  // For who counts. A round is a turn of the kernel's outermost loop, and what follows a number, up
+  // to the next, is done at once by all threads of a warp that give the same one in the same round.
+  TANGRAM_DEVICE void Round() {}
+  TANGRAM_DEVICE void Request(uint32_t /*number*/) {}
+
   // Data, which is touched once: it is not to push out of the caches what an engine computes with.
   template <typename T>
   TANGRAM_DEVICE T Load(uint64_t address) {

@@ -1,0 +1,87 @@
+// Coalescing as a number: a memory that counts, instead of DirectMemory, which sectors of 32 bytes
+// the requests of warps touch. A request is what the 32 threads of a warp load, or store, by one
+// instruction; a sector that it touches is moved whole, however few of its bytes are meant.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <tuple>
+
+#include "kernels/memory.h"
+
+namespace tangram::kernels {
+
+// Of loads or of stores of data; the lists that kernels read, and atomics, are not counted.
+struct Traffic {
+  uint64_t requests = 0;
+  uint64_t bytes = 0;    // meant
+  uint64_t sectors = 0;  // touched, by each request once
+  uint64_t full = 0;     // of them, those of which all bytes were meant
+  // Of the sectors that are moved.
+  double full_share() const {
+    return sectors == 0 ? 1 : static_cast<double>(full) / static_cast<double>(sectors);
+  }
+};
+struct Traffics {
+  Traffic loads, stores;
+};
+
+// Does what DirectMemory does, and counts. One for a launch, whose threads run in their order
+// (kernels.cc).
+class CountingMemory {
+ public:
+  static constexpr uint32_t kSector = 32, kWarp = 32;
+
+  // The thread that runs from here on.
+  void Begin(const Where& where);
+  // All of what ran.
+  Traffics Total();
+
+  void Round() {
+    ++round_;
+    Request(0);
+  }
+  void Request(uint32_t number) {
+    number_ = number;
+    in_request_ = {};
+  }
+  template <typename T>
+  T Load(uint64_t address) {
+    Touch(false, address, sizeof(T));
+    return memory_.Load<T>(address);
+  }
+  template <typename T>
+  void Store(uint64_t address, const T& value) {
+    Touch(true, address, sizeof(T));
+    memory_.Store<T>(address, value);
+  }
+  template <typename T>
+  T Read(uint64_t address) {
+    return memory_.Read<T>(address);
+  }
+  template <typename T>
+  T Add(uint64_t address, T value) {
+    return memory_.Add<T>(address, value);
+  }
+  void Least(uint64_t address, uint64_t value) { memory_.Least(address, value); }
+  void Fence() {}
+
+ private:
+  // What is one request: store or load, round, number, and which access since Request it is.
+  using Key = std::tuple<bool, uint64_t, uint32_t, uint32_t>;
+  using Sectors = std::map<uint64_t, uint32_t>;  // sector -> which of its bytes
+
+  void Touch(bool store, uint64_t address, uint64_t bytes);
+  void EndWarp();
+
+  DirectMemory memory_;
+  uint64_t warp_ = 0, round_ = 0;
+  uint32_t number_ = 0;
+  struct {
+    uint32_t loads = 0, stores = 0;
+  } in_request_;
+  std::map<Key, Sectors> requests_;  // of the warp
+  Traffics total_;
+};
+
+}  // namespace tangram::kernels
