@@ -45,8 +45,8 @@ struct CopyStrip {
 struct CopyStripsParameters {
   uint64_t strips = 0, count = 0;  // CopyStrip [count]
   uint64_t units = 0;              // what NumberStrips returned
-  // The tile that the first block begins with; the list is a ring. Ranks that copy from each other
-  // all at once begin with different peers.
+  // The tile that the first block begins with, less than `units`; the list is a ring. Ranks that
+  // copy from each other all at once begin with different peers.
   uint64_t start = 0;
 };
 

@@ -5,6 +5,8 @@ Prints what breaks a rule, with its place, and exits 1. The order is that of age
 
 >>> broken({"agent/kv/plan.cc": '#include "agent/net/stream.h"\\n'})
 ['agent/kv/plan.cc:1: agent/kv imports agent/net, which stands below it in agent/README.md']
+>>> broken({"kernels/hash.h": '#include "agent/device/hash.h"\\n'})
+['kernels/hash.h:1: kernels imports agent/device: it stands below all']
 >>> broken({"agent/store/a.cc": 'auto d = device::HostDevice::Make();\\n'})
 ['agent/store/a.cc:1: `HostDevice`: only agent/device knows backends by name']
 >>> broken({"agent/store/a.cc": '#include "agent/device/host.h"\\n'})
@@ -58,6 +60,8 @@ def broken(files):
             for name in INCLUDE.findall(code):
                 if folder in rank and name in rank and rank[name] > rank[folder] and not test(path):
                     out.append(f"{path}:{number}: agent/{folder} imports agent/{name}, which stands below it in agent/README.md")
+                if parts[0] == "kernels":
+                    out.append(f"{path}:{number}: kernels imports agent/{name}: it stands below all")
             found = BACKENDS.search(code)
             if found and folder != "device":
                 out.append(f"{path}:{number}: `{found[1]}`: only agent/device knows backends by name")
@@ -68,7 +72,7 @@ def broken(files):
 
 
 def main():
-    listed = subprocess.run(["git", "ls-files", "agent", "e2e"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    listed = subprocess.run(["git", "ls-files", "agent", "e2e", "kernels"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     wrong = broken({p: (ROOT / p).read_text() for p in listed if p.endswith((".cc", ".h")) and (ROOT / p).exists()})
     print("\n".join(wrong))
     return 1 if wrong else 0

@@ -1,0 +1,46 @@
+#include "kernels/gather_blocks.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "kernels/testing/launch.h"
+
+namespace tangram::kernels {
+namespace {
+
+using testing::AddressOf;
+
+// Blocks by number on either side, or in order, and of the bytes between them none.
+TEST(GatherBlocks, GoFromAnyNumbersToAnyNumbers) {
+  std::mt19937 random(1);
+  for (int turn = 0; turn < 200; ++turn) {
+    const uint64_t bytes = turn % 2 == 0 ? 16 * (1 + random() % 90) : 1 + random() % 300;
+    const uint64_t gap = turn % 2 == 0 ? 16 * (random() % 3) : random() % 20;
+    const uint64_t blocks = 1 + random() % 20, count = random() % (blocks + 1), pitch = bytes + gap;
+    std::vector<uint32_t> from_blocks(blocks), to_blocks(blocks);
+    std::iota(from_blocks.begin(), from_blocks.end(), 0);
+    std::iota(to_blocks.begin(), to_blocks.end(), 0);
+    const bool from_any = random() % 4 != 0, to_any = random() % 2 != 0;
+    if (from_any) std::shuffle(from_blocks.begin(), from_blocks.end(), random);
+    if (to_any) std::shuffle(to_blocks.begin(), to_blocks.end(), random);
+    std::vector<std::byte> from(blocks * pitch), to(blocks * pitch, std::byte(3)), expected = to;
+    for (std::byte& byte : from) byte = std::byte(random());
+    for (uint64_t i = 0; i < count; ++i) {
+      std::copy_n(from.begin() + static_cast<int64_t>(from_blocks[i] * pitch), bytes,
+                  expected.begin() + static_cast<int64_t>(to_blocks[i] * pitch));
+    }
+    const GatherBlocksParameters parameters{
+        AddressOf(to),   pitch, to_any ? AddressOf(to_blocks) : 0,
+        AddressOf(from), pitch, from_any ? AddressOf(from_blocks) : 0,
+        bytes,           count};
+    testing::Run("gather_blocks", GatherBlocksLaunch(parameters, 3), parameters);
+    ASSERT_EQ(to, expected) << turn;
+  }
+}
+
+}  // namespace
+}  // namespace tangram::kernels
