@@ -10,6 +10,7 @@ namespace {
 struct Host {
   static constexpr uint64_t kUnit = 4096;
   static constexpr bool kBytes = true;
+  static constexpr bool kReadOnlyExports = true;
   static constexpr Pages kPages{};
   static std::unique_ptr<Device> Make(uint64_t bytes) {
     auto made = HostDevice::Make({"test", bytes, /*read_only=*/true, kPages});
@@ -24,6 +25,7 @@ INSTANTIATE_TYPED_TEST_SUITE_P(Host, DeviceConformance, Host);
 struct TransparentHost {
   static constexpr uint64_t kUnit = 4096;
   static constexpr bool kBytes = true;
+  static constexpr bool kReadOnlyExports = true;
   static constexpr Pages kPages{PageKind::kTransparent, 4096, 2 << 20};
   static std::unique_ptr<Device> Make(uint64_t bytes) {
     auto made = HostDevice::Make({"test", bytes, /*read_only=*/true, kPages});
@@ -38,6 +40,7 @@ INSTANTIATE_TYPED_TEST_SUITE_P(TransparentHost, DeviceConformance, TransparentHo
 struct ScatteredHost {
   static constexpr uint64_t kUnit = 4096;
   static constexpr bool kBytes = true;
+  static constexpr bool kReadOnlyExports = true;
   static constexpr Pages kPages{};
   static std::unique_ptr<Device> Make(uint64_t bytes) {
     auto made = HostDevice::Make({"test", bytes, /*read_only=*/true, kPages, 3 * kUnit});
@@ -51,6 +54,7 @@ INSTANTIATE_TYPED_TEST_SUITE_P(ScatteredHost, DeviceConformance, ScatteredHost);
 struct Ghost {
   static constexpr uint64_t kUnit = 2 << 20;
   static constexpr bool kBytes = false;
+  static constexpr bool kReadOnlyExports = false;  // nobody reads or writes there
   static std::unique_ptr<Device> Make(uint64_t bytes) {
     return std::make_unique<GhostDevice>(bytes, kUnit);
   }
@@ -88,14 +92,14 @@ TEST(GhostDevice, CopiesAreCountedAndNothingIsReached) {
 TEST(Platform, AnUnknownOneIsRefusedWithWhatThereIs) {
   const auto none = MakePlatform({.name = "abacus"});
   EXPECT_EQ(none.status().code(), Code::kInvalid);
-  EXPECT_NE(none.status().message().find("there is: host"), std::string::npos);
+  EXPECT_NE(none.status().message().find("there is: host, cuda"), std::string::npos);
   EXPECT_EQ(MakePlatform({.map_bytes = 1024}).status().code(), Code::kInvalid)
       << "no machine maps so little";
   const Status odd = MakePlatform({.map_bytes = 8192, .descriptor_bytes = 12288}).status();
   EXPECT_EQ(odd.code(), Code::kInvalid) << "what is mapped at once would lie in two of them";
   const Status ghost = MakePlatform({.name = "ghost"}).status();
   EXPECT_EQ(ghost.code(), Code::kInvalid) << "an agent serves nobody from sizes";
-  EXPECT_NE(ghost.message().find("that holds bytes; there is: host"), std::string::npos);
+  EXPECT_NE(ghost.message().find("that holds bytes; there is: host, cuda"), std::string::npos);
 }
 
 TEST(Platform, ControlIsAlwaysReached) {

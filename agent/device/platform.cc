@@ -2,26 +2,13 @@
 
 #include <fmt/format.h>
 
+#include "agent/device/control.h"
+#include "agent/device/cuda_platform.h"
 #include "agent/device/ghost.h"
 #include "agent/device/host.h"
 
 namespace tangram::device {
 namespace {
-
-// Moves what was made, or tells why it was not.
-template <typename Made>
-Status Put(Result<Made> made, std::unique_ptr<Device>* to) {
-  if (!made.ok()) return made.status();
-  *to = std::move(made).value();
-  return OkStatus();
-}
-
-// Control pages are small, and of the host's own size.
-Pages Small() { return ChoosePages(false, 4096); }
-
-HostDevice::Options Control(const std::string& rank, const RankBytes& bytes) {
-  return {fmt::format("tangram-{}-control", rank), bytes.control, false, Small()};
-}
 
 class HostPlatform final : public Platform {
  public:
@@ -37,7 +24,7 @@ class HostPlatform final : public Platform {
     RankDevices out;
     TANGRAM_RETURN_IF_ERROR(Put(HostDevice::Make(Weights(rank, bytes)), &out.weights));
     TANGRAM_RETURN_IF_ERROR(Put(HostDevice::Make(Kv(rank, bytes)), &out.kv));
-    TANGRAM_RETURN_IF_ERROR(Put(HostDevice::Make(Control(rank, bytes)), &out.control));
+    TANGRAM_RETURN_IF_ERROR(MakeControl(rank, bytes.control, &out));
     return out;
   }
 
@@ -47,14 +34,12 @@ class HostPlatform final : public Platform {
     TANGRAM_RETURN_IF_ERROR(
         Put(HostDevice::Adopt(Weights(rank, bytes), descriptors.weights), &out.weights));
     TANGRAM_RETURN_IF_ERROR(Put(HostDevice::Adopt(Kv(rank, bytes), descriptors.kv), &out.kv));
-    TANGRAM_RETURN_IF_ERROR(
-        Put(HostDevice::Adopt(Control(rank, bytes), descriptors.control), &out.control));
+    TANGRAM_RETURN_IF_ERROR(AdoptControl(rank, bytes.control, descriptors.control, &out));
     return out;
   }
 
   RankDevices Importers() const override {
-    return {HostDevice::Importer(pages_), HostDevice::Importer(pages_),
-            HostDevice::Importer(Small())};
+    return {HostDevice::Importer(pages_), HostDevice::Importer(pages_), ControlImporter()};
   }
 
  private:
@@ -82,7 +67,7 @@ class GhostPlatform final : public Platform {
     RankDevices out;
     out.weights = std::make_unique<GhostDevice>(bytes.weights, unit_);
     out.kv = std::make_unique<GhostDevice>(bytes.kv, unit_);
-    TANGRAM_RETURN_IF_ERROR(Put(HostDevice::Make(Control(rank, bytes)), &out.control));
+    TANGRAM_RETURN_IF_ERROR(MakeControl(rank, bytes.control, &out));
     return out;
   }
 
@@ -93,7 +78,7 @@ class GhostPlatform final : public Platform {
 
   RankDevices Importers() const override {
     return {std::make_unique<GhostDevice>(0, unit_), std::make_unique<GhostDevice>(0, unit_),
-            HostDevice::Importer(Small())};
+            ControlImporter()};
   }
 
  private:
@@ -106,10 +91,12 @@ Result<std::unique_ptr<Platform>> MakePlatform(const PlatformOptions& options) {
   if (options.name == "ghost" && options.sizes_only) {
     return std::unique_ptr<Platform>(std::make_unique<GhostPlatform>(options.map_bytes));
   }
+  if (options.name == "cuda") return MakeCudaPlatform(options);
   if (options.name != "host") {
-    return Status(Code::kInvalid,
-                  fmt::format("there is no device platform '{}' that holds bytes; there is: host",
-                              options.name));
+    return Status(
+        Code::kInvalid,
+        fmt::format("there is no device platform '{}' that holds bytes; there is: host, cuda",
+                    options.name));
   }
   const Pages pages = ChoosePages(options.hugetlb, options.map_bytes);
   if (options.map_bytes % pages.unit != 0) {

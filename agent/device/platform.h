@@ -53,6 +53,10 @@ struct PlatformOptions {
   // Weights and KV are mapped in multiples of this (the geometry's page_bytes).
   uint64_t map_bytes = 4096;
   bool hugetlb = false;  // the pod was given huge pages
+  // Of `cuda`: which of the GPUs that the process may use, and its driver, by a name that the
+  // loader finds or by a path.
+  int ordinal = 0;
+  std::string driver = "libcuda.so.1";
   // The host's weights and KV are memory of so many bytes a descriptor, in multiples of map_bytes,
   // as devices have whose memory comes in handles; 0: all in one.
   uint64_t descriptor_bytes = 0;
@@ -61,8 +65,8 @@ struct PlatformOptions {
   bool sizes_only = false;
 };
 
-// kInvalid: there is no such platform, or it does not map in such multiples; the message lists
-// what there is.
+// kInvalid: there is no such platform (the message lists what there is), this machine has not what
+// it needs, or it does not map in such multiples.
 Result<std::unique_ptr<Platform>> MakePlatform(const PlatformOptions& options);
 
 }  // namespace tangram::device

@@ -85,14 +85,14 @@ void CopyStrip(const Strip& to, const Strip& from, Hasher* hasher) {
   });
 }
 
+}  // namespace
+
 bool SamePlanes(const Shape& a, const Shape& b) {
   return std::equal(a.planes.begin(), a.planes.end(), b.planes.begin(), b.planes.end(),
                     [](const Shape::Plane& one, const Shape::Plane& other) {
                       return one.lines == other.lines && one.bytes == other.bytes;
                     });
 }
-
-}  // namespace
 
 uint64_t Shape::unit_bytes() const {
   uint64_t out = 0;
@@ -106,23 +106,13 @@ Memory FirstByte(const Memory& memory) {
 }
 
 bool CopyStrips(const Memory& to, const Memory& from, uint64_t* hash) {
-  const Shape* const shape = to.shape != nullptr ? to.shape : from.shape;
   if (to.shape != nullptr && from.shape != nullptr && !SamePlanes(*to.shape, *from.shape)) {
     return false;
   }
   Hasher hasher;
-  // A unit has few planes: both sides are walked at once by way of a list of one unit's strips.
-  const uint64_t unit = shape->unit_bytes();
-  std::vector<Strip> strips;
-  strips.reserve(shape->planes.size());
-  for (uint64_t at = 0; at + unit <= to.bytes; at += unit) {
-    strips.clear();
-    EachStrip(from.Part(at, unit), shape, [&](const Strip& strip) { strips.push_back(strip); });
-    size_t next = 0;
-    EachStrip(to.Part(at, unit), shape, [&](const Strip& strip) {
-      CopyStrip(strip, strips[next++], hash != nullptr ? &hasher : nullptr);
-    });
-  }
+  EachPair(to, from, [&](const Strip& strip, const Strip& source) {
+    CopyStrip(strip, source, hash != nullptr ? &hasher : nullptr);
+  });
   if (hash != nullptr) *hash = hasher.Value();
   return true;
 }

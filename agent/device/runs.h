@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "agent/device/memory.h"
 
@@ -37,6 +38,26 @@ void EachStrip(const Memory& memory, const Shape* shape, Each&& each) {
       each(Strip{plane_at + (memory.unit + u) * plane.bytes, plane.lines, plane.bytes, pitch});
       plane_at += plane.lines * pitch;
     }
+  }
+}
+
+// Whether units of one may be copied to units of the other.
+bool SamePlanes(const Shape& a, const Shape& b);
+
+// Calls `each(to, from)` for the strips of two memories of one size, in the order of their bytes,
+// cut alike: as the shape of one of them cuts it (two shapes have the same planes), else whole.
+template <typename Each>
+void EachPair(const Memory& to, const Memory& from, Each&& each) {
+  const Shape* const shape = to.shape != nullptr ? to.shape : from.shape;
+  const uint64_t unit = shape != nullptr ? shape->unit_bytes() : to.bytes;
+  // A unit has few planes: both sides are walked at once by way of a list of one unit's strips.
+  std::vector<Strip> strips;
+  strips.reserve(shape != nullptr ? shape->planes.size() : 1);
+  for (uint64_t at = 0; unit > 0 && at + unit <= to.bytes; at += unit) {
+    strips.clear();
+    EachStrip(from.Part(at, unit), shape, [&](const Strip& strip) { strips.push_back(strip); });
+    size_t next = 0;
+    EachStrip(to.Part(at, unit), shape, [&](const Strip& strip) { each(strip, strips[next++]); });
   }
 }
 

@@ -1,0 +1,25 @@
+// A rank's control memory: the host's on every platform, since agent and engine both write it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "agent/device/platform.h"
+
+namespace tangram::device {
+
+// Moves what was made into a place of RankDevices, or tells why it was not.
+template <typename Made>
+Status Put(Result<Made> made, std::unique_ptr<Device>* to) {
+  if (!made.ok()) return made.status();
+  *to = std::move(made).value();
+  return OkStatus();
+}
+
+Status MakeControl(const std::string& rank, uint64_t bytes, RankDevices* to);
+// Of memory that an engine kept.
+Status AdoptControl(const std::string& rank, uint64_t bytes, std::span<const int> descriptors,
+                    RankDevices* to);
+std::unique_ptr<Device> ControlImporter();
+
+}  // namespace tangram::device

@@ -1,0 +1,12 @@
+// In place of the backend, where <cuda.h> was not found.
+#include "agent/device/cuda_platform.h"
+
+namespace tangram::device {
+
+Result<std::unique_ptr<Platform>> MakeCudaPlatform(const PlatformOptions&) {
+  return Status(Code::kInvalid,
+                "platform cuda: it was left out of this build, which found no cuda.h (configure "
+                "with -DTANGRAM_CUDA_INCLUDE=<folder of the CUDA toolkit's headers>)");
+}
+
+}  // namespace tangram::device

@@ -1,0 +1,109 @@
+#include "agent/device/cuda_context.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <map>
+#include <mutex>
+#include <utility>
+
+namespace tangram::device {
+namespace {
+
+Status Unfit(const std::string& name, const std::string& why) {
+  return {Code::kInvalid, fmt::format("cuda: {} cannot be used: {}", name, why)};
+}
+
+}  // namespace
+
+Status CudaContext::Examine(int ordinal) {
+  int devices = 0;
+  TANGRAM_RETURN_IF_ERROR(driver_->Check(driver_->DeviceGetCount(&devices), "counting devices"));
+  if (ordinal < 0 || ordinal >= devices) {
+    return {Code::kInvalid, fmt::format("cuda: there is no device {}: this process may use {}, "
+                                        "counted from 0 (see CUDA_VISIBLE_DEVICES)",
+                                        ordinal, devices)};
+  }
+  TANGRAM_RETURN_IF_ERROR(driver_->Check(driver_->DeviceGet(&device_, ordinal), "a device"));
+  std::array<char, 256> name{};
+  TANGRAM_RETURN_IF_ERROR(
+      driver_->Check(driver_->DeviceGetName(name.data(), name.size(), device_), "its name"));
+  name_ = name.data();
+  // A slice says so in its name alone: its attributes are those of the whole.
+  if (name_.find(" MIG ") != std::string::npos) {
+    return Unfit(name_,
+                 "a MIG slice reaches no other GPU, and ranks copy from each other's; give "
+                 "the pod a whole one");
+  }
+  const auto has = [&](CUdevice_attribute attribute, bool* out) {
+    int value = 0;
+    const Status status = driver_->Check(driver_->DeviceGetAttribute(&value, attribute, device_),
+                                         "an attribute of " + name_);
+    *out = value != 0;
+    return status;
+  };
+  bool managed = false, shared = false;
+  TANGRAM_RETURN_IF_ERROR(has(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, &managed));
+  TANGRAM_RETURN_IF_ERROR(
+      has(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, &shared));
+  if (!managed) return Unfit(name_, "it has no virtual memory management (cuMemMap)");
+  if (!shared) return Unfit(name_, "its memory cannot be passed on as a file descriptor");
+  const CUmemAllocationProp memory = properties();
+  size_t unit = 0;
+  TANGRAM_RETURN_IF_ERROR(driver_->Check(
+      driver_->MemGetAllocationGranularity(&unit, &memory, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+      "its granularity"));
+  granularity_ = unit;
+  return driver_->Check(driver_->DevicePrimaryCtxRetain(&context_, device_),
+                        "the primary context of " + name_);
+}
+
+Result<std::shared_ptr<CudaContext>> CudaContext::Open(const std::string& library, int ordinal) {
+  static std::mutex mu;
+  static std::map<std::pair<std::string, int>, std::weak_ptr<CudaContext>> open;
+  const std::scoped_lock lock(mu);
+  std::weak_ptr<CudaContext>& known = open[{library, ordinal}];
+  if (auto context = known.lock()) return context;
+  auto driver = CudaDriver::Load(library);
+  if (!driver.ok()) return driver.status();
+  std::shared_ptr<CudaContext> context(new CudaContext(std::move(driver).value()));
+  TANGRAM_RETURN_IF_ERROR(context->Examine(ordinal));
+  known = context;
+  return context;
+}
+
+CudaContext::~CudaContext() {
+  if (context_ != nullptr) (void)driver_->DevicePrimaryCtxRelease(device_);
+}
+
+CUmemAllocationProp CudaContext::properties() const {
+  CUmemAllocationProp out{};
+  out.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  out.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  out.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  out.location.id = device_;
+  return out;
+}
+
+std::string CudaContext::Room() const {
+  const Entered in(*this);
+  size_t free = 0, total = 0;
+  if (driver_->MemGetInfo(&free, &total) != CUDA_SUCCESS) return "how much is free is unknown";
+  return fmt::format("{} of {} bytes of {} are free", free, total, name_);
+}
+
+// The thread may belong to others, whose framework has its own idea of where it is.
+CudaContext::Entered::Entered(const CudaContext& context) : driver_(context.driver()) {
+  CUcontext now = nullptr;
+  (void)driver_.CtxGetCurrent(&now);
+  if (now == context.context_) return;
+  back_ = now;
+  // What fails for want of it says so itself.
+  (void)driver_.CtxSetCurrent(context.context_);
+}
+
+CudaContext::Entered::~Entered() {
+  if (back_ != nullptr) (void)driver_.CtxSetCurrent(back_);
+}
+
+}  // namespace tangram::device

@@ -1,0 +1,84 @@
+#include "agent/device/cuda_driver.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+namespace tangram::device {
+namespace {
+
+// cuGetProcAddress has five parameters since CUDA 12; what is exported under this name has.
+using GetProcAddress = CUresult (*)(const char* symbol, void** function, int version,
+                                    cuuint64_t flags, CUdriverProcAddressQueryResult* status);
+constexpr const char* kGetProcAddress = "cuGetProcAddress_v2";
+
+std::string Version(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+Status TooOld(const std::string& path, const std::string& why) {
+  return {Code::kInvalid,
+          fmt::format("cuda: the driver {} is too old: {}; CUDA {} or newer is needed", path, why,
+                      Version(CudaDriver::kVersion))};
+}
+
+}  // namespace
+
+Status CudaDriver::Resolve(void* library, const std::string& path) {
+  const auto find = reinterpret_cast<GetProcAddress>(dlsym(library, kGetProcAddress));
+  if (find == nullptr) return TooOld(path, fmt::format("it has no {}", kGetProcAddress));
+  const auto get = [&](const char* name, auto* function) -> Status {
+    void* found = nullptr;
+    const CUresult result = find(name, &found, kVersion, CU_GET_PROC_ADDRESS_DEFAULT, nullptr);
+    if (result != CUDA_SUCCESS || found == nullptr) {
+      return TooOld(path, fmt::format("it has no {}", name));
+    }
+    *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(found);
+    return OkStatus();
+  };
+#define TANGRAM_CUDA_GET(name) TANGRAM_RETURN_IF_ERROR(get("cu" #name, &this->name));
+  TANGRAM_CUDA_ENTRY_POINTS(TANGRAM_CUDA_GET)
+#undef TANGRAM_CUDA_GET
+  return OkStatus();
+}
+
+Result<std::shared_ptr<const CudaDriver>> CudaDriver::Load(const std::string& library) {
+  void* const opened = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (opened == nullptr) {
+    const char* why = dlerror();
+    return Status(Code::kInvalid,
+                  fmt::format("cuda: no driver here ({}); give this process a GPU and its driver, "
+                              "or use platform host",
+                              why != nullptr ? why : library));
+  }
+  std::shared_ptr<CudaDriver> driver(new CudaDriver);
+  TANGRAM_RETURN_IF_ERROR(driver->Resolve(opened, library));
+  const CUresult begun = driver->Init(0);
+  int version = 0, devices = 0;
+  if (begun != CUDA_ERROR_NO_DEVICE) {
+    TANGRAM_RETURN_IF_ERROR(driver->Check(begun, "starting the driver"));
+    TANGRAM_RETURN_IF_ERROR(driver->Check(driver->DriverGetVersion(&version), "its version"));
+    if (version < kVersion) return TooOld(library, "it is of CUDA " + Version(version));
+    TANGRAM_RETURN_IF_ERROR(
+        driver->Check(driver->DeviceGetCount(&devices), "counting the devices"));
+  }
+  if (devices == 0) {
+    return Status(Code::kInvalid,
+                  fmt::format("cuda: no device: the driver {} finds no GPU that this process may "
+                              "use (see CUDA_VISIBLE_DEVICES, or what the pod asks for)",
+                              library));
+  }
+  return std::shared_ptr<const CudaDriver>(std::move(driver));
+}
+
+Status CudaDriver::Check(CUresult result, const std::string& what) const {
+  if (result == CUDA_SUCCESS) return OkStatus();
+  const char *name = nullptr, *text = nullptr;
+  if (GetErrorName(result, &name) != CUDA_SUCCESS || name == nullptr) name = "an unknown error";
+  if (GetErrorString(result, &text) != CUDA_SUCCESS || text == nullptr) text = "no text";
+  const Code code = result == CUDA_ERROR_OUT_OF_MEMORY   ? Code::kNoMemory
+                    : result == CUDA_ERROR_INVALID_VALUE ? Code::kInvalid
+                                                         : Code::kInternal;
+  return {code, fmt::format("cuda: {}: {} ({}, {})", what, text, name, static_cast<int>(result))};
+}
+
+}  // namespace tangram::device

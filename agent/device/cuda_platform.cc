@@ -1,0 +1,67 @@
+#include "agent/device/cuda_platform.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "agent/device/control.h"
+#include "agent/device/cuda.h"
+
+namespace tangram::device {
+namespace {
+
+class CudaPlatform final : public Platform {
+ public:
+  CudaPlatform(std::shared_ptr<CudaContext> context, uint64_t unit)
+      : context_(std::move(context)), unit_(unit) {}
+
+  const char* name() const override { return "cuda"; }
+  uint64_t granularity() const override { return unit_; }
+  std::string pages() const override {
+    return fmt::format("{} MiB (handles of {})", unit_ >> 20, context_->name());
+  }
+
+  Result<RankDevices> Make(const std::string& rank, const RankBytes& bytes) const override {
+    return Adopt(rank, {}, bytes);
+  }
+
+  Result<RankDevices> Adopt(const std::string& rank, const RankDescriptors& descriptors,
+                            const RankBytes& bytes) const override {
+    RankDevices out;
+    TANGRAM_RETURN_IF_ERROR(Put(
+        CudaDevice::Adopt(context_, {bytes.weights, unit_}, descriptors.weights), &out.weights));
+    // Nobody maps a part of it, so it is one handle.
+    const uint64_t unit = context_->granularity();
+    const uint64_t kv = (bytes.kv + unit - 1) / unit * unit;
+    TANGRAM_RETURN_IF_ERROR(Put(CudaDevice::Adopt(context_, {kv, kv}, descriptors.kv), &out.kv));
+    TANGRAM_RETURN_IF_ERROR(AdoptControl(rank, bytes.control, descriptors.control, &out));
+    return out;
+  }
+
+  RankDevices Importers() const override {
+    return {CudaDevice::Importer(context_, unit_),
+            CudaDevice::Importer(context_, context_->granularity()), ControlImporter()};
+  }
+
+ private:
+  const std::shared_ptr<CudaContext> context_;
+  const uint64_t unit_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Platform>> MakeCudaPlatform(const PlatformOptions& options) {
+  auto context = CudaContext::Open(options.driver, options.ordinal);
+  if (!context.ok()) return context.status();
+  const uint64_t unit = (*context)->granularity();
+  if (options.map_bytes % unit != 0) {
+    return Status(Code::kInvalid,
+                  fmt::format("page_bytes = {}: {} maps handles of multiples of {}; best is a "
+                              "multiple that holds a whole expert, as each handle costs",
+                              options.map_bytes, (*context)->name(), unit));
+  }
+  return std::unique_ptr<Platform>(
+      std::make_unique<CudaPlatform>(std::move(context).value(), options.map_bytes));
+}
+
+}  // namespace tangram::device

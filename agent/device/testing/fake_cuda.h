@@ -1,0 +1,40 @@
+// What a test may ask of the recording driver (libfakecuda.so) and tell it.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <string>
+
+namespace tangram::device::testing {
+
+// What machine it plays.
+struct FakeMachine {
+  int version = 13000;  // of CUDA
+  int devices = 1;
+  std::string name = "NVIDIA H200 (recorded)";
+  uint64_t memory_mib = 0;  // of each device; 0: what FAKE_CUDA_MIB says, else 4096
+  uint64_t granularity = 2 << 20;
+  bool memory_management = true;
+  bool posix_descriptors = true;
+  std::string missing;  // an entry point that this driver does not have
+};
+
+class FakeCuda {
+ public:
+  // As if it had just been loaded. What the process still has of it must be gone (Leaks).
+  static void Become(const FakeMachine& machine);
+
+  // How often an entry point was called since Become.
+  static uint64_t Calls(const std::string& name);
+  // The call of an entry point that comes after `skip` others fails so, and does nothing.
+  static void Fail(const std::string& name, CUresult result, uint64_t skip = 0);
+  // What it refused last, and why, in words; empty if nothing. Forgets it.
+  static std::string Complaint();
+  // What was made and not ended, in words; empty: nothing.
+  static std::string Leaks();
+  // Copies that were put on streams and did not run yet.
+  static uint64_t Waiting();
+};
+
+}  // namespace tangram::device::testing

@@ -1,0 +1,133 @@
+// What the recording driver knows. Private to its sources.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "agent/base/unique_fd.h"
+#include "agent/device/testing/fake_cuda.h"
+
+namespace tangram::device::testing {
+
+// Physical memory: a memfd, mapped here for the copies of this driver alone. The addresses that a
+// process maps it at stay without any access for processors, as those of a GPU are.
+class Physical {
+ public:
+  // Of this process's device, which has so much less until it goes; null: no memory.
+  static std::shared_ptr<Physical> Make(size_t bytes);
+  static std::shared_ptr<Physical> Import(UniqueFd memory, size_t bytes);
+  ~Physical();
+
+  size_t bytes() const { return bytes_; }
+  int memory() const { return memory_.get(); }
+  std::byte* base() const { return base_; }
+  uint64_t identity() const { return identity_; }  // of the memory, whoever has it
+
+ private:
+  Physical() = default;
+  static std::shared_ptr<Physical> Of(UniqueFd memory, size_t bytes);
+
+  UniqueFd memory_;
+  size_t bytes_ = 0;
+  std::byte* base_ = nullptr;
+  uint64_t identity_ = 0;
+  bool counted_ = false;
+};
+
+struct FakeMapping {
+  size_t bytes = 0;
+  std::shared_ptr<Physical> physical;
+  CUmemAccess_flags access = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+};
+
+// One side of a copy: lines of `bytes`, `pitch` apart.
+struct Lines {
+  uint64_t address = 0, lines = 0, bytes = 0, pitch = 0;
+  bool Touches(uint64_t begin, uint64_t end) const;
+};
+
+// Bytes of a memory, or (memory 0) of the process's own addresses.
+struct Segment {
+  uint64_t memory = 0, begin = 0, end = 0;
+};
+
+struct FakeCopy {
+  uint64_t number = 0;  // on its stream, from 1 on
+  Lines to, from;
+  std::vector<Segment> writes, reads;  // sorted
+};
+
+// Nothing runs before somebody asks for it: an event that is queried runs one copy, one that is
+// waited for all up to it. So whoever forgets to wait finds bytes that are not there.
+struct FakeStream {
+  uint64_t given = 0, done = 0;
+  std::deque<FakeCopy> copies;
+};
+
+struct FakeEvent {
+  std::shared_ptr<FakeStream> stream;  // null: it was never recorded
+  uint64_t number = 0;                 // the last copy before it
+};
+
+struct FakeState {
+  std::mutex mu;
+  FakeMachine machine;
+  bool begun = false;              // cuInit
+  CUresult broken = CUDA_SUCCESS;  // an address that was touched without access: all is lost
+  std::map<std::string, uint64_t> calls;
+  std::map<std::string, std::pair<uint64_t, CUresult>> failing;  // at which call
+  std::string complaint;
+
+  uint64_t used_bytes = 0;
+  uint64_t next = 1;  // name of the next handle, stream, event or context
+  std::map<CUmemGenericAllocationHandle, std::shared_ptr<Physical>> handles;
+  std::map<uint64_t, uint64_t> reservations;  // address -> bytes
+  std::map<uint64_t, FakeMapping> mappings;   // by address
+  std::map<CUstream, std::shared_ptr<FakeStream>> streams;
+  std::map<CUevent, FakeEvent> events;
+  uint64_t retained = 0;  // the primary context, by so many
+
+  // Also the streams that are gone, as far as an event may still tell of them.
+  std::vector<std::weak_ptr<FakeStream>> all_streams;
+
+  uint64_t total_bytes() const;
+  // The mapping that has the address; end(): none.
+  std::map<uint64_t, FakeMapping>::const_iterator Find(uint64_t address) const;
+  bool Reserved(uint64_t address, uint64_t bytes) const;
+};
+
+// The one there is. It is never destroyed: threads of the process may outlive main.
+FakeState& State();
+// The primary context's name: the same whenever it is there.
+CUcontext Primary();
+// The calling thread's context.
+CUcontext& Current();
+
+// An entry point that is being called: counts it, holds the lock, and knows whether it shall fail.
+class Call {
+ public:
+  enum Needs { kNothing, kBegun, kContext };
+  explicit Call(const char* name, Needs needs = kBegun);
+  // What it fails with before it did anything.
+  CUresult failure() const { return failure_; }
+  // Refuses, and remembers why.
+  CUresult Refuse(CUresult result, const std::string& why) const;
+
+ private:
+  const char* const name_;
+  std::scoped_lock<std::mutex> lock_;
+  CUresult failure_ = CUDA_SUCCESS;
+};
+
+// Runs the copies of a stream up to that number; the first touch without access breaks all.
+void RunUntil(FakeStream* stream, uint64_t number);
+
+}  // namespace tangram::device::testing
