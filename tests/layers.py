@@ -11,6 +11,8 @@ Prints what breaks a rule, with its place, and exits 1. The order is that of age
 ['agent/store/a.cc:1: `HostDevice`: only agent/device knows backends by name']
 >>> broken({"agent/store/a.cc": '#include "agent/device/host.h"\\n'})
 ['agent/store/a.cc:1: `agent/device/host.h`: only agent/device knows backends by name']
+>>> broken({"agent/server/a.cc": '#include "agent/device/cuda_context.h"\\n', "agent/client/a_test.cc": 'device::CudaDevice* d;\\n'})
+['agent/client/a_test.cc:1: `CudaDevice`: only agent/device knows backends by name', 'agent/server/a.cc:1: `agent/device/cuda_context.h`: only agent/device knows backends by name']
 >>> broken({"agent/store/a_test.cc": 'memcpy(a, b, 1);\\n', "agent/net/s.cc": 'n = ::recv(fd, a, 1, 0);\\n'})
 []
 >>> broken({"agent/transition/a.cc": '// memcpy(x)\\nstd::memcpy(a, b, n);\\n'})
@@ -24,7 +26,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 INCLUDE = re.compile(r'#include "agent/(\w+)/')
-BACKENDS = re.compile(r"\b(HostDevice|GhostDevice|agent/device/(?:host|ghost)\.h)\b")
+BACKENDS = re.compile(r"\b(HostDevice|GhostDevice|CudaDevice|agent/device/(?:host|ghost|cuda\w*)\.h)\b")
 # What moves bytes.
 MOVES = re.compile(r"\b(memcpy|memmove|recv|recvmsg|readv|pread|preadv|send|sendmsg|writev|pwrite|sendfile|splice)\s*\(")
 

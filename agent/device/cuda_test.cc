@@ -143,6 +143,23 @@ TEST_F(CudaDeviceTest, WhatACopyUsesStaysMappedUntilItIsDone) {
   EXPECT_TRUE(back == bytes);
 }
 
+// A unit of a slab has a part in every line: it lies in all of the slab's handles.
+TEST_F(CudaDeviceTest, WhatUnitsOfASlabLieInStaysMappedToo) {
+  auto mapped = device_->Map(space_, Blocks(2), Access::kReadWrite);
+  ASSERT_TRUE(mapped.ok());
+  const Shape shape{{{2, kUnit / 2}}, 2};
+  Memory slab = At(0, 2);
+  slab.shape = &shape;
+  std::vector<std::byte> back(kUnit);
+  const CopyOp op{Memory::Own(back), slab.Part(0, kUnit)};
+  const Event event = device_->Copy({&op, 1});
+  EXPECT_EQ(FakeCuda::Calls("cuMemcpy2DAsync"), 1U) << "its lines are one copy";
+  EXPECT_EQ(FakeCuda::Waiting(), 1U);
+  mapped->pop_back();
+  EXPECT_EQ(FakeCuda::Waiting(), 0U);
+  EXPECT_TRUE(event.Done());
+}
+
 TEST_F(CudaDeviceTest, ADeviceThatGoesWaitsForItsCopies) {
   const auto mapped = device_->Map(space_, Blocks(1), Access::kReadWrite);
   ASSERT_TRUE(mapped.ok());
@@ -174,11 +191,15 @@ TEST_F(CudaDeviceTest, CopiesBehindOneThatTheDriverRefusesAreOverToo) {
   const auto mapped = device_->Map(space_, Blocks(2), Access::kReadWrite);
   ASSERT_TRUE(mapped.ok());
   std::vector<std::byte> bytes(kUnit);
-  const std::vector<CopyOp> ops{{At(0), Memory::Own(bytes)}, {At(1), At(0)}};
-  FakeCuda::Fail("cuMemcpyAsync", CUDA_ERROR_INVALID_VALUE, 1);
+  const Shape shape{{{4, kUnit / 8}}, 2};
+  Memory second = At(1);
+  second.shape = &shape;
+  const std::vector<CopyOp> ops{{At(0), Memory::Own(bytes)},
+                                {second.Part(0, kUnit / 2), At(0).Part(0, kUnit / 2)}};
+  FakeCuda::Fail("cuMemcpy2DAsync", CUDA_ERROR_INVALID_VALUE);
   const Event event = device_->Copy(ops);
   EXPECT_TRUE(event.Done());
-  EXPECT_FALSE(event.Wait().ok());
+  EXPECT_EQ(event.Wait().code(), Code::kInvalid);
   EXPECT_EQ(FakeCuda::Waiting(), 0U) << "who is told may free what it copied from";
 }
 

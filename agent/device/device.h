@@ -1,7 +1,7 @@
 // The one interface to memory: physical blocks, reserved addresses, mappings, copies, hashes.
-// Backends are `host` (memfd and mmap) and `ghost` (sizes without bytes); `cuda` (driver VMM) has
-// the same shape: no mapping is replaced in place, a fresh mapping has no access, access is set
-// for a run of mappings at once, copies end later than they return.
+// Backends are `host` (memfd and mmap), `cuda` (the driver's virtual memory management) and `ghost`
+// (sizes without bytes). It has the shape of what a GPU can do: no mapping is replaced in place, a
+// list is mapped at once, copies end later than they return.
 // Nothing above this folder may know which one it is on.
 #pragma once
 
@@ -82,7 +82,8 @@ class Mapping {
   const BlockPtr& block() const { return block_; }
 
   // Cuts off what lies from `bytes` (whole units, fewer than there are) on. For importers: it is
-  // the exporter that knows where a block may be cut.
+  // the exporter that knows where a block may be cut. (Elsewhere a device may keep a part that is
+  // given back mapped until the rest is, too.)
   Mapping Split(uint64_t bytes);
 
  private:
@@ -135,7 +136,8 @@ class Device {
   // which may read it and no more. kInvalid: there is none.
   virtual Result<UniqueFd> ForReading() const = 0;
   // Takes the descriptor's bytes; duplicates it. Mapped for writing as far as it is open for that.
-  // kInvalid also if whoever made it could take the bytes away again.
+  // kInvalid also if whoever made it could take the bytes away again. Where memory comes in
+  // handles, the one extent is a handle, whole.
   virtual Result<BlockPtr> Import(int descriptor, std::span<const Extent> extents) = 0;
 
   // Maps all of them, in order, with this access, or none; nothing may lie there yet. What lies
@@ -146,7 +148,8 @@ class Device {
   // Ends mappings, side by side as one, once `after` is done.
   void Release(std::vector<Mapping> mappings, const Event& after);
 
-  // In any order among each other. What an operation uses stays mapped until the event is done.
+  // In any order among each other. What an operation uses stays mapped until the event is done: a
+  // mapping that goes before waits for it. Memory of the process itself its owner keeps.
   virtual Event Copy(std::span<const CopyOp> ops) = 0;
   virtual Event Hash(std::span<const HashOp> ops) = 0;
 

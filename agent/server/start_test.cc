@@ -1,0 +1,66 @@
+// The program itself, as far as it starts: what it says when it cannot.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "agent/net/testing/certs.h"
+
+namespace tangram {
+namespace {
+
+struct Ended {
+  int code = -1;
+  std::string says;  // on stderr
+};
+
+// Starts an agent without a world around it, and waits for its end.
+Ended Start(const std::string& settings) {
+  const std::filesystem::path dir =
+      std::filesystem::temp_directory_path() / ("start-test-" + std::to_string(getpid()));
+  std::filesystem::create_directories(dir);
+  const net::TlsFiles tls =
+      net::testing::TestCa().Write("spiffe://tangram/w/agent/p", dir.string(), "p");
+  std::ofstream(dir / "agent.yaml")
+      << "{world: w, pod: p, pod_uid: u, node: n, memory_bytes: 1000, kv_bytes: 1000, "
+         "granule_rows: 16, checkpoint: "
+      << dir.string() << "/none, revision: r, listen: '127.0.0.1:0', data_listen: '127.0.0.1:0', "
+      << "engine_socket: " << dir.string() << "/s, engine_token_file: " << dir.string()
+      << "/t, tls: {ca: " << tls.ca << ", cert: " << tls.cert << ", key: " << tls.key
+      << "}, log: {level: \"off\"}, " << settings << "}\n";
+  const std::string command =
+      TANGRAM_AGENT " --config " + (dir / "agent.yaml").string() + " 2>&1 >/dev/null";
+  Ended out;
+  FILE* const pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return out;
+  std::array<char, 512> part{};
+  while (fgets(part.data(), part.size(), pipe) != nullptr) out.says += part.data();
+  out.code = WEXITSTATUS(pclose(pipe));
+  std::filesystem::remove_all(dir);
+  return out;
+}
+
+TEST(AgentProgram, WithoutAGpuItsPlatformIsRefusedInOneLine) {
+  const Ended ended = Start("device: cuda, page_bytes: 4096");
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_EQ(ended.says.find('\n'), ended.says.size() - 1) << ended.says;
+  // Where there is a GPU, these pages are too small for it.
+  const bool no_driver =
+      ended.says.starts_with("tangram-agent: cuda: no driver here (libcuda.so.1");
+  EXPECT_TRUE(no_driver || ended.says.starts_with("tangram-agent: page_bytes = 4096: NVIDIA"))
+      << ended.says;
+}
+
+TEST(AgentProgram, APlatformThatNobodyKnowsIsNamedWithThoseThereAre) {
+  const Ended ended = Start("device: abacus");
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_NE(ended.says.find("'abacus' that holds bytes; there is: host, cuda\n"), std::string::npos)
+      << ended.says;
+}
+
+}  // namespace
+}  // namespace tangram
