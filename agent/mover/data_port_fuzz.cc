@@ -3,11 +3,13 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "agent/mover/data_server.h"
+#include "agent/mover/kv_wire.h"
+#include "agent/mover/transport.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2) return 0;
-  static const std::vector<std::byte> region(5000);
+  static std::vector<std::byte> bytes(5000);
+  const auto region = tangram::device::Memory::Own(bytes);
   const size_t step = 1 + data[0];
   std::span<const uint8_t> rest(data + 1, size - 1);
   auto reader = tangram::mover::KvRequests();
@@ -22,9 +24,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const auto ranges = tangram::mover::RangesOf(reader.Take(), region);
     if (!ranges.ok()) return 0;
     if (ranges->size() > tangram::mover::kMostRanges) std::abort();
-    for (const iovec& range : *ranges) {
-      const auto* begin = static_cast<const std::byte*>(range.iov_base);
-      if (begin < region.data() || begin + range.iov_len > region.data() + region.size()) {
+    for (const tangram::device::Memory& range : *ranges) {
+      if (range.address < region.address ||
+          range.address + range.bytes > region.address + region.bytes) {
         std::abort();
       }
     }

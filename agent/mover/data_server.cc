@@ -20,6 +20,7 @@
 #include "agent/base/fault.h"
 #include "agent/device/device.h"
 #include "agent/device/hash.h"
+#include "agent/mover/kv_wire.h"
 #include "agent/net/address.h"
 #include "agent/net/blocking.h"
 
@@ -28,49 +29,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kLookMs = 100;        // between looks at clocks
-constexpr size_t kRangeBytes = 12;  // of a KV request: u64 offset, u32 length
+constexpr int kLookMs = 100;  // between looks at clocks
 // What one connection is sent before the others have their turn.
 constexpr size_t kTurnBytes = 1 << 20;
 
 const fault::Point kBeforeSend("data.before_send", fault::kErrors | fault::kCorruption);
 
 }  // namespace
-
-net::FrameReader KvRequests() {
-  return {sizeof(uint32_t), [](std::span<const std::byte> header) -> Result<size_t> {
-            uint32_t count = 0;
-            std::memcpy(&count, header.data(), sizeof count);
-            if (count > kMostRanges) {
-              return Status{Code::kInvalid, fmt::format("{} ranges in one request", count)};
-            }
-            return count * kRangeBytes;
-          }};
-}
-
-Result<std::vector<iovec>> RangesOf(std::span<const uint8_t> body,
-                                    std::span<const std::byte> region) {
-  std::vector<iovec> out;
-  out.reserve(body.size() / kRangeBytes);
-  for (size_t at = 0; at + kRangeBytes <= body.size(); at += kRangeBytes) {
-    uint64_t offset = 0;
-    uint32_t length = 0;
-    std::memcpy(&offset, body.data() + at, sizeof offset);
-    std::memcpy(&length, body.data() + at + sizeof offset, sizeof length);
-    if (length > kMostRangeBytes) {
-      return Status{Code::kInvalid, fmt::format("KV range of {} bytes, more than {} at once",
-                                                length, kMostRangeBytes)};
-    }
-    if (offset > region.size() || length > region.size() - offset) {
-      return Status{Code::kInvalid,
-                    fmt::format("KV range of {} bytes at {} of {}", length, offset, region.size())};
-    }
-    out.push_back({const_cast<std::byte*>(region.data() + offset), length});
-  }
-  return out;
-}
-
-uint64_t KvDigest::Value() const { return device::HashOf(std::as_bytes(std::span(hashes_))); }
 
 struct DataServer::Connection {
   Connection(UniqueFd fd, std::shared_ptr<net::Credentials> credentials, Grants* from, bool near)
@@ -87,17 +52,19 @@ struct DataServer::Connection {
 
   // Sends what is left of `out`, up to a turn's worth.
   Status Send();
+  // Puts memory at the end of `out`: where it lies, or to be gathered where the CPU reaches it not.
+  void Put(const device::Memory& memory);
   // Looks at what comes next of KV: `hashed` goes on by about a turn's worth.
-  void Hash();
+  Status Hash();
   // Writes what comes next in `out`, as much as goes at once.
   Result<size_t> Write();
   // Reads a KV request and begins to answer it, if one is there.
   Status Ask();
   // What the token opens is sent, or shown.
   Status Begin();
-  // What comes next, if it is no range, is put in order. Not before its turn, so that a connection
-  // takes the memory of one unit.
-  Status GatherNext();
+  // Copies what of out[at, end) must be gathered. Not before its turn, so that a connection takes
+  // the memory of little at once.
+  Status Gather(size_t end);
   Status Show();
   bool kv() const { return grant.kv.bytes > 0 && !of_node; }  // and is sent range by range
 
@@ -113,7 +80,7 @@ struct DataServer::Connection {
   size_t hashed = 0;                       // of `out`: the ranges of KV that are in `digest`
   KvDigest digest;                         // of what is answered to a KV request,
   uint64_t answer = 0;                     // which is the last of `out`
-  std::map<size_t, device::Memory> apart;  // by index in `out`: what is no range, of null there
+  std::map<size_t, device::Memory> apart;  // by index in `out`: what must be gathered, null there
   std::vector<std::byte> gathered;         // the last of them
   std::vector<std::byte> bad;              // a fault: goes out in place of the first piece
   std::vector<std::byte> text;             // of an answer to who is shown memory
@@ -121,38 +88,55 @@ struct DataServer::Connection {
   Clock::time_point moved = Clock::now();
 };
 
-// Ranges are hashed when their turn to be sent comes, once those before are through: nobody waits
-// for the whole of another's request, and who does not read what it asked for costs little.
-void DataServer::Connection::Hash() {
-  for (size_t bytes = 0; bytes < kTurnBytes && hashed + 1 < out.size(); ++hashed) {
-    const iovec& range = out[hashed];
-    digest.Add(device::HashOf({static_cast<const std::byte*>(range.iov_base), range.iov_len}));
-    bytes += range.iov_len;
-  }
-  if (hashed + 1 != out.size()) return;
-  answer = digest.Value();
-  ++hashed;
+void DataServer::Connection::Put(const device::Memory& memory) {
+  const std::span<std::byte> bytes = device::View(memory);
+  const bool reached = bytes.size() == memory.bytes;
+  if (!reached) apart.emplace(out.size(), memory);
+  out.push_back({reached ? bytes.data() : nullptr, memory.bytes});
 }
 
-Status DataServer::Connection::GatherNext() {
-  if (out[at].iov_base != nullptr) return OkStatus();
-  const device::Memory& unit = apart.at(at);
-  gathered.resize(unit.bytes);
-  const device::CopyOp copy{device::Memory::Own(gathered), unit};
-  TANGRAM_RETURN_IF_ERROR(unit.device->Copy({&copy, 1}).Wait());
-  out[at].iov_base = gathered.data();
+Status DataServer::Connection::Gather(size_t end) {
+  const auto first = apart.lower_bound(at), last = apart.lower_bound(end);
+  size_t bytes = 0;
+  for (auto it = first; it != last; ++it) bytes += it->second.bytes;
+  if (bytes == 0) return OkStatus();
+  gathered.resize(bytes);
+  std::vector<device::CopyOp> copies;
+  std::byte* to = gathered.data();
+  for (auto it = first; it != last; to += it++->second.bytes) {
+    copies.push_back({device::Memory::Own({to, it->second.bytes}), it->second});
+    out[it->first].iov_base = to;
+  }
+  return first->second.device->Copy(copies).Wait();
+}
+
+// Ranges are hashed when their turn to be sent comes, once those before are through: nobody waits
+// for the whole of another's request, and who does not read what it asked for costs little.
+Status DataServer::Connection::Hash() {
+  size_t end = hashed;
+  for (size_t bytes = 0; bytes < kTurnBytes && end + 1 < out.size(); ++end) {
+    bytes += out[end].iov_len;
+  }
+  TANGRAM_RETURN_IF_ERROR(Gather(end));
+  for (; hashed < end; ++hashed) {
+    const iovec& range = out[hashed];
+    digest.Add(device::HashOf({static_cast<const std::byte*>(range.iov_base), range.iov_len}));
+  }
+  if (hashed + 1 != out.size()) return OkStatus();
+  answer = digest.Value();
+  ++hashed;
   return OkStatus();
 }
 
 Result<size_t> DataServer::Connection::Write() {
   if (!kv()) {
     if (apart.empty()) return stream.Write(std::span(out).subspan(at));
-    TANGRAM_RETURN_IF_ERROR(GatherNext());
+    if (out[at].iov_base == nullptr) TANGRAM_RETURN_IF_ERROR(Gather(at + 1));
     size_t end = at + 1;
     while (end < out.size() && out[end].iov_base != nullptr) ++end;
     return stream.Write(std::span(out).subspan(at, end - at));
   }
-  if (at == hashed) Hash();
+  if (at == hashed) TANGRAM_RETURN_IF_ERROR(Hash());
   return stream.Write(std::span(out).subspan(at, hashed - at));
 }
 
@@ -184,9 +168,11 @@ Status DataServer::Connection::Ask() {
   TANGRAM_RETURN_IF_ERROR(request.Read(stream));
   if (!request.whole()) return OkStatus();
   moved = Clock::now();
-  auto ranges = RangesOf(request.Take(), device::View(grant.kv));
+  const auto ranges = RangesOf(request.Take(), grant.kv);
   if (!ranges.ok()) return ranges.status();
-  out = std::move(ranges).value();
+  out.clear();
+  apart.clear();
+  for (const device::Memory& range : *ranges) Put(range);
   at = hashed = 0;
   digest = {};
   out.push_back({&answer, sizeof answer});
@@ -277,27 +263,21 @@ Status DataServer::Connection::Begin() {
   apart.clear();
   for (const device::Memory& piece : grant.pieces) {
     if (piece.device != nullptr && !piece.device->has_bytes()) continue;
-    if (piece.shape != nullptr) {
-      const uint64_t unit = piece.shape->unit_bytes();
-      for (uint64_t from = 0; from < piece.bytes; from += unit) {
-        apart.emplace(out.size(), piece.Part(from, unit));
-        out.push_back({nullptr, unit});
-      }
-      continue;
+    // What must be gathered goes in parts of a turn's worth; of a slab, unit by unit.
+    const bool reached = piece.shape == nullptr && device::View(piece).size() == piece.bytes;
+    const uint64_t step = piece.shape != nullptr ? piece.shape->unit_bytes()
+                          : reached              ? piece.bytes
+                                                 : kTurnBytes;
+    for (uint64_t from = 0; from < piece.bytes; from += step) {
+      Put(piece.Part(from, std::min(step, piece.bytes - from)));
     }
-    const std::span<std::byte> bytes = device::View(piece);
-    if (bytes.size() != piece.bytes) {
-      return {Code::kInternal,
-              fmt::format("memory of device {} cannot be sent from here", piece.device->name())};
-    }
-    out.push_back({bytes.data(), bytes.size()});
   }
   if (grant.kv.bytes > 0 || out.empty()) return OkStatus();
   switch (fault::Hit("data.before_send")) {
     case fault::Action::kError:
       return {Code::kInternal, "fault point data.before_send"};  // the connection breaks
     case fault::Action::kCorrupt: {
-      if (!apart.empty()) TANGRAM_RETURN_IF_ERROR(GatherNext());
+      if (out[0].iov_base == nullptr) TANGRAM_RETURN_IF_ERROR(Gather(1));
       const auto* const first = static_cast<const std::byte*>(out[0].iov_base);
       bad.assign(first, first + out[0].iov_len);
       bad[0] ^= std::byte{1};

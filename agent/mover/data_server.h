@@ -3,7 +3,7 @@
 //   pieces: their bytes, one after another; then another token for pieces may follow, and so on
 //   KV:     any number of requests {u32 count, count x (u64 offset, u32 length)}, little-endian,
 //           each answered by the bytes of its ranges, one after another, and the u64 that they
-//           hash to (KvDigest)
+//           hash to (kv_wire.h)
 //
 // Who comes by the socket of the node, after the 16 bytes of token, gets no bytes but is shown
 // where they lie: {16 bytes id of the window, u64 its size, u32 extents, u32 1 if its descriptor
@@ -24,28 +24,10 @@
 #include "agent/mover/grants.h"
 #include "agent/mover/transport.h"
 #include "agent/net/credentials.h"
-#include "agent/net/frame.h"
 #include "agent/net/socket.h"
 #include "agent/net/strangers.h"
 
 namespace tangram::mover {
-
-// A KV request off a stream; the body is its ranges.
-net::FrameReader KvRequests();
-// The bytes that a request's ranges name. kInvalid: a range is too long, or not inside the region.
-Result<std::vector<iovec>> RangesOf(std::span<const uint8_t> body,
-                                    std::span<const std::byte> region);
-
-// What the answer to a KV request hashes to: the hash of its ranges' hashes, in order
-// (device::HashOf), so that each is hashed where it lies.
-class KvDigest {
- public:
-  void Add(uint64_t hash) { hashes_.push_back(hash); }
-  uint64_t Value() const;
-
- private:
-  std::vector<uint64_t> hashes_;
-};
 
 class DataServer {
  public:

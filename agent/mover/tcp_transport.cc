@@ -7,7 +7,7 @@
 
 #include "agent/base/fault.h"
 #include "agent/device/device.h"
-#include "agent/mover/data_server.h"
+#include "agent/mover/kv_wire.h"
 #include "agent/net/blocking.h"
 
 namespace tangram::mover {

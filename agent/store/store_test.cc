@@ -32,7 +32,7 @@ TEST_F(StoreTest, AnAgentThatDiesLeavesItsMemoryToTheNext) {
   for (const bool paged : {false, true}) {
     for (const uint64_t descriptor_bytes : {0, 3 * 4096}) {
       auto options = Small(paged, 11);
-      options.descriptor_bytes = descriptor_bytes;
+      options.memory.descriptor_bytes = descriptor_bytes;
       World world(options);
       Begin(world, 3, 1);
       bool done = false;

@@ -44,7 +44,7 @@ Status World::Check() {
       return Wrong(fmt::format("{} holds {} pieces (dense: {}), the layout gives it {}", member->id,
                                held.layer_size(), held.dense(), pieces.size()));
     }
-    EngineView fresh;  // an engine that attaches now
+    EngineView fresh(platform);  // an engine that attaches now
     fresh.Map(store.CurrentMappings(), page);
     if (!(fresh == member->engine)) {
       return Wrong(member->id + ": what its engine was told step by step is not what is mapped");

@@ -16,8 +16,8 @@ void EngineView::Map(const EngineMappings& mappings, uint64_t page) {
       struct stat info {};
       if (fstat(fd->get(), &info) != 0) throw std::runtime_error("fstat");
       for (uint64_t b = 0; b < extent.length(); b += page) {
-        pages_[{mapping.dense() ? kDenseBank : mapping.bank(), at++}] = {fd, info.st_ino,
-                                                                         extent.offset() + b};
+        pages_[{mapping.dense() ? kDenseBank : mapping.bank(), at++}] = {
+            fd, info.st_ino, extent.offset() + b, {extent.offset(), extent.length()}};
       }
     }
   }
@@ -34,6 +34,22 @@ void EngineView::Unmap(const EngineMappings& mappings, uint64_t page) {
   }
 }
 
+// As an engine does: it imports the extent that it was told of, and maps it for reading.
+Status EngineView::ReadAt(const Place& place, uint64_t offset, std::span<std::byte> to) const {
+  const device::RankDevices devices = platform_->Importers();
+  device::Device& weights = *devices.weights;
+  auto block = weights.Import(place.fd->get(), {&place.extent, 1});
+  if (!block.ok()) return block.status();
+  auto space = weights.Reserve(place.extent.length);
+  if (!space.ok()) return space.status();
+  const device::Placement whole{0, *block, {0, place.extent.length}};
+  const auto mapped = weights.Map(*space, {&whole, 1}, device::Access::kRead);
+  if (!mapped.ok()) return mapped.status();
+  const uint64_t at = (*space)->address() + place.offset - place.extent.offset + offset;
+  const device::CopyOp copy{device::Memory::Own(to), {&weights, at, to.size()}};
+  return weights.Copy({&copy, 1}).Wait();
+}
+
 std::string EngineView::Read(uint32_t bank, uint64_t offset, uint64_t bytes, uint64_t page) const {
   std::string out;
   while (bytes > 0) {
@@ -42,8 +58,14 @@ std::string EngineView::Read(uint32_t bank, uint64_t offset, uint64_t bytes, uin
     const uint64_t take = std::min(bytes, page - offset % page);
     std::string part(take, '\0');
     const Place& at = it->second;
-    if (pread(at.fd->get(), part.data(), take, static_cast<off_t>(at.offset + offset % page)) !=
-        static_cast<ssize_t>(take)) {
+    struct stat info {};
+    const bool file = fstat(at.fd->get(), &info) == 0 && S_ISREG(info.st_mode);
+    if (!file && !ReadAt(at, offset % page, std::as_writable_bytes(std::span(part))).ok()) {
+      return {};
+    }
+    if (file &&
+        pread(at.fd->get(), part.data(), take, static_cast<off_t>(at.offset + offset % page)) !=
+            static_cast<ssize_t>(take)) {
       return {};
     }
     out += part;

@@ -41,7 +41,9 @@ World::World(const Options& options) : random(options.seed), options_(options) {
   if (!opened.ok()) throw std::runtime_error(opened.status().message());
   checkpoint = std::move(opened).value();
   reference_ = std::make_unique<loader::testing::Reference>(dir.path(), options.granule_rows);
-  platform = device::MakePlatform({.descriptor_bytes = options.descriptor_bytes}).value();
+  auto made = device::MakePlatform(options.memory);
+  if (!made.ok()) throw std::runtime_error(made.status().message());
+  platform = std::move(made).value();
   std::vector<std::unique_ptr<mover::Transport>> nearest_first;
   if (options.shared_memory) {
     nearest_first.push_back(
@@ -71,6 +73,7 @@ Member& World::AddMember() {
   Member* member = made.get();
   member->id = fmt::format("pod-{}/0/1", members.size());
   member->node = static_cast<uint32_t>(members.size()) % options_.nodes;
+  member->engine = EngineView(platform);
   auto store = RankStore::Create(StoreOptions(*member, member->id));
   if (!store.ok()) throw std::runtime_error(store.status().message());
   member->store = std::move(store).value();

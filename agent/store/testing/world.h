@@ -47,8 +47,8 @@ class World {
     loader::testing::ModelShape shape;
     uint32_t granule_rows = 8, spare_banks = 2, nodes = 2;
     uint64_t pool_pages = 512, kv_bytes = 65536;
-    uint64_t descriptor_bytes = 0;  // a rank's memory comes in handles of so many; 0: in one
-    bool shared_memory = false;     // nodes are pods of one node, which may map each other's memory
+    device::PlatformOptions memory;  // mapped in pages of 4096
+    bool shared_memory = false;  // nodes are pods of one node, which may map each other's memory
     uint64_t seed = 1;
     size_t load_threads = 1;
     v1::SlabFormat format = v1::SLAB_FORMAT_GRANULE_MAJOR;

@@ -1,0 +1,52 @@
+#include "agent/mover/kv_wire.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "agent/device/hash.h"
+#include "agent/mover/transport.h"
+
+namespace tangram::mover {
+namespace {
+
+constexpr size_t kRangeBytes = 12;  // of a KV request: u64 offset, u32 length
+
+}  // namespace
+
+net::FrameReader KvRequests() {
+  return {sizeof(uint32_t), [](std::span<const std::byte> header) -> Result<size_t> {
+            uint32_t count = 0;
+            std::memcpy(&count, header.data(), sizeof count);
+            if (count > kMostRanges) {
+              return Status{Code::kInvalid, fmt::format("{} ranges in one request", count)};
+            }
+            return count * kRangeBytes;
+          }};
+}
+
+Result<std::vector<device::Memory>> RangesOf(std::span<const uint8_t> body,
+                                             const device::Memory& region) {
+  std::vector<device::Memory> out;
+  out.reserve(body.size() / kRangeBytes);
+  for (size_t at = 0; at + kRangeBytes <= body.size(); at += kRangeBytes) {
+    uint64_t offset = 0;
+    uint32_t length = 0;
+    std::memcpy(&offset, body.data() + at, sizeof offset);
+    std::memcpy(&length, body.data() + at + sizeof offset, sizeof length);
+    if (length > kMostRangeBytes) {
+      return Status{Code::kInvalid, fmt::format("KV range of {} bytes, more than {} at once",
+                                                length, kMostRangeBytes)};
+    }
+    if (offset > region.bytes || length > region.bytes - offset) {
+      return Status{Code::kInvalid,
+                    fmt::format("KV range of {} bytes at {} of {}", length, offset, region.bytes)};
+    }
+    out.push_back(region.Part(offset, length));
+  }
+  return out;
+}
+
+uint64_t KvDigest::Value() const { return device::HashOf(std::as_bytes(std::span(hashes_))); }
+
+}  // namespace tangram::mover

@@ -1,0 +1,31 @@
+// What is asked and answered about KV at the data port (agent/mover/data_server.h has the form).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "agent/base/status.h"
+#include "agent/device/memory.h"
+#include "agent/net/frame.h"
+
+namespace tangram::mover {
+
+// A KV request off a stream; the body is its ranges.
+net::FrameReader KvRequests();
+// What a request's ranges name. kInvalid: a range is too long, or not inside the region.
+Result<std::vector<device::Memory>> RangesOf(std::span<const uint8_t> body,
+                                             const device::Memory& region);
+
+// What the answer to a KV request hashes to: the hash of its ranges' hashes, in order
+// (device::HashOf), so that each is hashed where it lies.
+class KvDigest {
+ public:
+  void Add(uint64_t hash) { hashes_.push_back(hash); }
+  uint64_t Value() const;
+
+ private:
+  std::vector<uint64_t> hashes_;
+};
+
+}  // namespace tangram::mover

@@ -1,0 +1,150 @@
+// Whole transitions where the CPU reaches no weights and no KV: platform `cuda` over the recording
+// driver, which runs no copy before somebody waits for it and has a handle and a descriptor for
+// each page.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "agent/device/testing/fake_cuda.h"
+#include "agent/store/testing/fixture.h"
+
+namespace tangram::store {
+namespace {
+
+using device::testing::FakeCuda;
+using testing::StoreTest;
+using testing::World;
+
+class CudaWorld : public StoreTest, public ::testing::WithParamInterface<v1::SlabFormat> {
+ protected:
+  void SetUp() override { FakeCuda::Become({.granularity = 4096}); }
+  void TearDown() override {
+    EXPECT_EQ(FakeCuda::Complaint(), "") << "the driver would have refused, or worse";
+    EXPECT_EQ(FakeCuda::Leaks(), "");
+    StoreTest::TearDown();
+  }
+  static World::Options Options(uint64_t seed) {
+    World::Options options = testing::Small(false, seed);
+    options.memory = {.name = "cuda", .driver = TANGRAM_FAKE_CUDA};
+    options.format = GetParam();
+    return options;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Store, CudaWorld,
+                         ::testing::Values(v1::SLAB_FORMAT_GRANULE_MAJOR,
+                                           v1::SLAB_FORMAT_ROW_MAJOR),
+                         [](const auto& info) {
+                           return info.param == v1::SLAB_FORMAT_ROW_MAJOR ? "RowMajor"
+                                                                          : "GranuleMajor";
+                         });
+
+TEST_P(CudaWorld, WalksFromExpertsToSlicesAndBackWithEveryByteRight) {
+  World world(Options(31));
+  Begin(world, 3, 1);
+  ASSERT_OK(world.Reshape(3, 3));
+  ASSERT_OK(world.Reshape(1, 2));
+  ASSERT_OK(world.Flip(world.Left(2)));
+  ASSERT_OK(world.Check());
+  EXPECT_EQ(FakeCuda::Waiting(), 0U);
+}
+
+TEST_P(CudaWorld, AnAbortLeavesWhatWas) {
+  World world(Options(32));
+  Begin(world, 3, 1);
+  bool done = false;
+  const v1::Layout target = world.Reshaped(3, 3, &done);
+  ASSERT_OK(world.Prepare(target));
+  ASSERT_OK(world.Stage(target));
+  world.Abort(target);
+  ASSERT_OK(world.Check());
+  ASSERT_OK(world.Flip(world.Reshaped(3, 3, &done)));
+  ASSERT_OK(world.Check());
+}
+
+TEST_P(CudaWorld, AnAgentThatDiesLeavesItsMemoryToTheNext) {
+  World world(Options(33));
+  Begin(world, 3, 1);
+  bool done = false;
+  ASSERT_OK(world.Flip(world.Reshaped(3, 3, &done)));
+  for (uint32_t rank = 0; rank < 3; ++rank) ASSERT_OK(world.Restart(world.at(rank)));
+  ASSERT_OK(world.Check());
+  ASSERT_OK(world.Reshape(1, 2));
+  ASSERT_OK(world.Check());
+}
+
+// A rank's KV as its engine has it.
+class EngineKv {
+ public:
+  EngineKv(const World& world, RankStore& store) : devices_(world.platform->Importers()) {
+    const EngineRegions regions = store.Regions();
+    EXPECT_EQ(regions.kv.extents.size(), 1U) << "one handle";
+    const device::BlockPtr block =
+        devices_.kv->Import(regions.kv.descriptors[0]->get(), regions.kv.extents).value();
+    space_ = devices_.kv->Reserve(block->bytes()).value();
+    const device::Placement whole{0, block, {0, block->bytes()}};
+    mapped_ = devices_.kv->Map(space_, {&whole, 1}, device::Access::kReadWrite).value();
+  }
+  std::vector<std::byte> Read() {
+    std::vector<std::byte> out(space_->bytes());
+    const device::CopyOp copy{device::Memory::Own(out), All()};
+    EXPECT_TRUE(devices_.kv->Copy({&copy, 1}).Wait().ok());
+    return out;
+  }
+  void Write(std::vector<std::byte> bytes) {
+    const device::CopyOp copy{All(), device::Memory::Own(bytes)};
+    EXPECT_TRUE(devices_.kv->Copy({&copy, 1}).Wait().ok());
+  }
+
+ private:
+  device::Memory All() { return {devices_.kv.get(), space_->address(), space_->bytes()}; }
+
+  device::RankDevices devices_;
+  device::SpacePtr space_;
+  std::vector<device::Mapping> mapped_;
+};
+
+// From a sibling (0 and 2 share an agent), from another agent, within the rank itself.
+TEST_P(CudaWorld, KvComesFromEveryKindOfSource) {
+  World::Options options = Options(34);
+  options.kv_bytes = 8 << 20;  // the other agent sends in several turns
+  World world(options);
+  std::vector<std::unique_ptr<EngineKv>> engines;
+  std::vector<std::vector<std::byte>> kv;
+  for (size_t m = 0; m < 3; ++m) {
+    world.AddMember();
+    engines.push_back(std::make_unique<EngineKv>(world, *world.members[m]->store));
+    std::vector<std::byte>& bytes = kv.emplace_back(engines[m]->Read().size());
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      bytes[i] = std::byte((i * 13 + m * 101 + i / 255) & 0xff);
+    }
+    engines[m]->Write(bytes);
+  }
+  EXPECT_TRUE(world.members[0]->store->kv().empty()) << "the CPU does not reach it";
+  v1::KvPull pull;
+  std::vector<std::byte> want = kv[0];
+  for (uint32_t i = 0; i < 60; ++i) {
+    const uint32_t length = 65536 - i;
+    const uint64_t from = (4 << 20) + uint64_t{i} * 60000, to = uint64_t{i} * 65536;
+    pull.add_source_rank(i % 3);
+    pull.add_source_offset(from);
+    pull.add_target_offset(to);
+    pull.add_length(length);
+    std::copy_n(kv[i % 3].begin() + static_cast<int64_t>(from), length,
+                want.begin() + static_cast<int64_t>(to));
+  }
+  // Also with a byte that comes wrong on the way: its ranges are asked for again.
+  for (const char* fault : {"", "kv.before_pull=corrupt"}) {
+    ASSERT_OK(fault::Arm(fault));
+    engines[0]->Write(kv[0]);
+    StageProgress progress;
+    const auto pulled =
+        world.members[0]->store->KvPull(pull, world.Addresses(world.First(1)), &progress);
+    ASSERT_TRUE(pulled.ok()) << pulled.status().message();
+    EXPECT_EQ(progress.corrupt, *fault == 0 ? 0U : 1U);
+    EXPECT_TRUE(engines[0]->Read() == want);
+  }
+}
+
+}  // namespace
+}  // namespace tangram::store
