@@ -49,7 +49,10 @@ Status Region::Check(const v1::Extent& extent, const DescriptorTable& table) con
             fmt::format("extent names descriptor {}, which was not passed, or twice",
                         extent.fd_index())};
   }
-  const uint64_t size = descriptor->bytes, unit = device_->granularity();
+  // What does not tell its size is measured by the device when it is mapped, but never more than
+  // there is room for.
+  const uint64_t size = descriptor->bytes > 0 ? descriptor->bytes : bytes();
+  const uint64_t unit = device_->granularity();
   if (extent.length() == 0 || extent.offset() % unit != 0 || extent.length() % unit != 0 ||
       extent.offset() > size || extent.length() > size - extent.offset()) {
     return {Code::kInvalid,
@@ -60,12 +63,13 @@ Status Region::Check(const v1::Extent& extent, const DescriptorTable& table) con
   return OkStatus();
 }
 
-Result<device::BlockPtr> Region::BlockOf(uint32_t descriptor, const DescriptorTable& table) {
-  device::BlockPtr& block = imports_[descriptor].block;
+Result<device::BlockPtr> Region::BlockOf(const v1::Extent& extent, const DescriptorTable& table) {
+  device::BlockPtr& block = imports_[extent.fd_index()].block;
   if (block == nullptr) {
     const uint64_t unit = device_->granularity();
-    const DescriptorTable::Descriptor& is = *table.Find(descriptor);
-    const device::Extent whole{0, is.bytes / unit * unit};
+    const DescriptorTable::Descriptor& is = *table.Find(extent.fd_index());
+    const device::Extent whole{
+        0, is.bytes > 0 ? is.bytes / unit * unit : extent.offset() + extent.length()};
     auto imported = device_->Import(is.fd.get(), {&whole, 1});
     if (!imported.ok()) return imported.status();
     block = std::move(*imported);
@@ -115,7 +119,7 @@ Status Region::Map(uint64_t place, const Extents& extents, const DescriptorTable
   std::vector<device::Placement> placements;
   std::vector<uint32_t> from;
   for (const v1::Extent& extent : extents) {
-    auto block = BlockOf(extent.fd_index(), table);
+    auto block = BlockOf(extent, table);
     if (!block.ok()) return block.status();
     bool lies = true, before = true;
     for (uint64_t done = 0; done < extent.length(); before = lies) {

@@ -22,7 +22,7 @@ class DescriptorTable {
  public:
   struct Descriptor {
     UniqueFd fd;
-    uint64_t bytes = 0;  // when it was added; 0: unknown
+    uint64_t bytes = 0;  // when it was added; 0: it does not tell, as a GPU's handle
   };
 
   // What comes under a number that is taken leaves neither: nobody knows which one is meant.
@@ -70,7 +70,8 @@ class Region {
     uint32_t descriptor = 0;
   };
   Status Check(const v1::Extent& extent, const DescriptorTable& table) const;
-  Result<device::BlockPtr> BlockOf(uint32_t descriptor, const DescriptorTable& table);
+  // What the extent is of, imported once.
+  Result<device::BlockPtr> BlockOf(const v1::Extent& extent, const DescriptorTable& table);
   // Makes `place` the border of a piece.
   void Cut(uint64_t place);
   // Whether this part of a descriptor lies at the place already, and for how many bytes, at most
@@ -82,7 +83,8 @@ class Region {
   std::unique_ptr<device::Device> device_;
   device::Access access_ = device::Access::kRead;
   device::SpacePtr space_;
-  // Of a whole descriptor, and what of it is mapped.
+  // Of a whole descriptor (as far as the first extent tells, where it does not tell itself), and
+  // what of it is mapped.
   struct Import {
     device::BlockPtr block;
     uint64_t mapped = 0;
