@@ -18,8 +18,9 @@ struct Ended {
   std::string says;  // on stderr
 };
 
-// Starts an agent without a world around it, and waits for its end.
-Ended Start(const std::string& settings) {
+// Starts an agent without a world around it, and waits for its end. `driver`: what the loader finds
+// as the driver of a GPU; empty: what this machine has.
+Ended Start(const std::string& settings, const std::string& driver = "") {
   const std::filesystem::path dir =
       std::filesystem::temp_directory_path() / ("start-test-" + std::to_string(getpid()));
   std::filesystem::create_directories(dir);
@@ -32,8 +33,13 @@ Ended Start(const std::string& settings) {
       << "engine_socket: " << dir.string() << "/s, engine_token_file: " << dir.string()
       << "/t, tls: {ca: " << tls.ca << ", cert: " << tls.cert << ", key: " << tls.key
       << "}, log: {level: \"off\"}, " << settings << "}\n";
+  std::string environment;
+  if (!driver.empty()) {
+    std::filesystem::create_symlink(driver, dir / "libcuda.so.1");
+    environment = "LD_LIBRARY_PATH=" + dir.string() + " ";
+  }
   const std::string command =
-      TANGRAM_AGENT " --config " + (dir / "agent.yaml").string() + " 2>&1 >/dev/null";
+      environment + TANGRAM_AGENT " --config " + (dir / "agent.yaml").string() + " 2>&1 >/dev/null";
   Ended out;
   FILE* const pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return out;
@@ -54,6 +60,21 @@ TEST(AgentProgram, WithoutAGpuItsPlatformIsRefusedInOneLine) {
   EXPECT_TRUE(no_driver || ended.says.starts_with("tangram-agent: page_bytes = 4096: NVIDIA"))
       << ended.says;
 }
+
+#ifdef TANGRAM_FAKE_CUDA
+TEST(AgentProgram, TheDriverIsTheOneThatTheLoaderFinds) {
+  const Ended small = Start("device: cuda, page_bytes: 4096", TANGRAM_FAKE_CUDA);
+  EXPECT_EQ(small.code, 1);
+  EXPECT_TRUE(
+      small.says.starts_with("tangram-agent: page_bytes = 4096: NVIDIA H200 (recorded) maps "
+                             "handles of multiples of 2097152"))
+      << small.says;
+  const Ended fit = Start("device: cuda, page_bytes: 2097152", TANGRAM_FAKE_CUDA);
+  EXPECT_EQ(fit.code, 1);
+  EXPECT_NE(fit.says.find("/none"), std::string::npos)
+      << "it has memory then, and misses the checkpoint: " << fit.says;
+}
+#endif
 
 TEST(AgentProgram, APlatformThatNobodyKnowsIsNamedWithThoseThereAre) {
   const Ended ended = Start("device: abacus");
