@@ -19,6 +19,8 @@ TEST(GatherBlocks, GoFromAnyNumbersToAnyNumbers) {
   std::mt19937 random(1);
   for (int turn = 0; turn < 200; ++turn) {
     const uint64_t bytes = turn % 2 == 0 ? 16 * (1 + random() % 90) : 1 + random() % 300;
+    const uint64_t from_at = random() % 4 * 4,
+                   to_at = random() % 4 * 4;  // where either side begins
     const uint64_t gap = turn % 2 == 0 ? 16 * (random() % 3) : random() % 20;
     const uint64_t blocks = 1 + random() % 20, count = random() % (blocks + 1), pitch = bytes + gap;
     std::vector<uint32_t> from_blocks(blocks), to_blocks(blocks);
@@ -27,17 +29,23 @@ TEST(GatherBlocks, GoFromAnyNumbersToAnyNumbers) {
     const bool from_any = random() % 4 != 0, to_any = random() % 2 != 0;
     if (from_any) std::shuffle(from_blocks.begin(), from_blocks.end(), random);
     if (to_any) std::shuffle(to_blocks.begin(), to_blocks.end(), random);
-    std::vector<std::byte> from(blocks * pitch), to(blocks * pitch, std::byte(3)), expected = to;
+    std::vector<std::byte> from(from_at + blocks * pitch), to(to_at + blocks * pitch, std::byte(3)),
+        expected = to;
     for (std::byte& byte : from) byte = std::byte(random());
     for (uint64_t i = 0; i < count; ++i) {
-      std::copy_n(from.begin() + static_cast<int64_t>(from_blocks[i] * pitch), bytes,
-                  expected.begin() + static_cast<int64_t>(to_blocks[i] * pitch));
+      std::copy_n(from.begin() + static_cast<int64_t>(from_at + from_blocks[i] * pitch), bytes,
+                  expected.begin() + static_cast<int64_t>(to_at + to_blocks[i] * pitch));
     }
-    const GatherBlocksParameters parameters{
-        AddressOf(to),   pitch, to_any ? AddressOf(to_blocks) : 0,
-        AddressOf(from), pitch, from_any ? AddressOf(from_blocks) : 0,
-        bytes,           count};
-    testing::Run("gather_blocks", GatherBlocksLaunch(parameters, 3), parameters);
+    const GatherBlocksParameters parameters{AddressOf(to) + to_at,
+                                            pitch,
+                                            to_any ? AddressOf(to_blocks) : 0,
+                                            AddressOf(from) + from_at,
+                                            pitch,
+                                            from_any ? AddressOf(from_blocks) : 0,
+                                            bytes,
+                                            count};
+    testing::Run("gather_blocks", GatherBlocksLaunch(parameters, 3), parameters,
+                 turn % 3 == 0 ? testing::Order::kBackwards : testing::Order::kForwards);
     ASSERT_EQ(to, expected) << turn;
   }
 }

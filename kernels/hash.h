@@ -118,6 +118,12 @@ TANGRAM_DEVICE void CopyHash(const Where& where, const HashParameters& p, Memory
   HashOrCopy<true>(where, p, memory);
 }
 
+// 0 means "no hash".
+template <typename Memory>
+TANGRAM_DEVICE void StoreHash(Memory& memory, const HashRange& range, uint64_t hash) {
+  memory.template Store<uint64_t>(range.hash, hash == 0 ? 1 : hash);
+}
+
 // Takes the sums of `blocks` into a pair's lanes. Loads are made a batch ahead, or each would be
 // waited for.
 template <typename Memory>
@@ -167,7 +173,7 @@ TANGRAM_DEVICE void HashChain(const Where& where, const HashParameters& p, Memor
       if (pair != 0) continue;
       const uint64_t hash =
           xxh3::Short<Memory>(memory, address, static_cast<uint32_t>(range.bytes)).Hash();
-      memory.template Store<uint64_t>(range.hash, hash == 0 ? 1 : hash);
+      StoreHash(memory, range, hash);
       continue;
     }
     const uint64_t blocks = (range.bytes - 1) / xxh3::kBlock;
@@ -186,7 +192,7 @@ TANGRAM_DEVICE void HashChain(const Where& where, const HashParameters& p, Memor
     memory.Fence();
     const uint64_t sum = memory.template Add<uint64_t>(meeting, 0);
     const uint64_t hash = xxh3::Avalanche(range.bytes * xxh3::kPrime64_1 + sum);
-    memory.template Store<uint64_t>(range.hash, hash == 0 ? 1 : hash);
+    StoreHash(memory, range, hash);
   }
 }
 

@@ -14,6 +14,7 @@ namespace tangram::kernels {
 namespace {
 
 using testing::AddressOf;
+using testing::Order;
 
 constexpr size_t kAround = 32;  // bytes before and after each range
 
@@ -37,7 +38,7 @@ class Ranges {
   }
 
   // Launches `sums`, then hash_chain, and compares all hashes and, after copy_hash, all bytes.
-  void Check(std::string_view sums, uint32_t most_blocks) {
+  void Check(std::string_view sums, uint32_t most_blocks, Order order = Order::kForwards) {
     const bool copies = sums == "copy_hash";
     std::vector<uint64_t> hashes(ranges_.size(), 0);
     std::vector<HashRange> list;
@@ -51,8 +52,8 @@ class Ranges {
     std::vector<Word16> scratch(HashScratchBytes(units, list.size()) / sizeof(Word16),
                                 Word16{7, 9});
     const HashParameters parameters{AddressOf(list), list.size(), units, AddressOf(scratch)};
-    testing::Run(sums, HashSumsLaunch(parameters, most_blocks), parameters);
-    testing::Run("hash_chain", HashChainLaunch(parameters, most_blocks), parameters);
+    testing::Run(sums, HashSumsLaunch(parameters, most_blocks), parameters, order);
+    testing::Run("hash_chain", HashChainLaunch(parameters, most_blocks), parameters, order);
     for (size_t i = 0; i < ranges_.size(); ++i) {
       const Range& range = ranges_[i];
       ASSERT_EQ(hashes[i], Expected(range.from.data() + range.from_at, range.bytes))
@@ -92,6 +93,20 @@ TEST(Hash, OfEveryAlignmentOfBothSidesIsTheLibrarys) {
     for (size_t to = 0; to < 16; ++to) ranges.Add(3000 + from * 16 + to, from, to);
   }
   ranges.Check("copy_hash", 3);
+  ranges.Check("copy_hash", 2, Order::kBackwards);
+}
+
+// 8 bytes of which the library's hash is 0: its last step for such a length can be undone.
+TEST(Hash, IsNeverZero) {
+  const std::vector<uint64_t> bytes{0xff27d738e168d542};
+  ASSERT_EQ(XXH3_64bits(bytes.data(), 8), 0u);
+  std::vector<uint64_t> hash(1, 5);
+  std::vector<HashRange> list{{AddressOf(bytes), 8, 0, AddressOf(hash), 0}};
+  std::vector<Word16> scratch(10);
+  const HashParameters parameters{AddressOf(list), 1, NumberRanges(list), AddressOf(scratch)};
+  testing::Run("hash_sums", HashSumsLaunch(parameters, 1), parameters);
+  testing::Run("hash_chain", HashChainLaunch(parameters, 1), parameters);
+  EXPECT_EQ(hash[0], 1u);
 }
 
 TEST(Hash, OfLargeRangesIsTheLibrarys) {

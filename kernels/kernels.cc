@@ -8,14 +8,20 @@
 namespace tangram::kernels {
 namespace {
 
-// Runs the body of a kernel: threads one after another.
+// Runs the body of a kernel: threads one after another. Who counts is shown them from the last to
+// the first, so that what depends on their order does not always come out alike.
 template <typename Parameters, typename Memory, typename Body>
 void Execute(Launch launch, const void* what, Memory& memory, Body&& body) {
   const Parameters parameters = *static_cast<const Parameters*>(what);
-  for (uint32_t block = 0; block < launch.blocks; ++block) {
-    for (uint32_t thread = 0; thread < launch.threads; ++thread) {
-      const Where where{block, launch.blocks, thread, launch.threads};
-      if constexpr (std::is_same_v<Memory, CountingMemory>) memory.Begin(where);
+  constexpr bool kCounts = std::is_same_v<Memory, CountingMemory>;
+  for (uint32_t b = 0; b < launch.blocks; ++b) {
+    for (uint32_t t = 0; t < launch.threads; ++t) {
+      Where where{b, launch.blocks, t, launch.threads};
+      if constexpr (kCounts) {
+        where.block = launch.blocks - 1 - b;
+        where.thread = launch.threads - 1 - t;
+        memory.Begin(where);
+      }
       body(where, parameters, memory);
     }
   }

@@ -22,7 +22,8 @@ struct Kernel {
   // Does what a launch of the kernel does, on memory that the host reaches, and is done when it
   // returns. `parameters` points at the struct.
   void (*twin)(unsigned blocks, unsigned threads, const void* parameters) = nullptr;
-  // The same, and tells what the launch would load and store on a GPU (sectors.h).
+  // The same, its threads in the opposite order, and tells what the launch would load and store on
+  // a GPU (sectors.h).
   Traffics (*count)(unsigned blocks, unsigned threads, const void* parameters) = nullptr;
 };
 

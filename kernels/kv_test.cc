@@ -14,6 +14,7 @@ namespace tangram::kernels {
 namespace {
 
 using testing::AddressOf;
+using testing::Order;
 
 // A rank's KV of `heads` heads: all numbers by what they mean, and where that lies.
 struct Region {
@@ -75,7 +76,8 @@ KvMove MoveOf(const Region& to, uint64_t to_block, uint64_t to_head, const Regio
 void Launch(std::vector<KvMove> moves, uint32_t most_blocks) {
   const uint64_t units = NumberKvMoves(moves);
   const KvByHeadParameters parameters{AddressOf(moves), moves.size(), units};
-  testing::Run("kv_by_head", KvByHeadLaunch(parameters, most_blocks), parameters);
+  testing::Run("kv_by_head", KvByHeadLaunch(parameters, most_blocks), parameters,
+               Order::kBackwards);
 }
 
 // Every block goes to each rank, whose heads are a part of all; blocks are renamed, and the last
@@ -149,6 +151,26 @@ TEST(KvByHead, RowsOfKAndVOfTwoSizesAreTwoMoves) {
   EXPECT_EQ(to, expected);
 }
 
+TEST(KvByHead, AnyGapMayLieBetweenPartsAndBetweenPages) {
+  constexpr uint64_t kRow = 32, kTokens = 3, kPart = kRow * kTokens;
+  for (const uint64_t part_gap : {0, 1, 4, 8, 16}) {
+    for (const uint64_t page_gap : {0, 1, 4, 8, 16}) {
+      const uint64_t parts = kPart + part_gap, pages = 2 * kPart + part_gap + page_gap;
+      std::vector<std::byte> from(12 * kPart), to(4 * kPart, std::byte(0)), expected = to;
+      for (size_t i = 0; i < from.size(); ++i) from[i] = std::byte(i % 251);
+      for (uint64_t i = 0; i < 4; ++i) {
+        const uint64_t place = i / 2 * pages + i % 2 * parts;
+        std::copy_n(from.begin() + static_cast<int64_t>(place), kPart,
+                    expected.begin() + static_cast<int64_t>(i * kPart));
+      }
+      Launch({{AddressOf(to), 2 * kPart, kPart, kRow, AddressOf(from), pages, parts, kRow, 2, 2,
+               kTokens, kRow, 0}},
+             1);
+      ASSERT_EQ(to, expected) << part_gap << " " << page_gap;
+    }
+  }
+}
+
 // Blocks of a home, in pages of their own at every rank.
 TEST(KvLatent, EveryRankGetsAllLatentsOfEveryBlock) {
   std::mt19937 random(2);
@@ -156,26 +178,29 @@ TEST(KvLatent, EveryRankGetsAllLatentsOfEveryBlock) {
     for (const uint64_t ranks : {1, 3, 8}) {
       constexpr uint64_t kTokens = 16, kBlocks = 5;
       const uint64_t page = kTokens * row;
-      std::vector<std::byte> home(kBlocks * page);
+      // Either side may begin anywhere.
+      const uint64_t from = ranks == 8 ? 1 : 0, to = ranks == 3 ? 4 : 0;
+      std::vector<std::byte> home(from + kBlocks * page);
       for (std::byte& byte : home) byte = std::byte(random());
-      std::vector<std::vector<std::byte>> at(ranks, std::vector<std::byte>(kBlocks * page)),
+      std::vector<std::vector<std::byte>> at(ranks, std::vector<std::byte>(to + kBlocks * page)),
           expected = at;
       std::vector<LatentMove> moves;
       std::vector<uint64_t> targets;
       for (uint64_t b = 0; b < kBlocks; ++b) {
         const uint64_t tokens = b == 2 ? 5 : kTokens;
-        moves.push_back({AddressOf(home) + b * page, tokens, 0});
+        moves.push_back({AddressOf(home) + from + b * page, tokens, 0});
         for (uint64_t r = 0; r < ranks; ++r) {
-          const uint64_t place = (b + r) % kBlocks * page;
+          const uint64_t place = to + (b + r) % kBlocks * page;
           targets.push_back(AddressOf(at[r]) + place);
-          std::copy_n(home.begin() + static_cast<int64_t>(b * page), tokens * row,
+          std::copy_n(home.begin() + static_cast<int64_t>(from + b * page), tokens * row,
                       expected[r].begin() + static_cast<int64_t>(place));
         }
       }
       KvLatentParameters parameters{
           AddressOf(moves), moves.size(), AddressOf(targets), ranks, row, row, row, 0, 0};
       NumberLatentMoves(moves, targets, &parameters);
-      testing::Run("kv_latent", KvLatentLaunch(parameters, 4), parameters);
+      testing::Run("kv_latent", KvLatentLaunch(parameters, 4), parameters,
+                   ranks == 3 ? Order::kBackwards : Order::kForwards);
       ASSERT_EQ(at, expected) << row << " bytes to " << ranks;
     }
   }

@@ -41,6 +41,16 @@ TEST(Lines, WordsBeyond32BitsAreFound) {
             ((uint64_t{1} << 33) + 1) / 3);
 }
 
+TEST(Lines, ATwinDoesNotHideAnAccessThatNoGpuTakes) {
+  alignas(16) uint64_t words[4] = {1, 2, 3, 4};
+  const auto at = reinterpret_cast<uint64_t>(words);
+  DirectMemory memory;
+  EXPECT_EQ(memory.Load<Word16>(at + 16).low, 3u);
+  EXPECT_DEATH(memory.Load<Word16>(at + 8), "no multiple of 16");
+  EXPECT_DEATH(memory.Store<uint32_t>(at + 2, 7), "no multiple of 4");
+  EXPECT_DEATH(memory.Read<uint64_t>(at + 4), "no multiple of 8");
+}
+
 TEST(Lines, TilesHaveAllWords) {
   EXPECT_EQ(TilesOf(0, 100, 16), 0u);
   EXPECT_EQ(TilesOf(5, 0, 16), 0u);

@@ -13,6 +13,9 @@
 #define TANGRAM_UNROLL _Pragma("unroll")
 #define TANGRAM_NO_UNROLL _Pragma("unroll 1")
 #else
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #define TANGRAM_DEVICE inline
 #define TANGRAM_TABLE inline constexpr
@@ -32,6 +35,18 @@ struct Where {
 struct alignas(16) Word16 {
   uint64_t low = 0, high = 0;
 };
+
+#ifndef __CUDACC__
+// A GPU ends the program at an access that is not aligned, where a host goes on: a twin must not
+// hide it.
+inline void ExpectAligned(uint64_t address, uint64_t to) {
+  if (address % to == 0) return;
+  std::fprintf(stderr,
+               "kernels: address 0x%" PRIx64 " is no multiple of %" PRIu64 ", as a GPU wants it\n",
+               address, to);
+  std::abort();
+}
+#endif
 
 // Memory itself, by addresses that are multiples of what is read or written there. Another class of
 // these members may count (sectors.h).
@@ -55,6 +70,7 @@ class DirectMemory {
       return __ldcs(reinterpret_cast<const T*>(address));
     }
 #else
+    ExpectAligned(address, sizeof(T));
     return Read<T>(address);
 #endif
   }
@@ -70,6 +86,7 @@ class DirectMemory {
       __stcs(reinterpret_cast<T*>(address), value);
     }
 #else
+    ExpectAligned(address, sizeof(T));
     std::memcpy(reinterpret_cast<void*>(address), &value, sizeof(T));
 #endif
   }
@@ -79,6 +96,7 @@ class DirectMemory {
 #ifdef __CUDACC__
     return *reinterpret_cast<const T*>(address);
 #else
+    ExpectAligned(address, alignof(T));
     T out;
     std::memcpy(static_cast<void*>(&out), reinterpret_cast<const void*>(address), sizeof(T));
     return out;

@@ -28,7 +28,8 @@ TEST(LoadHistogram, CountsEveryIdOnceAndAddsToWhatIsThere) {
     }
     const LoadHistogramParameters parameters{AddressOf(ids), ids.size(), AddressOf(counts),
                                              experts};
-    testing::Run("load_histogram", LoadHistogramLaunch(parameters, 6), parameters);
+    testing::Run("load_histogram", LoadHistogramLaunch(parameters, 6), parameters,
+                 experts == 8 ? testing::Order::kBackwards : testing::Order::kForwards);
     EXPECT_EQ(counts, expected);
   }
 }
@@ -75,7 +76,8 @@ void Add(const std::vector<float>& partials, uint64_t count, uint64_t pitch, uin
       AddressOf(partials),   count,
       pitch * sizeof(float), AddressOf(out->sums),
       out->sums.size(),      reinterpret_cast<uint64_t>(&out->bad)};
-  testing::Run("partial_sums", PartialSumsLaunch(parameters, most_blocks), parameters);
+  testing::Run("partial_sums", PartialSumsLaunch(parameters, most_blocks), parameters,
+               most_blocks % 2 == 0 ? testing::Order::kBackwards : testing::Order::kForwards);
 }
 
 TEST(PartialSums, AreTheSameInAnyOrderAndAnyParts) {
@@ -111,8 +113,11 @@ TEST(PartialSums, TellTheFirstElementThatDoesNotFit) {
   Sums sums{std::vector<int64_t>(1000, 0)};
   partials[700] = INFINITY;
   partials[333] = NAN;
-  Add(partials, 1, 1000, 3, &sums);
-  EXPECT_EQ(sums.bad, 333u);
+  for (const uint32_t blocks : {1, 2}) {
+    sums.bad = UINT64_MAX;
+    Add(partials, 1, 1000, blocks, &sums);
+    EXPECT_EQ(sums.bad, 333u);
+  }
   // A sum that goes around, in either direction.
   const std::vector<float> one{0.5f}, minus{-0.5f};
   for (const int64_t at : {INT64_MAX, INT64_MIN}) {

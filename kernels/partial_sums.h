@@ -17,16 +17,15 @@ TANGRAM_DEVICE bool ToFixed(uint32_t bits, int64_t* out) {
   constexpr uint32_t kBias = 127, kMantissaBits = 23;
   const uint32_t exponent = bits >> kMantissaBits & 0xff;
   if (exponent >= kBias + kFixedLimitBits) return false;
-  uint64_t mantissa = bits & ((1u << kMantissaBits) - 1);
-  if (exponent != 0) mantissa |= 1u << kMantissaBits;
-  // The number is mantissa * 2^(scale - 150), where a subnormal one has scale 1.
-  const uint32_t scale = exponent != 0 ? exponent : 1;
+  // What is subnormal is less than half a unit, and so is what has its bits further down than
+  // these.
+  const uint64_t mantissa = (bits & ((1u << kMantissaBits) - 1)) | 1u << kMantissaBits;
   const int32_t shift =
-      static_cast<int32_t>(scale + kFixedBits) - static_cast<int32_t>(kBias + kMantissaBits);
+      static_cast<int32_t>(exponent + kFixedBits) - static_cast<int32_t>(kBias + kMantissaBits);
   uint64_t magnitude = 0;
   if (shift >= 0) {
     magnitude = mantissa << shift;
-  } else if (shift >= -static_cast<int32_t>(kMantissaBits + 2)) {
+  } else if (shift >= -static_cast<int32_t>(kMantissaBits + 1)) {
     const auto down = static_cast<uint32_t>(-shift);
     const uint64_t half = uint64_t{1} << (down - 1), rest = mantissa & (2 * half - 1);
     magnitude = mantissa >> down;
