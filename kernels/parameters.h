@@ -7,6 +7,7 @@
 
 namespace tangram::kernels {
 
+// Threads are a multiple of 32.
 struct Launch {
   uint32_t blocks = 0, threads = 0;
 };
@@ -41,7 +42,7 @@ struct CopyStrip {
 };
 
 // `copy_strips`. Accesses have 16 bytes where addresses and pitches of a strip are multiples of it,
-// else as many as they are multiples of; a line may have any length.
+// else 4 or 1; a line may have any length.
 struct CopyStripsParameters {
   uint64_t strips = 0, count = 0;  // CopyStrip [count]
   uint64_t units = 0;              // what NumberStrips returned
@@ -52,7 +53,7 @@ struct CopyStripsParameters {
 
 // Rows of one size of one KV head of one block, in a run of layers: `pages` pages, of each its
 // `parts` (K and V, where V lies so far behind K and has as many bytes; else they are two moves),
-// of each the first `tokens` positions.
+// of each the first `tokens` positions. Fewer than 2^32 bytes.
 struct KvMove {
   uint64_t to = 0, to_page_stride = 0, to_part_stride = 0, to_token_stride = 0;
   uint64_t from = 0, from_page_stride = 0, from_part_stride = 0, from_token_stride = 0;
