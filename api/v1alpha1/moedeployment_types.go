@@ -42,6 +42,11 @@ const (
 // +kubebuilder:validation:XValidation:rule="self.replicas * self.ranksPerPod <= 8192",fieldPath=".replicas",message="a world has at most 8192 ranks: lower replicas or ranksPerPod"
 // +kubebuilder:validation:XValidation:rule="!has(self.redundantExperts) || self.redundantExperts == 0 || has(self.rebalance)",fieldPath=".redundantExperts",message="redundantExperts are placed by rebalance: set rebalance too, e.g. rebalance: {}, or leave redundantExperts out"
 // +kubebuilder:validation:XValidation:rule="self.ranksPerPod == oldSelf.ranksPerPod",fieldPath=".ranksPerPod",message="ranksPerPod cannot be changed: make a MoEDeployment of another name beside this one"
+// +kubebuilder:validation:XValidation:rule="self.backend == oldSelf.backend && has(self.gpu) == has(oldSelf.gpu) && (!has(self.gpu) || self.gpu == oldSelf.gpu)",fieldPath=".backend",message="backend and gpu cannot be changed: make a MoEDeployment of another name beside this one"
+// +kubebuilder:validation:XValidation:rule="!has(self.gpu) || self.backend == 'CUDA'",fieldPath=".gpu",message="gpu is for backend CUDA: set backend: CUDA, or leave gpu out"
+// +kubebuilder:validation:XValidation:rule="self.backend != 'CUDA' || self.ranksPerPod == 1",fieldPath=".ranksPerPod",message="with backend CUDA a pod has one rank and one GPU: set ranksPerPod: 1 and more replicas"
+// +kubebuilder:validation:XValidation:rule="self.backend != 'CUDA' || !self.limits.hugePages",fieldPath=".limits.hugePages",message="hugePages are of the host's memory, and backend CUDA has weights and KV cache on the GPU: leave hugePages out"
+// +kubebuilder:validation:XValidation:rule="self.backend != 'CUDA' || !self.network.shareNodeMemory",fieldPath=".network.shareNodeMemory",message="shareNodeMemory is of the host's memory: memory of a GPU cannot be shown for reading alone; leave it out"
 type MoEDeploymentSpec struct {
 	// replicas is the number of pods of the world. `kubectl scale` and autoscalers set it.
 	// To stop serving, delete the MoEDeployment: 0 is refused.
@@ -89,6 +94,15 @@ type MoEDeploymentSpec struct {
 	// engine is the template of the inference process, one per rank.
 	// +required
 	Engine Engine `json:"engine"`
+
+	// backend of weights and KV cache: Host (memory of the pods), or CUDA (memory of GPUs; engines must take it).
+	// +kubebuilder:default=Host
+	// +optional
+	Backend Backend `json:"backend,omitempty"`
+
+	// gpu says which GPU a rank gets, with backend CUDA.
+	// +optional
+	GPU *GPU `json:"gpu,omitempty"`
 
 	// scheduling of the pods of ranks.
 	// +kubebuilder:default={}

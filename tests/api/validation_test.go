@@ -108,9 +108,22 @@ func TestCreateIsRefused(t *testing.T) {
 			[]string{"spec.scheduling.agentResources", "follows from spec.limits: leave it out here"}},
 		"two of one variable": {fields{"spec.engine.env": []any{map[string]any{"name": "A"}, map[string]any{"name": "A"}}},
 			[]string{"spec.engine.env[1]", "Duplicate"}},
-		"long name":       {fields{"metadata.name": strings.Repeat("n", 41)}, []string{"at most 40 characters"}},
-		"name with dot":   {fields{"metadata.name": "a.b"}, []string{"start with a letter and hold only lower-case letters"}},
-		"name with digit": {fields{"metadata.name": "1a"}, []string{"start with a letter and hold only lower-case letters"}},
+		"unknown backend":       {fields{"spec.backend": "ROCm"}, []string{"spec.backend", `"CUDA"`}},
+		"a GPU for the host":    {fields{"spec.gpu": map[string]any{}}, []string{"spec.gpu", "set backend: CUDA, or leave gpu out"}},
+		"two ranks of one GPU":  {cuda("spec.ranksPerPod", int64(2)), []string{"spec.ranksPerPod", "set ranksPerPod: 1 and more replicas"}},
+		"huge pages of a GPU":   {cuda("spec.limits.hugePages", true), []string{"spec.limits.hugePages", "leave hugePages out"}},
+		"a GPU's memory shared": {cuda("spec.network.shareNodeMemory", true), []string{"spec.network.shareNodeMemory", "leave it out"}},
+		"claim and plugin":      {cuda("spec.gpu", map[string]any{"resourceName": "nvidia.com/gpu", "deviceClassName": "gpu.nvidia.com"}), []string{"spec.gpu", "leave one out"}},
+		"plugin with selectors": {cuda("spec.gpu", map[string]any{"resourceName": "nvidia.com/gpu", "selectors": []any{"true"}}), []string{"spec.gpu.selectors", "knows no selectors"}},
+		"a MIG slice":           {cuda("spec.gpu.resourceName", "nvidia.com/mig-1g.10gb"), []string{"spec.gpu.resourceName", "MIG slice", "e.g. nvidia.com/gpu"}},
+		"a class of MIG slices": {cuda("spec.gpu.deviceClassName", "mig.nvidia.com"), []string{"spec.gpu.deviceClassName", "MIG slice", "e.g. gpu.nvidia.com"}},
+		"no resource's name":    {cuda("spec.gpu.resourceName", "gpu"), []string{"spec.gpu.resourceName", "domain/name"}},
+		"odd handles":           {cuda("spec.gpu.handleSize", "3Mi"), []string{"spec.gpu.handleSize", "a multiple of 2Mi"}},
+		"no handles":            {cuda("spec.gpu.handleSize", "0"), []string{"spec.gpu.handleSize", "a multiple of 2Mi"}},
+		"no shared memory":      {cuda("spec.gpu.sharedMemory", "0"), []string{"spec.gpu.sharedMemory", "above 0"}},
+		"long name":             {fields{"metadata.name": strings.Repeat("n", 41)}, []string{"at most 40 characters"}},
+		"name with dot":         {fields{"metadata.name": "a.b"}, []string{"start with a letter and hold only lower-case letters"}},
+		"name with digit":       {fields{"metadata.name": "1a"}, []string{"start with a letter and hold only lower-case letters"}},
 	}
 	c := newClient(t)
 	namespace := newNamespace(t, c)
@@ -123,6 +136,11 @@ func TestCreateIsRefused(t *testing.T) {
 			refused(t, c.Create(t.Context(), object), test.words...)
 		})
 	}
+}
+
+// cuda is one more field of a world on GPUs.
+func cuda(path string, value any) fields {
+	return fields{"spec.backend": "CUDA", path: value}
 }
 
 // items is a list of n times the same.
@@ -147,10 +165,13 @@ func TestCreateIsAccepted(t *testing.T) {
 		"mode Auto":        {"spec.mode": "Auto"},
 		"a dry run": {"spec.mode": "Auto", "spec.autoscaling": map[string]any{"dryRun": true, "policy": "Threshold",
 			"prior": map[string]any{"model": "Qwen3-235B-A22B", "engine": "trtllm", "routing": "balanced"}}},
-		"plain fabric": {"spec.network": map[string]any{"insecureFabric": true}},
-		"node memory":  {"spec.network": map[string]any{"shareNodeMemory": true}},
-		"redundant 0":  {"spec.redundantExperts": int64(0)},
-		"redundant":    {"spec.redundantExperts": int64(8), "spec.rebalance": map[string]any{"budget": "Automatic", "payBackSeconds": int64(0), "minGainPercent": int64(0)}},
+		"plain fabric":  {"spec.network": map[string]any{"insecureFabric": true}},
+		"on GPUs":       {"spec.backend": "CUDA"},
+		"on large GPUs": cuda("spec.gpu", map[string]any{"deviceClassName": "h200", "selectors": []any{"true"}, "handleSize": "36Mi", "runtimeClassName": "nvidia", "sharedMemory": "4Gi"}),
+		"by a plugin":   cuda("spec.gpu.resourceName", "nvidia.com/gpu"),
+		"node memory":   {"spec.network": map[string]any{"shareNodeMemory": true}},
+		"redundant 0":   {"spec.redundantExperts": int64(0)},
+		"redundant":     {"spec.redundantExperts": int64(8), "spec.rebalance": map[string]any{"budget": "Automatic", "payBackSeconds": int64(0), "minGainPercent": int64(0)}},
 	}
 	c := newClient(t)
 	for name, fields := range tests {
@@ -184,6 +205,7 @@ func TestChangeIsRefused(t *testing.T) {
 		"hugePages":   {fields{"spec.limits.hugePages": true}, []string{"spec.limits", anotherName}},
 		"fabric":      {fields{"spec.network": map[string]any{"insecureFabric": true}}, []string{"spec.network.insecureFabric", anotherName}},
 		"sharing":     {fields{"spec.network": map[string]any{"shareNodeMemory": true}}, []string{"spec.network.shareNodeMemory", anotherName}},
+		"backend":     {fields{"spec.backend": "CUDA"}, []string{"spec.backend", "backend and gpu cannot be changed", anotherName}},
 		"ranksPerPod": {fields{"spec.ranksPerPod": int64(2)}, []string{"spec.ranksPerPod", anotherName}},
 		"replicas 0":  {fields{"spec.replicas": int64(0)}, []string{"spec.replicas", "to stop serving, delete the MoEDeployment"}},
 	}

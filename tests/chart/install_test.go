@@ -88,6 +88,7 @@ func mayOnly(t *testing.T, c client.Client, operator, own, world string) {
 		"patch serving.tangram.dev moedeployments/status", "create serving.tangram.dev layouttransitions",
 		"delete serving.tangram.dev layouttransitions", "create  pods", "delete  pods", "create  secrets", "patch  configmaps",
 		"get  namespaces", "patch  services", "patch  serviceaccounts", "patch apps deployments", "patch networking.k8s.io networkpolicies", "create events.k8s.io events",
+		"create resource.k8s.io resourceclaimtemplates",
 	} {
 		word := strings.Split(right, " ")
 		require.True(t, may(t, c, operator, word[0], word[1], word[2], world), "must be allowed: %s", right)
@@ -99,7 +100,7 @@ func mayOnly(t *testing.T, c client.Client, operator, own, world string) {
 	for _, right := range []string{
 		"create  pods/exec", "create  pods/eviction", "create  serviceaccounts/token", "create  persistentvolumeclaims",
 		"create serving.tangram.dev moedeployments", "delete serving.tangram.dev moedeployments",
-		"update coordination.k8s.io leases", "create rbac.authorization.k8s.io rolebindings", "create batch jobs", "delete  namespaces", "patch  namespaces", "list  namespaces",
+		"update coordination.k8s.io leases", "create rbac.authorization.k8s.io rolebindings", "create batch jobs", "create resource.k8s.io resourceclaims", "delete  namespaces", "patch  namespaces", "list  namespaces",
 	} {
 		word := strings.Split(right, " ")
 		require.False(t, may(t, c, operator, word[0], word[1], word[2], world), "must be refused: %s", right)

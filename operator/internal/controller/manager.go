@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	k8slabels "k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
@@ -33,7 +34,7 @@ func ManagerOptions(namespaces ...string) (ctrl.Options, error) {
 	only := cache.ByObject{Label: k8slabels.NewSelector().Add(*ours)}
 	o := cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: only, &corev1.Secret{}: only, &corev1.ConfigMap{}: only,
 		&corev1.Service{}: only, &corev1.ServiceAccount{}: only, &appsv1.Deployment{}: only,
-		&policyv1.PodDisruptionBudget{}: only, &networkingv1.NetworkPolicy{}: only}}
+		&policyv1.PodDisruptionBudget{}: only, &networkingv1.NetworkPolicy{}: only, &resourcev1.ResourceClaimTemplate{}: only}}
 	for _, namespace := range namespaces {
 		if o.DefaultNamespaces == nil {
 			o.DefaultNamespaces = map[string]cache.Config{}

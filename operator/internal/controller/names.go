@@ -12,6 +12,7 @@ func podName(d *api.MoEDeployment, o int) string { return fmt.Sprintf("%s-%d", d
 func podTLSName(pod string) string               { return pod + "-tls" }
 func authorityName(d *api.MoEDeployment) string  { return d.Name + "-ca" }
 func configName(d *api.MoEDeployment) string     { return d.Name + "-agent" }
+func gpuClaimName(d *api.MoEDeployment) string   { return d.Name + "-gpu" }
 func recordsName(d *api.MoEDeployment) string    { return d.Name + "-world" }
 func enginesName(d *api.MoEDeployment) string    { return d.Name + "-engines" }
 func gatewayName(d *api.MoEDeployment) string    { return d.Name + "-gateway" }

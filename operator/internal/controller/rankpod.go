@@ -75,6 +75,9 @@ func (r *Reconciler) rankPod(d *api.MoEDeployment, ordinal int) *corev1.Pod {
 	if d.Spec.Network.ShareNodeMemory {
 		r.shareNode(d, &pod.Spec)
 	}
+	if d.Spec.Backend == api.BackendCUDA {
+		withGPU(d, &pod.Spec)
+	}
 	return pod
 }
 
@@ -110,6 +113,9 @@ func tcpProbe(port int32) *corev1.Probe {
 
 // agentMemory is what an agent asks for: its ranks' pools, and what it uses beside them.
 func agentMemory(d *api.MoEDeployment) corev1.ResourceList {
+	if d.Spec.Backend == api.BackendCUDA { // the pools are not the host's
+		return corev1.ResourceList{corev1.ResourceMemory: agentOverhead.DeepCopy()}
+	}
 	limits, ranks := d.Spec.Limits, int64(d.Spec.RanksPerPod)
 	quantity := func(bytes int64) resource.Quantity { return *resource.NewQuantity(bytes, resource.BinarySI) }
 	if limits.HugePages {

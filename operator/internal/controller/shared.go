@@ -26,7 +26,11 @@ func (r *Reconciler) shared(ctx context.Context, d *api.MoEDeployment) error {
 	if err != nil {
 		return err
 	}
-	for _, object := range []client.Object{account, config, enginesService(d), r.rankPolicy(d), r.gatewayPolicy(d)} {
+	objects := []client.Object{account, config, enginesService(d), r.rankPolicy(d), r.gatewayPolicy(d)}
+	if claim := gpuClaim(d); claim != nil {
+		objects = append(objects, claim)
+	}
+	for _, object := range objects {
 		if err := r.apply(ctx, d, object); err != nil {
 			return err
 		}
@@ -63,6 +67,9 @@ func agentConfig(d *api.MoEDeployment) (*corev1.ConfigMap, error) {
 	}
 	if d.Spec.Limits.HugePages {
 		file["hugetlb"], file["page_bytes"] = true, hugePageBytes
+	}
+	if d.Spec.Backend == api.BackendCUDA {
+		file["device"], file["page_bytes"] = "cuda", gpuOf(d).HandleSize.Value()
 	}
 	if share := d.Spec.Transition.StagingPercent; share > 0 {
 		file["staging_percent"] = share

@@ -1,0 +1,80 @@
+package controller
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// gpuClass is the device class of whole GPUs that NVIDIA's driver for dynamic resource allocation makes.
+const gpuClass = "gpu.nvidia.com"
+
+// What pods and claims call the one GPU of a rank, and its volume of shared memory.
+const (
+	gpuRequest   = "gpu"
+	sharedMemory = "shm"
+)
+
+// gpuOf is spec.gpu with what it means where it says nothing.
+func gpuOf(d *api.MoEDeployment) api.GPU {
+	out := api.GPU{}
+	if d.Spec.GPU != nil {
+		out = *d.Spec.GPU.DeepCopy()
+	}
+	if out.DeviceClassName == "" && out.ResourceName == "" {
+		out.DeviceClassName = gpuClass
+	}
+	// Not defaulted by the API server where spec.gpu is not there.
+	if out.HandleSize == nil {
+		out.HandleSize = ptr.To(resource.MustParse("2Mi"))
+	}
+	if out.SharedMemory == nil {
+		out.SharedMemory = ptr.To(resource.MustParse("1Gi"))
+	}
+	return out
+}
+
+// gpuClaim is what each pod's claim is made of; nil: pods have none.
+func gpuClaim(d *api.MoEDeployment) *resourcev1.ResourceClaimTemplate {
+	gpu := gpuOf(d)
+	if d.Spec.Backend != api.BackendCUDA || gpu.DeviceClassName == "" {
+		return nil
+	}
+	request := resourcev1.ExactDeviceRequest{DeviceClassName: gpu.DeviceClassName, AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 1}
+	for _, expression := range gpu.Selectors {
+		request.Selectors = append(request.Selectors, resourcev1.DeviceSelector{CEL: &resourcev1.CELDeviceSelector{Expression: expression}})
+	}
+	return &resourcev1.ResourceClaimTemplate{ObjectMeta: meta(d, gpuClaimName(d), api.ComponentRank),
+		Spec: resourcev1.ResourceClaimTemplateSpec{Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{
+			Requests: []resourcev1.DeviceRequest{{Name: gpuRequest, Exactly: &request}}}}}}
+}
+
+// withGPU gives the rank of a pod its GPU: to the agent, which owns the memory, and to the engine, which maps it and computes with it.
+func withGPU(d *api.MoEDeployment, pod *corev1.PodSpec) {
+	gpu := gpuOf(d)
+	if gpu.RuntimeClassName != "" {
+		pod.RuntimeClassName = ptr.To(gpu.RuntimeClassName)
+	}
+	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: sharedMemory, VolumeSource: corev1.VolumeSource{
+		EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: gpu.SharedMemory}}})
+	if gpu.DeviceClassName != "" {
+		pod.ResourceClaims = []corev1.PodResourceClaim{{Name: gpuRequest, ResourceClaimTemplateName: ptr.To(gpuClaimName(d))}}
+	}
+	for i := range pod.Containers {
+		c := &pod.Containers[i]
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: sharedMemory, MountPath: "/dev/shm"})
+		switch {
+		case gpu.DeviceClassName != "":
+			c.Resources.Claims = []corev1.ResourceClaim{{Name: gpuRequest}}
+		case c.Name == containerAgent:
+			one := resource.MustParse("1")
+			c.Resources.Requests[corev1.ResourceName(gpu.ResourceName)] = one
+			c.Resources.Limits[corev1.ResourceName(gpu.ResourceName)] = one
+		default: // a plugin gives a device to one container alone
+			c.Env = append(c.Env, corev1.EnvVar{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"})
+		}
+	}
+}
