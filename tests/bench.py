@@ -137,7 +137,7 @@ BENCHES = {
     "interference": Bench("six streams decode while a world of 1.1 GiB is resized between 3 and 4 ranks: tokens not served, over those that it serves in the time of a "
                           "plain copy of the bytes; until the copies would have taken 2 s", "build wide-model", "build/bin/tangram-demo interference",
                           (most("value", 1.5, wall=True, missed=True),)),
-    "reshard": demo("weights of 3 layers of Qwen3-30B-A3B between experts whole and sliced over 2, 4 and 8 ranks, a process each, by shared memory: bytes/s over those of "
+    "reshard": demo("weights of as many layers of Qwen3-30B-A3B as memory holds between experts whole and sliced over 2, 4 and 8 ranks, a process each, by shared memory: bytes/s over those of "
                     "the best copy between two processes, with the same hash; and row-major, over packing, an all-to-all by way of a layer's buffers, and unpacking",
                     "reshard --out build/bench/reshard", least("value", 0.9, wall=True, set_up=True, missed=True), least("rows_over_staged", 1.5, wall=True, set_up=True)),
     "kv": Bench("KV of one layer of Qwen3-30B-A3B, 256 requests with a trace's lengths on 8 ranks of one node: attention by data to heads split and back; bytes over "

@@ -17,6 +17,7 @@ import (
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	"golang.org/x/sys/unix"
 
 	"tangram.dev/e2e/harness"
 )
@@ -26,7 +27,8 @@ import (
 // agent, both as agents counted them; beside the best copy between two processes. Then the same in slabs that are row-major, as other engines lay
 // their weights; beside what they do to move them: pack, all-to-all, unpack, by way of buffers for the whole layer and for as much as a cache holds.
 func reshard(ctx context.Context, o options) error {
-	layers, widths, rounds := 3, []int{2, 4, 8}, 5
+	free, huge := freeMemory()
+	layers, widths, rounds := layersIn(free), []int{2, 4, 8}, 5
 	if os.Getenv("QUICK") != "" {
 		layers, widths, rounds = 1, []int{4}, 3
 	}
@@ -35,8 +37,7 @@ func reshard(ctx context.Context, o options) error {
 	if err := harness.HollowCheckpoint(checkpoint, shape); err != nil {
 		return err
 	}
-	weights := uint64(layers) * uint64(shape.Experts) * uint64(3*shape.Hidden*shape.Inner*2)
-	huge := freeHugePages() >= 3*weights
+	say("%d layers in %d MiB of %s", layers, free>>20, map[bool]string{true: "huge pages", false: "memory"}[huge])
 	lines := json.NewEncoder(os.Stdout)
 	worst, metrics := map[string]float64{granuleMajor: math.Inf(1), rowMajor: math.Inf(1)}, map[string]any{}
 	for _, format := range []string{granuleMajor, rowMajor} {
@@ -70,6 +71,28 @@ type reshardCase struct {
 	huge          bool
 }
 
+// expertBytes of a layer.
+func expertBytes(shape harness.Shape) uint64 {
+	return uint64(shape.Experts) * uint64(3*shape.Hidden*shape.Inner*2)
+}
+
+// layersIn so many bytes, at least one: experts where they are and where they go, and as much for the ceiling's copies, what pages leave unused, and agents.
+func layersIn(bytes uint64) int {
+	return int(max(1, bytes/(3*expertBytes(harness.Qwen3MoE30B(1)))))
+}
+
+// freeMemory in bytes: of the pool of huge pages, if it holds a layer, else what the kernel can give.
+func freeMemory() (bytes uint64, huge bool) {
+	if pool := freeHugePages(); pool >= 3*expertBytes(harness.Qwen3MoE30B(1)) {
+		return pool, true
+	}
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return 0, false
+	}
+	return info.Freeram * uint64(info.Unit), false
+}
+
 // freeHugePages of the machine's pool, in bytes.
 func freeHugePages() uint64 {
 	text, err := os.ReadFile("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")
@@ -87,7 +110,7 @@ func freeHugePages() uint64 {
 func reshardAt(ctx context.Context, o options, c reshardCase, lines *json.Encoder) (map[string]float64, error) {
 	const granuleRows = 96 // the inner 768 rows over 8 ranks
 	shape, ranks, huge := c.shape, c.ranks, c.huge
-	weights := uint64(shape.Layers) * uint64(shape.Experts) * uint64(3*shape.Hidden*shape.Inner*2)
+	weights := uint64(shape.Layers) * expertBytes(shape)
 	pods := make([]int, ranks)
 	for i := range pods {
 		pods[i] = 1
