@@ -33,7 +33,7 @@ class FakeCuda {
   static std::string Complaint();
   // What was made and not ended, in words; empty: nothing.
   static std::string Leaks();
-  // Copies that were put on streams and did not run yet.
+  // What was put on streams and did not run yet.
   static uint64_t Waiting();
 };
 

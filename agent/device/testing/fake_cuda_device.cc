@@ -15,6 +15,29 @@ using tangram::device::testing::State;
 
 namespace {
 
+// What is asked for by others than the backend (tests/gpu).
+#if CUDA_VERSION >= 13000
+#define TANGRAM_FAKE_BATCH(X) X(MemcpyBatchAsync)
+#else
+#define TANGRAM_FAKE_BATCH(X)
+#endif
+#define TANGRAM_FAKE_MORE(X)   \
+  X(DeviceGetPCIBusId)         \
+  X(DeviceCanAccessPeer)       \
+  X(ModuleLoadData)            \
+  X(ModuleUnload)              \
+  X(ModuleGetFunction)         \
+  X(LaunchKernel)              \
+  X(LaunchHostFunc)            \
+  X(StreamWaitEvent)           \
+  X(EventElapsedTime)          \
+  X(StreamBeginCapture)        \
+  X(StreamEndCapture)          \
+  X(GraphInstantiateWithFlags) \
+  X(GraphLaunch)               \
+  X(GraphExecDestroy)          \
+  X(GraphDestroy)
+
 struct Error {
   CUresult code;
   const char *name, *text;
@@ -26,6 +49,7 @@ constexpr Error kErrors[] = {
     {CUDA_ERROR_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
     {CUDA_ERROR_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
     {CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {CUDA_ERROR_INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
     {CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
     {CUDA_ERROR_ILLEGAL_STATE, "CUDA_ERROR_ILLEGAL_STATE",
      "the operation cannot be performed in "
@@ -33,6 +57,8 @@ constexpr Error kErrors[] = {
     {CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {CUDA_ERROR_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
+    {CUDA_ERROR_NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},
+    {CUDA_ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     {CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS",
      "an illegal memory access was encountered"},
 };
@@ -113,11 +139,47 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
       *value = 9;
       return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_ECC_ENABLED:
       *value = 0;
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+      *value = 132;
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:  // in kHz
+      *value = 3'201'000;
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:  // in bits
+      *value = 6144;
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:
+      *value = 50 << 20;
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
+      *value = 3;
       return CUDA_SUCCESS;
     default:
       return call.Refuse(CUDA_ERROR_INVALID_VALUE, "an attribute that was not recorded");
   }
+}
+
+CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice device) {
+  Call call("cuDeviceGetPCIBusId");
+  if (call.failure() != CUDA_SUCCESS) return call.failure();
+  if (!IsDevice(device)) return call.Refuse(CUDA_ERROR_INVALID_DEVICE, "no such device");
+  fmt::format_to_n(text, static_cast<size_t>(length) - 1, "ffff:{:02x}:00.0{}", device, '\0');
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
+  Call call("cuDeviceCanAccessPeer");
+  if (call.failure() != CUDA_SUCCESS) return call.failure();
+  if (!IsDevice(device) || !IsDevice(peer)) {
+    return call.Refuse(CUDA_ERROR_INVALID_DEVICE, "no such device");
+  }
+  *can = 0;
+  return CUDA_SUCCESS;
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
@@ -172,7 +234,8 @@ CUresult cuGetProcAddress(const char* symbol, void** function, int version, cuui
     void* function;
   };
 #define TANGRAM_FAKE_ENTRY(name) {"cu" #name, reinterpret_cast<void*>(&cu##name)},
-  static const Entry entries[] = {TANGRAM_CUDA_ENTRY_POINTS(TANGRAM_FAKE_ENTRY)};
+  static const Entry entries[] = {TANGRAM_CUDA_ENTRY_POINTS(TANGRAM_FAKE_ENTRY) TANGRAM_FAKE_MORE(
+      TANGRAM_FAKE_ENTRY) TANGRAM_FAKE_BATCH(TANGRAM_FAKE_ENTRY)};
 #undef TANGRAM_FAKE_ENTRY
   Call call("cuGetProcAddress", Call::kNothing);
   if (call.failure() != CUDA_SUCCESS) return call.failure();

@@ -68,7 +68,7 @@ bool InUse(uint64_t begin, uint64_t end) {
   for (const auto& weak : State().all_streams) {
     const auto stream = weak.lock();
     if (stream == nullptr) continue;
-    for (const FakeCopy& copy : stream->copies) {
+    for (const FakeWork& copy : stream->work) {
       if (copy.to.Touches(begin, end) || copy.from.Touches(begin, end)) return true;
     }
   }

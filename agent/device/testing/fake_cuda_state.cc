@@ -100,6 +100,8 @@ std::string FakeCuda::Leaks() {
   add(state.reservations.size(), "reservations");
   add(state.streams.size(), "streams");
   add(state.events.size(), "events");
+  add(state.modules.size(), "modules");
+  add(state.graphs.size() + state.executables.size(), "graphs");
   add(state.retained, "uses of the primary context");
   add(state.used_bytes, "bytes of memory");
   return out;
@@ -109,7 +111,7 @@ uint64_t FakeCuda::Waiting() {
   const std::scoped_lock lock(State().mu);
   uint64_t out = 0;
   for (const auto& stream : State().all_streams) {
-    if (const auto there = stream.lock()) out += there->copies.size();
+    if (const auto there = stream.lock()) out += there->work.size();
   }
   return out;
 }

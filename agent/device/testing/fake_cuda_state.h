@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -59,22 +60,34 @@ struct Segment {
   uint64_t memory = 0, begin = 0, end = 0;
 };
 
-struct FakeCopy {
+// What a stream was given: a copy, or whatever else is done when its turn comes.
+struct FakeWork {
   uint64_t number = 0;  // on its stream, from 1 on
+  // Of a copy.
   Lines to, from;
   std::vector<Segment> writes, reads;  // sorted
+  // Of all else; false: it touched what it may not.
+  std::function<bool()> does;
 };
 
-// Nothing runs before somebody asks for it: an event that is queried runs one copy, one that is
+// By the names of streams: so much of each.
+using Clock = std::map<uint64_t, uint64_t>;
+
+// Nothing runs before somebody asks for it: an event that is queried runs one thing, one that is
 // waited for all up to it. So whoever forgets to wait finds bytes that are not there.
 struct FakeStream {
-  uint64_t given = 0, done = 0;
-  std::deque<FakeCopy> copies;
+  uint64_t name = 0, given = 0, done = 0;
+  std::deque<FakeWork> work;
+  Clock before;  // what of other streams all that it is given now waits for
+  std::vector<FakeWork>* graph = nullptr;  // which it is captured into, and its name
+  CUgraph graph_name = nullptr;
 };
 
 struct FakeEvent {
   std::shared_ptr<FakeStream> stream;  // null: it was never recorded
-  uint64_t number = 0;                 // the last copy before it
+  uint64_t number = 0;                 // the last work before it
+  Clock before;                        // what that waited for
+  bool timed = false;
 };
 
 struct FakeState {
@@ -93,6 +106,9 @@ struct FakeState {
   std::map<uint64_t, FakeMapping> mappings;   // by address
   std::map<CUstream, std::shared_ptr<FakeStream>> streams;
   std::map<CUevent, FakeEvent> events;
+  std::set<CUmodule> modules;
+  std::map<CUgraph, std::vector<FakeWork>> graphs;
+  std::map<CUgraphExec, std::vector<FakeWork>> executables;
   uint64_t retained = 0;  // the primary context, by so many
 
   // Also the streams that are gone, as far as an event may still tell of them.
@@ -127,7 +143,9 @@ class Call {
   CUresult failure_ = CUDA_SUCCESS;
 };
 
-// Runs the copies of a stream up to that number; the first touch without access breaks all.
+// Puts work on a stream, or into the graph that it is captured into.
+CUresult Give(const Call& call, CUstream stream, FakeWork work);
+// Runs the work of a stream up to that number; the first touch without access breaks all.
 void RunUntil(FakeStream* stream, uint64_t number);
 
 }  // namespace tangram::device::testing

@@ -1,4 +1,4 @@
-// The recording driver: streams, events, and the copies that run when somebody asks for them.
+// The recording driver: streams, events, and what runs on them when somebody asks for it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -55,7 +55,7 @@ bool PartsOf(const Lines& side, uint64_t line, bool writes, std::vector<Part>* o
                   });
 }
 
-bool Run(const FakeCopy& copy) {
+bool Run(const FakeWork& copy) {
   std::vector<Part> to, from;
   for (uint64_t line = 0; line < copy.to.lines; ++line) {
     if (!PartsOf(copy.to, line, true, &to) || !PartsOf(copy.from, line, false, &from)) return false;
@@ -113,11 +113,13 @@ bool Overlap(const std::vector<Segment>& a, const std::vector<Segment>& b) {
 }
 
 // A copy of another stream that did not run yet, of the same bytes, one of the two writing.
-bool Races(const FakeCopy& copy, const FakeStream* stream) {
+bool Races(const FakeWork& copy, const FakeStream* stream) {
   for (const auto& weak : State().all_streams) {
     const auto other = weak.lock();
     if (other == nullptr || other.get() == stream) continue;
-    for (const FakeCopy& theirs : other->copies) {
+    const auto known = stream->before.find(other->name);
+    for (const FakeWork& theirs : other->work) {
+      if (known != stream->before.end() && theirs.number <= known->second) continue;
       if (Overlap(copy.writes, theirs.writes) || Overlap(copy.writes, theirs.reads) ||
           Overlap(copy.reads, theirs.writes)) {
         return true;
@@ -127,37 +129,48 @@ bool Races(const FakeCopy& copy, const FakeStream* stream) {
   return false;
 }
 
-CUresult Give(const Call& call, CUstream name, FakeCopy copy) {
-  FakeState& state = State();
-  const auto it = state.streams.find(name);
-  if (it == state.streams.end()) return call.Refuse(CUDA_ERROR_INVALID_HANDLE, "no such stream");
-  copy.writes = SegmentsOf(copy.to);
-  copy.reads = SegmentsOf(copy.from);
-  if (Overlap(copy.writes, copy.reads)) {
-    return call.Refuse(CUDA_ERROR_ILLEGAL_STATE, "it reads what it writes");
-  }
-  if (Races(copy, it->second.get())) {
-    return call.Refuse(CUDA_ERROR_ILLEGAL_STATE,
-                       "a copy of another stream that did not run yet has the same bytes");
-  }
-  copy.number = ++it->second->given;
-  it->second->copies.push_back(std::move(copy));
-  return CUDA_SUCCESS;
-}
-
 bool Pending(const FakeEvent& event) {
   return event.stream != nullptr && event.stream->done < event.number;
 }
 
+void Raise(Clock* clock, uint64_t stream, uint64_t number) {
+  uint64_t& known = (*clock)[stream];
+  known = std::max(known, number);
+}
+
 }  // namespace
 
+CUresult Give(const Call& call, CUstream name, FakeWork work) {
+  FakeState& state = State();
+  const auto it = state.streams.find(name);
+  if (it == state.streams.end()) return call.Refuse(CUDA_ERROR_INVALID_HANDLE, "no such stream");
+  if (it->second->graph != nullptr) {
+    it->second->graph->push_back(std::move(work));
+    return CUDA_SUCCESS;
+  }
+  work.writes = SegmentsOf(work.to);
+  work.reads = SegmentsOf(work.from);
+  if (Overlap(work.writes, work.reads)) {
+    return call.Refuse(CUDA_ERROR_ILLEGAL_STATE, "it reads what it writes");
+  }
+  if (Races(work, it->second.get())) {
+    return call.Refuse(CUDA_ERROR_ILLEGAL_STATE,
+                       "a copy of another stream that did not run yet has the same bytes");
+  }
+  work.number = ++it->second->given;
+  it->second->work.push_back(std::move(work));
+  return CUDA_SUCCESS;
+}
+
 void RunUntil(FakeStream* stream, uint64_t number) {
-  while (!stream->copies.empty() && stream->copies.front().number <= number) {
-    if (State().broken == CUDA_SUCCESS && !Run(stream->copies.front())) {
+  while (!stream->work.empty() && stream->work.front().number <= number) {
+    // Taken off first: what it does may be to run other streams.
+    const FakeWork work = std::move(stream->work.front());
+    stream->work.pop_front();
+    if (State().broken == CUDA_SUCCESS && !(work.does ? work.does() : Run(work))) {
       State().broken = CUDA_ERROR_ILLEGAL_ADDRESS;
     }
-    stream->done = stream->copies.front().number;
-    stream->copies.pop_front();
+    stream->done = work.number;
   }
 }
 
@@ -168,7 +181,7 @@ using namespace tangram::device::testing;
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
   Call call("cuMemcpyAsync", Call::kContext);
   if (call.failure() != CUDA_SUCCESS) return call.failure();
-  FakeCopy copy;
+  FakeWork copy;
   copy.to = {to, 1, bytes, bytes};
   copy.from = {from, 1, bytes, bytes};
   return Give(call, stream, std::move(copy));
@@ -195,7 +208,7 @@ CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D* what, CUstream stream) {
   if (to == 0 || from == 0 || !lies(what->dstMemoryType, to) || !lies(what->srcMemoryType, from)) {
     return call.Refuse(CUDA_ERROR_INVALID_VALUE, "memory that is not of the kind that it is named");
   }
-  FakeCopy copy;
+  FakeWork copy;
   copy.to = {to + what->dstY * to_pitch + what->dstXInBytes, what->Height, what->WidthInBytes,
              to_pitch};
   copy.from = {from + what->srcY * from_pitch + what->srcXInBytes, what->Height, what->WidthInBytes,
@@ -212,6 +225,7 @@ CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned int, int priority
   FakeState& state = State();
   *stream = reinterpret_cast<CUstream>(state.next++);
   const auto made = std::make_shared<FakeStream>();
+  made->name = state.next++;
   state.streams[*stream] = made;
   std::erase_if(state.all_streams, [](const auto& weak) { return weak.expired(); });
   state.all_streams.push_back(made);
@@ -242,11 +256,11 @@ CUresult cuStreamDestroy(CUstream stream) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuEventCreate(CUevent* event, unsigned int) {
+CUresult cuEventCreate(CUevent* event, unsigned int flags) {
   Call call("cuEventCreate", Call::kContext);
   if (call.failure() != CUDA_SUCCESS) return call.failure();
   *event = reinterpret_cast<CUevent>(State().next++);
-  State().events[*event] = {};
+  State().events[*event].timed = (flags & CU_EVENT_DISABLE_TIMING) == 0;
   return CUDA_SUCCESS;
 }
 
@@ -259,8 +273,60 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
   if (is == state.events.end() || on == state.streams.end()) {
     return call.Refuse(CUDA_ERROR_INVALID_HANDLE, "no such event or stream");
   }
-  is->second = {on->second, on->second->given};
+  if (on->second->graph != nullptr) {
+    return call.Refuse(CUDA_ERROR_NOT_SUPPORTED, "events in graphs were not recorded");
+  }
+  is->second = {on->second, on->second->given, on->second->before, is->second.timed};
   return CUDA_SUCCESS;
+}
+
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int) {
+  Call call("cuStreamWaitEvent", Call::kContext);
+  if (call.failure() != CUDA_SUCCESS) return call.failure();
+  FakeState& state = State();
+  const auto is = state.events.find(event);
+  const auto on = state.streams.find(stream);
+  if (is == state.events.end() || on == state.streams.end()) {
+    return call.Refuse(CUDA_ERROR_INVALID_HANDLE, "no such event or stream");
+  }
+  const FakeEvent& waited = is->second;
+  if (!Pending(waited) || waited.stream == on->second) return CUDA_SUCCESS;
+  FakeWork wait;
+  wait.does = [from = waited.stream, number = waited.number] {
+    RunUntil(from.get(), number);
+    return true;
+  };
+  const CUresult given = Give(call, stream, std::move(wait));
+  if (given != CUDA_SUCCESS || on->second->graph != nullptr) return given;
+  for (const auto& [name, number] : waited.before) Raise(&on->second->before, name, number);
+  Raise(&on->second->before, waited.stream->name, waited.number);
+  return CUDA_SUCCESS;
+}
+
+// There is no time: whatever lies between two events takes a millisecond.
+CUresult cuEventElapsedTime(float* milliseconds, CUevent from, CUevent to) {
+  Call call("cuEventElapsedTime", Call::kContext);
+  if (call.failure() != CUDA_SUCCESS) return call.failure();
+  for (const CUevent event : {from, to}) {
+    const auto it = State().events.find(event);
+    if (it == State().events.end() || !it->second.timed || it->second.stream == nullptr) {
+      return call.Refuse(CUDA_ERROR_INVALID_HANDLE, "an event without a time, or never recorded");
+    }
+    if (Pending(it->second)) return CUDA_ERROR_NOT_READY;
+  }
+  *milliseconds = 1;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
+  Call call("cuLaunchHostFunc", Call::kContext);
+  if (call.failure() != CUDA_SUCCESS) return call.failure();
+  FakeWork work;
+  work.does = [function, data] {
+    function(data);
+    return true;
+  };
+  return Give(call, stream, std::move(work));
 }
 
 CUresult cuEventQuery(CUevent event) {
