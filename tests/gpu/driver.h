@@ -1,0 +1,45 @@
+// What the check asks of the CUDA driver beyond what the backend does (agent/device/cuda_driver.h):
+// modules, launches, clocks, graphs.
+#pragma once
+
+#include <cuda.h>
+
+#include <string>
+
+#include "agent/base/status.h"
+
+namespace tangram::gpu {
+
+// By the names of <cuda.h> without their `cu`.
+#define TANGRAM_GPU_ENTRY_POINTS(X) \
+  X(DeviceGetPCIBusId)              \
+  X(DeviceCanAccessPeer)            \
+  X(ModuleLoadData)                 \
+  X(ModuleUnload)                   \
+  X(ModuleGetFunction)              \
+  X(LaunchKernel)                   \
+  X(LaunchHostFunc)                 \
+  X(StreamWaitEvent)                \
+  X(EventElapsedTime)               \
+  X(StreamBeginCapture)             \
+  X(StreamEndCapture)               \
+  X(GraphInstantiateWithFlags)      \
+  X(GraphLaunch)                    \
+  X(GraphExecDestroy)               \
+  X(GraphDestroy)
+
+struct MoreDriver {
+  // kInvalid, in one line: the library lacks one of them.
+  static Result<MoreDriver> Load(const std::string& library);
+
+#define TANGRAM_GPU_DECLARE(name) decltype(&::cu##name) name = nullptr;
+  TANGRAM_GPU_ENTRY_POINTS(TANGRAM_GPU_DECLARE)
+#undef TANGRAM_GPU_DECLARE
+
+  // Of CUDA 13; null: the driver is older.
+  CUresult (*MemcpyBatchAsync)(CUdeviceptr* to, CUdeviceptr* from, size_t* bytes, size_t count,
+                               CUmemcpyAttributes* attributes, size_t* first, size_t kinds,
+                               CUstream stream) = nullptr;
+};
+
+}  // namespace tangram::gpu

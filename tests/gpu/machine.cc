@@ -1,0 +1,106 @@
+// What the machine is: nothing here decides anything, and every figure of the other acts is read
+// beside it.
+#include <fmt/format.h>
+
+#include <array>
+#include <fstream>
+#include <string>
+
+#include "tests/gpu/acts.h"
+#include "tests/gpu/gpu.h"
+
+namespace tangram::gpu {
+namespace {
+
+std::string FirstLine(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+std::string YesOrNo(int value) { return value != 0 ? "yes" : "no"; }
+
+// The attribute may say yes where no handle can be made: they need a service of the machine (IMEX).
+std::string FabricHandles(const Gpu& gpu) {
+  if (gpu.Attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED) == 0) return "no";
+  CUmemAllocationProp properties = gpu.properties();
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_FABRIC;
+  CUmemGenericAllocationHandle handle = 0;
+  const CUresult made = gpu.driver().MemCreate(&handle, gpu.granularity(), &properties, 0);
+  if (made != CUDA_SUCCESS) {
+    return "the device says yes, and making one: " + gpu.driver().Check(made, "no").message();
+  }
+  (void)gpu.driver().MemRelease(handle);
+  return "yes, one was made";
+}
+
+// Others of this process that the GPU reaches without the host.
+std::string Peers(const Gpu& gpu) {
+  int devices = 0, peers = 0;
+  gpu.Check(gpu.driver().DeviceGetCount(&devices), "counting devices");
+  for (int i = 1; i < devices; ++i) {
+    CUdevice other = 0;
+    int can = 0;
+    gpu.Check(gpu.driver().DeviceGet(&other, i), "a device");
+    gpu.Check(gpu.more().DeviceCanAccessPeer(&can, gpu.device(), other), "access to a peer");
+    peers += can;
+  }
+  return fmt::format("{} of {} other devices", peers, devices - 1);
+}
+
+}  // namespace
+
+void RunMachine(const Task& task) {
+  Recorder& out = *task.out;
+  const std::string module = FirstLine("/proc/driver/nvidia/version");
+  out.Fact("kernel module", module.empty() ? "not told (/proc/driver/nvidia/version)" : module);
+  {
+    auto driver = device::CudaDriver::Load(task.driver);
+    if (!driver.ok()) throw Lacks(driver.status().message());
+    int version = 0;
+    (void)(*driver)->DriverGetVersion(&version);
+    out.Fact("driver", fmt::format("CUDA {}.{}", version / 1000, version % 1000 / 10));
+    CUdevice device = 0;
+    std::array<char, 256> name{};
+    (void)(*driver)->DeviceGet(&device, 0);
+    (void)(*driver)->DeviceGetName(name.data(), name.size(), device);
+    out.Fact("device", name.data());
+    out.Fact("MIG slice", YesOrNo(std::string(name.data()).find(" MIG ") != std::string::npos) +
+                              " (by its name)");
+  }
+  const Gpu gpu(task.driver);  // throws what makes it unfit, and the lines above stay
+  size_t free = 0, total = 0;
+  gpu.Check(gpu.driver().MemGetInfo(&free, &total), "memory");
+  out.Fact("memory", fmt::format("{:.1f} GiB, of which {:.1f} are free",
+                                 static_cast<double>(total) / (1 << 30),
+                                 static_cast<double>(free) / (1 << 30)));
+  const int clock = gpu.Attribute(CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE);
+  const int width = gpu.Attribute(CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH);
+  out.Fact("memory bus",
+           fmt::format("{} bits at {} MHz: {:.0f} GB/s read and written, by arithmetic", width,
+                       clock / 1000, 2e-6 * clock * width / 8));
+  out.Fact("compute capability",
+           fmt::format("{}.{}", gpu.Attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+                       gpu.Attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)));
+  out.Fact("multiprocessors", std::to_string(gpu.sms()));
+  out.Fact("copy engines", std::to_string(gpu.Attribute(CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT)));
+  out.Fact("last cache",
+           fmt::format("{} MiB", gpu.Attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE) >> 20));
+  out.Fact("ECC", YesOrNo(gpu.Attribute(CU_DEVICE_ATTRIBUTE_ECC_ENABLED)));
+  out.Fact("virtual memory management",
+           fmt::format("yes, in multiples of {} MiB", gpu.granularity() >> 20));
+  out.Fact("descriptors of memory", "yes");  // or the context would not have been opened
+  out.Fact("fabric handles", FabricHandles(gpu));
+  out.Fact("multicast", YesOrNo(gpu.Attribute(CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED)));
+  out.Fact("peers", Peers(gpu));
+  std::array<char, 64> bus{};
+  gpu.Check(gpu.more().DeviceGetPCIBusId(bus.data(), bus.size(), gpu.device()), "its place");
+  std::string place = bus.data();
+  for (char& c : place) c = static_cast<char>(std::tolower(c));
+  const std::string id =
+      FirstLine("/sys/bus/pci/devices/" + place.substr(place.size() - 12) + "/device");
+  out.Fact("PCIe", id.empty() ? place : place + ", device " + id);
+}
+
+}  // namespace tangram::gpu
