@@ -208,24 +208,22 @@ Event CudaDevice::Copy(std::span<const CopyOp> ops) {
   const auto stream = Stream();
   if (!stream.ok()) return Event::Finished(stream.status());
   Event event = (*stream)->Copy(ops);
+  std::vector<HashOp> hashes;
   for (const CopyOp& op : ops) {
-    if (op.hash == nullptr) continue;
-    Status status = event.Wait();
-    if (status.ok()) status = (*stream)->Hash(op.to, op.hash);
-    if (!status.ok()) return Event::Finished(std::move(status));
+    if (op.hash != nullptr) hashes.push_back({op.to, op.hash});
   }
-  return event;
+  if (hashes.empty()) return event;
+  // What could not be copied is over; else hashes come behind the copies on the same stream.
+  if (event.Done()) {
+    if (Status status = event.Wait(); !status.ok()) return Event::Finished(std::move(status));
+  }
+  return (*stream)->Hash(hashes);
 }
 
 Event CudaDevice::Hash(std::span<const HashOp> ops) {
   const auto stream = Stream();
   if (!stream.ok()) return Event::Finished(stream.status());
-  for (const HashOp& op : ops) {
-    if (Status status = (*stream)->Hash(op.of, op.hash); !status.ok()) {
-      return Event::Finished(std::move(status));
-    }
-  }
-  return Event::Finished(OkStatus());
+  return (*stream)->Hash(ops);
 }
 
 }  // namespace tangram::device

@@ -55,7 +55,7 @@ class CudaDevice final : public Device {
   Result<BlockPtr> Import(int descriptor, std::span<const Extent> extents) override;
   Result<std::vector<Mapping>> Map(const SpacePtr& space, std::span<const Placement> placements,
                                    Access access) override;
-  // On a stream of its own. Hashes have the batch over when it returns: the host computes them.
+  // On a stream of its own.
   Event Copy(std::span<const CopyOp> ops) override;
   Event Hash(std::span<const HashOp> ops) override;
   std::span<std::byte> ViewOf(const Memory&) override { return {}; }

@@ -51,13 +51,18 @@ Result<std::unique_ptr<CudaStream>> CudaStream::Make(std::shared_ptr<CudaContext
   CUstream stream = nullptr;
   TANGRAM_RETURN_IF_ERROR(driver.Check(
       driver.StreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, least), "a stream"));
-  return std::make_unique<CudaStream>(std::move(context), stream);
+  auto out = std::make_unique<CudaStream>(std::move(context), stream);
+  auto hasher = CudaHasher::Make(out->context_, stream);
+  if (!hasher.ok()) return hasher.status();
+  out->hasher_ = std::move(hasher).value();
+  return out;
 }
 
 CudaStream::~CudaStream() {
   const CudaContext::Entered in(*context_);
   const CudaDriver& driver = context_->driver();
   (void)driver.StreamSynchronize(stream_);
+  hasher_.reset();
   context_->work().Forget(stream_);
   (void)driver.StreamDestroy(stream_);
 }
@@ -126,7 +131,19 @@ Event CudaStream::Copy(std::span<const CopyOp> ops) {
   return Event::Finished(std::move(status));
 }
 
-Status CudaStream::Hash(const Memory& memory, uint64_t* hash) {
+Event CudaStream::Hash(std::span<const HashOp> ops) {
+  std::vector<HashOp> here;
+  for (const HashOp& op : ops) {
+    if (hasher_ != nullptr && op.of.shape == nullptr && !OfHost(op.of)) {
+      here.push_back(op);
+    } else if (Status status = HashByHost(op.of, op.hash); !status.ok()) {
+      return Event::Finished(std::move(status));
+    }
+  }
+  return hasher_ != nullptr ? hasher_->Hash(here) : Event::Finished(OkStatus());
+}
+
+Status CudaStream::HashByHost(const Memory& memory, uint64_t* hash) {
   const uint64_t unit = memory.shape != nullptr ? memory.shape->unit_bytes() : 1;
   const uint64_t step = std::max<uint64_t>(1, kHashed / unit) * unit;
   std::vector<std::byte> buffer(std::min(step, memory.bytes));

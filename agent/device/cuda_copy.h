@@ -1,4 +1,4 @@
-// Copies on a stream of a GPU, and hashes by way of the host.
+// Copies and hashes on a stream of a GPU.
 #pragma once
 
 #include <memory>
@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "agent/device/cuda_context.h"
+#include "agent/device/cuda_hash.h"
 #include "agent/device/device.h"
 
 namespace tangram::device {
@@ -25,15 +26,18 @@ class CudaStream {
 
   // Hashes that are asked for are no part of it. Checked before (CheckCopies).
   Event Copy(std::span<const CopyOp> ops);
-  // HashOf the bytes in order, by way of a buffer of the host; waited for.
-  Status Hash(const Memory& memory, uint64_t* hash);
+  // Of ranges of the device by its kernels; units of a slab, and all where the build has no
+  // kernels, by way of a buffer of the host: the batch is over then when this returns.
+  Event Hash(std::span<const HashOp> ops);
 
  private:
   Status Put(const CopyOp& op);
+  Status HashByHost(const Memory& memory, uint64_t* hash);
   Status PutStrip(const CopyOp& op, const struct Strip& to, const struct Strip& from);
 
   const std::shared_ptr<CudaContext> context_;
   const CUstream stream_;
+  std::unique_ptr<CudaHasher> hasher_;  // null: no kernels
 };
 
 }  // namespace tangram::device

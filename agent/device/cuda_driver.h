@@ -49,7 +49,11 @@ namespace tangram::device {
   X(EventRecord)                     \
   X(EventQuery)                      \
   X(EventSynchronize)                \
-  X(EventDestroy)
+  X(EventDestroy)                    \
+  X(ModuleLoadData)                  \
+  X(ModuleUnload)                    \
+  X(ModuleGetFunction)               \
+  X(LaunchKernel)
 
 class CudaDriver {
  public:

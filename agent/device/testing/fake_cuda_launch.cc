@@ -131,7 +131,8 @@ CUresult cuModuleLoadData(CUmodule* module, const void* image) {
 }
 
 CUresult cuModuleUnload(CUmodule module) {
-  Call call("cuModuleUnload", Call::kContext);
+  Call call("cuModuleUnload",
+            Call::kBegun);  // as all that gives back, also when nothing else works
   if (call.failure() != CUDA_SUCCESS) return call.failure();
   if (State().modules.erase(module) == 0) {
     return call.Refuse(CUDA_ERROR_INVALID_HANDLE, "it is gone already, or never was");
