@@ -57,6 +57,15 @@ bench: ## make -s bench NAME=<name> [QUICK=1] [DATE=YYYY-MM-DD]; NAME=all judges
 bench-setup: ## installs what `make bench NAME=transport` measures beside ours: iperf3, NIXL, Mooncake (in build/peers); else it says "not installed"
 	@tests/peers/install.sh
 
+.PHONY: gpu-bundle gpu-check
+gpu-bundle: setup ## build/gpu-check.tar.gz: the check of a GPU, for a bare machine that has one and its driver
+	@test -f $(BUILD)/cxx/build.ninja || cmake -S . -B $(BUILD)/cxx -G Ninja >$(BUILD)/cmake.log || { cat $(BUILD)/cmake.log; exit 1; }
+	@NINJA_STATUS='[build %es %p] ' ninja -C $(BUILD)/cxx tangram-gpu-check gpu_conformance_test
+	@tests/gpu/bundle.sh $(BUILD)/cxx $(BUILD)/gpu-check.tar.gz
+
+gpu-check: ## everything that wants a GPU, on this machine's; writes docs/gpu-results.md; at most eight minutes
+	@tests/gpu/check.sh
+
 build: setup cxx go
 
 setup:

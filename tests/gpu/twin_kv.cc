@@ -37,26 +37,27 @@ TwinCase HeadsCase(uint32_t seed, uint64_t layers, uint64_t heads, uint64_t toke
 TwinCase LatentCase(uint32_t seed, uint64_t row, uint64_t ranks, uint64_t blocks) {
   constexpr uint64_t kTokens = 16;
   const uint64_t side = blocks * kTokens * row;
-  return {
-      "kv_latent", (1 + ranks) * side + 16, [=](Image* image) {
-        Draw draw(seed);
-        draw.Fill(image->data());
-        const uint64_t shift = draw.OneIn(2) ? 0 : draw.Below(16);
-        std::vector<kernels::LatentMove> moves;
-        std::vector<uint64_t> targets;
-        for (uint64_t b = 0; b < blocks; ++b) {
-          moves.push_back({image->base() + b * kTokens * row,
-                           draw.OneIn(4) ? draw.From(0, kTokens) : kTokens, 0});
-          for (uint64_t r = 0; r < ranks; ++r) {
-            targets.push_back(image->base() + (1 + r) * side + shift +
-                              (b + r) % blocks * kTokens * row);
-          }
-        }
-        kernels::KvLatentParameters parameters{
-            image->Append(moves), moves.size(), image->Append(targets), ranks, row, row, row, 0, 0};
-        kernels::NumberLatentMoves(moves, targets, &parameters);
-        image->Launch("kv_latent", kernels::KvLatentLaunch(parameters, kManyBlocks), parameters);
-      }};
+  return {"kv_latent", (1 + ranks) * side + 16, [=](Image* image) {
+            Draw draw(seed);
+            draw.Fill(image->data());
+            const uint64_t shift = draw.OneIn(2) ? 0 : draw.Below(16);
+            std::vector<kernels::LatentMove> moves;
+            std::vector<uint64_t> targets;
+            for (uint64_t b = 0; b < blocks; ++b) {
+              moves.push_back({image->base() + b * kTokens * row,
+                               draw.OneIn(4) ? draw.From(0, kTokens) : kTokens, 0});
+              for (uint64_t r = 0; r < ranks; ++r) {
+                targets.push_back(image->base() + (1 + r) * side + shift +
+                                  (b + r) % blocks * kTokens * row);
+              }
+            }
+            kernels::KvLatentParameters parameters{
+                0, moves.size(), image->Append(targets), ranks, row, row, row, 0, 0};
+            kernels::NumberLatentMoves(moves, targets, &parameters);
+            parameters.moves = image->Append(moves);
+            image->Launch("kv_latent", kernels::KvLatentLaunch(parameters, kManyBlocks),
+                          parameters);
+          }};
 }
 
 }  // namespace

@@ -1,0 +1,10 @@
+#!/bin/sh
+# Runs the check from its unpacked bundle, by the bundle's own loader and libraries; of the machine it takes the driver alone. Takes the options of
+# tangram-gpu-check (--help). Behind our folder are those where drivers lie: the driver opens further parts of itself by name.
+here=$(cd "$(dirname "$0")" && pwd)
+path=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+for folder in /usr/local/nvidia/lib64 /usr/lib/x86_64-linux-gnu /usr/lib64 /lib/x86_64-linux-gnu /usr/lib/x86_64-linux-gnu/nvidia/current /usr/lib/wsl/lib /run/opengl-driver/lib; do
+  [ ! -e "$folder/libcuda.so.1" ] || path=$path:$folder
+done
+unset LD_LIBRARY_PATH LD_PRELOAD
+exec "$here/lib/ld-linux-x86-64.so.2" --library-path "$path" "$here/bin/tangram-gpu-check" "$@"
