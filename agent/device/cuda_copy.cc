@@ -20,12 +20,19 @@ bool OfHost(const Memory& memory) {
   return !memory.device->ViewOf({memory.device, memory.address, 1}).empty();
 }
 
-// All addresses that a memory may lie at: of units in a slab, those of the slab.
-AddressRange RangeOf(const Memory& memory) {
-  uint64_t bytes = memory.bytes;
-  if (memory.shape != nullptr) bytes = memory.shape->units * memory.shape->unit_bytes();
-  return {memory.address, memory.address + bytes};
-}
+// The end of copies, with the lists that the driver reads until then.
+class CopyEvent final : public Event::State {
+ public:
+  CopyEvent(std::shared_ptr<const CudaEvent> event, CudaLists lists)
+      : event_(std::move(event)), lists_(std::move(lists)) {}
+  ~CopyEvent() override { (void)event_->Wait(); }
+  bool Done() const override { return event_->Done(); }
+  Status Wait() const override { return event_->Wait(); }
+
+ private:
+  const std::shared_ptr<const CudaEvent> event_;
+  const CudaLists lists_;
+};
 
 }  // namespace
 
@@ -52,9 +59,9 @@ Result<std::unique_ptr<CudaStream>> CudaStream::Make(std::shared_ptr<CudaContext
   TANGRAM_RETURN_IF_ERROR(driver.Check(
       driver.StreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, least), "a stream"));
   auto out = std::make_unique<CudaStream>(std::move(context), stream);
-  auto hasher = CudaHasher::Make(out->context_, stream);
-  if (!hasher.ok()) return hasher.status();
-  out->hasher_ = std::move(hasher).value();
+  auto kernels = CudaKernels::Make(out->context_, stream);
+  if (!kernels.ok()) return kernels.status();
+  out->kernels_ = std::move(kernels).value();
   return out;
 }
 
@@ -62,18 +69,28 @@ CudaStream::~CudaStream() {
   const CudaContext::Entered in(*context_);
   const CudaDriver& driver = context_->driver();
   (void)driver.StreamSynchronize(stream_);
-  hasher_.reset();
+  kernels_.reset();
   context_->work().Forget(stream_);
   (void)driver.StreamDestroy(stream_);
 }
 
-Status CudaStream::PutStrip(const CopyOp& op, const Strip& to, const Strip& from) {
+Status CudaStream::PutStrip(const CopyOp& op, const Strip& to, const Strip& from,
+                            std::vector<kernels::CopyStrip>* apart) {
   const CudaDriver& driver = context_->driver();
   const auto in_order = [](const Strip& s) { return s.lines == 1 || s.pitch == s.bytes; };
   if (in_order(to) && in_order(from)) {
     const uint64_t bytes = to.lines * to.bytes;
     return driver.Check(driver.MemcpyAsync(to.address, from.address, bytes, stream_),
                         fmt::format("a copy of {} bytes", bytes));
+  }
+  if (kernels_ != nullptr && !OfHost(op.to) && !OfHost(op.from)) {
+    apart->push_back({.to = to.address,
+                      .to_pitch = to.pitch,
+                      .from = from.address,
+                      .from_pitch = from.pitch,
+                      .bytes = to.bytes,
+                      .lines = to.lines});
+    return OkStatus();
   }
   CUDA_MEMCPY2D copy{};
   copy.WidthInBytes = to.bytes;
@@ -99,10 +116,10 @@ Status CudaStream::PutStrip(const CopyOp& op, const Strip& to, const Strip& from
                       fmt::format("a copy of {} lines of {} bytes", to.lines, to.bytes));
 }
 
-Status CudaStream::Put(const CopyOp& op) {
+Status CudaStream::Put(const CopyOp& op, std::vector<kernels::CopyStrip>* apart) {
   Status status;
   EachPair(op.to, op.from, [&](const Strip& to, const Strip& from) {
-    if (status.ok()) status = PutStrip(op, to, from);
+    if (status.ok()) status = PutStrip(op, to, from, apart);
   });
   return status;
 }
@@ -110,19 +127,23 @@ Status CudaStream::Put(const CopyOp& op) {
 Event CudaStream::Copy(std::span<const CopyOp> ops) {
   const CudaContext::Entered in(*context_);
   std::vector<AddressRange> uses;
+  std::vector<kernels::CopyStrip> apart;
+  CudaLists lists;
   Status status;
   for (const CopyOp& op : ops) {
     for (const Memory* memory : {&op.to, &op.from}) {
       if (!OfHost(*memory)) uses.push_back(RangeOf(*memory));
     }
-    status = Put(op);
+    status = Put(op, &apart);
     if (!status.ok()) break;
   }
+  if (status.ok() && !apart.empty()) status = kernels_->Copy(std::move(apart), &lists);
   if (status.ok()) {
     auto event = CudaEvent::Record(context_, stream_);
     if (event.ok()) {
       context_->work().Add(stream_, std::move(uses), *event);
-      return Event(std::move(event).value());
+      if (lists.empty()) return Event(std::move(event).value());
+      return Event(std::make_shared<const CopyEvent>(std::move(event).value(), std::move(lists)));
     }
     status = event.status();
   }
@@ -134,13 +155,13 @@ Event CudaStream::Copy(std::span<const CopyOp> ops) {
 Event CudaStream::Hash(std::span<const HashOp> ops) {
   std::vector<HashOp> here;
   for (const HashOp& op : ops) {
-    if (hasher_ != nullptr && op.of.shape == nullptr && !OfHost(op.of)) {
+    if (kernels_ != nullptr && !OfHost(op.of)) {
       here.push_back(op);
     } else if (Status status = HashByHost(op.of, op.hash); !status.ok()) {
       return Event::Finished(std::move(status));
     }
   }
-  return hasher_ != nullptr ? hasher_->Hash(here) : Event::Finished(OkStatus());
+  return kernels_ != nullptr ? kernels_->Hash(here) : Event::Finished(OkStatus());
 }
 
 Status CudaStream::HashByHost(const Memory& memory, uint64_t* hash) {

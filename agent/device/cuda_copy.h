@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "agent/device/cuda_context.h"
-#include "agent/device/cuda_hash.h"
+#include "agent/device/cuda_kernels.h"
 #include "agent/device/device.h"
 
 namespace tangram::device {
@@ -31,13 +31,15 @@ class CudaStream {
   Event Hash(std::span<const HashOp> ops);
 
  private:
-  Status Put(const CopyOp& op);
   Status HashByHost(const Memory& memory, uint64_t* hash);
-  Status PutStrip(const CopyOp& op, const struct Strip& to, const struct Strip& from);
+  // Strips between memories of the device are left to `apart`, if kernels can copy them.
+  Status Put(const CopyOp& op, std::vector<kernels::CopyStrip>* apart);
+  Status PutStrip(const CopyOp& op, const struct Strip& to, const struct Strip& from,
+                  std::vector<kernels::CopyStrip>* apart);
 
   const std::shared_ptr<CudaContext> context_;
   const CUstream stream_;
-  std::unique_ptr<CudaHasher> hasher_;  // null: no kernels
+  std::unique_ptr<CudaKernels> kernels_;  // null: this build has none
 };
 
 }  // namespace tangram::device

@@ -8,6 +8,7 @@
 #include "agent/device/conformance.h"
 #include "agent/device/platform.h"
 #include "agent/device/testing/fake_cuda.h"
+#include "kernels/kernels.h"
 
 namespace tangram::device {
 namespace {
@@ -195,12 +196,16 @@ TEST_F(CudaDeviceTest, CopiesBehindOneThatTheDriverRefusesAreOverToo) {
   Memory second = At(1);
   second.shape = &shape;
   const std::vector<CopyOp> ops{{At(0), Memory::Own(bytes)},
-                                {second.Part(0, kUnit / 2), At(0).Part(0, kUnit / 2)}};
-  FakeCuda::Fail("cuMemcpy2DAsync", CUDA_ERROR_INVALID_VALUE);
-  const Event event = device_->Copy(ops);
-  EXPECT_TRUE(event.Done());
-  EXPECT_EQ(event.Wait().code(), Code::kInvalid);
-  EXPECT_EQ(FakeCuda::Waiting(), 0U) << "who is told may free what it copied from";
+                                {second.Part(0, kUnit / 2), Memory::Own(bytes).Part(0, kUnit / 2)},
+                                {second.Part(kUnit / 2, kUnit / 2), At(0).Part(0, kUnit / 2)}};
+  for (const std::string refused : {"cuMemcpy2DAsync", "cuLaunchKernel"}) {
+    if (refused == "cuLaunchKernel" && kernels::Image().empty()) continue;
+    FakeCuda::Fail(refused, CUDA_ERROR_INVALID_VALUE);
+    const Event event = device_->Copy(ops);
+    EXPECT_TRUE(event.Done());
+    EXPECT_EQ(event.Wait().code(), Code::kInvalid) << refused;
+    EXPECT_EQ(FakeCuda::Waiting(), 0U) << "who is told may free what it copied from";
+  }
 }
 
 // The driver unmaps a handle whole: an importer that gives back a part keeps all of it for now.

@@ -7,6 +7,12 @@
 
 namespace tangram::device {
 
+AddressRange RangeOf(const Memory& memory) {
+  uint64_t bytes = memory.bytes;
+  if (memory.shape != nullptr) bytes = memory.shape->units * memory.shape->unit_bytes();
+  return {memory.address, memory.address + bytes};
+}
+
 CudaEvent::CudaEvent(std::shared_ptr<CudaContext> context, CUevent event)
     : context_(std::move(context)), event_(event) {}
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "agent/device/event.h"
+#include "agent/device/memory.h"
 
 namespace tangram::device {
 
@@ -35,6 +36,9 @@ class CudaEvent final : public Event::State {
 struct AddressRange {
   uint64_t begin = 0, end = 0;
 };
+
+// All addresses that a memory may lie at: of units in a slab, those of the slab.
+AddressRange RangeOf(const Memory& memory);
 
 // Unmapping what a running copy uses is undefined, and the driver does not say so: whoever unmaps
 // asks here first. Thread-safe.

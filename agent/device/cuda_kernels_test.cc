@@ -1,5 +1,5 @@
 // Hashes by the kernels of kernels/, over the recording driver, which runs their text.
-#include "agent/device/cuda_hash.h"
+#include "agent/device/cuda_kernels.h"
 
 #include <gtest/gtest.h>
 
@@ -10,6 +10,7 @@
 
 #include "agent/device/cuda.h"
 #include "agent/device/hash.h"
+#include "agent/device/runs.h"
 #include "agent/device/testing/fake_cuda.h"
 
 namespace tangram::device {
@@ -19,7 +20,7 @@ using testing::FakeCuda;
 
 constexpr uint64_t kUnit = 2 << 20, kUnits = 8;
 
-class CudaHashTest : public ::testing::Test {
+class CudaKernelsTest : public ::testing::Test {
  protected:
   void SetUp() override {
     auto context = CudaContext::Open(TANGRAM_FAKE_CUDA, 0);
@@ -48,7 +49,7 @@ class CudaHashTest : public ::testing::Test {
   std::vector<std::byte> bytes_;
 };
 
-TEST_F(CudaHashTest, IsThatOfTheHostWhateverTheLengthAndTheAddress) {
+TEST_F(CudaKernelsTest, IsThatOfTheHostWhateverTheLengthAndTheAddress) {
   std::mt19937_64 random(11);
   std::vector<uint64_t> came(400);
   std::vector<HashOp> ops;
@@ -64,7 +65,7 @@ TEST_F(CudaHashTest, IsThatOfTheHostWhateverTheLengthAndTheAddress) {
 }
 
 // A list goes there, results come back; the bytes that are hashed stay where they are.
-TEST_F(CudaHashTest, NothingOfTheBytesComesToTheHost) {
+TEST_F(CudaKernelsTest, NothingOfTheBytesComesToTheHost) {
   std::vector<uint64_t> came(kUnits);
   std::vector<HashOp> ops;
   for (uint64_t u = 0; u < kUnits; ++u) ops.push_back({At(u * kUnit, kUnit), &came[u]});
@@ -75,7 +76,7 @@ TEST_F(CudaHashTest, NothingOfTheBytesComesToTheHost) {
   for (uint64_t u = 0; u < kUnits; ++u) EXPECT_EQ(came[u], HashHere(u * kUnit, kUnit));
 }
 
-TEST_F(CudaHashTest, IsThereWhenItsEventIsAndNotBefore) {
+TEST_F(CudaKernelsTest, IsThereWhenItsEventIsAndNotBefore) {
   std::vector<std::byte> other(kUnit, std::byte{3});
   uint64_t copied = 1, hashed = 2;
   const CopyOp copy{At(0, kUnit), Memory::Own(other), &copied};
@@ -96,7 +97,7 @@ TEST_F(CudaHashTest, IsThereWhenItsEventIsAndNotBefore) {
 }
 
 // They share lists, results and scratch, which grow under the second.
-TEST_F(CudaHashTest, BatchesFollowEachOtherWithoutAWait) {
+TEST_F(CudaKernelsTest, BatchesFollowEachOtherWithoutAWait) {
   std::vector<uint64_t> came(3 * 700);
   std::vector<Event> events;
   uint64_t next = 0;
@@ -114,7 +115,45 @@ TEST_F(CudaHashTest, BatchesFollowEachOtherWithoutAWait) {
   }
 }
 
-TEST_F(CudaHashTest, WhatNobodyWaitsForIsWrittenNowhere) {
+// Two planes as gate and up with down: units of four lie interleaved, in lines of any length.
+TEST_F(CudaKernelsTest, UnitsOfASlabAreCopiedAndHashedByOneLaunch) {
+  for (const uint64_t line : {192U, 40U, 7U}) {
+    const Shape four{{{30, 2 * line}, {50, line}}, 4}, two{four.planes, 2};
+    const uint64_t unit = four.unit_bytes();
+    Memory from = At(3 * line, 0), to = At(5 * kUnit, 0);
+    from.shape = &four;
+    to.shape = &two;
+    const auto units = [&](const Memory& slab, uint64_t first, uint64_t count) {
+      Memory out = slab;
+      out.bytes = slab.shape->units * unit;
+      return out.Part(first * unit, count * unit);
+    };
+    // As the host has it.
+    std::vector<std::byte> wanted(2 * unit);
+    Memory here = Memory::Own(std::span(bytes_).subspan(3 * line, 4 * unit));
+    here.shape = &four;
+    Gather(here.Part(unit, 2 * unit), wanted);
+
+    std::vector<uint64_t> hashes(3);
+    const std::vector<CopyOp> copies{{units(to, 0, 1), units(from, 1, 1), &hashes[0]},
+                                     {units(to, 1, 1), units(from, 2, 1), &hashes[1]}};
+    const uint64_t launches = FakeCuda::Calls("cuLaunchKernel");
+    ASSERT_TRUE(device_->Copy(copies).Wait().ok());
+    EXPECT_EQ(FakeCuda::Calls("cuLaunchKernel"), launches + 4)
+        << "all strips; what is hashed brought together; sums and chain";
+    const HashOp both{units(to, 0, 2), &hashes[2]};
+    ASSERT_TRUE(device_->Hash({&both, 1}).Wait().ok());
+    EXPECT_EQ(hashes[0], HashOf(std::span(wanted).first(unit)));
+    EXPECT_EQ(hashes[1], HashOf(std::span(wanted).subspan(unit)));
+    EXPECT_EQ(hashes[2], HashOf(wanted));
+    std::vector<std::byte> came(2 * unit);
+    const CopyOp back{Memory::Own(came), both.of};
+    ASSERT_TRUE(device_->Copy({&back, 1}).Wait().ok());
+    EXPECT_TRUE(came == wanted) << line;
+  }
+}
+
+TEST_F(CudaKernelsTest, WhatNobodyWaitsForIsWrittenNowhere) {
   auto hash = std::make_unique<uint64_t>(5);
   const HashOp op{At(0, kUnit), hash.get()};
   (void)device_->Hash({&op, 1});
@@ -123,7 +162,7 @@ TEST_F(CudaHashTest, WhatNobodyWaitsForIsWrittenNowhere) {
   EXPECT_EQ(FakeCuda::Waiting(), 0U);
 }
 
-TEST_F(CudaHashTest, WhatIsUnmappedIsHashedFirst) {
+TEST_F(CudaKernelsTest, WhatIsUnmappedIsHashedFirst) {
   uint64_t hash = 0;
   const HashOp op{At(0, kUnit), &hash};
   const Event event = device_->Hash({&op, 1});
@@ -132,7 +171,7 @@ TEST_F(CudaHashTest, WhatIsUnmappedIsHashedFirst) {
   EXPECT_EQ(hash, HashHere(0, kUnit));
 }
 
-TEST_F(CudaHashTest, ALaunchThatTheDriverRefusesFailsTheBatch) {
+TEST_F(CudaKernelsTest, ALaunchThatTheDriverRefusesFailsTheBatch) {
   uint64_t hash = 5;
   const HashOp op{At(0, kUnit), &hash};
   for (const uint64_t skip : {0U, 1U}) {
