@@ -61,7 +61,7 @@ WEEK = (
     {"asan": "base_test net_grpc_test layout_test device_test memory_test loader_test store_test", "fuzz": "manifest_fuzz safetensors_fuzz"},
     {"tsan": "store_test transition_test",
      "race": {"operator": "./internal/agentclient ./internal/gateway ./internal/keeper ./internal/pki ./internal/readings ./internal/store"}},
-    {"asan": "transition_test kv_test kernels_test", "fuzz": "resume_fuzz frame_fuzz"},
+    {"asan": "transition_test kv_test kernels_test gpu_check_test", "fuzz": "resume_fuzz frame_fuzz"},
     {"tsan": "engine_mesh_test engine_world_test engine_paced_test",
      "race": {"operator": "./internal/controller ./internal/kubestore ./cmd/...", "e2e": "./..."}},
     {"asan": "client_test server_test", "fuzz": "config_fuzz data_port_fuzz"},

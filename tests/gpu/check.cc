@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "agent/base/unique_fd.h"
@@ -22,7 +23,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // In the child: a line of JSON for each record, so that what was told before a death stays.
-[[noreturn]] void Act_(const Act& act, Task task, int out) {
+[[noreturn]] void RunHere(const Act& act, Task task, int out) {
   Recorder recorder(act.name, [&](const Json& record) {
     const std::string line = record.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
     for (size_t at = 0; at < line.size();) {
@@ -64,7 +65,7 @@ std::vector<Json> Play(const Act& act, Task task) {
   if (child == 0) {
     setpgid(0, 0);  // killed with what it starts
     in.reset();
-    Act_(act, std::move(task), out.get());
+    RunHere(act, std::move(task), out.get());
   }
   setpgid(child, child);
   out.reset();
@@ -82,12 +83,20 @@ std::vector<Json> Play(const Act& act, Task task) {
     text.append(buffer, static_cast<size_t>(got));
     Take(&text, &records);
   }
+  // Its own end, if it came to that, is known already: this is for what it has started.
   kill(-child, SIGKILL);
   int status = 0;
-  waitpid(child, &status, 0);
-  if (how.empty() && WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL) {
+  const auto killed = Clock::now();
+  while (waitpid(child, &status, WNOHANG) == 0) {
+    if (Clock::now() - killed > std::chrono::seconds(10)) {
+      how += " and cannot be killed";  // it hangs in the kernel
+      break;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  if (how.empty() && WIFSIGNALED(status)) {
     how = fmt::format("it died of signal {}", WTERMSIG(status));
-  } else if (how.empty() && WIFEXITED(status) && WEXITSTATUS(status) != 0) {
+  } else if (how.empty() && WEXITSTATUS(status) != 0) {
     how = fmt::format("it ended with {}", WEXITSTATUS(status));
   }
   Json ended{{"act", act.name}, {"kind", "ended"}, {"seconds", seconds()}};

@@ -59,6 +59,11 @@ TEST(Play, AnActThatDiesIsToldAsBrokenOff) {
   EXPECT_FALSE(IsRight(Summary("today", records)));
 }
 
+TEST(Play, AnActThatOthersKillIsToldToo) {
+  const auto records = PlayOf([](const Task&) { raise(SIGKILL); });
+  EXPECT_EQ(records.back()["how"], "it died of signal 9");
+}
+
 TEST(Play, WhatAMachineLacksIsNotRunAndNotWrong) {
   const auto lacks = PlayOf([](const Task&) { throw Lacks("no second GPU"); });
   ASSERT_NE(Find(lacks, "not_run"), nullptr);

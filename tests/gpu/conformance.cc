@@ -50,11 +50,11 @@ std::pair<std::string, int> Output(const std::vector<std::string>& command) {
 }  // namespace
 
 void RunConformance(const Task& task) {
+  { const Gpu here(task.driver); }  // or every test of the suite would say that there is none
   const auto command = Beside("gpu_conformance_test");
   if (access(command.back().c_str(), X_OK) != 0) {
     return task.out->NotRun("the suite", "there is no " + command.back());
   }
-  { const Gpu here(task.driver); }  // or every test of the suite would say that there is none
   setenv("TANGRAM_GPU_DRIVER", task.driver.c_str(), 1);
   const auto [text, code] = Output(command);
   // "[  PASSED  ] 15 tests.", then, if any, "[  FAILED  ] Suite.Name" for each.

@@ -94,7 +94,8 @@ class Copies {
               .value = rate,
               .unit = "GB/s",
               .ceiling = plain_,
-              .ceiling_is = "GB/s of one range"});
+              .ceiling_is = "GB/s of one range",
+              .note = watch_.Note()});
   }
 
   const Gpu& gpu_;
@@ -122,7 +123,8 @@ void RunHashes(const Gpu& gpu, const Kernels& kernels, uint64_t most, double pla
                 .value = 1e-9 * static_cast<double>(size * count) / seconds,
                 .unit = "GB/s",
                 .ceiling = 2 * plain,
-                .ceiling_is = "GB/s that a copy reads and writes"});
+                .ceiling_is = "GB/s that a copy reads and writes",
+                .note = watch.Note()});
     }
   }
 }

@@ -33,6 +33,17 @@ std::unique_ptr<Handle> Import(const Gpu& gpu, int descriptor, uint64_t bytes) {
   return std::make_unique<Handle>(gpu, handle, bytes);
 }
 
+// Maps for reading alone; where a driver does not know that, for both, and says so.
+std::string MapForReading(const Gpu& gpu, uint64_t address, const Handle& handle) {
+  try {
+    Map(gpu, address, handle, CU_MEM_ACCESS_FLAGS_PROT_READ);
+    return "";
+  } catch (const Failed& why) {
+    Allow(gpu, address, handle.bytes(), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    return why.what();
+  }
+}
+
 // The engine: reads what came, then maps and unmaps it until it is killed.
 void ReadAndMap(const Line& line, const std::string& driver, uint64_t bytes) {
   const UniqueFd descriptor = line.Take();
@@ -40,11 +51,11 @@ void ReadAndMap(const Line& line, const std::string& driver, uint64_t bytes) {
   const auto handle = Import(gpu, descriptor.get(), bytes);
   const Range range(gpu, 2 * bytes);
   const CUresult more = gpu.driver().MemMap(range.address(), 2 * bytes, 0, handle->get(), 0);
-  Map(gpu, range.address(), *handle, CU_MEM_ACCESS_FLAGS_PROT_READ);
+  (void)MapForReading(gpu, range.address(), *handle);
   line.Say(fmt::format("{} {}", HashAt(gpu, range.address(), bytes), more == CUDA_SUCCESS ? 0 : 1));
   for (;;) {
     Unmap(gpu, range.address(), bytes);
-    Map(gpu, range.address(), *handle, CU_MEM_ACCESS_FLAGS_PROT_READ);
+    (void)MapForReading(gpu, range.address(), *handle);
   }
 }
 
@@ -55,7 +66,8 @@ void WriteWhatIsForReading(const Line& line, const std::string& driver, uint64_t
   const Gpu gpu(driver);
   const auto handle = Import(gpu, descriptor.get(), bytes);
   const Range range(gpu, bytes);
-  Map(gpu, range.address(), *handle, CU_MEM_ACCESS_FLAGS_PROT_READ);
+  const std::string refused = MapForReading(gpu, range.address(), *handle);
+  if (!refused.empty()) return line.Say("not tried, there is no such mapping: " + refused);
   std::vector<std::byte> other(kMiB, std::byte{0xee});
   const auto from = reinterpret_cast<uint64_t>(other.data());
   CUresult result = gpu.driver().MemcpyAsync(range.address(), from, other.size(), gpu.stream());

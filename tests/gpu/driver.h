@@ -14,6 +14,7 @@ namespace tangram::gpu {
 #define TANGRAM_GPU_ENTRY_POINTS(X) \
   X(DeviceGetPCIBusId)              \
   X(DeviceCanAccessPeer)            \
+  X(DeviceGetP2PAttribute)          \
   X(ModuleLoadData)                 \
   X(ModuleUnload)                   \
   X(ModuleGetFunction)              \

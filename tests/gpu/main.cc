@@ -54,11 +54,11 @@ int Main(int argc, char** argv) {
   CLI::App app("everything of Tangram that wants a GPU: what is right, and how fast");
   Task task;
   task.driver = "libcuda.so.1";
-  std::string folder = ".", markdown;
+  std::string folder = ".";
   std::vector<std::string> only;
   bool list = false;
   app.add_option("--driver", task.driver, "the driver's library, a name or a path");
-  app.add_option("--out", folder, "where gpu-results.md and gpu-results.json go");
+  app.add_option("--out", folder, "where gpu-results.md and gpu-results.json go")->take_last();
   app.add_option("--only", only, "some of the acts");
   app.add_flag("--small", task.small, "small sizes, for a recording driver");
   app.add_flag("--list", list, "names the acts");

@@ -19,10 +19,15 @@ std::string Row(const Json& figure) {
   if (figure.contains("goal")) {
     goal = fmt::format("{} {}", figure["goal_is"].get<std::string>(), Number(figure["goal"]));
   }
+  std::string note = figure.value("note", "");
+  if (figure.contains("p99")) {
+    note += fmt::format("{}p99 {}, of {}", note.empty() ? "" : "; ", Number(figure["p99"]),
+                        figure["samples"].dump());
+  }
   return fmt::format("| {} | {} {} | {} | {} | {} | {} | {} |\n", figure["name"].get<std::string>(),
                      Number(figure["value"]), figure["unit"].get<std::string>(), ceiling,
                      figure.contains("ratio") ? Number(figure["ratio"]) : "", goal,
-                     figure.value("verdict", ""), figure.value("note", ""));
+                     figure.value("verdict", ""), note);
 }
 
 std::string Section(const Act& act, const Json& records) {

@@ -29,6 +29,10 @@ void Recorder::Add(const Figure& figure) {
     const bool met = figure.at_most ? judged <= *figure.goal : judged >= *figure.goal;
     record["verdict"] = met ? "pass" : "missed";
   }
+  if (figure.p99) {
+    record["p99"] = *figure.p99;
+    record["samples"] = figure.samples;
+  }
   if (!figure.note.empty()) record["note"] = figure.note;
   Write("figure", std::move(record));
 }

@@ -23,6 +23,9 @@ struct Figure {
   // What value / ceiling (or the value, without a ceiling) shall be: at least, or at most.
   std::optional<double> goal = std::nullopt;
   bool at_most = false;
+  // Where the value is a median: of so many, and the hundredth part are above this.
+  std::optional<double> p99 = std::nullopt;
+  uint64_t samples = 0;
   std::string note = "";
 };
 

@@ -143,6 +143,15 @@ TEST_F(RecordedTest, ActsFindNothingWrongAndGiveEverythingBack) {
   }
 }
 
+TEST_F(RecordedTest, OtherDevicesAreCounted) {
+  FakeCuda::Become({.devices = 2});
+  const auto records = Told(RunMachine);
+  const auto peers = std::find_if(records.begin(), records.end(),
+                                  [](const Json& record) { return record["name"] == "peers"; });
+  ASSERT_NE(peers, records.end());
+  EXPECT_EQ((*peers)["text"], "0 of 1 other devices, 0 of them over NVLink (by what they can)");
+}
+
 TEST_F(RecordedTest, ADriverWithoutGraphsIsLackingAndNotWrong) {
   FakeCuda::Become({.missing = "cuGraphLaunch"});
   EXPECT_THROW(Told(RunGraphs), Lacks);

@@ -116,8 +116,8 @@ void RunRemap(const Task& task) {
       task.out->Add({.name = fmt::format("{}, {} MiB", call, mib),
                      .value = Quantile(microseconds, 0.5),
                      .unit = "us",
-                     .note = fmt::format("p99 {:.1f}, of {}", Quantile(microseconds, 0.99),
-                                         microseconds.size())});
+                     .p99 = Quantile(microseconds, 0.99),
+                     .samples = microseconds.size()});
     }
     exchange[mib] = Quantile(costs["exchange (unmap, map, access)"], 0.5);
     task.out->Add({.name = fmt::format("exchange of {} MiB, over a copy of as much", mib),

@@ -275,7 +275,7 @@ class Reshard {
               .ceiling = 1e-9 * bytes / copy,
               .ceiling_is = "GB/s of a copy of the same bytes",
               .goal = 0.85,
-              .note = watch_.hurried() > 0 ? "some rounds were not queued in time" : ""});
+              .note = watch_.Note()});
     if (staged == 0) return;
     out_.Add({.name = name + ", over pack + all-to-all + unpack",
               .value = staged / seconds,

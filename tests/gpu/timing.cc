@@ -80,6 +80,11 @@ double Stopwatch::Seconds(int rounds, const std::function<void()>& fill) {
   return Quantile(seconds, 0.5);
 }
 
+std::string Stopwatch::Note() const {
+  if (hurried_ == 0) return "";
+  return std::to_string(hurried_) + " rounds were not queued in time, and tell of the host, too";
+}
+
 double HostMicroseconds(const std::function<void()>& work) {
   const auto begin = std::chrono::steady_clock::now();
   work();

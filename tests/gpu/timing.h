@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "tests/gpu/gpu.h"
@@ -32,6 +33,8 @@ class Stopwatch {
   // Rounds in which the gate opened by itself, before all was given: more was given than the
   // driver takes at once, and that round tells of the host, too.
   int hurried() const { return hurried_; }
+  // That, for people; empty: none.
+  std::string Note() const;
 
  private:
   // A stream that comes here waits; if nobody opens, half a second at most.

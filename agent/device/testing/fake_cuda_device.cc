@@ -24,6 +24,7 @@ namespace {
 #define TANGRAM_FAKE_MORE(X)   \
   X(DeviceGetPCIBusId)         \
   X(DeviceCanAccessPeer)       \
+  X(DeviceGetP2PAttribute)     \
   X(ModuleLoadData)            \
   X(ModuleUnload)              \
   X(ModuleGetFunction)         \
@@ -179,6 +180,17 @@ CUresult cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
     return call.Refuse(CUDA_ERROR_INVALID_DEVICE, "no such device");
   }
   *can = 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute, CUdevice device,
+                                 CUdevice peer) {
+  Call call("cuDeviceGetP2PAttribute");
+  if (call.failure() != CUDA_SUCCESS) return call.failure();
+  if (!IsDevice(device) || !IsDevice(peer)) {
+    return call.Refuse(CUDA_ERROR_INVALID_DEVICE, "no such device");
+  }
+  *value = 0;
   return CUDA_SUCCESS;
 }
 
