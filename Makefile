@@ -58,7 +58,7 @@ bench-setup: ## installs what `make bench NAME=transport` measures beside ours: 
 	@tests/peers/install.sh
 
 .PHONY: gpu-bundle gpu-check
-gpu-bundle: setup ## build/gpu-check.tar.gz: the check of a GPU, for a bare machine that has one and its driver
+gpu-bundle: setup ## build/gpu-check.tar.gz: gpu-check, packed for a bare machine with a GPU and its driver
 	@test -f $(BUILD)/cxx/build.ninja || cmake -S . -B $(BUILD)/cxx -G Ninja >$(BUILD)/cmake.log || { cat $(BUILD)/cmake.log; exit 1; }
 	@NINJA_STATUS='[build %es %p] ' ninja -C $(BUILD)/cxx tangram-gpu-check gpu_conformance_test
 	@tests/gpu/bundle.sh $(BUILD)/cxx $(BUILD)/gpu-check.tar.gz

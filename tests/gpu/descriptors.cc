@@ -109,7 +109,7 @@ void ExpectFree(const Gpu& gpu, uint64_t before, uint64_t bytes, Recorder* out) 
 }  // namespace
 
 void RunDescriptors(const Task& task) {
-  const uint64_t bytes = (task.small ? 8 : 1024) * kMiB;
+  const uint64_t bytes = (task.small ? 8 : 256) * kMiB;
   // Before the driver is opened here.
   Child reader([&](const Line& line) { ReadAndMap(line, task.driver, bytes); });
   Child writer([&](const Line& line) { WriteWhatIsForReading(line, task.driver, bytes); });
