@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -90,6 +91,28 @@ class Bundle(unittest.TestCase):
                                   text=True, timeout=120, check=False, env=dict(os.environ, LD_LIBRARY_PATH=str(self.root / "driver")))
             self.assertEqual(told.returncode, 0, told.stdout + told.stderr)
             self.assertIn("(recorded)", (pathlib.Path(out) / "gpu-results.md").read_text())
+
+    def test_TheCommandRunsTheBundleThatLiesBesideIfNothingCanBeBuilt(self):
+        self.give_driver()
+        tree = pathlib.Path(self.folder.name) / "apart/tree"  # the archive itself is not beside it
+        (tree / "tests/gpu").mkdir(parents=True)
+        shutil.copy(HERE / "check.sh", tree / "tests/gpu")
+        # A machine with a GPU, as far as its files tell.
+        devices = "mount -t tmpfs tmpfs /dev && mknod /dev/null c 1 3 && touch /dev/nvidiactl"
+        command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", f"{devices} && exec tests/gpu/check.sh --small --only graphs"]
+
+        def run():
+            return subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=120, check=False,
+                                  env=dict(os.environ, LD_LIBRARY_PATH=str(self.root / "driver")))
+        told = run()
+        self.assertEqual(told.returncode, 1, told)
+        self.assertIn("make gpu-bundle elsewhere makes it", told.stdout)
+        shutil.copy(self.archive, tree)
+        told = run()
+        self.assertEqual(told.returncode, 0, told)
+        self.assertIn("runs gpu-check.tar.gz", told.stdout)
+        self.assertIn("(recorded)", (tree / "docs/gpu-results.md").read_text())
+        self.assertTrue((tree / "docs/gpu-results.json").exists())
 
 
 if __name__ == "__main__":
