@@ -33,6 +33,8 @@ TEST(Config, GoodFileWithDefaults) {
   EXPECT_EQ(config->load_threads, 2u);
   EXPECT_EQ(config->staging_percent, 100u);
   EXPECT_EQ(ParseConfig(kGood + "load_threads: 16\n", "f.yaml")->load_threads, 16u);
+  EXPECT_EQ(config->device_ordinal, 0u);
+  EXPECT_EQ(ParseConfig(kGood + "device_ordinal: 3\n", "f.yaml")->device_ordinal, 3u);
   EXPECT_EQ(config->slab_format, v1::SLAB_FORMAT_GRANULE_MAJOR);
   EXPECT_EQ(ParseConfig(kGood + "slab_format: row-major\n", "f.yaml")->slab_format,
             v1::SLAB_FORMAT_ROW_MAJOR);
@@ -56,6 +58,8 @@ TEST(Config, ErrorsNameLineAndKey) {
   EXPECT_EQ(ErrorOf(kGood + "ranks: -1\n"), "f.yaml:15: ranks: want a whole number, got '-1'");
   EXPECT_EQ(ErrorOf(kGood + "ranks: 0\n"), "f.yaml:15: ranks: 0 is not in 1..64");
   EXPECT_EQ(ErrorOf(kGood + "load_threads: 0\n"), "f.yaml:15: load_threads: 0 is not in 1..256");
+  EXPECT_EQ(ErrorOf(kGood + "device_ordinal: 256\n"),
+            "f.yaml:15: device_ordinal: 256 is not in 0..255");
   EXPECT_EQ(ErrorOf(kGood + "slab_format: columns\n"),
             "f.yaml:15: slab_format: want granule-major or row-major");
   EXPECT_EQ(ErrorOf(kGood + "slab_format: [row-major]\n"),

@@ -33,6 +33,7 @@ class StoreHost final : public MemoryHost {
     auto platform = device::MakePlatform({.name = config.sizes_only ? "ghost" : config.device,
                                           .map_bytes = config.page_bytes,
                                           .hugetlb = config.hugetlb,
+                                          .ordinal = static_cast<int>(config.device_ordinal),
                                           .descriptor_bytes = config.descriptor_bytes,
                                           .sizes_only = config.sizes_only});
     if (!platform.ok()) return platform.status();

@@ -69,6 +69,13 @@ TEST(AgentProgram, TheDriverIsTheOneThatTheLoaderFinds) {
       small.says.starts_with("tangram-agent: page_bytes = 4096: NVIDIA H200 (recorded) maps "
                              "handles of multiples of 2097152"))
       << small.says;
+  const Ended none =
+      Start("device: cuda, page_bytes: 2097152, device_ordinal: 1", TANGRAM_FAKE_CUDA);
+  EXPECT_EQ(none.code, 1);
+  EXPECT_TRUE(
+      none.says.starts_with("tangram-agent: cuda: there is no device 1: this process may "
+                            "use 1, counted from 0"))
+      << none.says;
   const Ended fit = Start("device: cuda, page_bytes: 2097152", TANGRAM_FAKE_CUDA);
   EXPECT_EQ(fit.code, 1);
   EXPECT_NE(fit.says.find("/none"), std::string::npos)
