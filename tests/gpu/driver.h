@@ -1,5 +1,5 @@
 // What the check asks of the CUDA driver beyond what the backend does (agent/device/cuda_driver.h):
-// modules, launches, clocks, graphs.
+// streams that wait for each other, clocks, calls of the host, batches, graphs.
 #pragma once
 
 #include <cuda.h>
@@ -15,10 +15,6 @@ namespace tangram::gpu {
   X(DeviceGetPCIBusId)              \
   X(DeviceCanAccessPeer)            \
   X(DeviceGetP2PAttribute)          \
-  X(ModuleLoadData)                 \
-  X(ModuleUnload)                   \
-  X(ModuleGetFunction)              \
-  X(LaunchKernel)                   \
   X(LaunchHostFunc)                 \
   X(StreamWaitEvent)                \
   X(EventElapsedTime)               \

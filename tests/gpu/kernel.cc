@@ -8,25 +8,25 @@ namespace tangram::gpu {
 
 Kernels::Kernels(const Gpu& gpu) : gpu_(gpu) {
   const auto image = kernels::Image();
-  const CUresult loaded = gpu.more().ModuleLoadData(&module_, image.data());
+  const CUresult loaded = gpu.driver().ModuleLoadData(&module_, image.data());
   if (loaded != CUDA_SUCCESS) {
     throw Lacks(gpu.driver().Check(loaded, "loading the kernels").message() +
                 (image.empty() ? "; this build has none (-DTANGRAM_CUDA=OFF)" : ""));
   }
   for (const kernels::Kernel& kernel : kernels::All()) {
-    gpu.Check(gpu.more().ModuleGetFunction(&functions_[kernel.name], module_,
-                                           std::string(kernel.name).c_str()),
+    gpu.Check(gpu.driver().ModuleGetFunction(&functions_[kernel.name], module_,
+                                             std::string(kernel.name).c_str()),
               fmt::format("kernel {}", kernel.name));
   }
 }
 
-Kernels::~Kernels() { (void)gpu_.more().ModuleUnload(module_); }
+Kernels::~Kernels() { (void)gpu_.driver().ModuleUnload(module_); }
 
 void Kernels::LaunchWith(std::string_view name, kernels::Launch launch, const void* parameters,
                          CUstream stream) const {
   void* list[] = {const_cast<void*>(parameters)};
-  gpu_.Check(gpu_.more().LaunchKernel(functions_.at(name), launch.blocks, 1, 1, launch.threads, 1,
-                                      1, 0, stream, list, nullptr),
+  gpu_.Check(gpu_.driver().LaunchKernel(functions_.at(name), launch.blocks, 1, 1, launch.threads, 1,
+                                        1, 0, stream, list, nullptr),
              fmt::format("launching {} blocks of {}", launch.blocks, name));
 }
 

@@ -25,10 +25,6 @@ namespace {
   X(DeviceGetPCIBusId)         \
   X(DeviceCanAccessPeer)       \
   X(DeviceGetP2PAttribute)     \
-  X(ModuleLoadData)            \
-  X(ModuleUnload)              \
-  X(ModuleGetFunction)         \
-  X(LaunchKernel)              \
   X(LaunchHostFunc)            \
   X(StreamWaitEvent)           \
   X(EventElapsedTime)          \
