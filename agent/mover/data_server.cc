@@ -13,7 +13,6 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <system_error>
 
 #include "agent/base/background.h"
@@ -52,6 +51,10 @@ struct DataServer::Connection {
 
   // Sends what is left of `out`, up to a turn's worth.
   Status Send();
+  // All was sent: it waits until the other side asks for something.
+  bool rests() const { return at == out.size(); }
+  // While it rests. Memory is let go of once it is no longer granted: the connection may stay.
+  void LetGo();
   // Puts memory at the end of `out`: where it lies, or to be gathered where the CPU reaches it not.
   void Put(const device::Memory& memory);
   // Looks at what comes next of KV: `hashed` goes on by about a turn's worth.
@@ -84,7 +87,6 @@ struct DataServer::Connection {
   std::vector<std::byte> gathered;         // the last of them
   std::vector<std::byte> bad;              // a fault: goes out in place of the first piece
   std::vector<std::byte> text;             // of an answer to who is shown memory
-  std::set<Window::Id> windows;            // whose descriptors went out here
   Clock::time_point moved = Clock::now();
 };
 
@@ -164,6 +166,17 @@ Status DataServer::Connection::Send() {
   return OkStatus();
 }
 
+void DataServer::Connection::LetGo() {
+  if (grant.lease == nullptr || !grant.lease->ended()) return;
+  if (grant.pieces.empty() && !grant.shown) return;
+  grant.pieces.clear();
+  grant.shown.reset();
+  out = {};
+  at = 0;
+  gathered = bad = text = {};
+  apart.clear();
+}
+
 Status DataServer::Connection::Ask() {
   TANGRAM_RETURN_IF_ERROR(request.Read(stream));
   if (!request.whole()) return OkStatus();
@@ -231,15 +244,11 @@ Status DataServer::Connection::Show() {
   const Window& window = *grant.shown->window;
   const std::vector<device::Extent>& extents = grant.shown->extents;
   std::vector<UniqueFd> descriptors;
-  if (!windows.contains(window.id())) {
-    descriptors.emplace_back(fcntl(window.descriptor(), F_DUPFD_CLOEXEC, 0));
-    if (!descriptors[0]) {
-      return {Code::kInternal, fmt::format("no descriptor to show: {}", std::strerror(errno))};
-    }
-    windows.insert(window.id());
+  descriptors.emplace_back(fcntl(window.descriptor(), F_DUPFD_CLOEXEC, 0));
+  if (!descriptors[0]) {
+    return {Code::kInternal, fmt::format("no descriptor to show: {}", std::strerror(errno))};
   }
-  const uint32_t fresh = descriptors.empty() ? 0 : 1;
-  const auto count = static_cast<uint32_t>(extents.size());
+  const uint64_t count = extents.size();
   const uint64_t bytes = window.bytes();
   text.clear();
   const auto add = [&](const void* from, size_t size) {
@@ -249,7 +258,6 @@ Status DataServer::Connection::Show() {
   add(window.id().data(), window.id().size());
   add(&bytes, sizeof bytes);
   add(&count, sizeof count);
-  add(&fresh, sizeof fresh);
   for (const device::Extent& extent : extents) {
     add(&extent.offset, sizeof extent.offset);
     add(&extent.length, sizeof extent.length);
@@ -293,8 +301,9 @@ Status DataServer::Connection::Begin() {
 // One thread that sends to any number of connections in turn.
 class DataServer::Sender {
  public:
-  explicit Sender(bool yields)
-      : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+  Sender(bool yields, std::chrono::milliseconds rest)
+      : rest_(rest),
+        wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         thread_([this, yields](const std::stop_token& stop) {
           if (yields) YieldToServing();
           Run(stop);
@@ -318,6 +327,7 @@ class DataServer::Sender {
   // False: refused or gone.
   static bool Drive(Connection& connection);
 
+  const std::chrono::milliseconds rest_;
   const UniqueFd wake_;
   std::mutex mu_;
   std::vector<std::unique_ptr<Connection>> coming_;
@@ -326,7 +336,7 @@ class DataServer::Sender {
 
 bool DataServer::Sender::Drive(Connection& connection) {
   Status status = connection.Send();
-  if (status.ok() && connection.at == connection.out.size()) {
+  if (status.ok() && connection.rests()) {
     status = connection.Next();
     if (!status.ok() && status.code() == Code::kUnavailable) return false;  // the normal end
     if (status.ok()) status = connection.Send();
@@ -343,7 +353,7 @@ void DataServer::Sender::Run(const std::stop_token& stop) {
     polls.assign(1, {wake_.get(), POLLIN, 0});
     bool more = false;  // what poll() does not show
     for (const auto& connection : all) {
-      const bool asks = connection->at == connection->out.size();
+      const bool asks = connection->rests();
       polls.push_back({connection->stream.fd(), static_cast<short>(asks ? POLLIN : POLLOUT), 0});
       more = more || (asks && connection->stream.Buffered());
     }
@@ -351,7 +361,12 @@ void DataServer::Sender::Run(const std::stop_token& stop) {
     const auto now = Clock::now();
     for (size_t i = 0; i < all.size(); ++i) {
       const bool due = polls[i + 1].revents != 0 || all[i]->stream.Buffered();
-      if (due ? !Drive(*all[i]) : now - all[i]->moved > net::kSilence) all[i].reset();
+      const bool rests = all[i]->rests();
+      if (due ? !Drive(*all[i]) : now - all[i]->moved > (rests ? rest_ : net::kSilence)) {
+        all[i].reset();
+      } else if (!due && rests) {
+        all[i]->LetGo();
+      }
     }
     std::erase(all, nullptr);
     if (polls[0].revents == 0) continue;
@@ -395,9 +410,11 @@ DataServer::DataServer(Options options, UniqueFd listener, uint16_t port, Unique
       node_(std::move(node)),
       grants_(grants) {
   for (size_t i = 0; i < options_.piece_senders; ++i) {
-    pieces_.push_back(std::make_unique<Sender>(true));
+    pieces_.push_back(std::make_unique<Sender>(true, options_.rest));
   }
-  for (size_t i = 0; i < options_.kv_senders; ++i) kv_.push_back(std::make_unique<Sender>(false));
+  for (size_t i = 0; i < options_.kv_senders; ++i) {
+    kv_.push_back(std::make_unique<Sender>(false, options_.rest));
+  }
   door_ = std::jthread([this](const std::stop_token& stop) { Door(stop); });
 }
 

@@ -6,16 +6,16 @@
 //           hash to (kv_wire.h)
 //
 // Who comes by the socket of the node, after the 16 bytes of token, gets no bytes but is shown
-// where they lie: {16 bytes id of the window, u64 its size, u32 extents, u32 1 if its descriptor
-// comes with this answer (once on a connection)}, extents x (u64 offset, u64 length). Then another
-// token may follow; one of zeros asks whether what was shown last is still there, and is answered
-// by a u64.
+// where they lie: {16 bytes id of the window, whose descriptor comes with it, u64 its size, u64
+// extents}, extents x (u64 offset, u64 length). Then another token may follow; one of zeros asks
+// whether what was shown last is still there, and is answered by a u64.
 //
 // A fixed number of threads, whoever comes: one at the door, where certificates and tokens are
 // looked at, and a few that send. None waits for one connection.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <thread>
@@ -39,6 +39,8 @@ class DataServer {
     std::shared_ptr<net::Credentials> credentials;
     net::StrangerLimits strangers = {};
     net::TcpLimits tcp = {};
+    // How long a connection may rest before the other side asks for something again.
+    std::chrono::milliseconds rest = std::chrono::minutes(5);
     // Threads that send: pieces take what time serving leaves, a flip waits for KV.
     size_t piece_senders = 4, kv_senders = 2;
   };

@@ -31,6 +31,7 @@ class Lease {
     step();
     return true;
   }
+  bool ended() const { return ended_; }
   // When it returns, nobody reads any more.
   void End() {
     ended_ = true;

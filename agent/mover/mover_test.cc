@@ -53,6 +53,41 @@ TEST_F(MoverTest, AConnectionIsKeptFromOneTokenToTheNext) {
   EXPECT_EQ(server_->welcomed(), 2U);
 }
 
+TEST_F(MoverTest, AConnectionIsKeptFromOneAttemptToTheNext) {
+  TcpTransport links(credentials_);
+  v1::PeerAddress peer;
+  peer.set_data(address_);
+  const auto pull = [&] {
+    const Status pulled =
+        links.Pull(peer, Issue({source_.size()}), Targets(16), {}, [](uint64_t) {});
+    EXPECT_TRUE(pulled.ok()) << pulled.message();
+    EXPECT_TRUE(copy_ == source_);
+  };
+  pull();
+  links.EndAttempt();
+  pull();
+  EXPECT_EQ(server_->welcomed(), 1U);
+  // A source that ended it is met again.
+  server_.reset();
+  Start(address_);
+  links.EndAttempt();
+  pull();
+  EXPECT_EQ(server_->welcomed(), 1U);
+}
+
+TEST_F(MoverTest, AConnectionThatRestsTooLongIsEndedByTheSource) {
+  server_.reset();
+  rest_ = std::chrono::milliseconds(1);
+  Start("127.0.0.1:0");
+  PieceLink link(credentials_, address_);
+  ASSERT_TRUE(link.Pull(Issue({source_.size()}), Targets(16), {}, [](uint64_t) {}).ok());
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (!link.Gone() && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_TRUE(link.Gone());
+}
+
 TEST_F(MoverTest, LinksAreSharedAndNeverUsedByTwo) {
   TcpTransport links(credentials_);
   v1::PeerAddress peer;
@@ -76,7 +111,7 @@ TEST_F(MoverTest, LinksAreSharedAndNeverUsedByTwo) {
   for (std::thread& rank : ranks) rank.join();
   EXPECT_EQ(right, 12);
   EXPECT_LE(server_->welcomed(), 3U) << "as many as pulled at the same time";
-  links.Close();
+  links.EndAttempt();
   const Target none{};
   EXPECT_TRUE(links.Pull(peer, Issue({}), {&none, 0}, {}, [](auto) {}).ok());
   EXPECT_LE(server_->welcomed(), 4U);

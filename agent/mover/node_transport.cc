@@ -66,8 +66,7 @@ class NodeTransport::Link {
                       const std::stop_token& stop) {
     struct {
       Window::Id id;
-      uint64_t bytes;
-      uint32_t extents, fresh;
+      uint64_t bytes, extents;
     } head{};
     static_assert(sizeof head == 32);
     stream_->Expect(1);
@@ -75,21 +74,14 @@ class NodeTransport::Link {
     TANGRAM_RETURN_IF_ERROR(
         net::ReadAll(*stream_, std::as_writable_bytes(std::span(&head, 1)), stop));
     const std::vector<UniqueFd> descriptors = stream_->TakeDescriptors();
-    if (head.extents > kMostExtents || descriptors.size() != head.fresh) {
+    if (head.extents > kMostExtents || descriptors.size() != 1) {
       return Status(Code::kInvalid, fmt::format("the source shows {} extents and {} descriptors",
                                                 head.extents, descriptors.size()));
     }
     std::vector<std::array<uint64_t, 2>> extents(head.extents);
     TANGRAM_RETURN_IF_ERROR(
         net::ReadAll(*stream_, std::as_writable_bytes(std::span(extents)), stop));
-    if (!descriptors.empty()) {
-      shown_.insert_or_assign(head.id, UniqueFd(dup(descriptors[0].get())));
-    }
-    const auto shown = shown_.find(head.id);
-    if (shown == shown_.end()) {
-      return Status(Code::kInvalid, "the source shows memory without a descriptor");
-    }
-    auto memory = transport->MemoryOf(head.id, head.bytes, shown->second);
+    auto memory = transport->MemoryOf(head.id, head.bytes, descriptors[0]);
     if (!memory.ok()) return memory.status();
     Region out{std::move(memory).value(), {}, {}};
     uint64_t begin = 0;
@@ -111,14 +103,19 @@ class NodeTransport::Link {
 
  private:
   const std::unique_ptr<net::Stream> stream_;
-  std::map<Window::Id, UniqueFd> shown_;  // on this connection
 };
 
 class NodeTransport::Kv final : public KvChannel {
  public:
-  Kv(std::unique_ptr<Link> link, Region region)
-      : link_(std::move(link)), region_(std::move(region)) {}
-  bool Gone() const override { return link_->Gone(); }
+  Kv(NodeTransport* transport, Whose whose, std::unique_ptr<Link> link, Region region)
+      : transport_(transport),
+        whose_(std::move(whose)),
+        link_(std::move(link)),
+        region_(std::move(region)) {}
+  ~Kv() override {
+    if (link_ != nullptr) transport_->Rest(whose_, std::move(link_));
+  }
+  bool Gone() const override { return link_ == nullptr || link_->Gone(); }
 
   Status Read(std::span<const KvRange> ranges, bool /*spoil*/,
               const std::stop_token& stop) override {
@@ -134,7 +131,10 @@ class NodeTransport::Kv final : public KvChannel {
     }
     if (copies.empty()) return OkStatus();
     TANGRAM_RETURN_IF_ERROR(CopyAll(copies));
-    return link_->Still(stop);
+    if (link_ == nullptr) return {Code::kUnavailable, "the connection failed before"};
+    Status still = link_->Still(stop);
+    if (!still.ok()) link_.reset();
+    return still;
   }
 
  private:
@@ -143,7 +143,9 @@ class NodeTransport::Kv final : public KvChannel {
                                           : copies[0].from.device->Copy(copies).Wait();
   }
 
-  const std::unique_ptr<Link> link_;
+  NodeTransport* const transport_;  // outlives its channels
+  const Whose whose_;
+  std::unique_ptr<Link> link_;  // null: it failed
   const Region region_;
 };
 
@@ -160,18 +162,23 @@ bool NodeTransport::Reaches(const v1::PeerAddress& peer) const {
   return net::InUse(DataServer::NodeSocket(folder_, peer.data()));
 }
 
-Result<std::unique_ptr<NodeTransport::Link>> NodeTransport::Take(const v1::PeerAddress& peer,
+Result<std::unique_ptr<NodeTransport::Link>> NodeTransport::Take(const Whose& whose,
                                                                  const std::stop_token& stop) {
   {
     const std::scoped_lock lock(mu_);
-    auto idle = idle_.extract(peer.data());
+    auto idle = idle_.extract(whose);
     if (!idle.empty() && !idle.mapped()->Gone()) return std::move(idle.mapped());
   }
-  auto stream = net::Connect(DataServer::NodeSocket(folder_, peer.data()), credentials_, stop);
+  auto stream = net::Connect(DataServer::NodeSocket(folder_, whose.first), credentials_, stop);
   // Also who is no agent of this world: whoever may write to the folder can listen there, and the
   // source is where it was.
   if (!stream.ok()) return Status(Code::kUnavailable, stream.status().message());
   return std::make_unique<Link>(std::move(stream).value());
+}
+
+void NodeTransport::Rest(const Whose& whose, std::unique_ptr<Link> link) {
+  const std::scoped_lock lock(mu_);
+  idle_.emplace(whose, std::move(link));
 }
 
 Result<std::shared_ptr<PeerMemory>> NodeTransport::MemoryOf(const Window::Id& id, uint64_t bytes,
@@ -246,7 +253,8 @@ Status NodeTransport::CopyOne(const Region& region, const Target& target, Cursor
 Status NodeTransport::Pull(const v1::PeerAddress& peer, const std::string& token,
                            std::span<const Target> targets, const std::stop_token& stop,
                            const std::function<void(uint64_t)>& done) {
-  auto link = Take(peer, stop);
+  const Whose whose{peer.data(), Use::kPieces};
+  auto link = Take(whose, stop);
   if (!link.ok()) return link.status();
   auto region = (*link)->Show(this, token, stop);
   if (!region.ok()) return region.status();
@@ -273,28 +281,27 @@ Status NodeTransport::Pull(const v1::PeerAddress& peer, const std::string& token
     }
     done(to.bytes);
   }
-  const std::scoped_lock lock(mu_);
-  idle_.emplace(peer.data(), std::move(link).value());
+  Rest(whose, std::move(link).value());
   return OkStatus();
 }
 
 Result<std::unique_ptr<KvChannel>> NodeTransport::OpenKv(const v1::PeerAddress& peer,
                                                          const std::string& token,
                                                          const std::stop_token& stop) {
-  auto link = Take(peer, stop);
+  const Whose whose{peer.data(), Use::kKv};
+  auto link = Take(whose, stop);
   if (!link.ok()) return link.status();
   auto region = (*link)->Show(this, token, stop);
   if (!region.ok()) return region.status();
   return std::unique_ptr<KvChannel>(
-      std::make_unique<Kv>(std::move(link).value(), std::move(region).value()));
+      std::make_unique<Kv>(this, whose, std::move(link).value(), std::move(region).value()));
 }
 
-void NodeTransport::Close() {
-  decltype(idle_) links;  // they end, and memory is unmapped, after the lock
-  decltype(memories_) memories;
+void NodeTransport::EndAttempt() {
+  decltype(memories_) memories;  // unmapped after the lock
   const std::scoped_lock lock(mu_);
-  links.swap(idle_);
   memories.swap(memories_);
+  std::erase_if(idle_, [](const auto& link) { return link.second->Gone(); });
 }
 
 }  // namespace tangram::mover

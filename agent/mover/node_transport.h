@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "agent/device/platform.h"
 #include "agent/mover/grants.h"
@@ -34,8 +35,7 @@ class NodeTransport final : public Transport {
               const std::function<void(uint64_t)>& done) override;
   Result<std::unique_ptr<KvChannel>> OpenKv(const v1::PeerAddress& peer, const std::string& token,
                                             const std::stop_token& stop) override;
-  // Also unmaps what nobody reads.
-  void Close() override;
+  void EndAttempt() override;
 
  private:
   class Link;
@@ -50,7 +50,13 @@ class NodeTransport final : public Transport {
   static Status CopyApart(const Region& region, const Target& target, uint64_t* hash);
   static Status CopyOne(const Region& region, const Target& target, Cursor* next, uint64_t* hash);
 
-  Result<std::unique_ptr<Link>> Take(const v1::PeerAddress& peer, const std::stop_token& stop);
+  // At the source other threads answer for KV than for pieces, which wait for serving: whom a
+  // connection was made for it stays with.
+  enum class Use { kPieces, kKv };
+  using Whose = std::pair<std::string, Use>;  // the peer's data address
+
+  Result<std::unique_ptr<Link>> Take(const Whose& whose, const std::stop_token& stop);
+  void Rest(const Whose& whose, std::unique_ptr<Link> link);
   Result<std::shared_ptr<PeerMemory>> MemoryOf(const Window::Id& id, uint64_t bytes,
                                                const UniqueFd& descriptor);
 
@@ -58,7 +64,7 @@ class NodeTransport final : public Transport {
   const std::shared_ptr<net::Credentials> credentials_;
   const std::shared_ptr<const device::Platform> platform_;
   std::mutex mu_;
-  std::multimap<std::string, std::unique_ptr<Link>> idle_;  // by the peer's data address
+  std::multimap<Whose, std::unique_ptr<Link>> idle_;
   std::map<Window::Id, std::shared_ptr<PeerMemory>> memories_;
 };
 

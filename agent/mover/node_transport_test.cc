@@ -45,7 +45,7 @@ class NodeTransportTest : public ::testing::Test {
     transports_ = Both(folder_, credentials_);
   }
   void TearDown() override {
-    transports_->Close();
+    transports_->EndAttempt();
     server_.reset();
     ASSERT_TRUE(fault::Arm("").ok());
     fs::remove_all(folder_);
@@ -238,12 +238,40 @@ TEST_F(NodeTransportTest, BringsEveryByteInOrderAgainAndAgain) {
     ASSERT_TRUE(pulled.ok()) << pulled.message();
     ExpectPulled();
   }
-  EXPECT_EQ(server_->welcomed(), 1U) << "one connection, and its descriptor went once";
-  transports_->Close();
+  transports_->EndAttempt();
   const auto targets = Targets();
-  ASSERT_TRUE(Pull(node(), Issue(), targets).ok()) << "and anew after the attempt";
+  ASSERT_TRUE(Pull(node(), Issue(), targets).ok()) << "and after the attempt";
   ExpectPulled();
+  EXPECT_EQ(server_->welcomed(), 1U) << "one connection";
+}
+
+TEST_F(NodeTransportTest, KvAndPiecesHaveAConnectionEachFromAttemptToAttempt) {
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    const auto targets = Targets();
+    ASSERT_TRUE(Pull(node(), Issue(), targets).ok());
+    KvLink link = Kv();
+    const auto ranges = KvRanges();
+    const Status read = link.Read(ranges, {});
+    ASSERT_TRUE(read.ok()) << read.message();
+    transports_->EndAttempt();
+  }
   EXPECT_EQ(server_->welcomed(), 2U);
+}
+
+TEST_F(NodeTransportTest, AConnectionThatStaysHoldsNoMemory) {
+  const auto targets = Targets();
+  ASSERT_TRUE(Pull(node(), Issue(), targets).ok());
+  const std::vector<std::weak_ptr<const Window>> windows(windows_.begin(), windows_.end());
+  windows_.clear();
+  lease_->End();
+  const auto held = [&] {
+    return std::ranges::count_if(windows, [](const auto& w) { return !w.expired(); });
+  };
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (held() > 0 && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(held(), 0);
 }
 
 TEST_F(NodeTransportTest, WhoHasNoSocketHereIsReachedOverTheNetwork) {
@@ -253,7 +281,7 @@ TEST_F(NodeTransportTest, WhoHasNoSocketHereIsReachedOverTheNetwork) {
   EXPECT_STREQ(transports_->For(peer_).name(), "node");
   transports_->Failed(node(), peer_);
   EXPECT_STREQ(transports_->For(peer_).name(), "tcp") << "what failed is not asked again";
-  transports_->Close();
+  transports_->EndAttempt();
   EXPECT_STREQ(transports_->For(peer_).name(), "node") << "but by the next attempt";
   server_.reset();
   EXPECT_FALSE(fs::exists(Socket())) << "it went with it";

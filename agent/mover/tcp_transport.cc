@@ -57,9 +57,8 @@ Status TcpKv::Read(std::span<const KvRange> ranges, bool spoil, const std::stop_
 
 Status PieceLink::Pull(const std::string& token, std::span<const Target> targets,
                        const std::stop_token& stop, const std::function<void(uint64_t)>& done) {
-  // The source closes what was silent for long.
-  if (stream_ != nullptr && stream_->Disturbed()) stream_.reset();
-  if (stream_ == nullptr) {
+  // The source closes what rested too long.
+  if (Gone()) {
     auto connected = net::Connect(data_, credentials_, stop);
     if (!connected.ok()) return connected.status();
     stream_ = std::move(connected).value();
@@ -128,10 +127,9 @@ Result<std::unique_ptr<KvChannel>> TcpTransport::OpenKv(const v1::PeerAddress& p
   return std::unique_ptr<KvChannel>(std::make_unique<TcpKv>(std::move(stream).value()));
 }
 
-void TcpTransport::Close() {
-  decltype(idle_) gone;  // they end after the lock
+void TcpTransport::EndAttempt() {
   const std::scoped_lock lock(mu_);
-  gone.swap(idle_);
+  std::erase_if(idle_, [](const auto& link) { return link.second->Gone(); });
 }
 
 }  // namespace tangram::mover

@@ -24,6 +24,8 @@ class PieceLink {
   // As Transport::Pull. An error ends the connection.
   Status Pull(const std::string& token, std::span<const Target> targets,
               const std::stop_token& stop, const std::function<void(uint64_t)>& done);
+  // There is no connection, or none any more.
+  bool Gone() const { return stream_ == nullptr || stream_->Disturbed(); }
 
  private:
   Status Read(const std::string& token, std::span<const Target> targets,
@@ -48,7 +50,7 @@ class TcpTransport final : public Transport {
               const std::function<void(uint64_t)>& done) override;
   Result<std::unique_ptr<KvChannel>> OpenKv(const v1::PeerAddress& peer, const std::string& token,
                                             const std::stop_token& stop) override;
-  void Close() override;
+  void EndAttempt() override;
 
  private:
   std::unique_ptr<PieceLink> Take(const std::string& data);

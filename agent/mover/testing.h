@@ -34,7 +34,8 @@ class MoverTest : public ::testing::Test {
     ASSERT_TRUE(fault::Arm("").ok());
   }
   void Start(const std::string& listen) {
-    auto server = DataServer::Start({.listen = listen, .credentials = credentials_}, &grants_);
+    auto server =
+        DataServer::Start({.listen = listen, .credentials = credentials_, .rest = rest_}, &grants_);
     ASSERT_TRUE(server.ok()) << server.status().message();
     server_ = std::move(server).value();
     address_ = "127.0.0.1:" + std::to_string(server_->port());
@@ -71,6 +72,7 @@ class MoverTest : public ::testing::Test {
   net::testing::TestCa ca_;
   std::shared_ptr<net::Credentials> credentials_ = ca_.Open("w", "agent", "pod-0");
   std::shared_ptr<net::Credentials> impostor_;
+  std::chrono::milliseconds rest_ = std::chrono::minutes(5);
   Grants grants_;
   std::unique_ptr<DataServer> server_;
   std::string address_;

@@ -82,8 +82,9 @@ class Transport {
   virtual Result<std::unique_ptr<KvChannel>> OpenKv(const v1::PeerAddress& peer,
                                                     const std::string& token,
                                                     const std::stop_token& stop) = 0;
-  // Ends what nobody uses: an attempt is over.
-  virtual void Close() = 0;
+  // An attempt is over: nothing of a peer's memory stays mapped, and connections that have ended
+  // are let go of. The others stay for the next attempt, until the source ends what rests too long.
+  virtual void EndAttempt() = 0;
 };
 
 // All that a process has, the nearest first. Thread-safe.
@@ -93,9 +94,9 @@ class Transports {
 
   // The first that reaches the peer and has not failed it; at last the last, which reaches all.
   Transport& For(const v1::PeerAddress& peer) const;
-  // Not for this peer again, until Close. The last one always stays.
+  // Not for this peer again in this attempt. The last one always stays.
   void Failed(const Transport& transport, const v1::PeerAddress& peer);
-  void Close();
+  void EndAttempt();
 
  private:
   const std::vector<std::unique_ptr<Transport>> all_;

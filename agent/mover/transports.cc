@@ -19,8 +19,8 @@ void Transports::Failed(const Transport& transport, const v1::PeerAddress& peer)
   failed_.emplace(&transport, peer.data());
 }
 
-void Transports::Close() {
-  for (const auto& transport : all_) transport->Close();
+void Transports::EndAttempt() {
+  for (const auto& transport : all_) transport->EndAttempt();
   const std::scoped_lock lock(mu_);
   failed_.clear();
 }

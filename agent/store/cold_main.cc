@@ -357,7 +357,7 @@ class World {
     for (const StageProgress& each : progress) out.from_peers += each.shared + each.tcp;
     if (check) Check();
     for (uint32_t r = 0; r < kRanks; ++r) StoreOf(r).Abort();
-    for (const auto& agent : agents_) agent->transports->Close();
+    for (const auto& agent : agents_) agent->transports->EndAttempt();
     return out;
   }
 

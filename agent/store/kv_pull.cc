@@ -57,7 +57,7 @@ mover::KvLink& RankStore::LinkTo(const v1::Header& header, const v1::PeerAddress
 // Never under mu_: who holds kv_mu_ may be waiting for another rank's mu_ (its OpenPull), and
 // that rank may be closing its own links.
 void RankStore::CloseLinks() {
-  options_.transports->Close();
+  options_.transports->EndAttempt();
   const std::scoped_lock lock(kv_mu_);
   links_.clear();
 }
