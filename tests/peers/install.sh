@@ -12,11 +12,14 @@ fail() {
 }
 
 mkdir -p build
-if ! dpkg-query -W -f='${Status}' iperf3 2>/dev/null | grep -q 'ok installed'; then
-  echo "[bench-setup] iperf3"
-  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends iperf3; } >build/bench-setup.log 2>&1 ||
-    { tail -20 build/bench-setup.log >&2; fail "iperf3 could not be installed (above); are you root, and is Debian's archive reachable?"; }
-fi
+packages=(iperf3 libibverbs1) # Mooncake's wheel links to the latter
+for package in "${packages[@]}"; do
+  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' && continue
+  echo "[bench-setup] ${packages[*]}"
+  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}"; } >build/bench-setup.log 2>&1 ||
+    { tail -20 build/bench-setup.log >&2; fail "${packages[*]} could not be installed (above); are you root, and is Debian's archive reachable?"; }
+  break
+done
 
 stamp=$venv/.setup-$(cat $here/install.sh $here/requirements.txt | sha256sum | cut -c1-16)
 [ ! -e "$stamp" ] || { echo "[bench-setup] nothing to do"; exit 0; }

@@ -28,6 +28,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 PYTHON = HERE.parent.parent / "build" / "peers" / "bin" / "python"  # tests/peers/install.sh made it
 PACKAGES = {"nixl": "nixl_cu12", "mooncake": "mooncake", "iperf3": None}  # by peer; None: a program of that name
 START_SECONDS, ASK_SECONDS = 90, 60
+# /sys shows the interfaces of the network namespace in which it was mounted, and there UCX looks for them.
+OWN_SYS = ["unshare", "--mount", "sh", "-c", 'umount --lazy /sys && mount -t sysfs sysfs /sys && exec "$@"', "own-sys"]
 
 
 class Trouble(Exception):
@@ -45,7 +47,8 @@ def installed(name):
 def command(name, role, address, size, net=None):
     """What starts a half; `net`: in which network namespace, if not in this one. It ends with this process, also if it is stopped."""
     python = sys.executable if PACKAGES[name] is None else str(PYTHON)
-    return ([] if net is None else ["nsenter", f"--net={net}"]) + ["setpriv", "--pdeathsig", "KILL", python, str(HERE / "half.py"), name, role, address, str(size)]
+    half = ["setpriv", "--pdeathsig", "KILL", python, str(HERE / "half.py"), name, role, address, str(size)]
+    return ([] if net is None else ["nsenter", f"--net={net}"]) + OWN_SYS + half
 
 
 class Half:

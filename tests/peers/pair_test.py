@@ -92,11 +92,15 @@ class Start(unittest.TestCase):
             os.close(fd)
 
     def test_the_source_is_started_in_its_namespace_and_by_the_python_that_has_the_peer(self):
-        words = pair.command("nixl", "source", "10.0.0.1", 5, "/proc/1/ns/net")
-        self.assertEqual(words[:5], ["nsenter", "--net=/proc/1/ns/net", "setpriv", "--pdeathsig", "KILL"])
-        self.assertEqual(words[5:], [str(pair.PYTHON), str(pair.HERE / "half.py"), "nixl", "source", "10.0.0.1", "5"])
-        self.assertEqual(pair.command("iperf3", "reader", "10.0.0.2", 5)[0], "setpriv")
-        self.assertEqual(pair.command("iperf3", "reader", "10.0.0.2", 5)[3], sys.executable)
+        start = ["setpriv", "--pdeathsig", "KILL"]
+        half = [str(pair.PYTHON), str(pair.HERE / "half.py"), "nixl", "source", "10.0.0.1", "5"]
+        self.assertEqual(pair.command("nixl", "source", "10.0.0.1", 5, "/proc/1/ns/net"), ["nsenter", "--net=/proc/1/ns/net", *pair.OWN_SYS, *start, *half])
+        self.assertEqual(pair.command("iperf3", "reader", "10.0.0.2", 5)[:-6], [*pair.OWN_SYS, *start])
+        self.assertEqual(pair.command("iperf3", "reader", "10.0.0.2", 5)[-6], sys.executable)
+
+    def test_a_half_sees_the_interfaces_of_its_namespace(self):
+        words = ["unshare", "--net", *pair.OWN_SYS, "ls", "/sys/class/net"]
+        self.assertEqual(subprocess.run(words, check=True, capture_output=True, text=True).stdout.split(), ["lo"])
 
 
 class Say(unittest.TestCase):
