@@ -11,8 +11,9 @@
 
 /* What version 1 fixed for good, on 64-bit machines. A member that is added goes behind these. */
 _Static_assert(sizeof(tg_error) == 512 && offsetof(tg_error, message) == 12, "tg_error");
-_Static_assert(sizeof(tg_options) == 64 && offsetof(tg_options, slab_formats) == 60, "tg_options");
-_Static_assert(sizeof(tg_model) == 176 && offsetof(tg_model, kv_head_token_bytes) == 148,
+_Static_assert(offsetof(tg_options, cuda_driver) == 64 && offsetof(tg_options, slab_formats) == 60,
+               "tg_options");
+_Static_assert(offsetof(tg_model, platform) == 176 && offsetof(tg_model, kv_head_token_bytes) == 148,
                "tg_model");
 _Static_assert(sizeof(tg_section) == 16, "tg_section");
 _Static_assert(sizeof(tg_maps) == 128 && offsetof(tg_maps, group_size) == 120, "tg_maps");
@@ -28,8 +29,8 @@ _Static_assert(sizeof(tg_kv_byte_moves) == 40, "tg_kv_byte_moves");
 #define WHOLE(type, last) \
   _Static_assert(offsetof(type, last) + sizeof(((type*)0)->last) == sizeof(type), #type)
 WHOLE(tg_error, message);
-WHOLE(tg_options, slab_formats);
-WHOLE(tg_model, section_size);
+WHOLE(tg_options, cuda_driver);
+WHOLE(tg_model, page_bytes);
 WHOLE(tg_maps, group_size);
 WHOLE(tg_event, target);
 WHOLE(tg_engine_stats, waiting);

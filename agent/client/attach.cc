@@ -57,6 +57,7 @@ Client::Client(const tg_options& options)
       token_(OrEmpty(options.token)),
       mesh_(OrEmpty(options.mesh_endpoint)),
       frontend_(OrEmpty(options.frontend)),
+      cuda_driver_(OrEmpty(options.cuda_driver)),
       device_(options.device),
       kv_block_tokens_(options.kv_block_tokens) {
   const uint32_t formats =
@@ -123,16 +124,19 @@ Status Client::Open(const v1::Attached& attached) {
   world_ = attached.world();
   member_ = attached.member().id();
   config_ = attached.config_json();
+  platform_ = attached.platform();
 
   if (attached.banks() > (1u << 20) || attached.dense_bytes() > (uint64_t{1} << 44)) {
     return {Code::kInvalid, "attach: " + std::to_string(attached.banks()) + " banks, " +
                                 std::to_string(attached.dense_bytes()) + " dense bytes"};
   }
   dense_offset_ = attached.banks() * geometry_->bank_pitch();
-  auto platform = device::MakePlatform({.name = attached.platform(),
-                                        .map_bytes = geometry_->page_bytes(),
-                                        .hugetlb = attached.hugetlb(),
-                                        .sizes_only = true});  // the agent says what it is
+  device::PlatformOptions options{.name = attached.platform(),
+                                  .map_bytes = geometry_->page_bytes(),
+                                  .hugetlb = attached.hugetlb(),
+                                  .sizes_only = true};  // the agent says what it is
+  if (!cuda_driver_.empty()) options.driver = cuda_driver_;
+  auto platform = device::MakePlatform(options);
   if (!platform.ok()) return platform.status();
   device::RankDevices devices = (*platform)->Importers();
   using device::Access;
@@ -211,6 +215,8 @@ Status Client::OpenModel(const v1::Attached& attached) {
   model_.section_count = sections_.size();
   model_.section_size = sizeof(tg_section);
   model_.kv_head_token_bytes = static_cast<uint32_t>(geometry.kv_head_token_bytes());
+  model_.platform = platform_.c_str();
+  model_.page_bytes = geometry_->page_bytes();
   model_.banks = attached.banks();
   model_.kv = kv_.data();
   model_.kv_bytes = attached.kv_bytes();

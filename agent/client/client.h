@@ -105,6 +105,7 @@ class Client {
   uint64_t PlaceOf(const v1::Mapping& mapping) const;
 
   const std::string socket_path_, token_, mesh_, frontend_;
+  const std::string cuda_driver_;  // empty: the usual one
   const uint32_t device_, kv_block_tokens_;
   v1::EngineCapabilities capabilities_;
   std::shared_ptr<FrameChannel> channel_;
@@ -122,7 +123,7 @@ class Client {
   uint64_t counters_ = 0;
   EngineGate gate_;
   std::optional<layout::GeometryView> geometry_;
-  std::string world_, member_, config_;
+  std::string world_, member_, config_, platform_;
   tg_model model_{};
   std::vector<tg_section> sections_;
   std::vector<tg_tensor> dense_tensors_;

@@ -10,6 +10,8 @@
 namespace tangram::device {
 namespace {
 
+constexpr int kOldestMajor = 8;  // that kernels/ has machine code for
+
 Status Unfit(const std::string& name, const std::string& why) {
   return {Code::kInvalid, fmt::format("cuda: {} cannot be used: {}", name, why)};
 }
@@ -35,19 +37,24 @@ Status CudaContext::Examine(int ordinal) {
                  "a MIG slice reaches no other GPU, and ranks copy from each other's; give "
                  "the pod a whole one");
   }
-  const auto has = [&](CUdevice_attribute attribute, bool* out) {
-    int value = 0;
-    const Status status = driver_->Check(driver_->DeviceGetAttribute(&value, attribute, device_),
-                                         "an attribute of " + name_);
-    *out = value != 0;
-    return status;
+  const auto get = [&](CUdevice_attribute attribute, int* value) {
+    return driver_->Check(driver_->DeviceGetAttribute(value, attribute, device_),
+                          "an attribute of " + name_);
   };
-  bool managed = false, shared = false;
-  TANGRAM_RETURN_IF_ERROR(has(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, &managed));
+  int major = 0, minor = 0, managed = 0, shared = 0;
+  TANGRAM_RETURN_IF_ERROR(get(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major));
+  TANGRAM_RETURN_IF_ERROR(get(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &minor));
+  capability_ = fmt::format("{}.{}", major, minor);
+  if (major < kOldestMajor) {
+    return Unfit(name_, fmt::format("its compute capability is {}, and the kernels are for {}.0 "
+                                    "and newer (A100, H100, B200, ...)",
+                                    capability_, kOldestMajor));
+  }
+  TANGRAM_RETURN_IF_ERROR(get(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, &managed));
   TANGRAM_RETURN_IF_ERROR(
-      has(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, &shared));
-  if (!managed) return Unfit(name_, "it has no virtual memory management (cuMemMap)");
-  if (!shared) return Unfit(name_, "its memory cannot be passed on as a file descriptor");
+      get(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, &shared));
+  if (managed == 0) return Unfit(name_, "it has no virtual memory management (cuMemMap)");
+  if (shared == 0) return Unfit(name_, "its memory cannot be passed on as a file descriptor");
   const CUmemAllocationProp memory = properties();
   size_t unit = 0;
   TANGRAM_RETURN_IF_ERROR(driver_->Check(

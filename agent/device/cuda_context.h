@@ -20,6 +20,7 @@ class CudaContext {
 
   const CudaDriver& driver() const { return *driver_; }
   const std::string& name() const { return name_; }
+  const std::string& capability() const { return capability_; }  // to compute, e.g. "9.0"
   // Handles and mappings are of multiples of this, in bytes.
   uint64_t granularity() const { return granularity_; }
   // Memory of this device, which other processes may be given.
@@ -49,7 +50,7 @@ class CudaContext {
   const std::shared_ptr<const CudaDriver> driver_;
   CUdevice device_ = 0;
   CUcontext context_ = nullptr;
-  std::string name_;
+  std::string name_, capability_;
   uint64_t granularity_ = 0;
   CudaWork work_;
 };

@@ -57,7 +57,8 @@ Result<std::shared_ptr<const CudaDriver>> CudaDriver::Load(const std::string& li
   if (begun != CUDA_ERROR_NO_DEVICE) {
     TANGRAM_RETURN_IF_ERROR(driver->Check(begun, "starting the driver"));
     TANGRAM_RETURN_IF_ERROR(driver->Check(driver->DriverGetVersion(&version), "its version"));
-    if (version < kVersion) return TooOld(library, "it is of CUDA " + Version(version));
+    driver->version_ = Version(version);
+    if (version < kVersion) return TooOld(library, "it is of CUDA " + driver->version());
     TANGRAM_RETURN_IF_ERROR(
         driver->Check(driver->DeviceGetCount(&devices), "counting the devices"));
   }

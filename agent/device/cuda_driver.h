@@ -65,6 +65,8 @@ class CudaDriver {
   // It is never closed: a driver has threads of its own.
   static Result<std::shared_ptr<const CudaDriver>> Load(const std::string& library);
 
+  // The CUDA version that it is of, e.g. "13.0".
+  const std::string& version() const { return version_; }
   // What a call that failed means; `what` was tried. kNoMemory: for want of memory; kInvalid: what
   // it was given makes no sense; else kInternal.
   Status Check(CUresult result, const std::string& what) const;
@@ -76,6 +78,8 @@ class CudaDriver {
  private:
   CudaDriver() = default;
   Status Resolve(void* library, const std::string& path);
+
+  std::string version_;
 };
 
 }  // namespace tangram::device

@@ -21,6 +21,11 @@ class CudaPlatform final : public Platform {
     return fmt::format("{} MiB (handles of {})", unit_ >> 20, context_->name());
   }
 
+  PlatformInfo info() const override {
+    return {name(), pages(), context_->name(), context_->capability(),
+            context_->driver().version()};
+  }
+
   Result<RankDevices> Make(const std::string& rank, const RankBytes& bytes) const override {
     return Adopt(rank, {}, bytes);
   }

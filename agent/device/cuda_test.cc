@@ -346,6 +346,9 @@ TEST(CudaPlatform, AMachineThatCannotServeSaysWhyInOneLine) {
   EXPECT_PRED2(has, Refusal({.missing = "cuMemSetAccess"}), "too old: it has no cuMemSetAccess");
   EXPECT_PRED2(has, Refusal({.version = 11080}), "it is of CUDA 11.8; CUDA 12.0 or newer");
   EXPECT_PRED2(has, Refusal({.devices = 0}), "no device");
+  EXPECT_PRED2(has, Refusal({.name = "Tesla V100", .capability = 70}),
+               "Tesla V100 cannot be used: its compute capability is 7.0, and the kernels are for "
+               "8.0 and newer");
   EXPECT_PRED2(has, Refusal({.memory_management = false}), "no virtual memory management");
   EXPECT_PRED2(has, Refusal({.posix_descriptors = false}), "cannot be passed on");
   EXPECT_PRED2(has, Refusal({.name = "NVIDIA H200 MIG 1g.18gb"}), "a MIG slice reaches no other");
@@ -361,6 +364,9 @@ TEST(CudaPlatform, KvIsOneHandleAndControlIsTheHosts) {
   const auto platform = MakePlatform({.name = "cuda", .map_bytes = 2 * kUnit, .driver = kDriver});
   ASSERT_TRUE(platform.ok()) << platform.status().message();
   EXPECT_EQ((*platform)->pages(), "4 MiB (handles of NVIDIA H200 (recorded))");
+  const PlatformInfo info = (*platform)->info();
+  EXPECT_EQ(info.platform + ", " + info.device + ", " + info.capability + ", " + info.driver,
+            "cuda, NVIDIA H200 (recorded), 9.0, 13.0");
   RankDevices devices = (*platform)->Make("rank", {5 * kUnit, 3 * kUnit - 1, 4096}).value();
   EXPECT_EQ(FakeCuda::Calls("cuMemCreate"), 3U + 1U);
   EXPECT_EQ(devices.weights->total_bytes(), 6 * kUnit);

@@ -28,6 +28,13 @@ struct RankDescriptors {
   std::vector<int> weights, kv, control;
 };
 
+// Which memory it is, for people and for metrics.
+struct PlatformInfo {
+  std::string platform, pages;
+  // Of a GPU: its name, what it can compute ("9.0"), and of which CUDA version its driver is.
+  std::string device, capability, driver;
+};
+
 class Platform {
  public:
   virtual ~Platform() = default;
@@ -36,6 +43,7 @@ class Platform {
   virtual uint64_t granularity() const = 0;
   // What its pages are, for people.
   virtual std::string pages() const = 0;
+  virtual PlatformInfo info() const { return {name(), pages(), "", "", ""}; }
   // They come from the pod's pool of huge pages: who imports them says so in its options.
   virtual bool hugetlb() const { return false; }
   // Memory of its own for a rank. `rank` names it where the system shows names.

@@ -26,6 +26,8 @@ class KvLink {
 
   const std::string& member() const { return peer_.member(); }
   uint64_t attempt() const { return header_.attempt(); }
+  // The transport of the channel, or of the last one; empty before the first.
+  std::string transport() const { return transport_ == nullptr ? "" : transport_->name(); }
   // Connects, if not yet connected.
   Status Warm(const std::stop_token& stop);
   // At most kMostRanges, of at most kMostRangeBytes each; errors as KvChannel::Read. One ends the

@@ -142,6 +142,7 @@ Status Read(const YAML::Node& root, const std::string& file, AgentConfig* out) {
   top.Number("staging_percent", false, 1, 100, &out->staging_percent);
   top.Text("device", false, &out->device);
   top.Number("device_ordinal", false, 0, 255, &out->device_ordinal);
+  top.Text("cuda_driver", false, &out->cuda_driver);
   top.Number("page_bytes", false, 256, uint64_t{1} << 40, &out->page_bytes);
   top.Flag("hugetlb", &out->hugetlb);
   top.Text("checkpoint", true, &out->checkpoint);

@@ -24,10 +24,11 @@ struct AgentConfig {
   uint32_t staging_percent = 100;  // of its time that a worker moves bytes while engines serve
   std::string device = "host";     // platform of the memory (agent/device/platform.h)
   uint32_t device_ordinal = 0;     // of the GPUs that the process may use, where it is on one
-  uint64_t page_bytes = 4096;      // of the world's geometry: memory is mapped in multiples of it
-  bool hugetlb = false;            // the pod was given huge pages (page_bytes a multiple of theirs)
-  bool sizes_only = false;         // a flag of the process, not of the file: platform `ghost`
-  uint64_t descriptor_bytes = 0;   // likewise (agent/device/platform.h)
+  std::string cuda_driver = "libcuda.so.1";  // likewise: by a name that the loader finds, or a path
+  uint64_t page_bytes = 4096;     // of the world's geometry: memory is mapped in multiples of it
+  bool hugetlb = false;           // the pod was given huge pages (page_bytes a multiple of theirs)
+  bool sizes_only = false;        // a flag of the process, not of the file: platform `ghost`
+  uint64_t descriptor_bytes = 0;  // likewise (agent/device/platform.h)
   std::string checkpoint, revision;
   std::string listen, data_listen, advertise, metrics_listen;  // host:port; advertise: host
   std::string engine_socket, engine_token_file, ready_file, in_world_file;

@@ -35,6 +35,9 @@ TEST(Config, GoodFileWithDefaults) {
   EXPECT_EQ(ParseConfig(kGood + "load_threads: 16\n", "f.yaml")->load_threads, 16u);
   EXPECT_EQ(config->device_ordinal, 0u);
   EXPECT_EQ(ParseConfig(kGood + "device_ordinal: 3\n", "f.yaml")->device_ordinal, 3u);
+  EXPECT_EQ(config->cuda_driver, "libcuda.so.1");
+  EXPECT_EQ(ParseConfig(kGood + "cuda_driver: /d/libcuda.so\n", "f.yaml")->cuda_driver,
+            "/d/libcuda.so");
   EXPECT_EQ(config->slab_format, v1::SLAB_FORMAT_GRANULE_MAJOR);
   EXPECT_EQ(ParseConfig(kGood + "slab_format: row-major\n", "f.yaml")->slab_format,
             v1::SLAB_FORMAT_ROW_MAJOR);

@@ -34,6 +34,7 @@ class StoreHost final : public MemoryHost {
                                           .map_bytes = config.page_bytes,
                                           .hugetlb = config.hugetlb,
                                           .ordinal = static_cast<int>(config.device_ordinal),
+                                          .driver = config.cuda_driver,
                                           .descriptor_bytes = config.descriptor_bytes,
                                           .sizes_only = config.sizes_only});
     if (!platform.ok()) return platform.status();

@@ -46,9 +46,13 @@ std::vector<prometheus::MetricFamily> AgentMetrics::Collect() const {
   Family epoch("tangram_epoch", "Epoch in force, 0 before the first layout.", MetricType::Gauge);
   epoch.Add(static_cast<double>(status.epoch()));
   Family memory("tangram_memory_bytes", "Weights memory of a rank.", MetricType::Gauge);
-  Family kind("tangram_memory_info", "Platform and pages of weights and KV, as a label.",
-              MetricType::Gauge);
-  kind.Add(1, {{"memory", status.memory()}});
+  Family kind("tangram_memory_info", "What weights and KV lie in, as labels.", MetricType::Gauge);
+  const v1::MemoryInfo& info = status.memory_info();
+  kind.Add(1, {{"memory", status.memory()},
+               {"platform", info.platform()},
+               {"device", info.device()},
+               {"capability", info.capability()},
+               {"driver", info.driver()}});
   Family engine("tangram_engine_attached", "1 while an engine is attached.", MetricType::Gauge);
   Family phase("tangram_transition_phase", "Phase of the rank's attempt (v1.Phase).",
                MetricType::Gauge);
@@ -90,6 +94,15 @@ std::vector<prometheus::MetricFamily> AgentMetrics::Collect() const {
   bytes.Add(static_cast<double>(totals.tcp), {{"source", "tcp"}});
   bytes.Add(static_cast<double>(totals.checkpoint), {{"source", "checkpoint"}});
   bytes.Add(static_cast<double>(totals.kv), {{"source", "kv"}});
+  Family ways("tangram_way_bytes_total",
+              "Bytes that ended attempts brought from other ranks, by the way that they came.",
+              MetricType::Counter);
+  for (const auto& [of, by_way] :
+       {std::pair("weights", totals.weights_by_way), std::pair("kv", totals.kv_by_way)}) {
+    for (const auto& [way, count] : by_way) {
+      ways.Add(static_cast<double>(count), {{"way", way}, {"of", of}});
+    }
+  }
   Family seconds("tangram_phase_seconds_total", "Seconds spent in phases of ended attempts.",
                  MetricType::Counter);
   seconds.Add(totals.prepare_seconds, {{"phase", "prepare"}});
@@ -113,7 +126,7 @@ std::vector<prometheus::MetricFamily> AgentMetrics::Collect() const {
   }
   std::vector<prometheus::MetricFamily> out;
   for (Family* family : {&certificate, &epoch, &memory, &kind, &engine, &phase, &tokens, &executed,
-                         &bytes, &seconds, &ended, &corrupt}) {
+                         &bytes, &ways, &seconds, &ended, &corrupt}) {
     out.push_back(family->Take());
   }
   return out;

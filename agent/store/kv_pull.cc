@@ -79,6 +79,7 @@ Result<uint64_t> RankStore::KvPull(const v1::KvPull& pull,
   const std::scoped_lock lock(kv_mu_);
   mover::KvOffsets offsets;
   std::vector<std::unique_ptr<mover::Source>> all;
+  std::map<const mover::Source*, const mover::KvLink*> links;  // of those of other processes
   std::map<uint32_t, uint32_t> by_rank;
   for (const v1::PeerAddress& peer : peers) {
     by_rank[peer.rank()] = static_cast<uint32_t>(all.size());
@@ -86,7 +87,9 @@ Result<uint64_t> RankStore::KvPull(const v1::KvPull& pull,
       all.push_back(
           std::make_unique<SiblingKv>(peer.member(), sibling->memories_.kv.memory, &offsets));
     } else {
-      all.push_back(std::make_unique<mover::KvSource>(&LinkTo(pull.header(), peer), &offsets));
+      mover::KvLink* const link = &LinkTo(pull.header(), peer);
+      all.push_back(std::make_unique<mover::KvSource>(link, &offsets));
+      links[all.back().get()] = link;
     }
   }
   std::vector<mover::Range> job;
@@ -126,8 +129,12 @@ Result<uint64_t> RankStore::KvPull(const v1::KvPull& pull,
   };
   // A flip waits for it.
   const mover::Limits limits{.workers = 4, .yields = false};
-  TANGRAM_RETURN_IF_ERROR(mover::Bring(
-      job, sources, limits, [](const mover::Source&, size_t, const auto&) {}, failed, {}));
+  const auto arrived = [&](const mover::Source& source, size_t i, const auto&) {
+    const auto link = links.find(&source);
+    progress->kv_by_way.Add(link == links.end() ? kWithinProcess : link->second->transport(),
+                            job[i].bytes());
+  };
+  TANGRAM_RETURN_IF_ERROR(mover::Bring(job, sources, limits, arrived, failed, {}));
   return bytes;
 }
 

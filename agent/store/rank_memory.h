@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -13,15 +14,37 @@
 #include "agent/base/status.h"
 #include "agent/base/unique_fd.h"
 #include "agent/device/device.h"
+#include "agent/device/platform.h"
 #include "tangram/v1/agent.pb.h"
 #include "tangram/v1/engine.pb.h"
 
 namespace tangram {
 
+// Bytes by the way that they came: a name of the way, and how many. Thread-safe.
+class BytesByWay {
+ public:
+  void Add(const std::string& way, uint64_t bytes) {
+    const std::scoped_lock lock(mu_);
+    bytes_[way] += bytes;
+  }
+  std::map<std::string, uint64_t> Get() const {
+    const std::scoped_lock lock(mu_);
+    return bytes_;
+  }
+
+ private:
+  mutable std::mutex mu_;
+  std::map<std::string, uint64_t> bytes_;
+};
+
+// The way from a rank of this process; all others are transports (agent/mover).
+inline constexpr const char* kWithinProcess = "process";
+
 // Bytes of one attempt, written while it stages, read at any time.
 struct StageProgress {
   std::atomic<uint64_t> total{0}, done{0};
   std::atomic<uint64_t> local{0}, shared{0}, tcp{0}, checkpoint{0};
+  BytesByWay weights_by_way, kv_by_way;  // from other ranks
   std::atomic<uint64_t> corrupt{0};  // pulls that broke off at bytes that differ from their hash
 };
 
@@ -34,7 +57,7 @@ struct Origins {
 
 struct MemoryFigures {
   uint64_t total = 0, free = 0, mapped = 0;  // bytes of the pool; total = free + mapped at rest
-  std::string kind;                          // for people: platform and pages
+  device::PlatformInfo info;
 };
 
 // What an engine maps, and what it is to know of it.

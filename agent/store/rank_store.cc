@@ -94,7 +94,7 @@ MemoryFigures RankStore::Memory() {
   const std::scoped_lock lock(mu_);
   const device::Device& pool = *memories_.devices.weights;
   return {pool.total_bytes(), pool.free_bytes(), memories_.banks->mapped_bytes(),
-          fmt::format("{}, {}", options_.platform->name(), options_.platform->pages())};
+          options_.platform->info()};
 }
 
 uint64_t RankStore::FreshVersion() {

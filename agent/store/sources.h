@@ -72,6 +72,8 @@ class RankSource final : public mover::Source {
   size_t lanes() const override { return 2; }
   // Bytes come from memory of this machine, not over a network.
   bool shares() const { return shares_; }
+  // By which way the last ones came, as BytesByWay names it.
+  const char* way() const { return way_; }
   Status Bring(std::span<const mover::Range> job, std::span<const size_t> ranges,
                const Arrived& arrived, const std::stop_token& stop) override;
 
@@ -92,6 +94,7 @@ class RankSource final : public mover::Source {
   const v1::PeerAddress peer_;
   RankStore* const sibling_;
   std::atomic<bool> shares_{sibling_ != nullptr};
+  std::atomic<const char*> way_{kWithinProcess};
 };
 
 }  // namespace tangram::store

@@ -192,7 +192,9 @@ Status RankStore::Stage(const v1::Header& header, const Origins& origins, StageP
     } else if (&source == &held) {
       progress->local += bytes;
     } else {
-      (static_cast<const RankSource&>(source).shares() ? progress->shared : progress->tcp) += bytes;
+      const auto& rank = static_cast<const RankSource&>(source);
+      (rank.shares() ? progress->shared : progress->tcp) += bytes;
+      progress->weights_by_way.Add(rank.way(), bytes);
     }
     if (i >= copies) progress->done += bytes;
   };

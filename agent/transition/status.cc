@@ -101,6 +101,10 @@ std::shared_ptr<const v1::Layout> Fill(Core* core, const std::vector<EngineInfo>
   }
   *out->mutable_address() = core->address;
   out->set_highest_attempt(core->machine.highest());
+  const ExecutorTotals& totals = core->totals;
+  out->mutable_moved()->mutable_weights()->insert(totals.weights_by_way.begin(),
+                                                  totals.weights_by_way.end());
+  out->mutable_moved()->mutable_kv()->insert(totals.kv_by_way.begin(), totals.kv_by_way.end());
   out->set_checkpoint_error(core->checkpoint_error);
   return layout;
 }
@@ -117,6 +121,16 @@ void FillMemory(RankMemory* memory, const v1::StatusRequest* asked, v1::RankStat
   if (known == asked->known_inventories().end() || known->second != out->inventory_version()) {
     *out->mutable_inventory() = memory->Held();
   }
+}
+
+void FillInfo(const device::PlatformInfo& info, v1::StatusResponse* out) {
+  out->set_memory(fmt::format("{}, {}", info.platform, info.pages));
+  v1::MemoryInfo& to = *out->mutable_memory_info();
+  to.set_platform(info.platform);
+  to.set_pages(info.pages);
+  to.set_device(info.device);
+  to.set_capability(info.capability);
+  to.set_driver(info.driver);
 }
 
 }  // namespace
@@ -143,7 +157,7 @@ v1::StatusResponse StatusOf(Core* core, const v1::StatusRequest* asked) {
     *out.mutable_geometry() = core->geometry.proto();
     out.mutable_geometry()->set_even_shards_only(even);
     out.set_revision(core->options.revision);
-    if (!core->ranks.empty()) out.set_memory(core->ranks[0].memory->Memory().kind);
+    if (!core->ranks.empty()) FillInfo(core->ranks[0].memory->Memory().info, &out);
     // What memory shows belongs to what the machine says: else it is looked at again.
     const std::scoped_lock lock(core->mu);
     if (core->version == version) return out;

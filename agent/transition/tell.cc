@@ -50,6 +50,10 @@ class Marks {
       totals.checkpoint += part.progress.checkpoint;
       totals.corrupt += part.progress.corrupt;
       totals.kv += part.kv_bytes;
+      for (const auto& [way, bytes] : part.progress.weights_by_way.Get()) {
+        totals.weights_by_way[way] += bytes;
+      }
+      for (const auto& [way, bytes] : part.progress.kv_by_way.Get()) totals.kv_by_way[way] += bytes;
     }
   }
 

@@ -459,6 +459,9 @@ type MoEDeploymentStatus struct {
 	// policy tells what mode Auto decided, and why; only in that mode.
 	// +optional
 	Policy *PolicyStatus `json:"policy,omitempty"`
+	// memory that weights and KV cache lie in, and how bytes come between ranks, as the agents tell.
+	// +optional
+	Memory *MemoryStatus `json:"memory,omitempty"`
 	// load that engines and gateways told of lately.
 	// +optional
 	Load *LoadStatus `json:"load,omitempty"`

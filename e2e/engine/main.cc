@@ -141,6 +141,8 @@ int Main(int argc, char** argv) {
   app.add_option("--agent-wait-seconds", flags.agent_wait_seconds,
                  "How long to wait for the agent to be there");
   app.add_option("--device", flags.world.device, "Which of the pod's ranks, from 0");
+  app.add_option("--cuda-driver", flags.world.cuda_driver,
+                 "Where the agent's memory is a GPU's: the driver, a name or a path");
   app.add_option("--mesh-listen", flags.mesh_listen, "host:port for other engines");
   app.add_option("--serve-listen", flags.serve_listen, "host:port for gateways");
   app.add_option("--advertise", flags.advertise, "Host that others reach this engine at");

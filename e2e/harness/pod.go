@@ -213,6 +213,9 @@ func (p *pod) runAgent() (*process, error) {
 	if o.OneNode {
 		config["node_folder"] = p.w.socketDir
 	}
+	if o.CudaDriver != "" {
+		config["device"], config["cuda_driver"] = "cuda", o.CudaDriver
+	}
 	if o.HugePages {
 		config["hugetlb"] = true
 	}
@@ -248,6 +251,9 @@ func (p *pod) runEngine(device int) (*process, error) {
 	if o.LeastStep > 0 {
 		args = append(args, "--least-step-ms", fmt.Sprint(o.LeastStep.Milliseconds()))
 	}
+	if o.CudaDriver != "" {
+		args = append(args, "--cuda-driver", o.CudaDriver)
+	}
 	args = append(args, o.EngineFlags...)
 	if len(o.Engine) > 0 {
 		return p.run(name, o.Engine[0], append(slices.Clone(o.Engine[1:]), args...)...)
@@ -270,7 +276,7 @@ func (p *pod) run(name, binary string, args ...string) (*process, error) {
 		args = append([]string{"netns", "exec", nodeName(p.index), binary}, args...)
 		binary = "ip"
 	}
-	return start(p.w.o.Dir, name, binary, args...)
+	return startWith(p.w.cudaFiles(name), p.w.o.Dir, name, binary, args...)
 }
 
 // faults are armed in the first process only: one that is started again is sound.

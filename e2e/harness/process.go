@@ -24,6 +24,11 @@ type process struct {
 
 // start runs a child that dies with this process.
 func start(dir, name, binary string, args ...string) (*process, error) {
+	return startWith(nil, dir, name, binary, args...)
+}
+
+// startWith more in its environment.
+func startWith(environment []string, dir, name, binary string, args ...string) (*process, error) {
 	p := &process{name: name, log: filepath.Join(dir, name+".log"), ready: filepath.Join(dir, name+".ready"), ended: make(chan struct{})}
 	if err := os.Remove(p.ready); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
@@ -35,6 +40,7 @@ func start(dir, name, binary string, args ...string) (*process, error) {
 	defer func() { _ = log.Close() }()
 	p.cmd = exec.Command(binary, args...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
+	p.cmd.Env = append(os.Environ(), environment...)
 	p.cmd.SysProcAttr = dieWithParent()
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)

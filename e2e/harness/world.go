@@ -62,6 +62,9 @@ type Options struct {
 	PageBytes uint64
 	// DescriptorBytes: agents' memory comes in descriptors of so many bytes, as that of devices with handles; 0: in one.
 	DescriptorBytes uint64
+	// CudaDriver: weights and KV are of platform cuda over this driver's library, a path. The recording one has handles of
+	// PageBytes, and says at the end what was wrong (World.CudaReports).
+	CudaDriver string
 }
 
 // World of running processes.

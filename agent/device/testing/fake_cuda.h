@@ -13,8 +13,9 @@ struct FakeMachine {
   int version = 13000;  // of CUDA
   int devices = 1;
   std::string name = "NVIDIA H200 (recorded)";
-  uint64_t memory_mib = 0;  // of each device; 0: what FAKE_CUDA_MIB says, else 4096
-  uint64_t granularity = 2 << 20;
+  uint64_t memory_mib = 0;   // of each device; 0: what FAKE_CUDA_MIB says, else 4096
+  uint64_t granularity = 0;  // of handles, in bytes; 0: what FAKE_CUDA_GRANULARITY says, else 2 MiB
+  int capability = 90;       // to compute, in tenths
   bool memory_management = true;
   bool posix_descriptors = true;
   std::string missing;  // an entry point that this driver does not have
@@ -27,8 +28,8 @@ class FakeCuda {
 
   // How often an entry point was called since Become.
   static uint64_t Calls(const std::string& name);
-  // The call of an entry point that comes after `skip` others fails so, and does nothing.
-  static void Fail(const std::string& name, CUresult result, uint64_t skip = 0);
+  // Calls of an entry point that come after `skip` others, `times` of them, fail so and do nothing.
+  static void Fail(const std::string& name, CUresult result, uint64_t skip = 0, uint64_t times = 1);
   // What it refused last, and why, in words; empty if nothing. Forgets it.
   static std::string Complaint();
   // What was made and not ended, in words; empty: nothing.

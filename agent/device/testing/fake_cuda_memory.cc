@@ -47,7 +47,7 @@ Physical::~Physical() {
 namespace {
 
 bool InUnits(uint64_t a, uint64_t b = 0) {
-  const uint64_t unit = State().machine.granularity;
+  const uint64_t unit = State().granularity();
   return a % unit == 0 && b % unit == 0;
 }
 
@@ -95,7 +95,7 @@ CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocatio
   if (const std::string wrong = WrongWith(*prop); !wrong.empty()) {
     return call.Refuse(CUDA_ERROR_INVALID_VALUE, wrong);
   }
-  *granularity = State().machine.granularity;
+  *granularity = State().granularity();
   return CUDA_SUCCESS;
 }
 
@@ -136,7 +136,7 @@ CUresult cuMemAddressReserve(CUdeviceptr* address, size_t size, size_t alignment
     return call.Refuse(CUDA_ERROR_INVALID_VALUE,
                        fmt::format("{} bytes aligned to {} are no units", size, alignment));
   }
-  const uint64_t unit = std::max<uint64_t>(alignment, State().machine.granularity);
+  const uint64_t unit = std::max<uint64_t>(alignment, State().granularity());
   void* const at =
       mmap(nullptr, size + unit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;

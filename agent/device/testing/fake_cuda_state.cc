@@ -1,8 +1,10 @@
 #include "agent/device/testing/fake_cuda_state.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdlib>
+#include <fstream>
 
 namespace tangram::device::testing {
 
@@ -18,11 +20,24 @@ CUcontext& Current() {
   return current;
 }
 
+namespace {
+
+// What a test says, or the environment of a process as a whole, or what is usual.
+uint64_t Told(uint64_t here, const char* variable, uint64_t usual) {
+  if (here != 0) return here;
+  const char* const told = std::getenv(variable);
+  const uint64_t value = told != nullptr ? std::strtoull(told, nullptr, 10) : 0;
+  return value != 0 ? value : usual;
+}
+
+}  // namespace
+
 uint64_t FakeState::total_bytes() const {
-  if (machine.memory_mib != 0) return machine.memory_mib << 20;
-  const char* const told = std::getenv("FAKE_CUDA_MIB");
-  const uint64_t mib = told != nullptr ? std::strtoull(told, nullptr, 10) : 0;
-  return (mib != 0 ? mib : 4096) << 20;
+  return Told(machine.memory_mib, "FAKE_CUDA_MIB", 4096) << 20;
+}
+
+uint64_t FakeState::granularity() const {
+  return Told(machine.granularity, "FAKE_CUDA_GRANULARITY", 2 << 20);
 }
 
 std::map<uint64_t, FakeMapping>::const_iterator FakeState::Find(uint64_t address) const {
@@ -42,11 +57,12 @@ bool FakeState::Reserved(uint64_t address, uint64_t bytes) const {
 
 Call::Call(const char* name, Needs needs) : name_(name), lock_(State().mu) {
   FakeState& state = State();
+  state.faults.Take();
   const uint64_t before = state.calls[name]++;
   const auto failing = state.failing.find(name);
-  if (failing != state.failing.end() && failing->second.first == before) {
-    failure_ = failing->second.second;
-    state.failing.erase(failing);
+  if (failing != state.failing.end() && before >= failing->second.from &&
+      before < failing->second.to) {
+    failure_ = failing->second.result;
   } else if (needs != kNothing && !state.begun) {
     failure_ = Refuse(CUDA_ERROR_NOT_INITIALIZED, "before cuInit");
   } else if (needs == kContext && (Current() == nullptr || state.retained == 0)) {
@@ -58,8 +74,54 @@ Call::Call(const char* name, Needs needs) : name_(name), lock_(State().mu) {
 
 CUresult Call::Refuse(CUresult result, const std::string& why) const {
   State().complaint = fmt::format("{}: {}", name_, why);
+  State().report.Write("refused " + State().complaint);
   return result;
 }
+
+FakeReport::FakeReport() {
+  if (const char* const told = std::getenv("FAKE_CUDA_REPORT")) file_ = told;
+}
+
+FakeFaults::FakeFaults() {
+  if (const char* const told = std::getenv("FAKE_CUDA_FAULTS")) file_ = told;
+}
+
+namespace {
+
+void Arm(const std::string& name, CUresult result, uint64_t skip, uint64_t times) {
+  FakeState& state = State();
+  const uint64_t from = state.calls[name] + skip;
+  state.failing[name] = {from, from + times, result};
+}
+
+}  // namespace
+
+void FakeFaults::Take() const {
+  if (file_.empty() || access(file_.c_str(), F_OK) != 0) return;
+  std::ifstream lines(file_);
+  std::string name;
+  int result = 0;
+  uint64_t skip = 0, times = 0;
+  while (lines >> name >> result >> skip >> times) {
+    Arm(name, static_cast<CUresult>(result), skip, times);
+  }
+  unlink(file_.c_str());
+}
+
+void FakeReport::Write(const std::string& line) const {
+  if (file_.empty()) return;
+  std::ofstream(file_, std::ios::app) << line << "\n";
+}
+
+namespace {
+
+// Behind main and the destructors of the program, whose devices are gone by now.
+[[gnu::destructor]] void TellTheEnd() {
+  const std::string leaks = FakeCuda::Leaks();
+  State().report.Write(leaks.empty() ? "ended" : "leaked " + leaks);
+}
+
+}  // namespace
 
 void FakeCuda::Become(const FakeMachine& machine) {
   FakeState& state = State();
@@ -77,10 +139,10 @@ uint64_t FakeCuda::Calls(const std::string& name) {
   return State().calls[name];
 }
 
-void FakeCuda::Fail(const std::string& name, CUresult result, uint64_t skip) {
+void FakeCuda::Fail(const std::string& name, CUresult result, uint64_t skip, uint64_t times) {
   FakeState& state = State();
   const std::scoped_lock lock(state.mu);
-  state.failing[name] = {state.calls[name] + skip, result};
+  Arm(name, result, skip, times);
 }
 
 std::string FakeCuda::Complaint() {

@@ -90,14 +90,44 @@ struct FakeEvent {
   bool timed = false;
 };
 
+// What a process as a whole is told about, in the file that FAKE_CUDA_REPORT names: a line
+// "refused" with the reason for each refusal as it comes, whatever becomes of the process, and at
+// its end "ended" or "leaked" with what it still had.
+class FakeReport {
+ public:
+  FakeReport();
+  void Write(const std::string& line) const;
+
+ private:
+  std::string file_;  // empty: nobody asked
+};
+
+// Faults for a process as a whole: a file that FAKE_CUDA_FAULTS names, with a line "NAME RESULT
+// SKIP TIMES" for each (FakeCuda::Fail; RESULT is a number), is looked for at each call, and taken
+// away.
+class FakeFaults {
+ public:
+  FakeFaults();
+  void Take() const;
+
+ private:
+  std::string file_;
+};
+
 struct FakeState {
   std::mutex mu;
   FakeMachine machine;
   bool begun = false;              // cuInit
   CUresult broken = CUDA_SUCCESS;  // an address that was touched without access: all is lost
   std::map<std::string, uint64_t> calls;
-  std::map<std::string, std::pair<uint64_t, CUresult>> failing;  // at which call
+  struct Failing {
+    uint64_t from = 0, to = 0;  // these calls, counted from the first of all
+    CUresult result = CUDA_SUCCESS;
+  };
+  std::map<std::string, Failing> failing;
   std::string complaint;
+  FakeReport report;
+  FakeFaults faults;
 
   uint64_t used_bytes = 0;
   uint64_t next = 1;  // name of the next handle, stream, event or context
@@ -115,6 +145,7 @@ struct FakeState {
   std::vector<std::weak_ptr<FakeStream>> all_streams;
 
   uint64_t total_bytes() const;
+  uint64_t granularity() const;
   // The mapping that has the address; end(): none.
   std::map<uint64_t, FakeMapping>::const_iterator Find(uint64_t address) const;
   bool Reserved(uint64_t address, uint64_t bytes) const;

@@ -169,6 +169,7 @@ void RunUntil(FakeStream* stream, uint64_t number) {
     stream->work.pop_front();
     if (State().broken == CUDA_SUCCESS && !(work.does ? work.does() : Run(work))) {
       State().broken = CUDA_ERROR_ILLEGAL_ADDRESS;
+      State().report.Write("refused an address that was touched without access");
     }
     stream->done = work.number;
   }

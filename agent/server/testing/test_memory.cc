@@ -103,7 +103,7 @@ EngineRegions TestMemory::Regions() {
 MemoryFigures TestMemory::Memory() {
   const std::scoped_lock lock(mu_);
   const uint64_t mapped = held_.size() * kPage;
-  return {pool_bytes_, pool_bytes_ - mapped, mapped, "test"};
+  return {pool_bytes_, pool_bytes_ - mapped, mapped, {"test", "pages", "", "", ""}};
 }
 
 v1::Inventory TestMemory::Held() { return {}; }

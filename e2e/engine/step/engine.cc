@@ -60,6 +60,7 @@ Result<std::unique_ptr<Engine>> Engine::Make(Options options, WorldView* world, 
   const uint64_t page_bytes =
       uint64_t{engine->shape_.block_tokens} * engine->shape_.head_token_bytes;
   engine->pages_ = PageStore(static_cast<uint32_t>(geometry.kv_bytes / page_bytes));
+  engine->kv_.emplace(&world->device(), geometry.kv, geometry.kv_bytes, page_bytes);
   return engine;
 }
 
@@ -245,6 +246,24 @@ Status Engine::Step() {
   return OkStatus();
 }
 
+Status Engine::BringPages(const std::vector<Batch>& batches) {
+  std::vector<KvMemory::Pages> all, written;
+  for (uint32_t home = 0; home < batches.size(); ++home) {
+    for (const BatchItem& item : batches[home].items) {
+      const uint32_t first = item.start / shape_.block_tokens;  // that gets tokens
+      for (uint32_t i = 0; i < item.blocks.size(); ++i) {
+        for (const kv::Strip& strip : pages_.Find(home, item.blocks[i])) {
+          all.push_back({strip.page, strip.layers});
+          if (i >= first) written.push_back(all.back());
+        }
+      }
+    }
+  }
+  TANGRAM_RETURN_IF_ERROR(kv_->Bring(all));
+  for (const KvMemory::Pages& pages : written) kv_->Write(pages);
+  return OkStatus();
+}
+
 Status Engine::Compute(const std::vector<Control>& controls, const std::vector<Chunk>& chunks) {
   const uint32_t me = comm_.rank();
   std::vector<Batch> batches;
@@ -265,6 +284,7 @@ Status Engine::Compute(const std::vector<Control>& controls, const std::vector<C
   comm_.SetWork(rows_);
   if (rows == 0) return OkStatus();
   SetPace(controls);
+  TANGRAM_RETURN_IF_ERROR(BringPages(batches));
 
   const tg_model& geometry = world_->model();
   StepContext context{*model_,
@@ -273,7 +293,7 @@ Status Engine::Compute(const std::vector<Control>& controls, const std::vector<C
                       held_,
                       comm_,
                       pages_,
-                      {geometry.kv, shape_.block_tokens, geometry.head_dim},
+                      {kv_->base(), shape_.block_tokens, geometry.head_dim},
                       *world_,
                       step_,
                       batches};
@@ -294,6 +314,7 @@ Status Engine::Compute(const std::vector<Control>& controls, const std::vector<C
       model_->DenseMlp(layer, n, x);
     }
   }
+  TANGRAM_RETURN_IF_ERROR(kv_->Flush());
   return Emit(chunks, x);
 }
 

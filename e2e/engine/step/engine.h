@@ -12,6 +12,7 @@
 
 #include "e2e/engine/frontend/inbox.h"
 #include "e2e/engine/frontend/sink.h"
+#include "e2e/engine/kv/kv_memory.h"
 #include "e2e/engine/mesh/communicator.h"
 #include "e2e/engine/model/model.h"
 #include "e2e/engine/pace/pacer.h"
@@ -22,6 +23,7 @@
 #include "e2e/engine/step/meter.h"
 #include "e2e/engine/transition/carry.h"
 #include "e2e/engine/transition/preparation.h"
+#include "e2e/engine/world/reader.h"
 #include "e2e/engine/world/world.h"
 
 namespace tangram::engine {
@@ -70,7 +72,9 @@ class Engine {
         inbox_(inbox),
         sink_(sink),
         scheduler_(options.limits),
-        experts_(world->model()),
+        dense_(&world->device()),
+        pieces_(&world->device()),
+        experts_(world->model(), &pieces_),
         patience_(options_.patience),
         pacer_(options_.pace) {}
 
@@ -86,6 +90,8 @@ class Engine {
   // The step.
   Status Step();
   Status Compute(const std::vector<Control>& controls, const std::vector<Chunk>& chunks);
+  // Has the pages of a step's rows where they are computed with.
+  Status BringPages(const std::vector<Batch>& batches);
   Status Emit(const std::vector<Chunk>& chunks, std::span<const float> x);
   void Pace(bool work, bool pending, std::chrono::steady_clock::time_point begun);
 
@@ -157,7 +163,9 @@ class Engine {
   std::optional<model::Config> config_;
   std::optional<model::Model> model_;
   PageStore pages_;
+  std::optional<KvMemory> kv_;
   Scheduler scheduler_;
+  Reader dense_, pieces_;  // of the model that is bound; of the epoch
   ExpertStage experts_;
   StepMeter meter_;
   Patience patience_;

@@ -71,11 +71,19 @@ Status ExpertStage::Compute(StepContext& context, const tg_layer_map& map,
            reinterpret_cast<int64_t*>((*replies)[r].data()) + entry.row * hidden});
     }
   }
+  std::vector<Reader::Range> ranges;
+  for (const auto& [name, rows] : by_piece) {
+    const tg_piece& piece = map.experts[name.first].pieces[name.second];
+    ranges.push_back({piece.data, piece.granule_count * geometry_.granule_bytes});
+  }
+  const Result<std::vector<const void*>> bytes = pieces_->Read(ranges);
+  if (!bytes.ok()) return bytes.status();
+  auto data = bytes->begin();
   for (const auto& [name, rows] : by_piece) {
     context.world.CountExecuted(static_cast<uint32_t>(map.moe_ordinal), name.first, rows.size());
     const tg_piece& piece = map.experts[name.first].pieces[name.second];
     model::ExpertRun run;
-    run.data = piece.data;
+    run.data = *data++;
     run.granules = piece.granule_count;
     executed_ += static_cast<uint32_t>(rows.size()) * piece.granule_count;
     run.granule_rows = geometry_.granule_rows;

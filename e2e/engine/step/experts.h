@@ -8,12 +8,14 @@
 
 #include "e2e/engine/step/context.h"
 #include "e2e/engine/step/expert_message.h"
+#include "e2e/engine/world/reader.h"
 
 namespace tangram::engine {
 
 class ExpertStage {
  public:
-  explicit ExpertStage(const tg_model& geometry) : geometry_(geometry) {}
+  // `pieces` reads those of the epoch in force; both outlive this.
+  ExpertStage(const tg_model& geometry, Reader* pieces) : geometry_(geometry), pieces_(pieces) {}
 
   // x [rows of this home, H] += experts of layer `layer`. Of several alternatives (redundant
   // experts) each home takes one in turn.
@@ -34,6 +36,7 @@ class ExpertStage {
                  std::vector<Bytes>* replies);
 
   const tg_model& geometry_;
+  Reader* const pieces_;
   // [MoE layers * experts]: how often each was sent for. Layers have turns of their own: what one
   // asks for must not decide which copy the next one uses.
   std::vector<uint32_t> turns_;

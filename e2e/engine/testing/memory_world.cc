@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "agent/device/platform.h"
 #include "agent/layout/geometry.h"
 
 namespace tangram::engine::testing {
@@ -209,8 +210,11 @@ Status MemoryNet::Take(const LayoutSpec& spec, bool repair, int seconds) {
 }
 
 MemoryWorld::MemoryWorld(MemoryNet* net, std::string member)
-    : net_(net), member_(std::move(member)) {
+    : net_(net),
+      member_(std::move(member)),
+      device_(device::MakePlatform({}).value()->Importers().kv) {
   const model::Config& config = net->checkpoint_->config();
+  model_.platform = "host";
   model_.world = "test";
   model_.member = member_.c_str();
   model_.config_json = net->checkpoint_->config_json().c_str();

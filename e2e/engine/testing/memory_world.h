@@ -88,6 +88,7 @@ class MemoryWorld final : public WorldView {
   const tg_model& model() const override { return model_; }
   std::span<const tg_tensor> dense() const override { return dense_; }
   const tg_maps* maps() const override;
+  device::Device& device() override { return *device_; }
   Result<tg_event> Poll(int timeout_ms) override;
   Status Prepared(uint64_t attempt, bool ok, const std::string& message) override;
   tg_word Word() override;
@@ -110,6 +111,7 @@ class MemoryWorld final : public WorldView {
  private:
   MemoryNet* net_;
   std::string member_;
+  std::unique_ptr<device::Device> device_;  // of the host: plain memory is in its reach
   tg_model model_{};
   std::vector<tg_tensor> dense_;
   uint64_t routed_ = 0;

@@ -1,7 +1,6 @@
 #include "e2e/engine/transition/carry.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "agent/kv/cover.h"
 
@@ -49,12 +48,12 @@ Result<kv::RankPlan> PartOf(const Carrying& carrying, uint32_t rank) {
   return part;
 }
 
-Result<uint64_t> PullPages(WorldView& world, const std::vector<kv::Format>& sources,
+Result<uint64_t> PullPages(WorldView& world, KvMemory& kv, const std::vector<kv::Format>& sources,
                            const kv::Format& mine, uint32_t old_rank,
                            const std::vector<kv::PageCopy>& copies,
                            const std::function<void()>& between) {
-  auto* region = static_cast<uint8_t*>(world.model().kv);
   std::vector<tg_kv_move> pulls;
+  std::vector<KvMemory::Move> here;
   uint64_t bytes = 0, asked = 0;
   const auto pull = [&] {
     if (pulls.empty()) return OkStatus();
@@ -68,7 +67,7 @@ Result<uint64_t> PullPages(WorldView& world, const std::vector<kv::Format>& sour
   };
   const auto bring = [&](const kv::ByteMove& move) -> Status {
     if (move.source_rank == old_rank) {
-      std::memcpy(region + move.target, region + move.source, move.length);
+      here.push_back({move.target, move.source, move.length});
       bytes += move.length;
       return OkStatus();
     }
@@ -85,6 +84,7 @@ Result<uint64_t> PullPages(WorldView& world, const std::vector<kv::Format>& sour
       kv::TellMoves([&](uint32_t rank) { return rank < sources.size() ? &sources[rank] : nullptr; },
                     mine, copies, bring));
   TANGRAM_RETURN_IF_ERROR(pull());
+  TANGRAM_RETURN_IF_ERROR(kv.Copy(here));
   return bytes;
 }
 

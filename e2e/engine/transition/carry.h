@@ -5,6 +5,7 @@
 #include <functional>
 #include <vector>
 
+#include "e2e/engine/kv/kv_memory.h"
 #include "e2e/engine/kv/page_store.h"
 #include "e2e/engine/transition/manifest.h"
 #include "e2e/engine/world/world.h"
@@ -36,10 +37,11 @@ inline kv::Format PoolOf(const kv::Shape& shape, uint32_t pages) {
   return kv::PoolOf(shape, kv::Element::kF32, pages);
 }
 
-// Brings pages: copies within the region, and pulls from other ranks, kPullAtOnce bytes at a time;
-// calls `between` after each part. Returns bytes brought. `sources` by old rank.
+// Brings pages into the region, of which the mirror knows nothing: copies within it, and pulls from
+// other ranks, kPullAtOnce bytes at a time; calls `between` after each part. Returns bytes brought.
+// `sources` by old rank.
 inline constexpr uint64_t kPullAtOnce = 16 << 20;
-Result<uint64_t> PullPages(WorldView& world, const std::vector<kv::Format>& sources,
+Result<uint64_t> PullPages(WorldView& world, KvMemory& kv, const std::vector<kv::Format>& sources,
                            const kv::Format& mine, uint32_t old_rank,
                            const std::vector<kv::PageCopy>& copies,
                            const std::function<void()>& between);

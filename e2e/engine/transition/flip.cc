@@ -120,7 +120,7 @@ Status Engine::Bring(const Carrying& carrying, std::vector<RankManifest> manifes
   for (const kv::RankState& old : carrying.input.ranks) {
     sources.push_back(PoolOf(shape_, old.total_pages));
   }
-  const Result<uint64_t> bytes = PullPages(*world_, sources, PoolOf(shape_, pages->total()),
+  const Result<uint64_t> bytes = PullPages(*world_, *kv_, sources, PoolOf(shape_, pages->total()),
                                            comm_.rank(), copies, [this] { mesh_->Beat(); });
   if (!bytes.ok()) return bytes.status();
   pending->bytes = *bytes;
@@ -195,6 +195,8 @@ Status Engine::Enter(PageStore pages, std::optional<Adopted> adopted, uint32_t n
   unreachable_.clear();
   if (stopped_) WatchTheOthers();
   pages_ = std::move(pages);
+  kv_->Forget();
+  pieces_.Forget();
   TANGRAM_RETURN_IF_ERROR(pages_.Audit());
   scheduler_.SetLayout(&held_, static_cast<uint32_t>(maps->rank));
   if (adopted) {
@@ -210,13 +212,19 @@ Status Engine::Enter(PageStore pages, std::optional<Adopted> adopted, uint32_t n
 Status Engine::BindModel() {
   if (model_) return OkStatus();
   std::vector<model::DenseTensor> tensors;
+  std::vector<Reader::Range> ranges;
   for (const tg_tensor& tensor : world_->dense()) {
     model::DenseTensor& to = tensors.emplace_back();
     to.name = tensor.name;
     to.dtype = static_cast<model::DType>(tensor.dtype);
     to.shape.assign(tensor.shape, tensor.shape + tensor.rank);
-    to.data = tensor.data;
+    uint64_t bytes = model::SizeOf(to.dtype);
+    for (const uint64_t extent : to.shape) bytes *= extent;
+    ranges.push_back({tensor.data, bytes});
   }
+  const Result<std::vector<const void*>> data = dense_.Read(ranges);
+  if (!data.ok()) return data.status();
+  for (size_t i = 0; i < tensors.size(); ++i) tensors[i].data = (*data)[i];
   Result<model::Model> bound = model::Model::Bind(*config_, tensors);
   if (!bound.ok()) return bound.status();
   model_ = std::move(*bound);
@@ -234,6 +242,9 @@ void Engine::Leave() {
   }
   maps_ = nullptr;
   model_.reset();  // the dense weights go; a later join brings them again
+  dense_.Forget();
+  pieces_.Forget();
+  kv_->Forget();
   pages_ = PageStore(pages_.total());
   comm_ = Communicator();
   preparation_.reset();

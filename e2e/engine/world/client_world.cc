@@ -1,5 +1,7 @@
 #include "e2e/engine/world/client_world.h"
 
+#include "agent/device/platform.h"
+
 namespace tangram::engine {
 namespace {
 
@@ -33,10 +35,22 @@ Result<std::unique_ptr<ClientWorld>> ClientWorld::Attach(const Options& options)
   raw.mixed_layouts = 1;
   raw.slab_formats = TG_SLAB_GRANULE_MAJOR | TG_SLAB_ROW_MAJOR;
   raw.kv_block_tokens = options.block_tokens;
+  raw.cuda_driver = options.cuda_driver.c_str();
   tg_client* client = nullptr;
   tg_error error = TG_INIT(tg_error);
   TANGRAM_RETURN_IF_ERROR(ToStatus(tg_attach(&raw, &client, &error), error, "attach"));
-  return std::unique_ptr<ClientWorld>(new ClientWorld(client));
+  std::unique_ptr<ClientWorld> world(new ClientWorld(client));
+  TANGRAM_RETURN_IF_ERROR(world->OpenDevice(options));
+  return world;
+}
+
+// Addresses are the process's, whoever mapped them: copies need no more than the same platform.
+Status ClientWorld::OpenDevice(const Options& options) {
+  auto platform = device::MakePlatform(
+      {.name = model().platform, .map_bytes = model().page_bytes, .driver = options.cuda_driver});
+  if (!platform.ok()) return platform.status();
+  device_ = (*platform)->Importers().kv;
+  return OkStatus();
 }
 
 std::span<const tg_tensor> ClientWorld::dense() const {

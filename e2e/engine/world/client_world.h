@@ -17,6 +17,7 @@ class ClientWorld final : public WorldView {
     std::string mesh_endpoint;
     std::string frontend;
     uint32_t block_tokens = 16;
+    std::string cuda_driver = "libcuda.so.1";  // where the memory is a GPU's
   };
 
   static Result<std::unique_ptr<ClientWorld>> Attach(const Options& options);
@@ -24,6 +25,7 @@ class ClientWorld final : public WorldView {
   const tg_model& model() const override { return *tg_get_model(client_.get()); }
   std::span<const tg_tensor> dense() const override;
   const tg_maps* maps() const override { return tg_maps_current(client_.get()); }
+  device::Device& device() override { return *device_; }
   Result<tg_event> Poll(int timeout_ms) override;
   Status Prepared(uint64_t attempt, bool ok, const std::string& message) override;
   tg_word Word() override { return tg_gate_word(client_.get()); }
@@ -47,8 +49,10 @@ class ClientWorld final : public WorldView {
     void operator()(tg_client* client) const { tg_detach(client); }
   };
   explicit ClientWorld(tg_client* client) : client_(client) {}
+  Status OpenDevice(const Options& options);
 
   std::unique_ptr<tg_client, Detach> client_;
+  std::unique_ptr<device::Device> device_;
 };
 
 }  // namespace tangram::engine

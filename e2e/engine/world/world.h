@@ -8,6 +8,7 @@
 
 #include "agent/base/status.h"
 #include "agent/client/include/tangram/client.h"
+#include "agent/device/device.h"
 
 namespace tangram::engine {
 
@@ -20,6 +21,8 @@ class WorldView {
   virtual std::span<const tg_tensor> dense() const = 0;
   // nullptr before the first layout.
   virtual const tg_maps* maps() const = 0;
+  // Reaches what the addresses in them are of. It lives as long as this.
+  virtual device::Device& device() = 0;
 
   // kind NONE when there is nothing. kUnavailable: the agent is gone, memory stays.
   virtual Result<tg_event> Poll(int timeout_ms) = 0;

@@ -69,6 +69,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 		st.RecentTransitions = recent(s.transitions)
 		if s.seen.Looked && !s.unknown || s.deleting {
 			fillLayout(d, s)
+			d.Status.Memory = memoryOf(s)
 			fillRebalance(d, s)
 		}
 	}

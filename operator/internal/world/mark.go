@@ -3,6 +3,7 @@ package world
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -24,7 +25,8 @@ func markOfAgent(s *tangramv1.StatusResponse) string {
 func markOf(s *Snapshot) string {
 	lines := []string{fmt.Sprintf("%d %x %t %t", s.Epoch, s.Hash, s.Broken != nil, s.Unfinished)}
 	for uid, status := range s.Statuses {
-		line := uid + " " + status.GetCheckpointError()
+		moved := status.GetMoved()
+		line := fmt.Sprint(uid, " ", status.GetCheckpointError(), status.GetMemory(), slices.Sorted(maps.Keys(moved.GetWeights())), slices.Sorted(maps.Keys(moved.GetKv())))
 		for _, r := range status.Ranks {
 			line += fmt.Sprintf(" %s:%t:%t:%t", r.GetMember().GetId(), r.InWorld, r.Engine.GetAttached(), r.Engine.GetStopped())
 		}

@@ -1688,6 +1688,137 @@ func (x *RankStatus) GetInventoryVersion() uint64 {
 	return 0
 }
 
+// What weights and KV lie in.
+type MemoryInfo struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Platform string                 `protobuf:"bytes,1,opt,name=platform,proto3" json:"platform,omitempty"` // agent/device/platform.h: host, cuda
+	Pages    string                 `protobuf:"bytes,2,opt,name=pages,proto3" json:"pages,omitempty"`       // for people
+	// Of a GPU, else empty.
+	Device        string `protobuf:"bytes,3,opt,name=device,proto3" json:"device,omitempty"`         // its name
+	Capability    string `protobuf:"bytes,4,opt,name=capability,proto3" json:"capability,omitempty"` // to compute, e.g. "9.0"
+	Driver        string `protobuf:"bytes,5,opt,name=driver,proto3" json:"driver,omitempty"`         // the CUDA version that its driver is of, e.g. "13.0"
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MemoryInfo) Reset() {
+	*x = MemoryInfo{}
+	mi := &file_tangram_v1_agent_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemoryInfo) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemoryInfo) ProtoMessage() {}
+
+func (x *MemoryInfo) ProtoReflect() protoreflect.Message {
+	mi := &file_tangram_v1_agent_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemoryInfo.ProtoReflect.Descriptor instead.
+func (*MemoryInfo) Descriptor() ([]byte, []int) {
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *MemoryInfo) GetPlatform() string {
+	if x != nil {
+		return x.Platform
+	}
+	return ""
+}
+
+func (x *MemoryInfo) GetPages() string {
+	if x != nil {
+		return x.Pages
+	}
+	return ""
+}
+
+func (x *MemoryInfo) GetDevice() string {
+	if x != nil {
+		return x.Device
+	}
+	return ""
+}
+
+func (x *MemoryInfo) GetCapability() string {
+	if x != nil {
+		return x.Capability
+	}
+	return ""
+}
+
+func (x *MemoryInfo) GetDriver() string {
+	if x != nil {
+		return x.Driver
+	}
+	return ""
+}
+
+// By a name of the way: process (from a rank of the same one), or a transport's (agent/mover).
+type BytesByWay struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Weights       map[string]uint64      `protobuf:"bytes,1,rep,name=weights,proto3" json:"weights,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	Kv            map[string]uint64      `protobuf:"bytes,2,rep,name=kv,proto3" json:"kv,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BytesByWay) Reset() {
+	*x = BytesByWay{}
+	mi := &file_tangram_v1_agent_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BytesByWay) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BytesByWay) ProtoMessage() {}
+
+func (x *BytesByWay) ProtoReflect() protoreflect.Message {
+	mi := &file_tangram_v1_agent_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BytesByWay.ProtoReflect.Descriptor instead.
+func (*BytesByWay) Descriptor() ([]byte, []int) {
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *BytesByWay) GetWeights() map[string]uint64 {
+	if x != nil {
+		return x.Weights
+	}
+	return nil
+}
+
+func (x *BytesByWay) GetKv() map[string]uint64 {
+	if x != nil {
+		return x.Kv
+	}
+	return nil
+}
+
 type StatusResponse struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	World           string                 `protobuf:"bytes,1,opt,name=world,proto3" json:"world,omitempty"`
@@ -1701,13 +1832,15 @@ type StatusResponse struct {
 	Revision        string                 `protobuf:"bytes,9,opt,name=revision,proto3" json:"revision,omitempty"`
 	CheckpointError string                 `protobuf:"bytes,10,opt,name=checkpoint_error,json=checkpointError,proto3" json:"checkpoint_error,omitempty"` // why the checkpoint cannot be read any more; empty: it can
 	Memory          string                 `protobuf:"bytes,11,opt,name=memory,proto3" json:"memory,omitempty"`                                          // of weights and KV, for people: platform and kind of pages
+	MemoryInfo      *MemoryInfo            `protobuf:"bytes,12,opt,name=memory_info,json=memoryInfo,proto3" json:"memory_info,omitempty"`
+	Moved           *BytesByWay            `protobuf:"bytes,13,opt,name=moved,proto3" json:"moved,omitempty"` // between ranks and to here, by attempts that ended since the start
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[21]
+	mi := &file_tangram_v1_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1719,7 +1852,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[21]
+	mi := &file_tangram_v1_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1732,7 +1865,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *StatusResponse) GetWorld() string {
@@ -1812,6 +1945,20 @@ func (x *StatusResponse) GetMemory() string {
 	return ""
 }
 
+func (x *StatusResponse) GetMemoryInfo() *MemoryInfo {
+	if x != nil {
+		return x.MemoryInfo
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetMoved() *BytesByWay {
+	if x != nil {
+		return x.Moved
+	}
+	return nil
+}
+
 type LoadRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	World         string                 `protobuf:"bytes,1,opt,name=world,proto3" json:"world,omitempty"`
@@ -1821,7 +1968,7 @@ type LoadRequest struct {
 
 func (x *LoadRequest) Reset() {
 	*x = LoadRequest{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[22]
+	mi := &file_tangram_v1_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1833,7 +1980,7 @@ func (x *LoadRequest) String() string {
 func (*LoadRequest) ProtoMessage() {}
 
 func (x *LoadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[22]
+	mi := &file_tangram_v1_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1846,7 +1993,7 @@ func (x *LoadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadRequest.ProtoReflect.Descriptor instead.
 func (*LoadRequest) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *LoadRequest) GetWorld() string {
@@ -1868,7 +2015,7 @@ type RankLoad struct {
 
 func (x *RankLoad) Reset() {
 	*x = RankLoad{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[23]
+	mi := &file_tangram_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1880,7 +2027,7 @@ func (x *RankLoad) String() string {
 func (*RankLoad) ProtoMessage() {}
 
 func (x *RankLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[23]
+	mi := &file_tangram_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1893,7 +2040,7 @@ func (x *RankLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankLoad.ProtoReflect.Descriptor instead.
 func (*RankLoad) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RankLoad) GetMember() string {
@@ -1926,7 +2073,7 @@ type LoadResponse struct {
 
 func (x *LoadResponse) Reset() {
 	*x = LoadResponse{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[24]
+	mi := &file_tangram_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1938,7 +2085,7 @@ func (x *LoadResponse) String() string {
 func (*LoadResponse) ProtoMessage() {}
 
 func (x *LoadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[24]
+	mi := &file_tangram_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1951,7 +2098,7 @@ func (x *LoadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadResponse.ProtoReflect.Descriptor instead.
 func (*LoadResponse) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *LoadResponse) GetRanks() []*RankLoad {
@@ -1970,7 +2117,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[25]
+	mi := &file_tangram_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1982,7 +2129,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[25]
+	mi := &file_tangram_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1995,7 +2142,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *WatchRequest) GetWorld() string {
@@ -2018,7 +2165,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[26]
+	mi := &file_tangram_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2030,7 +2177,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[26]
+	mi := &file_tangram_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2043,7 +2190,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *WatchResponse) GetStatus() *StatusResponse {
@@ -2063,7 +2210,7 @@ type QueryRequest struct {
 
 func (x *QueryRequest) Reset() {
 	*x = QueryRequest{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[27]
+	mi := &file_tangram_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2075,7 +2222,7 @@ func (x *QueryRequest) String() string {
 func (*QueryRequest) ProtoMessage() {}
 
 func (x *QueryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[27]
+	mi := &file_tangram_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2088,7 +2235,7 @@ func (x *QueryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryRequest.ProtoReflect.Descriptor instead.
 func (*QueryRequest) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *QueryRequest) GetHeader() *Header {
@@ -2111,7 +2258,7 @@ type QueryResponse struct {
 
 func (x *QueryResponse) Reset() {
 	*x = QueryResponse{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[28]
+	mi := &file_tangram_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2123,7 +2270,7 @@ func (x *QueryResponse) String() string {
 func (*QueryResponse) ProtoMessage() {}
 
 func (x *QueryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[28]
+	mi := &file_tangram_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2136,7 +2283,7 @@ func (x *QueryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryResponse.ProtoReflect.Descriptor instead.
 func (*QueryResponse) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *QueryResponse) GetEpoch() uint64 {
@@ -2188,7 +2335,7 @@ type WordRequest struct {
 
 func (x *WordRequest) Reset() {
 	*x = WordRequest{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[29]
+	mi := &file_tangram_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2200,7 +2347,7 @@ func (x *WordRequest) String() string {
 func (*WordRequest) ProtoMessage() {}
 
 func (x *WordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[29]
+	mi := &file_tangram_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2213,7 +2360,7 @@ func (x *WordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WordRequest.ProtoReflect.Descriptor instead.
 func (*WordRequest) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *WordRequest) GetHeader() *Header {
@@ -2245,7 +2392,7 @@ type WordResponse struct {
 
 func (x *WordResponse) Reset() {
 	*x = WordResponse{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[30]
+	mi := &file_tangram_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2257,7 +2404,7 @@ func (x *WordResponse) String() string {
 func (*WordResponse) ProtoMessage() {}
 
 func (x *WordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[30]
+	mi := &file_tangram_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2270,7 +2417,7 @@ func (x *WordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WordResponse.ProtoReflect.Descriptor instead.
 func (*WordResponse) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 // Opens a pull of pieces this agent holds. The token is good for one connection
@@ -2295,7 +2442,7 @@ type OpenPullRequest struct {
 
 func (x *OpenPullRequest) Reset() {
 	*x = OpenPullRequest{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[31]
+	mi := &file_tangram_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2307,7 +2454,7 @@ func (x *OpenPullRequest) String() string {
 func (*OpenPullRequest) ProtoMessage() {}
 
 func (x *OpenPullRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[31]
+	mi := &file_tangram_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2320,7 +2467,7 @@ func (x *OpenPullRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenPullRequest.ProtoReflect.Descriptor instead.
 func (*OpenPullRequest) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *OpenPullRequest) GetHeader() *Header {
@@ -2395,7 +2542,7 @@ type OpenPullResponse struct {
 
 func (x *OpenPullResponse) Reset() {
 	*x = OpenPullResponse{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[32]
+	mi := &file_tangram_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2407,7 +2554,7 @@ func (x *OpenPullResponse) String() string {
 func (*OpenPullResponse) ProtoMessage() {}
 
 func (x *OpenPullResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[32]
+	mi := &file_tangram_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2420,7 +2567,7 @@ func (x *OpenPullResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenPullResponse.ProtoReflect.Descriptor instead.
 func (*OpenPullResponse) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{32}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *OpenPullResponse) GetToken() []byte {
@@ -2605,7 +2752,26 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"transition\x18\n" +
 	" \x01(\v2\x1c.tangram.v1.TransitionStatusR\n" +
 	"transition\x12+\n" +
-	"\x11inventory_version\x18\v \x01(\x06R\x10inventoryVersion\"\xa4\x03\n" +
+	"\x11inventory_version\x18\v \x01(\x06R\x10inventoryVersion\"\x8e\x01\n" +
+	"\n" +
+	"MemoryInfo\x12\x1a\n" +
+	"\bplatform\x18\x01 \x01(\tR\bplatform\x12\x14\n" +
+	"\x05pages\x18\x02 \x01(\tR\x05pages\x12\x16\n" +
+	"\x06device\x18\x03 \x01(\tR\x06device\x12\x1e\n" +
+	"\n" +
+	"capability\x18\x04 \x01(\tR\n" +
+	"capability\x12\x16\n" +
+	"\x06driver\x18\x05 \x01(\tR\x06driver\"\xee\x01\n" +
+	"\n" +
+	"BytesByWay\x12=\n" +
+	"\aweights\x18\x01 \x03(\v2#.tangram.v1.BytesByWay.WeightsEntryR\aweights\x12.\n" +
+	"\x02kv\x18\x02 \x03(\v2\x1e.tangram.v1.BytesByWay.KvEntryR\x02kv\x1a:\n" +
+	"\fWeightsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\x1a5\n" +
+	"\aKvEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\x8b\x04\n" +
 	"\x0eStatusResponse\x12\x14\n" +
 	"\x05world\x18\x01 \x01(\tR\x05world\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1f\n" +
@@ -2619,7 +2785,10 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\brevision\x18\t \x01(\tR\brevision\x12)\n" +
 	"\x10checkpoint_error\x18\n" +
 	" \x01(\tR\x0fcheckpointError\x12\x16\n" +
-	"\x06memory\x18\v \x01(\tR\x06memory\"#\n" +
+	"\x06memory\x18\v \x01(\tR\x06memory\x127\n" +
+	"\vmemory_info\x18\f \x01(\v2\x16.tangram.v1.MemoryInfoR\n" +
+	"memoryInfo\x12,\n" +
+	"\x05moved\x18\r \x01(\v2\x16.tangram.v1.BytesByWayR\x05moved\"#\n" +
 	"\vLoadRequest\x12\x14\n" +
 	"\x05world\x18\x01 \x01(\tR\x05world\"V\n" +
 	"\bRankLoad\x12\x16\n" +
@@ -2711,7 +2880,7 @@ func file_tangram_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_tangram_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_tangram_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_tangram_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_tangram_v1_agent_proto_goTypes = []any{
 	(Phase)(0),               // 0: tangram.v1.Phase
 	(Outcome)(0),             // 1: tangram.v1.Outcome
@@ -2737,37 +2906,41 @@ var file_tangram_v1_agent_proto_goTypes = []any{
 	(*EngineStatus)(nil),     // 21: tangram.v1.EngineStatus
 	(*TransitionStatus)(nil), // 22: tangram.v1.TransitionStatus
 	(*RankStatus)(nil),       // 23: tangram.v1.RankStatus
-	(*StatusResponse)(nil),   // 24: tangram.v1.StatusResponse
-	(*LoadRequest)(nil),      // 25: tangram.v1.LoadRequest
-	(*RankLoad)(nil),         // 26: tangram.v1.RankLoad
-	(*LoadResponse)(nil),     // 27: tangram.v1.LoadResponse
-	(*WatchRequest)(nil),     // 28: tangram.v1.WatchRequest
-	(*WatchResponse)(nil),    // 29: tangram.v1.WatchResponse
-	(*QueryRequest)(nil),     // 30: tangram.v1.QueryRequest
-	(*QueryResponse)(nil),    // 31: tangram.v1.QueryResponse
-	(*WordRequest)(nil),      // 32: tangram.v1.WordRequest
-	(*WordResponse)(nil),     // 33: tangram.v1.WordResponse
-	(*OpenPullRequest)(nil),  // 34: tangram.v1.OpenPullRequest
-	(*OpenPullResponse)(nil), // 35: tangram.v1.OpenPullResponse
-	nil,                      // 36: tangram.v1.StatusRequest.KnownInventoriesEntry
-	(*Geometry)(nil),         // 37: tangram.v1.Geometry
-	(FlipKind)(0),            // 38: tangram.v1.FlipKind
-	(*LayoutDelta)(nil),      // 39: tangram.v1.LayoutDelta
-	(*Layout)(nil),           // 40: tangram.v1.Layout
-	(*RankPart)(nil),         // 41: tangram.v1.RankPart
-	(*Member)(nil),           // 42: tangram.v1.Member
-	(*Inventory)(nil),        // 43: tangram.v1.Inventory
-	(*Fetches)(nil),          // 44: tangram.v1.Fetches
+	(*MemoryInfo)(nil),       // 24: tangram.v1.MemoryInfo
+	(*BytesByWay)(nil),       // 25: tangram.v1.BytesByWay
+	(*StatusResponse)(nil),   // 26: tangram.v1.StatusResponse
+	(*LoadRequest)(nil),      // 27: tangram.v1.LoadRequest
+	(*RankLoad)(nil),         // 28: tangram.v1.RankLoad
+	(*LoadResponse)(nil),     // 29: tangram.v1.LoadResponse
+	(*WatchRequest)(nil),     // 30: tangram.v1.WatchRequest
+	(*WatchResponse)(nil),    // 31: tangram.v1.WatchResponse
+	(*QueryRequest)(nil),     // 32: tangram.v1.QueryRequest
+	(*QueryResponse)(nil),    // 33: tangram.v1.QueryResponse
+	(*WordRequest)(nil),      // 34: tangram.v1.WordRequest
+	(*WordResponse)(nil),     // 35: tangram.v1.WordResponse
+	(*OpenPullRequest)(nil),  // 36: tangram.v1.OpenPullRequest
+	(*OpenPullResponse)(nil), // 37: tangram.v1.OpenPullResponse
+	nil,                      // 38: tangram.v1.StatusRequest.KnownInventoriesEntry
+	nil,                      // 39: tangram.v1.BytesByWay.WeightsEntry
+	nil,                      // 40: tangram.v1.BytesByWay.KvEntry
+	(*Geometry)(nil),         // 41: tangram.v1.Geometry
+	(FlipKind)(0),            // 42: tangram.v1.FlipKind
+	(*LayoutDelta)(nil),      // 43: tangram.v1.LayoutDelta
+	(*Layout)(nil),           // 44: tangram.v1.Layout
+	(*RankPart)(nil),         // 45: tangram.v1.RankPart
+	(*Member)(nil),           // 46: tangram.v1.Member
+	(*Inventory)(nil),        // 47: tangram.v1.Inventory
+	(*Fetches)(nil),          // 48: tangram.v1.Fetches
 }
 var file_tangram_v1_agent_proto_depIdxs = []int32{
 	2,  // 0: tangram.v1.Refusal.code:type_name -> tangram.v1.Refusal.Code
 	3,  // 1: tangram.v1.Refusal.current:type_name -> tangram.v1.Header
 	3,  // 2: tangram.v1.PrepareRequest.header:type_name -> tangram.v1.Header
-	37, // 3: tangram.v1.PrepareRequest.geometry:type_name -> tangram.v1.Geometry
-	38, // 4: tangram.v1.PrepareRequest.kind:type_name -> tangram.v1.FlipKind
-	39, // 5: tangram.v1.PrepareRequest.delta:type_name -> tangram.v1.LayoutDelta
-	40, // 6: tangram.v1.PrepareRequest.layout:type_name -> tangram.v1.Layout
-	41, // 7: tangram.v1.PrepareRequest.parts:type_name -> tangram.v1.RankPart
+	41, // 3: tangram.v1.PrepareRequest.geometry:type_name -> tangram.v1.Geometry
+	42, // 4: tangram.v1.PrepareRequest.kind:type_name -> tangram.v1.FlipKind
+	43, // 5: tangram.v1.PrepareRequest.delta:type_name -> tangram.v1.LayoutDelta
+	44, // 6: tangram.v1.PrepareRequest.layout:type_name -> tangram.v1.Layout
+	45, // 7: tangram.v1.PrepareRequest.parts:type_name -> tangram.v1.RankPart
 	5,  // 8: tangram.v1.PrepareRequest.peers:type_name -> tangram.v1.PeerAddress
 	3,  // 9: tangram.v1.StageRequest.header:type_name -> tangram.v1.Header
 	3,  // 10: tangram.v1.PermitRequest.header:type_name -> tangram.v1.Header
@@ -2776,54 +2949,58 @@ var file_tangram_v1_agent_proto_depIdxs = []int32{
 	1,  // 13: tangram.v1.ResolveRequest.outcome:type_name -> tangram.v1.Outcome
 	3,  // 14: tangram.v1.ReleaseRequest.header:type_name -> tangram.v1.Header
 	3,  // 15: tangram.v1.RetireRequest.header:type_name -> tangram.v1.Header
-	36, // 16: tangram.v1.StatusRequest.known_inventories:type_name -> tangram.v1.StatusRequest.KnownInventoriesEntry
+	38, // 16: tangram.v1.StatusRequest.known_inventories:type_name -> tangram.v1.StatusRequest.KnownInventoriesEntry
 	0,  // 17: tangram.v1.TransitionStatus.phase:type_name -> tangram.v1.Phase
-	42, // 18: tangram.v1.RankStatus.member:type_name -> tangram.v1.Member
-	43, // 19: tangram.v1.RankStatus.inventory:type_name -> tangram.v1.Inventory
+	46, // 18: tangram.v1.RankStatus.member:type_name -> tangram.v1.Member
+	47, // 19: tangram.v1.RankStatus.inventory:type_name -> tangram.v1.Inventory
 	21, // 20: tangram.v1.RankStatus.engine:type_name -> tangram.v1.EngineStatus
 	22, // 21: tangram.v1.RankStatus.transition:type_name -> tangram.v1.TransitionStatus
-	40, // 22: tangram.v1.StatusResponse.layout:type_name -> tangram.v1.Layout
-	23, // 23: tangram.v1.StatusResponse.ranks:type_name -> tangram.v1.RankStatus
-	5,  // 24: tangram.v1.StatusResponse.address:type_name -> tangram.v1.PeerAddress
-	37, // 25: tangram.v1.StatusResponse.geometry:type_name -> tangram.v1.Geometry
-	26, // 26: tangram.v1.LoadResponse.ranks:type_name -> tangram.v1.RankLoad
-	24, // 27: tangram.v1.WatchResponse.status:type_name -> tangram.v1.StatusResponse
-	3,  // 28: tangram.v1.QueryRequest.header:type_name -> tangram.v1.Header
-	0,  // 29: tangram.v1.QueryResponse.phase:type_name -> tangram.v1.Phase
-	3,  // 30: tangram.v1.WordRequest.header:type_name -> tangram.v1.Header
-	3,  // 31: tangram.v1.OpenPullRequest.header:type_name -> tangram.v1.Header
-	44, // 32: tangram.v1.OpenPullRequest.pieces:type_name -> tangram.v1.Fetches
-	6,  // 33: tangram.v1.Agent.Prepare:input_type -> tangram.v1.PrepareRequest
-	8,  // 34: tangram.v1.Agent.Stage:input_type -> tangram.v1.StageRequest
-	10, // 35: tangram.v1.Agent.Permit:input_type -> tangram.v1.PermitRequest
-	12, // 36: tangram.v1.Agent.Abort:input_type -> tangram.v1.AbortRequest
-	18, // 37: tangram.v1.Agent.Retire:input_type -> tangram.v1.RetireRequest
-	14, // 38: tangram.v1.Agent.Resolve:input_type -> tangram.v1.ResolveRequest
-	16, // 39: tangram.v1.Agent.Release:input_type -> tangram.v1.ReleaseRequest
-	20, // 40: tangram.v1.Agent.Status:input_type -> tangram.v1.StatusRequest
-	25, // 41: tangram.v1.Agent.Load:input_type -> tangram.v1.LoadRequest
-	28, // 42: tangram.v1.Agent.Watch:input_type -> tangram.v1.WatchRequest
-	30, // 43: tangram.v1.Peer.Query:input_type -> tangram.v1.QueryRequest
-	32, // 44: tangram.v1.Peer.Word:input_type -> tangram.v1.WordRequest
-	34, // 45: tangram.v1.Peer.OpenPull:input_type -> tangram.v1.OpenPullRequest
-	7,  // 46: tangram.v1.Agent.Prepare:output_type -> tangram.v1.PrepareResponse
-	9,  // 47: tangram.v1.Agent.Stage:output_type -> tangram.v1.StageResponse
-	11, // 48: tangram.v1.Agent.Permit:output_type -> tangram.v1.PermitResponse
-	13, // 49: tangram.v1.Agent.Abort:output_type -> tangram.v1.AbortResponse
-	19, // 50: tangram.v1.Agent.Retire:output_type -> tangram.v1.RetireResponse
-	15, // 51: tangram.v1.Agent.Resolve:output_type -> tangram.v1.ResolveResponse
-	17, // 52: tangram.v1.Agent.Release:output_type -> tangram.v1.ReleaseResponse
-	24, // 53: tangram.v1.Agent.Status:output_type -> tangram.v1.StatusResponse
-	27, // 54: tangram.v1.Agent.Load:output_type -> tangram.v1.LoadResponse
-	29, // 55: tangram.v1.Agent.Watch:output_type -> tangram.v1.WatchResponse
-	31, // 56: tangram.v1.Peer.Query:output_type -> tangram.v1.QueryResponse
-	33, // 57: tangram.v1.Peer.Word:output_type -> tangram.v1.WordResponse
-	35, // 58: tangram.v1.Peer.OpenPull:output_type -> tangram.v1.OpenPullResponse
-	46, // [46:59] is the sub-list for method output_type
-	33, // [33:46] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	39, // 22: tangram.v1.BytesByWay.weights:type_name -> tangram.v1.BytesByWay.WeightsEntry
+	40, // 23: tangram.v1.BytesByWay.kv:type_name -> tangram.v1.BytesByWay.KvEntry
+	44, // 24: tangram.v1.StatusResponse.layout:type_name -> tangram.v1.Layout
+	23, // 25: tangram.v1.StatusResponse.ranks:type_name -> tangram.v1.RankStatus
+	5,  // 26: tangram.v1.StatusResponse.address:type_name -> tangram.v1.PeerAddress
+	41, // 27: tangram.v1.StatusResponse.geometry:type_name -> tangram.v1.Geometry
+	24, // 28: tangram.v1.StatusResponse.memory_info:type_name -> tangram.v1.MemoryInfo
+	25, // 29: tangram.v1.StatusResponse.moved:type_name -> tangram.v1.BytesByWay
+	28, // 30: tangram.v1.LoadResponse.ranks:type_name -> tangram.v1.RankLoad
+	26, // 31: tangram.v1.WatchResponse.status:type_name -> tangram.v1.StatusResponse
+	3,  // 32: tangram.v1.QueryRequest.header:type_name -> tangram.v1.Header
+	0,  // 33: tangram.v1.QueryResponse.phase:type_name -> tangram.v1.Phase
+	3,  // 34: tangram.v1.WordRequest.header:type_name -> tangram.v1.Header
+	3,  // 35: tangram.v1.OpenPullRequest.header:type_name -> tangram.v1.Header
+	48, // 36: tangram.v1.OpenPullRequest.pieces:type_name -> tangram.v1.Fetches
+	6,  // 37: tangram.v1.Agent.Prepare:input_type -> tangram.v1.PrepareRequest
+	8,  // 38: tangram.v1.Agent.Stage:input_type -> tangram.v1.StageRequest
+	10, // 39: tangram.v1.Agent.Permit:input_type -> tangram.v1.PermitRequest
+	12, // 40: tangram.v1.Agent.Abort:input_type -> tangram.v1.AbortRequest
+	18, // 41: tangram.v1.Agent.Retire:input_type -> tangram.v1.RetireRequest
+	14, // 42: tangram.v1.Agent.Resolve:input_type -> tangram.v1.ResolveRequest
+	16, // 43: tangram.v1.Agent.Release:input_type -> tangram.v1.ReleaseRequest
+	20, // 44: tangram.v1.Agent.Status:input_type -> tangram.v1.StatusRequest
+	27, // 45: tangram.v1.Agent.Load:input_type -> tangram.v1.LoadRequest
+	30, // 46: tangram.v1.Agent.Watch:input_type -> tangram.v1.WatchRequest
+	32, // 47: tangram.v1.Peer.Query:input_type -> tangram.v1.QueryRequest
+	34, // 48: tangram.v1.Peer.Word:input_type -> tangram.v1.WordRequest
+	36, // 49: tangram.v1.Peer.OpenPull:input_type -> tangram.v1.OpenPullRequest
+	7,  // 50: tangram.v1.Agent.Prepare:output_type -> tangram.v1.PrepareResponse
+	9,  // 51: tangram.v1.Agent.Stage:output_type -> tangram.v1.StageResponse
+	11, // 52: tangram.v1.Agent.Permit:output_type -> tangram.v1.PermitResponse
+	13, // 53: tangram.v1.Agent.Abort:output_type -> tangram.v1.AbortResponse
+	19, // 54: tangram.v1.Agent.Retire:output_type -> tangram.v1.RetireResponse
+	15, // 55: tangram.v1.Agent.Resolve:output_type -> tangram.v1.ResolveResponse
+	17, // 56: tangram.v1.Agent.Release:output_type -> tangram.v1.ReleaseResponse
+	26, // 57: tangram.v1.Agent.Status:output_type -> tangram.v1.StatusResponse
+	29, // 58: tangram.v1.Agent.Load:output_type -> tangram.v1.LoadResponse
+	31, // 59: tangram.v1.Agent.Watch:output_type -> tangram.v1.WatchResponse
+	33, // 60: tangram.v1.Peer.Query:output_type -> tangram.v1.QueryResponse
+	35, // 61: tangram.v1.Peer.Word:output_type -> tangram.v1.WordResponse
+	37, // 62: tangram.v1.Peer.OpenPull:output_type -> tangram.v1.OpenPullResponse
+	50, // [50:63] is the sub-list for method output_type
+	37, // [37:50] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_tangram_v1_agent_proto_init() }
@@ -2843,7 +3020,7 @@ func file_tangram_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tangram_v1_agent_proto_rawDesc), len(file_tangram_v1_agent_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   34,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -100,6 +100,9 @@ typedef struct {
   int mixed_layouts;       /* layers of different sharding in one step */
   int attention_data_only; /* never a request's heads split over ranks: t = 1 */
   uint32_t slab_formats;   /* TG_SLAB_* or'ed; 0: TG_SLAB_GRANULE_MAJOR */
+  /* Where memory is a GPU's: its driver, by a name that the loader finds or by a path; NULL:
+   * libcuda.so.1. */
+  const char* cuda_driver;
 } tg_options;
 
 /* What stays for the life of the client. Pointers are owned by it. */
@@ -123,6 +126,10 @@ typedef struct {
   uint32_t kv_head_token_bytes; /* K and V of one token, one KV head, one layer */
   const tg_section* sections;   /* section_size apart; NULL unless slabs are row-major */
   size_t section_count, section_size;
+  /* Whose memory weights and KV are: "host"; "cuda": of a GPU, by addresses of its primary context,
+   * which processors do not reach. */
+  const char* platform;
+  uint64_t page_bytes; /* it is mapped in multiples of so many */
 } tg_model;
 
 typedef struct {

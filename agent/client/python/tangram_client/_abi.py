@@ -46,6 +46,7 @@ class Options(ctypes.Structure):
         *_names(c_char_p, "mesh_endpoint frontend"),
         *_names(c_int, "even_shards_only mixed_layouts attention_data_only"),
         ("slab_formats", c_uint32),
+        ("cuda_driver", c_char_p),
     ]
 
 
@@ -66,6 +67,8 @@ class Model(ctypes.Structure):
         *_names(c_uint32, "slab_format kv_head_token_bytes"),
         ("sections", c_void_p),
         *_names(c_size_t, "section_count section_size"),
+        ("platform", c_char_p),
+        ("page_bytes", c_uint64),
     ]
 
 

@@ -54,6 +54,9 @@ class Model:
     kv_head_token_bytes: int
     sections: tuple[Section, ...]
     """In order; empty unless slabs are row-major."""
+    platform: str
+    """Whose memory weights and KV are: host or cuda (client.h); empty if the library is older than that."""
+    page_bytes: int
 
 
 class Piece(NamedTuple):
@@ -181,11 +184,12 @@ def model_of(raw: Any) -> Model:
     ctypes.memmove(ctypes.addressof(known), ctypes.addressof(raw), size)
     numbers = (
         "layers moe_layers hidden moe_inner experts top_k query_heads kv_heads head_dim granule_rows granules "
-        "granule_bytes expert_tail_bytes banks kv_bytes dense_bytes kv_head_token_bytes"
+        "granule_bytes expert_tail_bytes banks kv_bytes dense_bytes kv_head_token_bytes page_bytes"
     )
     return Model(
         world=text(known.world),
         member=text(known.member),
+        platform=text(known.platform),
         config_json=ctypes.string_at(known.config_json, known.config_json_size),
         dtype=DType(known.dtype),
         slab_format=SlabFormat(known.slab_format),

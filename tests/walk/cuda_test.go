@@ -1,0 +1,171 @@
+package walk
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"tangram.dev/e2e/harness"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+	"tangram.dev/tests/internal/worlds"
+)
+
+// onGpus are options of a world whose weights and KV are memory of GPUs, as the recording driver plays them, but in handles
+// that are as small to the tiny model as 2 MiB are to a large one.
+func onGpus(t *testing.T, o harness.Options) harness.Options {
+	t.Helper()
+	driver, err := harness.RecordingDriver(worlds.Root)
+	require.NoError(t, err)
+	require.FileExists(t, driver, "ninja -C build/cxx fakecuda")
+	o.CudaDriver, o.PageBytes, o.Memory = driver, 16<<10, 6<<20
+	return o
+}
+
+// requireSound: the driver refused no call of any process, and each that could end in order gave back all that it had.
+func requireSound(t *testing.T, w *harness.World, pods int, killed ...int) {
+	t.Helper()
+	reports, err := w.CudaReports()
+	require.NoError(t, err)
+	for pod := range pods {
+		if !slices.Contains(killed, pod) {
+			require.NotEmpty(t, reports[fmt.Sprintf("agent-p%d", pod)], "pod %d", pod)
+			require.NotEmpty(t, reports[fmt.Sprintf("engine-p%d-0", pod)], "pod %d", pod)
+		}
+	}
+	for name, lines := range reports {
+		for _, line := range lines {
+			require.Equal(t, "ended", line, "of %s", name)
+		}
+	}
+}
+
+// to another shape, under load.
+func (a *alive) to(t *testing.T, ranks int, mode string) *harness.Record {
+	t.Helper()
+	a.keeper.Kill()
+	a.keep(t, ranks, mode)
+	return a.applied(t, fmt.Sprint(ranks, mode))
+}
+
+func (a *alive) applied(t *testing.T, what string) *harness.Record {
+	t.Helper()
+	d := a.await(t, what, func(d harness.Did) bool { return d.Did == "apply" && d.Error == "" && d.Record.PlannedFlips > 0 })
+	require.Zero(t, d.Record.Bytes.Checkpoint, "%s: all of it came from ranks", what)
+	t.Logf("%s: %+v in %.2f s", what, d.Record.Bytes, d.Record.TotalSeconds)
+	return &d.Record.Record
+}
+
+// podOf the rank that is in the layout.
+func podOf(t *testing.T, w *harness.World, rank uint32) int {
+	t.Helper()
+	at := slices.IndexFunc(status(t, w), func(s *tangramv1.StatusResponse) bool {
+		return slices.ContainsFunc(s.Ranks, func(r *tangramv1.RankStatus) bool { return r.InWorld && r.Rank == rank })
+	})
+	require.GreaterOrEqual(t, at, 0, "no pod has rank %d", rank)
+	return at
+}
+
+// A world of agents and engines with `device: cuda` goes through all that a world can, under load: its engines read weights
+// and KV by copies of the device. What clients got is what one rank computes in plain memory.
+func TestAWorldOnGpus(t *testing.T) {
+	const seed = 9
+	pods := []int{2, 1, 1}
+	a := startAliveWith(t, onGpus(t, harness.Options{Pods: pods, LeastStep: 5 * time.Millisecond}), 2, "Expert")
+	for _, s := range status(t, a.World) {
+		require.Contains(t, s.Memory, "cuda")
+	}
+	a.to(t, 3, "Expert")
+	require.Positive(t, a.to(t, 3, "Tensor").Bytes.KV, "requests that ran kept their KV")
+	require.Positive(t, a.to(t, 3, "Expert").Bytes.KV)
+	for range 2 { // experts move, some twice
+		p := randomPlacement(rand.New(rand.NewPCG(seed, 0)), 3)
+		a.keeper.Kill()
+		a.keepPlacement(t, p)
+		a.applied(t, "a placement")
+		requirePlaced(t, a.World, p)
+		a.to(t, 2, "Tensor")
+		a.to(t, 3, "Expert")
+	}
+
+	// An engine dies alone: its agent has its weights.
+	a.KillEngine(0, 1)
+	d := a.await(t, "a repair", repaired)
+	require.Empty(t, d.Record.Lost, "it came back")
+	require.Zero(t, d.Record.Bytes.TCP+d.Record.Bytes.Checkpoint, "its weights stayed")
+
+	// An agent dies alone: its engines have all that it had, and give it to the next one.
+	before := status(t, a.World)
+	a.KillAgent(0)
+	require.Eventually(t, func() bool {
+		all, err := a.Status(t.Context())
+		return err == nil && all[0].Epoch == before[0].Epoch && all[0].Ranks[0].Engine.GetAttached() && all[0].Ranks[1].Engine.GetAttached()
+	}, 20*time.Second, 50*time.Millisecond)
+	for i, r := range status(t, a.World)[0].Ranks {
+		require.Equal(t, before[0].Ranks[i].MemoryMapped, r.MemoryMapped)
+	}
+	a.to(t, 3, "Tensor")
+
+	// A pod dies whole: the others read again what it had, and the next one gets it from them.
+	dies := podOf(t, a.World, 2)
+	a.KillPod(dies)
+	d = a.await(t, "a repair", repaired)
+	require.Len(t, d.Record.Lost, 1)
+	_, err := a.AddPod(t.Context(), 1)
+	require.NoError(t, err)
+	a.await(t, "full width again", func(d harness.Did) bool { return d.Did == "apply" && d.Record.FromEpoch > 1 && d.Error == "" })
+	a.to(t, 2, "Expert")
+
+	close(a.halt)
+	walked := <-a.played
+	require.NotEmpty(t, walked)
+	audit(t, a.World, 2)
+	a.keeper.Kill()
+	a.Stop()
+	requireSound(t, a.World, len(pods)+1, dies)
+	one := startTiny(t, harness.Options{Pods: []int{1}, Dir: "one", MaxTokens: 512})
+	apply(t, one, 1, "Expert")
+	requireSame(t, walked, client(one).Repeat(t.Context(), a.trace, len(walked), 8))
+	t.Logf("%d requests", len(walked))
+}
+
+// A driver that fails in the middle of a transition, in an agent or in an engine: the driver of the world says why, all serve on
+// in the old layout, and once the GPU is sound the same transition goes through.
+func TestAGpuThatFailsInATransition(t *testing.T) {
+	const outOfMemory, ecc, always = 2, 214, 1 << 30
+	w := startTiny(t, onGpus(t, harness.Options{Pods: []int{1, 1}}))
+	apply(t, w, 2, "Expert")
+	tokens := answers(t, w)
+	modes := []string{"Tensor", "Expert"}
+	for i, c := range []struct {
+		process, call string
+		result, skip  int
+		cause         string
+	}{
+		{"agent-p1", "cuMemMap", outOfMemory, 2, "out of memory (CUDA_ERROR_OUT_OF_MEMORY, 2)"},
+		{"agent-p0", "cuMemSetAccess", ecc, 0, "uncorrectable ECC error encountered (CUDA_ERROR_ECC_UNCORRECTABLE, 214)"},
+		{"agent-p1", "cuMemcpyAsync", ecc, 5, "uncorrectable ECC error encountered"},
+		{"agent-p0", "cuEventRecord", ecc, 3, "uncorrectable ECC error encountered"},
+		{"engine-p1-0", "cuMemMap", outOfMemory, 1, "out of memory (CUDA_ERROR_OUT_OF_MEMORY, 2)"},
+		{"engine-p0-0", "cuMemImportFromShareableHandle", ecc, 0, "uncorrectable ECC error encountered"},
+	} {
+		t.Run(c.process+" "+c.call, func(t *testing.T) {
+			before := status(t, w)
+			require.NoError(t, w.FailCuda(c.process, c.call, c.result, c.skip, always))
+			_, err := w.Apply(t.Context(), 2, modes[i%2], nil, nil)
+			require.ErrorContains(t, err, c.cause)
+			require.ErrorContains(t, err, "the old layout serves on")
+			require.NoError(t, w.FailCuda(c.process, c.call, 0, 0, 0))
+			requireSame(t, answers(t, w), tokens)
+			requireUnmoved(t, status(t, w), before)
+			apply(t, w, 2, modes[i%2])
+			requireSame(t, answers(t, w), tokens)
+			audit(t, w, 2)
+		})
+	}
+	w.Stop()
+	requireSound(t, w, 2)
+}
