@@ -103,7 +103,7 @@ func cudaModelCase(v *geometry.View, from, to layout.Mode, tool string) (map[str
 // describe adds up what one case moves. Milliseconds: of the GPU whose links have most to do, both directions at once, at the line
 // rate and at the practical one; and of the memory of the GPU that has most to do, at its peak, which has the same bytes to serve,
 // to take, and to read again for their hashes.
-func describe(v *geometry.View, plan *tangramv1.Plan, moved *planMoves, found []moveTraffic) map[string]any {
+func describe(v *geometry.View, plan *tangramv1.Plan, moved *planMoves, found map[moveKind]moveTraffic) map[string]any {
 	var most, local, fewestLink, mostLink uint64 = 0, 0, math.MaxUint64, 0
 	for a := range modelRanks {
 		var in, out uint64
@@ -121,10 +121,10 @@ func describe(v *geometry.View, plan *tangramv1.Plan, moved *planMoves, found []
 		kernels[name] = &kernelTotal{}
 	}
 	var ranges, rangeBytes uint64
-	for i, kind := range moved.kinds() {
-		n := moved.count[kind]
-		ranges, rangeBytes = ranges+n*found[i].Ranges, rangeBytes+n*found[i].RangeBytes
-		for name, traffic := range kernelsOf(found[i]) {
+	for kind, n := range moved.count {
+		one := found[kind]
+		ranges, rangeBytes = ranges+n*one.Ranges, rangeBytes+n*one.RangeBytes
+		for name, traffic := range kernelsOf(one) {
 			kernels[name].add(traffic, n)
 		}
 	}

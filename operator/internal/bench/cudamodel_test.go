@@ -100,20 +100,20 @@ func TestTrafficOfAMoveThatIsTwiceThereCountsTwice(t *testing.T) {
 	}
 	moved.links[0][1], moved.links[2][1] = 37e9, 37e9
 	found := moveTraffic{Ranges: 3, RangeBytes: 5, Alone: traffic{Loads: sectors{1, 100, 4, 4}, Stores: sectors{1, 100, 4, 3}}}
-	line := describe(v, plan, moved, []moveTraffic{found})
+	line := describe(v, plan, moved, map[moveKind]moveTraffic{kind: found})
 	require.EqualValues(t, 6, line["copy_engine_ranges"])
 	require.EqualValues(t, 10, line["copy_engine_bytes"])
 	require.InDelta(t, 0.75, line["full_sectors"], 1e-9, "the worse direction")
 	require.InDelta(t, 200, line["predicted_ms"], 1e-6, "74 GB at 370 GB/s into the one that takes most")
 	found.Strips = traffic{Loads: sectors{1, 8, 2, 1}, Stores: sectors{1, 8, 1, 1}}
-	require.InDelta(t, 0.5, describe(v, plan, moved, []moveTraffic{found})["full_sectors"], 1e-9, "of what kernels copy, if they copy")
+	require.InDelta(t, 0.5, describe(v, plan, moved, map[moveKind]moveTraffic{kind: found})["full_sectors"], 1e-9, "of what kernels copy, if they copy")
 }
 
 func TestTheToolsErrorsAreTold(t *testing.T) {
 	v, _, _ := modeSwitch(t, "Qwen3-235B-A22B", layout.Expert, layout.Tensor)
 	tool := filepath.Join(t.TempDir(), "tool")
 	for body, want := range map[string]string{"echo worse >&2; exit 1": "worse", "echo []": "0 answers to 1 moves", "echo x": "invalid character"} {
-		require.NoError(t, os.WriteFile(tool, []byte("#!/bin/sh\ncat > /dev/null\n"+body+"\n"), 0o755))
+		require.NoError(t, os.WriteFile(tool, []byte("#!/bin/sh\ncat > /dev/null\n"+body+"\n"), 0o700)) //nolint:gosec // it is run
 		_, err := countTraffic(tool, v, []moveKind{{1, 0, 1, 0, 1}})
 		require.ErrorContains(t, err, want)
 	}

@@ -63,7 +63,7 @@ func kernelsOf(m moveTraffic) map[string]traffic {
 }
 
 // countTraffic has the tool count one move of each kind.
-func countTraffic(tool string, v *geometry.View, kinds []moveKind) ([]moveTraffic, error) {
+func countTraffic(tool string, v *geometry.View, kinds []moveKind) (map[moveKind]moveTraffic, error) {
 	sections, err := sectionsOf(v.Proto)
 	if err != nil {
 		return nil, err
@@ -84,12 +84,16 @@ func countTraffic(tool string, v *geometry.View, kinds []moveKind) ([]moveTraffi
 	if err != nil {
 		return nil, fmt.Errorf("%s (ninja -C build/cxx tangram-traffic): %w: %s", tool, err, told.String())
 	}
-	var out []moveTraffic
-	if err := json.Unmarshal(answer, &out); err != nil {
+	var found []moveTraffic
+	if err := json.Unmarshal(answer, &found); err != nil {
 		return nil, fmt.Errorf("%s: %w", tool, err)
 	}
-	if len(out) != len(kinds) {
-		return nil, fmt.Errorf("%s: %d answers to %d moves", tool, len(out), len(kinds))
+	if len(found) != len(kinds) {
+		return nil, fmt.Errorf("%s: %d answers to %d moves", tool, len(found), len(kinds))
+	}
+	out := map[moveKind]moveTraffic{}
+	for i, one := range found {
+		out[kinds[i]] = one
 	}
 	return out, nil
 }
