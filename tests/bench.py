@@ -143,6 +143,9 @@ BENCHES = {
     "kv": Bench("KV of one layer of Qwen3-30B-A3B, 256 requests with a trace's lengths on 8 ranks of one node: attention by data to heads split and back; bytes over "
                 "the fewest, rate over plain copies of the same ranges", "setup cxx", "build/cxx/agent/store/tangram-kv-move e2e/load/conversation_slice.jsonl",
                 (least("value", 0.85, wall=True), most("bytes_over_fewest", 1))),
+    "cuda-model": Bench("Qwen3-235B and DeepSeek-V3 between EP8 and TP8 on 8 GPUs, no GPU asked: of the sectors that copies by kernels move those that are full, by the planner's plan; bytes of "
+                        "links and kernels; predicted milliseconds beside published ones", "setup go cxx", "build/bin/tangram-bench cuda-model",
+                        (least("value", 0.9), most("bytes_over_bound", 1)), counts=True),
     "transport": Bench("bytes between two network namespaces over a veth pair, 1 to 64 MiB at a time, over a plain sender with the best of 1, 2 and 4 connections; "
                        "without TLS also over NIXL and Mooncake (make bench-setup)",
                        "setup cxx", "build/cxx/agent/mover/tangram-transport tests/peers/pair.py",

@@ -60,11 +60,21 @@ func main() {
 				return bench.Rollout(c.OutOrStdout(), c.ErrOrStderr(), quick)
 			}},
 	)
-	root.AddCommand(plotsCommand())
+	root.AddCommand(plotsCommand(), cudaModelCommand(quick))
 	root.SetOut(os.Stdout)
 	root.SetErr(os.Stderr)
 	if err := root.Execute(); err != nil {
 		fmt.Fprintln(os.Stderr, "tangram-bench:", err)
 		os.Exit(1)
 	}
+}
+
+func cudaModelCommand(quick bool) *cobra.Command {
+	var tool string
+	c := &cobra.Command{Use: "cuda-model", Short: "what switches of mode move on 8 GPUs: bytes by link and kernel, sectors, predicted time", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return bench.CudaModel(c.OutOrStdout(), c.ErrOrStderr(), tool, quick)
+		}}
+	c.Flags().StringVar(&tool, "traffic", "build/cxx/agent/device/tangram-traffic", "the program that counts sectors")
+	return c
 }
