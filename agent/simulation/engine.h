@@ -1,5 +1,5 @@
 // A simulated engine: the shipping gate's side of it (EngineGate) over the shipping control page,
-// stepped as e2e/engine steps, without a model and without KV.
+// stepped as agent/engine steps, without a model and without KV.
 #pragma once
 
 #include <deque>

@@ -15,9 +15,9 @@
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "agent/net/address.h"
-#include "e2e/engine/frontend/server.h"
+#include "agent/engine/frontend/server.h"
 #include "e2e/engine/step/engine.h"
-#include "e2e/engine/world/client_world.h"
+#include "agent/engine/world/client_world.h"
 
 namespace tangram::engine {
 namespace {
@@ -103,7 +103,7 @@ Status Serve(Flags flags) {
   flags.world.mesh_endpoint = net::JoinHostPort(flags.advertise, (*mesh)->port());
   flags.world.frontend =
       net::JoinHostPort(flags.advertise, static_cast<uint16_t>((*server)->port()));
-  flags.world.block_tokens = flags.engine.limits.block_tokens;
+  flags.world.block_tokens = flags.engine.reference.limits.block_tokens;
   Result<std::unique_ptr<ClientWorld>> world =
       AwaitAgent(until, [&] { return ClientWorld::Attach(flags.world); });
   if (!world.ok()) return world.status();
@@ -129,9 +129,9 @@ Status Serve(Flags flags) {
 
 int Main(int argc, char** argv) {
   Flags flags;
-  SchedulerLimits& limits = flags.engine.limits;
-  uint64_t most_ms = static_cast<uint64_t>(flags.engine.patience.most.count());
-  uint64_t least_ms = static_cast<uint64_t>(flags.engine.patience.least.count());
+  SchedulerLimits& limits = flags.engine.reference.limits;
+  uint64_t most_ms = static_cast<uint64_t>(flags.engine.turn.patience.most.count());
+  uint64_t least_ms = static_cast<uint64_t>(flags.engine.turn.patience.least.count());
   uint64_t step_ms = 0;
   uint32_t drift_seconds = 600;
   CLI::App app("The reference engine of one rank: attaches to its agent and serves.");
@@ -168,7 +168,7 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(100, 3600000));
   app.add_option("--least-step-ms", step_ms, "A step with work takes at least so long")
       ->check(CLI::Range(0, 1000));
-  PaceOptions& pace = flags.engine.pace;
+  PaceOptions& pace = flags.engine.reference.pace;
   app.add_option("--pace", flags.pace, "A step lasts what this table says (tangram pace-table)");
   CLI::Option* paced[] = {
       app.add_option("--dilation", pace.dilation, "A second of the table lasts so many")
@@ -203,7 +203,7 @@ int Main(int argc, char** argv) {
   }
   fault::Follow(fault_dir);
 
-  flags.engine.patience.most = std::chrono::milliseconds(most_ms);
+  flags.engine.turn.patience.most = std::chrono::milliseconds(most_ms);
   if (!flags.pace.empty()) {
     Result<PaceTable> table = PaceTable::Open(flags.pace);
     if (!table.ok()) {
@@ -212,10 +212,10 @@ int Main(int argc, char** argv) {
     }
     pace.table = std::make_shared<PaceTable>(std::move(*table));
     pace.drift_period = std::chrono::seconds(drift_seconds);
-    pace.most = flags.engine.patience.most;
+    pace.most = flags.engine.turn.patience.most;
   }
-  flags.engine.least_step = std::chrono::milliseconds(step_ms);
-  flags.engine.patience.least = std::chrono::milliseconds(std::min(least_ms, most_ms));
+  flags.engine.turn.least_step = std::chrono::milliseconds(step_ms);
+  flags.engine.turn.patience.least = std::chrono::milliseconds(std::min(least_ms, most_ms));
   tangram::SetUpLog("engine", flags.log_level, flags.log_json,
                     {{"device", std::to_string(flags.world.device)}});
   struct sigaction action {};

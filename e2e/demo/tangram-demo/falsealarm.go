@@ -33,7 +33,7 @@ type simulated struct {
 // falseAlarm bench: nobody dies, and nobody is fenced: an hour of simulated steps, then real ones while others have the cores.
 func falseAlarm(ctx context.Context, o options) error {
 	lines := json.NewEncoder(os.Stdout)
-	out, err := exec.CommandContext(ctx, filepath.Join(o.root, "build/cxx/e2e/engine/tangram-false-alarm")).Output()
+	out, err := exec.CommandContext(ctx, filepath.Join(o.root, "build/cxx/agent/engine/tangram-false-alarm")).Output()
 	if err != nil {
 		return fmt.Errorf("tangram-false-alarm: %w", err)
 	}

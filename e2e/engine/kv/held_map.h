@@ -4,15 +4,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "agent/base/status.h"
-#include "agent/client/include/tangram/client.h"
 #include "agent/kv/plan.h"
 #include "agent/kv/sides.h"
 
 namespace tangram::engine {
-
-// The attention groups of a layout in the words of the KV plan: [layers].
-Result<std::vector<kv::LayerGroups>> GroupsOf(const tg_maps& maps, const tg_model& model);
 
 class HeldMap {
  public:

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "e2e/engine/wire/bytes.h"
+#include "agent/engine/wire/bytes.h"
 
 namespace tangram::engine {
 

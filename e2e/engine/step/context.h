@@ -4,12 +4,13 @@
 #include <cstdint>
 #include <vector>
 
+#include "agent/engine/mesh/communicator.h"
+#include "agent/engine/turn/backend.h"
+#include "agent/engine/world/world.h"
 #include "e2e/engine/kv/held_map.h"
 #include "e2e/engine/kv/page_store.h"
-#include "e2e/engine/mesh/communicator.h"
 #include "e2e/engine/model/model.h"
 #include "e2e/engine/step/batch.h"
-#include "e2e/engine/world/world.h"
 
 namespace tangram::engine {
 
@@ -28,14 +29,10 @@ struct StepContext {
   uint32_t rank() const { return comm.rank(); }
 };
 
-// Sequence numbers of a step's exchanges. Every rank counts the same, also where it takes no
-// part, so that a rank in another stage is noticed at once.
-constexpr uint64_t kControlSequence = 0;
+// Sequence numbers of a step's exchanges, behind the control exchange.
 enum class Stage : uint64_t { kRows = 0, kHeads = 1, kDispatch = 2, kCombine = 3 };
 constexpr uint64_t SequenceOf(uint32_t layer, Stage stage) {
-  return 1 + uint64_t{layer} * 4 + static_cast<uint64_t>(stage);
+  return kFirstSequence + uint64_t{layer} * 4 + static_cast<uint64_t>(stage);
 }
-constexpr uint64_t kManifestSequence = 1ull << 32;
-constexpr uint64_t kPulledSequence = kManifestSequence + 1;
 
 }  // namespace tangram::engine

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "agent/base/status.h"
-#include "e2e/engine/wire/bytes.h"
+#include "agent/engine/wire/bytes.h"
 
 namespace tangram::engine {
 

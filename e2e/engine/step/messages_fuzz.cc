@@ -2,24 +2,24 @@
 // readers rely on and survives a round trip.
 #include <cstdlib>
 
-#include "e2e/engine/step/control.h"
+#include "e2e/engine/step/announced.h"
 #include "e2e/engine/step/expert_message.h"
 
 using namespace tangram::engine;
 
 namespace {
 
-void ReadControl(const Bytes& bytes, uint32_t block_tokens) {
-  const auto control = Control::Decode(bytes, block_tokens);
-  if (!control.ok()) return;
+void ReadAnnounced(const Bytes& bytes, uint32_t block_tokens) {
+  const auto announced = Announced::Decode(bytes, block_tokens);
+  if (!announced.ok()) return;
   uint64_t rows = 0;
-  for (const BatchItem& item : control->batch.items) {
+  for (const BatchItem& item : announced->batch.items) {
     if (uint64_t{item.start} + item.count > item.blocks.size() * uint64_t{block_tokens})
       std::abort();
     rows += item.count;
   }
-  if (rows != control->batch.Rows()) std::abort();
-  if (!Control::Decode(control->Encode(), block_tokens).ok()) std::abort();
+  if (rows != announced->batch.Rows()) std::abort();
+  if (!Announced::Decode(announced->Encode(), block_tokens).ok()) std::abort();
 }
 
 void ReadExperts(const Bytes& bytes, size_t hidden) {
@@ -39,7 +39,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const Bytes bytes(data + 1, data + size);
   if (data[0] % 2 == 0) {
-    ReadControl(bytes, 1 + data[0] / 2);
+    ReadAnnounced(bytes, 1 + data[0] / 2);
   } else {
     ReadExperts(bytes, 1 + data[0] / 2);
   }

@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "e2e/engine/step/control.h"
+#include "e2e/engine/step/announced.h"
 #include "e2e/engine/step/expert_message.h"
 
 namespace tangram::engine {
@@ -11,14 +11,14 @@ namespace {
 
 constexpr uint32_t kBlock = 16, kMax = std::numeric_limits<uint32_t>::max();
 
-Result<Control> Sent(std::vector<BatchItem> items) {
-  Control control;
-  control.batch.items = std::move(items);
-  return Control::Decode(control.Encode(), kBlock);
+Result<Announced> Sent(std::vector<BatchItem> items) {
+  Announced announced;
+  announced.batch.items = std::move(items);
+  return Announced::Decode(announced.Encode(), kBlock);
 }
 
-TEST(ControlMessage, PositionsLieInBlocks) {
-  const Result<Control> sound = Sent({{5, 27, {3, 4}}, {0, 0, {}}, {31, 1, {0, kMax}}});
+TEST(AnnouncedStep, PositionsLieInBlocks) {
+  const Result<Announced> sound = Sent({{5, 27, {3, 4}}, {0, 0, {}}, {31, 1, {0, kMax}}});
   ASSERT_TRUE(sound.ok()) << sound.status().message();
   EXPECT_EQ(sound->batch.items[2].blocks, (std::vector<uint32_t>{0, kMax}));
   // Page lists are read at a position's block: these would be read beyond their end.
@@ -28,7 +28,7 @@ TEST(ControlMessage, PositionsLieInBlocks) {
   EXPECT_FALSE(Sent({{kMax, kMax, {1}}}).ok());
 }
 
-TEST(ControlMessage, RowsAreCountedWithoutWrapping) {
+TEST(AnnouncedStep, RowsAreCountedWithoutWrapping) {
   const std::vector<uint32_t> blocks(kMostRows / kBlock + 1);
   EXPECT_TRUE(Sent({{0, kMostRows - 1, blocks}, {0, 1, blocks}}).ok());
   EXPECT_FALSE(Sent({{0, kMostRows, blocks}, {0, 1, blocks}}).ok());

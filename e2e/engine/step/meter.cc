@@ -10,11 +10,11 @@ void StepMeter::Enter(uint64_t epoch) {
   cells_ = {};
 }
 
-void StepMeter::Note(std::span<const Control> controls, std::chrono::nanoseconds took, bool whole) {
+void StepMeter::Note(std::span<const Announced> homes, std::chrono::nanoseconds took, bool whole) {
   Cell step;
   uint64_t tokens = 0;
-  for (const Control& control : controls) {
-    for (const BatchItem& item : control.batch.items) {
+  for (const Announced& home : homes) {
+    for (const BatchItem& item : home.batch.items) {
       tokens += item.count;
       if (item.count == 1) {
         ++step.decode;

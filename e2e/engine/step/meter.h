@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-#include "e2e/engine/step/control.h"
+#include "e2e/engine/step/announced.h"
 #include "tangram/v1/telemetry.pb.h"
 
 namespace tangram::engine {
@@ -18,7 +18,7 @@ class StepMeter {
   void Enter(uint64_t epoch);
   // A step of the world, of the batches of all homes. Not `whole`: it was cut short, and says
   // nothing about how long such steps take.
-  void Note(std::span<const Control> controls, std::chrono::nanoseconds took, bool whole);
+  void Note(std::span<const Announced> homes, std::chrono::nanoseconds took, bool whole);
   void Fill(v1::RankTelemetry* out) const;
 
  private:

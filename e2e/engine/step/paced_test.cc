@@ -46,7 +46,7 @@ v1::Submit MakeRequest(const std::string& id, uint32_t tokens) {
 
 Engine::Options Paced(double ms) {
   Engine::Options out;
-  out.pace.table = FixedTable({{{2, 1, 1}, ms}, {{2, 2, 2}, ms}, {{1, 1, 1}, ms}, {{3, 1, 1}, ms}});
+  out.reference.pace.table = FixedTable({{{2, 1, 1}, ms}, {{2, 2, 2}, ms}, {{1, 1, 1}, ms}, {{3, 1, 1}, ms}});
   return out;
 }
 
@@ -83,7 +83,7 @@ TEST(PacedWorldTest, StepsLastAsTheTableSays) {
   const double took = Since(begun);
   world.Stop();
   EXPECT_EQ(world.Failure(), "");
-  const PaceCounts& counts = world.ranks[0]->engine->pace_counts();
+  const PaceCounts& counts = world.ranks[0]->engine->reference().pace_counts();
   EXPECT_EQ(counts.steps, 40u);
   EXPECT_NEAR(counts.seconds, 1, 1e-9);
   EXPECT_EQ(counts.cut, 0u);
@@ -102,10 +102,10 @@ TEST(PacedWorldTest, OverrunsAreCounted) {
   world.Submit(0, MakeRequest("r", 30));
   ASSERT_TRUE(world.sink.WaitFinished(1)) << world.Failure();
   world.Stop();
-  const PaceCounts& home = world.ranks[0]->engine->pace_counts();
+  const PaceCounts& home = world.ranks[0]->engine->reference().pace_counts();
   EXPECT_EQ(home.steps, 30u);
   EXPECT_EQ(home.overruns, 30u);
-  const PaceCounts& other = world.ranks[1]->engine->pace_counts();
+  const PaceCounts& other = world.ranks[1]->engine->reference().pace_counts();
   EXPECT_GE(other.steps, 29u) << "it may lose the home in the last one";
   EXPECT_EQ(other.overruns, other.steps);
 }
@@ -121,8 +121,9 @@ TEST(PacedWorldTest, APermitDoesNotWaitForTheStep) {
   EXPECT_LT(Since(begun), kForever / 2);
   world.Stop();
   EXPECT_EQ(world.Failure(), "");
-  EXPECT_GE(world.ranks[0]->engine->pace_counts().cut, 1u) << "a step was under way";
-  EXPECT_LE(world.ranks[0]->engine->pace_counts().cut, 3u) << "its permit, the others', the end";
+  EXPECT_GE(world.ranks[0]->engine->reference().pace_counts().cut, 1u) << "a step was under way";
+  EXPECT_LE(world.ranks[0]->engine->reference().pace_counts().cut, 3u)
+      << "its permit, the others', the end";
 }
 
 TEST(PacedWorldTest, AFenceDoesNotWaitForTheStep) {
@@ -136,9 +137,10 @@ TEST(PacedWorldTest, AFenceDoesNotWaitForTheStep) {
   EXPECT_TRUE(world.net.WaitStopped({world.names[1]})) << "it saw the other hang up";
   EXPECT_LT(Since(begun), kForever / 2);
   world.Stop();
-  EXPECT_TRUE(world.ranks[0]->engine->stopped());
+  EXPECT_TRUE(world.ranks[0]->engine->turn().stopped());
   EXPECT_TRUE(world.sink.Stream("r0").empty()) << "who was left out says no more";
-  EXPECT_EQ(world.ranks[0]->engine->pace_counts().steps, 0u) << "a step that was given up is none";
+  EXPECT_EQ(world.ranks[0]->engine->reference().pace_counts().steps, 0u)
+      << "a step that was given up is none";
 }
 
 TEST(PacedWorldTest, ADeathIsSeenWithinTheStep) {
@@ -155,7 +157,7 @@ TEST(PacedWorldTest, ADeathIsSeenWithinTheStep) {
 // A repair goes on at the pace of the layout that it brings, and bits are the oracle's.
 TEST(PacedWorldTest, SurvivorsGoOnAtTheirPace) {
   Engine::Options options;
-  options.pace.table = FixedTable({{{3, 1, 1}, 100}, {{2, 1, 1}, 10}});
+  options.reference.pace.table = FixedTable({{{3, 1, 1}, 100}, {{2, 1, 1}, 10}});
   TestWorld world(&TestCheckpoint(), {.members = 3, .engine = options});
   ASSERT_TRUE(world.net.Flip(Uniform(world.names, 3, 3, 1, 1)).ok()) << world.Failure();
   const v1::Submit submit = MakeRequest("r", 30);
@@ -178,7 +180,7 @@ TEST(PacedWorldTest, SurvivorsGoOnAtTheirPace) {
 // All ranks find the same skew in what each says its experts computed.
 TEST(PacedWorldTest, TheImbalanceOfTheExpertsIsMeasured) {
   Engine::Options options = Paced(1);
-  options.pace.imbalance = true;
+  options.reference.pace.imbalance = true;
   TestWorld world(&TestCheckpoint(), {.members = 2, .engine = options});
   testing::LayoutSpec spec = Uniform(world.names, 3, 2, 1, 1);
   for (testing::LayerSpec& layer : spec.layers) layer.experts = {{0}};  // all on one of two ranks
@@ -187,9 +189,9 @@ TEST(PacedWorldTest, TheImbalanceOfTheExpertsIsMeasured) {
   world.Submit(1, MakeRequest("r1", 60));
   ASSERT_TRUE(world.sink.WaitFinished(2)) << world.Failure();
   world.Stop();
-  EXPECT_NEAR(world.ranks[0]->engine->pace_imbalance(), 2, .1);
-  EXPECT_NEAR(world.ranks[0]->engine->pace_imbalance(), world.ranks[1]->engine->pace_imbalance(),
-              .01)
+  EXPECT_NEAR(world.ranks[0]->engine->reference().pace_imbalance(), 2, .1);
+  EXPECT_NEAR(world.ranks[0]->engine->reference().pace_imbalance(),
+              world.ranks[1]->engine->reference().pace_imbalance(), .01)
       << "but for a last step that one of them lost";
 }
 

@@ -80,8 +80,11 @@ void ExpectAllFree(TestWorld& world) {
   world.Stop();
   EXPECT_EQ(world.Failure(), "");
   for (const auto& rank : world.ranks) {
-    EXPECT_TRUE(rank->engine->pages().Audit().ok()) << rank->engine->pages().Audit().message();
-    EXPECT_EQ(rank->engine->scheduler().running() + rank->engine->scheduler().waiting(), 0u);
+    EXPECT_TRUE(rank->engine->reference().pages().Audit().ok())
+        << rank->engine->reference().pages().Audit().message();
+    EXPECT_EQ(rank->engine->reference().scheduler().running() +
+                  rank->engine->reference().scheduler().waiting(),
+              0u);
   }
 }
 
@@ -239,14 +242,14 @@ TEST(WorldTest, AFlipThatLeavesAttentionAloneLeavesKvAlone) {
     ASSERT_TRUE(world.net.Flip(Uniform(world.names, 3, 4, round % 2 == 0 ? 4 : 1, 2)).ok())
         << world.Failure();
   }
-  for (const auto& rank : world.ranks) EXPECT_EQ(rank->engine->carried(), 0u);
+  for (const auto& rank : world.ranks) EXPECT_EQ(rank->engine->turn().carried(), 0u);
   ASSERT_TRUE(world.net.Flip(Uniform(world.names, 3, 4, 1, 1)).ok()) << world.Failure();
   ASSERT_TRUE(world.sink.WaitFinished(submits.size())) << world.Failure();
   ExpectLikeOracle(world, submits);
   ExpectAllFree(world);
   for (const auto& rank : world.ranks) {
-    EXPECT_EQ(rank->engine->flips(), 7u);
-    EXPECT_EQ(rank->engine->carried(), 1u);
+    EXPECT_EQ(rank->engine->turn().flips(), 7u);
+    EXPECT_EQ(rank->engine->turn().carried(), 1u);
   }
 }
 
@@ -269,7 +272,7 @@ TEST(WorldTest, CancelFreesKvInEveryRankOfTheGroup) {
   usleep(50000);
   ExpectAllFree(world);
   for (const auto& rank : world.ranks) {
-    EXPECT_EQ(rank->engine->pages().free(), rank->engine->pages().total());
+    EXPECT_EQ(rank->engine->reference().pages().free(), rank->engine->reference().pages().total());
   }
 }
 
@@ -290,13 +293,13 @@ TEST(WorldTest, AFlipThatKvDoesNotAllowIsDeclinedUntilItDoes) {
   ASSERT_TRUE(world.sink.WaitFinished(2)) << world.Failure();
   ExpectLikeOracle(world, submits);
   ExpectAllFree(world);
-  EXPECT_GT(world.ranks[0]->engine->declined(), 0u);
-  EXPECT_EQ(world.ranks[0]->engine->declined(), world.ranks[1]->engine->declined());
+  EXPECT_GT(world.ranks[0]->engine->turn().declined(), 0u);
+  EXPECT_EQ(world.ranks[0]->engine->turn().declined(), world.ranks[1]->engine->turn().declined());
 }
 
 TEST(WorldTest, RefusalsNameTheReason) {
   Engine::Options options;
-  options.limits.max_model_len = 256;
+  options.reference.limits.max_model_len = 256;
   TestWorld world(&TestCheckpoint(), {.members = 2, .engine = options});
   world.Submit(0, MakeRequest(1, 4, 4));
   ASSERT_TRUE(world.sink.WaitRefused(1));
@@ -384,7 +387,7 @@ TEST(WorldTest, AnEngineThatItsAgentStopsGivesTheStepUp) {
   world.net.Stop(world.names[1]);
   ASSERT_TRUE(world.net.WaitStopped({world.names[0], world.names[2]})) << world.Failure();
   world.Stop();
-  EXPECT_TRUE(world.ranks[1]->engine->stopped());
+  EXPECT_TRUE(world.ranks[1]->engine->turn().stopped());
   EXPECT_LT(world.sink.Stream("r1").size(), 400u);
 }
 

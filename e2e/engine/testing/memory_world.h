@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "agent/engine/world/world.h"
 #include "e2e/engine/model/checkpoint.h"
-#include "e2e/engine/world/world.h"
 
 namespace tangram::engine::testing {
 

@@ -103,7 +103,8 @@ class TestWorld {
 
   TestWorld(const model::Checkpoint* checkpoint, Options options)
       : net(checkpoint, options.kv_bytes) {
-    options.engine.patience.least = options.engine.patience.most = std::chrono::seconds(20);
+    options.engine.turn.patience.least = options.engine.turn.patience.most =
+        std::chrono::seconds(20);
     for (uint32_t i = 0; i < options.members; ++i) {
       names.push_back("pod-" + std::to_string(i) + "/0/1");
       auto rank = std::make_unique<Rank>();

@@ -5,21 +5,13 @@
 #include <functional>
 #include <vector>
 
+#include "agent/engine/turn/side.h"
+#include "agent/engine/world/world.h"
 #include "e2e/engine/kv/kv_memory.h"
 #include "e2e/engine/kv/page_store.h"
 #include "e2e/engine/transition/manifest.h"
-#include "e2e/engine/world/world.h"
 
 namespace tangram::engine {
-
-// One layout, as the carrier needs it.
-struct Side {
-  std::vector<kv::LayerGroups> groups;  // [layers]
-  std::vector<std::string> members;     // [ranks]
-  // Equal sides: who computes which heads of whom stays as it is, under the same ranks. Requests
-  // stay at their homes then and every page where it is: there is nothing to plan.
-  bool operator==(const Side&) const = default;
-};
 
 // The KV plan over the manifests of all ranks of `from`, in rank order.
 struct Carrying {

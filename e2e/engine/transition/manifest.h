@@ -5,10 +5,10 @@
 #include <span>
 #include <vector>
 
+#include "agent/engine/wire/bytes.h"
 #include "agent/kv/plan.h"
 #include "e2e/engine/kv/page_store.h"
 #include "e2e/engine/scheduler/scheduler.h"
-#include "e2e/engine/wire/bytes.h"
 
 namespace tangram::engine {
 

@@ -1,0 +1,67 @@
+// Tokens of every gateway, whether it is connected or not. A request may come here by a flip
+// before its gateway has opened a session with this rank: what it is owed waits, up to a
+// bound; beyond it the gateway is taken to be gone and its requests are cancelled.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "agent/engine/frontend/inbox.h"
+#include "agent/engine/frontend/sink.h"
+
+namespace tangram::engine {
+
+// Where a gateway's replies go. Called under the hub's lock: must not block or call back.
+class Outlet {
+ public:
+  virtual ~Outlet() = default;
+  virtual void Push(v1::ServeReply reply) = 0;
+  // Takes what was pushed and not sent.
+  virtual std::deque<v1::ServeReply> TakeUnsent() = 0;
+};
+
+class Hub final : public Sink {
+ public:
+  explicit Hub(Inbox* inbox, size_t max_backlog = 65536)
+      : inbox_(inbox), max_backlog_(max_backlog) {}
+
+  // From now on the gateway's replies go there, first what waits. An older outlet is forgotten.
+  void Open(const std::string& gateway, std::shared_ptr<Outlet> outlet);
+  // The outlet is over; what it did not send waits for the next one. (A reply whose sending
+  // failed may come twice: positions tell.)
+  void Close(const std::string& gateway, Outlet* outlet);
+  // The gateway does not take what it is sent. For an outlet, from within Push.
+  void GiveUp(const std::string& gateway, const std::deque<v1::ServeReply>& unsent);
+
+  void Emit(const std::string& gateway, v1::Token token) override;
+  void Refuse(const std::string& gateway, v1::Refused refused) override;
+  void SetWorld(v1::World world, const std::string& self,
+                std::map<std::string, v1::Roster> rosters) override;
+  void SetLoad(v1::Load load) override;
+
+ private:
+  struct Gateway {
+    std::shared_ptr<Outlet> outlet;
+    std::deque<v1::ServeReply> backlog;
+  };
+
+  void TellWorld(const std::string& gateway, Outlet* outlet);
+  void Send(const std::string& gateway, v1::ServeReply reply);
+  void Keep(const std::string& name, Gateway& gateway, v1::ServeReply reply);
+  void CancelAll(const std::string& gateway, const std::deque<v1::ServeReply>& replies,
+                 std::deque<v1::ServeReply>* instead);
+
+  Inbox* inbox_;
+  const size_t max_backlog_;
+  std::mutex mu_;
+  std::map<std::string, Gateway> gateways_;
+  std::optional<v1::ServeReply> world_, load_;
+  std::string self_;
+  std::map<std::string, v1::Roster> rosters_;  // of the epoch of world_
+};
+
+}  // namespace tangram::engine

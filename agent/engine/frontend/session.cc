@@ -1,0 +1,112 @@
+#include "agent/engine/frontend/session.h"
+
+namespace tangram::engine {
+
+std::shared_ptr<Session> Session::Start(std::string world, std::string peer, Hub* hub,
+                                        Inbox* inbox) {
+  std::shared_ptr<Session> session(new Session(std::move(world), std::move(peer), hub, inbox));
+  session->self_ = session;
+  session->StartRead(&session->request_);
+  return session;
+}
+
+void Session::Push(v1::ServeReply reply) {
+  std::lock_guard lock(mu_);
+  if (overflowed_) return;
+  if (queue_.size() >= kMaxQueue) {
+    overflowed_ = true;
+    hub_->GiveUp(gateway_, queue_);
+    return;
+  }
+  queue_.push_back(std::move(reply));
+  if (writing_ || ended_) return;
+  writing_ = true;
+  StartWrite(&queue_.front());
+}
+
+void Session::OnWriteDone(bool ok) {
+  std::lock_guard lock(mu_);
+  writing_ = false;
+  // A write that failed may or may not have arrived: it stays, and is sent again.
+  if (!ok || ended_) return;
+  queue_.pop_front();
+  if (queue_.empty()) return;
+  writing_ = true;
+  StartWrite(&queue_.front());
+}
+
+grpc::Status Session::OnHello(const v1::Hello& hello) {
+  if (!gateway_.empty()) return {grpc::StatusCode::INVALID_ARGUMENT, "a second hello"};
+  if (world_.empty()) return {grpc::StatusCode::UNAVAILABLE, "the engine has no agent yet"};
+  if (hello.world() != world_) {
+    return {grpc::StatusCode::FAILED_PRECONDITION,
+            "hello for world \"" + hello.world() + "\", this is \"" + world_ + "\""};
+  }
+  if (const std::string expected = "spiffe://tangram/" + world_ + "/gateway"; peer_ != expected) {
+    return {grpc::StatusCode::PERMISSION_DENIED,
+            "only " + expected + " may open a session, this certificate names \"" + peer_ + "\""};
+  }
+  if (hello.gateway().empty()) {
+    return {grpc::StatusCode::INVALID_ARGUMENT, "hello without the gateway's name"};
+  }
+  gateway_ = hello.gateway();
+  hub_->Open(gateway_, self_);
+  return grpc::Status::OK;
+}
+
+void Session::OnReadDone(bool ok) {
+  if (!ok) {
+    End(grpc::Status::OK);  // the gateway is through, or gone
+    return;
+  }
+  grpc::Status status;
+  switch (request_.body_case()) {
+    case v1::ServeRequest::kHello:
+      status = OnHello(request_.hello());
+      break;
+    case v1::ServeRequest::kSubmit:
+    case v1::ServeRequest::kCancel:
+      if (gateway_.empty()) {
+        status = {grpc::StatusCode::FAILED_PRECONDITION, "the first message must be a hello"};
+      } else if (request_.has_submit()) {
+        inbox_->Put(SubmitItem{gateway_, std::move(*request_.mutable_submit())});
+      } else {
+        inbox_->Put(CancelItem{request_.cancel().request()});
+      }
+      break;
+    case v1::ServeRequest::BODY_NOT_SET:
+      status = {grpc::StatusCode::INVALID_ARGUMENT, "an empty message"};
+      break;
+  }
+  if (!status.ok()) {
+    End(status);
+    return;
+  }
+  request_.Clear();
+  StartRead(&request_);
+}
+
+void Session::End(const grpc::Status& status) {
+  {
+    std::lock_guard lock(mu_);
+    if (ended_) return;
+    ended_ = true;
+  }
+  Finish(status);
+}
+
+std::deque<v1::ServeReply> Session::TakeUnsent() {
+  std::lock_guard lock(mu_);
+  std::deque<v1::ServeReply> unsent = std::move(queue_);
+  queue_.clear();
+  if (overflowed_) unsent.clear();
+  return unsent;
+}
+
+void Session::OnDone() {
+  // No operation is in flight any more.
+  if (!gateway_.empty()) hub_->Close(gateway_, this);
+  self_.reset();
+}
+
+}  // namespace tangram::engine

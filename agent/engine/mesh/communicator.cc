@@ -1,0 +1,53 @@
+#include "agent/engine/mesh/communicator.h"
+
+#include <utility>
+
+namespace tangram::engine {
+
+Communicator::Communicator(Mesh* mesh, uint64_t epoch, uint32_t rank,
+                           std::vector<std::string> members, Patience* patience)
+    : mesh_(mesh), epoch_(epoch), rank_(rank), members_(std::move(members)), patience_(patience) {}
+
+Status Communicator::Exchange(const Tag& tag, std::span<const std::string> members,
+                              std::span<const Bytes* const> send, std::span<Bytes> recv) {
+  // Of a chain of ranks that each wait for the next one, and compute, two links are the longest
+  // that steps have: beyond three times the most somebody waits for ever.
+  const Patience::Bounds& bounds = patience_->bounds();
+  const Mesh::Terms terms{patience_->Limit(rows_), bounds.least / 4, 3 * bounds.most};
+  Patience::Duration took{};
+  TANGRAM_RETURN_IF_ERROR(mesh_->Exchange(tag, members, send, recv, terms, &took));
+  if (rows_) patience_->Learn(*rows_, took);
+  return OkStatus();
+}
+
+Status Communicator::Exchange(uint64_t step, uint64_t sequence, std::span<const uint32_t> ranks,
+                              const std::vector<Bytes>& send, std::vector<Bytes>* recv) {
+  recv->resize(members_.size());
+  std::vector<std::string> names;
+  std::vector<const Bytes*> out;
+  std::vector<Bytes> in(ranks.size());
+  for (const uint32_t rank : ranks) {
+    names.push_back(members_[rank]);
+    out.push_back(&send[rank]);
+  }
+  TANGRAM_RETURN_IF_ERROR(Exchange({epoch_, step, sequence}, names, out, in));
+  for (size_t i = 0; i < ranks.size(); ++i) (*recv)[ranks[i]] = std::move(in[i]);
+  return OkStatus();
+}
+
+Status Communicator::Gather(uint64_t step, uint64_t sequence, const Bytes& mine,
+                            std::vector<Bytes>* recv) {
+  recv->resize(members_.size());
+  const std::vector<const Bytes*> out(members_.size(), &mine);
+  return Exchange({epoch_, step, sequence}, members_, out, *recv);
+}
+
+bool Communicator::Begun() const {
+  for (const std::string& member : members_) {
+    const std::optional<Tag> tag = mesh_->Waiting(member);
+    if (tag && tag->epoch == epoch_) return true;
+  }
+  return false;
+}
+
+}  // namespace tangram::engine

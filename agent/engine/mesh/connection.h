@@ -1,0 +1,56 @@
+// One connection of the mesh: frames in and out of a stream.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "agent/engine/mesh/mesh.h"
+#include "agent/engine/mesh/wire.h"
+#include "agent/net/frame.h"
+#include "agent/net/stream.h"
+
+namespace tangram::engine {
+
+struct Mesh::Connection {
+  enum class State { kDialled, kAccepted, kReady };
+  struct Frame {
+    FrameHeader header;
+    Bytes payload;
+  };
+
+  Connection(UniqueFd socket, State at, std::shared_ptr<net::Credentials> credentials);
+
+  // Connects and shakes hands first; then takes what the stream has until one frame is whole, and
+  // no byte more, and sends what is queued.
+  Status Read();
+  Status Write();
+  // Queues a frame; `borrowed` payloads must live until Flushed().
+  void Send(FrameHeader header, const uint8_t* borrowed, size_t size);
+  void SendOwned(FrameHeader header, Bytes payload);
+  bool Flushed() const { return !header_pending && sent == out_size; }
+  // What poll() shall look for; 0: nothing, a frame waits to be taken.
+  short Events() const;
+  // Whether bytes wait in the stream that poll() does not show.
+  bool Buffered() const { return stream.ready() && !frame && stream.Buffered(); }
+
+  net::Stream stream;
+  State state;
+  std::string member;  // known from the start when dialled, from the hello otherwise
+  std::optional<Frame> frame;
+  // Grows with every byte that came, and with every byte of data that the socket took.
+  uint64_t moved = 0;
+  // The epoch that the other side said it has given up; 0: none.
+  uint64_t still = 0;
+
+ private:
+  net::FrameReader incoming;
+
+  FrameHeader out_header;
+  bool header_pending = false;
+  size_t header_sent = 0;
+  const uint8_t* out = nullptr;
+  size_t out_size = 0, sent = 0;
+  Bytes owned;
+};
+
+}  // namespace tangram::engine

@@ -1,0 +1,142 @@
+// Connections between the engines of a world (agent/net): one per pair of members, kept across
+// epochs, made in advance for members that are about to join. One thread.
+//
+// Of a pair, the member with the smaller id dials. Both sides show that they are engines of this
+// world. Then comes a hello (world, from, to) that the other side confirms; frames follow, each
+// tagged with the epoch, step and sequence it belongs to. At most one frame per connection is read
+// ahead, so a fast peer is held back by its socket, not by our memory.
+//
+// A member is believed if the certificate names the pod that the layout has it in; until a layout
+// says so, whoever came first under its name is. A pod may replace its own connections, nobody
+// else's: a second hello of a member from another pod is refused as long as the first is here.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "agent/base/status.h"
+#include "agent/base/unique_fd.h"
+#include "agent/engine/mesh/patience.h"
+#include "agent/engine/mesh/wire.h"
+#include "agent/engine/wire/bytes.h"
+#include "agent/net/credentials.h"
+#include "agent/net/socket.h"
+#include "agent/net/strangers.h"
+
+namespace tangram::engine {
+
+// Which exchange of which step a frame belongs to.
+struct Tag {
+  uint64_t epoch = 0;
+  uint64_t step = 0;
+  uint64_t sequence = 0;
+  bool operator==(const Tag&) const = default;
+};
+
+struct PeerAddress {
+  std::string member;
+  std::string endpoint;  // host:port
+  std::string pod;       // that its certificate must name
+};
+
+class Mesh {
+ public:
+  struct Limits {
+    net::StrangerLimits strangers = {.until = std::chrono::seconds(30),
+                                     .young = std::chrono::seconds(2)};
+    net::TcpLimits tcp = {};
+    // Members that said hello before a layout named them; more than a world has.
+    size_t unexpected = 1024;
+  };
+  // Listens on host:port (port 0: any). Nobody is let in before SetSelf.
+  static Result<std::unique_ptr<Mesh>> Listen(const std::string& host_port, Limits limits);
+  static Result<std::unique_ptr<Mesh>> Listen(const std::string& host_port);
+  ~Mesh();
+
+  uint16_t port() const { return port_; }
+  // The world and the member id, which come from the agent; `credentials` are of role engine.
+  void SetSelf(std::string world, std::string member,
+               std::shared_ptr<net::Credentials> credentials);
+
+  // From now on holds a connection to each of these (itself is skipped), dialling again
+  // when one breaks. Does not wait: Progress() does the work.
+  void Want(std::span<const PeerAddress> peers);
+  // Forgets and closes all others.
+  void KeepOnly(const std::set<std::string>& members);
+  bool Connected(std::span<const std::string> members) const;
+  // Closes the connection with this member, or all: the other side sees its exchange break. They
+  // are made again by Progress.
+  void HangUp(const std::string& member);
+  // Whether the member hung up behind a frame that waits here to be taken: until it is, the
+  // connection is not looked at.
+  bool LeftFrame(const std::string& member) const;
+  void HangUpAll();
+  // The members of the list without a connection, and why; for messages.
+  std::string Missing(std::span<const std::string> members) const;
+
+  // Changes whenever bytes come from this member, and with the connection.
+  uint64_t Moved(const std::string& member) const;
+  // Tells all peers that this rank lives and waits.
+  void Beat();
+  // The same, and that it takes part in no exchange of this epoch or an older one any more. Who
+  // missed that it hung up (the connection was made again meanwhile) learns it so.
+  void BeatStill(uint64_t epoch);
+
+  // Accepts, dials, shakes hands, reads; waits at most timeout_ms for something to do.
+  void Progress(int timeout_ms);
+  // The tag of the frame that waits from this member, if one does.
+  std::optional<Tag> Waiting(const std::string& member) const;
+
+  struct Terms {
+    Patience::Duration limit, beat, most;
+  };
+  // Sends *send[i] to and receives recv[i] from members[i], for all i at once. Nobody's
+  // frame of a later exchange is taken. kUnavailable: a peer is gone, came back by another
+  // connection, is silent for `limit`, or in another exchange, or has given the epoch up. The
+  // message names the peer. Of a peer that is waiting itself one hears: it is not silent, but after
+  // `most` in all it has to be through. `took`: how long it was.
+  Status Exchange(const Tag& tag, std::span<const std::string> members,
+                  std::span<const Bytes* const> send, std::span<Bytes> recv, const Terms& terms,
+                  Patience::Duration* took = nullptr);
+
+ private:
+  struct Connection;
+  struct Peer {
+    std::string endpoint, pod;
+    bool wanted = false;
+    std::unique_ptr<Connection> connection;
+    uint64_t made = 0;  // connections so far
+    std::chrono::steady_clock::time_point retry_at{};
+    std::string last_error = "not connected yet";
+  };
+
+  explicit Mesh(Limits limits);
+  void Accept(std::chrono::steady_clock::time_point now);
+  void Dial(const std::string& member, Peer& peer);
+  // Reads hellos and frames of one connection; false when it is gone.
+  bool Drive(Connection& connection, short events);
+  void Adopt(std::unique_ptr<Connection> connection);
+  Status OnHello(Connection& connection, const Bytes& payload);
+  // Whether the pod that the connection comes from may speak for its member now.
+  Status MaySpeak(const Connection& connection) const;
+  Bytes HelloTo(const std::string& member) const;
+  void Tell(FrameKind kind, uint64_t epoch);
+
+  const Limits limits_;
+  UniqueFd listener_;
+  uint16_t port_ = 0;
+  std::string world_, self_;
+  std::shared_ptr<net::Credentials> credentials_;
+  std::map<std::string, Peer> peers_;
+  net::Strangers<Connection> greeting_;                // hello not finished
+  std::chrono::steady_clock::time_point accept_at_{};  // out of descriptors: not before
+};
+
+}  // namespace tangram::engine

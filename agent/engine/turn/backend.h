@@ -1,0 +1,119 @@
+// What an engine brings: requests, KV and computing. The turn (turn.h) has the rest, which is the
+// same for every engine: words, gate, flips, repair, connections, gateways.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "agent/client/include/tangram/client.h"
+#include "agent/engine/mesh/communicator.h"
+#include "agent/engine/turn/side.h"
+#include "agent/engine/wire/bytes.h"
+#include "tangram/v1/serve.pb.h"
+
+namespace tangram::engine {
+
+// The epoch in force.
+struct Epoch {
+  const tg_maps* maps = nullptr;  // of the client library
+  Side side;
+  uint32_t rank = 0;
+  uint64_t number() const { return maps->epoch; }
+};
+
+// Whose KV and requests an epoch begins with.
+enum class Entry {
+  kEmpty,    // this rank was in no world
+  kKept,     // attention is as it was: all that there is stays
+  kCarried,  // what Plan and Bring made ready
+  kRepaired  // what is left after somebody died: requests whose KV is gone are computed again
+};
+
+// What is under way on the step's thread beside computing, for who computes long.
+class Between {
+ public:
+  virtual ~Between() = default;
+  // Answers agent and peers, without waiting, and tells those that wait that this rank lives if
+  // that is due. Errors as of MayEmit, or this rank's end.
+  virtual Status Answer() = 0;
+  // Tells those that wait for this rank that it lives.
+  virtual void Lives() = 0;
+  // Asked when all is computed. kUnavailable: this rank stands still and was left out, so that what
+  // it computed may come from memory that has gone.
+  virtual Status MayEmit() = 0;
+  // Something waits for the end of this step (a permit that came, a flip, a peer that is gone).
+  // Who computes nothing any more but waits for a clock shall stop. Told for a few steps of an
+  // attempt at most.
+  virtual bool Hurries() = 0;
+};
+
+struct StepInput {
+  const Epoch& epoch;
+  uint64_t step = 0;
+  Communicator& comm;  // sequences: kFirstSequence and up
+  Between& between;
+};
+
+// Called by the turn's thread alone. A Status of kUnavailable from Compute: a peer is gone, the
+// step is given up, and nothing of it was emitted. Any other error ends the rank.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  // A request; why not is told to the sink.
+  virtual void Submit(const std::string& gateway, v1::Submit submit) = 0;
+  // Frees all that the request has; false when it is not here.
+  virtual bool Cancel(const std::string& request) = 0;
+  // By gateway, the requests that are here.
+  virtual std::map<std::string, v1::Roster> Rosters() const = 0;
+  // What gateways and operator hear of this rank: all but step, which the turn knows.
+  virtual void Measure(v1::Load* load, tg_engine_stats* stats) = 0;
+  // Most tokens of prompt and answer, and the vocabulary, for gateways.
+  virtual uint32_t max_tokens() const = 0;
+  virtual uint32_t vocabulary() const = 0;
+
+  // Can the target be computed here? Before it is prepared; `repair`: it has to be, if at all.
+  virtual Status Fits(const tg_maps& target, bool repair) = 0;
+
+  // What this rank computes in the next step, for all others to hear. `rows`: tokens of it; `work`:
+  // something is to be done here, or waits.
+  struct Announcement {
+    uint64_t rows = 0;
+    bool work = false;
+    Bytes text;
+  };
+  virtual Announcement Announce(uint64_t step) = 0;
+  // What all ranks announced, by rank. A flip may follow instead of Compute.
+  virtual Status Heard(const std::vector<Bytes>& texts) = 0;
+  // The step, at all ranks at once; not called if no rank has rows. Emits to the sink once nothing
+  // can fail any more and MayEmit was asked.
+  virtual Status Compute(const StepInput& input) = 0;
+  // The step is over, computed or not.
+  virtual void StepDone() {}
+
+  // A flip that changes attention. What the others must know of the requests and KV here:
+  virtual Bytes Manifest() = 0;
+  // Where all of it goes, from what all ranks told: a pure function, equal at all ranks. kNoMemory:
+  // it does not fit now, and every rank finds so. `moved`: requests that change home.
+  virtual Status Plan(const Side& from, const Side& to, const std::vector<Bytes>& manifests,
+                      uint64_t* moved) = 0;
+  // Brings what the plan gives to `rank` of the target, beside what is in force; others wait, so
+  // that who brings much tells that it lives. Bytes.
+  virtual Result<uint64_t> Bring(uint32_t rank, Between& between) = 0;
+  // What was planned and brought is not needed: the attempt is over.
+  virtual void Drop() = 0;
+  // `epoch` is in force from here on; it stays valid until the next Enter or Leave.
+  virtual Status Enter(const Epoch& epoch, Entry entry) = 0;
+  // Out of every world: weights and requests are gone.
+  virtual void Leave() = 0;
+};
+
+// Sequence numbers of a step's exchanges. Every rank counts the same, also where it takes no
+// part, so that a rank in another stage is noticed at once.
+constexpr uint64_t kControlSequence = 0;
+constexpr uint64_t kFirstSequence = 1;  // of the backend
+constexpr uint64_t kManifestSequence = 1ull << 32;
+constexpr uint64_t kPulledSequence = kManifestSequence + 1;
+
+}  // namespace tangram::engine

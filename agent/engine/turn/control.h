@@ -1,0 +1,28 @@
+// The control exchange that opens every step: gate word, whether there is work, and what the
+// backend tells.
+#pragma once
+
+#include <cstdint>
+
+#include "agent/base/status.h"
+#include "agent/client/include/tangram/client.h"
+#include "agent/engine/wire/bytes.h"
+
+namespace tangram::engine {
+
+// Most rows of a rank in one step.
+constexpr uint64_t kMostRows = 65536;
+
+struct Control {
+  tg_word word{};
+  bool pending = false;  // an attempt is under way here: do not slow down
+  bool work = false;     // something is to be done here
+  uint64_t rows = 0;     // tokens that this rank computes in the step
+  Bytes text;            // of the backend
+
+  Bytes Encode() const;
+  // kInternal: not a control message, or one with more rows than a step takes.
+  static Result<Control> Decode(const Bytes& bytes);
+};
+
+}  // namespace tangram::engine

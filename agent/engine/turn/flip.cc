@@ -1,0 +1,193 @@
+// The turn's part of a flip: manifests, plan, pull, barrier, commit, the new epoch.
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "agent/base/fault.h"
+#include "agent/engine/turn/turn.h"
+#include "agent/engine/world/groups.h"
+
+namespace tangram::engine {
+namespace {
+
+const fault::Point kFlipManifest("engine.flip_manifest");
+const fault::Point kFlipPulled("engine.flip_pulled");
+const fault::Point kFlipCommit("engine.flip_commit");
+const fault::Point kFlipEnter("engine.flip_enter");
+
+}  // namespace
+
+// Where a flip's time goes, for the log.
+class Turn::Stopwatch {
+ public:
+  void Lap(const char* name) {
+    const auto now = std::chrono::steady_clock::now();
+    text_ +=
+        " " + std::string(name) + " " +
+        std::to_string(std::chrono::duration_cast<std::chrono::microseconds>(now - last_).count());
+    last_ = now;
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+  std::string text_;
+};
+
+Result<bool> Turn::Flip() {
+  Stopwatch watch;
+  // Equal words imply that every member prepared this very target.
+  if (!preparation_) return Status{Code::kInternal, "the gate opened, but nothing was prepared"};
+  Pending pending;
+  pending.attempt = preparation_->attempt();
+  pending.target_epoch = preparation_->target_epoch();
+  pending.stays = true;
+  Status pulled;
+  if (epoch_->side != preparation_->target()) {
+    Result<bool> fits = Carry(&watch, &pending, &pulled);
+    if (!fits.ok() || !*fits) return fits;
+    ++carried_;
+  }
+  (void)fault::Hit("engine.flip_pulled");
+  if (pulled.ok()) pending_ = pending;
+  const Result<bool> all = AllBrought(pulled);
+  if (!all.ok() || !*all) return all;
+  watch.Lap("wait");
+  (void)fault::Hit("engine.flip_commit");
+  if (const Status committed = world_->Commit(); !committed.ok()) {
+    return world_->stopped() ? Fenced() : committed;
+  }
+  ++flips_;
+  watch.Lap("commit");
+  (void)fault::Hit("engine.flip_enter");
+  spdlog::info("epoch {}: {} bytes of KV brought here, {} requests changed home, microseconds:{}",
+               pending_->target_epoch, pending_->bytes, pending_->requests_moved, watch.text());
+  TANGRAM_RETURN_IF_ERROR(EnterPending());
+  return true;
+}
+
+Result<bool> Turn::Carry(Stopwatch* watch, Pending* pending, Status* pulled) {
+  std::vector<Bytes> manifests;
+  TANGRAM_RETURN_IF_ERROR(comm_.Gather(step_, kManifestSequence, backend_->Manifest(), &manifests));
+  watch->Lap("manifest");
+  (void)fault::Hit("engine.flip_manifest");
+  const Side& to = preparation_->target();
+  const Status fits = backend_->Plan(epoch_->side, to, manifests, &pending->requests_moved);
+  if (!fits.ok()) {
+    // A pure function of what all gathered: all decline, and may be asked again at the next
+    // boundary, when requests have ended.
+    if (fits.code() != Code::kNoMemory) return fits;
+    if (declined_++ % 256 == 0) {
+      spdlog::warn("attempt {}: KV does not fit yet: {}", preparation_->attempt(), fits.message());
+    }
+    world_->Decline(fits.message());
+    return false;
+  }
+  pending->carries = true;
+  const auto self = std::find(to.members.begin(), to.members.end(), comm_.members()[comm_.rank()]);
+  pending->stays = self != to.members.end();
+  watch->Lap("plan");
+  if (!pending->stays) return true;
+  // What this rank alone finds wrong the others hear as a pull that failed: all stay.
+  const auto bytes = backend_->Bring(static_cast<uint32_t>(self - to.members.begin()), *this);
+  *pulled = bytes.status();
+  if (bytes.ok()) pending->bytes = *bytes;
+  watch->Lap("pull");
+  return true;
+}
+
+// Nobody writes into a source before all have what they came for, and all hear of a pull that
+// failed: then the old pages are still whole, and all stay.
+Result<bool> Turn::AllBrought(const Status& pulled) {
+  ByteWriter answer;
+  answer.PutString(pulled.ok() ? "" : pulled.message() + " ");
+  std::vector<Bytes> gathered;
+  TANGRAM_RETURN_IF_ERROR(comm_.Gather(step_, kPulledSequence, answer.Take(), &gathered));
+  std::string failed;
+  for (uint32_t r = 0; r < gathered.size(); ++r) {
+    ByteReader reader(gathered[r]);
+    const std::string message = reader.GetString();
+    if (!reader.done()) return Status{Code::kInternal, "malformed answer after the KV pull"};
+    if (!message.empty()) failed += "rank " + std::to_string(r) + ": " + message;
+  }
+  if (failed.empty()) return true;
+  ++declined_;
+  spdlog::warn("attempt {}: KV was not carried: {}", preparation_->attempt(), failed);
+  world_->Decline(failed);
+  DropPending();
+  return false;
+}
+
+void Turn::DropPending() {
+  pending_.reset();
+  backend_->Drop();
+}
+
+Status Turn::EnterPending() {
+  const Pending pending = *std::exchange(pending_, std::nullopt);
+  if (pending.stays) return Enter(pending.carries ? Entry::kCarried : Entry::kKept);
+  Leave();
+  return OkStatus();
+}
+
+Status Turn::Enter(Entry entry) {
+  const tg_maps* maps = world_->maps();
+  if (maps == nullptr || maps->rank < 0) {
+    return {Code::kInternal, "a layout is in force, but this rank is not in it"};
+  }
+  Result<std::vector<kv::LayerGroups>> groups = GroupsOf(*maps, world_->model());
+  if (!groups.ok()) return groups.status();
+  std::vector<std::string> members(maps->members, maps->members + maps->world_size);
+  auto next = std::make_unique<Epoch>(
+      Epoch{maps, {std::move(*groups), members}, static_cast<uint32_t>(maps->rank)});
+  mesh_->KeepOnly({members.begin(), members.end()});
+  comm_ = Communicator(mesh_, maps->epoch, next->rank, std::move(members), &patience_);
+  step_ = 0;
+  rows_.reset();
+  idle_turns_ = 0;
+  preparation_.reset();
+  pending_.reset();
+  stopped_ = world_->stopped();
+  unreachable_.clear();
+  if (stopped_) WatchTheOthers();
+  TANGRAM_RETURN_IF_ERROR(backend_->Enter(*next, entry));
+  epoch_ = std::move(next);
+  for (const std::string& request : unknown_cancels_) (void)backend_->Cancel(request);
+  TakeInbox();  // what came while this rank stood still is its own, too
+  sink_->SetWorld(WorldMessage(*maps, epoch_->side.groups), world_->model().member,
+                  backend_->Rosters());
+  ReportLoad(true);
+  return OkStatus();
+}
+
+void Turn::Leave() {
+  if (const tg_maps* maps = world_->maps(); maps != nullptr) {
+    const Result<std::vector<kv::LayerGroups>> groups = GroupsOf(*maps, world_->model());
+    if (groups.ok()) sink_->SetWorld(WorldMessage(*maps, *groups), world_->model().member, {});
+  }
+  backend_->Leave();
+  epoch_.reset();
+  comm_ = Communicator();
+  preparation_.reset();
+  mesh_->KeepOnly({});
+  ReportLoad(true);
+}
+
+v1::World Turn::WorldMessage(const tg_maps& maps,
+                             const std::vector<kv::LayerGroups>& groups) const {
+  v1::World out;
+  out.set_world(world_->model().world);
+  out.set_epoch(maps.epoch);
+  for (uint32_t r = 0; r < maps.world_size; ++r) {
+    v1::WorldMember* member = out.add_members();
+    member->set_rank(r);
+    member->set_member(maps.members[r]);
+    member->set_frontend(maps.frontends[r]);
+    member->set_accepts(Accepts(groups, r));
+  }
+  out.set_max_tokens(backend_->max_tokens());
+  out.set_vocabulary(backend_->vocabulary());
+  return out;
+}
+
+}  // namespace tangram::engine

@@ -1,0 +1,43 @@
+// An attempt that the agent asked this engine to prepare: the next layout and the
+// connections it needs.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "agent/engine/mesh/communicator.h"
+#include "agent/engine/turn/side.h"
+#include "agent/engine/world/world.h"
+
+namespace tangram::engine {
+
+class Preparation {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Starts to connect. A target that this engine cannot compute is refused with the reason.
+  static Result<Preparation> Begin(const tg_event& event, const tg_model& model, Mesh* mesh,
+                                   Clock::time_point deadline, Patience* patience);
+
+  uint64_t attempt() const { return attempt_; }
+  uint64_t target_epoch() const { return target_epoch_; }
+  const Side& target() const { return target_; }
+  bool joins() const { return joins_; }
+  bool repair() const { return repair_; }
+  Communicator& communicator() { return comm_; }
+
+  // Tells the agent when all connections are there, or that they did not come in time. Once.
+  Status Answer(const Mesh& mesh, WorldView* world);
+  bool answered() const { return answered_; }
+
+ private:
+  uint64_t attempt_ = 0, target_epoch_ = 0;
+  bool joins_ = false, repair_ = false, answered_ = false;
+  Side target_;
+  Communicator comm_;
+  std::vector<std::string> peers_;
+  Clock::time_point deadline_;
+};
+
+}  // namespace tangram::engine

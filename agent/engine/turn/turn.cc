@@ -1,0 +1,249 @@
+#include "agent/engine/turn/turn.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "agent/base/fault.h"
+
+namespace tangram::engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+const fault::Point kBeforeExchange("engine.before_exchange");
+const fault::Point kAfterExchange("engine.after_exchange");
+
+constexpr auto kLoadPeriod = std::chrono::milliseconds(250);
+constexpr int kOutsideWaitMs = 5;
+constexpr size_t kUnknownCancels = 4096;
+// Steps that one attempt may hurry: this rank's permit came, and in the next step those of the
+// others have, too. An attempt that is declined until requests have ended does not make the world
+// hurry.
+constexpr uint32_t kHurried = 2;
+
+}  // namespace
+
+Status Turn::Run(const std::atomic<bool>& stop) {
+  stop_ = &stop;
+  while (!stop.load(std::memory_order_relaxed)) TANGRAM_RETURN_IF_ERROR(Once());
+  return OkStatus();
+}
+
+Status Turn::Once() {
+  TakeInbox();
+  TANGRAM_RETURN_IF_ERROR(TakeEvents(0));
+  if (epoch_ == nullptr) return Outside();
+  if (stopped_) return StandStill();
+  const Status step = world_->stopped() ? Fenced() : Step();
+  if (step.code() != Code::kUnavailable) return step;
+  GiveUp(step);
+  return OkStatus();
+}
+
+void Turn::TakeInbox() {
+  for (InboxItem& item : inbox_->TakeAll()) {
+    if (auto* cancel = std::get_if<CancelItem>(&item)) {
+      if (backend_->Cancel(cancel->request)) continue;
+      unknown_cancels_.push_back(std::move(cancel->request));
+      if (unknown_cancels_.size() > kUnknownCancels) unknown_cancels_.pop_front();
+      continue;
+    }
+    SubmitItem& submit = std::get<SubmitItem>(item);
+    backend_->Submit(submit.gateway, std::move(submit.submit));
+  }
+}
+
+Status Turn::TakeEvents(int timeout_ms) {
+  if (kept_event_) {
+    const tg_event event = *std::exchange(kept_event_, std::nullopt);
+    TANGRAM_RETURN_IF_ERROR(TakeEvent(event));
+  }
+  while (true) {
+    Result<tg_event> event = world_->Poll(timeout_ms);
+    timeout_ms = 0;
+    if (!event.ok()) {
+      if (event.status().code() != Code::kUnavailable) return event.status();
+      // The memory stays mapped: what is in force can be computed without the agent.
+      if (!agent_gone_) spdlog::error("the agent is gone: {}", event.status().message());
+      agent_gone_ = true;
+      return OkStatus();
+    }
+    agent_gone_ = false;
+    if (event->kind == TG_EVENT_NONE) return CheckPreparation();
+    TANGRAM_RETURN_IF_ERROR(TakeEvent(*event));
+  }
+}
+
+Status Turn::TakeEvent(const tg_event& event) {
+  switch (event.kind) {
+    case TG_EVENT_NONE:
+      break;
+    case TG_EVENT_PREPARE:
+      Prepare(event);
+      break;
+    case TG_EVENT_ABORT:
+      if (preparation_) spdlog::info("attempt {} is over", preparation_->attempt());
+      preparation_.reset();
+      if (pending_ && pending_->attempt == event.attempt) DropPending();
+      mesh_->KeepOnly({comm_.members().begin(), comm_.members().end()});
+      break;
+    case TG_EVENT_FLIPPED:
+      return Follow(event);
+  }
+  return OkStatus();
+}
+
+void Turn::Prepare(const tg_event& event) {
+  Result<Preparation> begun = Preparation::Begin(
+      event, world_->model(), mesh_, Clock::now() + options_.prepare_timeout, &patience_);
+  const Status fits =
+      begun.ok() ? backend_->Fits(*event.target, event.repair != 0) : begun.status();
+  if (!fits.ok()) {
+    spdlog::warn("attempt {}: refused: {}", event.attempt, fits.message());
+    (void)world_->Prepared(event.attempt, false, fits.message());
+    return;
+  }
+  preparation_ = std::move(*begun);
+  spdlog::info("attempt {}: preparing epoch {} with {} members", event.attempt, event.target_epoch,
+               preparation_->target().members.size());
+}
+
+Status Turn::CheckPreparation() {
+  if (!preparation_ || preparation_->answered()) return OkStatus();
+  mesh_->Progress(0);
+  // The attempt may be over by now, or the agent gone: the next event tells.
+  if (const Status told = preparation_->Answer(*mesh_, world_); !told.ok()) {
+    spdlog::warn("attempt {}: {}", preparation_->attempt(), told.message());
+  }
+  return OkStatus();
+}
+
+Status Turn::Outside() {
+  mesh_->Progress(kOutsideWaitMs);
+  if (!preparation_) return OkStatus();
+  TANGRAM_RETURN_IF_ERROR(CheckPreparation());
+  if (!preparation_->answered() || !preparation_->joins() ||
+      !preparation_->communicator().Begun()) {
+    return OkStatus();
+  }
+  // Members of the target step in it: the flip is a fact, this rank follows.
+  const Status joined = world_->Join(1000);
+  if (joined.code() == Code::kUnavailable) return OkStatus();
+  TANGRAM_RETURN_IF_ERROR(joined);
+  return Enter(Entry::kEmpty);
+}
+
+Status Turn::Step() {
+  const Clock::time_point begun = Clock::now();
+  Backend::Announcement announced = backend_->Announce(step_);
+  Control mine;
+  mine.word = world_->Word();
+  mine.pending = preparation_.has_value();
+  mine.work = announced.work;
+  mine.rows = announced.rows;
+  mine.text = std::move(announced.text);
+  (void)fault::Hit("engine.before_exchange");
+  std::vector<Bytes> gathered;
+  comm_.SetWork(rows_);  // what the slowest may still be at
+  TANGRAM_RETURN_IF_ERROR(comm_.Gather(step_, kControlSequence, mine.Encode(), &gathered));
+  std::vector<tg_word> words;
+  std::vector<Bytes> texts;
+  bool work = false, pending = false;
+  uint64_t rows = 0;
+  for (const Bytes& bytes : gathered) {
+    Result<Control> control = Control::Decode(bytes);
+    if (!control.ok()) return control.status();
+    words.push_back(control->word);
+    work = work || control->work;
+    pending = pending || control->pending;
+    rows += control->rows;
+    texts.push_back(std::move(control->text));
+  }
+  TANGRAM_RETURN_IF_ERROR(backend_->Heard(texts));
+  (void)fault::Hit("engine.after_exchange");
+
+  if (world_->Decide(words)) {
+    comm_.SetWork(std::nullopt);
+    Result<bool> flipped = Flip();
+    if (!flipped.ok()) return flipped.status();
+    if (*flipped) return OkStatus();
+  }
+  rows_ = rows;
+  comm_.SetWork(rows_);
+  beaten_ = Clock::now();
+  if (rows > 0) TANGRAM_RETURN_IF_ERROR(backend_->Compute({*epoch_, step_, comm_, *this}));
+  backend_->StepDone();
+  world_->StepDone();
+  ++step_;
+  ReportLoad(false);
+  Pause(work, pending, begun);
+  return OkStatus();
+}
+
+Status Turn::Answer() {
+  TANGRAM_RETURN_IF_ERROR(MayEmit());
+  Result<tg_event> event = world_->Poll(0);
+  if (event.ok() && event->kind == TG_EVENT_FLIPPED) {
+    kept_event_ = *event;  // nobody enters another epoch within a step
+  } else if (event.ok()) {
+    TANGRAM_RETURN_IF_ERROR(TakeEvent(*event));
+  } else if (event.status().code() != Code::kUnavailable) {
+    return event.status();
+  }
+  TANGRAM_RETURN_IF_ERROR(CheckPreparation());
+  mesh_->Progress(0);
+  const Clock::time_point now = Clock::now();
+  if (now - beaten_ >= options_.patience.least / 4) {
+    mesh_->Beat();
+    beaten_ = now;
+  }
+  return OkStatus();
+}
+
+Status Turn::MayEmit() { return world_->stopped() ? Fenced() : OkStatus(); }
+
+bool Turn::Hurries() {
+  if (kept_event_ || (stop_ != nullptr && stop_->load(std::memory_order_relaxed)) ||
+      !mesh_->Connected(comm_.members())) {  // the next exchange finds who is gone
+    return true;
+  }
+  if (!preparation_ || !preparation_->answered() || preparation_->repair()) return false;
+  if (hurried_attempt_ != preparation_->attempt()) {
+    hurried_attempt_ = preparation_->attempt();
+    hurried_ = 0;
+  }
+  // The word latches here as it would in the next step, which opens with it.
+  if (hurried_ >= kHurried || world_->Word().epoch == epoch()) return false;
+  ++hurried_;
+  return true;
+}
+
+void Turn::Pause(bool work, bool pending, Clock::time_point begun) {
+  if (work) {
+    idle_turns_ = 0;
+    std::this_thread::sleep_until(begun + options_.least_step);
+    return;
+  }
+  // The members pause alike, so an idle world costs a few short wake-ups; a request ends the
+  // pause of its own rank, and the others wake within theirs.
+  ++idle_turns_;
+  const auto longest = pending ? std::chrono::milliseconds(1) : options_.idle_pause;
+  inbox_->WaitFor(std::min<std::chrono::milliseconds>(
+      longest, std::chrono::milliseconds(1 + idle_turns_ / 50)));
+}
+
+void Turn::ReportLoad(bool now) {
+  const Clock::time_point time = Clock::now();
+  if (!now && time - load_reported_ < kLoadPeriod) return;
+  load_reported_ = time;
+  v1::Load load;
+  tg_engine_stats stats = TG_INIT(tg_engine_stats);
+  backend_->Measure(&load, &stats);
+  load.set_step(step_);
+  world_->Report(stats);
+  sink_->SetLoad(std::move(load));
+}
+
+}  // namespace tangram::engine

@@ -1,0 +1,58 @@
+// The world of a real engine: the agent, through the C ABI.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "agent/engine/world/world.h"
+
+namespace tangram::engine {
+
+class ClientWorld final : public WorldView {
+ public:
+  struct Options {
+    std::string agent_socket;
+    std::string token;
+    uint32_t device = 0;
+    std::string mesh_endpoint;
+    std::string frontend;
+    uint32_t block_tokens = 16;
+    std::string cuda_driver = "libcuda.so.1";  // where the memory is a GPU's
+  };
+
+  static Result<std::unique_ptr<ClientWorld>> Attach(const Options& options);
+
+  const tg_model& model() const override { return *tg_get_model(client_.get()); }
+  std::span<const tg_tensor> dense() const override;
+  const tg_maps* maps() const override { return tg_maps_current(client_.get()); }
+  device::Device& device() override { return *device_; }
+  Result<tg_event> Poll(int timeout_ms) override;
+  Status Prepared(uint64_t attempt, bool ok, const std::string& message) override;
+  tg_word Word() override { return tg_gate_word(client_.get()); }
+  bool Decide(std::span<const tg_word> words) override;
+  void Decline(const std::string& reason) override;
+  Status Commit() override;
+  void Stop(bool keep_word) override { tg_stop(client_.get(), keep_word ? 1 : 0); }
+  void SetUnreachable(std::span<const uint32_t> ranks) override;
+  bool stopped() const override { return tg_stopped(client_.get()) != 0; }
+  Status Join(int timeout_ms) override;
+  Result<uint64_t> PullKv(std::span<const tg_kv_move> moves) override;
+  void StepDone() override { tg_step_done(client_.get()); }
+  void Count(uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) override;
+  void CountExecuted(uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) override;
+  void Report(const tg_engine_stats& stats) override {
+    (void)tg_report(client_.get(), &stats, nullptr);  // it is whole
+  }
+
+ private:
+  struct Detach {
+    void operator()(tg_client* client) const { tg_detach(client); }
+  };
+  explicit ClientWorld(tg_client* client) : client_(client) {}
+  Status OpenDevice(const Options& options);
+
+  std::unique_ptr<tg_client, Detach> client_;
+  std::unique_ptr<device::Device> device_;
+};
+
+}  // namespace tangram::engine

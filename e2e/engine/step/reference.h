@@ -1,0 +1,138 @@
+// The reference engine's part of a turn: requests, KV and numerics of one rank.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agent/engine/frontend/sink.h"
+#include "agent/engine/turn/backend.h"
+#include "agent/engine/world/world.h"
+#include "e2e/engine/kv/kv_memory.h"
+#include "e2e/engine/model/model.h"
+#include "e2e/engine/pace/pacer.h"
+#include "e2e/engine/scheduler/scheduler.h"
+#include "e2e/engine/step/announced.h"
+#include "e2e/engine/step/context.h"
+#include "e2e/engine/step/experts.h"
+#include "e2e/engine/step/meter.h"
+#include "e2e/engine/transition/carry.h"
+#include "e2e/engine/world/reader.h"
+
+namespace tangram::engine {
+
+class Reference final : public Backend {
+ public:
+  struct Options {
+    SchedulerLimits limits;  // vocabulary is taken from the model
+    PaceOptions pace;        // steps last as on other machines
+  };
+
+  // kInvalid when config.json is not a model this engine computes. The pointers outlive it.
+  static Result<std::unique_ptr<Reference>> Make(Options options, WorldView* world, Sink* sink);
+
+  const Scheduler& scheduler() const { return scheduler_; }
+  const PageStore& pages() const { return pages_; }
+  const PaceCounts& pace_counts() const { return paced_.counts; }
+  double pace_imbalance() const { return paced_.imbalance; }
+
+  void Submit(const std::string& gateway, v1::Submit submit) override;
+  bool Cancel(const std::string& request) override { return scheduler_.Cancel(request); }
+  std::map<std::string, v1::Roster> Rosters() const override;
+  void Measure(v1::Load* load, tg_engine_stats* stats) override;
+  uint32_t max_tokens() const override { return options_.limits.max_model_len; }
+  uint32_t vocabulary() const override { return config_->vocab; }
+
+  Status Fits(const tg_maps& target, bool repair) override;
+  Announcement Announce(uint64_t step) override;
+  Status Heard(const std::vector<Bytes>& texts) override;
+  Status Compute(const StepInput& input) override;
+  void StepDone() override;
+
+  // transition.cc
+  Bytes Manifest() override;
+  Status Plan(const Side& from, const Side& to, const std::vector<Bytes>& manifests,
+              uint64_t* moved) override;
+  Result<uint64_t> Bring(uint32_t rank, Between& between) override;
+  void Drop() override;
+  Status Enter(const Epoch& epoch, Entry entry) override;
+  void Leave() override;
+
+ private:
+  Reference(Options options, WorldView* world, Sink* sink)
+      : options_(std::move(options)),
+        world_(world),
+        sink_(sink),
+        scheduler_(options_.limits),
+        dense_(&world->device()),
+        pieces_(&world->device()),
+        experts_(world->model(), &pieces_),
+        pacer_(options_.pace) {}
+
+  // Has the pages of a step's rows where they are computed with.
+  Status BringPages(const std::vector<Batch>& batches);
+  Status Emit(std::span<const float> x, Between& between);
+
+  // Ranks with a clock (paced.cc). Whether there is a pace for a layout; what is not in the table
+  // is an error unless a repair needs it.
+  Result<PacedLayout> PaceFor(const tg_maps& maps, bool repair) const;
+  // When this step is to end.
+  void SetPace(const StepInput& input);
+  // Waits until then, but answers meanwhile, and for no fence and no permit.
+  Status AwaitPace(Between& between);
+  // The step is done: what became of its time.
+  void NotePace();
+
+  // What a layout begins with here.
+  struct Held {
+    PageStore pages;
+    Adopted adopted;
+    uint32_t next_block = 0;
+  };
+  // What is left after a repair; all requests are kept, and KV where it is this rank's alone.
+  Result<Held> Repaired(const Epoch& epoch);
+  Status BindModel();
+
+  Options options_;
+  WorldView* const world_;
+  Sink* const sink_;
+
+  kv::Shape shape_;
+  std::optional<model::Config> config_;
+  std::optional<model::Model> model_;
+  PageStore pages_;
+  std::optional<KvMemory> kv_;
+  Scheduler scheduler_;
+  Reader dense_, pieces_;  // of the model that is bound; of the epoch
+  ExpertStage experts_;
+  StepMeter meter_;
+  const Pacer pacer_;
+  uint64_t last_arrival_ = 0;
+
+  const Epoch* epoch_ = nullptr;  // in force; nullptr outside of a world
+  HeldMap held_;
+  // Of the step.
+  std::vector<Chunk> chunks_;
+  std::vector<Announced> homes_;
+  // Of the flip: the plan, and what was brought for it.
+  struct Transition {
+    Carrying carrying;
+    std::vector<RankManifest> manifests;
+    Side to;
+    std::optional<Held> brought;
+  };
+  std::optional<Transition> transition_;
+
+  struct Paced {
+    PacedLayout layout;
+    double imbalance = 1;  // of the experts, in the mean of some steps
+    std::chrono::steady_clock::time_point begun, until;                           // of the step
+    enum class Ended { kUnpaced, kInTime, kLate, kCut } ended = Ended::kUnpaced;  // the last step
+    PaceCounts counts;
+  } paced_;
+};
+
+}  // namespace tangram::engine
