@@ -1,23 +1,16 @@
 // tangram-engine: the reference engine of one rank.
 #include <signal.h>
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <sstream>
-#include <thread>
 
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
-#include "agent/net/address.h"
-#include "agent/engine/frontend/server.h"
+#include "agent/engine/host/host.h"
 #include "e2e/engine/step/engine.h"
-#include "agent/engine/world/client_world.h"
 
 namespace tangram::engine {
 namespace {
@@ -25,106 +18,25 @@ namespace {
 std::atomic<bool> stop_asked{false};
 
 struct Flags {
-  ClientWorld::Options world;
-  std::string token_file, mesh_listen = "127.0.0.1:0", serve_listen = "127.0.0.1:0";
-  std::string advertise, ready_file, log_level = "info";
+  Host::Options host;
+  std::string log_level = "info";
   bool log_json = false;
   uint32_t agent_wait_seconds = 60;
-  net::TlsFiles tls;
-  bool insecure_fabric = false;
   Engine::Options engine;
   std::string pace;
 };
 
-Result<std::string> ReadToken(const std::string& path) {
-  std::ifstream file(path);
-  std::string token;
-  if (!std::getline(file, token) || token.empty()) {
-    return Status{Code::kUnavailable, "--token-file: cannot read a token from \"" + path + "\""};
-  }
-  return token;
-}
-
-// The containers of a pod start side by side: `attempt` is repeated until the agent is there.
-template <typename Attempt>
-auto AwaitAgent(std::chrono::steady_clock::time_point until, Attempt attempt) {
-  auto result = attempt();
-  while (!result.ok() && result.status().code() == Code::kUnavailable && !stop_asked &&
-         std::chrono::steady_clock::now() < until) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    result = attempt();
-  }
-  return result;
-}
-
-// Written whole or not at all: a reader that sees the file sees all of it.
-Status WriteReady(const std::string& path, const nlohmann::json& content) {
-  if (path.empty()) return OkStatus();
-  const std::string part = path + ".part";
-  {
-    std::ofstream file(part);
-    file << content.dump() << "\n";
-    if (!file.flush()) return {Code::kInvalid, "--ready-file: cannot write \"" + part + "\""};
-  }
-  if (std::rename(part.c_str(), path.c_str()) != 0) {
-    return {Code::kInvalid, "--ready-file: cannot write \"" + path + "\""};
-  }
-  return OkStatus();
-}
-
-Result<std::shared_ptr<net::Credentials>> CredentialsOf(const Flags& flags,
-                                                        const std::string& world) {
-  if (!flags.insecure_fabric) return net::Credentials::Open(flags.tls, world, "engine");
-  spdlog::warn(
-      "--insecure-fabric: what engines tell each other crosses the network in plain text, and "
-      "whoever reaches {} is believed to be an engine",
-      flags.mesh_listen);
-  return net::Credentials::Insecure();
-}
-
 Status Serve(Flags flags) {
-  const auto until =
-      std::chrono::steady_clock::now() + std::chrono::seconds(flags.agent_wait_seconds);
-  Result<std::string> token = AwaitAgent(until, [&] { return ReadToken(flags.token_file); });
-  if (!token.ok()) return token.status();
-  Result<net::HostPort> serve = net::ParseHostPort(flags.serve_listen);
-  if (!serve.ok()) return serve.status();
-  if (flags.advertise.empty()) flags.advertise = serve->host;
-
-  Inbox inbox;
-  Hub hub(&inbox);
-  Result<std::unique_ptr<Mesh>> mesh = Mesh::Listen(flags.mesh_listen);
-  if (!mesh.ok()) return mesh.status();
-  Result<std::unique_ptr<FrontendServer>> server =
-      FrontendServer::Start(flags.serve_listen, flags.tls, &hub, &inbox);
-  if (!server.ok()) return server.status();
-
-  flags.world.token = *token;
-  flags.world.mesh_endpoint = net::JoinHostPort(flags.advertise, (*mesh)->port());
-  flags.world.frontend =
-      net::JoinHostPort(flags.advertise, static_cast<uint16_t>((*server)->port()));
-  flags.world.block_tokens = flags.engine.reference.limits.block_tokens;
-  Result<std::unique_ptr<ClientWorld>> world =
-      AwaitAgent(until, [&] { return ClientWorld::Attach(flags.world); });
-  if (!world.ok()) return world.status();
-  const tg_model& model = (*world)->model();
-  Result<std::shared_ptr<net::Credentials>> credentials = CredentialsOf(flags, model.world);
-  if (!credentials.ok()) return credentials.status();
-  (*mesh)->SetSelf(model.world, model.member, std::move(*credentials));
-  Result<std::unique_ptr<Engine>> engine =
-      Engine::Make(flags.engine, world->get(), mesh->get(), &inbox, &hub);
+  flags.host.agent_wait = std::chrono::seconds(flags.agent_wait_seconds);
+  flags.host.world.block_tokens = flags.engine.reference.limits.block_tokens;
+  const auto host = Host::Open(std::move(flags.host), stop_asked);
+  if (!host.ok()) return host.status();
+  Host& of = **host;
+  const auto engine =
+      Engine::Make(std::move(flags.engine), &of.world(), &of.mesh(), &of.inbox(), &of.hub());
   if (!engine.ok()) return engine.status();
-  (*server)->SetWorldName(model.world);
-  TANGRAM_RETURN_IF_ERROR(WriteReady(flags.ready_file, {{"world", model.world},
-                                                        {"member", model.member},
-                                                        {"mesh", flags.world.mesh_endpoint},
-                                                        {"frontend", flags.world.frontend},
-                                                        {"pid", getpid()}}));
-  spdlog::info("engine of {} in world {}: serving at {}, mesh at {}", model.member, model.world,
-               flags.world.frontend, flags.world.mesh_endpoint);
-  const Status status = (*engine)->Run(stop_asked);
-  (*server)->Shutdown();
-  return status;
+  TANGRAM_RETURN_IF_ERROR(of.Ready());
+  return (*engine)->Run(stop_asked);
 }
 
 int Main(int argc, char** argv) {
@@ -135,21 +47,22 @@ int Main(int argc, char** argv) {
   uint64_t step_ms = 0;
   uint32_t drift_seconds = 600;
   CLI::App app("The reference engine of one rank: attaches to its agent and serves.");
-  app.add_option("--agent-socket", flags.world.agent_socket, "UNIX socket of the agent")
+  app.add_option("--agent-socket", flags.host.world.agent_socket, "UNIX socket of the agent")
       ->required();
-  app.add_option("--token-file", flags.token_file, "File with the pod's engine token")->required();
+  app.add_option("--token-file", flags.host.token_file, "File with the pod's engine token")
+      ->required();
   app.add_option("--agent-wait-seconds", flags.agent_wait_seconds,
                  "How long to wait for the agent to be there");
-  app.add_option("--device", flags.world.device, "Which of the pod's ranks, from 0");
-  app.add_option("--cuda-driver", flags.world.cuda_driver,
+  app.add_option("--device", flags.host.world.device, "Which of the pod's ranks, from 0");
+  app.add_option("--cuda-driver", flags.host.world.cuda_driver,
                  "Where the agent's memory is a GPU's: the driver, a name or a path");
-  app.add_option("--mesh-listen", flags.mesh_listen, "host:port for other engines");
-  app.add_option("--serve-listen", flags.serve_listen, "host:port for gateways");
-  app.add_option("--advertise", flags.advertise, "Host that others reach this engine at");
-  app.add_option("--tls-ca", flags.tls.ca, "PEM of the CA")->required();
-  app.add_option("--tls-cert", flags.tls.cert, "PEM of this engine's certificate")->required();
-  app.add_option("--tls-key", flags.tls.key, "PEM of its key")->required();
-  app.add_flag("--insecure-fabric", flags.insecure_fabric,
+  app.add_option("--mesh-listen", flags.host.mesh_listen, "host:port for other engines");
+  app.add_option("--serve-listen", flags.host.serve_listen, "host:port for gateways");
+  app.add_option("--advertise", flags.host.advertise, "Host that others reach this engine at");
+  app.add_option("--tls-ca", flags.host.tls.ca, "PEM of the CA")->required();
+  app.add_option("--tls-cert", flags.host.tls.cert, "PEM of this engine's certificate")->required();
+  app.add_option("--tls-key", flags.host.tls.key, "PEM of its key")->required();
+  app.add_flag("--insecure-fabric", flags.host.insecure_fabric,
                "Mesh in plain TCP, for networks that are closed to others");
   app.add_option("--block-tokens", limits.block_tokens, "Positions of a KV block")
       ->check(CLI::Range(1, 1024));
@@ -183,7 +96,8 @@ int Main(int argc, char** argv) {
       app.add_flag("--pace-imbalance", pace.imbalance,
                    "The experts' load counts as measured, on top of the table's routing")};
   for (CLI::Option* option : paced) option->needs("--pace");
-  app.add_option("--ready-file", flags.ready_file, "JSON with the real endpoints, once attached");
+  app.add_option("--ready-file", flags.host.ready_file,
+                 "JSON with the real endpoints, once attached");
   app.add_option("--log-level", flags.log_level, "trace, debug, info, warn, error")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
   app.add_flag("--log-json", flags.log_json, "One JSON object per line");
@@ -217,7 +131,7 @@ int Main(int argc, char** argv) {
   flags.engine.turn.least_step = std::chrono::milliseconds(step_ms);
   flags.engine.turn.patience.least = std::chrono::milliseconds(std::min(least_ms, most_ms));
   tangram::SetUpLog("engine", flags.log_level, flags.log_json,
-                    {{"device", std::to_string(flags.world.device)}});
+                    {{"device", std::to_string(flags.host.world.device)}});
   struct sigaction action {};
   action.sa_handler = [](int) { stop_asked.store(true); };
   sigaction(SIGTERM, &action, nullptr);

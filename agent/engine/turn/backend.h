@@ -51,6 +51,7 @@ class Between {
 struct StepInput {
   const Epoch& epoch;
   uint64_t step = 0;
+  uint64_t rows = 0;   // of all ranks
   Communicator& comm;  // sequences: kFirstSequence and up
   Between& between;
 };

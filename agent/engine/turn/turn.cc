@@ -173,7 +173,7 @@ Status Turn::Step() {
   rows_ = rows;
   comm_.SetWork(rows_);
   beaten_ = Clock::now();
-  if (rows > 0) TANGRAM_RETURN_IF_ERROR(backend_->Compute({*epoch_, step_, comm_, *this}));
+  if (rows > 0) TANGRAM_RETURN_IF_ERROR(backend_->Compute({*epoch_, step_, rows, comm_, *this}));
   backend_->StepDone();
   world_->StepDone();
   ++step_;

@@ -33,7 +33,9 @@ Result<std::unique_ptr<ClientWorld>> ClientWorld::Attach(const Options& options)
   raw.mesh_endpoint = options.mesh_endpoint.c_str();
   raw.frontend = options.frontend.c_str();
   raw.mixed_layouts = 1;
-  raw.slab_formats = TG_SLAB_GRANULE_MAJOR | TG_SLAB_ROW_MAJOR;
+  raw.attention_data_only = options.attention_data_only ? 1 : 0;
+  raw.even_shards_only = options.even_shards_only ? 1 : 0;
+  raw.slab_formats = options.slab_formats;
   raw.kv_block_tokens = options.block_tokens;
   raw.cuda_driver = options.cuda_driver.c_str();
   tg_client* client = nullptr;

@@ -18,10 +18,14 @@ class ClientWorld final : public WorldView {
     std::string frontend;
     uint32_t block_tokens = 16;
     std::string cuda_driver = "libcuda.so.1";  // where the memory is a GPU's
+    // What the engine computes (tg_options).
+    bool attention_data_only = false, even_shards_only = false;
+    uint32_t slab_formats = TG_SLAB_GRANULE_MAJOR | TG_SLAB_ROW_MAJOR;
   };
 
   static Result<std::unique_ptr<ClientWorld>> Attach(const Options& options);
 
+  tg_client* client() const { return client_.get(); }
   const tg_model& model() const override { return *tg_get_model(client_.get()); }
   std::span<const tg_tensor> dense() const override;
   const tg_maps* maps() const override { return tg_maps_current(client_.get()); }

@@ -1,0 +1,164 @@
+// The C functions of tangram/engine.h.
+#include "agent/client/abi.h"
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "agent/base/log.h"
+#include "agent/client/versioned.h"
+#include "agent/engine/abi/called.h"
+#include "agent/engine/host/host.h"
+#include "agent/engine/turn/turn.h"
+
+struct tge_engine {
+  std::atomic<bool> stop{false};
+  uint32_t block_tokens = 0;
+  tangram::engine::Turn::Options turn;
+  std::unique_ptr<tangram::engine::Host> host;
+  std::unique_ptr<tangram::engine::Called> called;  // while it runs
+};
+
+namespace {
+
+using tangram::Code;
+using tangram::Status;
+using tangram::abi::Fail;
+using tangram::abi::Guarded;
+using tangram::engine::Host;
+
+tg_code Told(const Status& status, tg_error* error) {
+  switch (status.code()) {
+    case Code::kOk:
+      return Fail(error, TG_OK, "");
+    case Code::kUnavailable:
+      return Fail(error, TG_AGAIN, status.message().c_str());
+    case Code::kNoMemory:
+      return Fail(error, TG_NO_ROOM, status.message().c_str());
+    default:
+      return tangram::abi::Done(status, error);
+  }
+}
+
+std::string Text(const char* text) { return text == nullptr ? "" : text; }
+
+Status Open(const tge_options& o, tge_engine* out) {
+  if (o.block_tokens == 0) return {Code::kInvalid, "tge_options: block_tokens is 0"};
+  tangram::SetUpLog("engine", o.log_level == nullptr ? "info" : o.log_level, false,
+                    {{"device", std::to_string(o.device)}});
+  Host::Options host;
+  host.world.agent_socket = Text(o.agent_socket);
+  host.world.device = o.device;
+  host.world.block_tokens = o.block_tokens;
+  host.world.attention_data_only = true;
+  host.world.even_shards_only = o.even_shards_only != 0;
+  host.world.slab_formats = o.slab_formats;
+  host.token_file = Text(o.token_file);
+  host.agent_wait = std::chrono::seconds(o.agent_wait_seconds);
+  host.mesh_listen = Text(o.mesh_listen);
+  host.serve_listen = Text(o.serve_listen);
+  host.advertise = Text(o.advertise);
+  host.tls = {Text(o.tls_ca), Text(o.tls_cert), Text(o.tls_key)};
+  host.insecure_fabric = o.insecure_fabric != 0;
+  host.ready_file = Text(o.ready_file);
+  const auto milliseconds = [](uint32_t given, auto* to) {
+    if (given > 0) *to = std::chrono::milliseconds(given);
+  };
+  milliseconds(o.most_silence_ms, &out->turn.patience.most);
+  milliseconds(o.least_silence_ms, &out->turn.patience.least);
+  milliseconds(o.idle_pause_ms, &out->turn.idle_pause);
+  out->block_tokens = o.block_tokens;
+  auto opened = Host::Open(std::move(host), out->stop);
+  if (!opened.ok()) return opened.status();
+  out->host = std::move(*opened);
+  return tangram::OkStatus();
+}
+
+bool Whole(const tge_backend& b) {
+  return b.submit != nullptr && b.cancel != nullptr && b.measure != nullptr && b.fits != nullptr &&
+         b.announce != nullptr && b.compute != nullptr && b.kv_layout != nullptr &&
+         b.manifest != nullptr && b.adopt != nullptr && b.drop != nullptr && b.gone != nullptr &&
+         b.enter != nullptr && b.leave != nullptr;
+}
+
+}  // namespace
+
+extern "C" {
+
+tg_code tge_open(const tge_options* options, tge_engine** out, tg_error* error) {
+  return Guarded(error, [&] {
+    auto known =
+        tangram::ReadKnown(options, TANGRAM_UP_TO(tge_options, slab_formats), "tge_options");
+    if (!known.ok()) return Told(known.status(), error);
+    auto engine = std::make_unique<tge_engine>();
+    if (const Status opened = Open(*known, engine.get()); !opened.ok()) return Told(opened, error);
+    *out = engine.release();
+    return Fail(error, TG_OK, "");
+  });
+}
+
+void tge_close(tge_engine* engine) { delete engine; }
+
+tg_client* tge_client(tge_engine* engine) { return engine->host->world().client(); }
+
+void tge_manifest_add(tge_manifest* manifest, const tge_request* request) {
+  tangram::engine::BlockRequest& to = manifest->requests.emplace_back();
+  to.request = request->request;
+  to.gateway = request->gateway;
+  to.running = request->running != 0;
+  to.computed = request->computed;
+  to.reserved = request->reserved;
+  to.blocks.assign(request->blocks, request->blocks + request->block_count);
+  const auto* const state = static_cast<const uint8_t*>(request->state);
+  to.state.assign(state, state + request->state_size);
+}
+
+tg_code tge_run(tge_engine* engine, const tge_backend* backend, tg_error* error) {
+  return Guarded(error, [&] {
+    auto known = tangram::ReadKnown(backend, TANGRAM_UP_TO(tge_backend, leave), "tge_backend");
+    if (!known.ok()) return Told(known.status(), error);
+    if (!Whole(*known)) return Fail(error, TG_INVALID, "tge_backend: a callback is null");
+    Host& host = *engine->host;
+    engine->called = std::make_unique<tangram::engine::Called>(*known, engine->block_tokens,
+                                                               &host.world(), &host.hub());
+    tangram::engine::Turn turn(engine->turn, &host.world(), &host.mesh(), &host.inbox(),
+                               &host.hub(), engine->called.get());
+    Status status = host.Ready();
+    if (status.ok()) status = turn.Run(engine->stop);
+    engine->called.reset();
+    return Told(status, error);
+  });
+}
+
+void tge_stop(tge_engine* engine) { engine->stop = true; }
+
+tg_code tge_exchange(tge_engine* engine, uint64_t sequence, const tge_bytes* send, tge_bytes* recv,
+                     tg_error* error) {
+  return Guarded(error,
+                 [&] { return Told(engine->called->Exchange(sequence, send, recv), error); });
+}
+
+tg_code tge_may_emit(tge_engine* engine, tg_error* error) {
+  return Guarded(error, [&] { return Told(engine->called->MayEmit(), error); });
+}
+
+void tge_emit(tge_engine* engine, const char* gateway, const char* request, uint32_t position,
+              uint32_t token, int finish) {
+  tangram::v1::Token out;
+  out.set_request(request);
+  out.set_position(position);
+  out.set_token(token);
+  out.set_finish(static_cast<tangram::v1::Finish>(finish));
+  engine->called->Emit(gateway, std::move(out));
+}
+
+void tge_refuse(tge_engine* engine, const char* gateway, const char* request, int code,
+                const char* message) {
+  tangram::v1::Refused out;
+  out.set_request(request);
+  out.set_code(static_cast<tangram::v1::Refused::Code>(code));
+  out.set_message(message);
+  engine->called->Refuse(gateway, std::move(out));
+}
+
+}  // extern "C"

@@ -1,0 +1,76 @@
+// The backend of an engine in another language: tge_backend (tangram/engine.h) behind Backend.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "agent/engine/abi/manifest.h"
+#include "agent/engine/frontend/sink.h"
+#include "agent/engine/include/tangram/engine.h"
+#include "agent/engine/turn/backend.h"
+#include "agent/engine/world/client_world.h"
+
+namespace tangram::engine {
+
+class Called final : public Backend {
+ public:
+  // `backend` has all callbacks; all outlive this.
+  Called(const tge_backend& backend, uint32_t block_tokens, ClientWorld* world, Sink* sink)
+      : backend_(backend), block_tokens_(block_tokens), world_(world), sink_(sink) {}
+
+  // Within Compute. kUnavailable as Communicator::Exchange.
+  Status Exchange(uint64_t sequence, const tge_bytes* send, tge_bytes* recv);
+  Status MayEmit();
+  void Emit(const std::string& gateway, v1::Token token);
+  void Refuse(const std::string& gateway, v1::Refused refused) {
+    sink_->Refuse(gateway, std::move(refused));
+  }
+
+  void Submit(const std::string& gateway, v1::Submit submit) override;
+  bool Cancel(const std::string& request) override;
+  std::map<std::string, v1::Roster> Rosters() const override;
+  void Measure(v1::Load* load, tg_engine_stats* stats) override;
+  uint32_t max_tokens() const override { return backend_.max_tokens; }
+  uint32_t vocabulary() const override { return backend_.vocabulary; }
+  Status Fits(const tg_maps& target, bool repair) override;
+  Announcement Announce(uint64_t step) override;
+  Status Heard(const std::vector<Bytes>&) override { return OkStatus(); }
+  Status Compute(const StepInput& input) override;
+  Bytes Manifest() override { return Here().Encode(); }
+  Status Plan(const Side& from, const Side& to, const std::vector<Bytes>& manifests,
+              uint64_t* moved) override;
+  Result<uint64_t> Bring(uint32_t rank, Between& between) override;
+  void Drop() override;
+  Status Enter(const Epoch& epoch, Entry entry) override;
+  void Leave() override;
+
+ private:
+  BlockManifest Here() const;
+
+  const tge_backend backend_;
+  const uint32_t block_tokens_;
+  ClientWorld* const world_;
+  Sink* const sink_;
+  const Epoch* epoch_ = nullptr;
+  // Of the step that is computed.
+  const StepInput* input_ = nullptr;
+  bool lost_ = false;  // an exchange failed: whatever the callback says, the step is given up
+  std::vector<Bytes> came_;
+  // Of the flip that is planned.
+  struct Transition {
+    std::vector<BlockManifest> manifests;
+    kv::Plan plan;
+    std::vector<std::string> gone;
+  };
+  std::optional<Transition> transition_;
+};
+
+}  // namespace tangram::engine
+
+// What backend.manifest adds to.
+struct tge_manifest {
+  std::vector<tangram::engine::BlockRequest> requests;
+};

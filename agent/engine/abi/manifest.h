@@ -1,0 +1,49 @@
+// What ranks tell each other at a flip whose engines keep all KV of a request on one rank, in
+// blocks of their own numbering.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "agent/base/status.h"
+#include "agent/engine/turn/side.h"
+#include "agent/engine/wire/bytes.h"
+#include "agent/kv/plan.h"
+
+namespace tangram::engine {
+
+struct BlockRequest {
+  std::string request, gateway;
+  bool running = false;
+  uint32_t computed = 0, reserved = 0;  // positions
+  std::vector<uint32_t> blocks;         // of its home, in order of position
+  Bytes state;                          // the engine's own
+};
+
+// Block b of layer l is block_bytes at offset + l * layer_stride + b * block_stride.
+struct BlockLayout {
+  uint64_t offset = 0, layer_stride = 0, block_stride = 0, block_bytes = 0;
+  uint32_t blocks = 0, free_blocks = 0;
+  uint64_t At(uint32_t layer, uint32_t block) const {
+    return offset + layer * layer_stride + block * block_stride;
+  }
+};
+
+struct BlockManifest {
+  std::vector<BlockRequest> requests;  // running first
+  BlockLayout kv;
+
+  Bytes Encode() const;
+  // kInternal: not a manifest of a rank with so many layers and bytes of KV: blocks beyond its
+  // region, KV of more positions than blocks hold.
+  static Result<BlockManifest> Decode(const Bytes& bytes, uint32_t layers, uint64_t kv_bytes,
+                                      uint32_t block_tokens);
+};
+
+// Where requests go, by kv::MakePlan: equal at all ranks. kInvalid: a side splits heads.
+// kNoMemory: it does not fit now.
+Result<kv::Plan> PlanBlocks(const kv::Shape& shape, uint32_t layers, const Side& from,
+                            const Side& to, const std::vector<BlockManifest>& manifests);
+
+}  // namespace tangram::engine

@@ -1,0 +1,26 @@
+// What another rank may send at a flip: decoded, or an error; what is decoded survives a round trip
+// and lies in the region.
+#include <cstdlib>
+
+#include "agent/engine/abi/manifest.h"
+
+using namespace tangram::engine;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  constexpr uint32_t kLayers = 3, kTokens = 16;
+  constexpr uint64_t kBytes = 1 << 20;
+  const auto came = BlockManifest::Decode({data, data + size}, kLayers, kBytes, kTokens);
+  if (!came.ok()) return 0;
+  const BlockLayout& kv = came->kv;
+  for (uint32_t layer = 0; layer < kLayers && kv.blocks > 0; ++layer) {
+    if (kv.At(layer, kv.blocks - 1) + kv.block_bytes > kBytes) std::abort();
+  }
+  for (const BlockRequest& request : came->requests) {
+    if (request.computed > request.blocks.size() * kTokens) std::abort();
+    for (const uint32_t block : request.blocks) {
+      if (block >= kv.blocks) std::abort();
+    }
+  }
+  if (!BlockManifest::Decode(came->Encode(), kLayers, kBytes, kTokens).ok()) std::abort();
+  return 0;
+}

@@ -1,0 +1,174 @@
+/* The kit for engines (agent/engine/README.md) for any language: what a rank does beside computing.
+ *
+ * tge_open attaches to the agent and listens for other engines and for gateways. The engine makes
+ * itself from tg_get_model(tge_client(...)) (client.h; this library has all of it), then calls
+ * tge_run, which takes steps in the calling thread until tge_stop and calls back from it alone.
+ *
+ * For engines whose requests have all their KV on one rank (attention by data), in blocks of their
+ * own numbering, alike in all layers. Experts may be anywhere: a step is computed by all ranks at
+ * once, and tge_exchange carries rows between them.
+ *
+ * Structs begin with struct_size, which who allocates them sets; members are only added at the end
+ * (client.h, "Versions").
+ */
+#ifndef TANGRAM_ENGINE_H_
+#define TANGRAM_ENGINE_H_
+
+#include "tangram/client.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tge_engine tge_engine;
+
+typedef struct {
+  size_t struct_size;
+  const char* agent_socket; /* needed */
+  const char* token_file;   /* needed; the pod's engine token */
+  uint32_t device;          /* which of the pod's ranks, from 0 */
+  uint32_t agent_wait_seconds;
+  const char* mesh_listen;  /* needed; host:port for other engines, port 0: any */
+  const char* serve_listen; /* needed; host:port for gateways */
+  const char* advertise;    /* host that others reach this one at; NULL: that of serve_listen */
+  const char* tls_ca;       /* needed; PEM files */
+  const char* tls_cert;
+  const char* tls_key;
+  int insecure_fabric;    /* mesh in plain TCP */
+  const char* ready_file; /* JSON with the real endpoints, once attached; NULL: none */
+  uint32_t block_tokens;  /* needed; positions of a KV block */
+  uint32_t slab_formats;  /* TG_SLAB_* or'ed */
+  int even_shards_only;
+  uint32_t most_silence_ms, least_silence_ms; /* of a peer; 0: 10000 and 1000 */
+  uint32_t idle_pause_ms;                     /* longest pause of a world without work; 0: 4 */
+  const char* log_level;                      /* NULL: info */
+} tge_options;
+
+/* TG_OK, TG_REFUSED (the request or the layout, why says so), TG_NO_ROOM; of tge_exchange and of
+ * compute TG_AGAIN: the step is given up, since a peer is gone or this rank was left out. */
+tg_code tge_open(const tge_options* options, tge_engine** out, tg_error* error);
+void tge_close(tge_engine* engine);
+/* Owned by the engine. Its calls of the gate, of KV and of polling are the kit's. */
+tg_client* tge_client(tge_engine* engine);
+
+/* A request as a gateway submits it. */
+typedef struct {
+  size_t struct_size;
+  const char* request;
+  const char* gateway;
+  const uint32_t* prompt;
+  size_t prompt_count;
+  uint32_t max_tokens;
+  float temperature, top_p;
+  uint64_t seed;
+  const uint32_t* stop_tokens;
+  size_t stop_count;
+} tge_submit;
+
+/* A request with its KV, as it is told at a flip and comes to another rank. */
+typedef struct {
+  size_t struct_size;
+  const char* request;
+  const char* gateway;
+  int running;            /* else it waits, and has no KV */
+  uint32_t computed;      /* positions whose KV is there */
+  uint32_t reserved;      /* most positions that it may come to */
+  const uint32_t* blocks; /* of the rank that has it, in order of position */
+  size_t block_count;
+  const void* state; /* the engine's own: tokens, sampling */
+  size_t state_size;
+} tge_request;
+
+/* Where blocks lie in the KV region: block b of layer l is block_bytes at
+ * offset + l * layer_stride + b * block_stride. */
+typedef struct {
+  size_t struct_size;
+  uint64_t offset, layer_stride, block_stride, block_bytes;
+  uint32_t blocks, free_blocks;
+} tge_kv_layout;
+
+typedef struct tge_manifest tge_manifest;
+/* Within backend.manifest alone. Copies. */
+void tge_manifest_add(tge_manifest* manifest, const tge_request* request);
+
+typedef struct {
+  size_t struct_size;
+  uint64_t epoch, step;
+  uint32_t rank, world_size;
+  uint64_t rows; /* of this step, of all ranks */
+} tge_step;
+
+typedef enum {
+  TGE_EMPTY = 0,    /* this rank was in no world */
+  TGE_KEPT = 1,     /* all requests stay */
+  TGE_CARRIED = 2,  /* what was adopted is here, what is gone was told */
+  TGE_REPAIRED = 3, /* somebody died; requests here stay */
+} tge_entry;
+
+/* Called from tge_run's thread. `why` may be written where a call can fail. */
+typedef struct {
+  size_t struct_size;
+  void* self;
+  uint32_t max_tokens, vocabulary; /* of prompt and answer; for gateways */
+
+  /* A request; tge_refuse says why not. */
+  void (*submit)(void* self, const tge_submit* submit);
+  /* 1: it was here, and is no more. */
+  int (*cancel)(void* self, const char* request);
+  void (*measure)(void* self, tg_engine_stats* stats);
+  /* Whether the target can be computed here: TG_OK, or TG_REFUSED. */
+  tg_code (*fits)(void* self, const tg_maps* target, int repair, tg_error* why);
+  /* Rows (tokens) of the next step here; *work: something is to be done, or waits. Before the
+   * words are exchanged: a flip may follow instead of compute. */
+  void (*announce)(void* self, uint64_t step, uint64_t* rows, int* work);
+  /* The step, also if this rank has no rows of its own. TG_AGAIN if an exchange or tge_may_emit
+   * said so: nothing was emitted, and the step is as if it had not been. */
+  tg_code (*compute)(void* self, const tge_step* step, tg_error* why);
+  void (*kv_layout)(void* self, tge_kv_layout* out);
+  /* All requests here, by tge_manifest_add: running first. */
+  void (*manifest)(void* self, tge_manifest* out);
+  /* A request comes here: blocks for its block_count blocks, whose KV the kit brings after that.
+   * It is not to run before `enter`. TG_OK, TG_NO_ROOM. */
+  tg_code (*adopt)(void* self, const tge_request* request, uint32_t* blocks, tg_error* why);
+  /* The flip is off: what was adopted since the last enter goes. */
+  void (*drop)(void* self);
+  /* The request went elsewhere with its KV: not a word to its gateway. */
+  void (*gone)(void* self, const char* request);
+  /* The layout of tg_maps_current is in force. */
+  tg_code (*enter)(void* self, uint64_t epoch, tge_entry entry, tg_error* why);
+  /* Out of every world: no requests, no weights. */
+  void (*leave)(void* self);
+} tge_backend;
+
+/* Takes steps until tge_stop. Anything but TG_OK: this rank can serve no longer. */
+tg_code tge_run(tge_engine* engine, const tge_backend* backend, tg_error* error);
+/* Any thread, also a signal handler. */
+void tge_stop(tge_engine* engine);
+
+/* --- within compute --- */
+
+typedef struct {
+  const void* data;
+  size_t size;
+} tge_bytes;
+
+/* All to all: send[r] goes to rank r, recv[r] is what r sent here; world_size entries each. Every
+ * rank calls it with the same sequence numbers, from 1, in the same order. What recv points at
+ * stays until the next exchange. TG_AGAIN: see above. */
+tg_code tge_exchange(tge_engine* engine, uint64_t sequence, const tge_bytes* send, tge_bytes* recv,
+                     tg_error* error);
+/* Before the first tge_emit of a step. TG_AGAIN: this rank was left out. */
+tg_code tge_may_emit(tge_engine* engine, tg_error* error);
+/* `position`: absolute, the first generated token has that of the prompt's length. `finish`: 0 goes
+ * on, 1 length, 2 stop, 3 cancelled. */
+void tge_emit(tge_engine* engine, const char* gateway, const char* request, uint32_t position,
+              uint32_t token, int finish);
+/* `code`: 1 invalid, 2 busy, 3 not ready, 4 running already. Also outside of compute. */
+void tge_refuse(tge_engine* engine, const char* gateway, const char* request, int code,
+                const char* message);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* TANGRAM_ENGINE_H_ */

@@ -1,0 +1,101 @@
+"""engine.h in ctypes. libtangram_engine.so has client.h, too: tangram_client loads it in place of its own library, and works on the kit's client."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import CFUNCTYPE, POINTER, c_char_p, c_float, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+
+from tangram_client import _abi as client_abi
+
+if not hasattr(client_abi.lib, "tge_open"):
+    raise ImportError("tangram_engine needs libtangram_engine.so in place of the client's library: name it in TANGRAM_CLIENT_LIBRARY")
+
+Error, sized, check = client_abi.Error, client_abi.sized, client_abi.check
+
+OK, AGAIN, REFUSED, INVALID, NO_ROOM = 0, 1, 2, 4, 5
+
+
+class Options(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t), ("agent_socket", c_char_p), ("token_file", c_char_p), ("device", c_uint32), ("agent_wait_seconds", c_uint32),
+        ("mesh_listen", c_char_p), ("serve_listen", c_char_p), ("advertise", c_char_p), ("tls_ca", c_char_p), ("tls_cert", c_char_p),
+        ("tls_key", c_char_p), ("insecure_fabric", c_int), ("ready_file", c_char_p), ("block_tokens", c_uint32), ("slab_formats", c_uint32),
+        ("even_shards_only", c_int), ("most_silence_ms", c_uint32), ("least_silence_ms", c_uint32), ("idle_pause_ms", c_uint32),
+        ("log_level", c_char_p),
+    ]
+
+
+class Submit(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t), ("request", c_char_p), ("gateway", c_char_p), ("prompt", POINTER(c_uint32)), ("prompt_count", c_size_t),
+        ("max_tokens", c_uint32), ("temperature", c_float), ("top_p", c_float), ("seed", c_uint64), ("stop_tokens", POINTER(c_uint32)),
+        ("stop_count", c_size_t),
+    ]
+
+
+class Request(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t), ("request", c_char_p), ("gateway", c_char_p), ("running", c_int), ("computed", c_uint32), ("reserved", c_uint32),
+        ("blocks", POINTER(c_uint32)), ("block_count", c_size_t), ("state", c_void_p), ("state_size", c_size_t),
+    ]
+
+
+class KvLayout(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t), ("offset", c_uint64), ("layer_stride", c_uint64), ("block_stride", c_uint64), ("block_bytes", c_uint64),
+        ("blocks", c_uint32), ("free_blocks", c_uint32),
+    ]
+
+
+class Step(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("epoch", c_uint64), ("step", c_uint64), ("rank", c_uint32), ("world_size", c_uint32), ("rows", c_uint64)]
+
+
+class Bytes(ctypes.Structure):
+    _fields_ = [("data", c_void_p), ("size", c_size_t)]
+
+
+SELF = c_void_p
+SubmitCall = CFUNCTYPE(None, SELF, POINTER(Submit))
+CancelCall = CFUNCTYPE(c_int, SELF, c_char_p)
+MeasureCall = CFUNCTYPE(None, SELF, POINTER(client_abi.EngineStats))
+FitsCall = CFUNCTYPE(c_int, SELF, POINTER(client_abi.Maps), c_int, POINTER(Error))
+AnnounceCall = CFUNCTYPE(None, SELF, c_uint64, POINTER(c_uint64), POINTER(c_int))
+ComputeCall = CFUNCTYPE(c_int, SELF, POINTER(Step), POINTER(Error))
+LayoutCall = CFUNCTYPE(None, SELF, POINTER(KvLayout))
+ManifestCall = CFUNCTYPE(None, SELF, c_void_p)
+AdoptCall = CFUNCTYPE(c_int, SELF, POINTER(Request), POINTER(c_uint32), POINTER(Error))
+PlainCall = CFUNCTYPE(None, SELF)
+GoneCall = CFUNCTYPE(None, SELF, c_char_p)
+EnterCall = CFUNCTYPE(c_int, SELF, c_uint64, c_int, POINTER(Error))
+
+
+class Backend(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t), ("self", c_void_p), ("max_tokens", c_uint32), ("vocabulary", c_uint32),
+        ("submit", SubmitCall), ("cancel", CancelCall), ("measure", MeasureCall), ("fits", FitsCall), ("announce", AnnounceCall),
+        ("compute", ComputeCall), ("kv_layout", LayoutCall), ("manifest", ManifestCall), ("adopt", AdoptCall), ("drop", PlainCall),
+        ("gone", GoneCall), ("enter", EnterCall), ("leave", PlainCall),
+    ]
+
+
+def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
+    error = POINTER(Error)
+    for name, result, arguments in (
+        ("tge_open", c_int, [POINTER(Options), POINTER(c_void_p), error]),
+        ("tge_close", None, [c_void_p]),
+        ("tge_client", c_void_p, [c_void_p]),
+        ("tge_manifest_add", None, [c_void_p, POINTER(Request)]),
+        ("tge_run", c_int, [c_void_p, POINTER(Backend), error]),
+        ("tge_stop", None, [c_void_p]),
+        ("tge_exchange", c_int, [c_void_p, c_uint64, POINTER(Bytes), POINTER(Bytes), error]),
+        ("tge_may_emit", c_int, [c_void_p, error]),
+        ("tge_emit", None, [c_void_p, c_char_p, c_char_p, c_uint32, c_uint32, c_int]),
+        ("tge_refuse", None, [c_void_p, c_char_p, c_char_p, c_int, c_char_p]),
+    ):
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+lib = _declare(client_abi.lib)

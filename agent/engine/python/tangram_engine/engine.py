@@ -1,0 +1,285 @@
+"""An engine's process under the kit: `Kit` has agent, mesh, gateways and the turn, `Backend` is what an engine brings."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import enum
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from tangram_client import Client, EngineStats, Maps, SlabFormat
+from tangram_client.maps import maps_of
+
+from . import _abi
+
+
+class Entry(enum.IntEnum):
+    """What an epoch begins with."""
+
+    EMPTY = 0
+    KEPT = 1
+    CARRIED = 2
+    REPAIRED = 3
+
+
+class Finish(enum.IntEnum):
+    GOES_ON = 0
+    LENGTH = 1
+    STOP = 2
+    CANCELLED = 3
+
+
+class Refusal(enum.IntEnum):
+    INVALID = 1
+    BUSY = 2
+    NOT_READY = 3
+    RUNNING = 4
+
+
+class PeerGone(Exception):
+    """The step is given up: a peer is gone, or this rank was left out. `Backend.compute` lets it pass, with the step undone."""
+
+
+class NoRoom(Exception):
+    """The request does not fit now."""
+
+
+class Refused(Exception):
+    """The layout cannot be computed here; the message says why."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Submit:
+    request: str
+    gateway: str
+    prompt: list[int]
+    max_tokens: int
+    temperature: float
+    top_p: float
+    seed: int
+    stop_tokens: list[int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Request:
+    """A request with its KV, as it is told at a flip and comes to another rank."""
+
+    request: str
+    gateway: str
+    running: bool  # else it waits, and has no KV
+    computed: int  # positions whose KV is there
+    reserved: int  # most positions that it may come to
+    blocks: Sequence[int]
+    state: bytes  # the engine's own
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KvLayout:
+    """Block b of layer l is block_bytes at offset + l * layer_stride + b * block_stride of the KV region."""
+
+    offset: int
+    layer_stride: int
+    block_stride: int
+    block_bytes: int
+    blocks: int
+    free_blocks: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    epoch: int
+    step: int
+    rank: int
+    world_size: int
+    rows: int  # of all ranks
+
+
+class Backend(Protocol):
+    """What an engine brings; called from the thread of `Kit.run` alone. Meaning and order: tangram/engine.h."""
+
+    max_tokens: int  # of prompt and answer
+    vocabulary: int
+
+    def submit(self, submit: Submit) -> None: ...
+    def cancel(self, request: str) -> bool: ...
+    def stats(self) -> EngineStats: ...
+    def fits(self, target: Maps, repair: bool) -> None: ...
+    def announce(self, step: int) -> tuple[int, bool]: ...
+    def compute(self, step: Step) -> None: ...
+    def kv_layout(self) -> KvLayout: ...
+    def manifest(self) -> Iterable[Request]: ...
+    def adopt(self, request: Request) -> Sequence[int]: ...
+    def drop(self) -> None: ...
+    def gone(self, request: str) -> None: ...
+    def enter(self, maps: Maps, entry: Entry) -> None: ...
+    def leave(self) -> None: ...
+
+
+def _text(raw: bytes | None) -> str:
+    return (raw or b"").decode()
+
+
+def _array(first: Any, count: int) -> list[int]:
+    return first[:count] if count else []
+
+
+class Kit:
+    """Made by `open`. `client` is the agent's side: model, maps, weights, KV; its calls of the gate, of KV and of polling are the kit's."""
+
+    def __init__(self, handle: ctypes.c_void_p) -> None:
+        self._handle = handle
+        self.client = Client(ctypes.c_void_p(_abi.lib.tge_client(handle)))
+        self._error: BaseException | None = None  # of a callback: the end
+
+    @classmethod
+    def open(cls, *, agent_socket: str, token_file: str, mesh_listen: str, serve_listen: str, tls_ca: str, tls_cert: str, tls_key: str, block_tokens: int,
+             device: int = 0, agent_wait_seconds: int = 60, advertise: str = "", insecure_fabric: bool = False, ready_file: str = "",
+             slab_formats: SlabFormat = SlabFormat.GRANULE_MAJOR, even_shards_only: bool = False, most_silence_ms: int = 0, least_silence_ms: int = 0,
+             idle_pause_ms: int = 0, log_level: str = "info") -> Kit:
+        """Listens, waits for the agent, attaches. Raises the classes of tangram_client.errors, which say which option is wrong."""
+        options, error, out = _abi.sized(_abi.Options), _abi.sized(_abi.Error), ctypes.c_void_p()
+        for name, value in locals().copy().items():
+            if name in ("cls", "options", "error", "out"):
+                continue
+            setattr(options, name, value.encode() if isinstance(value, str) else int(value))
+        if not advertise:
+            options.advertise = None
+        if not ready_file:
+            options.ready_file = None
+        _abi.check(_abi.lib.tge_open(ctypes.byref(options), ctypes.byref(out), ctypes.byref(error)), error)
+        return cls(out)
+
+    def run(self, backend: Backend) -> None:
+        """Steps until `stop`. Raises what a callback raised, or why this rank can serve no longer."""
+        raw, error = self._callbacks(backend), _abi.sized(_abi.Error)
+        code = _abi.lib.tge_run(self._handle, ctypes.byref(raw), ctypes.byref(error))
+        if self._error is not None:
+            raise self._error
+        _abi.check(code, error)
+
+    def stop(self) -> None:
+        """From any thread, or a signal's handler."""
+        _abi.lib.tge_stop(self._handle)
+
+    # Within Backend.compute.
+
+    def exchange(self, sequence: int, send: Sequence[bytes | memoryview]) -> list[memoryview]:
+        """send[r] goes to rank r; what each sent here, good until the next exchange. PeerGone."""
+        count = len(send)
+        out, back, keep = (_abi.Bytes * count)(), (_abi.Bytes * count)(), []
+        for r, data in enumerate(send):
+            view = memoryview(data).cast("B")
+            if view.nbytes == 0:
+                continue
+            if view.readonly:
+                view = memoryview(bytearray(view))
+            buffer = (ctypes.c_char * view.nbytes).from_buffer(view)
+            keep.append(buffer)
+            out[r] = _abi.Bytes(ctypes.addressof(buffer), view.nbytes)
+        error = _abi.sized(_abi.Error)
+        self._peers(_abi.lib.tge_exchange(self._handle, sequence, out, back, ctypes.byref(error)), error)
+        return [memoryview((ctypes.c_ubyte * b.size).from_address(b.data)) if b.size else memoryview(b"") for b in back]
+
+    def may_emit(self) -> None:
+        """Before the first `emit` of a step. PeerGone: this rank was left out."""
+        error = _abi.sized(_abi.Error)
+        self._peers(_abi.lib.tge_may_emit(self._handle, ctypes.byref(error)), error)
+
+    def emit(self, gateway: str, request: str, position: int, token: int, finish: Finish = Finish.GOES_ON) -> None:
+        _abi.lib.tge_emit(self._handle, gateway.encode(), request.encode(), position, token, int(finish))
+
+    def refuse(self, gateway: str, request: str, code: Refusal, message: str) -> None:
+        _abi.lib.tge_refuse(self._handle, gateway.encode(), request.encode(), int(code), message.encode())
+
+    def _peers(self, code: int, error: Any) -> None:
+        if code == _abi.AGAIN:
+            raise PeerGone(_text(error.message))
+        _abi.check(code, error)
+
+    # From C. No exception may leave a callback: the first one is kept, and ends the rank.
+
+    def _guarded(self, call: Callable[..., int | None], *arguments: Any, why: Any = None) -> int:
+        try:
+            return call(*arguments) or _abi.OK
+        except PeerGone as e:
+            code, said = _abi.AGAIN, str(e)
+        except NoRoom as e:
+            code, said = _abi.NO_ROOM, str(e)
+        except Refused as e:
+            code, said = _abi.REFUSED, str(e)
+        except BaseException as e:
+            self._error = self._error or e
+            traceback.print_exc()
+            self.stop()
+            code, said = _abi.INVALID, f"{type(e).__name__}: {e}"
+        if why:
+            why.contents.message = said.encode()[:499]
+        return code
+
+    def _callbacks(self, backend: Backend) -> _abi.Backend:
+        guarded, model = self._guarded, self.client.model
+
+        def submit(raw: Any) -> None:
+            s = raw.contents
+            backend.submit(Submit(_text(s.request), _text(s.gateway), _array(s.prompt, s.prompt_count), s.max_tokens, s.temperature, s.top_p, s.seed,
+                                  _array(s.stop_tokens, s.stop_count)))
+
+        def measure(raw: Any) -> None:
+            for field in dataclasses.fields(stats := backend.stats()):
+                setattr(raw.contents, field.name, getattr(stats, field.name))
+
+        def announce(step: int, rows: Any, work: Any) -> None:
+            rows[0], todo = backend.announce(step)
+            work[0] = int(todo)
+
+        def compute(raw: Any) -> None:
+            s = raw.contents
+            backend.compute(Step(s.epoch, s.step, s.rank, s.world_size, s.rows))
+
+        def layout(raw: Any) -> None:
+            for field in dataclasses.fields(kv := backend.kv_layout()):
+                setattr(raw.contents, field.name, getattr(kv, field.name))
+
+        def manifest(out: Any) -> None:
+            for r in backend.manifest():
+                blocks, state = (ctypes.c_uint32 * len(r.blocks))(*r.blocks), ctypes.create_string_buffer(r.state, len(r.state) or 1)
+                raw = _abi.Request(ctypes.sizeof(_abi.Request), r.request.encode(), r.gateway.encode(), r.running, r.computed, r.reserved, blocks,
+                                   len(r.blocks), ctypes.cast(state, ctypes.c_void_p), len(r.state))
+                _abi.lib.tge_manifest_add(out, ctypes.byref(raw))
+
+        def adopt(raw: Any, blocks: Any) -> None:
+            r = raw.contents
+            took = backend.adopt(Request(_text(r.request), _text(r.gateway), bool(r.running), r.computed, r.reserved, _array(r.blocks, r.block_count),
+                                         ctypes.string_at(r.state, r.state_size)))
+            if len(took) != r.block_count:
+                raise ValueError(f"adopt of {_text(r.request)} gave {len(took)} blocks for {r.block_count}")
+            for i, block in enumerate(took):
+                blocks[i] = block
+
+        def enter(entry: int) -> None:
+            assert (maps := self.client.maps) is not None
+            backend.enter(maps, Entry(entry))
+
+        a = _abi
+        out = a.sized(a.Backend)
+        out.max_tokens, out.vocabulary = backend.max_tokens, backend.vocabulary
+        out.submit = a.SubmitCall(lambda _, s: void(guarded(submit, s)))
+        out.cancel = a.CancelCall(lambda _, r: guarded(lambda: int(backend.cancel(_text(r)))))
+        out.measure = a.MeasureCall(lambda _, s: void(guarded(measure, s)))
+        out.fits = a.FitsCall(lambda _, m, repair, why: guarded(lambda: backend.fits(maps_of(m.contents, model.experts, model.layers), bool(repair)), why=why))
+        out.announce = a.AnnounceCall(lambda _, step, rows, work: void(guarded(announce, step, rows, work)))
+        out.compute = a.ComputeCall(lambda _, step, why: guarded(compute, step, why=why))
+        out.kv_layout = a.LayoutCall(lambda _, kv: void(guarded(layout, kv)))
+        out.manifest = a.ManifestCall(lambda _, m: void(guarded(manifest, m)))
+        out.adopt = a.AdoptCall(lambda _, r, blocks, why: guarded(adopt, r, blocks, why=why))
+        out.drop = a.PlainCall(lambda _: void(guarded(backend.drop)))
+        out.gone = a.GoneCall(lambda _, r: void(guarded(lambda: backend.gone(_text(r)))))
+        out.enter = a.EnterCall(lambda _, epoch, entry, why: guarded(enter, entry, why=why))
+        out.leave = a.PlainCall(lambda _: void(guarded(backend.leave)))
+        return out
+
+
+def void(_: object) -> None:
+    """For callbacks that return nothing."""
