@@ -59,13 +59,20 @@ CudaStream::~CudaStream() {
   (void)driver.StreamDestroy(stream_);
 }
 
-Status CudaStream::PutStrip(const CopyOp& op, const Strip& to, const Strip& from) {
+Status CudaStream::PutStrip(const CopyOp& op, const Strip& to, const Strip& from,
+                            std::vector<Run>* runs) {
   const CudaDriver& driver = context_->driver();
   const auto in_order = [](const Strip& s) { return s.lines == 1 || s.pitch == s.bytes; };
   if (in_order(to) && in_order(from)) {
-    const uint64_t bytes = to.lines * to.bytes;
-    return driver.Check(driver.MemcpyAsync(to.address, from.address, bytes, stream_),
-                        fmt::format("a copy of {} bytes", bytes));
+    const Run run{to.address, from.address, to.lines * to.bytes};
+    Run* const last = runs->empty() ? nullptr : &runs->back();
+    if (last != nullptr && last->to + last->bytes == run.to &&
+        last->from + last->bytes == run.from) {
+      last->bytes += run.bytes;
+    } else if (run.bytes > 0) {
+      runs->push_back(run);
+    }
+    return OkStatus();
   }
   CUDA_MEMCPY2D copy{};
   copy.WidthInBytes = to.bytes;
@@ -91,10 +98,19 @@ Status CudaStream::PutStrip(const CopyOp& op, const Strip& to, const Strip& from
                       fmt::format("a copy of {} lines of {} bytes", to.lines, to.bytes));
 }
 
-Status CudaStream::Put(const CopyOp& op) {
+Status CudaStream::PutRuns(Batch* batch) {
+  const CudaDriver& driver = context_->driver();
+  for (const Run& run : std::exchange(batch->runs, {})) {
+    TANGRAM_RETURN_IF_ERROR(driver.Check(driver.MemcpyAsync(run.to, run.from, run.bytes, stream_),
+                                         fmt::format("a copy of {} bytes", run.bytes)));
+  }
+  return OkStatus();
+}
+
+Status CudaStream::Put(const CopyOp& op, std::vector<Run>* runs) {
   Status status;
   EachPair(op.to, op.from, [&](const Strip& to, const Strip& from) {
-    if (status.ok()) status = PutStrip(op, to, from);
+    if (status.ok()) status = PutStrip(op, to, from, runs);
   });
   return status;
 }
@@ -104,36 +120,52 @@ Status CudaStream::AddHash(const Memory& memory, uint64_t* hash, Batch* batch) {
     batch->of_host.push_back({memory, hash});
     return OkStatus();
   }
-  if (!HasKernels()) return HashByHost(memory, hash);
+  if (!HasKernels()) {
+    TANGRAM_RETURN_IF_ERROR(PutRuns(batch));
+    return HashByHost(memory, hash);
+  }
+  TANGRAM_RETURN_IF_ERROR(MakeRoom(memory, memory, batch));
   batch->uses.push_back(RangeOf(memory));
   batch->part.Hash(memory, hash);
-  return LaunchIfLarge(batch);
+  return OkStatus();
 }
 
 Status CudaStream::Add(const CopyOp& op, Batch* batch) {
-  const bool host = OfHost(op.to) || OfHost(op.from);
+  const bool to_host = OfHost(op.to), from_host = OfHost(op.from);
   const bool strips = op.to.shape != nullptr || op.from.shape != nullptr;
   for (const Memory* memory : {&op.to, &op.from}) {
     if (!OfHost(*memory)) batch->uses.push_back(RangeOf(*memory));
   }
-  const bool one_pass = !host && !strips && op.hash != nullptr && HasKernels();
-  if (one_pass || (!host && strips && HasKernels())) {
-    batch->part.Copy({op.to, op.from, one_pass ? op.hash : nullptr});
-    TANGRAM_RETURN_IF_ERROR(LaunchIfLarge(batch));
+  const auto range = [](const Memory& memory) { return memory.shape == nullptr; };
+  if (!HasKernels() || (to_host && from_host)) {
+    TANGRAM_RETURN_IF_ERROR(Put(op, &batch->runs));
+  } else if (!to_host && !from_host && (strips || op.hash != nullptr)) {
+    TANGRAM_RETURN_IF_ERROR(MakeRoom(op.to, op.from, batch));
+    batch->part.Copy({op.to, op.from, strips ? nullptr : op.hash});
+    if (!strips) return OkStatus();
+  } else if (strips && !to_host && range(op.from)) {
+    TANGRAM_RETURN_IF_ERROR(MakeRoom(op.to, op.from, batch));
+    batch->part.FromHost(op);
+    return OkStatus();
+  } else if (strips && !from_host && range(op.to)) {
+    TANGRAM_RETURN_IF_ERROR(MakeRoom(op.to, op.from, batch));
+    batch->part.ToHost(op);
   } else {
-    TANGRAM_RETURN_IF_ERROR(Put(op));
+    TANGRAM_RETURN_IF_ERROR(Put(op, &batch->runs));
   }
-  if (one_pass || op.hash == nullptr) return OkStatus();
-  return AddHash(op.to, op.hash, batch);
+  return op.hash == nullptr ? OkStatus() : AddHash(op.to, op.hash, batch);
 }
 
-Status CudaStream::LaunchIfLarge(Batch* batch) {
-  const bool large = batch->part.bytes() >= CudaScratch::kBytes / 2 ||
-                     batch->part.mirrored() >= CudaScratch::kMirrored / 2;
-  return large ? Launch(batch) : OkStatus();
+Status CudaStream::MakeRoom(const Memory& to, const Memory& from, Batch* batch) {
+  const uint64_t bytes = batch->part.bytes() + CudaBatch::MostBytes(to, from);
+  const uint64_t mirrored = batch->part.mirrored() + CudaBatch::MostMirrored(to, from);
+  const bool fits = bytes <= CudaScratch::kBytes && mirrored <= CudaScratch::kMirrored;
+  return fits || batch->part.empty() ? OkStatus() : Launch(batch);
 }
 
 Status CudaStream::Launch(Batch* batch) {
+  // First: what is hashed may come by it.
+  TANGRAM_RETURN_IF_ERROR(PutRuns(batch));
   auto scratch = launching_.scratch->Take(batch->part.bytes(), batch->part.mirrored());
   if (scratch.status().code() == Code::kNoMemory) {
     return {Code::kNoMemory, fmt::format("{}; {}", scratch.status().message(), context_->Room())};
@@ -151,7 +183,7 @@ Status CudaStream::Launch(Batch* batch) {
 }
 
 Event CudaStream::End(Status status, Batch batch) {
-  if (status.ok() && !batch.part.empty()) status = Launch(&batch);
+  if (status.ok()) status = batch.part.empty() ? PutRuns(&batch) : Launch(&batch);
   if (status.ok()) {
     auto event = CudaEvent::Record(context_, stream_);
     if (event.ok()) {

@@ -43,6 +43,9 @@ void CudaScratch::Free(Slot* slot) {
 
 Status CudaScratch::Grow(Slot* slot, uint64_t bytes, uint64_t mirrored) {
   if (bytes <= slot->bytes && mirrored <= slot->mirrored) return OkStatus();
+  // Twice as large, so that it does not grow for each that is a little larger than the last.
+  if (bytes > slot->bytes) bytes = std::max(bytes, 2 * slot->bytes);
+  if (mirrored > slot->mirrored) mirrored = std::max(mirrored, 2 * slot->mirrored);
   bytes = std::max(bytes, slot->bytes);
   mirrored = std::max(mirrored, slot->mirrored);
   Free(slot);

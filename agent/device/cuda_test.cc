@@ -154,8 +154,8 @@ TEST_F(CudaDeviceTest, WhatUnitsOfASlabLieInStaysMappedToo) {
   std::vector<std::byte> back(kUnit);
   const CopyOp op{Memory::Own(back), slab.Part(0, kUnit)};
   const Event event = device_->Copy({&op, 1});
-  EXPECT_EQ(FakeCuda::Calls("cuMemcpy2DAsync"), 1U) << "its lines are one copy";
-  EXPECT_EQ(FakeCuda::Waiting(), 1U);
+  EXPECT_GT(FakeCuda::Waiting(), 0U);
+  EXPECT_FALSE(event.Done());
   mapped->pop_back();
   EXPECT_EQ(FakeCuda::Waiting(), 0U);
   EXPECT_TRUE(event.Done());
@@ -198,8 +198,9 @@ TEST_F(CudaDeviceTest, CopiesBehindOneThatTheDriverRefusesAreOverToo) {
   const std::vector<CopyOp> ops{{At(0), Memory::Own(bytes)},
                                 {second.Part(0, kUnit / 2), Memory::Own(bytes).Part(0, kUnit / 2)},
                                 {second.Part(kUnit / 2, kUnit / 2), At(0).Part(0, kUnit / 2)}};
-  for (const std::string refused : {"cuMemcpy2DAsync", "cuLaunchKernel"}) {
-    if (refused == "cuLaunchKernel" && kernels::Image().empty()) continue;
+  for (const std::string refused : {"cuMemcpyAsync", "cuMemcpy2DAsync", "cuLaunchKernel"}) {
+    // By kernels, or line by line where there are none.
+    if (refused == (kernels::Image().empty() ? "cuLaunchKernel" : "cuMemcpy2DAsync")) continue;
     FakeCuda::Fail(refused, CUDA_ERROR_INVALID_VALUE);
     const Event event = device_->Copy(ops);
     EXPECT_TRUE(event.Done());
