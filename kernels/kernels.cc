@@ -121,5 +121,9 @@ Launch PartialSumsLaunch(const PartialSumsParameters& parameters, uint32_t most_
   constexpr uint32_t kThreads = 256;
   return LaunchOf(parameters.elements, kThreads, kThreads, most_blocks);
 }
+Launch ItemsLaunch(uint64_t results, uint32_t most_blocks) {
+  constexpr uint32_t kThreads = 128;
+  return LaunchOf(results, kThreads, kThreads, most_blocks);
+}
 
 }  // namespace tangram::kernels

@@ -53,5 +53,7 @@ Launch KvLatentLaunch(const KvLatentParameters& parameters, uint32_t most_blocks
 Launch GatherBlocksLaunch(const GatherBlocksParameters& parameters, uint32_t most_blocks);
 Launch LoadHistogramLaunch(const LoadHistogramParameters& parameters, uint32_t most_blocks);
 Launch PartialSumsLaunch(const PartialSumsParameters& parameters, uint32_t most_blocks);
+// Of a kernel of a decode step that computes so many results, each by a thread.
+Launch ItemsLaunch(uint64_t results, uint32_t most_blocks);
 
 }  // namespace tangram::kernels

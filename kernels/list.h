@@ -2,7 +2,10 @@
 // The image's entries (image.cu) and the table of twins (kernels.cc) are both made of this.
 #pragma once
 
+#include "kernels/attention.h"
 #include "kernels/copy_strips.h"
+#include "kernels/decode.h"
+#include "kernels/experts.h"
 #include "kernels/gather_blocks.h"
 #include "kernels/hash.h"
 #include "kernels/kv.h"
@@ -18,4 +21,17 @@
   X(kv_latent, KvLatentParameters, KvLatent)                \
   X(gather_blocks, GatherBlocksParameters, GatherBlocks)    \
   X(load_histogram, LoadHistogramParameters, LoadHistogram) \
-  X(partial_sums, PartialSumsParameters, PartialSums)
+  X(partial_sums, PartialSumsParameters, PartialSums)       \
+  X(fill_bf16, FillParameters, FillBf16)                    \
+  X(embed, EmbedParameters, Embed)                          \
+  X(rms_norm, RmsNormParameters, RmsNorm)                   \
+  X(matvec, MatvecParameters, Matvec)                       \
+  X(rope, RopeParameters, Rope)                             \
+  X(add_parts, AddPartsParameters, AddParts)                \
+  X(pick_token, PickParameters, PickToken)                  \
+  X(kv_write, KvWriteParameters, KvWrite)                   \
+  X(attend_scores, AttendParameters, AttendScores)          \
+  X(attend_mix, AttendParameters, AttendMix)                \
+  X(route, RouteParameters, Route)                          \
+  X(expert_up, ExpertParameters, ExpertUp)                  \
+  X(expert_down, ExpertParameters, ExpertDown)

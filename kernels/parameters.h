@@ -109,4 +109,104 @@ struct PartialSumsParameters {
   uint64_t bad = 0;                 // uint64_t; UINT64_MAX before
 };
 
+// --- A decode step -------------------------------------------------------------------------------
+// Plain and exact rather than fast, for who wants to see a GPU compute with weights and KV that
+// move (tests/gpu): each result is computed by one thread, in one order. A row is the next token of
+// a request; numbers are fp32, weights bf16 [rows][columns], matrices without gaps unless said.
+
+// `fill_bf16`: weights that a seed and their number give, in [-scale, scale). `rows` of them; the
+// first is number `first`.
+struct FillParameters {
+  uint64_t to = 0, rows = 0, first = 0, seed = 0;
+  float scale = 0;
+};
+
+// `embed`: row r becomes row tokens[r] of the table.
+struct EmbedParameters {
+  uint64_t to = 0, rows = 0, columns = 0;  // float [rows][columns]
+  uint64_t tokens = 0, table = 0;          // uint32_t [rows]; bf16 [vocabulary][columns]
+};
+
+// `rms_norm`: to = from / sqrt(mean of squares + epsilon), row by row; `to` may be `from`.
+struct RmsNormParameters {
+  uint64_t to = 0, from = 0, rows = 0, columns = 0;
+  float epsilon = 0;
+};
+
+// `matvec`: to[r][o] = weights[o] . from[r].
+struct MatvecParameters {
+  uint64_t to = 0, to_pitch = 0;            // float [rows][outputs]
+  uint64_t from = 0, from_pitch = 0;        // float [rows][columns]
+  uint64_t weights = 0, weights_pitch = 0;  // bf16 [outputs][columns]
+  uint64_t rows = 0, outputs = 0, columns = 0;
+};
+
+// `rope`: turns each head of each row to its position, pairs (i, i + dim / 2), as Qwen3 does.
+struct RopeParameters {
+  uint64_t heads_of = 0, rows = 0, heads = 0, dim = 0;  // float [rows][heads][dim]
+  uint64_t positions = 0, table = 0;  // uint32_t [rows]; float [position][dim / 2]{cos, sin}
+};
+
+// Pages of KV: for each row, KV head and block an address (0: none yet) of K [block_tokens][dim],
+// then V. Those of a row and head are `blocks` apart, and of a row `kv_heads` times that.
+struct PagesOf {
+  uint64_t table = 0, kv_heads = 0, blocks = 0;
+  uint64_t block_tokens = 0, dim = 0;
+  uint64_t positions = 0;  // uint32_t [rows]: of the row's token
+};
+
+// `kv_write`: puts K and V of each row's token into its page.
+struct KvWriteParameters {
+  PagesOf pages;
+  uint64_t k = 0, v = 0, rows = 0;  // float [rows][kv_heads][dim]
+};
+
+// `attend_scores`, then `attend_mix`: attention of each row and query head over the positions up to
+// the row's. Query head h reads KV head h / heads_per_kv of the pages.
+struct AttendParameters {
+  PagesOf pages;
+  uint64_t q = 0, rows = 0, heads = 0, heads_per_kv = 0;  // float [rows][heads][dim]
+  uint64_t scores = 0, most_positions = 0;                // float [rows][heads][most_positions]
+  uint64_t to = 0, to_pitch = 0;                          // float [rows][heads][dim]
+  float scale = 0;
+};
+
+// `route`: the `top` experts of each row by falling logit, ties to the lowest, and their weights,
+// which are a softmax over them.
+struct Choice {
+  uint32_t expert = 0;
+  float weight = 0;
+};
+struct RouteParameters {
+  uint64_t to = 0, logits = 0;  // Choice [rows][top]; float [rows][experts]
+  uint64_t rows = 0, experts = 0, top = 0;
+};
+
+// `expert_up`, then `expert_down`: of the experts that this rank has, for all rows. An expert is a
+// slab in order of rows: gate [inner][hidden], up likewise, down [hidden][inner]; `places` has its
+// address, 0 where it is not here.
+struct ExpertParameters {
+  uint64_t choices = 0, rows = 0, top = 0;  // Choice [rows][top]
+  uint64_t places = 0;                      // uint64_t [experts]
+  uint64_t hidden = 0, inner = 0;
+  uint64_t x = 0;     // float [rows][hidden]
+  uint64_t acts = 0;  // float [rows][top][inner], between the two
+  uint64_t to = 0;    // float [rows][hidden]: weighted sums
+};
+
+// `add_parts`: x += parts[0] + parts[1] + ..., in this order.
+struct AddPartsParameters {
+  uint64_t x = 0, rows = 0;  // float [rows]: all elements
+  uint64_t parts = 0, count = 0, pitch = 0;
+};
+
+// `pick_token`: the next token of each row is what the history has, where it is known already, else
+// the one with the highest logit, which the history gets. Then the row is at the next position.
+struct PickParameters {
+  uint64_t logits = 0, rows = 0, vocabulary = 0;  // float [rows][vocabulary]
+  uint64_t tokens = 0, positions = 0;             // uint32_t [rows]
+  uint64_t history = 0, history_pitch = 0;        // uint32_t [rows][positions]
+  uint64_t known = 0;                             // uint32_t [rows]: tokens of the history
+};
+
 }  // namespace tangram::kernels

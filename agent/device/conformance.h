@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -391,6 +392,23 @@ TYPED_TEST_P(DeviceConformance, UnitsOfASlabAreCopiedAndHashedInTheirOrder) {
   }
 }
 
+TYPED_TEST_P(DeviceConformance, BytesGoByStagingBothWaysAlsoOnceTheDeviceIsGone) {
+  const SpacePtr space = this->Reserve(1);
+  const Mapping mapping = this->Map(space, 0, this->Create(1));
+  const auto made = this->device_->Staging(2 * this->unit_);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  std::byte* const staged = made->get();
+  std::fill_n(staged, this->unit_, std::byte(7));
+  const Memory there = this->At(*this->device_, space, 0, 1);
+  for (const CopyOp& op : {CopyOp{there, Memory::Own({staged, this->unit_})},
+                           CopyOp{Memory::Own({staged + this->unit_, this->unit_}), there}}) {
+    ASSERT_TRUE(this->device_->Copy({&op, 1}).Wait().ok());
+  }
+  if (TypeParam::kBytes) EXPECT_EQ(staged[2 * this->unit_ - 1], std::byte(7));
+  this->device_.reset();
+  EXPECT_EQ(staged[0], std::byte(7));
+}
+
 TYPED_TEST_P(DeviceConformance, ADeviceMayGoBeforeWhatItMapped) {
   const SpacePtr space = this->Reserve(2);
   const Mapping mapping = this->Map(space, 0, this->Create(2));
@@ -405,6 +423,7 @@ REGISTER_TYPED_TEST_SUITE_P(DeviceConformance, BytesBelongToTheBlockNotToTheAddr
                             AnImporterSeesTheBytesInOrder, AnImportersMappingIsCut,
                             ImportRefusesWhatIsNoWholeUnit, CopiesAndHashesComeInBatches,
                             UnitsOfASlabAreCopiedAndHashedInTheirOrder,
+                            BytesGoByStagingBothWaysAlsoOnceTheDeviceIsGone,
                             ADeviceMayGoBeforeWhatItMapped);
 
 }  // namespace tangram::device

@@ -81,6 +81,8 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::Adopt(std::shared_ptr<CudaContex
   }
   device->handles_ = std::move(handles);
   device->arena_ = std::make_shared<Arena>(bytes, unit);
+  // Now, so that whatever it lacks shows at the start.
+  if (const auto stream = device->Stream(); !stream.ok()) return stream.status();
   return device;
 }
 
@@ -207,17 +209,21 @@ Event CudaDevice::Copy(std::span<const CopyOp> ops) {
   if (Status status = CheckCopies(ops); !status.ok()) return Event::Finished(std::move(status));
   const auto stream = Stream();
   if (!stream.ok()) return Event::Finished(stream.status());
-  Event event = (*stream)->Copy(ops);
-  std::vector<HashOp> hashes;
-  for (const CopyOp& op : ops) {
-    if (op.hash != nullptr) hashes.push_back({op.to, op.hash});
-  }
-  if (hashes.empty()) return event;
-  // What could not be copied is over; else hashes come behind the copies on the same stream.
-  if (event.Done()) {
-    if (Status status = event.Wait(); !status.ok()) return Event::Finished(std::move(status));
-  }
-  return (*stream)->Hash(hashes);
+  return (*stream)->Copy(ops);
+}
+
+Result<std::shared_ptr<std::byte[]>> CudaDevice::Staging(uint64_t bytes) {
+  const CudaContext::Entered in(*context_);
+  const CudaDriver& driver = context_->driver();
+  void* out = nullptr;
+  const Status status = driver.Check(driver.MemHostAlloc(&out, bytes, 0),
+                                     fmt::format("{} bytes of pinned memory", bytes));
+  if (!status.ok()) return status;
+  return std::shared_ptr<std::byte[]>(static_cast<std::byte*>(out),
+                                      [context = context_](std::byte* at) {
+                                        const CudaContext::Entered in(*context);
+                                        (void)context->driver().MemFreeHost(at);
+                                      });
 }
 
 Event CudaDevice::Hash(std::span<const HashOp> ops) {

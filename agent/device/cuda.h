@@ -58,6 +58,7 @@ class CudaDevice final : public Device {
   // On a stream of its own.
   Event Copy(std::span<const CopyOp> ops) override;
   Event Hash(std::span<const HashOp> ops) override;
+  Result<std::shared_ptr<std::byte[]>> Staging(uint64_t bytes) override;
   std::span<std::byte> ViewOf(const Memory&) override { return {}; }
 
  private:
@@ -67,7 +68,7 @@ class CudaDevice final : public Device {
 
   CudaDevice(std::shared_ptr<CudaContext> context, uint64_t unit)
       : context_(std::move(context)), unit_(unit) {}
-  // Made when it is first used: an engine that imports copies nothing by this device.
+  // Of an importer made when it is first used: an engine may copy nothing by this device.
   Result<CudaStream*> Stream();
   Result<std::vector<CudaRun>> RunsOf(std::span<const Placement> placements) const;
 

@@ -7,10 +7,10 @@
 #include <mutex>
 #include <utility>
 
+#include "kernels/kernels.h"
+
 namespace tangram::device {
 namespace {
-
-constexpr int kOldestMajor = 8;  // that kernels/ has machine code for
 
 Status Unfit(const std::string& name, const std::string& why) {
   return {Code::kInvalid, fmt::format("cuda: {} cannot be used: {}", name, why)};
@@ -45,10 +45,10 @@ Status CudaContext::Examine(int ordinal) {
   TANGRAM_RETURN_IF_ERROR(get(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major));
   TANGRAM_RETURN_IF_ERROR(get(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &minor));
   capability_ = fmt::format("{}.{}", major, minor);
-  if (major < kOldestMajor) {
+  if (major < CudaKernels::kLeastMajor) {
     return Unfit(name_, fmt::format("its compute capability is {}, and the kernels are for {}.0 "
                                     "and newer (A100, H100, B200, ...)",
-                                    capability_, kOldestMajor));
+                                    capability_, CudaKernels::kLeastMajor));
   }
   TANGRAM_RETURN_IF_ERROR(get(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, &managed));
   TANGRAM_RETURN_IF_ERROR(
@@ -80,7 +80,33 @@ Result<std::shared_ptr<CudaContext>> CudaContext::Open(const std::string& librar
 }
 
 CudaContext::~CudaContext() {
-  if (context_ != nullptr) (void)driver_->DevicePrimaryCtxRelease(device_);
+  if (context_ == nullptr) return;
+  {
+    const Entered in(*this);
+    scratch_.reset();
+    kernels_.reset();
+  }
+  (void)driver_->DevicePrimaryCtxRelease(device_);
+}
+
+Result<CudaContext::Launching> CudaContext::ForLaunches() {
+  if (kernels::Image().empty()) return Launching();
+  const std::scoped_lock lock(mu_);
+  const Entered in(*this);
+  if (kernels_ == nullptr) {
+    auto loaded = CudaKernels::Load(driver_);
+    if (!loaded.ok()) return loaded.status();
+    kernels_ = std::move(loaded).value();
+  }
+  if (scratch_ == nullptr) {
+    auto made = CudaScratch::Make(driver_);
+    if (made.status().code() == Code::kNoMemory) {
+      return Status(Code::kNoMemory, fmt::format("{}; {}", made.status().message(), Room()));
+    }
+    if (!made.ok()) return made.status();
+    scratch_ = std::move(made).value();
+  }
+  return Launching{kernels_.get(), scratch_.get()};
 }
 
 CUmemAllocationProp CudaContext::properties() const {

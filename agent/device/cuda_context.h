@@ -2,9 +2,12 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "agent/device/cuda_driver.h"
+#include "agent/device/cuda_kernels.h"
+#include "agent/device/cuda_scratch.h"
 #include "agent/device/cuda_work.h"
 
 namespace tangram::device {
@@ -28,6 +31,14 @@ class CudaContext {
   // "F of T bytes of the device are free", for messages.
   std::string Room() const;
   CudaWork& work() { return work_; }
+  // What launches want, made when it is first asked for; who has memory of its own asks at the
+  // start.
+  struct Launching {
+    const CudaKernels* kernels = nullptr;  // null: this build has none (-DTANGRAM_CUDA=OFF)
+    CudaScratch* scratch = nullptr;        // null without kernels
+  };
+  // kInternal: the device does not take the kernels; kNoMemory with the numbers: no scratch.
+  Result<Launching> ForLaunches();
 
   // Until the end of a scope the calling thread is in the context. It stays there afterwards,
   // unless it was in another, to which it goes back.
@@ -53,6 +64,9 @@ class CudaContext {
   std::string name_, capability_;
   uint64_t granularity_ = 0;
   CudaWork work_;
+  std::mutex mu_;  // of what follows
+  std::unique_ptr<const CudaKernels> kernels_;
+  std::unique_ptr<CudaScratch> scratch_;
 };
 
 }  // namespace tangram::device

@@ -20,20 +20,6 @@ bool OfHost(const Memory& memory) {
   return !memory.device->ViewOf({memory.device, memory.address, 1}).empty();
 }
 
-// The end of copies, with the lists that the driver reads until then.
-class CopyEvent final : public Event::State {
- public:
-  CopyEvent(std::shared_ptr<const CudaEvent> event, CudaLists lists)
-      : event_(std::move(event)), lists_(std::move(lists)) {}
-  ~CopyEvent() override { (void)event_->Wait(); }
-  bool Done() const override { return event_->Done(); }
-  Status Wait() const override { return event_->Wait(); }
-
- private:
-  const std::shared_ptr<const CudaEvent> event_;
-  const CudaLists lists_;
-};
-
 }  // namespace
 
 Status CheckCopies(std::span<const CopyOp> ops) {
@@ -59,9 +45,9 @@ Result<std::unique_ptr<CudaStream>> CudaStream::Make(std::shared_ptr<CudaContext
   TANGRAM_RETURN_IF_ERROR(driver.Check(
       driver.StreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, least), "a stream"));
   auto out = std::make_unique<CudaStream>(std::move(context), stream);
-  auto kernels = CudaKernels::Make(out->context_, stream);
-  if (!kernels.ok()) return kernels.status();
-  out->kernels_ = std::move(kernels).value();
+  const auto launching = out->context_->ForLaunches();
+  if (!launching.ok()) return launching.status();
+  out->launching_ = *launching;
   return out;
 }
 
@@ -69,27 +55,23 @@ CudaStream::~CudaStream() {
   const CudaContext::Entered in(*context_);
   const CudaDriver& driver = context_->driver();
   (void)driver.StreamSynchronize(stream_);
-  kernels_.reset();
   context_->work().Forget(stream_);
   (void)driver.StreamDestroy(stream_);
 }
 
 Status CudaStream::PutStrip(const CopyOp& op, const Strip& to, const Strip& from,
-                            std::vector<kernels::CopyStrip>* apart) {
+                            std::vector<Run>* runs) {
   const CudaDriver& driver = context_->driver();
   const auto in_order = [](const Strip& s) { return s.lines == 1 || s.pitch == s.bytes; };
   if (in_order(to) && in_order(from)) {
-    const uint64_t bytes = to.lines * to.bytes;
-    return driver.Check(driver.MemcpyAsync(to.address, from.address, bytes, stream_),
-                        fmt::format("a copy of {} bytes", bytes));
-  }
-  if (kernels_ != nullptr && !OfHost(op.to) && !OfHost(op.from)) {
-    apart->push_back({.to = to.address,
-                      .to_pitch = to.pitch,
-                      .from = from.address,
-                      .from_pitch = from.pitch,
-                      .bytes = to.bytes,
-                      .lines = to.lines});
+    const Run run{to.address, from.address, to.lines * to.bytes};
+    Run* const last = runs->empty() ? nullptr : &runs->back();
+    if (last != nullptr && last->to + last->bytes == run.to &&
+        last->from + last->bytes == run.from) {
+      last->bytes += run.bytes;
+    } else if (run.bytes > 0) {
+      runs->push_back(run);
+    }
     return OkStatus();
   }
   CUDA_MEMCPY2D copy{};
@@ -116,34 +98,99 @@ Status CudaStream::PutStrip(const CopyOp& op, const Strip& to, const Strip& from
                       fmt::format("a copy of {} lines of {} bytes", to.lines, to.bytes));
 }
 
-Status CudaStream::Put(const CopyOp& op, std::vector<kernels::CopyStrip>* apart) {
+Status CudaStream::PutRuns(Batch* batch) {
+  const CudaDriver& driver = context_->driver();
+  for (const Run& run : std::exchange(batch->runs, {})) {
+    TANGRAM_RETURN_IF_ERROR(driver.Check(driver.MemcpyAsync(run.to, run.from, run.bytes, stream_),
+                                         fmt::format("a copy of {} bytes", run.bytes)));
+  }
+  return OkStatus();
+}
+
+Status CudaStream::Put(const CopyOp& op, std::vector<Run>* runs) {
   Status status;
   EachPair(op.to, op.from, [&](const Strip& to, const Strip& from) {
-    if (status.ok()) status = PutStrip(op, to, from, apart);
+    if (status.ok()) status = PutStrip(op, to, from, runs);
   });
   return status;
 }
 
-Event CudaStream::Copy(std::span<const CopyOp> ops) {
-  const CudaContext::Entered in(*context_);
-  std::vector<AddressRange> uses;
-  std::vector<kernels::CopyStrip> apart;
-  CudaLists lists;
-  Status status;
-  for (const CopyOp& op : ops) {
-    for (const Memory* memory : {&op.to, &op.from}) {
-      if (!OfHost(*memory)) uses.push_back(RangeOf(*memory));
-    }
-    status = Put(op, &apart);
-    if (!status.ok()) break;
+Status CudaStream::AddHash(const Memory& memory, uint64_t* hash, Batch* batch) {
+  if (OfHost(memory)) {
+    batch->of_host.push_back({memory, hash});
+    return OkStatus();
   }
-  if (status.ok() && !apart.empty()) status = kernels_->Copy(std::move(apart), &lists);
+  if (!HasKernels()) {
+    TANGRAM_RETURN_IF_ERROR(PutRuns(batch));
+    return HashByHost(memory, hash);
+  }
+  TANGRAM_RETURN_IF_ERROR(MakeRoom(memory, memory, batch));
+  batch->uses.push_back(RangeOf(memory));
+  batch->part.Hash(memory, hash);
+  return OkStatus();
+}
+
+Status CudaStream::Add(const CopyOp& op, Batch* batch) {
+  const bool to_host = OfHost(op.to), from_host = OfHost(op.from);
+  const bool strips = op.to.shape != nullptr || op.from.shape != nullptr;
+  for (const Memory* memory : {&op.to, &op.from}) {
+    if (!OfHost(*memory)) batch->uses.push_back(RangeOf(*memory));
+  }
+  const auto range = [](const Memory& memory) { return memory.shape == nullptr; };
+  if (!HasKernels() || (to_host && from_host)) {
+    TANGRAM_RETURN_IF_ERROR(Put(op, &batch->runs));
+  } else if (!to_host && !from_host && (strips || op.hash != nullptr)) {
+    TANGRAM_RETURN_IF_ERROR(MakeRoom(op.to, op.from, batch));
+    batch->part.Copy({op.to, op.from, strips ? nullptr : op.hash});
+    if (!strips) return OkStatus();
+  } else if (strips && !to_host && range(op.from)) {
+    TANGRAM_RETURN_IF_ERROR(MakeRoom(op.to, op.from, batch));
+    batch->part.FromHost(op);
+    return OkStatus();
+  } else if (strips && !from_host && range(op.to)) {
+    TANGRAM_RETURN_IF_ERROR(MakeRoom(op.to, op.from, batch));
+    batch->part.ToHost(op);
+  } else {
+    TANGRAM_RETURN_IF_ERROR(Put(op, &batch->runs));
+  }
+  return op.hash == nullptr ? OkStatus() : AddHash(op.to, op.hash, batch);
+}
+
+Status CudaStream::MakeRoom(const Memory& to, const Memory& from, Batch* batch) {
+  const uint64_t bytes = batch->part.bytes() + CudaBatch::MostBytes(to, from);
+  const uint64_t mirrored = batch->part.mirrored() + CudaBatch::MostMirrored(to, from);
+  const bool fits = bytes <= CudaScratch::kBytes && mirrored <= CudaScratch::kMirrored;
+  return fits || batch->part.empty() ? OkStatus() : Launch(batch);
+}
+
+Status CudaStream::Launch(Batch* batch) {
+  // First: what is hashed may come by it.
+  TANGRAM_RETURN_IF_ERROR(PutRuns(batch));
+  auto scratch = launching_.scratch->Take(batch->part.bytes(), batch->part.mirrored());
+  if (scratch.status().code() == Code::kNoMemory) {
+    return {Code::kNoMemory, fmt::format("{}; {}", scratch.status().message(), context_->Room())};
+  }
+  if (!scratch.ok()) return scratch.status();
+  auto answer = batch->part.Put(context_->driver(), *launching_.kernels, *scratch, stream_);
+  const Status status = answer.ok() ? scratch->Until(stream_, *answer) : answer.status();
+  if (!status.ok()) {
+    // The slot is somebody else's when this returns.
+    (void)context_->driver().StreamSynchronize(stream_);
+    return status;
+  }
+  if (*answer != nullptr) batch->answers.push_back(*answer);
+  return OkStatus();
+}
+
+Event CudaStream::End(Status status, Batch batch) {
+  if (status.ok()) status = batch.part.empty() ? PutRuns(&batch) : Launch(&batch);
   if (status.ok()) {
     auto event = CudaEvent::Record(context_, stream_);
     if (event.ok()) {
-      context_->work().Add(stream_, std::move(uses), *event);
-      if (lists.empty()) return Event(std::move(event).value());
-      return Event(std::make_shared<const CopyEvent>(std::move(event).value(), std::move(lists)));
+      context_->work().Add(stream_, std::move(batch.uses), *event);
+      if (batch.answers.empty() && batch.of_host.empty()) return Event(std::move(event).value());
+      return Event(std::make_shared<const CudaHashed>(
+          std::move(event).value(), std::move(batch.answers), std::move(batch.of_host)));
     }
     status = event.status();
   }
@@ -152,16 +199,22 @@ Event CudaStream::Copy(std::span<const CopyOp> ops) {
   return Event::Finished(std::move(status));
 }
 
+Event CudaStream::Copy(std::span<const CopyOp> ops) {
+  const CudaContext::Entered in(*context_);
+  Batch batch;
+  Status status;
+  for (size_t i = 0; i < ops.size() && status.ok(); ++i) status = Add(ops[i], &batch);
+  return End(std::move(status), std::move(batch));
+}
+
 Event CudaStream::Hash(std::span<const HashOp> ops) {
-  std::vector<HashOp> here;
-  for (const HashOp& op : ops) {
-    if (kernels_ != nullptr && !OfHost(op.of)) {
-      here.push_back(op);
-    } else if (Status status = HashByHost(op.of, op.hash); !status.ok()) {
-      return Event::Finished(std::move(status));
-    }
+  const CudaContext::Entered in(*context_);
+  Batch batch;
+  Status status;
+  for (size_t i = 0; i < ops.size() && status.ok(); ++i) {
+    status = AddHash(ops[i].of, ops[i].hash, &batch);
   }
-  return kernels_ != nullptr ? kernels_->Hash(here) : Event::Finished(OkStatus());
+  return End(std::move(status), std::move(batch));
 }
 
 Status CudaStream::HashByHost(const Memory& memory, uint64_t* hash) {

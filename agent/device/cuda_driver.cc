@@ -21,6 +21,28 @@ Status TooOld(const std::string& path, const std::string& why) {
                       Version(CudaDriver::kVersion))};
 }
 
+// Errors of which the driver's manual says that the process must end and start anew: all its work
+// on the device fails from then on, whatever it asks.
+bool LosesTheDevice(CUresult result) {
+  switch (result) {
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 Status CudaDriver::Resolve(void* library, const std::string& path) {
@@ -79,7 +101,19 @@ Status CudaDriver::Check(CUresult result, const std::string& what) const {
   const Code code = result == CUDA_ERROR_OUT_OF_MEMORY   ? Code::kNoMemory
                     : result == CUDA_ERROR_INVALID_VALUE ? Code::kInvalid
                                                          : Code::kInternal;
-  return {code, fmt::format("cuda: {}: {} ({}, {})", what, text, name, static_cast<int>(result))};
+  Status status{code,
+                fmt::format("cuda: {}: {} ({}, {})", what, text, name, static_cast<int>(result))};
+  if (LosesTheDevice(result)) {
+    const std::scoped_lock lock(mu_);
+    if (health_.ok()) health_ = status;
+  }
+  return status;
+}
+
+Status CudaDriver::Health() const {
+  const std::scoped_lock lock(mu_);
+  if (health_.ok()) return OkStatus();
+  return {Code::kInternal, "the GPU is lost to this process: " + health_.message()};
 }
 
 }  // namespace tangram::device

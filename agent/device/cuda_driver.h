@@ -5,6 +5,7 @@
 #include <cuda.h>
 
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "agent/base/status.h"
@@ -40,6 +41,10 @@ namespace tangram::device {
   X(MemMap)                          \
   X(MemUnmap)                        \
   X(MemSetAccess)                    \
+  X(MemAlloc)                        \
+  X(MemFree)                         \
+  X(MemHostAlloc)                    \
+  X(MemFreeHost)                     \
   X(MemcpyAsync)                     \
   X(Memcpy2DAsync)                   \
   X(StreamCreateWithPriority)        \
@@ -69,7 +74,10 @@ class CudaDriver {
   const std::string& version() const { return version_; }
   // What a call that failed means; `what` was tried. kNoMemory: for want of memory; kInvalid: what
   // it was given makes no sense; else kInternal.
+  // An error after which the driver does no more for this process is remembered, the first one.
   Status Check(CUresult result, const std::string& what) const;
+  // kInternal, with that error: nothing can be done any more but to start the process anew.
+  Status Health() const;
 
 #define TANGRAM_CUDA_DECLARE(name) decltype(&::cu##name) name = nullptr;
   TANGRAM_CUDA_ENTRY_POINTS(TANGRAM_CUDA_DECLARE)
@@ -80,6 +88,8 @@ class CudaDriver {
   Status Resolve(void* library, const std::string& path);
 
   std::string version_;
+  mutable std::mutex mu_;
+  mutable Status health_;
 };
 
 }  // namespace tangram::device

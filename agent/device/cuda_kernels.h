@@ -1,65 +1,47 @@
-// What kernels (kernels/) do for a stream of a GPU: hashes where the bytes lie, and copies of what
-// is no range.
+// The kernels (kernels/) as a context has them: hashes, copies with a hash, copies of strips.
 #pragma once
 
-#include <cstdint>
 #include <memory>
-#include <mutex>
-#include <span>
-#include <string>
-#include <vector>
 
-#include "agent/device/cuda_context.h"
-#include "agent/device/device.h"
-#include "kernels/kernels.h"
+#include "agent/device/cuda_driver.h"
+#include "kernels/parameters.h"
 
 namespace tangram::device {
 
-// Lists that the driver reads: they are kept until the stream is past what was put there with them.
-using CudaLists = std::vector<std::shared_ptr<const std::vector<kernels::CopyStrip>>>;
-
-// Of one stream. What launches need lies in memory of the device, which is made when it is first
-// used and grows to what is asked for: lists, results, and a sixteenth of the bytes that are hashed
-// at once. The stream's order keeps one use of it from the next. Thread-safe.
+// Whoever calls is in the context that it was loaded in.
 class CudaKernels {
  public:
-  // Null: this build has no kernels (-DTANGRAM_CUDA=OFF). kInternal: the device does not take them.
-  static Result<std::unique_ptr<CudaKernels>> Make(std::shared_ptr<CudaContext> context,
-                                                   CUstream stream);
-  ~CudaKernels();  // the stream is idle
+  // Compute capability that the image has code for, and everything newer.
+  static constexpr int kLeastMajor = 8;
+  // Of a launch, so that decoding goes on beside: a quarter of the multiprocessors of an H200 (132)
+  // at most. Each block has some 64 KiB of loads under way, all together 2 MiB, and that is what
+  // memory of 4.8 TB/s has under way in 400 ns, about its latency (arithmetic, not measured).
+  static constexpr uint32_t kMostBlocks = 32;
+
+  // kInternal: the driver does not take the image, and by what name it calls that.
+  static Result<std::unique_ptr<const CudaKernels>> Load(std::shared_ptr<const CudaDriver> driver);
+  ~CudaKernels();
   CudaKernels(const CudaKernels&) = delete;
   CudaKernels& operator=(const CudaKernels&) = delete;
 
-  // Puts a copy of strips, between memories of the device, on the stream.
-  Status Copy(std::vector<kernels::CopyStrip> strips, CudaLists* lists);
-  // Of memory of the device, behind what is on the stream; units of a slab are brought together
-  // first. Hashes are written to where they are wanted when the event is waited for or found done.
-  Event Hash(std::span<const HashOp> ops);
+  // Put on the stream; lists are read when it gets there, parameters now.
+  Status Hash(const kernels::HashParameters& parameters, CUstream stream) const;
+  Status CopyAndHash(const kernels::HashParameters& parameters, CUstream stream) const;
+  Status CopyStrips(const kernels::CopyStripsParameters& parameters, CUstream stream) const;
 
  private:
-  struct Results;
-  class HashEvent;
+  CudaKernels(std::shared_ptr<const CudaDriver> driver, CUmodule module)
+      : driver_(std::move(driver)), module_(module) {}
+  Status Find(const char* name, CUfunction* out) const;
+  Status Chain(const kernels::HashParameters& parameters, CUstream stream) const;
+  template <typename Parameters>
+  Status Put(const char* name, CUfunction function, kernels::Launch launch,
+             const Parameters& parameters, CUstream stream) const;
 
-  CudaKernels(std::shared_ptr<CudaContext> context, CUstream stream)
-      : context_(std::move(context)), stream_(stream) {}
-  Status Load();
-  // Room for so many bytes; if it has to grow, once the stream is idle.
-  Status Grow(uint64_t bytes);
-  Status Launch(CUfunction kernel, const kernels::Launch& grid, const void* parameters,
-                const std::string& what);
-  // A copy whose list lies at `list` of the device.
-  Status PutStrips(uint64_t list, std::vector<kernels::CopyStrip> strips, CudaLists* lists);
-  // Puts the hashes of some of the ops on the stream.
-  Status PutHashes(std::span<const HashOp> ops, Results* results);
-
-  const std::shared_ptr<CudaContext> context_;
-  const CUstream stream_;
-  CUmodule module_ = nullptr;
-  CUfunction sums_ = nullptr, chain_ = nullptr, strips_ = nullptr;
-  std::mutex mu_;  // the order of what is put on the stream, and what follows
-  std::unique_ptr<Device> memory_;
-  SpacePtr space_;
-  Mapping mapped_;
+  const std::shared_ptr<const CudaDriver> driver_;
+  const CUmodule module_;
+  CUfunction hash_sums_ = nullptr, copy_hash_ = nullptr, hash_chain_ = nullptr,
+             copy_strips_ = nullptr;
 };
 
 }  // namespace tangram::device

@@ -26,6 +26,8 @@ class CudaPlatform final : public Platform {
             context_->driver().version()};
   }
 
+  Status Health() const override { return context_->driver().Health(); }
+
   Result<RankDevices> Make(const std::string& rank, const RankBytes& bytes) const override {
     return Adopt(rank, {}, bytes);
   }

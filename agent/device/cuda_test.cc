@@ -96,14 +96,14 @@ TEST_F(CudaDeviceTest, AccessIsGivenOnceForWhatLiesSideBySide) {
 // Whichever call it is that fails, and wherever in the list.
 TEST_F(CudaDeviceTest, AMapThatFailsLeavesNothingOfItsList) {
   const std::vector<Placement> placements = Blocks(4);
+  const std::string before = FakeCuda::Leaks();
   for (const char* call : {"cuMemMap", "cuMemSetAccess"}) {
     for (const uint64_t skip : {0, 3}) {
       if (skip > 0 && std::string(call) == "cuMemSetAccess") continue;  // it is called once
       FakeCuda::Fail(call, CUDA_ERROR_OUT_OF_MEMORY, skip);
       const auto failed = device_->Map(space_, placements, Access::kReadWrite);
       EXPECT_EQ(failed.status().code(), Code::kNoMemory) << failed.status().message();
-      EXPECT_NE(FakeCuda::Leaks().find("8 handles, 1 reservations"), std::string::npos)
-          << FakeCuda::Leaks();
+      EXPECT_EQ(FakeCuda::Leaks(), before);
     }
   }
   EXPECT_TRUE(device_->Map(space_, placements, Access::kReadWrite).ok());
@@ -154,8 +154,8 @@ TEST_F(CudaDeviceTest, WhatUnitsOfASlabLieInStaysMappedToo) {
   std::vector<std::byte> back(kUnit);
   const CopyOp op{Memory::Own(back), slab.Part(0, kUnit)};
   const Event event = device_->Copy({&op, 1});
-  EXPECT_EQ(FakeCuda::Calls("cuMemcpy2DAsync"), 1U) << "its lines are one copy";
-  EXPECT_EQ(FakeCuda::Waiting(), 1U);
+  EXPECT_GT(FakeCuda::Waiting(), 0U);
+  EXPECT_FALSE(event.Done());
   mapped->pop_back();
   EXPECT_EQ(FakeCuda::Waiting(), 0U);
   EXPECT_TRUE(event.Done());
@@ -198,8 +198,9 @@ TEST_F(CudaDeviceTest, CopiesBehindOneThatTheDriverRefusesAreOverToo) {
   const std::vector<CopyOp> ops{{At(0), Memory::Own(bytes)},
                                 {second.Part(0, kUnit / 2), Memory::Own(bytes).Part(0, kUnit / 2)},
                                 {second.Part(kUnit / 2, kUnit / 2), At(0).Part(0, kUnit / 2)}};
-  for (const std::string refused : {"cuMemcpy2DAsync", "cuLaunchKernel"}) {
-    if (refused == "cuLaunchKernel" && kernels::Image().empty()) continue;
+  for (const std::string refused : {"cuMemcpyAsync", "cuMemcpy2DAsync", "cuLaunchKernel"}) {
+    // By kernels, or line by line where there are none.
+    if (refused == (kernels::Image().empty() ? "cuLaunchKernel" : "cuMemcpy2DAsync")) continue;
     FakeCuda::Fail(refused, CUDA_ERROR_INVALID_VALUE);
     const Event event = device_->Copy(ops);
     EXPECT_TRUE(event.Done());

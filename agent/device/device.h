@@ -153,6 +153,13 @@ class Device {
   virtual Event Copy(std::span<const CopyOp> ops) = 0;
   virtual Event Hash(std::span<const HashOp> ops) = 0;
 
+  // Memory of the host for bytes on their way to this device or from it. Copies with it need no
+  // other on the way, where that matters to a device (a GPU's is pinned), and it is dear to make
+  // then: whoever has it uses it again. kNoMemory with the numbers.
+  virtual Result<std::shared_ptr<std::byte[]>> Staging(uint64_t bytes) {
+    return std::shared_ptr<std::byte[]>(new std::byte[bytes]);
+  }
+
   // Has what lies behind mapped memory made ready to be written, where the first write would do
   // that page by page. May take long; what was unmapped meanwhile, or cannot be, is left as it is.
   virtual void Enter(const Memory& /*memory*/) {}

@@ -44,6 +44,8 @@ class Platform {
   // What its pages are, for people.
   virtual std::string pages() const = 0;
   virtual PlatformInfo info() const { return {name(), pages(), "", "", ""}; }
+  // An error: its memory cannot be used by this process any more, which must end.
+  virtual Status Health() const { return OkStatus(); }
   // They come from the pod's pool of huge pages: who imports them says so in its options.
   virtual bool hugetlb() const { return false; }
   // Memory of its own for a rank. `rank` names it where the system shows names.

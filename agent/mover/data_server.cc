@@ -84,7 +84,8 @@ struct DataServer::Connection {
   KvDigest digest;                         // of what is answered to a KV request,
   uint64_t answer = 0;                     // which is the last of `out`
   std::map<size_t, device::Memory> apart;  // by index in `out`: what must be gathered, null there
-  std::vector<std::byte> gathered;         // the last of them
+  std::shared_ptr<std::byte[]> gathered;   // the last of them
+  uint64_t gathered_size = 0;              // that it has room for
   std::vector<std::byte> bad;              // a fault: goes out in place of the first piece
   std::vector<std::byte> text;             // of an answer to who is shown memory
   Clock::time_point moved = Clock::now();
@@ -102,14 +103,23 @@ Status DataServer::Connection::Gather(size_t end) {
   size_t bytes = 0;
   for (auto it = first; it != last; ++it) bytes += it->second.bytes;
   if (bytes == 0) return OkStatus();
-  gathered.resize(bytes);
+  device::Device& device = *first->second.device;
+  if (gathered_size < bytes) {
+    gathered.reset();
+    gathered_size = 0;
+    const uint64_t size = std::max<uint64_t>(bytes, kTurnBytes);
+    auto made = device.Staging(size);
+    if (!made.ok()) return made.status();
+    gathered = std::move(made).value();
+    gathered_size = size;
+  }
   std::vector<device::CopyOp> copies;
-  std::byte* to = gathered.data();
+  std::byte* to = gathered.get();
   for (auto it = first; it != last; to += it++->second.bytes) {
     copies.push_back({device::Memory::Own({to, it->second.bytes}), it->second});
     out[it->first].iov_base = to;
   }
-  return first->second.device->Copy(copies).Wait();
+  return device.Copy(copies).Wait();
 }
 
 // Ranges are hashed when their turn to be sent comes, once those before are through: nobody waits
@@ -133,8 +143,14 @@ Status DataServer::Connection::Hash() {
 Result<size_t> DataServer::Connection::Write() {
   if (!kv()) {
     if (apart.empty()) return stream.Write(std::span(out).subspan(at));
-    if (out[at].iov_base == nullptr) TANGRAM_RETURN_IF_ERROR(Gather(at + 1));
     size_t end = at + 1;
+    if (out[at].iov_base == nullptr) {  // with as many that follow as make a turn
+      for (size_t bytes = out[at].iov_len; end < out.size(); ++end) {
+        bytes += out[end].iov_len;
+        if (bytes > kTurnBytes) break;
+      }
+      TANGRAM_RETURN_IF_ERROR(Gather(end));
+    }
     while (end < out.size() && out[end].iov_base != nullptr) ++end;
     return stream.Write(std::span(out).subspan(at, end - at));
   }

@@ -23,6 +23,7 @@ class TcpKv final : public KvChannel {
 
  private:
   const std::unique_ptr<net::Stream> stream_;
+  Arrivals::Buffers buffers_;
 };
 
 Status TcpKv::Read(std::span<const KvRange> ranges, bool spoil, const std::stop_token& stop) {
@@ -36,16 +37,18 @@ Status TcpKv::Read(std::span<const KvRange> ranges, bool spoil, const std::stop_
   }
   TANGRAM_RETURN_IF_ERROR(net::WriteAll(*stream_, request, stop));
   KvDigest digest;
+  Arrivals arrivals(&buffers_, [&](size_t, uint64_t hash) {
+    digest.Add(hash);
+    return OkStatus();
+  });
   for (const KvRange& range : ranges) {
-    TANGRAM_RETURN_IF_ERROR(device::Fill(range.to, [&](std::span<std::byte> bytes) -> Status {
+    TANGRAM_RETURN_IF_ERROR(arrivals.Take(range.to, [&](std::span<std::byte> bytes) -> Status {
       TANGRAM_RETURN_IF_ERROR(net::ReadAll(*stream_, bytes, stop));
       if (!bytes.empty() && std::exchange(spoil, false)) bytes[0] ^= std::byte{1};
       return OkStatus();
     }));
-    uint64_t hash = 0;
-    TANGRAM_RETURN_IF_ERROR(device::HashNow(range.to, &hash));
-    digest.Add(hash);
   }
+  TANGRAM_RETURN_IF_ERROR(arrivals.Finish());
   uint64_t sent = 0;
   TANGRAM_RETURN_IF_ERROR(
       net::ReadAll(*stream_, std::as_writable_bytes(std::span(&sent, 1)), stop));
@@ -72,31 +75,31 @@ Status PieceLink::Read(const std::string& token, std::span<const Target> targets
                        const std::stop_token& stop, const std::function<void(uint64_t)>& done) {
   net::Stream& stream = *stream_;
   TANGRAM_RETURN_IF_ERROR(net::WriteAll(stream, std::as_bytes(std::span(token)), stop));
-  for (size_t i = 0; i < targets.size(); ++i) {
-    const device::Memory& to = targets[i].to;
-    const auto receive = [&](std::span<std::byte> bytes) -> Status {
-      TANGRAM_RETURN_IF_ERROR(net::ReadAll(stream, bytes, stop));
-      switch (fault::Hit("stage.after_fetch")) {
-        case fault::Action::kCorrupt:
-          bytes[0] ^= std::byte{1};
-          return OkStatus();
-        case fault::Action::kError:
-          return {Code::kUnavailable, "fault point stage.after_fetch"};
-        case fault::Action::kNone:
-          break;
-      }
-      return OkStatus();
-    };
-    TANGRAM_RETURN_IF_ERROR(device::Fill(to, receive));
-    uint64_t hash = 0;
-    TANGRAM_RETURN_IF_ERROR(device::HashNow(to, &hash));
+  Arrivals arrivals(&buffers_, [&](size_t i, uint64_t hash) -> Status {
     if (hash != targets[i].hash) {
       return {Code::kCorrupt,
               fmt::format("unit {} of {} from {} differs from its hash", i, targets.size(), data_)};
     }
-    done(to.bytes);
+    done(targets[i].to.bytes);
+    return OkStatus();
+  });
+  const auto receive = [&](std::span<std::byte> bytes) -> Status {
+    TANGRAM_RETURN_IF_ERROR(net::ReadAll(stream, bytes, stop));
+    switch (fault::Hit("stage.after_fetch")) {
+      case fault::Action::kCorrupt:
+        bytes[0] ^= std::byte{1};
+        return OkStatus();
+      case fault::Action::kError:
+        return {Code::kUnavailable, "fault point stage.after_fetch"};
+      case fault::Action::kNone:
+        break;
+    }
+    return OkStatus();
+  };
+  for (const Target& target : targets) {
+    TANGRAM_RETURN_IF_ERROR(arrivals.Take(target.to, receive));
   }
-  return OkStatus();
+  return arrivals.Finish();
 }
 
 std::unique_ptr<PieceLink> TcpTransport::Take(const std::string& data) {

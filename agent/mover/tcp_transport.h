@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 
+#include "agent/mover/arrivals.h"
 #include "agent/mover/transport.h"
 #include "agent/net/credentials.h"
 #include "agent/net/stream.h"
@@ -34,6 +35,7 @@ class PieceLink {
   const std::shared_ptr<net::Credentials> credentials_;
   const std::string data_;
   std::unique_ptr<net::Stream> stream_;
+  Arrivals::Buffers buffers_;
 };
 
 class TcpTransport final : public Transport {

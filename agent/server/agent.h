@@ -29,6 +29,10 @@ class Agent {
   // In order: no new calls, engines away, memory last. Safe to call twice.
   void Stop();
 
+  // An error: this process can serve its memory no longer. Whoever runs it ends it at once, not by
+  // Stop: the next one takes over from the engines, as after any death.
+  Status Health() const { return memory_->CheckMemory(); }
+
   const std::string& address() const { return address_; }  // gRPC, host:port
   const std::vector<v1::Member>& members() const { return members_; }
   Executor* executor() { return executor_.get(); }

@@ -76,8 +76,16 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "tangram-agent: %s\n", agent.status().message().c_str());
     return 1;
   }
-  int which = 0;
-  sigwait(&ends, &which);
+  int which = -1;
+  while (which < 0) {
+    constexpr timespec kLook{0, 200'000'000};
+    which = sigtimedwait(&ends, nullptr, &kLook);
+    const tangram::Status health = (*agent)->Health();
+    if (health.ok()) continue;
+    spdlog::critical("{}; ending, so that another agent takes over", health.message());
+    spdlog::shutdown();
+    std::_Exit(1);  // in no order: there is nothing left that a driver would do
+  }
   spdlog::info("signal {}: ending", which);
   (*agent)->Stop();
   return 0;

@@ -39,6 +39,7 @@ class StoreHost final : public MemoryHost {
                                           .sizes_only = config.sizes_only});
     if (!platform.ok()) return platform.status();
     const std::shared_ptr<const device::Platform> memory = std::move(platform).value();
+    host->platform_ = memory;
     spdlog::info("memory of platform {}, in pages of {}", memory->name(), memory->pages());
     auto checkpoint = loader::Checkpoint::Open(config.checkpoint, config.granule_rows,
                                                config.page_bytes, config.slab_format);
@@ -100,12 +101,14 @@ class StoreHost final : public MemoryHost {
   const layout::GeometryView& geometry() const override { return checkpoint_->geometry(); }
   const std::string& config_json() const override { return checkpoint_->config_json(); }
   Status CheckSource() const override { return checkpoint_->StillReadable(); }
+  Status CheckMemory() const override { return platform_->Health(); }
   RankMemory* memory(uint32_t device) override { return stores_.at(device).get(); }
   uint16_t data_port() const override { return server_->port(); }
 
  private:
   StoreHost() = default;
 
+  std::shared_ptr<const device::Platform> platform_;
   std::shared_ptr<const loader::Checkpoint> checkpoint_;
   mover::Grants grants_;
   std::vector<std::unique_ptr<store::RankStore>> stores_;

@@ -22,6 +22,8 @@ class MemoryHost {
   // Whether pieces that nobody holds could still be read. Thread-safe; may hang with the file
   // system.
   virtual Status CheckSource() const = 0;
+  // An error: memory is lost to this process (device::Platform::Health).
+  virtual Status CheckMemory() const { return OkStatus(); }
   virtual RankMemory* memory(uint32_t device) = 0;
   virtual uint16_t data_port() const = 0;
 };

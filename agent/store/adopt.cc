@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 
 #include "agent/store/rank_store.h"
@@ -103,6 +104,50 @@ class Mapped {
   std::map<uint64_t, device::Extent> runs_;
 };
 
+// Memory that is to have the hashes that were noted: looked at many at a time, as each look at a
+// device's costs a wait.
+class Unchanged {
+ public:
+  Unchanged(device::Device* device, const std::stop_token& stop) : device_(device), stop_(stop) {}
+
+  // `name` names it in errors, also later ones. kInvalid: there is no hash; kCorrupt: one of those
+  // before has another; kUnavailable: stopped.
+  Status Check(const device::Memory& memory, uint64_t hash, std::function<std::string()> name) {
+    if (hash == 0) {
+      return {Code::kInvalid, fmt::format("{}: its hash was not kept when it was loaded", name())};
+    }
+    all_.push_back({memory, hash, 0, std::move(name)});
+    bytes_ += memory.bytes;
+    return bytes_ < kTogether ? OkStatus() : Finish();
+  }
+  Status Finish() {
+    if (stop_.stop_requested()) return {Code::kUnavailable, "stopped"};
+    std::vector<device::HashOp> ops;
+    for (One& one : all_) ops.push_back({one.memory, &one.is});
+    if (!ops.empty()) TANGRAM_RETURN_IF_ERROR(device_->Hash(ops).Wait());
+    for (const One& one : all_) {
+      if (one.is != one.hash) {
+        return {Code::kCorrupt, fmt::format("{} has changed since it was loaded", one.name())};
+      }
+    }
+    all_.clear();
+    bytes_ = 0;
+    return OkStatus();
+  }
+
+ private:
+  static constexpr uint64_t kTogether = 64 << 20;
+  struct One {
+    device::Memory memory;
+    uint64_t hash = 0, is = 0;
+    std::function<std::string()> name;
+  };
+  device::Device* const device_;
+  const std::stop_token& stop_;
+  std::vector<One> all_;
+  uint64_t bytes_ = 0;
+};
+
 }  // namespace
 
 struct RankStore::Kept final : RankMemory::Adoption {
@@ -127,41 +172,33 @@ Status RankStore::Verify(Kept* kept, const std::vector<layout::PlacedPiece>& pla
   }
   auto noted = hashes_->Read();
   if (!noted.ok()) return noted.status();
-  const auto check = [](const device::Memory& memory, uint64_t hash, const auto& what) -> Status {
-    if (hash == 0) {
-      return {Code::kInvalid, fmt::format("{}: its hash was not kept when it was loaded", what())};
-    }
-    uint64_t is = 0;
-    TANGRAM_RETURN_IF_ERROR(device::HashNow(memory, &is));
-    if (is == hash) return OkStatus();
-    return {Code::kCorrupt, fmt::format("{} has changed since it was loaded", what())};
-  };
+  Unchanged unchanged(kept->memories.devices.weights.get(), stop);
   for (const layout::PlacedPiece& place : places) {
-    if (stop.stop_requested()) return {Code::kUnavailable, "stopped"};
+    const uint32_t layer = place.layer, expert = place.expert;
     Piece piece(place, geometry().tail_bytes() > 0);
     const device::Memory at = kept->memories.banks->At(place.bank, place.offset, place.bytes);
     for (uint32_t i = 0; i < place.run.count; ++i) {
       const uint32_t granule = place.run.start + i;
       piece.hashes[i] = noted->Granule(place.layer, place.expert, granule);
-      TANGRAM_RETURN_IF_ERROR(check(GranulesIn(at, place.run, granule, 1), piece.hashes[i], [&] {
-        return fmt::format("layer {}, expert {}, granule {}", place.layer, place.expert, granule);
-      }));
+      TANGRAM_RETURN_IF_ERROR(unchanged.Check(
+          GranulesIn(at, place.run, granule, 1), piece.hashes[i],
+          [=] { return fmt::format("layer {}, expert {}, granule {}", layer, expert, granule); }));
     }
     if (const uint64_t tail = geometry().tail_bytes(); tail > 0) {
       piece.hashes.back() = noted->Tail(place.layer, place.expert);
-      TANGRAM_RETURN_IF_ERROR(check(at.Part(place.bytes - tail, tail), piece.hashes.back(), [&] {
-        return fmt::format("layer {}, expert {}, the tail", place.layer, place.expert);
-      }));
+      TANGRAM_RETURN_IF_ERROR(unchanged.Check(
+          at.Part(place.bytes - tail, tail), piece.hashes.back(),
+          [=] { return fmt::format("layer {}, expert {}, the tail", layer, expert); }));
     }
     kept->pieces.push_back(std::move(piece));
   }
   for (size_t t = 0; kept->dense && t < noted->dense.size(); ++t) {
-    if (stop.stop_requested()) return {Code::kUnavailable, "stopped"};
     const loader::DenseTensor& tensor = options_.checkpoint->dense()[t];
-    TANGRAM_RETURN_IF_ERROR(check(kept->memories.banks->Dense(tensor.offset, tensor.info.bytes),
-                                  noted->dense[t],
-                                  [&] { return fmt::format("dense tensor {}", tensor.name); }));
+    TANGRAM_RETURN_IF_ERROR(unchanged.Check(
+        kept->memories.banks->Dense(tensor.offset, tensor.info.bytes), noted->dense[t],
+        [&tensor] { return fmt::format("dense tensor {}", tensor.name); }));
   }
+  TANGRAM_RETURN_IF_ERROR(unchanged.Finish());
   if (kept->dense) kept->dense_hashes = std::move(noted->dense);
   return OkStatus();
 }

@@ -62,6 +62,37 @@ TEST_P(CudaWorld, AnAbortLeavesWhatWas) {
   ASSERT_OK(world.Check());
 }
 
+// Wherever it fails, a transition aborts with the reason or goes through by another way; nothing is
+// left of it, and the next one goes through.
+TEST_P(CudaWorld, WhicheverCallOfTheDriverFailsNothingIsLeftOfTheAttempt) {
+  World world(Options(36));
+  Begin(world, 3, 1);
+  uint32_t group = 3;
+  int aborted = 0;
+  for (const char* call : {"cuMemMap", "cuMemSetAccess", "cuMemcpyAsync", "cuLaunchKernel",
+                           "cuEventCreate", "cuEventRecord", "cuMemHostAlloc"}) {
+    for (const uint64_t skip : {0, 1, 7}) {
+      SCOPED_TRACE(std::string(call) + " after " + std::to_string(skip));
+      bool done = false;
+      const v1::Layout target = world.Reshaped(group, 3, &done);
+      FakeCuda::Fail(call, CUDA_ERROR_OUT_OF_MEMORY, skip, 1 << 20);
+      Status status = world.Prepare(target);
+      if (status.ok()) status = world.Stage(target);
+      FakeCuda::Fail(call, CUDA_SUCCESS, 0, 0);
+      if (!status.ok()) {
+        EXPECT_NE(status.message().find("(CUDA_ERROR_OUT_OF_MEMORY, 2)"), std::string::npos)
+            << status.message();
+        ++aborted;
+      }
+      world.Abort(target);
+      ASSERT_OK(world.Check());
+      ASSERT_OK(world.Flip(target));
+      if (done) group = 4 - group;
+    }
+  }
+  EXPECT_GT(aborted, 15);
+}
+
 TEST_P(CudaWorld, AnAgentThatDiesLeavesItsMemoryToTheNext) {
   World world(Options(33));
   Begin(world, 3, 1);
@@ -71,6 +102,40 @@ TEST_P(CudaWorld, AnAgentThatDiesLeavesItsMemoryToTheNext) {
   ASSERT_OK(world.Check());
   ASSERT_OK(world.Reshape(1, 2));
   ASSERT_OK(world.Check());
+}
+
+// The bytes of a granule are few beside what a call of the driver costs.
+TEST_P(CudaWorld, ATransitionAsksTheDriverForBatchesOfGranules) {
+  World::Options options = Options(35);
+  options.shape.moe_inner = 512;  // 64 granules an expert
+  World world(options);
+  Begin(world, 3, 1);
+  const auto calls = [] {
+    uint64_t all = 0;
+    for (const char* name :
+         {"cuLaunchKernel", "cuMemcpyAsync", "cuMemcpy2DAsync", "cuEventCreate", "cuEventRecord",
+          "cuEventSynchronize", "cuStreamSynchronize", "cuMemAlloc", "cuMemHostAlloc"}) {
+      all += FakeCuda::Calls(name);
+    }
+    return all;
+  };
+  const auto flip = [&](bool network) {
+    bool done = false;
+    const v1::Layout target = world.Reshaped(network ? 3 : 1, 3, &done);
+    ASSERT_OK(world.Prepare(target));
+    const uint64_t before = calls();
+    ASSERT_OK(world.Stage(target));
+    const uint64_t asked = calls() - before;
+    uint64_t bytes = 0;
+    for (const auto& [member, p] : world.progress) bytes += p->local + p->shared + p->tcp;
+    const uint64_t granules = bytes / world.geometry().granule_bytes();
+    EXPECT_GT(granules, 800U);
+    EXPECT_LT(asked, granules / 4);
+    ASSERT_OK(world.CommitAndRetire(target));
+    ASSERT_OK(world.Check());
+  };
+  flip(true);
+  flip(false);
 }
 
 // A rank's KV as its engine has it.

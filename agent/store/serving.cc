@@ -13,6 +13,9 @@ using layout::Run;
 
 namespace {
 
+// By one batch of a device, under one use of a lease: whoever ends it waits for so much.
+constexpr uint64_t kCopiedTogether = 16 << 20;
+
 // A fault: the first byte is another.
 Status Spoil(const device::Memory& memory) {
   std::byte byte{};
@@ -165,37 +168,49 @@ Status RankStore::CopyOut(const std::string& token, std::span<const mover::Targe
   const Status gone{Code::kUnavailable, "the source let go of its pieces"};
   const auto grant = options_.grants->Redeem(token, std::nullopt);
   if (!grant) return gone;
-  size_t at = 0;
+  std::vector<device::CopyOp> copies;
+  std::vector<uint64_t> hashes(targets.size());
+  size_t at = 0;  // of the first target in `copies`
+  uint64_t bytes = 0;
+  const auto copy = [&]() -> Status {
+    if (stop.stop_requested()) return {Code::kUnavailable, "stopped"};
+    Status copied;
+    // The pages stay while we read; whoever hears of the bytes may wait for others.
+    const bool there =
+        grant->lease->Use([&] { copied = memories_.devices.weights->Copy(copies).Wait(); });
+    if (!there) return gone;
+    TANGRAM_RETURN_IF_ERROR(copied);
+    for (const device::CopyOp& op : copies) {
+      if (fault::Hit("stage.after_fetch") == fault::Action::kCorrupt) {
+        TANGRAM_RETURN_IF_ERROR(Spoil(op.to));
+        TANGRAM_RETURN_IF_ERROR(device::HashNow(op.to, op.hash));
+      }
+      if (hashes[at] != targets[at].hash) {
+        return {Code::kCorrupt,
+                fmt::format("unit {} of {} differs from its hash", at, targets.size())};
+      }
+      ++at;
+      done(op.to.bytes);
+    }
+    copies.clear();
+    bytes = 0;
+    return OkStatus();
+  };
   for (device::Memory from : grant->pieces) {
     // Memory of the grant is a run of granules; the targets are single ones.
     while (from.bytes > 0) {
-      if (stop.stop_requested()) return {Code::kUnavailable, "stopped"};
-      if (at >= targets.size() || targets[at].to.bytes > from.bytes) {
+      const size_t next = at + copies.size();
+      if (next >= targets.size() || targets[next].to.bytes > from.bytes) {
         return {Code::kInternal, "a pull and its grant do not match"};
       }
-      const mover::Target& target = targets[at++];
-      uint64_t hash = 0;
-      const device::CopyOp op{target.to, from.Part(0, target.to.bytes), &hash};
-      Status copied;
-      // The pages stay while we read; whoever hears of the bytes may wait for others.
-      const bool there = grant->lease->Use([&] {
-        copied = memories_.devices.weights->Copy({&op, 1}).Wait();
-      });
-      if (!there) return gone;
-      TANGRAM_RETURN_IF_ERROR(copied);
-      if (fault::Hit("stage.after_fetch") == fault::Action::kCorrupt) {
-        TANGRAM_RETURN_IF_ERROR(Spoil(target.to));
-        TANGRAM_RETURN_IF_ERROR(device::HashNow(target.to, &hash));
-      }
-      if (hash != target.hash) {
-        return {Code::kCorrupt,
-                fmt::format("unit {} of {} differs from its hash", at - 1, targets.size())};
-      }
-      from = from.Part(target.to.bytes, from.bytes - target.to.bytes);
-      done(target.to.bytes);
+      const device::Memory& to = targets[next].to;
+      copies.push_back({to, from.Part(0, to.bytes), &hashes[next]});
+      bytes += to.bytes;
+      from = from.Part(to.bytes, from.bytes - to.bytes);
+      if (bytes >= kCopiedTogether) TANGRAM_RETURN_IF_ERROR(copy());
     }
   }
-  return OkStatus();
+  return copies.empty() ? OkStatus() : copy();
 }
 
 device::Memory RankStore::Granule(uint32_t layer, uint32_t expert, uint32_t granule) {

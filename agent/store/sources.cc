@@ -125,13 +125,24 @@ Status CheckpointSource::Bring(std::span<const mover::Range> job, std::span<cons
 
 Status HeldSource::Bring(std::span<const mover::Range> job, std::span<const size_t> ranges,
                          const Arrived& arrived, const std::stop_token& stop) {
-  for (const size_t i : ranges) {
+  // Some at a time: a range may be a granule, and a device waits as long for it as for many.
+  for (size_t begin = 0, end = 0; begin < ranges.size(); begin = end) {
     if (stop.stop_requested()) return {Code::kUnavailable, "stopped"};
-    const layout::PartProof::Move& move = *(*wanted_)[i].move;
-    std::vector<device::Memory> from;
-    std::vector<uint64_t> hashes;
-    {
-      const std::scoped_lock lock(store_->mu_);
+    uint64_t bytes = 0;
+    while (end < ranges.size() && bytes < kTogether) bytes += job[ranges[end++]].bytes();
+    TANGRAM_RETURN_IF_ERROR(BringSome(job, ranges.subspan(begin, end - begin), arrived));
+  }
+  return OkStatus();
+}
+
+Status HeldSource::BringSome(std::span<const mover::Range> job, std::span<const size_t> ranges,
+                             const Arrived& arrived) {
+  std::vector<device::Memory> from;
+  std::vector<uint64_t> hashes;
+  {
+    const std::scoped_lock lock(store_->mu_);
+    for (const size_t i : ranges) {
+      const layout::PartProof::Move& move = *(*wanted_)[i].move;
       const Piece& held = store_->current_[move.held];
       for (uint32_t g = 0; g < move.run.count; ++g) {
         from.push_back(store_->BytesOf(held.place, move.run.start + g, 1));
@@ -142,15 +153,21 @@ Status HeldSource::Bring(std::span<const mover::Range> job, std::span<const size
         hashes.push_back(held.tail());
       }
     }
-    std::vector<uint64_t> came(from.size());
-    std::vector<device::CopyOp> copies;
-    for (size_t u = 0; u < from.size(); ++u) {
-      copies.push_back({job[i].units[u], from[u], &came[u]});
+  }
+  std::vector<uint64_t> came(from.size());
+  std::vector<device::CopyOp> copies;
+  for (const size_t i : ranges) {
+    for (const device::Memory& to : job[i].units) {
+      copies.push_back({to, from[copies.size()], &came[copies.size()]});
     }
-    TANGRAM_RETURN_IF_ERROR(store_->memories_.devices.weights->Copy(copies).Wait());
-    if (const auto bad = std::mismatch(came.begin(), came.end(), hashes.begin()).first;
-        bad != came.end()) {
-      const auto unit = static_cast<uint32_t>(bad - came.begin());
+  }
+  TANGRAM_RETURN_IF_ERROR(store_->memories_.devices.weights->Copy(copies).Wait());
+  auto is = came.begin(), was = hashes.begin();
+  for (const size_t i : ranges) {
+    const layout::PartProof::Move& move = *(*wanted_)[i].move;
+    const auto end = is + static_cast<std::ptrdiff_t>(job[i].units.size());
+    if (const auto bad = std::mismatch(is, end, was).first; bad != end) {
+      const auto unit = static_cast<uint32_t>(bad - is);
       return {
           Code::kCorrupt,
           fmt::format("layer {}, expert {}, {} has changed since it was verified", move.piece.layer,
@@ -158,7 +175,9 @@ Status HeldSource::Bring(std::span<const mover::Range> job, std::span<const size
                       unit == move.run.count ? "the tail"
                                              : fmt::format("granule {}", move.run.start + unit))};
     }
-    arrived(i, std::move(hashes));
+    arrived(i, {is, end});
+    was += end - is;
+    is = end;
   }
   return OkStatus();
 }

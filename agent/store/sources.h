@@ -53,6 +53,11 @@ class HeldSource final : public mover::Source {
                const Arrived& arrived, const std::stop_token& stop) override;
 
  private:
+  static constexpr uint64_t kTogether = 16 << 20;  // bytes that are copied by one batch
+
+  Status BringSome(std::span<const mover::Range> job, std::span<const size_t> ranges,
+                   const Arrived& arrived);
+
   RankStore* const store_;
   const std::vector<Wanted>* const wanted_;
 };

@@ -48,6 +48,17 @@ void Spoil(Image::Step* step) {
   if (kernel == "gather_blocks") Lessen(&GatherBlocksParameters::count, bytes);
   if (kernel == "load_histogram") Lessen(&LoadHistogramParameters::count, bytes);
   if (kernel == "partial_sums") Lessen(&PartialSumsParameters::elements, bytes);
+  if (kernel == "fill_bf16") Lessen(&FillParameters::rows, bytes);
+  if (kernel == "embed") Lessen(&EmbedParameters::rows, bytes);
+  if (kernel == "rms_norm") Lessen(&RmsNormParameters::rows, bytes);
+  if (kernel == "matvec") Lessen(&MatvecParameters::outputs, bytes);
+  if (kernel == "rope") Lessen(&RopeParameters::rows, bytes);
+  if (kernel == "add_parts") Lessen(&AddPartsParameters::rows, bytes);
+  if (kernel == "pick_token") Lessen(&PickParameters::rows, bytes);
+  if (kernel == "kv_write") Lessen(&KvWriteParameters::rows, bytes);
+  if (kernel == "attend_scores" || kernel == "attend_mix") Lessen(&AttendParameters::rows, bytes);
+  if (kernel == "route") Lessen(&RouteParameters::rows, bytes);
+  if (kernel == "expert_up" || kernel == "expert_down") Lessen(&ExpertParameters::rows, bytes);
 }
 
 TEST_F(RecordedTest, EveryKernelThatDiffersFromItsTwinIsNoticed) {

@@ -21,6 +21,7 @@ std::vector<TwinCase> TwinCases(uint32_t seed, uint64_t scale) {
   AddCopyCases(seed, scale, &out);
   AddKvCases(seed, scale, &out);
   AddNumberCases(seed, scale, &out);
+  AddDecodeCases(seed, scale, &out);
   return out;
 }
 

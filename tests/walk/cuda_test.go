@@ -3,6 +3,8 @@ package walk
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -10,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"tangram.dev/e2e/harness"
+	"tangram.dev/e2e/load"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 	"tangram.dev/tests/internal/worlds"
 )
@@ -43,12 +46,35 @@ func requireSound(t *testing.T, w *harness.World, pods int, killed ...int) {
 	}
 }
 
-// to another shape, under load.
-func (a *alive) to(t *testing.T, ranks int, mode string) *harness.Record {
+// moving is a world that is taken from shape to shape, with requests in flight at each change.
+type moving struct {
+	*alive
+	others *load.Trace
+	flown  []*load.Result
+}
+
+// during something, three requests are in flight, which have tokens before it and get more after it.
+func (m *moving) during(t *testing.T, does func()) {
 	t.Helper()
-	a.keeper.Kill()
-	a.keep(t, ranks, mode)
-	return a.applied(t, fmt.Sprint(ranks, mode))
+	flying := fly(t, m.World, m.others, len(m.flown), 3)
+	for _, f := range flying {
+		f.await(t, 20) // more than one block of KV
+	}
+	does()
+	for _, f := range flying {
+		m.flown = append(m.flown, f.land(t))
+	}
+}
+
+// to another shape.
+func (m *moving) to(t *testing.T, ranks int, mode string) (record *harness.Record) {
+	t.Helper()
+	m.during(t, func() {
+		m.keeper.Kill()
+		m.keep(t, ranks, mode)
+		record = m.applied(t, fmt.Sprint(ranks, mode))
+	})
+	return record
 }
 
 func (a *alive) applied(t *testing.T, what string) *harness.Record {
@@ -74,50 +100,73 @@ func podOf(t *testing.T, w *harness.World, rank uint32) int {
 func TestAWorldOnGpus(t *testing.T) {
 	const seed = 9
 	pods := []int{2, 1, 1}
-	a := startAliveWith(t, onGpus(t, harness.Options{Pods: pods, LeastStep: 5 * time.Millisecond}), 2, "Expert")
+	a := startAliveWith(t, onGpus(t, harness.Options{Pods: pods, MaxTokens: flightTokens, LeastStep: 5 * time.Millisecond}), 2, "Expert")
+	m := &moving{alive: a, others: newTrace(t, seed, time.Second)}
 	for _, s := range status(t, a.World) {
-		require.Contains(t, s.Memory, "cuda")
+		require.Equal(t, "cuda", s.MemoryInfo.GetPlatform())
 	}
-	a.to(t, 3, "Expert")
-	require.Positive(t, a.to(t, 3, "Tensor").Bytes.KV, "requests that ran kept their KV")
-	require.Positive(t, a.to(t, 3, "Expert").Bytes.KV)
+	m.to(t, 3, "Expert")
+	require.Positive(t, m.to(t, 3, "Tensor").Bytes.KV, "requests that ran kept their KV")
+	require.Positive(t, m.to(t, 3, "Expert").Bytes.KV)
+	random := rand.New(rand.NewPCG(seed, 0))
 	for range 2 { // experts move, some twice
-		p := randomPlacement(rand.New(rand.NewPCG(seed, 0)), 3)
-		a.keeper.Kill()
-		a.keepPlacement(t, p)
-		a.applied(t, "a placement")
+		p := randomPlacement(random, 3)
+		m.during(t, func() {
+			a.keeper.Kill()
+			a.keepPlacement(t, p)
+			a.applied(t, "a placement")
+		})
 		requirePlaced(t, a.World, p)
-		a.to(t, 2, "Tensor")
-		a.to(t, 3, "Expert")
+		require.Positive(t, m.to(t, 2, "Tensor").Bytes.KV)
+		require.Positive(t, m.to(t, 3, "Expert").Bytes.KV)
 	}
 
 	// An engine dies alone: its agent has its weights.
-	a.KillEngine(0, 1)
-	d := a.await(t, "a repair", repaired)
-	require.Empty(t, d.Record.Lost, "it came back")
-	require.Zero(t, d.Record.Bytes.TCP+d.Record.Bytes.Checkpoint, "its weights stayed")
+	m.during(t, func() {
+		a.KillEngine(0, 1)
+		d := a.await(t, "a repair", repaired)
+		require.Empty(t, d.Record.Lost, "it came back")
+		require.Zero(t, d.Record.Bytes.TCP+d.Record.Bytes.Checkpoint, "its weights stayed")
+	})
 
 	// An agent dies alone: its engines have all that it had, and give it to the next one.
 	before := status(t, a.World)
-	a.KillAgent(0)
-	require.Eventually(t, func() bool {
-		all, err := a.Status(t.Context())
-		return err == nil && all[0].Epoch == before[0].Epoch && all[0].Ranks[0].Engine.GetAttached() && all[0].Ranks[1].Engine.GetAttached()
-	}, 20*time.Second, 50*time.Millisecond)
+	m.during(t, func() {
+		a.KillAgent(0)
+		require.Eventually(t, func() bool {
+			all, err := a.Status(t.Context())
+			return err == nil && all[0].Epoch == before[0].Epoch && all[0].Ranks[0].Engine.GetAttached() && all[0].Ranks[1].Engine.GetAttached()
+		}, 20*time.Second, 50*time.Millisecond)
+	})
 	for i, r := range status(t, a.World)[0].Ranks {
 		require.Equal(t, before[0].Ranks[i].MemoryMapped, r.MemoryMapped)
 	}
-	a.to(t, 3, "Tensor")
+	m.to(t, 3, "Tensor")
+
+	// A GPU that is lost to an agent in the middle of a transition: the agent ends, and the next one goes on from its engines.
+	const ecc = 214 // CUDA_ERROR_ECC_UNCORRECTABLE, after which a driver does nothing more for the process
+	require.NoError(t, a.FailCuda("agent-p0", "cuMemcpyAsync", ecc, 2, 1))
+	m.to(t, 3, "Expert")
+	said, err := os.ReadFile(filepath.Join(a.Dir(), "agent-p0.log"))
+	require.NoError(t, err)
+	require.Regexp(t, `the GPU is lost to this process: cuda: .*uncorrectable ECC error encountered .*; ending`, string(said))
 
 	// A pod dies whole: the others read again what it had, and the next one gets it from them.
 	dies := podOf(t, a.World, 2)
-	a.KillPod(dies)
-	d = a.await(t, "a repair", repaired)
-	require.Len(t, d.Record.Lost, 1)
-	_, err := a.AddPod(t.Context(), 1)
+	m.during(t, func() {
+		a.KillPod(dies)
+		d := a.await(t, "a repair", repaired)
+		require.Len(t, d.Record.Lost, 1)
+		_, err = a.AddPod(t.Context(), 1)
+		require.NoError(t, err)
+		a.await(t, "full width again", func(d harness.Did) bool { return d.Did == "apply" && d.Record.FromEpoch > 1 && d.Error == "" })
+	})
+	m.to(t, 2, "Expert")
+
+	ways, err := worlds.CounterBy(t.Context(), a.AgentMetricsURLs()[0], "tangram_way_bytes_total", "way")
 	require.NoError(t, err)
-	a.await(t, "full width again", func(d harness.Did) bool { return d.Did == "apply" && d.Record.FromEpoch > 1 && d.Error == "" })
-	a.to(t, 2, "Expert")
+	require.Positive(t, ways["process"], "between the ranks of its pod")
+	require.Positive(t, ways["tcp"])
 
 	close(a.halt)
 	walked := <-a.played
@@ -126,16 +175,17 @@ func TestAWorldOnGpus(t *testing.T) {
 	a.keeper.Kill()
 	a.Stop()
 	requireSound(t, a.World, len(pods)+1, dies)
-	one := startTiny(t, harness.Options{Pods: []int{1}, Dir: "one", MaxTokens: 512})
+	one := startTiny(t, harness.Options{Pods: []int{1}, Dir: "one", MaxTokens: flightTokens})
 	apply(t, one, 1, "Expert")
 	requireSame(t, walked, client(one).Repeat(t.Context(), a.trace, len(walked), 8))
-	t.Logf("%d requests", len(walked))
+	requireSame(t, m.flown, client(one).Again(t.Context(), m.flown, 8))
+	t.Logf("%d requests, %d in flight at a change", len(walked), len(m.flown))
 }
 
 // A driver that fails in the middle of a transition, in an agent or in an engine: the driver of the world says why, all serve on
 // in the old layout, and once the GPU is sound the same transition goes through.
 func TestAGpuThatFailsInATransition(t *testing.T) {
-	const outOfMemory, ecc, always = 2, 214, 1 << 30
+	const outOfMemory, notSupported, always = 2, 801, 1 << 30
 	w := startTiny(t, onGpus(t, harness.Options{Pods: []int{1, 1}}))
 	apply(t, w, 2, "Expert")
 	tokens := answers(t, w)
@@ -146,11 +196,11 @@ func TestAGpuThatFailsInATransition(t *testing.T) {
 		cause         string
 	}{
 		{"agent-p1", "cuMemMap", outOfMemory, 2, "out of memory (CUDA_ERROR_OUT_OF_MEMORY, 2)"},
-		{"agent-p0", "cuMemSetAccess", ecc, 0, "uncorrectable ECC error encountered (CUDA_ERROR_ECC_UNCORRECTABLE, 214)"},
-		{"agent-p1", "cuMemcpyAsync", ecc, 5, "uncorrectable ECC error encountered"},
-		{"agent-p0", "cuEventRecord", ecc, 3, "uncorrectable ECC error encountered"},
+		{"agent-p0", "cuMemSetAccess", notSupported, 0, "operation not supported (CUDA_ERROR_NOT_SUPPORTED, 801)"},
+		{"agent-p1", "cuMemcpyAsync", notSupported, 5, "operation not supported"},
+		{"agent-p0", "cuEventRecord", notSupported, 3, "operation not supported"},
 		{"engine-p1-0", "cuMemMap", outOfMemory, 1, "out of memory (CUDA_ERROR_OUT_OF_MEMORY, 2)"},
-		{"engine-p0-0", "cuMemImportFromShareableHandle", ecc, 0, "uncorrectable ECC error encountered"},
+		{"engine-p0-0", "cuMemImportFromShareableHandle", notSupported, 0, "operation not supported"},
 	} {
 		t.Run(c.process+" "+c.call, func(t *testing.T) {
 			before := status(t, w)

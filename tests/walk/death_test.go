@@ -30,7 +30,7 @@ func startAlive(t *testing.T, pods []int, ranks int, mode string) *alive {
 
 func startAliveWith(t *testing.T, o harness.Options, ranks int, mode string) *alive {
 	t.Helper()
-	o.Restart, o.MaxTokens = true, 512
+	o.Restart, o.MaxTokens = true, max(o.MaxTokens, 512)
 	w := startTiny(t, o)
 	a := &alive{World: w, trace: newTrace(t, 5, 30*time.Second), halt: make(chan struct{}), played: make(chan []*load.Result, 1)}
 	a.keep(t, ranks, mode)

@@ -63,8 +63,10 @@ std::string WrongWith(const CUmemAllocationProp& prop) {
   return "";
 }
 
-// A copy that did not run yet and touches any of these addresses.
+}  // namespace
+
 bool InUse(uint64_t begin, uint64_t end) {
+  if (State().broken != CUDA_SUCCESS) return false;  // nothing runs any more
   for (const auto& weak : State().all_streams) {
     const auto stream = weak.lock();
     if (stream == nullptr) continue;
@@ -75,7 +77,27 @@ bool InUse(uint64_t begin, uint64_t end) {
   return false;
 }
 
-}  // namespace
+uint64_t ReserveAddresses(uint64_t bytes, uint64_t alignment) {
+  const uint64_t granularity = State().granularity();
+  const uint64_t size = (bytes + granularity - 1) / granularity * granularity;
+  const uint64_t unit = std::max(alignment, granularity);
+  void* const at =
+      mmap(nullptr, size + unit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (at == MAP_FAILED) return 0;
+  // The ends are given back at once, so that addresses alone tell what to free.
+  const auto begin = reinterpret_cast<uint64_t>(at), start = (begin + unit - 1) / unit * unit;
+  if (start > begin) munmap(at, start - begin);
+  if (begin + unit > start) munmap(reinterpret_cast<void*>(start + size), begin + unit - start);
+  State().reservations[start] = size;
+  return start;
+}
+
+void FreeAddresses(uint64_t address) {
+  const auto it = State().reservations.find(address);
+  munmap(reinterpret_cast<void*>(address), it->second);
+  State().reservations.erase(it);
+}
+
 }  // namespace tangram::device::testing
 
 using namespace tangram::device::testing;
@@ -136,17 +158,8 @@ CUresult cuMemAddressReserve(CUdeviceptr* address, size_t size, size_t alignment
     return call.Refuse(CUDA_ERROR_INVALID_VALUE,
                        fmt::format("{} bytes aligned to {} are no units", size, alignment));
   }
-  const uint64_t unit = std::max<uint64_t>(alignment, State().granularity());
-  void* const at =
-      mmap(nullptr, size + unit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-  // The ends are given back at once, so that addresses alone tell what to free.
-  const auto begin = reinterpret_cast<uint64_t>(at), start = (begin + unit - 1) / unit * unit;
-  if (start > begin) munmap(at, start - begin);
-  if (begin + unit > start) munmap(reinterpret_cast<void*>(start + size), begin + unit - start);
-  State().reservations[start] = size;
-  *address = start;
-  return CUDA_SUCCESS;
+  *address = ReserveAddresses(size, alignment);
+  return *address != 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuMemAddressFree(CUdeviceptr address, size_t size) {
@@ -154,15 +167,14 @@ CUresult cuMemAddressFree(CUdeviceptr address, size_t size) {
   if (call.failure() != CUDA_SUCCESS) return call.failure();
   FakeState& state = State();
   const auto it = state.reservations.find(address);
-  if (it == state.reservations.end() || it->second != size) {
+  if (it == state.reservations.end() || it->second != size || state.buffers.contains(address)) {
     return call.Refuse(CUDA_ERROR_INVALID_VALUE, "these addresses are no whole reservation");
   }
   const auto first = state.mappings.lower_bound(address);
   if (first != state.mappings.end() && first->first < address + size) {
     return call.Refuse(CUDA_ERROR_INVALID_VALUE, "something is mapped there");
   }
-  munmap(reinterpret_cast<void*>(address), size);
-  state.reservations.erase(it);
+  FreeAddresses(address);
   return CUDA_SUCCESS;
 }
 
@@ -195,7 +207,7 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
   if (call.failure() != CUDA_SUCCESS) return call.failure();
   FakeState& state = State();
   const auto it = state.mappings.find(address);
-  if (it == state.mappings.end() || it->second.bytes != size) {
+  if (it == state.mappings.end() || it->second.bytes != size || state.buffers.contains(address)) {
     return call.Refuse(CUDA_ERROR_INVALID_VALUE,
                        fmt::format("{} bytes that are not one whole mapping", size));
   }
@@ -218,7 +230,8 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc*
   uint64_t at = address;
   while (at < address + size) {
     const auto it = state.mappings.find(at);
-    if (it == state.mappings.end() || it->second.bytes > address + size - at) {
+    if (it == state.mappings.end() || it->second.bytes > address + size - at ||
+        state.buffers.contains(at)) {
       return call.Refuse(CUDA_ERROR_INVALID_VALUE,
                          fmt::format("{} bytes that are not whole mappings side by side", size));
     }

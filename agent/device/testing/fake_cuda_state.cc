@@ -63,6 +63,7 @@ Call::Call(const char* name, Needs needs) : name_(name), lock_(State().mu) {
   if (failing != state.failing.end() && before >= failing->second.from &&
       before < failing->second.to) {
     failure_ = failing->second.result;
+    if (failure_ == CUDA_ERROR_ECC_UNCORRECTABLE) state.broken = failure_;
   } else if (needs != kNothing && !state.begun) {
     failure_ = Refuse(CUDA_ERROR_NOT_INITIALIZED, "before cuInit");
   } else if (needs == kContext && (Current() == nullptr || state.retained == 0)) {
@@ -158,6 +159,8 @@ std::string FakeCuda::Leaks() {
     if (count > 0) out += fmt::format("{}{} {}", out.empty() ? "" : ", ", count, what);
   };
   add(state.handles.size(), "handles");
+  add(state.buffers.size(), "buffers");
+  add(state.pinned.size(), "pinned buffers");
   add(state.mappings.size(), "mappings");
   add(state.reservations.size(), "reservations");
   add(state.streams.size(), "streams");

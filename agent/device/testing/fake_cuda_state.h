@@ -134,6 +134,8 @@ struct FakeState {
   std::map<CUmemGenericAllocationHandle, std::shared_ptr<Physical>> handles;
   std::map<uint64_t, uint64_t> reservations;  // address -> bytes
   std::map<uint64_t, FakeMapping> mappings;   // by address
+  // What cuMemAlloc made: a reservation with one mapping, of these bytes. And pinned memory.
+  std::map<uint64_t, uint64_t> buffers, pinned;
   std::map<CUstream, std::shared_ptr<FakeStream>> streams;
   std::map<CUevent, FakeEvent> events;
   std::set<CUmodule> modules;
@@ -174,6 +176,12 @@ class Call {
   CUresult failure_ = CUDA_SUCCESS;
 };
 
+// Addresses that nobody has, without access for processors, as a reservation of so many bytes;
+// 0: there are none.
+uint64_t ReserveAddresses(uint64_t bytes, uint64_t alignment);
+void FreeAddresses(uint64_t address);
+// Work that did not run yet and touches any of these addresses.
+bool InUse(uint64_t begin, uint64_t end);
 // Puts work on a stream, or into the graph that it is captured into.
 CUresult Give(const Call& call, CUstream stream, FakeWork work);
 // Runs the work of a stream up to that number; the first touch without access breaks all.
