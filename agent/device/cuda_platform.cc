@@ -6,6 +6,7 @@
 
 #include "agent/device/control.h"
 #include "agent/device/cuda.h"
+#include "agent/device/nccl_wires.h"
 
 namespace tangram::device {
 namespace {
@@ -41,6 +42,11 @@ class CudaPlatform final : public Platform {
   RankDevices Importers() const override {
     return {CudaDevice::Importer(context_, unit_),
             CudaDevice::Importer(context_, context_->granularity()), ControlImporter()};
+  }
+
+  Result<std::unique_ptr<Wires>> OpenWires(const WireOptions& options) const override {
+    if (options.name.empty() || options.name == "nccl") return MakeNcclWires(context_, options);
+    return Platform::OpenWires(options);
   }
 
  private:

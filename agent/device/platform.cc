@@ -87,6 +87,12 @@ class GhostPlatform final : public Platform {
 
 }  // namespace
 
+Result<std::unique_ptr<Wires>> Platform::OpenWires(const WireOptions& options) const {
+  return Status(Code::kInvalid,
+                fmt::format("platform {} has no wires{}", name(),
+                            options.name.empty() ? "" : fmt::format(" named '{}'", options.name)));
+}
+
 Result<std::unique_ptr<Platform>> MakePlatform(const PlatformOptions& options) {
   if (options.name == "ghost" && options.sizes_only) {
     return std::unique_ptr<Platform>(std::make_unique<GhostPlatform>(options.map_bytes));

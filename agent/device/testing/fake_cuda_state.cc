@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cstdlib>
+#include <thread>
 
 namespace tangram::device::testing {
 
@@ -59,6 +61,12 @@ Call::Call(const char* name, Needs needs) : name_(name), lock_(State().mu) {
 CUresult Call::Refuse(CUresult result, const std::string& why) const {
   State().complaint = fmt::format("{}: {}", name_, why);
   return result;
+}
+
+void Call::Rest() {
+  lock_.unlock();
+  std::this_thread::sleep_for(std::chrono::microseconds(50));
+  lock_.lock();
 }
 
 void FakeCuda::Become(const FakeMachine& machine) {
