@@ -11,11 +11,14 @@
 // token may follow; one of zeros asks whether what was shown last is still there, and is answered
 // by a u64.
 //
+// Who comes for a wire (wire_talk.h) says so in place of a token, and is handed on.
+//
 // A fixed number of threads, whoever comes: one at the door, where certificates and tokens are
 // looked at, and a few that send. None waits for one connection.
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -25,6 +28,7 @@
 #include "agent/mover/transport.h"
 #include "agent/net/credentials.h"
 #include "agent/net/socket.h"
+#include "agent/net/stream.h"
 #include "agent/net/strangers.h"
 
 namespace tangram::mover {
@@ -39,6 +43,8 @@ class DataServer {
     std::shared_ptr<net::Credentials> credentials;
     net::StrangerLimits strangers = {};
     net::TcpLimits tcp = {};
+    // Takes the connections that are of a wire, and does not block; null: they are refused.
+    std::function<void(std::unique_ptr<net::Stream>)> wires = nullptr;
     // Threads that send: pieces take what time serving leaves, a flip waits for KV.
     size_t piece_senders = 4, kv_senders = 2;
   };

@@ -104,8 +104,7 @@ FakeNcclState& NcclState() {
 }
 
 NcclResult Complain(NcclResult result, const std::string& why) {
-  static std::mutex mu;  // some complain under the state's lock
-  const std::scoped_lock lock(mu);
+  const std::scoped_lock lock(NcclState().complaint_mu);
   NcclState().complaint = why;
   return result;
 }
@@ -114,19 +113,25 @@ void FakeNccl::Become(const FakeNcclOptions& options) {
   FakeNcclState& state = NcclState();
   const std::scoped_lock lock(state.mu);
   state.options = options;
-  state.complaint.clear();
+  (void)Complaint();
   state.offered.clear();
   state.comms.clear();
   state.kernels = state.at_once = state.most_at_once = 0;
 }
 
-std::string FakeNccl::Complaint() { return std::exchange(NcclState().complaint, {}); }
+std::string FakeNccl::Complaint() {
+  const std::scoped_lock lock(NcclState().complaint_mu);
+  return std::exchange(NcclState().complaint, {});
+}
 
 uint64_t FakeNccl::Open() {
-  FakeNcclState& state = NcclState();
-  const std::scoped_lock lock(state.mu);
+  std::map<NcclComm, FakeCommPtr> comms;
+  {
+    const std::scoped_lock lock(NcclState().mu);
+    comms = NcclState().comms;
+  }
   uint64_t out = 0;
-  for (const auto& [name, comm] : state.comms) {
+  for (const auto& [name, comm] : comms) {
     const std::scoped_lock one(comm->mu);
     out += comm->aborted ? 0 : 1;
   }
@@ -175,6 +180,7 @@ const char* ncclGetErrorString(NcclResult result) {
 
 const char* ncclGetLastError(NcclComm) {
   thread_local std::string last;
+  const std::scoped_lock lock(NcclState().complaint_mu);
   last = NcclState().complaint;
   return last.c_str();
 }

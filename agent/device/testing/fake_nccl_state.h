@@ -72,9 +72,10 @@ struct FakeComm {
 using FakeCommPtr = std::shared_ptr<FakeComm>;
 
 struct FakeNcclState {
-  std::mutex mu;
-  FakeNcclOptions options;
+  std::mutex complaint_mu;  // some complain under the other
   std::string complaint;
+  std::mutex mu;  // of what follows; a communicator's is taken before it, never under it
+  FakeNcclOptions options;
   std::map<std::string, UniqueFd> offered;  // by the id's name: who connects to it comes here
   std::map<NcclComm, FakeCommPtr> comms;    // also those that were aborted
   uint64_t kernels = 0, at_once = 0, most_at_once = 0;
