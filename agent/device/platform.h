@@ -50,6 +50,9 @@ class Platform {
   // A communication library that reaches other processes' memory of this platform. kInvalid: there
   // is none of this name here, or none that could be used, and why.
   virtual Result<std::unique_ptr<Wires>> OpenWires(const WireOptions& options) const;
+  // What reaches the memory of its device beyond this machine (Member.fabric); empty: nothing, or
+  // nobody says so.
+  virtual std::string fabric() const { return ""; }
 };
 
 struct PlatformOptions {

@@ -25,7 +25,7 @@ class WireTransport final : public Transport {
   ~WireTransport() override;
 
   const char* name() const override { return wires_->name(); }
-  Capabilities capabilities() const override { return {.one_sided = false, .network = true}; }
+  Capabilities capabilities() const override { return {.network = true, .library = true}; }
   // It has the same library, of the same version.
   bool Reaches(const v1::PeerAddress& peer) const override { return peer.wire() == wires_->kind(); }
   Status Pull(const v1::PeerAddress& peer, const std::string& token,

@@ -21,7 +21,7 @@ namespace tangram {
 // Bytes of one attempt, written while it stages, read at any time.
 struct StageProgress {
   std::atomic<uint64_t> total{0}, done{0};
-  std::atomic<uint64_t> local{0}, shared{0}, tcp{0}, checkpoint{0};
+  std::atomic<uint64_t> local{0}, shared{0}, tcp{0}, wire{0}, checkpoint{0};
   std::atomic<uint64_t> corrupt{0};  // pulls that broke off at bytes that differ from their hash
 };
 

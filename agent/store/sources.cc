@@ -224,7 +224,10 @@ Status RankSource::Bring(std::span<const mover::Range> job, std::span<const size
                         [&](size_t i) { return (*wanted_)[i].move != nullptr; });
   mover::Transport* const transport =
       sibling_ != nullptr ? nullptr : &store_->options_.transports->For(peer_);
-  if (transport != nullptr) shares_ = !transport->capabilities().network;
+  if (transport != nullptr) {
+    const mover::Capabilities can = transport->capabilities();
+    by_ = !can.network ? By::kMemory : can.library ? By::kWire : By::kTcp;
+  }
   const auto opened = Open(order, transport);
   if (!opened.ok()) return opened.status();
   std::vector<mover::Target> targets;

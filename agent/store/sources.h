@@ -70,8 +70,10 @@ class RankSource final : public mover::Source {
   std::string name() const override { return peer_.member(); }
   // One connection does not fill a network, nor one thread a memory.
   size_t lanes() const override { return 2; }
-  // Bytes come from memory of this machine, not over a network.
-  bool shares() const { return shares_; }
+  // How its bytes come: from memory of this machine, or over a network, by a communication library
+  // or by connections of our own.
+  enum class By { kMemory, kWire, kTcp };
+  By by() const { return by_; }
   Status Bring(std::span<const mover::Range> job, std::span<const size_t> ranges,
                const Arrived& arrived, const std::stop_token& stop) override;
 
@@ -91,7 +93,7 @@ class RankSource final : public mover::Source {
   const v1::Header header_;
   const v1::PeerAddress peer_;
   RankStore* const sibling_;
-  std::atomic<bool> shares_{sibling_ != nullptr};
+  std::atomic<By> by_{sibling_ != nullptr ? By::kMemory : By::kTcp};
 };
 
 }  // namespace tangram::store

@@ -192,7 +192,10 @@ Status RankStore::Stage(const v1::Header& header, const Origins& origins, StageP
     } else if (&source == &held) {
       progress->local += bytes;
     } else {
-      (static_cast<const RankSource&>(source).shares() ? progress->shared : progress->tcp) += bytes;
+      const RankSource::By by = static_cast<const RankSource&>(source).by();
+      (by == RankSource::By::kMemory ? progress->shared
+       : by == RankSource::By::kWire ? progress->wire
+                                     : progress->tcp) += bytes;
     }
     if (i >= copies) progress->done += bytes;
   };
