@@ -6,6 +6,8 @@
 
 #include "agent/device/control.h"
 #include "agent/device/cuda.h"
+#include "agent/device/nccl_wires.h"
+#include "agent/device/ucx_wires.h"
 
 namespace tangram::device {
 namespace {
@@ -48,6 +50,21 @@ class CudaPlatform final : public Platform {
   RankDevices Importers() const override {
     return {CudaDevice::Importer(context_, unit_),
             CudaDevice::Importer(context_, context_->granularity()), ControlImporter()};
+  }
+
+  Result<std::unique_ptr<Wires>> OpenWires(const WireOptions& options) const override {
+    if (options.name.empty() || options.name == "nccl") return MakeNcclWires(context_, options);
+    if (options.name != "ucx") return Platform::OpenWires(options);
+    const UcxMemory memory{
+        .make = [context = context_](uint64_t bytes) -> Result<std::unique_ptr<Device>> {
+          const uint64_t unit = context->granularity();
+          const uint64_t whole = (bytes + unit - 1) / unit * unit;
+          auto made = CudaDevice::Make(context, {whole, whole});
+          if (!made.ok()) return made.status();
+          return std::unique_ptr<Device>(std::move(made).value());
+        },
+        .gpu = true};
+    return MakeUcxWires(memory, options);
   }
 
  private:

@@ -6,6 +6,7 @@
 #include "agent/device/cuda_platform.h"
 #include "agent/device/ghost.h"
 #include "agent/device/host.h"
+#include "agent/device/ucx_wires.h"
 
 namespace tangram::device {
 namespace {
@@ -40,6 +41,18 @@ class HostPlatform final : public Platform {
 
   RankDevices Importers() const override {
     return {HostDevice::Importer(pages_), HostDevice::Importer(pages_), ControlImporter()};
+  }
+
+  Result<std::unique_ptr<Wires>> OpenWires(const WireOptions& options) const override {
+    if (options.name != "ucx") return Platform::OpenWires(options);
+    UcxMemory memory;
+    memory.make = [pages = pages_](uint64_t bytes) -> Result<std::unique_ptr<Device>> {
+      const uint64_t whole = (bytes + pages.unit - 1) / pages.unit * pages.unit;
+      auto made = HostDevice::Make({"tangram-wire", whole, false, pages, 0});
+      if (!made.ok()) return made.status();
+      return std::unique_ptr<Device>(std::move(made).value());
+    };
+    return MakeUcxWires(memory, options);
   }
 
  private:
@@ -86,6 +99,12 @@ class GhostPlatform final : public Platform {
 };
 
 }  // namespace
+
+Result<std::unique_ptr<Wires>> Platform::OpenWires(const WireOptions& options) const {
+  return Status(Code::kInvalid,
+                fmt::format("platform {} has no wires{}", name(),
+                            options.name.empty() ? "" : fmt::format(" named '{}'", options.name)));
+}
 
 Result<std::unique_ptr<Platform>> MakePlatform(const PlatformOptions& options) {
   if (options.name == "ghost" && options.sizes_only) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "agent/device/device.h"
+#include "agent/device/wire.h"
 
 namespace tangram::device {
 
@@ -56,6 +57,12 @@ class Platform {
                                     const RankBytes& bytes) const = 0;
   // Devices without memory of their own: an engine's.
   virtual RankDevices Importers() const = 0;
+  // A communication library that reaches other processes' memory of this platform. kInvalid: there
+  // is none of this name here, or none that could be used, and why.
+  virtual Result<std::unique_ptr<Wires>> OpenWires(const WireOptions& options) const;
+  // What reaches the memory of its device beyond this machine (Member.fabric); empty: nothing, or
+  // nobody says so.
+  virtual std::string fabric() const { return ""; }
 };
 
 struct PlatformOptions {

@@ -20,6 +20,7 @@
 #include "agent/device/device.h"
 #include "agent/device/hash.h"
 #include "agent/mover/kv_wire.h"
+#include "agent/mover/wire_talk.h"
 #include "agent/net/address.h"
 #include "agent/net/blocking.h"
 
@@ -38,7 +39,9 @@ const fault::Point kBeforeSend("data.before_send", fault::kErrors | fault::kCorr
 
 struct DataServer::Connection {
   Connection(UniqueFd fd, std::shared_ptr<net::Credentials> credentials, Grants* from, bool near)
-      : stream(std::move(fd), net::Side::kAccepted, std::move(credentials)),
+      : owned(std::make_unique<net::Stream>(std::move(fd), net::Side::kAccepted,
+                                            std::move(credentials))),
+        stream(*owned),
         grants(from),
         of_node(near) {}
 
@@ -71,7 +74,8 @@ struct DataServer::Connection {
   Status Show();
   bool kv() const { return grant.kv.bytes > 0 && !of_node; }  // and is sent range by range
 
-  net::Stream stream;
+  std::unique_ptr<net::Stream> owned;
+  net::Stream& stream;
   Grants* const grants;
   const bool of_node;  // is shown where memory lies
   std::array<std::byte, 16> token{};
@@ -189,7 +193,9 @@ void DataServer::Connection::LetGo() {
   grant.shown.reset();
   out = {};
   at = 0;
-  gathered = bad = text = {};
+  gathered.reset();
+  gathered_size = 0;
+  bad = text = {};
   apart.clear();
 }
 
@@ -500,6 +506,16 @@ bool DataServer::Greet(Connection& connection) {
 }
 
 void DataServer::Welcome(std::unique_ptr<Connection> connection) {
+  if (std::memcmp(connection->token.data(), kWireToken.data(), kWireToken.size()) == 0) {
+    if (options_.wires == nullptr || connection->of_node) {
+      spdlog::warn("data connection: pod '{}' wants a wire, and there are none here",
+                   connection->stream.pod());
+      return;
+    }
+    ++welcomed_;
+    options_.wires(std::move(connection->owned));
+    return;
+  }
   if (const Status status = connection->Open(); !status.ok()) {
     spdlog::warn("data connection: {}", status.message());
     return;

@@ -10,12 +10,15 @@
 // extents}, extents x (u64 offset, u64 length). Then another token may follow; one of zeros asks
 // whether what was shown last is still there, and is answered by a u64.
 //
+// Who comes for a wire (wire_talk.h) says so in place of a token, and is handed on.
+//
 // A fixed number of threads, whoever comes: one at the door, where certificates and tokens are
 // looked at, and a few that send. None waits for one connection.
 #pragma once
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -26,6 +29,7 @@
 #include "agent/net/credentials.h"
 #include "agent/net/socket.h"
 #include "agent/net/strangers.h"
+#include "agent/net/stream.h"
 
 namespace tangram::mover {
 
@@ -41,6 +45,8 @@ class DataServer {
     net::TcpLimits tcp = {};
     // How long a connection may rest before the other side asks for something again.
     std::chrono::milliseconds rest = std::chrono::minutes(5);
+    // Takes the connections that are of a wire, and does not block; null: they are refused.
+    std::function<void(std::unique_ptr<net::Stream>)> wires = nullptr;
     // Threads that send: pieces take what time serving leaves, a flip waits for KV.
     size_t piece_senders = 4, kv_senders = 2;
   };

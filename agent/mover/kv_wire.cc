@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "agent/device/device.h"
 #include "agent/device/hash.h"
 #include "agent/mover/transport.h"
 
@@ -48,5 +49,17 @@ Result<std::vector<device::Memory>> RangesOf(std::span<const uint8_t> body,
 }
 
 uint64_t KvDigest::Value() const { return device::HashOf(std::as_bytes(std::span(hashes_))); }
+
+Status HashAll(std::span<const device::Memory> ranges, std::span<uint64_t> hashes) {
+  std::vector<device::HashOp> ops;
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    if (ranges[i].device == nullptr) {
+      TANGRAM_RETURN_IF_ERROR(device::HashNow(ranges[i], &hashes[i]));
+    } else {
+      ops.push_back({ranges[i], &hashes[i]});
+    }
+  }
+  return ops.empty() ? OkStatus() : ops[0].of.device->Hash(ops).Wait();
+}
 
 }  // namespace tangram::mover

@@ -28,4 +28,7 @@ class KvDigest {
   std::vector<uint64_t> hashes_;
 };
 
+// The hashes of all ranges, of one device, at once.
+Status HashAll(std::span<const device::Memory> ranges, std::span<uint64_t> hashes);
+
 }  // namespace tangram::mover

@@ -62,7 +62,8 @@ struct Capabilities {
   // The reader takes the bytes itself: nothing of the source's process runs for them, OpenPull must
   // be told (`by_descriptor`), and a read may end after the lease did; who reads finds that out.
   bool one_sided = false;
-  bool network = true;  // else: within a machine
+  bool network = true;   // else: within a machine
+  bool library = false;  // a communication library moves the bytes
 };
 
 // Thread-safe.

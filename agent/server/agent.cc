@@ -49,6 +49,10 @@ Status Agent::Open(const MemoryFactory& make_memory) {
   auto memory = make_memory(config_, members_, peers_.get());
   if (!memory.ok()) return memory.status();
   memory_ = std::move(*memory);
+  for (v1::Member& member : members_) {
+    member.set_fabric(config_.fabric.empty() ? memory_->fabric() : config_.fabric);
+    member.set_rail(config_.rail);
+  }
   data_address_ = net::JoinHostPort(config_.advertise, memory_->data_port());
   engines_ = std::make_unique<EngineServer>(EngineServer::Options{
       config_.engine_socket, std::move(*token), memory_->geometry().proto().slab_format()});
@@ -94,6 +98,7 @@ Status Agent::Listen() {
   executor.revision = config_.revision;
   executor.config_json = memory_->config_json();
   executor.address.set_data(data_address_);
+  executor.address.set_wire(memory_->wire());
   executor.after_death = PresenceFile::LeftBehind(config_.in_world_file);
   std::vector<Executor::Local> ranks;
   for (uint32_t device = 0; device < config_.ranks; ++device) {

@@ -35,6 +35,11 @@ struct AgentConfig {
   std::string hashes_file;  // of each device: this, "-" and its number
   std::string node_folder;  // that pods of this node share, for memory they may map; empty: none
   std::string link = "tcp";
+  // Of its GPUs or NIC, as Member says it; empty: what the driver says, or nothing.
+  std::string fabric, rail;
+  // A communication library for bytes between agents: "nccl", "ucx"; "none"; "auto": what suits the
+  // platform, if it is here. And where it is, if not where the loader looks.
+  std::string wire = "auto", wire_library;
   net::TlsFiles tls;
   bool insecure_fabric = false;  // the data port speaks plain TCP, with whoever reaches it
   std::string log_level = "info";

@@ -8,10 +8,30 @@
 #include "agent/mover/data_server.h"
 #include "agent/mover/node_transport.h"
 #include "agent/mover/tcp_transport.h"
+#include "agent/mover/wire_server.h"
+#include "agent/mover/wire_transport.h"
 #include "agent/store/rank_store.h"
 
 namespace tangram {
 namespace {
+
+// Null: bytes between agents go by TCP. kInvalid: the one that was named cannot be had.
+Result<std::shared_ptr<device::Wires>> OpenWires(const AgentConfig& config,
+                                                 const device::Platform& platform) {
+  if (config.wire == "none" || (config.wire == "auto" && config.sizes_only)) {
+    return std::shared_ptr<device::Wires>();
+  }
+  const bool automatic = config.wire == "auto";
+  auto wires =
+      platform.OpenWires({.name = automatic ? "" : config.wire, .library = config.wire_library});
+  if (wires.ok()) {
+    spdlog::info("bytes between agents: {}, where both ends have it, else TCP", (*wires)->kind());
+    return std::shared_ptr<device::Wires>(std::move(wires).value());
+  }
+  if (!automatic) return wires.status();
+  spdlog::info("bytes between agents: TCP ({})", wires.status().message());
+  return std::shared_ptr<device::Wires>();
+}
 
 class StoreHost final : public MemoryHost {
  public:
@@ -54,6 +74,21 @@ class StoreHost final : public MemoryHost {
       nearest_first.push_back(
           std::make_unique<mover::NodeTransport>(config.node_folder, credentials, memory));
     }
+    auto opened_wires = OpenWires(config, *memory);
+    if (!opened_wires.ok()) return opened_wires.status();
+    const std::shared_ptr<device::Wires> wires = std::move(opened_wires).value();
+    std::function<void(std::unique_ptr<net::Stream>)> take_wire;
+    if (wires != nullptr) {
+      const auto turns = std::make_shared<mover::Turns>();
+      nearest_first.push_back(std::make_unique<mover::WireTransport>(wires, turns, credentials));
+      host->wire_ = wires->kind();
+      host->wires_ = std::make_unique<mover::WireServer>(
+          mover::WireServer::Options{.wires = wires, .turns = turns}, &host->grants_);
+      take_wire = [server = host->wires_.get()](std::unique_ptr<net::Stream> stream) {
+        server->Take(std::move(stream));
+      };
+    }
+    host->fabric_ = memory->fabric();
     nearest_first.push_back(std::make_unique<mover::TcpTransport>(credentials));
     const auto transports = std::make_shared<mover::Transports>(std::move(nearest_first));
     const auto reads = std::make_shared<loader::SharedReads>(host->checkpoint_);
@@ -91,7 +126,8 @@ class StoreHost final : public MemoryHost {
     auto server = mover::DataServer::Start({.listen = config.data_listen,
                                             .node_folder = config.node_folder,
                                             .advertise = config.advertise,
-                                            .credentials = std::move(credentials)},
+                                            .credentials = std::move(credentials),
+                                            .wires = std::move(take_wire)},
                                            &host->grants_);
     if (!server.ok()) return server.status();
     host->server_ = std::move(server).value();
@@ -104,6 +140,8 @@ class StoreHost final : public MemoryHost {
   Status CheckMemory() const override { return platform_->Health(); }
   RankMemory* memory(uint32_t device) override { return stores_.at(device).get(); }
   uint16_t data_port() const override { return server_->port(); }
+  std::string wire() const override { return wire_; }
+  std::string fabric() const override { return fabric_; }
 
  private:
   StoreHost() = default;
@@ -112,6 +150,8 @@ class StoreHost final : public MemoryHost {
   std::shared_ptr<const loader::Checkpoint> checkpoint_;
   mover::Grants grants_;
   std::vector<std::unique_ptr<store::RankStore>> stores_;
+  std::string wire_, fabric_;
+  std::unique_ptr<mover::WireServer> wires_;
   std::unique_ptr<mover::DataServer> server_;  // last: no connection outlives what it reads
 };
 

@@ -26,6 +26,10 @@ class MemoryHost {
   virtual Status CheckMemory() const { return OkStatus(); }
   virtual RankMemory* memory(uint32_t device) = 0;
   virtual uint16_t data_port() const = 0;
+  // By which communication library its bytes can be brought (PeerAddress.wire); empty: by none.
+  virtual std::string wire() const { return ""; }
+  // The NVLink domain of its devices, as the driver names it; empty: none, or not known.
+  virtual std::string fabric() const { return ""; }
 };
 
 // Makes the host of a configuration. Members are by device.

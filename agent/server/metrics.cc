@@ -53,6 +53,10 @@ std::vector<prometheus::MetricFamily> AgentMetrics::Collect() const {
                {"device", info.device()},
                {"capability", info.capability()},
                {"driver", info.driver()}});
+  Family wire("tangram_wire_info",
+              "Communication library between agents, as a label; empty: bytes go by TCP.",
+              MetricType::Gauge);
+  wire.Add(1, {{"wire", status.address().wire()}});
   Family engine("tangram_engine_attached", "1 while an engine is attached.", MetricType::Gauge);
   Family phase("tangram_transition_phase", "Phase of the rank's attempt (v1.Phase).",
                MetricType::Gauge);
@@ -92,6 +96,7 @@ std::vector<prometheus::MetricFamily> AgentMetrics::Collect() const {
   bytes.Add(static_cast<double>(totals.local), {{"source", "local"}});
   bytes.Add(static_cast<double>(totals.shared), {{"source", "shared"}});
   bytes.Add(static_cast<double>(totals.tcp), {{"source", "tcp"}});
+  bytes.Add(static_cast<double>(totals.wire), {{"source", "wire"}});
   bytes.Add(static_cast<double>(totals.checkpoint), {{"source", "checkpoint"}});
   bytes.Add(static_cast<double>(totals.kv), {{"source", "kv"}});
   Family ways("tangram_way_bytes_total",
@@ -125,8 +130,8 @@ std::vector<prometheus::MetricFamily> AgentMetrics::Collect() const {
     certificate.Add(Days(*end - std::chrono::system_clock::now()).count());
   }
   std::vector<prometheus::MetricFamily> out;
-  for (Family* family : {&certificate, &epoch, &memory, &kind, &engine, &phase, &tokens, &executed,
-                         &bytes, &ways, &seconds, &ended, &corrupt}) {
+  for (Family* family : {&certificate, &epoch, &memory, &kind, &wire, &engine, &phase, &tokens,
+                         &executed, &bytes, &ways, &seconds, &ended, &corrupt}) {
     out.push_back(family->Take());
   }
   return out;

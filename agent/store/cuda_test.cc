@@ -6,12 +6,14 @@
 #include <algorithm>
 
 #include "agent/device/testing/fake_cuda.h"
+#include "agent/device/testing/fake_nccl.h"
 #include "agent/store/testing/fixture.h"
 
 namespace tangram::store {
 namespace {
 
 using device::testing::FakeCuda;
+using device::testing::FakeNccl;
 using testing::StoreTest;
 using testing::World;
 
@@ -47,6 +49,31 @@ TEST_P(CudaWorld, WalksFromExpertsToSlicesAndBackWithEveryByteRight) {
   ASSERT_OK(world.Flip(world.Left(2)));
   ASSERT_OK(world.Check());
   EXPECT_EQ(FakeCuda::Waiting(), 0U);
+}
+
+// Agents that bring from each other by NCCL, weights of both slab formats.
+TEST_P(CudaWorld, WalksByNcclWithEveryByteRight) {
+  FakeNccl::Become({});
+  {
+    World::Options options = Options(35);
+    options.wire = {.name = "nccl", .library = TANGRAM_FAKE_NCCL, .buffer_bytes = 40'000};
+    World world(options);
+    Begin(world, 3, 1);
+    ASSERT_OK(world.Reshape(3, 3));
+    uint64_t wire = 0;
+    for (const auto& [member, progress] : world.progress) {
+      wire += progress->wire;
+      EXPECT_EQ(progress->tcp, 0U) << member;
+      EXPECT_EQ(progress->corrupt, 0U) << member;
+    }
+    EXPECT_GT(wire, 0U);
+    ASSERT_OK(world.Reshape(1, 2));
+    ASSERT_OK(world.Check());
+    world.transports->EndAttempt();
+  }
+  EXPECT_EQ(FakeNccl::Complaint(), "");
+  EXPECT_EQ(FakeNccl::Open(), 0U);
+  EXPECT_LE(FakeNccl::MostAtOnce(), 4U) << "two of an end that sends, two of one that receives";
 }
 
 TEST_P(CudaWorld, AnAbortLeavesWhatWas) {

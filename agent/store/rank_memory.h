@@ -43,7 +43,7 @@ inline constexpr const char* kWithinProcess = "process";
 // Bytes of one attempt, written while it stages, read at any time.
 struct StageProgress {
   std::atomic<uint64_t> total{0}, done{0};
-  std::atomic<uint64_t> local{0}, shared{0}, tcp{0}, checkpoint{0};
+  std::atomic<uint64_t> local{0}, shared{0}, tcp{0}, wire{0}, checkpoint{0};
   BytesByWay weights_by_way, kv_by_way;  // from other ranks
   std::atomic<uint64_t> corrupt{0};  // pulls that broke off at bytes that differ from their hash
 };

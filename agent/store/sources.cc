@@ -244,7 +244,8 @@ Status RankSource::Bring(std::span<const mover::Range> job, std::span<const size
   mover::Transport* const transport =
       sibling_ != nullptr ? nullptr : &store_->options_.transports->For(peer_);
   if (transport != nullptr) {
-    shares_ = !transport->capabilities().network;
+    const mover::Capabilities can = transport->capabilities();
+    by_ = !can.network ? By::kMemory : can.library ? By::kWire : By::kTcp;
     way_ = transport->name();
   }
   const auto opened = Open(order, transport);

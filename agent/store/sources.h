@@ -75,8 +75,10 @@ class RankSource final : public mover::Source {
   std::string name() const override { return peer_.member(); }
   // One connection does not fill a network, nor one thread a memory.
   size_t lanes() const override { return 2; }
-  // Bytes come from memory of this machine, not over a network.
-  bool shares() const { return shares_; }
+  // How its bytes come: from memory of this machine, or over a network, by a communication library
+  // or by connections of our own.
+  enum class By { kMemory, kWire, kTcp };
+  By by() const { return by_; }
   // By which way the last ones came, as BytesByWay names it.
   const char* way() const { return way_; }
   Status Bring(std::span<const mover::Range> job, std::span<const size_t> ranges,
@@ -98,7 +100,7 @@ class RankSource final : public mover::Source {
   const v1::Header header_;
   const v1::PeerAddress peer_;
   RankStore* const sibling_;
-  std::atomic<bool> shares_{sibling_ != nullptr};
+  std::atomic<By> by_{sibling_ != nullptr ? By::kMemory : By::kTcp};
   std::atomic<const char*> way_{kWithinProcess};
 };
 

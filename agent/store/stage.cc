@@ -193,7 +193,10 @@ Status RankStore::Stage(const v1::Header& header, const Origins& origins, StageP
       progress->local += bytes;
     } else {
       const auto& rank = static_cast<const RankSource&>(source);
-      (rank.shares() ? progress->shared : progress->tcp) += bytes;
+      const RankSource::By by = rank.by();
+      (by == RankSource::By::kMemory ? progress->shared
+       : by == RankSource::By::kWire ? progress->wire
+                                     : progress->tcp) += bytes;
       progress->weights_by_way.Add(rank.way(), bytes);
     }
     if (i >= copies) progress->done += bytes;

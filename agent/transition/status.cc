@@ -58,6 +58,7 @@ void FillTransition(const Core& core, uint32_t device, uint64_t steps, v1::Trans
   out->set_bytes_local(p.local);
   out->set_bytes_shared(p.shared);
   out->set_bytes_tcp(p.tcp);
+  out->set_bytes_wire(p.wire);
   out->set_bytes_checkpoint(p.checkpoint);
   out->set_kv_bytes(work.kv_bytes);
   if (flipped) out->set_steps_since_flip(steps);

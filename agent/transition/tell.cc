@@ -47,6 +47,7 @@ class Marks {
       totals.local += part.progress.local;
       totals.shared += part.progress.shared;
       totals.tcp += part.progress.tcp;
+      totals.wire += part.progress.wire;
       totals.checkpoint += part.progress.checkpoint;
       totals.corrupt += part.progress.corrupt;
       totals.kv += part.kv_bytes;

@@ -38,9 +38,10 @@ struct LocalRank {
 
 // What has been done since the start; only grows.
 struct ExecutorTotals {
-  uint64_t local = 0, shared = 0, tcp = 0, checkpoint = 0, kv = 0;  // bytes of ended attempts
-  std::map<std::string, uint64_t> weights_by_way, kv_by_way;        // of them, from other ranks
-  uint64_t corrupt = 0;                                             // pulls with wrong bytes
+  // Bytes of ended attempts.
+  uint64_t local = 0, shared = 0, tcp = 0, wire = 0, checkpoint = 0, kv = 0;
+  std::map<std::string, uint64_t> weights_by_way, kv_by_way;  // of them, from other ranks
+  uint64_t corrupt = 0;                                       // pulls with wrong bytes
   double prepare_seconds = 0, stage_seconds = 0, flip_seconds = 0;
   std::map<std::string, uint64_t> outcomes;  // flipped, aborted, refused
 };

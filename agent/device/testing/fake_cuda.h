@@ -3,7 +3,10 @@
 
 #include <cuda.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 
 namespace tangram::device::testing {
@@ -21,8 +24,21 @@ struct FakeMachine {
   std::string missing;  // an entry point that this driver does not have
 };
 
+// What another recording library puts on a stream, as a kernel that runs for as long as it likes:
+// nothing of this process waits for it but what comes behind it there.
+enum class FakeRun { kRunning, kDone, kFailed };
+struct FakeLongKernel {
+  uint64_t address = 0, bytes = 0;  // of the device: what it reads, or writes
+  bool writes = false;
+  // Asked again and again, with the bytes as they lie, in parts. Does not block, and calls nothing
+  // of CUDA.
+  std::function<FakeRun(std::span<const std::span<std::byte>>)> runs;
+};
+
 class FakeCuda {
  public:
+  // Refuses what a launch refuses, and memory without such access.
+  static CUresult Put(CUstream stream, FakeLongKernel kernel);
   // As if it had just been loaded. What the process still has of it must be gone (Leaks).
   static void Become(const FakeMachine& machine);
 

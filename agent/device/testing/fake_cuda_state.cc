@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <thread>
 
 namespace tangram::device::testing {
 
@@ -123,6 +125,12 @@ namespace {
 }
 
 }  // namespace
+
+void Call::Rest() {
+  lock_.unlock();
+  std::this_thread::sleep_for(std::chrono::microseconds(50));
+  lock_.lock();
+}
 
 void FakeCuda::Become(const FakeMachine& machine) {
   FakeState& state = State();

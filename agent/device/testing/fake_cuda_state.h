@@ -68,6 +68,8 @@ struct FakeWork {
   std::vector<Segment> writes, reads;  // sorted
   // Of all else; false: it touched what it may not.
   std::function<bool()> does;
+  // Of what takes its time.
+  std::function<FakeRun()> goes_on;
 };
 
 // By the names of streams: so much of each.
@@ -169,10 +171,12 @@ class Call {
   CUresult failure() const { return failure_; }
   // Refuses, and remembers why.
   CUresult Refuse(CUresult result, const std::string& why) const;
+  // Lets others have the lock for a moment.
+  void Rest();
 
  private:
   const char* const name_;
-  std::scoped_lock<std::mutex> lock_;
+  std::unique_lock<std::mutex> lock_;
   CUresult failure_ = CUDA_SUCCESS;
 };
 
@@ -184,7 +188,8 @@ void FreeAddresses(uint64_t address);
 bool InUse(uint64_t begin, uint64_t end);
 // Puts work on a stream, or into the graph that it is captured into.
 CUresult Give(const Call& call, CUstream stream, FakeWork work);
-// Runs the work of a stream up to that number; the first touch without access breaks all.
-void RunUntil(FakeStream* stream, uint64_t number);
+// Runs the work of a stream up to that number; the first touch without access breaks all. False:
+// something before it takes its time.
+bool RunUntil(FakeStream* stream, uint64_t number);
 
 }  // namespace tangram::device::testing

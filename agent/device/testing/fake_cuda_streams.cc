@@ -162,8 +162,16 @@ CUresult Give(const Call& call, CUstream name, FakeWork work) {
   return CUDA_SUCCESS;
 }
 
-void RunUntil(FakeStream* stream, uint64_t number) {
+bool RunUntil(FakeStream* stream, uint64_t number) {
   while (!stream->work.empty() && stream->work.front().number <= number) {
+    if (const auto goes_on = stream->work.front().goes_on) {
+      const FakeRun run = State().broken == CUDA_SUCCESS ? goes_on() : FakeRun::kDone;
+      if (run == FakeRun::kRunning) return false;
+      if (run == FakeRun::kFailed) State().broken = CUDA_ERROR_ILLEGAL_ADDRESS;
+      stream->done = stream->work.front().number;
+      stream->work.pop_front();
+      continue;
+    }
     // Taken off first: what it does may be to run other streams.
     const FakeWork work = std::move(stream->work.front());
     stream->work.pop_front();
@@ -173,6 +181,27 @@ void RunUntil(FakeStream* stream, uint64_t number) {
     }
     stream->done = work.number;
   }
+  return true;
+}
+
+CUresult FakeCuda::Put(CUstream stream, FakeLongKernel kernel) {
+  Call call("FakeCuda::Put", Call::kContext);
+  if (call.failure() != CUDA_SUCCESS) return call.failure();
+  const auto parts = [=](std::vector<std::span<std::byte>>* out) {
+    return EachPart(kernel.address, kernel.bytes, kernel.writes,
+                    [&](std::byte* at, uint64_t bytes) { out->emplace_back(at, bytes); });
+  };
+  std::vector<std::span<std::byte>> reached;
+  if (!OfDevice(kernel.address) || !parts(&reached)) {
+    return call.Refuse(CUDA_ERROR_INVALID_VALUE, "a kernel's memory that is not mapped so");
+  }
+  FakeWork work;
+  (kernel.writes ? work.to : work.from) = {kernel.address, 1, kernel.bytes, kernel.bytes};
+  work.goes_on = [parts, runs = std::move(kernel.runs)] {
+    std::vector<std::span<std::byte>> now;
+    return parts(&now) ? runs(now) : FakeRun::kFailed;
+  };
+  return Give(call, stream, std::move(work));
 }
 
 }  // namespace tangram::device::testing
@@ -240,7 +269,9 @@ CUresult cuStreamSynchronize(CUstream stream) {
   if (it == State().streams.end()) {
     return call.Refuse(CUDA_ERROR_INVALID_HANDLE, "no such stream");
   }
-  RunUntil(it->second.get(), UINT64_MAX);
+  const auto all = it->second;
+  const uint64_t last = all->given;
+  while (!RunUntil(all.get(), last)) call.Rest();
   return State().broken;
 }
 
@@ -252,7 +283,9 @@ CUresult cuStreamDestroy(CUstream stream) {
   if (it == State().streams.end()) {
     return call.Refuse(CUDA_ERROR_INVALID_HANDLE, "it is gone already, or never was");
   }
-  if (it->second.use_count() == 1) RunUntil(it->second.get(), UINT64_MAX);
+  if (it->second.use_count() == 1 && !RunUntil(it->second.get(), UINT64_MAX)) {
+    return call.Refuse(CUDA_ERROR_ILLEGAL_STATE, "a kernel runs on it: who shall hear of its end?");
+  }
   State().streams.erase(it);
   return CUDA_SUCCESS;
 }
@@ -293,9 +326,8 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int) {
   const FakeEvent& waited = is->second;
   if (!Pending(waited) || waited.stream == on->second) return CUDA_SUCCESS;
   FakeWork wait;
-  wait.does = [from = waited.stream, number = waited.number] {
-    RunUntil(from.get(), number);
-    return true;
+  wait.goes_on = [from = waited.stream, number = waited.number] {
+    return RunUntil(from.get(), number) ? FakeRun::kDone : FakeRun::kRunning;
   };
   const CUresult given = Give(call, stream, std::move(wait));
   if (given != CUDA_SUCCESS || on->second->graph != nullptr) return given;
@@ -345,7 +377,11 @@ CUresult cuEventSynchronize(CUevent event) {
   if (call.failure() != CUDA_SUCCESS) return call.failure();
   const auto it = State().events.find(event);
   if (it == State().events.end()) return call.Refuse(CUDA_ERROR_INVALID_HANDLE, "no such event");
-  if (Pending(it->second)) RunUntil(it->second.stream.get(), it->second.number);
+  if (Pending(it->second)) {
+    const auto stream = it->second.stream;
+    const uint64_t number = it->second.number;
+    while (!RunUntil(stream.get(), number)) call.Rest();
+  }
   return State().broken;
 }
 

@@ -11,6 +11,7 @@
 #include "agent/layout/testing.h"
 #include "agent/mover/node_transport.h"
 #include "agent/mover/tcp_transport.h"
+#include "agent/mover/wire_transport.h"
 
 namespace tangram::store::testing {
 
@@ -49,23 +50,40 @@ World::World(const Options& options) : random(options.seed), options_(options) {
     nearest_first.push_back(
         std::make_unique<mover::NodeTransport>(dir.path(), credentials, platform));
   }
+  const auto turns = std::make_shared<mover::Turns>();
+  if (!options.wire.name.empty()) {
+    auto opened_wires = platform->OpenWires(options.wire);
+    if (!opened_wires.ok()) throw std::runtime_error(opened_wires.status().message());
+    wires = std::move(opened_wires).value();
+    nearest_first.push_back(std::make_unique<mover::WireTransport>(wires, turns, credentials));
+  }
   nearest_first.push_back(std::make_unique<mover::TcpTransport>(credentials));
   transports = std::make_shared<mover::Transports>(std::move(nearest_first));
   for (uint32_t n = 0; n < options.nodes; ++n) {
-    nodes.push_back(std::make_unique<Node>());
-    auto server = mover::DataServer::Start({.listen = "127.0.0.1:0",
-                                            .node_folder = options.shared_memory ? dir.path() : "",
-                                            .advertise = "127.0.0.1",
-                                            .credentials = credentials},
-                                           &nodes.back()->grants);
+    Node& node = *nodes.emplace_back(std::make_unique<Node>());
+    if (wires != nullptr) {
+      node.wires = std::make_unique<mover::WireServer>(
+          mover::WireServer::Options{.wires = wires, .turns = turns}, &node.grants);
+    }
+    auto server = mover::DataServer::Start(
+        {.listen = "127.0.0.1:0",
+         .node_folder = options.shared_memory ? dir.path() : "",
+         .advertise = "127.0.0.1",
+         .credentials = credentials,
+         .wires =
+             [&node](std::unique_ptr<net::Stream> stream) { node.wires->Take(std::move(stream)); }},
+        &node.grants);
     if (!server.ok()) throw std::runtime_error(server.status().message());
-    nodes.back()->server = std::move(server).value();
-    nodes.back()->reads = std::make_shared<loader::SharedReads>(checkpoint);
+    node.server = std::move(server).value();
+    node.reads = std::make_shared<loader::SharedReads>(checkpoint);
   }
 }
 
 World::~World() {
-  for (auto& node : nodes) node->server.reset();  // before the memory it reads
+  for (auto& node : nodes) {  // before the memory they read
+    node->server.reset();
+    node->wires.reset();
+  }
 }
 
 Member& World::AddMember() {
@@ -411,6 +429,7 @@ std::vector<v1::PeerAddress> World::Addresses(const v1::Layout& target) const {
       peer.set_member(member->id);
       peer.set_agent(fmt::format("agent-{}", member->node));
       peer.set_data(fmt::format("127.0.0.1:{}", nodes[member->node]->server->port()));
+      if (wires != nullptr) peer.set_wire(wires->kind());
     }
   }
   return out;

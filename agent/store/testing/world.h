@@ -13,6 +13,7 @@
 #include "agent/loader/testing/reference.h"
 #include "agent/loader/testing/writer.h"
 #include "agent/mover/data_server.h"
+#include "agent/mover/wire_server.h"
 #include "agent/net/testing/certs.h"
 #include "agent/store/rank_store.h"
 #include "agent/store/testing/engine_view.h"
@@ -21,6 +22,7 @@ namespace tangram::store::testing {
 
 struct Node {  // one agent
   mover::Grants grants;
+  std::unique_ptr<mover::WireServer> wires;  // null: none
   std::unique_ptr<mover::DataServer> server;
   std::shared_ptr<loader::SharedReads> reads;
 };
@@ -48,6 +50,7 @@ class World {
     uint32_t granule_rows = 8, spare_banks = 2, nodes = 2;
     uint64_t pool_pages = 512, kv_bytes = 65536;
     device::PlatformOptions memory;  // mapped in pages of 4096
+    device::WireOptions wire;        // between nodes, if it has a name
     bool shared_memory = false;  // nodes are pods of one node, which may map each other's memory
     uint64_t seed = 1;
     size_t load_threads = 1;
@@ -110,6 +113,7 @@ class World {
   loader::testing::TempDir dir;
   std::shared_ptr<const loader::Checkpoint> checkpoint;
   std::shared_ptr<const device::Platform> platform;
+  std::shared_ptr<device::Wires> wires;  // null: none
   std::shared_ptr<mover::Transports> transports;
   std::vector<std::unique_ptr<Node>> nodes;
   std::vector<std::unique_ptr<Member>> members;

@@ -93,7 +93,7 @@ func countTraffic(tool string, v *geometry.View, kinds []moveKind) (map[moveKind
 	}
 	out := map[moveKind]moveTraffic{}
 	for i, one := range found {
-		out[kinds[i]] = one
+		out[kinds[i]] = one //nolint:gosec // there are as many
 	}
 	return out, nil
 }

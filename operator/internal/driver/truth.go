@@ -307,6 +307,7 @@ func (t *truth) peers(target *tangramv1.Layout) []*tangramv1.PeerAddress {
 		out = append(out, &tangramv1.PeerAddress{
 			Rank: uint32(rank), Member: m.Id, Agent: address.GetAgent(), Data: address.GetData(), Shared: address.GetShared(),
 			Engine: r.status.GetEngine().GetEndpoint(), Frontend: r.status.GetEngine().GetFrontend(),
+			Wire: address.GetWire(), Node: m.Node, Fabric: m.Fabric, Rail: m.Rail,
 		})
 	}
 	return out

@@ -342,14 +342,21 @@ func (x *Refusal) GetCurrent() *Header {
 
 // Where a member can be reached. Not part of any layout.
 type PeerAddress struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Rank          uint32                 `protobuf:"varint,1,opt,name=rank,proto3" json:"rank,omitempty"` // in the target layout
-	Member        string                 `protobuf:"bytes,2,opt,name=member,proto3" json:"member,omitempty"`
-	Agent         string                 `protobuf:"bytes,3,opt,name=agent,proto3" json:"agent,omitempty"`       // gRPC, host:port
-	Data          string                 `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`         // bulk TCP, host:port
-	Shared        string                 `protobuf:"bytes,5,opt,name=shared,proto3" json:"shared,omitempty"`     // socket in a shared directory, empty when not opted in
-	Engine        string                 `protobuf:"bytes,6,opt,name=engine,proto3" json:"engine,omitempty"`     // the engine's mesh endpoint, host:port
-	Frontend      string                 `protobuf:"bytes,7,opt,name=frontend,proto3" json:"frontend,omitempty"` // the engine's Serve service, host:port
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Rank     uint32                 `protobuf:"varint,1,opt,name=rank,proto3" json:"rank,omitempty"` // in the target layout
+	Member   string                 `protobuf:"bytes,2,opt,name=member,proto3" json:"member,omitempty"`
+	Agent    string                 `protobuf:"bytes,3,opt,name=agent,proto3" json:"agent,omitempty"`       // gRPC, host:port
+	Data     string                 `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`         // bulk TCP, host:port
+	Shared   string                 `protobuf:"bytes,5,opt,name=shared,proto3" json:"shared,omitempty"`     // socket in a shared directory, empty when not opted in
+	Engine   string                 `protobuf:"bytes,6,opt,name=engine,proto3" json:"engine,omitempty"`     // the engine's mesh endpoint, host:port
+	Frontend string                 `protobuf:"bytes,7,opt,name=frontend,proto3" json:"frontend,omitempty"` // the engine's Serve service, host:port
+	// Communication library and version by which bytes come from its memory, "nccl 2.28.9"; empty:
+	// none. Who has the same may use it.
+	Wire string `protobuf:"bytes,8,opt,name=wire,proto3" json:"wire,omitempty"`
+	// As in Member: where it is, for who chooses the nearest.
+	Node          string `protobuf:"bytes,9,opt,name=node,proto3" json:"node,omitempty"`
+	Fabric        string `protobuf:"bytes,10,opt,name=fabric,proto3" json:"fabric,omitempty"`
+	Rail          string `protobuf:"bytes,11,opt,name=rail,proto3" json:"rail,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -429,6 +436,34 @@ func (x *PeerAddress) GetEngine() string {
 func (x *PeerAddress) GetFrontend() string {
 	if x != nil {
 		return x.Frontend
+	}
+	return ""
+}
+
+func (x *PeerAddress) GetWire() string {
+	if x != nil {
+		return x.Wire
+	}
+	return ""
+}
+
+func (x *PeerAddress) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *PeerAddress) GetFabric() string {
+	if x != nil {
+		return x.Fabric
+	}
+	return ""
+}
+
+func (x *PeerAddress) GetRail() string {
+	if x != nil {
+		return x.Rail
 	}
 	return ""
 }
@@ -1411,6 +1446,7 @@ type TransitionStatus struct {
 	StageSeconds   float64 `protobuf:"fixed64,15,opt,name=stage_seconds,json=stageSeconds,proto3" json:"stage_seconds,omitempty"`
 	FlipSeconds    float64 `protobuf:"fixed64,16,opt,name=flip_seconds,json=flipSeconds,proto3" json:"flip_seconds,omitempty"` // permit -> flipped
 	Held           bool    `protobuf:"varint,17,opt,name=held,proto3" json:"held,omitempty"`                                   // OUTCOME_HOLD was told
+	BytesWire      uint64  `protobuf:"varint,18,opt,name=bytes_wire,json=bytesWire,proto3" json:"bytes_wire,omitempty"`        // as 7 to 10: by a communication library (PeerAddress.wire)
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1562,6 +1598,13 @@ func (x *TransitionStatus) GetHeld() bool {
 		return x.Held
 	}
 	return false
+}
+
+func (x *TransitionStatus) GetBytesWire() uint64 {
+	if x != nil {
+		return x.BytesWire
+	}
+	return 0
 }
 
 type RankStatus struct {
@@ -2638,7 +2681,7 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\x10CODE_WRONG_PHASE\x10\b\x12\x11\n" +
 	"\rCODE_NOT_HELD\x10\t\x12\x18\n" +
 	"\x14CODE_UNAUTHENTICATED\x10\n" +
-	"\"\xaf\x01\n" +
+	"\"\x83\x02\n" +
 	"\vPeerAddress\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\rR\x04rank\x12\x16\n" +
 	"\x06member\x18\x02 \x01(\tR\x06member\x12\x14\n" +
@@ -2646,7 +2689,12 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\x04data\x18\x04 \x01(\tR\x04data\x12\x16\n" +
 	"\x06shared\x18\x05 \x01(\tR\x06shared\x12\x16\n" +
 	"\x06engine\x18\x06 \x01(\tR\x06engine\x12\x1a\n" +
-	"\bfrontend\x18\a \x01(\tR\bfrontend\"\xa0\x03\n" +
+	"\bfrontend\x18\a \x01(\tR\bfrontend\x12\x12\n" +
+	"\x04wire\x18\b \x01(\tR\x04wire\x12\x12\n" +
+	"\x04node\x18\t \x01(\tR\x04node\x12\x16\n" +
+	"\x06fabric\x18\n" +
+	" \x01(\tR\x06fabric\x12\x12\n" +
+	"\x04rail\x18\v \x01(\tR\x04rail\"\xa0\x03\n" +
 	"\x0ePrepareRequest\x12*\n" +
 	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\x120\n" +
 	"\bgeometry\x18\x02 \x01(\v2\x14.tangram.v1.GeometryR\bgeometry\x12(\n" +
@@ -2712,7 +2760,7 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\vunreachable\x18\x0e \x03(\rR\vunreachable\x12\x14\n" +
 	"\x05fresh\x18\x0f \x01(\bR\x05fresh\x12\x14\n" +
 	"\x05turns\x18\x10 \x01(\x04R\x05turns\x12.\n" +
-	"\x13attention_data_only\x18\x11 \x01(\bR\x11attentionDataOnly\"\xc5\x04\n" +
+	"\x13attention_data_only\x18\x11 \x01(\bR\x11attentionDataOnly\"\xe4\x04\n" +
 	"\x10TransitionStatus\x12\x18\n" +
 	"\aattempt\x18\x01 \x01(\x04R\aattempt\x12'\n" +
 	"\x05phase\x18\x02 \x01(\x0e2\x11.tangram.v1.PhaseR\x05phase\x12!\n" +
@@ -2735,7 +2783,9 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\x0fprepare_seconds\x18\x0e \x01(\x01R\x0eprepareSeconds\x12#\n" +
 	"\rstage_seconds\x18\x0f \x01(\x01R\fstageSeconds\x12!\n" +
 	"\fflip_seconds\x18\x10 \x01(\x01R\vflipSeconds\x12\x12\n" +
-	"\x04held\x18\x11 \x01(\bR\x04held\"\xba\x03\n" +
+	"\x04held\x18\x11 \x01(\bR\x04held\x12\x1d\n" +
+	"\n" +
+	"bytes_wire\x18\x12 \x01(\x04R\tbytesWire\"\xba\x03\n" +
 	"\n" +
 	"RankStatus\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\rR\x06device\x12*\n" +

@@ -1,0 +1,12 @@
+// In place of wires of UCX, where <ucp/api/ucp.h> was not found.
+#include "agent/device/ucx_wires.h"
+
+namespace tangram::device {
+
+Result<std::unique_ptr<Wires>> MakeUcxWires(const UcxMemory&, const WireOptions&) {
+  return Status(Code::kInvalid,
+                "ucx: it was left out of this build, which found no ucp/api/ucp.h (install "
+                "libucx-dev, or configure with -DTANGRAM_UCX_INCLUDE=<folder>)");
+}
+
+}  // namespace tangram::device

@@ -1,0 +1,43 @@
+// The two turns of a process (wire_order.h), and how long its ends wait.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
+namespace tangram::mover {
+
+// One holder at a time.
+class Turn {
+ public:
+  // Waits for so long at most; false: somebody still has it.
+  bool TakeWithin(std::chrono::milliseconds most) {
+    std::unique_lock lock(mu_);
+    if (!free_.wait_for(lock, most, [&] { return !taken_; })) return false;
+    return taken_ = true;
+  }
+  void Give() {
+    {
+      const std::scoped_lock lock(mu_);
+      taken_ = false;
+    }
+    free_.notify_one();
+  }
+
+ private:
+  std::mutex mu_;
+  std::condition_variable free_;
+  bool taken_ = false;
+};
+
+struct Turns {
+  Turn receives, sends;
+};
+
+struct WirePatience {
+  std::chrono::milliseconds connect{20'000};  // NCCL looks for ways between the two meanwhile
+  std::chrono::milliseconds turn{30'000};     // for a turn, here or at the source
+  std::chrono::milliseconds bytes{10'000};    // of a buffer that was posted at both ends
+};
+
+}  // namespace tangram::mover
