@@ -118,6 +118,12 @@ CUmemAllocationProp CudaContext::properties() const {
   return out;
 }
 
+std::string CudaContext::PciBusId() const {
+  std::array<char, 32> out{};
+  if (driver_->DeviceGetPCIBusId(out.data(), out.size(), device_) != CUDA_SUCCESS) return "";
+  return out.data();
+}
+
 std::string CudaContext::Room() const {
   const Entered in(*this);
   size_t free = 0, total = 0;

@@ -28,6 +28,8 @@ class CudaContext {
   uint64_t granularity() const { return granularity_; }
   // Memory of this device, which other processes may be given.
   CUmemAllocationProp properties() const;
+  // Its address on the PCI bus, by which other libraries know it; empty: the driver does not say.
+  std::string PciBusId() const;
   // "F of T bytes of the device are free", for messages.
   std::string Room() const;
   CudaWork& work() { return work_; }

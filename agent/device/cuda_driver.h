@@ -25,6 +25,7 @@ namespace tangram::device {
   X(DeviceGet)                       \
   X(DeviceGetName)                   \
   X(DeviceGetAttribute)              \
+  X(DeviceGetPCIBusId)               \
   X(DevicePrimaryCtxRetain)          \
   X(DevicePrimaryCtxRelease)         \
   X(CtxGetCurrent)                   \

@@ -7,6 +7,7 @@
 #include "agent/device/control.h"
 #include "agent/device/cuda.h"
 #include "agent/device/nccl_wires.h"
+#include "agent/device/nvml.h"
 #include "agent/device/ucx_wires.h"
 
 namespace tangram::device {
@@ -14,8 +15,8 @@ namespace {
 
 class CudaPlatform final : public Platform {
  public:
-  CudaPlatform(std::shared_ptr<CudaContext> context, uint64_t unit)
-      : context_(std::move(context)), unit_(unit) {}
+  CudaPlatform(std::shared_ptr<CudaContext> context, uint64_t unit, std::string management)
+      : context_(std::move(context)), unit_(unit), management_(std::move(management)) {}
 
   const char* name() const override { return "cuda"; }
   uint64_t granularity() const override { return unit_; }
@@ -52,6 +53,8 @@ class CudaPlatform final : public Platform {
             CudaDevice::Importer(context_, context_->granularity()), ControlImporter()};
   }
 
+  std::string fabric() const override { return FabricOf(management_, context_->PciBusId()); }
+
   Result<std::unique_ptr<Wires>> OpenWires(const WireOptions& options) const override {
     if (options.name.empty() || options.name == "nccl") return MakeNcclWires(context_, options);
     if (options.name != "ucx") return Platform::OpenWires(options);
@@ -70,6 +73,7 @@ class CudaPlatform final : public Platform {
  private:
   const std::shared_ptr<CudaContext> context_;
   const uint64_t unit_;
+  const std::string management_;
 };
 
 }  // namespace
@@ -84,8 +88,8 @@ Result<std::unique_ptr<Platform>> MakeCudaPlatform(const PlatformOptions& option
                               "multiple that holds a whole expert, as each handle costs",
                               options.map_bytes, (*context)->name(), unit));
   }
-  return std::unique_ptr<Platform>(
-      std::make_unique<CudaPlatform>(std::move(context).value(), options.map_bytes));
+  return std::unique_ptr<Platform>(std::make_unique<CudaPlatform>(
+      std::move(context).value(), options.map_bytes, options.management));
 }
 
 }  // namespace tangram::device

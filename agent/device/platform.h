@@ -74,6 +74,7 @@ struct PlatformOptions {
   // loader finds or by a path.
   int ordinal = 0;
   std::string driver = "libcuda.so.1";
+  std::string management = "libnvidia-ml.so.1";  // likewise; what it does not tell is not known
   // The host's weights and KV are memory of so many bytes a descriptor, in multiples of map_bytes,
   // as devices have whose memory comes in handles; 0: all in one.
   uint64_t descriptor_bytes = 0;

@@ -54,9 +54,10 @@ struct Ucx {
 
 Result<std::shared_ptr<const Ucx>> Load(const std::string& library, bool gpu, std::string* kind) {
   // Its hooks into mmap would look after registrations of memory that comes and goes; our buffers
-  // do neither. Nor is it to catch our signals. All are read from the environment alone, when the
-  // library is loaded; who set them keeps what was set.
+  // do neither. Nor is it to catch our signals, or to warn of messages that an abort leaves behind.
+  // All are read from the environment alone, when the library is loaded; who set them keeps that.
   setenv("UCX_MEM_EVENTS", "n", 0);
+  setenv("UCX_LOG_LEVEL", "error", 0);
   setenv("UCX_HANDLE_ERRORS", "none", 0);
   setenv("UCX_LOG_FILE", "stderr", 0);  // where this process logs
   void* const opened = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -50,7 +50,7 @@ Status Agent::Open(const MemoryFactory& make_memory) {
   if (!memory.ok()) return memory.status();
   memory_ = std::move(*memory);
   for (v1::Member& member : members_) {
-    member.set_fabric(config_.fabric.empty() ? memory_->fabric() : config_.fabric);
+    member.set_fabric(memory_->fabric());
     member.set_rail(config_.rail);
   }
   data_address_ = net::JoinHostPort(config_.advertise, memory_->data_port());

@@ -160,7 +160,12 @@ Status Read(const YAML::Node& root, const std::string& file, AgentConfig* out) {
   top.Text("link", false, &out->link);
   top.Text("fabric", false, &out->fabric);
   top.Text("rail", false, &out->rail);
-  top.Text("wire", false, &out->wire);
+  top.Choice("wire",
+             {{"auto", std::string("auto")},
+              {"none", std::string("none")},
+              {"nccl", std::string("nccl")},
+              {"ucx", std::string("ucx")}},
+             &out->wire);
   top.Text("wire_library", false, &out->wire_library);
   if (const YAML::Node node = top.Map("tls", true); node.IsDefined()) {
     Section tls(node, file, "tls.", &error);
@@ -215,10 +220,6 @@ Status CheckValues(const std::string& file, AgentConfig* config) {
   if (config->node_folder.size() > 50) {
     return bad("node_folder", "a path of at most 50 bytes is wanted here, this has " +
                                   std::to_string(config->node_folder.size()));
-  }
-  if (config->wire != "auto" && config->wire != "none" && config->wire != "nccl" &&
-      config->wire != "ucx") {
-    return bad("wire", "'" + config->wire + "' is none of auto, none, nccl, ucx");
   }
   if (config->hashes_file.empty() && !config->in_world_file.empty()) {
     config->hashes_file = config->in_world_file + ".hashes";

@@ -61,6 +61,9 @@ class StoreHost final : public MemoryHost {
     const std::shared_ptr<const device::Platform> memory = std::move(platform).value();
     host->platform_ = memory;
     spdlog::info("memory of platform {}, in pages of {}", memory->name(), memory->pages());
+    auto opened_wires = OpenWires(config, *memory);
+    if (!opened_wires.ok()) return opened_wires.status();
+    const std::shared_ptr<device::Wires> wires = std::move(opened_wires).value();
     auto checkpoint = loader::Checkpoint::Open(config.checkpoint, config.granule_rows,
                                                config.page_bytes, config.slab_format);
     if (!checkpoint.ok()) return checkpoint.status();
@@ -74,9 +77,6 @@ class StoreHost final : public MemoryHost {
       nearest_first.push_back(
           std::make_unique<mover::NodeTransport>(config.node_folder, credentials, memory));
     }
-    auto opened_wires = OpenWires(config, *memory);
-    if (!opened_wires.ok()) return opened_wires.status();
-    const std::shared_ptr<device::Wires> wires = std::move(opened_wires).value();
     std::function<void(std::unique_ptr<net::Stream>)> take_wire;
     if (wires != nullptr) {
       const auto turns = std::make_shared<mover::Turns>();
@@ -88,7 +88,7 @@ class StoreHost final : public MemoryHost {
         server->Take(std::move(stream));
       };
     }
-    host->fabric_ = memory->fabric();
+    host->fabric_ = config.fabric.empty() ? memory->fabric() : config.fabric;
     nearest_first.push_back(std::make_unique<mover::TcpTransport>(credentials));
     const auto transports = std::make_shared<mover::Transports>(std::move(nearest_first));
     const auto reads = std::make_shared<loader::SharedReads>(host->checkpoint_);
@@ -107,6 +107,9 @@ class StoreHost final : public MemoryHost {
       }
       options.grants = &host->grants_;
       options.transports = transports;
+      options.node = config.node;
+      options.fabric = host->fabric_;
+      options.rail = config.rail;
       options.reads = reads;
       options.load_threads = config.load_threads;
       options.staging_share = static_cast<double>(config.staging_percent) / 100;

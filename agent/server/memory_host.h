@@ -28,7 +28,8 @@ class MemoryHost {
   virtual uint16_t data_port() const = 0;
   // By which communication library its bytes can be brought (PeerAddress.wire); empty: by none.
   virtual std::string wire() const { return ""; }
-  // The NVLink domain of its devices, as the driver names it; empty: none, or not known.
+  // The NVLink domain of its devices, as configured or as the driver names it; empty: none, or not
+  // known.
   virtual std::string fabric() const { return ""; }
 };
 

@@ -88,6 +88,25 @@ TEST(AgentProgram, TheDriverIsTheOneThatTheLoaderFinds) {
 }
 #endif
 
+// Named, it must be there; else bytes go by TCP.
+TEST(AgentProgram, ACommunicationLibraryThatWasNamedAndIsNotHereIsRefusedInOneLine) {
+  const Ended ended = Start("wire: nccl");
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_EQ(ended.says, "tangram-agent: platform host has no wires named 'nccl'\n");
+#ifdef TANGRAM_FAKE_CUDA
+  const std::string gpu = "device: cuda, page_bytes: 2097152, ";
+  const Ended none =
+      Start(gpu + "wire: nccl, wire_library: libnccl-not-here.so", TANGRAM_FAKE_CUDA);
+  EXPECT_EQ(none.code, 1);
+  EXPECT_TRUE(none.says.starts_with("tangram-agent: nccl: no library here (libnccl-not-here.so"))
+      << none.says;
+  const Ended other =
+      Start(gpu + "wire: auto, wire_library: libnccl-not-here.so", TANGRAM_FAKE_CUDA);
+  EXPECT_NE(other.says.find("/none"), std::string::npos)
+      << "it goes by TCP, and misses the checkpoint: " << other.says;
+#endif
+}
+
 TEST(AgentProgram, APlatformThatNobodyKnowsIsNamedWithThoseThereAre) {
   const Ended ended = Start("device: abacus");
   EXPECT_EQ(ended.code, 1);

@@ -42,6 +42,8 @@ class RankStore final : public RankMemory {
     mover::Opener opener;
     // Of all ranks of the process: how bytes of other agents come.
     std::shared_ptr<mover::Transports> transports;
+    // Where this rank is, as peers say where they are: who is near is asked first.
+    std::string node, fabric, rail;
     // Through which the ranks of the process read the checkpoint; null: this rank alone.
     std::shared_ptr<loader::SharedReads> reads;
     size_t load_threads = 1;   // that read the checkpoint for this rank at once

@@ -223,5 +223,34 @@ TEST_F(StoreTest, TheNearestCopyStandsIn) {
   ASSERT_OK(world.Check());
 }
 
+// Four agents of four nodes, of which 1 and 3 are in one NVLink domain, 0 and 2 in another.
+TEST_F(StoreTest, OfCopiesOnOtherNodesThatOfTheSameNvLinkDomainStandsIn) {
+  World::Options options = Small(false, 12);
+  options.nodes = 4;
+  options.fabrics = 2;
+  World world(options);
+  Begin(world, 4, 1);
+  ASSERT_OK(world.Flip(Copied(world, 0, 2)));
+  ASSERT_OK(world.Flip(Copied(world, 0, 3)));
+  const v1::Layout target = Copied(world, 0, 1);
+  const auto random = world.random;
+  const v1::RankPart part = world.PartOf(world.at(1), target);
+  world.random = random;                 // so that Prepare draws the same
+  std::map<uint32_t, uint64_t> planned;  // bytes, by source
+  for (int i = 0; i < part.fetches().source_size(); ++i) {
+    planned[part.fetches().source(i)] +=
+        part.fetches().granule_count(i) * world.geometry().granule_bytes();
+  }
+  ASSERT_GT(std::min({planned[1], planned[3], planned[4]}), 0U) << "some from each";
+  ASSERT_OK(world.Prepare(target));
+  world.unreachable.insert(world.at(0).id);
+  world.asked.clear();
+  ASSERT_OK(world.Stage(target));
+  EXPECT_EQ(world.asked[world.at(2).id], planned[3]);
+  EXPECT_EQ(world.asked[world.at(3).id], planned[4] + planned[1]) << "what 0 does not give";
+  ASSERT_OK(world.CommitAndRetire(target));
+  ASSERT_OK(world.Check());
+}
+
 }  // namespace
 }  // namespace tangram::store

@@ -61,13 +61,21 @@ std::vector<uint32_t> RankStore::PeersInOrder(const std::vector<v1::PeerAddress>
                                               uint32_t mine) const {
   std::vector<uint32_t> out(peers.size());
   std::iota(out.begin(), out.end(), 0);
-  // Ranks of this pod first, then of this node, then those beyond. Of each kind a rank begins with
-  // those behind it, so that not all of them queue at one.
+  // Ranks of this pod first, then those whose memory is mapped, of this node, of this NVLink
+  // domain, on the same network of NICs, and those beyond. Of each kind a rank begins with those
+  // behind it, so that not all of them queue at one.
+  const auto same = [](const std::string& mine_is, const std::string& is) {
+    return !is.empty() && is == mine_is;
+  };
   std::vector<std::pair<int, bool>> place;  // asked once: a sibling is found under locks
   for (const v1::PeerAddress& peer : peers) {
     int distance = 0;
     if (options_.sibling(peer.member()) == nullptr) {
-      distance = options_.transports->For(peer).capabilities().network ? 2 : 1;
+      distance = !options_.transports->For(peer).capabilities().network ? 1
+                 : same(options_.node, peer.node())                     ? 2
+                 : same(options_.fabric, peer.fabric())                 ? 3
+                 : same(options_.rail, peer.rail())                     ? 4
+                                                                        : 5;
     }
     place.emplace_back(distance, peer.rank() < mine);
   }

@@ -22,7 +22,6 @@ namespace {
 #define TANGRAM_FAKE_BATCH(X)
 #endif
 #define TANGRAM_FAKE_MORE(X)   \
-  X(DeviceGetPCIBusId)         \
   X(DeviceCanAccessPeer)       \
   X(DeviceGetP2PAttribute)     \
   X(LaunchHostFunc)            \

@@ -164,6 +164,11 @@ std::string World::HashesFile(const Member& member) const {
   return fmt::format("{}/hashes-{}", dir.path(), at - members.begin());
 }
 
+std::string World::FabricOf(const Member& member) const {
+  if (options_.fabrics == 0) return "";
+  return fmt::format("domain-{}", std::stoul(member.id.substr(4)) % options_.fabrics);
+}
+
 RankStore::Options World::StoreOptions(const Member& of, const std::string& id) {
   const Member* member = &of;
   RankStore::Options options;
@@ -175,6 +180,7 @@ RankStore::Options World::StoreOptions(const Member& of, const std::string& id) 
   options.kv_bytes = options_.kv_bytes;
   options.control_bytes = 4096;
   options.transports = transports;
+  options.fabric = FabricOf(of);
   options.hashes_file = HashesFile(of);
   options.grants = &nodes[member->node]->grants;
   options.reads = nodes[member->node]->reads;
@@ -182,6 +188,12 @@ RankStore::Options World::StoreOptions(const Member& of, const std::string& id) 
   options.opener = [this](const std::string&,
                           const v1::OpenPullRequest& request) -> Result<v1::OpenPullResponse> {
     if (unreachable.contains(request.member())) return Status(Code::kUnavailable, "away");
+    {
+      const std::scoped_lock lock(asked_mu);
+      for (const uint32_t count : request.pieces().granule_count()) {
+        asked[request.member()] += count * geometry().granule_bytes();
+      }
+    }
     return this->member(request.member()).store->OpenPull(request, "pod");
   };
   options.sibling = [this, node = member->node](const std::string& id) -> RankStore* {
@@ -429,6 +441,7 @@ std::vector<v1::PeerAddress> World::Addresses(const v1::Layout& target) const {
       peer.set_member(member->id);
       peer.set_agent(fmt::format("agent-{}", member->node));
       peer.set_data(fmt::format("127.0.0.1:{}", nodes[member->node]->server->port()));
+      peer.set_fabric(FabricOf(*member));
       if (wires != nullptr) peer.set_wire(wires->kind());
     }
   }

@@ -5,6 +5,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <set>
 #include <string>
@@ -51,6 +52,7 @@ class World {
     uint64_t pool_pages = 512, kv_bytes = 65536;
     device::PlatformOptions memory;  // mapped in pages of 4096
     device::WireOptions wire;        // between nodes, if it has a name
+    uint32_t fabrics = 0;            // NVLink domains that members are in, in turns; 0: none
     bool shared_memory = false;  // nodes are pods of one node, which may map each other's memory
     uint64_t seed = 1;
     size_t load_threads = 1;
@@ -119,11 +121,15 @@ class World {
   std::vector<std::unique_ptr<Member>> members;
   v1::Layout layout;
   uint64_t attempt = 0;
+  // Bytes of granules that were asked for, by the member that has them.
+  std::map<std::string, uint64_t> asked;
+  std::mutex asked_mu;
   std::set<std::string> unreachable;                               // members whose OpenPull fails
   std::map<std::string, v1::RankPart> parts;                       // of the last Prepare
   std::map<std::string, std::unique_ptr<StageProgress>> progress;  // of the last Stage
 
  private:
+  std::string FabricOf(const Member& member) const;
   RankStore::Options StoreOptions(const Member& member, const std::string& id);
 
   const Options options_;

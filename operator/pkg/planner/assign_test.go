@@ -166,11 +166,13 @@ func TestPositionsAreTakenForTheMost(t *testing.T) {
 
 func TestNear(t *testing.T) {
 	w := &world{members: []*tangramv1.Member{{Pod: "a", Node: "x"}, {Pod: "a", Node: "x"}, {Pod: "b", Node: "x"}, {Pod: "a", Node: "y"},
-		{Pod: "a"}, {Pod: "a"}, {Node: "x"}, {Node: "x"}, {}}}
+		{Pod: "a"}, {Pod: "a"}, {Node: "x"}, {Node: "x"}, {}, {Pod: "c", Node: "z", Fabric: "f", Rail: "r"}, {Pod: "d", Node: "z", Fabric: "g"},
+		{Pod: "e", Node: "u", Fabric: "f", Rail: "s"}, {Pod: "f", Node: "v", Fabric: "h", Rail: "r"}}}
 	for _, c := range []struct {
 		a, b uint32
 		want int
-	}{{0, 1, 0}, {0, 2, 1}, {0, 3, 2}, {4, 5, 0}, {0, 4, 2}, {6, 7, 1}, {6, 0, 1}, {8, 8, 2}, {8, 4, 2}} {
+	}{{0, 1, 0}, {0, 2, 1}, {0, 3, 4}, {4, 5, 0}, {0, 4, 4}, {6, 7, 1}, {6, 0, 1}, {8, 8, 4}, {8, 4, 4}, {9, 10, 1}, {9, 11, 2}, {9, 12, 3}, {10, 11, 4},
+		{11, 12, 4}, {9, 0, 4}} {
 		require.Equal(t, c.want, w.near(c.a, c.b), "%d and %d", c.a, c.b)
 		require.Equal(t, c.want, w.near(c.b, c.a), "%d and %d", c.b, c.a)
 	}

@@ -108,7 +108,7 @@ func newWorld(in Input) (*world, error) {
 	return w, nil
 }
 
-// near is how far two ranks are from each other: 0 in one pod, 1 on one node, 2 beyond.
+// near is how far two ranks are from each other: 0 in one pod, 1 on one node, 2 in one NVLink domain, 3 on one network of NICs, 4 beyond.
 func (w *world) near(a, b uint32) int {
 	x, y := w.members[a], w.members[b]
 	switch {
@@ -116,8 +116,12 @@ func (w *world) near(a, b uint32) int {
 		return 0
 	case x.Node != "" && x.Node == y.Node:
 		return 1
+	case x.Fabric != "" && x.Fabric == y.Fabric:
+		return 2
+	case x.Rail != "" && x.Rail == y.Rail:
+		return 3
 	}
-	return 2
+	return 4
 }
 
 func ranks(n int) []uint32 {
