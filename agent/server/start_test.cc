@@ -15,11 +15,12 @@ namespace {
 
 struct Ended {
   int code = -1;
-  std::string says;  // on stderr
+  std::string says;    // on stderr
+  std::string report;  // of the recording driver, if it was that
 };
 
 // Starts an agent without a world around it, and waits for its end. `driver`: what the loader finds
-// as the driver of a GPU; empty: what this machine has.
+// as the driver of a GPU; empty: what this machine has, or what the settings name.
 Ended Start(const std::string& settings, const std::string& driver = "") {
   const std::filesystem::path dir =
       std::filesystem::temp_directory_path() / ("start-test-" + std::to_string(getpid()));
@@ -33,10 +34,10 @@ Ended Start(const std::string& settings, const std::string& driver = "") {
       << "engine_socket: " << dir.string() << "/s, engine_token_file: " << dir.string()
       << "/t, tls: {ca: " << tls.ca << ", cert: " << tls.cert << ", key: " << tls.key
       << "}, log: {level: \"off\"}, " << settings << "}\n";
-  std::string environment;
+  std::string environment = "FAKE_CUDA_REPORT=" + dir.string() + "/report ";
   if (!driver.empty()) {
     std::filesystem::create_symlink(driver, dir / "libcuda.so.1");
-    environment = "LD_LIBRARY_PATH=" + dir.string() + " ";
+    environment += "LD_LIBRARY_PATH=" + dir.string() + " ";
   }
   const std::string command =
       environment + TANGRAM_AGENT " --config " + (dir / "agent.yaml").string() + " 2>&1 >/dev/null";
@@ -46,6 +47,8 @@ Ended Start(const std::string& settings, const std::string& driver = "") {
   std::array<char, 512> part{};
   while (fgets(part.data(), part.size(), pipe) != nullptr) out.says += part.data();
   out.code = WEXITSTATUS(pclose(pipe));
+  std::ifstream report(dir / "report");
+  std::getline(report, out.report, '\0');
   std::filesystem::remove_all(dir);
   return out;
 }
@@ -85,6 +88,19 @@ TEST(AgentProgram, TheDriverIsTheOneThatTheLoaderFinds) {
   EXPECT_EQ(fit.code, 1);
   EXPECT_NE(fit.says.find("/none"), std::string::npos)
       << "it has memory then, and misses the checkpoint: " << fit.says;
+}
+
+TEST(AgentProgram, TheDriverIsTheOneThatIsConfigured) {
+  const std::string driver = TANGRAM_FAKE_CUDA;
+  const Ended fit = Start("device: cuda, page_bytes: 2097152, cuda_driver: " + driver);
+  EXPECT_EQ(fit.code, 1);
+  EXPECT_NE(fit.says.find("/none"), std::string::npos) << fit.says;
+  EXPECT_EQ(fit.report, "ended\n") << "what it had of the GPU it gave back";
+  const Ended none = Start("device: cuda, cuda_driver: /nowhere/libcuda.so");
+  EXPECT_EQ(none.code, 1);
+  EXPECT_TRUE(none.says.starts_with("tangram-agent: cuda: no driver here (/nowhere/libcuda.so"))
+      << none.says;
+  EXPECT_EQ(none.report, "");
 }
 #endif
 

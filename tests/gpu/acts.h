@@ -32,6 +32,7 @@ void RunReshard(const Task& task);
 void RunKv(const Task& task);
 void RunCopies(const Task& task);
 void RunGraphs(const Task& task);
+void RunTokens(const Task& task);
 
 // In the order in which they are run.
 std::span<const Act> Acts();

@@ -72,6 +72,11 @@ void Event::Record(CUstream stream) const {
 void Event::HoldUp(CUstream stream) const {
   gpu_.Check(gpu_.more().StreamWaitEvent(stream, event_, 0), "a stream that waits for an event");
 }
+bool Event::Done() const {
+  const CUresult result = gpu_.driver().EventQuery(event_);
+  if (result != CUDA_ERROR_NOT_READY) gpu_.Check(result, "looking at an event");
+  return result == CUDA_SUCCESS;
+}
 void Event::Wait() const {
   gpu_.Check(gpu_.driver().EventSynchronize(event_), "waiting for an event");
 }

@@ -83,6 +83,7 @@ class Event {
   // What is put on the stream from now on comes after what was recorded.
   void HoldUp(CUstream stream) const;
   void Wait() const;
+  bool Done() const;
   double SecondsSince(const Event& earlier) const;
 
  private:

@@ -98,9 +98,15 @@ func podOf(t *testing.T, w *harness.World, rank uint32) int {
 // A world of agents and engines with `device: cuda` goes through all that a world can, under load: its engines read weights
 // and KV by copies of the device. What clients got is what one rank computes in plain memory.
 func TestAWorldOnGpus(t *testing.T) {
+	for _, format := range worlds.ByDay(t, 2, []string{"granule-major", "row-major"}) {
+		t.Run(format, func(t *testing.T) { walkOnGpus(t, format) })
+	}
+}
+
+func walkOnGpus(t *testing.T, format string) {
 	const seed = 9
 	pods := []int{2, 1, 1}
-	a := startAliveWith(t, onGpus(t, harness.Options{Pods: pods, MaxTokens: flightTokens, LeastStep: 5 * time.Millisecond}), 2, "Expert")
+	a := startAliveWith(t, onGpus(t, harness.Options{Pods: pods, SlabFormat: format, MaxTokens: flightTokens, LeastStep: 5 * time.Millisecond}), 2, "Expert")
 	m := &moving{alive: a, others: newTrace(t, seed, time.Second)}
 	for _, s := range status(t, a.World) {
 		require.Equal(t, "cuda", s.MemoryInfo.GetPlatform())
@@ -180,6 +186,19 @@ func TestAWorldOnGpus(t *testing.T) {
 	requireSame(t, walked, client(one).Repeat(t.Context(), a.trace, len(walked), 8))
 	requireSame(t, m.flown, client(one).Again(t.Context(), m.flown, 8))
 	t.Logf("%d requests, %d in flight at a change", len(walked), len(m.flown))
+}
+
+// An agent that asks for more than the GPU has says so, with the numbers, and ends.
+func TestAGpuWithTooLittleMemory(t *testing.T) {
+	t.Setenv("FAKE_CUDA_MIB", "30")
+	tiny, err := harness.Checkpoint(t.Context(), worlds.Root, "tiny")
+	require.NoError(t, err)
+	o := onGpus(t, harness.Options{Pods: []int{1}, Root: worlds.Root, Dir: filepath.Join(worlds.Root, "build/walk", t.Name()), Checkpoint: tiny, Granule: 8, KV: 8 << 20})
+	o.Memory = 40 << 20
+	_, err = harness.Start(t.Context(), o)
+	require.ErrorContains(t, err, "agent-p0 ended before it was ready")
+	require.ErrorContains(t, err, fmt.Sprintf("memory of %d bytes, of which %d are made: ", o.Memory, 30<<20))
+	require.ErrorContains(t, err, fmt.Sprintf("0 of %d bytes of NVIDIA H200 (recorded) are free", 30<<20))
 }
 
 // A driver that fails in the middle of a transition, in an agent or in an engine: the driver of the world says why, all serve on

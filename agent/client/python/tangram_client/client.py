@@ -48,8 +48,8 @@ class Client:
 
     def __init__(self, handle: ctypes.c_void_p) -> None:
         self._handle: ctypes.c_void_p | None = handle
-        self._exports = Exports()
         self._model = model_of(_abi.lib.tg_get_model(handle).contents)
+        self._exports = Exports(self._model.platform)
         raw = _abi.lib.tg_get_model(handle).contents
         self._kv, self._dense_names = raw.kv or 0, dict(self._tensors())
         self._maps: Maps | None = None
@@ -68,10 +68,12 @@ class Client:
         even_shards_only: bool = False,
         mixed_layouts: bool = False,
         attention_data_only: bool = False,
+        cuda_driver: str = "",
     ) -> Client:
         """Connects to the agent of this pod and maps KV, and the weights if a layout is in force.
 
-        The last four say what the engine computes: the agent refuses layouts beyond it. AgainError: not now
+        `slab_formats` to `attention_data_only` say what the engine computes: the agent refuses layouts beyond it.
+        `cuda_driver`: where memory is a GPU's, its driver, if it is not the usual one. AgainError: not now
         (the engine before has not ended, an attempt is under way); DisconnectedError: no agent there.
         """
         options, error, out = _abi.sized(_abi.Options), _abi.sized(_abi.Error), ctypes.c_void_p()
@@ -80,6 +82,7 @@ class Client:
         options.mesh_endpoint, options.frontend = mesh_endpoint.encode(), frontend.encode()
         options.even_shards_only, options.mixed_layouts = even_shards_only, mixed_layouts
         options.attention_data_only, options.slab_formats = attention_data_only, int(slab_formats)
+        options.cuda_driver = os.fsencode(cuda_driver) or None
         _abi.check(_abi.lib.tg_attach(ctypes.byref(options), ctypes.byref(out), ctypes.byref(error)), error)
         return cls(out)
 

@@ -9,6 +9,7 @@ import weakref
 from typing import Any
 
 from . import _dlpack
+from .errors import InvalidError
 
 
 class DType(enum.IntEnum):
@@ -43,16 +44,22 @@ Memory = ctypes.Array[ctypes.c_ubyte]
 
 
 class Exports:
-    """The views of one client that somebody still holds."""
+    """The views of one client that somebody still holds. `platform` as in client.h."""
 
-    def __init__(self) -> None:
+    def __init__(self, platform: str = "host") -> None:
+        self._platform = platform
         self._live: dict[int, weakref.ref[Memory]] = {}
 
     def __len__(self) -> int:
         return len(self._live)
 
     def memory(self, address: int, size: int) -> Memory:
-        """`size` bytes at `address`, alive as long as something is made from them."""
+        """`size` bytes at `address`, alive as long as something is made from them.
+
+        InvalidError where Python does not reach them: reading memory of a GPU so would end the process.
+        """
+        if self._platform not in ("", "host"):  # a library older than that says nothing, and is the host's
+            raise InvalidError(f"weights and KV are memory of platform {self._platform}, of which there are no views: give their addresses to a library that copies from there")
         memory = (ctypes.c_ubyte * size).from_address(address)
         key, live = id(memory), self._live
         live[key] = weakref.ref(memory, lambda _: live.pop(key, None))

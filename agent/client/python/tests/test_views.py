@@ -8,7 +8,7 @@ import sys
 import unittest
 import weakref
 
-from tangram_client import DType, View, _dlpack
+from tangram_client import DType, InvalidError, View, _dlpack
 from tangram_client.views import Exports
 
 try:
@@ -20,6 +20,12 @@ except ImportError:
 def view(data: bytes, dtype: DType, shape: tuple[int, ...], readonly: bool = True) -> View:
     memory = (ctypes.c_ubyte * len(data)).from_buffer_copy(data)
     return View(memory, dtype, shape, readonly)
+
+
+class Gpu(unittest.TestCase):
+    def test_memory_that_python_does_not_reach_is_refused(self):
+        with self.assertRaisesRegex(InvalidError, "memory of platform cuda, of which there are no views"):
+            Exports("cuda").memory(4096, 8)
 
 
 class Bytes(unittest.TestCase):
