@@ -57,6 +57,10 @@ bench: ## make -s bench NAME=<name> [QUICK=1] [DATE=YYYY-MM-DD]; NAME=all judges
 bench-setup: ## installs what `make bench NAME=transport` measures beside ours: iperf3, NIXL, Mooncake (in build/peers); else it says "not installed"
 	@tests/peers/install.sh
 
+.PHONY: vllm-setup
+vllm-setup: ## vLLM for processors in build/vllm, for agent/vllm: 0.8 GB to download, 1.9 GiB on disk, two minutes
+	@e2e/setup/vllm.sh
+
 .PHONY: gpu-bundle gpu-check
 gpu-bundle: setup ## build/gpu-check.tar.gz: gpu-check, packed for a bare machine with a GPU and its driver
 	@test -f $(BUILD)/cxx/build.ninja || cmake -S . -B $(BUILD)/cxx -G Ninja >$(BUILD)/cmake.log || { cat $(BUILD)/cmake.log; exit 1; }

@@ -1,0 +1,27 @@
+// BF16 as its bits.
+#ifndef AGENT_VLLM_OPS_BF16_H_
+#define AGENT_VLLM_OPS_BF16_H_
+
+#include <cstdint>
+#include <cstring>
+
+namespace tangram::experts {
+
+inline float FromBf16(uint16_t bits) {
+  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+  float out;
+  std::memcpy(&out, &wide, sizeof out);
+  return out;
+}
+
+// To the nearest, ties to even. Not a number stays one.
+inline uint16_t ToBf16(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>((bits >> 16) | 0x40);
+  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+}  // namespace tangram::experts
+
+#endif  // AGENT_VLLM_OPS_BF16_H_

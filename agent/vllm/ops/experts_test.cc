@@ -1,0 +1,232 @@
+#include "agent/vllm/ops/experts.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "agent/vllm/ops/testing.h"
+
+namespace tangram::experts {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::Layer;
+using testing::Rows;
+using testing::Size;
+
+constexpr uint32_t kElements[] = {TG_EXPERTS_F32, TG_EXPERTS_BF16};
+constexpr uint32_t kFormats[] = {TG_EXPERTS_GRANULE_MAJOR, TG_EXPERTS_ROW_MAJOR};
+
+// That this processor has. Others are for a machine that has them.
+std::vector<uint32_t> Kernels() {
+  std::vector<uint32_t> out;
+  for (uint32_t kernel : {TG_EXPERTS_PLAIN, TG_EXPERTS_AVX512, TG_EXPERTS_AVX512_BF16})
+    if (tg_experts_has(kernel)) out.push_back(kernel);
+  return out;
+}
+
+struct Close {
+  void operator()(tg_experts* experts) const { tg_experts_close(experts); }
+};
+using Handle = std::unique_ptr<tg_experts, Close>;
+
+std::vector<float> Compute(Layer& layer, const Rows& rows, uint32_t kernel, uint32_t threads = 1) {
+  const Handle handle(tg_experts_open(threads));
+  std::vector<float> y(rows.x.size());
+  char message[200] = "";
+  EXPECT_EQ(
+      tg_experts_run(handle.get(), &layer.shape(), layer.pieces().data(), layer.pieces().size(),
+                     kernel, rows.x.data(), rows.ids.data(), rows.weights.data(), rows.count,
+                     layer.size().top_k, y.data(), message, sizeof message),
+      0)
+      << message;
+  return y;
+}
+
+// One number after another, in double but for what is rounded by promise. `scale`: the sum of sizes
+// of what y adds up.
+struct Expected {
+  std::vector<double> y, scale;
+};
+
+Expected Slowly(const Layer& layer, const Rows& rows) {
+  const Size& size = layer.size();
+  const bool bf16 = layer.shape().element == TG_EXPERTS_BF16;
+  const auto rounded = [&](double v) { return bf16 ? FromBf16(ToBf16(static_cast<float>(v))) : v; };
+  Expected out{std::vector<double>(rows.x.size()), std::vector<double>(rows.x.size())};
+  for (uint32_t row = 0; row < rows.count; ++row)
+    for (uint32_t k = 0; k < size.top_k; ++k) {
+      const auto e = static_cast<uint32_t>(rows.ids[row * size.top_k + k]);
+      if (e >= size.experts) continue;
+      const double weight = rows.weights[row * size.top_k + k];
+      for (uint32_t j = 0; j < layer.Inner(); ++j) {
+        double gate = 0, up = 0;
+        for (uint32_t h = 0; h < size.hidden; ++h) {
+          const double x = rounded(rows.x[row * size.hidden + h]);
+          gate += layer.gate(e, j, h) * x;
+          up += layer.up(e, j, h) * x;
+        }
+        const double act = rounded(gate / (1 + std::exp(-gate)) * up);
+        for (uint32_t h = 0; h < size.hidden; ++h) {
+          const double term = weight * act * layer.down(e, h, j);
+          out.y[row * size.hidden + h] += term;
+          out.scale[row * size.hidden + h] += std::abs(term);
+        }
+      }
+    }
+  return out;
+}
+
+// BF16: where a sum in F32 rounds an activation the other way than one in double, it is half of
+// 2^-8 off.
+void ExpectNear(const std::vector<float>& y, const Expected& expected, uint32_t element) {
+  const double tolerance = element == TG_EXPERTS_F32 ? 2e-6 : 3e-3;
+  for (size_t i = 0; i < y.size(); ++i)
+    ASSERT_NEAR(y[i], expected.y[i], tolerance * expected.scale[i] + 1e-6) << i;
+}
+
+// Sizes that are multiples of nothing, rows for every way to take four together.
+TEST(Experts, EqualASlowReferenceInEveryFormatElementAndKernel) {
+  for (const Size& size :
+       {Size{64, 8, 6, 5, 2}, Size{72, 5, 3, 7, 3}, Size{33, 1, 1, 2, 1}, Size{160, 48, 2, 3, 3}})
+    for (uint32_t element : kElements)
+      for (uint32_t format : kFormats)
+        for (uint32_t count : {1U, 2U, 3U, 4U, 17U}) {
+          Layer layer(size, element, format, 2, format == TG_EXPERTS_ROW_MAJOR ? 3 : 0);
+          const Rows rows(size, count, count);
+          const Expected expected = Slowly(layer, rows);
+          for (uint32_t kernel : Kernels()) {
+            SCOPED_TRACE(::testing::Message()
+                         << "hidden " << size.hidden << " element " << element << " format "
+                         << format << " rows " << count << " kernel " << kernel);
+            ExpectNear(Compute(layer, rows, kernel), expected, element);
+          }
+        }
+}
+
+// The promise that makes tokens independent of who else is served.
+TEST(Experts, ARowHasTheSameBitsInEveryBatchAndWithEveryNumberOfThreads) {
+  const Size size{200, 12, 5, 6, 2};
+  for (uint32_t element : kElements)
+    for (uint32_t format : kFormats)
+      for (uint32_t kernel : Kernels()) {
+        SCOPED_TRACE(::testing::Message()
+                     << "element " << element << " format " << format << " kernel " << kernel);
+        Layer layer(size, element, format, 2);
+        Rows all(size, 23, 4);
+        const std::vector<float> y = Compute(layer, all, kernel);
+        EXPECT_EQ(Compute(layer, all, kernel, 3), y);
+        for (uint32_t row = 0; row < all.count; ++row) {
+          Rows one(size, 1, 1);
+          one.x.assign(all.x.begin() + row * size.hidden, all.x.begin() + (row + 1) * size.hidden);
+          one.ids.assign(all.ids.begin() + row * 2, all.ids.begin() + row * 2 + 2);
+          one.weights.assign(all.weights.begin() + row * 2, all.weights.begin() + row * 2 + 2);
+          const std::vector<float> alone = Compute(layer, one, kernel);
+          ASSERT_TRUE(std::equal(alone.begin(), alone.end(), y.begin() + row * size.hidden))
+              << "row " << row;
+        }
+      }
+}
+
+// As ranks of a world have them: what each adds is all of it.
+TEST(Experts, PiecesOfTwoRanksAddUpToTheWhole) {
+  const Size size{96, 8, 6, 8, 3};
+  for (uint32_t format : kFormats) {
+    Layer layer(size, TG_EXPERTS_F32, format, 4);
+    const Rows rows(size, 9, 2);
+    const Expected expected = Slowly(layer, rows);
+    const std::vector<tg_experts_piece> all = layer.pieces();
+    std::vector<float> sum(rows.x.size());
+    for (size_t rank = 0; rank < 2; ++rank) {
+      layer.pieces().clear();
+      for (size_t i = rank; i < all.size(); i += 2) layer.pieces().push_back(all[i]);
+      const std::vector<float> y = Compute(layer, rows, TG_EXPERTS_DEFAULT);
+      for (size_t i = 0; i < y.size(); ++i) sum[i] += y[i];
+    }
+    ExpectNear(sum, expected, TG_EXPERTS_F32);
+  }
+}
+
+TEST(Experts, IdsWithoutAPieceAddNothing) {
+  const Size size{40, 4, 2, 3, 2};
+  Layer layer(size, TG_EXPERTS_F32, TG_EXPERTS_GRANULE_MAJOR, 2);
+  Rows rows(size, 5, 3);
+  for (uint32_t row = 0; row < 4; ++row) rows.ids[2 * row] = static_cast<int32_t>(3 + row * 1000);
+  rows.ids[8] = rows.ids[9] = -1;
+  const std::vector<float> y = Compute(layer, rows, TG_EXPERTS_DEFAULT);
+  EXPECT_EQ(std::vector<float>(y.end() - size.hidden, y.end()), std::vector<float>(size.hidden));
+  ExpectNear(y, Slowly(layer, rows), TG_EXPERTS_F32);
+}
+
+TEST(Experts, WhatIsThereIsAddedTo) {
+  const Size size{32, 4, 2, 3, 2};
+  Layer layer(size, TG_EXPERTS_F32, TG_EXPERTS_GRANULE_MAJOR, 2);
+  const Rows rows(size, 2, 3);
+  const Handle handle(tg_experts_open(1));
+  const std::vector<float> once = Compute(layer, rows, TG_EXPERTS_DEFAULT);
+  std::vector<float> y = once;
+  ASSERT_EQ(tg_experts_run(handle.get(), &layer.shape(), layer.pieces().data(),
+                           layer.pieces().size(), 0, rows.x.data(), rows.ids.data(),
+                           rows.weights.data(), 2, 2, y.data(), nullptr, 0),
+            0);
+  for (size_t i = 0; i < y.size(); ++i)
+    EXPECT_NEAR(y[i], 2 * once[i], 1e-5 * std::abs(once[i]) + 1e-6);
+}
+
+TEST(Experts, BadArgumentsAreRefusedByName) {
+  const Size size{32, 4, 2, 3, 2};
+  Layer layer(size, TG_EXPERTS_BF16, TG_EXPERTS_ROW_MAJOR, 2);
+  const Rows rows(size, 2, 3);
+  const Handle handle(tg_experts_open(1));
+  EXPECT_EQ(tg_experts_open(0), nullptr);
+  EXPECT_EQ(tg_experts_open(1000), nullptr);
+  EXPECT_EQ(tg_experts_has(17), 0);
+  const auto refused = [&](tg_experts_shape shape, tg_experts_piece piece, uint32_t kernel,
+                           const float* x = nullptr) {
+    char message[200] = "";
+    std::vector<float> y(rows.x.size(), 7);
+    EXPECT_EQ(tg_experts_run(handle.get(), &shape, &piece, 1, kernel,
+                             x == nullptr ? rows.x.data() : x, rows.ids.data(), rows.weights.data(),
+                             2, 2, y.data(), message, sizeof message),
+              1);
+    EXPECT_EQ(y, std::vector<float>(rows.x.size(), 7));
+    return std::string(message);
+  };
+  const tg_experts_shape shape = layer.shape();
+  const tg_experts_piece piece = layer.pieces()[1];
+  tg_experts_shape other = shape;
+  other.element = 4;
+  EXPECT_THAT(refused(other, piece, 0), HasSubstr("element 4"));
+  other = shape;
+  other.format = 3;
+  EXPECT_THAT(refused(other, piece, 0), HasSubstr("format 3"));
+  other = shape;
+  other.hidden = 0;
+  EXPECT_THAT(refused(other, piece, 0), HasSubstr("hidden 0"));
+  EXPECT_THAT(refused(shape, piece, 17), HasSubstr("no kernel 17"));
+  tg_experts_piece bad = piece;
+  bad.up = nullptr;
+  EXPECT_THAT(refused(shape, bad, 0), HasSubstr("expert 1"));
+  bad = piece;
+  bad.down = static_cast<const uint8_t*>(piece.down) + 1;
+  EXPECT_THAT(refused(shape, bad, 0), HasSubstr("no address"));
+  bad = piece;
+  bad.row_pitch = 31;
+  EXPECT_THAT(refused(shape, bad, 0), HasSubstr("pitches 31"));
+  bad = piece;
+  bad.granules = 0;
+  EXPECT_THAT(refused(shape, bad, 0), HasSubstr("0 granules"));
+  char message[200] = "";
+  EXPECT_EQ(tg_experts_run(handle.get(), &shape, &piece, 1, 0, nullptr, rows.ids.data(),
+                           rows.weights.data(), 2, 2, nullptr, message, sizeof message),
+            1);
+  EXPECT_THAT(message, HasSubstr("x, ids"));
+}
+
+}  // namespace
+}  // namespace tangram::experts

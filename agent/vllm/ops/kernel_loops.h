@@ -1,0 +1,220 @@
+// The loops of a kernel, over a type that says what a register is. Included by one source per
+// instruction set, in an unnamed namespace: the linker must not take one set's code for another's.
+//
+// `Set` has: Weight and Operand (types of elements), kStep (elements that a register of operands
+// holds), Register, and static functions Zero, Dot (adds the products of n <= kStep weights and
+// operands to the 16 lanes of a sum), Sum (of the lanes), and Round (a float as an operand).
+#ifndef AGENT_VLLM_OPS_KERNEL_LOOPS_H_
+#define AGENT_VLLM_OPS_KERNEL_LOOPS_H_
+
+#include <type_traits>
+
+#include "agent/vllm/ops/kernel.h"
+
+namespace {
+
+using tangram::experts::Tokens;
+
+constexpr uint32_t kTokens = 4;    // that share a load of weights
+constexpr uint32_t kDownRows = 4;  // rows of down that share a load of sums
+
+// Dot products of R rows of weights with T rows of operands, all K long. A sum takes its elements
+// in the same order whatever R and T are: that is what makes rows independent of their batch.
+template <class Set, uint32_t R, uint32_t T>
+inline void Products(const typename Set::Weight* const (&weights)[R],
+                     const typename Set::Operand* const (&operands)[T], uint32_t length,
+                     float (&out)[R][T]) {
+  typename Set::Register sums[R][T];
+  for (uint32_t r = 0; r < R; ++r)
+    for (uint32_t t = 0; t < T; ++t) sums[r][t] = Set::Zero();
+  uint32_t k = 0;
+  for (; k + Set::kStep <= length; k += Set::kStep) {
+    typename Set::Loaded x[T];
+    for (uint32_t t = 0; t < T; ++t) x[t] = Set::LoadOperand(operands[t] + k);
+    for (uint32_t r = 0; r < R; ++r) {
+      const typename Set::Loaded w = Set::LoadWeight(weights[r] + k);
+      for (uint32_t t = 0; t < T; ++t) sums[r][t] = Set::Dot(sums[r][t], w, x[t]);
+    }
+  }
+  if (k < length) {
+    const uint32_t rest = length - k;
+    for (uint32_t r = 0; r < R; ++r) {
+      const typename Set::Loaded w = Set::LoadWeight(weights[r] + k, rest);
+      for (uint32_t t = 0; t < T; ++t)
+        sums[r][t] = Set::Dot(sums[r][t], w, Set::LoadOperand(operands[t] + k, rest));
+    }
+  }
+  for (uint32_t r = 0; r < R; ++r)
+    for (uint32_t t = 0; t < T; ++t) out[r][t] = Set::Sum(sums[r][t]);
+}
+
+inline float Silu(float x) { return x / (1.0F + __builtin_expf(-x)); }
+
+// J rows of gate and of up, T tokens.
+template <class Set, uint32_t J, uint32_t T>
+inline void GateUpBlock(const typename Set::Weight* gate, const typename Set::Weight* up,
+                        size_t pitch, uint32_t hidden, const typename Set::Operand* const (&x)[T],
+                        typename Set::Operand* const (&out)[T]) {
+  const typename Set::Weight* rows[2 * J];
+  for (uint32_t j = 0; j < J; ++j) {
+    rows[2 * j] = gate + j * pitch;
+    rows[2 * j + 1] = up + j * pitch;
+  }
+  float products[2 * J][T];
+  Products<Set, 2 * J, T>(rows, x, hidden, products);
+  for (uint32_t j = 0; j < J; ++j)
+    for (uint32_t t = 0; t < T; ++t)
+      out[t][j] = Set::Round(Silu(products[2 * j][t]) * products[2 * j + 1][t]);
+}
+
+// At most four rows with T tokens: 16 sums at most, and 8 streams of memory.
+template <class Set, uint32_t T>
+inline void GateUpTokens(const typename Set::Weight* gate, const typename Set::Weight* up,
+                         size_t pitch, uint32_t rows, uint32_t hidden,
+                         const typename Set::Operand* x, const uint32_t* tokens,
+                         typename Set::Operand* out, size_t width) {
+  const typename Set::Operand* from[T];
+  typename Set::Operand* to[T];
+  for (uint32_t t = 0; t < T; ++t) {
+    from[t] = x + size_t{tokens[t]} * hidden;
+    to[t] = out + t * width;
+  }
+  const auto block = [&](auto count) {
+    GateUpBlock<Set, count(), T>(gate, up, pitch, hidden, from, to);
+    for (uint32_t t = 0; t < T; ++t) to[t] += count();
+    gate += count() * pitch;
+    up += count() * pitch;
+    rows -= count();
+  };
+  if constexpr (T <= 2)
+    if (rows >= 4) block(std::integral_constant<uint32_t, 4>());
+  while (rows >= 2) block(std::integral_constant<uint32_t, 2>());
+  if (rows > 0) block(std::integral_constant<uint32_t, 1>());
+}
+
+// Calls with a constant for how many of the next tokens are taken together.
+template <class Take>
+inline void InFours(uint32_t count, Take take) {
+  uint32_t t = 0;
+  for (; t + kTokens <= count; t += kTokens) take(t, std::integral_constant<uint32_t, 4>());
+  switch (count - t) {
+    case 3:
+      return take(t, std::integral_constant<uint32_t, 3>());
+    case 2:
+      return take(t, std::integral_constant<uint32_t, 2>());
+    case 1:
+      return take(t, std::integral_constant<uint32_t, 1>());
+    default:
+      return;
+  }
+}
+
+// A few rows stay in the cache of the core while all tokens pass.
+template <class Set>
+void GateUp(const void* gate, const void* up, size_t pitch, uint32_t rows, uint32_t hidden,
+            const void* x, const Tokens& tokens, void* activations, size_t width) {
+  using Weight = typename Set::Weight;
+  using Operand = typename Set::Operand;
+  const uint32_t together = tokens.count <= 2 ? 4 : 2;
+  for (uint32_t j = 0; j < rows; j += together)
+    InFours(tokens.count, [&](uint32_t t, auto count) {
+      GateUpTokens<Set, count()>(
+          static_cast<const Weight*>(gate) + j * pitch, static_cast<const Weight*>(up) + j * pitch,
+          pitch, rows - j < together ? rows - j : together, hidden, static_cast<const Operand*>(x),
+          tokens.rows + t, static_cast<Operand*>(activations) + t * width + j, width);
+    });
+}
+
+// As GateUp: rows of down in short runs.
+template <class Set>
+void DownByRows(const void* down, size_t pitch, uint32_t rows, uint32_t hidden, uint32_t begin,
+                uint32_t end, const void* activations, size_t width, const Tokens& tokens,
+                float* y) {
+  using Weight = typename Set::Weight;
+  using Operand = typename Set::Operand;
+  constexpr uint32_t kRun = 8;
+  for (uint32_t run = begin; run < end; run += kRun) {
+    const uint32_t run_end = end - run < kRun ? end : run + kRun;
+    InFours(tokens.count, [&](uint32_t first, auto count) {
+      constexpr uint32_t kTaken = count();
+      const Operand* from[kTaken];
+      for (uint32_t t = 0; t < kTaken; ++t)
+        from[t] = static_cast<const Operand*>(activations) + (first + t) * width;
+      const auto block = [&](uint32_t h, auto lines) {
+        constexpr uint32_t kLines = lines();
+        const Weight* row[kLines];
+        for (uint32_t r = 0; r < kLines; ++r)
+          row[r] = static_cast<const Weight*>(down) + (h + r) * pitch;
+        float products[kLines][kTaken];
+        Products<Set, kLines, kTaken>(row, from, rows, products);
+        for (uint32_t t = 0; t < kTaken; ++t)
+          for (uint32_t r = 0; r < kLines; ++r)
+            y[size_t{tokens.rows[first + t]} * hidden + h + r] +=
+                tokens.weights[first + t] * products[r][t];
+      };
+      constexpr uint32_t kLines = kTaken == 1 ? 8 : 4;
+      uint32_t h = run;
+      for (; h + kLines <= run_end; h += kLines)
+        block(h, std::integral_constant<uint32_t, kLines>());
+      for (; h < run_end; ++h) block(h, std::integral_constant<uint32_t, 1>());
+    });
+  }
+}
+
+// Sums of T tokens lie in scratch while rows of down stream by, each read once and from its begin
+// to its end: memory likes that best, and a granule's rows are too many for registers.
+template <class Set>
+void DownColumns(const void* down, uint32_t strips, size_t stride, uint32_t rows, uint32_t hidden,
+                 uint32_t begin, uint32_t end, const void* activations, size_t width,
+                 const Tokens& tokens, float* y, float* scratch) {
+  using Weight = typename Set::Weight;
+  using Operand = typename Set::Operand;
+  const size_t pitch = (end - begin + 31) / 32 * 32;
+  InFours(tokens.count, [&](uint32_t first, auto count) {
+    constexpr uint32_t kTaken = count();
+    for (size_t i = 0; i < kTaken * pitch; ++i) scratch[i] = 0;
+    const Operand* from[kTaken];
+    for (uint32_t t = 0; t < kTaken; ++t)
+      from[t] = static_cast<const Operand*>(activations) + (first + t) * width;
+    for (uint32_t strip = 0; strip < strips; ++strip) {
+      const Weight* row = static_cast<const Weight*>(down) + strip * stride + begin;
+      for (uint32_t j = 0; j < rows; j += kDownRows)
+        Set::template AddRows<kTaken>(row + size_t{j} * hidden, hidden,
+                                      rows - j < kDownRows ? rows - j : kDownRows, end - begin,
+                                      from, strip * rows + j, scratch, pitch);
+    }
+    for (uint32_t t = 0; t < kTaken; ++t)
+      Set::AddSums(scratch + t * pitch, end - begin, tokens.weights[first + t],
+                   y + size_t{tokens.rows[first + t]} * hidden + begin);
+  });
+}
+
+// Few tokens wait for memory. Many wait for the core: sums and weights of some columns stay in its
+// cache.
+template <class Set>
+void DownByColumns(const void* down, uint32_t strips, size_t stride, uint32_t rows, uint32_t hidden,
+                   uint32_t begin, uint32_t end, const void* activations, size_t width,
+                   const Tokens& tokens, float* y, float* scratch) {
+  const uint32_t columns = tokens.count < kTokens ? end - begin : 512;
+  for (uint32_t first = begin; first < end; first += columns)
+    DownColumns<Set>(down, strips, stride, rows, hidden, first,
+                     end - first < columns ? end : first + columns, activations, width, tokens, y,
+                     scratch);
+}
+
+template <class Set>
+void Operands(const float* from, size_t count, void* to) {
+  for (size_t i = 0; i < count; ++i)
+    static_cast<typename Set::Operand*>(to)[i] = Set::Round(from[i]);
+}
+
+template <class Set>
+constexpr tangram::experts::Kernel MakeKernel(const char* name) {
+  return {
+      name,           sizeof(typename Set::Operand), Operands<Set>, GateUp<Set>, DownByColumns<Set>,
+      DownByRows<Set>};
+}
+
+}  // namespace
+
+#endif  // AGENT_VLLM_OPS_KERNEL_LOOPS_H_

@@ -1,0 +1,56 @@
+// One call: rows routed, gate and up, then down.
+#ifndef AGENT_VLLM_OPS_RUN_H_
+#define AGENT_VLLM_OPS_RUN_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "agent/vllm/ops/experts.h"
+#include "agent/vllm/ops/kernel.h"
+#include "agent/vllm/ops/pool.h"
+#include "agent/vllm/ops/routes.h"
+
+namespace tangram::experts {
+
+// What a call is given, checked.
+struct Call {
+  tg_experts_shape shape;
+  std::span<const tg_experts_piece> pieces;
+  const Kernel* kernel;
+  const float* x;
+  const int32_t* ids;
+  const float* weights;
+  uint32_t rows, top_k;
+  float* y;
+};
+
+class Runner {
+ public:
+  explicit Runner(uint32_t threads) : pool_(threads) {}
+
+  // std::bad_alloc before y is touched.
+  void Run(const Call& call);
+
+ private:
+  struct Strip {  // of a piece, for all its tokens
+    uint32_t piece, first, rows;
+  };
+
+  // The activations of all pieces, side by side, into activations_.
+  void GateUp(const Call& call);
+  void Down(const Call& call);
+
+  Pool pool_;
+  Routes routes_;
+  std::vector<uint8_t> operands_;     // x as the kernel wants it; unused where that is x itself
+  std::vector<uint8_t> activations_;  // by piece: [tokens, its rows]
+  std::vector<size_t> begin_;         // by piece: bytes into activations_
+  std::vector<Strip> strips_;
+  std::vector<std::vector<float>> scratch_;  // by thread
+};
+
+}  // namespace tangram::experts
+
+#endif  // AGENT_VLLM_OPS_RUN_H_
