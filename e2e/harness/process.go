@@ -54,9 +54,12 @@ func startWith(environment []string, dir, name, binary string, args ...string) (
 	return p, nil
 }
 
+// An engine of torch and vLLM imports for 12 s where nothing else runs.
+const startLimit = 3 * time.Minute
+
 // waitReady reads the ready file once it is there.
 func (p *process) waitReady(ctx context.Context, into any) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
 	for {
 		wire, err := os.ReadFile(p.ready)

@@ -143,10 +143,13 @@ class Client:
         """Of all tensors outside the routed experts, as in the checkpoint, in order of name."""
         return tuple(self._dense_names)
 
-    def dense(self, name: str) -> View:
-        """A dense tensor, read-only; FP8 as U8. KeyError: there is none; InvalidError: no layout is in force."""
+    def dense(self, name: str, *, early: bool = False) -> View:
+        """A dense tensor, read-only; FP8 as U8. KeyError: there is none; InvalidError: no layout is in force.
+
+        `early`: also before that, for who makes a model over it in advance. Whoever reads it then ends the process.
+        """
         dtype, shape, address = self._dense_names[name]
-        if not _abi.lib.tg_maps_current(self.handle):
+        if not early and not _abi.lib.tg_maps_current(self.handle):
             raise InvalidError("no layout is in force: no weights are here yet")
         if dtype == DType.FP8_E4M3_BLOCK128:
             dtype = DType.U8

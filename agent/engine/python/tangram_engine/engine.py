@@ -168,16 +168,11 @@ class Kit:
     def exchange(self, sequence: int, send: Sequence[bytes | memoryview]) -> list[memoryview]:
         """send[r] goes to rank r; what each sent here, good until the next exchange. PeerGone."""
         count = len(send)
-        out, back, keep = (_abi.Bytes * count)(), (_abi.Bytes * count)(), []
+        out, back, keep = (_abi.Bytes * count)(), (_abi.Bytes * count)(), list[bytes]()
         for r, data in enumerate(send):
-            view = memoryview(data).cast("B")
-            if view.nbytes == 0:
-                continue
-            if view.readonly:
-                view = memoryview(bytearray(view))
-            buffer = (ctypes.c_char * view.nbytes).from_buffer(view)
-            keep.append(buffer)
-            out[r] = _abi.Bytes(ctypes.addressof(buffer), view.nbytes)
+            raw = data if isinstance(data, bytes) else bytes(data)
+            keep.append(raw)
+            out[r] = _abi.Bytes(ctypes.cast(ctypes.c_char_p(raw), ctypes.c_void_p), len(raw))
         error = _abi.sized(_abi.Error)
         self._peers(_abi.lib.tge_exchange(self._handle, sequence, out, back, ctypes.byref(error)), error)
         return [memoryview((ctypes.c_ubyte * b.size).from_address(b.data)) if b.size else memoryview(b"") for b in back]

@@ -1,0 +1,51 @@
+"""tangram-vllm: vLLM as the engine of one rank. Takes the flags of tangram-engine."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+
+from tangram_client import SlabFormat
+from tangram_engine import Kit
+
+
+def flags() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tangram-vllm", description="vLLM as the engine of one rank: attaches to its agent and serves.")
+    for name, help_ in (("agent-socket", "UNIX socket of the agent"), ("token-file", "file with the pod's engine token"), ("tls-ca", "PEM of the CA"),
+                        ("tls-cert", "PEM of this engine's certificate"), ("tls-key", "PEM of its key")):
+        parser.add_argument(f"--{name}", required=True, help=help_)
+    for name, default, help_ in (("mesh-listen", "127.0.0.1:0", "host:port for other engines"), ("serve-listen", "127.0.0.1:0", "host:port for gateways"),
+                                 ("advertise", "", "host that others reach this engine at"), ("ready-file", "", "JSON with the real endpoints, once attached"),
+                                 ("log-level", "info", "of the kit")):
+        parser.add_argument(f"--{name}", default=default, help=help_)
+    for name, value, help_ in (("device", 0, "which of the pod's ranks, from 0"), ("agent-wait-seconds", 60, "how long to wait for the agent"),
+                               ("block-tokens", 32, "positions of a KV block, a multiple of 32"), ("max-batch-tokens", 512, "tokens of a step"),
+                               ("max-running", 64, "requests that run at once"), ("max-model-len", 2048, "most tokens of prompt and answer"),
+                               ("exchange-timeout-ms", 10000, "a peer silent for so long is gone, always"),
+                               ("least-timeout-ms", 1000, "... and at the earliest"), ("threads", 1, "of a step")):
+        parser.add_argument(f"--{name}", type=int, default=value, help=help_)
+    parser.add_argument("--insecure-fabric", action="store_true", help="mesh in plain TCP, for networks that are closed to others")
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    args = flags().parse_args(arguments)
+    from .rank import Rank  # vLLM's imports take seconds: bad flags are told before
+
+    kit = Kit.open(
+        agent_socket=args.agent_socket, token_file=args.token_file, mesh_listen=args.mesh_listen, serve_listen=args.serve_listen, tls_ca=args.tls_ca,
+        tls_cert=args.tls_cert, tls_key=args.tls_key, block_tokens=args.block_tokens, device=args.device, agent_wait_seconds=args.agent_wait_seconds,
+        advertise=args.advertise, insecure_fabric=args.insecure_fabric, ready_file=args.ready_file,
+        slab_formats=SlabFormat.GRANULE_MAJOR | SlabFormat.ROW_MAJOR, most_silence_ms=args.exchange_timeout_ms, least_silence_ms=args.least_timeout_ms,
+        log_level=args.log_level,
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: kit.stop())
+    kit.run(Rank(kit, max_model_len=args.max_model_len, max_batch_tokens=args.max_batch_tokens, max_requests=args.max_running, block_tokens=args.block_tokens,
+                 threads=args.threads))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
