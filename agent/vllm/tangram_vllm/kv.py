@@ -8,6 +8,7 @@ import torch
 import vllm.v1.worker.gpu_model_runner as runner
 from tangram_client import KvElement, KvFormat
 from vllm.model_executor.models.utils import extract_layer_index
+from vllm.v1.engine.core import EngineCore
 
 from .binding import bound
 
@@ -32,7 +33,13 @@ def relocated(view: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
     if view.untyped_storage().nbytes() > memory.nbytes:
         raise ValueError(f"vLLM wants {view.untyped_storage().nbytes()} bytes of KV, the agent's region has {memory.nbytes}")
     whole = memory[: memory.nbytes // view.element_size() * view.element_size()].view(view.dtype)
-    return whole.as_strided(view.shape, view.stride(), view.storage_offset())
+    return whole.as_strided(view.shape, view.stride(), whole.storage_offset() + view.storage_offset())
+
+
+def caches_of(core: EngineCore) -> dict[str, torch.Tensor]:
+    """The KV of each layer by name: [blocks, heads, tokens, K and V]."""
+    layers = core.vllm_config.compilation_config.static_forward_context
+    return {name: layer.kv_cache for name, layer in layers.items() if isinstance(getattr(layer, "kv_cache", None), torch.Tensor)}
 
 
 def format_of(caches: dict[str, torch.Tensor]) -> KvFormat:
