@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -104,8 +105,23 @@ def compute(core: EngineCore, scheduled: SchedulerOutput) -> ModelRunnerOutput:
         for layer in expert_layers(core):
             _exchange_nothing(core, layer)
     elif output is None:
-        output = core.model_executor.sample_tokens(None)
+        with _seeds_of_prefills_kept(core, scheduled):
+            output = core.model_executor.sample_tokens(None)
     return output
+
+
+@contextlib.contextmanager
+def _seeds_of_prefills_kept(core: EngineCore, scheduled: SchedulerOutput) -> Iterator[None]:
+    """A request in the middle of its prefill is sampled too, and the token thrown away. vLLM then turns a seeded one's generator back, which
+    those of processors cannot: it raises. Without its generator such a request takes numbers that nobody has asked to be the same again."""
+    batch = runner_of(core).input_batch
+    chunks = [i for i in scheduled.num_scheduled_tokens if core.scheduler.requests[i].is_prefill_chunk]
+    aside = {i: generator for i in chunks if (generator := batch.generators.pop(batch.req_id_to_index[i], None)) is not None}
+    try:
+        yield
+    finally:
+        for request_id, generator in aside.items():
+            batch.generators[batch.req_id_to_index[request_id]] = generator
 
 
 @dataclass(frozen=True, slots=True)
