@@ -45,5 +45,9 @@ class OneRank(Case):
         self.assertEqual(self.fragile.left, 0, "as many exchanges as layers")
 
 
+class RowMajor(OneRank):
+    slab_format = "row-major"
+
+
 if __name__ == "__main__":
     unittest.main()

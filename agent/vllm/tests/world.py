@@ -33,7 +33,9 @@ class World:
         end = time.monotonic() + PATIENCE_S
         while not ready.exists():
             if self._agent.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"the agent did not start:\n{(self.folder / 'agent.log').read_text()[-3000:]}")
+                said = (self.folder / "agent.log").read_text()[-3000:]
+                self.stop()
+                raise RuntimeError(f"the agent did not start:\n{said}")
             time.sleep(0.02)
         world = {"world": "w", "agents": [json.loads(ready.read_text())["agent"]], "store": str(self.folder / "store.json"), "tls": self._tls("driver")}
         (self.folder / "world.json").write_text(json.dumps(world))
