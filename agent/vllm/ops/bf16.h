@@ -2,22 +2,18 @@
 #ifndef AGENT_VLLM_OPS_BF16_H_
 #define AGENT_VLLM_OPS_BF16_H_
 
+#include <bit>
 #include <cstdint>
-#include <cstring>
 
 namespace tangram::experts {
 
 inline float FromBf16(uint16_t bits) {
-  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-  float out;
-  std::memcpy(&out, &wide, sizeof out);
-  return out;
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
 // To the nearest, ties to even. Not a number stays one.
 inline uint16_t ToBf16(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
+  const auto bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>((bits >> 16) | 0x40);
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }

@@ -1,0 +1,17 @@
+"""vLLM as an engine of a Tangram world: what knows vLLM and torch, but no mesh and no turn.
+
+From bottom to top; a module imports only what stands above it:
+
+    contract   every symbol of vLLM that is used here, checked before anything else is
+    families   how models of the hub name what they have, as tables
+    ops        libtangram_experts by ctypes: experts over a table of pieces
+    exchange   what a layer of experts asks for: its rows' results, from whoever has the experts; the local one
+    binding    what vLLM's classes find: the agent's tensors, its KV, the exchange
+    experts    the layer of experts that vLLM's models get
+    loader     dense weights where the agent has them
+    kv         KV where the agent has it, and the pages of its blocks
+    plugin     registers the three before with vLLM
+    engine     an EngineCore in this process; a step in parts
+    rewind     a step that broke, undone
+    carried    requests with their blocks and the state of their sampling, from one EngineCore to another
+"""

@@ -1,0 +1,137 @@
+"""Requests with their blocks and the state of their sampling, from one EngineCore to another.
+
+A request that arrives is to its new scheduler one that was preempted and comes back: prompt and output stay apart, so that penalties, min_tokens
+and max_tokens count as before, and a seeded request's generator goes on where it was. Nothing is computed again.
+Between `reserve` and `admit` the caller copies pages, and may still `release`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+import torch
+from vllm import SamplingParams
+from vllm.v1.engine.core import EngineCore
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.worker.gpu_input_batch import CachedRequestState
+
+from .engine import runner_of
+
+VERSION = 1
+
+
+class Carried(msgspec.Struct, frozen=True):
+    """A request at the boundary of a step."""
+
+    id: str
+    prompt: list[int]
+    output: list[int]
+    computed: int  # tokens whose KV is in `blocks`
+    left: int  # tokens that it may still produce
+    blocks: list[int]  # of the source, in order of position
+    sampling: bytes  # vLLM's SamplingParams, as its own processes send them to each other
+    generator: bytes | None  # state, of a seeded request that has sampled
+    arrival: float
+    priority: int = 0
+    salt: str | None = None  # of the prefix cache
+
+
+class _Manifest(msgspec.Struct, frozen=True):
+    version: int
+    requests: list[Carried]
+
+
+def manifest(core: EngineCore) -> list[Carried]:
+    """All requests that are not finished, waiting ones too."""
+    runner, scheduler = runner_of(core), core.scheduler
+    block_tokens = core.vllm_config.cache_config.block_size
+    out = []
+    for request in scheduler.requests.values():
+        if request.is_finished():
+            continue
+        state, computed = runner.requests.get(request.request_id), request.num_computed_tokens
+        blocks = scheduler.kv_cache_manager.get_block_ids(request.request_id)[0] if computed else []
+        generator = None if state is None or state.generator is None else state.generator.get_state().numpy().tobytes()
+        out.append(Carried(
+            id=request.request_id, prompt=list(request.prompt_token_ids), output=list(request.output_token_ids), computed=computed,
+            left=request.max_tokens - request.num_output_tokens, blocks=list(blocks[: -(-computed // block_tokens)]),
+            sampling=msgspec.msgpack.encode(request.sampling_params), generator=generator, arrival=request.arrival_time, priority=request.priority,
+            salt=request.cache_salt,
+        ))
+    return out
+
+
+def encode(requests: list[Carried]) -> bytes:
+    return msgspec.msgpack.encode(_Manifest(VERSION, requests))
+
+
+def decode(wire: bytes) -> list[Carried]:
+    """ValueError: of another version, or none at all."""
+    try:
+        got = msgspec.msgpack.decode(wire, type=_Manifest)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"no manifest of requests: {error}") from None
+    if got.version != VERSION:
+        raise ValueError(f"a manifest of version {got.version}, this engine writes version {VERSION}: ranks of a world must have one version")
+    return got.requests
+
+
+class Reserved(msgspec.Struct, frozen=True):
+    """A request that has its blocks here and is not served yet."""
+
+    carried: Carried
+    request: Request
+    blocks: list[int]  # of the target, one for each of carried.blocks
+
+
+def reserve(core: EngineCore, carried: Carried) -> Reserved | None:
+    """Blocks for a request's KV; None: there are not enough."""
+    sampling = msgspec.msgpack.decode(carried.sampling, type=SamplingParams)
+    request = Request(carried.id, list(carried.prompt), sampling, None, arrival_time=carried.arrival, priority=carried.priority, cache_salt=carried.salt,
+                      block_hasher=core.request_block_hasher)
+    if carried.output:
+        request.append_output_token_ids(list(carried.output))
+    if carried.computed == 0:
+        return Reserved(carried, request, [])
+    # As blocks that another machine fills (vLLM's own prefill elsewhere): not in the prefix cache before they are filled.
+    if core.scheduler.kv_cache_manager.allocate_slots(request, 0, num_external_computed_tokens=carried.computed, delay_cache_blocks=True,
+                                                      has_scheduled_reqs=False, skip_zeroing_group_ids=(0,)) is None:
+        return None
+    return Reserved(carried, request, list(core.scheduler.kv_cache_manager.get_block_ids(carried.id)[0]))
+
+
+def release(core: EngineCore, reserved: Reserved) -> None:
+    """It does not come after all: its blocks are free again."""
+    if reserved.blocks:
+        core.scheduler.kv_cache_manager.free(reserved.request)
+
+
+def admit(core: EngineCore, reserved: Reserved) -> None:
+    """Its KV is in its blocks: serves it from the next `schedule` on."""
+    carried, request = reserved.carried, reserved.request
+    if carried.computed:
+        core.scheduler.kv_cache_manager.cache_blocks(request, carried.computed)
+        request.num_computed_tokens = carried.computed
+    if carried.computed or carried.output:
+        request.status = RequestStatus.PREEMPTED
+        runner_of(core).requests[carried.id] = CachedRequestState(
+            req_id=carried.id, prompt_token_ids=list(carried.prompt), mm_features=[], sampling_params=request.sampling_params,
+            generator=_generator(carried, request.sampling_params), block_ids=(list(reserved.blocks),), num_computed_tokens=carried.computed,
+            output_token_ids=list(carried.output),
+        )
+    core.scheduler.add_request(request)
+
+
+def drop(core: EngineCore, request_ids: Iterable[str]) -> None:
+    """They are served elsewhere from now on: their blocks are free, and nothing is said to whoever waits for them."""
+    core.scheduler.finish_requests(list(request_ids), RequestStatus.FINISHED_ABORTED)
+
+
+def _generator(carried: Carried, sampling: SamplingParams) -> torch.Generator | None:
+    if sampling.seed is None:
+        return None
+    generator = torch.Generator("cpu")
+    if carried.generator is None:
+        return generator.manual_seed(sampling.seed)
+    return generator.set_state(torch.frombuffer(bytearray(carried.generator), dtype=torch.uint8))

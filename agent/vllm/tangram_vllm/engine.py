@@ -1,0 +1,159 @@
+"""An EngineCore in this process, and its step in parts: schedule, compute, update. Who has a turn decides between them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from . import plugin
+from .binding import bound
+
+# Read by vLLM when it is imported or its first engine is made; whoever set one before keeps it.
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the worker in this process
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # ranks share a machine: the pod's limits decide
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+}
+for _name, _value in ENVIRONMENT.items():
+    os.environ.setdefault(_name, _value)
+
+from vllm import EngineArgs, SamplingParams  # noqa: E402
+from vllm.v1.core.sched.output import SchedulerOutput  # noqa: E402
+from vllm.v1.engine.core import EngineCore  # noqa: E402
+from vllm.v1.executor.uniproc_executor import UniProcExecutor  # noqa: E402
+from vllm.v1.outputs import ModelRunnerOutput  # noqa: E402
+from vllm.v1.request import Request  # noqa: E402
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner  # noqa: E402
+
+# What vLLM's CPU kernels for attention take.
+BLOCK_MULTIPLE = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Of a world: all ranks have the same. Tokens, but for `kv_bytes` (as many of the region as blocks are made of)."""
+
+    dtype: str = "bfloat16"  # that of the weights
+    kv_bytes: int
+    block_tokens: int = 32
+    max_model_len: int = 4096
+    max_batch_tokens: int = 2048
+    max_requests: int = 64
+
+
+def make_core(model_dir: str | os.PathLike[str], settings: Settings) -> EngineCore:
+    """An EngineCore of the bound rank. `model_dir` holds config.json and no weights.
+
+    Nothing is profiled: KV has a size, and every step is eager. ValueError: settings that vLLM or its kernels do not take.
+    """
+    if settings.block_tokens % BLOCK_MULTIPLE:
+        raise ValueError(f"block_tokens {settings.block_tokens} is no multiple of {BLOCK_MULTIPLE}, as vLLM's kernels for processors want it")
+    if not pathlib.Path(model_dir, "config.json").is_file():
+        raise ValueError(f"{model_dir} has no config.json")
+    bound()
+    plugin.register()
+    config = EngineArgs(
+        model=os.fspath(model_dir), dtype=settings.dtype, load_format="tangram", enforce_eager=True, kv_cache_memory_bytes=settings.kv_bytes,
+        block_size=settings.block_tokens, max_model_len=settings.max_model_len, max_num_batched_tokens=settings.max_batch_tokens,
+        max_num_seqs=settings.max_requests, distributed_executor_backend="uni", async_scheduling=False, skip_tokenizer_init=True, disable_log_stats=True,
+    ).create_engine_config()
+    return EngineCore(config, UniProcExecutor, log_stats=False)
+
+
+def runner_of(core: EngineCore) -> GPUModelRunner:
+    """The model runner of the one worker."""
+    return core.model_executor.driver_worker.worker.model_runner
+
+
+def new_request(core: EngineCore, request_id: str, prompt: Sequence[int], sampling: SamplingParams) -> Request:
+    """For `core.scheduler.add_request`. ValueError names what a move would lose, or what is not a request of this model."""
+    refused = {
+        "n": sampling.n != 1, "structured_outputs": sampling.structured_outputs is not None, "prompt_logprobs": sampling.prompt_logprobs is not None,
+        "logprobs": sampling.logprobs is not None,
+    }
+    for name, asked in refused.items():
+        if asked:
+            raise ValueError(f"request {request_id}: {name} is not served by an engine whose requests move")
+    limit, vocabulary = core.vllm_config.model_config.max_model_len, core.vllm_config.model_config.get_vocab_size()
+    if not prompt or not all(0 <= token < vocabulary for token in prompt):
+        raise ValueError(f"request {request_id}: a prompt is tokens from 0 to {vocabulary - 1}, at least one")
+    if len(prompt) + (sampling.max_tokens or 0) > limit:
+        raise ValueError(f"request {request_id}: {len(prompt)} tokens and {sampling.max_tokens} more are over max_model_len {limit}")
+    return Request(request_id, list(prompt), sampling, None, block_hasher=core.request_block_hasher)
+
+
+def schedule(core: EngineCore) -> SchedulerOutput:
+    """What the next step computes. Changes the scheduler: `compute` and `update`, or `rewind`, must follow."""
+    return core.scheduler.schedule()
+
+
+def compute(core: EngineCore, scheduled: SchedulerOutput) -> ModelRunnerOutput:
+    """The forward, and tokens sampled. With nothing scheduled the model's layers of experts exchange all the same: other ranks may need ours.
+
+    BrokenStep passes through, and the step can be undone. Any other exception is vLLM's own: the runner is unfit after it.
+    """
+    output = core.model_executor.execute_model(scheduled)
+    if scheduled.total_num_scheduled_tokens == 0:
+        for layer in expert_layers(core):
+            _exchange_nothing(core, layer)
+    elif output is None:
+        with _seeds_of_prefills_kept(core, scheduled):
+            output = core.model_executor.sample_tokens(None)
+    return output
+
+
+@contextlib.contextmanager
+def _seeds_of_prefills_kept(core: EngineCore, scheduled: SchedulerOutput) -> Iterator[None]:
+    """A request in the middle of its prefill is sampled too, and the token thrown away. vLLM then turns a seeded one's generator back, which
+    those of processors cannot: it raises. Without its generator such a request takes numbers that nobody has asked to be the same again."""
+    batch = runner_of(core).input_batch
+    chunks = [i for i in scheduled.num_scheduled_tokens if core.scheduler.requests[i].is_prefill_chunk]
+    aside = {i: generator for i in chunks if (generator := batch.generators.pop(batch.req_id_to_index[i], None)) is not None}
+    try:
+        yield
+    finally:
+        for request_id, generator in aside.items():
+            batch.generators[batch.req_id_to_index[request_id]] = generator
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """Tokens of a request in a step; `begin` is the first one's position in it, prompt included."""
+
+    request_id: str
+    begin: int
+    tokens: tuple[int, ...]
+    finished: str | None  # vLLM's reason: stop, length, ...
+
+
+def update(core: EngineCore, scheduled: SchedulerOutput, output: ModelRunnerOutput) -> list[Produced]:
+    """What the step brought, by request; finished ones have left the scheduler after it."""
+    ends = {i: core.scheduler.requests[i].num_tokens for i in scheduled.num_scheduled_tokens}
+    produced = []
+    for outputs in core.scheduler.update_from_output(scheduled, output).values():
+        for one in outputs.outputs:
+            finished = None if one.finish_reason is None else str(one.finish_reason)
+            produced.append(Produced(one.request_id, ends.get(one.request_id, 0), tuple(one.new_token_ids), finished))
+    return produced
+
+
+def expert_layers(core: EngineCore) -> list[int]:
+    """Model layers with experts, in the order of the network."""
+    from .experts import TangramExperts, extract_layer_index
+
+    found = [m.layer_name for m in runner_of(core).get_model().modules() if isinstance(m, TangramExperts)]
+    return sorted(extract_layer_index(name) for name in found)
+
+
+def _exchange_nothing(core: EngineCore, layer: int) -> None:
+    model = core.vllm_config.model_config
+    top_k = next(m.top_k for m in runner_of(core).get_model().modules() if hasattr(m, "top_k"))
+    bound().exchange.exchange(layer, torch.zeros(0, model.get_hidden_size(), dtype=model.dtype), torch.zeros(0, top_k, dtype=torch.int32), torch.zeros(0, top_k))

@@ -1,0 +1,72 @@
+"""Model families as tables: names, order of axes and stacking as checkpoints on the hub have them.
+
+The agent reads experts by tables of its own; here is what an engine must know of the rest, and what a script needs that writes such a
+checkpoint. A family that is not here is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """Of checkpoints with one tensor per projection and expert, [out, in] each, as torch's Linear has them.
+
+    `experts` is the prefix of layer {layer}'s expert {expert}; `gate`, `up` and `down` follow it. gate and up are [inner, hidden], down
+    [hidden, inner]. `renamed`: parts of names of dense tensors that vLLM has otherwise, hub -> vLLM.
+    """
+
+    model_type: str  # of config.json
+    architecture: str  # of config.json, and vLLM's class
+    experts: str
+    gate: str
+    up: str
+    down: str
+    expert_count: tuple[str, ...]  # keys of config.json, the first that is there
+    inner: tuple[str, ...]
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+    def hub_name(self, name: str) -> str:
+        """The name in the checkpoint of what vLLM calls `name`."""
+        for hub, vllm in self.renamed.items():
+            name = name.replace(vllm, hub)
+        return name
+
+    def expert_tensors(self, layer: int, expert: int) -> tuple[str, str, str]:
+        """Names of gate, up and down."""
+        prefix = self.experts.format(layer=layer, expert=expert)
+        return prefix + self.gate, prefix + self.up, prefix + self.down
+
+
+QWEN3_MOE = Family(
+    model_type="qwen3_moe",
+    architecture="Qwen3MoeForCausalLM",
+    experts="model.layers.{layer}.mlp.experts.{expert}.",
+    gate="gate_proj.weight",
+    up="up_proj.weight",
+    down="down_proj.weight",
+    expert_count=("num_experts", "num_local_experts"),
+    inner=("moe_intermediate_size",),
+)
+MIXTRAL = Family(
+    model_type="mixtral",
+    architecture="MixtralForCausalLM",
+    experts="model.layers.{layer}.block_sparse_moe.experts.{expert}.",
+    gate="w1.weight",
+    up="w3.weight",
+    down="w2.weight",
+    expert_count=("num_local_experts",),
+    inner=("intermediate_size",),
+)
+FAMILIES = (QWEN3_MOE, MIXTRAL)
+
+
+def family_of(config: Mapping[str, object]) -> Family:
+    """Of a config.json. ValueError names a model that no table knows."""
+    for family in FAMILIES:
+        if config.get("model_type") == family.model_type:
+            return family
+    known = ", ".join(f.model_type for f in FAMILIES)
+    raise ValueError(f"model_type {config.get('model_type')!r} is none that tangram_vllm has a table for: {known}")

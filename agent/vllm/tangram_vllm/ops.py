@@ -1,0 +1,100 @@
+"""libtangram_experts by ctypes: experts over a table of pieces (agent/vllm/ops/experts.h)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pathlib
+from collections.abc import Iterable
+from ctypes import c_char_p, c_int, c_size_t, c_uint32, c_void_p
+from dataclasses import dataclass
+
+import torch
+
+SONAME = "libtangram_experts.so.1"
+GRANULE_MAJOR, ROW_MAJOR = 1, 2
+_ELEMENTS = {torch.float32: (1, 4), torch.bfloat16: (2, 2)}  # as the header numbers them, and bytes
+
+
+class _Shape(ctypes.Structure):
+    _fields_ = [("hidden", c_uint32), ("granule_rows", c_uint32), ("element", c_uint32), ("format", c_uint32)]
+
+
+class _Piece(ctypes.Structure):
+    _fields_ = [
+        ("gate", c_void_p), ("up", c_void_p), ("down", c_void_p),
+        ("row_pitch", c_uint32), ("down_pitch", c_uint32), ("expert", c_uint32), ("granules", c_uint32),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A run of granules of an expert at an address of this process."""
+
+    expert: int
+    granules: int
+    address: int
+
+
+class Table:
+    """The pieces of one layer that this rank has. Memory stays the caller's: a table is good as long as its pieces are there."""
+
+    def __init__(self, hidden: int, granule_rows: int, dtype: torch.dtype, slab_format: int, pieces: Iterable[Placed]) -> None:
+        """ValueError: a type of element that the operator does not compute."""
+        if dtype not in _ELEMENTS:
+            raise ValueError(f"experts of {dtype} are not computed: float32 and bfloat16 are")
+        element, size = _ELEMENTS[dtype]
+        self.hidden = hidden
+        self.shape = _Shape(hidden, granule_rows, element, slab_format)
+        rows = []
+        for piece in pieces:
+            if slab_format == GRANULE_MAJOR:
+                rows.append(_Piece(piece.address, None, None, 0, 0, piece.expert, piece.granules))
+            else:  # gate, up and down one behind the other, without gaps
+                lines = piece.granules * granule_rows
+                part = lines * hidden * size
+                rows.append(_Piece(piece.address, piece.address + part, piece.address + 2 * part, hidden, lines, piece.expert, piece.granules))
+        self.pieces = (_Piece * len(rows))(*rows)
+
+
+class Operator:
+    """One call at a time. `threads`: of a call, the caller's among them."""
+
+    def __init__(self, threads: int = 1) -> None:
+        self._library = _load()
+        self._handle = self._library.tg_experts_open(threads)
+        if not self._handle:
+            raise ValueError(f"no operator with {threads} threads: 1 to 256 are possible, if the system has as many to give")
+
+    def close(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle:
+            self._library.tg_experts_close(handle)
+
+    def add(self, table: Table, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, y: torch.Tensor) -> None:
+        """y[row] += what the table's pieces of experts ids[row] make of x[row], times weights[row].
+
+        x, y: float32 [rows, hidden]; ids: int32 [rows, k]; weights: float32 [rows, k]; contiguous. Other threads of Python run meanwhile.
+        ValueError: of another shape or type; RuntimeError: what the operator says.
+        """
+        rows, k = ids.shape
+        for name, tensor, shape, dtype in (("x", x, (rows, table.hidden), torch.float32), ("ids", ids, (rows, k), torch.int32),
+                                           ("weights", weights, (rows, k), torch.float32), ("y", y, (rows, table.hidden), torch.float32)):
+            if tensor.shape != shape or tensor.dtype != dtype or not tensor.is_contiguous():
+                raise ValueError(f"{name} must be contiguous {dtype} of shape {shape}, and is {tensor.dtype} of {tuple(tensor.shape)}")
+        message = ctypes.create_string_buffer(300)
+        if self._library.tg_experts_run(self._handle, ctypes.byref(table.shape), table.pieces, len(table.pieces), 0, x.data_ptr(), ids.data_ptr(),
+                                        weights.data_ptr(), rows, k, y.data_ptr(), message, len(message)):
+            raise RuntimeError(f"experts: {message.value.decode(errors='replace')}")
+
+
+def _load() -> ctypes.CDLL:
+    """The library named by TANGRAM_EXPERTS_LIBRARY, that beside this file, or the system's."""
+    beside = pathlib.Path(__file__).with_name(SONAME)
+    library = ctypes.CDLL(os.environ.get("TANGRAM_EXPERTS_LIBRARY") or (str(beside) if beside.exists() else SONAME))
+    library.tg_experts_open.restype, library.tg_experts_open.argtypes = c_void_p, [c_uint32]
+    library.tg_experts_close.restype, library.tg_experts_close.argtypes = None, [c_void_p]
+    library.tg_experts_run.restype = c_int
+    library.tg_experts_run.argtypes = [c_void_p, c_void_p, c_void_p, c_size_t, c_uint32, c_void_p, c_void_p, c_void_p, c_uint32, c_uint32,
+                                       c_void_p, c_char_p, c_size_t]
+    return library

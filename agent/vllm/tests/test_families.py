@@ -1,0 +1,94 @@
+"""Every family of the tables: a checkpoint with the hub's names, in vLLM, gives transformers' tokens. Without an agent: weights lie in this
+process, as an agent would have them."""
+
+import pathlib
+import tempfile
+import unittest
+
+import models
+import torch
+from safetensors.torch import load_file
+from served import TOKENS, Served, greedy, in_order
+from tangram_vllm import binding, engine
+from tangram_vllm.exchange import LocalExchange
+from tangram_vllm.families import FAMILIES, Family, family_of
+from tangram_vllm.ops import GRANULE_MAJOR, Operator, Placed, Table
+from test_ops import piece
+
+KV_BYTES = 8 << 20
+
+
+class Memory:
+    """Dense tensors and granules of a checkpoint. Names that the family's table does not have are a KeyError."""
+
+    def __init__(self, folder: pathlib.Path, config: dict, family: Family) -> None:
+        tensors = load_file(folder / "model.safetensors")
+        experts, inner = (next(config[key] for key in keys if key in config) for keys in (family.expert_count, family.inner))
+        granules, tables, self.slabs = inner // models.GRANULE_ROWS, {}, []
+        for layer in range(config["num_hidden_layers"]):
+            placed = []
+            for e in range(experts):
+                gate, up, down = (tensors.pop(name) for name in family.expert_tensors(layer, e))
+                self.slabs.append(piece(torch.cat([gate, up]), down, 0, granules, GRANULE_MAJOR))
+                placed.append(Placed(e, granules, self.slabs[-1].data_ptr()))
+            tables[layer] = Table(config["hidden_size"], models.GRANULE_ROWS, torch.float32, GRANULE_MAJOR, placed)
+        self.binding = binding.Binding(family, tensors, torch.zeros(KV_BYTES, dtype=torch.uint8), LocalExchange(tables, Operator()))
+
+
+class FamiliesTest(unittest.TestCase):
+    def test_tokens_of_every_family_are_those_of_transformers(self) -> None:
+        torch.set_num_threads(1)
+        for family in FAMILIES:
+            with self.subTest(family.model_type), tempfile.TemporaryDirectory() as temporary:
+                folder = pathlib.Path(temporary)
+                models.make(folder, family.model_type)
+                config = models.config(folder)
+                self.assertIs(family_of(config), family)
+                self.assertEqual(config["architectures"], [family.architecture])
+                memory = Memory(folder, config, family)
+                binding.bind(memory.binding)
+                settings = engine.Settings(dtype="float32", kv_bytes=KV_BYTES, max_model_len=512, max_batch_tokens=128, max_requests=8)
+                served = Served(engine.make_core(folder, settings))
+                prompts = {f"f{i}": prompt for i, prompt in enumerate(models.prompts(12, seed=9))}
+                for name, prompt in prompts.items():
+                    served.add(name, prompt, greedy())
+                served.run()
+                oracle = models.Oracle(folder)
+                for name, prompt in prompts.items():
+                    self.assertEqual(in_order(served.tokens[name], prompt), oracle.greedy(prompt, TOKENS), name)
+                self.assertGreater(oracle.least_gap, 2e-4, "float32 does not decide these prompts: take others")
+
+    def test_what_no_table_or_checkpoint_has_is_refused_by_name(self) -> None:
+        with self.assertRaisesRegex(ValueError, "'llama' is none that tangram_vllm has a table for: qwen3_moe, mixtral"):
+            family_of({"model_type": "llama"})
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = pathlib.Path(temporary)
+            models.make(folder, "qwen3_moe")
+            family = FAMILIES[0]
+            memory = Memory(folder, models.config(folder), family)
+            dense = memory.binding.dense
+            settings = engine.Settings(dtype="float32", kv_bytes=KV_BYTES, max_model_len=512)
+            for name, tensor, said in (
+                ("model.norm.weight", None, "no tensor model.norm.weight"),
+                ("lm_head.weight", torch.zeros(1000, 128), r"lm_head.weight: the model wants shape \(320, 128\)"),
+                ("model.layers.1.self_attn.k_proj.weight", dense["model.layers.1.self_attn.k_proj.weight"].bfloat16(), "weights are not converted"),
+            ):
+                other = {n: t for n, t in dense.items() if n != name} | ({} if tensor is None else {name: tensor})
+                binding.bind(binding.Binding(family, other, memory.binding.kv, memory.binding.exchange))
+                with self.subTest(name), self.assertRaisesRegex(ValueError, said):
+                    engine.make_core(folder, settings)
+            binding.bind(memory.binding)
+            with self.assertRaisesRegex(ValueError, "block_tokens 16 is no multiple of 32"):
+                engine.make_core(folder, engine.Settings(kv_bytes=KV_BYTES, block_tokens=16))
+            core = engine.make_core(folder, settings)
+            for prompt, sampling, said in (
+                ([], greedy(), "a prompt is tokens"), ([300], greedy(), "from 0 to 299"), ([1] * 500, greedy(), "over max_model_len 512"),
+                ([1], engine.SamplingParams(n=2, temperature=1), "n is not served"),
+                ([1], engine.SamplingParams(logprobs=1), "logprobs is not served"),
+            ):
+                with self.assertRaisesRegex(ValueError, said):
+                    engine.new_request(core, "r", prompt, sampling)
+
+
+if __name__ == "__main__":
+    unittest.main()
