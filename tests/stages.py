@@ -112,7 +112,11 @@ STAGES = [
     ("c++", "junit", ctest("cxx")),
     ("go", "gojson", go_tests() + "exit ${rc:-0}"),
     ("api", "gojson", gotest("tests", "-vet=off -timeout 20m ./api/... ./chart/...") + "exit ${rc:-0}"),
-    ("walk", "gojson", gotest("tests", "-vet=off -timeout 1h ./walk/...") + "exit ${rc:-0}"),
+    ("walk", "gojson", gotest("tests", "-vet=off -timeout 1h -skip '^TestVllm' ./walk/...") + "exit ${rc:-0}"),
+    ("vllm-package", "exit", "make -s vllm-setup && cd agent/vllm/tests && PYTHONPATH=..:../../client/python OMP_NUM_THREADS=1 "
+     "TANGRAM_EXPERTS_LIBRARY=$PWD/../../../build/cxx/agent/vllm/ops/libtangram_experts.so TANGRAM_CLIENT_LIBRARY=$(realpath ../../../build/cxx/agent/client/libtangram_client.so) "
+     "../../../build/vllm/bin/python -m unittest"),
+    ("vllm", "gojson", "make -s vllm-setup >&2 && " + gotest("tests", "-vet=off -timeout 30m -run '^TestVllm' ./walk/...") + "exit ${rc:-0}"),
     ("model", "gojson", gotest("tests", "-vet=off -timeout 20m ./internal/... ./model/... ./mutants/...") + "exit ${rc:-0}"),
     ("faults", "gojson", gotest("tests", f"-vet=off -timeout {'3h' if NIGHTLY else '20m'} ./faults/...") + "exit ${rc:-0}"),
     ("demo", "exit", "build/bin/tangram-demo local --seed 1 --ranks 4 --out build/demo-local"),
@@ -132,7 +136,7 @@ STAGES = [
 # The two lanes, each one stage after another, of about equal length: what computes, and what are worlds of processes. Two such worlds are never side by
 # side: their engines step in time with each other, and on two cores the steps of both then take several times as long (a walk of 8 engines four to five times).
 # The lanes share the machine, its free ports and build/models: `go`, `api` and `cluster` bring their own API servers.
-LANES = (("go", "api", "asan", "tsan", "fuzz", "figures", "model"), ("cluster", "walk", "faults", "demo"))
+LANES = (("go", "api", "asan", "tsan", "fuzz", "figures", "model"), ("cluster", "walk", "vllm-package", "vllm", "faults", "demo"))
 
 # What a stage needs that no other does, and what needs nothing but a processor: done beside the stages between "build" and it.
 BUILDS = {

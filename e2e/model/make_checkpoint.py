@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a Qwen3-MoE checkpoint with random weights: real sharded safetensors, bf16.
+"""Writes a Qwen3-MoE checkpoint with random weights: real sharded safetensors, bf16 (or fp32).
 
 The same (preset, seed) gives the same bytes on every machine: a tensor's values come from
 Philox4x64 with a key hashed from (seed, tensor name), and turning them into bf16 uses only
@@ -38,6 +38,8 @@ PRESETS = {
                 head_dim=24, moe_inner=40, granule_rows=8, norm_topk=False, tied=True,
                 dense_layers=[1], shards=3),
 }
+# The very numbers of demo in fp32: what transformers computes of them is the same.
+PRESETS["demo-f32"] = PRESETS["demo"] | dict(dtype="float32")
 STD = 0.2  # initialiser; 0.02 makes all logits alike and the tokens loop
 VOCAB = 256  # tokens are bytes: no tokenizer needed
 DENSE_INNER_FACTOR = 2  # intermediate_size / hidden
@@ -51,7 +53,7 @@ def config(p: dict) -> dict:
         "attention_dropout": 0.0,
         "bos_token_id": None,
         "decoder_sparse_step": 1,
-        "dtype": "bfloat16",
+        "dtype": p.get("dtype", "bfloat16"),
         "eos_token_id": None,
         "head_dim": p["head_dim"],
         "hidden_act": "silu",
@@ -143,20 +145,24 @@ def write(out: pathlib.Path, preset: str, seed: int) -> dict:
     p = PRESETS[preset]
     out.mkdir(parents=True, exist_ok=True)
     tensors = list(shapes(p))
-    total = sum(2 * math.prod(shape) for _, shape in tensors)
+    dtype = p.get("dtype", "bfloat16")
+    size = 2 if dtype == "bfloat16" else 4
+    total = sum(size * math.prod(shape) for _, shape in tensors)
     files = shard_names(p["shards"])
     weight_map, shards, filled = {}, [{} for _ in files], 0
     for name, shape in tensors:
         i = min(filled * len(files) // total, len(files) - 1)
         weight_map[name] = files[i]
         shards[i][name] = shape
-        filled += 2 * math.prod(shape)
+        filled += size * math.prod(shape)
     for file, shard in zip(files, shards):
         arrays = {name: values(seed, name, shape) for name, shape in shard.items()}
-        specs = {name: TensorSpec(dtype="bfloat16", shape=a.shape, data_ptr=a.ctypes.data,
+        if dtype == "float32":
+            arrays = {name: (a.astype("<u4") << 16).view("<f4") for name, a in arrays.items()}
+        specs = {name: TensorSpec(dtype=dtype, shape=a.shape, data_ptr=a.ctypes.data,
                                   data_len=a.nbytes) for name, a in arrays.items()}
         serialize_file(specs, str(out / file), {"format": "pt"})
-    index = {"metadata": {"total_parameters": total // 2, "total_size": total},
+    index = {"metadata": {"total_parameters": total // size, "total_size": total},
              "weight_map": dict(sorted(weight_map.items()))}
     (out / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
     (out / "config.json").write_text(json.dumps(config(p), indent=2, sort_keys=True) + "\n")

@@ -1,4 +1,4 @@
-"""vLLM as an engine of a Tangram world: what knows vLLM and torch, but no mesh and no turn.
+"""vLLM as an engine of a Tangram world. All but the last three know no mesh and no turn.
 
 From bottom to top; a module imports only what stands above it:
 
@@ -14,4 +14,7 @@ From bottom to top; a module imports only what stands above it:
     engine     an EngineCore in this process; a step in parts
     rewind     a step that broke, undone
     carried    requests with their blocks and the state of their sampling, from one EngineCore to another
+    mesh       rows of tokens to the ranks that have their experts, over the kit's exchange
+    rank       one rank: an EngineCore under the kit's turn
+    main       the program, with the flags of tangram-engine
 """
