@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -123,8 +124,15 @@ Status Serve(Flags flags) {
   spdlog::info("engine of {} in world {}: serving at {}, mesh at {}", model.member, model.world,
                flags.world.frontend, flags.world.mesh_endpoint);
   const Status status = (*engine)->Run(stop_asked);
+  if (!status.ok()) {
+    // As a process that dies: all hear of it at once, by connections that close. An end in order
+    // waits for gateways, and for a driver that may not answer any more.
+    spdlog::error("{}", status.message());
+    spdlog::shutdown();
+    std::_Exit(1);
+  }
   (*server)->Shutdown();
-  return status;
+  return OkStatus();
 }
 
 int Main(int argc, char** argv) {
