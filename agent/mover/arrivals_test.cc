@@ -131,7 +131,8 @@ TEST_P(ArrivalsTest, WhoHearsOfAUnitMayEndAllAndSoMayWhoReads) {
 class CudaArrivals : public ArrivalsTest {};
 INSTANTIATE_TEST_SUITE_P(Gpu, CudaArrivals, ::testing::Values("cuda"));
 
-// 512 units of 16 KiB: two buffers full.
+#ifdef TANGRAM_CUDA
+// 512 units of 16 KiB: two buffers full. (Without kernels the host hashes one after another.)
 TEST_P(CudaArrivals, TheDriverIsAskedForABatchNotForEachUnit) {
   using device::testing::FakeCuda;
   const auto calls = [] {
@@ -151,6 +152,8 @@ TEST_P(CudaArrivals, TheDriverIsAskedForABatchNotForEachUnit) {
   }
   EXPECT_EQ(FakeCuda::Complaint(), "");
 }
+
+#endif
 
 TEST_P(CudaArrivals, WhatIsGivenUpIsNotUnderWayAnyMore) {
   using device::testing::FakeCuda;

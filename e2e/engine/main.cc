@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
@@ -36,7 +37,15 @@ Status Serve(Flags flags) {
       Engine::Make(std::move(flags.engine), &of.world(), &of.mesh(), &of.inbox(), &of.hub());
   if (!engine.ok()) return engine.status();
   TANGRAM_RETURN_IF_ERROR(of.Ready());
-  return (*engine)->Run(stop_asked);
+  const Status status = (*engine)->Run(stop_asked);
+  if (!status.ok()) {
+    // As a process that dies: all hear of it at once, by connections that close. An end in order
+    // waits for gateways, and for a driver that may not answer any more.
+    spdlog::error("{}", status.message());
+    spdlog::shutdown();
+    std::_Exit(1);
+  }
+  return OkStatus();
 }
 
 int Main(int argc, char** argv) {

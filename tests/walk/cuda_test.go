@@ -157,6 +157,15 @@ func walkOnGpus(t *testing.T, format string) {
 	require.NoError(t, err)
 	require.Regexp(t, `the GPU is lost to this process: cuda: .*uncorrectable ECC error encountered .*; ending`, string(said))
 
+	// A GPU that is lost to an engine: the same of it, but that its step was for nothing.
+	m.during(t, func() {
+		require.NoError(t, a.FailCuda("engine-p0-1", "cuMemcpyAsync", ecc, 0, 1))
+		d := a.await(t, "a repair", repaired)
+		require.Empty(t, d.Record.Lost, "it came back")
+		require.Zero(t, d.Record.Bytes.TCP+d.Record.Bytes.Checkpoint, "its weights stayed")
+	})
+	m.to(t, 3, "Tensor")
+
 	// A pod dies whole: the others read again what it had, and the next one gets it from them.
 	dies := podOf(t, a.World, 2)
 	m.during(t, func() {
