@@ -51,6 +51,11 @@ func TestAgentAndEngineShareTheClaimOfOneGPU(t *testing.T) {
 		require.Equal(t, []corev1.ResourceClaim{{Name: pod.ResourceClaims[0].Name}}, c.Resources.Claims, c.Name)
 		require.Contains(t, c.VolumeMounts, corev1.VolumeMount{Name: sharedMemory, MountPath: "/dev/shm"}, c.Name)
 	}
+	require.Equal(t, "agent-gpu:test", pod.Containers[0].Image)
+	require.Equal(t, "agent-gpu:test", pod.InitContainers[0].Image)
+	for _, c := range pod.Containers {
+		require.Contains(t, c.Env, corev1.EnvVar{Name: "NVIDIA_DRIVER_CAPABILITIES", Value: "compute,utility"}, c.Name)
+	}
 	memory := pod.Containers[0].Resources.Requests[corev1.ResourceMemory]
 	require.EqualValues(t, 256<<20, memory.Value(), "the agent's own, and no pool")
 	file := b.agentConfig(d)
@@ -91,6 +96,7 @@ func TestAWorldOnTheHostHasNoGPU(t *testing.T) {
 	_, err := b.gpuTemplate(d)
 	require.Error(t, err)
 	pod := b.pod("w-0").Spec
+	require.Equal(t, "agent:test", pod.Containers[0].Image)
 	require.Empty(t, pod.ResourceClaims)
 	require.Nil(t, pod.RuntimeClassName)
 	require.NotContains(t, b.agentConfig(d), "device")
