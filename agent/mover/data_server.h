@@ -28,8 +28,8 @@
 #include "agent/mover/transport.h"
 #include "agent/net/credentials.h"
 #include "agent/net/socket.h"
-#include "agent/net/stream.h"
 #include "agent/net/strangers.h"
+#include "agent/net/stream.h"
 
 namespace tangram::mover {
 

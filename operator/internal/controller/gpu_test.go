@@ -101,3 +101,24 @@ func TestAWorldOnTheHostHasNoGPU(t *testing.T) {
 	require.Nil(t, pod.RuntimeClassName)
 	require.NotContains(t, b.agentConfig(d), "device")
 }
+
+// A communication library listens where it likes: between ranks of the world it may, where they may speak in plain text, and nowhere else.
+func TestALibraryBetweenGPUsMayListenAnywhereWhereTextIsPlain(t *testing.T) {
+	r := &Reconciler{OwnNamespace: "tangram-system"}
+	for _, c := range []struct {
+		backend  api.Backend
+		insecure bool
+		open     bool
+	}{{api.BackendCUDA, true, true}, {api.BackendCUDA, false, false}, {api.BackendHost, true, false}} {
+		d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "n"}}
+		d.Spec.Backend, d.Spec.Network.InsecureFabric, d.Spec.RanksPerPod = c.backend, c.insecure, 1
+		open := false
+		for _, rule := range r.rankPolicy(d).Spec.Ingress {
+			if len(rule.Ports) == 0 {
+				open = true
+				require.Equal(t, component(d, api.ComponentRank), rule.From, "ranks of the same world alone")
+			}
+		}
+		require.Equal(t, c.open, open, "%+v", c)
+	}
+}
