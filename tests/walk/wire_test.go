@@ -13,7 +13,7 @@ import (
 // Agents that bring weights and KV from each other by a communication library (UCX, over TCP here), in slabs of either format: what
 // clients get stays what transformers computes, while the world moves and at rest, and no byte goes another way.
 func TestAgentsBringByACommunicationLibrary(t *testing.T) {
-	for _, format := range worlds.ByDay(t, 1, []string{"granule-major", "row-major"}) {
+	for _, format := range worlds.ByDay(t, 2, []string{"granule-major", "row-major"}) {
 		t.Run(format, func(t *testing.T) {
 			g := readGolden(t, "tiny")
 			checkpoint, err := harness.Checkpoint(t.Context(), worlds.Root, "tiny")
