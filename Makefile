@@ -79,6 +79,15 @@ cxx: setup
 	@test -f $(BUILD)/cxx/build.ninja || { echo "[build] configuring C++"; cmake -S . -B $(BUILD)/cxx -G Ninja >$(BUILD)/cmake.log || { cat $(BUILD)/cmake.log; exit 1; }; }
 	@NINJA_STATUS='[build %es %p] ' ninja -C $(BUILD)/cxx tangram_kernels tangram-agent tangram-cold-start tangram-copy tangram-hook tangram-engine tangram-false-alarm tangram-kv-move tangram-kv-plan tangram-rank-cost tangram-remap tangram-stub-engines tangram-traffic tangram-transport tangram_client_wheel tangram_engine
 
+# NCCL=/path/libnccl.so.2: of the GPUs' CUDA, e.g. of the wheel nvidia-nccl-cu13.
+agent-gpu-image: cxx cluster-setup ## the image of agents on GPUs, with NCCL=FILE in it, as build/images/agent-gpu.tar
+	@test -f "$(NCCL)" || { echo "make agent-gpu-image: NCCL=FILE names no libnccl.so.2"; exit 2; }
+	@mkdir -p $(BUILD)/images
+	@$(BUILD)/bin/tangram-cluster build-image --name tangram.dev/agent-gpu:dev --out $(BUILD)/images/agent-gpu.tar --user 65532 --entrypoint /bin/tangram-agent \
+	  --env NVIDIA_VISIBLE_DEVICES=void --env NVIDIA_DRIVER_CAPABILITIES=compute,utility --env LD_LIBRARY_PATH=/usr/lib/tangram \
+	  $(BUILD)/cxx/agent/server/tangram-agent $(BUILD)/cxx/agent/server/tangram-hook $(NCCL):/usr/lib/tangram/libnccl.so.2
+	@echo "$(BUILD)/images/agent-gpu.tar"
+
 cluster-setup: setup
 	@WITH_CLUSTER=1 e2e/setup/install.sh
 

@@ -26,7 +26,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 INCLUDE = re.compile(r'#include "agent/(\w+)/')
-BACKENDS = re.compile(r"\b(HostDevice|GhostDevice|CudaDevice|agent/device/(?:host|ghost|cuda\w*)\.h)\b")
+BACKENDS = re.compile(r"\b(HostDevice|GhostDevice|CudaDevice|agent/device/(?:host|ghost|cuda\w*|nccl\w*|ucx\w*|nvml)\.h)\b")
 # What moves bytes.
 MOVES = re.compile(r"\b(memcpy|memmove|recv|recvmsg|readv|pread|preadv|send|sendmsg|writev|pwrite|sendfile|splice)\s*\(")
 

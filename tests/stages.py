@@ -58,8 +58,8 @@ def ctest(folder, without="^$"):
 # libraries; gRPC and protobuf come from Debian uninstrumented, so TSan gets the parts that have threads of their own. `fuzz`: libFuzzer
 # targets, from ASan's tree. `race`: packages with goroutines, by module, for Go's detector; controller and e2e compile Kubernetes once more.
 WEEK = (
-    {"asan": "base_test net_grpc_test layout_test device_test memory_test loader_test store_test", "fuzz": "manifest_fuzz safetensors_fuzz"},
-    {"tsan": "store_test transition_test",
+    {"asan": "base_test net_grpc_test layout_test device_test memory_test loader_test store_test wire_processes_test", "fuzz": "manifest_fuzz safetensors_fuzz"},
+    {"tsan": "store_test transition_test wire_processes_test",
      "race": {"operator": "./internal/agentclient ./internal/gateway ./internal/keeper ./internal/pki ./internal/readings ./internal/store"}},
     {"asan": "transition_test kv_test kernels_test gpu_check_test", "fuzz": "resume_fuzz frame_fuzz"},
     {"tsan": "engine_mesh_test engine_world_test engine_paced_test",

@@ -22,6 +22,12 @@ Result<std::shared_ptr<device::Wires>> OpenWires(const AgentConfig& config,
     return std::shared_ptr<device::Wires>();
   }
   const bool automatic = config.wire == "auto";
+  if (automatic && !config.insecure_fabric) {
+    spdlog::info(
+        "bytes between agents: TCP with TLS (libraries do not encrypt: wire: auto takes one "
+        "with insecure_fabric alone; name it to have it all the same)");
+    return std::shared_ptr<device::Wires>();
+  }
   auto wires =
       platform.OpenWires({.name = automatic ? "" : config.wire, .library = config.wire_library});
   if (wires.ok()) {

@@ -117,7 +117,8 @@ TEST(AgentProgram, ACommunicationLibraryThatWasNamedAndIsNotHereIsRefusedInOneLi
   EXPECT_TRUE(none.says.starts_with("tangram-agent: nccl: no library here (libnccl-not-here.so"))
       << none.says;
   const Ended other =
-      Start(gpu + "wire: auto, wire_library: libnccl-not-here.so", TANGRAM_FAKE_CUDA);
+      Start(gpu + "wire: auto, insecure_fabric: true, wire_library: libnccl-not-here.so",
+            TANGRAM_FAKE_CUDA);
   EXPECT_NE(other.says.find("/none"), std::string::npos)
       << "it goes by TCP, and misses the checkpoint: " << other.says;
 #endif

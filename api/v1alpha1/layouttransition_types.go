@@ -69,9 +69,12 @@ type LayoutTransitionSpec struct {
 
 // BytesBySource that the agents moved.
 type BytesBySource struct {
-	Local      int64 `json:"local"`
-	Shared     int64 `json:"shared"`
-	TCP        int64 `json:"tcp"`
+	Local  int64 `json:"local"`
+	Shared int64 `json:"shared"`
+	TCP    int64 `json:"tcp"`
+	// wire: by a communication library, e.g. NCCL
+	// +optional
+	Wire       int64 `json:"wire,omitempty"`
 	Checkpoint int64 `json:"checkpoint"`
 	KV         int64 `json:"kv"`
 }

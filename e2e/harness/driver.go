@@ -32,6 +32,7 @@ type Bytes struct {
 	Local      uint64 `json:"local"`
 	Shared     uint64 `json:"shared"`
 	TCP        uint64 `json:"tcp"`
+	Wire       uint64 `json:"wire"`
 	Checkpoint uint64 `json:"checkpoint"`
 	KV         uint64 `json:"kv"`
 }

@@ -222,6 +222,9 @@ func (p *pod) runAgent() (*process, error) {
 	if o.SlabFormat != "" {
 		config["slab_format"] = o.SlabFormat
 	}
+	if o.Wire != "" {
+		config["wire"] = o.Wire
+	}
 	if o.PageBytes > 0 {
 		config["page_bytes"] = o.PageBytes
 	}

@@ -58,6 +58,8 @@ type Options struct {
 	HugePages bool
 	// SlabFormat: how pieces lie, granule-major (if empty) or row-major.
 	SlabFormat string
+	// Wire: the communication library between agents; empty: TCP.
+	Wire string
 	// PageBytes of the geometry; 0: the agent's own.
 	PageBytes uint64
 	// DescriptorBytes: agents' memory comes in descriptors of so many bytes, as that of devices with handles; 0: in one.

@@ -109,6 +109,19 @@ func TestClusterThatIsTooOldIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, "chart requires kubeVersion: >= 1.35.0-0")
 }
 
+// Agents on GPUs may have an image of their own.
+func TestOperatorIsToldTheImageOfAgentsOnGPUs(t *testing.T) {
+	var operator appsv1.Deployment
+	rendered(t, "--set", "images.tag=dev,images.agentGPU.name=registry.example.com/agent-gpu").find(t, "Deployment", "tangram-operator", &operator)
+	require.Contains(t, operator.Spec.Template.Spec.Containers[0].Args, "--agent-gpu-image=registry.example.com/agent-gpu:dev")
+	rendered(t).find(t, "Deployment", "tangram-operator", &operator)
+	for _, arg := range operator.Spec.Template.Spec.Containers[0].Args {
+		require.NotContains(t, arg, "agent-gpu")
+	}
+	_, err := render(t.Context(), "--set", "images.agentGPU.tag=dev")
+	require.ErrorContains(t, err, "/images/agentGPU")
+}
+
 func TestOperatorIsToldTheValues(t *testing.T) {
 	var operator appsv1.Deployment
 	rendered(t, "--set", "images.tag=dev,images.engine.tag=v2,watchNamespaces={team-a,team-b},metrics.port=9090,logLevel=warn,replicas=2,certificates.loadTime=1m,nodeMemory.folder=/var/tangram.d").

@@ -47,6 +47,7 @@ type Spec struct {
 	Files      []File   // at least one
 	Entrypoint []string // empty: the first file
 	User       string   // "65532"; empty: root
+	Env        []string // NAME=VALUE, beside PATH
 }
 
 // Build the image and write its archive to the path, whole or not at all.
@@ -105,7 +106,7 @@ func (s Spec) image(ctx context.Context) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	config := v1.Config{User: s.User, WorkingDir: "/", Entrypoint: s.Entrypoint, Env: []string{"PATH=/bin:/usr/bin"}}
+	config := v1.Config{User: s.User, WorkingDir: "/", Entrypoint: s.Entrypoint, Env: append([]string{"PATH=/bin:/usr/bin"}, s.Env...)}
 	if len(config.Entrypoint) == 0 {
 		config.Entrypoint = []string{s.Files[0].Target}
 	}

@@ -75,7 +75,7 @@ func TestBuild(t *testing.T) {
 	dir := t.TempDir()
 	config := filepath.Join(dir, "config")
 	require.NoError(t, os.WriteFile(config, []byte("hello"), 0o600))
-	spec := Spec{Name: "tangram.dev/probe:test", User: "65532", Entrypoint: []string{"/bin/bash", "-c"},
+	spec := Spec{Name: "tangram.dev/probe:test", User: "65532", Entrypoint: []string{"/bin/bash", "-c"}, Env: []string{"COLOUR=blue"},
 		Files: []File{{dynamic, "/bin/bash"}, {config, "/etc/deep/config"}}}
 	first, second := filepath.Join(dir, "1.tar"), filepath.Join(dir, "2.tar")
 	require.NoError(t, spec.Build(t.Context(), first))
@@ -93,6 +93,7 @@ func TestBuild(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "65532", settings.Config.User)
 	require.Equal(t, []string{"/bin/bash", "-c"}, settings.Config.Entrypoint)
+	require.Equal(t, []string{"PATH=/bin:/usr/bin", "COLOUR=blue"}, settings.Config.Env)
 	require.Equal(t, "linux", settings.OS)
 
 	// A file system made of its layers runs the program, with nothing of this machine's.

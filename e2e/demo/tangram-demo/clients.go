@@ -157,5 +157,5 @@ func (r *report) judgeBytes(t *transition) {
 // moved is what the agents counted that came from other ranks or the checkpoint, without KV.
 func (t *transition) moved() uint64 {
 	b := t.Record.Bytes
-	return b.TCP + b.Shared + b.Checkpoint
+	return b.TCP + b.Wire + b.Shared + b.Checkpoint
 }

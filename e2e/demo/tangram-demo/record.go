@@ -53,7 +53,7 @@ func newRecord(t *v1alpha1.LayoutTransition) (*harness.Record, error) {
 		FromEpoch: uint64(t.Spec.FromEpoch), Epoch: uint64(s.Epoch), TargetHash: t.Spec.TargetHash, PlanHash: t.Spec.PlanHash,
 		ExpertBytes: uint64(t.Spec.ExpertBytes), ExpertBoundBytes: uint64(t.Spec.ExpertBoundBytes), DenseBytes: uint64(t.Spec.DenseBytes),
 		LocalBytes: uint64(s.Bytes.Local), CheckpointBytes: uint64(s.Bytes.Checkpoint),
-		Bytes: harness.Bytes{Local: uint64(s.Bytes.Local), Shared: uint64(s.Bytes.Shared), TCP: uint64(s.Bytes.TCP),
+		Bytes: harness.Bytes{Local: uint64(s.Bytes.Local), Shared: uint64(s.Bytes.Shared), TCP: uint64(s.Bytes.TCP), Wire: uint64(s.Bytes.Wire),
 			Checkpoint: uint64(s.Bytes.Checkpoint), KV: uint64(s.Bytes.KV)},
 		Seconds: harness.Seconds{Plan: s.Phases.Plan.Seconds(), Prepare: s.Phases.Prepare.Seconds(), Stage: s.Phases.Stage.Seconds(),
 			Flip: s.Phases.Flip.Seconds(), Retire: s.Phases.Retire.Seconds()},

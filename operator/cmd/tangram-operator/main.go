@@ -56,6 +56,7 @@ func run() int {
 		}}
 	p := root.Flags()
 	p.StringVar(&f.images.Agent, "agent-image", "", "image of the agents")
+	p.StringVar(&f.images.AgentGPU, "agent-gpu-image", "", "image of the agents of worlds on GPUs, which also has NCCL; empty: that of the agents")
 	p.StringVar(&f.images.Engine, "engine-image", "", "image of the reference engine, where a MoEDeployment names none")
 	p.StringVar(&f.images.Gateway, "gateway-image", "", "image of the gateways")
 	p.StringSliceVar(&f.namespaces, "namespaces", nil, "the namespaces to look at; none: all")

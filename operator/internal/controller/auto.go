@@ -237,7 +237,7 @@ func ratesOf(transitions []api.LayoutTransition) costmodel.Rates {
 		if t.Phase != api.PhaseSucceeded || transitions[i].Spec.Kind == api.KindRepair || transitions[i].Spec.FromEpoch == 0 || t.CompletionTime == nil || t.CompletionTime.Time.Before(newest) {
 			continue
 		}
-		bytes := float64(t.Bytes.Local + t.Bytes.Shared + t.Bytes.TCP + t.Bytes.Checkpoint)
+		bytes := float64(t.Bytes.Local + t.Bytes.Shared + t.Bytes.TCP + t.Bytes.Wire + t.Bytes.Checkpoint)
 		stage, flip := t.Phases.Stage.Seconds(), t.Phases.Flip.Seconds()
 		if bytes == 0 || stage <= 0 || flip <= 0 || len(t.Flips) == 0 {
 			continue

@@ -65,6 +65,8 @@ func withGPU(d *api.MoEDeployment, pod *corev1.PodSpec) {
 	}
 	for i := range pod.Containers {
 		c := &pod.Containers[i]
+		// What the container is given of the driver: libcuda, and libnvidia-ml, which tells of NVLink domains. Nothing of graphics.
+		c.Env = append(c.Env, corev1.EnvVar{Name: "NVIDIA_DRIVER_CAPABILITIES", Value: "compute,utility"})
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: sharedMemory, MountPath: "/dev/shm"})
 		switch {
 		case gpu.DeviceClassName != "":

@@ -51,6 +51,11 @@ func TestAgentAndEngineShareTheClaimOfOneGPU(t *testing.T) {
 		require.Equal(t, []corev1.ResourceClaim{{Name: pod.ResourceClaims[0].Name}}, c.Resources.Claims, c.Name)
 		require.Contains(t, c.VolumeMounts, corev1.VolumeMount{Name: sharedMemory, MountPath: "/dev/shm"}, c.Name)
 	}
+	require.Equal(t, "agent-gpu:test", pod.Containers[0].Image)
+	require.Equal(t, "agent-gpu:test", pod.InitContainers[0].Image)
+	for _, c := range pod.Containers {
+		require.Contains(t, c.Env, corev1.EnvVar{Name: "NVIDIA_DRIVER_CAPABILITIES", Value: "compute,utility"}, c.Name)
+	}
 	memory := pod.Containers[0].Resources.Requests[corev1.ResourceMemory]
 	require.EqualValues(t, 256<<20, memory.Value(), "the agent's own, and no pool")
 	file := b.agentConfig(d)
@@ -91,7 +96,29 @@ func TestAWorldOnTheHostHasNoGPU(t *testing.T) {
 	_, err := b.gpuTemplate(d)
 	require.Error(t, err)
 	pod := b.pod("w-0").Spec
+	require.Equal(t, "agent:test", pod.Containers[0].Image)
 	require.Empty(t, pod.ResourceClaims)
 	require.Nil(t, pod.RuntimeClassName)
 	require.NotContains(t, b.agentConfig(d), "device")
+}
+
+// A communication library listens where it likes: between ranks of the world it may, where they may speak in plain text, and nowhere else.
+func TestALibraryBetweenGPUsMayListenAnywhereWhereTextIsPlain(t *testing.T) {
+	r := &Reconciler{OwnNamespace: "tangram-system"}
+	for _, c := range []struct {
+		backend  api.Backend
+		insecure bool
+		open     bool
+	}{{api.BackendCUDA, true, true}, {api.BackendCUDA, false, false}, {api.BackendHost, true, false}} {
+		d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "n"}}
+		d.Spec.Backend, d.Spec.Network.InsecureFabric, d.Spec.RanksPerPod = c.backend, c.insecure, 1
+		open := false
+		for _, rule := range r.rankPolicy(d).Spec.Ingress {
+			if len(rule.Ports) == 0 {
+				open = true
+				require.Equal(t, component(d, api.ComponentRank), rule.From, "ranks of the same world alone")
+			}
+		}
+		require.Equal(t, c.open, open, "%+v", c)
+	}
 }

@@ -228,7 +228,7 @@ func (b *bed) operator() {
 	worlds := &world.Worlds{Log: log, LookEvery: 200 * time.Millisecond}
 	b.worlds = worlds
 	b.metrics = NewMetrics(prometheus.NewRegistry())
-	r := &Reconciler{Log: log, Worlds: worlds, KeepEnded: 3 * time.Second, DeleteWithin: time.Hour, OwnNamespace: "tangram-system", Images: Images{Agent: "agent:test", Engine: "engine:test", Gateway: "gateway:test"},
+	r := &Reconciler{Log: log, Worlds: worlds, KeepEnded: 3 * time.Second, DeleteWithin: time.Hour, OwnNamespace: "tangram-system", Images: Images{Agent: "agent:test", AgentGPU: "agent-gpu:test", Engine: "engine:test", Gateway: "gateway:test"},
 		Certificates: b.certificates,
 		Dial: func(d *api.MoEDeployment, i *pki.Identity) world.Dialer {
 			b.driver.Store(i)

@@ -11,7 +11,7 @@ import (
 )
 
 // rankPolicy: who may open connections to pods of ranks, where the cluster's network enforces policies: ranks of the
-// world to each other's agent, data and mesh ports, its gateways to serve, the operator to the agent, anybody to metrics.
+// world to each other's agent, data and mesh ports (and to all, where NCCL may be between them), its gateways to serve, the operator to the agent, anybody to metrics.
 func (r *Reconciler) rankPolicy(d *api.MoEDeployment) *networkingv1.NetworkPolicy {
 	last := d.Spec.RanksPerPod - 1
 	rules := []networkingv1.NetworkPolicyIngressRule{
@@ -20,6 +20,10 @@ func (r *Reconciler) rankPolicy(d *api.MoEDeployment) *networkingv1.NetworkPolic
 		{Ports: ports(portServe, last), From: component(d, api.ComponentGateway)},
 		{Ports: ports(portAgent, 0), From: r.callers(d)},
 		{Ports: ports(portMetrics, 0)},
+	}
+	if d.Spec.Backend == api.BackendCUDA && d.Spec.Network.InsecureFabric {
+		// A communication library between the ranks' agents (NCCL) listens where it likes.
+		rules = append(rules, networkingv1.NetworkPolicyIngressRule{From: component(d, api.ComponentRank)})
 	}
 	return policy(d, d.Name+"-ranks", api.ComponentRank, rules)
 }

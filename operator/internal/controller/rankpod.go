@@ -65,7 +65,7 @@ func (r *Reconciler) rankPod(d *api.MoEDeployment, ordinal int) *corev1.Pod {
 		SecurityContext:               restrictedPod(),
 		TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
 			LabelSelector: &metav1.LabelSelector{MatchLabels: selector(d, api.ComponentRank)}}},
-		InitContainers: []corev1.Container{{Name: "hook", Image: r.Images.Agent, ImagePullPolicy: d.Spec.Engine.ImagePullPolicy,
+		InitContainers: []corev1.Container{{Name: "hook", Image: r.Images.agent(d), ImagePullPolicy: d.Spec.Engine.ImagePullPolicy,
 			Command: []string{"/bin/tangram-hook", "install", hookFile}, SecurityContext: restricted(),
 			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 			VolumeMounts:             []corev1.VolumeMount{{Name: "run", MountPath: dirRun}}}},
@@ -137,7 +137,7 @@ func (r *Reconciler) agentContainer(d *api.MoEDeployment) corev1.Container {
 		maps.Copy(*list, agentMemory(d)) // the pools are touched whole before long: never overcommitted
 	}
 	return corev1.Container{
-		Name: containerAgent, Image: r.Images.Agent, ImagePullPolicy: d.Spec.Engine.ImagePullPolicy,
+		Name: containerAgent, Image: r.Images.agent(d), ImagePullPolicy: d.Spec.Engine.ImagePullPolicy,
 		Command: []string{"/bin/tangram-agent"},
 		Args: []string{"--config", dirConfig + "/agent.yaml", "--set", "pod=$(POD_NAME)", "--set", "pod_uid=$(POD_UID)",
 			"--set", "node=$(NODE_NAME)", "--set", "advertise=$(POD_IP)"},

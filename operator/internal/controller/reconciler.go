@@ -60,7 +60,19 @@ import (
 // +kubebuilder:rbac:groups="";events.k8s.io,resources=events,verbs=create;patch
 
 // Images of the pods that the operator makes.
-type Images struct{ Agent, Engine, Gateway string }
+type Images struct {
+	Agent, Engine, Gateway string
+	// AgentGPU of worlds on GPUs; empty: Agent.
+	AgentGPU string
+}
+
+// agent of the ranks of d.
+func (i Images) agent(d *api.MoEDeployment) string {
+	if d.Spec.Backend == api.BackendCUDA && i.AgentGPU != "" {
+		return i.AgentGPU
+	}
+	return i.Agent
+}
 
 // Reconciler of MoEDeployments.
 type Reconciler struct {

@@ -117,7 +117,7 @@ func (c *repairRecorder) Ended(ctx context.Context, record *driver.Record, err e
 		c.tell(related, corev1.EventTypeNormal, api.EventRepaired,
 			"%d members lost, %d serve on at epoch %d after %.3f s (%.3f s until all stood still, %.3f s of fence), %d bytes between ranks, %d from the checkpoint%s",
 			len(record.Lost), record.Ranks, record.Epoch, record.TotalSeconds, record.WaitSeconds, record.FenceSeconds,
-			record.Bytes.Shared+record.Bytes.TCP, record.Bytes.Checkpoint, colon(lostOf(record)))
+			record.Bytes.Shared+record.Bytes.TCP+record.Bytes.Wire, record.Bytes.Checkpoint, colon(lostOf(record)))
 	}
 }
 

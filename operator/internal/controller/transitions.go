@@ -234,7 +234,7 @@ func duration(seconds float64) metav1.Duration {
 }
 
 func bytesOf(b driver.Bytes) api.BytesBySource {
-	return api.BytesBySource{Local: int64(b.Local), Shared: int64(b.Shared), TCP: int64(b.TCP), Checkpoint: int64(b.Checkpoint), KV: int64(b.KV)}
+	return api.BytesBySource{Local: int64(b.Local), Shared: int64(b.Shared), TCP: int64(b.TCP), Wire: int64(b.Wire), Checkpoint: int64(b.Checkpoint), KV: int64(b.KV)}
 }
 
 // over says whether a LayoutTransition has ended.

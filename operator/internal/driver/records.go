@@ -124,6 +124,7 @@ type Bytes struct {
 	Local      uint64 `json:"local"`
 	Shared     uint64 `json:"shared"`
 	TCP        uint64 `json:"tcp"`
+	Wire       uint64 `json:"wire"` // by a communication library
 	Checkpoint uint64 `json:"checkpoint"`
 	KV         uint64 `json:"kv"`
 }
@@ -209,6 +210,7 @@ func (r *Record) add(f FlipRecord) {
 	r.Bytes.Local += f.Bytes.Local
 	r.Bytes.Shared += f.Bytes.Shared
 	r.Bytes.TCP += f.Bytes.TCP
+	r.Bytes.Wire += f.Bytes.Wire
 	r.Bytes.Checkpoint += f.Bytes.Checkpoint
 	r.Bytes.KV += f.Bytes.KV
 	r.Seconds.Prepare += f.Seconds.Prepare
@@ -238,6 +240,7 @@ func measured(attempt uint64, latest map[int]*tangramv1.StatusResponse) (Bytes, 
 			b.Local += t.BytesLocal
 			b.Shared += t.BytesShared
 			b.TCP += t.BytesTcp
+			b.Wire += t.BytesWire
 			b.Checkpoint += t.BytesCheckpoint
 			b.KV += t.KvBytes
 			s.Prepare, s.Stage, s.Flip = max(s.Prepare, t.PrepareSeconds), max(s.Stage, t.StageSeconds), max(s.Flip, t.FlipSeconds)

@@ -151,7 +151,7 @@ func (w *World) learn(goal Goal, before *tangramv1.Layout, record *driver.Record
 	if book == nil {
 		return
 	}
-	book.Moved(record.Bytes.TCP+record.Bytes.Shared, record.Seconds.Stage)
+	book.Moved(record.Bytes.TCP+record.Bytes.Wire+record.Bytes.Shared, record.Seconds.Stage)
 	if goal.Rebalance == nil {
 		return
 	}

@@ -145,6 +145,7 @@ func buildCommand() *cobra.Command {
 	command.Flags().StringVar(&spec.Name, "name", "", "name with a tag, for example tangram.dev/agent:dev")
 	command.Flags().StringVar(&out, "out", "", "the archive")
 	command.Flags().StringArrayVar(&spec.Entrypoint, "entrypoint", nil, "program that runs, and its arguments (repeat it; default the first file)")
+	command.Flags().StringArrayVar(&spec.Env, "env", nil, "NAME=VALUE of the environment (repeat it)")
 	command.Flags().StringVar(&spec.User, "user", "", "user that it runs as, for example 65532 (default root)")
 	for _, name := range []string{"name", "out"} {
 		if err := command.MarkFlagRequired(name); err != nil {

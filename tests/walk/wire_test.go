@@ -1,0 +1,37 @@
+package walk
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"tangram.dev/e2e/harness"
+	"tangram.dev/tests/internal/worlds"
+)
+
+// Agents that bring weights and KV from each other by a communication library (UCX, over TCP here), in slabs of either format: what
+// clients get stays what transformers computes, while the world moves and at rest, and no byte goes another way.
+func TestAgentsBringByACommunicationLibrary(t *testing.T) {
+	for _, format := range worlds.ByDay(t, 2, []string{"granule-major", "row-major"}) {
+		t.Run(format, func(t *testing.T) {
+			g := readGolden(t, "tiny")
+			checkpoint, err := harness.Checkpoint(t.Context(), worlds.Root, "tiny")
+			require.NoError(t, err)
+			w := start(t, harness.Options{Pods: harness.Pods(4), Checkpoint: checkpoint, Granule: 8, SlabFormat: format, Wire: "ucx"})
+			apply(t, w, 1, "Expert")
+			for _, a := range status(t, w) {
+				require.Contains(t, a.Address.Wire, "ucx ", "told in its status")
+			}
+			for _, s := range []stop{{3, "Expert", nil}, {3, "Tensor", nil}, {4, "Expert", nil}, {2, "Tensor", nil}} {
+				t.Run(fmt.Sprint(s.ranks, s.mode), func(t *testing.T) {
+					var record *harness.Record
+					g.askUntil(t, w, func() { record = apply(t, w, s.ranks, s.mode) })
+					require.NoError(t, g.ask(t.Context(), w))
+					require.Positive(t, record.Bytes.Wire)
+					require.Zero(t, record.Bytes.TCP)
+				})
+			}
+		})
+	}
+}
