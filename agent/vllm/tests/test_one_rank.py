@@ -2,14 +2,13 @@
 
 import unittest
 
-import models
 from served import Case, greedy
 from tangram_vllm import engine, kv, loader
 
 
 class OneRank(Case):
     def test_tokens_are_those_of_transformers(self) -> None:
-        prompts = {f"r{i}": p for i, p in enumerate(models.prompts(12))}
+        prompts = self.prompts("r", 12, seed=1)
         served = self.served()
         for name, prompt in prompts.items():
             served.add(name, prompt, greedy())
