@@ -46,7 +46,8 @@ v1::Submit MakeRequest(const std::string& id, uint32_t tokens) {
 
 Engine::Options Paced(double ms) {
   Engine::Options out;
-  out.reference.pace.table = FixedTable({{{2, 1, 1}, ms}, {{2, 2, 2}, ms}, {{1, 1, 1}, ms}, {{3, 1, 1}, ms}});
+  out.reference.pace.table =
+      FixedTable({{{2, 1, 1}, ms}, {{2, 2, 2}, ms}, {{1, 1, 1}, ms}, {{3, 1, 1}, ms}});
   return out;
 }
 
