@@ -15,8 +15,8 @@ import (
 	"tangram.dev/tests/internal/worlds"
 )
 
-// kitEngines has worlds of agent/engine/python/tests/echo.py: engines in Python under the kit, whose tokens are sums over their KV.
-func kitEngines(t *testing.T, o harness.Options) harness.Options {
+// pythonEnginesOf has worlds of engines in Python under the kit: a virtual environment of build/, packages beside the kit's, and what Python is to run.
+func pythonEnginesOf(t *testing.T, o harness.Options, venv string, packages []string, run ...string) harness.Options {
 	t.Helper()
 	root, err := filepath.Abs(worlds.Root)
 	require.NoError(t, err)
@@ -24,10 +24,20 @@ func kitEngines(t *testing.T, o harness.Options) harness.Options {
 	if build == "" {
 		build = filepath.Join(root, "build/cxx")
 	}
-	o.Engine = []string{"env", "TANGRAM_CLIENT_LIBRARY=" + filepath.Join(build, "agent/engine/libtangram_engine.so"), "PYTHONDONTWRITEBYTECODE=1",
-		"PYTHONPATH=" + filepath.Join(root, "agent/engine/python") + ":" + filepath.Join(root, "agent/client/python"),
-		filepath.Join(root, "build/venv/bin/python"), filepath.Join(root, "agent/engine/python/tests/echo.py")}
+	path := ""
+	for _, folder := range append(packages, "agent/engine/python", "agent/client/python") {
+		path += ":" + filepath.Join(root, folder)
+	}
+	o.Engine = append([]string{"env", "-C", root, "TANGRAM_CLIENT_LIBRARY=" + filepath.Join(build, "agent/engine/libtangram_engine.so"),
+		"TANGRAM_EXPERTS_LIBRARY=" + filepath.Join(build, "agent/vllm/ops/libtangram_experts.so"), "PYTHONDONTWRITEBYTECODE=1", "OMP_NUM_THREADS=1",
+		"PYTHONPATH=" + path[1:], filepath.Join(root, "build", venv, "bin/python")}, run...)
 	return o
+}
+
+// kitEngines has worlds of agent/engine/python/tests/echo.py: engines whose tokens are sums over their KV.
+func kitEngines(t *testing.T, o harness.Options) harness.Options {
+	t.Helper()
+	return pythonEnginesOf(t, o, "venv", nil, "agent/engine/python/tests/echo.py")
 }
 
 // requireSums: each token is the sum of those before it, each times its place: what an engine reads from the KV of all of them.

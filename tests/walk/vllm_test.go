@@ -2,8 +2,6 @@ package walk
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -16,17 +14,7 @@ import (
 // vllmEngines has worlds of agent/vllm: one EngineCore of vLLM for each rank.
 func vllmEngines(t *testing.T, o harness.Options) harness.Options {
 	t.Helper()
-	root, err := filepath.Abs(worlds.Root)
-	require.NoError(t, err)
-	build := os.Getenv("TANGRAM_CXX")
-	if build == "" {
-		build = filepath.Join(root, "build/cxx")
-	}
-	o.Engine = []string{"env", "TANGRAM_CLIENT_LIBRARY=" + filepath.Join(build, "agent/engine/libtangram_engine.so"),
-		"TANGRAM_EXPERTS_LIBRARY=" + filepath.Join(build, "agent/vllm/ops/libtangram_experts.so"), "PYTHONDONTWRITEBYTECODE=1", "OMP_NUM_THREADS=1",
-		"PYTHONPATH=" + filepath.Join(root, "agent/vllm") + ":" + filepath.Join(root, "agent/engine/python") + ":" + filepath.Join(root, "agent/client/python"),
-		filepath.Join(root, "build/vllm/bin/python"), "-m", "tangram_vllm.main"}
-	return o
+	return pythonEnginesOf(t, o, "vllm", []string{"agent/vllm"}, "-m", "tangram_vllm.main")
 }
 
 // What clients get from a world of vLLM's engines is what transformers computes in fp32 on the same checkpoint: at rest in each layout, and from

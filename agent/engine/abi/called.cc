@@ -95,11 +95,15 @@ BlockManifest Called::Here() const {
   tge_manifest list;
   backend_.manifest(backend_.self, &list);
   out.requests = std::move(list.requests);
+  out.kv = Layout();
+  return out;
+}
+
+BlockLayout Called::Layout() const {
   tge_kv_layout kv{};
   kv.struct_size = sizeof kv;
   backend_.kv_layout(backend_.self, &kv);
-  out.kv = {kv.offset, kv.layer_stride, kv.block_stride, kv.block_bytes, kv.blocks, kv.free_blocks};
-  return out;
+  return {kv.offset, kv.layer_stride, kv.block_stride, kv.block_bytes, kv.blocks, kv.free_blocks};
 }
 
 std::map<std::string, v1::Roster> Called::Rosters() const {
@@ -205,7 +209,7 @@ Status Called::Plan(const Side& from, const Side& to, const std::vector<Bytes>& 
 
 Result<uint64_t> Called::Bring(uint32_t rank, Between& between) {
   Transition& t = *transition_;
-  const BlockLayout mine = Here().kv;
+  const BlockLayout mine = Layout();
   Moves moves;
   size_t at = 0;
   for (uint32_t r = 0; r < t.manifests.size(); ++r) {

@@ -49,6 +49,7 @@ class Called final : public Backend {
 
  private:
   BlockManifest Here() const;
+  BlockLayout Layout() const;
 
   const tge_backend backend_;
   const uint32_t block_tokens_;
