@@ -146,10 +146,13 @@ Result<Checkpoint::Place> Checkpoint::Take(const std::string& name,
 // The tensors of one expert, or of a layer's experts where they are stacked.
 Status Checkpoint::TakeExperts(const std::string& prefix, const v1::Geometry& declared,
                                std::vector<Part>* parts) {
+  std::map<std::string, Place> shared;  // of several matrices
   for (const TensorRule& rule : style_->tensors) {
     const std::string name = prefix + rule.name;
-    auto place = Take(name, ShapeOf(*style_, rule, declared));
+    auto place =
+        shared.contains(name) ? shared.at(name) : Take(name, ShapeOf(*style_, rule, declared));
     if (!place.ok()) return place.status();
+    if (rule.of > 1) shared.emplace(name, *place);
     const v1::DType dtype = place->info.dtype;
     v1::DType& others = rule.scale ? scales_ : dtype_;
     if (others == v1::DTYPE_UNSPECIFIED) others = dtype;
@@ -163,23 +166,20 @@ Status Checkpoint::TakeExperts(const std::string& prefix, const v1::Geometry& de
               fmt::format("checkpoint: '{}' is F8_E4M3, scales are F32 or BF16", name)};
     }
     const uint64_t stride = style_->stacked ? place->info.bytes / declared.experts() : 0;
-    parts->push_back({place->file, place->info.begin, stride});
+    const uint64_t before = uint64_t{rule.part} * declared.moe_inner() * ElementBytes(dtype);
+    parts->push_back({place->file, place->info.begin + before, stride});
   }
   return OkStatus();
 }
 
 Status Checkpoint::FindExperts(const v1::Geometry& declared) {
-  const auto prefix = [&](uint32_t layer, uint32_t expert) {
-    return style_->stacked ? fmt::format("model.layers.{}.mlp.experts.", layer)
-                           : fmt::format("model.layers.{}.mlp.experts.{}.", layer, expert);
-  };
   auto style = StyleOf(declared.model(), false);
   if (!style.ok()) return style.status();
   style_ = *style;
   if (declared.moe_layers_size() == 0) return OkStatus();
   // The first tensor of the first expert says whether there are scales.
   const auto first =
-      tensors_.find(prefix(declared.moe_layers(0), 0) + style_->tensors.front().name);
+      tensors_.find(style_->Prefix(declared.moe_layers(0), 0) + style_->tensors.front().name);
   if (first != tensors_.end() && first->second.info.dtype == v1::DTYPE_FP8_E4M3_BLOCK128) {
     style = StyleOf(declared.model(), true);
     if (!style.ok()) {
@@ -192,10 +192,20 @@ Status Checkpoint::FindExperts(const v1::Geometry& declared) {
     std::vector<Part>& parts = parts_.emplace_back();
     // One by one: how many there are is a claim.
     for (uint32_t e = 0; e < (style_->stacked ? 1 : declared.experts()); ++e) {
-      TANGRAM_RETURN_IF_ERROR(TakeExperts(prefix(layer, e), declared, &parts));
+      TANGRAM_RETURN_IF_ERROR(TakeExperts(style_->Prefix(layer, e), declared, &parts));
     }
   }
   return OkStatus();
+}
+
+void Checkpoint::LeaveOut(uint32_t first, uint32_t layers) {
+  for (uint32_t layer = first; layer < first + layers; ++layer) {
+    const std::string prefix = fmt::format("{}{}.", style_->layers, layer);
+    const auto begin = tensors_.lower_bound(prefix);
+    auto end = begin;
+    while (end != tensors_.end() && end->first.starts_with(prefix)) ++end;
+    tensors_.erase(begin, end);
+  }
 }
 
 void Checkpoint::PlaceDense() {
@@ -210,20 +220,20 @@ void Checkpoint::PlaceDense() {
 
 Status Checkpoint::BuildGeometry(uint32_t granule_rows, uint64_t page_bytes,
                                  v1::SlabFormat format) {
-  auto declared = GeometryOfConfig(config_json_, "config.json");
+  auto declared = DeclaredBy(config_json_, "config.json");
   if (!declared.ok()) return declared.status();
-  TANGRAM_RETURN_IF_ERROR(FindExperts(*declared));
+  v1::Geometry g = std::move(declared->geometry);
+  TANGRAM_RETURN_IF_ERROR(FindExperts(g));
+  LeaveOut(g.layers(), std::min(declared->ahead, g.layers()));
   // What is left is dense; a routed expert among it would be held by every rank.
   for (const auto& [name, place] : tensors_) {
-    if (name.find(".mlp.experts.") == std::string::npos) continue;
+    if (name.find(fmt::format(".{}", style_->experts)) == std::string::npos) continue;
     return {Code::kBadGeometry,
             fmt::format("{}: tensor '{}' belongs to no expert that config.json declares ({} MoE "
                         "layers of {} layers, {} experts each)",
-                        place.file->path(), name, declared->moe_layers_size(), declared->layers(),
-                        declared->experts())};
+                        place.file->path(), name, g.moe_layers_size(), g.layers(), g.experts())};
   }
   PlaceDense();
-  v1::Geometry g = std::move(declared).value();
   g.set_dtype(parts_.empty() ? v1::DTYPE_BF16 : dtype_);
   g.set_granule_rows(granule_rows);
   g.set_slab_format(format);

@@ -98,6 +98,8 @@ class Checkpoint {
   Status ReadHeader(const std::string& path);
   Status BuildGeometry(uint32_t granule_rows, uint64_t page_bytes, v1::SlabFormat format);
   Status FindExperts(const v1::Geometry& declared);
+  // Tensors of these layers are not served.
+  void LeaveOut(uint32_t first, uint32_t layers);
   void PlaceDense();
   Result<Place> Take(const std::string& name, const std::vector<uint64_t>& shape);
   Status TakeExperts(const std::string& prefix, const v1::Geometry& declared,

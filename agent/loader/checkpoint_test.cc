@@ -237,11 +237,54 @@ TEST(Config, MoeLayersFollowTheModelsOwnRule) {
   shape.layers = 7;
   shape.decoder_sparse_step = 2;  // layers 1, 3, 5
   shape.mlp_only_layers = {3};
-  const auto geometry = GeometryOfConfig(testing::ConfigJson(shape), "config.json");
+  const auto geometry = DeclaredBy(testing::ConfigJson(shape), "config.json");
   ASSERT_TRUE(geometry.ok()) << geometry.status().message();
-  EXPECT_EQ(std::vector<uint32_t>(geometry->moe_layers().begin(), geometry->moe_layers().end()),
+  EXPECT_EQ(std::vector<uint32_t>(geometry->geometry.moe_layers().begin(),
+                                  geometry->geometry.moe_layers().end()),
             (std::vector<uint32_t>{1, 5}));
-  EXPECT_EQ(geometry->kv_head_token_bytes(), 2 * shape.head_dim * sizeof(float));
+  EXPECT_EQ(geometry->geometry.kv_head_token_bytes(), 2 * shape.head_dim * sizeof(float));
+}
+
+// Each by its own fields.
+TEST(Config, FamiliesSayWhichLayersHaveExpertsAndWhatAHeadIs) {
+  const auto of = [](const std::string& json) {
+    auto declared = DeclaredBy(json, "config.json");
+    EXPECT_TRUE(declared.ok()) << declared.status().message();
+    return std::move(declared).value();
+  };
+  const auto moe = [](const Declared& declared) {
+    const auto& layers = declared.geometry.moe_layers();
+    return std::vector<uint32_t>(layers.begin(), layers.end());
+  };
+  ModelShape shape;
+  shape.layers = 5;
+  shape.first_dense = 3;
+  shape.ahead = true;
+  shape.family = testing::Family::kDeepSeekV3;
+  const Declared latent = of(testing::ConfigJson(shape));
+  EXPECT_EQ(moe(latent), (std::vector<uint32_t>{3, 4}));
+  EXPECT_EQ(latent.ahead, 1U);
+  EXPECT_EQ(latent.geometry.kv_heads(), 1U);
+  EXPECT_EQ(latent.geometry.head_dim(), 5 * shape.head_dim);
+  EXPECT_EQ(latent.geometry.kv_head_token_bytes(), 5 * shape.head_dim * sizeof(float))
+      << "a latent has no value beside it";
+  EXPECT_EQ(latent.geometry.moe_inner(), shape.moe_inner);
+  shape.family = testing::Family::kMixtral;
+  const Declared divided = of(testing::ConfigJson(shape));
+  EXPECT_EQ(moe(divided).size(), 5U);
+  EXPECT_EQ(divided.ahead, 0U);
+  EXPECT_EQ(divided.geometry.head_dim(), shape.hidden / shape.query_heads);
+  shape.family = testing::Family::kLlama4;
+  shape.interleave = 2;
+  const std::string inside = testing::ConfigJson(shape);
+  EXPECT_EQ(moe(of(inside)), (std::vector<uint32_t>{1, 3}));
+  std::string listed = inside;
+  listed.insert(listed.find("\"num_hidden_layers\""), "\"moe_layers\": [0, 4], ");
+  EXPECT_EQ(moe(of(listed)), (std::vector<uint32_t>{0, 4}));
+  const auto without = DeclaredBy(R"({"model_type":"llama4"})", "config.json");
+  EXPECT_EQ(without.status().message(), "config.json: text_config is missing");
+  const auto lacks = DeclaredBy(R"({"model_type":"llama4","text_config":{}})", "config.json");
+  EXPECT_EQ(lacks.status().message(), "config.json: num_hidden_layers is missing");
 }
 
 TEST(Checkpoint, NoticesWhatHappensToItsFiles) {
@@ -282,7 +325,7 @@ TEST(Config, LayersWithoutExpertsAreDense) {
 
 TEST(Config, RefusesByFieldName) {
   const auto refused = [](const std::string& json) {
-    const auto geometry = GeometryOfConfig(json, "config.json");
+    const auto geometry = DeclaredBy(json, "config.json");
     EXPECT_FALSE(geometry.ok());
     return geometry.ok() ? std::string() : geometry.status().message();
   };

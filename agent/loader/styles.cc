@@ -26,15 +26,38 @@ constexpr TensorRule kGptOss[] = {
     {"gate_up_proj_bias", Lies::kInner, 2},
     {"down_proj_bias", Lies::kTail},
 };
+constexpr TensorRule kMixtral[] = {
+    {"w1.weight", Lies::kRows},
+    {"w3.weight", Lies::kRows},
+    {"w2.weight", Lies::kColumns},
+};
+// Gate and up are the halves of each row.
+constexpr TensorRule kLlama4[] = {
+    {"gate_up_proj", Lies::kColumns, 1, false, 2, 0},
+    {"gate_up_proj", Lies::kColumns, 1, false, 2, 1},
+    {"down_proj", Lies::kRows},
+};
 constexpr Style kStyles[] = {
     {"qwen3_moe", false, false, kQwen3},
     {"qwen3_moe", true, false, kQwen3Fp8},
     {"gpt_oss", false, true, kGptOss},
+    {"mixtral", false, false, kMixtral, "model.layers.", "block_sparse_moe.experts."},
+    {"deepseek_v2", false, false, kQwen3},
+    {"deepseek_v3", false, false, kQwen3},
+    {"deepseek_v3", true, false, kQwen3Fp8},
+    {"glm4_moe", false, false, kQwen3},
+    {"llama4_text", false, true, kLlama4, "model.layers.", "feed_forward.experts."},
+    {"llama4", false, true, kLlama4, "language_model.model.layers.", "feed_forward.experts."},
 };
 
 constexpr uint64_t BlocksOf(uint64_t size, uint64_t block) { return (size + block - 1) / block; }
 
 }  // namespace
+
+std::string Style::Prefix(uint32_t layer, uint32_t expert) const {
+  return stacked ? fmt::format("{}{}.{}", layers, layer, experts)
+                 : fmt::format("{}{}.{}{}.", layers, layer, experts, expert);
+}
 
 Result<const Style*> StyleOf(const std::string& model, bool fp8) {
   std::string known;
@@ -49,7 +72,7 @@ Result<const Style*> StyleOf(const std::string& model, bool fp8) {
 
 std::vector<uint64_t> ShapeOf(const Style& style, const TensorRule& rule, const v1::Geometry& g) {
   const uint64_t block = rule.scale ? kScaleBlock : 1;
-  const uint64_t inner = BlocksOf(uint64_t{rule.ways} * g.moe_inner(), block);
+  const uint64_t inner = BlocksOf(uint64_t{rule.of} * rule.ways * g.moe_inner(), block);
   const uint64_t hidden = BlocksOf(g.hidden(), block);
   std::vector<uint64_t> out;
   if (style.stacked) out.push_back(g.experts());
@@ -80,7 +103,7 @@ Result<std::vector<Section>> SectionsOf(const Style& style, v1::DType scales, v1
     section.element = ElementBytes(rule.scale ? scales : g->dtype());
     section.along = rule.ways * (g->granule_rows() / block);
     section.across = rule.lies == Lies::kInner ? 1 : BlocksOf(g->hidden(), block);
-    section.inner = rule.ways * BlocksOf(g->moe_inner(), block);
+    section.inner = uint64_t{rule.of} * rule.ways * BlocksOf(g->moe_inner(), block);
     section.at = at;
     at += section.bytes();
     if (g->slab_format() != v1::SLAB_FORMAT_ROW_MAJOR) continue;

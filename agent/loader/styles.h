@@ -29,13 +29,20 @@ struct TensorRule {
   // each is by itself.
   uint32_t ways = 1;
   bool scale = false;  // one number for each block of 128 x 128, of the scales' own type
+  // The tensor has so many matrices side by side along I, of which this is one. Of kColumns.
+  uint32_t of = 1, part = 0;
 };
 
 struct Style {
   const char* model;  // model_type in config.json
   bool fp8;           // its weights are F8_E4M3, else BF16 or F32
   bool stacked;       // one tensor for all experts of a layer: another axis before the others
-  std::span<const TensorRule> tensors;  // in the order of their parts of a granule; the tail last
+  std::span<const TensorRule> tensors;   // in the order of their parts of a granule; the tail last
+  const char* layers = "model.layers.";  // names of tensors begin so; the layer's number follows,
+  const char* experts = "mlp.experts.";  // then this, and (not stacked) the expert's number
+
+  // What names of tensors of an expert, or of a layer's experts, begin with.
+  std::string Prefix(uint32_t layer, uint32_t expert) const;
 };
 
 constexpr uint32_t kScaleBlock = 128;
@@ -53,7 +60,7 @@ struct Section {
   uint32_t ways = 1;
   uint64_t element = 0;  // bytes of a number
   uint64_t along = 0, across = 0;
-  uint64_t inner = 0;  // numbers of the whole inner axis
+  uint64_t inner = 0;  // numbers of the whole inner axis of the tensor
   uint64_t at = 0;     // of its bytes in the granule
   uint64_t bytes() const { return along * across * element; }
   // Row-major: a granule's part in one row of the tensor, where that is not all of the tensor.

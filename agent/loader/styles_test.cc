@@ -38,7 +38,11 @@ ModelShape RandomShape(Family family, std::mt19937_64& random, uint32_t* granule
   shape.transformers5 = random() % 2 == 0;
   shape.dtype = random() % 2 == 0 ? "BF16" : "F32";
   shape.scales = random() % 2 == 0 ? "BF16" : "F32";
-  if (family == Family::kQwen3Fp8) {
+  shape.first_dense = static_cast<uint32_t>(random() % 2);
+  shape.ahead = (family == Family::kDeepSeekV3 || family == Family::kGlm4) && random() % 2 == 0;
+  shape.interleave = 1 + static_cast<uint32_t>(random() % 2);
+  shape.layers += 1;  // one of them has experts
+  if (BlockScaled(family)) {
     *granule_rows = 128 * static_cast<uint32_t>(1 + random() % 2);
     shape.hidden = 1 + static_cast<uint32_t>(random() % 40) + (random() % 3 == 0 ? 120 : 0);
     shape.moe_inner = *granule_rows * static_cast<uint32_t>(1 + random() % 3);
@@ -82,10 +86,13 @@ TEST_P(Styles, RunsAndTailsAreThoseOfTheReference) {
     const layout::GeometryView& geometry = checkpoint.geometry();
     const testing::Reference reference(dir.path(), rows);
     const uint64_t unit = geometry.granule_bytes(), tail = geometry.tail_bytes();
-    ASSERT_EQ(unit, reference.Granule(0, 0, 0).size());
-    ASSERT_EQ(tail, reference.Tail(0, 0).size());
+    const uint32_t any = geometry.proto().moe_layers(0);
+    ASSERT_EQ(unit, reference.Granule(any, 0, 0).size());
+    ASSERT_EQ(tail, reference.Tail(any, 0).size());
     for (int ask = 0; ask < 40; ++ask) {
-      const auto layer = static_cast<uint32_t>(random() % shape.layers);
+      const auto moe = geometry.proto().moe_layers();
+      const uint32_t layer =
+          moe.Get(static_cast<int>(random() % static_cast<uint64_t>(moe.size())));
       const auto expert = static_cast<uint32_t>(random() % shape.experts);
       // Up to three runs, one behind the other.
       std::vector<layout::Run> runs;
@@ -149,20 +156,22 @@ TEST_P(Styles, RunsAndTailsAreThoseOfTheReference) {
     }
     for (const DenseTensor& dense : checkpoint.dense()) {
       EXPECT_EQ(dense.name.find(".experts."), std::string::npos);
+      EXPECT_EQ(dense.name.find(fmt::format(".layers.{}.", shape.layers)), std::string::npos);
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Loader, Styles,
-                         ::testing::Combine(::testing::Values(Family::kQwen3, Family::kQwen3Fp8,
-                                                              Family::kGptOss),
-                                            ::testing::Values(v1::SLAB_FORMAT_GRANULE_MAJOR,
-                                                              v1::SLAB_FORMAT_ROW_MAJOR)));
+INSTANTIATE_TEST_SUITE_P(
+    Loader, Styles,
+    ::testing::Combine(
+        ::testing::Values(Family::kQwen3, Family::kQwen3Fp8, Family::kGptOss, Family::kMixtral,
+                          Family::kDeepSeekV2, Family::kDeepSeekV3, Family::kGlm4, Family::kLlama4),
+        ::testing::Values(v1::SLAB_FORMAT_GRANULE_MAJOR, v1::SLAB_FORMAT_ROW_MAJOR)));
 
 ModelShape Good(Family family) {
   ModelShape shape;
   shape.family = family;
-  if (family == Family::kQwen3Fp8) shape.moe_inner = 384;
+  if (BlockScaled(family)) shape.moe_inner = 384;
   return shape;
 }
 
@@ -199,7 +208,7 @@ Status Refusal(Family family, const Change& change, uint32_t granule_rows = 0) {
   Tensors tensors = MakeTensors(shape, 1);
   change(shape, tensors);
   WriteCheckpoint(dir.path(), shape, tensors, 1);
-  if (granule_rows == 0) granule_rows = family == Family::kQwen3Fp8 ? 128 : 8;
+  if (granule_rows == 0) granule_rows = BlockScaled(family) ? 128 : 8;
   const auto opened = Checkpoint::Open(dir.path(), granule_rows, kPage);
   return opened.ok() ? Status(Code::kOk, "opened") : opened.status();
 }
@@ -331,14 +340,15 @@ TEST(BadStyles, WhateverIsChangedIsRefusedOrRead) {
   const auto draw = [&](uint64_t below) { return random() % below; };
   int refused = 0, opened_good = 0;
   for (int round = 0; round < 1500; ++round) {
-    const Family family = std::array{Family::kQwen3Fp8, Family::kGptOss}[draw(2)];
+    const Family family = std::array{Family::kQwen3Fp8, Family::kGptOss, Family::kLlama4,
+                                     Family::kDeepSeekV3}[draw(4)];
     ModelShape shape = Good(family);
     shape.layers = 1;
     shape.experts = 2;
     shape.hidden = 5;
     shape.top_k = 1;
     Tensors tensors = MakeTensors(shape, random());
-    uint32_t rows = family == Family::kQwen3Fp8 ? 128 : 8;
+    uint32_t rows = BlockScaled(family) ? 128 : 8;
     std::vector<std::string> names;
     for (const auto& [name, tensor] : tensors) {
       if (name.find(".experts.") != std::string::npos) names.push_back(name);
@@ -416,11 +426,11 @@ TEST(BadStyles, WhateverIsChangedIsRefusedOrRead) {
 }
 
 TEST(BadStyles, FamiliesThatAreNotKnownAreTold) {
-  const auto style = StyleOf("mixtral", false);
+  const auto style = StyleOf("dbrx", false);
   EXPECT_EQ(style.status().code(), Code::kInvalid);
   EXPECT_THAT(
       style.status().message(),
-      AllOf(HasSubstr("mixtral"), HasSubstr("qwen3_moe with block FP8"), HasSubstr("gpt_oss")));
+      AllOf(HasSubstr("dbrx"), HasSubstr("qwen3_moe with block FP8"), HasSubstr("gpt_oss")));
 }
 
 TEST(BadStyles, RunsAndTailsThatAreNotThere) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -147,14 +148,22 @@ TEST_P(Styles, WalksOfChance) {
 
 std::string NameOf(const ::testing::TestParamInfo<std::tuple<Family, v1::SlabFormat>>& info) {
   const auto [family, format] = info.param;
-  const std::string name = family == Family::kQwen3      ? "Qwen3"
-                           : family == Family::kQwen3Fp8 ? "Qwen3Fp8"
-                                                         : "GptOss";
+  const std::map<Family, std::string> names{{Family::kQwen3, "Qwen3"},
+                                            {Family::kQwen3Fp8, "Qwen3Fp8"},
+                                            {Family::kGptOss, "GptOss"},
+                                            {Family::kMixtral, "Mixtral"},
+                                            {Family::kDeepSeekV2, "DeepSeekV2"},
+                                            {Family::kDeepSeekV3, "DeepSeekV3"},
+                                            {Family::kGlm4, "Glm4"},
+                                            {Family::kLlama4, "Llama4"}};
+  const std::string& name = names.at(family);
   return name + (format == v1::SLAB_FORMAT_ROW_MAJOR ? "RowMajor" : "GranuleMajor");
 }
 INSTANTIATE_TEST_SUITE_P(
     Store, Styles,
-    ::testing::Combine(::testing::Values(Family::kQwen3, Family::kQwen3Fp8, Family::kGptOss),
+    ::testing::Combine(::testing::Values(Family::kQwen3, Family::kQwen3Fp8, Family::kGptOss,
+                                         Family::kMixtral, Family::kDeepSeekV2, Family::kDeepSeekV3,
+                                         Family::kGlm4, Family::kLlama4),
                        ::testing::Values(v1::SLAB_FORMAT_GRANULE_MAJOR, v1::SLAB_FORMAT_ROW_MAJOR)),
     NameOf);
 

@@ -18,16 +18,19 @@ std::string Whole(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-std::string LayerName(uint32_t layer) {
-  return "model.layers." + std::to_string(layer) + ".mlp.experts.";
-}
-
 }  // namespace
 
 Reference::Reference(const std::string& directory, uint32_t granule_rows) : rows_(granule_rows) {
   const json config = json::parse(Whole(directory + "/config.json"));
-  gpt_oss_ = config.at("model_type") == "gpt_oss";
-  hidden_ = config.at("hidden_size");
+  model_ = config.at("model_type");
+  gpt_oss_ = model_ == "gpt_oss";
+  llama4_ = model_ == "llama4";
+  hidden_ = (llama4_ ? config.at("text_config") : config).at("hidden_size");
+  if (model_ == "mixtral") {
+    gate_ = "w1";
+    down_ = "w2";
+    up_ = "w3";
+  }
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {
     if (entry.path().extension() != ".safetensors") continue;
     const std::string file = Whole(entry.path());
@@ -56,24 +59,32 @@ std::string Reference::Stored::At(std::vector<uint64_t> index) const {
   return data.substr(at * element, element);
 }
 
+std::string Reference::LayerName(uint32_t layer) const {
+  const std::string number = std::to_string(layer);
+  if (llama4_) return "language_model.model.layers." + number + ".feed_forward.experts.";
+  if (model_ == "mixtral") return "model.layers." + number + ".block_sparse_moe.experts.";
+  return "model.layers." + number + ".mlp.experts.";
+}
+
 const Reference::Stored& Reference::Of(const std::string& name) const { return tensors_.at(name); }
 
 std::string Reference::Granule(uint32_t layer, uint32_t expert, uint32_t granule) const {
   const uint64_t first = granule * rows_;
   if (gpt_oss_) return StackedGranule(LayerName(layer), expert, first);
+  if (llama4_) return HalvesGranule(LayerName(layer), expert, first);
   const std::string name = LayerName(layer) + std::to_string(expert) + ".";
   return PlainGranule(name, first) + Scales(name, first);
 }
 
 std::string Reference::PlainGranule(const std::string& expert, uint64_t first) const {
   std::string out;
-  for (const char* name : {"gate_proj.weight", "up_proj.weight"}) {
-    const Stored& matrix = Of(expert + name);
+  for (const std::string& name : {gate_, up_}) {
+    const Stored& matrix = Of(expert + name + ".weight");
     for (uint64_t i = first; i < first + rows_; ++i) {
       for (uint64_t h = 0; h < hidden_; ++h) out += matrix.At({i, h});
     }
   }
-  const Stored& down = Of(expert + "down_proj.weight");
+  const Stored& down = Of(expert + down_ + ".weight");
   for (uint64_t i = first; i < first + rows_; ++i) {
     for (uint64_t h = 0; h < hidden_; ++h) out += down.At({h, i});
   }
@@ -120,6 +131,23 @@ std::string Reference::StackedGranule(const std::string& layer, uint64_t expert,
   return out;
 }
 
+// Column i of gate_up is gate's, I + i up's.
+std::string Reference::HalvesGranule(const std::string& layer, uint64_t expert,
+                                     uint64_t first) const {
+  const Stored& both = Of(layer + "gate_up_proj");
+  const uint64_t inner = both.shape.at(2) / 2;
+  std::string out;
+  for (const uint64_t half : {uint64_t{0}, inner}) {
+    for (uint64_t i = first; i < first + rows_; ++i) {
+      for (uint64_t h = 0; h < hidden_; ++h) out += both.At({expert, h, half + i});
+    }
+  }
+  for (uint64_t i = first; i < first + rows_; ++i) {
+    for (uint64_t h = 0; h < hidden_; ++h) out += Of(layer + "down_proj").At({expert, i, h});
+  }
+  return out;
+}
+
 // All of a tensor (of stacked ones: of one of them, `outer`) of which the index along `axis` is one
 // of `count` from `first` on.
 std::string Reference::Cut(const std::string& tensor, const std::vector<uint64_t>& outer,
@@ -153,10 +181,17 @@ std::string Reference::Rows(uint32_t layer, uint32_t expert, uint32_t first, uin
            Cut(name + "down_proj", {expert}, 0, row, rows) +
            Cut(name + "gate_up_proj_bias", {expert}, 0, 2 * row, 2 * rows);
   }
+  if (llama4_) {
+    const std::string name = LayerName(layer);
+    const uint64_t inner = Of(name + "gate_up_proj").shape.at(2) / 2;
+    return Cut(name + "gate_up_proj", {expert}, 1, row, rows) +
+           Cut(name + "gate_up_proj", {expert}, 1, inner + row, rows) +
+           Cut(name + "down_proj", {expert}, 0, row, rows);
+  }
   const std::string name = LayerName(layer) + std::to_string(expert) + ".";
-  std::string out = Cut(name + "gate_proj.weight", {}, 0, row, rows) +
-                    Cut(name + "up_proj.weight", {}, 0, row, rows) +
-                    Cut(name + "down_proj.weight", {}, 1, row, rows);
+  std::string out = Cut(name + gate_ + ".weight", {}, 0, row, rows) +
+                    Cut(name + up_ + ".weight", {}, 0, row, rows) +
+                    Cut(name + down_ + ".weight", {}, 1, row, rows);
   if (!tensors_.contains(name + "gate_proj.weight_scale_inv")) return out;
   const uint64_t block = row / 128, blocks = rows / 128;
   return out + Cut(name + "gate_proj.weight_scale_inv", {}, 0, block, blocks) +

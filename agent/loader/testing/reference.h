@@ -37,9 +37,12 @@ class Reference {
   std::string Cut(const std::string& tensor, const std::vector<uint64_t>& outer, size_t axis,
                   uint64_t first, uint64_t count) const;
   std::string StackedGranule(const std::string& layer, uint64_t expert, uint64_t first) const;
+  std::string HalvesGranule(const std::string& layer, uint64_t expert, uint64_t first) const;
+  std::string LayerName(uint32_t layer) const;
 
   std::map<std::string, Stored> tensors_;
-  bool gpt_oss_ = false;
+  std::string model_, gate_ = "gate_proj", up_ = "up_proj", down_ = "down_proj";
+  bool gpt_oss_ = false, llama4_ = false;
   uint64_t rows_ = 0, hidden_ = 0;
 };
 

@@ -16,7 +16,20 @@ struct Tensor {
 };
 using Tensors = std::map<std::string, Tensor>;
 
-enum class Family { kQwen3, kQwen3Fp8, kGptOss };
+enum class Family {
+  kQwen3,
+  kQwen3Fp8,
+  kGptOss,
+  kMixtral,
+  kDeepSeekV2,
+  kDeepSeekV3,  // block FP8
+  kGlm4,
+  kLlama4,  // inside a model of several kinds of input
+};
+// Experts come with a scale for each block of 128 x 128.
+inline bool BlockScaled(Family family) {
+  return family == Family::kQwen3Fp8 || family == Family::kDeepSeekV3;
+}
 
 struct ModelShape {
   uint32_t layers = 2, hidden = 16, moe_inner = 24, experts = 4, top_k = 2;
@@ -26,7 +39,11 @@ struct ModelShape {
   uint32_t decoder_sparse_step = 1;
   bool transformers5 = false;  // num_local_experts, rope_parameters
   Family family = Family::kQwen3;
-  std::string scales = "F32";  // of kQwen3Fp8, whose experts are F8_E4M3
+  std::string scales = "F32";  // of block FP8, whose experts are F8_E4M3
+  // Of kDeepSeek*, kGlm4: layers before those with experts, and one behind the last that guesses.
+  uint32_t first_dense = 0;
+  bool ahead = false;
+  uint32_t interleave = 1;  // of kLlama4: which layers have experts
 };
 
 uint64_t ElementBytes(const std::string& dtype);

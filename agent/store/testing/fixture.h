@@ -31,7 +31,11 @@ inline World::Options Small(bool paged, uint64_t seed) {
 inline World::Options Small(loader::testing::Family family, uint64_t seed) {
   World::Options options = Small(false, seed);
   options.shape.family = family;
-  if (family == loader::testing::Family::kQwen3Fp8) {
+  // Of those that have such layers: one without experts, and one that nobody serves.
+  options.shape.first_dense = 1;
+  options.shape.interleave = 2;
+  options.shape.ahead = family == loader::testing::Family::kDeepSeekV3;
+  if (BlockScaled(family)) {
     options.granule_rows = 128;  // a block of scales
     options.shape.moe_inner = 5 * 128;
     options.shape.scales = seed % 2 == 0 ? "F32" : "BF16";

@@ -219,8 +219,9 @@ v1::LayerLayout World::LayerOf(const v1::Layout& base, uint32_t layer, uint32_t 
   const v1::LayerLayout& old = base.layers(static_cast<int>(layer));
   v1::LayerLayout out = old;
   out.clear_experts();
-  out.set_expert_group_size(group);
   SetAttention(&out, active, geometry().proto().query_heads());
+  if (geometry().ordinal(layer) < 0) return out;
+  out.set_expert_group_size(group);
   std::vector<uint32_t> experts(geometry().experts());
   for (uint32_t e = 0; e < experts.size(); ++e) experts[e] = e;
   std::shuffle(experts.begin(), experts.end(), random);
@@ -304,17 +305,19 @@ v1::Layout World::Reshaped(uint32_t group, uint32_t active, bool* done) {
   out.set_epoch(layout.epoch() + 1);
   std::set<uint32_t> banks;
   for (const v1::LayerLayout& layer : layout.layers()) {
-    banks.insert(static_cast<uint32_t>(geometry().ordinal(layer.layer()) + layer.bank_offset()));
+    const int32_t ordinal = geometry().ordinal(layer.layer());
+    if (ordinal >= 0) banks.insert(static_cast<uint32_t>(ordinal + layer.bank_offset()));
   }
   uint32_t rewrites = 0;
   *done = true;
   for (int l = 0; l < layout.layers_size(); ++l) {
     const v1::LayerLayout& old = layout.layers(l);
-    const bool there = old.expert_group_size() == group &&
-                       static_cast<uint32_t>(old.attention_size()) == active &&
-                       static_cast<uint32_t>(old.experts_size()) == active / group;
+    const bool plain = geometry().ordinal(old.layer()) < 0;
+    const bool there = static_cast<uint32_t>(old.attention_size()) == active &&
+                       (plain || (old.expert_group_size() == group &&
+                                  static_cast<uint32_t>(old.experts_size()) == active / group));
     if (there) continue;
-    const bool in_place = group == 1 && old.expert_group_size() == 1;
+    const bool in_place = plain || (group == 1 && old.expert_group_size() == 1);
     if (!in_place && rewrites == options_.spare_banks) {
       *done = false;
       continue;
