@@ -39,14 +39,13 @@ const (
 //
 // +kubebuilder:validation:XValidation:rule="self.mode != 'Hybrid'",fieldPath=".mode",message="mode Hybrid does not work yet: use Expert, Tensor or Auto"
 // +kubebuilder:validation:XValidation:rule="!has(self.autoscaling) || self.mode == 'Auto'",fieldPath=".autoscaling",message="autoscaling decides in mode Auto alone: set mode: Auto, or leave autoscaling out"
-// +kubebuilder:validation:XValidation:rule="self.replicas * self.ranksPerPod <= 8192",fieldPath=".replicas",message="a world has at most 8192 ranks: lower replicas or ranksPerPod"
+// +kubebuilder:validation:XValidation:rule="(self.replicas + (has(self.standby) ? self.standby : 0)) * self.ranksPerPod <= 8192",fieldPath=".replicas",message="a world has at most 8192 ranks, those of standby included: lower replicas, standby or ranksPerPod"
 // +kubebuilder:validation:XValidation:rule="!has(self.redundantExperts) || self.redundantExperts == 0 || has(self.rebalance)",fieldPath=".redundantExperts",message="redundantExperts are placed by rebalance: set rebalance too, e.g. rebalance: {}, or leave redundantExperts out"
 // +kubebuilder:validation:XValidation:rule="self.ranksPerPod == oldSelf.ranksPerPod",fieldPath=".ranksPerPod",message="ranksPerPod cannot be changed: make a MoEDeployment of another name beside this one"
 // +kubebuilder:validation:XValidation:rule="self.backend == oldSelf.backend && has(self.gpu) == has(oldSelf.gpu) && (!has(self.gpu) || self.gpu == oldSelf.gpu)",fieldPath=".backend",message="backend and gpu cannot be changed: make a MoEDeployment of another name beside this one"
 // +kubebuilder:validation:XValidation:rule="!has(self.gpu) || self.backend == 'CUDA'",fieldPath=".gpu",message="gpu is for backend CUDA: set backend: CUDA, or leave gpu out"
 // +kubebuilder:validation:XValidation:rule="self.backend != 'CUDA' || self.ranksPerPod == 1",fieldPath=".ranksPerPod",message="with backend CUDA a pod has one rank and one GPU: set ranksPerPod: 1 and more replicas"
 // +kubebuilder:validation:XValidation:rule="self.backend != 'CUDA' || !self.limits.hugePages",fieldPath=".limits.hugePages",message="hugePages are of the host's memory, and backend CUDA has weights and KV cache on the GPU: leave hugePages out"
-// +kubebuilder:validation:XValidation:rule="self.backend != 'CUDA' || !self.network.shareNodeMemory",fieldPath=".network.shareNodeMemory",message="shareNodeMemory is of the host's memory: memory of a GPU cannot be shown for reading alone; leave it out"
 type MoEDeploymentSpec struct {
 	// replicas is the number of pods of the world. `kubectl scale` and autoscalers set it.
 	// To stop serving, delete the MoEDeployment: 0 is refused.
@@ -56,6 +55,13 @@ type MoEDeploymentSpec struct {
 	// +kubebuilder:default=1
 	// +optional
 	Replicas int32 `json:"replicas,omitempty"`
+
+	// standby is the number of pods beyond replicas that are kept ready: image there, agent up, engine attached, no weights. Who is
+	// to join, also in place of a pod that died, is one of them if one is ready; another is made then. A pod that leaves stays as one.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=64
+	// +optional
+	Standby int32 `json:"standby,omitempty"`
 
 	// ranksPerPod is the number of ranks (accelerators) of each pod.
 	// +kubebuilder:validation:Minimum=1
@@ -308,7 +314,7 @@ type Network struct {
 	// +optional
 	InsecureFabric bool `json:"insecureFabric"`
 	// shareNodeMemory: agents of the world on one node show each other their memory, so that weights and KV cache between them are
-	// copied there and cross no network. Their pods get a folder of the node (a hostPath volume), which takes whoever administers
+	// copied there and cross no network; with backend CUDA by the GPUs themselves, where they reach each other. Their pods get a folder of the node (a hostPath volume), which takes whoever administers
 	// the namespace: its label serving.tangram.dev/share-node-memory must be "allowed", and its Pod Security admit hostPath
 	// volumes. Without the label no pod is made, and Degraded tells.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="network.shareNodeMemory cannot be changed, since pods keep the volumes that they were made with: make a MoEDeployment of another name beside this one"
@@ -422,6 +428,9 @@ type MoEDeploymentStatus struct {
 	// readyReplicas is the number of pods all of whose ranks are in the layout in force.
 	// +optional
 	ReadyReplicas int32 `json:"readyReplicas"`
+	// readyStandby is the number of pods in no layout that are ready to join.
+	// +optional
+	ReadyStandby int32 `json:"readyStandby,omitempty"`
 	// selector of the pods of ranks, as autoscalers read it.
 	// +optional
 	Selector string `json:"selector,omitempty"`

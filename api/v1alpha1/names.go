@@ -7,6 +7,7 @@ const (
 	ComponentLabel = "serving.tangram.dev/component" // one of the Component values
 	OrdinalLabel   = "serving.tangram.dev/ordinal"   // of a pod of ranks within its world
 	MemberLabel    = "serving.tangram.dev/member"    // "true" while a rank of the pod is in the layout in force
+	StandbyLabel   = "serving.tangram.dev/standby"   // "true" while the pod is one of spec.standby
 
 	ComponentRank    = "rank"
 	ComponentGateway = "gateway"

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	k8slabels "k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -36,6 +37,42 @@ func TestScaleUpAndDown(t *testing.T) {
 	require.Equal(t, "4 ranks Expert -> 2 ranks Expert", d.Status.RecentTransitions[0].What)
 	require.Equal(t, "2 ranks Expert -> 4 ranks Expert", d.Status.RecentTransitions[1].What)
 	require.Len(t, d.Status.RecentTransitions, 3)
+}
+
+// Pods that stand by are there beside the world, are not counted by autoscalers, join at once, and take who leaves among them.
+func TestPodsStandBy(t *testing.T) {
+	b := newBed(t)
+	d := b.deployment("w", 2)
+	d.Spec.Standby = 1
+	require.NoError(t, b.c.Create(t.Context(), d))
+	standing := func(what string, replicas, standby int32, names ...string) {
+		t.Helper()
+		b.until("w", what, func(d *api.MoEDeployment) bool {
+			return has(d, api.ConditionReady, metav1.ConditionTrue, api.ReasonServing) && d.Status.Width == replicas && d.Status.Replicas == replicas &&
+				d.Status.ReadyStandby == standby && slices.Equal(names, b.podNames("w"))
+		})
+	}
+	standing("one stands by", 2, 1, "w-0", "w-1", "w-2")
+	stands := b.pod("w-2")
+	require.Equal(t, "true", stands.Labels[api.StandbyLabel])
+	require.Empty(t, stands.Labels[api.MemberLabel])
+	selector, err := k8slabels.Parse(b.get("w").Status.Selector)
+	require.NoError(t, err)
+	require.False(t, selector.Matches(k8slabels.Set(stands.Labels)))
+	require.True(t, selector.Matches(k8slabels.Set(b.pod("w-0").Labels)))
+
+	b.let(fate{hold: true}, "w-3") // who stands by next takes its time
+	b.scale(3)
+	standing("it is in", 3, 0, "w-0", "w-1", "w-2", "w-3")
+	require.Equal(t, stands.UID, b.pod("w-2").UID)
+	require.Empty(t, b.pod("w-2").Labels[api.StandbyLabel])
+	b.let(fate{})
+	standing("another stands by", 3, 1, "w-0", "w-1", "w-2", "w-3")
+
+	b.scale(1)
+	standing("one of those that left", 1, 1, "w-0", "w-1")
+	b.change(`{"spec":{"standby":0}}`)
+	standing("none any more", 1, 0, "w-0")
 }
 
 func TestVictimsOfAScaleDown(t *testing.T) {

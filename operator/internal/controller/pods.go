@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -121,10 +122,11 @@ func (r *Reconciler) createPods(ctx context.Context, d *api.MoEDeployment, a *au
 	if s.withheld != nil {
 		return nil
 	}
-	for i, ordinal := range s.decision.Create {
-		err := r.createPod(ctx, d, a, ordinal)
+	all := slices.Concat(s.decision.Create, s.decision.StandBy)
+	for i, ordinal := range all {
+		err := r.createPod(ctx, d, a, ordinal, i >= len(s.decision.Create))
 		if why := refused(err); why != nil && why.reason == api.ReasonRefusedByCluster {
-			for _, o := range s.decision.Create[i:] {
+			for _, o := range all[i:] {
 				s.problems = append(s.problems, problem{podName(d, o), why.reason, clip(why.message, longestWords)})
 			}
 			return nil
@@ -137,8 +139,11 @@ func (r *Reconciler) createPods(ctx context.Context, d *api.MoEDeployment, a *au
 }
 
 // createPod of an ordinal, with its certificates before it.
-func (r *Reconciler) createPod(ctx context.Context, d *api.MoEDeployment, a *authority, ordinal int) error {
+func (r *Reconciler) createPod(ctx context.Context, d *api.MoEDeployment, a *authority, ordinal int, standsBy bool) error {
 	pod := r.rankPod(d, ordinal)
+	if standsBy {
+		pod.Labels[api.StandbyLabel] = "true"
+	}
 	if err := r.podCertificates(ctx, d, a, pod.Name); err != nil {
 		return err
 	}
@@ -194,22 +199,20 @@ func endsNow(p *corev1.Pod) bool {
 	return p.DeletionTimestamp != nil && p.DeletionGracePeriodSeconds != nil && *p.DeletionGracePeriodSeconds <= 1
 }
 
-// labelMembers marks the pods that the engines' Service leads to.
-func (r *Reconciler) labelMembers(ctx context.Context, pods []corev1.Pod, layout []string) error {
+// label marks the pods that the engines' Service leads to, and those that autoscalers do not count.
+func (r *Reconciler) label(ctx context.Context, pods []corev1.Pod, layout, standing []string) error {
 	for i := range pods {
 		p := &pods[i]
-		want := ""
-		if slices.Contains(layout, string(p.UID)) {
-			want = "true"
-		}
-		if p.Labels[api.MemberLabel] == want {
-			continue
-		}
 		before := p.DeepCopy()
-		if want == "" {
-			delete(p.Labels, api.MemberLabel)
-		} else {
-			p.Labels[api.MemberLabel] = want
+		for label, whose := range map[string][]string{api.MemberLabel: layout, api.StandbyLabel: standing} {
+			if slices.Contains(whose, string(p.UID)) {
+				p.Labels[label] = "true"
+			} else {
+				delete(p.Labels, label)
+			}
+		}
+		if maps.Equal(before.Labels, p.Labels) {
+			continue
 		}
 		if err := r.Patch(ctx, p, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("label pod %s: %w", p.Name, err)

@@ -331,7 +331,7 @@ func (r *Reconciler) act(ctx context.Context, d *api.MoEDeployment, a *authority
 		return round.Again, nil
 	}
 	s.decision = round.Decision
-	if err := r.labelMembers(ctx, pods, round.Layout); err != nil {
+	if err := r.label(ctx, pods, round.Layout, s.decision.Standing); err != nil {
 		return 0, err
 	}
 	for _, x := range s.decision.Delete {
@@ -356,7 +356,7 @@ func (r *Reconciler) keeper(d *api.MoEDeployment, w *world.World) (*keeper.Keepe
 	if err != nil {
 		return nil, reconcile.TerminalError(err) // refused by the API server, unless its CRD is another's
 	}
-	return &keeper.Keeper{World: w, Record: recorders{r, d}, Wanted: keeper.Wanted{Pods: int(d.Spec.Replicas), Shape: layout.Shape{Mode: mode}, Copies: true,
+	return &keeper.Keeper{World: w, Record: recorders{r, d}, Wanted: keeper.Wanted{Pods: int(d.Spec.Replicas), Standby: int(d.Spec.Standby), Shape: layout.Shape{Mode: mode}, Copies: true,
 		SpareBanks: uint32(d.Spec.Limits.SpareBanks), Limits: limits(d), Rebalance: d.Spec.Rebalance != nil}}, nil
 }
 

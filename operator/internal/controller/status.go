@@ -59,8 +59,13 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 	before := d.DeepCopy()
 	st := &d.Status
 	st.ObservedGeneration = d.Generation
-	st.Selector = k8slabels.SelectorFromSet(selector(d, api.ComponentRank)).String()
-	st.Replicas = int32(len(s.pods))
+	st.Selector = k8slabels.SelectorFromSet(selector(d, api.ComponentRank)).String() + ",!" + api.StandbyLabel
+	st.Replicas = 0
+	for i := range s.pods {
+		if s.pods[i].Labels[api.StandbyLabel] == "" {
+			st.Replicas++
+		}
+	}
 	st.Endpoint = endpoint(d)
 	if s.load != nil {
 		st.Load = s.load
@@ -163,11 +168,14 @@ func fillLayout(d *api.MoEDeployment, s *scene) {
 	st := &d.Status
 	l := s.seen.Layout
 	st.Epoch, st.LayoutHash, st.Width, st.Revision = int64(s.seen.Epoch), hex.EncodeToString(s.seen.Hash), int32(len(l.GetMembers())), l.GetRevision()
-	st.Mode, st.Members, st.ReadyReplicas, st.Transition = modeOf(d, l), nil, 0, nil
+	st.Mode, st.Members, st.ReadyReplicas, st.ReadyStandby, st.Transition = modeOf(d, l), nil, 0, 0, nil
 	in := layoutPods(l)
 	for i := range s.pods {
-		if slices.Contains(in, string(s.pods[i].UID)) {
+		switch p := &s.pods[i]; {
+		case slices.Contains(in, string(p.UID)):
 			st.ReadyReplicas++
+		case p.DeletionTimestamp == nil && keeper.Ready(s.seen.Statuses[string(p.UID)], int(d.Spec.RanksPerPod), s.seen.Outcasts) != nil:
+			st.ReadyStandby++
 		}
 	}
 	for rank, m := range l.GetMembers() {
@@ -290,8 +298,8 @@ func progressingOf(d *api.MoEDeployment, s *scene) verdict {
 	case len(s.decision.Create)+len(s.decision.Waiting) > 0:
 		n := len(s.decision.Create) + len(s.decision.Waiting)
 		return yes(api.ReasonWaitingForPods, fmt.Sprintf("%d of %d pods are not there, or their engines not attached", n, d.Spec.Replicas))
-	case len(s.pods) != int(d.Spec.Replicas) || len(s.decision.Delete) > 0:
-		return yes(api.ReasonReleasingPods, fmt.Sprintf("%d pods, %d wanted", len(s.pods), d.Spec.Replicas))
+	case len(s.pods) > int(d.Spec.Replicas+d.Spec.Standby) || len(s.decision.Delete) > 0:
+		return yes(api.ReasonReleasingPods, fmt.Sprintf("%d pods, %d wanted", len(s.pods), d.Spec.Replicas+d.Spec.Standby))
 	case !s.seen.Looked:
 		return yes(api.ReasonWaitingForPods, "the agents were not asked yet")
 	}

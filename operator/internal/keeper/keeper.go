@@ -17,8 +17,9 @@ import (
 
 // Wanted is what a world shall be.
 type Wanted struct {
-	Pods  int
-	Shape layout.Shape
+	Pods    int
+	Standby int // pods, as fleet.World has them
+	Shape   layout.Shape
 	// Copies of experts may be wherever a rebalance has put them: only the mode of Shape counts. Else they go, or come, as
 	// Shape has it.
 	Copies     bool
@@ -106,7 +107,7 @@ func (k *Keeper) Decide(seen world.Snapshot, facts Facts) Round {
 		ids = append(ids, m.Id)
 	}
 	r.Decided = true
-	r.Decision = fleet.Decide(fleet.World{Wanted: k.Wanted.Pods, Pods: facts.Pods, Layout: r.Layout, InForce: ids, Broken: seen.Broken != nil,
+	r.Decision = fleet.Decide(fleet.World{Wanted: k.Wanted.Pods, Standby: k.Wanted.Standby, Pods: facts.Pods, Layout: r.Layout, InForce: ids, Broken: seen.Broken != nil,
 		ShapeReached: k.reached(seen.Layout), Unfinished: seen.Unfinished, Busy: seen.Running != nil})
 	return r
 }

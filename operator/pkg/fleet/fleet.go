@@ -30,8 +30,9 @@ type Pod struct {
 
 // World is what is so, and what is wanted.
 type World struct {
-	Wanted int // pods
-	Pods   []Pod
+	Wanted  int // pods
+	Standby int // pods beyond these that are kept ready to join
+	Pods    []Pod
 	// Layout: pod UIDs of the members of the layout in force, by rank; empty: none.
 	Layout []string
 	// InForce: ids of those members, by rank. A rank that a repair has left out is in its pod under
@@ -57,10 +58,13 @@ type Deletion struct {
 
 // Decision is what to do next. All of it may be done, in any order.
 type Decision struct {
-	Create []int // ordinals
-	Delete []Deletion
+	Create  []int // ordinals
+	StandBy []int // ordinals to create that are not waited for
+	Delete  []Deletion
 	// Target: ids of the members that the world shall have; nil: stay as it is.
 	Target []string
+	// Standing by are these pods (UIDs), ready or not. They are as wanted.
+	Standing []string
 	// Waiting for these pods, by name, before the wanted width can be reached.
 	Waiting []string
 	// Repair before anything else: the layout in force cannot go on as it is.
@@ -72,7 +76,7 @@ type Decision struct {
 
 // Settled says that nothing is to be done or waited for.
 func (d *Decision) Settled() bool {
-	return len(d.Create)+len(d.Delete)+len(d.Target)+len(d.Waiting) == 0 && !d.Repair
+	return len(d.Create)+len(d.StandBy)+len(d.Delete)+len(d.Target)+len(d.Waiting) == 0 && !d.Repair
 }
 
 // Decide what to do next.
@@ -88,19 +92,27 @@ func Decide(w World) Decision {
 	slices.SortFunc(f.staying, leaveLater)
 	keep := f.staying[:min(len(f.staying), w.Wanted)]
 	need := w.Wanted - len(keep)
-	slices.SortFunc(f.spare, func(a, b Pod) int { return cmp.Compare(a.Ordinal, b.Ordinal) })
+	slices.SortFunc(f.spare, joinSooner)
 	spare := f.spare[:min(len(f.spare), need)]
 	for range need - len(spare) {
 		d.Create = append(d.Create, f.freeOrdinal())
 	}
+	rest := f.spare[len(spare):]
+	standing := min(len(rest), w.Standby)
+	for range w.Standby - standing {
+		d.StandBy = append(d.StandBy, f.freeOrdinal())
+	}
+	for _, p := range rest[:standing] {
+		d.Standing = append(d.Standing, p.UID)
+	}
 	if !w.Busy { // a running transition may still bring these in
-		for _, p := range f.spare[len(spare):] {
+		for _, p := range rest[standing:] {
 			d.Delete = append(d.Delete, Deletion{Name: p.Name, UID: p.UID, Why: "none of its ranks is in the layout, and fewer pods are wanted"})
 		}
 	}
 	joiners := 0
 	for _, p := range spare {
-		if p.Members == nil || p.Ended {
+		if !p.Ready() {
 			d.Waiting = append(d.Waiting, p.Name)
 		} else {
 			joiners++
@@ -117,12 +129,29 @@ func Decide(w World) Decision {
 	return d
 }
 
+// Ready to join.
+func (p *Pod) Ready() bool { return p.Members != nil && !p.Ended && !p.Deleting }
+
+// joinSooner orders pods of no layout: who is ready comes first.
+func joinSooner(a, b Pod) int {
+	later := func(p Pod) int {
+		switch {
+		case !p.Ready():
+			return 2
+		case p.NodeGoing:
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(cmp.Compare(later(a), later(b)), cmp.Compare(a.Ordinal, b.Ordinal))
+}
+
 // sorted is a world's pods by what they are.
 type sorted struct {
 	w        World
 	staying  []Pod // in the layout
 	leaving  []Pod // in the layout, and being deleted by somebody
-	spare    []Pod // in no layout: about to join, or left over
+	spare    []Pod // in no layout: about to join, standing by, or left over
 	ended    []Pod // in no layout, and of no use any more
 	lost     []string
 	ordinals map[int]bool // taken

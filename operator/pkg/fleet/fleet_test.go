@@ -79,7 +79,7 @@ func (c *cluster) do(t *testing.T, d Decision) {
 		}
 		c.remove(x.UID)
 	}
-	for _, o := range d.Create {
+	for _, o := range slices.Concat(d.Create, d.StandBy) {
 		c.create(t, o)
 	}
 	if d.Target != nil {
@@ -160,8 +160,13 @@ func (c *cluster) finish() {
 	}
 	c.enter(ids)
 	c.Busy, c.ShapeReached, c.goal = false, true, nil
+	c.end()
+}
+
+// end the pods that somebody deleted and that have left: their preStop hooks do.
+func (c *cluster) end() {
 	for _, p := range slices.Clone(c.Pods) {
-		if p.Deleting && !slices.Contains(c.Layout, p.UID) { // its preStop hook ends
+		if p.Deleting && !slices.Contains(c.Layout, p.UID) {
 			c.remove(p.UID)
 		}
 	}
@@ -181,6 +186,7 @@ func (c *cluster) settle(t *testing.T) {
 			c.Pods[i].Replaceable = true
 		}
 		c.finish()
+		c.end()
 		d := Decide(c.World)
 		if d.Settled() && !c.Busy {
 			return
@@ -351,17 +357,17 @@ func TestBusyDeletesNothingOfIt(t *testing.T) {
 	require.Nil(t, d.Target)
 }
 
-// Whatever happens in between, in the end there are as many pods as wanted, all in the layout; the world never
+// Whatever happens in between, in the end there are as many pods as wanted in the layout, and as many beside it as shall stand by; the world never
 // starts again while somebody survives.
 func TestRandomHistoriesConverge(t *testing.T) {
 	deaths := 0
 	for seed := range uint64(3000) {
 		r := rand.New(rand.NewPCG(seed, 4))
-		c := &cluster{World: World{Wanted: 1 + r.IntN(5)}, ranks: 1 + r.IntN(3), lives: map[string]int{}}
+		c := &cluster{World: World{Wanted: 1 + r.IntN(5), Standby: r.IntN(3)}, ranks: 1 + r.IntN(3), lives: map[string]int{}}
 		for range 60 {
 			switch r.IntN(10) {
 			case 0:
-				c.Wanted = 1 + r.IntN(6)
+				c.Wanted, c.Standby = 1+r.IntN(6), r.IntN(3)
 			case 1:
 				c.ShapeReached = c.Busy && c.ShapeReached
 			case 2, 3:
@@ -406,10 +412,12 @@ func TestRandomHistoriesConverge(t *testing.T) {
 			}
 		}
 		c.settle(t)
-		require.Len(t, c.Pods, c.Wanted, "seed %d", seed)
+		require.Len(t, c.Pods, c.Wanted+c.Standby, "seed %d", seed)
 		require.Len(t, c.Layout, c.Wanted*c.ranks, "seed %d", seed)
 		for _, p := range c.Pods {
-			require.Subset(t, c.InForce, c.members(p.UID), "seed %d", seed)
+			if slices.Contains(c.Layout, p.UID) {
+				require.Subset(t, c.InForce, c.members(p.UID), "seed %d", seed)
+			}
 		}
 	}
 	require.Greater(t, deaths, 3000)

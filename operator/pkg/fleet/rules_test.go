@@ -33,6 +33,59 @@ func TestSparePodsOfLowOrdinalsJoin(t *testing.T) {
 	require.Equal(t, "d", d.Delete[0].Name)
 }
 
+// Who stands by joins first, whatever its ordinal, and another one is made; nobody waits for that one.
+func TestWhoStandsByJoinsFirst(t *testing.T) {
+	w := serving()
+	w.Standby = 2
+	d := Decide(w)
+	require.Equal(t, Decision{StandBy: []int{1, 2}}, d)
+	require.False(t, d.Settled())
+	w.Pods = append(w.Pods, pod("b", 1), pod("c", 2, "u-c/0/1"))
+	d = Decide(w)
+	require.Equal(t, Decision{Standing: []string{"u-c", "u-b"}}, d)
+	require.True(t, d.Settled(), "one of them is not ready, which is nobody's business yet")
+	w.Wanted = 2
+	require.Equal(t, Decision{StandBy: []int{3}, Standing: []string{"u-b"}, Target: []string{"u-a/0/1", "u-c/0/1"}}, Decide(w))
+	w.Pods[2].NodeGoing, w.Pods[1].Members = true, []string{"u-b/0/1"}
+	require.Equal(t, []string{"u-a/0/1", "u-b/0/1"}, Decide(w).Target, "rather than one whose node goes")
+}
+
+// Who leaves stands by, as far as that is wanted.
+func TestWhoLeavesStandsBy(t *testing.T) {
+	c := settled(t, 3, 2)
+	c.Wanted, c.Standby = 1, 1
+	c.settle(t)
+	require.Equal(t, []string{"w-0", "w-1"}, names(c))
+	require.Len(t, c.Layout, 2)
+	c.Wanted = 2
+	d := Decide(c.World)
+	require.Equal(t, []int{2}, d.StandBy)
+	require.Empty(t, d.Create)
+	require.Len(t, d.Target, 4, "at once")
+	c.settle(t)
+	require.Equal(t, []string{"w-0", "w-1", "w-2"}, names(c))
+	c.Standby = 0
+	c.settle(t)
+	require.Equal(t, []string{"w-0", "w-1"}, names(c))
+}
+
+// A pod that died is replaced by one that stands by.
+func TestALostPodIsReplacedByWhoStandsBy(t *testing.T) {
+	c := settled(t, 2, 1)
+	c.Standby = 1
+	c.settle(t)
+	stands := c.Pods[2].UID
+	require.NotContains(t, c.Layout, stands)
+	c.die(&c.Pods[0], 1)
+	c.do(t, Decide(c.World)) // the repair
+	for i := range c.Pods {
+		c.start(i)
+	}
+	require.Contains(t, Decide(c.World).Target, c.members(stands)[0])
+	c.settle(t)
+	require.Len(t, c.Pods, 3)
+}
+
 // Pods that are there already, ready or not, count: no more are made than are missing.
 func TestAsManyAreMadeAsAreMissing(t *testing.T) {
 	w := serving()
