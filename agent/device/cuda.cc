@@ -146,10 +146,20 @@ SharedFd CudaDevice::Adopted(uint32_t descriptor) const {
   return handles_->all.at(descriptor)->Descriptor().value();  // it was kept
 }
 
-Result<UniqueFd> CudaDevice::ForReading() const {
-  return Invalid(
-      "its memory has a descriptor for each handle, and none of them is for reading alone; pods of "
-      "this node copy by another way");
+Result<std::vector<Extent>> CudaDevice::PlaceOf(const BlockPtr& block) const {
+  const auto* own = dynamic_cast<const OwnBlock*>(block.get());
+  if (own == nullptr || own->handles != handles_) return Invalid("a block of another device");
+  return std::vector<Extent>(own->extents().begin(), own->extents().end());
+}
+
+Result<Readable> CudaDevice::ForReading() const {
+  if (handles_ == nullptr) return Invalid("an importer has no memory to be read");
+  return Readable{total_bytes(), unit_, [handles = handles_](uint64_t number) -> Result<SharedFd> {
+                    if (number >= handles->all.size()) {
+                      return Invalid(fmt::format("handle {} of {}", number, handles->all.size()));
+                    }
+                    return handles->all[number]->Descriptor();
+                  }};
 }
 
 Result<BlockPtr> CudaDevice::Import(int descriptor, std::span<const Extent> extents) {

@@ -48,11 +48,15 @@ class CudaDevice final : public Device {
   Result<BlockPtr> Claim(std::span<const Extent> extents) override;
   // A descriptor and an extent for each handle.
   Result<Export> ExportOf(const BlockPtr& block) override;
+  Result<std::vector<Extent>> PlaceOf(const BlockPtr& block) const override;
   SharedFd Adopted(uint32_t descriptor) const override;
-  Result<UniqueFd> ForReading() const override;
-  // One handle, from its start on, mapped whole: one extent. How much it has shows in Map. The
-  // driver knows no descriptors for reading alone; who maps for reading cannot write, though.
+  // A descriptor for each handle. The driver knows none for reading alone: who maps for reading
+  // cannot write, but may map for writing (docs/security.md).
+  Result<Readable> ForReading() const override;
+  // One handle, from its start on, mapped whole: one extent. How much it has shows in Map. Of
+  // another GPU too, if this one reaches it; that it does not shows in Map.
   Result<BlockPtr> Import(int descriptor, std::span<const Extent> extents) override;
+  bool maps_parts() const override { return false; }
   Result<std::vector<Mapping>> Map(const SpacePtr& space, std::span<const Placement> placements,
                                    Access access) override;
   // On a stream of its own.

@@ -80,7 +80,6 @@ TEST_F(CudaDeviceTest, TheCpuReachesNothingOfIt) {
   const auto mapped = device_->Map(space_, Blocks(1), Access::kReadWrite);
   ASSERT_TRUE(mapped.ok());
   EXPECT_TRUE(View(At(0)).empty());
-  EXPECT_EQ(device_->ForReading().status().code(), Code::kInvalid);
 }
 
 TEST_F(CudaDeviceTest, AccessIsGivenOnceForWhatLiesSideBySide) {

@@ -37,6 +37,15 @@ struct Export {
   std::vector<Extent> extents;
 };
 
+// All of a device's memory, for processes of other pods of this machine, which may read it. Lives
+// as long as they like.
+struct Readable {
+  uint64_t bytes = 0;
+  uint64_t unit = 0;  // bytes of each descriptor; the last may have fewer
+  // Of the bytes from `number * unit` on. Thread-safe.
+  std::function<Result<SharedFd>(uint64_t number)> descriptor;
+};
+
 // Physical memory, created here or imported. Freed when the last mapping and the last
 // reference are gone.
 class Block {
@@ -130,15 +139,19 @@ class Device {
   // and that this device took over (`descriptor`: of those that it was given).
   virtual Result<BlockPtr> Claim(std::span<const Extent> extents) = 0;
   virtual Result<Export> ExportOf(const BlockPtr& block) = 0;
+  // Where in all of its memory a block's bytes lie, in order.
+  virtual Result<std::vector<Extent>> PlaceOf(const BlockPtr& block) const = 0;
   // What others are given instead of the descriptor that it took over, by its place among them.
   virtual SharedFd Adopted(uint32_t /*descriptor*/) const { return nullptr; }
-  // One descriptor of everything that this device has, for processes of other pods of this machine,
-  // which may read it and no more. kInvalid: there is none.
-  virtual Result<UniqueFd> ForReading() const = 0;
+  // Where the system knows descriptors for reading alone, who has them can do no more. kInvalid:
+  // there is nothing to read.
+  virtual Result<Readable> ForReading() const = 0;
   // Takes the descriptor's bytes; duplicates it. Mapped for writing as far as it is open for that.
   // kInvalid also if whoever made it could take the bytes away again. Where memory comes in
   // handles, the one extent is a handle, whole.
   virtual Result<BlockPtr> Import(int descriptor, std::span<const Extent> extents) = 0;
+  // Parts of what was imported may be mapped; else it is mapped whole.
+  virtual bool maps_parts() const { return true; }
 
   // Maps all of them, in order, with this access, or none; nothing may lie there yet. What lies
   // side by side costs as one.

@@ -79,7 +79,13 @@ Result<Export> GhostDevice::ExportOf(const BlockPtr& block) {
   return Export{{stand_in_}, {own->extents().begin(), own->extents().end()}};
 }
 
-Result<UniqueFd> GhostDevice::ForReading() const {
+Result<std::vector<Extent>> GhostDevice::PlaceOf(const BlockPtr& block) const {
+  const auto* own = dynamic_cast<const ArenaBlock*>(block.get());
+  if (own == nullptr) return Status(Code::kInvalid, "ghost device: a block of another device");
+  return std::vector<Extent>(own->extents().begin(), own->extents().end());
+}
+
+Result<Readable> GhostDevice::ForReading() const {
   return Status(Code::kInvalid, "ghost device: no bytes to read");
 }
 

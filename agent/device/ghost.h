@@ -29,7 +29,8 @@ class GhostDevice final : public Device {
   Result<BlockPtr> Create(uint64_t bytes) override;
   Result<BlockPtr> Claim(std::span<const Extent> extents) override;
   Result<Export> ExportOf(const BlockPtr& block) override;
-  Result<UniqueFd> ForReading() const override;
+  Result<std::vector<Extent>> PlaceOf(const BlockPtr& block) const override;
+  Result<Readable> ForReading() const override;
   Result<BlockPtr> Import(int descriptor, std::span<const Extent> extents) override;
   Result<std::vector<Mapping>> Map(const SpacePtr& space, std::span<const Placement> placements,
                                    Access access) override;

@@ -311,14 +311,34 @@ SharedFd HostDevice::Adopted(uint32_t descriptor) const {
   return files_->files.at(descriptor).shown;  // those that it took over are the first
 }
 
-Result<UniqueFd> HostDevice::ForReading() const {
-  if (files_ == nullptr || files_->files.size() != 1) {
-    return Status(Code::kInvalid, "host device: its memory has not one descriptor");
+Result<std::vector<Extent>> HostDevice::PlaceOf(const BlockPtr& block) const {
+  const auto* own = dynamic_cast<const OwnBlock*>(block.get());
+  if (own == nullptr || own->files != files_) {
+    return Status(Code::kInvalid, "host device: a block of another device");
   }
-  const std::string path = fmt::format("/proc/self/fd/{}", files_->files[0].own.get());
-  UniqueFd out(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!out) return Failed("opening for reading", path);
-  return out;
+  return std::vector<Extent>(own->extents().begin(), own->extents().end());
+}
+
+Result<Readable> HostDevice::ForReading() const {
+  if (files_ == nullptr) {
+    return Status(Code::kInvalid, "host device: an importer has no memory to be read");
+  }
+  const uint64_t unit = files_->files.front().bytes;
+  std::vector<SharedFd> all;
+  for (const Files::File& file : files_->files) {
+    if (file.start != all.size() * unit) {
+      return Status(Code::kInvalid, "host device: its descriptors are of several sizes");
+    }
+    const std::string path = fmt::format("/proc/self/fd/{}", file.own.get());
+    UniqueFd readable(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!readable) return Failed("opening for reading", path);
+    all.push_back(std::make_shared<UniqueFd>(std::move(readable)));
+  }
+  return Readable{total_bytes(), unit, [all = std::move(all)](uint64_t number) -> Result<SharedFd> {
+                    if (number < all.size()) return all[number];
+                    return Status(Code::kInvalid, fmt::format("host device: descriptor {} of {}",
+                                                              number, all.size()));
+                  }};
 }
 
 Result<BlockPtr> HostDevice::Import(int descriptor, std::span<const Extent> extents) {

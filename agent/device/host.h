@@ -43,8 +43,10 @@ class HostDevice final : public Device {
   Result<BlockPtr> Create(uint64_t bytes) override;
   Result<BlockPtr> Claim(std::span<const Extent> extents) override;
   Result<Export> ExportOf(const BlockPtr& block) override;
+  Result<std::vector<Extent>> PlaceOf(const BlockPtr& block) const override;
   SharedFd Adopted(uint32_t descriptor) const override;
-  Result<UniqueFd> ForReading() const override;
+  // Fails where it has several memfds of sizes that differ, but for the last one's.
+  Result<Readable> ForReading() const override;
   Result<BlockPtr> Import(int descriptor, std::span<const Extent> extents) override;
   Result<std::vector<Mapping>> Map(const SpacePtr& space, std::span<const Placement> placements,
                                    Access access) override;

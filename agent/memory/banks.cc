@@ -134,10 +134,10 @@ Result<std::vector<device::Extent>> Banks::ExtentsOf(const device::Memory& memor
       return Status(Code::kInternal, fmt::format("byte {} of the banks is not backed", at));
     }
     const auto& [begin, block] = *std::prev(after);
-    const auto exported = device_->ExportOf(block.mapping.block());
-    if (!exported.ok()) return exported.status();
+    const auto place = device_->PlaceOf(block.mapping.block());
+    if (!place.ok()) return place.status();
     uint64_t skip = at - begin;
-    for (const device::Extent& extent : exported->extents) {
+    for (const device::Extent& extent : *place) {
       if (left == 0) break;
       if (skip >= extent.length) {
         skip -= extent.length;

@@ -54,7 +54,7 @@ class Banks {
   }
   uint64_t mapped_bytes() const { return mapped_bytes_; }
 
-  // Where backed bytes lie in the one descriptor of a device, in order (Device::ForReading).
+  // Where backed bytes lie in all of the device's memory, in order (Device::PlaceOf).
   // kInternal: some are not backed.
   Result<std::vector<device::Extent>> ExtentsOf(const device::Memory& memory) const;
 

@@ -83,10 +83,18 @@ void Print(const nlohmann::json& line) {
   std::fflush(stdout);
 }
 
+// All of what the source has, in one descriptor.
+std::shared_ptr<PeerMemory> Shown(const device::Platform& platform, int descriptor,
+                                  uint64_t bytes) {
+  auto peer = Must(PeerMemory::Of(std::move(platform.Importers().weights), bytes, bytes));
+  if (!peer->Give(0, descriptor).ok()) std::exit(1);
+  return peer;
+}
+
 void ReadRows(const device::Platform& platform, int descriptor, uint64_t bytes,
               const StagedShape& shape, int rounds) {
   constexpr uint64_t kInCache = 1 << 20;  // both buffers
-  const std::shared_ptr<PeerMemory> peer = Must(PeerMemory::Open(platform, descriptor, bytes));
+  const std::shared_ptr<PeerMemory> peer = Shown(platform, descriptor, bytes);
   const uint64_t experts = bytes / shape.expert_bytes();
   const device::Memory from = Must(peer->At({0, experts * shape.expert_bytes()}));
   const uint64_t mine = ShardBytes(shape, from);
@@ -109,7 +117,7 @@ void Read(const device::Platform& platform, int descriptor, uint64_t unit, uint6
           int rounds) {
   const Owned to(platform, bytes, std::byte{2});
   device::Memory from;
-  std::shared_ptr<PeerMemory> peer = Must(PeerMemory::Open(platform, descriptor, bytes));
+  std::shared_ptr<PeerMemory> peer = Shown(platform, descriptor, bytes);
   const double mapping = Seconds([&] { from = Must(peer->At({0, bytes})); });
   const auto copy = [&](uint64_t first, uint64_t stride) {
     uint64_t hash = 0;
@@ -149,8 +157,8 @@ int Main(const StagedShape* shape, uint64_t unit, uint64_t bytes, int rounds, bo
   const Owned source(*platform, bytes, std::byte{1});
   const pid_t reader = fork();
   if (reader == 0) {
-    const UniqueFd shown = Must(source.devices.weights->ForReading());
-    const int descriptor = shown.get();
+    const SharedFd shown = Must(Must(source.devices.weights->ForReading()).descriptor(0));
+    const int descriptor = shown->get();
     if (shape != nullptr) {
       ReadRows(*platform, descriptor, bytes, *shape, rounds);
     } else {

@@ -72,6 +72,9 @@ struct DataServer::Connection {
   // the memory of little at once.
   Status Gather(size_t end);
   Status Show();
+  // {0, number}, in place of a token.
+  Status Answer(uint64_t number);
+  Status Attach(uint64_t number);
   bool kv() const { return grant.kv.bytes > 0 && !of_node; }  // and is sent range by range
 
   std::unique_ptr<net::Stream> owned;
@@ -91,7 +94,8 @@ struct DataServer::Connection {
   std::shared_ptr<std::byte[]> gathered;   // the last of them
   uint64_t gathered_size = 0;              // that it has room for
   std::vector<std::byte> bad;              // a fault: goes out in place of the first piece
-  std::vector<std::byte> text;             // of an answer to who is shown memory
+  std::vector<std::byte> text;             // of an answer to who is shown memory,
+  std::vector<uint64_t> numbers;           // and which descriptors it may ask for
   Clock::time_point moved = Clock::now();
 };
 
@@ -196,6 +200,7 @@ void DataServer::Connection::LetGo() {
   gathered.reset();
   gathered_size = 0;
   bad = text = {};
+  numbers = {};
   apart.clear();
 }
 
@@ -229,12 +234,9 @@ Status DataServer::Connection::Next() {
   const auto whole = ReadToken();
   if (!whole.ok()) return whole.status();
   if (!*whole) return OkStatus();
-  if (of_node && token == decltype(token){}) {  // answered under the lease, or not at all
-    token_bytes = at = 0;
-    moved = Clock::now();
-    text.assign(sizeof(uint64_t), std::byte{0});
-    out.assign(1, {text.data(), text.size()});
-    return OkStatus();
+  if (std::array<uint64_t, 2> question{}; of_node) {
+    std::memcpy(question.data(), token.data(), sizeof question);
+    if (question[0] == 0) return Answer(question[1]);
   }
   TANGRAM_RETURN_IF_ERROR(Open());
   // KV is sent by other threads.
@@ -259,32 +261,55 @@ Status DataServer::Connection::Open() {
   return of_node ? Show() : Begin();
 }
 
+Status DataServer::Connection::Attach(uint64_t number) {
+  const auto shared = grant.shown->window->memory().descriptor(number);
+  if (!shared.ok()) return shared.status();
+  std::vector<UniqueFd> descriptors;
+  descriptors.emplace_back(fcntl((*shared)->get(), F_DUPFD_CLOEXEC, 0));
+  if (!descriptors[0]) {
+    return {Code::kInternal, fmt::format("no descriptor to show: {}", std::strerror(errno))};
+  }
+  stream.Attach(std::move(descriptors));
+  return OkStatus();
+}
+
+// Sent under the lease, or not at all.
+Status DataServer::Connection::Answer(uint64_t number) {
+  token_bytes = at = 0;
+  moved = Clock::now();
+  if (number > 0) {
+    if (!grant.shown || !std::binary_search(numbers.begin(), numbers.end(), number - 1)) {
+      return {Code::kInvalid, fmt::format("descriptor {} is not of what was shown", number - 1)};
+    }
+    TANGRAM_RETURN_IF_ERROR(Attach(number - 1));
+  }
+  text.assign(sizeof(uint64_t), std::byte{0});
+  out.assign(1, {text.data(), text.size()});
+  return OkStatus();
+}
+
 Status DataServer::Connection::Show() {
   if (!grant.shown) {
     return {Code::kInvalid, "a token by which memory is not shown, on the node's socket"};
   }
   const Window& window = *grant.shown->window;
   const std::vector<device::Extent>& extents = grant.shown->extents;
-  std::vector<UniqueFd> descriptors;
-  descriptors.emplace_back(fcntl(window.descriptor(), F_DUPFD_CLOEXEC, 0));
-  if (!descriptors[0]) {
-    return {Code::kInternal, fmt::format("no descriptor to show: {}", std::strerror(errno))};
-  }
+  numbers = grant.shown->Numbers();
+  TANGRAM_RETURN_IF_ERROR(Attach(extents.empty() ? 0 : extents[0].offset / window.memory().unit));
   const uint64_t count = extents.size();
-  const uint64_t bytes = window.bytes();
   text.clear();
   const auto add = [&](const void* from, size_t size) {
     const auto* const begin = static_cast<const std::byte*>(from);
     text.insert(text.end(), begin, begin + size);
   };
   add(window.id().data(), window.id().size());
-  add(&bytes, sizeof bytes);
+  add(&window.memory().bytes, sizeof(uint64_t));
+  add(&window.memory().unit, sizeof(uint64_t));
   add(&count, sizeof count);
   for (const device::Extent& extent : extents) {
     add(&extent.offset, sizeof extent.offset);
     add(&extent.length, sizeof extent.length);
   }
-  stream.Attach(std::move(descriptors));
   out.push_back({text.data(), text.size()});
   return OkStatus();
 }

@@ -6,9 +6,11 @@
 //           hash to (kv_wire.h)
 //
 // Who comes by the socket of the node, after the 16 bytes of token, gets no bytes but is shown
-// where they lie: {16 bytes id of the window, whose descriptor comes with it, u64 its size, u64
-// extents}, extents x (u64 offset, u64 length). Then another token may follow; one of zeros asks
-// whether what was shown last is still there, and is answered by a u64.
+// where they lie: {16 bytes id of the window, u64 its size, u64 bytes of each of its descriptors,
+// u64 extents}, extents x (u64 offset, u64 length), with the descriptor of the first of them. Then
+// another token may follow, or a question of two u64, {0, 0}: is what was shown last still there?
+// {0, n + 1}: descriptor n of what was shown last? Each is answered by a u64, the second with the
+// descriptor.
 //
 // Who comes for a wire (wire_talk.h) says so in place of a token, and is handed on.
 //

@@ -2,6 +2,7 @@
 
 #include <openssl/rand.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <span>
 #include <utility>
@@ -16,16 +17,24 @@ void Random(std::span<uint8_t> out) {
 
 }  // namespace
 
-Window::Window(UniqueFd descriptor, uint64_t bytes)
-    : descriptor_(std::move(descriptor)), bytes_(bytes) {
-  Random(id_);
-}
+Window::Window(device::Readable memory) : memory_(std::move(memory)) { Random(id_); }
 
 Result<std::shared_ptr<const Window>> Window::Of(const device::Device& device) {
-  auto descriptor = device.ForReading();
-  if (!descriptor.ok()) return descriptor.status();
-  return std::shared_ptr<const Window>(
-      new Window(std::move(descriptor).value(), device.total_bytes()));
+  auto memory = device.ForReading();
+  if (!memory.ok()) return memory.status();
+  return std::shared_ptr<const Window>(new Window(std::move(memory).value()));
+}
+
+std::vector<uint64_t> Shown::Numbers() const {
+  const uint64_t unit = window->memory().unit;
+  std::vector<uint64_t> out;
+  for (const device::Extent& extent : extents) {
+    const uint64_t end = extent.offset + extent.length;
+    for (uint64_t n = extent.offset / unit; n * unit < end; ++n) out.push_back(n);
+  }
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
 }
 
 std::string Grants::Issue(Grant grant) {

@@ -43,8 +43,8 @@ class Lease {
   std::atomic<bool> ended_{false};
 };
 
-// All of a device's memory, as processes of other pods of this node are shown it: for reading
-// alone.
+// All of a device's memory, as processes of other pods of this node are shown it
+// (device::Readable).
 class Window {
  public:
   using Id = std::array<uint8_t, 16>;
@@ -52,20 +52,21 @@ class Window {
   static Result<std::shared_ptr<const Window>> Of(const device::Device& device);
 
   const Id& id() const { return id_; }  // random; of this memory and no other
-  int descriptor() const { return descriptor_.get(); }
-  uint64_t bytes() const { return bytes_; }
+  const device::Readable& memory() const { return memory_; }
 
  private:
-  Window(UniqueFd descriptor, uint64_t bytes);
+  explicit Window(device::Readable memory);
   Id id_{};
-  const UniqueFd descriptor_;
-  const uint64_t bytes_;
+  const device::Readable memory_;
 };
 
 // Where granted memory lies in a window, in order.
 struct Shown {
   std::shared_ptr<const Window> window;
   std::vector<device::Extent> extents;
+
+  // Numbers of the descriptors that they lie in, ascending.
+  std::vector<uint64_t> Numbers() const;
 };
 
 // Memory that a token opens. Pieces are sent at once, in order; a KV region is read range

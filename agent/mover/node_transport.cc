@@ -17,6 +17,12 @@ namespace tangram::mover {
 namespace {
 
 constexpr uint32_t kMostExtents = 1U << 20;  // of an answer: a claim, until they are here
+constexpr uint64_t kBatch = 256 << 20;       // bytes that a GPU is told at once
+
+// What this process cannot map another way may bring all the same.
+Status Unreached(const Status& why) {
+  return {Code::kUnavailable, "memory of a peer is not mapped here: " + why.message()};
+}
 
 }  // namespace
 
@@ -52,7 +58,9 @@ struct NodeTransport::Cursor {
   Result<device::Memory> NextMemory(uint64_t most) {
     const auto extent = Next(most);
     if (!extent.ok()) return extent.status();
-    return region.memory->At(*extent);
+    auto mapped = region.memory->At(*extent);
+    if (!mapped.ok()) return Unreached(mapped.status());
+    return mapped;
   }
 };
 
@@ -62,13 +70,13 @@ class NodeTransport::Link {
   explicit Link(std::unique_ptr<net::Stream> stream) : stream_(std::move(stream)) {}
   bool Gone() const { return stream_->Disturbed(); }
 
-  Result<Region> Show(NodeTransport* transport, const std::string& token,
+  Result<Region> Show(NodeTransport* transport, Use use, const std::string& token,
                       const std::stop_token& stop) {
     struct {
       Window::Id id;
-      uint64_t bytes, extents;
+      uint64_t bytes, unit, extents;
     } head{};
-    static_assert(sizeof head == 32);
+    static_assert(sizeof head == 40);
     stream_->Expect(1);
     TANGRAM_RETURN_IF_ERROR(net::WriteAll(*stream_, std::as_bytes(std::span(token)), stop));
     TANGRAM_RETURN_IF_ERROR(
@@ -81,8 +89,8 @@ class NodeTransport::Link {
     std::vector<std::array<uint64_t, 2>> extents(head.extents);
     TANGRAM_RETURN_IF_ERROR(
         net::ReadAll(*stream_, std::as_writable_bytes(std::span(extents)), stop));
-    auto memory = transport->MemoryOf(head.id, head.bytes, descriptors[0]);
-    if (!memory.ok()) return memory.status();
+    auto memory = transport->MemoryOf(head.id, use, head.bytes, head.unit);
+    if (!memory.ok()) return Unreached(memory.status());
     Region out{std::move(memory).value(), {}, {}};
     uint64_t begin = 0;
     for (const auto& [offset, length] : extents) {
@@ -90,6 +98,7 @@ class NodeTransport::Link {
       out.begins.push_back(begin);
       begin += length;
     }
+    TANGRAM_RETURN_IF_ERROR(Take(out, head.unit, descriptors[0], stop));
     return out;
   }
 
@@ -102,6 +111,45 @@ class NodeTransport::Link {
   }
 
  private:
+  // Has all that the extents lie in be mapped, or ready to be; the first's descriptor is here.
+  Status Take(const Region& region, uint64_t unit, const UniqueFd& first,
+              const std::stop_token& stop) {
+    if (region.extents.empty()) return OkStatus();
+    PeerMemory& memory = *region.memory;
+    Status status = memory.Give(region.extents[0].offset / unit, first.get());
+    if (!status.ok()) return Unreached(status);
+    const auto lacking = memory.Lacks(region.extents);
+    if (!lacking.ok()) return lacking.status();
+    TANGRAM_RETURN_IF_ERROR(Bring(*lacking, &memory, stop));
+    status = memory.Prepare(region.extents);
+    return status.ok() ? status : Unreached(status);
+  }
+
+  // Asks for these descriptors of what was shown last, many at a time.
+  Status Bring(std::span<const uint64_t> numbers, PeerMemory* memory, const std::stop_token& stop) {
+    constexpr size_t kAtOnce = 128;
+    for (size_t first = 0; first < numbers.size(); first += kAtOnce) {
+      const auto now = numbers.subspan(first, std::min(kAtOnce, numbers.size() - first));
+      std::vector<std::array<uint64_t, 2>> questions;
+      for (const uint64_t number : now) questions.push_back({0, number + 1});
+      std::vector<uint64_t> answers(now.size());
+      stream_->Expect(now.size());
+      TANGRAM_RETURN_IF_ERROR(net::WriteAll(*stream_, std::as_bytes(std::span(questions)), stop));
+      TANGRAM_RETURN_IF_ERROR(
+          net::ReadAll(*stream_, std::as_writable_bytes(std::span(answers)), stop));
+      const std::vector<UniqueFd> descriptors = stream_->TakeDescriptors();
+      if (descriptors.size() != now.size()) {
+        return {Code::kInvalid, fmt::format("the source shows {} descriptors of {}",
+                                            descriptors.size(), now.size())};
+      }
+      for (size_t i = 0; i < now.size(); ++i) {
+        const Status given = memory->Give(now[i], descriptors[i].get());
+        if (!given.ok()) return Unreached(given);
+      }
+    }
+    return OkStatus();
+  }
+
   const std::unique_ptr<net::Stream> stream_;
 };
 
@@ -181,33 +229,51 @@ void NodeTransport::Rest(const Whose& whose, std::unique_ptr<Link> link) {
   idle_.emplace(whose, std::move(link));
 }
 
-Result<std::shared_ptr<PeerMemory>> NodeTransport::MemoryOf(const Window::Id& id, uint64_t bytes,
-                                                            const UniqueFd& descriptor) {
+Result<std::shared_ptr<PeerMemory>> NodeTransport::MemoryOf(const Window::Id& id, Use use,
+                                                            uint64_t bytes, uint64_t unit) {
   const std::scoped_lock lock(mu_);
   std::shared_ptr<PeerMemory>& memory = memories_[id];
   if (memory == nullptr) {
-    auto opened = PeerMemory::Open(*platform_, descriptor.get(), bytes);
-    if (!opened.ok()) return opened.status();
-    memory = std::move(opened).value();
+    device::RankDevices importers = platform_->Importers();
+    auto made =
+        PeerMemory::Of(std::move(use == Use::kKv ? importers.kv : importers.weights), bytes, unit);
+    if (!made.ok()) return made.status();
+    memory = std::move(made).value();
   }
   return memory;
 }
 
+// What is copied by one batch, hashed on the same pass where a place is filled by one copy.
+struct NodeTransport::Copies {
+  std::vector<device::CopyOp> copies;
+  std::vector<device::HashOp> hashes;  // of what takes several, behind them
+
+  Status Run() {
+    if (copies.empty()) return OkStatus();
+    TANGRAM_RETURN_IF_ERROR(copies[0].from.device->Copy(copies).Wait());
+    for (const device::HashOp& op : hashes) {
+      TANGRAM_RETURN_IF_ERROR(device::HashNow(op.of, op.hash));
+    }
+    return OkStatus();
+  }
+};
+
 // A unit of a slab whose units are interleaved.
-Status NodeTransport::CopyApart(const Region& region, const Target& target, uint64_t* hash) {
+Status NodeTransport::AddApart(const Region& region, const Target& target, uint64_t* hash,
+                               Copies* copies) {
   const device::Memory &to = target.to, &from = target.from;
   const uint64_t slab = from.shape->units * from.shape->unit_bytes();
   auto all = Cursor(region, from.address).NextMemory(slab);
   if (!all.ok()) return all.status();
   if (all->bytes == slab) {
     all->shape = from.shape;
-    const device::CopyOp op{to, all->Part(from.unit * from.shape->unit_bytes(), from.bytes), hash};
-    return all->device->Copy({&op, 1}).Wait();
+    copies->copies.push_back(
+        {to, all->Part(from.unit * from.shape->unit_bytes(), from.bytes), hash});
+    return OkStatus();
   }
   // The slab is here in parts: line by line.
   std::vector<device::Strip> strips;
   device::EachStrip(from, nullptr, [&](const device::Strip& strip) { strips.push_back(strip); });
-  std::vector<device::CopyOp> ops;
   Status status;
   size_t next = 0;
   device::EachStrip(to, from.shape, [&](const device::Strip& strip) {
@@ -220,32 +286,30 @@ Status NodeTransport::CopyApart(const Region& region, const Target& target, uint
           status = memory.status();
           return;
         }
-        ops.push_back(
+        copies->copies.push_back(
             {{to.device, strip.address + line * strip.pitch + done, memory->bytes}, *memory});
         done += memory->bytes;
       }
     }
   });
-  TANGRAM_RETURN_IF_ERROR(status);
-  TANGRAM_RETURN_IF_ERROR(all->device->Copy(ops).Wait());
-  return device::HashNow(to, hash);
+  copies->hashes.push_back({to, hash});
+  return status;
 }
 
-Status NodeTransport::CopyOne(const Region& region, const Target& target, Cursor* next,
-                              uint64_t* hash) {
+Status NodeTransport::AddOne(const Region& region, const Target& target, Cursor* next,
+                             uint64_t* hash, Copies* copies) {
   const device::Memory& to = target.to;
-  if (target.from.shape != nullptr) return CopyApart(region, target, hash);
+  if (target.from.shape != nullptr) return AddApart(region, target, hash, copies);
   Cursor placed(region, target.from.address);
   Cursor& from = target.from.bytes > 0 ? placed : *next;
   for (uint64_t at = 0; at < to.bytes;) {
     const auto memory = from.NextMemory(to.bytes - at);
     if (!memory.ok()) return memory.status();
-    const bool whole = memory->bytes == to.bytes;  // hashed on the same pass
-    const device::CopyOp op{whole ? to : to.Part(at, memory->bytes), *memory,
-                            whole ? hash : nullptr};
-    TANGRAM_RETURN_IF_ERROR(memory->device->Copy({&op, 1}).Wait());
+    const bool whole = memory->bytes == to.bytes;
+    copies->copies.push_back(
+        {whole ? to : to.Part(at, memory->bytes), *memory, whole ? hash : nullptr});
     at += memory->bytes;
-    if (!whole && at == to.bytes) TANGRAM_RETURN_IF_ERROR(device::HashNow(to, hash));
+    if (!whole && at == to.bytes) copies->hashes.push_back({to, hash});
   }
   return OkStatus();
 }
@@ -256,30 +320,45 @@ Status NodeTransport::Pull(const v1::PeerAddress& peer, const std::string& token
   const Whose whose{peer.data(), Use::kPieces};
   auto link = Take(whose, stop);
   if (!link.ok()) return link.status();
-  auto region = (*link)->Show(this, token, stop);
+  auto region = (*link)->Show(this, whose.second, token, stop);
   if (!region.ok()) return region.status();
   Cursor next(*region);
-  for (size_t i = 0; i < targets.size(); ++i) {
+  Copies copies;
+  std::vector<uint64_t> hashes;
+  for (size_t first = 0, end = 0; first < targets.size(); first = end) {
     if (stop.stop_requested()) return {Code::kUnavailable, "stopped"};
-    const device::Memory& to = targets[i].to;
-    uint64_t hash = 0;
-    TANGRAM_RETURN_IF_ERROR(CopyOne(*region, targets[i], &next, &hash));
-    switch (fault::Hit("stage.after_fetch")) {
-      case fault::Action::kCorrupt:
-        hash ^= 1;
-        break;
-      case fault::Action::kError:
-        return {Code::kUnavailable, "fault point stage.after_fetch"};
-      case fault::Action::kNone:
-        break;
+    // One at a time where the CPU copies; a GPU is told many at once.
+    const bool reached = !device::View(device::FirstByte(targets[first].to)).empty();
+    const uint64_t most = reached ? 1 : kBatch;
+    for (uint64_t bytes = 0; end < targets.size() && bytes < most; ++end) {
+      bytes += targets[end].to.bytes;
     }
-    if (hash != targets[i].hash) {
-      // Or the lease ended and the memory is used for something else.
-      TANGRAM_RETURN_IF_ERROR((*link)->Still(stop));
-      return {Code::kCorrupt, fmt::format("unit {} of {} in memory of {} differs from its hash", i,
-                                          targets.size(), peer.data())};
+    hashes.assign(end - first, 0);
+    copies.copies.clear();
+    copies.hashes.clear();
+    for (size_t i = first; i < end; ++i) {
+      TANGRAM_RETURN_IF_ERROR(AddOne(*region, targets[i], &next, &hashes[i - first], &copies));
     }
-    done(to.bytes);
+    TANGRAM_RETURN_IF_ERROR(copies.Run());
+    for (size_t i = first; i < end; ++i) {
+      uint64_t hash = hashes[i - first];
+      switch (fault::Hit("stage.after_fetch")) {
+        case fault::Action::kCorrupt:
+          hash ^= 1;
+          break;
+        case fault::Action::kError:
+          return {Code::kUnavailable, "fault point stage.after_fetch"};
+        case fault::Action::kNone:
+          break;
+      }
+      if (hash != targets[i].hash) {
+        // Or the lease ended and the memory is used for something else.
+        TANGRAM_RETURN_IF_ERROR((*link)->Still(stop));
+        return {Code::kCorrupt, fmt::format("unit {} of {} in memory of {} differs from its hash",
+                                            i, targets.size(), peer.data())};
+      }
+      done(targets[i].to.bytes);
+    }
   }
   Rest(whose, std::move(link).value());
   return OkStatus();
@@ -291,7 +370,7 @@ Result<std::unique_ptr<KvChannel>> NodeTransport::OpenKv(const v1::PeerAddress& 
   const Whose whose{peer.data(), Use::kKv};
   auto link = Take(whose, stop);
   if (!link.ok()) return link.status();
-  auto region = (*link)->Show(this, token, stop);
+  auto region = (*link)->Show(this, whose.second, token, stop);
   if (!region.ok()) return region.status();
   return std::unique_ptr<KvChannel>(
       std::make_unique<Kv>(this, whose, std::move(link).value(), std::move(region).value()));

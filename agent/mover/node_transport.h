@@ -1,7 +1,8 @@
 // Bytes of agents of the same node, without a network: the source shows where its memory lies and
-// hands over a descriptor that is open for reading alone; the reader maps it and copies. Only where
-// the pods of a node share a folder for their sockets, which somebody has to allow
-// (docs/security.md): whoever was shown memory can read all of it until the process ends.
+// hands over descriptors; the reader maps it and copies, of GPUs' memory by its own GPU, in one
+// pass from the source's place into its own. Only where the pods of a node share a folder for their
+// sockets, which somebody has to allow (docs/security.md): whoever was shown memory can read all of
+// what its descriptor has until the process ends.
 #pragma once
 
 #include <map>
@@ -47,8 +48,11 @@ class NodeTransport final : public Transport {
     std::vector<uint64_t> begins;  // of each, counted from the first byte of all
   };
   struct Cursor;
-  static Status CopyApart(const Region& region, const Target& target, uint64_t* hash);
-  static Status CopyOne(const Region& region, const Target& target, Cursor* next, uint64_t* hash);
+  struct Copies;
+  static Status AddApart(const Region& region, const Target& target, uint64_t* hash,
+                         Copies* copies);
+  static Status AddOne(const Region& region, const Target& target, Cursor* next, uint64_t* hash,
+                       Copies* copies);
 
   // At the source other threads answer for KV than for pieces, which wait for serving: whom a
   // connection was made for it stays with.
@@ -57,8 +61,8 @@ class NodeTransport final : public Transport {
 
   Result<std::unique_ptr<Link>> Take(const Whose& whose, const std::stop_token& stop);
   void Rest(const Whose& whose, std::unique_ptr<Link> link);
-  Result<std::shared_ptr<PeerMemory>> MemoryOf(const Window::Id& id, uint64_t bytes,
-                                               const UniqueFd& descriptor);
+  Result<std::shared_ptr<PeerMemory>> MemoryOf(const Window::Id& id, Use use, uint64_t bytes,
+                                               uint64_t unit);
 
   const std::string folder_;
   const std::shared_ptr<net::Credentials> credentials_;

@@ -24,13 +24,14 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kPage = 4096, kUnit = 10'000, kUnits = 40;
 
-// An agent with memory of its own, and what another of its node reads of it.
-class NodeTransportTest : public ::testing::Test {
+// An agent with memory of its own, and what another of its node reads of it. The parameter: bytes
+// of a descriptor of it, as PlatformOptions::descriptor_bytes.
+class NodeTransportTest : public ::testing::TestWithParam<uint64_t> {
  protected:
   void SetUp() override {
     spdlog::default_logger();  // before there are threads
     fs::create_directory(folder_);
-    platform_ = device::MakePlatform({}).value();
+    platform_ = device::MakePlatform({.descriptor_bytes = GetParam()}).value();
     owned_ = platform_->Make("source", {.weights = 128 * kPage, .kv = 64 * kPage, .control = kPage})
                  .value();
     for (device::Device* device : {owned_.weights.get(), owned_.kv.get()}) {
@@ -162,7 +163,7 @@ class NodeTransportTest : public ::testing::Test {
 
 // Units of slabs whose units are interleaved come to slabs of another width: from one that is shown
 // as a range, from one that lies in parts that cut its lines, and over the network.
-TEST_F(NodeTransportTest, UnitsOfSlabsComeFromWhereverTheirLinesLie) {
+TEST_P(NodeTransportTest, UnitsOfSlabsComeFromWhereverTheirLinesLie) {
   const device::Shape there{{{1, 96}, {7, 8}, {3, 32}}, 5}, here{there.planes, 3};
   const uint64_t unit = there.unit_bytes(), slab = 5 * unit;
   const std::vector<device::Extent> parts{{9000, 301}, {4000, 500}, {20000, slab - 801}};
@@ -230,7 +231,7 @@ TEST_F(NodeTransportTest, UnitsOfSlabsComeFromWhereverTheirLinesLie) {
   EXPECT_EQ(Pull(node(), grants_.Issue(std::move(less)), {last}).code(), Code::kUnavailable);
 }
 
-TEST_F(NodeTransportTest, BringsEveryByteInOrderAgainAndAgain) {
+TEST_P(NodeTransportTest, BringsEveryByteInOrderAgainAndAgain) {
   ASSERT_STREQ(node().name(), "node");
   for (int round = 0; round < 3; ++round) {
     const auto targets = Targets();
@@ -245,7 +246,7 @@ TEST_F(NodeTransportTest, BringsEveryByteInOrderAgainAndAgain) {
   EXPECT_EQ(server_->welcomed(), 1U) << "one connection";
 }
 
-TEST_F(NodeTransportTest, KvAndPiecesHaveAConnectionEachFromAttemptToAttempt) {
+TEST_P(NodeTransportTest, KvAndPiecesHaveAConnectionEachFromAttemptToAttempt) {
   for (int attempt = 0; attempt < 3; ++attempt) {
     const auto targets = Targets();
     ASSERT_TRUE(Pull(node(), Issue(), targets).ok());
@@ -258,7 +259,7 @@ TEST_F(NodeTransportTest, KvAndPiecesHaveAConnectionEachFromAttemptToAttempt) {
   EXPECT_EQ(server_->welcomed(), 2U);
 }
 
-TEST_F(NodeTransportTest, AConnectionThatStaysHoldsNoMemory) {
+TEST_P(NodeTransportTest, AConnectionThatStaysHoldsNoMemory) {
   const auto targets = Targets();
   ASSERT_TRUE(Pull(node(), Issue(), targets).ok());
   const std::vector<std::weak_ptr<const Window>> windows(windows_.begin(), windows_.end());
@@ -274,7 +275,7 @@ TEST_F(NodeTransportTest, AConnectionThatStaysHoldsNoMemory) {
   EXPECT_EQ(held(), 0);
 }
 
-TEST_F(NodeTransportTest, WhoHasNoSocketHereIsReachedOverTheNetwork) {
+TEST_P(NodeTransportTest, WhoHasNoSocketHereIsReachedOverTheNetwork) {
   v1::PeerAddress beyond = peer_;
   beyond.set_data("127.0.0.1:1");
   EXPECT_STREQ(transports_->For(beyond).name(), "tcp");
@@ -288,7 +289,7 @@ TEST_F(NodeTransportTest, WhoHasNoSocketHereIsReachedOverTheNetwork) {
   EXPECT_STREQ(transports_->For(peer_).name(), "tcp");
 }
 
-TEST_F(NodeTransportTest, ASocketThatAKilledAgentLeftIsNotAskedAndIsReplaced) {
+TEST_P(NodeTransportTest, ASocketThatAKilledAgentLeftIsNotAskedAndIsReplaced) {
   server_.reset();
   {
     const auto killed = net::Listen("unix:" + Socket().string());
@@ -304,7 +305,7 @@ TEST_F(NodeTransportTest, ASocketThatAKilledAgentLeftIsNotAskedAndIsReplaced) {
   ExpectPulled();
 }
 
-TEST_F(NodeTransportTest, ATokenIsGoodOnceAndForThePodThatAsked) {
+TEST_P(NodeTransportTest, ATokenIsGoodOnceAndForThePodThatAsked) {
   const auto targets = Targets();
   const std::string token = Issue();
   ASSERT_TRUE(Pull(node(), token, targets).ok());
@@ -319,7 +320,7 @@ TEST_F(NodeTransportTest, ATokenIsGoodOnceAndForThePodThatAsked) {
   EXPECT_FALSE(Pull(node(), grants_.Issue(std::move(plain)), targets).ok());
 }
 
-TEST_F(NodeTransportTest, WhoIsNoAgentOfThisWorldIsShownNothing) {
+TEST_P(NodeTransportTest, WhoIsNoAgentOfThisWorldIsShownNothing) {
   const net::testing::TestCa other;
   const auto targets = Targets();
   for (const auto& credentials :
@@ -334,7 +335,7 @@ TEST_F(NodeTransportTest, WhoIsNoAgentOfThisWorldIsShownNothing) {
 }
 
 // Somebody else listens where the source did: it is told nothing, and the network is left.
-TEST_F(NodeTransportTest, WhoTookTheSourcesPlaceIsShownNoToken) {
+TEST_P(NodeTransportTest, WhoTookTheSourcesPlaceIsShownNoToken) {
   const net::testing::TestCa other;
   const std::string port = std::to_string(server_->port());
   auto squatter = DataServer::Start({.listen = "127.0.0.2:" + port,
@@ -354,7 +355,7 @@ TEST_F(NodeTransportTest, WhoTookTheSourcesPlaceIsShownNoToken) {
   ExpectPulled();
 }
 
-TEST_F(NodeTransportTest, WhatChangedOrIsCorruptedIsFound) {
+TEST_P(NodeTransportTest, WhatChangedOrIsCorruptedIsFound) {
   const auto targets = Targets();
   device::View(memory_[0])[order_.empty() ? 0 : order_[0]] ^= std::byte{1};
   const Status pulled = Pull(node(), Issue(), targets);
@@ -367,7 +368,7 @@ TEST_F(NodeTransportTest, WhatChangedOrIsCorruptedIsFound) {
 }
 
 // The pages have other bytes by now: nobody lied.
-TEST_F(NodeTransportTest, MemoryThatTheSourceLetGoOfIsAwayAndNotCorrupt) {
+TEST_P(NodeTransportTest, MemoryThatTheSourceLetGoOfIsAwayAndNotCorrupt) {
   const auto targets = Targets();
   const std::string token = Issue();
   lease_->End();
@@ -386,30 +387,42 @@ TEST_F(NodeTransportTest, MemoryThatTheSourceLetGoOfIsAwayAndNotCorrupt) {
 }
 
 // What is shown can be read by who has it, and never written.
-TEST_F(NodeTransportTest, ADescriptorIsForReadingAlone) {
-  void* const at =
-      mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, windows_[1]->descriptor(), 0);
+TEST_P(NodeTransportTest, ADescriptorIsForReadingAlone) {
+  const SharedFd shown = windows_[1]->memory().descriptor(0).value();
+  void* const at = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, shown->get(), 0);
   EXPECT_EQ(at, MAP_FAILED);
-  EXPECT_EQ(pwrite(windows_[1]->descriptor(), "x", 1, 0), -1);
+  EXPECT_EQ(pwrite(shown->get(), "x", 1, 0), -1);
 }
 
-TEST_F(NodeTransportTest, MemoryThatMayShrinkOrEndsEarlyIsRefused) {
+TEST_P(NodeTransportTest, MemoryThatMayShrinkOrEndsEarlyIsRefused) {
   const UniqueFd loose(memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(ftruncate(loose.get(), 8 * kPage), 0);
-  EXPECT_EQ(PeerMemory::Open(*platform_, loose.get(), 8 * kPage).status().code(), Code::kInvalid)
+  const auto peer = [&](uint64_t bytes, uint64_t unit) {
+    return PeerMemory::Of(std::move(platform_->Importers().weights), bytes, unit).value();
+  };
+  EXPECT_EQ(peer(8 * kPage, 8 * kPage)->Give(0, loose.get()).code(), Code::kInvalid)
       << "its owner could cut it and end its readers";
   ASSERT_EQ(fcntl(loose.get(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
-  EXPECT_EQ(PeerMemory::Open(*platform_, loose.get(), 9 * kPage).status().code(), Code::kInvalid);
-  const auto memory = PeerMemory::Open(*platform_, loose.get(), 8 * kPage);
-  ASSERT_TRUE(memory.ok()) << memory.status().message();
-  EXPECT_TRUE((*memory)->At({5, 7 * kPage}).ok());
+  EXPECT_EQ(peer(9 * kPage, 9 * kPage)->Give(0, loose.get()).code(), Code::kInvalid);
+  const auto memory = peer(8 * kPage, 8 * kPage);
+  EXPECT_EQ(memory->At({5, kPage}).status().code(), Code::kInvalid) << "nothing was given yet";
+  const Status given = memory->Give(0, loose.get());
+  ASSERT_TRUE(given.ok()) << given.message();
+  EXPECT_TRUE(memory->At({5, 7 * kPage}).ok());
   for (const device::Extent& outside :
        {device::Extent{8 * kPage, 1}, {7 * kPage, kPage + 1}, {~uint64_t{0}, 2}}) {
-    EXPECT_EQ((*memory)->At(outside).status().code(), Code::kInvalid) << outside.offset;
+    EXPECT_EQ(memory->At(outside).status().code(), Code::kInvalid) << outside.offset;
+  }
+  for (const auto& [bytes, unit] :
+       {std::pair{uint64_t{0}, kPage}, {kPage, 0}, {kPage, kPage / 2}, {~uint64_t{0}, kPage}}) {
+    EXPECT_EQ(
+        PeerMemory::Of(std::move(platform_->Importers().weights), bytes, unit).status().code(),
+        Code::kInvalid)
+        << bytes << " by " << unit;
   }
 }
 
-TEST_F(NodeTransportTest, KvIsReadWhereItLies) {
+TEST_P(NodeTransportTest, KvIsReadWhereItLies) {
   KvLink link = Kv();
   for (int round = 0; round < 3; ++round) {
     const auto ranges = KvRanges();
@@ -426,7 +439,7 @@ TEST_F(NodeTransportTest, KvIsReadWhereItLies) {
   EXPECT_EQ(link.Read({&outside, 1}, {}).code(), Code::kUnavailable);
 }
 
-TEST_F(NodeTransportTest, KvIsNotReadOnceTheLeaseHasEnded) {
+TEST_P(NodeTransportTest, KvIsNotReadOnceTheLeaseHasEnded) {
   KvLink link = Kv();
   ASSERT_TRUE(link.Read(KvRanges(), {}).ok());
   lease_->End();
@@ -437,7 +450,7 @@ TEST_F(NodeTransportTest, KvIsNotReadOnceTheLeaseHasEnded) {
   EXPECT_EQ(opened_, 2);
 }
 
-TEST_F(NodeTransportTest, KvOfAnAgentThatCameBackIsReachedAgain) {
+TEST_P(NodeTransportTest, KvOfAnAgentThatCameBackIsReachedAgain) {
   KvLink link = Kv();
   ASSERT_TRUE(link.Read(KvRanges(), {}).ok());
   const std::string listen = peer_.data();
@@ -452,6 +465,36 @@ TEST_F(NodeTransportTest, KvOfAnAgentThatCameBackIsReachedAgain) {
   EXPECT_TRUE(link.Read(KvRanges(), {}).ok());
   EXPECT_EQ(by_descriptor_, 2);
 }
+
+// A connection may ask for the descriptors of what it was shown, and for no others.
+TEST_P(NodeTransportTest, NoDescriptorIsGivenThatWasNotShown) {
+  const auto asked = [&](uint64_t number) {
+    auto stream = net::Connect("unix:" + Socket().string(), credentials_, {}).value();
+    Grant grant;
+    grant.pod = "pod-0";
+    grant.lease = lease_;
+    grant.pieces = {memory_[0].Part(0, kPage)};
+    grant.shown = Shown{windows_[0], {{0, kPage}}};
+    const std::string token = grants_.Issue(std::move(grant));
+    EXPECT_TRUE(net::WriteAll(*stream, std::as_bytes(std::span(token)), {}).ok());
+    stream->Expect(2);
+    std::array<uint64_t, 7> shown{};
+    EXPECT_TRUE(net::ReadAll(*stream, std::as_writable_bytes(std::span(shown)), {}).ok());
+    const std::array<uint64_t, 2> question{0, number + 1};
+    EXPECT_TRUE(net::WriteAll(*stream, std::as_bytes(std::span(question)), {}).ok());
+    uint64_t answer = 0;
+    const Status status = net::ReadAll(*stream, std::as_writable_bytes(std::span(&answer, 1)), {});
+    EXPECT_EQ(stream->TakeDescriptors().size(), status.ok() ? 2 : 1);
+    return status;
+  };
+  EXPECT_TRUE(asked(0).ok());
+  for (const uint64_t other : {uint64_t{1}, uint64_t{7}, ~uint64_t{1}}) {
+    EXPECT_FALSE(asked(other).ok()) << other;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Descriptors, NodeTransportTest, ::testing::Values(0, 16 * kPage),
+                         [](const auto& info) { return info.param == 0 ? "One" : "Several"; });
 
 }  // namespace
 }  // namespace tangram::mover

@@ -25,6 +25,16 @@ class CudaWorld : public StoreTest, public ::testing::WithParamInterface<v1::Sla
     EXPECT_EQ(FakeCuda::Leaks(), "");
     StoreTest::TearDown();
   }
+  static void PullKvFromAll(const World::Options& options);
+  // Bytes of weights that came from other ranks in the last Stage.
+  static std::map<std::string, uint64_t> Ways(const World& world) {
+    std::map<std::string, uint64_t> out;
+    for (const auto& [member, progress] : world.progress) {
+      EXPECT_EQ(progress->corrupt, 0U) << member;
+      for (const auto& [way, bytes] : progress->weights_by_way.Get()) out[way] += bytes;
+    }
+    return out;
+  }
   static World::Options Options(uint64_t seed) {
     World::Options options = testing::Small(false, seed);
     options.memory = {.name = "cuda", .driver = TANGRAM_FAKE_CUDA};
@@ -74,6 +84,49 @@ TEST_P(CudaWorld, WalksByNcclWithEveryByteRight) {
   EXPECT_EQ(FakeNccl::Complaint(), "");
   EXPECT_EQ(FakeNccl::Open(), 0U);
   EXPECT_LE(FakeNccl::MostAtOnce(), 4U) << "two of an end that sends, two of one that receives";
+}
+
+// Agents of one node: each maps the handles of the others and copies from them, weights of both
+// slab formats, in one pass.
+TEST_P(CudaWorld, WalksByPeersMemoryWithEveryByteRight) {
+  World::Options options = Options(37);
+  options.shared_memory = true;
+  World world(options);
+  Begin(world, 3, 1);
+  ASSERT_OK(world.Reshape(3, 3));
+  std::map<std::string, uint64_t> ways = Ways(world);
+  EXPECT_GT(ways["node"], 0U);
+  EXPECT_EQ(ways["tcp"], 0U);
+  ASSERT_OK(world.Reshape(1, 2));
+  ASSERT_OK(world.Check());
+  world.transports->EndAttempt();
+}
+
+// A GPU that does not reach the others' memory, whichever call says so: bytes come over the
+// network.
+TEST_P(CudaWorld, WhoReachesNoMemoryOfAPeerBringsItOverTheNetwork) {
+  World::Options options = Options(38);
+  options.shared_memory = true;
+  World world(options);
+  Begin(world, 3, 1);
+  uint32_t group = 3;
+  for (const char* call : {"cuMemImportFromShareableHandle", "cuMemSetAccess"}) {
+    bool done = false;
+    const v1::Layout target = world.Reshaped(group, 3, &done);
+    ASSERT_OK(world.Prepare(target));
+    FakeCuda::Fail(call, CUDA_ERROR_INVALID_DEVICE, 0, 1 << 20);
+    const Status staged = world.Stage(target);
+    FakeCuda::Fail(call, CUDA_SUCCESS, 0, 0);
+    ASSERT_OK(staged);
+    std::map<std::string, uint64_t> ways = Ways(world);
+    EXPECT_EQ(ways["node"], 0U) << call;
+    EXPECT_GT(ways["tcp"], 0U) << call;
+    world.Abort(target);
+    ASSERT_OK(world.Flip(target));
+    ASSERT_OK(world.Check());
+    world.transports->EndAttempt();
+    if (done) group = 4 - group;
+  }
 }
 
 TEST_P(CudaWorld, AnAbortLeavesWhatWas) {
@@ -203,6 +256,14 @@ class EngineKv {
 TEST_P(CudaWorld, KvComesFromEveryKindOfSource) {
   World::Options options = Options(34);
   options.kv_bytes = 8 << 20;  // the other agent sends in several turns
+  for (const bool one_node : {false, true}) {
+    SCOPED_TRACE(one_node);
+    options.shared_memory = one_node;
+    PullKvFromAll(options);
+  }
+}
+
+void CudaWorld::PullKvFromAll(const World::Options& options) {
   World world(options);
   std::vector<std::unique_ptr<EngineKv>> engines;
   std::vector<std::vector<std::byte>> kv;
@@ -236,7 +297,7 @@ TEST_P(CudaWorld, KvComesFromEveryKindOfSource) {
     const auto pulled =
         world.members[0]->store->KvPull(pull, world.Addresses(world.First(1)), &progress);
     ASSERT_TRUE(pulled.ok()) << pulled.status().message();
-    EXPECT_EQ(progress.corrupt, *fault == 0 ? 0U : 1U);
+    EXPECT_EQ(progress.corrupt, *fault == 0 || options.shared_memory ? 0U : 1U);
     EXPECT_TRUE(engines[0]->Read() == want);
   }
 }

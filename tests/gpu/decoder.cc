@@ -146,12 +146,15 @@ size_t Decoder::Capture(const Mode& mode, int like) {
   MakePages(layout.get(), like);
   layout->places =
       std::make_unique<Buffer>(gpu_, mode.ranks() * shape_.layers * shape_.experts * 8);
+  const uint64_t free = gpu_.free_bytes();
   gpu_.Check(gpu_.more().StreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
              "beginning to capture");
   Put(*layout);
   gpu_.Check(gpu_.more().StreamEndCapture(stream_, &layout->graph), "ending to capture");
   gpu_.Check(gpu_.more().GraphInstantiateWithFlags(&layout->executable, layout->graph, 0),
              "making a graph");
+  const uint64_t left = gpu_.free_bytes();  // more, where somebody else gave some back
+  graph_bytes_ += free - std::min(left, free);
   layouts_.push_back(std::move(layout));
   return layouts_.size() - 1;
 }

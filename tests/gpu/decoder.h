@@ -22,6 +22,8 @@ class Decoder {
   // A layout: memory for its KV, and its graph, which is instantiated here and never again. Pages
   // of requests whose rank is the same in layout `like` (-1: none) are that one's.
   size_t Capture(const Mode& mode, int like = -1);
+  // That the graphs of all layouts took of the device.
+  uint64_t graph_bytes() const { return graph_bytes_; }
   // Where its experts are: [rank][layer][expert], 0 where not.
   void Place(size_t layout, const std::vector<uint64_t>& places);
   // One token for each request.
@@ -80,6 +82,7 @@ class Decoder {
   std::unique_ptr<Buffer> tokens_, positions_, known_, history_, x_, n_, q_, k_, v_, mixed_,
       scores_, parts_, logits_, routed_, choices_, acts_;
   std::vector<std::unique_ptr<Layout>> layouts_;
+  uint64_t graph_bytes_ = 0;
 };
 
 }  // namespace tangram::gpu

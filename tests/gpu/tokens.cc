@@ -96,6 +96,9 @@ class Walk {
     out_->Right(of("layouts that compute as if loaded afresh, bit for bit"), afresh_);
     out_->Right(of("layouts that compute what one rank does, to 1e-4"), as_one_);
     out_->Right(of("replays by three graphs, none of them made again"), steps_.size());
+    out_->Add({.name = of("memory of three graphs, all resident"),
+               .value = static_cast<double>(decoder_.graph_bytes()) / (1 << 20),
+               .unit = "MiB"});
     const double step = Quantile(steps_, 0.5);
     out_->Add({.name = fmt::format("a step, {} ranks", ranks_),
                .value = step,

@@ -98,15 +98,23 @@ func podOf(t *testing.T, w *harness.World, rank uint32) int {
 // A world of agents and engines with `device: cuda` goes through all that a world can, under load: its engines read weights
 // and KV by copies of the device. What clients got is what one rank computes in plain memory.
 func TestAWorldOnGpus(t *testing.T) {
-	for _, format := range worlds.ByDay(t, 2, []string{"granule-major", "row-major"}) {
-		t.Run(format, func(t *testing.T) { walkOnGpus(t, format) })
+	type which struct {
+		format  string
+		oneNode bool // agents read each other's memory
+	}
+	for _, w := range worlds.ByDay(t, 2, []which{{"granule-major", false}, {"granule-major", true}, {"row-major", true}, {"row-major", false}}) {
+		name := w.format
+		if w.oneNode {
+			name += " on one node"
+		}
+		t.Run(name, func(t *testing.T) { walkOnGpus(t, w.format, w.oneNode) })
 	}
 }
 
-func walkOnGpus(t *testing.T, format string) {
+func walkOnGpus(t *testing.T, format string, oneNode bool) {
 	const seed = 9
 	pods := []int{2, 1, 1}
-	a := startAliveWith(t, onGpus(t, harness.Options{Pods: pods, SlabFormat: format, MaxTokens: flightTokens, LeastStep: 5 * time.Millisecond}), 2, "Expert")
+	a := startAliveWith(t, onGpus(t, harness.Options{Pods: pods, SlabFormat: format, OneNode: oneNode, MaxTokens: flightTokens, LeastStep: 5 * time.Millisecond}), 2, "Expert")
 	m := &moving{alive: a, others: newTrace(t, seed, time.Second)}
 	for _, s := range status(t, a.World) {
 		require.Equal(t, "cuda", s.MemoryInfo.GetPlatform())
@@ -181,7 +189,12 @@ func walkOnGpus(t *testing.T, format string) {
 	ways, err := worlds.CounterBy(t.Context(), a.AgentMetricsURLs()[0], "tangram_way_bytes_total", "way")
 	require.NoError(t, err)
 	require.Positive(t, ways["process"], "between the ranks of its pod")
-	require.Positive(t, ways["tcp"])
+	if oneNode {
+		require.Positive(t, ways["node"])
+		require.Zero(t, ways["tcp"])
+	} else {
+		require.Positive(t, ways["tcp"])
+	}
 
 	close(a.halt)
 	walked := <-a.played
