@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"tangram.dev/operator/internal/agentclient"
+	"tangram.dev/operator/internal/keeper"
 	"tangram.dev/operator/internal/world"
 	"tangram.dev/operator/pkg/fleet"
 	"tangram.dev/operator/pkg/layout"
