@@ -61,6 +61,11 @@ bench-setup: ## installs what `make bench NAME=transport` measures beside ours: 
 vllm-setup: ## vLLM for processors in build/vllm, for agent/vllm: 0.8 GB to download, 1.9 GiB on disk, two minutes
 	@e2e/setup/vllm.sh
 
+.PHONY: vllm-image
+vllm-image: build cluster-setup vllm-setup ## the image of vLLM's engines, as build/images/vllm.tar: half a GiB, a minute and a half
+	@ninja -C $(BUILD)/cxx tangram_experts >/dev/null
+	@e2e/setup/vllm_image.sh
+
 .PHONY: gpu-bundle gpu-check
 gpu-bundle: setup ## build/gpu-check.tar.gz: gpu-check, packed for a bare machine with a GPU and its driver
 	@test -f $(BUILD)/cxx/build.ninja || cmake -S . -B $(BUILD)/cxx -G Ninja >$(BUILD)/cmake.log || { cat $(BUILD)/cmake.log; exit 1; }
