@@ -50,12 +50,12 @@ done
 for library in "${libraries[@]}"; do
   args+=("$library:$root/lib/$(basename "$library")")
 done
-# Nothing is written but below /tmp, and compiled files are taken as they are: their sources cannot change.
+# vLLM asks lscpu about the processors, by way of a shell. Nothing is written but below /tmp, and compiled files are taken as they are: their sources cannot change.
 $builder build-image --name tangram.dev/vllm:dev --out $out --user 65532 \
   --entrypoint "$home/bin/$version" --entrypoint -m --entrypoint tangram_vllm.main \
   --env PYTHONHOME=$home --env PYTHONPATH=$root/own:$root/packages --env PYTHONPYCACHEPREFIX=$compiled --env PYTHONDONTWRITEBYTECODE=1 \
   --env TANGRAM_CLIENT_LIBRARY=$root/lib/libtangram_engine.so --env TANGRAM_EXPERTS_LIBRARY=$root/lib/libtangram_experts.so \
   --env HOME=/tmp --env OMP_NUM_THREADS=1 \
-  "$(readlink -f $venv/bin/python):$home/bin/$version" "$stdlib:$home/lib/$version" "$packages:$root/packages" "build/images/compiled:$compiled" "${args[@]}"
+  "$(readlink -f $venv/bin/python):$home/bin/$version" "$(readlink -f /bin/sh):/bin/sh" /usr/bin/lscpu "$stdlib:$home/lib/$version" "$packages:$root/packages" "build/images/compiled:$compiled" "${args[@]}"
 echo "$sum" >$out.inputs
 echo "[vllm-image ${SECONDS}s] $out: $(du -m $out | cut -f1) MiB"
