@@ -8,13 +8,16 @@ RANKS ?= 4
 export CGO_ENABLED := 0
 export GOFLAGS += -trimpath
 
-.PHONY: help fault-matrix demo demo-up demo-down demo-local test bench build setup cluster-setup cxx go model wide-model lint fmt proto api clean
+.PHONY: help fault-matrix demo demo-vllm demo-up demo-down demo-local test bench build setup cluster-setup cxx go model wide-model lint fmt proto api clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 demo: demo-build ## on a real cluster brought up here: helm install, kubectl apply, scale, switch, scale (SEED=, RANKS=)
 	@$(BUILD)/bin/tangram-demo cluster --seed $(SEED) --ranks $(RANKS) --out $(BUILD)/demo
+
+demo-vllm: demo-build vllm-image ## the same with vLLM's engines: two, then three; tokens compared with transformers (SEED=)
+	@$(BUILD)/bin/tangram-demo vllm --seed $(SEED) --out $(BUILD)/demo-vllm
 
 demo-up: demo-build ## the demo's cluster, left for you to type kubectl
 	@$(BUILD)/bin/tangram-demo cluster-up --ranks $(RANKS)
@@ -60,6 +63,11 @@ bench-setup: ## installs what `make bench NAME=transport` measures beside ours: 
 .PHONY: vllm-setup
 vllm-setup: ## vLLM for processors in build/vllm, for agent/vllm: 0.8 GB to download, 1.9 GiB on disk, two minutes
 	@e2e/setup/vllm.sh
+
+.PHONY: vllm-image
+vllm-image: build cluster-setup vllm-setup ## the image of vLLM's engines, as build/images/vllm.tar: half a GiB, a minute and a half
+	@ninja -C $(BUILD)/cxx tangram_experts >/dev/null
+	@e2e/setup/vllm_image.sh
 
 .PHONY: gpu-bundle gpu-check
 gpu-bundle: setup ## build/gpu-check.tar.gz: gpu-check, packed for a bare machine with a GPU and its driver

@@ -14,7 +14,7 @@ type Mode string
 const (
 	// ModeExpert: each expert is whole on one rank, each request's heads too.
 	ModeExpert Mode = "Expert"
-	// ModeTensor: each rank holds a shard of every expert and of the heads.
+	// ModeTensor: each rank holds a shard of every expert, and of the heads where the engine splits them.
 	ModeTensor Mode = "Tensor"
 	// ModeAuto: a policy chooses between the two.
 	ModeAuto Mode = "Auto"
@@ -70,7 +70,8 @@ type MoEDeploymentSpec struct {
 	// +optional
 	RanksPerPod int32 `json:"ranksPerPod,omitempty"`
 
-	// mode: Expert (whole experts spread over the ranks), Tensor (every expert sliced over all ranks), or Auto: a policy chooses
+	// mode: Expert (whole experts spread over the ranks), Tensor (every expert sliced over all ranks, and each request's heads, but
+	// for engines that keep those on one rank, as vLLM's do), or Auto: a policy chooses
 	// between the two by the load, and says why in status.policy. It may be changed while requests stream.
 	// +kubebuilder:default=Expert
 	// +optional
@@ -217,7 +218,8 @@ type ClaimSource struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.args) || self.args.all(a, !a.matches('^--insecure-fabric(=.*)?$'))",fieldPath=".args",message="--insecure-fabric is for engines and agents alike: leave it out of args and set network.insecureFabric"
 // +kubebuilder:validation:XValidation:rule="!has(self.env) || self.env.all(e, e.name != 'POD_IP')",fieldPath=".env",message="POD_IP is given by the operator: leave it out of env"
 type Engine struct {
-	// image of the engine. Empty: the reference engine that the operator was installed with.
+	// image of the engine: any that takes the flags which Tangram gives (docs/engines.md), runs as any user and writes below /tmp alone.
+	// Empty: the reference engine that the operator was installed with.
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	Image string `json:"image,omitempty"`

@@ -46,6 +46,8 @@ type Trace struct {
 	// MaxAnswer bounds the tokens of an answer further; 0: it does not. Longer ones get lengths from half of it on, so
 	// that those which begin together do not end together: else there are moments without any KV.
 	MaxAnswer int
+	// Greedy: none is sampled.
+	Greedy bool
 
 	seed  uint64
 	lines []traceLine
@@ -74,6 +76,21 @@ func NewTrace(seed uint64, span time.Duration) (*Trace, error) {
 		return nil, fmt.Errorf("load: the trace is empty")
 	}
 	return t, nil
+}
+
+// Keep the requests of a round that are wanted; the others are left out of all rounds. With none left it is an error.
+func (t *Trace) Keep(wanted func(Request) bool) error {
+	var kept []traceLine
+	for i, line := range t.lines {
+		if wanted(t.At(i)) {
+			kept = append(kept, line)
+		}
+	}
+	if len(kept) == 0 {
+		return fmt.Errorf("load: none of the %d requests of the trace is wanted", len(t.lines))
+	}
+	t.lines = kept
+	return nil
 }
 
 // Round is the number of requests after which the trace starts again.
@@ -106,7 +123,7 @@ func (t *Trace) At(i int) Request {
 			r.Prompt[j] = hotToken
 		}
 	}
-	if i%2 == 1 { // every other one is sampled
+	if i%2 == 1 && !t.Greedy { // every other one is sampled
 		r.Temperature, r.TopP = 0.8, 0.95
 	}
 	return r

@@ -119,3 +119,28 @@ func TestDiffers(t *testing.T) {
 	require.Contains(t, a.Differs(result(Token{ID: 1, Hash: "x"}, Token{ID: 3, Hash: "y"})), "token 1")
 	require.Contains(t, a.Differs(result(Token{ID: 1, Hash: "z"}, Token{ID: 2, Hash: "y"})), "token 0")
 }
+
+func TestATraceKeepsWhatIsWanted(t *testing.T) {
+	trace, err := NewTrace(3, time.Second)
+	require.NoError(t, err)
+	rounds, second := trace.Round(), trace.At(1).Prompt
+	require.NoError(t, trace.Keep(func(r Request) bool { return r.Index != 0 }))
+	require.Equal(t, rounds-1, trace.Round())
+	require.Equal(t, second, trace.At(0).Prompt)
+	require.Equal(t, second, trace.At(rounds-1).Prompt, "in the next round too")
+	require.Error(t, trace.Keep(func(Request) bool { return false }))
+	require.Equal(t, rounds-1, trace.Round(), "an error changes nothing")
+
+	sampled := 0
+	for i := range trace.Round() {
+		if trace.At(i).Temperature > 0 {
+			sampled++
+		}
+	}
+	require.NotZero(t, sampled)
+	trace.Greedy = true
+	for i := range trace.Round() {
+		require.Zero(t, trace.At(i).Temperature)
+		require.InDelta(t, 1, trace.At(i).TopP, 0)
+	}
+}

@@ -3,7 +3,6 @@ package walk
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -20,17 +19,8 @@ func pythonEnginesOf(t *testing.T, o harness.Options, venv string, packages []st
 	t.Helper()
 	root, err := filepath.Abs(worlds.Root)
 	require.NoError(t, err)
-	build := os.Getenv("TANGRAM_CXX")
-	if build == "" {
-		build = filepath.Join(root, "build/cxx")
-	}
-	path := ""
-	for _, folder := range append(packages, "agent/engine/python", "agent/client/python") {
-		path += ":" + filepath.Join(root, folder)
-	}
-	o.Engine = append([]string{"env", "-C", root, "TANGRAM_CLIENT_LIBRARY=" + filepath.Join(build, "agent/engine/libtangram_engine.so"),
-		"TANGRAM_EXPERTS_LIBRARY=" + filepath.Join(build, "agent/vllm/ops/libtangram_experts.so"), "PYTHONDONTWRITEBYTECODE=1", "OMP_NUM_THREADS=1",
-		"PYTHONPATH=" + path[1:], filepath.Join(root, "build", venv, "bin/python")}, run...)
+	o.Root = root
+	o.Engine = o.PythonEngine(venv, packages, run...)
 	return o
 }
 

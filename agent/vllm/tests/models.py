@@ -53,16 +53,16 @@ class Oracle:
 
     def greedy(self, prompt: Sequence[int], count: int) -> list[int]:
         """The tokens; AssertionError for a prompt that float32 does not decide."""
-        tokens, gap = self._answer(prompt, count)
+        tokens, gap = self.answer(prompt, count)
         assert gap > LEAST_GAP, f"the two best logits of a token are {gap} apart: equality means nothing here, take another prompt"
         return tokens
 
     def decided(self, prompts: Iterable[Sequence[int]], count: int) -> Iterator[list[int]]:
         """Those of the prompts that float32 decides."""
-        return (list(p) for p in prompts if self._answer(p, count)[1] > LEAST_GAP)
+        return (list(p) for p in prompts if self.answer(p, count)[1] > LEAST_GAP)
 
     @torch.no_grad()
-    def _answer(self, prompt: Sequence[int], count: int) -> tuple[list[int], float]:
+    def answer(self, prompt: Sequence[int], count: int) -> tuple[list[int], float]:
         """Tokens, and the least gap between the two best logits of one of them."""
         known = self._known.get(tuple(prompt), ([], float("inf")))
         if len(known[0]) == count:

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -16,7 +18,7 @@ import (
 	"tangram.dev/e2e/cluster/machine"
 )
 
-// LoadImages of archives into every node that runs.
+// LoadImages of archives into every node that runs. The nodes share large files of them.
 func LoadImages(ctx context.Context, o Options, archives []string) error {
 	if err := o.complete(); err != nil {
 		return err
@@ -27,9 +29,11 @@ func LoadImages(ctx context.Context, o Options, archives []string) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	nodes := 0
+	var homes []string
 	for _, s := range running {
 		if s.Name != machine.ControlName {
 			nodes++
+			homes = append(homes, filepath.Join(o.Dir, s.Name))
 			group.Go(func() error { return load(ctx, o, s.PID, s.Name, archives) })
 		}
 	}
@@ -39,7 +43,12 @@ func LoadImages(ctx context.Context, o Options, archives []string) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	o.Say("%d images in %d nodes", len(archives), nodes)
+	slices.Sort(homes)
+	freed, err := share(homes)
+	if err != nil {
+		return err
+	}
+	o.Say("%d images in %d nodes, which share %d MiB of them", len(archives), nodes, freed>>20)
 	return nil
 }
 

@@ -16,6 +16,7 @@ import (
 // linker finds shared libraries as the dynamic linker would.
 type linker struct {
 	cache map[string][]string // soname to paths, the machine's ld.so.cache
+	own   map[string]string   // soname to path, of files that the image has anyway
 }
 
 // newLinker reads the machine's library cache.
@@ -28,7 +29,7 @@ func newLinker(ctx context.Context) (*linker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s -p, to find shared libraries: %w", program, err)
 	}
-	return &linker{cache: parseCache(string(output))}, nil
+	return &linker{cache: parseCache(string(output)), own: map[string]string{}}, nil
 }
 
 // parseCache of lines `\tlibm.so.6 (libc6,x86-64) => /lib/x86_64-linux-gnu/libm.so.6`.
@@ -151,6 +152,9 @@ func (l *linker) find(soname string, of *elfFile) (string, error) {
 			candidates = append(candidates, filepath.Join(dir, soname))
 		}
 		candidates = append(candidates, l.cache[soname]...)
+		if path, ok := l.own[soname]; ok {
+			candidates = append(candidates, path)
+		}
 	}
 	for _, path := range candidates {
 		if library, err := readELF(path); err == nil && library.class == of.class && library.machine == of.machine {

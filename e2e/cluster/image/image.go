@@ -23,7 +23,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// File of the machine and where it goes in the image.
+// File or folder of the machine and where it goes in the image; of a folder, all that is in it.
 type File struct{ Source, Target string }
 
 // ParseFile of `FILE[:DEST]`; DEST is /bin/<name of the file> if it is not given.
@@ -48,6 +48,7 @@ type Spec struct {
 	Entrypoint []string // empty: the first file
 	User       string   // "65532"; empty: root
 	Env        []string // NAME=VALUE, beside PATH
+	Exclude    []string // of folders: paths of the image, or names, with wildcards
 }
 
 // Build the image and write its archive to the path, whole or not at all.
@@ -78,27 +79,27 @@ func (s Spec) image(ctx context.Context) (v1.Image, error) {
 	if len(s.Files) == 0 {
 		return nil, errors.New("no files")
 	}
-	var sources []string
-	for _, file := range s.Files {
-		sources = append(sources, file.Source)
+	files, err := expand(s.Files, s.Exclude)
+	if err != nil {
+		return nil, err
 	}
 	linker, err := newLinker(ctx)
 	if err != nil {
 		return nil, err
 	}
-	libraries, err := linker.closure(sources)
+	needed, err := libraries(linker, files)
 	if err != nil {
 		return nil, err
 	}
-	var files []File
-	for _, library := range libraries {
-		files = append(files, File{Source: library, Target: library})
+	below := slices.Clone(baseTexts)
+	for _, library := range needed {
+		below = append(below, entry{path: strings.TrimPrefix(library, "/"), source: library})
 	}
-	base, err := layer(entries(baseTexts, files))
+	base, err := layer(withFolders(below))
 	if err != nil {
 		return nil, fmt.Errorf("base layer: %w", err)
 	}
-	top, err := layer(entries(nil, s.Files))
+	top, err := layer(withFolders(files))
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +111,7 @@ func (s Spec) image(ctx context.Context) (v1.Image, error) {
 	if len(config.Entrypoint) == 0 {
 		config.Entrypoint = []string{s.Files[0].Target}
 	}
-	if dirs := unusual(libraries); len(dirs) > 0 {
+	if dirs := unusual(needed); len(dirs) > 0 {
 		config.Env = append(config.Env, "LD_LIBRARY_PATH="+strings.Join(dirs, ":"))
 	}
 	return mutate.ConfigFile(built, withPlatform(built, config))
@@ -143,11 +144,12 @@ func unusual(libraries []string) []string {
 	return dirs
 }
 
-// entry of a layer: a folder (path ends in /), a text, or a file of the machine.
+// entry of a layer: a folder (path ends in /), a text, a link, or a file of the machine.
 type entry struct {
 	path   string // without the leading /
 	mode   int64
 	text   string
+	link   string
 	source string
 }
 
@@ -157,12 +159,9 @@ var baseTexts = []entry{
 	{path: "etc/group", mode: 0o644, text: "root:x:0:\nnonroot:x:65532:\n"},
 }
 
-// entries with the folders they are in, sorted by path.
-func entries(texts []entry, files []File) []entry {
-	all := slices.Clone(texts)
-	for _, file := range files {
-		all = append(all, entry{path: strings.TrimPrefix(file.Target, "/"), source: file.Source})
-	}
+// withFolders adds the folders that the entries are in, and sorts by path.
+func withFolders(all []entry) []entry {
+	all = slices.Clone(all)
 	known := map[string]bool{}
 	for _, e := range all {
 		known[e.path] = true
@@ -204,6 +203,8 @@ func writeEntry(writer *tar.Writer, e entry) (err error) {
 	switch {
 	case strings.HasSuffix(e.path, "/"):
 		header.Typeflag = tar.TypeDir
+	case e.link != "":
+		header.Typeflag, header.Linkname, header.Mode = tar.TypeSymlink, e.link, 0o777
 	case e.source != "":
 		file, err := os.Open(e.source) // a library's links are followed
 		if err != nil {

@@ -134,9 +134,13 @@ func unpack(t *testing.T, from io.Reader, root string) {
 		require.Zero(t, header.Uid)
 		last = header.Name
 		path := filepath.Join(root, header.Name) //nolint:gosec // of our own image
-		if header.Typeflag == tar.TypeDir {
+		switch header.Typeflag {
+		case tar.TypeDir:
 			require.NoError(t, os.MkdirAll(path, 0o750))
-		} else {
+		case tar.TypeSymlink:
+			require.NoError(t, os.Symlink(header.Linkname, path))
+			continue
+		default:
 			require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o750))
 			text, err := io.ReadAll(reader)
 			require.NoError(t, err)
@@ -156,6 +160,8 @@ func TestBadSpecs(t *testing.T) {
 		"no files":              {Name: "tangram.dev/probe:1"},
 		"no such file":          {Name: "tangram.dev/probe:1", Files: []File{{"/nowhere", "/x"}}},
 		"is not a regular file": {Name: "tangram.dev/probe:1", Files: []File{{"/dev/null", "/x"}}},
+		"comes from two places": {Name: "tangram.dev/probe:1", Files: []File{{"/etc/passwd", "/x"}, {"/etc/group", "/x"}}},
+		"exclude \"[\"":         {Name: "tangram.dev/probe:1", Files: file, Exclude: []string{"["}},
 	} {
 		require.ErrorContains(t, spec.Build(t.Context(), out), want)
 	}

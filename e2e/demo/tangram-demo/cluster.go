@@ -31,7 +31,11 @@ const (
 )
 
 func (o *options) cluster() cluster.Options {
-	return cluster.Options{Root: o.root, Dir: o.clusterDir, Say: say}
+	c := cluster.Options{Root: o.root, Dir: o.clusterDir, Say: say}
+	if o.vllm {
+		c.Archives = []string{vllmImage}
+	}
+	return c
 }
 
 // onCluster brings a cluster up, goes through the steps under load, and takes the cluster down.
@@ -42,6 +46,13 @@ func onCluster(ctx context.Context, o options) (err error) {
 	trace, err := load.NewTrace(o.seed, o.span)
 	if err != nil {
 		return err
+	}
+	var known *oracle
+	if o.vllm {
+		if known, err = askOracle(ctx, &o, trace); err != nil {
+			return err
+		}
+		defer known.stop()
 	}
 	// A report that is there is of another run.
 	if err := os.Remove(filepath.Join(o.out, reportFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -62,10 +73,20 @@ func onCluster(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return diagnosed(ctx, c, err)
 	}
+	play := playsOnCluster
+	if o.vllm {
+		if err := known.choose(trace); err != nil {
+			return err
+		}
+		play = playsOfVLLM
+	}
 	r := &report{Seed: o.seed, Ranks: o.ranks, around: o.pause}
-	results, err := storyOnCluster(ctx, o, c.Kube.In(namespace), trace, r, playsOnCluster)
+	results, err := storyOnCluster(ctx, o, c.Kube.In(namespace), trace, r, play)
 	if err != nil {
 		return diagnosed(ctx, c, err)
+	}
+	if o.vllm {
+		r.Oracle = known.compare(results)
 	}
 	reference, err := oneRank(ctx, o, results)
 	if err != nil {
@@ -108,9 +129,16 @@ func bringUp(ctx context.Context, o options) (*cluster.Cluster, error) {
 	return c, nil
 }
 
-// readManifest of the MoEDeployment, as the API's type and as it is written.
-func readManifest(root string) (*v1alpha1.MoEDeployment, map[string]any, error) {
-	file := filepath.Join(root, manifests, "20-moedeployment.yaml")
+// manifest of the world.
+func (o *options) manifest() string {
+	if o.vllm {
+		return filepath.Join(o.root, manifests, "vllm/20-moedeployment.yaml")
+	}
+	return filepath.Join(o.root, manifests, "20-moedeployment.yaml")
+}
+
+// readManifest of a MoEDeployment, as the API's type and as it is written.
+func readManifest(file string) (*v1alpha1.MoEDeployment, map[string]any, error) {
 	wire, err := os.ReadFile(file)
 	if err != nil {
 		return nil, nil, err
@@ -122,14 +150,14 @@ func readManifest(root string) (*v1alpha1.MoEDeployment, map[string]any, error) 
 	return typed, written, nil
 }
 
-// applyManifests of the demo; with another number of ranks than in the file, a copy of it.
+// applyManifests of the demo; with another number of ranks than in the file, or with other engines, a copy of its world.
 func applyManifests(ctx context.Context, o options, k *kube.Client) error {
-	typed, written, err := readManifest(o.root)
+	typed, written, err := readManifest(o.manifest())
 	if err != nil {
 		return err
 	}
 	dir := filepath.Join(o.root, manifests)
-	if int(typed.Spec.Replicas) == o.ranks {
+	if int(typed.Spec.Replicas) == o.ranks && !o.vllm {
 		return k.ApplyFile(ctx, dir)
 	}
 	for _, name := range []string{"00-namespace.yaml", "10-models.yaml"} {
@@ -184,7 +212,7 @@ func storyOnCluster(ctx context.Context, o options, k *kube.Client, trace *load.
 	go func() { defer close(hidden); d.run(shown, k, world) }()
 	defer func() { hide(); <-hidden }()
 
-	all := steps(o.ranks)
+	all := steps(o.ranks, o.joiners())
 	for i, s := range all {
 		if err = sleep(ctx, o.pause); err != nil {
 			break

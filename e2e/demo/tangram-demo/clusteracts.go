@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"tangram.dev/api/v1alpha1"
@@ -38,8 +39,9 @@ func actsOnCluster(ctx context.Context, o options, k *kube.Client, begin func(st
 	return out, nil
 }
 
-func rankDiesOnCluster(ctx context.Context, o options, k *kube.Client, begin func(string)) (*act, error) {
-	a := &act{Name: "a rank, by kill -9"}
+// dieOnCluster kills something of the first pod of ranks, and waits until the world is repaired and as wanted.
+func dieOnCluster(ctx context.Context, o options, k *kube.Client, begin func(string), name string, kill func(*corev1.Pod) (int, error)) (*act, error) {
+	a := &act{Name: name}
 	begin(a.Name)
 	pods, err := k.Pods(ctx, kube.RankSelector(world))
 	if err != nil || len(pods) == 0 {
@@ -50,7 +52,7 @@ func rankDiesOnCluster(ctx context.Context, o options, k *kube.Client, begin fun
 		return a, err
 	}
 	a.at = time.Now()
-	killed, err := cluster.KillContainers(string(pods[0].UID))
+	killed, err := kill(&pods[0])
 	if err != nil {
 		return a, err
 	}
@@ -67,6 +69,22 @@ func rankDiesOnCluster(ctx context.Context, o options, k *kube.Client, begin fun
 	}
 	a.ended(repair.Status.CompletionTime.Time)
 	return a, nil
+}
+
+// engineDiesOnCluster: the process of one engine; its agent, which has weights and KV, lives on beside it.
+func engineDiesOnCluster(ctx context.Context, o options, k *kube.Client, begin func(string)) (*act, error) {
+	return dieOnCluster(ctx, o, k, begin, "an engine, by kill -9", func(pod *corev1.Pod) (int, error) {
+		for _, c := range pod.Status.ContainerStatuses {
+			if c.Name == "engine-0" {
+				return cluster.KillContainer(string(pod.UID), c.ContainerID)
+			}
+		}
+		return 0, fmt.Errorf("pod %s has no container engine-0", pod.Name)
+	})
+}
+
+func rankDiesOnCluster(ctx context.Context, o options, k *kube.Client, begin func(string)) (*act, error) {
+	return dieOnCluster(ctx, o, k, begin, "a rank, by kill -9", func(pod *corev1.Pod) (int, error) { return cluster.KillContainers(string(pod.UID)) })
 }
 
 func operatorDiesOnCluster(ctx context.Context, o options, k *kube.Client, begin func(string)) (*act, error) {

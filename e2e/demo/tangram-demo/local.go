@@ -47,8 +47,13 @@ func local(ctx context.Context, o options) error {
 
 func start(ctx context.Context, o options, sub string, ranks int, pods []int) (*harness.World, error) {
 	say("starting %d pods", len(pods))
-	w, err := harness.Start(ctx, harness.Options{Root: o.root, Dir: filepath.Join(o.out, sub), Checkpoint: o.checkpoint, Pods: pods,
-		Restart: sub == "world" && !o.bench})
+	h := harness.Options{Root: o.root, Dir: filepath.Join(o.out, sub), Checkpoint: o.checkpoint, Pods: pods, Restart: sub == "world" && !o.bench}
+	if o.vllm {
+		if err := withVLLM(&h); err != nil {
+			return nil, err
+		}
+	}
+	w, err := harness.Start(ctx, h)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +81,7 @@ func underLoad(ctx context.Context, o options, trace *load.Trace, r *report) ([]
 	stop, played := make(chan struct{}), make(chan []*load.Result, 1)
 	go func() { played <- client(w).Play(ctx, trace, o.atOnce, stop) }()
 	var failed error
-	for _, s := range slices.Repeat(steps(o.ranks), o.rounds) {
+	for _, s := range slices.Repeat(steps(o.ranks, o.joiners()), o.rounds) {
 		if failed = sleep(ctx, o.pause); failed != nil {
 			break
 		}

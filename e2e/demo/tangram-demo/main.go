@@ -33,6 +33,7 @@ type options struct {
 
 	clusterDir string // cluster
 	keep       bool
+	vllm       bool // engines of agent/vllm
 }
 
 const reportFile = "report.json"
@@ -46,7 +47,7 @@ func command() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	root := &cobra.Command{Use: "tangram-demo", Short: "a world of ranks changes shape while it serves", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(localCommand(), recoveryCommand(), falseAlarmCommand(), controlCostCommand(), reshardCommand(), interferenceCommand(), clusterCommand(), clusterUpCommand(), clusterDownCommand())
+	root.AddCommand(vllmCommand(), localCommand(), recoveryCommand(), falseAlarmCommand(), controlCostCommand(), reshardCommand(), interferenceCommand(), clusterCommand(), clusterUpCommand(), clusterDownCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		terminal.stop()
 		fmt.Fprintln(os.Stderr, "tangram-demo:", err)
@@ -159,6 +160,14 @@ func (o *options) clusterFlags(c *cobra.Command) {
 	c.Flags().StringVar(&o.clusterDir, "cluster-dir", "build/cluster", "folder of the cluster's state")
 }
 
+// joiners of a step that adds ranks.
+func (o *options) joiners() int {
+	if o.vllm { // two cores serve three of them
+		return 1
+	}
+	return 2
+}
+
 // step of the demo.
 type step struct {
 	name, mode string
@@ -166,8 +175,8 @@ type step struct {
 	resize     bool
 }
 
-func steps(ranks int) []step {
-	more := ranks + 2
+func steps(ranks, joiners int) []step {
+	more := ranks + joiners
 	return []step{
 		{fmt.Sprintf("%d -> %d ranks", ranks, more), "Expert", more, true},
 		{"Expert -> Tensor", "Tensor", more, false},

@@ -50,6 +50,7 @@ type report struct {
 	Transitions   []*transition      `json:"transitions"`
 	Heat          *heat              `json:"heat,omitempty"`
 	Acts          []*act             `json:"acts"`
+	Oracle        *oracleReport      `json:"oracle,omitempty"`
 	Broken        []string           `json:"promises_broken"`
 
 	around time.Duration // the pause between acts
@@ -106,6 +107,9 @@ func (r *report) judge(results, reference []*load.Result, compare bool) error {
 	}
 	if r.Lost > 0 {
 		r.Broken = append(r.Broken, fmt.Sprintf("%d requests lost", r.Lost))
+	}
+	if r.Oracle != nil {
+		r.Broken = append(r.Broken, r.Oracle.broken()...)
 	}
 	if r.Different > 0 {
 		r.Broken = append(r.Broken, fmt.Sprintf("%d requests different", r.Different))
@@ -235,6 +239,9 @@ func (r *report) printTable(out io.Writer) {
 	q := r.Refusals
 	_, _ = fmt.Fprintf(out, "answered 429: %d, 503: %d (%d and %d of them after a death); submitted again %.0f (%.0f before the first death), %.0f of all on their way to a rank that left; conflicting tokens %.0f\n",
 		q.Quiet429+q.Acts429, q.Quiet503+q.Acts503, q.Acts429, q.Acts503, r.Gateway.Replays, r.GatewayBefore.Replays, r.Gateway.Untaken, r.Gateway.Conflicts)
+	if r.Oracle != nil {
+		r.Oracle.print(out)
+	}
 	_, _ = fmt.Fprintf(out, "lost %d, different from one rank %d\n", r.Lost, r.Different)
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -83,7 +84,7 @@ func TestRecordOfATransition(t *testing.T) {
 
 // What the demo applies is what the API has, to the letter.
 func TestManifestsAreOfTheAPI(t *testing.T) {
-	d, _, err := readManifest("../../..")
+	d, _, err := readManifest(filepath.Join("../../..", manifests, "20-moedeployment.yaml"))
 	require.NoError(t, err)
 	require.Equal(t, world, d.Name)
 	require.EqualValues(t, 4, d.Spec.Replicas)

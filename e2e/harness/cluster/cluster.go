@@ -23,7 +23,9 @@ type Options struct {
 	Dir  string // of the cluster's state; two clusters do not run at once
 	// MemoryPerNode that pods can have, e.g. "6Gi"; empty: what tangram-cluster thinks best.
 	MemoryPerNode string
-	Say           func(format string, args ...any)
+	// Archives of images that nodes get beside ours, paths below Root.
+	Archives []string
+	Say      func(format string, args ...any)
 }
 
 // Cluster that is up.
@@ -73,6 +75,9 @@ func Up(ctx context.Context, o Options) (*Cluster, error) {
 	var archives []string
 	err := o.timed(ctx, "images", func(ctx context.Context) (err error) {
 		archives, err = Images(ctx, o)
+		for _, more := range o.Archives {
+			archives = append(archives, filepath.Join(o.Root, more))
+		}
 		return err
 	})
 	if err != nil {

@@ -51,3 +51,13 @@ func TestProgramsAreHeardAndTheirEndIsInTheError(t *testing.T) {
 	require.ErrorContains(t, err, "exit status 3")
 	require.ErrorContains(t, err, "the disk is full")
 }
+
+func TestWhatIsNoContainerIsNotKilled(t *testing.T) {
+	for id, why := range map[string]string{"": "is not the id of one", "containerd://": "is not the id of one", "containerd://0123": "has no process here"} {
+		killed, err := KillContainer("no-such-pod", id)
+		require.ErrorContains(t, err, why, id)
+		require.Zero(t, killed)
+	}
+	_, err := KillContainer("", "containerd://0123")
+	require.ErrorContains(t, err, "a pod without UID")
+}

@@ -9,10 +9,22 @@ import (
 	"syscall"
 )
 
+// KillContainer sends SIGKILL to every process of one container of a pod, by the id that the pod's status tells (containerd://ID).
+func KillContainer(podUID, containerID string) (int, error) {
+	_, id, found := strings.Cut(containerID, "://")
+	if !found || id == "" {
+		return 0, fmt.Errorf("kill a container of pod %s: %q is not the id of one", podUID, containerID)
+	}
+	return kill(podUID, id)
+}
+
 // KillContainers sends SIGKILL to every process of a pod's containers at once, as the kernel
 // does when memory runs out; the pod itself stays. It gives the number of processes. The
 // nodes are of this machine, so that their processes are seen here.
-func KillContainers(podUID string) (int, error) {
+func KillContainers(podUID string) (int, error) { return kill(podUID, "") }
+
+// kill processes of a pod's containers; of one alone, if it is named.
+func kill(podUID, container string) (int, error) {
 	if podUID == "" {
 		return 0, fmt.Errorf("kill containers: a pod without UID")
 	}
@@ -23,7 +35,7 @@ func KillContainers(podUID string) (int, error) {
 	killed := 0
 	for _, file := range cgroups {
 		content, err := os.ReadFile(file) // it may have ended meanwhile
-		if err != nil || !strings.Contains(string(content), "pod"+podUID) {
+		if err != nil || !strings.Contains(string(content), "pod"+podUID) || !strings.Contains(string(content), container) {
 			continue
 		}
 		dir := filepath.Dir(file)

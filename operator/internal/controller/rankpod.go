@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -21,6 +22,9 @@ const (
 	hugePageBytes                     = 2 << 20
 	hugePages     corev1.ResourceName = corev1.ResourceHugePagesPrefix + "2Mi"
 )
+
+// longestStart of an engine.
+const longestStart = 20 * time.Minute
 
 // agentOverhead is what an agent uses beside the ranks' pools: code, gRPC, staging buffers.
 var agentOverhead = resource.MustParse("256Mi")
@@ -111,6 +115,14 @@ func tcpProbe(port int32) *corev1.Probe {
 	return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(port)}}, PeriodSeconds: 2}
 }
 
+// startupProbe of an engine: its listener opens once its imports are done and its agent has taken it, which takes the reference engine a
+// moment, vLLM some 12 s on processors, others minutes. Until then nobody asks whether it is ready; one that never gets there is started again.
+func startupProbe(port int32) *corev1.Probe {
+	p := tcpProbe(port)
+	p.FailureThreshold = int32(longestStart / (time.Duration(p.PeriodSeconds) * time.Second))
+	return p
+}
+
 // agentMemory is what an agent asks for: its ranks' pools, and what it uses beside them.
 func agentMemory(d *api.MoEDeployment) corev1.ResourceList {
 	if d.Spec.Backend == api.BackendCUDA { // the pools are not the host's
@@ -170,7 +182,7 @@ func (r *Reconciler) engineContainer(d *api.MoEDeployment, device int32) corev1.
 		Env:  append([]corev1.EnvVar{fieldEnv("POD_IP", "status.podIP")}, e.Env...),
 		Ports: []corev1.ContainerPort{{Name: fmt.Sprintf("mesh-%d", device), ContainerPort: portMesh + device, Protocol: corev1.ProtocolTCP},
 			{Name: fmt.Sprintf("serve-%d", device), ContainerPort: portServe + device, Protocol: corev1.ProtocolTCP}},
-		ReadinessProbe: tcpProbe(portServe + device), Lifecycle: awaitLeave(), Resources: e.Resources,
+		StartupProbe: startupProbe(portServe + device), ReadinessProbe: tcpProbe(portServe + device), Lifecycle: awaitLeave(), Resources: e.Resources,
 		SecurityContext: restricted(), TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		VolumeMounts: []corev1.VolumeMount{{Name: "run", MountPath: dirRun}, {Name: "tmp", MountPath: "/tmp"},
 			{Name: "tls-engine", MountPath: dirTLS, ReadOnly: true}},

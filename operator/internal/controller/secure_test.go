@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -130,4 +131,25 @@ func TestAddressesMayBeOfIPv6(t *testing.T) {
 	at := endpoints([]corev1.Pod{*pod})
 	require.Len(t, at, 1)
 	require.Equal(t, "[fd00::7]:7100", at[0].Address)
+}
+
+// An image of spec.engine runs in the engines' containers alone, with what every engine gets, and with minutes for what it imports.
+func TestAnEngineOfItsOwnImageHasTimeToStart(t *testing.T) {
+	r := &Reconciler{Images: Images{Agent: "agent:1", Engine: "engine:1"}}
+	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "ns"}, Spec: api.MoEDeploymentSpec{RanksPerPod: 2,
+		Engine: api.Engine{Image: "vllm:2", Args: []string{"--max-batch-tokens", "64"}},
+		Model:  api.Model{Source: api.ModelSource{PersistentVolumeClaim: &api.ClaimSource{ClaimName: "c"}}}}}
+	pod := r.rankPod(d, 0).Spec
+	require.Equal(t, "agent:1", pod.InitContainers[0].Image)
+	require.Equal(t, "agent:1", pod.Containers[0].Image)
+	require.Nil(t, pod.Containers[0].StartupProbe)
+	for device, c := range pod.Containers[1:] {
+		require.Equal(t, "vllm:2", c.Image)
+		require.Equal(t, []string{"--max-batch-tokens", "64"}, c.Args[len(c.Args)-2:])
+		require.Contains(t, c.Args, "--agent-socket="+dirRun+"/agent.sock")
+		require.Empty(t, c.Command, "the image's own entry point")
+		p := c.StartupProbe
+		require.EqualValues(t, portServe+device, p.TCPSocket.Port.IntVal)
+		require.Equal(t, longestStart, time.Duration(p.PeriodSeconds*p.FailureThreshold)*time.Second)
+	}
 }

@@ -166,6 +166,9 @@ func (d *Driver) apply(ctx context.Context, want Wanted, record *Record) error {
 	if truth, err = d.waitEngines(ctx, truth, target); err != nil {
 		return err
 	}
+	if want.Shape, err = truth.suit(want.Shape, target); err != nil {
+		return fmt.Errorf("plan %d ranks, %v: %w", want.Ranks, want.Shape.Mode, err)
+	}
 	began := time.Now()
 	result, err := planner.Plan(truth.input(d.World, target, want))
 	if err != nil {

@@ -108,15 +108,21 @@ func (k *Keeper) Decide(seen world.Snapshot, facts Facts) Round {
 	}
 	r.Decided = true
 	r.Decision = fleet.Decide(fleet.World{Wanted: k.Wanted.Pods, Standby: k.Wanted.Standby, Pods: facts.Pods, Layout: r.Layout, InForce: ids, Broken: seen.Broken != nil,
-		ShapeReached: k.reached(seen.Layout), Unfinished: seen.Unfinished, Busy: seen.Running != nil})
+		ShapeReached: k.reached(&seen), Unfinished: seen.Unfinished, Busy: seen.Running != nil})
 	return r
 }
 
-func (k *Keeper) reached(l *tangramv1.Layout) bool {
+func (k *Keeper) reached(seen *world.Snapshot) bool {
 	if k.Wanted.Copies {
-		return layout.Is(l, k.Wanted.Shape.Mode)
+		return layout.Is(seen.Layout, k.Wanted.Shape.Mode)
 	}
-	return layout.Has(l, k.Wanted.Shape)
+	shape := k.Wanted.Shape
+	for _, status := range seen.Statuses { // as the driver makes of it what the engines compute
+		for _, rank := range status.GetRanks() {
+			shape.AttentionByData = shape.AttentionByData || rank.GetEngine().GetAttentionDataOnly()
+		}
+	}
+	return layout.Has(seen.Layout, shape)
 }
 
 func (k *Keeper) podsOf(l *tangramv1.Layout) []string {

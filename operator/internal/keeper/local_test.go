@@ -146,6 +146,18 @@ func TestLocal(t *testing.T) {
 	})
 }
 
+// Engines that keep the heads of a request on one rank reach Tensor with their experts alone, and are then left alone.
+func TestTensorIsReachedWithAttentionByData(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setup(t, 2, Wanted{Pods: 2, Shape: layout.Shape{Mode: layout.Tensor}})
+		b.all[1].AttentionDataOnly()
+		defer b.run()()
+		time.Sleep(time.Minute)
+		b.saw("apply lost 0, 2 ranks, 1 flips, error false")
+		require.True(t, layout.Has(b.Layout(), layout.Shape{Mode: layout.Tensor, AttentionByData: true}))
+	})
+}
+
 // A world that starts with copies starts without them: its first layout reads each byte once.
 func TestReplicasComeAfterTheFirstLayout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -12,10 +12,14 @@ import (
 const Mixed = "Mixed"
 
 // Is says whether a layout is wholly in a mode: every layer is shared out as the mode says,
-// and over all members. (A world of one rank is in both modes; one in the middle of a chain
+// and over all members; in Tensor attention may be by data, if it is in all layers. (A world of one rank is in both modes; one in the middle of a chain
 // may be in none, and so is one after a repair in Tensor, where a rank stands at two positions.)
 // Where experts are, and whether some have copies, does not matter.
-func Is(l *tangramv1.Layout, m Mode) bool { return has(l, Shape{Mode: m}, true) }
+func Is(l *tangramv1.Layout, m Mode) bool {
+	experts := func(layer *tangramv1.LayerLayout) bool { return len(layer.Experts) > 0 }
+	return has(l, Shape{Mode: m}, true) ||
+		m == Tensor && slices.ContainsFunc(l.GetLayers(), experts) && has(l, Shape{Mode: m, AttentionByData: true}, true)
+}
 
 // Has says whether a layout has a shape, on all of its ranks; a nil one has none. Where the shape names no places each expert
 // has one copy, anywhere.
@@ -26,20 +30,23 @@ func has(l *tangramv1.Layout, s Shape, copies bool) bool {
 	if ranks == 0 {
 		return false
 	}
-	size := uint32(1)
+	experts, attention := uint32(1), uint32(1)
 	if s.Mode == Tensor {
-		size = ranks
+		experts = ranks
+		if !s.AttentionByData {
+			attention = ranks
+		}
 	}
 	placed, ordinal := PlacementOf(l), 0
 	for _, layer := range l.Layers {
 		want := s.Layers[layer.Layer]
-		if layer.AttentionGroupSize != cmp.Or(want.AttentionGroup, size) || distinct(layer.Attention) != ranks {
+		if layer.AttentionGroupSize != cmp.Or(want.AttentionGroup, attention) || distinct(layer.Attention) != ranks {
 			return false
 		}
 		if len(layer.Experts) == 0 {
 			continue
 		}
-		if layer.ExpertGroupSize != cmp.Or(want.ExpertGroup, size) || distinct(layer.Experts) != ranks {
+		if layer.ExpertGroupSize != cmp.Or(want.ExpertGroup, experts) || distinct(layer.Experts) != ranks {
 			return false
 		}
 		switch {
@@ -70,16 +77,21 @@ func ModeOf(l *tangramv1.Layout) string {
 	return Mixed
 }
 
-// shared: every layer has one group of heads and one of experts, each over all members.
+// shared: every layer has one group of experts over all members, and one of heads; or every layer has each request's heads on one
+// of them.
 func shared(l *tangramv1.Layout) bool {
-	ranks := uint32(len(l.Members))
+	ranks, whole := uint32(len(l.Members)), 0
 	for _, layer := range l.Layers {
-		if len(layer.Attention) != 1 || distinct(layer.Attention) != ranks || len(layer.Experts) > 1 ||
-			(len(layer.Experts) == 1 && distinct(layer.Experts) != ranks) {
+		if layer.AttentionGroupSize == 1 {
+			whole++
+		} else if len(layer.Attention) != 1 {
+			return false
+		}
+		if distinct(layer.Attention) != ranks || len(layer.Experts) > 1 || (len(layer.Experts) == 1 && distinct(layer.Experts) != ranks) {
 			return false
 		}
 	}
-	return true
+	return whole == 0 || whole == len(l.Layers)
 }
 
 // distinct is the number of different ranks in the groups.

@@ -24,6 +24,9 @@ func TestModes(t *testing.T) {
 	doubled, alone := layers(2, []uint32{0, 1}), layers(1, []uint32{0})
 	doubled.ExpertGroupSize, doubled.Experts[0].Ranks = 3, []uint32{0, 1, 0}
 	alone.ExpertGroupSize, alone.Experts[0].Ranks = 2, []uint32{0, 0}
+	byData := layers(1, []uint32{0}, []uint32{1})
+	byData.ExpertGroupSize, byData.Experts = 2, tensor.Experts
+	bare := &tangramv1.LayerLayout{AttentionGroupSize: 1, Attention: expert.Attention}
 	for name, c := range map[string]struct {
 		l            *tangramv1.Layout
 		expert, tens bool
@@ -40,6 +43,9 @@ func TestModes(t *testing.T) {
 		"a doubled position":         {world(2, doubled, tensor), false, false, "Tensor"},
 		"one rank with all shards":   {world(1, alone), false, false, "Tensor"},
 		"doubled, and a joiner":      {world(3, doubled, doubled), false, false, "Mixed"},
+		"tensor, attention by data":  {world(2, bare, byData), false, true, "Tensor"},
+		"... in one layer alone":     {world(2, tensor, byData), false, false, "Mixed"},
+		"... on its way":             {world(2, expert, byData), false, false, "Mixed"},
 	} {
 		require.Equal(t, c.expert, Is(c.l, Expert), name)
 		require.Equal(t, c.tens, Is(c.l, Tensor), name)
@@ -65,6 +71,9 @@ func TestHasAShape(t *testing.T) {
 	require.True(t, Has(l, Shape{Mode: Expert, Layers: own}))
 	require.True(t, Has(l, Shape{Mode: Expert, Layers: own, Placement: placed}))
 	require.False(t, Has(l, Shape{Mode: Tensor, Layers: own}))
+	byData := &tangramv1.Layout{Members: l.Members, Layers: l.Layers[2:]}
+	require.True(t, Has(byData, Shape{Mode: Tensor, AttentionByData: true}))
+	require.False(t, Has(byData, Shape{Mode: Tensor}))
 	copied := &tangramv1.Layout{Members: l.Members, Layers: []*tangramv1.LayerLayout{
 		{AttentionGroupSize: 1, Attention: each, ExpertGroupSize: 1, Experts: []*tangramv1.ExpertGroup{whole(0, 2, 1), whole(1, 3, 1)}}}}
 	require.True(t, Is(copied, Expert))

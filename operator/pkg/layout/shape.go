@@ -14,7 +14,8 @@ type Mode int
 const (
 	// Expert spreads whole experts over ranks; a request's KV is on one rank (g = 1, t = 1).
 	Expert Mode = iota + 1
-	// Tensor gives every rank a shard of every expert and of the heads (g = P, t = P).
+	// Tensor gives every rank a shard of every expert and of the heads (g = P, t = P). With engines that keep all heads of a
+	// request on one rank the experts alone are cut (Shape.AttentionByData).
 	Tensor
 )
 
@@ -47,6 +48,8 @@ type LayerShape struct{ ExpertGroup, AttentionGroup uint32 }
 type Shape struct {
 	Mode   Mode
 	Layers map[uint32]LayerShape // by model layer; layers not named follow Mode
+	// AttentionByData: layers that follow Mode keep a request's heads on one rank (t = 1), in Tensor too.
+	AttentionByData bool
 	// Placement of whole experts, in layers of g = 1: [MoE ordinal][rank] experts, ascending, each once on a rank and
 	// on one rank at least. nil, or a nil layer: one copy of each, shared out so that as little as possible moves.
 	Placement [][][]uint32
@@ -64,6 +67,9 @@ func (s Shape) Resolve(v *geometry.View, ranks uint32) ([]LayerShape, error) {
 		whole = LayerShape{1, 1}
 	case Tensor:
 		whole = LayerShape{ranks, ranks}
+		if s.AttentionByData {
+			whole.AttentionGroup = 1
+		}
 	default:
 		return nil, fmt.Errorf("shape: %v is neither Expert nor Tensor", s.Mode)
 	}

@@ -129,7 +129,7 @@ func buildCommand() *cobra.Command {
 	var out string
 	command := &cobra.Command{
 		Use: "build-image --name NAME --out X.tar FILE[:DEST]...", Short: "Builds an image archive from files of this machine",
-		Long: "Builds an image archive from files of this machine, with the shared libraries that they need.\nDEST is /bin/<name of the file> if not given.",
+		Long: "Builds an image archive from files of this machine, with the shared libraries that they need. FILE may be a folder.\nDEST is /bin/<name of the file> if not given.",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(command *cobra.Command, args []string) error {
 			for _, arg := range args {
@@ -146,6 +146,7 @@ func buildCommand() *cobra.Command {
 	command.Flags().StringVar(&out, "out", "", "the archive")
 	command.Flags().StringArrayVar(&spec.Entrypoint, "entrypoint", nil, "program that runs, and its arguments (repeat it; default the first file)")
 	command.Flags().StringArrayVar(&spec.Env, "env", nil, "NAME=VALUE of the environment (repeat it)")
+	command.Flags().StringArrayVar(&spec.Exclude, "exclude", nil, "of folders: a path of the image, or a name, to leave out, with wildcards (repeat it)")
 	command.Flags().StringVar(&spec.User, "user", "", "user that it runs as, for example 65532 (default root)")
 	for _, name := range []string{"name", "out"} {
 		if err := command.MarkFlagRequired(name); err != nil {

@@ -36,6 +36,7 @@ type Agent struct {
 	deaf       bool
 	data       string              // address that it tells of its data port
 	broken     string              // why it cannot read the checkpoint
+	whole      bool                // its engines keep the heads of a request on one rank
 	fail       string              // of the next Stage
 	refuse     *tangramv1.Refusal  // of every Prepare
 	lose       bool                // the next Permit is done, its reply is lost
@@ -84,6 +85,9 @@ func (a *Agent) LoseReply() { a.set(func() { a.lose = true }) }
 
 // Deaf agents go on, but answer nobody.
 func (a *Agent) Deaf(deaf bool) { a.set(func() { a.deaf = deaf }) }
+
+// AttentionDataOnly: its engines take layouts alone that keep the heads of a request on one rank.
+func (a *Agent) AttentionDataOnly() { a.set(func() { a.whole = true }) }
 
 // BreakCheckpoint so that it cannot be read any more, with these words; empty: it can.
 func (a *Agent) BreakCheckpoint(why string) { a.set(func() { a.broken = why }) }
@@ -217,7 +221,7 @@ func (a *Agent) rankLocked(device int) *tangramv1.RankStatus {
 	}
 	id, e := a.Member(device), a.engines[device]
 	r := &tangramv1.RankStatus{Device: uint32(device), Member: &tangramv1.Member{Id: id, Node: a.pod.Node, Pod: a.pod.Name}, MemoryBytes: a.w.memory,
-		Engine: &tangramv1.EngineStatus{Attached: !e.detached, Stopped: e.stopped, Fresh: e.fresh}, Inventory: &tangramv1.Inventory{}, Transition: t}
+		Engine: &tangramv1.EngineStatus{Attached: !e.detached, Stopped: e.stopped, Fresh: e.fresh, AttentionDataOnly: a.whole}, Inventory: &tangramv1.Inventory{}, Transition: t}
 	rank := layout.RankOf(a.layout, id)
 	if rank < 0 {
 		return r

@@ -70,6 +70,11 @@ func (a *Agent) checkLocked(q *tangramv1.PrepareRequest, target *tangramv1.Layou
 	if err := layout.Validate(target, a.w.view); err != nil {
 		return err
 	}
+	for _, l := range target.Layers {
+		if a.whole && l.AttentionGroupSize > 1 {
+			return fmt.Errorf("layer %d: the heads of a request are shared by %d ranks, and the engines take them on one only", l.Layer, l.AttentionGroupSize)
+		}
+	}
 	parts := map[string]int{}
 	for _, p := range q.Parts {
 		parts[p.Member]++

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+
+	"tangram.dev/e2e/harness"
+	"tangram.dev/e2e/load"
+)
+
+// leastGap of the two best logits of a token: kernels of vLLM and of transformers differ by some 1e-6 of the largest logit in float32. Below it nobody
+// promises a token, and the request is left out.
+const leastGap = 1e-3
+
+// oracle knows what transformers answers to each prompt of a round of the trace, in float32, greedily.
+type oracle struct {
+	prompts [][]uint32
+	answers map[string]answer // by prompt
+	least   float64           // gap of those that are played
+	left    int               // out, since their gap is too small
+	end     context.CancelFunc
+	ended   chan error
+	out     bytes.Buffer
+}
+
+type answer struct {
+	Tokens []uint32 `json:"tokens"`
+	Gap    float64  `json:"gap"`
+}
+
+// oracleReport is how the answers of clients compare.
+type oracleReport struct {
+	Requests  int `json:"requests"`
+	Different int `json:"different"`
+	// LeastGap of the two best logits of any token of the prompts that were played.
+	LeastGap float64 `json:"least_gap"`
+	LeftOut  int     `json:"prompts_left_out"`
+	Prompts  int     `json:"prompts"`
+}
+
+// askOracle about all requests of a round, beside whatever else is done. It makes the trace greedy, and o's checkpoint the one in float32.
+func askOracle(ctx context.Context, o *options, trace *load.Trace) (*oracle, error) {
+	root, err := filepath.Abs(o.root)
+	if err != nil {
+		return nil, err
+	}
+	if o.checkpoint, err = harness.Checkpoint(ctx, root, vllmPreset); err != nil {
+		return nil, err
+	}
+	trace.Greedy, trace.MaxAnswer = true, vllmAnswer
+	k := &oracle{answers: map[string]answer{}, ended: make(chan error, 1)}
+	var asked bytes.Buffer
+	encoder := json.NewEncoder(&asked)
+	for i := range trace.Round() {
+		prompt := trace.At(i).Prompt
+		k.prompts = append(k.prompts, prompt)
+		if err := encoder.Encode(map[string]any{"prompt": prompt, "tokens": vllmAnswer}); err != nil {
+			return nil, err
+		}
+	}
+	ctx, k.end = context.WithCancel(ctx)
+	cmd := exec.CommandContext(ctx, filepath.Join(root, "build/vllm/bin/python"), filepath.Join(root, "agent/vllm/tests/oracle.py"), o.checkpoint)
+	cmd.Stdin, cmd.Stdout = &asked, &k.out
+	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
+	if err := os.MkdirAll(o.out, 0o750); err != nil {
+		return nil, err
+	}
+	log, err := os.Create(filepath.Join(o.out, "oracle.log"))
+	if err != nil {
+		return nil, err
+	}
+	cmd.Stderr = log
+	say("transformers answers %d prompts meanwhile", len(k.prompts))
+	if err := cmd.Start(); err != nil {
+		return nil, errors.Join(fmt.Errorf("transformers (of make vllm-setup): %w", err), log.Close())
+	}
+	go func() { k.ended <- errors.Join(cmd.Wait(), log.Close()) }()
+	return k, nil
+}
+
+func (k *oracle) stop() { k.end() }
+
+// choose the requests of the trace that float32 decides.
+func (k *oracle) choose(trace *load.Trace) error {
+	say("waiting for transformers")
+	if err := <-k.ended; err != nil {
+		return fmt.Errorf("transformers (see oracle.log): %w", err)
+	}
+	k.least = math.Inf(1)
+	decoder := json.NewDecoder(&k.out)
+	for _, prompt := range k.prompts {
+		var a answer
+		if err := decoder.Decode(&a); err != nil {
+			return fmt.Errorf("transformers answered %d of %d prompts: %w", len(k.answers), len(k.prompts), err)
+		}
+		k.answers[fmt.Sprint(prompt)] = a
+		if a.Gap > leastGap {
+			k.least = min(k.least, a.Gap)
+		} else {
+			k.left++
+		}
+	}
+	say("the two best logits of a token are %.2g apart at the least; %d of %d prompts have closer ones and are left out", k.least, k.left, len(k.prompts))
+	return trace.Keep(func(r load.Request) bool { return k.answers[fmt.Sprint(r.Prompt)].Gap > leastGap })
+}
+
+// compare what clients got. Lost requests are counted elsewhere.
+func (k *oracle) compare(results []*load.Result) *oracleReport {
+	r := &oracleReport{LeastGap: k.least, LeftOut: k.left, Prompts: len(k.prompts)}
+	for _, result := range results {
+		if result.Err != nil {
+			continue
+		}
+		r.Requests++
+		var got []uint32
+		for _, t := range result.Tokens {
+			got = append(got, t.ID)
+		}
+		known := k.answers[fmt.Sprint(result.Request.Prompt)].Tokens
+		if n := result.Request.MaxTokens; len(known) < n || !slices.Equal(got, known[:n]) {
+			r.Different++
+			say("request %d: %v, and transformers has %v", result.Request.Index, got, known)
+		}
+	}
+	return r
+}
+
+// broken promises. That equality means something is one.
+func (r *oracleReport) broken() (out []string) {
+	if r.Different > 0 {
+		out = append(out, fmt.Sprintf("%d requests differ from transformers", r.Different))
+	}
+	if r.Requests == 0 || !(r.LeastGap > leastGap) || math.IsInf(r.LeastGap, 1) {
+		out = append(out, fmt.Sprintf("%d requests were compared with transformers, the least gap of two logits is %g: equality means nothing", r.Requests, r.LeastGap))
+	}
+	return out
+}
+
+func (r *oracleReport) print(out io.Writer) {
+	_, _ = fmt.Fprintf(out, "transformers in float32: %d requests compared, %d different; the two best logits of a token are %.2g apart at the least (%d of %d prompts have closer ones and were left out)\n",
+		r.Requests, r.Different, r.LeastGap, r.LeftOut, r.Prompts)
+}

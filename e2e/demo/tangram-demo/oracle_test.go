@@ -1,0 +1,108 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"tangram.dev/api/v1alpha1"
+	"tangram.dev/e2e/load"
+)
+
+// echoes answers each prompt with its own first token three times, and one prompt (the n-th) with two logits that are as good as one.
+func echoes(t *testing.T, n int) (*oracle, *load.Trace) {
+	t.Helper()
+	root := t.TempDir()
+	for path, text := range map[string]string{"build/models/demo-f32/config.json": "{}", "build/vllm/bin/python": fmt.Sprintf(`#!/usr/bin/env python3
+import json, sys
+assert sys.argv[1].endswith("agent/vllm/tests/oracle.py") and sys.argv[2].endswith("build/models/demo-f32"), sys.argv
+for i, line in enumerate(sys.stdin):
+    print(json.dumps({"tokens": [json.loads(line)["prompt"][0]] * 3, "gap": 1e-9 if i == %d else 0.5}))
+`, n)} {
+		path = filepath.Join(root, path)
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o750))
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o700)) //nolint:gosec // a program
+	}
+	trace, err := load.NewTrace(1, time.Second)
+	require.NoError(t, err)
+	o := options{root: root, out: filepath.Join(root, "out"), vllm: true}
+	known, err := askOracle(t.Context(), &o, trace)
+	require.NoError(t, err)
+	t.Cleanup(known.stop)
+	require.Equal(t, filepath.Join(root, "build/models/demo-f32"), o.checkpoint)
+	return known, trace
+}
+
+func answered(prompt []uint32, tokens ...uint32) *load.Result {
+	r := &load.Result{Request: load.Request{Prompt: prompt, MaxTokens: len(tokens)}}
+	for _, id := range tokens {
+		r.Tokens = append(r.Tokens, load.Token{ID: id})
+	}
+	return r
+}
+
+func TestAnswersAreComparedWithTransformers(t *testing.T) {
+	known, trace := echoes(t, 5)
+	undecided := trace.At(5).Prompt
+	rounds := trace.Round()
+	require.NoError(t, known.choose(trace))
+	require.Equal(t, rounds-1, trace.Round(), "one was not decided by float32")
+	for i := range trace.Round() {
+		require.NotEqual(t, undecided, trace.At(i).Prompt)
+		require.Zero(t, trace.At(i).Temperature)
+		require.LessOrEqual(t, trace.At(i).MaxTokens, vllmAnswer)
+	}
+	a, b := trace.At(0).Prompt, trace.At(1).Prompt
+	good := known.compare([]*load.Result{answered(a, a[0], a[0]), answered(b, b[0])})
+	require.Equal(t, &oracleReport{Requests: 2, LeastGap: .5, LeftOut: 1, Prompts: rounds}, good)
+	require.Empty(t, good.broken())
+	var out bytes.Buffer
+	good.print(&out)
+	require.Contains(t, out.String(), "2 requests compared, 0 different; the two best logits of a token are 0.5 apart at the least")
+
+	lost := answered(a)
+	lost.Err = os.ErrClosed
+	bad := known.compare([]*load.Result{answered(a, a[0], a[0]+1), answered(b, b[0], b[0], b[0], b[0]), lost})
+	require.Equal(t, 2, bad.Requests, "what is lost is told elsewhere")
+	require.Equal(t, 2, bad.Different, "another token, and one more than transformers was asked for")
+	require.Equal(t, []string{"2 requests differ from transformers"}, bad.broken())
+}
+
+func TestEqualityThatMeansNothingIsABrokenPromise(t *testing.T) {
+	for _, r := range []oracleReport{{LeastGap: .5}, {Requests: 1, LeastGap: leastGap}, {Requests: 1, LeastGap: math.NaN()}, {Requests: 1, LeastGap: math.Inf(1)}} {
+		require.Len(t, r.broken(), 1, "%v", r)
+	}
+	require.Empty(t, (&oracleReport{Requests: 1, LeastGap: 2 * leastGap}).broken())
+}
+
+// The world of vLLM is the demo's but for model and engine.
+func TestTheWorldOfVLLM(t *testing.T) {
+	o := options{root: "../../..", vllm: true}
+	d, _, err := readManifest(o.manifest())
+	require.NoError(t, err)
+	require.Equal(t, "tangram.dev/vllm:dev", d.Spec.Engine.Image)
+	require.Equal(t, vllmFlags, d.Spec.Engine.Args[:len(vllmFlags)])
+	require.Equal(t, vllmPreset, d.Spec.Model.Source.PersistentVolumeClaim.Path)
+	o.vllm = false
+	plain, _, err := readManifest(o.manifest())
+	require.NoError(t, err)
+	for _, s := range []*v1alpha1.MoEDeployment{d, plain} {
+		s.Spec.Replicas, s.Spec.Engine, s.Spec.Rebalance, s.Spec.Model.Source.PersistentVolumeClaim.Path = 0, v1alpha1.Engine{}, nil, ""
+	}
+	require.Equal(t, plain.Spec, d.Spec)
+	require.Equal(t, []string{vllmImage}, (&options{vllm: true}).cluster().Archives)
+
+	c := vllmCommand()
+	require.Equal(t, "2", c.Flag("ranks").Value.String())
+	names := []string{}
+	for _, s := range steps(2, 1) {
+		names = append(names, s.name)
+	}
+	require.Equal(t, []string{"2 -> 3 ranks", "Expert -> Tensor", "Tensor -> Expert", "3 -> 2 ranks"}, names)
+}

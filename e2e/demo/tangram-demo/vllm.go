@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"tangram.dev/e2e/harness"
+	"tangram.dev/e2e/kube"
+	"tangram.dev/e2e/load"
+)
+
+const (
+	vllmImage  = "build/images/vllm.tar" // of make vllm-image
+	vllmPreset = "demo-f32"              // what its processors compute as transformers does
+	vllmAnswer = 48                      // tokens of an answer at most: two cores serve some sixty a second
+)
+
+// vllmFlags of its engines beside those of manifests/vllm, for worlds of processes.
+var vllmFlags = []string{"--max-batch-tokens", "64"}
+
+func vllmCommand() *cobra.Command {
+	o := &options{vllm: true}
+	c := &cobra.Command{Use: "vllm", Short: "as cluster, with vLLM's engines, and tokens compared with transformers", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return onCluster(cmd.Context(), *o) }}
+	o.worldFlags(c)
+	o.clusterFlags(c)
+	c.Flags().BoolVar(&o.keep, "keep", false, "leave the cluster; `tangram-demo cluster-down` takes it down")
+	for flag, value := range map[string]string{"ranks": "2", "out": "build/demo-vllm", "span": "60s", "pause": "5s", "at-once": "6"} {
+		f := c.Flags().Lookup(flag)
+		f.DefValue = value
+		if err := f.Value.Set(value); err != nil {
+			panic(err) // a constant of another kind
+		}
+	}
+	return c
+}
+
+// withVLLM makes a world of processes one of vLLM's engines.
+func withVLLM(h *harness.Options) (err error) {
+	if h.Root, err = filepath.Abs(h.Root); err != nil {
+		return err
+	}
+	h.Engine, h.EngineFlags = h.VLLM(), vllmFlags
+	return nil
+}
+
+// playsOfVLLM: the process of an engine dies, which takes its twelve seconds of imports to come back.
+func playsOfVLLM(ctx context.Context, o options, k *kube.Client, _ *load.Trace, r *report, begin func(string)) (err error) {
+	if r.GatewayBefore, err = gatewayCounts(ctx, k); err != nil {
+		return err
+	}
+	if err := sleep(ctx, o.pause); err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, 2*waitAct)
+	defer cancel()
+	died, err := engineDiesOnCluster(limited, o, k, begin)
+	if err != nil {
+		return err
+	}
+	r.Acts = []*act{died}
+	return sleep(ctx, time.Second)
+}

@@ -1,0 +1,23 @@
+package harness
+
+import (
+	"path/filepath"
+	"strings"
+)
+
+// PythonEngine is Options.Engine of an engine in Python: `run` in the virtual environment build/VENV, with the kit's and the client's packages, those of
+// `packages` (folders of the repository), and our libraries. o.Root must be absolute.
+func (o *Options) PythonEngine(venv string, packages []string, run ...string) []string {
+	var path []string
+	for _, folder := range append(packages, "agent/engine/python", "agent/client/python") {
+		path = append(path, filepath.Join(o.Root, folder))
+	}
+	return append([]string{"env", "-C", o.Root, "TANGRAM_CLIENT_LIBRARY=" + o.cxx("agent/engine/libtangram_engine.so"),
+		"TANGRAM_EXPERTS_LIBRARY=" + o.cxx("agent/vllm/ops/libtangram_experts.so"), "PYTHONDONTWRITEBYTECODE=1", "OMP_NUM_THREADS=1",
+		"PYTHONPATH=" + strings.Join(path, ":"), filepath.Join(o.Root, "build", venv, "bin/python")}, run...)
+}
+
+// VLLM is Options.Engine of agent/vllm: one EngineCore of vLLM for each rank. o.Root must be absolute.
+func (o *Options) VLLM() []string {
+	return o.PythonEngine("vllm", []string{"agent/vllm"}, "-m", "tangram_vllm.main")
+}
