@@ -66,8 +66,11 @@ vllm-setup: ## vLLM for processors in build/vllm, for agent/vllm: 0.8 GB to down
 
 .PHONY: vllm-image
 vllm-image: build cluster-setup vllm-setup ## the image of vLLM's engines, as build/images/vllm.tar: half a GiB, a minute and a half
-	@ninja -C $(BUILD)/cxx tangram_experts >/dev/null
 	@e2e/setup/vllm_image.sh
+
+.PHONY: vllm-test
+vllm-test: vllm-setup ## tests of agent/vllm, with real vLLM and a real agent (after make build); two minutes
+	@agent/vllm/tests/run.sh
 
 .PHONY: gpu-bundle gpu-check
 gpu-bundle: setup ## build/gpu-check.tar.gz: gpu-check, packed for a bare machine with a GPU and its driver
@@ -85,7 +88,7 @@ setup:
 
 cxx: setup
 	@test -f $(BUILD)/cxx/build.ninja || { echo "[build] configuring C++"; cmake -S . -B $(BUILD)/cxx -G Ninja >$(BUILD)/cmake.log || { cat $(BUILD)/cmake.log; exit 1; }; }
-	@NINJA_STATUS='[build %es %p] ' ninja -C $(BUILD)/cxx tangram_kernels tangram-agent tangram-cold-start tangram-copy tangram-hook tangram-engine tangram-false-alarm tangram-kv-move tangram-kv-plan tangram-rank-cost tangram-remap tangram-stub-engines tangram-traffic tangram-transport tangram_client_wheel tangram_engine
+	@NINJA_STATUS='[build %es %p] ' ninja -C $(BUILD)/cxx tangram_kernels tangram-agent tangram-cold-start tangram-copy tangram-hook tangram-engine tangram-false-alarm tangram-kv-move tangram-kv-plan tangram-rank-cost tangram-remap tangram-stub-engines tangram-traffic tangram-transport tangram_client_wheel tangram_engine tangram_experts
 
 # NCCL=/path/libnccl.so.2: of the GPUs' CUDA, e.g. of the wheel nvidia-nccl-cu13.
 agent-gpu-image: cxx cluster-setup ## the image of agents on GPUs, with NCCL=FILE in it, as build/images/agent-gpu.tar

@@ -113,9 +113,7 @@ STAGES = [
     ("go", "gojson", go_tests() + "exit ${rc:-0}"),
     ("api", "gojson", gotest("tests", "-vet=off -timeout 20m ./api/... ./chart/...") + "exit ${rc:-0}"),
     ("walk", "gojson", gotest("tests", "-vet=off -timeout 1h -skip '^TestVllm' ./walk/...") + "exit ${rc:-0}"),
-    ("vllm-package", "exit", "make -s vllm-setup && cd agent/vllm/tests && PYTHONPATH=..:../../client/python OMP_NUM_THREADS=1 "
-     "TANGRAM_EXPERTS_LIBRARY=$PWD/../../../build/cxx/agent/vllm/ops/libtangram_experts.so TANGRAM_CLIENT_LIBRARY=$(realpath ../../../build/cxx/agent/client/libtangram_client.so) "
-     "../../../build/vllm/bin/python -m unittest"),
+    ("vllm-package", "exit", "make -s vllm-test"),
     ("vllm", "gojson", "make -s vllm-setup >&2 && " + gotest("tests", "-vet=off -timeout 30m -run '^TestVllm' ./walk/...") + "exit ${rc:-0}"),
     ("model", "gojson", gotest("tests", "-vet=off -timeout 20m ./internal/... ./model/... ./mutants/...") + "exit ${rc:-0}"),
     ("faults", "gojson", gotest("tests", f"-vet=off -timeout {'3h' if NIGHTLY else '20m'} ./faults/...") + "exit ${rc:-0}"),

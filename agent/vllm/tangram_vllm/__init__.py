@@ -18,3 +18,17 @@ From bottom to top; a module imports only what stands above it:
     rank       one rank: an EngineCore under the kit's turn
     main       the program, with the flags of tangram-engine
 """
+
+import os
+
+# Read by vLLM when it is imported or its first engine is made, so here; whoever set one before keeps it.
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the worker in this process
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # ranks share a machine: the pod's limits decide
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+}
+for _name, _value in ENVIRONMENT.items():
+    os.environ.setdefault(_name, _value)

@@ -9,29 +9,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from vllm import EngineArgs, SamplingParams
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.engine.core import EngineCore
+from vllm.v1.executor.uniproc_executor import UniProcExecutor
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from . import plugin
 from .binding import bound
-
-# Read by vLLM when it is imported or its first engine is made; whoever set one before keeps it.
-ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the worker in this process
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # ranks share a machine: the pod's limits decide
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_LOGGING_LEVEL": "WARNING",
-}
-for _name, _value in ENVIRONMENT.items():
-    os.environ.setdefault(_name, _value)
-
-from vllm import EngineArgs, SamplingParams  # noqa: E402
-from vllm.v1.core.sched.output import SchedulerOutput  # noqa: E402
-from vllm.v1.engine.core import EngineCore  # noqa: E402
-from vllm.v1.executor.uniproc_executor import UniProcExecutor  # noqa: E402
-from vllm.v1.outputs import ModelRunnerOutput  # noqa: E402
-from vllm.v1.request import Request  # noqa: E402
-from vllm.v1.worker.gpu_model_runner import GPUModelRunner  # noqa: E402
 
 # What vLLM's CPU kernels for attention take.
 BLOCK_MULTIPLE = 32
