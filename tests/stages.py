@@ -62,12 +62,12 @@ WEEK = (
     {"tsan": "store_test transition_test wire_processes_test",
      "race": {"operator": "./internal/agentclient ./internal/gateway ./internal/keeper ./internal/pki ./internal/readings ./internal/store"}},
     {"asan": "transition_test kv_test kernels_test gpu_check_test", "fuzz": "resume_fuzz frame_fuzz"},
-    {"tsan": "engine_mesh_test engine_world_test engine_paced_test",
+    {"tsan": "engine_exchange_test engine_mesh_test engine_world_test engine_paced_test",
      "race": {"operator": "./internal/controller ./internal/kubestore ./cmd/...", "e2e": "./..."}},
     {"asan": "client_test server_test", "fuzz": "config_fuzz data_port_fuzz"},
     {"tsan": "server_test", "race": {"operator": "./internal/driver/... ./internal/world"}},
-    {"asan": "model_kernels_test engine_memory_test engine_pace_test engine_scheduler_test engine_mesh_test engine_messages_test engine_world_test engine_paced_test engine_abi_test",
-     "fuzz": "engine_messages_fuzz mesh_fuzz block_manifest_fuzz"},
+    {"asan": "model_kernels_test engine_memory_test engine_pace_test engine_scheduler_test engine_mesh_test engine_exchange_test engine_messages_test engine_world_test engine_paced_test engine_abi_test",
+     "fuzz": "engine_messages_fuzz mesh_fuzz row_message_fuzz block_manifest_fuzz"},
 )
 ALWAYS = "gate_test mover_test net_test"  # those that read what strangers send: whichever sanitizer has its turn
 TODAY = turn(WEEK, DATE, NIGHTLY)

@@ -138,6 +138,33 @@ tg_code tge_exchange(tge_engine* engine, uint64_t sequence, const tge_bytes* sen
                  [&] { return Told(engine->called->Exchange(sequence, send, recv), error); });
 }
 
+tg_code tge_pieces(const tge_engine* engine, uint32_t layer, const tge_piece** out, size_t* count,
+                   size_t* piece_size, tg_error* error) {
+  return Guarded(error, [&] {
+    if (engine->called == nullptr) return Fail(error, TG_INVALID, "tge_pieces before tge_run");
+    return Told(engine->called->Pieces(layer, out, count, piece_size), error);
+  });
+}
+
+tg_code tge_dispatch(tge_engine* engine, const tge_rows* rows, tge_arrived* arrived,
+                     tg_error* error) {
+  return Guarded(error, [&] {
+    auto known = tangram::ReadKnown(rows, TANGRAM_UP_TO(tge_rows, weights), "tge_rows");
+    if (!known.ok()) return Told(known.status(), error);
+    const Status fits =
+        tangram::CheckKnown(arrived, TANGRAM_UP_TO(tge_arrived, weights), "tge_arrived");
+    if (!fits.ok()) return Told(fits, error);
+    tge_arrived came{};
+    const Status done = engine->called->Dispatch(*known, &came);
+    if (done.ok()) tangram::WriteKnown(arrived, came);
+    return Told(done, error);
+  });
+}
+
+tg_code tge_combine(tge_engine* engine, const float* results, float* y, tg_error* error) {
+  return Guarded(error, [&] { return Told(engine->called->Combine(results, y), error); });
+}
+
 tg_code tge_may_emit(tge_engine* engine, tg_error* error) {
   return Guarded(error, [&] { return Told(engine->called->MayEmit(), error); });
 }

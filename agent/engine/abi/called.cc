@@ -253,6 +253,10 @@ Status Called::Enter(const Epoch& epoch, Entry entry) {
   }
   transition_.reset();
   epoch_ = &epoch;
+  auto routes = Routes::Of(*epoch.maps, world_->model());
+  if (!routes.ok()) return routes.status();
+  routes_ = std::make_shared<const Routes>(std::move(*routes));
+  if (experts_) experts_->Enter(routes_);
   static constexpr tge_entry kEntries[] = {TGE_EMPTY, TGE_KEPT, TGE_CARRIED, TGE_REPAIRED};
   tg_error why = TG_INIT(tg_error);
   return Said(
@@ -263,6 +267,8 @@ Status Called::Enter(const Epoch& epoch, Entry entry) {
 void Called::Leave() {
   epoch_ = nullptr;
   transition_.reset();
+  routes_.reset();
+  if (experts_) experts_->Enter(nullptr);
   backend_.leave(backend_.self);
 }
 

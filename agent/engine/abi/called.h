@@ -2,12 +2,14 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "agent/engine/abi/manifest.h"
+#include "agent/engine/exchange/exchange.h"
 #include "agent/engine/frontend/sink.h"
 #include "agent/engine/include/tangram/engine.h"
 #include "agent/engine/turn/backend.h"
@@ -23,6 +25,10 @@ class Called final : public Backend {
 
   // Within Compute. kUnavailable as Communicator::Exchange.
   Status Exchange(uint64_t sequence, const tge_bytes* send, tge_bytes* recv);
+  // Rows of experts (rows.cc). Errors as ExpertExchange.
+  Status Pieces(uint32_t layer, const tge_piece** out, size_t* count, size_t* piece_size) const;
+  Status Dispatch(const tge_rows& rows, tge_arrived* arrived);
+  Status Combine(const float* results, float* y);
   Status MayEmit();
   void Emit(const std::string& gateway, v1::Token token);
   void Refuse(const std::string& gateway, v1::Refused refused) {
@@ -50,6 +56,8 @@ class Called final : public Backend {
  private:
   BlockManifest Here() const;
   BlockLayout Layout() const;
+  // The exchange for rows of an element, made when the first come; it stays.
+  Result<ExpertExchange*> ExchangeOf(const tge_rows& rows);
 
   const tge_backend backend_;
   const uint32_t block_tokens_;
@@ -60,6 +68,10 @@ class Called final : public Backend {
   const StepInput* input_ = nullptr;
   bool lost_ = false;  // an exchange failed: whatever the callback says, the step is given up
   std::vector<Bytes> came_;
+  // Of the layout in force; the exchange has it too, as soon as there is one.
+  std::shared_ptr<const Routes> routes_;
+  std::optional<ExpertExchange> experts_;
+  RowFormat format_;
   // Of the flip that is planned.
   struct Transition {
     std::vector<BlockManifest> manifests;

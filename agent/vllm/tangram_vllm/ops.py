@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Sequence
 from ctypes import c_char_p, c_int, c_size_t, c_uint32, c_void_p
-from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 SONAME = "libtangram_experts.so.1"
 GRANULE_MAJOR, ROW_MAJOR = 1, 2
@@ -20,16 +22,13 @@ class _Shape(ctypes.Structure):
     _fields_ = [("hidden", c_uint32), ("granule_rows", c_uint32), ("element", c_uint32), ("format", c_uint32)]
 
 
-class _Piece(ctypes.Structure):
-    _fields_ = [
-        ("gate", c_void_p), ("up", c_void_p), ("down", c_void_p),
-        ("row_pitch", c_uint32), ("down_pitch", c_uint32), ("expert", c_uint32), ("granules", c_uint32),
-    ]
+# tg_experts_piece, and Placed.
+_PIECES = np.dtype([("gate", "u8"), ("up", "u8"), ("down", "u8"), ("row_pitch", "u4"), ("down_pitch", "u4"), ("expert", "u4"), ("granules", "u4")])
+PLACED = np.dtype([("expert", "u4"), ("granules", "u4"), ("address", "u8")])
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """A run of granules of an expert at an address of this process."""
+class Placed(NamedTuple):
+    """A run of granules of an expert at an address of this process. `expert`: what stands in ids."""
 
     expert: int
     granules: int
@@ -39,22 +38,21 @@ class Placed:
 class Table:
     """The pieces of one layer that this rank has. Memory stays the caller's: a table is good as long as its pieces are there."""
 
-    def __init__(self, hidden: int, granule_rows: int, dtype: torch.dtype, slab_format: int, pieces: Iterable[Placed]) -> None:
-        """ValueError: a type of element that the operator does not compute."""
+    def __init__(self, hidden: int, granule_rows: int, dtype: torch.dtype, slab_format: int, pieces: Sequence[Placed] | NDArray[np.void]) -> None:
+        """pieces: an array is of dtype PLACED. ValueError: a type of element that the operator does not compute."""
         if dtype not in _ELEMENTS:
             raise ValueError(f"experts of {dtype} are not computed: float32 and bfloat16 are")
         element, size = _ELEMENTS[dtype]
         self.hidden = hidden
         self.shape = _Shape(hidden, granule_rows, element, slab_format)
-        rows = []
-        for piece in pieces:
-            if slab_format == GRANULE_MAJOR:
-                rows.append(_Piece(piece.address, None, None, 0, 0, piece.expert, piece.granules))
-            else:  # gate, up and down one behind the other, without gaps
-                lines = piece.granules * granule_rows
-                part = lines * hidden * size
-                rows.append(_Piece(piece.address, piece.address + part, piece.address + 2 * part, hidden, lines, piece.expert, piece.granules))
-        self.pieces = (_Piece * len(rows))(*rows)
+        placed = np.asarray(pieces, PLACED)
+        self.pieces = np.zeros(len(placed), _PIECES)
+        self.pieces["gate"], self.pieces["expert"], self.pieces["granules"] = placed["address"], placed["expert"], placed["granules"]
+        if slab_format != GRANULE_MAJOR:  # gate, up and down one behind the other, without gaps
+            lines = placed["granules"].astype(np.uint64) * np.uint64(granule_rows)
+            part = lines * np.uint64(hidden * size)
+            self.pieces["up"], self.pieces["down"] = placed["address"] + part, placed["address"] + np.uint64(2) * part
+            self.pieces["row_pitch"], self.pieces["down_pitch"] = hidden, lines
 
 
 class Operator:
@@ -82,9 +80,13 @@ class Operator:
                                            ("weights", weights, (rows, k), torch.float32), ("y", y, (rows, table.hidden), torch.float32)):
             if tensor.shape != shape or tensor.dtype != dtype or not tensor.is_contiguous():
                 raise ValueError(f"{name} must be contiguous {dtype} of shape {shape}, and is {tensor.dtype} of {tuple(tensor.shape)}")
+        self.add_at(table, x.data_ptr(), ids.data_ptr(), weights.data_ptr(), rows, k, y.data_ptr())
+
+    def add_at(self, table: Table, x: int, ids: int, weights: int, rows: int, k: int, y: int) -> None:
+        """The same on addresses of what is as `add` wants it. RuntimeError: what the operator says."""
         message = ctypes.create_string_buffer(300)
-        if self._library.tg_experts_run(self._handle, ctypes.byref(table.shape), table.pieces, len(table.pieces), 0, x.data_ptr(), ids.data_ptr(),
-                                        weights.data_ptr(), rows, k, y.data_ptr(), message, len(message)):
+        if self._library.tg_experts_run(self._handle, ctypes.byref(table.shape), table.pieces.ctypes.data, len(table.pieces), 0, x, ids, weights, rows, k, y,
+                                        message, len(message)):
             raise RuntimeError(f"experts: {message.value.decode(errors='replace')}")
 
 

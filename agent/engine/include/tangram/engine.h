@@ -157,6 +157,59 @@ typedef struct {
  * stays until the next exchange. TG_AGAIN: see above. */
 tg_code tge_exchange(tge_engine* engine, uint64_t sequence, const tge_bytes* send, tge_bytes* recv,
                      tg_error* error);
+
+/* --- within compute: rows to their experts, and the results back (agent/engine/exchange) ---
+ *
+ * In each layer with experts every rank calls tge_dispatch with its own rows, also with none,
+ * computes what came, and calls tge_combine. Sums have the order of ranks, whatever came first.
+ * Sequence numbers are the kit's, apart from those of tge_exchange. */
+
+/* A run of granules of an expert that lies on this rank. A choice is one alternative of an expert
+ * (a redundant copy): one id for all that a rank has of it. */
+typedef struct {
+  const void* data;
+  uint32_t choice; /* as in tge_arrived.choices */
+  uint32_t expert;
+  uint32_t granule_start, granule_count;
+} tge_piece;
+
+/* Those of a model layer in the layout in force, in order of choice; they stay until the next enter
+ * or leave. TG_INVALID: a layer without experts, or no layout. Also outside of compute, from
+ * enter on. */
+tg_code tge_pieces(const tge_engine* engine, uint32_t layer, const tge_piece** out, size_t* count,
+                   size_t* piece_size, tg_error* error);
+
+typedef enum { TGE_F32 = 1, TGE_BF16 = 2 } tge_element;
+
+typedef struct {
+  size_t struct_size;
+  uint32_t layer;   /* of the model */
+  uint32_t element; /* of x and as it travels; the same in all calls of all ranks */
+  uint32_t rows, top_k;
+  const void* x;         /* [rows, hidden] */
+  const int32_t* expert; /* [rows, top_k], of the model's experts */
+  const float* weights;  /* [rows, top_k] */
+  /* [world_size]: 0 for ranks that take no part, the same at all that do; NULL: all do. */
+  const uint8_t* active;
+} tge_rows;
+
+/* What is to be computed here, of all ranks: result i is the sum, over k and the pieces here of
+ * choices[i][k] (-1: none), of weights[i][k] * expert(x[i]). Stays until the next dispatch. */
+typedef struct {
+  size_t struct_size;
+  uint32_t rows, top_k;
+  const float* x;         /* [rows, hidden] */
+  const int32_t* choices; /* [rows, top_k] */
+  const float* weights;   /* [rows, top_k] */
+} tge_arrived;
+
+/* TG_AGAIN: see above; also if an expert has no alternative without a rank that takes no part. */
+tg_code tge_dispatch(tge_engine* engine, const tge_rows* rows, tge_arrived* arrived,
+                     tg_error* error);
+/* results [arrived.rows, hidden], of what the last dispatch brought; y [rows, hidden], of the rows
+ * that it was given, is written. Once after each tge_dispatch, else TG_INVALID. */
+tg_code tge_combine(tge_engine* engine, const float* results, float* y, tg_error* error);
+
 /* Before the first tge_emit of a step. TG_AGAIN: this rank was left out. */
 tg_code tge_may_emit(tge_engine* engine, tg_error* error);
 /* `position`: absolute, the first generated token has that of the prompt's length. `finish`: 0 goes

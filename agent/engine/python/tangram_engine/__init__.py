@@ -1,5 +1,5 @@
 """The kit for engines (agent/engine) in Python: an engine of a Tangram world is a `Backend` under a `Kit`."""
 
-from .engine import Backend, Entry, Finish, Kit, KvLayout, NoRoom, PeerGone, Refusal, Refused, Request, Step, Submit
+from .engine import Arrived, Backend, Element, Entry, Finish, Kit, KvLayout, NoRoom, PeerGone, Refusal, Refused, Request, Step, Submit
 
-__all__ = ["Backend", "Entry", "Finish", "Kit", "KvLayout", "NoRoom", "PeerGone", "Refusal", "Refused", "Request", "Step", "Submit"]
+__all__ = ["Arrived", "Backend", "Element", "Entry", "Finish", "Kit", "KvLayout", "NoRoom", "PeerGone", "Refusal", "Refused", "Request", "Step", "Submit"]

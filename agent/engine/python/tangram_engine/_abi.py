@@ -55,6 +55,21 @@ class Bytes(ctypes.Structure):
     _fields_ = [("data", c_void_p), ("size", c_size_t)]
 
 
+class Piece(ctypes.Structure):
+    _fields_ = [("data", c_void_p), ("choice", c_uint32), ("expert", c_uint32), ("granule_start", c_uint32), ("granule_count", c_uint32)]
+
+
+class Rows(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t), ("layer", c_uint32), ("element", c_uint32), ("rows", c_uint32), ("top_k", c_uint32), ("x", c_void_p),
+        ("expert", c_void_p), ("weights", c_void_p), ("active", c_char_p),
+    ]
+
+
+class Arrived(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("rows", c_uint32), ("top_k", c_uint32), ("x", c_void_p), ("choices", c_void_p), ("weights", c_void_p)]
+
+
 SELF = c_void_p
 SubmitCall = CFUNCTYPE(None, SELF, POINTER(Submit))
 CancelCall = CFUNCTYPE(c_int, SELF, c_char_p)
@@ -89,6 +104,9 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         ("tge_run", c_int, [c_void_p, POINTER(Backend), error]),
         ("tge_stop", None, [c_void_p]),
         ("tge_exchange", c_int, [c_void_p, c_uint64, POINTER(Bytes), POINTER(Bytes), error]),
+        ("tge_pieces", c_int, [c_void_p, c_uint32, POINTER(c_void_p), POINTER(c_size_t), POINTER(c_size_t), error]),
+        ("tge_dispatch", c_int, [c_void_p, POINTER(Rows), POINTER(Arrived), error]),
+        ("tge_combine", c_int, [c_void_p, c_void_p, c_void_p, error]),
         ("tge_may_emit", c_int, [c_void_p, error]),
         ("tge_emit", None, [c_void_p, c_char_p, c_char_p, c_uint32, c_uint32, c_int]),
         ("tge_refuse", None, [c_void_p, c_char_p, c_char_p, c_int, c_char_p]),

@@ -96,6 +96,23 @@ class Step:
     rows: int  # of all ranks
 
 
+class Element(enum.IntEnum):
+    """Of a row's numbers, and as they travel."""
+
+    F32 = 1
+    BF16 = 2
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Arrived:
+    """Rows to be computed here, of all ranks (tge_arrived). Addresses, which stay good until the next dispatch."""
+
+    rows: int
+    x: int  # float32 [rows, hidden]
+    choices: int  # int32 [rows, top_k]; -1: none
+    weights: int  # float32 [rows, top_k]
+
+
 class Backend(Protocol):
     """What an engine brings; called from the thread of `Kit.run` alone. Meaning and order: tangram/engine.h."""
 
@@ -176,6 +193,32 @@ class Kit:
         error = _abi.sized(_abi.Error)
         self._peers(_abi.lib.tge_exchange(self._handle, sequence, out, back, ctypes.byref(error)), error)
         return [memoryview((ctypes.c_ubyte * b.size).from_address(b.data)) if b.size else memoryview(b"") for b in back]
+
+    def pieces(self, layer: int) -> memoryview:
+        """What this rank has of a layer's experts: bytes, a tge_piece after another, in order of choice. From enter on, until the next enter or leave."""
+        first, count, size, error = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t(), _abi.sized(_abi.Error)
+        _abi.check(_abi.lib.tge_pieces(self._handle, layer, ctypes.byref(first), ctypes.byref(count), ctypes.byref(size), ctypes.byref(error)), error)
+        if count.value == 0:
+            return memoryview(b"")
+        if size.value != ctypes.sizeof(_abi.Piece):
+            raise ValueError(f"the library's tge_piece has {size.value} bytes, and {ctypes.sizeof(_abi.Piece)} are known here")
+        return memoryview((ctypes.c_ubyte * (count.value * size.value)).from_address(first.value or 0))
+
+    def dispatch(self, layer: int, element: Element, rows: int, top_k: int, x: int, experts: int, weights: int, active: bytes | None = None) -> Arrived:
+        """Rows to the ranks that have their experts: by all ranks, in each layer with experts, also with no rows. PeerGone.
+
+        Addresses of x [rows, hidden] of `element`, experts int32 [rows, top_k] and weights float32 [rows, top_k], each side by side; they are read until
+        `combine` is through. active: a byte for each rank, 0 for those that take no part, None if all do. Other threads of Python run meanwhile.
+        """
+        raw, out, error = _abi.sized(_abi.Rows), _abi.sized(_abi.Arrived), _abi.sized(_abi.Error)
+        raw.layer, raw.element, raw.rows, raw.top_k, raw.x, raw.expert, raw.weights, raw.active = layer, element, rows, top_k, x, experts, weights, active
+        self._peers(_abi.lib.tge_dispatch(self._handle, ctypes.byref(raw), ctypes.byref(out), ctypes.byref(error)), error)
+        return Arrived(out.rows, out.x or 0, out.choices or 0, out.weights or 0)
+
+    def combine(self, results: int, y: int) -> None:
+        """The results back, and summed: addresses of float32 [rows that arrived, hidden], and [rows of the dispatch, hidden], which is written. PeerGone."""
+        error = _abi.sized(_abi.Error)
+        self._peers(_abi.lib.tge_combine(self._handle, results, y, ctypes.byref(error)), error)
 
     def may_emit(self) -> None:
         """Before the first `emit` of a step. PeerGone: this rank was left out."""
