@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+import threading
 
 from tangram_client import SlabFormat
 from tangram_engine import Kit
+
+ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 def flags() -> argparse.ArgumentParser:
@@ -31,6 +34,7 @@ def flags() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> int:
     args = flags().parse_args(arguments)
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # before there are other threads, which have what their maker has
     from .rank import Rank  # vLLM's imports take seconds: bad flags are told before
 
     kit = Kit.open(
@@ -40,8 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
         slab_formats=SlabFormat.GRANULE_MAJOR | SlabFormat.ROW_MAJOR, most_silence_ms=args.exchange_timeout_ms, least_silence_ms=args.least_timeout_ms,
         log_level=args.log_level,
     )
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: kit.stop())
+    # Python's handlers run between two of the main thread's instructions, and outside of a world the kit calls none: a thread waits in their place.
+    threading.Thread(target=lambda: (signal.sigwait(ENDING), kit.stop()), daemon=True).start()
     kit.run(Rank(kit, max_model_len=args.max_model_len, max_batch_tokens=args.max_batch_tokens, max_requests=args.max_running, block_tokens=args.block_tokens,
                  threads=args.threads))
     return 0
