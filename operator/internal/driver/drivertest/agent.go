@@ -86,7 +86,7 @@ func (a *Agent) LoseReply() { a.set(func() { a.lose = true }) }
 // Deaf agents go on, but answer nobody.
 func (a *Agent) Deaf(deaf bool) { a.set(func() { a.deaf = deaf }) }
 
-// AttentionDataOnly: its engines take layouts alone that keep the heads of a request on one rank.
+// AttentionDataOnly has its engines take layouts alone that keep the heads of a request on one rank.
 func (a *Agent) AttentionDataOnly() { a.set(func() { a.whole = true }) }
 
 // BreakCheckpoint so that it cannot be read any more, with these words; empty: it can.
