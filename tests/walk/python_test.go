@@ -108,14 +108,19 @@ func pythonEngines(t *testing.T, format string) {
 	}
 }
 
-// An engine that never splits a request's heads says so, and its agent refuses layouts that do.
+// An engine that never splits a request's heads says so: no layout has them split, and Tensor cuts the experts alone.
 func TestEnginesThatKeepAttentionOnOneRank(t *testing.T) {
 	w := startPython(t, harness.Options{Pods: []int{2}}, "--attention-data-only")
 	apply(t, w, 2, "Expert")
 	before := status(t, w)
 	require.True(t, before[0].Ranks[0].Engine.AttentionDataOnly)
-	_, err := w.Apply(t.Context(), 2, "Tensor", nil, nil)
-	require.ErrorContains(t, err, "takes attention on one rank only")
+	_, err := w.Apply(t.Context(), 2, "Expert", []string{"0=1/2"}, nil)
+	require.ErrorContains(t, err, "keeps them on one rank")
 	requireUnmoved(t, status(t, w), before)
+	apply(t, w, 2, "Tensor")
+	for _, l := range status(t, w)[0].Layout.Layers {
+		require.EqualValues(t, 2, l.ExpertGroupSize)
+		require.EqualValues(t, 1, l.AttentionGroupSize, "in Tensor the experts alone are cut")
+	}
 	audit(t, w, 2)
 }
