@@ -28,7 +28,7 @@ func vllmCommand() *cobra.Command {
 	o.worldFlags(c)
 	o.clusterFlags(c)
 	c.Flags().BoolVar(&o.keep, "keep", false, "leave the cluster; `tangram-demo cluster-down` takes it down")
-	for flag, value := range map[string]string{"ranks": "2", "out": "build/demo-vllm", "span": "60s", "pause": "5s", "at-once": "6"} {
+	for flag, value := range map[string]string{"ranks": "2", "out": "build/demo-vllm", "span": "36s", "pause": "5s", "at-once": "6"} {
 		f := c.Flags().Lookup(flag)
 		f.DefValue = value
 		if err := f.Value.Set(value); err != nil {
