@@ -321,53 +321,6 @@ TEST(Bring, ASourceWithLanesIsAskedByTwoAtOnceForHalfEach) {
   EXPECT_EQ(narrow.most, 1U);
 }
 
-// A question that is asked while bytes flow waits for a processor.
-TEST(Bring, AllLanesAskBeforeTheFirstBytesCome) {
-  class Asking final : public Source {
-   public:
-    std::string name() const override { return "asking"; }
-    size_t lanes() const override { return 2; }
-    Result<Delivery> Ask(std::span<const Range> job, std::span<const size_t> wanted) override {
-      if (++asked == fails) return Status(Code::kUnavailable, "away");
-      return Delivery([this, job, wanted](const Arrived& arrived, const std::stop_token& stop) {
-        EXPECT_GE(asked, 2U);
-        return Bring(job, wanted, arrived, stop);
-      });
-    }
-    Status Bring(std::span<const Range> job, std::span<const size_t> wanted, const Arrived& arrived,
-                 const std::stop_token&) override {
-      for (const size_t i : wanted) arrived(i, std::vector<uint64_t>(job[i].units.size()));
-      return OkStatus();
-    }
-    size_t fails = 0;
-    std::atomic<size_t> asked{0};
-  };
-  for (const size_t fails : {0, 1, 2}) {
-    Asking source;
-    source.fails = fails;
-    Source* const sources[] = {&source};
-    std::multiset<size_t> came;
-    std::mutex mu;
-    int failed = 0;
-    const Status status = Bring(
-        std::vector<Range>{Large({0}), Large({0})}, sources,
-        {.after_failure = std::chrono::milliseconds(1)},
-        [&](const Source&, size_t range, const std::vector<uint64_t>&) {
-          const std::scoped_lock lock(mu);
-          came.insert(range);
-        },
-        [&](const Source&, const Status&) {
-          const std::scoped_lock lock(mu);
-          ++failed;
-        },
-        {});
-    ASSERT_TRUE(status.ok()) << status.message();
-    EXPECT_EQ(came, (std::multiset<size_t>{0, 1}));
-    EXPECT_EQ(failed, fails == 0 ? 0 : 1);
-    EXPECT_EQ(source.asked, fails == 0 ? 2U : 3U);
-  }
-}
-
 TEST(Bring, AnotherSourceIsAskedBeforeASecondLane) {
   Wide first(2, 1), second(2, 1);
   first.other = &second;

@@ -34,7 +34,9 @@ class Run {
 
   void Work(const Came& came, const std::function<void(const Source&, const Status&)>& failed,
             const std::stop_token& stop) {
-    while (std::optional<Call> call = Next(stop)) {
+    while (true) {
+      const std::optional<Call> call = Next(stop);
+      if (!call) return;
       pacer_.Begin();
       Source& source = *desks_[call->desk].source;
       const auto arrived = [&](size_t range, const std::vector<uint64_t>& hashes) {
@@ -46,16 +48,9 @@ class Run {
         }
         pacer_.Moved(stop);
       };
-      const auto over = [&](const Call& of, Status status) {
-        if (!status.ok() && status.code() != Code::kNotHeld) failed(source, status);
-        Over(of, std::move(status));
-      };
-      Status asked = Ask(&*call);
-      for (Call& lane : std::exchange(call->lanes, {})) {
-        Status status = Ask(&lane);
-        status.ok() ? Give(std::move(lane)) : over(lane, std::move(status));
-      }
-      over(*call, asked.ok() ? call->delivery(arrived, stop) : std::move(asked));
+      Status status = source.Bring(job_, call->ranges, arrived, stop);
+      if (!status.ok() && status.code() != Code::kNotHeld) failed(source, status);
+      Over(*call, std::move(status));
     }
   }
 
@@ -89,24 +84,7 @@ class Run {
     size_t desk = 0;
     std::vector<size_t> ranges;
     Clock::time_point begun = Clock::now();
-    Source::Delivery delivery;  // null: not asked yet
-    std::vector<Call> lanes;    // that whoever makes this call asks, too, and leaves to others
   };
-
-  Status Ask(Call* call) {
-    if (call->delivery) return OkStatus();
-    auto delivery = desks_[call->desk].source->Ask(job_, call->ranges);
-    if (!delivery.ok()) return delivery.status();
-    call->delivery = std::move(delivery).value();
-    return OkStatus();
-  }
-
-  void Give(Call call) {
-    const std::scoped_lock lock(mu_);
-    asked_.push_back(std::move(call));
-    ++changes_;
-    changed_.notify_all();
-  }
 
   // To the next source of the range that may still be asked; without one the job has failed.
   void Queue(size_t range) {
@@ -125,11 +103,6 @@ class Run {
   std::optional<Call> Next(const std::stop_token& stop) {
     std::unique_lock lock(mu_);
     while (left_ > 0 && !error_ && !stop.stop_requested()) {
-      if (!asked_.empty()) {
-        Call call = std::move(asked_.front());
-        asked_.pop_front();
-        return call;
-      }
       const auto now = Clock::now();
       auto wake = now + std::chrono::seconds(1);
       // Another source rather than one more call to the same.
@@ -151,26 +124,13 @@ class Run {
   }
 
   Call Batch(size_t d) {
-    const bool first = desks_[d].calls == 0;
-    Call call = BatchOfLane(d);
-    while (first && !desks_[d].queue.empty() && desks_[d].calls < LanesOf(desks_[d])) {
-      call.lanes.push_back(BatchOfLane(d));
-    }
-    return call;
-  }
-
-  // Lanes share what there is where there are fewer sources left than workers: else each source is
-  // asked once for all of it.
-  size_t LanesOf(const Desk& desk) const {
+    Call call{d, {}, Clock::now()};
+    Desk& desk = desks_[d];
+    // Lanes share what there is, if it is worth a call for each, and where there are fewer sources
+    // left than workers: else each source is asked once for all of it.
     const auto left = static_cast<size_t>(
         std::ranges::count_if(desks_, [](const Desk& other) { return !other.queue.empty(); }));
-    return std::min(desk.source->lanes(), (limits_.workers + left - 1) / std::max<size_t>(left, 1));
-  }
-
-  Call BatchOfLane(size_t d) {
-    Call call{d, {}, Clock::now(), nullptr, {}};
-    Desk& desk = desks_[d];
-    const size_t lanes = LanesOf(desk);
+    const size_t lanes = std::min(desk.source->lanes(), (limits_.workers + left - 1) / left);
     const uint64_t idle = lanes > desk.calls ? lanes - desk.calls : 1;
     const uint64_t share = std::max(desk.bytes / idle, kLeastBytes);
     ++desk.calls;
@@ -245,8 +205,7 @@ class Run {
   std::mutex mu_;
   std::condition_variable_any changed_;
   std::vector<Desk> desks_;
-  std::deque<Call> asked_;  // by who makes another call to the same source
-  uint64_t changes_ = 0;    // of what follows
+  uint64_t changes_ = 0;  // of what follows
   size_t left_;
   std::vector<size_t> turn_;   // by range: which of its sources is asked
   std::vector<bool> missing_;  // by range

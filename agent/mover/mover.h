@@ -29,8 +29,6 @@ class Source {
  public:
   // A range is there and verified; its units' hashes, in order.
   using Arrived = std::function<void(size_t range, std::vector<uint64_t> hashes)>;
-  // The rest of a call, once what comes before bytes is over.
-  using Delivery = std::function<Status(const Arrived& arrived, const std::stop_token& stop)>;
 
   virtual ~Source() = default;
   virtual std::string name() const = 0;  // for messages
@@ -41,13 +39,6 @@ class Source {
   // kUnavailable, kCorrupt: another source may do; anything else ends the job.
   virtual Status Bring(std::span<const Range> job, std::span<const size_t> wanted,
                        const Arrived& arrived, const std::stop_token& stop) = 0;
-  // The same in two steps, where a call begins with a question (for a token): all lanes ask before
-  // the first bytes take the processors. `job` and `wanted` live as long as the delivery.
-  virtual Result<Delivery> Ask(std::span<const Range> job, std::span<const size_t> wanted) {
-    return Delivery([this, job, wanted](const Arrived& arrived, const std::stop_token& stop) {
-      return Bring(job, wanted, arrived, stop);
-    });
-  }
 };
 
 struct Limits {

@@ -293,24 +293,19 @@ class Reader {
     }
     std::string name() const override { return peer_.data(); }
     size_t lanes() const override { return 2; }
+    // Range i of a job is unit i from `from`; what is wanted lies side by side.
     Status Bring(std::span<const Range> job, std::span<const size_t> wanted, const Arrived& arrived,
                  const std::stop_token& stop) override {
-      return Must(Ask(job, wanted))(arrived, stop);
-    }
-    // Range i of a job is unit i from `from`; what is wanted lies side by side.
-    Result<Delivery> Ask(std::span<const Range> job, std::span<const size_t> wanted) override {
       std::vector<Target> targets;
       for (const size_t i : wanted) {
         targets.push_back({job[i].units[0], reader_->stage_.hashes[from_ / kUnit + i]});
       }
       const Wish wish{from_ + wanted[0] * kUnit, wanted.size() * kUnit};
-      return Delivery([this, wanted, targets = std::move(targets), token = reader_->Ask(wish)](
-                          const Arrived& arrived, const std::stop_token& stop) {
-        size_t next = 0;
-        return transport_->Pull(peer_, token, targets, stop, [&](uint64_t) {
-          arrived(wanted[next], {targets[next].hash});
-          ++next;
-        });
+      const std::string token = reader_->Ask(wish);
+      size_t next = 0;
+      return transport_->Pull(peer_, token, targets, stop, [&](uint64_t) {
+        arrived(wanted[next], {targets[next].hash});
+        ++next;
       });
     }
 

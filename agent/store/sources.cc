@@ -238,18 +238,10 @@ Status RankSource::Pull(mover::Transport* transport, const std::string& token,
 
 Status RankSource::Bring(std::span<const mover::Range> job, std::span<const size_t> ranges,
                          const Arrived& arrived, const std::stop_token& stop) {
-  const auto delivery = Ask(job, ranges);
-  return delivery.ok() ? (*delivery)(arrived, stop) : delivery.status();
-}
-
-Result<mover::Source::Delivery> RankSource::Ask(std::span<const mover::Range> job,
-                                                std::span<const size_t> ranges) {
-  const auto out = std::make_shared<Opened>();
-  std::vector<size_t>& order = out->order;
-  order.assign(ranges.begin(), ranges.end());
+  std::vector<size_t> order(ranges.begin(), ranges.end());
   std::stable_partition(order.begin(), order.end(),
                         [&](size_t i) { return (*wanted_)[i].move != nullptr; });
-  mover::Transport* const transport = out->transport =
+  mover::Transport* const transport =
       sibling_ != nullptr ? nullptr : &store_->options_.transports->For(peer_);
   if (transport != nullptr) {
     const mover::Capabilities can = transport->capabilities();
@@ -258,7 +250,7 @@ Result<mover::Source::Delivery> RankSource::Ask(std::span<const mover::Range> jo
   }
   const auto opened = Open(order, transport);
   if (!opened.ok()) return opened.status();
-  out->token = opened->token();
+  std::vector<mover::Target> targets;
   const auto all = [](const auto& hashes) {
     return std::span(hashes.data(), static_cast<size_t>(hashes.size()));
   };
@@ -279,8 +271,8 @@ Result<mover::Source::Delivery> RankSource::Ask(std::span<const mover::Range> jo
     for (size_t u = 0; u < job[i].units.size(); ++u) {
       auto& next = move == nullptr ? tensors : u < granules_of ? granules : tails;
       if (next.empty()) {
-        return Status(Code::kInvalid,
-                      fmt::format("{} gave fewer hashes than it was asked for units", name()));
+        return {Code::kInvalid,
+                fmt::format("{} gave fewer hashes than it was asked for units", name())};
       }
       device::Memory from{nullptr, shown, job[i].units[u].bytes};
       if (u >= granules_of || slab.shape == nullptr) {
@@ -289,20 +281,11 @@ Result<mover::Source::Delivery> RankSource::Ask(std::span<const mover::Range> jo
         from = slab.Part(u * from.bytes, from.bytes);
         if (u + 1 == granules_of) shown += slab.shape->units * from.bytes;
       }
-      out->targets.push_back({job[i].units[u], next.front(), from});
+      targets.push_back({job[i].units[u], next.front(), from});
       next = next.subspan(1);
     }
   }
-  return Delivery([this, job, out](const Arrived& arrived, const std::stop_token& stop) {
-    return Deliver(job, *out, arrived, stop);
-  });
-}
-
-// Units come in order; a range is there with its last one.
-Status RankSource::Deliver(std::span<const mover::Range> job, const Opened& opened,
-                           const Arrived& arrived, const std::stop_token& stop) const {
-  const std::vector<size_t>& order = opened.order;
-  const std::vector<mover::Target>& targets = opened.targets;
+  // Units come in order; a range is there with its last one.
   size_t at = 0, unit = 0, target = 0;
   const auto ended = [&] {
     for (; at < order.size() && unit == job[order[at]].units.size(); ++at, unit = 0) {
@@ -317,7 +300,7 @@ Status RankSource::Deliver(std::span<const mover::Range> job, const Opened& open
     ++unit;
     ended();
   };
-  return Pull(opened.transport, opened.token, targets, done, stop);
+  return Pull(transport, opened->token(), targets, done, stop);
 }
 
 }  // namespace tangram::store

@@ -81,21 +81,10 @@ class RankSource final : public mover::Source {
   By by() const { return by_; }
   // By which way the last ones came, as BytesByWay names it.
   const char* way() const { return way_; }
-  // Asks the rank for a token.
-  Result<Delivery> Ask(std::span<const mover::Range> job, std::span<const size_t> ranges) override;
   Status Bring(std::span<const mover::Range> job, std::span<const size_t> ranges,
                const Arrived& arrived, const std::stop_token& stop) override;
 
  private:
-  // What an opened pull brings: units in order, range after range.
-  struct Opened {
-    mover::Transport* transport = nullptr;
-    std::string token;
-    std::vector<size_t> order;  // of the ranges
-    std::vector<mover::Target> targets;
-  };
-  Status Deliver(std::span<const mover::Range> job, const Opened& opened, const Arrived& arrived,
-                 const std::stop_token& stop) const;
   // By the transport; null: from a rank of this process.
   Result<v1::OpenPullResponse> Open(std::span<const size_t> ranges,
                                     const mover::Transport* transport) const;
