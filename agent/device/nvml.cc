@@ -10,7 +10,8 @@
 namespace tangram::device {
 namespace {
 
-// Of nvml.h, as far as it is used here.
+// Of nvml.h, as far as it is used here. Its pointers are void* in every call, so that a caller and
+// a library that were compiled apart agree on a function's type (sanitizers compare it).
 constexpr int kSuccess = 0;
 constexpr unsigned kCompleted = 3;  // the GPU has joined its domain
 struct FabricInfo {
@@ -19,7 +20,6 @@ struct FabricInfo {
   unsigned clique = 0;
   unsigned state = 0;
 };
-using Device = struct nvmlDevice_st*;
 
 }  // namespace
 
@@ -28,13 +28,13 @@ std::string FabricOf(const std::string& library, const std::string& pci_bus_id) 
   if (opened == nullptr) return "";
   const auto init = reinterpret_cast<int (*)()>(dlsym(opened, "nvmlInit_v2"));
   const auto shutdown = reinterpret_cast<int (*)()>(dlsym(opened, "nvmlShutdown"));
-  const auto find = reinterpret_cast<int (*)(const char*, Device*)>(
+  const auto find = reinterpret_cast<int (*)(const char*, void**)>(
       dlsym(opened, "nvmlDeviceGetHandleByPciBusId_v2"));
-  const auto tell = reinterpret_cast<int (*)(Device, FabricInfo*)>(
+  const auto tell = reinterpret_cast<int (*)(void*, void*)>(
       dlsym(opened, "nvmlDeviceGetGpuFabricInfo"));  // since driver 535
   std::string out;
   if (init != nullptr && shutdown != nullptr && init() == kSuccess) {
-    Device device = nullptr;
+    void* device = nullptr;
     FabricInfo info;
     const bool told = find != nullptr && tell != nullptr &&
                       find(pci_bus_id.c_str(), &device) == kSuccess &&

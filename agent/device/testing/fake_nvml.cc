@@ -29,9 +29,10 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char* address, void** device) {
   *device = &begun;
   return begun && std::strcmp(address, "ffff:00:00.0") == 0 ? 0 : 6;  // not found
 }
-int nvmlDeviceGetGpuFabricInfo(void* device, FakeFabricInfo* out) {
+int nvmlDeviceGetGpuFabricInfo(void* device, void* info) {
   const char* const told = std::getenv("FAKE_NVML");
   if (!begun || device != &begun || told == nullptr) return 3;  // not supported
+  auto* const out = static_cast<FakeFabricInfo*>(info);
   *out = {};
   char digits[33] = {};
   if (std::sscanf(told, "%u %u %32s", &out->state, &out->clique, digits) != 3) return 2;
