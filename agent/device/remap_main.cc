@@ -63,10 +63,11 @@ int Main() {
   const bool quick = std::getenv("QUICK") != nullptr && *std::getenv("QUICK") != '\0';
   const int rounds = quick ? 22 : 82;
   const uint64_t pool = std::max(4 * LastCacheBytes(), 4 * kMost) / kMost * kMost;
-  const bool huge = FreeHugePages() * 2 * kMiB >= pool;
+  const uint64_t kv = 2 * kMiB, control = 4096;
+  const bool huge = FreeHugePages() * 2 * kMiB >= pool + kv + 2 * kMiB;
   const auto platform = Must(MakePlatform({.map_bytes = 2 * kMiB, .hugetlb = huge}));
   const RankDevices owner =
-      Must(platform->Make("bench", {.weights = pool, .kv = 4096 << 9, .control = 4096}));
+      Must(platform->Make("bench", {.weights = pool, .kv = kv, .control = control}));
   const auto [whole, mapping] = Must(MapWhole(*owner.weights));
   auto* const bytes = reinterpret_cast<std::byte*>(whole->address());
   const double faulting = Microseconds([&] { std::memset(bytes, 1, pool); });
@@ -77,10 +78,8 @@ int Main() {
   const Extent all{0, pool};
   const BlockPtr block = Must(engine.weights->Import(fd, {&all, 1}));
   const SpacePtr space = Must(engine.weights->Reserve(kMost));
-  void* const bare = mmap(nullptr, kMost + 2 * kMiB, PROT_NONE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  auto* const aligned = reinterpret_cast<std::byte*>(
-      (reinterpret_cast<uintptr_t>(bare) + 2 * kMiB - 1) & ~uintptr_t{2 * kMiB - 1});
+  // At the same addresses: what the kernel has beside a mapping decides what it splits for it.
+  auto* const addresses = reinterpret_cast<std::byte*>(space->address());
   std::vector<std::byte> target(kMost, std::byte{2});
 
   double worst_bare = 0, worst_copy = 0;
@@ -88,7 +87,7 @@ int Main() {
     std::vector<double> ours, theirs, copies;
     for (int round = 0; round < rounds; ++round) {
       // Another part each time, as another expert would be.
-      const uint64_t at = static_cast<uint64_t>(round) * kMost % pool;
+      const uint64_t at = static_cast<uint64_t>(round) * size % pool;
       const auto map = [&] {
         std::vector<Mapping> mapped;
         ours.push_back(Microseconds([&] {
@@ -99,13 +98,13 @@ int Main() {
       };
       const auto map_barely = [&] {
         theirs.push_back(Microseconds([&] {
-          if (mmap(aligned, size, PROT_READ, MAP_SHARED | MAP_FIXED | MAP_POPULATE, fd,
+          if (mmap(addresses, size, PROT_READ, MAP_SHARED | MAP_FIXED | MAP_POPULATE, fd,
                    static_cast<off_t>(at)) == MAP_FAILED) {
             std::perror("tangram-remap: mmap");
             std::exit(1);
           }
         }));
-        (void)mmap(aligned, size, PROT_NONE,
+        (void)mmap(addresses, size, PROT_NONE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
       };
       // In turns, each another part: the kernel's books of its pages are as cold for both.
@@ -116,8 +115,10 @@ int Main() {
       }
     }
     for (int round = 0; round < rounds / 2; ++round) {
-      const uint64_t at = static_cast<uint64_t>(round) * kMost % pool;
-      copies.push_back(Microseconds([&] { std::memcpy(target.data(), bytes + at, size); }));
+      // From one expert to another, and the next time others: no cache has them.
+      const uint64_t at = static_cast<uint64_t>(round) * size;
+      copies.push_back(
+          Microseconds([&] { std::memcpy(target.data() + at % kMost, bytes + at % pool, size); }));
     }
     const double mine = Median(ours), plain = Median(theirs), copy = Median(copies);
     worst_bare = std::max(worst_bare, mine / plain);
