@@ -371,8 +371,9 @@ void PlayReader(const Stage& stage, int channel, const std::string& program, pid
   for (const bool secure : {false, true}) {
     double least = 1e9;
     for (uint64_t size = kMiB; size <= kMost; size *= 4) {
+      // A transfer of a millisecond is what the scheduler makes of it: small ones many times.
       const int rounds =
-          static_cast<int>((quick ? kMost : 8 * kMost) / std::max(size, 8 * kMiB)) + 3;
+          static_cast<int>((quick ? kMost : 16 * kMost) / std::max(size, 4 * kMiB)) + 3;
       nlohmann::json line = reader.Measure(size, secure, rounds);
       if (!secure && !peers.empty()) reader.Compare(size, rounds, peers, &line);
       fmt::print("{}\n", line.dump());
