@@ -19,7 +19,7 @@ PRESETS = {
     # As V3: sigmoid scores, a bias that chooses, groups by their best two, blocks of FP8 (with rests at the edges).
     "deepseek-v3": dict(
         model="v3", layers=4, hidden=160, experts=8, top_k=3, shared=1, heads=5, q_rank=48, kv_rank=32, nope=24,
-        rope=16, value=20, moe_inner=512, granule_rows=FP8_BLOCK, groups=4, groups_kept=2, method="noaux_tc",
+        rope=16, value=28, moe_inner=512, granule_rows=FP8_BLOCK, groups=4, groups_kept=2, method="noaux_tc",
         scale=2.5, yarn=YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}, dense_layers=1, fp8=True, shards=3),
 }
 DENSE_INNER_FACTOR = 2  # intermediate_size / hidden
