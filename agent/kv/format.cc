@@ -86,6 +86,17 @@ Format PoolOf(const Shape& shape, Element element, uint32_t pages) {
   return out;
 }
 
+Format LatentPoolOf(const Shape& shape, Element element, uint32_t pages) {
+  Format out;
+  out.blocks = pages;
+  out.block_tokens = shape.block_tokens;
+  out.element = element;
+  out.key_width = static_cast<uint32_t>(shape.head_token_bytes / BytesOf(element));
+  out.token_stride = shape.head_token_bytes;
+  out.block_stride = out.token_stride * shape.block_tokens;
+  return out;
+}
+
 Status CheckFormat(const Format& f, uint64_t region_bytes) {
   TANGRAM_RETURN_IF_ERROR(CheckCounts(f));
   std::vector<Dimension> dimensions = {{"head_stride", f.heads, f.head_stride},

@@ -43,6 +43,8 @@ struct Format {
 
 // A pool of pages side by side from the start of the region on: K of all positions, then V.
 Format PoolOf(const Shape& shape, Element element, uint32_t pages);
+// The same of latents: head_token_bytes of the shape are those of one latent.
+Format LatentPoolOf(const Shape& shape, Element element, uint32_t pages);
 
 // kInvalid names the member that is wrong: rows or pages that overlap, or lie beyond the region of
 // so many bytes; more pages than a plan can count.

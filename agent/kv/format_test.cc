@@ -327,6 +327,17 @@ TEST(KvFormat, PoolPagesHoldKThenV) {
   EXPECT_TRUE(CheckFormat(largest, uint64_t{UINT32_MAX} * 256).ok());
 }
 
+TEST(KvFormat, PoolPagesOfLatentsHoldOneRowForEachPosition) {
+  const Format f = LatentPoolOf({4, 1, 4, 36}, Element::kF32, 10);
+  EXPECT_EQ(f.key_width, 9u);
+  EXPECT_EQ(f.value_width, 0u);
+  ASSERT_TRUE(CheckFormat(f, 10 * 144).ok());
+  EXPECT_FALSE(CheckFormat(f, 10 * 144 - 1).ok());
+  using Moves = std::vector<ByteMove>;
+  EXPECT_EQ(Told({f}, f, {{0, 3, 1, 5, 1, 1, 3}}), (Moves{{0, 432, 720, 108}})) << "one run";
+  EXPECT_EQ(Told({f}, f, {{0, 3, 1, 5, 1, 2, 4}}), (Moves{{0, 432, 720, 288}}));
+}
+
 TEST(KvFormat, ALongRunIsToldInParts) {
   Format f = PoolOf({1, 1, 1 << 10, 1 << 11}, Element::kFp8E4m3, 3000);
   ASSERT_TRUE(CheckFormat(f, uint64_t{3000} << 21).ok());

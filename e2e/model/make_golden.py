@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes golden/<preset>.json: what Hugging Face transformers computes, in fp32, on the
-checkpoint of make_checkpoint.py. Run by hand (README.md); needs torch and transformers.
+checkpoint of make_checkpoint.py (weights in block FP8: on the fp32 numbers that they stand for). Run by hand
+(README.md); needs torch and transformers.
 
     python3 make_golden.py --preset tiny --seed 1
 """
@@ -15,8 +16,10 @@ import tempfile
 import numpy as np
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 import make_checkpoint
+from tensors import FP8_BLOCK
 
 NEW_TOKENS = 32
 PROMPT_LENGTHS = [1, 7, 40, 130]  # the last reaches over two attention chunks of 64
@@ -26,6 +29,24 @@ LOGIT_STEPS = [0, 1, 15, 31]  # generated tokens whose whole logits are kept
 def prompts(preset: str) -> list:
     rng = random.Random(f"golden/{preset}")
     return [[rng.randrange(256) for _ in range(n)] for n in PROMPT_LENGTHS]
+
+
+def dequantise(folder: pathlib.Path) -> None:
+    """Every matrix of codes and scales becomes the fp32 matrix of their products; torch reads the codes."""
+    suffix, tensors = "_scale_inv", {}
+    for file in folder.glob("*.safetensors"):
+        tensors |= load_file(file)
+        file.unlink()
+    (folder / "model.safetensors.index.json").unlink()
+    for name in [name.removesuffix(suffix) for name in tensors if name.endswith(suffix)]:
+        scales = tensors.pop(name + suffix)
+        rows, cols = tensors[name].shape
+        each = scales.repeat_interleave(FP8_BLOCK, 0).repeat_interleave(FP8_BLOCK, 1)[:rows, :cols]
+        tensors[name] = tensors[name].float() * each
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    del config["quantization_config"]
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 @torch.no_grad()
@@ -46,7 +67,7 @@ def run(model, prompt: list) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--preset", choices=sorted(make_checkpoint.PRESETS), required=True)
+    parser.add_argument("--preset", choices=sorted(make_checkpoint.FAMILIES), required=True)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -54,7 +75,9 @@ def main() -> None:
     torch.cuda.is_current_stream_capturing = lambda: False
     with tempfile.TemporaryDirectory() as folder:
         sums = make_checkpoint.write(pathlib.Path(folder), args.preset, args.seed)
-        model = transformers.Qwen3MoeForCausalLM.from_pretrained(
+        if "quantization_config" in json.loads((pathlib.Path(folder) / "config.json").read_text()):
+            dequantise(pathlib.Path(folder))
+        model = transformers.AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, attn_implementation="eager",
             experts_implementation="eager").eval()
         cases = [run(model, p) for p in prompts(args.preset)]

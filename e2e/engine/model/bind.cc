@@ -2,7 +2,6 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
-#include <cmath>
 #include <unordered_map>
 
 #include "e2e/engine/model/kernels.h"
@@ -20,16 +19,24 @@ class Binder {
     }
   }
 
+  // With the scales of its blocks, if it is FP8.
   Matrix Take(const std::string& name, uint32_t rows, uint32_t cols) {
     const DenseTensor* t = Remove(name, {rows, cols});
     if (t == nullptr) return {};
-    return {t->data, t->dtype, rows, cols, cols};
+    Matrix out{t->data, t->dtype, rows, cols, cols};
+    if (t->dtype != DType::kFp8) return out;
+    const uint32_t blocks = ScaleBlocks(cols);
+    if (const DenseTensor* scales = RemovePlain(name + "_scale_inv", {ScaleBlocks(rows), blocks})) {
+      out.scales = {scales->data, scales->dtype, blocks};
+    }
+    return out;
   }
 
   // Norm weights are few and read all the time: kept as fp32.
   std::vector<float> TakeVector(const std::string& name, uint32_t size) {
     std::vector<float> out(size);
-    if (const DenseTensor* t = Remove(name, {size})) ToFloat(t->data, t->dtype, size, out.data());
+    if (const DenseTensor* t = RemovePlain(name, {size}))
+      ToFloat(t->data, t->dtype, size, out.data());
     return out;
   }
 
@@ -54,8 +61,8 @@ class Binder {
       Fail(fmt::format("tensor {} is {}, config.json asks for {}", name, t->shape, shape));
       return nullptr;
     }
-    if (t->dtype != DType::kF32 && t->dtype != DType::kBf16) {
-      Fail(fmt::format("tensor {} has dtype {}: only F32 and BF16 are computed", name,
+    if (t->dtype < DType::kF32 || t->dtype > DType::kFp8) {
+      Fail(fmt::format("tensor {} has dtype {}: only F32, BF16 and block FP8 are computed", name,
                        static_cast<uint32_t>(t->dtype)));
       return nullptr;
     }
@@ -65,6 +72,13 @@ class Binder {
     }
     return t;
   }
+  // Not FP8: nothing scales it.
+  const DenseTensor* RemovePlain(const std::string& name, const std::vector<uint64_t>& shape) {
+    const DenseTensor* t = Remove(name, shape);
+    if (t == nullptr || t->dtype != DType::kFp8) return t;
+    Fail(fmt::format("tensor {} is FP8: only matrices are", name));
+    return nullptr;
+  }
   void Fail(const std::string& message) {
     if (status_.ok()) status_ = Status(Code::kInvalid, "dense weights: " + message);
   }
@@ -73,25 +87,40 @@ class Binder {
   Status status_;
 };
 
-// cos and sin of position * theta^(-2i / head_dim). The frequency and the angle are rounded
-// to fp32 as transformers has them, else late positions drift apart from it by the rounding
-// of the angle; cos and sin are taken in double and rounded once.
-std::vector<float> RopeTable(const Config& c) {
-  const uint32_t half = c.head_dim / 2;
-  std::vector<float> frequency(half);
-  for (uint32_t i = 0; i < half; ++i) {
-    frequency[i] = static_cast<float>(1.0 / std::pow(c.rope_theta, 2.0 * i / c.head_dim));
+GroupedHeads TakeGrouped(Binder& binder, const std::string& name, const Config& c) {
+  GroupedHeads out;
+  out.q = binder.Take(name + "q_proj.weight", c.query_heads * c.head_dim, c.hidden);
+  out.k = binder.Take(name + "k_proj.weight", c.kv_heads * c.head_dim, c.hidden);
+  out.v = binder.Take(name + "v_proj.weight", c.kv_heads * c.head_dim, c.hidden);
+  out.o = binder.Take(name + "o_proj.weight", c.hidden, c.query_heads * c.head_dim);
+  out.q_norm = binder.TakeVector(name + "q_norm.weight", c.head_dim);
+  out.k_norm = binder.TakeVector(name + "k_norm.weight", c.head_dim);
+  return out;
+}
+
+LatentHeads TakeLatent(Binder& binder, const std::string& name, const Config& c) {
+  const Latent& l = *c.latent;
+  const uint32_t queries = c.query_heads * (l.nope + c.rope.width);
+  LatentHeads out;
+  if (l.q_rank == 0) {
+    out.q = binder.Take(name + "q_proj.weight", queries, c.hidden);
+  } else {
+    out.q_a = binder.Take(name + "q_a_proj.weight", l.q_rank, c.hidden);
+    out.q_a_norm = binder.TakeVector(name + "q_a_layernorm.weight", l.q_rank);
+    out.q = binder.Take(name + "q_b_proj.weight", queries, l.q_rank);
   }
-  std::vector<float> table(size_t{2} * c.max_positions * half);
-  float* out = table.data();
-  for (uint32_t p = 0; p < c.max_positions; ++p) {
-    for (uint32_t i = 0; i < half; ++i) {
-      const float angle = static_cast<float>(p) * frequency[i];
-      *out++ = static_cast<float>(std::cos(static_cast<double>(angle)));
-      *out++ = static_cast<float>(std::sin(static_cast<double>(angle)));
-    }
-  }
-  return table;
+  out.kv_a = binder.Take(name + "kv_a_proj_with_mqa.weight", c.head_dim, c.hidden);
+  out.kv_a_norm = binder.TakeVector(name + "kv_a_layernorm.weight", l.kv_rank);
+  out.kv_b = binder.Take(name + "kv_b_proj.weight", c.query_heads * (l.nope + l.value), l.kv_rank);
+  out.o = binder.Take(name + "o_proj.weight", c.hidden, c.query_heads * l.value);
+  return out;
+}
+
+Mlp TakeMlp(Binder& binder, const std::string& name, uint32_t inner, uint32_t hidden) {
+  if (inner == 0) return {};
+  return {binder.Take(name + "gate_proj.weight", inner, hidden),
+          binder.Take(name + "up_proj.weight", inner, hidden),
+          binder.Take(name + "down_proj.weight", hidden, inner)};
 }
 
 }  // namespace
@@ -106,25 +135,26 @@ Result<Model> Model::Bind(Config config, std::span<const DenseTensor> tensors) {
     const std::string attention = layer + "self_attn.";
     Layer& l = m.layers_.emplace_back();
     l.attention_norm = binder.TakeVector(layer + "input_layernorm.weight", c.hidden);
-    l.q = binder.Take(attention + "q_proj.weight", c.query_heads * c.head_dim, c.hidden);
-    l.k = binder.Take(attention + "k_proj.weight", c.kv_heads * c.head_dim, c.hidden);
-    l.v = binder.Take(attention + "v_proj.weight", c.kv_heads * c.head_dim, c.hidden);
-    l.o = binder.Take(attention + "o_proj.weight", c.hidden, c.query_heads * c.head_dim);
-    l.q_norm = binder.TakeVector(attention + "q_norm.weight", c.head_dim);
-    l.k_norm = binder.TakeVector(attention + "k_norm.weight", c.head_dim);
-    l.mlp_norm = binder.TakeVector(layer + "post_attention_layernorm.weight", c.hidden);
-    if (c.moe_layer[i]) {
-      l.router = binder.Take(layer + "mlp.gate.weight", c.experts, c.hidden);
+    if (c.latent) {
+      l.heads = TakeLatent(binder, attention, c);
     } else {
-      l.gate = binder.Take(layer + "mlp.gate_proj.weight", c.dense_inner, c.hidden);
-      l.up = binder.Take(layer + "mlp.up_proj.weight", c.dense_inner, c.hidden);
-      l.down = binder.Take(layer + "mlp.down_proj.weight", c.hidden, c.dense_inner);
+      l.heads = TakeGrouped(binder, attention, c);
     }
+    l.mlp_norm = binder.TakeVector(layer + "post_attention_layernorm.weight", c.hidden);
+    if (!c.moe_layer[i]) {
+      l.mlp = TakeMlp(binder, layer + "mlp.", c.dense_inner, c.hidden);
+      continue;
+    }
+    l.router = binder.Take(layer + "mlp.gate.weight", c.experts, c.hidden);
+    if (c.router.bias) {
+      l.router_bias = binder.TakeVector(layer + "mlp.gate.e_score_correction_bias", c.experts);
+    }
+    l.mlp = TakeMlp(binder, layer + "mlp.shared_experts.", c.shared_inner, c.hidden);
   }
   m.final_norm_ = binder.TakeVector("model.norm.weight", c.hidden);
   m.lm_head_ = c.tied_embeddings ? m.embedding_ : binder.Take("lm_head.weight", c.vocab, c.hidden);
   TANGRAM_RETURN_IF_ERROR(binder.Finish());
-  m.rope_ = RopeTable(c);
+  m.angles_ = RopeTable(c.rope, c.max_positions);
   m.config_ = std::move(config);
   return m;
 }

@@ -40,7 +40,7 @@ ExpertRun Checkpoint::Run(uint32_t layer, uint32_t expert, uint32_t begin, uint3
   const layout::GeometryView& geometry = files_->geometry();
   const size_t at = static_cast<size_t>(geometry.ordinal(layer)) * geometry.experts() + expert;
   return {experts_[at].data() + begin * geometry.granule_bytes(), count, granule_rows(),
-          static_cast<DType>(geometry.proto().dtype())};
+          geometry.granule_bytes(), dtype()};
 }
 
 }  // namespace tangram::model

@@ -23,6 +23,9 @@ class Checkpoint {
   const Config& config() const { return config_; }
   const std::string& config_json() const { return files_->config_json(); }
   uint32_t granule_rows() const { return files_->geometry().proto().granule_rows(); }
+  uint64_t granule_bytes() const { return files_->geometry().granule_bytes(); }
+  // Of the experts.
+  DType dtype() const { return static_cast<DType>(files_->geometry().proto().dtype()); }
   uint32_t granules() const { return files_->geometry().granules(); }
   // All tensors outside the routed experts, by name.
   const std::vector<DenseTensor>& dense() const { return dense_; }

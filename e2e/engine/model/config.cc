@@ -2,8 +2,10 @@
 
 #include <fmt/core.h>
 
-#include <nlohmann/json.hpp>
+#include <cmath>
+#include <string>
 
+#include "e2e/engine/model/fields.h"
 #include "e2e/engine/model/tensor.h"
 
 namespace tangram::model {
@@ -13,101 +15,186 @@ using nlohmann::json;
 
 Status Bad(const std::string& message) { return Status(Code::kInvalid, "config.json: " + message); }
 
-// Collects the first error, so that the reader below is a list of fields.
-class Reader {
- public:
-  explicit Reader(const json& root) : root_(root) {}
-
-  uint32_t Positive(std::initializer_list<const char*> names) {
-    const json* v = Find(names);
-    if (v == nullptr) {
-      Fail(fmt::format("no field {}", *names.begin()));
-      return 1;
-    }
-    if (!v->is_number_unsigned() || *v == 0 || *v > uint64_t{1} << 24) {
-      Fail(fmt::format("{} = {} is not a positive integer below 2^24", *names.begin(), v->dump()));
-      return 1;
-    }
-    return v->get<uint32_t>();
-  }
-  double Number(const char* name, double fallback) {
-    const json* v = Find({name});
-    if (v == nullptr) return fallback;
-    if (!v->is_number()) {
-      Fail(fmt::format("{} = {} is not a number", name, v->dump()));
-      return fallback;
-    }
-    return v->get<double>();
-  }
-  bool Flag(const char* name, bool fallback) {
-    const json* v = Find({name});
-    if (v == nullptr) return fallback;
-    if (!v->is_boolean()) {
-      Fail(fmt::format("{} = {} is neither true nor false", name, v->dump()));
-      return fallback;
-    }
-    return v->get<bool>();
-  }
-  std::string Text(const char* name, const char* fallback) {
-    const json* v = Find({name});
-    if (v == nullptr) return fallback;
-    if (!v->is_string()) {
-      Fail(fmt::format("{} = {} is not a string", name, v->dump()));
-      return fallback;
-    }
-    return v->get<std::string>();
-  }
-  const json* Find(std::initializer_list<const char*> names) const {
-    for (const char* name : names) {
-      auto it = root_.find(name);
-      if (it != root_.end() && !it->is_null()) return &*it;
-    }
-    return nullptr;
-  }
-  void Fail(const std::string& message) {
-    if (status_.ok()) status_ = Bad(message);
-  }
-  const Status& status() const { return status_; }
-
- private:
-  const json& root_;
-  Status status_;
-};
-
-// Hub files have rope_theta at the top; transformers 5 writes rope_parameters.
-double RopeTheta(Reader& reader) {
-  const json* rope = reader.Find({"rope_parameters", "rope_scaling"});
-  if (rope == nullptr) return reader.Number("rope_theta", 10000.0);
-  if (!rope->is_object()) {
-    reader.Fail("rope_parameters is not an object");
-    return 1;
-  }
-  Reader inner(*rope);
-  const std::string type = inner.Text("rope_type", "default");
-  if (type != "default") {
-    reader.Fail(fmt::format("rope_type \"{}\": only \"default\" is computed", type));
-  }
-  const double theta = inner.Number("rope_theta", reader.Number("rope_theta", 10000.0));
-  if (!inner.status().ok()) reader.Fail(inner.status().message());
-  return theta;
+Yarn ReadYarn(Fields& rope) {
+  Yarn out;
+  out.factor = rope.Number("factor", 1);
+  out.positions = rope.Positive({"original_max_position_embeddings"});
+  out.fast = rope.Number("beta_fast", out.fast);
+  out.slow = rope.Number("beta_slow", out.slow);
+  out.mscale = rope.Number("mscale", 0);
+  out.mscale_all = rope.Number("mscale_all_dim", 0);
+  if (!(out.factor >= 1)) rope.Fail(fmt::format("factor {} of yarn is below 1", out.factor));
+  if (rope.Find({"attention_factor"}) != nullptr) rope.Fail("attention_factor is not computed");
+  if (!rope.Flag("truncate", true)) rope.Fail("truncate = false is not computed");
+  return out;
 }
 
-void ReadMoeLayers(Reader& reader, Config& config) {
-  const uint32_t step = reader.Find({"decoder_sparse_step"}) == nullptr
-                            ? 1
-                            : reader.Positive({"decoder_sparse_step"});
-  config.moe_layer.resize(config.layers);
-  for (uint32_t i = 0; i < config.layers; ++i) config.moe_layer[i] = (i + 1) % step == 0;
-  const json* dense = reader.Find({"mlp_only_layers"});
-  if (dense == nullptr) return;
-  if (!dense->is_array()) return reader.Fail("mlp_only_layers is not a list");
-  for (const json& v : *dense) {
-    if (!v.is_number_unsigned() || v >= config.layers) {
-      return reader.Fail(
-          fmt::format("mlp_only_layers has {}, but there are {} layers", v.dump(), config.layers));
-    }
-    config.moe_layer[v.get<uint32_t>()] = false;
+// Hub files have rope_theta at the top, and rope_scaling; transformers 5 writes rope_parameters.
+void ReadRope(Fields& fields, bool yarn, Rope* out) {
+  out->theta = fields.Number("rope_theta", out->theta);
+  const json* rope = fields.Find({"rope_parameters", "rope_scaling"});
+  if (rope == nullptr) return;
+  if (!rope->is_object()) return fields.Fail("rope_parameters is not an object");
+  Fields inner(*rope);
+  const std::string type = inner.Text("rope_type", inner.Text("type", "default").c_str());
+  out->theta = inner.Number("rope_theta", out->theta);
+  if (type == "yarn" && yarn) {
+    out->yarn = ReadYarn(inner);
+  } else if (type != "default") {
+    inner.Fail(fmt::format("rope_type \"{}\" of such a model is not computed", type));
   }
+  if (!inner.status().ok()) fields.Fail(inner.status().message());
+}
+
+void ReadGroupedHeads(Fields& fields, Config* c) {
+  c->kv_heads = fields.Positive({"num_key_value_heads"});
+  c->head_dim = fields.PositiveOr("head_dim", c->hidden / c->query_heads);
+  ReadRope(fields, false, &c->rope);
+  c->rope.width = c->head_dim;
+  c->score_scale = 1.0f / std::sqrt(static_cast<float>(c->head_dim));
+}
+
+void ReadLatentHeads(Fields& fields, Config* c) {
+  Latent& l = c->latent.emplace();
+  l.q_rank = fields.PositiveOr("q_lora_rank", 0);
+  l.kv_rank = fields.Positive({"kv_lora_rank"});
+  l.nope = fields.Positive({"qk_nope_head_dim"});
+  l.value = fields.Positive({"v_head_dim"});
+  ReadRope(fields, true, &c->rope);
+  c->rope.width = fields.Positive({"qk_rope_head_dim"});
+  c->rope.pairs = true;
+  if (!fields.Flag("rope_interleave", true)) fields.Fail("rope_interleave = false is not computed");
+  c->kv_heads = 1;
+  c->head_dim = l.kv_rank + c->rope.width;
+  const double mscale = c->rope.yarn ? c->rope.yarn->ScoreScale() : 1;
+  c->score_scale = static_cast<float>(mscale / std::sqrt(1.0 * l.nope + c->rope.width));
+}
+
+// Every decoder_sparse_step-th layer has experts, but for mlp_only_layers.
+void ReadLayersBySteps(Fields& fields, Config* c) {
+  const uint32_t step = fields.PositiveOr("decoder_sparse_step", 1);
+  for (uint32_t i = 0; i < c->layers; ++i) c->moe_layer[i] = (i + 1) % step == 0;
+  const json* dense = fields.Find({"mlp_only_layers"});
+  if (dense == nullptr) return;
+  if (!dense->is_array()) return fields.Fail("mlp_only_layers is not a list");
+  for (const json& v : *dense) {
+    if (!v.is_number_unsigned() || v >= c->layers) {
+      return fields.Fail(
+          fmt::format("mlp_only_layers has {}, but there are {} layers", v.dump(), c->layers));
+    }
+    c->moe_layer[v.get<uint32_t>()] = false;
+  }
+}
+
+// From first_k_dense_replace on, every moe_layer_freq-th; and experts that all tokens pass.
+void ReadLayersBehind(Fields& fields, Config* c) {
+  const uint32_t first = fields.Count("first_k_dense_replace", 0);
+  const uint32_t step = fields.PositiveOr("moe_layer_freq", 1);
+  for (uint32_t i = 0; i < c->layers; ++i) c->moe_layer[i] = i >= first && i % step == 0;
+  const uint64_t shared = uint64_t{fields.Count("n_shared_experts", 0)} * c->moe_inner;
+  if (shared > UINT32_MAX) fields.Fail("n_shared_experts is too large");
+  c->shared_inner = static_cast<uint32_t>(shared);
+}
+
+void ReadPlainRouter(Fields& fields, Router* out) {
+  out->normalise = fields.Flag("norm_topk_prob", false);
+}
+
+void ReadGroups(Fields& fields, Router* out) {
+  out->groups = fields.PositiveOr("n_group", 1);
+  out->groups_kept = fields.PositiveOr("topk_group", out->groups);
+}
+
+void ReadV2Router(Fields& fields, Router* out) {
+  const std::string method = fields.Text("topk_method", "greedy");
+  if (method == "group_limited_greedy") {
+    ReadGroups(fields, out);
+  } else {
+    fields.Want("topk_method", method, std::string("greedy"));
+  }
+  out->scale = static_cast<float>(fields.Number("routed_scaling_factor", 1));
+  fields.Want("scoring_func", fields.Text("scoring_func", "softmax"), std::string("softmax"));
+  if (fields.Flag("norm_topk_prob", false)) {
+    // DeepSeek's code divides and does not scale then, transformers scales and does not divide.
+    fields.Fail("norm_topk_prob is not computed: what it means for deepseek_v2 is not agreed on");
+  }
+}
+
+void ReadV3Router(Fields& fields, Router* out) {
+  ReadGroups(fields, out);
+  out->sigmoid = out->bias = true;
+  out->group_best = 2;
+  out->normalise = fields.Flag("norm_topk_prob", true);
+  out->scale = static_cast<float>(fields.Number("routed_scaling_factor", 2.5));
+  fields.Want("scoring_func", fields.Text("scoring_func", "sigmoid"), std::string("sigmoid"));
+  fields.Want("topk_method", fields.Text("topk_method", "noaux_tc"), std::string("noaux_tc"));
+}
+
+struct Family {
+  const char* model;  // model_type in config.json
+  const char* experts[2];
+  void (*heads)(Fields&, Config*);
+  void (*layers)(Fields&, Config*);
+  void (*router)(Fields&, Router*);
+};
+constexpr Family kFamilies[] = {
+    {"qwen3_moe",
+     {"num_local_experts", "num_experts"},
+     ReadGroupedHeads,
+     ReadLayersBySteps,
+     ReadPlainRouter},
+    {"deepseek_v2",
+     {"n_routed_experts", "num_local_experts"},
+     ReadLatentHeads,
+     ReadLayersBehind,
+     ReadV2Router},
+    {"deepseek_v3",
+     {"n_routed_experts", "num_local_experts"},
+     ReadLatentHeads,
+     ReadLayersBehind,
+     ReadV3Router},
+};
+
+Result<const Family*> FamilyOf(const std::string& model) {
+  std::string known;
+  for (const Family& family : kFamilies) {
+    if (model == family.model) return &family;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", family.model);
+  }
+  return Bad(fmt::format("model_type \"{}\" is none that is computed ({})", model, known));
+}
+
+// Weights in FP8 say by which blocks they are scaled. What activations are rounded to is not
+// followed: numbers are computed in fp32.
+void CheckQuantisation(Fields& fields) {
+  const json* quantisation = fields.Find({"quantization_config"});
+  if (quantisation == nullptr) return;
+  const json fp8 = {{"quant_method", "fp8"}, {"weight_block_size", {kScaleBlock, kScaleBlock}}};
+  for (const auto& [name, want] : fp8.items()) {
+    const json is = quantisation->is_object() ? quantisation->value(name, json()) : json();
+    if (is != want) {
+      fields.Fail(fmt::format("quantization_config: {} is {}, only {} is computed", name, is.dump(),
+                              want.dump()));
+    }
+  }
+}
+
+Status CheckSizes(const Config& c) {
+  const Router& r = c.router;
+  if (c.query_heads % c.kv_heads != 0) {
+    return Bad(
+        fmt::format("{} query heads do not divide over {} KV heads", c.query_heads, c.kv_heads));
+  }
+  if (c.rope.width % 2 != 0) return Bad(fmt::format("head_dim {} is odd", c.rope.width));
+  if (c.experts % r.groups != 0 || r.groups_kept > r.groups ||
+      c.experts / r.groups < r.group_best) {
+    return Bad(
+        fmt::format("n_group {}, topk_group {} of {} experts", r.groups, r.groups_kept, c.experts));
+  }
+  if (const uint32_t most = c.experts / r.groups * r.groups_kept; c.top_k > most) {
+    return Bad(fmt::format("{} experts per token of only {}", c.top_k, most));
+  }
+  return OkStatus();
 }
 
 }  // namespace
@@ -115,63 +202,35 @@ void ReadMoeLayers(Reader& reader, Config& config) {
 Result<Config> ParseConfig(std::string_view config_json) {
   const json root = json::parse(config_json, nullptr, /*allow_exceptions=*/false);
   if (!root.is_object()) return Bad("not a JSON object");
-  Reader reader(root);
-  const std::string type = reader.Text("model_type", "");
-  if (type != "qwen3_moe") return Bad(fmt::format("model_type \"{}\" is not qwen3_moe", type));
+  Fields fields(root);
+  const auto family = FamilyOf(fields.Text("model_type", ""));
+  if (!family.ok()) return family.status();
 
   Config c;
-  c.layers = reader.Positive({"num_hidden_layers"});
-  c.vocab = reader.Positive({"vocab_size"});
-  c.hidden = reader.Positive({"hidden_size"});
-  c.query_heads = reader.Positive({"num_attention_heads"});
-  c.kv_heads = reader.Positive({"num_key_value_heads"});
-  c.head_dim = reader.Find({"head_dim"}) == nullptr ? c.hidden / c.query_heads
-                                                    : reader.Positive({"head_dim"});
-  c.experts = reader.Positive({"num_local_experts", "num_experts"});
-  c.top_k = reader.Positive({"num_experts_per_tok"});
-  c.moe_inner = reader.Positive({"moe_intermediate_size"});
-  c.dense_inner = reader.Positive({"intermediate_size"});
-  c.max_positions = reader.Positive({"max_position_embeddings"});
-  c.rms_eps = static_cast<float>(reader.Number("rms_norm_eps", 1e-6));
-  c.rope_theta = RopeTheta(reader);
-  c.norm_topk_prob = reader.Flag("norm_topk_prob", false);
-  c.tied_embeddings = reader.Flag("tie_word_embeddings", false);
-  ReadMoeLayers(reader, c);
+  c.layers = fields.Positive({"num_hidden_layers"});
+  c.vocab = fields.Positive({"vocab_size"});
+  c.hidden = fields.Positive({"hidden_size"});
+  c.query_heads = fields.Positive({"num_attention_heads"});
+  c.experts = fields.Positive({(*family)->experts[0], (*family)->experts[1]});
+  c.top_k = fields.Positive({"num_experts_per_tok"});
+  c.moe_inner = fields.Positive({"moe_intermediate_size"});
+  c.dense_inner = fields.Positive({"intermediate_size"});
+  c.max_positions = fields.Positive({"max_position_embeddings"});
+  c.rms_eps = static_cast<float>(fields.Number("rms_norm_eps", 1e-6));
+  c.tied_embeddings = fields.Flag("tie_word_embeddings", false);
+  c.moe_layer.resize(c.layers);
+  (*family)->heads(fields, &c);
+  (*family)->layers(fields, &c);
+  (*family)->router(fields, &c.router);
 
-  if (reader.Flag("attention_bias", false)) reader.Fail("attention_bias is not computed");
-  if (reader.Flag("use_sliding_window", false)) reader.Fail("use_sliding_window is not computed");
-  if (const std::string act = reader.Text("hidden_act", "silu"); act != "silu") {
-    reader.Fail(fmt::format("hidden_act \"{}\": only \"silu\" is computed", act));
+  for (const char* flag : {"attention_bias", "mlp_bias", "use_sliding_window"}) {
+    if (fields.Flag(flag, false)) fields.Fail(fmt::format("{} is not computed", flag));
   }
-  if (!reader.status().ok()) return reader.status();
-  if (c.query_heads % c.kv_heads != 0) {
-    return Bad(
-        fmt::format("{} query heads do not divide over {} KV heads", c.query_heads, c.kv_heads));
-  }
-  if (c.head_dim % 2 != 0) return Bad(fmt::format("head_dim {} is odd", c.head_dim));
-  if (c.top_k > c.experts) {
-    return Bad(fmt::format("{} experts per token of only {}", c.top_k, c.experts));
-  }
+  fields.Want("hidden_act", fields.Text("hidden_act", "silu"), std::string("silu"));
+  CheckQuantisation(fields);
+  if (!fields.status().ok()) return Bad(fields.status().message());
+  TANGRAM_RETURN_IF_ERROR(CheckSizes(c));
   return c;
-}
-
-Status CheckExperts(const ExpertBytes& experts) {
-  const bool plain = experts.dtype == static_cast<uint32_t>(DType::kF32) ||
-                     experts.dtype == static_cast<uint32_t>(DType::kBf16);
-  if (!plain) {
-    return Status(Code::kInvalid,
-                  fmt::format("experts have dtype {} (tangram.v1.DType): only F32 and BF16 are "
-                              "computed",
-                              experts.dtype));
-  }
-  const uint64_t bytes = uint64_t{3} * experts.granule_rows * experts.hidden *
-                         SizeOf(static_cast<DType>(experts.dtype));
-  if (experts.granule_bytes == bytes && experts.tail_bytes == 0) return OkStatus();
-  return Status(Code::kInvalid,
-                fmt::format("experts have granules of {} bytes and a tail of {}, three matrices "
-                            "[{}, {}] take {} and 0: scales and biases are not computed",
-                            experts.granule_bytes, experts.tail_bytes, experts.granule_rows,
-                            experts.hidden, bytes));
 }
 
 }  // namespace tangram::model

@@ -1,29 +1,55 @@
-// The shape of a Qwen3-MoE model, read from the checkpoint's config.json.
+// The shape of a model, read from the checkpoint's config.json.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "agent/base/status.h"
+#include "e2e/engine/model/rope.h"
+#include "e2e/engine/model/router.h"
 
 namespace tangram::model {
+
+// Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, 2.1): what is kept of a token is one
+// latent [kv_rank] and one rotated key [rope width], the same for all heads. A query head has
+// `nope` elements that meet the latent, and the rotated ones.
+struct Latent {
+  uint32_t q_rank = 0;  // 0: queries are projected at once
+  uint32_t kv_rank = 0;
+  uint32_t nope = 0;
+  uint32_t value = 0;  // elements of a head's result
+};
+
+// What is kept of one token of one KV head: K and V, or a latent, whose beginning is V.
+struct KvRow {
+  uint32_t key = 0, value = 0;
+  bool latent = false;
+
+  uint32_t floats() const { return latent ? key : key + value; }
+  bool operator==(const KvRow&) const = default;
+};
 
 struct Config {
   uint32_t layers = 0;
   uint32_t vocab = 0;
   uint32_t hidden = 0;  // H
   uint32_t query_heads = 0;
-  uint32_t kv_heads = 0;
-  uint32_t head_dim = 0;
+  uint32_t kv_heads = 0;         // 1 with latents
+  uint32_t head_dim = 0;         // of a KV head; of a latent with its rotated key
+  std::optional<Latent> latent;  // nothing: K and V by head
+  float score_scale = 0;         // of query . key
+  Rope rope;
   uint32_t experts = 0;  // routed experts per MoE layer
   uint32_t top_k = 0;
+  Router router;
   uint32_t moe_inner = 0;      // I of a routed expert
+  uint32_t shared_inner = 0;   // I of the experts that every token of a MoE layer passes; 0: none
   uint32_t dense_inner = 0;    // I of the MLP of a layer without experts
   uint32_t max_positions = 0;  // RoPE tables reach this far
   float rms_eps = 0;
-  double rope_theta = 0;
-  bool norm_topk_prob = false;
   bool tied_embeddings = false;
   std::vector<bool> moe_layer;  // [layers]: true where the layer has routed experts
 
@@ -34,22 +60,15 @@ struct Config {
     if (begin == end) return {0, 0};
     return {KvHeadOf(begin), KvHeadOf(end - 1) + 1};
   }
+  KvRow kv_row() const {
+    return latent ? KvRow{head_dim, latent->kv_rank, true} : KvRow{head_dim, head_dim, false};
+  }
 };
 
 // Reads what transformers 5 writes (num_local_experts, rope_parameters) as well as hub
 // files (num_experts, rope_theta). kInvalid names the field: missing, of another
 // architecture, or something this engine does not compute (attention bias, sliding
-// window, scaled RoPE, an activation other than silu).
+// window, RoPE of another kind, an activation other than silu).
 Result<Config> ParseConfig(std::string_view config_json);
-
-// Granules as they lie (docs/architecture.md, section 8).
-struct ExpertBytes {
-  uint32_t dtype = 0;  // tangram.v1.DType
-  uint32_t granule_rows = 0, hidden = 0;
-  uint64_t granule_bytes = 0, tail_bytes = 0;
-};
-// kInvalid: they are not what Model::ExpertPartial takes, three matrices of F32 or BF16 and nothing
-// else (no scales, no biases).
-Status CheckExperts(const ExpertBytes& experts);
 
 }  // namespace tangram::model

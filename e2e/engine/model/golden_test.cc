@@ -81,7 +81,9 @@ TEST_P(Golden, TokensAreEqualAndLogitsClose) {
   EXPECT_GT(worst, 0) << "not one bit differs: is the oracle compared with itself?";
 }
 
-INSTANTIATE_TEST_SUITE_P(Presets, Golden, testing::Values("tiny", "odd", "demo"));
+INSTANTIATE_TEST_SUITE_P(Presets, Golden,
+                         testing::Values("tiny", "odd", "demo", "deepseek-v2-lite", "deepseek-v2",
+                                         "deepseek-v3"));
 
 }  // namespace
 }  // namespace tangram::model

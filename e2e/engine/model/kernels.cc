@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 namespace tangram::model {
 namespace {
@@ -160,23 +161,43 @@ void TransposedOf(const Matrix& m, const float* x, size_t x_stride, size_t count
   }
 }
 
+// Rows of an FP8 matrix that are made fp32 at once: they stay in the cache.
+constexpr uint32_t kPanelRows = 32;
+
+// In memory of the thread, until the next one.
+Matrix InFp32(const Matrix& w) {
+  thread_local std::vector<float> panel;
+  panel.resize(size_t{w.rows} * w.cols);
+  ToFloat(w, panel.data());
+  return {panel.data(), DType::kF32, w.rows, w.cols, w.cols};
+}
+
 }  // namespace
 
 void MatMul(const Matrix& w, const float* x, size_t x_stride, size_t count, float* out,
             size_t out_stride) {
-  if (w.dtype == DType::kF32) {
-    MatMulOf<F32>(w, x, x_stride, count, out, out_stride);
-  } else {
-    MatMulOf<Bf16>(w, x, x_stride, count, out, out_stride);
+  switch (w.dtype) {
+    case DType::kF32:
+      return MatMulOf<F32>(w, x, x_stride, count, out, out_stride);
+    case DType::kBf16:
+      return MatMulOf<Bf16>(w, x, x_stride, count, out, out_stride);
+    case DType::kFp8:
+      for (uint32_t r = 0; r < w.rows; r += kPanelRows) {
+        const uint32_t rows = std::min(kPanelRows, w.rows - r);
+        MatMulOf<F32>(InFp32(w.Rows(r, rows)), x, x_stride, count, out + r, out_stride);
+      }
   }
 }
 
 void TransposedMatMul(const Matrix& w, const float* x, size_t x_stride, size_t count, float* out,
                       size_t out_stride) {
-  if (w.dtype == DType::kF32) {
-    TransposedOf<F32>(w, x, x_stride, count, out, out_stride);
-  } else {
-    TransposedOf<Bf16>(w, x, x_stride, count, out, out_stride);
+  switch (w.dtype) {
+    case DType::kF32:
+      return TransposedOf<F32>(w, x, x_stride, count, out, out_stride);
+    case DType::kBf16:
+      return TransposedOf<Bf16>(w, x, x_stride, count, out, out_stride);
+    case DType::kFp8:  // whole: every column is a sum over all rows
+      TransposedOf<F32>(InFp32(w), x, x_stride, count, out, out_stride);
   }
 }
 
@@ -198,15 +219,6 @@ void RmsNorm(const float* x, const float* weight, float eps, size_t n, float* ou
   const float mean = Dot(x, x, n) / static_cast<float>(n);
   const float inverse = 1.0f / std::sqrt(mean + eps);
   for (size_t i = 0; i < n; ++i) out[i] = weight[i] * (x[i] * inverse);
-}
-
-void ToFloat(const void* data, DType dtype, size_t n, float* out) {
-  if (dtype == DType::kF32) {
-    std::memcpy(out, data, n * sizeof *out);
-    return;
-  }
-  const auto* bits = static_cast<const uint16_t*>(data);
-  for (size_t i = 0; i < n; ++i) out[i] = std::bit_cast<float>(uint32_t{bits[i]} << 16);
 }
 
 }  // namespace tangram::model

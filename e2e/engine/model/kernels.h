@@ -4,7 +4,8 @@
 // ... in that order (a missing tail counts as zeros), and the lanes are added by a fixed tree: l
 // and l + 8, then + 4, + 2, + 1. Nothing is contracted into fused operations
 // (-ffp-contract=off). So one result depends on its two vectors alone, not on alignment,
-// on how many rows are computed together, or on which instructions the compiler picks.
+// on how many rows are computed together, or on which instructions the compiler picks. Numbers of
+// an FP8 matrix are taken as the fp32 that ToFloat makes of them.
 #pragma once
 
 #include <bit>
@@ -35,8 +36,10 @@ void Scale(float s, float* y, size_t n);
 // out = weight * (x / sqrt(mean(x^2) + eps)), n floats. out may be x.
 void RmsNorm(const float* x, const float* weight, float eps, size_t n, float* out);
 
-// n elements of a row of weights as fp32.
+// n numbers of F32 or BF16 as fp32; bf16 is aligned.
 void ToFloat(const void* data, DType dtype, size_t n, float* out);
+// out [m.rows, m.cols]; of FP8, code times scale, rounded once.
+void ToFloat(const Matrix& m, float* out);
 
 // e^x, at most 2 units in the last place off; 0 below -87.3, +inf above 88.7. x - k ln 2 with ln 2
 // in two parts (Cody and Waite, "Software manual for the elementary functions", 1980), then

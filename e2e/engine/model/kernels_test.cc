@@ -3,12 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 #include <random>
 #include <vector>
 
-#include "e2e/engine/model/config.h"
 #include "e2e/engine/model/fixed.h"
 #include "e2e/engine/model/sampler.h"
 
@@ -100,6 +100,65 @@ TEST(Kernels, Bf16EqualsTheSameValuesInFp32) {
   EXPECT_EQ(a, b);
 }
 
+TEST(Kernels, Fp8CodesAreThoseOfE4M3) {
+  std::vector<uint8_t> codes(256);
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i);
+  const float one = 1;
+  std::vector<float> out(codes.size());
+  ToFloat({codes.data(), DType::kFp8, 2, 128, 128, {&one, DType::kF32, 1}}, out.data());
+  for (uint32_t code = 0; code < 127; ++code) {
+    const double want =
+        code < 8 ? std::ldexp(code, -9) : std::ldexp(8 + code % 8, static_cast<int>(code / 8) - 10);
+    EXPECT_EQ(out[code], want) << code;
+    EXPECT_EQ(out[code + 128], -want) << code;
+  }
+  EXPECT_EQ(out[126], 448);
+  EXPECT_TRUE(std::isnan(out[127]) && std::isnan(out[255]));
+}
+
+// Whatever part of a matrix is taken, each of its numbers is scaled by the block that it is in.
+TEST(Kernels, PartsOfAnFp8MatrixEqualThoseOfTheMatrixInFp32) {
+  constexpr uint32_t kRows = 300, kCols = 150, kBlocks = 2;
+  std::mt19937 random(8);
+  std::vector<uint8_t> codes(kRows * kCols);
+  for (uint8_t& code : codes) code = static_cast<uint8_t>(random() % 127 | (random() & 128));
+  const std::vector<float> scales = Random(3 * kBlocks, 9);
+  std::vector<uint16_t> narrow;  // the same, rounded down to BF16
+  std::vector<float> of_narrow;
+  for (const float scale : scales) {
+    narrow.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(scale) >> 16));
+    of_narrow.push_back(std::bit_cast<float>(uint32_t{narrow.back()} << 16));
+  }
+  for (const bool bf16 : {false, true}) {
+    const void* data = bf16 ? static_cast<const void*>(narrow.data()) : scales.data();
+    const Scales by{data, bf16 ? DType::kBf16 : DType::kF32, kBlocks};
+    const Matrix whole{codes.data(), DType::kFp8, kRows, kCols, kCols, by};
+    std::vector<float> wide(codes.size());
+    const float one = 1;
+    for (uint32_t r = 0; r < kRows; ++r) {
+      for (uint32_t c = 0; c < kCols; ++c) {
+        ToFloat({&codes[r * kCols + c], DType::kFp8, 1, 1, 1, {&one, DType::kF32, 1}},
+                &wide[r * kCols + c]);
+        wide[r * kCols + c] *= (bf16 ? of_narrow : scales)[r / 128 * kBlocks + c / 128];
+      }
+    }
+    const Matrix in_fp32{wide.data(), DType::kF32, kRows, kCols, kCols};
+    const std::vector<float> x = Random(3 * kRows, 10);
+    for (const auto& [row, rows, col, cols] : std::vector<std::array<uint32_t, 4>>{
+             {0, kRows, 0, kCols}, {100, 57, 0, kCols}, {127, 2, 120, 30}, {256, 44, 128, 22}}) {
+      const Matrix a = whole.Rows(row, rows).Columns(col, cols);
+      const Matrix b = in_fp32.Rows(row, rows).Columns(col, cols);
+      std::vector<float> got(3 * kRows), want(3 * kRows);
+      MatMul(a, x.data(), kRows, 3, got.data(), kRows);
+      MatMul(b, x.data(), kRows, 3, want.data(), kRows);
+      EXPECT_EQ(got, want) << row << ", " << col;
+      TransposedMatMul(a, x.data(), kRows, 3, got.data(), kRows);
+      TransposedMatMul(b, x.data(), kRows, 3, want.data(), kRows);
+      EXPECT_EQ(got, want) << row << ", " << col;
+    }
+  }
+}
+
 TEST(Fixed, RoundsToEvenAndAddsInAnyOrder) {
   std::vector<int64_t> acc(1);
   const float unit = std::ldexp(1.0f, -kFixedBits);
@@ -152,72 +211,6 @@ TEST(Sampler, DrawsFollowTheProbabilities) {
   EXPECT_EQ(counts[3], 0);
   EXPECT_EQ(cut[2], draws);  // 5/8 reaches 0.6 alone
   EXPECT_EQ(Sample(logits, {1.0f, 1.0f, 99}, 5), Sample(logits, {1.0f, 1.0f, 99}, 5));
-}
-
-constexpr char kConfig[] = R"({"model_type": "qwen3_moe", "num_hidden_layers": 4, "vocab_size": 256,
-  "hidden_size": 64, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16,
-  "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "intermediate_size": 128,
-  "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
-  "norm_topk_prob": true, "decoder_sparse_step": 2, "mlp_only_layers": [3]})";
-
-std::string With(const std::string& from, const std::string& to) {
-  std::string out = kConfig;
-  return out.replace(out.find(from), from.size(), to);
-}
-
-TEST(Config, ReadsHubAndTransformersNames) {
-  const auto hub = ParseConfig(kConfig);
-  ASSERT_TRUE(hub.ok()) << hub.status().message();
-  EXPECT_EQ(hub->experts, 8u);
-  EXPECT_EQ(hub->rope_theta, 1e6);
-  EXPECT_EQ(hub->moe_layer, (std::vector<bool>{false, true, false, false}));
-  const auto five =
-      ParseConfig(With("\"rope_theta\": 1000000.0",
-                       "\"rope_parameters\": {\"rope_theta\": 5.0, \"rope_type\": \"default\"}"));
-  ASSERT_TRUE(five.ok()) << five.status().message();
-  EXPECT_EQ(five->rope_theta, 5.0);
-  EXPECT_TRUE(ParseConfig(With("num_experts\"", "num_local_experts\"")).ok());
-}
-
-TEST(Config, RefusesWhatItDoesNotCompute) {
-  const std::vector<std::pair<std::string, std::string>> bad = {
-      {"not json", "not a JSON object"},
-      {With("qwen3_moe", "mixtral"), "mixtral"},
-      {With("\"hidden_size\": 64,", ""), "hidden_size"},
-      {With("\"hidden_size\": 64", "\"hidden_size\": -4"), "hidden_size = -4"},
-      {With("\"num_key_value_heads\": 2", "\"num_key_value_heads\": 4"), "do not divide"},
-      {With("\"num_experts_per_tok\": 2", "\"num_experts_per_tok\": 9"), "9 experts per token"},
-      {With("[3]", "[4]"), "mlp_only_layers"},
-      {With("\"norm_topk_prob\": true", "\"attention_bias\": true"), "attention_bias"},
-      {With("\"rope_theta\": 1000000.0", "\"rope_scaling\": {\"rope_type\": \"yarn\"}"), "yarn"},
-  };
-  for (const auto& [text, message] : bad) {
-    const auto config = ParseConfig(text);
-    ASSERT_FALSE(config.ok()) << message;
-    EXPECT_EQ(config.status().code(), Code::kInvalid);
-    EXPECT_THAT(config.status().message(), testing::HasSubstr(message));
-  }
-}
-
-TEST(Config, ExpertsThatAreMoreThanThreeMatricesAreRefused) {
-  constexpr uint64_t kBf16 = 3 * 16 * 64 * 2;
-  EXPECT_TRUE(CheckExperts({2, 16, 64, kBf16, 0}).ok());
-  EXPECT_TRUE(CheckExperts({1, 16, 64, 2 * kBf16, 0}).ok());
-  const std::vector<std::pair<ExpertBytes, std::string>> bad = {
-      {{3, 128, 64, 3 * 128 * 64 + 12, 0}, "dtype 3"},
-      {{4, 16, 64, kBf16, 0}, "dtype 4"},
-      {{2, 16, 64, kBf16 + 64, 128}, "granules of 6208 bytes and a tail of 128"},
-      {{2, 16, 64, kBf16, 128}, "a tail of 128"},
-      {{2, 16, 64, kBf16 - 2, 0}, "granules of 6142 bytes"},
-      {{1, 16, 64, kBf16, 0}, "take 12288"},
-  };
-  for (const auto& [experts, message] : bad) {
-    const Status status = CheckExperts(experts);
-    EXPECT_EQ(status.code(), Code::kInvalid);
-    EXPECT_THAT(status.message(), testing::HasSubstr(message));
-  }
-  EXPECT_THAT(ParseConfig(With("qwen3_moe", "gpt_oss")).status().message(),
-              testing::HasSubstr("gpt_oss"));
 }
 
 }  // namespace

@@ -107,9 +107,8 @@ Status Oracle::Forward(std::span<const uint32_t> tokens, std::span<Sequence* con
     model_.MlpNorm(layer, x, n);
     if (c.moe_layer[layer]) {
       TANGRAM_RETURN_IF_ERROR(Experts(layer, n, options, x));
-    } else {
-      model_.DenseMlp(layer, n, x);
     }
+    if (model_.HasMlp(layer)) model_.DenseMlp(layer, n, x);
   }
   return OkStatus();
 }
@@ -132,7 +131,7 @@ Result<std::vector<Generated>> Oracle::Run(std::span<const OracleRequest> reques
       }
     }
   }
-  KvRegion kv{nullptr, options.block_tokens, c.head_dim};
+  KvRegion kv{nullptr, options.block_tokens, c.kv_row()};
   std::vector<std::byte> memory(pages * kv.PageBytes());
   kv.base = memory.data();
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "e2e/engine/model/test_checkpoint.h"
@@ -85,37 +86,54 @@ TEST_P(Bits, BlockSizeChangesNothing) {
   }
 }
 
-// The same granules as matrices: gate [n r, H], up [n r, H], down [H, n r].
-std::vector<std::byte> RowMajorOf(const ExpertRun& run, size_t hidden) {
-  const size_t r = run.granule_rows, element = SizeOf(run.dtype), matrix = r * hidden * element;
-  const auto* const data = static_cast<const std::byte*>(run.data);
-  std::vector<std::byte> out(3 * run.granules * matrix);
-  for (size_t g = 0; g < run.granules; ++g) {
-    const std::byte* const granule = data + 3 * g * matrix;
-    for (const size_t which : {0, 1}) {
-      std::copy_n(granule + which * matrix, matrix, &out[(which * run.granules + g) * matrix]);
-    }
-    for (size_t h = 0; h < hidden; ++h) {
-      for (size_t i = 0; i < r; ++i) {
-        std::copy_n(granule + 2 * matrix + (i * hidden + h) * element, element,
-                    &out[2 * run.granules * matrix + (h * run.granules * r + g * r + i) * element]);
-      }
+// A part of a granule: numbers [rows, lines], in a slab that is row-major the rows of a matrix, or
+// (turned) its columns.
+struct Part {
+  size_t rows, lines, element;
+  bool turned;
+};
+
+// The same granules as matrices: gate [n r, H], up [n r, H], down [H, n r], and their scales alike.
+std::vector<std::byte> RowMajorOf(const ExpertRun& run, uint32_t hidden) {
+  const size_t r = run.granule_rows, element = SizeOf(run.dtype), n = run.granules;
+  std::vector<Part> parts;
+  for (const bool down : {false, false, true}) parts.push_back({r, hidden, element, down});
+  if (run.dtype == DType::kFp8) {
+    for (const bool down : {false, false, true}) {
+      parts.push_back({r / kScaleBlock, ScaleBlocks(hidden), sizeof(float), down});
     }
   }
+  std::vector<std::byte> out(n * run.granule_bytes);
+  size_t at = 0;
+  for (const Part& part : parts) {
+    const size_t size = part.rows * part.lines * part.element;
+    for (size_t g = 0; g < n; ++g) {
+      const std::byte* from = static_cast<const std::byte*>(run.data) + g * run.granule_bytes + at;
+      std::byte* to = &out[n * at];
+      if (!part.turned) std::copy_n(from, size, to + g * size);
+      for (size_t i = 0; part.turned && i < part.rows * part.lines; ++i, from += part.element) {
+        const size_t row = i / part.lines, line = i % part.lines;
+        std::copy_n(from, part.element, to + ((line * n + g) * part.rows + row) * part.element);
+      }
+    }
+    at += size;
+  }
+  EXPECT_EQ(at, run.granule_bytes);
   return out;
 }
 
 TEST_P(Bits, SlabsThatAreRowMajorChangeNothing) {
   const auto model = Model::Bind(checkpoint_->config(), checkpoint_->dense());
   ASSERT_TRUE(model.ok()) << model.status().message();
-  const size_t hidden = checkpoint_->config().hidden;
-  const uint32_t granules = checkpoint_->granules();
+  const uint32_t hidden = checkpoint_->config().hidden, granules = checkpoint_->granules();
+  const auto& moe = checkpoint_->config().moe_layer;
+  const auto layer = static_cast<uint32_t>(std::find(moe.begin(), moe.end(), true) - moe.begin());
   std::mt19937 rng(7);
   std::normal_distribution<float> normal;
   std::vector<float> x(3 * hidden);
   for (float& value : x) value = normal(rng);
   for (uint32_t begin = 0; begin < granules; ++begin) {
-    ExpertRun run = checkpoint_->Run(0, begin % 4, begin, granules - begin);
+    ExpertRun run = checkpoint_->Run(layer, begin % 4, begin, granules - begin);
     const std::vector<std::byte> slab = RowMajorOf(run, hidden);
     std::vector<int64_t> sums[2];
     for (std::vector<int64_t>& sum : sums) {
@@ -190,7 +208,8 @@ TEST(Oracle, StopTokenEndsGeneration) {
   EXPECT_EQ((*stopped)[0].tokens.back(), r.stop_tokens[0]);
 }
 
-INSTANTIATE_TEST_SUITE_P(Presets, Bits, testing::Values("tiny", "odd"));
+INSTANTIATE_TEST_SUITE_P(Presets, Bits,
+                         testing::Values("tiny", "odd", "deepseek-v2", "deepseek-v3"));
 
 }  // namespace
 }  // namespace tangram::model

@@ -5,6 +5,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
@@ -25,10 +26,13 @@ Result<std::string> TestCheckpoint(const std::string& preset) {
     int fd;
     ~Closer() { close(fd); }
   } closer{lock};
-  const fs::path script = root / "e2e/model/make_checkpoint.py";
+  const fs::path scripts = root / "e2e/model", script = scripts / "make_checkpoint.py";
   const fs::path folder = models / preset;
   const fs::path done = folder / ".done";
-  if (fs::exists(done) && fs::last_write_time(done) > fs::last_write_time(script)) {
+  const auto older = [&done](const fs::path& file) {
+    return file.extension() != ".py" || fs::last_write_time(done) > fs::last_write_time(file);
+  };
+  if (fs::exists(done) && std::all_of(fs::directory_iterator(scripts), {}, older)) {
     return folder.string();
   }
   const char* python = std::getenv("TANGRAM_PYTHON");
@@ -46,6 +50,9 @@ Result<std::string> TestCheckpoint(const std::string& preset) {
   return folder.string();
 }
 
-uint32_t TestGranuleRows(const std::string& preset) { return preset == "demo" ? 16 : 8; }
+uint32_t TestGranuleRows(const std::string& preset) {
+  if (preset == "demo") return 16;
+  return preset == "deepseek-v3" ? 128 : 8;
+}
 
 }  // namespace tangram::model

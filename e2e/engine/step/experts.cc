@@ -87,6 +87,7 @@ Status ExpertStage::Compute(StepContext& context, const tg_layer_map& map,
     run.granules = piece.granule_count;
     executed_ += static_cast<uint32_t>(rows.size()) * piece.granule_count;
     run.granule_rows = geometry_.granule_rows;
+    run.granule_bytes = geometry_.granule_bytes;
     run.dtype = static_cast<model::DType>(geometry_.dtype);
     run.row_major = geometry_.slab_format == TG_SLAB_ROW_MAJOR;
     TANGRAM_RETURN_IF_ERROR(context.model.ExpertPartial(run, rows));

@@ -44,7 +44,7 @@ Result<std::unique_ptr<Reference>> Reference::Make(Options options, WorldView* w
   std::unique_ptr<Reference> engine(new Reference(std::move(options), world, sink));
   engine->config_ = std::move(*config);
   engine->shape_ = {geometry.query_heads, geometry.kv_heads, options.limits.block_tokens,
-                    2 * geometry.head_dim * static_cast<uint32_t>(sizeof(float))};
+                    engine->config_->kv_row().floats() * static_cast<uint32_t>(sizeof(float))};
   const uint64_t page_bytes =
       uint64_t{engine->shape_.block_tokens} * engine->shape_.head_token_bytes;
   engine->pages_ = PageStore(static_cast<uint32_t>(geometry.kv_bytes / page_bytes));
@@ -147,7 +147,7 @@ Status Reference::Compute(const StepInput& input) {
                       held_,
                       input.comm,
                       pages_,
-                      {kv_->base(), shape_.block_tokens, geometry.head_dim},
+                      {kv_->base(), shape_.block_tokens, config_->kv_row()},
                       *world_,
                       input.step,
                       batches};
@@ -161,12 +161,12 @@ Status Reference::Compute(const StepInput& input) {
   std::vector<float> n(x.size());
   for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
     TANGRAM_RETURN_IF_ERROR(AttentionStage(context, layer, x));
+    const bool mlp = model_->HasMlp(layer);
+    if (mlp) model_->MlpNorm(layer, x, n);
     if (epoch_->maps->layers[layer].moe_ordinal >= 0) {
       TANGRAM_RETURN_IF_ERROR(experts_.Run(context, layer, x));
-    } else {
-      model_->MlpNorm(layer, x, n);
-      model_->DenseMlp(layer, n, x);
     }
+    if (mlp) model_->DenseMlp(layer, n, x);
   }
   TANGRAM_RETURN_IF_ERROR(kv_->Flush());
   return Emit(x, input.between);

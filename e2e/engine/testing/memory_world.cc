@@ -231,9 +231,8 @@ MemoryWorld::MemoryWorld(MemoryNet* net, std::string member)
   model_.head_dim = config.head_dim;
   model_.granule_rows = net->checkpoint_->granule_rows();
   model_.granules = net->checkpoint_->granules();
-  model_.granule_bytes =
-      uint64_t{3} * model_.granule_rows * model_.hidden * model::SizeOf(model::DType::kBf16);
-  model_.dtype = static_cast<uint32_t>(model::DType::kBf16);
+  model_.granule_bytes = net->checkpoint_->granule_bytes();
+  model_.dtype = static_cast<uint32_t>(net->checkpoint_->dtype());
   model_.kv = net->members_[member_].kv.data();
   model_.kv_bytes = net->members_[member_].kv.size();
   for (const model::DenseTensor& tensor : net->checkpoint_->dense()) {

@@ -9,6 +9,7 @@
 #include "agent/engine/world/world.h"
 #include "e2e/engine/kv/kv_memory.h"
 #include "e2e/engine/kv/page_store.h"
+#include "e2e/engine/model/config.h"
 #include "e2e/engine/transition/manifest.h"
 
 namespace tangram::engine {
@@ -25,8 +26,8 @@ Result<Carrying> PlanCarry(const kv::Shape& shape, const Side& from, const Side&
 Result<kv::RankPlan> PartOf(const Carrying& carrying, uint32_t rank);
 
 // How a rank of this engine keeps its KV.
-inline kv::Format PoolOf(const kv::Shape& shape, uint32_t pages) {
-  return kv::PoolOf(shape, kv::Element::kF32, pages);
+inline kv::Format PoolOf(const kv::Shape& shape, const model::KvRow& row, uint32_t pages) {
+  return (row.latent ? kv::LatentPoolOf : kv::PoolOf)(shape, kv::Element::kF32, pages);
 }
 
 // Brings pages into the region, of which the mirror knows nothing: copies within it, and pulls from

@@ -50,12 +50,14 @@ Result<uint64_t> Reference::Bring(uint32_t rank, Between& between) {
   std::vector<kv::PageCopy> copies;
   Result<PageStore> pages = pages_.After(*part, held, rank, &copies);
   if (!pages.ok()) return pages.status();
+  const model::KvRow row = config_->kv_row();
   std::vector<kv::Format> sources;
   for (const kv::RankState& old : t.carrying.input.ranks) {
-    sources.push_back(PoolOf(shape_, old.total_pages));
+    sources.push_back(PoolOf(shape_, row, old.total_pages));
   }
-  const Result<uint64_t> bytes = PullPages(*world_, *kv_, sources, PoolOf(shape_, pages->total()),
-                                           epoch_->rank, copies, [&] { between.Lives(); });
+  const Result<uint64_t> bytes =
+      PullPages(*world_, *kv_, sources, PoolOf(shape_, row, pages->total()), epoch_->rank, copies,
+                [&] { between.Lives(); });
   if (!bytes.ok()) return bytes.status();
   t.brought.emplace(Held{std::move(*pages), AdoptOf(t.carrying.plan, std::move(t.manifests), rank),
                          t.carrying.plan.next_block[rank]});

@@ -1,0 +1,70 @@
+// Requests to a world of engine threads, and what must have come of them.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "e2e/engine/model/oracle.h"
+#include "e2e/engine/testing/test_world.h"
+
+namespace tangram::engine::testing {
+
+// Every other one is sampled. Tokens are below 97.
+inline v1::Submit MakeRequest(uint32_t n, uint32_t prompt, uint32_t tokens) {
+  std::mt19937 random(n);
+  v1::Submit out;
+  out.set_request("r" + std::to_string(n));
+  for (uint32_t i = 0; i < prompt; ++i) out.add_prompt(random() % 97);
+  out.set_max_tokens(tokens);
+  out.set_seed(n);
+  if (n % 2 == 1) {
+    out.set_temperature(0.9f);
+    out.set_top_p(0.95f);
+  }
+  return out;
+}
+
+// Tokens and logit hashes are those of the oracle.
+inline void ExpectOracles(TestWorld& world, const model::Checkpoint& checkpoint,
+                          const std::vector<v1::Submit>& submits) {
+  const auto oracle = model::Oracle::Create(checkpoint);
+  ASSERT_TRUE(oracle.ok()) << oracle.status().message();
+  std::vector<model::OracleRequest> requests;
+  for (const v1::Submit& submit : submits) {
+    requests.push_back({{submit.prompt().begin(), submit.prompt().end()},
+                        submit.max_tokens(),
+                        {submit.temperature(), submit.top_p(), submit.seed()},
+                        {submit.stop_tokens().begin(), submit.stop_tokens().end()}});
+  }
+  const auto expected = oracle->Run(requests, {});
+  ASSERT_TRUE(expected.ok()) << expected.status().message();
+  for (size_t i = 0; i < submits.size(); ++i) {
+    const std::vector<v1::Token> got = world.sink.Stream(submits[i].request());
+    ASSERT_EQ(got.size(), (*expected)[i].tokens.size()) << submits[i].request();
+    for (size_t k = 0; k < got.size(); ++k) {
+      ASSERT_EQ(got[k].position(), submits[i].prompt_size() + k);
+      ASSERT_EQ(got[k].logit_hash(), (*expected)[i].hashes[k])
+          << submits[i].request() << " token " << k << " by " << got[k].owner() << " in epoch "
+          << got[k].epoch();
+      ASSERT_EQ(got[k].token(), (*expected)[i].tokens[k]);
+    }
+  }
+}
+
+// At rest nothing holds a page any more.
+inline void ExpectAllFree(TestWorld& world) {
+  world.Stop();
+  EXPECT_EQ(world.Failure(), "");
+  for (const auto& rank : world.ranks) {
+    EXPECT_TRUE(rank->engine->reference().pages().Audit().ok())
+        << rank->engine->reference().pages().Audit().message();
+    EXPECT_EQ(rank->engine->reference().scheduler().running() +
+                  rank->engine->reference().scheduler().waiting(),
+              0u);
+  }
+}
+
+}  // namespace tangram::engine::testing

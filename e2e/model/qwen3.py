@@ -1,0 +1,95 @@
+"""Qwen3-MoE: presets, config.json, tensors."""
+
+from tensors import STD, Tensor
+
+# granule_rows is not part of a transformers config: it is how the model is cut for a
+# tangram, given to the operator; printed by make_checkpoint.py so that scripts can pass it on.
+PRESETS = {
+    # 64 experts, 4 KV heads and 10 granules do not divide by 5 or 6: wanted.
+    "demo": dict(layers=6, hidden=256, experts=64, top_k=4, query_heads=12, kv_heads=4,
+                 head_dim=32, moe_inner=160, granule_rows=16, norm_topk=True, tied=False,
+                 dense_layers=[], shards=4),
+    "tiny": dict(layers=3, hidden=64, experts=10, top_k=2, query_heads=6, kv_heads=2,
+                 head_dim=16, moe_inner=48, granule_rows=8, norm_topk=True, tied=False,
+                 dense_layers=[], shards=2),
+    # 1.1 GiB of experts of which a token needs little: for what it costs to move them.
+    "wide": dict(layers=6, hidden=512, experts=128, top_k=4, query_heads=8, kv_heads=2,
+                 head_dim=64, moe_inner=480, granule_rows=48, norm_topk=True, tied=False,
+                 dense_layers=[], shards=4),
+    # Router weights not renormalised, tied embeddings, one KV head for all queries of a
+    # third, a dense layer in the middle, sizes that are no multiple of 16.
+    "odd": dict(layers=4, hidden=72, experts=7, top_k=3, query_heads=9, kv_heads=3,
+                head_dim=24, moe_inner=40, granule_rows=8, norm_topk=False, tied=True,
+                dense_layers=[1], shards=3),
+}
+# The very numbers of demo in fp32: what transformers computes of them is the same.
+PRESETS["demo-f32"] = PRESETS["demo"] | dict(dtype="float32")
+DENSE_INNER_FACTOR = 2  # intermediate_size / hidden
+
+
+def config(p: dict, vocab: int) -> dict:
+    """config.json as transformers 5 writes it for Qwen3MoeForCausalLM."""
+    return {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "bos_token_id": None,
+        "decoder_sparse_step": 1,
+        "dtype": p.get("dtype", "bfloat16"),
+        "eos_token_id": None,
+        "head_dim": p["head_dim"],
+        "hidden_act": "silu",
+        "hidden_size": p["hidden"],
+        "initializer_range": STD,
+        "intermediate_size": DENSE_INNER_FACTOR * p["hidden"],
+        "max_position_embeddings": 4096,
+        "mlp_only_layers": p["dense_layers"],
+        "model_type": "qwen3_moe",
+        "moe_intermediate_size": p["moe_inner"],
+        "norm_topk_prob": p["norm_topk"],
+        "num_attention_heads": p["query_heads"],
+        "num_experts_per_tok": p["top_k"],
+        "num_hidden_layers": p["layers"],
+        "num_key_value_heads": p["kv_heads"],
+        "num_local_experts": p["experts"],
+        "output_router_logits": False,
+        "pad_token_id": None,
+        "rms_norm_eps": 1e-06,
+        "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+        "router_aux_loss_coef": 0.001,
+        "sliding_window": None,
+        "tie_word_embeddings": p["tied"],
+        "transformers_version": "5.19.0",
+        "use_cache": True,
+        "use_sliding_window": False,
+        "vocab_size": vocab,
+    }
+
+
+def tensors(p: dict, vocab: int):
+    """Every tensor, in the order of the network."""
+    h, hd = p["hidden"], p["head_dim"]
+    yield Tensor("model.embed_tokens.weight", (vocab, h))
+    for i in range(p["layers"]):
+        layer = f"model.layers.{i}."
+        yield Tensor(layer + "input_layernorm.weight", (h,))
+        yield Tensor(layer + "self_attn.q_proj.weight", (p["query_heads"] * hd, h))
+        yield Tensor(layer + "self_attn.k_proj.weight", (p["kv_heads"] * hd, h))
+        yield Tensor(layer + "self_attn.v_proj.weight", (p["kv_heads"] * hd, h))
+        yield Tensor(layer + "self_attn.q_norm.weight", (hd,))
+        yield Tensor(layer + "self_attn.k_norm.weight", (hd,))
+        yield Tensor(layer + "self_attn.o_proj.weight", (h, p["query_heads"] * hd))
+        yield Tensor(layer + "post_attention_layernorm.weight", (h,))
+        if i in p["dense_layers"]:
+            prefixes, inner = [layer + "mlp."], DENSE_INNER_FACTOR * h
+        else:
+            yield Tensor(layer + "mlp.gate.weight", (p["experts"], h))
+            prefixes = [f"{layer}mlp.experts.{e}." for e in range(p["experts"])]
+            inner = p["moe_inner"]
+        for prefix in prefixes:
+            yield Tensor(prefix + "gate_proj.weight", (inner, h))
+            yield Tensor(prefix + "up_proj.weight", (inner, h))
+            yield Tensor(prefix + "down_proj.weight", (h, inner))
+    yield Tensor("model.norm.weight", (h,))
+    if not p["tied"]:
+        yield Tensor("lm_head.weight", (vocab, h))
