@@ -73,10 +73,7 @@ Status Called::Dispatch(const tge_rows& rows, tge_arrived* arrived) {
                        {rows.rows, rows.x, rows.expert, rows.weights}, active);
   lost_ = lost_ || !done.ok();
   if (!done.ok()) return done;
-  for (uint32_t e = 0; e < world_->model().experts; ++e) {
-    if (experts.routed()[e] > 0) world_->Count(*ordinal, e, experts.routed()[e]);
-    if (experts.executed()[e] > 0) world_->CountExecuted(*ordinal, e, experts.executed()[e]);
-  }
+  world_->CountRows(*ordinal, experts.routed(), experts.executed());
   const Arrived& came = experts.arrived();
   arrived->rows = came.rows;
   arrived->top_k = rows.top_k;

@@ -45,6 +45,15 @@ class WorldView {
   virtual void Count(uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) = 0;
   virtual void CountExecuted(uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) = 0;
   virtual void Report(const tg_engine_stats& stats) = 0;
+
+  // Rows of a step's layer by expert [experts]: this rank's own, and those that it computes.
+  void CountRows(uint32_t moe_ordinal, std::span<const uint32_t> routed,
+                 std::span<const uint32_t> executed) {
+    for (uint32_t e = 0; e < routed.size(); ++e) {
+      if (routed[e] > 0) Count(moe_ordinal, e, routed[e]);
+      if (executed[e] > 0) CountExecuted(moe_ordinal, e, executed[e]);
+    }
+  }
 };
 
 }  // namespace tangram::engine

@@ -11,7 +11,8 @@
 //     MlpNorm                  -> n [m, H]
 //     Route                    -> experts and weights [m, top_k]        (MoE layer)
 //     ExpertPartial            -> acc int64 [m, H]; on the owners of each granule run;
-//                                 AddFixed the answers, AddToResidual
+//                                 the kit's exchange adds them (agent/engine/exchange),
+//                                 AddToResidual
 //     DenseMlp                 -> added to x at home     (layer without experts, shared experts)
 //   Logits                     -> [rows, vocab]; LogitHash, Sample (sampler.h)
 //

@@ -3,7 +3,6 @@
 #include <cstdlib>
 
 #include "e2e/engine/step/announced.h"
-#include "e2e/engine/step/expert_message.h"
 
 using namespace tangram::engine;
 
@@ -22,26 +21,10 @@ void ReadAnnounced(const Bytes& bytes, uint32_t block_tokens) {
   if (!Announced::Decode(announced->Encode(), block_tokens).ok()) std::abort();
 }
 
-void ReadExperts(const Bytes& bytes, size_t hidden) {
-  const auto message = ExpertMessage::Decode(bytes, hidden);
-  if (!message.ok()) return;
-  std::vector<uint32_t> rows;
-  for (uint32_t row = 0; row < message->rows; ++row) rows.push_back(row);
-  if (ExpertMessage::Encode(rows, {message->x, message->rows * hidden}, hidden, message->entries) !=
-      bytes) {
-    std::abort();
-  }
-}
-
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
-  const Bytes bytes(data + 1, data + size);
-  if (data[0] % 2 == 0) {
-    ReadAnnounced(bytes, 1 + data[0] / 2);
-  } else {
-    ReadExperts(bytes, 1 + data[0] / 2);
-  }
+  ReadAnnounced(Bytes(data + 1, data + size), 1 + data[0]);
   return 0;
 }

@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "e2e/engine/step/announced.h"
-#include "e2e/engine/step/expert_message.h"
 
 namespace tangram::engine {
 namespace {
@@ -32,22 +31,6 @@ TEST(AnnouncedStep, RowsAreCountedWithoutWrapping) {
   const std::vector<uint32_t> blocks(kMostRows / kBlock + 1);
   EXPECT_TRUE(Sent({{0, kMostRows - 1, blocks}, {0, 1, blocks}}).ok());
   EXPECT_FALSE(Sent({{0, kMostRows, blocks}, {0, 1, blocks}}).ok());
-}
-
-TEST(ExpertMessage, RowsAreThoseOfTheMessage) {
-  const std::vector<float> n{1, 2, 3, 4, 5, 6};
-  const std::vector<uint32_t> rows{0, 2};
-  const Bytes good = ExpertMessage::Encode(rows, n, 2, {{1, 9, 3, 0.5f}});
-  const Result<ExpertMessage> read = ExpertMessage::Decode(good, 2);
-  ASSERT_TRUE(read.ok()) << read.status().message();
-  EXPECT_EQ(std::vector<float>(read->x, read->x + 4), (std::vector<float>{1, 2, 5, 6}));
-  EXPECT_EQ(read->entries.at(0).expert, 9u);
-  EXPECT_FALSE(ExpertMessage::Decode(ExpertMessage::Encode(rows, n, 2, {{2, 9, 3, 1}}), 2).ok());
-  EXPECT_FALSE(ExpertMessage::Decode(good, 3).ok());
-  for (size_t size = 0; size < good.size(); ++size) {
-    EXPECT_FALSE(
-        ExpertMessage::Decode({good.begin(), good.begin() + static_cast<long>(size)}, 2).ok());
-  }
 }
 
 }  // namespace

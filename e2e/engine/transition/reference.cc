@@ -116,7 +116,10 @@ Status Reference::Enter(const Epoch& epoch, Entry entry) {
   Result<PacedLayout> paced =
       PaceFor(*epoch.maps, true);  // what may be refused was, when it was prepared
   if (!paced.ok()) return paced.status();
+  Result<Routes> routes = Routes::Of(*epoch.maps, world_->model());
+  if (!routes.ok()) return routes.status();
   TANGRAM_RETURN_IF_ERROR(BindModel());
+  experts_.Enter(std::make_shared<const Routes>(std::move(*routes)));
   paced_.layout = std::move(*paced);
   paced_.imbalance = 1;
   paced_.ended = Paced::Ended::kUnpaced;
@@ -141,6 +144,7 @@ void Reference::Leave() {
   model_.reset();  // the dense weights go; a later join brings them again
   dense_.Forget();
   pieces_.Forget();
+  experts_.Enter(nullptr);
   kv_->Forget();
   pages_ = PageStore(pages_.total());
   scheduler_.SetLayout(nullptr, 0);
