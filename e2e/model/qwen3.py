@@ -22,6 +22,10 @@ PRESETS = {
                 head_dim=24, moe_inner=40, granule_rows=8, norm_topk=False, tied=True,
                 dense_layers=[1], shards=3),
 }
+# Matrices of a large model's width, for what an engine costs beside another; a layer is a token's 50 MB in fp32.
+PRESETS["hidden2048"] = dict(layers=8, hidden=2048, experts=64, top_k=8, query_heads=16, kv_heads=4, head_dim=128, moe_inner=256, granule_rows=32,
+                             norm_topk=True, tied=False, dense_layers=[], shards=8)
+PRESETS["hidden2048-f32"] = PRESETS["hidden2048"] | dict(dtype="float32")
 # The very numbers of demo in fp32: what transformers computes of them is the same.
 PRESETS["demo-f32"] = PRESETS["demo"] | dict(dtype="float32")
 DENSE_INNER_FACTOR = 2  # intermediate_size / hidden

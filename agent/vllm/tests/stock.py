@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+"""Stock vLLM in this process, nothing of ours in it: what a rank of a world is measured against.
+
+    stock.py CHECKPOINT [--dtype D] [--core N] [--max-model-len L] [--kv-bytes B]
+
+Says {"ready": true, ...} in a JSON line, then answers each line {"prompts": [[token, ...], ...], "tokens": N} of its input with {"seconds": S,
+"tokens": [[token, ...], ...]}: N greedy tokens for each prompt, all asked for at once, by the clock from then to the last. Ends with its input.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("checkpoint")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--core", default="0", help="the processor that it computes on")
+    parser.add_argument("--max-model-len", type=int, default=512)
+    parser.add_argument("--kv-bytes", type=int, default=256 << 20)
+    args = parser.parse_args()
+    os.sched_setaffinity(0, {int(args.core)})
+    # Read when vLLM is imported. In one process: what crosses to another one would be its cost.
+    os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_CPU_OMP_THREADS_BIND=args.core, OMP_NUM_THREADS="1", VLLM_LOGGING_LEVEL="ERROR",
+                      HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
+    out, sys.stdout = sys.stdout, sys.stderr  # it prints
+
+    begin = time.monotonic()
+    import torch
+    from vllm import LLM, SamplingParams
+
+    torch.set_num_threads(1)
+    imported = time.monotonic()
+    llm = LLM(model=args.checkpoint, dtype=args.dtype, enforce_eager=True, skip_tokenizer_init=True, max_model_len=args.max_model_len,
+              kv_cache_memory_bytes=args.kv_bytes)
+    print(json.dumps({"ready": True, "import_seconds": imported - begin, "start_seconds": time.monotonic() - imported}), file=out, flush=True)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        sampling = SamplingParams(temperature=0, max_tokens=asked["tokens"], ignore_eos=True, detokenize=False)
+        prompts = [{"prompt_token_ids": prompt} for prompt in asked["prompts"]]
+        begin = time.monotonic()
+        answers = llm.generate(prompts, sampling, use_tqdm=False)
+        seconds = time.monotonic() - begin
+        print(json.dumps({"seconds": seconds, "tokens": [list(a.outputs[0].token_ids) for a in answers]}), file=out, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"tangram.dev/e2e/harness"
+	"tangram.dev/e2e/load"
+)
+
+// stock vLLM in a process of its own (agent/vllm/tests/stock.py), which nothing of ours is in.
+type stock struct {
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	out   *bufio.Reader
+	Ready struct {
+		Import float64 `json:"import_seconds"`
+		Start  float64 `json:"start_seconds"`
+	}
+}
+
+// startStock on a processor; it has what a rank has: one thread, the same KV.
+func startStock(ctx context.Context, o options, checkpoint, dtype, core string) (*stock, error) {
+	python := filepath.Join(o.root, "build/vllm/bin/python")
+	if _, err := os.Stat(python); err != nil {
+		return nil, fmt.Errorf("%w: make vllm-setup", err)
+	}
+	log, err := os.Create(filepath.Join(o.out, "stock.log"))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = log.Close() }() // the process has it
+	s := &stock{cmd: exec.CommandContext(ctx, python, filepath.Join(o.root, "agent/vllm/tests/stock.py"), checkpoint, "--dtype", dtype, "--core", core)}
+	s.cmd.Stderr = log
+	if s.in, err = s.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := s.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	s.out = bufio.NewReader(out)
+	if err := s.cmd.Start(); err != nil {
+		return nil, err
+	}
+	if err := s.read(&s.Ready); err != nil {
+		s.stop()
+		return nil, fmt.Errorf("stock vLLM did not start (%s): %w", log.Name(), err)
+	}
+	return s, nil
+}
+
+func (s *stock) read(into any) error {
+	line, err := s.out.ReadBytes('\n')
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(line, into)
+}
+
+// ask for so many greedy tokens of each prompt, all at once.
+func (s *stock) ask(prompts [][]uint32, tokens int) (answers, error) {
+	var out answers
+	asked, err := json.Marshal(map[string]any{"prompts": prompts, "tokens": tokens})
+	if err != nil {
+		return out, err
+	}
+	if _, err := s.in.Write(append(asked, '\n')); err != nil {
+		return out, err
+	}
+	return out, s.read(&out)
+}
+
+func (s *stock) stop() {
+	_ = s.in.Close()
+	_ = s.cmd.Wait() // whatever it says, it is over
+}
+
+// answers says what prompts got, and seconds from asking to the last token.
+type answers struct {
+	Seconds float64    `json:"seconds"`
+	Tokens  [][]uint32 `json:"tokens"`
+}
+
+// askWorld as stock.ask, over the gateway.
+func askWorld(ctx context.Context, w *harness.World, prompts [][]uint32, tokens int) (answers, error) {
+	client := &load.Client{URL: w.URL(), Model: w.Model()}
+	results := make([]*load.Result, len(prompts))
+	var all sync.WaitGroup
+	begin := time.Now()
+	for i, prompt := range prompts {
+		all.Go(func() {
+			results[i] = client.Do(ctx, load.Request{Index: i, Prompt: prompt, MaxTokens: tokens})
+		})
+	}
+	all.Wait()
+	var out answers
+	for i, r := range results {
+		if r.Err != nil || len(r.Tokens) != tokens {
+			return out, fmt.Errorf("request %d: %d of %d tokens: %w", i, len(r.Tokens), tokens, r.Err)
+		}
+		ids := make([]uint32, tokens)
+		for k, token := range r.Tokens {
+			ids[k] = token.ID
+		}
+		out.Tokens = append(out.Tokens, ids)
+		out.Seconds = max(out.Seconds, r.Tokens[tokens-1].At.Sub(begin).Seconds())
+	}
+	return out, nil
+}
+
+// vllmOn has engines of vLLM for worlds of processes; `cores`: the processors that they may use, empty: all.
+func vllmOn(h *harness.Options, cores string) error {
+	if err := withVLLM(h); err != nil {
+		return err
+	}
+	if cores != "" {
+		h.Engine = append([]string{"taskset", "--cpu-list", cores}, h.Engine...)
+	}
+	return nil
+}
