@@ -23,17 +23,22 @@ struct Kernel {
   // Rounds `count` elements of x as activations of this weight are rounded.
   void (*operand)(const float* from, size_t count, void* to);
 
+  // Memory is asked ahead for what a call reads next; `next` is what the call after it begins with
+  // (the gate: its up lies as far from it as this call's), or null.
+
   // activations[t][j] = silu(gate[j] . x[t]) * (up[j] . x[t]) for `rows` rows j, `pitch` elements
   // apart.
-  void (*gate_up)(const void* gate, const void* up, size_t pitch, uint32_t rows, uint32_t hidden,
-                  const void* x, const Tokens& tokens, void* activations, size_t width);
+  void (*gate_up)(const void* gate, const void* up, const void* next, size_t pitch, uint32_t rows,
+                  uint32_t hidden, const void* x, const Tokens& tokens, void* activations,
+                  size_t width);
 
   // y[t][h] += weight[t] * sum over j of activations[t][j] * down[j][h], for begin <= h < end.
   // `strips` runs of `rows` rows each, `stride` elements apart; within a run rows are `hidden`
   // apart. `scratch`: room for 4 * (end - begin) floats, rounded up to 32 each.
-  void (*down_by_columns)(const void* down, uint32_t strips, size_t stride, uint32_t rows,
-                          uint32_t hidden, uint32_t begin, uint32_t end, const void* activations,
-                          size_t width, const Tokens& tokens, float* y, float* scratch);
+  void (*down_by_columns)(const void* down, const void* next, uint32_t strips, size_t stride,
+                          uint32_t rows, uint32_t hidden, uint32_t begin, uint32_t end,
+                          const void* activations, size_t width, const Tokens& tokens, float* y,
+                          float* scratch);
 
   // The same where down is [hidden, rows], `pitch` elements from a row to the next.
   void (*down_by_rows)(const void* down, size_t pitch, uint32_t rows, uint32_t hidden,

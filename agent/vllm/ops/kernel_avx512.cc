@@ -60,13 +60,13 @@ struct Avx512 {
   static float Sum(__m512 lanes) { return _mm512_reduce_add_ps(lanes); }
 
   template <uint32_t T>
-  static void AddRows(const W* down, size_t pitch, uint32_t rows, uint32_t columns,
+  static void AddRows(const W* down, size_t pitch, uint32_t rows, uint32_t columns, ptrdiff_t ahead,
                       const float* const (&operands)[T], uint32_t j, float* sums,
                       size_t sums_pitch) {
     if (rows == kDownRows)
-      return AddRowsOf<T, kDownRows>(down, pitch, columns, operands, j, sums, sums_pitch);
+      return AddRowsOf<T, kDownRows>(down, pitch, columns, ahead, operands, j, sums, sums_pitch);
     for (uint32_t r = 0; r < rows; ++r)
-      AddRowsOf<T, 1>(down + r * pitch, pitch, columns, operands, j + r, sums, sums_pitch);
+      AddRowsOf<T, 1>(down + r * pitch, pitch, columns, 0, operands, j + r, sums, sums_pitch);
   }
   static void AddSums(const float* sums, uint32_t columns, float weight, float* y) {
     const __m512 factor = _mm512_set1_ps(weight);
@@ -84,7 +84,7 @@ struct Avx512 {
   }
 
   template <uint32_t T, uint32_t R>
-  static void AddRowsOf(const W* down, size_t pitch, uint32_t columns,
+  static void AddRowsOf(const W* down, size_t pitch, uint32_t columns, ptrdiff_t ahead,
                         const float* const (&operands)[T], uint32_t j, float* sums,
                         size_t sums_pitch) {
     __m512 factors[T][R];
@@ -95,6 +95,7 @@ struct Avx512 {
       for (uint32_t t = 0; t < T; ++t) sum[t] = _mm512_loadu_ps(sums + t * sums_pitch + h);
       for (uint32_t r = 0; r < R; ++r) {
         const __m512 weight = load(down + r * pitch + h);
+        Ask(down + r * pitch + h, ahead);
         for (uint32_t t = 0; t < T; ++t) sum[t] = _mm512_fmadd_ps(factors[t][r], weight, sum[t]);
       }
       for (uint32_t t = 0; t < T; ++t) _mm512_storeu_ps(sums + t * sums_pitch + h, sum[t]);

@@ -49,8 +49,8 @@ struct Avx512Dot {
   // columns that AddSums undoes. An odd last row is paired with zeros.
   template <uint32_t T>
   static void AddRows(const uint16_t* down, size_t pitch, uint32_t rows, uint32_t columns,
-                      const uint16_t* const (&operands)[T], uint32_t j, float* sums,
-                      size_t sums_pitch) {
+                      ptrdiff_t ahead, const uint16_t* const (&operands)[T], uint32_t j,
+                      float* sums, size_t sums_pitch) {
     __m512i factors[2][T];
     for (uint32_t pair = 0; pair < 2; ++pair)
       for (uint32_t t = 0; t < T; ++t) {
@@ -67,6 +67,8 @@ struct Avx512Dot {
       }
       for (uint32_t pair = 0; 2 * pair < rows; ++pair) {
         const uint16_t* row = down + 2 * pair * pitch + h;
+        Ask(row, ahead);
+        Ask(row + pitch, ahead);
         const __m512i first = _mm512_maskz_loadu_epi16(mask, row);
         const __m512i second = 2 * pair + 1 < rows ? _mm512_maskz_loadu_epi16(mask, row + pitch)
                                                    : _mm512_setzero_si512();

@@ -18,12 +18,26 @@ using tangram::experts::Tokens;
 constexpr uint32_t kTokens = 4;    // that share a load of weights
 constexpr uint32_t kDownRows = 4;  // rows of down that share a load of sums
 
+// Elements from a row to `next`, whatever memory that is in.
+template <class Weight>
+inline ptrdiff_t Distance(const Weight* from, const void* next) {
+  return (reinterpret_cast<intptr_t>(next) - reinterpret_cast<intptr_t>(from)) /
+         static_cast<ptrdiff_t>(sizeof(Weight));
+}
+
+// Asks for the line so many elements on; the cache next to the core's own has it when it is read.
+// Rows are streams of a page or two, too short for the processor to see them coming.
+template <class Weight>
+inline void Ask(const Weight* from, ptrdiff_t ahead) {
+  __builtin_prefetch(from + ahead, 0, 2);
+}
+
 // Dot products of R rows of weights with T rows of operands, all K long. A sum takes its elements
 // in the same order whatever R and T are: that is what makes rows independent of their batch.
 template <class Set, uint32_t R, uint32_t T>
 inline void Products(const typename Set::Weight* const (&weights)[R],
                      const typename Set::Operand* const (&operands)[T], uint32_t length,
-                     float (&out)[R][T]) {
+                     ptrdiff_t ahead, float (&out)[R][T]) {
   typename Set::Register sums[R][T];
   for (uint32_t r = 0; r < R; ++r)
     for (uint32_t t = 0; t < T; ++t) sums[r][t] = Set::Zero();
@@ -33,6 +47,7 @@ inline void Products(const typename Set::Weight* const (&weights)[R],
     for (uint32_t t = 0; t < T; ++t) x[t] = Set::LoadOperand(operands[t] + k);
     for (uint32_t r = 0; r < R; ++r) {
       const typename Set::Loaded w = Set::LoadWeight(weights[r] + k);
+      Ask(weights[r] + k, ahead);
       for (uint32_t t = 0; t < T; ++t) sums[r][t] = Set::Dot(sums[r][t], w, x[t]);
     }
   }
@@ -53,7 +68,8 @@ inline float Silu(float x) { return x / (1.0F + __builtin_expf(-x)); }
 // J rows of gate and of up, T tokens.
 template <class Set, uint32_t J, uint32_t T>
 inline void GateUpBlock(const typename Set::Weight* gate, const typename Set::Weight* up,
-                        size_t pitch, uint32_t hidden, const typename Set::Operand* const (&x)[T],
+                        size_t pitch, uint32_t hidden, ptrdiff_t ahead,
+                        const typename Set::Operand* const (&x)[T],
                         typename Set::Operand* const (&out)[T]) {
   const typename Set::Weight* rows[2 * J];
   for (uint32_t j = 0; j < J; ++j) {
@@ -61,7 +77,7 @@ inline void GateUpBlock(const typename Set::Weight* gate, const typename Set::We
     rows[2 * j + 1] = up + j * pitch;
   }
   float products[2 * J][T];
-  Products<Set, 2 * J, T>(rows, x, hidden, products);
+  Products<Set, 2 * J, T>(rows, x, hidden, ahead, products);
   for (uint32_t j = 0; j < J; ++j)
     for (uint32_t t = 0; t < T; ++t)
       out[t][j] = Set::Round(Silu(products[2 * j][t]) * products[2 * j + 1][t]);
@@ -70,7 +86,7 @@ inline void GateUpBlock(const typename Set::Weight* gate, const typename Set::We
 // At most four rows with T tokens: 16 sums at most, and 8 streams of memory.
 template <class Set, uint32_t T>
 inline void GateUpTokens(const typename Set::Weight* gate, const typename Set::Weight* up,
-                         size_t pitch, uint32_t rows, uint32_t hidden,
+                         size_t pitch, uint32_t rows, uint32_t hidden, ptrdiff_t ahead,
                          const typename Set::Operand* x, const uint32_t* tokens,
                          typename Set::Operand* out, size_t width) {
   const typename Set::Operand* from[T];
@@ -80,7 +96,7 @@ inline void GateUpTokens(const typename Set::Weight* gate, const typename Set::W
     to[t] = out + t * width;
   }
   const auto block = [&](auto count) {
-    GateUpBlock<Set, count(), T>(gate, up, pitch, hidden, from, to);
+    GateUpBlock<Set, count(), T>(gate, up, pitch, hidden, ahead, from, to);
     for (uint32_t t = 0; t < T; ++t) to[t] += count();
     gate += count() * pitch;
     up += count() * pitch;
@@ -111,18 +127,26 @@ inline void InFours(uint32_t count, Take take) {
 
 // A few rows stay in the cache of the core while all tokens pass.
 template <class Set>
-void GateUp(const void* gate, const void* up, size_t pitch, uint32_t rows, uint32_t hidden,
-            const void* x, const Tokens& tokens, void* activations, size_t width) {
+void GateUp(const void* gate, const void* up, const void* next, size_t pitch, uint32_t rows,
+            uint32_t hidden, const void* x, const Tokens& tokens, void* activations, size_t width) {
   using Weight = typename Set::Weight;
   using Operand = typename Set::Operand;
   const uint32_t together = tokens.count <= 2 ? 4 : 2;
-  for (uint32_t j = 0; j < rows; j += together)
+  for (uint32_t j = 0; j < rows; j += together) {
+    const auto* const first = static_cast<const Weight*>(gate) + j * pitch;
+    ptrdiff_t ahead = 0;
+    if (j + 2 * together <= rows) {
+      ahead = static_cast<ptrdiff_t>(together * pitch);
+    } else if (j + together == rows && next != nullptr) {
+      ahead = Distance(first, next);
+    }
     InFours(tokens.count, [&](uint32_t t, auto count) {
-      GateUpTokens<Set, count()>(
-          static_cast<const Weight*>(gate) + j * pitch, static_cast<const Weight*>(up) + j * pitch,
-          pitch, rows - j < together ? rows - j : together, hidden, static_cast<const Operand*>(x),
-          tokens.rows + t, static_cast<Operand*>(activations) + t * width + j, width);
+      GateUpTokens<Set, count()>(first, static_cast<const Weight*>(up) + j * pitch, pitch,
+                                 rows - j < together ? rows - j : together, hidden, ahead,
+                                 static_cast<const Operand*>(x), tokens.rows + t,
+                                 static_cast<Operand*>(activations) + t * width + j, width);
     });
+  }
 }
 
 // As GateUp: rows of down in short runs.
@@ -146,7 +170,9 @@ void DownByRows(const void* down, size_t pitch, uint32_t rows, uint32_t hidden, 
         for (uint32_t r = 0; r < kLines; ++r)
           row[r] = static_cast<const Weight*>(down) + (h + r) * pitch;
         float products[kLines][kTaken];
-        Products<Set, kLines, kTaken>(row, from, rows, products);
+        Products<Set, kLines, kTaken>(
+            row, from, rows, h + 2 * kLines <= run_end ? static_cast<ptrdiff_t>(kLines * pitch) : 0,
+            products);
         for (uint32_t t = 0; t < kTaken; ++t)
           for (uint32_t r = 0; r < kLines; ++r)
             y[size_t{tokens.rows[first + t]} * hidden + h + r] +=
@@ -164,9 +190,9 @@ void DownByRows(const void* down, size_t pitch, uint32_t rows, uint32_t hidden, 
 // Sums of T tokens lie in scratch while rows of down stream by, each read once and from its begin
 // to its end: memory likes that best, and a granule's rows are too many for registers.
 template <class Set>
-void DownColumns(const void* down, uint32_t strips, size_t stride, uint32_t rows, uint32_t hidden,
-                 uint32_t begin, uint32_t end, const void* activations, size_t width,
-                 const Tokens& tokens, float* y, float* scratch) {
+void DownColumns(const void* down, const void* next, uint32_t strips, size_t stride, uint32_t rows,
+                 uint32_t hidden, uint32_t begin, uint32_t end, const void* activations,
+                 size_t width, const Tokens& tokens, float* y, float* scratch) {
   using Weight = typename Set::Weight;
   using Operand = typename Set::Operand;
   const size_t pitch = (end - begin + 31) / 32 * 32;
@@ -178,10 +204,18 @@ void DownColumns(const void* down, uint32_t strips, size_t stride, uint32_t rows
       from[t] = static_cast<const Operand*>(activations) + (first + t) * width;
     for (uint32_t strip = 0; strip < strips; ++strip) {
       const Weight* row = static_cast<const Weight*>(down) + strip * stride + begin;
-      for (uint32_t j = 0; j < rows; j += kDownRows)
-        Set::template AddRows<kTaken>(row + size_t{j} * hidden, hidden,
-                                      rows - j < kDownRows ? rows - j : kDownRows, end - begin,
-                                      from, strip * rows + j, scratch, pitch);
+      const void* const after = strip + 1 < strips ? row + stride : next;
+      for (uint32_t j = 0; j < rows; j += kDownRows) {
+        const Weight* const block = row + size_t{j} * hidden;
+        ptrdiff_t ahead = 0;
+        if (j + 2 * kDownRows <= rows) {
+          ahead = static_cast<ptrdiff_t>(size_t{kDownRows} * hidden);
+        } else if (j + kDownRows == rows && after != nullptr) {
+          ahead = Distance(block, after);
+        }
+        Set::template AddRows<kTaken>(block, hidden, rows - j < kDownRows ? rows - j : kDownRows,
+                                      end - begin, ahead, from, strip * rows + j, scratch, pitch);
+      }
     }
     for (uint32_t t = 0; t < kTaken; ++t)
       Set::AddSums(scratch + t * pitch, end - begin, tokens.weights[first + t],
@@ -192,12 +226,15 @@ void DownColumns(const void* down, uint32_t strips, size_t stride, uint32_t rows
 // Few tokens wait for memory. Many wait for the core: sums and weights of some columns stay in its
 // cache.
 template <class Set>
-void DownByColumns(const void* down, uint32_t strips, size_t stride, uint32_t rows, uint32_t hidden,
-                   uint32_t begin, uint32_t end, const void* activations, size_t width,
-                   const Tokens& tokens, float* y, float* scratch) {
+void DownByColumns(const void* down, const void* next, uint32_t strips, size_t stride,
+                   uint32_t rows, uint32_t hidden, uint32_t begin, uint32_t end,
+                   const void* activations, size_t width, const Tokens& tokens, float* y,
+                   float* scratch) {
+  using Weight = typename Set::Weight;
   const uint32_t columns = tokens.count < kTokens ? end - begin : 512;
   for (uint32_t first = begin; first < end; first += columns)
-    DownColumns<Set>(down, strips, stride, rows, hidden, first,
+    DownColumns<Set>(down, next == nullptr ? nullptr : static_cast<const Weight*>(next) + first,
+                     strips, stride, rows, hidden, first,
                      end - first < columns ? end : first + columns, activations, width, tokens, y,
                      scratch);
 }

@@ -47,7 +47,7 @@ struct Plain {
   }
 
   template <uint32_t T>
-  static void AddRows(const Weight* down, size_t pitch, uint32_t rows, uint32_t columns,
+  static void AddRows(const Weight* down, size_t pitch, uint32_t rows, uint32_t columns, ptrdiff_t,
                       const float* const (&operands)[T], uint32_t j, float* sums,
                       size_t sums_pitch) {
     for (uint32_t t = 0; t < T; ++t)

@@ -58,19 +58,19 @@ void Runner::GateUp(const Call& call) {
   pool_.Run(static_cast<uint32_t>(strips_.size()), [&](uint32_t item, uint32_t) {
     const Strip& strip = strips_[item];
     const tg_experts_piece& piece = call.pieces[strip.piece];
-    const void *gate, *up;
-    size_t pitch = hidden;
-    if (call.shape.format == TG_EXPERTS_ROW_MAJOR) {
-      pitch = piece.row_pitch;
-      gate = At(piece.gate, strip.first * pitch, bytes);
-      up = At(piece.up, strip.first * pitch, bytes);
-    } else {
-      gate = At(piece.gate, size_t{3} * strip.first * hidden, bytes);
-      up = At(gate, size_t{granule} * hidden, bytes);
-    }
+    const bool rows = call.shape.format == TG_EXPERTS_ROW_MAJOR;
+    const auto gate_of = [&](const Strip& of) {
+      const tg_experts_piece& its = call.pieces[of.piece];
+      return At(its.gate, of.first * (rows ? size_t{its.row_pitch} : size_t{3} * hidden), bytes);
+    };
+    const void* const gate = gate_of(strip);
+    const size_t pitch = rows ? piece.row_pitch : hidden;
+    const void* const up =
+        rows ? At(piece.up, strip.first * pitch, bytes) : At(gate, size_t{granule} * hidden, bytes);
+    const void* const next = item + 1 < strips_.size() ? gate_of(strips_[item + 1]) : nullptr;
     uint8_t* to =
         activations_.data() + begin_[strip.piece] + strip.first * call.kernel->operand_bytes;
-    call.kernel->gate_up(gate, up, pitch, strip.rows, hidden, x, routes_.Of(strip.piece), to,
+    call.kernel->gate_up(gate, up, next, pitch, strip.rows, hidden, x, routes_.Of(strip.piece), to,
                          Rows(call, strip.piece));
   });
 }
@@ -97,7 +97,10 @@ void Runner::Down(const Call& call) {
       }
       for (uint32_t g = 0; g < piece.granules; g += together) {
         const void* down = At(piece.gate, (size_t{3} * g + 2) * granule * hidden, bytes);
-        call.kernel->down_by_columns(down, std::min(together, piece.granules - g),
+        const void* next = g + together < piece.granules
+                               ? At(down, size_t{3} * together * granule * hidden, bytes)
+                               : nullptr;
+        call.kernel->down_by_columns(down, next, std::min(together, piece.granules - g),
                                      size_t{3} * granule * hidden, granule, hidden, begin, end,
                                      from + size_t{g} * granule * call.kernel->operand_bytes, rows,
                                      tokens, call.y, scratch_[thread].data());

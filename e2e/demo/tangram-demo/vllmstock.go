@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -92,13 +93,13 @@ type answers struct {
 
 // askWorld as stock.ask, over the gateway.
 func askWorld(ctx context.Context, w *harness.World, prompts [][]uint32, tokens int) (answers, error) {
-	client := &load.Client{URL: w.URL(), Model: w.Model()}
+	client := &load.Client{URL: w.URL(), Model: w.Model(), HTTP: http.DefaultClient}
 	results := make([]*load.Result, len(prompts))
 	var all sync.WaitGroup
 	begin := time.Now()
 	for i, prompt := range prompts {
 		all.Go(func() {
-			results[i] = client.Do(ctx, load.Request{Index: i, Prompt: prompt, MaxTokens: tokens})
+			results[i] = client.Do(ctx, load.Request{Index: i, Prompt: prompt, MaxTokens: tokens, TopP: 1})
 		})
 	}
 	all.Wait()
