@@ -116,6 +116,30 @@ int tg_experts_has(uint32_t kernel) {
   }
 }
 
+int tg_experts_linear(tg_experts* experts, uint32_t element, const void* weight, uint32_t n,
+                      uint32_t k, uint32_t kernel, const void* x, uint32_t rows, void* y,
+                      size_t y_pitch, char* message, size_t message_size) {
+  if (experts == nullptr) return Wrong(message, message_size, "no handle is given");
+  if (element != TG_EXPERTS_F32 && element != TG_EXPERTS_BF16)
+    return Wrong(message, message_size,
+                 "weights of element %u are not computed: F32 (1) and BF16 (2) are", element);
+  if (kernel != TG_EXPERTS_DEFAULT && !tg_experts_has(kernel))
+    return Wrong(message, message_size, "this processor has no kernel %u", kernel);
+  if (rows == 0 || n == 0) return 0;
+  if (weight == nullptr || x == nullptr || y == nullptr)
+    return Wrong(message, message_size, "weight, x or y is not given");
+  if (k == 0 || y_pitch < n)
+    return Wrong(message, message_size, "k is %u, and rows of y are %zu apart, of %u elements", k,
+                 y_pitch, n);
+  try {
+    experts->runner.Run(
+        {element == TG_EXPERTS_F32, weight, n, k, Choose(kernel, element), x, rows, y, y_pitch});
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return Wrong(message, message_size, "no memory for %u rows of %u", rows, n);
+  }
+}
+
 int tg_experts_run(tg_experts* experts, const tg_experts_shape* shape,
                    const tg_experts_piece* pieces, size_t count, uint32_t kernel, const float* x,
                    const int32_t* ids, const float* weights, uint32_t rows, uint32_t top_k,

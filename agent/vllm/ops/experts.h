@@ -73,6 +73,14 @@ int tg_experts_run(tg_experts* experts, const tg_experts_shape* shape,
                    const int32_t* ids, const float* weights, uint32_t rows, uint32_t top_k,
                    float* y, char* message, size_t message_size);
 
+/* y = x weight^T, sums as above: few rows by weights that lie as in a checkpoint, which libraries
+ * pack first or read slowly. weight: [n, k] side by side; x: [rows, k]; y: rows of n, `y_pitch`
+ * elements apart; all of `element`. 0, or 1 and what is wrong in `message`; y is not touched then.
+ */
+int tg_experts_linear(tg_experts* experts, uint32_t element, const void* weight, uint32_t n,
+                      uint32_t k, uint32_t kernel, const void* x, uint32_t rows, void* y,
+                      size_t y_pitch, char* message, size_t message_size);
+
 #ifdef __cplusplus
 }
 #endif

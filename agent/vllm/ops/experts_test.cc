@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "agent/vllm/ops/testing.h"
@@ -27,6 +29,33 @@ std::vector<uint32_t> Kernels() {
   std::vector<uint32_t> out;
   for (uint32_t kernel : {TG_EXPERTS_PLAIN, TG_EXPERTS_AVX512, TG_EXPERTS_AVX512_BF16})
     if (tg_experts_has(kernel)) out.push_back(kernel);
+  return out;
+}
+
+std::vector<uint8_t> Elements(const std::vector<float>& from, uint32_t element) {
+  std::vector<uint8_t> out(from.size() * (element == TG_EXPERTS_F32 ? 4 : 2));
+  for (size_t i = 0; i < from.size(); ++i) {
+    const uint16_t bits = ToBf16(from[i]);
+    if (element == TG_EXPERTS_F32) {
+      std::memcpy(&out[4 * i], &from[i], 4);
+    } else {
+      std::memcpy(&out[2 * i], &bits, 2);
+    }
+  }
+  return out;
+}
+
+std::vector<float> Floats(const std::vector<uint8_t>& from, uint32_t element) {
+  std::vector<float> out(from.size() / (element == TG_EXPERTS_F32 ? 4 : 2));
+  for (size_t i = 0; i < out.size(); ++i) {
+    uint16_t bits = 0;
+    if (element == TG_EXPERTS_F32) {
+      std::memcpy(&out[i], &from[4 * i], 4);
+    } else {
+      std::memcpy(&bits, &from[2 * i], 2);
+      out[i] = FromBf16(bits);
+    }
+  }
   return out;
 }
 
@@ -226,6 +255,79 @@ TEST(Experts, BadArgumentsAreRefusedByName) {
                            rows.weights.data(), 2, 2, nullptr, message, sizeof message),
             1);
   EXPECT_THAT(message, HasSubstr("x, ids"));
+}
+
+// Every row by itself, of any number of rows and columns, by all kernels and threads.
+TEST(Linear, IsTheProductAndARowsBitsAreThoseItHasAlone) {
+  constexpr uint32_t kPitchBeyond = 3;
+  for (const uint32_t element : kElements) {
+    for (const auto& [n, k] : {std::pair(1U, 1U), {37U, 40U}, {64U, 96U}, {130U, 257U}}) {
+      const Size size{k, n, 1, 1, 1};
+      const Layer layer(size, element, TG_EXPERTS_GRANULE_MAJOR, 1);
+      const void* const weight = const_cast<Layer&>(layer).pieces()[0].gate;  // [n, k]
+      for (const uint32_t rows : {1U, 2U, 3U, 4U, 5U, 9U}) {
+        const Rows given(size, rows, 7);
+        std::vector<uint8_t> x = Elements(given.x, element);
+        for (const uint32_t kernel : Kernels()) {
+          std::vector<float> alone;
+          for (const uint32_t threads : {1U, 3U}) {
+            const Handle handle(tg_experts_open(threads));
+            const size_t bytes = element == TG_EXPERTS_F32 ? 4 : 2, pitch = n + kPitchBeyond;
+            std::vector<uint8_t> y(rows * pitch * bytes, 0x5a);
+            char message[200] = "";
+            ASSERT_EQ(tg_experts_linear(handle.get(), element, weight, n, k, kernel, x.data(), rows,
+                                        y.data(), pitch, message, sizeof message),
+                      0)
+                << message;
+            const std::vector<float> got = Floats(y, element);
+            const std::vector<float> in = Floats(x, element);
+            for (uint32_t row = 0; row < rows; ++row) {
+              for (uint32_t j = 0; j < n; ++j) {
+                double expected = 0, scale = 0;
+                for (uint32_t i = 0; i < k; ++i) {
+                  const double product = double{in[row * k + i]} * layer.gate(0, j, i);
+                  expected += product;
+                  scale += std::abs(product);
+                }
+                const double error = element == TG_EXPERTS_F32
+                                         ? 1e-6 * scale
+                                         : 1e-6 * scale + 0.004 * std::abs(expected);
+                ASSERT_NEAR(got[row * pitch + j], expected, error + 1e-30);
+              }
+              for (uint32_t beyond = n; beyond < pitch; ++beyond)
+                ASSERT_EQ(y[(row * pitch + beyond) * bytes], 0x5a);
+              std::vector<uint8_t> one(n * bytes);
+              ASSERT_EQ(tg_experts_linear(handle.get(), element, weight, n, k, kernel,
+                                          x.data() + row * k * bytes, 1, one.data(), n, message,
+                                          sizeof message),
+                        0);
+              ASSERT_EQ(0, std::memcmp(one.data(), y.data() + row * pitch * bytes, n * bytes))
+                  << "row " << row << " of " << rows << ", " << n << " x " << k << ", kernel "
+                  << kernel << ", " << threads << " threads";
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Linear, WhatCannotBeIsRefusedByName) {
+  const Handle handle(tg_experts_open(1));
+  const float one = 1;
+  float y = 5;
+  char message[200] = "";
+  const auto refused = [&](uint32_t element, const void* weight, uint32_t k, size_t pitch) {
+    EXPECT_EQ(tg_experts_linear(handle.get(), element, weight, 1, k, 0, &one, 1, &y, pitch, message,
+                                sizeof message),
+              1);
+    EXPECT_EQ(y, 5);
+    return std::string(message);
+  };
+  EXPECT_THAT(refused(3, &one, 1, 1), HasSubstr("element 3"));
+  EXPECT_THAT(refused(TG_EXPERTS_F32, nullptr, 1, 1), HasSubstr("weight, x or y"));
+  EXPECT_THAT(refused(TG_EXPERTS_F32, &one, 0, 1), HasSubstr("k is 0"));
+  EXPECT_THAT(refused(TG_EXPERTS_F32, &one, 1, 0), HasSubstr("0 apart, of 1"));
 }
 
 }  // namespace

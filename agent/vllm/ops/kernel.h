@@ -44,6 +44,10 @@ struct Kernel {
   void (*down_by_rows)(const void* down, size_t pitch, uint32_t rows, uint32_t hidden,
                        uint32_t begin, uint32_t end, const void* activations, size_t width,
                        const Tokens& tokens, float* y);
+
+  // out[t][j] = x[t] . weight[j] for `rows` rows j, side by side; rows of out are out_pitch apart.
+  void (*linear)(const void* weight, uint32_t rows, uint32_t length, const void* x, uint32_t tokens,
+                 float* out, size_t out_pitch);
 };
 
 // By element of the weights. Null: not built for this machine's kind of processor.

@@ -239,6 +239,42 @@ void DownByColumns(const void* down, const void* next, uint32_t strips, size_t s
                      scratch);
 }
 
+// As GateUp: a few rows stay in the cache while all tokens pass.
+template <class Set>
+void Linear(const void* weight, uint32_t rows, uint32_t length, const void* x, uint32_t tokens,
+            float* out, size_t out_pitch) {
+  using Weight = typename Set::Weight;
+  using Operand = typename Set::Operand;
+  const uint32_t together = tokens <= 2 ? 8 : 4;
+  for (uint32_t j = 0; j < rows; j += together) {
+    const Weight* const first = static_cast<const Weight*>(weight) + size_t{j} * length;
+    const uint32_t taken = rows - j < together ? rows - j : together;
+    const ptrdiff_t ahead =
+        j + 2 * together <= rows ? static_cast<ptrdiff_t>(size_t{together} * length) : 0;
+    InFours(tokens, [&](uint32_t t, auto count) {
+      constexpr uint32_t kTaken = count();
+      const Operand* from[kTaken];
+      for (uint32_t i = 0; i < kTaken; ++i)
+        from[i] = static_cast<const Operand*>(x) + size_t{t + i} * length;
+      const auto block = [&](uint32_t begin, auto lines) {
+        constexpr uint32_t kLines = lines();
+        const Weight* row[kLines];
+        for (uint32_t r = 0; r < kLines; ++r) row[r] = first + size_t{begin + r} * length;
+        float products[kLines][kTaken];
+        Products<Set, kLines, kTaken>(row, from, length, ahead, products);
+        for (uint32_t i = 0; i < kTaken; ++i)
+          for (uint32_t r = 0; r < kLines; ++r)
+            out[(t + i) * out_pitch + j + begin + r] = products[r][i];
+      };
+      uint32_t r = 0;
+      if constexpr (kTaken <= 2)
+        for (; r + 8 <= taken; r += 8) block(r, std::integral_constant<uint32_t, 8>());
+      for (; r + 4 <= taken; r += 4) block(r, std::integral_constant<uint32_t, 4>());
+      for (; r < taken; ++r) block(r, std::integral_constant<uint32_t, 1>());
+    });
+  }
+}
+
 template <class Set>
 void Operands(const float* from, size_t count, void* to) {
   for (size_t i = 0; i < count; ++i)
@@ -247,9 +283,13 @@ void Operands(const float* from, size_t count, void* to) {
 
 template <class Set>
 constexpr tangram::experts::Kernel MakeKernel(const char* name) {
-  return {
-      name,           sizeof(typename Set::Operand), Operands<Set>, GateUp<Set>, DownByColumns<Set>,
-      DownByRows<Set>};
+  return {name,
+          sizeof(typename Set::Operand),
+          Operands<Set>,
+          GateUp<Set>,
+          DownByColumns<Set>,
+          DownByRows<Set>,
+          Linear<Set>};
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "agent/vllm/ops/bf16.h"
+
 namespace tangram::experts {
 namespace {
 
@@ -48,6 +50,34 @@ void Runner::Run(const Call& call) {
   }
   GateUp(call);
   Down(call);
+}
+
+// Threads have rows of the weight each.
+void Runner::Run(const Product& p) {
+  const size_t bytes = p.f32 ? 4 : 2;
+  const void* x = p.x;
+  float* out = static_cast<float*>(p.y);
+  size_t out_pitch = p.y_pitch;
+  if (!p.f32) {
+    const size_t from = size_t{p.rows} * p.k;
+    wide_.resize(from + size_t{p.rows} * p.n);
+    if (p.kernel->operand_bytes != 2) {
+      for (size_t i = 0; i < from; ++i) wide_[i] = FromBf16(static_cast<const uint16_t*>(p.x)[i]);
+      x = wide_.data();
+    }
+    out = wide_.data() + from;
+    out_pitch = p.n;
+  }
+  const uint32_t slice = ((p.n + pool_.threads() - 1) / pool_.threads() + 31) / 32 * 32;
+  pool_.Run((p.n + slice - 1) / slice, [&](uint32_t item, uint32_t) {
+    const uint32_t begin = item * slice, rows = std::min(p.n - begin, slice);
+    p.kernel->linear(At(p.weight, size_t{begin} * p.k, bytes), rows, p.k, x, p.rows, out + begin,
+                     out_pitch);
+  });
+  if (p.f32) return;
+  for (uint32_t row = 0; row < p.rows; ++row)
+    for (uint32_t j = 0; j < p.n; ++j)
+      static_cast<uint16_t*>(p.y)[row * p.y_pitch + j] = ToBf16(out[size_t{row} * p.n + j]);
 }
 
 void Runner::GateUp(const Call& call) {

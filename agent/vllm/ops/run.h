@@ -26,12 +26,25 @@ struct Call {
   float* y;
 };
 
+// A plain product, checked: y [rows, n] of x [rows, k] and weight [n, k], elements of one type.
+struct Product {
+  bool f32;
+  const void* weight;
+  uint32_t n, k;
+  const Kernel* kernel;
+  const void* x;
+  uint32_t rows;
+  void* y;
+  size_t y_pitch;
+};
+
 class Runner {
  public:
   explicit Runner(uint32_t threads) : pool_(threads) {}
 
   // std::bad_alloc before y is touched.
   void Run(const Call& call);
+  void Run(const Product& product);
 
  private:
   struct Strip {  // of a piece, for all its tokens
@@ -49,6 +62,7 @@ class Runner {
   std::vector<size_t> begin_;         // by piece: bytes into activations_
   std::vector<Strip> strips_;
   std::vector<std::vector<float>> scratch_;  // by thread
+  std::vector<float> wide_;                  // of a product in BF16: [rows, k], then [rows, n]
 };
 
 }  // namespace tangram::experts

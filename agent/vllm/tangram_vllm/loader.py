@@ -13,12 +13,15 @@ from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 
 from .binding import bound
 from .families import Family
+from .ops import Operator
 
 PARTS = "tangram_parts"  # of a fused module: its weights and biases
 # Whose output is that of several modules of the checkpoint, side by side.
 FUSED: Mapping[str, tuple[str, ...]] = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 
 Part = tuple[torch.Tensor, torch.Tensor | None]
+# Of so few rows our operator is the faster one: it reads each weight once, and torch's linear, which is made for many, waits for memory.
+MOST_ROWS = 64
 
 
 class TangramLoader(BaseModelLoader):
@@ -32,9 +35,10 @@ class TangramLoader(BaseModelLoader):
 
     def load_model(self, vllm_config: VllmConfig, model_config: ModelConfig, prefix: str = "") -> torch.nn.Module:
         model = super().load_model(vllm_config, model_config, prefix)
+        operator = Operator(torch.get_num_threads())
         for module in model.modules():  # now, as vLLM chooses `cpu_linear` after it has loaded
-            if hasattr(module, PARTS):
-                module.cpu_linear = _side_by_side(getattr(module, PARTS))
+            if isinstance(module, (LinearBase, VocabParallelEmbedding)):
+                module.cpu_linear = _linear(operator, getattr(module, PARTS, None))
         return model
 
 
@@ -44,10 +48,9 @@ def attach(model: torch.nn.Module, dense: Mapping[str, torch.Tensor], family: Fa
     fused = set()
     for name, module in modules.items():
         if isinstance(module, LinearBase):
-            module._cpu_skip_gemm_dispatch = True  # no packed copy: torch's own linear
+            module._cpu_skip_gemm_dispatch = True  # no packed copy
         if isinstance(module, VocabParallelEmbedding):
             module.quant_method.process_weights_after_loading = lambda layer: None  # here vLLM has no such switch
-            module.cpu_linear = functional.linear
         prefix, _, last = name.rpartition(".")
         if last in FUSED:
             parts = [_part(f"{prefix}.{part}", module, dense, family) for part in FUSED[last]]
@@ -94,8 +97,13 @@ def _tensor(name: str, dtype: torch.dtype, dense: Mapping[str, torch.Tensor]) ->
     return dense[name]
 
 
-def _side_by_side(parts: Sequence[Part]) -> Callable[..., torch.Tensor]:
+def _linear(operator: Operator, parts: Sequence[Part] | None) -> Callable[..., torch.Tensor]:
+    """Of a layer's own weight and bias, or of parts side by side."""
     def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        return torch.cat([functional.linear(x, w, b) for w, b in parts], -1)
+        mine = parts or [(weight, bias)]
+        if x.numel() <= MOST_ROWS * x.shape[-1]:
+            return operator.linear(x, mine)
+        results = [functional.linear(x, w, b) for w, b in mine]
+        return torch.cat(results, -1) if len(results) > 1 else results[0]
 
     return linear

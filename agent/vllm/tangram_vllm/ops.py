@@ -1,4 +1,4 @@
-"""libtangram_experts by ctypes: experts over a table of pieces (agent/vllm/ops/experts.h)."""
+"""libtangram_experts by ctypes: experts over a table of pieces, and products of few rows (agent/vllm/ops/experts.h)."""
 
 from __future__ import annotations
 
@@ -90,6 +90,31 @@ class Operator:
             raise RuntimeError(f"experts: {message.value.decode(errors='replace')}")
 
 
+    def linear(self, x: torch.Tensor, parts: Sequence[tuple[torch.Tensor, torch.Tensor | None]]) -> torch.Tensor:
+        """x [..., k] by weights [n, k] as they lie in a checkpoint, plus biases [n]: what the parts give, side by side. All of x's dtype.
+
+        A row's bits do not depend on the other rows. ValueError: of another shape or type; RuntimeError: what the operator says.
+        """
+        if x.dtype not in _ELEMENTS:
+            raise ValueError(f"x is {x.dtype}: float32 and bfloat16 are computed")
+        element, size = _ELEMENTS[x.dtype]
+        x = x.contiguous()
+        rows, width = x.numel() // x.shape[-1], sum(len(weight) for weight, _ in parts)
+        y = torch.empty(*x.shape[:-1], width, dtype=x.dtype)
+        message, begin = ctypes.create_string_buffer(300), 0
+        for weight, bias in parts:
+            if weight.dtype != x.dtype or weight.ndim != 2 or weight.shape[1] != x.shape[-1] or not weight.is_contiguous():
+                raise ValueError(f"a weight must be contiguous {x.dtype} [n, {x.shape[-1]}], and is {weight.dtype} of {tuple(weight.shape)}")
+            n = len(weight)
+            if self._library.tg_experts_linear(self._handle, element, weight.data_ptr(), n, x.shape[-1], 0, x.data_ptr(), rows, y.data_ptr() + begin * size,
+                                               width, message, len(message)):
+                raise RuntimeError(f"linear: {message.value.decode(errors='replace')}")
+            if bias is not None:
+                y[..., begin : begin + n] += bias
+            begin += n
+        return y
+
+
 def _load() -> ctypes.CDLL:
     """The library named by TANGRAM_EXPERTS_LIBRARY, that beside this file, or the system's."""
     beside = pathlib.Path(__file__).with_name(SONAME)
@@ -99,4 +124,6 @@ def _load() -> ctypes.CDLL:
     library.tg_experts_run.restype = c_int
     library.tg_experts_run.argtypes = [c_void_p, c_void_p, c_void_p, c_size_t, c_uint32, c_void_p, c_void_p, c_void_p, c_uint32, c_uint32,
                                        c_void_p, c_char_p, c_size_t]
+    library.tg_experts_linear.restype = c_int
+    library.tg_experts_linear.argtypes = [c_void_p, c_uint32, c_void_p, c_uint32, c_uint32, c_uint32, c_void_p, c_uint32, c_void_p, c_size_t, c_char_p, c_size_t]
     return library

@@ -56,6 +56,23 @@ class OpsTest(unittest.TestCase):
                         operator.close()
                         self.assertLess(float((y - want).abs().max()), tolerance * float(want.abs().max()))
 
+    def test_a_linear_is_that_of_torch_side_by_side(self) -> None:
+        operator = Operator(2)
+        for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 2e-2)):
+            torch.manual_seed(1)
+            parts = [(torch.randn(n, 96).to(dtype), bias) for n, bias in ((64, None), (33, torch.randn(33).to(dtype)))]
+            for shape in ((1, 96), (7, 96), (2, 3, 96)):
+                x = torch.randn(shape).to(dtype)
+                want = torch.cat([torch.nn.functional.linear(x, w, b) for w, b in parts], -1)
+                got = operator.linear(x, parts)
+                self.assertEqual((got.shape, got.dtype), (want.shape, dtype))
+                self.assertLess(float((got - want).float().abs().max()), tolerance * float(want.float().abs().max()))
+        with self.assertRaisesRegex(ValueError, r"contiguous torch.float32 \[n, 96\]"):
+            operator.linear(torch.zeros(1, 96), [(torch.zeros(4, 95), None)])
+        with self.assertRaisesRegex(ValueError, "float16"):
+            operator.linear(torch.zeros(1, 96, dtype=torch.float16), parts)
+        operator.close()
+
     def test_what_is_no_input_is_refused_by_name(self) -> None:
         with self.assertRaisesRegex(ValueError, "float16 are not computed"):
             Table(8, 4, torch.float16, GRANULE_MAJOR, [])
