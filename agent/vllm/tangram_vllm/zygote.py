@@ -31,7 +31,8 @@ class Patience:
     """With engines that die young, which others would not survive either. Seconds."""
 
     STEADY = 30.0  # an engine that lived so long is no part of a row
-    WAITS = (0.0, 1.0, 2.0, 4.0)  # before the next, after so many in a row
+    # Before the next, after so many in a row. An engine that is back at once is the world's member still, so the first of a row find nobody waiting.
+    WAITS = (0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 4.0)
 
     def __init__(self) -> None:
         self._row = 0
