@@ -88,7 +88,8 @@ class Rank:
     def stats(self) -> EngineStats:
         pool, scheduler = self.core.scheduler.kv_cache_manager.block_pool, self.core.scheduler
         # One block is nobody's: vLLM pads with it.
-        return EngineStats(kv_pages=pool.num_gpu_blocks - 1, kv_free_pages=pool.get_num_free_blocks(), running=len(scheduler.running), waiting=len(scheduler.waiting))
+        return EngineStats(kv_pages=pool.num_gpu_blocks - 1, kv_free_pages=pool.get_num_free_blocks(), running=len(scheduler.running),
+                           waiting=len(scheduler.waiting))
 
     # A step.
 

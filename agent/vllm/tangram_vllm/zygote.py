@@ -19,10 +19,13 @@ import time
 from . import main as program
 
 # All that an engine imports, with what the first request of each family would.
-MODULES = ("tangram_vllm.rank", "tangram_vllm.plugin", "tangram_vllm.experts", "tangram_vllm.loader", "vllm._C", "vllm.v1.worker.cpu_worker", "vllm.v1.attention.backends.cpu_attn",
-           "vllm.model_executor.models.qwen3_moe", "vllm.model_executor.models.mixtral", "vllm.model_executor.layers.quantization.online.base",
-           "vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors", "vllm.model_executor.warmup.kernel_warmup", "vllm.v1.worker.gpu.warmup",
-           "transformers.models.auto.configuration_auto", "transformers.models.qwen3_moe.configuration_qwen3_moe", "transformers.models.mixtral.configuration_mixtral")
+MODULES = (
+    "tangram_vllm.rank", "tangram_vllm.plugin", "tangram_vllm.experts", "tangram_vllm.loader", "vllm._C", "vllm.v1.worker.cpu_worker",
+    "vllm.v1.attention.backends.cpu_attn", "vllm.model_executor.models.qwen3_moe", "vllm.model_executor.models.mixtral",
+    "vllm.model_executor.layers.quantization.online.base", "vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors",
+    "vllm.model_executor.warmup.kernel_warmup", "vllm.v1.worker.gpu.warmup", "transformers.models.auto.configuration_auto",
+    "transformers.models.qwen3_moe.configuration_qwen3_moe", "transformers.models.mixtral.configuration_mixtral",
+)
 AWAITED = (signal.SIGCHLD, *program.ENDING)
 _PR_SET_PDEATHSIG = 1
 
@@ -92,23 +95,23 @@ def watch(child: int) -> tuple[int, bool]:
 
 def main(arguments: list[str] | None = None) -> int:
     args = program.flags().parse_args(arguments)
+    signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)  # the first process of a container would not hear what it does not wait for
     prepare()
-    signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
-    patience = Patience()
-    while True:
+    patience, wait = Patience(), 0.0
+    while not signal.sigtimedwait(program.ENDING, wait):
         begun = time.monotonic()
         child = fork()
         if child == 0:
             return program.serve(args)
         code, asked = watch(child)
         lived = time.monotonic() - begun
-        wait = None if asked or code == 0 else patience.after(lived)
-        print(f"tangram-vllm: engine {child} ended with exit code {code} after {lived:.1f} s: " + ("so does this process" if wait is None else f"the next one starts in {wait:.0f} s"),
-              file=sys.stderr, flush=True)
-        if wait is None:
+        after = None if asked or code == 0 else patience.after(lived)
+        then = "so does this process" if after is None else f"the next one starts in {after:.0f} s"
+        print(f"tangram-vllm: engine {child} ended with exit code {code} after {lived:.1f} s: {then}", file=sys.stderr, flush=True)
+        if after is None:
             return code
-        if wait and signal.sigtimedwait(program.ENDING, wait):
-            return 0
+        wait = after
+    return 0
 
 
 if __name__ == "__main__":

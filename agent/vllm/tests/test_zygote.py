@@ -61,8 +61,8 @@ class ZygoteTest(unittest.TestCase):
         world = World(self.folder / "model", models.GRANULE_ROWS, "granule-major", 32 << 20)
         self.addCleanup(world.stop)
         tls = world.folder / "certs"
-        process = self.start("--agent-socket", world.socket, "--token-file", world.token_file, "--ready-file", self.folder / "ready", "--max-model-len", 512, "--tls-ca", tls / "ca.crt",
-                             "--tls-cert", tls / "engine-p0.crt", "--tls-key", tls / "engine-p0.key")
+        process = self.start("--agent-socket", world.socket, "--token-file", world.token_file, "--ready-file", self.folder / "ready", "--max-model-len", 512,
+                             "--tls-ca", tls / "ca.crt", "--tls-cert", tls / "engine-p0.crt", "--tls-key", tls / "engine-p0.key")
         first = self.pid(process, 0, READY_S)
         self.assertNotEqual(first, process.pid)
         os.kill(first, signal.SIGKILL)
