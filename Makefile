@@ -28,7 +28,7 @@ demo-down: ## removes the demo's cluster, whatever state it is in
 demo-local: build model ## the same story with plain processes, without Kubernetes (SEED=, RANKS=)
 	@$(BUILD)/bin/tangram-demo local --seed $(SEED) --ranks $(RANKS) --out $(BUILD)/demo-local
 
-fault-matrix: build model ## every fault point x kind of fault x transition, with real processes (SHARD=i/n, ONLY=regex); an hour and a half
+fault-matrix: build model vllm-setup ## every fault point x kind of fault x transition, with real processes (SHARD=i/n, ONLY=regex); an hour and three quarters
 	@set -o pipefail; cd tests && FAULT_MATRIX=full go test ./faults -count=1 -timeout 3h -v | grep --line-buffered -v '^=== '
 
 .PHONY: demo-build

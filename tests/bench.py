@@ -130,6 +130,9 @@ BENCHES = {
                      *(most(kind + "_seconds", 1, wall=True) for kind in ("agent_kill", "agent_stop")), most("lost", 0), least("requests", 1)),
     "false-alarm": demo("fences where nobody dies: an hour of simulated steps with pauses of one rank and of the machine, real load beside busy cores",
                         "false-alarm --out build/bench/false-alarm", most("value", 0), most("lost", 0), least("tokens", 1), least("naive_fences", 1)),
+    "vllm-restart": Bench("seconds from kill -9 of an engine of vLLM to the next token of the answer that it was at, median; beside it an engine that nobody forks, and a process of "
+                          "stock vLLM from its start to a first token, on the same model", "build model vllm-setup", "build/bin/tangram-demo vllm-restart",
+                          (most("value", 3, wall=True), most("over_stock", 0.5), most("different", 0), least("kills", 1))),
     "control-cost": demo("seconds of each transition of 64 ranks in 9 agents of DeepSeek-V3 (58 x 256) without a byte moved: 48 -> 64 ranks, groups of 8 and "
                          "back, a rank lost; processor seconds of all agents and engines of the one that takes most (the goal on two cores)",
                          "control-cost --out build/bench/control-cost", most("value", 2, wall=True, alone=True), most("processor_seconds", 4, wall=True),

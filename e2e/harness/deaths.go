@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -37,7 +38,7 @@ func (w *World) KillAgent(index int) { w.all()[index].agentProcess().kill() }
 
 // KillEngine of a device of a pod. With Options.Restart another one comes.
 func (w *World) KillEngine(index, device int) {
-	w.all()[index].engineProcess(device).kill()
+	w.all()[index].engineProcess(device).signal(syscall.SIGKILL)
 }
 
 func (p *pod) engineProcess(device int) *process {
@@ -48,7 +49,7 @@ func (p *pod) engineProcess(device int) *process {
 
 // FilesOf the engine of a device that are open: what each is called.
 func (w *World) FilesOf(index, device int) ([]string, error) {
-	dir := fmt.Sprintf("/proc/%d/fd", w.all()[index].engineProcess(device).cmd.Process.Pid)
+	dir := fmt.Sprintf("/proc/%d/fd", w.all()[index].engineProcess(device).pid())
 	open, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err

@@ -16,6 +16,9 @@ import (
 // restartAfter is what a kubelet waits at least.
 const restartAfter = 100 * time.Millisecond
 
+// Ports of engines that are forked; a pod has an address of its own.
+const forkedMesh, forkedServe = 7100, 7200
+
 // pod is an agent and an engine per rank.
 type pod struct {
 	w     *World
@@ -244,7 +247,8 @@ func (p *pod) runEngine(device int) (*process, error) {
 	tls := p.w.cert(fmt.Sprintf("engine-p%d", p.index))
 	args := append(p.faults(o.EngineFaults),
 		"--agent-socket", p.socket(), "--token-file", p.token(), "--device", fmt.Sprint(device),
-		"--mesh-listen", cmp.Or(p.meshes[device], p.anyPort()), "--serve-listen", cmp.Or(p.serves[device], p.anyPort()), "--advertise", p.host(),
+		"--mesh-listen", cmp.Or(p.meshes[device], p.enginePort(forkedMesh+device)), "--serve-listen", cmp.Or(p.serves[device], p.enginePort(forkedServe+device)),
+		"--advertise", p.host(),
 		"--tls-ca", tls["ca"], "--tls-cert", tls["cert"], "--tls-key", tls["key"], "--max-batch-tokens", "24",
 		"--max-model-len", fmt.Sprint(o.MaxTokens), "--ready-file", filepath.Join(o.Dir, name+".ready"))
 	if o.Patience > 0 {
@@ -272,6 +276,14 @@ func (p *pod) host() string {
 }
 
 func (p *pod) anyPort() string { return p.host() + ":0" }
+
+// enginePort is any, but for engines that are forked anew with the flags of the first: they have those of the pod template.
+func (p *pod) enginePort(forked int) string {
+	if !p.w.o.Forked {
+		return p.anyPort()
+	}
+	return fmt.Sprintf("%s:%d", p.host(), forked)
+}
 
 // run a program of the pod, on its node.
 func (p *pod) run(name, binary string, args ...string) (*process, error) {

@@ -98,8 +98,22 @@ func (p *process) stop() {
 }
 
 // hang stops the process where it stands: it closes nothing. wake has it go on.
-func (p *process) hang() { _ = p.cmd.Process.Signal(syscall.SIGSTOP) } // it may have ended already
-func (p *process) wake() { _ = p.cmd.Process.Signal(syscall.SIGCONT) }
+func (p *process) hang() { p.signal(syscall.SIGSTOP) }
+func (p *process) wake() { p.signal(syscall.SIGCONT) }
+
+// signal whoever does the work.
+func (p *process) signal(s syscall.Signal) { _ = syscall.Kill(p.pid(), s) } // it may have ended already
+
+// pid of whoever does the work: the child, or the process that it has forked for that, which its ready file names.
+func (p *process) pid() int {
+	var ready struct {
+		Pid int `json:"pid"`
+	}
+	if wire, err := os.ReadFile(p.ready); err == nil && json.Unmarshal(wire, &ready) == nil && ready.Pid > 0 {
+		return ready.Pid
+	}
+	return p.cmd.Process.Pid
+}
 
 // kill at once; the parent death signal covers this process's own end. It runs no more, but where all cores are busy the
 // kernel may need seconds to take it away (ended).

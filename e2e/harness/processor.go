@@ -34,7 +34,7 @@ func (w *World) ProcessorTime() (agents, engines time.Duration, err error) {
 func (p *process) processorTime() (time.Duration, error) {
 	const sched = 2 // CPUCLOCK_SCHED, of all threads
 	var used unix.Timespec
-	if err := unix.ClockGettime(int32(^p.cmd.Process.Pid<<3|sched), &used); err != nil {
+	if err := unix.ClockGettime(int32(^p.pid()<<3|sched), &used); err != nil {
 		return 0, fmt.Errorf("processor time of %s: %w", p.name, err)
 	}
 	return time.Duration(used.Nano()), nil

@@ -17,7 +17,7 @@ func (o *Options) PythonEngine(venv string, packages []string, run ...string) []
 		"PYTHONPATH=" + strings.Join(path, ":"), filepath.Join(o.Root, "build", venv, "bin/python")}, run...)
 }
 
-// VLLM is Options.Engine of agent/vllm: one EngineCore of vLLM for each rank. o.Root must be absolute.
-func (o *Options) VLLM() []string {
-	return o.PythonEngine("vllm", []string{"agent/vllm"}, "-m", "tangram_vllm.main")
+// VLLM makes the engines agent/vllm's: one EngineCore of vLLM for each rank, forked by a process that has done its imports. o.Root must be absolute.
+func (o *Options) VLLM() {
+	o.Engine, o.Forked = o.PythonEngine("vllm", []string{"agent/vllm"}, "-m", "tangram_vllm.zygote"), true
 }

@@ -48,6 +48,8 @@ type Options struct {
 	EngineFlags []string
 	// Engine is a command that runs in place of the reference engine, with the same flags after it.
 	Engine []string
+	// Forked: what Engine starts is no engine but forks one, and the next as soon as that is dead, with the same flags.
+	Forked bool
 	// StubEngines compute nothing (e2e/stub), and there is no gateway: what agents and control cost.
 	StubEngines bool
 	// SizesOnly: also memory has sizes and no bytes.

@@ -174,9 +174,12 @@ func (c *Client) once(ctx context.Context, body []byte, result *Result) (again b
 	return false, errors.New("the stream broke off")
 }
 
+// Source of requests by index, without end.
+type Source interface{ At(i int) Request }
+
 // Play sends requests 0, 1, ... at their arrival times, at most `atOnce` at a time, until
 // stop closes, and waits for those under way. Results are in order of index.
-func (c *Client) Play(ctx context.Context, t *Trace, atOnce int, stop <-chan struct{}) []*Result {
+func (c *Client) Play(ctx context.Context, t Source, atOnce int, stop <-chan struct{}) []*Result {
 	start := time.Now()
 	slots := make(chan struct{}, atOnce)
 	var wait sync.WaitGroup

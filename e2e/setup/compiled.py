@@ -11,10 +11,7 @@ import pathlib
 import py_compile
 import sys
 
-# With what the first request of each family would import.
-MODULES = ("tangram_vllm.main", "tangram_vllm.rank", "vllm._C", "vllm.v1.worker.cpu_worker", "vllm.v1.attention.backends.cpu_attn", "vllm.model_executor.models.qwen3_moe",
-           "vllm.model_executor.models.mixtral", "vllm.model_executor.layers.quantization.online.base", "transformers.models.auto.configuration_auto",
-           "transformers.models.qwen3_moe.configuration_qwen3_moe", "transformers.models.mixtral.configuration_mixtral")
+from tangram_vllm.zygote import MODULES
 
 
 def main(out: pathlib.Path, places: dict[pathlib.Path, pathlib.PurePosixPath]) -> None:

@@ -52,7 +52,7 @@ for library in "${libraries[@]}"; do
 done
 # vLLM asks lscpu about the processors, by way of a shell. Nothing is written but below /tmp, and compiled files are taken as they are: their sources cannot change.
 $builder build-image --name tangram.dev/vllm:dev --out $out --user 65532 \
-  --entrypoint "$home/bin/$version" --entrypoint -m --entrypoint tangram_vllm.main \
+  --entrypoint "$home/bin/$version" --entrypoint -m --entrypoint tangram_vllm.zygote \
   --env PYTHONHOME=$home --env PYTHONPATH=$root/own:$root/packages --env PYTHONPYCACHEPREFIX=$compiled --env PYTHONDONTWRITEBYTECODE=1 \
   --env TANGRAM_CLIENT_LIBRARY=$root/lib/libtangram_engine.so --env TANGRAM_EXPERTS_LIBRARY=$root/lib/libtangram_experts.so \
   --env HOME=/tmp --env OMP_NUM_THREADS=1 \

@@ -92,10 +92,10 @@ func (f fault) draw(n int) int {
 	return int(h.Sum32() % uint32(n))
 }
 
-// matrix of all cells. points by transition are what it passes (expected.txt), takes what a point can do besides
+// matrix of all cells of some transitions. points by transition are what it passes (expected.txt), takes what a point can do besides
 // (--list-fault-points). The kinds of `elsewhere` take turns over the points, so that each meets every transition; so do
 // those of `atThePoint` where the fault is the second one.
-func matrix(points map[string][]string, takes map[string][]string) []fault {
+func matrix(transitions []transition, points map[string][]string, takes map[string][]string) []fault {
 	var out []fault
 	for i, tr := range transitions {
 		for j, point := range points[tr.name] {

@@ -15,8 +15,7 @@ import (
 )
 
 const (
-	tries    = 4               // of a play until what it is for was passed
-	reach    = 8 * time.Second // for a point that the transition passes when nobody dies
+	tries    = 4 // of a play until what it is for was passed
 	together = 20 * time.Millisecond
 	hang     = 20 * time.Second // until an engine that hangs was left out, or what it held up was given up
 	// An agent hangs for so long, or until that happens: longer than the driver waits for its answer.
@@ -78,7 +77,7 @@ func (s *stage) playOnce(ctx context.Context, f fault) (t toll, notReached bool,
 	}
 	whole := time.Since(c.struck).Seconds()
 	results := end()
-	if err := s.reference.check(ctx, results); err != nil {
+	if err := s.judge.check(ctx, results); err != nil {
 		return t, false, err
 	}
 	if err := s.await(ctx, f.transition.to, before.epoch, true); err != nil {
@@ -89,7 +88,7 @@ func (s *stage) playOnce(ctx context.Context, f fault) (t toll, notReached bool,
 		return t, notReached, err
 	}
 	t.Whole, t.Held = whole, c.held.Seconds()
-	return t, t.carriedNothing(f), t.excess(f, s.share)
+	return t, t.carriedNothing(f), t.excess(f, s.bounds)
 }
 
 // strikeUnderWay begins the transition, and strikes while somebody stands at the point.
@@ -132,7 +131,7 @@ func (c *cell) begin(ctx context.Context, last bool, armed func() error) (notRea
 	if err := c.keep(tr.to); err != nil {
 		return false, err
 	}
-	if !eventually(ctx, reach, func() bool { return exists(filepath.Join(dir, tr.first.at+".hit")) }) {
+	if !eventually(ctx, c.reach, func() bool { return exists(filepath.Join(dir, tr.first.at+".hit")) }) {
 		return true, nil
 	}
 	for _, p := range c.living { // what is passed from now on is what comes of the fault
@@ -184,7 +183,7 @@ func (c *cell) reached(point string) (int, error) {
 		}
 		return len(at()) > 0
 	}
-	if !eventually(context.Background(), reach, come) {
+	if !eventually(context.Background(), c.reach, come) {
 		return -1, nil
 	}
 	time.Sleep(together) // most points are passed by all at about the same time: any of them may be the one
@@ -246,7 +245,7 @@ func (c *cell) strike(ctx context.Context, kind, point string, at int, last bool
 		if err := os.WriteFile(armed, []byte(action), 0o600); err != nil {
 			return err
 		}
-		if !eventually(ctx, reach, func() bool { return !exists(armed) }) {
+		if !eventually(ctx, c.reach, func() bool { return !exists(armed) }) {
 			return fmt.Errorf("%s does not take %s", point, action)
 		}
 		return nil
@@ -451,7 +450,7 @@ func (s *stage) surveyOnce(ctx context.Context, tr transition) ([]string, error)
 	if err = errors.Join(err, c.release()); err != nil {
 		return nil, err
 	}
-	if len(s.Living()) < startPods { // only the repair: a pod that comes passes the points of a join
+	if len(s.Living()) < s.pods { // only the repair: a pod that comes passes the points of a join
 		err = s.awaitRepaired(ctx, before.epoch)
 	} else {
 		err = s.await(ctx, tr.to, before.epoch, false)
@@ -469,12 +468,12 @@ func (s *stage) surveyOnce(ctx context.Context, tr transition) ([]string, error)
 	if err := s.await(ctx, tr.to, before.epoch, false); err != nil {
 		return nil, err
 	}
-	return out, s.reference.check(ctx, end())
+	return out, s.judge.check(ctx, end())
 }
 
 // awaitRepaired until all members of a layout of a later epoch step.
 func (s *stage) awaitRepaired(ctx context.Context, above uint64) error {
-	ctx, cancel := context.WithTimeout(ctx, settle)
+	ctx, cancel := context.WithTimeout(ctx, s.settle)
 	defer cancel()
 	for {
 		all, err := s.Status(ctx)

@@ -12,6 +12,11 @@ import (
 	"tangram.dev/tests/internal/worlds"
 )
 
+// judge says what is wrong with what clients got; nil: nothing.
+type judge interface {
+	check(ctx context.Context, results []*load.Result) error
+}
+
 // reference is a world of one rank in which nothing ever happens. Each request is asked of it once.
 type reference struct {
 	world   *harness.World

@@ -70,7 +70,7 @@ func kinds() []string { return slices.Concat(atThePoint, elsewhere, atSome) }
 func TestSamplesCoverAllInAWeek(t *testing.T) {
 	takes, err := harness.FaultPoints(t.Context(), worlds.Root)
 	require.NoError(t, err)
-	sent := matrix(readExpected(t), takes)
+	sent := matrix(transitions, readExpected(t), takes)
 	requireWeeks(t, sent)
 	requireWeeks(t, onOneNode(sent))
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -20,41 +19,27 @@ import (
 	"tangram.dev/tests/internal/worlds"
 )
 
-const (
-	startPods = 4
-	settle    = 45 * time.Second
-	look      = 80 * time.Millisecond
-	leastStep = 20 * time.Millisecond // of engines: the world is busy, the machine is not
-	busy      = settle                // for every rank to serve a request
-	answer    = 50                    // tokens at most: each case waits for the last one
-	// A round of the trace arrives within this, so that a request is always waiting for one to end: the trace comes in bursts,
-	// and between them no KV would be anywhere.
-	allAtOnce = 100 * time.Millisecond
-)
+const look = 80 * time.Millisecond
 
 // stage is a world that cases play on, one after another, as long as they end well.
 type stage struct {
 	*harness.World
-	keeper    *harness.Keeper
-	did       []harness.Did // by keepers that are no more
-	trace     *load.Trace
-	reference *reference
-	share     uint64 // of the experts' bytes, that a rank holds at most
+	*scene
+	keeper *harness.Keeper
+	did    []harness.Did // by keepers that are no more
+	bounds bounds
 }
 
-func newStage(t *testing.T, r *reference, oneNode bool) *stage {
+func newStage(t *testing.T, sc *scene) *stage {
 	t.Helper()
-	pods := slices.Repeat([]int{1}, startPods)
-	w := worlds.StartTiny(t, harness.Options{Pods: pods, Restart: true, FaultDirs: true, LeastStep: leastStep, OneNode: oneNode})
-	s := &stage{World: w, trace: worlds.NewTrace(t, 9, allAtOnce), reference: r}
-	s.trace.MaxAnswer = answer
+	s := &stage{World: sc.start(t), scene: sc}
 	t.Cleanup(s.endKeeper)
-	require.NoError(t, s.lead(t.Context(), four))
+	require.NoError(t, s.lead(t.Context(), sc.rest))
 	all, err := s.Status(t.Context())
 	require.NoError(t, err)
 	v, err := geometry.New(all[0].Geometry)
 	require.NoError(t, err)
-	s.share = share(v.Proto, v.ExpertBytes)
+	s.bounds = bounds{uint64(sc.most) * v.ExpertBytes * uint64(len(v.Proto.MoeLayers)), sc.slower}
 	return s
 }
 
@@ -92,7 +77,7 @@ func (s *stage) lead(ctx context.Context, to shape) error {
 // the middle of anything, every pool adds up, at an epoch above the one given. At rest, when nobody asks for anything: no page of KV is taken, and each
 // rank has the memory that its layout says. An error tells what was wrong last.
 func (s *stage) await(ctx context.Context, to shape, above uint64, rest bool) error {
-	ctx, cancel := context.WithTimeout(ctx, settle)
+	ctx, cancel := context.WithTimeout(ctx, s.settle)
 	defer cancel()
 	var last error
 	for {
@@ -113,7 +98,7 @@ func (s *stage) await(ctx context.Context, to shape, above uint64, rest bool) er
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the world is not as wanted after %v: %w", settle, last)
+			return fmt.Errorf("the world is not as wanted after %v: %w", s.settle, last)
 		case <-time.After(look):
 		}
 	}
@@ -202,14 +187,14 @@ func misplaced(l *tangramv1.Layout, to shape) error {
 // load the world. end stops the load and gives what came of it.
 func (s *stage) load(ctx context.Context) (end func() []*load.Result) {
 	halt, played := make(chan struct{}), make(chan []*load.Result, 1)
-	go func() { played <- worlds.Client(s.World).Play(ctx, s.trace, 2*startPods, halt) }()
+	go func() { played <- worlds.Client(s.World).Play(ctx, s.source, 2*s.pods, halt) }()
 	return sync.OnceValue(func() []*load.Result { close(halt); return <-played })
 }
 
 // awaitBusy until each rank of the layout in force has served a request since the load began; which rank serves how
 // many is the gateway's choice.
 func (s *stage) awaitBusy(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, busy)
+	ctx, cancel := context.WithTimeout(ctx, s.settle)
 	defer cancel()
 	seen := map[string]bool{}
 	for {
@@ -229,7 +214,7 @@ func (s *stage) awaitBusy(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("under load for %v, these serve nothing: %v; %w", busy, idle, errors.Join(err, ctx.Err()))
+			return fmt.Errorf("under load for %v, these serve nothing: %v; %w", s.settle, idle, errors.Join(err, ctx.Err()))
 		case <-time.After(look):
 		}
 	}
@@ -237,7 +222,7 @@ func (s *stage) awaitBusy(ctx context.Context) error {
 
 // refill: as many pods live as at the start.
 func (s *stage) refill(ctx context.Context) error {
-	for len(s.Living()) < startPods {
+	for len(s.Living()) < s.pods {
 		if _, err := s.AddPod(ctx, 1); err != nil {
 			return err
 		}

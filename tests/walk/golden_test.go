@@ -21,24 +21,12 @@ import (
 	"tangram.dev/tests/internal/worlds"
 )
 
-// golden is what Hugging Face transformers computed (e2e/model/make_golden.py).
-type golden struct {
-	Checkpoint map[string]string `json:"checkpoint_sha256"`
-	Cases      []struct {
-		Prompt []uint32 `json:"prompt"`
-		Tokens []uint32 `json:"tokens"`
-	} `json:"cases"`
-}
+// golden is what transformers computed, to be asked of worlds.
+type golden struct{ worlds.Golden }
 
 func readGolden(t *testing.T, preset string) *golden {
 	t.Helper()
-	wire, err := os.ReadFile(filepath.Join(worlds.Root, "e2e/model/golden", preset+".json"))
-	require.NoError(t, err)
-	g := &golden{}
-	require.NoError(t, json.Unmarshal(wire, g))
-	require.NotEmpty(t, g.Cases)
-	require.NotEmpty(t, g.Checkpoint)
-	return g
+	return &golden{worlds.ReadGolden(t, preset)}
 }
 
 // requireGiven: the files are those that transformers was given.

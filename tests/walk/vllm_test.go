@@ -2,6 +2,7 @@ package walk
 
 import (
 	"fmt"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -45,8 +46,10 @@ func TestVllmDies(t *testing.T) {
 	g := readGolden(t, "demo")
 	checkpoint, err := harness.Checkpoint(t.Context(), worlds.Root, "demo-f32")
 	require.NoError(t, err)
-	o := vllmEngines(t, harness.Options{Granule: 16, Checkpoint: checkpoint, Pods: []int{1, 1, 1}})
-	o.Restart, o.MaxTokens = true, 512
+	o := harness.Options{Granule: 16, Checkpoint: checkpoint, Pods: []int{1, 1, 1}, Restart: true, MaxTokens: 512}
+	o.Root, err = filepath.Abs(worlds.Root)
+	require.NoError(t, err)
+	o.VLLM()
 	a := &alive{World: start(t, o)}
 	a.keep(t, 3, "Expert")
 	t.Cleanup(func() { a.keeper.Kill() })

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "agent/client/versioned.h"
 #include "agent/engine/abi/called.h"
@@ -67,6 +68,8 @@ Status Open(const tge_options& o, tge_engine* out) {
   milliseconds(o.most_silence_ms, &out->turn.patience.most);
   milliseconds(o.least_silence_ms, &out->turn.patience.least);
   milliseconds(o.idle_pause_ms, &out->turn.idle_pause);
+  milliseconds(o.least_step_ms, &out->turn.least_step);
+  tangram::fault::Follow(Text(o.fault_dir));  // before there are threads that pass points
   out->block_tokens = o.block_tokens;
   auto opened = Host::Open(std::move(host), out->stop);
   if (!opened.ok()) return opened.status();

@@ -4,8 +4,12 @@
 
 #include <algorithm>
 
+#include "agent/base/fault.h"
+
 namespace tangram::engine {
 namespace {
+
+const fault::Point kBeforeEmit("engine.before_emit");
 
 constexpr uint64_t kPullAtOnce = 16 << 20;
 
@@ -169,6 +173,7 @@ Status Called::Exchange(uint64_t sequence, const tge_bytes* send, tge_bytes* rec
 
 Status Called::MayEmit() {
   if (input_ == nullptr) return {Code::kInvalid, "tge_may_emit outside of a step"};
+  (void)fault::Hit("engine.before_emit");
   Status may = input_->between.MayEmit();
   lost_ = lost_ || !may.ok();
   return may;

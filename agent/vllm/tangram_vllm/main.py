@@ -20,20 +20,21 @@ def flags() -> argparse.ArgumentParser:
         parser.add_argument(f"--{name}", required=True, help=help_)
     for name, default, help_ in (("mesh-listen", "127.0.0.1:0", "host:port for other engines"), ("serve-listen", "127.0.0.1:0", "host:port for gateways"),
                                  ("advertise", "", "host that others reach this engine at"), ("ready-file", "", "JSON with the real endpoints, once attached"),
-                                 ("log-level", "info", "of the kit")):
+                                 ("log-level", "info", "of the kit"), ("fault-dir", "", "for tests: directory that arms faults while it runs")):
         parser.add_argument(f"--{name}", default=default, help=help_)
     for name, value, help_ in (("device", 0, "which of the pod's ranks, from 0"), ("agent-wait-seconds", 60, "how long to wait for the agent"),
                                ("block-tokens", 32, "positions of a KV block, a multiple of 32"), ("max-batch-tokens", 512, "tokens of a step"),
                                ("max-running", 64, "requests that run at once"), ("max-model-len", 2048, "most tokens of prompt and answer"),
                                ("exchange-timeout-ms", 10000, "a peer silent for so long is gone, always"),
-                               ("least-timeout-ms", 1000, "... and at the earliest"), ("threads", 1, "of a step")):
+                               ("least-timeout-ms", 1000, "... and at the earliest"), ("least-step-ms", 0, "a step with work takes at least so long"),
+                               ("threads", 1, "of a step")):
         parser.add_argument(f"--{name}", type=int, default=value, help=help_)
     parser.add_argument("--insecure-fabric", action="store_true", help="mesh in plain TCP, for networks that are closed to others")
     return parser
 
 
-def main(arguments: list[str] | None = None) -> int:
-    args = flags().parse_args(arguments)
+def serve(args: argparse.Namespace) -> int:
+    """The engine, until it is asked to end. Gives the exit code; whatever makes a rank unfit is raised."""
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # before there are other threads, which have what their maker has
     from .rank import Rank  # vLLM's imports take seconds: bad flags are told before
 
@@ -42,13 +43,17 @@ def main(arguments: list[str] | None = None) -> int:
         tls_cert=args.tls_cert, tls_key=args.tls_key, block_tokens=args.block_tokens, device=args.device, agent_wait_seconds=args.agent_wait_seconds,
         advertise=args.advertise, insecure_fabric=args.insecure_fabric, ready_file=args.ready_file,
         slab_formats=SlabFormat.GRANULE_MAJOR | SlabFormat.ROW_MAJOR, most_silence_ms=args.exchange_timeout_ms, least_silence_ms=args.least_timeout_ms,
-        log_level=args.log_level,
+        log_level=args.log_level, least_step_ms=args.least_step_ms, fault_dir=args.fault_dir,
     )
     # Python's handlers run between two of the main thread's instructions, and outside of a world the kit calls none: a thread waits in their place.
     threading.Thread(target=lambda: (signal.sigwait(ENDING), kit.stop()), daemon=True).start()
     kit.run(Rank(kit, max_model_len=args.max_model_len, max_batch_tokens=args.max_batch_tokens, max_requests=args.max_running, block_tokens=args.block_tokens,
                  threads=args.threads))
     return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return serve(flags().parse_args(arguments))
 
 
 if __name__ == "__main__":

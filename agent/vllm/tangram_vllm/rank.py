@@ -87,7 +87,9 @@ class Rank:
 
     def stats(self) -> EngineStats:
         pool, scheduler = self.core.scheduler.kv_cache_manager.block_pool, self.core.scheduler
-        return EngineStats(kv_pages=pool.num_gpu_blocks, kv_free_pages=pool.get_num_free_blocks(), running=len(scheduler.running), waiting=len(scheduler.waiting))
+        # One block is nobody's: vLLM pads with it.
+        return EngineStats(kv_pages=pool.num_gpu_blocks - 1, kv_free_pages=pool.get_num_free_blocks(), running=len(scheduler.running),
+                           waiting=len(scheduler.waiting))
 
     # A step.
 

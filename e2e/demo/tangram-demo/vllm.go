@@ -43,7 +43,8 @@ func withVLLM(h *harness.Options) (err error) {
 	if h.Root, err = filepath.Abs(h.Root); err != nil {
 		return err
 	}
-	h.Engine, h.EngineFlags = h.VLLM(), vllmFlags
+	h.VLLM()
+	h.EngineFlags = vllmFlags
 	return nil
 }
 

@@ -42,6 +42,8 @@ typedef struct {
   uint32_t most_silence_ms, least_silence_ms; /* of a peer; 0: 10000 and 1000 */
   uint32_t idle_pause_ms;                     /* longest pause of a world without work; 0: 4 */
   const char* log_level;                      /* NULL: info */
+  uint32_t least_step_ms; /* a step with work takes at least so long; 0: as long as it takes */
+  const char* fault_dir;  /* for tests: a directory that arms faults meanwhile; NULL: none */
 } tge_options;
 
 /* TG_OK, TG_REFUSED (the request or the layout, why says so), TG_NO_ROOM; of tge_exchange and of

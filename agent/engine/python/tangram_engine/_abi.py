@@ -21,7 +21,7 @@ class Options(ctypes.Structure):
         ("mesh_listen", c_char_p), ("serve_listen", c_char_p), ("advertise", c_char_p), ("tls_ca", c_char_p), ("tls_cert", c_char_p),
         ("tls_key", c_char_p), ("insecure_fabric", c_int), ("ready_file", c_char_p), ("block_tokens", c_uint32), ("slab_formats", c_uint32),
         ("even_shards_only", c_int), ("most_silence_ms", c_uint32), ("least_silence_ms", c_uint32), ("idle_pause_ms", c_uint32),
-        ("log_level", c_char_p),
+        ("log_level", c_char_p), ("least_step_ms", c_uint32), ("fault_dir", c_char_p),
     ]
 
 

@@ -154,17 +154,16 @@ class Kit:
     def open(cls, *, agent_socket: str, token_file: str, mesh_listen: str, serve_listen: str, tls_ca: str, tls_cert: str, tls_key: str, block_tokens: int,
              device: int = 0, agent_wait_seconds: int = 60, advertise: str = "", insecure_fabric: bool = False, ready_file: str = "",
              slab_formats: SlabFormat = SlabFormat.GRANULE_MAJOR, even_shards_only: bool = False, most_silence_ms: int = 0, least_silence_ms: int = 0,
-             idle_pause_ms: int = 0, log_level: str = "info") -> Kit:
-        """Listens, waits for the agent, attaches. Raises the classes of tangram_client.errors, which say which option is wrong."""
+             idle_pause_ms: int = 0, log_level: str = "info", least_step_ms: int = 0, fault_dir: str = "") -> Kit:
+        """Listens, waits for the agent, attaches. Raises the classes of tangram_client.errors, which say which option is wrong. `fault_dir` is for tests."""
         options, error, out = _abi.sized(_abi.Options), _abi.sized(_abi.Error), ctypes.c_void_p()
         for name, value in locals().copy().items():
             if name in ("cls", "options", "error", "out"):
                 continue
             setattr(options, name, value.encode() if isinstance(value, str) else int(value))
-        if not advertise:
-            options.advertise = None
-        if not ready_file:
-            options.ready_file = None
+        for name in ("advertise", "ready_file", "fault_dir"):
+            if not getattr(options, name):
+                setattr(options, name, None)
         _abi.check(_abi.lib.tge_open(ctypes.byref(options), ctypes.byref(out), ctypes.byref(error)), error)
         return cls(out)
 

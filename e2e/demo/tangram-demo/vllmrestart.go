@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"tangram.dev/e2e/harness"
+	"tangram.dev/e2e/load"
+)
+
+// restartTokens of a request: an engine of the small model needs seconds for them, within which it is killed.
+const restartTokens = 400
+
+func vllmRestartCommand() *cobra.Command {
+	o := &options{}
+	c := &cobra.Command{Use: "vllm-restart", Short: "the vllm-restart bench: an engine is killed, and serves again", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return vllmRestart(cmd.Context(), *o) }}
+	c.Flags().StringVar(&o.out, "out", "build/bench/vllm-restart", "folder of logs")
+	o.rootFlag(c)
+	return c
+}
+
+// vllmRestart: in a world of one rank the engine is killed in the middle of an answer. Beside it what an engine costs that has nobody to fork it, and what a
+// process of stock vLLM takes to its first token.
+func vllmRestart(ctx context.Context, o options) (err error) {
+	if o.root, err = filepath.Abs(o.root); err != nil {
+		return err
+	}
+	if o.checkpoint, err = harness.Checkpoint(ctx, o.root, vllmPreset); err != nil {
+		return err
+	}
+	lines := json.NewEncoder(os.Stdout)
+	kills, colds := 5, 2
+	if os.Getenv("QUICK") == "1" {
+		kills, colds = 3, 1
+	}
+	forked, different, err := engineKills(ctx, o, true, kills)
+	if err != nil {
+		return err
+	}
+	if err := lines.Encode(map[string]any{"engine": "forked anew", "seconds": forked}); err != nil {
+		return err
+	}
+	cold, alsoDifferent, err := engineKills(ctx, o, false, colds)
+	if err != nil {
+		return err
+	}
+	if err := lines.Encode(map[string]any{"engine": "started anew", "seconds": cold}); err != nil {
+		return err
+	}
+	stock := map[string]float64{}
+	for range colds {
+		if stock, err = stockStart(ctx, o); err != nil {
+			return err
+		}
+		if err := lines.Encode(map[string]any{"engine": "stock vLLM", "seconds": stock}); err != nil {
+			return err
+		}
+	}
+	worst, middle := slices.Max(forked), median(forked)
+	return lines.Encode(map[string]any{"bench": "vllm-restart", "value": middle, "unit": "s", "ceiling": stock["first_token"], "ratio": middle / stock["first_token"],
+		"metrics": map[string]any{"worst_seconds": worst, "without_zygote_seconds": slices.Min(cold), "stock_import_seconds": stock["import"], "stock_seconds": stock["first_token"],
+			"over_stock": middle / stock["first_token"], "kills": len(forked), "different": different + alsoDifferent},
+		"env": map[string]any{"cpus": runtime.NumCPU(), "go": runtime.Version(), "model": vllmPreset}})
+}
+
+// engineKills gives the seconds from each kill to the next token of the answer in whose middle it was, and how many answers differ from one that nothing
+// disturbed.
+func engineKills(ctx context.Context, o options, forked bool, kills int) (seconds []float64, different int, err error) {
+	h := harness.Options{Root: o.root, Dir: filepath.Join(o.out, fmt.Sprintf("forked-%t", forked)), Checkpoint: o.checkpoint, Pods: harness.Pods(1), Restart: true}
+	h.VLLM()
+	if h.EngineFlags = vllmFlags; !forked {
+		h.Engine, h.Forked = h.PythonEngine("vllm", []string{"agent/vllm"}, "-m", "tangram_vllm.main"), false
+	}
+	w, err := harness.Start(ctx, h)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer w.Stop()
+	keeper, err := w.Keep(1, "Expert", nil)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer keeper.Kill()
+	if _, err := keeper.Await(ctx, "the first layout", func(d harness.Did) bool { return d.Did == "apply" && d.Error == "" }); err != nil {
+		return nil, 0, err
+	}
+	request := load.Request{Prompt: []uint32{1, 2, 3, 5, 8, 13, 21}, MaxTokens: restartTokens, TopP: 1}
+	ask := func(c *load.Counters) *load.Result {
+		client := &load.Client{URL: w.URL(), Model: w.Model(), HTTP: &http.Client{}, Counters: c, Patience: 2 * time.Minute}
+		return client.Do(ctx, request)
+	}
+	undisturbed := ask(nil)
+	if undisturbed.Err != nil {
+		return nil, 0, undisturbed.Err
+	}
+	for range kills {
+		answered, counted := make(chan *load.Result, 1), &load.Counters{}
+		go func() { answered <- ask(counted) }()
+		for counted.Now().Tokens < restartTokens/8 {
+			if err := sleep(ctx, time.Millisecond); err != nil {
+				return nil, 0, err
+			}
+		}
+		at := time.Now()
+		w.KillEngine(0, 0)
+		result := <-answered
+		if result.Err != nil {
+			return nil, 0, fmt.Errorf("an engine was killed, and its request lost: %w", result.Err)
+		}
+		if result.Differs(undisturbed) != "" {
+			different++
+		}
+		// What the gateway had before the kill may come a moment after it: the engine is back where the longest pause ends.
+		back := result.Tokens[0].At
+		longest := time.Duration(0)
+		for i := 1; i < len(result.Tokens); i++ {
+			if gap := result.Tokens[i].At.Sub(result.Tokens[i-1].At); gap > longest {
+				longest, back = gap, result.Tokens[i].At
+			}
+		}
+		seconds = append(seconds, back.Sub(at).Seconds())
+		say("%.2f s from the kill to a token", seconds[len(seconds)-1])
+		if err := sleep(ctx, 2*time.Second); err != nil {
+			return nil, 0, err
+		}
+	}
+	return seconds, different, nil
+}
+
+// stockStart gives the seconds that a process of vLLM as it is, on the same checkpoint, has taken to the end of its imports and to a first token.
+func stockStart(ctx context.Context, o options) (map[string]float64, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(o.root, "build/vllm/bin/python"), filepath.Join(o.root, "agent/vllm/tests/stock_start.py"), o.checkpoint)
+	cmd.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "PYTHONDONTWRITEBYTECODE=1")
+	var said strings.Builder
+	cmd.Stderr = &said
+	began := time.Now()
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("stock vLLM (of make vllm-setup): %w", err)
+	}
+	seconds := map[string]float64{}
+	for event, lines := "", json.NewDecoder(out); lines.Decode(&event) == nil; {
+		seconds[event] = time.Since(began).Seconds()
+	}
+	if err := cmd.Wait(); err != nil {
+		return nil, fmt.Errorf("stock vLLM: %w: %s", err, said.String()[max(0, said.Len()-1000):])
+	}
+	if seconds["first_token"] == 0 {
+		return nil, fmt.Errorf("stock vLLM gave no token: %v", seconds)
+	}
+	return seconds, nil
+}

@@ -1,0 +1,50 @@
+package faults
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"tangram.dev/e2e/harness"
+	"tangram.dev/e2e/load"
+	"tangram.dev/tests/internal/worlds"
+)
+
+// scene is what a matrix is played on: worlds one after another, the load, and what they are held to.
+type scene struct {
+	report      string // its file in build/fault-matrix
+	transitions []transition
+	surveyed    func(point string) bool // nil: all are
+	start       func(*testing.T) *harness.World
+	pods        int // that live
+	rest        shape
+	source      load.Source
+	judge       judge
+	settle      time.Duration // until a world is as wanted, and until each rank has served a request
+	reach       time.Duration // for a point that the transition passes when nobody dies
+	most        int           // experts of a layer that one rank holds
+	slower      float64       // bounds.slower
+	oneNode     bool
+}
+
+const (
+	leastStep = 20 * time.Millisecond // of engines: the world is busy, the machine is not
+	answer    = 50                    // tokens at most: each case waits for the last one
+	// A round of the trace arrives within this, so that a request is always waiting for one to end: the trace comes in bursts,
+	// and between them no KV would be anywhere.
+	allAtOnce = 100 * time.Millisecond
+)
+
+// referenceScene has worlds of the reference engine, under the demo's load.
+func referenceScene(t *testing.T, oneNode bool) *scene {
+	t.Helper()
+	const pods = 4
+	trace := worlds.NewTrace(t, 9, allAtOnce)
+	trace.MaxAnswer = answer
+	start := func(t *testing.T) *harness.World {
+		t.Helper()
+		return worlds.StartTiny(t, harness.Options{Pods: slices.Repeat([]int{1}, pods), Restart: true, FaultDirs: true, LeastStep: leastStep, OneNode: oneNode})
+	}
+	return &scene{report: "report.json", transitions: transitions, start: start, pods: pods, rest: four, source: trace, judge: newReference(t),
+		settle: 45 * time.Second, reach: 8 * time.Second, most: 4 /* of 10: on three ranks, or with copies on four */, slower: 1, oneNode: oneNode}
+}
