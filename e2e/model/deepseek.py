@@ -1,6 +1,6 @@
 """DeepSeek-V2 and V3: presets, config.json, tensors."""
 
-from tensors import FP8_BLOCK, STD, Tensor, scaled
+from tensors import FP8_BLOCK, QUANTISATION, STD, Tensor, matrix, mlp
 
 # mscale over mscale_all_dim scales the table of angles, mscale_all_dim the scores. In what was published the two are
 # equal, so one preset has others.
@@ -73,23 +73,13 @@ def config(p: dict, vocab: int) -> dict:
     else:
         out["rope_scaling"], out["rope_theta"] = p["yarn"] | {"type": "yarn"}, 10000
     if p["fp8"]:
-        out["quantization_config"] = {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
-                                      "weight_block_size": [FP8_BLOCK, FP8_BLOCK]}
+        out["quantization_config"] = QUANTISATION
     return out
 
 
 def tensors(p: dict, vocab: int):
     """Every tensor, in the order of the network."""
-    h, heads, kv = p["hidden"], p["heads"], p["kv_rank"]
-
-    def matrix(name, rows, cols):  # of those that a checkpoint in FP8 has in FP8
-        yield from scaled(name, (rows, cols)) if p["fp8"] else [Tensor(name, (rows, cols))]
-
-    def mlp(prefix, inner):
-        yield from matrix(prefix + "gate_proj.weight", inner, h)
-        yield from matrix(prefix + "up_proj.weight", inner, h)
-        yield from matrix(prefix + "down_proj.weight", h, inner)
-
+    h, heads, kv, fp8 = p["hidden"], p["heads"], p["kv_rank"], p["fp8"]
     yield Tensor("model.embed_tokens.weight", (vocab, h))
     for i in range(p["layers"]):
         layer = f"model.layers.{i}."
@@ -97,24 +87,24 @@ def tensors(p: dict, vocab: int):
         yield Tensor(layer + "input_layernorm.weight", (h,))
         query = heads * (p["nope"] + p["rope"])
         if p["q_rank"] is None:
-            yield from matrix(attention + "q_proj.weight", query, h)
+            yield from matrix(attention + "q_proj.weight", query, h, fp8)
         else:
-            yield from matrix(attention + "q_a_proj.weight", p["q_rank"], h)
+            yield from matrix(attention + "q_a_proj.weight", p["q_rank"], h, fp8)
             yield Tensor(attention + "q_a_layernorm.weight", (p["q_rank"],))
-            yield from matrix(attention + "q_b_proj.weight", query, p["q_rank"])
-        yield from matrix(attention + "kv_a_proj_with_mqa.weight", kv + p["rope"], h)
+            yield from matrix(attention + "q_b_proj.weight", query, p["q_rank"], fp8)
+        yield from matrix(attention + "kv_a_proj_with_mqa.weight", kv + p["rope"], h, fp8)
         yield Tensor(attention + "kv_a_layernorm.weight", (kv,))
-        yield from matrix(attention + "kv_b_proj.weight", heads * (p["nope"] + p["value"]), kv)
-        yield from matrix(attention + "o_proj.weight", h, heads * p["value"])
+        yield from matrix(attention + "kv_b_proj.weight", heads * (p["nope"] + p["value"]), kv, fp8)
+        yield from matrix(attention + "o_proj.weight", h, heads * p["value"], fp8)
         yield Tensor(layer + "post_attention_layernorm.weight", (h,))
         if i < p["dense_layers"]:
-            yield from mlp(layer + "mlp.", DENSE_INNER_FACTOR * h)
+            yield from mlp(layer + "mlp.", DENSE_INNER_FACTOR * h, h, fp8)
             continue
         yield Tensor(layer + "mlp.gate.weight", (p["experts"], h))
         if p["model"] == "v3":
             yield Tensor(layer + "mlp.gate.e_score_correction_bias", (p["experts"],), "bias")
-        yield from mlp(layer + "mlp.shared_experts.", p["shared"] * p["moe_inner"])
+        yield from mlp(layer + "mlp.shared_experts.", p["shared"] * p["moe_inner"], h, fp8)
         for e in range(p["experts"]):
-            yield from mlp(f"{layer}mlp.experts.{e}.", p["moe_inner"])
+            yield from mlp(f"{layer}mlp.experts.{e}.", p["moe_inner"], h, fp8)
     yield Tensor("model.norm.weight", (h,))
     yield Tensor("lm_head.weight", (vocab, h))

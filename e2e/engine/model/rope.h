@@ -30,8 +30,8 @@ struct Rope {
 // [positions, width / 2, {cos, sin}].
 std::vector<float> RopeTable(const Rope& rope, uint32_t positions);
 
-// x [width] by the angles of one position (table + position * width); halves side by side after
-// it, wherever pairs were. Not in place.
+// x [width] by the angles of one position (at table + position * width); the two of a pair are
+// half a width apart in `out`, wherever they were. x may be out, unless pairs lie side by side.
 void Rotate(const Rope& rope, const float* angles, const float* x, float* out);
 
 }  // namespace tangram::model
