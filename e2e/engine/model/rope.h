@@ -15,7 +15,7 @@ struct Yarn {
   double factor = 1;
   double positions = 0;               // that the model was trained with
   double fast = 32, slow = 1;         // turns within these, where the ramp begins and ends
-  double mscale = 1, mscale_all = 0;  // 0: nothing is said
+  double mscale = 0, mscale_all = 0;  // 0: nothing is said
   double TableScale() const;          // of cos and sin
   double ScoreScale() const;          // of query . key
 };
