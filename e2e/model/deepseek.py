@@ -10,17 +10,21 @@ PRESETS = {
     "deepseek-v2-lite": dict(
         model="v2", layers=3, hidden=64, experts=10, top_k=2, shared=2, heads=4, q_rank=None, kv_rank=32, nope=16,
         rope=16, value=16, moe_inner=48, granule_rows=8, groups=1, groups_kept=1, method="greedy", scale=1.0,
-        yarn=YARN | {"mscale": 0.707, "mscale_all_dim": 0.707}, dense_layers=1, fp8=False, shards=2),
+        yarn=YARN | {"mscale": 0.707, "mscale_all_dim": 0.707}, dense_layers=1, ahead=0, fp8=False,
+        shards=2),
     # As V2: experts of the best groups only; sizes that are no multiple of 16, heads that five ranks do not divide.
     "deepseek-v2": dict(
         model="v2", layers=4, hidden=72, experts=12, top_k=3, shared=1, heads=6, q_rank=20, kv_rank=24, nope=12,
         rope=8, value=20, moe_inner=40, granule_rows=8, groups=4, groups_kept=2, method="group_limited_greedy",
-        scale=2.5, yarn=YARN | {"mscale": 1.0, "mscale_all_dim": 0.707}, dense_layers=1, fp8=False, shards=3),
-    # As V3: sigmoid scores, a bias that chooses, groups by their best two, blocks of FP8 (with rests at the edges).
+        scale=2.5, yarn=YARN | {"mscale": 1.0, "mscale_all_dim": 0.707}, dense_layers=1, ahead=0,
+        fp8=False, shards=3),
+    # As V3: sigmoid scores, a bias that chooses, groups by their best two, blocks of FP8 (with rests at the edges), and
+    # a layer behind the last that guesses a further token, which nobody computes.
     "deepseek-v3": dict(
         model="v3", layers=4, hidden=160, experts=8, top_k=3, shared=1, heads=5, q_rank=48, kv_rank=32, nope=24,
         rope=16, value=28, moe_inner=512, granule_rows=FP8_BLOCK, groups=4, groups_kept=2, method="noaux_tc",
-        scale=2.5, yarn=YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}, dense_layers=1, fp8=True, shards=3),
+        scale=2.5, yarn=YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}, dense_layers=1, ahead=1, fp8=True,
+        shards=3),
 }
 DENSE_INNER_FACTOR = 2  # intermediate_size / hidden
 
@@ -52,7 +56,7 @@ def config(p: dict, vocab: int) -> dict:
         "num_experts_per_tok": p["top_k"],
         "num_hidden_layers": p["layers"],
         "num_key_value_heads": p["heads"],
-        "num_nextn_predict_layers": 0,
+        "num_nextn_predict_layers": p["ahead"],
         "pad_token_id": None,
         "q_lora_rank": p["q_rank"],
         "qk_nope_head_dim": p["nope"],
@@ -81,8 +85,12 @@ def tensors(p: dict, vocab: int):
     """Every tensor, in the order of the network."""
     h, heads, kv, fp8 = p["hidden"], p["heads"], p["kv_rank"], p["fp8"]
     yield Tensor("model.embed_tokens.weight", (vocab, h))
-    for i in range(p["layers"]):
+    for i in range(p["layers"] + p["ahead"]):
         layer = f"model.layers.{i}."
+        if i >= p["layers"]:
+            yield Tensor(layer + "enorm.weight", (h,))
+            yield Tensor(layer + "hnorm.weight", (h,))
+            yield Tensor(layer + "eh_proj.weight", (h, 2 * h))
         attention = layer + "self_attn."
         yield Tensor(layer + "input_layernorm.weight", (h,))
         query = heads * (p["nope"] + p["rope"])
