@@ -66,7 +66,7 @@ WEEK = (
      "race": {"operator": "./internal/controller ./internal/kubestore ./cmd/...", "e2e": "./..."}},
     {"asan": "client_test server_test", "fuzz": "config_fuzz data_port_fuzz"},
     {"tsan": "server_test", "race": {"operator": "./internal/driver/... ./internal/world"}},
-    {"asan": "model_kernels_test engine_memory_test engine_pace_test engine_scheduler_test engine_mesh_test engine_exchange_test engine_messages_test engine_world_test engine_paced_test engine_abi_test engine_open_test",
+    {"asan": "model_kernels_test engine_memory_test engine_pace_test engine_scheduler_test engine_mesh_test engine_exchange_test engine_messages_test engine_world_test engine_latent_test engine_paced_test engine_abi_test engine_open_test",
      "fuzz": "engine_messages_fuzz mesh_fuzz row_message_fuzz block_manifest_fuzz"},
 )
 ALWAYS = "gate_test mover_test net_test"  # those that read what strangers send: whichever sanitizer has its turn

@@ -1,6 +1,6 @@
 """DeepSeek-V2 and V3: presets, config.json, tensors."""
 
-from tensors import FP8_BLOCK, STD, Tensor, scaled
+from tensors import FP8_BLOCK, QUANTISATION, STD, Tensor, matrix, mlp
 
 # mscale over mscale_all_dim scales the table of angles, mscale_all_dim the scores. In what was published the two are
 # equal, so one preset has others.
@@ -10,17 +10,21 @@ PRESETS = {
     "deepseek-v2-lite": dict(
         model="v2", layers=3, hidden=64, experts=10, top_k=2, shared=2, heads=4, q_rank=None, kv_rank=32, nope=16,
         rope=16, value=16, moe_inner=48, granule_rows=8, groups=1, groups_kept=1, method="greedy", scale=1.0,
-        yarn=YARN | {"mscale": 0.707, "mscale_all_dim": 0.707}, dense_layers=1, fp8=False, shards=2),
+        yarn=YARN | {"mscale": 0.707, "mscale_all_dim": 0.707}, dense_layers=1, ahead=0, fp8=False,
+        shards=2),
     # As V2: experts of the best groups only; sizes that are no multiple of 16, heads that five ranks do not divide.
     "deepseek-v2": dict(
         model="v2", layers=4, hidden=72, experts=12, top_k=3, shared=1, heads=6, q_rank=20, kv_rank=24, nope=12,
         rope=8, value=20, moe_inner=40, granule_rows=8, groups=4, groups_kept=2, method="group_limited_greedy",
-        scale=2.5, yarn=YARN | {"mscale": 1.0, "mscale_all_dim": 0.707}, dense_layers=1, fp8=False, shards=3),
-    # As V3: sigmoid scores, a bias that chooses, groups by their best two, blocks of FP8 (with rests at the edges).
+        scale=2.5, yarn=YARN | {"mscale": 1.0, "mscale_all_dim": 0.707}, dense_layers=1, ahead=0,
+        fp8=False, shards=3),
+    # As V3: sigmoid scores, a bias that chooses, groups by their best two, blocks of FP8 (with rests at the edges), and
+    # a layer behind the last that guesses a further token, which nobody computes.
     "deepseek-v3": dict(
         model="v3", layers=4, hidden=160, experts=8, top_k=3, shared=1, heads=5, q_rank=48, kv_rank=32, nope=24,
         rope=16, value=28, moe_inner=512, granule_rows=FP8_BLOCK, groups=4, groups_kept=2, method="noaux_tc",
-        scale=2.5, yarn=YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}, dense_layers=1, fp8=True, shards=3),
+        scale=2.5, yarn=YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}, dense_layers=1, ahead=1, fp8=True,
+        shards=3),
 }
 DENSE_INNER_FACTOR = 2  # intermediate_size / hidden
 
@@ -52,7 +56,7 @@ def config(p: dict, vocab: int) -> dict:
         "num_experts_per_tok": p["top_k"],
         "num_hidden_layers": p["layers"],
         "num_key_value_heads": p["heads"],
-        "num_nextn_predict_layers": 0,
+        "num_nextn_predict_layers": p["ahead"],
         "pad_token_id": None,
         "q_lora_rank": p["q_rank"],
         "qk_nope_head_dim": p["nope"],
@@ -73,48 +77,42 @@ def config(p: dict, vocab: int) -> dict:
     else:
         out["rope_scaling"], out["rope_theta"] = p["yarn"] | {"type": "yarn"}, 10000
     if p["fp8"]:
-        out["quantization_config"] = {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
-                                      "weight_block_size": [FP8_BLOCK, FP8_BLOCK]}
+        out["quantization_config"] = QUANTISATION
     return out
 
 
 def tensors(p: dict, vocab: int):
     """Every tensor, in the order of the network."""
-    h, heads, kv = p["hidden"], p["heads"], p["kv_rank"]
-
-    def matrix(name, rows, cols):  # of those that a checkpoint in FP8 has in FP8
-        yield from scaled(name, (rows, cols)) if p["fp8"] else [Tensor(name, (rows, cols))]
-
-    def mlp(prefix, inner):
-        yield from matrix(prefix + "gate_proj.weight", inner, h)
-        yield from matrix(prefix + "up_proj.weight", inner, h)
-        yield from matrix(prefix + "down_proj.weight", h, inner)
-
+    h, heads, kv, fp8 = p["hidden"], p["heads"], p["kv_rank"], p["fp8"]
     yield Tensor("model.embed_tokens.weight", (vocab, h))
-    for i in range(p["layers"]):
+    for i in range(p["layers"] + p["ahead"]):
         layer = f"model.layers.{i}."
+        if i >= p["layers"]:
+            yield Tensor(layer + "enorm.weight", (h,))
+            yield Tensor(layer + "hnorm.weight", (h,))
+            yield Tensor(layer + "eh_proj.weight", (h, 2 * h))
         attention = layer + "self_attn."
         yield Tensor(layer + "input_layernorm.weight", (h,))
         query = heads * (p["nope"] + p["rope"])
         if p["q_rank"] is None:
-            yield from matrix(attention + "q_proj.weight", query, h)
+            yield from matrix(attention + "q_proj.weight", query, h, fp8)
         else:
-            yield from matrix(attention + "q_a_proj.weight", p["q_rank"], h)
+            yield from matrix(attention + "q_a_proj.weight", p["q_rank"], h, fp8)
             yield Tensor(attention + "q_a_layernorm.weight", (p["q_rank"],))
-            yield from matrix(attention + "q_b_proj.weight", query, p["q_rank"])
-        yield from matrix(attention + "kv_a_proj_with_mqa.weight", kv + p["rope"], h)
+            yield from matrix(attention + "q_b_proj.weight", query, p["q_rank"], fp8)
+        yield from matrix(attention + "kv_a_proj_with_mqa.weight", kv + p["rope"], h, fp8)
         yield Tensor(attention + "kv_a_layernorm.weight", (kv,))
-        yield from matrix(attention + "kv_b_proj.weight", heads * (p["nope"] + p["value"]), kv)
-        yield from matrix(attention + "o_proj.weight", h, heads * p["value"])
+        yield from matrix(attention + "kv_b_proj.weight", heads * (p["nope"] + p["value"]), kv, fp8)
+        yield from matrix(attention + "o_proj.weight", h, heads * p["value"], fp8)
         yield Tensor(layer + "post_attention_layernorm.weight", (h,))
         if i < p["dense_layers"]:
-            yield from mlp(layer + "mlp.", DENSE_INNER_FACTOR * h)
+            yield from mlp(layer + "mlp.", DENSE_INNER_FACTOR * h, h, fp8)
             continue
         yield Tensor(layer + "mlp.gate.weight", (p["experts"], h))
         if p["model"] == "v3":
             yield Tensor(layer + "mlp.gate.e_score_correction_bias", (p["experts"],), "bias")
-        yield from mlp(layer + "mlp.shared_experts.", p["shared"] * p["moe_inner"])
+        yield from mlp(layer + "mlp.shared_experts.", p["shared"] * p["moe_inner"], h, fp8)
         for e in range(p["experts"]):
-            yield from mlp(f"{layer}mlp.experts.{e}.", p["moe_inner"])
+            yield from mlp(f"{layer}mlp.experts.{e}.", p["moe_inner"], h, fp8)
     yield Tensor("model.norm.weight", (h,))
     yield Tensor("lm_head.weight", (vocab, h))

@@ -1,6 +1,6 @@
 """Qwen3-MoE: presets, config.json, tensors."""
 
-from tensors import STD, Tensor
+from tensors import FP8_BLOCK, QUANTISATION, STD, Tensor, matrix, mlp
 
 # granule_rows is not part of a transformers config: it is how the model is cut for a
 # tangram, given to the operator; printed by make_checkpoint.py so that scripts can pass it on.
@@ -21,6 +21,10 @@ PRESETS = {
     "odd": dict(layers=4, hidden=72, experts=7, top_k=3, query_heads=9, kv_heads=3,
                 head_dim=24, moe_inner=40, granule_rows=8, norm_topk=False, tied=True,
                 dense_layers=[1], shards=3),
+    # Blocks of FP8, with rests at the edges.
+    "fp8": dict(layers=3, hidden=144, experts=6, top_k=2, query_heads=6, kv_heads=2,
+                head_dim=24, moe_inner=256, granule_rows=FP8_BLOCK, norm_topk=True, tied=False,
+                dense_layers=[1], fp8=True, shards=2),
 }
 # Matrices of a large model's width, for what an engine costs beside another; a layer is a token's 50 MB in fp32.
 PRESETS["hidden2048"] = dict(layers=8, hidden=2048, experts=64, top_k=8, query_heads=16, kv_heads=4, head_dim=128, moe_inner=256, granule_rows=32,
@@ -33,7 +37,7 @@ DENSE_INNER_FACTOR = 2  # intermediate_size / hidden
 
 def config(p: dict, vocab: int) -> dict:
     """config.json as transformers 5 writes it for Qwen3MoeForCausalLM."""
-    return {
+    out = {
         "architectures": ["Qwen3MoeForCausalLM"],
         "attention_bias": False,
         "attention_dropout": 0.0,
@@ -68,21 +72,24 @@ def config(p: dict, vocab: int) -> dict:
         "use_sliding_window": False,
         "vocab_size": vocab,
     }
+    if p.get("fp8"):
+        out["quantization_config"] = QUANTISATION
+    return out
 
 
 def tensors(p: dict, vocab: int):
     """Every tensor, in the order of the network."""
-    h, hd = p["hidden"], p["head_dim"]
+    h, hd, fp8 = p["hidden"], p["head_dim"], p.get("fp8", False)
     yield Tensor("model.embed_tokens.weight", (vocab, h))
     for i in range(p["layers"]):
         layer = f"model.layers.{i}."
         yield Tensor(layer + "input_layernorm.weight", (h,))
-        yield Tensor(layer + "self_attn.q_proj.weight", (p["query_heads"] * hd, h))
-        yield Tensor(layer + "self_attn.k_proj.weight", (p["kv_heads"] * hd, h))
-        yield Tensor(layer + "self_attn.v_proj.weight", (p["kv_heads"] * hd, h))
+        yield from matrix(layer + "self_attn.q_proj.weight", p["query_heads"] * hd, h, fp8)
+        yield from matrix(layer + "self_attn.k_proj.weight", p["kv_heads"] * hd, h, fp8)
+        yield from matrix(layer + "self_attn.v_proj.weight", p["kv_heads"] * hd, h, fp8)
         yield Tensor(layer + "self_attn.q_norm.weight", (hd,))
         yield Tensor(layer + "self_attn.k_norm.weight", (hd,))
-        yield Tensor(layer + "self_attn.o_proj.weight", (h, p["query_heads"] * hd))
+        yield from matrix(layer + "self_attn.o_proj.weight", h, p["query_heads"] * hd, fp8)
         yield Tensor(layer + "post_attention_layernorm.weight", (h,))
         if i in p["dense_layers"]:
             prefixes, inner = [layer + "mlp."], DENSE_INNER_FACTOR * h
@@ -91,9 +98,7 @@ def tensors(p: dict, vocab: int):
             prefixes = [f"{layer}mlp.experts.{e}." for e in range(p["experts"])]
             inner = p["moe_inner"]
         for prefix in prefixes:
-            yield Tensor(prefix + "gate_proj.weight", (inner, h))
-            yield Tensor(prefix + "up_proj.weight", (inner, h))
-            yield Tensor(prefix + "down_proj.weight", (h, inner))
+            yield from mlp(prefix, inner, h, fp8)
     yield Tensor("model.norm.weight", (h,))
     if not p["tied"]:
         yield Tensor("lm_head.weight", (vocab, h))

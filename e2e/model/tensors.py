@@ -13,6 +13,8 @@ import numpy as np
 STD = 0.2  # initialiser; 0.02 makes all logits alike and the tokens loop
 FP8_BLOCK = 128  # rows and columns that one scale is for
 FP8_LARGEST = np.float32(448)
+QUANTISATION = {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
+                "weight_block_size": [FP8_BLOCK, FP8_BLOCK]}  # in config.json
 # Values of the codes 0 .. 126 of F8_E4M3 (without a sign; 127 is NaN): 4 bits of exponent, 3 of mantissa.
 FP8_VALUES = np.array([math.ldexp(code & 7, -9) if code < 8 else math.ldexp(8 + (code & 7), (code >> 3) - 10)
                        for code in range(127)], np.float32)
@@ -29,11 +31,21 @@ class Tensor:
     whole: tuple = ()
 
 
-def scaled(name: str, shape: tuple):
-    """A matrix in FP8 and its scales, as they are called on the hub."""
-    yield Tensor(name, shape, "fp8")
-    blocks = tuple((size + FP8_BLOCK - 1) // FP8_BLOCK for size in shape)
-    yield Tensor(name + "_scale_inv", blocks, "scales", name, shape)
+def matrix(name: str, rows: int, cols: int, fp8: bool):
+    """A matrix of those that a checkpoint in FP8 has in FP8: then with its scales, as they are called on the hub."""
+    if not fp8:
+        yield Tensor(name, (rows, cols))
+        return
+    yield Tensor(name, (rows, cols), "fp8")
+    blocks = tuple((size + FP8_BLOCK - 1) // FP8_BLOCK for size in (rows, cols))
+    yield Tensor(name + "_scale_inv", blocks, "scales", name, (rows, cols))
+
+
+def mlp(prefix: str, inner: int, hidden: int, fp8: bool):
+    """Gate, up and down."""
+    yield from matrix(prefix + "gate_proj.weight", inner, hidden, fp8)
+    yield from matrix(prefix + "up_proj.weight", inner, hidden, fp8)
+    yield from matrix(prefix + "down_proj.weight", hidden, inner, fp8)
 
 
 def dtype_of(tensor: Tensor, dtype: str) -> str:

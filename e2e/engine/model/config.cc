@@ -23,6 +23,7 @@ Yarn ReadYarn(Fields& rope) {
   out.slow = rope.Number("beta_slow", out.slow);
   out.mscale = rope.Number("mscale", 0);
   out.mscale_all = rope.Number("mscale_all_dim", 0);
+  if (!(out.fast > 0) || !(out.slow > 0)) rope.Fail("beta_fast and beta_slow must be above 0");
   if (!(out.factor >= 1)) rope.Fail(fmt::format("factor {} of yarn is below 1", out.factor));
   if (rope.Find({"attention_factor"}) != nullptr) rope.Fail("attention_factor is not computed");
   if (!rope.Flag("truncate", true)) rope.Fail("truncate = false is not computed");
@@ -185,6 +186,7 @@ Status CheckSizes(const Config& c) {
     return Bad(
         fmt::format("{} query heads do not divide over {} KV heads", c.query_heads, c.kv_heads));
   }
+  if (!(c.rope.theta > 1)) return Bad(fmt::format("rope_theta {} is not above 1", c.rope.theta));
   if (c.rope.width % 2 != 0) return Bad(fmt::format("head_dim {} is odd", c.rope.width));
   if (c.experts % r.groups != 0 || r.groups_kept > r.groups ||
       c.experts / r.groups < r.group_best) {

@@ -118,6 +118,8 @@ TEST(Config, RefusesLatentsAndRoutersThatItDoesNotCompute) {
            {"\"kv_lora_rank\": 32,", "", "no field kv_lora_rank"},
            {"\"qk_rope_head_dim\": 8", "\"qk_rope_head_dim\": 7", "7 is odd"},
            {"\"type\": \"yarn\"", "\"type\": \"longrope\"", "longrope"},
+           {"\"rope_theta\": 10000", "\"rope_theta\": 1", "rope_theta 1 is not above 1"},
+           {"\"beta_slow\": 1", "\"beta_slow\": 0", "beta_slow"},
            {"\"factor\": 40", "\"factor\": 0.5", "factor 0.5 of yarn is below 1"},
            {"\"factor\": 40", "\"factor\": 40, \"attention_factor\": 2", "attention_factor"},
            {", \"original_max_position_embeddings\": 128", "", "original_max_position_embeddings"},

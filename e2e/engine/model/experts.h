@@ -1,7 +1,9 @@
 // Experts as they lie in slabs (docs/architecture.md, section 8).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "agent/base/status.h"
 #include "e2e/engine/model/tensor.h"

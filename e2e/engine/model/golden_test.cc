@@ -82,8 +82,8 @@ TEST_P(Golden, TokensAreEqualAndLogitsClose) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Presets, Golden,
-                         testing::Values("tiny", "odd", "demo", "deepseek-v2-lite", "deepseek-v2",
-                                         "deepseek-v3"));
+                         testing::Values("tiny", "odd", "demo", "fp8", "deepseek-v2-lite",
+                                         "deepseek-v2", "deepseek-v3"));
 
 }  // namespace
 }  // namespace tangram::model

@@ -182,6 +182,7 @@ void MatMul(const Matrix& w, const float* x, size_t x_stride, size_t count, floa
     case DType::kBf16:
       return MatMulOf<Bf16>(w, x, x_stride, count, out, out_stride);
     case DType::kFp8:
+      if (count == 0) return;  // `out` may be nowhere
       for (uint32_t r = 0; r < w.rows; r += kPanelRows) {
         const uint32_t rows = std::min(kPanelRows, w.rows - r);
         MatMulOf<F32>(InFp32(w.Rows(r, rows)), x, x_stride, count, out + r, out_stride);

@@ -113,6 +113,7 @@ TEST(Kernels, Fp8CodesAreThoseOfE4M3) {
     EXPECT_EQ(out[code + 128], -want) << code;
   }
   EXPECT_EQ(out[126], 448);
+  MatMul({codes.data(), DType::kFp8, 64, 4, 4, {&one, DType::kF32, 1}}, nullptr, 4, 0, nullptr, 64);
   EXPECT_TRUE(std::isnan(out[127]) && std::isnan(out[255]));
 }
 

@@ -15,7 +15,7 @@ struct Yarn {
   double factor = 1;
   double positions = 0;               // that the model was trained with
   double fast = 32, slow = 1;         // turns within these, where the ramp begins and ends
-  double mscale = 1, mscale_all = 0;  // 0: nothing is said
+  double mscale = 0, mscale_all = 0;  // 0: nothing is said
   double TableScale() const;          // of cos and sin
   double ScoreScale() const;          // of query . key
 };
@@ -30,8 +30,8 @@ struct Rope {
 // [positions, width / 2, {cos, sin}].
 std::vector<float> RopeTable(const Rope& rope, uint32_t positions);
 
-// x [width] by the angles of one position (table + position * width); halves side by side after
-// it, wherever pairs were. Not in place.
+// x [width] by the angles of one position (at table + position * width); the two of a pair are
+// half a width apart in `out`, wherever they were. x may be out, unless pairs lie side by side.
 void Rotate(const Rope& rope, const float* angles, const float* x, float* out);
 
 }  // namespace tangram::model

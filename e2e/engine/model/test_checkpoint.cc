@@ -52,7 +52,7 @@ Result<std::string> TestCheckpoint(const std::string& preset) {
 
 uint32_t TestGranuleRows(const std::string& preset) {
   if (preset == "demo") return 16;
-  return preset == "deepseek-v3" ? 128 : 8;
+  return preset == "fp8" || preset == "deepseek-v3" ? 128 : 8;
 }
 
 }  // namespace tangram::model
