@@ -133,6 +133,10 @@ BENCHES = {
     "vllm-restart": Bench("seconds from kill -9 of an engine of vLLM to the next token of the answer that it was at, median; beside it an engine that nobody forks, and a process of "
                           "stock vLLM from its start to a first token, on the same model", "build model vllm-setup", "build/bin/tangram-demo vllm-restart",
                           (most("value", 3, wall=True), most("over_stock", 0.5), most("different", 0), least("kills", 1))),
+    "vllm-overhead": Bench("tokens/s of a rank of vLLM that is served through its gRPC and the gateway, over stock vLLM's in a process on the same core; hidden 2048, 8 layers, 64 experts, "
+                           "one and sixteen requests, bf16 and fp32; the small model is printed", "build model vllm-setup", "build/bin/tangram-demo vllm-overhead", (least("value", 0.85, wall=True),)),
+    "vllm-transition": Bench("what six streams of vLLM's ranks see of 2 -> 3 -> 2 and Expert -> Tensor -> Expert: the longest wait for a token over that in as long a time without; tokens/s over before",
+                             "build model vllm-setup", "build/bin/tangram-demo vllm-transition", (most("value", 3, wall=True), least("rate_over_before", 0.7, wall=True), most("lost", 0), least("tokens", 1))),
     "control-cost": demo("seconds of each transition of 64 ranks in 9 agents of DeepSeek-V3 (58 x 256) without a byte moved: 48 -> 64 ranks, groups of 8 and "
                          "back, a rank lost; processor seconds of all agents and engines of the one that takes most (the goal on two cores)",
                          "control-cost --out build/bench/control-cost", most("value", 2, wall=True, alone=True), most("processor_seconds", 4, wall=True),
