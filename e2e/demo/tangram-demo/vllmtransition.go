@@ -105,7 +105,7 @@ func vllmTransition(ctx context.Context, o options) error {
 		}
 	}
 	results := end()
-	lines, metrics, worst, slowest := json.NewEncoder(os.Stdout), map[string]any{}, 0.0, 1.0
+	lines, metrics, worst, served, expected := json.NewEncoder(os.Stdout), map[string]any{}, 0.0, 0.0, 0.0
 	for name, pairs := range found {
 		var gaps, usual, rates []float64
 		for _, p := range pairs {
@@ -114,9 +114,11 @@ func vllmTransition(ctx context.Context, o options) error {
 				p.without.see(r)
 			}
 			gaps, usual, rates = append(gaps, p.with.gap), append(usual, p.without.gap), append(rates, p.with.rate()/p.without.rate())
+			served += float64(p.with.tokens)
+			expected += p.without.rate() * p.with.end.Sub(p.with.begin).Seconds()
 		}
 		ratio, rate := median(gaps)/median(usual), median(rates)
-		worst, slowest = max(worst, ratio), min(slowest, rate)
+		worst = max(worst, ratio)
 		if err := lines.Encode(map[string]any{"transition": name, "longest_gap_seconds": median(gaps), "without_seconds": median(usual), "ratio": ratio, "rate_over_before": rate, "windows": len(pairs)}); err != nil {
 			return err
 		}
@@ -128,7 +130,8 @@ func vllmTransition(ctx context.Context, o options) error {
 			lost++
 		}
 	}
-	metrics["rate_over_before"], metrics["lost"], metrics["requests"], metrics["tokens"] = slowest, lost, len(results), tokens
+	// Of all windows together: three ranks on two cores are slower than two whatever they do, so of one step alone it says little.
+	metrics["rate_over_before"], metrics["lost"], metrics["requests"], metrics["tokens"] = served/expected, lost, len(results), tokens
 	return lines.Encode(map[string]any{"bench": "vllm-transition", "value": worst, "ratio": worst, "ceiling": 1, "unit": "longest wait of a stream for a token in a transition over that in as long a time without, medians, the worst transition",
 		"metrics": metrics, "env": map[string]any{"cpus": runtime.NumCPU(), "rounds": rounds, "streams": streamsOfVLLM}})
 }
