@@ -47,7 +47,7 @@ func command() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	root := &cobra.Command{Use: "tangram-demo", Short: "a world of ranks changes shape while it serves", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(vllmCommand(), vllmOverheadCommand(), vllmTransitionCommand(), vllmRestartCommand(), localCommand(), recoveryCommand(), falseAlarmCommand(), controlCostCommand(), reshardCommand(),
+	root.AddCommand(vllmCommand(), vllmOverheadCommand(), vllmTransitionCommand(), vllmMemoryCommand(), vllmRestartCommand(), localCommand(), recoveryCommand(), falseAlarmCommand(), controlCostCommand(), reshardCommand(),
 		interferenceCommand(), clusterCommand(), clusterUpCommand(), clusterDownCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		terminal.stop()

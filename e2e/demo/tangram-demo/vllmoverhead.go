@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -86,8 +87,8 @@ func overheadOf(ctx context.Context, o options, c overheadCase, rounds int, foun
 	if err != nil {
 		return err
 	}
-	h := harness.Options{Root: o.root, Dir: filepath.Join(o.out, "world"), Checkpoint: checkpoint, Pods: []int{1}, Granule: c.granule, Memory: c.memory, KV: 256 << 20, MaxTokens: 512}
-	const core = "0"
+	const core, kv = "0", 256 << 20
+	h := harness.Options{Root: o.root, Dir: filepath.Join(o.out, "world"), Checkpoint: checkpoint, Pods: []int{1}, Granule: c.granule, Memory: c.memory, KV: kv, MaxTokens: 512}
 	if err := vllmOn(&h, core); err != nil {
 		return err
 	}
@@ -100,7 +101,7 @@ func overheadOf(ctx context.Context, o options, c overheadCase, rounds int, foun
 	if _, err := w.Apply(ctx, 1, "Expert", nil, nil); err != nil {
 		return err
 	}
-	peer, err := startStock(ctx, o, checkpoint, c.Dtype, core)
+	peer, err := startStock(ctx, o, checkpoint, c.Dtype, core, fmt.Sprint(kv))
 	if err != nil {
 		return err
 	}

@@ -28,8 +28,8 @@ type stock struct {
 	}
 }
 
-// startStock on a processor; it has what a rank has: one thread, the same KV.
-func startStock(ctx context.Context, o options, checkpoint, dtype, core string) (*stock, error) {
+// startStock on a processor; it has what a rank has: one thread, as many bytes of KV.
+func startStock(ctx context.Context, o options, checkpoint, dtype, core, kv string) (*stock, error) {
 	python := filepath.Join(o.root, "build/vllm/bin/python")
 	if _, err := os.Stat(python); err != nil {
 		return nil, fmt.Errorf("%w: make vllm-setup", err)
@@ -39,7 +39,7 @@ func startStock(ctx context.Context, o options, checkpoint, dtype, core string) 
 		return nil, err
 	}
 	defer func() { _ = log.Close() }() // the process has it
-	s := &stock{cmd: exec.CommandContext(ctx, python, filepath.Join(o.root, "agent/vllm/tests/stock.py"), checkpoint, "--dtype", dtype, "--core", core)}
+	s := &stock{cmd: exec.CommandContext(ctx, python, filepath.Join(o.root, "agent/vllm/tests/stock.py"), checkpoint, "--dtype", dtype, "--core", core, "--kv-bytes", kv)}
 	s.cmd.Stderr = log
 	if s.in, err = s.cmd.StdinPipe(); err != nil {
 		return nil, err
