@@ -71,12 +71,12 @@ func dieOnCluster(ctx context.Context, o options, k *kube.Client, begin func(str
 	return a, nil
 }
 
-// engineDiesOnCluster: the process of one engine; its agent, which has weights and KV, lives on beside it.
+// engineDiesOnCluster: the process of one engine of vLLM; its agent, which has weights and KV, lives on beside it, and so does who forked it.
 func engineDiesOnCluster(ctx context.Context, o options, k *kube.Client, begin func(string)) (*act, error) {
 	return dieOnCluster(ctx, o, k, begin, "an engine, by kill -9", func(pod *corev1.Pod) (int, error) {
 		for _, c := range pod.Status.ContainerStatuses {
 			if c.Name == "engine-0" {
-				return cluster.KillContainer(string(pod.UID), c.ContainerID)
+				return cluster.KillForked(string(pod.UID), c.ContainerID)
 			}
 		}
 		return 0, fmt.Errorf("pod %s has no container engine-0", pod.Name)

@@ -48,7 +48,7 @@ func withVLLM(h *harness.Options) (err error) {
 	return nil
 }
 
-// playsOfVLLM: the process of an engine dies, which takes its twelve seconds of imports to come back.
+// playsOfVLLM: the process of an engine dies, and the process that forked it makes the next one.
 func playsOfVLLM(ctx context.Context, o options, k *kube.Client, _ *load.Trace, r *report, begin func(string)) (err error) {
 	if r.GatewayBefore, err = gatewayCounts(ctx, k); err != nil {
 		return err

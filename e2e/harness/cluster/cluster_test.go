@@ -54,10 +54,10 @@ func TestProgramsAreHeardAndTheirEndIsInTheError(t *testing.T) {
 
 func TestWhatIsNoContainerIsNotKilled(t *testing.T) {
 	for id, why := range map[string]string{"": "is not the id of one", "containerd://": "is not the id of one", "containerd://0123": "has no process here"} {
-		killed, err := KillContainer("no-such-pod", id)
+		killed, err := KillForked("no-such-pod", id)
 		require.ErrorContains(t, err, why, id)
 		require.Zero(t, killed)
 	}
-	_, err := KillContainer("", "containerd://0123")
+	_, err := KillForked("", "containerd://0123")
 	require.ErrorContains(t, err, "a pod without UID")
 }
