@@ -263,8 +263,8 @@ TEST(Linear, IsTheProductAndARowsBitsAreThoseItHasAlone) {
   for (const uint32_t element : kElements) {
     for (const auto& [n, k] : {std::pair(1U, 1U), {37U, 40U}, {64U, 96U}, {130U, 257U}}) {
       const Size size{k, n, 1, 1, 1};
-      const Layer layer(size, element, TG_EXPERTS_GRANULE_MAJOR, 1);
-      const void* const weight = const_cast<Layer&>(layer).pieces()[0].gate;  // [n, k]
+      Layer layer(size, element, TG_EXPERTS_GRANULE_MAJOR, 1);
+      const void* const weight = layer.pieces()[0].gate;  // [n, k]
       for (const uint32_t rows : {1U, 2U, 3U, 4U, 5U, 9U}) {
         const Rows given(size, rows, 7);
         std::vector<uint8_t> x = Elements(given.x, element);

@@ -3,7 +3,7 @@
 
     stock.py CHECKPOINT [--dtype D] [--core N] [--max-model-len L] [--kv-bytes B]
 
-Says {"ready": true, ...} in a JSON line, then answers each line {"prompts": [[token, ...], ...], "tokens": N} of its input with {"seconds": S,
+Says {"ready": true, ...} in a JSON line, with seconds of its imports and of its start behind them, then answers each line {"prompts": [[token, ...], ...], "tokens": N} of its input with {"seconds": S,
 "tokens": [[token, ...], ...]}: N greedy tokens for each prompt, all asked for at once, by the clock from then to the last. Ends with its input.
 """
 
@@ -18,13 +18,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("checkpoint")
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--core", default="0", help="the processor that it computes on")
+    parser.add_argument("--core", default="", help="the processor that it computes on; empty: any")
     parser.add_argument("--max-model-len", type=int, default=512)
     parser.add_argument("--kv-bytes", type=int, default=256 << 20)
     args = parser.parse_args()
-    os.sched_setaffinity(0, {int(args.core)})
+    if args.core:
+        os.sched_setaffinity(0, {int(args.core)})
     # Read when vLLM is imported. In one process: what crosses to another one would be its cost.
-    os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_CPU_OMP_THREADS_BIND=args.core, OMP_NUM_THREADS="1", VLLM_LOGGING_LEVEL="ERROR",
+    os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_CPU_OMP_THREADS_BIND=args.core or "nobind", OMP_NUM_THREADS="1", VLLM_LOGGING_LEVEL="ERROR",
                       HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
     out, sys.stdout = sys.stdout, sys.stderr  # it prints
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -143,29 +142,17 @@ func engineKills(ctx context.Context, o options, forked bool, kills int) (second
 	return seconds, different, nil
 }
 
-// stockStart gives the seconds that a process of vLLM as it is, on the same checkpoint, has taken to the end of its imports and to a first token.
+// stockStart gives the seconds that a process of vLLM as it is, on the same checkpoint and any processor, has taken to the end of its imports and to a
+// first token.
 func stockStart(ctx context.Context, o options) (map[string]float64, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(o.root, "build/vllm/bin/python"), filepath.Join(o.root, "agent/vllm/tests/stock_start.py"), o.checkpoint)
-	cmd.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "PYTHONDONTWRITEBYTECODE=1")
-	var said strings.Builder
-	cmd.Stderr = &said
 	began := time.Now()
-	out, err := cmd.StdoutPipe()
+	s, err := startStock(ctx, o, o.checkpoint, "float32", "", fmt.Sprint(64<<20))
 	if err != nil {
 		return nil, err
 	}
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("stock vLLM (of make vllm-setup): %w", err)
+	defer s.stop()
+	if _, err := s.ask([][]uint32{{1, 2, 3, 5, 8, 13, 21}}, 1); err != nil {
+		return nil, fmt.Errorf("stock vLLM gave no token: %w", err)
 	}
-	seconds := map[string]float64{}
-	for event, lines := "", json.NewDecoder(out); lines.Decode(&event) == nil; {
-		seconds[event] = time.Since(began).Seconds()
-	}
-	if err := cmd.Wait(); err != nil {
-		return nil, fmt.Errorf("stock vLLM: %w: %s", err, said.String()[max(0, said.Len()-1000):])
-	}
-	if seconds["first_token"] == 0 {
-		return nil, fmt.Errorf("stock vLLM gave no token: %v", seconds)
-	}
-	return seconds, nil
+	return map[string]float64{"import": s.Ready.Import, "first_token": time.Since(began).Seconds()}, nil
 }
