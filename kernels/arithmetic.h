@@ -46,6 +46,13 @@ TANGRAM_DEVICE float LoadBf16(Memory& memory, uint64_t address) {
   return OfBits(static_cast<uint32_t>(memory.template Load<uint16_t>(address)) << 16);
 }
 
+// To the nearest of bf16, ties to even; what is no number stays none.
+TANGRAM_DEVICE uint16_t ToBf16(float value) {
+  const uint32_t bits = BitsOf(value);
+  const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16, nan = bits >> 16 | 0x40;
+  return static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? nan : rounded);
+}
+
 // e^x within 2 units of the last place; 0 below -87, where the result would be subnormal, and
 // e^88 above 88. x = n ln 2 + r with |r| <= ln 2 / 2, in two parts so that r is exact to fp32
 // (Cody and Waite, 1980); e^r by its Taylor polynomial of degree 7.

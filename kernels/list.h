@@ -5,6 +5,11 @@
 #include "kernels/attention.h"
 #include "kernels/copy_strips.h"
 #include "kernels/decode.h"
+#include "kernels/dispatch_combine.h"
+#include "kernels/dispatch_pack.h"
+#include "kernels/dispatch_plan.h"
+#include "kernels/dispatch_send.h"
+#include "kernels/dispatch_wait.h"
 #include "kernels/experts.h"
 #include "kernels/gather_blocks.h"
 #include "kernels/hash.h"
@@ -34,4 +39,18 @@
   X(attend_mix, AttendParameters, AttendMix)                \
   X(route, RouteParameters, Route)                          \
   X(expert_up, ExpertParameters, ExpertUp)                  \
-  X(expert_down, ExpertParameters, ExpertDown)
+  X(expert_down, ExpertParameters, ExpertDown)              \
+  X(dispatch_count, DispatchParameters, DispatchCount)      \
+  X(dispatch_choose, DispatchParameters, DispatchChoose)    \
+  X(dispatch_ranks, DispatchParameters, DispatchRanks)      \
+  X(dispatch_slots, DispatchParameters, DispatchSlots)      \
+  X(dispatch_send, DispatchParameters, DispatchSend)        \
+  X(dispatch_flag, DispatchParameters, DispatchFlag)        \
+  X(dispatch_wait, DispatchParameters, DispatchWaitFor)     \
+  X(dispatch_totals, DispatchParameters, DispatchTotals)    \
+  X(dispatch_tally, DispatchParameters, DispatchTally)      \
+  X(dispatch_offsets, DispatchParameters, DispatchOffsets)  \
+  X(dispatch_place, DispatchParameters, DispatchPlace)      \
+  X(dispatch_pack, DispatchParameters, DispatchPack)        \
+  X(combine_send, DispatchParameters, CombineSend)          \
+  X(combine_reduce, DispatchParameters, CombineReduce)

@@ -2,7 +2,8 @@
 // a host's compiler, in its twin (kernels.cc): who a thread is, and the memory that it reaches. A
 // kernel is a function
 //   template <typename Memory> void Body(const Where&, const Parameters&, Memory&)
-// in which no thread waits for another: so a host may run one after the other.
+// in which no thread waits for another of its launch: so a host may run one after the other. Other
+// ranks may be waited for, by a kernel of one thread (dispatch_wait.h).
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,9 @@
 #define TANGRAM_UNROLL _Pragma("unroll")
 #define TANGRAM_NO_UNROLL _Pragma("unroll 1")
 #else
+#include <sched.h>
+#include <time.h>
+
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
@@ -131,6 +135,58 @@ class DirectMemory {
   TANGRAM_DEVICE void Fence() {
 #ifdef __CUDACC__
     __threadfence();
+#endif
+  }
+
+  // A word that other GPUs, processes or ranks write meanwhile: who sees what was published also
+  // sees all that the launches before, and this thread, wrote until then. T: uint32_t or uint64_t.
+  template <typename T>
+  TANGRAM_DEVICE T Look(uint64_t address) {
+    T out;
+#ifdef __CUDACC__
+    if constexpr (sizeof(T) == 8) {
+      asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(out) : "l"(address) : "memory");
+    } else {
+      asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(out) : "l"(address) : "memory");
+    }
+#else
+    ExpectAligned(address, sizeof(T));
+    out = __atomic_load_n(reinterpret_cast<const T*>(address), __ATOMIC_ACQUIRE);
+#endif
+    return out;
+  }
+  template <typename T>
+  TANGRAM_DEVICE void Publish(uint64_t address, T value) {
+#ifdef __CUDACC__
+    if constexpr (sizeof(T) == 8) {
+      asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
+    } else {
+      asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+    }
+#else
+    ExpectAligned(address, sizeof(T));
+    __atomic_store_n(reinterpret_cast<T*>(address), value, __ATOMIC_RELEASE);
+#endif
+  }
+  // Nanoseconds since some moment.
+  TANGRAM_DEVICE uint64_t Now() {
+#ifdef __CUDACC__
+    uint64_t out;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(out));
+    return out;
+#else
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
+#endif
+  }
+  // Between two looks. Who waits must be good for being begun anew here: a recording driver has
+  // others go on in between.
+  TANGRAM_DEVICE void Pause() {
+#ifdef __CUDACC__
+    __nanosleep(100);
+#else
+    sched_yield();
 #endif
   }
 };

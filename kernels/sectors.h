@@ -65,6 +65,16 @@ class CountingMemory {
   }
   void Least(uint64_t address, uint64_t value) { memory_.Least(address, value); }
   void Fence() {}
+  template <typename T>
+  T Look(uint64_t address) {
+    return memory_.Look<T>(address);
+  }
+  template <typename T>
+  void Publish(uint64_t address, T value) {
+    memory_.Publish<T>(address, value);
+  }
+  uint64_t Now() { return memory_.Now(); }
+  void Pause() { memory_.Pause(); }
 
  private:
   // What is one request: store or load, round, number, and which access since Request it is.

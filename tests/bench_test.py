@@ -115,6 +115,14 @@ class Run(unittest.TestCase):
         self.assertIsNone(self.run_script("false")[0])
         self.assertIsNone(self.run_script("true")[0])
 
+    def test_of_the_long_ones_each_has_its_day(self):
+        benches = {"a": bench.Bench("", "", "", ()), "b": bench.Bench("", "", "", (), by_day=True), "c": bench.Bench("", "", "", (), by_day=True)}
+        with mock.patch.object(bench, "BENCHES", benches):
+            days = [bench.todays(list(benches), date, False) for date in ("2026-11-24", "2026-11-25")]
+            self.assertEqual(sorted(days), [["a", "b"], ["a", "c"]])
+            self.assertEqual(bench.todays(["a"], "2026-11-24", False), ["a"])
+            self.assertEqual(bench.todays(list(benches), "2026-11-24", True), ["a", "b", "c"])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -42,7 +42,7 @@ def folders():
 # What the others move is none of weights and KV, or is what they are for.
 MOVERS = {
     "device": "copies", "net": "sockets", "loader": "files", "store": "the file of hashes", "mover": "numbers of a request on the wire",
-    "gate": "frames of the engine's socket", "engine": "frames between engines", "vllm": "numbers of 16 bits", "client": "addresses and hashes", "server": "a socket's address",
+    "gate": "frames of the engine's socket", "dispatch": "rows of experts and slots of links", "engine": "frames between engines", "vllm": "numbers of 16 bits", "client": "addresses and hashes", "server": "a socket's address",
 }
 
 

@@ -12,7 +12,7 @@ export GOGC=200 # less processor time, for memory
 for m in api operator e2e e2e/cluster tests; do
   (cd "$m" && "$here/build/bin/golangci-lint" run --config "$here/tests/golangci.yml" ./...)
 done
-python3 -m doctest tests/stages.py tests/layers.py tests/modules.py tests/mutants/cxx_source.py tests/mutants/cxx_changes.py
+python3 -m doctest tests/stages.py tests/by_day.py tests/layers.py tests/modules.py tests/mutants/cxx_source.py tests/mutants/cxx_changes.py
 python3 tests/layers.py
 python3 tests/modules.py
 api/generate.sh --check

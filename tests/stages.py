@@ -11,14 +11,13 @@ Stages from `go` to `fuzz` run in two lanes side by side, as they mostly wait fo
 and sources are linted, at low priority beside both. `bench`, which reads clocks, has the machine to itself.
 
 What is heavy is sampled by day: programs under sanitizers (one of the two a day) and Go's race detector, fuzz targets, cells of the fault matrix,
-the longest cases of `walk`. The date is printed, `DATE=YYYY-MM-DD` plays it again, and within a week everything has its turn. `NIGHTLY=1` (`make nightly`) plays all at once.
+the longest cases of `walk`, benches of vLLM. The date is printed, `DATE=YYYY-MM-DD` plays it again, and within a week everything has its turn. `NIGHTLY=1` (`make nightly`) plays all at once.
 
     tests/stages.py [--only NAME ...] [--list]
 """
 
 import argparse
 import contextlib
-import datetime
 import json
 import os
 import pathlib
@@ -29,25 +28,13 @@ import threading
 import time
 import xml.etree.ElementTree as ET
 
+from by_day import DATE, NIGHTLY, turn
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "test"
-DATE = os.environ.get("DATE") or datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-NIGHTLY = os.environ.get("NIGHTLY") == "1"
 MOST_BLAMED = 40  # lines at the end
 AGAIN = {"asan", "tsan"}  # they play tests of c++
 REPORT = threading.Lock()  # one stage at a time says how it went
-
-
-def turn(parts, date, nightly=False):
-    """The parts whose turn it is on a date: one a day, in their order; by night all.
-
-    >>> [turn("abc", date) for date in ("2026-11-24", "2026-11-25", "2026-11-26", "2026-11-27")]
-    [['a'], ['b'], ['c'], ['a']]
-    >>> turn("abc", "2026-11-24", nightly=True)
-    ['a', 'b', 'c']
-    """
-    day = (datetime.date.fromisoformat(date) - datetime.date(1970, 1, 1)).days
-    return [part for i, part in enumerate(parts) if nightly or i == day % len(parts)]
 
 
 def ctest(folder, without="^$"):
@@ -58,21 +45,21 @@ def ctest(folder, without="^$"):
 # libraries; gRPC and protobuf come from Debian uninstrumented, so TSan gets the parts that have threads of their own. `fuzz`: libFuzzer
 # targets, from ASan's tree. `race`: packages with goroutines, by module, for Go's detector; controller and e2e compile Kubernetes once more.
 WEEK = (
-    {"asan": "base_test net_grpc_test layout_test device_test memory_test loader_test store_test wire_processes_test", "fuzz": "manifest_fuzz safetensors_fuzz"},
+    {"asan": "base_test net_grpc_test layout_test memory_test store_test dispatch_core_test dispatch_test", "fuzz": "manifest_fuzz safetensors_fuzz"},
     {"tsan": "store_test transition_test wire_processes_test",
      "race": {"operator": "./internal/agentclient ./internal/gateway ./internal/keeper ./internal/pki ./internal/readings ./internal/store"}},
-    {"asan": "transition_test kv_test kernels_test gpu_check_test", "fuzz": "resume_fuzz frame_fuzz"},
-    {"tsan": "engine_exchange_test engine_mesh_test engine_world_test engine_paced_test",
+    {"asan": "transition_test kv_test kernels_test gpu_check_test device_test loader_test wire_processes_test", "fuzz": "resume_fuzz frame_fuzz"},
+    {"tsan": "engine_rows_test engine_mesh_test engine_world_test engine_paced_test dispatch_test",
      "race": {"operator": "./internal/controller ./internal/kubestore ./cmd/...", "e2e": "./..."}},
     {"asan": "client_test server_test", "fuzz": "config_fuzz data_port_fuzz"},
     {"tsan": "server_test", "race": {"operator": "./internal/driver/... ./internal/world"}},
-    {"asan": "model_kernels_test engine_memory_test engine_pace_test engine_scheduler_test engine_mesh_test engine_exchange_test engine_messages_test engine_world_test engine_latent_test engine_paced_test engine_abi_test engine_open_test",
-     "fuzz": "engine_messages_fuzz mesh_fuzz row_message_fuzz block_manifest_fuzz"},
+    {"asan": "model_kernels_test engine_memory_test engine_pace_test engine_scheduler_test engine_mesh_test engine_rows_test engine_messages_test engine_world_test engine_latent_test engine_paced_test engine_abi_test engine_open_test",
+     "fuzz": "engine_messages_fuzz mesh_fuzz dispatch_fuzz block_manifest_fuzz block_news_fuzz"},
 )
 ALWAYS = "gate_test mover_test net_test"  # those that read what strangers send: whichever sanitizer has its turn
 TODAY = turn(WEEK, DATE, NIGHTLY)
 # A tree where only some tests were built knows the others as <name>_NOT_BUILT.
-PARTIAL = "NOT_BUILT|client_abi_test"
+PARTIAL = "NOT_BUILT|(client|dispatch)_abi_test"
 
 
 def today(kind):

@@ -18,7 +18,10 @@ Step Machine::GiveUp(Step step, bool keep) {
 
 Step Machine::Do(const Abort& event, const Gates&) {
   TANGRAM_REFUSE_IF_ERROR(CheckWorld(event.header));
-  const uint64_t id = event.header.attempt;
+  // Of a run all that is not begun is withdrawn at once; the one under way has an outcome.
+  Step step;
+  if (run_ && run_->Has(event.header.attempt)) EndRun("an abort: " + event.reason, &step);
+  const uint64_t id = UnderWay(event.header.attempt);
   if (!attempt_ || attempt_->plan.attempt != id) {
     if (attempt_ && id > attempt_->plan.attempt) {
       return Refuse(Code::kWrongPhase,
@@ -26,15 +29,16 @@ Step Machine::Do(const Abort& event, const Gates&) {
     }
     // Over, or never heard of: burned either way, so that it cannot begin any more.
     highest_ = std::max(highest_, id);
-    return Then(Answer{.flipped = flipped_.contains(id)});
+    return Then(Answer{.flipped = flipped_.contains(id)}, std::move(step));
   }
   attempt_->reason = event.reason;
-  if (attempt_->committing()) return Then(Wait{});  // it flips, or not, in a moment
-  if (attempt_->any_flipped()) return Then(Answer{.flipped = true});
-  if (attempt_->phase != Phase::kPermitted) return GiveUp();
+  if (attempt_->committing())
+    return Then(Wait{}, std::move(step));  // it flips, or not, in a moment
+  if (attempt_->any_flipped()) return Then(Answer{.flipped = true}, std::move(step));
+  if (attempt_->phase != Phase::kPermitted) return GiveUp(std::move(step));
   // A word that the other agents have of ours is not taken back.
-  if (attempt_->by_agents()) return Then(AskPeers{id});
-  return Then(TakeBack{id});
+  if (attempt_->by_agents()) return Then(AskPeers{id}, std::move(step));
+  return Then(TakeBack{id}, std::move(step));
 }
 
 Step Machine::Do(const TakenBack& event, const Gates&) {
@@ -92,13 +96,17 @@ Step Machine::Do(const Retire& event, const Gates& gates) {
     return Done();  // repeated
   }
   TANGRAM_REFUSE_IF_ERROR(CheckCurrent(header, "Retire"));
+  if (event.by_run) TANGRAM_REFUSE_IF_ERROR(CheckRun(header.attempt, gates));
   if (attempt_->committing()) return Then(Wait{});
   if (attempt_->phase != Phase::kFlipped) {
     return Refuse(Code::kWrongPhase, fmt::format("Retire of attempt {} in {}", header.attempt,
                                                  NameOf(attempt_->phase)));
   }
+  // The driver sees a step of every member. A rank alone knows of it by its second: to that one all
+  // others gave their words after their first.
+  const uint64_t steps = event.by_run ? 2 : 1;
   for (const auto& [device, part] : attempt_->parts) {
-    if (part.leaving || gates[device].steps > 0) continue;
+    if (part.leaving || gates[device].steps >= steps) continue;
     return Refuse(
         Code::kWrongPhase,
         fmt::format("rank {} has not finished a step of epoch {}; its old places are still "
@@ -133,7 +141,10 @@ Step Machine::Do(const Returned& event, const Gates&) {
 
 Step Machine::Do(const EngineGone& event, const Gates&) {
   Step step = Changed();
-  if (ranks_[event.device].rank >= 0) step.marks.push_back(SetStopped{event.device, true});
+  if (ranks_[event.device].rank >= 0) {
+    step.marks.push_back(SetStopped{event.device, true});
+    EndRun(fmt::format("the engine of device {} left", event.device), &step);
+  }
   if (!attempt_ || !attempt_->parts.contains(event.device)) return Done(std::move(step));
   attempt_->parts.at(event.device).gone = true;
   const Phase phase = attempt_->phase;
@@ -142,7 +153,7 @@ Step Machine::Do(const EngineGone& event, const Gates&) {
     return Done(std::move(step));
   }
   Step failed = Fail(fmt::format("the engine of device {} left", event.device));
-  step.lines = std::move(failed.lines);
+  for (Line& line : failed.lines) step.lines.push_back(std::move(line));
   return Done(std::move(step));
 }
 

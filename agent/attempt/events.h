@@ -19,13 +19,15 @@ struct Prepare {
   Kind kind = Kind::kUnspecified;
   uint64_t target_epoch = 0;
   std::string request_hash;
-  Status geometry;  // whether the plan is for this agent's model
+  Status geometry;      // whether the plan is for this agent's model
+  bool by_run = false;  // not the driver's: the run goes on (run.cc)
 };
 struct Stage {
   Header header;
 };
 struct Permit {
   Header header;
+  bool by_run = false;
 };
 struct Abort {
   Header header;
@@ -33,6 +35,7 @@ struct Abort {
 };
 struct Retire {
   Header header;
+  bool by_run = false;
 };
 struct Resolve {  // after a fence; or before it, to hold
   Header header;
@@ -80,6 +83,10 @@ struct Resumed {
 struct Staged {
   uint64_t attempt = 0;
   Status status;
+};
+struct RunStuck {  // it cannot go on from here; `attempt` is one of it
+  uint64_t attempt = 0;
+  std::string why;
 };
 struct PermitSeen {  // another agent has it, and the driver is silent
   uint64_t attempt = 0;
@@ -156,9 +163,10 @@ struct Emptied {
   uint32_t device = 0;
 };
 
-using Event = std::variant<Prepare, Stage, Permit, Abort, Retire, Resolve, Release, Word,
-                           EngineFlip, EngineGone, EngineCame, Resumed, Staged, PermitSeen,
-                           WordsOut, Built, Reserved, Begun, Armed, Committed, GateFlipped,
-                           TakenBack, PeersSaid, Dropped, Kept, Returned, Dismissed, Emptied>;
+using Event =
+    std::variant<Prepare, Stage, Permit, Abort, Retire, Resolve, Release, Word, EngineFlip,
+                 EngineGone, EngineCame, Resumed, Staged, RunStuck, PermitSeen, WordsOut, Built,
+                 Reserved, Begun, Armed, Committed, GateFlipped, TakenBack, PeersSaid, Dropped,
+                 Kept, Returned, Dismissed, Emptied>;
 
 }  // namespace tangram::attempt

@@ -36,6 +36,7 @@ Step Machine::Do(const Resolve& event, const Gates& gates) {
   if (!attempt_ || attempt_->plan.attempt != event.header.attempt) return Over(event);
   if (attempt_->committing()) return Then(Wait{});
   if (event.outcome == Outcome::kHold) {
+    EndRun("a fence");
     if (!attempt_->any_flipped() || attempt_->phase == Phase::kFlipped) {
       attempt_->held = true;
       return Done(Changed());
@@ -65,6 +66,7 @@ Step Machine::Do(const Resolve& event, const Gates& gates) {
                 std::move(step));
   }
   if (forward) {
+    EndRun("a fence");
     if (attempt_->phase == Phase::kFlipped) return Acted(std::move(step));
     return GoForward(std::move(step));
   }
@@ -73,6 +75,7 @@ Step Machine::Do(const Resolve& event, const Gates& gates) {
                         fmt::format("attempt {} has flipped here", attempt_->plan.attempt)}},
                 std::move(step));
   }
+  EndRun("a fence");
   const bool keep = attempt_->phase == Phase::kStaged || attempt_->phase == Phase::kPermitted;
   attempt_->error = "a fence: " + event.reason;
   attempt_->reason = event.reason;
@@ -89,6 +92,7 @@ Step Machine::Over(const Resolve& event) {
                   fmt::format("attempt {} is over here: {}", id,
                               flipped ? "it flipped" : "it never flipped and cannot any more"));
   }
+  if (run_ && id >= run_->first) EndRun("a fence");
   highest_ = std::max(highest_, id);
   return Done();
 }
@@ -112,6 +116,7 @@ Step Machine::GoForward(Step step) {
 Step Machine::Do(const Release& event, const Gates&) {
   TANGRAM_REFUSE_IF_ERROR(CheckWorld(event.header));
   if (attempt_ && attempt_->committing()) return Then(Wait{});
+  EndRun("members are released");
   std::deque<uint32_t> devices;
   bool part = false;
   for (uint32_t device = 0; device < ranks_.size(); ++device) {
@@ -177,6 +182,7 @@ Step Machine::Do(const Emptied&, const Gates&) {
 Step Machine::Do(const Resumed& event, const Gates&) {
   ranks_[event.device] = {
       .member = event.member, .rank = event.rank, .epoch = event.rank >= 0 ? event.epoch : 0};
+  run_.reset();  // what it had to go on to is not known any more
   // Whatever the agent before had begun is over here, so that its number is, too.
   highest_ = std::max(highest_, event.attempt);
   return Done(Changed());

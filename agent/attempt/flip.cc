@@ -17,8 +17,10 @@ Status Machine::CheckPermit() const {
                                          attempt_->error.empty() ? "" : ": " + attempt_->error)};
 }
 
-Step Machine::Do(const Permit& event, const Gates&) {
+Step Machine::Do(const Permit& event, const Gates& gates) {
   TANGRAM_REFUSE_IF_ERROR(CheckCurrent(event.header, "Permit"));
+  // The permit of the first is that of all; it lasts as long as the run does.
+  if (event.by_run) TANGRAM_REFUSE_IF_ERROR(CheckRun(event.header.attempt, gates));
   if (attempt_->phase == Phase::kPermitted || attempt_->phase == Phase::kFlipped) {
     return Done();  // repeated
   }
@@ -37,6 +39,7 @@ Step Machine::Do(const PermitSeen& event, const Gates&) {
 Step Machine::Do(const Armed& event, const Gates&) {
   TANGRAM_REFUSE_IF_ERROR(event.status);
   attempt_->phase = Phase::kPermitted;
+  if (run_ && run_->Has(event.attempt)) run_->permitted = true;
   if (event.forward) return Changed(GoForward());
   if (!attempt_->by_agents()) return Acted(Changed());
   for (const auto& [device, part] : attempt_->parts) {

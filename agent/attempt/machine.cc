@@ -163,9 +163,15 @@ Status Machine::CheckPull(const Header& header) const {
                            : fmt::format("none is under way, the highest seen is {}", highest_))};
 }
 
-Status Machine::CheckKvPull(const Header& header, uint32_t device) const {
+Status Machine::CheckKvPull(const Header& header, uint32_t device, bool ahead) const {
   TANGRAM_RETURN_IF_ERROR(CheckCurrent(header, "a KV pull"));
-  if (attempt_->parts.contains(device) && attempt_->phase == Phase::kPermitted) return OkStatus();
+  const Phase phase = attempt_->phase;
+  // What comes ahead lies in pages that no layout has yet: any time until the flip will do.
+  const bool early =
+      phase == Phase::kPrepared || phase == Phase::kStaging || phase == Phase::kStaged;
+  if (attempt_->parts.contains(device) && (phase == Phase::kPermitted || (ahead && early))) {
+    return OkStatus();
+  }
   return {Code::kWrongPhase, fmt::format("a KV pull in {}", NameOf(attempt_->phase))};
 }
 

@@ -58,6 +58,15 @@ class Machine {
     bool any_flipped() const;
     bool committing() const;
   };
+  // Attempts of flips that follow one another under the permit of the first (run.cc).
+  struct Run {
+    uint64_t first = 0, last = 0;
+    bool permitted = false;
+    bool over = false;  // nothing more of it is begun here
+    std::string why;    // it is over before its last flip
+
+    bool Has(uint64_t attempt) const { return first <= attempt && attempt <= last; }
+  };
   // What another agent learns of an attempt.
   struct View {
     Phase phase = Phase::kUnspecified;  // kUnspecified: never heard of
@@ -75,6 +84,7 @@ class Machine {
   const std::vector<Rank>& ranks() const { return ranks_; }
   const Attempt* attempt() const { return attempt_ ? &*attempt_ : nullptr; }  // under way
   const Attempt* last() const { return last_ ? &*last_ : nullptr; }           // the one before
+  const Run* run() const { return run_ ? &*run_ : nullptr; }                  // the newest
   uint64_t highest() const { return highest_; }
   // The device of the lowest epoch of the ranks in the world: what is in force here for all of
   // them. With none in the world, that of leavers which still hold their places.
@@ -92,7 +102,8 @@ class Machine {
   Status CheckAttach(uint32_t device) const;
   // Whether other agents may read, for this attempt, what is here.
   Status CheckPull(const Header& header) const;
-  Status CheckKvPull(const Header& header, uint32_t device) const;
+  // `ahead`: before the flip, while engines step.
+  Status CheckKvPull(const Header& header, uint32_t device, bool ahead) const;
 
  private:
   // prepare.cc
@@ -132,6 +143,11 @@ class Machine {
   Step AfterPeers(Step step) const;
   Step GiveUp(Step step = {}, bool keep = false);
   void CloseFlipped(Attempt* attempt, Step* step);
+  // run.cc
+  Step Do(const RunStuck& event, const Gates& gates);
+  Status CheckRun(uint64_t attempt, const Gates& gates) const;
+  void EndRun(const std::string& why, Step* step = nullptr);
+  uint64_t UnderWay(uint64_t attempt) const;
   // fence.cc
   Step Do(const Resolve& event, const Gates& gates);
   Step Do(const Release& event, const Gates& gates);
@@ -150,7 +166,8 @@ class Machine {
   std::optional<Attempt> before_;  // flipped, and a repair follows it at once
   uint64_t highest_ = 0;
   std::set<uint64_t> flipped_;  // attempts that did
-  bool expired_ = false;        // the abort under way has waited for as long as it may
+  std::optional<Run> run_;
+  bool expired_ = false;  // the abort under way has waited for as long as it may
   struct Releasing {
     std::deque<uint32_t> devices;
     std::string reason;

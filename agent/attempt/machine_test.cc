@@ -556,10 +556,13 @@ TEST_F(Attempts, PullsBelongToTheAttemptUnderWay) {
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kStaged, Kind::kLayout, 2));
   EXPECT_TRUE(machine.CheckPull(To(2)).ok());
   EXPECT_EQ(machine.CheckPull(To(3)).code(), Code::kNotHeld);
-  EXPECT_EQ(machine.CheckKvPull(To(2), 0).message(), "a KV pull in PHASE_STAGED");
+  EXPECT_EQ(machine.CheckKvPull(To(2), 0, false).message(), "a KV pull in PHASE_STAGED");
+  EXPECT_TRUE(machine.CheckKvPull(To(2), 0, true).ok());
+  EXPECT_EQ(machine.CheckKvPull(To(2), 5, true).code(), Code::kWrongPhase);
   EXPECT_EQ(Tell(Permit{To(2)}), "acted");
-  EXPECT_TRUE(machine.CheckKvPull(To(2), 0).ok());
-  EXPECT_EQ(machine.CheckKvPull(To(2), 5).code(), Code::kWrongPhase);
+  EXPECT_TRUE(machine.CheckKvPull(To(2), 0, false).ok());
+  EXPECT_TRUE(machine.CheckKvPull(To(2), 0, true).ok());
+  EXPECT_EQ(machine.CheckKvPull(To(2), 5, false).code(), Code::kWrongPhase);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Prepare and Stage: what can be refused is refused here, before a byte moves.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "agent/attempt/machine.h"
@@ -8,7 +9,7 @@
 
 namespace tangram::attempt {
 
-Step Machine::Do(const Prepare& event, const Gates&) {
+Step Machine::Do(const Prepare& event, const Gates& gates) {
   const Header& header = event.header;
   if (attempt_ && attempt_->plan.attempt == header.attempt && header.world == world_) {
     if (attempt_->plan.request_hash != event.request_hash) {
@@ -27,6 +28,7 @@ Step Machine::Do(const Prepare& event, const Gates&) {
                   fmt::format("attempt {} is in {}; abort or retire it before attempt {}",
                               attempt_->plan.attempt, NameOf(attempt_->phase), header.attempt));
   }
+  if (event.by_run) TANGRAM_REFUSE_IF_ERROR(CheckRun(header.attempt, gates));
   if (header.attempt <= highest_) {
     return Refuse(Code::kStaleAttempt,
                   fmt::format("attempt {} is over or burned, the highest seen is {}",
@@ -62,6 +64,11 @@ Step Machine::Do(const Prepare& event, const Gates&) {
 Step Machine::Do(const Built& event, const Gates& gates) {
   Attempt attempt;
   attempt.plan = event.plan;
+  const uint64_t last = event.plan.run_last;
+  if (last != 0 && (last <= event.plan.attempt || event.plan.kind != Kind::kLayout)) {
+    return Refuse(Code::kBadPlan, fmt::format("a run from attempt {} to {} that begins with a {}",
+                                              event.plan.attempt, last, NameOf(event.plan.kind)));
+  }
   Step step;
   Status parts = FindParts(&attempt);
   if (parts.ok()) parts = CheckConcerned(attempt, gates, &step);
@@ -136,7 +143,12 @@ Step Machine::Do(const Reserved& event, const Gates&) {
     step.marks.push_back(Ended{event.attempt, End::kRefused});
     return step;
   }
-  highest_ = event.attempt;
+  highest_ = std::max(highest_, event.attempt);
+  if (const uint64_t last = attempt_->plan.run_last; last != 0) {
+    run_ = Run{.first = event.attempt, .last = last, .why = {}};
+  } else if (run_ && !run_->Has(event.attempt)) {
+    run_.reset();
+  }
   last_.reset();
   attempt_->phase = Phase::kPrepared;
   return Acted(Changed());

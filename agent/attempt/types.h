@@ -52,6 +52,7 @@ struct Plan {
   };
 
   uint64_t attempt = 0;
+  uint64_t run_last = 0;  // last attempt of the run that begins with this one; 0: none does
   Kind kind = Kind::kUnspecified;
   uint64_t from_epoch = 0, target_epoch = 0;
   std::string request_hash, target_hash;

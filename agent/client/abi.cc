@@ -27,6 +27,21 @@ using tangram::abi::Done;
 using tangram::abi::Fail;
 using tangram::abi::Guarded;
 
+// The moves of a caller, as far as this library knows them.
+std::vector<tg_kv_move> Known(const tg_kv_move* moves, size_t count, size_t move_size) {
+  std::vector<tg_kv_move> known;
+  known.reserve(count);
+  for (size_t i = 0; i < count; ++i) known.push_back(*TG_AT(tg_kv_move, moves, move_size, i));
+  return known;
+}
+
+static_assert(TG_TOLD + 1 == tangram::GatePage::kCauses &&
+              TG_IN_FLIP + 1 == tangram::GatePage::kDoings);
+
+tg_code Narrow(tg_error* error) {
+  return Fail(error, TG_INVALID, "move_size is smaller than a tg_kv_move: give its sizeof");
+}
+
 constexpr uint32_t kSlabFormats = TG_SLAB_GRANULE_MAJOR | TG_SLAB_ROW_MAJOR;
 
 Status CheckOptions(const tg_options& options) {
@@ -116,6 +131,24 @@ void tg_gate_decline(tg_client* client, const char* reason) {
 
 void tg_stop(tg_client* client, int keep_word) { client->impl->Stop(keep_word != 0); }
 
+tg_code tg_missing(tg_client* client, const tg_missed* missed, size_t count, size_t missed_size,
+                   tg_error* error) {
+  return Guarded(error, [&] {
+    if (count > 0 && missed_size < sizeof(tg_missed))
+      return Fail(error, TG_INVALID, "missed_size is smaller than a tg_missed: give its sizeof");
+    std::vector<tangram::GateMissed> all;
+    for (size_t i = 0; i < count; ++i) {
+      const tg_missed& one = *TG_AT(tg_missed, missed, missed_size, i);
+      if (one.cause == 0 || one.cause >= tangram::GatePage::kCauses || one.doing == 0 ||
+          one.doing >= tangram::GatePage::kDoings)
+        return Fail(error, TG_INVALID, "tg_missed: no such cause, or nothing that a rank does");
+      all.push_back({one.rank, one.cause, one.doing, one.layer});
+    }
+    client->impl->SetMissed(all);
+    return Fail(error, TG_OK, "");
+  });
+}
+
 void tg_unreachable(tg_client* client, const uint32_t* ranks, size_t count) {
   client->impl->SetUnreachable({ranks, count});
 }
@@ -141,13 +174,26 @@ tg_code tg_gate_join(tg_client* client, int timeout_ms, tg_error* error) {
 tg_code tg_kv_pull(tg_client* client, const tg_kv_move* moves, size_t count, size_t move_size,
                    uint64_t* bytes, tg_error* error) {
   return Guarded(error, [&] {
-    if (count > 0 && move_size < sizeof(tg_kv_move)) {
-      return Fail(error, TG_INVALID, "move_size is smaller than a tg_kv_move: give its sizeof");
-    }
-    std::vector<tg_kv_move> known;
-    known.reserve(count);
-    for (size_t i = 0; i < count; ++i) known.push_back(*TG_AT(tg_kv_move, moves, move_size, i));
-    return Done(client->impl->KvPull(known, bytes), error);
+    if (count > 0 && move_size < sizeof(tg_kv_move)) return Narrow(error);
+    return Done(client->impl->KvPull(Known(moves, count, move_size), bytes), error);
+  });
+}
+
+tg_code tg_kv_stage(tg_client* client, const tg_kv_move* moves, size_t count, size_t move_size,
+                    tg_error* error) {
+  return Guarded(error, [&] {
+    if (count > 0 && move_size < sizeof(tg_kv_move)) return Narrow(error);
+    return Done(client->impl->KvStage(Known(moves, count, move_size)), error);
+  });
+}
+
+tg_code tg_kv_staged(tg_client* client, int timeout_ms, uint64_t* bytes, tg_error* error) {
+  return Guarded(error, [&] {
+    bool later = false;
+    const Status status = client->impl->KvStaged(timeout_ms, bytes, &later);
+    if (status.ok() && later)
+      return Fail(error, TG_LATER, "steps take longer than bytes may make them");
+    return Done(status, error);
   });
 }
 

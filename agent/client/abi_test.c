@@ -13,11 +13,13 @@
 _Static_assert(sizeof(tg_error) == 512 && offsetof(tg_error, message) == 12, "tg_error");
 _Static_assert(offsetof(tg_options, cuda_driver) == 64 && offsetof(tg_options, slab_formats) == 60,
                "tg_options");
-_Static_assert(offsetof(tg_model, platform) == 176 && offsetof(tg_model, kv_head_token_bytes) == 148,
+_Static_assert(offsetof(tg_options, settings) == 72, "tg_options");
+_Static_assert(offsetof(tg_model, platform) == 176 &&
+                   offsetof(tg_model, kv_head_token_bytes) == 148,
                "tg_model");
 _Static_assert(sizeof(tg_section) == 16, "tg_section");
 _Static_assert(sizeof(tg_maps) == 128 && offsetof(tg_maps, group_size) == 120, "tg_maps");
-_Static_assert(sizeof(tg_event) == 56 && offsetof(tg_event, target) == 48, "tg_event");
+_Static_assert(sizeof(tg_event) == 64 && offsetof(tg_event, target) == 48, "tg_event");
 _Static_assert(sizeof(tg_engine_stats) == 48, "tg_engine_stats");
 _Static_assert(sizeof(tg_word) == 16, "tg_word");
 _Static_assert(sizeof(tg_kv_manifest) == 144, "tg_kv_manifest");
@@ -29,10 +31,10 @@ _Static_assert(sizeof(tg_kv_byte_moves) == 40, "tg_kv_byte_moves");
 #define WHOLE(type, last) \
   _Static_assert(offsetof(type, last) + sizeof(((type*)0)->last) == sizeof(type), #type)
 WHOLE(tg_error, message);
-WHOLE(tg_options, cuda_driver);
+WHOLE(tg_options, settings);
 WHOLE(tg_model, page_bytes);
 WHOLE(tg_maps, group_size);
-WHOLE(tg_event, target);
+WHOLE(tg_event, pause_steps);
 WHOLE(tg_engine_stats, waiting);
 WHOLE(tg_kv_manifest, request_size);
 WHOLE(tg_kv_planned, local_bytes);

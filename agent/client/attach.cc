@@ -4,6 +4,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <sstream>
+#include <string>
 
 #include "agent/client/client.h"
 #include "agent/client/connect.h"
@@ -19,6 +21,21 @@ const char* OrEmpty(const char* text) { return text == nullptr ? "" : text; }
 // TG_SLAB_*.
 uint32_t BitOf(v1::SlabFormat format) {
   return format == v1::SLAB_FORMAT_UNSPECIFIED ? 0 : 1u << (format - 1);
+}
+
+// tg_options.settings.
+Status ReadSettings(const char* lines, google::protobuf::Map<std::string, std::string>* out) {
+  std::istringstream in(OrEmpty(lines));
+  for (std::string line; std::getline(in, line);) {
+    const size_t equal = line.find('=');
+    if (equal == 0 || equal == std::string::npos) {
+      return {Code::kInvalid, "tg_options.settings: '" + line + "' is no name=value"};
+    }
+    if (!out->insert({line.substr(0, equal), line.substr(equal + 1)}).second) {
+      return {Code::kInvalid, "tg_options.settings: " + line.substr(0, equal) + " comes twice"};
+    }
+  }
+  return OkStatus();
 }
 
 }  // namespace
@@ -83,9 +100,10 @@ v1::EngineMessage Client::AttachMessage() const {
 }
 
 Result<std::unique_ptr<Client>> Client::Attach(const tg_options& options) {
+  auto client = std::unique_ptr<Client>(new Client(options));
+  TANGRAM_RETURN_IF_ERROR(ReadSettings(options.settings, client->capabilities_.mutable_settings()));
   auto socket = ConnectTo(OrEmpty(options.socket_path));
   if (!socket.ok()) return socket.status();
-  auto client = std::unique_ptr<Client>(new Client(options));
   client->channel_ = std::make_unique<FrameChannel>(std::move(*socket));
   TANGRAM_RETURN_IF_ERROR(client->Send(client->AttachMessage()));
 

@@ -129,6 +129,9 @@ Status Client::Handle(Frame frame, tg_event* event) {
     case v1::EngineMessage::kRefused:
       lost_ = {Code::kEngine, frame.message.refused().refusal().message()};
       return lost_;
+    case v1::EngineMessage::kKvPulled:
+      if (kv_staging_) staged_ = std::move(*frame.message.mutable_kv_pulled());
+      return OkStatus();
     default:
       // A reply that nobody waits for any more (its wait ran out).
       return OkStatus();
@@ -168,6 +171,7 @@ void Client::OnPrepare(const v1::EnginePrepare& prepare, tg_event* event) {
   event->leaving = attempt.leaving;
   event->repair = attempt.kind == v1::FLIP_KIND_REPAIR;
   event->target = attempt.target->get();
+  event->pause_steps = prepare.pause_steps();
 }
 
 Status Client::Prepared(uint64_t attempt, bool ok, const char* message) {
@@ -347,24 +351,31 @@ Status Client::Join(int timeout_ms) {
   return Commit();
 }
 
-Status Client::KvPull(std::span<const tg_kv_move> moves, uint64_t* bytes) {
-  if (bytes != nullptr) *bytes = 0;
+Result<v1::EngineMessage> Client::PullOf(std::span<const tg_kv_move> moves) const {
   v1::EngineMessage message;
   v1::KvPull* pull = message.mutable_kv_pull();
   *pull->mutable_header() = HeaderNow(attempt_ ? attempt_->id : 0);
   for (const tg_kv_move& move : moves) {
     if (move.target_offset > model_.kv_bytes ||
         move.length > model_.kv_bytes - move.target_offset) {
-      return {Code::kInvalid, "KV move of " + std::to_string(move.length) + " bytes to " +
-                                  std::to_string(move.target_offset) + ", the region has " +
-                                  std::to_string(model_.kv_bytes)};
+      return Status{Code::kInvalid, "KV move of " + std::to_string(move.length) + " bytes to " +
+                                        std::to_string(move.target_offset) + ", the region has " +
+                                        std::to_string(model_.kv_bytes)};
     }
     pull->add_source_rank(move.source_rank);
     pull->add_source_offset(move.source_offset);
     pull->add_target_offset(move.target_offset);
     pull->add_length(move.length);
   }
-  TANGRAM_RETURN_IF_ERROR(Send(std::move(message)));
+  return message;
+}
+
+Status Client::KvPull(std::span<const tg_kv_move> moves, uint64_t* bytes) {
+  if (bytes != nullptr) *bytes = 0;
+  if (kv_staging_) return {Code::kInvalid, "KV is being staged: see its end by tg_kv_staged first"};
+  auto message = PullOf(moves);
+  if (!message.ok()) return message.status();
+  TANGRAM_RETURN_IF_ERROR(Send(std::move(*message)));
   auto reply = Await(v1::EngineMessage::kKvPulled, kKvTimeoutMs);
   if (!reply.ok()) return reply.status();
   if (!reply->kv_pulled().ok()) return {Code::kEngine, reply->kv_pulled().message()};
@@ -372,11 +383,76 @@ Status Client::KvPull(std::span<const tg_kv_move> moves, uint64_t* bytes) {
   return OkStatus();
 }
 
+Status Client::KvStage(std::span<const tg_kv_move> moves) {
+  if (kv_staging_) return {Code::kInvalid, "KV is being staged already: one at a time"};
+  if (!attempt_) return {Code::kInvalid, "no attempt is prepared, for which KV could be staged"};
+  auto message = PullOf(moves);
+  if (!message.ok()) return message.status();
+  message->mutable_kv_pull()->set_ahead(true);
+  TANGRAM_RETURN_IF_ERROR(Send(std::move(*message)));
+  kv_staging_ = true;
+  return OkStatus();
+}
+
+Status Client::KvStaged(int timeout_ms, uint64_t* bytes, bool* later) {
+  if (bytes != nullptr) *bytes = 0;
+  *later = false;
+  if (!kv_staging_) return {Code::kInvalid, "no KV is being staged"};
+  const auto taken = [&](const v1::KvPulled& pulled) -> Status {
+    kv_staging_ = false;
+    if (!pulled.ok()) return {Code::kEngine, pulled.message()};
+    *later = pulled.later();
+    if (bytes != nullptr) *bytes = pulled.bytes();
+    return OkStatus();
+  };
+  if (staged_) return taken(*std::exchange(staged_, std::nullopt));  // Poll met it
+  const auto queued = std::find_if(queue_.begin(), queue_.end(), [](const Frame& frame) {
+    return frame.message.has_kv_pulled();
+  });
+  if (queued != queue_.end()) {  // another wait met it
+    const v1::KvPulled pulled = queued->message.kv_pulled();
+    queue_.erase(queued);
+    return taken(pulled);
+  }
+  const auto deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
+  while (true) {
+    auto frame = Receive(LeftMs(deadline));
+    if (!frame.ok()) {
+      kv_staging_ = false;  // an agent that is gone copies nothing any more
+      return frame.status();
+    }
+    if (frame->has_value()) {
+      if ((*frame)->message.has_kv_pulled()) return taken((*frame)->message.kv_pulled());
+      queue_.push_back(std::move(**frame));
+      continue;
+    }
+    if (LeftMs(deadline) == 0) return {Code::kWrongPhase, "KV is still being staged"};
+  }
+}
+
 void Client::Count(TokenCount what, uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) {
   if (moe_ordinal >= model_.moe_layers || expert >= model_.experts) return;
+  counted_ = counted_ || tokens > 0;
   GateCounters(page_, what, model_.moe_layers,
                model_.experts)[uint64_t{moe_ordinal} * model_.experts + expert]
       .fetch_add(tokens, std::memory_order_relaxed);
+}
+
+void Client::StepDone() {
+  const auto now = std::chrono::steady_clock::now();
+  if (!std::exchange(counted_, false)) {
+    page_->step_ns.store(0, std::memory_order_relaxed);
+    stepped_.reset();
+  } else if (const auto before = std::exchange(stepped_, now)) {
+    const auto time = static_cast<uint64_t>(std::chrono::nanoseconds(now - *before).count());
+    const auto hear = [&](std::atomic<uint64_t>* mean, uint64_t of) {
+      const uint64_t was = mean->load(std::memory_order_relaxed);
+      mean->store(was == 0 ? time : was + time / of - was / of, std::memory_order_relaxed);
+    };
+    hear(&page_->step_ns, 4);
+    hear(&page_->usual_step_ns, 64);
+  }
+  page_->steps.fetch_add(1, std::memory_order_release);
 }
 
 void Client::Report(const tg_engine_stats& stats) {

@@ -41,6 +41,7 @@ class Client {
   bool Decide(std::span<const GateWord> words);
   void Decline(const char* reason) { gate_.Decline(reason); }
   void Stop(bool keep_word) { gate_.Stop(keep_word); }
+  void SetMissed(std::span<const GateMissed> missed) { gate_.SetMissed(missed); }
   void SetUnreachable(std::span<const uint32_t> ranks) { gate_.SetUnreachable(ranks); }
   bool stopped() const { return gate_.stopped(); }
   // `used`, if it is one: nothing of the layout before is unmapped before it is readable.
@@ -48,8 +49,12 @@ class Client {
   Status Join(int timeout_ms);
 
   Status KvPull(std::span<const tg_kv_move> moves, uint64_t* bytes);
+  // The same ahead of a flip, without waiting.
+  Status KvStage(std::span<const tg_kv_move> moves);
+  // kWrongPhase: it is under way.
+  Status KvStaged(int timeout_ms, uint64_t* bytes, bool* later);
 
-  void StepDone() { page_->steps.fetch_add(1, std::memory_order_release); }
+  void StepDone();
   void Count(TokenCount what, uint32_t moe_ordinal, uint32_t expert, uint64_t tokens);
   void Report(const tg_engine_stats& stats);
 
@@ -99,6 +104,8 @@ class Client {
   Result<v1::EngineMessage> Await(v1::EngineMessage::BodyCase kind, int timeout_ms);
   Result<std::optional<Frame>> Receive(int timeout_ms);
   Status Send(v1::EngineMessage message);
+  // The message of a pull of these moves.
+  Result<v1::EngineMessage> PullOf(std::span<const tg_kv_move> moves) const;
   void Adopt();
   bool FlippedByAgents() const;
   v1::Header HeaderNow(uint64_t attempt) const;
@@ -120,6 +127,9 @@ class Client {
   Region weights_, kv_, control_;
   uint64_t dense_offset_ = 0;
   GatePage* page_ = nullptr;
+  // Of the step before, if it had work; whether this one has.
+  std::optional<std::chrono::steady_clock::time_point> stepped_;
+  bool counted_ = false;
   uint64_t counters_ = 0;
   EngineGate gate_;
   std::optional<layout::GeometryView> geometry_;
@@ -130,6 +140,8 @@ class Client {
   std::vector<std::string> dense_names_;
   std::unique_ptr<Maps> current_, previous_;
   std::optional<Attempt> attempt_;
+  bool kv_staging_ = false;  // a pull ahead was sent, and its end not told yet
+  std::optional<v1::KvPulled> staged_;
   std::shared_ptr<UniqueFd> used_ = std::make_shared<UniqueFd>();  // of the last commit
   Mapper mapper_;                                                  // last: it ends first
 };

@@ -91,6 +91,9 @@ Status Client::Knock() {
   }
   channel_ = std::move(knocking_);
   knock_at_ = now;  // this agent may die as soon
+  if (kv_staging_) {
+    staged_.emplace().set_message("the agent died");
+  }
   queue_.clear();
   lost_ = OkStatus();
   return OkStatus();

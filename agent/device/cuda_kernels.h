@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "agent/device/cuda_driver.h"
 #include "kernels/parameters.h"
@@ -28,6 +29,10 @@ class CudaKernels {
   Status Hash(const kernels::HashParameters& parameters, CUstream stream) const;
   Status CopyAndHash(const kernels::HashParameters& parameters, CUstream stream) const;
   Status CopyStrips(const kernels::CopyStripsParameters& parameters, CUstream stream) const;
+  // Any kernel of the image; kInternal: there is none of this name.
+  Status Function(const std::string& name, CUfunction* out) const {
+    return Find(name.c_str(), out);
+  }
 
  private:
   CudaKernels(std::shared_ptr<const CudaDriver> driver, CUmodule module)

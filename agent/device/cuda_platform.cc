@@ -6,6 +6,7 @@
 
 #include "agent/device/control.h"
 #include "agent/device/cuda.h"
+#include "agent/device/cuda_queue.h"
 #include "agent/device/nccl_wires.h"
 #include "agent/device/nvml.h"
 #include "agent/device/ucx_wires.h"
@@ -54,6 +55,10 @@ class CudaPlatform final : public Platform {
   }
 
   std::string fabric() const override { return FabricOf(management_, context_->PciBusId()); }
+
+  Result<std::unique_ptr<Queue>> OpenQueue(void* stream) const override {
+    return MakeCudaQueue(context_, stream);
+  }
 
   Result<std::unique_ptr<Wires>> OpenWires(const WireOptions& options) const override {
     if (options.name.empty() || options.name == "nccl") return MakeNcclWires(context_, options);

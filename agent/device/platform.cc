@@ -6,6 +6,7 @@
 #include "agent/device/cuda_platform.h"
 #include "agent/device/ghost.h"
 #include "agent/device/host.h"
+#include "agent/device/host_queue.h"
 #include "agent/device/ucx_wires.h"
 
 namespace tangram::device {
@@ -42,6 +43,8 @@ class HostPlatform final : public Platform {
   RankDevices Importers() const override {
     return {HostDevice::Importer(pages_), HostDevice::Importer(pages_), ControlImporter()};
   }
+
+  Result<std::unique_ptr<Queue>> OpenQueue(void*) const override { return MakeHostQueue(); }
 
   Result<std::unique_ptr<Wires>> OpenWires(const WireOptions& options) const override {
     if (options.name != "ucx") return Platform::OpenWires(options);
@@ -99,6 +102,10 @@ class GhostPlatform final : public Platform {
 };
 
 }  // namespace
+
+Result<std::unique_ptr<Queue>> Platform::OpenQueue(void*) const {
+  return Status(Code::kInvalid, fmt::format("platform {} runs no kernels", name()));
+}
 
 Result<std::unique_ptr<Wires>> Platform::OpenWires(const WireOptions& options) const {
   return Status(Code::kInvalid,

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "agent/device/device.h"
+#include "agent/device/queue.h"
 #include "agent/device/wire.h"
 
 namespace tangram::device {
@@ -60,6 +61,9 @@ class Platform {
   // A communication library that reaches other processes' memory of this platform. kInvalid: there
   // is none of this name here, or none that could be used, and why.
   virtual Result<std::unique_ptr<Wires>> OpenWires(const WireOptions& options) const;
+  // Work on its device in order. `stream`: one that the caller has and keeps, as the platform knows
+  // them (a CUstream); null: one of its own. kInvalid: nothing runs there.
+  virtual Result<std::unique_ptr<Queue>> OpenQueue(void* stream = nullptr) const;
   // What reaches the memory of its device beyond this machine (Member.fabric); empty: nothing, or
   // nobody says so.
   virtual std::string fabric() const { return ""; }

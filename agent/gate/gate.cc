@@ -22,6 +22,16 @@ bool Move(std::atomic<uint64_t>& state, uint64_t attempt, GateEvent event, uint6
   }
 }
 
+uint64_t PackedMissed(const GateMissed& missed) {
+  return missed.rank | uint64_t{missed.cause} << 16 | uint64_t{missed.doing} << 24 |
+         uint64_t{missed.layer} << 32;
+}
+
+GateMissed UnpackedMissed(uint64_t word) {
+  return {static_cast<uint32_t>(word & 0xffff), static_cast<uint32_t>(word >> 16 & 0xff),
+          static_cast<uint32_t>(word >> 24 & 0xff), static_cast<uint32_t>(word >> 32)};
+}
+
 }  // namespace
 
 uint64_t GateHashWord(std::string_view hash) {
@@ -124,6 +134,7 @@ void AgentGate::ForgetLoad() {
 void AgentGate::SetStopped(bool stopped) {
   if (!stopped) {
     for (auto& word : page_->unreachable) word.store(0, std::memory_order_relaxed);
+    for (auto& word : page_->missed) word.store(0, std::memory_order_relaxed);
   }
   page_->stopped.store(stopped ? 1 : 0, std::memory_order_release);
 }
@@ -135,6 +146,18 @@ std::vector<uint32_t> AgentGate::Unreachable(uint32_t ranks) const {
   for (uint32_t r = 0; r < std::min(ranks, GatePage::kReachable); ++r) {
     if (page_->unreachable[r / 64].load(std::memory_order_relaxed) >> (r % 64) & 1)
       out.push_back(r);
+  }
+  return out;
+}
+
+std::vector<GateMissed> AgentGate::Missed(uint32_t ranks) const {
+  std::vector<GateMissed> out;
+  for (const auto& word : page_->missed) {
+    const GateMissed one = UnpackedMissed(word.load(std::memory_order_relaxed));
+    if (one.cause == 0 || one.cause >= GatePage::kCauses || one.doing == 0 ||
+        one.doing >= GatePage::kDoings || one.rank >= ranks)
+      continue;
+    out.push_back(one);
   }
   return out;
 }
@@ -198,6 +221,15 @@ void EngineGate::SetUnreachable(std::span<const uint32_t> ranks) {
   }
   for (size_t i = 0; i < words.size(); ++i) {
     page_->unreachable[i].store(words[i], std::memory_order_relaxed);
+  }
+}
+
+void EngineGate::SetMissed(std::span<const GateMissed> missed) {
+  for (size_t i = 0; i < GatePage::kMissed; ++i) {
+    const bool some = i < missed.size() && missed[i].rank < GatePage::kReachable;
+    page_->missed[i].store(some ? PackedMissed(missed[i]) : 0, std::memory_order_relaxed);
+    if (some)
+      page_->missed_total[missed[i].cause][missed[i].doing].fetch_add(1, std::memory_order_relaxed);
   }
 }
 

@@ -66,6 +66,8 @@ class AgentGate {
   bool stopped() const;
   // Ranks of the layout, below `ranks`, that the stopped engine cannot reach.
   std::vector<uint32_t> Unreachable(uint32_t ranks) const;
+  // For whom of these ranks it stopped. The engine writes that: what makes no sense is left out.
+  std::vector<GateMissed> Missed(uint32_t ranks) const;
 
  private:
   Status FlipBy(GateEvent event, uint64_t attempt, uint64_t epoch);
@@ -89,6 +91,8 @@ class EngineGate {
   // The step is given up for good. `pulled`: the others were told that the KV for the flip is here.
   void Stop(bool pulled);
   void SetUnreachable(std::span<const uint32_t> ranks);
+  // Before Stop. Causes and doings are such.
+  void SetMissed(std::span<const GateMissed> missed);
   bool stopped() const;
   bool latched() const;
 

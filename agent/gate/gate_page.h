@@ -21,9 +21,17 @@ constexpr uint64_t GateWordOf(uint64_t attempt, GateState state) {
 constexpr GateState GateStateOf(uint64_t word) { return static_cast<GateState>(word & 7); }
 constexpr uint64_t GateAttemptOf(uint64_t word) { return word >> 3; }
 
+// For whom a step was given up: a rank of the layout, what was found of it and in what (tg_cause
+// and tg_doing of the client library's header), and of which layer with experts.
+struct GateMissed {
+  uint32_t rank = 0, cause = 0, doing = 0, layer = 0;
+  bool operator==(const GateMissed&) const = default;
+};
+
 struct GatePage {
-  static constexpr uint64_t kMagic = 0x54474741'54450005;  // "TGGATE", version 5
+  static constexpr uint64_t kMagic = 0x54474741'54450007;  // "TGGATE", version 7
   static constexpr uint32_t kReachable = 8192;             // ranks of the largest world
+  static constexpr uint32_t kMissed = 8, kCauses = 7, kDoings = 6;
 
   uint64_t magic;
   std::atomic<uint64_t> state;
@@ -38,7 +46,14 @@ struct GatePage {
   // Only the agent clears it, when a flip that the agents make lets the rank go on.
   std::atomic<uint64_t> stopped;
   std::atomic<uint64_t> unreachable[kReachable / 64];  // while stopped: bit = rank of the layout
+  // While stopped: rank | cause << 16 | doing << 24 | layer << 32; 0: none. And how often each
+  // cause was found in each doing, for ever.
+  std::atomic<uint64_t> missed[kMissed];
+  std::atomic<uint64_t> missed_total[kCauses][kDoings];
   std::atomic<uint64_t> turns;  // how often the engine polled: one that hangs does not
+  // Nanoseconds from one step to the next, in the mean of the last few, and of the last hundred or
+  // so; the engine's library writes them. step_ns 0: the last one had no work.
+  std::atomic<uint64_t> step_ns, usual_step_ns;
   uint32_t moe_layers, experts;
   // Followed by std::atomic<uint64_t> tokens[2][moe_layers][experts]: routed, executed.
 };

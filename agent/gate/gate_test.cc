@@ -186,6 +186,29 @@ TEST(Gate, UnreachableRanksAreThoseNamedWithinTheLayoutAndThePage) {
   EXPECT_TRUE(g.agent.Unreachable(5000).empty());
 }
 
+TEST(Gate, ForWhomItStoppedIsToldInTheContractsWordsAlone) {
+  Both g;
+  GatePage* page = g.agent.page();
+  const std::vector<GateMissed> told{{1, 2, 3, 57}, {8191, 6, 5, 0}, {2, 1, 1, 0}};
+  g.engine.SetMissed(told);
+  EXPECT_EQ(g.agent.Missed(8192), told);
+  EXPECT_EQ(g.agent.Missed(2), (std::vector<GateMissed>{told[0]})) << "of no rank of the layout";
+  g.engine.SetMissed(std::vector<GateMissed>{told[0]});
+  EXPECT_EQ(g.agent.Missed(8192), (std::vector<GateMissed>{told[0]})) << "a new list";
+  EXPECT_EQ(page->missed_total[2][3].load(), 2u) << "counts go on";
+  g.engine.SetMissed(std::vector<GateMissed>(100, told[2]));
+  EXPECT_EQ(g.agent.Missed(8192).size(), GatePage::kMissed) << "no more than there is room for";
+  EXPECT_EQ(page->turns.load(), 0u) << "what follows in the page";
+  page->missed[0] = ~uint64_t{0};  // an engine may write anything
+  page->missed[1] = 1 | 1ull << 24;
+  page->missed[2] = 1 | 1ull << 16;
+  EXPECT_EQ(g.agent.Missed(8192).size(), GatePage::kMissed - 3);
+  g.agent.SetStopped(true);
+  EXPECT_FALSE(g.agent.Missed(8192).empty());
+  g.agent.SetStopped(false);
+  EXPECT_TRUE(g.agent.Missed(8192).empty());
+}
+
 TEST(Gate, OnlyAPageOfThisVersionAndModelIsTakenOver) {
   Both g;
   GatePage* page = g.agent.page();

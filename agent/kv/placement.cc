@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
+#include <optional>
+#include <span>
 #include <unordered_map>
 
 #include "agent/kv/live_blocks.h"
@@ -119,6 +122,35 @@ class Room {
     return true;
   }
 
+  // Homes that an old home's requests may change to for no more pages than where it stays: whose
+  // ranks shared all layers of these requests. Ascending, with itself; empty: it does not stay, or
+  // brings nothing if it does.
+  const std::vector<uint32_t>& Peers(uint32_t old_home) {
+    const auto [it, added] = peers_.try_emplace(old_home);
+    const int32_t stay = in_.new_of_old[old_home];
+    if (!added || !IsHome(stay)) return it->second;
+    const uint64_t stays = PagesToBring(old_home, static_cast<uint32_t>(stay));
+    if (stays == 0) return it->second;
+    std::copy_if(homes_.begin(), homes_.end(), std::back_inserter(it->second), [&](uint32_t home) {
+      const int32_t old = old_of_new_[home];
+      return old >= 0 && PagesToBring(old_home, home) <= stays &&
+             std::all_of(spans_.begin(), spans_.end(), [&](const Span& span) {
+               return span.before.Shared(old_home, static_cast<uint32_t>(old));
+             });
+    });
+    return it->second;
+  }
+
+  // Blocks of the fullest home over the mean.
+  double Lopsided() const {
+    uint64_t most = 0, sum = 0;
+    for (const uint32_t home : homes_) {
+      most = std::max(most, home_blocks_[home]);
+      sum += home_blocks_[home];
+    }
+    return sum == 0 ? 1 : static_cast<double>(most * homes_.size()) / static_cast<double>(sum);
+  }
+
   // As in Plan.
   auto Shared() const {
     std::map<std::pair<uint32_t, uint32_t>, std::vector<uint32_t>> out;
@@ -162,6 +194,14 @@ class Room {
     return it->second;
   }
 
+  // Of one block.
+  uint64_t PagesToBring(uint32_t old_home, uint32_t home) {
+    const std::vector<uint64_t>& here = OverlapsOf(old_home, home);
+    uint64_t pages = 0;
+    for (size_t i = 0; i < here.size(); ++i) pages += needs_[home][i].pages - here[i];
+    return pages;
+  }
+
   // Of a block that more than one may need: has this home taken it?
   bool Takes(uint32_t block, uint32_t home) const {
     const auto it = shared_.find(block);
@@ -187,6 +227,7 @@ class Room {
   std::vector<uint64_t> used_, incoming_, home_blocks_;
   std::vector<std::vector<Need>> needs_;  // [home]
   std::vector<uint32_t> homes_;
+  std::map<uint32_t, std::vector<uint32_t>> peers_;  // by old home
   std::map<std::pair<uint32_t, uint32_t>, std::vector<uint64_t>> overlaps_;
   std::vector<uint32_t> first_;                                 // [live block]: who took it first
   std::unordered_map<uint32_t, std::vector<uint32_t>> shared_;  // by live block: all who did
@@ -266,7 +307,7 @@ Plan NameBlocks(const Input& in, const LiveBlocks& live, const std::vector<uint3
     Placement& p = out.requests.emplace_back(Placement{q.id, homes[i], {}});
     p.blocks.reserve(live.Of(i).size());
     for (const uint32_t number : live.Of(i)) p.blocks.push_back(names[homes[i]].Of(number));
-    out.requests_moved += in.new_of_old[q.home] != static_cast<int32_t>(homes[i]);
+    out.requests_moved += !q.idle && in.new_of_old[q.home] != static_cast<int32_t>(homes[i]);
   }
   return out;
 }
@@ -294,42 +335,101 @@ std::vector<int32_t> OldOfNew(const Input& in) {
   return out;
 }
 
+namespace {
+
+// Requests in the order in which they are placed: longest first, then those that nobody waits for.
+struct Order {
+  explicit Order(const Input& in) : all(in.requests.size()) {
+    std::iota(all.begin(), all.end(), size_t{0});
+    const auto idle = std::stable_partition(all.begin(), all.end(),
+                                            [&](size_t i) { return !in.requests[i].idle; });
+    std::sort(all.begin(), idle, [&](size_t a, size_t b) {
+      const Request &x = in.requests[a], &y = in.requests[b];
+      return x.length != y.length ? x.length > y.length : x.id < y.id;
+    });
+    running = static_cast<size_t>(idle - all.begin());
+  }
+  std::span<const size_t> Running() const { return std::span(all).first(running); }
+  std::span<const size_t> Idle() const { return std::span(all).subspan(running); }
+
+  std::vector<size_t> all;
+  size_t running = 0;
+};
+
+// Homes of some requests, one after another.
+class Placing {
+ public:
+  Placing(const Input& in, const std::vector<Span>& spans, const LiveBlocks& live)
+      : in_(in), room_(in, spans, live), homes_(in.requests.size()) {}
+
+  // `anew`: who may as well be elsewhere goes where there is least. What such requests share with
+  // others is then copied for each home.
+  Status Place(std::span<const size_t> some, bool anew) {
+    const auto free = [&](size_t i) {
+      return anew && room_.Peers(in_.requests[i].home).size() > 1;
+    };
+    std::vector<size_t> homeless;
+    for (const size_t i : some) {
+      const int32_t stay = in_.new_of_old[in_.requests[i].home];
+      if (free(i) || !TakeAt(i, stay)) homeless.push_back(i);
+    }
+    std::erase_if(homeless, [&](size_t i) { return TakeAt(i, in_.requests[i].promised); });
+    for (const size_t i : homeless) {
+      const Request& q = in_.requests[i];
+      std::vector<uint32_t> candidates = room_.ByLoad();
+      if (free(i)) {
+        const std::vector<uint32_t>& peers = room_.Peers(q.home);
+        std::erase_if(candidates, [&](uint32_t home) {
+          return !std::binary_search(peers.begin(), peers.end(), home);
+        });
+      }
+      const bool taken = std::any_of(candidates.begin(), candidates.end(), [&](uint32_t home) {
+        return TakeAt(i, static_cast<int32_t>(home));
+      });
+      if (taken) continue;
+      return {Code::kNoMemory,
+              fmt::format("KV of request {} ({} tokens, {} reserved) fits on none of {} homes: "
+                          "{}; let requests finish, or keep more KV pages free",
+                          q.id, q.length, q.reserved, candidates.size(), why_)};
+    }
+    return OkStatus();
+  }
+
+  double Lopsided() const { return room_.Lopsided(); }
+  const std::vector<uint32_t>& homes() const { return homes_; }
+  auto Shared() const { return room_.Shared(); }
+
+ private:
+  bool TakeAt(size_t request, int32_t home) {
+    if (!room_.IsHome(home)) return false;
+    homes_[request] = static_cast<uint32_t>(home);
+    return room_.Take(request, static_cast<uint32_t>(home), &why_);
+  }
+
+  const Input& in_;
+  Room room_;
+  std::vector<uint32_t> homes_;
+  std::string why_ = "no rank is in an attention group of every layer";
+};
+
+}  // namespace
+
 Result<Plan> PlaceRequests(const Input& in, const std::vector<Span>& spans) {
   const LiveBlocks live(in);
-  Room room(in, spans, live);
-  std::vector<size_t> order(in.requests.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    const Request &x = in.requests[a], &y = in.requests[b];
-    return x.length != y.length ? x.length > y.length : x.id < y.id;
-  });
-  std::vector<uint32_t> homes(in.requests.size());
-  std::vector<size_t> homeless;
-  std::string why = "no rank is in an attention group of every layer";
-  for (size_t i : order) {
-    const int32_t stay = in.new_of_old[in.requests[i].home];
-    if (room.IsHome(stay) && room.Take(i, static_cast<uint32_t>(stay), &why)) {
-      homes[i] = static_cast<uint32_t>(stay);
-    } else {
-      homeless.push_back(i);
+  const Order order(in);
+  std::optional<Placing> placing(std::in_place, in, spans, live);
+  TANGRAM_RETURN_IF_ERROR(placing->Place(order.Running(), false));
+  if (placing->Lopsided() > kLopsided) {
+    Placing anew(in, spans, live);
+    if (anew.Place(order.Running(), true).ok() && anew.Lopsided() < placing->Lopsided()) {
+      placing.emplace(std::move(anew));
     }
   }
-  for (size_t i : homeless) {
-    const std::vector<uint32_t> candidates = room.ByLoad();
-    auto taken = std::find_if(candidates.begin(), candidates.end(),
-                              [&](uint32_t home) { return room.Take(i, home, &why); });
-    if (taken == candidates.end()) {
-      const Request& q = in.requests[i];
-      return Status(
-          Code::kNoMemory,
-          fmt::format("KV of request {} ({} tokens, {} reserved) fits on none of {} homes: "
-                      "{}; let requests finish, or keep more KV pages free",
-                      q.id, q.length, q.reserved, candidates.size(), why));
-    }
-    homes[i] = *taken;
-  }
-  Plan out = NameBlocks(in, live, homes);
-  out.shared = room.Shared();
+  const double lopsided = placing->Lopsided();
+  TANGRAM_RETURN_IF_ERROR(placing->Place(order.Idle(), false));
+  Plan out = NameBlocks(in, live, placing->homes());
+  out.shared = placing->Shared();
+  out.lopsided = lopsided;
   return out;
 }
 

@@ -44,6 +44,12 @@ struct Request {
   // Logical blocks of the home, in position order, at least ceil(length / block_tokens). Blocks
   // after those hold nothing accepted: the plan drops them.
   std::vector<uint32_t> blocks;
+  // New rank to which its KV was copied already, in part: if it cannot stay it goes there, if there
+  // is room. -1: none.
+  int32_t promised = -1;
+  // Nobody waits for it: placed after all others, in the order of the input, and not counted as
+  // moved.
+  bool idle = false;
 };
 
 // The pages of one KV head of one block on one rank, for `layers` layers from `layer` on: `page`,
@@ -136,15 +142,21 @@ struct Plan {
   // which they take over the pages that a rank already holds. The others need copies.
   std::map<std::pair<uint32_t, uint32_t>, std::vector<uint32_t>> shared;
   uint64_t requests_moved = 0;  // whose home rank changed
+  double lopsided = 1;  // blocks of the fullest home over the mean of all, reserved ones too
 };
 
+// Beyond it, requests whose KV would cost no more bytes elsewhere do not stay where they are.
+inline constexpr double kLopsided = 1.25;
+
 // New homes: a request stays when its home is in a group of every layer after the flip and there
-// is room, else it goes, longest first, to the rank with the least load that has room.
-// Room is counted in unique blocks with every request's reservation, and the pages that arrive
-// must fit beside the old ones (they are freed after the flip). Grows with requests and blocks,
-// not with pages.
-// kNoMemory when it does not fit (the message has the numbers; nothing is changed),
-// kInvalid when the manifest contradicts itself. All ranks find the same.
+// is room, else it goes where it was promised to, if there is room. The others go, longest first,
+// to the rank with the least load that has room. If that is lopsided (kLopsided), those are placed
+// so as well that bring something if they stay, and no more if they go: where all heads of a
+// request were split over ranks, any of these may have it. So who leaves Tensor comes back
+// balanced. Room is counted in unique blocks with every request's reservation, and the pages that
+// arrive must fit beside the old ones (they are freed after the flip). Grows with requests and
+// blocks, not with pages. kNoMemory when it does not fit (the message has the numbers; nothing is
+// changed), kInvalid when the manifest contradicts itself. All ranks find the same.
 Result<Plan> MakePlan(const Input& input);
 
 // One rank's part, `rank` in the new numbering: grows with what the rank holds and brings. Of equal

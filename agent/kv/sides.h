@@ -27,8 +27,10 @@ class Seats {
   bool InGroup(uint32_t rank) const { return group_[rank] >= 0; }
   // What `rank` holds of blocks of `home`; {0, 0} if they are not in one group.
   Heads Of(uint32_t home, uint32_t rank) const {
-    return group_[home] >= 0 && group_[home] == group_[rank] ? heads_[rank] : Heads{0, 0};
+    return Shared(home, rank) ? heads_[rank] : Heads{0, 0};
   }
+  // Whether two ranks are in one group.
+  bool Shared(uint32_t a, uint32_t b) const { return group_[a] >= 0 && group_[a] == group_[b]; }
   // The ranks that share requests with `home`, in the order of the group.
   std::span<const uint32_t> With(uint32_t home) const;
   // Those of them that hold a KV head, ascending.

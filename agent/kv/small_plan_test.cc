@@ -272,6 +272,84 @@ TEST(KvSmallPlan, LongestFirstThenByName) {
   EXPECT_EQ(Homes(Make(in)), (std::vector<uint32_t>{1, 0}));
 }
 
+// What nobody waits for takes a place when all others have theirs, in the order of the input, be it
+// at home or not.
+TEST(KvSmallPlan, IdleOnesComeLast) {
+  Input in = Three();
+  in.new_of_old = {-1, -1};
+  in.new_ranks = 2;
+  in.new_groups[0].pop_back();
+  in.joined_pages = {16, 16};
+  in.requests[0].idle = true;  // the longest
+  EXPECT_EQ(Homes(Make(in)), (std::vector<uint32_t>{0, 0, 1}));
+  EXPECT_EQ(Make(in).plan.requests_moved, 2u) << "it is not counted";
+  // Rank 0 has six pages for eight that they come to. "b", at home on rank 1, has to come there.
+  in = Three();
+  in.new_of_old = {0, -1};
+  in.new_ranks = 1;
+  in.new_groups[0] = {{{0}, {0, 4}}};
+  in.joined_pages = {0};
+  in.ranks[0].total_pages = 6;
+  in.ranks[0].free_pages = 2;
+  EXPECT_EQ(MakePlan(in).status().message().find("KV of request b"), 0u);
+  in.requests[0].idle = true;
+  EXPECT_EQ(MakePlan(in).status().message().find("KV of request a"), 0u);
+}
+
+void GiveAnew(Input* in) {
+  testing::Rng rng(1);
+  for (RankState& rank : in->ranks) rank.strips.clear();
+  testing::GivePages(rng, *in, 64, 1);
+}
+
+// Four requests of two blocks, all at home on rank 0, in two layers that both ranks share.
+Input AllAtOne() {
+  Input in = testing::SmallWorld();
+  const LayerGroups alone = in.old_groups[0], tensor = in.new_groups[0];
+  in.old_groups = {tensor, tensor};
+  in.new_groups = {alone, tensor};
+  in.requests.clear();
+  for (uint32_t i = 0; i < 4; ++i) {
+    in.requests.push_back(
+        {std::string(1, static_cast<char>('a' + i)), 0, 8, 8, {2 * i, 2 * i + 1}});
+  }
+  GiveAnew(&in);
+  return in;
+}
+
+TEST(KvSmallPlan, WhoLeavesTensorIsBalancedForNoByteMore) {
+  const Input in = AllAtOne();
+  const Whole all = Make(in);
+  EXPECT_EQ(Homes(all), (std::vector<uint32_t>{0, 1, 0, 1}));
+  EXPECT_EQ(all.plan.lopsided, 1);
+  EXPECT_EQ(all.plan.requests_moved, 2u);
+  // One of two heads, of one layer, of every block.
+  EXPECT_EQ(all.parts[0].moved_bytes + all.parts[1].moved_bytes, 4u * 8 * 64);
+}
+
+TEST(KvSmallPlan, WhoWouldBringMoreElsewhereStays) {
+  // Layer 0 is of each rank alone already.
+  Input in = AllAtOne();
+  const LayerGroups alone = in.new_groups[0];
+  in.old_groups[0] = in.new_groups[1] = alone;
+  GiveAnew(&in);
+  const Whole all = Make(in);
+  EXPECT_EQ(Homes(all), (std::vector<uint32_t>{0, 0, 0, 0}));
+  EXPECT_EQ(all.plan.lopsided, 2);
+}
+
+TEST(KvSmallPlan, WhoIsNearlyBalancedStays) {
+  Input in = AllAtOne();
+  in.requests[2].home = in.requests[3].home = 1;
+  in.requests[0].length = in.requests[0].reserved = 4;
+  in.requests[0].blocks = {0};  // three blocks and four
+  GiveAnew(&in);
+  const Whole all = Make(in);
+  EXPECT_EQ(Homes(all), (std::vector<uint32_t>{0, 0, 1, 1}));
+  EXPECT_NEAR(all.plan.lopsided, 4 / 3.5, 1e-9);
+  EXPECT_EQ(all.plan.requests_moved, 0u);
+}
+
 // Layers of two kinds: what a rank needs of a home is counted once, and just fits.
 TEST(KvSmallPlan, RoomIsCountedOverAllLayersOnce) {
   Input in = testing::SmallWorld();

@@ -178,6 +178,7 @@ inline void AddRequests(Rng& rng, Input& in, const std::vector<uint32_t>& homes,
     q.blocks.assign(prefix.begin(), prefix.begin() + shared);
     while (q.blocks.size() < want) q.blocks.push_back(next[q.home] += Pick(rng, 1, 3));
     if (rng() % 2) prefix.assign(q.blocks.begin(), q.blocks.begin() + q.length / bt);
+    q.idle = i % 5 == 4;
     in.requests.push_back(q);
   }
 }

@@ -12,6 +12,12 @@ namespace {
 
 Status Bad(const std::string& message) { return Status(Code::kInvalid, "KV manifest: " + message); }
 
+// The last number that a block could have stays free: `next_block` is above every block's.
+constexpr uint32_t kNoBlock = UINT32_MAX;
+Status ListsNoBlock(const std::string& who) {
+  return Bad(fmt::format("{} lists a block {}, the last number there is", who, kNoBlock));
+}
+
 Status ValidateGroups(const Shape& shape, const std::vector<LayerGroups>& layers, uint32_t ranks,
                       const char* side) {
   for (size_t layer = 0; layer < layers.size(); ++layer) {
@@ -74,10 +80,7 @@ class StripsOfRank {
                       rank_, s.kv_head, s.layer, s.block, s.home));
     }
     TANGRAM_RETURN_IF_ERROR(Complete());
-    // The last number stays free: `next_block` is above every block's.
-    if (s.block == UINT32_MAX) {
-      return Bad(fmt::format("rank {} lists a block {}, the last number there is", rank_, s.block));
-    }
+    if (s.block == kNoBlock) return ListsNoBlock(fmt::format("rank {}", rank_));
     const bool after = last_ == nullptr || s.home > last_->home ||
                        (s.home == last_->home && s.block > last_->block);
     if (s.home >= in_.ranks.size() || !after) {
@@ -144,6 +147,9 @@ Status ValidateRequests(const Input& in, const std::vector<Span>& spans) {
                              q.id, q.home, in.ranks.size(), q.length, q.reserved, q.blocks.size()));
     }
     if (Repeats(q.blocks)) return Bad(fmt::format("request {} lists a block twice", q.id));
+    if (std::find(q.blocks.begin(), q.blocks.end(), kNoBlock) != q.blocks.end()) {
+      return ListsNoBlock("request " + q.id);
+    }
     if (filled == 0) continue;
     for (const Span& span : spans) {
       if (span.before.InGroup(q.home)) continue;
@@ -157,7 +163,12 @@ Status ValidateRequests(const Input& in, const std::vector<Span>& spans) {
 }  // namespace
 
 Status ValidatePages(const Input& in, uint32_t rank) {
-  std::vector<uint64_t> used(in.ranks[rank].total_pages / 64 + 1, 0);
+  // As far as pages are listed: how many there are is the rank's own word.
+  uint32_t last = 0;
+  for (const Strip& s : in.ranks[rank].strips) {
+    last = std::max(last, s.page + (s.layers - 1) * s.stride);
+  }
+  std::vector<uint64_t> used(last / 64 + 1, 0);
   // Marks the pages of one word; false: one of them is marked already.
   const auto mark = [&](uint32_t page, uint64_t bits) {
     uint64_t& word = used[page / 64];

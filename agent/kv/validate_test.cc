@@ -118,6 +118,8 @@ TEST(KvValidate, EachContradictionIsNamedWithItsNumbers) {
        [](Input& in) {
          in.requests[0].blocks = {7, 9, 7};
        }},
+      {"request a lists a block 4294967295",
+       [](Input& in) { in.requests[0].blocks.push_back(UINT32_MAX); }},
       {"request b: home 1 is in no attention group of layer 0",
        [](Input& in) {
          in.old_groups[0].pop_back();

@@ -106,7 +106,7 @@ TEST(Bring, WorkersRestForTheirShareOfTheTime) {
   const std::vector<Range> job(4, Of({0}, 0));
   const auto begin = std::chrono::steady_clock::now();
   ASSERT_TRUE(Bring(
-                  job, sources, {.share = 0.25},
+                  job, sources, {.share = [] { return 0.25; }},
                   [](const Source&, size_t, const std::vector<uint64_t>&) {},
                   [](const Source&, const Status&) {}, {})
                   .ok());

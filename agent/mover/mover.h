@@ -52,7 +52,8 @@ struct Limits {
   // A source that failed is left alone so long: more than gRPC takes to connect once more (100 ms),
   // until when whatever is asked fails for the same reason.
   std::chrono::milliseconds after_failure{200};
-  double share = 1;    // of its time that a worker may be at work; it sleeps the rest (pacer.h)
+  // Of its time that a worker may be at work; it sleeps the rest (pacer.h). None: all of it.
+  std::function<double()> share;
   bool yields = true;  // workers take what time serving leaves; not where serving waits for them
 };
 

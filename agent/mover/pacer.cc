@@ -16,13 +16,13 @@ Pacer::Time Pacer::RealTime() {
 }
 
 void Pacer::Begin() {
-  if (share_ >= 1) return;
+  if (!share_) return;
   const std::scoped_lock lock(mu_);
   workers_[std::this_thread::get_id()].since = time_.now();
 }
 
 void Pacer::Moved(const std::stop_token& stop) {
-  if (share_ >= 1) return;
+  if (!share_) return;
   const auto me = std::this_thread::get_id();
   Nanoseconds worked;
   {
@@ -34,7 +34,11 @@ void Pacer::Moved(const std::stop_token& stop) {
     if (worker.worked < kSlice) return;
     worked = std::exchange(worker.worked, Nanoseconds(0));
   }
-  time_.sleep(std::chrono::duration_cast<Nanoseconds>(worked * (1 / share_ - 1)), stop);
+  double share = share_();
+  for (; share <= 0 && !stop.stop_requested(); share = share_()) time_.sleep(kSlice, stop);
+  if (share > 0 && share < 1) {
+    time_.sleep(std::chrono::duration_cast<Nanoseconds>(worked * (1 / share - 1)), stop);
+  }
   Begin();
 }
 

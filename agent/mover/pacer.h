@@ -11,7 +11,7 @@
 namespace tangram::mover {
 
 // A worker says when it has moved something, and is held up so long that it was at work for no more
-// than `share` of its time. Priorities (agent/base/background.h) leave processors to serving; this
+// than a share of its time. Priorities (agent/base/background.h) leave processors to serving; this
 // leaves it links and memory, which have none. Thread-safe; workers are held up one by one.
 class Pacer {
  public:
@@ -24,9 +24,12 @@ class Pacer {
   // takes.
   static constexpr Nanoseconds kSlice = std::chrono::milliseconds(5);
 
-  // share: above 0; 1 or more holds nobody up.
-  explicit Pacer(double share) : Pacer(share, RealTime()) {}
-  Pacer(double share, Time time) : share_(share), time_(std::move(time)) {}
+  // Asked whenever a worker may be due. 1 or more holds nobody up; 0: it rests a slice, then asks
+  // again. Called by any worker. None: nobody is ever held up.
+  using Share = std::function<double()>;
+
+  explicit Pacer(Share share) : Pacer(std::move(share), RealTime()) {}
+  Pacer(Share share, Time time) : share_(std::move(share)), time_(std::move(time)) {}
 
   // The calling thread begins to work, or goes on after it had waited for work.
   void Begin();
@@ -36,7 +39,7 @@ class Pacer {
  private:
   static Time RealTime();
 
-  const double share_;
+  const Share share_;
   const Time time_;
   std::mutex mu_;
   struct Worker {

@@ -17,8 +17,9 @@ struct Played {
 // So many ranges, each of which takes a worker so long.
 Played Play(double share, int ranges, nanoseconds each) {
   Played out;
-  Pacer pacer(share, {[&] { return out.worked + out.slept; },
-                      [&](nanoseconds span, const std::stop_token&) { out.slept += span; }});
+  Pacer pacer([=] { return share; },
+              {[&] { return out.worked + out.slept; },
+               [&](nanoseconds span, const std::stop_token&) { out.slept += span; }});
   pacer.Begin();
   for (int i = 0; i < ranges; ++i) {
     out.worked += each;
@@ -39,8 +40,9 @@ TEST(Pacer, AWorkerIsAtWorkForItsShareOfTheTime) {
 
 TEST(Pacer, ShortCallsAddUpAndWaitingForThemIsNoWork) {
   nanoseconds worked{0}, waited{0}, slept{0};
-  Pacer pacer(0.5, {[&] { return worked + waited + slept; },
-                    [&](nanoseconds span, const std::stop_token&) { slept += span; }});
+  Pacer pacer([] { return 0.5; },
+              {[&] { return worked + waited + slept; },
+               [&](nanoseconds span, const std::stop_token&) { slept += span; }});
   for (int call = 0; call < 1000; ++call) {
     waited += milliseconds(100);
     pacer.Begin();
@@ -57,8 +59,21 @@ TEST(Pacer, WhatIsDoneInASliceIsDoneWithoutARest) {
   EXPECT_EQ(Play(0.5, 5, milliseconds(1)).slept, nanoseconds(milliseconds(5)));
 }
 
+TEST(Pacer, ShareMayChangeAndNoneIsARest) {
+  nanoseconds worked{0}, slept{0};
+  int asked = 0;
+  Pacer pacer([&] { return ++asked < 4 ? 0 : 0.5; },
+              {[&] { return worked + slept; },
+               [&](nanoseconds span, const std::stop_token&) { slept += span; }});
+  pacer.Begin();
+  worked += milliseconds(10);
+  pacer.Moved({});
+  EXPECT_EQ(asked, 4);
+  EXPECT_EQ(slept, 3 * Pacer::kSlice + milliseconds(10));
+}
+
 TEST(Pacer, AStopEndsARest) {
-  Pacer pacer(1e-6);  // a rest of hours
+  Pacer pacer([] { return 1e-6; });  // a rest of hours
   std::stop_source stop;
   stop.request_stop();
   pacer.Begin();

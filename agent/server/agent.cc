@@ -99,6 +99,7 @@ Status Agent::Listen() {
   executor.config_json = memory_->config_json();
   executor.address.set_data(data_address_);
   executor.address.set_wire(memory_->wire());
+  executor.max_step_stretch = config_.max_step_stretch_percent / 100.;
   executor.after_death = PresenceFile::LeftBehind(config_.in_world_file);
   std::vector<Executor::Local> ranks;
   for (uint32_t device = 0; device < config_.ranks; ++device) {

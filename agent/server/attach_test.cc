@@ -99,5 +99,38 @@ TEST(Attach, AnEngineThatTakesAnotherSlabFormatIsRefused) {
   }
 }
 
+// What an engine declares is in its status; what cannot be a declaration is refused by name.
+TEST(Attach, SettingsAreTold) {
+  World world({1});
+  const std::string path = world.socket(0), token = world.token(0);
+  tg_options options = EngineOptions(path, token.c_str(), 0, "a:1", "a:2");
+  tg_error error = TG_INIT(tg_error);
+  tg_client* client = nullptr;
+  std::string many;
+  for (int i = 0; i < 65; ++i) many += "s" + std::to_string(i) + "=1\n";
+  const std::string longer = "name=" + std::string(257, 'x');
+  const struct {
+    const char* settings;
+    tg_code code;
+    const char* what;
+  } bad[] = {{"engine", TG_INVALID, "tg_options.settings: 'engine' is no name=value"},
+             {"=1", TG_INVALID, "tg_options.settings: '=1' is no name=value"},
+             {"a=1\na=2", TG_INVALID, "tg_options.settings: a comes twice"},
+             {many.c_str(), TG_REFUSED, "declares 65 settings, more than 64"},
+             {longer.c_str(), TG_REFUSED, "declares a setting name... of more than 256 bytes"}};
+  for (const auto& b : bad) {
+    options.settings = b.settings;
+    EXPECT_EQ(tg_attach(&options, &client, &error), b.code) << b.what;
+    EXPECT_NE(std::string(error.message).find(b.what), std::string::npos) << error.message;
+  }
+  options.settings = "engine=vllm\nversion=0.32.0+x=y\n";
+  ASSERT_TRUE(Eventually([&] { return tg_attach(&options, &client, &error) == TG_OK; }));
+  const auto told = world.StatusOf(0).ranks(0).engine().settings();
+  ASSERT_EQ(told.size(), 2U);
+  EXPECT_EQ(told.at("engine"), "vllm");
+  EXPECT_EQ(told.at("version"), "0.32.0+x=y");
+  tg_detach(client);
+}
+
 }  // namespace
 }  // namespace tangram::testing

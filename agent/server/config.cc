@@ -140,6 +140,7 @@ Status Read(const YAML::Node& root, const std::string& file, AgentConfig* out) {
       &out->slab_format);
   top.Number("load_threads", false, 1, 256, &out->load_threads);
   top.Number("staging_percent", false, 1, 100, &out->staging_percent);
+  top.Number("max_step_stretch_percent", false, 1, 10000, &out->max_step_stretch_percent);
   top.Text("device", false, &out->device);
   top.Number("device_ordinal", false, 0, 255, &out->device_ordinal);
   top.Text("cuda_driver", false, &out->cuda_driver);

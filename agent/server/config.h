@@ -22,8 +22,9 @@ struct AgentConfig {
   v1::SlabFormat slab_format = v1::SLAB_FORMAT_GRANULE_MAJOR;
   uint32_t load_threads = 2;       // that read the checkpoint at once, for each rank
   uint32_t staging_percent = 100;  // of its time that a worker moves bytes while engines serve
-  std::string device = "host";     // platform of the memory (agent/device/platform.h)
-  uint32_t device_ordinal = 0;     // of the GPUs that the process may use, where it is on one
+  uint32_t max_step_stretch_percent = 0;  // by which bytes may make steps longer; 0: by whatever
+  std::string device = "host";            // platform of the memory (agent/device/platform.h)
+  uint32_t device_ordinal = 0;  // of the GPUs that the process may use, where it is on one
   std::string cuda_driver = "libcuda.so.1";  // likewise: by a name that the loader finds, or a path
   uint64_t page_bytes = 4096;     // of the world's geometry: memory is mapped in multiples of it
   bool hugetlb = false;           // the pod was given huge pages (page_bytes a multiple of theirs)

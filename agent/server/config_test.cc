@@ -32,6 +32,7 @@ TEST(Config, GoodFileWithDefaults) {
   EXPECT_EQ(config->ranks, 1u);
   EXPECT_EQ(config->load_threads, 2u);
   EXPECT_EQ(config->staging_percent, 100u);
+  EXPECT_EQ(config->max_step_stretch_percent, 0u);
   EXPECT_EQ(ParseConfig(kGood + "load_threads: 16\n", "f.yaml")->load_threads, 16u);
   EXPECT_EQ(config->device_ordinal, 0u);
   EXPECT_EQ(ParseConfig(kGood + "device_ordinal: 3\n", "f.yaml")->device_ordinal, 3u);
@@ -75,6 +76,8 @@ TEST(Config, ErrorsNameLineAndKey) {
             "f.yaml:15: slab_format: want granule-major or row-major");
   EXPECT_EQ(ErrorOf(kGood + "staging_percent: 0\n"),
             "f.yaml:15: staging_percent: 0 is not in 1..100");
+  EXPECT_EQ(ErrorOf(kGood + "max_step_stretch_percent: 0\n"),
+            "f.yaml:15: max_step_stretch_percent: 0 is not in 1..10000");
   EXPECT_EQ(ErrorOf(kGood + "ranks: 99999999999999999999999\n"),
             "f.yaml:15: ranks: want a whole number, got '99999999999999999999999'");
   EXPECT_EQ(ErrorOf(kGood + "log: {json: yes}\n"), "f.yaml:15: log.json: want true or false");

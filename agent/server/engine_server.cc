@@ -52,6 +52,21 @@ std::vector<Extents*> ExtentsIn(v1::EngineMessage* message) {
 // Of an engine that had each of its pieces in a descriptor of its own.
 constexpr size_t kMostKept = 1u << 20;
 
+// They are in every status: what an engine declares is bounded.
+Status CheckSettings(const v1::EngineCapabilities& declared) {
+  constexpr size_t kMost = 64, kBytes = 256;
+  if (declared.settings().size() > kMost) {
+    return {Code::kEngine, fmt::format("the engine declares {} settings, more than {}",
+                                       declared.settings().size(), kMost)};
+  }
+  for (const auto& [name, value] : declared.settings()) {
+    if (name.size() <= kBytes && value.size() <= kBytes) continue;
+    return {Code::kEngine, fmt::format("the engine declares a setting {}... of more than {} bytes",
+                                       name.substr(0, 32), kBytes)};
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 Status EngineServer::Session::Send(v1::EngineMessage message,
@@ -232,6 +247,7 @@ Status EngineServer::Admit(const SessionPtr& session) {
                         "engine does not take",
                         rows ? "row-major" : "granule-major")};
   }
+  TANGRAM_RETURN_IF_ERROR(CheckSettings(attach.capabilities()));
   session->device = attach.device();
   session->info.capabilities = attach.capabilities();
   session->info.endpoint = attach.endpoint();
@@ -326,7 +342,8 @@ void EngineServer::Run(const SessionPtr& session) {
         *reply.mutable_kv_pulled()->mutable_header() = message.kv_pull().header();
         reply.mutable_kv_pulled()->set_ok(bytes.ok());
         if (bytes.ok()) {
-          reply.mutable_kv_pulled()->set_bytes(*bytes);
+          reply.mutable_kv_pulled()->set_bytes(bytes->value_or(0));
+          reply.mutable_kv_pulled()->set_later(!bytes->has_value());
         } else {
           reply.mutable_kv_pulled()->set_message(bytes.status().message());
         }

@@ -1,9 +1,11 @@
 #include "agent/server/metrics.h"
 
+#include <google/protobuf/generated_enum_reflection.h>
 #include <prometheus/client_metric.h>
 #include <prometheus/metric_family.h>
 #include <prometheus/metric_type.h>
 
+#include <cctype>
 #include <chrono>
 #include <numeric>
 #include <string>
@@ -15,6 +17,16 @@ namespace tangram {
 namespace {
 
 using Labels = std::vector<std::pair<std::string, std::string>>;
+
+// "CAUSE_GAVE_UP" as "gave_up".
+template <typename Enum>
+std::string WordOf(size_t value) {
+  const std::string& name =
+      google::protobuf::GetEnumDescriptor<Enum>()->value(static_cast<int>(value))->name();
+  std::string out = name.substr(name.find('_') + 1);
+  for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return out;
+}
 
 class Family {
  public:
@@ -91,6 +103,20 @@ std::vector<prometheus::MetricFamily> AgentMetrics::Collect() const {
     add(tokens, TokenCount::kRouted);
     add(executed, TokenCount::kExecuted);
   }
+  Family missed("tangram_missed_ranks_total",
+                "Ranks for which the rank's engine gave a step up, by what it found of them and "
+                "what it was doing with them.",
+                MetricType::Counter);
+  for (const v1::RankStatus& rank : status.ranks()) {
+    const std::vector<uint64_t> counts = executor_->MissedRanks(rank.device());
+    for (size_t i = 0; i < counts.size(); ++i) {
+      if (counts[i] == 0) continue;
+      missed.Add(static_cast<double>(counts[i]),
+                 {{"device", std::to_string(rank.device())},
+                  {"cause", WordOf<v1::Cause>(i / GatePage::kDoings)},
+                  {"doing", WordOf<v1::Doing>(i % GatePage::kDoings)}});
+    }
+  }
   Family bytes("tangram_moved_bytes_total", "Bytes brought by ended attempts, by source.",
                MetricType::Counter);
   bytes.Add(static_cast<double>(totals.local), {{"source", "local"}});
@@ -99,6 +125,11 @@ std::vector<prometheus::MetricFamily> AgentMetrics::Collect() const {
   bytes.Add(static_cast<double>(totals.wire), {{"source", "wire"}});
   bytes.Add(static_cast<double>(totals.checkpoint), {{"source", "checkpoint"}});
   bytes.Add(static_cast<double>(totals.kv), {{"source", "kv"}});
+  Family ahead(
+      "tangram_kv_ahead_bytes_total",
+      "Of the KV of ended attempts, bytes that came while engines stepped, before the flip.",
+      MetricType::Counter);
+  ahead.Add(static_cast<double>(totals.kv_ahead));
   Family ways("tangram_way_bytes_total",
               "Bytes that ended attempts brought from other ranks, by the way that they came.",
               MetricType::Counter);
@@ -131,7 +162,7 @@ std::vector<prometheus::MetricFamily> AgentMetrics::Collect() const {
   }
   std::vector<prometheus::MetricFamily> out;
   for (Family* family : {&certificate, &epoch, &memory, &kind, &wire, &engine, &phase, &tokens,
-                         &executed, &bytes, &ways, &seconds, &ended, &corrupt}) {
+                         &executed, &missed, &bytes, &ways, &seconds, &ended, &corrupt}) {
     out.push_back(family->Take());
   }
   return out;

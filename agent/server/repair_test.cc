@@ -130,7 +130,8 @@ TEST_F(RepairTest, AWordThatWasKeptIsSettledByTheFence) {
   const v1::Header header = World::HeaderOf(1, 2);
   EXPECT_EQ(Resolve(world_, 0, header, v1::OUTCOME_STAY), grpc::StatusCode::FAILED_PRECONDITION)
       << "nobody stands still";
-  engines_.keep_word = engines_.break_step = true;
+  engines_.keep_word = true;
+  engines_.break_step = true;  // last: it acts at once
   ASSERT_TRUE(WaitStopped(world_));
   for (int twice = 0; twice < 2; ++twice) {
     for (size_t i = 0; i < 2; ++i) {
@@ -146,7 +147,8 @@ TEST_F(RepairTest, AWordThatWasKeptIsSettledByTheFence) {
 TEST_F(RepairTest, WhenOneFlippedAllGoForward) {
   engines_.mute = true;
   Begin(2, At(2, true), 2);
-  engines_.one_commits = engines_.keep_word = engines_.break_step = true;
+  engines_.one_commits = engines_.keep_word = true;
+  engines_.break_step = true;  // last: it acts at once
   ASSERT_TRUE(WaitStopped(world_));
   EXPECT_EQ(world_.StatusOf(0).epoch(), 2u);
   EXPECT_EQ(world_.StatusOf(1).epoch(), 1u);

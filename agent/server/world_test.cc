@@ -76,6 +76,39 @@ bool RetireAll(const World& world, const v1::Header& header) {
   return true;
 }
 
+// Before the permit, and told apart from what the flip moves.
+TEST(World, KvComesAheadOfTheFlipWhileEnginesStep) {
+  World world({2, 1});
+  Engines engines(world);
+  ASSERT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, ExpertLayout(world.members(), 1, false)));
+  ASSERT_TRUE(RetireAll(world, World::HeaderOf(0, 1)));
+  engines.ahead = true;
+  ASSERT_TRUE(world.PrepareAll(v1::FLIP_KIND_LAYOUT, 2, ExpertLayout(world.members(), 2, true)));
+  const auto begun = std::chrono::steady_clock::now();
+  while (engines.ahead_bytes() < 3 * 32 &&
+         std::chrono::steady_clock::now() - begun < std::chrono::seconds(10)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  EXPECT_EQ(engines.ahead_bytes(), 3 * 32u);
+  const v1::TransitionStatus prepared = world.StatusOf(0).ranks(0).transition();
+  EXPECT_EQ(prepared.phase(), v1::PHASE_PREPARED);
+  EXPECT_EQ(prepared.kv_bytes(), 32u);
+  EXPECT_EQ(prepared.kv_ahead_bytes(), 32u);
+  ASSERT_TRUE(world.StageAll(World::HeaderOf(1, 2)));
+  for (size_t i = 0; i < 2; ++i) {
+    grpc::ClientContext context;
+    v1::PermitRequest request;
+    *request.mutable_header() = World::HeaderOf(1, 2);
+    v1::PermitResponse response;
+    ASSERT_TRUE(world.Driver(i)->Permit(&context, request, &response).ok());
+  }
+  ASSERT_TRUE(world.WaitEpoch(2));
+  const v1::TransitionStatus flipped = world.StatusOf(0).ranks(0).transition();
+  EXPECT_EQ(flipped.kv_bytes(), 32u + 64u);
+  EXPECT_EQ(flipped.kv_ahead_bytes(), 32u);
+  EXPECT_EQ(engines.wrong_granules(), 0);
+}
+
 TEST(World, FirstThenALayoutFlipUnderRunningEngines) {
   World world({2, 1});
   Engines engines(world);

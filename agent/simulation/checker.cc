@@ -45,6 +45,31 @@ void Checker::Proposed(uint64_t attempt, attempt::Kind kind, uint64_t epoch,
                     epoch, fmt::join(before, " "), fmt::join(after, " ")));
 }
 
+void Checker::Follows(uint64_t first, size_t place, const std::string& hash) {
+  Attempt next = attempts_.at(first);
+  next.epoch += place;
+  next.hash = hash;
+  next.before = next.after;
+  next.follows = true;
+  attempts_[first + place] = next;
+  generations_[hash] = fences_.size();
+  ++reached["proposed in a run"];
+}
+
+// What it had not flipped by then it never will; nor will anybody else, since its word is missing.
+void Checker::RunEnded(uint64_t first, uint64_t last, const Agent& agent) {
+  uint64_t epoch = 0;  // of the rank that is ahead
+  for (uint32_t device = 0; device < agent.memories.size(); ++device) {
+    epoch = std::max(epoch, agent.page(device)->epoch.load());
+  }
+  for (auto it = attempts_.lower_bound(first); it != attempts_.end() && it->first <= last; ++it) {
+    Attempt& known = it->second;
+    if (known.fences != fences_.size() || known.releases != releases_) continue;
+    // A pod of several ranks may be half way through one.
+    if (known.epoch > epoch + (agent.memories.size() > 1 ? 1 : 0)) known.back = true;
+  }
+}
+
 void Checker::Fenced(const Membership& was, const Membership& now) {
   const Fence& fence = *now.fence;
   shown.Fenced(fence.survivors);
@@ -208,6 +233,10 @@ void Checker::Changed(Agent& agent, uint32_t device, const Gate& was, const Gate
                       NameOf(was.state), NameOf(now.state), now.stopped ? ", stopped" : "", tag));
   }
   if (was.state == now.state && was.attempt == now.attempt) return;
+  if (Attempt& of = attempts_[now.attempt]; now.state == GateState::kArmed && of.follows) {
+    of.follows = false;
+    shown.Proposed(of.kind, of.epoch, of.before, of.after);
+  }
   ++reached[fmt::format("gate {} to {} by {}", NameOf(was.state), NameOf(now.state), tag)];
   if (now.state != GateState::kFlipped) return;
   const Attempt& attempt = attempts_[now.attempt];

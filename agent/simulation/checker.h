@@ -32,7 +32,11 @@ class Checker {
   // An attempt that is proposed: whom it binds.
   void Proposed(uint64_t attempt, attempt::Kind kind, uint64_t epoch, const std::string& hash,
                 const Members& before, const Members& after);
+  // The flip with this place in the run of that attempt, from 1: it binds the same members.
+  void Follows(uint64_t first, size_t place, const std::string& hash);
   void AbortAnswered(uint64_t attempt, bool flipped);
+  // An agent was told to go no further in a run, and has answered just now.
+  void RunEnded(uint64_t first, uint64_t last, const Agent& agent);
   // Ranks of the world are let go of: what they were in is over for them.
   void Released() { ++releases_; }
 
@@ -67,6 +71,7 @@ class Checker {
     bool back = false, went = false;  // an abort was answered so
     size_t fences = 0;                // written before it was proposed
     size_t releases = 0;
+    bool follows = false;  // a flip of a run, and nobody has armed it
     bool by_agents() const {
       return kind == attempt::Kind::kFirst || kind == attempt::Kind::kRepair;
     }

@@ -109,6 +109,8 @@ void Driver::Keep() {
       Repair();
     } else if (Release(*truth, false)) {
       note("has released ranks");
+    } else if (EndRuns(*truth)) {
+      note("has ended a run");
     } else if (left) {
       End(*left);
     } else if (const Membership& known = truth->record().value;
@@ -182,7 +184,9 @@ bool Driver::Change(const Truth& truth) {
     default:
       break;
   }
-  return Run(truth, {attempt::Kind::kLayout, planner.Dealt(*now, active)});
+  Flip flip{attempt::Kind::kLayout, planner.Dealt(*now, active)};
+  if (dice.OneIn(2)) flip.follow = Onward(flip.target, dice.Between(1, 3));
+  return Run(truth, std::move(flip));
 }
 
 }  // namespace tangram::simulation

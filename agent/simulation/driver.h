@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -42,11 +43,12 @@ class Driver {
 
     attempt::Kind kind = attempt::Kind::kUnspecified;
     v1::Layout target;
-    uint64_t fence_version = 0;  // of a repair
+    std::vector<v1::Layout> follow;  // under the same permit: a run
+    uint64_t fence_version = 0;      // of a repair
     std::string hash;
     Members before, after, members;
     std::vector<size_t> agents;
-    v1::Header header;
+    v1::Header header, last;  // of a run's last flip
     bool repairs() const { return kind == attempt::Kind::kRepair; }
   };
 
@@ -70,6 +72,14 @@ class Driver {
   // `first`: the hash of a first layout that was not to be; else empty.
   bool Burn(uint64_t attempt, const std::string& first);
   bool Unfound(uint64_t attempt, const std::string& hash);
+
+  // driver_run.cc
+  static v1::Header HeaderIn(const Flip& flip, size_t place);
+  std::vector<v1::Layout> Onward(const v1::Layout& first, size_t flips);
+  void AddRun(const Truth& truth, const Flip& flip, std::map<size_t, v1::PrepareRequest>* requests);
+  bool Walk(const Flip& flip);
+  bool EndRun(const std::vector<size_t>& agents, const v1::Header& first, const v1::Header& last);
+  bool EndRuns(const Truth& truth);
 
   // repair.cc
   void Repair();

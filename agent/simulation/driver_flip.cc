@@ -33,16 +33,23 @@ bool Driver::Run(const Truth& truth, Flip flip) {
   flip.agents = flip.repairs() ? truth.AgentsOf({&flip.target})
                                : truth.AgentsOf({truth.layout(), &flip.target});
   const Record<Intent> was = Load(world_->records.intent);
-  Intent intent{std::max(was.value.attempt, truth.highest()) + 1, truth.epoch(),
-                Intent::State::kProposed};
+  Intent intent;
+  intent.attempt = std::max({was.value.attempt, was.value.last, truth.highest()}) + 1;
+  intent.from_epoch = truth.epoch();
+  if (!flip.follow.empty()) intent.last = intent.attempt + flip.follow.size();
+  intent.state = Intent::State::kProposed;
   // Before it is written: who loses the answer leaves it to others, who burn it.
   if (!Save(&world_->records.intent, was.version, intent)) return false;
   const uint64_t version = was.version + 1;
   world_->checker.Proposed(intent.attempt, flip.kind, flip.target.epoch(), flip.hash,
                            truth.MembersOf(truth.layout()), flip.after);
+  for (size_t i = 0; i < flip.follow.size(); ++i) {
+    world_->checker.Follows(intent.attempt, i + 1, layout::HashOf(flip.follow[i]));
+  }
   flip.header.set_world(kWorld);
   flip.header.set_epoch(truth.epoch());
   flip.header.set_attempt(intent.attempt);
+  flip.last = HeaderIn(flip, flip.follow.size());
   const bool gives_up = world_->Fails(10);
   if (!UntilStaged(truth, flip) || gives_up || !MayPermit(flip)) {
     const auto flipped = AbortInOrder(truth, flip.agents, flip.header);
@@ -57,6 +64,7 @@ bool Driver::Run(const Truth& truth, Flip flip) {
     return false;
   }
   if (!UntilFlipped(truth, flip)) return false;
+  if (!flip.follow.empty() && !Walk(flip)) return false;
   const Nanos until = world_->time().now() + 3 * kSecond;
   while (world_->time().now() < until) {
     const Statuses statuses = AskAll();
@@ -68,6 +76,7 @@ bool Driver::Run(const Truth& truth, Flip flip) {
         (void)Save(&world_->records.intent, now.version, intent);
       }
       ++world_->checker.reached[std::string("retired ") + attempt::NameOf(flip.kind)];
+      if (!flip.follow.empty()) ++world_->checker.reached["retired run"];
       return true;
     }
     world_->time().Sleep(kLookEvery);
@@ -103,6 +112,7 @@ bool Driver::UntilStaged(const Truth& truth, const Flip& flip) {
       peer.set_agent(At(rank->agent)->address);
     }
   }
+  AddRun(truth, flip, requests.get());
   const auto all_done = [](const std::vector<Call>& calls) {
     return std::all_of(calls.begin(), calls.end(), [](Call c) { return c == Call::kDone; });
   };
@@ -177,7 +187,9 @@ bool Driver::UntilFlipped(const Truth& truth, const Flip& flip) {
       for (int i = 0; status && i < status->ranks_size(); ++i) {
         const v1::TransitionStatus& t = status->ranks(i).transition();
         if (!Contains(flip.members, status->ranks(i).member().id())) continue;
-        flipped += t.attempt() == flip.header.attempt() && t.phase() == v1::PHASE_FLIPPED;
+        // Who is beyond it has gone on in the run.
+        flipped += t.attempt() == flip.header.attempt() ? t.phase() == v1::PHASE_FLIPPED
+                                                        : t.attempt() > flip.header.attempt();
       }
     }
     return flipped == flip.members.size();
@@ -197,6 +209,10 @@ bool Driver::UntilFlipped(const Truth& truth, const Flip& flip) {
     }
     if (asked) return false;
     asked = permitted = true;
+    if (!flip.follow.empty()) {
+      EndRun(flip.agents, flip.header, flip.last);
+      return false;
+    }
     const auto flipped = AbortInOrder(truth, flip.agents, flip.header);
     if (!flipped) return false;
     if (!*flipped) {
@@ -222,7 +238,7 @@ bool Driver::Broken(const Flip& flip, const Statuses& statuses) const {
 }
 
 bool Driver::RetireAll(const Flip& flip, const std::vector<size_t>& agents) {
-  const v1::Header header = flip.header;
+  const v1::Header header = flip.last.attempt() != 0 ? flip.last : flip.header;
   const auto calls = Each(agents, "retire",
                           [header](Executor& executor, size_t) { return executor.Retire(header); });
   return std::all_of(calls.begin(), calls.end(), [](Call call) { return call == Call::kDone; });

@@ -90,6 +90,7 @@ class History {
     if (!last.settled()) {
       return world_->checker.Wrong("NEVER_STUCK", "the world does not come to rest as wanted");
     }
+    time_.Sleep(kSecond);  // a call of one that died may have come late: it is ended, too
     last.Kill();
     time_.Sleep(2 * kSecond);
     world_->checker.LookAtRest();

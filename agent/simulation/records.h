@@ -35,6 +35,7 @@ struct Membership {
 struct Intent {
   enum class State { kNone, kProposed, kPermitted, kAborted, kDone };
   uint64_t attempt = 0, from_epoch = 0;
+  uint64_t last = 0;  // attempt of its run, all of which it permits; 0: there is none
   State state = State::kNone;
 };
 

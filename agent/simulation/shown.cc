@@ -130,6 +130,8 @@ uint32_t Shown::Of(size_t k) {
   // A joiner has no word, so that it latches says nothing to the others.
   const bool joins = fences_ == 0 && t < kRanks && (members_[t] >> k & 1) == 0;
   peopled_ |= !joins;
+  // Another driver, which does not know of the plan, may release it before it joins.
+  if (joins && !armed && page.stopped.load() != 0) return kUnseen;
   const bool latched = state == GateState::kLatched && !joins;
   return static_cast<uint32_t>(t) | (armed ? kArmed : 0) | (latched ? kLatched : 0) |
          (page.stopped.load() != 0 ? kStopped : 0);

@@ -387,12 +387,14 @@ bool Truth::Open(const Ruling& ruling) const {
 }
 
 bool Truth::HalfFlipped(const Rank& rank) const {
-  const v1::TransitionStatus& t = rank.status->transition();
-  const auto& ranks = (*statuses_)[rank.agent]->ranks();
-  return t.phase() == v1::PHASE_FLIPPED &&
-         std::any_of(ranks.begin(), ranks.end(), [&](const v1::RankStatus& other) {
-           return Unfinished(other) && other.transition().attempt() == t.attempt();
-         });
+  const uint64_t attempt = rank.status->transition().attempt();
+  bool flipped = false, unfinished = false;
+  for (const v1::RankStatus& other : (*statuses_)[rank.agent]->ranks()) {
+    if (other.transition().attempt() != attempt) continue;
+    flipped |= other.transition().phase() == v1::PHASE_FLIPPED;
+    unfinished |= Unfinished(other);
+  }
+  return flipped && unfinished;
 }
 
 std::string Truth::HashOf(const Ruling& ruling) const {

@@ -68,7 +68,7 @@ class Truth {
   // The attempt that a ruling is about, and whether a survivor may yet flip by others' words.
   uint64_t AttemptOf(const Ruling& ruling) const;
   bool Open(const Ruling& ruling) const;
-  // It flipped, and another rank of its agent has not.
+  // Of its agent some ranks have flipped, others have not.
   bool HalfFlipped(const Rank& rank) const;
   std::string HashOf(const Ruling& ruling) const;
   // Ranks of an agent that are to be released.

@@ -295,7 +295,7 @@ void CudaWorld::PullKvFromAll(const World::Options& options) {
     engines[0]->Write(kv[0]);
     StageProgress progress;
     const auto pulled =
-        world.members[0]->store->KvPull(pull, world.Addresses(world.First(1)), &progress);
+        world.members[0]->store->KvPull(pull, world.Addresses(world.First(1)), &progress, {});
     ASSERT_TRUE(pulled.ok()) << pulled.status().message();
     EXPECT_EQ(progress.corrupt, *fault == 0 || options.shared_memory ? 0U : 1U);
     EXPECT_TRUE(engines[0]->Read() == want);

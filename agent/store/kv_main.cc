@@ -271,7 +271,7 @@ class Bench {
     for (uint32_t r = 0; r < kRanks; ++r) {
       ranks.emplace_back([&, r] {
         StageProgress progress;
-        bytes += Must(world_.members[r]->store->KvPull(parts[r].pull, peers, &progress));
+        bytes += Must(world_.members[r]->store->KvPull(parts[r].pull, peers, &progress, {}));
       });
     }
     ranks.clear();

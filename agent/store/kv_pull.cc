@@ -62,11 +62,12 @@ void RankStore::CloseLinks() {
   links_.clear();
 }
 
-void RankStore::WarmKv(const v1::Header& header, const std::vector<v1::PeerAddress>& peers) {
+void RankStore::WarmKv(const v1::Header& header, const std::vector<v1::PeerAddress>& peers,
+                       std::stop_token stop) {
   const std::scoped_lock lock(kv_mu_);
   for (const v1::PeerAddress& peer : peers) {
     if (options_.sibling(peer.member()) != nullptr) continue;
-    if (Status status = LinkTo(header, peer).Warm({}); !status.ok()) {
+    if (Status status = LinkTo(header, peer).Warm(stop); !status.ok()) {
       spdlog::warn("attempt {}: KV of {} is not reachable yet: {}", header.attempt(), peer.member(),
                    status.message());
     }
@@ -75,7 +76,7 @@ void RankStore::WarmKv(const v1::Header& header, const std::vector<v1::PeerAddre
 
 Result<uint64_t> RankStore::KvPull(const v1::KvPull& pull,
                                    const std::vector<v1::PeerAddress>& peers,
-                                   StageProgress* progress) {
+                                   StageProgress* progress, std::stop_token stop) {
   const std::scoped_lock lock(kv_mu_);
   mover::KvOffsets offsets;
   std::vector<std::unique_ptr<mover::Source>> all;
@@ -127,14 +128,14 @@ Result<uint64_t> RankStore::KvPull(const v1::KvPull& pull,
     spdlog::warn("attempt {}: {} failed: {}", pull.header().attempt(), source.name(),
                  status.message());
   };
-  // A flip waits for it.
-  const mover::Limits limits{.workers = 4, .yields = false};
+  // A flip waits for it, also for what comes ahead when the flip comes.
+  const mover::Limits limits{.workers = pull.ahead() ? 1U : 4U, .yields = false};
   const auto arrived = [&](const mover::Source& source, size_t i, const auto&) {
     const auto link = links.find(&source);
     progress->kv_by_way.Add(link == links.end() ? kWithinProcess : link->second->transport(),
                             job[i].bytes());
   };
-  TANGRAM_RETURN_IF_ERROR(mover::Bring(job, sources, limits, arrived, failed, {}));
+  TANGRAM_RETURN_IF_ERROR(mover::Bring(job, sources, limits, arrived, failed, std::move(stop)));
   return bytes;
 }
 

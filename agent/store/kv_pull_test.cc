@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <future>
+#include <stop_token>
 
 #include "agent/base/fault.h"
 #include "agent/store/rank_store.h"
@@ -65,7 +67,7 @@ TEST_P(KvPullTest, PullsFromSiblingsFromAnotherAgentAndWithinItself) {
   for (const char* fault : {"", "kv.before_pull=corrupt"}) {
     ASSERT_TRUE(fault::Arm(fault).ok());
     std::copy(before.begin(), before.end(), store.kv().begin());
-    const auto pulled = store.KvPull(pull, world_.Addresses(target_), &progress_);
+    const auto pulled = store.KvPull(pull, world_.Addresses(target_), &progress_, {});
     ASSERT_TRUE(pulled.ok()) << pulled.status().message();
     EXPECT_EQ(*pulled, sum);
     EXPECT_EQ(progress_.corrupt, *fault == 0 || GetParam() ? 0U : 1U);
@@ -81,7 +83,7 @@ TEST_P(KvPullTest, AConnectionThatIsOpenGivesNothingAfterTheAbortOfItsSource) {
   const auto pull = [&](uint64_t to) {
     v1::KvPull pull;
     Add(&pull, 1, 32768, to, 512);
-    return store.KvPull(pull, world_.Addresses(target_), &progress_);
+    return store.KvPull(pull, world_.Addresses(target_), &progress_, {});
   };
   const auto first = pull(0);
   ASSERT_TRUE(first.ok()) << first.status().message();
@@ -96,6 +98,22 @@ TEST_P(KvPullTest, AConnectionThatIsOpenGivesNothingAfterTheAbortOfItsSource) {
   EXPECT_TRUE(same || GetParam());
 }
 
+// A driver that dies leaves an attempt that one agent has and the next never hears of.
+TEST_P(KvPullTest, WhoWaitsForASourceThatNeverHearsOfTheAttemptIsStopped) {
+  RankStore& store = *world_.members[0]->store;
+  world_.unheard.insert(world_.members[1]->id);
+  std::stop_source stop;
+  auto pulled = std::async(std::launch::async, [&] {
+    v1::KvPull pull;
+    Add(&pull, 1, 32768, 0, 512);
+    return store.KvPull(pull, world_.Addresses(target_), &progress_, stop.get_token());
+  });
+  EXPECT_EQ(pulled.wait_for(std::chrono::milliseconds(300)), std::future_status::timeout);
+  stop.request_stop();
+  EXPECT_EQ(pulled.get().status().code(), Code::kUnavailable);
+  store.Abort();  // waits for pulls
+}
+
 TEST_P(KvPullTest, RefusesRangesOutsideAndUnknownRanks) {
   RankStore& store = *world_.members[0]->store;
   const std::vector<std::byte> before(store.kv().begin(), store.kv().end());
@@ -103,18 +121,18 @@ TEST_P(KvPullTest, RefusesRangesOutsideAndUnknownRanks) {
   for (const uint32_t rank : {0U, 1U, 2U}) {
     v1::KvPull outside;
     Add(&outside, rank, size - 10, 0, 11);
-    EXPECT_FALSE(store.KvPull(outside, world_.Addresses(target_), &progress_).ok()) << rank;
+    EXPECT_FALSE(store.KvPull(outside, world_.Addresses(target_), &progress_, {}).ok()) << rank;
     v1::KvPull wraps;
     Add(&wraps, rank, ~uint64_t{0} - 4, 0, 8);
-    EXPECT_FALSE(store.KvPull(wraps, world_.Addresses(target_), &progress_).ok()) << rank;
+    EXPECT_FALSE(store.KvPull(wraps, world_.Addresses(target_), &progress_, {}).ok()) << rank;
     v1::KvPull beyond;
     Add(&beyond, rank, 0, size - 10, 11);
-    EXPECT_EQ(store.KvPull(beyond, world_.Addresses(target_), &progress_).status().code(),
+    EXPECT_EQ(store.KvPull(beyond, world_.Addresses(target_), &progress_, {}).status().code(),
               Code::kInvalid);
   }
   v1::KvPull unknown;
   Add(&unknown, 7, 0, 0, 8);
-  EXPECT_EQ(store.KvPull(unknown, world_.Addresses(target_), &progress_).status().code(),
+  EXPECT_EQ(store.KvPull(unknown, world_.Addresses(target_), &progress_, {}).status().code(),
             Code::kInvalid);
   EXPECT_TRUE(std::equal(before.begin(), before.end(), store.kv().begin()));
 }

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -45,6 +46,7 @@ struct StageProgress {
   std::atomic<uint64_t> total{0}, done{0};
   std::atomic<uint64_t> local{0}, shared{0}, tcp{0}, wire{0}, checkpoint{0};
   BytesByWay weights_by_way, kv_by_way;  // from other ranks
+  std::atomic<uint64_t> peak{0};         // of the pool, in use when all is there
   std::atomic<uint64_t> corrupt{0};  // pulls that broke off at bytes that differ from their hash
 };
 
@@ -53,6 +55,8 @@ struct Origins {
   std::vector<v1::PeerAddress> peers;        // ranks are the target's
   std::shared_ptr<const v1::Layout> before;  // in force; null: none
   bool serving = false;                      // engines take steps meanwhile
+  // Then: how much of its time a worker may move bytes. None: all of it.
+  std::function<double()> share;
 };
 
 struct MemoryFigures {
@@ -135,11 +139,13 @@ class RankMemory {
   virtual Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request,
                                                 const std::string& pod) = 0;
   // Handshakes for the KV that the flip may carry, while nobody waits for them.
-  virtual void WarmKv(const v1::Header& header, const std::vector<v1::PeerAddress>& peers) = 0;
+  virtual void WarmKv(const v1::Header& header, const std::vector<v1::PeerAddress>& peers,
+                      std::stop_token stop) = 0;
   // Moves KV of ranks of the layout before the flip into this rank's. Answers the bytes; wrong ones
-  // that came and were asked for again are counted in `progress`.
+  // that came and were asked for again are counted in `progress`. Waits for a source that has not
+  // heard of the attempt, which may never come: whoever ends the attempt stops it first.
   virtual Result<uint64_t> KvPull(const v1::KvPull& pull, const std::vector<v1::PeerAddress>& peers,
-                                  StageProgress* progress) = 0;
+                                  StageProgress* progress, std::stop_token stop) = 0;
 };
 
 }  // namespace tangram

@@ -215,10 +215,16 @@ Status RankStore::Stage(const v1::Header& header, const Origins& origins, StageP
     spdlog::warn("attempt {}: {} failed: {}", header.attempt(), source.name(), status.message());
   };
   mover::Limits limits;
-  if (origins.serving) limits.share = options_.staging_share;
+  if (origins.serving && (origins.share || options_.staging_share < 1)) {
+    limits.share = [most = options_.staging_share, asked = origins.share] {
+      return asked ? std::min(most, asked()) : most;
+    };
+  }
   TANGRAM_RETURN_IF_ERROR(mover::Bring(job, sources, limits, arrived, failed, stop));
   TANGRAM_RETURN_IF_ERROR(fault::Check("stage.before_verify"));
   const std::scoped_lock lock(mu_);
+  progress->peak =
+      memories_.devices.weights->total_bytes() - memories_.devices.weights->free_bytes();
   return CheckVerifiedLocked();
 }
 

@@ -16,6 +16,10 @@ std::vector<std::string> MembersOf(const std::vector<LocalRank>& ranks) {
 Job::Job(const v1::PrepareRequest& asked)
     : request(asked), id(asked.header().attempt()), request_hash(layout::WireHash(asked)) {}
 
+uint64_t Job::run_last() const {
+  return request.next_size() > 0 ? id + static_cast<uint64_t>(request.next_size()) : 0;
+}
+
 Core::Core(ExecutorOptions given, layout::GeometryView shape, std::vector<LocalRank> locals,
            Engines* attached, Peers* others)
     : options(std::move(given)),
@@ -30,8 +34,15 @@ Core::Core(ExecutorOptions given, layout::GeometryView shape, std::vector<LocalR
     rank.memory = local.memory;
     rank.gate = AgentGate(static_cast<GatePage*>(local.memory->Regions().control_page),
                           geometry.moe_layers(), geometry.experts());
+    if (options.max_step_stretch > 0)
+      rank.pace = std::make_unique<StepPace>(options.max_step_stretch);
     rank.awaited = options.after_death;
   }
+}
+
+StepPace* Core::PaceOf(const Job& job, uint32_t device) const {
+  // Where no step is computed none takes longer.
+  return job.by_agents() || job.request.pause_steps() ? nullptr : ranks[device].pace.get();
 }
 
 void Core::Changed() {

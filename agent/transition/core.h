@@ -20,6 +20,7 @@
 #include "agent/layout/owners.h"
 #include "agent/transition/engines.h"
 #include "agent/transition/peers.h"
+#include "agent/transition/step_pace.h"
 #include "agent/transition/types.h"
 
 namespace tangram {
@@ -34,7 +35,7 @@ struct Job {
     bool leaving = false;
     uint64_t incarnation = 0;  // of the engine that prepared it; 0: none did
     StageProgress progress;
-    std::atomic<uint64_t> kv_bytes{0};
+    std::atomic<uint64_t> kv_bytes{0}, kv_ahead_bytes{0};
   };
 
   explicit Job(const v1::PrepareRequest& asked);
@@ -51,6 +52,11 @@ struct Job {
   const std::string request_hash;
   const ExecutorClock::time_point begun = ExecutorClock::now();
   std::stop_source stop;  // of what works on it beside the calls
+
+  // Of the run that begins with it, the last attempt; 0: none does.
+  uint64_t run_last() const;
+  // Bytes and seconds of the attempts of its run before it, by device; set before others see it.
+  std::map<uint32_t, v1::TransitionStatus> carried;
 
   // Of the target; set before others see the job.
   std::shared_ptr<const v1::Layout> target;
@@ -71,6 +77,7 @@ struct Core {
     v1::Member member;
     RankMemory* memory = nullptr;  // never another one
     AgentGate gate;
+    std::unique_ptr<StepPace> pace;            // null: bytes may take what they want of steps
     std::shared_ptr<const v1::Layout> layout;  // that it has places of; null: none
     std::string layout_hash;
     bool fresh = false;      // its engine attached after the last flip
@@ -109,6 +116,8 @@ struct Core {
   attempt::Gates Looks() const;
   // In force here for all ranks; null: none.
   const Rank* InForce() const;
+  // Of what moves bytes of the job for a rank; null: there is no bound. Needs no lock.
+  StepPace* PaceOf(const Job& job, uint32_t device) const;
   JobPtr JobOf(uint64_t attempt) const;  // null: it is over
   // Of the attempt under way, or the one before; null: none.
   const attempt::Machine::Attempt* Shown() const;

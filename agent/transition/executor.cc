@@ -48,6 +48,16 @@ Status Passing(const attempt::Answer& answer, const char* point) {
 }  // namespace
 
 struct Executor::Parts {
+  // Another attempt is to begin, so that a run before it is over; a repeated call is of its own.
+  void InterruptBefore(uint64_t attempt) {
+    uint64_t last = 0;
+    {
+      const std::scoped_lock lock(core.mu);
+      if (core.machine.run() != nullptr) last = core.machine.run()->last;
+    }
+    if (attempt > last) runner.Interrupt(attempt);
+  }
+
   Core core;
   Runner runner{&core};
   Resumption resumption{&core, &runner};
@@ -75,6 +85,7 @@ void Executor::SetCheckpointError(const std::string& why) {
 
 Status Executor::Prepare(const v1::PrepareRequest& request, std::stop_token stop) {
   Core& core = parts_->core;
+  parts_->InterruptBefore(request.header().attempt());
   const std::scoped_lock call(core.calls);
   TANGRAM_RETURN_IF_ERROR(fault::Check("prepare.before"));
   const auto job = std::make_shared<Job>(request);
@@ -97,6 +108,7 @@ Status Executor::Permit(const v1::Header& header) {
 
 Result<bool> Executor::Abort(const v1::Header& header, const std::string& reason,
                              std::stop_token stop) {
+  parts_->runner.Interrupt(header.attempt());
   const std::scoped_lock call(parts_->core.calls);
   TANGRAM_RETURN_IF_ERROR(fault::Check("abort.before"));
   const attempt::Answer answer =
@@ -111,6 +123,7 @@ Status Executor::Retire(const v1::Header& header) {
 }
 
 Status Executor::Resolve(const v1::ResolveRequest& request) {
+  parts_->runner.Interrupt(request.header().attempt());
   const std::scoped_lock call(parts_->core.calls);
   TANGRAM_RETURN_IF_ERROR(fault::Check("resolve.before"));
   const attempt::Resolve event{HeaderOf(request.header()), OutcomeOf(request.outcome()),
@@ -119,6 +132,7 @@ Status Executor::Resolve(const v1::ResolveRequest& request) {
 }
 
 Status Executor::Release(const v1::ReleaseRequest& request) {
+  parts_->runner.Interrupt(UINT64_MAX);
   const std::scoped_lock call(parts_->core.calls);
   TANGRAM_RETURN_IF_ERROR(fault::Check("release.before"));
   const attempt::Release event{HeaderOf(request.header()), ListOf(request.members()),
@@ -170,7 +184,7 @@ Status Executor::Flip(uint32_t device, const v1::EngineFlip& flip) {
   return answer.status;
 }
 
-Result<uint64_t> Executor::KvPull(uint32_t device, const v1::KvPull& pull) {
+Result<std::optional<uint64_t>> Executor::KvPull(uint32_t device, const v1::KvPull& pull) {
   return tangram::KvPull(&parts_->core, device, pull);
 }
 
@@ -185,6 +199,10 @@ Executor::Totals Executor::GetTotals() {
 
 std::vector<uint64_t> Executor::Counters(uint32_t device, TokenCount what) {
   return CountersOf(&parts_->core, device, what);
+}
+
+std::vector<uint64_t> Executor::MissedRanks(uint32_t device) {
+  return MissedOf(&parts_->core, device);
 }
 
 v1::LoadResponse Executor::GetLoad() { return LoadOf(&parts_->core); }

@@ -80,13 +80,16 @@ class Executor {
   // long as that takes: until then nobody is told anything else. `why` (may be null) says it.
   bool Resuming(std::string* why = nullptr);
   Status Flip(uint32_t device, const v1::EngineFlip& flip);
-  Result<uint64_t> KvPull(uint32_t device, const v1::KvPull& pull);
+  // As KvPull in pulls.h.
+  Result<std::optional<uint64_t>> KvPull(uint32_t device, const v1::KvPull& pull);
   void EngineGone(uint32_t device);
 
   Totals GetTotals();
 
   // Tokens of each expert that this device's engine routed or executed, [moe layers * experts].
   std::vector<uint64_t> Counters(uint32_t device, TokenCount what);
+  // How often the device's engine gave a step up for a rank, [GatePage::kCauses * kDoings].
+  std::vector<uint64_t> MissedRanks(uint32_t device);
   v1::LoadResponse GetLoad();
 
  private:

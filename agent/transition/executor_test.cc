@@ -161,6 +161,31 @@ TEST(Executor, AFlipThatTakesLongHoldsUpNobodyButWhoWouldEndIt) {
   EXPECT_EQ(agent.GetStatus().ranks(0).transition().phase(), v1::PHASE_FLIPPED);
 }
 
+// KV that goes ahead may wait for an agent that never hears of the attempt: its driver died.
+TEST(Executor, AnAbortStopsThePullsOfItsAttempt) {
+  OneAgent agent(2);
+  ASSERT_OK(agent.Take(v1::FLIP_KIND_FIRST, 1, agent.First()));
+  ASSERT_OK(agent.Retire(1));
+  ASSERT_OK(agent.Prepare(v1::FLIP_KIND_LAYOUT, 2, agent.Again()));
+
+  std::latch waits(1);
+  agent.hooks.before_kv_pull = [&](const std::stop_token& stop) {
+    waits.count_down();
+    while (!stop.stop_requested()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  auto pulled = std::async(std::launch::async, [&] {
+    v1::KvPull pull;
+    *pull.mutable_header() = agent.Header(2);
+    pull.set_ahead(true);
+    return agent.executor->KvPull(0, pull);
+  });
+  Within(std::async(std::launch::async, [&] { return waits.wait(), true; }), "KvPull");
+  const Result<bool> flipped = agent.executor->Abort(agent.Header(2), "a test");
+  ASSERT_TRUE(flipped.ok()) << flipped.status().message();
+  EXPECT_FALSE(*flipped);
+  (void)Within(std::move(pulled), "the pull's end");
+}
+
 // Who wants to know all pieces waits for memory by itself.
 TEST(Executor, AStatusThatTakesLongHoldsUpNobody) {
   OneAgent agent(1);
@@ -260,6 +285,105 @@ TEST(Executor, AttentionOnSeveralRanksIsRefusedForAnEngineThatTakesOne) {
   agent.engines.capabilities.set_attention_data_only(false);
   EXPECT_FALSE(agent.executor->GetStatus(nullptr).ranks(0).engine().attention_data_only());
   ASSERT_OK(agent.Prepare(v1::FLIP_KIND_LAYOUT, 3, all));
+}
+
+// A layer without experts shards none: it is no other sharding than that of the layers that have
+// some.
+TEST(Executor, LayersWithoutExpertsAreNoMixedLayout) {
+  OneAgent agent(2, std::chrono::hours(1), 0, Small(1));
+  ASSERT_EQ(agent.First().layers(0).expert_group_size(), 0U);
+  ASSERT_OK(agent.Take(v1::FLIP_KIND_FIRST, 1, agent.First()));
+  ASSERT_OK(agent.Retire(1));
+  const uint32_t heads = agent.stores.geometry().proto().query_heads();
+  const v1::Layout mixed = SharedHeads(agent.Again(), heads, [](uint32_t l) { return l == 1; });
+  const Status refused = agent.Prepare(v1::FLIP_KIND_LAYOUT, 2, mixed);
+  EXPECT_EQ(refused.code(), Code::kEngine);
+  EXPECT_NE(refused.message().find("layers of different sharding"), std::string::npos)
+      << refused.message();
+}
+
+// What steps take is read from the page while bytes come, and whatever it says is a share.
+TEST(Executor, WorkersAreHeldUpWhileStepsTakeTooLong) {
+  using std::chrono::nanoseconds;
+  OneAgent agent(1);
+  std::vector<double> shares;
+  agent.hooks.before_stage = [&](const Origins& origins) {
+    ASSERT_EQ(origins.share == nullptr, !origins.serving);
+    if (!origins.share) return;
+    GatePage& page = *agent.page(0);
+    const auto ask = [&](uint64_t ns) {
+      page.step_ns = ns;
+      ++page.steps;
+      shares.push_back(origins.share());
+    };
+    page.usual_step_ns = 20'000'000;
+    for (const uint64_t ms : {20, 24, 26, 40, 0, 20}) ask(ms * 1'000'000);
+    ask(UINT64_MAX);
+  };
+  ASSERT_OK(agent.Take(v1::FLIP_KIND_FIRST, 1, agent.First()));
+  ASSERT_OK(agent.Retire(1));
+  EXPECT_TRUE(shares.empty()) << "nobody steps in a first layout";
+  ASSERT_OK(agent.Prepare(v1::FLIP_KIND_LAYOUT, 2, agent.Again()));
+  ASSERT_OK(agent.Stage(2));
+  agent.AwaitPhase(v1::PHASE_STAGED);
+  ASSERT_EQ(shares.size(), 7U);
+  EXPECT_EQ(shares[0], 1);
+  EXPECT_EQ(shares[1], 1);
+  EXPECT_LT(shares[2], 1);
+  EXPECT_LT(shares[3], shares[2]);
+  EXPECT_EQ(shares[4], 1) << "there is no work";
+  EXPECT_GT(shares[5], shares[3]);
+  EXPECT_LT(shares[6], shares[5]);
+}
+
+// KV that goes ahead rests by the same bound; what comes in the flip, or while no step is computed,
+// does not.
+TEST(Executor, KvAheadIsPutOffWhileStepsTakeTooLong) {
+  using std::chrono::milliseconds;
+  OneAgent agent(1);
+  ASSERT_OK(agent.Take(v1::FLIP_KIND_FIRST, 1, agent.First()));
+  ASSERT_OK(agent.Retire(1));
+  GatePage& page = *agent.page(0);
+  page.usual_step_ns = 20'000'000;
+  page.step_ns = 20'000'000;
+  const auto pass = [&](milliseconds time) { agent.later = agent.later.load() + time; };
+  int pulls = 0;
+  agent.hooks.before_kv_pull = [&](const std::stop_token&) {
+    ++pulls;
+    pass(milliseconds(1000));
+  };
+  const auto pull = [&](bool ahead) {
+    v1::KvPull asked;
+    *asked.mutable_header() = agent.Header(2);
+    asked.set_ahead(ahead);
+    ++page.steps;
+    const auto bytes = agent.executor->KvPull(0, asked);
+    EXPECT_TRUE(bytes.ok()) << bytes.status().message();
+    return bytes.ok() && bytes->has_value();
+  };
+  ASSERT_OK(agent.Prepare(v1::FLIP_KIND_LAYOUT, 2, agent.Again()));
+  EXPECT_TRUE(pull(true));
+  EXPECT_TRUE(pull(true)) << "steps are as short as ever";
+  page.step_ns = 40'000'000;
+  EXPECT_TRUE(pull(true));
+  EXPECT_FALSE(pull(true)) << "it had a second and less than all of its time";
+  EXPECT_EQ(pulls, 3) << "nothing moved";
+  pass(milliseconds(4000));
+  EXPECT_TRUE(pull(true));
+  EXPECT_FALSE(pull(true));
+  page.step_ns = 0;  // no request is left
+  pass(milliseconds(4000));
+  EXPECT_TRUE(pull(true));
+  EXPECT_TRUE(pull(true));
+  page.step_ns = 40'000'000;
+  EXPECT_TRUE(pull(true));
+  EXPECT_FALSE(pull(true));
+  ASSERT_OK(agent.Stage(2));
+  agent.AwaitPhase(v1::PHASE_STAGED);
+  ASSERT_OK(agent.executor->Permit(agent.Header(2)));
+  EXPECT_TRUE(pull(true)) << "the flip waits for it";
+  EXPECT_TRUE(pull(true));
+  ASSERT_TRUE(agent.executor->Abort(agent.Header(2), "a test").ok());
 }
 
 class ResumeTest : public ::testing::Test {

@@ -21,6 +21,7 @@ std::string ShapeHash(v1::Geometry geometry) {
 
 Status CheckEngine(const Core& core, const Job& job, uint32_t device, const EngineInfo& engine) {
   bool mixed = false;
+  uint32_t experts = 0;  // ranks that share an expert, in layers that have any
   const uint32_t granules = core.geometry.granules();
   for (const v1::LayerLayout& layer : job.target->layers()) {
     const uint32_t g = layer.expert_group_size();
@@ -37,8 +38,9 @@ Status CheckEngine(const Core& core, const Job& job, uint32_t device, const Engi
                           "of 1",
                           layer.layer(), layer.attention_group_size(), device)};
     }
-    mixed |= g != job.target->layers(0).expert_group_size() ||
+    mixed |= (g > 0 && experts > 0 && g != experts) ||
              layer.attention_group_size() != job.target->layers(0).attention_group_size();
+    if (g > 0) experts = g;
   }
   if (mixed && !engine.capabilities.mixed_layouts()) {
     return {Code::kEngine, fmt::format("the engine of device {} does not compute layers of "
@@ -81,6 +83,7 @@ Status PrepareEngines(Core* core, Job* job, std::vector<uint32_t>* asked,
       prepare.set_target_hash(job->target_hash);
       *prepare.mutable_peers() = job->request.peers();
       prepare.set_joining(part.joining);
+      prepare.set_pause_steps(job->request.pause_steps());
       prepare.set_leaving(part.leaving);
       asked->push_back(device);
       calls.emplace_back([&, device = device, prepare = std::move(prepare)] {
@@ -91,6 +94,27 @@ Status PrepareEngines(Core* core, Job* job, std::vector<uint32_t>* asked,
     }
   }
   return error;
+}
+
+// Flips of a run follow one another without a gap. Each is built when it is its turn.
+Status CheckNext(const v1::PrepareRequest& request) {
+  for (int i = 0; i < request.next_size(); ++i) {
+    const v1::PrepareRequest& next = request.next(i);
+    const uint64_t ahead = static_cast<uint64_t>(i) + 1;
+    if (next.header().attempt() == request.header().attempt() + ahead &&
+        next.header().epoch() == request.header().epoch() + ahead &&
+        next.header().world() == request.header().world() &&
+        next.target_epoch() == request.target_epoch() + ahead &&
+        next.kind() == v1::FLIP_KIND_LAYOUT && next.next_size() == 0) {
+      continue;
+    }
+    return {
+        Code::kBadPlan,
+        fmt::format("flip {} of the run of attempt {} is attempt {} from epoch {} to {}, a {}",
+                    i + 1, request.header().attempt(), next.header().attempt(),
+                    next.header().epoch(), next.target_epoch(), v1::FlipKind_Name(next.kind()))};
+  }
+  return OkStatus();
 }
 
 }  // namespace
@@ -109,6 +133,7 @@ Result<attempt::Plan> Build(const Core& core, Job* job,
                             const std::shared_ptr<const v1::Layout>& base,
                             const std::vector<std::string>& members) {
   const v1::PrepareRequest& request = job->request;
+  TANGRAM_RETURN_IF_ERROR(CheckNext(request));
   auto geometry = layout::GeometryView::Make(request.geometry());
   if (!geometry.ok()) return geometry.status();
   v1::Layout target;
@@ -141,6 +166,7 @@ Result<attempt::Plan> Build(const Core& core, Job* job,
 
   attempt::Plan plan;
   plan.attempt = job->id;
+  plan.run_last = job->run_last();
   plan.kind = static_cast<attempt::Kind>(request.kind());
   plan.from_epoch = request.header().epoch();
   plan.target_epoch = request.target_epoch();

@@ -84,14 +84,17 @@ Result<v1::OpenPullResponse> OpenPull(Core* core, const v1::OpenPullRequest& req
   return memory->OpenPull(request, pod);
 }
 
-Result<uint64_t> KvPull(Core* core, uint32_t device, const v1::KvPull& pull) {
+Result<std::optional<uint64_t>> KvPull(Core* core, uint32_t device, const v1::KvPull& pull) {
   JobPtr job;
   std::shared_ptr<const v1::Layout> base;
+  bool awaited = false;  // by the flip
   {
     const std::scoped_lock lock(core->mu);
-    TANGRAM_RETURN_IF_ERROR(core->machine.CheckKvPull(HeaderOf(pull.header()), device));
+    TANGRAM_RETURN_IF_ERROR(
+        core->machine.CheckKvPull(HeaderOf(pull.header()), device, pull.ahead()));
     job = core->JobOf(pull.header().attempt());
     if (const Core::Rank* rank = core->InForce()) base = rank->layout;
+    awaited = core->machine.attempt()->phase == attempt::Phase::kPermitted;
   }
   const int n = pull.source_rank_size();
   if (pull.source_offset_size() != n || pull.target_offset_size() != n || pull.length_size() != n) {
@@ -106,10 +109,18 @@ Result<uint64_t> KvPull(Core* core, uint32_t device, const v1::KvPull& pull) {
     peer.set_rank(static_cast<uint32_t>(before));
     peers.push_back(std::move(peer));
   }
+  const auto now = [core] { return core->options.now().time_since_epoch(); };
+  const Core::Rank& rank = core->ranks[device];
+  StepPace* const pace = pull.ahead() && !awaited ? core->PaceOf(*job, device) : nullptr;
+  if (pace != nullptr && !pace->MayPull(now(), *rank.gate.page())) return std::optional<uint64_t>();
   Job::Part& part = job->parts.at(device);
-  auto bytes = core->ranks[device].memory->KvPull(pull, peers, &part.progress);
-  if (bytes.ok()) part.kv_bytes += *bytes;
-  return bytes;
+  const auto begun = now();
+  const auto bytes = rank.memory->KvPull(pull, peers, &part.progress, job->stop.get_token());
+  if (pace != nullptr) pace->Pulled(now(), now() - begun);
+  if (!bytes.ok()) return bytes.status();
+  part.kv_bytes += *bytes;
+  if (pull.ahead()) part.kv_ahead_bytes += *bytes;
+  return std::optional(*bytes);
 }
 
 }  // namespace tangram

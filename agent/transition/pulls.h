@@ -1,6 +1,7 @@
 // What other agents may read of this one's ranks, and what an engine has its agent read of theirs.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "agent/transition/core.h"
@@ -15,7 +16,7 @@ bool CarriesKv(const Job& job, const v1::Layout* base);
 Result<v1::OpenPullResponse> OpenPull(Core* core, const v1::OpenPullRequest& request,
                                       const std::string& pod);
 
-// Answers the bytes.
-Result<uint64_t> KvPull(Core* core, uint32_t device, const v1::KvPull& pull);
+// Answers the bytes; nothing: it is ahead of the flip, and steps are too long for more of it now.
+Result<std::optional<uint64_t>> KvPull(Core* core, uint32_t device, const v1::KvPull& pull);
 
 }  // namespace tangram

@@ -7,6 +7,7 @@
 #include "agent/transition/prepare.h"
 #include "agent/transition/stager.h"
 #include "agent/transition/tell.h"
+#include "agent/transition/walker.h"
 #include "agent/transition/words.h"
 
 namespace tangram {
@@ -28,7 +29,8 @@ struct Runner::Progress {
 Runner::Runner(Core* core)
     : core_(core),
       words_(std::make_unique<Words>(core, this)),
-      stager_(std::make_unique<Stager>(core, this)) {}
+      stager_(std::make_unique<Stager>(core, this)),
+      walker_(std::make_unique<Walker>(core, this)) {}
 
 Runner::~Runner() {
   std::vector<JobPtr> jobs;
@@ -37,7 +39,17 @@ Runner::~Runner() {
     for (const auto& [id, job] : core_->jobs) jobs.push_back(job);
   }
   for (const JobPtr& job : jobs) job->stop.request_stop();
+  walker_->Interrupt();
   core_->Wake();
+}
+
+void Runner::Interrupt(uint64_t attempt) {
+  {
+    const std::scoped_lock lock(core_->mu);
+    const auto* run = core_->machine.run();
+    if (run == nullptr || run->over || attempt < run->first) return;
+  }
+  walker_->Interrupt();
 }
 
 attempt::Answer Runner::Run(const attempt::Event& event) { return Run(event, {}); }
@@ -99,7 +111,9 @@ Runner::End Runner::Do(const attempt::Reserve& next, const Progress& progress) {
 }
 
 Runner::End Runner::Do(const attempt::StartStaging& next, const Progress&) {
-  stager_->Start(JobOf(next.attempt));
+  const JobPtr job = JobOf(next.attempt);
+  stager_->Start(job);
+  if (job->run_last() != 0) walker_->Start(job);
   return attempt::Begun{next.attempt};
 }
 

@@ -11,6 +11,7 @@
 namespace tangram {
 
 class Stager;
+class Walker;
 class Words;
 
 // May be called from any thread; driver calls exclude each other (Core::calls).
@@ -26,6 +27,9 @@ class Runner {
   };
   attempt::Answer Run(const attempt::Event& event);
   attempt::Answer Run(const attempt::Event& event, const Call& call);
+  // A driver call for `attempt` is about to end the run, which is of it or came before: what that
+  // waits for (an engine that stands still, say) is waited for no longer.
+  void Interrupt(uint64_t attempt);
 
  private:
   struct Progress;
@@ -51,7 +55,8 @@ class Runner {
 
   Core* const core_;
   const std::unique_ptr<Words> words_;
-  const std::unique_ptr<Stager> stager_;  // goes first: it may be about to start the words
+  const std::unique_ptr<Stager> stager_;  // goes before: it may be about to start the words
+  const std::unique_ptr<Walker> walker_;  // and this one before both
 };
 
 }  // namespace tangram

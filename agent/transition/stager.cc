@@ -23,6 +23,14 @@ constexpr auto kAskAgain = std::chrono::milliseconds(500);
 
 }  // namespace
 
+std::function<double()> Stager::ShareOf(const Job& job, uint32_t device) {
+  StepPace* const pace = core_->PaceOf(job, device);
+  if (pace == nullptr) return nullptr;
+  return [this, pace, page = core_->ranks[device].gate.page()] {
+    return pace->Share(core_->options.now().time_since_epoch(), *page);
+  };
+}
+
 void Stager::Start(JobPtr job) {
   const std::jthread before =
       std::exchange(thread_, std::jthread([this, job = std::move(job)] { Work(job); }));
@@ -36,16 +44,30 @@ Status Stager::StagePart(Job* job, uint32_t device) {
   Job::Part& part = job->parts.at(device);
   RankMemory& memory = *core_->ranks[device].memory;
   const v1::Header& header = job->request.header();
-  Origins origins{.peers = job->peers(), .before = nullptr, .serving = !job->by_agents()};
+  Origins origins{.peers = job->peers(),
+                  .before = nullptr,
+                  .serving = !job->by_agents(),
+                  .share = ShareOf(*job, device)};
   {
     const std::scoped_lock lock(core_->mu);
     if (const Core::Rank* rank = core_->InForce()) origins.before = rank->layout;
   }
   const std::stop_token stop = job->stop.get_token();
   TANGRAM_RETURN_IF_ERROR(memory.Stage(header, origins, &part.progress, stop));
+  if (origins.share) {
+    const StepPace& pace = *core_->ranks[device].pace;
+    spdlog::info(
+        "attempt {}: steps took {} us before, {} when all was here; workers had {:.0f} % of their "
+        "time in the end",
+        header.attempt(), pace.plain().count() / 1000,
+        core_->ranks[device].gate.page()->step_ns.load(std::memory_order_relaxed) / 1000,
+        100 * pace.share());
+  }
   if (job->carries_kv && origins.before != nullptr) {
-    memory.WarmKv(header, KvPeers(core_->geometry.proto(), *origins.before, *job->target,
-                                  part.part.member(), origins.peers));
+    memory.WarmKv(header,
+                  KvPeers(core_->geometry.proto(), *origins.before, *job->target,
+                          part.part.member(), origins.peers),
+                  stop);
   }
   TANGRAM_RETURN_IF_ERROR(fault::Check("stage.before_engine_map"));
   const EngineInfo engine = core_->engines->Info(device);

@@ -1,6 +1,7 @@
 // The thread that brings an attempt's pieces, then looks after its permit.
 #pragma once
 
+#include <functional>
 #include <stop_token>
 #include <thread>
 
@@ -24,6 +25,8 @@ class Stager {
   Status StageAll(Job* job);
   Status StagePart(Job* job, uint32_t device);
   void AwaitPermit(const Job& job);
+  // How much of its time a worker may bring bytes of the job for a rank; none: all.
+  std::function<double()> ShareOf(const Job& job, uint32_t device);
 
   Core* const core_;
   Runner* const runner_;

@@ -8,8 +8,8 @@ namespace tangram {
 namespace {
 
 // The rest of the file's first half is under the core's lock.
-void FillEngine(const Core::Rank& rank, bool in_world, const EngineInfo& engine, bool turns,
-                v1::EngineStatus* out) {
+void FillEngine(const Core& core, const Core::Rank& rank, bool in_world, const EngineInfo& engine,
+                bool turns, v1::EngineStatus* out) {
   const GatePage& page = *rank.gate.page();
   out->set_attached(engine.attached);
   if (engine.attached) {
@@ -19,6 +19,7 @@ void FillEngine(const Core::Rank& rank, bool in_world, const EngineInfo& engine,
     out->set_even_shards_only(engine.capabilities.even_shards_only());
     out->set_attention_data_only(engine.capabilities.attention_data_only());
     out->set_kv_block_tokens(engine.kv_block_tokens);
+    *out->mutable_settings() = engine.capabilities.settings();
     out->set_kv_pages(page.kv_pages.load(std::memory_order_relaxed));
     out->set_kv_free_pages(page.kv_free_pages.load(std::memory_order_relaxed));
     out->set_kv_reserved_tokens(page.kv_reserved_tokens.load(std::memory_order_relaxed));
@@ -34,6 +35,37 @@ void FillEngine(const Core::Rank& rank, bool in_world, const EngineInfo& engine,
        rank.gate.Unreachable(static_cast<uint32_t>(rank.layout->members_size()))) {
     out->add_unreachable(r);
   }
+  for (const GateMissed& one :
+       rank.gate.Missed(static_cast<uint32_t>(rank.layout->members_size()))) {
+    v1::Missed& missed = *out->add_missed();
+    missed.set_rank(one.rank);
+    missed.set_cause(static_cast<v1::Cause>(one.cause));
+    missed.set_doing(static_cast<v1::Doing>(one.doing));
+    if (one.layer < core.geometry.moe_layers())
+      missed.set_layer(core.geometry.proto().moe_layers(static_cast<int>(one.layer)));
+  }
+}
+
+// Of an attempt and of those before it in its run.
+void FillFigures(const Job& job, uint32_t device, v1::TransitionStatus* out) {
+  static const v1::TransitionStatus kNone;
+  const auto before = job.carried.find(device);
+  const v1::TransitionStatus& had = before == job.carried.end() ? kNone : before->second;
+  const Job::Part& work = job.parts.at(device);
+  const StageProgress& p = work.progress;
+  out->set_bytes_total(had.bytes_total() + p.total);
+  out->set_bytes_done(had.bytes_done() + p.done);
+  out->set_bytes_local(had.bytes_local() + p.local);
+  out->set_bytes_shared(had.bytes_shared() + p.shared);
+  out->set_bytes_tcp(had.bytes_tcp() + p.tcp);
+  out->set_bytes_wire(had.bytes_wire() + p.wire);
+  out->set_bytes_checkpoint(had.bytes_checkpoint() + p.checkpoint);
+  out->set_kv_bytes(had.kv_bytes() + work.kv_bytes);
+  out->set_kv_ahead_bytes(had.kv_ahead_bytes() + work.kv_ahead_bytes);
+  out->set_peak_bytes(std::max<uint64_t>(had.peak_bytes(), p.peak));
+  out->set_prepare_seconds(had.prepare_seconds() + job.prepare_seconds);
+  out->set_stage_seconds(had.stage_seconds() + job.stage_seconds);
+  out->set_flip_seconds(had.flip_seconds() + job.flip_seconds);
 }
 
 void FillTransition(const Core& core, uint32_t device, uint64_t steps, v1::TransitionStatus* out) {
@@ -51,27 +83,19 @@ void FillTransition(const Core& core, uint32_t device, uint64_t steps, v1::Trans
   out->set_target_hash(plan.target_hash);
   out->set_held(attempt->held);
   const Job& job = *core.JobOf(plan.attempt);
-  const Job::Part& work = job.parts.at(device);
-  const StageProgress& p = work.progress;
-  out->set_bytes_total(p.total);
-  out->set_bytes_done(p.done);
-  out->set_bytes_local(p.local);
-  out->set_bytes_shared(p.shared);
-  out->set_bytes_tcp(p.tcp);
-  out->set_bytes_wire(p.wire);
-  out->set_bytes_checkpoint(p.checkpoint);
-  out->set_kv_bytes(work.kv_bytes);
+  FillFigures(job, device, out);
   if (flipped) out->set_steps_since_flip(steps);
   out->set_error(attempt->error);
+  if (const auto* run = core.machine.run(); run != nullptr && run->Has(plan.attempt)) {
+    if (!run->over && plan.attempt < run->last) out->set_run_last(run->last);
+    if (attempt->error.empty()) out->set_error(run->why);
+  }
   const GatePage& page = *core.ranks[device].gate.page();
   if (permitted && page.declined.load(std::memory_order_acquire) > 0) {
     const size_t n = strnlen(page.decline_reason, sizeof page.decline_reason);
     out->set_error(fmt::format("the engine declined {} times, last: {}", page.declined.load(),
                                std::string_view(page.decline_reason, n)));
   }
-  out->set_prepare_seconds(job.prepare_seconds);
-  out->set_stage_seconds(job.stage_seconds);
-  out->set_flip_seconds(job.flip_seconds);
 }
 
 void FillRank(const Core& core, uint32_t device, const EngineInfo& engine, bool turns,
@@ -82,7 +106,7 @@ void FillRank(const Core& core, uint32_t device, const EngineInfo& engine, bool 
   *out->mutable_member() = rank.member;
   out->set_in_world(number >= 0);
   if (number >= 0) out->set_rank(static_cast<uint32_t>(number));
-  FillEngine(rank, number >= 0, engine, turns, out->mutable_engine());
+  FillEngine(core, rank, number >= 0, engine, turns, out->mutable_engine());
   FillTransition(core, device, out->engine().steps(), out->mutable_transition());
 }
 
@@ -135,6 +159,11 @@ void FillInfo(const device::PlatformInfo& info, v1::StatusResponse* out) {
 }
 
 }  // namespace
+
+void CarryOver(Core* core, const Job& from, Job* to) {
+  const std::scoped_lock lock(core->mu);
+  for (const auto& [device, part] : from.parts) FillFigures(from, device, &to->carried[device]);
+}
 
 v1::StatusResponse StatusOf(Core* core, const v1::StatusRequest* asked) {
   std::vector<EngineInfo> engines;
@@ -198,6 +227,14 @@ std::vector<uint64_t> CountersOf(Core* core, uint32_t device, TokenCount what) {
   for (size_t i = 0; i < out.size(); ++i) {
     out[i] = GateCounters(page, what, layers, experts)[i].load(std::memory_order_relaxed);
   }
+  return out;
+}
+
+std::vector<uint64_t> MissedOf(Core* core, uint32_t device) {
+  std::vector<uint64_t> out;
+  const std::scoped_lock lock(core->mu);  // as above
+  for (const auto& doings : core->ranks[device].gate.page()->missed_total)
+    for (const auto& count : doings) out.push_back(count.load(std::memory_order_relaxed));
   return out;
 }
 

@@ -51,6 +51,7 @@ class Marks {
       totals.checkpoint += part.progress.checkpoint;
       totals.corrupt += part.progress.corrupt;
       totals.kv += part.kv_bytes;
+      totals.kv_ahead += part.kv_ahead_bytes;
       for (const auto& [way, bytes] : part.progress.weights_by_way.Get()) {
         totals.weights_by_way[way] += bytes;
       }

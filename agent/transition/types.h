@@ -25,10 +25,13 @@ struct ExecutorOptions {
   std::chrono::milliseconds abort_wait{10'000};  // for an engine that gave its word
   // A staged attempt of which the driver says nothing for so long: ask the peers.
   std::chrono::milliseconds permit_wait{2'000};
+  // By which steps of engines may take longer while weights are staged and KV goes ahead, of what
+  // they take without; 0: by whatever.
+  double max_step_stretch = 0;
   // An agent died here before: its engines may still hold the ranks, for so long at most.
   bool after_death = false;
   std::chrono::milliseconds resume_wait{20'000};
-  std::function<ExecutorClock::time_point()> now = ExecutorClock::now;  // for resume_wait
+  std::function<ExecutorClock::time_point()> now = ExecutorClock::now;  // for waits
 };
 
 struct LocalRank {
@@ -39,7 +42,7 @@ struct LocalRank {
 // What has been done since the start; only grows.
 struct ExecutorTotals {
   // Bytes of ended attempts.
-  uint64_t local = 0, shared = 0, tcp = 0, wire = 0, checkpoint = 0, kv = 0;
+  uint64_t local = 0, shared = 0, tcp = 0, wire = 0, checkpoint = 0, kv = 0, kv_ahead = 0;
   std::map<std::string, uint64_t> weights_by_way, kv_by_way;  // of them, from other ranks
   uint64_t corrupt = 0;                                       // pulls with wrong bytes
   double prepare_seconds = 0, stage_seconds = 0, flip_seconds = 0;

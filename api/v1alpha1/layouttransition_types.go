@@ -77,12 +77,36 @@ type BytesBySource struct {
 	Wire       int64 `json:"wire,omitempty"`
 	Checkpoint int64 `json:"checkpoint"`
 	KV         int64 `json:"kv"`
+	// kvAhead: of kv, what came while engines stepped, before the flips
+	// +optional
+	KVAhead int64 `json:"kvAhead,omitempty"`
 }
 
 // LostMember that a repair left out of the world.
 type LostMember struct {
 	ID  string `json:"id"`
 	Why string `json:"why"`
+}
+
+// MissedMember is what the engine of a member found of another one for which it gave its step up: the same as the engine's log
+// and its agent (tangram_missed_ranks_total) tell.
+type MissedMember struct {
+	// by: the member that says so.
+	By string `json:"by"`
+	// id of the member that it missed.
+	ID string `json:"id"`
+	// cause: Gone, its connection closed; Silent, nothing came from it for as long as it may be silent; Stuck, it lives, and waited
+	// for somebody for too long; Hostile, what it sent makes no sense; GaveUp, it says that it gave the step up, or is in another
+	// one; Told, somebody else knew that it was gone.
+	// +kubebuilder:validation:Enum=Gone;Silent;Stuck;Hostile;GaveUp;Told
+	Cause string `json:"cause"`
+	// doing: what they were doing. Words, between two steps; Dispatch, tokens' rows to the ranks of their experts; Combine, the sums
+	// back; Exchange, of a step, the engine's own; Flip.
+	// +kubebuilder:validation:Enum=Words;Dispatch;Combine;Exchange;Flip
+	Doing string `json:"doing"`
+	// layer of the model; of Dispatch and Combine.
+	// +optional
+	Layer *int32 `json:"layer,omitempty"`
 }
 
 // PhaseSeconds on the operator's clock, with microseconds.
@@ -110,6 +134,30 @@ type FlipStatus struct {
 	Took    metav1.Duration `json:"took"`
 }
 
+// Felt is what clients felt of a transition, by the clocks of the gateways, which are asked once a second: each span is up to that much longer. It is
+// written ten seconds after the end.
+type Felt struct {
+	// tokensPerSecond that clients were given in the ten seconds before (0: gateways were not asked for so long yet), from the start to the end, and in the
+	// ten seconds after.
+	Before int64 `json:"tokensPerSecondBefore"`
+	During int64 `json:"tokensPerSecondDuring"`
+	After  int64 `json:"tokensPerSecondAfter"`
+	// longestGap between two tokens of one request, of those gaps that ended in the transition or up to two seconds before.
+	LongestGap metav1.Duration `json:"longestGap"`
+	// longestGapBefore: the same of the ten seconds before it.
+	LongestGapBefore metav1.Duration `json:"longestGapBefore"`
+	// silence: the longest time in which somebody who had a token waited for the next one, and nobody got any; with several gateways at most so long.
+	Silence metav1.Duration `json:"silence"`
+}
+
+// PeakMemory of weights in a transition: of the rank that has most of its pool in use at a time, old and new pieces together.
+type PeakMemory struct {
+	// plannedBytes that no rank was to exceed.
+	PlannedBytes int64 `json:"plannedBytes"`
+	// measuredBytes, as the ranks told when all of a flip was there.
+	MeasuredBytes int64 `json:"measuredBytes"`
+}
+
 // LayoutTransitionStatus is how far it came and what came of it.
 type LayoutTransitionStatus struct {
 	// +optional
@@ -130,10 +178,25 @@ type LayoutTransitionStatus struct {
 	// phases: time by phase, over all flips.
 	// +optional
 	Phases PhaseSeconds `json:"phases,omitempty"`
+	// peak of memory, planned and measured.
+	// +optional
+	Peak *PeakMemory `json:"peak,omitempty"`
+	// sinceAsked: to the end from when the world was not as wanted any more (condition Ready, of whole seconds; or the start, where that is earlier): pods
+	// that had to start, transitions before this one and back-offs count, too.
+	// +optional
+	SinceAsked *metav1.Duration `json:"sinceAsked,omitempty"`
 	// lost: members that a repair left out.
 	// +listType=atomic
 	// +optional
 	Lost []LostMember `json:"lost,omitempty"`
+	// missed: of a repair, why its members stood still; those that are lost first.
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=atomic
+	// +optional
+	Missed []MissedMember `json:"missed,omitempty"`
+	// felt by clients; absent where not all of it is known: the operator began in the meantime, or it lasted longer than readings are kept, some four minutes.
+	// +optional
+	Felt *Felt `json:"felt,omitempty"`
 	// retries of calls, sources and attempts found unfinished.
 	// +optional
 	Retries int32 `json:"retries,omitempty"`
@@ -159,6 +222,7 @@ type LayoutTransitionStatus struct {
 // +kubebuilder:printcolumn:name="Epoch",type=integer,JSONPath=`.status.epoch`
 // +kubebuilder:printcolumn:name="Bytes",type=integer,JSONPath=`.spec.expertBytes`
 // +kubebuilder:printcolumn:name="Bound",type=integer,JSONPath=`.spec.expertBoundBytes`
+// +kubebuilder:printcolumn:name="Gap",type=string,JSONPath=`.status.felt.longestGap`,priority=1
 // +kubebuilder:printcolumn:name="Progress",type=string,JSONPath=`.status.progress`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type LayoutTransition struct {

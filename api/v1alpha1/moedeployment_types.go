@@ -18,7 +18,7 @@ const (
 	ModeTensor Mode = "Tensor"
 	// ModeAuto: a policy chooses between the two.
 	ModeAuto Mode = "Auto"
-	// ModeHybrid is reserved; it is refused until it works.
+	// ModeHybrid: each layer is shared out as spec.layout says. In a status also what has no other mode, as in the middle of a switch.
 	ModeHybrid Mode = "Hybrid"
 )
 
@@ -28,17 +28,19 @@ type Strategy string
 
 // The strategies.
 const (
-	// StrategySmooth moves in the background and flips between two steps. How long clients then wait for tokens: the bench
-	// transition, and the demo's table.
+	// StrategySmooth moves in the background and flips between two steps. How long clients then wait for tokens: the benches
+	// smooth and transition, and the demo's table.
 	StrategySmooth Strategy = "Smooth"
-	// StrategyFast pauses steps while it moves. Reserved; refused until it works.
+	// StrategyFast computes no step while it moves, for ten seconds of each flip at most: it is over sooner, and every stream waits.
 	StrategyFast Strategy = "Fast"
 )
 
 // MoEDeploymentSpec is the wanted world.
 //
-// +kubebuilder:validation:XValidation:rule="self.mode != 'Hybrid'",fieldPath=".mode",message="mode Hybrid does not work yet: use Expert, Tensor or Auto"
-// +kubebuilder:validation:XValidation:rule="!has(self.autoscaling) || self.mode == 'Auto'",fieldPath=".autoscaling",message="autoscaling decides in mode Auto alone: set mode: Auto, or leave autoscaling out"
+// +kubebuilder:validation:XValidation:rule="self.mode != 'Hybrid' || has(self.layout)",fieldPath=".layout",message="mode Hybrid needs layout, which says what groups the layers have, e.g. layout: [{expertGroup: 2, attentionGroup: 1}]"
+// +kubebuilder:validation:XValidation:rule="self.mode != 'Hybrid' || !has(self.autoscaling)",fieldPath=".autoscaling",message="mode Hybrid stays as layout says: autoscaling is for Expert, Tensor and Auto, leave it out"
+// +kubebuilder:validation:XValidation:rule="!has(self.autoscaling) || self.mode == 'Auto' || has(self.autoscaling.slo)",fieldPath=".autoscaling",message="without slo autoscaling decides in mode Auto alone: set mode: Auto or slo, or leave autoscaling out"
+// +kubebuilder:validation:XValidation:rule="!has(self.autoscaling) || !has(self.autoscaling.maxReplicas) || (self.autoscaling.maxReplicas + (has(self.standby) ? self.standby : 0)) * self.ranksPerPod <= 8192",fieldPath=".autoscaling.maxReplicas",message="a world has at most 8192 ranks, those of standby included: lower maxReplicas, standby or ranksPerPod"
 // +kubebuilder:validation:XValidation:rule="(self.replicas + (has(self.standby) ? self.standby : 0)) * self.ranksPerPod <= 8192",fieldPath=".replicas",message="a world has at most 8192 ranks, those of standby included: lower replicas, standby or ranksPerPod"
 // +kubebuilder:validation:XValidation:rule="!has(self.redundantExperts) || self.redundantExperts == 0 || has(self.rebalance)",fieldPath=".redundantExperts",message="redundantExperts are placed by rebalance: set rebalance too, e.g. rebalance: {}, or leave redundantExperts out"
 // +kubebuilder:validation:XValidation:rule="self.ranksPerPod == oldSelf.ranksPerPod",fieldPath=".ranksPerPod",message="ranksPerPod cannot be changed: make a MoEDeployment of another name beside this one"
@@ -47,7 +49,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="self.backend != 'CUDA' || self.ranksPerPod == 1",fieldPath=".ranksPerPod",message="with backend CUDA a pod has one rank and one GPU: set ranksPerPod: 1 and more replicas"
 // +kubebuilder:validation:XValidation:rule="self.backend != 'CUDA' || !self.limits.hugePages",fieldPath=".limits.hugePages",message="hugePages are of the host's memory, and backend CUDA has weights and KV cache on the GPU: leave hugePages out"
 type MoEDeploymentSpec struct {
-	// replicas is the number of pods of the world. `kubectl scale` and autoscalers set it.
+	// replicas is the number of pods of the world. `kubectl scale` and autoscalers set it. With autoscaling.slo it is the number to begin with, and the one
+	// in force is in status.policy.replicas.
 	// To stop serving, delete the MoEDeployment: 0 is refused.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=8192
@@ -71,20 +74,30 @@ type MoEDeploymentSpec struct {
 	RanksPerPod int32 `json:"ranksPerPod,omitempty"`
 
 	// mode: Expert (whole experts spread over the ranks), Tensor (every expert sliced over all ranks, and each request's heads, but
-	// for engines that keep those on one rank, as vLLM's do), or Auto: a policy chooses
-	// between the two by the load, and says why in status.policy. It may be changed while requests stream.
+	// for engines that keep those on one rank, as vLLM's do), Auto: a policy chooses
+	// between the two by the load, and says why in status.policy; or Hybrid: each layer as layout says. It may be changed while requests stream.
 	// +kubebuilder:default=Expert
 	// +optional
 	Mode Mode `json:"mode,omitempty"`
 
-	// autoscaling says how mode Auto decides.
+	// layout of a world in mode Hybrid, by ranges of layers; a layer of no range is as in mode Expert. It is read in that mode alone, so that it may
+	// stay there while the world is in another one. Where it does not fit the world's width or the model, the world stays as it is, and Degraded has
+	// the reason LayoutDoesNotFit.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=24
+	// +kubebuilder:validation:XValidation:rule="self.all(a, self.filter(b, (!has(b.lastLayer) || a.firstLayer <= b.lastLayer) && (!has(a.lastLayer) || b.firstLayer <= a.lastLayer)).size() == 1)",message="ranges of layers overlap: a layer may be in one only, and a range without lastLayer goes on to the last layer"
+	// +listType=atomic
+	// +optional
+	Layout []LayerRange `json:"layout,omitempty"`
+
+	// autoscaling says how mode Auto decides, and, with slo, by what the operator decides how many pods there are.
 	// +optional
 	Autoscaling *Autoscaling `json:"autoscaling,omitempty"`
 
 	// redundantExperts is the number of expert slots per layer beyond one copy of each expert, which rebalance fills
 	// with copies of the experts that are asked for most; rounded up to the same number on each rank. They take memory
 	// of limits.memoryPerRank. In mode Tensor, where every rank has a slice of every expert, they wait for mode Expert
-	// (Balanced=Unknown, NotInModeExpert).
+	// (Balanced=Unknown, NotInModeExpert); in mode Hybrid they are in the layers whose experts are whole.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=65536
 	// +optional
@@ -241,7 +254,7 @@ type Engine struct {
 	// +listMapKey=name
 	// +optional
 	Env []corev1.EnvVar `json:"env,omitempty"`
-	// resources of each engine container.
+	// resources of each engine container. Nothing said of processors: a request of 200m.
 	// +optional
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
 }
@@ -258,7 +271,8 @@ type Scheduling struct {
 	// +optional
 	PriorityClassName string `json:"priorityClassName,omitempty"`
 	// agentResources of the container that holds weights and KV cache. Its memory request and limit
-	// (and huge pages) are computed from limits; what is set here for them is refused.
+	// (and huge pages) are computed from limits; what is set here for them is refused. Nothing said of processors: a
+	// request of 100m. In a flip engines wait for their agents: less than half of what an engine asks for delays streams where processors are short.
 	// +kubebuilder:validation:XValidation:rule="(!has(self.requests) || !self.requests.exists(k, k == 'memory' || k.startsWith('hugepages-'))) && (!has(self.limits) || !self.limits.exists(k, k == 'memory' || k.startsWith('hugepages-')))",message="the agent's memory follows from spec.limits: leave it out here"
 	// +optional
 	AgentResources corev1.ResourceRequirements `json:"agentResources,omitempty"`
@@ -283,7 +297,7 @@ type Gateway struct {
 	// +kubebuilder:default=ClusterIP
 	// +optional
 	ServiceType corev1.ServiceType `json:"serviceType,omitempty"`
-	// resources of the gateway's container.
+	// resources of the gateway's container. Nothing said of processors: a request of 200m, as every stream waits for it.
 	// +optional
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
 	// terminationGracePeriodSeconds of a gateway that is to end, by a rollout, a drain or a scale. The first 10 it answers
@@ -326,10 +340,8 @@ type Network struct {
 }
 
 // Transition says how the world changes shape.
-//
-// +kubebuilder:validation:XValidation:rule="!has(self.strategy) || self.strategy != 'Fast'",fieldPath=".strategy",message="strategy Fast does not work yet: use Smooth"
 type Transition struct {
-	// strategy of flips: Smooth, which every transition follows; there is no other yet.
+	// strategy of transitions: Smooth serves on while bytes move; Fast does not, and is over sooner. A repair has none: nobody steps in it.
 	// +kubebuilder:default=Smooth
 	// +optional
 	Strategy Strategy `json:"strategy,omitempty"`
@@ -348,6 +360,14 @@ type Transition struct {
 	// +kubebuilder:default=100
 	// +optional
 	StagingPercent int32 `json:"stagingPercent,omitempty"`
+	// maxStepStretchPercent by which steps may take longer while bytes of a transition are staged, by strategy Smooth: where they do, workers
+	// sleep more, down to a tenth of their time. Fast computes no step meanwhile and needs no bound. Pods that are there keep what they
+	// were made with.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=10000
+	// +kubebuilder:default=100
+	// +optional
+	MaxStepStretchPercent int32 `json:"maxStepStretchPercent,omitempty"`
 	// historyLimit is the number of ended LayoutTransitions that are kept.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
@@ -427,6 +447,9 @@ type MoEDeploymentStatus struct {
 	// replicas is the number of pods that selector matches.
 	// +optional
 	Replicas int32 `json:"replicas"`
+	// wantedReplicas is the number of pods that the world is to have: spec.replicas, or what was decided with autoscaling.slo.
+	// +optional
+	WantedReplicas int32 `json:"wantedReplicas,omitempty"`
 	// readyReplicas is the number of pods all of whose ranks are in the layout in force.
 	// +optional
 	ReadyReplicas int32 `json:"readyReplicas"`
@@ -445,6 +468,11 @@ type MoEDeploymentStatus struct {
 	// mode that the layout in force has; Hybrid while layers differ.
 	// +optional
 	Mode Mode `json:"mode,omitempty"`
+	// layout in force, by ranges of layers: each layer is in one, and groups are numbers of ranks. It may be copied to spec.layout.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=4096
+	// +optional
+	Layout []RangeStatus `json:"layout,omitempty"`
 	// width is the number of ranks of the layout in force.
 	// +optional
 	Width int32 `json:"width"`
@@ -505,7 +533,7 @@ type RecentTransition struct {
 // +kubebuilder:printcolumn:name="Width",type=integer,JSONPath=`.status.width`,description="ranks of the layout in force"
 // +kubebuilder:printcolumn:name="Epoch",type=integer,JSONPath=`.status.epoch`
 // +kubebuilder:printcolumn:name="Pods",type=string,JSONPath=`.status.readyReplicas`
-// +kubebuilder:printcolumn:name="Wanted",type=integer,JSONPath=`.spec.replicas`
+// +kubebuilder:printcolumn:name="Wanted",type=integer,JSONPath=`.status.wantedReplicas`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.state`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`

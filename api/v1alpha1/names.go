@@ -33,14 +33,15 @@ const (
 // once the operator has seen the object, RepairReady too; Reconciling and Stalled are there only while True,
 // as kstatus reads them.
 const (
-	ConditionAvailable   = "Available"   // True: a layout is in force, some rank and some gateway accept requests
-	ConditionProgressing = "Progressing" // True: the world is on its way to the wanted shape
-	ConditionDegraded    = "Degraded"    // True: something failed; what serves goes on serving
-	ConditionReady       = "Ready"       // True: it serves in the wanted width and mode, nothing is under way
-	ConditionRepairReady = "RepairReady" // True: the loss of any one rank could be repaired within the memory of the others
-	ConditionBalanced    = "Balanced"    // True: no move of experts pays; there only while spec.rebalance is set
-	ConditionOptimal     = "Optimal"     // True: no other mode would be worth a switch; there only in mode Auto
-	ConditionReconciling = "Reconciling"
+	ConditionAvailable     = "Available"     // True: a layout is in force, some rank and some gateway accept requests
+	ConditionProgressing   = "Progressing"   // True: the world is on its way to the wanted shape
+	ConditionDegraded      = "Degraded"      // True: something failed; what serves goes on serving
+	ConditionReady         = "Ready"         // True: it serves in the wanted width and mode, nothing is under way
+	ConditionRepairReady   = "RepairReady"   // True: the loss of any one rank could be repaired within the memory of the others
+	ConditionBalanced      = "Balanced"      // True: no move of experts pays; there only while spec.rebalance is set
+	ConditionScalingActive = "ScalingActive" // True: the operator decides how many pods there are; there only with autoscaling.slo
+	ConditionOptimal       = "Optimal"       // True: no other mode would be worth a switch; there only in mode Auto
+	ConditionReconciling   = "Reconciling"
 
 	ConditionCertificatesValid = "CertificatesValid" // True: nothing that protects the world has ended, and all is renewed in time
 
@@ -74,18 +75,23 @@ const (
 	ReasonNoCheckpoint       = "NoCheckpoint"       // RepairReady=False: agents cannot read it, and it would be needed
 	ReasonUnknown            = "Unknown"            // RepairReady=Unknown
 	ReasonObserving          = "Observing"          // Balanced=Unknown: too little load was seen
-	ReasonNotInModeExpert    = "NotInModeExpert"    // Balanced=Unknown: experts are shared by all ranks
+	ReasonNotInModeExpert    = "NotInModeExpert"    // Balanced=Unknown: experts are shared by ranks in every layer
 	ReasonNoMovePays         = "NoMovePays"         // Balanced: the layout in force is as good as it gets for the price
 	ReasonNotWorthIt         = "NotWorthIt"         // Balanced: moves would gain less than spec.rebalance.minGainPercent
 	ReasonRebalancing        = "Rebalancing"        // Balanced=False: experts move, or are about to
 	ReasonRebalanceFailed    = "RebalanceFailed"    // Balanced=False: it is tried again, ever more slowly; what serves goes on
 	ReasonBestMode           = "BestMode"           // Optimal
-	ReasonDryRun             = "DryRun"             // Optimal=False: another mode is wanted, and spec.autoscaling.dryRun
+	ReasonDryRun             = "DryRun"             // Optimal=False: another mode is wanted, and spec.autoscaling.dryRun; ScalingActive=False: the same of the width
+	ReasonDecides            = "Decides"            // ScalingActive
+	ReasonTwoOwners          = "TwoOwners"          // ScalingActive=False: a HorizontalPodAutoscaler wants to decide, too; the width stays
+	ReasonSLOOutOfReach      = "SLOOutOfReach"      // ScalingActive=False: no width holds the SLO, even without load; the width stays
+	ReasonModelContradicted  = "ModelContradicted"  // ScalingActive=False: what is measured contradicts the cost model; the width stays
 	ReasonSwitching          = "Switching"          // Optimal=False: the world is on its way to the mode that was decided
 	ReasonNoDecision         = "NoDecision"         // Optimal=Unknown: too little is known, or what is told cannot be right; the layout stays
 	ReasonAdoptionRefused    = "AdoptionRefused"    // Degraded: an object of the wanted name belongs to somebody else
 	ReasonAgentsUnreachable  = "AgentsUnreachable"  // Degraded: agents do not answer
 	ReasonInsufficientMemory = "InsufficientMemory" // Degraded: the wanted layout does not fit, with the numbers
+	ReasonLayoutDoesNotFit   = "LayoutDoesNotFit"   // Degraded, Progressing=False: spec.layout is none for so many ranks, this model or its engine; the layout in force stays
 	ReasonSharingNotAllowed  = "SharingNotAllowed"  // Degraded: spec.network.shareNodeMemory, and the namespace's label does not allow it: no pod is made
 	ReasonDeleting           = "Deleting"           // Progressing: the MoEDeployment is being deleted
 	ReasonValid              = "Valid"              // CertificatesValid
@@ -103,6 +109,7 @@ const (
 	EventTransitionReplanned = "TransitionReplanned" // the spec changed; the running flip was ended first
 	EventTransitionAborted   = "TransitionAborted"   // the user did
 	EventModeDecided         = "ModeDecided"         // in mode Auto, with the reason
+	EventWidthDecided        = "WidthDecided"        // with autoscaling.slo, with the reason
 	EventRebalanced          = "Rebalanced"          // with moves, bytes, balancedness before and after
 	EventRepaired            = "Repaired"            // with members lost, seconds and bytes
 	EventWorldRestarted      = "WorldRestarted"      // nobody survived who could hold it; it starts again from the checkpoint

@@ -1,4 +1,5 @@
 // tangram-engine: the reference engine of one rank.
+#include <fmt/format.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
 
@@ -29,7 +30,11 @@ struct Flags {
 
 Status Serve(Flags flags) {
   flags.host.agent_wait = std::chrono::seconds(flags.agent_wait_seconds);
-  flags.host.world.block_tokens = flags.engine.reference.limits.block_tokens;
+  const SchedulerLimits& limits = flags.engine.reference.limits;
+  flags.host.world.block_tokens = limits.block_tokens;
+  flags.host.world.settings =
+      fmt::format("engine=tangram-engine\nversion={}\nmax_batch_tokens={}\nmax_model_len={}",
+                  tg_version(), limits.max_batch_tokens, limits.max_model_len);
   const auto host = Host::Open(std::move(flags.host), stop_asked);
   if (!host.ok()) return host.status();
   Host& of = **host;
@@ -54,6 +59,7 @@ int Main(int argc, char** argv) {
   uint64_t most_ms = static_cast<uint64_t>(flags.engine.turn.patience.most.count());
   uint64_t least_ms = static_cast<uint64_t>(flags.engine.turn.patience.least.count());
   uint64_t step_ms = 0;
+  int64_t ahead_ms = flags.engine.turn.kv_ahead.count();
   uint32_t drift_seconds = 600;
   CLI::App app("The reference engine of one rank: attaches to its agent and serves.");
   app.add_option("--agent-socket", flags.host.world.agent_socket, "UNIX socket of the agent")
@@ -83,6 +89,8 @@ int Main(int argc, char** argv) {
   app.add_option("--max-model-len", limits.max_model_len, "Most tokens of prompt and answer");
   app.add_option("--kv-headroom", limits.headroom, "Share of KV pages kept for flips")
       ->check(CLI::Range(0.0, 0.9));
+  app.add_flag("!--no-prefix-cache", limits.prefix_cache,
+               "KV of a prompt's beginning goes with the last request that has it");
   app.add_option("--exchange-timeout-ms", most_ms, "A peer silent for so long is gone, always")
       ->check(CLI::Range(100, 3600000));
   app.add_option("--least-timeout-ms", least_ms,
@@ -90,6 +98,10 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(100, 3600000));
   app.add_option("--least-step-ms", step_ms, "A step with work takes at least so long")
       ->check(CLI::Range(0, 1000));
+  app.add_option("--kv-ahead-ms", ahead_ms,
+                 "A flip waits so long, while steps go on, for KV to be ahead of it; -1: all KV "
+                 "moves in the flip")
+      ->check(CLI::Range(-1, 60000));
   PaceOptions& pace = flags.engine.reference.pace;
   app.add_option("--pace", flags.pace, "A step lasts what this table says (tangram pace-table)");
   CLI::Option* paced[] = {
@@ -137,6 +149,7 @@ int Main(int argc, char** argv) {
     pace.drift_period = std::chrono::seconds(drift_seconds);
     pace.most = flags.engine.turn.patience.most;
   }
+  flags.engine.turn.kv_ahead = std::chrono::milliseconds(ahead_ms);
   flags.engine.turn.least_step = std::chrono::milliseconds(step_ms);
   flags.engine.turn.patience.least = std::chrono::milliseconds(std::min(least_ms, most_ms));
   tangram::SetUpLog("engine", flags.log_level, flags.log_json,

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -108,17 +109,36 @@ type Did struct {
 // KeptRecord of a repair or an apply.
 type KeptRecord struct {
 	Record
-	Kind         string  `json:"kind"`
-	WorldEnded   string  `json:"world_ended"` // why the world was given up; empty: it was not
-	Lost         []Lost  `json:"lost"`
-	WaitSeconds  float64 `json:"wait_seconds"` // until the survivors stood still
-	FenceSeconds float64 `json:"fence_seconds"`
+	Kind         string   `json:"kind"`
+	WorldEnded   string   `json:"world_ended"` // why the world was given up; empty: it was not
+	Lost         []Lost   `json:"lost"`
+	Missed       []Missed `json:"missed"`
+	WaitSeconds  float64  `json:"wait_seconds"` // until the survivors stood still
+	FenceSeconds float64  `json:"fence_seconds"`
 }
 
 // Lost is a member that a repair went on without.
 type Lost struct {
 	Member string `json:"member"`
 	Why    string `json:"why"`
+}
+
+// Missed is what the engine of a member found of another one for which it gave its step up.
+type Missed struct {
+	By     string `json:"by"`
+	Member string `json:"member"`
+	Cause  string `json:"cause"`
+	Doing  string `json:"doing"`
+	Layer  uint32 `json:"layer"`
+}
+
+// Text as the engine logs it.
+func (m Missed) Text() string {
+	text := m.Member + " " + strings.ReplaceAll(m.Cause, "_", " ") + " in " + m.Doing
+	if m.Doing == "dispatch" || m.Doing == "combine" {
+		text += fmt.Sprintf(" of layer %d", m.Layer)
+	}
+	return text
 }
 
 // Keeper is a running `tangram-driver keep`.
@@ -131,16 +151,21 @@ type Keeper struct {
 
 // Keep starts a keeper of this shape; each thing that it does goes to `each`, too.
 func (w *World) Keep(ranks int, mode string, each func(Did)) (*Keeper, error) {
-	return w.keep(ranks, mode, nil, each)
+	return w.keep(ranks, mode, nil, nil, each)
+}
+
+// KeepHybrid starts a keeper of a world in mode Hybrid, whose layers are shared out as `layers` says, each FIRST[-LAST]=g/t.
+func (w *World) KeepHybrid(ranks int, layers []string, each func(Did)) (*Keeper, error) {
+	return w.keep(ranks, "Hybrid", layers, nil, each)
 }
 
 // KeepPlacement starts a keeper of a placement (ApplyPlacement).
 func (w *World) KeepPlacement(ranks int, placement [][][]uint32, each func(Did)) (*Keeper, error) {
-	return w.keep(ranks, "Expert", placement, each)
+	return w.keep(ranks, "Expert", nil, placement, each)
 }
 
-func (w *World) keep(ranks int, mode string, placement [][][]uint32, each func(Did)) (*Keeper, error) {
-	shape, err := w.shape(ranks, mode, nil, placement)
+func (w *World) keep(ranks int, mode string, layers []string, placement [][][]uint32, each func(Did)) (*Keeper, error) {
+	shape, err := w.shape(ranks, mode, layers, placement)
 	if err != nil {
 		return nil, err
 	}

@@ -35,6 +35,7 @@ type Bytes struct {
 	Wire       uint64 `json:"wire"`
 	Checkpoint uint64 `json:"checkpoint"`
 	KV         uint64 `json:"kv"`
+	KVAhead    uint64 `json:"kv_ahead"` // of KV, before the flips
 }
 
 // Seconds by phase.
@@ -58,11 +59,14 @@ type Record struct {
 	DenseBoundBytes  uint64    `json:"dense_bound_bytes,omitempty"` // a LayoutTransition has none
 	LocalBytes       uint64    `json:"local_bytes"`
 	CheckpointBytes  uint64    `json:"checkpoint_bytes"`
+	PlannedPeakBytes uint64    `json:"planned_peak_bytes"`
+	PeakBytes        uint64    `json:"peak_bytes"` // measured
 	Bytes            Bytes     `json:"bytes"`
 	Seconds          Seconds   `json:"seconds"`
 	TotalSeconds     float64   `json:"total_seconds"`
 	Retries          int       `json:"retries"`
 	PlannedFlips     int       `json:"planned_flips"`
+	Permits          int       `json:"permits"`
 	Started          time.Time `json:"started"`
 	Ended            time.Time `json:"ended"`
 	Error            string    `json:"error"`
@@ -76,6 +80,33 @@ func (w *World) Apply(ctx context.Context, ranks int, mode string, shapes []stri
 		return nil, err
 	}
 	return w.apply(ctx, args, progress)
+}
+
+// ApplyFast as Apply, but engines compute no step while it moves.
+func (w *World) ApplyFast(ctx context.Context, ranks int, mode string, shapes []string) (*Record, error) {
+	args, err := w.shape(ranks, mode, shapes, nil)
+	if err != nil {
+		return nil, err
+	}
+	return w.apply(ctx, append(args, "--pause-steps"), nil)
+}
+
+// ApplyInRuns as Apply, but so many flips have one permit at most.
+func (w *World) ApplyInRuns(ctx context.Context, ranks int, mode string, flips int) (*Record, error) {
+	args, err := w.shape(ranks, mode, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	return w.apply(ctx, append(args, "--run", fmt.Sprint(flips)), nil)
+}
+
+// ApplyFromCheckpoint as Apply to an Expert layout, but what ranks lack is read from the checkpoint, also where others hold it.
+func (w *World) ApplyFromCheckpoint(ctx context.Context, ranks int) (*Record, error) {
+	args, err := w.shape(ranks, "Expert", nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	return w.apply(ctx, append(args, "--from-checkpoint"), nil)
 }
 
 // ApplyPlacement runs the driver to an Expert layout with a placement: [MoE layer][rank] experts.

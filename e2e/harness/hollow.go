@@ -21,6 +21,11 @@ func DeepSeekV3() Shape {
 	return Shape{Layers: 61, DenseLayers: 3, Hidden: 7168, Inner: 2048, Experts: 256, TopK: 8, QueryHeads: 128, KVHeads: 8, HeadDim: 128, Rows: 129280}
 }
 
+// Qwen3MoE235B is Qwen3-235B-A22B: 94 layers of 128 experts of 4096 x 1536.
+func Qwen3MoE235B() Shape {
+	return Shape{Layers: 94, Hidden: 4096, Inner: 1536, Experts: 128, TopK: 8, QueryHeads: 64, KVHeads: 4, HeadDim: 128, Rows: 151936}
+}
+
 // Qwen3MoE30B has so many layers of Qwen3-30B-A3B (128 experts of 2048 x 768), and a small vocabulary.
 func Qwen3MoE30B(layers int) Shape {
 	return Shape{Layers: layers, Hidden: 2048, Inner: 768, Experts: 128, TopK: 8, QueryHeads: 32, KVHeads: 4, HeadDim: 128, Rows: 1024}

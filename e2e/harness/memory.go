@@ -2,10 +2,13 @@ package harness
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // Resident bytes of a process and all that it started, each page shared out among those who have it (Pss of smaps_rollup, proc(5)).
@@ -29,6 +32,35 @@ func (w *World) Resident() (agents, engines Resident, err error) {
 	}
 	return agents, engines, nil
 }
+
+// ResidentBelow is of all processes that this one has started and that live, with what they started: worlds, also while they are brought up, their gateways and
+// drivers. Whoever ends meanwhile counts as nothing.
+func ResidentBelow() (out Resident, err error) {
+	tasks, err := filepath.Glob("/proc/self/task/*/children")
+	if err != nil {
+		return out, err
+	}
+	for _, file := range tasks {
+		children, err := os.ReadFile(file)
+		if gone(err) {
+			continue
+		} else if err != nil {
+			return out, err
+		}
+		for _, child := range strings.Fields(string(children)) {
+			id, err := strconv.Atoi(child)
+			if err != nil {
+				return out, err
+			}
+			if err := out.add(id); err != nil && !gone(err) {
+				return out, err
+			}
+		}
+	}
+	return out, nil
+}
+
+func gone(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
 
 // ResidentOf a process and its children.
 func ResidentOf(pid int) (out Resident, err error) { return out, out.add(pid) }

@@ -196,6 +196,9 @@ func (p *pod) stop() {
 	}
 }
 
+// defaultStepStretch of MoEDeployment (spec.transition.maxStepStretchPercent).
+const defaultStepStretch = 100
+
 func (p *pod) runAgent() (*process, error) {
 	o, name := &p.w.o, fmt.Sprintf("agent-p%d", p.index)
 	config := map[string]any{
@@ -205,6 +208,9 @@ func (p *pod) runAgent() (*process, error) {
 		"metrics_listen": p.anyPort(), "engine_socket": p.socket(), "engine_token_file": p.token(),
 		"ready_file": filepath.Join(o.Dir, name+".ready"), "in_world_file": filepath.Join(o.Dir, name+".in-world"),
 		"tls": p.w.cert(name), "log": map[string]any{"level": "info", "json": true},
+	}
+	if stretch := cmp.Or(o.MaxStepStretch, defaultStepStretch); stretch > 0 {
+		config["max_step_stretch_percent"] = stretch
 	}
 	flags := p.faults(o.Faults)
 	if o.SizesOnly {
@@ -249,7 +255,7 @@ func (p *pod) runEngine(device int) (*process, error) {
 		"--agent-socket", p.socket(), "--token-file", p.token(), "--device", fmt.Sprint(device),
 		"--mesh-listen", cmp.Or(p.meshes[device], p.enginePort(forkedMesh+device)), "--serve-listen", cmp.Or(p.serves[device], p.enginePort(forkedServe+device)),
 		"--advertise", p.host(),
-		"--tls-ca", tls["ca"], "--tls-cert", tls["cert"], "--tls-key", tls["key"], "--max-batch-tokens", "24",
+		"--tls-ca", tls["ca"], "--tls-cert", tls["cert"], "--tls-key", tls["key"], "--max-batch-tokens", fmt.Sprint(o.Rows),
 		"--max-model-len", fmt.Sprint(o.MaxTokens), "--ready-file", filepath.Join(o.Dir, name+".ready"))
 	if o.Patience > 0 {
 		ms := fmt.Sprint(o.Patience.Milliseconds())
@@ -262,6 +268,7 @@ func (p *pod) runEngine(device int) (*process, error) {
 		args = append(args, "--cuda-driver", o.CudaDriver)
 	}
 	args = append(args, o.EngineFlags...)
+	args = append(args, o.PodFlags[p.index]...)
 	if len(o.Engine) > 0 {
 		return p.run(name, o.Engine[0], append(slices.Clone(o.Engine[1:]), args...)...)
 	}

@@ -30,6 +30,7 @@ type Options struct {
 	SpareBanks int
 	Granule    int
 	MaxTokens  int            // of a request, prompt and answer
+	Rows       int            // of a step of an engine
 	Faults     map[int]string // --faults of the agents of these pods
 	// EngineFaults of the engines of these pods.
 	EngineFaults map[int]string
@@ -44,8 +45,12 @@ type Options struct {
 	Patience time.Duration
 	// LeastStep: a step of an engine with work takes at least so long, so that a busy world does not take the whole machine.
 	LeastStep time.Duration
+	// MaxStepStretch: by so many percent steps may take longer while bytes are staged; 0: as a MoEDeployment has it by default; negative: by whatever.
+	MaxStepStretch int
 	// EngineFlags are given to every engine, beside its own.
 	EngineFlags []string
+	// PodFlags are given to the engines of one pod, by its index, after those.
+	PodFlags map[int][]string
 	// Engine is a command that runs in place of the reference engine, with the same flags after it.
 	Engine []string
 	// Forked: what Engine starts is no engine but forks one, and the next as soon as that is dead, with the same flags.
@@ -115,6 +120,9 @@ func (o *Options) defaults() {
 	}
 	if o.MaxTokens == 0 {
 		o.MaxTokens = 512
+	}
+	if o.Rows == 0 {
+		o.Rows = 24
 	}
 }
 

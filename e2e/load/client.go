@@ -18,6 +18,7 @@ import (
 type Token struct {
 	ID   uint32
 	Hash string
+	Rank string // member of the world that emitted it
 	At   time.Time
 }
 
@@ -75,6 +76,7 @@ type chunk struct {
 		TokenIDs     []uint32 `json:"token_ids"`
 		Tangram      []struct {
 			LogitHash string `json:"logit_hash"`
+			Rank      string `json:"rank"`
 		} `json:"tangram"`
 	} `json:"choices"`
 	Error *struct {
@@ -160,7 +162,7 @@ func (c *Client) once(ctx context.Context, body []byte, result *Result) (again b
 				return false, fmt.Errorf("chunk with %d tokens and %d hashes", len(choice.TokenIDs), len(choice.Tangram))
 			}
 			for i, id := range choice.TokenIDs {
-				result.Tokens = append(result.Tokens, Token{id, choice.Tangram[i].LogitHash, now})
+				result.Tokens = append(result.Tokens, Token{id, choice.Tangram[i].LogitHash, choice.Tangram[i].Rank, now})
 			}
 			c.Counters.token(len(choice.TokenIDs))
 			if choice.FinishReason != nil {

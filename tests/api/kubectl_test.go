@@ -1,6 +1,8 @@
 package api_test
 
 import (
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -9,7 +11,9 @@ import (
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 	"tangram.dev/api/v1alpha1"
 )
 
@@ -57,7 +61,7 @@ func TestDefaults(t *testing.T) {
 	require.Equal(t, int32(2), world.Spec.Gateway.Replicas)
 	require.Equal(t, int64(600), world.Spec.Gateway.TerminationGracePeriodSeconds)
 	require.Equal(t, "ClusterIP", string(world.Spec.Gateway.ServiceType))
-	require.Equal(t, v1alpha1.Transition{Strategy: v1alpha1.StrategySmooth, TimeoutSeconds: 60, StagingPercent: 100, HistoryLimit: 10}, world.Spec.Transition)
+	require.Equal(t, v1alpha1.Transition{Strategy: v1alpha1.StrategySmooth, TimeoutSeconds: 60, StagingPercent: 100, MaxStepStretchPercent: 100, HistoryLimit: 10}, world.Spec.Transition)
 	require.Equal(t, int32(2), world.Spec.Limits.SpareBanks)
 }
 
@@ -68,7 +72,7 @@ func TestKubectlGetShowsTheWorldOnOneScreen(t *testing.T) {
 	world.Spec.Replicas = 6
 	require.NoError(t, c.Create(t.Context(), world))
 	world.Status = v1alpha1.MoEDeploymentStatus{
-		Mode: v1alpha1.ModeTensor, Width: 4, Epoch: 17, Replicas: 5, ReadyReplicas: 4, State: v1alpha1.ReasonTransition,
+		Mode: v1alpha1.ModeTensor, Width: 4, Epoch: 17, Replicas: 5, WantedReplicas: 6, ReadyReplicas: 4, State: v1alpha1.ReasonTransition,
 	}
 	meta.SetStatusCondition(&world.Status.Conditions, metav1.Condition{
 		Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonTransition, Message: "4 of 6 ranks",
@@ -135,4 +139,26 @@ func table(out string) [][]string {
 		rows = append(rows, columns.Split(strings.TrimSpace(line), -1))
 	}
 	return rows
+}
+
+// A sample of a MoEDeployment is one that the API server takes as it stands.
+func TestSamplesAreTaken(t *testing.T) {
+	c := newClient(t)
+	files, err := filepath.Glob(filepath.Join("..", "..", "charts", "tangram", "samples", "*.yaml"))
+	require.NoError(t, err)
+	taken := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		object := &unstructured.Unstructured{}
+		require.NoError(t, yaml.Unmarshal(text, &object.Object))
+		if object.GetKind() != "MoEDeployment" {
+			continue
+		}
+		decode(t, string(text), &v1alpha1.MoEDeployment{})
+		object.SetNamespace(newNamespace(t, c))
+		require.NoError(t, c.Create(t.Context(), object), file)
+		taken++
+	}
+	require.GreaterOrEqual(t, taken, 4)
 }

@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
@@ -24,6 +25,33 @@ func refused(t *testing.T, err error, words ...string) {
 	}
 }
 
+// hybrid of such ranges of layers.
+func hybrid(ranges ...any) fields {
+	return fields{"spec.mode": "Hybrid", "spec.layout": ranges}
+}
+
+// layers from first to last, to the model's last one if that is negative, whose experts are in groups of so many ranks.
+func layers(first, last int64, group any) map[string]any {
+	out := map[string]any{"firstLayer": first, "expertGroup": group}
+	if last >= 0 {
+		out["lastLayer"] = last
+	}
+	return out
+}
+
+// scaled between so many replicas.
+func scaled(least, most int64, slo map[string]any) fields {
+	return fields{"spec.autoscaling": map[string]any{"minReplicas": least, "maxReplicas": most, "slo": slo}}
+}
+
+func merged(all ...fields) fields {
+	out := fields{}
+	for _, f := range all {
+		maps.Copy(out, f)
+	}
+	return out
+}
+
 func TestCreateIsRefused(t *testing.T) {
 	claim := func(path string) fields {
 		return fields{"spec.model.source.persistentVolumeClaim": map[string]any{"claimName": "c", "path": path}}
@@ -40,8 +68,29 @@ func TestCreateIsRefused(t *testing.T) {
 		"too many ranks":         {fields{"spec.replicas": int64(1025), "spec.ranksPerPod": int64(8)}, []string{"spec.replicas", "at most 8192 ranks, those of standby included"}},
 		"too many with standby":  {fields{"spec.replicas": int64(8192), "spec.standby": int64(1)}, []string{"spec.replicas", "lower replicas, standby or ranksPerPod"}},
 		"standby of none":        {fields{"spec.standby": int64(-1)}, []string{"spec.standby", "greater than or equal to 0"}},
-		"mode Hybrid":            {fields{"spec.mode": "Hybrid"}, []string{"spec.mode", "use Expert, Tensor or Auto"}},
-		"autoscaling alone":      {fields{"spec.autoscaling": map[string]any{}}, []string{"spec.autoscaling", "set mode: Auto, or leave autoscaling out"}},
+		"mode Hybrid alone":      {fields{"spec.mode": "Hybrid"}, []string{"spec.layout", "mode Hybrid needs layout", "e.g. layout: [{expertGroup: 2, attentionGroup: 1}]"}},
+		"Hybrid of nothing":      {fields{"spec.mode": "Hybrid", "spec.layout": []any{}}, []string{"spec.layout", "at least 1 items"}},
+		"Hybrid of many":         {hybrid(items(25, map[string]any{})...), []string{"spec.layout", "24"}},
+		"Hybrid that decides":    {merged(hybrid(layers(0, 1, int64(2))), scaled(int64(1), int64(2), map[string]any{"ttft": "2s"})), []string{"spec.autoscaling", "autoscaling is for Expert, Tensor and Auto"}},
+		"layers twice":           {hybrid(layers(0, 3, int64(2)), layers(3, 4, int64(1))), []string{"spec.layout", "ranges of layers overlap"}},
+		"layers to the end":      {hybrid(layers(0, -1, int64(2)), layers(3, 4, int64(1))), []string{"spec.layout", "a range without lastLayer goes on to the last layer"}},
+		"two for all":            {hybrid(map[string]any{}, map[string]any{"expertGroup": int64(2)}), []string{"spec.layout", "ranges of layers overlap"}},
+		"layers backwards":       {hybrid(layers(4, 3, int64(2))), []string{"spec.layout[0].lastLayer", "lastLayer is below firstLayer"}},
+		"layers below 0":         {hybrid(layers(-1, 3, int64(2))), []string{"spec.layout[0].firstLayer", "greater than or equal to 0"}},
+		"groups of none":         {hybrid(layers(0, 3, int64(0))), []string{"spec.layout[0].expertGroup", "expertGroup is a number of ranks, 1 to 8192, or All"}},
+		"groups in words":        {hybrid(layers(0, 3, "half")), []string{"spec.layout[0].expertGroup", "or All"}},
+		"groups of halves":       {hybrid(layers(0, 3, 1.5)), []string{"spec.layout[0].expertGroup"}},
+		"heads over none":        {hybrid(map[string]any{"attentionGroup": int64(-2)}), []string{"spec.layout[0].attentionGroup", "attentionGroup is a number of ranks, 1 to 8192, or All"}},
+		"autoscaling alone":      {fields{"spec.autoscaling": map[string]any{}}, []string{"spec.autoscaling", "set mode: Auto or slo, or leave autoscaling out"}},
+		"slo without bounds":     {fields{"spec.autoscaling": map[string]any{"slo": map[string]any{"ttft": "2s"}}}, []string{"spec.autoscaling", "set all three, or none"}},
+		"bounds without slo":     {fields{"spec.mode": "Auto", "spec.autoscaling": map[string]any{"minReplicas": int64(1), "maxReplicas": int64(2)}}, []string{"spec.autoscaling", "set all three, or none"}},
+		"min above max":          {scaled(int64(3), int64(2), map[string]any{"ttft": "2s"}), []string{"spec.autoscaling.minReplicas", "minReplicas is above maxReplicas"}},
+		"min of none":            {scaled(int64(0), int64(2), map[string]any{"ttft": "2s"}), []string{"spec.autoscaling.minReplicas", "greater than or equal to 1"}},
+		"SLO of nothing":         {scaled(int64(1), int64(2), map[string]any{"attainment": int64(90)}), []string{"spec.autoscaling.slo", "an SLO needs ttft or tpot"}},
+		"ttft 0":                 {scaled(int64(1), int64(2), map[string]any{"ttft": "0s"}), []string{"spec.autoscaling.slo.ttft", "ttft must be above 0"}},
+		"tpot of days":           {scaled(int64(1), int64(2), map[string]any{"tpot": "48h"}), []string{"spec.autoscaling.slo.tpot", "tpot must be above 0 and at most 1h"}},
+		"all within":             {scaled(int64(1), int64(2), map[string]any{"ttft": "2s", "attainment": int64(100)}), []string{"spec.autoscaling.slo.attainment", "99"}},
+		"maxReplicas of many":    {merged(scaled(int64(1), int64(1025), map[string]any{"ttft": "2s"}), fields{"spec.ranksPerPod": int64(8)}), []string{"spec.autoscaling.maxReplicas", "lower maxReplicas, standby or ranksPerPod"}},
 		"unknown policy":         {fields{"spec.mode": "Auto", "spec.autoscaling.policy": "Oracle"}, []string{"spec.autoscaling.policy", "Calibrated"}},
 		"unknown kernels":        {fields{"spec.mode": "Auto", "spec.autoscaling.prior": map[string]any{"engine": "abacus"}}, []string{"spec.autoscaling.prior.engine", "trtllm"}},
 		"unknown mode":           {fields{"spec.mode": "Both"}, []string{"spec.mode", `"Expert", "Tensor"`}},
@@ -91,10 +140,10 @@ func TestCreateIsRefused(t *testing.T) {
 		"redundant below 0":      {fields{"spec.redundantExperts": int64(-1)}, []string{"spec.redundantExperts", "greater than or equal to 0"}},
 		"too many gateways":      {fields{"spec.gateway.replicas": int64(65)}, []string{"spec.gateway.replicas", "64"}},
 		"no spare bank":          {fields{"spec.limits.spareBanks": int64(0)}, []string{"spec.limits.spareBanks"}},
-		"strategy Fast":          {fields{"spec.transition.strategy": "Fast"}, []string{"spec.transition.strategy", "use Smooth"}},
 		"no timeout":             {fields{"spec.transition.timeoutSeconds": int64(0)}, []string{"spec.transition.timeoutSeconds"}},
 		"history too long":       {fields{"spec.transition.historyLimit": int64(101)}, []string{"spec.transition.historyLimit", "100"}},
 		"all and more to stage":  {fields{"spec.transition.stagingPercent": int64(101)}, []string{"spec.transition.stagingPercent", "100"}},
+		"no longer step":         {fields{"spec.transition.maxStepStretchPercent": int64(0)}, []string{"spec.transition.maxStepStretchPercent"}},
 		"nothing to stage with":  {fields{"spec.transition.stagingPercent": int64(0)}, []string{"spec.transition.stagingPercent"}},
 		"no history":             {fields{"spec.transition.historyLimit": int64(0)}, []string{"spec.transition.historyLimit"}},
 		"hasty gateway":          {fields{"spec.gateway.terminationGracePeriodSeconds": int64(19)}, []string{"spec.gateway.terminationGracePeriodSeconds", "20"}},
@@ -155,15 +204,19 @@ func items(n int, item any) []any {
 
 func TestCreateIsAccepted(t *testing.T) {
 	tests := map[string]fields{
-		"the smallest":     {},
-		"mode Tensor":      {"spec.mode": "Tensor"},
-		"8192 ranks":       {"spec.replicas": int64(1024), "spec.ranksPerPod": int64(8)},
-		"numbers of bytes": {"spec.limits.memoryPerRank": int64(1 << 30), "spec.limits.kvMemoryPerRank": int64(1)},
-		"longest name":     {"metadata.name": strings.Repeat("n", 40)},
-		"dots in a folder": {"spec.model.source.persistentVolumeClaim.path": "models/..demo/v1.5"},
-		"agent's CPU":      {"spec.scheduling.agentResources.limits": map[string]any{"cpu": "2"}},
-		"huge pages":       {"spec.limits.hugePages": true},
-		"mode Auto":        {"spec.mode": "Auto"},
+		"the smallest":      {},
+		"mode Tensor":       {"spec.mode": "Tensor"},
+		"8192 ranks":        {"spec.replicas": int64(1024), "spec.ranksPerPod": int64(8)},
+		"numbers of bytes":  {"spec.limits.memoryPerRank": int64(1 << 30), "spec.limits.kvMemoryPerRank": int64(1)},
+		"longest name":      {"metadata.name": strings.Repeat("n", 40)},
+		"dots in a folder":  {"spec.model.source.persistentVolumeClaim.path": "models/..demo/v1.5"},
+		"agent's CPU":       {"spec.scheduling.agentResources.limits": map[string]any{"cpu": "2"}},
+		"huge pages":        {"spec.limits.hugePages": true},
+		"mode Auto":         {"spec.mode": "Auto"},
+		"mode Hybrid":       hybrid(layers(0, 3, int64(2)), layers(5, -1, "All"), map[string]any{"firstLayer": int64(4), "lastLayer": int64(4), "attentionGroup": "All"}),
+		"Hybrid for all":    hybrid(map[string]any{"expertGroup": int64(8192)}),
+		"much of Hybrid":    hybrid(each(24)...),
+		"layout that waits": {"spec.mode": "Tensor", "spec.layout": []any{layers(0, 3, int64(2))}},
 		"a dry run": {"spec.mode": "Auto", "spec.autoscaling": map[string]any{"dryRun": true, "policy": "Threshold",
 			"prior": map[string]any{"model": "Qwen3-235B-A22B", "engine": "trtllm", "routing": "balanced"}}},
 		"plain fabric":  {"spec.network": map[string]any{"insecureFabric": true}},
@@ -184,6 +237,15 @@ func TestCreateIsAccepted(t *testing.T) {
 			require.NoError(t, c.Create(t.Context(), object))
 		})
 	}
+}
+
+// each of the first n layers by itself.
+func each(n int) []any {
+	var out []any
+	for i := range int64(n) {
+		out = append(out, layers(i, i, int64(2)))
+	}
+	return out
 }
 
 func TestChangeIsRefused(t *testing.T) {
@@ -229,6 +291,7 @@ func TestChangeIsAccepted(t *testing.T) {
 	tests := map[string]fields{
 		"mode":              {"spec.mode": "Tensor"},
 		"mode Auto":         {"spec.mode": "Auto", "spec.autoscaling": map[string]any{"dryRun": true}},
+		"mode Hybrid":       hybrid(layers(0, -1, "All")),
 		"replicas":          {"spec.replicas": int64(6)},
 		"model name":        {"spec.model.name": "other"},
 		"gateway":           {"spec.gateway.replicas": int64(3)},

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 )
 
 func TestLint(t *testing.T) {
@@ -28,7 +29,8 @@ var valueSets = map[string][]string{
 	"service monitor": {"--set", "metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.labels.team=a"},
 	"pod monitor":     {"--set", "metrics.podMonitor.enabled=true,metrics.podMonitor.labels.team=a,watchNamespaces={team-a}"},
 	"alerts":          {"--set", "metrics.rules.enabled=true,metrics.rules.labels.team=a"},
-	"everything": {"--set", "replicas=3,logLevel=debug,priorityClassName=high,serviceAccount.name=robot,nodeSelector.disk=fast",
+	"custom metrics":  {"--set", "customMetrics.enabled=true,customMetrics.port=7443,watchNamespaces={team-a}"},
+	"everything": {"--set", "customMetrics.enabled=true", "--set", "replicas=3,logLevel=debug,priorityClassName=high,serviceAccount.name=robot,nodeSelector.disk=fast",
 		"--set", "imagePullSecrets[0].name=secret,tolerations[0].key=gpu,tolerations[0].operator=Exists,podAnnotations.a=b",
 		"--set", "serviceAccount.annotations.c=d,resources.limits.cpu=1,affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight=1",
 		"--set", "affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].podAffinityTerm.topologyKey=zone"},
@@ -84,6 +86,7 @@ func TestBadValuesAreRefused(t *testing.T) {
 		"policy without use":  {"images.agent.pullPolicy=Never", []string{"/images/agent", "additional properties 'pullPolicy' not allowed"}},
 		"namespace":           {"watchNamespaces={Team_A}", []string{"/watchNamespaces/0", "does not match pattern"}},
 		"privileged port":     {"metrics.port=80", []string{"/metrics/port", "minimum: got 80, want 1,024"}},
+		"two on one port":     {"customMetrics.enabled=true,customMetrics.port=8080", []string{"customMetrics.port and metrics.port are both 8080"}},
 		"port of the probes":  {"metrics.port=8081", []string{"/metrics/port", "not"}},
 		"interval":            {"metrics.serviceMonitor.interval=soon", []string{"/metrics/serviceMonitor/interval", "does not match pattern"}},
 		"nothing to scrape":   {"metrics.enabled=false,metrics.serviceMonitor.enabled=true", []string{"metrics.serviceMonitor.enabled needs metrics.enabled"}},
@@ -196,6 +199,44 @@ func TestMetricsAreOptional(t *testing.T) {
 	for key, value := range monitor["spec"].(object)["selector"].(object)["matchLabels"].(object) {
 		require.Equal(t, value, service.Labels[key])
 	}
+}
+
+// The API server finds the operator by the APIService and the Service; the operator is told of both and of its Secret, and may write to no other one.
+func TestCustomMetricsAreOptional(t *testing.T) {
+	without := rendered(t)
+	require.Zero(t, without.kinds()["APIService"])
+	require.Zero(t, without.kinds()["Secret"])
+
+	with := rendered(t, "--set", "customMetrics.enabled=true,customMetrics.port=7443")
+	api := object{}
+	with.find(t, "APIService", "v1beta2.custom.metrics.k8s.io", &api)
+	spec := api["spec"].(object)
+	require.NotContains(t, spec, "caBundle", "it is the operator's")
+	require.NotContains(t, spec, "insecureSkipTLSVerify")
+	require.Equal(t, object{"name": "tangram-operator-custom-metrics", "namespace": "tangram-system", "port": 443.}, spec["service"])
+	var service corev1.Service
+	with.find(t, "Service", "tangram-operator-custom-metrics", &service)
+	var operator appsv1.Deployment
+	with.find(t, "Deployment", "tangram-operator", &operator)
+	for key, value := range service.Spec.Selector {
+		require.Equal(t, value, operator.Spec.Template.Labels[key])
+	}
+	container := operator.Spec.Template.Spec.Containers[0]
+	require.Contains(t, container.Ports, corev1.ContainerPort{Name: service.Spec.Ports[0].TargetPort.StrVal, ContainerPort: 7443})
+	for _, arg := range []string{"--custom-metrics-bind-address=:7443", "--custom-metrics-service=tangram-operator-custom-metrics", "--custom-metrics-secret=tangram-operator-custom-metrics"} {
+		require.Contains(t, container.Args, arg)
+	}
+	var secret corev1.Secret
+	with.find(t, "Secret", "tangram-operator-custom-metrics", &secret)
+	require.Empty(t, secret.Data, "the operator fills it")
+	role := &rbacv1.Role{}
+	with.find(t, "Role", "tangram-operator-custom-metrics", role)
+	require.Equal(t, []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{secret.Name}, Verbs: []string{"get", "update"}}}, role.Rules)
+
+	long, err := program(t.Context(), "", "helm", "template", strings.Repeat("x", 53), chart, "--kube-version", kubeVersion, "--set", "customMetrics.enabled=true")
+	require.NoError(t, err)
+	require.Contains(t, long, "  name: "+strings.Repeat("x", 48)+"-custom-metrics\n", "a Service's name has 63 letters at most")
+	require.Contains(t, long, "  name: "+strings.Repeat("x", 53)+"-o-metrics", "likewise")
 }
 
 // The PodMonitor selects pods of ranks and gateways by the labels and the port that the operator gives them (see

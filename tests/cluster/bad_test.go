@@ -77,7 +77,7 @@ func TestZeroReplicasAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "spec.replicas")
 	require.ErrorContains(t, err, "to stop serving, delete the MoEDeployment")
 	require.ErrorContains(t, k.Patch(t.Context(), object, `{"spec":{"replicas":0}}`), "to stop serving, delete the MoEDeployment")
-	require.ErrorContains(t, k.Patch(t.Context(), object, `{"spec":{"mode":"Hybrid"}}`), "use Expert, Tensor or Auto")
+	require.ErrorContains(t, k.Patch(t.Context(), object, `{"spec":{"mode":"Hybrid"}}`), "mode Hybrid needs layout")
 	requireAtRest(t, k, "demo-0")
 }
 

@@ -37,7 +37,7 @@ func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args.
 func withCluster(m *testing.M) (code int) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	o := cluster.Options{Root: root, Dir: dir, MemoryPerNode: "6Gi", Say: say}
+	o := cluster.Options{Root: root, Dir: dir, MemoryPerNode: "6Gi", Values: []string{"customMetrics.enabled=true"}, Say: say}
 	down := func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 		defer cancel()

@@ -15,7 +15,7 @@ import (
 	"tangram.dev/e2e/kube"
 )
 
-// The demo's story, while requests stream: 4 -> 6 ranks, Tensor, Expert, 4 ranks; experts get hot and are moved; a rank dies.
+// The demo's story, while requests stream: 4 -> 6 ranks, Tensor, Hybrid, Expert, 4 ranks; experts get hot and are moved; a rank dies.
 func TestStory(t *testing.T) {
 	k := namespace(t, "")
 	serve(t, k, 4, nil)
@@ -34,6 +34,9 @@ func TestStory(t *testing.T) {
 		}{
 			{"scale 6", func() error { return k.Scale(t.Context(), object, 6) }, six, true},
 			{"Tensor", func() error { return k.Patch(t.Context(), object, `{"spec":{"mode":"Tensor"}}`) }, six, false},
+			{"Hybrid", func() error {
+				return k.Patch(t.Context(), object, `{"spec":{"mode":"Hybrid","layout":[{"lastLayer":2,"expertGroup":2}]}}`)
+			}, six, false},
 			{"Expert", func() error { return k.Patch(t.Context(), object, `{"spec":{"mode":"Expert"}}`) }, six, false},
 			{"scale 4", func() error { return k.Scale(t.Context(), object, 4) }, four, true},
 		} {
@@ -48,6 +51,10 @@ func TestStory(t *testing.T) {
 			require.NoError(t, err)
 			require.Len(t, after, len(before)+1, "one transition per step")
 			requireTransition(t, &after[len(after)-1], last, now, s.resize)
+			if s.what == "Hybrid" { // the rest of the layers is as in mode Expert
+				layers := now.Status.Layout[len(now.Status.Layout)-1].LastLayer
+				require.Equal(t, []v1alpha1.RangeStatus{{LastLayer: 2, ExpertGroup: 2, AttentionGroup: 1}, {FirstLayer: 3, LastLayer: layers, ExpertGroup: 1, AttentionGroup: 1}}, now.Status.Layout)
+			}
 			last = now
 		}
 	})
@@ -62,7 +69,33 @@ func TestStory(t *testing.T) {
 		trace.Heat(false)
 		aRankDies(t, k)
 	})...)
+	requireFelt(t, k)
 	requireOneRanksTokens(t, results)
+}
+
+// requireFelt: the records of the four transitions say what clients felt of them, ten seconds after the end.
+func requireFelt(t *testing.T, k *kube.Client) {
+	t.Helper()
+	eventually(t, "what clients felt of four transitions", func() (bool, string) {
+		all, err := k.Transitions(t.Context(), name)
+		require.NoError(t, err)
+		felt, seen := 0, ""
+		for _, lt := range all {
+			f := lt.Status.Felt
+			if f == nil || lt.Spec.FromEpoch == 0 {
+				continue
+			}
+			felt++
+			seen += fmt.Sprintf("%s: %+v; ", lt.Spec.What, *f)
+			require.Positive(t, f.During, "clients were served in %s", lt.Spec.What)
+			require.Positive(t, f.LongestGap.Duration)
+			require.LessOrEqual(t, f.Silence.Duration, f.LongestGap.Duration, "who waits in silence waits for a token")
+			require.Positive(t, lt.Status.Peak.MeasuredBytes)
+			require.LessOrEqual(t, lt.Status.Peak.MeasuredBytes, lt.Status.Peak.PlannedBytes)
+			require.GreaterOrEqual(t, lt.Status.SinceAsked.Duration, lt.Status.CompletionTime.Sub(lt.Status.StartTime.Time).Truncate(1e9))
+		}
+		return felt >= 4, seen
+	})
 }
 
 // expertsGetHot: the operator copies and moves them, measures that it paid, and says so.
@@ -109,7 +142,8 @@ func requireTransition(t *testing.T, lt *v1alpha1.LayoutTransition, before, afte
 	require.Equal(t, name, spec.Deployment)
 	require.Equal(t, after.Generation, spec.Generation)
 	require.Equal(t, after.UID, lt.OwnerReferences[0].UID)
-	require.Equal(t, fmt.Sprintf("%d ranks %s -> %d ranks %s", before.Status.Width, before.Status.Mode, after.Status.Width, after.Status.Mode), spec.What)
+	hybridly := `( \([^)]*\))?` // which groups a layout of mode Hybrid has
+	require.Regexp(t, fmt.Sprintf("^%d ranks %s%s -> %d ranks %s%s$", before.Status.Width, before.Status.Mode, hybridly, after.Status.Width, after.Status.Mode, hybridly), spec.What)
 	require.Equal(t, []any{before.Status.Epoch, before.Status.LayoutHash}, []any{spec.FromEpoch, spec.FromHash})
 	require.Equal(t, []any{after.Status.Epoch, after.Status.LayoutHash}, []any{s.Epoch, spec.TargetHash})
 	require.Greater(t, s.Epoch, spec.FromEpoch)
@@ -132,8 +166,10 @@ func requireTransition(t *testing.T, lt *v1alpha1.LayoutTransition, before, afte
 		sum.Local += f.Bytes.Local
 		sum.Shared += f.Bytes.Shared
 		sum.TCP += f.Bytes.TCP
+		sum.Wire += f.Bytes.Wire
 		sum.Checkpoint += f.Bytes.Checkpoint
 		sum.KV += f.Bytes.KV
+		sum.KVAhead += f.Bytes.KVAhead
 		require.Contains(t, []string{"join", "layout", "leave"}, f.Kind)
 		require.Positive(t, f.Took.Duration)
 	}
@@ -226,7 +262,7 @@ func requireScreens(t *testing.T, k *kube.Client) {
 	described, err := k.Run(t.Context(), nil, "describe", object)
 	require.NoError(t, err)
 	for _, words := range []string{"Recent Transitions:", "4 ranks Expert -> 6 ranks Expert", "6 ranks Expert -> 6 ranks Tensor",
-		"6 ranks Tensor -> 6 ranks Expert", "6 ranks Expert -> 4 ranks Expert", "Layout Hash:", "Available"} {
+		"6 ranks Tensor -> 6 ranks Hybrid (0-2=2/1)", "-> 6 ranks Expert", "6 ranks Expert -> 4 ranks Expert", "Layout Hash:", "Available"} {
 		require.Contains(t, described, words)
 	}
 	for _, condition := range []string{"Available", "Ready", "Progressing=false", "Degraded=false"} {

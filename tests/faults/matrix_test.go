@@ -195,7 +195,7 @@ func TestEveryPointIsPlayed(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEmpty(t, declared)
 	played := map[string]bool{}
-	known := slices.Concat(transitions, transitionsOfVLLM)
+	known := slices.Concat(transitions, transitionsOfVLLM, transitionsOfARun)
 	for name, points := range readExpected(t) {
 		require.True(t, slices.ContainsFunc(known, func(tr transition) bool { return tr.name == name }), "%s: no transition %s", expectedFile, name)
 		for _, point := range points {

@@ -33,6 +33,7 @@ void RunKv(const Task& task);
 void RunCopies(const Task& task);
 void RunGraphs(const Task& task);
 void RunTokens(const Task& task);
+void RunDispatch(const Task& task);
 
 // In the order in which they are run.
 std::span<const Act> Acts();

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "agent/device/testing/fake_cuda.h"
+#include "kernels/dispatch.h"
 #include "tests/gpu/acts.h"
 #include "tests/gpu/timing.h"
 #include "tests/gpu/twin_case.h"
@@ -26,14 +27,19 @@ class RecordedTest : public ::testing::Test {
   }
 };
 
-// One less of a number of a kernel's parameters.
-template <typename Parameters>
-void Lessen(uint64_t Parameters::*member, std::vector<std::byte>* bytes) {
+template <typename Parameters, typename Change>
+void With(std::vector<std::byte>* bytes, Change&& change) {
   Parameters parameters;
   ASSERT_EQ(bytes->size(), sizeof parameters);
-  std::memcpy(&parameters, bytes->data(), sizeof parameters);
-  --(parameters.*member);
+  std::memcpy(static_cast<void*>(&parameters), bytes->data(), sizeof parameters);
+  change(parameters);
   std::memcpy(bytes->data(), &parameters, sizeof parameters);
+}
+
+// One less of a number of a kernel's parameters.
+template <typename Parameters, typename Number>
+void Lessen(Number Parameters::*member, std::vector<std::byte>* bytes) {
+  With<Parameters>(bytes, [&](Parameters& parameters) { --(parameters.*member); });
 }
 
 void Spoil(Image::Step* step) {
@@ -59,6 +65,22 @@ void Spoil(Image::Step* step) {
   if (kernel == "attend_scores" || kernel == "attend_mix") Lessen(&AttendParameters::rows, bytes);
   if (kernel == "route") Lessen(&RouteParameters::rows, bytes);
   if (kernel == "expert_up" || kernel == "expert_down") Lessen(&ExpertParameters::rows, bytes);
+  if (kernel == "dispatch_flag") {
+    // Each is told how many rows the next one has.
+    With<DispatchParameters>(bytes, [](DispatchParameters& p) { p.sent += 4; });
+  } else if (kernel == "dispatch_wait") {
+    // More is not believed.
+    With<DispatchParameters>(bytes, [](DispatchParameters& p) { p.most_tokens = 1; });
+  } else if (kernel == "dispatch_offsets") {
+    // There is room for one.
+    With<DispatchParameters>(bytes, [](DispatchParameters& p) { p.capacity = 1; });
+  } else if (kernel == "combine_reduce") {
+    Lessen(&DispatchParameters::tokens, bytes);
+  } else if (kernel == "dispatch_pack") {
+    Lessen(&DispatchParameters::hidden, bytes);
+  } else if (kernel.starts_with("dispatch_") || kernel.starts_with("combine_")) {
+    Lessen(&DispatchParameters::top_k, bytes);
+  }
 }
 
 TEST_F(RecordedTest, EveryKernelThatDiffersFromItsTwinIsNoticed) {
@@ -145,7 +167,8 @@ uint64_t Count(const std::vector<Json>& records, const char* kind) {
 
 // Those that open the driver in this process alone; all of them play in bundle_test.py.
 TEST_F(RecordedTest, ActsFindNothingWrongAndGiveEverythingBack) {
-  for (const auto run : {RunMachine, RunTwins, RunRemap, RunReshard, RunKv, RunCopies, RunGraphs}) {
+  for (const auto run :
+       {RunMachine, RunTwins, RunRemap, RunReshard, RunKv, RunCopies, RunGraphs, RunDispatch}) {
     const auto records = Told(run);
     EXPECT_EQ(Count(records, "wrong"), 0u);
     EXPECT_EQ(Count(records, "not_run"), 0u);

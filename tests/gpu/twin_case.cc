@@ -22,6 +22,7 @@ std::vector<TwinCase> TwinCases(uint32_t seed, uint64_t scale) {
   AddKvCases(seed, scale, &out);
   AddNumberCases(seed, scale, &out);
   AddDecodeCases(seed, scale, &out);
+  AddDispatchCases(seed, scale, &out);
   return out;
 }
 

@@ -71,6 +71,7 @@ void AddCopyCases(uint32_t seed, uint64_t scale, std::vector<TwinCase>* cases);
 void AddKvCases(uint32_t seed, uint64_t scale, std::vector<TwinCase>* cases);
 void AddNumberCases(uint32_t seed, uint64_t scale, std::vector<TwinCase>* cases);
 void AddDecodeCases(uint32_t seed, uint64_t scale, std::vector<TwinCase>* cases);
+void AddDispatchCases(uint32_t seed, uint64_t scale, std::vector<TwinCase>* cases);
 
 // Runs a case on both sides. Nothing: all of the data came out alike; else where it first differs.
 // `spoil` changes what the device is asked, for tests of this.

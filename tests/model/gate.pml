@@ -74,6 +74,20 @@
 #define ATTEMPTS 1
 #define FAULT 1
 #define LEADERS 2
+#elif SCENARIO == 9 /* two flips under one permit, and an abort between them */
+#define MEMBERS(e) 7
+#define FLIPS 2
+#define ATTEMPTS 3
+#define RUN
+#define FAULT 0
+#define LEADERS 0
+#elif SCENARIO == 10 /* the same, and a rank dies; without an abort nothing new is begun */
+#define MEMBERS(e) 7
+#define FLIPS 2
+#define ATTEMPTS 1
+#define RUN
+#define FAULT 1
+#define LEADERS 1
 #else /* 5: a world of two is parted, with a leader on either side */
 #define MEMBERS(e) 3
 #define FLIPS 0
@@ -92,7 +106,7 @@
 #define OF_CONCERN(k) true
 #define NO(k)
 #endif
-#if SCENARIO >= 6 /* too many states */
+#if SCENARIO >= 6 && SCENARIO != 9 /* too many states */
 #define MAY_FAIL false
 #else
 #define MAY_FAIL (FLIPS > 0)
@@ -114,6 +128,7 @@
 #define KEPT 10
 #define NEVER_STUCK 11
 #define GOES_ON 12
+#define RETIRES 13
 #ifndef FOLLOW /* agents are asked for them: agent/simulation/checker.h */
 #define CLAIM(name, x) assert((ONLY != 0 && ONLY != name) || (x))
 #else
@@ -134,6 +149,18 @@ byte word[N], next[N]; /* said in this exchange, and in the one after */
 byte mending[N];       /* repair (by number of its fence) that it has staged; 0: none */
 bool mayMend[N];       /* ... and is permitted to flip */
 bool held[N];          /* a leader looks: it shall not flip a repair before it is told the outcome */
+#ifdef RUN
+byte walks[N];           /* last epoch that it goes to by itself, under the permit of the first flip; 0: none */
+byte steps[N];         /* whole ones in the epoch in force, up to 2 */
+bool begun[N];         /* the old places of the flip before are given back; those of the next are not verified */
+#define HALT(k) walks[k] = 0; begun[k] = false
+#define STEPPED(k) steps[k] = (steps[k] < 2 -> steps[k] + 1 : 2)
+#define ENTERED(k) steps[k] = 0
+#else
+#define HALT(k) skip
+#define STEPPED(k) skip
+#define ENTERED(k) skip
+#endif
 byte cut = N;          /* the rank that reaches none of its peers; N: none */
 
 /* pos: 0 has not spoken, 1 has spoken, 2 heard all, 3 heard all and has spoken in the next one.
@@ -202,14 +229,17 @@ inline emit(i) {
     CLAIM(COMPLETE, EACH(HEARD));                                /* 1, no part is missing */
     CLAIM(SAME_EPOCH, EACH(SAME_LAYOUT));                        /* 2 */
     CLAIM(ONE_WORLD, gen[i] >= top);                             /* no step of an older world beside a newer one */
-    top = gen[i]
+    top = gen[i];
+    STEPPED(i)
 }
 
 inline enter(k, e) {
+    ENTERED(k);
     ep[k] = e; staged[k] = 0; armed[k] = false; latched[k] = false; pull[k] = false
 }
 
 inline mended(k, f) {
+    HALT(k); ENTERED(k);
     gen[k] = f; ep[k] = stands[f] + 1;
     staged[k] = 0; armed[k] = false; latched[k] = false; pull[k] = false;
     pos[k] = 0; word[k] = 0; next[k] = 0; mending[k] = 0; mayMend[k] = false; held[k] = false; stopped[k] = false
@@ -226,6 +256,19 @@ inline flip(i, e) {
     CLAIM(FOLLOWS, fences > 0 || EACH(CAN_FOLLOW));                 /* 1 and 3, all have what the epoch needs */
     enter(i, e)
 }
+
+/* Whom the old places of a flip could yet serve: they have not flipped, or have computed no step of the new epoch. */
+#define CAME(k) (!MATE(k) || !up[k] || stopped[k] || gen[k] != gen[i] || ep[k] > ep[i] || (ep[k] == ep[i] && steps[k] > 0))
+#ifdef NO_SECOND_STEP /* its own first step is enough */
+#define STEPS_ENOUGH (steps[i] >= 1)
+#else
+#define STEPS_ENOUGH (steps[i] >= 2)
+#endif
+#ifdef NO_VERIFIED_WORD /* what the run has begun is as good as verified */
+#define VERIFIES 0
+#else
+#define VERIFIES leads[ep[i] + 1]
+#endif
 
 #define BEHIND(k) (MEM(k) != 0 && gen[k] == gen[i] && pos[k] < 2 && \
                    (gen[i] > 0 || IN(MEMBERS(ep[i]), k) || (up[k] && !stopped[k]))) /* a leaver that is lost delays nobody */
@@ -293,6 +336,14 @@ end:
            armed[i] = true; TELL(printf("@arm %d %d %d\n", i, staged[i], ep[i] + 1);) } /* the operator is away: the peers tell */
     :: d_step { up[i] && staged[i] != 0 && staged[i] == late && !armed[i] ->
            armed[i] = true; TELL(printf("@arm %d %d %d\n", i, staged[i], ep[i] + 1);) } /* the operator's permit */
+#ifdef RUN
+    :: d_step { AT_WORK && !stopped[i] && walks[i] > ep[i] && ep[i] > 0 && staged[i] == 0 && !begun[i] && STEPS_ENOUGH ->
+           CLAIM(RETIRES, EACH(CAME));                              /* a step of all, before its old places go */
+           begun[i] = true }
+    :: d_step { up[i] && !stopped[i] && begun[i] && walks[i] > ep[i] -> /* it holds what the next flip brings, or says so */
+           begun[i] = false; staged[i] = VERIFIES; armed[i] = true;
+           TELL(printf("@walk %d %d %d\n", i, leads[ep[i] + 1], ep[i] + 1); printf("@arm %d %d %d\n", i, leads[ep[i] + 1], ep[i] + 1);) }
+#endif
     :: d_step { up[i] && mayMend[i] && !held[i] && EACH(WORD_OUT) -> /* agents exchanged the words of a repair */
            CLAIM(MENDS, EACH(CAN_MEND));                            /* 3, all that live can follow */
            e = mending[i]; TELL(printf("@mended %d %d %d\n", i, 100 + e, stands[e] + 1);) mended(i, e); e = 0 }
@@ -304,7 +355,12 @@ end:
 #define AT_REST(k) (!OF_CONCERN(k) || (up[k] && !stopped[k] && staged[k] == 0 && \
                     (!IN(MEMBERS(t - 1), k) || ep[k] == t - 1)))
 #define JOINS(k) (IN(MEMBERS(t), k) && !IN(MEMBERS(t - 1), k))
+#ifdef RUN
+#define FLIPPED(k) (!CONCERNS(k, t) || (ep[k] >= FLIPS && gen[k] == 0))
+#define RESTING(k) (!CONCERNS(k, t) || (staged[k] == 0 && ep[k] == ep[0]))
+#else
 #define FLIPPED(k) (!CONCERNS(k, t) || (ep[k] >= t && gen[k] == 0))
+#endif
 
 inline permit(k) {
     d_step { if :: up[k] && staged[k] == a -> TELL(if :: !armed[k] -> printf("@arm %d %d %d\n", k, a, t) :: else fi;) armed[k] = true :: else fi }
@@ -327,8 +383,29 @@ inline ask(k) { /* waits while the word is out; a dead one, or a fence, ends it 
     }
 }
 
+#ifdef RUN
+#ifdef NO_BURNED_RUN /* an abort takes back what is under way alone */
+#define BURN(k) skip
+#else
+#define BURN(k) HALT(k)
+#endif
+/* Of a run all that is not begun is withdrawn; then what is under way is asked for as ever. Who is between two flips says "not" of the next. */
+inline askRun(k) {
+    d_step { BURN(k); TELL(if :: up[k] && gen[k] == 0 && CONCERNS(k, t) -> printf("@burn %d %d\n", k, last) :: else fi) };
+    atomic {
+        if
+        :: !up[k] || gen[k] > 0 || fences > 0 -> goto gone
+        :: up[k] && gen[k] == 0 && staged[k] == 0 -> if :: ep[k] < FLIPS -> withdrew[k] = leads[ep[k] + 1] :: else fi
+        :: up[k] && gen[k] == 0 && staged[k] != 0 && !OPEN(k) ->
+               TELL(printf("@withdraw %d %d %d\n", k, staged[k], armed[k]);)
+               withdrew[k] = staged[k]; staged[k] = 0; armed[k] = false
+        fi
+    }
+}
+#endif
+
 proctype Operator() {
-    byte a, t = 1;
+    byte a, t = 1, last;
     bool went, back;
 #ifdef FOLLOW
     byte called, no;
@@ -339,7 +416,16 @@ proctype Operator() {
            staged[0] = (CONCERNS(0, t) -> a : 0);
            staged[1] = (CONCERNS(1, t) -> a : 0);
            staged[2] = (CONCERNS(2, t) -> a : 0);
-           leads[t] = a; went = false; back = false
+           leads[t] = a; went = false; back = false; last = a
+#ifdef RUN
+           ; if
+           :: t < FLIPS ->
+               last = a + 1; leads[t + 1] = last;
+               walks[0] = (CONCERNS(0, t) -> FLIPS : 0); walks[1] = (CONCERNS(1, t) -> FLIPS : 0); walks[2] = (CONCERNS(2, t) -> FLIPS : 0)
+               TELL(; printf("@run %d\n", last))
+           :: else
+           fi
+#endif
            TELL(; printf("@begin %d %d %d %d\n", a, t, MEMBERS(t - 1), MEMBERS(t))) };
 #ifdef FOLLOW
        PERMIT;
@@ -354,6 +440,8 @@ proctype Operator() {
        :: true ->                               /* it took too long */
 #ifdef FOLLOW
            ASK;
+#elif defined(RUN)
+           askRun(0); askRun(1); askRun(2);
 #elif defined(NO_MEMBERS_BEFORE_JOINERS)
            ask(2); ask(1); ask(0);
 #else
@@ -362,9 +450,13 @@ proctype Operator() {
 #endif
            CLAIM(ONE_ANSWER, !(went && back))                    /* 3, the outcome is one */
        fi;
+#ifdef RUN
+       d_step { EACH(RESTING) -> t = ep[0] + 1; a = last } /* what was under way has ended: the next begins from there */
+#else
        d_step { if :: EACH(FLIPPED) || went -> t++ :: else fi }
        if :: went -> EACH(FLIPPED) :: !went fi
-    :: a == ATTEMPTS || t > FLIPS || fences > 0 || !EACH(AT_REST) -> break
+#endif
+    :: a >= ATTEMPTS || t > FLIPS || fences > 0 || !EACH(AT_REST) -> break
     od;
 gone:
     skip
@@ -414,7 +506,7 @@ inline tell(k) { /* Resolve; refused by who has not stopped or has gone on */
                    staged[k] = 0; armed[k] = false; latched[k] = false                     /* STAY */
             :: else -> again = true
             fi;
-            pull[k] = false; mending[k] = 0; mayMend[k] = false; held[k] = false
+            HALT(k); pull[k] = false; mending[k] = 0; mayMend[k] = false; held[k] = false
         fi
     }
 }

@@ -31,7 +31,7 @@ type program struct {
 
 var (
 	gateReplay    = program{"gate", []string{"gate/gate.cc", "gate/rules.cc"}}
-	attemptReplay = program{"attempt", []string{"attempt/end.cc", "attempt/fence.cc", "attempt/flip.cc", "attempt/machine.cc", "attempt/prepare.cc", "gate/rules.cc"}}
+	attemptReplay = program{"attempt", []string{"attempt/end.cc", "attempt/fence.cc", "attempt/flip.cc", "attempt/machine.cc", "attempt/prepare.cc", "attempt/run.cc", "gate/rules.cc"}}
 )
 
 const agentFolder = "../../agent"
@@ -76,6 +76,11 @@ var attemptMutants = []mutant{
 	{"the outcome is told to who has not stopped", "fence.cc", "if (part.flipped || part.joining || gates[device].stopped || lost.contains(device)) continue;", "if (!lost.contains(device)) continue;"},
 	{"a fence leaves a rank armed", "fence.cc", "for (const auto& [device, part] : attempt_->parts) step.marks.push_back(FenceGate{device});\n  return GiveUp(std::move(step), keep);", "return GiveUp(std::move(step), keep);"},
 	{"a burned attempt begins again", "prepare.cc", "if (header.attempt <= highest_) {", "if (header.attempt < highest_) {"},
+	{"an abort burns only what is under way", "end.cc", "if (run_ && run_->Has(event.header.attempt)) EndRun(\"an abort: \" + event.reason, &step);\n", ""},
+	{"a run goes on after an abort", "run.cc", "  run_->over = true;\n", ""},
+	{"a run permits what is not verified", "flip.cc", "if (attempt_->phase == Phase::kStaged) return OkStatus();", "if (attempt_->phase == Phase::kStaged || attempt_->phase == Phase::kStaging) return OkStatus();"},
+	{"a run gives the old places back after its own first step", "end.cc", "event.by_run ? 2 : 1", "1"},
+	{"a rank that stands still walks on", "run.cc", "|| !gates[device].stopped) continue;", "|| true) continue;"},
 	{"who steps is repaired", "prepare.cc", "} else if (repair && rank.rank >= 0 && !gates[device].stopped) {", "} else if (false) {"},
 }
 

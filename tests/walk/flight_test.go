@@ -27,12 +27,18 @@ type flight struct {
 }
 
 // fly sends requests and waits for a token of each. They are long, and end when they are landed.
-func fly(t *testing.T, w *harness.World, trace *load.Trace, first, n int) []*flight {
+func fly(t *testing.T, w *harness.World, source load.Source, first, n int) []*flight {
+	t.Helper()
+	return flyOf(t, w, source, first, n, flightTokens)
+}
+
+// flyOf as many tokens at most, prompt and answer.
+func flyOf(t *testing.T, w *harness.World, source load.Source, first, n, tokens int) []*flight {
 	t.Helper()
 	out := make([]*flight, n)
 	for i := range out {
-		r := trace.At(first + i)
-		r.MaxTokens = flightTokens - len(r.Prompt)
+		r := source.At(first + i)
+		r.MaxTokens = tokens - len(r.Prompt)
 		ctx, cancel := context.WithCancel(t.Context())
 		f := &flight{cancel: cancel, done: make(chan *load.Result, 1)}
 		c := client(w)

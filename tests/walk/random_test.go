@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"tangram.dev/e2e/harness"
 	"tangram.dev/e2e/load"
 	"tangram.dev/tests/internal/worlds"
@@ -26,7 +28,7 @@ func randomStop(random *rand.Rand) stop {
 	return s
 }
 
-// From any layout to any other, under load: after each step the pools are what the layout
+// From any layout to any other, under load, a third of the ways with steps paused: after each step the pools are what the layout
 // says and the answers are what they were.
 func TestRandomLayouts(t *testing.T) {
 	for _, seed := range worlds.ByDay(t, 2, []uint64{11, 12}) {
@@ -46,7 +48,12 @@ func walkAtRandom(t *testing.T, seed uint64) {
 	for i := range stops {
 		s := randomStop(random)
 		t.Logf("stop %d: %d ranks, %v", i, s.ranks, s.shapes)
-		apply(t, w, s.ranks, s.mode, s.shapes...)
+		if random.IntN(3) == 0 {
+			_, err := w.ApplyFast(t.Context(), s.ranks, s.mode, s.shapes)
+			require.NoError(t, err, w.Died())
+		} else {
+			apply(t, w, s.ranks, s.mode, s.shapes...)
+		}
 		audit(t, w, s.ranks)
 		requireSame(t, answers(t, w), tokens)
 	}

@@ -3,12 +3,13 @@ package walk
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"tangram.dev/e2e/harness"
+	"tangram.dev/e2e/load"
 	"tangram.dev/tests/internal/worlds"
 )
 
@@ -40,24 +41,46 @@ func TestVllm(t *testing.T) {
 	}
 }
 
-// A pod of vLLM is killed in the middle of what it does: what the others computed of the broken step is undone, requests that were
-// lost are asked again, and every token is transformers'.
-func TestVllmDies(t *testing.T) {
+// At gives the golden prompts in turn.
+func (g *golden) At(i int) load.Request {
+	c := g.Cases[i%len(g.Cases)]
+	return load.Request{Index: i, Prompt: c.Prompt, MaxTokens: len(c.Tokens), TopP: 1}
+}
+
+// requireBeginnings: what answers begin with is transformers', where it is known.
+func (g *golden) requireBeginnings(t *testing.T, results []*load.Result) {
+	t.Helper()
+	for _, r := range results {
+		c := g.Cases[r.Request.Index%len(g.Cases)]
+		if !slices.Equal(r.Request.Prompt, c.Prompt) { // a longer one was made of it
+			continue
+		}
+		var tokens []uint32
+		for _, token := range r.Tokens[:min(len(r.Tokens), len(c.Tokens))] {
+			tokens = append(tokens, token.ID)
+		}
+		require.NoError(t, sameTokens(tokens, c.Tokens[:len(tokens)]), "request %d", r.Request.Index)
+	}
+}
+
+// vLLM goes through the suite of all engines: a third of it each day and a pod's death every day, with CONFORMANCE=full all. Its tokens are those of one rank where nothing moves,
+// and begin with transformers'.
+func TestVllmConforms(t *testing.T) {
 	g := readGolden(t, "demo")
 	checkpoint, err := harness.Checkpoint(t.Context(), worlds.Root, "demo-f32")
 	require.NoError(t, err)
-	o := harness.Options{Granule: 16, Checkpoint: checkpoint, Pods: []int{1, 1, 1}, Restart: true, MaxTokens: 512}
-	o.Root, err = filepath.Abs(worlds.Root)
-	require.NoError(t, err)
-	o.VLLM()
-	a := &alive{World: start(t, o)}
-	a.keep(t, 3, "Expert")
-	t.Cleanup(func() { a.keeper.Kill() })
-	a.await(t, "the first layout", func(d harness.Did) bool { return d.Did == "apply" && d.Error == "" })
-	g.askUntil(t, a.World, func() {
-		time.Sleep(2 * time.Second)
-		a.KillPod(2)
-		a.await(t, "a repair", func(d harness.Did) bool { return repaired(d) && len(d.Record.Lost) == 1 })
-	})
-	require.NoError(t, g.ask(t.Context(), a.World))
+	start := func(t *testing.T, o harness.Options) *harness.World {
+		t.Helper()
+		o.Granule, o.Checkpoint, o.EngineFlags = 16, checkpoint, []string{"--max-batch-tokens", "64"}
+		o.Root, err = filepath.Abs(worlds.Root)
+		require.NoError(t, err)
+		o.VLLM()
+		return worlds.Start(t, o)
+	}
+	atRest := asAtRest(within(t, start))
+	conform(t, candidate{name: "vllm", start: start, source: g, stepTokens: 64, layers: ofDemo, sampled: 3, right: func(t *testing.T, results []*load.Result) {
+		t.Helper()
+		g.requireBeginnings(t, results)
+		atRest(t, results)
+	}})
 }

@@ -9,6 +9,9 @@
 //   abort that finds it flipped drop R ATTEMPT               an abort of a repair that was not
 //   permitted hold R ATTEMPT               a leader looks: no flip by words until the outcome is
 //   told
+//   run ATTEMPT               what begins next is a run up to that attempt
+//   walk R ATTEMPT EPOCH      the run goes on to it, up to where its pieces are verified
+//   burn R ATTEMPT            an abort of the run up to that attempt: what is not begun never is
 //
 // What the model does must be answered as the model has it, and after every event what it has no
 // transition for is tried: it must be refused and change nothing. It ends with 1 at the first
@@ -38,7 +41,8 @@ const std::set<std::string> kWanted = {
     "prepare none",   "prepare FLIPPED",   "stage PREPARED",  "permit STAGED",   "seen STAGED",
     "flip PERMITTED", "join PERMITTED",    "words PERMITTED", "abort PERMITTED", "abort none",
     "drop STAGED",    "hold STAGED",       "hold PERMITTED",  "stay none",       "stay STAGED",
-    "stay PERMITTED", "forward PERMITTED", "retire FLIPPED",
+    "stay PERMITTED", "forward PERMITTED", "retire FLIPPED",  "walk none",       "burn none",
+    "burn PERMITTED",
 };
 
 struct Difference {
@@ -75,17 +79,25 @@ class Agent {
   }
 
   // Up to where it has all that the target needs.
-  void Stage(Kind kind, uint64_t attempt, uint64_t epoch, uint64_t members) {
+  void Stage(Kind kind, uint64_t attempt, uint64_t epoch, uint64_t members, uint64_t run_last = 0,
+             bool by_run = false) {
     const Header header{"w", epoch - 1, attempt};
-    Count("prepare");
-    Want(std::holds_alternative<Build>(Tell(AskPrepare(kind, header))), "Prepare is refused");
-    Later next = Tell(Built{PlanFor(kind, attempt, epoch, members)});
+    Count(by_run ? "walk" : "prepare");
+    Prepare ask = AskPrepare(kind, header);
+    ask.by_run = by_run;
+    members_ = members;
+    Later next = Tell(ask);
+    Want(std::holds_alternative<Build>(next), "Prepare is refused");
+    Plan plan = PlanFor(kind, attempt, epoch, members);
+    plan.run_last = run_last;
+    next = Tell(Built{plan});
     if (const auto* keep = std::get_if<KeepOld>(&next)) next = Tell(Kept{keep->attempt});
     Want(std::holds_alternative<Reserve>(next), "the plan is refused: " + Why(next));
     Ok(Tell(Reserved{attempt, OkStatus()}), "what is reserved");
     Count("stage");
     Want(std::holds_alternative<StartStaging>(Tell(attempt::Stage{header})), "Stage is refused");
     Ok(Tell(Begun{attempt}), "staging");
+    if (by_run) Refused(Tell(attempt::Permit{header, true}), "a permit for what is not verified");
     Ok(Tell(Staged{attempt, OkStatus()}), "what is staged");
     Want(PhaseNow() == Phase::kStaged, "it is not staged");
   }
@@ -93,9 +105,11 @@ class Agent {
   // By the driver, or from a peer if it is away.
   void Permit(uint64_t attempt) {
     Want(PhaseNow() == Phase::kStaged, "the permit comes to what is not staged");
-    const bool seen = rank_ % 2 == 1 && !machine().attempt()->by_agents();
-    Count(seen ? "seen" : "permit");
-    Later next = seen ? Tell(PermitSeen{attempt}) : Tell(attempt::Permit{HeaderOf()});
+    const auto* run = machine().run();
+    const bool by_run = run != nullptr && run->Has(attempt) && attempt > run->first;
+    const bool seen = rank_ % 2 == 1 && !machine().attempt()->by_agents() && !by_run;
+    Count(by_run ? "run" : seen ? "seen" : "permit");
+    Later next = seen ? Tell(PermitSeen{attempt}) : Tell(attempt::Permit{HeaderOf(), by_run});
     if (std::holds_alternative<TellWords>(next)) next = Tell(Begun{attempt});
     Ok(next, "the permit");
     Want(PhaseNow() == Phase::kPermitted, "it is not permitted");
@@ -118,9 +132,38 @@ class Agent {
     Want(AttemptNow() == attempt, "another attempt is under way");
     Ok(Finish(Tell(EngineFlip{HeaderOf(), 0, kTarget})), "the engine's flip");
     Flipped(epoch);
+    const auto* run = machine().run();
+    if (run != nullptr && !run->over && run->Has(attempt) && attempt < run->last) {
+      gate().steps = 1;
+      Refused(Tell(attempt::Retire{HeaderOf(), true}),
+              "a flip is retired that others may not have");
+      gate().steps = 2;
+      Ok(Finish(Tell(attempt::Retire{HeaderOf(), true})), "the retirement");
+      return;
+    }
     Retire();
     Want(Said(Abort{{"w", epoch - 1, attempt}, "late"}).flipped,
          "an abort after the flip is not told so");
+  }
+
+  // To where the next flip of its run is verified.
+  void Walk(uint64_t attempt, uint64_t epoch) {
+    Stage(Kind::kLayout, attempt, epoch, members_, 0, true);
+  }
+  // What is under way the model takes back, or lets go on, in a step of its own.
+  void Burn(uint64_t last) {
+    Count("burn");
+    const Abort abort{{"w", machine().epoch(), last}, "model"};
+    if (machine().attempt() == nullptr) {
+      Want(!Said(abort).flipped || machine().highest() == last, "a run is over, and was not");
+    } else if (gate().state == GateState::kLatched) {
+      Want(std::holds_alternative<AskPeers>(Tell(abort)), "an abort of a word that was given");
+      Refused(Tell(PeersSaid{AttemptNow(), Say::kNothing, {}, true}),
+              "an abort of a word that was given");
+    } else {
+      Ok(Tell(RunStuck{last, "model"}), "the end of the run");
+    }
+    Want(machine().run() == nullptr || machine().run()->over, "the run goes on");
   }
 
   // The words of all are there.
@@ -202,6 +245,17 @@ class Agent {
     Prepare again = AskPrepare(Kind::kLayout, header);
     again.request_hash = "another";
     Refused(Tell(again), "an attempt that is burned, or under way with another plan");
+    if (const auto* run = machine().run(); run != nullptr && (run->over || gate().stopped)) {
+      for (const uint64_t attempt : {run->first + 1, run->last}) {
+        Prepare onward = AskPrepare(Kind::kLayout, {"w", machine().epoch(), attempt});
+        onward.request_hash = "onward";
+        onward.by_run = true;
+        Refused(Tell(onward), "a flip of a run that is over");
+      }
+      if (PhaseNow() == Phase::kStaged) {
+        Refused(Tell(attempt::Permit{header, true}), "the permit of a run that is over");
+      }
+    }
     if (now == nullptr) {
       if (!member || gate().stopped) return;
       next.epoch = machine().epoch();
@@ -217,7 +271,9 @@ class Agent {
     if (now->by_agents()) return;
     if (gate().state != GateState::kLatched || gate().stopped)
       Refused(Tell(EngineFlip{header, 0, kTarget}), "an engine's flip");
-    if (gate().state == GateState::kLatched) {
+    const auto* run = machine().run();
+    const bool walks = run != nullptr && !run->over;  // an abort would end that at once
+    if (gate().state == GateState::kLatched && !walks) {
       Want(std::holds_alternative<AskPeers>(Tell(Abort{header, "probe"})),
            "an abort of a word that was given");
       Refused(Tell(PeersSaid{header.attempt, Say::kNothing, {}, true}),
@@ -334,6 +390,7 @@ class Agent {
   }
 
   const size_t rank_;
+  uint64_t members_ = 0;  // of what it staged last
   Hands hands_{1};
   std::map<std::string, uint64_t>* const taken_;
 };
@@ -347,6 +404,10 @@ class Replay {
     if (event == "new") return New(Number(in));
     if (event == "first") return First(Number(in));
     if (event == "begin") return Begin(in);
+    if (event == "run") {
+      run_last_ = Number(in);
+      return;
+    }
     const uint64_t r = Number(in);
     Want(r < agents_.size(), "no such rank");
     Agent& agent = *agents_[r];
@@ -354,6 +415,11 @@ class Replay {
     if (event == "mend") {
       const uint64_t attempt = Number(in), epoch = base_ + Number(in);
       agent.Stage(Kind::kRepair, attempt, epoch, Number(in));
+    } else if (event == "walk") {
+      const uint64_t attempt = Number(in);
+      agent.Walk(attempt, base_ + Number(in));
+    } else if (event == "burn") {
+      agent.Burn(Number(in));
     } else if (event == "arm") {
       agent.Permit(Number(in));
     } else if (event == "word") {
@@ -401,6 +467,7 @@ class Replay {
   void New(uint64_t epoch) {
     ++histories_;
     base_ = epoch;
+    run_last_ = 0;
     agents_.clear();
   }
   void First(uint64_t members) {
@@ -414,11 +481,13 @@ class Replay {
                       : (before & ~after) != 0 ? Kind::kLeave
                                                : Kind::kLayout;
     for (size_t rank = 0; rank < agents_.size(); ++rank) {
-      if (((before | after) >> rank & 1) != 0) agents_[rank]->Stage(kind, attempt, epoch, after);
+      if (((before | after) >> rank & 1) != 0)
+        agents_[rank]->Stage(kind, attempt, epoch, after, run_last_);
     }
+    run_last_ = 0;
   }
 
-  uint64_t histories_ = 0, base_ = 0;
+  uint64_t histories_ = 0, base_ = 0, run_last_ = 0;
   std::vector<std::unique_ptr<Agent>> agents_;
   std::map<std::string, uint64_t> taken_;
 };

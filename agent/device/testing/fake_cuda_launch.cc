@@ -18,6 +18,8 @@ namespace tangram::device::testing {
 namespace {
 
 struct IllegalAddress {};
+// Of a kernel that waits for another rank: it is begun anew when others had their turn.
+struct StillWaits {};
 
 // What kernels see as memory (kernels/memory.h).
 class FakeMemory {
@@ -50,6 +52,16 @@ class FakeMemory {
     if (value < Load<uint64_t>(address)) Store<uint64_t>(address, value);
   }
   void Fence() {}
+  template <typename T>
+  T Look(uint64_t address) {
+    return Load<T>(address);
+  }
+  template <typename T>
+  void Publish(uint64_t address, T value) {
+    Store<T>(address, value);
+  }
+  uint64_t Now() { return kernels::DirectMemory().Now(); }
+  void Pause() { throw StillWaits{}; }
 
  private:
   struct Window {
@@ -173,13 +185,15 @@ CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned blocks_y,
   const auto* const from = static_cast<const std::byte*>(parameters[0]);
   const auto kept = std::make_shared<std::vector<std::byte>>(from, from + kernel->parameter_bytes);
   FakeWork work;
-  work.does = [kernel, blocks, threads, kept] {
+  work.goes_on = [kernel, blocks, threads, kept] {
     try {
       kernel->run({blocks, threads}, kept->data());
     } catch (const IllegalAddress&) {
-      return false;
+      return FakeRun::kFailed;
+    } catch (const StillWaits&) {
+      return FakeRun::kRunning;
     }
-    return true;
+    return FakeRun::kDone;
   };
   return Give(call, stream, std::move(work));
 }

@@ -167,7 +167,10 @@ bool RunUntil(FakeStream* stream, uint64_t number) {
     if (const auto goes_on = stream->work.front().goes_on) {
       const FakeRun run = State().broken == CUDA_SUCCESS ? goes_on() : FakeRun::kDone;
       if (run == FakeRun::kRunning) return false;
-      if (run == FakeRun::kFailed) State().broken = CUDA_ERROR_ILLEGAL_ADDRESS;
+      if (run == FakeRun::kFailed) {
+        State().broken = CUDA_ERROR_ILLEGAL_ADDRESS;
+        State().report.Write("refused an address that was touched without access");
+      }
       stream->done = stream->work.front().number;
       stream->work.pop_front();
       continue;

@@ -54,6 +54,7 @@ Status Open(const tge_options& o, tge_engine* out) {
   host.world.attention_data_only = true;
   host.world.even_shards_only = o.even_shards_only != 0;
   host.world.slab_formats = o.slab_formats;
+  host.world.settings = Text(o.settings);
   host.token_file = Text(o.token_file);
   host.agent_wait = std::chrono::seconds(o.agent_wait_seconds);
   host.mesh_listen = Text(o.mesh_listen);
@@ -69,6 +70,7 @@ Status Open(const tge_options& o, tge_engine* out) {
   milliseconds(o.least_silence_ms, &out->turn.patience.least);
   milliseconds(o.idle_pause_ms, &out->turn.idle_pause);
   milliseconds(o.least_step_ms, &out->turn.least_step);
+  if (o.kv_ahead_ms != 0) out->turn.kv_ahead = std::chrono::milliseconds(o.kv_ahead_ms);
   tangram::fault::Follow(Text(o.fault_dir));  // before there are threads that pass points
   out->block_tokens = o.block_tokens;
   auto opened = Host::Open(std::move(host), out->stop);
@@ -82,6 +84,12 @@ bool Whole(const tge_backend& b) {
          b.announce != nullptr && b.compute != nullptr && b.kv_layout != nullptr &&
          b.manifest != nullptr && b.adopt != nullptr && b.drop != nullptr && b.gone != nullptr &&
          b.enter != nullptr && b.leave != nullptr;
+}
+
+// All of KV ahead, or nothing.
+bool Even(const tge_backend& b) {
+  const bool some = b.progress != nullptr || b.reserve != nullptr || b.unreserve != nullptr;
+  return !some || (b.progress != nullptr && b.reserve != nullptr && b.unreserve != nullptr);
 }
 
 }  // namespace
@@ -107,13 +115,17 @@ tg_client* tge_client(tge_engine* engine) { return engine->host->world().client(
 void tge_manifest_add(tge_manifest* manifest, const tge_request* request) {
   tangram::engine::BlockRequest& to = manifest->requests.emplace_back();
   to.request = request->request;
-  to.gateway = request->gateway;
+  to.gateway = Text(request->gateway);
   to.running = request->running != 0;
   to.computed = request->computed;
   to.reserved = request->reserved;
   to.blocks.assign(request->blocks, request->blocks + request->block_count);
   const auto* const state = static_cast<const uint8_t*>(request->state);
-  to.state.assign(state, state + request->state_size);
+  if (state != nullptr) to.state.assign(state, state + request->state_size);
+  // An engine that was built before there were any.
+  if (request->struct_size >= TANGRAM_UP_TO(tge_request, generation)) {
+    to.generation = request->generation;
+  }
 }
 
 tg_code tge_run(tge_engine* engine, const tge_backend* backend, tg_error* error) {
@@ -121,6 +133,10 @@ tg_code tge_run(tge_engine* engine, const tge_backend* backend, tg_error* error)
     auto known = tangram::ReadKnown(backend, TANGRAM_UP_TO(tge_backend, leave), "tge_backend");
     if (!known.ok()) return Told(known.status(), error);
     if (!Whole(*known)) return Fail(error, TG_INVALID, "tge_backend: a callback is null");
+    if (!Even(*known)) {
+      return Fail(error, TG_INVALID,
+                  "tge_backend: progress, reserve and unreserve come together, or not at all");
+    }
     Host& host = *engine->host;
     engine->called = std::make_unique<tangram::engine::Called>(*known, engine->block_tokens,
                                                                &host.world(), &host.hub());
@@ -190,5 +206,19 @@ void tge_refuse(tge_engine* engine, const char* gateway, const char* request, in
   out.set_message(message);
   engine->called->Refuse(gateway, std::move(out));
 }
+
+uint64_t tge_prefix_of_salt(const char* cache_salt) {
+  return tangram::engine::HashOfSalt(cache_salt);
+}
+
+uint64_t tge_prefix_after(uint64_t before, const uint32_t* tokens, size_t count) {
+  return tangram::engine::HashAfter(before, {tokens, count});
+}
+
+void tge_cached(tge_engine* engine, const uint64_t* hashes, size_t count, int here) {
+  engine->called->Cached({hashes, count}, here != 0);
+}
+
+void tge_cached_none(tge_engine* engine) { engine->called->CachedNone(); }
 
 }  // extern "C"

@@ -5,13 +5,13 @@
 #include <algorithm>
 
 #include "agent/base/fault.h"
+#include "agent/engine/abi/moves.h"
+#include "agent/engine/world/groups.h"
 
 namespace tangram::engine {
 namespace {
 
 const fault::Point kBeforeEmit("engine.before_emit");
-
-constexpr uint64_t kPullAtOnce = 16 << 20;
 
 // What a callback said.
 Status Said(tg_code code, const tg_error& why, const char* what) {
@@ -34,63 +34,51 @@ tge_request Of(const BlockRequest& request) {
   return {sizeof(tge_request),   request.request.c_str(), request.gateway.c_str(),
           request.running,       request.computed,        request.reserved,
           request.blocks.data(), request.blocks.size(),   request.state.data(),
-          request.state.size()};
+          request.state.size(),  request.generation};
 }
 
-// Moves of blocks, `length` bytes each; what lies side by side on both sides is one.
-class Moves {
- public:
-  void Add(uint32_t rank, uint64_t source, uint64_t target, uint64_t length) {
-    if (!list_.empty()) {
-      tg_kv_move& last = list_.back();
-      if (last.source_rank == rank && last.source_offset + last.length == source &&
-          last.target_offset + last.length == target && last.length + length <= kPullAtOnce) {
-        last.length += static_cast<uint32_t>(length);
-        return;
-      }
+// Some kAtOnce at a time.
+Result<uint64_t> Pull(const std::vector<tg_kv_move>& moves, WorldView& world, Between& between) {
+  uint64_t bytes = 0;
+  for (size_t begin = 0, end = 0; begin < moves.size(); begin = end) {
+    for (uint64_t asked = 0; end < moves.size() && asked < Moves::kAtOnce; ++end) {
+      asked += moves[end].length;
     }
-    list_.push_back({rank, source, target, static_cast<uint32_t>(length)});
+    const auto pulled = world.PullKv(std::span(moves).subspan(begin, end - begin));
+    if (!pulled.ok()) return pulled.status();
+    bytes += *pulled;
+    between.Lives();
   }
-  // Some `kPullAtOnce` at a time.
-  Result<uint64_t> Pull(WorldView& world, Between& between) const {
-    uint64_t bytes = 0;
-    for (size_t begin = 0, end = 0; begin < list_.size(); begin = end) {
-      for (uint64_t asked = 0; end < list_.size() && asked < kPullAtOnce; ++end) {
-        asked += list_[end].length;
-      }
-      const auto pulled = world.PullKv(std::span(list_).subspan(begin, end - begin));
-      if (!pulled.ok()) return pulled.status();
-      bytes += *pulled;
-      between.Lives();
-    }
-    return bytes;
-  }
-
- private:
-  std::vector<tg_kv_move> list_;
-};
+  return bytes;
+}
 
 }  // namespace
 
 void Called::Submit(const std::string& gateway, v1::Submit submit) {
   const std::vector<uint32_t> prompt(submit.prompt().begin(), submit.prompt().end());
   const std::vector<uint32_t> stop(submit.stop_tokens().begin(), submit.stop_tokens().end());
-  const tge_submit told{
-      sizeof(tge_submit),  submit.request().c_str(), gateway.c_str(), prompt.data(), prompt.size(),
-      submit.max_tokens(), submit.temperature(),     submit.top_p(),  submit.seed(), stop.data(),
-      stop.size()};
-  if (epoch_ == nullptr) {
+  const tge_submit told{sizeof(tge_submit),   submit.request().c_str(),
+                        gateway.c_str(),      prompt.data(),
+                        prompt.size(),        submit.max_tokens(),
+                        submit.temperature(), submit.top_p(),
+                        submit.seed(),        stop.data(),
+                        stop.size(),          submit.cache_salt().c_str()};
+  // Sent before its gateway heard of the flip: a rank without attention would have its KV in no
+  // layout.
+  if (epoch_ == nullptr || !Accepts(epoch_->side.groups, epoch_->rank)) {
     v1::Refused refused;
     refused.set_request(submit.request());
     refused.set_code(v1::Refused::CODE_NOT_READY);
-    refused.set_message("this rank is in no layout");
+    refused.set_message("this rank is home to no requests");
     sink_->Refuse(gateway, std::move(refused));
     return;
   }
+  teller_.Renewed(submit.request());
   backend_.submit(backend_.self, &told);
 }
 
 bool Called::Cancel(const std::string& request) {
+  teller_.Renewed(request);
   return backend_.cancel(backend_.self, request.c_str()) != 0;
 }
 
@@ -99,15 +87,35 @@ BlockManifest Called::Here() const {
   tge_manifest list;
   backend_.manifest(backend_.self, &list);
   out.requests = std::move(list.requests);
-  out.kv = Layout();
+  out.kv = LayoutWithReserved();
   return out;
+}
+
+kv::Shape Called::ShapeOf() const {
+  const tg_model& model = world_->model();
+  return {model.query_heads, model.kv_heads, block_tokens_, model.kv_head_token_bytes};
 }
 
 BlockLayout Called::Layout() const {
   tge_kv_layout kv{};
   kv.struct_size = sizeof kv;
   backend_.kv_layout(backend_.self, &kv);
-  return {kv.offset, kv.layer_stride, kv.block_stride, kv.block_bytes, kv.blocks, kv.free_blocks};
+  BlockLayout out;
+  out.blocks = kv.blocks;
+  out.free_blocks = kv.free_blocks;
+  out.sets.push_back(
+      {world_->model().layers, kv.offset, kv.layer_stride, kv.block_stride, kv.block_bytes});
+  if (kv.set_count == 0) return out;
+  const bool known =
+      kv.sets != nullptr && kv.set_size >= sizeof(tge_kv_set) && kv.set_count <= TGE_MORE_SETS;
+  if (!known) out.sets.clear();  // LiesIn tells; better than a set that is not carried
+  const auto* const first = reinterpret_cast<const std::byte*>(kv.sets);
+  for (size_t i = 0; known && i < kv.set_count; ++i) {
+    const auto* const set = reinterpret_cast<const tge_kv_set*>(first + i * kv.set_size);
+    out.sets.push_back(
+        {set->layers, set->offset, set->layer_stride, set->block_stride, set->block_bytes});
+  }
+  return out;
 }
 
 std::map<std::string, v1::Roster> Called::Rosters() const {
@@ -119,17 +127,37 @@ std::map<std::string, v1::Roster> Called::Rosters() const {
   return out;
 }
 
+void Called::Cached(std::span<const uint64_t> hashes, bool here) {
+  cached_ = std::max<uint64_t>(cached_, 1);
+  for (const uint64_t hash : hashes) here ? prefixes_.Here(hash) : prefixes_.Gone(hash);
+}
+
+void Called::CachedNone() {
+  prefixes_ = {};
+  ++cached_;
+}
+
 void Called::Measure(v1::Load* load, tg_engine_stats* stats) {
   backend_.measure(backend_.self, stats);
   load->set_running(static_cast<uint32_t>(stats->running));
   load->set_waiting(static_cast<uint32_t>(stats->waiting));
   load->set_kv_free_pages(stats->kv_free_pages);
   load->set_kv_pages(stats->kv_pages);
+  if (cached_ == 0) return;
+  load->mutable_prefixes()->set_generation(cached_);
+  load->mutable_prefixes()->set_block_tokens(block_tokens_);
+  prefixes_.Take(CachedPrefixes::kNew, CachedPrefixes::kAgain).AddTo(load->mutable_prefixes());
 }
 
 Status Called::Fits(const tg_maps& target, bool repair) {
   tg_error why = TG_INIT(tg_error);
-  return Said(backend_.fits(backend_.self, &target, repair ? 1 : 0, &why), why, "this engine");
+  TANGRAM_RETURN_IF_ERROR(
+      Said(backend_.fits(backend_.self, &target, repair ? 1 : 0, &why), why, "this engine"));
+  // What others would refuse ends the attempt, and not the rank.
+  if (epoch_ == nullptr || repair) return OkStatus();
+  const tg_model& model = world_->model();
+  const Status lies = Layout().LiesIn(model.layers, model.kv_bytes);
+  return lies.ok() ? lies : Status{Code::kInvalid, "this engine's KV: " + lies.message()};
 }
 
 Backend::Announcement Called::Announce(uint64_t step) {
@@ -137,6 +165,7 @@ Backend::Announcement Called::Announce(uint64_t step) {
   int work = 0;
   backend_.announce(backend_.self, step, &out.rows, &work);
   out.work = work != 0;
+  if (staged_) out.text = Tell();
   return out;
 }
 
@@ -194,9 +223,7 @@ Status Called::Plan(const Side& from, const Side& to, const std::vector<Bytes>& 
     if (!manifest.ok()) return manifest.status();
     next.manifests.push_back(std::move(*manifest));
   }
-  const kv::Shape shape{model.query_heads, model.kv_heads, block_tokens_,
-                        model.kv_head_token_bytes};
-  auto plan = PlanBlocks(shape, model.layers, from, to, next.manifests);
+  auto plan = PlanBlocks(ShapeOf(), model.layers, from, to, next.manifests);
   if (!plan.ok()) return plan.status();
   next.plan = std::move(*plan);
   *moved = next.plan.requests_moved;
@@ -214,17 +241,21 @@ Status Called::Plan(const Side& from, const Side& to, const std::vector<Bytes>& 
 
 Result<uint64_t> Called::Bring(uint32_t rank, Between& between) {
   Transition& t = *transition_;
+  Settle(rank, between);
   const BlockLayout mine = Layout();
   Moves moves;
+  uint64_t ready = 0;
   size_t at = 0;
   for (uint32_t r = 0; r < t.manifests.size(); ++r) {
     const BlockLayout& source = t.manifests[r].kv;
     for (const BlockRequest& request : t.manifests[r].requests) {
       if (t.plan.requests[at++].home != rank || r == epoch_->rank) continue;
-      if (source.block_bytes != mine.block_bytes) {
-        return Status{Code::kInternal, "KV blocks of " + std::to_string(source.block_bytes) +
-                                           " bytes at rank " + std::to_string(r) + ", of " +
-                                           std::to_string(mine.block_bytes) + " here"};
+      if (!source.Alike(mine)) {
+        return Status{Code::kInternal, "KV blocks of " + std::to_string(source.block_bytes()) +
+                                           " bytes in " + std::to_string(source.sets.size()) +
+                                           " sets at rank " + std::to_string(r) + ", of " +
+                                           std::to_string(mine.block_bytes()) + " in " +
+                                           std::to_string(mine.sets.size()) + " here"};
       }
       BlockRequest comes = request;
       comes.blocks.resize((request.computed + block_tokens_ - 1) / block_tokens_);
@@ -233,16 +264,28 @@ Result<uint64_t> Called::Bring(uint32_t rank, Between& between) {
       const tge_request told = Of(comes);
       TANGRAM_RETURN_IF_ERROR(
           Said(backend_.adopt(backend_.self, &told, blocks.data(), &why), why, "adopting"));
-      for (uint32_t layer = 0; layer < world_->model().layers; ++layer) {
-        for (size_t b = 0; b < blocks.size(); ++b) {
-          if (blocks[b] >= mine.blocks) return Status{Code::kInternal, "adopting: no such block"};
-          moves.Add(r, source.At(layer, comes.blocks[b]), mine.At(layer, blocks[b]),
-                    mine.block_bytes);
+      const Incoming::Ready ahead = incoming_.Take(comes.request);
+      const auto here = [&](size_t b) {
+        return b < ahead.here.size() && ahead.here[b] && ahead.mine[b] == blocks[b];
+      };
+      std::vector<uint32_t> from, to;
+      for (size_t b = 0; b < blocks.size(); ++b) {
+        if (blocks[b] >= mine.blocks) return Status{Code::kInternal, "adopting: no such block"};
+        if (here(b)) {
+          ++ready;
+          continue;
         }
+        from.push_back(comes.blocks[b]);
+        to.push_back(blocks[b]);
       }
+      moves.AddBlocks(r, source, from, mine, to);
     }
   }
-  return moves.Pull(*world_, between);
+  const auto bytes = Pull(moves.list(), *world_, between);
+  if (!bytes.ok()) return bytes.status();
+  const uint64_t used = ready * mine.block_bytes();
+  TellCarried(used, *bytes);
+  return used + *bytes;
 }
 
 void Called::Drop() {
@@ -257,10 +300,11 @@ Status Called::Enter(const Epoch& epoch, Entry entry) {
     }
   }
   transition_.reset();
+  EndStaging();
   epoch_ = &epoch;
-  auto routes = Routes::Of(*epoch.maps, world_->model());
+  auto routes = dispatch::Routes::Of(*epoch.maps, world_->model());
   if (!routes.ok()) return routes.status();
-  routes_ = std::make_shared<const Routes>(std::move(*routes));
+  routes_ = std::make_shared<const dispatch::Routes>(std::move(*routes));
   if (experts_) experts_->Enter(routes_);
   static constexpr tge_entry kEntries[] = {TGE_EMPTY, TGE_KEPT, TGE_CARRIED, TGE_REPAIRED};
   tg_error why = TG_INIT(tg_error);
@@ -272,6 +316,7 @@ Status Called::Enter(const Epoch& epoch, Entry entry) {
 void Called::Leave() {
   epoch_ = nullptr;
   transition_.reset();
+  EndStaging();
   routes_.reset();
   if (experts_) experts_->Enter(nullptr);
   backend_.leave(backend_.self);

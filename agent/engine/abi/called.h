@@ -5,27 +5,35 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "agent/engine/abi/incoming.h"
 #include "agent/engine/abi/manifest.h"
-#include "agent/engine/exchange/exchange.h"
+#include "agent/engine/abi/told.h"
 #include "agent/engine/frontend/sink.h"
 #include "agent/engine/include/tangram/engine.h"
+#include "agent/engine/prefixes/prefixes.h"
+#include "agent/engine/rows/rows.h"
 #include "agent/engine/turn/backend.h"
 #include "agent/engine/world/client_world.h"
 
 namespace tangram::engine {
 
-class Called final : public Backend {
+class Called final : public Backend, private BlockRoom {
  public:
-  // `backend` has all callbacks; all outlive this.
+  // `backend` has all callbacks, but perhaps those of KV ahead; all outlive this.
   Called(const tge_backend& backend, uint32_t block_tokens, ClientWorld* world, Sink* sink)
-      : backend_(backend), block_tokens_(block_tokens), world_(world), sink_(sink) {}
+      : backend_(backend),
+        block_tokens_(block_tokens),
+        world_(world),
+        sink_(sink),
+        incoming_(this, world) {}
 
   // Within Compute. kUnavailable as Communicator::Exchange.
   Status Exchange(uint64_t sequence, const tge_bytes* send, tge_bytes* recv);
-  // Rows of experts (rows.cc). Errors as ExpertExchange.
+  // Rows of experts (rows.cc). Errors as ExpertRows.
   Status Pieces(uint32_t layer, const tge_piece** out, size_t* count, size_t* piece_size) const;
   Status Dispatch(const tge_rows& rows, tge_arrived* arrived);
   Status Combine(const float* results, float* y);
@@ -35,6 +43,10 @@ class Called final : public Backend {
     sink_->Refuse(gateway, std::move(refused));
   }
 
+  // What gateways are told of this rank's cache.
+  void Cached(std::span<const uint64_t> hashes, bool here);
+  void CachedNone();
+
   void Submit(const std::string& gateway, v1::Submit submit) override;
   bool Cancel(const std::string& request) override;
   std::map<std::string, v1::Roster> Rosters() const override;
@@ -43,35 +55,52 @@ class Called final : public Backend {
   uint32_t vocabulary() const override { return backend_.vocabulary; }
   Status Fits(const tg_maps& target, bool repair) override;
   Announcement Announce(uint64_t step) override;
-  Status Heard(const std::vector<Bytes>&) override { return OkStatus(); }
+  Status Heard(const std::vector<Bytes>& texts) override;
   Status Compute(const StepInput& input) override;
-  Bytes Manifest() override { return Here().Encode(); }
+  void StepDone(bool) override { incoming_.TakeUp(nullptr); }
+  Bytes Manifest() override;
   Status Plan(const Side& from, const Side& to, const std::vector<Bytes>& manifests,
               uint64_t* moved) override;
   Result<uint64_t> Bring(uint32_t rank, Between& between) override;
   void Drop() override;
+  void Stage(uint64_t attempt, const Side& to) override;
+  bool Advance() override;
+  void Unstage() override;
   Status Enter(const Epoch& epoch, Entry entry) override;
   void Leave() override;
 
  private:
   BlockManifest Here() const;
-  BlockLayout Layout() const;
+  kv::Shape ShapeOf() const;
+  // Of the engine, and what it reserved ahead of a flip, which that flip gives back or takes.
+  BlockLayout LayoutWithReserved() const;
+  // BlockRoom
+  BlockLayout Layout() const override;
+  Status Reserve(const std::string& request, std::span<uint32_t> blocks) override;
+  void Unreserve(const std::string& request) override;
+  // KV ahead (ahead.cc): what this rank tells in a step; the flip's begin; another epoch, or none.
+  Bytes Tell();
+  void Settle(uint32_t rank, Between& between);
+  void TellCarried(uint64_t ahead, uint64_t flip);
+  void EndStaging();
   // The exchange for rows of an element, made when the first come; it stays.
-  Result<ExpertExchange*> ExchangeOf(const tge_rows& rows);
+  Result<ExpertRows*> ExchangeOf(const tge_rows& rows);
 
   const tge_backend backend_;
   const uint32_t block_tokens_;
   ClientWorld* const world_;
   Sink* const sink_;
   const Epoch* epoch_ = nullptr;
+  CachedPrefixes prefixes_;
+  uint64_t cached_ = 0;  // generation of what was told of them; 0: the engine tells nothing
   // Of the step that is computed.
   const StepInput* input_ = nullptr;
   bool lost_ = false;  // an exchange failed: whatever the callback says, the step is given up
   std::vector<Bytes> came_;
   // Of the layout in force; the exchange has it too, as soon as there is one.
-  std::shared_ptr<const Routes> routes_;
-  std::optional<ExpertExchange> experts_;
-  RowFormat format_;
+  std::shared_ptr<const dispatch::Routes> routes_;
+  std::optional<ExpertRows> experts_;
+  dispatch::Format format_;
   // Of the flip that is planned.
   struct Transition {
     std::vector<BlockManifest> manifests;
@@ -79,6 +108,15 @@ class Called final : public Backend {
     std::vector<std::string> gone;
   };
   std::optional<Transition> transition_;
+  // KV ahead of a flip.
+  struct Staged {
+    uint64_t attempt = 0;
+    Side to;
+  };
+  std::optional<Staged> staged_;
+  Teller teller_;
+  Board board_;
+  Incoming incoming_;
 };
 
 }  // namespace tangram::engine

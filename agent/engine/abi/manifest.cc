@@ -8,20 +8,6 @@ namespace {
 
 Status Wrong(const std::string& what) { return {Code::kInternal, "manifest: " + what}; }
 
-// Do all blocks of all layers lie in the region? Without sums that wrap.
-bool Fits(const BlockLayout& kv, uint32_t layers, uint64_t bytes) {
-  const auto within = [&](uint64_t stride, uint64_t count, uint64_t* left) {
-    if (count > 1 && stride > *left / (count - 1)) return false;
-    *left -= stride * (count > 0 ? count - 1 : 0);
-    return true;
-  };
-  uint64_t left = bytes;
-  if (kv.offset > left) return false;
-  left -= kv.offset;
-  return within(kv.layer_stride, layers, &left) && within(kv.block_stride, kv.blocks, &left) &&
-         kv.block_bytes <= left;
-}
-
 bool SplitsHeads(const std::vector<kv::LayerGroups>& groups) {
   return std::ranges::any_of(groups, [](const kv::LayerGroups& layer) {
     return std::ranges::any_of(layer,
@@ -29,7 +15,8 @@ bool SplitsHeads(const std::vector<kv::LayerGroups>& groups) {
   });
 }
 
-// The pages of a rank in the words of the plan: a page is one KV head of a block in a layer.
+// The pages of a rank in the words of the plan: a page is one KV head of a block in a layer of the
+// model. Other sets have as many blocks, and homes are found by what is free of these.
 kv::RankState StateOf(const BlockManifest& manifest, uint32_t rank, const kv::Shape& shape,
                       uint32_t layers) {
   kv::RankState out;
@@ -50,9 +37,62 @@ kv::RankState StateOf(const BlockManifest& manifest, uint32_t rank, const kv::Sh
 
 }  // namespace
 
+uint64_t BlockLayout::block_bytes() const {
+  uint64_t out = 0;
+  for (const BlockSet& set : sets) out += set.layers * set.block_bytes;
+  return out;
+}
+
+bool BlockLayout::Alike(const BlockLayout& other) const {
+  return std::ranges::equal(sets, other.sets, [](const BlockSet& a, const BlockSet& b) {
+    return a.layers == b.layers && a.block_bytes == b.block_bytes;
+  });
+}
+
+// Without sums that wrap.
+Status BlockLayout::LiesIn(uint32_t layers, uint64_t bytes) const {
+  const auto within = [](uint64_t stride, uint64_t count, uint64_t* left) {
+    if (count > 1 && stride > *left / (count - 1)) return false;
+    *left -= stride * (count > 0 ? count - 1 : 0);
+    return true;
+  };
+  if (free_blocks > blocks) return {Code::kInternal, "more blocks are free than there are"};
+  if (sets.empty() || sets.size() > kMostSets || sets[0].layers != layers) {
+    return {Code::kInternal, "the first set of KV is not that of the model's layers"};
+  }
+  for (const BlockSet& set : sets) {
+    uint64_t left = bytes;
+    bool lies = set.offset <= left;
+    left -= lies ? set.offset : 0;
+    lies = lies && within(set.layer_stride, set.layers, &left) &&
+           within(set.block_stride, blocks, &left) && set.block_bytes <= left;
+    // So that bytes of a block are no sum that wraps: layers that lie in one place are none.
+    lies = lies && (set.block_bytes == 0 || set.layers <= bytes / set.block_bytes);
+    if (lies) continue;
+    return {Code::kInternal, std::to_string(blocks) + " blocks of " + std::to_string(set.layers) +
+                                 " layers do not lie in " + std::to_string(bytes) + " bytes"};
+  }
+  return OkStatus();
+}
+
+void BlockLayout::Encode(ByteWriter* to) const {
+  to->PutVector(sets);
+  to->Put(blocks);
+  to->Put(free_blocks);
+}
+
+BlockLayout BlockLayout::Decode(ByteReader* from) {
+  BlockLayout out;
+  out.sets = from->GetVector<BlockSet>();
+  if (out.sets.size() > kMostSets) out.sets.clear();
+  out.blocks = from->Get<uint32_t>();
+  out.free_blocks = from->Get<uint32_t>();
+  return out;
+}
+
 Bytes BlockManifest::Encode() const {
   ByteWriter writer;
-  writer.Put(kv);
+  kv.Encode(&writer);
   writer.Put<uint64_t>(requests.size());
   for (const BlockRequest& request : requests) {
     writer.PutString(request.request);
@@ -62,6 +102,8 @@ Bytes BlockManifest::Encode() const {
     writer.Put(request.reserved);
     writer.PutVector(request.blocks);
     writer.PutVector(request.state);
+    writer.Put(request.told);
+    writer.Put(request.promised);
   }
   return writer.Take();
 }
@@ -70,7 +112,7 @@ Result<BlockManifest> BlockManifest::Decode(const Bytes& bytes, uint32_t layers,
                                             uint32_t block_tokens) {
   ByteReader reader(bytes);
   BlockManifest out;
-  out.kv = reader.Get<BlockLayout>();
+  out.kv = BlockLayout::Decode(&reader);
   const auto count = reader.Get<uint64_t>();
   for (uint64_t i = 0; i < count && reader.ok(); ++i) {
     BlockRequest request;
@@ -81,6 +123,8 @@ Result<BlockManifest> BlockManifest::Decode(const Bytes& bytes, uint32_t layers,
     request.reserved = reader.Get<uint32_t>();
     request.blocks = reader.GetVector<uint32_t>();
     request.state = reader.GetVector<uint8_t>();
+    request.told = reader.Get<uint64_t>();
+    request.promised = reader.Get<int32_t>();
     const bool positions = request.computed <= request.blocks.size() * uint64_t{block_tokens} &&
                            (request.running || request.computed == 0);
     if (!positions) return Wrong("\"" + request.request + "\" has KV of positions without blocks");
@@ -91,10 +135,7 @@ Result<BlockManifest> BlockManifest::Decode(const Bytes& bytes, uint32_t layers,
     out.requests.push_back(std::move(request));
   }
   if (!reader.done()) return Wrong("malformed");
-  if (out.kv.free_blocks > out.kv.blocks || !Fits(out.kv, layers, kv_bytes)) {
-    return Wrong(std::to_string(out.kv.blocks) + " blocks of " + std::to_string(layers) +
-                 " layers do not lie in " + std::to_string(kv_bytes) + " bytes");
-  }
+  if (const Status lies = out.kv.LiesIn(layers, kv_bytes); !lies.ok()) return Wrong(lies.message());
   return out;
 }
 
@@ -117,7 +158,8 @@ Result<kv::Plan> PlanBlocks(const kv::Shape& shape, uint32_t layers, const Side&
     for (const BlockRequest& request : manifests[r].requests) {
       // Who waits has nothing and reserves nothing yet, but needs a home.
       const uint32_t reserved = request.running ? std::max(request.reserved, request.computed) : 0;
-      input.requests.push_back({request.request, r, request.computed, reserved, request.blocks});
+      input.requests.push_back(
+          {request.request, r, request.computed, reserved, request.blocks, request.promised});
     }
     input.ranks.push_back(StateOf(manifests[r], r, shape, layers));
   }

@@ -12,8 +12,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto came = BlockManifest::Decode({data, data + size}, kLayers, kBytes, kTokens);
   if (!came.ok()) return 0;
   const BlockLayout& kv = came->kv;
-  for (uint32_t layer = 0; layer < kLayers && kv.blocks > 0; ++layer) {
-    if (kv.At(layer, kv.blocks - 1) + kv.block_bytes > kBytes) std::abort();
+  for (const BlockSet& set : kv.sets) {
+    if (set.layers == 0 || kv.blocks == 0) continue;
+    if (set.At(set.layers - 1, kv.blocks - 1) + set.block_bytes > kBytes) std::abort();
+  }
+  if (kv.sets.empty() || kv.sets[0].layers != kLayers || kv.sets.size() > BlockLayout::kMostSets) {
+    std::abort();
   }
   for (const BlockRequest& request : came->requests) {
     if (request.computed > request.blocks.size() * kTokens) std::abort();

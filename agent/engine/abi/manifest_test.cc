@@ -5,6 +5,8 @@
 
 #include <limits>
 
+#include "agent/engine/abi/moves.h"
+
 namespace tangram::engine {
 namespace {
 
@@ -14,7 +16,7 @@ const kv::Shape kShape{4, 2, kTokens, 8};
 
 BlockManifest Sound() {
   BlockManifest out;
-  out.kv = {0, 8 * 256, 256, 256, 8, 5};
+  out.kv = {{{kLayers, 0, 8 * 256, 256, 256}}, 8, 5};
   out.requests = {{"a", "gw", true, 20, 40, {3, 1, 4}, {1, 2}}, {"b", "gw", false, 0, 30, {}, {}}};
   return out;
 }
@@ -38,7 +40,7 @@ TEST(BlockManifest, ComesAsItWasSent) {
   EXPECT_EQ(came->requests[0].state, (Bytes{1, 2}));
   EXPECT_TRUE(came->requests[0].running);
   EXPECT_EQ(came->requests[1].reserved, 30u);
-  EXPECT_EQ(came->kv.At(2, 3), 2 * 8 * 256 + 3 * 256u);
+  EXPECT_EQ(came->kv.sets[0].At(2, 3), 2 * 8 * 256 + 3 * 256u);
 }
 
 TEST(BlockManifest, WhatContradictsItselfIsRefused) {
@@ -61,20 +63,75 @@ TEST(BlockManifest, WhatContradictsItselfIsRefused) {
 
 TEST(BlockManifest, BlocksLieInTheRegionWithoutWrapping) {
   constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
-  for (const BlockLayout kv : {BlockLayout{1, 8 * 256, 256, 256, 8, 0},
-                               {0, 8 * 256 + 1, 256, 256, 8, 0},
-                               {0, 8 * 256, 257, 256, 8, 0},
-                               {0, 8 * 256, 256, 257, 8, 0},
-                               {0, 8 * 256, 256, 256, 9, 0},
-                               {kMost, 1, 1, 1, 1, 0},
-                               {0, kMost / 2 + 1, 0, 1, 1, 0},
-                               {0, 1, kMost / 7, 1, 8, 0},
-                               {0, 8 * 256, 256, 256, 8, 9}}) {
+  const auto refused = [](BlockLayout kv) {
     BlockManifest bad = Sound();
     bad.requests.clear();
-    bad.kv = kv;
-    EXPECT_FALSE(Sent(bad).ok()) << kv.offset << " " << kv.layer_stride << " " << kv.block_stride;
+    bad.kv = std::move(kv);
+    return !Sent(bad).ok();
+  };
+  const std::vector<std::pair<BlockSet, uint32_t>> wrong{
+      {{kLayers, 1, 8 * 256, 256, 256}, 8},   {{kLayers, 0, 8 * 256 + 1, 256, 256}, 8},
+      {{kLayers, 0, 8 * 256, 257, 256}, 8},   {{kLayers, 0, 8 * 256, 256, 257}, 8},
+      {{kLayers, 0, 8 * 256, 256, 256}, 9},   {{kLayers, kMost, 1, 1, 1}, 1},
+      {{kLayers, 0, kMost / 2 + 1, 0, 1}, 1}, {{kLayers, 0, 1, kMost / 7, 1}, 8},
+      {{kLayers, 0, 0, 0, kBytes / 2}, 8}};
+  for (const auto& [set, blocks] : wrong) {
+    EXPECT_TRUE(refused({{set}, blocks, 0})) << set.offset << " " << set.layer_stride;
+    BlockSet second = set;
+    second.layers = kMost / 2;
+    EXPECT_TRUE(refused({{Sound().kv.sets[0], second}, blocks, 0})) << "a second set";
   }
+  const BlockSet sound = Sound().kv.sets[0];
+  EXPECT_TRUE(refused({{sound}, 8, 9})) << "more are free than there are";
+  EXPECT_TRUE(refused({{}, 8, 0})) << "no set";
+  EXPECT_TRUE(refused({{{kLayers - 1, 0, 8 * 256, 256, 256}}, 8, 0})) << "not the model's";
+  EXPECT_TRUE(refused({std::vector(BlockLayout::kMostSets + 1, sound), 8, 0}));
+  EXPECT_FALSE(refused({std::vector(BlockLayout::kMostSets, sound), 8, 8}));
+}
+
+// By the definition, byte by byte: a block goes with all that it has in every set, and nothing else
+// does.
+TEST(Moves, ABlockGoesWithAllItsSets) {
+  const BlockLayout theirs{{{2, 7, 64, 8, 8}, {3, 200, 3, 12, 3}, {1, 300, 0, 5, 5}}, 6, 0};
+  const BlockLayout mine{{{2, 0, 8, 16, 8}, {3, 160, 30, 3, 3}, {1, 100, 0, 9, 5}}, 6, 0};
+  ASSERT_TRUE(theirs.Alike(mine));
+  const std::vector<uint32_t> from{2, 3, 0}, to{1, 2, 5};
+  std::vector<uint8_t> source(400), target(400), want(400);
+  for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<uint8_t>(i * 7 + i / 256 + 1);
+  for (size_t s = 0; s < mine.sets.size(); ++s) {
+    for (uint64_t layer = 0; layer < mine.sets[s].layers; ++layer) {
+      for (size_t b = 0; b < to.size(); ++b) {
+        for (uint64_t i = 0; i < mine.sets[s].block_bytes; ++i) {
+          want[mine.sets[s].At(layer, to[b]) + i] = source[theirs.sets[s].At(layer, from[b]) + i];
+        }
+      }
+    }
+  }
+  Moves moves;
+  moves.AddBlocks(4, theirs, from, mine, to);
+  uint64_t bytes = 0;
+  for (const tg_kv_move& move : moves.list()) {
+    EXPECT_EQ(move.source_rank, 4u);
+    for (uint32_t i = 0; i < move.length; ++i) {
+      target[move.target_offset + i] = source[move.source_offset + i];
+    }
+    bytes += move.length;
+  }
+  EXPECT_EQ(target, want);
+  EXPECT_EQ(bytes, to.size() * mine.block_bytes());
+  EXPECT_EQ(moves.bytes(), bytes);
+}
+
+TEST(BlockLayout, OfOtherSetsAreNotAlike) {
+  const BlockLayout kv = Sound().kv;
+  BlockLayout other = kv;
+  other.sets[0].offset += 9, other.sets[0].layer_stride += 9, other.blocks += 9;
+  EXPECT_TRUE(kv.Alike(other)) << "where it lies is a rank's own affair";
+  other.sets.push_back({1, 0, 0, 8, 8});
+  EXPECT_FALSE(kv.Alike(other));
+  other = kv;
+  other.sets[0].block_bytes /= 2;
+  EXPECT_FALSE(kv.Alike(other));
 }
 
 TEST(BlockManifest, RequestsOfWhoLeavesGoToWhoStays) {

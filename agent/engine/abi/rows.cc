@@ -1,4 +1,4 @@
-// Rows of experts, from and to C (exchange/exchange.h).
+// Rows of experts, from and to C (rows/rows.h).
 #include <cstddef>
 #include <string>
 #include <type_traits>
@@ -7,6 +7,8 @@
 
 namespace tangram::engine {
 namespace {
+
+using dispatch::LocalPiece;
 
 // Of the kit's own exchanges of rows in a step: far behind those that an engine numbers.
 constexpr uint64_t kRowsSequence = 2ull << 32;
@@ -40,21 +42,28 @@ Status Called::Pieces(uint32_t layer, const tge_piece** out, size_t* count,
   return OkStatus();
 }
 
-Result<ExpertExchange*> Called::ExchangeOf(const tge_rows& rows) {
+Result<ExpertRows*> Called::ExchangeOf(const tge_rows& rows) {
   if (rows.element != TGE_F32 && rows.element != TGE_BF16)
     return Status{Code::kInvalid,
                   "tge_rows: element is " + std::to_string(rows.element) + ": F32 (1) or BF16 (2)"};
-  const RowFormat format{world_->model().hidden, rows.top_k, static_cast<Element>(rows.element)};
+  const auto element = static_cast<dispatch::Element>(rows.element);
+  const dispatch::Format format{.hidden = world_->model().hidden,
+                                .top_k = rows.top_k,
+                                .experts = world_->model().experts,
+                                .x = element,
+                                .wire = element,
+                                .sums = dispatch::Element::kF32};
   if (!experts_) {
     format_ = format;
-    experts_.emplace(format, world_->model().experts);
+    TANGRAM_RETURN_IF_ERROR(format.Check());
+    experts_.emplace(format);
     experts_->Enter(routes_);
   }
   if (format != format_)
     return Status{Code::kInvalid, "tge_rows: top_k " + std::to_string(rows.top_k) +
                                       " and element " + std::to_string(rows.element) +
                                       ", and before " + std::to_string(format_.top_k) + " and " +
-                                      std::to_string(static_cast<uint32_t>(format_.element)) +
+                                      std::to_string(static_cast<uint32_t>(format_.x)) +
                                       ": they are the same in all calls"};
   return &*experts_;
 }
@@ -63,9 +72,9 @@ Status Called::Dispatch(const tge_rows& rows, tge_arrived* arrived) {
   if (input_ == nullptr) return {Code::kInvalid, "tge_dispatch outside of a step"};
   const auto ordinal = OrdinalOf(epoch_, world_->model(), rows.layer);
   if (!ordinal.ok()) return ordinal.status();
-  const Result<ExpertExchange*> exchange = ExchangeOf(rows);
+  const Result<ExpertRows*> exchange = ExchangeOf(rows);
   if (!exchange.ok()) return exchange.status();
-  ExpertExchange& experts = **exchange;
+  ExpertRows& experts = **exchange;
   std::span<const uint8_t> active;
   if (rows.active != nullptr) active = {rows.active, input_->comm.size()};
   const Status done =
@@ -74,7 +83,7 @@ Status Called::Dispatch(const tge_rows& rows, tge_arrived* arrived) {
   lost_ = lost_ || !done.ok();
   if (!done.ok()) return done;
   world_->CountRows(*ordinal, experts.routed(), experts.executed());
-  const Arrived& came = experts.arrived();
+  const dispatch::Arrived& came = experts.arrived();
   arrived->rows = came.rows;
   arrived->top_k = rows.top_k;
   arrived->x = came.x.data();
@@ -85,7 +94,7 @@ Status Called::Dispatch(const tge_rows& rows, tge_arrived* arrived) {
 
 Status Called::Combine(const float* results, float* y) {
   if (input_ == nullptr || !experts_) return {Code::kInvalid, "tge_combine outside of a step"};
-  Status done = experts_->Combine(input_->comm, results, y);
+  Status done = experts_->Combine(results, y);
   lost_ = lost_ || !done.ok();
   return done;
 }

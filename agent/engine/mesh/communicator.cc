@@ -1,5 +1,6 @@
 #include "agent/engine/mesh/communicator.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace tangram::engine {
@@ -13,10 +14,18 @@ Status Communicator::Exchange(const Tag& tag, std::span<const std::string> membe
   // Of a chain of ranks that each wait for the next one, and compute, two links are the longest
   // that steps have: beyond three times the most somebody waits for ever.
   const Patience::Bounds& bounds = patience_->bounds();
-  const Mesh::Terms terms{patience_->Limit(rows_), bounds.least / 4, 3 * bounds.most};
-  Patience::Duration took{};
-  TANGRAM_RETURN_IF_ERROR(mesh_->Exchange(tag, members, send, recv, terms, &took));
-  if (rows_) patience_->Learn(*rows_, took);
+  const Mesh::Terms terms{patience_->Limit(rows_), bounds.least / 4, 3 * bounds.most, point_};
+  Mesh::Outcome outcome;
+  const Status done = mesh_->Exchange(tag, members, send, recv, terms, &outcome);
+  if (!done.ok()) {
+    missed_.clear();
+    for (const auto& [i, cause] : outcome.missed) {
+      const auto at = std::find(members_.begin(), members_.end(), members[i]);
+      Missed(static_cast<uint32_t>(at - members_.begin()), cause);
+    }
+    return done;
+  }
+  if (rows_) patience_->Learn(*rows_, outcome.took);
   return OkStatus();
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "agent/engine/mesh/mesh.h"
@@ -26,6 +27,20 @@ class Communicator {
   // like no other (a flip, the first step of an epoch).
   void SetWork(std::optional<uint64_t> rows) { rows_ = rows; }
 
+  // What they are part of, for whoever is told of a rank that is missed in one; `layer`: of those
+  // with experts. `point`: a fault point in them (Mesh::Terms).
+  void SetDoing(tg_doing doing, uint32_t layer = 0, std::string_view point = {}) {
+    doing_ = doing;
+    layer_ = layer;
+    point_ = point;
+  }
+  // Of a rank that a caller finds what no exchange sees.
+  void Missed(uint32_t rank, tg_cause cause) {
+    missed_.push_back({rank, static_cast<uint32_t>(cause), static_cast<uint32_t>(doing_), layer_});
+  }
+  // For whom the exchange that failed last did.
+  const std::vector<tg_missed>& missed() const { return missed_; }
+
   // All-to-all among `ranks` (this one among them; every one of them calls with the same
   // list): send[r] goes to rank r, recv[r] is what r sent here. Both have size() entries;
   // those of ranks outside the list are left alone.
@@ -46,6 +61,10 @@ class Communicator {
   std::vector<std::string> members_;
   Patience* patience_ = nullptr;  // of the engine
   std::optional<uint64_t> rows_;
+  tg_doing doing_ = TG_IN_WORDS;
+  uint32_t layer_ = 0;
+  std::string_view point_;
+  std::vector<tg_missed> missed_;
 };
 
 }  // namespace tangram::engine

@@ -319,13 +319,9 @@ void Mesh::Tell(FrameKind kind, uint64_t epoch) {
 
 Status Mesh::Exchange(const Tag& tag, std::span<const std::string> members,
                       std::span<const Bytes* const> send, std::span<Bytes> recv, const Terms& terms,
-                      Patience::Duration* took) {
+                      Outcome* outcome) {
   const std::string name = Text(tag.epoch, tag.step, tag.sequence);
-  const auto gone = [&](const std::string& member) {
-    const auto it = peers_.find(member);
-    return Status{Code::kUnavailable, name + ": no connection with " + member +
-                                          (it == peers_.end() ? "" : ": " + it->second.last_error)};
-  };
+  const auto missed = [&](size_t i, tg_cause cause) { outcome->missed.emplace_back(i, cause); };
   const auto milliseconds = [](Patience::Duration time) {
     return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(time).count()) +
            " ms";
@@ -342,9 +338,20 @@ Status Mesh::Exchange(const Tag& tag, std::span<const std::string> members,
     uint64_t made = 0;  // connections with the peer, up to the one it goes by
   };
   std::vector<Leg> legs(members.size());
+  // Who hears of one that is gone may be about to hear of another: all that are seen are told.
+  const auto gone = [&](size_t first) {
+    missed(first, TG_GONE);
+    for (size_t i = 0; i < members.size(); ++i)
+      if (i != first && !legs[i].done && !Connected({&members[i], 1})) missed(i, TG_GONE);
+    const auto it = peers_.find(members[first]);
+    return Status{Code::kUnavailable, name + ": no connection with " + members[first] +
+                                          (it == peers_.end() ? "" : ": " + it->second.last_error)};
+  };
+  bool passed = terms.point.empty();
   Wait wait(members.size(), terms.limit, terms.beat, Clock::now());
   while (true) {
     std::string waiting, silent;
+    std::vector<size_t> awaited;
     for (size_t i = 0; i < members.size(); ++i) {
       Leg& leg = legs[i];
       if (leg.done) continue;
@@ -356,20 +363,22 @@ Status Mesh::Exchange(const Tag& tag, std::span<const std::string> members,
       const auto it = peers_.find(members[i]);
       Connection* connection = it == peers_.end() ? nullptr : it->second.connection.get();
       if (connection == nullptr || connection->state != Connection::State::kReady) {
-        return gone(members[i]);
+        return gone(i);
       }
       // Made again between two looks: what went out by the old one is lost, and who hangs up on us
       // gave something up.
-      if (leg.made != 0 && leg.made != it->second.made) return gone(members[i]);
+      if (leg.made != 0 && leg.made != it->second.made) return gone(i);
       leg.made = it->second.made;
       if (!leg.sent && connection->Flushed()) {  // else a welcome or a beat is on its way
         connection->Send(header, send[i]->data(), send[i]->size());
         leg.sent = true;
         (void)Drive(*connection, POLLOUT | POLLIN);  // an error shows again in the next round
+        if (!std::exchange(passed, true)) (void)fault::Hit(terms.point);
       }
       if (!leg.received && connection->frame) {
         const FrameHeader& came = connection->frame->header;
         if (came.kind != FrameKind::kData || Tag{came.epoch, came.step, came.sequence} != tag) {
+          missed(i, TG_GAVE_UP);
           return {Code::kUnavailable, name + ": " + members[i] + " is in " +
                                           Text(came.epoch, came.step, came.sequence)};
         }
@@ -380,6 +389,7 @@ Status Mesh::Exchange(const Tag& tag, std::span<const std::string> members,
       leg.done = leg.received && leg.sent && connection->Flushed();
       if (leg.done) continue;
       if (connection->still != 0 && connection->still >= tag.epoch) {
+        missed(i, TG_GAVE_UP);
         return {Code::kUnavailable, name + ": " + members[i] + " has given up epoch " +
                                         std::to_string(connection->still)};
       }
@@ -388,15 +398,19 @@ Status Mesh::Exchange(const Tag& tag, std::span<const std::string> members,
         wait.Heard(i);
       }
       waiting += " " + members[i];
-      if (wait.Silent(i)) silent += " " + members[i];
+      awaited.push_back(i);
+      if (!wait.Silent(i)) continue;
+      silent += " " + members[i];
+      missed(i, TG_SILENT);
     }
-    if (took != nullptr) *took = wait.ran();
+    outcome->took = wait.ran();
     if (waiting.empty()) return OkStatus();
     if (!silent.empty()) {
       return {Code::kUnavailable,
               name + ": nothing from" + silent + " for " + milliseconds(terms.limit)};
     }
     if (wait.ran() >= terms.most) {
+      for (const size_t i : awaited) missed(i, TG_STUCK);
       return {Code::kUnavailable, name + ": after " + milliseconds(terms.most) +
                                       " these still wait for somebody:" + waiting};
     }

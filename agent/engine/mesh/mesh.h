@@ -19,10 +19,13 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "agent/base/status.h"
 #include "agent/base/unique_fd.h"
+#include "agent/client/include/tangram/client.h"
 #include "agent/engine/mesh/patience.h"
 #include "agent/engine/mesh/wire.h"
 #include "agent/engine/wire/bytes.h"
@@ -96,15 +99,23 @@ class Mesh {
 
   struct Terms {
     Patience::Duration limit, beat, most;
+    // A fault point that is passed when what this rank has for somebody is on its way and what it
+    // has for others is not; empty: none.
+    std::string_view point = {};
+  };
+  struct Outcome {
+    Patience::Duration took{};  // how long it was
+    // Of an exchange that failed: for which members, by their place in the list, and why.
+    std::vector<std::pair<size_t, tg_cause>> missed;
   };
   // Sends *send[i] to and receives recv[i] from members[i], for all i at once. Nobody's
   // frame of a later exchange is taken. kUnavailable: a peer is gone, came back by another
   // connection, is silent for `limit`, or in another exchange, or has given the epoch up. The
   // message names the peer. Of a peer that is waiting itself one hears: it is not silent, but after
-  // `most` in all it has to be through. `took`: how long it was.
+  // `most` in all it has to be through.
   Status Exchange(const Tag& tag, std::span<const std::string> members,
                   std::span<const Bytes* const> send, std::span<Bytes> recv, const Terms& terms,
-                  Patience::Duration* took = nullptr);
+                  Outcome* outcome);
 
  private:
   struct Connection;

@@ -83,6 +83,16 @@ std::vector<Node> Connected(size_t count, milliseconds timeout = milliseconds(50
   return nodes;
 }
 
+// For whom the exchange of a node failed, and why.
+void ExpectMissed(const Node& node, uint32_t rank, tg_cause cause) {
+  const auto& missed = node.comm.missed();
+  const auto at = std::find_if(missed.begin(), missed.end(),
+                               [&](const tg_missed& one) { return one.rank == rank; });
+  ASSERT_NE(at, missed.end());
+  EXPECT_EQ(at->cause, static_cast<uint32_t>(cause));
+  EXPECT_EQ(at->doing, static_cast<uint32_t>(TG_IN_WORDS));
+}
+
 TEST(MeshTest, ManyLargeExchangesArriveWhereTheyBelong) {
   std::vector<Node> nodes = Connected(4);
   std::vector<std::thread> threads;
@@ -119,6 +129,7 @@ TEST(MeshTest, APeerInAnotherExchangeIsAnError) {
   thread.join();
   EXPECT_EQ(status.code(), Code::kUnavailable);
   EXPECT_NE(status.message().find("b is in epoch 3 step 8"), std::string::npos) << status.message();
+  ExpectMissed(nodes[0], 1, TG_GAVE_UP);
   EXPECT_FALSE(other.ok());
 }
 
@@ -134,6 +145,7 @@ TEST(MeshTest, APeerThatDiesIsNamed) {
   thread.join();
   EXPECT_EQ(status.code(), Code::kUnavailable);
   EXPECT_NE(status.message().find("no connection with c"), std::string::npos) << status.message();
+  ExpectMissed(nodes[0], 2, TG_GONE);
 }
 
 // What a peer said before it hung up waits to be taken; that it hung up shows all the same.
@@ -175,6 +187,7 @@ TEST(MeshTest, ASilentPeerIsAnErrorAfterTheTimeout) {
   EXPECT_EQ(status.code(), Code::kUnavailable);
   EXPECT_NE(status.message().find("nothing from b for 150 ms"), std::string::npos)
       << status.message();
+  ExpectMissed(nodes[0], 1, TG_SILENT);
 }
 
 // c stands still. b waits for c, a waits for b: who waits says so, and only c is silent.
@@ -214,6 +227,7 @@ TEST(MeshTest, WhoHasGivenTheEpochUpIsNotWaitedFor) {
   thread.join();
   EXPECT_EQ(status.code(), Code::kUnavailable);
   EXPECT_NE(status.message().find("b has given up epoch 3"), std::string::npos) << status.message();
+  ExpectMissed(nodes[0], 1, TG_GAVE_UP);
 }
 
 // The same of an older epoch, out of which b will not come by itself: a flipped, b saw its agent
@@ -274,6 +288,7 @@ TEST(MeshTest, WhoWaitsForEverIsGivenUpInTheEnd) {
   EXPECT_NE(status.message().find("after 300 ms these still wait for somebody: b"),
             std::string::npos)
       << status.message();
+  ExpectMissed(nodes[0], 1, TG_STUCK);
 }
 
 TEST(MeshTest, ALeaverMayCloseAsSoonAsItIsThrough) {

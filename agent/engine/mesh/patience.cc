@@ -64,15 +64,4 @@ std::optional<Patience::Duration> Patience::Learned(const Histogram& of, double 
   return Duration(static_cast<int64_t>(std::min(factor * quantile, most)));
 }
 
-void Wait::Look(Clock::time_point now) {
-  ran_ += std::clamp<Duration>(now - last_, Duration(0), kCounts);
-  last_ = now;
-}
-
-bool Wait::BeatDue() {
-  if (ran_ - beaten_ < beat_) return false;
-  beaten_ = ran_;
-  return true;
-}
-
 }  // namespace tangram::engine

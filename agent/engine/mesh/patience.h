@@ -12,6 +12,8 @@
 #include <optional>
 #include <vector>
 
+#include "agent/base/wait.h"
+
 namespace tangram::engine {
 
 // Learns one limit per size of a step. One thread.
@@ -58,38 +60,6 @@ class Patience {
 
   Bounds bounds_;
   std::array<Histogram, kSizes> sizes_{};
-};
-
-// One wait for several peers. What this process slept through (a machine that stood still, cores
-// that others had) does not count against them.
-class Wait {
- public:
-  using Clock = std::chrono::steady_clock;
-  using Duration = Patience::Duration;
-  // The caller looks at least that often; of the time between two looks no more than kCounts
-  // counts.
-  static constexpr std::chrono::milliseconds kLook{25}, kCounts{100};
-
-  // Who waits tells so every `beat`.
-  Wait(size_t peers, Duration limit, Duration beat, Clock::time_point now)
-      : limit_(limit), beat_(beat), last_(now), heard_(peers) {}
-
-  // This process runs.
-  void Look(Clock::time_point now);
-  // Bytes came from the peer, or went to it.
-  void Heard(size_t peer) { heard_[peer] = ran_; }
-  bool Silent(size_t peer) const { return ran_ - heard_[peer] >= limit_; }
-  // Is it time to tell the peers that this rank waits? Once per period.
-  bool BeatDue();
-  // Time that counted so far.
-  Duration ran() const { return ran_; }
-  Duration limit() const { return limit_; }
-
- private:
-  Duration limit_, beat_;
-  Clock::time_point last_;
-  Duration ran_{0}, beaten_{0};
-  std::vector<Duration> heard_;
 };
 
 }  // namespace tangram::engine

@@ -90,8 +90,8 @@ class Backend {
   // The step, at all ranks at once; not called if no rank has rows. Emits to the sink once nothing
   // can fail any more and MayEmit was asked.
   virtual Status Compute(const StepInput& input) = 0;
-  // The step is over, computed or not.
-  virtual void StepDone() {}
+  // The step is over. Not `computed`: steps pause, and what was announced is announced again.
+  virtual void StepDone(bool computed) { (void)computed; }
 
   // A flip that changes attention. What the others must know of the requests and KV here:
   virtual Bytes Manifest() = 0;
@@ -104,6 +104,16 @@ class Backend {
   virtual Result<uint64_t> Bring(uint32_t rank, Between& between) = 0;
   // What was planned and brought is not needed: the attempt is over.
   virtual void Drop() = 0;
+
+  // KV ahead of such a flip, for who has it; all of this is a saving, and nothing relies on it.
+  // `attempt` is prepared here: until Unstage, what was computed may be copied to where `to` wants
+  // it, while steps go on. Told once.
+  virtual void Stage(uint64_t attempt, const Side& to) { (void)attempt, (void)to; }
+  // At each boundary while it is staged, after the step. Begins and takes up copies, and waits for
+  // none. False: more is left than shall be brought in the flip.
+  virtual bool Advance() { return true; }
+  // The attempt is over, or flipped. What was copied and not carried is given back.
+  virtual void Unstage() {}
   // `epoch` is in force from here on; it stays valid until the next Enter or Leave.
   virtual Status Enter(const Epoch& epoch, Entry entry) = 0;
   // Out of every world: weights and requests are gone.

@@ -9,6 +9,7 @@ Bytes Control::Encode() const {
   writer.Put(word);
   writer.Put<uint8_t>(pending ? 1 : 0);
   writer.Put<uint8_t>(work ? 1 : 0);
+  writer.Put<uint8_t>(pause ? 1 : 0);
   writer.Put(rows);
   writer.PutVector(text);
   return writer.Take();
@@ -20,6 +21,7 @@ Result<Control> Control::Decode(const Bytes& bytes) {
   out.word = reader.Get<tg_word>();
   out.pending = reader.Get<uint8_t>() != 0;
   out.work = reader.Get<uint8_t>() != 0;
+  out.pause = reader.Get<uint8_t>() != 0;
   out.rows = reader.Get<uint64_t>();
   out.text = reader.GetVector<uint8_t>();
   if (!reader.done()) return Status{Code::kInternal, "malformed control message"};

@@ -17,6 +17,7 @@ struct Control {
   tg_word word{};
   bool pending = false;  // an attempt is under way here: do not slow down
   bool work = false;     // something is to be done here
+  bool pause = false;    // the attempt that is under way wants no step computed
   uint64_t rows = 0;     // tokens that this rank computes in the step
   Bytes text;            // of the backend
 

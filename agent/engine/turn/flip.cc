@@ -1,5 +1,6 @@
 // The turn's part of a flip: manifests, plan, pull, barrier, commit, the new epoch.
 #include <spdlog/spdlog.h>
+#include <time.h>
 
 #include <algorithm>
 
@@ -14,6 +15,12 @@ const fault::Point kFlipManifest("engine.flip_manifest");
 const fault::Point kFlipPulled("engine.flip_pulled");
 const fault::Point kFlipCommit("engine.flip_commit");
 const fault::Point kFlipEnter("engine.flip_enter");
+
+std::chrono::nanoseconds ThreadCpu() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
+}
 
 }  // namespace
 
@@ -36,6 +43,7 @@ class Turn::Stopwatch {
 
 Result<bool> Turn::Flip() {
   Stopwatch watch;
+  const auto cpu = ThreadCpu();
   // Equal words imply that every member prepared this very target.
   if (!preparation_) return Status{Code::kInternal, "the gate opened, but nothing was prepared"};
   Pending pending;
@@ -62,7 +70,9 @@ Result<bool> Turn::Flip() {
   (void)fault::Hit("engine.flip_enter");
   spdlog::info("epoch {}: {} bytes of KV brought here, {} requests changed home, microseconds:{}",
                pending_->target_epoch, pending_->bytes, pending_->requests_moved, watch.text());
+  const bool carries = pending_->carries;
   TANGRAM_RETURN_IF_ERROR(EnterPending());
+  if (carries) carrying_ += ThreadCpu() - cpu;
   return true;
 }
 
@@ -81,6 +91,7 @@ Result<bool> Turn::Carry(Stopwatch* watch, Pending* pending, Status* pulled) {
       spdlog::warn("attempt {}: KV does not fit yet: {}", preparation_->attempt(), fits.message());
     }
     world_->Decline(fits.message());
+    preparation_->PauseNoMore();  // requests must end first
     return false;
   }
   pending->carries = true;
@@ -118,6 +129,31 @@ Result<bool> Turn::AllBrought(const Status& pulled) {
   return false;
 }
 
+void Turn::StageKv() {
+  if (options_.kv_ahead.count() < 0 || !preparation_ || !preparation_->answered() ||
+      preparation_->repair() || staged_ == preparation_->attempt() ||
+      epoch_->side == preparation_->target()) {
+    return;
+  }
+  staged_ = preparation_->attempt();
+  kv_ready_ = false;  // before it had a look
+  kept_back_.reset();
+  backend_->Stage(staged_, preparation_->target());
+}
+
+void Turn::UnstageKv() {
+  staged_ = 0;
+  backend_->Unstage();
+}
+
+// No word, no flip: the others see a rank that is not armed yet.
+bool Turn::KeepsWordBack() {
+  if (staged_ == 0 || kv_ready_) return false;
+  const auto now = std::chrono::steady_clock::now();
+  if (!kept_back_) kept_back_ = now;
+  return now - *kept_back_ < options_.kv_ahead;
+}
+
 void Turn::DropPending() {
   pending_.reset();
   backend_->Drop();
@@ -147,6 +183,7 @@ Status Turn::Enter(Entry entry) {
   idle_turns_ = 0;
   preparation_.reset();
   pending_.reset();
+  staged_ = 0;
   stopped_ = world_->stopped();
   unreachable_.clear();
   if (stopped_) WatchTheOthers();
@@ -166,6 +203,7 @@ void Turn::Leave() {
     if (groups.ok()) sink_->SetWorld(WorldMessage(*maps, *groups), world_->model().member, {});
   }
   backend_->Leave();
+  staged_ = 0;
   epoch_.reset();
   comm_ = Communicator();
   preparation_.reset();

@@ -40,13 +40,15 @@ Status Sane(const tg_maps& target, const tg_model& model) {
 }  // namespace
 
 Result<Preparation> Preparation::Begin(const tg_event& event, const tg_model& model, Mesh* mesh,
-                                       Clock::time_point deadline, Patience* patience) {
+                                       Clock::time_point deadline, Clock::duration most_paused,
+                                       Patience* patience) {
   const tg_maps& maps = *event.target;
   Preparation out;
   out.attempt_ = event.attempt;
   out.target_epoch_ = event.target_epoch;
   out.deadline_ = deadline;
   out.repair_ = event.repair != 0;
+  if (event.pause_steps != 0 && !out.repair_) out.paused_until_ = Clock::now() + most_paused;
   TANGRAM_RETURN_IF_ERROR(Sane(maps, model));
   Result<std::vector<kv::LayerGroups>> groups = GroupsOf(maps, model);
   if (!groups.ok()) return groups.status();

@@ -17,14 +17,19 @@ class Preparation {
   using Clock = std::chrono::steady_clock;
 
   // Starts to connect. A target that this engine cannot compute is refused with the reason.
+  // Steps pause for at most `most_paused`, if they are to.
   static Result<Preparation> Begin(const tg_event& event, const tg_model& model, Mesh* mesh,
-                                   Clock::time_point deadline, Patience* patience);
+                                   Clock::time_point deadline, Clock::duration most_paused,
+                                   Patience* patience);
 
   uint64_t attempt() const { return attempt_; }
   uint64_t target_epoch() const { return target_epoch_; }
   const Side& target() const { return target_; }
   bool joins() const { return joins_; }
   bool repair() const { return repair_; }
+  // Until when steps pause for it; the epoch: not at all.
+  Clock::time_point paused_until() const { return paused_until_; }
+  void PauseNoMore() { paused_until_ = {}; }
   Communicator& communicator() { return comm_; }
 
   // Tells the agent when all connections are there, or that they did not come in time. Once.
@@ -37,7 +42,7 @@ class Preparation {
   Side target_;
   Communicator comm_;
   std::vector<std::string> peers_;
-  Clock::time_point deadline_;
+  Clock::time_point deadline_, paused_until_{};
 };
 
 }  // namespace tangram::engine

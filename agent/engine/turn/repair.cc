@@ -1,7 +1,10 @@
 // The engine when something died: it stands still, follows what the fence and the repair made
 // of the world, and goes on with the requests that it still has (docs/architecture.md,
 // section 8).
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
+
+#include <string>
 
 #include "agent/base/fault.h"
 #include "agent/engine/turn/turn.h"
@@ -13,6 +16,10 @@ const fault::Point kGiveUp("engine.give_up");
 const fault::Point kRepairEnter("engine.repair_enter");
 
 constexpr int kStillMs = 2;
+
+// As agents and the operator have it.
+constexpr const char* kCauses[] = {"", "gone", "silent", "stuck", "hostile", "gave up", "told"};
+constexpr const char* kDoings[] = {"", "words", "dispatch", "combine", "exchange", "flip"};
 
 }  // namespace
 
@@ -26,12 +33,27 @@ void Turn::GiveUp(const Status& why) {
     if (r != comm_.rank()) unreachable_.push_back(r);
   }
   world_->SetUnreachable(unreachable_);
+  world_->Missed(comm_.missed());
   stopped_ = true;
   WatchTheOthers();
-  spdlog::warn("epoch {} step {} is given up{}: {}", epoch(), step_,
-               pending_ ? ", the flip that it was for may be a fact" : "", why.message());
+  spdlog::warn("epoch {} step {} is given up{}: {}{}", epoch(), step_,
+               pending_ ? ", the flip that it was for may be a fact" : "", why.message(),
+               MissedText());
   // Who told the others that its KV is in place keeps its word: they may have flipped on it.
   world_->Stop(pending_.has_value());
+}
+
+std::string Turn::MissedText() const {
+  std::string out;
+  for (const tg_missed& missed : comm_.missed()) {
+    out += fmt::format("; {} {} in {}", comm_.members()[missed.rank], kCauses[missed.cause],
+                       kDoings[missed.doing]);
+    if (missed.doing != TG_IN_DISPATCH && missed.doing != TG_IN_COMBINE) continue;
+    for (uint32_t layer = 0; layer < world_->model().layers; ++layer)
+      if (epoch_->maps->layers[layer].moe_ordinal == static_cast<int32_t>(missed.layer))
+        out += fmt::format(" of layer {}", layer);
+  }
+  return out;
 }
 
 void Turn::WatchTheOthers() {

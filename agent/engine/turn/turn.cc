@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "agent/base/fault.h"
+#include "agent/engine/world/groups.h"
 
 namespace tangram::engine {
 namespace {
@@ -37,7 +38,11 @@ Status Turn::Once() {
   if (epoch_ == nullptr) return Outside();
   if (stopped_) return StandStill();
   const Status step = world_->stopped() ? Fenced() : Step();
-  if (step.code() != Code::kUnavailable) return step;
+  if (step.code() != Code::kUnavailable) {
+    // This rank ends for it: what is told stays behind.
+    if (!step.ok()) world_->Missed(comm_.missed());
+    return step;
+  }
   GiveUp(step);
   return OkStatus();
 }
@@ -86,6 +91,8 @@ Status Turn::TakeEvent(const tg_event& event) {
     case TG_EVENT_ABORT:
       if (preparation_) spdlog::info("attempt {} is over", preparation_->attempt());
       preparation_.reset();
+      load_reported_ = {};  // gateways send requests here again
+      if (staged_ == event.attempt) UnstageKv();
       if (pending_ && pending_->attempt == event.attempt) DropPending();
       mesh_->KeepOnly({comm_.members().begin(), comm_.members().end()});
       break;
@@ -96,8 +103,9 @@ Status Turn::TakeEvent(const tg_event& event) {
 }
 
 void Turn::Prepare(const tg_event& event) {
-  Result<Preparation> begun = Preparation::Begin(
-      event, world_->model(), mesh_, Clock::now() + options_.prepare_timeout, &patience_);
+  Result<Preparation> begun =
+      Preparation::Begin(event, world_->model(), mesh_, Clock::now() + options_.prepare_timeout,
+                         options_.most_paused, &patience_);
   const Status fits =
       begun.ok() ? backend_->Fits(*event.target, event.repair != 0) : begun.status();
   if (!fits.ok()) {
@@ -106,6 +114,7 @@ void Turn::Prepare(const tg_event& event) {
     return;
   }
   preparation_ = std::move(*begun);
+  if (GivesHomesUp()) load_reported_ = {};  // who comes later should not have to move
   spdlog::info("attempt {}: preparing epoch {} with {} members", event.attempt, event.target_epoch,
                preparation_->target().members.size());
 }
@@ -137,20 +146,24 @@ Status Turn::Outside() {
 
 Status Turn::Step() {
   const Clock::time_point begun = Clock::now();
+  StageKv();
   Backend::Announcement announced = backend_->Announce(step_);
   Control mine;
   mine.word = world_->Word();
+  if (mine.word.epoch != epoch() && KeepsWordBack()) mine.word = {epoch(), 0};
   mine.pending = preparation_.has_value();
+  mine.pause = preparation_ && begun < preparation_->paused_until();
   mine.work = announced.work;
   mine.rows = announced.rows;
   mine.text = std::move(announced.text);
   (void)fault::Hit("engine.before_exchange");
   std::vector<Bytes> gathered;
   comm_.SetWork(rows_);  // what the slowest may still be at
+  comm_.SetDoing(TG_IN_WORDS);
   TANGRAM_RETURN_IF_ERROR(comm_.Gather(step_, kControlSequence, mine.Encode(), &gathered));
   std::vector<tg_word> words;
   std::vector<Bytes> texts;
-  bool work = false, pending = false;
+  bool work = false, pending = false, pause = false;
   uint64_t rows = 0;
   for (const Bytes& bytes : gathered) {
     Result<Control> control = Control::Decode(bytes);
@@ -158,6 +171,7 @@ Status Turn::Step() {
     words.push_back(control->word);
     work = work || control->work;
     pending = pending || control->pending;
+    pause = pause || control->pause;
     rows += control->rows;
     texts.push_back(std::move(control->text));
   }
@@ -166,19 +180,27 @@ Status Turn::Step() {
 
   if (world_->Decide(words)) {
     comm_.SetWork(std::nullopt);
+    comm_.SetDoing(TG_IN_FLIP);
     Result<bool> flipped = Flip();
     if (!flipped.ok()) return flipped.status();
     if (*flipped) return OkStatus();
   }
+  // All heard the same: what was announced nobody computes, and is announced again.
+  if (pause) {
+    rows = 0;
+    ++paused_;
+  }
   rows_ = rows;
   comm_.SetWork(rows_);
+  comm_.SetDoing(TG_IN_EXCHANGE);
   beaten_ = Clock::now();
   if (rows > 0) TANGRAM_RETURN_IF_ERROR(backend_->Compute({*epoch_, step_, rows, comm_, *this}));
-  backend_->StepDone();
+  backend_->StepDone(!pause);
+  if (staged_ != 0) kv_ready_ = backend_->Advance();
   world_->StepDone();
   ++step_;
   ReportLoad(false);
-  Pause(work, pending, begun);
+  Pause(work && !pause, pending, begun);
   return OkStatus();
 }
 
@@ -234,6 +256,14 @@ void Turn::Pause(bool work, bool pending, Clock::time_point begun) {
       longest, std::chrono::milliseconds(1 + idle_turns_ / 50)));
 }
 
+bool Turn::GivesHomesUp() const {
+  if (!preparation_ || epoch_ == nullptr) return false;
+  const Side& to = preparation_->target();
+  const auto self = std::find(to.members.begin(), to.members.end(), comm_.members()[comm_.rank()]);
+  return self == to.members.end() ||
+         !Accepts(to.groups, static_cast<uint32_t>(self - to.members.begin()));
+}
+
 void Turn::ReportLoad(bool now) {
   const Clock::time_point time = Clock::now();
   if (!now && time - load_reported_ < kLoadPeriod) return;
@@ -242,6 +272,7 @@ void Turn::ReportLoad(bool now) {
   tg_engine_stats stats = TG_INIT(tg_engine_stats);
   backend_->Measure(&load, &stats);
   load.set_step(step_);
+  load.set_leaving(GivesHomesUp());
   world_->Report(stats);
   sink_->SetLoad(std::move(load));
 }

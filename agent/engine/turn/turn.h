@@ -29,6 +29,12 @@ class Turn final : public Between {
     std::chrono::milliseconds prepare_timeout{30000};
     // Longest pause between the steps of a world without work.
     std::chrono::milliseconds idle_pause{4};
+    // A flip whose KV is not ahead yet waits for it at most so long, while steps go on. Negative:
+    // nothing is brought ahead.
+    std::chrono::milliseconds kv_ahead{1000};
+    // An attempt that wants no step computed has its way for so long; then the world serves on
+    // beside it, also if nobody drives the attempt any more.
+    std::chrono::milliseconds most_paused{10000};
     // A step with work takes at least so long: a busy world that leaves the machine to others.
     std::chrono::milliseconds least_step{0};
   };
@@ -54,6 +60,9 @@ class Turn final : public Between {
   uint64_t flips() const { return flips_; }
   uint64_t carried() const { return carried_; }  // of these, those that planned where KV goes
   uint64_t declined() const { return declined_; }
+  uint64_t paused() const { return paused_; }  // boundaries after which no step was computed
+  // Of this thread, in those flips: from the words on which they go until the epoch is entered.
+  std::chrono::nanoseconds carrying() const { return carrying_; }
   bool stopped() const { return stopped_; }
 
   Status Answer() override;
@@ -75,9 +84,13 @@ class Turn final : public Between {
   Status Step();
   void Pause(bool work, bool pending, std::chrono::steady_clock::time_point begun);
   void ReportLoad(bool now);
+  // Is an attempt prepared here after which this rank is home to no requests?
+  bool GivesHomesUp() const;
 
   // When something died (repair.cc). The step is given up for good.
   void GiveUp(const Status& why);
+  // For whom; empty: for nobody of the layout.
+  std::string MissedText() const;
   // Somebody else, the agent, had this rank stand still.
   static Status Fenced();
   // While this rank stands still: hangs up on peers that say nothing though they have nothing to do
@@ -105,6 +118,11 @@ class Turn final : public Between {
   // Whether all heard that all have what they came for.
   Result<bool> AllBrought(const Status& pulled);
   void DropPending();
+  // KV ahead of the flip (Backend::Stage): begins with the attempt's preparation, ends with it.
+  void StageKv();
+  void UnstageKv();
+  // Whether this rank keeps its word back, so that less KV is left for the flip.
+  bool KeepsWordBack();
   Status EnterPending();
   // The layout that the agent says is in force becomes this engine's.
   Status Enter(Entry entry);
@@ -121,6 +139,9 @@ class Turn final : public Between {
   Patience patience_;
   std::optional<Preparation> preparation_;
   std::optional<Pending> pending_;
+  uint64_t staged_ = 0;   // the attempt for which the backend brings KV ahead
+  bool kv_ready_ = true;  // as it said at the last boundary
+  std::optional<std::chrono::steady_clock::time_point> kept_back_;  // the word, since
   bool stopped_ = false;
   std::vector<uint32_t> unreachable_;
   std::optional<Wait> still_;    // while this rank stands still: for all peers
@@ -132,7 +153,8 @@ class Turn final : public Between {
   std::optional<uint64_t> rows_;  // of the step before; nullopt: this is an epoch's first
 
   std::deque<std::string> unknown_cancels_;  // for requests that may yet arrive by a flip
-  uint64_t flips_ = 0, carried_ = 0, declined_ = 0;
+  uint64_t flips_ = 0, carried_ = 0, declined_ = 0, paused_ = 0;
+  std::chrono::nanoseconds carrying_{0};
   int idle_turns_ = 0;
   std::optional<tg_event> kept_event_;  // came within a step, for the boundary after it
   uint64_t hurried_attempt_ = 0;        // for which steps hurried, and how many

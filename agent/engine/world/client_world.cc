@@ -11,6 +11,7 @@ Status ToStatus(tg_code code, const tg_error& error, const char* call) {
     case TG_OK:
       return OkStatus();
     case TG_AGAIN:
+    case TG_LATER:
     case TG_DISCONNECTED:
       return {Code::kUnavailable, message};
     case TG_REFUSED:
@@ -38,6 +39,7 @@ Result<std::unique_ptr<ClientWorld>> ClientWorld::Attach(const Options& options)
   raw.slab_formats = options.slab_formats;
   raw.kv_block_tokens = options.block_tokens;
   raw.cuda_driver = options.cuda_driver.c_str();
+  raw.settings = options.settings.c_str();
   tg_client* client = nullptr;
   tg_error error = TG_INIT(tg_error);
   TANGRAM_RETURN_IF_ERROR(ToStatus(tg_attach(&raw, &client, &error), error, "attach"));
@@ -88,6 +90,11 @@ void ClientWorld::Decline(const std::string& reason) {
   tg_gate_decline(client_.get(), reason.c_str());
 }
 
+void ClientWorld::Missed(std::span<const tg_missed> missed) {
+  // What it refuses no exchange finds.
+  (void)tg_missing(client_.get(), missed.data(), missed.size(), sizeof(tg_missed), nullptr);
+}
+
 void ClientWorld::SetUnreachable(std::span<const uint32_t> ranks) {
   tg_unreachable(client_.get(), ranks.data(), ranks.size());
 }
@@ -109,6 +116,23 @@ Result<uint64_t> ClientWorld::PullKv(std::span<const tg_kv_move> moves) {
       tg_kv_pull(client_.get(), moves.data(), moves.size(), sizeof(tg_kv_move), &bytes, &error),
       error, "kv pull"));
   return bytes;
+}
+
+Status ClientWorld::StageKv(std::span<const tg_kv_move> moves) {
+  tg_error error = TG_INIT(tg_error);
+  return ToStatus(
+      tg_kv_stage(client_.get(), moves.data(), moves.size(), sizeof(tg_kv_move), &error), error,
+      "kv stage");
+}
+
+Result<WorldView::StagedKv> ClientWorld::KvStaged(int timeout_ms) {
+  uint64_t bytes = 0;
+  tg_error error = TG_INIT(tg_error);
+  const tg_code code = tg_kv_staged(client_.get(), timeout_ms, &bytes, &error);
+  if (code == TG_AGAIN) return StagedKv{};
+  if (code == TG_LATER) return StagedKv{StagedKv::State::kLater};
+  TANGRAM_RETURN_IF_ERROR(ToStatus(code, error, "kv staged"));
+  return StagedKv{StagedKv::State::kHere, bytes};
 }
 
 void ClientWorld::Count(uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) {

@@ -21,6 +21,7 @@ class ClientWorld final : public WorldView {
     // What the engine computes (tg_options).
     bool attention_data_only = false, even_shards_only = false;
     uint32_t slab_formats = TG_SLAB_GRANULE_MAJOR | TG_SLAB_ROW_MAJOR;
+    std::string settings;
   };
 
   static Result<std::unique_ptr<ClientWorld>> Attach(const Options& options);
@@ -37,10 +38,13 @@ class ClientWorld final : public WorldView {
   void Decline(const std::string& reason) override;
   Status Commit() override;
   void Stop(bool keep_word) override { tg_stop(client_.get(), keep_word ? 1 : 0); }
+  void Missed(std::span<const tg_missed> missed) override;
   void SetUnreachable(std::span<const uint32_t> ranks) override;
   bool stopped() const override { return tg_stopped(client_.get()) != 0; }
   Status Join(int timeout_ms) override;
   Result<uint64_t> PullKv(std::span<const tg_kv_move> moves) override;
+  Status StageKv(std::span<const tg_kv_move> moves) override;
+  Result<StagedKv> KvStaged(int timeout_ms) override;
   void StepDone() override { tg_step_done(client_.get()); }
   void Count(uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) override;
   void CountExecuted(uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) override;

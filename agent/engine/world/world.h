@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -33,6 +34,8 @@ class WorldView {
   virtual void Decline(const std::string& reason) = 0;
   virtual Status Commit() = 0;
   virtual void Stop(bool keep_word) = 0;
+  // Before Stop: for whom.
+  virtual void Missed(std::span<const tg_missed> missed) = 0;
   virtual void SetUnreachable(std::span<const uint32_t> ranks) = 0;
   virtual bool stopped() const = 0;
   // kUnavailable: the permit did not come within timeout_ms; try again.
@@ -40,6 +43,20 @@ class WorldView {
 
   // Bytes copied.
   virtual Result<uint64_t> PullKv(std::span<const tg_kv_move> moves) = 0;
+
+  // The same without waiting, before the flip. One at a time.
+  virtual Status StageKv(std::span<const tg_kv_move> moves) = 0;
+  // What became of what StageKv began. Waits at most so long.
+  struct StagedKv {
+    enum class State {
+      kUnderWay,
+      kHere,
+      kLater,  // nothing was copied: steps are too long for more of it now
+    };
+    State state = State::kUnderWay;
+    uint64_t bytes = 0;  // copied
+  };
+  virtual Result<StagedKv> KvStaged(int timeout_ms) = 0;
 
   virtual void StepDone() = 0;
   virtual void Count(uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) = 0;

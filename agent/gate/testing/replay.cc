@@ -35,7 +35,8 @@ namespace tangram {
 namespace {
 
 constexpr size_t kMostRanks = 64;  // in a mask
-const std::set<std::string> kOfAttempts = {"first", "begin", "mend", "went", "drop", "hold"};
+const std::set<std::string> kOfAttempts = {"first", "begin", "mend", "went", "drop",
+                                           "hold",  "run",   "walk", "burn"};
 // In the model a flip is retired at once. Here the engine may go before it is: gate_test.cc has
 // that.
 constexpr std::pair kOutside(GateState::kFlipped, GateEvent::kFence);

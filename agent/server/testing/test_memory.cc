@@ -265,10 +265,11 @@ Result<v1::OpenPullResponse> TestMemory::OpenPull(const v1::OpenPullRequest&, co
   return out;
 }
 
-void TestMemory::WarmKv(const v1::Header&, const std::vector<v1::PeerAddress>&) {}
+void TestMemory::WarmKv(const v1::Header&, const std::vector<v1::PeerAddress>&, std::stop_token) {}
 
 Result<uint64_t> TestMemory::KvPull(const v1::KvPull& pull,
-                                    const std::vector<v1::PeerAddress>& peers, StageProgress*) {
+                                    const std::vector<v1::PeerAddress>& peers, StageProgress*,
+                                    std::stop_token) {
   uint64_t bytes = 0;
   const std::scoped_lock lock(g_mu);
   for (int i = 0; i < pull.length_size(); ++i) {

@@ -330,8 +330,31 @@ void Engines::Run(std::stop_token stop) {
   }
 }
 
+void Engines::StageKv(size_t rank, bool waits) {
+  tg_client* client = clients_[rank];
+  tg_error error = TG_INIT(tg_error);
+  Staging& staging = staging_[rank];
+  if (staging == Staging::kWanted) {
+    const auto ranks = static_cast<uint32_t>(clients_.size());
+    const tg_kv_move move{static_cast<uint32_t>(rank + 1) % ranks, 0, 256, 32};
+    EXPECT_EQ(tg_kv_stage(client, &move, 1, sizeof move, &error), TG_OK) << error.message;
+    EXPECT_EQ(tg_kv_stage(client, &move, 1, sizeof move, &error), TG_INVALID) << "one at a time";
+    EXPECT_EQ(tg_kv_pull(client, &move, 1, sizeof move, nullptr, &error), TG_INVALID);
+    staging = Staging::kGoing;
+  }
+  if (staging != Staging::kGoing) return;
+  uint64_t bytes = 0;
+  const tg_code code = tg_kv_staged(client, waits ? 10000 : 0, &bytes, &error);
+  if (code == TG_AGAIN) return;
+  // The engine's answer may be here before its agent counts all as prepared.
+  staging = code == TG_OK ? Staging::kNone : Staging::kWanted;
+  ahead_bytes_ += bytes;
+  EXPECT_EQ(tg_kv_staged(client, 0, &bytes, &error), TG_INVALID) << "nothing is under way";
+}
+
 void Engines::Poll(size_t rank) {
   tg_client* client = clients_[rank];
+  StageKv(rank, false);
   tg_event event = TG_INIT(tg_event);
   tg_error error = TG_INIT(tg_error);
   last_poll_[rank] = tg_poll(client, 0, &event, &error);
@@ -340,6 +363,7 @@ void Engines::Poll(size_t rank) {
     ++prepares_;
     if (unprepared) return;
     tg_prepared(client, event.attempt, refuse_prepare ? 0 : 1, "test says no", &error);
+    if (ahead) staging_[rank] = Staging::kWanted;
   }
   if (event.kind == TG_EVENT_ABORT) ++aborts_;
   if (event.kind == TG_EVENT_FLIPPED) Check(client);
@@ -374,6 +398,10 @@ void Engines::Step() {
     if (decline) {
       for (tg_client* client : clients_) tg_gate_decline(client, "no room for KV");
     } else {
+      for (size_t i = 0; i < clients_.size(); ++i) {
+        if (staging_[i] == Staging::kGoing) StageKv(i, true);
+        staging_[i] = Staging::kNone;
+      }
       for (size_t i = 0; i < clients_.size(); ++i) {
         std::memset(tg_get_model(clients_[i])->kv, static_cast<int>(i + 1), 64);
       }

@@ -85,7 +85,9 @@ class Engines {
   int prepares() const { return prepares_; }
   int aborts() const { return aborts_; }
   uint64_t kv_bytes() const { return kv_bytes_; }
-  std::atomic<int> done_fd{-1};  // that they commit with, if it is one
+  uint64_t ahead_bytes() const { return ahead_bytes_; }
+  std::atomic<bool> ahead{false};  // from Prepare on each pulls some KV ahead, once an attempt
+  std::atomic<int> done_fd{-1};    // that they commit with, if it is one
   std::atomic<bool> refuse_prepare{false};
   std::atomic<bool> decline{false};
   std::atomic<bool> mute{false};        // no steps: an engine that hangs
@@ -101,6 +103,8 @@ class Engines {
  private:
   void Run(std::stop_token stop);
   void Poll(size_t rank);
+  // Pulls ahead; `waits` for what was begun.
+  void StageKv(size_t rank, bool waits);
   void Step();
   void Check(tg_client* client);
 
@@ -111,7 +115,9 @@ class Engines {
   std::vector<tg_client*> clients_;
   std::array<std::atomic<tg_code>, 16> last_poll_{};
   std::atomic<int> wrong_{0}, checked_{0}, prepares_{0}, aborts_{0};
-  std::atomic<uint64_t> kv_bytes_{0};
+  std::atomic<uint64_t> kv_bytes_{0}, ahead_bytes_{0};
+  enum class Staging { kNone, kWanted, kGoing };
+  std::array<Staging, 16> staging_{};
   std::jthread thread_;
 };
 

@@ -188,6 +188,7 @@ RankStore::Options World::StoreOptions(const Member& of, const std::string& id) 
   options.opener = [this](const std::string&,
                           const v1::OpenPullRequest& request) -> Result<v1::OpenPullResponse> {
     if (unreachable.contains(request.member())) return Status(Code::kUnavailable, "away");
+    if (unheard.contains(request.member())) return Status(Code::kNotHeld, "no such attempt yet");
     {
       const std::scoped_lock lock(asked_mu);
       for (const uint32_t count : request.pieces().granule_count()) {

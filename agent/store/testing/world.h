@@ -124,8 +124,9 @@ class World {
   // Bytes of granules that were asked for, by the member that has them.
   std::map<std::string, uint64_t> asked;
   std::mutex asked_mu;
-  std::set<std::string> unreachable;                               // members whose OpenPull fails
-  std::map<std::string, v1::RankPart> parts;                       // of the last Prepare
+  std::set<std::string> unreachable;          // members whose OpenPull fails
+  std::set<std::string> unheard;              // members that have not heard of the attempt
+  std::map<std::string, v1::RankPart> parts;  // of the last Prepare
   std::map<std::string, std::unique_ptr<StageProgress>> progress;  // of the last Stage
 
  private:

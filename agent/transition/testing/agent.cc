@@ -1,11 +1,11 @@
 #include "agent/transition/testing/agent.h"
 
 namespace tangram::testing {
-namespace {
 
-store::testing::World::Options Small() {
+store::testing::World::Options Small(uint32_t dense) {
   store::testing::World::Options options;
   options.shape.layers = 2;
+  for (uint32_t l = 0; l < dense; ++l) options.shape.mlp_only_layers.push_back(l);
   options.shape.experts = 4;
   options.shape.moe_inner = 16;
   options.shape.hidden = 16;
@@ -14,10 +14,9 @@ store::testing::World::Options Small() {
   return options;
 }
 
-}  // namespace
-
-OneAgent::OneAgent(uint32_t ranks, std::chrono::milliseconds permit_wait, uint32_t away)
-    : stores(Small()), permit_wait_(permit_wait), away_(away) {
+OneAgent::OneAgent(uint32_t ranks, std::chrono::milliseconds permit_wait, uint32_t away,
+                   const store::testing::World::Options& world)
+    : stores(world), permit_wait_(permit_wait), away_(away) {
   for (uint32_t device = 0; device < ranks; ++device) stores.AddMember();
   Start(false);
 }
@@ -32,6 +31,7 @@ void OneAgent::Start(bool after_death) {
   options.world = "test";
   options.address.set_agent("agent-0");
   options.permit_wait = permit_wait_;
+  options.max_step_stretch = 0.25;
   options.after_death = after_death;
   options.now = [this] { return Executor::Clock::now() + later.load(); };
   std::vector<Executor::Local> ranks;

@@ -85,11 +85,14 @@ class SlowPeers final : public Peers {
   std::vector<std::jthread> answers_;
 };
 
+// Two layers of four experts; the first `dense` of them have none.
+store::testing::World::Options Small(uint32_t dense = 0);
+
 // One agent with all ranks of its world, but for the last `away`.
 class OneAgent {
  public:
   explicit OneAgent(uint32_t ranks, std::chrono::milliseconds permit_wait = std::chrono::hours(1),
-                    uint32_t away = 0);
+                    uint32_t away = 0, const store::testing::World::Options& world = Small());
   ~OneAgent();
 
   // The process dies, and another one stands in its place; what the engines kept is in `kept`.

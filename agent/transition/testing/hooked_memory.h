@@ -11,6 +11,8 @@ namespace tangram::testing {
 // In the thread of each call; set before it.
 struct MemoryHooks {
   std::function<void()> before_examine, before_commit, before_held;
+  std::function<void(const Origins&)> before_stage;
+  std::function<void(const std::stop_token&)> before_kv_pull;
 };
 
 class HookedMemory final : public RankMemory {
@@ -36,6 +38,7 @@ class HookedMemory final : public RankMemory {
   }
   Status Stage(const v1::Header& header, const Origins& origins, StageProgress* progress,
                std::stop_token stop) override {
+    if (hooks_->before_stage) hooks_->before_stage(origins);
     return real_->Stage(header, origins, progress, std::move(stop));
   }
   Status Commit() override {
@@ -54,12 +57,14 @@ class HookedMemory final : public RankMemory {
                                         const std::string& pod) override {
     return real_->OpenPull(request, pod);
   }
-  void WarmKv(const v1::Header& header, const std::vector<v1::PeerAddress>& peers) override {
-    real_->WarmKv(header, peers);
+  void WarmKv(const v1::Header& header, const std::vector<v1::PeerAddress>& peers,
+              std::stop_token stop) override {
+    real_->WarmKv(header, peers, std::move(stop));
   }
   Result<uint64_t> KvPull(const v1::KvPull& pull, const std::vector<v1::PeerAddress>& peers,
-                          StageProgress* progress) override {
-    return real_->KvPull(pull, peers, progress);
+                          StageProgress* progress, std::stop_token stop) override {
+    if (hooks_->before_kv_pull) hooks_->before_kv_pull(stop);
+    return real_->KvPull(pull, peers, progress, std::move(stop));
   }
 
  private:

@@ -2,7 +2,8 @@
 
 A request that arrives is to its new scheduler one that was preempted and comes back: prompt and output stay apart, so that penalties, min_tokens
 and max_tokens count as before, and a seeded request's generator goes on where it was. Nothing is computed again.
-Between `reserve` and `admit` the caller copies pages, and may still `release`.
+Between `reserve` and `admit` the caller copies pages, and may still `release`. `Held` are blocks of a request of which only that is known that it may
+come: `reserve` takes them for its first ones.
 """
 
 from __future__ import annotations
@@ -77,6 +78,55 @@ def decode(wire: bytes) -> list[Carried]:
     return got.requests
 
 
+class Running(msgspec.Struct, frozen=True):
+    """What others may copy while steps go on."""
+
+    id: str
+    computed: int
+    most: int  # positions that it may come to
+    blocks: list[int]
+    generation: int  # of its KV: as often as it was preempted, it gave its blocks back
+
+
+def running(core: EngineCore) -> list[Running]:
+    """Requests with KV. Their full blocks are not written as long as they have their generation."""
+    scheduler = core.scheduler
+    return [
+        Running(r.request_id, r.num_computed_tokens, r.num_prompt_tokens + r.max_tokens, scheduler.kv_cache_manager.get_block_ids(r.request_id)[0],
+                r.num_preemptions)
+        for r in scheduler.requests.values() if r.num_computed_tokens > 0 and not r.is_finished()
+    ]
+
+
+class Held:
+    """Blocks of a request that may come: to vLLM's manager they are those of a request that no scheduler knows."""
+
+    def __init__(self, core: EngineCore, name: str) -> None:
+        self._core, self._tokens = core, core.vllm_config.cache_config.block_size
+        # Of no request's name: one of this name may be submitted here meanwhile.
+        self._request = Request(f"tangram-ahead/{name}", [0], SamplingParams(max_tokens=1), None)
+        self.blocks: list[int] = []
+
+    def grow(self, count: int) -> list[int] | None:
+        """So many blocks more; None: there are not enough."""
+        manager, tokens = self._core.scheduler.kv_cache_manager, (len(self.blocks) + count) * self._tokens
+        if manager.allocate_slots(self._request, 0, num_external_computed_tokens=tokens, delay_cache_blocks=True, has_scheduled_reqs=False,
+                                  skip_zeroing_group_ids=(0,)) is None:
+            return None
+        more = list(manager.get_block_ids(self._request.request_id)[0])[len(self.blocks):]
+        self.blocks += more
+        return more
+
+    def release(self) -> None:
+        self._core.scheduler.kv_cache_manager.free(self._request)
+
+    def give_to(self, request_id: str) -> None:
+        """They are the request's: `allocate_slots` gives it the rest."""
+        for manager in self._core.scheduler.kv_cache_manager.coordinator.single_type_managers:
+            manager.req_to_blocks[request_id] = manager.req_to_blocks.pop(self._request.request_id)
+            manager.num_cached_block[request_id] = manager.num_cached_block.pop(self._request.request_id)
+
+
 class Reserved(msgspec.Struct, frozen=True):
     """A request that has its blocks here and is not served yet."""
 
@@ -85,18 +135,23 @@ class Reserved(msgspec.Struct, frozen=True):
     blocks: list[int]  # of the target, one for each of carried.blocks
 
 
-def reserve(core: EngineCore, carried: Carried) -> Reserved | None:
-    """Blocks for a request's KV; None: there are not enough."""
+def reserve(core: EngineCore, carried: Carried, held: Held | None = None) -> Reserved | None:
+    """Blocks for a request's KV, those that are held for it first; None: there are not enough, and none are held any more."""
     sampling = msgspec.msgpack.decode(carried.sampling, type=SamplingParams)
     request = Request(carried.id, list(carried.prompt), sampling, None, arrival_time=carried.arrival, priority=carried.priority, cache_salt=carried.salt,
                       block_hasher=core.request_block_hasher)
     if carried.output:
         request.append_output_token_ids(list(carried.output))
+    if held is not None and carried.computed > 0:
+        held.give_to(carried.id)
+    elif held is not None:
+        held.release()
     if carried.computed == 0:
         return Reserved(carried, request, [])
     # As blocks that another machine fills (vLLM's own prefill elsewhere): not in the prefix cache before they are filled.
     if core.scheduler.kv_cache_manager.allocate_slots(request, 0, num_external_computed_tokens=carried.computed, delay_cache_blocks=True,
                                                       has_scheduled_reqs=False, skip_zeroing_group_ids=(0,)) is None:
+        core.scheduler.kv_cache_manager.free(request)
         return None
     return Reserved(carried, request, list(core.scheduler.kv_cache_manager.get_block_ids(carried.id)[0]))
 

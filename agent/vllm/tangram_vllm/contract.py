@@ -57,6 +57,7 @@ SYMBOLS = (
     Symbol(_LAYERS + "vocab_parallel_embedding:VocabParallelEmbedding", attributes=_words("quant_method")),
     Symbol(_LAYERS + "vocab_parallel_embedding:UnquantizedEmbeddingMethod.process_weights_after_loading", _words("self layer"), 2),
     Symbol(_LAYERS + "utils:cpu_unquantized_gemm", _words("layer x weight bias"), 4, says="layer.cpu_linear(x, weight, bias)"),
+    Symbol("torch.cpu:_init_amx"),
     # KV
     Symbol(_V1 + "worker.gpu_model_runner:allocate_kv_cache", _words("kv_cache_config device layout kernel_block_sizes"), 4),
     Symbol(_V1 + "worker.gpu_model_runner:GPUModelRunner.initialize_kv_cache_tensors", says="allocate_kv_cache("),
@@ -66,6 +67,10 @@ SYMBOLS = (
     Symbol(_V1 + "core.kv_cache_manager:KVCacheManager.cache_blocks", _words("self request num_computed_tokens"), 3),
     Symbol(_V1 + "core.kv_cache_manager:KVCacheManager.evict_blocks", _words("self block_ids"), 2),
     Symbol(_V1 + "core.kv_cache_manager:KVCacheManager.free", _words("self request"), 2),
+    Symbol(_V1 + "core.kv_cache_manager:KVCacheManager", attributes=_words("coordinator")),
+    Symbol(_V1 + "core.kv_cache_coordinator:KVCacheCoordinator", attributes=_words("single_type_managers")),
+    Symbol(_V1 + "core.kv_cache_coordinator:KVCacheCoordinator.allocate_new_computed_blocks", says="request_id in manager.num_cached_block"),
+    Symbol(_V1 + "core.single_type_kv_cache_manager:SingleTypeKVCacheManager", attributes=_words("req_to_blocks num_cached_block")),
     # the engine and its step
     Symbol("vllm:EngineArgs", _ARGS),
     Symbol("vllm:EngineArgs.create_engine_config"),
@@ -95,7 +100,8 @@ SYMBOLS = (
     Symbol(_V1 + "core.sched.scheduler:Scheduler.has_unfinished_requests"),
     Symbol(_V1 + "request:Request.__init__",
            _words("self request_id prompt_token_ids sampling_params pooling_params arrival_time cache_salt priority block_hasher"), 5),
-    Symbol(_V1 + "request:Request", attributes=_words("num_computed_tokens num_in_flight_tokens is_prefill_chunk max_tokens status arrival_time priority cache_salt")),
+    Symbol(_V1 + "request:Request", attributes=_words("num_computed_tokens num_in_flight_tokens is_prefill_chunk max_tokens status arrival_time priority cache_salt num_preemptions "
+                                                       "num_prompt_tokens")),
     Symbol(_V1 + "request:Request.append_output_token_ids", _words("self token_ids"), 2),
     Symbol(_V1 + "request:RequestStatus.PREEMPTED"),
     Symbol(_V1 + "request:RequestStatus.FINISHED_ABORTED"),

@@ -47,6 +47,9 @@ def make_core(model_dir: str | os.PathLike[str], settings: Settings) -> EngineCo
         raise ValueError(f"{model_dir} has no config.json")
     bound()
     plugin.register()
+    # vLLM's attention in bfloat16 uses AMX where it is. A process must ask Linux for it or is killed (SIGILL), and what asks in stock vLLM is the packing of
+    # weights, which is not done here. False where there is none.
+    torch.cpu._init_amx()
     config = EngineArgs(
         model=os.fspath(model_dir), dtype=settings.dtype, load_format="tangram", enforce_eager=True, kv_cache_memory_bytes=settings.kv_bytes,
         block_size=settings.block_tokens, max_model_len=settings.max_model_len, max_num_batched_tokens=settings.max_batch_tokens,
@@ -60,7 +63,7 @@ def runner_of(core: EngineCore) -> GPUModelRunner:
     return core.model_executor.driver_worker.worker.model_runner
 
 
-def new_request(core: EngineCore, request_id: str, prompt: Sequence[int], sampling: SamplingParams) -> Request:
+def new_request(core: EngineCore, request_id: str, prompt: Sequence[int], sampling: SamplingParams, salt: str | None = None) -> Request:
     """For `core.scheduler.add_request`. ValueError names what a move would lose, or what is not a request of this model."""
     refused = {
         "n": sampling.n != 1, "structured_outputs": sampling.structured_outputs is not None, "prompt_logprobs": sampling.prompt_logprobs is not None,
@@ -74,7 +77,7 @@ def new_request(core: EngineCore, request_id: str, prompt: Sequence[int], sampli
         raise ValueError(f"request {request_id}: a prompt is tokens from 0 to {vocabulary - 1}, at least one")
     if len(prompt) + (sampling.max_tokens or 0) > limit:
         raise ValueError(f"request {request_id}: {len(prompt)} tokens and {sampling.max_tokens} more are over max_model_len {limit}")
-    return Request(request_id, list(prompt), sampling, None, block_hasher=core.request_block_hasher)
+    return Request(request_id, list(prompt), sampling, None, cache_salt=salt, block_hasher=core.request_block_hasher)
 
 
 def schedule(core: EngineCore) -> SchedulerOutput:

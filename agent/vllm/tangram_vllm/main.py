@@ -10,6 +10,8 @@ import threading
 from tangram_client import SlabFormat
 from tangram_engine import Kit
 
+from .contract import VERSION
+
 ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -27,9 +29,11 @@ def flags() -> argparse.ArgumentParser:
                                ("max-running", 64, "requests that run at once"), ("max-model-len", 2048, "most tokens of prompt and answer"),
                                ("exchange-timeout-ms", 10000, "a peer silent for so long is gone, always"),
                                ("least-timeout-ms", 1000, "... and at the earliest"), ("least-step-ms", 0, "a step with work takes at least so long"),
+                               ("kv-ahead-ms", 1000, "a flip waits so long, while steps go on, for KV to be ahead of it; -1: all KV moves in the flip"),
                                ("threads", 1, "of a step")):
         parser.add_argument(f"--{name}", type=int, default=value, help=help_)
     parser.add_argument("--insecure-fabric", action="store_true", help="mesh in plain TCP, for networks that are closed to others")
+    parser.add_argument("--private-experts", action="store_true", help="for benches: compute with copies of the experts, made anew in each layout")
     return parser
 
 
@@ -43,12 +47,13 @@ def serve(args: argparse.Namespace) -> int:
         tls_cert=args.tls_cert, tls_key=args.tls_key, block_tokens=args.block_tokens, device=args.device, agent_wait_seconds=args.agent_wait_seconds,
         advertise=args.advertise, insecure_fabric=args.insecure_fabric, ready_file=args.ready_file,
         slab_formats=SlabFormat.GRANULE_MAJOR | SlabFormat.ROW_MAJOR, most_silence_ms=args.exchange_timeout_ms, least_silence_ms=args.least_timeout_ms,
-        log_level=args.log_level, least_step_ms=args.least_step_ms, fault_dir=args.fault_dir,
+        log_level=args.log_level, least_step_ms=args.least_step_ms, fault_dir=args.fault_dir, kv_ahead_ms=args.kv_ahead_ms or 1,
+        settings={"engine": "vllm", "version": VERSION, "max_batch_tokens": args.max_batch_tokens, "max_model_len": args.max_model_len},
     )
     # Python's handlers run between two of the main thread's instructions, and outside of a world the kit calls none: a thread waits in their place.
     threading.Thread(target=lambda: (signal.sigwait(ENDING), kit.stop()), daemon=True).start()
     kit.run(Rank(kit, max_model_len=args.max_model_len, max_batch_tokens=args.max_batch_tokens, max_requests=args.max_running, block_tokens=args.block_tokens,
-                 threads=args.threads))
+                 threads=args.threads, private_experts=args.private_experts))
     return 0
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 import torch
 from tangram_client import Maps
@@ -18,19 +20,23 @@ _PIECES = np.dtype([("address", "u8"), ("choice", "u4"), ("expert", "u4"), ("gra
 class MeshExchange:
     """Of a rank of a world of any width; `enter` for each epoch. As exchange.Exchange."""
 
-    def __init__(self, kit: Kit, operator: Operator, dtype: torch.dtype) -> None:
-        """dtype: of weights and rows, float32 or bfloat16."""
-        self._kit, self._operator, self._dtype = kit, operator, dtype
+    def __init__(self, kit: Kit, operator: Operator, dtype: torch.dtype, *, private: bool = False) -> None:
+        """dtype: of weights and rows, float32 or bfloat16. private: computes with copies of the pieces, made anew in each epoch: for benches."""
+        self._kit, self._operator, self._dtype, self._private = kit, operator, dtype, private
+        self._copies: dict[int, list[torch.Tensor]] = {}
         self._layers: frozenset[int] = frozenset()
         self._tables: dict[int, Table] = {}
 
     def enter(self, maps: Maps) -> None:
         """The layout in force from here on. Its tables are made as their layers are computed."""
         self._layers = frozenset(m.layer for m in maps.layers if m.moe_ordinal is not None)
-        self._tables = {}
+        self._tables, self._copies = {}, {}
+        if self._private:
+            for layer in self._layers:
+                self._table(layer)
 
     def leave(self) -> None:
-        self._layers, self._tables = frozenset(), {}
+        self._layers, self._tables, self._copies = frozenset(), {}, {}
 
     def exchange(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         y = torch.zeros(x.shape, dtype=torch.float32)
@@ -53,5 +59,15 @@ class MeshExchange:
             model, pieces = self._kit.client.model, np.frombuffer(self._kit.pieces(layer), _PIECES)
             placed = np.empty(len(pieces), PLACED)
             placed["address"], placed["expert"], placed["granules"] = pieces["address"], pieces["choice"], pieces["granules"]
+            if self._private:
+                granule = 3 * model.granule_rows * model.hidden * self._dtype.itemsize  # in either format a piece lies in one
+                self._copies[layer] = [_copied(int(piece["address"]), int(piece["granules"]) * granule) for piece in placed]
+                placed["address"] = [copy.data_ptr() for copy in self._copies[layer]]
             self._tables[layer] = Table(model.hidden, model.granule_rows, self._dtype, int(model.slab_format), placed)
         return self._tables[layer]
+
+
+def _copied(address: int, size: int) -> torch.Tensor:
+    copy = torch.empty(size, dtype=torch.uint8)
+    ctypes.memmove(copy.data_ptr(), address, size)
+    return copy

@@ -27,14 +27,15 @@ FINISH = {"length": Finish.LENGTH, "stop": Finish.STOP}
 class Rank:
     """A tangram_engine.Backend."""
 
-    def __init__(self, kit: Kit, *, max_model_len: int, max_batch_tokens: int, max_requests: int, block_tokens: int, threads: int = 1) -> None:
-        """Makes the EngineCore over the agent's memory. ValueError names what vLLM or its tables do not compute."""
+    def __init__(self, kit: Kit, *, max_model_len: int, max_batch_tokens: int, max_requests: int, block_tokens: int, threads: int = 1,
+                 private_experts: bool = False) -> None:
+        """Makes the EngineCore over the agent's memory; private_experts: of experts' pieces over copies. ValueError names what vLLM or its tables do not compute."""
         model = kit.client.model
         if model.dtype not in DTYPES:
             raise ValueError(f"weights of {DType(model.dtype).name} are not computed: {', '.join(d.name for d in DTYPES)} are")
         dtype = DTYPES[DType(model.dtype)]
         self.kit = kit
-        self.exchange = MeshExchange(kit, Operator(threads), dtype)
+        self.exchange = MeshExchange(kit, Operator(threads), dtype, private=private_experts)
         dense = {name: torch.from_dlpack(kit.client.dense(name, early=True)) for name in kit.client.dense_names}
         bind(Binding(family_of(json.loads(model.config_json)), dense, torch.from_dlpack(kit.client.kv), self.exchange))
         self._dir = tempfile.TemporaryDirectory(prefix="tangram-vllm-")
@@ -50,6 +51,7 @@ class Rank:
         self._kv = self._blocks(kv.format_of(dict(self._caches())))
         self._gateways: dict[str, str] = {}
         self._reserved: list[tuple[carried.Reserved, str]] = []
+        self._held: dict[str, carried.Held] = {}
 
     def _caches(self) -> Iterable[tuple[str, torch.Tensor]]:
         layers = self.core.vllm_config.compilation_config.static_forward_context
@@ -72,7 +74,7 @@ class Rank:
                 temperature=submit.temperature, top_p=submit.top_p, seed=submit.seed if submit.temperature > 0 else None, max_tokens=submit.max_tokens,
                 stop_token_ids=submit.stop_tokens, ignore_eos=True,
             )
-            request = engine.new_request(self.core, submit.request, submit.prompt, sampling)
+            request = engine.new_request(self.core, submit.request, submit.prompt, sampling, submit.cache_salt or None)
         except ValueError as error:
             self.kit.refuse(submit.gateway, submit.request, Refusal.INVALID, str(error))
             return
@@ -137,10 +139,11 @@ class Rank:
         requests = sorted(carried.manifest(self.core), key=lambda c: c.computed == 0)
         for c in requests:
             reserved = len(c.prompt) + len(c.output) + c.left
-            yield Request(c.id, self._gateways[c.id], c.computed > 0, c.computed, reserved, c.blocks, msgspec.msgpack.encode(c))
+            generation = self.core.scheduler.requests[c.id].num_preemptions
+            yield Request(c.id, self._gateways[c.id], c.computed > 0, c.computed, reserved, c.blocks, msgspec.msgpack.encode(c), generation)
 
     def adopt(self, request: Request) -> Sequence[int]:
-        reserved = carried.reserve(self.core, msgspec.msgpack.decode(request.state, type=carried.Carried))
+        reserved = carried.reserve(self.core, msgspec.msgpack.decode(request.state, type=carried.Carried), self._held.pop(request.request, None))
         if reserved is None:
             raise NoRoom(f"{len(request.blocks)} blocks for {request.request}")
         self._reserved.append((reserved, request.gateway))
@@ -154,6 +157,23 @@ class Rank:
     def gone(self, request: str) -> None:
         carried.drop(self.core, [request])
         self._gateways.pop(request, None)
+
+    # KV ahead of a flip.
+
+    def progress(self) -> Iterable[Request]:
+        for r in carried.running(self.core):
+            yield Request(r.id, "", True, r.computed, r.most, r.blocks, b"", r.generation)
+
+    def reserve(self, request: str, count: int) -> Sequence[int]:
+        held = self._held.get(request) or carried.Held(self.core, request)
+        blocks = held.grow(count)
+        if blocks is None:
+            raise NoRoom(f"{count} blocks ahead for {request}")
+        self._held[request] = held
+        return blocks
+
+    def unreserve(self, request: str) -> None:
+        self._held.pop(request).release()
 
     def enter(self, maps: Maps, entry: Entry) -> None:
         self.exchange.enter(maps)

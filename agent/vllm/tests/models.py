@@ -20,10 +20,12 @@ CONFIGS = {
 }
 
 
-def make(folder: pathlib.Path, model_type: str, seed: int = 1) -> None:
+def make(folder: pathlib.Path, model_type: str, seed: int = 1, hidden: int = SIZES["hidden_size"]) -> None:
     """Writes a checkpoint in float32, with the names of the hub."""
     torch.manual_seed(seed)
-    model = transformers.AutoModelForCausalLM.from_config(CONFIGS[model_type](), dtype=torch.float32).eval()
+    config = CONFIGS[model_type]()
+    config.hidden_size = hidden
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim == 1:  # norms that are not all ones

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """Stock vLLM in this process, nothing of ours in it: what a rank of a world is measured against.
 
-    stock.py CHECKPOINT [--dtype D] [--core N] [--max-model-len L] [--kv-bytes B]
+    stock.py CHECKPOINT [--dtype D] [--core N] [--max-model-len L] [--kv-bytes B] [--ranks N --rank R --port P]
 
 Says {"ready": true, ...} in a JSON line, with seconds of its imports and of its start behind them, then answers each line {"prompts": [[token, ...], ...], "tokens": N} of its input with {"seconds": S,
 "tokens": [[token, ...], ...]}: N greedy tokens for each prompt, all asked for at once, by the clock from then to the last. Ends with its input.
+
+With --ranks it is one of so many ranks of data parallelism whose experts are spread over all of them (`--enable-expert-parallel`), and each must be asked. vLLM 0.32 on
+processors cannot do that as it is; `stock_parallel` says what was added.
 """
 
 import argparse
@@ -21,13 +24,20 @@ def main() -> int:
     parser.add_argument("--core", default="", help="the processor that it computes on; empty: any")
     parser.add_argument("--max-model-len", type=int, default=512)
     parser.add_argument("--kv-bytes", type=int, default=256 << 20)
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--rank", type=int, default=0)
+    parser.add_argument("--port", type=int, default=0, help="where rank 0 waits for the others")
     args = parser.parse_args()
     if args.core:
         os.sched_setaffinity(0, {int(args.core)})
     # Read when vLLM is imported. In one process: what crosses to another one would be its cost.
     os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_CPU_OMP_THREADS_BIND=args.core or "nobind", OMP_NUM_THREADS="1", VLLM_LOGGING_LEVEL="ERROR",
                       HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
-    out, sys.stdout = sys.stdout, sys.stderr  # it prints
+    if args.ranks > 1:
+        os.environ.update(VLLM_DP_SIZE=str(args.ranks), VLLM_DP_RANK=str(args.rank), VLLM_DP_RANK_LOCAL=str(args.rank), VLLM_DP_MASTER_IP="127.0.0.1",
+                          VLLM_DP_MASTER_PORT=str(args.port))
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # it prints, and so do libraries
 
     begin = time.monotonic()
     import torch
@@ -35,8 +45,12 @@ def main() -> int:
 
     torch.set_num_threads(1)
     imported = time.monotonic()
+    if args.ranks > 1:
+        import stock_parallel
+
+        stock_parallel.patch()
     llm = LLM(model=args.checkpoint, dtype=args.dtype, enforce_eager=True, skip_tokenizer_init=True, max_model_len=args.max_model_len,
-              kv_cache_memory_bytes=args.kv_bytes)
+              kv_cache_memory_bytes=args.kv_bytes, enable_expert_parallel=args.ranks > 1, distributed_executor_backend="uni")
     print(json.dumps({"ready": True, "import_seconds": imported - begin, "start_seconds": time.monotonic() - imported}), file=out, flush=True)
     for line in sys.stdin:
         asked = json.loads(line)

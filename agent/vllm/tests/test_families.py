@@ -4,6 +4,7 @@ process, as an agent would have them."""
 import pathlib
 import tempfile
 import unittest
+from collections.abc import Iterable
 from itertools import islice
 
 import models
@@ -22,8 +23,8 @@ KV_BYTES = 8 << 20
 class Memory:
     """Dense tensors and granules of a checkpoint. Names that the family's table does not have are a KeyError."""
 
-    def __init__(self, folder: pathlib.Path, config: dict, family: Family) -> None:
-        tensors = load_file(folder / "model.safetensors")
+    def __init__(self, folder: pathlib.Path, config: dict, family: Family, dtype: torch.dtype = torch.float32) -> None:
+        tensors = {name: tensor.to(dtype) for name, tensor in load_file(folder / "model.safetensors").items()}
         experts, inner = (next(config[key] for key in keys if key in config) for keys in (family.expert_count, family.inner))
         granules, tables, self.slabs = inner // models.GRANULE_ROWS, {}, []
         for layer in range(config["num_hidden_layers"]):
@@ -32,31 +33,55 @@ class Memory:
                 gate, up, down = (tensors.pop(name) for name in family.expert_tensors(layer, e))
                 self.slabs.append(piece(torch.cat([gate, up]), down, 0, granules, GRANULE_MAJOR))
                 placed.append(Placed(e, granules, self.slabs[-1].data_ptr()))
-            tables[layer] = Table(config["hidden_size"], models.GRANULE_ROWS, torch.float32, GRANULE_MAJOR, placed)
+            tables[layer] = Table(config["hidden_size"], models.GRANULE_ROWS, dtype, GRANULE_MAJOR, placed)
         self.binding = binding.Binding(family, tensors, torch.zeros(KV_BYTES, dtype=torch.uint8), LocalExchange(tables, Operator()))
 
 
 class FamiliesTest(unittest.TestCase):
-    def test_tokens_of_every_family_are_those_of_transformers(self) -> None:
+    def setUp(self) -> None:
         torch.set_num_threads(1)
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = pathlib.Path(temporary.name)
+
+    def served(self, family: Family, dtype: torch.dtype, **sizes: int) -> tuple[Served, models.Oracle]:
+        folder = self.folder / family.model_type
+        models.make(folder, family.model_type, **sizes)
+        config = models.config(folder)
+        self.assertIs(family_of(config), family)
+        self.assertEqual(config["architectures"], [family.architecture])
+        self.memory = Memory(folder, config, family, dtype)  # the tables have addresses in it
+        binding.bind(self.memory.binding)
+        settings = engine.Settings(dtype=str(dtype).removeprefix("torch."), kv_bytes=KV_BYTES, max_model_len=512, max_batch_tokens=128, max_requests=8)
+        return Served(engine.make_core(folder, settings)), models.Oracle(folder)
+
+    def test_tokens_of_every_family_are_those_of_transformers(self) -> None:
         for family in FAMILIES:
-            with self.subTest(family.model_type), tempfile.TemporaryDirectory() as temporary:
-                folder = pathlib.Path(temporary)
-                models.make(folder, family.model_type)
-                config = models.config(folder)
-                self.assertIs(family_of(config), family)
-                self.assertEqual(config["architectures"], [family.architecture])
-                memory = Memory(folder, config, family)
-                binding.bind(memory.binding)
-                settings = engine.Settings(dtype="float32", kv_bytes=KV_BYTES, max_model_len=512, max_batch_tokens=128, max_requests=8)
-                served = Served(engine.make_core(folder, settings))
-                oracle = models.Oracle(folder)
-                prompts = {f"f{i}": p for i, p in enumerate(islice(oracle.decided(models.prompts(seed=9), TOKENS), 12))}
-                for name, prompt in prompts.items():
-                    served.add(name, prompt, greedy())
+            with self.subTest(family.model_type):
+                served, oracle = self.served(family, torch.float32)
+                self.same(served, oracle, oracle.decided(models.prompts(seed=9), TOKENS))
+
+    def test_bfloat16_of_every_family_serves(self) -> None:
+        """Other kernels of vLLM, some for AMX alone; weights so wide, and a first step so short, that attention is the first to run. Rounding decides some
+        tokens."""
+        for family in FAMILIES:
+            with self.subTest(family.model_type):
+                served, oracle = self.served(family, torch.bfloat16, hidden=2048)
+                named = {f"f{i}": p for i, p in enumerate(sorted(islice(models.prompts(seed=9), 16), key=len))}
+                for name, prompt in named.items():
+                    served.add(name, prompt, greedy(1))
+                    served.step()
                 served.run()
-                for name, prompt in prompts.items():
-                    self.assertEqual(in_order(served.tokens[name], prompt), oracle.greedy(prompt, TOKENS), name)
+                same = [in_order(served.tokens[name], prompt) == oracle.answer(prompt, 1)[0] for name, prompt in named.items()]
+                self.assertGreaterEqual(sum(same), 8, same)  # of 300 words each: chance gives none
+
+    def same(self, served: Served, oracle: models.Oracle, prompts: Iterable[list[int]]) -> None:
+        named = {f"f{i}": p for i, p in enumerate(islice(prompts, 12))}
+        for name, prompt in named.items():
+            served.add(name, prompt, greedy())
+        served.run()
+        for name, prompt in named.items():
+            self.assertEqual(in_order(served.tokens[name], prompt), oracle.greedy(prompt, TOKENS), name)
 
     def test_what_no_table_or_checkpoint_has_is_refused_by_name(self) -> None:
         with self.assertRaisesRegex(ValueError, "'llama' is none that tangram_vllm has a table for: qwen3_moe, mixtral"):

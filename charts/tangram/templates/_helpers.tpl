@@ -4,6 +4,11 @@
 {{- printf "%s-operator" ($base | trunc 54 | trimSuffix "-") -}}
 {{- end -}}
 
+{{/* Name of what serves custom metrics: of a Service, too, which has at most 63 letters. */}}
+{{- define "tangram.customMetrics" -}}
+{{- printf "%s-custom-metrics" (include "tangram.name" . | trunc 48 | trimSuffix "-") -}}
+{{- end -}}
+
 {{/* Name of cluster-wide objects: releases of one name in two namespaces do not share them. */}}
 {{- define "tangram.clusterName" -}}
 {{- printf "%s.%s" (include "tangram.name" .) .Release.Namespace -}}

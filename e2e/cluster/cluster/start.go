@@ -37,10 +37,8 @@ func start(ctx context.Context, o Options, spec *machine.Spec) (_ *started, err 
 	if err != nil {
 		return nil, err
 	}
-	if !spec.Control() {
-		if err := groups.Prepare(spec.Name); err != nil {
-			return nil, err
-		}
+	if err := groups.Prepare(spec.Name); err != nil {
+		return nil, err
 	}
 	log, err := os.OpenFile(machineLog(spec), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644) //nolint:gosec // logs are for everyone
 	if err != nil {
@@ -67,10 +65,8 @@ func start(ctx context.Context, o Options, spec *machine.Spec) (_ *started, err 
 		_ = command.Wait() // its log says why
 		close(m.ended)
 	}()
-	if !spec.Control() {
-		if err := groups.Adopt(spec.Name, m.pid); err != nil {
-			return nil, err
-		}
+	if err := groups.Adopt(spec.Name, spec.Control(), m.pid); err != nil {
+		return nil, err
 	}
 	if err := host.Plug(ctx, spec.Name, m.pid, net.ParseIP(spec.Address())); err != nil {
 		select {

@@ -16,11 +16,11 @@ import (
 	"github.com/moby/sys/mountinfo"
 )
 
-// groupPrefix of the control groups of nodes: /tangram-n1 holds what runs in n1's pods.
+// groupPrefix of the control groups of machines: /tangram-n1 holds what runs in n1's pods, and what runs n1.
 const groupPrefix = "tangram-"
 
-// Group is the control group of a node's pods.
-func Group(node string) string { return groupPrefix + node }
+// Group is the control group of a machine.
+func Group(machine string) string { return groupPrefix + machine }
 
 // What the kubelet and runc need.
 var (
@@ -163,23 +163,37 @@ func (c Cgroups) Prepare(node string) error {
 	return c.subtree(Group(node), "+", controllersV2)
 }
 
-// Adopt puts a node's supervisor, and so what it starts, beside the node's pods: in v2 a group with
-// groups below holds no processes itself. In v1 supervisors stay where they are.
-func (c Cgroups) Adopt(node string, pid int) error {
-	if !c.V2 {
-		return nil
-	}
-	dir := filepath.Join(c.roots[0].path, Group(node), "supervisor")
-	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) { //nolint:gosec // as others there
-		return fmt.Errorf("control group: %w", err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0); err != nil {
-		return fmt.Errorf("control group: %w", err)
+// Adopt puts a machine's supervisor, and so what it starts, beside the machine's pods: in v2 a group with groups below holds no
+// processes itself. In v1 only processors are shared so. Where all are in use, a control plane gets a quarter of what a node gets, and a
+// node's kubelet and containerd an eighth of what its pods get (v2: a third): a thread in the root group would count as much as all
+// pods of a node, and in a real cluster a control plane has processors of its own.
+func (c Cgroups) Adopt(machine string, control bool, pid int) error {
+	for _, h := range c.roots {
+		if !slices.Contains(h.controllers, "cpu") {
+			continue
+		}
+		group := filepath.Join(h.path, Group(machine))
+		dir := filepath.Join(group, "supervisor")
+		if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // as others there
+			return fmt.Errorf("control group: %w", err)
+		}
+		behind, file, weight := dir, "cpu.shares", "256" // of 1024; pods of a node of two processors have 2048
+		if control {
+			behind = group
+		}
+		if c.V2 {
+			file, weight = "cpu.weight", "25" // of 100
+		}
+		for path, value := range map[string]string{filepath.Join(behind, file): weight, filepath.Join(dir, "cgroup.procs"): strconv.Itoa(pid)} {
+			if err := os.WriteFile(path, []byte(value), 0); err != nil {
+				return fmt.Errorf("control group: %w", err)
+			}
+		}
 	}
 	return nil
 }
 
-// Remove all nodes' groups with the groups below them. Their processes are gone or going.
+// Remove all machines' groups with the groups below them. Their processes are gone or going.
 func (c Cgroups) Remove(ctx context.Context) error {
 	var failed error
 	roots := slices.Clone(c.named)
@@ -187,8 +201,11 @@ func (c Cgroups) Remove(ctx context.Context) error {
 		roots = append(roots, h.path)
 	}
 	for _, root := range roots {
-		tops, err := filepath.Glob(filepath.Join(root, groupPrefix+"n[0-9]*"))
+		nodes, err := filepath.Glob(filepath.Join(root, Group("n[0-9]*")))
 		failed = errors.Join(failed, err)
+		control, err := filepath.Glob(filepath.Join(root, Group("cp")))
+		failed = errors.Join(failed, err)
+		tops := slices.Concat(nodes, control)
 		for _, top := range tops {
 			failed = errors.Join(failed, removeGroup(ctx, top))
 		}

@@ -95,12 +95,26 @@ func TestCgroupsV1(t *testing.T) {
 	for _, name := range []string{"cpu,cpuacct", "cpuset", "memory", "systemd"} {
 		require.DirExists(t, filepath.Join(root, name, "tangram-n1"))
 	}
+	require.NoError(t, groups.Adopt("n1", false, 123))
+	require.NoError(t, groups.Prepare("cp"))
+	require.NoError(t, groups.Adopt("cp", true, 124))
+	for file, want := range map[string]string{"n1/supervisor/cpu.shares": "256", "n1/supervisor/cgroup.procs": "123",
+		"cp/cpu.shares": "256", "cp/supervisor/cgroup.procs": "124"} {
+		path := filepath.Join(root, "cpu,cpuacct/tangram-"+file)
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, want, string(text))
+		require.NoError(t, os.Remove(path)) // as below
+	}
+	require.NoDirExists(t, filepath.Join(root, "memory/tangram-n1/supervisor"), "only processors")
 	cpus, err := os.ReadFile(filepath.Join(root, "cpuset/tangram-n1/cpuset.cpus"))
 	require.NoError(t, err)
 	require.Equal(t, "0-3\n", string(cpus))
 	// In a real hierarchy these files go with their folder.
-	require.NoError(t, os.Remove(filepath.Join(root, "cpuset/tangram-n1/cpuset.cpus")))
-	require.NoError(t, os.Remove(filepath.Join(root, "cpuset/tangram-n1/cpuset.mems")))
+	for _, machine := range []string{"n1", "cp"} {
+		require.NoError(t, os.Remove(filepath.Join(root, "cpuset/tangram-"+machine+"/cpuset.cpus")))
+		require.NoError(t, os.Remove(filepath.Join(root, "cpuset/tangram-"+machine+"/cpuset.mems")))
+	}
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "memory/tangram-n1/kubepods/burstable/pod1/container"), 0o750))
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "unified/tangram-n2/kubepods"), 0o750))
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "memory/tangram-other"), 0o750))
@@ -135,7 +149,10 @@ func TestCgroupsV2(t *testing.T) {
 	require.NoError(t, os.Mkdir(filepath.Join(root, "tangram-n1"), 0o750))
 	require.NoError(t, os.WriteFile(filepath.Join(root, "tangram-n1/cgroup.subtree_control"), nil, 0o600))
 	require.NoError(t, groups.Prepare("n1"))
-	require.NoError(t, groups.Adopt("n1", 123))
+	require.NoError(t, groups.Adopt("n1", false, 123))
+	weight, err := os.ReadFile(filepath.Join(root, "tangram-n1/supervisor/cpu.weight"))
+	require.NoError(t, err)
+	require.Equal(t, "25", string(weight))
 	text, err := os.ReadFile(filepath.Join(root, "tangram-n1/supervisor/cgroup.procs"))
 	require.NoError(t, err)
 	require.Equal(t, "123", string(text))

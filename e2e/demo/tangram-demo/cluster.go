@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"tangram.dev/api/v1alpha1"
+	"tangram.dev/e2e/harness"
 	"tangram.dev/e2e/harness/cluster"
 	"tangram.dev/e2e/kube"
 	"tangram.dev/e2e/load"
@@ -69,16 +70,24 @@ func onCluster(ctx context.Context, o options) (err error) {
 			err = errors.Join(err, clusterDown(ctx, o))
 		}
 	}()
+	if !o.vllm { // the other world's
+		if _, err := harness.Checkpoint(ctx, o.root, burstsModel); err != nil {
+			return err
+		}
+	}
 	c, err := bringUp(ctx, o)
 	if err != nil {
 		return diagnosed(ctx, c, err)
 	}
 	play := playsOnCluster
+	var b *bursts
 	if o.vllm {
 		if err := known.choose(trace); err != nil {
 			return err
 		}
 		play = playsOfVLLM
+	} else if b, err = meetBursts(ctx, o, c.Kube.In(namespace)); err != nil {
+		return diagnosed(ctx, c, fmt.Errorf("%s: %w", burstsTitle, err))
 	}
 	r := &report{Seed: o.seed, Ranks: o.ranks, around: o.pause}
 	results, err := storyOnCluster(ctx, o, c.Kube.In(namespace), trace, r, play)
@@ -87,6 +96,12 @@ func onCluster(ctx context.Context, o options) (err error) {
 	}
 	if o.vllm {
 		r.Oracle = known.compare(results)
+	}
+	if b != nil {
+		r.Bursts = b
+		if err := playBursts(ctx, o, b); err != nil {
+			return diagnosed(ctx, c, fmt.Errorf("%s: %w", burstsTitle, err))
+		}
 	}
 	reference, err := oneRank(ctx, o, results)
 	if err != nil {

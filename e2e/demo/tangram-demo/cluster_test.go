@@ -24,9 +24,10 @@ func tools(t *testing.T, up, kubectl string) (o options, calls func() []string) 
 	writeTool(t, root, "build/bin/tangram-cluster", "case $1 in up) "+up+";; esac")
 	writeTool(t, root, "build/bin/kubectl", kubectl)
 	writeTool(t, root, "build/bin/helm", "")
+	writeTool(t, root, "build/bin/tangram", "echo {}")
 	writeTool(t, root, "path/go", "")
 	for _, p := range []string{"build/cxx/agent/server/tangram-agent", "build/cxx/agent/server/tangram-hook", "build/cxx/e2e/engine/tangram-engine",
-		"build/images/bin/tangram-operator", "build/images/bin/tangram-gateway", "build/models/demo/config.json", "operator/go.mod"} {
+		"build/images/bin/tangram-operator", "build/images/bin/tangram-gateway", "build/models/demo/config.json", "build/models/tiny/config.json", "operator/go.mod"} {
 		write(p, "x")
 	}
 	t.Setenv("PATH", filepath.Join(root, "path")+":"+os.Getenv("PATH"))

@@ -115,7 +115,7 @@ func (d *display) lines(now time.Time) (lines []string, changed string) {
 	}
 	s := d.world.Status
 	lines = append(lines, fmt.Sprintf("  world  epoch %d, %s, %d wide, pods %d ready of %d (%d wanted), %s", s.Epoch, s.Mode, s.Width,
-		s.ReadyReplicas, s.Replicas, d.world.Spec.Replicas, s.State))
+		s.ReadyReplicas, s.Replicas, d.world.WantedReplicas(), s.State))
 	changed = lines[2]
 	if degraded := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionDegraded); degraded != nil && degraded.Status == "True" {
 		lines[2] += ": " + degraded.Message

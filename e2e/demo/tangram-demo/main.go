@@ -27,7 +27,7 @@ type options struct {
 	pause      time.Duration // before and between transitions
 	atOnce     int
 
-	only   string // recovery
+	only   string // recovery, burst-real
 	bench  bool   // local
 	rounds int    // of all transitions; the bench takes medians
 
@@ -47,8 +47,8 @@ func command() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	root := &cobra.Command{Use: "tangram-demo", Short: "a world of ranks changes shape while it serves", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(vllmCommand(), vllmOverheadCommand(), vllmTransitionCommand(), vllmMemoryCommand(), vllmRestartCommand(), localCommand(), recoveryCommand(), falseAlarmCommand(), controlCostCommand(), reshardCommand(),
-		interferenceCommand(), clusterCommand(), clusterUpCommand(), clusterDownCommand())
+	root.AddCommand(vllmCommand(), vllmOverheadCommand(), vllmTransitionCommand(), vllmMemoryCommand(), vllmRestartCommand(), scaleUpCommand(), localCommand(), recoveryCommand(), falseAlarmCommand(), controlCostCommand(), kvOverheadCommand(), reshardCommand(),
+		interferenceCommand(), simulateRealCommand(), burstRealCommand(), smoothCommand(), throughputDuringCommand(), clusterCommand(), clusterUpCommand(), clusterDownCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		terminal.stop()
 		fmt.Fprintln(os.Stderr, "tangram-demo:", err)
@@ -95,11 +95,39 @@ func controlCostCommand() *cobra.Command {
 	return c
 }
 
+func kvOverheadCommand() *cobra.Command {
+	o := &options{}
+	c := &cobra.Command{Use: "kv-overhead-ghost", Short: "the kv-overhead-ghost bench: memory that a switch of Qwen3-235B has in use, as agents count it, without a byte", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return kvOverhead(cmd.Context(), *o) }}
+	c.Flags().StringVar(&o.out, "out", "build/bench/kv-overhead-ghost", "folder of logs")
+	o.rootFlag(c)
+	return c
+}
+
 func reshardCommand() *cobra.Command {
 	o := &options{}
 	c := &cobra.Command{Use: "reshard", Short: "the reshard bench: weights between experts whole and sliced, over a plain copy between two processes", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return reshard(cmd.Context(), *o) }}
 	c.Flags().StringVar(&o.out, "out", "build/bench/reshard", "folder of logs")
+	o.rootFlag(c)
+	return c
+}
+
+func simulateRealCommand() *cobra.Command {
+	o := &options{}
+	c := &cobra.Command{Use: "simulate-real", Short: "the simulate-real bench: the simulator beside real processes with a clock", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return simulateReal(cmd.Context(), *o) }}
+	c.Flags().StringVar(&o.out, "out", "build/bench/simulate-real", "folder of logs")
+	o.rootFlag(c)
+	return c
+}
+
+func burstRealCommand() *cobra.Command {
+	o := &options{}
+	c := &cobra.Command{Use: "burst-real", Short: "the burst-real bench: bursts on real processes with a clock, in either mode and in whichever the world chooses", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return burstReal(cmd.Context(), *o) }}
+	c.Flags().StringVar(&o.out, "out", "build/bench/burst-real", "folder of logs, and of bursts.svg")
+	c.Flags().StringVar(&o.only, "only", "", "ways that begin so, as Auto; nothing is summed up then")
 	o.rootFlag(c)
 	return c
 }

@@ -49,15 +49,20 @@ func newRecord(t *v1alpha1.LayoutTransition) (*harness.Record, error) {
 	if s.Phase != v1alpha1.PhaseSucceeded || s.StartTime == nil || s.CompletionTime == nil {
 		return nil, fmt.Errorf("LayoutTransition %s is %s (%s), not Succeeded with its times", t.Name, s.Phase, strings.TrimSpace(s.Message))
 	}
+	var peak v1alpha1.PeakMemory
+	if s.Peak != nil {
+		peak = *s.Peak
+	}
 	return &harness.Record{
 		FromEpoch: uint64(t.Spec.FromEpoch), Epoch: uint64(s.Epoch), TargetHash: t.Spec.TargetHash, PlanHash: t.Spec.PlanHash,
 		ExpertBytes: uint64(t.Spec.ExpertBytes), ExpertBoundBytes: uint64(t.Spec.ExpertBoundBytes), DenseBytes: uint64(t.Spec.DenseBytes),
 		LocalBytes: uint64(s.Bytes.Local), CheckpointBytes: uint64(s.Bytes.Checkpoint),
 		Bytes: harness.Bytes{Local: uint64(s.Bytes.Local), Shared: uint64(s.Bytes.Shared), TCP: uint64(s.Bytes.TCP), Wire: uint64(s.Bytes.Wire),
-			Checkpoint: uint64(s.Bytes.Checkpoint), KV: uint64(s.Bytes.KV)},
+			Checkpoint: uint64(s.Bytes.Checkpoint), KV: uint64(s.Bytes.KV), KVAhead: uint64(s.Bytes.KVAhead)},
 		Seconds: harness.Seconds{Plan: s.Phases.Plan.Seconds(), Prepare: s.Phases.Prepare.Seconds(), Stage: s.Phases.Stage.Seconds(),
 			Flip: s.Phases.Flip.Seconds(), Retire: s.Phases.Retire.Seconds()},
 		TotalSeconds: s.CompletionTime.Sub(s.StartTime.Time).Seconds(), Retries: int(s.Retries), PlannedFlips: int(t.Spec.Flips),
+		PeakBytes: uint64(peak.MeasuredBytes), PlannedPeakBytes: uint64(peak.PlannedBytes),
 		Started: s.StartTime.Time, Ended: s.CompletionTime.Time,
 	}, nil
 }

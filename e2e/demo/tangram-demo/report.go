@@ -50,6 +50,7 @@ type report struct {
 	Transitions   []*transition      `json:"transitions"`
 	Heat          *heat              `json:"heat,omitempty"`
 	Acts          []*act             `json:"acts"`
+	Bursts        *bursts            `json:"bursts,omitempty"`
 	Oracle        *oracleReport      `json:"oracle,omitempty"`
 	Broken        []string           `json:"promises_broken"`
 
@@ -113,6 +114,9 @@ func (r *report) judge(results, reference []*load.Result, compare bool) error {
 	}
 	if r.Different > 0 {
 		r.Broken = append(r.Broken, fmt.Sprintf("%d requests different", r.Different))
+	}
+	if r.Bursts != nil {
+		r.Broken = append(r.Broken, r.Bursts.Broken...)
 	}
 	return nil
 }
@@ -224,16 +228,18 @@ func (r *report) save(path string) error {
 
 func (r *report) printTable(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', tabwriter.AlignRight)
-	_, _ = fmt.Fprintln(w, "transition\tbytes received\tof experts\tbound\tdense\tKV\tflips\tprepare s\tstage s\tflip s\tretire s\t")
+	_, _ = fmt.Fprintln(w, "transition\tbytes received\tof experts\tbound\tdense\tKV\tin flips\tflips\tprepare s\tstage s\tflip s\tretire s\t")
 	for _, t := range r.Transitions {
 		s := t.Record.Seconds
-		_, _ = fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t\n", t.Name, t.moved(), t.Record.ExpertBytes, t.Record.ExpertBoundBytes,
-			t.Record.DenseBytes, t.Record.Bytes.KV, t.Record.PlannedFlips, s.Prepare, s.Stage, s.Flip, s.Retire)
+		_, _ = fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t\n", t.Name, t.moved(), t.Record.ExpertBytes, t.Record.ExpertBoundBytes,
+			t.Record.DenseBytes, t.Record.Bytes.KV, t.Record.Bytes.KV-t.Record.Bytes.KVAhead, t.Record.PlannedFlips, s.Prepare, s.Stage, s.Flip, s.Retire)
 	}
 	_ = w.Flush()
+	r.printMemory(out)
 	r.printSeen(out)
 	r.printHeat(out)
 	r.printActs(out)
+	r.printBursts(out)
 	_, _ = fmt.Fprintf(out, "\n%d requests, %d tokens, median step %.1f ms, longest gap %.0f ms, first token %.0f ms in the median and %.0f ms at worst\n",
 		r.Requests, r.Tokens, r.Step*1e3, r.LongestGap*1e3, r.FirstToken*1e3, r.WorstFirst*1e3)
 	q := r.Refusals
@@ -243,6 +249,18 @@ func (r *report) printTable(out io.Writer) {
 		r.Oracle.print(out)
 	}
 	_, _ = fmt.Fprintf(out, "lost %d, different from one rank %d\n", r.Lost, r.Different)
+}
+
+// printMemory of weights that the fullest rank had in use while each transition was under way, as its agent counted, beside what the plan said it may be.
+func (r *report) printMemory(out io.Writer) {
+	for i, t := range r.Transitions {
+		before := "weights in use at most, MiB of the fullest rank (by the plan): "
+		if i > 0 {
+			before = "; "
+		}
+		_, _ = fmt.Fprintf(out, "%s%s %.1f (%.1f)", before, t.Name, float64(t.Record.PeakBytes)/(1<<20), float64(t.Record.PlannedPeakBytes)/(1<<20))
+	}
+	_, _ = fmt.Fprintln(out)
 }
 
 const ratioGoal = 3

@@ -69,13 +69,15 @@ func TestRecordOfATransition(t *testing.T) {
 	lt := &v1alpha1.LayoutTransition{
 		Spec: v1alpha1.LayoutTransitionSpec{FromEpoch: 3, TargetHash: "t", PlanHash: "p", Flips: 2, ExpertBytes: 10, ExpertBoundBytes: 9, DenseBytes: 8},
 		Status: v1alpha1.LayoutTransitionStatus{Phase: v1alpha1.PhaseSucceeded, Epoch: 5, Retries: 1, StartTime: &start, CompletionTime: &end,
-			Bytes:  v1alpha1.BytesBySource{Local: 1, Shared: 2, TCP: 3, Checkpoint: 4, KV: 5},
+			Bytes:  v1alpha1.BytesBySource{Local: 1, Shared: 2, TCP: 3, Checkpoint: 4, KV: 5, KVAhead: 2},
+			Peak:   &v1alpha1.PeakMemory{MeasuredBytes: 6, PlannedBytes: 7},
 			Phases: v1alpha1.PhaseSeconds{Stage: metav1.Duration{Duration: 1500 * time.Millisecond}}},
 	}
 	r, err := newRecord(lt)
 	require.NoError(t, err)
 	require.EqualValues(t, []any{uint64(3), uint64(5), uint64(10), uint64(9), uint64(8), uint64(3), uint64(5), 2, 1, 1.5, 2.5},
 		[]any{r.FromEpoch, r.Epoch, r.ExpertBytes, r.ExpertBoundBytes, r.DenseBytes, r.Bytes.TCP, r.Bytes.KV, r.PlannedFlips, r.Retries, r.Seconds.Stage, r.TotalSeconds})
+	require.EqualValues(t, []uint64{2, 6, 7}, []uint64{r.Bytes.KVAhead, r.PeakBytes, r.PlannedPeakBytes})
 	require.Equal(t, start.Time, r.Started)
 	lt.Status.Phase, lt.Status.Message = v1alpha1.PhaseFailed, "rank 2 is full"
 	_, err = newRecord(lt)

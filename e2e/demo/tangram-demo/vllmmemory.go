@@ -26,7 +26,7 @@ func vllmMemoryCommand() *cobra.Command {
 // vllmMemory bench: after the same requests, bytes of a node that one rank takes: its agent, its engine, who forks it, and the agent's memory for weights
 // and KV, once, whether anybody has touched it or not; over those of stock vLLM in a process. No KV is large here, which would make both alike.
 func vllmMemory(ctx context.Context, o options) error {
-	cases := []overheadCase{{"hidden2048", "bfloat16", 32, 1712 << 20, true}, {"hidden2048-f32", "float32", 32, 3424 << 20, true}}
+	cases := []overheadCase{{"hidden2048", "bfloat16", 1, 32, 1712 << 20, true}, {"hidden2048-f32", "float32", 1, 32, 3424 << 20, true}}
 	if os.Getenv("QUICK") != "" {
 		cases = cases[:1]
 	}

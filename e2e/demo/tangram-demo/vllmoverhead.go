@@ -34,30 +34,35 @@ const (
 type overheadCase struct {
 	Preset  string `json:"model"`
 	Dtype   string `json:"dtype"`
+	Ranks   int    `json:"ranks"`
 	granule int
 	memory  uint64 // of weights, with room
 	judged  bool   // else it is printed
 }
 
 // vllmOverhead bench: the same requests to a rank of vLLM in a world, through its gRPC and the gateway, and to stock vLLM in a process, in turns on one
-// processor; the gateway and who asks have another. A ratio is the median over rounds of the tokens in a second of ours over stock's, prefill included.
+// processor; the gateway and who asks have another. Two ranks are beside stock vLLM's two of data parallelism, which spread their experts, all on both
+// processors. A ratio is the median over rounds of the tokens in a second of ours over stock's, prefill included.
 func vllmOverhead(ctx context.Context, o options) error {
 	cases := []overheadCase{
-		{"demo-f32", "float32", 16, 512 << 20, false},
-		{"hidden2048", "bfloat16", 32, 3 << 30, true},
-		{"hidden2048-f32", "float32", 32, 6 << 30, true},
+		{"demo-f32", "float32", 1, 16, 512 << 20, false},
+		{"hidden2048", "bfloat16", 1, 32, 3 << 30, true},
+		{"hidden2048-f32", "float32", 1, 32, 6 << 30, true},
+		{"demo-f32", "float32", 2, 16, 512 << 20, false},
+		{"hidden2048", "bfloat16", 2, 32, 2 << 30, true},
+		{"hidden2048-f32", "float32", 2, 32, 4 << 30, true},
 	}
 	rounds := 5
 	if os.Getenv("QUICK") != "" {
-		cases, rounds = cases[:2], 2
+		cases, rounds = []overheadCase{cases[0], cases[1], cases[4]}, 2
 	}
-	lines, metrics, worst := json.NewEncoder(os.Stdout), map[string]any{}, math.Inf(1)
+	lines, metrics, worst := json.NewEncoder(os.Stdout), map[string]any{}, map[int]float64{1: math.Inf(1), 2: math.Inf(1)}
 	for _, c := range cases {
 		if err := overheadOf(ctx, o, c, rounds, func(batch int, found overhead) error {
-			name := c.Preset + map[int]string{1: "_one", 16: "_sixteen"}[batch]
+			name := c.Preset + map[int]string{1: "_one", 16: "_sixteen"}[batch] + map[int]string{1: "", 2: "_two_ranks"}[c.Ranks]
 			metrics[name] = found.Ratio
 			if c.judged {
-				worst = min(worst, found.Ratio)
+				worst[c.Ranks] = min(worst[c.Ranks], found.Ratio)
 			}
 			return lines.Encode(struct {
 				overheadCase
@@ -68,7 +73,8 @@ func vllmOverhead(ctx context.Context, o options) error {
 			return err
 		}
 	}
-	return lines.Encode(map[string]any{"bench": "vllm-overhead", "value": worst, "ratio": worst, "ceiling": 1, "unit": "tokens/s of a rank that is served, over stock vLLM's in a process; the worst of one and sixteen requests, bf16 and fp32",
+	metrics["two_ranks"] = worst[2]
+	return lines.Encode(map[string]any{"bench": "vllm-overhead", "value": worst[1], "ratio": worst[1], "ceiling": 1, "unit": "tokens/s of a rank that is served, over stock vLLM's in a process; the worst of one and sixteen requests, bf16 and fp32",
 		"metrics": metrics, "env": map[string]any{"cpus": runtime.NumCPU(), "rounds": rounds, "prompt": overheadPrompt, "answer": overheadAnswer}})
 }
 
@@ -76,7 +82,7 @@ func vllmOverhead(ctx context.Context, o options) error {
 type overhead struct {
 	Ours      float64 `json:"tokens_per_s"`
 	Stock     float64 `json:"stock_tokens_per_s"`
-	Token     float64 `json:"ms_per_token"` // of one request
+	Token     float64 `json:"ms_per_token"` // of one request on each rank
 	Ratio     float64 `json:"ratio"`
 	Different int     `json:"different"` // requests whose tokens differ: another order of sums decides a close call; fp32 should have none
 	Requests  int     `json:"requests"`
@@ -87,9 +93,9 @@ func overheadOf(ctx context.Context, o options, c overheadCase, rounds int, foun
 	if err != nil {
 		return err
 	}
-	const core, kv = "0", 256 << 20
-	h := harness.Options{Root: o.root, Dir: filepath.Join(o.out, "world"), Checkpoint: checkpoint, Pods: []int{1}, Granule: c.granule, Memory: c.memory, KV: kv, MaxTokens: 512}
-	if err := vllmOn(&h, core); err != nil {
+	const kv = 256 << 20
+	h := harness.Options{Root: o.root, Dir: filepath.Join(o.out, "world"), Checkpoint: checkpoint, Pods: slices.Repeat([]int{1}, c.Ranks), Granule: c.granule, Memory: c.memory, KV: kv, MaxTokens: 512}
+	if err := vllmOn(&h, map[int]string{1: "0"}[c.Ranks]); err != nil {
 		return err
 	}
 	h.EngineFlags = []string{"--max-batch-tokens", "512"}
@@ -98,10 +104,10 @@ func overheadOf(ctx context.Context, o options, c overheadCase, rounds int, foun
 		return err
 	}
 	defer w.Stop()
-	if _, err := w.Apply(ctx, 1, "Expert", nil, nil); err != nil {
+	if _, err := w.Apply(ctx, c.Ranks, "Expert", nil, nil); err != nil {
 		return err
 	}
-	peer, err := startStock(ctx, o, checkpoint, c.Dtype, core, fmt.Sprint(kv))
+	peer, err := startStocks(ctx, o, checkpoint, c.Dtype, fmt.Sprint(kv), c.Ranks)
 	if err != nil {
 		return err
 	}
@@ -111,7 +117,7 @@ func overheadOf(ctx context.Context, o options, c overheadCase, rounds int, foun
 		var ours, theirs, ratios []float64
 		var out overhead
 		for round := range rounds + 1 { // what is done for the first time is not counted
-			prompts := make([][]uint32, batch)
+			prompts := make([][]uint32, batch*c.Ranks)
 			for i := range prompts {
 				for range overheadPrompt {
 					prompts[i] = append(prompts[i], random.Uint32N(256))
@@ -128,7 +134,7 @@ func overheadOf(ctx context.Context, o options, c overheadCase, rounds int, foun
 			if round == 0 {
 				continue
 			}
-			tokens := float64(batch * overheadAnswer)
+			tokens := float64(len(prompts) * overheadAnswer)
 			ours, theirs, ratios = append(ours, tokens/mine.Seconds), append(theirs, tokens/stocks.Seconds), append(ratios, stocks.Seconds/mine.Seconds)
 			for i := range prompts {
 				out.Requests++
@@ -138,8 +144,8 @@ func overheadOf(ctx context.Context, o options, c overheadCase, rounds int, foun
 			}
 		}
 		out.Ours, out.Stock, out.Ratio = median(ours), median(theirs), median(ratios)
-		out.Token = 1000 * float64(batch) / out.Ours
-		say("%s, %d at once: %.1f tokens/s, stock vLLM %.1f, ratio %.2f; %d of %d requests differ", c.Preset, batch, out.Ours, out.Stock, out.Ratio, out.Different, out.Requests)
+		out.Token = 1000 * float64(batch*c.Ranks) / out.Ours
+		say("%s, %d ranks, %d at once on each: %.1f tokens/s, stock vLLM %.1f, ratio %.2f; %d of %d requests differ", c.Preset, c.Ranks, batch, out.Ours, out.Stock, out.Ratio, out.Different, out.Requests)
 		if err := found(batch, out); err != nil {
 			return err
 		}

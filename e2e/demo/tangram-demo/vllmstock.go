@@ -4,12 +4,15 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"time"
 
@@ -29,17 +32,18 @@ type stock struct {
 }
 
 // startStock on a processor; it has what a rank has: one thread, as many bytes of KV.
-func startStock(ctx context.Context, o options, checkpoint, dtype, core, kv string) (*stock, error) {
+func startStock(ctx context.Context, o options, checkpoint, dtype, core, kv string, more ...string) (*stock, error) {
 	python := filepath.Join(o.root, "build/vllm/bin/python")
 	if _, err := os.Stat(python); err != nil {
 		return nil, fmt.Errorf("%w: make vllm-setup", err)
 	}
-	log, err := os.Create(filepath.Join(o.out, "stock.log"))
+	log, err := os.CreateTemp(o.out, "stock-*.log")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = log.Close() }() // the process has it
-	s := &stock{cmd: exec.CommandContext(ctx, python, filepath.Join(o.root, "agent/vllm/tests/stock.py"), checkpoint, "--dtype", dtype, "--core", core, "--kv-bytes", kv)}
+	arguments := []string{filepath.Join(o.root, "agent/vllm/tests/stock.py"), checkpoint, "--dtype", dtype, "--core", core, "--kv-bytes", kv}
+	s := &stock{cmd: exec.CommandContext(ctx, python, append(arguments, more...)...)}
 	s.cmd.Stderr = log
 	if s.in, err = s.cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -78,6 +82,75 @@ func (s *stock) ask(prompts [][]uint32, tokens int) (answers, error) {
 		return out, err
 	}
 	return out, s.read(&out)
+}
+
+// stocks are ranks of data parallelism, each with a part of the experts, or one alone.
+type stocks []*stock
+
+// startStocks: so many ranks, one on a processor, several on any.
+func startStocks(ctx context.Context, o options, checkpoint, dtype, kv string, ranks int) (stocks, error) {
+	if ranks == 1 {
+		s, err := startStock(ctx, o, checkpoint, dtype, "0", kv)
+		return stocks{s}, err
+	}
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	_, port, err := net.SplitHostPort(free.Addr().String())
+	if err := errors.Join(err, free.Close()); err != nil {
+		return nil, err
+	}
+	out, errs := make(stocks, ranks), make([]error, ranks)
+	var all sync.WaitGroup
+	for rank := range ranks { // each waits for the others
+		all.Go(func() {
+			out[rank], errs[rank] = startStock(ctx, o, checkpoint, dtype, "", kv, "--ranks", strconv.Itoa(ranks), "--rank", strconv.Itoa(rank), "--port", port)
+		})
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		out.stop()
+		return nil, err
+	}
+	return out, nil
+}
+
+// ask as one does: prompts are dealt out in turn, and the seconds are the slowest rank's.
+func (s stocks) ask(prompts [][]uint32, tokens int) (answers, error) {
+	parts, got, errs := make([][][]uint32, len(s)), make([]answers, len(s)), make([]error, len(s))
+	for i, prompt := range prompts {
+		parts[i%len(s)] = append(parts[i%len(s)], prompt)
+	}
+	var all sync.WaitGroup
+	for rank, one := range s {
+		all.Go(func() { got[rank], errs[rank] = one.ask(parts[rank], tokens) })
+	}
+	all.Wait()
+	out := answers{Tokens: make([][]uint32, len(prompts))}
+	if err := errors.Join(errs...); err != nil {
+		return out, err
+	}
+	for i := range prompts {
+		out.Tokens[i] = got[i%len(s)].Tokens[i/len(s)]
+	}
+	for _, one := range got {
+		out.Seconds = max(out.Seconds, one.Seconds)
+	}
+	return out, nil
+}
+
+func (s stocks) stop() {
+	for _, one := range s {
+		if one != nil {
+			_ = one.in.Close() // all at once: they end together
+		}
+	}
+	for _, one := range s {
+		if one != nil {
+			one.stop()
+		}
+	}
 }
 
 func (s *stock) stop() {

@@ -7,13 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"tangram.dev/e2e/harness"
-	"tangram.dev/e2e/load"
 )
 
 func vllmTransitionCommand() *cobra.Command {
@@ -29,29 +27,6 @@ const (
 	streamsOfVLLM = 6
 	restOfVLLM    = 500 * time.Millisecond // after a transition, before anything else is looked at
 )
-
-// window of serving. What clients saw in it is known when their requests are over.
-type window struct {
-	begin, end time.Time
-	gap        float64 // the longest time that a stream waited for a token, seconds
-	tokens     int
-}
-
-func (w *window) rate() float64 { return float64(w.tokens) / w.end.Sub(w.begin).Seconds() }
-
-// see what a request got in the window. A wait counts also if it began before or ended after; so does that for the first token.
-func (w *window) see(r *load.Result) {
-	last := r.Sent
-	for _, token := range r.Tokens {
-		if token.At.After(w.begin) && last.Before(w.end) {
-			w.gap = max(w.gap, token.At.Sub(last).Seconds())
-		}
-		if token.At.After(w.begin) && !token.At.After(w.end) {
-			w.tokens++
-		}
-		last = token.At
-	}
-}
 
 // vllmTransition bench: six streams decode without a pause on two, then three ranks of vLLM, while these go from two to three, to experts cut over all
 // and back, and to two; before each as long a time without. By clients' clocks: the longest wait for a token, and tokens in a second.
@@ -76,12 +51,11 @@ func vllmTransition(ctx context.Context, o options) error {
 	if _, err := w.Apply(ctx, 2, "Expert", nil, nil); err != nil {
 		return err
 	}
-	end := keepAsking(ctx, w, streamsOfVLLM)
+	end := keepAsking(ctx, w, streamsOfVLLM, 16, 400)
 	defer func() { _ = end() }() // where an error ended the rest
 	if err := sleep(ctx, 3*time.Second); err != nil {
 		return err
 	}
-	type pair struct{ with, without window }
 	found := map[string][]*pair{}
 	for range rounds {
 		for _, s := range steps(2, 1) {
@@ -114,7 +88,7 @@ func vllmTransition(ctx context.Context, o options) error {
 				p.with.see(r)
 				p.without.see(r)
 			}
-			gaps, usual, rates = append(gaps, p.with.gap), append(usual, p.without.gap), append(rates, p.with.rate()/p.without.rate())
+			gaps, usual, rates = append(gaps, max(p.with.gap, p.with.first)), append(usual, max(p.without.gap, p.without.first)), append(rates, p.with.rate()/p.without.rate())
 			served += float64(p.with.tokens)
 			expected += p.without.rate() * p.with.end.Sub(p.with.begin).Seconds()
 		}
@@ -136,41 +110,4 @@ func vllmTransition(ctx context.Context, o options) error {
 	metrics["rate_over_before"], metrics["lost"], metrics["requests"], metrics["tokens"] = served/expected, lost, len(results), tokens
 	return lines.Encode(map[string]any{"bench": "vllm-transition", "value": worst, "ratio": worst, "ceiling": 1, "unit": "longest wait of a stream for a token in a transition over that in as long a time without, medians, the worst transition",
 		"metrics": metrics, "env": map[string]any{"cpus": runtime.NumCPU(), "rounds": rounds, "streams": streamsOfVLLM}})
-}
-
-// keepAsking has so many streams, each with one request after another, until `end` lets the last ones finish and gives all.
-func keepAsking(ctx context.Context, w *harness.World, streams int) (end func() []*load.Result) {
-	const prompt, answer = 16, 400
-	var mu sync.Mutex
-	var results []*load.Result
-	var wait sync.WaitGroup
-	stop := make(chan struct{})
-	stopped := func() bool {
-		select {
-		case <-stop:
-			return true
-		default:
-			return ctx.Err() != nil
-		}
-	}
-	for i := range streams {
-		wait.Go(func() {
-			// Streams do not end together: the first answers have lengths of their own.
-			for n, tokens := 0, answer*(i+1)/streams; !stopped(); n, tokens = n+1, answer {
-				request := load.Request{MaxTokens: tokens, TopP: 1}
-				for j := range prompt {
-					request.Prompt = append(request.Prompt, uint32(1+(i*31+n*17+j*7)%250))
-				}
-				r := client(w).Do(ctx, request)
-				mu.Lock()
-				results = append(results, r)
-				mu.Unlock()
-			}
-		})
-	}
-	return sync.OnceValue(func() []*load.Result {
-		close(stop)
-		wait.Wait()
-		return results
-	})
 }

@@ -39,6 +39,14 @@ class Taken {
   size_t at_ = 0;
 };
 
+// nullptr: the home has no such block.
+const kv::PlacedBlock* Find(const PageStore::Placed& placed, uint32_t home, uint32_t block) {
+  if (home >= placed.size()) return nullptr;
+  const auto before = [](const kv::PlacedBlock& b, uint32_t name) { return b.block < name; };
+  const auto it = std::lower_bound(placed[home].begin(), placed[home].end(), block, before);
+  return it == placed[home].end() || it->block != block ? nullptr : &*it;
+}
+
 // Are these strips of a block all of its lanes, each page once?
 Status CheckLanes(const std::vector<kv::Strip>& strips, const std::vector<HeldMap::Lane>& lanes) {
   auto next = strips.begin();
@@ -64,7 +72,7 @@ Status CheckLanes(const std::vector<kv::Strip>& strips, const std::vector<HeldMa
 PageStore::PageStore(uint32_t total_pages)
     : total_(total_pages), free_(std::make_unique<device::Arena>(total_pages, 1)) {}
 
-Result<PageStore> PageStore::Of(uint32_t total_pages, Blocks blocks) {
+Result<PageStore> PageStore::Of(uint32_t total_pages, ByName blocks) {
   std::vector<device::Extent> used;
   for (const auto& [name, strips] : blocks) {
     for (const kv::Strip& strip : strips) used.push_back(PagesOf(strip));
@@ -83,7 +91,8 @@ Result<std::span<const kv::Strip>> PageStore::Ensure(uint32_t home, uint32_t blo
   const auto it = blocks_.find({home, block});
   if (it != blocks_.end()) return std::span<const kv::Strip>(it->second);
   const uint32_t count = held.PagesPerBlock(home, rank);
-  if (count > free()) {
+  if (count > free_->free_bytes()) DropAhead();
+  if (count > free_->free_bytes()) {
     return Status{Code::kNoMemory, Name(home, block) + " needs " + std::to_string(count) +
                                        " KV pages, " + std::to_string(free()) + " of " +
                                        std::to_string(total_) + " are free"};
@@ -110,6 +119,7 @@ std::span<const kv::Strip> PageStore::Find(uint32_t home, uint32_t block) const 
 }
 
 void PageStore::Drop(uint32_t home, uint32_t block) {
+  ahead_.Drop(free_.get(), home, block);
   const auto it = blocks_.find({home, block});
   if (it == blocks_.end()) return;
   free_->Give(PagesOf(it->second));
@@ -126,23 +136,52 @@ kv::RankState PageStore::State() const {
   return out;
 }
 
-Result<PageStore> PageStore::After(const kv::RankPlan& plan, const HeldMap& held, uint32_t rank,
-                                   std::vector<kv::PageCopy>* copies) const {
+Result<PageStore> PageStore::After(const kv::RankPlan& plan, const Placed& placed,
+                                   const HeldMap& held, uint32_t rank,
+                                   std::vector<kv::PageCopy>* copies, uint64_t* ready) {
   copies->clear();
+  *ready = 0;
+  // Layers of a move, run by run; each copy is taken once.
+  std::vector<std::vector<AheadPages::Found>> runs_of(plan.moves.size());
+  std::vector<bool> used(total_);
+  const auto uses = [&](uint32_t first, uint32_t layers) {
+    const auto begin = used.begin() + first;
+    return std::find(begin, begin + layers, true) != begin + layers;
+  };
   uint64_t pages = 0;
-  for (const kv::Move& move : plan.moves) pages += move.layers;
+  for (size_t i = 0; i < plan.moves.size(); ++i) {
+    const kv::Move& m = plan.moves[i];
+    const kv::PlacedBlock* const block = engine::Find(placed, m.home, m.block);
+    if (block == nullptr) return Status{Code::kInternal, "the KV plan moves an unknown block"};
+    for (uint32_t layer = m.layer, end = m.layer + m.layers; layer < end;) {
+      AheadPages::Found run =
+          ahead_.Find(block->old_home, block->old_block, m.kv_head, layer, end, m.tokens);
+      run.here = run.here && !uses(run.page, run.layers);
+      if (run.here) std::fill_n(used.begin() + run.page, run.layers, true);
+      (run.here ? *ready : pages) += run.layers;
+      layer += run.layers;
+      runs_of[i].push_back(run);
+    }
+  }
   std::vector<device::Extent> runs;
   if (pages > 0) {
+    if (pages > free_->free_bytes()) {
+      ahead_.DropUnless(free_.get(), uses);
+    }
     auto taken = free_->Take(pages);
+    if (!taken.ok() && ahead() > 0) {  // held by copies of which only a part is of use
+      DropAhead();
+      return After(plan, placed, held, rank, copies, ready);
+    }
     if (!taken.ok()) {
       return Status{Code::kNoMemory, "the KV plan brings " + std::to_string(pages) + " pages, " +
-                                         std::to_string(free()) + " are free"};
+                                         std::to_string(free_->free_bytes()) + " are free"};
     }
     free_->Give(*taken);  // they are the next store's
     runs = std::move(*taken);
   }
   // Both are ordered by name.
-  Blocks blocks;
+  ByName blocks;
   auto last = blocks.end();
   const auto strips_of = [&](uint32_t home, uint32_t block) -> std::vector<kv::Strip>& {
     const std::pair name(home, block);
@@ -157,16 +196,25 @@ Result<PageStore> PageStore::After(const kv::RankPlan& plan, const HeldMap& held
         .push_back({k.home, k.block, k.kv_head, k.layer, k.layers, k.page, 1});
   }
   Taken taken(std::move(runs));
-  for (const kv::Move& m : plan.moves) {
+  for (size_t i = 0; i < plan.moves.size(); ++i) {
+    const kv::Move& m = plan.moves[i];
     std::vector<kv::Strip>& strips = strips_of(m.home, m.block);
-    for (uint32_t done = 0; done < m.layers;) {
-      const device::Extent run = taken.Next(m.layers - done);
-      const auto page = static_cast<uint32_t>(run.offset);
-      const auto count = static_cast<uint32_t>(run.length);
-      copies->push_back({m.source_rank, m.source_page + done * m.source_stride, m.source_stride,
-                         page, 1, count, m.tokens});
-      strips.push_back({m.home, m.block, m.kv_head, m.layer + done, count, page, 1});
-      done += count;
+    uint32_t done = 0;
+    for (const AheadPages::Found& found : runs_of[i]) {
+      if (found.here) {
+        strips.push_back({m.home, m.block, m.kv_head, m.layer + done, found.layers, found.page, 1});
+        done += found.layers;
+        continue;
+      }
+      for (const uint32_t end = done + found.layers; done < end;) {
+        const device::Extent run = taken.Next(end - done);
+        const auto page = static_cast<uint32_t>(run.offset);
+        const auto count = static_cast<uint32_t>(run.length);
+        copies->push_back({m.source_rank, m.source_page + done * m.source_stride, m.source_stride,
+                           page, 1, count, m.tokens});
+        strips.push_back({m.home, m.block, m.kv_head, m.layer + done, count, page, 1});
+        done += count;
+      }
     }
   }
   uint32_t home = ~0U;
@@ -183,7 +231,7 @@ Result<PageStore> PageStore::After(const kv::RankPlan& plan, const HeldMap& held
 
 Result<PageStore> PageStore::OnlyOf(uint32_t home, const std::set<uint32_t>& blocks,
                                     uint32_t now) const {
-  Blocks stay;
+  ByName stay;
   for (const auto& [name, strips] : blocks_) {
     if (name.first != home || !blocks.contains(name.second)) continue;
     std::vector<kv::Strip>& renamed = stay[{now, name.second}] = strips;
@@ -201,11 +249,14 @@ Status PageStore::Audit() const {
       count += strip.layers;
     }
   }
+  for (const device::Extent& extent : ahead_.Extents()) owned.push_back(extent);
   const auto rest = device::Arena::Without(total_, 1, std::move(owned));
   if (!rest.ok()) return {Code::kInternal, "KV pages: " + rest.status().message()};
   if ((*rest)->free_bytes() != free_->free_bytes()) {
-    return {Code::kInternal, std::to_string(count) + " KV pages are owned and " +
-                                 std::to_string(free()) + " free, of " + std::to_string(total_)};
+    return {Code::kInternal, std::to_string(count) + " KV pages are owned, " +
+                                 std::to_string(ahead()) + " copied ahead and " +
+                                 std::to_string(free_->free_bytes()) + " free, of " +
+                                 std::to_string(total_)};
   }
   return OkStatus();
 }

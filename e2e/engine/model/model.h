@@ -11,7 +11,7 @@
 //     MlpNorm                  -> n [m, H]
 //     Route                    -> experts and weights [m, top_k]        (MoE layer)
 //     ExpertPartial            -> acc int64 [m, H]; on the owners of each granule run;
-//                                 the kit's exchange adds them (agent/engine/exchange),
+//                                 the kit adds them (agent/engine/rows),
 //                                 AddToResidual
 //     DenseMlp                 -> added to x at home     (layer without experts, shared experts)
 //   Logits                     -> [rows, vocab]; LogitHash, Sample (sampler.h)

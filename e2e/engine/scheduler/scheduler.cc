@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace tangram::engine {
 namespace {
 
-constexpr size_t kMaxIdBytes = 256;
+constexpr size_t kMaxSaltBytes = 256;
+// Of one report, four times a second: 10 KiB.
 
 v1::Refused Refuse(const std::string& request, v1::Refused::Code code, std::string message) {
   v1::Refused out;
@@ -40,6 +42,10 @@ std::string WhatIsWrong(const v1::Submit& submit, const SchedulerLimits& limits)
     return "temperature: it must be 0 or more";
   }
   if (!(submit.top_p() >= 0 && submit.top_p() <= 1)) return "top_p: it must be within 0 and 1";
+  if (submit.cache_salt().size() > kMaxSaltBytes) {
+    return "cache_salt: it has " + std::to_string(submit.cache_salt().size()) + " bytes, " +
+           std::to_string(kMaxSaltBytes) + " are taken";
+  }
   return "";
 }
 
@@ -91,7 +97,8 @@ void Scheduler::Forget(const std::string& request) {
   const auto it = by_id_.find(request);
   const Place place = it->second;
   by_id_.erase(it);
-  for (const uint32_t block : place.at->blocks) blocks_.Unref(block);
+  const std::vector<uint32_t>& blocks = place.at->blocks;
+  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) blocks_.Unref(*block);
   place.list->erase(place.at);
 }
 
@@ -132,7 +139,8 @@ std::vector<uint32_t> Scheduler::SharedPrefix(const Sequence& sequence) const {
   for (uint32_t b = 0; b < most; ++b) {
     const std::optional<uint32_t> block = blocks_.Find(
         parent,
-        std::span(sequence.tokens).subspan(size_t{b} * limits_.block_tokens, limits_.block_tokens));
+        std::span(sequence.tokens).subspan(size_t{b} * limits_.block_tokens, limits_.block_tokens),
+        sequence.submit.cache_salt());
     if (!block) break;
     out.push_back(*block);
     parent = *block;
@@ -143,6 +151,54 @@ std::vector<uint32_t> Scheduler::SharedPrefix(const Sequence& sequence) const {
 uint32_t Scheduler::ReservedBlocks() const {
   uint32_t out = blocks_.live();
   for (const Sequence& sequence : running_) out += sequence.FutureBlocks(limits_.block_tokens);
+  return out;
+}
+
+std::vector<int64_t> Scheduler::Lacking(double share) const {
+  std::vector<int64_t> out;
+  for (uint32_t r = 0; r < held_->ranks(); ++r) {
+    int64_t& pages = out.emplace_back(-static_cast<int64_t>(figures_[r].total_pages * share));
+    for (uint32_t h = 0; h < held_->ranks(); ++h) {
+      const int64_t blocks = int64_t{figures_[h].reserved_blocks} + figures_[h].idle_blocks;
+      pages += held_->PagesPerBlock(h, r) * blocks;
+    }
+  }
+  return out;
+}
+
+uint32_t Scheduler::IdleToGo(uint32_t home, const std::vector<int64_t>& lacking) const {
+  int64_t blocks = 0;
+  for (uint32_t r = 0; r < held_->ranks(); ++r) {
+    const int64_t each = held_->PagesPerBlock(home, r);
+    if (each > 0) blocks = std::max(blocks, (lacking[r] + each - 1) / each);
+  }
+  return static_cast<uint32_t>(std::min<int64_t>(blocks, figures_[home].idle_blocks));
+}
+
+void Scheduler::MakeRoom() {
+  if (blocks_.idle() == 0) return;
+  std::vector<int64_t> lacking = Lacking(1 - limits_.headroom);
+  // All homes find the same. Who has most gives first.
+  std::vector<uint32_t> homes(held_->ranks());
+  std::iota(homes.begin(), homes.end(), 0);
+  std::stable_sort(homes.begin(), homes.end(), [&](uint32_t a, uint32_t b) {
+    return figures_[a].idle_blocks > figures_[b].idle_blocks;
+  });
+  for (const uint32_t home : homes) {
+    const uint32_t blocks = IdleToGo(home, lacking);
+    if (home == rank_) return blocks_.Evict(blocks);
+    for (uint32_t r = 0; r < held_->ranks(); ++r) {
+      lacking[r] -= int64_t{held_->PagesPerBlock(home, r)} * blocks;
+    }
+  }
+}
+
+uint64_t Scheduler::IdlePages() const {
+  if (held_ == nullptr) return 0;
+  uint64_t out = uint64_t{held_->PagesPerBlock(rank_, rank_)} * blocks_.idle();
+  for (uint32_t h = 0; h < figures_.size(); ++h) {
+    if (h != rank_) out += uint64_t{held_->PagesPerBlock(h, rank_)} * figures_[h].idle_blocks;
+  }
   return out;
 }
 
@@ -159,8 +215,10 @@ void Scheduler::Admit(uint64_t step) {
   while (!waiting_.empty() && running_.size() < limits_.max_running) {
     Sequence& head = waiting_.front();
     const std::vector<uint32_t> shared = SharedPrefix(head);
-    const uint32_t need =
-        head.FutureBlocks(limits_.block_tokens) - static_cast<uint32_t>(shared.size());
+    // What is idle is not reserved yet.
+    const auto live = std::count_if(shared.begin(), shared.end(),
+                                    [&](uint32_t block) { return !blocks_.Idle(block); });
+    const uint32_t need = head.FutureBlocks(limits_.block_tokens) - static_cast<uint32_t>(live);
     if (!Fits(need, 1, true)) {
       refused_.push_back(
           {head.gateway,
@@ -185,13 +243,26 @@ void Scheduler::Admit(uint64_t step) {
     counters_.reused_tokens += head.computed;
     running_.splice(running_.end(), waiting_, waiting_.begin());
     by_id_[running_.back().id()].list = &running_;
+    figures_[rank_].reserved_blocks = ReservedBlocks();
+    figures_[rank_].idle_blocks = blocks_.idle();
+    blocks_.Evict(IdleToGo(rank_, Lacking(1 - limits_.headroom)));
+    figures_[rank_].idle_blocks = blocks_.idle();
+    const std::vector<int64_t> lacking = Lacking(1);
+    running_.back().held =
+        std::any_of(lacking.begin(), lacking.end(), [](int64_t pages) { return pages > 0; });
   }
 }
 
 std::vector<Chunk> Scheduler::Next(uint64_t step) {
+  if (held_ != nullptr && figures_.size() == held_->ranks()) {
+    MakeRoom();
+    // All homes know of who was admitted before, and make room now.
+    for (Sequence& sequence : running_) sequence.held = false;
+  }
   Admit(step);
   std::vector<Chunk> out;
   for (Sequence& sequence : running_) {
+    if (sequence.held) continue;
     if (sequence.computed + 1 == sequence.tokens.size()) {
       out.push_back({&sequence, sequence.computed, 1});
     }
@@ -203,7 +274,7 @@ std::vector<Chunk> Scheduler::Next(uint64_t step) {
       limits_.max_batch_tokens > decodes + least ? limits_.max_batch_tokens - decodes : least;
   for (Sequence& sequence : running_) {
     const uint32_t missing = static_cast<uint32_t>(sequence.tokens.size()) - sequence.computed;
-    if (missing <= 1 || left == 0) continue;
+    if (missing <= 1 || left == 0 || sequence.held) continue;
     const uint32_t count = std::min(missing, left);
     out.push_back({&sequence, sequence.computed, count});
     left -= count;
@@ -218,6 +289,7 @@ std::vector<Chunk> Scheduler::Next(uint64_t step) {
 
 HomeFigures Scheduler::Figures() const {
   HomeFigures out;
+  out.idle_blocks = blocks_.idle();
   out.reserved_blocks = ReservedBlocks();
   out.running = static_cast<uint32_t>(running_.size());
   out.waiting = static_cast<uint32_t>(waiting_.size());
@@ -232,10 +304,19 @@ void Scheduler::Computed(const Chunk& chunk) {
       std::clamp(sequence.prompt_tokens(), chunk.start, sequence.computed) - chunk.start;
   counters_.prefill_tokens += prompt;
   counters_.decode_tokens += chunk.count - prompt;
+  Publish(&sequence, chunk.start, sequence.computed);
+}
+
+void Scheduler::Publish(Sequence* sequence, uint32_t start, uint32_t end) {
   const uint32_t size = limits_.block_tokens;
-  for (uint32_t b = chunk.start / size; b < sequence.computed / size; ++b) {
-    blocks_.Publish(sequence.blocks[b], b == 0 ? HomeBlocks::kRoot : sequence.blocks[b - 1],
-                    std::span(sequence.tokens).subspan(size_t{b} * size, size));
+  std::vector<uint32_t>& blocks = sequence->blocks;
+  for (uint32_t b = start / size; b < end / size; ++b) {
+    const uint32_t same = blocks_.Publish(
+        blocks[b], b == 0 ? HomeBlocks::kRoot : blocks[b - 1],
+        std::span(sequence->tokens).subspan(size_t{b} * size, size), sequence->submit.cache_salt());
+    if (same == blocks[b]) continue;
+    blocks_.Ref(same);
+    blocks_.Unref(std::exchange(blocks[b], same));
   }
 }
 
@@ -290,6 +371,12 @@ void Scheduler::Measure(uint64_t now, v1::RankTelemetry* out) const {
   out->set_decode_tokens(counters_.decode_tokens);
 }
 
+void Scheduler::TakePrefixes(v1::Prefixes* out) {
+  out->set_generation(cached_);
+  out->set_block_tokens(limits_.block_tokens);
+  blocks_.TakeNews(CachedPrefixes::kNew, CachedPrefixes::kAgain).AddTo(out);
+}
+
 std::vector<const Sequence*> Scheduler::All(size_t* running) const {
   std::vector<const Sequence*> out;
   for (const Sequence& sequence : running_) out.push_back(&sequence);
@@ -299,18 +386,21 @@ std::vector<const Sequence*> Scheduler::All(size_t* running) const {
 }
 
 void Scheduler::Replace(std::vector<Sequence> running, std::vector<Sequence> waiting,
-                        uint32_t next_block) {
+                        uint32_t next_block, const std::vector<Chain>& idle) {
   running_.clear();
   waiting_.clear();
   by_id_.clear();
-  blocks_ = HomeBlocks(next_block);
+  blocks_ = HomeBlocks(next_block, limits_.prefix_cache);
+  ++cached_;
   for (Sequence& sequence : running) {
     running_.push_back(std::move(sequence));
     Sequence& here = running_.back();
     by_id_[here.id()] = {&running_, std::prev(running_.end())};
     for (const uint32_t block : here.blocks) blocks_.Ref(block);
-    Computed({&here, 0, here.computed});
+    here.held = false;  // the plan has room for all
   }
+  for (Sequence& sequence : running_) Publish(&sequence, 0, sequence.computed);
+  blocks_.Adopt(idle);
   for (Sequence& sequence : waiting) {
     waiting_.push_back(std::move(sequence));
     by_id_[waiting_.back().id()] = {&waiting_, std::prev(waiting_.end())};

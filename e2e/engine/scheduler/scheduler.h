@@ -3,7 +3,9 @@
 // Admission is FIFO and reserves the worst case (prompt + max_tokens) on every rank of the
 // home's groups, so that a running request is never preempted. Homes share those ranks;
 // they take turns by step, on figures that all of them exchanged, so two never give away
-// the same pages. Blocks of a full prefix that a live request has computed are shared.
+// the same pages. Blocks of a full prefix that some request has computed are shared, and stay when
+// the last one that has them ended (idle), in what is not reserved: a request is admitted as if
+// there were none, and they go for it. A home frees its own at once, those of others a step later.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +24,9 @@
 
 namespace tangram::engine {
 
+// Of a request's id.
+inline constexpr size_t kMaxIdBytes = 256;
+
 struct SchedulerLimits {
   uint32_t block_tokens = 16;
   uint32_t max_batch_tokens = 64;  // rows of a step: decodes always, prefill what is left
@@ -32,6 +37,7 @@ struct SchedulerLimits {
   // Share of a rank's pages that admission leaves alone, for the new pages that a flip needs
   // beside the old ones.
   double headroom = 0.25;
+  bool prefix_cache = true;  // blocks may be idle
 };
 
 // What a home tells the others in every step's control exchange.
@@ -39,7 +45,7 @@ struct HomeFigures {
   static constexpr uint64_t kNotBlocked = ~0ull;
 
   uint32_t total_pages = 0;
-  uint32_t free_pages = 0;
+  uint32_t idle_blocks = 0;
   uint32_t reserved_blocks = 0;  // unique live blocks and what running requests may ask for
   uint32_t running = 0;
   uint32_t waiting = 0;
@@ -63,7 +69,7 @@ struct Refusal {
 
 class Scheduler {
  public:
-  explicit Scheduler(SchedulerLimits limits) : limits_(limits) {}
+  explicit Scheduler(SchedulerLimits limits) : limits_(limits), blocks_(0, limits.prefix_cache) {}
 
   // A new layout, or the first. Figures of the homes are unknown until the next exchange.
   void SetLayout(const HeldMap* held, uint32_t rank);
@@ -99,11 +105,24 @@ class Scheduler {
   void Measure(uint64_t now, v1::RankTelemetry* out) const;
 
   uint32_t next_block() const { return blocks_.next(); }
+  uint32_t idle_blocks() const { return blocks_.idle(); }
+  // Pages of this rank with idle blocks of any home: as of the last exchange, but for its own.
+  uint64_t IdlePages() const;
+  // Idle blocks and what they continue, the least recently used ones first.
+  std::vector<Chain> IdleChains() const { return blocks_.IdleChains(); }
+  // Of the blocks that come to be shared, and are no more, for gateways: a bounded part of what is
+  // new since the last call.
+  void TakePrefixes(v1::Prefixes* out);
+  // Of the homes, by rank, as of the last exchange; empty: unknown.
+  const std::vector<HomeFigures>& figures() const { return figures_; }
+  // An idle block of this home, and what continues it, goes.
+  void Evict(uint32_t block) { (void)blocks_.EvictFrom(block); }
 
   // For a flip: all requests, running first (in order), then waiting.
   std::vector<const Sequence*> All(size_t* running) const;
   // Replaces everything by what the plan gave this home. Blocks ids from `next_block` are new.
-  void Replace(std::vector<Sequence> running, std::vector<Sequence> waiting, uint32_t next_block);
+  void Replace(std::vector<Sequence> running, std::vector<Sequence> waiting, uint32_t next_block,
+               const std::vector<Chain>& idle = {});
 
  private:
   using List = std::list<Sequence>;
@@ -118,6 +137,16 @@ class Scheduler {
   // Do other homes take pages on ranks that this home takes pages on?
   bool SharesRanks() const;
   void Admit(uint64_t step);
+  // Pages that each rank lacks if all comes that is reserved, beside what is idle, in this share of
+  // its pages.
+  std::vector<int64_t> Lacking(double share) const;
+  // Blocks of the home that have to go for that, of those that are idle.
+  uint32_t IdleToGo(uint32_t home, const std::vector<int64_t>& lacking) const;
+  // Frees this home's part of the idle blocks in whose place the last exchange wants others. Those
+  // of a flip's headroom are wanted, too: copies ahead of it find free pages.
+  void MakeRoom();
+  // Full blocks of positions [start, end) become sharable.
+  void Publish(Sequence* sequence, uint32_t start, uint32_t end);
   std::vector<uint32_t> SharedPrefix(const Sequence& sequence) const;
   uint32_t ReservedBlocks() const;
   void Forget(const std::string& request);
@@ -127,6 +156,7 @@ class Scheduler {
   uint32_t rank_ = 0;
   std::vector<HomeFigures> figures_;  // [ranks], of the last exchange; empty: unknown
   HomeBlocks blocks_;
+  uint64_t cached_ = 1;  // counts the times that all blocks got other names
   List running_, waiting_;
   std::map<std::string, Place> by_id_;
   std::vector<Refusal> refused_;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "e2e/engine/kv/page_store.h"
 
 namespace tangram::engine {
@@ -38,11 +40,12 @@ struct Fixture {
     return limits;
   }
   std::optional<v1::Refused> Submit(const std::string& id, std::vector<uint32_t> prompt,
-                                    uint32_t tokens) {
+                                    uint32_t tokens, const std::string& salt = "") {
     v1::Submit submit;
     submit.set_request(id);
     submit.mutable_prompt()->Add(prompt.begin(), prompt.end());
     submit.set_max_tokens(tokens);
+    submit.set_cache_salt(salt);
     return scheduler.Submit("gw", submit, ++arrival);
   }
   // One step; every finished position samples token 7.
@@ -102,7 +105,9 @@ TEST(SchedulerTest, WorstCaseIsReservedAndTheQueueIsFifo) {
 }
 
 TEST(SchedulerTest, LiveRequestsShareFullBlocksOfTheirPrefix) {
-  Fixture f;
+  SchedulerLimits limits = Fixture::Limits();
+  limits.prefix_cache = false;
+  Fixture f(1, false, limits);
   ASSERT_FALSE(f.Submit("a", {1, 2, 3, 4, 5, 6, 7, 8}, 8));
   f.Step();
   ASSERT_FALSE(f.Submit("b", {1, 2, 3, 4, 5, 6, 7, 8}, 8));  // its last position is computed
@@ -120,6 +125,30 @@ TEST(SchedulerTest, LiveRequestsShareFullBlocksOfTheirPrefix) {
   EXPECT_TRUE(f.scheduler.Cancel("b"));
   const auto freed = f.scheduler.TakeFreed();
   EXPECT_EQ(std::count(freed.begin(), freed.end(), shared), 1);
+}
+
+// Neither while both run nor after the other ended, and gateways hear of hashes that differ.
+TEST(SchedulerTest, SaltsAreApart) {
+  Fixture f;
+  const std::vector<uint32_t> prompt{1, 2, 3, 4, 5, 6, 7, 8};
+  ASSERT_FALSE(f.Submit("a", prompt, 2, "mine"));
+  f.Step();
+  ASSERT_FALSE(f.Submit("b", prompt, 2, "theirs"));
+  ASSERT_FALSE(f.Submit("c", prompt, 2));
+  while (f.scheduler.running() + f.scheduler.waiting() > 0) f.Step();
+  v1::RankTelemetry told;
+  f.scheduler.Measure(0, &told);
+  EXPECT_EQ(told.reused_tokens(), 0u);
+  v1::Prefixes prefixes;
+  f.scheduler.TakePrefixes(&prefixes);
+  EXPECT_EQ(prefixes.block_tokens(), 4u);
+  const std::set<uint64_t> hashes(prefixes.here().begin(), prefixes.here().end());
+  EXPECT_EQ(hashes.size(), 6u) << "two blocks of each";
+  ASSERT_FALSE(f.Submit("d", prompt, 2, "mine"));
+  f.Step();
+  f.scheduler.Measure(0, &told);
+  EXPECT_EQ(told.reused_tokens(), 4u);
+  EXPECT_TRUE(f.Submit("e", prompt, 2, std::string(257, 's')).has_value());
 }
 
 TEST(SchedulerTest, HomesThatShareRanksTakeTurnsAndLetTheOldestGoFirst) {
@@ -204,11 +233,13 @@ TEST(PageStoreTest, APlanThatLeavesAHoleOrFillsTwiceIsFound) {
   PageStore store(6);
   ASSERT_TRUE(store.Ensure(0, 0, held, 0).ok());
   std::vector<kv::PageCopy> copies;
+  uint64_t ready = 0;
+  const PageStore::Placed placed = {{{5, 0, 0, 4}}};
   kv::RankPlan plan;
   plan.kept.push_back({0, 5, 0, 0, 1, store.Find(0, 0)[0].page, 1, 4});
-  EXPECT_FALSE(store.After(plan, held, 0, &copies).ok()) << "head 1 is missing";
+  EXPECT_FALSE(store.After(plan, placed, held, 0, &copies, &ready).ok()) << "head 1 is missing";
   plan.moves.push_back({0, 5, 1, 0, 1, 0, store.Find(0, 0)[1].page, 1, 4});
-  const auto after = store.After(plan, held, 0, &copies);
+  const auto after = store.After(plan, placed, held, 0, &copies, &ready);
   ASSERT_TRUE(after.ok()) << after.status().message();
   EXPECT_TRUE(after->Audit().ok());
   EXPECT_EQ(after->free(), 4u);
@@ -216,12 +247,13 @@ TEST(PageStoreTest, APlanThatLeavesAHoleOrFillsTwiceIsFound) {
   EXPECT_EQ(copies.size(), 1u);
   EXPECT_NE(copies[0].target_page, copies[0].source_page);
   plan.moves.push_back({0, 5, 1, 0, 1, 0, 1, 1, 4});
-  EXPECT_FALSE(store.After(plan, held, 0, &copies).ok()) << "head 1 twice";
+  EXPECT_FALSE(store.After(plan, placed, held, 0, &copies, &ready).ok()) << "head 1 twice";
   plan.moves.back() = {0, 5, 2, 0, 1, 0, 1, 1, 4};
-  EXPECT_FALSE(store.After(plan, held, 0, &copies).ok()) << "a head that is not held";
+  EXPECT_FALSE(store.After(plan, placed, held, 0, &copies, &ready).ok())
+      << "a head that is not held";
   plan.moves.pop_back();
   plan.moves.back().layers = 5;
-  EXPECT_EQ(store.After(plan, held, 0, &copies).status().code(), Code::kNoMemory);
+  EXPECT_EQ(store.After(plan, placed, held, 0, &copies, &ready).status().code(), Code::kNoMemory);
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ struct Sequence {
   uint32_t computed = 0;         // positions whose KV is written
   std::vector<uint32_t> blocks;  // of the home, in position order
   uint64_t arrival = 0;          // when it came, for FIFO across homes
+  bool held = false;             // admitted: other homes free idle blocks for it first
 
   const std::string& id() const { return submit.request(); }
   uint32_t prompt_tokens() const { return static_cast<uint32_t>(submit.prompt_size()); }

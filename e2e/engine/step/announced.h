@@ -10,9 +10,20 @@
 
 namespace tangram::engine {
 
+// What a rank tells ahead of a flip, while an attempt is staged.
+struct Filled {
+  uint64_t attempt = 0;          // 0: none, and nothing to tell
+  std::vector<uint32_t> blocks;  // of this home, full from now on: never written again
+  // Of a home that gives its requests up: for each of these the rank of the target that it is
+  // promised to. Else empty.
+  std::vector<uint32_t> homes;
+  std::vector<kv::Strip> strips;  // here, of blocks of any home
+};
+
 struct Announced {
   HomeFigures figures;
-  std::vector<uint32_t> freed;
+  Filled filled;
+  std::vector<uint32_t> freed;  // after what was filled
   Batch batch;
 
   Bytes Encode() const;

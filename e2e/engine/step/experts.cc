@@ -4,13 +4,14 @@
 
 namespace tangram::engine {
 
-Result<std::vector<int64_t>> ExpertStage::Compute(StepContext& context, const LayerRoutes& layer,
-                                                  const Arrived& arrived) {
+Result<std::vector<int64_t>> ExpertStage::Compute(StepContext& context,
+                                                  const dispatch::LayerRoutes& layer,
+                                                  const dispatch::Arrived& arrived) {
   const size_t hidden = geometry_.hidden, top_k = geometry_.top_k;
   std::vector<int64_t> partials(arrived.rows * hidden, 0);
   std::vector<std::vector<model::ExpertRow>> by_piece(layer.pieces.size());
   for (size_t i = 0; i < arrived.choices.size(); ++i) {
-    if (arrived.choices[i] == RowMessage::kNone) continue;
+    if (arrived.choices[i] == dispatch::kNone) continue;
     const auto choice = static_cast<uint32_t>(arrived.choices[i]);
     const size_t row = i / top_k;
     for (uint32_t p = layer.pieces_begin[choice]; p < layer.pieces_begin[choice + 1]; ++p) {
@@ -20,7 +21,7 @@ Result<std::vector<int64_t>> ExpertStage::Compute(StepContext& context, const La
   }
   std::vector<Reader::Range> ranges;
   for (size_t p = 0; p < by_piece.size(); ++p) {
-    const LocalPiece& piece = layer.pieces[p];
+    const dispatch::LocalPiece& piece = layer.pieces[p];
     if (by_piece[p].empty()) continue;
     ranges.push_back({piece.data, piece.granule_count * geometry_.granule_bytes});
   }
@@ -59,7 +60,7 @@ Status ExpertStage::Run(StepContext& context, uint32_t layer, std::span<float> x
       Compute(context, exchange_.routes().Layer(ordinal), exchange_.arrived());
   if (!partials.ok()) return partials.status();
   std::vector<int64_t> sums(x.size());
-  TANGRAM_RETURN_IF_ERROR(exchange_.Combine(context.comm, partials->data(), sums.data()));
+  TANGRAM_RETURN_IF_ERROR(exchange_.Combine(partials->data(), sums.data()));
   model::AddToResidual(sums, x);
   return OkStatus();
 }

@@ -33,5 +33,25 @@ TEST(AnnouncedStep, RowsAreCountedWithoutWrapping) {
   EXPECT_FALSE(Sent({{0, kMostRows, blocks}, {0, 1, blocks}}).ok());
 }
 
+TEST(AnnouncedStep, TellsWhatIsFilledAheadOfAFlip) {
+  Announced told;
+  told.filled = {7, {1, 2}, {3, 0}, {{0, 1, 1, 0, 3, 40, 1}, {2, 9, 0, 2, 2, kMax - 5, 5}}};
+  const auto heard = Announced::Decode(told.Encode(), kBlock);
+  ASSERT_TRUE(heard.ok()) << heard.status().message();
+  EXPECT_EQ(heard->filled.attempt, 7u);
+  EXPECT_EQ(heard->filled.blocks, told.filled.blocks);
+  EXPECT_EQ(heard->filled.homes, told.filled.homes);
+  EXPECT_EQ(heard->filled.strips, told.filled.strips);
+  Announced uneven = told;
+  uneven.filled.homes.pop_back();
+  EXPECT_FALSE(Announced::Decode(uneven.Encode(), kBlock).ok());
+  // Pages are counted on from there.
+  for (const kv::Strip& strip : {kv::Strip{0, 1, 1, 0, 0, 40, 1}, kv::Strip{0, 1, 1, 0, 2, kMax, 1},
+                                 kv::Strip{0, 1, 1, kMax, 2, 4, 1}}) {
+    told.filled.strips = {strip};
+    EXPECT_FALSE(Announced::Decode(told.Encode(), kBlock).ok());
+  }
+}
+
 }  // namespace
 }  // namespace tangram::engine

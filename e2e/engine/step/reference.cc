@@ -79,9 +79,9 @@ Backend::Announcement Reference::Announce(uint64_t step) {
   Announced mine;
   mine.figures = scheduler_.Figures();
   mine.figures.total_pages = pages_.total();
-  mine.figures.free_pages = pages_.free();
   mine.figures.executed = experts_.TakeExecuted();
   mine.freed = scheduler_.TakeFreed();
+  if (ahead_) mine.filled = ahead_->Tell(pages_);
   for (const Chunk& chunk : chunks_) {
     mine.batch.items.push_back({chunk.start, chunk.count, chunk.sequence->blocks});
   }
@@ -99,8 +99,12 @@ Status Reference::Heard(const std::vector<Bytes>& texts) {
     homes_.push_back(std::move(*home));
   }
   scheduler_.SetFigures(std::move(figures));
+  for (uint32_t rank = 0; rank < homes_.size(); ++rank) filled_.Hear(rank, homes_[rank].filled);
   for (uint32_t home = 0; home < homes_.size(); ++home) {
-    for (const uint32_t block : homes_[home].freed) pages_.Drop(home, block);
+    for (const uint32_t block : homes_[home].freed) {
+      pages_.Drop(home, block);
+      filled_.Freed(home, block);
+    }
   }
   return OkStatus();
 }
@@ -129,9 +133,13 @@ Status Reference::Compute(const StepInput& input) {
   for (uint32_t home = 0; home < homes_.size(); ++home) {
     const Batch& batch = homes_[home].batch;
     batches.push_back(batch);
-    if (held_.PagesPerBlock(home, me) == 0) continue;
+    const uint32_t each = held_.PagesPerBlock(home, me);
+    if (each == 0) continue;
     for (const BatchItem& item : batch.items) {
       for (const uint32_t block : item.blocks) {
+        if (!pages_.Find(home, block).empty()) continue;
+        if (pages_.MustWait(each)) TakeUp(&input.between);
+        if (ahead_) ahead_->Has({home, block});
         const auto strips = pages_.Ensure(home, block, held_, me);
         if (!strips.ok()) return strips.status();
       }
@@ -210,6 +218,12 @@ Status Reference::Emit(std::span<const float> x, Between& between) {
   for (const Chunk& chunk : chunks_) {
     const bool samples = chunk.Samples();
     scheduler_.Computed(chunk);
+    for (uint32_t b = chunk.start / shape_.block_tokens;
+         ahead_ && b < chunk.sequence->computed / shape_.block_tokens; ++b) {
+      const Sequence& sequence = *chunk.sequence;
+      ahead_->IsFull(sequence.blocks[b], sequence.blocks[0],
+                     sequence.BlocksFor(sequence.reserved_tokens(), shape_.block_tokens));
+    }
     if (!samples) continue;
     const std::string gateway = chunk.sequence->gateway;
     token->set_finish(scheduler_.Append(chunk.sequence, token->token()));  // may end the sequence
@@ -218,15 +232,28 @@ Status Reference::Emit(std::span<const float> x, Between& between) {
   return OkStatus();
 }
 
-void Reference::StepDone() { NotePace(); }
+void Reference::StepDone(bool computed) {
+  if (computed) NotePace();
+  TakeUp(nullptr);
+}
+
+v1::RankTelemetry Reference::told() const {
+  v1::RankTelemetry out;
+  scheduler_.Measure(std::max(Microseconds(), last_arrival_), &out);
+  return out;
+}
 
 void Reference::Measure(v1::Load* load, tg_engine_stats* stats) {
   load->set_running(static_cast<uint32_t>(scheduler_.running()));
   load->set_waiting(static_cast<uint32_t>(scheduler_.waiting()));
-  load->set_kv_free_pages(pages_.free());
+  // Figures of other homes are a step old.
+  load->set_kv_idle_pages(
+      std::min<uint64_t>(scheduler_.IdlePages(), pages_.total() - pages_.free()));
+  load->set_kv_free_pages(pages_.free() + load->kv_idle_pages());
   load->set_kv_pages(pages_.total());
+  scheduler_.TakePrefixes(load->mutable_prefixes());
   v1::RankTelemetry* telemetry = load->mutable_telemetry();
-  scheduler_.Measure(std::max(Microseconds(), last_arrival_), telemetry);
+  *telemetry = told();
   meter_.Fill(telemetry);
   telemetry->set_paced_steps(paced_.counts.steps);
   telemetry->set_pace_overruns(paced_.counts.overruns);

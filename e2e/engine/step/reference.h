@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/engine/ahead/copies.h"
 #include "agent/engine/frontend/sink.h"
 #include "agent/engine/turn/backend.h"
 #include "agent/engine/world/world.h"
@@ -19,6 +20,7 @@
 #include "e2e/engine/step/context.h"
 #include "e2e/engine/step/experts.h"
 #include "e2e/engine/step/meter.h"
+#include "e2e/engine/transition/ahead.h"
 #include "e2e/engine/transition/carry.h"
 #include "e2e/engine/world/reader.h"
 
@@ -36,7 +38,10 @@ class Reference final : public Backend {
 
   const Scheduler& scheduler() const { return scheduler_; }
   const PageStore& pages() const { return pages_; }
+  // Of the requests here.
+  v1::RankTelemetry told() const;
   const PaceCounts& pace_counts() const { return paced_.counts; }
+  const auto& carried() const { return carried_; }
   double pace_imbalance() const { return paced_.imbalance; }
 
   void Submit(const std::string& gateway, v1::Submit submit) override;
@@ -50,7 +55,7 @@ class Reference final : public Backend {
   Announcement Announce(uint64_t step) override;
   Status Heard(const std::vector<Bytes>& texts) override;
   Status Compute(const StepInput& input) override;
-  void StepDone() override;
+  void StepDone(bool computed) override;
 
   // transition.cc
   Bytes Manifest() override;
@@ -58,6 +63,9 @@ class Reference final : public Backend {
               uint64_t* moved) override;
   Result<uint64_t> Bring(uint32_t rank, Between& between) override;
   void Drop() override;
+  void Stage(uint64_t attempt, const Side& to) override;
+  bool Advance() override;
+  void Unstage() override;
   Status Enter(const Epoch& epoch, Entry entry) override;
   void Leave() override;
 
@@ -70,7 +78,8 @@ class Reference final : public Backend {
         dense_(&world->device()),
         pieces_(&world->device()),
         experts_(world->model(), &pieces_),
-        pacer_(options_.pace) {}
+        pacer_(options_.pace),
+        copies_(world) {}
 
   // Has the pages of a step's rows where they are computed with.
   Status BringPages(const std::vector<Batch>& batches);
@@ -92,6 +101,12 @@ class Reference final : public Backend {
     Adopted adopted;
     uint32_t next_block = 0;
   };
+  // Takes up what was being copied ahead; waits for it, and tells the others that this rank lives.
+  void TakeUp(Between* waits);
+  // False: what is to be copied now was not begun.
+  bool BeginCopies();
+  // `pages` take the place of those in force.
+  Status Replace(PageStore pages);
   // What is left after a repair; all requests are kept, and KV where it is this rank's alone.
   Result<Held> Repaired(const Epoch& epoch);
   Status BindModel();
@@ -125,6 +140,13 @@ class Reference final : public Backend {
     std::optional<Held> brought;
   };
   std::optional<Transition> transition_;
+  std::optional<Ahead> ahead_;  // while an attempt is staged
+  Copies copies_;
+  FilledBlocks filled_;
+  // KV that flips carried: bytes copied ahead that counted, bytes copied ahead in all, in flips.
+  struct CarriedBytes {
+    uint64_t used = 0, ahead = 0, flip = 0;
+  } carried_;
 
   struct Paced {
     PacedLayout layout;

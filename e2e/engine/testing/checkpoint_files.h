@@ -13,7 +13,8 @@ namespace tangram::engine::testing {
 
 struct ModelSpec {
   uint32_t layers = 3, hidden = 32, vocab = 97, experts = 10, top_k = 3, query_heads = 6,
-           kv_heads = 2, head_dim = 16, moe_inner = 48, dense_inner = 40, granule_rows = 8;
+           kv_heads = 2, head_dim = 16, moe_inner = 48, dense_inner = 40, granule_rows = 8,
+           positions = 512;
   int dense_layer = 1;  // the one layer without experts; -1: none
 };
 
@@ -92,7 +93,7 @@ inline void WriteCheckpoint(const std::filesystem::path& dir, const ModelSpec& m
                            {"intermediate_size", m.dense_inner},
                            {"decoder_sparse_step", 1},
                            {"mlp_only_layers", nlohmann::json::array()},
-                           {"max_position_embeddings", 512},
+                           {"max_position_embeddings", m.positions},
                            {"rms_norm_eps", 1e-6},
                            {"rope_theta", 10000.0},
                            {"norm_topk_prob", true},

@@ -133,7 +133,22 @@ bool MemoryNet::WaitStopped(const std::vector<std::string>& members, int seconds
   });
 }
 
-Status MemoryNet::Take(const LayoutSpec& spec, bool repair, int seconds) {
+void MemoryNet::SetPause(bool pauses) {
+  std::lock_guard lock(mu_);
+  pauses_ = pauses;
+}
+
+void MemoryNet::SetStaging(const Staging& staging) {
+  const std::lock_guard lock(mu_);
+  staging_ = staging;
+}
+
+Status MemoryNet::Abort(const LayoutSpec& spec, const std::function<bool()>& until) {
+  return Take(spec, false, 20, until);
+}
+
+Status MemoryNet::Take(const LayoutSpec& spec, bool repair, int seconds,
+                       const std::function<bool()>& aborts) {
   std::unique_lock lock(mu_);
   const bool by_agents = epoch_ == 0 || repair;
   ++attempt_;
@@ -155,6 +170,7 @@ Status MemoryNet::Take(const LayoutSpec& spec, bool repair, int seconds) {
     event.leaving = member.target->maps.rank < 0;
     event.repair = repair;
     event.target = &member.target->maps;
+    event.pause_steps = pauses_;
     member.events.push_back(event);
   }
   const auto wait = [&](bool Member::*flag) {
@@ -169,7 +185,10 @@ Status MemoryNet::Take(const LayoutSpec& spec, bool repair, int seconds) {
   for (const std::string& name : all) {
     if (!members_[name].prepared) trouble += name + " " + members_[name].refusal + "; ";
   }
-  if (prepared && trouble.empty()) {
+  if (prepared && trouble.empty() && aborts) {
+    while (!aborts()) (void)changed_.wait_for(lock, std::chrono::milliseconds(1));
+    trouble = "aborted";
+  } else if (prepared && trouble.empty()) {
     if (by_agents) {
       for (const std::string& name : all) {
         Member& member = members_[name];
@@ -310,6 +329,17 @@ bool MemoryWorld::stopped() const {
 Status MemoryWorld::Join(int) { return Commit(); }
 
 Result<uint64_t> MemoryWorld::PullKv(std::span<const tg_kv_move> moves) {
+  {
+    std::lock_guard lock(net_->mu_);
+    if (net_->staging_.flips_fail > 0) {
+      --net_->staging_.flips_fail;
+      return Status{Code::kEngine, "a source failed"};
+    }
+  }
+  return Pull(moves);
+}
+
+Result<uint64_t> MemoryWorld::Pull(std::span<const tg_kv_move> moves) {
   std::lock_guard lock(net_->mu_);
   MemoryNet::Member& me = net_->members_[member_];
   uint64_t bytes = 0;
@@ -327,7 +357,37 @@ Result<uint64_t> MemoryWorld::PullKv(std::span<const tg_kv_move> moves) {
   return bytes;
 }
 
-void MemoryWorld::Count(uint32_t, uint32_t, uint64_t tokens) { routed_ += tokens; }
+Status MemoryWorld::StageKv(std::span<const tg_kv_move> moves) {
+  if (staged_) return {Code::kInvalid, "one at a time"};
+  uint32_t fails = 0;
+  {
+    const std::lock_guard lock(net_->mu_);
+    fails = net_->staging_.fails;
+  }
+  looks_ = 0;
+  staged_ = fails > 0 && ++stagings_ % fails == 0
+                ? Result<uint64_t>(Status{Code::kEngine, "a source failed"})
+                : Pull(moves);
+  return OkStatus();
+}
+
+Result<WorldView::StagedKv> MemoryWorld::KvStaged(int timeout_ms) {
+  if (!staged_) return Status{Code::kInvalid, "nothing is staged"};
+  uint32_t looks = 0;
+  {
+    const std::lock_guard lock(net_->mu_);
+    looks = net_->staging_.looks;
+  }
+  if (timeout_ms == 0 && ++looks_ < looks) return StagedKv{};
+  const Result<uint64_t> bytes = *std::exchange(staged_, std::nullopt);
+  if (!bytes.ok()) return bytes.status();
+  return StagedKv{StagedKv::State::kHere, *bytes};
+}
+
+void MemoryWorld::Count(uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) {
+  routed_ += tokens;
+  routed_by_[{moe_ordinal, expert}] += tokens;
+}
 void MemoryWorld::CountExecuted(uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) {
   executed_[{moe_ordinal, expert}] += tokens;
 }

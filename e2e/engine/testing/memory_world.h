@@ -3,8 +3,10 @@
 // client.h (prepare, equal words, commit; joiners after they saw the epoch begin).
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -49,6 +51,17 @@ class MemoryNet {
   Status Flip(const LayoutSpec& spec, int seconds = 20);
   // Has a member stand still, as its agent does when a fence leaves it out.
   void Stop(const std::string& member);
+  // How pulls ahead go: told to be over at the n-th look, each n-th fails (0: none does). And of
+  // those in flips so many fail before one does not.
+  struct Staging {
+    uint32_t looks = 1, fails = 0, flips_fail = 0;
+  };
+  void SetStaging(const Staging& staging);
+  // Whether attempts from now on want no step computed.
+  void SetPause(bool pauses);
+  // Prepares for this layout, as a flip does, and ends the attempt without one when `until` says
+  // so.
+  Status Abort(const LayoutSpec& spec, const std::function<bool()>& until);
   // Takes the members of `spec`, all stopped, on without the others.
   Status Repair(const LayoutSpec& spec, int seconds = 20);
   // Waits until each of these stands still.
@@ -66,7 +79,8 @@ class MemoryNet {
     bool prepared = false, flipped = false, stopped = false;
     std::string refusal;
   };
-  Status Take(const LayoutSpec& spec, bool repair, int seconds);
+  Status Take(const LayoutSpec& spec, bool repair, int seconds,
+              const std::function<bool()>& aborts = nullptr);
   std::shared_ptr<Maps> Build(const LayoutSpec& spec, uint64_t epoch, const std::string& member);
 
   const model::Checkpoint* checkpoint_;
@@ -77,7 +91,8 @@ class MemoryNet {
   std::vector<std::shared_ptr<Maps>> keep_;
   LayoutSpec spec_;
   uint64_t epoch_ = 0, attempt_ = 0;
-  bool armed_ = false;
+  bool armed_ = false, pauses_ = false;
+  Staging staging_;
 };
 
 class MemoryWorld final : public WorldView {
@@ -96,26 +111,40 @@ class MemoryWorld final : public WorldView {
   void Decline(const std::string&) override {}
   Status Commit() override;
   void Stop(bool keep_word) override;
+  void Missed(std::span<const tg_missed>) override {}
   void SetUnreachable(std::span<const uint32_t>) override {}
   bool stopped() const override;
   Status Join(int timeout_ms) override;
   Result<uint64_t> PullKv(std::span<const tg_kv_move> moves) override;
+  Result<uint64_t> Pull(std::span<const tg_kv_move> moves);
+  Status StageKv(std::span<const tg_kv_move> moves) override;
+  Result<StagedKv> KvStaged(int timeout_ms) override;
   void StepDone() override {}
   void Count(uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) override;
   void CountExecuted(uint32_t moe_ordinal, uint32_t expert, uint64_t tokens) override;
-  void Report(const tg_engine_stats&) override {}
+  void Report(const tg_engine_stats& stats) override {
+    all_free_ = stats.kv_free_pages == stats.kv_pages;
+    ++reports_;
+  }
+  uint64_t reports() const { return reports_; }
+  bool all_free() const { return all_free_; }  // as the last report had it
   uint64_t routed() const { return routed_; }
   // By (MoE ordinal, expert); read it when the engine has stopped.
   const std::map<std::pair<uint32_t, uint32_t>, uint64_t>& executed() const { return executed_; }
+  const std::map<std::pair<uint32_t, uint32_t>, uint64_t>& routed_by() const { return routed_by_; }
 
  private:
+  std::atomic<uint64_t> reports_{0};
+  std::atomic<bool> all_free_{false};
   MemoryNet* net_;
   std::string member_;
   std::unique_ptr<device::Device> device_;  // of the host: plain memory is in its reach
   tg_model model_{};
   std::vector<tg_tensor> dense_;
+  std::optional<Result<uint64_t>> staged_;  // what KvStaged will say
+  uint32_t stagings_ = 0, looks_ = 0;       // pulls ahead so far; looks at the one under way
   uint64_t routed_ = 0;
-  std::map<std::pair<uint32_t, uint32_t>, uint64_t> executed_;
+  std::map<std::pair<uint32_t, uint32_t>, uint64_t> routed_by_, executed_;
 };
 
 }  // namespace tangram::engine::testing

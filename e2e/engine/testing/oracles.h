@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "e2e/engine/model/oracle.h"
@@ -54,7 +56,7 @@ inline void ExpectOracles(TestWorld& world, const model::Checkpoint& checkpoint,
   }
 }
 
-// At rest nothing holds a page any more.
+// At rest no request is left, and no page is lost.
 inline void ExpectAllFree(TestWorld& world) {
   world.Stop();
   EXPECT_EQ(world.Failure(), "");
@@ -64,6 +66,26 @@ inline void ExpectAllFree(TestWorld& world) {
     EXPECT_EQ(rank->engine->reference().scheduler().running() +
                   rank->engine->reference().scheduler().waiting(),
               0u);
+  }
+}
+
+// And when what was freed last was told to all, in a step without work, what is not free is idle.
+inline void ExpectNothingHeld(TestWorld& world) {
+  const auto given_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  for (const auto& rank : world.ranks) {
+    const tg_maps* maps = rank->world->maps();
+    if (rank->stop || maps == nullptr || maps->rank < 0) continue;  // it was killed, or left
+    const uint64_t before = rank->world->reports();
+    while (rank->world->reports() < before + 2 || !rank->world->all_free()) {
+      if (std::chrono::steady_clock::now() > given_up) break;  // what follows tells
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  ExpectAllFree(world);
+  for (const auto& rank : world.ranks) {
+    const Reference& engine = rank->engine->reference();
+    EXPECT_EQ(engine.pages().free() + engine.scheduler().IdlePages(), engine.pages().total())
+        << rank->world->member() << ": " << engine.scheduler().idle_blocks() << " idle blocks";
   }
 }
 

@@ -1,15 +1,97 @@
 #include "e2e/engine/transition/carry.h"
 
 #include <algorithm>
+#include <set>
+#include <string>
 
 #include "agent/kv/cover.h"
 
 namespace tangram::engine {
+namespace {
+
+using BlockNames = std::set<std::pair<uint32_t, uint32_t>>;  // home, block
+
+// The idle chains of all homes in turn, the most recently used ones first.
+std::vector<std::pair<uint32_t, uint32_t>> InTurn(const std::vector<RankManifest>& manifests) {
+  std::vector<std::pair<uint32_t, uint32_t>> out;
+  size_t most = 0;
+  for (const RankManifest& manifest : manifests) most = std::max(most, manifest.idle.size());
+  for (size_t i = 1; i <= most; ++i) {
+    for (uint32_t home = 0; home < manifests.size(); ++home) {
+      const size_t count = manifests[home].idle.size();
+      if (i <= count) out.emplace_back(home, static_cast<uint32_t>(count - i));
+    }
+  }
+  return out;
+}
+
+// Of what a rank has: those that run, then its chains.
+int32_t PromiseOf(const RankManifest& manifest, size_t i) {
+  return i < manifest.promised.size() ? manifest.promised[i] : -1;
+}
+
+// Of a rank's pages, those of the blocks are free.
+kv::RankState Without(const BlockNames& blocks, const kv::RankState& state) {
+  kv::RankState out;
+  out.total_pages = state.total_pages;
+  uint64_t free = state.free_pages;
+  for (const kv::Strip& strip : state.strips) {
+    if (blocks.contains({strip.home, strip.block})) {
+      free += strip.layers;
+    } else {
+      out.strips.push_back(strip);
+    }
+  }
+  out.free_pages = static_cast<uint32_t>(std::min<uint64_t>(free, UINT32_MAX));
+  return out;
+}
+
+// The plan for the requests of `only` and the first `count` of `idle`.
+Result<Carrying> PlanWith(const kv::Input& only, const std::vector<RankManifest>& manifests,
+                          const std::vector<std::pair<uint32_t, uint32_t>>& idle, size_t count) {
+  Carrying out;
+  out.input = only;
+  out.idle.assign(idle.begin(), idle.begin() + static_cast<ptrdiff_t>(count));
+  BlockNames used, unused;
+  for (const auto& [home, chain] : out.idle) {
+    const std::vector<uint32_t>& blocks = manifests[home].idle[chain].blocks;
+    kv::Request& request = out.input.requests.emplace_back();
+    // No request has an id so long.
+    request.id = std::string(kMaxIdBytes, '/') + std::to_string(home) + "/" + std::to_string(chain);
+    request.home = home;
+    request.length = request.reserved =
+        static_cast<uint32_t>(blocks.size()) * only.shape.block_tokens;
+    request.blocks = blocks;
+    request.idle = true;
+    request.promised = PromiseOf(manifests[home], manifests[home].running.size() + chain);
+  }
+  for (const kv::Request& request : out.input.requests) {
+    for (const uint32_t block : request.blocks) used.emplace(request.home, block);
+  }
+  for (const auto& [home, chain] : idle) {
+    for (const uint32_t block : manifests[home].idle[chain].blocks) {
+      if (!used.contains({home, block})) unused.emplace(home, block);
+    }
+  }
+  for (kv::RankState& state : out.input.ranks) state = Without(unused, state);
+  out.evicted.assign(unused.begin(), unused.end());
+  Result<kv::Plan> plan = kv::MakePlan(out.input);
+  if (!plan.ok()) return plan.status();
+  out.plan = std::move(*plan);
+  return out;
+}
+
+// Do the requests of `without` go to the same homes?
+bool SameHomes(const kv::Plan& with, const kv::Plan& without) {
+  return std::equal(without.requests.begin(), without.requests.end(), with.requests.begin(),
+                    [](const auto& a, const auto& b) { return a.home == b.home; });
+}
+
+}  // namespace
 
 Result<Carrying> PlanCarry(const kv::Shape& shape, const Side& from, const Side& to,
                            std::vector<RankManifest>* manifests) {
-  Carrying out;
-  kv::Input& input = out.input;
+  kv::Input input;
   input.shape = shape;
   input.old_groups = from.groups;
   input.new_groups = to.groups;
@@ -29,14 +111,30 @@ Result<Carrying> PlanCarry(const kv::Shape& shape, const Side& from, const Side&
       request.blocks = sequence.blocks;
     };
     RankManifest& manifest = (*manifests)[r];
-    for (const Sequence& sequence : manifest.running) add(sequence, sequence.reserved_tokens());
+    for (size_t i = 0; i < manifest.running.size(); ++i) {
+      add(manifest.running[i], manifest.running[i].reserved_tokens());
+      input.requests.back().promised = PromiseOf(manifest, i);
+    }
     // Who waits has nothing and reserves nothing yet, but needs a home.
     for (const Sequence& sequence : manifest.waiting) add(sequence, 0);
     input.ranks.push_back(std::move(manifest.pages));
   }
-  Result<kv::Plan> plan = kv::MakePlan(input);
-  if (!plan.ok()) return plan.status();
-  out.plan = std::move(*plan);
+  const std::vector<std::pair<uint32_t, uint32_t>> idle = InTurn(*manifests);
+  Result<Carrying> out = PlanWith(input, *manifests, idle, 0);
+  if (!out.ok() || idle.empty()) return out;
+  const kv::Plan without = out->plan;
+  // As many as fit: all of them, most often.
+  for (size_t fits = 0, most = idle.size(), count = most; fits < most;
+       count = fits + (most - fits + 1) / 2) {
+    Result<Carrying> more = PlanWith(input, *manifests, idle, count);
+    if (!more.ok() && more.status().code() != Code::kNoMemory) return more;
+    if (more.ok() && SameHomes(more->plan, without)) {
+      out = std::move(more);
+      fits = count;
+    } else {
+      most = count - 1;
+    }
+  }
   return out;
 }
 
@@ -88,11 +186,11 @@ Result<uint64_t> PullPages(WorldView& world, KvMemory& kv, const std::vector<kv:
   return bytes;
 }
 
-Adopted AdoptOf(const kv::Plan& plan, std::vector<RankManifest> manifests, uint32_t rank) {
+Adopted AdoptOf(const Carrying& carrying, std::vector<RankManifest> manifests, uint32_t rank) {
   Adopted out;
   size_t next = 0;
   const auto take = [&](Sequence& sequence, std::vector<Sequence>* to) {
-    const kv::Placement& placement = plan.requests[next++];
+    const kv::Placement& placement = carrying.plan.requests[next++];
     if (placement.home != rank) return;
     sequence.blocks = placement.blocks;
     to->push_back(std::move(sequence));
@@ -101,6 +199,13 @@ Adopted AdoptOf(const kv::Plan& plan, std::vector<RankManifest> manifests, uint3
     for (Sequence& sequence : manifest.running) take(sequence, &out.running);
     for (Sequence& sequence : manifest.waiting) take(sequence, &out.waiting);
   }
+  for (const auto& [home, chain] : carrying.idle) {
+    const kv::Placement& placement = carrying.plan.requests[next++];
+    if (placement.home != rank) continue;
+    Chain& came = manifests[home].idle[chain];
+    out.idle.push_back({placement.blocks, std::move(came.tokens), std::move(came.salt)});
+  }
+  std::reverse(out.idle.begin(), out.idle.end());
   return out;
 }
 

@@ -18,8 +18,15 @@ namespace tangram::engine {
 struct Carrying {
   kv::Input input;
   kv::Plan plan;
+  // Which idle chains come along, (old home, chain of its manifest), in the order of the plan's
+  // requests after all that somebody waits for: the most recently used ones first.
+  std::vector<std::pair<uint32_t, uint32_t>> idle;
+  // Idle blocks that do not, (old home, block): the plan counts their pages as free.
+  std::vector<std::pair<uint32_t, uint32_t>> evicted;
 };
-// Takes the pages of the manifests. kNoMemory: it does not fit now, and every rank finds so.
+// Takes the pages of the manifests. Of what is idle as much comes along as has room beside the
+// requests, which go where they would go without. kNoMemory: these do not fit now, and every rank
+// finds so.
 Result<Carrying> PlanCarry(const kv::Shape& shape, const Side& from, const Side& to,
                            std::vector<RankManifest>* manifests);
 // The part of `rank` of the new layout, with what all ranks know alike: proven by the cover check.
@@ -39,11 +46,12 @@ Result<uint64_t> PullPages(WorldView& world, KvMemory& kv, const std::vector<kv:
                            const std::vector<kv::PageCopy>& copies,
                            const std::function<void()>& between);
 
-// The sequences that the plan gives to `rank` of the new layout.
+// The sequences and idle chains that the plan gives to `rank` of the new layout.
 struct Adopted {
   std::vector<Sequence> running;
   std::vector<Sequence> waiting;
+  std::vector<Chain> idle;  // the least recently used one first
 };
-Adopted AdoptOf(const kv::Plan& plan, std::vector<RankManifest> manifests, uint32_t rank);
+Adopted AdoptOf(const Carrying& carrying, std::vector<RankManifest> manifests, uint32_t rank);
 
 }  // namespace tangram::engine

@@ -40,44 +40,75 @@ bool Decode(ByteReader* reader, uint64_t count, bool runs, std::vector<Sequence>
   return true;
 }
 
+bool Decode(ByteReader* reader, uint32_t block_tokens, std::vector<Chain>* out) {
+  for (uint64_t left = reader->Get<uint64_t>(); left > 0 && reader->ok(); --left) {
+    Chain& chain = out->emplace_back();
+    chain.blocks = reader->GetVector<uint32_t>();
+    chain.tokens = reader->GetVector<uint32_t>();
+    chain.salt = reader->GetString();
+    if (chain.blocks.empty() || chain.tokens.size() != chain.blocks.size() * block_tokens) {
+      return false;
+    }
+  }
+  return reader->ok();
+}
+
 Bytes Encode(std::span<const Sequence* const> running, std::span<const Sequence* const> waiting,
-             const kv::RankState& state) {
+             std::span<const Chain> idle, const kv::RankState& state,
+             const std::vector<int32_t>& promised) {
   ByteWriter writer;
   writer.Put<uint64_t>(running.size());
   writer.Put<uint64_t>(waiting.size());
   for (const Sequence* sequence : running) Encode(*sequence, &writer);
   for (const Sequence* sequence : waiting) Encode(*sequence, &writer);
+  writer.Put<uint64_t>(idle.size());
+  for (const Chain& chain : idle) {
+    writer.PutVector(chain.blocks);
+    writer.PutVector(chain.tokens);
+    writer.PutString(chain.salt);
+  }
   writer.Put(state.total_pages);
   writer.Put(state.free_pages);
   writer.PutVector(state.strips);
+  writer.PutVector(promised);
   return writer.Take();
 }
 
 }  // namespace
 
-Bytes EncodeManifest(const Scheduler& scheduler, const PageStore& pages) {
+Bytes EncodeManifest(const Scheduler& scheduler, const PageStore& pages,
+                     const std::function<int32_t(std::span<const uint32_t>)>& promised) {
   size_t running = 0;
   const std::vector<const Sequence*> all = scheduler.All(&running);
-  return Encode(std::span(all).first(running), std::span(all).subspan(running), pages.State());
+  const std::vector<Chain> idle = scheduler.IdleChains();
+  std::vector<int32_t> homes;
+  for (size_t i = 0; i < running; ++i) homes.push_back(promised(all[i]->blocks));
+  for (const Chain& chain : idle) homes.push_back(promised(chain.blocks));
+  return Encode(std::span(all).first(running), std::span(all).subspan(running), idle, pages.State(),
+                homes);
 }
 
 Bytes EncodeManifest(const RankManifest& manifest) {
   std::vector<const Sequence*> running, waiting;
   for (const Sequence& sequence : manifest.running) running.push_back(&sequence);
   for (const Sequence& sequence : manifest.waiting) waiting.push_back(&sequence);
-  return Encode(running, waiting, manifest.pages);
+  return Encode(running, waiting, manifest.idle, manifest.pages, manifest.promised);
 }
 
-Result<RankManifest> DecodeManifest(const Bytes& bytes) {
+Result<RankManifest> DecodeManifest(const Bytes& bytes, uint32_t block_tokens) {
   ByteReader reader(bytes);
   RankManifest out;
   const uint64_t running = reader.Get<uint64_t>(), waiting = reader.Get<uint64_t>();
-  const bool ok =
-      Decode(&reader, running, true, &out.running) && Decode(&reader, waiting, false, &out.waiting);
+  const bool ok = Decode(&reader, running, true, &out.running) &&
+                  Decode(&reader, waiting, false, &out.waiting) &&
+                  Decode(&reader, block_tokens, &out.idle);
   out.pages.total_pages = reader.Get<uint32_t>();
   out.pages.free_pages = reader.Get<uint32_t>();
   out.pages.strips = reader.GetVector<kv::Strip>();
-  if (!ok || !reader.done()) return Status{Code::kInternal, "malformed manifest"};
+  out.promised = reader.GetVector<int32_t>();
+  const bool each =
+      out.promised.empty() || out.promised.size() == out.running.size() + out.idle.size();
+  if (!ok || !each || !reader.done()) return Status{Code::kInternal, "malformed manifest"};
   return out;
 }
 

@@ -40,6 +40,30 @@ Side MakeSide(uint32_t ranks, uint32_t shared_layers) {
   return out;
 }
 
+// Chains that begin as a request or another chain does, or anew.
+void Idle(FuzzedDataProvider& in, const HeldMap& held, uint32_t home, RankManifest* manifest,
+          std::vector<PageStore>* pages) {
+  uint32_t next = 100;
+  for (uint32_t i = in.ConsumeIntegralInRange<uint32_t>(0, 3); i > 0; --i) {
+    Chain chain;
+    if (!manifest->idle.empty() && in.ConsumeBool()) {
+      chain.blocks = {manifest->idle.back().blocks[0]};
+    } else if (!manifest->running.empty() && manifest->running[0].computed >= kBlock) {
+      chain.blocks = {manifest->running[0].blocks[0]};
+    }
+    for (uint32_t b = in.ConsumeIntegralInRange<uint32_t>(1, 3); b > 0; --b) {
+      chain.blocks.push_back(next++);
+    }
+    for (const uint32_t block : chain.blocks) {
+      for (uint32_t r = 0; r < pages->size(); ++r) {
+        if (held.PagesPerBlock(home, r) > 0) (void)(*pages)[r].Ensure(home, block, held, r);
+      }
+    }
+    chain.tokens.resize(chain.blocks.size() * kBlock);
+    manifest->idle.push_back(std::move(chain));
+  }
+}
+
 // Requests at every home, and their blocks' pages on all ranks that hold heads of theirs.
 std::vector<RankManifest> Sound(FuzzedDataProvider& in, const Side& side) {
   std::vector<RankManifest> out(side.members.size());
@@ -70,6 +94,7 @@ std::vector<RankManifest> Sound(FuzzedDataProvider& in, const Side& side) {
       }
     }
   }
+  for (uint32_t home = 0; home < out.size(); ++home) Idle(in, held, home, &out[home], &pages);
   for (size_t r = 0; r < out.size(); ++r) out[r].pages = pages[r].State();
   return out;
 }
@@ -88,7 +113,7 @@ T* One(FuzzedDataProvider& in, std::vector<T>* of) {
 void Damage(FuzzedDataProvider& in, RankManifest* manifest) {
   Sequence* sequence = One(in, in.ConsumeBool() ? &manifest->running : &manifest->waiting);
   kv::Strip* strip = One(in, &manifest->pages.strips);
-  switch (in.ConsumeIntegralInRange(0, 12)) {
+  switch (in.ConsumeIntegralInRange(0, 13)) {
     case 0:
       if (sequence != nullptr) sequence->computed = Number(in);
       return;
@@ -106,6 +131,9 @@ void Damage(FuzzedDataProvider& in, RankManifest* manifest) {
       return;
     case 5:
       if (sequence != nullptr && !sequence->blocks.empty()) sequence->blocks[0] = Number(in);
+      return;
+    case 13:
+      if (Chain* chain = One(in, &manifest->idle)) chain->blocks[0] = Number(in);
       return;
     case 6:
       manifest->pages.free_pages = Number(in);
@@ -159,7 +187,7 @@ void Plan(const Side& from, const Side& to, std::vector<RankManifest> manifests)
     requests += manifest.running.size() + manifest.waiting.size();
   }
   for (uint32_t rank = 0; rank < to.members.size(); ++rank) {
-    const Adopted adopted = AdoptOf(carrying->plan, manifests, rank);
+    const Adopted adopted = AdoptOf(*carrying, manifests, rank);
     requests -= adopted.running.size() + adopted.waiting.size();
     for (const Sequence& sequence : adopted.running) {
       Want(sequence.computed < sequence.tokens.size(), "a position that is not known");
@@ -167,6 +195,12 @@ void Plan(const Side& from, const Side& to, std::vector<RankManifest> manifests)
       Want(sequence.reserved_tokens() > sequence.tokens.size(), "tokens beyond the reservation");
       for (const uint32_t block : sequence.blocks) {
         Want(block < carrying->plan.next_block[rank], "a block that would be given again");
+      }
+    }
+    for (const Chain& chain : adopted.idle) {
+      Want(!chain.blocks.empty() && chain.tokens.size() == chain.blocks.size() * kBlock, "a chain");
+      for (const uint32_t block : chain.blocks) {
+        Want(block < carrying->plan.next_block[rank], "an idle block that would be given again");
       }
     }
     for (const Sequence& sequence : adopted.waiting) {
@@ -185,8 +219,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   FuzzedDataProvider in(data, size);
   if (in.ConsumeBool()) {
     const auto rest = in.ConsumeRemainingBytes<uint8_t>();
-    const auto decoded = DecodeManifest(rest);
-    if (decoded.ok() && !DecodeManifest(EncodeManifest(*decoded)).ok()) std::abort();
+    const auto decoded = DecodeManifest(rest, kBlock);
+    if (decoded.ok() && !DecodeManifest(EncodeManifest(*decoded), kBlock).ok()) std::abort();
     return 0;
   }
   const Side from =
@@ -197,7 +231,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   while (in.remaining_bytes() > 0) Damage(in, One(in, &manifests));
   // As the others read them: what no scheduler could have does not come so far.
   for (RankManifest& manifest : manifests) {
-    auto read = DecodeManifest(EncodeManifest(manifest));
+    auto read = DecodeManifest(EncodeManifest(manifest), kBlock);
     if (!read.ok()) return 0;
     manifest = std::move(*read);
   }

@@ -22,13 +22,17 @@ bool HomeOnly(const std::vector<kv::LayerGroups>& groups, uint32_t rank) {
 
 }  // namespace
 
-Bytes Reference::Manifest() { return EncodeManifest(scheduler_, pages_); }
+Bytes Reference::Manifest() {
+  return EncodeManifest(scheduler_, pages_, [this](std::span<const uint32_t> blocks) {
+    return ahead_ ? ahead_->PromiseOf(blocks) : -1;
+  });
+}
 
 Status Reference::Plan(const Side& from, const Side& to, const std::vector<Bytes>& manifests,
                        uint64_t* moved) {
   Transition next;
   for (const Bytes& bytes : manifests) {
-    Result<RankManifest> manifest = DecodeManifest(bytes);
+    Result<RankManifest> manifest = DecodeManifest(bytes, shape_.block_tokens);
     if (!manifest.ok()) return manifest.status();
     next.manifests.push_back(std::move(*manifest));
   }
@@ -36,6 +40,12 @@ Status Reference::Plan(const Side& from, const Side& to, const std::vector<Bytes
   if (!carrying.ok()) return carrying.status();
   next.carrying = std::move(*carrying);
   next.to = to;
+  // All ranks find the same, and nothing comes of what goes: not even if all stay.
+  for (const auto& [home, block] : next.carrying.evicted) {
+    if (home == epoch_->rank) scheduler_.Evict(block);
+    pages_.Drop(home, block);
+    filled_.Freed(home, block);
+  }
   *moved = next.carrying.plan.requests_moved;
   transition_ = std::move(next);
   return OkStatus();
@@ -48,7 +58,10 @@ Result<uint64_t> Reference::Bring(uint32_t rank, Between& between) {
   if (!part.ok()) return part.status();
   const HeldMap held(t.to.groups, shape_, static_cast<uint32_t>(t.to.members.size()));
   std::vector<kv::PageCopy> copies;
-  Result<PageStore> pages = pages_.After(*part, held, rank, &copies);
+  TakeUp(&between);
+  uint64_t ready = 0;
+  Result<PageStore> pages =
+      pages_.After(*part, t.carrying.plan.blocks, held, rank, &copies, &ready);
   if (!pages.ok()) return pages.status();
   const model::KvRow row = config_->kv_row();
   std::vector<kv::Format> sources;
@@ -59,9 +72,94 @@ Result<uint64_t> Reference::Bring(uint32_t rank, Between& between) {
       PullPages(*world_, *kv_, sources, PoolOf(shape_, row, pages->total()), epoch_->rank, copies,
                 [&] { between.Lives(); });
   if (!bytes.ok()) return bytes.status();
-  t.brought.emplace(Held{std::move(*pages), AdoptOf(t.carrying.plan, std::move(t.manifests), rank),
+  t.brought.emplace(Held{std::move(*pages), AdoptOf(t.carrying, std::move(t.manifests), rank),
                          t.carrying.plan.next_block[rank]});
-  return *bytes;
+  const uint64_t used = ready * shape_.block_tokens * shape_.head_token_bytes;
+  carried_.used += used;
+  carried_.flip += *bytes;
+  if (ahead_) {
+    spdlog::info(
+        "KV: {} bytes are here ahead of the flip, {} came in it, {} blocks found no room; of all "
+        "flips: {} pulls, {} of them failed, {} put off",
+        used, *bytes, ahead_->short_of_room, copies_.pulls(), copies_.failed(), copies_.put_off());
+  }
+  spdlog::info("KV: the fullest home has {:.2f} times the mean", t.carrying.plan.lopsided);
+  return used + *bytes;
+}
+
+void Reference::Stage(uint64_t attempt, const Side& to) {
+  const uint64_t page_bytes = uint64_t{shape_.block_tokens} * shape_.head_token_bytes;
+  Ahead::Limits limits;
+  limits.pages = static_cast<uint32_t>(std::max<uint64_t>(1, Copies::kAtOnce / page_bytes));
+  std::vector<uint64_t> reserved;
+  for (const HomeFigures& home : scheduler_.figures()) reserved.push_back(home.reserved_blocks);
+  ahead_.emplace(attempt, limits, shape_, epoch_->side, to, epoch_->rank, reserved);
+  copies_.Restart();
+  for (const BlockName& name : pages_.Blocks()) ahead_->Has(name);
+  std::set<uint32_t> full;
+  const auto tell = [&](std::span<const uint32_t> blocks, size_t most) {
+    for (const uint32_t block : blocks) {
+      if (!full.insert(block).second) continue;
+      ahead_->IsFull(block, blocks[0], static_cast<uint32_t>(most));
+    }
+  };
+  size_t running = 0;
+  for (const Sequence* sequence : scheduler_.All(&running)) {
+    tell(std::span(sequence->blocks).first(sequence->computed / shape_.block_tokens),
+         sequence->BlocksFor(sequence->reserved_tokens(), shape_.block_tokens));
+  }
+  const std::vector<Chain> idle = scheduler_.IdleChains();
+  for (auto chain = idle.rbegin(); chain != idle.rend(); ++chain) {
+    tell(chain->blocks, chain->blocks.size());
+  }
+}
+
+bool Reference::Advance() {
+  if (!ahead_) return true;
+  ahead_->Look(&filled_);
+  if (copies_.MayBegin() && !BeginCopies()) {
+    pages_.Came(false);
+    ahead_->Came(false);
+  }
+  return copies_.given_up() || !ahead_->behind();
+}
+
+bool Reference::BeginCopies() {
+  const std::vector<kv::PageCopy> copies = ahead_->Next(held_, filled_, &pages_);
+  if (copies.empty()) return true;
+  std::vector<tg_kv_move> moves;
+  const kv::Format mine = PoolOf(shape_, config_->kv_row(), pages_.total());
+  // Ranks of an engine have regions of one size or another, all of this format.
+  const kv::Format any = PoolOf(shape_, config_->kv_row(), UINT32_MAX);
+  const Status told =
+      kv::TellMoves([&](uint32_t) { return &any; }, mine, copies,
+                    [&](const kv::ByteMove& move) {
+                      moves.push_back({move.source_rank, move.source, move.target, move.length});
+                      return OkStatus();
+                    });
+  if (told.ok()) return copies_.Begin(moves);
+  copies_.Failed(told);
+  return false;
+}
+
+void Reference::TakeUp(Between* waits) {
+  const std::optional<bool> came = copies_.TakeUp(waits);
+  if (!came) return;
+  carried_.ahead = copies_.bytes();
+  pages_.Came(*came);
+  if (ahead_) ahead_->Came(*came);
+}
+
+void Reference::Unstage() {
+  ahead_.reset();
+  filled_.Clear();
+  pages_.DropAhead();
+}
+
+Status Reference::Replace(PageStore pages) {
+  TANGRAM_RETURN_IF_ERROR(pages.TakeOver(pages_));
+  pages_ = std::move(pages);
+  return OkStatus();
 }
 
 void Reference::Drop() { transition_.reset(); }
@@ -84,6 +182,10 @@ Result<Reference::Held> Reference::Repaired(const Epoch& epoch) {
     sequence.computed = 0;
     sequence.blocks.clear();
     out.adopted.waiting.push_back(std::move(sequence));
+  }
+  if (keeps) out.adopted.idle = scheduler_.IdleChains();
+  for (const Chain& chain : out.adopted.idle) {
+    blocks.insert(chain.blocks.begin(), chain.blocks.end());
   }
   Result<PageStore> pages = PageStore(pages_.total());
   if (keeps) pages = pages_.OnlyOf(epoch_->rank, blocks, epoch.rank);
@@ -116,24 +218,25 @@ Status Reference::Enter(const Epoch& epoch, Entry entry) {
   Result<PacedLayout> paced =
       PaceFor(*epoch.maps, true);  // what may be refused was, when it was prepared
   if (!paced.ok()) return paced.status();
-  Result<Routes> routes = Routes::Of(*epoch.maps, world_->model());
+  Result<dispatch::Routes> routes = dispatch::Routes::Of(*epoch.maps, world_->model());
   if (!routes.ok()) return routes.status();
   TANGRAM_RETURN_IF_ERROR(BindModel());
-  experts_.Enter(std::make_shared<const Routes>(std::move(*routes)));
+  experts_.Enter(std::make_shared<const dispatch::Routes>(std::move(*routes)));
   paced_.layout = std::move(*paced);
   paced_.imbalance = 1;
   paced_.ended = Paced::Ended::kUnpaced;
   meter_.Enter(epoch.number());
   epoch_ = &epoch;
   held_ = HeldMap(epoch.side.groups, shape_, epoch.maps->world_size);
-  if (held) pages_ = std::move(held->pages);
+  Unstage();
+  if (held) TANGRAM_RETURN_IF_ERROR(Replace(std::move(held->pages)));
   kv_->Forget();
   pieces_.Forget();
   TANGRAM_RETURN_IF_ERROR(pages_.Audit());
   scheduler_.SetLayout(&held_, epoch.rank);
   if (held) {
     scheduler_.Replace(std::move(held->adopted.running), std::move(held->adopted.waiting),
-                       held->next_block);
+                       held->next_block, held->adopted.idle);
   }
   return OkStatus();
 }
@@ -146,7 +249,8 @@ void Reference::Leave() {
   pieces_.Forget();
   experts_.Enter(nullptr);
   kv_->Forget();
-  pages_ = PageStore(pages_.total());
+  Unstage();
+  (void)Replace(PageStore(pages_.total()));  // all of it is free: nothing is in the way
   scheduler_.SetLayout(nullptr, 0);
   scheduler_.Replace({}, {}, 0);
 }

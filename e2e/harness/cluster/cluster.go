@@ -25,7 +25,9 @@ type Options struct {
 	MemoryPerNode string
 	// Archives of images that nodes get beside ours, paths below Root.
 	Archives []string
-	Say      func(format string, args ...any)
+	// Values of the chart, e.g. "replicas=2".
+	Values []string
+	Say    func(format string, args ...any)
 }
 
 // Cluster that is up.
@@ -104,7 +106,10 @@ func Up(ctx context.Context, o Options) (*Cluster, error) {
 func (c *Cluster) install(ctx context.Context) error {
 	args := []string{"upgrade", "--install", "tangram", filepath.Join(c.o.Root, "charts/tangram"), "--kubeconfig", c.Kube.Kubeconfig,
 		"-n", SystemNamespace, "--create-namespace", "--wait", "--timeout", "3m"}
-	return c.o.run(ctx, c.o.tool("helm"), append(args, "--set", "images.tag="+imageTag)...)
+	for _, value := range append([]string{"images.tag=" + imageTag}, c.o.Values...) {
+		args = append(args, "--set", value)
+	}
+	return c.o.run(ctx, c.o.tool("helm"), args...)
 }
 
 // Down takes down the cluster of a folder, also one that is half up, or not there.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 )
@@ -18,14 +19,18 @@ const imageTag = "dev"
 type image struct {
 	name     string   // agent: tangram.dev/agent:dev
 	programs []string // paths under the repository
+	files    []string // likewise, each at /share/<its name>
 }
+
+// paceTable says how long steps last on accelerators, for engines that are to have a clock (docs/telemetry.md).
+const paceTable = "build/images/pace.json"
 
 var images = []image{
 	// The hook is copied into containers of any image, so it is a static program beside the agent.
-	{"agent", []string{"build/cxx/agent/server/tangram-agent", "build/cxx/agent/server/tangram-hook"}},
-	{"engine", []string{"build/cxx/e2e/engine/tangram-engine"}},
-	{"operator", []string{"build/images/bin/tangram-operator"}},
-	{"gateway", []string{"build/images/bin/tangram-gateway"}},
+	{name: "agent", programs: []string{"build/cxx/agent/server/tangram-agent", "build/cxx/agent/server/tangram-hook"}},
+	{name: "engine", programs: []string{"build/cxx/e2e/engine/tangram-engine"}, files: []string{paceTable}},
+	{name: "operator", programs: []string{"build/images/bin/tangram-operator"}},
+	{name: "gateway", programs: []string{"build/images/bin/tangram-gateway"}},
 }
 
 // Images gives the archives of all images under build/images, assembled anew where a program changed.
@@ -42,6 +47,9 @@ func Images(ctx context.Context, o Options) ([]string, error) {
 		"-o", filepath.Join(dir, "bin")+"/", "./cmd/tangram-operator", "./cmd/tangram-gateway"); err != nil {
 		return nil, err
 	}
+	if err := writePaceTable(ctx, o); err != nil {
+		return nil, err
+	}
 	var archives []string
 	for _, i := range images {
 		archive := filepath.Join(dir, i.name+".tar")
@@ -52,6 +60,10 @@ func Images(ctx context.Context, o Options) ([]string, error) {
 		for _, p := range i.programs {
 			program := filepath.Join(o.Root, p)
 			inputs, args = append(inputs, program), append(args, program+":/bin/"+filepath.Base(p))
+		}
+		for _, p := range i.files {
+			file := filepath.Join(o.Root, p)
+			inputs, args = append(inputs, file), append(args, file+":/share/"+filepath.Base(p))
 		}
 		sum, err := fingerprint(inputs...)
 		if err != nil {
@@ -70,6 +82,15 @@ func Images(ctx context.Context, o Options) ([]string, error) {
 		}
 	}
 	return archives, nil
+}
+
+// writePaceTable as a user would.
+func writePaceTable(ctx context.Context, o Options) error {
+	table, err := exec.CommandContext(ctx, o.tool("tangram"), "pace-table", "--model", "Qwen3-30B-A3B", "--engine", "trtllm", "--ranks", "6").Output()
+	if err != nil {
+		return fmt.Errorf("tangram pace-table: %w", err)
+	}
+	return os.WriteFile(filepath.Join(o.Root, paceTable), table, 0o644) //nolint:gosec // pods do not run as root
 }
 
 // current says whether the archive is there and was made of these inputs.

@@ -55,9 +55,29 @@ func main() {
 			RunE: func(c *cobra.Command, _ []string) error {
 				return bench.PolicyUnseen(c.OutOrStdout(), c.ErrOrStderr(), os.Getenv("DATE"), quick)
 			}},
+		&cobra.Command{Use: "policy-hybrids", Short: "latencies under the calibrated policy with hybrids to choose, over those with modes Expert and Tensor alone", Args: cobra.NoArgs,
+			RunE: func(c *cobra.Command, _ []string) error {
+				return bench.PolicyHybrids(c.OutOrStdout(), c.ErrOrStderr(), quick)
+			}},
+		&cobra.Command{Use: "width", Short: "attainment and rank-hours under the policy of the width, beside scalers of replicas", Args: cobra.NoArgs,
+			RunE: func(c *cobra.Command, _ []string) error {
+				return bench.Width(c.OutOrStdout(), c.ErrOrStderr(), quick)
+			}},
+		&cobra.Command{Use: "slo-dynamics", Short: "attainment of an SLO over time when the load steps, by ways to change the width", Args: cobra.NoArgs,
+			RunE: func(c *cobra.Command, _ []string) error {
+				return bench.SLODynamics(c.OutOrStdout(), c.ErrOrStderr(), quick)
+			}},
+		&cobra.Command{Use: "kv-overhead", Short: "memory that readiness to switch costs, and KV in a flip, of two models on 8 GPUs", Args: cobra.NoArgs,
+			RunE: func(c *cobra.Command, _ []string) error {
+				return bench.KVOverhead(c.OutOrStdout(), c.ErrOrStderr(), quick)
+			}},
 		&cobra.Command{Use: "rollout", Short: "makespan of batches that only fall, of the better mode over ours", Args: cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
 				return bench.Rollout(c.OutOrStdout(), c.ErrOrStderr(), quick)
+			}},
+		&cobra.Command{Use: "crossover", Short: "requests at which modes cross by measured kernels; what it costs to choose by 256, or by a learned cost model", Args: cobra.NoArgs,
+			RunE: func(c *cobra.Command, _ []string) error {
+				return bench.Crossover(c.OutOrStdout(), c.ErrOrStderr(), quick)
 			}},
 	)
 	root.AddCommand(plotsCommand(), cudaModelCommand(quick))

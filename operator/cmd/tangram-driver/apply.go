@@ -19,10 +19,10 @@ import (
 
 func applyCommand() *cobra.Command {
 	var file, mode, placement, logLevel string
-	var ranks int
+	var ranks, run int
 	var shapes []string
 	var spare uint32
-	var asJSON bool
+	var asJSON, fromCheckpoint, pause bool
 	limits := driver.DefaultLimits
 	c := &cobra.Command{
 		Use: "apply", Short: "brings the world to a shape", Args: cobra.NoArgs,
@@ -31,6 +31,10 @@ func applyCommand() *cobra.Command {
 			want, err := wanted(ranks, mode, shapes, placement, spare)
 			if err != nil {
 				return usageError{err}
+			}
+			want.FromCheckpoint, want.PauseSteps = fromCheckpoint, pause
+			if run < 1 {
+				return usageError{fmt.Errorf("--run %d: a permit is for at least 1 flip", run)}
 			}
 			var level slog.Level
 			if err := level.UnmarshalText([]byte(logLevel)); err != nil {
@@ -45,7 +49,7 @@ func applyCommand() *cobra.Command {
 				return err
 			}
 			defer done()
-			d.Limits = limits
+			d.Limits, d.Run = limits, run
 			out := printer{out: cmd.OutOrStdout(), json: asJSON}
 			d.Hooks = driver.Hooks{Progress: out.event, Save: driver.SaveTo(d.Store)}
 			record, err := d.Apply(cmd.Context(), want)
@@ -55,10 +59,13 @@ func applyCommand() *cobra.Command {
 	f := c.Flags()
 	f.StringVar(&file, "world-file", "", "JSON: world, agents, store, tls")
 	f.IntVar(&ranks, "ranks", 0, "ranks of the world")
-	f.StringVar(&mode, "mode", "Expert", "Expert or Tensor")
-	f.StringArrayVar(&shapes, "layer-shape", nil, "LAYERS=g/t, e.g. 0-2=1/4: expert and attention group sizes of these layers; repeatable")
+	f.StringVar(&mode, "mode", "Expert", "Expert, Tensor or Hybrid")
+	f.StringArrayVar(&shapes, "layer-shape", nil, "LAYERS=g/t, e.g. 0-2=1/4: expert and attention group sizes of these layers, whatever the mode; repeatable")
 	f.StringVar(&placement, "placement", "", placementHelp)
 	f.Uint32Var(&spare, "spare-banks", 1, "of a first layout: layers that one flip may rewrite")
+	f.BoolVar(&fromCheckpoint, "from-checkpoint", false, "for benches: what a rank lacks is read from the checkpoint, also where other ranks hold it")
+	f.BoolVar(&pause, "pause-steps", false, "engines compute nothing while a flip is prepared and taken (strategy Fast)")
+	f.IntVar(&run, "run", driver.DefaultRun, "most flips under one permit; 1: each has its own")
 	f.BoolVar(&asJSON, "json-progress", false, "events and the record as JSON lines")
 	f.StringVar(&logLevel, "log-level", "info", "debug, info, warn, error")
 	f.DurationVar(&limits.Engines, "engines-timeout", limits.Engines, "to wait for engines to attach")
@@ -85,6 +92,9 @@ func wanted(ranks int, mode string, shapes []string, placement string, spare uin
 		if err := parseShape(s, want.Shape.Layers); err != nil {
 			return want, fmt.Errorf("--layer-shape %q: %w", s, err)
 		}
+	}
+	if m == layout.Hybrid && len(shapes) == 0 {
+		return want, errors.New("--mode Hybrid needs --layer-shape, e.g. 0-2=1/4: which groups the layers have; those that none names are as in Expert")
 	}
 	if placement != "" {
 		want.Shape.Placement, err = readPlacement(placement, ranks, m)

@@ -51,6 +51,7 @@ func TestExitCodes(t *testing.T) {
 		{"no flags", 2, `"ranks", "world-file" not set`, []string{"apply"}},
 		{"an argument too many", 2, "unknown command", []string{"status", "--world-file", good, "x"}},
 		{"width 0", 2, "--ranks 0", []string{"apply", "--world-file", good, "--ranks", "0"}},
+		{"a hybrid of nothing", 2, "--mode Hybrid needs --layer-shape", []string{"keep", "--world-file", good, "--ranks", "2", "--mode", "Hybrid"}},
 		{"a mode", 2, `"Diagonal" is neither Expert nor Tensor`, []string{"apply", "--world-file", good, "--ranks", "1", "--mode", "Diagonal"}},
 		{"a shape", 2, `--layer-shape "3-1=1/1"`, []string{"apply", "--world-file", good, "--ranks", "1", "--layer-shape", "3-1=1/1"}},
 		{"a log level", 2, "--log-level", []string{"apply", "--world-file", good, "--ranks", "1", "--log-level", "loud"}},

@@ -28,6 +28,7 @@ type flags struct {
 	seeds, discover                                                        []string
 	tls                                                                    pki.Files
 	lostAfter                                                              time.Duration
+	byLoad                                                                 bool
 	limits                                                                 gateway.Limits
 	drain                                                                  gateway.Drain
 }
@@ -57,6 +58,7 @@ func run() int {
 	p.StringVar(&f.readyFile, "ready-file", "", "JSON with the real addresses")
 	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn, error")
 	p.DurationVar(&f.lostAfter, "lost-after", 10*time.Second, "a session down for so long is lost")
+	p.BoolVar(&f.byLoad, "place-by-load", false, "place requests by load alone, and not where the beginning of their prompt is cached")
 	p.DurationVar(&f.drain.LameDuck, "lame-duck", 0, "at SIGTERM, be unready and answer for so long, until nobody sends requests here any more")
 	p.DurationVar(&f.drain.Grace, "grace", 5*time.Second, "then running requests have so long to end")
 	p.Int64Var(&f.limits.Body, "max-body-bytes", 16<<20, "of one request")
@@ -92,7 +94,7 @@ func serve(ctx context.Context, f flags) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	pool := gateway.NewPool(gateway.Options{World: f.world, Gateway: f.name, Seeds: f.seeds, Discover: f.discover, TLS: config,
-		LostAfter: f.lostAfter, Log: log, Metrics: gateway.NewMetrics(registry, f.model)})
+		LostAfter: f.lostAfter, ByLoadAlone: f.byLoad, Log: log, Metrics: gateway.NewMetrics(registry, f.model)})
 	defer pool.Close()
 	registry.MustRegister(gateway.NewWorldMetrics(pool, f.model))
 	clients, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.listen)

@@ -13,14 +13,18 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"tangram.dev/operator/internal/controller"
+	"tangram.dev/operator/internal/custommetrics"
 	"tangram.dev/operator/internal/world"
 )
 
@@ -31,7 +35,11 @@ type flags struct {
 	namespaces                              []string
 	elect                                   bool
 	certificates                            controller.Certificates
+	custom                                  customMetrics
 }
+
+// customMetrics that this operator serves.
+type customMetrics struct{ address, service, secret string }
 
 // closeWithin is what running flips get at the end of the process.
 const closeWithin = 20 * time.Second
@@ -68,6 +76,9 @@ func run() int {
 	p.DurationVar(&f.certificates.Authority, "authority-validity", 365*24*time.Hour, "of the authority of a world; it is replaced when two thirds are over")
 	p.DurationVar(&f.certificates.Certificate, "certificate-validity", 30*24*time.Hour, "of the certificates that it signs; they are replaced when two thirds are over")
 	p.DurationVar(&f.certificates.Load, "certificate-load-time", 5*time.Minute, "until all processes have loaded a Secret that changed; more than the kubelet's sync period")
+	p.StringVar(&f.custom.address, "custom-metrics-bind-address", "0", "host:port of custom.metrics.k8s.io, for the API server of the cluster; 0: not served")
+	p.StringVar(&f.custom.service, "custom-metrics-service", "", "in --own-namespace, which the APIService names")
+	p.StringVar(&f.custom.secret, "custom-metrics-secret", "", "in --own-namespace, for the authority of its certificates; it must be there, and may be empty")
 	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn, error")
 	for _, name := range []string{"agent-image", "engine-image", "gateway-image"} {
 		if err := root.MarkFlagRequired(name); err != nil {
@@ -118,6 +129,15 @@ func serve(ctx context.Context, f flags, log *slog.Logger) error {
 	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 		return err
 	}
+	if f.custom.address != "0" {
+		served, err := serveCustomMetrics(config, f, r, log)
+		if err != nil {
+			return err
+		}
+		if err := mgr.Add(served); err != nil {
+			return err
+		}
+	}
 	// Runs while this process leads; ended before the lease is given up.
 	if err := mgr.Add(leading{worlds}); err != nil {
 		return err
@@ -134,4 +154,19 @@ func (l leading) Start(ctx context.Context) error {
 	defer cancel()
 	l.worlds.CloseAll(ending)
 	return nil
+}
+
+func serveCustomMetrics(config *rest.Config, f flags, worlds custommetrics.Worlds, log *slog.Logger) (*custommetrics.Server, error) {
+	for name, value := range map[string]string{"custom-metrics-service": f.custom.service, "custom-metrics-secret": f.custom.secret, "own-namespace": f.ownNamespace} {
+		if value == "" {
+			return nil, fmt.Errorf("--%s is missing, and --custom-metrics-bind-address needs it", name)
+		}
+	}
+	live, err := client.New(config, client.Options{})
+	if err != nil {
+		return nil, err
+	}
+	return &custommetrics.Server{Address: f.custom.address, Config: config, Kubeconfig: os.Getenv(clientcmd.RecommendedConfigPathEnvVar), Worlds: worlds, Log: log,
+		Trust: &custommetrics.Trust{Client: live, Namespace: f.ownNamespace, Secret: f.custom.secret, Host: f.custom.service + "." + f.ownNamespace + ".svc",
+			Validity: f.certificates.Validity, Load: f.certificates.Load}}, nil
 }

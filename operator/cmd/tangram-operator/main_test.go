@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,19 +21,26 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"tangram.dev/operator/internal/controller"
+	"tangram.dev/operator/internal/custommetrics"
+	"tangram.dev/operator/internal/pki"
 
 	api "tangram.dev/api/v1alpha1"
 )
 
-// startServer is a kube-apiserver of this test's own, with a kubeconfig for it in KUBECONFIG.
+// startServer is a kube-apiserver of this test's own, with a kubeconfig for it in KUBECONFIG. It proves to servers behind it who it is.
 func startServer(t *testing.T) client.Client {
 	t.Helper()
 	root := filepath.Join("..", "..", "..") // of the folder that go test starts a test in
@@ -47,6 +55,13 @@ func startServer(t *testing.T) client.Client {
 		}
 	}
 	env := &envtest.Environment{BinaryAssetsDirectory: assets, ErrorIfCRDPathMissing: true, CRDDirectoryPaths: []string{filepath.Join(root, "charts", "tangram", "crds")}}
+	front, err := pki.OpenFolder(t.TempDir(), "front-proxy")
+	require.NoError(t, err)
+	proves, err := front.Issue("driver", "driver", nil)
+	require.NoError(t, err)
+	env.ControlPlane.GetAPIServer().Configure().Set("requestheader-client-ca-file", proves.CA).Set("requestheader-allowed-names", "driver").
+		Set("requestheader-username-headers", "X-Remote-User").Set("requestheader-group-headers", "X-Remote-Group").Set("requestheader-extra-headers-prefix", "X-Remote-Extra-").
+		Set("proxy-client-cert-file", proves.Cert).Set("proxy-client-key-file", proves.Key)
 	config, err := env.Start()
 	t.Cleanup(func() { require.NoError(t, env.Stop()) })
 	require.NoError(t, err)
@@ -108,7 +123,8 @@ func get(ctx context.Context, url, token string) (string, error) {
 // The program leads, answers its probes, shows metrics, and gives its lease back at the end.
 func TestServe(t *testing.T) {
 	c := startServer(t)
-	f := flags{images: controller.Images{Agent: "agent:test", Engine: "engine:test", Gateway: "gateway:test"}, metrics: freePort(t), health: freePort(t), elect: true, ownNamespace: "default"}
+	f := flags{images: controller.Images{Agent: "agent:test", Engine: "engine:test", Gateway: "gateway:test"}, metrics: freePort(t), health: freePort(t), elect: true, ownNamespace: "default",
+		custom: behindTheServer(t, c)}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	done := make(chan error, 1)
@@ -150,6 +166,7 @@ func TestServe(t *testing.T) {
 		body, err := get(t.Context(), "https://"+f.metrics+"/metrics", prometheus)
 		return err == nil && strings.Contains(body, `tangram_operator_world_wanted_ranks{name="w",namespace="default"} 2`)
 	}, time.Minute, 50*time.Millisecond, "metrics of its own")
+	customMetricsAreServed(t)
 	select {
 	case err := <-done:
 		t.Fatalf("it ended: %v", err)
@@ -165,11 +182,58 @@ func TestServe(t *testing.T) {
 	require.Empty(t, holder(), "the next one need not wait for the lease to run out")
 }
 
+// behindTheServer is what the chart makes, so that the API server asks this process for custom metrics.
+func behindTheServer(t *testing.T, c client.Client) customMetrics {
+	t.Helper()
+	out := customMetrics{address: freePort(t), service: "custom", secret: "custom"}
+	_, port, err := net.SplitHostPort(out.address)
+	require.NoError(t, err)
+	number, err := strconv.Atoi(port)
+	require.NoError(t, err)
+	at := metav1.ObjectMeta{Namespace: "default", Name: "custom"}
+	require.NoError(t, c.Create(t.Context(), &corev1.Secret{ObjectMeta: at}))
+	require.NoError(t, c.Create(t.Context(), &corev1.Service{ObjectMeta: at, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"}}))
+	require.NoError(t, c.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": map[string]any{"name": custommetrics.APIService},
+		"spec": map[string]any{"group": "custom.metrics.k8s.io", "version": "v1beta2", "groupPriorityMinimum": int64(100), "versionPriority": int64(100),
+			"service": map[string]any{"namespace": "default", "name": "custom", "port": int64(number)}}}}))
+	return out
+}
+
+// customMetricsAreServed by way of the API server, which trusts this process by the certificate that it made, to whom the cluster lets have them.
+func customMetricsAreServed(t *testing.T) {
+	t.Helper()
+	config, err := ctrl.GetConfig()
+	require.NoError(t, err)
+	const group = "/apis/custom.metrics.k8s.io/v1beta2"
+	ask := func(user, path string) (string, error) {
+		as := rest.CopyConfig(config)
+		as.Impersonate.UserName = user
+		c, err := kubernetes.NewForConfig(as)
+		require.NoError(t, err)
+		text, err := c.RESTClient().Get().AbsPath(path).Do(t.Context()).Raw()
+		return string(text), err
+	}
+	const autoscaler, metric = "system:serviceaccount:kube-system:horizontal-pod-autoscaler", group + "/namespaces/default/moedeployments.serving.tangram.dev/w/tangram_operator_world_requests"
+	require.Eventually(t, func() bool {
+		text, err := ask("", group)
+		return err == nil && strings.Contains(text, "moedeployments.serving.tangram.dev/tangram_operator_world_requests")
+	}, time.Minute, 50*time.Millisecond, "the API server lists them")
+	text, err := ask(autoscaler, metric)
+	require.True(t, apierrors.IsServiceUnavailable(err), "%v", err)
+	require.Contains(t, text, "MoEDeployment default/w: no gateway runs yet")
+	_, err = ask(autoscaler, strings.Replace(metric, "/w/", "/none/", 1))
+	require.True(t, apierrors.IsNotFound(err), "%v", err)
+	_, err = ask("system:serviceaccount:default:stranger", metric)
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+}
+
 func TestItSaysWhatIsWrong(t *testing.T) {
 	_, err := newLog("loud")
 	require.ErrorContains(t, err, "--log-level")
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
-	require.ErrorContains(t, serve(t.Context(), flags{}, slog.New(slog.DiscardHandler)), "no cluster to talk to")
+	require.ErrorContains(t, serve(t.Context(), flags{custom: customMetrics{address: "0"}}, slog.New(slog.DiscardHandler)), "no cluster to talk to")
+	_, err = serveCustomMetrics(nil, flags{custom: customMetrics{address: ":1", service: "s", secret: "s"}}, nil, nil)
+	require.ErrorContains(t, err, "--own-namespace is missing")
 	for _, folder := range []string{"run/node", "/run/../etc", "/run/node/", "/"} {
 		require.ErrorContains(t, serve(t.Context(), flags{nodeFolder: folder}, slog.New(slog.DiscardHandler)), "--node-folder")
 	}

@@ -42,24 +42,28 @@ func TestTheExampleLoadIsAsMade(t *testing.T) {
 	require.Equal(t, string(want), string(got))
 }
 
-// Outputs are what testdata says, and docs/placement.md quotes those that it tells of whole.
+// Outputs are what testdata says, and a page of the docs quotes whole those that it tells of.
 func TestGoldenOutputs(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join(docs, "placement.md"))
-	require.NoError(t, err)
+	const placement, experiments, simulator, nowhere = "placement.md", "experiments.md", "simulator.md", ""
 	for _, c := range []struct {
-		name   string
-		inDocs bool
-		args   string
+		name string
+		page string
+		args string
 	}{
-		{"balance", true, "balance --load docs/placement/loads.json --ranks 4 --redundant-experts 4 --price 0.002"},
-		{"balance-capped", true, "balance --load docs/placement/loads.json --ranks 4 --redundant-experts 4 --price 0.002 --max-moves 6"},
-		{"balance-dear", true, "balance --load docs/placement/loads.json --ranks 4 --redundant-experts 4 --price 0.5"},
-		{"balance-budget", true, "balance --load docs/placement/loads.json --ranks 4 --budget-curve 16 --expert-bytes 9437184 --block-bytes 1572864 --kv-blocks 400 --kv-demand 360 --loss-per-block 0.002 --moe-seconds 0.012 --other-seconds 0.008 --lines 1"},
-		{"balance-full.json", false, "balance --load docs/placement/loads.json --ranks 4 --slots 5 --nodes 2 --mode full -o json"},
-		{"balance.yaml", false, "balance --load docs/placement/loads.json --ranks 2 --demand last --max-moves 3 -o yaml"},
-		{"plan-resize", true, "plan --geometry Qwen3-30B-A3B --from-ranks 4 --ranks 6 --lines 4"},
-		{"plan-switch", false, "plan -f charts/tangram/samples/moedeployment.yaml --geometry Qwen3-30B-A3B --from-ranks 4 --from-mode Tensor --lines 4"},
-		{"plan-resize.json", false, "plan --geometry gpt-oss-20b --from-ranks 2 --ranks 1 -o json"},
+		{"balance", placement, "balance --load docs/placement/loads.json --ranks 4 --redundant-experts 4 --price 0.002"},
+		{"balance-capped", placement, "balance --load docs/placement/loads.json --ranks 4 --redundant-experts 4 --price 0.002 --max-moves 6"},
+		{"balance-dear", placement, "balance --load docs/placement/loads.json --ranks 4 --redundant-experts 4 --price 0.5"},
+		{"balance-budget", placement, "balance --load docs/placement/loads.json --ranks 4 --budget-curve 16 --expert-bytes 9437184 --block-bytes 1572864 --kv-blocks 400 --kv-demand 360 --loss-per-block 0.002 --moe-seconds 0.012 --other-seconds 0.008 --lines 1"},
+		{"balance-full.json", nowhere, "balance --load docs/placement/loads.json --ranks 4 --slots 5 --nodes 2 --mode full -o json"},
+		{"balance.yaml", nowhere, "balance --load docs/placement/loads.json --ranks 2 --demand last --max-moves 3 -o yaml"},
+		{"plan-resize", placement, "plan --geometry Qwen3-30B-A3B --from-ranks 4 --ranks 6 --lines 4"},
+		{"plan-switch", nowhere, "plan -f charts/tangram/samples/moedeployment.yaml --geometry Qwen3-30B-A3B --from-ranks 4 --from-mode Tensor --lines 4"},
+		{"plan-resize.json", nowhere, "plan --geometry gpt-oss-20b --from-ranks 2 --ranks 1 -o json"},
+		{"simulate-width", simulator, "simulate --rates 240x10,600x45,600x10 --prompt 1500 --output 150 --model Qwen3-30B-A3B --rank-gb 48 --truth trtllm --ranks 3 --policy Expert,width --min-ranks 2 --max-ranks 8 --ttft 2 --tpot 0.05"},
+		{"recommend-redundant", simulator, "simulate recommend --rates 60x150 --prompt 1000 --output 100 --model Qwen3-30B-A3B --truth sglang --ttft 0.5 --tpot 0.05 --ranks 8 --expert-skew 2 --redundant-experts 8"},
+		{"crossover", experiments, "simulate crossover --routing balanced,power_law_1.2 --context 512,2048,8192"},
+		{"crossover-small", experiments, "simulate crossover --model Qwen3-30B-A3B --ranks 4"},
+		{"crossover-steps", experiments, "simulate crossover --truth vllm --steps"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			args := strings.Fields(strings.NewReplacer("docs/", docs+"/", "charts/", "../../../charts/").Replace(c.args))
@@ -72,9 +76,39 @@ func TestGoldenOutputs(t *testing.T) {
 			want, err := os.ReadFile(path)
 			require.NoError(t, err)
 			require.Equal(t, string(want), out)
-			if c.inDocs {
-				require.Contains(t, string(page), "$ tangram "+c.args+"\n"+out, "docs/placement.md tells another story")
+			if c.page != nowhere {
+				page, err := os.ReadFile(filepath.Join(docs, c.page))
+				require.NoError(t, err)
+				require.Contains(t, string(page), "$ tangram "+c.args+"\n"+out, "docs/%s tells another story", c.page)
 			}
+		})
+	}
+}
+
+// Pages show what the command beside each picture draws.
+func TestPicturesAreAsMade(t *testing.T) {
+	for _, c := range []struct{ page, picture, command string }{
+		{"policy.md", "policy/bursts.svg",
+			"tangram simulate --model Qwen3-30B-A3B --rates 200x5,100x60,200x20,30x150,200x5 --prompt 1024 --output 512 --truth trtllm --policy Expert,Tensor,calibrated --svg "},
+		{"experiments.md", "experiments/rollout.svg", "tangram simulate --rollout 2048 --policy Expert,Tensor,rollout,calibrated --svg "},
+		{"experiments.md", "experiments/crossover.svg", "tangram simulate crossover --routing balanced,power_law_1.2 --svg "},
+	} {
+		t.Run(c.picture, func(t *testing.T) {
+			path := filepath.Join(docs, c.picture)
+			page, err := os.ReadFile(filepath.Join(docs, c.page))
+			require.NoError(t, err)
+			require.Contains(t, string(page), "`"+c.command+"docs/"+c.picture+"`")
+			made := filepath.Join(t.TempDir(), "made.svg")
+			code, _, errs := call("", strings.Fields(c.command + made)[1:]...)
+			require.Zero(t, code, errs)
+			got, err := os.ReadFile(made)
+			require.NoError(t, err)
+			if *update {
+				require.NoError(t, os.WriteFile(path, got, 0o644)) //nolint:gosec // a page of the documentation
+			}
+			want, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.Equal(t, string(want), string(got), "draw it anew: go test ./cmd/tangram -update")
 		})
 	}
 }

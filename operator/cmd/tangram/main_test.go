@@ -49,21 +49,24 @@ func TestSimulate(t *testing.T) {
 
 func TestBadSimulations(t *testing.T) {
 	for want, flags := range map[string][]string{
-		"either --trace or --rates":       {},
-		"no such file":                    {"--trace", "none.csv"},
-		"is not seconds x requests":       {"--rates", "5"},
-		"per second, at most 10":          {"--rates", "1e6x1e6"},
-		"--noise NaN":                     {"--rates", "5x5", "--noise", "NaN"},
-		"--times 0":                       {"--rates", "5x5", "--times", "0"},
-		"no public geometry":              {"--rates", "5x5", "--model", "gpt-2"},
-		"no table for model":              {"--rates", "5x5", "--model", "Mixtral-8x7B"},
-		"was not measured":                {"--rates", "5x5", "--truth", "llama.cpp"},
-		"groups must divide":              {"--rates", "5x5", "--ranks", "0"},
-		"leave nothing for KV":            {"--rates", "5x5", "--rank-gb", "80"},
-		"none of Expert, Tensor":          {"--rates", "5x5", "--policy", "magic"},
-		"is none of mooncake":             {"--trace", "-", "--format", "xml"},
-		"there is nothing to play":        {"--trace", "-"},
-		"--trace -: line 1: \"a\" is not": {"--trace", "-", "--format", "rollout"},
+		"either --trace or --rates or --rollout": {},
+		"--rollout -1: 1 to a million":           {"--rollout", "-1"},
+		"no such file":                           {"--trace", "none.csv"},
+		"is not seconds x requests":              {"--rates", "5"},
+		"per second, at most 10":                 {"--rates", "1e6x1e6"},
+		"--noise NaN":                            {"--rates", "5x5", "--noise", "NaN"},
+		"an SLO of TTFT -1 s":                    {"--rates", "5x5", "--ttft", "-1"},
+		"--times 0":                              {"--rates", "5x5", "--times", "0"},
+		"no public geometry":                     {"--rates", "5x5", "--model", "gpt-2"},
+		"no table for model":                     {"--rates", "5x5", "--model", "Mixtral-8x7B"},
+		"was not measured":                       {"--rates", "5x5", "--truth", "llama.cpp"},
+		"groups must divide":                     {"--rates", "5x5", "--ranks", "0"},
+		"leave nothing for KV":                   {"--rates", "5x5", "--rank-gb", "80"},
+		"none of Expert, Tensor":                 {"--rates", "5x5", "--policy", "magic"},
+		"--svg: open none/a.svg":                 {"--rates", "5x5", "--svg", "none/a.svg"},
+		"is none of mooncake":                    {"--trace", "-", "--format", "xml"},
+		"there is nothing to play":               {"--trace", "-"},
+		"--trace -: line 1: \"a\" is not":        {"--trace", "-", "--format", "rollout"},
 	} {
 		in := ""
 		if strings.Contains(want, "line 1") {
@@ -137,7 +140,10 @@ func TestBadInput(t *testing.T) {
 		{"an unknown field", "", `unknown field "replica"`, plan("-f", deployment("{replica: 2}"))},
 		{"another kind", "", "want a MoEDeployment", plan("-f", file("k.yaml", "kind: Pod\n"))},
 		{"a negative width", "", "spec.replicas is -1", plan("-f", deployment("{replicas: -1}"))},
-		{"a reserved mode", "", `mode "Hybrid" is neither`, plan("-f", deployment("{mode: Hybrid}"))},
+		{"a hybrid of nothing", "", "mode Hybrid, and no layout", plan("-f", deployment("{mode: Hybrid}"))},
+		{"a hybrid by flags", "", "mode Hybrid, and no layout", plan("--ranks", "2", "--mode", "Hybrid")},
+		{"groups that do not divide", "", "layers 0 to the last: expert groups of 2 do not divide 3 ranks", plan("-f", deployment("{replicas: 3, mode: Hybrid, layout: [{expertGroup: 2}]}"))},
+		{"layers that are not", "", "layers 40 to the last: the model has 32 layers", plan("-f", deployment("{replicas: 2, mode: Hybrid, layout: [{firstLayer: 40}]}"))},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			code, out, errs := call(c.in, c.args...)
@@ -146,6 +152,27 @@ func TestBadInput(t *testing.T) {
 			require.Empty(t, out)
 		})
 	}
+}
+
+// A plan from the hybrid that the status tells of to the one that the spec wants.
+func TestAPlanBetweenHybrids(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "d.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(`
+apiVersion: serving.tangram.dev/v1alpha1
+kind: MoEDeployment
+spec: {replicas: 4, mode: Hybrid, layout: [{lastLayer: 9, expertGroup: All, attentionGroup: 2}]}
+status: {width: 4, mode: Hybrid, layout: [{firstLayer: 0, lastLayer: 31, expertGroup: 2, attentionGroup: 1}]}
+`), 0o600))
+	code, out, errs := call("", "plan", "--geometry", "Mixtral-8x7B", "-f", path)
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "Hybrid (0-31=2/1) on 4 ranks -> Hybrid (0-9=all/2) on 4 ranks")
+	same := strings.NewReplacer("lastLayer: 9, expertGroup: All, attentionGroup: 2", "expertGroup: 2")
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, []byte(same.Replace(string(text))), 0o600))
+	code, out, errs = call("", "plan", "--geometry", "Mixtral-8x7B", "-f", path)
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "nothing to do: the world is as wanted")
 }
 
 type full struct{}

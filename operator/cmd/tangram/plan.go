@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"tangram.dev/operator/internal/plancli"
+	"tangram.dev/operator/internal/ranges"
 	"tangram.dev/operator/pkg/layout"
 	"tangram.dev/operator/pkg/load"
 )
@@ -38,7 +39,7 @@ experts are placed for that load.`,
 	fs.IntVar(&f.in.From.Ranks, "from-ranks", 0, "ranks of the world as it is; 0: none yet")
 	fs.StringVar(&f.in.From.Mode, "from-mode", "Expert", "mode of the world as it is")
 	fs.IntVar(&f.in.To.Ranks, "ranks", 0, "wanted ranks")
-	fs.StringVar(&f.in.To.Mode, "mode", "Expert", "wanted mode: Expert or Tensor")
+	fs.StringVar(&f.in.To.Mode, "mode", "Expert", "wanted mode: Expert, Tensor, or Hybrid with the layout of -f")
 	fs.IntVar(&f.podSize, "ranks-per-pod", 1, "ranks of a pod")
 	fs.Uint32Var(&f.in.SpareBanks, "spare-banks", 2, "layers that one flip can rewrite")
 	fs.StringVar(&f.loads, "load", "", "file of loads to place experts for; - is stdin")
@@ -68,14 +69,20 @@ func (f *planFlags) deployment(c *cobra.Command) error {
 			to()
 		}
 	}
-	set("ranks", func() { f.in.To.Ranks = int(d.Spec.Replicas) * int(d.Spec.RanksPerPod) })
+	set("ranks", func() { f.in.To.Ranks = int(d.WantedReplicas()) * int(d.Spec.RanksPerPod) })
 	set("mode", func() { f.in.To.Mode = string(d.Spec.Mode) })
+	if f.in.To.Mode == layout.Hybrid.String() {
+		f.in.To.Layout = ranges.OfSpec(d.Spec.Layout)
+	}
 	set("ranks-per-pod", func() { f.podSize = int(d.Spec.RanksPerPod) })
 	set("granule-rows", func() { f.granuleRows = uint32(d.Spec.Model.GranuleRows) })
 	set("spare-banks", func() { f.in.SpareBanks = uint32(d.Spec.Limits.SpareBanks) })
 	set("from-ranks", func() { f.in.From.Ranks = int(d.Status.Width) })
 	if d.Status.Mode != "" {
 		set("from-mode", func() { f.in.From.Mode = string(d.Status.Mode) })
+	}
+	if f.in.From.Mode == layout.Hybrid.String() {
+		f.in.From.Layout = ranges.OfStatus(d.Status.Layout)
 	}
 	if f.loads != "" { // without a load the operator places no redundant expert either
 		set("redundant-experts", func() { f.in.Redundant = int(d.Spec.RedundantExperts) })
@@ -122,7 +129,7 @@ func (f *planFlags) run(c *cobra.Command) error {
 	}
 	f.in.RanksPerPod = f.podSize
 	if f.in.From.Ranks == 0 {
-		f.in.From.Mode = ""
+		f.in.From.Mode, f.in.From.Layout = "", nil
 	}
 	report, err := plancli.Plan(f.in)
 	if err != nil {

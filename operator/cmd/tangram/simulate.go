@@ -1,15 +1,20 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"tangram.dev/operator/internal/simcli"
+	"tangram.dev/operator/pkg/simplot"
 	"tangram.dev/operator/pkg/simulator"
 )
 
@@ -17,62 +22,106 @@ func simulateCommand() *cobra.Command {
 	o := simcli.Defaults()
 	var policies []string
 	var asJSON, samples bool
+	var svg string
 	c := &cobra.Command{
 		Use:   "simulate",
 		Short: "plays requests against a world that exists in numbers only, under static modes and policies",
 		Long: `Plays requests against a world that exists in numbers only: measured kernels say what a step lasts, the planner what a
-transition moves. Each --policy is played on its own: a mode (Expert, Tensor), threshold, rollout, calibrated or hindsight (the best
-schedule that a beam search found, knowing the future). Nothing is drawn but by --seed.`,
+transition moves. Each --policy is played on its own: a mode (Expert, Tensor, one of --hybrids as "g8,t1"), threshold, rollout, calibrated or hindsight (the best
+schedule that a beam search found, knowing the future), all on --ranks ranks; or width, which begins with --ranks and has from --min-ranks to
+--max-ranks, as many as hold the SLO, as spec.autoscaling of a MoEDeployment does. With width among the policies steps have at most 2,048 tokens of
+each rank in all worlds, else 8,192 of all ranks. Nothing is drawn but by --seed.`,
 		Example: "  tangram simulate --trace conversation --policy Expert,Tensor,calibrated\n" +
-			"  tangram simulate --rates 300x2,60x20,300x2 --model Qwen3-30B-A3B --truth trtllm",
+			"  tangram simulate --rates 300x2,60x20,300x2 --model Qwen3-30B-A3B --truth trtllm\n" +
+			"  tangram simulate --trace code --times 3 --model Qwen3-30B-A3B --ranks 4 --policy Expert,width --min-ranks 3 --max-ranks 8 --ttft 2 --tpot 0.1 --attainment 0.9",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			o.Widths = slices.Contains(policies, "width")
 			w, err := simcli.Load(o, c.InOrStdin())
 			if err != nil {
 				return err
 			}
 			var rows []row
+			var played []simplot.Played
 			for _, name := range policies {
 				progress := func(at float64, left int) {
 					_, _ = fmt.Fprintf(c.ErrOrStderr(), "%s: at %.0f s, %d requests to come\n", name, at, left)
 				}
-				r, err := w.Play(name, progress)
+				r, err := play(w, name, c.ErrOrStderr(), progress)
 				if err != nil {
 					return fmt.Errorf("--policy %s: %w", name, err)
 				}
+				played = append(played, simplot.Played{Policy: name, Result: r})
 				if !samples {
 					r.Samples = nil
 				}
 				rows = append(rows, row{name, r})
+			}
+			if svg != "" {
+				if err := drawInto(svg, played); err != nil {
+					return fmt.Errorf("--svg: %w", err)
+				}
 			}
 			if asJSON {
 				e := json.NewEncoder(c.OutOrStdout())
 				e.SetIndent("", "  ")
 				return e.Encode(rows)
 			}
-			return printRows(c.OutOrStdout(), rows)
+			return printRows(c.OutOrStdout(), rows, o.Width.Asked())
 		},
 	}
 	f := c.Flags()
+	worldFlags(f, &o, "ranks of the world")
+	f.StringVar(&o.Prior, "prior", "", "engine whose kernels the policy takes for it at first; another than --truth if not said")
+	f.StringSliceVar(&o.Hybrids, "hybrids", nil, "what policies may choose beside modes Expert and Tensor: groups of experts / of attention, numbers of ranks or all, e.g. all/1,1/2")
+	f.StringSliceVar(&policies, "policy", []string{"Expert", "Tensor"}, "what to play")
+	f.IntVar(&o.Width.Min, "min-ranks", o.Width.Min, "of the policy width: ranks at least")
+	f.IntVar(&o.Width.Max, "max-ranks", o.Width.Max, "of the policy width: ranks at most; 0: --ranks")
+	f.StringVar(&o.Width.Mode, "mode", o.Width.Mode, "of the policy width, which keeps it: Expert or Tensor; Auto: it is decided with the width")
+	f.Float64Var(&o.Width.PodSeconds, "pod-seconds", o.Width.PodSeconds, "of the policy width: from wanting a pod to its rank's being ready")
+	f.IntVar(&o.Width.Standby, "standby", o.Width.Standby, "of the policy width: ranks that are kept ready beside those that serve (spec.standby)")
+	f.Float64Var(&o.Width.SLO.TTFT, "ttft", o.Width.SLO.TTFT, "seconds to the first token that are asked for; 0: any")
+	f.Float64Var(&o.Width.SLO.TPOT, "tpot", o.Width.SLO.TPOT, "seconds between tokens, in the mean of an answer, that are asked for; 0: any")
+	f.Float64Var(&o.Width.SLO.Share, "attainment", o.Width.SLO.Share, "share of the requests that are to be within both")
+	f.BoolVar(&asJSON, "json", false, "JSON instead of a table")
+	f.BoolVar(&samples, "samples", false, "with --json: the world at every tick too")
+	f.StringVar(&svg, "svg", "", "file for a picture of it: requests, latencies, mode and width over time")
+	c.AddCommand(recommendCommand(), crossoverCommand())
+	return c
+}
+
+func play(w *simcli.World, name string, errs io.Writer, progress func(at float64, left int)) (simulator.Result, error) {
+	if name != "width" {
+		return w.Play(name, progress)
+	}
+	return w.PlayWidth(func(refused string) { _, _ = fmt.Fprintln(errs, "width: not to be had: "+refused) }, progress)
+}
+
+func drawInto(path string, played []simplot.Played) error {
+	var text bytes.Buffer
+	if err := simplot.Draw(&text, played); err != nil {
+		return err
+	}
+	return os.WriteFile(path, text.Bytes(), 0o644) //nolint:gosec // a picture, for whoever made it to show
+}
+
+// worldFlags say which requests come to what.
+func worldFlags(f *pflag.FlagSet, o *simcli.Options, ranks string) {
 	f.StringVar(&o.Trace, "trace", "", "conversation, code (both built in), or a file of --format")
 	f.StringVar(&o.Format, "format", "", "of the file: mooncake, azure, rollout; from its name if not said")
 	f.StringVar(&o.Rates, "rates", "", "instead of a trace: seconds x requests per second, one part after the other: 300x2,60x20")
+	f.IntVar(&o.Rollout, "rollout", o.Rollout, "instead of a trace: so many sequences that are all there at once, with answers of a median of 1,500 tokens and a long tail (log-normal, sigma 1.2, at most 32,768)")
 	f.Float64Var(&o.Prompt, "prompt", o.Prompt, "tokens of a prompt in the mean, with --rates")
 	f.Float64Var(&o.Output, "output", o.Output, "tokens of an answer in the mean, with --rates")
 	f.IntVar(&o.Times, "times", o.Times, "each request so many times")
 	f.IntVar(&o.Concurrency, "concurrency", o.Concurrency, "a closed loop: so many requests at a time, whenever the trace says they come")
 	f.StringVar(&o.Model, "model", o.Model, "model with kernel tables")
-	f.IntVar(&o.Ranks, "ranks", o.Ranks, "ranks of the world")
+	f.IntVar(&o.Ranks, "ranks", o.Ranks, ranks)
 	f.Float64Var(&o.RankGB, "rank-gb", o.RankGB, "memory of a rank, in GB")
 	f.StringVar(&o.Truth, "truth", o.Truth, "engine whose kernels are what a step lasts: vllm, sglang, trtllm")
-	f.StringVar(&o.Prior, "prior", "", "engine whose kernels the policy takes for it at first; another than --truth if not said")
 	f.StringVar(&o.Routing, "routing", o.Routing, "how skewed the tokens are over the experts: balanced, power_law_1.01, power_law_1.2")
 	f.Float64Var(&o.Noise, "noise", o.Noise, "relative deviation of a step")
 	f.Uint64Var(&o.Seed, "seed", o.Seed, "of all that is drawn")
-	f.StringSliceVar(&policies, "policy", []string{"Expert", "Tensor"}, "what to play")
-	f.BoolVar(&asJSON, "json", false, "JSON instead of a table")
-	f.BoolVar(&samples, "samples", false, "with --json: the world at every tick too")
-	return c
 }
 
 // row of the table.
@@ -81,12 +130,20 @@ type row struct {
 	simulator.Result
 }
 
-func printRows(out io.Writer, rows []row) error {
+func printRows(out io.Writer, rows []row, asked bool) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	_, _ = fmt.Fprintln(t, strings.Join([]string{"", "requests", "latency mean s", "TTFT p50 s", "p99 s", "TPOT p50 ms", "p99 ms", "tokens/s", "in world", "makespan s", "switches", "stalled s", ""}, "\t"))
+	head := []string{"", "requests", "latency mean s", "TTFT p50 s", "p99 s", "TPOT p50 ms", "p99 ms", "tokens/s", "in world", "makespan s", "switches", "stalled s"}
+	if asked {
+		head = append(head, "attained", "rank-hours")
+	}
+	_, _ = fmt.Fprintln(t, strings.Join(append(head, ""), "\t"))
 	for _, r := range rows {
-		_, _ = fmt.Fprintf(t, "%s\t%d\t%.3f\t%.3f\t%.3f\t%.2f\t%.2f\t%.0f\t%.1f\t%.1f\t%d\t%.2f\t\n", r.Policy, r.Requests, r.LatencySum/float64(max(r.Requests, 1)),
+		_, _ = fmt.Fprintf(t, "%s\t%d\t%.3f\t%.3f\t%.3f\t%.2f\t%.2f\t%.0f\t%.1f\t%.1f\t%d\t%.2f\t", r.Policy, r.Requests, r.LatencySum/float64(max(r.Requests, 1)),
 			r.FirstToken.P50, r.FirstToken.P99, 1e3*r.PerToken.P50, 1e3*r.PerToken.P99, float64(r.OutputTokens)/r.Makespan, r.Occupancy, r.Makespan, len(r.Switches), r.Stalled)
+		if asked {
+			_, _ = fmt.Fprintf(t, "%.4f\t%.2f\t", float64(r.Within)/float64(max(r.Requests, 1)), r.RankSeconds/3600)
+		}
+		_, _ = fmt.Fprintln(t)
 	}
 	if err := t.Flush(); err != nil {
 		return fmt.Errorf("table: %w", err)

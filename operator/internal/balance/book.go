@@ -34,7 +34,7 @@ type Outcome int
 const (
 	// Observing: too little was seen to decide.
 	Observing Outcome = iota
-	// NotExpert: the layout in force is not in mode Expert.
+	// NotExpert: no layer of the layout in force has whole experts that are spread over the ranks.
 	NotExpert
 	// Stay: no move pays.
 	Stay
@@ -52,9 +52,10 @@ type Report struct {
 	Outcome Outcome
 	Why     string
 	Tokens  float64 // of the window, over all layers
-	// Of the window, from what the ranks executed; no layers if no layout in mode Expert was in force.
+	// Of the window, from what the ranks executed, of the layers whose experts are whole; no layers if there were none.
 	Balance   load.Balance
-	RankLoads [][]float64 // [MoE ordinal][rank] tokens executed
+	Layers    []int       // their MoE ordinals
+	RankLoads [][]float64 // [index of Layers][rank] tokens executed
 	Decision  *rebalance.Decision
 	Layout    []byte // hash of the layout in force
 	Last      *Promise
@@ -65,10 +66,12 @@ type Promise struct {
 	At               time.Time
 	Moves            int
 	Bytes            uint64
-	Before, Promised float64 // balancedness of the forecast
-	Kept             bool    // Without and Measured are known
-	Without          float64 // computed: what was routed, in the layout before, copies used evenly
-	Measured         float64 // from what the ranks executed
+	Before, Promised float64  // balancedness of the forecast
+	Kept             bool     // Without and Measured are known
+	Without          float64  // computed: what each rank routed, in the layout before
+	Measured         float64  // from what the ranks executed
+	layers           []int    // MoE ordinals of old
+	members          []string // ids, by rank of old
 	old              load.Placement
 }
 
@@ -121,8 +124,8 @@ func (b *Book) Look(m *Moment, s Settings) *Report {
 	if err := b.about(m.Geometry); err != nil {
 		return r.failed(err)
 	}
-	if !layout.Is(m.Layout, layout.Expert) || len(m.Layout.Members) < 2 {
-		r.Outcome, r.Why = NotExpert, "experts are placed in worlds of two ranks or more in mode Expert only"
+	if len(rebalance.Whole(m.Layout)) == 0 || len(m.Layout.Members) < 2 {
+		r.Outcome, r.Why = NotExpert, "experts are placed in worlds of two ranks or more, and in layers whose experts are whole: in mode Expert, and in some of mode Hybrid"
 		b.begin(m)
 		return r
 	}
@@ -175,28 +178,38 @@ func (b *Book) begin(m *Moment) { b.hash, b.counts = m.Hash, m.Counts }
 
 // window is what happened in one.
 type window struct {
-	routed   [][]float64 // [layer][expert] tokens
-	executed [][]float64 // [layer][rank] tokens
-	tokens   float64     // routed, over all layers
+	routed   [][]float64   // [layer][expert] tokens
+	sources  [][][]float64 // [layer][rank][expert] tokens routed by the rank
+	executed [][]float64   // [layer][rank] tokens
+	tokens   float64       // routed, over all layers
+	parts    []float64     // of tokens, by the rank that routed them; nil: not all ranks were there for the whole window
 }
 
 // window that ends: what the members' counts grew by. A member that was not there at its beginning counts from the
 // next one.
 func (b *Book) window(m *Moment) (*window, error) {
 	layers, experts := b.view.MoELayers(), int(b.view.Proto.Experts)
-	out := &window{routed: make([][]float64, layers), executed: make([][]float64, layers)}
+	out := &window{routed: make([][]float64, layers), executed: make([][]float64, layers), sources: make([][][]float64, layers)}
 	for l := range layers {
+		out.sources[l] = make([][]float64, len(m.Layout.Members))
+		for rank := range out.sources[l] {
+			out.sources[l][rank] = make([]float64, experts)
+		}
 		out.routed[l], out.executed[l] = make([]float64, experts), make([]float64, len(m.Layout.Members))
 	}
-	executed := 0.0
+	executed, all := 0.0, true
+	parts := make([]float64, len(m.Layout.Members))
 	for rank, member := range m.Layout.Members {
 		now, here := m.Counts[member.Id]
 		was, there := b.counts[member.Id]
 		if !here || !there {
+			all = false
 			continue
 		}
 		err := b.grown(member.Id, "routed", was.Routed, now.Routed, func(l, e int, n float64) {
 			out.routed[l][e] += n
+			out.sources[l][rank][e] += n
+			parts[rank] += n
 			out.tokens += n
 		})
 		if err != nil {
@@ -212,6 +225,12 @@ func (b *Book) window(m *Moment) (*window, error) {
 	}
 	if out.tokens > 0 && executed == 0 {
 		return nil, fmt.Errorf("balance: %.0f tokens were routed and no rank says that it executed any: its engine must call tg_count_executed", out.tokens)
+	}
+	if all && out.tokens > 0 {
+		for rank := range parts {
+			parts[rank] /= out.tokens
+		}
+		out.parts = parts
 	}
 	return out, nil
 }
@@ -235,22 +254,23 @@ func (b *Book) grown(id, what string, was, now []uint64, tell func(layer, expert
 
 // read a whole window: how even it was, what the last promise was worth, and what to do.
 func (b *Book) read(r *Report, m *Moment, w *window, s Settings) error {
-	held, err := rebalance.FromLayout(m.Layout, b.view, 0)
+	r.Layers = rebalance.Whole(m.Layout)
+	held, err := rebalance.FromLayers(m.Layout, b.view, r.Layers, 0)
 	if err != nil {
 		return err
 	}
-	r.RankLoads = w.executed
-	if r.Balance, err = load.OfRanks(w.executed, held.Lists()); err != nil {
+	r.RankLoads = rebalance.Of(w.executed, r.Layers)
+	if r.Balance, err = load.OfRanks(r.RankLoads, held.Lists()); err != nil {
 		return err
 	}
-	if err := b.settle(r, w.routed); err != nil {
+	if err := b.settle(r, m, w); err != nil {
 		return err
 	}
 	if err := b.predictor.Observe(w.routed); err != nil {
 		return err
 	}
 	wanted := rebalance.Settings{Redundant: s.Redundant, Automatic: s.Automatic, MaxMoves: s.MaxMoves, Price: b.price(s.PayBack),
-		MinGain: s.MinGain, Fits: func(p [][][]uint32) error { return b.fits(m, p) }}
+		MinGain: s.MinGain, Sources: w.parts, Fits: func(p [][][]uint32) error { return b.fits(m, p) }}
 	if b.trust > 0 {
 		wanted.MinGain /= b.trust
 	}
@@ -275,19 +295,25 @@ func (b *Book) read(r *Report, m *Moment, w *window, s Settings) error {
 
 // settle the last promise by the first whole window after it: what was executed, beside what was routed in it, had
 // the layout been as before.
-func (b *Book) settle(r *Report, routed [][]float64) error {
+func (b *Book) settle(r *Report, m *Moment, w *window) error {
 	if b.trust > 0 {
 		b.trust = min(1, b.trust*regain)
 	}
-	if b.last == nil || b.last.Kept {
+	if b.last == nil || b.last.Kept || !slices.Equal(b.last.layers, r.Layers) { // other layers have whole experts by now: nothing can be said of it
 		return nil
 	}
-	without, err := load.Balancedness(routed, b.last.old)
+	var without load.Balance
+	var err error
+	if w.parts != nil && slices.Equal(b.last.members, idsOf(m.Layout)) {
+		without, err = load.BalancednessFrom(rebalance.Of(w.sources, r.Layers), b.last.old)
+	} else { // other ranks by now: as if each of those before had brought as much
+		without, err = load.Balancedness(rebalance.Of(w.routed, r.Layers), b.last.old)
+	}
 	if err != nil {
 		return err
 	}
 	p := *b.last
-	p.Kept, p.Without, p.Measured, p.old = true, without.Aggregate, r.Balance.Aggregate, nil
+	p.Kept, p.Without, p.Measured, p.old, p.members = true, without.Aggregate, r.Balance.Aggregate, nil, nil
 	if promised := p.Promised - p.Before; promised > 0 {
 		kept := min(1, max(leastTrust, (p.Measured-p.Without)/promised))
 		if b.trust > 0 {
@@ -308,7 +334,8 @@ func (b *Book) price(payBack time.Duration) float64 {
 // fits says whether the world has the memory for a placement, by the very plan that would be made.
 func (b *Book) fits(m *Moment, placed [][][]uint32) error {
 	in := planner.Input{World: m.World, Revision: m.Layout.Revision, Geometry: b.view, Current: m.Layout,
-		Shape: layout.Shape{Mode: layout.Expert, Placement: placed}}
+		Shape: layout.RangesOf(m.Layout).Shape(len(m.Layout.Layers), len(m.Layout.Members))}
+	in.Shape.Placement = placed
 	for _, r := range m.Ranks {
 		in.Members = append(in.Members, planner.Member{Member: r.Member, Inventory: r.Inventory, MemoryBytes: r.MemoryBytes})
 	}
@@ -333,11 +360,21 @@ func (b *Book) Moved(bytes uint64, seconds float64) {
 
 // Done notes that what a report proposed was done.
 func (b *Book) Done(at time.Time, r *Report, before *tangramv1.Layout) error {
-	held, err := rebalance.FromLayout(before, b.view, 0)
+	layers := rebalance.Whole(before)
+	held, err := rebalance.FromLayers(before, b.view, layers, 0)
 	if err != nil {
 		return err
 	}
 	d := r.Decision
-	b.last = &Promise{At: at, Moves: d.Moves, Bytes: d.Bytes, Before: d.Before, Promised: d.After, old: held.Lists()}
+	b.last = &Promise{At: at, Moves: d.Moves, Bytes: d.Bytes, Before: d.Before, Promised: d.After, layers: layers, members: idsOf(before),
+		old: held.Lists()}
 	return nil
+}
+
+// idsOf a layout's members, by rank.
+func idsOf(l *tangramv1.Layout) (ids []string) {
+	for _, m := range l.Members {
+		ids = append(ids, m.Id)
+	}
+	return ids
 }

@@ -21,8 +21,10 @@ type town struct {
 	book  Book
 	m     Moment
 	epoch byte
-	// firstOnly: of the copies of an expert only the first is used, as by an engine that does not take turns.
+	// firstOnly: of the copies of an expert only the first is used, as by an engine that knows no copies.
 	firstOnly bool
+	// brings is how many times the tokens of a window each rank asks for; nil: all once. With it a rank's own copy is first.
+	brings []uint64
 }
 
 func newTown(t *testing.T, ranks int) *town {
@@ -67,7 +69,7 @@ func (x *town) window(s Settings, tokens ...uint64) *Report {
 	for id, was := range x.m.Counts {
 		now := Counts{slices.Clone(was.Routed), slices.Clone(was.Executed)}
 		for i := range now.Routed {
-			now.Routed[i] += tokens[i%len(tokens)]
+			now.Routed[i] += tokens[i%len(tokens)] * x.times(id)
 		}
 		counts[id] = now
 	}
@@ -77,7 +79,15 @@ func (x *town) window(s Settings, tokens ...uint64) *Report {
 	return x.book.Look(&m, s)
 }
 
-// execute what all ranks ask for: the copies of an expert take turns, or its first one gets all.
+// times the tokens of a window that a member asks for.
+func (x *town) times(id string) uint64 {
+	if x.brings == nil {
+		return 1
+	}
+	return x.brings[slices.IndexFunc(x.m.Ranks, func(r *tangramv1.RankStatus) bool { return r.Member.Id == id })]
+}
+
+// execute what all ranks ask for: its own copy first where one has it, or else the copies take turns; or the first one gets all.
 func (x *town) execute(counts map[string]Counts, tokens []uint64) {
 	for o, ranks := range layout.PlacementOf(x.m.Layout) {
 		for e := range uint32(8) {
@@ -88,15 +98,18 @@ func (x *town) execute(counts map[string]Counts, tokens []uint64) {
 				}
 			}
 			i := o*8 + int(e)
-			asked := tokens[i%len(tokens)] * uint64(len(x.m.Ranks))
-			for k, r := range holders {
-				share := asked / uint64(len(holders))
-				if x.firstOnly && k == 0 {
-					share = asked
-				} else if x.firstOnly {
-					share = 0
+			for source, member := range x.m.Layout.Members {
+				asked := tokens[i%len(tokens)] * x.times(member.Id)
+				for k, r := range holders {
+					share := asked / uint64(len(holders))
+					switch {
+					case x.firstOnly && k == 0, !x.firstOnly && r == source:
+						share = asked
+					case x.firstOnly, slices.Contains(holders, source):
+						share = 0
+					}
+					counts[x.m.Layout.Members[r].Id].Executed[i] += share
 				}
-				counts[x.m.Layout.Members[r].Id].Executed[i] += share
 			}
 		}
 	}
@@ -168,6 +181,79 @@ func TestMovesThatCostMoreThanTheyBringStay(t *testing.T) {
 	x.book.Moved(1<<40, 1)
 	x.book.Moved(0, 1)
 	require.Equal(t, Move, x.window(s, hot...).Outcome)
+}
+
+// Ranks that bring unlike numbers of tokens take them to their own copies: what is promised says so, and so does what would
+// have been without.
+func TestPromisesGoByWhatEachRankBrings(t *testing.T) {
+	tokens := []uint64{2400, 120, 120, 120, 120, 120, 120, 120, 120, 120, 120, 120, 120, 120, 120, 2400}
+	s := Settings{Every: time.Minute, MinGain: .02, Redundant: 4}
+	promised := func(brings ...uint64) (decided *Report, x *town) {
+		x = newTown(t, 4)
+		x.brings = brings
+		x.flip(layout.Shape{Mode: layout.Expert})
+		x.window(s, 1)
+		r := x.window(s, tokens...)
+		require.Equal(t, Move, r.Outcome, r.Why)
+		before := x.m.Layout
+		x.flip(layout.Shape{Mode: layout.Expert, Placement: r.Decision.Placement})
+		require.NoError(t, x.book.Done(x.m.At, r, before))
+		x.window(s, tokens...)
+		after := x.window(s, tokens...)
+		require.True(t, after.Last.Kept)
+		require.InDelta(t, r.Decision.After, after.Last.Measured, .02)
+		require.InDelta(t, r.Decision.Before, after.Last.Without, .03)
+		require.InDelta(t, after.Decision.Before, after.Last.Measured, .03, "of the layout that is in force by now")
+		return after, x
+	}
+	alike, _ := promised(1, 1, 1, 1)
+	unlike, x := promised(1, 1, 1, 5)
+	require.Less(t, unlike.Last.Promised, alike.Last.Promised-.1, "the busy rank has a copy of the hot experts")
+
+	// Who joined in the window has brought nothing that counts: all are taken for alike.
+	delete(x.book.counts, x.m.Ranks[3].Member.Id)
+	w, err := x.book.window(&x.m)
+	require.NoError(t, err)
+	require.Nil(t, w.parts)
+}
+
+// In a hybrid the layers whose experts are whole are measured, placed and promised for, and no others.
+func TestARebalanceOfAHybrid(t *testing.T) {
+	x := newTown(t, 4)
+	s := Settings{Every: time.Minute, MinGain: .02, Redundant: 4}
+	shape, err := layout.Ranges{{First: 0, Last: 0, ExpertGroup: 2, AttentionGroup: 4}}.On(x.view, 4)
+	require.NoError(t, err)
+	x.flip(shape)
+	x.window(s, hot...)
+	r := x.window(s, hot...)
+	require.Equal(t, Move, r.Outcome, r.Why)
+	require.Equal(t, []int{1}, r.Layers)
+	require.Len(t, r.Balance.Layers, 1)
+	require.Len(t, r.RankLoads, 1)
+	require.Nil(t, r.Decision.Placement[0], "its experts are shared")
+	before, placed := x.m.Layout, shape
+	placed.Placement = r.Decision.Placement
+	x.flip(placed)
+	require.NoError(t, x.book.Done(x.m.At, r, before))
+	x.window(s, hot...)
+	after := x.window(s, hot...)
+	require.Contains(t, []Outcome{Stay, NotWorth}, after.Outcome, after.Why)
+	require.True(t, after.Last.Kept)
+	require.InDelta(t, r.Decision.After, after.Last.Measured, .01)
+
+	// Another layer is whole by the next window: what was promised for this one is not held against it.
+	x.flip(shape)
+	x.window(s, hot...)
+	r = x.window(s, hot...)
+	require.Equal(t, Move, r.Outcome, r.Why)
+	require.NoError(t, x.book.Done(x.m.At, r, x.m.Layout))
+	other, err := layout.Ranges{{First: 1, Last: 1, ExpertGroup: 2, AttentionGroup: 1}}.On(x.view, 4)
+	require.NoError(t, err)
+	x.flip(other)
+	x.window(s, hot...)
+	after = x.window(s, hot...)
+	require.Equal(t, []int{0}, after.Layers)
+	require.False(t, after.Last.Kept)
 }
 
 func TestWhatCannotBe(t *testing.T) {

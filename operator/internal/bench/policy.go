@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"hash/fnv"
 	"io"
@@ -14,8 +15,9 @@ import (
 
 // policyTrace is a load and the model that can serve it on 8 ranks.
 type policyTrace struct {
-	name    string
-	options simcli.Options
+	name     string
+	options  simcli.Options
+	requests []simulator.Request // nil: as the options say
 }
 
 func policyTraces() []policyTrace {
@@ -28,7 +30,43 @@ func policyTraces() []policyTrace {
 	// Quiet, with two bursts of a minute; and a day's shape in twelve minutes.
 	bursts.Rates, bursts.Prompt, bursts.Output = "300x2,60x12,300x2,60x12,300x2", 1024, 512
 	day.Rates, day.Prompt, day.Output = "200x5,100x60,200x20,30x150,200x5", 1024, 512
-	return []policyTrace{{"conversation", conversation}, {"code x 20", code}, {"bursts", bursts}, {"day", day}}
+	return []policyTrace{{"conversation", conversation, nil}, {"code x 20", code, nil}, {"bursts", bursts, nil}, {"day", day, nil}}
+}
+
+// switchingTraces are made so that neither mode alone is right: a burst after a long time with few requests; chat with long answers, which mode Tensor serves faster, and now and then
+// many long documents with short answers, which mode Expert does; and batches whose tails are all that is left of them for most of the time. Whether a case is one of these the bench finds out by itself.
+func switchingTraces() []policyTrace {
+	chat, tails := simcli.Defaults(), simcli.Defaults()
+	documents := func(chatted float64, bursts ...simulator.Rate) []simulator.Request {
+		const seconds = 1500
+		out := simulator.Generate([]simulator.Rate{{Seconds: seconds, PerSecond: chatted}}, 256, 1024, chat.Seed)
+		for i, b := range bursts {
+			for _, q := range simulator.Generate([]simulator.Rate{b}, 8192, 32, chat.Seed+1+uint64(i)) {
+				q.At += seconds / float64(len(bursts)) * (float64(i) + .5)
+				out = append(out, q)
+			}
+		}
+		slices.SortStableFunc(out, func(a, b simulator.Request) int { return cmp.Compare(a.At, b.At) })
+		return out
+	}
+	batches := func(n int) []simulator.Request {
+		var out []simulator.Request
+		for i := range 3 {
+			for _, q := range simulator.Rollout(n, simulator.LongTail{Median: 500, Sigma: 1.5, Most: 16384}, uint64(i)) {
+				q.At = 300 * float64(i)
+				out = append(out, q)
+			}
+		}
+		return out
+	}
+	rare, longer := simcli.Defaults(), simcli.Defaults()
+	rare.Rates, rare.Prompt, rare.Output = "2000x1,30x30,2000x1", 1024, 512
+	longer.Rates, longer.Prompt, longer.Output = "1500x1,40x35,1500x1", 1024, 512
+	return []policyTrace{
+		{"a rare burst", rare, nil}, {"a longer burst", longer, nil},
+		{"chat and documents", chat, documents(2, simulator.Rate{Seconds: 20, PerSecond: 25}, simulator.Rate{Seconds: 20, PerSecond: 25})},
+		{"tails of 384", tails, batches(384)},
+	}
 }
 
 var engines = []string{"vllm", "trtllm", "sglang"}
@@ -84,13 +122,15 @@ func Policy(out, progress io.Writer, quick bool) error {
 	if quick {
 		traces, on = traces[2:], []string{"trtllm", "sglang"}
 	}
+	judged := len(traces) // in the median and the worst; the others are there for where neither mode alone is right
+	traces = append(traces, switchingTraces()...)
 	var over []float64
 	worstStatic, worstWhereSwitching, thresholds, switching := 0.0, 1.0, 0.0, 0
 	begin := time.Now()
-	for _, t := range traces {
+	for i, t := range traces {
 		for _, engine := range on {
 			t.options.Truth = engine
-			p, err := play(t.options, nil)
+			p, err := play(t.options, t.requests)
 			if err != nil {
 				return fmt.Errorf("policy: %s, %s: %w", t.name, engine, err)
 			}
@@ -98,8 +138,10 @@ func Policy(out, progress io.Writer, quick bool) error {
 				return err
 			}
 			ratio := p.over("calibrated")
-			over = append(over, ratio)
-			worstStatic = max(worstStatic, p.latency["calibrated"]/p.static())
+			if i < judged {
+				over = append(over, ratio)
+				worstStatic = max(worstStatic, p.latency["calibrated"]/p.static())
+			}
 			thresholds = max(thresholds, p.over("threshold"))
 			if p.static() >= 1.10*p.latency["hindsight"] {
 				switching++
@@ -132,10 +174,12 @@ func PolicyUnseen(out, progress io.Writer, date string, quick bool) error {
 	if quick {
 		cases = 6
 	}
-	var over, thresholds []float64
+	var over, thresholds, bests []float64
 	worstStatic := 0.0
+	drawnTraces := make([]policyTrace, cases)
 	for i := range cases {
 		o, requests := drawn(random)
+		drawnTraces[i] = policyTrace{fmt.Sprintf("%s/%d", date, i), o, requests}
 		p, err := play(o, requests)
 		if err != nil {
 			return fmt.Errorf("policy-unseen: %s, case %d: %w", date, i, err)
@@ -145,16 +189,54 @@ func PolicyUnseen(out, progress io.Writer, date string, quick bool) error {
 		if err := printLine(out, l); err != nil {
 			return err
 		}
-		over, thresholds = append(over, p.over("calibrated")), append(thresholds, p.over("threshold"))
+		over, thresholds, bests = append(over, p.over("calibrated")), append(thresholds, p.over("threshold")), append(bests, min(p.latency["hindsight"], p.static()))
 		worstStatic = max(worstStatic, p.latency["calibrated"]/p.static())
 		if _, err := fmt.Fprintf(progress, "policy-unseen: %d: over hindsight calibrated %.3f, threshold %.3f, Expert %.3f, Tensor %.3f\n", i, p.over("calibrated"), p.over("threshold"),
 			p.over("Expert"), p.over("Tensor")); err != nil {
 			return err
 		}
 	}
+	// Of the worst it is told what remains for who knows the kernels from the start, and what if steps have no noise either.
+	order := make([]int, cases)
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(over[b], over[a]) })
+	knowing := 0.0
+	for _, i := range order[:3] {
+		p, err := knowingKernels(drawnTraces[i], over[i], bests[i])
+		if err != nil {
+			return fmt.Errorf("policy-unseen: %s: %w", drawnTraces[i].name, err)
+		}
+		knowing = max(knowing, p["knowing_kernels"].(float64))
+		if err := printLine(out, p); err != nil {
+			return err
+		}
+	}
 	return printLine(out, Summary{Bench: "policy-unseen", Value: middle(over), Unit: "sum of latencies over hindsight's, median", Ceiling: 1, Ratio: middle(over), Env: environment(quick),
 		Metrics: map[string]any{"worst": slices.Max(over), "worst_over_static": worstStatic, "threshold_median": middle(thresholds), "threshold_worst": slices.Max(thresholds),
-			"cases": cases, "date": date}})
+			"worst_three_knowing_kernels": knowing, "cases": cases, "date": date}})
+}
+
+// knowingKernels plays a trace again under the calibrated policy, with the truth's own table as its prior: with the noise that there was, and without any. What is over hindsight's
+// then is none of the model's; `best` is hindsight's mean latency.
+func knowingKernels(t policyTrace, over, best float64) (map[string]any, error) {
+	line := map[string]any{"bench": "policy-unseen", "trace": t.name, "calibrated_over_hindsight": over}
+	o := t.options
+	o.Prior = o.Truth
+	for name, noise := range map[string]float64{"knowing_kernels": o.Noise, "knowing_kernels_without_noise": 0} {
+		o.Noise = noise
+		w, err := simcli.Make(o, t.requests)
+		if err != nil {
+			return nil, err
+		}
+		r, err := w.Play("calibrated", nil)
+		if err != nil {
+			return nil, err
+		}
+		line[name] = r.LatencySum / float64(r.Requests) / best
+	}
+	return line, nil
 }
 
 func drawn(random *rand.Rand) (simcli.Options, []simulator.Request) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -12,11 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"tangram.dev/operator/internal/ranges"
+	"tangram.dev/operator/internal/readings"
 	"tangram.dev/operator/pkg/adviser"
 	"tangram.dev/operator/pkg/costmodel"
 	"tangram.dev/operator/pkg/geometry"
 	"tangram.dev/operator/pkg/kernels"
-	"tangram.dev/operator/pkg/layout"
 	decisions "tangram.dev/operator/pkg/policy"
 	"tangram.dev/operator/pkg/simulator"
 	"tangram.dev/operator/pkg/telemetry"
@@ -27,8 +29,12 @@ import (
 const (
 	// policyEvery: how often a status tells that nothing is decided, at most.
 	policyEvery = 30 * time.Second
+	// silentFor: so long after the last reading that said something, what was said of it is over.
+	silentFor = 10 * time.Second
 	// mostDecisions that a status keeps.
 	mostDecisions = 10
+	// mostModes that a status tells of.
+	mostModes = 8
 	// mostText of a reason.
 	mostText = 1024
 )
@@ -38,36 +44,65 @@ const (
 type advice struct {
 	options adviser.Options
 
-	mu      sync.Mutex
-	adviser *adviser.Adviser
-	world   adviser.World
+	mu          sync.Mutex
+	adviser     *adviser.Adviser
+	world       adviser.World
+	modes       bool   // the mode is decided on
+	forbidden   string // why the width is not decided on; empty: it is
+	mode, width word
+	heard       time.Time // when something was read last; zero: never
+}
+
+// word of a policy: the last one, and the switch that is to be followed, once.
+type word struct {
 	last    decisions.Decision
 	taken   bool // there is a last
 	pending *decisions.Decision
 }
 
-// take a reading. True: a switch was decided.
+func (w *word) take(d decisions.Decision) bool {
+	w.last, w.taken = d, true
+	if d.Switch {
+		w.pending = &d
+	}
+	return d.Switch
+}
+
+// take a reading. True: a switch was decided. One at a time: of two, the width's.
 func (a *advice) take(s *telemetry.Sample) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.last, a.taken = a.adviser.Advise(s, a.world), true
-	if a.last.Switch {
-		decided := a.last
-		a.pending = &decided
+	a.heard = time.Now()
+	if a.options.Width != (adviser.Range{}) {
+		d := a.adviser.Widen(s, a.world)
+		if a.forbidden != "" {
+			d = decisions.Decision{Held: true, Cause: twoOwners, To: a.world.Shape, Why: decisions.Reason{Text: "no decision: " + a.forbidden}}
+		}
+		if a.width.take(d) {
+			return true
+		}
 	}
-	return a.last.Switch
+	return a.modes && a.mode.take(a.adviser.Advise(s, a.world))
 }
 
-// set how the world is now, and take what was decided: the last word, and the switch that is to be followed, once.
-func (a *advice) set(w adviser.World) (last decisions.Decision, taken bool, decided *decisions.Decision) {
+// set how the world is now, and hear what was decided. why: gateways tell nothing of use, if that is so.
+func (a *advice) set(w adviser.World, modes bool, forbidden, why string) (mode, width word) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.world = w
-	decided, a.pending = a.pending, nil
-	if decided != nil && decided.To.Ranks != w.Shape.Ranks {
-		decided = nil // it was of another world
+	a.world, a.modes, a.forbidden = w, modes, forbidden
+	mode, width = a.mode, a.width
+	if !a.heard.IsZero() && time.Since(a.heard) > silentFor { // what was said is of a load that may be over
+		said := decisions.Decision{Held: true, To: w.Shape, Why: decisions.Reason{Text: fmt.Sprintf("no decision: gateways tell nothing of use since %s%s", a.heard.UTC().Format(time.TimeOnly), why)}}
+		mode, width = word{last: said, taken: true}, word{last: said, taken: true}
 	}
-	return a.last, a.taken, decided
+	a.mode.pending, a.width.pending = nil, nil
+	if mode.pending != nil && (!modes || mode.pending.To.Ranks != w.Shape.Ranks) {
+		mode.pending = nil // it was of another world
+	}
+	if forbidden != "" || w.Busy {
+		width.pending = nil
+	}
+	return mode, width
 }
 
 // wantedMode of a world: as the spec says, or as its policy decided. Until it has, mode Auto is mode Expert.
@@ -75,10 +110,12 @@ func wantedMode(d *api.MoEDeployment) api.Mode {
 	switch {
 	case d.Spec.Mode != api.ModeAuto:
 		return d.Spec.Mode
-	case d.Status.Policy != nil && d.Status.Policy.Mode != "":
-		return d.Status.Policy.Mode
+	case d.Status.Policy == nil || d.Status.Policy.Mode == "":
+		return api.ModeExpert
+	case d.Status.Policy.Mode == api.ModeHybrid && ranges.OfSpec(d.Status.Policy.Layout).Divide(wantedRanks(d)) != nil:
+		return api.ModeExpert // it was chosen for another width
 	}
-	return api.ModeExpert
+	return d.Status.Policy.Mode
 }
 
 // adviserOptions of a spec: what is not set has the defaults of the CRD.
@@ -96,6 +133,12 @@ func adviserOptions(d *api.MoEDeployment) (o adviser.Options, dryRun bool) {
 			*set.to = set.from
 		}
 	}
+	if d.WidthIsDecided() {
+		o.Width = rangeOf(d)
+	}
+	if d.Spec.Mode == api.ModeAuto && o.Policy == adviser.Calibrated {
+		copy(o.Hybrids[:], hybridsOf(d))
+	}
 	return o, a.DryRun
 }
 
@@ -106,11 +149,11 @@ func (r *Reconciler) advised(uid types.UID, key client.ObjectKey, s *telemetry.S
 	}
 }
 
-// auto follows the policy of a world in mode Auto: what it decided is in the status before anything is done about it, so that an operator that
-// comes after this one goes on with it. It gives when to tell anew.
+// auto follows the policies of a world in mode Auto, or with an SLO: what they decided is in the status before anything is done about it, so that an operator
+// that comes after this one goes on with it. It gives when to tell anew.
 func (r *Reconciler) auto(ctx context.Context, d *api.MoEDeployment, s *scene) (time.Duration, error) {
 	before := d.DeepCopy()
-	if d.Spec.Mode != api.ModeAuto {
+	if d.Spec.Mode != api.ModeAuto && !d.WidthIsDecided() {
 		r.advices.Delete(d.UID)
 		if d.Status.Policy == nil {
 			return 0, nil
@@ -128,46 +171,90 @@ func (r *Reconciler) auto(ctx context.Context, d *api.MoEDeployment, s *scene) (
 		found = &advice{options: options, adviser: a}
 		r.advices.Store(d.UID, found)
 	}
-	last, taken, decided := found.(*advice).set(worldNow(d, s)) //nolint:forcetypeassert // nothing else is stored
-	now := policyStatus(d, s, last, taken, decided, dryRun)
-	if decided == nil && same(d.Status.Policy, now) {
+	forbidden, err := r.otherOwner(ctx, d)
+	if err != nil {
+		return 0, err
+	}
+	mode, width := found.(*advice).set(worldNow(d, s), d.Spec.Mode == api.ModeAuto, forbidden, r.unread(d.UID)) //nolint:forcetypeassert // nothing else is stored
+	if width.pending != nil {
+		mode.pending = nil // one at a time
+	}
+	now := policyStatus(d, s, mode, dryRun)
+	widthStatus(d, now, width, forbidden, dryRun)
+	decided := mode.pending != nil || width.pending != nil
+	if !decided && same(d.Status.Policy, now) {
 		return policyEvery, nil
 	}
 	d.Status.Policy = now
 	if err := r.Status().Patch(ctx, d, locked(before)); err != nil {
 		return 0, err
 	}
-	if decided != nil {
-		said := now.Decisions[0]
-		verb := "switch"
-		if dryRun {
-			verb = "would switch (spec.autoscaling.dryRun)"
+	if decided {
+		said, verb := now.Decisions[0], "switch"
+		if said.ToReplicas > 0 {
+			verb = "scale"
 		}
-		r.event(d, nil, corev1.EventTypeNormal, api.EventModeDecided, "Reconcile", "%s from %s to %s: %s", verb, said.From, said.To, said.Why)
+		if dryRun {
+			verb = "would " + verb + " (spec.autoscaling.dryRun)"
+		}
+		modes := fmt.Sprintf("from %s to %s", said.From, strings.TrimSpace(string(said.To)+" "+said.ToLayout))
+		switch widths := fmt.Sprintf("from %d to %d replicas", said.FromReplicas, said.ToReplicas); {
+		case said.ToReplicas > 0 && said.From == said.To:
+			r.event(d, nil, corev1.EventTypeNormal, api.EventWidthDecided, "Reconcile", "%s %s: %s", verb, widths, said.Why)
+		case said.ToReplicas > 0:
+			r.event(d, nil, corev1.EventTypeNormal, api.EventWidthDecided, "Reconcile", "%s %s and %s: %s", verb, widths, modes, said.Why)
+		default:
+			r.event(d, nil, corev1.EventTypeNormal, api.EventModeDecided, "Reconcile", "%s %s: %s", verb, modes, said.Why)
+		}
 	}
 	return policyEvery, nil
 }
 
-// same: nothing is new that would be worth a write.
-func same(was, now *api.PolicyStatus) bool {
-	return was != nil && was.Mode == now.Mode && was.Outcome == now.Outcome && len(was.Decisions) == len(now.Decisions) &&
-		(was.Reason == now.Reason || now.Time.Sub(was.Time.Time) < policyEvery)
+// unread says why the gateways of a world tell nothing of use; empty: they do, or nobody asks them.
+func (r *Reconciler) unread(uid types.UID) string {
+	found, there := r.readers.Load(uid)
+	if !there {
+		return ""
+	}
+	if _, _, err := found.(*readings.Reader).Last(loadWindow); err != nil { //nolint:forcetypeassert // nothing else is stored
+		return ": " + err.Error()
+	}
+	return ""
 }
 
-func policyStatus(d *api.MoEDeployment, s *scene, last decisions.Decision, taken bool, decided *decisions.Decision, dryRun bool) *api.PolicyStatus {
+// same: nothing is new that would be worth a write.
+func same(was, now *api.PolicyStatus) bool {
+	if was == nil || was.Mode != now.Mode || was.Outcome != now.Outcome || was.Replicas != now.Replicas || (was.Width == nil) != (now.Width == nil) ||
+		now.Width != nil && (was.Width.Outcome != now.Width.Outcome || was.Width.Cause != now.Width.Cause) || len(was.Decisions) != len(now.Decisions) {
+		return false
+	}
+	told := was.Reason == now.Reason && (now.Width == nil || was.Width.Reason == now.Width.Reason)
+	return told || now.Time.Sub(was.Time.Time) < policyEvery
+}
+
+func policyStatus(d *api.MoEDeployment, s *scene, said word, dryRun bool) *api.PolicyStatus {
+	last, taken, decided := said.last, said.taken, said.pending
 	st := &api.PolicyStatus{Mode: wantedMode(d), Time: metav1.NewTime(time.Now().Truncate(time.Second)), Outcome: api.OutcomeNoDecision, Reason: "no decision: nothing was read yet"}
 	if was := d.Status.Policy; was != nil {
-		st.Decisions = was.Decisions
-	} else if l := s.seen.Layout; l != nil && layout.Is(l, layout.Tensor) && !layout.Is(l, layout.Expert) {
-		st.Mode = api.ModeTensor // Auto begins where the world is
+		st.Decisions, st.Layout = was.Decisions, was.Layout
+	} else if l := s.seen.Layout; d.Spec.Mode == api.ModeAuto && l != nil { // it begins where the world is
+		if serves := shapeOf(l); allowed(d, serves) {
+			become(st, d, serves)
+		}
 	}
 	if decided != nil {
 		last, taken = *decided, true
 	}
+	if d.Spec.Mode != api.ModeAuto {
+		st.Outcome, st.Reason = api.OutcomeStay, "spec.mode says the mode"
+		return st
+	}
 	if taken {
 		st.Reason = clip(last.Why.Text, mostText)
 		for _, x := range last.Rejected {
-			st.Rejected = append(st.Rejected, api.RejectedMode{Mode: modeOfShape(x.Shape), Why: clip(x.Why.Text, mostText)})
+			if len(st.Rejected) < mostModes {
+				st.Rejected = append(st.Rejected, api.RejectedMode{Mode: modeOfShape(x.Shape), Layout: layoutInShort(d, x.Shape), Why: clip(x.Why.Text, mostText)})
+			}
 		}
 		switch {
 		case last.Switch:
@@ -177,21 +264,14 @@ func policyStatus(d *api.MoEDeployment, s *scene, last decisions.Decision, taken
 		}
 	}
 	if decided != nil {
-		st.Decisions = slices.Insert(slices.Clone(st.Decisions), 0, api.PolicyDecision{Time: st.Time, From: st.Mode, To: modeOfShape(decided.To), DryRun: dryRun,
+		st.Decisions = slices.Insert(slices.Clone(st.Decisions), 0, api.PolicyDecision{Time: st.Time, From: st.Mode, To: modeOfShape(decided.To), ToLayout: layoutInShort(d, decided.To), DryRun: dryRun,
 			Why: clip(decided.Why.Text, mostText)})
 		st.Decisions = st.Decisions[:min(len(st.Decisions), mostDecisions)]
 		if !dryRun {
-			st.Mode = modeOfShape(decided.To)
+			become(st, d, decided.To)
 		}
 	}
 	return st
-}
-
-func modeOfShape(s kernels.Shape) api.Mode {
-	if s == kernels.Tensor(s.Ranks) && s.Ranks > 1 {
-		return api.ModeTensor
-	}
-	return api.ModeExpert
 }
 
 // worldNow as a policy is to see it. A world that is not at rest is busy: nothing is decided about it.
@@ -209,19 +289,20 @@ func worldNow(d *api.MoEDeployment, s *scene) adviser.World {
 			break
 		}
 	}
-	ranks := len(l.Members)
-	switch {
-	case layout.Is(l, layout.Expert):
-		w.Shape = kernels.Expert(ranks)
-	case layout.Is(l, layout.Tensor):
-		w.Shape = kernels.Tensor(ranks)
-	}
-	if wanted := int(d.Spec.Replicas * d.Spec.RanksPerPod); ranks != wanted || modeOfShape(w.Shape) != wantedMode(d) && ranks > 1 {
+	w.Shape = shapeOf(l)
+	if ranks := len(l.Members); ranks > 1 && ranks == wantedRanks(d) && w.Shape != wantedKind(d).On(ranks) {
 		w.Busy = true // on its way
 	}
+	w.Pods = podsNow(d, s, w.Shape)
+	w.Repairable = repairable(d, w.View)
 	memory := costmodel.Memory{RankBytes: uint64(d.Spec.Limits.MemoryPerRank.Value()) + w.KVBytes, SpareBanks: int(d.Spec.Limits.SpareBanks), NoRepairHeadroom: true}
 	view := w.View
 	w.Price = func(from, to kernels.Shape) (costmodel.Transition, error) {
+		if modeOfShape(to) == api.ModeHybrid {
+			if err := splitsHeads(spreadOf(kindOf(d, to)).Shape(int(view.Proto.Layers), to.Ranks), s); err != nil {
+				return costmodel.Transition{}, err
+			}
+		}
 		return simulator.Price(view, from, to, memory)
 	}
 	return w

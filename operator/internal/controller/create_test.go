@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -210,6 +211,22 @@ func TestHugePages(t *testing.T) {
 	require.EqualValues(t, 2<<20, file["page_bytes"], "experts begin at whole pages")
 }
 
+// Each container asks for its share of a node's processors, also if the spec says nothing: who asks for nothing has none where all is
+// in use, and streams go through gateways. What the spec says is taken as it is.
+func TestContainersAskForProcessors(t *testing.T) {
+	b := newBed(t)
+	d := b.deployment("w", 1)
+	d.Spec.Engine.Resources.Limits = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3")}
+	require.NoError(t, b.c.Create(t.Context(), d))
+	b.ready("w")
+	agent, engine := b.pod("w-0").Spec.Containers[0].Resources, b.pod("w-0").Spec.Containers[1].Resources
+	require.Equal(t, "100m", agent.Requests.Cpu().String())
+	require.Equal(t, []string{"3", "3"}, []string{engine.Requests.Cpu().String(), engine.Limits.Cpu().String()}, "a limit alone is what is asked for")
+	gateway := &appsv1.Deployment{}
+	require.NoError(t, b.c.Get(t.Context(), client.ObjectKey{Namespace: b.namespace, Name: gatewayName(d)}, gateway))
+	require.Equal(t, "200m", gateway.Spec.Template.Spec.Containers[0].Resources.Requests.Cpu().String())
+}
+
 // agentConfig is the file that agents of a world read.
 func (b *bed) agentConfig(d *api.MoEDeployment) map[string]any {
 	config := &corev1.ConfigMap{}
@@ -219,14 +236,50 @@ func (b *bed) agentConfig(d *api.MoEDeployment) map[string]any {
 	return file
 }
 
-// Agents are told how much of the machine staging may have: all of what serving leaves, if the spec does not say.
+// Agents are told how much of the machine staging may have, if the spec does not say: all of what serving leaves, while steps take twice as long at most.
 func TestStagingPercent(t *testing.T) {
 	b := newBed(t)
-	require.EqualValues(t, 100, b.agentConfig(b.serve("w", 1))["staging_percent"])
+	plain := b.agentConfig(b.serve("w", 1))
+	require.EqualValues(t, 100, plain["staging_percent"])
+	require.EqualValues(t, 100, plain["max_step_stretch_percent"])
 	d := b.deployment("x", 1)
-	d.Spec.Transition.StagingPercent = 25
+	d.Spec.Transition.StagingPercent, d.Spec.Transition.MaxStepStretchPercent = 25, 50
 	require.NoError(t, b.c.Create(t.Context(), d))
-	require.EqualValues(t, 25, b.agentConfig(b.ready("x"))["staging_percent"])
+	file := b.agentConfig(b.ready("x"))
+	require.EqualValues(t, 25, file["staging_percent"])
+	require.EqualValues(t, 50, file["max_step_stretch_percent"])
+}
+
+// Of strategy Fast engines are told to compute nothing while it moves; of a first layout and a repair there is nothing to tell.
+func TestStrategyFast(t *testing.T) {
+	b := newBed(t)
+	b.mayHarm = true
+	b.serve("w", 3)
+	b.change(`{"spec":{"transition":{"strategy":"Fast"}}}`)
+	b.change(`{"spec":{"mode":"Tensor"}}`)
+	b.until("w", "mode Tensor", func(d *api.MoEDeployment) bool { return d.Status.Mode == "Tensor" })
+	paused := b.world("w").Paused()
+	require.Greater(t, len(paused), 1)
+	for attempt, is := range paused {
+		require.Equal(t, attempt > 1, is, "attempt %d of %v", attempt, paused)
+	}
+	before := b.get("w")
+	b.die(b.podNames("w")[0])
+	b.repaired(3, before.Status.Epoch)
+	var repairs, others int
+	for attempt, is := range b.world("w").Paused() {
+		if _, known := paused[attempt]; !known && is {
+			others++ // the new rank joins
+		} else if !known {
+			repairs++
+		}
+	}
+	require.Positive(t, repairs)
+	require.Positive(t, others)
+	b.change(`{"spec":{"transition":{"strategy":"Smooth"},"mode":"Expert"}}`)
+	b.until("w", "mode Expert", func(d *api.MoEDeployment) bool { return d.Status.Mode == "Expert" })
+	all := b.world("w").Paused()
+	require.False(t, all[slices.Max(slices.Collect(maps.Keys(all)))])
 }
 
 // A spec that the API server refuses changes nothing for the world that is there.
@@ -235,10 +288,9 @@ func TestRefusedSpecLeavesTheWorldAlone(t *testing.T) {
 	before := b.serve("w", 2)
 	for patch, words := range map[string]string{
 		`{"spec":{"replicas":0}}`:                                                   "to stop serving, delete the MoEDeployment",
-		`{"spec":{"mode":"Hybrid"}}`:                                                "use Expert, Tensor or Auto",
+		`{"spec":{"mode":"Hybrid"}}`:                                                "mode Hybrid needs layout",
 		`{"spec":{"model":{"revision":"r2"}}}`:                                      "a change of revision does not work yet",
 		`{"spec":{"limits":{"memoryPerRank":"128Mi"}}}`:                             "limits cannot be changed",
-		`{"spec":{"transition":{"strategy":"Fast"}}}`:                               "use Smooth",
 		`{"spec":{"ranksPerPod":2}}`:                                                "ranksPerPod cannot be changed",
 		`{"spec":{"redundantExperts":1}}`:                                           "redundantExperts are placed by rebalance",
 		`{"spec":{"model":{"source":{"persistentVolumeClaim":{"claimName":"x"}}}}}`: "cannot be changed",

@@ -20,15 +20,21 @@ import (
 func disruptionBudget(d *api.MoEDeployment, seen *world.Snapshot) *policyv1.PodDisruptionBudget {
 	in := layoutPods(seen.Layout)
 	slices.Sort(in)
+	in = slices.Compact(in)
 	most := intstr.FromInt32(0)
-	if len(slices.Compact(in)) >= 2 && seen.Running == nil && !seen.NeedsRepair() && !d.Spec.Suspend {
+	if len(in) >= 2 && seen.Running == nil && !seen.NeedsRepair() && !d.Spec.Suspend {
 		most = intstr.FromInt32(1)
 	}
 	members := selector(d, api.ComponentRank)
 	members[api.MemberLabel] = "true"
-	return &policyv1.PodDisruptionBudget{ObjectMeta: meta(d, enginesName(d), api.ComponentRank), Spec: policyv1.PodDisruptionBudgetSpec{
+	out := &policyv1.PodDisruptionBudget{ObjectMeta: meta(d, enginesName(d), api.ComponentRank), Spec: policyv1.PodDisruptionBudgetSpec{
 		MaxUnavailable: &most, Selector: &metav1.LabelSelector{MatchLabels: members},
 		UnhealthyPodEvictionPolicy: ptr.To(policyv1.IfHealthyBudget)}}
+	if d.WidthIsDecided() && !d.Spec.Autoscaling.DryRun { // the cluster counts against spec.replicas, which says nothing here
+		least := intstr.FromInt32(max(d.WantedReplicas(), int32(len(in))) - most.IntVal)
+		out.Spec.MaxUnavailable, out.Spec.MinAvailable = nil, &least
+	}
+	return out
 }
 
 // budget of disruptions, as soon as it is known who is in the layout; until then the last one stands.

@@ -78,7 +78,7 @@ func (r *Reconciler) gatewayDeployment(d *api.MoEDeployment, engines string) *ap
 			{Name: "telemetry", ContainerPort: portGatewayTelemetry, Protocol: corev1.ProtocolTCP}},
 		ReadinessProbe:  probe("/readyz", 1),
 		LivenessProbe:   probe("/livez", 10),
-		Resources:       d.Spec.Gateway.Resources,
+		Resources:       withProcessor(d.Spec.Gateway.Resources, gatewayProcessor),
 		SecurityContext: restricted(), TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		VolumeMounts: []corev1.VolumeMount{{Name: "tls", MountPath: dirTLS, ReadOnly: true}},
 	}

@@ -32,15 +32,9 @@ const (
 
 // loadOf a world: who asks its gateways, and whether there are any.
 func (r *Reconciler) loadOf(ctx context.Context, d *api.MoEDeployment, i *pki.Identity) (*readings.Reader, bool, error) {
-	var pods corev1.PodList
-	if err := r.List(ctx, &pods, client.InNamespace(d.Namespace), client.MatchingFields{byWorld: d.Name}, client.MatchingLabels(selector(d, api.ComponentGateway))); err != nil {
+	addresses, err := r.gatewayAddresses(ctx, d)
+	if err != nil {
 		return nil, false, err
-	}
-	var addresses []string
-	for j := range pods.Items {
-		if p := &pods.Items[j]; p.Status.PodIP != "" && p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodRunning {
-			addresses = append(addresses, net.JoinHostPort(p.Status.PodIP, strconv.Itoa(portGatewayTelemetry)))
-		}
 	}
 	found, there := r.readers.Load(d.UID)
 	if !there {
@@ -60,6 +54,21 @@ func (r *Reconciler) loadOf(ctx context.Context, d *api.MoEDeployment, i *pki.Id
 	reader := found.(*readings.Reader) //nolint:forcetypeassert // nothing else is stored
 	reader.SetGateways(addresses)
 	return reader, len(addresses) > 0, nil
+}
+
+// gatewayAddresses where a world's gateways tell of the load.
+func (r *Reconciler) gatewayAddresses(ctx context.Context, d *api.MoEDeployment) ([]string, error) {
+	var pods corev1.PodList
+	if err := r.List(ctx, &pods, client.InNamespace(d.Namespace), client.MatchingFields{byWorld: d.Name}, client.MatchingLabels(selector(d, api.ComponentGateway))); err != nil {
+		return nil, err
+	}
+	var addresses []string
+	for j := range pods.Items {
+		if p := &pods.Items[j]; p.Status.PodIP != "" && p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodRunning {
+			addresses = append(addresses, net.JoinHostPort(p.Status.PodIP, strconv.Itoa(portGatewayTelemetry)))
+		}
+	}
+	return addresses, nil
 }
 
 // endLoad: nobody asks the gateways of a world any more that is gone.

@@ -15,7 +15,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	k8slabels "k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"tangram.dev/operator/internal/gateway"
 	"tangram.dev/operator/internal/pki"
@@ -98,6 +102,7 @@ func TestStatusTellsOfTheLoad(t *testing.T) {
 	again, after := nextLoad(d.Status.Load, reader, true)
 	require.Nil(t, again, "not so soon")
 	require.LessOrEqual(t, after, loadEvery)
+	b.anotherOperatorKnows(d)
 	old := d.Status.Load.DeepCopy()
 	old.Time = metav1.NewTime(time.Now().Add(-2 * loadEvery))
 	stop()
@@ -112,6 +117,31 @@ func TestStatusTellsOfTheLoad(t *testing.T) {
 	none, after := nextLoad(old, nil, false)
 	require.Nil(t, none)
 	require.Zero(t, after)
+}
+
+// anotherOperatorKnows of the load as well, though it does not lead: it asks for itself, for as long as it is asked.
+func (b *bed) anotherOperatorKnows(d *api.MoEDeployment) {
+	b.t.Helper()
+	key := client.ObjectKeyFromObject(d)
+	leads, err := b.r.Load(b.t.Context(), key, time.Minute)
+	require.NoError(b.t, err)
+	require.WithinDuration(b.t, time.Now(), leads.At, wait)
+	require.Empty(b.t, b.r.asked.by, "who leads has a reader already")
+	other := &Reconciler{Client: b.r.Client, Log: slog.New(slog.DiscardHandler)}
+	require.Eventually(b.t, func() bool {
+		reading, err := other.Load(b.t.Context(), key, time.Minute)
+		return err == nil && reading.Sample.Whole
+	}, wait, tick)
+	require.Len(b.t, other.asked.by, 1)
+	names, err := other.Find(b.t.Context(), b.namespace, k8slabels.Everything())
+	require.NoError(b.t, err)
+	require.Equal(b.t, []types.NamespacedName{key}, names)
+	_, err = other.Load(b.t.Context(), client.ObjectKey{Namespace: b.namespace, Name: "none"}, time.Minute)
+	require.True(b.t, apierrors.IsNotFound(err))
+	ends, end := context.WithCancel(b.t.Context())
+	end()
+	require.NoError(b.t, other.endAsked(ends))
+	require.Empty(b.t, other.asked.by)
 }
 
 func TestLoadOfASample(t *testing.T) {

@@ -49,7 +49,8 @@ func (m *Metrics) balanced(d *api.MoEDeployment, report *balance.Report, layers 
 	}
 	world := prometheus.Labels{"namespace": d.Namespace, "name": d.Name}
 	m.load.balancedness.With(world).Set(report.Balance.Aggregate)
-	m.load.tokens.DeletePartialMatch(world) // there may be fewer ranks
+	m.load.tokens.DeletePartialMatch(world) // there may be fewer ranks, and in mode Hybrid other layers
+	m.load.layer.DeletePartialMatch(world)
 	for o, number := range layers {
 		layer := strconv.Itoa(int(number))
 		m.load.layer.WithLabelValues(d.Namespace, d.Name, layer).Set(report.Balance.Layers[o])

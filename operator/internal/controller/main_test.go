@@ -43,7 +43,20 @@ func runAll(m *testing.M) int {
 		return 1
 	}
 	cluster.QPS, cluster.Burst = 500, 1000
+	var r *witness
+	if os.Getenv("TANGRAM_RECORD") != "" {
+		if r, err = watchAll(); err != nil {
+			fmt.Fprintln(os.Stderr, "record:", errors.Join(err, env.Stop()))
+			return 1
+		}
+	}
 	code := m.Run()
+	if r != nil {
+		if err := r.write(); err != nil {
+			fmt.Fprintln(os.Stderr, "record:", err)
+			code = max(code, 1)
+		}
+	}
 	if err := env.Stop(); err != nil {
 		fmt.Fprintln(os.Stderr, "stop kube-apiserver:", err)
 		code = max(code, 1)

@@ -19,6 +19,7 @@ type Metrics struct {
 	seconds              *prometheus.HistogramVec
 	repairs              *prometheus.CounterVec
 	repairSeconds        *prometheus.HistogramVec
+	missed               *prometheus.CounterVec
 	load                 loadMetrics
 	certificates         *expiries
 }
@@ -35,7 +36,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		epoch:  gauge("world_epoch", "Epoch of the layout in force."),
 		width:  gauge("world_width", "Ranks of the layout in force."),
-		wanted: gauge("world_wanted_ranks", "Ranks that the MoEDeployment asks for."),
+		wanted: gauge("world_wanted_ranks", "Ranks that the MoEDeployment asks for, or that were decided on."),
 		transitions: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespaceOfMetrics, Name: "transitions_total",
 			Help: "Transitions that ended, by outcome."}, append(world, "outcome")),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespaceOfMetrics, Name: "transition_seconds",
@@ -45,17 +46,20 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		Help: "Repairs that ended, by outcome: Repaired, WorldRestarted, Failed."}, append(world, "outcome"))
 	m.repairSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespaceOfMetrics, Name: "repair_seconds",
 		Help: "From the start of a repair to its last retire.", Buckets: prometheus.ExponentialBuckets(0.05, 2, 12)}, world)
+	m.missed = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespaceOfMetrics, Name: "missed_members_total",
+		Help: "What engines found of members for which they gave a step up, of repairs that ended, by cause and by what they were doing."},
+		append(world, "cause", "doing"))
 	m.load = newLoadMetrics(registry)
 	m.certificates = &expiries{days: prometheus.NewDesc(namespaceOfMetrics+"_certificate_days_left", "Days until the first certificate of the world ends.", world, nil)}
 	registry.MustRegister(m.certificates)
-	registry.MustRegister(m.epoch, m.width, m.wanted, m.transitions, m.seconds, m.repairs, m.repairSeconds)
+	registry.MustRegister(m.epoch, m.width, m.wanted, m.transitions, m.seconds, m.repairs, m.repairSeconds, m.missed)
 	return m
 }
 
 func (m *Metrics) world(d *api.MoEDeployment) {
 	m.epoch.WithLabelValues(d.Namespace, d.Name).Set(float64(d.Status.Epoch))
 	m.width.WithLabelValues(d.Namespace, d.Name).Set(float64(d.Status.Width))
-	m.wanted.WithLabelValues(d.Namespace, d.Name).Set(float64(d.Spec.Replicas) * float64(d.Spec.RanksPerPod))
+	m.wanted.WithLabelValues(d.Namespace, d.Name).Set(float64(d.WantedReplicas()) * float64(d.Spec.RanksPerPod))
 	// From 0 on, or Prometheus does not see the first one as an increase.
 	for _, outcome := range []api.TransitionPhase{api.PhaseSucceeded, api.PhaseFailed, api.PhaseSuperseded, api.PhaseAborted} {
 		m.transitions.WithLabelValues(d.Namespace, d.Name, string(outcome))
@@ -83,6 +87,9 @@ func (m *Metrics) repaired(d *api.MoEDeployment, record *driver.Record, err erro
 	}
 	m.repairs.WithLabelValues(d.Namespace, d.Name, outcome).Inc()
 	m.repairSeconds.WithLabelValues(d.Namespace, d.Name).Observe(record.TotalSeconds)
+	for _, missed := range record.Missed { // both are words of the contract, whatever an engine wrote
+		m.missed.WithLabelValues(d.Namespace, d.Name, missed.Cause, missed.Doing).Inc()
+	}
 }
 
 func (m *Metrics) forget(key types.NamespacedName) {
@@ -94,6 +101,7 @@ func (m *Metrics) forget(key types.NamespacedName) {
 	m.seconds.DeletePartialMatch(labels)
 	m.repairs.DeletePartialMatch(labels)
 	m.repairSeconds.DeletePartialMatch(labels)
+	m.missed.DeletePartialMatch(labels)
 	m.load.forget(labels)
 	m.certificates.ends.Delete(key)
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	api "tangram.dev/api/v1alpha1"
+	"tangram.dev/operator/internal/custommetrics"
 	"tangram.dev/operator/internal/gateway"
 )
 
@@ -58,6 +59,12 @@ func TestMetricsHaveOneMeaningPerName(t *testing.T) {
 				}
 				require.Equal(t, other == component && component != "agent", strings.HasPrefix(name, "tangram_"+other+"_"), "%s, of %s", name, component)
 			}
+		}
+	}
+	for _, served := range (&custommetrics.Provider{}).ListAllMetrics() { // to autoscalers: what another exports, too, means what it means there
+		if _, exported := owner[served.Metric]; !exported && !strings.HasPrefix(served.Metric, "vllm:") {
+			require.True(t, strings.HasPrefix(served.Metric, "tangram_operator_"), served.Metric)
+			owner[served.Metric] = "operator"
 		}
 	}
 	for _, name := range inSources(t, "docs", ".md") {

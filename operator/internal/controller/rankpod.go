@@ -123,6 +123,28 @@ func startupProbe(port int32) *corev1.Probe {
 	return p
 }
 
+// What containers ask for of a node's processors if the spec says nothing. The kernel shares processors between pods by what they
+// ask for, and who asks for nothing has next to none where all is in use: a gateway that waits for its turn delays every stream that
+// goes through it, and in a flip engines wait for their agents. What agents move beside serving is held back by themselves
+// (maxStepStretchPercent): nice values hold within a container only.
+const (
+	engineProcessor  = "200m"
+	agentProcessor   = "100m"
+	gatewayProcessor = "200m"
+)
+
+// withProcessor returns asked with a request of a processor, if it says nothing of processors.
+func withProcessor(asked corev1.ResourceRequirements, processor string) corev1.ResourceRequirements {
+	out := *asked.DeepCopy()
+	if out.Requests.Cpu().IsZero() && out.Limits.Cpu().IsZero() {
+		if out.Requests == nil {
+			out.Requests = corev1.ResourceList{}
+		}
+		out.Requests[corev1.ResourceCPU] = resource.MustParse(processor)
+	}
+	return out
+}
+
 // agentMemory is what an agent asks for: its ranks' pools, and what it uses beside them.
 func agentMemory(d *api.MoEDeployment) corev1.ResourceList {
 	if d.Spec.Backend == api.BackendCUDA { // the pools are not the host's
@@ -141,7 +163,7 @@ func agentMemory(d *api.MoEDeployment) corev1.ResourceList {
 }
 
 func (r *Reconciler) agentContainer(d *api.MoEDeployment) corev1.Container {
-	resources := *d.Spec.Scheduling.AgentResources.DeepCopy()
+	resources := withProcessor(d.Spec.Scheduling.AgentResources, agentProcessor)
 	for _, list := range []*corev1.ResourceList{&resources.Requests, &resources.Limits} {
 		if *list == nil {
 			*list = corev1.ResourceList{}
@@ -182,7 +204,7 @@ func (r *Reconciler) engineContainer(d *api.MoEDeployment, device int32) corev1.
 		Env:  append([]corev1.EnvVar{fieldEnv("POD_IP", "status.podIP")}, e.Env...),
 		Ports: []corev1.ContainerPort{{Name: fmt.Sprintf("mesh-%d", device), ContainerPort: portMesh + device, Protocol: corev1.ProtocolTCP},
 			{Name: fmt.Sprintf("serve-%d", device), ContainerPort: portServe + device, Protocol: corev1.ProtocolTCP}},
-		StartupProbe: startupProbe(portServe + device), ReadinessProbe: tcpProbe(portServe + device), Lifecycle: awaitLeave(), Resources: e.Resources,
+		StartupProbe: startupProbe(portServe + device), ReadinessProbe: tcpProbe(portServe + device), Lifecycle: awaitLeave(), Resources: withProcessor(e.Resources, engineProcessor),
 		SecurityContext: restricted(), TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		VolumeMounts: []corev1.VolumeMount{{Name: "run", MountPath: dirRun}, {Name: "tmp", MountPath: "/tmp"},
 			{Name: "tls-engine", MountPath: dirTLS, ReadOnly: true}},

@@ -53,7 +53,7 @@ func fillRebalance(d *api.MoEDeployment, s *scene) {
 	}
 	st := &api.RebalanceStatus{Time: metav1.NewTime(report.At.Truncate(time.Second)), Outcome: balancedOf(s).reason, Why: clip(report.Why, 2048),
 		Tokens: int64(report.Tokens)}
-	if worst, numbers := report.Balance.WorstLayer, moeLayers(s); len(report.Balance.Layers) == len(numbers) && len(numbers) > 0 {
+	if worst, numbers := report.Balance.WorstLayer, placedLayers(s, report); len(report.Balance.Layers) == len(numbers) && len(numbers) > 0 {
 		st.Balancedness, st.WorstLayerBalancedness = ptr.To(share(report.Balance.Aggregate)), ptr.To(share(report.Balance.Worst))
 		st.WorstLayer = ptr.To(int32(numbers[worst]))
 	}
@@ -82,11 +82,25 @@ func share(v float64) resource.Quantity {
 	return *resource.NewMilliQuantity(int64(math.Round(1000*v)), resource.DecimalSI)
 }
 
-func moeLayers(s *scene) []uint32 {
+// placedLayers of the model, those that a report tells of.
+func placedLayers(s *scene, report *balance.Report) []uint32 {
 	for _, status := range s.seen.Statuses {
-		return status.GetGeometry().GetMoeLayers()
+		var out []uint32
+		for _, o := range reported(report) {
+			if all := status.GetGeometry().GetMoeLayers(); o < len(all) {
+				out = append(out, all[o])
+			}
+		}
+		return out
 	}
 	return nil
+}
+
+func reported(report *balance.Report) []int {
+	if report == nil {
+		return nil
+	}
+	return report.Layers
 }
 
 // balancedOf the world: whether experts should move.
@@ -139,7 +153,7 @@ func (r *Reconciler) tellBalanced(d *api.MoEDeployment, s *scene) {
 		}
 	}
 	r.set(d, api.ConditionBalanced, now)
-	r.metrics.balanced(d, s.seen.Balance, moeLayers(s))
+	r.metrics.balanced(d, s.seen.Balance, placedLayers(s, s.seen.Balance))
 }
 
 // rebalanced tells of the end of a rebalance.

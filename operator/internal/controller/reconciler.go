@@ -33,6 +33,7 @@ import (
 
 	"tangram.dev/operator/internal/keeper"
 	"tangram.dev/operator/internal/pki"
+	"tangram.dev/operator/internal/ranges"
 	"tangram.dev/operator/internal/world"
 	"tangram.dev/operator/pkg/fleet"
 	"tangram.dev/operator/pkg/layout"
@@ -50,6 +51,7 @@ import (
 // +kubebuilder:rbac:groups="",resources=services;serviceaccounts,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;patch
+// +kubebuilder:rbac:groups=autoscaling,resources=horizontalpodautoscalers,verbs=get;list;watch
 // +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups=resource.k8s.io,resources=resourceclaimtemplates,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
@@ -103,6 +105,7 @@ type Reconciler struct {
 	opened  sync.Map // UID of the MoEDeployment whose world was opened last, by its namespace and name
 	doomed  sync.Map // UID of the MoEDeployment that was dissolved, by its namespace and name
 	readers sync.Map // who ask the gateways of worlds for their load, by UID of the MoEDeployment
+	asked   askers   // of the gateways of worlds that this operator is asked about and does not lead
 	advices sync.Map // policies of worlds in mode Auto, by UID of the MoEDeployment
 	applied sync.Map // what server-side apply wrote last: by UID of the MoEDeployment, a map by kind and name
 }
@@ -126,7 +129,7 @@ func (r *Reconciler) SetUp(mgr ctrl.Manager, metrics *Metrics) error {
 	if err := index(context.Background(), mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
-	if err := mgr.Add(manager.RunnableFunc(r.endLoads)); err != nil {
+	if err := errors.Join(mgr.Add(manager.RunnableFunc(r.endLoads)), mgr.Add(beside(r.endAsked))); err != nil {
 		return err
 	}
 	// Repairs begin in workers of their own: a broken world never queues behind the objects of others, and what the API
@@ -248,7 +251,7 @@ func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (recon
 	w.SetEndpoints(reached, true)
 	w.SetRebalance(rebalanceSettings(d))
 	if s.seen = w.Snapshot(); len(reached) > 0 {
-		k, err := r.keeper(d, w)
+		k, err := r.keeper(d, w, s)
 		if err != nil {
 			return reconcile.Result{}, err
 		}
@@ -304,6 +307,11 @@ func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (recon
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	feels, err := r.feel(ctx, s.transitions, reader)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	told = sooner(told, feels)
 	if err := r.budget(ctx, d, &s.seen); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -312,7 +320,7 @@ func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (recon
 
 // act does what follows from what was seen; it gives when to come again by ourselves.
 func (r *Reconciler) act(ctx context.Context, d *api.MoEDeployment, a *authority, w *world.World, pods []corev1.Pod, s *scene) (time.Duration, error) {
-	k, err := r.keeper(d, w)
+	k, err := r.keeper(d, w, s)
 	if err != nil {
 		return 0, err
 	}
@@ -324,7 +332,7 @@ func (r *Reconciler) act(ctx context.Context, d *api.MoEDeployment, a *authority
 	s.silent = silentMembers(pods, &s.seen)
 	facts.Unknown = len(s.silent) > 0 || s.seen.Unseen
 	k.Wanted.Intent = intent(d, facts.Pods, layoutPods(s.seen.Layout))
-	k.Wanted.Held = s.hold(d, w)
+	k.Wanted.Held = s.hold(d, w) || k.Wanted.Held
 	round := k.Decide(s.seen, facts)
 	s.unknown = !round.Decided && facts.Unknown && s.seen.Layout == nil // they may well serve: nothing is decided
 	if !round.Decided {
@@ -351,13 +359,17 @@ func (r *Reconciler) act(ctx context.Context, d *api.MoEDeployment, a *authority
 }
 
 // keeper of a deployment's world.
-func (r *Reconciler) keeper(d *api.MoEDeployment, w *world.World) (*keeper.Keeper, error) {
-	mode, err := layout.ParseMode(string(wantedMode(d)))
-	if err != nil {
+func (r *Reconciler) keeper(d *api.MoEDeployment, w *world.World, s *scene) (*keeper.Keeper, error) {
+	k := &keeper.Keeper{World: w, Wanted: keeper.Wanted{Standby: int(d.Spec.Standby), Copies: true, SpareBanks: uint32(d.Spec.Limits.SpareBanks),
+		PauseSteps: d.Spec.Transition.Strategy == api.StrategyFast, Limits: limits(d), Rebalance: d.Spec.Rebalance != nil}}
+	if err := want(&k.Wanted, d, s); err != nil {
 		return nil, reconcile.TerminalError(err) // refused by the API server, unless its CRD is another's
 	}
-	return &keeper.Keeper{World: w, Record: recorders{r, d}, Wanted: keeper.Wanted{Pods: int(d.Spec.Replicas), Standby: int(d.Spec.Standby), Shape: layout.Shape{Mode: mode}, Copies: true,
-		SpareBanks: uint32(d.Spec.Limits.SpareBanks), Limits: limits(d), Rebalance: d.Spec.Rebalance != nil}}, nil
+	k.Record = recorders{r, d, inWords(wantedMode(d), ranges.OfSpec(d.WantedLayout()))}
+	if s.misfit != nil && s.seen.Layout != nil {
+		k.Record = recorders{r, d, inWords(modeOf(d, s.seen.Layout), layout.RangesOf(s.seen.Layout))}
+	}
+	return k, nil
 }
 
 // intent in one line: a transition begun under another one is not gone on with.
@@ -368,7 +380,11 @@ func intent(d *api.MoEDeployment, pods []fleet.Pod, inLayout []string) string {
 			going = append(going, p.UID)
 		}
 	}
-	return fmt.Sprintf("%d %s %t %t %d %v", d.Spec.Replicas, wantedMode(d), d.Spec.Suspend, d.Spec.Rebalance != nil, d.Spec.RedundantExperts, going)
+	mode := string(wantedMode(d))
+	if wantedMode(d) == api.ModeHybrid {
+		mode += fmt.Sprint([]layout.Range(ranges.OfSpec(d.WantedLayout()))) // each of them
+	}
+	return fmt.Sprintf("%d %s %t %t %d %v", d.WantedReplicas(), mode, d.Spec.Suspend, d.Spec.Rebalance != nil, d.Spec.RedundantExperts, going)
 }
 
 // open the running side of a world.

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"tangram.dev/operator/pkg/member"
@@ -67,6 +68,10 @@ func TestMemberThatDies(t *testing.T) {
 			require.Len(t, lt.Status.Lost, 1)
 			require.Contains(t, lt.Status.Lost[0].ID, string(uids["w-1"]))
 			require.NotEmpty(t, lt.Status.Lost[0].Why)
+			require.NotEmpty(t, lt.Status.Missed)
+			require.Equal(t, api.MissedMember{By: lt.Status.Missed[0].By, ID: lt.Status.Lost[0].ID, Cause: "GaveUp", Doing: "Combine", Layer: ptr.To(int32(1))},
+				lt.Status.Missed[0])
+			b.told(api.EventRepaired, " found "+lt.Status.Lost[0].ID+" gave up in combine of layer 1")
 			require.Equal(t, "repair", lt.Status.Flips[0].Kind)
 			require.NotNil(t, lt.Status.Phases.Fence)
 			require.True(t, has(d, api.ConditionRepairReady, metav1.ConditionTrue, api.ReasonHeadroom), message(d, api.ConditionRepairReady))

@@ -51,7 +51,7 @@ func (r *Reconciler) reconcileRepair(ctx context.Context, request reconcile.Requ
 	}
 	if reached := endpoints(owned(d, s.pods)); len(reached) > 0 {
 		w.SetEndpoints(reached, true)
-		k, err := r.keeper(d, w)
+		k, err := r.keeper(d, w, s)
 		if err != nil {
 			return reconcile.Result{}, err
 		}
@@ -162,6 +162,13 @@ func (c *repairRecorder) object(record *driver.Record, err error) *api.LayoutTra
 	for _, l := range record.Lost {
 		s.Lost = append(s.Lost, api.LostMember{ID: l.Member, Why: clip(l.Why, longestWords)})
 	}
+	for _, m := range record.Missed {
+		missed := api.MissedMember{By: m.By, ID: m.Member, Cause: camel(m.Cause), Doing: camel(m.Doing)}
+		if m.InLayer() {
+			missed.Layer = ptr.To(int32(m.Layer))
+		}
+		s.Missed = append(s.Missed, missed)
+	}
 	fillEnd(s, record, phase)
 	s.Phases.Wait, s.Phases.Fence = ptr.To(duration(record.WaitSeconds)), ptr.To(duration(record.FenceSeconds))
 	if record.WorldEnded != "" && err == nil {
@@ -170,13 +177,25 @@ func (c *repairRecorder) object(record *driver.Record, err error) *api.LayoutTra
 	return object
 }
 
-// lostOf a record: who, and why.
+// lostOf a record: who, and why; and in what the others missed them.
 func lostOf(record *driver.Record) string {
 	var out []string
 	for _, l := range record.Lost {
 		out = append(out, l.Member+" ("+l.Why+")")
 	}
+	if len(record.Missed) > 0 { // the first is of one that is lost, if any is
+		out = append(out, record.Missed[0].By+" found "+record.Missed[0].String())
+	}
 	return strings.Join(out, "; ")
+}
+
+// camel makes gave_up GaveUp.
+func camel(word string) string {
+	var out strings.Builder
+	for part := range strings.SplitSeq(word, "_") {
+		out.WriteString(strings.ToUpper(part[:min(1, len(part))]) + part[min(1, len(part)):])
+	}
+	return out.String()
 }
 
 func colon(text string) string {

@@ -74,6 +74,9 @@ func agentConfig(d *api.MoEDeployment) (*corev1.ConfigMap, error) {
 	if share := d.Spec.Transition.StagingPercent; share > 0 {
 		file["staging_percent"] = share
 	}
+	if most := d.Spec.Transition.MaxStepStretchPercent; most > 0 {
+		file["max_step_stretch_percent"] = most
+	}
 	wire, err := yaml.Marshal(file)
 	if err != nil {
 		return nil, err

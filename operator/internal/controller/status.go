@@ -17,6 +17,7 @@ import (
 
 	"tangram.dev/operator/internal/agentclient"
 	"tangram.dev/operator/internal/keeper"
+	"tangram.dev/operator/internal/ranges"
 	"tangram.dev/operator/internal/world"
 	"tangram.dev/operator/pkg/fleet"
 	"tangram.dev/operator/pkg/layout"
@@ -35,6 +36,7 @@ type scene struct {
 	transitions []api.LayoutTransition
 	refused     *refusal              // nothing else is known then
 	withheld    *refusal              // why no pod is made; all else goes on
+	misfit      *refusal              // why the world cannot have spec.layout; it stays as it is
 	silent      []string              // pods with a member whose agents do not answer
 	unknown     bool                  // all of them: which layout is in force is not known
 	gateways    int32                 // replicas that accept requests
@@ -61,7 +63,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 	st := &d.Status
 	st.ObservedGeneration = d.Generation
 	st.Selector = k8slabels.SelectorFromSet(selector(d, api.ComponentRank)).String() + ",!" + api.StandbyLabel
-	st.Replicas = 0
+	st.Replicas, st.WantedReplicas = 0, d.WantedReplicas()
 	for i := range s.pods {
 		if s.pods[i].Labels[api.StandbyLabel] == "" {
 			st.Replicas++
@@ -87,7 +89,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 	case degraded.status == metav1.ConditionTrue:
 		ready = no(degraded.reason, degraded.message)
 	case progressing.status == metav1.ConditionFalse && progressing.reason == api.ReasonAsWanted:
-		ready = yes(api.ReasonServing, fmt.Sprintf("%d ranks serve in mode %s", st.Width, st.Mode))
+		ready = yes(api.ReasonServing, fmt.Sprintf("%d ranks serve in mode %s", st.Width, inWords(st.Mode, layout.RangesOf(s.seen.Layout))))
 	}
 	r.set(d, api.ConditionAvailable, available)
 	r.set(d, api.ConditionProgressing, progressing)
@@ -100,6 +102,11 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 	} else {
 		apimeta.RemoveStatusCondition(&d.Status.Conditions, api.ConditionOptimal)
 	}
+	if d.WidthIsDecided() {
+		r.set(d, api.ConditionScalingActive, scalingOf(d))
+	} else {
+		apimeta.RemoveStatusCondition(&d.Status.Conditions, api.ConditionScalingActive)
+	}
 	if !s.expires.IsZero() || s.unrenewed != nil {
 		r.set(d, api.ConditionCertificatesValid, certificatesOf(s))
 	}
@@ -107,7 +114,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 		r.metrics.certificates.set(d, s.expires)
 	}
 	stalled := degraded.status == metav1.ConditionTrue && slices.Contains(
-		[]string{api.ReasonAdoptionRefused, api.ReasonRefusedByCluster, api.ReasonSharingNotAllowed, api.ReasonPodsFailing, api.ReasonInsufficientMemory}, degraded.reason)
+		[]string{api.ReasonAdoptionRefused, api.ReasonRefusedByCluster, api.ReasonSharingNotAllowed, api.ReasonPodsFailing, api.ReasonInsufficientMemory, api.ReasonLayoutDoesNotFit}, degraded.reason)
 	r.onlyWhile(d, api.ConditionInsecureFabric, d.Spec.Network.InsecureFabric, yes(api.ReasonPlainText,
 		"spec.network.insecureFabric: weights, KV cache and steps cross the network in plain text, and whoever reaches a pod's port is believed"))
 	r.onlyWhile(d, api.ConditionStalled, stalled, degraded)
@@ -170,6 +177,7 @@ func fillLayout(d *api.MoEDeployment, s *scene) {
 	l := s.seen.Layout
 	st.Epoch, st.LayoutHash, st.Width, st.Revision = int64(s.seen.Epoch), hex.EncodeToString(s.seen.Hash), int32(len(l.GetMembers())), l.GetRevision()
 	st.Mode, st.Members, st.ReadyReplicas, st.ReadyStandby, st.Transition = modeOf(d, l), nil, 0, 0, nil
+	st.Layout = ranges.Status(layout.RangesOf(l))
 	in := layoutPods(l)
 	for i := range s.pods {
 		switch p := &s.pods[i]; {
@@ -195,6 +203,8 @@ func modeOf(d *api.MoEDeployment, l *tangramv1.Layout) api.Mode {
 	switch wanted, err := layout.ParseMode(string(wantedMode(d))); {
 	case l == nil:
 		return ""
+	case hybrid(d, l):
+		return api.ModeHybrid
 	case err == nil && layout.Is(l, wanted):
 		return wantedMode(d)
 	case layout.Is(l, layout.Expert):
@@ -239,6 +249,8 @@ func degradedOf(d *api.MoEDeployment, s *scene) verdict {
 		return yes(api.ReasonMemberLost, s.seen.Broken.Error())
 	case s.decision.Repair:
 		return yes(api.ReasonMemberLost, fmt.Sprintf("%d pods of the layout in force are gone or have ended (UIDs): %s", len(s.decision.Lost), strings.Join(s.decision.Lost, ", ")))
+	case s.misfit != nil:
+		return yes(s.misfit.reason, s.misfit.message)
 	case s.seen.Failed != nil && noMemory(s.seen.Failed):
 		return yes(api.ReasonInsufficientMemory, s.seen.Failed.Error())
 	case s.seen.Failed != nil:
@@ -261,7 +273,7 @@ func noMemory(err error) bool {
 
 // describe the problems of pods: how many, and each text once.
 func describe(d *api.MoEDeployment, problems []problem) string {
-	text := fmt.Sprintf("%d of %d pods cannot start", len(problems), d.Spec.Replicas)
+	text := fmt.Sprintf("%d of %d pods cannot start", len(problems), d.WantedReplicas())
 	seen := map[string]bool{}
 	for _, p := range problems {
 		if !seen[p.text] {
@@ -289,6 +301,8 @@ func progressingOf(d *api.MoEDeployment, s *scene) verdict {
 			text += "; it is aborted: no other flip begins"
 		}
 		return yes(api.ReasonTransition, text)
+	case s.misfit != nil:
+		return no(s.misfit.reason, s.misfit.message)
 	case len(s.decision.Target) > 0 && d.Spec.Suspend:
 		return no(api.ReasonSuspended, fmt.Sprintf("spec.suspend holds back a transition to %d ranks in mode %s", len(s.decision.Target), wantedMode(d)))
 	case len(s.decision.Target) > 0 && s.aborted != nil:
@@ -298,9 +312,9 @@ func progressingOf(d *api.MoEDeployment, s *scene) verdict {
 		return yes(api.ReasonTransition, fmt.Sprintf("a transition to %d ranks in mode %s is about to begin", len(s.decision.Target), wantedMode(d)))
 	case len(s.decision.Create)+len(s.decision.Waiting) > 0:
 		n := len(s.decision.Create) + len(s.decision.Waiting)
-		return yes(api.ReasonWaitingForPods, fmt.Sprintf("%d of %d pods are not there, or their engines not attached", n, d.Spec.Replicas))
-	case len(s.pods) > int(d.Spec.Replicas+d.Spec.Standby) || len(s.decision.Delete) > 0:
-		return yes(api.ReasonReleasingPods, fmt.Sprintf("%d pods, %d wanted", len(s.pods), d.Spec.Replicas+d.Spec.Standby))
+		return yes(api.ReasonWaitingForPods, fmt.Sprintf("%d of %d pods are not there, or their engines not attached", n, d.WantedReplicas()))
+	case len(s.pods) > int(d.WantedReplicas()+d.Spec.Standby) || len(s.decision.Delete) > 0:
+		return yes(api.ReasonReleasingPods, fmt.Sprintf("%d pods, %d wanted", len(s.pods), d.WantedReplicas()+d.Spec.Standby))
 	case !s.seen.Looked:
 		return yes(api.ReasonWaitingForPods, "the agents were not asked yet")
 	}

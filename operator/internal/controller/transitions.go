@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -19,6 +20,7 @@ import (
 	"tangram.dev/operator/internal/balance"
 	"tangram.dev/operator/internal/driver"
 	"tangram.dev/operator/internal/world"
+	"tangram.dev/operator/pkg/layout"
 
 	api "tangram.dev/api/v1alpha1"
 )
@@ -43,23 +45,26 @@ type recorder struct {
 
 // recorders of the runs of a deployment.
 type recorders struct {
-	r *Reconciler
-	d *api.MoEDeployment
+	r      *Reconciler
+	d      *api.MoEDeployment
+	wanted string // the mode of a transition, in words
 }
 
 // Transition implements keeper.Recorders.
 func (x recorders) Transition(seen *world.Snapshot, members []string) world.Recorder {
-	d, what := x.d, fmt.Sprintf("start with %d ranks %s", len(members), wantedMode(x.d))
+	d, wanted := x.d, x.wanted
+	what := fmt.Sprintf("start with %d ranks %s", len(members), wanted)
 	if l := seen.Layout; l != nil {
-		what = fmt.Sprintf("%d ranks %s -> %d ranks %s", len(l.Members), modeOf(d, l), len(members), wantedMode(d))
-		if len(l.Members) == len(members) && string(modeOf(d, l)) == string(wantedMode(d)) {
-			what = fmt.Sprintf("other pods, %d ranks %s", len(members), wantedMode(d))
+		what = fmt.Sprintf("%d ranks %s -> %d ranks %s", len(l.Members), inWords(modeOf(d, l), layout.RangesOf(l)), len(members), wanted)
+		if mode := modeOf(d, l); len(l.Members) == len(members) && mode == wantedMode(d) && (mode != api.ModeHybrid || hybrid(d, l)) {
+			what = fmt.Sprintf("other pods, %d ranks %s", len(members), wanted)
 		}
 	}
 	return x.r.newRecorder(d, what, members)
 }
 
-const writeEvery = 300 * time.Millisecond
+// writeEvery so long at most: progress is for people, and each write is one more for the API server, its store and all who watch.
+const writeEvery = time.Second
 
 func (r *Reconciler) newRecorder(d *api.MoEDeployment, what string, members []string) *recorder {
 	return &recorder{r: r, d: d.DeepCopy(), what: what, members: members, done: make(chan struct{})}
@@ -67,11 +72,10 @@ func (r *Reconciler) newRecorder(d *api.MoEDeployment, what string, members []st
 
 // Planned makes the object; a transition that cannot be recorded is not begun.
 func (c *recorder) Planned(record *driver.Record) error {
-	mode := api.Mode(record.Mode)
 	name := fmt.Sprintf("%s-%d-%s", c.d.Name, record.FromEpoch, record.Started.UTC().Format("150405.000"))
 	object := &api.LayoutTransition{ObjectMeta: meta(c.d, name, "transition"), Spec: api.LayoutTransitionSpec{
 		Deployment: c.d.Name, Generation: c.d.Generation, What: c.what, FromEpoch: int64(record.FromEpoch), FromHash: record.FromHash,
-		TargetHash: record.TargetHash, PlanHash: record.PlanHash, Ranks: int32(record.Ranks), Mode: mode, Members: c.members,
+		TargetHash: record.TargetHash, PlanHash: record.PlanHash, Ranks: int32(record.Ranks), Mode: api.Mode(record.Mode), Members: c.members,
 		Flips: int32(record.PlannedFlips), ExpertBytes: int64(record.ExpertBytes), ExpertBoundBytes: int64(record.ExpertBoundBytes),
 		DenseBytes: int64(record.DenseBytes)}}
 	object.OwnerReferences = []metav1.OwnerReference{ownerReference(c.d)}
@@ -94,20 +98,20 @@ func (c *recorder) Planned(record *driver.Record) error {
 	return nil
 }
 
-// write what changed, a few times a second.
+// write that it has begun, and then what changed.
 func (c *recorder) write() {
 	tick := time.NewTicker(writeEvery)
 	defer tick.Stop()
 	for {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		if err := c.flush(ctx); err != nil {
+			c.r.Log.Warn("the progress of a transition was not written", "transition", c.what, "error", err)
+		}
+		cancel()
 		select {
 		case <-c.done:
 			return
 		case <-tick.C:
-			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-			if err := c.flush(ctx); err != nil {
-				c.r.Log.Warn("the progress of a transition was not written", "transition", c.what, "error", err)
-			}
-			cancel()
 		}
 	}
 }
@@ -178,7 +182,17 @@ func fillEnd(s *api.LayoutTransitionStatus, record *driver.Record, phase api.Tra
 	s.Phase, s.CompletionTime, s.Epoch, s.Retries, s.Bytes = phase, &end, int64(record.Epoch), int32(record.Retries), bytesOf(record.Bytes)
 	s.Phases = api.PhaseSeconds{Plan: duration(record.Seconds.Plan), Prepare: duration(record.Seconds.Prepare), Stage: duration(record.Seconds.Stage),
 		Flip: duration(record.Seconds.Flip), Retire: duration(record.Seconds.Retire)}
+	s.Peak = &api.PeakMemory{PlannedBytes: int64(record.PlannedPeakBytes), MeasuredBytes: int64(record.PeakBytes)}
 	s.Message = clip(record.Error, 4096)
+}
+
+// sinceAsked to the end of a transition of the world, as it was when that began.
+func sinceAsked(d *api.MoEDeployment, record *driver.Record) *metav1.Duration {
+	from := record.Started
+	if ready := apimeta.FindStatusCondition(d.Status.Conditions, api.ConditionReady); ready != nil && ready.Status != metav1.ConditionTrue && ready.LastTransitionTime.Time.Before(from) {
+		from = ready.LastTransitionTime.Time
+	}
+	return &metav1.Duration{Duration: record.Ended.Sub(from).Round(time.Millisecond)}
 }
 
 // Ended writes what came of it, and tells.
@@ -209,6 +223,7 @@ func (c *recorder) Ended(ctx context.Context, record *driver.Record, err error) 
 	object := c.object
 	if object != nil {
 		fillEnd(&object.Status, record, phase)
+		object.Status.SinceAsked = sinceAsked(c.d, record)
 		if err == nil {
 			object.Status.Progress = ""
 		}
@@ -234,7 +249,7 @@ func duration(seconds float64) metav1.Duration {
 }
 
 func bytesOf(b driver.Bytes) api.BytesBySource {
-	return api.BytesBySource{Local: int64(b.Local), Shared: int64(b.Shared), TCP: int64(b.TCP), Wire: int64(b.Wire), Checkpoint: int64(b.Checkpoint), KV: int64(b.KV)}
+	return api.BytesBySource{Local: int64(b.Local), Shared: int64(b.Shared), TCP: int64(b.TCP), Wire: int64(b.Wire), Checkpoint: int64(b.Checkpoint), KV: int64(b.KV), KVAhead: int64(b.KVAhead)}
 }
 
 // over says whether a LayoutTransition has ended.

@@ -10,7 +10,7 @@ import (
 var ErrAborted = errors.New("aborted by the user")
 
 // Abort ends an Apply on request and never across a permit: a flip without one is aborted, one that has it goes on and is
-// the last. Nothing is permitted after Ask. It serves one Apply; its zero value is ready, and a nil one asks for nothing.
+// the last; of a run, what the agents have not begun is withdrawn. Nothing is permitted after Ask. It serves one Apply; its zero value is ready, and a nil one asks for nothing.
 type Abort struct {
 	mu        sync.Mutex
 	wanted    bool

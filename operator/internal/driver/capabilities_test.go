@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -49,4 +50,76 @@ func TestAShapeThatAnEngineDoesNotComputeIsRefusedBeforeAnything(t *testing.T) {
 	require.Empty(t, record.Flips)
 	require.Equal(t, before, w.Layout().Epoch)
 	require.True(t, w.Idle())
+}
+
+// Who would carry KV in blocks of another size does not join, and the world does not notice; with the same it joins.
+func TestAnEngineOfOtherSettingsDoesNotJoin(t *testing.T) {
+	d, w := setup(t, 3)
+	for _, a := range w.agents {
+		a.BlockTokens(16)
+	}
+	_, err := d.Apply(t.Context(), expert(2))
+	require.NoError(t, err)
+	w.agents[2].BlockTokens(32)
+	before := w.Layout().Epoch
+	record, err := d.Apply(t.Context(), expert(3))
+	require.ErrorContains(t, err, "kv_block_tokens is 32 at the engine of member "+w.agents[2].Member(0)+", which is to be rank 2, and 16 at that of rank 0, member "+
+		w.agents[0].Member(0))
+	require.Empty(t, record.Flips)
+	require.Equal(t, before, w.Layout().Epoch)
+	require.True(t, w.Idle())
+	w.agents[2].BlockTokens(16)
+	_, err = d.Apply(t.Context(), expert(3))
+	require.NoError(t, err)
+	w.requireRanks(t, 3)
+}
+
+// What engines declare is compared by name; what one does not declare is not known of it.
+func TestAnEngineOfAnotherVersionDoesNotJoin(t *testing.T) {
+	d, w := setup(t, 3)
+	w.agents[0].Settings(map[string]string{"engine": "vllm", "version": "0.32.0", "max_batch_tokens": "512"})
+	w.agents[1].Settings(map[string]string{"engine": "vllm", "version": "0.32.0"})
+	_, err := d.Apply(t.Context(), expert(2))
+	require.NoError(t, err)
+	before := w.Layout().Epoch
+	for name, value := range map[string]string{"engine": "tangram-engine", "version": "0.33.0", "max_batch_tokens": "1024"} {
+		w.agents[2].Settings(map[string]string{name: value})
+		record, err := d.Apply(t.Context(), expert(3))
+		require.ErrorContains(t, err, name+" is "+value+" at the engine of member "+w.agents[2].Member(0)+", which is to be rank 2, and ")
+		require.ErrorContains(t, err, " at that of rank 0, member "+w.agents[0].Member(0))
+		require.Empty(t, record.Flips)
+	}
+	require.Equal(t, before, w.Layout().Epoch)
+	require.True(t, w.Idle())
+	w.agents[2].Settings(map[string]string{"engine": "vllm", "version": "0.32.0", "max_batch_tokens": "512", "more": "x"})
+	_, err = d.Apply(t.Context(), expert(3))
+	require.NoError(t, err)
+	w.requireRanks(t, 3)
+}
+
+// An engine that is killed and comes back with other settings has no part in the world that a repair makes; with the same it has.
+func TestARepairLeavesOutAnEngineThatCameBackWithOtherSettings(t *testing.T) {
+	for _, version := range []string{"1", "2"} {
+		for _, who := range []int{0, 2} {
+			d, w := setup(t, 3)
+			for _, a := range w.agents {
+				a.Settings(map[string]string{"version": "1"})
+			}
+			_, err := d.Apply(t.Context(), expert(3))
+			require.NoError(t, err)
+			member := w.agents[who].Member(0)
+			w.agents[who].Detach(true)
+			w.agents[who].Settings(map[string]string{"version": version})
+			w.agents[who].Detach(false)
+			record, err := d.Repair(t.Context())
+			require.NoError(t, err)
+			if version == "1" {
+				w.members(t, 0, 1, 2)
+				continue
+			}
+			w.members(t, slices.DeleteFunc([]int{0, 1, 2}, func(i int) bool { return i == who })...)
+			require.Equal(t, member, record.Lost[0].Member)
+			require.Contains(t, record.Lost[0].Why, "its engine was started anew with version 2, and member "+w.Layout().Members[0].Id+" has 1")
+		}
+	}
 }

@@ -77,6 +77,8 @@ type Driver struct {
 	Hooks    Hooks
 	// Abort ends an Apply on request; nil: nobody does. One for each Apply.
 	Abort *Abort
+	// Run is how many flips have one permit at most (docs/architecture.md, 4.1); 0: DefaultRun, 1: each has its own.
+	Run int
 
 	late map[int]*question // to agents that did not answer in time, by index of the agent
 }
@@ -106,6 +108,10 @@ type Wanted struct {
 	Members    []string
 	Shape      layout.Shape
 	SpareBanks uint32 // of a first layout; 0 means 1
+	// FromCheckpoint and not from ranks that hold it comes what a rank lacks (planner.Options).
+	FromCheckpoint bool
+	// PauseSteps: engines compute nothing from each flip's begin to its end.
+	PauseSteps bool
 }
 
 // Event tells where a transition stands.
@@ -166,6 +172,9 @@ func (d *Driver) apply(ctx context.Context, want Wanted, record *Record) error {
 	if truth, err = d.waitEngines(ctx, truth, target); err != nil {
 		return err
 	}
+	if err := truth.alike(target); err != nil {
+		return fmt.Errorf("plan %d ranks, %v: %w", want.Ranks, want.Shape.Mode, err)
+	}
 	if want.Shape, err = truth.suit(want.Shape, target); err != nil {
 		return fmt.Errorf("plan %d ranks, %v: %w", want.Ranks, want.Shape.Mode, err)
 	}
@@ -183,21 +192,21 @@ func (d *Driver) apply(ctx context.Context, want Wanted, record *Record) error {
 			return fmt.Errorf("nothing was begun: %w", err)
 		}
 	}
-	for i, flip := range result.Plan.Flips {
+	for i := 0; i < len(result.Plan.Flips); {
 		if i > 0 && (d.Abort.asked() || d.Hooks.Continue != nil && !d.Hooks.Continue()) {
 			return errors.Join(fmt.Errorf("after flip %d of %d, at epoch %d: %w", i, len(result.Plan.Flips), truth.epoch(), ErrSuperseded),
 				d.saveMembership(ctx, truth))
 		}
-		run := &flipRun{d: d, truth: truth, flip: flip, target: result.Layouts[i], record: record,
-			event: Event{Flip: i + 1, Flips: len(result.Plan.Flips), Kind: kindName(flip.Kind), Epoch: flip.Epoch}}
+		run := d.flipsFrom(result, i)
+		run.d, run.truth, run.record = d, truth, record
+		run.pause = want.PauseSteps && run.flip.Kind != tangramv1.FlipKind_FLIP_KIND_FIRST
 		if err := run.do(ctx); err != nil {
-			return fmt.Errorf("flip %d of %d (%s, epoch %d): %w", i+1, len(result.Plan.Flips), run.event.Kind, flip.Epoch, err)
+			return fmt.Errorf("flip %d of %d (%s, epoch %d): %w", run.event.Flip, len(result.Plan.Flips), run.event.Kind, run.event.Epoch, err)
 		}
-		if d.Hooks.FlipDone != nil {
-			d.Hooks.FlipDone(run.out)
-		}
+		i += 1 + len(run.follow)
+		run.told()
 		if truth, err = run.after(ctx); err != nil {
-			return fmt.Errorf("after flip %d of %d, at epoch %d: %w", i+1, len(result.Plan.Flips), flip.Epoch, err)
+			return fmt.Errorf("after flip %d of %d, at epoch %d: %w", i, len(result.Plan.Flips), run.flip.Epoch, err)
 		}
 	}
 	return d.saveMembership(ctx, truth)
@@ -258,7 +267,7 @@ func short(hash []byte) string { return hex.EncodeToString(hash) }
 // sources refuses a shape that a lost rank would tear without a copy elsewhere: in a layer whose ranks share
 // experts every rank holds a part of each, so that a readable checkpoint must be there (architecture, section 5).
 func (t *truth) sources(want Wanted) error {
-	if want.Shape.Mode != layout.Tensor {
+	if !want.Shape.Shares() {
 		return nil
 	}
 	for _, a := range t.agents {
@@ -273,7 +282,7 @@ func (t *truth) sources(want Wanted) error {
 // input of the planner: what is so, and what is wanted.
 func (t *truth) input(world string, target []string, want Wanted) planner.Input {
 	return planner.Input{World: world, Revision: t.revision, Geometry: t.view, Current: t.layout, Target: target,
-		Members: t.members(t.order), Shape: want.Shape, Options: planner.Options{SpareBanks: want.SpareBanks}}
+		Members: t.members(t.order), Shape: want.Shape, Options: planner.Options{SpareBanks: want.SpareBanks, FromCheckpoint: want.FromCheckpoint}}
 }
 
 // members as the planner takes them.

@@ -15,22 +15,35 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// flipRun takes one flip from intent to retire.
+// flipRun takes one flip from intent to retire, or a run of them, which the agents walk by themselves once the first has its
+// permit (run.go).
 type flipRun struct {
 	d      *Driver
 	truth  *truth // before the flip
-	flip   *tangramv1.Flip
-	target *tangramv1.Layout
-	record *Record
-	event  Event
-	fence  uint64 // of a repair: version of the record of members that it goes on from
+	first  *tangramv1.Flip
+	follow []*tangramv1.Flip // of a run, those behind the first
+	flip   *tangramv1.Flip   // the last
+	target *tangramv1.Layout // of the last
+	// Of the first, where others follow.
+	firstTarget *tangramv1.Layout
+	record      *Record
+	event       Event
+	fence       uint64 // of a repair: version of the record of members that it goes on from
+	pause       bool   // nobody computes a step until it is over
 
-	header  *tangramv1.Header
+	header  *tangramv1.Header // of the first
+	last    *tangramv1.Header
 	agents  []int
 	members map[string]bool
 	board   *board
 	doubts  doubts
 	out     FlipRecord
+	walked  []FlipRecord // of a run: those that are done
+	moved   Bytes        // by them
+	took    AgentSeconds
+	left    []FlipRecord // in the record
+	// When the permit was recorded.
+	permitted time.Time
 }
 
 func (r *flipRun) do(ctx context.Context) error {
@@ -43,7 +56,8 @@ func (r *flipRun) do(ctx context.Context) error {
 		return err
 	}
 	r.header = &tangramv1.Header{World: r.d.World, Epoch: r.truth.epoch(), Attempt: intent.Attempt}
-	r.out = FlipRecord{Kind: r.event.Kind, Epoch: r.flip.Epoch, Attempt: intent.Attempt, TargetHash: short(r.flip.TargetHash)}
+	r.last = r.headerOf(len(r.follow))
+	r.out = r.recordOf(0)
 	board, stop := r.d.watch(ctx, r.agents, intent.Attempt)
 	defer stop()
 	r.board = board
@@ -58,19 +72,23 @@ func (r *flipRun) do(ctx context.Context) error {
 	if err := r.d.permit(ctx, intent); err != nil {
 		return r.abort(context.WithoutCancel(ctx), fmt.Errorf("record the permit: %w", err))
 	}
+	r.record.Permits++
 	began := time.Now()
+	r.permitted = began
 	if err := r.untilFlipped(ctx); err != nil {
 		return err
 	}
-	r.out.Seconds.Flip = time.Since(began).Seconds()
+	if len(r.walked) == 0 {
+		r.out.Seconds.Flip = time.Since(began).Seconds()
+	}
 	began = time.Now()
 	err = r.retire(ctx)
 	r.out.Seconds.Retire = time.Since(began).Seconds()
-	r.record.add(r.out)
+	r.leave(append(r.walked, r.out)...)
 	if err != nil {
 		return err
 	}
-	return r.d.concluded(ctx, r.header.Attempt)
+	return r.d.concluded(ctx, r.last.Attempt)
 }
 
 // after is the truth that the next flip begins from. The agents' streams have told it; only where one of them is down all are
@@ -118,10 +136,18 @@ func (r *flipRun) mayPermit(ctx context.Context) error {
 	return r.d.found(ctx, now, r.flip, r.target)
 }
 
-// broken says that members of the attempt are lost, so that waiting for them is in vain. A member that stands still
-// breaks it, unless it is there to be repaired and reached by the others; with a joiner only the attempt is lost, and so it
-// is with an agent that died alone.
+// broken says that members of the attempt are lost, so that waiting for them is in vain: those that are gone, and with an agent that
+// died alone and came back the attempt is lost.
 func (r *flipRun) broken(latest map[int]*tangramv1.StatusResponse) error {
+	if lost := r.gone(latest); lost != nil {
+		return lost
+	}
+	return r.board.forgot()
+}
+
+// gone says which members of the attempt are lost. A member that stands still breaks it, unless it is there to be repaired and reached
+// by the others; with a joiner only the attempt is lost.
+func (r *flipRun) gone(latest map[int]*tangramv1.StatusResponse) error {
 	lost := brokenMembers(latest, func(s *tangramv1.StatusResponse, rank *tangramv1.RankStatus) part {
 		_, counted := r.members[rank.GetMember().GetId()]
 		switch before := s.GetEpoch() < r.flip.Epoch; {
@@ -138,17 +164,16 @@ func (r *flipRun) broken(latest map[int]*tangramv1.StatusResponse) error {
 		return lost
 	}
 	if r.repairs() {
-		if err := r.doubts.look(r.truth.layout, r.members, latest); err != nil {
-			return err
-		}
+		return r.doubts.look(r.truth.layout, r.members, latest)
 	}
-	return r.board.forgot()
+	return nil
 }
 
 // each calls the agents side by side; the first error ends it, and so does a member that is lost meanwhile or an
-// agent that stays silent, for whom a call would wait.
+// agent that stays silent, for whom a call would wait. An agent without the attempt answers the call itself, and knows better why: one that
+// refuses has given the attempt up before its refusal is here.
 func (r *flipRun) each(ctx context.Context, agents []int, call func(context.Context, Agent, int) error) error {
-	ctx, done := r.board.guard(ctx, r.broken)
+	ctx, done := r.board.guard(ctx, r.gone)
 	group, calls := errgroup.WithContext(ctx)
 	for _, i := range agents {
 		group.Go(func() error { return call(calls, r.d.Agents[i], i) })
@@ -173,7 +198,7 @@ func (r *flipRun) untilStaged(ctx context.Context) error {
 	began := time.Now()
 	r.tell("prepare", verdict{}, began)
 	err := r.each(ctx, r.agents, func(ctx context.Context, a Agent, i int) error {
-		return a.Prepare(ctx, r.truth.prepareFor(i, r.header, r.flip, r.target))
+		return a.Prepare(ctx, r.requestFor(i))
 	})
 	if err != nil {
 		return err
@@ -236,6 +261,9 @@ func (r *flipRun) untilFlipped(ctx context.Context) error {
 	if cause == nil {
 		cause = r.waitFlipped(ctx, r.d.Limits.Flip)
 	}
+	if cause == nil && len(r.follow) > 0 {
+		return r.walk(ctx)
+	}
 	if cause == nil {
 		return nil
 	}
@@ -245,6 +273,9 @@ func (r *flipRun) untilFlipped(ctx context.Context) error {
 	}
 	if errors.Is(cause, ErrNeedsRepair) {
 		return fmt.Errorf("attempt %d is left to the repair: %w", r.header.Attempt, cause)
+	}
+	if len(r.follow) > 0 {
+		return r.endRun(ctx, cause)
 	}
 	flipped, err := r.abortAll(ctx, fmt.Sprintf("permitted but not flipped: %v", cause))
 	if err != nil {
@@ -263,10 +294,10 @@ func (r *flipRun) untilFlipped(ctx context.Context) error {
 func (r *flipRun) waitFlipped(ctx context.Context, limit time.Duration) error {
 	return r.board.until(ctx, "flip", limit, func(latest map[int]*tangramv1.StatusResponse) (bool, uint64, error) {
 		v := judge(r.header.Attempt, r.members, latest)
-		if v.flipped == v.ranks {
+		if v.flipped+v.beyond == v.ranks {
 			return true, 0, nil
 		}
-		return false, uint64(v.flipped), errors.Join(v.failed, r.broken(latest))
+		return false, uint64(v.flipped + v.beyond), errors.Join(v.failed, r.broken(latest))
 	})
 }
 
@@ -276,9 +307,9 @@ func (r *flipRun) retire(ctx context.Context) error {
 	r.tell("retire", verdict{}, time.Now())
 	err := r.board.until(ctx, "a step of the new epoch by every member", r.d.Limits.Retire,
 		func(latest map[int]*tangramv1.StatusResponse) (bool, uint64, error) {
-			v := judge(r.header.Attempt, r.members, latest)
+			v := judge(r.last.Attempt, r.members, latest)
 			if v.stepped == v.ranks {
-				r.out.Bytes, r.out.AgentSeconds = measured(r.header.Attempt, latest)
+				r.measure(latest)
 				return true, 0, nil
 			}
 			return false, uint64(v.stepped), r.broken(latest)
@@ -287,10 +318,10 @@ func (r *flipRun) retire(ctx context.Context) error {
 		return err
 	}
 	guarded, done := r.board.guard(ctx, r.broken)
-	retries, err := r.d.retireAll(guarded, r.agents, r.header)
+	retries, err := r.d.retireAll(guarded, r.agents, r.last)
 	r.record.Retries += retries
 	if why := done(); err != nil && why != nil {
-		return fmt.Errorf("retire attempt %d: %w", r.header.Attempt, why)
+		return fmt.Errorf("retire attempt %d: %w", r.last.Attempt, why)
 	}
 	return err
 }

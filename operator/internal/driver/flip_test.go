@@ -351,6 +351,12 @@ func TestWhatAFlipLeavesInTheRecord(t *testing.T) {
 		record, err := d.Apply(t.Context(), tensor(2))
 		require.NoError(t, err)
 		require.Len(t, record.Flips, 2)
+		d.Run = 1
+		_, err = d.Apply(t.Context(), expert(2))
+		require.NoError(t, err)
+		record, err = d.Apply(t.Context(), tensor(2))
+		require.NoError(t, err)
+		require.Len(t, record.Flips, 2)
 		for _, f := range record.Flips {
 			require.InDelta(t, 0.1, f.Seconds.Prepare, 0.01)
 			require.InDelta(t, 0.2, f.Seconds.Stage, 0.01)

@@ -215,7 +215,7 @@ func TestHowAFlipIsRetired(t *testing.T) {
 		record, err = d.Apply(t.Context(), expert(2))
 		require.ErrorContains(t, err, "a step of the new epoch by every member: nothing new")
 		require.NotContains(t, w.agents[0].Calls()[before:], "retire")
-		require.Len(t, record.Flips, 1)
+		require.Len(t, record.Flips, 2)
 		var intent Intent
 		_, err = store.Load(t.Context(), d.Store, keyIntent, &intent)
 		require.NoError(t, err)
@@ -280,6 +280,10 @@ func TestACallBesideALoss(t *testing.T) {
 		require.ErrorIs(t, calls(errLine), ErrNeedsRepair)
 		r.board.put(0, says(four, "a"), nil)
 		require.NoError(t, calls(nil))
+		require.ErrorIs(t, calls(errLine), errLine)
+		r.board.mu.Lock()
+		r.board.forgotten = errors.New("the agent gave the attempt up, as it says in a moment")
+		r.board.mu.Unlock()
 		require.ErrorIs(t, calls(errLine), errLine)
 	})
 }

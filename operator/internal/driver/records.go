@@ -27,9 +27,11 @@ const keptTransitions = 32
 
 // Intent is written before anything is asked of an agent; with the state Permitted it is the permit record.
 type Intent struct {
-	Attempt    uint64      `json:"attempt"`
+	Attempt uint64 `json:"attempt"`
+	// Last attempt of the run that begins with it: what this record permits it permits to all of them. 0: there is no run.
+	Last       uint64      `json:"last,omitempty"`
 	FromEpoch  uint64      `json:"from_epoch"`
-	TargetHash string      `json:"target_hash"`
+	TargetHash string      `json:"target_hash"` // of the last flip
 	PlanHash   string      `json:"plan_hash"`
 	State      IntentState `json:"state"`
 
@@ -53,8 +55,11 @@ func (d *Driver) propose(ctx context.Context, r *flipRun) (Intent, error) {
 	if err != nil {
 		return intent, err
 	}
-	intent = Intent{Attempt: max(intent.Attempt, r.truth.highestAttempt()) + 1, FromEpoch: r.truth.epoch(),
+	intent = Intent{Attempt: max(intent.Attempt, intent.Last, r.truth.highestAttempt()) + 1, FromEpoch: r.truth.epoch(),
 		TargetHash: short(r.flip.TargetHash), PlanHash: r.record.PlanHash, State: Proposed}
+	if len(r.follow) > 0 {
+		intent.Last = intent.Attempt + uint64(len(r.follow))
+	}
 	intent.version, err = store.Save(ctx, d.Store, keyIntent, version, intent)
 	if err != nil {
 		return intent, fmt.Errorf("record the intent: %w", err)
@@ -82,11 +87,12 @@ func (d *Driver) concluded(ctx context.Context, attempt uint64) error {
 	return d.setState(ctx, attempt, Done)
 }
 
-// setState of the intent, if it still is this attempt's.
+// setState of the intent, if it still is this attempt's. A run is done with its last attempt; it is over with any.
 func (d *Driver) setState(ctx context.Context, attempt uint64, state IntentState) error {
 	var intent Intent
 	version, err := store.Load(ctx, d.Store, keyIntent, &intent)
-	if err != nil || version == 0 || intent.Attempt != attempt {
+	if err != nil || version == 0 || attempt < intent.Attempt || attempt > max(intent.Attempt, intent.Last) ||
+		state == Done && attempt < intent.Last {
 		return err
 	}
 	intent.State = state
@@ -127,6 +133,7 @@ type Bytes struct {
 	Wire       uint64 `json:"wire"` // by a communication library
 	Checkpoint uint64 `json:"checkpoint"`
 	KV         uint64 `json:"kv"`
+	KVAhead    uint64 `json:"kv_ahead"` // of KV, what came while engines stepped, before the flips
 }
 
 // Seconds by phase, on the driver's clock.
@@ -145,7 +152,7 @@ type AgentSeconds struct {
 	Flip    float64 `json:"flip"`
 }
 
-// FlipRecord is what one flip did.
+// FlipRecord is what one flip did. Of flips under one permit the figures are as the agents told them on the way: what they sum up to is exact.
 type FlipRecord struct {
 	Kind         string       `json:"kind"`
 	Epoch        uint64       `json:"epoch"`
@@ -154,6 +161,7 @@ type FlipRecord struct {
 	Bytes        Bytes        `json:"bytes"`
 	Seconds      Seconds      `json:"seconds"`
 	AgentSeconds AgentSeconds `json:"agent_seconds"`
+	PeakBytes    uint64       `json:"peak_bytes"` // of weights, of the rank that had most at a time, as it told
 }
 
 // Record of a transition. Planned bytes are what the plan says; Bytes is what agents moved.
@@ -162,29 +170,35 @@ type Record struct {
 	Kind  string `json:"kind,omitempty"` // "repair"; empty: an Apply
 	// Of a repair: members that the fence left out, seconds until all survivors stood still and the fence was
 	// decided, from there until the survivors knew it, and whether the world was given up instead.
-	Lost             []Lost       `json:"lost,omitempty"`
-	WaitSeconds      float64      `json:"wait_seconds,omitempty"`
-	FenceSeconds     float64      `json:"fence_seconds,omitempty"`
-	WorldEnded       string       `json:"world_ended,omitempty"` // why
-	Ranks            int          `json:"ranks"`
-	Mode             string       `json:"mode"`
-	FromEpoch        uint64       `json:"from_epoch"`
-	Epoch            uint64       `json:"epoch"`
-	FromHash         string       `json:"from_hash"`
-	TargetHash       string       `json:"target_hash"`
-	PlanHash         string       `json:"plan_hash"`
-	ExpertBytes      uint64       `json:"expert_bytes"`
-	ExpertBoundBytes uint64       `json:"expert_bound_bytes"`
-	DenseBytes       uint64       `json:"dense_bytes"`
-	DenseBoundBytes  uint64       `json:"dense_bound_bytes"`
-	LocalBytes       uint64       `json:"local_bytes"`
-	CheckpointBytes  uint64       `json:"checkpoint_bytes"`
+	Lost []Lost `json:"lost,omitempty"`
+	// Of a repair: why the members that answer stand still, 16 at most, those that are lost first.
+	Missed           []Missed `json:"missed,omitempty"`
+	WaitSeconds      float64  `json:"wait_seconds,omitempty"`
+	FenceSeconds     float64  `json:"fence_seconds,omitempty"`
+	WorldEnded       string   `json:"world_ended,omitempty"` // why
+	Ranks            int      `json:"ranks"`
+	Mode             string   `json:"mode"`
+	FromEpoch        uint64   `json:"from_epoch"`
+	Epoch            uint64   `json:"epoch"`
+	FromHash         string   `json:"from_hash"`
+	TargetHash       string   `json:"target_hash"`
+	PlanHash         string   `json:"plan_hash"`
+	ExpertBytes      uint64   `json:"expert_bytes"`
+	ExpertBoundBytes uint64   `json:"expert_bound_bytes"`
+	DenseBytes       uint64   `json:"dense_bytes"`
+	DenseBoundBytes  uint64   `json:"dense_bound_bytes"`
+	LocalBytes       uint64   `json:"local_bytes"`
+	CheckpointBytes  uint64   `json:"checkpoint_bytes"`
+	// Of weights, of the rank that has most at a time: by the plan, and as the ranks told.
+	PlannedPeakBytes uint64       `json:"planned_peak_bytes"`
+	PeakBytes        uint64       `json:"peak_bytes"`
 	Bytes            Bytes        `json:"bytes"`
 	Seconds          Seconds      `json:"seconds"`
 	TotalSeconds     float64      `json:"total_seconds"`
 	Retries          int          `json:"retries"`
 	Flips            []FlipRecord `json:"flips"`
 	PlannedFlips     int          `json:"planned_flips"`
+	Permits          int          `json:"permits"` // that were recorded, each for one flip or a run of them
 	Started          time.Time    `json:"started"`
 	Ended            time.Time    `json:"ended"`
 	Error            string       `json:"error,omitempty"`
@@ -202,17 +216,24 @@ func (r *Record) planned(result *planner.Result, took time.Duration) {
 	r.DenseBytes, r.DenseBoundBytes = cost.GetDenseBytes(), cost.GetDenseBoundBytes()
 	r.LocalBytes, r.CheckpointBytes = cost.GetLocalBytes(), cost.GetCheckpointBytes()
 	r.Seconds.Plan = took.Seconds()
+	for _, flip := range plan.Flips {
+		for _, part := range flip.Parts {
+			r.PlannedPeakBytes = max(r.PlannedPeakBytes, part.PeakBytes)
+		}
+	}
 }
 
 func (r *Record) add(f FlipRecord) {
 	r.Flips = append(r.Flips, f)
 	r.Epoch = f.Epoch
+	r.PeakBytes = max(r.PeakBytes, f.PeakBytes)
 	r.Bytes.Local += f.Bytes.Local
 	r.Bytes.Shared += f.Bytes.Shared
 	r.Bytes.TCP += f.Bytes.TCP
 	r.Bytes.Wire += f.Bytes.Wire
 	r.Bytes.Checkpoint += f.Bytes.Checkpoint
 	r.Bytes.KV += f.Bytes.KV
+	r.Bytes.KVAhead += f.Bytes.KVAhead
 	r.Seconds.Prepare += f.Seconds.Prepare
 	r.Seconds.Stage += f.Seconds.Stage
 	r.Seconds.Flip += f.Seconds.Flip
@@ -227,14 +248,25 @@ func (r *Record) finish(err error) {
 	}
 }
 
-// measured sums what the ranks of an attempt say they moved.
-func measured(attempt uint64, latest map[int]*tangramv1.StatusResponse) (Bytes, AgentSeconds) {
+// minus what was counted before.
+func (b Bytes) minus(o Bytes) Bytes {
+	return Bytes{Local: b.Local - o.Local, Shared: b.Shared - o.Shared, TCP: b.TCP - o.TCP, Wire: b.Wire - o.Wire,
+		Checkpoint: b.Checkpoint - o.Checkpoint, KV: b.KV - o.KV, KVAhead: b.KVAhead - o.KVAhead}
+}
+
+func (s AgentSeconds) minus(o AgentSeconds) AgentSeconds {
+	return AgentSeconds{Prepare: s.Prepare - o.Prepare, Stage: s.Stage - o.Stage, Flip: s.Flip - o.Flip}
+}
+
+// measured sums what the ranks say they moved, in these attempts: of a run each tells of all of it so far; and gives the most that one had of its pool in use.
+func measured(first, last uint64, latest map[int]*tangramv1.StatusResponse) (Bytes, AgentSeconds, uint64) {
 	var b Bytes
 	var s AgentSeconds
+	peak := uint64(0)
 	for _, a := range latest {
 		for _, r := range a.Ranks {
 			t := r.GetTransition()
-			if t.GetAttempt() != attempt {
+			if t.GetAttempt() < first || t.GetAttempt() > last {
 				continue
 			}
 			b.Local += t.BytesLocal
@@ -243,10 +275,12 @@ func measured(attempt uint64, latest map[int]*tangramv1.StatusResponse) (Bytes, 
 			b.Wire += t.BytesWire
 			b.Checkpoint += t.BytesCheckpoint
 			b.KV += t.KvBytes
+			b.KVAhead += t.KvAheadBytes
+			peak = max(peak, t.PeakBytes)
 			s.Prepare, s.Stage, s.Flip = max(s.Prepare, t.PrepareSeconds), max(s.Stage, t.StageSeconds), max(s.Flip, t.FlipSeconds)
 		}
 	}
-	return b, s
+	return b, s, peak
 }
 
 // SaveTo is a Hooks.Save that puts the record at the end of the store's list of transitions. The oldest leave: a store

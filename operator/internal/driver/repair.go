@@ -87,7 +87,7 @@ func (d *Driver) repair(ctx context.Context, record *Record, told map[string]boo
 		return fmt.Errorf("%w: it is whole by now", errAgain)
 	}
 	record.WaitSeconds += time.Since(w.began).Seconds()
-	record.Lost = r.lost
+	record.Lost, record.Missed = r.lost, r.missed
 	began := time.Now()
 	if len(r.survivors) == 0 {
 		return d.endWorld(ctx, truth, truth.record, r.lost, record, "no member survives")
@@ -113,7 +113,7 @@ func (d *Driver) fenceAndResolve(ctx context.Context, truth *truth, r ruling) (M
 	if err != nil {
 		return fence, err
 	}
-	d.Log.Warn("fenced", "from_epoch", r.fromEpoch, "attempt", attempt, "outcome", fence.Fence.Outcome, "survivors", r.survivors, "lost", r.lost)
+	d.Log.Warn("fenced", "from_epoch", r.fromEpoch, "attempt", attempt, "outcome", fence.Fence.Outcome, "survivors", r.survivors, "lost", r.lost, "missed", r.missed)
 	return fence, d.resolve(ctx, truth, fence.Fence)
 }
 
@@ -179,7 +179,7 @@ func (d *Driver) mend(ctx context.Context, truth *truth, fence Membership, recor
 	record.planned(result, time.Since(began))
 	record.Ranks, record.Mode = len(fence.Fence.Survivors), ""
 	flip, target := result.Plan.Flips[0], result.Layouts[0]
-	run := &flipRun{d: d, truth: truth, flip: flip, target: target, record: record, fence: fence.version,
+	run := &flipRun{d: d, truth: truth, first: flip, flip: flip, target: target, record: record, fence: fence.version,
 		event: Event{Flip: 1, Flips: 1, Kind: kindName(flip.Kind), Epoch: flip.Epoch}}
 	if err := run.do(ctx); err != nil {
 		if errors.Is(err, store.ErrConflict) {
@@ -187,9 +187,7 @@ func (d *Driver) mend(ctx context.Context, truth *truth, fence Membership, recor
 		}
 		return fmt.Errorf("%w: repair at epoch %d: %w", errAgain, flip.Epoch, err)
 	}
-	if d.Hooks.FlipDone != nil {
-		d.Hooks.FlipDone(run.out)
-	}
+	run.told()
 	after, err := d.observe(ctx)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errAgain, err)
@@ -266,7 +264,9 @@ func (w *stillness) wait(ctx context.Context) (*truth, ruling, error) {
 				w.d.Log.Warn("repair: a first layout is left unfinished", "attempt", left.attempt, "cause", err)
 			}
 		}
-		r := survivors(truth.scene(w.d.Complete))
+		scene := truth.scene(w.d.Complete)
+		r := survivors(scene)
+		r.missed = scene.missed(r.lost)
 		ready, why := w.due(truth, r)
 		if ready && w.d.hold(ctx, truth, r) {
 			ready, why = false, "a repair that was begun is told to hold"

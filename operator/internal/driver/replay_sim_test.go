@@ -26,7 +26,7 @@ func TestTheGateReplaysTheSimulation(t *testing.T) {
 	require.NoErrorf(t, err, "%s", out)
 	var trace bytes.Buffer
 	first := uint64(time.Now().Unix()/86400) << 21 // others every day, and others than TestSimulation's
-	const fixed, seeds = 40, 50                    // the fixed ones are the same every day, and take every transition
+	const fixed, seeds = 60, 70                    // the fixed ones are the same every day, and take every transition
 	for n := range uint64(seeds) {
 		seed := 1 + n
 		if n >= fixed {

@@ -79,15 +79,19 @@ func (t *truth) open(r ruling) bool {
 	})
 }
 
-// halfFlipped: the member flipped, and another rank of its agent, which tells of one layout alone, has not. An agent that is held
-// takes its other ranks there, too.
+// halfFlipped: of the member's agent, which tells of one layout alone, some ranks have flipped and others have not: also one that was held
+// before a rank of it, whose engine hung, woke up and flipped. An agent that is held takes its other ranks there, too.
 func (t *truth) halfFlipped(id string) bool {
 	r := t.ranks[id]
-	attempt := r.status.GetTransition().GetAttempt()
-	return r.status.GetTransition().GetPhase() == tangramv1.Phase_PHASE_FLIPPED &&
-		slices.ContainsFunc(t.agents[r.agent].GetRanks(), func(other *tangramv1.RankStatus) bool {
-			return unfinished(other) && other.GetTransition().GetAttempt() == attempt
-		})
+	some, others := false, false
+	for _, rank := range t.agents[r.agent].GetRanks() {
+		if rank.GetTransition().GetAttempt() != r.status.GetTransition().GetAttempt() {
+			continue
+		}
+		some = some || rank.GetTransition().GetPhase() == tangramv1.Phase_PHASE_FLIPPED
+		others = others || unfinished(rank)
+	}
+	return some && others
 }
 
 // hold has the survivors keep still what they began, and says whether there was anything to keep still: then only

@@ -34,7 +34,11 @@ func (t *truth) trouble() error {
 		case !engine.GetAttached():
 			wrong = append(wrong, fmt.Errorf("the engine of member %s is gone", m.Id))
 		case engine.GetStopped():
-			wrong = append(wrong, fmt.Errorf("the engine of member %s stands still", m.Id))
+			text := "the engine of member " + m.Id + " stands still"
+			for i, of := range missedBy(m.Id, engine, t.agents[r.agent].GetLayout().GetMembers()) {
+				text += [...]string{": ", ", "}[min(i, 1)] + of.String()
+			}
+			wrong = append(wrong, errors.New(text))
 		case t.epochOf(r) != t.epoch() && r.status.GetTransition().GetTargetEpoch() != t.epoch():
 			wrong = append(wrong, fmt.Errorf("member %s is at epoch %d, others are at %d", m.Id, t.epochOf(r), t.epoch()))
 		}
@@ -136,7 +140,9 @@ func (t *truth) evidence(id string, complete bool) evidence {
 	engine, transition := r.status.GetEngine(), r.status.GetTransition()
 	e := evidence{id: id, answers: true, epoch: t.epochOf(r), attached: engine.GetAttached(), stopped: engine.GetStopped(),
 		attempt: transition.GetAttempt(), leads: transition.GetTargetEpoch(), phase: transition.GetPhase(), fresh: engine.GetFresh() && !t.told[id], idle: t.idle[id]}
+	e.unlike = t.unlike(id)
 	members := status.GetLayout().GetMembers()
+	e.missed = missedBy(id, engine, members)
 	for _, rank := range engine.GetUnreachable() {
 		if int(rank) < len(members) {
 			e.unreachable = append(e.unreachable, members[rank].Id)

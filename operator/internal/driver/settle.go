@@ -27,6 +27,15 @@ func (d *Driver) settle(ctx context.Context, record *Record) (*truth, error) {
 		if err := errors.Join(truth.odd...); err != nil {
 			return nil, err
 		}
+		if wrong := truth.trouble(); wrong == nil || !truth.evident(d.Complete) {
+			switch ended, err := d.endRuns(ctx, truth); {
+			case err != nil:
+				return nil, err
+			case ended:
+				record.Retries++
+				continue
+			}
+		}
 		left := findLeftover(truth.agents)
 		if left == nil || truth.layout != nil { // of a first layout: it may be what the record tells of
 			if err := truth.trouble(); err != nil {

@@ -23,8 +23,10 @@ type evidence struct {
 	leads       uint64 // epoch that the attempt leads to
 	phase       tangramv1.Phase
 	unreachable []string // members that its engine has no connection to
+	missed      []Missed // what it found of others, for which it stands still
 	fresh       bool     // its engine came back: its peers do not know yet where it is
 	idle        bool     // it stands still, and its engine takes no turn: it may hang
+	unlike      string   // its engine came back with other settings than the world's
 }
 
 // scene is what a fence is decided from. Pure data.
@@ -54,6 +56,7 @@ type ruling struct {
 	outcome   tangramv1.Outcome
 	survivors []string // in order of rank
 	lost      []Lost
+	missed    []Missed
 }
 
 // survivors decides who goes on, and what becomes of an unfinished attempt (architecture, "Fence"):
@@ -183,6 +186,8 @@ func (s scene) choose(ids []string, refuse func(evidence) string) (out []string,
 			why[id] = "its agent does not answer: " + e.why
 		case !e.attached:
 			why[id] = "its engine is not attached"
+		case e.unlike != "":
+			why[id] = e.unlike
 		case s.hangs(id):
 			why[id] = "its engine hangs: its agent answers, and no other engine hears of it"
 		case s.fence != nil && !contains(s.fence.Survivors, id):
@@ -235,7 +240,7 @@ func (s scene) cut(a, b string) bool {
 // mayGoOn: nothing that is known of the member alone leaves it out.
 func (s scene) mayGoOn(id string) bool {
 	e := s.members[id]
-	return e.attached && (s.fence == nil || contains(s.fence.Survivors, id))
+	return e.attached && e.unlike == "" && (s.fence == nil || contains(s.fence.Survivors, id))
 }
 
 func contains(ids []string, id string) bool {

@@ -9,6 +9,7 @@ import (
 // verdict is what the ranks of an attempt say together. Pure; the heart of every wait.
 type verdict struct {
 	ranks, staged, flipped, stepped, over int
+	beyond                                int // ranks that are in a later attempt: their run has gone on
 	bytesDone, bytesTotal                 uint64
 	failed                                error // of a rank that gave up before the flip
 }
@@ -21,6 +22,9 @@ func judge(attempt uint64, members map[string]bool, latest map[int]*tangramv1.St
 		for _, r := range s.GetRanks() {
 			stays, counted := members[r.GetMember().GetId()]
 			t := r.GetTransition()
+			if counted && t.GetAttempt() > attempt {
+				v.beyond++
+			}
 			if !counted || t.GetAttempt() != attempt {
 				continue
 			}

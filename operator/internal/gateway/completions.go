@@ -43,12 +43,18 @@ type completionRequest struct {
 	PresencePenalty  float64            `json:"presence_penalty"`
 	LogitBias        map[string]float64 `json:"logit_bias"`
 
+	// CacheSalt keeps what is cached of this prompt apart: only requests of the same salt have it, and can find out by time that it is there. As vLLM's.
+	CacheSalt *string `json:"cache_salt"`
+
 	// Of no meaning for the answer.
 	User string `json:"user"`
 }
 
 // fieldError is a 400 that names the field.
 type fieldError struct{ field, message string }
+
+// mostSalt is the bytes of a cache_salt, as engines take it.
+const mostSalt = 256
 
 // mostWords of a refusal, in bytes: what a client sent stands in it, and may be long.
 const mostWords = 500
@@ -93,6 +99,12 @@ func (r *completionRequest) submit(world *tangramv1.World) (*tangramv1.Submit, e
 			return nil, bad("top_p", "%v is not above 0 and at most 1", *r.TopP)
 		}
 		s.TopP = max(float32(*r.TopP), math.SmallestNonzeroFloat32) // what float32 would round to 0 asks for the likeliest token
+	}
+	if r.CacheSalt != nil {
+		if n := len(*r.CacheSalt); n == 0 || n > mostSalt {
+			return nil, bad("cache_salt", "has %d bytes, 1 to %d are taken", n, mostSalt)
+		}
+		s.CacheSalt = *r.CacheSalt
 	}
 	s.Seed = rand.Uint64() // any will do where the client names none
 	if r.Seed != nil {

@@ -34,7 +34,7 @@ func newWide(tb testing.TB, members, requests int) *wide {
 	}
 	p.adoptLocked(world)
 	for i := range requests {
-		r := newRequest(&tangramv1.Submit{Request: fmt.Sprint("request-", i), Prompt: []uint32{1}, MaxTokens: 1 << 30})
+		r := newRequest(&tangramv1.Submit{Request: fmt.Sprint("request-", i), Prompt: []uint32{1}, MaxTokens: 1 << 30}, time.Second)
 		r.owner = w.last.frontend
 		p.requests.Store(r.id, r)
 		w.reply = append(w.reply, &tangramv1.ServeReply{Body: &tangramv1.ServeReply_Token{Token: &tangramv1.Token{Request: r.id, Position: 1, Epoch: 1}}})

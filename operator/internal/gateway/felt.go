@@ -19,15 +19,65 @@ type felt struct {
 	latencies telemetry.Latencies // of those that were answered
 
 	arrived, answered, failed, left uint64
+
+	waits waits
+}
+
+// booted: seconds are of a clock that does not jump.
+var booted = time.Now()
+
+func secondOf(t time.Time) int64 { return int64(t.Sub(booted) / time.Second) }
+
+// waits for tokens that ended lately, by the second in which they did.
+type waits struct {
+	mu      sync.Mutex
+	last    time.Time // any token
+	seconds [4]struct {
+		at           int64 // of `booted`
+		gap, silence time.Duration
+	}
+}
+
+// over: a request had a token at `before` and the next one now.
+func (w *waits) over(before, now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	at := secondOf(now)
+	s := &w.seconds[at%int64(len(w.seconds))]
+	if s.at != at {
+		s.at, s.gap, s.silence = at, 0, 0
+	}
+	s.gap = max(s.gap, now.Sub(before))
+	s.silence = max(s.silence, now.Sub(w.last))
+	w.last = now
+}
+
+// first token of a request: nobody waited for a next one, but if somebody does, this is one.
+func (w *waits) first(now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.last = now
+}
+
+// longest of the last two seconds and the one that runs.
+func (w *waits) longest(now time.Time) (gap, silence time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range w.seconds {
+		if secondOf(now)-s.at <= 2 {
+			gap, silence = max(gap, s.gap), max(silence, s.silence)
+		}
+	}
+	return gap, silence
 }
 
 // clock of one request, on its way to the client.
 type clock struct {
-	felt        *felt
-	m           *Metrics
-	prompt      int
-	born, first time.Time
-	tokens      int
+	felt              *felt
+	m                 *Metrics
+	prompt            int
+	born, first, last time.Time
+	tokens            int
 }
 
 func (f *felt) start(m *Metrics, prompt int) *clock {
@@ -45,8 +95,15 @@ func (c *clock) around(each func(*tangramv1.Token) error) func(*tangramv1.Token)
 		}
 		c.tokens++
 		c.felt.tokens.Add(1)
+		now := time.Now()
+		if c.tokens > 1 {
+			c.felt.waits.over(c.last, now)
+		} else {
+			c.felt.waits.first(now)
+		}
+		c.last = now
 		if c.tokens == 1 {
-			c.first = time.Now()
+			c.first = now
 			c.m.prompts.Add(float64(c.prompt))
 			c.m.ttft.Observe(c.first.Sub(c.born).Seconds())
 		}
@@ -80,4 +137,6 @@ func (f *felt) tell(r *tangramv1.TelemetryReport) {
 	defer f.mu.Unlock()
 	r.Arrived, r.Answered, r.Failed, r.Left, r.OutputTokens = f.arrived, f.answered, f.failed, f.left, f.tokens.Load()
 	r.Latencies = f.latencies.Proto()
+	gap, silence := f.waits.longest(time.Now())
+	r.LongestGap, r.Silence = gap.Seconds(), silence.Seconds()
 }

@@ -104,9 +104,9 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 			Type: "invalid_request_error", Param: &param, Code: &code}})
 		return
 	}
-	world := s.pool.World()
-	if world == nil || world.MaxTokens == 0 {
-		s.fail(w, ErrNotReady)
+	world, err := s.pool.AwaitWorld(r.Context())
+	if err != nil {
+		s.fail(w, err)
 		return
 	}
 	submit, err := request.submit(world)

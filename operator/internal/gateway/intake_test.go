@@ -80,6 +80,8 @@ func TestFieldsWithoutEffectAreRefused(t *testing.T) {
 		`"stream":true,"stream_options":{"include_obfuscation":true}`: "stream_options",
 		`"stop":["a","b","cd"]`:                                       "stop",
 		`"seed":1.5`:                                                  "seed",
+		`"cache_salt":""`:                                             "cache_salt",
+		`"cache_salt":"` + strings.Repeat("s", mostSalt+1) + `"`:      "cache_salt",
 	} {
 		code, _, text := post(t, s, `{"prompt":"x",`+body+`}`)
 		require.Equal(t, http.StatusBadRequest, code, "%s: %s", body, text)
@@ -88,7 +90,7 @@ func TestFieldsWithoutEffectAreRefused(t *testing.T) {
 	}
 	_, _, text := post(t, s, `{"prompt":"x","min_p":0.1,"ignore_eos":true}`)
 	require.Contains(t, text, `"message":"Unrecognized request argument supplied: ignore_eos, min_p"`)
-	require.InDelta(t, 16, testutil.ToFloat64(m.requests.WithLabelValues("400")), 0)
+	require.InDelta(t, 18, testutil.ToFloat64(m.requests.WithLabelValues("400")), 0)
 }
 
 // What stock clients send by themselves asks for nothing.
@@ -97,11 +99,22 @@ func TestFieldsThatAskForNothingAreTaken(t *testing.T) {
 	for _, body := range []string{
 		`"user":"somebody"`,
 		`"n":1,"best_of":1,"echo":false,"logprobs":null,"suffix":null,"frequency_penalty":0,"presence_penalty":0.0,"logit_bias":{}`,
-		`"logit_bias":null,"stop":null,"seed":null,"max_tokens":null,"temperature":null,"top_p":null,"stream_options":null,"user":null`,
+		`"logit_bias":null,"stop":null,"seed":null,"max_tokens":null,"temperature":null,"top_p":null,"stream_options":null,"user":null,"cache_salt":null`,
 		`"stream":true,"stream_options":{"include_usage":true,"include_obfuscation":false}`,
 	} {
 		code, _, text := post(t, s, `{"prompt":"x",`+body+`}`)
 		require.Equal(t, http.StatusOK, code, "%s: %s", body, text)
+	}
+}
+
+// What is cached of a request stays its salt's.
+func TestASaltReachesTheEngine(t *testing.T) {
+	salts := make(chan string, 2)
+	s, _ := serve(t, &engine{on: func(r *tangramv1.Submit, send func(*tangramv1.ServeReply)) { salts <- r.CacheSalt; one(r, send) }})
+	for body, want := range map[string]string{`{"prompt":"x","cache_salt":"tenant"}`: "tenant", `{"prompt":"x"}`: ""} {
+		code, _, text := post(t, s, body)
+		require.Equal(t, http.StatusOK, code, text)
+		require.Equal(t, want, <-salts)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 type Metrics struct {
 	requests, replays                            *prometheus.CounterVec
 	tokens, duplicates, conflicts, lost, untaken prometheus.Counter
+	cached                                       prometheus.Counter
 	sessions                                     *prometheus.GaugeVec
 	epoch                                        prometheus.Gauge
 	firstToken, betweenTokens                    prometheus.Histogram
@@ -32,6 +33,7 @@ func NewMetrics(r prometheus.Registerer, model string) *Metrics {
 		conflicts:  counter("conflicting_tokens_total", "Tokens that differ from the one delivered for their position. Always 0, or something is broken."),
 		lost:       counter("lost_requests_total", "Accepted requests that ended without their last token."),
 		untaken:    counter("untaken_requests_total", "Of the replays those of requests without a token so far that no member of a new epoch has: they were on their way to a rank that left, or it died."),
+		cached:     counter("cached_prompt_tokens_total", "Tokens at the beginning of prompts that the rank chosen for them had cached, as it had told."),
 		replays: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tangram_gateway", Name: "replays_total",
 			Help: "Requests submitted again with their tokens so far, by cause: no member has them, their session is cut, the engine gave them up, the world was restarted."}, []string{"cause"}),
 		sessions: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "tangram_gateway", Name: "session_up", Help: "1 while the session to this frontend is up."}, []string{"frontend"}),
@@ -58,6 +60,6 @@ func NewMetrics(r prometheus.Registerer, model string) *Metrics {
 	for _, cause := range []string{causeRoster, causeCut, causeCancelled, causeRestart} {
 		m.replays.WithLabelValues(cause)
 	}
-	r.MustRegister(m.requests, m.replays, m.untaken, m.tokens, m.duplicates, m.conflicts, m.lost, m.sessions, m.epoch, m.firstToken, m.betweenTokens, m.prompts, m.generated, m.ttft, m.tpot, m.latency)
+	r.MustRegister(m.requests, m.replays, m.untaken, m.cached, m.tokens, m.duplicates, m.conflicts, m.lost, m.sessions, m.epoch, m.firstToken, m.betweenTokens, m.prompts, m.generated, m.ttft, m.tpot, m.latency)
 	return m
 }

@@ -19,28 +19,51 @@ const (
 // maxReplays of a request without a token in between: it may be what kills its homes.
 const maxReplays = 16
 
-// pickLocked is the least loaded session that accepts requests and was not tried, `prefer` before
-// all. ready: there are some, but maybe all were tried.
-func (p *Pool) pickLocked(tried map[string]bool, prefer string) (best *session, ready bool) {
-	least := 0
+// takesLocked: the session of a member that accepts requests; nil: there is none now.
+func (p *Pool) takesLocked(m *tangramv1.WorldMember) *session {
+	s := p.sessions[m.Frontend]
+	// An engine that started again on the address of another is no member yet.
+	if !m.Accepts || s == nil || s.send == nil || s.told == nil || s.member != m.Member {
+		return nil
+	}
+	return s
+}
+
+// requests that it has to do with.
+func (s *session) requests() int { return int(s.load.GetRunning()+s.load.GetWaiting()) + s.sent }
+
+// pickLocked is a session that accepts requests and was not tried: `prefer` before all; of the others none that is about to give its requests away,
+// if there is another; then whoever has most of the chain cached, and of these the least loaded, unless that has too much to do already.
+// ready: there are some, but maybe all were tried.
+func (p *Pool) pickLocked(tried map[string]bool, prefer string, chain []uint64) (best *session, blocks int, ready bool) {
 	for _, m := range p.World().GetMembers() {
-		s := p.sessions[m.Frontend]
-		// An engine that started again on the address of another is no member yet.
-		if !m.Accepts || s == nil || s.send == nil || s.told == nil || s.member != m.Member {
-			continue
-		}
-		ready = true
-		if tried[m.Frontend] {
+		s := p.takesLocked(m)
+		ready = ready || s != nil
+		if s == nil || tried[m.Frontend] {
 			continue
 		}
 		if m.Frontend == prefer {
-			return s, true
+			return s, 0, true
 		}
-		if n := int(s.load.GetRunning()+s.load.GetWaiting()) + s.sent; best == nil || n < least {
-			best, least = s, n
+		if best == nil || best.load.GetLeaving() && !s.load.GetLeaving() || best.load.GetLeaving() == s.load.GetLeaving() && s.requests() < best.requests() {
+			best = s
 		}
 	}
-	return best, ready
+	if best == nil || len(chain) == 0 {
+		return best, 0, ready
+	}
+	leaving, most := best.load.GetLeaving(), overLoad(best.requests())
+	blocks = best.cached.longest(chain)
+	for _, m := range p.World().GetMembers() {
+		s := p.takesLocked(m)
+		if s == nil || tried[m.Frontend] || s.load.GetLeaving() != leaving || s.requests() > most {
+			continue
+		}
+		if n := s.cached.longest(chain); n > blocks || n == blocks && s.requests() < best.requests() {
+			best, blocks = s, n
+		}
+	}
+	return best, blocks, ready
 }
 
 // place submits a request that nobody has to some rank. pause: look again after it; 0: when
@@ -80,7 +103,7 @@ func (p *Pool) placeLocked(r *request) (pause time.Duration, err error) {
 		if r.owner != "" {
 			return 0, nil
 		}
-		s, ready := p.pickLocked(r.tried, r.prefer)
+		s, cached, ready := p.pickLocked(r.tried, r.prefer, r.chain)
 		if s == nil {
 			return p.nobodyLocked(r, ready)
 		}
@@ -93,6 +116,7 @@ func (p *Pool) placeLocked(r *request) (pause time.Duration, err error) {
 			r.owner, r.over, r.answered = s.frontend, s.connection, false
 			r.settled = max(r.settled, s.told.Epoch) // it cannot have been counted out of that epoch
 			s.sent++
+			p.o.Metrics.cached.Add(float64(cached) * float64(p.blockTokens.Load()))
 		default: // its queue to the wire is full
 			r.busy = true
 		}

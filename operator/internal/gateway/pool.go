@@ -27,10 +27,13 @@ type Options struct {
 	Discover  []string      // host:port behind which is some engine of the world, maybe another each time: only asked for the world
 	TLS       *tls.Config   // of a client; nil: plain, for tests
 	LostAfter time.Duration // a session down for so long is cut: its requests go to another rank
-	Log       *slog.Logger
-	Metrics   *Metrics
+	// ByLoadAlone: what ranks have cached is not asked for.
+	ByLoadAlone bool
+	Log         *slog.Logger
+	Metrics     *Metrics
 
-	pause time.Duration // between two dials, for tests; 0: 50 ms, growing to a second
+	pause    time.Duration // between two dials, for tests; 0: 50 ms, growing to a second
+	patience time.Duration // of a request that no rank takes, for tests; 0: notReadyFor
 }
 
 // mostGone: members of worlds that are over are known for so many, the last ones.
@@ -48,6 +51,8 @@ type Pool struct {
 	force    atomic.Pointer[force] // as far as is known; nil: none yet. Changed under mu
 	requests requests
 	felt     felt
+
+	blockTokens atomic.Uint32 // of what engines have cached; 0: not known
 
 	incarnation uint64 // of its counters
 
@@ -111,6 +116,9 @@ func NewPool(o Options) *Pool {
 	if o.LostAfter == 0 {
 		o.LostAfter = 10 * time.Second
 	}
+	if o.patience == 0 {
+		o.patience = notReadyFor
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &Pool{o: o, ctx: ctx, cancel: cancel, born: time.Now(), incarnation: rand.Uint64(), felt: felt{latencies: telemetry.Latencies{}}, gone: lru.New(mostGone), sessions: map[string]*session{},
 		waiting: map[*request]bool{}, censuses: map[uint64]*census{}}
@@ -159,6 +167,30 @@ func (p *Pool) World() *tangramv1.World {
 	return nil
 }
 
+// AwaitWorld gives the world in force, and waits for one as long as a request waits for a rank: a gateway that has just begun, or whose
+// world was started again, has none for a moment. ErrNotReady: none came.
+func (p *Pool) AwaitWorld(ctx context.Context) (*tangramv1.World, error) {
+	if world := p.World(); world != nil && world.MaxTokens > 0 {
+		return world, nil
+	}
+	look := time.NewTicker(notReadyPause)
+	defer look.Stop()
+	giveUp := time.NewTimer(p.o.patience)
+	defer giveUp.Stop()
+	for {
+		if world := p.World(); world != nil && world.MaxTokens > 0 {
+			return world, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-giveUp.C:
+			return nil, ErrNotReady
+		case <-look.C:
+		}
+	}
+}
+
 // silence since something was heard at a time that is counted from born.
 func (p *Pool) silence(heard *atomic.Int64) time.Duration {
 	return time.Since(p.born) - time.Duration(heard.Load())
@@ -168,7 +200,7 @@ func (p *Pool) silence(heard *atomic.Int64) time.Duration {
 func (p *Pool) Ready() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_, ready := p.pickLocked(nil, "")
+	_, _, ready := p.pickLocked(nil, "", nil)
 	return ready
 }
 
@@ -218,6 +250,8 @@ func (p *Pool) news(s *session, reply *tangramv1.ServeReply) {
 	case *tangramv1.ServeReply_Roster:
 		p.rosterLocked(s, body.Roster)
 	case *tangramv1.ServeReply_Load:
+		p.prefixesLocked(s, body.Load.Prefixes)
+		body.Load.Prefixes = nil
 		s.load, s.loaded, s.sent = body.Load, time.Now(), 0
 	}
 }

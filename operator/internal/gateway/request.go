@@ -25,6 +25,7 @@ var (
 type request struct {
 	id     string
 	submit *tangramv1.Submit // as the client asked
+	chain  []uint64          // hashes of its prompt's blocks, to find who has them cached
 
 	mu sync.Mutex // after the pool's; guards what follows
 
@@ -55,9 +56,9 @@ type request struct {
 	notify  chan struct{} // one slot: something is new
 }
 
-func newRequest(submit *tangramv1.Submit) *request {
+func newRequest(submit *tangramv1.Submit, patience time.Duration) *request {
 	now := time.Now()
-	return &request{id: submit.Request, submit: submit, giveUp: now.Add(notReadyFor), without: now,
+	return &request{id: submit.Request, submit: submit, giveUp: now.Add(patience), without: now,
 		ahead: map[uint32]*tangramv1.Token{}, notify: make(chan struct{}, 1)}
 }
 
@@ -145,7 +146,8 @@ func (r *request) token(t *tangramv1.Token, m *Metrics, log *slog.Logger) {
 // until the last one; and `quiet`, after each time `pause` without a token. When ctx ends (the
 // client left) the request is cancelled everywhere.
 func (p *Pool) Run(ctx context.Context, submit *tangramv1.Submit, each func(*tangramv1.Token) error, pause time.Duration, quiet func() error) error {
-	r := newRequest(submit)
+	r := newRequest(submit, p.o.patience)
+	r.chain = chainOf(submit.Prompt, submit.CacheSalt, p.blockTokens.Load())
 	if _, there := p.requests.LoadOrStore(r.id, r); there {
 		return fmt.Errorf("%w: request %s runs already", ErrInvalid, r.id)
 	}

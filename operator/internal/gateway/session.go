@@ -37,6 +37,7 @@ type session struct {
 	load   *tangramv1.Load
 	loaded time.Time // when it said so
 	sent   int       // submitted since the last load report
+	cached prefixes
 }
 
 func (p *Pool) keepLocked(frontend string, seed bool) {
@@ -163,7 +164,7 @@ func (p *Pool) began(s *session, send chan *tangramv1.ServeRequest) {
 func (p *Pool) ended(s *session) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s.send, s.load, s.told, s.member, s.sent = nil, nil, nil, "", 0
+	s.send, s.load, s.told, s.member, s.sent, s.cached = nil, nil, nil, "", 0, prefixes{}
 	s.down = time.Now()
 	p.o.Metrics.sessions.WithLabelValues(s.frontend).Set(0)
 }

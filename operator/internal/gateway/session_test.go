@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,7 +31,7 @@ func TestSessionThatComesBack(t *testing.T) {
 
 func TestNoWorldYet(t *testing.T) {
 	e := &engine{silent: true}
-	s, m, _ := open(t, Options{}, e)
+	s, m, _ := open(t, Options{patience: 100 * time.Millisecond}, e)
 	code, head, body := post(t, s, `{"prompt":"x"}`)
 	require.Equal(t, http.StatusServiceUnavailable, code, body)
 	require.Equal(t, "1", head.Get("Retry-After"))
@@ -44,6 +45,32 @@ func TestNoWorldYet(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, reply.Body.Close())
 	require.Equal(t, http.StatusServiceUnavailable, reply.StatusCode)
+}
+
+// Who comes before the gateway has heard of a world waits for it.
+func TestARequestWaitsForTheFirstWorld(t *testing.T) {
+	e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
+		send(token(s, 0, 'z', tangramv1.Finish_FINISH_STOP))
+	}}
+	e.listen(t, "127.0.0.1:0")
+	address := e.address
+	e.server.Stop()
+	e.world = &tangramv1.World{World: "w", Epoch: 1, MaxTokens: 64, Vocabulary: 256, Members: []*tangramv1.WorldMember{{Member: "m0", Frontend: address, Accepts: true}}}
+	s, _, pool := before(t, Options{}, e)
+	require.Nil(t, pool.World())
+	status := make(chan string, 1)
+	go func() {
+		reply, err := http.Post(s.URL+"/v1/completions", "application/json", strings.NewReader(`{"prompt":"x"}`))
+		if err != nil {
+			status <- err.Error()
+			return
+		}
+		_ = reply.Body.Close() // the status is what is asked
+		status <- reply.Status
+	}()
+	time.Sleep(200 * time.Millisecond) // it waits meanwhile
+	e.listen(t, address)
+	require.Equal(t, "200 OK", <-status)
 }
 
 // A gateway talks to engines of its world only, whoever else holds a certificate of it.
@@ -64,7 +91,7 @@ func TestOnlyEnginesAreBelieved(t *testing.T) {
 			e := &engine{identity: credentials.NewTLS(config), on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
 				send(token(s, 0, 'z', tangramv1.Finish_FINISH_STOP))
 			}}
-			s, _, pool := open(t, Options{TLS: gateway}, e)
+			s, _, pool := open(t, Options{TLS: gateway, patience: 500 * time.Millisecond}, e)
 			if believed {
 				require.Eventually(t, pool.Ready, 5*time.Second, time.Millisecond)
 				code, _, body := post(t, s, `{"prompt":"x"}`)

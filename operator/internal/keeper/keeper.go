@@ -20,10 +20,13 @@ type Wanted struct {
 	Pods    int
 	Standby int // pods, as fleet.World has them
 	Shape   layout.Shape
-	// Copies of experts may be wherever a rebalance has put them: only the mode of Shape counts. Else they go, or come, as
+	// ShapeOn so many ranks, instead of Shape; nil: Shape suits any. It is asked for a width that is not the wanted one where a pod leaves before another can come.
+	ShapeOn func(ranks int) layout.Shape
+	// Copies of experts may be wherever a rebalance has put them: only the mode and the groups of Shape count. Else they go, or come, as
 	// Shape has it.
 	Copies     bool
 	SpareBanks uint32 // of a first layout
+	PauseSteps bool   // strategy Fast (driver.Wanted)
 	Limits     driver.Limits
 	// Intent in one line: a transition that was begun under another one is not gone on with.
 	Intent string
@@ -113,16 +116,24 @@ func (k *Keeper) Decide(seen world.Snapshot, facts Facts) Round {
 }
 
 func (k *Keeper) reached(seen *world.Snapshot) bool {
+	shape := k.shape(len(seen.Layout.GetMembers()))
 	if k.Wanted.Copies {
-		return layout.Is(seen.Layout, k.Wanted.Shape.Mode)
+		return layout.Follows(seen.Layout, shape)
 	}
-	shape := k.Wanted.Shape
 	for _, status := range seen.Statuses { // as the driver makes of it what the engines compute
 		for _, rank := range status.GetRanks() {
 			shape.AttentionByData = shape.AttentionByData || rank.GetEngine().GetAttentionDataOnly()
 		}
 	}
 	return layout.Has(seen.Layout, shape)
+}
+
+// shape that is wanted on so many ranks.
+func (k *Keeper) shape(ranks int) layout.Shape {
+	if k.Wanted.ShapeOn != nil {
+		return k.Wanted.ShapeOn(ranks)
+	}
+	return k.Wanted.Shape
 }
 
 func (k *Keeper) podsOf(l *tangramv1.Layout) []string {
@@ -155,7 +166,7 @@ func (k *Keeper) Act(r *Round) {
 }
 
 func (k *Keeper) transition(r *Round) {
-	goal := world.Goal{Members: r.Decision.Target, Shape: k.Wanted.Shape, SpareBanks: k.Wanted.SpareBanks, Limits: k.Wanted.Limits,
+	goal := world.Goal{Members: r.Decision.Target, Shape: k.shape(len(r.Decision.Target)), SpareBanks: k.Wanted.SpareBanks, PauseSteps: k.Wanted.PauseSteps, Limits: k.Wanted.Limits,
 		Recorder: k.Record.Transition(&r.Seen, r.Decision.Target)}
 	if r.Seen.Layout == nil && goal.Shape.Replicates() { // a first layout reads each byte once; the next round replicates
 		goal.Shape.Placement = nil
@@ -178,8 +189,8 @@ func (k *Keeper) rebalance(r *Round) {
 	for _, m := range r.Seen.Layout.Members {
 		members = append(members, m.Id)
 	}
-	if k.World.Begin(world.Goal{Rebalance: report, Members: members, Shape: layout.Shape{Mode: layout.Expert}, SpareBanks: k.Wanted.SpareBanks,
-		Limits: k.Wanted.Limits, Recorder: k.Record.Rebalance(&r.Seen, members)}) {
+	if k.World.Begin(world.Goal{Rebalance: report, Members: members, Shape: k.shape(len(members)), SpareBanks: k.Wanted.SpareBanks,
+		PauseSteps: k.Wanted.PauseSteps, Limits: k.Wanted.Limits, Recorder: k.Record.Rebalance(&r.Seen, members)}) {
 		r.Seen = k.World.Snapshot()
 	}
 }

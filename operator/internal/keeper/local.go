@@ -162,7 +162,8 @@ func (r *localRecorder) Ended(ctx context.Context, record *driver.Record, err er
 			r.l.Log.Error("a record was not kept", "of", r.what, "error", saving)
 		}
 	}
-	if err != nil || len(record.Flips) > 0 || len(record.Lost) > 0 || record.WorldEnded != "" {
+	// Also that it ended what another one had begun, where nothing was left to do: agents take a run of flips to its end by themselves.
+	if err != nil || len(record.Flips) > 0 || record.Retries > 0 || len(record.Lost) > 0 || record.WorldEnded != "" {
 		r.l.Did(r.what, record, err)
 	}
 }

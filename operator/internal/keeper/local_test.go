@@ -38,6 +38,17 @@ type bed struct {
 	did     []string
 }
 
+// An apply that had nothing left to do is told of only if it ended what another driver had begun: agents take a run of flips to its end by themselves.
+func TestAnAttemptThatWasEndedIsToldOf(t *testing.T) {
+	told := 0
+	l := &Local{Store: &store.Memory{}, Log: slog.New(slog.DiscardHandler), Did: func(string, *driver.Record, error) { told++ }}
+	recorder := localRecorders{l}.Transition(nil, nil)
+	recorder.Ended(t.Context(), &driver.Record{}, nil)
+	require.Zero(t, told)
+	recorder.Ended(t.Context(), &driver.Record{Retries: 1}, nil)
+	require.Equal(t, 1, told)
+}
+
 func setup(t *testing.T, n int, want Wanted) *bed {
 	t.Helper()
 	agents, err := drivertest.NewWorld("w")

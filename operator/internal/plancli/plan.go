@@ -16,6 +16,15 @@ import (
 type World struct {
 	Ranks int    `json:"ranks"`
 	Mode  string `json:"mode,omitempty"`
+	// Layout of a world in mode Hybrid; there only then.
+	Layout layout.Ranges `json:"layout,omitempty"`
+}
+
+func (w World) String() string {
+	if w.Mode == layout.Hybrid.String() {
+		return fmt.Sprintf("%s (%v)", w.Mode, w.Layout)
+	}
+	return w.Mode
 }
 
 // PlanInput of Plan.
@@ -135,7 +144,17 @@ func (in *PlanInput) to(current *tangramv1.Layout, w World, placed [][][]uint32)
 	if w.Ranks < 1 || w.Ranks > 8192 {
 		return nil, fmt.Errorf("%d ranks; a world has 1 to 8192", w.Ranks)
 	}
-	p := planner.Input{World: "plan", Revision: "plan", Geometry: in.Geometry, Current: current, Shape: layout.Shape{Mode: mode, Placement: placed},
+	shape := layout.Shape{Mode: mode}
+	if mode == layout.Hybrid {
+		if len(w.Layout) == 0 {
+			return nil, fmt.Errorf("mode Hybrid, and no layout: give the MoEDeployment that has one (-f)")
+		}
+		if shape, err = w.Layout.On(in.Geometry, w.Ranks); err != nil {
+			return nil, err
+		}
+	}
+	shape.Placement = placed
+	p := planner.Input{World: "plan", Revision: "plan", Geometry: in.Geometry, Current: current, Shape: shape,
 		Options: planner.Options{SpareBanks: in.SpareBanks}}
 	for i := range max(w.Ranks, len(current.GetMembers())) {
 		pod, device := i/in.RanksPerPod, i%in.RanksPerPod

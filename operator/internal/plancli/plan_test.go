@@ -14,7 +14,7 @@ func TestPlansAddUp(t *testing.T) {
 		v, err := Geometry(model, 128, 0, 5<<20)
 		require.NoError(t, err)
 		for range 25 {
-			world := func() World { return World{1 + dice.IntN(5), []string{"Expert", "Tensor"}[dice.IntN(2)]} }
+			world := func() World { return World{Ranks: 1 + dice.IntN(5), Mode: []string{"Expert", "Tensor"}[dice.IntN(2)]} }
 			in := PlanInput{Geometry: v, From: world(), To: world(), RanksPerPod: 1 + dice.IntN(2), SpareBanks: 2}
 			if in.To.Mode == "Expert" && dice.IntN(2) == 0 {
 				in.Redundant = 5
@@ -52,7 +52,7 @@ func whole(w World) bool { return w.Mode == "Expert" || w.Ranks == 1 }
 func TestALayerWithoutLoad(t *testing.T) {
 	v, err := Geometry("Mixtral-8x7B", 128, 0, 0)
 	require.NoError(t, err)
-	in := PlanInput{Geometry: v, From: World{2, "Expert"}, To: World{4, "Expert"}, RanksPerPod: 1, SpareBanks: 2, Redundant: 8, Price: .5, Loads: make([][]float64, v.MoELayers())}
+	in := PlanInput{Geometry: v, From: World{Ranks: 2, Mode: "Expert"}, To: World{Ranks: 4, Mode: "Expert"}, RanksPerPod: 1, SpareBanks: 2, Redundant: 8, Price: .5, Loads: make([][]float64, v.MoELayers())}
 	for l := range in.Loads {
 		in.Loads[l] = make([]float64, 8)
 	}

@@ -167,9 +167,9 @@ func (r *RankReport) drops(v *geometry.View, before, after map[expertOf][]geomet
 func (r *PlanReport) table(w *tabwriter.Writer, most int) {
 	from := "nothing"
 	if r.From.Ranks > 0 {
-		from = fmt.Sprintf("%s on %d ranks", r.From.Mode, r.From.Ranks)
+		from = fmt.Sprintf("%v on %d ranks", r.From, r.From.Ranks)
 	}
-	line(w, "%s: %s -> %s on %d ranks", r.Model, from, r.To.Mode, r.To.Ranks)
+	line(w, "%s: %s -> %v on %d ranks", r.Model, from, r.To, r.To.Ranks)
 	var flips []string
 	for _, f := range r.Flips {
 		text := f.Kind

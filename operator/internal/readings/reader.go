@@ -175,3 +175,26 @@ func (r *Reader) Last(seconds float64) (*telemetry.Sample, *telemetry.Window, er
 	}
 	return r.history.Last(), w, nil
 }
+
+// Between two times; the error says that not all of it is known.
+func (r *Reader) Between(from, to time.Time) (*telemetry.Window, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.history.Between(from.Sub(r.born).Seconds(), to.Sub(r.born).Seconds())
+}
+
+// Reading is what gateways told last, and what the last seconds said.
+type Reading struct {
+	At     time.Time
+	Sample *telemetry.Sample
+	Window *telemetry.Window
+}
+
+// Reading of the last so long.
+func (r *Reader) Reading(window time.Duration) (Reading, error) {
+	sample, said, err := r.Last(window.Seconds())
+	if err != nil {
+		return Reading{}, err
+	}
+	return Reading{At: r.born.Add(time.Duration(sample.At * float64(time.Second))), Sample: sample, Window: said}, nil
+}

@@ -20,16 +20,21 @@ import (
 type Options struct {
 	Trace, Format, Rates         string
 	Prompt, Output               float64
-	Times, Concurrency           int
+	Times, Concurrency, Rollout  int
 	Model, Truth, Prior, Routing string
 	Ranks                        int
 	RankGB, Noise                float64
 	Seed                         uint64
+	Width                        Width
+	Experts                      Experts
+	Hybrids                      []string // that policies may choose beside modes Expert and Tensor: g/t, a number of ranks or all
+	Widths                       bool     // the policy of the width is played: steps of all worlds have as many tokens for each rank
 }
 
 // Defaults are those of the command line.
 func Defaults() Options {
-	return Options{Prompt: 2048, Output: 256, Times: 1, Model: "Qwen3-235B-A22B", Truth: "vllm", Routing: "power_law_1.2", Ranks: 8, RankGB: 141, Noise: .1, Seed: 1}
+	return Options{Prompt: 2048, Output: 256, Times: 1, Model: "Qwen3-235B-A22B", Truth: "vllm", Routing: "power_law_1.2", Ranks: 8, RankGB: 141, Noise: .1, Seed: 1,
+		Width: Width{Min: 1, Mode: "Expert", SLO: policy.SLO{Share: .9}, PodSeconds: 60}}
 }
 
 // World to play in.
@@ -37,6 +42,8 @@ type World struct {
 	Config   simulator.Config
 	Requests []simulator.Request
 	priors   []*kernels.Step
+	o        Options
+	refused  error // why both modes of o.Ranks cannot be played; only where widths are
 }
 
 // Load requests and tables.
@@ -50,45 +57,120 @@ func Load(o Options, stdin io.Reader) (*World, error) {
 
 // Make a world for requests that are there.
 func Make(o Options, requests []simulator.Request) (*World, error) {
-	if len(requests) == 0 {
-		return nil, fmt.Errorf("no requests: there is nothing to play")
-	}
-	if o.Times < 1 {
-		return nil, fmt.Errorf("--times %d: at least 1", o.Times)
-	}
-	if !(o.Noise >= 0 && o.Noise < .5) {
-		return nil, fmt.Errorf("--noise %v: 0 to 0.5", o.Noise)
-	}
-	if !(o.RankGB > 0 && o.RankGB < 1e6) {
-		return nil, fmt.Errorf("--rank-gb %v is no memory of a rank", o.RankGB)
-	}
-	v, err := View(o.Model, o.Ranks)
-	if err != nil {
-		return nil, fmt.Errorf("--model: %w", err)
-	}
-	table, err := kernels.Open(o.Model)
-	if err != nil {
-		return nil, fmt.Errorf("--model: %w", err)
-	}
-	shapes := []kernels.Shape{kernels.Expert(o.Ranks), kernels.Tensor(o.Ranks)}
-	h := simulator.H200()
-	h.Memory.RankBytes = uint64(o.RankGB * 1e9)
-	w := &World{Requests: simulator.Times(requests, o.Times, o.Seed)}
-	if w.Config, err = simulator.Build(v, table, o.Truth, o.Routing, h, shapes...); err != nil {
+	if err := o.check(requests); err != nil {
 		return nil, err
 	}
-	w.Config.Noise, w.Config.Seed, w.Config.Concurrency = o.Noise, o.Seed, o.Concurrency
-	if o.Prior == "" {
-		o.Prior = Other(o.Truth)
+	v, table, err := o.tables()
+	if err != nil {
+		return nil, err
 	}
+	kinds, err := o.kinds()
+	if err != nil {
+		return nil, err
+	}
+	var shapes []kernels.Shape
+	for _, k := range kinds {
+		shapes = append(shapes, k.On(o.Ranks))
+	}
+	w := &World{Requests: simulator.Times(requests, o.Times, o.Seed), o: o}
+	if w.Config, err = simulator.Build(v, table, o.Truth, o.Routing, o.hardware(), shapes...); err != nil {
+		if o.Widths {
+			w.refused = err
+			return w, nil
+		}
+		return nil, err
+	}
+	o.common(&w.Config)
 	for _, s := range shapes {
-		p, err := kernels.NewStep(table, v, o.Prior, o.Routing, s)
+		p, err := kernels.At(table, v, o.prior(), o.Routing, s)
 		if err != nil {
 			return nil, fmt.Errorf("--prior: %w", err)
 		}
 		w.priors = append(w.priors, p)
 	}
 	return w, nil
+}
+
+// kinds of shapes that policies choose from.
+func (o Options) kinds() ([]kernels.Kind, error) {
+	out := []kernels.Kind{kernels.Expert(2).Kind(), kernels.Tensor(2).Kind()}
+	for _, text := range o.Hybrids {
+		k := kernels.Kind{}
+		experts, attention, found := strings.Cut(text, "/")
+		var err error
+		for _, g := range []struct {
+			to   *int
+			from string
+		}{{&k.ExpertGroup, experts}, {&k.AttentionGroup, attention}} {
+			if g.from == "all" {
+				continue // kernels.AllRanks
+			}
+			if *g.to, err = strconv.Atoi(g.from); err != nil || *g.to < 1 {
+				found = false
+			}
+		}
+		if !found {
+			return nil, fmt.Errorf("--hybrids %q: groups of experts and of attention, each a number of ranks or all, e.g. all/1", text)
+		}
+		out = append(out, k)
+	}
+	return out, nil
+}
+
+// common to all worlds that are played.
+func (o Options) common(c *simulator.Config) {
+	c.Noise, c.Seed, c.Concurrency = o.Noise, o.Seed, o.Concurrency
+	c.TTFT, c.TPOT, c.Share = o.Width.SLO.TTFT, o.Width.SLO.TPOT, o.Width.SLO.Share
+	if o.Widths {
+		c.RankTokens = rankTokens
+	}
+}
+
+func (o Options) prior() string {
+	if o.Prior == "" {
+		return Other(o.Truth)
+	}
+	return o.Prior
+}
+
+func (o Options) check(requests []simulator.Request) error {
+	if len(requests) == 0 {
+		return fmt.Errorf("no requests: there is nothing to play")
+	}
+	if o.Times < 1 {
+		return fmt.Errorf("--times %d: at least 1", o.Times)
+	}
+	if slo := o.Width.SLO; slo.TTFT != 0 || slo.TPOT != 0 {
+		if err := slo.Check(); err != nil {
+			return fmt.Errorf("--ttft, --tpot, --attainment: %w", err)
+		}
+	}
+	if !(o.Noise >= 0 && o.Noise < .5) {
+		return fmt.Errorf("--noise %v: 0 to 0.5", o.Noise)
+	}
+	if !(o.RankGB > 0 && o.RankGB < 1e6) {
+		return fmt.Errorf("--rank-gb %v is no memory of a rank", o.RankGB)
+	}
+	return nil
+}
+
+// tables of the model, and its geometry.
+func (o Options) tables() (*geometry.View, *kernels.Table, error) {
+	v, err := View(o.Model, o.Ranks)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--model: %w", err)
+	}
+	table, err := kernels.Open(o.Model)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--model: %w", err)
+	}
+	return v, table, nil
+}
+
+func (o Options) hardware() simulator.Hardware {
+	h := simulator.H200()
+	h.Memory.RankBytes = uint64(o.RankGB * 1e9)
+	return h
 }
 
 // Other engine than this one: whose table a policy starts from when this one's is the truth.
@@ -120,8 +202,20 @@ func View(model string, ranks int) (*geometry.View, error) {
 }
 
 func (o Options) requests(stdin io.Reader) ([]simulator.Request, error) {
-	if (o.Trace == "") == (o.Rates == "") {
-		return nil, fmt.Errorf("say either --trace or --rates")
+	said := 0
+	for _, is := range []bool{o.Trace != "", o.Rates != "", o.Rollout != 0} {
+		if is {
+			said++
+		}
+	}
+	if said != 1 {
+		return nil, fmt.Errorf("say either --trace or --rates or --rollout")
+	}
+	if o.Rollout != 0 {
+		if o.Rollout < 1 || o.Rollout > 1e6 {
+			return nil, fmt.Errorf("--rollout %d: 1 to a million sequences", o.Rollout)
+		}
+		return simulator.Rollout(o.Rollout, simulator.Tail(), o.Seed), nil
 	}
 	if o.Rates != "" {
 		rates, err := parseRates(o.Rates)
@@ -196,6 +290,9 @@ func parseRates(text string) ([]simulator.Rate, error) {
 
 // Play one policy from the start.
 func (w *World) Play(name string, progress func(at float64, left int)) (simulator.Result, error) {
+	if w.refused != nil {
+		return simulator.Result{}, w.refused
+	}
 	c := w.Config
 	var p policy.Policy = policy.Static{}
 	switch name {
@@ -216,7 +313,7 @@ func (w *World) Play(name string, progress func(at float64, left int)) (simulato
 			}
 		}
 		if !found {
-			return simulator.Result{}, fmt.Errorf("it is none of Expert, Tensor, threshold, rollout, calibrated, hindsight")
+			return simulator.Result{}, fmt.Errorf("it is none of Expert, Tensor, threshold, rollout, calibrated, hindsight, width, nor one of --hybrids as gG,tT")
 		}
 	}
 	return simulator.Run(c, w.Requests, p, progress)

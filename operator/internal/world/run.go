@@ -62,7 +62,7 @@ func (w *World) Begin(goal Goal) bool {
 		if goal.Repair {
 			record, err = d.Repair(ctx)
 		} else {
-			record, err = d.Apply(ctx, driver.Wanted{Members: goal.Members, Shape: goal.shape(), SpareBanks: goal.SpareBanks})
+			record, err = d.Apply(ctx, driver.Wanted{Members: goal.Members, Shape: goal.shape(), SpareBanks: goal.SpareBanks, PauseSteps: goal.PauseSteps})
 		}
 		if err == nil {
 			w.learn(goal, before, record)
@@ -147,16 +147,31 @@ func (w *World) Abort() {
 	}
 }
 
+// progress of the run: who is notified hears of the first at once, then of the newest, tellEvery at most. Phases of flips last some ten
+// milliseconds each, and whoever is told writes it down.
 func (w *World) progress(e driver.Event) {
 	w.mu.Lock()
-	tell := w.running == nil || w.running.Phase != e.Phase || w.running.Flip != e.Flip || time.Since(w.told) > tellEvery
+	first := w.running == nil
 	w.running = &e
-	if tell {
+	later := !first && !w.telling
+	pause := tellEvery - time.Since(w.told)
+	switch {
+	case first:
 		w.told = time.Now()
+	case later:
+		w.telling = true
 	}
 	w.mu.Unlock()
-	if tell {
+	switch {
+	case first:
 		w.notify()
+	case later:
+		time.AfterFunc(pause, func() {
+			w.mu.Lock()
+			w.telling, w.told = false, time.Now()
+			w.mu.Unlock()
+			w.notify()
+		})
 	}
 }
 

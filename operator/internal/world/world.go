@@ -59,6 +59,7 @@ type Goal struct {
 	Members    []string
 	Shape      layout.Shape // of a rebalance: its mode
 	SpareBanks uint32
+	PauseSteps bool // strategy Fast (driver.Wanted)
 	Limits     driver.Limits
 	Recorder   Recorder
 }
@@ -137,8 +138,9 @@ type World struct {
 	room     headroom
 	run      *run // nil: none
 	running  *driver.Event
-	told     time.Time
-	tries    tries // of transitions
+	told     time.Time // of the run's progress
+	telling  bool      // will be told of it in a moment
+	tries    tries     // of transitions
 	repairs  tries
 	shifts   tries // of rebalances
 	load     balancing
@@ -168,7 +170,7 @@ func (t *tries) reset() {
 func (t *tries) later(err error) { t.failed, t.next = err, time.Now().Add(t.pause.NextBackOff()) }
 
 const (
-	tellEvery     = 300 * time.Millisecond // of a run's progress
+	tellEvery     = time.Second // of a run's progress
 	firstPause    = time.Second
 	longestPause  = 2 * time.Minute
 	firstRepair   = 250 * time.Millisecond // pause after a repair that failed: nobody is served meanwhile

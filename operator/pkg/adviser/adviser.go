@@ -28,9 +28,17 @@ type Prior struct{ Model, Engine, Routing string }
 
 // Options of an adviser.
 type Options struct {
-	Prior  Prior
-	Policy Kind
+	Prior   Prior
+	Policy  Kind
+	Width   Range
+	Hybrids Hybrids
 }
+
+// Hybrids that the policy may choose beside modes Expert and Tensor, all layers alike; a zero Kind after the last. That is all there is to look for: a step lasts as long as
+// its layers do together, so that with some layers in one sharding and some in another none is shorter than with all in the better one.
+type Hybrids [mostHybrids]kernels.Kind
+
+const mostHybrids = 4
 
 // World as it is at a reading.
 type World struct {
@@ -42,24 +50,30 @@ type World struct {
 	Rates   costmodel.Rates
 	// Price of a change of shape; its error is a refusal by planner or memory.
 	Price func(from, to kernels.Shape) (costmodel.Transition, error)
+	// Repairable says whether in a shape the loss of any rank could be repaired; its error is why not. nil: nobody asks for that.
+	Repairable func(kernels.Shape) error
+	Pods       policy.Pods
 }
 
 // Adviser of one world. Not for concurrent use.
 type Adviser struct {
-	o      Options
-	table  *kernels.Table
-	view   *geometry.View // of the table's model
-	widths map[int]*width
-	scale  scale
+	o       Options
+	table   *kernels.Table
+	view    *geometry.View // of the table's model
+	widths  map[int]width
+	scale   scale
+	model   *costmodel.Model // of all widths that were asked about; nil until the scale is known
+	learned *telemetry.Sample
+	mode    policy.Policy
+	explore explore
+	breadth *breadth // nil: nobody asked for the width yet
+	prices  map[[2]kernels.Shape]price
 }
 
-// width is what is known of worlds of so many ranks.
+// width is what worlds of so many ranks begin with.
 type width struct {
-	priors  []*kernels.Step
-	model   *costmodel.Model // nil until the scale is known
-	policy  policy.Policy
-	explore explore
-	prices  map[[2]kernels.Shape]price
+	priors []*kernels.Step
+	err    error // why there are none of modes Expert and Tensor
 }
 
 type price struct {
@@ -80,7 +94,7 @@ func New(o Options) (*Adviser, error) {
 	if err != nil {
 		return nil, fmt.Errorf("adviser: %w", err)
 	}
-	a := &Adviser{o: o, table: table, widths: map[int]*width{}}
+	a := &Adviser{o: o, table: table, widths: map[int]width{}, prices: map[[2]kernels.Shape]price{}}
 	for _, g := range all {
 		if g.Model == o.Prior.Model {
 			if a.view, err = geometry.New(g); err != nil {
@@ -108,8 +122,8 @@ func (a *Adviser) Advise(s *telemetry.Sample, w World) policy.Decision {
 	if w.Shape.Ranks == 1 {
 		return held("one rank has one mode")
 	}
-	if w.Shape != kernels.Expert(w.Shape.Ranks) && w.Shape != kernels.Tensor(w.Shape.Ranks) {
-		return held("shape %v is neither mode Expert nor Tensor", w.Shape)
+	if !a.knows(w.Shape) {
+		return held("shape %v is neither mode Expert nor Tensor, nor one of the hybrids that are allowed", w.Shape)
 	}
 	if !s.Whole {
 		if len(s.Problems) > 0 {
@@ -117,58 +131,95 @@ func (a *Adviser) Advise(s *telemetry.Sample, w World) policy.Decision {
 		}
 		return held("%d of %d ranks tell nothing", s.Gauges.Silent, s.Gauges.Ranks)
 	}
-	at, err := a.width(w.Shape.Ranks)
-	if err != nil {
-		return held("%v", err)
+	if at := a.width(w.Shape.Ranks); at.err != nil {
+		return held("%v", at.err)
 	}
 	if a.o.Policy == Calibrated {
-		if why := a.learn(at, s, w); why != "" {
+		if why := a.learn(s, w); why != "" {
 			return held("%s", why)
 		}
 	}
-	t, state := seen(s), policy.State{Shape: w.Shape, Options: at.options(w), Rates: w.Rates, Busy: w.Busy}
-	d := at.policy.Decide(t, state)
-	if at.model != nil && !d.Switch && !d.Held {
-		return at.explore.consider(d, t, state, at.model)
+	t, state := seen(s), policy.State{Shape: w.Shape, Options: a.options(w, w.Shape.Ranks), Rates: w.Rates, Busy: w.Busy, Pods: w.Pods}
+	if a.breadth != nil && a.breadth.policy != nil {
+		state = a.breadth.policy.Limit(state)
+	}
+	if a.mode == nil {
+		a.mode = policy.NewThreshold(policy.Published())
+	}
+	d := a.mode.Decide(t, state)
+	if a.o.Policy == Calibrated && !d.Switch && !d.Held {
+		return a.explore.consider(d, t, state, a.model)
 	}
 	return d
 }
 
-// width that is asked about. The error says which kernel was not measured.
-func (a *Adviser) width(ranks int) (*width, error) {
-	if w := a.widths[ranks]; w != nil {
-		return w, nil
-	}
-	w := &width{prices: map[[2]kernels.Shape]price{}}
-	for _, shape := range []kernels.Shape{kernels.Expert(ranks), kernels.Tensor(ranks)} {
-		prior, err := kernels.NewStep(a.table, a.view, a.o.Prior.Engine, a.o.Prior.Routing, shape)
-		if err != nil {
-			return nil, err
-		}
-		w.priors = append(w.priors, prior)
-	}
-	if a.o.Policy == Threshold {
-		w.policy = policy.NewThreshold(policy.Published())
-	}
-	a.widths[ranks] = w
-	return w, nil
+// knows a shape: that of a mode, or of a hybrid that is allowed.
+func (a *Adviser) knows(s kernels.Shape) bool {
+	return slices.Contains(a.shapes(s.Ranks), s)
 }
 
-// learn from the steps that were measured since the reading before; it says what is missing for a decision.
-func (a *Adviser) learn(at *width, s *telemetry.Sample, w World) string {
-	if at.model == nil {
-		a.scale.add(s, w, costmodel.New(costmodel.Options{}, at.priors...))
+// shapes that a world of so many ranks may have, those of the modes first.
+func (a *Adviser) shapes(ranks int) []kernels.Shape {
+	out := []kernels.Shape{kernels.Expert(ranks)}
+	for _, s := range []kernels.Shape{kernels.Tensor(ranks)} {
+		if s != out[0] {
+			out = append(out, s)
+		}
+	}
+	for _, k := range a.o.Hybrids {
+		if s := k.On(ranks); k != (kernels.Kind{}) && s.Check() == nil && !slices.Contains(out, s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// width that is asked about. Its error says which kernel was not measured.
+func (a *Adviser) width(ranks int) width {
+	if w, there := a.widths[ranks]; there {
+		return w
+	}
+	var w width
+	for _, shape := range a.shapes(ranks) {
+		prior, err := kernels.Guess(a.table, a.view, a.o.Prior.Engine, a.o.Prior.Routing, shape)
+		switch {
+		case err == nil:
+			w.priors = append(w.priors, prior)
+		case shape == kernels.Expert(ranks) || shape == kernels.Tensor(ranks):
+			w.err = err
+		}
+	}
+	a.widths[ranks] = w
+	if a.model != nil {
+		a.model.Add(w.priors...)
+	}
+	return w
+}
+
+// learn from the steps that were measured since the reading before; it says what is missing for a decision. Of one reading it learns once.
+func (a *Adviser) learn(s *telemetry.Sample, w World) string {
+	if a.model == nil {
+		a.scale.add(s, w, costmodel.New(costmodel.Options{}, a.width(w.Shape.Ranks).priors...))
 		factor, known := a.scale.factor()
 		if !known {
 			return fmt.Sprintf("%d of the first %d steps were measured", a.scale.steps, scaleSteps)
 		}
-		at.model = costmodel.New(costmodel.Options{Scale: factor}, at.priors...)
-		at.policy = policy.NewCalibrated(policy.Defaults(), at.model)
+		a.model = costmodel.New(costmodel.Options{Scale: factor})
+		for _, ranks := range slices.Sorted(maps.Keys(a.widths)) {
+			a.model.Add(a.widths[ranks].priors...)
+		}
 	}
+	if a.mode == nil && a.o.Policy == Calibrated {
+		a.mode = policy.NewCalibrated(policy.Defaults(), a.model)
+	}
+	if a.learned == s {
+		return ""
+	}
+	a.learned = s
 	each(s, w.Epoch, func(work costmodel.Work, seconds float64, steps int) {
 		// The mean of many steps says more than one: it counts as often, within reason.
 		for range min(steps, mostCounted) {
-			at.policy.Observe(w.Shape, work, seconds)
+			_ = a.model.Observe(w.Shape, work, seconds) // a step that is refused changes nothing
 		}
 	})
 	return ""
@@ -202,24 +253,43 @@ func compareBool(a, b bool) int {
 	return 1
 }
 
-// options of a world: both modes, what fits there, and what it takes to go there.
-func (w *width) options(now World) []policy.Option {
-	out := make([]policy.Option, 0, len(w.priors))
-	for _, p := range w.priors {
-		shape := p.Shape()
-		pair := [2]kernels.Shape{now.Shape, shape}
-		priced, there := w.prices[pair]
-		if !there {
-			var err error
-			if priced.transition, err = now.Price(now.Shape, shape); err != nil {
-				priced.refused = err.Error()
+// options of a world at some widths: what fits there, and what it takes to go there. Those that cannot be had are there with the reason.
+func (a *Adviser) options(now World, widths ...int) []policy.Option {
+	var out []policy.Option
+	for _, ranks := range widths {
+		at := a.width(ranks)
+		for _, shape := range a.shapes(ranks) {
+			pair := [2]kernels.Shape{now.Shape, shape}
+			priced, there := a.prices[pair]
+			if !there {
+				priced = now.price(shape)
+				if !slices.ContainsFunc(at.priors, func(p *kernels.Step) bool { return p.Shape() == shape }) {
+					priced = price{refused: fmt.Sprintf("there are no measured kernels of %v to begin with", shape)}
+					if at.err != nil {
+						priced.refused = at.err.Error()
+					}
+				}
+				a.prices[pair] = priced
 			}
-			w.prices[pair] = priced
+			tokens := now.KVBytes / max(costmodel.TokenBytes(now.View, shape), 1) * uint64(shape.Groups())
+			out = append(out, policy.Option{Shape: shape, WorldTokens: int(tokens), Switch: priced.transition, Refused: priced.refused})
 		}
-		tokens := now.KVBytes / max(costmodel.TokenBytes(now.View, shape), 1) * uint64(shape.Groups())
-		out = append(out, policy.Option{Shape: shape, WorldTokens: int(tokens), Switch: priced.transition, Refused: priced.refused})
 	}
 	return out
+}
+
+// price of a change to a shape.
+func (w *World) price(shape kernels.Shape) price {
+	if shape.Ranks != w.Shape.Ranks && w.Repairable != nil {
+		if err := w.Repairable(shape); err != nil {
+			return price{refused: err.Error()}
+		}
+	}
+	t, err := w.Price(w.Shape, shape)
+	if err != nil {
+		return price{refused: err.Error()}
+	}
+	return price{transition: t}
 }
 
 // seen by policies.

@@ -2,6 +2,8 @@ package adviser
 
 import (
 	"errors"
+	"fmt"
+	"math"
 	"math/bits"
 	"testing"
 
@@ -83,40 +85,51 @@ func (p *told) Decide(t policy.Telemetry, s policy.State) policy.Decision {
 	return d
 }
 
-// A world that begins in the wrong mode and knows nothing but another engine's table on other machines finds the right one, burst after burst.
+// A world that begins in the wrong mode and knows nothing but another engine's table on other machines finds the right one, burst after burst; also one whose
+// width nobody has measured.
 func TestAWorldThatChoosesForItself(t *testing.T) {
+	for _, c := range []struct {
+		ranks        int
+		slower, most float64 // most: of the better mode's latencies
+	}{{8, 1, 1.05}, {8, 20, 1.05}, {6, 1, 1.05}, {3, 1, 1.1}} { // on three ranks Tensor is the better mode all the time, and what a burst's try of Expert costs stays
+		t.Run(fmt.Sprintf("%d ranks, %v times as slow", c.ranks, c.slower), func(t *testing.T) { chooses(t, c.ranks, c.slower, c.most) })
+	}
+}
+
+func chooses(t *testing.T, ranks int, slower, most float64) {
+	t.Helper()
 	v := view(t)
 	table, err := kernels.Open(model)
 	require.NoError(t, err)
-	shapes := []kernels.Shape{kernels.Expert(8), kernels.Tensor(8)}
+	shapes := []kernels.Shape{kernels.Expert(ranks), kernels.Tensor(ranks)}
 	config, err := simulator.Build(v, table, "trtllm", "power_law_1.2", simulator.H200(), shapes...)
 	require.NoError(t, err)
 	config.Noise, config.Seed = .1, 7
-	requests := simulator.Generate([]simulator.Rate{{Seconds: 400, PerSecond: 4}, {Seconds: 200, PerSecond: 60}, {Seconds: 400, PerSecond: 4}}, 1024, 512, 3)
-	static := map[string]float64{}
+	quiet, burst := float64(ranks)/2, float64(ranks)*7.5
+	requests := simulator.Generate([]simulator.Rate{{Seconds: 400, PerSecond: quiet}, {Seconds: 200, PerSecond: burst}, {Seconds: 400, PerSecond: quiet}}, 1024, 512, 3)
+	static := math.Inf(1)
 	for i, s := range shapes {
 		c := config
 		c.Start = i
 		r, err := simulator.Run(c, requests, policy.Static{}, nil)
 		require.NoError(t, err)
-		static[s.String()] = r.LatencySum
+		t.Logf("always %v: latencies %.0f", s, r.LatencySum)
+		static = min(static, r.LatencySum)
 	}
-	for _, slower := range []float64{1, 20} {
-		a, err := New(Options{Prior: Prior{model, "sglang", "power_law_1.2"}, Policy: Calibrated})
-		require.NoError(t, err)
-		budget, err := simulator.H200().Memory.Budget(v, kernels.Expert(8))
-		require.NoError(t, err)
-		p := &told{t: t, a: a, v: v, kv: uint64(budget.GroupTokens) * budget.TokenBytes, slower: slower, steps: map[telemetry.StepKey]telemetry.Steps{}, held: map[string]int{}}
-		r, err := simulator.Run(config, requests, p, nil)
-		require.NoError(t, err)
-		t.Logf("slower %v: latencies %.0f, always Expert %.0f, Tensor %.0f; %d switches; held %v", slower, r.LatencySum, static["Expert/8"], static["Tensor/8"], len(r.Switches), p.held)
-		for _, s := range r.Switches {
-			t.Logf("%.1f s: %s -> %s: %s", s.At, s.From, s.To, s.Why.Text)
-		}
-		require.NotEmpty(t, p.decided)
-		require.Contains(t, p.decided[0].Why.Text, "it is not known yet", "the first switch is a try")
-		require.Less(t, r.LatencySum, 1.05*min(static["Expert/8"], static["Tensor/8"]), "what nobody had to choose")
+	a, err := New(Options{Prior: Prior{model, "sglang", "power_law_1.2"}, Policy: Calibrated})
+	require.NoError(t, err)
+	budget, err := simulator.H200().Memory.Budget(v, kernels.Expert(ranks))
+	require.NoError(t, err)
+	p := &told{t: t, a: a, v: v, kv: uint64(budget.GroupTokens) * budget.TokenBytes, slower: slower, steps: map[telemetry.StepKey]telemetry.Steps{}, held: map[string]int{}}
+	r, err := simulator.Run(config, requests, p, nil)
+	require.NoError(t, err)
+	t.Logf("latencies %.0f; %d switches; held %v", r.LatencySum, len(r.Switches), p.held)
+	for _, s := range r.Switches {
+		t.Logf("%.1f s: %s -> %s: %s", s.At, s.From, s.To, s.Why.Text)
 	}
+	require.NotEmpty(t, p.decided)
+	require.Contains(t, p.decided[0].Why.Text, "it is not known yet", "the first switch is a try")
+	require.Less(t, r.LatencySum, most*static, "what nobody had to choose")
 }
 
 func sample(at float64) *telemetry.Sample {
@@ -148,7 +161,7 @@ func TestNoDecision(t *testing.T) {
 		"the clock went from":              func(s *telemetry.Sample, _ *World) { s.At = 1 },
 		"bytes per second must be above 0": func(_ *telemetry.Sample, w *World) { w.Rates = costmodel.Rates{} },
 		"a transition is under way":        func(_ *telemetry.Sample, w *World) { w.Busy = true },
-		"kernels":                          func(_ *telemetry.Sample, w *World) { w.Shape = kernels.Expert(7) },
+		"nothing is guessed":               func(_ *telemetry.Sample, w *World) { w.Shape = kernels.Expert(65) },
 	} {
 		t.Run(words, func(t *testing.T) {
 			a, err := New(Options{Prior: Prior{model, "vllm", "balanced"}, Policy: Calibrated})
@@ -223,4 +236,68 @@ func TestScale(t *testing.T) {
 	factor, known := c.factor()
 	require.True(t, known)
 	require.InEpsilon(t, .01/seconds, factor, 1e-9)
+}
+
+// A world that comes back to a width has not forgotten the load meanwhile, nor does it take that of long ago for today's.
+func TestTheLoadGoesAlongToAnotherWidth(t *testing.T) {
+	a, err := New(Options{Prior: Prior{model, "vllm", "balanced"}, Policy: Calibrated})
+	require.NoError(t, err)
+	arrived := uint64(0)
+	ask := func(at, ranks, rate int) policy.Decision {
+		arrived += uint64(rate)
+		s, w := sample(float64(at)), world(t)
+		s.Total.Arrived, s.Total.PromptTokens, s.Total.Finished, s.Total.OutputTokens = arrived, 500*arrived, arrived, 100*arrived
+		w.Shape = kernels.Expert(ranks)
+		w.Price = func(kernels.Shape, kernels.Shape) (costmodel.Transition, error) {
+			return costmodel.Transition{}, errors.New("too little memory")
+		}
+		return a.Advise(s, w)
+	}
+	at := 0
+	play := func(seconds, ranks, rate int) (last policy.Decision) {
+		for range seconds {
+			at++
+			last = ask(at, ranks, rate)
+		}
+		return last
+	}
+	require.InEpsilon(t, 50, play(60, 8, 50).Why.Figures["rate"], .1)
+	require.InEpsilon(t, 2, play(100, 4, 2).Why.Figures["rate"], .5)
+	d := play(1, 8, 2)
+	require.False(t, d.Held, d.Why.Text)
+	require.InEpsilon(t, 2, d.Why.Figures["rate"], .5)
+}
+
+// Where a hybrid is allowed and the kernels are such, a world finds it by itself, like a mode: it tries it once, and then goes by what it measured. Nothing that is not allowed is looked at.
+func TestAWorldThatChoosesAHybrid(t *testing.T) {
+	v := view(t)
+	table, err := kernels.Open(model)
+	require.NoError(t, err)
+	hybrid := kernels.Kind{ExpertGroup: kernels.AllRanks, AttentionGroup: 1}
+	config, err := simulator.Build(v, table, "sglang", "power_law_1.2", simulator.H200(), kernels.Expert(8), kernels.Tensor(8), hybrid.On(8))
+	require.NoError(t, err)
+	config.Noise, config.Seed = .1, 7
+	requests := simulator.Generate([]simulator.Rate{{Seconds: 200, PerSecond: 60}, {Seconds: 100, PerSecond: 90}}, 2048, 32, 3)
+	latency := map[bool]float64{}
+	for _, may := range []bool{false, true} {
+		o := Options{Prior: Prior{model, "vllm", "power_law_1.2"}, Policy: Calibrated}
+		if may {
+			o.Hybrids[0] = hybrid
+		}
+		a, err := New(o)
+		require.NoError(t, err)
+		p := &told{t: t, a: a, v: v, kv: 60e9, slower: 1, steps: map[telemetry.StepKey]telemetry.Steps{}, held: map[string]int{}}
+		r, err := simulator.Run(config, requests, p, nil)
+		require.NoError(t, err)
+		latency[may] = r.LatencySum
+		went := 0
+		for _, d := range p.decided {
+			if d.To == hybrid.On(8) {
+				went++
+			}
+		}
+		require.Equal(t, may, went > 0)
+	}
+	t.Logf("latencies %.0f, with the hybrid %.0f", latency[false], latency[true])
+	require.Less(t, latency[true], .8*latency[false])
 }

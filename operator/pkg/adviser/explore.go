@@ -38,16 +38,16 @@ func (e *explore) consider(d policy.Decision, t policy.Telemetry, s policy.State
 		return d
 	}
 	work := costmodel.Work{Decode: t.Decoding, Context: t.ContextTokens / t.Decoding}
-	step, known, err := m.Step(s.Shape, work)
+	step, known, err := m.Borrowed(s.Shape, work)
 	if err != nil || !known {
 		return d // nothing to compare it with
 	}
 	for _, o := range s.Options {
 		at, tried := e.tried[o.Shape]
-		if o.Shape == s.Shape || o.Refused != "" || t.Reserved > o.WorldTokens || tried && t.At-at < exploreAgain {
+		if o.Shape == s.Shape || o.Refused != "" || o.Against != nil || t.Reserved > o.WorldTokens || tried && t.At-at < exploreAgain {
 			continue
 		}
-		if _, known, err := m.Step(o.Shape, work); err != nil || known {
+		if _, known, err := m.Borrowed(o.Shape, work); err != nil || known {
 			continue
 		}
 		stall, _ := s.Rates.Stall(o.Switch, t.ContextTokens, 0)

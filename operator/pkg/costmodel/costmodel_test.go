@@ -114,6 +114,15 @@ func TestBudget(t *testing.T) {
 		}
 		require.Equal(t, m.RankBytes, all)
 	}
+	m.Redundant = 8
+	more, err := m.Budget(v, kernels.Expert(8))
+	require.NoError(t, err)
+	require.Equal(t, Item{"redundant experts", v.ExpertBytes * (94 + 2)}, more.Items[len(more.Items)-2], "a copy on each rank in each layer and spare bank")
+	require.Equal(t, ep.Items[len(ep.Items)-1].Bytes-v.ExpertBytes*96, more.Items[len(more.Items)-1].Bytes, "KV has that less")
+	same, err := m.Budget(v, kernels.Tensor(8))
+	require.NoError(t, err)
+	require.Equal(t, tp, same, "each rank has a part of every expert: there is nothing to copy")
+	m.Redundant = 0
 	m.RankBytes = 192e9
 	mla := view(t, "DeepSeek-V3/R1/V3.1")
 	ep, err = m.Budget(mla, kernels.Expert(8))
@@ -136,4 +145,91 @@ func TestStall(t *testing.T) {
 	for _, bad := range []Rates{{}, {BytesPerSecond: math.NaN()}, {BytesPerSecond: 1, Hidden: 2}, {BytesPerSecond: math.Inf(1)}, {BytesPerSecond: 1, FlipSeconds: -1}} {
 		require.Error(t, bad.Check(), "%+v", bad)
 	}
+}
+
+// A width that was not measured has the correction of the nearest that was: 4 of 1 and 8 is as near to both, and takes the wider one's. Steps with prompts do
+// not lend to those without, nor one mode to the other; what is measured itself borrows nothing.
+func TestBorrowed(t *testing.T) {
+	var priors []*kernels.Step
+	for _, ranks := range []int{2, 4, 8} {
+		priors = append(priors, prior(t, "sglang", kernels.Expert(ranks)), prior(t, "sglang", kernels.Tensor(ranks)))
+	}
+	m := New(Options{}, priors...)
+	w, prompt := Work{Decode: 64, Context: 2048}, Work{Decode: 64, Context: 2048, Prefill: 512}
+	factor := func(s kernels.Shape, w Work) float64 {
+		e, _, err := m.Borrowed(s, w)
+		require.NoError(t, err)
+		base, err := m.Prior(s, w)
+		require.NoError(t, err)
+		return e.Seconds / base
+	}
+	measure := func(s kernels.Shape, w Work, factor float64) {
+		base, err := m.Prior(s, w)
+		require.NoError(t, err)
+		for range 200 {
+			require.NoError(t, m.Observe(s, w, base*factor))
+		}
+	}
+	require.InDelta(t, 1, factor(kernels.Expert(4), w), 1e-12, "nothing is known")
+	measure(kernels.Expert(2), w, 1.3)
+	require.InDelta(t, 1.3, factor(kernels.Expert(4), w), .02)
+	require.InDelta(t, 1.3, factor(kernels.Expert(8), w), .02)
+	measure(kernels.Expert(8), w, .8)
+	require.InDelta(t, .8, factor(kernels.Expert(4), w), .02, "as near as 2, and wider")
+	require.InDelta(t, 1.3, factor(kernels.Expert(2), w), .02)
+	require.InDelta(t, 1, factor(kernels.Expert(4), prompt), 1e-12)
+	require.InDelta(t, 1, factor(kernels.Tensor(4), w), 1e-12)
+	measure(kernels.Expert(4), w, 1.1)
+	require.InDelta(t, 1.1, factor(kernels.Expert(4), w), .02)
+	_, _, err := m.Borrowed(kernels.Expert(3), w)
+	require.ErrorContains(t, err, "no prior for shape Expert/3")
+	_, _, err = m.Borrowed(kernels.Expert(4), Work{})
+	require.ErrorContains(t, err, "is none")
+}
+
+// Beyond the tables a prior is the less sure the further it lies out, and what one width measured is known of a near one, not of one that is far; what was measured itself is known.
+func TestWiderThanTheTables(t *testing.T) {
+	table, err := kernels.Open("Qwen3-235B-A22B")
+	require.NoError(t, err)
+	m := New(Options{})
+	for _, ranks := range []int{8, 12, 13, 16, 20, 32} {
+		p, err := kernels.Guess(table, view(t, "Qwen3-235B-A22B"), "trtllm", "balanced", kernels.Expert(ranks))
+		require.NoError(t, err)
+		m.Add(p)
+	}
+	w := Work{Decode: 64, Context: 2048}
+	of := func(ranks int) (relative float64, known bool) {
+		e, known, err := m.Borrowed(kernels.Expert(ranks), w)
+		require.NoError(t, err)
+		return e.Deviation / e.Seconds, known
+	}
+	before := 0.0
+	for _, ranks := range []int{8, 12, 16, 32} {
+		deviation, known := of(ranks)
+		require.False(t, known)
+		require.Greater(t, deviation, before, "%d ranks", ranks)
+		before = deviation
+	}
+	measure := func(ranks int) {
+		prior, err := m.Prior(kernels.Expert(ranks), w)
+		require.NoError(t, err)
+		for range 300 {
+			require.NoError(t, m.Observe(kernels.Expert(ranks), w, 1.2*prior))
+		}
+	}
+	measure(8)
+	for ranks, want := range map[int]bool{8: true, 12: true, 13: true, 16: false, 20: false} {
+		_, known := of(ranks)
+		require.Equal(t, want, known, "%d ranks, of what eight measured", ranks)
+	}
+	near, _ := of(12)
+	far, _ := of(13)
+	require.Greater(t, far, near)
+	measure(13)
+	_, known := of(20)
+	require.True(t, known, "a step further")
+	_, known = of(32)
+	require.False(t, known)
+	require.Zero(t, m.Beyond(kernels.Expert(8)))
+	require.InDelta(t, 1, m.Beyond(kernels.Expert(16)), 1e-12)
 }

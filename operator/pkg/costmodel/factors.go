@@ -42,8 +42,10 @@ func between(tokens int) (int, float64) {
 	return i, x - float64(i)
 }
 
-func (f *factors) at(tokens int) (factor, deviation float64) {
-	i, upper := between(tokens)
+func (f *factors) at(tokens int) (factor, deviation float64) { return f.place(between(tokens)) }
+
+// place between two knots.
+func (f *factors) place(i int, upper float64) (factor, deviation float64) {
 	lower := 1 - upper
 	factor = lower*f.theta[i] + upper*f.theta[i+1]
 	variance := lower*lower*f.p[i][i] + 2*lower*upper*f.p[i][i+1] + upper*upper*f.p[i+1][i+1]

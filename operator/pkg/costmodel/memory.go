@@ -12,6 +12,7 @@ type Memory struct {
 	RankBytes         uint64
 	DenseBytes        uint64 // of the whole model, without experts; 0: projections of attention, from the geometry
 	SpareBanks        int    // docs/architecture.md, 4.2
+	Redundant         int    // expert slots of each layer beyond one for each expert, where ranks hold whole experts; rounded up to as many on each rank
 	GraphBytes        uint64 // captured graphs, all shapes
 	CommunicatorBytes uint64
 	ActivationBytes   uint64
@@ -56,6 +57,10 @@ func (m Memory) Budget(v *geometry.View, s kernels.Shape) (Budget, error) {
 	}}
 	if ranks > 1 && !m.NoRepairHeadroom {
 		b.Items = append(b.Items, Item{"headroom for repair", up(up(experts, ranks), ranks-1)})
+	}
+	if m.Redundant > 0 && s.ExpertGroup == 1 {
+		slots := up(uint64(g.Experts)+uint64(m.Redundant), ranks)
+		b.Items = append(b.Items, Item{"redundant experts", (slots*v.ExpertBytes - up(layer, ranks)) * uint64(v.MoELayers()+m.SpareBanks)})
 	}
 	var used uint64
 	for _, i := range b.Items {

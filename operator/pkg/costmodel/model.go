@@ -3,8 +3,10 @@
 package costmodel
 
 import (
+	"cmp"
 	"fmt"
 	"math"
+	"slices"
 
 	"tangram.dev/operator/pkg/kernels"
 )
@@ -24,6 +26,7 @@ type Estimate struct{ Seconds, Deviation float64 }
 type Options struct {
 	PriorDeviation float64 // of the prior's relative error; default 0.4: engines differ by that much (kernels/data)
 	Memory         float64 // observations after which a measured factor counts 1/e; default 2000
+	BeyondTables   float64 // relative deviation that is added for each doubling of the ranks beyond what was measured; default 0.35
 	KnownBelow     float64 // relative deviation above which the answer is "not known yet"; default 0.25
 	Noise          float64 // relative deviation of one measured step to start with; default 0.1
 	Scale          float64 // of all priors: this machine's seconds over theirs; default 1
@@ -37,6 +40,7 @@ func (o Options) filled() Options {
 	}
 	fill(&o.PriorDeviation, .4)
 	fill(&o.Memory, 2000)
+	fill(&o.BeyondTables, .35)
 	fill(&o.KnownBelow, .25)
 	fill(&o.Noise, .1)
 	fill(&o.Scale, 1)
@@ -46,34 +50,67 @@ func (o Options) filled() Options {
 // Model of steps of a world in several shapes. Not for concurrent use.
 type Model struct {
 	options Options
-	priors  map[kernels.Shape]*kernels.Step
-	factors map[cell]*factors
+	shapes  map[kernels.Shape]*known
 }
 
-// cell: what is corrected together. A step that only decodes and one with prompt tokens run other kernels.
-type cell struct {
+// known of a shape.
+type known struct {
 	shape   kernels.Shape
-	prefill bool
+	prior   *kernels.Step
+	decode  *factors // of steps that only decode: they run other kernels than
+	prefill *factors // those with prompt tokens
+	near    []*known // the other widths of the same mode, the nearest first
+}
+
+func (k *known) factors(w Work) *factors {
+	if w.Prefill > 0 {
+		return k.prefill
+	}
+	return k.decode
 }
 
 // New model of the shapes of the priors.
 func New(o Options, priors ...*kernels.Step) *Model {
-	m := &Model{options: o.filled(), priors: map[kernels.Shape]*kernels.Step{}, factors: map[cell]*factors{}}
+	m := &Model{options: o.filled(), shapes: map[kernels.Shape]*known{}}
+	m.Add(priors...)
+	return m
+}
+
+// Add shapes. What was measured of a shape that is there stays.
+func (m *Model) Add(priors ...*kernels.Step) {
 	for _, p := range priors {
-		m.priors[p.Shape()] = p
-		for _, prefill := range []bool{false, true} {
-			m.factors[cell{p.Shape(), prefill}] = newFactors(m.options)
+		if m.shapes[p.Shape()] == nil {
+			o := m.options
+			o.PriorDeviation = math.Hypot(o.PriorDeviation, o.BeyondTables*p.Beyond())
+			m.shapes[p.Shape()] = &known{shape: p.Shape(), prior: p, decode: newFactors(o), prefill: newFactors(o)}
 		}
 	}
-	return m
+	for _, k := range m.shapes {
+		k.near = nil
+		for _, other := range m.shapes {
+			if other != k && other.shape.Kind() == k.shape.Kind() {
+				k.near = append(k.near, other)
+			}
+		}
+		// The nearer by ratio; of two as near the wider one.
+		apart := func(o *known) float64 {
+			return math.Abs(math.Log(float64(o.shape.Ranks)/float64(k.shape.Ranks))) - 1e-6*float64(o.shape.Ranks)
+		}
+		slices.SortFunc(k.near, func(a, b *known) int { return cmp.Compare(apart(a), apart(b)) })
+	}
 }
 
 // Prior seconds of a step in this shape, scaled and uncorrected.
 func (m *Model) Prior(s kernels.Shape, w Work) (float64, error) {
-	p := m.priors[s]
-	if p == nil {
+	k := m.shapes[s]
+	if k == nil {
 		return 0, fmt.Errorf("costmodel: no prior for shape %v", s)
 	}
+	return m.priorOf(k, w)
+}
+
+func (m *Model) priorOf(k *known, w Work) (float64, error) {
+	s, p := k.shape, k.prior
 	if w.Decode < 0 || w.Context < 0 || w.Prefill < 0 || w.Before < 0 || w.Decode+w.Prefill == 0 {
 		return 0, fmt.Errorf("costmodel: a step of %+v is none", w)
 	}
@@ -97,7 +134,7 @@ func (m *Model) Observe(s kernels.Shape, w Work, seconds float64) error {
 	if err != nil {
 		return err
 	}
-	m.factors[cell{s, w.Prefill > 0}].observe(w.Decode+w.Prefill, seconds/prior)
+	m.shapes[s].factors(w).observe(w.Decode+w.Prefill, seconds/prior)
 	return nil
 }
 
@@ -108,6 +145,41 @@ func (m *Model) Step(s kernels.Shape, w Work) (e Estimate, known bool, err error
 	if err != nil {
 		return Estimate{}, false, err
 	}
-	factor, deviation := m.factors[cell{s, w.Prefill > 0}].at(w.Decode + w.Prefill)
+	factor, deviation := m.shapes[s].factors(w).at(w.Decode + w.Prefill)
 	return Estimate{prior * factor, prior * deviation}, deviation <= m.options.KnownBelow*factor, nil
+}
+
+// Beyond how many doublings of the ranks a shape lies from what was measured; 0: within, or it has no prior.
+func (m *Model) Beyond(s kernels.Shape) float64 {
+	if k := m.shapes[s]; k != nil {
+		return k.prior.Beyond()
+	}
+	return 0
+}
+
+// Borrowed is Step for a shape that may not have been measured: one that was not known has the correction of the nearest width of the
+// same mode that is, as what the prior has wrong is mostly the engine's kernels. None is known: the best guess.
+func (m *Model) Borrowed(s kernels.Shape, w Work) (e Estimate, known bool, err error) {
+	k := m.shapes[s]
+	if k == nil {
+		return Estimate{}, false, fmt.Errorf("costmodel: no prior for shape %v", s)
+	}
+	prior, err := m.priorOf(k, w)
+	if err != nil {
+		return Estimate{}, false, err
+	}
+	i, upper := between(w.Decode + w.Prefill)
+	own, uncertain := k.factors(w).place(i, upper)
+	if uncertain > m.options.KnownBelow*own {
+		for _, other := range k.near {
+			factor, deviation := other.factors(w).place(i, upper)
+			// Of kernels that were measured what the prior has wrong is the engine's; of a width that was extrapolated it may be the width.
+			deviation = math.Hypot(deviation, m.options.BeyondTables*math.Abs(k.prior.Beyond()-other.prior.Beyond())*factor)
+			if deviation <= m.options.KnownBelow*factor {
+				own, uncertain = factor, deviation
+				break
+			}
+		}
+	}
+	return Estimate{prior * own, prior * uncertain}, uncertain <= m.options.KnownBelow*own, nil
 }

@@ -81,80 +81,28 @@ func Compile(t *Table, v *geometry.View, engine, routing string, ranks int) (*Co
 		return nil, fmt.Errorf("kernels: %d ranks: 1 to %d", ranks, mostCompileable)
 	}
 	out := &Compiled{Format: compiledFormat, Model: v.Proto.Model, Engine: engine, Routing: routing, Layers: int(v.Proto.Layers), PerOctave: perOctave}
-	var known []*Step
-	for p := 1; p < 2*ranks; p *= 2 {
+	for p := 1; p <= ranks; p++ {
+		if p&(p-1) != 0 {
+			for _, of := range families {
+				s, err := At(t, v, engine, routing, of(p))
+				if err != nil {
+					return nil, err
+				}
+				out.add(s)
+			}
+			continue
+		}
 		for g := 1; g <= p; g *= 2 {
 			for a := 1; a <= p; a *= 2 {
 				if s, err := NewStep(t, v, engine, routing, Shape{p, g, a}); err == nil {
-					known = append(known, s)
+					out.add(s)
 				} else if p == 1 {
 					return nil, err
 				}
 			}
 		}
 	}
-	for p := 1; p <= ranks; p++ {
-		here, err := stepsOf(p, known)
-		if err != nil {
-			return nil, err
-		}
-		for _, s := range here {
-			out.add(s)
-		}
-	}
 	return out, nil
-}
-
-// stepsOf a width: those that were measured, or those between two that were.
-func stepsOf(ranks int, known []*Step) ([]*Step, error) {
-	var out []*Step
-	for _, s := range known {
-		if s.shape.Ranks == ranks {
-			out = append(out, s)
-		}
-	}
-	if len(out) > 0 {
-		return out, nil
-	}
-	for _, of := range []func(int) Shape{Expert, Tensor, func(p int) Shape { return Shape{p, p, 1} }, func(p int) Shape { return Shape{p, 1, p} }} {
-		var below, above *Step
-		for _, s := range known {
-			if s.shape != of(s.shape.Ranks) {
-				continue
-			}
-			if s.shape.Ranks < ranks && s.shape.Ranks > 1 && (below == nil || s.shape.Ranks > below.shape.Ranks) {
-				below = s
-			}
-			if s.shape.Ranks > ranks && (above == nil || s.shape.Ranks < above.shape.Ranks) {
-				above = s
-			}
-		}
-		if below == nil || above == nil {
-			return nil, fmt.Errorf("kernels: %v lies beyond what was measured", of(ranks))
-		}
-		out = append(out, between(below, above, of(ranks)))
-	}
-	return out, nil
-}
-
-// between two widths.
-func between(a, b *Step, s Shape) *Step {
-	share := math.Log(float64(s.Ranks)/float64(a.shape.Ranks)) / math.Log(float64(b.shape.Ranks)/float64(a.shape.Ranks))
-	mix := func(x, y grid) grid {
-		out := make(grid, len(x))
-		for i := range x {
-			if x[i] > 0 && y[i] > 0 {
-				out[i] = math.Exp(math.Log(x[i]) + math.Log(y[i]/x[i])*share)
-			}
-		}
-		return out
-	}
-	out := &Step{shape: s, layers: a.layers, moe: mix(a.moe, b.moe), all: mix(a.all, b.all), dense: mix(a.dense, b.dense), context: mix(a.context, b.context),
-		generation: make([]grid, len(a.generation))}
-	for i := range a.generation {
-		out.generation[i] = mix(a.generation[i], b.generation[i])
-	}
-	return out
 }
 
 func (c *Compiled) add(s *Step) {

@@ -25,6 +25,34 @@ func Tensor(ranks int) Shape { return Shape{ranks, ranks, ranks} }
 // Groups of ranks that hold the same requests: P / t.
 func (s Shape) Groups() int { return s.Ranks / s.AttentionGroup }
 
+// AllRanks is a group of as many ranks as the world has, in a Kind.
+const AllRanks = 0
+
+// Kind is what worlds of several widths have in common: their mode, or the groups of a hybrid; a group that is all ranks is AllRanks.
+type Kind struct{ ExpertGroup, AttentionGroup int }
+
+// Kind of a shape. One rank alone is of mode Tensor's, as it has all of everything.
+func (s Shape) Kind() Kind {
+	group := func(n int) int {
+		if n == s.Ranks {
+			return AllRanks
+		}
+		return n
+	}
+	return Kind{group(s.ExpertGroup), group(s.AttentionGroup)}
+}
+
+// On so many ranks. It may be no shape: Check says whether the groups divide them.
+func (k Kind) On(ranks int) Shape {
+	group := func(n int) int {
+		if n == AllRanks {
+			return ranks
+		}
+		return n
+	}
+	return Shape{ranks, group(k.ExpertGroup), group(k.AttentionGroup)}
+}
+
 // Check that the groups divide the ranks.
 func (s Shape) Check() error {
 	if s.Ranks < 1 || s.ExpertGroup < 1 || s.AttentionGroup < 1 || s.Ranks%s.ExpertGroup != 0 || s.Ranks%s.AttentionGroup != 0 {
@@ -56,11 +84,12 @@ type Load struct {
 type Step struct {
 	shape      Shape
 	layers     float64
-	moe        grid   // seconds of a layer by tokens of all ranks
-	all        grid   // of the collective around the experts, by tokens of all ranks
-	dense      grid   // projections and the all-reduce of attention, by tokens of a group
-	context    grid   // prefill attention of the first n tokens of a prompt
-	generation []grid // by place of requests, over the mean context; one grid per point of the grid of requests
+	beyond     float64 // doublings of the ranks beyond what was measured; 0: within
+	moe        grid    // seconds of a layer by tokens of all ranks
+	all        grid    // of the collective around the experts, by tokens of all ranks
+	dense      grid    // projections and the all-reduce of attention, by tokens of a group
+	context    grid    // prefill attention of the first n tokens of a prompt
+	generation []grid  // by place of requests, over the mean context; one grid per point of the grid of requests
 }
 
 // NewStep compiles the table for one engine's MoE kernel, routing ("balanced", "power_law_1.2", ...) and shape. The error says
@@ -90,6 +119,9 @@ func NewStep(t *Table, v *geometry.View, engine, routing string, shape Shape) (*
 	}
 	return s, nil
 }
+
+// Beyond how many doublings of the ranks from the widest world that was measured it was extrapolated; 0: not at all.
+func (s *Step) Beyond() float64 { return s.beyond }
 
 // Shape that it is of.
 func (s *Step) Shape() Shape { return s.shape }

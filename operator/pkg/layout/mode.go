@@ -25,6 +25,15 @@ func Is(l *tangramv1.Layout, m Mode) bool {
 // has one copy, anywhere.
 func Has(l *tangramv1.Layout, s Shape) bool { return has(l, s, false) }
 
+// Follows says whether a layout has a shape but for where whole experts are and how many copies there are: what a rebalance leaves as it is.
+func Follows(l *tangramv1.Layout, s Shape) bool {
+	if len(s.Layers) == 0 {
+		return Is(l, s.Mode)
+	}
+	s.Placement = nil
+	return has(l, s, true)
+}
+
 func has(l *tangramv1.Layout, s Shape, copies bool) bool {
 	ranks := uint32(len(l.GetMembers()))
 	if ranks == 0 {

@@ -17,6 +17,8 @@ const (
 	// Tensor gives every rank a shard of every expert and of the heads (g = P, t = P). With engines that keep all heads of a
 	// request on one rank the experts alone are cut (Shape.AttentionByData).
 	Tensor
+	// Hybrid is whatever Shape.Layers says; a layer that is not named there is as in Expert.
+	Hybrid
 )
 
 func (m Mode) String() string {
@@ -25,18 +27,20 @@ func (m Mode) String() string {
 		return "Expert"
 	case Tensor:
 		return "Tensor"
+	case Hybrid:
+		return "Hybrid"
 	}
 	return fmt.Sprintf("Mode(%d)", int(m))
 }
 
-// ParseMode reads "Expert" or "Tensor".
+// ParseMode reads "Expert", "Tensor" or "Hybrid".
 func ParseMode(s string) (Mode, error) {
-	for _, m := range []Mode{Expert, Tensor} {
+	for _, m := range []Mode{Expert, Tensor, Hybrid} {
 		if s == m.String() {
 			return m, nil
 		}
 	}
-	return 0, fmt.Errorf("mode %q is neither Expert nor Tensor", s)
+	return 0, fmt.Errorf("mode %q is neither Expert nor Tensor nor Hybrid", s)
 }
 
 // LayerShape is the sharding of one layer: g ranks share an expert, t ranks share a
@@ -55,6 +59,19 @@ type Shape struct {
 	Placement [][][]uint32
 }
 
+// Shares says whether ranks share experts in some layer, each a slice, in a world of more than one.
+func (s Shape) Shares() bool {
+	if s.Mode == Tensor {
+		return true
+	}
+	for _, l := range s.Layers {
+		if l.ExpertGroup > 1 {
+			return true
+		}
+	}
+	return false
+}
+
 // Resolve gives the shape of every model layer on `ranks` ranks, or says which number
 // does not fit and what would.
 func (s Shape) Resolve(v *geometry.View, ranks uint32) ([]LayerShape, error) {
@@ -63,7 +80,7 @@ func (s Shape) Resolve(v *geometry.View, ranks uint32) ([]LayerShape, error) {
 	}
 	var whole LayerShape
 	switch s.Mode {
-	case Expert:
+	case Expert, Hybrid:
 		whole = LayerShape{1, 1}
 	case Tensor:
 		whole = LayerShape{ranks, ranks}
@@ -71,7 +88,7 @@ func (s Shape) Resolve(v *geometry.View, ranks uint32) ([]LayerShape, error) {
 			whole.AttentionGroup = 1
 		}
 	default:
-		return nil, fmt.Errorf("shape: %v is neither Expert nor Tensor", s.Mode)
+		return nil, fmt.Errorf("shape: %v is neither Expert nor Tensor nor Hybrid", s.Mode)
 	}
 	for layer := range s.Layers {
 		if layer >= v.Proto.Layers {

@@ -133,7 +133,7 @@ func TestThePlacementOfALayer(t *testing.T) {
 }
 
 func TestModesHaveNames(t *testing.T) {
-	for _, m := range []Mode{Expert, Tensor} {
+	for _, m := range []Mode{Expert, Tensor, Hybrid} {
 		got, err := ParseMode(m.String())
 		require.NoError(t, err)
 		require.Equal(t, m, got)

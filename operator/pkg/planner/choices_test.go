@@ -150,6 +150,37 @@ func TestDenseWeightsComeFromTheNearestInTurn(t *testing.T) {
 	require.Equal(t, v.Proto.DenseBytes, result.Plan.Cost.CheckpointBytes)
 }
 
+// Whoever is to be measured without peers reads all that it lacks, and the costs say so.
+func TestFromTheCheckpointThoughOthersHoldIt(t *testing.T) {
+	v := view(t, shape(6, 4, 2, 64))
+	crew := &crew{v: v}
+	crew.to(t, expertShape, "a", "b")
+	in := planner.Input{World: "w", Revision: "r1", Geometry: v, Current: crew.now, Target: []string{"a", "b", "c"}, Shape: expertShape}
+	for rank, m := range crew.now.Members {
+		in.Members = append(in.Members, planner.Member{Member: m, Inventory: layout.InventoryOf(crew.now, v, uint32(rank))})
+	}
+	in.Members = append(in.Members, planner.Member{Member: &tangramv1.Member{Id: "c"}})
+	usual, err := planner.Plan(in)
+	require.NoError(t, err)
+	require.Zero(t, usual.Plan.Cost.CheckpointBytes)
+	in.Options.FromCheckpoint = true
+	alone, err := planner.Plan(in)
+	require.NoError(t, err)
+	require.Equal(t, usual.Final, alone.Final, "the same layout")
+	require.Equal(t, usual.Plan.Cost.ExpertBytes, alone.Plan.Cost.ExpertBytes)
+	require.Equal(t, alone.Plan.Cost.ExpertBytes+v.Proto.DenseBytes, alone.Plan.Cost.CheckpointBytes)
+	fetches := 0
+	for _, flip := range alone.Plan.Flips {
+		for _, part := range flip.Parts {
+			for _, source := range append(part.GetFetches().GetSource(), part.GetDense().GetSourceByPart()...) {
+				require.Zero(t, source)
+				fetches++
+			}
+		}
+	}
+	require.NotZero(t, fetches)
+}
+
 // What few hold goes from joiner to joiner: nobody sends much more than all of it once, and no part passes through many hands.
 func TestDenseWeightsSpreadAsATree(t *testing.T) {
 	v := view(t, shape(64, 4, 1, 0))

@@ -17,6 +17,7 @@ type denseCopy struct{ rank, hands int }
 func (c *chain) bringDense(b *parts) {
 	var lack []int
 	var held []denseCopy
+	alone := c.in.Options.FromCheckpoint // everybody reads for himself
 	for r, part := range b.parts {
 		if c.dense[r] {
 			held = append(held, denseCopy{rank: r})
@@ -37,7 +38,7 @@ func (c *chain) bringDense(b *parts) {
 		for i, have := range copies {
 			r := lack[(i+turn)%len(lack)] // parts first come to different ranks
 			next := denseCopy{rank: r}
-			if s := c.denseSource(r, have, sent); s != nil {
+			if s := c.denseSource(r, have, sent); s != nil && !alone {
 				sent[s.rank]++
 				next.hands = s.hands + 1
 				b.parts[r].Dense.SourceByPart[i] = uint32(s.rank) + 1
@@ -51,7 +52,10 @@ func (c *chain) bringDense(b *parts) {
 	bytes := c.v.Proto.DenseBytes * uint64(len(lack))
 	b.cost.DenseBytes += bytes
 	b.cost.DenseBoundBytes += bytes
-	if len(held) == 0 {
+	switch {
+	case alone:
+		b.cost.CheckpointBytes += bytes
+	case len(held) == 0:
 		b.cost.CheckpointBytes += c.v.Proto.DenseBytes
 	}
 }

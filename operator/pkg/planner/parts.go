@@ -178,6 +178,9 @@ func (c *chain) need(b *parts, part *tangramv1.RankPart, layer uint32, ordinal i
 func (c *chain) fetch(b *parts, part *tangramv1.RankPart, layer, e uint32, hs []holder, want geometry.Run, useExtras bool) bool {
 	checkpoint := false
 	granule := c.v.Proto.GranuleBytes
+	if c.in.Options.FromCheckpoint {
+		hs = nil
+	}
 	nears := c.nears[int(part.Rank)*len(c.members):]
 	for at := want.Start; at < want.End(); {
 		var best *holder

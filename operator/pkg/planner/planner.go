@@ -31,6 +31,8 @@ type Options struct {
 	// SpareBanks is k of a first layout: how many layers one flip may rewrite. Later plans
 	// keep the banks of the layout that serves. 0 means 1.
 	SpareBanks uint32
+	// FromCheckpoint: what a rank lacks is read from the checkpoint, also where others hold it. For benches of what peers are worth.
+	FromCheckpoint bool
 }
 
 // Input of a plan.

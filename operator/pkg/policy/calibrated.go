@@ -16,6 +16,7 @@ type Options struct {
 	Deviation float64 // standard deviations by which the model is taken to be wrong, against the switch
 	Wrong     float64 // relative error of a shape's speed that is taken for possible beside that, as the fluid is no world
 	Chunk     float64 // tokens of a step of the engines, all ranks together
+	RankChunk float64 // above 0: of each rank, instead of Chunk
 	Smooth    float64 // seconds over which lengths of prompts and answers are averaged
 }
 
@@ -33,11 +34,9 @@ type Calibrated struct {
 	before   Telemetry
 	seen     bool
 	arrivals detector
-	prompt   float64 // tokens of an arriving prompt, in the mean
-	variance float64 // of these
-	output   float64
-	reused   float64 // share of prompt tokens found cached
+	lengthsSeen
 	switched []float64
+	shape    kernels.Shape // that served when it was asked last, or that it decided on since
 }
 
 // NewCalibrated policy over a model of the steps.
@@ -62,15 +61,22 @@ func (p *Calibrated) Decide(t Telemetry, s State) Decision {
 		return hold(s, "no decision: the first report")
 	}
 	sudden := p.learn(before, t)
+	if was := p.shape; was.Ranks > 1 && s.Shape.Ranks > 1 && was.Kind() != s.Shape.Kind() {
+		p.switched = append(p.switched, t.At) // by somebody else, as the policy of the width: it counts as much
+	}
+	p.shape = s.Shape
 	if s.Busy {
 		return hold(s, "no decision: a transition is under way")
+	}
+	if s.Pods.Wanted.Ranks > 0 {
+		return hold(s, "no decision: pods are on their way")
 	}
 	own := s.option(s.Shape)
 	if own == nil {
 		return hold(s, "no decision: shape %v, which serves, is none of the world's", s.Shape)
 	}
-	if p.prompt == 0 || p.output == 0 {
-		return stay(s, "no request has ended yet: not known what they need", nil)
+	if p.prompt == 0 || p.output == 0 && t.Generated == 0 { // the first answers tell what they have so far
+		return stay(s, "no request got a token yet: not known what they need", nil)
 	}
 	return p.weigh(t, s, own, sudden)
 }
@@ -78,21 +84,8 @@ func (p *Calibrated) Decide(t Telemetry, s State) Decision {
 // learn the load from what changed since the report before. True: its rate changed suddenly.
 func (p *Calibrated) learn(before, t Telemetry) bool {
 	seconds := t.At - before.At
-	arrived, finished := float64(t.Arrived-before.Arrived), float64(t.Finished-before.Finished)
-	sudden := p.arrivals.add(arrived, seconds)
-	// Lengths are averaged over requests, as many as come in Smooth seconds, and at least 16.
-	keep := 1 / max(p.o.Smooth*p.arrivals.rate, 16)
-	if tokens := float64(t.PromptTokens - before.PromptTokens); arrived > 0 && tokens > 0 {
-		if p.prompt > 0 { // the mean of n prompts varies n times less than one
-			off := tokens/arrived - p.prompt
-			p.variance += (off*off*arrived - p.variance) * min(keep, 1)
-		}
-		blend(&p.prompt, tokens/arrived, arrived*keep)
-		blend(&p.reused, min(float64(t.ReusedTokens-before.ReusedTokens)/tokens, 1), arrived*keep)
-	}
-	if finished > 0 {
-		blend(&p.output, float64(t.OutputTokens-before.OutputTokens)/finished, finished*keep)
-	}
+	sudden := p.arrivals.add(float64(t.Arrived-before.Arrived), seconds)
+	p.add(before, t, p.o.Smooth*p.arrivals.rate)
 	return sudden
 }
 
@@ -109,15 +102,25 @@ func (p *Calibrated) weigh(t Telemetry, s State, own *Option, sudden bool) Decis
 	for _, o := range s.Options {
 		all = append(all, o.Shape)
 	}
-	horizon := p.arrivals.horizon()
+	horizon, chunk := p.arrivals.horizon(), p.o.Chunk
+	if p.o.RankChunk > 0 {
+		chunk = p.o.RankChunk * float64(s.Shape.Ranks)
+	}
 	context := p.prompt + p.output/2
 	if t.Decoding > 0 {
 		context = float64(t.ContextTokens) / float64(t.Decoding)
 	}
-	// In traffic with long tails those that run longer than the ones that ended did have as much before them as behind them.
-	output := max(p.output, float64(t.Generated)/float64(max(t.Decoding, 1)), 1)
+	// In traffic with long tails those that run longer than the ones that ended did have as much before them as behind them; whoever waits or comes is as those that ended.
+	output := max(p.output, 1)
+	if long := float64(t.Generated) / float64(max(t.Decoding, 1)); long > output {
+		decoding, others := float64(t.Decoding), float64(t.Running-t.Decoding+t.Waiting)+p.arrivals.rate*horizon
+		if p.output == 0 {
+			others = 0
+		}
+		output = (decoding*long + others*output) / max(decoding+others, 1)
+	}
 	base := fluid{decoding: float64(t.Decoding), queued: float64(t.QueuedTokens), waiting: float64(t.Running - t.Decoding + t.Waiting), context: context,
-		rate: p.arrivals.rate, prompt: max(p.prompt*(1-p.reused), 1), output: output, chunk: p.o.Chunk,
+		rate: p.arrivals.rate, prompt: max(p.prompt*(1-p.reused), 1), output: output, chunk: chunk, clump: max(p.arrivals.clumped, 1),
 		longer: 1 + p.variance/(p.prompt*p.prompt)}
 	base.room = float64(own.WorldTokens) / (p.prompt + p.output)
 	// What is left at the horizon is done at the speed of the fastest shape, whoever left it.
@@ -152,7 +155,7 @@ func (p *Calibrated) weigh(t Telemetry, s State, own *Option, sudden bool) Decis
 		slow := cost(there, o.Shape, p.o.Deviation, stall)
 		f := map[string]float64{"stay": stays, "switch": goes, "saves": stays - goes, "deviation": (stays - stuck) + (slow - goes), "stall": stall,
 			"horizon": horizon, "margin": p.o.Margin * stall * (base.decoding + base.waiting) / max(1-float64(p.recent(t.At))/p.o.PerHour, .01)}
-		_, known, err := p.model.Step(o.Shape, there.work(0))
+		_, known, err := p.model.Borrowed(o.Shape, there.work(0))
 		switch {
 		case err != nil || math.IsNaN(goes+stays+slow+stuck):
 			reject("no decision: the model gives no cost", f)
@@ -180,7 +183,7 @@ func (p *Calibrated) weigh(t Telemetry, s State, own *Option, sudden bool) Decis
 		to := best.To
 		return Decision{To: s.Shape, Why: Reason{why, f}, Rejected: append(rejected, Rejected{to, Reason{why, f}})}
 	}
-	p.switched = append(p.switched, t.At)
+	p.switched, p.shape = append(p.switched, t.At), best.To
 	return best
 }
 
@@ -207,7 +210,7 @@ func (p *Calibrated) recent(at float64) int {
 // speed by the model, so many deviations slower. A shape without a prior takes for ever.
 func (p *Calibrated) speed(deviations float64) speed {
 	return func(s kernels.Shape, w costmodel.Work) float64 {
-		e, _, err := p.model.Step(s, w)
+		e, _, err := p.model.Borrowed(s, w)
 		if err != nil {
 			return math.NaN()
 		}

@@ -13,6 +13,7 @@ type fluid struct {
 	prompt, output            float64 // tokens of one: to compute, to make
 	longer                    float64 // how much longer than the mean the prompt is that a queued token belongs to, in the mean: 1 + CV^2
 	chunk                     float64 // tokens of a step at most
+	clump                     float64 // requests that come at once: 1 or more
 	room                      float64 // decoding requests that KV has room for
 }
 
@@ -28,19 +29,15 @@ func (f fluid) cost(shape kernels.Shape, of speed, stall, horizon float64) (floa
 	cost := inside*stall + f.rate*stall*stall/2
 	f.waiting += f.rate * stall
 	f.queued += f.rate * stall * f.prompt
-	groups := float64(shape.Groups())
 	dt := max(horizon-stall, 0) / fluidSteps
 	for range fluidSteps {
+		part := f.part(float64(shape.Groups()))
 		f.waiting += f.rate * dt
 		f.queued += f.rate * dt * f.prompt
 		plain := of(shape, f.work(0))
 		busy := 0.0 // seconds of dt in steps with prompt tokens
 		steps := 0.0
 		if f.queued > 0 && f.decoding < f.room {
-			// A prompt is one group's work. There are fewer of them than groups when little comes, and when most tokens belong to
-			// few long ones.
-			prompts := min(groups, max(1, f.queued/(f.prompt*f.longer)))
-			part := max(min(f.chunk/groups*prompts, max(f.queued, f.prompt)), 1)
 			one := of(shape, f.work(part))
 			steps = min(f.queued/part, dt/one)
 			busy = steps * one
@@ -55,6 +52,14 @@ func (f fluid) cost(shape kernels.Shape, of speed, stall, horizon float64) (floa
 		cost += (f.decoding + f.waiting) * dt
 	}
 	return cost, f
+}
+
+// part is how many prompt tokens a step computes. A prompt is one group's work: of what is queued when the step begins, or of what comes at once, it
+// takes as much as there are groups with a prompt. There are fewer prompts than groups when little comes, and when most tokens belong to few long ones.
+func (f fluid) part(groups float64) float64 {
+	there := max(f.queued, f.clump*f.prompt)
+	prompts := min(groups, max(1, there/(f.prompt*f.longer)))
+	return max(min(f.chunk/groups*prompts, there), 1)
 }
 
 // rest is what the requests that are there would cost if no more came, in the fastest shape.

@@ -30,6 +30,16 @@ type Telemetry struct {
 	OutputTokens  uint64  // counter: of finished requests
 	Steps         uint64  // counter: steps
 	StepSeconds   float64 // counter: seconds in steps
+
+	Felt Felt // by clients, lately; only policies of the width look at it
+}
+
+// Felt by the clients whose answers ended in some last seconds.
+type Felt struct {
+	Answers    int     // that ended
+	Within     float64 // share of them within the SLO
+	FirstToken float64 // seconds: quantile of the times to the first token, at the SLO's share; 0: not known
+	PerToken   float64 // the same of the mean times between later tokens
 }
 
 // Option is a shape that a world could serve in.
@@ -38,6 +48,7 @@ type Option struct {
 	WorldTokens int                  // of KV that fit
 	Switch      costmodel.Transition // from the shape that serves
 	Refused     string               // why planner or memory refuse it; empty: they do not
+	Against     *Reason              // why the policy of the width is against it; nil: it is not
 }
 
 // State of the world, beside what it measures.
@@ -46,6 +57,17 @@ type State struct {
 	Options []Option // the shape that serves included
 	Rates   costmodel.Rates
 	Busy    bool // a transition is under way
+	Pods    Pods // only policies of the width look at it
+}
+
+// Pods that are to make the world wider.
+type Pods struct {
+	Wanted  kernels.Shape // decided on, and not there yet since its pods start; zero: none
+	Ready   int           // ranks that could serve now, those that do included
+	Standby int           // of these, ranks that do not serve and are kept ready: they join within a second or so, and others are started for them
+	Waiting float64       // seconds since it was decided on
+	Refused bool          // the cluster has no room for some of them
+	Startup float64       // seconds that pods took lately from being wanted to being ready; 0: not known
 }
 
 // Reason is one sentence with the figures that it rests on, by name, so that a checker can work them out again.
@@ -60,10 +82,14 @@ type Rejected struct {
 	Why   Reason
 }
 
+// Cause of a decision that is held, where somebody has to do something about it; empty: nobody has.
+type Cause string
+
 // Decision of a policy. Held: no decision was possible, the layout stays; Why says what was wrong.
 type Decision struct {
 	Switch   bool
 	Held     bool
+	Cause    Cause
 	To       kernels.Shape // the shape that serves if there is no switch
 	Why      Reason
 	Rejected []Rejected
@@ -154,6 +180,9 @@ func (s State) option(shape kernels.Shape) *Option {
 func (o Option) refusal(t Telemetry) *Reason {
 	if o.Refused != "" {
 		return &Reason{Text: "planner or memory refuse it: " + o.Refused}
+	}
+	if o.Against != nil {
+		return o.Against
 	}
 	if t.Reserved > o.WorldTokens {
 		return &Reason{"the KV that live requests may need does not fit there", map[string]float64{"reserved": float64(t.Reserved), "fits": float64(o.WorldTokens)}}

@@ -51,6 +51,9 @@ func (p *Threshold) Decide(t Telemetry, s State) Decision {
 	if s.Busy {
 		return hold(s, "no decision: a transition is under way")
 	}
+	if s.Pods.Wanted.Ranks > 0 {
+		return hold(s, "no decision: pods are on their way")
+	}
 	now := float64(t.Running + t.Waiting)
 	p.counts = append(p.counts, now)
 	if len(p.counts) > p.t.Window {

@@ -4,9 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"tangram.dev/operator/pkg/geometry"
 	"tangram.dev/operator/pkg/placement"
-	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
 // choices of numbers of redundant experts that are tried, at most.
@@ -24,12 +22,12 @@ func tried(most, ranks int) (numbers []int) {
 
 // automatic decides with the fewest redundant experts that do as well as more would. Weights have memory of their own,
 // so that what they cost is the copying, not KV blocks (where they share it, pkg/budget weighs both).
-func automatic(v *geometry.View, l *tangramv1.Layout, forecast [][]float64, s Settings) (*Decision, error) {
-	numbers := tried(s.Redundant, len(l.Members))
+func (w *within) automatic(s Settings) (*Decision, error) {
+	numbers := tried(s.Redundant, len(w.l.Members))
 	var reach []float64
 	best := 0.0
 	for _, redundant := range numbers {
-		problem, err := problemOf(v, l, forecast, redundant)
+		problem, err := w.problem(redundant)
 		if err != nil {
 			return nil, err
 		}
@@ -50,7 +48,7 @@ func automatic(v *geometry.View, l *tangramv1.Layout, forecast [][]float64, s Se
 	for i := chosen; i >= 0; i-- {
 		with := s
 		with.Redundant = numbers[i]
-		d, err := decide(v, l, forecast, with)
+		d, err := w.decide(with)
 		if errors.Is(err, ErrTooBig) {
 			tooBig = err
 			continue

@@ -88,7 +88,8 @@ func TestAutomaticTakesTheFewestThatReachAsMuch(t *testing.T) {
 		s := Settings{Redundant: dice.IntN(3 * n), Automatic: true, MinGain: float64(dice.IntN(3)) * .04}
 		numbers, reach := tried(s.Redundant, n), []float64{}
 		for _, redundant := range numbers {
-			problem, err := problemOf(v, now, forecast, redundant)
+			w := within{v, now, Whole(now), forecast}
+			problem, err := w.problem(redundant)
 			require.NoError(t, err)
 			var planner placement.Planner
 			full, err := planner.Full(problem, placement.Options{})

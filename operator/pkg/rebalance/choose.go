@@ -15,6 +15,9 @@ type Way struct {
 	Full     bool
 	Price    float64 // of a moved expert, as placement.Options.Price
 	MaxMoves int     // over all layers; 0: no limit
+	// Sources is the part of all tokens that each rank brings; nil: they bring as much. What is told of balance is by
+	// them (load.RankLoadsFrom); the placement is chosen as if they brought as much.
+	Sources []float64
 }
 
 // Choice of a placement, and what it was chosen among.
@@ -56,11 +59,18 @@ func Choose(problem *placement.Problem, loads [][]float64, way Way) (*Choice, er
 		p  *placement.Placement
 		to *load.Balance
 	}{{problem.Old, &c.Before}, {c.Now, &c.After}, {best.Placement, &c.Reachable}} {
-		if *x.to, err = load.Balancedness(loads, x.p.Lists()); err != nil {
+		if *x.to, err = balanceFrom(loads, way.Sources, x.p.Lists()); err != nil {
 			return nil, err
 		}
 	}
 	return c, nil
+}
+
+func balanceFrom(loads [][]float64, sources []float64, p load.Placement) (load.Balance, error) {
+	if sources == nil {
+		return load.Balancedness(loads, p)
+	}
+	return load.BalancednessFrom(load.Sourced(loads, sources), p)
 }
 
 // Figures in one line; floor is the highest balancedness that so many slots can have.

@@ -73,6 +73,20 @@ func TestAChoiceIsWhatItSays(t *testing.T) {
 					require.NoError(t, err)
 					require.Equal(t, want, told)
 				}
+				if way.MaxMoves != 0 {
+					continue
+				}
+				by := way
+				by.Sources = make([]float64, len(problem.Ranks))
+				by.Sources[dice.IntN(len(by.Sources))] = 1 // one rank brings all
+				from, err := Choose(problem, loads, by)
+				require.NoError(t, err)
+				require.Equal(t, c.Now.Lists(), from.Now.Lists(), "sources change what is told, not what is chosen")
+				for p, told := range map[*placement.Placement]load.Balance{problem.Old: from.Before, from.Now: from.After, from.Best.Placement: from.Reachable} {
+					want, err := load.BalancednessFrom(load.Sourced(loads, by.Sources), p.Lists())
+					require.NoError(t, err)
+					require.Equal(t, want, told)
+				}
 			}
 		}
 	}

@@ -10,28 +10,59 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
+// Whole gives the layers, by MoE ordinal, whose experts are whole and spread over all ranks: those that are placed. In mode Expert they are all.
+func Whole(l *tangramv1.Layout) []int {
+	var out []int
+	for o, ranks := range layout.PlacementOf(l) {
+		spread := ranks != nil
+		for _, held := range ranks {
+			spread = spread && len(held) > 0
+		}
+		if spread {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// Of the layers of such ordinals alone, in their order.
+func Of[T any](all []T, ordinals []int) []T {
+	out := make([]T, 0, len(ordinals))
+	for _, o := range ordinals {
+		out = append(out, all[o])
+	}
+	return out
+}
+
+// FromLayers is FromLayout of some layers, by MoE ordinal: layer i of the placement is that of ordinals[i].
+func FromLayers(l *tangramv1.Layout, v *geometry.View, ordinals []int, slots int) (*placement.Placement, error) {
+	lists := make([][][]int32, len(ordinals))
+	for i, ranks := range Of(layout.PlacementOf(l), ordinals) {
+		for _, experts := range ranks {
+			var list []int32
+			for _, e := range experts {
+				list = append(list, int32(e))
+			}
+			lists[i] = append(lists[i], list)
+		}
+	}
+	return placement.FromLists(lists, int(v.Proto.Experts), slots)
+}
+
 // FromLayout reads a layout in mode Expert as a placement: each rank has `slots` slots, or as many as its fullest layer
 // has, if those are more.
 func FromLayout(l *tangramv1.Layout, v *geometry.View, slots int) (*placement.Placement, error) {
 	if len(l.GetMembers()) == 0 {
 		return nil, fmt.Errorf("rebalance: no layout is in force")
 	}
-	held := layout.PlacementOf(l)
-	lists := make([][][]int32, len(held))
-	for o, ranks := range held {
-		if ranks == nil {
-			number := v.Proto.MoeLayers[o]
+	all := make([]int, v.MoELayers())
+	for o := range all {
+		all[o] = o
+		if number := v.Proto.MoeLayers[o]; l.Layers[number].ExpertGroupSize > 1 {
 			return nil, fmt.Errorf("rebalance: layer %d: an expert is shared by %d ranks; only whole experts are placed (mode Expert)", number, l.Layers[number].ExpertGroupSize)
 		}
-		for _, experts := range ranks {
-			var list []int32
-			for _, e := range experts {
-				list = append(list, int32(e))
-			}
-			lists[o] = append(lists[o], list)
-		}
 	}
-	return placement.FromLists(lists, int(v.Proto.Experts), slots)
+	return FromLayers(l, v, all, slots)
 }
 
 // ForShape is the placement as layout.Shape wants it: [layer][rank] experts, ascending.

@@ -23,6 +23,8 @@ type Settings struct {
 	Price float64
 	// MinGain of balancedness below which nothing is moved, e.g. .01.
 	MinGain float64
+	// Sources is the part of all tokens that each rank brings, as Way.Sources.
+	Sources []float64
 	// Fits says whether the world has the memory for a placement; nil: it is not asked.
 	Fits func(placement [][][]uint32) error
 }
@@ -32,7 +34,7 @@ var ErrTooBig = errors.New("the placement does not fit")
 
 // Decision and what it was made by. Balancedness is that of the forecast: sum of means over sum of peaks, 1 is best.
 type Decision struct {
-	// Placement for layout.Shape, [layer ordinal][rank] experts; nil: nothing is to be moved.
+	// Placement for layout.Shape, [layer ordinal][rank] experts; nil: nothing is to be moved. A layer whose experts are shared by ranks has none.
 	Placement [][][]uint32
 	// Before is the balancedness of the layout in force, After that of Placement, Reachable that of the best placement
 	// of so many slots, and Floor what no placement of so many slots can exceed.
@@ -48,7 +50,8 @@ type Decision struct {
 	Why string
 }
 
-// Decide from a layout in mode Expert and a forecast, tokens by [layer ordinal][expert].
+// Decide from a layout and a forecast, tokens by [layer ordinal][expert]. Only layers whose experts are whole count (Whole): of a layout in mode Expert all, in
+// mode Hybrid some.
 func Decide(v *geometry.View, l *tangramv1.Layout, forecast [][]float64, s Settings) (*Decision, error) {
 	if s.Redundant < 0 || s.MaxMoves < 0 || !(s.MinGain >= 0) {
 		return nil, fmt.Errorf("rebalance: %d redundant experts, at most %d moves, a gain of at least %v: want numbers of at least 0", s.Redundant, s.MaxMoves, s.MinGain)
@@ -56,14 +59,40 @@ func Decide(v *geometry.View, l *tangramv1.Layout, forecast [][]float64, s Setti
 	if len(l.GetMembers()) == 0 {
 		return nil, fmt.Errorf("rebalance: no layout is in force")
 	}
-	if !s.Automatic {
-		return decide(v, l, forecast, s)
+	if len(forecast) != v.MoELayers() {
+		return nil, fmt.Errorf("rebalance: a forecast of %d layers; the model has %d layers of %d experts", len(forecast), v.MoELayers(), v.Proto.Experts)
 	}
-	return automatic(v, l, forecast, s)
+	w := within{v, l, Whole(l), nil}
+	if len(w.layers) == 0 {
+		return nil, fmt.Errorf("rebalance: experts are shared by ranks in every layer; only whole experts are placed (modes Expert and Hybrid)")
+	}
+	w.forecast = Of(forecast, w.layers)
+	if !s.Automatic {
+		return w.decide(s)
+	}
+	return w.automatic(s)
 }
 
-func decide(v *geometry.View, l *tangramv1.Layout, forecast [][]float64, s Settings) (*Decision, error) {
-	problem, err := problemOf(v, l, forecast, s.Redundant)
+// within what a decision is made: a layout, its layers of whole experts by MoE ordinal, and what is forecast for them.
+type within struct {
+	v        *geometry.View
+	l        *tangramv1.Layout
+	layers   []int
+	forecast [][]float64 // [index of layers][expert]
+}
+
+// forShape is a placement of these layers, as layout.Shape wants it for all.
+func (w *within) forShape(p *placement.Placement) [][][]uint32 {
+	out := make([][][]uint32, w.v.MoELayers())
+	for i, ranks := range ForShape(p) {
+		out[w.layers[i]] = ranks
+	}
+	return out
+}
+
+func (w *within) decide(s Settings) (*Decision, error) {
+	v := w.v
+	problem, err := w.problem(s.Redundant)
 	if err != nil {
 		return nil, err
 	}
@@ -71,14 +100,14 @@ func decide(v *geometry.View, l *tangramv1.Layout, forecast [][]float64, s Setti
 	if over > 0 { // first only what must go; the next window looks for what pays
 		s.Price, s.MaxMoves = never, 0
 	}
-	c, err := Choose(problem, forecast, Way{Price: s.Price, MaxMoves: s.MaxMoves})
+	c, err := Choose(problem, w.forecast, Way{Price: s.Price, MaxMoves: s.MaxMoves, Sources: s.Sources})
 	if err != nil {
 		return nil, fmt.Errorf("rebalance: %w", err)
 	}
 	d := &Decision{Before: c.Before.Aggregate, After: c.After.Aggregate, Reachable: c.Reachable.Aggregate, Floor: floor(c.Best),
 		WorstBefore: c.Before.Worst, WorstAfter: c.After.Worst, Redundant: problem.Ranks[0].Slots*len(problem.Ranks) - int(v.Proto.Experts),
 		Moves: len(c.Moves), Wanted: c.Wanted, Rounds: c.Rounds, Bytes: uint64(len(c.Moves)) * v.PieceBytes(v.Granules)}
-	d.explain(c, over, s)
+	d.explain(c, over, s, w)
 	if s.Fits != nil && d.Placement != nil {
 		if err := s.Fits(d.Placement); err != nil {
 			return nil, fmt.Errorf("rebalance: %w: %d redundant experts per layer: %w", ErrTooBig, d.Redundant, err)
@@ -87,18 +116,18 @@ func decide(v *geometry.View, l *tangramv1.Layout, forecast [][]float64, s Setti
 	return d, nil
 }
 
-// problemOf a layout: each rank has as many slots as the redundant experts need, or as its fullest layer has.
-func problemOf(v *geometry.View, l *tangramv1.Layout, forecast [][]float64, redundant int) (*placement.Problem, error) {
-	slots := (int(v.Proto.Experts) + redundant + len(l.Members) - 1) / len(l.Members)
-	old, err := FromLayout(l, v, slots)
+// problem of a layout: each rank has as many slots as the redundant experts need, or as its fullest layer has.
+func (w *within) problem(redundant int) (*placement.Problem, error) {
+	slots := (int(w.v.Proto.Experts) + redundant + len(w.l.Members) - 1) / len(w.l.Members)
+	old, err := FromLayers(w.l, w.v, w.layers, slots)
 	if err != nil {
 		return nil, err
 	}
 	problem := &placement.Problem{Old: old}
-	for _, load := range forecast {
+	for _, load := range w.forecast {
 		problem.Layers = append(problem.Layers, placement.Layer{Load: load})
 	}
-	for range l.Members {
+	for range w.l.Members {
 		problem.Ranks = append(problem.Ranks, placement.Rank{Slots: slots})
 	}
 	return problem, nil
@@ -120,11 +149,11 @@ func floor(best *placement.Result) float64 {
 }
 
 // explain the figures, and take the placement if it is worth it.
-func (d *Decision) explain(c *Choice, over int, s Settings) {
+func (d *Decision) explain(c *Choice, over int, s Settings, w *within) {
 	figures := c.Figures(d.Floor)
 	switch {
 	case over > 0:
-		d.Placement = ForShape(c.Now)
+		d.Placement = w.forShape(c.Now)
 		d.Why = fmt.Sprintf("up to %d experts are on a rank, more than %d redundant ones per layer leave room for: copies go, %d experts move (%d bytes, %d rounds): %s",
 			over, d.Redundant, d.Moves, d.Bytes, d.Rounds, figures)
 	case d.Moves == 0:
@@ -132,7 +161,7 @@ func (d *Decision) explain(c *Choice, over int, s Settings) {
 	case d.After-d.Before < s.MinGain:
 		d.Why = fmt.Sprintf("not worth it: %d moves (%d bytes) would gain %.3f, less than %.3f: %s", d.Moves, d.Bytes, d.After-d.Before, s.MinGain, figures)
 	default:
-		d.Placement = ForShape(c.Now)
+		d.Placement = w.forShape(c.Now)
 		d.Why = fmt.Sprintf("%d experts move (%d bytes, %d rounds)", d.Moves, d.Bytes, d.Rounds)
 		if d.Moves < d.Wanted {
 			d.Why += fmt.Sprintf(", the best of %d within the cap of %d", d.Wanted, s.MaxMoves)

@@ -169,6 +169,36 @@ func TestWhatIsNotDecided(t *testing.T) {
 	require.ErrorContains(t, err, "only whole experts are placed")
 }
 
+// Of a hybrid the layers of whole experts are placed, as they would be alone, and the others are left as they are.
+func TestAHybridIsPlacedWhereExpertsAreWhole(t *testing.T) {
+	v, alone := view(t, 8, 4), view(t, 8, 2)
+	even, skewed := []float64{1, 1, 1, 1, 1, 1, 1, 1}, []float64{9, 5, 1, 1, 1, 1, 1, 1}
+	hybrid := layout.Ranges{{First: 0, Last: 0, ExpertGroup: 2, AttentionGroup: 1}, {First: 2, Last: 2, ExpertGroup: layout.AllRanks, AttentionGroup: layout.AllRanks}}
+	shape, err := hybrid.On(v, 4)
+	require.NoError(t, err)
+	now := plan(t, v, nil, 4, shape).Final
+	require.Equal(t, []int{1, 3}, Whole(now))
+	for _, automatic := range []bool{false, true} {
+		s := Settings{Redundant: 4, Automatic: automatic, MinGain: .01}
+		d, err := Decide(v, now, [][]float64{skewed, skewed, skewed, even}, s)
+		require.NoError(t, err)
+		same, err := Decide(alone, plan(t, alone, nil, 4, layout.Shape{Mode: layout.Expert}).Final, [][]float64{skewed, even}, s)
+		require.NoError(t, err)
+		require.Equal(t, [][][]uint32{nil, same.Placement[0], nil, same.Placement[1]}, d.Placement)
+		require.Equal(t, same.After, d.After)
+		placed := shape
+		placed.Placement = d.Placement
+		next := plan(t, v, now, 4, placed)
+		require.Equal(t, d.Bytes, next.Plan.Cost.ExpertBytes)
+		require.True(t, layout.Follows(next.Final, shape), "it is the hybrid that was wanted, with copies")
+		require.Equal(t, hybrid.String(), "0=2/1 2=all/all")
+		require.Equal(t, layout.RangesOf(now), layout.RangesOf(next.Final))
+		for _, l := range []int{0, 2} {
+			require.Equal(t, now.Layers[l].Experts[0].Slots, next.Final.Layers[l].Experts[0].Slots)
+		}
+	}
+}
+
 func TestSettingsThatCannotBe(t *testing.T) {
 	v := view(t, 8, 1)
 	now := plan(t, v, nil, 2, layout.Shape{Mode: layout.Expert}).Final

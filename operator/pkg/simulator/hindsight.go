@@ -129,8 +129,9 @@ func (w *world) promise(at float64) float64 {
 		n := max(1, w.counts.Decoding)
 		each := (n + s.Groups() - 1) / s.Groups()
 		step = min(step, m.Truth.Even(kernels.Load{Decode: each, Context: each * 2048}, n))
-		share := w.c.ChunkTokens / s.Groups()
-		token = min(token, m.Truth.Even(kernels.Load{Prefill: share, Chunks: m.Truth.Chunk(0, share)}, w.c.ChunkTokens)/float64(w.c.ChunkTokens))
+		chunk := w.c.chunk(s)
+		share := chunk / s.Groups()
+		token = min(token, m.Truth.Even(kernels.Load{Prefill: share, Chunks: m.Truth.Chunk(0, share)}, chunk)/float64(chunk))
 	}
 	queue := float64(w.counts.QueuedTokens) * token
 	outputs := 0.0

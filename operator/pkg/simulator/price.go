@@ -13,14 +13,11 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Price of a change of shape on the same ranks: the real planner's bytes. All layers are alike, so one is planned and counts for all.
-// A plan that the planner refuses is its error.
+// Price of a change of shape, of the width or not: the real planner's bytes. All layers are alike, so one is planned and counts for all.
+// A plan that the planner refuses is its error. Ranks are joined or left at the end of their order.
 func Price(v *geometry.View, from, to kernels.Shape, memory costmodel.Memory) (costmodel.Transition, error) {
 	if from == to {
 		return costmodel.Transition{}, nil
-	}
-	if from.Ranks != to.Ranks {
-		return costmodel.Transition{}, fmt.Errorf("simulator: from %v to %v: widths differ", from, to)
 	}
 	g := proto.CloneOf(v.Proto)
 	g.Layers, g.MoeLayers = 1, []uint32{0}
@@ -64,13 +61,15 @@ func planned(v *geometry.View, current *tangramv1.Layout, shape kernels.Shape, b
 	in := planner.Input{World: "simulated", Revision: "r", Geometry: v, Current: current, Options: planner.Options{SpareBanks: uint32(banks)},
 		Shape: layout.Shape{Mode: layout.Expert, Layers: map[uint32]layout.LayerShape{
 			0: {ExpertGroup: uint32(shape.ExpertGroup), AttentionGroup: uint32(shape.AttentionGroup)}}}}
-	for i := range shape.Ranks {
+	for i := range max(shape.Ranks, len(current.GetMembers())) {
 		m := planner.Member{Member: &tangramv1.Member{Id: fmt.Sprintf("00000000-0000-4000-8000-000000000000/%d/1", i), Node: "node", Pod: "world", Link: "rdma"}}
-		if current != nil {
+		if i < len(current.GetMembers()) {
 			m.Inventory = layout.InventoryOf(current, v, uint32(i))
 		}
 		in.Members = append(in.Members, m)
-		in.Target = append(in.Target, m.Member.Id)
+		if i < shape.Ranks {
+			in.Target = append(in.Target, m.Member.Id)
+		}
 	}
 	return planner.Plan(in)
 }
@@ -94,7 +93,7 @@ func H200() Hardware {
 func Build(v *geometry.View, t *kernels.Table, engine, routing string, h Hardware, shapes ...kernels.Shape) (Config, error) {
 	c := Config{Rates: h.Rates}
 	for _, s := range shapes {
-		truth, err := kernels.NewStep(t, v, engine, routing, s)
+		truth, err := kernels.At(t, v, engine, routing, s)
 		if err != nil {
 			return Config{}, err
 		}
@@ -102,7 +101,7 @@ func Build(v *geometry.View, t *kernels.Table, engine, routing string, h Hardwar
 		if err != nil {
 			return Config{}, err
 		}
-		c.Modes = append(c.Modes, Mode{truth, room.GroupTokens})
+		c.Modes = append(c.Modes, Mode{Truth: truth, GroupTokens: room.GroupTokens})
 	}
 	for _, from := range shapes {
 		var row []costmodel.Transition

@@ -195,3 +195,22 @@ func Generate(rates []Rate, prompt, output float64, seed uint64) []Request {
 	}
 	return out
 }
+
+// LongTail are the lengths of a rollout's sequences: prompts of 256 to 767 tokens, answers log-normal.
+type LongTail struct {
+	Median, Sigma float64
+	Most          int // tokens of an answer
+}
+
+// Tail that is taken if nothing is said.
+func Tail() LongTail { return LongTail{Median: 1500, Sigma: 1.2, Most: 32768} }
+
+// Rollout draws so many sequences that are all there at second 0, by seed.
+func Rollout(n int, t LongTail, seed uint64) []Request {
+	random := rand.New(rand.NewPCG(seed, 6))
+	out := make([]Request, n)
+	for i := range out {
+		out[i] = Request{Prompt: 256 + random.IntN(512), Output: min(max(int(t.Median*math.Exp(t.Sigma*random.NormFloat64())), 16), t.Most)}
+	}
+	return out
+}

@@ -12,6 +12,7 @@ import (
 // Result of a run. Times in seconds.
 type Result struct {
 	Requests     int
+	Within       int     // requests that the SLO was kept for
 	LatencySum   float64 // from arrival to last token, of all requests
 	Makespan     float64
 	FirstToken   Spread
@@ -25,7 +26,16 @@ type Result struct {
 	Held         int     // times the policy could not decide
 	Refused      int     // switches that did not fit when they were to begin
 	Occupancy    float64 // requests in the world, in the mean over time
+	RankSeconds  float64 // of all ranks that were there or starting
 	Samples      []Sample
+	Answers      []Answer `json:"-"` // in the order of the requests
+}
+
+// Answer to a request: seconds from its arrival to the first token, and from there to the last.
+type Answer struct {
+	Arrival, First, Rest float64
+	Output               int
+	Within               bool // the SLO
 }
 
 // Spread of a figure over requests.
@@ -48,13 +58,6 @@ type Sample struct {
 	Arrived, Finished uint64
 }
 
-type record struct {
-	firsts, lasts []float64
-}
-
-func (r *record) first(i int32, s float64) { r.firsts[i] = s }
-func (r *record) done(i int32, s float64)  { r.lasts[i] = s }
-
 // Options that the policy may choose from: shapes, room and prices, seen from the mode that serves.
 func (c *Config) Options(serving int) []policy.Option {
 	out := make([]policy.Option, len(c.Modes))
@@ -72,7 +75,7 @@ func Run(c Config, requests []Request, p policy.Policy, progress func(at float64
 	if err != nil {
 		return Result{}, err
 	}
-	w.record = &record{make([]float64, len(requests)), make([]float64, len(requests))}
+	w.record = newRecord(&c, requests)
 	w.observe = p.Observe
 	var out Result
 	var area, last float64
@@ -82,13 +85,17 @@ func Run(c Config, requests []Request, p policy.Policy, progress func(at float64
 		if w.now > c.Horizon {
 			return Result{}, fmt.Errorf("simulator: after %v s %d requests are not done", w.now, len(requests)-int(w.counts.Finished))
 		}
+		if err := out.podsCome(w); err != nil {
+			return Result{}, err
+		}
 		t := w.telemetry()
+		t.Felt = w.record.lately(w.now)
 		if t.At > before.At || tick == 0 {
 			out.Samples = append(out.Samples, sample(w, t, before))
 			area += float64(w.inside) * (w.now - last)
 			last, before = w.now, t
 		}
-		d := p.Decide(t, policy.State{Shape: w.shape(), Options: c.Options(w.mode), Rates: c.Rates})
+		d := p.Decide(t, policy.State{Shape: w.shape(), Options: c.Options(w.mode), Rates: c.Rates, Pods: w.podsTold()})
 		if d.Held {
 			out.Held++
 		}
@@ -114,13 +121,8 @@ func (out *Result) follow(w *world, d policy.Decision) error {
 	if to < 0 {
 		return fmt.Errorf("simulator: the policy wants shape %v, which is none of the world's", d.To)
 	}
-	at, from := w.now, w.shape().String()
-	if err := w.change(to); err != nil {
-		out.Refused++ // the executor refuses before anything moves: the world serves on
-		return nil
-	}
-	out.Switches = append(out.Switches, Switched{at, from, d.To.String(), d.Why})
-	return nil
+	w.order(to, d.Why)
+	return out.podsCome(w)
 }
 
 func sample(w *world, t, before policy.Telemetry) Sample {
@@ -135,13 +137,20 @@ func (out *Result) finish(w *world, area float64) {
 	out.Requests, out.LatencySum, out.Makespan = len(w.requests), w.latency, w.now
 	out.OutputTokens, out.ReusedTokens, out.Steps = w.counts.OutputTokens, w.counts.ReusedTokens, w.counts.Steps
 	out.LostCached, out.Stalled = w.lost, w.stalled
+	w.pods.account(w.now)
+	out.RankSeconds = w.pods.seconds
 	if w.now > 0 {
 		out.Occupancy = area / w.now
 	}
 	var tpot []float64
 	for i, q := range w.requests {
+		within, each := w.record.within(i)
+		out.Answers = append(out.Answers, Answer{q.At, w.record.firsts[i], w.record.lasts[i] - w.record.firsts[i], q.Output, within})
 		if q.Output > 1 {
-			tpot = append(tpot, (w.record.lasts[i]-w.record.firsts[i])/float64(q.Output-1))
+			tpot = append(tpot, each)
+		}
+		if within {
+			out.Within++
 		}
 	}
 	out.FirstToken, out.PerToken = spreadOf(w.record.firsts), spreadOf(tpot)
@@ -177,13 +186,13 @@ func Calibrate(c Config, p policy.Policy) float64 {
 				l.Decode = (work.Decode + s.Groups() - 1 - g) / s.Groups()
 				l.Context = l.Decode * work.Context
 				// One prompt is one group's work: the first groups have theirs, as when few prompts are there.
-				if l.Prefill = min(left, c.ChunkTokens/s.Groups()); l.Prefill > 0 {
+				if l.Prefill = min(left, c.chunk(s)/s.Groups()); l.Prefill > 0 {
 					l.Chunks = m.Truth.Chunk(0, l.Prefill)
 					left -= l.Prefill
 				}
 			}
 			for range 3 {
-				seconds := m.Truth.Seconds(loads) * w.noisy()
+				seconds := m.seconds(loads) * w.noisy()
 				total += seconds
 				p.Observe(s, work, seconds)
 			}

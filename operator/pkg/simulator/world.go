@@ -15,6 +15,21 @@ import (
 type Mode struct {
 	Truth       *kernels.Step
 	GroupTokens int // of KV that fit in an attention group
+	// Imbalance of the experts: what the busiest rank's are asked for over the mean, beyond the routing of Truth; 0: as Truth has it.
+	Imbalance float64
+}
+
+func (m *Mode) seconds(loads []kernels.Load) float64 {
+	if m.Imbalance == 0 {
+		return m.Truth.Seconds(loads)
+	}
+	return m.Truth.Skewed(loads, m.Imbalance)
+}
+
+// Nodes that there are from some second on.
+type Nodes struct {
+	At    float64
+	Ranks int
 }
 
 // Config of a world. Zero fields take the defaults that Fill gives.
@@ -24,6 +39,7 @@ type Config struct {
 	Switches    [][]costmodel.Transition // from, to
 	Rates       costmodel.Rates          // the true ones
 	ChunkTokens int                      // of a step, of all ranks; default 8192
+	RankTokens  int                      // above 0: of a step, of each rank, instead of ChunkTokens: a wider world has larger steps
 	Noise       float64                  // relative deviation of a step from the truth
 	Seed        uint64
 	Tick        float64 // seconds between two calls of the policy; default 0.5
@@ -31,6 +47,11 @@ type Config struct {
 	Router      Router
 	Composer    Composer
 	Horizon     float64 // seconds after which it gives up; default 30 days
+	TTFT, TPOT  float64 // seconds of an SLO, which Result.Within counts; 0: any time will do
+	Share       float64 // of the answers that the SLO is asked for: whose quantile policies are told; default 0.9
+	PodSeconds  float64 // from wanting a pod to its rank's being ready, if a shape has more ranks than are there
+	Standby     int     // ranks kept ready beyond those that serve, which join at once; each is replaced by one that starts. They cost as all do
+	Nodes       []Nodes // how many ranks the cluster has room for, from when on; none: any number
 }
 
 func (c Config) filled() Config {
@@ -45,6 +66,9 @@ func (c Config) filled() Config {
 	}
 	if c.Composer == nil {
 		c.Composer = Even{}
+	}
+	if c.Share == 0 {
+		c.Share = .9
 	}
 	if c.Horizon == 0 {
 		c.Horizon = 30 * 86400
@@ -82,6 +106,7 @@ type world struct {
 
 	observe func(kernels.Shape, costmodel.Work, float64) // nil in forks
 	record  *record                                      // nil in forks
+	pods    pods
 }
 
 type arrived struct {
@@ -146,7 +171,10 @@ func newWorld(c *Config, requests []Request) (*world, error) {
 			return nil, fmt.Errorf("simulator: request %d comes before the one ahead of it", i)
 		}
 	}
-	w := &world{c: c, requests: requests, mode: c.Start, noise: *rand.NewPCG(c.Seed, 3)}
+	if c.Standby < 0 || c.Standby > 0 && len(c.Nodes) > 0 {
+		return nil, fmt.Errorf("simulator: %d ranks that stand by, room in the cluster said: at least 0, and room is not modelled beside them", c.Standby)
+	}
+	w := &world{c: c, requests: requests, mode: c.Start, noise: *rand.NewPCG(c.Seed, 3), pods: pods{there: c.Modes[c.Start].Truth.Shape().Ranks, standing: c.Standby, wanted: -1}}
 	w.regroup()
 	return w, nil
 }
@@ -162,6 +190,14 @@ func (w *world) clone() *world {
 	o.view, o.shares, o.loads, o.cached = slices.Clone(w.view), slices.Clone(w.shares), slices.Clone(w.loads), slices.Clone(w.cached)
 	o.observe, o.record = nil, nil
 	return &o
+}
+
+// chunk of tokens that a step of a shape has at most.
+func (c *Config) chunk(s kernels.Shape) int {
+	if c.RankTokens > 0 {
+		return c.RankTokens * s.Ranks
+	}
+	return c.ChunkTokens
 }
 
 func (w *world) shape() kernels.Shape { return w.c.Modes[w.mode].Truth.Shape() }
@@ -275,7 +311,7 @@ func (w *world) step() {
 	for g := range w.groups {
 		w.view[g] = w.groups[g].seen(capacity)
 	}
-	w.c.Composer.Compose(w.c.ChunkTokens, w.view, w.shares)
+	w.c.Composer.Compose(w.c.chunk(w.shape()), w.view, w.shares)
 	var work costmodel.Work
 	context, before := 0, 0
 	for g := range w.groups {
@@ -297,7 +333,7 @@ func (w *world) step() {
 		context += l.Context
 		w.loads[g] = l
 	}
-	seconds := truth.Seconds(w.loads) * w.noisy()
+	seconds := w.c.Modes[w.mode].seconds(w.loads) * w.noisy()
 	if work.Decode > 0 {
 		work.Context = context / work.Decode
 	}
@@ -374,7 +410,7 @@ func (w *world) finish(i int32) {
 	w.inside--
 	w.running--
 	if w.record != nil {
-		w.record.done(r.request, w.now-r.at)
+		w.record.done(r.request, w.now-r.at, w.now)
 	}
 	w.free = append(w.free, i)
 	r.request = -1

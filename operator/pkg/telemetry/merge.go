@@ -25,15 +25,18 @@ func (p Problem) String() string { return p.Source + ": " + p.Why }
 
 // Sample is what one reading of all gateways says.
 type Sample struct {
-	At       float64 // of the reader's clock
-	Seconds  float64 // since the reading before; 0: there was none
-	Epoch    uint64
-	Gauges   Gauges
-	Total    Counters          // since the first reading; they never shrink, whoever comes and goes
-	Grown    Counters          // since the reading before
-	Steps    map[StepKey]Steps // the same, of steps
-	Answers  Latencies         // the same, of answers
-	Problems []Problem
+	At      float64 // of the reader's clock
+	Seconds float64 // since the reading before; 0: there was none
+	Epoch   uint64
+	Gauges  Gauges
+	Total   Counters          // since the first reading; they never shrink, whoever comes and goes
+	Grown   Counters          // since the reading before
+	Steps   map[StepKey]Steps // the same, of steps
+	Answers Latencies         // the same, of answers
+	// LongestGap that ended lately between two tokens of a request, and the longest time in which somebody who had a token waited and nobody got one:
+	// seconds, of the two or three before the reading. Of several gateways the silence is at most that of the least silent.
+	LongestGap, Silence float64
+	Problems            []Problem
 	// Whole: every gateway that was asked told something that can be right, and of every member in force something new is known.
 	Whole bool
 }
@@ -156,6 +159,10 @@ func (m *Merger) gateway(s *Sample, r *tangramv1.TelemetryReport, answers Latenc
 		}
 		s.Grown = s.Grown.plus(grown)
 		s.Answers.Merge(felt)
+	}
+	s.LongestGap = max(s.LongestGap, r.LongestGap)
+	if r.Silence > 0 && (s.Silence == 0 || r.Silence < s.Silence) {
+		s.Silence = r.Silence
 	}
 	s.Gauges.Homeless += int(r.Homeless)
 	s.Gauges.QueueAge = max(s.Gauges.QueueAge, r.HomelessAge)

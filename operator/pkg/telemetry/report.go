@@ -61,6 +61,8 @@ func wrong(world string, r *tangramv1.TelemetryReport) string {
 		return fmt.Sprintf("it is of world %q, not %q", r.World, world)
 	case r.Gateway == "":
 		return "it names no gateway"
+	case !time(r.LongestGap) || !time(r.Silence):
+		return fmt.Sprintf("waits of %v, %v s are none", r.LongestGap, r.Silence)
 	case !time(r.At) || !time(r.HomelessAge):
 		return fmt.Sprintf("times %v, %v are none", r.At, r.HomelessAge)
 	case r.Homeless == 0 && r.HomelessAge > 0:

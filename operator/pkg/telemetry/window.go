@@ -1,6 +1,12 @@
 package telemetry
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrNotKept says that what was read then is not known any more, and never will be.
+var ErrNotKept = errors.New("telemetry: it is not kept any more")
 
 // Window is what some last seconds said.
 type Window struct {
@@ -9,6 +15,8 @@ type Window struct {
 	Answers  Latencies
 	Steps    map[StepKey]Steps
 	Readings int
+	// The longest of its samples.
+	LongestGap, Silence float64
 }
 
 // History of samples, as far back as somebody may ask.
@@ -65,19 +73,49 @@ func (h *History) Window(now, seconds, stale float64) (*Window, error) {
 		if s.Seconds == 0 {
 			break
 		}
-		w.Readings++
-		w.Seconds += s.Seconds
-		w.Grown = w.Grown.plus(s.Grown)
-		w.Answers.Merge(s.Answers)
-		for k, a := range s.Steps {
-			b := w.Steps[k]
-			w.Steps[k] = Steps{a.Steps + b.Steps, a.Seconds + b.Seconds, a.Decode + b.Decode, a.Context + b.Context, a.PromptTokens + b.PromptTokens, a.Before + b.Before}
-		}
+		w.add(s)
 	}
 	if w.Readings == 0 {
 		return nil, fmt.Errorf("telemetry: a first reading has nothing to be compared with")
 	}
 	return w, nil
+}
+
+// Between two moments: of the readings after the one, up to the first that is not before the other. The error says that not all of it is known.
+func (h *History) Between(from, to float64) (*Window, error) {
+	last := h.Last()
+	switch {
+	case !(from < to):
+		return nil, fmt.Errorf("telemetry: nothing is between %v and %v", from, to)
+	case last == nil || last.At < to:
+		return nil, fmt.Errorf("telemetry: nothing was read at %v or later", to)
+	case h.samples[0].At > from:
+		return nil, fmt.Errorf("%w: readings begin at %v", ErrNotKept, h.samples[0].At)
+	}
+	w := &Window{Answers: Latencies{}, Steps: map[StepKey]Steps{}}
+	for _, s := range h.samples {
+		if s.At <= from {
+			continue
+		}
+		w.add(s)
+		if s.At >= to {
+			break
+		}
+	}
+	return w, nil
+}
+
+// add what a sample says.
+func (w *Window) add(s *Sample) {
+	w.Readings++
+	w.Seconds += s.Seconds
+	w.Grown = w.Grown.plus(s.Grown)
+	w.Answers.Merge(s.Answers)
+	w.LongestGap, w.Silence = max(w.LongestGap, s.LongestGap), max(w.Silence, s.Silence)
+	for k, a := range s.Steps {
+		b := w.Steps[k]
+		w.Steps[k] = Steps{a.Steps + b.Steps, a.Seconds + b.Seconds, a.Decode + b.Decode, a.Context + b.Context, a.PromptTokens + b.PromptTokens, a.Before + b.Before}
+	}
 }
 
 // TokensPerSecond that clients were given.

@@ -146,6 +146,126 @@ func (Outcome) EnumDescriptor() ([]byte, []int) {
 	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{1}
 }
 
+// What an engine found of a rank for which it gave a step up, and what it was doing with it.
+type Cause int32
+
+const (
+	Cause_CAUSE_UNSPECIFIED Cause = 0
+	Cause_CAUSE_GONE        Cause = 1 // its connection closed
+	Cause_CAUSE_SILENT      Cause = 2 // nothing came from it for as long as it may be silent
+	Cause_CAUSE_STUCK       Cause = 3 // it lives, and waited for somebody for too long
+	Cause_CAUSE_HOSTILE     Cause = 4 // what it sent makes no sense
+	Cause_CAUSE_GAVE_UP     Cause = 5 // it says that it gave the step up, or is in another one
+	Cause_CAUSE_TOLD        Cause = 6 // somebody else knows that it is gone
+)
+
+// Enum value maps for Cause.
+var (
+	Cause_name = map[int32]string{
+		0: "CAUSE_UNSPECIFIED",
+		1: "CAUSE_GONE",
+		2: "CAUSE_SILENT",
+		3: "CAUSE_STUCK",
+		4: "CAUSE_HOSTILE",
+		5: "CAUSE_GAVE_UP",
+		6: "CAUSE_TOLD",
+	}
+	Cause_value = map[string]int32{
+		"CAUSE_UNSPECIFIED": 0,
+		"CAUSE_GONE":        1,
+		"CAUSE_SILENT":      2,
+		"CAUSE_STUCK":       3,
+		"CAUSE_HOSTILE":     4,
+		"CAUSE_GAVE_UP":     5,
+		"CAUSE_TOLD":        6,
+	}
+)
+
+func (x Cause) Enum() *Cause {
+	p := new(Cause)
+	*p = x
+	return p
+}
+
+func (x Cause) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Cause) Descriptor() protoreflect.EnumDescriptor {
+	return file_tangram_v1_agent_proto_enumTypes[2].Descriptor()
+}
+
+func (Cause) Type() protoreflect.EnumType {
+	return &file_tangram_v1_agent_proto_enumTypes[2]
+}
+
+func (x Cause) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Cause.Descriptor instead.
+func (Cause) EnumDescriptor() ([]byte, []int) {
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{2}
+}
+
+type Doing int32
+
+const (
+	Doing_DOING_UNSPECIFIED Doing = 0
+	Doing_DOING_WORDS       Doing = 1 // between two steps
+	Doing_DOING_DISPATCH    Doing = 2 // rows to the ranks of their experts
+	Doing_DOING_COMBINE     Doing = 3 // and their sums back
+	Doing_DOING_EXCHANGE    Doing = 4 // of a step, the engine's own
+	Doing_DOING_FLIP        Doing = 5
+)
+
+// Enum value maps for Doing.
+var (
+	Doing_name = map[int32]string{
+		0: "DOING_UNSPECIFIED",
+		1: "DOING_WORDS",
+		2: "DOING_DISPATCH",
+		3: "DOING_COMBINE",
+		4: "DOING_EXCHANGE",
+		5: "DOING_FLIP",
+	}
+	Doing_value = map[string]int32{
+		"DOING_UNSPECIFIED": 0,
+		"DOING_WORDS":       1,
+		"DOING_DISPATCH":    2,
+		"DOING_COMBINE":     3,
+		"DOING_EXCHANGE":    4,
+		"DOING_FLIP":        5,
+	}
+)
+
+func (x Doing) Enum() *Doing {
+	p := new(Doing)
+	*p = x
+	return p
+}
+
+func (x Doing) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Doing) Descriptor() protoreflect.EnumDescriptor {
+	return file_tangram_v1_agent_proto_enumTypes[3].Descriptor()
+}
+
+func (Doing) Type() protoreflect.EnumType {
+	return &file_tangram_v1_agent_proto_enumTypes[3]
+}
+
+func (x Doing) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Doing.Descriptor instead.
+func (Doing) EnumDescriptor() ([]byte, []int) {
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{3}
+}
+
 type Refusal_Code int32
 
 const (
@@ -203,11 +323,11 @@ func (x Refusal_Code) String() string {
 }
 
 func (Refusal_Code) Descriptor() protoreflect.EnumDescriptor {
-	return file_tangram_v1_agent_proto_enumTypes[2].Descriptor()
+	return file_tangram_v1_agent_proto_enumTypes[4].Descriptor()
 }
 
 func (Refusal_Code) Type() protoreflect.EnumType {
-	return &file_tangram_v1_agent_proto_enumTypes[2]
+	return &file_tangram_v1_agent_proto_enumTypes[4]
 }
 
 func (x Refusal_Code) Number() protoreflect.EnumNumber {
@@ -479,9 +599,13 @@ type PrepareRequest struct {
 	//
 	//	*PrepareRequest_Delta
 	//	*PrepareRequest_Layout
-	Target        isPrepareRequest_Target `protobuf_oneof:"target"`
-	Parts         []*RankPart             `protobuf:"bytes,8,rep,name=parts,proto3" json:"parts,omitempty"` // of this agent's ranks
-	Peers         []*PeerAddress          `protobuf:"bytes,9,rep,name=peers,proto3" json:"peers,omitempty"`
+	Target     isPrepareRequest_Target `protobuf_oneof:"target"`
+	Parts      []*RankPart             `protobuf:"bytes,8,rep,name=parts,proto3" json:"parts,omitempty"` // of this agent's ranks
+	Peers      []*PeerAddress          `protobuf:"bytes,9,rep,name=peers,proto3" json:"peers,omitempty"`
+	PauseSteps bool                    `protobuf:"varint,10,opt,name=pause_steps,json=pauseSteps,proto3" json:"pause_steps,omitempty"` // engines compute no step until the attempt is over, for a while at most (docs/transitions.md)
+	// The flips that follow it under the same permit, each with the next attempt id and epoch: the agents go from one to the next
+	// by themselves (docs/architecture.md, 4.1). Of kind LAYOUT; without geometry, peers and next, which are those of this one.
+	Next          []*PrepareRequest `protobuf:"bytes,11,rep,name=next,proto3" json:"next,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -586,6 +710,20 @@ func (x *PrepareRequest) GetParts() []*RankPart {
 func (x *PrepareRequest) GetPeers() []*PeerAddress {
 	if x != nil {
 		return x.Peers
+	}
+	return nil
+}
+
+func (x *PrepareRequest) GetPauseSteps() bool {
+	if x != nil {
+		return x.PauseSteps
+	}
+	return false
+}
+
+func (x *PrepareRequest) GetNext() []*PrepareRequest {
+	if x != nil {
+		return x.Next
 	}
 	return nil
 }
@@ -1252,6 +1390,74 @@ func (x *StatusRequest) GetKnownInventories() map[string]uint64 {
 	return nil
 }
 
+type Missed struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Rank          uint32                 `protobuf:"varint,1,opt,name=rank,proto3" json:"rank,omitempty"` // of the layout
+	Cause         Cause                  `protobuf:"varint,2,opt,name=cause,proto3,enum=tangram.v1.Cause" json:"cause,omitempty"`
+	Doing         Doing                  `protobuf:"varint,3,opt,name=doing,proto3,enum=tangram.v1.Doing" json:"doing,omitempty"`
+	Layer         uint32                 `protobuf:"varint,4,opt,name=layer,proto3" json:"layer,omitempty"` // of the model; in dispatch and combine
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Missed) Reset() {
+	*x = Missed{}
+	mi := &file_tangram_v1_agent_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Missed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Missed) ProtoMessage() {}
+
+func (x *Missed) ProtoReflect() protoreflect.Message {
+	mi := &file_tangram_v1_agent_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Missed.ProtoReflect.Descriptor instead.
+func (*Missed) Descriptor() ([]byte, []int) {
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Missed) GetRank() uint32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
+func (x *Missed) GetCause() Cause {
+	if x != nil {
+		return x.Cause
+	}
+	return Cause_CAUSE_UNSPECIFIED
+}
+
+func (x *Missed) GetDoing() Doing {
+	if x != nil {
+		return x.Doing
+	}
+	return Doing_DOING_UNSPECIFIED
+}
+
+func (x *Missed) GetLayer() uint32 {
+	if x != nil {
+		return x.Layer
+	}
+	return 0
+}
+
 type EngineStatus struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	Attached         bool                   `protobuf:"varint,1,opt,name=attached,proto3" json:"attached,omitempty"`
@@ -1268,18 +1474,20 @@ type EngineStatus struct {
 	Steps            uint64                 `protobuf:"varint,12,opt,name=steps,proto3" json:"steps,omitempty"`
 	// It gave the step up for good: an exchange broke, or the process is gone. It does nothing
 	// until a repair.
-	Stopped           bool     `protobuf:"varint,13,opt,name=stopped,proto3" json:"stopped,omitempty"`
-	Unreachable       []uint32 `protobuf:"varint,14,rep,packed,name=unreachable,proto3" json:"unreachable,omitempty"`                                 // while stopped: ranks of its layout without a connection now
-	Fresh             bool     `protobuf:"varint,15,opt,name=fresh,proto3" json:"fresh,omitempty"`                                                    // attached after the layout came into force: its peers do not know where it is
-	Turns             uint64   `protobuf:"varint,16,opt,name=turns,proto3" json:"turns,omitempty"`                                                    // polls of the engine so far, not in Watch: one that hangs polls no more
-	AttentionDataOnly bool     `protobuf:"varint,17,opt,name=attention_data_only,json=attentionDataOnly,proto3" json:"attention_data_only,omitempty"` // it takes layouts of t = 1 alone
+	Stopped           bool              `protobuf:"varint,13,opt,name=stopped,proto3" json:"stopped,omitempty"`
+	Unreachable       []uint32          `protobuf:"varint,14,rep,packed,name=unreachable,proto3" json:"unreachable,omitempty"`                                                             // while stopped: ranks of its layout without a connection now
+	Fresh             bool              `protobuf:"varint,15,opt,name=fresh,proto3" json:"fresh,omitempty"`                                                                                // attached after the layout came into force: its peers do not know where it is
+	Turns             uint64            `protobuf:"varint,16,opt,name=turns,proto3" json:"turns,omitempty"`                                                                                // polls of the engine so far, not in Watch: one that hangs polls no more
+	AttentionDataOnly bool              `protobuf:"varint,17,opt,name=attention_data_only,json=attentionDataOnly,proto3" json:"attention_data_only,omitempty"`                             // it takes layouts of t = 1 alone
+	Settings          map[string]string `protobuf:"bytes,18,rep,name=settings,proto3" json:"settings,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // as it declared them: EngineCapabilities
+	Missed            []*Missed         `protobuf:"bytes,19,rep,name=missed,proto3" json:"missed,omitempty"`                                                                               // while stopped: for whom it gave the step up, 8 at most
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
 
 func (x *EngineStatus) Reset() {
 	*x = EngineStatus{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[18]
+	mi := &file_tangram_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1291,7 +1499,7 @@ func (x *EngineStatus) String() string {
 func (*EngineStatus) ProtoMessage() {}
 
 func (x *EngineStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[18]
+	mi := &file_tangram_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1304,7 +1512,7 @@ func (x *EngineStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineStatus.ProtoReflect.Descriptor instead.
 func (*EngineStatus) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *EngineStatus) GetAttached() bool {
@@ -1426,6 +1634,20 @@ func (x *EngineStatus) GetAttentionDataOnly() bool {
 	return false
 }
 
+func (x *EngineStatus) GetSettings() map[string]string {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
+func (x *EngineStatus) GetMissed() []*Missed {
+	if x != nil {
+		return x.Missed
+	}
+	return nil
+}
+
 type TransitionStatus struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Attempt         uint64                 `protobuf:"varint,1,opt,name=attempt,proto3" json:"attempt,omitempty"`
@@ -1444,16 +1666,21 @@ type TransitionStatus struct {
 	// Seconds spent, monotonic clock of the agent.
 	PrepareSeconds float64 `protobuf:"fixed64,14,opt,name=prepare_seconds,json=prepareSeconds,proto3" json:"prepare_seconds,omitempty"`
 	StageSeconds   float64 `protobuf:"fixed64,15,opt,name=stage_seconds,json=stageSeconds,proto3" json:"stage_seconds,omitempty"`
-	FlipSeconds    float64 `protobuf:"fixed64,16,opt,name=flip_seconds,json=flipSeconds,proto3" json:"flip_seconds,omitempty"` // permit -> flipped
-	Held           bool    `protobuf:"varint,17,opt,name=held,proto3" json:"held,omitempty"`                                   // OUTCOME_HOLD was told
-	BytesWire      uint64  `protobuf:"varint,18,opt,name=bytes_wire,json=bytesWire,proto3" json:"bytes_wire,omitempty"`        // as 7 to 10: by a communication library (PeerAddress.wire)
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	FlipSeconds    float64 `protobuf:"fixed64,16,opt,name=flip_seconds,json=flipSeconds,proto3" json:"flip_seconds,omitempty"`     // permit -> flipped
+	Held           bool    `protobuf:"varint,17,opt,name=held,proto3" json:"held,omitempty"`                                       // OUTCOME_HOLD was told
+	BytesWire      uint64  `protobuf:"varint,18,opt,name=bytes_wire,json=bytesWire,proto3" json:"bytes_wire,omitempty"`            // as 7 to 10: by a communication library (PeerAddress.wire)
+	KvAheadBytes   uint64  `protobuf:"varint,19,opt,name=kv_ahead_bytes,json=kvAheadBytes,proto3" json:"kv_ahead_bytes,omitempty"` // of kv_bytes, what came while engines stepped, before the flip
+	// Last attempt of the run (PrepareRequest.next) that goes on by itself from this one; 0: none does. Bytes and seconds are
+	// those of the run so far.
+	RunLast       uint64 `protobuf:"varint,20,opt,name=run_last,json=runLast,proto3" json:"run_last,omitempty"`
+	PeakBytes     uint64 `protobuf:"varint,21,opt,name=peak_bytes,json=peakBytes,proto3" json:"peak_bytes,omitempty"` // of the pool, in use when all of a flip was there beside what is in force: the most of the run so far
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TransitionStatus) Reset() {
 	*x = TransitionStatus{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[19]
+	mi := &file_tangram_v1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1465,7 +1692,7 @@ func (x *TransitionStatus) String() string {
 func (*TransitionStatus) ProtoMessage() {}
 
 func (x *TransitionStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[19]
+	mi := &file_tangram_v1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1478,7 +1705,7 @@ func (x *TransitionStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransitionStatus.ProtoReflect.Descriptor instead.
 func (*TransitionStatus) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *TransitionStatus) GetAttempt() uint64 {
@@ -1607,6 +1834,27 @@ func (x *TransitionStatus) GetBytesWire() uint64 {
 	return 0
 }
 
+func (x *TransitionStatus) GetKvAheadBytes() uint64 {
+	if x != nil {
+		return x.KvAheadBytes
+	}
+	return 0
+}
+
+func (x *TransitionStatus) GetRunLast() uint64 {
+	if x != nil {
+		return x.RunLast
+	}
+	return 0
+}
+
+func (x *TransitionStatus) GetPeakBytes() uint64 {
+	if x != nil {
+		return x.PeakBytes
+	}
+	return 0
+}
+
 type RankStatus struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	Device           uint32                 `protobuf:"varint,1,opt,name=device,proto3" json:"device,omitempty"`
@@ -1626,7 +1874,7 @@ type RankStatus struct {
 
 func (x *RankStatus) Reset() {
 	*x = RankStatus{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[20]
+	mi := &file_tangram_v1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1638,7 +1886,7 @@ func (x *RankStatus) String() string {
 func (*RankStatus) ProtoMessage() {}
 
 func (x *RankStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[20]
+	mi := &file_tangram_v1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1651,7 +1899,7 @@ func (x *RankStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankStatus.ProtoReflect.Descriptor instead.
 func (*RankStatus) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RankStatus) GetDevice() uint32 {
@@ -1746,7 +1994,7 @@ type MemoryInfo struct {
 
 func (x *MemoryInfo) Reset() {
 	*x = MemoryInfo{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[21]
+	mi := &file_tangram_v1_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1758,7 +2006,7 @@ func (x *MemoryInfo) String() string {
 func (*MemoryInfo) ProtoMessage() {}
 
 func (x *MemoryInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[21]
+	mi := &file_tangram_v1_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1771,7 +2019,7 @@ func (x *MemoryInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemoryInfo.ProtoReflect.Descriptor instead.
 func (*MemoryInfo) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *MemoryInfo) GetPlatform() string {
@@ -1820,7 +2068,7 @@ type BytesByWay struct {
 
 func (x *BytesByWay) Reset() {
 	*x = BytesByWay{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[22]
+	mi := &file_tangram_v1_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1832,7 +2080,7 @@ func (x *BytesByWay) String() string {
 func (*BytesByWay) ProtoMessage() {}
 
 func (x *BytesByWay) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[22]
+	mi := &file_tangram_v1_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1845,7 +2093,7 @@ func (x *BytesByWay) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BytesByWay.ProtoReflect.Descriptor instead.
 func (*BytesByWay) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *BytesByWay) GetWeights() map[string]uint64 {
@@ -1883,7 +2131,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[23]
+	mi := &file_tangram_v1_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1895,7 +2143,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[23]
+	mi := &file_tangram_v1_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1908,7 +2156,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *StatusResponse) GetWorld() string {
@@ -2011,7 +2259,7 @@ type LoadRequest struct {
 
 func (x *LoadRequest) Reset() {
 	*x = LoadRequest{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[24]
+	mi := &file_tangram_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2023,7 +2271,7 @@ func (x *LoadRequest) String() string {
 func (*LoadRequest) ProtoMessage() {}
 
 func (x *LoadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[24]
+	mi := &file_tangram_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2036,7 +2284,7 @@ func (x *LoadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadRequest.ProtoReflect.Descriptor instead.
 func (*LoadRequest) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *LoadRequest) GetWorld() string {
@@ -2058,7 +2306,7 @@ type RankLoad struct {
 
 func (x *RankLoad) Reset() {
 	*x = RankLoad{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[25]
+	mi := &file_tangram_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2070,7 +2318,7 @@ func (x *RankLoad) String() string {
 func (*RankLoad) ProtoMessage() {}
 
 func (x *RankLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[25]
+	mi := &file_tangram_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2083,7 +2331,7 @@ func (x *RankLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankLoad.ProtoReflect.Descriptor instead.
 func (*RankLoad) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RankLoad) GetMember() string {
@@ -2116,7 +2364,7 @@ type LoadResponse struct {
 
 func (x *LoadResponse) Reset() {
 	*x = LoadResponse{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[26]
+	mi := &file_tangram_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2128,7 +2376,7 @@ func (x *LoadResponse) String() string {
 func (*LoadResponse) ProtoMessage() {}
 
 func (x *LoadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[26]
+	mi := &file_tangram_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2141,7 +2389,7 @@ func (x *LoadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadResponse.ProtoReflect.Descriptor instead.
 func (*LoadResponse) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *LoadResponse) GetRanks() []*RankLoad {
@@ -2160,7 +2408,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[27]
+	mi := &file_tangram_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2172,7 +2420,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[27]
+	mi := &file_tangram_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2185,7 +2433,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *WatchRequest) GetWorld() string {
@@ -2208,7 +2456,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[28]
+	mi := &file_tangram_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2220,7 +2468,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[28]
+	mi := &file_tangram_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2233,7 +2481,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *WatchResponse) GetStatus() *StatusResponse {
@@ -2253,7 +2501,7 @@ type QueryRequest struct {
 
 func (x *QueryRequest) Reset() {
 	*x = QueryRequest{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[29]
+	mi := &file_tangram_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2265,7 +2513,7 @@ func (x *QueryRequest) String() string {
 func (*QueryRequest) ProtoMessage() {}
 
 func (x *QueryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[29]
+	mi := &file_tangram_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2278,7 +2526,7 @@ func (x *QueryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryRequest.ProtoReflect.Descriptor instead.
 func (*QueryRequest) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *QueryRequest) GetHeader() *Header {
@@ -2301,7 +2549,7 @@ type QueryResponse struct {
 
 func (x *QueryResponse) Reset() {
 	*x = QueryResponse{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[30]
+	mi := &file_tangram_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2313,7 +2561,7 @@ func (x *QueryResponse) String() string {
 func (*QueryResponse) ProtoMessage() {}
 
 func (x *QueryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[30]
+	mi := &file_tangram_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2326,7 +2574,7 @@ func (x *QueryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryResponse.ProtoReflect.Descriptor instead.
 func (*QueryResponse) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *QueryResponse) GetEpoch() uint64 {
@@ -2378,7 +2626,7 @@ type WordRequest struct {
 
 func (x *WordRequest) Reset() {
 	*x = WordRequest{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[31]
+	mi := &file_tangram_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2390,7 +2638,7 @@ func (x *WordRequest) String() string {
 func (*WordRequest) ProtoMessage() {}
 
 func (x *WordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[31]
+	mi := &file_tangram_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2403,7 +2651,7 @@ func (x *WordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WordRequest.ProtoReflect.Descriptor instead.
 func (*WordRequest) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *WordRequest) GetHeader() *Header {
@@ -2435,7 +2683,7 @@ type WordResponse struct {
 
 func (x *WordResponse) Reset() {
 	*x = WordResponse{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[32]
+	mi := &file_tangram_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2447,7 +2695,7 @@ func (x *WordResponse) String() string {
 func (*WordResponse) ProtoMessage() {}
 
 func (x *WordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[32]
+	mi := &file_tangram_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2460,7 +2708,7 @@ func (x *WordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WordResponse.ProtoReflect.Descriptor instead.
 func (*WordResponse) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{32}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
 // Opens a pull of pieces this agent holds. The token is good for one connection
@@ -2485,7 +2733,7 @@ type OpenPullRequest struct {
 
 func (x *OpenPullRequest) Reset() {
 	*x = OpenPullRequest{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[33]
+	mi := &file_tangram_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2497,7 +2745,7 @@ func (x *OpenPullRequest) String() string {
 func (*OpenPullRequest) ProtoMessage() {}
 
 func (x *OpenPullRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[33]
+	mi := &file_tangram_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2510,7 +2758,7 @@ func (x *OpenPullRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenPullRequest.ProtoReflect.Descriptor instead.
 func (*OpenPullRequest) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{33}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *OpenPullRequest) GetHeader() *Header {
@@ -2585,7 +2833,7 @@ type OpenPullResponse struct {
 
 func (x *OpenPullResponse) Reset() {
 	*x = OpenPullResponse{}
-	mi := &file_tangram_v1_agent_proto_msgTypes[34]
+	mi := &file_tangram_v1_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2597,7 +2845,7 @@ func (x *OpenPullResponse) String() string {
 func (*OpenPullResponse) ProtoMessage() {}
 
 func (x *OpenPullResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_agent_proto_msgTypes[34]
+	mi := &file_tangram_v1_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2610,7 +2858,7 @@ func (x *OpenPullResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenPullResponse.ProtoReflect.Descriptor instead.
 func (*OpenPullResponse) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{34}
+	return file_tangram_v1_agent_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *OpenPullResponse) GetToken() []byte {
@@ -2694,7 +2942,7 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\x04node\x18\t \x01(\tR\x04node\x12\x16\n" +
 	"\x06fabric\x18\n" +
 	" \x01(\tR\x06fabric\x12\x12\n" +
-	"\x04rail\x18\v \x01(\tR\x04rail\"\xa0\x03\n" +
+	"\x04rail\x18\v \x01(\tR\x04rail\"\xf1\x03\n" +
 	"\x0ePrepareRequest\x12*\n" +
 	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\x120\n" +
 	"\bgeometry\x18\x02 \x01(\v2\x14.tangram.v1.GeometryR\bgeometry\x12(\n" +
@@ -2705,7 +2953,11 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\x05delta\x18\x06 \x01(\v2\x17.tangram.v1.LayoutDeltaH\x00R\x05delta\x12,\n" +
 	"\x06layout\x18\a \x01(\v2\x12.tangram.v1.LayoutH\x00R\x06layout\x12*\n" +
 	"\x05parts\x18\b \x03(\v2\x14.tangram.v1.RankPartR\x05parts\x12-\n" +
-	"\x05peers\x18\t \x03(\v2\x17.tangram.v1.PeerAddressR\x05peersB\b\n" +
+	"\x05peers\x18\t \x03(\v2\x17.tangram.v1.PeerAddressR\x05peers\x12\x1f\n" +
+	"\vpause_steps\x18\n" +
+	" \x01(\bR\n" +
+	"pauseSteps\x12.\n" +
+	"\x04next\x18\v \x03(\v2\x1a.tangram.v1.PrepareRequestR\x04nextB\b\n" +
 	"\x06target\"\x11\n" +
 	"\x0fPrepareResponse\":\n" +
 	"\fStageRequest\x12*\n" +
@@ -2741,7 +2993,12 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\x11known_inventories\x18\x03 \x03(\v2/.tangram.v1.StatusRequest.KnownInventoriesEntryR\x10knownInventories\x1aC\n" +
 	"\x15KnownInventoriesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x06R\x05value:\x028\x01\"\xa5\x04\n" +
+	"\x05value\x18\x02 \x01(\x06R\x05value:\x028\x01\"\x84\x01\n" +
+	"\x06Missed\x12\x12\n" +
+	"\x04rank\x18\x01 \x01(\rR\x04rank\x12'\n" +
+	"\x05cause\x18\x02 \x01(\x0e2\x11.tangram.v1.CauseR\x05cause\x12'\n" +
+	"\x05doing\x18\x03 \x01(\x0e2\x11.tangram.v1.DoingR\x05doing\x12\x14\n" +
+	"\x05layer\x18\x04 \x01(\rR\x05layer\"\xd2\x05\n" +
 	"\fEngineStatus\x12\x1a\n" +
 	"\battached\x18\x01 \x01(\bR\battached\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x1a\n" +
@@ -2760,7 +3017,12 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\vunreachable\x18\x0e \x03(\rR\vunreachable\x12\x14\n" +
 	"\x05fresh\x18\x0f \x01(\bR\x05fresh\x12\x14\n" +
 	"\x05turns\x18\x10 \x01(\x04R\x05turns\x12.\n" +
-	"\x13attention_data_only\x18\x11 \x01(\bR\x11attentionDataOnly\"\xe4\x04\n" +
+	"\x13attention_data_only\x18\x11 \x01(\bR\x11attentionDataOnly\x12B\n" +
+	"\bsettings\x18\x12 \x03(\v2&.tangram.v1.EngineStatus.SettingsEntryR\bsettings\x12*\n" +
+	"\x06missed\x18\x13 \x03(\v2\x12.tangram.v1.MissedR\x06missed\x1a;\n" +
+	"\rSettingsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc4\x05\n" +
 	"\x10TransitionStatus\x12\x18\n" +
 	"\aattempt\x18\x01 \x01(\x04R\aattempt\x12'\n" +
 	"\x05phase\x18\x02 \x01(\x0e2\x11.tangram.v1.PhaseR\x05phase\x12!\n" +
@@ -2785,7 +3047,11 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\fflip_seconds\x18\x10 \x01(\x01R\vflipSeconds\x12\x12\n" +
 	"\x04held\x18\x11 \x01(\bR\x04held\x12\x1d\n" +
 	"\n" +
-	"bytes_wire\x18\x12 \x01(\x04R\tbytesWire\"\xba\x03\n" +
+	"bytes_wire\x18\x12 \x01(\x04R\tbytesWire\x12$\n" +
+	"\x0ekv_ahead_bytes\x18\x13 \x01(\x04R\fkvAheadBytes\x12\x19\n" +
+	"\brun_last\x18\x14 \x01(\x04R\arunLast\x12\x1d\n" +
+	"\n" +
+	"peak_bytes\x18\x15 \x01(\x04R\tpeakBytes\"\xba\x03\n" +
 	"\n" +
 	"RankStatus\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\rR\x06device\x12*\n" +
@@ -2900,7 +3166,25 @@ const file_tangram_v1_agent_proto_rawDesc = "" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fOUTCOME_STAY\x10\x01\x12\x13\n" +
 	"\x0fOUTCOME_FORWARD\x10\x02\x12\x10\n" +
-	"\fOUTCOME_HOLD\x10\x032\x8d\x05\n" +
+	"\fOUTCOME_HOLD\x10\x03*\x87\x01\n" +
+	"\x05Cause\x12\x15\n" +
+	"\x11CAUSE_UNSPECIFIED\x10\x00\x12\x0e\n" +
+	"\n" +
+	"CAUSE_GONE\x10\x01\x12\x10\n" +
+	"\fCAUSE_SILENT\x10\x02\x12\x0f\n" +
+	"\vCAUSE_STUCK\x10\x03\x12\x11\n" +
+	"\rCAUSE_HOSTILE\x10\x04\x12\x11\n" +
+	"\rCAUSE_GAVE_UP\x10\x05\x12\x0e\n" +
+	"\n" +
+	"CAUSE_TOLD\x10\x06*z\n" +
+	"\x05Doing\x12\x15\n" +
+	"\x11DOING_UNSPECIFIED\x10\x00\x12\x0f\n" +
+	"\vDOING_WORDS\x10\x01\x12\x12\n" +
+	"\x0eDOING_DISPATCH\x10\x02\x12\x11\n" +
+	"\rDOING_COMBINE\x10\x03\x12\x12\n" +
+	"\x0eDOING_EXCHANGE\x10\x04\x12\x0e\n" +
+	"\n" +
+	"DOING_FLIP\x10\x052\x8d\x05\n" +
 	"\x05Agent\x12B\n" +
 	"\aPrepare\x12\x1a.tangram.v1.PrepareRequest\x1a\x1b.tangram.v1.PrepareResponse\x12<\n" +
 	"\x05Stage\x12\x18.tangram.v1.StageRequest\x1a\x19.tangram.v1.StageResponse\x12?\n" +
@@ -2929,128 +3213,137 @@ func file_tangram_v1_agent_proto_rawDescGZIP() []byte {
 	return file_tangram_v1_agent_proto_rawDescData
 }
 
-var file_tangram_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_tangram_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_tangram_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_tangram_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_tangram_v1_agent_proto_goTypes = []any{
 	(Phase)(0),               // 0: tangram.v1.Phase
 	(Outcome)(0),             // 1: tangram.v1.Outcome
-	(Refusal_Code)(0),        // 2: tangram.v1.Refusal.Code
-	(*Header)(nil),           // 3: tangram.v1.Header
-	(*Refusal)(nil),          // 4: tangram.v1.Refusal
-	(*PeerAddress)(nil),      // 5: tangram.v1.PeerAddress
-	(*PrepareRequest)(nil),   // 6: tangram.v1.PrepareRequest
-	(*PrepareResponse)(nil),  // 7: tangram.v1.PrepareResponse
-	(*StageRequest)(nil),     // 8: tangram.v1.StageRequest
-	(*StageResponse)(nil),    // 9: tangram.v1.StageResponse
-	(*PermitRequest)(nil),    // 10: tangram.v1.PermitRequest
-	(*PermitResponse)(nil),   // 11: tangram.v1.PermitResponse
-	(*AbortRequest)(nil),     // 12: tangram.v1.AbortRequest
-	(*AbortResponse)(nil),    // 13: tangram.v1.AbortResponse
-	(*ResolveRequest)(nil),   // 14: tangram.v1.ResolveRequest
-	(*ResolveResponse)(nil),  // 15: tangram.v1.ResolveResponse
-	(*ReleaseRequest)(nil),   // 16: tangram.v1.ReleaseRequest
-	(*ReleaseResponse)(nil),  // 17: tangram.v1.ReleaseResponse
-	(*RetireRequest)(nil),    // 18: tangram.v1.RetireRequest
-	(*RetireResponse)(nil),   // 19: tangram.v1.RetireResponse
-	(*StatusRequest)(nil),    // 20: tangram.v1.StatusRequest
-	(*EngineStatus)(nil),     // 21: tangram.v1.EngineStatus
-	(*TransitionStatus)(nil), // 22: tangram.v1.TransitionStatus
-	(*RankStatus)(nil),       // 23: tangram.v1.RankStatus
-	(*MemoryInfo)(nil),       // 24: tangram.v1.MemoryInfo
-	(*BytesByWay)(nil),       // 25: tangram.v1.BytesByWay
-	(*StatusResponse)(nil),   // 26: tangram.v1.StatusResponse
-	(*LoadRequest)(nil),      // 27: tangram.v1.LoadRequest
-	(*RankLoad)(nil),         // 28: tangram.v1.RankLoad
-	(*LoadResponse)(nil),     // 29: tangram.v1.LoadResponse
-	(*WatchRequest)(nil),     // 30: tangram.v1.WatchRequest
-	(*WatchResponse)(nil),    // 31: tangram.v1.WatchResponse
-	(*QueryRequest)(nil),     // 32: tangram.v1.QueryRequest
-	(*QueryResponse)(nil),    // 33: tangram.v1.QueryResponse
-	(*WordRequest)(nil),      // 34: tangram.v1.WordRequest
-	(*WordResponse)(nil),     // 35: tangram.v1.WordResponse
-	(*OpenPullRequest)(nil),  // 36: tangram.v1.OpenPullRequest
-	(*OpenPullResponse)(nil), // 37: tangram.v1.OpenPullResponse
-	nil,                      // 38: tangram.v1.StatusRequest.KnownInventoriesEntry
-	nil,                      // 39: tangram.v1.BytesByWay.WeightsEntry
-	nil,                      // 40: tangram.v1.BytesByWay.KvEntry
-	(*Geometry)(nil),         // 41: tangram.v1.Geometry
-	(FlipKind)(0),            // 42: tangram.v1.FlipKind
-	(*LayoutDelta)(nil),      // 43: tangram.v1.LayoutDelta
-	(*Layout)(nil),           // 44: tangram.v1.Layout
-	(*RankPart)(nil),         // 45: tangram.v1.RankPart
-	(*Member)(nil),           // 46: tangram.v1.Member
-	(*Inventory)(nil),        // 47: tangram.v1.Inventory
-	(*Fetches)(nil),          // 48: tangram.v1.Fetches
+	(Cause)(0),               // 2: tangram.v1.Cause
+	(Doing)(0),               // 3: tangram.v1.Doing
+	(Refusal_Code)(0),        // 4: tangram.v1.Refusal.Code
+	(*Header)(nil),           // 5: tangram.v1.Header
+	(*Refusal)(nil),          // 6: tangram.v1.Refusal
+	(*PeerAddress)(nil),      // 7: tangram.v1.PeerAddress
+	(*PrepareRequest)(nil),   // 8: tangram.v1.PrepareRequest
+	(*PrepareResponse)(nil),  // 9: tangram.v1.PrepareResponse
+	(*StageRequest)(nil),     // 10: tangram.v1.StageRequest
+	(*StageResponse)(nil),    // 11: tangram.v1.StageResponse
+	(*PermitRequest)(nil),    // 12: tangram.v1.PermitRequest
+	(*PermitResponse)(nil),   // 13: tangram.v1.PermitResponse
+	(*AbortRequest)(nil),     // 14: tangram.v1.AbortRequest
+	(*AbortResponse)(nil),    // 15: tangram.v1.AbortResponse
+	(*ResolveRequest)(nil),   // 16: tangram.v1.ResolveRequest
+	(*ResolveResponse)(nil),  // 17: tangram.v1.ResolveResponse
+	(*ReleaseRequest)(nil),   // 18: tangram.v1.ReleaseRequest
+	(*ReleaseResponse)(nil),  // 19: tangram.v1.ReleaseResponse
+	(*RetireRequest)(nil),    // 20: tangram.v1.RetireRequest
+	(*RetireResponse)(nil),   // 21: tangram.v1.RetireResponse
+	(*StatusRequest)(nil),    // 22: tangram.v1.StatusRequest
+	(*Missed)(nil),           // 23: tangram.v1.Missed
+	(*EngineStatus)(nil),     // 24: tangram.v1.EngineStatus
+	(*TransitionStatus)(nil), // 25: tangram.v1.TransitionStatus
+	(*RankStatus)(nil),       // 26: tangram.v1.RankStatus
+	(*MemoryInfo)(nil),       // 27: tangram.v1.MemoryInfo
+	(*BytesByWay)(nil),       // 28: tangram.v1.BytesByWay
+	(*StatusResponse)(nil),   // 29: tangram.v1.StatusResponse
+	(*LoadRequest)(nil),      // 30: tangram.v1.LoadRequest
+	(*RankLoad)(nil),         // 31: tangram.v1.RankLoad
+	(*LoadResponse)(nil),     // 32: tangram.v1.LoadResponse
+	(*WatchRequest)(nil),     // 33: tangram.v1.WatchRequest
+	(*WatchResponse)(nil),    // 34: tangram.v1.WatchResponse
+	(*QueryRequest)(nil),     // 35: tangram.v1.QueryRequest
+	(*QueryResponse)(nil),    // 36: tangram.v1.QueryResponse
+	(*WordRequest)(nil),      // 37: tangram.v1.WordRequest
+	(*WordResponse)(nil),     // 38: tangram.v1.WordResponse
+	(*OpenPullRequest)(nil),  // 39: tangram.v1.OpenPullRequest
+	(*OpenPullResponse)(nil), // 40: tangram.v1.OpenPullResponse
+	nil,                      // 41: tangram.v1.StatusRequest.KnownInventoriesEntry
+	nil,                      // 42: tangram.v1.EngineStatus.SettingsEntry
+	nil,                      // 43: tangram.v1.BytesByWay.WeightsEntry
+	nil,                      // 44: tangram.v1.BytesByWay.KvEntry
+	(*Geometry)(nil),         // 45: tangram.v1.Geometry
+	(FlipKind)(0),            // 46: tangram.v1.FlipKind
+	(*LayoutDelta)(nil),      // 47: tangram.v1.LayoutDelta
+	(*Layout)(nil),           // 48: tangram.v1.Layout
+	(*RankPart)(nil),         // 49: tangram.v1.RankPart
+	(*Member)(nil),           // 50: tangram.v1.Member
+	(*Inventory)(nil),        // 51: tangram.v1.Inventory
+	(*Fetches)(nil),          // 52: tangram.v1.Fetches
 }
 var file_tangram_v1_agent_proto_depIdxs = []int32{
-	2,  // 0: tangram.v1.Refusal.code:type_name -> tangram.v1.Refusal.Code
-	3,  // 1: tangram.v1.Refusal.current:type_name -> tangram.v1.Header
-	3,  // 2: tangram.v1.PrepareRequest.header:type_name -> tangram.v1.Header
-	41, // 3: tangram.v1.PrepareRequest.geometry:type_name -> tangram.v1.Geometry
-	42, // 4: tangram.v1.PrepareRequest.kind:type_name -> tangram.v1.FlipKind
-	43, // 5: tangram.v1.PrepareRequest.delta:type_name -> tangram.v1.LayoutDelta
-	44, // 6: tangram.v1.PrepareRequest.layout:type_name -> tangram.v1.Layout
-	45, // 7: tangram.v1.PrepareRequest.parts:type_name -> tangram.v1.RankPart
-	5,  // 8: tangram.v1.PrepareRequest.peers:type_name -> tangram.v1.PeerAddress
-	3,  // 9: tangram.v1.StageRequest.header:type_name -> tangram.v1.Header
-	3,  // 10: tangram.v1.PermitRequest.header:type_name -> tangram.v1.Header
-	3,  // 11: tangram.v1.AbortRequest.header:type_name -> tangram.v1.Header
-	3,  // 12: tangram.v1.ResolveRequest.header:type_name -> tangram.v1.Header
-	1,  // 13: tangram.v1.ResolveRequest.outcome:type_name -> tangram.v1.Outcome
-	3,  // 14: tangram.v1.ReleaseRequest.header:type_name -> tangram.v1.Header
-	3,  // 15: tangram.v1.RetireRequest.header:type_name -> tangram.v1.Header
-	38, // 16: tangram.v1.StatusRequest.known_inventories:type_name -> tangram.v1.StatusRequest.KnownInventoriesEntry
-	0,  // 17: tangram.v1.TransitionStatus.phase:type_name -> tangram.v1.Phase
-	46, // 18: tangram.v1.RankStatus.member:type_name -> tangram.v1.Member
-	47, // 19: tangram.v1.RankStatus.inventory:type_name -> tangram.v1.Inventory
-	21, // 20: tangram.v1.RankStatus.engine:type_name -> tangram.v1.EngineStatus
-	22, // 21: tangram.v1.RankStatus.transition:type_name -> tangram.v1.TransitionStatus
-	39, // 22: tangram.v1.BytesByWay.weights:type_name -> tangram.v1.BytesByWay.WeightsEntry
-	40, // 23: tangram.v1.BytesByWay.kv:type_name -> tangram.v1.BytesByWay.KvEntry
-	44, // 24: tangram.v1.StatusResponse.layout:type_name -> tangram.v1.Layout
-	23, // 25: tangram.v1.StatusResponse.ranks:type_name -> tangram.v1.RankStatus
-	5,  // 26: tangram.v1.StatusResponse.address:type_name -> tangram.v1.PeerAddress
-	41, // 27: tangram.v1.StatusResponse.geometry:type_name -> tangram.v1.Geometry
-	24, // 28: tangram.v1.StatusResponse.memory_info:type_name -> tangram.v1.MemoryInfo
-	25, // 29: tangram.v1.StatusResponse.moved:type_name -> tangram.v1.BytesByWay
-	28, // 30: tangram.v1.LoadResponse.ranks:type_name -> tangram.v1.RankLoad
-	26, // 31: tangram.v1.WatchResponse.status:type_name -> tangram.v1.StatusResponse
-	3,  // 32: tangram.v1.QueryRequest.header:type_name -> tangram.v1.Header
-	0,  // 33: tangram.v1.QueryResponse.phase:type_name -> tangram.v1.Phase
-	3,  // 34: tangram.v1.WordRequest.header:type_name -> tangram.v1.Header
-	3,  // 35: tangram.v1.OpenPullRequest.header:type_name -> tangram.v1.Header
-	48, // 36: tangram.v1.OpenPullRequest.pieces:type_name -> tangram.v1.Fetches
-	6,  // 37: tangram.v1.Agent.Prepare:input_type -> tangram.v1.PrepareRequest
-	8,  // 38: tangram.v1.Agent.Stage:input_type -> tangram.v1.StageRequest
-	10, // 39: tangram.v1.Agent.Permit:input_type -> tangram.v1.PermitRequest
-	12, // 40: tangram.v1.Agent.Abort:input_type -> tangram.v1.AbortRequest
-	18, // 41: tangram.v1.Agent.Retire:input_type -> tangram.v1.RetireRequest
-	14, // 42: tangram.v1.Agent.Resolve:input_type -> tangram.v1.ResolveRequest
-	16, // 43: tangram.v1.Agent.Release:input_type -> tangram.v1.ReleaseRequest
-	20, // 44: tangram.v1.Agent.Status:input_type -> tangram.v1.StatusRequest
-	27, // 45: tangram.v1.Agent.Load:input_type -> tangram.v1.LoadRequest
-	30, // 46: tangram.v1.Agent.Watch:input_type -> tangram.v1.WatchRequest
-	32, // 47: tangram.v1.Peer.Query:input_type -> tangram.v1.QueryRequest
-	34, // 48: tangram.v1.Peer.Word:input_type -> tangram.v1.WordRequest
-	36, // 49: tangram.v1.Peer.OpenPull:input_type -> tangram.v1.OpenPullRequest
-	7,  // 50: tangram.v1.Agent.Prepare:output_type -> tangram.v1.PrepareResponse
-	9,  // 51: tangram.v1.Agent.Stage:output_type -> tangram.v1.StageResponse
-	11, // 52: tangram.v1.Agent.Permit:output_type -> tangram.v1.PermitResponse
-	13, // 53: tangram.v1.Agent.Abort:output_type -> tangram.v1.AbortResponse
-	19, // 54: tangram.v1.Agent.Retire:output_type -> tangram.v1.RetireResponse
-	15, // 55: tangram.v1.Agent.Resolve:output_type -> tangram.v1.ResolveResponse
-	17, // 56: tangram.v1.Agent.Release:output_type -> tangram.v1.ReleaseResponse
-	26, // 57: tangram.v1.Agent.Status:output_type -> tangram.v1.StatusResponse
-	29, // 58: tangram.v1.Agent.Load:output_type -> tangram.v1.LoadResponse
-	31, // 59: tangram.v1.Agent.Watch:output_type -> tangram.v1.WatchResponse
-	33, // 60: tangram.v1.Peer.Query:output_type -> tangram.v1.QueryResponse
-	35, // 61: tangram.v1.Peer.Word:output_type -> tangram.v1.WordResponse
-	37, // 62: tangram.v1.Peer.OpenPull:output_type -> tangram.v1.OpenPullResponse
-	50, // [50:63] is the sub-list for method output_type
-	37, // [37:50] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	4,  // 0: tangram.v1.Refusal.code:type_name -> tangram.v1.Refusal.Code
+	5,  // 1: tangram.v1.Refusal.current:type_name -> tangram.v1.Header
+	5,  // 2: tangram.v1.PrepareRequest.header:type_name -> tangram.v1.Header
+	45, // 3: tangram.v1.PrepareRequest.geometry:type_name -> tangram.v1.Geometry
+	46, // 4: tangram.v1.PrepareRequest.kind:type_name -> tangram.v1.FlipKind
+	47, // 5: tangram.v1.PrepareRequest.delta:type_name -> tangram.v1.LayoutDelta
+	48, // 6: tangram.v1.PrepareRequest.layout:type_name -> tangram.v1.Layout
+	49, // 7: tangram.v1.PrepareRequest.parts:type_name -> tangram.v1.RankPart
+	7,  // 8: tangram.v1.PrepareRequest.peers:type_name -> tangram.v1.PeerAddress
+	8,  // 9: tangram.v1.PrepareRequest.next:type_name -> tangram.v1.PrepareRequest
+	5,  // 10: tangram.v1.StageRequest.header:type_name -> tangram.v1.Header
+	5,  // 11: tangram.v1.PermitRequest.header:type_name -> tangram.v1.Header
+	5,  // 12: tangram.v1.AbortRequest.header:type_name -> tangram.v1.Header
+	5,  // 13: tangram.v1.ResolveRequest.header:type_name -> tangram.v1.Header
+	1,  // 14: tangram.v1.ResolveRequest.outcome:type_name -> tangram.v1.Outcome
+	5,  // 15: tangram.v1.ReleaseRequest.header:type_name -> tangram.v1.Header
+	5,  // 16: tangram.v1.RetireRequest.header:type_name -> tangram.v1.Header
+	41, // 17: tangram.v1.StatusRequest.known_inventories:type_name -> tangram.v1.StatusRequest.KnownInventoriesEntry
+	2,  // 18: tangram.v1.Missed.cause:type_name -> tangram.v1.Cause
+	3,  // 19: tangram.v1.Missed.doing:type_name -> tangram.v1.Doing
+	42, // 20: tangram.v1.EngineStatus.settings:type_name -> tangram.v1.EngineStatus.SettingsEntry
+	23, // 21: tangram.v1.EngineStatus.missed:type_name -> tangram.v1.Missed
+	0,  // 22: tangram.v1.TransitionStatus.phase:type_name -> tangram.v1.Phase
+	50, // 23: tangram.v1.RankStatus.member:type_name -> tangram.v1.Member
+	51, // 24: tangram.v1.RankStatus.inventory:type_name -> tangram.v1.Inventory
+	24, // 25: tangram.v1.RankStatus.engine:type_name -> tangram.v1.EngineStatus
+	25, // 26: tangram.v1.RankStatus.transition:type_name -> tangram.v1.TransitionStatus
+	43, // 27: tangram.v1.BytesByWay.weights:type_name -> tangram.v1.BytesByWay.WeightsEntry
+	44, // 28: tangram.v1.BytesByWay.kv:type_name -> tangram.v1.BytesByWay.KvEntry
+	48, // 29: tangram.v1.StatusResponse.layout:type_name -> tangram.v1.Layout
+	26, // 30: tangram.v1.StatusResponse.ranks:type_name -> tangram.v1.RankStatus
+	7,  // 31: tangram.v1.StatusResponse.address:type_name -> tangram.v1.PeerAddress
+	45, // 32: tangram.v1.StatusResponse.geometry:type_name -> tangram.v1.Geometry
+	27, // 33: tangram.v1.StatusResponse.memory_info:type_name -> tangram.v1.MemoryInfo
+	28, // 34: tangram.v1.StatusResponse.moved:type_name -> tangram.v1.BytesByWay
+	31, // 35: tangram.v1.LoadResponse.ranks:type_name -> tangram.v1.RankLoad
+	29, // 36: tangram.v1.WatchResponse.status:type_name -> tangram.v1.StatusResponse
+	5,  // 37: tangram.v1.QueryRequest.header:type_name -> tangram.v1.Header
+	0,  // 38: tangram.v1.QueryResponse.phase:type_name -> tangram.v1.Phase
+	5,  // 39: tangram.v1.WordRequest.header:type_name -> tangram.v1.Header
+	5,  // 40: tangram.v1.OpenPullRequest.header:type_name -> tangram.v1.Header
+	52, // 41: tangram.v1.OpenPullRequest.pieces:type_name -> tangram.v1.Fetches
+	8,  // 42: tangram.v1.Agent.Prepare:input_type -> tangram.v1.PrepareRequest
+	10, // 43: tangram.v1.Agent.Stage:input_type -> tangram.v1.StageRequest
+	12, // 44: tangram.v1.Agent.Permit:input_type -> tangram.v1.PermitRequest
+	14, // 45: tangram.v1.Agent.Abort:input_type -> tangram.v1.AbortRequest
+	20, // 46: tangram.v1.Agent.Retire:input_type -> tangram.v1.RetireRequest
+	16, // 47: tangram.v1.Agent.Resolve:input_type -> tangram.v1.ResolveRequest
+	18, // 48: tangram.v1.Agent.Release:input_type -> tangram.v1.ReleaseRequest
+	22, // 49: tangram.v1.Agent.Status:input_type -> tangram.v1.StatusRequest
+	30, // 50: tangram.v1.Agent.Load:input_type -> tangram.v1.LoadRequest
+	33, // 51: tangram.v1.Agent.Watch:input_type -> tangram.v1.WatchRequest
+	35, // 52: tangram.v1.Peer.Query:input_type -> tangram.v1.QueryRequest
+	37, // 53: tangram.v1.Peer.Word:input_type -> tangram.v1.WordRequest
+	39, // 54: tangram.v1.Peer.OpenPull:input_type -> tangram.v1.OpenPullRequest
+	9,  // 55: tangram.v1.Agent.Prepare:output_type -> tangram.v1.PrepareResponse
+	11, // 56: tangram.v1.Agent.Stage:output_type -> tangram.v1.StageResponse
+	13, // 57: tangram.v1.Agent.Permit:output_type -> tangram.v1.PermitResponse
+	15, // 58: tangram.v1.Agent.Abort:output_type -> tangram.v1.AbortResponse
+	21, // 59: tangram.v1.Agent.Retire:output_type -> tangram.v1.RetireResponse
+	17, // 60: tangram.v1.Agent.Resolve:output_type -> tangram.v1.ResolveResponse
+	19, // 61: tangram.v1.Agent.Release:output_type -> tangram.v1.ReleaseResponse
+	29, // 62: tangram.v1.Agent.Status:output_type -> tangram.v1.StatusResponse
+	32, // 63: tangram.v1.Agent.Load:output_type -> tangram.v1.LoadResponse
+	34, // 64: tangram.v1.Agent.Watch:output_type -> tangram.v1.WatchResponse
+	36, // 65: tangram.v1.Peer.Query:output_type -> tangram.v1.QueryResponse
+	38, // 66: tangram.v1.Peer.Word:output_type -> tangram.v1.WordResponse
+	40, // 67: tangram.v1.Peer.OpenPull:output_type -> tangram.v1.OpenPullResponse
+	55, // [55:68] is the sub-list for method output_type
+	42, // [42:55] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_tangram_v1_agent_proto_init() }
@@ -3069,8 +3362,8 @@ func file_tangram_v1_agent_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tangram_v1_agent_proto_rawDesc), len(file_tangram_v1_agent_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   38,
+			NumEnums:      5,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

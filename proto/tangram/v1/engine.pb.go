@@ -34,8 +34,10 @@ type EngineCapabilities struct {
 	EvenShardsOnly    bool                   `protobuf:"varint,2,opt,name=even_shards_only,json=evenShardsOnly,proto3" json:"even_shards_only,omitempty"`
 	MixedLayouts      bool                   `protobuf:"varint,3,opt,name=mixed_layouts,json=mixedLayouts,proto3" json:"mixed_layouts,omitempty"`                  // computes layers of different sharding in one step
 	AttentionDataOnly bool                   `protobuf:"varint,4,opt,name=attention_data_only,json=attentionDataOnly,proto3" json:"attention_data_only,omitempty"` // never splits a request's heads over ranks: t = 1
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// What must be the same at all engines of a world, by name: engine, version, max_batch_tokens, ... At most 64, of 256 bytes each.
+	Settings      map[string]string `protobuf:"bytes,5,rep,name=settings,proto3" json:"settings,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EngineCapabilities) Reset() {
@@ -94,6 +96,13 @@ func (x *EngineCapabilities) GetAttentionDataOnly() bool {
 		return x.AttentionDataOnly
 	}
 	return false
+}
+
+func (x *EngineCapabilities) GetSettings() map[string]string {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
 }
 
 type Attach struct {
@@ -678,8 +687,9 @@ type EnginePrepare struct {
 	Target        []byte                 `protobuf:"bytes,3,opt,name=target,proto3" json:"target,omitempty"` // a Layout, whole, in its deterministic form: an agent writes it once for all its engines
 	TargetHash    []byte                 `protobuf:"bytes,4,opt,name=target_hash,json=targetHash,proto3" json:"target_hash,omitempty"`
 	Peers         []*PeerAddress         `protobuf:"bytes,5,rep,name=peers,proto3" json:"peers,omitempty"`
-	Joining       bool                   `protobuf:"varint,6,opt,name=joining,proto3" json:"joining,omitempty"` // this rank enters with this flip
-	Leaving       bool                   `protobuf:"varint,7,opt,name=leaving,proto3" json:"leaving,omitempty"` // (of a REPAIR: never) this rank goes with it
+	Joining       bool                   `protobuf:"varint,6,opt,name=joining,proto3" json:"joining,omitempty"`                         // this rank enters with this flip
+	Leaving       bool                   `protobuf:"varint,7,opt,name=leaving,proto3" json:"leaving,omitempty"`                         // (of a REPAIR: never) this rank goes with it
+	PauseSteps    bool                   `protobuf:"varint,8,opt,name=pause_steps,json=pauseSteps,proto3" json:"pause_steps,omitempty"` // no step is computed until the attempt is over
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -759,6 +769,13 @@ func (x *EnginePrepare) GetJoining() bool {
 func (x *EnginePrepare) GetLeaving() bool {
 	if x != nil {
 		return x.Leaving
+	}
+	return false
+}
+
+func (x *EnginePrepare) GetPauseSteps() bool {
+	if x != nil {
+		return x.PauseSteps
 	}
 	return false
 }
@@ -1215,6 +1232,7 @@ type KvPull struct {
 	SourceOffset  []uint64               `protobuf:"varint,3,rep,packed,name=source_offset,json=sourceOffset,proto3" json:"source_offset,omitempty"`
 	TargetOffset  []uint64               `protobuf:"varint,4,rep,packed,name=target_offset,json=targetOffset,proto3" json:"target_offset,omitempty"`
 	Length        []uint32               `protobuf:"varint,5,rep,packed,name=length,proto3" json:"length,omitempty"`
+	Ahead         bool                   `protobuf:"varint,6,opt,name=ahead,proto3" json:"ahead,omitempty"` // while the engine steps, before the flip
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1284,12 +1302,21 @@ func (x *KvPull) GetLength() []uint32 {
 	return nil
 }
 
+func (x *KvPull) GetAhead() bool {
+	if x != nil {
+		return x.Ahead
+	}
+	return false
+}
+
 type KvPulled struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Header        *Header                `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
-	Ok            bool                   `protobuf:"varint,2,opt,name=ok,proto3" json:"ok,omitempty"`
-	Message       string                 `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
-	Bytes         uint64                 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Header  *Header                `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
+	Ok      bool                   `protobuf:"varint,2,opt,name=ok,proto3" json:"ok,omitempty"`
+	Message string                 `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	Bytes   uint64                 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Ahead: nothing was copied, since the engine's steps take longer than bytes may make them. To be asked for again.
+	Later         bool `protobuf:"varint,5,opt,name=later,proto3" json:"later,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1350,6 +1377,13 @@ func (x *KvPulled) GetBytes() uint64 {
 		return x.Bytes
 	}
 	return 0
+}
+
+func (x *KvPulled) GetLater() bool {
+	if x != nil {
+		return x.Later
+	}
+	return false
 }
 
 type EngineRefused struct {
@@ -1797,12 +1831,16 @@ var File_tangram_v1_engine_proto protoreflect.FileDescriptor
 const file_tangram_v1_engine_proto_rawDesc = "" +
 	"\n" +
 	"\x17tangram/v1/engine.proto\x12\n" +
-	"tangram.v1\x1a\x16tangram/v1/agent.proto\x1a\x17tangram/v1/layout.proto\x1a\x15tangram/v1/plan.proto\"\xce\x01\n" +
+	"tangram.v1\x1a\x16tangram/v1/agent.proto\x1a\x17tangram/v1/layout.proto\x1a\x15tangram/v1/plan.proto\"\xd5\x02\n" +
 	"\x12EngineCapabilities\x129\n" +
 	"\fslab_formats\x18\x01 \x03(\x0e2\x16.tangram.v1.SlabFormatR\vslabFormats\x12(\n" +
 	"\x10even_shards_only\x18\x02 \x01(\bR\x0eevenShardsOnly\x12#\n" +
 	"\rmixed_layouts\x18\x03 \x01(\bR\fmixedLayouts\x12.\n" +
-	"\x13attention_data_only\x18\x04 \x01(\bR\x11attentionDataOnly\"\x86\x02\n" +
+	"\x13attention_data_only\x18\x04 \x01(\bR\x11attentionDataOnly\x12H\n" +
+	"\bsettings\x18\x05 \x03(\v2,.tangram.v1.EngineCapabilities.SettingsEntryR\bsettings\x1a;\n" +
+	"\rSettingsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x86\x02\n" +
 	"\x06Attach\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x16\n" +
 	"\x06device\x18\x02 \x01(\rR\x06device\x12B\n" +
@@ -1856,7 +1894,7 @@ const file_tangram_v1_engine_proto_rawDesc = "" +
 	"\x05dense\x18\x01 \x01(\bR\x05dense\x12\x12\n" +
 	"\x04bank\x18\x02 \x01(\rR\x04bank\x12\x16\n" +
 	"\x06offset\x18\x03 \x01(\x04R\x06offset\x12,\n" +
-	"\aextents\x18\x04 \x03(\v2\x12.tangram.v1.ExtentR\aextents\"\x81\x02\n" +
+	"\aextents\x18\x04 \x03(\v2\x12.tangram.v1.ExtentR\aextents\"\xa2\x02\n" +
 	"\rEnginePrepare\x12*\n" +
 	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\x12(\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x14.tangram.v1.FlipKindR\x04kind\x12\x16\n" +
@@ -1865,7 +1903,9 @@ const file_tangram_v1_engine_proto_rawDesc = "" +
 	"targetHash\x12-\n" +
 	"\x05peers\x18\x05 \x03(\v2\x17.tangram.v1.PeerAddressR\x05peers\x12\x18\n" +
 	"\ajoining\x18\x06 \x01(\bR\ajoining\x12\x18\n" +
-	"\aleaving\x18\a \x01(\bR\aleaving\"f\n" +
+	"\aleaving\x18\a \x01(\bR\aleaving\x12\x1f\n" +
+	"\vpause_steps\x18\b \x01(\bR\n" +
+	"pauseSteps\"f\n" +
 	"\x0eEnginePrepared\x12*\n" +
 	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\x12\x0e\n" +
 	"\x02ok\x18\x02 \x01(\bR\x02ok\x12\x18\n" +
@@ -1895,19 +1935,21 @@ const file_tangram_v1_engine_proto_rawDesc = "" +
 	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\x12/\n" +
 	"\bmappings\x18\x02 \x03(\v2\x13.tangram.v1.MappingR\bmappings\"<\n" +
 	"\x0eEngineUnmapped\x12*\n" +
-	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\"\xb7\x01\n" +
+	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\"\xcd\x01\n" +
 	"\x06KvPull\x12*\n" +
 	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\x12\x1f\n" +
 	"\vsource_rank\x18\x02 \x03(\rR\n" +
 	"sourceRank\x12#\n" +
 	"\rsource_offset\x18\x03 \x03(\x04R\fsourceOffset\x12#\n" +
 	"\rtarget_offset\x18\x04 \x03(\x04R\ftargetOffset\x12\x16\n" +
-	"\x06length\x18\x05 \x03(\rR\x06length\"v\n" +
+	"\x06length\x18\x05 \x03(\rR\x06length\x12\x14\n" +
+	"\x05ahead\x18\x06 \x01(\bR\x05ahead\"\x8c\x01\n" +
 	"\bKvPulled\x12*\n" +
 	"\x06header\x18\x01 \x01(\v2\x12.tangram.v1.HeaderR\x06header\x12\x0e\n" +
 	"\x02ok\x18\x02 \x01(\bR\x02ok\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12\x14\n" +
-	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\">\n" +
+	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\x12\x14\n" +
+	"\x05later\x18\x05 \x01(\bR\x05later\">\n" +
 	"\rEngineRefused\x12-\n" +
 	"\arefusal\x18\x01 \x01(\v2\x13.tangram.v1.RefusalR\arefusal\"\x13\n" +
 	"\x11EngineDescriptors\")\n" +
@@ -1946,7 +1988,7 @@ func file_tangram_v1_engine_proto_rawDescGZIP() []byte {
 	return file_tangram_v1_engine_proto_rawDescData
 }
 
-var file_tangram_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_tangram_v1_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_tangram_v1_engine_proto_goTypes = []any{
 	(*EngineCapabilities)(nil), // 0: tangram.v1.EngineCapabilities
 	(*Attach)(nil),             // 1: tangram.v1.Attach
@@ -1970,73 +2012,75 @@ var file_tangram_v1_engine_proto_goTypes = []any{
 	(*EngineDescriptors)(nil),  // 19: tangram.v1.EngineDescriptors
 	(*EngineClosed)(nil),       // 20: tangram.v1.EngineClosed
 	(*EngineMessage)(nil),      // 21: tangram.v1.EngineMessage
-	(SlabFormat)(0),            // 22: tangram.v1.SlabFormat
-	(*Layout)(nil),             // 23: tangram.v1.Layout
-	(*PeerAddress)(nil),        // 24: tangram.v1.PeerAddress
-	(DType)(0),                 // 25: tangram.v1.DType
-	(*Member)(nil),             // 26: tangram.v1.Member
-	(*Geometry)(nil),           // 27: tangram.v1.Geometry
-	(*Header)(nil),             // 28: tangram.v1.Header
-	(FlipKind)(0),              // 29: tangram.v1.FlipKind
-	(*Refusal)(nil),            // 30: tangram.v1.Refusal
+	nil,                        // 22: tangram.v1.EngineCapabilities.SettingsEntry
+	(SlabFormat)(0),            // 23: tangram.v1.SlabFormat
+	(*Layout)(nil),             // 24: tangram.v1.Layout
+	(*PeerAddress)(nil),        // 25: tangram.v1.PeerAddress
+	(DType)(0),                 // 26: tangram.v1.DType
+	(*Member)(nil),             // 27: tangram.v1.Member
+	(*Geometry)(nil),           // 28: tangram.v1.Geometry
+	(*Header)(nil),             // 29: tangram.v1.Header
+	(FlipKind)(0),              // 30: tangram.v1.FlipKind
+	(*Refusal)(nil),            // 31: tangram.v1.Refusal
 }
 var file_tangram_v1_engine_proto_depIdxs = []int32{
-	22, // 0: tangram.v1.EngineCapabilities.slab_formats:type_name -> tangram.v1.SlabFormat
-	0,  // 1: tangram.v1.Attach.capabilities:type_name -> tangram.v1.EngineCapabilities
-	2,  // 2: tangram.v1.Attach.resume:type_name -> tangram.v1.Resume
-	23, // 3: tangram.v1.Resume.layout:type_name -> tangram.v1.Layout
-	6,  // 4: tangram.v1.Resume.mappings:type_name -> tangram.v1.Mapping
-	24, // 5: tangram.v1.Resume.peers:type_name -> tangram.v1.PeerAddress
-	3,  // 6: tangram.v1.Resume.kv:type_name -> tangram.v1.Extent
-	3,  // 7: tangram.v1.Resume.control:type_name -> tangram.v1.Extent
-	25, // 8: tangram.v1.DenseTensor.dtype:type_name -> tangram.v1.DType
-	26, // 9: tangram.v1.Attached.member:type_name -> tangram.v1.Member
-	27, // 10: tangram.v1.Attached.geometry:type_name -> tangram.v1.Geometry
-	3,  // 11: tangram.v1.Attached.kv:type_name -> tangram.v1.Extent
-	3,  // 12: tangram.v1.Attached.control:type_name -> tangram.v1.Extent
-	28, // 13: tangram.v1.Attached.header:type_name -> tangram.v1.Header
-	23, // 14: tangram.v1.Attached.layout:type_name -> tangram.v1.Layout
-	24, // 15: tangram.v1.Attached.peers:type_name -> tangram.v1.PeerAddress
-	4,  // 16: tangram.v1.Attached.dense_tensors:type_name -> tangram.v1.DenseTensor
-	6,  // 17: tangram.v1.Attached.mappings:type_name -> tangram.v1.Mapping
-	3,  // 18: tangram.v1.Mapping.extents:type_name -> tangram.v1.Extent
-	28, // 19: tangram.v1.EnginePrepare.header:type_name -> tangram.v1.Header
-	29, // 20: tangram.v1.EnginePrepare.kind:type_name -> tangram.v1.FlipKind
-	24, // 21: tangram.v1.EnginePrepare.peers:type_name -> tangram.v1.PeerAddress
-	28, // 22: tangram.v1.EnginePrepared.header:type_name -> tangram.v1.Header
-	28, // 23: tangram.v1.EngineMap.header:type_name -> tangram.v1.Header
-	6,  // 24: tangram.v1.EngineMap.mappings:type_name -> tangram.v1.Mapping
-	28, // 25: tangram.v1.EngineMapped.header:type_name -> tangram.v1.Header
-	28, // 26: tangram.v1.EngineFlip.header:type_name -> tangram.v1.Header
-	28, // 27: tangram.v1.EngineFlipped.header:type_name -> tangram.v1.Header
-	28, // 28: tangram.v1.EngineAbort.header:type_name -> tangram.v1.Header
-	28, // 29: tangram.v1.EngineUnmap.header:type_name -> tangram.v1.Header
-	6,  // 30: tangram.v1.EngineUnmap.mappings:type_name -> tangram.v1.Mapping
-	28, // 31: tangram.v1.EngineUnmapped.header:type_name -> tangram.v1.Header
-	28, // 32: tangram.v1.KvPull.header:type_name -> tangram.v1.Header
-	28, // 33: tangram.v1.KvPulled.header:type_name -> tangram.v1.Header
-	30, // 34: tangram.v1.EngineRefused.refusal:type_name -> tangram.v1.Refusal
-	1,  // 35: tangram.v1.EngineMessage.attach:type_name -> tangram.v1.Attach
-	5,  // 36: tangram.v1.EngineMessage.attached:type_name -> tangram.v1.Attached
-	7,  // 37: tangram.v1.EngineMessage.prepare:type_name -> tangram.v1.EnginePrepare
-	8,  // 38: tangram.v1.EngineMessage.prepared:type_name -> tangram.v1.EnginePrepared
-	9,  // 39: tangram.v1.EngineMessage.map:type_name -> tangram.v1.EngineMap
-	10, // 40: tangram.v1.EngineMessage.mapped:type_name -> tangram.v1.EngineMapped
-	11, // 41: tangram.v1.EngineMessage.flip:type_name -> tangram.v1.EngineFlip
-	12, // 42: tangram.v1.EngineMessage.flipped:type_name -> tangram.v1.EngineFlipped
-	13, // 43: tangram.v1.EngineMessage.abort:type_name -> tangram.v1.EngineAbort
-	14, // 44: tangram.v1.EngineMessage.unmap:type_name -> tangram.v1.EngineUnmap
-	15, // 45: tangram.v1.EngineMessage.unmapped:type_name -> tangram.v1.EngineUnmapped
-	16, // 46: tangram.v1.EngineMessage.kv_pull:type_name -> tangram.v1.KvPull
-	17, // 47: tangram.v1.EngineMessage.kv_pulled:type_name -> tangram.v1.KvPulled
-	18, // 48: tangram.v1.EngineMessage.refused:type_name -> tangram.v1.EngineRefused
-	19, // 49: tangram.v1.EngineMessage.descriptors:type_name -> tangram.v1.EngineDescriptors
-	20, // 50: tangram.v1.EngineMessage.closed:type_name -> tangram.v1.EngineClosed
-	51, // [51:51] is the sub-list for method output_type
-	51, // [51:51] is the sub-list for method input_type
-	51, // [51:51] is the sub-list for extension type_name
-	51, // [51:51] is the sub-list for extension extendee
-	0,  // [0:51] is the sub-list for field type_name
+	23, // 0: tangram.v1.EngineCapabilities.slab_formats:type_name -> tangram.v1.SlabFormat
+	22, // 1: tangram.v1.EngineCapabilities.settings:type_name -> tangram.v1.EngineCapabilities.SettingsEntry
+	0,  // 2: tangram.v1.Attach.capabilities:type_name -> tangram.v1.EngineCapabilities
+	2,  // 3: tangram.v1.Attach.resume:type_name -> tangram.v1.Resume
+	24, // 4: tangram.v1.Resume.layout:type_name -> tangram.v1.Layout
+	6,  // 5: tangram.v1.Resume.mappings:type_name -> tangram.v1.Mapping
+	25, // 6: tangram.v1.Resume.peers:type_name -> tangram.v1.PeerAddress
+	3,  // 7: tangram.v1.Resume.kv:type_name -> tangram.v1.Extent
+	3,  // 8: tangram.v1.Resume.control:type_name -> tangram.v1.Extent
+	26, // 9: tangram.v1.DenseTensor.dtype:type_name -> tangram.v1.DType
+	27, // 10: tangram.v1.Attached.member:type_name -> tangram.v1.Member
+	28, // 11: tangram.v1.Attached.geometry:type_name -> tangram.v1.Geometry
+	3,  // 12: tangram.v1.Attached.kv:type_name -> tangram.v1.Extent
+	3,  // 13: tangram.v1.Attached.control:type_name -> tangram.v1.Extent
+	29, // 14: tangram.v1.Attached.header:type_name -> tangram.v1.Header
+	24, // 15: tangram.v1.Attached.layout:type_name -> tangram.v1.Layout
+	25, // 16: tangram.v1.Attached.peers:type_name -> tangram.v1.PeerAddress
+	4,  // 17: tangram.v1.Attached.dense_tensors:type_name -> tangram.v1.DenseTensor
+	6,  // 18: tangram.v1.Attached.mappings:type_name -> tangram.v1.Mapping
+	3,  // 19: tangram.v1.Mapping.extents:type_name -> tangram.v1.Extent
+	29, // 20: tangram.v1.EnginePrepare.header:type_name -> tangram.v1.Header
+	30, // 21: tangram.v1.EnginePrepare.kind:type_name -> tangram.v1.FlipKind
+	25, // 22: tangram.v1.EnginePrepare.peers:type_name -> tangram.v1.PeerAddress
+	29, // 23: tangram.v1.EnginePrepared.header:type_name -> tangram.v1.Header
+	29, // 24: tangram.v1.EngineMap.header:type_name -> tangram.v1.Header
+	6,  // 25: tangram.v1.EngineMap.mappings:type_name -> tangram.v1.Mapping
+	29, // 26: tangram.v1.EngineMapped.header:type_name -> tangram.v1.Header
+	29, // 27: tangram.v1.EngineFlip.header:type_name -> tangram.v1.Header
+	29, // 28: tangram.v1.EngineFlipped.header:type_name -> tangram.v1.Header
+	29, // 29: tangram.v1.EngineAbort.header:type_name -> tangram.v1.Header
+	29, // 30: tangram.v1.EngineUnmap.header:type_name -> tangram.v1.Header
+	6,  // 31: tangram.v1.EngineUnmap.mappings:type_name -> tangram.v1.Mapping
+	29, // 32: tangram.v1.EngineUnmapped.header:type_name -> tangram.v1.Header
+	29, // 33: tangram.v1.KvPull.header:type_name -> tangram.v1.Header
+	29, // 34: tangram.v1.KvPulled.header:type_name -> tangram.v1.Header
+	31, // 35: tangram.v1.EngineRefused.refusal:type_name -> tangram.v1.Refusal
+	1,  // 36: tangram.v1.EngineMessage.attach:type_name -> tangram.v1.Attach
+	5,  // 37: tangram.v1.EngineMessage.attached:type_name -> tangram.v1.Attached
+	7,  // 38: tangram.v1.EngineMessage.prepare:type_name -> tangram.v1.EnginePrepare
+	8,  // 39: tangram.v1.EngineMessage.prepared:type_name -> tangram.v1.EnginePrepared
+	9,  // 40: tangram.v1.EngineMessage.map:type_name -> tangram.v1.EngineMap
+	10, // 41: tangram.v1.EngineMessage.mapped:type_name -> tangram.v1.EngineMapped
+	11, // 42: tangram.v1.EngineMessage.flip:type_name -> tangram.v1.EngineFlip
+	12, // 43: tangram.v1.EngineMessage.flipped:type_name -> tangram.v1.EngineFlipped
+	13, // 44: tangram.v1.EngineMessage.abort:type_name -> tangram.v1.EngineAbort
+	14, // 45: tangram.v1.EngineMessage.unmap:type_name -> tangram.v1.EngineUnmap
+	15, // 46: tangram.v1.EngineMessage.unmapped:type_name -> tangram.v1.EngineUnmapped
+	16, // 47: tangram.v1.EngineMessage.kv_pull:type_name -> tangram.v1.KvPull
+	17, // 48: tangram.v1.EngineMessage.kv_pulled:type_name -> tangram.v1.KvPulled
+	18, // 49: tangram.v1.EngineMessage.refused:type_name -> tangram.v1.EngineRefused
+	19, // 50: tangram.v1.EngineMessage.descriptors:type_name -> tangram.v1.EngineDescriptors
+	20, // 51: tangram.v1.EngineMessage.closed:type_name -> tangram.v1.EngineClosed
+	52, // [52:52] is the sub-list for method output_type
+	52, // [52:52] is the sub-list for method input_type
+	52, // [52:52] is the sub-list for extension type_name
+	52, // [52:52] is the sub-list for extension extendee
+	0,  // [0:52] is the sub-list for field type_name
 }
 
 func init() { file_tangram_v1_engine_proto_init() }
@@ -2071,7 +2115,7 @@ func file_tangram_v1_engine_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tangram_v1_engine_proto_rawDesc), len(file_tangram_v1_engine_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

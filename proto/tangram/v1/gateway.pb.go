@@ -223,14 +223,17 @@ type TelemetryReport struct {
 	Epoch       uint64                 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`              // in force
 	Ranks       []*RankReport          `protobuf:"bytes,6,rep,name=ranks,proto3" json:"ranks,omitempty"`               // members of it
 	// Of this gateway's clients.
-	Homeless      uint32         `protobuf:"varint,7,opt,name=homeless,proto3" json:"homeless,omitempty"`                              // requests that no rank has
-	HomelessAge   float64        `protobuf:"fixed64,8,opt,name=homeless_age,json=homelessAge,proto3" json:"homeless_age,omitempty"`    // seconds that the oldest of these is without one
-	Arrived       uint64         `protobuf:"varint,9,opt,name=arrived,proto3" json:"arrived,omitempty"`                                // counters: requests that were sent to a rank
-	Answered      uint64         `protobuf:"varint,10,opt,name=answered,proto3" json:"answered,omitempty"`                             // to the last token
-	Failed        uint64         `protobuf:"varint,11,opt,name=failed,proto3" json:"failed,omitempty"`                                 // refused or lost
-	Left          uint64         `protobuf:"varint,12,opt,name=left,proto3" json:"left,omitempty"`                                     // whose client left
-	OutputTokens  uint64         `protobuf:"varint,13,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"` // delivered
-	Latencies     []*LatencyCell `protobuf:"bytes,14,rep,name=latencies,proto3" json:"latencies,omitempty"`                            // of `answered`
+	Homeless     uint32         `protobuf:"varint,7,opt,name=homeless,proto3" json:"homeless,omitempty"`                              // requests that no rank has
+	HomelessAge  float64        `protobuf:"fixed64,8,opt,name=homeless_age,json=homelessAge,proto3" json:"homeless_age,omitempty"`    // seconds that the oldest of these is without one
+	Arrived      uint64         `protobuf:"varint,9,opt,name=arrived,proto3" json:"arrived,omitempty"`                                // counters: requests that were sent to a rank
+	Answered     uint64         `protobuf:"varint,10,opt,name=answered,proto3" json:"answered,omitempty"`                             // to the last token
+	Failed       uint64         `protobuf:"varint,11,opt,name=failed,proto3" json:"failed,omitempty"`                                 // refused or lost
+	Left         uint64         `protobuf:"varint,12,opt,name=left,proto3" json:"left,omitempty"`                                     // whose client left
+	OutputTokens uint64         `protobuf:"varint,13,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"` // delivered
+	Latencies    []*LatencyCell `protobuf:"bytes,14,rep,name=latencies,proto3" json:"latencies,omitempty"`                            // of `answered`
+	// Of the last two seconds and the one that runs; 0: nothing ended in them.
+	LongestGap    float64 `protobuf:"fixed64,15,opt,name=longest_gap,json=longestGap,proto3" json:"longest_gap,omitempty"` // seconds between two tokens of one request
+	Silence       float64 `protobuf:"fixed64,16,opt,name=silence,proto3" json:"silence,omitempty"`                         // seconds in which somebody who had a token waited, and nobody got one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -363,6 +366,20 @@ func (x *TelemetryReport) GetLatencies() []*LatencyCell {
 	return nil
 }
 
+func (x *TelemetryReport) GetLongestGap() float64 {
+	if x != nil {
+		return x.LongestGap
+	}
+	return 0
+}
+
+func (x *TelemetryReport) GetSilence() float64 {
+	if x != nil {
+		return x.Silence
+	}
+	return 0
+}
+
 var File_tangram_v1_gateway_proto protoreflect.FileDescriptor
 
 const file_tangram_v1_gateway_proto_rawDesc = "" +
@@ -382,7 +399,7 @@ const file_tangram_v1_gateway_proto_rawDesc = "" +
 	"\x03age\x18\x03 \x01(\x01R\x03age\x12$\n" +
 	"\x04load\x18\x04 \x01(\v2\x10.tangram.v1.LoadR\x04load\"(\n" +
 	"\x10TelemetryRequest\x12\x14\n" +
-	"\x05world\x18\x01 \x01(\tR\x05world\"\xb4\x03\n" +
+	"\x05world\x18\x01 \x01(\tR\x05world\"\xef\x03\n" +
 	"\x0fTelemetryReport\x12\x14\n" +
 	"\x05world\x18\x01 \x01(\tR\x05world\x12\x18\n" +
 	"\agateway\x18\x02 \x01(\tR\agateway\x12 \n" +
@@ -398,7 +415,10 @@ const file_tangram_v1_gateway_proto_rawDesc = "" +
 	"\x06failed\x18\v \x01(\x04R\x06failed\x12\x12\n" +
 	"\x04left\x18\f \x01(\x04R\x04left\x12#\n" +
 	"\routput_tokens\x18\r \x01(\x04R\foutputTokens\x125\n" +
-	"\tlatencies\x18\x0e \x03(\v2\x17.tangram.v1.LatencyCellR\tlatencies2N\n" +
+	"\tlatencies\x18\x0e \x03(\v2\x17.tangram.v1.LatencyCellR\tlatencies\x12\x1f\n" +
+	"\vlongest_gap\x18\x0f \x01(\x01R\n" +
+	"longestGap\x12\x18\n" +
+	"\asilence\x18\x10 \x01(\x01R\asilence2N\n" +
 	"\tTelemetry\x12A\n" +
 	"\x04Read\x12\x1c.tangram.v1.TelemetryRequest\x1a\x1b.tangram.v1.TelemetryReportB(Z&tangram.dev/proto/tangram/v1;tangramv1b\x06proto3"
 

@@ -193,6 +193,7 @@ type Submit struct {
 	TopP          float32                `protobuf:"fixed32,5,opt,name=top_p,json=topP,proto3" json:"top_p,omitempty"`   // 1: off
 	Seed          uint64                 `protobuf:"varint,6,opt,name=seed,proto3" json:"seed,omitempty"`
 	StopTokens    []uint32               `protobuf:"varint,7,rep,packed,name=stop_tokens,json=stopTokens,proto3" json:"stop_tokens,omitempty"`
+	CacheSalt     string                 `protobuf:"bytes,8,opt,name=cache_salt,json=cacheSalt,proto3" json:"cache_salt,omitempty"` // cached prefixes are shared with requests of the same salt alone
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -274,6 +275,13 @@ func (x *Submit) GetStopTokens() []uint32 {
 		return x.StopTokens
 	}
 	return nil
+}
+
+func (x *Submit) GetCacheSalt() string {
+	if x != nil {
+		return x.CacheSalt
+	}
+	return ""
 }
 
 type Cancel struct {
@@ -776,21 +784,96 @@ func (x *Roster) GetRequests() []string {
 	return nil
 }
 
+// What of prompts' beginnings this rank has cached: for each block of which all tokens are known,
+// the hash of all up to its end. That of a block is XXH64 (seed 0) of the hash before it (8 bytes)
+// and its tokens (4 bytes each), little-endian; before the first block: XXH64 of the salt. A hint:
+// what is wrong in it costs time.
+type Prefixes struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Generation    uint64                 `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"` // another one: all that was told before is nothing any more
+	BlockTokens   uint32                 `protobuf:"varint,2,opt,name=block_tokens,json=blockTokens,proto3" json:"block_tokens,omitempty"`
+	Here          []uint64               `protobuf:"fixed64,3,rep,packed,name=here,proto3" json:"here,omitempty"` // new, or told once more for who came later
+	Gone          []uint64               `protobuf:"fixed64,4,rep,packed,name=gone,proto3" json:"gone,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Prefixes) Reset() {
+	*x = Prefixes{}
+	mi := &file_tangram_v1_serve_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Prefixes) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Prefixes) ProtoMessage() {}
+
+func (x *Prefixes) ProtoReflect() protoreflect.Message {
+	mi := &file_tangram_v1_serve_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Prefixes.ProtoReflect.Descriptor instead.
+func (*Prefixes) Descriptor() ([]byte, []int) {
+	return file_tangram_v1_serve_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Prefixes) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *Prefixes) GetBlockTokens() uint32 {
+	if x != nil {
+		return x.BlockTokens
+	}
+	return 0
+}
+
+func (x *Prefixes) GetHere() []uint64 {
+	if x != nil {
+		return x.Here
+	}
+	return nil
+}
+
+func (x *Prefixes) GetGone() []uint64 {
+	if x != nil {
+		return x.Gone
+	}
+	return nil
+}
+
 type Load struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Running       uint32                 `protobuf:"varint,1,opt,name=running,proto3" json:"running,omitempty"`
 	Waiting       uint32                 `protobuf:"varint,2,opt,name=waiting,proto3" json:"waiting,omitempty"`
-	KvFreePages   uint64                 `protobuf:"varint,3,opt,name=kv_free_pages,json=kvFreePages,proto3" json:"kv_free_pages,omitempty"`
+	KvFreePages   uint64                 `protobuf:"varint,3,opt,name=kv_free_pages,json=kvFreePages,proto3" json:"kv_free_pages,omitempty"` // for who comes: with those that are idle
 	KvPages       uint64                 `protobuf:"varint,4,opt,name=kv_pages,json=kvPages,proto3" json:"kv_pages,omitempty"`
 	Step          uint64                 `protobuf:"varint,5,opt,name=step,proto3" json:"step,omitempty"`
 	Telemetry     *RankTelemetry         `protobuf:"bytes,6,opt,name=telemetry,proto3" json:"telemetry,omitempty"`
+	KvIdlePages   uint64                 `protobuf:"varint,7,opt,name=kv_idle_pages,json=kvIdlePages,proto3" json:"kv_idle_pages,omitempty"` // with prefixes that no request has any more
+	Prefixes      *Prefixes              `protobuf:"bytes,8,opt,name=prefixes,proto3" json:"prefixes,omitempty"`                             // for gateways alone: not in what they tell the operator
+	Leaving       bool                   `protobuf:"varint,9,opt,name=leaving,proto3" json:"leaving,omitempty"`                              // a layout is prepared in which it is home to no requests
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_tangram_v1_serve_proto_msgTypes[9]
+	mi := &file_tangram_v1_serve_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -802,7 +885,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_serve_proto_msgTypes[9]
+	mi := &file_tangram_v1_serve_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -815,7 +898,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_serve_proto_rawDescGZIP(), []int{9}
+	return file_tangram_v1_serve_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Load) GetRunning() uint32 {
@@ -860,6 +943,27 @@ func (x *Load) GetTelemetry() *RankTelemetry {
 	return nil
 }
 
+func (x *Load) GetKvIdlePages() uint64 {
+	if x != nil {
+		return x.KvIdlePages
+	}
+	return 0
+}
+
+func (x *Load) GetPrefixes() *Prefixes {
+	if x != nil {
+		return x.Prefixes
+	}
+	return nil
+}
+
+func (x *Load) GetLeaving() bool {
+	if x != nil {
+		return x.Leaving
+	}
+	return false
+}
+
 type ServeReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Body:
@@ -876,7 +980,7 @@ type ServeReply struct {
 
 func (x *ServeReply) Reset() {
 	*x = ServeReply{}
-	mi := &file_tangram_v1_serve_proto_msgTypes[10]
+	mi := &file_tangram_v1_serve_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -888,7 +992,7 @@ func (x *ServeReply) String() string {
 func (*ServeReply) ProtoMessage() {}
 
 func (x *ServeReply) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_serve_proto_msgTypes[10]
+	mi := &file_tangram_v1_serve_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -901,7 +1005,7 @@ func (x *ServeReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServeReply.ProtoReflect.Descriptor instead.
 func (*ServeReply) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_serve_proto_rawDescGZIP(), []int{10}
+	return file_tangram_v1_serve_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ServeReply) GetBody() isServeReply_Body {
@@ -998,7 +1102,7 @@ const file_tangram_v1_serve_proto_rawDesc = "" +
 	"tangram.v1\x1a\x1atangram/v1/telemetry.proto\"7\n" +
 	"\x05Hello\x12\x14\n" +
 	"\x05world\x18\x01 \x01(\tR\x05world\x12\x18\n" +
-	"\agateway\x18\x02 \x01(\tR\agateway\"\xc5\x01\n" +
+	"\agateway\x18\x02 \x01(\tR\agateway\"\xe4\x01\n" +
 	"\x06Submit\x12\x18\n" +
 	"\arequest\x18\x01 \x01(\tR\arequest\x12\x16\n" +
 	"\x06prompt\x18\x02 \x03(\rR\x06prompt\x12\x1d\n" +
@@ -1008,7 +1112,9 @@ const file_tangram_v1_serve_proto_rawDesc = "" +
 	"\x05top_p\x18\x05 \x01(\x02R\x04topP\x12\x12\n" +
 	"\x04seed\x18\x06 \x01(\x04R\x04seed\x12\x1f\n" +
 	"\vstop_tokens\x18\a \x03(\rR\n" +
-	"stopTokens\"\"\n" +
+	"stopTokens\x12\x1d\n" +
+	"\n" +
+	"cache_salt\x18\b \x01(\tR\tcacheSalt\"\"\n" +
 	"\x06Cancel\x12\x18\n" +
 	"\arequest\x18\x01 \x01(\tR\arequest\"\x9d\x01\n" +
 	"\fServeRequest\x12)\n" +
@@ -1052,14 +1158,24 @@ const file_tangram_v1_serve_proto_rawDesc = "" +
 	"\x06Roster\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x16\n" +
 	"\x06member\x18\x02 \x01(\tR\x06member\x12\x1a\n" +
-	"\brequests\x18\x03 \x03(\tR\brequests\"\xc6\x01\n" +
+	"\brequests\x18\x03 \x03(\tR\brequests\"u\n" +
+	"\bPrefixes\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x01 \x01(\x04R\n" +
+	"generation\x12!\n" +
+	"\fblock_tokens\x18\x02 \x01(\rR\vblockTokens\x12\x12\n" +
+	"\x04here\x18\x03 \x03(\x06R\x04here\x12\x12\n" +
+	"\x04gone\x18\x04 \x03(\x06R\x04gone\"\xb6\x02\n" +
 	"\x04Load\x12\x18\n" +
 	"\arunning\x18\x01 \x01(\rR\arunning\x12\x18\n" +
 	"\awaiting\x18\x02 \x01(\rR\awaiting\x12\"\n" +
 	"\rkv_free_pages\x18\x03 \x01(\x04R\vkvFreePages\x12\x19\n" +
 	"\bkv_pages\x18\x04 \x01(\x04R\akvPages\x12\x12\n" +
 	"\x04step\x18\x05 \x01(\x04R\x04step\x127\n" +
-	"\ttelemetry\x18\x06 \x01(\v2\x19.tangram.v1.RankTelemetryR\ttelemetry\"\xf1\x01\n" +
+	"\ttelemetry\x18\x06 \x01(\v2\x19.tangram.v1.RankTelemetryR\ttelemetry\x12\"\n" +
+	"\rkv_idle_pages\x18\a \x01(\x04R\vkvIdlePages\x120\n" +
+	"\bprefixes\x18\b \x01(\v2\x14.tangram.v1.PrefixesR\bprefixes\x12\x18\n" +
+	"\aleaving\x18\t \x01(\bR\aleaving\"\xf1\x01\n" +
 	"\n" +
 	"ServeReply\x12)\n" +
 	"\x05token\x18\x01 \x01(\v2\x11.tangram.v1.TokenH\x00R\x05token\x12/\n" +
@@ -1089,7 +1205,7 @@ func file_tangram_v1_serve_proto_rawDescGZIP() []byte {
 }
 
 var file_tangram_v1_serve_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_tangram_v1_serve_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_tangram_v1_serve_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_tangram_v1_serve_proto_goTypes = []any{
 	(Finish)(0),           // 0: tangram.v1.Finish
 	(Refused_Code)(0),     // 1: tangram.v1.Refused.Code
@@ -1102,9 +1218,10 @@ var file_tangram_v1_serve_proto_goTypes = []any{
 	(*WorldMember)(nil),   // 8: tangram.v1.WorldMember
 	(*World)(nil),         // 9: tangram.v1.World
 	(*Roster)(nil),        // 10: tangram.v1.Roster
-	(*Load)(nil),          // 11: tangram.v1.Load
-	(*ServeReply)(nil),    // 12: tangram.v1.ServeReply
-	(*RankTelemetry)(nil), // 13: tangram.v1.RankTelemetry
+	(*Prefixes)(nil),      // 11: tangram.v1.Prefixes
+	(*Load)(nil),          // 12: tangram.v1.Load
+	(*ServeReply)(nil),    // 13: tangram.v1.ServeReply
+	(*RankTelemetry)(nil), // 14: tangram.v1.RankTelemetry
 }
 var file_tangram_v1_serve_proto_depIdxs = []int32{
 	2,  // 0: tangram.v1.ServeRequest.hello:type_name -> tangram.v1.Hello
@@ -1113,19 +1230,20 @@ var file_tangram_v1_serve_proto_depIdxs = []int32{
 	0,  // 3: tangram.v1.Token.finish:type_name -> tangram.v1.Finish
 	1,  // 4: tangram.v1.Refused.code:type_name -> tangram.v1.Refused.Code
 	8,  // 5: tangram.v1.World.members:type_name -> tangram.v1.WorldMember
-	13, // 6: tangram.v1.Load.telemetry:type_name -> tangram.v1.RankTelemetry
-	6,  // 7: tangram.v1.ServeReply.token:type_name -> tangram.v1.Token
-	7,  // 8: tangram.v1.ServeReply.refused:type_name -> tangram.v1.Refused
-	9,  // 9: tangram.v1.ServeReply.world:type_name -> tangram.v1.World
-	11, // 10: tangram.v1.ServeReply.load:type_name -> tangram.v1.Load
-	10, // 11: tangram.v1.ServeReply.roster:type_name -> tangram.v1.Roster
-	5,  // 12: tangram.v1.Serve.Session:input_type -> tangram.v1.ServeRequest
-	12, // 13: tangram.v1.Serve.Session:output_type -> tangram.v1.ServeReply
-	13, // [13:14] is the sub-list for method output_type
-	12, // [12:13] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	14, // 6: tangram.v1.Load.telemetry:type_name -> tangram.v1.RankTelemetry
+	11, // 7: tangram.v1.Load.prefixes:type_name -> tangram.v1.Prefixes
+	6,  // 8: tangram.v1.ServeReply.token:type_name -> tangram.v1.Token
+	7,  // 9: tangram.v1.ServeReply.refused:type_name -> tangram.v1.Refused
+	9,  // 10: tangram.v1.ServeReply.world:type_name -> tangram.v1.World
+	12, // 11: tangram.v1.ServeReply.load:type_name -> tangram.v1.Load
+	10, // 12: tangram.v1.ServeReply.roster:type_name -> tangram.v1.Roster
+	5,  // 13: tangram.v1.Serve.Session:input_type -> tangram.v1.ServeRequest
+	13, // 14: tangram.v1.Serve.Session:output_type -> tangram.v1.ServeReply
+	14, // [14:15] is the sub-list for method output_type
+	13, // [13:14] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_tangram_v1_serve_proto_init() }
@@ -1139,7 +1257,7 @@ func file_tangram_v1_serve_proto_init() {
 		(*ServeRequest_Submit)(nil),
 		(*ServeRequest_Cancel)(nil),
 	}
-	file_tangram_v1_serve_proto_msgTypes[10].OneofWrappers = []any{
+	file_tangram_v1_serve_proto_msgTypes[11].OneofWrappers = []any{
 		(*ServeReply_Token)(nil),
 		(*ServeReply_Refused)(nil),
 		(*ServeReply_World)(nil),
@@ -1152,7 +1270,7 @@ func file_tangram_v1_serve_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tangram_v1_serve_proto_rawDesc), len(file_tangram_v1_serve_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -62,6 +62,7 @@ typedef enum {
   TG_DISCONNECTED = 3, /* the agent is gone; memory stays mapped */
   TG_INVALID = 4,      /* the caller's mistake, or an agent of another version */
   TG_NO_ROOM = 5,      /* the KV has no room in the target (kv_plan.h): tg_gate_decline */
+  TG_LATER = 6,        /* tg_kv_staged: not now */
 } tg_code;
 
 /* Wherever a tg_error* is taken it may be NULL. One that is too small for a message of one
@@ -103,6 +104,10 @@ typedef struct {
   /* Where memory is a GPU's: its driver, by a name that the loader finds or by a path; NULL:
    * libcuda.so.1. */
   const char* cuda_driver;
+  /* What must be the same at all engines of a world, or one does not join it: "name=value", a line
+   * each (engine, version, max_batch_tokens, ...); the KV block and the checkpoint are compared
+   * without. NULL: none. */
+  const char* settings;
 } tg_options;
 
 /* What stays for the life of the client. Pointers are owned by it. */
@@ -201,6 +206,7 @@ typedef struct {
   int joining, leaving;
   int repair;            /* nobody steps until it is flipped by the agents */
   const tg_maps* target; /* PREPARE: piece data pointers are NULL until the flip */
+  uint64_t pause_steps;  /* PREPARE: 1: compute no step until the attempt is over */
 } tg_event;
 
 /* The word of a step: equal words of all members of the epoch are the only way to flip.
@@ -258,6 +264,32 @@ void tg_gate_decline(tg_client* client, const char* reason);
  * new epoch. */
 void tg_stop(tg_client* client, int keep_word);
 int tg_stopped(const tg_client* client);
+/* What was found of a rank of the layout for which a step is given up. */
+typedef enum {
+  TG_GONE = 1,    /* its connection closed */
+  TG_SILENT = 2,  /* nothing came from it for as long as it may be silent */
+  TG_STUCK = 3,   /* it lives, and waited for somebody for too long */
+  TG_HOSTILE = 4, /* what it sent makes no sense */
+  TG_GAVE_UP = 5, /* it says that it gave the step up, or is in another one */
+  TG_TOLD = 6,    /* somebody else knows that it is gone */
+} tg_cause;
+/* What this rank was doing with it. */
+typedef enum {
+  TG_IN_WORDS = 1,
+  TG_IN_DISPATCH = 2,
+  TG_IN_COMBINE = 3,
+  TG_IN_EXCHANGE = 4, /* of a step, the engine's own */
+  TG_IN_FLIP = 5,
+} tg_doing;
+typedef struct {
+  uint32_t rank;
+  uint32_t cause, doing; /* tg_cause, tg_doing */
+  uint32_t layer;        /* in dispatch and combine: the number among the layers with experts */
+} tg_missed;
+/* Before tg_stop: for whom the step is given up; the agent and the operator tell it on. Of more
+ * than 8 the first are told. They lie missed_size apart (sizeof(tg_missed)). */
+tg_code tg_missing(tg_client* client, const tg_missed* missed, size_t count, size_t missed_size,
+                   tg_error* error);
 /* While stopped: the ranks of the layout that have no connection now. */
 void tg_unreachable(tg_client* client, const uint32_t* ranks, size_t count);
 
@@ -277,6 +309,18 @@ tg_code tg_gate_join(tg_client* client, int timeout_ms, tg_error* error);
  * *bytes may be NULL. */
 tg_code tg_kv_pull(tg_client* client, const tg_kv_move* moves, size_t count, size_t move_size,
                    uint64_t* bytes, tg_error* error);
+
+/* The same without waiting, for KV that a flip will want, while steps go on: from TG_EVENT_PREPARE
+ * on. What it copies may change meanwhile; who says later that it did not (generations) may use it.
+ * One at a time: TG_INVALID before tg_kv_staged told of the one before. The targets are the agent's
+ * until then, whatever becomes of the attempt. */
+tg_code tg_kv_stage(tg_client* client, const tg_kv_move* moves, size_t count, size_t move_size,
+                    tg_error* error);
+/* TG_AGAIN: it is under way, also after timeout_ms (0: does not wait). Any other code is its end;
+ * TG_OK: all is here. TG_LATER: nothing was copied, since steps take longer than the agent lets
+ * bytes make them; tg_kv_stage again at a later boundary. TG_INVALID where nothing was under way.
+ * *bytes may be NULL. */
+tg_code tg_kv_staged(tg_client* client, int timeout_ms, uint64_t* bytes, tg_error* error);
 
 /* One whole step of the current epoch is done. */
 void tg_step_done(tg_client* client);

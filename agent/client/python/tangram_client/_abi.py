@@ -46,7 +46,7 @@ class Options(ctypes.Structure):
         *_names(c_char_p, "mesh_endpoint frontend"),
         *_names(c_int, "even_shards_only mixed_layouts attention_data_only"),
         ("slab_formats", c_uint32),
-        ("cuda_driver", c_char_p),
+        *_names(c_char_p, "cuda_driver settings"),
     ]
 
 
@@ -132,6 +132,7 @@ class Event(ctypes.Structure):
         *_names(c_uint64, "attempt target_epoch"),
         *_names(c_int, "joining leaving repair"),
         ("target", POINTER(Maps)),
+        ("pause_steps", c_uint64),
     ]
 
 

@@ -6,7 +6,7 @@ import ctypes
 import dataclasses
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -33,6 +33,15 @@ class EngineStats:
     kv_reserved_tokens: int = 0
     running: int = 0
     waiting: int = 0
+
+
+def setting_lines(settings: Mapping[str, object] | None) -> bytes | None:
+    """As tg_options has them: a line each."""
+    lines = [f"{name}={value}" for name, value in (settings or {}).items()]
+    for line in lines:
+        if "\n" in line:
+            raise InvalidError(f"a setting is one line: {line!r}")
+    return "\n".join(lines).encode() or None
 
 
 def library_version() -> str:
@@ -69,11 +78,13 @@ class Client:
         mixed_layouts: bool = False,
         attention_data_only: bool = False,
         cuda_driver: str = "",
+        settings: Mapping[str, object] | None = None,
     ) -> Client:
         """Connects to the agent of this pod and maps KV, and the weights if a layout is in force.
 
         `slab_formats` to `attention_data_only` say what the engine computes: the agent refuses layouts beyond it.
-        `cuda_driver`: where memory is a GPU's, its driver, if it is not the usual one. AgainError: not now
+        `cuda_driver`: where memory is a GPU's, its driver, if it is not the usual one. `settings`: what must be the
+        same at all engines of a world (engine, version, max_batch_tokens, ...); one of others does not join. AgainError: not now
         (the engine before has not ended, an attempt is under way); DisconnectedError: no agent there.
         """
         options, error, out = _abi.sized(_abi.Options), _abi.sized(_abi.Error), ctypes.c_void_p()
@@ -83,6 +94,7 @@ class Client:
         options.even_shards_only, options.mixed_layouts = even_shards_only, mixed_layouts
         options.attention_data_only, options.slab_formats = attention_data_only, int(slab_formats)
         options.cuda_driver = os.fsencode(cuda_driver) or None
+        options.settings = setting_lines(settings)
         _abi.check(_abi.lib.tg_attach(ctypes.byref(options), ctypes.byref(out), ctypes.byref(error)), error)
         return cls(out)
 
@@ -231,7 +243,7 @@ class Client:
         elif event.target:
             target = maps_of(event.target.contents, self._model.experts, self._model.layers)
         flags = (bool(event.joining), bool(event.leaving), bool(event.repair))
-        return Event(kind, event.attempt, event.target_epoch, *flags, target)
+        return Event(kind, event.attempt, event.target_epoch, *flags, target, bool(event.pause_steps))
 
     def fileno(self) -> int:
         """The agent's socket, for select and asyncio; it changes when another agent has come."""

@@ -171,6 +171,7 @@ class Event:
     leaving: bool
     repair: bool
     target: Maps | None
+    pause_steps: bool  # compute no step until the attempt is over
 
 
 def text(value: bytes | None) -> str:

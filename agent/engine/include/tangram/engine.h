@@ -44,6 +44,10 @@ typedef struct {
   const char* log_level;                      /* NULL: info */
   uint32_t least_step_ms; /* a step with work takes at least so long; 0: as long as it takes */
   const char* fault_dir;  /* for tests: a directory that arms faults meanwhile; NULL: none */
+  const char* settings;   /* as in tg_options; NULL: none */
+  /* A flip whose KV is not copied ahead yet waits for it at most so long, while steps go on; 0:
+   * 1000; below: nothing is copied ahead. */
+  int32_t kv_ahead_ms;
 } tge_options;
 
 /* TG_OK, TG_REFUSED (the request or the layout, why says so), TG_NO_ROOM; of tge_exchange and of
@@ -65,6 +69,8 @@ typedef struct {
   uint64_t seed;
   const uint32_t* stop_tokens;
   size_t stop_count;
+  const char* cache_salt; /* what is cached of it is for requests of the same salt alone; "": for
+                           * all that have none */
 } tge_submit;
 
 /* A request with its KV, as it is told at a flip and comes to another rank. */
@@ -73,24 +79,45 @@ typedef struct {
   const char* request;
   const char* gateway;
   int running;            /* else it waits, and has no KV */
-  uint32_t computed;      /* positions whose KV is there */
+  uint32_t computed;      /* positions whose KV is there, in all sets. Drafts may lag: what a block
+                           * below it has is not written again without another generation, so
+                           * `progress` says what the last set has, and `manifest` may say more */
   uint32_t reserved;      /* most positions that it may come to */
   const uint32_t* blocks; /* of the rank that has it, in order of position */
   size_t block_count;
   const void* state; /* the engine's own: tokens, sampling */
   size_t state_size;
+  /* Of its KV: another one as soon as a block of it that was full may be written again, since the
+   * request was put off and gave its blocks back. Any numbers; that they differ counts. */
+  uint32_t generation;
 } tge_request;
 
-/* Where blocks lie in the KV region: block b of layer l is block_bytes at
+/* KV beside that of the model's layers, of the same blocks: layers that guess further tokens (a
+ * draft model, or a head of drafts), which have a shape and a dtype of their own. Block b of its
+ * layer l is block_bytes at offset + l * layer_stride + b * block_stride. */
+typedef struct {
+  uint64_t layers, offset, layer_stride, block_stride, block_bytes;
+} tge_kv_set;
+
+/* Where blocks lie in the KV region: block b of layer l of the model is block_bytes at
  * offset + l * layer_stride + b * block_stride. */
 typedef struct {
   size_t struct_size;
   uint64_t offset, layer_stride, block_stride, block_bytes;
   uint32_t blocks, free_blocks;
+  /* At most TGE_MORE_SETS further sets, set_size (sizeof(tge_kv_set)) apart; what they point at
+   * stays until kv_layout is asked again. A block of a request is one of every set: what says
+   * "blocks" or "KV" here means all. All engines of a world have the same, but for where they lie.
+   * The kit allocates this struct: where its struct_size ends before set_size it carries no other
+   * set, and an engine that has one must not run. */
+  const tge_kv_set* sets;
+  size_t set_count, set_size;
 } tge_kv_layout;
 
+enum { TGE_MORE_SETS = 7 };
+
 typedef struct tge_manifest tge_manifest;
-/* Within backend.manifest alone. Copies. */
+/* Within backend.manifest and backend.progress alone. Copies. */
 void tge_manifest_add(tge_manifest* manifest, const tge_request* request);
 
 typedef struct {
@@ -129,8 +156,9 @@ typedef struct {
   void (*kv_layout)(void* self, tge_kv_layout* out);
   /* All requests here, by tge_manifest_add: running first. */
   void (*manifest)(void* self, tge_manifest* out);
-  /* A request comes here: blocks for its block_count blocks, whose KV the kit brings after that.
-   * It is not to run before `enter`. TG_OK, TG_NO_ROOM. */
+  /* A request comes here: blocks for its block_count blocks, whose KV the kit brings after that, or
+   * has brought into those that were reserved for it. It is not to run before `enter`. TG_OK,
+   * TG_NO_ROOM. */
   tg_code (*adopt)(void* self, const tge_request* request, uint32_t* blocks, tg_error* why);
   /* The flip is off: what was adopted since the last enter goes. */
   void (*drop)(void* self);
@@ -138,8 +166,23 @@ typedef struct {
   void (*gone)(void* self, const char* request);
   /* The layout of tg_maps_current is in force. */
   tg_code (*enter)(void* self, uint64_t epoch, tge_entry entry, tg_error* why);
-  /* Out of every world: no requests, no weights. */
+  /* Out of every world: no requests, no weights. What is reserved stays so. */
   void (*leave)(void* self);
+
+  /* KV ahead of a flip, all three or none: without them all KV is brought in the flip. The kit
+   * copies full blocks of requests that will come here while steps go on.
+   *
+   * What runs here, by tge_manifest_add, at each boundary while a flip is prepared: as manifest,
+   * but gateway and state may be NULL. */
+  void (*progress)(void* self, tge_manifest* out);
+  /* `count` blocks more, for a request that will perhaps come: nobody else writes to them until it
+   * is adopted, with these blocks for its first ones in the order in which they were given, or
+   * unreserved. TG_OK; TG_NO_ROOM: nothing is reserved beside what was. Its name is no request's
+   * until then: one may be submitted under it. */
+  tg_code (*reserve)(void* self, const char* request, uint32_t* blocks, size_t count,
+                     tg_error* why);
+  /* It does not come. Also of a rank that left. */
+  void (*unreserve)(void* self, const char* request);
 } tge_backend;
 
 /* Takes steps until tge_stop. Anything but TG_OK: this rank can serve no longer. */
@@ -160,7 +203,7 @@ typedef struct {
 tg_code tge_exchange(tge_engine* engine, uint64_t sequence, const tge_bytes* send, tge_bytes* recv,
                      tg_error* error);
 
-/* --- within compute: rows to their experts, and the results back (agent/engine/exchange) ---
+/* --- within compute: rows to their experts, and the results back (agent/engine/rows) ---
  *
  * In each layer with experts every rank calls tge_dispatch with its own rows, also with none,
  * computes what came, and calls tge_combine. Sums have the order of ranks, whatever came first.
@@ -221,6 +264,20 @@ void tge_emit(tge_engine* engine, const char* gateway, const char* request, uint
 /* `code`: 1 invalid, 2 busy, 3 not ready, 4 running already. Also outside of compute. */
 void tge_refuse(tge_engine* engine, const char* gateway, const char* request, int code,
                 const char* message);
+
+/* --- what is cached, for gateways; from tge_run's thread ---
+ *
+ * Gateways send a request to a rank that has its beginning. A block is told by the hash of all
+ * tokens up to its end: tge_prefix_after of the hash before it, from tge_prefix_of_salt on, for
+ * block_tokens tokens at a time. A hint: what is wrong in it costs time. Who tells nothing gets
+ * requests by load alone. */
+uint64_t tge_prefix_of_salt(const char* cache_salt);
+uint64_t tge_prefix_after(uint64_t before, const uint32_t* tokens, size_t count);
+/* These blocks are cached (here: 1), or no more (0). What was told already, or never, is nothing.
+ */
+void tge_cached(tge_engine* engine, const uint64_t* hashes, size_t count, int here);
+/* Nothing is. */
+void tge_cached_none(tge_engine* engine);
 
 #ifdef __cplusplus
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import CFUNCTYPE, POINTER, c_char_p, c_float, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import CFUNCTYPE, POINTER, c_char_p, c_float, c_int, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
 
 from tangram_client import _abi as client_abi
 
@@ -21,7 +21,8 @@ class Options(ctypes.Structure):
         ("mesh_listen", c_char_p), ("serve_listen", c_char_p), ("advertise", c_char_p), ("tls_ca", c_char_p), ("tls_cert", c_char_p),
         ("tls_key", c_char_p), ("insecure_fabric", c_int), ("ready_file", c_char_p), ("block_tokens", c_uint32), ("slab_formats", c_uint32),
         ("even_shards_only", c_int), ("most_silence_ms", c_uint32), ("least_silence_ms", c_uint32), ("idle_pause_ms", c_uint32),
-        ("log_level", c_char_p), ("least_step_ms", c_uint32), ("fault_dir", c_char_p),
+        ("log_level", c_char_p), ("least_step_ms", c_uint32), ("fault_dir", c_char_p), ("settings", c_char_p),
+        ("kv_ahead_ms", c_int32),
     ]
 
 
@@ -29,7 +30,7 @@ class Submit(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_size_t), ("request", c_char_p), ("gateway", c_char_p), ("prompt", POINTER(c_uint32)), ("prompt_count", c_size_t),
         ("max_tokens", c_uint32), ("temperature", c_float), ("top_p", c_float), ("seed", c_uint64), ("stop_tokens", POINTER(c_uint32)),
-        ("stop_count", c_size_t),
+        ("stop_count", c_size_t), ("cache_salt", c_char_p),
     ]
 
 
@@ -37,13 +38,19 @@ class Request(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_size_t), ("request", c_char_p), ("gateway", c_char_p), ("running", c_int), ("computed", c_uint32), ("reserved", c_uint32),
         ("blocks", POINTER(c_uint32)), ("block_count", c_size_t), ("state", c_void_p), ("state_size", c_size_t),
+        ("generation", c_uint32),
     ]
+
+
+class KvSet(ctypes.Structure):
+    _fields_ = [("layers", c_uint64), ("offset", c_uint64), ("layer_stride", c_uint64), ("block_stride", c_uint64), ("block_bytes", c_uint64)]
 
 
 class KvLayout(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_size_t), ("offset", c_uint64), ("layer_stride", c_uint64), ("block_stride", c_uint64), ("block_bytes", c_uint64),
         ("blocks", c_uint32), ("free_blocks", c_uint32),
+        ("sets", POINTER(KvSet)), ("set_count", c_size_t), ("set_size", c_size_t),
     ]
 
 
@@ -82,6 +89,7 @@ ManifestCall = CFUNCTYPE(None, SELF, c_void_p)
 AdoptCall = CFUNCTYPE(c_int, SELF, POINTER(Request), POINTER(c_uint32), POINTER(Error))
 PlainCall = CFUNCTYPE(None, SELF)
 GoneCall = CFUNCTYPE(None, SELF, c_char_p)
+ReserveCall = CFUNCTYPE(c_int, SELF, c_char_p, POINTER(c_uint32), c_size_t, POINTER(Error))
 EnterCall = CFUNCTYPE(c_int, SELF, c_uint64, c_int, POINTER(Error))
 
 
@@ -91,6 +99,7 @@ class Backend(ctypes.Structure):
         ("submit", SubmitCall), ("cancel", CancelCall), ("measure", MeasureCall), ("fits", FitsCall), ("announce", AnnounceCall),
         ("compute", ComputeCall), ("kv_layout", LayoutCall), ("manifest", ManifestCall), ("adopt", AdoptCall), ("drop", PlainCall),
         ("gone", GoneCall), ("enter", EnterCall), ("leave", PlainCall),
+        ("progress", ManifestCall), ("reserve", ReserveCall), ("unreserve", GoneCall),
     ]
 
 
@@ -110,6 +119,10 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         ("tge_may_emit", c_int, [c_void_p, error]),
         ("tge_emit", None, [c_void_p, c_char_p, c_char_p, c_uint32, c_uint32, c_int]),
         ("tge_refuse", None, [c_void_p, c_char_p, c_char_p, c_int, c_char_p]),
+        ("tge_prefix_of_salt", c_uint64, [c_char_p]),
+        ("tge_prefix_after", c_uint64, [c_uint64, POINTER(c_uint32), c_size_t]),
+        ("tge_cached", None, [c_void_p, POINTER(c_uint64), c_size_t, c_int]),
+        ("tge_cached_none", None, [c_void_p]),
     ):
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments

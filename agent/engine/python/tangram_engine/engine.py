@@ -6,10 +6,11 @@ import ctypes
 import dataclasses
 import enum
 import traceback
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, cast
 
 from tangram_client import Client, EngineStats, Maps, SlabFormat
+from tangram_client.client import setting_lines
 from tangram_client.maps import maps_of
 
 from . import _abi
@@ -50,6 +51,16 @@ class Refused(Exception):
     """The layout cannot be computed here; the message says why."""
 
 
+def prefix_of_salt(cache_salt: str = "") -> int:
+    """The hash before the first block of a prompt (`Kit.cached`)."""
+    return int(_abi.lib.tge_prefix_of_salt(cache_salt.encode()))
+
+
+def prefix_after(before: int, tokens: Sequence[int]) -> int:
+    """That of a full block of these tokens after `before`."""
+    return int(_abi.lib.tge_prefix_after(before, (ctypes.c_uint32 * len(tokens))(*tokens), len(tokens)))
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Submit:
     request: str
@@ -60,6 +71,7 @@ class Submit:
     top_p: float
     seed: int
     stop_tokens: list[int]
+    cache_salt: str = ""  # what is cached of it is for requests of the same salt alone
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,15 +81,27 @@ class Request:
     request: str
     gateway: str
     running: bool  # else it waits, and has no KV
-    computed: int  # positions whose KV is there
+    computed: int  # positions whose KV is there, in all sets
     reserved: int  # most positions that it may come to
     blocks: Sequence[int]
     state: bytes  # the engine's own
+    generation: int = 0  # of its KV: another one as soon as a block of it that was full may be written again
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KvSet:
+    """Layers beside the model's (drafts) with KV of the same blocks: block b of its layer l, as in KvLayout."""
+
+    layers: int
+    offset: int
+    layer_stride: int
+    block_stride: int
+    block_bytes: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KvLayout:
-    """Block b of layer l is block_bytes at offset + l * layer_stride + b * block_stride of the KV region."""
+    """Block b of layer l of the model is block_bytes at offset + l * layer_stride + b * block_stride of the KV region."""
 
     offset: int
     layer_stride: int
@@ -85,6 +109,7 @@ class KvLayout:
     block_bytes: int
     blocks: int
     free_blocks: int
+    sets: Sequence[KvSet] = ()  # beside the model's; the same at all engines of a world, but for where they lie
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -134,6 +159,14 @@ class Backend(Protocol):
     def leave(self) -> None: ...
 
 
+class Ahead(Protocol):
+    """What a `Backend` has besides if KV may be copied ahead of a flip, while it steps; all three. Without them all KV comes in the flip."""
+
+    def progress(self) -> Iterable[Request]: ...  # what runs here: gateway and state may be empty
+    def reserve(self, request: str, count: int) -> Sequence[int]: ...  # so many blocks more, for a request that may come; NoRoom
+    def unreserve(self, request: str) -> None: ...
+
+
 def _text(raw: bytes | None) -> str:
     return (raw or b"").decode()
 
@@ -149,18 +182,24 @@ class Kit:
         self._handle = handle
         self.client = Client(ctypes.c_void_p(_abi.lib.tge_client(handle)))
         self._error: BaseException | None = None  # of a callback: the end
+        self._sets: Any = None  # what the last kv_layout points at
 
     @classmethod
     def open(cls, *, agent_socket: str, token_file: str, mesh_listen: str, serve_listen: str, tls_ca: str, tls_cert: str, tls_key: str, block_tokens: int,
              device: int = 0, agent_wait_seconds: int = 60, advertise: str = "", insecure_fabric: bool = False, ready_file: str = "",
              slab_formats: SlabFormat = SlabFormat.GRANULE_MAJOR, even_shards_only: bool = False, most_silence_ms: int = 0, least_silence_ms: int = 0,
-             idle_pause_ms: int = 0, log_level: str = "info", least_step_ms: int = 0, fault_dir: str = "") -> Kit:
-        """Listens, waits for the agent, attaches. Raises the classes of tangram_client.errors, which say which option is wrong. `fault_dir` is for tests."""
+             idle_pause_ms: int = 0, log_level: str = "info", least_step_ms: int = 0, fault_dir: str = "", kv_ahead_ms: int = 0,
+             settings: Mapping[str, object] | None = None) -> Kit:
+        """Listens, waits for the agent, attaches. Raises the classes of tangram_client.errors, which say which option is wrong. `fault_dir` is for tests.
+
+        `settings`: what must be the same at all engines of a world (engine, version, max_batch_tokens, ...).
+        """
         options, error, out = _abi.sized(_abi.Options), _abi.sized(_abi.Error), ctypes.c_void_p()
         for name, value in locals().copy().items():
-            if name in ("cls", "options", "error", "out"):
+            if name in ("cls", "options", "error", "out", "settings"):
                 continue
             setattr(options, name, value.encode() if isinstance(value, str) else int(value))
+        options.settings = setting_lines(settings)
         for name in ("advertise", "ready_file", "fault_dir"):
             if not getattr(options, name):
                 setattr(options, name, None)
@@ -230,6 +269,13 @@ class Kit:
     def refuse(self, gateway: str, request: str, code: Refusal, message: str) -> None:
         _abi.lib.tge_refuse(self._handle, gateway.encode(), request.encode(), int(code), message.encode())
 
+    def cached(self, hashes: Sequence[int], here: bool = True) -> None:
+        """What of prompts' beginnings is cached here, or no more: hashes of full blocks, by `prefix_of_salt` and `prefix_after`. For gateways, a hint."""
+        _abi.lib.tge_cached(self._handle, (ctypes.c_uint64 * len(hashes))(*hashes), len(hashes), here)
+
+    def cached_none(self) -> None:
+        _abi.lib.tge_cached_none(self._handle)
+
     def _peers(self, code: int, error: Any) -> None:
         if code == _abi.AGAIN:
             raise PeerGone(_text(error.message))
@@ -260,8 +306,9 @@ class Kit:
 
         def submit(raw: Any) -> None:
             s = raw.contents
+            salt = _text(s.cache_salt) if s.struct_size >= ctypes.sizeof(_abi.Submit) else ""  # an older library knows of none
             backend.submit(Submit(_text(s.request), _text(s.gateway), _array(s.prompt, s.prompt_count), s.max_tokens, s.temperature, s.top_p, s.seed,
-                                  _array(s.stop_tokens, s.stop_count)))
+                                  _array(s.stop_tokens, s.stop_count), salt))
 
         def measure(raw: Any) -> None:
             for field in dataclasses.fields(stats := backend.stats()):
@@ -276,23 +323,34 @@ class Kit:
             backend.compute(Step(s.epoch, s.step, s.rank, s.world_size, s.rows))
 
         def layout(raw: Any) -> None:
-            for field in dataclasses.fields(kv := backend.kv_layout()):
-                setattr(raw.contents, field.name, getattr(kv, field.name))
+            kv, to = backend.kv_layout(), raw.contents
+            for name in ("offset", "layer_stride", "block_stride", "block_bytes", "blocks", "free_blocks"):
+                setattr(to, name, getattr(kv, name))
+            if not kv.sets:
+                return
+            if to.struct_size < ctypes.sizeof(_abi.KvLayout):
+                raise ValueError("this kit's library carries no KV beside that of the model's layers")
+            self._sets = (_abi.KvSet * len(kv.sets))(*(dataclasses.astuple(s) for s in kv.sets))  # it stays until the next time
+            to.sets, to.set_count, to.set_size = self._sets, len(kv.sets), ctypes.sizeof(_abi.KvSet)
 
-        def manifest(out: Any) -> None:
-            for r in backend.manifest():
+        def told(requests: Iterable[Request], out: Any) -> None:
+            for r in requests:
                 blocks, state = (ctypes.c_uint32 * len(r.blocks))(*r.blocks), ctypes.create_string_buffer(r.state, len(r.state) or 1)
                 raw = _abi.Request(ctypes.sizeof(_abi.Request), r.request.encode(), r.gateway.encode(), r.running, r.computed, r.reserved, blocks,
-                                   len(r.blocks), ctypes.cast(state, ctypes.c_void_p), len(r.state))
+                                   len(r.blocks), ctypes.cast(state, ctypes.c_void_p), len(r.state), r.generation)
                 _abi.lib.tge_manifest_add(out, ctypes.byref(raw))
 
         def adopt(raw: Any, blocks: Any) -> None:
             r = raw.contents
             took = backend.adopt(Request(_text(r.request), _text(r.gateway), bool(r.running), r.computed, r.reserved, _array(r.blocks, r.block_count),
-                                         ctypes.string_at(r.state, r.state_size)))
+                                         ctypes.string_at(r.state, r.state_size), r.generation))
             if len(took) != r.block_count:
                 raise ValueError(f"adopt of {_text(r.request)} gave {len(took)} blocks for {r.block_count}")
             for i, block in enumerate(took):
+                blocks[i] = block
+
+        def reserve(request: bytes, blocks: Any, count: int) -> None:
+            for i, block in enumerate(ahead.reserve(_text(request), count)):
                 blocks[i] = block
 
         def enter(entry: int) -> None:
@@ -309,12 +367,17 @@ class Kit:
         out.announce = a.AnnounceCall(lambda _, step, rows, work: void(guarded(announce, step, rows, work)))
         out.compute = a.ComputeCall(lambda _, step, why: guarded(compute, step, why=why))
         out.kv_layout = a.LayoutCall(lambda _, kv: void(guarded(layout, kv)))
-        out.manifest = a.ManifestCall(lambda _, m: void(guarded(manifest, m)))
+        out.manifest = a.ManifestCall(lambda _, m: void(guarded(lambda: told(backend.manifest(), m))))
         out.adopt = a.AdoptCall(lambda _, r, blocks, why: guarded(adopt, r, blocks, why=why))
         out.drop = a.PlainCall(lambda _: void(guarded(backend.drop)))
         out.gone = a.GoneCall(lambda _, r: void(guarded(lambda: backend.gone(_text(r)))))
         out.enter = a.EnterCall(lambda _, epoch, entry, why: guarded(enter, entry, why=why))
         out.leave = a.PlainCall(lambda _: void(guarded(backend.leave)))
+        if all(hasattr(backend, name) for name in ("progress", "reserve", "unreserve")):
+            ahead = cast(Ahead, backend)
+            out.progress = a.ManifestCall(lambda _, m: void(guarded(lambda: told(ahead.progress(), m))))
+            out.reserve = a.ReserveCall(lambda _, r, blocks, count, why: guarded(reserve, r, blocks, count, why=why))
+            out.unreserve = a.GoneCall(lambda _, r: void(guarded(lambda: ahead.unreserve(_text(r)))))
         return out
 
 

@@ -87,6 +87,49 @@ func save(p *plot.Plot, path string) error {
 	return f.Close()
 }
 
+// Gaps draws gaps.svg from the lines of the bench throughput-during: how long after the one before it each token came, through a switch of mode, by
+// strategy Smooth and by Fast.
+func Gaps(throughput io.Reader, dir string) error {
+	all, err := lines(throughput, "throughput-during")
+	if err != nil {
+		return err
+	}
+	p := plot.New()
+	p.Title.Text = "A switch from Expert to Tensor: each token of four streams, two ranks, steps of 50 ms"
+	p.X.Label.Text, p.Y.Label.Text = "seconds after the command", "milliseconds since the token before"
+	p.Y.Min = 0
+	p.Add(plotter.NewGrid())
+	p.Legend.Top = true
+	for _, c := range []policy{{"fast", "Fast", color.RGBA{220, 50, 32, 255}}, {"smooth", "Smooth", color.RGBA{0, 90, 181, 255}}} {
+		var at plotter.XYs
+		for _, l := range all {
+			if l["plot"] != "gaps" || l["steps"] != "paced" || l["strategy"] != c.key {
+				continue
+			}
+			x, isX := l["at"].([]any)
+			y, isY := l["gap_ms"].([]any)
+			if !isX || !isY || len(x) != len(y) {
+				return fmt.Errorf("the gaps of strategy %s have no lists at and gap_ms of one length", c.key)
+			}
+			for i := range x {
+				a, isA := x[i].(float64)
+				b, isB := y[i].(float64)
+				if !isA || !isB {
+					return fmt.Errorf("the gaps of strategy %s: entry %d is no number", c.key, i)
+				}
+				at = append(at, plotter.XY{X: a, Y: b})
+			}
+		}
+		if len(at) == 0 {
+			return fmt.Errorf("output of bench throughput-during: it has no gaps of strategy %s", c.key)
+		}
+		if err := dots(p, c, at); err != nil {
+			return err
+		}
+	}
+	return save(p, filepath.Join(dir, "gaps.svg"))
+}
+
 // line of a bench, without its summary.
 type line map[string]any
 

@@ -28,6 +28,32 @@ func TestThePlotsAreOfTheOutputBesideThem(t *testing.T) {
 	}
 }
 
+// So does docs/transitions.
+func TestThePlotOfGapsIsOfTheOutputBesideIt(t *testing.T) {
+	docs, made := "../../../../docs/transitions", t.TempDir()
+	throughput, err := os.Open(filepath.Join(docs, "throughput-during.jsonl"))
+	require.NoError(t, err)
+	defer throughput.Close() //nolint:errcheck // only read
+	require.NoError(t, Gaps(throughput, made))
+	want, err := os.ReadFile(filepath.Join(docs, "gaps.svg"))
+	require.NoError(t, err)
+	got, err := os.ReadFile(filepath.Join(made, "gaps.svg"))
+	require.NoError(t, err)
+	require.Equal(t, string(want), string(got), "draw it anew: tangram-bench plots")
+}
+
+func TestGapsThatCannotBeDrawn(t *testing.T) {
+	const fast, smooth = `{"bench":"throughput-during","plot":"gaps","steps":"paced","strategy":"fast","at":[1],"gap_ms":[2]}`, `{"bench":"throughput-during","plot":"gaps","steps":"paced","strategy":"smooth",`
+	for want, in := range map[string]string{
+		"it has no lines":               "",
+		"no gaps of strategy smooth":    fast,
+		"no lists at and gap_ms of one": fast + "\n" + smooth + `"at":[1,2],"gap_ms":[2]}`,
+		"entry 0 is no number":          fast + "\n" + smooth + `"at":["x"],"gap_ms":[2]}`,
+	} {
+		require.ErrorContains(t, Gaps(strings.NewReader(in), t.TempDir()), want)
+	}
+}
+
 func TestWhatCannotBeDrawn(t *testing.T) {
 	const eplb, predict = `{"bench":"eplb","workload":"A","policy":"full"}`, `{"bench":"predict","drift":"d"}`
 	for want, in := range map[string][2]string{

@@ -29,6 +29,10 @@ type Agent struct {
 	held     bool // no flip by words until it is told the outcome
 	latched  bool // its engine gave its word, and keeps it: nobody knows whether another flipped on it
 
+	next    []*tangramv1.PrepareRequest // of its run: the flips that are not begun
+	runLast uint64                      // of that; 0: there is none, or it is over here
+	why     string                      // its run is over before its last flip
+
 	targetHash []byte
 	engines    []engine // by device
 	calls      []string
@@ -36,6 +40,8 @@ type Agent struct {
 	deaf       bool
 	data       string              // address that it tells of its data port
 	broken     string              // why it cannot read the checkpoint
+	block      uint32              // tokens of a block of its engines' KV
+	settings   map[string]string   // that its engines declare
 	whole      bool                // its engines keep the heads of a request on one rank
 	fail       string              // of the next Stage
 	refuse     *tangramv1.Refusal  // of every Prepare
@@ -89,6 +95,12 @@ func (a *Agent) Deaf(deaf bool) { a.set(func() { a.deaf = deaf }) }
 // AttentionDataOnly has its engines take layouts alone that keep the heads of a request on one rank.
 func (a *Agent) AttentionDataOnly() { a.set(func() { a.whole = true }) }
 
+// BlockTokens of the KV of its engines.
+func (a *Agent) BlockTokens(n uint32) { a.set(func() { a.block = n }) }
+
+// Settings that its engines declare, from now on.
+func (a *Agent) Settings(s map[string]string) { a.set(func() { a.settings = s }) }
+
 // BreakCheckpoint so that it cannot be read any more, with these words; empty: it can.
 func (a *Agent) BreakCheckpoint(why string) { a.set(func() { a.broken = why }) }
 
@@ -119,6 +131,7 @@ func (a *Agent) Forget() {
 	a.set(func() {
 		a.w.tell("fence %d", a.number)
 		a.attempt, a.phase, a.target = 0, tangramv1.Phase_PHASE_IDLE, nil
+		a.endRunLocked("its agent forgot it")
 		a.held, a.latched, a.left, a.leftHash = false, false, nil, nil
 	})
 }
@@ -204,7 +217,11 @@ func (a *Agent) statusLocked() *tangramv1.StatusResponse {
 }
 
 func (a *Agent) rankLocked(device int) *tangramv1.RankStatus {
-	t := &tangramv1.TransitionStatus{Attempt: a.attempt, Phase: a.phase, TargetEpoch: a.target.GetEpoch(), TargetHash: a.targetHash, Held: a.held}
+	t := &tangramv1.TransitionStatus{Attempt: a.attempt, Phase: a.phase, TargetEpoch: a.target.GetEpoch(), TargetHash: a.targetHash, Held: a.held,
+		Error: a.why}
+	if len(a.next) > 0 {
+		t.RunLast = a.runLast
+	}
 	switch a.phase {
 	case tangramv1.Phase_PHASE_STAGING:
 		t.BytesDone, t.BytesTotal = bytesPerRank/2, bytesPerRank
@@ -221,7 +238,8 @@ func (a *Agent) rankLocked(device int) *tangramv1.RankStatus {
 	}
 	id, e := a.Member(device), a.engines[device]
 	r := &tangramv1.RankStatus{Device: uint32(device), Member: &tangramv1.Member{Id: id, Node: a.pod.Node, Pod: a.pod.Name}, MemoryBytes: a.w.memory,
-		Engine: &tangramv1.EngineStatus{Attached: !e.detached, Stopped: e.stopped, Fresh: e.fresh, AttentionDataOnly: a.whole}, Inventory: &tangramv1.Inventory{}, Transition: t}
+		Engine: &tangramv1.EngineStatus{Attached: !e.detached, Stopped: e.stopped, Fresh: e.fresh, AttentionDataOnly: a.whole, KvBlockTokens: a.block,
+			Settings: a.settings}, Inventory: &tangramv1.Inventory{}, Transition: t}
 	rank := layout.RankOf(a.layout, id)
 	if rank < 0 {
 		return r
@@ -231,6 +249,8 @@ func (a *Agent) rankLocked(device int) *tangramv1.RankStatus {
 		for other, m := range a.layout.Members {
 			if other != rank && (a.lostLocked(device) || !a.w.reachLocked(id, m.Id)) { // nobody tells a fresh one where the others are
 				r.Engine.Unreachable = append(r.Engine.Unreachable, uint32(other))
+				r.Engine.Missed = append(r.Engine.Missed, &tangramv1.Missed{Rank: uint32(other), Cause: tangramv1.Cause_CAUSE_GAVE_UP,
+					Doing: tangramv1.Doing_DOING_COMBINE, Layer: 1})
 			}
 		}
 	}

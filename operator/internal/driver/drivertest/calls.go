@@ -54,6 +54,14 @@ func (a *Agent) Prepare(_ context.Context, q *tangramv1.PrepareRequest) error {
 	}
 	a.highest, a.attempt, a.phase, a.kind, a.target = q.Header.Attempt, q.Header.Attempt, tangramv1.Phase_PHASE_PREPARED, q.Kind, proto.CloneOf(target)
 	a.targetHash, a.held, a.left, a.leftHash = q.TargetHash, false, nil, nil
+	a.next, a.runLast, a.why = q.Next, 0, ""
+	if n := len(q.Next); n > 0 {
+		a.runLast = q.Next[n-1].Header.Attempt
+	}
+	if a.w.paused == nil {
+		a.w.paused = map[uint64]bool{}
+	}
+	a.w.paused[q.Header.Attempt] = q.PauseSteps
 	return nil
 }
 
@@ -147,15 +155,16 @@ func (a *Agent) Abort(_ context.Context, h *tangramv1.Header, _ string) (bool, e
 	}
 	defer a.done()
 	a.highest = max(a.highest, h.Attempt)
-	if h.Attempt != a.attempt {
+	if a.ofRunLocked(h.Attempt) != a.attempt {
 		return false, nil
 	}
+	a.endRunLocked("an abort")
 	if a.w.openAtAbort && a.layout != nil {
 		a.w.holdGate, a.w.openAtAbort = false, false
 		a.w.gateLocked(h.Attempt)
 	}
-	if a.phase == tangramv1.Phase_PHASE_FLIPPED {
-		return true, nil
+	if a.phase == tangramv1.Phase_PHASE_FLIPPED || a.phase == tangramv1.Phase_PHASE_IDLE {
+		return a.phase == tangramv1.Phase_PHASE_FLIPPED, nil
 	}
 	if a.latched || a.latchedLocked() {
 		return false, a.no(tangramv1.Refusal_CODE_WRONG_PHASE, "its word is given, and not all peers say what came of it")
@@ -207,6 +216,7 @@ func (a *Agent) Resolve(_ context.Context, h *tangramv1.Header, outcome tangramv
 		return err
 	}
 	defer a.done()
+	a.endRunLocked("a fence")
 	if outcome == tangramv1.Outcome_OUTCOME_HOLD {
 		a.held = a.held || h.Attempt == a.attempt
 		return nil
@@ -274,6 +284,7 @@ func (a *Agent) Release(_ context.Context, h *tangramv1.Header, members []string
 		a.layout, a.hash, a.left, a.leftHash = nil, nil, nil, nil
 		a.attempt, a.phase, a.target, a.latched = 0, tangramv1.Phase_PHASE_IDLE, nil, false
 	}
+	a.endRunLocked("members are released")
 	return nil
 }
 

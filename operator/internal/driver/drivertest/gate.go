@@ -136,6 +136,11 @@ func (w *World) Step(dice *rand.Rand, chances Chances) error {
 		}
 	}
 	for _, a := range agents {
+		if dice.IntN(2) == 0 {
+			a.onwardLocked()
+		}
+	}
+	for _, a := range agents {
 		w.tell("is %d %d %d", a.number, flag(a.phase == tangramv1.Phase_PHASE_PERMITTED), flag(a.latched))
 	}
 	return nil
@@ -260,6 +265,7 @@ func (w *World) agreedLocked(a *Agent, agents []*Agent) []*Agent {
 }
 
 func (a *Agent) stopLocked() {
+	a.endRunLocked("its engine stands still")
 	if a.layout != nil {
 		a.w.tell("stop %d %d", a.number, flag(a.latched))
 	}

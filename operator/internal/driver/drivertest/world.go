@@ -5,6 +5,7 @@ package drivertest
 import (
 	"fmt"
 	"io"
+	"maps"
 	"sync"
 
 	"tangram.dev/operator/pkg/geometry"
@@ -27,6 +28,7 @@ type World struct {
 	// The gate opens once, for members, when the first abort arrives at one of them; at a joiner's
 	// it does not, which has withdrawn then.
 	openAtAbort, openAtResolve bool
+	holdRuns                   int // runs rest once so many of their flips are left to begin; 0: they do not
 	memory                     uint64
 
 	trace       io.Writer // of what the gates went through; nil: not wanted
@@ -39,7 +41,8 @@ type World struct {
 	fates       map[Fate]int
 	inventories map[string]*tangramv1.Inventory
 
-	routes []uint64 // tokens by (layer, expert) between two questions
+	paused map[uint64]bool // whether an attempt wanted no step computed
+	routes []uint64        // tokens by (layer, expert) between two questions
 }
 
 // Pod in which an agent runs.
@@ -186,7 +189,7 @@ func (w *World) Idle() bool {
 // changedLocked tells watchers, and lets engines find out that a step cannot be done.
 func (w *World) changedLocked() {
 	if !w.manual {
-		for w.breakLocked() {
+		for w.breakLocked() || w.walkLocked() {
 		}
 	}
 	close(w.changed)
@@ -203,6 +206,7 @@ func (w *World) breakLocked() bool {
 		for device := range a.engines {
 			if layout.RankOf(a.layout, a.Member(device)) >= 0 && !a.engines[device].stopped && !a.engines[device].hung {
 				a.engines[device].stopped, stopped = true, true
+				a.endRunLocked("its engine stands still")
 			}
 		}
 	}
@@ -269,4 +273,11 @@ func (a *Agent) inLocked(l *tangramv1.Layout) bool {
 		}
 	}
 	return false
+}
+
+// Paused says of each attempt that was prepared whether it wanted no step computed.
+func (w *World) Paused() map[uint64]bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return maps.Clone(w.paused)
 }

@@ -1,0 +1,58 @@
+// A run: flips that follow one another under the permit of the first, and that the agents take one
+// after the other by themselves (docs/architecture.md, 4.1). Each is an attempt of its own and
+// passes the same rows; here is when the next may begin, and what ends the run.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "agent/attempt/machine.h"
+#include "agent/attempt/step.h"
+
+namespace tangram::attempt {
+
+// Whether the run may take `attempt` a step further here. A rank that stands still belongs to the
+// fence, and whoever is told of an abort, an outcome or a release walks no further.
+Status Machine::CheckRun(uint64_t attempt, const Gates& gates) const {
+  if (!run_ || !run_->Has(attempt) || run_->over) {
+    return {Code::kStaleAttempt, fmt::format("the run of attempt {} is over{}", attempt,
+                                             run_ && !run_->why.empty() ? ": " + run_->why : "")};
+  }
+  if (!run_->permitted) {
+    return {Code::kWrongPhase, fmt::format("the run of attempt {} has no permit", attempt)};
+  }
+  for (uint32_t device = 0; device < ranks_.size(); ++device) {
+    if (ranks_[device].rank < 0 || !gates[device].stopped) continue;
+    return {Code::kStaleAttempt, fmt::format("member {} stands still, and so does the run of "
+                                             "attempt {}",
+                                             ranks_[device].member, attempt)};
+  }
+  return OkStatus();
+}
+
+// What is not begun is burned. An attempt that is under way is not touched: it has an outcome.
+void Machine::EndRun(const std::string& why, Step* step) {
+  if (!run_ || run_->over) return;
+  run_->over = true;
+  highest_ = std::max(highest_, run_->last);
+  if (flipped_.contains(run_->last) || (attempt_ && attempt_->plan.attempt == run_->last)) return;
+  run_->why = why;
+  if (step == nullptr) return;
+  step->changed = true;
+  step->lines.push_back(
+      {Line::Level::kWarn, fmt::format("the run of attempts {} to {} goes no further: {}",
+                                       run_->first, run_->last, why)});
+}
+
+// The attempt that a call for one of a run is about: that of it which is under way, if any.
+uint64_t Machine::UnderWay(uint64_t attempt) const {
+  const bool of_run = run_ && run_->Has(attempt) && attempt_ && run_->Has(attempt_->plan.attempt);
+  return of_run ? attempt_->plan.attempt : attempt;
+}
+
+Step Machine::Do(const RunStuck& event, const Gates&) {
+  Step step;
+  if (run_ && run_->Has(event.attempt)) EndRun(event.why, &step);
+  return Done(std::move(step));
+}
+
+}  // namespace tangram::attempt

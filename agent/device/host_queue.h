@@ -1,0 +1,12 @@
+// A queue of the host's.
+#pragma once
+
+#include <memory>
+
+#include "agent/device/queue.h"
+
+namespace tangram::device {
+
+std::unique_ptr<Queue> MakeHostQueue();
+
+}  // namespace tangram::device

@@ -1,0 +1,168 @@
+// Graphs that were captured once go on when members and placement change, and when a rank dies in
+// the middle of a replay. Over the recording driver.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+
+#include "agent/dispatch/gpu/testing/device_world.h"
+#include "agent/dispatch/testing/grid.h"
+
+namespace tangram::dispatch {
+namespace {
+
+using namespace testing;
+
+constexpr uint32_t kRanks = 3, kExperts = 6, kTopK = 2, kHidden = 64, kTokens = 40;
+
+DeviceOptions Options() {
+  DeviceOptions options{.format = FormatOf(kKinds[0], kExperts, kHidden, kTopK)};
+  options.most_ranks = kRanks;
+  options.most_locals = 2 * kExperts;
+  options.moe_layers = 2;
+  options.most_blocks = 3;
+  options.timeout = std::chrono::milliseconds(500);
+  return options;
+}
+
+// Two layers, experts on ranks by a draw, some with copies.
+Layout Placement(uint32_t ranks, std::mt19937& draw) {
+  Layout layout(ranks, kExperts);
+  for (int l = 0; l < 2; ++l) {
+    std::vector<Placed> experts;
+    for (uint32_t e = 0; e < kExperts; ++e) {
+      Placed& of = experts.emplace_back();
+      for (uint32_t a = 0; a <= draw() % 2; ++a)
+        of.push_back({{static_cast<uint32_t>(draw() % ranks), 0, kGranules}});
+    }
+    layout.AddLayer(std::move(experts));
+  }
+  return layout;
+}
+
+// What experts that give back what they get make of a row.
+std::vector<double> Expected(const Own& own, const std::vector<Contribution>& missing) {
+  std::vector<double> y(own.x.size(), 0);
+  for (uint32_t row = 0; row < own.count; ++row)
+    for (uint32_t k = 0; k < kTopK; ++k) {
+      const Contribution of{row, k, own.experts[row * kTopK + k]};
+      if (std::ranges::find(missing, of) != missing.end()) continue;
+      for (uint32_t h = 0; h < kHidden; ++h)
+        y[row * kHidden + h] += own.weights[row * kTopK + k] * own.x[row * kHidden + h];
+    }
+  return y;
+}
+
+// Both layers of a step of one rank, captured: the experts give back what they get, so there is
+// nothing between Receive and SendBack.
+class Captured {
+ public:
+  Captured(DeviceWorld& world, DeviceRank& rank) : rank_(rank) {
+    EXPECT_TRUE(rank.queue().Wait().ok());  // puts this thread into the context
+    EXPECT_EQ(cuStreamCreateWithPriority(&stream_, CU_STREAM_NON_BLOCKING, 0), CUDA_SUCCESS);
+    queue_ = world.platform().OpenQueue(stream_).value();
+    std::mt19937 draw(1);
+    DeviceRows rows[2];
+    for (size_t l = 0; l < 2; ++l) rows[l] = rank.Put(DrawnRows(rank.format(), kTokens, draw), l);
+    EXPECT_EQ(cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), CUDA_SUCCESS);
+    DeviceBuffer& buffer = rank.buffer();
+    for (uint32_t l = 0; l < 2; ++l) {
+      handles_[l] = buffer.Send(l, rows[l], *queue_).value();
+      EXPECT_TRUE(buffer.Receive(handles_[l], *queue_).ok());
+      EXPECT_TRUE(buffer.SendBack(handles_[l], buffer.packed(handles_[l]).x, *queue_).ok());
+      EXPECT_TRUE(buffer.Finish(handles_[l], rank.y(l), *queue_).ok());
+    }
+    EXPECT_EQ(cuStreamEndCapture(stream_, &graph_), CUDA_SUCCESS);
+    EXPECT_EQ(cuGraphInstantiateWithFlags(&executable_, graph_, 0), CUDA_SUCCESS);
+  }
+  ~Captured() {
+    EXPECT_EQ(cuGraphExecDestroy(executable_), CUDA_SUCCESS);
+    EXPECT_EQ(cuGraphDestroy(graph_), CUDA_SUCCESS);
+    queue_.reset();
+    EXPECT_EQ(cuStreamDestroy(stream_), CUDA_SUCCESS);
+  }
+
+  // One step with rows of its own, and what of each layer is missing then.
+  std::array<Report, 2> Replay(std::mt19937& draw) {
+    std::array<Own, 2> own;
+    for (size_t l = 0; l < 2; ++l) {
+      own[l] = DrawnRows(rank_.format(), kTokens, draw);
+      (void)rank_.Put(own[l], l);
+    }
+    EXPECT_EQ(cuGraphLaunch(executable_, stream_), CUDA_SUCCESS);
+    EXPECT_TRUE(queue_->Wait().ok());
+    std::array<Report, 2> out;
+    for (size_t l = 0; l < 2; ++l) {
+      auto report = rank_.buffer().ReportOf(handles_[l], *queue_);
+      EXPECT_TRUE(report.ok()) << report.status().message();
+      out[l] = std::move(report).value();
+      EXPECT_EQ(Doubles(rank_.format(), rank_.Y(kTokens, l).data(), own[l].x.size()),
+                Expected(own[l], out[l].missing))
+          << "layer " << l;
+    }
+    return out;
+  }
+
+ private:
+  DeviceRank& rank_;
+  CUstream stream_ = nullptr;
+  std::unique_ptr<device::Queue> queue_;
+  std::array<Handle, 2> handles_;
+  CUgraph graph_ = nullptr;
+  CUgraphExec executable_ = nullptr;
+};
+
+TEST(DeviceGraphs, GoOnInEveryWorldThatComesAndWhenARankDiesInAReplay) {
+  DeviceWorld world(testing::Where::kCuda, kRanks, Options());
+  std::mt19937 draw(3);
+  Layout first = Placement(kRanks, draw);
+  world.Enter(1, first);
+  std::vector<std::unique_ptr<Captured>> graphs(kRanks);
+  for (uint32_t r = 0; r < kRanks; ++r) graphs[r] = std::make_unique<Captured>(world, world[r]);
+  EXPECT_EQ(device::testing::FakeCuda::Waiting(), 0u) << "what is captured does not run";
+  const uint64_t made = device::testing::FakeCuda::Calls("cuGraphInstantiateWithFlags");
+  // Replays of those, by names of ranks in any order; all must be whole.
+  const auto replay = [&](const std::vector<uint32_t>& who, int times) {
+    OnEach(who.size(), [&](uint32_t i) {
+      std::mt19937 own(100 + who[i]);
+      for (int turn = 0; turn < times; ++turn)
+        for (const Report& report : graphs[who[i]]->Replay(own))
+          EXPECT_TRUE(report.whole()) << "of rank " << who[i];
+    });
+  };
+  replay({0, 1, 2}, 3);
+  // Another placement; then rank 1 leaves; then it comes again, and ranks have other numbers.
+  uint64_t epoch = 1;
+  Layout second = Placement(3, draw);
+  world.Enter(++epoch, second);
+  replay({0, 1, 2}, 2);
+  Layout third = Placement(2, draw);
+  world.Enter(++epoch, {2, 0}, third);
+  replay({0, 2}, 2);
+  Layout fourth = Placement(3, draw);
+  world.Enter(++epoch, {1, 2, 0}, fourth);
+  replay({0, 1, 2}, 2);
+  if (HasFailure()) return;
+  // Rank 1, number 0 here, is not there any more: within this replay it is masked, and all that it
+  // has is missing. The next one waits for nobody.
+  OnEach(2, [&](uint32_t i) {
+    const uint32_t r = 2 * i;
+    std::mt19937 own(7 + r);
+    size_t missing = 0;
+    for (const Report& report : graphs[r]->Replay(own)) {
+      missing += report.missing.size();
+      EXPECT_EQ(report.masked, std::vector<uint32_t>{0});
+    }
+    EXPECT_GT(missing, 0u);
+    const auto begun = std::chrono::steady_clock::now();
+    graphs[r]->Replay(own);
+    EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::milliseconds(450));
+  });
+  // And a world without it is whole, by the same graphs.
+  world.Enter(++epoch, {0, 2}, third);
+  replay({0, 2}, 2);
+  EXPECT_EQ(device::testing::FakeCuda::Calls("cuGraphInstantiateWithFlags"), made);
+}
+
+}  // namespace
+}  // namespace tangram::dispatch

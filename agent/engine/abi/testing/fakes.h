@@ -1,0 +1,112 @@
+// An agent and an engine's blocks, for what is between them (incoming.h).
+#pragma once
+
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "agent/engine/abi/incoming.h"
+
+namespace tangram::engine {
+
+// An agent whose pulls end when the test says so.
+class FakeWorld final : public WorldView {
+ public:
+  const tg_model& model() const override { return model_; }
+  std::span<const tg_tensor> dense() const override { return {}; }
+  const tg_maps* maps() const override { return nullptr; }
+  device::Device& device() override { std::abort(); }
+  Result<tg_event> Poll(int) override { return tg_event{}; }
+  Status Prepared(uint64_t, bool, const std::string&) override { return OkStatus(); }
+  tg_word Word() override { return {}; }
+  bool Decide(std::span<const tg_word>) override { return false; }
+  void Decline(const std::string&) override {}
+  Status Commit() override { return OkStatus(); }
+  void Stop(bool) override {}
+  void Missed(std::span<const tg_missed>) override {}
+  void SetUnreachable(std::span<const uint32_t>) override {}
+  bool stopped() const override { return false; }
+  Status Join(int) override { return OkStatus(); }
+  Result<uint64_t> PullKv(std::span<const tg_kv_move>) override { return uint64_t{0}; }
+  void StepDone() override {}
+  void Count(uint32_t, uint32_t, uint64_t) override {}
+  void CountExecuted(uint32_t, uint32_t, uint64_t) override {}
+  void Report(const tg_engine_stats&) override {}
+
+  Status StageKv(std::span<const tg_kv_move> moves) override {
+    if (!under_way.empty()) std::abort();  // one at a time
+    under_way.assign(moves.begin(), moves.end());
+    return OkStatus();
+  }
+  Result<StagedKv> KvStaged(int timeout_ms) override {
+    if (!lands && timeout_ms == 0) return StagedKv{};
+    const std::vector<tg_kv_move> came = std::exchange(under_way, {});
+    if (later) return StagedKv{StagedKv::State::kLater};
+    if (fails) return Status{Code::kUnavailable, "the source is gone"};
+    uint64_t bytes = 0;
+    for (const tg_kv_move& move : came) bytes += move.length;
+    if (copy) copy(came);
+    return StagedKv{StagedKv::State::kHere, bytes};
+  }
+
+  std::vector<tg_kv_move> under_way;
+  bool lands = true, fails = false, later = false;
+  std::function<void(std::span<const tg_kv_move>)> copy;  // what lands, when it does
+
+ private:
+  tg_model model_{};
+};
+
+class FakeRoom final : public BlockRoom {
+ public:
+  explicit FakeRoom(BlockLayout layout) : layout_(std::move(layout)) {
+    for (uint32_t b = 0; b < layout_.blocks; ++b) free.insert(b);
+  }
+  BlockLayout Layout() const override {
+    BlockLayout out = layout_;
+    out.free_blocks = static_cast<uint32_t>(free.size());
+    return out;
+  }
+  Status Reserve(const std::string& request, std::span<uint32_t> blocks) override {
+    if (blocks.size() > free.size()) return {Code::kNoMemory, "none"};
+    for (uint32_t& block : blocks) {
+      block = *free.begin();
+      free.erase(block);
+      reserved[request].push_back(block);
+    }
+    return OkStatus();
+  }
+  void Unreserve(const std::string& request) override {
+    if (!reserved.contains(request)) std::abort();
+    for (const uint32_t block : reserved[request]) free.insert(block);
+    reserved.erase(request);
+  }
+  std::set<uint32_t> free;
+  std::map<std::string, std::vector<uint32_t>> reserved;
+
+ private:
+  const BlockLayout layout_;
+};
+
+class Waits final : public Between {
+ public:
+  Status Answer() override { return OkStatus(); }
+  void Lives() override {}
+  Status MayEmit() override { return OkStatus(); }
+  bool Hurries() override { return false; }
+};
+
+// One group of one rank each, of models with 4 query heads.
+inline Side DataParallel(std::vector<std::string> members, uint32_t layers) {
+  kv::LayerGroups groups;
+  for (uint32_t r = 0; r < members.size(); ++r) groups.push_back({{r}, {0, 4}});
+  return {std::vector(layers, groups), std::move(members)};
+}
+
+}  // namespace tangram::engine

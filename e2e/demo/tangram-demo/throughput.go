@@ -1,0 +1,129 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"math"
+	"os"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"tangram.dev/e2e/load"
+)
+
+func throughputDuringCommand() *cobra.Command {
+	o := &options{}
+	c := &cobra.Command{Use: "throughput-during", Short: "the throughput-during bench: tokens/s while the world changes its shape, and how long that takes, of strategies Smooth and Fast", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return throughputDuring(cmd.Context(), *o) }}
+	c.Flags().StringVar(&o.out, "out", "build/bench/throughput-during", "folder of logs")
+	c.Flags().StringVar(&o.checkpoint, "checkpoint", "build/models/demo", "checkpoint")
+	o.rootFlag(c)
+	return c
+}
+
+// throughputDuring bench: two ranks decode without a pause while the world goes Expert -> Tensor -> Expert and 2 -> 3 -> 2, one round by strategy
+// Smooth, the next by Fast. From the command to its end, by clients' clocks.
+func throughputDuring(ctx context.Context, o options) error {
+	rounds := 10
+	if os.Getenv("QUICK") != "" {
+		rounds = 4
+	}
+	lines, metrics := json.NewEncoder(os.Stdout), map[string]any{}
+	lost, tokens := 0, 0
+	for _, step := range []time.Duration{smoothPaced, 0} {
+		kind := "paced"
+		if step == 0 {
+			kind = "free"
+		}
+		c := smoothCase{Ranks: 2, Step: step, Fast: true}
+		pairs, results, err := smoothPairs(ctx, o, c, rounds*len(c.steps()))
+		if err != nil {
+			return err
+		}
+		for _, r := range results {
+			tokens += len(r.Tokens)
+			if r.Err != nil {
+				lost++
+			}
+			for _, p := range pairs {
+				p.without.see(r)
+				p.during.see(r)
+			}
+		}
+		lasts := map[bool][]float64{}
+		for _, resize := range []bool{false, true} {
+			what := "switch"
+			if resize {
+				what = "resize"
+			}
+			seconds := map[bool]float64{}
+			for _, fast := range []bool{false, true} {
+				var rates, lengths, gaps []float64
+				for _, p := range pairs {
+					if p.fast == fast && p.resize == resize {
+						rates = append(rates, p.during.rate()/p.without.rate())
+						lengths = append(lengths, p.during.end.Sub(p.during.begin).Seconds())
+						gaps = append(gaps, p.during.gap)
+					}
+				}
+				name := "smooth"
+				if fast {
+					name = "fast"
+				}
+				seconds[fast] = median(lengths)
+				lasts[fast] = append(lasts[fast], median(lengths))
+				metrics[kind+"_"+what+"_"+name+"_rate_over_before"] = median(rates)
+				if err := lines.Encode(map[string]any{"bench": "throughput-during", "steps": kind, "what": what, "strategy": name, "transitions": len(rates), "rate_over_before": median(rates), "seconds": median(lengths), "longest_gap_seconds": median(gaps)}); err != nil {
+					return err
+				}
+				if what == "switch" {
+					if err := lines.Encode(gapsOf(usual(pairs, fast), results, kind, name)); err != nil {
+						return err
+					}
+				}
+				say("%s, steps %s, %s: tokens/s over those before %.2f, %.2f s, the longest between two tokens %.0f ms", what, kind, name, median(rates), median(lengths), 1e3*median(gaps))
+			}
+			metrics[kind+"_"+what+"_over_fast"] = seconds[false] / seconds[true]
+		}
+		rate := math.Inf(1)
+		for _, what := range []string{"switch", "resize"} {
+			rate = min(rate, metrics[kind+"_"+what+"_smooth_rate_over_before"].(float64))
+		}
+		metrics[kind+"_rate_over_before"] = rate
+		metrics[kind+"_over_fast"] = max(lasts[false][0]/lasts[true][0], lasts[false][1]/lasts[true][1])
+	}
+	metrics["lost"], metrics["tokens"] = lost, tokens
+	return lines.Encode(map[string]any{"bench": "throughput-during", "value": metrics["paced_rate_over_before"], "ceiling": 1, "ratio": metrics["paced_rate_over_before"],
+		"unit": "tokens/s from the command to its end over those before, medians, the worse of switch and resize, steps of 50 ms", "metrics": metrics, "env": map[string]any{"cpus": runtime.NumCPU(), "rounds": rounds}})
+}
+
+// usual switch of a strategy to mode Tensor: the one with the median gap.
+func usual(pairs []*pair, fast bool) *pair {
+	var of []*pair
+	for _, p := range pairs {
+		if p.fast == fast && p.name == "Expert -> Tensor" {
+			of = append(of, p)
+		}
+	}
+	slices.SortFunc(of, func(a, b *pair) int { return cmp.Compare(a.during.gap, b.during.gap) })
+	return of[len(of)/2]
+}
+
+// gapsOf the tokens in the windows of a transition, for a plot: when each came, seconds after the command, and how long after the one before it, milliseconds.
+func gapsOf(p *pair, results []*load.Result, kind, strategy string) map[string]any {
+	at, gaps := []float64{}, []float64{}
+	round := func(v float64) float64 { return math.Round(v*1e4) / 1e4 }
+	for _, r := range results {
+		for i := 1; i < len(r.Tokens); i++ {
+			if to := r.Tokens[i].At; to.After(p.without.begin) && to.Before(p.with.end) {
+				at = append(at, round(to.Sub(p.during.begin).Seconds()))
+				gaps = append(gaps, round(1e3*to.Sub(r.Tokens[i-1].At).Seconds()))
+			}
+		}
+	}
+	return map[string]any{"bench": "throughput-during", "plot": "gaps", "steps": kind, "strategy": strategy, "transition": p.name, "seconds": round(p.during.end.Sub(p.during.begin).Seconds()), "at": at, "gap_ms": gaps}
+}

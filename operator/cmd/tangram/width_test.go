@@ -1,0 +1,122 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The policy of the width holds an SLO that the ranks it begins with do not, gets narrower when the load has gone, and says of each change why; ranks cost from
+// when they are wanted, and those that stand by all the time. Widths that memory refuses are told, and left out.
+func TestSimulateWidth(t *testing.T) {
+	flags := []string{"simulate", "--rates", "240x10,600x45,600x10", "--prompt", "1500", "--output", "150", "--model", "Qwen3-30B-A3B", "--rank-gb", "48", "--truth", "trtllm", "--ranks", "3", "--policy",
+		"Expert,width", "--min-ranks", "2", "--max-ranks", "8", "--ttft", "2", "--tpot", "0.05", "--attainment", "0.9"}
+	path := filepath.Join(t.TempDir(), "a.svg")
+	code, out, errs := call("", append(flags, "--svg", path)...)
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "attained  rank-hours")
+	require.Contains(t, errs, "width: not to be had: Expert/2: memory")
+	require.FileExists(t, path)
+	picture, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Contains(t, string(picture), "width, ranks")
+	rows := map[string]struct {
+		Policy           string
+		Requests, Within int
+		RankSeconds      float64
+		Makespan         float64
+		Switches         []struct {
+			From, To string
+			Why      struct{ Text string }
+		}
+	}{}
+	for name, more := range map[string][]string{"alone": nil, "and one": {"--standby", "1"}} {
+		code, out, errs = call("", append(append(flags, "--json"), more...)...)
+		require.Zero(t, code, errs)
+		var got []json.RawMessage
+		require.NoError(t, json.Unmarshal([]byte(out), &got))
+		for _, raw := range got {
+			r := rows["none"]
+			require.NoError(t, json.Unmarshal(raw, &r))
+			rows[r.Policy+" "+name] = r
+		}
+	}
+	static, width, with := rows["Expert alone"], rows["width alone"], rows["width and one"]
+	require.Less(t, float64(static.Within), .8*float64(static.Requests), "three ranks do not hold it")
+	require.Greater(t, float64(width.Within), .85*float64(width.Requests))
+	require.Greater(t, with.Within, width.Within, "nobody waits for a pod")
+	require.NotEmpty(t, width.Switches)
+	require.Less(t, width.RankSeconds, 6*width.Makespan)
+	require.Equal(t, "Expert/3", width.Switches[0].From)
+	require.Contains(t, width.Switches[0].Why.Text, "wider: ")
+	require.Contains(t, width.Switches[len(width.Switches)-1].Why.Text, "narrower: ")
+}
+
+func TestBadWidths(t *testing.T) {
+	for want, flags := range map[string][]string{
+		"an SLO needs a TTFT or a TPOT":         {},
+		"from 5 to 4 ranks":                     {"--ttft", "1", "--min-ranks", "5", "--max-ranks", "4"},
+		"--ranks 2, which it begins with, are":  {"--ttft", "1", "--ranks", "2", "--min-ranks", "3", "--max-ranks", "8"},
+		"--mode \"Both\" is none of":            {"--ttft", "1", "--mode", "Both"},
+		"--hybrids \"2\": groups of":            {"--ttft", "1", "--hybrids", "2"},
+		"a share of 90 of the answers is none":  {"--ttft", "1", "--attainment", "90"},
+		"--pod-seconds -1":                      {"--ttft", "1", "--pod-seconds", "-1"},
+		"no more ranks stand by than may serve": {"--ttft", "1", "--standby", "9"},
+		"--max-ranks, --prior: ":                {"--ttft", "1", "--max-ranks", "9"},
+		"it cannot begin with --ranks 1":        {"--ttft", "1", "--ranks", "1", "--rank-gb", "48", "--max-ranks", "4"},
+	} {
+		code, _, errs := call("", append([]string{"simulate", "--rates", "5x5", "--model", "Qwen3-30B-A3B", "--policy", "width"}, flags...)...)
+		require.Equal(t, 2, code, "%s: %s", want, errs)
+		require.Contains(t, errs, want)
+	}
+}
+
+// After a burst that no width could hold in time the width goes back, once: with few requests there it was tried again and again, as the burst was played with the context of
+// whichever of them happened to decode (10 and 9 changes).
+func TestAWidthThatLostABurstDoesNotSwing(t *testing.T) {
+	for _, c := range []struct{ truth, burst string }{{"sglang", "40x60"}, {"trtllm", "40x90"}} {
+		code, out, errs := call("", "simulate", "--model", "Qwen3-30B-A3B", "--ranks", "4", "--rank-gb", "48", "--truth", c.truth, "--policy", "width", "--min-ranks", "3", "--max-ranks", "8",
+			"--ttft", "2", "--tpot", "0.1", "--pod-seconds", "60", "--rates", "300x8,"+c.burst+",3300x8", "--prompt", "1536", "--output", "192")
+		require.Zero(t, code, errs)
+		wider := strings.Count(out, ": wider: ") + strings.Count(out, "comes nearest")
+		changes := strings.Count(out, "\nwidth at ")
+		require.GreaterOrEqual(t, wider, 1, out)
+		require.LessOrEqual(t, wider, 2, out)
+		require.LessOrEqual(t, changes, 6, out)
+	}
+}
+
+// With mode Auto mode and width are decided on with each other: it is at least as fast as mode Expert at about as many rank-hours, and needs fewer than mode Tensor.
+func TestSimulateModeAndWidth(t *testing.T) {
+	type figures struct {
+		Requests, Within        int
+		RankSeconds, LatencySum float64
+		Switches                []struct{ From, To string }
+	}
+	played := map[string]figures{}
+	for _, mode := range []string{"Expert", "Tensor", "Auto"} {
+		code, out, errs := call("", "simulate", "--rates", "240x10,600x45,600x10", "--prompt", "1500", "--output", "150", "--model", "Qwen3-30B-A3B", "--rank-gb", "48", "--truth", "trtllm", "--ranks", "3",
+			"--policy", "width", "--min-ranks", "3", "--max-ranks", "8", "--ttft", "2", "--tpot", "0.05", "--mode", mode, "--json")
+		require.Zero(t, code, errs)
+		var got []figures
+		require.NoError(t, json.Unmarshal([]byte(out), &got))
+		played[mode] = got[0]
+	}
+	auto := played["Auto"]
+	t.Logf("%+v", played)
+	require.Less(t, auto.LatencySum, played["Expert"].LatencySum)
+	require.Less(t, auto.LatencySum, played["Tensor"].LatencySum)
+	require.Less(t, auto.RankSeconds, 1.05*played["Expert"].RankSeconds)
+	require.Less(t, auto.RankSeconds, .9*played["Tensor"].RankSeconds)
+	require.Greater(t, auto.Within, played["Tensor"].Within)
+	modes := map[string]bool{}
+	for _, s := range auto.Switches {
+		mode, _, _ := strings.Cut(s.To, "/")
+		modes[mode] = true
+	}
+	require.Len(t, modes, 2)
+}

@@ -1,0 +1,214 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"tangram.dev/operator/internal/keeper"
+	"tangram.dev/operator/pkg/adviser"
+	"tangram.dev/operator/pkg/costmodel"
+	"tangram.dev/operator/pkg/geometry"
+	"tangram.dev/operator/pkg/kernels"
+	decisions "tangram.dev/operator/pkg/policy"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// rangeOf the width, in ranks, of a world whose width is decided.
+func rangeOf(d *api.MoEDeployment) adviser.Range {
+	a := d.Spec.Autoscaling
+	step := int(max(d.Spec.RanksPerPod, 1))
+	share := a.SLO.Attainment
+	if share == 0 {
+		share = 90 // the CRD's default
+	}
+	out := adviser.Range{Min: int(*a.MinReplicas) * step, Max: int(*a.MaxReplicas) * step, Step: step, Modes: d.Spec.Mode == api.ModeAuto, SLO: decisions.SLO{Share: float64(share) / 100}}
+	if a.SLO.TTFT != nil {
+		out.SLO.TTFT = a.SLO.TTFT.Seconds()
+	}
+	if a.SLO.TPOT != nil {
+		out.SLO.TPOT = a.SLO.TPOT.Seconds()
+	}
+	return out
+}
+
+// otherOwner says who else decides how many pods the world has; empty: nobody. Two that decide would undo each other's work for ever.
+func (r *Reconciler) otherOwner(ctx context.Context, d *api.MoEDeployment) (string, error) {
+	if !d.WidthIsDecided() {
+		return "", nil
+	}
+	var all autoscalingv2.HorizontalPodAutoscalerList
+	if err := r.List(ctx, &all, client.InNamespace(d.Namespace)); err != nil {
+		return "", err
+	}
+	var found []string
+	for i := range all.Items {
+		h := &all.Items[i]
+		if to := h.Spec.ScaleTargetRef; to.Kind == "MoEDeployment" && to.Name == d.Name && strings.HasPrefix(to.APIVersion, api.GroupVersion.Group+"/") {
+			found = append(found, h.Name)
+		}
+	}
+	if len(found) == 0 {
+		return "", nil
+	}
+	slices.Sort(found)
+	return fmt.Sprintf("HorizontalPodAutoscaler %s scales this MoEDeployment, too: delete it, or leave spec.autoscaling.slo out", strings.Join(found, ", ")), nil
+}
+
+// twoOwners: the width is not decided on, as somebody else does.
+const twoOwners decisions.Cause = "TwoOwners"
+
+// reasons of ScalingActive where somebody has to do something, by the policy's cause.
+var reasons = map[decisions.Cause]string{twoOwners: api.ReasonTwoOwners, decisions.OutOfReach: api.ReasonSLOOutOfReach, decisions.Contradicted: api.ReasonModelContradicted}
+
+// podsNow that are to make the world wider, or were to be.
+func podsNow(d *api.MoEDeployment, s *scene, serving kernels.Shape) decisions.Pods {
+	in := layoutPods(s.seen.Layout)
+	out := decisions.Pods{Ready: serving.Ranks}
+	var starts []float64
+	for i := range s.pods {
+		p := &s.pods[i]
+		switch {
+		case slices.Contains(in, string(p.UID)):
+			if took, known := startOf(p); known {
+				starts = append(starts, took)
+			}
+		case p.DeletionTimestamp == nil && keeper.Ready(s.seen.Statuses[string(p.UID)], int(d.Spec.RanksPerPod), s.seen.Outcasts) != nil:
+			out.Ready += int(d.Spec.RanksPerPod)
+			if p.Labels[api.StandbyLabel] == "true" {
+				out.Standby += int(d.Spec.RanksPerPod)
+			}
+		}
+	}
+	if len(starts) > 0 {
+		slices.Sort(starts)
+		out.Startup = starts[len(starts)/2]
+	}
+	wanted := int(d.WantedReplicas() * d.Spec.RanksPerPod)
+	if wanted == serving.Ranks {
+		return out
+	}
+	out.Wanted = wantedKind(d).On(wanted)
+	if d.Status.Policy != nil {
+		for _, x := range d.Status.Policy.Decisions {
+			if x.ToReplicas > 0 && !x.DryRun {
+				out.Waiting = time.Since(x.Time.Time).Seconds()
+				break
+			}
+		}
+	}
+	if c := apimeta.FindStatusCondition(d.Status.Conditions, api.ConditionDegraded); c != nil && c.Status == metav1.ConditionTrue {
+		out.Refused = c.Reason == api.ReasonPodsUnschedulable || c.Reason == api.ReasonRefusedByCluster
+	}
+	return out
+}
+
+// startOf a pod: seconds from its being made to its being ready. One that became ready again much later tells nothing.
+func startOf(p *corev1.Pod) (float64, bool) {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+			took := c.LastTransitionTime.Sub(p.CreationTimestamp.Time).Seconds()
+			return max(took, 1), took <= believedStart
+		}
+	}
+	return 0, false
+}
+
+// believedStart of a pod in seconds that is believed.
+const believedStart = 1800
+
+// repairable says whether in a shape the experts of a lost rank would fit in the weights' memory of the others.
+func repairable(d *api.MoEDeployment, v *geometry.View) func(kernels.Shape) error {
+	return func(s kernels.Shape) error {
+		if s.Ranks == 1 {
+			return fmt.Errorf("the loss of the only rank could not be repaired")
+		}
+		pool := uint64(d.Spec.Limits.MemoryPerRank.Value())
+		_, err := costmodel.Memory{RankBytes: pool + 1, DenseBytes: v.Proto.DenseBytes, SpareBanks: int(d.Spec.Limits.SpareBanks)}.Budget(v, s)
+		if err != nil {
+			return fmt.Errorf("the loss of a rank could not be repaired in memoryPerRank: %w", err)
+		}
+		return nil
+	}
+}
+
+// widthStatus is what was said of the width, and what is followed of it.
+func widthStatus(d *api.MoEDeployment, st *api.PolicyStatus, said word, forbidden string, dryRun bool) {
+	if !d.WidthIsDecided() {
+		return
+	}
+	st.Replicas = d.WantedReplicas()
+	st.Width = &api.WidthStatus{Outcome: api.OutcomeNoDecision, Reason: "no decision: nothing was read yet"}
+	last := said.last
+	if said.pending != nil {
+		last, said.taken = *said.pending, true
+	}
+	if forbidden != "" {
+		last, said.taken = decisions.Decision{Held: true, Cause: twoOwners, Why: decisions.Reason{Text: "no decision: " + forbidden}}, true
+	}
+	if !said.taken {
+		return
+	}
+	step := max(d.Spec.RanksPerPod, 1)
+	st.Width.Reason, st.Width.Cause = clip(last.Why.Text, mostText), reasons[last.Cause]
+	for _, x := range last.Rejected {
+		if len(st.Width.Rejected) < mostWidths {
+			rejected := api.RejectedWidth{Replicas: int32(x.Shape.Ranks) / step, Why: clip(x.Why.Text, mostText)}
+			if d.Spec.Mode == api.ModeAuto {
+				rejected.Mode, rejected.Layout = modeOfShape(x.Shape), layoutInShort(d, x.Shape)
+			}
+			st.Width.Rejected = append(st.Width.Rejected, rejected)
+		}
+	}
+	switch {
+	case last.Switch:
+		st.Width.Outcome = api.OutcomeSwitch
+	case !last.Held:
+		st.Width.Outcome = api.OutcomeStay
+	}
+	if said.pending == nil || forbidden != "" {
+		return
+	}
+	to := int32(last.To.Ranks) / step
+	decision := api.PolicyDecision{Time: st.Time, From: st.Mode, To: st.Mode, FromReplicas: st.Replicas, ToReplicas: to, DryRun: dryRun, Why: clip(last.Why.Text, mostText)}
+	after := *st
+	if after.Replicas = to; d.Spec.Mode == api.ModeAuto && last.To.Ranks > 1 { // one rank has no mode
+		become(&after, d, last.To)
+		decision.To, decision.ToLayout = after.Mode, layoutInShort(d, last.To)
+	}
+	if !dryRun {
+		*st = after
+	}
+	st.Decisions = slices.Insert(slices.Clone(st.Decisions), 0, decision)
+	st.Decisions = st.Decisions[:min(len(st.Decisions), mostDecisions)]
+}
+
+// mostWidths that a status tells of.
+const mostWidths = 32
+
+// scalingOf a world whose width is decided.
+func scalingOf(d *api.MoEDeployment) verdict {
+	st := d.Status.Policy
+	if st == nil || st.Width == nil {
+		return verdict{metav1.ConditionUnknown, api.ReasonNoDecision, "nothing was decided yet"}
+	}
+	w := st.Width
+	switch {
+	case w.Outcome != api.OutcomeNoDecision && d.Spec.Autoscaling.DryRun:
+		return no(api.ReasonDryRun, w.Reason)
+	case w.Outcome != api.OutcomeNoDecision:
+		return yes(api.ReasonDecides, fmt.Sprintf("%d replicas: %s", st.Replicas, w.Reason))
+	case w.Cause != "":
+		return no(w.Cause, w.Reason)
+	}
+	return verdict{metav1.ConditionUnknown, api.ReasonNoDecision, w.Reason}
+}

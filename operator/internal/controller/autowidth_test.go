@@ -1,0 +1,207 @@
+package controller
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	decisions "tangram.dev/operator/pkg/policy"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// busy is a gateway of a world that is asked for more than it can do: so many steps, requests and tokens since it began.
+type busy struct {
+	tangramv1.UnimplementedTelemetryServer
+	b     *bed
+	began time.Time
+}
+
+const (
+	busySteps    = 10  // per second, of all ranks
+	busyRequests = 50  // per second
+	busyPrompt   = 512 // tokens
+)
+
+func (l *busy) Read(ctx context.Context, r *tangramv1.TelemetryRequest) (*tangramv1.TelemetryReport, error) {
+	d := &api.MoEDeployment{}
+	if err := l.b.c.Get(ctx, client.ObjectKey{Namespace: l.b.namespace, Name: "w"}, d); err != nil {
+		return nil, err // the last reading of a test that is over
+	}
+	at := time.Since(l.began).Seconds()
+	report := &tangramv1.TelemetryReport{World: r.World, Gateway: "g", Incarnation: 1, At: at, Epoch: uint64(d.Status.Epoch)}
+	steps := uint64(busySteps * at)
+	for _, m := range d.Status.Members {
+		n := uint64(busyRequests * at / float64(len(d.Status.Members)))
+		report.Ranks = append(report.Ranks, &tangramv1.RankReport{Member: m.ID, Rank: uint32(m.Rank), Load: &tangramv1.Load{Running: 4, KvPages: 10, KvFreePages: 5,
+			Telemetry: &tangramv1.RankTelemetry{Epoch: report.Epoch, Decoding: 4, ContextTokens: 4 * busyPrompt, Arrived: n, PromptTokens: n * busyPrompt, Finished: n, OutputTokens: n * 16,
+				Steps: steps, StepSeconds: float64(steps) / busySteps,
+				Cells: []*tangramv1.StepCell{{Octave: 9, Prefill: true, Steps: steps + 1, Seconds: float64(steps+1) / busySteps, Decode: 8 * (steps + 1), Context: 8 * busyPrompt * (steps + 1), PromptTokens: busyPrompt * (steps + 1)}}}}})
+	}
+	return report, nil
+}
+
+func (b *bed) busy(d *api.MoEDeployment) {
+	b.t.Helper()
+	listener, config := b.gatewayListens(d)
+	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(config)))
+	tangramv1.RegisterTelemetryServer(server, &busy{b: b, began: time.Now().Add(-time.Second)})
+	go func() { _ = server.Serve(listener) }() // ends with Stop
+	b.t.Cleanup(server.Stop)
+	b.gatewayRuns(d, listener.Addr())
+	b.change(`{"metadata":{"annotations":{"gateways":"there"}}}`)
+}
+
+// scaled between two and four pods, in a mode that the spec says.
+func (b *bed) scaled(dryRun bool) *api.MoEDeployment {
+	d := b.deployment("w", 2)
+	d.Spec.Autoscaling = &api.Autoscaling{DryRun: dryRun, MinReplicas: ptr.To[int32](2), MaxReplicas: ptr.To[int32](4),
+		SLO: &api.SLO{TTFT: &metav1.Duration{Duration: 2 * time.Second}, TPOT: &metav1.Duration{Duration: time.Minute}, Attainment: 90}}
+	return d
+}
+
+func scalingIs(status metav1.ConditionStatus, reason string) func(*api.MoEDeployment) bool {
+	return func(d *api.MoEDeployment) bool {
+		c := apimeta.FindStatusCondition(d.Status.Conditions, api.ConditionScalingActive)
+		return c != nil && c.Status == status && c.Reason == reason
+	}
+}
+
+// A world that is asked for more than it can do gets wider, though nobody says so: spec.replicas stays, status, condition and event tell why.
+func TestAutoscalingScalesAWorld(t *testing.T) {
+	b := newBed(t)
+	require.NoError(t, b.c.Create(t.Context(), b.scaled(false)))
+	d := b.ready("w")
+	require.Equal(t, int32(2), d.Status.Width, "where it begins")
+	require.True(t, scalingIs(metav1.ConditionUnknown, api.ReasonNoDecision)(d))
+	require.Equal(t, int32(2), d.Status.WantedReplicas)
+	b.busy(d)
+	d = b.until("w", "as wide as it may be", func(d *api.MoEDeployment) bool {
+		return d.Status.Width == 4 && apimeta.IsStatusConditionTrue(d.Status.Conditions, api.ConditionReady)
+	})
+	require.Equal(t, int32(2), d.Spec.Replicas, "a GitOps tool has nothing to take back")
+	require.Equal(t, int32(4), d.Status.Policy.Replicas)
+	require.Equal(t, int32(4), d.Status.WantedReplicas)
+	require.Equal(t, api.ModeExpert, d.Status.Policy.Mode)
+	said := d.Status.Policy.Decisions[len(d.Status.Policy.Decisions)-1]
+	require.Equal(t, int32(2), said.FromReplicas)
+	require.Contains(t, said.Why, "within the SLO")
+	b.told(api.EventWidthDecided, "scale from 2 to 4 replicas")
+	b.until("w", "decided", scalingIs(metav1.ConditionTrue, api.ReasonDecides))
+
+	// The cluster counts evictions against spec.replicas, which is 2: the budget says itself how many have to stay.
+	budget := &policyv1.PodDisruptionBudget{}
+	require.Eventually(t, func() bool {
+		require.NoError(t, b.c.Get(t.Context(), client.ObjectKey{Namespace: b.namespace, Name: enginesName(d)}, budget))
+		return budget.Spec.MinAvailable != nil && budget.Spec.MinAvailable.IntValue() == 3
+	}, wait, tick)
+	require.Nil(t, budget.Spec.MaxUnavailable)
+
+	// Bounds hold at once, and who says a number owns it again.
+	b.change(`{"spec":{"autoscaling":{"maxReplicas":3}}}`)
+	b.until("w", "within its bounds", func(d *api.MoEDeployment) bool { return d.Status.Width == 3 })
+	b.change(`{"spec":{"autoscaling":null}}`)
+	d = b.until("w", "as the spec says", func(d *api.MoEDeployment) bool { return d.Status.Width == 2 && d.Status.Policy == nil })
+	require.Nil(t, apimeta.FindStatusCondition(d.Status.Conditions, api.ConditionScalingActive))
+}
+
+// Who else scales the world is named, and nothing is decided while somebody does.
+func TestAnHPAAndAutoscalingDoNotBothDecide(t *testing.T) {
+	b := newBed(t)
+	hpa := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: b.namespace, Name: "other"}, Spec: autoscalingv2.HorizontalPodAutoscalerSpec{MaxReplicas: 9,
+		ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: api.GroupVersion.String(), Kind: "MoEDeployment", Name: "w"}}}
+	require.NoError(t, b.c.Create(t.Context(), hpa))
+	require.NoError(t, b.c.Create(t.Context(), b.scaled(false)))
+	d := b.ready("w")
+	b.busy(d)
+	d = b.until("w", "told that two decide", scalingIs(metav1.ConditionFalse, api.ReasonTwoOwners))
+	require.Contains(t, d.Status.Policy.Width.Reason, "HorizontalPodAutoscaler other scales this MoEDeployment, too")
+	require.Never(t, func() bool { return b.get("w").Status.WantedReplicas != 2 }, 15*time.Second, time.Second, "while both want to decide the width stays")
+	require.NoError(t, b.c.Delete(t.Context(), hpa))
+	b.change(`{"metadata":{"annotations":{"look":"again"}}}`)
+	b.until("w", "wider", func(d *api.MoEDeployment) bool { return d.Status.Width == 4 })
+}
+
+// A dry run of the width only tells.
+func TestADryRunOfTheWidthOnlyTells(t *testing.T) {
+	b := newBed(t)
+	require.NoError(t, b.c.Create(t.Context(), b.scaled(true)))
+	d := b.ready("w")
+	b.busy(d)
+	d = b.until("w", "told what it would do", scalingIs(metav1.ConditionFalse, api.ReasonDryRun))
+	require.Equal(t, int32(2), d.Status.WantedReplicas)
+	d = b.until("w", "told by a decision", func(d *api.MoEDeployment) bool { return len(d.Status.Policy.Decisions) > 0 })
+	require.True(t, d.Status.Policy.Decisions[0].DryRun)
+	require.Equal(t, int32(4), d.Status.Policy.Decisions[0].ToReplicas)
+	b.told(api.EventWidthDecided, "would scale")
+	require.Len(t, b.history(), 1)
+}
+
+// An SLO that no width holds even without load is told of, and the width stays.
+func TestAnSLOOutOfReachIsToldOf(t *testing.T) {
+	b := newBed(t)
+	d := b.scaled(false)
+	d.Spec.Autoscaling.SLO.TTFT.Duration = time.Microsecond
+	require.NoError(t, b.c.Create(t.Context(), d))
+	b.busy(b.ready("w"))
+	d = b.until("w", "told that it is out of reach", scalingIs(metav1.ConditionFalse, api.ReasonSLOOutOfReach))
+	require.Equal(t, int32(2), d.Status.WantedReplicas)
+}
+
+func TestBoundsOfTheWidthAreChecked(t *testing.T) {
+	b := newBed(t)
+	for words, spoil := range map[string]func(*api.Autoscaling){
+		"minReplicas is above maxReplicas": func(a *api.Autoscaling) { a.MinReplicas = ptr.To[int32](5) },
+		"set all three, or none":           func(a *api.Autoscaling) { a.MaxReplicas = nil },
+		"an SLO needs ttft or tpot":        func(a *api.Autoscaling) { a.SLO.TTFT, a.SLO.TPOT = nil, nil },
+		"ttft must be above 0":             func(a *api.Autoscaling) { a.SLO.TTFT.Duration = 0 },
+	} {
+		d := b.scaled(false)
+		spoil(d.Spec.Autoscaling)
+		err := b.c.Create(t.Context(), d)
+		require.True(t, apierrors.IsInvalid(err), "%s: %v", words, err)
+		require.ErrorContains(t, err, words)
+	}
+}
+
+// What somebody has to do something about is told by its cause, whatever the words are.
+func TestTheConditionOfTheWidthIsItsCause(t *testing.T) {
+	d := &api.MoEDeployment{}
+	d.Spec.Replicas, d.Spec.RanksPerPod = 2, 1
+	d.Spec.Autoscaling = &api.Autoscaling{MinReplicas: ptr.To[int32](2), MaxReplicas: ptr.To[int32](4), SLO: &api.SLO{TTFT: &metav1.Duration{Duration: time.Second}}}
+	held := func(cause decisions.Cause, text string) word {
+		return word{taken: true, last: decisions.Decision{Held: true, Cause: cause, Why: decisions.Reason{Text: text}}}
+	}
+	for _, c := range []struct {
+		said      word
+		forbidden string
+		status    metav1.ConditionStatus
+		reason    string
+	}{
+		{held(decisions.Contradicted, "no decision: far off"), "", metav1.ConditionFalse, api.ReasonModelContradicted},
+		{held(decisions.OutOfReach, "no decision: too much"), "", metav1.ConditionFalse, api.ReasonSLOOutOfReach},
+		{held("", "no decision: 2 of 4 ranks tell nothing"), "", metav1.ConditionUnknown, api.ReasonNoDecision},
+		{held("", "no decision: the cost model contradicts what is measured"), "", metav1.ConditionUnknown, api.ReasonNoDecision}, // words alone are none
+		{word{taken: true, last: decisions.Decision{Why: decisions.Reason{Text: "the width is as wanted"}}}, "another scales it", metav1.ConditionFalse, api.ReasonTwoOwners},
+		{word{taken: true, last: decisions.Decision{Why: decisions.Reason{Text: "the width is as wanted"}}}, "", metav1.ConditionTrue, api.ReasonDecides},
+	} {
+		st := &api.PolicyStatus{}
+		widthStatus(d, st, c.said, c.forbidden, false)
+		d.Status.Policy = st
+		got := scalingOf(d)
+		require.Equal(t, c.status, got.status, st.Width.Reason)
+		require.Equal(t, c.reason, got.reason)
+	}
+}

@@ -1,0 +1,158 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"tangram.dev/operator/pkg/telemetry"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// crooked is a gateway whose reports are spoilt for a while.
+type crooked struct {
+	tangramv1.UnimplementedTelemetryServer
+	loaded *loaded
+
+	mu    sync.Mutex
+	reads int
+	spoil func(r *tangramv1.TelemetryReport, n int) error // nil: nothing is wrong
+}
+
+func (c *crooked) Read(ctx context.Context, q *tangramv1.TelemetryRequest) (*tangramv1.TelemetryReport, error) {
+	r, err := c.loaded.Read(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reads++
+	r.Latencies = []*tangramv1.LatencyCell{{Requests: uint64(c.reads), Tokens: 10 * uint64(c.reads)}}
+	if c.spoil != nil {
+		if err := c.spoil(r, c.reads); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+func (c *crooked) set(spoil func(*tangramv1.TelemetryReport, int) error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.spoil = spoil
+}
+
+// What gateways tell and cannot be right, or do not tell at all, is no reason to switch, although the load would be one: the condition says why, the layout stays;
+// and when they tell the truth again, the world switches.
+func TestNothingIsDecidedOnWhatCannotBe(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(r *tangramv1.TelemetryReport, n int) error
+		words string
+	}{
+		"missing":           {func(*tangramv1.TelemetryReport, int) error { return errors.New("it is out") }, "it is out"},
+		"no clock":          {func(r *tangramv1.TelemetryReport, _ int) error { r.At = math.NaN(); return nil }, "gateways tell nothing of use since"},
+		"a clock that goes": {func(r *tangramv1.TelemetryReport, _ int) error { r.At = 1; return nil }, "its clock went from"},
+		"a clock that jumps": {func(r *tangramv1.TelemetryReport, n int) error {
+			r.At += float64(n%2) * 3600
+			return nil
+		}, "its clock"},
+		"shrinks": {func(r *tangramv1.TelemetryReport, n int) error {
+			r.Latencies[0].Requests, r.Latencies[0].Tokens = 1e6-uint64(n), 1e7
+			return nil
+		}, "a counter shrank"},
+		"seconds that are none": {func(r *tangramv1.TelemetryReport, _ int) error {
+			for _, rank := range r.Ranks {
+				rank.Load.Telemetry.StepSeconds = math.NaN()
+			}
+			return nil
+		}, "no decision"},
+		"a rank that tells nothing": {func(r *tangramv1.TelemetryReport, _ int) error {
+			r.Ranks[1].Load.Telemetry = nil
+			return nil
+		}, "1 of 2 ranks tell nothing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			d := b.deployment("w", 2)
+			d.Spec.Autoscaling, d.Spec.Mode = auto(false)
+			require.NoError(t, b.c.Create(t.Context(), d))
+			d = b.ready("w")
+			listener, config := b.gatewayListens(d)
+			g := &crooked{loaded: &loaded{b: b, began: time.Now(), running: 400}}
+			server := grpc.NewServer(grpc.Creds(credentials.NewTLS(config)))
+			tangramv1.RegisterTelemetryServer(server, g)
+			go func() { _ = server.Serve(listener) }() // ends with Stop
+			t.Cleanup(server.Stop)
+			b.gatewayRuns(d, listener.Addr())
+			b.change(`{"metadata":{"annotations":{"gateways":"there"}}}`)
+			optimal := func(status metav1.ConditionStatus, reason string) func(*api.MoEDeployment) bool {
+				return func(d *api.MoEDeployment) bool { return has(d, api.ConditionOptimal, status, reason) }
+			}
+			b.until("w", "in the best mode", optimal(metav1.ConditionTrue, api.ReasonBestMode))
+
+			g.set(c.spoil)
+			g.loaded.set(4) // a reason to go to Tensor
+			d = b.until("w", "told that nothing is decided", optimal(metav1.ConditionUnknown, api.ReasonNoDecision))
+			require.Contains(t, message(d, api.ConditionOptimal), c.words)
+			require.Equal(t, api.OutcomeNoDecision, d.Status.Policy.Outcome)
+			require.Equal(t, api.ModeExpert, d.Status.Mode)
+			require.Len(t, b.history(), 1, "the layout stays")
+
+			g.set(nil)
+			b.until("w", "in mode Tensor", inMode(api.ModeTensor))
+		})
+	}
+}
+
+// A cost model that contradicts what clients feel decides nothing, and the condition says so. The readings are those of some minutes, given at once.
+func TestAModelThatContradictsIsToldOf(t *testing.T) {
+	b := newBed(t)
+	require.NoError(t, b.c.Create(t.Context(), b.scaled(false)))
+	d := b.ready("w")
+	b.until("w", "asked", func(*api.MoEDeployment) bool { _, there := b.r.advices.Load(d.UID); return there })
+	total := telemetry.Counters{}
+	for second := range 600 {
+		answers := telemetry.Latencies{}
+		answers.Note(30, 9*.01, 10) // half a minute to the first token, where steps take milliseconds and nobody waits
+		total.Arrived, total.PromptTokens, total.Finished, total.OutputTokens = total.Arrived+1, total.PromptTokens+100, total.Finished+1, total.OutputTokens+10
+		total.Steps, total.StepSeconds = total.Steps+20, total.StepSeconds+.2
+		b.r.advised(d.UID, client.ObjectKeyFromObject(d), &telemetry.Sample{At: float64(second), Seconds: 1, Epoch: uint64(d.Status.Epoch), Whole: true, Answers: answers, Total: total,
+			Gauges: telemetry.Gauges{Running: 1, Decoding: 1, ContextTokens: 100, Ranks: 2},
+			Steps: map[telemetry.StepKey]telemetry.Steps{{Epoch: uint64(d.Status.Epoch), Octave: 0}: {Steps: 19, Seconds: .19, Decode: 19, Context: 1900},
+				{Epoch: uint64(d.Status.Epoch), Octave: 6, Prefill: true}: {Steps: 1, Seconds: .01, PromptTokens: 100}}})
+	}
+	b.change(`{"metadata":{"annotations":{"look":"again"}}}`)
+	d = b.until("w", "told that the model contradicts", scalingIs(metav1.ConditionFalse, api.ReasonModelContradicted))
+	require.Contains(t, message(d, api.ConditionScalingActive), "the cost model contradicts what is measured")
+	require.Equal(t, api.OutcomeNoDecision, d.Status.Policy.Width.Outcome)
+	require.EqualValues(t, 2, d.Status.WantedReplicas)
+	require.Empty(t, d.Status.Policy.Decisions)
+	require.Len(t, b.history(), 1, "the layout stays")
+}
+
+// Where nodes are short the world becomes as wide as the pods that came allow, and what was not to be had is given up.
+func TestAsWideAsPodsOfTheClusterAllow(t *testing.T) {
+	b := newBed(t)
+	b.let(fate{unschedulable: "0/2 nodes are available: 2 Insufficient memory."}, "w-3")
+	require.NoError(t, b.c.Create(t.Context(), b.scaled(false)))
+	d := b.ready("w")
+	b.busy(d)
+	b.degraded("w", api.ReasonPodsUnschedulable, "Insufficient memory")
+	require.EqualValues(t, 4, b.get("w").Status.WantedReplicas)
+	d = b.until("w", "as wide as pods allow", func(d *api.MoEDeployment) bool { return d.Status.Width == 3 && inMode(api.ModeExpert)(d) })
+	require.EqualValues(t, 3, d.Status.Policy.Replicas)
+	require.Contains(t, d.Status.Policy.Decisions[0].Why, "as wide as pods allow")
+	require.Equal(t, []string{"w-0", "w-1", "w-2"}, b.podNames("w"))
+	b.told(api.EventWidthDecided, "scale from 4 to 3 replicas: as wide as pods allow")
+}

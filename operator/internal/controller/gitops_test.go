@@ -1,0 +1,194 @@
+package controller
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// Managers of fields, as the tools call themselves.
+const (
+	flux       = "kustomize-controller"
+	autoscaler = "kube-controller-manager"
+)
+
+// committed is what a repository holds of world w: no replicas, which an autoscaler has.
+func (b *bed) committed() *unstructured.Unstructured {
+	b.t.Helper()
+	u := &unstructured.Unstructured{}
+	require.NoError(b.t, yaml.UnmarshalStrict([]byte(`
+apiVersion: serving.tangram.dev/v1alpha1
+kind: MoEDeployment
+metadata: {name: w, labels: {kustomize.toolkit.fluxcd.io/name: worlds, kustomize.toolkit.fluxcd.io/namespace: flux-system}}
+spec:
+  mode: Auto
+  autoscaling: {policy: Threshold}
+  model: {revision: r1, granuleRows: 8, source: {persistentVolumeClaim: {claimName: models, path: demo}}}
+  engine: {args: [--max-model-len, "512"]}
+  transition: {timeoutSeconds: 86400}
+  limits: {memoryPerRank: 64Mi, kvMemoryPerRank: 16Mi, spareBanks: 1}
+`), u))
+	u.SetNamespace(b.namespace)
+	return u
+}
+
+// sync as Flux does: server-side apply by force. Drifted: what is there is not what it would be after a dry run of it.
+func (b *bed) sync(committed *unstructured.Unstructured) (drifted []string) {
+	b.t.Helper()
+	for { // until nobody wrote in between
+		live, would := committed.DeepCopy(), committed.DeepCopy()
+		require.NoError(b.t, b.c.Get(b.t.Context(), client.ObjectKeyFromObject(live), live))
+		require.NoError(b.t, b.c.Apply(b.t.Context(), client.ApplyConfigurationFromUnstructured(would), client.FieldOwner(flux), client.ForceOwnership, client.DryRunAll))
+		if b.get("w").ResourceVersion != live.GetResourceVersion() {
+			continue
+		}
+		before, after := fieldsOf(b.t, live), fieldsOf(b.t, would)
+		for _, key := range slices.Sorted(maps.Keys(after)) {
+			if before[key] != after[key] {
+				drifted = append(drifted, key+": "+before[key]+" -> "+after[key])
+			}
+		}
+		break
+	}
+	require.NoError(b.t, b.c.Apply(b.t.Context(), client.ApplyConfigurationFromUnstructured(committed.DeepCopy()), client.FieldOwner(flux), client.ForceOwnership))
+	return drifted
+}
+
+// fieldsOf an object that a tool compares.
+func fieldsOf(t *testing.T, o any) map[string]string {
+	t.Helper()
+	text, err := json.Marshal(o)
+	require.NoError(t, err)
+	var all struct {
+		Metadata struct{ Labels, Annotations map[string]string } `json:"metadata"`
+		Spec     map[string]any                                  `json:"spec"`
+	}
+	require.NoError(t, json.Unmarshal(text, &all))
+	out := map[string]string{}
+	for key, value := range all.Spec {
+		one, err := json.Marshal(value)
+		require.NoError(t, err)
+		out["spec."+key] = string(one)
+	}
+	for key, value := range all.Metadata.Labels {
+		out["label "+key] = value
+	}
+	for key, value := range all.Metadata.Annotations {
+		out["annotation "+key] = value
+	}
+	return out
+}
+
+// scaleTo as an autoscaler does.
+func (b *bed) scaleTo(n int32) {
+	b.t.Helper()
+	scale := &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: n}}
+	require.NoError(b.t, b.c.SubResource("scale").Update(b.t.Context(), b.get("w"), client.WithSubResourceBody(scale), client.FieldOwner(autoscaler)))
+}
+
+// ownersOf the fields of a spec: by manager, their names.
+func ownersOf(t *testing.T, d *api.MoEDeployment) map[string][]string {
+	t.Helper()
+	out := map[string][]string{}
+	for _, entry := range d.ManagedFields {
+		var fields map[string]map[string]any
+		require.NoError(t, json.Unmarshal(entry.FieldsV1.GetRawBytes(), &fields))
+		for field := range fields["f:spec"] {
+			if field != "." {
+				out[entry.Manager] = append(out[entry.Manager], field)
+			}
+		}
+	}
+	return out
+}
+
+// An autoscaler owns the width, the policy the mode in force, and a GitOps tool all that is committed: whatever each of them and a death do, applying it
+// again changes nothing, and nobody's field is overwritten.
+func TestGitOpsAutoscalerAndPolicyKeepToTheirFields(t *testing.T) {
+	b := newBed(t)
+	b.mayHarm = true
+	committed, first := b.committed(), b.committed()
+	require.NoError(t, unstructured.SetNestedField(first.Object, int64(2), "spec", "replicas")) // until there is an autoscaler
+	require.NoError(t, b.c.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(first), client.FieldOwner(flux), client.ForceOwnership))
+	d := b.ready("w")
+	generation := d.Generation
+	syncs := 0
+	settled := func(what string) {
+		t.Helper()
+		for range 3 {
+			require.Empty(t, b.sync(committed), what)
+			syncs++
+		}
+		now := b.get("w")
+		require.Equal(t, generation, now.Generation, "%s: applying again changes no spec", what)
+		owners := ownersOf(t, now)
+		require.Equal(t, []string{"f:replicas"}, owners[autoscaler], "%s: %v", what, owners)
+		require.NotContains(t, owners[flux], "f:replicas", what)
+		delete(owners, autoscaler)
+		delete(owners, flux)
+		require.Empty(t, owners, "%s: the operator owns no field of a spec", what)
+	}
+	wide := func(n int32) *api.MoEDeployment {
+		t.Helper()
+		b.scaleTo(n)
+		generation++
+		require.Empty(t, b.sync(committed), "while the world changes")
+		return b.until("w", "as wide as the autoscaler wants", func(d *api.MoEDeployment) bool {
+			return d.Status.Width == n && has(d, api.ConditionReady, metav1.ConditionTrue, api.ReasonServing) && b.recent(d)
+		})
+	}
+	d = wide(3)
+	settled("wider")
+	l := b.loaded(d, 3)
+	committed.SetAnnotations(map[string]string{"gateways": "there"}) // as `loaded` wakes the operator by it
+	b.until("w", "in mode Tensor", inMode(api.ModeTensor))
+	settled("the policy switched")
+	l.set(600)
+	b.until("w", "in mode Expert again", inMode(api.ModeExpert))
+	settled("it switched back")
+	d = wide(4)
+	b.die(d.Status.Members[1].Pod)
+	b.repaired(4, d.Status.Epoch)
+	settled("a rank died")
+	wide(2)
+	settled("narrower")
+	t.Logf("%d times applied again, %d transitions", syncs, len(b.history()))
+
+	// What is committed and changed by hand is taken back: that is what a GitOps tool is for.
+	b.change(`{"spec":{"mode":"Tensor","autoscaling":null}}`)
+	require.NotEmpty(t, b.sync(committed))
+	require.Equal(t, api.ModeAuto, b.get("w").Spec.Mode)
+}
+
+// Replicas that were committed once may leave the repository as soon as the autoscaler has written them, and not before.
+func TestReplicasLeaveTheRepository(t *testing.T) {
+	for name, writes := range map[string]bool{"after the autoscaler wrote them": true, "before": false} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			b.mayHarm = true
+			with, without := b.committed(), b.committed()
+			require.NoError(t, unstructured.SetNestedField(with.Object, int64(2), "spec", "replicas"))
+			require.NoError(t, b.c.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(with), client.FieldOwner(flux), client.ForceOwnership))
+			b.ready("w")
+			if writes {
+				b.scaleTo(3)
+			}
+			b.sync(without)
+			want := int32(1) // the default
+			if writes {
+				want = 3
+			}
+			require.Equal(t, want, b.get("w").Spec.Replicas)
+		})
+	}
+}

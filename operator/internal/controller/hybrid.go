@@ -1,0 +1,121 @@
+package controller
+
+import (
+	"fmt"
+	"slices"
+
+	"tangram.dev/operator/internal/keeper"
+	"tangram.dev/operator/internal/ranges"
+	"tangram.dev/operator/pkg/geometry"
+	"tangram.dev/operator/pkg/layout"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// viewOf the model that a world serves; nil: no agent has told of it yet.
+func viewOf(s *scene) *geometry.View {
+	for _, status := range s.seen.Statuses {
+		if view, err := geometry.New(status.GetGeometry()); err == nil {
+			return view
+		}
+	}
+	return nil
+}
+
+// wantedRanks of a world.
+func wantedRanks(d *api.MoEDeployment) int {
+	return int(d.WantedReplicas() * max(d.Spec.RanksPerPod, 1))
+}
+
+// misfit says why the world cannot have its spec's layout, and what to do; nil: it can, as far as is known.
+func misfit(d *api.MoEDeployment, s *scene) *refusal {
+	if wantedMode(d) != api.ModeHybrid {
+		return nil
+	}
+	wanted, ranks, view := ranges.OfSpec(d.WantedLayout()), wantedRanks(d), viewOf(s)
+	err := wanted.Divide(ranks)
+	if view != nil {
+		if _, err = wanted.On(view, ranks); err == nil {
+			err = splitsHeads(wanted.Shape(int(view.Proto.Layers), ranks), s)
+		}
+	}
+	if err == nil {
+		return nil
+	}
+	whose := "spec.layout"
+	if d.Spec.Mode == api.ModeAuto {
+		whose = "status.policy.layout"
+	}
+	text := fmt.Sprintf("%s does not fit %d ranks (%d replicas): %v", whose, ranks, d.WantedReplicas(), err)
+	if l := s.seen.Layout; l != nil {
+		text += fmt.Sprintf("; until the spec changes %d ranks serve on as %v", len(l.Members), layout.RangesOf(l))
+	}
+	return &refusal{reason: api.ReasonLayoutDoesNotFit, message: text}
+}
+
+// splitsHeads is an error where the heads of a request are to be on several ranks, and an engine keeps them on one.
+func splitsHeads(shape layout.Shape, s *scene) error {
+	for _, status := range s.seen.Statuses {
+		for _, rank := range status.GetRanks() {
+			if !rank.GetEngine().GetAttentionDataOnly() {
+				continue
+			}
+			for l := range uint32(len(shape.Layers)) {
+				if n := shape.Layers[l].AttentionGroup; n > 1 {
+					return fmt.Errorf("layer %d: attention groups of %d, and the engine keeps the heads of a request on one rank: leave attentionGroup out, or make it 1", l, n)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// want of a keeper the mode that is wanted. In mode Hybrid a width that nobody asked for, as while a pod leaves whose replacement is not there, has the layout
+// as far as it fits; and a world that cannot have its spec's layout is kept as it is: what leaves and what dies is not replaced, as with spec.suspend, but a pod that
+// leaves does so by a transition.
+func want(k *keeper.Wanted, d *api.MoEDeployment, s *scene) error {
+	mode, err := layout.ParseMode(string(wantedMode(d)))
+	if err != nil {
+		return err
+	}
+	k.Pods, k.Shape = int(d.WantedReplicas()), layout.Shape{Mode: mode}
+	if mode != layout.Hybrid {
+		return nil
+	}
+	view, spread, wanted := viewOf(s), ranges.OfSpec(d.WantedLayout()), wantedRanks(d)
+	if s.misfit = misfit(d, s); s.misfit != nil {
+		if s.seen.Layout == nil { // nothing is begun, and no pod made for it
+			k.Pods, k.Standby, k.Held = min(k.Pods, len(s.pods)), 0, true
+			return nil
+		}
+		in := layoutPods(s.seen.Layout)
+		slices.Sort(in)
+		k.Pods = len(slices.Compact(in))
+		spread, wanted = layout.RangesOf(s.seen.Layout), 0
+	}
+	if view == nil { // then nobody answers, and nothing is begun
+		k.Held = true
+		return nil
+	}
+	k.ShapeOn = func(ranks int) layout.Shape {
+		if ranks == wanted {
+			return spread.Shape(int(view.Proto.Layers), ranks)
+		}
+		return spread.Fitted(view, ranks)
+	}
+	return nil
+}
+
+// hybrid says whether a layout in force is as the spec of a world in mode Hybrid wants it.
+func hybrid(d *api.MoEDeployment, l *tangramv1.Layout) bool {
+	return wantedMode(d) == api.ModeHybrid && layout.Follows(l, ranges.OfSpec(d.WantedLayout()).Shape(len(l.GetLayers()), len(l.GetMembers())))
+}
+
+// inWords a mode, with the layout where it is Hybrid.
+func inWords(mode api.Mode, spread layout.Ranges) string {
+	if mode != api.ModeHybrid {
+		return string(mode)
+	}
+	return fmt.Sprintf("%s (%v)", mode, spread)
+}

@@ -1,0 +1,214 @@
+package controller
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	api "tangram.dev/api/v1alpha1"
+	"tangram.dev/operator/pkg/layout"
+)
+
+// spread is a range of layers in a spec; 0: All.
+func spread(first, last int32, experts, attention int32) api.LayerRange {
+	group := func(n int32) *intstr.IntOrString {
+		if n == 0 {
+			return ptr.To(intstr.FromString(api.AllRanks))
+		}
+		return ptr.To(intstr.FromInt32(n))
+	}
+	return api.LayerRange{FirstLayer: first, LastLayer: ptr.To(last), ExpertGroup: group(experts), AttentionGroup: group(attention)}
+}
+
+// told is what a status tells of the layout in force.
+func told(ranges ...[4]int32) []api.RangeStatus {
+	var out []api.RangeStatus
+	for _, x := range ranges {
+		out = append(out, api.RangeStatus{FirstLayer: x[0], LastLayer: x[1], ExpertGroup: x[2], AttentionGroup: x[3]})
+	}
+	return out
+}
+
+// hybridly is a deployment of n pods in mode Hybrid. The model has two layers.
+func (b *bed) hybridly(n int32, ranges ...api.LayerRange) *api.MoEDeployment {
+	d := b.deployment("w", n)
+	d.Spec.Mode, d.Spec.Layout = api.ModeHybrid, ranges
+	return d
+}
+
+// inForce is the layout in force, as the agents have it.
+func (b *bed) inForce() layout.Ranges {
+	b.t.Helper()
+	for _, p := range b.ranks("w") {
+		if a := b.find(p.Name); a != nil {
+			s, err := a.Status(b.t.Context(), worldName(b.get("w")))
+			if err == nil && s.Layout != nil {
+				return layout.RangesOf(s.Layout)
+			}
+		}
+	}
+	return nil
+}
+
+// A world takes any layout that its user writes, and says which it has; the same fields lead from mode to mode, to other widths and back after a death.
+func TestModeHybrid(t *testing.T) {
+	b := newBed(t)
+	b.mayHarm = true
+	require.NoError(t, b.c.Create(t.Context(), b.hybridly(4, spread(0, 0, 2, 1))))
+	d := b.ready("w")
+	require.Equal(t, api.ModeHybrid, d.Status.Mode)
+	require.Equal(t, told([4]int32{0, 0, 2, 1}, [4]int32{1, 1, 1, 1}), d.Status.Layout, "a layer of no range is as in mode Expert")
+	require.Equal(t, layout.Ranges{{First: 0, Last: 0, ExpertGroup: 2, AttentionGroup: 1}, {First: 1, Last: 1, ExpertGroup: 1, AttentionGroup: 1}}, b.inForce())
+	require.Equal(t, "4 ranks serve in mode Hybrid (0=2/1 1=1/1)", message(d, api.ConditionReady))
+	require.Equal(t, "start with 4 ranks Hybrid (0=2/1)", d.Status.RecentTransitions[0].What)
+	require.Equal(t, api.ModeHybrid, b.history()[0].Spec.Mode)
+
+	// Another layout of the same mode is a transition, too.
+	b.change(`{"spec":{"layout":[{"firstLayer":1,"expertGroup":"All","attentionGroup":2}]}}`)
+	d = b.ready("w")
+	require.Equal(t, told([4]int32{0, 0, 1, 1}, [4]int32{1, 1, 4, 2}), d.Status.Layout)
+	require.Equal(t, "4 ranks Hybrid (0=2/1 1=1/1) -> 4 ranks Hybrid (1-=all/2)", d.Status.RecentTransitions[0].What)
+
+	// The layout waits while the world is in another mode.
+	b.change(`{"spec":{"mode":"Tensor"}}`)
+	d = b.ready("w")
+	require.Equal(t, api.ModeTensor, d.Status.Mode)
+	require.Equal(t, told([4]int32{0, 1, 4, 4}), d.Status.Layout)
+	b.change(`{"spec":{"mode":"Hybrid"}}`)
+	require.Equal(t, api.ModeHybrid, b.ready("w").Status.Mode)
+
+	// All ranks are as many as there are; what they are not told to share in layer 1 they share by two.
+	b.scale(6)
+	d = b.ready("w")
+	require.Equal(t, told([4]int32{0, 0, 1, 1}, [4]int32{1, 1, 6, 2}), d.Status.Layout)
+
+	before, uids := d.Status.Epoch, b.uids()
+	b.die("w-2")
+	d = b.repaired(6, before)
+	require.Equal(t, told([4]int32{0, 0, 1, 1}, [4]int32{1, 1, 6, 2}), d.Status.Layout, "the same again")
+	require.Equal(t, uids["w-0"], b.uids()["w-0"])
+	require.Equal(t, api.ModeHybrid, b.repairs()[0].Spec.Mode)
+	require.Zero(t, b.count(api.EventWorldRestarted))
+}
+
+// A world of one pod is in whatever layout its user says, as it is in any mode.
+func TestModeHybridOfOneRank(t *testing.T) {
+	b := newBed(t)
+	require.NoError(t, b.c.Create(t.Context(), b.hybridly(1, spread(0, 1, 0, 0))))
+	require.Equal(t, api.ModeHybrid, b.ready("w").Status.Mode)
+}
+
+// A width or a model that the layout does not suit: nothing is moved and no pod made or deleted, and the condition says what would do.
+func TestALayoutThatDoesNotFit(t *testing.T) {
+	b := newBed(t)
+	b.mayHarm = true
+	require.NoError(t, b.c.Create(t.Context(), b.hybridly(4, spread(0, 1, 2, 4))))
+	good := b.ready("w")
+	stays := func(replicas int32, words ...string) {
+		t.Helper()
+		d := b.degraded("w", api.ReasonLayoutDoesNotFit, append(words, "until the spec changes 4 ranks serve on as 0-1=2/4")...)
+		require.True(t, has(d, api.ConditionReady, metav1.ConditionFalse, api.ReasonLayoutDoesNotFit))
+		require.True(t, has(d, api.ConditionProgressing, metav1.ConditionFalse, api.ReasonLayoutDoesNotFit))
+		require.True(t, apimeta.IsStatusConditionTrue(d.Status.Conditions, api.ConditionAvailable), "what serves goes on")
+		require.True(t, apimeta.IsStatusConditionTrue(d.Status.Conditions, api.ConditionStalled), "it takes somebody")
+		require.Equal(t, api.ReasonLayoutDoesNotFit, d.Status.State)
+		require.Equal(t, good.Status.LayoutHash, d.Status.LayoutHash)
+		require.Len(t, b.ranks("w"), 4)
+		require.Equal(t, replicas, d.Status.WantedReplicas)
+	}
+	b.scale(6)
+	stays(6, "spec.layout does not fit 6 ranks (6 replicas): layers 0 to 1: attention groups of 4 do not divide 6 ranks; groups of [1 2 3 6] do, and 4 or 8 ranks would")
+	b.scale(3)
+	stays(3, "layers 0 to 1: expert groups of 2 do not divide 3 ranks; groups of [1 3] do, and 2 or 4 ranks would")
+	b.change(`{"spec":{"replicas":4,"layout":[{"firstLayer":2}]}}`)
+	stays(4, "layers 2 to the last: the model has 2 layers, the last one is 1")
+	b.told(api.ReasonLayoutDoesNotFit, "the model has 2 layers")
+	require.Len(t, b.history(), 1, "nothing was tried")
+
+	// What dies meanwhile is repaired, and a pod that is deleted leaves by a transition.
+	b.die("w-3")
+	b.told(api.EventRepaired, "1 members lost, 3 serve on")
+	d := b.until("w", "three serve on", func(d *api.MoEDeployment) bool {
+		return d.Status.Width == 3 && has(d, api.ConditionDegraded, metav1.ConditionTrue, api.ReasonLayoutDoesNotFit) && d.Status.Transition == nil
+	})
+	require.True(t, apimeta.IsStatusConditionTrue(d.Status.Conditions, api.ConditionAvailable))
+
+	b.change(`{"spec":{"layout":[{"expertGroup":2,"attentionGroup":4}]}}`)
+	d = b.ready("w")
+	require.Equal(t, told([4]int32{0, 1, 2, 4}), d.Status.Layout)
+	require.EqualValues(t, 4, d.Status.Width)
+}
+
+// A layout that no width could have makes no pod; one that only the model can judge is told of by the first agents.
+func TestAFirstLayoutThatDoesNotFit(t *testing.T) {
+	b := newBed(t)
+	require.NoError(t, b.c.Create(t.Context(), b.hybridly(3, spread(0, 1, 2, 1))))
+	b.degraded("w", api.ReasonLayoutDoesNotFit, "layers 0 to 1: expert groups of 2 do not divide 3 ranks")
+	require.Empty(t, b.ranks("w"))
+	b.change(`{"spec":{"layout":[{"firstLayer":1,"lastLayer":7,"expertGroup":3}]}}`)
+	b.degraded("w", api.ReasonLayoutDoesNotFit, "layers 1 to 7: the model has 2 layers")
+	require.Empty(t, b.history())
+	b.change(`{"spec":{"layout":[{"firstLayer":1,"expertGroup":3}]}}`)
+	require.Equal(t, told([4]int32{0, 0, 1, 1}, [4]int32{1, 1, 3, 1}), b.ready("w").Status.Layout)
+}
+
+// Engines that keep the heads of a request on one rank have no attention groups.
+func TestALayoutThatTheEngineDoesNotCompute(t *testing.T) {
+	b := newBed(t)
+	b.serve("w", 2)
+	for _, p := range b.ranks("w") {
+		b.agent(p.Name).AttentionDataOnly()
+	}
+	b.change(`{"spec":{"mode":"Hybrid","layout":[{"firstLayer":1,"attentionGroup":2}]}}`)
+	b.degraded("w", api.ReasonLayoutDoesNotFit, "layer 1: attention groups of 2, and the engine keeps the heads of a request on one rank: leave attentionGroup out, or make it 1")
+	b.change(`{"spec":{"layout":[{"firstLayer":1,"expertGroup":2}]}}`)
+	require.Equal(t, told([4]int32{0, 0, 1, 1}, [4]int32{1, 1, 2, 1}), b.ready("w").Status.Layout)
+}
+
+// A pod that somebody deletes leaves at once, whatever groups the fewer ranks can have; its replacement brings the layout back.
+func TestAPodLeavesAHybridInAHurry(t *testing.T) {
+	b := newBed(t)
+	b.mayHarm = true // by this test
+	require.NoError(t, b.c.Create(t.Context(), b.hybridly(4, spread(0, 0, 2, 4))))
+	before := b.ready("w")
+	b.let(fate{hold: true}, "w-4") // the replacement takes its time
+	require.NoError(t, b.c.Delete(t.Context(), b.pod("w-1")))
+	d := b.until("w", "three serve", func(d *api.MoEDeployment) bool { return d.Status.Width == 3 && d.Status.Transition == nil })
+	require.Equal(t, told([4]int32{0, 0, 1, 3}, [4]int32{1, 1, 1, 1}), d.Status.Layout, "as far as three can")
+	require.Greater(t, d.Status.Epoch, before.Status.Epoch)
+	require.Zero(t, b.count(api.EventRepaired), "it left by a transition")
+	require.Eventually(t, func() bool { return b.gone(&corev1.Pod{}, "w-1") }, wait, tick)
+	b.let(fate{})
+	d = b.until("w", "four again", func(d *api.MoEDeployment) bool { return d.Status.Width == 4 && inMode(api.ModeHybrid)(d) })
+	require.Equal(t, before.Status.Layout, d.Status.Layout)
+}
+
+// In mode Hybrid experts follow the load in the layers where they are whole; the layout stays the one that is wanted, and the world ready.
+func TestExpertsOfAHybridFollowTheLoad(t *testing.T) {
+	b := newBed(t)
+	b.world("w").Route(b.world("w").Skew())
+	d := b.hybridly(2, spread(1, 1, 2, 2))
+	d.Spec.RedundantExperts, d.Spec.Rebalance = 2, &api.Rebalance{IntervalSeconds: 1}
+	require.NoError(t, b.c.Create(t.Context(), d))
+	d = b.until("w", "measured after a rebalance", func(d *api.MoEDeployment) bool {
+		r := d.Status.Rebalance
+		return r != nil && r.Last != nil && r.Last.Measured != nil && has(d, api.ConditionReady, metav1.ConditionTrue, api.ReasonServing)
+	})
+	require.Equal(t, api.ModeHybrid, d.Status.Mode)
+	require.Equal(t, told([4]int32{0, 0, 1, 1}, [4]int32{1, 1, 2, 2}), d.Status.Layout)
+	require.Positive(t, d.Status.Rebalance.Last.Moves)
+	require.EqualValues(t, 0, *d.Status.Rebalance.WorstLayer, "the only one that is placed")
+	require.Equal(t, 2, testutil.CollectAndCount(b.metrics.load.tokens), "1 layer, 2 ranks")
+	for _, x := range b.history() {
+		if strings.HasPrefix(x.Spec.What, "rebalance: ") {
+			require.Equal(t, api.ModeHybrid, x.Spec.Mode)
+		}
+	}
+}

@@ -1,0 +1,125 @@
+package controller
+
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"tangram.dev/operator/internal/ranges"
+	"tangram.dev/operator/pkg/kernels"
+	"tangram.dev/operator/pkg/layout"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// shapeOf a layout, as policies know it; the zero Shape where layers differ.
+func shapeOf(l *tangramv1.Layout) kernels.Shape {
+	ranks := len(l.GetMembers())
+	switch {
+	case layout.Is(l, layout.Expert):
+		return kernels.Expert(ranks)
+	case layout.Is(l, layout.Tensor):
+		return kernels.Tensor(ranks)
+	}
+	all := layout.RangesOf(l)
+	if len(all) != 1 {
+		return kernels.Shape{}
+	}
+	return kernels.Shape{Ranks: ranks, ExpertGroup: int(all[0].ExpertGroup), AttentionGroup: int(all[0].AttentionGroup)}
+}
+
+// modeOfShape that a policy decided on; one rank, which has no mode, is in Expert.
+func modeOfShape(s kernels.Shape) api.Mode {
+	switch {
+	case s.Ranks < 2 || s == kernels.Expert(s.Ranks):
+		return api.ModeExpert
+	case s == kernels.Tensor(s.Ranks):
+		return api.ModeTensor
+	}
+	return api.ModeHybrid
+}
+
+// Kinds of the modes.
+var (
+	kindExpert = kernels.Expert(2).Kind()
+	kindTensor = kernels.Tensor(2).Kind()
+)
+
+// kindOfGroups as a spec has them.
+func kindOfGroups(experts, attention *intstr.IntOrString) kernels.Kind {
+	one := ranges.OfSpec([]api.LayerRange{{ExpertGroup: experts, AttentionGroup: attention}})[0]
+	return kernels.Kind{ExpertGroup: int(one.ExpertGroup), AttentionGroup: int(one.AttentionGroup)} // AllRanks is 0 in both
+}
+
+// hybridsOf a spec, but for those that are modes.
+func hybridsOf(d *api.MoEDeployment) []kernels.Kind {
+	var out []kernels.Kind
+	if d.Spec.Autoscaling == nil {
+		return nil
+	}
+	for _, g := range d.Spec.Autoscaling.Hybrids {
+		if k := kindOfGroups(g.ExpertGroup, g.AttentionGroup); k != kindExpert && k != kindTensor && !slices.Contains(out, k) {
+			out = append(out, k)
+		}
+	}
+	return out
+}
+
+// kindOf a shape, as the spec writes it where it is one of its hybrids.
+func kindOf(d *api.MoEDeployment, s kernels.Shape) kernels.Kind {
+	for _, k := range hybridsOf(d) {
+		if k.On(s.Ranks) == s {
+			return k
+		}
+	}
+	return s.Kind()
+}
+
+// wantedKind of a world in mode Expert, Tensor or Auto.
+func wantedKind(d *api.MoEDeployment) kernels.Kind {
+	switch wantedMode(d) {
+	case api.ModeTensor:
+		return kindTensor
+	case api.ModeHybrid:
+		if l := d.WantedLayout(); len(l) == 1 {
+			return kindOfGroups(l[0].ExpertGroup, l[0].AttentionGroup)
+		}
+	}
+	return kindExpert
+}
+
+// allowed says whether mode Auto may be in a shape.
+func allowed(d *api.MoEDeployment, s kernels.Shape) bool {
+	return s.Ranks > 0 && (modeOfShape(s) != api.ModeHybrid || slices.ContainsFunc(hybridsOf(d), func(k kernels.Kind) bool { return k.On(s.Ranks) == s }))
+}
+
+// become says in a status that a world is to be in a shape.
+func become(st *api.PolicyStatus, d *api.MoEDeployment, s kernels.Shape) {
+	st.Mode, st.Layout = modeOfShape(s), nil
+	if st.Mode != api.ModeHybrid {
+		return
+	}
+	group := func(n int) *intstr.IntOrString {
+		out := intstr.FromInt32(int32(n))
+		if n == kernels.AllRanks {
+			out = intstr.FromString(api.AllRanks)
+		}
+		return &out
+	}
+	k := kindOf(d, s)
+	st.Layout = []api.LayerRange{{ExpertGroup: group(k.ExpertGroup), AttentionGroup: group(k.AttentionGroup)}}
+}
+
+// spreadOf all layers alike.
+func spreadOf(k kernels.Kind) layout.Ranges {
+	return layout.Ranges{{First: 0, Last: layout.ToTheEnd, ExpertGroup: uint32(k.ExpertGroup), AttentionGroup: uint32(k.AttentionGroup)}}
+}
+
+// layoutInShort of a hybrid; empty of a mode.
+func layoutInShort(d *api.MoEDeployment, s kernels.Shape) string {
+	if modeOfShape(s) != api.ModeHybrid {
+		return ""
+	}
+	return spreadOf(kindOf(d, s)).String()
+}

@@ -1,0 +1,102 @@
+package controller
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"tangram.dev/operator/pkg/kernels"
+	"tangram.dev/operator/pkg/layout"
+	decisions "tangram.dev/operator/pkg/policy"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// choosing is a deployment in mode Auto that may choose hybrids.
+func choosing(d *api.MoEDeployment, groups ...api.Groups) *api.MoEDeployment {
+	d.Spec.Mode = api.ModeAuto
+	d.Spec.Autoscaling = &api.Autoscaling{Policy: api.PolicyCalibrated, Hybrids: groups}
+	return d
+}
+
+func groupsOf(experts, attention intstr.IntOrString) api.Groups {
+	return api.Groups{ExpertGroup: &experts, AttentionGroup: &attention}
+}
+
+// What a policy decided of shapes is in the status as a spec writes it, and comes out of it as it went in; modes that a spec calls hybrids are modes.
+func TestShapesInAStatus(t *testing.T) {
+	all := intstr.FromString(api.AllRanks)
+	d := choosing(&api.MoEDeployment{}, groupsOf(all, intstr.FromInt32(1)), groupsOf(intstr.FromInt32(2), intstr.FromInt32(4)), groupsOf(all, all), groupsOf(intstr.FromInt32(1), intstr.FromInt32(1)))
+	d.Spec.Replicas, d.Spec.RanksPerPod = 8, 1
+	require.Equal(t, []kernels.Kind{{ExpertGroup: kernels.AllRanks, AttentionGroup: 1}, {ExpertGroup: 2, AttentionGroup: 4}}, hybridsOf(d))
+	for _, c := range []struct {
+		shape kernels.Shape
+		mode  api.Mode
+		short string
+	}{
+		{kernels.Expert(8), api.ModeExpert, ""},
+		{kernels.Tensor(8), api.ModeTensor, ""},
+		{kernels.Shape{Ranks: 8, ExpertGroup: 8, AttentionGroup: 1}, api.ModeHybrid, "0-=all/1"},
+		{kernels.Shape{Ranks: 8, ExpertGroup: 2, AttentionGroup: 4}, api.ModeHybrid, "0-=2/4"},
+	} {
+		st := &api.PolicyStatus{}
+		become(st, d, c.shape)
+		d.Status.Policy = st
+		require.Equal(t, c.mode, st.Mode)
+		require.Equal(t, c.short, layoutInShort(d, c.shape))
+		require.Equal(t, c.mode, wantedMode(d))
+		require.Equal(t, c.shape, wantedKind(d).On(8))
+		require.True(t, allowed(d, c.shape))
+	}
+	require.False(t, allowed(d, kernels.Shape{Ranks: 8, ExpertGroup: 4, AttentionGroup: 1}), "nobody allowed it")
+	require.False(t, allowed(d, kernels.Shape{}))
+	d.Spec.Replicas = 6 // somebody scales the world, and four ranks do not divide six
+	require.Equal(t, api.ModeExpert, wantedMode(d))
+	d.Spec.Replicas = 12
+	require.Equal(t, api.ModeHybrid, wantedMode(d))
+	require.Equal(t, kernels.Shape{Ranks: 12, ExpertGroup: 2, AttentionGroup: 4}, wantedKind(d).On(12))
+}
+
+// A decision that changes mode and width at once is one line of the status, and both are followed.
+func TestADecisionOnModeAndWidth(t *testing.T) {
+	b := &api.MoEDeployment{}
+	b.Spec.Mode, b.Spec.Replicas, b.Spec.RanksPerPod = api.ModeAuto, 4, 1
+	b.Spec.Autoscaling = &api.Autoscaling{MinReplicas: ptr.To[int32](2), MaxReplicas: ptr.To[int32](8), SLO: &api.SLO{TTFT: &metav1.Duration{Duration: 1e9}}}
+	said := decisions.Decision{Switch: true, To: kernels.Expert(6), Why: decisions.Reason{Text: "wider: Expert/6"},
+		Rejected: []decisions.Rejected{{Shape: kernels.Tensor(6), Why: decisions.Reason{Text: "its KV"}}}}
+	for _, dryRun := range []bool{false, true} {
+		st := &api.PolicyStatus{Mode: api.ModeTensor}
+		widthStatus(b, st, word{pending: &said}, "", dryRun)
+		require.Len(t, st.Decisions, 1)
+		x := st.Decisions[0]
+		require.Equal(t, []any{api.ModeTensor, api.ModeExpert, int32(4), int32(6), dryRun}, []any{x.From, x.To, x.FromReplicas, x.ToReplicas, x.DryRun})
+		require.Equal(t, []api.RejectedWidth{{Replicas: 6, Mode: api.ModeTensor, Why: "its KV"}}, st.Width.Rejected)
+		want := []any{api.ModeExpert, int32(6)}
+		if dryRun {
+			want = []any{api.ModeTensor, int32(4)}
+		}
+		require.Equal(t, want, []any{st.Mode, st.Replicas})
+	}
+}
+
+// A world in mode Auto takes the hybrid that its policy decided on, as an operator finds it that comes after the one which wrote it; a width that the groups do not divide has mode Expert.
+func TestAutoFollowsAHybrid(t *testing.T) {
+	b := newBed(t)
+	two := intstr.FromInt32(2)
+	require.NoError(t, b.c.Create(t.Context(), choosing(b.deployment("w", 4), groupsOf(two, intstr.FromInt32(1)))))
+	d := b.ready("w")
+	require.Equal(t, api.ModeExpert, d.Status.Mode)
+	before := d.DeepCopy()
+	become(d.Status.Policy, d, kernels.Shape{Ranks: 4, ExpertGroup: 2, AttentionGroup: 1})
+	require.NoError(t, b.c.Status().Patch(t.Context(), d, client.MergeFrom(before)))
+	b.change(`{"metadata":{"annotations":{"look":"again"}}}`)
+	d = b.until("w", "in the hybrid", inMode(api.ModeHybrid))
+	require.Equal(t, layout.Ranges{{First: 0, Last: 1, ExpertGroup: 2, AttentionGroup: 1}}, b.inForce())
+	require.Equal(t, api.ModeHybrid, d.Status.Policy.Mode)
+	b.scale(3)
+	b.until("w", "in mode Expert, as two do not divide three", func(d *api.MoEDeployment) bool { return d.Status.Width == 3 && inMode(api.ModeExpert)(d) })
+}

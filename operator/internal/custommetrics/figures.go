@@ -1,0 +1,121 @@
+package custommetrics
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+
+	"tangram.dev/operator/internal/readings"
+	"tangram.dev/operator/pkg/telemetry"
+)
+
+// window that latencies are of.
+const window = time.Minute
+
+// missed is the figure that an SLO goes with.
+const missed = "tangram_operator_slo_missed_share"
+
+// figure of a world. Names are those of the metrics at the gateways, where there is one (docs/telemetry.md).
+type figure struct {
+	name   string
+	window bool // it is of the last minute
+	value  func(readings.Reading, telemetry.SLO) (float64, error)
+}
+
+// figures that are served. All are of the whole world: an HPA with a target of type AverageValue divides by the pods that there are. A figure
+// per rank would mislead it in a transition, when ranks in force and pods that are ready are not the same.
+var figures = []figure{
+	gauge("vllm:num_requests_running", func(g *telemetry.Gauges) float64 { return float64(g.Running) }),
+	gauge("vllm:num_requests_waiting", func(g *telemetry.Gauges) float64 { return float64(g.Waiting + g.Homeless) }),
+	gauge("tangram_operator_world_requests", func(g *telemetry.Gauges) float64 { return float64(requests(g)) }),
+	gauge("vllm:kv_cache_usage_perc", func(g *telemetry.Gauges) float64 {
+		if g.KVPages == 0 {
+			return 0
+		}
+		return 1 - float64(g.KVFree)/float64(g.KVPages)
+	}),
+	gauge("tangram_gateway_world_queue_age_seconds", func(g *telemetry.Gauges) float64 { return g.QueueAge }),
+	gauge("tangram_gateway_world_queued_prompt_tokens", func(g *telemetry.Gauges) float64 { return float64(g.QueuedTokens) }),
+	{"tangram_operator_world_tokens_per_second", true, func(r readings.Reading, _ telemetry.SLO) (float64, error) { return r.Window.TokensPerSecond(), nil }},
+	latency("vllm:time_to_first_token_seconds_p99", func(l telemetry.Latencies) (float64, bool) { return l.FirstToken(.99) }),
+	latency("vllm:request_time_per_output_token_seconds_p99", func(l telemetry.Latencies) (float64, bool) { return l.BetweenTokens(.99) }),
+	// What is missed, not what is attained: an HPA grows what is above its target.
+	{missed, true, func(r readings.Reading, slo telemetry.SLO) (float64, error) {
+		share, known := r.Window.Answers.Attainment(slo).Share()
+		if !known {
+			return idle(r)
+		}
+		return 1 - share, nil
+	}},
+}
+
+func requests(g *telemetry.Gauges) int { return g.Running + g.Waiting + g.Homeless }
+
+func gauge(name string, value func(*telemetry.Gauges) float64) figure {
+	return figure{name, false, func(r readings.Reading, _ telemetry.SLO) (float64, error) { return value(&r.Sample.Gauges), nil }}
+}
+
+func latency(name string, value func(telemetry.Latencies) (float64, bool)) figure {
+	return figure{name, true, func(r readings.Reading, _ telemetry.SLO) (float64, error) {
+		if v, known := value(r.Window.Answers); known {
+			return v, nil
+		}
+		return idle(r)
+	}}
+}
+
+// idle: no answer ended in the last minute. Where nobody asks, nobody waits too long: else an HPA would keep what was wanted last, for it shrinks
+// nothing while one of its metrics is not known. Where somebody waits, the latency is not known.
+func idle(r readings.Reading) (float64, error) {
+	if n := requests(&r.Sample.Gauges); n > 0 {
+		return 0, apierrors.NewServiceUnavailable(fmt.Sprintf("no answer ended in the last %s, and %d requests are there", window, n))
+	}
+	return 0, nil
+}
+
+func find(name string) (figure, bool) {
+	for _, f := range figures {
+		if f.name == name {
+			return f, true
+		}
+	}
+	return figure{}, false
+}
+
+// sloOf the labels that an HPA's metric asks for: ttft and tpot, durations.
+func sloOf(f figure, s labels.Selector) (telemetry.SLO, error) {
+	var slo telemetry.SLO
+	asked, _ := s.Requirements()
+	if f.name != missed {
+		if len(asked) > 0 {
+			return slo, apierrors.NewBadRequest(fmt.Sprintf("metric %s has no labels: leave its selector (%s) out", f.name, s))
+		}
+		return slo, nil
+	}
+	for _, r := range asked {
+		var into *float64
+		switch r.Key() {
+		case "ttft":
+			into = &slo.TTFT
+		case "tpot":
+			into = &slo.TPOT
+		}
+		is := r.Operator() == selection.Equals || r.Operator() == selection.DoubleEquals || r.Operator() == selection.In
+		if into == nil || !is || r.Values().Len() != 1 {
+			return slo, apierrors.NewBadRequest(fmt.Sprintf("metric %s: %q is not what is wanted: labels ttft and tpot, e.g. ttft: 2s, tpot: 50ms", f.name, r.String()))
+		}
+		d, err := time.ParseDuration(r.Values().UnsortedList()[0])
+		if err != nil || d <= 0 {
+			return slo, apierrors.NewBadRequest(fmt.Sprintf("metric %s: %s: %q is no time above 0, e.g. 2s or 50ms", f.name, r.Key(), r.Values().UnsortedList()[0]))
+		}
+		*into = d.Seconds()
+	}
+	if err := slo.Check(); err != nil {
+		return slo, apierrors.NewBadRequest(fmt.Sprintf("metric %s: %s: name one by the metric's selector, e.g. matchLabels: {ttft: 2s, tpot: 50ms}", f.name, strings.TrimPrefix(err.Error(), "telemetry: ")))
+	}
+	return slo, nil
+}

@@ -1,0 +1,80 @@
+package simcli
+
+import (
+	"fmt"
+
+	"tangram.dev/operator/pkg/kernels"
+)
+
+// MostCrossing requests that are looked at where modes cross: attention was measured up to so many.
+const MostCrossing = 512
+
+// Crossover is where the modes of a world cross on one engine's kernels.
+type Crossover struct {
+	Engine, Routing string
+	Context         int // tokens, of each request
+	kernels.Crossing
+	Points []CrossPoint
+}
+
+// CrossPoint is a step of so many requests in both modes, in seconds.
+type CrossPoint struct {
+	Requests       int
+	Expert, Tensor kernels.Parts
+}
+
+// Crossovers on each engine's kernels, for each routing and context, at powers of two of requests.
+func Crossovers(model string, ranks int, engines, routings []string, contexts []int) ([]Crossover, error) {
+	if ranks < 2 {
+		return nil, fmt.Errorf("--ranks %d: at least 2: one rank has one mode", ranks)
+	}
+	v, err := View(model, ranks)
+	if err != nil {
+		return nil, fmt.Errorf("--model: %w", err)
+	}
+	table, err := kernels.Open(model)
+	if err != nil {
+		return nil, fmt.Errorf("--model: %w", err)
+	}
+	var out []Crossover
+	for _, routing := range routings {
+		for _, context := range contexts {
+			if context < 1 || context > 1<<20 {
+				return nil, fmt.Errorf("--context %d: 1 to %d tokens", context, 1<<20)
+			}
+			for _, engine := range engines {
+				expert, err := kernels.At(table, v, engine, routing, kernels.Expert(ranks))
+				if err != nil {
+					return nil, err
+				}
+				tensor, err := kernels.At(table, v, engine, routing, kernels.Tensor(ranks))
+				if err != nil {
+					return nil, err
+				}
+				c := Crossover{Engine: engine, Routing: routing, Context: context, Crossing: kernels.Cross(tensor, expert, context, MostCrossing)}
+				for n := 1; n <= MostCrossing; n *= 2 {
+					c.Points = append(c.Points, CrossPoint{n, expert.Decode(n, context), tensor.Decode(n, context)})
+				}
+				out = append(out, c)
+			}
+		}
+	}
+	return out, nil
+}
+
+// Words that say it.
+func (c Crossover) Words() string {
+	switch {
+	case c.Below >= MostCrossing:
+		return fmt.Sprintf("mode Tensor is faster with any number of requests up to %d", MostCrossing)
+	case c.Above == 0:
+		return fmt.Sprintf("mode Tensor is faster up to %d requests, and again with %d", c.Below, MostCrossing)
+	case c.Above == c.Below+1 && c.Below == 0:
+		return "mode Expert is faster with any number of requests"
+	case c.Above == c.Below+1:
+		return fmt.Sprintf("mode Tensor is faster up to %d requests, mode Expert with more", c.Below)
+	case c.Below == 0:
+		return fmt.Sprintf("mode Expert is faster from %d requests on; with fewer it is now the one, now the other", c.Above)
+	}
+	return fmt.Sprintf("mode Tensor is faster up to %d requests, mode Expert from %d on; between them now the one, now the other", c.Below, c.Above)
+}

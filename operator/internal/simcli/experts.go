@@ -1,0 +1,96 @@
+package simcli
+
+import (
+	"fmt"
+	"io"
+
+	"tangram.dev/operator/internal/plancli"
+	"tangram.dev/operator/pkg/load"
+)
+
+// Experts is how the load lies on a model's experts, and how many copies of them may be kept.
+type Experts struct {
+	File, Format string  // a recorded load; or
+	Skew         float64 // how far popularities are apart: sigma of their logarithms, drawn
+	Redundant    int     // slots of each layer beyond one for each expert, at most
+}
+
+func (e Experts) said() bool { return e.File != "" || e.Skew != 0 }
+
+const (
+	drawnWindows     = 8
+	drawnAssignments = 32768 // tokens of a window times the experts that each is sent to
+)
+
+// windows of the load, of a model with so many layers and experts.
+func (e Experts) windows(layers, experts int, seed uint64, stdin io.Reader) ([][][]float64, error) {
+	switch {
+	case !e.said():
+		if e.Redundant != 0 {
+			return nil, fmt.Errorf("--redundant-experts %d: say how the load lies on the experts, too: --expert-load or --expert-skew", e.Redundant)
+		}
+		return nil, nil
+	case e.File != "" && e.Skew != 0:
+		return nil, fmt.Errorf("say either --expert-load or --expert-skew")
+	case e.Redundant < 0 || e.Redundant > 8*experts:
+		return nil, fmt.Errorf("--redundant-experts %d: 0 to %d, eight times the experts", e.Redundant, 8*experts)
+	}
+	if e.File == "" {
+		g, err := load.NewLogNormal(load.Shape{Layers: layers, Experts: experts, Assignments: drawnAssignments, Seed: seed}, e.Skew, 1)
+		if err != nil {
+			return nil, fmt.Errorf("--expert-skew: %w", err)
+		}
+		var out [][][]float64
+		for range drawnWindows {
+			out = append(out, g.Next())
+		}
+		return out, nil
+	}
+	t, _, err := plancli.ReadLoads(e.File, e.Format, load.Options{}, stdin)
+	if err != nil {
+		return nil, fmt.Errorf("--expert-load: %w", err)
+	}
+	if n := len(t.Windows[0][0]); n != experts {
+		return nil, fmt.Errorf("--expert-load: %s has %d experts in a layer and the model %d", e.File, n, experts)
+	}
+	return t.Windows, nil
+}
+
+// slots of a rank in each layer that are worth a look: one for each expert, and 1, 2, 4, ... more, to as many as may be. On one rank no copy is of use.
+func (e Experts) slots(experts, ranks int) []int {
+	least := (experts + ranks - 1) / ranks
+	out := []int{least}
+	for more := 1; ranks > 1 && (least+more)*ranks-experts <= e.Redundant; more *= 2 {
+		out = append(out, least+more)
+	}
+	return out
+}
+
+// imbalance of the best placement that the planner finds: what the busiest rank is asked for over the mean, in the mean of windows and layers. It is planned for
+// the first half of the windows and judged by the others, as what is planned for flatters it; of one window by that.
+func imbalance(windows [][][]float64, ranks, slots int) (float64, error) {
+	half := len(windows) / 2
+	before, after := windows[:max(half, 1)], windows[half:]
+	sum := make([][]float64, len(windows[0]))
+	for l := range sum {
+		sum[l] = make([]float64, len(windows[0][l]))
+		for _, w := range before {
+			for i, n := range w[l] {
+				sum[l][i] += n
+			}
+		}
+	}
+	placed, err := plancli.Balance(plancli.BalanceInput{Loads: sum, Ranks: ranks, Nodes: 1, Slots: slots, Mode: plancli.Full})
+	if err != nil {
+		return 0, err
+	}
+	total := 0.0
+	for _, w := range after {
+		b, err := load.Balancedness(w, placed.Placement)
+		if err != nil {
+			return 0, err
+		}
+		total += 1 / b.Aggregate
+	}
+	return total / float64(len(after)), nil
+}

@@ -1,0 +1,139 @@
+package simcli
+
+import (
+	"fmt"
+	"io"
+	"math"
+
+	"tangram.dev/operator/pkg/geometry"
+	"tangram.dev/operator/pkg/kernels"
+	"tangram.dev/operator/pkg/policy"
+	"tangram.dev/operator/pkg/simulator"
+	"tangram.dev/operator/pkg/telemetry"
+)
+
+// Offer is a world that keeps one shape: what its clients felt and what it cost.
+type Offer struct {
+	Mode      string
+	Ranks     int
+	Redundant int     // slots of each layer beyond one for each expert
+	Imbalance float64 `json:",omitempty"` // of the ranks' experts, the busiest over the mean; 0: as the routing of the kernels has it
+	Refused   string  `json:",omitempty"` // why it cannot serve these requests at all
+	Attained  float64 // share of the requests that the SLO was kept for
+	RankHours float64 // until the last answer
+	FirstToken,
+	PerToken simulator.Spread
+}
+
+// alike are rank-hours that differ by less than this: then the better offer has fewer redundant experts, or keeps the SLO for more requests.
+const alike = .01
+
+// Recommend plays the requests in both modes on every width from one rank to o.Ranks, mode Expert with every number of redundant experts that o.Experts
+// allows, and gives all of it in that order, with the index of the one that keeps the SLO for its share of requests at the least rank-hours; -1: none does.
+// Progress is told before each.
+func Recommend(o Options, slo telemetry.SLO, stdin io.Reader, progress func(mode string, ranks, redundant int)) (offers []Offer, best int, err error) {
+	if err := slo.Check(); err != nil {
+		return nil, -1, err
+	}
+	if o.Ranks < 1 {
+		return nil, -1, fmt.Errorf("--ranks %d: at least 1", o.Ranks)
+	}
+	if o.Trace == "-" && o.Experts.File == "-" {
+		return nil, -1, fmt.Errorf("--trace - and --expert-load -: stdin can be one of them")
+	}
+	requests, err := o.requests(stdin)
+	if err != nil {
+		return nil, -1, err
+	}
+	if err := o.check(requests); err != nil {
+		return nil, -1, err
+	}
+	v, table, err := o.tables()
+	if err != nil {
+		return nil, -1, err
+	}
+	experts := int(v.Proto.Experts)
+	windows, err := o.Experts.windows(v.MoELayers(), experts, o.Seed, stdin)
+	if err != nil {
+		return nil, -1, err
+	}
+	if windows != nil && o.Routing != "balanced" {
+		return nil, -1, fmt.Errorf("--routing %s: kernels that were measured under a skew would count it twice: use balanced with --expert-load or --expert-skew", o.Routing)
+	}
+	requests = simulator.Times(requests, o.Times, o.Seed)
+	for ranks := 1; ranks <= o.Ranks; ranks++ {
+		for _, mode := range []string{"Expert", "Tensor"} {
+			shape := kernels.Expert(ranks)
+			if mode == "Tensor" {
+				if ranks == 1 {
+					continue // one rank has one mode
+				}
+				shape = kernels.Tensor(ranks)
+			}
+			if _, err := kernels.At(table, v, o.Truth, o.Routing, shape); err != nil {
+				return nil, -1, fmt.Errorf("--ranks, --truth, --routing: %w", err)
+			}
+			all := []int{0}
+			if windows != nil && mode == "Expert" {
+				all = o.Experts.slots(experts, ranks)
+			}
+			for _, slots := range all {
+				offer := Offer{Mode: mode, Ranks: ranks}
+				if slots > 0 {
+					if offer.Imbalance, err = imbalance(windows, ranks, slots); err != nil {
+						return nil, -1, fmt.Errorf("%d slots on %d ranks: %w", slots, ranks, err)
+					}
+					offer.Redundant = slots*ranks - experts
+				}
+				progress(mode, ranks, offer.Redundant)
+				if err := o.offer(&offer, v, table, shape, slo, requests); err != nil {
+					offer.Refused = err.Error()
+				}
+				offers = append(offers, offer)
+				if offer.Refused != "" {
+					break // more copies leave less
+				}
+			}
+		}
+	}
+	return offers, bestOf(offers, slo.Share), nil
+}
+
+// bestOf offers: of those that keep the SLO at rank-hours that are alike with the least, the one with the fewest redundant experts, and of these the one that
+// keeps it for most.
+func bestOf(offers []Offer, share float64) int {
+	keeps := func(f Offer) bool { return f.Refused == "" && f.Attained >= share }
+	least, best := math.Inf(1), -1
+	for _, f := range offers {
+		if keeps(f) {
+			least = min(least, f.RankHours)
+		}
+	}
+	for i, f := range offers {
+		if !keeps(f) || f.RankHours > least*(1+alike) {
+			continue
+		}
+		if best < 0 || f.Redundant < offers[best].Redundant || f.Redundant == offers[best].Redundant && f.Attained > offers[best].Attained {
+			best = i
+		}
+	}
+	return best
+}
+
+func (o Options) offer(to *Offer, v *geometry.View, table *kernels.Table, shape kernels.Shape, slo telemetry.SLO, requests []simulator.Request) error {
+	h := o.hardware()
+	h.Memory.Redundant = to.Redundant
+	c, err := simulator.Build(v, table, o.Truth, o.Routing, h, shape)
+	if err != nil {
+		return err
+	}
+	c.Modes[0].Imbalance = to.Imbalance
+	c.Noise, c.Seed, c.Concurrency, c.TTFT, c.TPOT = o.Noise, o.Seed, o.Concurrency, slo.TTFT, slo.TPOT
+	r, err := simulator.Run(c, requests, policy.Static{}, nil)
+	if err != nil {
+		return err
+	}
+	to.Attained, to.RankHours = float64(r.Within)/float64(r.Requests), float64(to.Ranks)*r.Makespan/3600
+	to.FirstToken, to.PerToken = r.FirstToken, r.PerToken
+	return nil
+}

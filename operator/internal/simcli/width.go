@@ -1,0 +1,132 @@
+package simcli
+
+import (
+	"fmt"
+	"slices"
+
+	"tangram.dev/operator/pkg/costmodel"
+	"tangram.dev/operator/pkg/kernels"
+	"tangram.dev/operator/pkg/policy"
+	"tangram.dev/operator/pkg/simulator"
+)
+
+// Width that is to be decided, as spec.autoscaling says it.
+type Width struct {
+	Min, Max   int // ranks; Max 0: as many as it begins with
+	Mode       string
+	SLO        policy.SLO
+	PodSeconds float64 // from wanting a pod to its rank's being ready
+	Standby    int     // ranks
+}
+
+// ModeAuto decides on the mode, too.
+const ModeAuto = "Auto"
+
+// rankTokens of a step of each rank, at most, where widths differ: as engines set it.
+const rankTokens = 2048
+
+// Asked says whether answers have an SLO.
+func (w Width) Asked() bool { return w.SLO.TTFT > 0 || w.SLO.TPOT > 0 }
+
+// widths that a world may have, from o.Ranks on, and those that are refused, in words.
+func (o Options) widths() (c simulator.Config, priors []*kernels.Step, refused []string, err error) {
+	w := o.Width
+	if w.Max == 0 {
+		w.Max = o.Ranks
+	}
+	if !(w.PodSeconds >= 0 && w.PodSeconds < 1e5) || w.Standby < 0 || w.Standby > w.Max {
+		return c, nil, nil, fmt.Errorf("--pod-seconds %v, --standby %d: at least 0, and no more ranks stand by than may serve", w.PodSeconds, w.Standby)
+	}
+	if o.Ranks < w.Min || o.Ranks > w.Max {
+		return c, nil, nil, fmt.Errorf("--ranks %d, which it begins with, are not from --min-ranks %d to --max-ranks %d", o.Ranks, w.Min, w.Max)
+	}
+	kinds, err := o.kinds()
+	if err != nil {
+		return c, nil, nil, err
+	}
+	switch w.Mode {
+	case "Expert":
+		kinds = kinds[:1]
+	case "Tensor":
+		kinds = kinds[1:2]
+	case ModeAuto:
+	default:
+		return c, nil, nil, fmt.Errorf("--mode %q is none of Expert, Tensor, Auto", w.Mode)
+	}
+	v, err := View(o.Model, w.Max)
+	if err != nil {
+		return c, nil, nil, fmt.Errorf("--model: %w", err)
+	}
+	table, err := kernels.Open(o.Model)
+	if err != nil {
+		return c, nil, nil, fmt.Errorf("--model: %w", err)
+	}
+	var shapes []kernels.Shape
+	start := -1
+	for n := w.Min; n <= w.Max; n++ {
+		for i, k := range kinds {
+			shape := k.On(n)
+			if slices.Contains(shapes, shape) {
+				continue // one rank has no mode
+			}
+			prior, err := kernels.At(table, v, o.prior(), o.Routing, shape)
+			if err != nil && i > 1 { // a hybrid
+				refused = append(refused, fmt.Sprintf("%v: %v", shape, err))
+				continue
+			}
+			if err != nil {
+				return c, nil, nil, fmt.Errorf("--max-ranks, --prior: %w", err)
+			}
+			if _, err := simulator.Build(v, table, o.Truth, o.Routing, o.hardware(), shape); err != nil {
+				refused = append(refused, fmt.Sprintf("%v: %v", shape, err))
+				continue
+			}
+			if n == o.Ranks && start < 0 {
+				start = len(shapes)
+			}
+			shapes, priors = append(shapes, shape), append(priors, prior)
+		}
+	}
+	if start < 0 {
+		return c, nil, refused, fmt.Errorf("it cannot begin with --ranks %d: %s", o.Ranks, refused[len(refused)-1])
+	}
+	if c, err = simulator.Build(v, table, o.Truth, o.Routing, o.hardware(), shapes...); err != nil {
+		return c, nil, refused, err
+	}
+	o.common(&c)
+	c.Start, c.PodSeconds, c.Standby = start, w.PodSeconds, w.Standby
+	return c, priors, refused, nil
+}
+
+// PlayWidth under the policy of the width, and with mode Auto that of the mode with it. They were calibrated on the width that they begin with, in all modes; of the
+// others they have another engine's table. What is refused of the widths is told to say.
+func (w *World) PlayWidth(say func(refused string), progress func(at float64, left int)) (simulator.Result, error) {
+	o := policy.WidthDefaults()
+	o.SLO, o.Min, o.Max = w.o.Width.SLO, w.o.Width.Min, w.o.Width.Max
+	if o.Max == 0 {
+		o.Max = w.o.Ranks
+	}
+	if o.Startup = w.o.Width.PodSeconds; o.Startup == 0 {
+		o.Startup = o.Joining
+	}
+	if err := o.Check(); err != nil {
+		return simulator.Result{}, fmt.Errorf("--min-ranks, --max-ranks, --ttft, --tpot, --attainment: %w", err)
+	}
+	c, priors, refused, err := w.o.widths()
+	for _, r := range refused {
+		say(r)
+	}
+	if err != nil {
+		return simulator.Result{}, err
+	}
+	var p policy.Policy = policy.NewWidth(o, costmodel.New(costmodel.Options{}, priors...))
+	if w.o.Width.Mode == ModeAuto {
+		of := policy.Defaults()
+		of.RankChunk = rankTokens
+		p = policy.NewJoint(o, of, costmodel.New(costmodel.Options{}, priors...))
+	}
+	first := c
+	first.Modes = slices.DeleteFunc(slices.Clone(c.Modes), func(m simulator.Mode) bool { return m.Truth.Shape().Ranks != w.o.Ranks })
+	simulator.Calibrate(first, p)
+	return simulator.Run(c, w.Requests, p, progress)
+}

@@ -1,0 +1,136 @@
+package adviser
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"tangram.dev/operator/pkg/kernels"
+	"tangram.dev/operator/pkg/policy"
+	"tangram.dev/operator/pkg/telemetry"
+)
+
+// Range of the width that is to be decided, in ranks. The zero Range: nobody decides.
+type Range struct {
+	SLO      policy.SLO
+	Min, Max int
+	Step     int  // ranks of a pod
+	Modes    bool // the mode is to be decided with the width
+}
+
+const (
+	// feltSeconds of answers that a decision looks at.
+	feltSeconds = 60
+	// feltStale: seconds after which a reading says nothing of now.
+	feltStale = 10
+)
+
+// breadth is what is known for decisions on the width.
+type breadth struct {
+	policy  *policy.Width // nil until the model's scale is known
+	history *telemetry.History
+}
+
+// Widen says, after a reading, how many ranks the world should have, and in which mode where that is to be decided, too. It is asked before Advise, of the same
+// readings; of the two one switch is to be followed, and first this one's.
+func (a *Adviser) Widen(s *telemetry.Sample, w World) policy.Decision {
+	held := func(format string, args ...any) policy.Decision {
+		return policy.Decision{Held: true, To: w.Shape, Why: policy.Reason{Text: "no decision: " + fmt.Sprintf(format, args...)}}
+	}
+	if a.breadth == nil {
+		b, err := a.newBreadth()
+		if err != nil {
+			return held("%v", err)
+		}
+		a.breadth = b
+	}
+	b := a.breadth
+	if err := b.history.Add(s); err != nil {
+		return held("%v", err)
+	}
+	switch {
+	case w.View == nil || w.Shape.Check() != nil:
+		return held("no layout is in force")
+	case !a.knows(w.Shape):
+		return held("shape %v is neither mode Expert nor Tensor, nor one of the hybrids that are allowed", w.Shape)
+	case !s.Whole && len(s.Problems) > 0:
+		return held("what gateways tell is not whole: %s", s.Problems[0])
+	case !s.Whole:
+		return held("%d of %d ranks tell nothing", s.Gauges.Silent, s.Gauges.Ranks)
+	}
+	if why := a.learn(s, w); why != "" {
+		return held("%s", why)
+	}
+	if b.policy == nil {
+		o := policy.WidthDefaults()
+		o.SLO, o.Min, o.Max = a.o.Width.SLO, a.o.Width.Min, a.o.Width.Max
+		b.policy = policy.NewWidth(o, a.model)
+	}
+	t := seen(s)
+	t.Felt = b.felt(s.At, a.o.Width.SLO)
+	return b.policy.Decide(t, policy.State{Shape: w.Shape, Options: a.widthOptions(w), Rates: w.Rates, Busy: w.Busy, Pods: w.Pods})
+}
+
+func (a *Adviser) newBreadth() (*breadth, error) {
+	if err := a.o.Width.check(); err != nil {
+		return nil, err
+	}
+	history, err := telemetry.NewHistory(2 * feltSeconds)
+	if err != nil {
+		return nil, err
+	}
+	return &breadth{history: history}, nil
+}
+
+func (r Range) check() error {
+	o := policy.WidthDefaults()
+	o.SLO, o.Min, o.Max = r.SLO, r.Min, r.Max
+	if err := o.Check(); err != nil {
+		return err
+	}
+	if r.Step < 1 || r.Min%r.Step != 0 || r.Max%r.Step != 0 {
+		return fmt.Errorf("adviser: from %d to %d ranks with %d to a pod: the pods must be whole", r.Min, r.Max, r.Step)
+	}
+	return nil
+}
+
+// felt by the clients whose answers ended lately.
+func (b *breadth) felt(now float64, slo policy.SLO) policy.Felt {
+	w, err := b.history.Window(now, feltSeconds, feltStale)
+	if err != nil {
+		return policy.Felt{}
+	}
+	attained := w.Answers.Attainment(telemetry.SLO{TTFT: slo.TTFT, TPOT: slo.TPOT, Share: slo.Share})
+	out := policy.Felt{Answers: int(attained.Answers)}
+	if share, known := attained.Share(); known {
+		out.Within = math.Min(share, 1)
+	}
+	if v, known := w.Answers.FirstToken(slo.Share); known {
+		out.FirstToken = v
+	}
+	if v, known := w.Answers.BetweenTokens(slo.Share); known {
+		out.PerToken = v
+	}
+	return out
+}
+
+// widthOptions: all widths, in all modes if the mode is to be decided, else in that which serves; those that cannot be had with the reason.
+func (a *Adviser) widthOptions(now World) []policy.Option {
+	r := a.o.Width
+	widths := []int{}
+	for ranks := r.Min; ranks <= r.Max; ranks += r.Step {
+		widths = append(widths, ranks)
+	}
+	if now.Shape.Ranks < r.Min || now.Shape.Ranks > r.Max || (now.Shape.Ranks-r.Min)%r.Step != 0 {
+		widths = append(widths, now.Shape.Ranks) // that spec.replicas began with
+	}
+	all := a.options(now, widths...)
+	if r.Modes {
+		return all
+	}
+	kind := now.Shape.Kind()
+	if now.Shape.Ranks == 1 {
+		kind = kernels.Expert(2).Kind() // one rank has no mode
+	}
+	return slices.DeleteFunc(all, func(o policy.Option) bool { return o.Shape.Ranks > 1 && o.Shape.Kind() != kind })
+}

@@ -1,0 +1,454 @@
+package policy
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"tangram.dev/operator/pkg/costmodel"
+	"tangram.dev/operator/pkg/kernels"
+)
+
+// SLO of the answers: seconds, 0: any time will do; and the share of them that are to be within.
+type SLO struct{ TTFT, TPOT, Share float64 }
+
+func (s SLO) kept(first, each float64) bool {
+	return (s.TTFT == 0 || first <= s.TTFT) && (s.TPOT == 0 || each <= s.TPOT)
+}
+
+// Check that it can be held.
+func (s SLO) Check() error {
+	for _, v := range []float64{s.TTFT, s.TPOT} {
+		if !(v >= 0) || math.IsInf(v, 0) {
+			return fmt.Errorf("policy: an SLO of TTFT %v s, TPOT %v s is none", s.TTFT, s.TPOT)
+		}
+	}
+	if s.TTFT == 0 && s.TPOT == 0 {
+		return fmt.Errorf("policy: an SLO needs a TTFT or a TPOT")
+	}
+	if !(s.Share > 0 && s.Share < 1) {
+		return fmt.Errorf("policy: an SLO for a share of %v of the answers is none: above 0 and below 1", s.Share)
+	}
+	return nil
+}
+
+// WidthOptions of the policy of the width.
+type WidthOptions struct {
+	SLO      SLO
+	Min, Max int     // ranks
+	Startup  float64 // seconds from wanting a pod to its ranks' being ready, until that is known
+	Joining  float64 // seconds from wanting ranks that stand by to their serving
+	Window   float64 // seconds of the past that a width must have held the SLO for: bursts come again
+	Margin   float64 // share of the answers by which a narrower width must hold the SLO better than asked for
+	Use      float64 // of a width's steps at the forecast rate, at most
+	Spare    float64 // the same for a narrower width
+	Gain     float64 // how much surer a forecast has to be, for each share of the answers that is owed
+	Account  float64 // seconds over which the SLO is to be held: what was lost in them is made up for
+	Cooldown float64 // seconds since any change before the world gets narrower; each such change that was wrong doubles it
+	Patience float64 // seconds that pods which the cluster has no room for are waited for; then the world is as wide as they allow
+	Again    float64 // seconds until more pods are asked for after that
+	Chunk    float64 // tokens of a step at most, of each rank
+	Every    float64 // seconds between two looks at all widths
+	Smooth   float64 // seconds over which lengths of prompts and answers are averaged
+}
+
+// WidthDefaults of all but SLO, Min and Max.
+func WidthDefaults() WidthOptions {
+	return WidthOptions{Startup: 60, Joining: 1, Window: 900, Margin: .02, Use: .95, Spare: .85, Gain: 4, Account: 3600, Cooldown: 60, Patience: 60, Again: 300, Chunk: 2048, Every: 5, Smooth: 60}
+}
+
+// Check the options. The error says which is none.
+func (o WidthOptions) Check() error {
+	if err := o.SLO.Check(); err != nil {
+		return err
+	}
+	if o.Min < 1 || o.Max < o.Min {
+		return fmt.Errorf("policy: from %d to %d ranks: the least must be at least 1 and at most the most", o.Min, o.Max)
+	}
+	return nil
+}
+
+// Causes of the policy of the width.
+const (
+	OutOfReach   Cause = "SLOOutOfReach"     // no width holds the SLO, even without load
+	Contradicted Cause = "ModelContradicted" // the cost model contradicts what is measured
+)
+
+// Width decides how many ranks a world has: as few as hold the SLO, in the mode that can. Of modes it knows those that it is given options of: if all have the
+// mode that serves, that one stays.
+type Width struct {
+	o     WidthOptions
+	model *costmodel.Model
+	guard guard
+
+	before   Telemetry
+	seen     bool
+	arrivals detector
+	load     lengthsSeen
+	contexts contexts
+	past     past
+	ahead    forecasts // of when pods would have started
+	soon     forecasts // of when ranks that stand by would serve
+	account  account
+	first    correction
+	each     correction
+	shape    kernels.Shape // that serves
+	since    float64       // of that shape
+	width    float64       // since when there are as many ranks
+	against  against
+	changed  float64 // when the width was last decided on
+	ever     bool
+	cooldown float64
+	narrowed float64 // when a narrower width was last decided on; 0: never
+	said     said
+	short    float64 // when the cluster last had no room; 0: never
+	allowed  int     // ranks that there was room for then
+}
+
+// NewWidth policy over a model of the steps in all shapes that it may be asked about.
+func NewWidth(o WidthOptions, m *costmodel.Model) *Width {
+	return &Width{o: o, model: m, past: past{keep: o.Window}, ahead: forecasts{keep: o.Window}, soon: forecasts{keep: o.Window}, account: account{keep: o.Account}, first: correction{1, 0}, each: correction{1, 0}, cooldown: o.Cooldown}
+}
+
+// Observe a step; what is no measurement is left out by the model.
+func (p *Width) Observe(s kernels.Shape, w costmodel.Work, seconds float64) {
+	_ = p.model.Observe(s, w, seconds) // a step that is refused changes nothing
+}
+
+// correction of what is played by what clients felt: the mean of the ratios, over some minutes.
+type correction struct {
+	factor float64
+	weight float64
+}
+
+const (
+	mostWrong  = 4.0  // a correction beyond this, or below its inverse, says that the model contradicts what is measured
+	correctBy  = .02  // of a ratio, at each reading
+	fewAnswers = 20   // that say nothing of a quantile
+	recently   = 60.0 // seconds that Felt is about
+	lately     = 10.0 // seconds that are looked at least, for a rate
+	stillQueue = .9   // use of the steps above which a ratio of waits says nothing of the model
+)
+
+func (c *correction) add(felt, played float64) {
+	if !(felt > 0 && played > 0) {
+		return
+	}
+	c.weight = min(c.weight+1, 1/correctBy)
+	c.factor *= math.Exp(math.Log(min(max(felt/played, 1/(2*mostWrong)), 2*mostWrong)/c.factor) / c.weight)
+}
+
+func (c *correction) contradicts() bool {
+	return c.weight >= 1/correctBy && (c.factor > mostWrong || c.factor < 1/mostWrong)
+}
+
+// Decide on the fewest ranks that hold the SLO.
+func (p *Width) Decide(t Telemetry, s State) Decision {
+	before, had := p.before, p.seen
+	wrong := p.guard.check(t, s)
+	p.before, p.seen = t, true
+	if wrong == "" && !t.Felt.sane() {
+		wrong = fmt.Sprintf("what clients felt cannot be: %+v", t.Felt)
+	}
+	if wrong != "" {
+		return hold(s, "no decision: %s", wrong)
+	}
+	if !had {
+		return hold(s, "no decision: the first report")
+	}
+	seconds := t.At - before.At
+	p.arrivals.add(float64(t.Arrived-before.Arrived), seconds)
+	p.load.add(before, t, p.o.Smooth*p.arrivals.rate)
+	p.contexts.add(t, seconds, p.o.Smooth)
+	p.past.add(second{t.At, seconds, float64(t.Arrived - before.Arrived),
+		max(0, float64(t.PromptTokens-before.PromptTokens)-float64(t.ReusedTokens-before.ReusedTokens))})
+	if s.Shape.Ranks != p.shape.Ranks {
+		p.width = t.At
+	}
+	if s.Shape != p.shape {
+		p.shape, p.since = s.Shape, t.At
+	}
+	p.account.add(t.At, t.Felt)
+	if s.Busy {
+		return hold(s, "no decision: a transition is under way")
+	}
+	own := s.option(s.Shape)
+	if own == nil {
+		return hold(s, "no decision: shape %v, which serves, is none of the world's", s.Shape)
+	}
+	if !p.load.known() {
+		return stay(s, "no request has ended yet: not known what they need", nil)
+	}
+	if p.said.to == s.Shape && p.said.pods == s.Pods.Wanted && t.At-p.said.at < p.o.Every {
+		return p.said.decision
+	}
+	d := p.weigh(t, s, own)
+	if p.said = (said{}); !d.Switch {
+		p.said = said{t.At, s.Shape, s.Pods.Wanted, d}
+	}
+	return d
+}
+
+// said last, if that was not to change anything.
+type said struct {
+	at       float64
+	to, pods kernels.Shape
+	decision Decision
+}
+
+func (f Felt) sane() bool {
+	return f.Answers >= 0 && f.Within >= 0 && f.Within <= 1 && f.FirstToken >= 0 && f.PerToken >= 0 && !math.IsInf(f.FirstToken+f.PerToken, 0)
+}
+
+// verdict on a width in a mode.
+type verdict struct {
+	option *Option
+	holds  bool       // the SLO
+	spare  bool       // with a margin: the world may become that narrow
+	keeps  bool       // up with what comes, at the TPOT asked for: the past left aside, which all modes of a width share
+	easily bool       // the same with a margin
+	ratios [3]float64 // of what it has to what is asked for, of each condition, the worst first; 1 is there
+	why    Reason
+}
+
+func (p *Width) weigh(t Telemetry, s State, own *Option) Decision {
+	l := p.contexts.of(p.load.now(t))
+	startup := p.o.Startup
+	if s.Pods.Startup > 0 {
+		startup = s.Pods.Startup
+	}
+	f := figuresNow{rate: p.rateFor(t.At, startup), clumped: max(p.arrivals.clumped, 1), attained: p.account.attained(p.o.SLO.Share)}
+	// What was lost has to be made up for, and what was won may be spent, within reason.
+	owed := p.o.SLO.Share - f.attained
+	f.asked = min(max(p.o.SLO.Share+owed, 1-2*(1-p.o.SLO.Share)), 1-(1-p.o.SLO.Share)/2)
+	sure := min(max(p.o.SLO.Share+p.o.Gain*owed, .5), .99)
+	f.forecast, f.headroom = p.foresee(&p.ahead, t.At, f.rate, startup, sure)
+	soon := f
+	soon.rate = p.rateFor(t.At, p.o.Joining)
+	soon.forecast, soon.headroom = p.foresee(&p.soon, t.At, soon.rate, p.o.Joining, sure)
+	standby := 0
+	if s.Pods.Wanted.Ranks == 0 {
+		standby = max(0, min(s.Pods.Standby, s.Pods.Ready-s.Shape.Ranks))
+	}
+	p.correct(t, l, own)
+	p.against = against{}
+	if p.first.contradicts() || p.each.contradicts() {
+		d := hold(s, "no decision: the cost model contradicts what is measured: times to the first token are %.2f times, times between tokens %.2f times what it says",
+			p.first.factor, p.each.factor)
+		d.Cause = Contradicted
+		return d
+	}
+	trials, rejected := p.trials(t, s, l, own)
+	possible := false // without load
+	var all []verdict
+	for _, one := range trials {
+		v, err := p.judge(one, l, f)
+		if standby > 0 {
+			v, err = p.judgeWith(standby, one, trials, l, soon, f)
+		}
+		if err != nil {
+			rejected = append(rejected, Rejected{one.option.Shape, Reason{"no decision: " + err.Error(), nil}})
+			continue
+		}
+		possible = possible || one.idle
+		all = append(all, v)
+	}
+	if len(all) == 0 {
+		return Decision{Held: true, To: s.Shape, Why: Reason{Text: fmt.Sprintf("no decision: no width from %d to %d ranks can be had", p.o.Min, p.o.Max)}, Rejected: rejected}
+	}
+	slices.SortStableFunc(all, func(a, b verdict) int { return a.option.Shape.Ranks - b.option.Shape.Ranks })
+	if !possible {
+		for _, v := range all {
+			rejected = append(rejected, Rejected{v.option.Shape, v.why})
+		}
+		return Decision{Held: true, Cause: OutOfReach, To: s.Shape, Rejected: rejected, Why: Reason{Text: fmt.Sprintf(
+			"no decision: from %d to %d ranks no width holds the SLO, even without load", all[0].option.Shape.Ranks, all[len(all)-1].option.Shape.Ranks)}}
+	}
+	return p.choose(t, s, choice{all: all, now: p.modesNow(trials, s, l, soon)}, rejected)
+}
+
+// trials of all options that can be had; the others are rejected.
+func (p *Width) trials(t Telemetry, s State, l lengths, own *Option) (trials []trial, rejected []Rejected) {
+	wide := p.allowedNow(t, s)
+	plays, modes := map[int][][]moment{}, map[kernels.Kind]bool{}
+	for i := range s.Options {
+		o := &s.Options[i]
+		if o.Shape.Ranks < p.o.Min || o.Shape.Ranks > p.o.Max {
+			continue
+		}
+		if no := o.refusal(t); no != nil && o != own {
+			p.against.unseen = append(p.against.unseen, o.Shape)
+			rejected = append(rejected, Rejected{o.Shape, *no})
+			continue
+		}
+		if wide > 0 && o.Shape.Ranks > wide && o.Shape.Ranks > s.Shape.Ranks {
+			rejected = append(rejected, Rejected{o.Shape, Reason{"there is no room for its pods in the cluster", map[string]float64{"allowed": float64(wide), "ranks": float64(o.Shape.Ranks)}}})
+			continue
+		}
+		if beyond := p.model.Beyond(o.Shape); (!alike(o.Shape, s.Shape) || beyond > 0) && o != own && !p.known(o.Shape, t, l) {
+			rejected = append(rejected, Rejected{o.Shape, Reason{"not known yet how long its steps last, nor those of a width near enough in that mode", map[string]float64{"beyond": beyond}}})
+			continue
+		}
+		m := p.machine(o, l)
+		played := m.play(p.past.since(t.At-p.o.Window), l)
+		plays[o.Shape.Ranks] = append(plays[o.Shape.Ranks], played)
+		if o.Shape.Ranks > 1 { // one rank has no mode
+			modes[o.Shape.Kind()] = true
+		}
+		trials = append(trials, trial{option: o, m: m, alone: together(p.o.SLO, played), idle: together(p.o.SLO, m.play([]second{{1, 1, 1, l.prompt}}, l)).Within > 0})
+	}
+	for i := range trials {
+		one := &trials[i]
+		one.felt, one.several = together(p.o.SLO, plays[one.option.Shape.Ranks]...), len(modes) > 1
+	}
+	return trials, rejected
+}
+
+// alike: of the same mode.
+func alike(a, b kernels.Shape) bool {
+	return a.Ranks == 1 || b.Ranks == 1 || a.Kind() == b.Kind()
+}
+
+// known says whether steps of a shape were measured, or those of another width in its mode.
+func (p *Width) known(s kernels.Shape, t Telemetry, l lengths) bool {
+	_, known, err := p.model.Borrowed(s, costmodel.Work{Decode: max(t.Decoding, 1), Context: max(int(l.context), 1)})
+	return err == nil && known
+}
+
+// figuresNow are those that all widths share.
+type figuresNow struct{ rate, clumped, forecast, headroom, attained, asked float64 }
+
+// trial of a width in a mode: what it would have been like in the window, and whether it holds the SLO without load.
+type trial struct {
+	option  *Option
+	m       machine
+	felt    playedLoad // in whichever mode was the right one at the moment
+	alone   playedLoad // in this one
+	idle    bool
+	several bool // modes are tried
+}
+
+// judge a width in a mode, by its trial and by the rate that is expected when pods have come.
+func (p *Width) judge(one trial, l lengths, now figuresNow) (verdict, error) {
+	o, m, felt := one.option, one.m, one.felt
+	ready := max(now.rate, now.forecast*now.headroom)
+	use, step := m.steady(ready, l)
+	each := step * m.each
+	f := map[string]float64{"ranks": float64(o.Shape.Ranks), "within": felt.Within, "asked": now.asked, "attained": now.attained, "ttft": felt.FirstToken, "tpot": felt.PerToken, "use": use,
+		"each": each, "rate": now.rate, "clumped": now.clumped, "forecast": now.forecast, "headroom": now.headroom, "corrected": m.first, "corrected each": m.each, "requests": felt.requests}
+	name := fmt.Sprintf("%d ranks", o.Shape.Ranks)
+	if one.several {
+		f["alone"] = one.alone.Within
+		name = o.Shape.String()
+	}
+	for name, v := range f {
+		if math.IsNaN(v) {
+			return verdict{}, fmt.Errorf("the model gives no %s", name)
+		}
+	}
+	v := verdict{option: o, ratios: [3]float64{min(1, felt.Within/now.asked), min(1, p.o.Use/max(use, 1e-9)), 1}}
+	slow := p.o.SLO.TPOT > 0 && each > p.o.SLO.TPOT
+	if slow {
+		v.ratios[2] = p.o.SLO.TPOT / each
+	}
+	slices.Sort(v.ratios[:])
+	v.keeps, v.easily = use <= p.o.Use && !slow, use <= p.o.Spare && !slow
+	v.holds = felt.Within >= now.asked && v.keeps
+	f["near"] = v.ratios[0]
+	v.spare = v.holds && felt.Within >= now.asked+p.o.Margin*(1-p.o.SLO.Share)/.1 && v.easily
+	text := fmt.Sprintf("%s: %.1f %% of the last %.0f s within the SLO (%.1f %% asked for), steps %.0f %% full at %.1f requests per second", name,
+		100*felt.Within, p.o.Window, 100*now.asked, 100*use, ready)
+	v.why = Reason{text, f}
+	return v, nil
+}
+
+// rateFor who looks so many seconds ahead: the mean of the last minute, or what came in the end of it, as far as that is surely more (two standard errors are taken off, of
+// requests that come in such clumps). No further back is looked than needs be, nor less far than one looks ahead: what lasted for ten seconds may be over in a minute.
+func (p *Width) rateFor(at, ahead float64) float64 {
+	rate := meanRate(p.past.since(at - recently))
+	for w := recently - lately; w >= max(lately, ahead); w -= lately {
+		m := meanRate(p.past.since(at - w))
+		rate = max(rate, m-2*math.Sqrt(m*max(p.arrivals.clumped, 1)/w))
+	}
+	return rate
+}
+
+// foresee the rate at which so many seconds from now begin, and the headroom that such forecasts needed.
+func (p *Width) foresee(of *forecasts, now, rate, ahead, sure float64) (forecasted, headroom float64) {
+	r := forecast(rate, p.past.since(now-max(2*ahead, 2*recently)), ahead)
+	of.add(now, now+ahead, r, &p.past)
+	return r, of.headroom(sure)
+}
+
+// judgeWith ranks that stand by: what comes until they would serve a width has to hold itself, and what comes until pods could be started it has to hold
+// with them.
+func (p *Width) judgeWith(standby int, one trial, all []trial, l lengths, soon, later figuresNow) (verdict, error) {
+	v, err := p.judge(one, l, soon)
+	if err != nil {
+		return v, err
+	}
+	with := one
+	for _, w := range all {
+		if n := w.option.Shape.Ranks; n > with.option.Shape.Ranks && n <= one.option.Shape.Ranks+standby && alike(w.option.Shape, one.option.Shape) {
+			with = w
+		}
+	}
+	then, err := p.judge(with, l, later)
+	if err != nil {
+		return v, err
+	}
+	v.holds, v.spare = v.holds && then.holds, v.spare && then.spare
+	v.keeps, v.easily = v.keeps && then.keeps, v.easily && then.easily
+	for i := range v.ratios {
+		v.ratios[i] = min(v.ratios[i], then.ratios[i])
+	}
+	v.why.Figures["near"] = v.ratios[0]
+	for _, name := range []string{"ranks", "within", "use", "each", "rate", "forecast", "headroom"} {
+		v.why.Figures["then "+name] = then.why.Figures[name]
+	}
+	v.why.Text += fmt.Sprintf("; with those that stand by %s", then.why.Text)
+	return v, nil
+}
+
+func (p *Width) machine(o *Option, l lengths) machine {
+	return machine{shape: o.Shape, of: p.speed, chunk: p.o.Chunk * float64(o.Shape.Ranks), room: max(1, float64(o.WorldTokens)/(l.prompt+l.output)), first: p.first.factor, each: p.each.factor}
+}
+
+// speed of a step; of a shape that nobody measured as the nearest one of its mode that somebody did.
+func (p *Width) speed(s kernels.Shape, w costmodel.Work) float64 {
+	e, _, err := p.model.Borrowed(s, w)
+	if err != nil {
+		return math.NaN()
+	}
+	return e.Seconds
+}
+
+// correct what is played by what clients of this width felt, while the steps are not full: in a queue that grows nothing can be told of the model.
+func (p *Width) correct(t Telemetry, l lengths, own *Option) {
+	if t.Felt.Answers < fewAnswers || t.At-p.since < 2*recently {
+		return
+	}
+	m := p.machine(own, l)
+	m.first, m.each = 1, 1
+	if use, _ := m.steady(p.arrivals.rate, l); use > stillQueue {
+		return
+	}
+	felt := together(p.o.SLO, m.play(p.past.since(t.At-recently), l))
+	if felt.requests < fewAnswers {
+		return
+	}
+	p.first.add(t.Felt.FirstToken, felt.FirstToken)
+	p.each.add(t.Felt.PerToken, felt.PerToken)
+}
+
+// allowedNow are the ranks that there is room for in the cluster; 0: nothing is known against more.
+func (p *Width) allowedNow(t Telemetry, s State) int {
+	if s.Pods.Refused && s.Pods.Waiting >= p.o.Patience {
+		p.short, p.allowed = t.At, max(s.Pods.Ready, s.Shape.Ranks)
+	}
+	if p.short == 0 || t.At-p.short >= p.o.Again {
+		p.short = 0
+		return 0
+	}
+	return p.allowed
+}

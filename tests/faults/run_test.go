@@ -1,0 +1,82 @@
+package faults
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"tangram.dev/e2e/harness"
+	"tangram.dev/tests/internal/worlds"
+)
+
+// transitionsOfARun are switches of mode that take a flip for each layer, all under one permit: with one spare bank, where the other
+// worlds have as many as layers.
+var transitionsOfARun = []transition{
+	{"walk-to-tensor", four, tensor, first{}, true},
+	{"walk-to-expert", tensor, four, first{}, true},
+}
+
+// At each point between two flips of a run every one of these strikes.
+var kindsOfARun = slices.Concat(atThePoint, []string{"other-engine", "other-pod", "engine-stop", "agent-pause", "slow", "error"})
+
+// ofARun are points that agents pass between two flips.
+func ofARun(point string) bool { return strings.HasPrefix(point, "run.") }
+
+func matrixOfARun(points map[string][]string) []fault {
+	var out []fault
+	for _, tr := range transitionsOfARun {
+		for _, point := range points[tr.name] {
+			for _, kind := range kindsOfARun {
+				out = append(out, fault{point: point, kind: kind, transition: tr})
+			}
+		}
+	}
+	return out
+}
+
+const ofARunEachDay = 5
+
+// sampleOfARun: some a day, all within two weeks.
+func sampleOfARun(cells []fault, day int) []fault {
+	var out []fault
+	for n := ofARunEachDay * day; n < ofARunEachDay*(day+1); n++ {
+		shuffled := slices.Clone(cells)
+		random := rand.New(rand.NewPCG(uint64(n/len(cells)), 3))
+		random.Shuffle(len(cells), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+		out = append(out, shuffled[n%len(cells)])
+	}
+	return out
+}
+
+func sceneOfARun(t *testing.T) *scene {
+	t.Helper()
+	s := referenceScene(t, false)
+	s.report, s.transitions, s.surveyed = "run.json", transitionsOfARun, ofARun
+	s.start = func(t *testing.T) *harness.World {
+		t.Helper()
+		return worlds.StartTiny(t, harness.Options{Pods: slices.Repeat([]int{1}, s.pods), Restart: true, FaultDirs: true, LeastStep: leastStep, SpareBanks: 1})
+	}
+	s.reach = 12 * time.Second // three flips, one after another
+	return s
+}
+
+// Somebody dies, hangs or fails in the middle of a chain that has one permit: what is flipped stays, the rest is planned again.
+func TestFaultsOfARun(t *testing.T) {
+	playMatrix(t, func() *scene { return sceneOfARun(t) }, matrixOfARun, sampleOfARun)
+}
+
+func TestSamplesOfARunCoverAll(t *testing.T) {
+	cells := matrixOfARun(readExpected(t))
+	require.NotEmpty(t, cells)
+	played := map[string]bool{}
+	for day := range (len(cells) + ofARunEachDay - 1) / ofARunEachDay * 2 {
+		for _, f := range sampleOfARun(cells, 20000+day) {
+			played[f.name()] = true
+		}
+	}
+	require.Len(t, played, len(cells))
+}
