@@ -169,6 +169,9 @@ func (w *World) keep(ranks int, mode string, layers []string, placement [][][]ui
 	if err != nil {
 		return nil, err
 	}
+	if w.o.Reattach > 0 {
+		shape = append(shape, "--reattach-timeout", w.o.Reattach.String())
+	}
 	log := &logFile{path: w.o.Dir + "/keep.log"}
 	cmd := exec.Command(w.o.tool("tangram-driver"), append([]string{"keep", "--agents-file", w.agentsFile}, shape...)...)
 	cmd.SysProcAttr = dieWithParent()

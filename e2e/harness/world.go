@@ -43,6 +43,10 @@ type Options struct {
 	// Patience of engines with a peer that is silent; 0: their own. Where nobody repairs the world, a slow machine must
 	// not be taken for a death.
 	Patience time.Duration
+	// Hangs: a process of this world is stopped on purpose, so that Patience and Reattach stay the product's own.
+	Hangs bool
+	// Reattach is how long a keeper waits for an engine to come back while its agent lives; 0: its own limit.
+	Reattach time.Duration
 	// LeastStep: a step of an engine with work takes at least so long, so that a busy world does not take the whole machine.
 	LeastStep time.Duration
 	// MaxStepStretch: by so many percent steps may take longer while bytes are staged; 0: as a MoEDeployment has it by default; negative: by whatever.

@@ -15,7 +15,6 @@ import (
 )
 
 const (
-	tries    = 4 // of a play until what it is for was passed
 	together = 20 * time.Millisecond
 	hang     = 20 * time.Second // until an engine that hangs was left out, or what it held up was given up
 	// An agent hangs for so long, or until that happens: longer than the driver waits for its answer.
@@ -39,7 +38,7 @@ type cell struct {
 // play one cell. Where requests and pieces happen to be decides whether a pod passes a point, and whether a flip has KV to
 // carry: else it is played again.
 func (s *stage) play(ctx context.Context, f fault) (t toll, notReached bool, err error) {
-	for range tries {
+	for range s.tries {
 		if t, notReached, err = s.playOnce(ctx, f); err != nil || !notReached {
 			return t, notReached, err
 		}
@@ -413,7 +412,7 @@ func eventually(ctx context.Context, within time.Duration, is func() bool) bool 
 // that are expected, a few times at most: some are passed only if requests happen to be where they must move.
 func (s *stage) survey(ctx context.Context, tr transition, expected []string) ([]string, error) {
 	var all []string
-	for range tries {
+	for range s.tries {
 		seen, err := s.surveyOnce(ctx, tr)
 		if err != nil {
 			return nil, err

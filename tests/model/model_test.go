@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"tangram.dev/tests/internal/worlds"
 )
 
 const (
@@ -197,7 +199,7 @@ func (r result) unreached() map[string]bool {
 
 func TestModel(t *testing.T) {
 	scenarios := scenarios
-	if os.Getenv("NIGHTLY") == "1" {
+	if worlds.IsNightly() {
 		scenarios = byNight
 	}
 	dead := make([]map[string]bool, len(scenarios))

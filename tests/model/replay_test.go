@@ -11,16 +11,17 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"tangram.dev/tests/internal/worlds"
 )
 
 // The code that ships, tied to the model: random histories of gate.pml go through the gate and through the attempts of an agent
-// (testing/replay.cc of each). Half of them are the same every day.
+// (testing/replay.cc of each). Half of them always have the same seeds.
 var (
 	runs = flag.Int("model.runs", 160, "random histories of each scenario")
-	seed = flag.Int("model.seed", int(time.Now().Unix()/86400)*10000, "seed of the first history of the second half; the default changes by day")
+	seed = flag.Int("model.seed", 0, "seed of the first history of the second half; 0: by SEED")
 )
 
 // program is a replay: a folder of agent/, whose testing/replay.cc is compiled with some sources of agent/.
@@ -114,6 +115,10 @@ func history(t *testing.T, dir string, scenario, seed int) string {
 
 // histories of all scenarios, made once.
 func histories(t *testing.T) []byte {
+	second := *seed
+	if second == 0 {
+		second = worlds.Seed(t) * 10_000
+	}
 	made.once.Do(func() {
 		parts := make([]string, len(scenarios))
 		var wait sync.WaitGroup
@@ -124,7 +129,7 @@ func histories(t *testing.T) []byte {
 				for n := range *runs {
 					from := 1
 					if n >= *runs/2 {
-						from = *seed
+						from = second
 					}
 					all.WriteString(history(t, dir, s.number, from+n))
 				}
@@ -134,7 +139,7 @@ func histories(t *testing.T) []byte {
 		wait.Wait()
 		made.events = []byte(strings.Join(parts, ""))
 	})
-	t.Logf("%d histories of each of %d scenarios, from seeds 1 and %d (-model.seed), %d events", *runs, len(scenarios), *seed, bytes.Count(made.events, []byte("\n")))
+	t.Logf("%d histories of each of %d scenarios, from seeds 1 and %d (-model.seed), %d events", *runs, len(scenarios), second, bytes.Count(made.events, []byte("\n")))
 	return made.events
 }
 

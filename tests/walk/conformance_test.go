@@ -32,8 +32,6 @@ type candidate struct {
 	layers int
 	// right demands that tokens of requests that have ended are the right ones.
 	right func(*testing.T, []*load.Result)
-	// sampled: only those subtests whose turn it is today (worlds.ByDay, of so many days); 0: all.
-	sampled int
 	// aheadOfLeavers: KV of ranks that leave goes ahead of the flip.
 	aheadOfLeavers bool
 }
@@ -78,15 +76,9 @@ var suite = []part{
 // conform plays the suite in one world. Tokens are compared throughout; KV that a flip brought wrong is heard by whoever computes on with it.
 func conform(t *testing.T, of candidate) {
 	t.Helper()
-	parts := suite
-	if of.sampled > 0 && os.Getenv("CONFORMANCE") != "full" {
-		last := len(suite) - 1 // a pod's death is every day's
-		parts = append(slices.Clone(worlds.ByDay(t, of.sampled, suite[:last])), suite[last])
-	}
 	c := &conforming{candidate: of}
-	// Who is killed is missed by its connections, at once: with much patience nobody who is slow is taken for dead.
-	c.World = of.start(t, harness.Options{Pods: []int{1, 1, 1}, MaxTokens: conformingTokens, LeastStep: leastStep, FaultDirs: true, Restart: true, Patience: time.Minute})
-	for _, p := range parts {
+	c.World = of.start(t, harness.Options{Pods: []int{1, 1, 1}, MaxTokens: conformingTokens, LeastStep: leastStep, FaultDirs: true, Restart: true})
+	for _, p := range worlds.Cases(3, suite) {
 		t.Run(p.name, func(t *testing.T) {
 			before := c.members(t)
 			p.play(t, c)
@@ -147,7 +139,7 @@ func (c *conforming) quiet(t *testing.T) {
 			}
 		}
 		return held == ""
-	}, 30*time.Second, 100*time.Millisecond, "all requests have ended, and KV is held: %s", &held)
+	}, worlds.Hang, 100*time.Millisecond, "all requests have ended, and KV is held: %s", &held)
 }
 
 // carried is what engines brought so far with flips: bytes of KV, as the kit says it in their logs; and how often it did not come.

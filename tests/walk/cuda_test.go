@@ -102,7 +102,7 @@ func TestAWorldOnGpus(t *testing.T) {
 		format  string
 		oneNode bool // agents read each other's memory
 	}
-	for _, w := range worlds.ByDay(t, 2, []which{{"granule-major", false}, {"granule-major", true}, {"row-major", true}, {"row-major", false}}) {
+	for _, w := range worlds.Cases(1, []which{{"granule-major", false}, {"granule-major", true}, {"row-major", true}, {"row-major", false}}) {
 		name := w.format
 		if w.oneNode {
 			name += " on one node"
@@ -150,7 +150,7 @@ func walkOnGpus(t *testing.T, format string, oneNode bool) {
 		require.Eventually(t, func() bool {
 			all, err := a.Status(t.Context())
 			return err == nil && all[0].Epoch == before[0].Epoch && all[0].Ranks[0].Engine.GetAttached() && all[0].Ranks[1].Engine.GetAttached()
-		}, 20*time.Second, 50*time.Millisecond)
+		}, worlds.Hang, 50*time.Millisecond)
 	})
 	for i, r := range status(t, a.World)[0].Ranks {
 		require.Equal(t, before[0].Ranks[i].MemoryMapped, r.MemoryMapped)

@@ -36,7 +36,7 @@ func startAliveWith(t *testing.T, o harness.Options, ranks int, mode string) *al
 	a.keep(t, ranks, mode)
 	t.Cleanup(func() { a.keeper.Kill() })
 	a.await(t, "the first layout", func(d harness.Did) bool { return d.Did == "apply" && d.Error == "" })
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*worlds.Hang)
 	t.Cleanup(cancel)
 	go func() { a.played <- client(w).Play(ctx, a.trace, 6, a.halt) }()
 	time.Sleep(time.Second) // requests are on their way in every phase of their life
@@ -77,7 +77,7 @@ func (a *alive) await(t *testing.T, what string, is func(harness.Did) bool) harn
 			}
 		}
 		return false
-	}, time.Minute, 20*time.Millisecond, what)
+	}, worlds.Hang, 20*time.Millisecond, what)
 	return found
 }
 
@@ -100,7 +100,7 @@ func (a *alive) end(t *testing.T, ranks int) {
 }
 
 func TestAPodDies(t *testing.T) {
-	for _, mode := range worlds.ByDay(t, 2, []string{"Expert", "Tensor"}) {
+	for _, mode := range worlds.Cases(1, []string{"Expert", "Tensor"}) {
 		t.Run(mode, func(t *testing.T) {
 			a := startAlive(t, []int{1, 1, 1}, 3, mode)
 			a.KillPod(1)
@@ -115,7 +115,7 @@ func TestAPodDies(t *testing.T) {
 }
 
 func TestAnEngineDiesAlone(t *testing.T) {
-	for _, mode := range []string{"Expert", "Tensor"} {
+	for _, mode := range worlds.Cases(1, []string{"Tensor", "Expert"}) {
 		t.Run(mode, func(t *testing.T) {
 			a := startAlive(t, []int{1, 2}, 3, mode)
 			a.KillEngine(1, 1)
@@ -162,7 +162,7 @@ func TestAnAgentDiesAlone(t *testing.T) {
 		require.Eventually(t, func() bool {
 			all, err := a.Status(t.Context())
 			return err == nil && all[1].Epoch == before[1].Epoch && all[1].Ranks[0].Engine.GetAttached() && all[1].Ranks[1].Engine.GetAttached()
-		}, 20*time.Second, 50*time.Millisecond)
+		}, worlds.Hang, 50*time.Millisecond)
 	}
 	for i, r := range status(t, a.World)[1].Ranks {
 		require.Equal(t, before[1].Ranks[i].Member.Id, r.Member.Id)

@@ -15,7 +15,7 @@ import (
 // keeps whole, experts of V3 in blocks of FP8 that are cut and joined with their scales, while the world grows, switches there and back, and loses a
 // pod, whose experts come from the checkpoint again.
 func TestDeepSeek(t *testing.T) {
-	for _, of := range worlds.ByDay(t, 3, []harness.Options{
+	for _, of := range worlds.Cases(1, []harness.Options{
 		{Checkpoint: "deepseek-v3", Granule: 128},
 		{Checkpoint: "deepseek-v2", Granule: 8, SlabFormat: "row-major"},
 		{Checkpoint: "deepseek-v3", Granule: 128, SlabFormat: "row-major"},

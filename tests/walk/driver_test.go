@@ -15,7 +15,7 @@ import (
 // A driver that is killed in the middle leaves a world that serves; the next driver ends what
 // it finds, forward or back, and gets to where the first one wanted.
 func TestDriverThatIsKilled(t *testing.T) {
-	for _, phase := range worlds.ByDay(t, 2, []string{"prepare", "stage", "flip", "retire"}) {
+	for _, phase := range worlds.Cases(2, []string{"stage", "flip", "prepare", "retire"}) {
 		t.Run(phase, func(t *testing.T) {
 			w := startTiny(t, harness.Options{Pods: []int{2, 2}})
 			apply(t, w, 2, "Expert")

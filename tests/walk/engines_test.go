@@ -72,7 +72,7 @@ func asAtRest(start func(*testing.T, harness.Options) *harness.World) func(*test
 	return func(t *testing.T, results []*load.Result) {
 		t.Helper()
 		if one == nil {
-			one = start(t, harness.Options{Dir: "/at-rest", Pods: []int{1}, MaxTokens: conformingTokens, Patience: time.Minute})
+			one = start(t, harness.Options{Dir: "/at-rest", Pods: []int{1}, MaxTokens: conformingTokens})
 			apply(t, one, 1, "Expert")
 		}
 		for i, want := range client(one).Again(t.Context(), results, 16) {
@@ -117,7 +117,7 @@ func TestEnginesConform(t *testing.T) {
 	if command := os.Getenv("ENGINE"); command != "" {
 		of = append(of, func(t *testing.T) candidate { t.Helper(); return brought(t, command) })
 	} else {
-		of = append(of, echoes, reference)
+		of = worlds.Cases(1, []func(*testing.T) candidate{echoes, reference})
 	}
 	for _, make := range of {
 		c := make(t)
@@ -131,7 +131,7 @@ func TestEnginesTellGatewaysWhatTheyHaveCached(t *testing.T) {
 	for _, make := range []func(*testing.T) candidate{echoes, reference} {
 		c := &conforming{candidate: make(t)}
 		t.Run(c.name, func(t *testing.T) {
-			c.World = c.start(t, harness.Options{Pods: []int{1, 1}, MaxTokens: conformingTokens, LeastStep: leastStep, Patience: time.Minute})
+			c.World = c.start(t, harness.Options{Pods: []int{1, 1}, MaxTokens: conformingTokens, LeastStep: leastStep})
 			c.source = longer{c.source, 80}
 			apply(t, c.World, 2, "Expert")
 			flights := c.fly(t, 4)

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	flightTokens = 2048            // of a request, prompt and answer: many times what a transition takes, on a machine that others keep busy, too
-	flightLimit  = 2 * time.Minute // only what hangs takes so long
+	flightTokens = 2048 // of a request, prompt and answer: many times what a transition takes, on a machine that others keep busy, too
+	flightLimit  = worlds.Hang
 	leastStep    = 20 * time.Millisecond
 )
 

@@ -20,9 +20,9 @@ import (
 // An engine is stopped for longer than its peers wait. It closes no connection and its agent says that it is at work; the others
 // go on without it. When it wakes it has no part in anything, and joins again under another name.
 func TestAnEngineHangs(t *testing.T) {
-	for _, mode := range worlds.ByDay(t, 2, []string{"Expert", "Tensor"}) {
+	for _, mode := range worlds.Cases(1, []string{"Expert", "Tensor"}) {
 		t.Run(mode, func(t *testing.T) {
-			a := startAlive(t, []int{1, 2, 1}, 4, mode) // of the pod with two, one hangs
+			a := startAliveWith(t, harness.Options{Pods: []int{1, 2, 1}, Hangs: true}, 4, mode) // of the pod with two, one hangs
 			a.HangEngine(1, 1, true)
 			d := a.await(t, "a repair", repaired)
 			require.Len(t, d.Record.Lost, 1)
@@ -38,9 +38,9 @@ func TestAnEngineHangs(t *testing.T) {
 // answers, and no step runs in which somebody could miss it. The others tell that they hear nothing of it, and the repair
 // begins again without it: nobody waits until its limit for an answer that does not come.
 func TestAnEngineHangsInARepair(t *testing.T) {
-	for _, point := range worlds.ByDay(t, 3, []string{"prepare.before", "stage.before_engine_map", "engine.repair_enter"}) {
+	for _, point := range worlds.Cases(1, []string{"prepare.before", "stage.before_engine_map", "engine.repair_enter"}) {
 		t.Run(point, func(t *testing.T) {
-			a := startAliveWith(t, harness.Options{Pods: []int{1, 1, 1, 1, 1}, FaultDirs: true}, 5, "Expert")
+			a := startAliveWith(t, harness.Options{Pods: []int{1, 1, 1, 1, 1}, FaultDirs: true, Hangs: true}, 5, "Expert")
 			d := a.hangsAt(t, 2, point, func() { a.KillPod(1) })
 			log, err := os.ReadFile(filepath.Join(a.Dir(), "keep.log"))
 			require.NoError(t, err)
@@ -62,9 +62,9 @@ func TestAnEngineHangsInARepair(t *testing.T) {
 // In a flip, and in the first step after it, all wait for what is like no step: longer than for a step, but no longer than
 // steps here give reason to.
 func TestAnEngineHangsInAFlip(t *testing.T) {
-	for _, point := range worlds.ByDay(t, 2, []string{"engine.flip_manifest", "engine.flip_enter"}) {
+	for _, point := range worlds.Cases(1, []string{"engine.flip_manifest", "engine.flip_enter"}) {
 		t.Run(point, func(t *testing.T) {
-			a := startAliveWith(t, harness.Options{Pods: []int{1, 1, 1, 1}, FaultDirs: true}, 4, "Expert")
+			a := startAliveWith(t, harness.Options{Pods: []int{1, 1, 1, 1}, FaultDirs: true, Hangs: true}, 4, "Expert")
 			a.hangsAt(t, 2, point, func() {
 				a.keeper.Kill()
 				a.keep(t, 4, "Tensor")
@@ -99,7 +99,7 @@ func (a *alive) hangsAt(t *testing.T, pod int, point string, begin func()) harne
 	require.Eventually(t, func() bool {
 		_, err := os.Stat(filepath.Join(a.FaultDir(pod), point+".hit"))
 		return err == nil
-	}, time.Minute, time.Millisecond, point)
+	}, worlds.Hang, time.Millisecond, point)
 	a.HangEngine(pod, 0, true)
 	require.NoError(t, os.Remove(armed))
 	return a.await(t, "a repair without it", func(d harness.Did) bool {
@@ -113,7 +113,7 @@ func ofPod(pod int) func(harness.Lost) bool {
 
 // Stopped for less than that it costs a pause: nobody is fenced, and all tokens are the same.
 func TestAnEngineStopsForAMoment(t *testing.T) {
-	a := startAlive(t, []int{1, 1, 1}, 3, "Expert")
+	a := startAliveWith(t, harness.Options{Pods: []int{1, 1, 1}, Hangs: true}, 3, "Expert")
 	for range 3 {
 		a.HangEngine(1, 0, true)
 		time.Sleep(500 * time.Millisecond) // half of the least limit
@@ -128,7 +128,7 @@ func TestAnEngineStopsForAMoment(t *testing.T) {
 
 // An agent hangs: engines serve on. What is under way ends, and begins again when it is back.
 func TestAnAgentHangs(t *testing.T) {
-	a := startAlive(t, []int{1, 2}, 3, "Expert")
+	a := startAliveWith(t, harness.Options{Pods: []int{1, 2}, Hangs: true}, 3, "Expert")
 	a.HangAgent(1, true)
 	a.keeper.Kill()
 	a.keep(t, 3, "Tensor")

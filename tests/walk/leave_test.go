@@ -9,6 +9,7 @@ import (
 
 	"tangram.dev/e2e/harness"
 	"tangram.dev/e2e/load"
+	"tangram.dev/tests/internal/worlds"
 )
 
 func freePages(t *testing.T, w *harness.World) uint64 {
@@ -35,7 +36,7 @@ func TestClientsThatLeaveFreeTheirKV(t *testing.T) {
 				was := idle
 				idle = freePages(t, w)
 				return idle == was
-			}, 10*time.Second, 300*time.Millisecond)
+			}, worlds.Hang, 300*time.Millisecond)
 
 			ctx, leave := context.WithCancel(t.Context())
 			defer leave()
@@ -45,14 +46,14 @@ func TestClientsThatLeaveFreeTheirKV(t *testing.T) {
 				request.MaxTokens = 400
 				go func() { gone <- client(w).Do(ctx, request) }()
 			}
-			require.Eventually(t, func() bool { return freePages(t, w) < idle }, 10*time.Second, 20*time.Millisecond, "no KV is used")
+			require.Eventually(t, func() bool { return freePages(t, w) < idle }, worlds.Hang, 20*time.Millisecond, "no KV is used")
 			leave()
 			for range 4 {
 				result := <-gone
 				require.ErrorIs(t, result.Err, context.Canceled)
 				require.Less(t, len(result.Tokens), 400)
 			}
-			require.Eventually(t, func() bool { return freePages(t, w) == idle }, 10*time.Second, 100*time.Millisecond,
+			require.Eventually(t, func() bool { return freePages(t, w) == idle }, worlds.Hang, 100*time.Millisecond,
 				"%d pages free while idle", idle)
 			requireSame(t, answers(t, w), tokens)
 		})

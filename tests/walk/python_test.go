@@ -70,7 +70,7 @@ func enters(t *testing.T, w *harness.World, pod int, epoch uint64) entered {
 // Engines in Python go through first layout, growth, both switches of mode and a leave: in each epoch every piece and every
 // dense tensor is the checkpoint's, and KV comes from the other rank. In slabs of either format.
 func TestPythonEngines(t *testing.T) {
-	for _, format := range []string{"granule-major", "row-major"} {
+	for _, format := range worlds.Cases(1, []string{"granule-major", "row-major"}) {
 		t.Run(format, func(t *testing.T) { pythonEngines(t, format) })
 	}
 }

@@ -32,14 +32,14 @@ func TestCheckpointThatGoesAway(t *testing.T) {
 			return (all[0].CheckpointError == "") == empty && (all[1].CheckpointError == "") == empty
 		}
 	}
-	require.Eventually(t, told(false), 30*time.Second, 50*time.Millisecond)
+	require.Eventually(t, told(false), worlds.Hang, 50*time.Millisecond)
 	_, err = w.Apply(t.Context(), 2, "Tensor", nil, nil)
 	require.ErrorContains(t, err, "cannot read the checkpoint")
 	require.ErrorContains(t, err, filepath.Base(shards[0])+": No such file or directory")
 	worlds.RequireSame(t, worlds.Answers(t, w), before)
 
 	require.NoError(t, os.Rename(shards[0]+".away", shards[0]))
-	require.Eventually(t, told(true), 30*time.Second, 50*time.Millisecond)
+	require.Eventually(t, told(true), worlds.Hang, 50*time.Millisecond)
 	worlds.Apply(t, w, 2, "Tensor")
 	worlds.RequireSame(t, worlds.Answers(t, w), before)
 }

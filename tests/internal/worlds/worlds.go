@@ -20,13 +20,23 @@ import (
 // Root of the repository, as the tests of a folder of tests/ see it.
 const Root = "../.."
 
+// Hang is the limit of every wait for something that must happen: only a hang takes this long, however slow the machine is.
+const Hang = 3 * time.Minute
+
+// patient is how long engines wait for a silent peer, and the operator for an engine to come back, where no test is about such a limit: a
+// killed process is noticed by its closed connections, and a slow one must not be taken for dead.
+const patient = time.Minute
+
 // Start a world with its files in build/walk; it ends with the test. Options.Dir is what the folder's name ends with,
 // for a test with several.
 func Start(t *testing.T, o harness.Options) *harness.World {
 	t.Helper()
 	o.Root, o.Dir = Root, filepath.Join(Root, "build/walk", t.Name()+o.Dir)
-	if o.Patience == 0 && !o.Restart { // no test of deaths: nobody repairs it
-		o.Patience = time.Minute
+	if o.Patience == 0 && !o.Hangs {
+		o.Patience = patient
+	}
+	if o.Reattach == 0 && !o.Hangs {
+		o.Reattach = patient
 	}
 	w, err := harness.Start(t.Context(), o)
 	require.NoError(t, err)

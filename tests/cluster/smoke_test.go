@@ -1,0 +1,71 @@
+package cluster
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"tangram.dev/api/v1alpha1"
+	"tangram.dev/e2e/harness/cluster"
+	"tangram.dev/e2e/kube"
+)
+
+// TestSmoke is the one test on a cluster that `make test` runs: while requests stream, a world grows, switches its mode, loses a pod and then
+// an engine to kill -9. No request is lost, and every token is the one that a single rank computes.
+func TestSmoke(t *testing.T) {
+	k := namespace(t, "")
+	serve(t, k, 3, func(spec *v1alpha1.MoEDeploymentSpec) {
+		spec.Gateway.TerminationGracePeriodSeconds = 20 // the least that the API accepts
+	})
+	four := []string{"demo-0", "demo-1", "demo-2", "demo-3"}
+	results := underLoad(t, k, func() {
+		require.NoError(t, k.Scale(t.Context(), object, 4))
+		require.NoError(t, k.Wait(t.Context(), object, v1alpha1.ConditionReady, limit))
+		requireAtRest(t, k, four...)
+
+		require.NoError(t, k.Patch(t.Context(), object, `{"spec":{"mode":"Tensor"}}`))
+		require.NoError(t, k.Wait(t.Context(), object, v1alpha1.ConditionReady, limit))
+		requireAtRest(t, k, four...)
+
+		victim := deployment(t, k).Status.Members[1]
+		for _, p := range ranks(t, k) {
+			if p.Name == victim.Pod {
+				_, err := cluster.KillContainers(string(p.UID))
+				require.NoError(t, err)
+			}
+		}
+		awaitRepairs(t, k, 1, 4)
+		for _, m := range requireAtRest(t, k, names(ranks(t, k))...).Status.Members {
+			require.NotEqual(t, victim.ID, m.ID, "the pod that replaces it is a new member")
+		}
+
+		before := ranks(t, k)
+		kill(t, string(before[0].UID), "tangram-engine")
+		awaitRepairs(t, k, 2, 4)
+		after := ranks(t, k)
+		for i := range before {
+			require.Equal(t, before[i].UID, after[i].UID, "an engine that dies alone comes back in its pod")
+		}
+	})
+	requireOneRanksTokens(t, results)
+}
+
+// awaitRepairs waits until n repairs of the world have succeeded and it has its width again.
+func awaitRepairs(t *testing.T, k *kube.Client, n int, width int32) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%d repairs, and %d ranks", n, width), func() (bool, string) {
+		all, err := k.Transitions(t.Context(), name)
+		require.NoError(t, err)
+		repairs := 0
+		for _, lt := range all {
+			if lt.Spec.Kind == v1alpha1.KindRepair && lt.Status.Phase == v1alpha1.PhaseSucceeded {
+				repairs++
+			}
+		}
+		d := deployment(t, k)
+		return repairs >= n && d.Status.Width == width && d.Status.State == v1alpha1.ReasonServing,
+			fmt.Sprintf("%d repairs, width %d, state %s", repairs, d.Status.Width, d.Status.State)
+	})
+	require.NoError(t, k.Wait(t.Context(), object, v1alpha1.ConditionReady, limit))
+}
