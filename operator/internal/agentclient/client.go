@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"sync/atomic"
 	"time"
 
@@ -69,7 +70,6 @@ func RefusalCode(err error) tangramv1.Refusal_Code {
 // Client of one agent. Safe for concurrent use.
 type Client struct {
 	address string
-	silent  time.Duration
 	conn    *grpc.ClientConn
 	rpc     tangramv1.AgentClient
 	known   atomic.Pointer[known]
@@ -77,14 +77,18 @@ type Client struct {
 
 // Dial does not wait for the agent: the first call does.
 func Dial(address string, config *tls.Config) (*Client, error) {
+	return dialWith(address, config, tcp.Dialer(reconnect.MinConnectTimeout, silent))
+}
+
+func dialWith(address string, config *tls.Config, connect func(context.Context, string) (net.Conn, error)) (*Client, error) {
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(credentials.NewTLS(config)),
 		grpc.WithDefaultServiceConfig(serviceConfig), grpc.WithConnectParams(reconnect),
-		grpc.WithContextDialer(tcp.Dialer(reconnect.MinConnectTimeout, silent)),
+		grpc.WithContextDialer(connect),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
 	if err != nil {
 		return nil, fmt.Errorf("agent %s: %w", address, err)
 	}
-	return &Client{address: address, silent: silent, conn: conn, rpc: tangramv1.NewAgentClient(conn)}, nil
+	return &Client{address: address, conn: conn, rpc: tangramv1.NewAgentClient(conn)}, nil
 }
 
 // Address that was dialled.
@@ -185,7 +189,7 @@ func (c *Client) Release(ctx context.Context, header *tangramv1.Header, members 
 func (c *Client) Watch(ctx context.Context, world string, each func(*tangramv1.StatusResponse)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	hangs := time.AfterFunc(c.silent, func() { cancel(fmt.Errorf("the agent says nothing for %v", c.silent)) })
+	hangs := time.AfterFunc(silent, func() { cancel(fmt.Errorf("the agent says nothing for %v", silent)) })
 	defer hangs.Stop()
 	explain := func(err error, trailer metadata.MD) error {
 		if cause := context.Cause(ctx); cause != nil {
@@ -202,7 +206,7 @@ func (c *Client) Watch(ctx context.Context, world string, each func(*tangramv1.S
 		if err != nil {
 			return explain(err, stream.Trailer())
 		}
-		hangs.Reset(c.silent)
+		hangs.Reset(silent)
 		each(reply.GetStatus())
 	}
 }

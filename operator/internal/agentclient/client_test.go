@@ -3,9 +3,9 @@ package agentclient
 import (
 	"context"
 	"errors"
-	"net"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"tangram.dev/operator/internal/pki"
+	"tangram.dev/operator/internal/testkit"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
@@ -73,7 +74,7 @@ func (a *agent) Watch(_ *tangramv1.WatchRequest, stream tangramv1.Agent_WatchSer
 	return a.answer(stream.Context())
 }
 
-// listen serves a over mTLS as `role` and gives a driver's client of it.
+// listen serves a over mTLS as `role`, on a network in memory, and gives a driver's client of it.
 func listen(t *testing.T, a *agent, role string) *Client {
 	t.Helper()
 	authority, err := pki.OpenFolder(t.TempDir(), "w")
@@ -87,13 +88,13 @@ func listen(t *testing.T, a *agent, role string) *Client {
 	require.NoError(t, err)
 	clientTLS, err := pki.Client(shown, "w", "agent/")
 	require.NoError(t, err)
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	l, err := testkit.Listen("")
 	require.NoError(t, err)
 	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(serverTLS)))
 	tangramv1.RegisterAgentServer(server, a)
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(server.Stop)
-	c, err := Dial(l.Addr().String(), clientTLS)
+	c, err := dialWith(l.Addr().String(), clientTLS, testkit.Dial)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	return c
@@ -102,49 +103,56 @@ func listen(t *testing.T, a *agent, role string) *Client {
 func always(err error) func(int64) error { return func(int64) error { return err } }
 
 func TestRefusalIsDecoded(t *testing.T) {
-	want := &tangramv1.Refusal{Code: tangramv1.Refusal_CODE_STALE_EPOCH, Message: "the epoch in force is 7, the call says 6",
-		Current: &tangramv1.Header{World: "w", Epoch: 7, Attempt: 12}}
-	wire, err := proto.Marshal(want)
-	require.NoError(t, err)
-	a := &agent{err: always(status.Error(codes.FailedPrecondition, want.Message)), trailer: wire}
-	c := listen(t, a, "agent/p0")
+	synctest.Test(t, func(t *testing.T) {
+		want := &tangramv1.Refusal{Code: tangramv1.Refusal_CODE_STALE_EPOCH, Message: "the epoch in force is 7, the call says 6",
+			Current: &tangramv1.Header{World: "w", Epoch: 7, Attempt: 12}}
+		wire, err := proto.Marshal(want)
+		require.NoError(t, err)
+		a := &agent{err: always(status.Error(codes.FailedPrecondition, want.Message)), trailer: wire}
+		c := listen(t, a, "agent/p0")
 
-	err = c.Prepare(t.Context(), &tangramv1.PrepareRequest{})
-	var refused *Refused
-	require.ErrorAs(t, err, &refused)
-	require.True(t, proto.Equal(want, refused.Refusal), "%v", refused.Refusal)
-	require.Equal(t, c.Address(), refused.Agent)
-	require.Equal(t, tangramv1.Refusal_CODE_STALE_EPOCH, RefusalCode(err))
-	for _, text := range []string{c.Address(), "refused Prepare", "CODE_STALE_EPOCH", want.Message, `world "w", epoch 7, attempt 12`} {
-		require.ErrorContains(t, err, text)
-	}
-	require.EqualValues(t, 1, a.calls.Load(), "a refusal must not be tried again")
+		err = c.Prepare(t.Context(), &tangramv1.PrepareRequest{})
+		var refused *Refused
+		require.ErrorAs(t, err, &refused)
+		require.True(t, proto.Equal(want, refused.Refusal), "%v", refused.Refusal)
+		require.Equal(t, c.Address(), refused.Agent)
+		require.Equal(t, tangramv1.Refusal_CODE_STALE_EPOCH, RefusalCode(err))
+		for _, text := range []string{c.Address(), "refused Prepare", "CODE_STALE_EPOCH", want.Message, `world "w", epoch 7, attempt 12`} {
+			require.ErrorContains(t, err, text)
+		}
+		require.EqualValues(t, 1, a.calls.Load(), "a refusal must not be tried again")
 
-	seen := 0
-	err = c.Watch(t.Context(), "w", func(*tangramv1.StatusResponse) { seen++ })
-	require.Equal(t, 3, seen)
-	require.Equal(t, tangramv1.Refusal_CODE_STALE_EPOCH, RefusalCode(err), "%v", err)
+		seen := 0
+		err = c.Watch(t.Context(), "w", func(*tangramv1.StatusResponse) { seen++ })
+		require.Equal(t, 3, seen)
+		require.Equal(t, tangramv1.Refusal_CODE_STALE_EPOCH, RefusalCode(err), "%v", err)
+	})
 }
 
 // An agent tells its status every second. One that hangs closes no stream.
 func TestAStreamOnWhichNothingComesEnds(t *testing.T) {
-	c := listen(t, &agent{hangs: true}, "agent/p0")
-	c.silent = 200 * time.Millisecond
-	seen := 0
-	err := c.Watch(t.Context(), "w", func(*tangramv1.StatusResponse) { seen++ })
-	require.Equal(t, 3, seen)
-	require.ErrorContains(t, err, "the agent says nothing for 200ms")
+	synctest.Test(t, func(t *testing.T) {
+		c := listen(t, &agent{hangs: true}, "agent/p0")
+		began := time.Now()
+		seen := 0
+		err := c.Watch(t.Context(), "w", func(*tangramv1.StatusResponse) { seen++ })
+		require.Equal(t, 3, seen)
+		require.ErrorContains(t, err, "the agent says nothing for 5s")
+		require.Equal(t, silent, time.Since(began))
+	})
 }
 
 func TestOtherErrorsAreNoRefusals(t *testing.T) {
 	for name, trailer := range map[string][]byte{"no trailer": nil, "a trailer that is no Refusal": {0xff, 0xff, 0xff}} {
 		t.Run(name, func(t *testing.T) {
-			c := listen(t, &agent{err: always(status.Error(codes.Internal, "disk on fire")), trailer: trailer}, "agent/p0")
-			_, err := c.Abort(t.Context(), &tangramv1.Header{}, "because")
-			require.Equal(t, tangramv1.Refusal_CODE_UNSPECIFIED, RefusalCode(err))
-			require.Equal(t, codes.Internal, status.Code(err))
-			require.ErrorContains(t, err, "agent "+c.Address()+": Abort")
-			require.ErrorContains(t, err, "disk on fire")
+			synctest.Test(t, func(t *testing.T) {
+				c := listen(t, &agent{err: always(status.Error(codes.Internal, "disk on fire")), trailer: trailer}, "agent/p0")
+				_, err := c.Abort(t.Context(), &tangramv1.Header{}, "because")
+				require.Equal(t, tangramv1.Refusal_CODE_UNSPECIFIED, RefusalCode(err))
+				require.Equal(t, codes.Internal, status.Code(err))
+				require.ErrorContains(t, err, "agent "+c.Address()+": Abort")
+				require.ErrorContains(t, err, "disk on fire")
+			})
 		})
 	}
 	require.Equal(t, tangramv1.Refusal_CODE_UNSPECIFIED, RefusalCode(nil))
@@ -152,42 +160,48 @@ func TestOtherErrorsAreNoRefusals(t *testing.T) {
 }
 
 func TestBrokenLineIsTriedAgain(t *testing.T) {
-	a := &agent{err: func(call int64) error {
-		if call < 3 {
-			return status.Error(codes.Unavailable, "not yet")
-		}
-		return nil
-	}}
-	flipped, err := listen(t, a, "agent/p0").Abort(t.Context(), &tangramv1.Header{}, "because")
-	require.NoError(t, err)
-	require.True(t, flipped)
-	require.EqualValues(t, 3, a.calls.Load())
+	synctest.Test(t, func(t *testing.T) {
+		a := &agent{err: func(call int64) error {
+			if call < 3 {
+				return status.Error(codes.Unavailable, "not yet")
+			}
+			return nil
+		}}
+		flipped, err := listen(t, a, "agent/p0").Abort(t.Context(), &tangramv1.Header{}, "because")
+		require.NoError(t, err)
+		require.True(t, flipped)
+		require.EqualValues(t, 3, a.calls.Load())
+	})
 }
 
 func TestOnlyAgentsAreBelieved(t *testing.T) {
-	a := &agent{err: always(nil)}
-	c := listen(t, a, "engine/p0")
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	err := c.Prepare(ctx, &tangramv1.PrepareRequest{})
-	require.ErrorContains(t, err, "spiffe://tangram/w/agent/")
-	require.Zero(t, a.calls.Load())
+	synctest.Test(t, func(t *testing.T) {
+		a := &agent{err: always(nil)}
+		c := listen(t, a, "engine/p0")
+		err := c.Prepare(t.Context(), &tangramv1.PrepareRequest{})
+		require.ErrorContains(t, err, "spiffe://tangram/w/agent/")
+		require.Zero(t, a.calls.Load())
+	})
 }
 
 func TestResolveAndReleaseSayAllTheyAreGiven(t *testing.T) {
-	a := &agent{err: always(nil)}
-	c := listen(t, a, "agent/p0")
-	header := &tangramv1.Header{World: "w", Epoch: 7, Attempt: 12}
-	require.NoError(t, c.Resolve(t.Context(), header, tangramv1.Outcome_OUTCOME_FORWARD, "a fence"))
-	require.True(t, proto.Equal(&tangramv1.ResolveRequest{Header: header, Outcome: tangramv1.Outcome_OUTCOME_FORWARD, Reason: "a fence"}, a.last), "%v", a.last)
-	require.NoError(t, c.Release(t.Context(), header, []string{"u0/0/1", "u0/1/1"}, true, "over"))
-	require.True(t, proto.Equal(&tangramv1.ReleaseRequest{Header: header, Members: []string{"u0/0/1", "u0/1/1"}, WorldEnds: true, Reason: "over"}, a.last), "%v", a.last)
+	synctest.Test(t, func(t *testing.T) {
+		a := &agent{err: always(nil)}
+		c := listen(t, a, "agent/p0")
+		header := &tangramv1.Header{World: "w", Epoch: 7, Attempt: 12}
+		require.NoError(t, c.Resolve(t.Context(), header, tangramv1.Outcome_OUTCOME_FORWARD, "a fence"))
+		require.True(t, proto.Equal(&tangramv1.ResolveRequest{Header: header, Outcome: tangramv1.Outcome_OUTCOME_FORWARD, Reason: "a fence"}, a.last), "%v", a.last)
+		require.NoError(t, c.Release(t.Context(), header, []string{"u0/0/1", "u0/1/1"}, true, "over"))
+		require.True(t, proto.Equal(&tangramv1.ReleaseRequest{Header: header, Members: []string{"u0/0/1", "u0/1/1"}, WorldEnds: true, Reason: "over"}, a.last), "%v", a.last)
+	})
 }
 
 // Who asks for a status wants to know now that an agent is gone; the other calls are tried for a while.
 func TestStatusIsNotTriedAgain(t *testing.T) {
-	a := &agent{err: always(status.Error(codes.Unavailable, "not yet"))}
-	_, err := listen(t, a, "agent/p0").Status(t.Context(), "w")
-	require.ErrorContains(t, err, "not yet")
-	require.EqualValues(t, 1, a.calls.Load())
+	synctest.Test(t, func(t *testing.T) {
+		a := &agent{err: always(status.Error(codes.Unavailable, "not yet"))}
+		_, err := listen(t, a, "agent/p0").Status(t.Context(), "w")
+		require.ErrorContains(t, err, "not yet")
+		require.EqualValues(t, 1, a.calls.Load())
+	})
 }

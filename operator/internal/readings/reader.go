@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync"
 	"time"
 
@@ -36,6 +37,8 @@ type Options struct {
 	Log   *slog.Logger
 	// Taken is told each reading, one after another; may be nil.
 	Taken func(*telemetry.Sample)
+
+	connect func(context.Context, string) (net.Conn, error) // to a gateway, for tests; nil: by TCP
 }
 
 // Reader of one world.
@@ -55,6 +58,9 @@ type Reader struct {
 func Open(o Options) (*Reader, error) {
 	if o.Every == 0 {
 		o.Every = time.Second
+	}
+	if o.connect == nil {
+		o.connect = tcp.Dialer(o.Every, silent)
 	}
 	history, err := telemetry.NewHistory(keep)
 	if err != nil {
@@ -83,7 +89,7 @@ func (r *Reader) SetGateways(addresses []string) {
 		if r.gateways[a] != nil {
 			continue
 		}
-		conn, err := grpc.NewClient(a, grpc.WithTransportCredentials(credentials.NewTLS(r.o.TLS)), grpc.WithContextDialer(tcp.Dialer(r.o.Every, silent)),
+		conn, err := grpc.NewClient(a, grpc.WithTransportCredentials(credentials.NewTLS(r.o.TLS)), grpc.WithContextDialer(r.o.connect),
 			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(mostBytes)))
 		if err != nil {
 			r.o.Log.Error("cannot ask a gateway", "address", a, "error", err)

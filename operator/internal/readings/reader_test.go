@@ -3,8 +3,8 @@ package readings
 import (
 	"context"
 	"log/slog"
-	"net"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,11 +12,12 @@ import (
 
 	"tangram.dev/operator/internal/gateway"
 	"tangram.dev/operator/internal/pki"
+	"tangram.dev/operator/internal/testkit"
 	"tangram.dev/operator/pkg/telemetry"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-const soon = time.Minute // only a hang comes so far
+const soon = time.Minute // of the bubble's clock: only a hang comes so far
 
 type world struct {
 	t      *testing.T
@@ -31,7 +32,7 @@ func (w *world) gateway(name string) (pool *gateway.Pool, address string, stop f
 	config, err := pki.Server(files, "w", "driver")
 	require.NoError(w.t, err)
 	pool = gateway.NewPool(gateway.Options{World: "w", Gateway: name, Log: slog.New(slog.DiscardHandler), Metrics: gateway.NewMetrics(prometheus.NewRegistry(), "w")})
-	l, err := (&net.ListenConfig{}).Listen(w.t.Context(), "tcp", "127.0.0.1:0")
+	l, err := testkit.Listen("")
 	require.NoError(w.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -58,46 +59,48 @@ func leave(t *testing.T, p *gateway.Pool, id string) {
 }
 
 func TestReadsAllGateways(t *testing.T) {
-	folder, err := pki.OpenFolder(t.TempDir(), "w")
-	require.NoError(t, err)
-	w := &world{t, folder}
-	files, err := folder.Issue("driver", "driver", nil)
-	require.NoError(t, err)
-	config, err := pki.Client(files, "w", "gateway")
-	require.NoError(t, err)
-	r, err := Open(Options{World: "w", TLS: config, Every: 50 * time.Millisecond, Log: slog.New(slog.DiscardHandler)})
-	require.NoError(t, err)
-	defer r.Close()
-	_, _, err = r.Last(60)
-	require.ErrorContains(t, err, "nothing was read yet")
-	require.Eventually(t, func() bool {
-		_, _, err := r.Last(60)
-		return err != nil && err.Error() == "telemetry: nothing was read yet; the last reading: telemetry: no gateway was asked"
-	}, soon, time.Millisecond)
-
-	one, at, stop := w.gateway("one")
-	two, other, _ := w.gateway("two")
-	r.SetGateways([]string{at, other})
-	until := func(what string, is func(*telemetry.Sample, *telemetry.Window) bool) {
-		t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		folder, err := pki.OpenFolder(t.TempDir(), "w")
+		require.NoError(t, err)
+		w := &world{t, folder}
+		files, err := folder.Issue("driver", "driver", nil)
+		require.NoError(t, err)
+		config, err := pki.Client(files, "w", "gateway")
+		require.NoError(t, err)
+		r, err := Open(Options{World: "w", TLS: config, connect: testkit.Dial, Log: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		defer r.Close()
+		_, _, err = r.Last(60)
+		require.ErrorContains(t, err, "nothing was read yet")
 		require.Eventually(t, func() bool {
-			s, w, err := r.Last(60)
-			return err == nil && is(s, w)
-		}, soon, 5*time.Millisecond, what)
-	}
-	until("both are heard", func(s *telemetry.Sample, _ *telemetry.Window) bool { return s.Whole })
-	leave(t, one, "a")
-	leave(t, two, "b")
-	leave(t, two, "c")
-	until("all that was felt is counted", func(s *telemetry.Sample, w *telemetry.Window) bool {
-		return s.Total.Left == 3 && w.Grown.Sent == 3 && s.Whole
+			_, _, err := r.Last(60)
+			return err != nil && err.Error() == "telemetry: nothing was read yet; the last reading: telemetry: no gateway was asked"
+		}, soon, time.Millisecond)
+
+		one, at, stop := w.gateway("one")
+		two, other, _ := w.gateway("two")
+		r.SetGateways([]string{at, other})
+		until := func(what string, is func(*telemetry.Sample, *telemetry.Window) bool) {
+			t.Helper()
+			require.Eventually(t, func() bool {
+				s, w, err := r.Last(60)
+				return err == nil && is(s, w)
+			}, soon, 5*time.Millisecond, what)
+		}
+		until("both are heard", func(s *telemetry.Sample, _ *telemetry.Window) bool { return s.Whole })
+		leave(t, one, "a")
+		leave(t, two, "b")
+		leave(t, two, "c")
+		until("all that was felt is counted", func(s *telemetry.Sample, w *telemetry.Window) bool {
+			return s.Total.Left == 3 && w.Grown.Sent == 3 && s.Whole
+		})
+		stop()
+		until("one that is gone is told, and the other is heard", func(s *telemetry.Sample, _ *telemetry.Window) bool {
+			return !s.Whole && len(s.Problems) == 1 && s.Problems[0].Source == at
+		})
+		leave(t, two, "d")
+		until("what it said stays counted", func(s *telemetry.Sample, _ *telemetry.Window) bool { return s.Total.Left == 4 })
+		r.SetGateways([]string{other})
+		until("nobody asks it any more", func(s *telemetry.Sample, _ *telemetry.Window) bool { return s.Whole })
 	})
-	stop()
-	until("one that is gone is told, and the other is heard", func(s *telemetry.Sample, _ *telemetry.Window) bool {
-		return !s.Whole && len(s.Problems) == 1 && s.Problems[0].Source == at
-	})
-	leave(t, two, "d")
-	until("what it said stays counted", func(s *telemetry.Sample, _ *telemetry.Window) bool { return s.Total.Left == 4 })
-	r.SetGateways([]string{other})
-	until("nobody asks it any more", func(s *telemetry.Sample, _ *telemetry.Window) bool { return s.Whole })
 }
