@@ -2,10 +2,12 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 #include <ucp/api/ucp.h>
 
 #include <array>
 #include <cstdlib>
+#include <mutex>
 #include <type_traits>
 #include <utility>
 
@@ -15,7 +17,8 @@ namespace {
 constexpr const char* kLibrary = "libucp.so.0";
 constexpr ucp_tag_t kTag =
     1;  // a wire's worker has one peer, and messages of one tag come in order
-constexpr int kLast = 10'000;  // looks at an endpoint that closes, before its worker ends anyway
+constexpr int kLast = 10'000;    // looks at an endpoint that closes, before its worker ends anyway
+constexpr int kMaxContexts = 5;  // made for one worker while the node's interfaces change
 
 // The entry points that are used, by the names of the header.
 #define TANGRAM_UCX_ENTRY_POINTS(X) \
@@ -37,12 +40,19 @@ constexpr int kLast = 10'000;  // looks at an endpoint that closes, before its w
   X(ucp_request_free)               \
   X(ucs_status_string)
 
-struct Ucx {
+struct EntryPoints {
 #define TANGRAM_UCX_DECLARE(name) decltype(&::name) name = nullptr;
   TANGRAM_UCX_ENTRY_POINTS(TANGRAM_UCX_DECLARE)
 #undef TANGRAM_UCX_DECLARE
+};
+
+// The library and one context of it. A wire keeps the context that its worker was made in.
+struct Ucx : EntryPoints {
   ucp_context_h context = nullptr;
 
+  explicit Ucx(const EntryPoints& entry_points) : EntryPoints(entry_points) {}
+  Ucx(const Ucx&) = delete;
+  Ucx& operator=(const Ucx&) = delete;
   ~Ucx() {
     if (context != nullptr) ucp_cleanup(context);
   }
@@ -51,6 +61,19 @@ struct Ucx {
     return {Code::kUnavailable, fmt::format("ucx: {}: {}", what, ucs_status_string(status))};
   }
 };
+
+// A context lists the network interfaces of the node as they are now.
+Result<std::shared_ptr<const Ucx>> MakeContext(const EntryPoints& entry_points) {
+  const auto ucx = std::make_shared<Ucx>(entry_points);
+  ucp_params_t params{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
+  params.features = UCP_FEATURE_TAG;
+  params.mt_workers_shared = 1;
+  TANGRAM_RETURN_IF_ERROR(ucx->Check(
+      ucx->ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, nullptr, &ucx->context),
+      "its context"));
+  return std::shared_ptr<const Ucx>(ucx);
+}
 
 Result<std::shared_ptr<const Ucx>> Load(const std::string& library, bool gpu, std::string* kind) {
   // Its hooks into mmap would look after registrations of memory that comes and goes; our buffers
@@ -66,7 +89,7 @@ Result<std::shared_ptr<const Ucx>> Load(const std::string& library, bool gpu, st
     return Status(Code::kInvalid,
                   fmt::format("ucx: no library here ({})", why != nullptr ? why : library));
   }
-  const auto ucx = std::make_shared<Ucx>();
+  EntryPoints ucx;
   const auto get = [&](const char* name, auto* function) -> Status {
     void* const found = dlsym(opened, name);
     if (found == nullptr) {
@@ -76,52 +99,85 @@ Result<std::shared_ptr<const Ucx>> Load(const std::string& library, bool gpu, st
     *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(found);
     return OkStatus();
   };
-#define TANGRAM_UCX_GET(name) TANGRAM_RETURN_IF_ERROR(get(#name, &ucx->name));
+#define TANGRAM_UCX_GET(name) TANGRAM_RETURN_IF_ERROR(get(#name, &ucx.name));
   TANGRAM_UCX_ENTRY_POINTS(TANGRAM_UCX_GET)
 #undef TANGRAM_UCX_GET
   unsigned major = 0, minor = 0, release = 0;
-  ucx->ucp_get_version(&major, &minor, &release);
+  ucx.ucp_get_version(&major, &minor, &release);
   *kind = fmt::format("ucx {}.{}.{}", major, minor, release);
   if (major != UCP_API_MAJOR || minor < UCP_API_MINOR) {
     return Status(Code::kInvalid, fmt::format("ucx: {} is {}.{}; this was built for {}.{} or newer",
                                               library, major, minor, UCP_API_MAJOR, UCP_API_MINOR));
   }
-  ucp_params_t params{};
-  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
-  params.features = UCP_FEATURE_TAG;
-  params.mt_workers_shared = 1;
-  Status status = ucx->Check(
-      ucx->ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, nullptr, &ucx->context),
-      "its context");
-  if (!status.ok()) return Status(Code::kInvalid, status.message());
+  auto made = MakeContext(ucx);
+  if (!made.ok()) return Status(Code::kInvalid, made.status().message());
+  const Ucx& with = **made;
   ucp_context_attr_t attributes{};
   attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
   TANGRAM_RETURN_IF_ERROR(
-      ucx->Check(ucx->ucp_context_query(ucx->context, &attributes), "what memory it reaches"));
+      with.Check(with.ucp_context_query(with.context, &attributes), "what memory it reaches"));
   if (gpu && (attributes.memory_types & (uint64_t{1} << UCS_MEMORY_TYPE_CUDA)) == 0) {
     return Status(Code::kInvalid, fmt::format("ucx: {} was built without CUDA: it does not reach "
                                               "memory of a GPU; use nccl",
                                               library));
   }
-  return std::shared_ptr<const Ucx>(ucx);
+  return made;
 }
+
+// The context that the next worker is made in. Thread-safe.
+class Contexts {
+ public:
+  explicit Contexts(std::shared_ptr<const Ucx> first) : current_(std::move(first)) {}
+
+  // Sets `worker`, and the context that it was made in. A worker opens all interfaces that its
+  // context lists; if one of them no longer exists, there is no worker. A node's interfaces come
+  // and go (of pods, of bridges), so a context with another list is made then.
+  Status MakeWorker(std::shared_ptr<const Ucx>* ucx, ucp_worker_h* worker) {
+    ucp_worker_params_t params{};
+    params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+    params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+    for (int contexts = 1;; ++contexts) {
+      *ucx = Current();
+      const ucs_status_t made = (*ucx)->ucp_worker_create((*ucx)->context, &params, worker);
+      if (made != UCS_ERR_NO_DEVICE || contexts == kMaxContexts) {
+        return (*ucx)->Check(made, "a worker");
+      }
+      spdlog::info("ucx: an interface of this node is gone, making a new context");
+      TANGRAM_RETURN_IF_ERROR(Replace(*ucx));
+    }
+  }
+
+ private:
+  std::shared_ptr<const Ucx> Current() {
+    const std::scoped_lock lock(mu_);
+    return current_;
+  }
+  // Does nothing if another thread has replaced it already.
+  Status Replace(const std::shared_ptr<const Ucx>& old) {
+    const std::scoped_lock lock(mu_);
+    if (current_ != old) return OkStatus();
+    auto made = MakeContext(*old);
+    if (!made.ok()) return made.status();
+    current_ = std::move(made).value();
+    return OkStatus();
+  }
+
+  std::mutex mu_;
+  std::shared_ptr<const Ucx> current_;
+};
 
 class UcxWire final : public Wire {
  public:
-  static Result<std::unique_ptr<UcxWire>> Make(std::shared_ptr<const Ucx> ucx,
-                                               const UcxMemory& memory, uint64_t buffer_bytes) {
-    std::unique_ptr<UcxWire> out(new UcxWire(std::move(ucx), memory.gpu, buffer_bytes));
+  static Result<std::unique_ptr<UcxWire>> Make(Contexts* contexts, const UcxMemory& memory,
+                                               uint64_t buffer_bytes) {
+    std::unique_ptr<UcxWire> out(new UcxWire(memory.gpu, buffer_bytes));
     auto device = memory.make(kBuffers * buffer_bytes);
     if (!device.ok()) return device.status();
     auto mapped = MapWhole(**device);
     if (!mapped.ok()) return mapped.status();
     out->memory_ = std::move(device).value();
     std::tie(out->space_, out->mapped_) = std::move(mapped).value();
-    ucp_worker_params_t params{};
-    params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-    params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
-    TANGRAM_RETURN_IF_ERROR(out->ucx_->Check(
-        out->ucx_->ucp_worker_create(out->ucx_->context, &params, &out->worker_), "a worker"));
+    TANGRAM_RETURN_IF_ERROR(contexts->MakeWorker(&out->ucx_, &out->worker_));
     return out;
   }
   ~UcxWire() override { Abort(); }
@@ -218,8 +274,7 @@ class UcxWire final : public Wire {
   }
 
  private:
-  UcxWire(std::shared_ptr<const Ucx> ucx, bool gpu, uint64_t buffer_bytes)
-      : ucx_(std::move(ucx)), gpu_(gpu), buffer_bytes_(buffer_bytes) {}
+  UcxWire(bool gpu, uint64_t buffer_bytes) : gpu_(gpu), buffer_bytes_(buffer_bytes) {}
 
   void* At(size_t buffer) const { return reinterpret_cast<void*>(Buffer(buffer).address); }
 
@@ -263,7 +318,7 @@ class UcxWire final : public Wire {
     return failed_;
   }
 
-  const std::shared_ptr<const Ucx> ucx_;
+  std::shared_ptr<const Ucx> ucx_;
   const bool gpu_;
   const uint64_t buffer_bytes_;
   std::unique_ptr<Device> memory_;
@@ -280,7 +335,7 @@ class UcxWires final : public Wires {
  public:
   UcxWires(std::shared_ptr<const Ucx> ucx, UcxMemory memory, std::string kind,
            uint64_t buffer_bytes)
-      : ucx_(std::move(ucx)),
+      : contexts_(std::move(ucx)),
         memory_(std::move(memory)),
         kind_(std::move(kind)),
         buffer_bytes_(buffer_bytes) {}
@@ -289,7 +344,7 @@ class UcxWires final : public Wires {
   const std::string& kind() const override { return kind_; }
 
   Result<std::unique_ptr<Wire>> Offer(std::string* hello) override {
-    auto wire = UcxWire::Make(ucx_, memory_, buffer_bytes_);
+    auto wire = UcxWire::Make(&contexts_, memory_, buffer_bytes_);
     if (!wire.ok()) return wire.status();
     auto address = (*wire)->Address();
     if (!address.ok()) return address.status();
@@ -304,7 +359,7 @@ class UcxWires final : public Wires {
   }
 
  private:
-  const std::shared_ptr<const Ucx> ucx_;
+  Contexts contexts_;
   const UcxMemory memory_;
   const std::string kind_;
   const uint64_t buffer_bytes_;
