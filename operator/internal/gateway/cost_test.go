@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -74,8 +75,17 @@ func TestATokenNeedsNoLockOfThePool(t *testing.T) {
 	require.Len(t, w.pool.requests.find("request-9").out, 1)
 }
 
-// The width of the world does not show in the cost of a token: 10,000 requests in worlds of 1 and of 256 members.
-func TestATokenCostsTheSameInAWideWorld(t *testing.T) {
+// A token does not walk over the members of its world: each entry of their list is gone here, and whoever reads one panics.
+func TestToken_WhenMembersCannotBeRead(t *testing.T) {
+	w := newWide(t, 256, 10)
+	clear(w.pool.World().Members)
+	require.Panics(t, func() { w.pool.Ready() }, "which looks for a member")
+	w.round()
+	require.Len(t, w.pool.requests.find("request-9").out, 1)
+}
+
+// The width of the world does not show in the time that a token takes: 10,000 requests in worlds of 1 and of 256 members.
+func TestRealTime_ATokenCostsTheSameInAWideWorld(t *testing.T) {
 	narrow, broad := newWide(t, 1, 10_000), newWide(t, 256, 10_000)
 	fastest := func(w *wide, so time.Duration) time.Duration {
 		began := time.Now()
@@ -130,9 +140,11 @@ func TestTheGoneAreForgotten(t *testing.T) {
 
 // Of members that left for good no series stays.
 func TestSeriesOfSessionsEnd(t *testing.T) {
-	r := newRig(t, 2, 50*time.Millisecond)
-	require.Equal(t, 2, testutil.CollectAndCount(r.m.sessions))
-	r.engines[1].server.Stop()
-	r.epoch(2, nil, r.engines[0])
-	require.Eventually(t, func() bool { return testutil.CollectAndCount(r.m.sessions) == 1 }, soon, time.Millisecond)
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 2, 50*time.Millisecond)
+		require.Equal(t, 2, testutil.CollectAndCount(r.m.sessions))
+		r.engines[1].server.Stop()
+		r.epoch(2, nil, r.engines[0])
+		require.Eventually(t, func() bool { return testutil.CollectAndCount(r.m.sessions) == 1 }, soon, time.Millisecond)
+	})
 }

@@ -13,24 +13,31 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
+	"tangram.dev/operator/internal/testkit"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// started serves on free ports. term is what SIGTERM does; ended then gives what Serve gave.
+// started serves on the network in memory. term is what SIGTERM does; ended then gives what Serve gave.
 func started(t *testing.T, s *Server, d Drain) (address string, term func(), ended <-chan error) {
 	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	l, err := testkit.Listen("")
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- s.Serve(ctx, l, nil, prometheus.NewRegistry(), d) }()
-	t.Cleanup(func() { cancel(); s.pool.Close() })
+	var serving sync.WaitGroup
+	serving.Go(func() { done <- s.Serve(ctx, l, nil, prometheus.NewRegistry(), d) })
+	t.Cleanup(func() { // a bubble's time ends with its test, and the server has to end in it
+		cancel()
+		s.pool.Close()
+		serving.Wait()
+	})
 	return l.Addr().String(), cancel, done
 }
 
@@ -52,7 +59,7 @@ type running struct {
 
 func newBalancer(t *testing.T) *balancer {
 	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	l, err := testkit.Listen("")
 	require.NoError(t, err)
 	b := &balancer{address: l.Addr().String()}
 	var wait sync.WaitGroup
@@ -110,14 +117,14 @@ func (b *balancer) carry(c net.Conn) {
 	if g == nil {
 		return
 	}
-	up, err := (&net.Dialer{}).Dial("tcp", g.address)
+	up, err := testkit.Dial(context.Background(), g.address)
 	if err != nil {
 		return
 	}
 	defer func() { _ = up.Close() }()
 	go func() {
 		_, _ = io.Copy(up, c)
-		_ = up.(*net.TCPConn).CloseWrite()
+		_ = up.Close() // no client closes only its half
 	}()
 	_, _ = io.Copy(c, up)
 }
@@ -167,61 +174,63 @@ func wants(ctx context.Context, c *http.Client, address string, tokens int, stre
 // Gateways are replaced one after the other, as a rollout does it, while clients of net/http send request after
 // request over connections that they keep, or over a new one each time. Nobody is refused, nobody is cut.
 func TestARolloutUnderLoadLosesNoRequest(t *testing.T) {
-	engines := []*engine{{on: pages}, {on: pages}}
-	_, _, first := open(t, Options{}, engines...) // brings the engines up
-	require.Eventually(t, first.Ready, soon, time.Millisecond)
-	b := newBalancer(t)
-	names := 0
-	add := func() *running {
-		names++
-		pool := NewPool(Options{World: "w", Gateway: fmt.Sprint("gateway-", names), Seeds: []string{engines[0].address}, Log: first.o.Log, Metrics: NewMetrics(prometheus.NewRegistry(), "w")})
-		g := &running{server: NewServer(pool, "w", Limits{})}
-		g.address, g.term, g.ended = started(t, g.server, Drain{LameDuck: time.Second, Grace: time.Minute})
-		b.mu.Lock()
-		b.all = append(b.all, g)
-		b.mu.Unlock()
-		require.Eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return g.ready }, soon, time.Millisecond)
-		return g
-	}
-	old := []*running{add(), add()}
-
-	over, stop := context.WithCancel(t.Context())
-	var clients sync.WaitGroup
-	var done atomic.Int64
-	failed := make(chan error, 1024)
-	for i := range 24 {
-		clients.Go(func() {
-			c := &http.Client{Transport: &http.Transport{DisableKeepAlives: i%3 == 0}}
-			defer c.CloseIdleConnections()
-			for over.Err() == nil {
-				if err := wants(context.WithoutCancel(over), c, b.address, 1+rand.IntN(60), i%2 == 0); err != nil {
-					failed <- err
-					return
-				}
-				done.Add(1)
-			}
-		})
-	}
-	for range 2 { // two rollouts
-		for i, g := range old {
-			since := done.Load()
-			old[i] = add() // a surge: nobody goes before another is there
-			g.term()
-			require.NoError(t, <-g.ended)
+	synctest.Test(t, func(t *testing.T) {
+		engines := []*engine{{on: pages}, {on: pages}}
+		_, _, first := open(t, Options{}, engines...) // brings the engines up
+		require.Eventually(t, first.Ready, soon, time.Millisecond)
+		b := newBalancer(t)
+		names := 0
+		add := func() *running {
+			names++
+			pool := NewPool(Options{World: "w", Gateway: fmt.Sprint("gateway-", names), Seeds: []string{engines[0].address}, connect: testkit.Dial, Log: first.o.Log, Metrics: NewMetrics(prometheus.NewRegistry(), "w")})
+			g := &running{server: NewServer(pool, "w", Limits{})}
+			g.address, g.term, g.ended = started(t, g.server, Drain{LameDuck: time.Second, Grace: time.Minute})
 			b.mu.Lock()
-			b.all = slices.DeleteFunc(b.all, func(x *running) bool { return x == g })
+			b.all = append(b.all, g)
 			b.mu.Unlock()
-			require.InDelta(t, 0, testutil.ToFloat64(g.server.metrics.lost), 0)
-			require.Eventually(t, func() bool { return done.Load() > since+100 || len(failed) > 0 }, soon, time.Millisecond)
+			require.Eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return g.ready }, soon, time.Millisecond)
+			return g
 		}
-	}
-	stop()
-	clients.Wait()
-	close(failed)
-	for err := range failed {
-		t.Error(err)
-	}
-	t.Logf("%d requests", done.Load())
+		old := []*running{add(), add()}
+
+		over, stop := context.WithCancel(t.Context())
+		var clients sync.WaitGroup
+		var done atomic.Int64
+		failed := make(chan error, 1024)
+		for i := range 24 {
+			clients.Go(func() {
+				c := &http.Client{Transport: &http.Transport{DialContext: dialHTTP, DisableKeepAlives: i%3 == 0}}
+				defer c.CloseIdleConnections()
+				for over.Err() == nil {
+					if err := wants(context.WithoutCancel(over), c, b.address, 1+rand.IntN(60), i%2 == 0); err != nil {
+						failed <- err
+						return
+					}
+					done.Add(1)
+				}
+			})
+		}
+		for range 2 { // two rollouts
+			for i, g := range old {
+				since := done.Load()
+				old[i] = add() // a surge: nobody goes before another is there
+				g.term()
+				require.NoError(t, <-g.ended)
+				b.mu.Lock()
+				b.all = slices.DeleteFunc(b.all, func(x *running) bool { return x == g })
+				b.mu.Unlock()
+				require.InDelta(t, 0, testutil.ToFloat64(g.server.metrics.lost), 0)
+				require.Eventually(t, func() bool { return done.Load() > since+100 || len(failed) > 0 }, soon, time.Millisecond)
+			}
+		}
+		stop()
+		clients.Wait()
+		close(failed)
+		for err := range failed {
+			t.Error(err)
+		}
+		t.Logf("%d requests", done.Load())
+	})
 }
 
 // held is a stream that goes on until finish is called.
@@ -235,7 +244,7 @@ func held(t *testing.T, d Drain) (address string, term func(), ended <-chan erro
 	require.Eventually(t, pool.Ready, soon, time.Millisecond)
 	s = NewServer(pool, "w", Limits{})
 	address, term, ended = started(t, s, d)
-	reply, err := http.Post("http://"+address+"/v1/completions", "application/json", strings.NewReader(`{"prompt":"x","max_tokens":2,"stream":true}`))
+	reply, err := caller(t).Post("http://"+address+"/v1/completions", "application/json", strings.NewReader(`{"prompt":"x","max_tokens":2,"stream":true}`))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = reply.Body.Close() })
 	rest = bufio.NewReader(reply.Body)
@@ -247,58 +256,64 @@ func held(t *testing.T, d Drain) (address string, term func(), ended <-chan erro
 
 // A stream that is longer than the lame duck has the whole grace period.
 func TestAStreamEndsBeforeItsGateway(t *testing.T) {
-	address, term, ended, finish, rest, s := held(t, Drain{LameDuck: 20 * time.Millisecond, Grace: time.Hour})
-	term()
-	require.Eventually(t, func() bool { // no new connections any more
-		c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
-		if err == nil {
-			_ = c.Close()
-		}
-		return err != nil
-	}, soon, time.Millisecond)
-	require.Equal(t, 1, s.lines.busy())
-	require.Empty(t, ended)
-	finish()
-	text, err := io.ReadAll(rest)
-	require.NoError(t, err)
-	require.Contains(t, string(text), `"text":"b"`)
-	require.Contains(t, string(text), "data: [DONE]")
-	require.NoError(t, <-ended)
+	synctest.Test(t, func(t *testing.T) {
+		address, term, ended, finish, rest, s := held(t, Drain{LameDuck: 20 * time.Millisecond, Grace: time.Hour})
+		term()
+		require.Eventually(t, func() bool { // no new connections any more
+			c, err := testkit.Dial(t.Context(), address)
+			if err == nil {
+				_ = c.Close()
+			}
+			return err != nil
+		}, soon, time.Millisecond)
+		require.Equal(t, 1, s.lines.busy())
+		require.Empty(t, ended)
+		finish()
+		text, err := io.ReadAll(rest)
+		require.NoError(t, err)
+		require.Contains(t, string(text), `"text":"b"`)
+		require.Contains(t, string(text), "data: [DONE]")
+		require.NoError(t, <-ended)
+	})
 }
 
 // When its grace is over the client is told, and not just cut off.
 func TestAStreamBeyondTheGraceIsTold(t *testing.T) {
-	_, term, ended, _, rest, s := held(t, Drain{Grace: 50 * time.Millisecond})
-	term()
-	text, err := io.ReadAll(rest)
-	require.NoError(t, err)
-	require.Contains(t, string(text), `"error":{"message":"the request was lost: this gateway ends"`)
-	require.NoError(t, <-ended)
-	require.InDelta(t, 1, testutil.ToFloat64(s.metrics.lost), 0)
+	synctest.Test(t, func(t *testing.T) {
+		_, term, ended, _, rest, s := held(t, Drain{Grace: 50 * time.Millisecond})
+		term()
+		text, err := io.ReadAll(rest)
+		require.NoError(t, err)
+		require.Contains(t, string(text), `"error":{"message":"the request was lost: this gateway ends"`)
+		require.NoError(t, <-ended)
+		require.InDelta(t, 1, testutil.ToFloat64(s.metrics.lost), 0)
+	})
 }
 
 // During the lame duck the gateway is unready, answers, and closes connections politely.
 func TestALameDuckAnswers(t *testing.T) {
-	_, _, pool := open(t, Options{}, &engine{on: one})
-	require.Eventually(t, pool.Ready, soon, time.Millisecond)
-	s := NewServer(pool, "w", Limits{})
-	address, term, _ := started(t, s, Drain{LameDuck: time.Hour}) // nobody waits for it
-	kept := dialed(t, address)
-	models := "GET /v1/models HTTP/1.1\r\nHost: w\r\n\r\n"
-	say(t, kept, models)
-	reply, err := http.ReadResponse(bufio.NewReader(kept), nil)
-	require.NoError(t, err)
-	require.NoError(t, reply.Body.Close())
-	require.False(t, reply.Close)
-	term()
-	require.Eventually(t, s.draining.Load, soon, time.Millisecond)
-	for name, c := range map[string]net.Conn{"new": dialed(t, address), "kept": kept} {
-		say(t, c, "GET /healthz HTTP/1.1\r\nHost: w\r\n\r\n")
-		reply, err := http.ReadResponse(bufio.NewReader(c), nil)
-		require.NoError(t, err, name)
+	synctest.Test(t, func(t *testing.T) {
+		_, _, pool := open(t, Options{}, &engine{on: one})
+		require.Eventually(t, pool.Ready, soon, time.Millisecond)
+		s := NewServer(pool, "w", Limits{})
+		address, term, _ := started(t, s, Drain{LameDuck: time.Hour}) // nobody waits for it
+		kept := dialed(t, address)
+		models := "GET /v1/models HTTP/1.1\r\nHost: w\r\n\r\n"
+		say(t, kept, models)
+		reply, err := http.ReadResponse(bufio.NewReader(kept), nil)
+		require.NoError(t, err)
 		require.NoError(t, reply.Body.Close())
-		require.Equal(t, http.StatusServiceUnavailable, reply.StatusCode)
-		require.True(t, reply.Close, "the client is told to come back over another connection")
-	}
-	require.NoError(t, wants(t.Context(), &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, address, 1, false))
+		require.False(t, reply.Close)
+		term()
+		require.Eventually(t, s.draining.Load, soon, time.Millisecond)
+		for name, c := range map[string]net.Conn{"new": dialed(t, address), "kept": kept} {
+			say(t, c, "GET /healthz HTTP/1.1\r\nHost: w\r\n\r\n")
+			reply, err := http.ReadResponse(bufio.NewReader(c), nil)
+			require.NoError(t, err, name)
+			require.NoError(t, reply.Body.Close())
+			require.Equal(t, http.StatusServiceUnavailable, reply.StatusCode)
+			require.True(t, reply.Close, "the client is told to come back over another connection")
+		}
+		require.NoError(t, wants(t.Context(), &http.Client{Transport: &http.Transport{DialContext: dialHTTP, DisableKeepAlives: true}}, address, 1, false))
+	})
 }

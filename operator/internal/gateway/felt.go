@@ -23,26 +23,25 @@ type felt struct {
 	waits waits
 }
 
-// booted: seconds are of a clock that does not jump.
-var booted = time.Now()
-
-func secondOf(t time.Time) int64 { return int64(t.Sub(booted) / time.Second) }
-
 // waits for tokens that ended lately, by the second in which they did.
 type waits struct {
+	born time.Time // seconds count from here, by a clock that does not jump
+
 	mu      sync.Mutex
 	last    time.Time // any token
 	seconds [4]struct {
-		at           int64 // of `booted`
+		at           int64 // since born
 		gap, silence time.Duration
 	}
 }
+
+func (w *waits) second(t time.Time) int64 { return int64(t.Sub(w.born) / time.Second) }
 
 // over: a request had a token at `before` and the next one now.
 func (w *waits) over(before, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	at := secondOf(now)
+	at := w.second(now)
 	s := &w.seconds[at%int64(len(w.seconds))]
 	if s.at != at {
 		s.at, s.gap, s.silence = at, 0, 0
@@ -64,7 +63,7 @@ func (w *waits) longest(now time.Time) (gap, silence time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, s := range w.seconds {
-		if secondOf(now)-s.at <= 2 {
+		if w.second(now)-s.at <= 2 {
 			gap, silence = max(gap, s.gap), max(silence, s.silence)
 		}
 	}

@@ -9,8 +9,8 @@ import (
 
 // Two requests: a gap is of one of them, silence is where neither got anything though one waited, and both are forgotten after some seconds.
 func TestWaitsForTokens(t *testing.T) {
-	var w waits
-	at := func(ms int) time.Time { return booted.Add(time.Hour + time.Duration(ms)*time.Millisecond) }
+	w := waits{born: time.Now()}
+	at := func(ms int) time.Time { return w.born.Add(time.Hour + time.Duration(ms)*time.Millisecond) }
 	w.first(at(0))           // of the one
 	w.first(at(100))         // of the other
 	w.over(at(0), at(250))   // the one waited 250 ms, 150 of them in silence

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,6 +24,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"tangram.dev/operator/internal/testkit"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
@@ -118,7 +121,7 @@ func refuse(code tangramv1.Refused_Code) func(*tangramv1.Submit, func(*tangramv1
 func serve(t *testing.T, engines ...*engine) (*httptest.Server, *Metrics) {
 	t.Helper()
 	server, metrics, pool := open(t, Options{}, engines...)
-	require.Eventually(t, func() bool { return sessionsUp(pool) == len(engines) }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return sessionsUp(pool) == len(engines) }, soon, time.Millisecond)
 	return server, metrics
 }
 
@@ -139,7 +142,7 @@ func open(t *testing.T, o Options, engines ...*engine) (*httptest.Server, *Metri
 	t.Helper()
 	world := &tangramv1.World{World: "w", Epoch: 1, MaxTokens: 64, Vocabulary: 256}
 	for i, e := range engines {
-		e.listen(t, "127.0.0.1:0")
+		e.listen(t, "")
 		if e.world == nil {
 			e.world = world
 		}
@@ -148,10 +151,10 @@ func open(t *testing.T, o Options, engines ...*engine) (*httptest.Server, *Metri
 	return before(t, o, engines...)
 }
 
-// listen (again, after stop).
+// listen on the network in memory (again, after stop).
 func (e *engine) listen(t *testing.T, address string) {
 	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
+	l, err := testkit.Listen(address)
 	require.NoError(t, err)
 	e.address, e.canceled, e.got = l.Addr().String(), make(chan string, 64), make(chan *tangramv1.Submit, 64)
 	if e.identity == nil {
@@ -175,17 +178,32 @@ func before(t *testing.T, o Options, engines ...*engine) (*httptest.Server, *Met
 	}
 	registry := prometheus.NewRegistry()
 	metrics := NewMetrics(registry, "w")
-	o.World, o.Gateway, o.Log, o.Metrics = "w", "g", slog.New(slog.DiscardHandler), metrics
+	o.World, o.Gateway, o.Log, o.Metrics, o.connect = "w", "g", slog.New(slog.DiscardHandler), metrics, testkit.Dial
 	pool := NewPool(o)
 	t.Cleanup(pool.Close)
-	server := httptest.NewServer(NewServer(pool, "w", Limits{}).Handler())
+	l, err := testkit.Listen("")
+	require.NoError(t, err)
+	server := &httptest.Server{Listener: l, Config: &http.Server{Handler: NewServer(pool, "w", Limits{}).Handler(), ReadHeaderTimeout: soon}}
+	server.Start()
 	t.Cleanup(server.Close)
 	return server, metrics, pool
 }
 
+// caller is a client of net/http on the network in memory.
+func caller(t *testing.T) *http.Client {
+	t.Helper()
+	c := &http.Client{Transport: &http.Transport{DialContext: dialHTTP}}
+	t.Cleanup(c.CloseIdleConnections)
+	return c
+}
+
+func dialHTTP(ctx context.Context, _, address string) (net.Conn, error) {
+	return testkit.Dial(ctx, address)
+}
+
 func post(t *testing.T, s *httptest.Server, body string) (int, http.Header, string) {
 	t.Helper()
-	reply, err := http.Post(s.URL+"/v1/completions", "application/json", strings.NewReader(body))
+	reply, err := caller(t).Post(s.URL+"/v1/completions", "application/json", strings.NewReader(body))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, reply.Body.Close()) }()
 	text, err := io.ReadAll(reply.Body)
@@ -194,59 +212,67 @@ func post(t *testing.T, s *httptest.Server, body string) (int, http.Header, stri
 }
 
 func TestOrderAndRepeats(t *testing.T) {
-	e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
-		send(token(s, 1, 'b', 0))
-		send(token(s, 0, 'a', 0))
-		send(token(s, 0, 'a', 0))
-		send(token(s, 1, 'x', 0)) // another token for a position that was delivered
-		send(token(s, 2, 'c', tangramv1.Finish_FINISH_LENGTH))
-	}}
-	s, m := serve(t, e)
-	code, _, body := post(t, s, `{"prompt":"hi","max_tokens":3,"return_logit_hash":true}`)
-	require.Equal(t, http.StatusOK, code, body)
-	require.Contains(t, body, `"text":"abc"`)
-	require.Contains(t, body, `"logit_hash":"0000000000000007"`)
-	require.InDelta(t, 2, testutil.ToFloat64(m.duplicates), 0)
-	require.InDelta(t, 1, testutil.ToFloat64(m.conflicts), 0)
+	synctest.Test(t, func(t *testing.T) {
+		e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
+			send(token(s, 1, 'b', 0))
+			send(token(s, 0, 'a', 0))
+			send(token(s, 0, 'a', 0))
+			send(token(s, 1, 'x', 0)) // another token for a position that was delivered
+			send(token(s, 2, 'c', tangramv1.Finish_FINISH_LENGTH))
+		}}
+		s, m := serve(t, e)
+		code, _, body := post(t, s, `{"prompt":"hi","max_tokens":3,"return_logit_hash":true}`)
+		require.Equal(t, http.StatusOK, code, body)
+		require.Contains(t, body, `"text":"abc"`)
+		require.Contains(t, body, `"logit_hash":"0000000000000007"`)
+		require.InDelta(t, 2, testutil.ToFloat64(m.duplicates), 0)
+		require.InDelta(t, 1, testutil.ToFloat64(m.conflicts), 0)
+	})
 }
 
 func TestAnotherRankIsTried(t *testing.T) {
-	good := func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
-		send(token(s, 0, 'z', tangramv1.Finish_FINISH_STOP))
-	}
-	s, _ := serve(t, &engine{on: refuse(tangramv1.Refused_CODE_NOT_READY)}, &engine{on: good})
-	for range 4 {
-		code, _, body := post(t, s, `{"prompt":[1,2],"stream":true}`)
-		require.Equal(t, http.StatusOK, code)
-		require.Contains(t, body, `"token_ids":[122]`)
-		require.True(t, strings.HasSuffix(body, "data: [DONE]\n\n"))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		good := func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
+			send(token(s, 0, 'z', tangramv1.Finish_FINISH_STOP))
+		}
+		s, _ := serve(t, &engine{on: refuse(tangramv1.Refused_CODE_NOT_READY)}, &engine{on: good})
+		for range 4 {
+			code, _, body := post(t, s, `{"prompt":[1,2],"stream":true}`)
+			require.Equal(t, http.StatusOK, code)
+			require.Contains(t, body, `"token_ids":[122]`)
+			require.True(t, strings.HasSuffix(body, "data: [DONE]\n\n"))
+		}
+	})
 }
 
 func TestErrors(t *testing.T) {
-	s, _ := serve(t, &engine{on: refuse(tangramv1.Refused_CODE_BUSY)})
-	code, head, _ := post(t, s, `{"prompt":"x"}`)
-	require.Equal(t, http.StatusTooManyRequests, code)
-	require.NotEmpty(t, head.Get("Retry-After"))
-	for body, field := range map[string]string{`{"prompt":""}`: "prompt", `{"prompt":[999]}`: "prompt", `{"prompt":"x","max_tokens":64}`: "max_tokens",
-		`{"prompt":"x","n":2}`: "n", `{"prompt":"x","temperature":-1}`: "temperature", `{"prompt":"x","top_p":"a"}`: "top_p", `{`: "body"} {
-		code, _, text := post(t, s, body)
-		require.Equal(t, http.StatusBadRequest, code, body)
-		require.Contains(t, text, `"param":"`+field+`"`)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := serve(t, &engine{on: refuse(tangramv1.Refused_CODE_BUSY)})
+		code, head, _ := post(t, s, `{"prompt":"x"}`)
+		require.Equal(t, http.StatusTooManyRequests, code)
+		require.NotEmpty(t, head.Get("Retry-After"))
+		for body, field := range map[string]string{`{"prompt":""}`: "prompt", `{"prompt":[999]}`: "prompt", `{"prompt":"x","max_tokens":64}`: "max_tokens",
+			`{"prompt":"x","n":2}`: "n", `{"prompt":"x","temperature":-1}`: "temperature", `{"prompt":"x","top_p":"a"}`: "top_p", `{`: "body"} {
+			code, _, text := post(t, s, body)
+			require.Equal(t, http.StatusBadRequest, code, body)
+			require.Contains(t, text, `"param":"`+field+`"`)
+		}
+	})
 }
 
 func TestClientThatLeavesIsCancelled(t *testing.T) {
-	e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) { send(token(s, 0, 'a', 0)) }}
-	s, _ := serve(t, e)
-	reply, err := http.Post(s.URL+"/v1/completions", "application/json", strings.NewReader(`{"prompt":"x","stream":true}`))
-	require.NoError(t, err)
-	_, err = reply.Body.Read(make([]byte, 10))
-	require.NoError(t, err)
-	require.NoError(t, reply.Body.Close())
-	select {
-	case <-e.canceled:
-	case <-time.After(5 * time.Second):
-		t.Fatal("no cancel came")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) { send(token(s, 0, 'a', 0)) }}
+		s, _ := serve(t, e)
+		reply, err := caller(t).Post(s.URL+"/v1/completions", "application/json", strings.NewReader(`{"prompt":"x","stream":true}`))
+		require.NoError(t, err)
+		_, err = reply.Body.Read(make([]byte, 10))
+		require.NoError(t, err)
+		require.NoError(t, reply.Body.Close())
+		select {
+		case <-e.canceled:
+		case <-time.After(soon):
+			t.Fatal("no cancel came")
+		}
+	})
 }

@@ -10,12 +10,14 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
+	"tangram.dev/operator/internal/testkit"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
@@ -36,10 +38,10 @@ func one(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
 // dialed is a connection over which a client says whatever it likes.
 func dialed(t *testing.T, address string) net.Conn {
 	t.Helper()
-	c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
+	c, err := testkit.Dial(t.Context(), address)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
-	require.NoError(t, c.SetDeadline(time.Now().Add(30*time.Second)))
+	require.NoError(t, c.SetDeadline(time.Now().Add(soon)))
 	return c
 }
 
@@ -63,228 +65,247 @@ const head = "POST /v1/completions HTTP/1.1\r\nHost: w\r\n"
 
 // Whoever asks for more than there is learns it, and does not get something else.
 func TestFieldsWithoutEffectAreRefused(t *testing.T) {
-	s, m := serve(t, &engine{on: one})
-	for body, want := range map[string]string{
-		`"logit_bias":{"50256":-100}`: "logit_bias",
-		`"frequency_penalty":0.5`:     "frequency_penalty",
-		`"presence_penalty":-1`:       "presence_penalty",
-		`"suffix":"end"`:              "suffix",
-		`"best_of":2`:                 "best_of",
-		`"n":2`:                       "n",
-		`"echo":true`:                 "echo",
-		`"logprobs":0`:                "logprobs",
-		`"top_k":5`:                   "top_k",
-		`"response_format":{"type":"json_object"}`: "response_format",
-		`"Max_tokens":3`: "Max_tokens",
-		`"stream_options":{"include_usage":true}`:                     "stream_options",
-		`"stream":true,"stream_options":{"include_obfuscation":true}`: "stream_options",
-		`"stop":["a","b","cd"]`:                                       "stop",
-		`"seed":1.5`:                                                  "seed",
-		`"cache_salt":""`:                                             "cache_salt",
-		`"cache_salt":"` + strings.Repeat("s", mostSalt+1) + `"`:      "cache_salt",
-	} {
-		code, _, text := post(t, s, `{"prompt":"x",`+body+`}`)
-		require.Equal(t, http.StatusBadRequest, code, "%s: %s", body, text)
-		require.Contains(t, text, `"param":"`+want+`"`, body)
-		require.Contains(t, text, `"type":"invalid_request_error"`, body)
-	}
-	_, _, text := post(t, s, `{"prompt":"x","min_p":0.1,"ignore_eos":true}`)
-	require.Contains(t, text, `"message":"Unrecognized request argument supplied: ignore_eos, min_p"`)
-	require.InDelta(t, 18, testutil.ToFloat64(m.requests.WithLabelValues("400")), 0)
+	synctest.Test(t, func(t *testing.T) {
+		s, m := serve(t, &engine{on: one})
+		for body, want := range map[string]string{
+			`"logit_bias":{"50256":-100}`: "logit_bias",
+			`"frequency_penalty":0.5`:     "frequency_penalty",
+			`"presence_penalty":-1`:       "presence_penalty",
+			`"suffix":"end"`:              "suffix",
+			`"best_of":2`:                 "best_of",
+			`"n":2`:                       "n",
+			`"echo":true`:                 "echo",
+			`"logprobs":0`:                "logprobs",
+			`"top_k":5`:                   "top_k",
+			`"response_format":{"type":"json_object"}`: "response_format",
+			`"Max_tokens":3`: "Max_tokens",
+			`"stream_options":{"include_usage":true}`:                     "stream_options",
+			`"stream":true,"stream_options":{"include_obfuscation":true}`: "stream_options",
+			`"stop":["a","b","cd"]`:                                       "stop",
+			`"seed":1.5`:                                                  "seed",
+			`"cache_salt":""`:                                             "cache_salt",
+			`"cache_salt":"` + strings.Repeat("s", mostSalt+1) + `"`:      "cache_salt",
+		} {
+			code, _, text := post(t, s, `{"prompt":"x",`+body+`}`)
+			require.Equal(t, http.StatusBadRequest, code, "%s: %s", body, text)
+			require.Contains(t, text, `"param":"`+want+`"`, body)
+			require.Contains(t, text, `"type":"invalid_request_error"`, body)
+		}
+		_, _, text := post(t, s, `{"prompt":"x","min_p":0.1,"ignore_eos":true}`)
+		require.Contains(t, text, `"message":"Unrecognized request argument supplied: ignore_eos, min_p"`)
+		require.InDelta(t, 18, testutil.ToFloat64(m.requests.WithLabelValues("400")), 0)
+	})
 }
 
 // What stock clients send by themselves asks for nothing.
 func TestFieldsThatAskForNothingAreTaken(t *testing.T) {
-	s, _ := serve(t, &engine{on: one})
-	for _, body := range []string{
-		`"user":"somebody"`,
-		`"n":1,"best_of":1,"echo":false,"logprobs":null,"suffix":null,"frequency_penalty":0,"presence_penalty":0.0,"logit_bias":{}`,
-		`"logit_bias":null,"stop":null,"seed":null,"max_tokens":null,"temperature":null,"top_p":null,"stream_options":null,"user":null,"cache_salt":null`,
-		`"stream":true,"stream_options":{"include_usage":true,"include_obfuscation":false}`,
-	} {
-		code, _, text := post(t, s, `{"prompt":"x",`+body+`}`)
-		require.Equal(t, http.StatusOK, code, "%s: %s", body, text)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := serve(t, &engine{on: one})
+		for _, body := range []string{
+			`"user":"somebody"`,
+			`"n":1,"best_of":1,"echo":false,"logprobs":null,"suffix":null,"frequency_penalty":0,"presence_penalty":0.0,"logit_bias":{}`,
+			`"logit_bias":null,"stop":null,"seed":null,"max_tokens":null,"temperature":null,"top_p":null,"stream_options":null,"user":null,"cache_salt":null`,
+			`"stream":true,"stream_options":{"include_usage":true,"include_obfuscation":false}`,
+		} {
+			code, _, text := post(t, s, `{"prompt":"x",`+body+`}`)
+			require.Equal(t, http.StatusOK, code, "%s: %s", body, text)
+		}
+	})
 }
 
 // What is cached of a request stays its salt's.
 func TestASaltReachesTheEngine(t *testing.T) {
-	salts := make(chan string, 2)
-	s, _ := serve(t, &engine{on: func(r *tangramv1.Submit, send func(*tangramv1.ServeReply)) { salts <- r.CacheSalt; one(r, send) }})
-	for body, want := range map[string]string{`{"prompt":"x","cache_salt":"tenant"}`: "tenant", `{"prompt":"x"}`: ""} {
-		code, _, text := post(t, s, body)
-		require.Equal(t, http.StatusOK, code, text)
-		require.Equal(t, want, <-salts)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		salts := make(chan string, 2)
+		s, _ := serve(t, &engine{on: func(r *tangramv1.Submit, send func(*tangramv1.ServeReply)) { salts <- r.CacheSalt; one(r, send) }})
+		for body, want := range map[string]string{`{"prompt":"x","cache_salt":"tenant"}`: "tenant", `{"prompt":"x"}`: ""} {
+			code, _, text := post(t, s, body)
+			require.Equal(t, http.StatusOK, code, text)
+			require.Equal(t, want, <-salts)
+		}
+	})
 }
 
 func TestOnlyOneObjectIsABody(t *testing.T) {
-	s, _ := serve(t, &engine{on: one})
-	for _, body := range []string{``, `null`, `[]`, `"x"`, `{"prompt":"x"} {}`, `{"prompt":"x"}x`} {
-		code, _, text := post(t, s, body)
-		require.Equal(t, http.StatusBadRequest, code, "%q: %s", body, text)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := serve(t, &engine{on: one})
+		for _, body := range []string{``, `null`, `[]`, `"x"`, `{"prompt":"x"} {}`, `{"prompt":"x"}x`} {
+			code, _, text := post(t, s, body)
+			require.Equal(t, http.StatusBadRequest, code, "%q: %s", body, text)
+		}
+	})
 }
 
 func TestPathsThatAreNotServedSayWhatIs(t *testing.T) {
-	s, _ := serve(t, &engine{on: one})
-	reply, err := http.Post(s.URL+"/v1/chat/completions", "application/json", strings.NewReader(`{}`))
-	require.NoError(t, err)
-	defer func() { require.NoError(t, reply.Body.Close()) }()
-	text, err := io.ReadAll(reply.Body)
-	require.NoError(t, err)
-	require.Equal(t, http.StatusNotFound, reply.StatusCode)
-	require.Contains(t, string(text), "POST /v1/chat/completions is not served here")
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := serve(t, &engine{on: one})
+		reply, err := caller(t).Post(s.URL+"/v1/chat/completions", "application/json", strings.NewReader(`{}`))
+		require.NoError(t, err)
+		defer func() { require.NoError(t, reply.Body.Close()) }()
+		text, err := io.ReadAll(reply.Body)
+		require.NoError(t, err)
+		require.Equal(t, http.StatusNotFound, reply.StatusCode)
+		require.Contains(t, string(text), "POST /v1/chat/completions is not served here")
+	})
 }
 
 func TestABodyThatIsTooLargeIsToldSo(t *testing.T) {
-	address, m := limited(t, Limits{Body: 1000}, one)
-	big := `{"prompt":"` + strings.Repeat("x", 1000) + `"}`
-	for name, text := range map[string]string{
-		"by its length": fmt.Sprintf("%sContent-Length: %d\r\n\r\n%s", head, len(big), big),
-		"in chunks":     fmt.Sprintf("%sTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", head, len(big), big),
-	} {
-		t.Run(name, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		address, m := limited(t, Limits{Body: 1000}, one)
+		big := `{"prompt":"` + strings.Repeat("x", 1000) + `"}`
+		for name, text := range map[string]string{
+			"by its length": fmt.Sprintf("%sContent-Length: %d\r\n\r\n%s", head, len(big), big),
+			"in chunks":     fmt.Sprintf("%sTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", head, len(big), big),
+		} {
 			c := dialed(t, address)
 			say(t, c, text)
 			code, body := answered(t, c)
-			require.Equal(t, http.StatusRequestEntityTooLarge, code)
-			require.Contains(t, body, "more than 1000 bytes")
-			require.Contains(t, body, `"type":"invalid_request_error"`)
-		})
-	}
-	require.InDelta(t, 2, testutil.ToFloat64(m.requests.WithLabelValues("413")), 0)
+			require.Equal(t, http.StatusRequestEntityTooLarge, code, name)
+			require.Contains(t, body, "more than 1000 bytes", name)
+			require.Contains(t, body, `"type":"invalid_request_error"`, name)
+		}
+		require.InDelta(t, 2, testutil.ToFloat64(m.requests.WithLabelValues("413")), 0)
+	})
 }
 
 // A client that sends its body a byte a minute holds a connection no longer than one that is quick.
 func TestABodyThatDoesNotComeIsGivenUp(t *testing.T) {
-	address, m := limited(t, Limits{Read: time.Second}, one)
-	c := dialed(t, address)
-	say(t, c, head+"Content-Length: 20\r\n\r\n{\"prompt\":")
-	code, body := answered(t, c)
-	require.Equal(t, http.StatusRequestTimeout, code)
-	require.Contains(t, body, "did not come in time")
-	require.InDelta(t, 1, testutil.ToFloat64(m.requests.WithLabelValues("408")), 0)
+	synctest.Test(t, func(t *testing.T) {
+		address, m := limited(t, Limits{Read: time.Second}, one)
+		c := dialed(t, address)
+		say(t, c, head+"Content-Length: 20\r\n\r\n{\"prompt\":")
+		code, body := answered(t, c)
+		require.Equal(t, http.StatusRequestTimeout, code)
+		require.Contains(t, body, "did not come in time")
+		require.InDelta(t, 1, testutil.ToFloat64(m.requests.WithLabelValues("408")), 0)
+	})
 }
 
 // The time for a request to come is none for its answer.
 func TestALongStreamOutlivesTheTimeForItsRequest(t *testing.T) {
-	go1 := make(chan func(), 1)
-	address, _ := limited(t, Limits{Read: time.Second, Write: time.Second, Quiet: 20 * time.Millisecond}, func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
-		send(token(s, 0, 'a', 0))
-		go1 <- func() { send(token(s, 1, 'b', tangramv1.Finish_FINISH_LENGTH)) }
-	})
-	c := dialed(t, address)
-	body := `{"prompt":"x","max_tokens":2,"stream":true}`
-	say(t, c, fmt.Sprintf("%sContent-Length: %d\r\nConnection: close\r\n\r\n%s", head, len(body), body))
-	lines := bufio.NewScanner(c)
-	comments := 0
-	for comments < 60 && lines.Scan() { // 1.2 s without a token
-		if lines.Text() == ": keep-alive" {
-			comments++
+	synctest.Test(t, func(t *testing.T) {
+		go1 := make(chan func(), 1)
+		address, _ := limited(t, Limits{Read: time.Second, Write: time.Second, Quiet: 20 * time.Millisecond}, func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
+			send(token(s, 0, 'a', 0))
+			go1 <- func() { send(token(s, 1, 'b', tangramv1.Finish_FINISH_LENGTH)) }
+		})
+		c := dialed(t, address)
+		body := `{"prompt":"x","max_tokens":2,"stream":true}`
+		say(t, c, fmt.Sprintf("%sContent-Length: %d\r\nConnection: close\r\n\r\n%s", head, len(body), body))
+		lines := bufio.NewScanner(c)
+		comments := 0
+		for comments < 60 && lines.Scan() { // 1.2 s without a token
+			if lines.Text() == ": keep-alive" {
+				comments++
+			}
 		}
-	}
-	(<-go1)()
-	var rest strings.Builder
-	for lines.Scan() {
-		rest.WriteString(lines.Text())
-	}
-	require.NoError(t, lines.Err())
-	require.Contains(t, rest.String(), `"text":"b"`)
-	require.Contains(t, rest.String(), "data: [DONE]")
+		(<-go1)()
+		var rest strings.Builder
+		for lines.Scan() {
+			rest.WriteString(lines.Text())
+		}
+		require.NoError(t, lines.Err())
+		require.Contains(t, rest.String(), `"text":"b"`)
+		require.Contains(t, rest.String(), "data: [DONE]")
+	})
 }
 
 // Bodies that are half here take room; who promises much and sends nothing takes none.
 func TestBodiesShareTheRoom(t *testing.T) {
-	address, m := limited(t, Limits{Bodies: 1000, Body: 1000, Read: time.Hour}, one)
-	idle := dialed(t, address)
-	say(t, idle, head+"Content-Length: 1000\r\n\r\n")
-	var held net.Conn
-	hold := func() {
-		held = dialed(t, address)
-		say(t, held, head+"Content-Length: 970\r\n\r\n{"+strings.Repeat(" ", 959))
-	}
-	hold()
-	small := `{"prompt":"x","max_tokens":1,"user":"somebody whose name is rather long"}`
-	try := func() (int, string) {
-		c := dialed(t, address)
-		defer func() { _ = c.Close() }()
-		say(t, c, fmt.Sprintf("%sContent-Length: %d\r\n\r\n%s", head, len(small), small))
-		return answered(t, c)
-	}
-	crowdedOut := func(c net.Conn) bool {
-		require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Millisecond)))
-		n, _ := c.Read(make([]byte, 1)) // nothing yet, else
-		require.NoError(t, c.SetReadDeadline(time.Now().Add(30*time.Second)))
-		return n > 0
-	}
-	require.Eventually(t, func() bool { // as soon as the large one is read
+	synctest.Test(t, func(t *testing.T) {
+		address, m := limited(t, Limits{Bodies: 1000, Body: 1000, Read: time.Hour}, one)
+		idle := dialed(t, address)
+		say(t, idle, head+"Content-Length: 1000\r\n\r\n")
+		var held net.Conn
+		hold := func() {
+			held = dialed(t, address)
+			say(t, held, head+"Content-Length: 970\r\n\r\n{"+strings.Repeat(" ", 959))
+		}
+		hold()
+		small := `{"prompt":"x","max_tokens":1,"user":"somebody whose name is rather long"}`
+		try := func() (int, string) {
+			c := dialed(t, address)
+			defer func() { _ = c.Close() }()
+			say(t, c, fmt.Sprintf("%sContent-Length: %d\r\n\r\n%s", head, len(small), small))
+			return answered(t, c)
+		}
+		crowdedOut := func(c net.Conn) bool {
+			require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Millisecond)))
+			n, _ := c.Read(make([]byte, 1)) // nothing yet, else
+			require.NoError(t, c.SetReadDeadline(time.Now().Add(soon)))
+			return n > 0
+		}
+		require.Eventually(t, func() bool { // as soon as the large one is read
+			code, body := try()
+			if code == http.StatusServiceUnavailable && strings.Contains(body, "as many bytes of requests as it may") {
+				return true
+			}
+			if crowdedOut(held) { // by the small one, which was read at the same time
+				hold()
+			}
+			return false
+		}, soon, time.Millisecond)
+		require.Positive(t, testutil.ToFloat64(m.requests.WithLabelValues("503")))
+		say(t, held, `"user":"x"`) // whole now, and refused: it has no prompt, and is no object
+		code, _ := answered(t, held)
+		require.Equal(t, http.StatusBadRequest, code)
 		code, body := try()
-		if code == http.StatusServiceUnavailable && strings.Contains(body, "as many bytes of requests as it may") {
-			return true
-		}
-		if crowdedOut(held) { // by the small one, which was read at the same time
-			hold()
-		}
-		return false
-	}, soon, time.Millisecond)
-	require.Positive(t, testutil.ToFloat64(m.requests.WithLabelValues("503")))
-	say(t, held, `"user":"x"`) // whole now, and refused: it has no prompt, and is no object
-	code, _ := answered(t, held)
-	require.Equal(t, http.StatusBadRequest, code)
-	code, body := try()
-	require.Equal(t, http.StatusOK, code, body)
+		require.Equal(t, http.StatusOK, code, body)
+	})
 }
 
 // Beyond so many connections, clients wait until one is closed.
 func TestConnectionsAreCounted(t *testing.T) {
-	address, _ := limited(t, Limits{Connections: 2}, one)
-	models := "GET /v1/models HTTP/1.1\r\nHost: w\r\n\r\n"
-	held := []net.Conn{dialed(t, address), dialed(t, address)}
-	for _, c := range held {
-		say(t, c, models)
-		code, _ := answered(t, c)
+	synctest.Test(t, func(t *testing.T) {
+		address, _ := limited(t, Limits{Connections: 2}, one)
+		models := "GET /v1/models HTTP/1.1\r\nHost: w\r\n\r\n"
+		held := []net.Conn{dialed(t, address), dialed(t, address)}
+		for _, c := range held {
+			say(t, c, models)
+			code, _ := answered(t, c)
+			require.Equal(t, http.StatusOK, code)
+		}
+		third := dialed(t, address) // it waits in the queue of the listener
+		say(t, third, models)
+		require.NoError(t, third.SetReadDeadline(time.Now().Add(soon)))
+		_, err := third.Read(make([]byte, 1))
+		require.ErrorContains(t, err, "timeout")
+		require.NoError(t, held[0].Close())
+		require.NoError(t, third.SetReadDeadline(time.Now().Add(soon)))
+		code, _ := answered(t, third)
 		require.Equal(t, http.StatusOK, code)
-	}
-	third := dialed(t, address) // by the kernel
-	say(t, third, models)
-	require.NoError(t, third.SetReadDeadline(time.Now().Add(100*time.Millisecond)))
-	_, err := third.Read(make([]byte, 1))
-	require.ErrorContains(t, err, "timeout")
-	require.NoError(t, held[0].Close())
-	require.NoError(t, third.SetReadDeadline(time.Now().Add(30*time.Second)))
-	code, _ := answered(t, third)
-	require.Equal(t, http.StatusOK, code)
+	})
 }
 
 // A client that does not read what it asked for is left.
 func TestAClientThatDoesNotReadIsLeft(t *testing.T) {
-	e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
-		for i := range 63 << 10 {
-			send(token(s, i, 'a', 0))
+	synctest.Test(t, func(t *testing.T) {
+		e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
+			for i := range 63 << 10 {
+				send(token(s, i, 'a', 0))
+			}
+		}}
+		e.world = &tangramv1.World{World: "w", Epoch: 1, MaxTokens: 1 << 20, Vocabulary: 256}
+		_, _, pool := open(t, Options{}, e)
+		e.say(&tangramv1.ServeReply{}) // nothing: only that there is a session
+		e.setWorld(&tangramv1.World{World: "w", Epoch: 1, MaxTokens: 1 << 20, Vocabulary: 256, Members: []*tangramv1.WorldMember{{Member: "m", Frontend: e.address, Accepts: true}}})
+		require.Eventually(t, func() bool {
+			e.mu.Lock()
+			w := e.world
+			e.mu.Unlock()
+			e.say(&tangramv1.ServeReply{Body: &tangramv1.ServeReply_World{World: w}})
+			return pool.Ready()
+		}, soon, 10*time.Millisecond)
+		address, _, _ := started(t, NewServer(pool, "w", Limits{Write: 100 * time.Millisecond}), Drain{})
+		c := dialed(t, address)
+		body := `{"prompt":"x","max_tokens":100000,"stream":true,"return_logit_hash":true}`
+		say(t, c, fmt.Sprintf("%sContent-Length: %d\r\n\r\n%s", head, len(body), body))
+		select {
+		case <-e.canceled:
+		case <-time.After(soon):
+			t.Fatal("the request of a client that does not read runs on")
 		}
-	}}
-	e.world = &tangramv1.World{World: "w", Epoch: 1, MaxTokens: 1 << 20, Vocabulary: 256}
-	_, _, pool := open(t, Options{}, e)
-	e.say(&tangramv1.ServeReply{}) // nothing: only that there is a session
-	e.setWorld(&tangramv1.World{World: "w", Epoch: 1, MaxTokens: 1 << 20, Vocabulary: 256, Members: []*tangramv1.WorldMember{{Member: "m", Frontend: e.address, Accepts: true}}})
-	require.Eventually(t, func() bool {
-		e.mu.Lock()
-		w := e.world
-		e.mu.Unlock()
-		e.say(&tangramv1.ServeReply{Body: &tangramv1.ServeReply_World{World: w}})
-		return pool.Ready()
-	}, soon, 10*time.Millisecond)
-	address, _, _ := started(t, NewServer(pool, "w", Limits{Write: 100 * time.Millisecond}), Drain{})
-	c := dialed(t, address)
-	require.NoError(t, c.(*net.TCPConn).SetReadBuffer(4096))
-	body := `{"prompt":"x","max_tokens":100000,"stream":true,"return_logit_hash":true}`
-	say(t, c, fmt.Sprintf("%sContent-Length: %d\r\n\r\n%s", head, len(body), body))
-	select {
-	case <-e.canceled:
-	case <-time.After(30 * time.Second):
-		t.Fatal("the request of a client that does not read runs on")
-	}
+	})
 }
 
 // Metrics and probes have a port of their own, so that clients neither read nor crowd them.

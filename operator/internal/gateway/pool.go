@@ -9,6 +9,7 @@ import (
 	"crypto/tls"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,8 +33,9 @@ type Options struct {
 	Log         *slog.Logger
 	Metrics     *Metrics
 
-	pause    time.Duration // between two dials, for tests; 0: 50 ms, growing to a second
-	patience time.Duration // of a request that no rank takes, for tests; 0: notReadyFor
+	connect  func(context.Context, string) (net.Conn, error) // to an engine, for tests; nil: by TCP
+	pause    time.Duration                                   // between two dials, for tests; 0: 50 ms, growing to a second
+	patience time.Duration                                   // of a request that no rank takes, for tests; 0: notReadyFor
 }
 
 // mostGone: members of worlds that are over are known for so many, the last ones.
@@ -120,7 +122,8 @@ func NewPool(o Options) *Pool {
 		o.patience = notReadyFor
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &Pool{o: o, ctx: ctx, cancel: cancel, born: time.Now(), incarnation: rand.Uint64(), felt: felt{latencies: telemetry.Latencies{}}, gone: lru.New(mostGone), sessions: map[string]*session{},
+	now := time.Now()
+	p := &Pool{o: o, ctx: ctx, cancel: cancel, born: now, incarnation: rand.Uint64(), felt: felt{latencies: telemetry.Latencies{}, waits: waits{born: now}}, gone: lru.New(mostGone), sessions: map[string]*session{},
 		waiting: map[*request]bool{}, censuses: map[uint64]*census{}}
 	p.mu.Lock()
 	defer p.mu.Unlock()

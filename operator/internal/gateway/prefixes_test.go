@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -68,71 +69,77 @@ func (r *rig) goes(prompt []uint32, salt string) *engine {
 }
 
 func TestARequestGoesWhereItsBeginningIsCached(t *testing.T) {
-	r := newRig(t, 2, time.Minute)
-	prompt := []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9}
-	chain := chainOf(prompt, "", ofBlock)
-	a, b := r.engines[0], r.engines[1]
-	tell := func(e *engine, load uint32, generation uint64, here, gone []uint64) {
-		r.cached(e, &tangramv1.Load{Running: load, Prefixes: &tangramv1.Prefixes{Generation: generation, Here: here, Gone: gone}})
-	}
-	tell(a, 4, 1, nil, nil)
-	tell(b, 5, 1, chain[:1], nil)
-	require.Same(t, b, r.goes(prompt, ""), "who has one block, and one request more")
-	require.InDelta(t, ofBlock, testutil.ToFloat64(r.m.cached), 0)
-	require.Same(t, a, r.goes(prompt, "another"), "what is cached of another salt is none of its")
-	require.Same(t, a, r.goes([]uint32{9, 9, 9, 9, 9}, ""), "another prompt")
-	tell(a, 5, 1, chain, nil)
-	require.Same(t, a, r.goes(prompt, ""), "who has more")
-	tell(b, 6, 1, chain, nil)
-	tell(a, 4, 1, nil, chain)
-	require.Same(t, a, r.goes(prompt, ""), "who has it has too much to do")
-	tell(b, 1, 1, nil, nil)
-	tell(a, 0, 1, nil, nil)
-	require.Same(t, a, r.goes(prompt, ""), "who has nothing to do")
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 2, time.Minute)
+		prompt := []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9}
+		chain := chainOf(prompt, "", ofBlock)
+		a, b := r.engines[0], r.engines[1]
+		tell := func(e *engine, load uint32, generation uint64, here, gone []uint64) {
+			r.cached(e, &tangramv1.Load{Running: load, Prefixes: &tangramv1.Prefixes{Generation: generation, Here: here, Gone: gone}})
+		}
+		tell(a, 4, 1, nil, nil)
+		tell(b, 5, 1, chain[:1], nil)
+		require.Same(t, b, r.goes(prompt, ""), "who has one block, and one request more")
+		require.InDelta(t, ofBlock, testutil.ToFloat64(r.m.cached), 0)
+		require.Same(t, a, r.goes(prompt, "another"), "what is cached of another salt is none of its")
+		require.Same(t, a, r.goes([]uint32{9, 9, 9, 9, 9}, ""), "another prompt")
+		tell(a, 5, 1, chain, nil)
+		require.Same(t, a, r.goes(prompt, ""), "who has more")
+		tell(b, 6, 1, chain, nil)
+		tell(a, 4, 1, nil, chain)
+		require.Same(t, a, r.goes(prompt, ""), "who has it has too much to do")
+		tell(b, 1, 1, nil, nil)
+		tell(a, 0, 1, nil, nil)
+		require.Same(t, a, r.goes(prompt, ""), "who has nothing to do")
 
-	// A flip: blocks have other owners.
-	tell(b, 4, 2, nil, nil)
-	tell(a, 5, 2, chain, nil)
-	require.Same(t, a, r.goes(prompt, ""), "the new owner")
+		// A flip: blocks have other owners.
+		tell(b, 4, 2, nil, nil)
+		tell(a, 5, 2, chain, nil)
+		require.Same(t, a, r.goes(prompt, ""), "the new owner")
 
-	// Its engine began anew, and told nothing yet.
-	r.pool.mu.Lock()
-	p := r.pool.sessions[a.address]
-	r.pool.mu.Unlock()
-	r.pool.ended(p)
-	require.Empty(t, p.cached.here)
+		// Its engine began anew, and told nothing yet.
+		r.pool.mu.Lock()
+		p := r.pool.sessions[a.address]
+		r.pool.mu.Unlock()
+		r.pool.ended(p)
+		require.Empty(t, p.cached.here)
+	})
 }
 
 // Whoever says that it has what it has not gets requests, no more than the bound allows, and they are served.
 func TestADirectoryThatLiesCostsOnlyTime(t *testing.T) {
-	r := newRig(t, 2, time.Minute)
-	prompt := []uint32{9, 8, 7, 6, 5}
-	liar, other := r.engines[0], r.engines[1]
-	r.cached(liar, &tangramv1.Load{Prefixes: &tangramv1.Prefixes{Generation: 1, Here: chainOf(prompt, "", ofBlock)}})
-	at := map[*engine]int{}
-	for range 10 { // none of them ends, and no load is told meanwhile
-		go func() {
-			_ = r.pool.Run(t.Context(), &tangramv1.Submit{Request: fmt.Sprint(rand.Uint64()), Prompt: prompt, MaxTokens: 2}, func(*tangramv1.Token) error { return nil }, time.Hour, nil)
-		}()
-		home, _, _ := r.home()
-		at[home]++
-	}
-	require.LessOrEqual(t, at[liar], at[other]+3)
-	require.Positive(t, at[other])
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 2, time.Minute)
+		prompt := []uint32{9, 8, 7, 6, 5}
+		liar, other := r.engines[0], r.engines[1]
+		r.cached(liar, &tangramv1.Load{Prefixes: &tangramv1.Prefixes{Generation: 1, Here: chainOf(prompt, "", ofBlock)}})
+		at := map[*engine]int{}
+		for range 10 { // none of them ends, and no load is told meanwhile
+			go func() {
+				_ = r.pool.Run(t.Context(), &tangramv1.Submit{Request: fmt.Sprint(rand.Uint64()), Prompt: prompt, MaxTokens: 2}, func(*tangramv1.Token) error { return nil }, time.Hour, nil)
+			}()
+			home, _, _ := r.home()
+			at[home]++
+		}
+		require.LessOrEqual(t, at[liar], at[other]+3)
+		require.Positive(t, at[other])
+	})
 }
 
 // A rank that is about to give its requests away gets none, unless there is no other.
 func TestWhoLeavesIsNotChosen(t *testing.T) {
-	r := newRig(t, 2, time.Minute)
-	prompt := []uint32{9, 8, 7, 6, 5}
-	a, b := r.engines[0], r.engines[1]
-	r.cached(a, &tangramv1.Load{Leaving: true, Prefixes: &tangramv1.Prefixes{Generation: 1, Here: chainOf(prompt, "", ofBlock)}})
-	r.cached(b, &tangramv1.Load{Running: 30})
-	require.Same(t, b, r.goes(prompt, ""))
-	r.cached(b, &tangramv1.Load{Running: 30, Leaving: true})
-	require.Same(t, a, r.goes(prompt, ""), "both leave")
-	r.cached(a, &tangramv1.Load{}) // called off
-	require.Same(t, a, r.goes(prompt, ""))
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 2, time.Minute)
+		prompt := []uint32{9, 8, 7, 6, 5}
+		a, b := r.engines[0], r.engines[1]
+		r.cached(a, &tangramv1.Load{Leaving: true, Prefixes: &tangramv1.Prefixes{Generation: 1, Here: chainOf(prompt, "", ofBlock)}})
+		r.cached(b, &tangramv1.Load{Running: 30})
+		require.Same(t, b, r.goes(prompt, ""))
+		r.cached(b, &tangramv1.Load{Running: 30, Leaving: true})
+		require.Same(t, a, r.goes(prompt, ""), "both leave")
+		r.cached(a, &tangramv1.Load{}) // called off
+		require.Same(t, a, r.goes(prompt, ""))
+	})
 }
 
 func TestTheDirectoryIsBounded(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -15,17 +16,19 @@ import (
 func TestHomeDiesAndTheOthersRosterTells(t *testing.T) {
 	for tokens := range 6 { // that came before
 		t.Run(fmt.Sprint(tokens, " tokens before"), func(t *testing.T) {
-			r := newRig(t, 2, time.Hour)
-			c := r.client()
-			home, other, s := r.home()
-			r.rest(s, 0)
-			r.emit(home, 1, 2, 2+tokens)
-			c.has(tokens)
-			home.server.Stop()
-			r.epoch(2, nil, other)
-			r.rest(r.submitted(other), tokens)
-			r.emit(other, 2, 2+tokens, 8)
-			c.ends(map[string]int{causeRoster: 1})
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, 2, time.Hour)
+				c := r.client()
+				home, other, s := r.home()
+				r.rest(s, 0)
+				r.emit(home, 1, 2, 2+tokens)
+				c.has(tokens)
+				home.server.Stop()
+				r.epoch(2, nil, other)
+				r.rest(r.submitted(other), tokens)
+				r.emit(other, 2, 2+tokens, 8)
+				c.ends(map[string]int{causeRoster: 1})
+			})
 		})
 	}
 }
@@ -33,126 +36,140 @@ func TestHomeDiesAndTheOthersRosterTells(t *testing.T) {
 // Tokens of later positions that came over another session are not asked for twice in vain, and
 // not given before those that are missing.
 func TestTokensThatCameTooEarlySurviveADeath(t *testing.T) {
-	r := newRig(t, 2, time.Hour)
-	c := r.client()
-	home, other, _ := r.home()
-	r.emit(other, 1, 4, 8) // it moved; the two tokens before are with the old home, which dies
-	home.server.Stop()
-	r.epoch(2, nil, other)
-	r.rest(r.submitted(other), 0)
-	r.emit(other, 2, 2, 8)
-	c.ends(map[string]int{causeRoster: 1})
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 2, time.Hour)
+		c := r.client()
+		home, other, _ := r.home()
+		r.emit(other, 1, 4, 8) // it moved; the two tokens before are with the old home, which dies
+		home.server.Stop()
+		r.epoch(2, nil, other)
+		r.rest(r.submitted(other), 0)
+		r.emit(other, 2, 2, 8)
+		c.ends(map[string]int{causeRoster: 1})
+	})
 }
 
 // A flip moves the request; its new home dies before it gave a token: who last gave one does not matter.
 func TestHomeDiesAfterAMoveWithoutAToken(t *testing.T) {
-	r := newRig(t, 2, time.Hour)
-	c := r.client()
-	home, other, _ := r.home()
-	r.emit(home, 1, 2, 5)
-	c.has(3)
-	r.epoch(2, map[*engine][]string{other: {"r"}}, home, other)
-	r.nothingMore(home, other)
-	other.server.Stop()
-	r.epoch(3, nil, home)
-	r.rest(r.submitted(home), 3)
-	r.emit(home, 3, 5, 8)
-	c.ends(map[string]int{causeRoster: 1})
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 2, time.Hour)
+		c := r.client()
+		home, other, _ := r.home()
+		r.emit(home, 1, 2, 5)
+		c.has(3)
+		r.epoch(2, map[*engine][]string{other: {"r"}}, home, other)
+		r.nothingMore(home, other)
+		other.server.Stop()
+		r.epoch(3, nil, home)
+		r.rest(r.submitted(home), 3)
+		r.emit(home, 3, 5, 8)
+		c.ends(map[string]int{causeRoster: 1})
+	})
 }
 
 func TestTwoDeaths(t *testing.T) {
-	r := newRig(t, 3, time.Hour)
-	c := r.client()
-	alive := append([]*engine(nil), r.engines...)
-	for round := range 2 {
-		home := -1
-		require.Eventually(t, func() bool {
-			for i, e := range alive {
-				if len(e.got) > 0 {
-					home = i
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 3, time.Hour)
+		c := r.client()
+		alive := append([]*engine(nil), r.engines...)
+		for round := range 2 {
+			home := -1
+			require.Eventually(t, func() bool {
+				for i, e := range alive {
+					if len(e.got) > 0 {
+						home = i
+					}
 				}
-			}
-			return home >= 0
-		}, soon, time.Millisecond)
-		r.rest(<-alive[home].got, round*2)
-		r.emit(alive[home], uint64(1+round), 2+round*2, 4+round*2)
-		c.has(2 + round*2)
-		alive[home].server.Stop()
-		alive = append(alive[:home:home], alive[home+1:]...)
-		r.epoch(uint64(2+round), nil, alive...)
-	}
-	r.rest(r.submitted(alive[0]), 4)
-	r.emit(alive[0], 3, 6, 8)
-	c.ends(map[string]int{causeRoster: 2})
+				return home >= 0
+			}, soon, time.Millisecond)
+			r.rest(<-alive[home].got, round*2)
+			r.emit(alive[home], uint64(1+round), 2+round*2, 4+round*2)
+			c.has(2 + round*2)
+			alive[home].server.Stop()
+			alive = append(alive[:home:home], alive[home+1:]...)
+			r.epoch(uint64(2+round), nil, alive...)
+		}
+		r.rest(r.submitted(alive[0]), 4)
+		r.emit(alive[0], 3, 6, 8)
+		c.ends(map[string]int{causeRoster: 2})
+	})
 }
 
 // Until all members have spoken, nobody knows that a request is nobody's.
 func TestNothingIsReplayedBeforeAllRosters(t *testing.T) {
-	r := newRig(t, 3, time.Hour)
-	c := r.client()
-	require.Eventually(t, func() bool { return len(r.engines[0].got)+len(r.engines[1].got)+len(r.engines[2].got) == 1 }, soon, time.Millisecond)
-	for _, e := range r.engines {
-		for len(e.got) > 0 {
-			<-e.got
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 3, time.Hour)
+		c := r.client()
+		require.Eventually(t, func() bool { return len(r.engines[0].got)+len(r.engines[1].got)+len(r.engines[2].got) == 1 }, soon, time.Millisecond)
+		for _, e := range r.engines {
+			for len(e.got) > 0 {
+				<-e.got
+			}
 		}
-	}
-	w := r.world(2, r.engines...)
-	r.enter(r.engines[0], w)
-	r.enter(r.engines[1], w)
-	r.nothingMore(r.engines...)
-	r.enter(r.engines[2], w, "r")
-	r.counted(2)
-	r.nothingMore(r.engines...)
-	r.emit(r.engines[2], 2, 2, 8)
-	c.ends(nil)
+		w := r.world(2, r.engines...)
+		r.enter(r.engines[0], w)
+		r.enter(r.engines[1], w)
+		r.nothingMore(r.engines...)
+		r.enter(r.engines[2], w, "r")
+		r.counted(2)
+		r.nothingMore(r.engines...)
+		r.emit(r.engines[2], 2, 2, 8)
+		c.ends(nil)
+	})
 }
 
 // A flip comes while another is still being told of: its census suffices.
 func TestALaterEpochOvertakes(t *testing.T) {
-	r := newRig(t, 2, time.Hour)
-	c := r.client()
-	home, other, _ := r.home()
-	r.enter(home, r.world(2, r.engines...)) // other's roster of 2 never comes
-	r.epoch(3, nil, r.engines...)
-	require.Empty(t, r.pool.censuses)
-	r.rest(r.submitted(home), 0) // where it was is asked first
-	r.nothingMore(other)
-	r.emit(home, 3, 2, 8)
-	c.ends(map[string]int{causeRoster: 1})
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 2, time.Hour)
+		c := r.client()
+		home, other, _ := r.home()
+		r.enter(home, r.world(2, r.engines...)) // other's roster of 2 never comes
+		r.epoch(3, nil, r.engines...)
+		require.Empty(t, r.pool.censuses)
+		r.rest(r.submitted(home), 0) // where it was is asked first
+		r.nothingMore(other)
+		r.emit(home, 3, 2, 8)
+		c.ends(map[string]int{causeRoster: 1})
+	})
 }
 
 // Submitted after that engine told of the epoch, it cannot have been counted out of it.
 func TestALaterSubmitIsNotInQuestion(t *testing.T) {
-	r := newRig(t, 2, time.Hour)
-	w := r.world(2, r.engines...)
-	for _, e := range r.engines { // both have told of the world, no roster has come
-		e.setWorld(w)
-		e.say(&tangramv1.ServeReply{Body: &tangramv1.ServeReply_World{World: w}})
-	}
-	require.Eventually(t, func() bool {
-		r.pool.mu.Lock()
-		defer r.pool.mu.Unlock()
-		return r.pool.sessions[r.engines[0].address].told.Epoch == 2 && r.pool.sessions[r.engines[1].address].told.Epoch == 2
-	}, soon, time.Millisecond)
-	c := r.client()
-	home, other, _ := r.home()
-	r.epoch(2, nil, r.engines...)
-	r.nothingMore(home, other)
-	r.emit(home, 2, 2, 8)
-	c.ends(nil)
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 2, time.Hour)
+		w := r.world(2, r.engines...)
+		for _, e := range r.engines { // both have told of the world, no roster has come
+			e.setWorld(w)
+			e.say(&tangramv1.ServeReply{Body: &tangramv1.ServeReply_World{World: w}})
+		}
+		require.Eventually(t, func() bool {
+			r.pool.mu.Lock()
+			defer r.pool.mu.Unlock()
+			return r.pool.sessions[r.engines[0].address].told.Epoch == 2 && r.pool.sessions[r.engines[1].address].told.Epoch == 2
+		}, soon, time.Millisecond)
+		c := r.client()
+		home, other, _ := r.home()
+		r.epoch(2, nil, r.engines...)
+		r.nothingMore(home, other)
+		r.emit(home, 2, 2, 8)
+		c.ends(nil)
+	})
 }
 
 // It was in the inbox when the roster was written: the rank says that it has it.
 func TestRunningIsAnAnswer(t *testing.T) {
-	r := newRig(t, 2, time.Hour)
-	c := r.client()
-	home, other, _ := r.home()
-	r.epoch(2, nil, r.engines...)
-	r.submitted(home)
-	home.say(refused(tangramv1.Refused_CODE_RUNNING, ""))
-	r.nothingMore(home, other)
-	r.emit(home, 2, 2, 8)
-	c.ends(map[string]int{causeRoster: 1})
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 2, time.Hour)
+		c := r.client()
+		home, other, _ := r.home()
+		r.epoch(2, nil, r.engines...)
+		r.submitted(home)
+		home.say(refused(tangramv1.Refused_CODE_RUNNING, ""))
+		r.nothingMore(home, other)
+		r.emit(home, 2, 2, 8)
+		c.ends(map[string]int{causeRoster: 1})
+	})
 }
 
 func refused(code tangramv1.Refused_Code, why string) *tangramv1.ServeReply {
@@ -161,275 +178,304 @@ func refused(code tangramv1.Refused_Code, why string) *tangramv1.ServeReply {
 
 // A request that was accepted once waits; the client is not told that ranks are busy.
 func TestAReplayIsPatient(t *testing.T) {
-	r := newRig(t, 2, time.Hour)
-	c := r.client()
-	home, other, _ := r.home()
-	r.emit(home, 1, 2, 3)
-	c.has(1)
-	home.server.Stop()
-	r.epoch(2, nil, other)
-	for i := range 5 {
-		r.rest(r.submitted(other), 1)
-		other.say(refused([]tangramv1.Refused_Code{tangramv1.Refused_CODE_BUSY, tangramv1.Refused_CODE_NOT_READY}[i%2], "no"))
-	}
-	r.submitted(other)
-	r.emit(other, 2, 3, 8)
-	c.ends(map[string]int{causeRoster: 1})
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 2, time.Hour)
+		c := r.client()
+		home, other, _ := r.home()
+		r.emit(home, 1, 2, 3)
+		c.has(1)
+		home.server.Stop()
+		r.epoch(2, nil, other)
+		for i := range 5 {
+			r.rest(r.submitted(other), 1)
+			other.say(refused([]tangramv1.Refused_Code{tangramv1.Refused_CODE_BUSY, tangramv1.Refused_CODE_NOT_READY}[i%2], "no"))
+		}
+		r.submitted(other)
+		r.emit(other, 2, 3, 8)
+		c.ends(map[string]int{causeRoster: 1})
+	})
 }
 
 func TestAReplayThatCanNeverRunIsLost(t *testing.T) {
-	r := newRig(t, 2, time.Hour)
-	c := r.client()
-	home, other, _ := r.home()
-	home.server.Stop()
-	r.epoch(2, nil, other)
-	r.submitted(other)
-	other.say(refused(tangramv1.Refused_CODE_INVALID, "max_tokens: too many for what is left"))
-	err := <-c.err
-	require.ErrorIs(t, err, ErrLost)
-	require.ErrorContains(t, err, "too many for what is left")
-	require.InDelta(t, 1, testutil.ToFloat64(r.m.lost), 0)
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 2, time.Hour)
+		c := r.client()
+		home, other, _ := r.home()
+		home.server.Stop()
+		r.epoch(2, nil, other)
+		r.submitted(other)
+		other.say(refused(tangramv1.Refused_CODE_INVALID, "max_tokens: too many for what is left"))
+		err := <-c.err
+		require.ErrorIs(t, err, ErrLost)
+		require.ErrorContains(t, err, "too many for what is left")
+		require.InDelta(t, 1, testutil.ToFloat64(r.m.lost), 0)
+	})
 }
 
 // Two homes give equal tokens; each position is delivered once.
 func TestTwoHomes(t *testing.T) {
-	r := newRig(t, 2, 50*time.Millisecond)
-	c := r.client()
-	home, other, _ := r.home()
-	r.emit(home, 1, 2, 4)
-	c.has(2)
-	address := home.address
-	home.server.Stop() // the link only: the engine goes on, and the world still lists it
-	r.rest(r.submitted(other), 2)
-	home.listen(t, address)
-	require.Eventually(t, func() bool { return r.inside() == 2 }, soon, time.Millisecond)
-	r.emit(home, 1, 4, 7) // what it kept for this gateway
-	r.emit(other, 1, 4, 8)
-	c.ends(map[string]int{causeCut: 1})
-	select { // the other home need not go on
-	case <-home.canceled:
-	case <-time.After(soon):
-		t.Fatal("no cancel came")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 2, 50*time.Millisecond)
+		c := r.client()
+		home, other, _ := r.home()
+		r.emit(home, 1, 2, 4)
+		c.has(2)
+		address := home.address
+		home.server.Stop() // the link only: the engine goes on, and the world still lists it
+		r.rest(r.submitted(other), 2)
+		home.listen(t, address)
+		require.Eventually(t, func() bool { return r.inside() == 2 }, soon, time.Millisecond)
+		r.emit(home, 1, 4, 7) // what it kept for this gateway
+		r.emit(other, 1, 4, 8)
+		c.ends(map[string]int{causeCut: 1})
+		select { // the other home need not go on
+		case <-home.canceled:
+		case <-time.After(soon):
+			t.Fatal("no cancel came")
+		}
+	})
 }
 
 // Of a member that is cut off no roster comes; the others' suffice.
 func TestTheRosterOfWhoIsCutOffIsNotWaitedFor(t *testing.T) {
-	r := newRig(t, 3, 50*time.Millisecond)
-	c := r.client()
-	require.Eventually(t, func() bool { return len(r.engines[0].got)+len(r.engines[1].got)+len(r.engines[2].got) == 1 }, soon, time.Millisecond)
-	var alive []*engine
-	for _, e := range r.engines {
-		if len(e.got) == 0 {
-			alive = append(alive, e)
-		} else {
-			e.server.Stop()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 3, 50*time.Millisecond)
+		c := r.client()
+		require.Eventually(t, func() bool { return len(r.engines[0].got)+len(r.engines[1].got)+len(r.engines[2].got) == 1 }, soon, time.Millisecond)
+		var alive []*engine
+		for _, e := range r.engines {
+			if len(e.got) == 0 {
+				alive = append(alive, e)
+			} else {
+				e.server.Stop()
+			}
 		}
-	}
-	w := r.world(2, r.engines...)
-	r.enter(alive[0], w)
-	r.enter(alive[1], w)
-	r.counted(2)
-	require.Eventually(t, func() bool { return len(alive[0].got)+len(alive[1].got) == 1 }, soon, time.Millisecond)
-	for _, e := range alive {
-		if len(e.got) > 0 {
-			r.emit(e, 2, 2, 8)
+		w := r.world(2, r.engines...)
+		r.enter(alive[0], w)
+		r.enter(alive[1], w)
+		r.counted(2)
+		require.Eventually(t, func() bool { return len(alive[0].got)+len(alive[1].got) == 1 }, soon, time.Millisecond)
+		for _, e := range alive {
+			if len(e.got) > 0 {
+				r.emit(e, 2, 2, 8)
+			}
 		}
-	}
-	c.ends(map[string]int{causeCut: 1})
+		c.ends(map[string]int{causeCut: 1})
+	})
 }
 
 // The engine starts again on its address. It is no member until a repair; what it had is nobody's.
 func TestAnEngineStartsAgain(t *testing.T) {
-	r := newRig(t, 1, time.Hour)
-	home := r.engines[0]
-	c := r.client()
-	r.submitted(home)
-	r.emit(home, 1, 2, 4)
-	c.has(2)
-	address := home.address
-	home.server.Stop()
-	home.setWorld(nil)
-	home.listen(t, address)
-	require.Eventually(t, func() bool { return sessionsUp(r.pool) == 0 && !r.pool.Ready() }, soon, time.Millisecond)
-	time.Sleep(100 * time.Millisecond) // the new process knows of no world, and is sent nothing
-	r.nothingMore(home)
-	require.Eventually(t, func() bool { home.mu.Lock(); defer home.mu.Unlock(); return home.stream != nil }, soon, time.Millisecond)
-	require.Eventually(t, func() bool {
-		r.enter(home, r.world(2, home))
-		return r.pool.World().Epoch == 2
-	}, soon, 20*time.Millisecond)
-	r.rest(r.submitted(home), 2)
-	r.emit(home, 2, 4, 8)
-	c.ends(map[string]int{causeRoster: 1})
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 1, time.Hour)
+		home := r.engines[0]
+		c := r.client()
+		r.submitted(home)
+		r.emit(home, 1, 2, 4)
+		c.has(2)
+		address := home.address
+		home.server.Stop()
+		home.setWorld(nil)
+		home.listen(t, address)
+		require.Eventually(t, func() bool { return sessionsUp(r.pool) == 0 && !r.pool.Ready() }, soon, time.Millisecond)
+		r.nothingMore(home) // the new process knows of no world, and is sent nothing
+		require.Eventually(t, func() bool { home.mu.Lock(); defer home.mu.Unlock(); return home.stream != nil }, soon, time.Millisecond)
+		require.Eventually(t, func() bool {
+			r.enter(home, r.world(2, home))
+			return r.pool.World().Epoch == 2
+		}, soon, 20*time.Millisecond)
+		r.rest(r.submitted(home), 2)
+		r.emit(home, 2, 4, 8)
+		c.ends(map[string]int{causeRoster: 1})
+	})
 }
 
 // An engine was away for so long that its session is hardly dialled any more. The others tell of a world that it is in: it is
 // dialled at once, since its requests wait for its roster.
 func TestWhoIsInANewWorldIsDialledAtOnce(t *testing.T) {
-	r := newRigWith(t, 2, Options{LostAfter: time.Hour, pause: time.Hour})
-	c := r.client()
-	home, other, _ := r.home()
-	r.emit(home, 1, 2, 4)
-	c.has(2)
-	address := home.address
-	home.server.Stop()
-	home.setWorld(nil)
-	require.Eventually(t, func() bool { return sessionsUp(r.pool) == 1 }, soon, time.Millisecond)
-	home.listen(t, address)
-	w := r.world(2, r.engines...)
-	r.enter(other, w)
-	require.Eventually(t, func() bool {
-		r.enter(home, w) // over its new stream, once there is one
-		r.pool.mu.Lock()
-		defer r.pool.mu.Unlock()
-		return r.pool.counted == 2
-	}, soon, time.Millisecond)
-	r.rest(r.submitted(home), 2)
-	r.emit(home, 2, 4, 8)
-	c.ends(map[string]int{causeRoster: 1})
+	synctest.Test(t, func(t *testing.T) {
+		r := newRigWith(t, 2, Options{LostAfter: time.Hour, pause: time.Hour})
+		c := r.client()
+		home, other, _ := r.home()
+		r.emit(home, 1, 2, 4)
+		c.has(2)
+		address := home.address
+		home.server.Stop()
+		home.setWorld(nil)
+		require.Eventually(t, func() bool { return sessionsUp(r.pool) == 1 }, soon, time.Millisecond)
+		home.listen(t, address)
+		w := r.world(2, r.engines...)
+		r.enter(other, w)
+		require.Eventually(t, func() bool {
+			r.enter(home, w) // over its new stream, once there is one
+			r.pool.mu.Lock()
+			defer r.pool.mu.Unlock()
+			return r.pool.counted == 2
+		}, soon, time.Millisecond)
+		r.rest(r.submitted(home), 2)
+		r.emit(home, 2, 4, 8)
+		c.ends(map[string]int{causeRoster: 1})
+	})
 }
 
 // What was sent over a connection that broke may not have arrived. Nobody dies, so no roster tells.
 func TestAnUnansweredSubmitIsSentAgain(t *testing.T) {
-	r := newRig(t, 1, time.Hour)
-	home := r.engines[0]
-	c := r.client()
-	r.submitted(home) // and forgotten
-	address := home.address
-	home.server.Stop()
-	home.listen(t, address)
-	r.rest(r.submitted(home), 0)
-	r.emit(home, 1, 2, 8)
-	c.ends(nil)
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 1, time.Hour)
+		home := r.engines[0]
+		c := r.client()
+		r.submitted(home) // and forgotten
+		address := home.address
+		home.server.Stop()
+		home.listen(t, address)
+		r.rest(r.submitted(home), 0)
+		r.emit(home, 1, 2, 8)
+		c.ends(nil)
+	})
 }
 
 // Epochs count from one again and all members are others: the world was started again.
 func TestTheWholeWorldStartsAgain(t *testing.T) {
-	r := newRig(t, 2, 50*time.Millisecond)
-	r.epoch(7, nil, r.engines...)
-	c := r.client()
-	home, other, _ := r.home()
-	r.emit(home, 7, 2, 4)
-	c.has(2)
-	fresh := &engine{}
-	r.names[fresh] = "fresh"
-	home.server.Stop()
-	other.server.Stop()
-	require.Eventually(t, func() bool { return testutil.ToFloat64(r.m.replays.WithLabelValues(causeCut)) == 1 }, soon, time.Millisecond)
-	fresh.listen(t, r.engines[0].address) // the seed
-	fresh.setWorld(r.world(1, fresh))
-	r.rest(r.submitted(fresh), 2)
-	require.EqualValues(t, 1, r.pool.World().Epoch)
-	// A rank of the world before comes back and changes nothing.
-	r.pool.mu.Lock()
-	news := r.pool.isNewsLocked(r.world(9, home, other))
-	r.pool.mu.Unlock()
-	require.False(t, news)
-	r.emit(fresh, 1, 4, 8)
-	c.ends(map[string]int{causeCut: 1})
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 2, 50*time.Millisecond)
+		r.epoch(7, nil, r.engines...)
+		c := r.client()
+		home, other, _ := r.home()
+		r.emit(home, 7, 2, 4)
+		c.has(2)
+		fresh := &engine{}
+		r.names[fresh] = "fresh"
+		home.server.Stop()
+		other.server.Stop()
+		require.Eventually(t, func() bool { return testutil.ToFloat64(r.m.replays.WithLabelValues(causeCut)) == 1 }, soon, time.Millisecond)
+		fresh.listen(t, r.engines[0].address) // the seed
+		fresh.setWorld(r.world(1, fresh))
+		r.rest(r.submitted(fresh), 2)
+		require.EqualValues(t, 1, r.pool.World().Epoch)
+		// A rank of the world before comes back and changes nothing.
+		r.pool.mu.Lock()
+		news := r.pool.isNewsLocked(r.world(9, home, other))
+		r.pool.mu.Unlock()
+		require.False(t, news)
+		r.emit(fresh, 1, 4, 8)
+		c.ends(map[string]int{causeCut: 1})
+	})
 }
 
 // While a member of the world still speaks, a stranger's tale of another world is none.
 func TestAStrangersWorldIsNotTaken(t *testing.T) {
-	r := newRig(t, 2, 200*time.Millisecond)
-	r.epoch(7, nil, r.engines[0])
-	stranger := r.engines[1]
-	for range 40 {
-		r.engines[0].say(&tangramv1.ServeReply{Body: &tangramv1.ServeReply_Load{Load: &tangramv1.Load{}}})
-		r.names[stranger] = "stranger"
-		r.enter(stranger, r.world(1, stranger))
-		time.Sleep(10 * time.Millisecond)
-		require.EqualValues(t, 7, r.pool.World().Epoch)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 2, 200*time.Millisecond)
+		r.epoch(7, nil, r.engines[0])
+		stranger := r.engines[1]
+		for range 40 {
+			r.engines[0].say(&tangramv1.ServeReply{Body: &tangramv1.ServeReply_Load{Load: &tangramv1.Load{}}})
+			r.names[stranger] = "stranger"
+			r.enter(stranger, r.world(1, stranger))
+			time.Sleep(10 * time.Millisecond)
+			require.EqualValues(t, 7, r.pool.World().Epoch)
+		}
+	})
 }
 
 // A request that kills every home that it gets ends some day.
 func TestReplaysAreBounded(t *testing.T) {
-	r := newRig(t, 1, time.Hour)
-	c := r.client()
-	for epoch := range uint64(maxReplays + 1) {
-		r.submitted(r.engines[0])
-		r.epoch(2+epoch, nil, r.engines[0])
-	}
-	err := <-c.err
-	require.ErrorIs(t, err, ErrLost)
-	require.ErrorContains(t, err, fmt.Sprintf("submitted %d times", maxReplays+1))
-	require.InDelta(t, 1, testutil.ToFloat64(r.m.lost), 0)
-	require.InDelta(t, maxReplays, testutil.ToFloat64(r.m.replays.WithLabelValues(causeRoster)), 0)
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 1, time.Hour)
+		c := r.client()
+		for epoch := range uint64(maxReplays + 1) {
+			r.submitted(r.engines[0])
+			r.epoch(2+epoch, nil, r.engines[0])
+		}
+		err := <-c.err
+		require.ErrorIs(t, err, ErrLost)
+		require.ErrorContains(t, err, fmt.Sprintf("submitted %d times", maxReplays+1))
+		require.InDelta(t, 1, testutil.ToFloat64(r.m.lost), 0)
+		require.InDelta(t, maxReplays, testutil.ToFloat64(r.m.replays.WithLabelValues(causeRoster)), 0)
+	})
 }
 
 // An engine that gives a request up that nobody cancelled does not end it.
 func TestGivenUpByTheEngine(t *testing.T) {
-	r := newRig(t, 2, time.Hour)
-	c := r.client()
-	home, _, _ := r.home()
-	r.emit(home, 1, 2, 4)
-	c.has(2)
-	home.say(&tangramv1.ServeReply{Body: &tangramv1.ServeReply_Token{Token: &tangramv1.Token{Request: "r", Position: 4, Epoch: 1, Finish: tangramv1.Finish_FINISH_CANCELLED}}})
-	r.rest(r.submitted(home), 2)
-	r.emit(home, 1, 4, 8)
-	c.ends(map[string]int{causeCancelled: 1})
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 2, time.Hour)
+		c := r.client()
+		home, _, _ := r.home()
+		r.emit(home, 1, 2, 4)
+		c.has(2)
+		home.say(&tangramv1.ServeReply{Body: &tangramv1.ServeReply_Token{Token: &tangramv1.Token{Request: "r", Position: 4, Epoch: 1, Finish: tangramv1.Finish_FINISH_CANCELLED}}})
+		r.rest(r.submitted(home), 2)
+		r.emit(home, 1, 4, 8)
+		c.ends(map[string]int{causeCancelled: 1})
+	})
 }
 
 // The last position is the end even if no token says so: nothing is left to ask a new home for.
 func TestTheLastPositionEnds(t *testing.T) {
-	r := newRig(t, 1, time.Hour)
-	c := r.client()
-	r.submitted(r.engines[0])
-	for p := 2; p < 8; p++ {
-		r.engines[0].say(&tangramv1.ServeReply{Body: &tangramv1.ServeReply_Token{Token: &tangramv1.Token{Request: "r", Position: uint32(p), Token: id(p), Epoch: 1}}})
-	}
-	c.ends(nil)
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 1, time.Hour)
+		c := r.client()
+		r.submitted(r.engines[0])
+		for p := 2; p < 8; p++ {
+			r.engines[0].say(&tangramv1.ServeReply{Body: &tangramv1.ServeReply_Token{Token: &tangramv1.Token{Request: "r", Position: uint32(p), Token: id(p), Epoch: 1}}})
+		}
+		c.ends(nil)
+	})
 }
 
 // A client leaves while nobody has its request: whoever says later that he has it is told.
 func TestARosterOfTheGoneIsCancelled(t *testing.T) {
-	r := newRig(t, 1, time.Hour)
-	r.epoch(2, map[*engine][]string{r.engines[0]: {"old"}}, r.engines[0])
-	select {
-	case id := <-r.engines[0].canceled:
-		require.Equal(t, "old", id)
-	case <-time.After(soon):
-		t.Fatal("no cancel came")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 1, time.Hour)
+		r.epoch(2, map[*engine][]string{r.engines[0]: {"old"}}, r.engines[0])
+		select {
+		case id := <-r.engines[0].canceled:
+			require.Equal(t, "old", id)
+		case <-time.After(soon):
+			t.Fatal("no cancel came")
+		}
+	})
 }
 
 func TestAClientLeavesDuringAReplay(t *testing.T) {
-	r := newRig(t, 2, time.Hour)
-	c := r.client()
-	home, other, _ := r.home()
-	home.server.Stop()
-	other.server.Stop()
-	r.nothingMore(home, other)
-	c.leave()
-	require.ErrorIs(t, <-c.err, context.Canceled)
-	require.Nil(t, r.pool.requests.find("r"))
-	require.Empty(t, r.pool.waiting)
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 2, time.Hour)
+		c := r.client()
+		home, other, _ := r.home()
+		home.server.Stop()
+		other.server.Stop()
+		r.nothingMore(home, other)
+		c.leave()
+		require.ErrorIs(t, <-c.err, context.Canceled)
+		require.Nil(t, r.pool.requests.find("r"))
+		require.Empty(t, r.pool.waiting)
+	})
 }
 
 // The world's ranks stand still for ever; another one lives.
 func TestAWorldThatStandsStillIsLeft(t *testing.T) {
-	r := newRig(t, 2, 200*time.Millisecond)
-	old, fresh := r.engines[0], r.engines[1]
-	r.epoch(7, nil, old)
-	c := r.client()
-	r.submitted(old)
-	r.emit(old, 7, 2, 4)
-	c.has(2)
-	r.names[fresh] = "fresh"
-	r.enter(fresh, r.world(1, fresh))
-	for done := false; !done; { // it serves
-		select {
-		case s := <-fresh.got:
-			r.rest(s, 2)
-			done = true
-		case <-time.After(10 * time.Millisecond):
-			fresh.say(&tangramv1.ServeReply{Body: &tangramv1.ServeReply_Load{Load: &tangramv1.Load{}}})
-		case <-t.Context().Done():
-			return
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 2, 200*time.Millisecond)
+		old, fresh := r.engines[0], r.engines[1]
+		r.epoch(7, nil, old)
+		c := r.client()
+		r.submitted(old)
+		r.emit(old, 7, 2, 4)
+		c.has(2)
+		r.names[fresh] = "fresh"
+		r.enter(fresh, r.world(1, fresh))
+		for done := false; !done; { // it serves
+			select {
+			case s := <-fresh.got:
+				r.rest(s, 2)
+				done = true
+			case <-time.After(10 * time.Millisecond):
+				fresh.say(&tangramv1.ServeReply{Body: &tangramv1.ServeReply_Load{Load: &tangramv1.Load{}}})
+			case <-t.Context().Done():
+				return
+			}
 		}
-	}
-	r.emit(fresh, 1, 4, 8)
-	c.ends(map[string]int{causeRestart: 1})
+		r.emit(fresh, 1, 4, 8)
+		c.ends(map[string]int{causeRestart: 1})
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -12,9 +13,9 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-const soon = time.Minute // only a hang comes so far
+const soon = time.Minute // of a bubble's clock, nearly always: only a hang comes so far
 
-// rig is a world of engines that say only what the test has them say.
+// rig is a world of engines that say only what the test has them say. It lives in a bubble.
 type rig struct {
 	t       *testing.T
 	engines []*engine
@@ -33,7 +34,7 @@ func newRigWith(t *testing.T, n int, o Options) *rig {
 	r := &rig{t: t, names: map[*engine]string{}}
 	for i := range n {
 		e := &engine{}
-		e.listen(t, "127.0.0.1:0")
+		e.listen(t, "")
 		r.engines = append(r.engines, e)
 		r.names[e] = fmt.Sprintf("m%d", i)
 	}
@@ -118,7 +119,8 @@ func (r *rig) home() (home, other *engine, s *tangramv1.Submit) {
 
 func (r *rig) nothingMore(engines ...*engine) {
 	r.t.Helper()
-	time.Sleep(30 * time.Millisecond)
+	time.Sleep(time.Second)
+	synctest.Wait()
 	for _, e := range engines {
 		require.Empty(r.t, e.got)
 	}

@@ -176,7 +176,11 @@ func (p *Pool) dial(address string) (*grpc.ClientConn, error) {
 		transport = credentials.NewTLS(p.o.TLS)
 	}
 	patience := max(p.o.LostAfter/2, time.Second)
+	connect := p.o.connect
+	if connect == nil {
+		connect = tcp.Dialer(patience, p.o.LostAfter)
+	}
 	return grpc.NewClient(address, grpc.WithTransportCredentials(transport),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: grpcbackoff.DefaultConfig, MinConnectTimeout: patience}),
-		grpc.WithContextDialer(tcp.Dialer(patience, p.o.LostAfter)))
+		grpc.WithContextDialer(connect))
 }
