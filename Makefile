@@ -34,12 +34,15 @@ fault-matrix: build model vllm-setup ## every fault point x kind of fault x tran
 .PHONY: demo-build
 demo-build: build cluster-setup model
 
-test: ## everything that CI runs; what is heavy by day (DATE=YYYY-MM-DD)
-	@python3 tests/stages.py
+test: ## what CI runs: the same tests on every day; half an hour on two cores, half of it set-up and build
+	@python3 tests/stages.py test
 
-.PHONY: nightly
-nightly: ## make test with all that is sampled by day, and the benches at their goals; some hours
-	@NIGHTLY=1 python3 tests/stages.py
+.PHONY: check nightly
+check: ## before an issue is resolved: all other tests, sanitizers, fuzzers, fault cells of the commit's seed (SHARD=i/n, ONLY=touched, SEED=n)
+	@python3 tests/stages.py check $(if $(SHARD),--shard $(SHARD)) $(if $(filter touched,$(ONLY)),--touched) $(if $(filter command line,$(origin SEED)),--seed $(SEED))
+
+nightly: ## everything, with the whole fault matrix, mutants and benches; hours (SHARD=i/n)
+	@python3 tests/stages.py nightly $(if $(SHARD),--shard $(SHARD))
 
 .PHONY: simulate-agents
 simulate-agents: setup ## seeded histories of a world of the agents' own code in one process (SEED=, COUNT=); a failure prints its seed and trace
@@ -84,7 +87,7 @@ gpu-check: ## everything that wants a GPU, on this machine's; writes docs/gpu-re
 build: setup cxx go
 
 setup:
-	@WITH_LINT=0 e2e/setup/install.sh
+	@e2e/setup/install.sh
 
 cxx: setup
 	@test -f $(BUILD)/cxx/build.ninja || { echo "[build] configuring C++"; cmake -S . -B $(BUILD)/cxx -G Ninja >$(BUILD)/cmake.log || { cat $(BUILD)/cmake.log; exit 1; }; }
@@ -114,7 +117,7 @@ model: setup
 wide-model: setup
 	@test -f $(BUILD)/models/wide/config.json || { echo "[model] writing a checkpoint of 1.1 GiB"; $(BUILD)/venv/bin/python e2e/model/make_checkpoint.py --preset wide --out $(BUILD)/models/wide; }
 
-lint: ## clang-format, gofmt and golangci-lint
+lint: setup ## clang-format, gofmt and golangci-lint
 	@tests/lint.sh
 
 fmt: ## formats C++ and Go

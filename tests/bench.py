@@ -3,12 +3,12 @@
 
 Without a name the benches are listed. A bench prints JSON lines on stdout and progress on stderr; its last line sums
 up, and gets here `goal`, `pass` and `gates` from the table below, the only place that knows the goals. One bench alone
-exits 0 if it ran, whatever it found; `all` ends with a table and exits 1 if a goal was missed. `--ci` is what
-`make test` runs: QUICK, seeds of a fixed date, wall seconds at three times their goal; of the benches that take minutes one a day (DATE=).
+exits 0 if it ran, whatever it found; `all` ends with a table and exits 1 if a goal was missed.
 
     tests/bench.py [NAME | all | counts | clocks] [--ci]
 
-`counts` are those whose figures are the same whatever else the machine does, `clocks` the others: `make test` plays the one beside other stages.
+`counts` are those whose figures are the same whatever else the machine does: `make test` runs them with `--ci`, that is QUICK and with seeds of
+a fixed date. `clocks`, the others, are run by `make nightly` alone, in full and with the machine to themselves.
 """
 
 import argparse
@@ -20,44 +20,33 @@ import pathlib
 import subprocess
 import sys
 
-from by_day import DATE, NIGHTLY, turn
-
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CI_DATE = "2026-11-22"  # whose seeds `make test` plays
-CI_WALL = 3  # how many times its goal a wall-clock figure may be there, or how small a part of it: machines differ
+CI_DATE = "2026-11-22"  # whose seeds `make test` uses
 NOT_INSTALLED = "not installed"  # what a bench says instead of a figure beside a peer that is not there
 
 
 @dataclasses.dataclass(frozen=True)
 class Gate:
     """A figure of the summary ("value" or a metric) and its goal. Work: bytes, counts, ratios of CPU work, the same on
-    any machine. Wall: seconds, or ratios of them. What depends on how the machine is set up (huge pages), or on what else it does
-    (work that leaves the processors to others), is told in CI, and not judged there."""
+    any machine. Wall: seconds, or ratios of them."""
 
     figure: str
     goal: float
     least: bool = False  # the figure must be at least the goal; else at most
     wall: bool = False
-    set_up: bool = False
-    alone: bool = False  # seconds of work that yields to everything else (nice): judged where the bench has the machine for itself
-    missed: bool = False  # as documented: told in CI, judged wherever all benches run in full
-    peer: bool = False  # beside a program of others that `make bench-setup` installs: told in CI and where it is not installed, else judged
+    missed: bool = False  # as documented: not judged by `--ci`
+    peer: bool = False  # next to a program of others that `make bench-setup` installs: not judged where it is not installed
 
-    def limit(self, ci):
-        if ci and (self.set_up or self.alone or self.missed or self.peer):
-            return -math.inf if self.least else math.inf
-        if ci and self.wall:
-            return self.goal / CI_WALL if self.least else self.goal * CI_WALL
-        return self.goal
-
-    def reached(self, summary, ci):
+    def reached(self, summary, ci=False):
         """None: there is nothing to judge, and `found` says why."""
         found = self.found(summary)
+        if ci and self.missed:
+            return None
         if isinstance(found, str):
-            return None if ci or found == NOT_INSTALLED else False
+            return None if found == NOT_INSTALLED else False
         if found is None or not math.isfinite(found):
-            return ci and self.missed
-        return found >= self.limit(ci) if self.least else found <= self.limit(ci)
+            return False
+        return found >= self.goal if self.least else found <= self.goal
 
     def found(self, summary):
         """None: the bench does not tell it, or it is no number. Of a peer also words: why there is no number."""
@@ -83,15 +72,14 @@ class Bench:
     command: str
     gates: tuple
     counts: bool = False  # bytes, moves, simulated seconds: no clock of this machine is read
-    by_day: bool = False  # takes minutes even if QUICK: of these one has its turn in `make test` each day
 
 
 def planner(what, name, *gates, counts=False):
     return Bench(what, "setup go", f"build/bin/tangram-bench {name}", gates, counts)
 
 
-def demo(what, command, *gates, by_day=False):
-    return Bench(what, "build model", f"build/bin/tangram-demo {command}", gates, by_day=by_day)
+def demo(what, command, *gates):
+    return Bench(what, "build model", f"build/bin/tangram-demo {command}", gates)
 
 
 def eplb_gates():
@@ -136,10 +124,10 @@ BENCHES = {
                          "began with another engine's table, over one in the faster mode, the worst of 1 to 512 requests", "crossover", most("value", 1.1, missed=True), most("median", 1.02, missed=True), most("over_by_256", 1), least("cases", 1), counts=True),
     "simulate-real": demo("the simulator, calibrated on one load, beside two ranks with a clock (tiny model, 12 times slower) under five others: median error of the median TTFT and TPOT, tokens/s and the "
                           "time of a change of mode, over the larger of 15 % and 1.5 times that between two real runs; QUICK: one other", "simulate-real", most("value", 1, wall=True), *(most(figure + "_error", 0.15, wall=True) for figure in ("tpot", "tokens_per_second")),
-                          *(most(figure + "_error", 0.15, missed=True) for figure in ("ttft", "transition")), least("loads", 1), by_day=True),
+                          *(most(figure + "_error", 0.15, missed=True) for figure in ("ttft", "transition")), least("loads", 1)),
     "burst-real": demo("bursts of 80 and 120 requests/s with 5 between (20 times fewer: ranks with a clock, tiny model), by clients' clocks: p99 of the time to the first token and median per later token of four ranks that choose "
                        "their mode, in each phase over the better of both modes alone; what a token takes after 4 -> 6 ranks over before, against the table; QUICK: one burst", "burst-real",
-                       most("value", 1.05, wall=True, missed=True), most("ttft", 1.05, wall=True, missed=True), most("grow_error", 0.15, wall=True, missed=True), most("lost", 0), least("requests", 1), least("switches", 1), by_day=True),
+                       most("value", 1.05, wall=True, missed=True), most("ttft", 1.05, wall=True, missed=True), most("grow_error", 0.15, wall=True, missed=True), most("lost", 0), least("requests", 1), least("switches", 1)),
     "recovery": demo("seconds from a blow to one of 6 ranks under load (kill, stop, cut, loss of power) to the first token of the last running request",
                      "recovery --out build/bench/recovery", most("worst_seconds", 4, wall=True),
                      *(most(kind + "_kill_seconds", 1.5, wall=True) for kind in ("engine", "pod")),
@@ -149,29 +137,29 @@ BENCHES = {
                         "false-alarm --out build/bench/false-alarm", most("value", 0), most("lost", 0), least("tokens", 1), least("naive_fences", 1)),
     "vllm-restart": Bench("seconds from kill -9 of an engine of vLLM to the next token of the answer that it was at, median; beside it an engine that nobody forks, and a process of "
                           "stock vLLM from its start to a first token, on the same model", "build model vllm-setup", "build/bin/tangram-demo vllm-restart",
-                          (most("value", 3, wall=True), most("over_stock", 0.5), most("different", 0), least("kills", 1)), by_day=True),
+                          (most("value", 3, wall=True), most("over_stock", 0.5), most("different", 0), least("kills", 1))),
     "vllm-overhead": Bench("tokens/s of a rank of vLLM that is served through its gRPC and the gateway, over stock vLLM's in a process on the same core; hidden 2048, 8 layers, 64 experts, "
-                           "one and sixteen requests, bf16 and fp32; two ranks over stock vLLM's two of data parallelism with experts spread; the small model is printed", "build model vllm-setup", "build/bin/tangram-demo vllm-overhead", (least("value", 0.85, wall=True), least("two_ranks", 1.0, wall=True)), by_day=True),
+                           "one and sixteen requests, bf16 and fp32; two ranks over stock vLLM's two of data parallelism with experts spread; the small model is printed", "build model vllm-setup", "build/bin/tangram-demo vllm-overhead", (least("value", 0.85, wall=True), least("two_ranks", 1.0, wall=True))),
     "vllm-transition": Bench("what six streams of vLLM's ranks see of 2 -> 3 -> 2 and Expert -> Tensor -> Expert: the longest wait for a token over that in as long a time without; tokens/s over before",
-                             "build model vllm-setup", "build/bin/tangram-demo vllm-transition", (most("value", 2, wall=True), least("rate_over_before", 0.7, wall=True), least("slowest_rate_over_before", 0.7, wall=True, missed=True), most("lost", 0), least("tokens", 1)), by_day=True),
+                             "build model vllm-setup", "build/bin/tangram-demo vllm-transition", (most("value", 2, wall=True), least("rate_over_before", 0.7, wall=True), least("slowest_rate_over_before", 0.7, wall=True, missed=True), most("lost", 0), least("tokens", 1))),
     "vllm-memory": Bench("bytes of a node that a rank of vLLM takes (agent, engine, who forks it; weights once) over those of stock vLLM in a process, bf16 and fp32", "build model vllm-setup",
-                         "build/bin/tangram-demo vllm-memory", (most("value", 1, missed=True),), by_day=True),
+                         "build/bin/tangram-demo vllm-memory", (most("value", 1, missed=True),)),
     "scale-up": Bench("2 -> 3 ranks of vLLM under load, hidden 2048 in bf16: seconds from the command to the first token of the new rank, over those of the fastest of cold restart, a world beside, "
                       "one on the same memory, another instance; the longest silence over that before; peak memory over cold restart's; ours without standby, peers, zero copy; QUICK: ours and cold restart",
                       "build vllm-setup", "build/bin/tangram-demo scale-up",
-                      (most("value", 0.15, wall=True), most("ours_downtime_seconds", 0, missed=True), most("peak_over_cold_restart", 1.05, missed=True), most("ours_broken", 0), most("ours_refused", 0)), by_day=True),
+                      (most("value", 0.15, wall=True), most("ours_downtime_seconds", 0, missed=True), most("peak_over_cold_restart", 1.05, missed=True), most("ours_broken", 0), most("ours_refused", 0))),
     "control-cost": demo("seconds of each transition of 64 ranks in 9 agents of DeepSeek-V3 (58 x 256) without a byte moved: 48 -> 64 ranks, groups of 8 and "
                          "back, a rank lost; processor seconds of all agents and engines of the one that takes most (the goal on two cores)",
-                         "control-cost --out build/bench/control-cost", most("value", 2, wall=True, alone=True), most("processor_seconds", 4, wall=True),
-                         *(most(name + "_seconds", 2, wall=True, alone=True) for name in ("grow_48_64", "groups_of_8", "experts_again", "repair"))),
+                         "control-cost --out build/bench/control-cost", most("value", 2, wall=True), most("processor_seconds", 4, wall=True),
+                         *(most(name + "_seconds", 2, wall=True) for name in ("grow_48_64", "groups_of_8", "experts_again", "repair"))),
     "kv-overhead-ghost": demo("memory that the pools of 8 ranks of Qwen3-235B have in use in a switch of mode with one spare bank, no byte moved, over what they have at rest and the KV of kv-overhead's load; "
-                              "their peak over the plan's", "kv-overhead-ghost", most("value", 0.024), most("peak_over_plan", 1), by_day=True),
+                              "their peak over the plan's", "kv-overhead-ghost", most("value", 0.024), most("peak_over_plan", 1)),
     "interference": Bench("six streams decode while a world of 1.1 GiB is resized between 3 and 4 ranks: tokens not served, over those that it serves in the time of a "
                           "plain copy of the bytes; until the copies would have taken 2 s", "build wide-model", "build/bin/tangram-demo interference",
                           (most("value", 1.5, wall=True, missed=True),)),
     "reshard": demo("weights of as many layers of Qwen3-30B-A3B as memory holds between experts whole and sliced over 2, 4 and 8 ranks, a process each, by shared memory: bytes/s over those of "
                     "the best copy between two processes, with the same hash; and row-major, over packing, an all-to-all by way of a layer's buffers, and unpacking",
-                    "reshard --out build/bench/reshard", least("value", 0.9, wall=True, set_up=True, missed=True), least("rows_over_staged", 1.5, wall=True, set_up=True)),
+                    "reshard --out build/bench/reshard", least("value", 0.9, wall=True, missed=True), least("rows_over_staged", 1.5, wall=True)),
     "kv": Bench("KV of one layer of Qwen3-30B-A3B, 256 requests with a trace's lengths on 8 ranks of one node: attention by data to heads split and back; bytes over "
                 "the fewest, rate over plain copies of the same ranges", "setup cxx", "build/cxx/agent/store/tangram-kv-move e2e/load/conversation_slice.jsonl",
                 (least("value", 0.85, wall=True), most("bytes_over_fewest", 1))),
@@ -201,12 +189,12 @@ BENCHES = {
                         "setup cxx", "build/cxx/agent/store/tangram-cold-start", (most("value", 1), most("kernel_over_checkpoint", 1.001), least("rate_over_plain", 0.9, missed=True))),
     "remap": Bench("mapping one expert of whole pages, 2 to 64 MiB, over a bare MAP_FIXED + MAP_POPULATE of the same pages, and over a copy of them; "
                    "pages are huge if enough of them are free (vm.nr_hugepages)", "setup cxx", "build/cxx/agent/device/tangram-remap",
-                   (most("over_bare", 1.15, wall=True), most("over_copy", 0.1, wall=True, set_up=True))),
+                   (most("over_bare", 1.15, wall=True), most("over_copy", 0.1, wall=True))),
     "smooth": demo("the longest time between two tokens of a stream in windows with a transition over that in windows of the same length without, medians and 95th percentiles, by clients' clocks: 2 and 4 ranks, Expert -> "
                    "Tensor -> Expert and 2 -> 3 -> 2, steady decode and a trace, steps as fast as two cores allow and of 50 ms (paced)", "smooth",
-                   *(most(figure, 1.5, wall=True) for figure in ("free_median", "free_p95", "paced_median", "paced_p95")), most("lost", 0), least("transitions", 16), by_day=True),
+                   *(most(figure, 1.5, wall=True) for figure in ("free_median", "free_p95", "paced_median", "paced_p95")), most("lost", 0), least("transitions", 16)),
     "throughput-during": demo("two ranks decode while the world switches and is resized: tokens/s from the command to its end over those before, and how long that lasts over strategy Fast, steps of 50 ms (as fast as two cores allow: printed), by clients' clocks",
-                              "throughput-during", least("paced_rate_over_before", 0.9, wall=True), most("paced_over_fast", 3, wall=True), least("free_rate_over_before", 0.9, missed=True), most("lost", 0), least("tokens", 1), by_day=True),
+                              "throughput-during", least("paced_rate_over_before", 0.9, wall=True), most("paced_over_fast", 3, wall=True), least("free_rate_over_before", 0.9, missed=True), most("lost", 0), least("tokens", 1)),
     "dispatch": Bench("dispatch and combine of experts' rows, BF16, 4,096 tokens a rank, hidden 7168, 256 experts, top-8; 2, 4 and 8 ranks in processes: packed rows and reduced rows in a second over those of a plain copy of as many bytes, the worst",
                       "setup cxx", "build/cxx/agent/dispatch/tangram-dispatch dispatch", (least("value", 0.7, wall=True, missed=True), least("over_copy_2", 0.7, wall=True))),
     "dispatch-latency": Bench("the same of 1, 8, 32 and 128 tokens, 2 ranks: median over that of a ping-pong of as many bytes through shared memory, the worst; that of gloo's all-to-all, where vLLM's torch is there, over it; 4 and 8 ranks are printed",
@@ -223,12 +211,8 @@ BENCHES = {
 
 
 def judge(bench, summary, ci=False):
-    """The summary with goal, pass and gates: what was found, the limit (null: not judged), and whether it is reached (null: there was nothing to judge)."""
-    def limit(g):
-        judged = g.reached(summary, ci) is not None and math.isfinite(g.limit(ci))
-        return g.limit(ci) if judged else None
-
-    gates = [{"figure": g.figure, "found": g.found(summary), "goal": g.goal, "limit": limit(g), "sense": "at least" if g.least else "at most",
+    """The summary with goal, pass and gates: what was found, and whether the goal is reached (null: it is not judged)."""
+    gates = [{"figure": g.figure, "found": g.found(summary), "goal": g.goal, "sense": "at least" if g.least else "at most",
               "clock": "wall" if g.wall else "work", "reached": g.reached(summary, ci)} for g in bench.gates]
     return {**summary, "goal": bench.gates[0].goal, "pass": not any(g["reached"] is False for g in gates), "gates": gates}
 
@@ -254,23 +238,17 @@ def run(name, ci, out=sys.stdout):
     return summary
 
 
-def todays(names, date=DATE, nightly=NIGHTLY):
-    """Of benches those that `make test` plays on a date."""
-    today = turn([name for name, bench in BENCHES.items() if bench.by_day], date, nightly)
-    return [name for name in names if not BENCHES[name].by_day or name in today]
-
-
 def table(found):
     """Lines of one gate each; found: {name: summary or None}."""
-    rows = [("bench", "figure", "found", "", "limit", "")]
+    rows = [("bench", "figure", "found", "", "goal", "")]
     for name, summary in found.items():
         if summary is None:
             rows.append((name, "did not run to its end", "", "", "", "MISSED"))
             continue
         for g in summary["gates"]:
             told = "missing" if g["found"] is None else g["found"] if isinstance(g["found"], str) else f"{g['found']:.5g}"
-            limit = "not judged" if g["limit"] is None else f"{g['limit']:.5g}"
-            rows.append((name, g["figure"], told, g["sense"], limit, "MISSED" if g["reached"] is False else ""))
+            goal = "not judged" if g["reached"] is None else f"{g['goal']:.5g}"
+            rows.append((name, g["figure"], told, g["sense"], goal, "MISSED" if g["reached"] is False else ""))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
 
@@ -278,7 +256,7 @@ def table(found):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", nargs="?", default="", help="a bench, or all, counts, clocks")
-    parser.add_argument("--ci", action="store_true", help="as make test judges: QUICK, fixed seeds, wall seconds at three times their goal")
+    parser.add_argument("--ci", action="store_true", help="as make test runs counts: QUICK, and fixed seeds")
     args = parser.parse_args()
     if not args.name:
         for name, bench in BENCHES.items():
@@ -290,8 +268,6 @@ def main():
         print(f"no bench named '{args.name}'; make bench lists them", file=sys.stderr)
         return 2
     names = groups.get(args.name, [args.name])
-    if args.ci and args.name in groups:
-        names = todays(names)
     found = {name: run(name, args.ci) for name in names}
     if args.name in groups:
         print("\n".join(table(found)), file=sys.stderr)

@@ -1,14 +1,9 @@
 #!/usr/bin/env bash
-# Runs libFuzzer targets, built with clang, and Go's fuzz functions: `tests/fuzz.sh SECONDS [TARGET ...]`. Of Go's, those whose turn it is on
-# DATE (YYYY-MM-DD, default today; each has one day of three), with NIGHTLY=1 all.
+# Runs libFuzzer targets, built with clang, and Go's fuzz functions: `tests/fuzz.sh SECONDS [TARGET ...]`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:?seconds for each target}
 shift
-day=$(($(date -u -d "${DATE:-today}" +%s) / 86400))
-echo "DATE=$(date -u -d "@$((day * 86400))" +%F)"
-# turn: of the lines on stdin, those of the day
-turn() { if [ "${NIGHTLY:-}" = 1 ]; then cat; else awk -v day="$day" 'NR % 3 == day % 3'; fi; }
 [ $# = 0 ] || tests/sanitize.sh asan "$@"
 for t in "$@"; do
   corpus=build/fuzz-corpus/$t
@@ -19,7 +14,7 @@ for t in "$@"; do
 done
 # So many inputs, not so many seconds: Go's fuzzer may take the end of its own time for a failure ("context deadline exceeded").
 inputs=$((seconds * 4000))
-grep -roE '^func Fuzz[A-Za-z]+' --include='*_test.go' operator | sort | turn | while IFS=: read -r file name; do
+grep -roE '^func Fuzz[A-Za-z]+' --include='*_test.go' operator | sort | while IFS=: read -r file name; do
   name=${name#func }
   echo "--- $name, $inputs inputs"
   (cd operator && GOGC=400 go test -exec 'env -u GOGC' "./$(dirname "${file#operator/}")" -run '^$' -fuzz "^$name\$" -fuzztime "${inputs}x" -fuzzminimizetime 20x) </dev/null

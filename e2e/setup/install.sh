@@ -2,7 +2,6 @@
 # Installs what building, testing and the demo need on Debian 12 (root; Go, Python 3.11 and
 # Node are there). Does nothing when it was done before with the same lists.
 #
-#   WITH_LINT=0     leaves the linter out
 #   WITH_CUDA=0     leaves the compiler of kernels/ out: for who has a CUDA toolkit, or configures with -DTANGRAM_CUDA=OFF
 #   WITH_CLUSTER=1  also builds Kubernetes and the tools around it (some minutes, once)
 set -euo pipefail
@@ -15,11 +14,21 @@ packages=(
   libcli11-dev libssl-dev libxxhash-dev libgtest-dev libgmock-dev libbenchmark-dev spin iproute2
   libucx-dev # for wires of UCX: 2 MB, six seconds
 )
-golangci=v2.15.0
 
 export GOGC=400 # compiling takes a fifth less processor time, and some memory
 mkdir -p build/bin
 step() { printf '[setup %4ds] %s\n' "$SECONDS" "$*"; }
+
+# Runs a command that downloads up to three times: a registry may be away for a moment.
+download() {
+  local try
+  for try in 1 2 3; do
+    "$@" && return
+    step "try $try of 3 failed: $*"
+    sleep $((try * 5))
+  done
+  return 1
+}
 
 base() {
   local p missing=()
@@ -28,18 +37,18 @@ base() {
   done
   if [ ${#missing[@]} -gt 0 ]; then
     step "Debian packages: ${missing[*]}"
-    apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >build/apt.log 2>&1 ||
+    download apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive download apt-get install -y -qq --no-install-recommends "${missing[@]}" >build/apt.log 2>&1 ||
       { tail -20 build/apt.log; exit 1; }
   fi
 
   step "Python packages (for the checkpoint script)"
   [ -x build/venv/bin/python ] || python3 -m venv build/venv
-  build/venv/bin/pip install -q --disable-pip-version-check -r e2e/model/requirements.txt
+  download build/venv/bin/pip install -q --disable-pip-version-check --require-hashes -r e2e/model/requirements.txt
 
   step "Go modules"
   local m
-  for m in proto api operator e2e tests; do (cd "$m" && go mod download); done
+  for m in proto api operator e2e tests tests/tools/lint; do (cd "$m" && download go mod download); done
 }
 
 stamp=build/.setup-$(cat "$0" e2e/model/requirements.txt | sha256sum | cut -c1-16)
@@ -55,17 +64,13 @@ cuda=build/cuda/.setup-$(sha256sum <kernels/requirements.txt | cut -c1-16)
 if [ "${WITH_CUDA:-1}" = 1 ] && [ ! -e "$cuda" ]; then
   step "CUDA toolkit (for kernels/, some 300 MB)"
   rm -rf build/cuda
-  build/venv/bin/pip install -q --disable-pip-version-check --target build/cuda -r kernels/requirements.txt
+  download build/venv/bin/pip install -q --disable-pip-version-check --require-hashes --target build/cuda -r kernels/requirements.txt
   touch "$cuda"
-fi
-
-if [ "${WITH_LINT:-1}" = 1 ] && [ ! -x build/bin/golangci-lint ]; then
-  step "golangci-lint $golangci (compiles once, some minutes)"
-  GOBIN=$PWD/build/bin go install "github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$golangci"
 fi
 
 # The cluster and its tools have parts of their own that look for what is missing.
 if [ "${WITH_CLUSTER:-0}" = 1 ]; then
+  for m in e2e/cluster tests/tools; do (cd "$m" && download go mod download); done
   e2e/cluster/setup.sh
   tests/tools.sh
 fi

@@ -24,7 +24,7 @@ done
 step "vLLM, torch and transformers (0.8 GB) into $venv"
 rm -rf $venv # another list: nothing of the one before stays
 python3 -m venv $venv || fail "no virtual environment in $venv (above)"
-$venv/bin/pip install -q --disable-pip-version-check --no-compile --no-deps -r $list ||
+$venv/bin/pip install -q --disable-pip-version-check --no-compile --no-deps --require-hashes -r $list ||
   fail "a package of $list could not be installed (above); is PyPI reachable?"
 step "stand-ins for CUDA libraries"
 packages=$($venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
