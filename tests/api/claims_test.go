@@ -36,7 +36,7 @@ func TestDocumentsNameTestsThatExist(t *testing.T) {
 	}
 	require.Greater(t, len(there), 500)
 	named := 0
-	for _, document := range []string{"dispatch.md", "failure-modes.md", "kubernetes.md", "security.md"} {
+	for _, document := range []string{"dispatch.md", "failure-modes.md", "kubernetes.md", "security.md", "testing.md"} {
 		text, err := fs.ReadFile(tree, "docs/"+document)
 		require.NoError(t, err)
 		var names []string
