@@ -11,8 +11,6 @@
 namespace tangram {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 std::string Errno(const char* what) { return std::string(what) + ": " + std::strerror(errno); }
 
 uint32_t LengthOf(std::string_view bytes) {
@@ -96,7 +94,7 @@ Status FrameChannel::SendOne(v1::EngineMessage message, std::span<const PassedFd
     return {Code::kInternal, "message of " + std::to_string(size) + " bytes cannot be written"};
   }
 
-  const auto deadline = Clock::now() + send_timeout_;
+  const auto deadline = time_.Now() + send_timeout_;
   size_t done = 0;
   while (done < bytes.size()) {
     iovec iov{bytes.data() + done, bytes.size() - done};
@@ -122,9 +120,9 @@ Status FrameChannel::SendOne(v1::EngineMessage message, std::span<const PassedFd
       return {Code::kUnavailable, Errno("engine socket: send")};
     }
     const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - time_.Now()).count();
     pollfd wait{socket_.get(), POLLOUT, 0};
-    if (left <= 0 || poll(&wait, 1, static_cast<int>(left)) == 0) {
+    if (left <= 0 || time_.Poll(&wait, 1, static_cast<int>(left)) == 0) {
       // Half a frame may be out: the stream is of no use any more.
       shutdown(socket_.get(), SHUT_RDWR);
       return {Code::kUnavailable, "engine socket: the other side did not take the message in " +
@@ -166,18 +164,18 @@ Status FrameChannel::ReadSome() {
 }
 
 Result<std::optional<Frame>> FrameChannel::Receive(int timeout_ms) {
-  const auto deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
+  const auto deadline = time_.Now() + std::chrono::milliseconds(timeout_ms);
   while (true) {
     auto frame = decoder_.Next();
     if (!frame.ok() || frame->has_value()) return frame;
     int wait_ms = timeout_ms;
     if (timeout_ms > 0) {
       const auto left =
-          std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+          std::chrono::duration_cast<std::chrono::milliseconds>(deadline - time_.Now()).count();
       wait_ms = left > 0 ? static_cast<int>(left) : 0;
     }
     pollfd wait{socket_.get(), POLLIN, 0};
-    const int ready = poll(&wait, 1, wait_ms);
+    const int ready = time_.Poll(&wait, 1, wait_ms);
     if (ready < 0) {
       if (errno == EINTR) continue;
       return Status{Code::kInternal, Errno("engine socket: poll")};

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "agent/base/status.h"
+#include "agent/base/time_source.h"
 #include "agent/base/unique_fd.h"
 #include "tangram/v1/engine.pb.h"
 
@@ -54,9 +55,11 @@ class FrameDecoder {
 // A connected stream socket. One thread receives; any thread may send.
 class FrameChannel {
  public:
+  // `time` outlives it.
   explicit FrameChannel(UniqueFd socket,
-                        std::chrono::milliseconds send_timeout = std::chrono::seconds(10))
-      : socket_(std::move(socket)), send_timeout_(send_timeout) {}
+                        std::chrono::milliseconds send_timeout = std::chrono::seconds(10),
+                        TimeSource& time = SteadyTime())
+      : socket_(std::move(socket)), send_timeout_(send_timeout), time_(time) {}
 
   int fd() const { return socket_.get(); }
   // Whole message or kUnavailable (the other side is gone, or did not take it in time).
@@ -77,6 +80,7 @@ class FrameChannel {
 
   UniqueFd socket_;
   std::chrono::milliseconds send_timeout_;
+  TimeSource& time_;
   std::mutex send_mu_;
   FrameDecoder decoder_;
 };

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/base/time_source.h"
 #include "agent/net/socket.h"
 #include "agent/net/stream.h"
 
@@ -25,7 +26,8 @@ constexpr auto kConnect = std::chrono::seconds(5);
 Result<std::unique_ptr<Stream>> Connect(const std::string& address,
                                         std::shared_ptr<Credentials> credentials,
                                         const std::stop_token& stop, const TcpLimits& limits = {});
-Status ReadAll(Stream& stream, std::span<std::byte> out, const std::stop_token& stop);
+Status ReadAll(Stream& stream, std::span<std::byte> out, const std::stop_token& stop,
+               TimeSource& time = SteadyTime());
 Status WriteAll(Stream& stream, std::span<const std::byte> bytes, const std::stop_token& stop);
 
 }  // namespace tangram::net

@@ -11,8 +11,6 @@
 namespace tangram::engine {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr auto kRetry = std::chrono::milliseconds(50);
 // Strangers let in at one Progress(): a step does not wait for a crowd.
 constexpr int kAtOnce = 16;
@@ -24,7 +22,8 @@ std::string Text(uint64_t epoch, uint64_t step, uint64_t sequence) {
 
 }  // namespace
 
-Mesh::Mesh(Limits limits) : limits_(limits), greeting_(limits.strangers) {}
+Mesh::Mesh(Limits limits, TimeSource& time)
+    : limits_(limits), time_(time), greeting_(limits.strangers) {}
 
 Mesh::~Mesh() = default;
 
@@ -32,8 +31,9 @@ Result<std::unique_ptr<Mesh>> Mesh::Listen(const std::string& host_port) {
   return Listen(host_port, Limits());
 }
 
-Result<std::unique_ptr<Mesh>> Mesh::Listen(const std::string& host_port, Limits limits) {
-  std::unique_ptr<Mesh> mesh(new Mesh(limits));
+Result<std::unique_ptr<Mesh>> Mesh::Listen(const std::string& host_port, Limits limits,
+                                           TimeSource& time) {
+  std::unique_ptr<Mesh> mesh(new Mesh(limits, time));
   Result<UniqueFd> listener = net::Listen(host_port);
   if (!listener.ok()) return listener.status();
   const Result<uint16_t> port = net::PortOf(listener->get());
@@ -116,7 +116,7 @@ Bytes Mesh::HelloTo(const std::string& member) const {
   return Hello{world_, self_, member}.Encode();
 }
 
-void Mesh::Accept(Clock::time_point now) {
+void Mesh::Accept(TimeSource::TimePoint now) {
   for (int i = 0; i < kAtOnce && greeting_.MayEnter(now); ++i) {
     Result<UniqueFd> fd = net::Accept(listener_.get(), limits_.tcp);
     if (!fd.ok()) {
@@ -132,7 +132,7 @@ void Mesh::Accept(Clock::time_point now) {
 }
 
 void Mesh::Dial(const std::string& member, Peer& peer) {
-  peer.retry_at = Clock::now() + kRetry;
+  peer.retry_at = time_.Now() + kRetry;
   Result<UniqueFd> fd = net::Dial(peer.endpoint, limits_.tcp);
   if (!fd.ok()) {
     peer.last_error = fd.status().message();
@@ -237,7 +237,7 @@ void Mesh::Adopt(std::unique_ptr<Connection> connection) {
 }
 
 void Mesh::Progress(int timeout_ms) {
-  const Clock::time_point now = Clock::now();
+  const TimeSource::TimePoint now = time_.Now();
   const bool open = credentials_ && now >= accept_at_ && greeting_.MayEnter(now);
   std::vector<pollfd> polls{{open ? listener_.get() : -1, POLLIN, 0}};
   std::vector<Connection*> polled;
@@ -262,7 +262,7 @@ void Mesh::Progress(int timeout_ms) {
     if (peer.connection) add(peer.connection.get());
   }
   for (size_t i = 0; i < greeting_.size(); ++i) add(&greeting_.at(i));
-  if (poll(polls.data(), polls.size(), timeout_ms) < 0) return;
+  if (time_.Poll(polls.data(), polls.size(), timeout_ms) < 0) return;
 
   std::set<Connection*> gone;
   for (size_t i = 0; i < polled.size(); ++i) {
@@ -348,7 +348,7 @@ Status Mesh::Exchange(const Tag& tag, std::span<const std::string> members,
                                           (it == peers_.end() ? "" : ": " + it->second.last_error)};
   };
   bool passed = terms.point.empty();
-  Wait wait(members.size(), terms.limit, terms.beat, Clock::now());
+  Wait wait(members.size(), terms.limit, terms.beat, time_.Now());
   while (true) {
     std::string waiting, silent;
     std::vector<size_t> awaited;
@@ -418,7 +418,7 @@ Status Mesh::Exchange(const Tag& tag, std::span<const std::string> members,
     const auto look =
         std::min<Patience::Duration>(terms.limit / 4 + Patience::Duration(1000000), Wait::kLook);
     Progress(static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(look).count()));
-    wait.Look(Clock::now());
+    wait.Look(time_.Now());
   }
 }
 

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "agent/base/status.h"
+#include "agent/base/time_source.h"
 #include "agent/base/unique_fd.h"
 #include "agent/client/include/tangram/client.h"
 #include "agent/engine/mesh/patience.h"
@@ -59,7 +60,9 @@ class Mesh {
     size_t unexpected = 1024;
   };
   // Listens on host:port (port 0: any). Nobody is let in before SetSelf.
-  static Result<std::unique_ptr<Mesh>> Listen(const std::string& host_port, Limits limits);
+  // `time` outlives it.
+  static Result<std::unique_ptr<Mesh>> Listen(const std::string& host_port, Limits limits,
+                                              TimeSource& time = SteadyTime());
   static Result<std::unique_ptr<Mesh>> Listen(const std::string& host_port);
   ~Mesh();
 
@@ -124,12 +127,12 @@ class Mesh {
     bool wanted = false;
     std::unique_ptr<Connection> connection;
     uint64_t made = 0;  // connections so far
-    std::chrono::steady_clock::time_point retry_at{};
+    TimeSource::TimePoint retry_at{};
     std::string last_error = "not connected yet";
   };
 
-  explicit Mesh(Limits limits);
-  void Accept(std::chrono::steady_clock::time_point now);
+  Mesh(Limits limits, TimeSource& time);
+  void Accept(TimeSource::TimePoint now);
   void Dial(const std::string& member, Peer& peer);
   // Reads hellos and frames of one connection; false when it is gone.
   bool Drive(Connection& connection, short events);
@@ -141,13 +144,14 @@ class Mesh {
   void Tell(FrameKind kind, uint64_t epoch);
 
   const Limits limits_;
+  TimeSource& time_;
   UniqueFd listener_;
   uint16_t port_ = 0;
   std::string world_, self_;
   std::shared_ptr<net::Credentials> credentials_;
   std::map<std::string, Peer> peers_;
-  net::Strangers<Connection> greeting_;                // hello not finished
-  std::chrono::steady_clock::time_point accept_at_{};  // out of descriptors: not before
+  net::Strangers<Connection> greeting_;  // hello not finished
+  TimeSource::TimePoint accept_at_{};    // out of descriptors: not before
 };
 
 }  // namespace tangram::engine

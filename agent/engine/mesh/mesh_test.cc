@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <optional>
 #include <thread>
 
+#include "agent/base/testing/fake_time.h"
+#include "agent/base/testing/hang.h"
 #include "agent/engine/mesh/communicator.h"
 #include "agent/engine/mesh/wire.h"
 #include "agent/net/blocking.h"
@@ -17,6 +20,8 @@ namespace tangram::engine {
 namespace {
 
 using std::chrono::milliseconds;
+using tangram::testing::FakeTime;
+using tangram::testing::kHang;
 
 const net::testing::TestCa& Ca() {
   static const net::testing::TestCa ca;
@@ -28,8 +33,9 @@ std::shared_ptr<net::Credentials> Of(const std::string& member) {
   return Ca().Open("w", "engine", "pod-" + member);
 }
 
-std::unique_ptr<Mesh> Listening(const std::string& member, Mesh::Limits limits = Mesh::Limits()) {
-  auto mesh = std::move(Mesh::Listen("127.0.0.1:0", limits)).value();
+std::unique_ptr<Mesh> Listening(const std::string& member, Mesh::Limits limits = Mesh::Limits(),
+                                TimeSource& time = SteadyTime()) {
+  auto mesh = std::move(Mesh::Listen("127.0.0.1:0", limits, time)).value();
   mesh->SetSelf("w", member, Of(member));
   return mesh;
 }
@@ -39,8 +45,8 @@ PeerAddress At(const std::string& member, const Mesh& mesh) {
 }
 
 // Whether it comes true while these make progress, before only a hang would go on.
-bool Soon(std::initializer_list<Mesh*> meshes, const std::function<bool()>& done) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+bool Soon(const std::vector<Mesh*>& meshes, const std::function<bool()>& done) {
+  const auto until = std::chrono::steady_clock::now() + kHang;
   while (!done()) {
     if (std::chrono::steady_clock::now() > until) return false;
     for (Mesh* mesh : meshes) mesh->Progress(1);
@@ -55,13 +61,14 @@ struct Node {
 };
 
 // Nodes a, b, c ..., connected to one another.
-std::vector<Node> Connected(size_t count, milliseconds timeout = milliseconds(5000)) {
+std::vector<Node> Connected(size_t count, milliseconds timeout = kHang,
+                            TimeSource& time = SteadyTime()) {
   std::vector<Node> nodes(count);
   std::vector<PeerAddress> peers;
   std::vector<std::string> names;
   for (size_t i = 0; i < count; ++i) {
     names.push_back(std::string(1, static_cast<char>('a' + i)));
-    nodes[i].mesh = Listening(names.back());
+    nodes[i].mesh = Listening(names.back(), Mesh::Limits(), time);
     peers.push_back(At(names.back(), *nodes[i].mesh));
   }
   for (size_t i = 0; i < count; ++i) {
@@ -71,15 +78,11 @@ std::vector<Node> Connected(size_t count, milliseconds timeout = milliseconds(50
     nodes[i].comm = Communicator(nodes[i].mesh.get(), 3, static_cast<uint32_t>(i), names,
                                  nodes[i].patience.get());
   }
-  for (int round = 0; round < 1000; ++round) {
-    bool all = true;
-    for (Node& node : nodes) {
-      node.mesh->Progress(1);
-      all = all && node.mesh->Connected(names);
-    }
-    if (all) return nodes;
-  }
-  ADD_FAILURE() << nodes[0].mesh->Missing(names);
+  std::vector<Mesh*> meshes;
+  for (const Node& node : nodes) meshes.push_back(node.mesh.get());
+  EXPECT_TRUE(Soon(meshes, [&] {
+    return std::ranges::all_of(meshes, [&](Mesh* mesh) { return mesh->Connected(names); });
+  })) << nodes[0].mesh->Missing(names);
   return nodes;
 }
 
@@ -159,14 +162,13 @@ TEST(MeshTest, APeerThatHungUpBehindItsFrame) {
   });
   std::vector<Bytes> recv;
   EXPECT_TRUE(nodes[0].comm.Gather(0, 0, {1}, &recv).ok());
-  while (!nodes[0].mesh->Waiting(b)) nodes[0].mesh->Progress(1);
+  ASSERT_TRUE(Soon({nodes[0].mesh.get()}, [&] { return nodes[0].mesh->Waiting(b).has_value(); }));
   EXPECT_FALSE(nodes[0].mesh->LeftFrame(b));
   nodes[0].mesh->HangUp(b);  // so that b's exchange ends
   thread.join();
-  for (int round = 0; round < 1000 && !nodes[0].mesh->Connected({&b, 1}); ++round) {
-    for (Node& node : nodes) node.mesh->Progress(1);
-  }
-  ASSERT_TRUE(nodes[0].mesh->Connected({&b, 1}));
+  ASSERT_TRUE(Soon({nodes[0].mesh.get(), nodes[1].mesh.get()}, [&] {
+    return nodes[0].mesh->Connected({&b, 1}) && nodes[1].mesh->Connected({&a, 1});
+  }));
 
   std::thread again([&] {
     std::vector<Bytes> none;
@@ -175,15 +177,19 @@ TEST(MeshTest, APeerThatHungUpBehindItsFrame) {
     nodes[1].mesh->HangUpAll();
   });
   again.join();
-  while (!nodes[0].mesh->Waiting(b)) nodes[0].mesh->Progress(1);
+  ASSERT_TRUE(Soon({nodes[0].mesh.get()}, [&] { return nodes[0].mesh->Waiting(b).has_value(); }));
   EXPECT_TRUE(nodes[0].mesh->Connected({&b, 1})) << "nobody looked";
   EXPECT_TRUE(nodes[0].mesh->LeftFrame(b));
 }
 
 TEST(MeshTest, ASilentPeerIsAnErrorAfterTheTimeout) {
-  std::vector<Node> nodes = Connected(2, milliseconds(150));
+  FakeTime time;
+  std::vector<Node> nodes = Connected(2, milliseconds(150), time);
+  const auto begun = time.Elapsed();
   std::vector<Bytes> recv;
   const Status status = nodes[0].comm.Gather(4, 2, {1}, &recv);
+  EXPECT_GE(time.Elapsed() - begun, milliseconds(150));
+  EXPECT_LE(time.Elapsed() - begun, milliseconds(150) + Wait::kLook);
   EXPECT_EQ(status.code(), Code::kUnavailable);
   EXPECT_NE(status.message().find("nothing from b for 150 ms"), std::string::npos)
       << status.message();
@@ -192,14 +198,17 @@ TEST(MeshTest, ASilentPeerIsAnErrorAfterTheTimeout) {
 
 // c stands still. b waits for c, a waits for b: who waits says so, and only c is silent.
 TEST(MeshTest, WhoWaitsForTheSilentOneIsNotSilent) {
-  std::vector<Node> nodes = Connected(3, milliseconds(200));
+  FakeTime time;
+  std::vector<Node> nodes = Connected(3, milliseconds(200), time);
   Status atB;
+  time.Join();
   std::thread thread([&] {
     std::vector<Bytes> recv, send(3);
     for (int twice = 0; twice < 2; ++twice) {  // b is more patient with c than a is with b
       atB = nodes[1].comm.Exchange(0, 0, std::vector<uint32_t>{1, 2}, send, &recv);
     }
     nodes[1].mesh->HangUpAll();
+    time.Leave();
   });
   std::vector<Bytes> recv;
   const Status status =
@@ -212,7 +221,7 @@ TEST(MeshTest, WhoWaitsForTheSilentOneIsNotSilent) {
 // b gave the epoch up, hung up, and was connected again before a looked: what a sends now nobody
 // takes, and b lives. (A world stood still for 30 s so, with nobody silent.)
 TEST(MeshTest, WhoHasGivenTheEpochUpIsNotWaitedFor) {
-  std::vector<Node> nodes = Connected(2, milliseconds(20000));
+  std::vector<Node> nodes = Connected(2);
   std::atomic<bool> through{false};
   std::thread thread([&] {
     while (!through) {
@@ -234,11 +243,12 @@ TEST(MeshTest, WhoHasGivenTheEpochUpIsNotWaitedFor) {
 // die in the flip. That its connection was made again is all that a can see. (A world stood still
 // for 30 s so, in one of some thirty deaths of an agent at that point.)
 TEST(MeshTest, WhoConnectsAgainInTheMiddleIsNotWaitedFor) {
-  std::vector<Node> nodes = Connected(2, milliseconds(20000));
+  std::vector<Node> nodes = Connected(2);
   const auto again = Listening("a");  // the same member, by another connection
   std::atomic<bool> through{false};
   std::thread thread([&] {
-    while (nodes[0].mesh->Waiting("b") == std::nullopt) nodes[0].mesh->Progress(5);
+    EXPECT_TRUE(
+        Soon({nodes[0].mesh.get()}, [&] { return nodes[0].mesh->Waiting("b").has_value(); }));
     again->Want(std::vector<PeerAddress>{At("b", *nodes[1].mesh)});
     while (!through) {
       again->Progress(5);
@@ -272,7 +282,9 @@ TEST(MeshTest, WhoHasGivenAnOlderEpochUpIsWaitedFor) {
 }
 
 TEST(MeshTest, WhoWaitsForEverIsGivenUpInTheEnd) {
-  std::vector<Node> nodes = Connected(3, milliseconds(100));
+  FakeTime time;
+  std::vector<Node> nodes = Connected(3, milliseconds(100), time);
+  time.Join();
   std::thread thread([&] {
     std::vector<Bytes> recv;
     Patience patience({.least = milliseconds(100), .most = milliseconds(60000)});
