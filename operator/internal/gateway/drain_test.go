@@ -124,7 +124,7 @@ func (b *balancer) carry(c net.Conn) {
 	defer func() { _ = up.Close() }()
 	go func() {
 		_, _ = io.Copy(up, c)
-		_ = up.Close() // no client closes only its half
+		_ = up.(interface{ CloseWrite() error }).CloseWrite()
 	}()
 	_, _ = io.Copy(c, up)
 }

@@ -4,20 +4,13 @@ package testkit
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
-	"os"
 	"sync"
 	"syscall"
-
-	"google.golang.org/grpc/test/bufconn"
 )
 
-const (
-	bufferBytes = 64 << 10 // of each direction of a connection
-	backlog     = 128      // connections that wait to be accepted
-)
+const backlog = 128 // connections that wait to be accepted
 
 // network holds all listeners in memory by their address. Its own state belongs to no bubble.
 var network = struct {
@@ -28,10 +21,10 @@ var network = struct {
 
 // listener queues connections until they are accepted, as a kernel does.
 type listener struct {
-	*bufconn.Listener
-	address  address
-	accepted chan net.Conn
-	once     sync.Once
+	address address
+	queue   chan *conn
+	mu      sync.Mutex
+	closed  bool // and with it the queue; guarded by mu
 }
 
 type address string
@@ -50,86 +43,51 @@ func Listen(at string) (net.Listener, error) {
 	if network.listeners[at] != nil {
 		return nil, &net.OpError{Op: "listen", Net: "tcp", Addr: address(at), Err: syscall.EADDRINUSE}
 	}
-	l := &listener{Listener: bufconn.Listen(bufferBytes), address: address(at), accepted: make(chan net.Conn, backlog)}
+	l := &listener{address: address(at), queue: make(chan *conn, backlog)}
 	network.listeners[at] = l
-	go func() {
-		defer close(l.accepted)
-		for {
-			c, err := l.Listener.Accept()
-			if err != nil {
-				return
-			}
-			l.accepted <- c
-		}
-	}()
 	return l, nil
 }
 
 // Dial a listener of Listen.
-func Dial(ctx context.Context, at string) (net.Conn, error) {
+func Dial(_ context.Context, at string) (net.Conn, error) {
 	network.mu.Lock()
 	l := network.listeners[at]
 	network.mu.Unlock()
-	refused := &net.OpError{Op: "dial", Net: "tcp", Addr: address(at), Err: syscall.ECONNREFUSED}
-	if l == nil {
-		return nil, refused
+	if l != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if !l.closed && len(l.queue) < backlog {
+			there, back := newStream(), newStream()
+			l.queue <- &conn{in: there, out: back, address: l.address}
+			return &conn{in: back, out: there, address: l.address}, nil
+		}
 	}
-	c, err := l.DialContext(ctx)
-	if err != nil && ctx.Err() == nil {
-		return nil, refused // it was closed meanwhile
-	}
-	if err != nil {
-		return nil, err
-	}
-	return &conn{c, l.address}, nil
+	return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: address(at), Err: syscall.ECONNREFUSED}
 }
 
 func (l *listener) Addr() net.Addr { return l.address }
 
 func (l *listener) Accept() (net.Conn, error) {
-	c, open := <-l.accepted
+	c, open := <-l.queue
 	if !open {
 		return nil, &net.OpError{Op: "accept", Net: "tcp", Addr: l.address, Err: net.ErrClosed}
 	}
-	return &conn{c, l.address}, nil
+	return c, nil
 }
 
 func (l *listener) Close() error {
-	l.once.Do(func() {
-		network.mu.Lock()
-		delete(network.listeners, string(l.address))
-		network.mu.Unlock()
-		_ = l.Listener.Close()
-		for c := range l.accepted {
-			_ = c.Close()
-		}
-	})
-	return nil
-}
-
-// conn tells of a deadline that is over as the package net does, and has the listener's address at both ends.
-type conn struct {
-	net.Conn
-	address address
-}
-
-func (c *conn) LocalAddr() net.Addr  { return c.address }
-func (c *conn) RemoteAddr() net.Addr { return c.address }
-
-func (c *conn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	return n, deadline(err)
-}
-
-func (c *conn) Write(b []byte) (int, error) {
-	n, err := c.Conn.Write(b)
-	return n, deadline(err)
-}
-
-func deadline(err error) error {
-	var timeout net.Error
-	if errors.As(err, &timeout) && timeout.Timeout() {
-		return os.ErrDeadlineExceeded
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil
 	}
-	return err
+	l.closed = true
+	network.mu.Lock()
+	delete(network.listeners, string(l.address))
+	network.mu.Unlock()
+	close(l.queue)
+	for c := range l.queue {
+		_ = c.Close()
+	}
+	return nil
 }
