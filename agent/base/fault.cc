@@ -11,6 +11,7 @@
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 namespace tangram::fault {
@@ -123,22 +124,33 @@ Action Do(const Armed& armed) {
   return Action::kNone;
 }
 
-// Stands while `.armed` is there and empty. What a test writes into it is done, once; an action
-// that cannot be is the test's mistake, and it stands on.
+// The action that a test wrote into a file; none if the file is absent or empty, or if the point
+// does not take the action.
+std::optional<Armed> ReadAction(const std::filesystem::path& file, std::string_view point) {
+  std::string action, name;
+  Armed armed{};
+  std::getline(std::ifstream(file), action);
+  if (action.empty() || !Parse(std::string(point) + "=" + action, &name, &armed).ok() ||
+      !Taken(TakesOf(point), armed.kind)) {
+    return std::nullopt;
+  }
+  return armed;
+}
+
+// Does what `.always` holds. Else waits while `.armed` exists and is empty; an action that a test
+// writes into it is done once. An action that the point does not take is the test's mistake: the
+// point waits on.
 Action StandAt(std::string_view point) {
   const std::filesystem::path base = Dir() / point;
   const auto file = [&](const char* end) { return std::filesystem::path(base.string() + end); };
   if (!Exists(file(".seen"))) (void)Make(file(".seen"));
+  if (const auto always = ReadAction(file(".always"), point)) return Do(*always);
   if (!Exists(file(".armed")) || !Make(file(".hit"))) return Action::kNone;
   while (Exists(file(".armed"))) {
-    std::string action, name;
-    Armed armed{};
-    std::getline(std::ifstream(file(".armed")), action);
-    if (!action.empty() && Parse(std::string(point) + "=" + action, &name, &armed).ok() &&
-        Taken(TakesOf(point), armed.kind)) {
+    if (const auto action = ReadAction(file(".armed"), point)) {
       std::error_code ignored;
       std::filesystem::remove(file(".armed"), ignored);  // it is taken
-      return Do(armed);
+      return Do(*action);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }

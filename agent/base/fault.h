@@ -8,7 +8,8 @@
 // With `--fault-dir <dir>` a test acts on others while this process stands at a point: each point
 // that is passed leaves <dir>/<point>.seen; while <dir>/<point>.armed is there, the first pass
 // leaves <dir>/<point>.hit and waits until `.armed` is gone, or holds an action, which is done
-// then. Links with the peers that <dir>/cut names, one a line, are cut.
+// then. While <dir>/<point>.always holds an action, every pass does it. Links with the peers that
+// <dir>/cut names, one a line, are cut.
 #pragma once
 
 #include <string>

@@ -103,6 +103,14 @@ TEST_F(FollowTest, WhoStandsDoesWhatIsWrittenThen) {
   EXPECT_FALSE(std::filesystem::exists(dir_ / "test.point.armed")) << "it says so";
 }
 
+TEST_F(FollowTest, DoesTheActionAtEveryPassUntilItsFileIsRemoved) {
+  Touch("test.point.always", "error");
+  EXPECT_EQ(Hit("test.point"), Action::kError);
+  EXPECT_EQ(Hit("test.point"), Action::kError);
+  std::filesystem::remove(dir_ / "test.point.always");
+  EXPECT_EQ(Hit("test.point"), Action::kNone);
+}
+
 TEST_F(FollowTest, LinksAreCutByName) {
   EXPECT_FALSE(Cut("a/0/1"));
   Touch("cut", "b/0/1\na/0/1\n");

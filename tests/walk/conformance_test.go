@@ -257,53 +257,30 @@ func callsOff(t *testing.T, c *conforming) {
 	_, before := c.carried(t)
 	flights := c.fly(t, inFlight)
 	c.everyRankHas(t, conformingRanks) // so that the one which leaves has something to be adopted
-	taken, after := 0, before
-	for try := 0; try < 4 && after == before; try++ { // pulls ahead of the flip fail as well, and one of the flip may slip through between two faults
-		apply(t, c.World, conformingRanks, "Expert")
-		halt, failing := make(chan struct{}), make(chan int, 1)
-		go func() { failing <- c.failPulls(t, halt) }()
-		apply(t, c.World, conformingRanks-1, "Expert")
-		close(halt)
-		taken += <-failing
-		_, after = c.carried(t)
-	}
-	require.Greater(t, after, before, "no flip was called off: %d pulls failed", taken)
-	t.Logf("%d tries to pull KV failed, and %d times a rank said so", taken, after-before)
+	heal := c.failPulls(t)
+	applied := make(chan error, 1)
+	go func() {
+		_, err := c.Apply(t.Context(), conformingRanks-1, "Expert", nil, nil)
+		applied <- err
+	}()
+	require.Eventually(t, func() bool { _, now := c.carried(t); return now > before }, worlds.Hang, 10*time.Millisecond, "no flip was called off")
+	heal()
+	require.NoError(t, <-applied, "the flip that was called off is tried again")
 	c.landed(t, flights)
 	audit(t, c.World, conformingRanks-1)
 }
 
-// failPulls of all agents until an engine has said that KV was not carried, or until it is halted: how many failed.
-func (c *conforming) failPulls(t *testing.T, halt chan struct{}) int {
+// failPulls makes every pull of KV fail, on all pods, until the returned function is called.
+func (c *conforming) failPulls(t *testing.T) (heal func()) {
 	t.Helper()
-	armed, taken := map[string]bool{}, 0
-	defer func() {
-		for path := range armed {
-			_ = os.Remove(path) // it is gone where it was taken
-		}
-	}()
-	_, before := c.carried(t)
-	for {
-		for pod := range conformingRanks {
-			path := filepath.Join(c.FaultDir(pod), "kv.before_pull.armed")
-			if _, err := os.Stat(path); err == nil {
-				continue
-			}
-			if armed[path] {
-				taken++
-			}
-			armed[path] = true
-			_ = os.Remove(strings.TrimSuffix(path, "armed") + "hit") // of the try before: who passes makes it anew
-			assert.NoError(t, os.WriteFile(path+".part", []byte("error"), 0o600))
-			assert.NoError(t, os.Rename(path+".part", path))
-		}
-		select {
-		case <-halt:
-			return taken
-		case <-time.After(time.Millisecond):
-		}
-		if _, now := c.carried(t); now > before {
-			return taken
+	var files []string
+	for pod := range conformingRanks {
+		files = append(files, filepath.Join(c.FaultDir(pod), "kv.before_pull.always"))
+		require.NoError(t, os.WriteFile(files[pod], []byte("error"), 0o600))
+	}
+	return func() {
+		for _, file := range files {
+			require.NoError(t, os.Remove(file))
 		}
 	}
 }
