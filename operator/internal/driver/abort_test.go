@@ -2,6 +2,7 @@ package driver
 
 import (
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -12,47 +13,51 @@ import (
 func TestAbort(t *testing.T) {
 	for phase, epoch := range map[string]uint64{"": 1, "prepare": 1, "stage": 1, "flip": 2, "retire": 2} {
 		t.Run("in "+phase, func(t *testing.T) {
-			d, w := setup(t, 3)
-			_, err := d.Apply(t.Context(), expert(2))
-			require.NoError(t, err)
-			d.Abort = &Abort{}
-			ask := func() { d.Abort.Ask(); d.Abort.Ask() }
-			if phase == "" {
-				ask()
-			}
-			d.Hooks.Progress = func(e Event) {
-				if e.Flip == 1 && e.Phase == phase {
+			synctest.Test(t, func(t *testing.T) {
+				d, w := setup(t, 3)
+				_, err := d.Apply(t.Context(), expert(2))
+				require.NoError(t, err)
+				d.Abort = &Abort{}
+				ask := func() { d.Abort.Ask(); d.Abort.Ask() }
+				if phase == "" {
 					ask()
 				}
-			}
-			record, err := d.Apply(t.Context(), tensor(3))
-			require.ErrorIs(t, err, ErrAborted)
-			require.Len(t, record.Flips, int(epoch-1))
-			require.Equal(t, epoch, w.Layout().Epoch)
-			require.True(t, w.Idle(), "nothing is left half done")
-			if phase == "" {
-				return // it came to no attempt
-			}
-			var intent Intent
-			_, err = store.Load(t.Context(), d.Store, keyIntent, &intent)
-			require.NoError(t, err)
-			require.Equal(t, map[uint64]IntentState{1: Aborted, 2: Done}[epoch], intent.State)
+				d.Hooks.Progress = func(e Event) {
+					if e.Flip == 1 && e.Phase == phase {
+						ask()
+					}
+				}
+				record, err := d.Apply(t.Context(), tensor(3))
+				require.ErrorIs(t, err, ErrAborted)
+				require.Len(t, record.Flips, int(epoch-1))
+				require.Equal(t, epoch, w.Layout().Epoch)
+				require.True(t, w.Idle(), "nothing is left half done")
+				if phase == "" {
+					return // it came to no attempt
+				}
+				var intent Intent
+				_, err = store.Load(t.Context(), d.Store, keyIntent, &intent)
+				require.NoError(t, err)
+				require.Equal(t, map[uint64]IntentState{1: Aborted, 2: Done}[epoch], intent.State)
+			})
 		})
 	}
 }
 
 // Whoever asks while the last flip has its permit comes too late: it is done, and no failure.
 func TestAbortOfTheLastFlip(t *testing.T) {
-	d, w := setup(t, 2)
-	d.Abort = &Abort{}
-	d.Hooks.Progress = func(e Event) {
-		if e.Phase == "flip" {
-			d.Abort.Ask()
+	synctest.Test(t, func(t *testing.T) {
+		d, w := setup(t, 2)
+		d.Abort = &Abort{}
+		d.Hooks.Progress = func(e Event) {
+			if e.Phase == "flip" {
+				d.Abort.Ask()
+			}
 		}
-	}
-	_, err := d.Apply(t.Context(), expert(2))
-	require.NoError(t, err)
-	require.EqualValues(t, 1, w.Layout().Epoch)
+		_, err := d.Apply(t.Context(), expert(2))
+		require.NoError(t, err)
+		require.EqualValues(t, 1, w.Layout().Epoch)
+	})
 }
 
 // Nothing is permitted once the Apply is to end.

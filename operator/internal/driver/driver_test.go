@@ -62,49 +62,55 @@ func (w *bed) requireRanks(t *testing.T, n int) {
 }
 
 func TestTour(t *testing.T) {
-	d, w := setup(t, 4)
-	for _, want := range []Wanted{expert(2), expert(4), tensor(4), expert(4), expert(3), tensor(2)} {
-		record, err := d.Apply(t.Context(), want)
+	synctest.Test(t, func(t *testing.T) {
+		d, w := setup(t, 4)
+		for _, want := range []Wanted{expert(2), expert(4), tensor(4), expert(4), expert(3), tensor(2)} {
+			record, err := d.Apply(t.Context(), want)
+			require.NoError(t, err)
+			require.NotEmpty(t, record.Flips)
+			w.requireRanks(t, want.Ranks)
+		}
+		again, err := d.Apply(t.Context(), tensor(2))
 		require.NoError(t, err)
-		require.NotEmpty(t, record.Flips)
-		w.requireRanks(t, want.Ranks)
-	}
-	again, err := d.Apply(t.Context(), tensor(2))
-	require.NoError(t, err)
-	require.Empty(t, again.Flips, "a world that is as wanted is left alone")
+		require.Empty(t, again.Flips, "a world that is as wanted is left alone")
+	})
 }
 
 func TestFailureBeforeThePermitAborts(t *testing.T) {
-	d, w := setup(t, 3)
-	_, err := d.Apply(t.Context(), expert(2))
-	require.NoError(t, err)
-	w.agents[1].FailStage("a disk")
-	_, err = d.Apply(t.Context(), tensor(2))
-	require.ErrorContains(t, err, "the old layout serves on")
-	w.requireRanks(t, 2)
-	require.EqualValues(t, 1, w.agents[0].Epoch())
+	synctest.Test(t, func(t *testing.T) {
+		d, w := setup(t, 3)
+		_, err := d.Apply(t.Context(), expert(2))
+		require.NoError(t, err)
+		w.agents[1].FailStage("a disk")
+		_, err = d.Apply(t.Context(), tensor(2))
+		require.ErrorContains(t, err, "the old layout serves on")
+		w.requireRanks(t, 2)
+		require.EqualValues(t, 1, w.agents[0].Epoch())
 
-	w.agents[0].Refuse(&tangramv1.Refusal{Code: tangramv1.Refusal_CODE_NO_MEMORY, Message: "5 bytes short"})
-	_, err = d.Apply(t.Context(), tensor(2))
-	require.ErrorContains(t, err, "5 bytes short")
-	calls := w.agents[0].Calls()
-	require.NotContains(t, calls[len(calls)-1:], "permit")
-	w.agents[0].Refuse(nil)
+		w.agents[0].Refuse(&tangramv1.Refusal{Code: tangramv1.Refusal_CODE_NO_MEMORY, Message: "5 bytes short"})
+		_, err = d.Apply(t.Context(), tensor(2))
+		require.ErrorContains(t, err, "5 bytes short")
+		calls := w.agents[0].Calls()
+		require.NotContains(t, calls[len(calls)-1:], "permit")
+		w.agents[0].Refuse(nil)
 
-	_, err = d.Apply(t.Context(), tensor(2)) // ids of burned attempts are not used again
-	require.NoError(t, err)
-	w.requireRanks(t, 2)
+		_, err = d.Apply(t.Context(), tensor(2)) // ids of burned attempts are not used again
+		require.NoError(t, err)
+		w.requireRanks(t, 2)
+	})
 }
 
 func TestGateThatDoesNotOpenIsAborted(t *testing.T) {
-	d, w := setup(t, 2)
-	_, err := d.Apply(t.Context(), expert(2))
-	require.NoError(t, err)
-	w.HoldGate(true)
-	_, err = d.Apply(t.Context(), tensor(2))
-	require.ErrorContains(t, err, "aborted after its permit")
-	w.requireRanks(t, 2)
-	require.EqualValues(t, 1, w.agents[0].Epoch())
+	synctest.Test(t, func(t *testing.T) {
+		d, w := setup(t, 2)
+		_, err := d.Apply(t.Context(), expert(2))
+		require.NoError(t, err)
+		w.HoldGate(true)
+		_, err = d.Apply(t.Context(), tensor(2))
+		require.ErrorContains(t, err, "aborted after its permit")
+		w.requireRanks(t, 2)
+		require.EqualValues(t, 1, w.agents[0].Epoch())
+	})
 }
 
 // An agent died alone and came back, before its permit or while all wait at the gate: nobody waits for it any longer.
@@ -141,32 +147,36 @@ func TestAnAgentThatForgotTheAttemptEndsIt(t *testing.T) {
 
 // A pod dies when all have flipped, before it is told to give its old places back: nobody waits for it.
 func TestAMemberThatDiesBeforeItsRetire(t *testing.T) {
-	d, w := setup(t, 3)
-	_, err := d.Apply(t.Context(), expert(3))
-	require.NoError(t, err)
-	d.Limits.Retire = time.Hour
-	d.Hooks.Progress = func(e Event) {
-		if e.Phase == "retire" {
-			w.kill(1)
+	synctest.Test(t, func(t *testing.T) {
+		d, w := setup(t, 3)
+		_, err := d.Apply(t.Context(), expert(3))
+		require.NoError(t, err)
+		d.Limits.Retire = time.Hour
+		d.Hooks.Progress = func(e Event) {
+			if e.Phase == "retire" {
+				w.kill(1)
+			}
 		}
-	}
-	_, err = d.Apply(t.Context(), tensor(3))
-	require.ErrorIs(t, err, ErrNeedsRepair)
-	d.Hooks.Progress = nil
-	_, err = d.Repair(t.Context())
-	require.NoError(t, err)
-	w.members(t, 0, 2)
+		_, err = d.Apply(t.Context(), tensor(3))
+		require.ErrorIs(t, err, ErrNeedsRepair)
+		d.Hooks.Progress = nil
+		_, err = d.Repair(t.Context())
+		require.NoError(t, err)
+		w.members(t, 0, 2)
+	})
 }
 
 func TestLostReplyOfThePermitGoesForward(t *testing.T) {
-	d, w := setup(t, 2)
-	_, err := d.Apply(t.Context(), expert(2))
-	require.NoError(t, err)
-	w.agents[1].LoseReply()
-	record, err := d.Apply(t.Context(), tensor(2))
-	require.NoError(t, err)
-	require.Positive(t, record.Retries)
-	w.requireRanks(t, 2)
+	synctest.Test(t, func(t *testing.T) {
+		d, w := setup(t, 2)
+		_, err := d.Apply(t.Context(), expert(2))
+		require.NoError(t, err)
+		w.agents[1].LoseReply()
+		record, err := d.Apply(t.Context(), tensor(2))
+		require.NoError(t, err)
+		require.Positive(t, record.Retries)
+		w.requireRanks(t, 2)
+	})
 }
 
 // A driver dies at any point of an attempt; the next one ends what it left.
@@ -174,27 +184,31 @@ func TestNextDriverEndsWhatWasLeft(t *testing.T) {
 	for _, phase := range []tangramv1.Phase{tangramv1.Phase_PHASE_PREPARED, tangramv1.Phase_PHASE_STAGED,
 		tangramv1.Phase_PHASE_PERMITTED, tangramv1.Phase_PHASE_FLIPPED} {
 		t.Run(phase.String(), func(t *testing.T) {
-			d, w := setup(t, 2)
-			_, err := d.Apply(t.Context(), expert(2))
-			require.NoError(t, err)
-			for _, a := range w.agents {
-				a.LeaveIn(9, phase)
-			}
-			_, err = d.Apply(t.Context(), tensor(2))
-			require.NoError(t, err)
-			w.requireRanks(t, 2)
-			for _, a := range w.agents {
-				s, err := a.Status(t.Context(), "w")
+			synctest.Test(t, func(t *testing.T) {
+				d, w := setup(t, 2)
+				_, err := d.Apply(t.Context(), expert(2))
 				require.NoError(t, err)
-				require.Greater(t, s.HighestAttempt, uint64(9))
-			}
+				for _, a := range w.agents {
+					a.LeaveIn(9, phase)
+				}
+				_, err = d.Apply(t.Context(), tensor(2))
+				require.NoError(t, err)
+				w.requireRanks(t, 2)
+				for _, a := range w.agents {
+					s, err := a.Status(t.Context(), "w")
+					require.NoError(t, err)
+					require.Greater(t, s.HighestAttempt, uint64(9))
+				}
+			})
 		})
 	}
 }
 
 func TestTooManyRanksIsRefusedBeforeAnything(t *testing.T) {
-	d, w := setup(t, 2)
-	_, err := d.Apply(t.Context(), expert(3))
-	require.ErrorContains(t, err, "3 ranks wanted, the agents have 2")
-	require.Empty(t, w.agents[0].Calls())
+	synctest.Test(t, func(t *testing.T) {
+		d, w := setup(t, 2)
+		_, err := d.Apply(t.Context(), expert(3))
+		require.ErrorContains(t, err, "3 ranks wanted, the agents have 2")
+		require.Empty(t, w.agents[0].Calls())
+	})
 }

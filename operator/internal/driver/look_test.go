@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
@@ -64,44 +65,48 @@ func TestBroken(t *testing.T) {
 		"out of it by no flip":        {agent: leaves(0), trouble: true, broken: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d, w := setup(t, 3)
-			_, err := d.Apply(t.Context(), expert(3))
-			require.NoError(t, err)
-			d.Complete = !c.partial
-			if c.pods {
-				d.Pods = []string{"u0", "u1", "u2"}
-			}
-			if c.agent == nil {
-				d.Agents = slices.Delete(d.Agents, 1, 2)
+			synctest.Test(t, func(t *testing.T) {
+				d, w := setup(t, 3)
+				_, err := d.Apply(t.Context(), expert(3))
+				require.NoError(t, err)
+				d.Complete = !c.partial
 				if c.pods {
-					d.Pods = slices.Delete(d.Pods, 1, 2)
+					d.Pods = []string{"u0", "u1", "u2"}
 				}
-			} else {
-				d.Agents[1] = told{d.Agents[1], c.agent}
-			}
-			look, err := d.Look(t.Context())
-			require.NoError(t, err)
-			require.True(t, proto.Equal(w.Layout(), look.Layout))
-			require.Equal(t, c.trouble, look.Trouble != nil, "%v", look.Trouble)
-			require.Equal(t, c.broken, look.Broken, "%v", look.Trouble)
+				if c.agent == nil {
+					d.Agents = slices.Delete(d.Agents, 1, 2)
+					if c.pods {
+						d.Pods = slices.Delete(d.Pods, 1, 2)
+					}
+				} else {
+					d.Agents[1] = told{d.Agents[1], c.agent}
+				}
+				look, err := d.Look(t.Context())
+				require.NoError(t, err)
+				require.True(t, proto.Equal(w.Layout(), look.Layout))
+				require.Equal(t, c.trouble, look.Trouble != nil, "%v", look.Trouble)
+				require.Equal(t, c.broken, look.Broken, "%v", look.Trouble)
+			})
 		})
 	}
 }
 
 // A silent agent of another pod says nothing about a member that is gone, where pods are known.
 func TestBrokenBesideASilentAgent(t *testing.T) {
-	d, w := setup(t, 3)
-	_, err := d.Apply(t.Context(), expert(2))
-	require.NoError(t, err)
-	d.Complete, d.Agents = true, []Agent{d.Agents[0], d.Agents[2]}
-	w.agents[2].Deaf(true)
-	look, err := d.Look(t.Context())
-	require.NoError(t, err)
-	require.False(t, look.Broken, "it may be the silent one's")
-	d.Pods = []string{"u0", "u2"}
-	look, err = d.Look(t.Context())
-	require.NoError(t, err)
-	require.True(t, look.Broken)
+	synctest.Test(t, func(t *testing.T) {
+		d, w := setup(t, 3)
+		_, err := d.Apply(t.Context(), expert(2))
+		require.NoError(t, err)
+		d.Complete, d.Agents = true, []Agent{d.Agents[0], d.Agents[2]}
+		w.agents[2].Deaf(true)
+		look, err := d.Look(t.Context())
+		require.NoError(t, err)
+		require.False(t, look.Broken, "it may be the silent one's")
+		d.Pods = []string{"u0", "u2"}
+		look, err = d.Look(t.Context())
+		require.NoError(t, err)
+		require.True(t, look.Broken)
+	})
 }
 
 // unread is a store that cannot be read.
@@ -113,19 +118,21 @@ func (unread) Get(context.Context, string) (store.Record, error) {
 
 // The layout in force, where nothing else can be said.
 func TestLookTellsTheLayoutWithAnError(t *testing.T) {
-	d, w := setup(t, 2)
-	_, err := d.Apply(t.Context(), expert(2))
-	require.NoError(t, err)
-	records := d.Store
-	d.Store = unread{records}
-	look, err := d.Look(t.Context())
-	require.ErrorContains(t, err, "no such volume")
-	require.True(t, proto.Equal(w.Layout(), look.Layout))
-	require.NotEmpty(t, look.Hash)
-	d.Store = records
-	w.agents[0].Deaf(true)
-	w.agents[1].Deaf(true)
-	look, err = d.Look(t.Context())
-	require.Error(t, err)
-	require.Nil(t, look.Layout)
+	synctest.Test(t, func(t *testing.T) {
+		d, w := setup(t, 2)
+		_, err := d.Apply(t.Context(), expert(2))
+		require.NoError(t, err)
+		records := d.Store
+		d.Store = unread{records}
+		look, err := d.Look(t.Context())
+		require.ErrorContains(t, err, "no such volume")
+		require.True(t, proto.Equal(w.Layout(), look.Layout))
+		require.NotEmpty(t, look.Hash)
+		d.Store = records
+		w.agents[0].Deaf(true)
+		w.agents[1].Deaf(true)
+		look, err = d.Look(t.Context())
+		require.Error(t, err)
+		require.Nil(t, look.Layout)
+	})
 }

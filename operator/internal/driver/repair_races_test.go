@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -35,38 +36,42 @@ func (s *interposed) CompareAndSwap(ctx context.Context, key string, version uin
 }
 
 func TestWhoLosesTheFenceDoesNothing(t *testing.T) {
-	d, w := setup(t, 3)
-	_, err := d.Apply(t.Context(), expert(3))
-	require.NoError(t, err)
-	w.kill(0)
-	d.Store = &interposed{Store: d.Store, armed: true}
-	before := len(w.agents[1].Calls())
-	record, err := d.Repair(t.Context())
-	require.ErrorIs(t, err, store.ErrConflict)
-	require.Empty(t, record.Flips)
-	require.Len(t, w.agents[1].Calls(), before)
-	_, err = d.Repair(t.Context())
-	require.NoError(t, err)
-	w.members(t, 1, 2)
+	synctest.Test(t, func(t *testing.T) {
+		d, w := setup(t, 3)
+		_, err := d.Apply(t.Context(), expert(3))
+		require.NoError(t, err)
+		w.kill(0)
+		d.Store = &interposed{Store: d.Store, armed: true}
+		before := len(w.agents[1].Calls())
+		record, err := d.Repair(t.Context())
+		require.ErrorIs(t, err, store.ErrConflict)
+		require.Empty(t, record.Flips)
+		require.Len(t, w.agents[1].Calls(), before)
+		_, err = d.Repair(t.Context())
+		require.NoError(t, err)
+		w.members(t, 1, 2)
+	})
 }
 
 // What was proposed before a world was given up cannot be permitted after it.
 func TestAFenceBurnsWhatWasOnlyProposed(t *testing.T) {
-	d, w := setup(t, 2)
-	_, err := d.Apply(t.Context(), expert(2))
-	require.NoError(t, err)
-	truth, err := d.observe(t.Context())
-	require.NoError(t, err)
-	intent, err := d.propose(t.Context(), &flipRun{truth: truth, flip: &tangramv1.Flip{}, record: &Record{}})
-	require.NoError(t, err)
-	w.kill(0)
-	w.kill(1)
-	w.add(d)
-	d.Agents, d.Complete = d.Agents[2:], true
-	record, err := d.Repair(t.Context())
-	require.NoError(t, err)
-	require.NotEmpty(t, record.WorldEnded)
-	require.ErrorIs(t, d.permit(t.Context(), intent), store.ErrConflict)
+	synctest.Test(t, func(t *testing.T) {
+		d, w := setup(t, 2)
+		_, err := d.Apply(t.Context(), expert(2))
+		require.NoError(t, err)
+		truth, err := d.observe(t.Context())
+		require.NoError(t, err)
+		intent, err := d.propose(t.Context(), &flipRun{truth: truth, flip: &tangramv1.Flip{}, record: &Record{}})
+		require.NoError(t, err)
+		w.kill(0)
+		w.kill(1)
+		w.add(d)
+		d.Agents, d.Complete = d.Agents[2:], true
+		record, err := d.Repair(t.Context())
+		require.NoError(t, err)
+		require.NotEmpty(t, record.WorldEnded)
+		require.ErrorIs(t, d.permit(t.Context(), intent), store.ErrConflict)
+	})
 }
 
 // overtaken has another driver write a fence of its own when a repair records its intent.
@@ -86,74 +91,80 @@ func (s *overtaken) CompareAndSwap(ctx context.Context, key string, version uint
 }
 
 func TestARepairThatWasOvertakenIsNotPermitted(t *testing.T) {
-	d, w := setup(t, 3)
-	_, err := d.Apply(t.Context(), expert(3))
-	require.NoError(t, err)
-	w.kill(0)
-	d.Store = &overtaken{Store: d.Store, armed: true}
-	permits := len(w.agents[1].Calls())
-	_, err = d.Repair(t.Context())
-	require.ErrorIs(t, err, store.ErrConflict)
-	require.NotContains(t, w.agents[1].Calls()[permits:], "permit")
-	_, err = d.Repair(t.Context())
-	require.NoError(t, err)
-	w.members(t, 1, 2)
+	synctest.Test(t, func(t *testing.T) {
+		d, w := setup(t, 3)
+		_, err := d.Apply(t.Context(), expert(3))
+		require.NoError(t, err)
+		w.kill(0)
+		d.Store = &overtaken{Store: d.Store, armed: true}
+		permits := len(w.agents[1].Calls())
+		_, err = d.Repair(t.Context())
+		require.ErrorIs(t, err, store.ErrConflict)
+		require.NotContains(t, w.agents[1].Calls()[permits:], "permit")
+		_, err = d.Repair(t.Context())
+		require.NoError(t, err)
+		w.members(t, 1, 2)
+	})
 }
 
 // A driver dies between the permit of a repair and its flip: the next one has it hold before it decides.
 func TestARepairThatWasPermittedIsHeld(t *testing.T) {
 	for _, flipped := range []bool{false, true} {
 		t.Run(fmt.Sprintf("flipped=%t", flipped), func(t *testing.T) {
-			d, w := setup(t, 3)
-			_, err := d.Apply(t.Context(), expert(3))
-			require.NoError(t, err)
-			w.kill(0)
-			ctx, dies := context.WithCancel(t.Context())
-			w.HoldGate(true)
-			d.Hooks.Progress = func(e Event) {
-				if e.Phase == "flip" {
-					time.AfterFunc(50*time.Millisecond, dies)
+			synctest.Test(t, func(t *testing.T) {
+				d, w := setup(t, 3)
+				_, err := d.Apply(t.Context(), expert(3))
+				require.NoError(t, err)
+				w.kill(0)
+				ctx, dies := context.WithCancel(t.Context())
+				w.HoldGate(true)
+				d.Hooks.Progress = func(e Event) {
+					if e.Phase == "flip" {
+						time.AfterFunc(50*time.Millisecond, dies)
+					}
 				}
-			}
-			_, err = d.Repair(ctx)
-			require.Error(t, err)
-			require.Equal(t, tangramv1.Phase_PHASE_PERMITTED, w.agents[1].Phase())
-			if flipped {
-				w.agents[1].FlipAlone()
-				w.agents[1].GiveUp() // the other one did not come
-			}
-			w.OpenAtResolve() // the words of the repair are all there: without a hold it would flip now
-			d.Hooks.Progress = nil
-			_, err = d.Repair(t.Context())
-			require.NoError(t, err)
-			require.Contains(t, w.agents[2].Calls(), "hold")
-			w.members(t, 1, 2)
-			m, err := d.membership(t.Context())
-			require.NoError(t, err)
-			require.Equal(t, flipped, m.Fence.forward())
+				_, err = d.Repair(ctx)
+				require.Error(t, err)
+				require.Equal(t, tangramv1.Phase_PHASE_PERMITTED, w.agents[1].Phase())
+				if flipped {
+					w.agents[1].FlipAlone()
+					w.agents[1].GiveUp() // the other one did not come
+				}
+				w.OpenAtResolve() // the words of the repair are all there: without a hold it would flip now
+				d.Hooks.Progress = nil
+				_, err = d.Repair(t.Context())
+				require.NoError(t, err)
+				require.Contains(t, w.agents[2].Calls(), "hold")
+				w.members(t, 1, 2)
+				m, err := d.membership(t.Context())
+				require.NoError(t, err)
+				require.Equal(t, flipped, m.Fence.forward())
+			})
 		})
 	}
 }
 
 // A fence that was decided before a repair was permitted fails: the permit is in the record of members.
 func TestThePermitOfARepairIsInTheRecord(t *testing.T) {
-	d, w := setup(t, 3)
-	_, err := d.Apply(t.Context(), expert(3))
-	require.NoError(t, err)
-	w.kill(0)
-	var late Membership
-	d.Hooks.Progress = func(e Event) {
-		if e.Phase == "prepare" {
-			late, err = d.membership(t.Context())
+	synctest.Test(t, func(t *testing.T) {
+		d, w := setup(t, 3)
+		_, err := d.Apply(t.Context(), expert(3))
+		require.NoError(t, err)
+		w.kill(0)
+		var late Membership
+		d.Hooks.Progress = func(e Event) {
+			if e.Phase == "prepare" {
+				late, err = d.membership(t.Context())
+			}
 		}
-	}
-	_, repairing := d.Repair(t.Context())
-	require.NoError(t, repairing)
-	require.NoError(t, err)
-	_, err = d.fence(t.Context(), late, ruling{fromEpoch: 1, standOn: 1, outcome: tangramv1.Outcome_OUTCOME_STAY, survivors: late.Members}, 0, late.Hash)
-	require.ErrorIs(t, err, store.ErrConflict)
-	now, err := d.membership(t.Context())
-	require.NoError(t, err)
-	require.EqualValues(t, late.version+2, now.version, "the permit, and what came of it")
-	require.Zero(t, now.Repair)
+		_, repairing := d.Repair(t.Context())
+		require.NoError(t, repairing)
+		require.NoError(t, err)
+		_, err = d.fence(t.Context(), late, ruling{fromEpoch: 1, standOn: 1, outcome: tangramv1.Outcome_OUTCOME_STAY, survivors: late.Members}, 0, late.Hash)
+		require.ErrorIs(t, err, store.ErrConflict)
+		now, err := d.membership(t.Context())
+		require.NoError(t, err)
+		require.EqualValues(t, late.version+2, now.version, "the permit, and what came of it")
+		require.Zero(t, now.Repair)
+	})
 }

@@ -14,18 +14,20 @@ import (
 
 // Two halves that do not reach each other: the larger goes on, the other is out for good.
 func TestRepairAfterACut(t *testing.T) {
-	d, w := setup(t, 5)
-	_, err := d.Apply(t.Context(), expert(5))
-	require.NoError(t, err)
-	for _, a := range []int{0, 1} {
-		for _, b := range []int{2, 3, 4} {
-			w.Cut(w.agents[a].Member(0), w.agents[b].Member(0), true)
+	synctest.Test(t, func(t *testing.T) {
+		d, w := setup(t, 5)
+		_, err := d.Apply(t.Context(), expert(5))
+		require.NoError(t, err)
+		for _, a := range []int{0, 1} {
+			for _, b := range []int{2, 3, 4} {
+				w.Cut(w.agents[a].Member(0), w.agents[b].Member(0), true)
+			}
 		}
-	}
-	_, err = d.Repair(t.Context())
-	require.NoError(t, err)
-	w.members(t, 2, 3, 4)
-	require.Equal(t, "u0/0/2", w.agents[0].Member(0))
+		_, err = d.Repair(t.Context())
+		require.NoError(t, err)
+		w.members(t, 2, 3, 4)
+		require.Equal(t, "u0/0/2", w.agents[0].Member(0))
+	})
 }
 
 // An engine hangs: its agent says that it is at work. The others go on without it; when it wakes it has no part in anything, and
@@ -152,48 +154,52 @@ func (mute) Status(ctx context.Context, _ string) (*tangramv1.StatusResponse, er
 
 // Nobody is fenced out while the world may be at work: an agent that is away, and engines that serve on.
 func TestAnAgentThatIsAwayIsNotADeath(t *testing.T) {
-	d, w := setup(t, 3)
-	_, err := d.Apply(t.Context(), expert(3))
-	require.NoError(t, err)
-	d.Limits.Stop = 300 * time.Millisecond
-	w.agents[1].Deaf(true)
-	_, err = d.Repair(t.Context())
-	require.ErrorIs(t, err, ErrNeedsRepair)
-	require.ErrorContains(t, err, "these members have not stopped: u0/0/1, u2/0/1")
-	m, err := d.membership(t.Context())
-	require.NoError(t, err)
-	require.Nil(t, m.Fence)
-	w.agents[1].Deaf(false)
-	record, err := d.Repair(t.Context())
-	require.NoError(t, err)
-	require.Empty(t, record.Flips)
+	synctest.Test(t, func(t *testing.T) {
+		d, w := setup(t, 3)
+		_, err := d.Apply(t.Context(), expert(3))
+		require.NoError(t, err)
+		d.Limits.Stop = 300 * time.Millisecond
+		w.agents[1].Deaf(true)
+		_, err = d.Repair(t.Context())
+		require.ErrorIs(t, err, ErrNeedsRepair)
+		require.ErrorContains(t, err, "these members have not stopped: u0/0/1, u2/0/1")
+		m, err := d.membership(t.Context())
+		require.NoError(t, err)
+		require.Nil(t, m.Fence)
+		w.agents[1].Deaf(false)
+		record, err := d.Repair(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, record.Flips)
+	})
 }
 
 // A member that was cut off flipped alone; the others stayed and repaired themselves at the same epoch. What it says is
 // not believed, and it is let go.
 func TestAZombieIsNotBelieved(t *testing.T) {
-	d, w := setup(t, 3)
-	_, err := d.Apply(t.Context(), expert(3))
-	require.NoError(t, err)
-	zombie := w.agents[0]
-	zombie.LeaveIn(9, tangramv1.Phase_PHASE_PERMITTED)
-	zombie.FlipAlone()
-	zombie.Deaf(true)
-	w.Cut(zombie.Member(0), w.agents[1].Member(0), true)
-	_, err = d.Repair(t.Context())
-	require.NoError(t, err)
-	for _, a := range w.agents {
-		require.EqualValues(t, 2, a.Epoch(), "the zombie, too: another epoch 2")
-	}
-	zombie.Deaf(false)
-	look, err := d.Look(t.Context())
-	require.NoError(t, err)
-	require.NoError(t, look.Trouble)
-	require.Equal(t, []string{"u0/0/1"}, look.Outcasts)
-	_, err = d.Repair(t.Context())
-	require.NoError(t, err)
-	require.False(t, zombie.InWorld())
-	_, err = d.Apply(t.Context(), expert(3))
-	require.NoError(t, err)
-	w.members(t, 1, 2, 0)
+	synctest.Test(t, func(t *testing.T) {
+		d, w := setup(t, 3)
+		_, err := d.Apply(t.Context(), expert(3))
+		require.NoError(t, err)
+		zombie := w.agents[0]
+		zombie.LeaveIn(9, tangramv1.Phase_PHASE_PERMITTED)
+		zombie.FlipAlone()
+		zombie.Deaf(true)
+		w.Cut(zombie.Member(0), w.agents[1].Member(0), true)
+		_, err = d.Repair(t.Context())
+		require.NoError(t, err)
+		for _, a := range w.agents {
+			require.EqualValues(t, 2, a.Epoch(), "the zombie, too: another epoch 2")
+		}
+		zombie.Deaf(false)
+		look, err := d.Look(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, look.Trouble)
+		require.Equal(t, []string{"u0/0/1"}, look.Outcasts)
+		_, err = d.Repair(t.Context())
+		require.NoError(t, err)
+		require.False(t, zombie.InWorld())
+		_, err = d.Apply(t.Context(), expert(3))
+		require.NoError(t, err)
+		w.members(t, 1, 2, 0)
+	})
 }

@@ -22,53 +22,57 @@ func intentOf(t *testing.T, d *Driver) Intent {
 
 // A chain of layout flips has one intent, one permit and one round of calls; each of its flips is in the record.
 func TestARunHasOnePermit(t *testing.T) {
-	d, w := setup(t, 2)
-	_, err := d.Apply(t.Context(), expert(2))
-	require.NoError(t, err)
-	before := len(w.agents[0].Calls())
-	var events []Event
-	d.Hooks.Progress = func(e Event) { events = append(events, e) }
-	done := 0
-	d.Hooks.FlipDone = func(FlipRecord) { done++ }
-	record, err := d.Apply(t.Context(), tensor(2))
-	require.NoError(t, err)
-	require.Equal(t, []string{"prepare", "stage", "permit", "retire"}, w.agents[0].Calls()[before:])
-	require.Len(t, record.Flips, 2)
-	require.Equal(t, 1, record.Permits)
-	require.Equal(t, 2, done)
-	require.Equal(t, record.Flips[0].Attempt+1, record.Flips[1].Attempt)
-	require.Equal(t, record.Flips[0].Epoch+1, record.Flips[1].Epoch)
-	require.EqualValues(t, 3, record.Epoch)
-	require.Equal(t, Event{Flip: 2, Flips: 2, Kind: "layout", Epoch: 3, Phase: "retire"}, events[len(events)-1])
-	intent := intentOf(t, d)
-	require.Equal(t, Intent{Attempt: 2, Last: 3, FromEpoch: 1, TargetHash: record.TargetHash, PlanHash: record.PlanHash, State: Done}, intent)
+	synctest.Test(t, func(t *testing.T) {
+		d, w := setup(t, 2)
+		_, err := d.Apply(t.Context(), expert(2))
+		require.NoError(t, err)
+		before := len(w.agents[0].Calls())
+		var events []Event
+		d.Hooks.Progress = func(e Event) { events = append(events, e) }
+		done := 0
+		d.Hooks.FlipDone = func(FlipRecord) { done++ }
+		record, err := d.Apply(t.Context(), tensor(2))
+		require.NoError(t, err)
+		require.Equal(t, []string{"prepare", "stage", "permit", "retire"}, w.agents[0].Calls()[before:])
+		require.Len(t, record.Flips, 2)
+		require.Equal(t, 1, record.Permits)
+		require.Equal(t, 2, done)
+		require.Equal(t, record.Flips[0].Attempt+1, record.Flips[1].Attempt)
+		require.Equal(t, record.Flips[0].Epoch+1, record.Flips[1].Epoch)
+		require.EqualValues(t, 3, record.Epoch)
+		require.Equal(t, Event{Flip: 2, Flips: 2, Kind: "layout", Epoch: 3, Phase: "retire"}, events[len(events)-1])
+		intent := intentOf(t, d)
+		require.Equal(t, Intent{Attempt: 2, Last: 3, FromEpoch: 1, TargetHash: record.TargetHash, PlanHash: record.PlanHash, State: Done}, intent)
 
-	// What comes after it takes numbers that no flip of it had.
-	_, err = d.Apply(t.Context(), expert(2))
-	require.NoError(t, err)
-	require.EqualValues(t, 4, intentOf(t, d).Attempt)
+		// What comes after it takes numbers that no flip of it had.
+		_, err = d.Apply(t.Context(), expert(2))
+		require.NoError(t, err)
+		require.EqualValues(t, 4, intentOf(t, d).Attempt)
+	})
 }
 
 func TestWhereARunEnds(t *testing.T) {
-	d, w := setup(t, 3)
-	_, err := d.Apply(t.Context(), expert(3))
-	require.NoError(t, err)
-	before := len(w.agents[0].Calls())
-	record, err := d.Apply(t.Context(), tensor(2)) // layouts, then one leaves
-	require.NoError(t, err)
-	kinds := map[string]int{}
-	for _, f := range record.Flips {
-		kinds[f.Kind]++
-	}
-	require.Greater(t, kinds["layout"], 1)
-	require.Equal(t, 1, kinds["leave"])
-	require.Len(t, w.agents[0].Calls()[before:], 2*4, "the leave has a permit of its own")
+	synctest.Test(t, func(t *testing.T) {
+		d, w := setup(t, 3)
+		_, err := d.Apply(t.Context(), expert(3))
+		require.NoError(t, err)
+		before := len(w.agents[0].Calls())
+		record, err := d.Apply(t.Context(), tensor(2)) // layouts, then one leaves
+		require.NoError(t, err)
+		kinds := map[string]int{}
+		for _, f := range record.Flips {
+			kinds[f.Kind]++
+		}
+		require.Greater(t, kinds["layout"], 1)
+		require.Equal(t, 1, kinds["leave"])
+		require.Len(t, w.agents[0].Calls()[before:], 2*4, "the leave has a permit of its own")
 
-	d.Run = 1
-	before = len(w.agents[0].Calls())
-	record, err = d.Apply(t.Context(), expert(2))
-	require.NoError(t, err)
-	require.Len(t, w.agents[0].Calls()[before:], 4*len(record.Flips))
+		d.Run = 1
+		before = len(w.agents[0].Calls())
+		record, err = d.Apply(t.Context(), expert(2))
+		require.NoError(t, err)
+		require.Len(t, w.agents[0].Calls()[before:], 4*len(record.Flips))
+	})
 }
 
 // half applies a switch of two flips under one permit, of which the second does not begin.
@@ -197,43 +201,47 @@ func (l last) Permit(ctx context.Context, h *tangramv1.Header) error {
 
 // Without a driver the agents go on to the end of the run, which another one finds retired but for the last.
 func TestARunGoesOnWithoutADriver(t *testing.T) {
-	d, w := setup(t, 2)
-	_, err := d.Apply(t.Context(), expert(2))
-	require.NoError(t, err)
-	ctx, die := context.WithCancel(t.Context())
-	d.Agents[1] = last{d.Agents[1], die}
-	_, err = d.Apply(ctx, tensor(2))
-	require.Error(t, err)
-	require.EqualValues(t, 3, w.Layout().Epoch)
-	d.Agents[1] = w.agents[1]
-	record, err := d.Apply(t.Context(), tensor(2))
-	require.NoError(t, err)
-	require.Empty(t, record.Flips)
-	require.Equal(t, 1, record.Retries)
-	require.True(t, w.Idle())
+	synctest.Test(t, func(t *testing.T) {
+		d, w := setup(t, 2)
+		_, err := d.Apply(t.Context(), expert(2))
+		require.NoError(t, err)
+		ctx, die := context.WithCancel(t.Context())
+		d.Agents[1] = last{d.Agents[1], die}
+		_, err = d.Apply(ctx, tensor(2))
+		require.Error(t, err)
+		require.EqualValues(t, 3, w.Layout().Epoch)
+		d.Agents[1] = w.agents[1]
+		record, err := d.Apply(t.Context(), tensor(2))
+		require.NoError(t, err)
+		require.Empty(t, record.Flips)
+		require.Equal(t, 1, record.Retries)
+		require.True(t, w.Idle())
+	})
 }
 
 // A member that dies in the middle of a run is repaired from where the others stand, and none of them goes on in it.
 func TestADeathInTheMiddleOfARun(t *testing.T) {
-	d, w := setup(t, 3)
-	_, err := d.Apply(t.Context(), expert(3))
-	require.NoError(t, err)
-	w.HoldRuns(1)
-	d.Hooks.Progress = func(e Event) {
-		if e.Flip == 2 {
-			w.kill(2)
+	synctest.Test(t, func(t *testing.T) {
+		d, w := setup(t, 3)
+		_, err := d.Apply(t.Context(), expert(3))
+		require.NoError(t, err)
+		w.HoldRuns(1)
+		d.Hooks.Progress = func(e Event) {
+			if e.Flip == 2 {
+				w.kill(2)
+			}
 		}
-	}
-	_, err = d.Apply(t.Context(), tensor(3))
-	require.ErrorIs(t, err, ErrNeedsRepair)
-	d.Hooks.Progress = nil
-	d.Complete = true
-	record, err := d.Repair(t.Context())
-	require.NoError(t, err)
-	require.Len(t, record.Flips, 1)
-	require.Greater(t, record.Flips[0].Attempt, intentOf(t, d).Attempt-1)
-	w.HoldRuns(0)
-	require.EqualValues(t, 3, w.Layout().Epoch)
-	require.True(t, w.Idle())
-	require.Len(t, w.Layout().Members, 2)
+		_, err = d.Apply(t.Context(), tensor(3))
+		require.ErrorIs(t, err, ErrNeedsRepair)
+		d.Hooks.Progress = nil
+		d.Complete = true
+		record, err := d.Repair(t.Context())
+		require.NoError(t, err)
+		require.Len(t, record.Flips, 1)
+		require.Greater(t, record.Flips[0].Attempt, intentOf(t, d).Attempt-1)
+		w.HoldRuns(0)
+		require.EqualValues(t, 3, w.Layout().Epoch)
+		require.True(t, w.Idle())
+		require.Len(t, w.Layout().Members, 2)
+	})
 }

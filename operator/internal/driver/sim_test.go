@@ -23,6 +23,7 @@ import (
 	"tangram.dev/operator/internal/driver/drivertest"
 	"tangram.dev/operator/internal/keeper"
 	"tangram.dev/operator/internal/store"
+	"tangram.dev/operator/internal/testkit"
 	"tangram.dev/operator/internal/world"
 	"tangram.dev/operator/pkg/layout"
 	tangramv1 "tangram.dev/proto/tangram/v1"
@@ -33,7 +34,7 @@ import (
 // call, so that a seed replays: go test ./internal/driver -run TestSimulation -sim.seed N -v
 var (
 	simSeed  = flag.Uint64("sim.seed", 0, "replay this seed of the simulation, and log what happens")
-	simSeeds = flag.Int("sim.seeds", 0, "so many seeds; 0: as many as fit into 15 s, at least 200 (with -short 60, the same every day)")
+	simSeeds = flag.Int("sim.seeds", 0, "so many seeds; 0: 200 (with TIER=nightly 2000, with -short 60 that are always the same)")
 )
 
 // errCut is what a call across a broken line gives.
@@ -476,13 +477,17 @@ func TestSimulation(t *testing.T) {
 		t.Logf("seed %d: %v", *simSeed, worked)
 		return
 	}
-	began, seeds, total := time.Now(), 0, map[string]int{}
-	first, limit, least := uint64(began.Unix()/86400)<<20, 15*time.Second, 200 // others every day
-	if testing.Short() {
-		first, limit, least = 0, 0, 60
+	first, seeds, total := testkit.Seed(t)<<20, 200, map[string]int{} // of another SEED no seed is the same
+	switch {
+	case *simSeeds > 0:
+		seeds = *simSeeds
+	case testing.Short():
+		first, seeds = 0, 60
+	case testkit.Nightly():
+		seeds = 2000
 	}
-	for ; *simSeeds > 0 && seeds < *simSeeds || *simSeeds == 0 && (time.Since(began) < limit || seeds < least); seeds++ {
-		seed := first + uint64(seeds) + 1
+	for n := range seeds {
+		seed := first + uint64(n) + 1
 		wrong, worked := simulate(t, seed, slog.New(slog.DiscardHandler), nil)
 		if len(wrong) > 0 {
 			t.Fatalf("seed %d (replay: go test ./internal/driver -run TestSimulation -sim.seed %d -v): %s", seed, seed, strings.Join(wrong, "\n"))
@@ -491,7 +496,7 @@ func TestSimulation(t *testing.T) {
 			total[what] += n
 		}
 	}
-	t.Logf("%d seeds in %v: %v", seeds, time.Since(began).Round(time.Millisecond), total)
+	t.Logf("%d seeds after %d: %v", seeds, first, total)
 	for _, what := range []string{"repair", "apply", "flip", "flip torn", "flip declined", "KV not pulled"} {
 		if total[what] == 0 && (seeds >= 200 || what == "repair" || what == "apply") {
 			t.Fatalf("%d seeds, and no %s: %v", seeds, what, total)
