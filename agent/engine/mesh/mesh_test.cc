@@ -213,6 +213,7 @@ TEST(MeshTest, WhoWaitsForTheSilentOneIsNotSilent) {
   std::vector<Bytes> recv;
   const Status status =
       nodes[0].comm.Exchange(0, 0, std::vector<uint32_t>{0, 1}, std::vector<Bytes>(3), &recv);
+  time.Leave();
   thread.join();
   EXPECT_NE(atB.message().find("nothing from c for 200 ms"), std::string::npos) << atB.message();
   EXPECT_NE(status.message().find("no connection with b"), std::string::npos) << status.message();
