@@ -86,7 +86,7 @@ class Runner:
             process = subprocess.Popen(argv, cwd=ROOT, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                        start_new_session=True)
             self.active[stage.name] = (process, reader)
-        with process.stdout, open(self.logs / f"{stage.name}.log", "w", encoding="utf-8") as log:
+        with process.stdout, open(self.logs / f"{stage.name}.log", "w", buffering=1, encoding="utf-8") as log:
             for raw in process.stdout:
                 line = raw.decode(errors="replace")
                 log.write(line)
