@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -40,6 +41,12 @@ import (
 	api "tangram.dev/api/v1alpha1"
 )
 
+// How long a test waits for what must come, and how often it looks.
+const (
+	wait = 4 * time.Minute // only what hangs takes so long
+	tick = 50 * time.Millisecond
+)
+
 // startServer is a kube-apiserver of this test's own, with a kubeconfig for it in KUBECONFIG. It proves to servers behind it who it is.
 func startServer(t *testing.T) client.Client {
 	t.Helper()
@@ -54,7 +61,8 @@ func startServer(t *testing.T) client.Client {
 			require.NoError(t, os.Symlink(kube, filepath.Join(assets, name)))
 		}
 	}
-	env := &envtest.Environment{BinaryAssetsDirectory: assets, ErrorIfCRDPathMissing: true, CRDDirectoryPaths: []string{filepath.Join(root, "charts", "tangram", "crds")}}
+	env := &envtest.Environment{BinaryAssetsDirectory: assets, ErrorIfCRDPathMissing: true, ControlPlaneStartTimeout: wait, ControlPlaneStopTimeout: wait,
+		CRDDirectoryPaths: []string{filepath.Join(root, "charts", "tangram", "crds")}}
 	front, err := pki.OpenFolder(t.TempDir(), "front-proxy")
 	require.NoError(t, err)
 	proves, err := front.Issue("driver", "driver", nil)
@@ -79,13 +87,18 @@ func startServer(t *testing.T) client.Client {
 	return c
 }
 
-// freePort that nobody listened on a moment ago.
+// freePort stays free until the test ends: a socket that listens to nobody holds it, and with SO_REUSEADDR, which Go's listeners have,
+// this test can listen on it all the same.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
-	defer func() { require.NoError(t, l.Close()) }()
-	return l.Addr().String()
+	t.Cleanup(func() { require.NoError(t, unix.Close(fd)) })
+	require.NoError(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
+	require.NoError(t, unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	at, err := unix.Getsockname(fd)
+	require.NoError(t, err)
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(at.(*unix.SockaddrInet4).Port))
 }
 
 // account of this name, and a token of it.
@@ -138,16 +151,16 @@ func TestServe(t *testing.T) {
 		return *lease.Spec.HolderIdentity
 	}
 	for _, path := range []string{"healthz", "readyz"} {
-		require.Eventually(t, func() bool { _, err := get(t.Context(), "http://"+f.health+"/"+path, ""); return err == nil }, time.Minute, 50*time.Millisecond, path)
+		require.Eventually(t, func() bool { _, err := get(t.Context(), "http://"+f.health+"/"+path, ""); return err == nil }, wait, tick, path)
 	}
-	require.Eventually(t, func() bool { return holder() != "" }, time.Minute, 50*time.Millisecond, "it holds the lease")
+	require.Eventually(t, func() bool { return holder() != "" }, wait, tick, "it holds the lease")
 	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "default"}, Spec: api.MoEDeploymentSpec{Replicas: 2,
 		Model:  api.Model{Revision: "r1", Source: api.ModelSource{PersistentVolumeClaim: &api.ClaimSource{ClaimName: "models"}}},
 		Limits: api.Limits{MemoryPerRank: resource.MustParse("64Mi"), KVMemoryPerRank: resource.MustParse("16Mi")}}}
 	require.NoError(t, c.Create(t.Context(), d))
 	require.Eventually(t, func() bool {
 		return c.Get(t.Context(), client.ObjectKeyFromObject(d), d) == nil && len(d.Status.Conditions) > 0
-	}, time.Minute, 50*time.Millisecond, "it reconciles")
+	}, wait, tick, "it reconciles")
 	reader := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "metrics"}, Rules: []rbacv1.PolicyRule{{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}}}
 	require.NoError(t, c.Create(t.Context(), reader))
 	require.NoError(t, c.Create(t.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "metrics"},
@@ -165,7 +178,7 @@ func TestServe(t *testing.T) {
 	require.Eventually(t, func() bool {
 		body, err := get(t.Context(), "https://"+f.metrics+"/metrics", prometheus)
 		return err == nil && strings.Contains(body, `tangram_operator_world_wanted_ranks{name="w",namespace="default"} 2`)
-	}, time.Minute, 50*time.Millisecond, "metrics of its own")
+	}, wait, tick, "metrics of its own")
 	customMetricsAreServed(t)
 	select {
 	case err := <-done:
@@ -176,7 +189,7 @@ func TestServe(t *testing.T) {
 	select {
 	case err := <-done:
 		require.NoError(t, err)
-	case <-time.After(time.Minute):
+	case <-time.After(wait):
 		t.Fatal("it does not end")
 	}
 	require.Empty(t, holder(), "the next one need not wait for the lease to run out")
@@ -217,7 +230,7 @@ func customMetricsAreServed(t *testing.T) {
 	require.Eventually(t, func() bool {
 		text, err := ask("", group)
 		return err == nil && strings.Contains(text, "moedeployments.serving.tangram.dev/tangram_operator_world_requests")
-	}, time.Minute, 50*time.Millisecond, "the API server lists them")
+	}, wait, tick, "the API server lists them")
 	text, err := ask(autoscaler, metric)
 	require.True(t, apierrors.IsServiceUnavailable(err), "%v", err)
 	require.Contains(t, text, "MoEDeployment default/w: no gateway runs yet")

@@ -54,8 +54,23 @@ func TestTimingChangesNoPlan(t *testing.T) {
 	require.Equal(t, layouts[0], layouts[1])
 }
 
+// Works take turns, and of each one every round but the first is told.
+func TestAlternating_WhenWorksTakeTurns(t *testing.T) {
+	defer alone()()
+	var order []string
+	work := func(name string) func() error {
+		return func() error { order = append(order, name); return nil }
+	}
+	times, err := alternating(2, work("a"), work("b"))
+	require.NoError(t, err)
+	require.Equal(t, []string{"a", "b", "a", "b", "a", "b"}, order)
+	require.Len(t, times, 2)
+	require.Len(t, times[0], 2)
+	require.Len(t, times[1], 2)
+}
+
 // A millisecond of work and less is told; waiting is not work.
-func TestTheThreadsClockTells(t *testing.T) {
+func TestRealTime_TheThreadsClockTells(t *testing.T) {
 	defer alone()()
 	for range 20 {
 		begin, wall := threadMillis(), time.Now()

@@ -60,7 +60,7 @@ func TestImageThatDoesNotStart(t *testing.T) {
 // A container that ends before its pod joins, as an agent does without a model: the pod stays a
 // while to be looked at, then another is tried.
 func TestContainerThatEndsBeforeItsPodJoins(t *testing.T) {
-	b := newBed(t)
+	b := keeping(t)
 	before := b.serve("w", 1)
 	b.let(fate{detached: true}, "w-1")
 	b.scale(2)
@@ -69,7 +69,9 @@ func TestContainerThatEndsBeforeItsPodJoins(t *testing.T) {
 	b.crash("w-1", "agent", 2, "/models/demo/config.json: no such file")
 	d := b.degraded("w", api.ReasonPodsFailing, "w-1", "container agent ended with exit code 2", "/models/demo/config.json: no such file")
 	require.Equal(t, before.Status.Epoch, d.Status.Epoch)
+	require.Equal(t, first.UID, b.pod("w-1").UID)
 	b.let(fate{})
+	b.keep(0)
 	require.EqualValues(t, 2, b.ready("w").Status.Width, "another was tried")
 	for _, p := range b.ranks("w") {
 		require.NotEqual(t, first.UID, p.UID)
@@ -78,7 +80,7 @@ func TestContainerThatEndsBeforeItsPodJoins(t *testing.T) {
 
 // The log of an agent that ends, as JSON lines, is no part of a condition: its last line is.
 func TestLastWordsOfAContainerAreOneLine(t *testing.T) {
-	b := newBed(t)
+	b := keeping(t)
 	b.serve("w", 1)
 	b.let(fate{detached: true}, "w-1")
 	b.scale(2)

@@ -2,7 +2,6 @@ package controller
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -67,7 +66,7 @@ func TestAgentAndEngineShareTheClaimOfOneGPU(t *testing.T) {
 	require.Eventually(t, func() bool {
 		again, err := b.gpuTemplate(d)
 		return err == nil && again.UID != template.UID
-	}, time.Minute, 50*time.Millisecond)
+	}, wait, tick)
 }
 
 // A device plugin knows no claims: the agent asks for the device, and the engine takes what the node has.

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -134,6 +135,7 @@ type bed struct {
 
 	driver       atomic.Pointer[pki.Identity] // of the world that was opened last
 	certificates Certificates                 // set before operator()
+	keepEnded    time.Duration                // of the Reconciler, set before operator(); 0: 3 s
 }
 
 var (
@@ -161,6 +163,22 @@ func newBedWith(t *testing.T, calls interceptor.Funcs) *bed {
 	t.Helper()
 	t.Parallel()
 	return bedOf(t, calls, Certificates{})
+}
+
+// keeping is a bed whose operator replaces no pod because of a container that ended: what it tells of it stays.
+func keeping(t *testing.T) *bed {
+	t.Helper()
+	b := newBed(t)
+	b.keep(time.Hour)
+	return b
+}
+
+// keep makes another operator, which waits so long for a container that ended.
+func (b *bed) keep(so time.Duration) {
+	b.t.Helper()
+	b.stop()
+	b.keepEnded = so
+	b.operator()
 }
 
 // another bed for the same test.
@@ -225,10 +243,10 @@ func (b *bed) operator() {
 	if os.Getenv("TANGRAM_TEST_LOG") != "" {
 		log = slog.New(slog.NewTextHandler(b.t.Output(), nil))
 	}
-	worlds := &world.Worlds{Log: log, LookEvery: 200 * time.Millisecond}
+	worlds := &world.Worlds{Log: log, LookEvery: 200 * time.Millisecond, AnswerWithin: wait}
 	b.worlds = worlds
 	b.metrics = NewMetrics(prometheus.NewRegistry())
-	r := &Reconciler{Log: log, Worlds: worlds, KeepEnded: 3 * time.Second, DeleteWithin: time.Hour, OwnNamespace: "tangram-system", Images: Images{Agent: "agent:test", AgentGPU: "agent-gpu:test", Engine: "engine:test", Gateway: "gateway:test"},
+	r := &Reconciler{Log: log, Worlds: worlds, KeepEnded: cmp.Or(b.keepEnded, 3*time.Second), DeleteWithin: time.Hour, OwnNamespace: "tangram-system", Images: Images{Agent: "agent:test", AgentGPU: "agent-gpu:test", Engine: "engine:test", Gateway: "gateway:test"},
 		Certificates: b.certificates,
 		Dial: func(d *api.MoEDeployment, i *pki.Identity) world.Dialer {
 			b.driver.Store(i)

@@ -36,7 +36,7 @@ func runAll(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	env := &envtest.Environment{BinaryAssetsDirectory: folder, ErrorIfCRDPathMissing: true,
+	env := &envtest.Environment{BinaryAssetsDirectory: folder, ErrorIfCRDPathMissing: true, ControlPlaneStartTimeout: wait, ControlPlaneStopTimeout: wait,
 		CRDDirectoryPaths: []string{filepath.Join(root(), "charts", "tangram", "crds")}}
 	if cluster, err = env.Start(); err != nil {
 		fmt.Fprintln(os.Stderr, "start kube-apiserver from", folder, ":", errors.Join(err, env.Stop()))

@@ -90,8 +90,9 @@ func trust(t *testing.T, client, server *tls.Config) {
 }
 
 // The authority and all it signs are replaced, time and again, and at every moment everybody trusts everybody else, though some loaded their
-// Secrets as late as they may. No pod is made anew, the layout stays.
-func TestCertificatesAreReplacedWhileTheWorldServes(t *testing.T) {
+// Secrets as late as they may. No pod is made anew, the layout stays. The certificates end by the clock of the machine; what is replaced when,
+// TestNeighbouringStepsOfAReplacementTrustEachOther of package pki shows without it.
+func TestRealTime_CertificatesAreReplacedWhileTheWorldServes(t *testing.T) {
 	t.Parallel()
 	validity := pki.Validity{Authority: 45 * time.Second, Certificate: 27 * time.Second}
 	load := 3 * time.Second

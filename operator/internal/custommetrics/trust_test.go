@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -61,22 +62,24 @@ func requireTrusted(t *testing.T, bundle []byte, of *Trust) {
 
 // Two operators share an authority, and while it is replaced the API server trusts what each of them shows, whichever of them looks first.
 func TestTheAuthorityIsReplacedWhileItIsUsed(t *testing.T) {
-	c := newClient(t, service("metrics"), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: "s"}})
-	validity := pki.Validity{Authority: 3 * time.Second, Certificate: time.Hour}
-	one, two := trusts(t, c, 50*time.Millisecond, validity), trusts(t, c, 50*time.Millisecond, validity)
-	seen := map[string]bool{}
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		require.NoError(t, one.look(t.Context()))
-		require.NoError(t, two.look(t.Context()))
-		now := bundle(t, c)
-		seen[string(now)] = true
-		requireTrusted(t, now, one)
-		requireTrusted(t, now, two)
-	}
-	require.GreaterOrEqual(t, len(seen), 4, "alone, with the next one, in the other order, alone")
-	s := &corev1.Secret{}
-	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Namespace: "system", Name: "s"}, s))
-	require.NotEmpty(t, s.Data[keyCAKey])
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, service("metrics"), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: "s"}})
+		validity := pki.Validity{Authority: 3 * time.Second, Certificate: time.Hour}
+		one, two := trusts(t, c, 50*time.Millisecond, validity), trusts(t, c, 50*time.Millisecond, validity)
+		seen := map[string]bool{}
+		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+			require.NoError(t, one.look(t.Context()))
+			require.NoError(t, two.look(t.Context()))
+			now := bundle(t, c)
+			seen[string(now)] = true
+			requireTrusted(t, now, one)
+			requireTrusted(t, now, two)
+		}
+		require.GreaterOrEqual(t, len(seen), 4, "alone, with the next one, in the other order, alone")
+		s := &corev1.Secret{}
+		require.NoError(t, c.Get(t.Context(), client.ObjectKey{Namespace: "system", Name: "s"}, s))
+		require.NotEmpty(t, s.Data[keyCAKey])
+	})
 }
 
 func TestWhatIsInTheWayOfTrust(t *testing.T) {

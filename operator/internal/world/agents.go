@@ -29,7 +29,7 @@ type connection struct {
 }
 
 const (
-	// answerWithin is the time in which an agent answers, before it counts as one that does not.
+	// answerWithin is the default of Worlds.AnswerWithin.
 	answerWithin = 2 * time.Second
 	// releaseWithin all agents of a world that is over are told, or wait for their grace period.
 	releaseWithin = 2 * time.Second
@@ -119,7 +119,7 @@ func (w *World) ask(ctx context.Context, c *connection) {
 	number := w.asked
 	c.asking++
 	w.mu.Unlock()
-	within, cancel := context.WithTimeout(ctx, answerWithin)
+	within, cancel := context.WithTimeout(ctx, w.answerWithin)
 	defer cancel()
 	status, err := c.agent.Status(within, w.name)
 	if err == nil && status.World != w.name {

@@ -116,7 +116,7 @@ func (w *World) counts() (map[string]balance.Counts, bool) {
 	var wait sync.WaitGroup
 	for _, c := range w.connections() {
 		wait.Go(func() {
-			ctx, cancel := context.WithTimeout(w.ctx, answerWithin)
+			ctx, cancel := context.WithTimeout(w.ctx, w.answerWithin)
 			defer cancel()
 			answer, err := c.agent.Load(ctx, w.name)
 			if err != nil {

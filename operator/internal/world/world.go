@@ -108,12 +108,12 @@ func (s *Snapshot) NeedsRepair() bool { return s.Broken != nil || len(s.Outcasts
 
 // World of one MoEDeployment.
 type World struct {
-	name      string
-	dial      Dialer
-	store     store.Store
-	log       *slog.Logger
-	notify    func()
-	lookEvery time.Duration
+	name                    string
+	dial                    Dialer
+	store                   store.Store
+	log                     *slog.Logger
+	notify                  func()
+	lookEvery, answerWithin time.Duration
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -179,8 +179,8 @@ const (
 	longestShift  = 10 * time.Minute
 )
 
-func open(name string, dial Dialer, s store.Store, log *slog.Logger, lookEvery time.Duration, notify func()) *World {
-	w := &World{name: name, dial: dial, store: s, log: log, notify: notify, lookEvery: lookEvery, poke: make(chan struct{}, 1), judging: make(chan struct{}, 1),
+func open(name string, dial Dialer, s store.Store, log *slog.Logger, lookEvery, answerWithin time.Duration, notify func()) *World {
+	w := &World{name: name, dial: dial, store: s, log: log, notify: notify, lookEvery: lookEvery, answerWithin: answerWithin, poke: make(chan struct{}, 1), judging: make(chan struct{}, 1),
 		agents: map[string]*connection{}, tries: newTries(firstPause, longestPause), repairs: newTries(firstRepair, longestRepair),
 		shifts: newTries(firstShift, longestShift), load: balancing{changed: make(chan struct{}, 1)}}
 	w.ctx, w.cancel = context.WithCancel(context.Background())

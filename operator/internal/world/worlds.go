@@ -18,6 +18,8 @@ type Worlds struct {
 	Log *slog.Logger
 	// LookEvery: how often agents are asked what they hold, beside what they tell by themselves. 0: 1 s.
 	LookEvery time.Duration
+	// AnswerWithin so long an agent answers, or counts as one that does not. 0: 2 s.
+	AnswerWithin time.Duration
 
 	mu     sync.Mutex
 	worlds map[types.UID]*World
@@ -32,7 +34,7 @@ func (w *Worlds) Open(uid types.UID, name string, dial Dialer, s store.Store, no
 		w.worlds = map[types.UID]*World{}
 	}
 	if w.worlds[uid] == nil {
-		w.worlds[uid] = open(name, dial, s, w.Log.With("world", name), cmp.Or(w.LookEvery, time.Second), notify)
+		w.worlds[uid] = open(name, dial, s, w.Log.With("world", name), cmp.Or(w.LookEvery, time.Second), cmp.Or(w.AnswerWithin, answerWithin), notify)
 	}
 	return w.worlds[uid]
 }
