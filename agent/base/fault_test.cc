@@ -9,6 +9,8 @@
 #include <fstream>
 #include <thread>
 
+#include "agent/base/testing/hang.h"
+
 namespace tangram::fault {
 namespace {
 
@@ -78,7 +80,8 @@ TEST_F(FollowTest, StandsAtAnArmedPointUntilItIsReleased) {
     (void)Hit("test.point");
     passed = true;
   });
-  while (!std::filesystem::exists(dir_ / "test.point.hit")) std::this_thread::yield();
+  EXPECT_TRUE(
+      testing::Eventually([&] { return std::filesystem::exists(dir_ / "test.point.hit"); }));
   EXPECT_FALSE(passed);
   std::filesystem::remove(dir_ / "test.point.armed");
   thread.join();
@@ -96,7 +99,8 @@ TEST_F(FollowTest, WhoStandsDoesWhatIsWrittenThen) {
   Touch("test.point.armed");
   std::atomic<Action> did{Action::kNone};
   std::thread thread([&] { did = Hit("test.point"); });
-  while (!std::filesystem::exists(dir_ / "test.point.hit")) std::this_thread::yield();
+  EXPECT_TRUE(
+      testing::Eventually([&] { return std::filesystem::exists(dir_ / "test.point.hit"); }));
   Touch("test.point.armed", "error");
   thread.join();
   EXPECT_EQ(did, Action::kError);

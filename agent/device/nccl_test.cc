@@ -2,12 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <chrono>
 #include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "agent/base/testing/hang.h"
 #include "agent/device/cuda.h"
 #include "agent/device/cuda_context.h"
 #include "agent/device/nccl_library.h"
@@ -18,6 +18,7 @@
 namespace tangram::device {
 namespace {
 
+using tangram::testing::Eventually;
 using testing::FakeCuda;
 using testing::FakeNccl;
 using testing::FakeNcclOptions;
@@ -53,17 +54,7 @@ class NcclTest : public ::testing::Test {
     one_ = wires_->Offer(&hello).value();
     other_ = wires_->Accept(hello, &answer).value();
     ASSERT_TRUE(one_->Answered(answer).ok());
-    ASSERT_TRUE(Until([&] { return Both(one_->Open(), other_->Open()); }));
-  }
-  // Whether that comes to be within ten seconds.
-  template <typename Holds>
-  static bool Until(Holds&& holds) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-    while (!holds()) {
-      if (std::chrono::steady_clock::now() > end) return false;
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
-    }
-    return true;
+    ASSERT_TRUE(Eventually([&] { return Both(one_->Open(), other_->Open()); }));
   }
   // Of two ends that were both looked at.
   static bool Both(const Result<bool>& one, const Result<bool>& other) {
@@ -101,7 +92,7 @@ TEST_F(NcclTest, WhatIsSentArrivesInOrderByBothBuffers) {
     Put(one_->Buffer(buffer), Pattern(bytes, round));
     ASSERT_TRUE(one_->Send(buffer, bytes).ok());
     ASSERT_TRUE(other_->Receive(buffer, bytes).ok());
-    ASSERT_TRUE(Until([&] { return Both(other_->Done(buffer), one_->Done(buffer)); }));
+    ASSERT_TRUE(Eventually([&] { return Both(other_->Done(buffer), one_->Done(buffer)); }));
     ASSERT_EQ(Get(other_->Buffer(buffer), bytes), Pattern(bytes, round));
   }
   EXPECT_EQ(wires_->kind(), "nccl 2.28.9");
@@ -113,7 +104,7 @@ TEST_F(NcclTest, BothBuffersAreUnderWayAtOnceAndEndInOrder) {
   for (const size_t buffer : {0, 1}) ASSERT_TRUE(one_->Send(buffer, kBytes).ok());
   for (const size_t buffer : {0, 1}) ASSERT_TRUE(other_->Receive(buffer, kBytes).ok());
   EXPECT_EQ(one_->Send(0, 1).code(), Code::kInternal) << "it is under way";
-  ASSERT_TRUE(Until([&] { return Both(other_->Done(1), one_->Done(1)); }));
+  ASSERT_TRUE(Eventually([&] { return Both(other_->Done(1), one_->Done(1)); }));
   EXPECT_TRUE(*other_->Done(0));
   for (const size_t buffer : {0, 1}) {
     EXPECT_EQ(Get(other_->Buffer(buffer), kBytes), Pattern(kBytes, unsigned(buffer)));
@@ -125,7 +116,7 @@ TEST_F(NcclTest, NothingIsDoneBeforeTheOtherEndTakesPart) {
   ASSERT_TRUE(one_->Send(0, kBytes).ok());
   for (int look = 0; look < 20; ++look) ASSERT_FALSE(*one_->Done(0));
   ASSERT_TRUE(other_->Receive(0, kBytes).ok());
-  EXPECT_TRUE(Until([&] { return Both(other_->Done(0), one_->Done(0)); }));
+  EXPECT_TRUE(Eventually([&] { return Both(other_->Done(0), one_->Done(0)); }));
 }
 
 TEST_F(NcclTest, AnAbortEndsWhatIsUnderWayAndTheOtherEndHears) {
@@ -136,7 +127,7 @@ TEST_F(NcclTest, AnAbortEndsWhatIsUnderWayAndTheOtherEndHears) {
   one_->Abort();
   EXPECT_EQ(one_->Done(0).status().code(), Code::kUnavailable);
   EXPECT_EQ(one_->Send(1, 1).code(), Code::kUnavailable);
-  EXPECT_TRUE(Until([&] { return !other_->Done(1).ok(); }));
+  EXPECT_TRUE(Eventually([&] { return !other_->Done(1).ok(); }));
   EXPECT_NE(other_->Done(1).status().message().find("nccl: between the two: remote process exited"),
             std::string::npos)
       << other_->Done(1).status().message();
@@ -165,7 +156,7 @@ TEST_F(NcclTest, AnErrorInTheMiddleIsToldWithItsName) {
   FakeNccl::Become({.fail_at = 1});
   Connect();
   ASSERT_TRUE(one_->Send(0, kBytes).ok());
-  ASSERT_TRUE(Until([&] { return !one_->Done(0).ok(); }));
+  ASSERT_TRUE(Eventually([&] { return !one_->Done(0).ok(); }));
   EXPECT_NE(one_->Done(0).status().message().find("unhandled system error (2)"), std::string::npos)
       << one_->Done(0).status().message();
 }
@@ -224,7 +215,7 @@ class NcclRecording : public NcclTest {
     return out;
   }
   void Ready() const {
-    ASSERT_TRUE(Until([&] { return Ready(Error(0), Error(1)); }));
+    ASSERT_TRUE(Eventually([&] { return Ready(Error(0), Error(1)); }));
   }
   static bool Ready(NcclResult one, NcclResult other) {
     return one == kNcclSuccess && other == kNcclSuccess;
@@ -270,16 +261,16 @@ TEST_F(NcclRecording, RefusesACommunicatorAfterItsAbort) {
 TEST_F(NcclRecording, RefusesTwoStreamsWithoutAnOrder) {
   Ready();
   ASSERT_EQ(Send(10, streams_[0]), kNcclInProgress);
-  ASSERT_TRUE(Until([&] { return Error(0) == kNcclSuccess; }));
+  ASSERT_TRUE(Eventually([&] { return Error(0) == kNcclSuccess; }));
   ASSERT_EQ(Send(10, streams_[1]), kNcclInProgress);
-  ASSERT_TRUE(Until([&] { return Error(0) == kNcclInvalidUsage; }));
+  ASSERT_TRUE(Eventually([&] { return Error(0) == kNcclInvalidUsage; }));
   ExpectComplaint("two streams, in no order");
 }
 
 TEST_F(NcclRecording, RefusesMemoryThatIsNotMapped) {
   Ready();
   ASSERT_EQ(Send(10, streams_[0], 1 << 20), kNcclInProgress);
-  ASSERT_TRUE(Until([&] { return Error(0) == kNcclUnhandledCudaError; }));
+  ASSERT_TRUE(Eventually([&] { return Error(0) == kNcclUnhandledCudaError; }));
   ExpectComplaint("not mapped");
   EXPECT_NE(FakeCuda::Complaint(), "");
 }
@@ -305,7 +296,7 @@ TEST_F(NcclRecording, NoticesCountsThatDiffer) {
                            ends_[1], streams_[1]),
             kNcclInProgress);
   CUevent event = nullptr;
-  ASSERT_TRUE(Until([&] { return Ready(Error(0), Error(1)); }));
+  ASSERT_TRUE(Eventually([&] { return Ready(Error(0), Error(1)); }));
   ASSERT_EQ(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
   for (const CUstream stream : streams_) {  // run what is there, as far as it goes
     ASSERT_EQ(cuEventRecord(event, stream), CUDA_SUCCESS);

@@ -61,7 +61,7 @@ double SecondsOf(size_t tensors) {
 }
 
 // DeepSeek-V3 has 45,000: eight times as many take eight times as long, and a little.
-TEST(Safetensors, TimeGrowsWithTheTensors) {
+TEST(SafetensorsRealTime, TimeGrowsWithTheTensors) {
   (void)SecondsOf(1000);
   EXPECT_LT(SecondsOf(16000), 24 * SecondsOf(2000));
 }

@@ -47,19 +47,17 @@ class Hook {
   pid_t pid_ = 0;
 };
 
-constexpr auto kLong = std::chrono::seconds(10);
-
 TEST(Hook, WaitsWhileARankIsInTheWorld) {
   World world({1, 1});
   const std::string file = world.dir() + "/0.in-world";
-  EXPECT_EQ(Hook("await-leave", file).Ended(kLong), 0) << "no layout yet";
+  EXPECT_EQ(Hook("await-leave", file).Ended(kHang), 0) << "no layout yet";
   Engines engines(world);
   ASSERT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, ExpertLayout(world.members(), 1, false)));
   ASSERT_TRUE(std::filesystem::exists(file));
   Hook waiting("await-leave", file);
   EXPECT_EQ(waiting.Ended(std::chrono::milliseconds(300)), -1);
   world.agent(0).Stop();
-  EXPECT_EQ(waiting.Ended(kLong), 0);
+  EXPECT_EQ(waiting.Ended(kHang), 0);
   EXPECT_FALSE(std::filesystem::exists(file));
 }
 
@@ -67,7 +65,7 @@ TEST(Hook, DoesNotWaitForADeadAgent) {
   World world({1});
   const std::string file = world.dir() + "/left";
   close(open(file.c_str(), O_CREAT | O_WRONLY, 0644));  // and nobody holds its lock
-  EXPECT_EQ(Hook("await-leave", file).Ended(kLong), 0);
+  EXPECT_EQ(Hook("await-leave", file).Ended(kHang), 0);
   // An agent that starts anew removes it: it is in no world yet.
   auto presence = PresenceFile::Follow(file, world.agent(0).executor());
   ASSERT_TRUE(presence.ok()) << presence.status().message();
@@ -77,10 +75,10 @@ TEST(Hook, DoesNotWaitForADeadAgent) {
 TEST(Hook, InstallsItself) {
   World world({1});
   const std::string copy = world.dir() + "/bin/tangram-hook";
-  EXPECT_EQ(Hook("install", copy).Ended(kLong), 0);
+  EXPECT_EQ(Hook("install", copy).Ended(kHang), 0);
   EXPECT_EQ(access(copy.c_str(), X_OK), 0);
-  EXPECT_EQ(Hook("install", "/proc/nowhere/hook").Ended(kLong), 1);
-  EXPECT_EQ(Hook("fly", copy).Ended(kLong), 2);
+  EXPECT_EQ(Hook("install", "/proc/nowhere/hook").Ended(kHang), 1);
+  EXPECT_EQ(Hook("fly", copy).Ended(kHang), 2);
 }
 
 // What the kubelet makes is root's; agents of several pods give and find it.
@@ -92,7 +90,7 @@ TEST(Hook, GivesAFreshFolderToTheAgentsAlone) {
   const uid_t user = root ? 65532 : getuid();
   ASSERT_EQ(chmod(folder.c_str(), root ? 0755 : 0700), 0);  // else as if root had given it
   const auto own = [&](const std::string& path, const std::string& number) {
-    return Hook("own", path, number).Ended(kLong);
+    return Hook("own", path, number).Ended(kHang);
   };
   for (int pod = 0; pod < 2; ++pod) {
     EXPECT_EQ(own(folder, std::to_string(user)), 0);

@@ -2,6 +2,7 @@
 // that are released, a driver that falls silent.
 #include <gtest/gtest.h>
 
+#include <future>
 #include <thread>
 
 #include "agent/base/fault.h"
@@ -36,16 +37,14 @@ grpc::StatusCode Release(const World& world, size_t i, const v1::Header& header,
 
 void Retire(const World& world, size_t i, const v1::Header& header) {
   grpc::Status status;
-  for (int n = 0; n < 1000; ++n) {
+  EXPECT_TRUE(Eventually([&] {
     grpc::ClientContext context;
     v1::RetireRequest request;
     *request.mutable_header() = header;
     v1::RetireResponse response;
     status = world.Driver(i)->Retire(&context, request, &response);
-    if (status.ok()) return;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  ADD_FAILURE() << status.error_message();
+    return status.ok();
+  })) << status.error_message();
 }
 
 void Permit(const World& world, size_t i, const v1::Header& header) {
@@ -206,18 +205,21 @@ TEST_F(RepairTest, ACallThatNobodyWaitsForIsOver) {
   engines_.break_step = true;
   ASSERT_TRUE(WaitStopped(world_));
   engines_.unprepared = true;
-  const auto prepare = [&](uint64_t attempt, std::chrono::milliseconds patience) {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + patience);
+  const auto prepare = [&](uint64_t attempt, grpc::ClientContext* context) {
     v1::PrepareResponse response;
     return world_.Driver(0)
-        ->Prepare(&context, world_.Request(0, v1::FLIP_KIND_REPAIR, attempt, At(2)), &response)
+        ->Prepare(context, world_.Request(0, v1::FLIP_KIND_REPAIR, attempt, At(2)), &response)
         .error_code();
   };
-  EXPECT_EQ(prepare(2, std::chrono::milliseconds(200)), grpc::StatusCode::DEADLINE_EXCEEDED);
+  const int before = engines_.prepares();
+  grpc::ClientContext left, again;
+  auto call = std::async(std::launch::async, [&] { return prepare(2, &left); });
+  EXPECT_TRUE(Eventually([&] { return engines_.prepares() > before; })) << "the engine is asked";
+  left.TryCancel();
+  EXPECT_EQ(call.get(), grpc::StatusCode::CANCELLED);
   ASSERT_TRUE(Eventually([&] { return engines_.aborts() == 1; })) << "the engine is told";
   engines_.unprepared = false;
-  EXPECT_EQ(prepare(3, std::chrono::seconds(30)), grpc::StatusCode::OK);
+  EXPECT_EQ(prepare(3, &again), grpc::StatusCode::OK);
 }
 
 // A word is out, and who lacks it knows no more. Whoever asks for an abort may know better before

@@ -63,15 +63,13 @@ grpc::Status RetireOn(const World& world, size_t i, const v1::Header& header) {
 
 bool RetireAll(const World& world, const v1::Header& header) {
   for (size_t i = 0; i < world.size(); ++i) {
-    for (int tries = 0;; ++tries) {
-      const auto status = RetireOn(world, i, header);
-      if (status.ok()) break;
-      if (tries == 2000) {
-        ADD_FAILURE() << status.error_message();
-        return false;
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
+    grpc::Status status;
+    const bool retired = Eventually([&] {
+      status = RetireOn(world, i, header);
+      return status.ok();
+    });
+    EXPECT_TRUE(retired) << status.error_message();
+    if (!retired) return false;
   }
   return true;
 }
@@ -84,11 +82,7 @@ TEST(World, KvComesAheadOfTheFlipWhileEnginesStep) {
   ASSERT_TRUE(RetireAll(world, World::HeaderOf(0, 1)));
   engines.ahead = true;
   ASSERT_TRUE(world.PrepareAll(v1::FLIP_KIND_LAYOUT, 2, ExpertLayout(world.members(), 2, true)));
-  const auto begun = std::chrono::steady_clock::now();
-  while (engines.ahead_bytes() < 3 * 32 &&
-         std::chrono::steady_clock::now() - begun < std::chrono::seconds(10)) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
+  EXPECT_TRUE(Eventually([&] { return engines.ahead_bytes() >= 3 * 32; }));
   EXPECT_EQ(engines.ahead_bytes(), 3 * 32u);
   const v1::TransitionStatus prepared = world.StatusOf(0).ranks(0).transition();
   EXPECT_EQ(prepared.phase(), v1::PHASE_PREPARED);
@@ -182,7 +176,7 @@ TEST(World, FirstWithoutEnginesThenTheyAttachToTheLayout) {
     EXPECT_EQ(engines.wrong_granules(), 0);
   }
   // The engines left: no word can be given any more. An agent knows when their sockets end.
-  while (world.StatusOf(0).ranks(0).engine().attached()) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return !world.StatusOf(0).ranks(0).engine().attached(); }));
   const auto refusal = PrepareRefusal(
       world, world.Request(0, v1::FLIP_KIND_LAYOUT, 3, ExpertLayout(world.members(), 3, true)));
   EXPECT_EQ(refusal.code(), v1::Refusal::CODE_ENGINE);
@@ -293,7 +287,7 @@ TEST(World, AbortAfterThePermitWithEnginesThatDecline) {
     v1::PermitResponse response;
     ASSERT_TRUE(world.Driver(i)->Permit(&context, request, &response).ok());
   }
-  while (world.StatusOf(0).ranks(0).transition().error().empty()) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return !world.StatusOf(0).ranks(0).transition().error().empty(); }));
   EXPECT_NE(world.StatusOf(0).ranks(0).transition().error().find("no room for KV"),
             std::string::npos);
   bool flipped = true;
@@ -428,12 +422,8 @@ TEST(Socket, EnginesAreCheckedAndOnlyOneIsTaken) {
   EXPECT_EQ(size, sizeof(tg_tensor));
   EXPECT_STREQ(tensors[0].name, "model.norm.weight");
   tg_detach(client);
-  tg_code code = TG_REFUSED;
-  for (int i = 0; i < 1000 && code != TG_OK; ++i) {
-    code = tg_attach(&good, &client, &error);
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  ASSERT_EQ(code, TG_OK) << "reattach after the first left";
+  ASSERT_TRUE(Eventually([&] { return tg_attach(&good, &client, &error) == TG_OK; }))
+      << "reattach after the first left: " << error.message;
   EXPECT_GE(world.StatusOf(0).ranks(0).engine().incarnation(), 2u);
   tg_detach(client);
 }
@@ -471,7 +461,7 @@ TEST(Socket, GarbageEndsTheConnectionAndHarmsNobody) {
     ASSERT_EQ(send(fd.get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
     if (bytes.size() > 1) {
       FrameChannel channel{std::move(fd)};
-      auto reply = channel.Receive(5000);
+      auto reply = channel.Receive(kHangMs);
       ASSERT_TRUE(reply.ok() && reply->has_value());
       EXPECT_TRUE((*reply)->message.has_refused());
     }
@@ -552,7 +542,7 @@ TEST(Socket, DescriptorsMayComeBeforeTheAttach) {
     for (const v1::EngineMessage& message : messages) {
       EXPECT_TRUE(channel.Send(message, passed).ok());
     }
-    auto reply = channel.Receive(5000);
+    auto reply = channel.Receive(kHangMs);
     EXPECT_TRUE(reply.ok() && reply->has_value());
     return (*reply)->message.refused().refusal().message();
   };
@@ -575,7 +565,7 @@ TEST(Socket, ADeadAgentLeavesTheMemoryMapped) {
   ASSERT_EQ(tg_attach(&options, &client, &error), TG_OK);
   world.reset();
   tg_event event = TG_INIT(tg_event);
-  EXPECT_EQ(tg_poll(client, 1000, &event, &error), TG_DISCONNECTED);
+  EXPECT_EQ(tg_poll(client, kHangMs, &event, &error), TG_DISCONNECTED);
   static_cast<uint8_t*>(tg_get_model(client)->kv)[0] = 7;
   EXPECT_EQ(tg_gate_word(client).hash, 0u);
   EXPECT_EQ(tg_gate_commit(client, &error), TG_AGAIN);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -18,6 +19,7 @@
 #include "agent/memory/banks.h"
 #include "agent/mover/grants.h"
 #include "agent/mover/kv_source.h"
+#include "agent/mover/mover.h"
 #include "agent/store/hash_file.h"
 #include "agent/store/pieces.h"
 #include "agent/store/rank_memory.h"
@@ -48,6 +50,8 @@ class RankStore final : public RankMemory {
     std::shared_ptr<loader::SharedReads> reads;
     size_t load_threads = 1;   // that read the checkpoint for this rank at once
     double staging_share = 1;  // of its time that a worker moves bytes while engines serve
+    // As mover::Limits::after_failure.
+    std::chrono::milliseconds after_failure = mover::Limits().after_failure;
     // The store of another member in this process, or null.
     std::function<RankStore*(const std::string& member)> sibling;
   };

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <thread>
 
+#include "agent/base/testing/hang.h"
 #include "agent/device/hash.h"
 #include "agent/mover/tcp_transport.h"
 #include "agent/store/rank_store.h"
@@ -117,7 +118,7 @@ TEST_F(StoreTest, AnAbortUnderReadersHarmsNobody) {
       });
     }
     // Not before a reader has read, however slow the machine is.
-    while (good + failed + wrong == seen) std::this_thread::yield();
+    EXPECT_TRUE(tangram::testing::Eventually([&] { return good + failed + wrong != seen; }));
     std::this_thread::sleep_for(std::chrono::milliseconds(round));
     world.Abort(target);
     stop.request_stop();

@@ -214,7 +214,7 @@ Status RankStore::Stage(const v1::Header& header, const Origins& origins, StageP
     if (stop.stop_requested()) return;
     spdlog::warn("attempt {}: {} failed: {}", header.attempt(), source.name(), status.message());
   };
-  mover::Limits limits;
+  mover::Limits limits{.after_failure = options_.after_failure};
   if (origins.serving && (origins.share || options_.staging_share < 1)) {
     limits.share = [most = options_.staging_share, asked = origins.share] {
       return asked ? std::min(most, asked()) : most;

@@ -63,16 +63,6 @@ v1::Layout ExpertLayout(const std::vector<v1::Member>& members, uint64_t epoch, 
   return out;
 }
 
-// The limit is one that only a hang reaches, also with a sanitizer on a busy machine.
-bool Eventually(const std::function<bool()>& done) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (!done()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return true;
-}
-
 World::World(const std::vector<uint32_t>& ranks, uint64_t memory_bytes, const std::string& host,
              v1::Geometry geometry)
     : geometry_(std::move(geometry)) {
@@ -344,7 +334,7 @@ void Engines::StageKv(size_t rank, bool waits) {
   }
   if (staging != Staging::kGoing) return;
   uint64_t bytes = 0;
-  const tg_code code = tg_kv_staged(client, waits ? 10000 : 0, &bytes, &error);
+  const tg_code code = tg_kv_staged(client, waits ? kHangMs : 0, &bytes, &error);
   if (code == TG_AGAIN) return;
   // The engine's answer may be here before its agent counts all as prepared.
   staging = code == TG_OK ? Staging::kNone : Staging::kWanted;

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "agent/base/testing/hang.h"
 #include "agent/client/include/tangram/client.h"
 #include "agent/net/testing/certs.h"
 #include "agent/server/agent.h"
@@ -21,8 +22,6 @@ namespace tangram::testing {
 using net::testing::TestCa;
 
 v1::Geometry TestGeometry();
-// Looks until it is so; false after 10 s.
-bool Eventually(const std::function<bool()>& done);
 // Whole experts, dealt in order; or every expert over all ranks in the last layer, which lies
 // one bank further then.
 v1::Layout ExpertLayout(const std::vector<v1::Member>& members, uint64_t epoch, bool last_tensor);
@@ -53,7 +52,7 @@ class World {
                              const v1::Layout& target) const;
   static v1::Header HeaderOf(uint64_t epoch, uint64_t attempt);
   v1::StatusResponse StatusOf(size_t i) const;
-  // Waits until every rank of every agent is in the phase, or fails the test after 10 s.
+  // Waits until every rank of every agent is in the phase, or fails the test after kHang.
   bool WaitPhase(v1::Phase phase) const;
   bool WaitEpoch(uint64_t epoch) const;
   // Prepare, Stage, Permit on all agents; true once all flipped to the target's epoch.

@@ -185,6 +185,7 @@ RankStore::Options World::StoreOptions(const Member& of, const std::string& id) 
   options.grants = &nodes[member->node]->grants;
   options.reads = nodes[member->node]->reads;
   options.load_threads = options_.load_threads;
+  options.after_failure = options_.after_failure;
   options.opener = [this](const std::string&,
                           const v1::OpenPullRequest& request) -> Result<v1::OpenPullResponse> {
     if (unreachable.contains(request.member())) return Status(Code::kUnavailable, "away");

@@ -56,6 +56,7 @@ class World {
     bool shared_memory = false;  // nodes are pods of one node, which may map each other's memory
     uint64_t seed = 1;
     size_t load_threads = 1;
+    std::chrono::milliseconds after_failure{1};  // a source that failed is asked again after it
     v1::SlabFormat format = v1::SLAB_FORMAT_GRANULE_MAJOR;
   };
   explicit World(const Options& options);
