@@ -152,6 +152,8 @@ class GoReader:
 class CTestReader:
     """ctest; what failed and why is in its JUnit file, what runs in its lines."""
 
+    # A test with parameters is listed as "Suite.Name/1  # GetParam() = ...".
+    PARAMETERS = re.compile(r"\s+# (GetParam|TypeParam).*")
     START = re.compile(r"^\s*Start\s+(\d+): (.+?)\s*$")
     END = re.compile(r"^\s*\d+/\d+ Test\s+#(\d+): (.+?) \.*\s*(Passed|\*\*\*.*?|Not Run.*?)\s+[\d.]+ sec\s*$")
 
@@ -162,14 +164,14 @@ class CTestReader:
     def feed(self, line):
         self.lines = (self.lines + [line])[-10 * MAX_LINES:]
         if found := self.START.match(line):
-            self.begun[found[1]] = found[2]
+            self.begun[found[1]] = self.PARAMETERS.sub("", found[2])
         elif found := self.END.match(line):
             self.begun.pop(found[1], None)
             if found[3] == "Passed":
                 self.passed += 1
             elif "Skipped" not in found[3]:
-                self.failed.append(found[2])
-                return [found[2]]
+                self.failed.append(self.PARAMETERS.sub("", found[2]))
+                return self.failed[-1:]
         return []
 
     def running(self):
@@ -182,7 +184,7 @@ class CTestReader:
                 if case.get("status") == "disabled":
                     continue
                 if case.find("failure") is not None:
-                    count.failures.append(Failure(self.stage, case.get("name"), clip((case.findtext("system-out") or "").splitlines())))
+                    count.failures.append(Failure(self.stage, self.PARAMETERS.sub("", case.get("name")), clip((case.findtext("system-out") or "").splitlines())))
                 elif case.find("skipped") is not None:
                     count.skipped += 1
                 else:

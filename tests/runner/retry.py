@@ -46,10 +46,10 @@ def alone(failure, stage):
     >>> alone(count.Failure("go", "tangram.dev/e2e/cluster/host TestX/a b", ""), Stage("go", "", "go", code=12)).command
     "cd e2e/cluster && go test -json -count=1 -timeout 20m -vet=off -run '^TestX$' tangram.dev/e2e/cluster/host"
     >>> alone(count.Failure("c++", "Mover/Wire.Spoilt/ucx", ""), Stage("c++", "", "ctest")).command
-    "ctest --test-dir build/cxx -R '^Mover/Wire\\\\.Spoilt/ucx$' --output-on-failure --output-junit {junit}"
+    "ctest --test-dir build/cxx -R '^Mover/Wire\\\\.Spoilt/ucx( |$)' --output-on-failure --output-junit {junit}"
     """
     if stage.reader == "ctest":
-        command = f"ctest --test-dir build/cxx -R '^{re.escape(failure.name)}$' --output-on-failure --output-junit {{junit}}"
+        command = f"ctest --test-dir build/cxx -R '^{re.escape(failure.name)}( |$)' --output-on-failure --output-junit {{junit}}"
     else:
         package, _, test = failure.name.partition(" ")
         path = package.removeprefix("tangram.dev/")

@@ -39,7 +39,7 @@ CTESTS = """cmake_minimum_required(VERSION 3.20)
 project(x NONE)
 enable_testing()
 add_test(NAME Good.Passes COMMAND true)
-add_test(NAME Bad.Fails/ucx COMMAND sh -c "echo its own line $<SEMICOLON> exit 1")
+add_test(NAME "Bad.Fails/ucx  # GetParam() = (0, 4-byte object <03-00>)" COMMAND sh -c "echo its own line $<SEMICOLON> exit 1")
 """
 
 
