@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+const wait = 4 * time.Minute // only what hangs takes so long
+
 func gateway(t *testing.T, answer http.HandlerFunc) *Client {
 	t.Helper()
 	s := httptest.NewServer(answer)
@@ -76,30 +78,47 @@ func TestBrokenStreams(t *testing.T) {
 }
 
 func TestPlayAndRepeatKeepOrderAndLimit(t *testing.T) {
+	const limit = 3
 	var now, most atomic.Int64
-	c := gateway(t, func(w http.ResponseWriter, _ *http.Request) {
+	full := make(chan struct{}) // closed once so many requests are under way as may be
+	c := gateway(t, func(w http.ResponseWriter, r *http.Request) {
 		n := now.Add(1)
 		defer now.Add(-1)
 		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 		}
-		time.Sleep(2 * time.Millisecond)
+		if n == limit {
+			select {
+			case <-full:
+			default:
+				close(full)
+			}
+		}
+		select {
+		case <-full:
+		case <-r.Context().Done():
+			return
+		}
 		_, _ = fmt.Fprint(w, finishLine, doneLine)
 	})
 	trace := newTrace(t, 1)
 	trace.span = time.Millisecond // all at once
 	stop := make(chan struct{})
 	played := make(chan []*Result)
-	go func() { played <- c.Play(t.Context(), trace, 3, stop) }()
-	require.Eventually(t, func() bool { return most.Load() == 3 }, 5*time.Second, time.Millisecond)
+	go func() { played <- c.Play(t.Context(), trace, limit, stop) }()
+	select {
+	case <-full:
+	case <-time.After(wait):
+		t.Fatalf("%d requests under way, not %d", most.Load(), limit)
+	}
 	close(stop)
-	for _, results := range [][]*Result{<-played, c.Repeat(t.Context(), trace, 20, 3)} {
+	for _, results := range [][]*Result{<-played, c.Repeat(t.Context(), trace, 20, limit)} {
 		require.NotEmpty(t, results)
 		for i, r := range results {
 			require.NoError(t, r.Err)
 			require.Equal(t, i, r.Request.Index)
 		}
 	}
-	require.EqualValues(t, 3, most.Load())
+	require.EqualValues(t, limit, most.Load())
 }
 
 // Who is refused for ever is lost in the end, and every refusal is counted.

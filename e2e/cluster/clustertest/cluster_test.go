@@ -51,6 +51,8 @@ func probeImage(t *testing.T) string {
 	return archive
 }
 
+const wait = 4 * time.Minute // only what hangs takes so long
+
 // testCluster is a folder of a cluster and the host's state before it.
 type testCluster struct {
 	t       *testing.T
@@ -115,9 +117,9 @@ func (c *testCluster) tryKubectl(args ...string) (string, error) {
 }
 
 // soon waits for what takes a moment.
-func (c *testCluster) soon(limit time.Duration, look func() error) {
+func (c *testCluster) soon(look func() error) {
 	c.t.Helper()
-	require.NoError(c.t, host.Poll(c.t.Context(), 200*time.Millisecond, limit, look))
+	require.NoError(c.t, host.Poll(c.t.Context(), 200*time.Millisecond, wait, look))
 }
 
 func TestUpDownLeavesNothing(t *testing.T) {
@@ -130,7 +132,7 @@ func TestUpDownLeavesNothing(t *testing.T) {
 
 	listener, err := net.Listen("tcp", machine.HostAddress+":0")
 	require.NoError(t, err)
-	server := &httptest.Server{Listener: listener, Config: &http.Server{ReadHeaderTimeout: time.Second,
+	server := &httptest.Server{Listener: listener, Config: &http.Server{ReadHeaderTimeout: wait,
 		Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/prestop" {
 				stopped.Add(1)
@@ -149,7 +151,7 @@ func TestUpDownLeavesNothing(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pods.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	c.kubectl("apply", "-f", file)
-	c.kubectl("rollout", "status", "deployment/probe", "--timeout=60s")
+	c.kubectl("rollout", "status", "deployment/probe", "--timeout=4m")
 
 	t.Run("pods", c.pods)
 	t.Run("services", c.services)
@@ -160,7 +162,7 @@ func TestUpDownLeavesNothing(t *testing.T) {
 	t.Run("cut and join", c.cutAndJoin)
 	t.Run("kill and start", c.killAndStart)
 
-	c.kubectl("delete", "deployment/probe", "--timeout=60s", "--cascade=foreground")
+	c.kubectl("delete", "deployment/probe", "--timeout=4m", "--cascade=foreground")
 	require.GreaterOrEqual(t, stopped.Load(), int32(2), "preStop hooks did not run:\n%s", c.kubectl("get", "events"))
 	require.NoError(t, c.traces.Add(c.options.Dir))
 	require.NotEmpty(t, c.traces)
@@ -199,16 +201,22 @@ func (c *testCluster) pods(t *testing.T) {
 // pods are reached at their addresses, from the host and across nodes.
 func (c *testCluster) services(t *testing.T) {
 	for i := 1; i <= 2; i++ {
-		c.soon(10*time.Second, func() error { return c.get(fmt.Sprintf("http://%s:30080", machine.NodeAddress(i))) })
+		c.soon(func() error { return c.get(fmt.Sprintf("http://%s:30080", machine.NodeAddress(i))) })
 	}
 	for _, ip := range strings.Fields(c.kubectl("get", "pods", "-l", "app=probe", "-o", "jsonpath={.items[*].status.podIP}")) {
-		require.NoError(t, c.get("http://"+net.JoinHostPort(ip, "8080")))
+		c.soon(func() error { return c.get("http://" + net.JoinHostPort(ip, "8080")) })
 		for _, pod := range strings.Fields(c.kubectl("get", "pods", "-l", "app=probe", "-o", "jsonpath={.items[*].metadata.name}")) {
-			require.Contains(t, c.kubectl("exec", pod, "--", "/bin/probe", "get", "http://"+ip+":8080"), "hello from probe-")
+			c.soon(func() error {
+				text, err := c.tryKubectl("exec", pod, "--", "/bin/probe", "get", "http://"+ip+":8080")
+				if err == nil && !strings.Contains(text, "hello from probe-") {
+					err = fmt.Errorf("%s answers pod %s: %q", ip, pod, text)
+				}
+				return err
+			})
 		}
 	}
 	ip := c.kubectl("get", "service", "probe", "-o", "jsonpath={.spec.clusterIP}")
-	c.soon(10*time.Second, func() error {
+	c.soon(func() error {
 		_, err := c.tryKubectl("exec", "deployment/probe", "--", "/bin/probe", "get", "http://"+ip)
 		return err
 	})
@@ -222,11 +230,11 @@ func (c *testCluster) services(t *testing.T) {
 	var port int
 	_, err = fmt.Fscanf(stdout, "Forwarding from 127.0.0.1:%d", &port)
 	require.NoError(t, err)
-	require.NoError(t, c.get(fmt.Sprintf("http://127.0.0.1:%d", port)))
+	c.soon(func() error { return c.get(fmt.Sprintf("http://127.0.0.1:%d", port)) })
 }
 
 func (c *testCluster) get(url string) error {
-	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Get(url)
 	if err != nil {
 		return err
@@ -242,7 +250,7 @@ func (c *testCluster) get(url string) error {
 // memory of a node is what was asked for, so a pod that wants more stays pending.
 func (c *testCluster) memory(t *testing.T) {
 	require.Equal(t, "1Gi", c.kubectl("get", "node", "n1", "-o", "jsonpath={.status.allocatable.memory}"))
-	c.soon(10*time.Second, func() error {
+	c.soon(func() error {
 		why := c.kubectl("get", "pod", "too-big", "-o", "jsonpath={.status.conditions[?(@.type=='PodScheduled')].message}")
 		if !strings.Contains(why, "Insufficient memory") {
 			return fmt.Errorf("pod too-big: %q", why)
@@ -295,7 +303,7 @@ func (c *testCluster) componentRestarts(t *testing.T) {
 	process, err := os.FindProcess(old)
 	require.NoError(t, err)
 	require.NoError(t, process.Kill())
-	c.soon(20*time.Second, func() error {
+	c.soon(func() error {
 		if now := kubelet(); now == 0 || now == old {
 			return fmt.Errorf("kubelet: process %d, was %d", now, old)
 		}
@@ -308,12 +316,12 @@ func (c *testCluster) componentRestarts(t *testing.T) {
 // cutAndJoin: nothing gets through to a node that is cut, and everything again after.
 func (c *testCluster) cutAndJoin(t *testing.T) {
 	url := "http://" + net.JoinHostPort(c.kubectl("get", "pods", "-l", "app=probe", "-o", "jsonpath={.items[?(@.spec.nodeName=='n2')].status.podIP}"), "8080")
-	require.NoError(t, c.get(url))
+	c.soon(func() error { return c.get(url) })
 	require.NoError(t, cluster.SetLink(t.Context(), c.options, "n2", false))
 	require.Error(t, c.get(url))
 	require.False(t, must(cluster.Status(t.Context(), c.options))(t)[2].Link)
 	require.NoError(t, cluster.SetLink(t.Context(), c.options, "n2", true))
-	c.soon(20*time.Second, func() error { return c.get(url) })
+	c.soon(func() error { return c.get(url) })
 }
 
 // killAndStart: a node without power has no process; started again, its pods run again, with the
@@ -330,13 +338,13 @@ func (c *testCluster) killAndStart(t *testing.T) {
 	require.Zero(t, machines[1].PID)
 	require.NoError(t, cluster.StartMachine(t.Context(), c.options, "n1"))
 	require.ErrorContains(t, cluster.StartMachine(t.Context(), c.options, "n1"), "runs already")
-	c.soon(60*time.Second, func() error {
+	c.soon(func() error {
 		if n := restarts(); n != "1" {
 			return fmt.Errorf("%s restarts of the container on n1", n)
 		}
 		return nil
 	})
-	c.kubectl("rollout", "status", "deployment/probe", "--timeout=60s")
+	c.kubectl("rollout", "status", "deployment/probe", "--timeout=4m")
 }
 
 // TestInterruptedUp kills `up` at different points; `down` then takes back what there was.
@@ -374,7 +382,7 @@ func TestUpAfterInterruptedUp(t *testing.T) {
 	_ = up.Wait()
 	require.NoError(t, c.traces.Add(c.options.Dir))
 	require.NotEmpty(t, c.traces)
-	require.NoError(t, reader.SetReadDeadline(time.Now().Add(5*time.Second)))
+	require.NoError(t, reader.SetReadDeadline(time.Now().Add(wait)))
 	_, err = reader.Read(make([]byte, 1))
 	require.ErrorIs(t, err, io.EOF, "machines hold a file that up inherited")
 	require.NoError(t, reader.Close())

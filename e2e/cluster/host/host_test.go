@@ -21,6 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+const wait = 4 * time.Minute // only what hangs takes so long
+
 func TestParseSupervisor(t *testing.T) {
 	for _, test := range []struct {
 		args []string
@@ -166,17 +168,17 @@ func TestNoCgroups(t *testing.T) {
 
 // Kill must not touch a process that has a supervisor's former PID.
 func TestKillSparesOthers(t *testing.T) {
-	command := exec.CommandContext(t.Context(), "sleep", "60")
+	command := exec.CommandContext(t.Context(), "sleep", "3600")
 	require.NoError(t, command.Start())
 	require.Eventually(t, func() bool { // the kernel tells its arguments a moment after its start
 		p, err := process(command.Process.Pid)
 		return err == nil && len(p.Args) > 0
-	}, time.Minute, time.Millisecond)
+	}, wait, time.Millisecond)
 	require.NoError(t, Supervisor{PID: command.Process.Pid, Dir: "/c", Name: "n1"}.Kill(t.Context(), 0))
 	p, err := process(command.Process.Pid)
 	require.NoError(t, err)
 	require.NotEqual(t, byte('Z'), p.State)
-	require.Equal(t, []string{"sleep", "60"}, p.Args)
+	require.Equal(t, []string{"sleep", "3600"}, p.Args)
 	require.NoError(t, command.Process.Kill())
 	require.Error(t, command.Wait())
 }
@@ -188,7 +190,7 @@ func TestKill(t *testing.T) {
 	for deaf, c := range map[bool]struct {
 		grace time.Duration
 		by    syscall.Signal
-	}{false: {time.Minute, syscall.SIGTERM}, true: {50 * time.Millisecond, syscall.SIGKILL}} {
+	}{false: {wait, syscall.SIGTERM}, true: {50 * time.Millisecond, syscall.SIGKILL}} {
 		command := exec.CommandContext(t.Context(), program)
 		command.Args = append([]string{"tangram-cluster"}, SupervisorArgs("/c", "n1")...)
 		command.Env = append(os.Environ(), "TANGRAM_TEST_SUPERVISOR="+strconv.FormatBool(deaf))
@@ -238,7 +240,7 @@ func TestKillWaitsForAllOfTheNamespace(t *testing.T) {
 		return n
 	}
 	require.Equal(t, 1, children())
-	require.NoError(t, Supervisor{PID: command.Process.Pid, Dir: "/c", Name: "n1"}.Kill(t.Context(), time.Minute))
+	require.NoError(t, Supervisor{PID: command.Process.Pid, Dir: "/c", Name: "n1"}.Kill(t.Context(), wait))
 	require.Zero(t, children(), "what the supervisor had started")
 	require.Error(t, command.Wait())
 }
@@ -250,7 +252,7 @@ func slow() {
 		memory[i] = 1
 	}
 	_, _ = os.Stdout.WriteString("ready")
-	time.Sleep(time.Minute)
+	time.Sleep(time.Hour)
 	runtime.KeepAlive(memory)
 }
 
@@ -276,7 +278,7 @@ func TestMain(m *testing.M) {
 		default:
 			_, _ = os.Stdout.WriteString("ready")
 		}
-		time.Sleep(time.Minute)
+		time.Sleep(time.Hour)
 		os.Exit(1)
 	}
 	os.Exit(m.Run())
@@ -286,7 +288,7 @@ func TestLock(t *testing.T) {
 	network := lockName
 	lockName = "@tangram-cluster-test"
 	t.Cleanup(func() { lockName = network })
-	unlock, err := Lock(t.Context(), time.Second)
+	unlock, err := Lock(t.Context(), wait)
 	require.NoError(t, err)
 	_, err = Lock(t.Context(), 100*time.Millisecond)
 	require.ErrorContains(t, err, "another tangram-cluster command is running")
@@ -295,7 +297,7 @@ func TestLock(t *testing.T) {
 	_, err = Lock(ctx, time.Minute)
 	require.Error(t, err)
 	unlock()
-	unlock, err = Lock(t.Context(), time.Second)
+	unlock, err = Lock(t.Context(), wait)
 	require.NoError(t, err)
 	unlock()
 }
@@ -332,7 +334,7 @@ func TestListsThatChangeWhileTheyAreRead(t *testing.T) {
 		return nil
 	})
 	plain := 0 // lists that the kernel said are not whole
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(wait)
 	for plain == 0 && time.Now().Before(deadline) {
 		for range 100 {
 			if _, err := netlink.LinkList(); errors.Is(err, netlink.ErrDumpInterrupted) {

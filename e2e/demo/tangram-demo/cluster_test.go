@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+const wait = 4 * time.Minute // only what hangs takes so long
+
 // tools is a repository whose programs are scripts that note how they are called; `up` is what
 // tangram-cluster up does, `kubectl` what kubectl does.
 func tools(t *testing.T, up, kubectl string) (o options, calls func() []string) {
@@ -84,14 +86,14 @@ func TestAWorldThatIsNeverReadyIsExplainedAndTakenDown(t *testing.T) {
 }
 
 func TestAnInterruptedDemoIsTakenDown(t *testing.T) {
-	o, calls := tools(t, "exec sleep 60", "")
+	o, calls := tools(t, "exec sleep 3600", "")
 	ctx, interrupt := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- onCluster(ctx, o) }()
 	require.Eventually(t, func() bool {
 		text, err := os.ReadFile(filepath.Join(o.root, "calls"))
 		return err == nil && strings.Contains(string(text), "tangram-cluster up")
-	}, 10*time.Second, 10*time.Millisecond)
+	}, wait, 10*time.Millisecond)
 	interrupt()
 	require.ErrorIs(t, <-ended, context.Canceled)
 	all := names(calls())
