@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <mutex>
 
+#include "agent/base/testing/hang.h"
 #include "agent/dispatch/testing/world.h"
 #include "agent/net/testing/certs.h"
 
@@ -186,7 +187,7 @@ TEST(Members, OfAnotherPodOrFormatAreNotLetIn) {
   };
   auto a = make("a", "pod-a", options), b = make("b", "pod-b", options),
        thief = make("b", "pod-x", options), odd = make("b", "pod-b", other);
-  const auto meets = [&](Buffer& with) {
+  const auto meets = [&](Buffer& with, std::chrono::milliseconds limit) {
     Member mine = a->self(), theirs = with.self();
     mine.pod = "pod-a";
     theirs.pod = "pod-b";
@@ -194,15 +195,17 @@ TEST(Members, OfAnotherPodOrFormatAreNotLetIn) {
     std::string out;
     std::mutex mutex;
     OnEach(2, [&](uint32_t i) {
-      const Status met = (i == 0 ? *a : with).Prepare(members, std::chrono::milliseconds(400));
+      const Status met = (i == 0 ? *a : with).Prepare(members, limit);
       const std::lock_guard lock(mutex);
       out += met.message();
     });
     return out;
   };
-  EXPECT_THAT(meets(*thief), ::testing::HasSubstr("pod pod-x speaks for b/1"));
-  EXPECT_THAT(meets(*odd), ::testing::HasSubstr("rows or slots of another kind"));
-  EXPECT_EQ(meets(*b), "");
+  EXPECT_THAT(meets(*thief, std::chrono::milliseconds(400)),
+              ::testing::HasSubstr("pod pod-x speaks for b/1"));
+  EXPECT_THAT(meets(*odd, std::chrono::milliseconds(400)),
+              ::testing::HasSubstr("rows or slots of another kind"));
+  EXPECT_EQ(meets(*b, tangram::testing::kHang), "");
 }
 
 }  // namespace

@@ -81,8 +81,6 @@ def check(fuzz_seconds=20, faults="", faults_minutes=4):
     race = "-race -timeout 30m"
     return (
         (
-            Stage("clock", f"{ctest('cxx', f'-R {REAL_TIME}')}", "ctest", CHECK, 1),
-            Stage("go-clock", go_tests(*(go_test(module, f"-timeout 20m -run {REAL_TIME} ./...") for module in ("api", "operator", "e2e"))), "go", CHECK, 1),
             Stage("race", go_tests(go_test("operator", f"{race} -skip '^TestSimulation$|{REAL_TIME}' ./internal/... ./cmd/...", "CGO_ENABLED=1"),
                                    go_test("e2e", f"{race} -skip {REAL_TIME} ./...", "CGO_ENABLED=1")), "go", CHECK, 12),
             Stage("asan", f"tests/sanitize.sh asan {ASAN} && {ctest('asan', PARTIAL)}", "ctest", CHECK, 12),
@@ -102,6 +100,12 @@ def check(fuzz_seconds=20, faults="", faults_minutes=4):
     )
 
 
+# Tests of real time have the machine to themselves: `check` and `nightly` run them before their lanes.
+CLOCK = (
+    Stage("clock", f"ctest --test-dir build/cxx -R {REAL_TIME} --output-on-failure --output-junit {{junit}}", "ctest", CHECK, 2),
+    Stage("go-clock", go_tests(*(go_test(module, f"-p 1 -timeout 20m -run {REAL_TIME} ./...") for module in ("api", "operator", "e2e"))), "go", CHECK, 2),
+)
+
 FAULT_PARTS = 4  # of the full fault matrix, each about half an hour
 
 
@@ -120,7 +124,8 @@ def nightly():
 
 # Folders whose changes a stage of `check` is about; the others are run only without ONLY=touched.
 TOUCHES = {
-    "clock": "agent/ kernels/ e2e/engine/", "go-clock": "operator/ e2e/", "race": "operator/ e2e/", "asan": "agent/ kernels/ e2e/engine/ tests/gpu/",
+    "clock": "agent/ kernels/ e2e/engine/", "go-clock": "operator/ e2e/",
+    "race": "operator/ e2e/", "asan": "agent/ kernels/ e2e/engine/ tests/gpu/",
     "tsan": "agent/ e2e/engine/", "fuzz": "agent/ e2e/engine/ operator/", "model-rest": "tests/model/ agent/gate/ agent/attempt/ operator/internal/driver/",
     "cluster": "api/ charts/ operator/ e2e/ tests/cluster/ proto/", "clustertest": "e2e/cluster/", "walk-rest": "agent/ e2e/ kernels/ operator/ proto/ tests/walk/ tests/internal/",
     "faults-rest": "agent/ e2e/engine/ operator/internal/ tests/faults/ tests/internal/", "vllm-package": "agent/vllm/ agent/engine/ agent/client/ proto/ e2e/setup/",
@@ -132,7 +137,7 @@ def touched(lanes, changed):
     """Stages that changed files are about.
 
     >>> [[s.name for s in lane] for lane in touched(check(), ["agent/vllm/x.py"])]
-    [['clock', 'asan', 'tsan', 'fuzz'], ['walk-rest', 'faults-rest', 'vllm-package', 'vllm', 'demo']]
+    [['asan', 'tsan', 'fuzz'], ['walk-rest', 'faults-rest', 'vllm-package', 'vllm', 'demo']]
     """
     return tuple(tuple(s for s in lane if any(path.startswith(tuple(TOUCHES[s.name].split())) for path in changed)) for lane in lanes)
 
