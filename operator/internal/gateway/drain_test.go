@@ -174,63 +174,70 @@ func wants(ctx context.Context, c *http.Client, address string, tokens int, stre
 // Gateways are replaced one after the other, as a rollout does it, while clients of net/http send request after
 // request over connections that they keep, or over a new one each time. Nobody is refused, nobody is cut.
 func TestARolloutUnderLoadLosesNoRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		engines := []*engine{{on: pages}, {on: pages}}
-		_, _, first := open(t, Options{}, engines...) // brings the engines up
-		require.Eventually(t, first.Ready, soon, time.Millisecond)
-		b := newBalancer(t)
-		names := 0
-		add := func() *running {
-			names++
-			pool := NewPool(Options{World: "w", Gateway: fmt.Sprint("gateway-", names), Seeds: []string{engines[0].address}, connect: testkit.Dial, Log: first.o.Log, Metrics: NewMetrics(prometheus.NewRegistry(), "w")})
-			g := &running{server: NewServer(pool, "w", Limits{})}
-			g.address, g.term, g.ended = started(t, g.server, Drain{LameDuck: time.Second, Grace: time.Minute})
-			b.mu.Lock()
-			b.all = append(b.all, g)
-			b.mu.Unlock()
-			require.Eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return g.ready }, soon, time.Millisecond)
-			return g
-		}
-		old := []*running{add(), add()}
+	if raced {
+		rollOut(t, 3*time.Second)
+		return
+	}
+	synctest.Test(t, func(t *testing.T) { rollOut(t, time.Second) })
+}
 
-		over, stop := context.WithCancel(t.Context())
-		var clients sync.WaitGroup
-		var done atomic.Int64
-		failed := make(chan error, 1024)
-		for i := range 24 {
-			clients.Go(func() {
-				c := &http.Client{Transport: &http.Transport{DialContext: dialHTTP, DisableKeepAlives: i%3 == 0}}
-				defer c.CloseIdleConnections()
-				for over.Err() == nil {
-					if err := wants(context.WithoutCancel(over), c, b.address, 1+rand.IntN(60), i%2 == 0); err != nil {
-						failed <- err
-						return
-					}
-					done.Add(1)
+func rollOut(t *testing.T, lameDuck time.Duration) {
+	t.Helper()
+	engines := []*engine{{on: pages}, {on: pages}}
+	_, _, first := open(t, Options{patience: soon}, engines...) // brings the engines up
+	require.Eventually(t, first.Ready, soon, time.Millisecond)
+	b := newBalancer(t)
+	names := 0
+	add := func() *running {
+		names++
+		pool := NewPool(Options{World: "w", Gateway: fmt.Sprint("gateway-", names), Seeds: []string{engines[0].address}, connect: testkit.Dial, patience: soon, Log: first.o.Log, Metrics: NewMetrics(prometheus.NewRegistry(), "w")})
+		g := &running{server: NewServer(pool, "w", Limits{})}
+		g.address, g.term, g.ended = started(t, g.server, Drain{LameDuck: lameDuck, Grace: time.Minute})
+		b.mu.Lock()
+		b.all = append(b.all, g)
+		b.mu.Unlock()
+		require.Eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return g.ready }, soon, time.Millisecond)
+		return g
+	}
+	old := []*running{add(), add()}
+
+	over, stop := context.WithCancel(t.Context())
+	var clients sync.WaitGroup
+	var done atomic.Int64
+	failed := make(chan error, 1024)
+	for i := range 24 {
+		clients.Go(func() {
+			c := &http.Client{Transport: &http.Transport{DialContext: dialHTTP, DisableKeepAlives: i%3 == 0}}
+			defer c.CloseIdleConnections()
+			for over.Err() == nil {
+				if err := wants(context.WithoutCancel(over), c, b.address, 1+rand.IntN(60), i%2 == 0); err != nil {
+					failed <- err
+					return
 				}
-			})
-		}
-		for range 2 { // two rollouts
-			for i, g := range old {
-				since := done.Load()
-				old[i] = add() // a surge: nobody goes before another is there
-				g.term()
-				require.NoError(t, <-g.ended)
-				b.mu.Lock()
-				b.all = slices.DeleteFunc(b.all, func(x *running) bool { return x == g })
-				b.mu.Unlock()
-				require.InDelta(t, 0, testutil.ToFloat64(g.server.metrics.lost), 0)
-				require.Eventually(t, func() bool { return done.Load() > since+100 || len(failed) > 0 }, soon, time.Millisecond)
+				done.Add(1)
 			}
+		})
+	}
+	for range 2 { // two rollouts
+		for i, g := range old {
+			since := done.Load()
+			old[i] = add() // a surge: nobody goes before another is there
+			g.term()
+			require.NoError(t, <-g.ended)
+			b.mu.Lock()
+			b.all = slices.DeleteFunc(b.all, func(x *running) bool { return x == g })
+			b.mu.Unlock()
+			require.InDelta(t, 0, testutil.ToFloat64(g.server.metrics.lost), 0)
+			require.Eventually(t, func() bool { return done.Load() > since+100 || len(failed) > 0 }, soon, time.Millisecond)
 		}
-		stop()
-		clients.Wait()
-		close(failed)
-		for err := range failed {
-			t.Error(err)
-		}
-		t.Logf("%d requests", done.Load())
-	})
+	}
+	stop()
+	clients.Wait()
+	close(failed)
+	for err := range failed {
+		t.Error(err)
+	}
+	t.Logf("%d requests", done.Load())
 }
 
 // held is a stream that goes on until finish is called.
