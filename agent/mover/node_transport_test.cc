@@ -52,8 +52,8 @@ class NodeTransportTest : public ::testing::TestWithParam<uint64_t> {
     fs::remove_all(folder_);
   }
 
-  void StartServer(const std::string& listen = "127.0.0.1:0") {
-    auto server = DataServer::Start({.listen = listen,
+  void StartServer() {
+    auto server = DataServer::Start({.listen = port_.address(),
                                      .node_folder = folder_,
                                      .advertise = "127.0.0.1",
                                      .credentials = credentials_},
@@ -142,6 +142,7 @@ class NodeTransportTest : public ::testing::TestWithParam<uint64_t> {
     return out;
   }
 
+  const testing::HeldPort port_;
   net::testing::TestCa ca_;
   std::shared_ptr<net::Credentials> credentials_ = ca_.Open("w", "agent", "pod-0");
   const fs::path folder_ = fs::temp_directory_path() / ("tangram-node-" + std::to_string(getpid()));
@@ -268,11 +269,7 @@ TEST_P(NodeTransportTest, AConnectionThatStaysHoldsNoMemory) {
   const auto held = [&] {
     return std::ranges::count_if(windows, [](const auto& w) { return !w.expired(); });
   };
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (held() > 0 && std::chrono::steady_clock::now() < until) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  EXPECT_EQ(held(), 0);
+  EXPECT_TRUE(tangram::testing::Eventually([&] { return held() == 0; })) << held();
 }
 
 TEST_P(NodeTransportTest, WhoHasNoSocketHereIsReachedOverTheNetwork) {
@@ -298,7 +295,7 @@ TEST_P(NodeTransportTest, ASocketThatAKilledAgentLeftIsNotAskedAndIsReplaced) {
   }
   ASSERT_TRUE(fs::exists(Socket()));
   EXPECT_STREQ(transports_->For(peer_).name(), "tcp");
-  StartServer(peer_.data());
+  StartServer();
   EXPECT_STREQ(transports_->For(peer_).name(), "node");
   const auto targets = Targets();
   EXPECT_TRUE(Pull(node(), Issue(), targets).ok());

@@ -1,14 +1,18 @@
 // For tests: a data port on loopback, and memory that it may give out.
 #pragma once
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <spdlog/spdlog.h>
+#include <sys/socket.h>
 
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "agent/base/fault.h"
+#include "agent/base/testing/hang.h"
+#include "agent/base/unique_fd.h"
 #include "agent/device/hash.h"
 #include "agent/mover/data_server.h"
 #include "agent/mover/grants.h"
@@ -23,11 +27,34 @@ inline std::vector<std::byte> Pattern(size_t bytes, unsigned seed) {
   return out;
 }
 
+// Keeps a port of 127.0.0.1 from other processes while servers of a test come and go at it: it is
+// bound and does not listen.
+class HeldPort {
+ public:
+  HeldPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const int on = 1;
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    auto* const any = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on), 0);
+    EXPECT_EQ(bind(socket_.get(), any, size), 0);
+    EXPECT_EQ(getsockname(socket_.get(), any, &size), 0);
+    address_ = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+  }
+  const std::string& address() const { return address_; }
+
+ private:
+  const UniqueFd socket_;
+  std::string address_;
+};
+
 class MoverTest : public ::testing::Test {
  protected:
   void SetUp() override {
     spdlog::default_logger();  // before there are threads: TSan does not see into the library
-    Start("127.0.0.1:0");
+    Start(port_.address());
   }
   void TearDown() override {
     server_.reset();  // it may still send from source_, which is a member and goes first
@@ -69,6 +96,7 @@ class MoverTest : public ::testing::Test {
     });
   }
 
+  const HeldPort port_;
   net::testing::TestCa ca_;
   std::shared_ptr<net::Credentials> credentials_ = ca_.Open("w", "agent", "pod-0");
   std::shared_ptr<net::Credentials> impostor_;

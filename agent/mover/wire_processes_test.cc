@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 #include <spdlog/spdlog.h>
 
-#include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <sstream>
 
@@ -15,6 +15,7 @@ namespace tangram::mover {
 namespace {
 
 namespace fs = std::filesystem;
+using tangram::testing::Eventually;
 using testing::Process;
 
 constexpr uint64_t kAll = 12 * 300'000;  // bytes of a grant (testing/wire_agent_main.cc)
@@ -90,13 +91,6 @@ class WireProcesses : public ::testing::TestWithParam<Way> {
     const std::string look = agent.Look();
     EXPECT_TRUE(look.ends_with("complaint ")) << look;
   }
-  template <typename Does>
-  static double Seconds(Does&& does) {
-    const auto begin = std::chrono::steady_clock::now();
-    does();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  }
-
   const net::testing::TestCa ca_;
   const fs::path dir_ = fs::temp_directory_path() / ("wires-" + std::to_string(getpid()));
 };
@@ -133,7 +127,7 @@ TEST_P(WireProcesses, FourBringFromEachOtherAtOnceAndNobodyWaitsForEver) {
   std::vector<std::unique_ptr<Agent>> agents;
   for (unsigned seed = 1; seed <= 4; ++seed) {
     // No more room on a device than for one kernel that sends and one that receives.
-    agents.push_back(std::make_unique<Agent>(dir_, GetParam(), seed, "patience=20000",
+    agents.push_back(std::make_unique<Agent>(dir_, GetParam(), seed, "",
                                              std::vector<std::string>{"FAKE_NCCL_ROOM=2"}));
   }
   for (size_t turn = 1; turn < 4; ++turn) {
@@ -183,27 +177,27 @@ TEST_P(WireProcesses, MemoryThatTheSourceLetGoOfIsNotSent) {
 }
 
 // The source stands still when it is killed, as one that a machine takes with it: the reader is
-// free as soon as it is dead, and another source does.
+// free as soon as it is dead, long before its patience ends, and another source does.
 TEST_P(WireProcesses, ASourceThatIsKilledInTheMiddleIsReplaced) {
-  Agent dies(dir_, GetParam(), 1), other(dir_, GetParam(), 3);
-  Agent reader(dir_, GetParam(), 2, "patience=60000");
+  const fs::path points = dir_ / "points";
+  fs::create_directories(points);
+  Agent dies(dir_, GetParam(), 1, "points=" + points.string()), other(dir_, GetParam(), 3);
+  Agent reader(dir_, GetParam(), 2);
   ASSERT_EQ(reader.Bring(dies), Good(kAll));
   const std::string offer = dies.Offer(reader);
-  dies.process().Stop();
+  std::ofstream(points / "data.before_send.armed").close();
   reader.Begin(offer);
-  usleep(200'000);
-  const double seconds = Seconds([&] {
-    dies.process().Kill();
-    const std::string ended = reader.End();
-    EXPECT_NE(ended.find("failed: "), std::string::npos) << ended;
-  });
-  EXPECT_LT(seconds, 5);
+  ASSERT_TRUE(Eventually([&] { return fs::exists(points / "data.before_send.hit"); }));
+  dies.process().Stop();
+  dies.process().Kill();
+  const std::string ended = reader.End();
+  EXPECT_NE(ended.find("failed: "), std::string::npos) << ended;
   EXPECT_EQ(reader.Bring(other), Good(kAll));
   EXPECT_EQ(reader.Bring(other, true), Good(0));
 }
 
 TEST_P(WireProcesses, AReaderThatIsKilledLeavesItsSourceFree) {
-  Agent source(dir_, GetParam(), 1, "patience=60000"), other(dir_, GetParam(), 3);
+  Agent source(dir_, GetParam(), 1), other(dir_, GetParam(), 3);
   {
     Agent dies(dir_, GetParam(), 2);
     ASSERT_EQ(dies.Bring(source), Good(kAll));
@@ -214,12 +208,7 @@ TEST_P(WireProcesses, AReaderThatIsKilledLeavesItsSourceFree) {
   }
   EXPECT_EQ(other.Bring(source), Good(kAll));
   other.Close();
-  std::string look;
-  for (int tries = 0; tries < 100 && !look.starts_with("sessions 0"); ++tries) {
-    usleep(20'000);
-    look = source.Look();
-  }
-  EXPECT_TRUE(look.starts_with("sessions 0")) << look;
+  EXPECT_TRUE(Eventually([&] { return source.Look().starts_with("sessions 0"); }));
 }
 
 #ifdef TANGRAM_FAKE_NCCL
@@ -227,41 +216,49 @@ class NcclProcesses : public WireProcesses {};
 INSTANTIATE_TEST_SUITE_P(Mover, NcclProcesses,
                          ::testing::Values(Way{"cuda", "nccl", TANGRAM_FAKE_NCCL}));
 
-// A kernel that never ends: each end gives up for itself, and the next batch goes by TCP.
-TEST_P(NcclProcesses, AHangEndsWithinThePatienceAndTcpIsTaken) {
-  Agent source(dir_, GetParam(), 1, "patience=700", {"FAKE_NCCL_HANG_AT=3"});
-  Agent reader(dir_, GetParam(), 2, "patience=700");
-  std::string ended;
-  const double seconds = Seconds([&] { ended = reader.Bring(source); });
+// A kernel that never ends: the end where it hangs gives up when its patience is over, and the next
+// batch goes by TCP. That a reader does tells which bytes had come.
+TEST_P(NcclProcesses, AHangOfTheReaderEndsWithItsPatienceAndTcpIsTaken) {
+  Agent source(dir_, GetParam(), 1);
+  Agent reader(dir_, GetParam(), 2, "clock=hangs", {"FAKE_NCCL_HANG_AT=3"});
+  const std::string ended = reader.Bring(source);
   EXPECT_NE(ended.find("nccl 1800000 failed: "), std::string::npos) << ended;
-  EXPECT_LT(seconds, 5);
+  EXPECT_NE(ended.find("took longer than"), std::string::npos) << ended;
+  EXPECT_EQ(reader.Bring(source), "tcp " + std::to_string(kAll) + " ok");
+}
+
+TEST_P(NcclProcesses, AHangOfTheSourceEndsWithItsPatienceAndTcpIsTaken) {
+  Agent source(dir_, GetParam(), 1, "clock=hangs", {"FAKE_NCCL_HANG_AT=3"});
+  Agent reader(dir_, GetParam(), 2);
+  const std::string ended = reader.Bring(source);
+  EXPECT_TRUE(ended.starts_with("nccl ")) << ended;
+  EXPECT_NE(ended.find("failed: "), std::string::npos) << ended;
   EXPECT_EQ(reader.Bring(source), "tcp " + std::to_string(kAll) + " ok");
   EXPECT_EQ(reader.Bring(source, true), "tcp 0 ok");
   for (Agent* agent : {&source, &reader}) {
-    const std::string look = agent->Look();
-    EXPECT_NE(look.find(" open 0 complaint "), std::string::npos)
-        << look << ": a communicator is left";
+    EXPECT_TRUE(Eventually([&] {
+      const std::string look = agent->Look();
+      return look.find(" open 0 ") != std::string::npos && look.ends_with("complaint ");
+    })) << "a communicator is left, or: "
+        << agent->Look();
   }
   reader.Close();  // the next attempt tries again
   EXPECT_EQ(reader.Bring(source), Good(kAll));
 }
 
 TEST_P(NcclProcesses, AKilledSourceIsNoticedAlsoWhereTheLibraryNoticesNothing) {
-  Agent dies(dir_, GetParam(), 1, "patience=60000", {"FAKE_NCCL_HANG_AT=3"});
-  Agent reader(dir_, GetParam(), 2, "patience=60000", {"FAKE_NCCL_DEAF=1"});
+  Agent dies(dir_, GetParam(), 1, "", {"FAKE_NCCL_HANG_AT=3"});
+  Agent reader(dir_, GetParam(), 2, "", {"FAKE_NCCL_DEAF=1"});
   reader.Begin(dies.Offer(reader));
-  usleep(500'000);
-  const double seconds = Seconds([&] {
-    dies.process().Kill();
-    EXPECT_NE(reader.End().find("failed: "), std::string::npos);
-  });
-  EXPECT_LT(seconds, 5);
+  ASSERT_TRUE(Eventually([&] { return dies.Look().find(" hangs 1 ") != std::string::npos; }));
+  dies.process().Kill();
+  EXPECT_NE(reader.End().find("failed: "), std::string::npos);
   EXPECT_NE(reader.Look().find(" open 0 "), std::string::npos) << "a communicator is left";
 }
 
 TEST_P(NcclProcesses, AnErrorInTheMiddleIsNamedAndTcpIsTaken) {
-  Agent source(dir_, GetParam(), 1, "patience=20000");
-  Agent reader(dir_, GetParam(), 2, "patience=20000", {"FAKE_NCCL_FAIL_AT=3"});
+  Agent source(dir_, GetParam(), 1);
+  Agent reader(dir_, GetParam(), 2, "", {"FAKE_NCCL_FAIL_AT=3"});
   const std::string ended = reader.Bring(source);
   EXPECT_NE(ended.find("unhandled system error (2)"), std::string::npos) << ended;
   EXPECT_EQ(reader.Bring(source), "tcp " + std::to_string(kAll) + " ok");
@@ -278,7 +275,7 @@ TEST_P(NcclProcesses, ALibraryThatIsTooOldIsRefusedAtTheStart) {
                "library=" TANGRAM_FAKE_NCCL},
               {"FAKE_NCCL_VERSION=21703"});
   EXPECT_EQ(old.Hear(), "");
-  ASSERT_TRUE(old.Ended(std::chrono::seconds(10)));
+  ASSERT_TRUE(old.Ended(tangram::testing::kHang));
   EXPECT_EQ(old.code(), 1);
 }
 #endif

@@ -32,7 +32,7 @@ class WireServer::Session {
       : server_(*server),
         secure_(stream->secure()),
         pod_(stream->pod()),
-        talk_(std::move(stream)) {}
+        talk_(std::move(stream), *server->options_.patience.time) {}
 
   void Run(const std::stop_token& stop) {
     Status status = Open(stop);

@@ -11,7 +11,6 @@
 namespace tangram::mover {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 
 // Of a body: a read of KV of as many ranges as there may be, and its cut.
@@ -32,8 +31,8 @@ net::FrameReader Frames() {
 
 }  // namespace
 
-WireTalk::WireTalk(std::unique_ptr<net::Stream> stream)
-    : stream_(std::move(stream)), frame_(Frames()) {}
+WireTalk::WireTalk(std::unique_ptr<net::Stream> stream, TimeSource& time)
+    : time_(time), stream_(std::move(stream)), frame_(Frames()) {}
 
 Status WireTalk::Begin(const std::stop_token& stop) {
   return net::WriteAll(*stream_, std::as_bytes(std::span(kWireToken)), stop);
@@ -59,13 +58,15 @@ Result<std::optional<Word>> WireTalk::Heard() {
 
 Status WireTalk::Until(const std::function<Result<bool>()>& there, std::chrono::milliseconds most,
                        const std::string& what, const std::stop_token& stop) {
-  const auto end = Clock::now() + most;
+  const auto end = time_.Now() + most;
   for (microseconds look = kFirstLook;; look = std::min(2 * look, kLastLook)) {
+    // Before the look: what came while this process slept is not too late.
+    const bool late = time_.Now() > end;
     const auto found = there();
     if (!found.ok()) return found.status();
     if (*found) return OkStatus();
     if (stop.stop_requested()) return {Code::kUnavailable, "stopped"};
-    if (Clock::now() > end) {
+    if (late) {
       return {Code::kUnavailable, fmt::format("{} took longer than {} ms", what, most.count())};
     }
     if (!early_) {

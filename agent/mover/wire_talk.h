@@ -45,7 +45,7 @@ struct Word {
 // One thread at a time.
 class WireTalk {
  public:
-  explicit WireTalk(std::unique_ptr<net::Stream> stream);
+  WireTalk(std::unique_ptr<net::Stream> stream, TimeSource& time);
 
   // What comes before all words.
   Status Begin(const std::stop_token& stop);
@@ -62,6 +62,7 @@ class WireTalk {
   const net::Stream& stream() const { return *stream_; }
 
  private:
+  TimeSource& time_;
   const std::unique_ptr<net::Stream> stream_;
   net::FrameReader frame_;
   std::optional<Word> early_;  // heard while something else was waited for

@@ -22,7 +22,7 @@ class WireTransport::Link {
 
   Link(std::unique_ptr<net::Stream> stream, std::unique_ptr<device::Wire> wire,
        std::shared_ptr<Turns> turns, const WirePatience& patience)
-      : talk_(std::move(stream)),
+      : talk_(std::move(stream), *patience.time),
         wire_(std::move(wire)),
         turns_(std::move(turns)),
         patience_(patience) {}

@@ -5,6 +5,8 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "agent/base/time_source.h"
+
 namespace tangram::mover {
 
 // One holder at a time.
@@ -38,6 +40,7 @@ struct WirePatience {
   std::chrono::milliseconds connect{20'000};  // NCCL looks for ways between the two meanwhile
   std::chrono::milliseconds turn{30'000};     // for a turn, here or at the source
   std::chrono::milliseconds bytes{10'000};    // of a buffer that was posted at both ends
+  TimeSource* time = &SteadyTime();           // the clock of these limits
 };
 
 }  // namespace tangram::mover

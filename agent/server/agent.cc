@@ -99,6 +99,7 @@ Status Agent::Listen() {
   executor.config_json = memory_->config_json();
   executor.address.set_data(data_address_);
   executor.address.set_wire(memory_->wire());
+  executor.abort_wait = config_.abort_wait;
   executor.max_step_stretch = config_.max_step_stretch_percent / 100.;
   executor.after_death = PresenceFile::LeftBehind(config_.in_world_file);
   std::vector<Executor::Local> ranks;

@@ -1,6 +1,7 @@
 // The agent's configuration file. Strict: what is not understood is an error.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -43,6 +44,8 @@ struct AgentConfig {
   std::string wire = "auto", wire_library;
   net::TlsFiles tls;
   bool insecure_fabric = false;  // the data port speaks plain TCP, with whoever reaches it
+  // Of an abort, for an engine that gave its word. No key of the file: tests alone change it.
+  std::chrono::milliseconds abort_wait{10'000};
   std::string log_level = "info";
   bool log_json = true;
 };

@@ -116,7 +116,7 @@ void FakeNccl::Become(const FakeNcclOptions& options) {
   (void)Complaint();
   state.offered.clear();
   state.comms.clear();
-  state.kernels = state.at_once = state.most_at_once = 0;
+  state.kernels = state.hangs = state.at_once = state.most_at_once = 0;
 }
 
 std::string FakeNccl::Complaint() {
@@ -136,6 +136,11 @@ uint64_t FakeNccl::Open() {
     out += comm->aborted ? 0 : 1;
   }
   return out;
+}
+
+uint64_t FakeNccl::Hangs() {
+  const std::scoped_lock lock(NcclState().mu);
+  return NcclState().hangs;
 }
 
 uint64_t FakeNccl::MostAtOnce() {

@@ -26,6 +26,8 @@ class FakeNccl {
   static std::string Complaint();
   // Communicators that were made and not aborted.
   static uint64_t Open();
+  // Kernels that hung so far, of all communicators.
+  static uint64_t Hangs();
   // Most kernels that were under way at once since Become, of all communicators.
   static uint64_t MostAtOnce();
 };

@@ -41,6 +41,7 @@ class Kernel {
     state.most_at_once = std::max(state.most_at_once, ++state.at_once);
     ++state.kernels;
     hangs_ = state.kernels == state.options.hang_at;
+    state.hangs += hangs_ ? 1 : 0;
     if (state.kernels == state.options.fail_at) comm_->error = kNcclSystemError;
     return resident_ = true;
   }

@@ -78,7 +78,7 @@ struct FakeNcclState {
   FakeNcclOptions options;
   std::map<std::string, UniqueFd> offered;  // by the id's name: who connects to it comes here
   std::map<NcclComm, FakeCommPtr> comms;    // also those that were aborted
-  uint64_t kernels = 0, at_once = 0, most_at_once = 0;
+  uint64_t kernels = 0, hangs = 0, at_once = 0, most_at_once = 0;
 };
 
 FakeNcclState& NcclState();

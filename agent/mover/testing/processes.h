@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "agent/base/testing/hang.h"
+
 namespace tangram::mover::testing {
 
 class Process {
@@ -41,7 +43,7 @@ class Process {
   }
   ~Process() {
     close(to_);  // it ends by itself
-    if (pid_ > 0) (void)Ended(std::chrono::seconds(20));
+    if (pid_ > 0) (void)Ended(tangram::testing::kHang);
     Kill();
     close(from_);
   }
@@ -52,7 +54,7 @@ class Process {
     const std::string text = line + "\n";
     EXPECT_EQ(write(to_, text.data(), text.size()), static_cast<ssize_t>(text.size()));
   }
-  // Its next line; empty: it ended, or says nothing for half a minute.
+  // Its next line; empty: it ended, or says nothing for kHang.
   std::string Hear() {
     while (true) {
       const size_t end = heard_.find('\n');
@@ -63,7 +65,7 @@ class Process {
       }
       pollfd look{from_, POLLIN, 0};
       char part[4096];
-      if (poll(&look, 1, 30'000) <= 0) return "";
+      if (poll(&look, 1, tangram::testing::kHangMs) <= 0) return "";
       const ssize_t got = read(from_, part, sizeof part);
       if (got <= 0) return "";
       heard_.append(part, static_cast<size_t>(got));

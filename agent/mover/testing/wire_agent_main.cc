@@ -7,7 +7,7 @@
 //   kv PORT KIND SEED TOKEN           -> WAY ok | WAY failed: why
 //   end                  -> ended                      the lease of all that was granted
 //   close                -> closed                     an attempt is over
-//   look                 -> sessions N batches N most N open N complaint WORDS
+//   look                 -> sessions N batches N most N open N hangs N complaint WORDS
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
@@ -55,11 +55,26 @@ std::string Bytes(const std::string& hex) {
   return out;
 }
 
+#ifdef TANGRAM_FAKE_NCCL
+// The steady clock, an hour further for each kernel of this process that hangs: every limit is over
+// then, and none before.
+class HangTime final : public TimeSource {
+ public:
+  TimePoint Now() const override {
+    return SteadyTime().Now() + std::chrono::hours(device::testing::FakeNccl::Hangs());
+  }
+  int Poll(pollfd* fds, nfds_t count, int timeout_ms) override {
+    return SteadyTime().Poll(fds, count, timeout_ms);
+  }
+};
+#endif
+
 class WireAgent {
  public:
   explicit WireAgent(std::map<std::string, std::string> told) : told_(std::move(told)) {
     const std::string dir = told_.at("dir"), pod = told_.at("pod");
     if (!fault::Arm(told_.at("faults")).ok()) std::exit(1);
+    fault::Follow(told_.at("points"));
     credentials_ = Must(net::Credentials::Open({.ca = dir + "/" + pod + ".ca",
                                                 .cert = dir + "/" + pod + ".crt",
                                                 .key = dir + "/" + pod + ".key"},
@@ -73,7 +88,12 @@ class WireAgent {
     copy_ = MapTarget();
     WirePatience patience;
     patience.bytes = std::chrono::milliseconds(std::stoi(told_.at("patience")));
+    patience.connect = patience.bytes;
     patience.turn = 4 * patience.bytes;
+#ifdef TANGRAM_FAKE_NCCL
+    static HangTime time;
+    if (told_.at("clock") == "hangs") patience.time = &time;
+#endif
     wires_ = Must(platform_->OpenWires({.name = told_.at("wire"),
                                         .library = told_.at("library"),
                                         .buffer_bytes = std::stoull(told_.at("buffer"))}));
@@ -233,16 +253,18 @@ class WireAgent {
 
   std::string Look() const {
     std::string complaint;
-    uint64_t most = 0, open = 0;
+    uint64_t most = 0, open = 0, hangs = 0;
 #ifdef TANGRAM_FAKE_NCCL
     if (told_.at("wire") == "nccl") {
       complaint = device::testing::FakeNccl::Complaint();
       most = device::testing::FakeNccl::MostAtOnce();
       open = device::testing::FakeNccl::Open();
+      hangs = device::testing::FakeNccl::Hangs();
     }
 #endif
-    return fmt::format("sessions {} batches {} most {} open {} complaint {}",
-                       wire_server_->sessions(), wire_server_->batches(), most, open, complaint);
+    return fmt::format("sessions {} batches {} most {} open {} hangs {} complaint {}",
+                       wire_server_->sessions(), wire_server_->batches(), most, open, hangs,
+                       complaint);
   }
 
   const std::map<std::string, std::string> told_;
@@ -265,9 +287,11 @@ class WireAgent {
 // wire-agent NAME=VALUE...
 int main(int argc, char** argv) {
   spdlog::set_default_logger(spdlog::stderr_logger_mt("wire-agent"));
-  std::map<std::string, std::string> told{
-      {"platform", "cuda"}, {"wire", "nccl"},           {"patience", "5000"}, {"buffer", "1000000"},
-      {"seed", "1"},        {"driver", "libcuda.so.1"}, {"library", ""},      {"faults", ""}};
+  std::map<std::string, std::string> told{{"platform", "cuda"},   {"wire", "nccl"},
+                                          {"patience", "600000"}, {"buffer", "1000000"},
+                                          {"seed", "1"},          {"driver", "libcuda.so.1"},
+                                          {"library", ""},        {"faults", ""},
+                                          {"points", ""},         {"clock", "steady"}};
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     told[word.substr(0, word.find('='))] = word.substr(word.find('=') + 1);

@@ -83,6 +83,7 @@ World::World(const std::vector<uint32_t>& ranks, uint64_t memory_bytes, const st
     config.kv_bytes = 1 << 16;
     config.spare_banks = kSpareBanks;
     config.granule_rows = 8;
+    config.abort_wait = std::chrono::hours(1);  // a test that waits for it would hang
     config.checkpoint = "none";
     config.revision = "r1";
     config.listen = config.data_listen = net::JoinHostPort(host, 0);

@@ -61,6 +61,7 @@ Status Reference::AwaitPace(Between& between) {
     paced_.ended = Paced::Ended::kLate;
     return OkStatus();
   }
+  ++pace_waits_;
   while (true) {
     TANGRAM_RETURN_IF_ERROR(between.Answer());
     if (between.Hurries()) {

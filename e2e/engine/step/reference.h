@@ -1,6 +1,7 @@
 // The reference engine's part of a turn: requests, KV and numerics of one rank.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -40,6 +41,8 @@ class Reference final : public Backend {
   const PageStore& pages() const { return pages_; }
   // Of the requests here.
   v1::RankTelemetry told() const;
+  // Steps whose end this rank has begun to wait for. Any thread.
+  uint64_t pace_waits() const { return pace_waits_; }
   const PaceCounts& pace_counts() const { return paced_.counts; }
   const auto& carried() const { return carried_; }
   double pace_imbalance() const { return paced_.imbalance; }
@@ -125,6 +128,7 @@ class Reference final : public Backend {
   ExpertStage experts_;
   StepMeter meter_;
   const Pacer pacer_;
+  std::atomic<uint64_t> pace_waits_{0};
   uint64_t last_arrival_ = 0;
 
   const Epoch* epoch_ = nullptr;  // in force; nullptr outside of a world

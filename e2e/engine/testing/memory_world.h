@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/base/testing/hang.h"
 #include "agent/engine/world/world.h"
 #include "e2e/engine/model/checkpoint.h"
 
@@ -48,7 +49,7 @@ class MemoryNet {
   std::unique_ptr<MemoryWorld> Attach(const std::string& member, const std::string& mesh);
   // Takes the world to this layout. Waits until every member has prepared and flipped; an
   // error names who did not in `seconds`, and the attempt is aborted when nobody flipped.
-  Status Flip(const LayoutSpec& spec, int seconds = 20);
+  Status Flip(const LayoutSpec& spec, int seconds = tangram::testing::kHang.count());
   // Has a member stand still, as its agent does when a fence leaves it out.
   void Stop(const std::string& member);
   // How pulls ahead go: told to be over at the n-th look, each n-th fails (0: none does). And of
@@ -63,9 +64,10 @@ class MemoryNet {
   // so.
   Status Abort(const LayoutSpec& spec, const std::function<bool()>& until);
   // Takes the members of `spec`, all stopped, on without the others.
-  Status Repair(const LayoutSpec& spec, int seconds = 20);
+  Status Repair(const LayoutSpec& spec, int seconds = tangram::testing::kHang.count());
   // Waits until each of these stands still.
-  bool WaitStopped(const std::vector<std::string>& members, int seconds = 20);
+  bool WaitStopped(const std::vector<std::string>& members,
+                   int seconds = tangram::testing::kHang.count());
   uint64_t epoch() const { return epoch_; }
 
  private:

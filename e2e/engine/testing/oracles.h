@@ -71,7 +71,7 @@ inline void ExpectAllFree(TestWorld& world) {
 
 // And when what was freed last was told to all, in a step without work, what is not free is idle.
 inline void ExpectNothingHeld(TestWorld& world) {
-  const auto given_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  const auto given_up = std::chrono::steady_clock::now() + tangram::testing::kHang;
   for (const auto& rank : world.ranks) {
     const tg_maps* maps = rank->world->maps();
     if (rank->stop || maps == nullptr || maps->rank < 0) continue;  // it was killed, or left

@@ -104,7 +104,7 @@ class TestWorld {
   TestWorld(const model::Checkpoint* checkpoint, Options options)
       : net(checkpoint, options.kv_bytes) {
     options.engine.turn.patience.least = options.engine.turn.patience.most =
-        std::chrono::seconds(20);
+        tangram::testing::kHang;
     for (uint32_t i = 0; i < options.members; ++i) {
       names.push_back("pod-" + std::to_string(i) + "/0/1");
       auto rank = std::make_unique<Rank>();
