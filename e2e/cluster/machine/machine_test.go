@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -46,10 +47,13 @@ func TestConfigs(t *testing.T) {
 	require.NotContains(t, string(text), "<no value>")
 }
 
+// reaper of this program, which cannot have two: each would take the other's children.
+var reaper = sync.OnceValue(newProcesses)
+
 // keep starts a component again after its end, with its output in one log; orphans are reaped too.
 func TestKeep(t *testing.T) {
 	logs := t.TempDir()
-	p := newProcesses()
+	p := reaper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
