@@ -91,7 +91,7 @@ setup:
 
 cxx: setup
 	@test -f $(BUILD)/cxx/build.ninja || { echo "[build] configuring C++"; cmake -S . -B $(BUILD)/cxx -G Ninja >$(BUILD)/cmake.log || { cat $(BUILD)/cmake.log; exit 1; }; }
-	@NINJA_STATUS='[build %es %p] ' ninja -C $(BUILD)/cxx tangram_kernels tangram-agent tangram-cold-start tangram-copy tangram-hook tangram-engine tangram-false-alarm tangram-kv-move tangram-kv-plan tangram-rank-cost tangram-remap tangram-stub-engines tangram-traffic tangram-transport tangram_client_wheel tangram_engine tangram_experts
+	@NINJA_STATUS='[build %es %p] ' ninja -C $(BUILD)/cxx tangram_kernels tangram-agent tangram-cold-start tangram-copy tangram-critical-path tangram-dispatch tangram-hook tangram-engine tangram-false-alarm tangram-kv-move tangram-kv-plan tangram-rank-cost tangram-remap tangram-stub-engines tangram-traffic tangram-transport tangram_client_wheel tangram_engine tangram_experts
 
 # NCCL=/path/libnccl.so.2: of the GPUs' CUDA, e.g. of the wheel nvidia-nccl-cu13.
 agent-gpu-image: cxx cluster-setup ## the image of agents on GPUs, with NCCL=FILE in it, as build/images/agent-gpu.tar

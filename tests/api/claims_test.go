@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	goTest   = regexp.MustCompile("`(Test[A-Z][A-Za-z0-9]*)(?:/[^`]*)?`")
+	goTest   = regexp.MustCompile("`(Test[A-Z][A-Za-z0-9_]*)(?:/[^`]*)?`")
 	ccTest   = regexp.MustCompile("`(?:[A-Z][A-Za-z]*/)?([A-Z][A-Za-z0-9]*)\\.(\\*|[A-Z][A-Za-z0-9]*)`")
 	fuzzTest = regexp.MustCompile("`([a-z_]+_fuzz)`")
 	isTest   = regexp.MustCompile(`(?m)^func (Test\w+)\(|^\s*TEST(?:_F|_P)?\((\w+),\s*(\w+)\)|tangram_fuzz\((\w+) `)

@@ -17,6 +17,9 @@ func TestSmoke(t *testing.T) {
 	k := namespace(t, "")
 	serve(t, k, 3, func(spec *v1alpha1.MoEDeploymentSpec) {
 		spec.Gateway.TerminationGracePeriodSeconds = 20 // the least that the API accepts
+		// On a busy machine the engines must leave time for the agents, and a phase may take long.
+		spec.Engine.Args = append(spec.Engine.Args, "--least-step-ms", "20")
+		spec.Transition.TimeoutSeconds = 600
 	})
 	four := []string{"demo-0", "demo-1", "demo-2", "demo-3"}
 	results := underLoad(t, k, func() {

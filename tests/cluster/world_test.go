@@ -26,7 +26,7 @@ import (
 const (
 	name   = "demo" // of every world here
 	object = "moedeployment/" + name
-	limit  = 3 * time.Minute // of every wait
+	limit  = 10 * time.Minute // of every wait: only a hang takes this long
 )
 
 // left are the namespaces of tests that ended; each takes a while to go.

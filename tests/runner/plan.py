@@ -44,15 +44,20 @@ SETUP_STAGE = Stage("setup", "WITH_CLUSTER=1 e2e/setup/install.sh", code=SETUP, 
 VLLM_STAGE = Stage("vllm-setup", "make -s vllm-setup", code=SETUP, online=True)
 BUILD_STAGE = Stage("build", "make -s cxx go model && ninja -C build/cxx", code=BUILD)
 
+# Worlds of processes wait for each other, and go first; what only computes takes the processors that they leave.
+COMPUTES = 15
+
 TEST = (
     (
         Stage("go", go_tests(*(go_test(module, f"-timeout 20m -skip {REAL_TIME} ./...") for module in ("api", "operator", "e2e")),
-                             go_test("e2e/cluster", f"-timeout 20m -skip {REAL_TIME} $(go list ./... | grep -v /clustertest)")), "go", UNIT, 5, retry=True),
-        Stage("api", go_tests(go_test("tests", "-timeout 20m ./api/... ./chart/... ./internal/... ./mutants/...")), "go", UNIT, 1, retry=True),
+                             go_test("e2e/cluster", f"-timeout 20m -skip {REAL_TIME} $(go list ./... | grep -v /clustertest)")), "go", UNIT, 5, COMPUTES, retry=True),
+        Stage("api", go_tests(go_test("tests", "-timeout 20m ./api/... ./chart/... ./internal/... ./mutants/...")), "go", UNIT, 1, COMPUTES, retry=True),
+        # after go, whose compiled packages it reads
+        Stage("lint", "tests/lint.sh", code=LINT, minutes=5, nice=COMPUTES),
         Stage("scripts", "python3 tests/runner/runner_test.py && (cd tests && python3 -m unittest bench_test) && "
-              "(cd tests/peers && ../../build/venv/bin/python -m unittest pair_test)", code=UNIT),
-        Stage("figures", "tests/bench.py counts --ci", code=FIGURES, minutes=2),
-        Stage("model", go_tests(go_test("tests", f"-timeout 20m -run '{MODEL_CORE}' ./model/...")), "go", FIGURES, 2),
+              "(cd tests/peers && ../../build/venv/bin/python -m unittest pair_test)", code=UNIT, nice=COMPUTES),
+        Stage("figures", "tests/bench.py counts --ci", code=FIGURES, minutes=2, nice=COMPUTES),
+        Stage("model", go_tests(go_test("tests", f"-timeout 20m -run '{MODEL_CORE}' ./model/...")), "go", FIGURES, 2, COMPUTES),
     ),
     (
         Stage("c++", ctest("cxx", f"-E {REAL_TIME}"), "ctest", UNIT, 3, retry=True),
@@ -60,7 +65,6 @@ TEST = (
         Stage("walk", go_tests(go_test("tests", f"-timeout 20m -run '^({'|'.join(WALK_CORE)})$' ./walk/...")), "go", WALK, 4, retry=True),
         Stage("faults", go_tests(go_test("tests", "-timeout 20m -skip '^TestFaultsOf' ./faults/...")), "go", WALK, 1, retry=True),
     ),
-    (Stage("lint", "tests/lint.sh", code=LINT, minutes=5, nice=19),),
 )
 
 # Programs that run again under each sanitizer. gRPC and protobuf are Debian's, without instrumentation, so that TSan gets the parts that have
