@@ -23,7 +23,7 @@ def go_tests(*commands):
 
 
 def ctest(folder, args):
-    return f"ctest --test-dir build/{folder} -j2 {args} --output-on-failure --output-junit {{junit}}"
+    return f"ctest --test-dir build/{folder} -j3 {args} --output-on-failure --output-junit {{junit}}"
 
 
 # Tests whose names have this word measure the machine's clock or its processor time: `make test` leaves them out.
