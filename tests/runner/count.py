@@ -60,7 +60,8 @@ class CommandReader:
             return Count(passed=1)
         said = [line.strip() for line in self.lines if line.strip()]
         missed = [line for line in said if line.endswith("MISSED")]  # goals of benches
-        name = "; ".join(missed or said[-1:] or [f"exit code {code}"])[:200]
+        errors = [line for line in said if " error: " in line]  # of a compiler: what make says after it tells less
+        name = "; ".join(missed or errors[:1] or said[-1:] or [f"exit code {code}"])[:200]
         return Count(failures=[Failure(self.stage, name, clip(self.lines))])
 
 

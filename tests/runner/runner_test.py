@@ -155,6 +155,10 @@ class Commands(Folder):
     def test_a_command_that_prints_nothing_fails_with_its_exit_code(self):
         self.assertEqual(self.runner.run(Stage("lint", "exit 7")).count.failures[0].name, "exit code 7")
 
+    def test_a_compilers_error_names_a_failed_build(self):
+        found = self.runner.run(Stage("build", "echo 'a.cc:1:2: error: expected expression'; echo 'make: *** [cxx] Error 1'; exit 2")).count
+        self.assertEqual(found.failures[0].name, "a.cc:1:2: error: expected expression")
+
     def test_missed_goals_name_a_failed_bench(self):
         found = self.runner.run(Stage("figures", "echo 'kv bytes 2 at most 1 MISSED'; echo done; exit 1")).count
         self.assertEqual(found.failures[0].name, "kv bytes 2 at most 1 MISSED")
