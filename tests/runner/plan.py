@@ -106,8 +106,8 @@ def check(fuzz_seconds=20, faults="", faults_minutes=4):
 
 # Tests of real time have the machine to themselves: `check` and `nightly` run them before their lanes.
 CLOCK = (
-    Stage("clock", f"ctest --test-dir build/cxx -R {REAL_TIME} --output-on-failure --output-junit {{junit}}", "ctest", CHECK, 2),
-    Stage("go-clock", go_tests(*(go_test(module, f"-p 1 -timeout 20m -run {REAL_TIME} ./...") for module in ("api", "operator", "e2e"))), "go", CHECK, 2),
+    Stage("clock", f"ctest --test-dir build/cxx -R {REAL_TIME} --output-on-failure --output-junit {{junit}}", "ctest", CHECK, 2, alone=True),
+    Stage("go-clock", go_tests(*(go_test(module, f"-p 1 -timeout 20m -run {REAL_TIME} ./...") for module in ("api", "operator", "e2e"))), "go", CHECK, 2, alone=True),
 )
 
 FAULT_PARTS = 4  # of the full fault matrix, each about half an hour
@@ -122,8 +122,8 @@ def nightly():
                       for i in range(1, FAULT_PARTS + 1)]
         else:
             parts.append(stage)
-    alone = (Stage("mutants", "make -s mutants", code=CHECK, minutes=90), Stage("bench", "tests/bench.py clocks", code=CHECK, minutes=60))
-    return ((*computes, Stage("simulation", "make -s simulate-agents SEED=$SEED COUNT=1000000", code=CHECK, minutes=20)), (*parts, *alone))
+    last = (Stage("mutants", "make -s mutants", code=CHECK, minutes=90), Stage("bench", "tests/bench.py clocks", code=CHECK, minutes=60, alone=True))
+    return ((*computes, Stage("simulation", "make -s simulate-agents SEED=$SEED COUNT=1000000", code=CHECK, minutes=20)), (*parts, *last))
 
 
 # Folders whose changes a stage of `check` is about; the others are run only without ONLY=touched.

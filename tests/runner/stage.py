@@ -42,6 +42,7 @@ class Stage:
     minutes: float = 1  # about, to deal stages to shards
     nice: int = 0
     online: bool = False  # it downloads: no namespaces
+    alone: bool = False  # it reads clocks: before the lanes, with nothing next to it
     retry: bool = False  # a failed test may be run once more (retry.py)
 
 
