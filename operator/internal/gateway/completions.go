@@ -25,7 +25,7 @@ type completionRequest struct {
 	TopP          *float64        `json:"top_p"`
 	Seed          *int64          `json:"seed"`
 	Stop          json.RawMessage `json:"stop"`
-	StopTokenIDs  []uint32        `json:"stop_token_ids"` // extension
+	StopTokenIDs  json.RawMessage `json:"stop_token_ids"` // extension
 	Stream        bool            `json:"stream"`
 	StreamOptions *struct {
 		IncludeUsage       bool `json:"include_usage"`
@@ -76,7 +76,7 @@ func bad(field, format string, args ...any) error {
 func (r *completionRequest) submit(world *tangramv1.World) (*tangramv1.Submit, error) {
 	s := &tangramv1.Submit{Request: uuid.NewString(), MaxTokens: defaultMaxTokens, Temperature: 1, TopP: 1}
 	var err error
-	if s.Prompt, err = promptTokens(r.Prompt, world); err != nil {
+	if s.Prompt, err = r.promptTokens(world); err != nil {
 		return nil, err
 	}
 	if r.MaxTokens != nil {
@@ -113,7 +113,7 @@ func (r *completionRequest) submit(world *tangramv1.World) (*tangramv1.Submit, e
 	if err := r.nothingMore(); err != nil {
 		return nil, err
 	}
-	s.StopTokens, err = r.stops(world.Vocabulary)
+	s.StopTokens, err = r.stops(world)
 	return s, err
 }
 
@@ -142,69 +142,6 @@ func (r *completionRequest) nothingMore() error {
 		return bad("stream_options", "include_obfuscation is not supported")
 	}
 	return nil
-}
-
-func promptTokens(raw json.RawMessage, world *tangramv1.World) ([]uint32, error) {
-	var text string
-	var ids []int64
-	var texts []string
-	switch {
-	case len(raw) == 0 || string(raw) == "null":
-		return nil, bad("prompt", "is missing")
-	case json.Unmarshal(raw, &text) == nil:
-	case json.Unmarshal(raw, &ids) == nil:
-	case json.Unmarshal(raw, &texts) == nil && len(texts) == 1:
-		text = texts[0]
-	default:
-		return nil, bad("prompt", "is neither a string nor an array of token ids (one prompt a request)")
-	}
-	if n := len(text) + len(ids); n == 0 {
-		return nil, bad("prompt", "is empty")
-	} else if uint64(n) >= uint64(world.MaxTokens) { // before it is made into something larger
-		return nil, bad("prompt", "%d tokens; this world takes %d in all, of prompt and answer", n, world.MaxTokens)
-	}
-	for _, b := range []byte(text) { // a token is a byte
-		ids = append(ids, int64(b))
-	}
-	out := make([]uint32, len(ids))
-	for i, id := range ids {
-		if id < 0 || id >= int64(world.Vocabulary) {
-			return nil, bad("prompt", "token %d at place %d is not below the vocabulary of %d", id, i, world.Vocabulary)
-		}
-		out[i] = uint32(id)
-	}
-	return out, nil
-}
-
-func (r *completionRequest) stops(vocabulary uint32) ([]uint32, error) {
-	for _, id := range r.StopTokenIDs {
-		if id >= vocabulary {
-			return nil, bad("stop_token_ids", "token %d is not below the vocabulary of %d", id, vocabulary)
-		}
-	}
-	out := append([]uint32(nil), r.StopTokenIDs...)
-	if len(r.Stop) == 0 || string(r.Stop) == "null" {
-		return out, nil
-	}
-	var one string
-	var many []string
-	switch {
-	case json.Unmarshal(r.Stop, &one) == nil:
-		many = []string{one}
-	case json.Unmarshal(r.Stop, &many) == nil:
-	default:
-		return nil, bad("stop", "is neither a string nor an array of strings")
-	}
-	for _, s := range many {
-		if len(s) != 1 {
-			return nil, bad("stop", "%q: only strings of one byte (one token) are supported", s)
-		}
-		if uint32(s[0]) >= vocabulary {
-			return nil, bad("stop", "%q is not below the vocabulary of %d", s, vocabulary)
-		}
-		out = append(out, uint32(s[0]))
-	}
-	return out, nil
 }
 
 type tokenInfo struct {

@@ -118,7 +118,7 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 	free() // of the body, nothing is held any more
 	free = func() {}
 	a := &answer{s: s, w: w, request: request, last: time.Now(), head: completion{ID: "cmpl-" + submit.Request,
-		Object: "text_completion", Created: time.Now().Unix(), Model: s.model}, prompt: len(submit.Prompt)}
+		Object: "text_completion", Created: time.Now().Unix(), Model: s.model}, prompt: len(submit.Prompt), hasText: bytesAreTokens(world)}
 	a.finish(s.pool.Run(r.Context(), submit, a.token, s.limits.Quiet, a.quiet))
 }
 
@@ -129,6 +129,7 @@ type answer struct {
 	request *completionRequest
 	head    completion
 	prompt  int
+	hasText bool      // tokens are bytes of text; else the text of an answer stays empty
 	last    time.Time // of the request, then of the token before
 
 	bytes     []byte // not yet whole runes when streaming; everything when not
@@ -148,7 +149,9 @@ func (a *answer) token(t *tangramv1.Token) error {
 	}
 	a.last = now
 	a.tokens++
-	a.bytes = append(a.bytes, byte(t.Token))
+	if a.hasText {
+		a.bytes = append(a.bytes, byte(t.Token))
+	}
 	a.ids = append(a.ids, t.Token)
 	a.reason = finishReason(t.Finish)
 	if a.request.ReturnLogitHash {

@@ -1,0 +1,116 @@
+package gateway
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// byteVocabulary is the size of the one vocabulary that needs no tokenizer: token i is the byte i. The demo model uses it.
+// For any other vocabulary the gateway has no tokenizer, so it refuses text and returns token ids only.
+const byteVocabulary = 256
+
+// Limits on what may end an answer. OpenAI's API takes 4 strings. Token ids are a set, and more than maxStopTokens of them is a mistake.
+const (
+	maxStops      = 4
+	maxStopTokens = 256
+)
+
+func bytesAreTokens(world *tangramv1.World) bool { return world.Vocabulary == byteVocabulary }
+
+// promptTokens of a request: its token ids, or one token per byte of its text where the vocabulary is bytes.
+func (r *completionRequest) promptTokens(world *tangramv1.World) ([]uint32, error) {
+	var text string
+	var ids []int64
+	var texts []string
+	isText := false
+	switch raw := r.Prompt; {
+	case isNull(raw):
+		return nil, bad("prompt", "is missing")
+	case json.Unmarshal(raw, &text) == nil:
+		isText = true
+	case json.Unmarshal(raw, &ids) == nil:
+		if bytes.Contains(raw, []byte("null")) { // encoding/json reads it as token 0
+			return nil, bad("prompt", "contains null where a token id is expected")
+		}
+	case json.Unmarshal(raw, &texts) == nil && len(texts) == 1:
+		text, isText = texts[0], true
+	default:
+		return nil, bad("prompt", "is neither a string nor an array of token ids (one prompt a request)")
+	}
+	if isText && !bytesAreTokens(world) {
+		return nil, bad("prompt", "this gateway has no tokenizer for the model, whose vocabulary has %d tokens: send the prompt as an array of token ids", world.Vocabulary)
+	}
+	if n := len(text) + len(ids); n == 0 {
+		return nil, bad("prompt", "is empty")
+	} else if uint64(n) >= uint64(world.MaxTokens) { // before it is made into something larger
+		return nil, bad("prompt", "%d tokens; this world takes %d in all, of prompt and answer", n, world.MaxTokens)
+	}
+	for _, b := range []byte(text) {
+		ids = append(ids, int64(b))
+	}
+	return tokens("prompt", ids, world)
+}
+
+// stops are the distinct tokens that end an answer: stop_token_ids, and the strings of stop where the vocabulary is bytes.
+func (r *completionRequest) stops(world *tangramv1.World) ([]uint32, error) {
+	var ids []int64
+	if raw := r.StopTokenIDs; !isNull(raw) {
+		if err := json.Unmarshal(raw, &ids); err != nil || bytes.Contains(raw, []byte("null")) {
+			return nil, bad("stop_token_ids", "is not an array of token ids")
+		}
+		if len(ids) > maxStopTokens {
+			return nil, bad("stop_token_ids", "has %d token ids; at most %d are taken", len(ids), maxStopTokens)
+		}
+	}
+	out, err := tokens("stop_token_ids", ids, world)
+	if err != nil {
+		return nil, err
+	}
+	texts, err := r.stopTexts()
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range texts {
+		switch {
+		case !bytesAreTokens(world):
+			return nil, bad("stop", "this gateway has no tokenizer for the model, whose vocabulary has %d tokens: send stop_token_ids", world.Vocabulary)
+		case len(s) != 1:
+			return nil, bad("stop", "%q: only strings of one byte (one token) are supported", s)
+		}
+		out = append(out, uint32(s[0]))
+	}
+	slices.Sort(out)
+	return slices.Compact(out), nil
+}
+
+func (r *completionRequest) stopTexts() (many []string, err error) {
+	var one string
+	switch {
+	case isNull(r.Stop):
+		return nil, nil
+	case json.Unmarshal(r.Stop, &one) == nil:
+		return []string{one}, nil
+	case json.Unmarshal(r.Stop, &many) != nil:
+		return nil, bad("stop", "is neither a string nor an array of strings")
+	case len(many) > maxStops:
+		return nil, bad("stop", "has %d strings; at most %d are taken", len(many), maxStops)
+	}
+	return many, nil
+}
+
+// tokens of a field, each within the vocabulary.
+func tokens(field string, ids []int64, world *tangramv1.World) ([]uint32, error) {
+	out := make([]uint32, len(ids))
+	for i, id := range ids {
+		if id < 0 || id >= int64(world.Vocabulary) {
+			return nil, bad(field, "token %d at place %d is not below the vocabulary of %d", id, i, world.Vocabulary)
+		}
+		out[i] = uint32(id)
+	}
+	return out, nil
+}
+
+func isNull(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
