@@ -202,13 +202,20 @@ func requireObjects(t *testing.T, k *kube.Client, pods []string) {
 		}
 		return fmt.Sprint(seen) == fmt.Sprint(want), fmt.Sprint(seen)
 	})
-	for _, o := range []string{"service/demo-engines", "service/demo-gateway", "deployment/demo-gateway", "configmap/demo-agent", "configmap/demo-world", "serviceaccount/demo"} {
+	for _, o := range []string{"service/demo-engines", "service/demo-gateway", "deployment/demo-gateway", "configmap/demo-world", "serviceaccount/demo"} {
 		var any map[string]any
 		require.NoError(t, k.Get(t.Context(), &any, o))
 	}
 	for _, p := range ranks(t, k) {
 		require.Equal(t, corev1.RestartPolicyNever, p.Spec.RestartPolicy)
 		require.False(t, *p.Spec.AutomountServiceAccountToken, "a pod of ranks has no business with the API")
+		for _, v := range p.Spec.Volumes {
+			if v.ConfigMap != nil {
+				var config corev1.ConfigMap
+				require.NoError(t, k.Get(t.Context(), &config, "configmap/"+v.ConfigMap.Name))
+				require.True(t, *config.Immutable)
+			}
+		}
 	}
 }
 

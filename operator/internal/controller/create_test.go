@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"tangram.dev/operator/internal/pki"
 
@@ -103,7 +102,7 @@ func TestCreate(t *testing.T) {
 func TestObjectsOfAWorld(t *testing.T) {
 	b := newBed(t)
 	d := b.serve("w", 2)
-	for name, o := range map[string]client.Object{"w": &corev1.ServiceAccount{}, "w-agent": &corev1.ConfigMap{}, "w-world": &corev1.ConfigMap{},
+	for name, o := range map[string]client.Object{"w": &corev1.ServiceAccount{}, b.configOf("w-0").Name: &corev1.ConfigMap{}, "w-world": &corev1.ConfigMap{},
 		"w-ca": &corev1.Secret{}, "w-0-tls": &corev1.Secret{}, "w-gateway-tls": &corev1.Secret{}, "w-engines": &corev1.Service{}, "w-0": &corev1.Pod{}} {
 		require.NoError(t, b.c.Get(t.Context(), client.ObjectKey{Namespace: b.namespace, Name: name}, o), name)
 		require.True(t, metav1.IsControlledBy(o, d), name)
@@ -225,15 +224,6 @@ func TestContainersAskForProcessors(t *testing.T) {
 	gateway := &appsv1.Deployment{}
 	require.NoError(t, b.c.Get(t.Context(), client.ObjectKey{Namespace: b.namespace, Name: gatewayName(d)}, gateway))
 	require.Equal(t, "200m", gateway.Spec.Template.Spec.Containers[0].Resources.Requests.Cpu().String())
-}
-
-// agentConfig is the file that agents of a world read.
-func (b *bed) agentConfig(d *api.MoEDeployment) map[string]any {
-	config := &corev1.ConfigMap{}
-	require.NoError(b.t, b.c.Get(b.t.Context(), client.ObjectKey{Namespace: b.namespace, Name: configName(d)}, config))
-	file := map[string]any{}
-	require.NoError(b.t, yaml.Unmarshal([]byte(config.Data["agent.yaml"]), &file))
-	return file
 }
 
 // Agents are told how much of the machine staging may have, if the spec does not say: all of what serving leaves, while steps take twice as long at most.

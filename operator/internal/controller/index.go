@@ -14,7 +14,7 @@ const byWorld = "world"
 
 func index(ctx context.Context, indexer client.FieldIndexer) error {
 	world := func(o client.Object) []string { return []string{o.GetLabels()[api.WorldLabel]} }
-	for _, kind := range []client.Object{&corev1.Pod{}, &corev1.Secret{}, &api.LayoutTransition{}} {
+	for _, kind := range []client.Object{&corev1.Pod{}, &corev1.Secret{}, &corev1.ConfigMap{}, &api.LayoutTransition{}} {
 		if err := indexer.IndexField(ctx, kind, byWorld, world); err != nil {
 			return err
 		}

@@ -11,7 +11,6 @@ func worldName(d *api.MoEDeployment) string      { return d.Namespace + "." + d.
 func podName(d *api.MoEDeployment, o int) string { return fmt.Sprintf("%s-%d", d.Name, o) }
 func podTLSName(pod string) string               { return pod + "-tls" }
 func authorityName(d *api.MoEDeployment) string  { return d.Name + "-ca" }
-func configName(d *api.MoEDeployment) string     { return d.Name + "-agent" }
 func gpuClaimName(d *api.MoEDeployment) string   { return d.Name + "-gpu" }
 func recordsName(d *api.MoEDeployment) string    { return d.Name + "-world" }
 func enginesName(d *api.MoEDeployment) string    { return d.Name + "-engines" }

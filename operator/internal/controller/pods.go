@@ -138,16 +138,23 @@ func (r *Reconciler) createPods(ctx context.Context, d *api.MoEDeployment, a *au
 	return nil
 }
 
-// createPod of an ordinal, with its certificates before it.
+// createPod of an ordinal, with its configuration and its certificates before it.
 func (r *Reconciler) createPod(ctx context.Context, d *api.MoEDeployment, a *authority, ordinal int, standsBy bool) error {
-	pod := r.rankPod(d, ordinal)
+	config, err := agentConfig(d)
+	if err != nil {
+		return err
+	}
+	pod := r.rankPod(d, ordinal, config.Name)
 	if standsBy {
 		pod.Labels[api.StandbyLabel] = "true"
+	}
+	if err := r.createOnce(ctx, d, config, func() error { return nil }); err != nil {
+		return err
 	}
 	if err := r.podCertificates(ctx, d, a, pod.Name); err != nil {
 		return err
 	}
-	err := r.Create(ctx, pod)
+	err = r.Create(ctx, pod)
 	if apierrors.IsAlreadyExists(err) { // ours, and the cache is behind; or somebody else's
 		_, err = r.find(ctx, d, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: d.Namespace}})
 		return err

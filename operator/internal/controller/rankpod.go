@@ -46,8 +46,8 @@ func fieldEnv(name, path string) corev1.EnvVar {
 	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}
 }
 
-// rankPod is the pod of an ordinal: an agent, and an engine per rank (docs/architecture.md, section 9).
-func (r *Reconciler) rankPod(d *api.MoEDeployment, ordinal int) *corev1.Pod {
+// rankPod is the pod of an ordinal: an agent, which reads the ConfigMap named config, and an engine per rank (docs/architecture.md, section 9).
+func (r *Reconciler) rankPod(d *api.MoEDeployment, ordinal int, config string) *corev1.Pod {
 	name := podName(d, ordinal)
 	object := meta(d, name, api.ComponentRank)
 	object.Labels[api.OrdinalLabel] = strconv.Itoa(ordinal)
@@ -74,7 +74,7 @@ func (r *Reconciler) rankPod(d *api.MoEDeployment, ordinal int) *corev1.Pod {
 			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 			VolumeMounts:             []corev1.VolumeMount{{Name: "run", MountPath: dirRun}}}},
 		Containers: containers,
-		Volumes:    volumes(d, name),
+		Volumes:    volumes(d, name, config),
 	}}
 	if d.Spec.Network.ShareNodeMemory {
 		r.shareNode(d, &pod.Spec)
@@ -85,7 +85,7 @@ func (r *Reconciler) rankPod(d *api.MoEDeployment, ordinal int) *corev1.Pod {
 	return pod
 }
 
-func volumes(d *api.MoEDeployment, pod string) []corev1.Volume {
+func volumes(d *api.MoEDeployment, pod, config string) []corev1.Volume {
 	keys := func(volume string, keys ...string) corev1.Volume {
 		source := &corev1.SecretVolumeSource{SecretName: podTLSName(pod), DefaultMode: ptr.To[int32](0o440)}
 		for _, k := range keys {
@@ -97,7 +97,7 @@ func volumes(d *api.MoEDeployment, pod string) []corev1.Volume {
 		{Name: "run", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 		{Name: "agent", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}, // what no engine may write
 		{Name: "tmp", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
-		{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: configName(d)}}}},
+		{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: config}}}},
 		// Each sees its own key only.
 		keys("tls-agent", keyCA, keyAgentCert, keyAgentKey),
 		keys("tls-engine", keyCA, keyEngineCert, keyEngineKey),

@@ -296,6 +296,9 @@ func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (recon
 	if wait == 0 {
 		wait = prune
 	}
+	if err := r.pruneConfigs(ctx, d); err != nil {
+		return reconcile.Result{}, err
+	}
 	renewal, unrenewed := r.renew(ctx, d, authority, s)
 	if s.unrenewed = unrenewed; apierrors.IsConflict(unrenewed) { // of no interest to anybody
 		return reconcile.Result{}, unrenewed

@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	api "tangram.dev/api/v1alpha1"
@@ -19,18 +18,13 @@ import (
 // fabric says whether the world's agents and all its engines are told to speak plainly.
 func (b *bed) fabric(d *api.MoEDeployment) (agents bool, engines []bool) {
 	b.t.Helper()
-	config := &corev1.ConfigMap{}
-	require.NoError(b.t, b.c.Get(b.t.Context(), client.ObjectKey{Namespace: b.namespace, Name: configName(d)}, config))
-	file := struct {
-		InsecureFabric bool `json:"insecure_fabric"`
-	}{}
-	require.NoError(b.t, yaml.Unmarshal([]byte(config.Data["agent.yaml"]), &file))
+	agents, _ = b.agentConfig(d)["insecure_fabric"].(bool)
 	for _, c := range b.pod(podName(d, 0)).Spec.Containers {
 		if c.Name != containerAgent {
 			engines = append(engines, slices.Contains(c.Args, "--insecure-fabric"))
 		}
 	}
-	return file.InsecureFabric, engines
+	return agents, engines
 }
 
 // One field of the spec opens the fabric, on both sides, and nobody overlooks it.
@@ -59,7 +53,7 @@ func TestPodsHoldNoMoreThanTheyNeed(t *testing.T) {
 	r := &Reconciler{}
 	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "ns"}, Spec: api.MoEDeploymentSpec{RanksPerPod: 2,
 		Model: api.Model{Source: api.ModelSource{PersistentVolumeClaim: &api.ClaimSource{ClaimName: "c"}}}}}
-	rank := r.rankPod(d, 0).Spec
+	rank := r.rankPod(d, 0, "config").Spec
 	gateway := r.gatewayDeployment(d, "10.0.0.1").Spec.Template.Spec
 	for _, pod := range []corev1.PodSpec{rank, gateway} {
 		require.False(t, *pod.AutomountServiceAccountToken, "no rights in the cluster")
@@ -119,7 +113,7 @@ func TestAddressesMayBeOfIPv6(t *testing.T) {
 	require.Equal(t, "[::]:7100", file["listen"])
 	require.Equal(t, "[::]:7101", file["data_listen"])
 	require.Equal(t, "[::]:7102", file["metrics_listen"])
-	pod := r.rankPod(d, 0)
+	pod := r.rankPod(d, 0, "config")
 	require.Subset(t, pod.Spec.Containers[2].Args, []string{"--mesh-listen=[::]:7201", "--serve-listen=[::]:7301", "--advertise=$(POD_IP)"})
 	require.NotContains(t, strings.Join(pod.Spec.Containers[1].Args, " ")+config.Data["agent.yaml"], "0.0.0.0")
 	gateway := r.gatewayDeployment(d, "fd00::1").Spec.Template.Spec.Containers[0]
@@ -139,7 +133,7 @@ func TestAnEngineOfItsOwnImageHasTimeToStart(t *testing.T) {
 	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "ns"}, Spec: api.MoEDeploymentSpec{RanksPerPod: 2,
 		Engine: api.Engine{Image: "vllm:2", Args: []string{"--max-batch-tokens", "64"}},
 		Model:  api.Model{Source: api.ModelSource{PersistentVolumeClaim: &api.ClaimSource{ClaimName: "c"}}}}}
-	pod := r.rankPod(d, 0).Spec
+	pod := r.rankPod(d, 0, "config").Spec
 	require.Equal(t, "agent:1", pod.InitContainers[0].Image)
 	require.Equal(t, "agent:1", pod.Containers[0].Image)
 	require.Nil(t, pod.Containers[0].StartupProbe)

@@ -1,0 +1,100 @@
+package controller
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// configHashDigits of a ConfigMap's name: enough to tell the contents of one world apart.
+const configHashDigits = 10
+
+// agentConfig is the file of the agents that start now (agent/server/README.md), named by its content; what only a pod knows comes by flags.
+func agentConfig(d *api.MoEDeployment) (*corev1.ConfigMap, error) {
+	checkpoint := dirModels
+	if claim := d.Spec.Model.Source.PersistentVolumeClaim; claim != nil && claim.Path != "" {
+		checkpoint += "/" + claim.Path
+	}
+	file := map[string]any{
+		"world": worldName(d), "ranks": d.Spec.RanksPerPod,
+		"memory_bytes": d.Spec.Limits.MemoryPerRank.Value(), "kv_bytes": d.Spec.Limits.KVMemoryPerRank.Value(),
+		"spare_banks": d.Spec.Limits.SpareBanks, "granule_rows": d.Spec.Model.GranuleRows,
+		"checkpoint": checkpoint, "revision": d.Spec.Model.Revision,
+		"listen": everywhere(portAgent), "data_listen": everywhere(portData), "metrics_listen": everywhere(portMetrics), "insecure_fabric": d.Spec.Network.InsecureFabric,
+		"engine_socket": dirRun + "/agent.sock", "engine_token_file": dirRun + "/engine.token", "in_world_file": inWorld, "hashes_file": dirAgent + "/hashes",
+		"tls": map[string]string{"ca": dirTLS + "/" + keyCA, "cert": dirTLS + "/" + keyAgentCert, "key": dirTLS + "/" + keyAgentKey},
+		"log": map[string]any{"level": "info", "json": true},
+	}
+	if d.Spec.Model.SlabFormat == api.RowMajor {
+		file["slab_format"] = "row-major"
+	}
+	if d.Spec.Network.ShareNodeMemory {
+		file["node_folder"] = dirNode
+	}
+	if d.Spec.Limits.HugePages {
+		file["hugetlb"], file["page_bytes"] = true, hugePageBytes
+	}
+	if d.Spec.Backend == api.BackendCUDA {
+		file["device"], file["page_bytes"] = "cuda", gpuOf(d).HandleSize.Value()
+	}
+	if share := d.Spec.Transition.StagingPercent; share > 0 {
+		file["staging_percent"] = share
+	}
+	if most := d.Spec.Transition.MaxStepStretchPercent; most > 0 {
+		file["max_step_stretch_percent"] = most
+	}
+	wire, err := yaml.Marshal(file)
+	if err != nil {
+		return nil, err
+	}
+	name := fmt.Sprintf("%s-agent-%x", d.Name, sha256.Sum256(wire))[:len(d.Name)+len("-agent-")+configHashDigits]
+	return &corev1.ConfigMap{ObjectMeta: meta(d, name, api.ComponentRank), Immutable: ptr.To(true), Data: map[string]string{"agent.yaml": string(wire)}}, nil
+}
+
+// pruneConfigs removes configurations that no pod of the world refers to, and that no new pod will. A pod that is there keeps its own:
+// its agent may restart in place in an older image, which refuses keys that it does not know.
+func (r *Reconciler) pruneConfigs(ctx context.Context, d *api.MoEDeployment) error {
+	wanted, err := agentConfig(d)
+	if err != nil {
+		return err
+	}
+	var list corev1.ConfigMapList
+	if err := r.List(ctx, &list, client.InNamespace(d.Namespace), client.MatchingFields{byWorld: d.Name}, client.MatchingLabels(selector(d, api.ComponentRank))); err != nil {
+		return err
+	}
+	unused := slices.DeleteFunc(list.Items, func(c corev1.ConfigMap) bool {
+		return c.Name == wanted.Name || c.DeletionTimestamp != nil || !metav1.IsControlledBy(&c, d)
+	})
+	if len(unused) == 0 {
+		return nil
+	}
+	// Live: a pod that was just made may not be in the cache yet.
+	var pods corev1.PodList
+	if err := r.APIReader.List(ctx, &pods, client.InNamespace(d.Namespace), client.MatchingLabels(selector(d, api.ComponentRank))); err != nil {
+		return err
+	}
+	for i := range unused {
+		name := unused[i].Name
+		if slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool { return refersTo(&p, name) }) {
+			continue
+		}
+		if err := r.remove(ctx, &unused[i]); err != nil {
+			return fmt.Errorf("ConfigMap %s, which no pod uses: %w", name, err) //nolint:staticcheck // a kind's name
+		}
+	}
+	return nil
+}
+
+// refersTo says whether a pod mounts the ConfigMap of that name.
+func refersTo(p *corev1.Pod, config string) bool {
+	return slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.ConfigMap != nil && v.ConfigMap.Name == config })
+}
