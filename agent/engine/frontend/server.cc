@@ -10,6 +10,12 @@
 
 namespace tangram::engine {
 
+namespace {
+// Bytes of one message. gRPC ends the whole session, with every request on it, when a message is
+// larger. Gateways send at most 48 MiB (maxSubmit in operator/internal/gateway).
+constexpr int kMaxMessage = 64 << 20;
+}  // namespace
+
 class FrontendServer::Service final : public v1::Serve::CallbackService {
  public:
   Service(Hub* hub, Inbox* inbox) : hub_(hub), inbox_(inbox) {}
@@ -50,6 +56,7 @@ Result<std::unique_ptr<FrontendServer>> FrontendServer::Start(const std::string&
   grpc::ServerBuilder builder;
   builder.AddListeningPort(listen, *credentials, &out->port_);
   builder.RegisterService(out->service_.get());
+  builder.SetMaxReceiveMessageSize(kMaxMessage);
   // Two engines on one port would each get half of the sessions.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // A stream to somebody who is cut off, or hangs, ends.

@@ -63,6 +63,7 @@ func run() int {
 	p.DurationVar(&f.drain.Grace, "grace", 5*time.Second, "then running requests have so long to end")
 	p.Int64Var(&f.limits.Body, "max-body-bytes", 16<<20, "of one request")
 	p.Int64Var(&f.limits.Bodies, "max-bodies-bytes", 64<<20, "of all requests that are read at a time")
+	p.Int64Var(&f.limits.Answers, "max-held-bytes", 1<<30, "of all requests until they are answered: prompts, answers, and tokens that clients have not taken")
 	p.IntVar(&f.limits.Connections, "max-connections", 16384, "of clients; more wait to be accepted")
 	p.DurationVar(&f.limits.Read, "read-timeout", 30*time.Second, "for a request to come")
 	p.DurationVar(&f.limits.Write, "write-timeout", 30*time.Second, "for a client to take what was sent to it")

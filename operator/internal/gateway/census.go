@@ -32,6 +32,9 @@ func (p *Pool) worldLocked(s *session, w *tangramv1.World) {
 		p.adoptLocked(w)
 	}
 	if first {
+		if s.member != s.loadOf { // another engine at this address
+			s.load = nil
+		}
 		p.resendLocked(s)
 	}
 	for r := range p.waiting { // those that wait for a rank look again

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/google/uuid"
+	"google.golang.org/protobuf/proto"
 
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
@@ -34,14 +35,14 @@ type completionRequest struct {
 	ReturnLogitHash bool `json:"return_logit_hash"` // extension
 
 	// Taken as long as they ask for nothing: clients send them with their defaults.
-	N                *int64             `json:"n"`
-	BestOf           *int64             `json:"best_of"`
-	Echo             bool               `json:"echo"`
-	Logprobs         *int64             `json:"logprobs"`
-	Suffix           string             `json:"suffix"`
-	FrequencyPenalty float64            `json:"frequency_penalty"`
-	PresencePenalty  float64            `json:"presence_penalty"`
-	LogitBias        map[string]float64 `json:"logit_bias"`
+	N                *int64          `json:"n"`
+	BestOf           *int64          `json:"best_of"`
+	Echo             bool            `json:"echo"`
+	Logprobs         *int64          `json:"logprobs"`
+	Suffix           string          `json:"suffix"`
+	FrequencyPenalty float64         `json:"frequency_penalty"`
+	PresencePenalty  float64         `json:"presence_penalty"`
+	LogitBias        json.RawMessage `json:"logit_bias"`
 
 	// CacheSalt keeps what is cached of this prompt apart: only requests of the same salt have it, and can find out by time that it is there. As vLLM's.
 	CacheSalt *string `json:"cache_salt"`
@@ -53,8 +54,15 @@ type completionRequest struct {
 // fieldError is a 400 that names the field.
 type fieldError struct{ field, message string }
 
-// mostSalt is the bytes of a cache_salt, as engines take it.
-const mostSalt = 256
+// Limits of strings, in bytes. maxSalt is what engines take of a cache_salt.
+const (
+	maxSalt = 256
+	maxUser = 1024
+)
+
+// maxSubmit is the largest Submit in bytes that the gateway sends, with all tokens of its answer in case it is sent again.
+// Engines take messages of 64 MiB (agent/engine/frontend/server.cc): a larger one would break the session of every client of the rank.
+const maxSubmit = 48 << 20
 
 // mostWords of a refusal, in bytes: what a client sent stands in it, and may be long.
 const mostWords = 500
@@ -101,8 +109,8 @@ func (r *completionRequest) submit(world *tangramv1.World) (*tangramv1.Submit, e
 		s.TopP = max(float32(*r.TopP), math.SmallestNonzeroFloat32) // what float32 would round to 0 asks for the likeliest token
 	}
 	if r.CacheSalt != nil {
-		if n := len(*r.CacheSalt); n == 0 || n > mostSalt {
-			return nil, bad("cache_salt", "has %d bytes, 1 to %d are taken", n, mostSalt)
+		if n := len(*r.CacheSalt); n == 0 || n > maxSalt {
+			return nil, bad("cache_salt", "has %d bytes, 1 to %d are taken", n, maxSalt)
 		}
 		s.CacheSalt = *r.CacheSalt
 	}
@@ -113,8 +121,13 @@ func (r *completionRequest) submit(world *tangramv1.World) (*tangramv1.Submit, e
 	if err := r.nothingMore(); err != nil {
 		return nil, err
 	}
-	s.StopTokens, err = r.stops(world)
-	return s, err
+	if s.StopTokens, err = r.stops(world); err != nil {
+		return nil, err
+	}
+	if size := proto.Size(s) + maxVarint32*int(s.MaxTokens); size > maxSubmit {
+		return nil, bad("prompt", "prompt and answer take up to %d bytes on their way to a rank; at most %d are sent", size, maxSubmit)
+	}
+	return s, nil
 }
 
 // nothingMore is asked for than can be given.
@@ -134,8 +147,10 @@ func (r *completionRequest) nothingMore() error {
 		return bad("frequency_penalty", "%v is not supported, only 0", r.FrequencyPenalty)
 	case r.PresencePenalty != 0:
 		return bad("presence_penalty", "%v is not supported, only 0", r.PresencePenalty)
-	case len(r.LogitBias) > 0:
+	case !isNull(r.LogitBias) && string(r.LogitBias) != "{}":
 		return bad("logit_bias", "is not supported")
+	case len(r.User) > maxUser:
+		return bad("user", "has %d bytes; at most %d are taken", len(r.User), maxUser)
 	case r.StreamOptions != nil && !r.Stream:
 		return bad("stream_options", "are only for requests with stream: true")
 	case r.StreamOptions != nil && r.StreamOptions.IncludeObfuscation:

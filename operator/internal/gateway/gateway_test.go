@@ -19,10 +19,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/status"
 
 	"tangram.dev/operator/internal/testkit"
 	tangramv1 "tangram.dev/proto/tangram/v1"
@@ -35,8 +33,9 @@ type engine struct {
 	world    *tangramv1.World
 	on       func(s *tangramv1.Submit, send func(*tangramv1.ServeReply))
 	canceled chan string
-	silent   bool // tells of no world
-	hangsUp  bool // after each submit; the next session tells "ab" of it
+	silent   bool                         // tells of no world
+	hangsUp  bool                         // after each submit; the next session tells "ab" of it
+	breaks   func(*tangramv1.Submit) bool // the connection, instead of an answer
 	kept     atomic.Pointer[tangramv1.Submit]
 	submits  atomic.Pointer[string]           // the gateway whose session the last submit came by
 	identity credentials.TransportCredentials // nil: plain
@@ -91,6 +90,9 @@ func (e *engine) Session(stream tangramv1.Serve_SessionServer) error {
 			}
 		case *tangramv1.ServeRequest_Submit:
 			e.submits.Store(&gateway)
+			if e.breaks != nil && e.breaks(b.Submit) {
+				return errBroke
+			}
 			if e.on == nil {
 				e.got <- b.Submit
 				continue
@@ -98,7 +100,7 @@ func (e *engine) Session(stream tangramv1.Serve_SessionServer) error {
 			e.on(b.Submit, send)
 			if e.hangsUp {
 				e.kept.Store(b.Submit)
-				return status.Error(codes.Unavailable, "the connection broke")
+				return errBroke
 			}
 		case *tangramv1.ServeRequest_Cancel:
 			e.canceled <- b.Cancel.Request
@@ -178,7 +180,10 @@ func before(t *testing.T, o Options, engines ...*engine) (*httptest.Server, *Met
 	}
 	registry := prometheus.NewRegistry()
 	metrics := NewMetrics(registry, "w")
-	o.World, o.Gateway, o.Log, o.Metrics, o.connect = "w", "g", slog.New(slog.DiscardHandler), metrics, testkit.Dial
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	o.World, o.Gateway, o.Metrics, o.connect = "w", "g", metrics, testkit.Dial
 	pool := NewPool(o)
 	t.Cleanup(pool.Close)
 	l, err := testkit.Listen("")

@@ -73,7 +73,7 @@ func explain(err error) (int, apiError) {
 		return http.StatusBadRequest, apiError{Message: err.Error(), Type: "invalid_request_error"}
 	case errors.Is(err, ErrBusy):
 		return http.StatusTooManyRequests, apiError{Message: err.Error() + "; try again later", Type: "rate_limit_error"}
-	case errors.Is(err, ErrNotReady), errors.Is(err, errCrowded):
+	case errors.Is(err, ErrNotReady), errors.Is(err, errCrowded), errors.Is(err, errFull):
 		return http.StatusServiceUnavailable, apiError{Message: err.Error() + "; try again later", Type: "server_error"}
 	}
 	return http.StatusInternalServerError, apiError{Message: err.Error(), Type: "server_error"}
@@ -100,7 +100,7 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 	if request.Model != "" && request.Model != s.model {
 		s.count(http.StatusNotFound)
 		code, param := "model_not_found", "model"
-		s.reply(w, http.StatusNotFound, map[string]any{"error": apiError{Message: fmt.Sprintf("model %q is not here, only %q", request.Model, s.model),
+		s.reply(w, http.StatusNotFound, map[string]any{"error": apiError{Message: fmt.Sprintf("model %q is not here, only %q", short(request.Model), s.model),
 			Type: "invalid_request_error", Param: &param, Code: &code}})
 		return
 	}
@@ -114,11 +114,17 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, err)
 		return
 	}
-	request.Prompt = nil
-	free() // of the body, nothing is held any more
+	a := &answer{s: s, w: w, stream: request.Stream, usage: request.StreamOptions != nil && request.StreamOptions.IncludeUsage,
+		hashes: request.ReturnLogitHash, hasText: bytesAreTokens(world), prompt: len(submit.Prompt), last: time.Now(),
+		head: completion{ID: "cmpl-" + submit.Request, Object: "text_completion", Created: time.Now().Unix(), Model: s.model}}
+	bytes := a.holds(submit)
+	if !s.answers.TryAcquire(bytes) {
+		s.fail(w, errFull)
+		return
+	}
+	defer s.answers.Release(bytes)
+	free() // nothing refers to the body any more: the answer has a copy of what it needs
 	free = func() {}
-	a := &answer{s: s, w: w, request: request, last: time.Now(), head: completion{ID: "cmpl-" + submit.Request,
-		Object: "text_completion", Created: time.Now().Unix(), Model: s.model}, prompt: len(submit.Prompt), hasText: bytesAreTokens(world)}
 	a.finish(s.pool.Run(r.Context(), submit, a.token, s.limits.Quiet, a.quiet))
 }
 
@@ -126,7 +132,9 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 type answer struct {
 	s       *Server
 	w       http.ResponseWriter
-	request *completionRequest
+	stream  bool // a chunk per token
+	usage   bool // and a last one with the numbers of tokens
+	hashes  bool // of the logits, for each token
 	head    completion
 	prompt  int
 	hasText bool      // tokens are bytes of text; else the text of an answer stays empty
@@ -154,10 +162,10 @@ func (a *answer) token(t *tangramv1.Token) error {
 	}
 	a.ids = append(a.ids, t.Token)
 	a.reason = finishReason(t.Finish)
-	if a.request.ReturnLogitHash {
+	if a.hashes {
 		a.info = append(a.info, tokenInfo{LogitHash: fmt.Sprintf("%016x", t.LogitHash), Position: t.Position, Rank: t.Owner})
 	}
-	if !a.request.Stream {
+	if !a.stream {
 		return nil
 	}
 	text := a.runes(a.reason != nil)
@@ -181,7 +189,7 @@ func (a *answer) runes(end bool) string {
 
 // quiet: nothing came for a while. Whoever is between closes what it takes for dead.
 func (a *answer) quiet() error {
-	if !a.request.Stream {
+	if !a.stream {
 		return nil
 	}
 	return a.send(": keep-alive\n\n")
@@ -219,8 +227,8 @@ func (a *answer) finish(err error) {
 		code, body := explain(err)
 		a.s.count(code)
 		_ = a.event(map[string]any{"error": body})
-	case a.request.Stream:
-		if a.request.StreamOptions != nil && a.request.StreamOptions.IncludeUsage {
+	case a.stream:
+		if a.usage {
 			last := a.head
 			last.Choices, last.Usage = []choice{}, total
 			_ = a.event(last)

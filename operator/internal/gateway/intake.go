@@ -18,6 +18,9 @@ import (
 // errCrowded: what clients send now is more than this gateway may hold.
 var errCrowded = errors.New("this gateway holds as many bytes of requests as it may")
 
+// errFull: the requests under way hold as much as they may.
+var errFull = errors.New("the requests under way hold all the memory that this gateway gives them")
+
 // errSlow: the body did not come in time.
 var errSlow = errors.New("the body did not come in time")
 

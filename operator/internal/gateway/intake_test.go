@@ -84,7 +84,7 @@ func TestFieldsWithoutEffectAreRefused(t *testing.T) {
 			`"stop":["a","b","cd"]`:                                       "stop",
 			`"seed":1.5`:                                                  "seed",
 			`"cache_salt":""`:                                             "cache_salt",
-			`"cache_salt":"` + strings.Repeat("s", mostSalt+1) + `"`:      "cache_salt",
+			`"cache_salt":"` + strings.Repeat("s", maxSalt+1) + `"`:       "cache_salt",
 		} {
 			code, _, text := post(t, s, `{"prompt":"x",`+body+`}`)
 			require.Equal(t, http.StatusBadRequest, code, "%s: %s", body, text)

@@ -11,7 +11,9 @@ type Metrics struct {
 	requests, replays                            *prometheus.CounterVec
 	tokens, duplicates, conflicts, lost, untaken prometheus.Counter
 	cached                                       prometheus.Counter
+	resends                                      prometheus.Counter
 	sessions                                     *prometheus.GaugeVec
+	breaks                                       *prometheus.CounterVec
 	epoch                                        prometheus.Gauge
 	firstToken, betweenTokens                    prometheus.Histogram
 
@@ -36,6 +38,9 @@ func NewMetrics(r prometheus.Registerer, model string) *Metrics {
 		cached:     counter("cached_prompt_tokens_total", "Tokens at the beginning of prompts that the rank chosen for them had cached, as it had told."),
 		replays: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tangram_gateway", Name: "replays_total",
 			Help: "Requests submitted again with their tokens so far, by cause: no member has them, their session is cut, the engine gave them up, the world was restarted."}, []string{"cause"}),
+		resends: counter("resends_total", "Requests sent to the same rank again, because the connection broke before the rank had answered."),
+		breaks: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tangram_gateway", Name: "session_breaks_total",
+			Help: "Connections to this frontend that had come up and ended."}, []string{"frontend"}),
 		sessions: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "tangram_gateway", Name: "session_up", Help: "1 while the session to this frontend is up."}, []string{"frontend"}),
 		epoch:    prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "tangram_gateway", Name: "epoch", Help: "Highest epoch heard of."}),
 		firstToken: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "tangram_gateway", Name: "first_token_seconds",
@@ -60,6 +65,6 @@ func NewMetrics(r prometheus.Registerer, model string) *Metrics {
 	for _, cause := range []string{causeRoster, causeCut, causeCancelled, causeRestart} {
 		m.replays.WithLabelValues(cause)
 	}
-	r.MustRegister(m.requests, m.replays, m.untaken, m.cached, m.tokens, m.duplicates, m.conflicts, m.lost, m.sessions, m.epoch, m.firstToken, m.betweenTokens, m.prompts, m.generated, m.ttft, m.tpot, m.latency)
+	r.MustRegister(m.resends, m.breaks, m.requests, m.replays, m.untaken, m.cached, m.tokens, m.duplicates, m.conflicts, m.lost, m.sessions, m.epoch, m.firstToken, m.betweenTokens, m.prompts, m.generated, m.ttft, m.tpot, m.latency)
 	return m
 }

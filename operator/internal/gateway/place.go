@@ -16,7 +16,8 @@ const (
 	longestPause  = 500 * time.Millisecond
 )
 
-// maxReplays of a request without a token in between: it may be what kills its homes.
+// maxReplays of a request without a token in between, and sends again over a new connection after the one before broke: the request may be
+// what kills its homes, or their connections.
 const maxReplays = 16
 
 // takesLocked: the session of a member that accepts requests; nil: there is none now.
@@ -32,10 +33,11 @@ func (p *Pool) takesLocked(m *tangramv1.WorldMember) *session {
 // requests that it has to do with.
 func (s *session) requests() int { return int(s.load.GetRunning()+s.load.GetWaiting()) + s.sent }
 
-// pickLocked is a session that accepts requests and was not tried: `prefer` before all; of the others none that is about to give its requests away,
-// if there is another; then whoever has most of the chain cached, and of these the least loaded, unless that has too much to do already.
+// pickLocked is a session that accepts requests and was not tried: `prefer` before all; of the others none that flaps or is about to give its requests
+// away, if there is another; then whoever has most of the chain cached, and of these the least loaded, unless that has too much to do already.
 // ready: there are some, but maybe all were tried.
 func (p *Pool) pickLocked(tried map[string]bool, prefer string, chain []uint64) (best *session, blocks int, ready bool) {
+	now := time.Now()
 	for _, m := range p.World().GetMembers() {
 		s := p.takesLocked(m)
 		ready = ready || s != nil
@@ -45,18 +47,18 @@ func (p *Pool) pickLocked(tried map[string]bool, prefer string, chain []uint64) 
 		if m.Frontend == prefer {
 			return s, 0, true
 		}
-		if best == nil || best.load.GetLeaving() && !s.load.GetLeaving() || best.load.GetLeaving() == s.load.GetLeaving() && s.requests() < best.requests() {
+		if best == nil || best.avoid(now) && !s.avoid(now) || best.avoid(now) == s.avoid(now) && s.requests() < best.requests() {
 			best = s
 		}
 	}
 	if best == nil || len(chain) == 0 {
 		return best, 0, ready
 	}
-	leaving, most := best.load.GetLeaving(), overLoad(best.requests())
+	avoid, most := best.avoid(now), overLoad(best.requests())
 	blocks = best.cached.longest(chain)
 	for _, m := range p.World().GetMembers() {
 		s := p.takesLocked(m)
-		if s == nil || tried[m.Frontend] || s.load.GetLeaving() != leaving || s.requests() > most {
+		if s == nil || tried[m.Frontend] || s.avoid(now) != avoid || s.requests() > most {
 			continue
 		}
 		if n := s.cached.longest(chain); n > blocks || n == blocks && s.requests() < best.requests() {
@@ -145,15 +147,9 @@ func (p *Pool) nobodyLocked(r *request, ready bool) (time.Duration, error) {
 
 // replayLocked: whoever had the request, if anybody, does not have it any more.
 func (p *Pool) replayLocked(r *request, cause string) {
-	if r.done || r.owner == "" {
+	if r.done || r.owner == "" || p.spentLocked(r) {
 		return
 	}
-	if r.replays == maxReplays {
-		p.o.Metrics.lost.Inc()
-		r.end(fmt.Errorf("%w: submitted %d times without a token; the last rank was %s", ErrLost, r.replays+1, r.owner))
-		return
-	}
-	r.replays++
 	r.twice = true
 	p.o.Metrics.replays.WithLabelValues(cause).Inc()
 	if cause == causeRoster && len(r.out) == 0 {
@@ -161,6 +157,17 @@ func (p *Pool) replayLocked(r *request, cause string) {
 	}
 	p.o.Log.Info("request is submitted again", "request", r.id, "cause", cause, "tokens", len(r.out), "was", r.owner)
 	p.placeAgainLocked(r)
+}
+
+// spentLocked counts one more submission without a token in between, and ends the request that had too many.
+func (p *Pool) spentLocked(r *request) bool {
+	if r.replays == maxReplays {
+		p.o.Metrics.lost.Inc()
+		r.end(fmt.Errorf("%w: submitted %d times without a token; the last rank was %s", ErrLost, r.replays+1, r.owner))
+		return true
+	}
+	r.replays++
+	return false
 }
 
 // placeAgainLocked tries the rank first that had the request: if it has it yet, in a queue that
@@ -178,7 +185,8 @@ func (p *Pool) resendLocked(s *session) {
 	p.requests.each(func(r *request) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if r.owner == s.frontend && !r.answered && r.over != s.connection && !r.done {
+		if r.owner == s.frontend && !r.answered && r.over != s.connection && !r.done && !p.spentLocked(r) {
+			p.o.Metrics.resends.Inc()
 			p.placeAgainLocked(r)
 		}
 	})

@@ -50,7 +50,8 @@ type request struct {
 	// What came of it.
 	out     []uint32                    // delivered, from the end of the prompt on
 	ahead   map[uint32]*tangramv1.Token // came too early, by position
-	pending []*tangramv1.Token          // delivered, and to be given to the client
+	pending []pendingToken              // delivered, and to be given to the client
+	member  string                      // owner of the last one of these
 	done    bool
 	err     error
 	notify  chan struct{} // one slot: something is new
@@ -132,14 +133,34 @@ func (r *request) token(t *tangramv1.Token, m *Metrics, log *slog.Logger) {
 	for t := r.ahead[r.next()]; t != nil && !r.done; t = r.ahead[r.next()] {
 		delete(r.ahead, t.Position)
 		r.out = append(r.out, t.Token)
-		r.pending = append(r.pending, t)
-		r.replays, r.accepted = 0, true
 		if t.Finish == tangramv1.Finish_FINISH_UNSPECIFIED && uint32(len(r.out)) == r.submit.MaxTokens {
 			t.Finish = tangramv1.Finish_FINISH_LENGTH // nothing is left to ask for
 		}
+		r.pending = append(r.pending, r.pend(t))
+		r.replays, r.accepted = 0, true
 		r.done = t.Finish != tangramv1.Finish_FINISH_UNSPECIFIED
 	}
 	r.wake()
+}
+
+// pendingToken is a token that the client has not taken. It is smaller than its message: a client that reads slowly may have many.
+type pendingToken struct {
+	token, position uint32
+	hash            uint64
+	owner           string
+	finish          tangramv1.Finish
+}
+
+// pend shares the owner's name with the token before, nearly always.
+func (r *request) pend(t *tangramv1.Token) pendingToken {
+	if r.member != t.Owner {
+		r.member = t.Owner
+	}
+	return pendingToken{t.Token, t.Position, t.LogitHash, r.member, t.Finish}
+}
+
+func (t pendingToken) message(id string) *tangramv1.Token {
+	return &tangramv1.Token{Request: id, Position: t.position, Token: t.token, LogitHash: t.hash, Owner: t.owner, Finish: t.finish}
 }
 
 // Run submits and calls `each` for every token in order of position, from this goroutine,
@@ -185,7 +206,7 @@ func (p *Pool) follow(ctx context.Context, r *request, each func(*tangramv1.Toke
 		for _, t := range tokens {
 			p.o.Metrics.tokens.Inc()
 			p.o.Metrics.generated.Inc()
-			if err := each(t); err != nil {
+			if err := each(t.message(r.id)); err != nil {
 				return err
 			}
 		}

@@ -21,6 +21,7 @@ import (
 type Limits struct {
 	Body        int64         // bytes of one request's body (16 MiB)
 	Bodies      int64         // bytes of all bodies that are held at a time; parsed, they are some 8 times as large (64 MiB)
+	Answers     int64         // bytes that all requests may hold until they are answered: prompts, answers, tokens that clients have not taken (1 GiB)
 	Connections int           // of clients, at a time; more wait to be accepted (16384)
 	Read        time.Duration // for a request to come, from its first byte to its last (30 s)
 	Write       time.Duration // for a client to take what was sent to it (30 s)
@@ -42,6 +43,9 @@ func (l *Limits) defaults() {
 	}
 	if l.Bodies == 0 {
 		l.Bodies = 64 << 20
+	}
+	if l.Answers == 0 {
+		l.Answers = 1 << 30
 	}
 	if l.Connections == 0 {
 		l.Connections = 16384
@@ -67,6 +71,7 @@ type Server struct {
 	log      *slog.Logger
 	metrics  *Metrics
 	room     *semaphore.Weighted // for bytes of bodies
+	answers  *semaphore.Weighted // for bytes that requests hold until they are answered
 	draining atomic.Bool
 	lines    lines
 }
@@ -74,7 +79,7 @@ type Server struct {
 // NewServer in front of a pool, for a model of this name.
 func NewServer(pool *Pool, model string, limits Limits) *Server {
 	limits.defaults()
-	return &Server{pool: pool, model: model, limits: limits, log: pool.o.Log, metrics: pool.o.Metrics, room: semaphore.NewWeighted(limits.Bodies),
+	return &Server{pool: pool, model: model, limits: limits, log: pool.o.Log, metrics: pool.o.Metrics, room: semaphore.NewWeighted(limits.Bodies), answers: semaphore.NewWeighted(limits.Answers),
 		lines: lines{states: map[net.Conn]http.ConnState{}}}
 }
 

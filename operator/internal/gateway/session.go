@@ -34,11 +34,17 @@ type session struct {
 	heard  atomic.Int64     // the last word; since the pool was born
 	told   *tangramv1.World // the last world; nil: none
 	member string           // who it is in that world; "": none of it
-	load   *tangramv1.Load
-	loaded time.Time // when it said so
-	sent   int       // submitted since the last load report
+	load   *tangramv1.Load  // what `member` told last; it outlives a broken connection
+	loaded time.Time        // when it said so
+	loadOf string           // the member whose load it is, while the connection is down
+	sent   int              // submitted since the last load report
 	cached prefixes
+
+	breaks flaps // of connections that had come up
 }
+
+// avoid sending new requests here if another rank takes them.
+func (s *session) avoid(now time.Time) bool { return s.load.GetLeaving() || s.breaks.flapping(now) }
 
 func (p *Pool) keepLocked(frontend string, seed bool) {
 	if frontend == "" || p.sessions[frontend] != nil || p.ctx.Err() != nil {
@@ -66,11 +72,12 @@ func (p *Pool) keep(s *session) {
 		if up && time.Since(began) > time.Second {
 			pause.Reset()
 		}
-		p.o.Log.Debug("session down", "frontend", s.frontend, "error", err)
 		p.mu.Lock()
+		p.brokeLocked(s, up, time.Since(began), err)
 		if s.cut && !s.seed && !p.memberLocked(s.frontend) {
 			delete(p.sessions, s.frontend)
 			p.o.Metrics.sessions.DeleteLabelValues(s.frontend)
+			p.o.Metrics.breaks.DeleteLabelValues(s.frontend)
 			p.mu.Unlock()
 			return
 		}
@@ -164,10 +171,14 @@ func (p *Pool) began(s *session, send chan *tangramv1.ServeRequest) {
 func (p *Pool) ended(s *session) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s.send, s.load, s.told, s.member, s.sent, s.cached = nil, nil, nil, "", 0, prefixes{}
+	// load stays until the rank tells anew: a rank of unknown load would attract all requests.
+	s.send, s.told, s.member, s.loadOf, s.sent, s.cached = nil, nil, "", s.member, 0, prefixes{}
 	s.down = time.Now()
 	p.o.Metrics.sessions.WithLabelValues(s.frontend).Set(0)
 }
+
+// maxReply is the largest message in bytes that a rank may send.
+const maxReply = 64 << 20
 
 // dial notices within LostAfter that nothing comes through any more.
 func (p *Pool) dial(address string) (*grpc.ClientConn, error) {
@@ -180,7 +191,7 @@ func (p *Pool) dial(address string) (*grpc.ClientConn, error) {
 	if connect == nil {
 		connect = tcp.Dialer(patience, p.o.LostAfter)
 	}
-	return grpc.NewClient(address, grpc.WithTransportCredentials(transport),
+	return grpc.NewClient(address, grpc.WithTransportCredentials(transport), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReply)),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: grpcbackoff.DefaultConfig, MinConnectTimeout: patience}),
 		grpc.WithContextDialer(connect))
 }

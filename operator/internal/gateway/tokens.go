@@ -18,13 +18,16 @@ const (
 	maxStopTokens = 256
 )
 
+// maxVarint32 is the bytes of a token id on the wire, at most.
+const maxVarint32 = 5
+
 func bytesAreTokens(world *tangramv1.World) bool { return world.Vocabulary == byteVocabulary }
 
 // promptTokens of a request: its token ids, or one token per byte of its text where the vocabulary is bytes.
 func (r *completionRequest) promptTokens(world *tangramv1.World) ([]uint32, error) {
 	var text string
 	var ids []int64
-	var texts []string
+	var texts [2]*string // of a longer array the rest is skipped
 	isText := false
 	switch raw := r.Prompt; {
 	case isNull(raw):
@@ -35,8 +38,8 @@ func (r *completionRequest) promptTokens(world *tangramv1.World) ([]uint32, erro
 		if bytes.Contains(raw, []byte("null")) { // encoding/json reads it as token 0
 			return nil, bad("prompt", "contains null where a token id is expected")
 		}
-	case json.Unmarshal(raw, &texts) == nil && len(texts) == 1:
-		text, isText = texts[0], true
+	case json.Unmarshal(raw, &texts) == nil && texts[0] != nil && texts[1] == nil:
+		text, isText = *texts[0], true
 	default:
 		return nil, bad("prompt", "is neither a string nor an array of token ids (one prompt a request)")
 	}

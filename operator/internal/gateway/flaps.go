@@ -1,0 +1,47 @@
+package gateway
+
+import (
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// A session flaps if it broke flapBreaks times within flapWindow. A rank that restarts breaks it once.
+const (
+	flapBreaks = 3
+	flapWindow = time.Minute
+)
+
+// flaps are the last times at which a session broke, the newest first.
+type flaps [flapBreaks]time.Time
+
+func (f *flaps) add(now time.Time) {
+	copy(f[1:], f[:])
+	f[0] = now
+}
+
+func (f *flaps) flapping(now time.Time) bool {
+	oldest := f[len(f)-1]
+	return !oldest.IsZero() && now.Sub(oldest) < flapWindow
+}
+
+// brokeLocked logs and counts the end of a connection. up: it had come up; each that does not come up is one more try to connect.
+func (p *Pool) brokeLocked(s *session, up bool, after time.Duration, err error) {
+	if !up || p.ctx.Err() != nil {
+		p.o.Log.Debug("cannot connect to a rank", "frontend", s.frontend, "error", err)
+		return
+	}
+	now := time.Now()
+	s.breaks.add(now)
+	p.o.Metrics.breaks.WithLabelValues(s.frontend).Inc()
+	switch {
+	case status.Code(err) == codes.ResourceExhausted: // a message that is larger than the receiver takes: a bug on one side
+		p.o.Log.Error("the session to a rank broke: a message was too large", "frontend", s.frontend, "after", after, "error", err)
+	case s.breaks.flapping(now):
+		p.o.Log.Warn("the session to a rank broke again; new requests go to other ranks", "frontend", s.frontend, "after", after,
+			"breaks", flapBreaks, "within", now.Sub(s.breaks[flapBreaks-1]), "error", err)
+	default:
+		p.o.Log.Info("the session to a rank broke; connecting again", "frontend", s.frontend, "after", after, "error", err)
+	}
+}
