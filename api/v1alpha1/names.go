@@ -112,5 +112,6 @@ const (
 	EventWidthDecided        = "WidthDecided"        // with autoscaling.slo, with the reason
 	EventRebalanced          = "Rebalanced"          // with moves, bytes, balancedness before and after
 	EventRepaired            = "Repaired"            // with members lost, seconds and bytes
+	EventSessionFlaps        = "SessionFlaps"        // the connection of a gateway to a rank breaks again and again
 	EventWorldRestarted      = "WorldRestarted"      // nobody survived who could hold it; it starts again from the checkpoint
 )

@@ -42,9 +42,13 @@ func (r *Reconciler) loadOf(ctx context.Context, d *api.MoEDeployment, i *pki.Id
 			return nil, false, nil
 		}
 		uid, key := d.UID, client.ObjectKeyFromObject(d)
+		about, flapping := d.DeepCopy(), flaps{}
 		// One worker at a time has a MoEDeployment.
 		reader, err := readings.Open(readings.Options{World: worldName(d), TLS: i.Client(worldName(d), "gateway"), Log: r.Log,
-			Taken: func(s *telemetry.Sample) { r.advised(uid, key, s) }})
+			Taken: func(s *telemetry.Sample) {
+				r.flapping(about, flapping, s)
+				r.advised(uid, key, s)
+			}})
 		if err != nil {
 			return nil, false, err
 		}

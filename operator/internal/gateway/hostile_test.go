@@ -63,6 +63,10 @@ func TestARankWhoseSessionFlapsIsAvoided(t *testing.T) {
 		require.GreaterOrEqual(t, breaks, float64(flapBreaks))
 		require.Contains(t, log.String(), "the session to a rank broke again; new requests go to other ranks")
 		require.Eventually(t, func() bool { return sessionsUp(pool) == 2 }, soon, time.Millisecond)
+		synctest.Wait()
+		for i, rank := range pool.Telemetry().Ranks {
+			require.Equal(t, i == 0, rank.Flapping, "rank %d", i) // for the operator's event
+		}
 		before := bad.Load()
 		for range 4 {
 			code, _, body := post(t, s, `{"prompt":"x"}`)

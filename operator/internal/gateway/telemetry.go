@@ -31,6 +31,9 @@ func (p *Pool) Telemetry() *tangramv1.TelemetryReport {
 			if s := p.sessions[m.Frontend]; s != nil && s.member == m.Member && s.load != nil {
 				rank.Load, rank.Age = s.load, now.Sub(s.loaded).Seconds()
 			}
+			if s := p.sessions[m.Frontend]; s != nil {
+				rank.Flapping = s.breaks.flapping(now)
+			}
 			r.Ranks = append(r.Ranks, rank)
 		}
 	}

@@ -23,6 +23,9 @@ type Problem struct{ Source, Why string }
 
 func (p Problem) String() string { return p.Source + ": " + p.Why }
 
+// Session of a gateway with a member's engine.
+type Session struct{ Gateway, Member string }
+
 // Sample is what one reading of all gateways says.
 type Sample struct {
 	At      float64 // of the reader's clock
@@ -37,6 +40,7 @@ type Sample struct {
 	// seconds, of the two or three before the reading. Of several gateways the silence is at most that of the least silent.
 	LongestGap, Silence float64
 	Problems            []Problem
+	Flapping            []Session // sessions that broke again and again within the last minute
 	// Whole: every gateway that was asked told something that can be right, and of every member in force something new is known.
 	Whole bool
 }
@@ -125,6 +129,11 @@ func (m *Merger) Take(at float64, reads []Read) (*Sample, error) {
 			continue
 		}
 		good = append(good, r.Report)
+		for _, rank := range r.Report.Ranks {
+			if rank.Flapping {
+				s.Flapping = append(s.Flapping, Session{r.Report.Gateway, rank.Member})
+			}
+		}
 	}
 	if len(good) == 0 {
 		if len(reads) == 0 {

@@ -106,8 +106,9 @@ type RankReport struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Member        string                 `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
 	Rank          uint32                 `protobuf:"varint,2,opt,name=rank,proto3" json:"rank,omitempty"`
-	Age           float64                `protobuf:"fixed64,3,opt,name=age,proto3" json:"age,omitempty"` // seconds since it told so
-	Load          *Load                  `protobuf:"bytes,4,opt,name=load,proto3" json:"load,omitempty"` // absent: it told nothing yet
+	Age           float64                `protobuf:"fixed64,3,opt,name=age,proto3" json:"age,omitempty"`          // seconds since it told so
+	Load          *Load                  `protobuf:"bytes,4,opt,name=load,proto3" json:"load,omitempty"`          // absent: it told nothing yet
+	Flapping      bool                   `protobuf:"varint,5,opt,name=flapping,proto3" json:"flapping,omitempty"` // the session to it broke three times within a minute
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -168,6 +169,13 @@ func (x *RankReport) GetLoad() *Load {
 		return x.Load
 	}
 	return nil
+}
+
+func (x *RankReport) GetFlapping() bool {
+	if x != nil {
+		return x.Flapping
+	}
+	return false
 }
 
 type TelemetryRequest struct {
@@ -391,13 +399,14 @@ const file_tangram_v1_gateway_proto_rawDesc = "" +
 	"\abetween\x18\x02 \x01(\x11R\abetween\x12\x10\n" +
 	"\x03one\x18\x03 \x01(\bR\x03one\x12\x1a\n" +
 	"\brequests\x18\x04 \x01(\x04R\brequests\x12\x16\n" +
-	"\x06tokens\x18\x05 \x01(\x04R\x06tokens\"p\n" +
+	"\x06tokens\x18\x05 \x01(\x04R\x06tokens\"\x8c\x01\n" +
 	"\n" +
 	"RankReport\x12\x16\n" +
 	"\x06member\x18\x01 \x01(\tR\x06member\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x10\n" +
 	"\x03age\x18\x03 \x01(\x01R\x03age\x12$\n" +
-	"\x04load\x18\x04 \x01(\v2\x10.tangram.v1.LoadR\x04load\"(\n" +
+	"\x04load\x18\x04 \x01(\v2\x10.tangram.v1.LoadR\x04load\x12\x1a\n" +
+	"\bflapping\x18\x05 \x01(\bR\bflapping\"(\n" +
 	"\x10TelemetryRequest\x12\x14\n" +
 	"\x05world\x18\x01 \x01(\tR\x05world\"\xef\x03\n" +
 	"\x0fTelemetryReport\x12\x14\n" +
