@@ -16,6 +16,8 @@ type Look struct {
 	Trouble error
 	// Broken: the trouble is so for certain, not only unanswered questions. Then nothing but a Repair can change the world.
 	Broken bool
+	// Lagging: Broken, and only because some member is outside of the world. While a flip runs it may have been asked before it flipped.
+	Lagging bool
 	// Outcasts are ranks that answer and that a Repair must release.
 	Outcasts []string
 	// Unfinished: some rank is in the middle of an attempt.
@@ -37,6 +39,7 @@ func (d *Driver) Look(ctx context.Context) (*Look, error) {
 	}
 	out.Trouble, out.Unfinished = t.trouble(), findLeftover(t.agents) != nil
 	out.Broken = out.Trouble != nil && t.evident(d.Complete)
+	out.Lagging = out.Broken && !t.lost(d.Complete)
 	for i, a := range t.agents {
 		for _, r := range a.GetRanks() {
 			if t.mustGo(i, r) {

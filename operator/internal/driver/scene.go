@@ -51,7 +51,10 @@ func (t *truth) trouble() error {
 
 // evident says whether what is wrong is so for certain: the world cannot take another step, or nobody is left who could be in
 // it. That an agent does not answer is neither: it may be who asks that is cut off. Without trouble it means nothing.
-func (t *truth) evident(complete bool) bool {
+func (t *truth) evident(complete bool) bool { return t.lost(complete) || t.lags() }
+
+// lost says whether some member is dead or has stopped, or nobody is left who could be in the world.
+func (t *truth) lost(complete bool) bool {
 	if t.layout == nil {
 		return !slices.ContainsFunc(t.record.Members, func(id string) bool { return !t.nobodyHas(member.PodOf(id), complete) })
 	}
@@ -65,7 +68,18 @@ func (t *truth) evident(complete bool) bool {
 			}
 		case engine.GetStopped(), !engine.GetAttached():
 			return true
-		case !r.status.GetInWorld() && r.status.GetTransition().GetTargetEpoch() <= t.epoch(): // else it left with a flip that others have not told of yet
+		}
+	}
+	return false
+}
+
+// lags says whether some member is outside of the world and on no way into it. Statuses that were read at different moments of a flip
+// look like that, too.
+func (t *truth) lags() bool {
+	for _, m := range t.layout.GetMembers() {
+		r, here := t.ranks[m.Id]
+		// With a later target it left by a flip that others have not told of yet.
+		if here && !r.status.GetInWorld() && r.status.GetTransition().GetTargetEpoch() <= t.epoch() {
 			return true
 		}
 	}

@@ -58,11 +58,13 @@ func (w *World) judge(force bool) {
 		return
 	}
 	before := w.last.Outcasts
+	// What agents said at different moments of a running flip may not fit together. When it has ended all are asked once more (force).
+	flipping := !force && w.run != nil && w.run.kind != repairing
 	w.mu.Unlock()
 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.ctx), recordsIn)
 	defer cancel()
-	w.read(ctx, &next, agents, pods, complete, before)
+	w.read(ctx, &next, agents, pods, complete, flipping, before)
 	mark := markOf(&next)
 	w.mu.Lock()
 	for uid := range next.Errors { // a pod that went while we looked is no error
@@ -89,7 +91,7 @@ func (w *World) judge(force bool) {
 }
 
 // read what agents said against the records of the world.
-func (w *World) read(ctx context.Context, next *Snapshot, agents []driver.Agent, pods []string, complete bool, outcasts map[string]time.Time) {
+func (w *World) read(ctx context.Context, next *Snapshot, agents []driver.Agent, pods []string, complete, flipping bool, outcasts map[string]time.Time) {
 	look, err := (&driver.Driver{World: w.name, Agents: agents, Pods: pods, Complete: complete, Store: w.store, Log: w.log}).Look(ctx)
 	next.Layout, next.Epoch, next.Hash = look.Layout, look.Epoch, look.Hash
 	if err != nil { // nobody answers, agents contradict each other, or the records cannot be read
@@ -98,7 +100,7 @@ func (w *World) read(ctx context.Context, next *Snapshot, agents []driver.Agent,
 		}
 		return
 	}
-	if look.Broken {
+	if look.Broken && !(look.Lagging && flipping) {
 		next.Broken = look.Trouble
 	}
 	next.Unfinished = look.Unfinished

@@ -202,6 +202,29 @@ func TestDeathInTheMiddleOfATransition(t *testing.T) {
 	})
 }
 
+// While a transition runs, a status that was read before the flip beside others that were read after it is no loss. Once it has ended all are
+// asked again, and then it is one.
+func TestStatusesFromDifferentMomentsOfAFlipAreNoLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := setupWith(t, 3, time.Hour) // nobody is asked but at the beginning and at the end of a transition
+		outside := b.Snapshot().Statuses["u2"]
+		require.False(t, outside.Ranks[0].InWorld)
+		b.wide()
+		b.agents.HoldStage(true)
+		require.True(t, b.Begin(b.goal(&notes{}, layout.Tensor, 3)))
+		b.until(func(s Snapshot) bool { return s.Running != nil && s.Running.Phase == "stage" })
+		b.mu.Lock()
+		late := b.World.agents["u2"]
+		late.status, late.mark = outside, markOfAgent(outside)
+		b.mu.Unlock()
+		b.judge(false)
+		require.NoError(t, b.Snapshot().Broken)
+		b.judge(true)
+		require.ErrorContains(t, b.Snapshot().Broken, "member u2/0/1 is at epoch 0, others are at")
+		b.agents.HoldStage(false)
+	})
+}
+
 // An abort by the user, in each phase.
 func TestAbort(t *testing.T) {
 	for phase, hold := range map[string]func(*bench){
