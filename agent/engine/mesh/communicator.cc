@@ -12,9 +12,13 @@ Communicator::Communicator(Mesh* mesh, uint64_t epoch, uint32_t rank,
 Status Communicator::Exchange(const Tag& tag, std::span<const std::string> members,
                               std::span<const Bytes* const> send, std::span<Bytes> recv) {
   // Of a chain of ranks that each wait for the next one, and compute, two links are the longest
-  // that steps have: beyond three times the most somebody waits for ever.
+  // that steps have: beyond three times the most somebody waits for ever. In a flip a rank fetches
+  // KV for as long as its bytes take; its pull has limits of its own, and beyond these it sends no
+  // heartbeat.
   const Patience::Bounds& bounds = patience_->bounds();
-  const Mesh::Terms terms{patience_->Limit(rows_), bounds.least / 4, 3 * bounds.most, point_};
+  std::optional<Patience::Duration> most;
+  if (doing_ != TG_IN_FLIP) most = 3 * bounds.most;
+  const Mesh::Terms terms{patience_->Limit(rows_), bounds.least / 4, most, point_};
   Mesh::Outcome outcome;
   const Status done = mesh_->Exchange(tag, members, send, recv, terms, &outcome);
   if (!done.ok()) {

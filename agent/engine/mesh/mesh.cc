@@ -409,9 +409,9 @@ Status Mesh::Exchange(const Tag& tag, std::span<const std::string> members,
       return {Code::kUnavailable,
               name + ": nothing from" + silent + " for " + milliseconds(terms.limit)};
     }
-    if (wait.ran() >= terms.most) {
+    if (terms.most && wait.ran() >= *terms.most) {
       for (const size_t i : awaited) missed(i, TG_STUCK);
-      return {Code::kUnavailable, name + ": after " + milliseconds(terms.most) +
+      return {Code::kUnavailable, name + ": after " + milliseconds(*terms.most) +
                                       " these still wait for somebody:" + waiting};
     }
     if (wait.BeatDue()) Beat();

@@ -101,7 +101,8 @@ class Mesh {
   std::optional<Tag> Waiting(const std::string& member) const;
 
   struct Terms {
-    Patience::Duration limit, beat, most;
+    Patience::Duration limit, beat;
+    std::optional<Patience::Duration> most;  // in total; none: no limit
     // A fault point that is passed when what this rank has for somebody is on its way and what it
     // has for others is not; empty: none.
     std::string_view point = {};
@@ -114,8 +115,8 @@ class Mesh {
   // Sends *send[i] to and receives recv[i] from members[i], for all i at once. Nobody's
   // frame of a later exchange is taken. kUnavailable: a peer is gone, came back by another
   // connection, is silent for `limit`, or in another exchange, or has given the epoch up. The
-  // message names the peer. Of a peer that is waiting itself one hears: it is not silent, but after
-  // `most` in all it has to be through.
+  // message names the peer. A peer that waits itself sends heartbeats: it is not silent, but the
+  // exchange has to end within `most`, if there is one.
   Status Exchange(const Tag& tag, std::span<const std::string> members,
                   std::span<const Bytes* const> send, std::span<Bytes> recv, const Terms& terms,
                   Outcome* outcome);

@@ -304,6 +304,46 @@ TEST(MeshTest, WhoWaitsForEverIsGivenUpInTheEnd) {
   ExpectMissed(nodes[0], 1, TG_STUCK);
 }
 
+// In a flip one rank may fetch much more KV than the others, for as long as its bytes take. It sends
+// heartbeats meanwhile, and the others wait for it without a limit in total.
+TEST(MeshTest, InAFlipAPeerThatSendsHeartbeatsIsWaitedFor) {
+  FakeTime time;
+  std::vector<Node> nodes = Connected(2, milliseconds(100), time);
+  constexpr milliseconds kFetches{1000};  // more than three times the longest silence
+  time.Join();
+  std::thread thread([&] {
+    while (time.Elapsed() < kFetches) {
+      nodes[1].mesh->Progress(20);
+      nodes[1].mesh->Beat();
+    }
+    std::vector<Bytes> recv;
+    const Status status = nodes[1].comm.Gather(0, 5, {2}, &recv);
+    EXPECT_TRUE(status.ok()) << status.message();
+    time.Leave();
+  });
+  nodes[0].comm.SetDoing(TG_IN_FLIP);
+  std::vector<Bytes> recv;
+  const Status status = nodes[0].comm.Gather(0, 5, {1}, &recv);
+  time.Leave();
+  thread.join();
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(recv[1], Bytes{2});
+}
+
+// The limit of silence holds in a flip, too.
+TEST(MeshTest, InAFlipASilentPeerIsAnErrorAfterTheTimeout) {
+  FakeTime time;
+  std::vector<Node> nodes = Connected(2, milliseconds(100), time);
+  nodes[0].comm.SetDoing(TG_IN_FLIP);
+  std::vector<Bytes> recv;
+  const Status status = nodes[0].comm.Gather(0, 5, {1}, &recv);
+  EXPECT_NE(status.message().find("nothing from b for 100 ms"), std::string::npos)
+      << status.message();
+  ASSERT_EQ(nodes[0].comm.missed().size(), 1u);
+  EXPECT_EQ(nodes[0].comm.missed()[0].cause, static_cast<uint32_t>(TG_SILENT));
+  EXPECT_EQ(nodes[0].comm.missed()[0].doing, static_cast<uint32_t>(TG_IN_FLIP));
+}
+
 TEST(MeshTest, ALeaverMayCloseAsSoonAsItIsThrough) {
   for (int round = 0; round < 20; ++round) {
     std::vector<Node> nodes = Connected(3);
