@@ -42,7 +42,7 @@ type Limits struct {
 	Retire  time.Duration // for a step of the new epoch: error, run again
 	// Of a world that is broken; 0: that of DefaultLimits.
 	Answer   time.Duration // of an agent, before it counts as missing
-	Stop     time.Duration // until every member that answers stands still: error, run again
+	Stop     time.Duration // until every member that answers stands still: error, run again; at least twice Reattach
 	Reattach time.Duration // for the engine of a member whose agent lives to come back: it is lost
 }
 
@@ -58,8 +58,12 @@ func orDefault(limit, otherwise time.Duration) time.Duration {
 }
 
 func (l Limits) answer() time.Duration   { return orDefault(l.Answer, DefaultLimits.Answer) }
-func (l Limits) stop() time.Duration     { return orDefault(l.Stop, DefaultLimits.Stop) }
 func (l Limits) reattach() time.Duration { return orDefault(l.Reattach, DefaultLimits.Reattach) }
+
+// stop is longer than reattach: a repair that gives up while it waits for an engine to come back would do so each time, for ever.
+func (l Limits) stop() time.Duration {
+	return max(orDefault(l.Stop, DefaultLimits.Stop), 2*l.reattach())
+}
 
 // Driver of one world. One Apply at a time; two drivers of one store are held apart by
 // compare-and-swap, one of them fails with store.ErrConflict.

@@ -41,6 +41,20 @@ func TestRepairOfAWholeWorldDoesNothing(t *testing.T) {
 	})
 }
 
+// However long a repair waits for an engine to come back, it does not give up before.
+func TestARepairOutlastsTheWaitForAnEngine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, w := setup(t, 3)
+		_, err := d.Apply(t.Context(), expert(3))
+		require.NoError(t, err)
+		d.Limits.Reattach = 2 * d.Limits.Stop
+		w.agents[2].Detach(true)
+		_, err = d.Repair(t.Context())
+		require.NoError(t, err)
+		w.members(t, 0, 1)
+	})
+}
+
 // slowStore takes a while for each call.
 type slowStore struct{ store.Store }
 

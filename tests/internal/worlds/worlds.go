@@ -23,9 +23,11 @@ const Root = "../.."
 // Hang is the limit of every wait for something that must happen: only a hang takes this long, however slow the machine is.
 const Hang = 3 * time.Minute
 
-// patient is how long engines wait for a silent peer, and the operator for an engine to come back, where no test is about such a limit: a
-// killed process is noticed by its closed connections, and a slow one must not be taken for dead.
-const patient = time.Minute
+// Limits where no test is about them. A killed process is noticed by its closed connections, and a slow one must not be taken for dead.
+const (
+	patient  = time.Minute      // of engines with a silent peer
+	reattach = 10 * time.Second // of the operator with an engine that may come back: many repairs take as long
+)
 
 // Start a world with its files in build/walk; it ends with the test. Options.Dir is what the folder's name ends with,
 // for a test with several.
@@ -36,7 +38,7 @@ func Start(t *testing.T, o harness.Options) *harness.World {
 		o.Patience = patient
 	}
 	if o.Reattach == 0 && !o.Hangs {
-		o.Reattach = patient
+		o.Reattach = reattach
 	}
 	w, err := harness.Start(t.Context(), o)
 	require.NoError(t, err)
