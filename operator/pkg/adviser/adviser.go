@@ -32,6 +32,8 @@ type Options struct {
 	Policy  Kind
 	Width   Range
 	Hybrids Hybrids
+	// AttentionByData: mode Tensor is kernels.TensorByData, as the engines keep all heads of a request on one rank.
+	AttentionByData bool
 }
 
 // Hybrids that the policy may choose beside modes Expert and Tensor, all layers alike; a zero Kind after the last. That is all there is to look for: a step lasts as long as
@@ -46,10 +48,13 @@ type World struct {
 	Shape   kernels.Shape  // of the layout in force
 	Epoch   uint64         // of that layout: steps of another one say nothing about it
 	Busy    bool           // a transition or a repair is under way
+	DryRun  bool           // nobody follows what is decided
 	KVBytes uint64         // of a rank
 	Rates   costmodel.Rates
-	// Price of a change of shape; its error is a refusal by planner or memory.
+	// Price of a change of shape; its error is a refusal by planner or memory. It is asked for once in an epoch.
 	Price func(from, to kernels.Shape) (costmodel.Transition, error)
+	// Refused says why a shape must not be chosen for now, at each decision; empty: it may. nil: all may.
+	Refused func(kernels.Shape) string
 	// Repairable says whether in a shape the loss of any rank could be repaired; its error is why not. nil: nobody asks for that.
 	Repairable func(kernels.Shape) error
 	Pods       policy.Pods
@@ -68,6 +73,7 @@ type Adviser struct {
 	explore explore
 	breadth *breadth // nil: nobody asked for the width yet
 	prices  map[[2]kernels.Shape]price
+	priced  uint64 // the epoch that prices are of
 }
 
 // width is what worlds of so many ranks begin with.
@@ -139,7 +145,7 @@ func (a *Adviser) Advise(s *telemetry.Sample, w World) policy.Decision {
 			return held("%s", why)
 		}
 	}
-	t, state := seen(s), policy.State{Shape: w.Shape, Options: a.options(w, w.Shape.Ranks), Rates: w.Rates, Busy: w.Busy, Pods: w.Pods}
+	t, state := seen(s), policy.State{Shape: w.Shape, Options: a.options(w, w.Shape.Ranks), Rates: w.Rates, Busy: w.Busy, DryRun: w.DryRun, Pods: w.Pods}
 	if a.breadth != nil && a.breadth.policy != nil {
 		state = a.breadth.policy.Limit(state)
 	}
@@ -161,10 +167,8 @@ func (a *Adviser) knows(s kernels.Shape) bool {
 // shapes that a world of so many ranks may have, those of the modes first.
 func (a *Adviser) shapes(ranks int) []kernels.Shape {
 	out := []kernels.Shape{kernels.Expert(ranks)}
-	for _, s := range []kernels.Shape{kernels.Tensor(ranks)} {
-		if s != out[0] {
-			out = append(out, s)
-		}
+	if s := a.tensor(ranks); s != out[0] {
+		out = append(out, s)
 	}
 	for _, k := range a.o.Hybrids {
 		if s := k.On(ranks); k != (kernels.Kind{}) && s.Check() == nil && !slices.Contains(out, s) {
@@ -172,6 +176,14 @@ func (a *Adviser) shapes(ranks int) []kernels.Shape {
 		}
 	}
 	return out
+}
+
+// tensor is the shape of mode Tensor in this world.
+func (a *Adviser) tensor(ranks int) kernels.Shape {
+	if a.o.AttentionByData {
+		return kernels.TensorByData(ranks)
+	}
+	return kernels.Tensor(ranks)
 }
 
 // width that is asked about. Its error says which kernel was not measured.
@@ -185,7 +197,7 @@ func (a *Adviser) width(ranks int) width {
 		switch {
 		case err == nil:
 			w.priors = append(w.priors, prior)
-		case shape == kernels.Expert(ranks) || shape == kernels.Tensor(ranks):
+		case shape == kernels.Expert(ranks) || shape == a.tensor(ranks):
 			w.err = err
 		}
 	}
@@ -256,6 +268,10 @@ func compareBool(a, b bool) int {
 // options of a world at some widths: what fits there, and what it takes to go there. Those that cannot be had are there with the reason.
 func (a *Adviser) options(now World, widths ...int) []policy.Option {
 	var out []policy.Option
+	if a.priced != now.Epoch {
+		a.priced = now.Epoch
+		clear(a.prices)
+	}
 	for _, ranks := range widths {
 		at := a.width(ranks)
 		for _, shape := range a.shapes(ranks) {
@@ -271,8 +287,12 @@ func (a *Adviser) options(now World, widths ...int) []policy.Option {
 				}
 				a.prices[pair] = priced
 			}
+			refused := priced.refused
+			if refused == "" && now.Refused != nil {
+				refused = now.Refused(shape)
+			}
 			tokens := now.KVBytes / max(costmodel.TokenBytes(now.View, shape), 1) * uint64(shape.Groups())
-			out = append(out, policy.Option{Shape: shape, WorldTokens: int(tokens), Switch: priced.transition, Refused: priced.refused})
+			out = append(out, policy.Option{Shape: shape, WorldTokens: int(tokens), Switch: priced.transition, Refused: refused})
 		}
 	}
 	return out

@@ -301,3 +301,48 @@ func TestAWorldThatChoosesAHybrid(t *testing.T) {
 	t.Logf("latencies %.0f, with the hybrid %.0f", latency[false], latency[true])
 	require.Less(t, latency[true], .8*latency[false])
 }
+
+// A world whose engines keep all heads of a request on one rank is asked about that shape of mode Tensor: what it moves, and the KV that fits there.
+func TestAdvise_WhenAttentionStaysByData(t *testing.T) {
+	a, err := New(Options{Prior: Prior{model, "vllm", "balanced"}, Policy: Calibrated, AttentionByData: true})
+	require.NoError(t, err)
+	w := world(t)
+	var asked []kernels.Shape
+	w.Price = func(_, to kernels.Shape) (costmodel.Transition, error) {
+		asked = append(asked, to)
+		return costmodel.Transition{BusiestBytes: 1 << 30, Flips: 24}, nil
+	}
+	all := a.options(w, 8)
+	require.Equal(t, []kernels.Shape{kernels.Expert(8), kernels.TensorByData(8)}, asked)
+	require.Empty(t, all[1].Refused, "its kernels are known")
+	require.Equal(t, all[0].WorldTokens, all[1].WorldTokens, "as each request's heads are on one rank in both")
+	w.Shape = kernels.TensorByData(8)
+	for at := 1; at <= 4; at++ {
+		a.Advise(sample(float64(at)), w)
+	}
+	require.False(t, a.Advise(sample(5), w).Held)
+}
+
+// What is refused for a time is looked at each time; a price holds for a layout.
+func TestOptions_WhenRefusedForATime(t *testing.T) {
+	a, err := New(Options{Prior: Prior{model, "vllm", "balanced"}, Policy: Threshold})
+	require.NoError(t, err)
+	w, priced := world(t), 0
+	w.Price = func(kernels.Shape, kernels.Shape) (costmodel.Transition, error) {
+		priced++
+		return costmodel.Transition{}, nil
+	}
+	for _, why := range []string{"", "it failed lately", ""} {
+		w.Refused = func(s kernels.Shape) string {
+			if s == kernels.Tensor(8) {
+				return why
+			}
+			return ""
+		}
+		require.Equal(t, why, a.options(w, 8)[1].Refused)
+	}
+	require.Equal(t, 2, priced)
+	w.Epoch++
+	a.options(w, 8)
+	require.Equal(t, 4, priced, "another layout")
+}

@@ -68,7 +68,7 @@ func (a *Adviser) Widen(s *telemetry.Sample, w World) policy.Decision {
 	}
 	t := seen(s)
 	t.Felt = b.felt(s.At, a.o.Width.SLO)
-	return b.policy.Decide(t, policy.State{Shape: w.Shape, Options: a.widthOptions(w), Rates: w.Rates, Busy: w.Busy, Pods: w.Pods})
+	return b.policy.Decide(t, policy.State{Shape: w.Shape, Options: a.widthOptions(w), Rates: w.Rates, Busy: w.Busy, DryRun: w.DryRun, Pods: w.Pods})
 }
 
 func (a *Adviser) newBreadth() (*breadth, error) {

@@ -122,8 +122,13 @@ func TestBudget(t *testing.T) {
 	same, err := m.Budget(v, kernels.Tensor(8))
 	require.NoError(t, err)
 	require.Equal(t, tp, same, "each rank has a part of every expert: there is nothing to copy")
-	m.Redundant = 0
-	m.RankBytes = 192e9
+	m.Redundant, m.DenseBytes = 0, 12e9
+	for _, shape := range []kernels.Shape{kernels.Expert(8), kernels.Tensor(8)} {
+		b, err := m.Budget(v, shape)
+		require.NoError(t, err)
+		require.Equal(t, Item{"dense weights", 12e9}, b.Items[1], "agents hold them on each rank")
+	}
+	m.DenseBytes, m.RankBytes = 0, 192e9
 	mla := view(t, "DeepSeek-V3/R1/V3.1")
 	ep, err = m.Budget(mla, kernels.Expert(8))
 	require.NoError(t, err)

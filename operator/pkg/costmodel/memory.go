@@ -10,7 +10,7 @@ import (
 // Memory of a rank and what is kept of it, in bytes.
 type Memory struct {
 	RankBytes         uint64
-	DenseBytes        uint64 // of the whole model, without experts; 0: projections of attention, from the geometry
+	DenseBytes        uint64 // that each rank holds, without experts; 0: projections of attention, from the geometry, which the ranks of an attention group share
 	SpareBanks        int    // docs/architecture.md, 4.2
 	Redundant         int    // expert slots of each layer beyond one for each expert, where ranks hold whole experts; rounded up to as many on each rank
 	GraphBytes        uint64 // captured graphs, all shapes
@@ -41,15 +41,15 @@ func (m Memory) Budget(v *geometry.View, s kernels.Shape) (Budget, error) {
 	g := v.Proto
 	layer := uint64(g.Experts) * v.ExpertBytes
 	experts := layer * uint64(v.MoELayers())
+	ranks, t := uint64(s.Ranks), uint64(s.AttentionGroup)
 	dense := m.DenseBytes
 	if dense == 0 {
 		// Queries and output are hidden x heads x head size, keys and values hidden x KV heads x head size; two bytes each.
-		dense = uint64(g.Layers) * 4 * uint64(g.Hidden) * uint64(g.HeadDim) * uint64(g.QueryHeads+g.KvHeads)
+		dense = up(uint64(g.Layers)*4*uint64(g.Hidden)*uint64(g.HeadDim)*uint64(g.QueryHeads+g.KvHeads), t)
 	}
-	ranks, t := uint64(s.Ranks), uint64(s.AttentionGroup)
 	b := Budget{Items: []Item{
 		{"experts", up(experts, ranks)},
-		{"dense weights", up(dense, t)},
+		{"dense weights", dense},
 		{"spare banks", uint64(m.SpareBanks) * up(layer, ranks)},
 		{"graphs", m.GraphBytes},
 		{"communicators", m.CommunicatorBytes},

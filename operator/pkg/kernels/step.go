@@ -22,6 +22,9 @@ func Expert(ranks int) Shape { return Shape{ranks, 1, 1} }
 // Tensor is the shape of mode Tensor.
 func Tensor(ranks int) Shape { return Shape{ranks, ranks, ranks} }
 
+// TensorByData is the shape of mode Tensor where the engines keep all heads of a request on one rank: experts are split, attention is not.
+func TensorByData(ranks int) Shape { return Shape{ranks, ranks, 1} }
+
 // Groups of ranks that hold the same requests: P / t.
 func (s Shape) Groups() int { return s.Ranks / s.AttentionGroup }
 

@@ -179,9 +179,12 @@ func (p *Calibrated) weigh(t Telemetry, s State, own *Option, sudden bool) Decis
 		best.Why = Reason{"no other shape is worth a switch", figures}
 		return best
 	}
+	if s.DryRun {
+		return best
+	}
 	if why, f := p.tooSoon(t.At); why != "" {
 		to := best.To
-		return Decision{To: s.Shape, Why: Reason{why, f}, Rejected: append(rejected, Rejected{to, Reason{why, f}})}
+		return Decision{To: s.Shape, Withheld: true, Why: Reason{why, f}, Rejected: append(rejected, Rejected{to, Reason{why, f}})}
 	}
 	p.switched, p.shape = append(p.switched, t.At), best.To
 	return best

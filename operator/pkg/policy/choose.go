@@ -134,7 +134,9 @@ func (p *Width) choose(t Telemetry, s State, c choice, rejected []Rejected) Deci
 	decide := func(v verdict, text string) Decision {
 		reject(v.option.Shape)
 		f := v.why.Figures
-		p.changed, p.ever = t.At, true
+		if !s.DryRun {
+			p.changed, p.ever = t.At, true
+		}
 		return Decision{Switch: true, To: v.option.Shape, Why: Reason{text + v.why.Text, f}, Rejected: rejected}
 	}
 	to := best.option.Shape.Ranks
@@ -169,7 +171,9 @@ func (p *Width) choose(t Telemetry, s State, c choice, rejected []Rejected) Deci
 			return Decision{To: s.Shape, Rejected: rejected, Why: Reason{fmt.Sprintf("narrower would do, but the last change was %.0f s ago (%.0f s are waited for), and %.0f s are known",
 				last, p.cooldown, seen), f}}
 		}
-		p.narrowed = t.At
+		if !s.DryRun {
+			p.narrowed = t.At
+		}
 		text := "narrower: "
 		if none {
 			text = nearest
@@ -200,7 +204,9 @@ func (p *Width) modeFirst(t Telemetry, s State, now []verdict, best verdict) (ve
 	if v.option.Shape == s.Shape || !v.keeps && (to.Ranks <= s.Shape.Ranks || to.Kind() != v.option.Shape.Kind()) {
 		return verdict{}, false
 	}
-	p.changed, p.ever = t.At, true
+	if !s.DryRun {
+		p.changed, p.ever = t.At, true
+	}
 	return v, true
 }
 

@@ -57,6 +57,7 @@ type State struct {
 	Options []Option // the shape that serves included
 	Rates   costmodel.Rates
 	Busy    bool // a transition is under way
+	DryRun  bool // nobody follows a decision: a switch that is not made is decided anew while it pays, and counts for nothing
 	Pods    Pods // only policies of the width look at it
 }
 
@@ -89,6 +90,7 @@ type Cause string
 type Decision struct {
 	Switch   bool
 	Held     bool
+	Withheld bool // a switch would pay, and is not made yet
 	Cause    Cause
 	To       kernels.Shape // the shape that serves if there is no switch
 	Why      Reason

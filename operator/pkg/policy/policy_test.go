@@ -256,3 +256,45 @@ func TestFollowsTheLoad(t *testing.T) {
 		}
 	}
 }
+
+// Nobody follows a dry run: what would pay is said as long as it does, and what was said is no switch that another one has to wait for.
+func TestDryRun_WhenSwitchPays(t *testing.T) {
+	steps := priors(t)
+	for name := range trained(t, steps) {
+		p, w := trained(t, steps)[name], newWorldly(1)
+		w.calm, w.load, w.s.DryRun = true, 4, true
+		said := 0
+		for i := range 200 {
+			w.next()
+			w.t.Reserved = 0
+			d := p.Decide(w.t, w.s)
+			require.False(t, d.Withheld, "%s: %s", name, d.Why.Text)
+			if i >= 100 && d.Switch {
+				require.Equal(t, kernels.Tensor(8), d.To)
+				said++
+			}
+		}
+		require.Equal(t, 100, said, name)
+	}
+}
+
+// Where engines keep the heads of a request on one rank, mode Tensor is another shape.
+func TestThreshold_WhenAttentionStaysByData(t *testing.T) {
+	p, w := policy.NewThreshold(policy.Published()), newWorldly(1)
+	w.s.Options[1].Shape = kernels.TensorByData(8)
+	for _, load := range []int{4, 700, 4} {
+		for range 100 {
+			w.calm, w.load = true, load
+			w.next()
+			w.t.Reserved = 0
+			if d := p.Decide(w.t, w.s); d.Switch {
+				w.s.Shape = d.To
+			}
+		}
+		want := kernels.TensorByData(8)
+		if load > 256 {
+			want = kernels.Expert(8)
+		}
+		require.Equal(t, want, w.s.Shape)
+	}
+}

@@ -45,6 +45,9 @@ func (p *Threshold) Decide(t Telemetry, s State) Decision {
 	}
 	ranks := s.Shape.Ranks
 	high, low := kernels.Expert(ranks), kernels.Tensor(ranks)
+	if byData := kernels.TensorByData(ranks); s.option(low) == nil && s.option(byData) != nil {
+		low = byData
+	}
 	if s.Shape != high && s.Shape != low {
 		return hold(s, "no decision: shape %v is neither mode Expert nor Tensor", s.Shape)
 	}
@@ -76,7 +79,9 @@ func (p *Threshold) Decide(t Telemetry, s State) Decision {
 	}
 	if wait := p.changed + p.t.Cooldown - t.At; p.ever && wait > 0 {
 		figures["wait"] = wait
-		return refused(s, to, Reason{fmt.Sprintf("%s, but the last switch was less than %v s ago", why, p.t.Cooldown), figures})
+		d := refused(s, to, Reason{fmt.Sprintf("%s, but the last switch was less than %v s ago", why, p.t.Cooldown), figures})
+		d.Withheld = true
+		return d
 	}
 	o := s.option(to)
 	if o == nil {
@@ -85,8 +90,10 @@ func (p *Threshold) Decide(t Telemetry, s State) Decision {
 	if no := o.refusal(t); no != nil {
 		return refused(s, to, *no)
 	}
-	p.changed, p.ever = t.At, true
-	p.counts = nil
+	if !s.DryRun {
+		p.changed, p.ever = t.At, true
+		p.counts = nil
+	}
 	return Decision{Switch: true, To: to, Why: Reason{why, figures}}
 }
 

@@ -34,27 +34,34 @@ func Price(v *geometry.View, from, to kernels.Shape, memory costmodel.Memory) (c
 	if err != nil {
 		return costmodel.Transition{}, err
 	}
+	layers := v.MoELayers()
+	t := PriceOf(after, v, to)
+	t.BusiestBytes *= uint64(layers)
+	t.Flips = (layers + banks - 1) / banks
+	if _, err := memory.Budget(v, to); err != nil {
+		return costmodel.Transition{}, err
+	}
+	return t, nil
+}
+
+// PriceOf a plan to a shape: the expert bytes that its busiest rank receives, its flips, and the KV that goes along with each live token.
+func PriceOf(planned *planner.Result, v *geometry.View, to kernels.Shape) costmodel.Transition {
 	received := map[string]uint64{}
-	for _, flip := range after.Plan.Flips {
+	for _, flip := range planned.Plan.Flips {
 		for _, part := range flip.Parts {
 			for _, count := range part.Fetches.GetGranuleCount() {
-				received[part.Member] += uint64(count) * g.GranuleBytes
+				received[part.Member] += uint64(count) * v.Proto.GranuleBytes
 			}
 		}
 	}
-	layers := uint64(v.MoELayers())
-	t := costmodel.Transition{Flips: (v.MoELayers() + banks - 1) / banks}
+	t := costmodel.Transition{Flips: len(planned.Plan.Flips)}
 	for _, bytes := range received {
-		t.BusiestBytes = max(t.BusiestBytes, bytes*layers)
-	}
-	room, err := memory.Budget(v, to)
-	if err != nil {
-		return costmodel.Transition{}, err
+		t.BusiestBytes = max(t.BusiestBytes, bytes)
 	}
 	// Of a token of the world each rank keeps this much in the new shape; what it held of it before is an even share.
-	kept := float64(room.TokenBytes) * float64(to.AttentionGroup) / float64(to.Ranks)
+	kept := float64(costmodel.TokenBytes(v, to)) * float64(to.AttentionGroup) / float64(to.Ranks)
 	t.TokenBytes = kept * (1 - 1/float64(to.Ranks))
-	return t, nil
+	return t
 }
 
 func planned(v *geometry.View, current *tangramv1.Layout, shape kernels.Shape, banks int) (*planner.Result, error) {
