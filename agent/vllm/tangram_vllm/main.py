@@ -16,7 +16,9 @@ ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 def flags() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="tangram-vllm", description="vLLM as the engine of one rank: attaches to its agent and serves.")
+    # No abbreviations: users give flags in spec.engine.args too, and the API refuses those that the operator owns by their whole names.
+    parser = argparse.ArgumentParser(prog="tangram-vllm", description="vLLM as the engine of one rank: attaches to its agent and serves.",
+                                     allow_abbrev=False)
     for name, help_ in (("agent-socket", "UNIX socket of the agent"), ("token-file", "file with the pod's engine token"), ("tls-ca", "PEM of the CA"),
                         ("tls-cert", "PEM of this engine's certificate"), ("tls-key", "PEM of its key")):
         parser.add_argument(f"--{name}", required=True, help=help_)

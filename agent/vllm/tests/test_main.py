@@ -1,0 +1,35 @@
+"""The command line, without vLLM."""
+
+import contextlib
+import io
+import unittest
+
+from tangram_vllm import main, zygote
+
+GIVEN = ["--agent-socket=a", "--token-file=t", "--tls-ca=ca", "--tls-cert=cert", "--tls-key=key"]
+
+# What the operator gives an engine: users may not give it in spec.engine.args (api/v1alpha1, Engine), by no other spelling either.
+OWNED = ["agent-socket", "token-file", "device", "mesh-listen", "serve-listen", "advertise", "tls-ca", "tls-cert", "tls-key", "insecure-fabric"]
+
+
+class FlagsTest(unittest.TestCase):
+    def test_takes_what_the_operator_gives(self) -> None:
+        args = main.flags().parse_args([*GIVEN, "--device=1", "--insecure-fabric"])
+        self.assertEqual((args.device, args.insecure_fabric, args.tls_ca), (1, True, "ca"))
+
+    def test_refuses_abbreviations_of_what_the_operator_owns(self) -> None:
+        short = [f"--{name[:n]}" for name in OWNED for n in range(1, len(name)) if name[:n] not in OWNED]
+        self.assertLessEqual({"--insecure", "--dev", "--tls-ce"}, set(short))
+        self.assertIs(zygote.program, main, "both programs have one command line")
+        for flag in short:
+            for given in ([flag], [flag, "1"], [f"{flag}=1"]):
+                said = io.StringIO()
+                with self.subTest(given=given):
+                    with contextlib.redirect_stderr(said), self.assertRaises(SystemExit) as end:
+                        main.flags().parse_args([*GIVEN, *given])
+                    self.assertEqual(end.exception.code, 2)
+                    self.assertIn("unrecognized arguments", said.getvalue())
+
+
+if __name__ == "__main__":
+    unittest.main()
