@@ -374,4 +374,13 @@ Status CheckPart(const Input& input, const Plan& plan, uint32_t rank, const Rank
   return Check(input, plan, *needed, rank, part).Run();
 }
 
+Result<RankPlan> ProvenPart(const Input& input, const Plan& plan, uint32_t rank) {
+  if (rank >= input.new_ranks) {
+    return Wrong(fmt::format("a part of rank {} of {}", rank, input.new_ranks));
+  }
+  Result<RankPlan> part = MakePart(input, plan, rank);
+  if (part.ok()) TANGRAM_RETURN_IF_ERROR(CheckPart(input, plan, rank, *part));
+  return part;
+}
+
 }  // namespace tangram::kv

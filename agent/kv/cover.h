@@ -23,4 +23,8 @@ Status CheckHomes(const Input& input, const Plan& plan);
 // Grows with what the rank has and gets. kInternal names the first thing that is wrong.
 Status CheckPart(const Input& input, const Plan& plan, uint32_t rank, const RankPlan& part);
 
+// MakePart, and CheckPart of what it makes. kInternal also for a rank that the target does not
+// have.
+Result<RankPlan> ProvenPart(const Input& input, const Plan& plan, uint32_t rank);
+
 }  // namespace tangram::kv
