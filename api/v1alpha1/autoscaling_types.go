@@ -25,9 +25,11 @@ type Autoscaling struct {
 	// +kubebuilder:default=Calibrated
 	// +optional
 	Policy ModePolicy `json:"policy,omitempty"`
-	// dryRun: what would be done is told in status.policy and by the condition Optimal, and not done.
+	// dryRun: what the policies decide is only recommended: status.policy and the conditions Optimal and ScalingActive tell it, and nothing is done.
+	// false: it is done. mode Auto without autoscaling recommends, too.
+	// +kubebuilder:default=true
 	// +optional
-	DryRun bool `json:"dryRun,omitempty"`
+	DryRun *bool `json:"dryRun,omitempty"`
 	// prior: measured kernels that Calibrated begins with, until this world has measured its own.
 	// +kubebuilder:default={}
 	// +optional
@@ -144,6 +146,12 @@ type PolicyStatus struct {
 	// +kubebuilder:validation:MaxItems=8
 	// +optional
 	Rejected []RejectedMode `json:"rejected,omitempty"`
+	// refused: options to which a switch failed. Such a switch is taken back, and its option is not chosen before its time is over: a minute after the
+	// first failure, twice as long after each further one, an hour at most. A switch that succeeds clears its option.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	// +optional
+	Refused []RefusedOption `json:"refused,omitempty"`
 	// decisions to switch, the newest first; also those of a dry run.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=10
@@ -195,6 +203,25 @@ type RejectedMode struct {
 	Why string `json:"why"`
 }
 
+// RefusedOption is a mode at a width to which a switch failed.
+type RefusedOption struct {
+	// replicas: pods.
+	Replicas int32 `json:"replicas"`
+	Mode     Mode  `json:"mode"`
+	// layout of mode Hybrid, in short.
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	Layout string `json:"layout,omitempty"`
+	// failures since a switch to it succeeded last.
+	// +kubebuilder:validation:Minimum=1
+	Failures int32 `json:"failures"`
+	// until: it is not chosen before.
+	Until metav1.Time `json:"until"`
+	// why the last switch failed.
+	// +kubebuilder:validation:MaxLength=1024
+	Why string `json:"why"`
+}
+
 // PolicyDecision to switch, or to have another number of pods.
 type PolicyDecision struct {
 	Time metav1.Time `json:"time"`
@@ -222,9 +249,15 @@ func (d *MoEDeployment) WidthIsDecided() bool {
 	return a != nil && a.SLO != nil && a.MinReplicas != nil && a.MaxReplicas != nil
 }
 
+// DryRun says whether what policies decide is only recommended, and not followed: unless the spec says that it is not.
+func (d *MoEDeployment) DryRun() bool {
+	a := d.Spec.Autoscaling
+	return a == nil || a.DryRun == nil || *a.DryRun
+}
+
 // WantedReplicas is how many pods the world is to have: as spec.replicas says, or as was decided, within its bounds.
 func (d *MoEDeployment) WantedReplicas() int32 {
-	if !d.WidthIsDecided() || d.Spec.Autoscaling.DryRun {
+	if !d.WidthIsDecided() || d.DryRun() {
 		return d.Spec.Replicas
 	}
 	n := d.Spec.Replicas

@@ -74,8 +74,8 @@ type MoEDeploymentSpec struct {
 	RanksPerPod int32 `json:"ranksPerPod,omitempty"`
 
 	// mode: Expert (whole experts spread over the ranks), Tensor (every expert sliced over all ranks, and each request's heads, but
-	// for engines that keep those on one rank, as vLLM's do), Auto: a policy chooses
-	// between the two by the load, and says why in status.policy; or Hybrid: each layer as layout says. It may be changed while requests stream.
+	// for engines that keep those on one rank, as vLLM's do), Auto: a policy recommends
+	// one of the two by the load, and says why in status.policy; it is followed if autoscaling.dryRun is false; or Hybrid: each layer as layout says. It may be changed while requests stream.
 	// +kubebuilder:default=Expert
 	// +optional
 	Mode Mode `json:"mode,omitempty"`

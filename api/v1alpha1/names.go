@@ -109,6 +109,7 @@ const (
 	EventTransitionReplanned = "TransitionReplanned" // the spec changed; the running flip was ended first
 	EventTransitionAborted   = "TransitionAborted"   // the user did
 	EventModeDecided         = "ModeDecided"         // in mode Auto, with the reason
+	EventModeTakenBack       = "ModeTakenBack"       // in mode Auto: the switch failed, with the reason
 	EventWidthDecided        = "WidthDecided"        // with autoscaling.slo, with the reason
 	EventRebalanced          = "Rebalanced"          // with moves, bytes, balancedness before and after
 	EventRepaired            = "Repaired"            // with members lost, seconds and bytes

@@ -2,12 +2,15 @@ package main
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
 	"tangram.dev/api/v1alpha1"
 	"tangram.dev/e2e/load"
@@ -53,6 +56,15 @@ func TestArrivalsAreTheSameAgainAndAsManyAsSaid(t *testing.T) {
 	require.InEpsilon(t, 100, float64(prompts)/2000, .1)
 	require.InEpsilon(t, 30, float64(answers)/2000, .1)
 	require.NotEqual(t, a.at(0), a.at(1))
+}
+
+// The world of the burst acts, which takes saying.
+func TestTheBurstsWorldActs(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", manifests, "bursts", "30-bursts.yaml"))
+	require.NoError(t, err)
+	d := &v1alpha1.MoEDeployment{}
+	require.NoError(t, yaml.UnmarshalStrict(text, d))
+	require.False(t, d.DryRun())
 }
 
 // A world that did all that the act is about; each change of it breaks one promise.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -16,11 +17,9 @@ import (
 	"tangram.dev/operator/internal/ranges"
 	"tangram.dev/operator/internal/readings"
 	"tangram.dev/operator/pkg/adviser"
-	"tangram.dev/operator/pkg/costmodel"
 	"tangram.dev/operator/pkg/geometry"
 	"tangram.dev/operator/pkg/kernels"
 	decisions "tangram.dev/operator/pkg/policy"
-	"tangram.dev/operator/pkg/simulator"
 	"tangram.dev/operator/pkg/telemetry"
 
 	api "tangram.dev/api/v1alpha1"
@@ -60,49 +59,70 @@ type word struct {
 	pending *decisions.Decision
 }
 
+// take what a policy says. True: it is a switch, and not the one that it said just before, which nobody follows in a dry run.
 func (w *word) take(d decisions.Decision) bool {
+	news := d.Switch && !(w.last.Switch && w.last.To == d.To)
 	w.last, w.taken = d, true
 	if d.Switch {
 		w.pending = &d
 	}
-	return d.Switch
+	return news
 }
 
-// take a reading. True: a switch was decided. One at a time: of two, the width's.
+// take a reading. True: a switch was decided. One at a time: of two, the width's; in a dry run nobody follows either.
 func (a *advice) take(s *telemetry.Sample) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.heard = time.Now()
+	decided := false
 	if a.options.Width != (adviser.Range{}) {
 		d := a.adviser.Widen(s, a.world)
 		if a.forbidden != "" {
 			d = decisions.Decision{Held: true, Cause: twoOwners, To: a.world.Shape, Why: decisions.Reason{Text: "no decision: " + a.forbidden}}
 		}
-		if a.width.take(d) {
+		decided = a.width.take(d)
+		if d.Switch && !a.world.DryRun {
 			return true
 		}
 	}
-	return a.modes && a.mode.take(a.adviser.Advise(s, a.world))
+	if a.modes {
+		decided = a.mode.take(a.adviser.Advise(s, a.world)) || decided
+	}
+	return decided
 }
 
-// set how the world is now, and hear what was decided. why: gateways tell nothing of use, if that is so.
-func (a *advice) set(w adviser.World, modes bool, forbidden, why string) (mode, width word) {
+// heard is what the policies of a world said.
+type heard struct{ mode, width word }
+
+// set how the world is now, and hear what was decided. why: gateways tell nothing of use, if that is so. A switch that is pending stays so until it is followed.
+func (a *advice) set(w adviser.World, modes bool, forbidden, why string) heard {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.world, a.modes, a.forbidden = w, modes, forbidden
-	mode, width = a.mode, a.width
-	if !a.heard.IsZero() && time.Since(a.heard) > silentFor { // what was said is of a load that may be over
-		said := decisions.Decision{Held: true, To: w.Shape, Why: decisions.Reason{Text: fmt.Sprintf("no decision: gateways tell nothing of use since %s%s", a.heard.UTC().Format(time.TimeOnly), why)}}
-		mode, width = word{last: said, taken: true}, word{last: said, taken: true}
-	}
-	a.mode.pending, a.width.pending = nil, nil
-	if mode.pending != nil && (!modes || mode.pending.To.Ranks != w.Shape.Ranks) {
-		mode.pending = nil // it was of another world
+	if p := a.mode.pending; p != nil && (!modes || p.To.Ranks != w.Shape.Ranks) {
+		a.mode.pending = nil // it was of another world
 	}
 	if forbidden != "" || w.Busy {
-		width.pending = nil
+		a.width.pending = nil
 	}
-	return mode, width
+	out := heard{a.mode, a.width}
+	if !a.heard.IsZero() && time.Since(a.heard) > silentFor { // what was said is of a load that may be over
+		a.mode.pending, a.width.pending = nil, nil
+		said := decisions.Decision{Held: true, To: w.Shape, Why: decisions.Reason{Text: fmt.Sprintf("no decision: gateways tell nothing of use since %s%s", a.heard.UTC().Format(time.TimeOnly), why)}}
+		out = heard{word{last: said, taken: true}, word{last: said, taken: true}}
+	}
+	return out
+}
+
+// followed: what was heard is written down.
+func (a *advice) followed(h heard) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for w, pending := range map[*word]*decisions.Decision{&a.mode: h.mode.pending, &a.width: h.width.pending} {
+		if w.pending == pending {
+			w.pending = nil
+		}
+	}
 }
 
 // wantedMode of a world: as the spec says, or as its policy decided. Until it has, mode Auto is mode Expert.
@@ -119,11 +139,11 @@ func wantedMode(d *api.MoEDeployment) api.Mode {
 }
 
 // adviserOptions of a spec: what is not set has the defaults of the CRD.
-func adviserOptions(d *api.MoEDeployment) (o adviser.Options, dryRun bool) {
-	o = adviser.Options{Policy: adviser.Calibrated, Prior: adviser.Prior{Model: "Qwen3-30B-A3B", Engine: "vllm", Routing: "power_law_1.2"}}
+func adviserOptions(d *api.MoEDeployment) adviser.Options {
+	o := adviser.Options{Policy: adviser.Calibrated, Prior: adviser.Prior{Model: "Qwen3-30B-A3B", Engine: "vllm", Routing: "power_law_1.2"}}
 	a := d.Spec.Autoscaling
 	if a == nil {
-		return o, false
+		return o
 	}
 	for _, set := range []struct {
 		to   *string
@@ -139,7 +159,7 @@ func adviserOptions(d *api.MoEDeployment) (o adviser.Options, dryRun bool) {
 	if d.Spec.Mode == api.ModeAuto && o.Policy == adviser.Calibrated {
 		copy(o.Hybrids[:], hybridsOf(d))
 	}
-	return o, a.DryRun
+	return o
 }
 
 // advised is asked at each reading of a world's gateways.
@@ -161,53 +181,103 @@ func (r *Reconciler) auto(ctx context.Context, d *api.MoEDeployment, s *scene) (
 		d.Status.Policy = nil
 		return 0, r.Status().Patch(ctx, d, locked(before))
 	}
-	options, dryRun := adviserOptions(d)
-	found, there := r.advices.Load(d.UID)
-	if !there || found.(*advice).options != options { //nolint:forcetypeassert // nothing else is stored
-		a, err := adviser.New(options)
-		if err != nil {
-			return 0, fmt.Errorf("spec.autoscaling: %w", err)
-		}
-		found = &advice{options: options, adviser: a}
-		r.advices.Store(d.UID, found)
+	if d.Status.Policy == nil && s.seen.Layout == nil {
+		return policyEvery, nil // a world that serves goes on in its mode, and it is not known yet which that is
+	}
+	a, err := r.adviceOf(d, s)
+	if err != nil {
+		return 0, err
 	}
 	forbidden, err := r.otherOwner(ctx, d)
 	if err != nil {
 		return 0, err
 	}
-	mode, width := found.(*advice).set(worldNow(d, s), d.Spec.Mode == api.ModeAuto, forbidden, r.unread(d.UID)) //nolint:forcetypeassert // nothing else is stored
-	if width.pending != nil {
+	x, dryRun := shapes{d, s.byData}, d.DryRun()
+	failed := takeBack(x, s, time.Now())
+	said := a.set(worldNow(d, s), d.Spec.Mode == api.ModeAuto, forbidden, r.unread(d.UID))
+	mode, width := said.mode, said.width
+	if failed != "" { // what was decided before is of the world before
+		mode = word{last: decisions.Decision{Held: true, Why: decisions.Reason{Text: failed}}, taken: true}
+	}
+	if width.pending != nil && !dryRun {
 		mode.pending = nil // one at a time
 	}
-	now := policyStatus(d, s, mode, dryRun)
-	widthStatus(d, now, width, forbidden, dryRun)
-	decided := mode.pending != nil || width.pending != nil
-	if !decided && same(d.Status.Policy, now) {
+	now := policyStatus(x, s, mode, dryRun)
+	widthStatus(x, now, width, forbidden, dryRun)
+	if same(before.Status.Policy, now) {
+		a.followed(said)
 		return policyEvery, nil
 	}
 	d.Status.Policy = now
 	if err := r.Status().Patch(ctx, d, locked(before)); err != nil {
 		return 0, err
 	}
-	if decided {
-		said, verb := now.Decisions[0], "switch"
-		if said.ToReplicas > 0 {
-			verb = "scale"
-		}
-		if dryRun {
-			verb = "would " + verb + " (spec.autoscaling.dryRun)"
-		}
-		modes := fmt.Sprintf("from %s to %s", said.From, strings.TrimSpace(string(said.To)+" "+said.ToLayout))
-		switch widths := fmt.Sprintf("from %d to %d replicas", said.FromReplicas, said.ToReplicas); {
-		case said.ToReplicas > 0 && said.From == said.To:
-			r.event(d, nil, corev1.EventTypeNormal, api.EventWidthDecided, "Reconcile", "%s %s: %s", verb, widths, said.Why)
-		case said.ToReplicas > 0:
-			r.event(d, nil, corev1.EventTypeNormal, api.EventWidthDecided, "Reconcile", "%s %s and %s: %s", verb, widths, modes, said.Why)
-		default:
-			r.event(d, nil, corev1.EventTypeNormal, api.EventModeDecided, "Reconcile", "%s %s: %s", verb, modes, said.Why)
-		}
+	a.followed(said)
+	if failed != "" {
+		r.event(d, nil, corev1.EventTypeWarning, api.EventModeTakenBack, "Reconcile", "%s", failed)
+	}
+	for _, one := range newDecisions(before.Status.Policy, now) {
+		r.tellDecision(d, one)
 	}
 	return policyEvery, nil
+}
+
+// adviceOf a world, made anew where what it rests on has changed.
+func (r *Reconciler) adviceOf(d *api.MoEDeployment, s *scene) (*advice, error) {
+	options := adviserOptions(d)
+	found, there := r.advices.Load(d.UID)
+	byData, known := attentionByData(&s.seen)
+	if !known && there {
+		byData = found.(*advice).options.AttentionByData //nolint:forcetypeassert // nothing else is stored
+	}
+	options.AttentionByData, s.byData = byData, byData
+	if there && found.(*advice).options == options { //nolint:forcetypeassert // nothing else is stored
+		return found.(*advice), nil //nolint:forcetypeassert // nothing else is stored
+	}
+	made, err := adviser.New(options)
+	if err != nil {
+		return nil, fmt.Errorf("spec.autoscaling: %w", err)
+	}
+	a := &advice{options: options, adviser: made}
+	r.advices.Store(d.UID, a)
+	return a, nil
+}
+
+// newDecisions of a status, the oldest first.
+func newDecisions(was, now *api.PolicyStatus) []api.PolicyDecision {
+	var before []api.PolicyDecision
+	if was != nil {
+		before = was.Decisions
+	}
+	for n := range now.Decisions {
+		if rest := now.Decisions[n:]; equality.Semantic.DeepEqual(rest, before[:min(len(rest), len(before))]) {
+			out := slices.Clone(now.Decisions[:n])
+			slices.Reverse(out)
+			return out
+		}
+	}
+	out := slices.Clone(now.Decisions)
+	slices.Reverse(out)
+	return out
+}
+
+func (r *Reconciler) tellDecision(d *api.MoEDeployment, said api.PolicyDecision) {
+	verb := "switch"
+	if said.ToReplicas > 0 {
+		verb = "scale"
+	}
+	if said.DryRun {
+		verb = "would " + verb + " (spec.autoscaling.dryRun)"
+	}
+	modes := fmt.Sprintf("from %s to %s", said.From, strings.TrimSpace(string(said.To)+" "+said.ToLayout))
+	switch widths := fmt.Sprintf("from %d to %d replicas", said.FromReplicas, said.ToReplicas); {
+	case said.ToReplicas > 0 && said.From == said.To:
+		r.event(d, nil, corev1.EventTypeNormal, api.EventWidthDecided, "Reconcile", "%s %s: %s", verb, widths, said.Why)
+	case said.ToReplicas > 0:
+		r.event(d, nil, corev1.EventTypeNormal, api.EventWidthDecided, "Reconcile", "%s %s and %s: %s", verb, widths, modes, said.Why)
+	default:
+		r.event(d, nil, corev1.EventTypeNormal, api.EventModeDecided, "Reconcile", "%s %s: %s", verb, modes, said.Why)
+	}
 }
 
 // unread says why the gateways of a world tell nothing of use; empty: they do, or nobody asks them.
@@ -225,21 +295,22 @@ func (r *Reconciler) unread(uid types.UID) string {
 // same: nothing is new that would be worth a write.
 func same(was, now *api.PolicyStatus) bool {
 	if was == nil || was.Mode != now.Mode || was.Outcome != now.Outcome || was.Replicas != now.Replicas || (was.Width == nil) != (now.Width == nil) ||
-		now.Width != nil && (was.Width.Outcome != now.Width.Outcome || was.Width.Cause != now.Width.Cause) || len(was.Decisions) != len(now.Decisions) {
+		now.Width != nil && (was.Width.Outcome != now.Width.Outcome || was.Width.Cause != now.Width.Cause) || !equality.Semantic.DeepEqual(was.Decisions, now.Decisions) || !equality.Semantic.DeepEqual(was.Refused, now.Refused) {
 		return false
 	}
 	told := was.Reason == now.Reason && (now.Width == nil || was.Width.Reason == now.Width.Reason)
 	return told || now.Time.Sub(was.Time.Time) < policyEvery
 }
 
-func policyStatus(d *api.MoEDeployment, s *scene, said word, dryRun bool) *api.PolicyStatus {
+func policyStatus(x shapes, s *scene, said word, dryRun bool) *api.PolicyStatus {
+	d := x.d
 	last, taken, decided := said.last, said.taken, said.pending
 	st := &api.PolicyStatus{Mode: wantedMode(d), Time: metav1.NewTime(time.Now().Truncate(time.Second)), Outcome: api.OutcomeNoDecision, Reason: "no decision: nothing was read yet"}
 	if was := d.Status.Policy; was != nil {
-		st.Decisions, st.Layout = was.Decisions, was.Layout
-	} else if l := s.seen.Layout; d.Spec.Mode == api.ModeAuto && l != nil { // it begins where the world is
-		if serves := shapeOf(l); allowed(d, serves) {
-			become(st, d, serves)
+		st.Decisions, st.Layout, st.Refused = was.Decisions, was.Layout, was.Refused
+	} else if d.Spec.Mode == api.ModeAuto {
+		if begins, is := beginsIn(x, s); is {
+			x.become(st, begins)
 		}
 	}
 	if decided != nil {
@@ -251,34 +322,59 @@ func policyStatus(d *api.MoEDeployment, s *scene, said word, dryRun bool) *api.P
 	}
 	if taken {
 		st.Reason = clip(last.Why.Text, mostText)
-		for _, x := range last.Rejected {
+		for _, r := range last.Rejected {
 			if len(st.Rejected) < mostModes {
-				st.Rejected = append(st.Rejected, api.RejectedMode{Mode: modeOfShape(x.Shape), Layout: layoutInShort(d, x.Shape), Why: clip(x.Why.Text, mostText)})
+				st.Rejected = append(st.Rejected, api.RejectedMode{Mode: x.mode(r.Shape), Layout: x.short(r.Shape), Why: clip(r.Why.Text, mostText)})
 			}
 		}
 		switch {
 		case last.Switch:
 			st.Outcome = api.OutcomeSwitch
-		case !last.Held:
+		case !last.Held && !last.Withheld:
 			st.Outcome = api.OutcomeStay
 		}
 	}
 	if decided != nil {
-		st.Decisions = slices.Insert(slices.Clone(st.Decisions), 0, api.PolicyDecision{Time: st.Time, From: st.Mode, To: modeOfShape(decided.To), ToLayout: layoutInShort(d, decided.To), DryRun: dryRun,
+		note(st, api.PolicyDecision{Time: st.Time, From: st.Mode, To: x.mode(decided.To), ToLayout: x.short(decided.To), DryRun: dryRun,
 			Why: clip(decided.Why.Text, mostText)})
-		st.Decisions = st.Decisions[:min(len(st.Decisions), mostDecisions)]
 		if !dryRun {
-			become(st, d, decided.To)
+			x.become(st, decided.To)
 		}
 	}
 	return st
+}
+
+// note a decision as the newest. One that nobody follows is said anew while it holds, and noted once.
+func note(st *api.PolicyStatus, decision api.PolicyDecision) {
+	width := decision.ToReplicas > 0
+	if i := slices.IndexFunc(st.Decisions, func(x api.PolicyDecision) bool { return (x.ToReplicas > 0) == width }); i >= 0 && decision.DryRun {
+		again := st.Decisions[i]
+		again.Time, again.Why = decision.Time, decision.Why
+		if again == decision {
+			return
+		}
+	}
+	st.Decisions = slices.Insert(slices.Clone(st.Decisions), 0, decision)
+	st.Decisions = st.Decisions[:min(len(st.Decisions), mostDecisions)]
+}
+
+// beginsIn which shape mode Auto goes on: that of the layout in force; in the middle of a transition that to which it goes.
+func beginsIn(x shapes, s *scene) (kernels.Shape, bool) {
+	if serves := shapeOf(s.seen.Layout); x.allowed(serves) {
+		return serves, true
+	}
+	if len(s.transitions) > 0 && s.transitions[0].Spec.Mode == api.ModeTensor {
+		return x.tensor().On(len(s.seen.Layout.GetMembers())), true
+	}
+	return kernels.Shape{}, false
 }
 
 // worldNow as a policy is to see it. A world that is not at rest is busy: nothing is decided about it.
 func worldNow(d *api.MoEDeployment, s *scene) adviser.World {
 	seen := &s.seen
 	w := adviser.World{Epoch: seen.Epoch, KVBytes: uint64(d.Spec.Limits.KVMemoryPerRank.Value()), Rates: ratesOf(s.transitions),
-		Busy: seen.Running != nil || seen.NeedsRepair() || seen.Unfinished || seen.Failed != nil || d.Spec.Suspend}
+		DryRun: d.DryRun(),
+		Busy:   seen.Running != nil || seen.NeedsRepair() || seen.Unfinished || seen.Failed != nil || d.Spec.Suspend}
 	l := seen.Layout
 	if l == nil {
 		return w
@@ -289,44 +385,16 @@ func worldNow(d *api.MoEDeployment, s *scene) adviser.World {
 			break
 		}
 	}
+	x := shapes{d, s.byData}
 	w.Shape = shapeOf(l)
-	if ranks := len(l.Members); ranks > 1 && ranks == wantedRanks(d) && w.Shape != wantedKind(d).On(ranks) {
+	if ranks := len(l.Members); ranks > 1 && ranks == wantedRanks(d) && w.Shape != x.wanted().On(ranks) {
 		w.Busy = true // on its way
 	}
 	w.Pods = podsNow(d, s, w.Shape)
 	w.Repairable = repairable(d, w.View)
-	memory := costmodel.Memory{RankBytes: uint64(d.Spec.Limits.MemoryPerRank.Value()) + w.KVBytes, SpareBanks: int(d.Spec.Limits.SpareBanks), NoRepairHeadroom: true}
-	view := w.View
-	w.Price = func(from, to kernels.Shape) (costmodel.Transition, error) {
-		if modeOfShape(to) == api.ModeHybrid {
-			if err := splitsHeads(spreadOf(kindOf(d, to)).Shape(int(view.Proto.Layers), to.Ranks), s); err != nil {
-				return costmodel.Transition{}, err
-			}
-		}
-		return simulator.Price(view, from, to, memory)
-	}
+	p := pricing{shapes: x, view: w.View, seen: *seen}
+	w.Price, w.Refused = p.price, p.refused
 	return w
-}
-
-// ratesOf the newest transition between layouts that moved something, as the agents measured it; assumed until there was one. Staging goes on
-// beside steps, which it slows: a fifth of its time is taken to be lost to those who are served.
-func ratesOf(transitions []api.LayoutTransition) costmodel.Rates {
-	rates := costmodel.Rates{BytesPerSecond: 1e9, FlipSeconds: .1, Hidden: .8}
-	var newest time.Time
-	for i := range transitions {
-		t := &transitions[i].Status
-		if t.Phase != api.PhaseSucceeded || transitions[i].Spec.Kind == api.KindRepair || transitions[i].Spec.FromEpoch == 0 || t.CompletionTime == nil || t.CompletionTime.Time.Before(newest) {
-			continue
-		}
-		bytes := float64(t.Bytes.Local + t.Bytes.Shared + t.Bytes.TCP + t.Bytes.Wire + t.Bytes.Checkpoint)
-		stage, flip := t.Phases.Stage.Seconds(), t.Phases.Flip.Seconds()
-		if bytes == 0 || stage <= 0 || flip <= 0 || len(t.Flips) == 0 {
-			continue
-		}
-		newest = t.CompletionTime.Time
-		rates.BytesPerSecond, rates.FlipSeconds = bytes/float64(max(transitions[i].Spec.Ranks, 1))/stage, flip/float64(len(t.Flips))
-	}
-	return rates
 }
 
 // optimalOf a world in mode Auto.
@@ -339,8 +407,12 @@ func optimalOf(d *api.MoEDeployment) verdict {
 			reason = st.Reason
 		}
 		return verdict{metav1.ConditionUnknown, api.ReasonNoDecision, reason}
-	case st.Outcome == api.OutcomeSwitch && len(st.Decisions) > 0 && st.Decisions[0].DryRun:
-		return no(api.ReasonDryRun, fmt.Sprintf("mode %s is wanted: %s", st.Decisions[0].To, st.Reason))
+	case st.Outcome == api.OutcomeSwitch && d.DryRun():
+		to := st.Mode
+		if i := slices.IndexFunc(st.Decisions, func(x api.PolicyDecision) bool { return x.ToReplicas == 0 }); i >= 0 {
+			to = st.Decisions[i].To
+		}
+		return no(api.ReasonDryRun, fmt.Sprintf("mode %s is wanted: %s", to, st.Reason))
 	case st.Outcome == api.OutcomeSwitch:
 		return no(api.ReasonSwitching, fmt.Sprintf("to mode %s: %s", st.Mode, st.Reason))
 	}

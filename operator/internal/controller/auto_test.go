@@ -11,9 +11,15 @@ import (
 	"google.golang.org/grpc/credentials"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"tangram.dev/operator/pkg/adviser"
 	"tangram.dev/operator/pkg/costmodel"
+	"tangram.dev/operator/pkg/kernels"
+	"tangram.dev/operator/pkg/layout"
+	decisions "tangram.dev/operator/pkg/policy"
+	"tangram.dev/operator/pkg/telemetry"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 
 	api "tangram.dev/api/v1alpha1"
@@ -64,7 +70,7 @@ func (b *bed) loaded(d *api.MoEDeployment, running uint32) *loaded {
 }
 
 func auto(dryRun bool) (*api.Autoscaling, api.Mode) {
-	return &api.Autoscaling{Policy: api.PolicyThreshold, DryRun: dryRun}, api.ModeAuto
+	return &api.Autoscaling{Policy: api.PolicyThreshold, DryRun: &dryRun}, api.ModeAuto
 }
 
 func inMode(mode api.Mode) func(*api.MoEDeployment) bool {
@@ -106,12 +112,23 @@ func TestAWorldChoosesItsMode(t *testing.T) {
 	require.Nil(t, apimeta.FindStatusCondition(d.Status.Conditions, api.ConditionOptimal))
 }
 
-// A dry run tells what it would do, and does nothing.
+// A policy recommends, unless the spec says that it is to act.
+func TestDryRun_WhenSpecDoesNotSay(t *testing.T) {
+	d := &api.MoEDeployment{}
+	require.True(t, d.DryRun(), "without autoscaling")
+	d.Spec.Autoscaling = &api.Autoscaling{}
+	require.True(t, d.DryRun())
+	d.Spec.Autoscaling.DryRun = ptr.To(false)
+	require.False(t, d.DryRun())
+}
+
+// A dry run, which is what a spec asks for that says nothing of it, tells what it would do, and does nothing.
 func TestADryRunOnlyTells(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 2)
-	d.Spec.Autoscaling, d.Spec.Mode = auto(true)
+	d.Spec.Autoscaling, d.Spec.Mode = &api.Autoscaling{Policy: api.PolicyThreshold}, api.ModeAuto
 	require.NoError(t, b.c.Create(t.Context(), d))
+	require.True(t, *d.Spec.Autoscaling.DryRun, "the default")
 	d = b.ready("w")
 	b.loaded(d, 4)
 	d = b.until("w", "told what it would do", func(d *api.MoEDeployment) bool { return len(d.Status.Policy.Decisions) > 0 })
@@ -126,13 +143,66 @@ func TestADryRunOnlyTells(t *testing.T) {
 	require.Len(t, b.history(), 1)
 }
 
-func TestRatesAreThoseOfTheNewestTransition(t *testing.T) {
-	require.Equal(t, costmodel.Rates{BytesPerSecond: 1e9, FlipSeconds: .1, Hidden: .8}, ratesOf(nil))
-	at := func(second int, bytes int64, from int64, kind api.TransitionKind) api.LayoutTransition {
-		return api.LayoutTransition{Spec: api.LayoutTransitionSpec{Ranks: 2, FromEpoch: from, Kind: kind}, Status: api.LayoutTransitionStatus{Phase: api.PhaseSucceeded,
-			CompletionTime: &metav1.MicroTime{Time: time.Unix(int64(second), 0)}, Bytes: api.BytesBySource{TCP: bytes}, Flips: make([]api.FlipStatus, 2),
-			Phases: api.PhaseSeconds{Stage: metav1.Duration{Duration: 2 * time.Second}, Flip: metav1.Duration{Duration: time.Second}}}}
+// A dry run notes a decision once, however often its policy says it, and the world is not called optimal while it is not followed.
+func TestDryRun_WhenSwitchIsSaidAgain(t *testing.T) {
+	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Mode: api.ModeAuto, Replicas: 2, RanksPerPod: 1}}
+	d.Spec.Autoscaling, _ = auto(true)
+	options := adviserOptions(d)
+	made, err := adviser.New(options)
+	require.NoError(t, err)
+	a, x := &advice{options: options, adviser: made}, shapes{d: d}
+	serves, view := layoutIn(t, layout.Expert, 2, false), modelView(t)
+	w := adviser.World{View: view, Shape: shapeOf(serves), Epoch: 1, KVBytes: 1 << 30, Rates: ratesOf(nil), DryRun: true,
+		Price: func(kernels.Shape, kernels.Shape) (costmodel.Transition, error) { return costmodel.Transition{}, nil }}
+	s := &scene{}
+	s.seen.Layout = serves
+	woken := 0
+	a.set(w, true, "", "")
+	for second := range 60 {
+		running := 4
+		if second >= 40 {
+			running = 250 // between the thresholds: no reason for either
+		}
+		sample := &telemetry.Sample{At: float64(second), Seconds: 1, Epoch: 1, Whole: true, Gauges: telemetry.Gauges{Running: running, Ranks: 2}}
+		if a.take(sample) {
+			woken++
+		}
+		said := a.set(w, true, "", "")
+		d.Status.Policy = policyStatus(x, s, said.mode, true)
+		a.followed(said)
+		if second > 10 && second < 40 {
+			require.Equal(t, api.OutcomeSwitch, d.Status.Policy.Outcome, "second %d", second)
+			require.Equal(t, api.ReasonDryRun, optimalOf(d).reason)
+		}
+		require.LessOrEqual(t, len(d.Status.Policy.Decisions), 1, "second %d", second)
 	}
-	require.Equal(t, costmodel.Rates{BytesPerSecond: 100, FlipSeconds: .5, Hidden: .8},
-		ratesOf([]api.LayoutTransition{at(5, 1, 0, ""), at(2, 400, 1, ""), at(1, 800, 1, ""), at(9, 800, 1, api.KindRepair)}))
+	require.Equal(t, 1, woken, "nothing is new")
+	require.Equal(t, api.OutcomeStay, d.Status.Policy.Outcome)
+	require.Equal(t, metav1.ConditionTrue, optimalOf(d).status)
+	require.Equal(t, api.ModeExpert, d.Status.Policy.Mode)
+}
+
+// A switch that would pay and comes too soon after the last one is none that the world is optimal without.
+func TestOptimal_WhenSwitchIsWithheld(t *testing.T) {
+	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Mode: api.ModeAuto, Replicas: 2, RanksPerPod: 1}}
+	d.Status.Policy = &api.PolicyStatus{Mode: api.ModeExpert}
+	d.Status.Policy = policyStatus(shapes{d: d}, &scene{}, word{taken: true, last: decisions.Decision{Withheld: true, Why: decisions.Reason{Text: "too short ago"}}}, false)
+	require.Equal(t, verdict{metav1.ConditionUnknown, api.ReasonNoDecision, "too short ago"}, optimalOf(d))
+}
+
+// What a transition moves in a second is learned from those that moved much: one of a few bytes, whose time is that of messages, says little.
+func TestRates_WhenTransitionsDiffer(t *testing.T) {
+	require.InEpsilon(t, assumedRate, ratesOf(nil).BytesPerSecond, 1e-9)
+	require.InEpsilon(t, assumedFlip, ratesOf(nil).FlipSeconds, 1e-9)
+	one := func(bytes int64, seconds float64, from int64, kind api.TransitionKind) api.LayoutTransition {
+		return api.LayoutTransition{Spec: api.LayoutTransitionSpec{Ranks: 2, FromEpoch: from, Kind: kind}, Status: api.LayoutTransitionStatus{Phase: api.PhaseSucceeded,
+			Bytes: api.BytesBySource{TCP: bytes}, Flips: make([]api.FlipStatus, 2),
+			Phases: api.PhaseSeconds{Stage: duration(seconds), Flip: metav1.Duration{Duration: time.Second}}}}
+	}
+	large := ratesOf([]api.LayoutTransition{one(200e9, 50, 1, "")})
+	require.InEpsilon(t, 2e9, large.BytesPerSecond, .01)
+	require.InEpsilon(t, .5, large.FlipSeconds, 1e-9)
+	require.InEpsilon(t, large.BytesPerSecond, ratesOf([]api.LayoutTransition{one(1<<20, .2, 1, ""), one(200e9, 50, 1, "")}).BytesPerSecond, .01, "a rebalance of 1 MiB")
+	require.Greater(t, ratesOf([]api.LayoutTransition{one(1<<20, .2, 1, "")}).BytesPerSecond, 2e8, "and alone")
+	require.Equal(t, ratesOf(nil), ratesOf([]api.LayoutTransition{one(1e12, 1, 0, ""), one(1e12, 1, 1, api.KindRepair)}), "a first layout, a repair")
 }

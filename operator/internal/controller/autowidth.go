@@ -97,7 +97,7 @@ func podsNow(d *api.MoEDeployment, s *scene, serving kernels.Shape) decisions.Po
 	if wanted == serving.Ranks {
 		return out
 	}
-	out.Wanted = wantedKind(d).On(wanted)
+	out.Wanted = shapes{d, s.byData}.wanted().On(wanted)
 	if d.Status.Policy != nil {
 		for _, x := range d.Status.Policy.Decisions {
 			if x.ToReplicas > 0 && !x.DryRun {
@@ -142,7 +142,8 @@ func repairable(d *api.MoEDeployment, v *geometry.View) func(kernels.Shape) erro
 }
 
 // widthStatus is what was said of the width, and what is followed of it.
-func widthStatus(d *api.MoEDeployment, st *api.PolicyStatus, said word, forbidden string, dryRun bool) {
+func widthStatus(x shapes, st *api.PolicyStatus, said word, forbidden string, dryRun bool) {
+	d := x.d
 	if !d.WidthIsDecided() {
 		return
 	}
@@ -160,11 +161,11 @@ func widthStatus(d *api.MoEDeployment, st *api.PolicyStatus, said word, forbidde
 	}
 	step := max(d.Spec.RanksPerPod, 1)
 	st.Width.Reason, st.Width.Cause = clip(last.Why.Text, mostText), reasons[last.Cause]
-	for _, x := range last.Rejected {
+	for _, r := range last.Rejected {
 		if len(st.Width.Rejected) < mostWidths {
-			rejected := api.RejectedWidth{Replicas: int32(x.Shape.Ranks) / step, Why: clip(x.Why.Text, mostText)}
+			rejected := api.RejectedWidth{Replicas: int32(r.Shape.Ranks) / step, Why: clip(r.Why.Text, mostText)}
 			if d.Spec.Mode == api.ModeAuto {
-				rejected.Mode, rejected.Layout = modeOfShape(x.Shape), layoutInShort(d, x.Shape)
+				rejected.Mode, rejected.Layout = x.mode(r.Shape), x.short(r.Shape)
 			}
 			st.Width.Rejected = append(st.Width.Rejected, rejected)
 		}
@@ -182,14 +183,13 @@ func widthStatus(d *api.MoEDeployment, st *api.PolicyStatus, said word, forbidde
 	decision := api.PolicyDecision{Time: st.Time, From: st.Mode, To: st.Mode, FromReplicas: st.Replicas, ToReplicas: to, DryRun: dryRun, Why: clip(last.Why.Text, mostText)}
 	after := *st
 	if after.Replicas = to; d.Spec.Mode == api.ModeAuto && last.To.Ranks > 1 { // one rank has no mode
-		become(&after, d, last.To)
-		decision.To, decision.ToLayout = after.Mode, layoutInShort(d, last.To)
+		x.become(&after, last.To)
+		decision.To, decision.ToLayout = after.Mode, x.short(last.To)
 	}
 	if !dryRun {
 		*st = after
 	}
-	st.Decisions = slices.Insert(slices.Clone(st.Decisions), 0, decision)
-	st.Decisions = st.Decisions[:min(len(st.Decisions), mostDecisions)]
+	note(st, decision)
 }
 
 // mostWidths that a status tells of.
@@ -203,7 +203,7 @@ func scalingOf(d *api.MoEDeployment) verdict {
 	}
 	w := st.Width
 	switch {
-	case w.Outcome != api.OutcomeNoDecision && d.Spec.Autoscaling.DryRun:
+	case w.Outcome != api.OutcomeNoDecision && d.DryRun():
 		return no(api.ReasonDryRun, w.Reason)
 	case w.Outcome != api.OutcomeNoDecision:
 		return yes(api.ReasonDecides, fmt.Sprintf("%d replicas: %s", st.Replicas, w.Reason))

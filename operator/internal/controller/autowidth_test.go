@@ -67,7 +67,7 @@ func (b *bed) busy(d *api.MoEDeployment) {
 // scaled between two and four pods, in a mode that the spec says.
 func (b *bed) scaled(dryRun bool) *api.MoEDeployment {
 	d := b.deployment("w", 2)
-	d.Spec.Autoscaling = &api.Autoscaling{DryRun: dryRun, MinReplicas: ptr.To[int32](2), MaxReplicas: ptr.To[int32](4),
+	d.Spec.Autoscaling = &api.Autoscaling{DryRun: &dryRun, MinReplicas: ptr.To[int32](2), MaxReplicas: ptr.To[int32](4),
 		SLO: &api.SLO{TTFT: &metav1.Duration{Duration: 2 * time.Second}, TPOT: &metav1.Duration{Duration: time.Minute}, Attainment: 90}}
 	return d
 }
@@ -180,7 +180,7 @@ func TestBoundsOfTheWidthAreChecked(t *testing.T) {
 func TestTheConditionOfTheWidthIsItsCause(t *testing.T) {
 	d := &api.MoEDeployment{}
 	d.Spec.Replicas, d.Spec.RanksPerPod = 2, 1
-	d.Spec.Autoscaling = &api.Autoscaling{MinReplicas: ptr.To[int32](2), MaxReplicas: ptr.To[int32](4), SLO: &api.SLO{TTFT: &metav1.Duration{Duration: time.Second}}}
+	d.Spec.Autoscaling = &api.Autoscaling{DryRun: ptr.To(false), MinReplicas: ptr.To[int32](2), MaxReplicas: ptr.To[int32](4), SLO: &api.SLO{TTFT: &metav1.Duration{Duration: time.Second}}}
 	held := func(cause decisions.Cause, text string) word {
 		return word{taken: true, last: decisions.Decision{Held: true, Cause: cause, Why: decisions.Reason{Text: text}}}
 	}
@@ -198,7 +198,7 @@ func TestTheConditionOfTheWidthIsItsCause(t *testing.T) {
 		{word{taken: true, last: decisions.Decision{Why: decisions.Reason{Text: "the width is as wanted"}}}, "", metav1.ConditionTrue, api.ReasonDecides},
 	} {
 		st := &api.PolicyStatus{}
-		widthStatus(d, st, c.said, c.forbidden, false)
+		widthStatus(shapes{d: d}, st, c.said, c.forbidden, false)
 		d.Status.Policy = st
 		got := scalingOf(d)
 		require.Equal(t, c.status, got.status, st.Width.Reason)

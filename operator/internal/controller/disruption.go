@@ -30,7 +30,7 @@ func disruptionBudget(d *api.MoEDeployment, seen *world.Snapshot) *policyv1.PodD
 	out := &policyv1.PodDisruptionBudget{ObjectMeta: meta(d, enginesName(d), api.ComponentRank), Spec: policyv1.PodDisruptionBudgetSpec{
 		MaxUnavailable: &most, Selector: &metav1.LabelSelector{MatchLabels: members},
 		UnhealthyPodEvictionPolicy: ptr.To(policyv1.IfHealthyBudget)}}
-	if d.WidthIsDecided() && !d.Spec.Autoscaling.DryRun { // the cluster counts against spec.replicas, which says nothing here
+	if d.WidthIsDecided() && !d.DryRun() { // the cluster counts against spec.replicas, which says nothing here
 		least := intstr.FromInt32(max(d.WantedReplicas(), int32(len(in))) - most.IntVal)
 		out.Spec.MaxUnavailable, out.Spec.MinAvailable = nil, &least
 	}

@@ -32,7 +32,7 @@ kind: MoEDeployment
 metadata: {name: w, labels: {kustomize.toolkit.fluxcd.io/name: worlds, kustomize.toolkit.fluxcd.io/namespace: flux-system}}
 spec:
   mode: Auto
-  autoscaling: {policy: Threshold}
+  autoscaling: {policy: Threshold, dryRun: false}
   model: {revision: r1, granuleRows: 8, source: {persistentVolumeClaim: {claimName: models, path: demo}}}
   engine: {args: [--max-model-len, "512"]}
   transition: {timeoutSeconds: 86400}

@@ -6,6 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"tangram.dev/operator/internal/ranges"
+	"tangram.dev/operator/internal/world"
 	"tangram.dev/operator/pkg/kernels"
 	"tangram.dev/operator/pkg/layout"
 	tangramv1 "tangram.dev/proto/tangram/v1"
@@ -19,6 +20,8 @@ func shapeOf(l *tangramv1.Layout) kernels.Shape {
 	switch {
 	case layout.Is(l, layout.Expert):
 		return kernels.Expert(ranks)
+	case layout.Is(l, layout.Tensor) && l.Layers[0].AttentionGroupSize == 1:
+		return kernels.TensorByData(ranks)
 	case layout.Is(l, layout.Tensor):
 		return kernels.Tensor(ranks)
 	}
@@ -29,18 +32,43 @@ func shapeOf(l *tangramv1.Layout) kernels.Shape {
 	return kernels.Shape{Ranks: ranks, ExpertGroup: int(all[0].ExpertGroup), AttentionGroup: int(all[0].AttentionGroup)}
 }
 
-// modeOfShape that a policy decided on; one rank, which has no mode, is in Expert.
-func modeOfShape(s kernels.Shape) api.Mode {
+// attentionByData says whether the engines of a world keep all heads of a request on one rank. Not known: no engine is attached.
+func attentionByData(seen *world.Snapshot) (byData, known bool) {
+	for _, status := range seen.Statuses {
+		for _, rank := range status.GetRanks() {
+			known = known || rank.GetEngine() != nil
+			byData = byData || rank.GetEngine().GetAttentionDataOnly()
+		}
+	}
+	return byData, known
+}
+
+// shapes of a deployment: what its modes are on ranks. byData: its engines keep all heads of a request on one rank, in mode Tensor too.
+type shapes struct {
+	d      *api.MoEDeployment
+	byData bool
+}
+
+// tensor is the kind of mode Tensor.
+func (x shapes) tensor() kernels.Kind {
+	if x.byData {
+		return kernels.TensorByData(2).Kind()
+	}
+	return kindTensor
+}
+
+// mode of a shape that a policy decided on; one rank, which has no mode, is in Expert.
+func (x shapes) mode(s kernels.Shape) api.Mode {
 	switch {
 	case s.Ranks < 2 || s == kernels.Expert(s.Ranks):
 		return api.ModeExpert
-	case s == kernels.Tensor(s.Ranks):
+	case s == x.tensor().On(s.Ranks):
 		return api.ModeTensor
 	}
 	return api.ModeHybrid
 }
 
-// Kinds of the modes.
+// Kinds of the modes, where engines split attention.
 var (
 	kindExpert = kernels.Expert(2).Kind()
 	kindTensor = kernels.Tensor(2).Kind()
@@ -67,8 +95,8 @@ func hybridsOf(d *api.MoEDeployment) []kernels.Kind {
 }
 
 // kindOf a shape, as the spec writes it where it is one of its hybrids.
-func kindOf(d *api.MoEDeployment, s kernels.Shape) kernels.Kind {
-	for _, k := range hybridsOf(d) {
+func (x shapes) kindOf(s kernels.Shape) kernels.Kind {
+	for _, k := range hybridsOf(x.d) {
 		if k.On(s.Ranks) == s {
 			return k
 		}
@@ -76,13 +104,13 @@ func kindOf(d *api.MoEDeployment, s kernels.Shape) kernels.Kind {
 	return s.Kind()
 }
 
-// wantedKind of a world in mode Expert, Tensor or Auto.
-func wantedKind(d *api.MoEDeployment) kernels.Kind {
-	switch wantedMode(d) {
+// wanted kind of a world in mode Expert, Tensor or Auto.
+func (x shapes) wanted() kernels.Kind {
+	switch wantedMode(x.d) {
 	case api.ModeTensor:
-		return kindTensor
+		return x.tensor()
 	case api.ModeHybrid:
-		if l := d.WantedLayout(); len(l) == 1 {
+		if l := x.d.WantedLayout(); len(l) == 1 {
 			return kindOfGroups(l[0].ExpertGroup, l[0].AttentionGroup)
 		}
 	}
@@ -90,13 +118,13 @@ func wantedKind(d *api.MoEDeployment) kernels.Kind {
 }
 
 // allowed says whether mode Auto may be in a shape.
-func allowed(d *api.MoEDeployment, s kernels.Shape) bool {
-	return s.Ranks > 0 && (modeOfShape(s) != api.ModeHybrid || slices.ContainsFunc(hybridsOf(d), func(k kernels.Kind) bool { return k.On(s.Ranks) == s }))
+func (x shapes) allowed(s kernels.Shape) bool {
+	return s.Ranks > 0 && (x.mode(s) != api.ModeHybrid || slices.ContainsFunc(hybridsOf(x.d), func(k kernels.Kind) bool { return k.On(s.Ranks) == s }))
 }
 
 // become says in a status that a world is to be in a shape.
-func become(st *api.PolicyStatus, d *api.MoEDeployment, s kernels.Shape) {
-	st.Mode, st.Layout = modeOfShape(s), nil
+func (x shapes) become(st *api.PolicyStatus, s kernels.Shape) {
+	st.Mode, st.Layout = x.mode(s), nil
 	if st.Mode != api.ModeHybrid {
 		return
 	}
@@ -107,7 +135,7 @@ func become(st *api.PolicyStatus, d *api.MoEDeployment, s kernels.Shape) {
 		}
 		return &out
 	}
-	k := kindOf(d, s)
+	k := x.kindOf(s)
 	st.Layout = []api.LayerRange{{ExpertGroup: group(k.ExpertGroup), AttentionGroup: group(k.AttentionGroup)}}
 }
 
@@ -116,10 +144,10 @@ func spreadOf(k kernels.Kind) layout.Ranges {
 	return layout.Ranges{{First: 0, Last: layout.ToTheEnd, ExpertGroup: uint32(k.ExpertGroup), AttentionGroup: uint32(k.AttentionGroup)}}
 }
 
-// layoutInShort of a hybrid; empty of a mode.
-func layoutInShort(d *api.MoEDeployment, s kernels.Shape) string {
-	if modeOfShape(s) != api.ModeHybrid {
+// short is the layout of a hybrid; empty of a mode.
+func (x shapes) short(s kernels.Shape) string {
+	if x.mode(s) != api.ModeHybrid {
 		return ""
 	}
-	return spreadOf(kindOf(d, s)).String()
+	return spreadOf(x.kindOf(s)).String()
 }

@@ -19,7 +19,7 @@ import (
 // choosing is a deployment in mode Auto that may choose hybrids.
 func choosing(d *api.MoEDeployment, groups ...api.Groups) *api.MoEDeployment {
 	d.Spec.Mode = api.ModeAuto
-	d.Spec.Autoscaling = &api.Autoscaling{Policy: api.PolicyCalibrated, Hybrids: groups}
+	d.Spec.Autoscaling = &api.Autoscaling{Policy: api.PolicyCalibrated, DryRun: ptr.To(false), Hybrids: groups}
 	return d
 }
 
@@ -44,33 +44,33 @@ func TestShapesInAStatus(t *testing.T) {
 		{kernels.Shape{Ranks: 8, ExpertGroup: 2, AttentionGroup: 4}, api.ModeHybrid, "0-=2/4"},
 	} {
 		st := &api.PolicyStatus{}
-		become(st, d, c.shape)
+		shapes{d: d}.become(st, c.shape)
 		d.Status.Policy = st
 		require.Equal(t, c.mode, st.Mode)
-		require.Equal(t, c.short, layoutInShort(d, c.shape))
+		require.Equal(t, c.short, shapes{d: d}.short(c.shape))
 		require.Equal(t, c.mode, wantedMode(d))
-		require.Equal(t, c.shape, wantedKind(d).On(8))
-		require.True(t, allowed(d, c.shape))
+		require.Equal(t, c.shape, shapes{d: d}.wanted().On(8))
+		require.True(t, shapes{d: d}.allowed(c.shape))
 	}
-	require.False(t, allowed(d, kernels.Shape{Ranks: 8, ExpertGroup: 4, AttentionGroup: 1}), "nobody allowed it")
-	require.False(t, allowed(d, kernels.Shape{}))
+	require.False(t, shapes{d: d}.allowed(kernels.Shape{Ranks: 8, ExpertGroup: 4, AttentionGroup: 1}), "nobody allowed it")
+	require.False(t, shapes{d: d}.allowed(kernels.Shape{}))
 	d.Spec.Replicas = 6 // somebody scales the world, and four ranks do not divide six
 	require.Equal(t, api.ModeExpert, wantedMode(d))
 	d.Spec.Replicas = 12
 	require.Equal(t, api.ModeHybrid, wantedMode(d))
-	require.Equal(t, kernels.Shape{Ranks: 12, ExpertGroup: 2, AttentionGroup: 4}, wantedKind(d).On(12))
+	require.Equal(t, kernels.Shape{Ranks: 12, ExpertGroup: 2, AttentionGroup: 4}, shapes{d: d}.wanted().On(12))
 }
 
 // A decision that changes mode and width at once is one line of the status, and both are followed.
 func TestADecisionOnModeAndWidth(t *testing.T) {
 	b := &api.MoEDeployment{}
 	b.Spec.Mode, b.Spec.Replicas, b.Spec.RanksPerPod = api.ModeAuto, 4, 1
-	b.Spec.Autoscaling = &api.Autoscaling{MinReplicas: ptr.To[int32](2), MaxReplicas: ptr.To[int32](8), SLO: &api.SLO{TTFT: &metav1.Duration{Duration: 1e9}}}
+	b.Spec.Autoscaling = &api.Autoscaling{DryRun: ptr.To(false), MinReplicas: ptr.To[int32](2), MaxReplicas: ptr.To[int32](8), SLO: &api.SLO{TTFT: &metav1.Duration{Duration: 1e9}}}
 	said := decisions.Decision{Switch: true, To: kernels.Expert(6), Why: decisions.Reason{Text: "wider: Expert/6"},
 		Rejected: []decisions.Rejected{{Shape: kernels.Tensor(6), Why: decisions.Reason{Text: "its KV"}}}}
 	for _, dryRun := range []bool{false, true} {
 		st := &api.PolicyStatus{Mode: api.ModeTensor}
-		widthStatus(b, st, word{pending: &said}, "", dryRun)
+		widthStatus(shapes{d: b}, st, word{pending: &said}, "", dryRun)
 		require.Len(t, st.Decisions, 1)
 		x := st.Decisions[0]
 		require.Equal(t, []any{api.ModeTensor, api.ModeExpert, int32(4), int32(6), dryRun}, []any{x.From, x.To, x.FromReplicas, x.ToReplicas, x.DryRun})
@@ -91,7 +91,7 @@ func TestAutoFollowsAHybrid(t *testing.T) {
 	d := b.ready("w")
 	require.Equal(t, api.ModeExpert, d.Status.Mode)
 	before := d.DeepCopy()
-	become(d.Status.Policy, d, kernels.Shape{Ranks: 4, ExpertGroup: 2, AttentionGroup: 1})
+	shapes{d: d}.become(d.Status.Policy, kernels.Shape{Ranks: 4, ExpertGroup: 2, AttentionGroup: 1})
 	require.NoError(t, b.c.Status().Patch(t.Context(), d, client.MergeFrom(before)))
 	b.change(`{"metadata":{"annotations":{"look":"again"}}}`)
 	d = b.until("w", "in the hybrid", inMode(api.ModeHybrid))

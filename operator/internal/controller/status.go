@@ -41,6 +41,7 @@ type scene struct {
 	unknown     bool                  // all of them: which layout is in force is not known
 	gateways    int32                 // replicas that accept requests
 	aborted     *api.LayoutTransition // by the user; no other is begun
+	byData      bool                  // mode Tensor keeps a request's heads on one rank; set where a policy is asked
 	deleting    bool
 	expires     time.Time       // the first certificate; zero: not looked at
 	unrenewed   error           // why certificates could not be renewed

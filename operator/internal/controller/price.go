@@ -1,0 +1,92 @@
+package controller
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"tangram.dev/operator/internal/world"
+	"tangram.dev/operator/pkg/costmodel"
+	"tangram.dev/operator/pkg/geometry"
+	"tangram.dev/operator/pkg/kernels"
+	"tangram.dev/operator/pkg/layout"
+	"tangram.dev/operator/pkg/planner"
+	"tangram.dev/operator/pkg/simulator"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// pricing says what changes of a world's shape cost: a plan of the planner that a transition asks, from the layout in force and in the memory that the agents have.
+type pricing struct {
+	shapes
+	view *geometry.View
+	seen world.Snapshot
+}
+
+// price of a change from the layout in force. Its error is the planner's, or says what the engines do not compute.
+func (p pricing) price(from, to kernels.Shape) (costmodel.Transition, error) {
+	if from == to {
+		return costmodel.Transition{}, nil
+	}
+	shape := p.layoutShape(to)
+	if p.byData && to.AttentionGroup > 1 {
+		return costmodel.Transition{}, fmt.Errorf("attention groups of %d, and the engine keeps the heads of a request on one rank", to.AttentionGroup)
+	}
+	l := p.seen.Layout
+	in := planner.Input{World: worldName(p.d), Revision: l.GetRevision(), Geometry: p.view, Current: l, Shape: shape,
+		Options: planner.Options{SpareBanks: uint32(p.d.Spec.Limits.SpareBanks)}}
+	pool := uint64(p.d.Spec.Limits.MemoryPerRank.Value())
+	memory := map[string]uint64{}
+	for _, status := range p.seen.Statuses {
+		for _, r := range status.GetRanks() {
+			memory[r.GetMember().GetId()] = r.MemoryBytes
+		}
+	}
+	for i, m := range l.GetMembers() {
+		// What the layout says that a rank holds: what it told last may be from before the last flip, and a price holds for a layout.
+		in.Members = append(in.Members, planner.Member{Member: m, Inventory: layout.InventoryOf(l, p.view, uint32(i)), MemoryBytes: cmp.Or(memory[m.Id], pool)})
+	}
+	for i := len(in.Members); i < to.Ranks; i++ { // pods that are not there yet
+		id := fmt.Sprintf("00000000-0000-4000-8000-%012d/0/1", i)
+		in.Members = append(in.Members, planner.Member{Member: &tangramv1.Member{Id: id, Node: fmt.Sprint("node-", i), Pod: fmt.Sprint("pod-", i)}, MemoryBytes: pool})
+	}
+	for _, m := range in.Members[:to.Ranks] {
+		in.Target = append(in.Target, m.Member.Id)
+	}
+	plan, err := planner.Plan(in)
+	if err != nil {
+		return costmodel.Transition{}, err
+	}
+	return simulator.PriceOf(plan, p.view, to), nil
+}
+
+// layoutShape as a transition would be asked for it.
+func (p pricing) layoutShape(s kernels.Shape) layout.Shape {
+	switch p.mode(s) {
+	case api.ModeExpert:
+		return layout.Shape{Mode: layout.Expert}
+	case api.ModeTensor:
+		return layout.Shape{Mode: layout.Tensor, AttentionByData: p.byData}
+	}
+	return spreadOf(p.kindOf(s)).Shape(int(p.view.Proto.Layers), s.Ranks)
+}
+
+// refused says why a shape is not to be chosen now: a switch to it failed lately, or a lost rank would tear it and nobody can read the checkpoint.
+func (p pricing) refused(s kernels.Shape) string {
+	if st := p.d.Status.Policy; st != nil {
+		if i := slices.IndexFunc(st.Refused, p.isOption(s)); i >= 0 && time.Now().Before(st.Refused[i].Until.Time) {
+			r := st.Refused[i]
+			return fmt.Sprintf("the last switch to it failed; it is not tried before %s: %s", r.Until.UTC().Format(time.TimeOnly), r.Why)
+		}
+	}
+	if p.layoutShape(s).Shares() {
+		for _, status := range p.seen.Statuses {
+			if why := status.GetCheckpointError(); why != "" {
+				return "an agent cannot read the checkpoint, which a repair would need: " + why
+			}
+		}
+	}
+	return ""
+}

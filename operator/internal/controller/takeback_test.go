@@ -1,0 +1,227 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"tangram.dev/operator/internal/driver/drivertest"
+	"tangram.dev/operator/pkg/geometry"
+	"tangram.dev/operator/pkg/kernels"
+	"tangram.dev/operator/pkg/layout"
+	"tangram.dev/operator/pkg/planner"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// modelView is the small model of drivertest.
+func modelView(t *testing.T) *geometry.View {
+	t.Helper()
+	w, err := drivertest.NewWorld("m")
+	require.NoError(t, err)
+	status, err := w.Start(drivertest.Pod{Name: "p", UID: "u", Node: "n", Address: "a", Ranks: 1}).Status(t.Context(), "m")
+	require.NoError(t, err)
+	view, err := geometry.New(status.Geometry)
+	require.NoError(t, err)
+	return view
+}
+
+// layoutIn a mode, of so many ranks of a small model; Hybrid: its layers differ.
+func layoutIn(t *testing.T, mode layout.Mode, ranks int, byData bool) *tangramv1.Layout {
+	t.Helper()
+	return firstLayout(t, mode, ranks, byData).Final
+}
+
+func firstLayout(t *testing.T, mode layout.Mode, ranks int, byData bool) *planner.Result {
+	t.Helper()
+	in := planner.Input{World: "m", Revision: "r", Geometry: modelView(t), Shape: layout.Shape{Mode: mode, AttentionByData: byData}}
+	if mode == layout.Hybrid {
+		in.Shape.Layers = map[uint32]layout.LayerShape{0: {ExpertGroup: 2, AttentionGroup: 1}}
+	}
+	for i := range ranks {
+		m := &tangramv1.Member{Id: fmt.Sprintf("00000000-0000-4000-8000-%012d/0/1", i), Node: "n", Pod: fmt.Sprint("p-", i)}
+		in.Members, in.Target = append(in.Members, planner.Member{Member: m}), append(in.Target, m.Id)
+	}
+	plan, err := planner.Plan(in)
+	require.NoError(t, err)
+	return plan
+}
+
+// choosesMode is a world of two pods that follows the number of requests.
+func (b *bed) choosesMode() *api.MoEDeployment {
+	b.t.Helper()
+	d := b.deployment("w", 2)
+	d.Spec.Autoscaling, d.Spec.Mode = auto(false)
+	require.NoError(b.t, b.c.Create(b.t.Context(), d))
+	return b.ready("w")
+}
+
+// A switch that fails for a lasting reason leaves a world that serves as before, and is not tried again at once. A successor of the operator knows that, too.
+func TestAuto_WhenSwitchFails(t *testing.T) {
+	b := newBed(t)
+	d := b.choosesMode()
+	b.agent("w-0").Refuse(&tangramv1.Refusal{Code: tangramv1.Refusal_CODE_NO_MEMORY, Message: "4096 bytes are short"})
+	before := time.Now()
+	b.loaded(d, 4)
+	b.told(api.EventModeTakenBack, "4096 bytes are short")
+	back := func(d *api.MoEDeployment) bool {
+		return inMode(api.ModeExpert)(d) && d.Status.Policy.Mode == api.ModeExpert && len(d.Status.Policy.Refused) == 1 &&
+			strings.Contains(d.Status.Policy.Reason, "the last switch to it failed")
+	}
+	d = b.until("w", "in the mode before, and told why", back)
+	refused := d.Status.Policy.Refused[0]
+	require.Equal(t, []any{int32(2), api.ModeTensor, int32(1)}, []any{refused.Replicas, refused.Mode, refused.Failures})
+	require.Contains(t, refused.Why, "4096 bytes are short")
+	require.WithinRange(t, refused.Until.Time, before.Add(firstRefusal-time.Second), time.Now().Add(firstRefusal))
+	b.stop()
+	b.operator()
+	b.until("w", "the same with another operator", back)
+	require.Equal(t, refused, b.get("w").Status.Policy.Refused[0])
+
+	b.agent("w-0").Refuse(nil)
+	d = b.get("w")
+	earlier := d.DeepCopy()
+	d.Status.Policy.Refused[0].Until = metav1.NewTime(time.Now().Add(-time.Second))
+	require.NoError(t, b.c.Status().Patch(t.Context(), d, client.MergeFrom(earlier)))
+	b.until("w", "in mode Tensor, once the time is over", func(d *api.MoEDeployment) bool {
+		return inMode(api.ModeTensor)(d) && len(d.Status.Policy.Refused) == 0
+	})
+}
+
+// The time for which an option is refused grows from a minute to an hour; each option has its own.
+func TestRefuse_WhenFailuresRepeat(t *testing.T) {
+	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Mode: api.ModeAuto, Replicas: 4, RanksPerPod: 1}}
+	d.Status.Policy = &api.PolicyStatus{Mode: api.ModeTensor}
+	x, now := shapes{d: d}, time.Unix(1000, 0)
+	for i, minutes := range []int{1, 2, 4, 8, 16, 32, 60, 60} {
+		until := refuse(x, d.Status.Policy, kernels.Tensor(4), "no", now)
+		require.Equal(t, time.Duration(minutes)*time.Minute, until.Sub(now))
+		require.EqualValues(t, i+1, d.Status.Policy.Refused[0].Failures)
+	}
+	refuse(x, d.Status.Policy, kernels.Tensor(2), "no", now)
+	require.Len(t, d.Status.Policy.Refused, 2)
+	s := &scene{}
+	s.seen.Layout = layoutIn(t, layout.Tensor, 4, false)
+	require.Empty(t, takeBack(x, s, now))
+	require.Len(t, d.Status.Policy.Refused, 1, "a switch that succeeded clears its option")
+	require.EqualValues(t, 2, d.Status.Policy.Refused[0].Replicas)
+
+	s.seen.Failed, d.Status.Policy.Mode = errors.New("a disk"), api.ModeExpert
+	require.Contains(t, takeBack(x, s, now), "a disk")
+	require.Equal(t, api.ModeTensor, d.Status.Policy.Mode)
+	s.seen.Failed, d.Status.Policy.Mode = errors.New("a disk"), api.ModeExpert
+	s.seen.Broken = errors.New("a rank is lost")
+	require.Empty(t, takeBack(x, s, now), "first the repair")
+}
+
+// A switch for which the agents have no room is not decided on: the planner is asked with the memory that there is.
+func TestAuto_WhenMemoryIsShort(t *testing.T) {
+	b := newBed(t)
+	var peak uint64
+	for _, part := range firstLayout(t, layout.Expert, 2, false).Plan.Flips[0].Parts {
+		peak = max(peak, part.PeakBytes)
+	}
+	b.world("w").SetMemory(peak) // enough for what it begins with
+	d := b.choosesMode()
+	b.loaded(d, 4)
+	d = b.until("w", "told why it stays", func(d *api.MoEDeployment) bool {
+		return d.Status.Policy.Outcome == api.OutcomeStay && len(d.Status.Policy.Rejected) == 1 || len(d.Status.Policy.Decisions) > 0
+	})
+	require.Empty(t, d.Status.Policy.Decisions)
+	require.Contains(t, d.Status.Policy.Rejected[0].Why, "planner or memory refuse it")
+	require.True(t, inMode(api.ModeExpert)(d))
+	require.Len(t, b.history(), 1)
+}
+
+// Three write the status, each with a lock: a decision that meets another's write is written at the next look.
+func TestAuto_WhenDecisionMeetsAConflict(t *testing.T) {
+	var refused atomic.Int32
+	b := newBedWith(t, interceptor.Funcs{SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, options ...client.SubResourcePatchOption) error {
+		if data, err := p.Data(o); err == nil && strings.Contains(string(data), `"decisions"`) && refused.Add(1) <= 3 {
+			return apierrors.NewConflict(schema.GroupResource{Resource: "moedeployments"}, o.GetName(), errors.New("another wrote it"))
+		}
+		return c.SubResource(sub).Patch(ctx, o, p, options...)
+	}})
+	d := b.choosesMode()
+	b.loaded(d, 4)
+	d = b.until("w", "in mode Tensor", inMode(api.ModeTensor))
+	require.Greater(t, refused.Load(), int32(3))
+	require.Len(t, d.Status.Policy.Decisions, 1)
+}
+
+// A world that serves in Tensor and is given to mode Auto stays in Tensor, also by an operator that has not looked at it yet.
+func TestAuto_WhenLayoutIsNotKnownYet(t *testing.T) {
+	b := newBed(t)
+	d := b.deployment("w", 2)
+	d.Spec.Mode = api.ModeTensor
+	require.NoError(t, b.c.Create(t.Context(), d))
+	before := b.ready("w")
+	b.stop()
+	b.change(`{"spec":{"mode":"Auto","autoscaling":{"policy":"Threshold","dryRun":false}}}`)
+	b.operator()
+	d = b.until("w", "its policy begins", func(d *api.MoEDeployment) bool {
+		return d.Status.Policy != nil && d.Status.ObservedGeneration == d.Generation && inMode(api.ModeTensor)(d)
+	})
+	require.Equal(t, api.ModeTensor, d.Status.Policy.Mode)
+	require.Equal(t, before.Status.Epoch, d.Status.Epoch)
+	require.Len(t, b.history(), 1)
+}
+
+// In the middle of a transition mode Auto goes on to where that goes.
+func TestBeginsIn_WhenTransitionIsUnderWay(t *testing.T) {
+	x := shapes{d: &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Mode: api.ModeAuto, Replicas: 4, RanksPerPod: 1}}}
+	s := &scene{}
+	s.seen.Layout = layoutIn(t, layout.Hybrid, 4, false) // its layers differ
+	_, is := beginsIn(x, s)
+	require.False(t, is)
+	s.transitions = []api.LayoutTransition{{Spec: api.LayoutTransitionSpec{Mode: api.ModeTensor}}}
+	begins, is := beginsIn(x, s)
+	require.True(t, is)
+	require.Equal(t, kernels.Tensor(4), begins)
+}
+
+func TestAttentionByDataIsModeTensor(t *testing.T) {
+	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Mode: api.ModeAuto, Replicas: 4, RanksPerPod: 1}}
+	byData, split := layoutIn(t, layout.Tensor, 4, true), layoutIn(t, layout.Tensor, 4, false)
+	require.Equal(t, kernels.TensorByData(4), shapeOf(byData))
+	require.Equal(t, kernels.Tensor(4), shapeOf(split))
+	x := shapes{d: d, byData: true}
+	require.Equal(t, api.ModeTensor, x.mode(shapeOf(byData)))
+	require.True(t, x.allowed(shapeOf(byData)))
+	d.Status.Policy = &api.PolicyStatus{}
+	x.become(d.Status.Policy, kernels.TensorByData(4))
+	require.Equal(t, api.ModeTensor, d.Status.Policy.Mode)
+	require.Equal(t, kernels.TensorByData(4), x.wanted().On(4))
+	require.Equal(t, api.ModeHybrid, shapes{d: d}.mode(kernels.TensorByData(4)), "where the engines could split attention, it is another thing")
+
+	seen := &scene{}
+	_, known := attentionByData(&seen.seen)
+	require.False(t, known)
+}
+
+// A world of such engines goes to Tensor and back, and its prices are those of that layout.
+func TestAuto_WhenAttentionStaysByData(t *testing.T) {
+	b := newBed(t)
+	d := b.choosesMode()
+	for _, p := range b.ranks("w") {
+		b.agent(p.Name).AttentionDataOnly()
+	}
+	l := b.loaded(d, 4)
+	d = b.until("w", "in mode Tensor", inMode(api.ModeTensor))
+	require.Equal(t, told([4]int32{0, 1, 2, 1}), d.Status.Layout)
+	b.until("w", "at rest there", func(d *api.MoEDeployment) bool { return d.Status.Policy.Outcome == api.OutcomeStay })
+	l.set(400)
+	b.until("w", "in mode Expert again", inMode(api.ModeExpert))
+}
