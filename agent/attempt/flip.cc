@@ -198,13 +198,17 @@ Step Machine::FlipFailed(By by, uint32_t device, const Status& status, Step step
 }
 
 Step Machine::AfterFlips(By by, Step step) {
-  if (by == By::kEngine || by == By::kForward) return Acted(std::move(step));
+  const bool repair = attempt_->plan.kind == Kind::kRepair;
+  if (by == By::kEngine || (by == By::kForward && !repair)) return Acted(std::move(step));
+  // However a repair came to its end, ranks of this agent without a part in its target are out. One
+  // that kept its old epoch would hold back the epoch that the whole agent reports.
   for (uint32_t device = 0; device < ranks_.size(); ++device) {
     Rank& rank = ranks_[device];
     if (rank.rank < 0 || attempt_->plan.target_ranks[device] >= 0) continue;
     rank.rank = -1;  // the fence removed it
     rank.removed = true;
   }
+  if (by == By::kForward) return Acted(std::move(step));
   return by == By::kWords ? Done(std::move(step)) : AfterPeers(std::move(step));
 }
 

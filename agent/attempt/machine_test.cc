@@ -355,6 +355,28 @@ TEST_F(Attempts, WhomARepairLeavesOutIsReleasedWhenItRetires) {
   EXPECT_FALSE(hands_->machine.ranks()[1].removed);
 }
 
+TEST_F(Attempts, WhomARepairLeavesOutIsReleasedAlsoIfAFenceEndsTheRepair) {
+  ASSERT_NO_FATAL_FAILURE(Begin());
+  hands_->gates[0].stopped = true;
+  EXPECT_EQ(Tell(Ask(Kind::kRepair, To(2))), "build");
+  Plan plan = PlanFor(Kind::kRepair, 2);
+  plan.parts.pop_back();
+  plan.target_ranks[1] = -1;
+  plan.pods = {"here"};
+  EXPECT_EQ(Tell(Built{plan}), "reserve");
+  EXPECT_EQ(Tell(Reserved{2, OkStatus()}), "acted");
+  EXPECT_EQ(Tell(Stage{To(2)}), "start staging");
+  EXPECT_EQ(Tell(Staged{2, OkStatus()}), "ok");
+  EXPECT_EQ(Tell(Permit{To(2)}), "tell words");
+  EXPECT_EQ(Tell(Resolve{To(2), Outcome::kForward, {}, "dead"}), "commit 0");
+  EXPECT_EQ(Tell(Did(2, {0}, By::kForward)), "acted");
+  EXPECT_TRUE(hands_->machine.ranks()[1].removed);
+  EXPECT_EQ(hands_->machine.epoch(), 2u) << "that of the rank that goes on";
+  hands_->gates[0].steps = 1;
+  EXPECT_EQ(Tell(Retire{To(2)}), "return old");
+  EXPECT_EQ(Tell(Returned{2, OkStatus()}), "dismiss 1");
+}
+
 TEST_F(Attempts, AFenceWaitsUntilAllStandStill) {
   ASSERT_NO_FATAL_FAILURE(Begin());
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kPermitted, Kind::kLayout, 2));

@@ -63,6 +63,7 @@ const (
 	ReasonPodsUnschedulable  = "PodsUnschedulable"  // Degraded: no node has room, with the scheduler's words
 	ReasonPodsFailing        = "PodsFailing"        // Degraded: an image does not start, a model path is missing, ...
 	ReasonRefusedByCluster   = "RefusedByCluster"   // Degraded: the API server does not take an object: quota, limit range, Pod Security, ...
+	ReasonIssuerMissing      = "IssuerMissing"      // Degraded: the Secret that spec.certificates.issuerSecretName names is missing or cannot be used
 	ReasonTransitionFailed   = "TransitionFailed"   // Degraded: the last transition failed; it is tried again, ever more slowly
 	ReasonMemberLost         = "MemberLost"         // Degraded: members are lost or stand still; a repair runs
 	ReasonRepairFailed       = "RepairFailed"       // Degraded: a repair failed; it is tried again, ever more slowly

@@ -213,6 +213,21 @@ func TestThePlacementComesBack(t *testing.T) {
 }
 
 // A MoEDeployment with its status, as kubectl gives it, says both worlds.
+// In mode Auto the mode is the operator's decision.
+func TestADeploymentInModeAutoIsPlanned(t *testing.T) {
+	const auto = "apiVersion: serving.tangram.dev/v1alpha1\nkind: MoEDeployment\nspec: {replicas: 4, mode: Auto, ranksPerPod: 1, limits: {spareBanks: 3}, model: {granuleRows: 96}}\n"
+	plan := func(document string) string {
+		code, out, errs := call(document, "plan", "-f", "-", "--geometry", "Qwen3-30B-A3B", "--lines", "1")
+		require.Zero(t, code, errs)
+		return out
+	}
+	expert := plan(strings.Replace(auto, "mode: Auto", "mode: Expert", 1))
+	tensor := plan(strings.Replace(auto, "mode: Auto", "mode: Tensor", 1) + "status: {width: 4, mode: Expert}\n")
+	require.Equal(t, expert, plan(auto), "a world that is not there begins in mode Expert")
+	require.Equal(t, tensor, plan(auto+"status: {width: 4, mode: Expert, policy: {mode: Tensor}}\n"))
+	require.NotEqual(t, expert, tensor)
+}
+
 func TestADeploymentSaysBothWorlds(t *testing.T) {
 	text := `{"apiVersion":"serving.tangram.dev/v1alpha1","kind":"MoEDeployment","metadata":{"name":"d"},
 		"spec":{"replicas":1,"ranksPerPod":4,"mode":"Tensor"},"status":{"width":2,"mode":"Expert","replicas":2,"readyReplicas":2,"epoch":3}}`

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -9,6 +10,8 @@ import (
 	"tangram.dev/operator/internal/ranges"
 	"tangram.dev/operator/pkg/layout"
 	"tangram.dev/operator/pkg/load"
+
+	api "tangram.dev/api/v1alpha1"
 )
 
 type planFlags struct {
@@ -70,9 +73,9 @@ func (f *planFlags) deployment(c *cobra.Command) error {
 		}
 	}
 	set("ranks", func() { f.in.To.Ranks = int(d.WantedReplicas()) * int(d.Spec.RanksPerPod) })
-	set("mode", func() { f.in.To.Mode = string(d.Spec.Mode) })
+	set("mode", func() { f.in.To.Mode = string(decidedMode(d)) })
 	if f.in.To.Mode == layout.Hybrid.String() {
-		f.in.To.Layout = ranges.OfSpec(d.Spec.Layout)
+		f.in.To.Layout = ranges.OfSpec(d.WantedLayout())
 	}
 	set("ranks-per-pod", func() { f.podSize = int(d.Spec.RanksPerPod) })
 	set("granule-rows", func() { f.granuleRows = uint32(d.Spec.Model.GranuleRows) })
@@ -88,6 +91,17 @@ func (f *planFlags) deployment(c *cobra.Command) error {
 		set("redundant-experts", func() { f.in.Redundant = int(d.Spec.RedundantExperts) })
 	}
 	return nil
+}
+
+// decidedMode is the mode that a world is to have: in mode Auto the one that the operator decided on, or has now, or begins with.
+func decidedMode(d *api.MoEDeployment) api.Mode {
+	switch {
+	case d.Spec.Mode != api.ModeAuto:
+		return d.Spec.Mode
+	case d.Status.Policy != nil && d.Status.Policy.Mode != "":
+		return d.Status.Policy.Mode
+	}
+	return cmp.Or(d.Status.Mode, api.ModeExpert)
 }
 
 func (f *planFlags) run(c *cobra.Command) error {

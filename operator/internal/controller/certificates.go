@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -116,9 +117,13 @@ func authorityData(a *pki.Authority) (map[string][]byte, error) {
 func (r *Reconciler) podCertificates(ctx context.Context, d *api.MoEDeployment, a *authority, pod string) error {
 	s := secret(d, podTLSName(pod), api.ComponentRank)
 	// Live: the one of an earlier pod of this name may just have been removed.
+	wanted := maps.Clone(s.Labels)
 	err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(s), s)
 	if err == nil {
-		return r.checkOwned(d, s)
+		if err := r.checkOwned(d, s); err != nil {
+			return err
+		}
+		return r.relabel(ctx, s, wanted)
 	}
 	if !apierrors.IsNotFound(err) {
 		return err
@@ -148,12 +153,21 @@ func (a *authority) fill(s *corev1.Secret, all []certificate) error {
 	return nil
 }
 
-// pruneCertificates of pods that somebody else deleted. It gives when to look again, if some
-// are too young to be told from those of a pod that is about to be made.
-func (r *Reconciler) pruneCertificates(ctx context.Context, d *api.MoEDeployment, pods []corev1.Pod) (time.Duration, error) {
+// keepCertificates makes the Secrets of pods that are there and lost theirs, and removes those of pods that somebody else deleted. It gives
+// when to look again, if some are too young to be told from those of a pod that is about to be made.
+func (r *Reconciler) keepCertificates(ctx context.Context, d *api.MoEDeployment, a *authority, pods []corev1.Pod) (time.Duration, error) {
 	var list corev1.SecretList
 	if err := r.List(ctx, &list, client.InNamespace(d.Namespace), client.MatchingFields{byWorld: d.Name}, client.MatchingLabels(selector(d, api.ComponentRank))); err != nil {
 		return 0, err
+	}
+	for i := range pods {
+		name := podTLSName(pods[i].Name)
+		if pods[i].DeletionTimestamp != nil || slices.ContainsFunc(list.Items, func(s corev1.Secret) bool { return s.Name == name }) {
+			continue
+		}
+		if err := r.podCertificates(ctx, d, a, pods[i].Name); err != nil && !apierrors.IsAlreadyExists(err) {
+			return 0, fmt.Errorf("secret of pod %s: %w", pods[i].Name, err)
+		}
 	}
 	var again time.Duration
 	for i := range list.Items {

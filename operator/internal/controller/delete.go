@@ -17,10 +17,7 @@ import (
 	api "tangram.dev/api/v1alpha1"
 )
 
-const (
-	lookAgain     = 500 * time.Millisecond
-	conflictPause = 20 * time.Millisecond
-)
+const lookAgain = 500 * time.Millisecond
 
 // delete ends the running flip, then the pods, then the finalizer. The API server removes
 // what else the MoEDeployment owns.
@@ -36,14 +33,14 @@ func (r *Reconciler) delete(ctx context.Context, d *api.MoEDeployment) (reconcil
 	if patient && (!over || len(owned(d, pods)) > 0) {
 		err := r.writeStatus(ctx, d, &scene{pods: pods, seen: world.Snapshot{}, deleting: true})
 		if apierrors.IsConflict(err) {
-			return again(err)
+			return r.again(client.ObjectKeyFromObject(d), err)
 		}
 		return reconcile.Result{RequeueAfter: lookAgain}, err
 	}
 	r.forget(client.ObjectKeyFromObject(d)) // what did not end in time ends beside us
 	before := d.DeepCopy()
 	controllerutil.RemoveFinalizer(d, api.Finalizer)
-	return again(client.IgnoreNotFound(r.Patch(ctx, d, locked(before))))
+	return r.again(client.ObjectKeyFromObject(d), client.IgnoreNotFound(r.Patch(ctx, d, locked(before))))
 }
 
 // dissolve ends the running flip beside us, or leaves its outcome to nobody, and then has the pods end at once: there is

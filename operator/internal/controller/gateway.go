@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "tangram.dev/api/v1alpha1"
 )
@@ -25,9 +26,9 @@ const (
 )
 
 // gateway of the world: a Deployment, a Service and a budget of disruptions; it gives the number of replicas that accept
-// requests. The engines' Service must be there: its address is what gateways ask for the world,
+// requests, and what keeps others from it. The engines' Service must be there: its address is what gateways ask for the world,
 // so that they need no DNS.
-func (r *Reconciler) gateway(ctx context.Context, d *api.MoEDeployment, a *authority) (int32, error) {
+func (r *Reconciler) gateway(ctx context.Context, d *api.MoEDeployment, a *authority, s *scene) (int32, error) {
 	if err := r.gatewayCertificate(ctx, d, a); err != nil {
 		return 0, err
 	}
@@ -48,8 +49,37 @@ func (r *Reconciler) gateway(ctx context.Context, d *api.MoEDeployment, a *autho
 		return 0, err
 	}
 	made := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: gatewayName(d), Namespace: d.Namespace}}
-	_, err := r.find(ctx, d, made)
-	return made.Status.AvailableReplicas, err
+	if _, err := r.find(ctx, d, made); err != nil {
+		return 0, err
+	}
+	return made.Status.AvailableReplicas, r.gatewayProblems(ctx, d, made, s)
+}
+
+// gatewayProblems are why pods of gateways do not start, or were not made.
+func (r *Reconciler) gatewayProblems(ctx context.Context, d *api.MoEDeployment, made *appsv1.Deployment, s *scene) error {
+	for _, c := range made.Status.Conditions {
+		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
+			s.gatewayProblems = append(s.gatewayProblems, problem{made.Name, api.ReasonRefusedByCluster, clip(c.Message, longestWords)})
+		}
+	}
+	var pods corev1.PodList
+	if err := r.List(ctx, &pods, client.InNamespace(d.Namespace), client.MatchingFields{byWorld: d.Name}, client.MatchingLabels(selector(d, api.ComponentGateway))); err != nil {
+		return err
+	}
+	for i := range pods.Items {
+		if pods.Items[i].DeletionTimestamp != nil {
+			continue
+		}
+		found, again, err := r.problemOf(ctx, &pods.Items[i])
+		if err != nil {
+			return err
+		}
+		if found != nil {
+			s.gatewayProblems = append(s.gatewayProblems, *found)
+		}
+		s.again = sooner(s.again, again)
+	}
+	return nil
 }
 
 func (r *Reconciler) gatewayDeployment(d *api.MoEDeployment, engines string) *appsv1.Deployment {
@@ -89,6 +119,7 @@ func (r *Reconciler) gatewayDeployment(d *api.MoEDeployment, engines string) *ap
 		Replicas: ptr.To(d.Spec.Gateway.Replicas), Selector: &metav1.LabelSelector{MatchLabels: selector(d, api.ComponentGateway)},
 		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels(d, api.ComponentGateway)}, Spec: corev1.PodSpec{
 			ServiceAccountName: d.Name, AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
+			NodeSelector: d.Spec.Scheduling.NodeSelector, Tolerations: d.Spec.Scheduling.Tolerations, PriorityClassName: d.Spec.Scheduling.PriorityClassName,
 			TerminationGracePeriodSeconds: ptr.To(grace),
 			TopologySpreadConstraints:     []corev1.TopologySpreadConstraint{spread(corev1.LabelHostname), spread(corev1.LabelTopologyZone)},
 			SecurityContext:               restrictedPod(), Containers: []corev1.Container{container},

@@ -70,7 +70,7 @@ func withGPU(d *api.MoEDeployment, pod *corev1.PodSpec) {
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: sharedMemory, MountPath: "/dev/shm"})
 		switch {
 		case gpu.DeviceClassName != "":
-			c.Resources.Claims = []corev1.ResourceClaim{{Name: gpuRequest}}
+			c.Resources.Claims = append(c.Resources.Claims, corev1.ResourceClaim{Name: gpuRequest}) // beside those that the spec names
 		case c.Name == containerAgent:
 			one := resource.MustParse("1")
 			c.Resources.Requests[corev1.ResourceName(gpu.ResourceName)] = one

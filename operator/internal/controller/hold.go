@@ -19,11 +19,12 @@ func aborted(d *api.MoEDeployment, transitions []api.LayoutTransition) *api.Layo
 	return &transitions[i]
 }
 
-// hold says whether no transition may be begun now, and ends one that the user aborts.
-func (s *scene) hold(d *api.MoEDeployment, w *world.World) bool {
+// hold says whether no transition may be begun now, and ends one that the user aborts. running is the name of the LayoutTransition of the one
+// that runs: another open one was left by an operator that died.
+func (s *scene) hold(d *api.MoEDeployment, w *world.World, running string) bool {
 	s.aborted = aborted(d, s.transitions)
-	if s.aborted != nil && !over(s.aborted) && s.seen.Running != nil {
-		w.Abort() // it is the one that runs: there is one at a time
+	if s.ending = s.aborted != nil && s.aborted.Name == running && s.seen.Running != nil; s.ending {
+		w.Abort()
 	}
 	return d.Spec.Suspend || s.aborted != nil
 }

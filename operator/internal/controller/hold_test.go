@@ -116,6 +116,28 @@ func TestAbort(t *testing.T) {
 	}
 }
 
+// A LayoutTransition that an operator left open when it died is none that runs: aborting it ends no other.
+func TestAbortOfOneThatDoesNotRunEndsNoOther(t *testing.T) {
+	b := newBed(t)
+	d := b.serve("w", 2)
+	b.world("w").HoldStage(true)
+	b.scale(4)
+	b.until("w", "a transition runs", func(d *api.MoEDeployment) bool {
+		return d.Status.Transition != nil && d.Status.Transition.Phase == "stage"
+	})
+	d = b.get("w")
+	left := &api.LayoutTransition{ObjectMeta: meta(d, "w-left-open", "transition"), Spec: api.LayoutTransitionSpec{Deployment: "w", Generation: d.Generation,
+		What: "2 ranks Expert -> 4 ranks Expert", FromEpoch: 1, Ranks: 4, Mode: api.ModeExpert, Flips: 2, Members: []string{"a"},
+		FromHash: "00", TargetHash: "00", PlanHash: "00"}}
+	left.OwnerReferences = []metav1.OwnerReference{ownerReference(d)}
+	require.NoError(t, b.c.Create(t.Context(), left))
+	b.annotate(`"w-left-open"`)
+	b.seen(b.get("w"))
+	b.world("w").HoldStage(false)
+	b.until("w", "the one that ran has ended well", func(d *api.MoEDeployment) bool { return d.Status.Width == 4 })
+	require.Zero(t, b.count(api.EventTransitionAborted))
+}
+
 // budget waits for a limit of disruptions.
 func (b *bed) budget(most int32) *policyv1.PodDisruptionBudget {
 	b.t.Helper()

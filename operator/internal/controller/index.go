@@ -9,15 +9,18 @@ import (
 	api "tangram.dev/api/v1alpha1"
 )
 
-// byWorld is an index of the cache, by the label of the world: what a reconcile lists does not grow with other worlds.
+// byWorld is an index of the cache: what a reconcile lists does not grow with other worlds. A LayoutTransition names its world in its
+// spec, which nobody can change, the others by their label.
 const byWorld = "world"
 
 func index(ctx context.Context, indexer client.FieldIndexer) error {
 	world := func(o client.Object) []string { return []string{o.GetLabels()[api.WorldLabel]} }
-	for _, kind := range []client.Object{&corev1.Pod{}, &corev1.Secret{}, &corev1.ConfigMap{}, &api.LayoutTransition{}} {
+	for _, kind := range []client.Object{&corev1.Pod{}, &corev1.Secret{}, &corev1.ConfigMap{}} {
 		if err := indexer.IndexField(ctx, kind, byWorld, world); err != nil {
 			return err
 		}
 	}
-	return nil
+	return indexer.IndexField(ctx, &api.LayoutTransition{}, byWorld, func(o client.Object) []string {
+		return []string{o.(*api.LayoutTransition).Spec.Deployment} //nolint:forcetypeassert // of that kind only
+	})
 }

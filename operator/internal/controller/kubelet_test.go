@@ -21,8 +21,6 @@ import (
 
 	"tangram.dev/operator/internal/driver/drivertest"
 	"tangram.dev/operator/internal/world"
-
-	api "tangram.dev/api/v1alpha1"
 )
 
 // fate of a pod of ranks, as a test orders it.
@@ -120,7 +118,7 @@ func (k *kubelet) find(pod string) *drivertest.Agent {
 	if p == nil || p.Status.PodIP == "" {
 		return nil
 	}
-	return k.worldLocked(p.Labels[api.WorldLabel]).Find(agentAddress(p.Status.PodIP))
+	return k.worldLocked(worldOf(p)).Find(agentAddress(p.Status.PodIP))
 }
 
 func agentAddress(ip string) string { return net.JoinHostPort(ip, strconv.Itoa(portAgent)) }
@@ -132,7 +130,7 @@ func (k *kubelet) dial(name string) world.Dialer {
 
 func (k *kubelet) run(ctx context.Context) {
 	var list corev1.PodList
-	watching, err := k.c.Watch(ctx, &list, client.InNamespace(k.namespace), client.MatchingLabels{api.ComponentLabel: api.ComponentRank})
+	watching, err := k.c.Watch(ctx, &list, client.InNamespace(k.namespace)) // whatever labels pods have: a kubelet asks for none
 	if err != nil {
 		k.t.Errorf("watch pods: %v", err)
 		return
@@ -190,19 +188,27 @@ func (k *kubelet) gateways(ctx context.Context) error {
 
 func (k *kubelet) note(event watch.Event) {
 	p, ok := event.Object.(*corev1.Pod)
-	if !ok {
+	if !ok || worldOf(p) == "" || p.Spec.Containers[0].Name != containerAgent {
 		return
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if event.Type == watch.Deleted {
-		k.worldLocked(p.Labels[api.WorldLabel]).Stop(agentAddress(p.Status.PodIP))
+		k.worldLocked(worldOf(p)).Stop(agentAddress(p.Status.PodIP))
 		if here := k.pods[p.Name]; here != nil && here.UID == p.UID {
 			delete(k.pods, p.Name)
 		}
 		return
 	}
 	k.noteLocked(p)
+}
+
+// worldOf a pod, by its controller; "": it has none.
+func worldOf(p *corev1.Pod) string {
+	if owner := metav1.GetControllerOf(p); owner != nil {
+		return owner.Name
+	}
+	return ""
 }
 
 // noteLocked a pod, unless something newer is known: what the watch tells comes late.
@@ -257,7 +263,7 @@ func (k *kubelet) sync(ctx context.Context, p *corev1.Pod) error {
 
 // attach the engines of a pod that runs.
 func (k *kubelet) attach(p *corev1.Pod, attached bool) {
-	if a := k.world(p.Labels[api.WorldLabel]).Find(agentAddress(p.Status.PodIP)); a != nil && attached {
+	if a := k.world(worldOf(p)).Find(agentAddress(p.Status.PodIP)); a != nil && attached {
 		a.Detach(false)
 	}
 }
@@ -322,7 +328,7 @@ func (k *kubelet) start(ctx context.Context, p *corev1.Pod, f fate) error {
 	n := addresses.Add(1)
 	ip := fmt.Sprintf("10.%d.%d.%d", n>>16&0xff, n>>8&0xff, n&0xff)
 	engines := len(p.Spec.Containers) - 1
-	w := k.world(p.Labels[api.WorldLabel])
+	w := k.world(worldOf(p))
 	agent := w.Start(drivertest.Pod{Name: p.Name, UID: string(p.UID), Node: p.Spec.NodeName, Address: agentAddress(ip), Ranks: engines})
 	agent.Detach(f.detached)
 	now := metav1.Now()
@@ -343,7 +349,7 @@ func (k *kubelet) start(ctx context.Context, p *corev1.Pod, f fate) error {
 
 // end a deleted pod once its hook lets it.
 func (k *kubelet) end(ctx context.Context, p *corev1.Pod) error {
-	w := k.world(p.Labels[api.WorldLabel])
+	w := k.world(worldOf(p))
 	a := w.Find(agentAddress(p.Status.PodIP))
 	if a != nil && a.InWorld() {
 		k.mu.Lock()
@@ -365,7 +371,7 @@ func (k *kubelet) crash(pod, container string, code int32, message string) {
 		if k.c.Get(context.Background(), client.ObjectKey{Namespace: k.namespace, Name: pod}, p) != nil {
 			return false
 		}
-		k.world(p.Labels[api.WorldLabel]).Stop(agentAddress(p.Status.PodIP))
+		k.world(worldOf(p)).Stop(agentAddress(p.Status.PodIP))
 		for i, s := range p.Status.ContainerStatuses {
 			if s.Name == container {
 				p.Status.ContainerStatuses[i].Ready = false

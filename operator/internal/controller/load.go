@@ -93,10 +93,15 @@ func (r *Reconciler) endLoads(ctx context.Context) error {
 }
 
 // nextLoad is what the status shall tell of the load, if that is another than it tells and it is time, and when to look again; 0: there
-// are no gateways.
+// are no gateways, and the status says so if it has figures.
 func nextLoad(was *api.LoadStatus, reader *readings.Reader, gateways bool) (*api.LoadStatus, time.Duration) {
 	if reader == nil || !gateways {
-		return nil, 0
+		if was == nil || was.Problem != "" {
+			return nil, 0
+		}
+		now := was.DeepCopy()
+		now.Problem = "no gateway runs that could tell of the load"
+		return now, 0
 	}
 	if was != nil {
 		if left := loadEvery - time.Since(was.Time.Time); left > 0 {

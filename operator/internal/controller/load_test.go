@@ -114,9 +114,15 @@ func TestStatusTellsOfTheLoad(t *testing.T) {
 	require.Contains(t, again.Problem, "nothing was read for")
 	same, _ := nextLoad(again, reader, true)
 	require.Equal(t, again, same, "the text does not change at every look")
-	none, after := nextLoad(old, nil, false)
+	none, after := nextLoad(nil, nil, false)
 	require.Nil(t, none)
 	require.Zero(t, after)
+	stale, after := nextLoad(old, nil, false)
+	require.Equal(t, "no gateway runs that could tell of the load", stale.Problem, "figures of gateways that are gone are marked")
+	require.Equal(t, old.Time, stale.Time)
+	require.Zero(t, after)
+	same, _ = nextLoad(stale, nil, false)
+	require.Nil(t, same)
 }
 
 // anotherOperatorKnows of the load as well, though it does not lead: it asks for itself, for as long as it is asked.

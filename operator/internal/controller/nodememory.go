@@ -61,7 +61,7 @@ func (r *Reconciler) shareNode(d *api.MoEDeployment, pod *corev1.PodSpec) {
 	giver := restricted()
 	giver.RunAsNonRoot, giver.RunAsUser = ptr.To(false), ptr.To[int64](0)
 	giver.Capabilities.Add = []corev1.Capability{"CHOWN"}
-	pod.InitContainers = append(pod.InitContainers, corev1.Container{Name: name, Image: r.Images.Agent, ImagePullPolicy: d.Spec.Engine.ImagePullPolicy,
+	pod.InitContainers = append(pod.InitContainers, corev1.Container{Name: name, Image: r.Images.agent(d), ImagePullPolicy: d.Spec.Engine.ImagePullPolicy,
 		Command: []string{"/bin/tangram-hook", "own", dirNode, user}, SecurityContext: giver,
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError, VolumeMounts: []corev1.VolumeMount{mount}})
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 
@@ -119,8 +120,11 @@ func (r *Reconciler) apply(ctx context.Context, d *api.MoEDeployment, wanted cli
 // createOnce makes an object that is never overwritten, or gives the one that is there.
 func (r *Reconciler) createOnce(ctx context.Context, d *api.MoEDeployment, object client.Object, fill func() error) error {
 	object.SetNamespace(d.Namespace)
-	if there, err := r.find(ctx, d, object); there || err != nil {
+	wanted := maps.Clone(object.GetLabels())
+	if there, err := r.find(ctx, d, object); err != nil {
 		return err
+	} else if there {
+		return r.relabel(ctx, object, wanted)
 	}
 	return r.createNew(ctx, d, object, fill)
 }

@@ -31,16 +31,12 @@ func (r *Reconciler) pods(ctx context.Context, d *api.MoEDeployment) ([]corev1.P
 	if err := r.List(ctx, &list, client.InNamespace(d.Namespace), client.MatchingFields{byWorld: d.Name}, client.MatchingLabels(selector(d, api.ComponentRank))); err != nil {
 		return nil, err
 	}
-	slices.SortFunc(list.Items, func(a, b corev1.Pod) int { return cmp.Compare(ordinalOf(&a), ordinalOf(&b)) })
-	return list.Items, nil
-}
-
-func ordinalOf(p *corev1.Pod) int {
-	o, err := strconv.Atoi(p.Labels[api.OrdinalLabel])
+	all, err := r.relabelMissing(ctx, d, list.Items)
 	if err != nil {
-		return -1
+		return nil, err
 	}
-	return o
+	slices.SortFunc(all, func(a, b corev1.Pod) int { return cmp.Compare(ordinalOf(&a), ordinalOf(&b)) })
+	return all, nil
 }
 
 // endpoints of the agents that run.
@@ -155,9 +151,12 @@ func (r *Reconciler) createPod(ctx context.Context, d *api.MoEDeployment, a *aut
 		return err
 	}
 	err = r.Create(ctx, pod)
-	if apierrors.IsAlreadyExists(err) { // ours, and the cache is behind; or somebody else's
-		_, err = r.find(ctx, d, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: d.Namespace}})
-		return err
+	if apierrors.IsAlreadyExists(err) { // ours, and the cache is behind, or it lost its labels; or somebody else's
+		live := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: d.Namespace}}
+		if there, err := r.find(ctx, d, live); err != nil || !there {
+			return err
+		}
+		return client.IgnoreNotFound(r.relabel(ctx, live, rankLabels(d, ordinal)))
 	}
 	if err != nil && d.Spec.Network.ShareNodeMemory { // which Pod Security refuses in many words
 		return fmt.Errorf("create pod %s, with a hostPath volume for spec.network.shareNodeMemory: %w", pod.Name, err)
@@ -176,10 +175,17 @@ func (r *Reconciler) deletePod(ctx context.Context, d *api.MoEDeployment, x flee
 	if x.Now {
 		options = append(options, client.GracePeriodSeconds(1))
 	}
-	if err := r.remove(ctx, pod, options...); err != nil {
+	switch err := r.Delete(ctx, pod, options...); {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err): // another pod may have the name by now, and the Secret with it; keepCertificates looks
+		return nil
+	case err != nil:
 		return fmt.Errorf("delete pod %s: %w", x.Name, err)
 	}
-	if err := r.remove(ctx, secret(d, podTLSName(x.Name), api.ComponentRank)); err != nil {
+	tls := secret(d, podTLSName(x.Name), api.ComponentRank)
+	if there, err := r.find(ctx, d, tls); err != nil || !there {
+		return err
+	}
+	if err := r.remove(ctx, tls, client.Preconditions{UID: &tls.UID}); err != nil {
 		return err
 	}
 	r.event(d, pod, corev1.EventTypeNormal, api.EventPodReleased, "Delete", "deleted pod %s (UID %s): %s", x.Name, x.UID, x.Why)
@@ -206,11 +212,12 @@ func endsNow(p *corev1.Pod) bool {
 	return p.DeletionTimestamp != nil && p.DeletionGracePeriodSeconds != nil && *p.DeletionGracePeriodSeconds <= 1
 }
 
-// label marks the pods that the engines' Service leads to, and those that autoscalers do not count.
-func (r *Reconciler) label(ctx context.Context, pods []corev1.Pod, layout, standing []string) error {
+// label marks the pods that the engines' Service leads to, and those that autoscalers do not count. Labels that somebody changed are put back.
+func (r *Reconciler) label(ctx context.Context, d *api.MoEDeployment, pods []corev1.Pod, layout, standing []string) error {
 	for i := range pods {
 		p := &pods[i]
 		before := p.DeepCopy()
+		maps.Copy(p.Labels, rankLabels(d, ordinalOf(p)))
 		for label, whose := range map[string][]string{api.MemberLabel: layout, api.StandbyLabel: standing} {
 			if slices.Contains(whose, string(p.UID)) {
 				p.Labels[label] = "true"

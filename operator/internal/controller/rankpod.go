@@ -3,7 +3,6 @@ package controller
 import (
 	"fmt"
 	"maps"
-	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -50,7 +49,7 @@ func fieldEnv(name, path string) corev1.EnvVar {
 func (r *Reconciler) rankPod(d *api.MoEDeployment, ordinal int, config string) *corev1.Pod {
 	name := podName(d, ordinal)
 	object := meta(d, name, api.ComponentRank)
-	object.Labels[api.OrdinalLabel] = strconv.Itoa(ordinal)
+	object.Labels = rankLabels(d, ordinal)
 	object.OwnerReferences = []metav1.OwnerReference{ownerReference(d)}
 	containers := []corev1.Container{r.agentContainer(d)}
 	for device := range d.Spec.RanksPerPod {

@@ -46,7 +46,7 @@ import (
 // +kubebuilder:rbac:groups=serving.tangram.dev,resources=layouttransitions,verbs=get;list;watch;create;delete
 // +kubebuilder:rbac:groups=serving.tangram.dev,resources=layouttransitions/status,verbs=get;patch;update
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;create;patch;delete
-// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;create;update;delete
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;create;patch;update;delete
 // +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;list;watch;create;patch;update;delete
 // +kubebuilder:rbac:groups="",resources=services;serviceaccounts,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;create;patch
@@ -60,6 +60,7 @@ import (
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;patch;update
 // +kubebuilder:rbac:groups="";events.k8s.io,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups="",resources=events,verbs=list
 
 // Images of the pods that the operator makes.
 type Images struct {
@@ -98,16 +99,19 @@ type Reconciler struct {
 	// Certificates says how long they live.
 	Certificates Certificates
 
-	metrics *Metrics
-	news    inbox    // of the controller: running worlds put themselves in, and none is ever dropped
-	urgent  inbox    // of the controller of repairs, likewise
-	drivers sync.Map // identities towards agents, by UID of the MoEDeployment
-	opened  sync.Map // UID of the MoEDeployment whose world was opened last, by its namespace and name
-	doomed  sync.Map // UID of the MoEDeployment that was dissolved, by its namespace and name
-	readers sync.Map // who ask the gateways of worlds for their load, by UID of the MoEDeployment
-	asked   askers   // of the gateways of worlds that this operator is asked about and does not lead
-	advices sync.Map // policies of worlds in mode Auto, by UID of the MoEDeployment
-	applied sync.Map // what server-side apply wrote last: by UID of the MoEDeployment, a map by kind and name
+	metrics  *Metrics
+	news     inbox    // of the controller: running worlds put themselves in, and none is ever dropped
+	urgent   inbox    // of the controller of repairs, likewise
+	drivers  sync.Map // identities towards agents, by UID of the MoEDeployment
+	opened   sync.Map // UID of the MoEDeployment whose world was opened last, by its namespace and name
+	doomed   sync.Map // UID of the MoEDeployment that was dissolved, by its namespace and name
+	readers  sync.Map // who ask the gateways of worlds for their load, by UID of the MoEDeployment
+	asked    askers   // of the gateways of worlds that this operator is asked about and does not lead
+	advices  sync.Map // policies of worlds in mode Auto, by UID of the MoEDeployment
+	podNames podNames // of pods of ranks
+	runs     runNames // of the LayoutTransition that runs, by UID of the MoEDeployment
+	pauses   pauses   // after conflicts, by namespace and name
+	applied  sync.Map // what server-side apply wrote last: by UID of the MoEDeployment, a map by kind and name
 }
 
 // SetUp makes the reconciler run in a manager.
@@ -193,13 +197,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		before := d.DeepCopy()
 		controllerutil.AddFinalizer(d, api.Finalizer)
 		if err := r.Patch(ctx, d, locked(before)); err != nil {
-			return again(err)
+			return r.again(request.NamespacedName, err)
 		}
 	}
 	result, err := r.reconcile(ctx, d)
 	if apierrors.IsConflict(err) {
-		return again(err)
+		return r.again(request.NamespacedName, err)
 	}
+	r.pauses.forget(request.NamespacedName)
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return r.namespaceEnds(ctx, d)
 	}
@@ -214,10 +219,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	return result, err
 }
 
-// again in a moment, if the error is a conflict: what was read is older than what is written.
-func again(err error) (reconcile.Result, error) {
+// again in a moment, if the error is a conflict: what was read is older than what is written. The pauses grow while it stays so.
+func (r *Reconciler) again(key types.NamespacedName, err error) (reconcile.Result, error) {
 	if apierrors.IsConflict(err) {
-		return reconcile.Result{RequeueAfter: conflictPause}, nil
+		return reconcile.Result{RequeueAfter: r.pauses.next(key)}, nil
 	}
 	return reconcile.Result{}, err
 }
@@ -237,7 +242,8 @@ func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (recon
 	authority, err := r.authority(ctx, d)
 	var without *issuerError
 	if errors.As(err, &without) { // nobody tells us when it comes
-		return reconcile.Result{RequeueAfter: min(r.loadTime(), 10*time.Second)}, r.writeStatus(ctx, d, &scene{unrenewed: without})
+		s.unrenewed, s.refused = without, &refusal{api.ReasonIssuerMissing, without.Error()}
+		return reconcile.Result{RequeueAfter: min(r.loadTime(), 10*time.Second)}, r.writeStatus(ctx, d, s)
 	}
 	if err != nil {
 		return reconcile.Result{}, err
@@ -260,7 +266,7 @@ func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (recon
 	if err := r.shared(ctx, d); err != nil {
 		return reconcile.Result{}, err
 	}
-	if s.gateways, err = r.gateway(ctx, d, authority); err != nil {
+	if s.gateways, err = r.gateway(ctx, d, authority, s); err != nil {
 		return reconcile.Result{}, err
 	}
 	reader, gateways, err := r.loadOf(ctx, d, identity)
@@ -281,15 +287,24 @@ func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (recon
 		told = sooner(told, namespaceAgain)
 	}
 	for i := range mine {
-		if p := findProblem(&mine[i]); p != nil && mine[i].DeletionTimestamp == nil {
+		if mine[i].DeletionTimestamp != nil {
+			continue
+		}
+		p, again, err := r.problemOf(ctx, &mine[i])
+		if err != nil {
+			return reconcile.Result{}, err
+		}
+		if p != nil {
 			s.problems = append(s.problems, *p)
 		}
+		s.again = sooner(s.again, again)
 	}
+	told = sooner(told, s.again)
 	wait, err := r.act(ctx, d, authority, w, mine, s)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	prune, err := r.pruneCertificates(ctx, d, mine) // of pods that were not made just now
+	prune, err := r.keepCertificates(ctx, d, authority, mine) // of pods that were not made just now
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -335,14 +350,14 @@ func (r *Reconciler) act(ctx context.Context, d *api.MoEDeployment, a *authority
 	s.silent = silentMembers(pods, &s.seen)
 	facts.Unknown = len(s.silent) > 0 || s.seen.Unseen
 	k.Wanted.Intent = intent(d, facts.Pods, layoutPods(s.seen.Layout))
-	k.Wanted.Held = s.hold(d, w) || k.Wanted.Held
+	k.Wanted.Held = s.hold(d, w, r.runs.of(d.UID)) || k.Wanted.Held
 	round := k.Decide(s.seen, facts)
 	s.unknown = !round.Decided && facts.Unknown && s.seen.Layout == nil // they may well serve: nothing is decided
 	if !round.Decided {
 		return round.Again, nil
 	}
 	s.decision = round.Decision
-	if err := r.label(ctx, pods, round.Layout, s.decision.Standing); err != nil {
+	if err := r.label(ctx, d, pods, round.Layout, s.decision.Standing); err != nil {
 		return 0, err
 	}
 	for _, x := range s.decision.Delete {
@@ -415,6 +430,7 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 		r.end(uid.(types.UID)) // what Swap put in
 	}
 	r.doomed.Delete(key)
+	r.pauses.forget(key)
 	r.metrics.forget(key)
 }
 
@@ -424,6 +440,8 @@ func (r *Reconciler) end(uid types.UID) {
 	r.applied.Delete(uid)
 	r.endLoad(uid)
 	r.advices.Delete(uid)
+	r.podNames.forget(uid)
+	r.runs.set(uid, "")
 	r.drivers.Delete(uid)
 }
 

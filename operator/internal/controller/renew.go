@@ -52,7 +52,7 @@ func (r *Reconciler) driver(d *api.MoEDeployment, a *authority) (*pki.Identity, 
 // renew certificates that are due, and the authority. It gives when to come again, for the next of them.
 func (r *Reconciler) renew(ctx context.Context, d *api.MoEDeployment, a *authority, s *scene) (time.Duration, error) {
 	var list corev1.SecretList
-	if err := r.List(ctx, &list, client.InNamespace(d.Namespace), client.MatchingLabels{api.WorldLabel: d.Name}); err != nil {
+	if err := r.List(ctx, &list, client.InNamespace(d.Namespace), client.MatchingFields{byWorld: d.Name}); err != nil {
 		return 0, err
 	}
 	next, changed := time.Time{}, false

@@ -173,6 +173,10 @@ func TestAnIssuerOfTheUser(t *testing.T) {
 		})
 	}
 	refused(`"house" not found`)
+	waits := b.degraded("w", api.ReasonIssuerMissing, `"house" not found`)
+	require.True(t, has(waits, api.ConditionStalled, metav1.ConditionTrue, api.ReasonIssuerMissing))
+	require.True(t, has(waits, api.ConditionProgressing, metav1.ConditionFalse, api.ReasonIssuerMissing))
+	require.Equal(t, api.ReasonIssuerMissing, waits.Status.State)
 	issuer := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "house", Namespace: b.namespace}, Type: corev1.SecretTypeTLS, Data: anIssuer(t, false)}
 	require.NoError(t, b.c.Create(t.Context(), issuer))
 	refused("is not a self-signed authority")

@@ -34,18 +34,22 @@ type scene struct {
 	decision    fleet.Decision
 	problems    []problem
 	transitions []api.LayoutTransition
-	refused     *refusal              // nothing else is known then
-	withheld    *refusal              // why no pod is made; all else goes on
-	misfit      *refusal              // why the world cannot have spec.layout; it stays as it is
-	silent      []string              // pods with a member whose agents do not answer
-	unknown     bool                  // all of them: which layout is in force is not known
-	gateways    int32                 // replicas that accept requests
-	aborted     *api.LayoutTransition // by the user; no other is begun
-	byData      bool                  // mode Tensor keeps a request's heads on one rank; set where a policy is asked
-	deleting    bool
-	expires     time.Time       // the first certificate; zero: not looked at
-	unrenewed   error           // why certificates could not be renewed
-	load        *api.LoadStatus // another one than the status tells; nil: none
+	refused     *refusal      // nothing else is known then
+	withheld    *refusal      // why no pod is made; all else goes on
+	misfit      *refusal      // why the world cannot have spec.layout; it stays as it is
+	silent      []string      // pods with a member whose agents do not answer
+	unknown     bool          // all of them: which layout is in force is not known
+	gateways    int32         // replicas that accept requests
+	ending      bool          // the transition that runs is the aborted one
+	again       time.Duration // when to look again at pods that do not start; 0: there are none
+
+	gatewayProblems []problem             // pods of gateways that do not start, or are not made
+	aborted         *api.LayoutTransition // by the user; no other is begun
+	byData          bool                  // mode Tensor keeps a request's heads on one rank; set where a policy is asked
+	deleting        bool
+	expires         time.Time       // the first certificate; zero: not looked at
+	unrenewed       error           // why certificates could not be renewed
+	load            *api.LoadStatus // another one than the status tells; nil: none
 }
 
 // verdict of one condition.
@@ -115,7 +119,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, d *api.MoEDeployment, s *s
 		r.metrics.certificates.set(d, s.expires)
 	}
 	stalled := degraded.status == metav1.ConditionTrue && slices.Contains(
-		[]string{api.ReasonAdoptionRefused, api.ReasonRefusedByCluster, api.ReasonSharingNotAllowed, api.ReasonPodsFailing, api.ReasonInsufficientMemory, api.ReasonLayoutDoesNotFit}, degraded.reason)
+		[]string{api.ReasonAdoptionRefused, api.ReasonRefusedByCluster, api.ReasonIssuerMissing, api.ReasonSharingNotAllowed, api.ReasonPodsFailing, api.ReasonInsufficientMemory, api.ReasonLayoutDoesNotFit}, degraded.reason)
 	r.onlyWhile(d, api.ConditionInsecureFabric, d.Spec.Network.InsecureFabric, yes(api.ReasonPlainText,
 		"spec.network.insecureFabric: weights, KV cache and steps cross the network in plain text, and whoever reaches a pod's port is believed"))
 	r.onlyWhile(d, api.ConditionStalled, stalled, degraded)
@@ -181,9 +185,16 @@ func fillLayout(d *api.MoEDeployment, s *scene) {
 	st.Layout = ranges.Status(layout.RangesOf(l))
 	in := layoutPods(l)
 	for i := range s.pods {
-		switch p := &s.pods[i]; {
-		case slices.Contains(in, string(p.UID)):
+		p, ranks := &s.pods[i], 0
+		for _, uid := range in {
+			if uid == string(p.UID) {
+				ranks++
+			}
+		}
+		switch {
+		case ranks == int(d.Spec.RanksPerPod):
 			st.ReadyReplicas++
+		case ranks > 0: // a repair left some of its ranks out
 		case p.DeletionTimestamp == nil && keeper.Ready(s.seen.Statuses[string(p.UID)], int(d.Spec.RanksPerPod), s.seen.Outcasts) != nil:
 			st.ReadyStandby++
 		}
@@ -235,7 +246,11 @@ func availableOf(d *api.MoEDeployment, s *scene) verdict {
 		return no(api.ReasonNoRankAccepts, fmt.Sprintf("%d of %d ranks of the layout in force are at work; a step takes all of them", accept, d.Status.Width))
 	}
 	if s.gateways == 0 {
-		return no(api.ReasonNoGateway, fmt.Sprintf("%d ranks accept requests, and no gateway does yet", accept))
+		text := fmt.Sprintf("%d ranks accept requests, and no gateway does yet", accept)
+		if len(s.gatewayProblems) > 0 {
+			text += ": " + s.gatewayProblems[0].pod + ": " + s.gatewayProblems[0].text
+		}
+		return no(api.ReasonNoGateway, text)
 	}
 	return yes(api.ReasonServing, fmt.Sprintf("%d of %d ranks accept requests at epoch %d", accept, d.Status.Width, s.seen.Epoch))
 }
@@ -259,7 +274,10 @@ func degradedOf(d *api.MoEDeployment, s *scene) verdict {
 	case s.withheld != nil:
 		return yes(s.withheld.reason, s.withheld.message)
 	case len(s.problems) > 0:
-		return yes(s.problems[0].reason, describe(d, s.problems))
+		return yes(s.problems[0].reason, describe(int(d.WantedReplicas()+d.Spec.Standby), "pods", s.problems))
+	}
+	if len(s.gatewayProblems) > 0 {
+		return yes(s.gatewayProblems[0].reason, describe(int(d.Spec.Gateway.Replicas), "gateway pods", s.gatewayProblems))
 	}
 	if len(s.silent) > 0 {
 		return yes(api.ReasonAgentsUnreachable, fmt.Sprintf("%d agents of the layout in force do not answer: %s", len(s.silent), strings.Join(s.silent, "; ")))
@@ -272,9 +290,9 @@ func noMemory(err error) bool {
 	return agentclient.RefusalCode(err) == tangramv1.Refusal_CODE_NO_MEMORY || planner.IsNoMemory(err)
 }
 
-// describe the problems of pods: how many, and each text once.
-func describe(d *api.MoEDeployment, problems []problem) string {
-	text := fmt.Sprintf("%d of %d pods cannot start", len(problems), d.WantedReplicas())
+// describe the problems of pods: how many of all, and each text once.
+func describe(all int, kind string, problems []problem) string {
+	text := fmt.Sprintf("%d of %d %s cannot start", len(problems), max(all, len(problems)), kind)
 	seen := map[string]bool{}
 	for _, p := range problems {
 		if !seen[p.text] {
@@ -298,7 +316,7 @@ func progressingOf(d *api.MoEDeployment, s *scene) verdict {
 	case s.seen.Running != nil && !s.seen.Rebalancing: // width and mode are as wanted while experts move
 		e := s.seen.Running
 		text := fmt.Sprintf("flip %d of %d, phase %s", e.Flip, e.Flips, e.Phase)
-		if s.aborted != nil {
+		if s.ending {
 			text += "; it is aborted: no other flip begins"
 		}
 		return yes(api.ReasonTransition, text)
@@ -318,6 +336,8 @@ func progressingOf(d *api.MoEDeployment, s *scene) verdict {
 		return yes(api.ReasonReleasingPods, fmt.Sprintf("%d pods, %d wanted", len(s.pods), d.WantedReplicas()+d.Spec.Standby))
 	case !s.seen.Looked:
 		return yes(api.ReasonWaitingForPods, "the agents were not asked yet")
+	case s.gateways == 0 && s.seen.Layout != nil:
+		return yes(api.ReasonWaitingForPods, "no gateway accepts requests yet")
 	}
 	return no(api.ReasonAsWanted, "the world is as wanted")
 }

@@ -89,6 +89,7 @@ func (c *recorder) Planned(record *driver.Record) error {
 	c.mu.Lock()
 	c.object, c.dirty = object, true
 	c.mu.Unlock()
+	c.r.runs.set(c.d.UID, name)
 	c.wait.Go(c.write)
 	if c.rebalance != nil {
 		c.r.event(c.d, object, corev1.EventTypeNormal, api.ReasonRebalancing, "Rebalance", "%s", c.rebalance.Why)
@@ -197,6 +198,7 @@ func sinceAsked(d *api.MoEDeployment, record *driver.Record) *metav1.Duration {
 
 // Ended writes what came of it, and tells.
 func (c *recorder) Ended(ctx context.Context, record *driver.Record, err error) {
+	c.r.runs.set(c.d.UID, "")
 	close(c.done)
 	c.wait.Wait()
 	phase := api.PhaseSucceeded

@@ -1,0 +1,165 @@
+package controller
+
+import (
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// warn emits an event about a pod, as the kubelet does.
+func (b *bed) warn(p *corev1.Pod, reason, message string) {
+	b.t.Helper()
+	now := metav1.Now()
+	e := &corev1.Event{ObjectMeta: metav1.ObjectMeta{GenerateName: p.Name + "-", Namespace: p.Namespace}, Type: corev1.EventTypeWarning, Reason: reason, Message: message,
+		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}, FirstTimestamp: now, LastTimestamp: now, Count: 1}
+	require.NoError(b.t, b.c.Create(b.t.Context(), e))
+}
+
+// A volume that cannot be mounted is told by an event of the kubelet alone. The condition has its words, and they go when the pod starts.
+func TestAVolumeThatCannotBeMountedIsTold(t *testing.T) {
+	b := newBed(t)
+	b.let(fate{hold: true}, "w-1")
+	require.NoError(t, b.c.Create(t.Context(), b.deployment("w", 2)))
+	require.Eventually(t, func() bool {
+		var p corev1.Pod
+		return b.c.Get(t.Context(), client.ObjectKey{Namespace: b.namespace, Name: "w-1"}, &p) == nil && p.Spec.NodeName != ""
+	}, wait, tick)
+	b.warn(b.pod("w-1"), "FailedScheduling", "an older warning")
+	time.Sleep(time.Second) // times of events have no fractions
+	b.warn(b.pod("w-1"), "FailedMount", `MountVolume.SetUp failed for volume "models" : hostPath type check failed: /nowhere is not a directory`)
+	d := b.degraded("w", api.ReasonPodsFailing, "1 of 2 pods cannot start; w-1: FailedMount", "/nowhere is not a directory")
+	require.True(t, has(d, api.ConditionReady, metav1.ConditionFalse, api.ReasonNoLayout))
+	b.told(api.ReasonPodsFailing, "/nowhere is not a directory")
+	b.let(fate{}, "w-1")
+	b.ready("w")
+}
+
+// The Secret of a pod that is there is made again.
+func TestASecretThatWasDeletedIsMadeAgain(t *testing.T) {
+	b := newBed(t)
+	b.serve("w", 2)
+	b.let(fate{hold: true}, "w-2")
+	b.scale(3)
+	secret := func() *corev1.Secret {
+		s := &corev1.Secret{}
+		if b.c.Get(t.Context(), client.ObjectKey{Namespace: b.namespace, Name: "w-2-tls"}, s) != nil {
+			return nil
+		}
+		return s
+	}
+	require.Eventually(t, func() bool { return secret() != nil && !b.gone(&corev1.Pod{}, "w-2") }, wait, tick)
+	was := secret()
+	require.NoError(t, b.c.Delete(t.Context(), was))
+	require.Eventually(t, func() bool { s := secret(); return s != nil && s.UID != was.UID }, wait, tick)
+	require.NotEmpty(t, secret().Data[keyAgentCert])
+	b.let(fate{}, "w-2")
+	require.EqualValues(t, 3, b.ready("w").Status.Width)
+}
+
+// gatewayPending is a pod of a gateway that the scheduler has no node for.
+func (b *bed) gatewayPending(d *api.MoEDeployment, words string) *corev1.Pod {
+	b.t.Helper()
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "w-gateway-1", Namespace: b.namespace, Labels: labels(d, api.ComponentGateway)},
+		Spec: b.r.gatewayDeployment(d, "10.0.0.1").Spec.Template.Spec}
+	require.NoError(b.t, b.c.Create(b.t.Context(), p))
+	p.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+		Reason: corev1.PodReasonUnschedulable, Message: words}}}
+	require.NoError(b.t, b.c.Status().Update(b.t.Context(), p))
+	return p
+}
+
+// A gateway that cannot be scheduled, or whose pod is refused, is told in the words of who refuses.
+func TestAGatewayThatCannotStartIsTold(t *testing.T) {
+	b := newBed(t)
+	d := b.serve("w", 2)
+	b.gatewaysDown.Store(true)
+	words := "0/2 nodes are available: 2 node(s) had untolerated taint(s)"
+	pod := b.gatewayPending(d, words)
+	b.change(`{"metadata":{"annotations":{"look":"again"}}}`)
+	d = b.degraded("w", api.ReasonPodsUnschedulable, "1 of 2 gateway pods cannot start; w-gateway-1: "+words)
+	require.Contains(t, message(d, api.ConditionAvailable), words)
+	require.True(t, has(d, api.ConditionProgressing, metav1.ConditionTrue, api.ReasonWaitingForPods))
+	require.NoError(t, b.c.Delete(t.Context(), pod, client.GracePeriodSeconds(0)))
+	b.gatewaysDown.Store(false)
+	b.change(`{"metadata":{"annotations":{"look":"once more"}}}`)
+	b.ready("w")
+
+	made := &appsv1.Deployment{}
+	require.Eventually(t, func() bool { // the played controller of Deployments writes, too
+		require.NoError(t, b.c.Get(t.Context(), client.ObjectKey{Namespace: b.namespace, Name: "w-gateway"}, made))
+		made.Status.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Reason: "FailedCreate",
+			Message: "pods is forbidden: exceeded quota: small-q", LastTransitionTime: metav1.Now(), LastUpdateTime: metav1.Now()}}
+		return b.c.Status().Update(t.Context(), made) == nil
+	}, wait, tick)
+	b.degraded("w", api.ReasonRefusedByCluster, "w-gateway: pods is forbidden: exceeded quota: small-q")
+}
+
+// Gateways go where the world's pods may go.
+func TestGatewaysHaveTheWorldsTolerations(t *testing.T) {
+	b := newBed(t)
+	d := b.deployment("w", 1)
+	d.Spec.Scheduling.Tolerations = []corev1.Toleration{{Key: "gpu", Operator: corev1.TolerationOpExists}}
+	d.Spec.Scheduling.NodeSelector = map[string]string{"pool": "moe"}
+	spec := b.r.gatewayDeployment(d, "10.0.0.1").Spec.Template.Spec
+	require.Equal(t, d.Spec.Scheduling.Tolerations, spec.Tolerations)
+	require.Equal(t, d.Spec.Scheduling.NodeSelector, spec.NodeSelector)
+}
+
+// Labels that somebody removes or changes by hand are put back, before anybody is taken for dead: the world serves on, scales and goes.
+func TestLabelsChangedByHandArePutBack(t *testing.T) {
+	for name, change := range map[string]string{
+		"all":       `{"metadata":{"labels":null}}`,
+		"world":     `{"metadata":{"labels":{"` + api.WorldLabel + `":"another"}}}`,
+		"component": `{"metadata":{"labels":{"` + api.ComponentLabel + `":"gateway"}}}`,
+		"ordinal":   `{"metadata":{"labels":{"` + api.OrdinalLabel + `":"77","` + api.MemberLabel + `":null}}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			before := b.serve("w", 2)
+			pod := b.pod("w-1")
+			wanted := maps.Clone(pod.Labels)
+			patch := func(o client.Object) {
+				require.NoError(t, b.c.Patch(t.Context(), o, client.RawPatch("application/merge-patch+json", []byte(change))))
+			}
+			restored := func() bool { return maps.Equal(wanted, b.pod("w-1").Labels) }
+			patch(pod)
+			require.Eventually(t, restored, wait, tick)
+			require.Equal(t, pod.UID, b.pod("w-1").UID)
+			d := b.ready("w")
+			require.Equal(t, before.Status.Epoch, d.Status.Epoch, "nothing moved")
+			require.Zero(t, b.count(api.ReasonMemberLost))
+
+			// While no operator runs.
+			b.stop()
+			patch(b.pod("w-1"))
+			b.operator()
+			require.Eventually(t, restored, wait, tick)
+			b.scale(1)
+			require.EqualValues(t, 1, b.ready("w").Status.Width)
+			require.Eventually(t, func() bool { return b.gone(&corev1.Pod{}, "w-1") }, wait, tick)
+			require.Zero(t, b.count(api.ReasonMemberLost))
+		})
+	}
+}
+
+// The same of Secrets: one that no list finds would not be renewed.
+func TestLabelsOfSecretsArePutBack(t *testing.T) {
+	b := newBed(t)
+	b.serve("w", 1)
+	for _, name := range []string{"w-0-tls", "w-gateway-tls", "w-ca"} {
+		s := &corev1.Secret{}
+		key := client.ObjectKey{Namespace: b.namespace, Name: name}
+		require.NoError(t, b.c.Get(t.Context(), key, s))
+		wanted := maps.Clone(s.Labels)
+		require.NoError(t, b.c.Patch(t.Context(), s, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":null}}`))))
+		require.Eventually(t, func() bool { return b.c.Get(t.Context(), key, s) == nil && maps.Equal(wanted, s.Labels) }, wait, tick, name)
+	}
+}

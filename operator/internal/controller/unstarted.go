@@ -1,0 +1,79 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "tangram.dev/api/v1alpha1"
+)
+
+// starting says that a pod has a node and none of its containers has run yet, and since when.
+func starting(p *corev1.Pod) (since time.Time, yes bool) {
+	if p.Spec.NodeName == "" || p.Status.Phase != corev1.PodPending || p.DeletionTimestamp != nil {
+		return since, false
+	}
+	for _, s := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+		if s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil {
+			return since, false
+		}
+	}
+	since = p.CreationTimestamp.Time
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.LastTransitionTime.After(since) {
+			since = c.LastTransitionTime.Time
+		}
+	}
+	return since, true
+}
+
+// problemOf a pod, or nil: what its status says, or, if it does not start, the kubelet's last warning. A volume that cannot be mounted is told
+// by an event only. again: when to look again; 0: a change of the pod will bring us here.
+func (r *Reconciler) problemOf(ctx context.Context, p *corev1.Pod) (found *problem, again time.Duration, err error) {
+	if found := findProblem(p); found != nil {
+		return found, 0, nil
+	}
+	since, slow := starting(p)
+	if !slow {
+		return nil, 0, nil
+	}
+	if left := r.KeepEnded - time.Since(since); left > 0 { // most pods start in that time
+		return nil, left, nil
+	}
+	warning, err := r.lastWarning(ctx, p.Namespace, p.UID)
+	if err != nil || warning == nil {
+		return nil, r.KeepEnded, err
+	}
+	return &problem{p.Name, api.ReasonPodsFailing, fmt.Sprintf("%s: %s", warning.Reason, clip(warning.Message, longestWords))}, r.KeepEnded, nil
+}
+
+// lastWarning event about an object, or nil. It is read live: a cache of a namespace's events would be large.
+func (r *Reconciler) lastWarning(ctx context.Context, namespace string, uid types.UID) (*corev1.Event, error) {
+	var list corev1.EventList
+	if err := r.APIReader.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{"involvedObject.uid": string(uid), "type": corev1.EventTypeWarning}); err != nil {
+		return nil, fmt.Errorf("events of a pod that does not start: %w", err)
+	}
+	var last *corev1.Event
+	for i := range list.Items {
+		if last == nil || eventTime(last).Before(eventTime(&list.Items[i])) {
+			last = &list.Items[i]
+		}
+	}
+	return last, nil
+}
+
+func eventTime(e *corev1.Event) time.Time {
+	at := e.LastTimestamp.Time
+	if e.Series != nil && e.Series.LastObservedTime.After(at) {
+		at = e.Series.LastObservedTime.Time
+	}
+	if e.EventTime.After(at) {
+		at = e.EventTime.Time
+	}
+	return at
+}
