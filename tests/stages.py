@@ -12,6 +12,7 @@ figures, 15 worlds of processes, 16 the cluster, 17 too many flaky tests, 18 out
 import argparse
 import datetime
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -117,6 +118,15 @@ def summarize(results, flaky_lines, began, say=print):
     say(f"{sum(r.count.passed for r in results)} passed, {len(failures)} failed, {sum(r.count.skipped for r in results)} skipped")
 
 
+def end_on_signals(runner):
+    """Has Ctrl-C and SIGTERM end the stages that run; what they printed so far is summed up."""
+    def end(number, _):
+        threading.Thread(target=runner.kill, args=(signal.Signals(number).name,)).start()  # beside the main thread, which may hold the runner's lock
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tier", nargs="?", default="test", choices=list(MINUTES))
@@ -142,6 +152,7 @@ def main():
     runner = Runner(env=environment(args.tier, seed))
     if not runner.isolate:
         print("stages share this machine's network: unshare --net --mount --pid does not work here", flush=True)
+    end_on_signals(runner)
     minutes = args.minutes or MINUTES[args.tier]
     watchdog = threading.Timer(minutes * 60, runner.kill, (f"{minutes:g} minutes are over",))
     watchdog.daemon = True

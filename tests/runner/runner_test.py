@@ -2,7 +2,9 @@
 
 import datetime
 import doctest
+import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -94,10 +96,25 @@ class GoTests(Folder):
         self.assertEqual(results[1].count.failures[0].name, "not begun: out of time")
         self.assertEqual(stages.exit_code(results, False, self.runner.killed), plan.TIME)
 
+    def test_a_signal_ends_the_stages_that_run(self):
+        before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
+        stages.end_on_signals(self.runner)
+        interrupt = threading.Thread(target=self.once_it_runs, args=("tangram.dev/x TestHangs", lambda: os.kill(os.getpid(), signal.SIGTERM)))
+        interrupt.start()
+        results = run_lanes(self.runner, [[self.go("^TestHangs$")]])
+        interrupt.join()
+        for number, handler in before:
+            signal.signal(number, handler)
+        self.assertEqual([f.name for f in results[0].count.failures], ["tangram.dev/x TestHangs"])
+        self.assertIn("KILLED go: SIGTERM; running: tangram.dev/x TestHangs", self.said)
+
     def kill_once_it_runs(self, test):
+        self.once_it_runs(test, lambda: self.runner.kill("time is over"))
+
+    def once_it_runs(self, test, do):
         while not any(test in reader.running() for _, reader in list(self.runner.active.values())):
             time.sleep(0.05)
-        self.runner.kill("time is over")
+        do()
 
 
 class Retries(Folder):
