@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -60,9 +61,10 @@ func agentConfig(d *api.MoEDeployment) (*corev1.ConfigMap, error) {
 	return &corev1.ConfigMap{ObjectMeta: meta(d, name, api.ComponentRank), Immutable: ptr.To(true), Data: map[string]string{"agent.yaml": string(wire)}}, nil
 }
 
-// pruneConfigs removes configurations that no pod of the world refers to, and that no new pod will. A pod that is there keeps its own:
-// its agent may restart in place in an older image, which refuses keys that it does not know.
-func (r *Reconciler) pruneConfigs(ctx context.Context, d *api.MoEDeployment) error {
+// keepConfigs makes the configuration of pods that are there and lost it, if it is that of new pods, too, and removes those that no pod of the
+// world refers to, and that no new pod will. A pod that is there keeps its own: its agent may restart in place in an older image, which
+// refuses keys that it does not know.
+func (r *Reconciler) keepConfigs(ctx context.Context, d *api.MoEDeployment, mine []corev1.Pod) error {
 	wanted, err := agentConfig(d)
 	if err != nil {
 		return err
@@ -70,6 +72,12 @@ func (r *Reconciler) pruneConfigs(ctx context.Context, d *api.MoEDeployment) err
 	var list corev1.ConfigMapList
 	if err := r.List(ctx, &list, client.InNamespace(d.Namespace), client.MatchingFields{byWorld: d.Name}, client.MatchingLabels(selector(d, api.ComponentRank))); err != nil {
 		return err
+	}
+	missing := !slices.ContainsFunc(list.Items, func(c corev1.ConfigMap) bool { return c.Name == wanted.Name })
+	if missing && slices.ContainsFunc(mine, func(p corev1.Pod) bool { return p.DeletionTimestamp == nil && refersTo(&p, wanted.Name) }) {
+		if err := r.createOnce(ctx, d, wanted, func() error { return nil }); err != nil && !apierrors.IsAlreadyExists(err) {
+			return err
+		}
 	}
 	unused := slices.DeleteFunc(list.Items, func(c corev1.ConfigMap) bool {
 		return c.Name == wanted.Name || c.DeletionTimestamp != nil || !metav1.IsControlledBy(&c, d)

@@ -311,7 +311,7 @@ func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (recon
 	if wait == 0 {
 		wait = prune
 	}
-	if err := r.pruneConfigs(ctx, d); err != nil {
+	if err := r.keepConfigs(ctx, d, mine); err != nil {
 		return reconcile.Result{}, err
 	}
 	renewal, unrenewed := r.renew(ctx, d, authority, s)

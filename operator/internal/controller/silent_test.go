@@ -64,6 +64,22 @@ func TestASecretThatWasDeletedIsMadeAgain(t *testing.T) {
 	require.EqualValues(t, 3, b.ready("w").Status.Width)
 }
 
+// The same of the agents' configuration.
+func TestAConfigMapThatWasDeletedIsMadeAgain(t *testing.T) {
+	b := newBed(t)
+	d := b.serve("w", 1)
+	config, err := agentConfig(d)
+	require.NoError(t, err)
+	key := client.ObjectKeyFromObject(config)
+	key.Namespace = b.namespace
+	was := &corev1.ConfigMap{}
+	require.NoError(t, b.c.Get(t.Context(), key, was))
+	require.NoError(t, b.c.Delete(t.Context(), was))
+	now := &corev1.ConfigMap{}
+	require.Eventually(t, func() bool { return b.c.Get(t.Context(), key, now) == nil && now.UID != was.UID }, wait, tick)
+	require.Equal(t, was.Data, now.Data)
+}
+
 // gatewayPending is a pod of a gateway that the scheduler has no node for.
 func (b *bed) gatewayPending(d *api.MoEDeployment, words string) *corev1.Pod {
 	b.t.Helper()
