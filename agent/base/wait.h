@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "agent/base/limits.h"
+
 namespace tangram {
 
 // One wait for several peers. What this process slept through (a machine that stood still, cores
@@ -16,7 +18,7 @@ class Wait {
   using Duration = std::chrono::nanoseconds;
   // The caller looks at least that often; of the time between two looks no more than kCounts
   // counts.
-  static constexpr std::chrono::milliseconds kLook{25}, kCounts{100};
+  static constexpr std::chrono::milliseconds kLook = limits::kSlice, kCounts{100};
 
   // Who waits tells so every `beat`.
   Wait(size_t peers, Duration limit, Duration beat, Clock::time_point now)

@@ -409,7 +409,7 @@ void DataServer::Sender::Run(const std::stop_token& stop) {
     for (size_t i = 0; i < all.size(); ++i) {
       const bool due = polls[i + 1].revents != 0 || all[i]->stream.Buffered();
       const bool rests = all[i]->rests();
-      if (due ? !Drive(*all[i]) : now - all[i]->moved > (rests ? rest_ : net::kSilence)) {
+      if (due ? !Drive(*all[i]) : now - all[i]->moved > (rests ? rest_ : limits::kDataSilence)) {
         all[i].reset();
       } else if (!due && rests) {
         all[i]->LetGo();

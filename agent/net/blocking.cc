@@ -2,54 +2,49 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
+
+#include "agent/base/wait.h"
 
 namespace tangram::net {
 namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kLook{100};  // between looks at the stop token
-
-// Waits for a moment at most. True: what was waited for is there.
-Result<bool> Look(int fd, short events, const std::stop_token& stop, TimeSource::TimePoint until,
-                  TimeSource& time) {
-  if (stop.stop_requested()) return Status{Code::kUnavailable, "stopped"};
-  const auto left = std::chrono::duration_cast<milliseconds>(until - time.Now());
-  if (left.count() <= 0) return Status{Code::kUnavailable, "the other side is silent"};
+// Waits for a moment at most; what was waited for may be there or not. kUnavailable: a stop is
+// asked for, or the other side was silent for the limit of `wait`.
+Status Look(int fd, short events, const std::stop_token& stop, Wait* wait, TimeSource& time) {
+  if (stop.stop_requested()) return {Code::kUnavailable, "stopped"};
+  if (wait->Silent(0)) return {Code::kUnavailable, "the other side is silent"};
   pollfd poll_fd{fd, events, 0};
-  const int ready = time.Poll(&poll_fd, 1, static_cast<int>(std::min(left, kLook).count()) + 1);
-  if (ready < 0 && errno != EINTR) {
-    return Status{Code::kUnavailable, fmt::format("poll: {}", std::strerror(errno))};
+  if (time.Poll(&poll_fd, 1, static_cast<int>(limits::kStopLook.count())) < 0 && errno != EINTR) {
+    return {Code::kUnavailable, fmt::format("poll: {}", std::strerror(errno))};
   }
-  return ready > 0;
+  wait->Look(time.Now());
+  return OkStatus();
 }
 
-Status Wait(int fd, short events, const std::stop_token& stop, TimeSource::TimePoint until) {
-  while (true) {
-    const auto there = Look(fd, events, stop, until, SteadyTime());
-    if (!there.ok()) return there.status();
-    if (*there) return OkStatus();
-  }
-}
+Wait WaitFor(milliseconds limit, const TimeSource& time) { return {1, limit, limit, time.Now()}; }
 
 }  // namespace
 
 Result<std::unique_ptr<Stream>> Connect(const std::string& address,
                                         std::shared_ptr<Credentials> credentials,
-                                        const std::stop_token& stop, const TcpLimits& limits) {
-  const auto until = SteadyTime().Now() + kConnect;
-  auto fd = Dial(address, limits);
+                                        const std::stop_token& stop, const WaitLimits& limits,
+                                        const TcpLimits& tcp) {
+  Wait wait = WaitFor(limits.connect, SteadyTime());
+  auto fd = Dial(address, tcp);
   if (!fd.ok()) return fd.status();
   auto stream =
       std::make_unique<Stream>(std::move(fd).value(), Side::kDialled, std::move(credentials));
+  stream->set_silence(limits.silence);
   while (true) {
     const auto done = stream->Handshake();
     Status status = done.status();
     if (status.ok() && *done) return stream;
-    if (status.ok()) status = Wait(stream->fd(), stream->waits_for(), stop, until);
+    if (status.ok()) status = Look(stream->fd(), stream->waits_for(), stop, &wait, SteadyTime());
     if (!status.ok())
       return Status{status.code(), fmt::format("{}: {}", address, status.message())};
   }
@@ -57,7 +52,7 @@ Result<std::unique_ptr<Stream>> Connect(const std::string& address,
 
 Status ReadAll(Stream& stream, std::span<std::byte> out, const std::stop_token& stop,
                TimeSource& time) {
-  auto until = time.Now() + kSilence;
+  std::optional<Wait> wait;  // since the last byte came
   while (!out.empty()) {
     const auto got = stream.Read(out);
     if (!got.ok()) {
@@ -66,9 +61,10 @@ Status ReadAll(Stream& stream, std::span<std::byte> out, const std::stop_token& 
     }
     if (*got == 0) {
       stream.WakeFor(out.size());
-      TANGRAM_RETURN_IF_ERROR(Look(stream.fd(), POLLIN, stop, until, time).status());
+      if (!wait) wait = WaitFor(stream.silence(), time);
+      TANGRAM_RETURN_IF_ERROR(Look(stream.fd(), POLLIN, stop, &*wait, time));
     } else {
-      until = time.Now() + kSilence;
+      wait.reset();
     }
     out = out.subspan(*got);
   }
@@ -76,12 +72,16 @@ Status ReadAll(Stream& stream, std::span<std::byte> out, const std::stop_token& 
 }
 
 Status WriteAll(Stream& stream, std::span<const std::byte> bytes, const std::stop_token& stop) {
+  std::optional<Wait> wait;  // since the last byte went
   while (!bytes.empty()) {
     const iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
     const auto put = stream.Write({&part, 1});
     if (!put.ok()) return put.status();
     if (*put == 0) {
-      TANGRAM_RETURN_IF_ERROR(Wait(stream.fd(), POLLOUT, stop, SteadyTime().Now() + kSilence));
+      if (!wait) wait = WaitFor(stream.silence(), SteadyTime());
+      TANGRAM_RETURN_IF_ERROR(Look(stream.fd(), POLLOUT, stop, &*wait, SteadyTime()));
+    } else {
+      wait.reset();
     }
     bytes = bytes.subspan(*put);
   }

@@ -47,8 +47,38 @@ TEST(ReadAll, IsAnErrorWhenTheOtherSideIsSilentForTooLong) {
   const Status status = ReadAll(*pair.server, got, {}, time);
   EXPECT_EQ(status.code(), Code::kUnavailable);
   EXPECT_EQ(status.message(), "the other side is silent");
-  EXPECT_GE(time.Elapsed(), kSilence);
-  EXPECT_LT(time.Elapsed(), kSilence + std::chrono::seconds(1));
+  EXPECT_GE(time.Elapsed(), limits::kDataSilence);
+  EXPECT_LT(time.Elapsed(), limits::kDataSilence + std::chrono::seconds(1));
+}
+
+// Of KV, for which a flip waits.
+TEST(ReadAll, AStreamMayHaveAShorterLimitOfSilence) {
+  const Pair pair(Credentials::Insecure(), Credentials::Insecure());
+  ASSERT_TRUE(pair.Agreed());
+  pair.server->set_silence(limits::kKvSilence);
+  std::vector<std::byte> got(100);
+  FakeTime time;
+  EXPECT_EQ(ReadAll(*pair.server, got, {}, time).message(), "the other side is silent");
+  EXPECT_GE(time.Elapsed(), limits::kKvSilence);
+  EXPECT_LE(time.Elapsed(), limits::kKvSilence + 2 * limits::kStopLook);
+}
+
+// A reader that the machine stopped for a minute blames nobody.
+TEST(ReadAll, TimeInWhichThisProcessDidNotRunIsNoSilence) {
+  const Pair pair(Credentials::Insecure(), Credentials::Insecure());
+  ASSERT_TRUE(pair.Agreed());
+  pair.server->set_silence(limits::kKvSilence);
+  std::vector<std::byte> sent(100, std::byte{7}), got(100);
+  FakeTime time;
+  int looks = 0;
+  time.idle = [&] {
+    if (++looks == 1) time.Advance(std::chrono::minutes(1));
+    if (looks == 2) EXPECT_TRUE(WriteAll(*pair.client, sent, {}).ok());
+    return looks <= 2;
+  };
+  const Status status = ReadAll(*pair.server, got, {}, time);
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_TRUE(got == sent);
 }
 
 // A reader that a packet wakes each time takes the processor from whoever sends.

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/uio.h>
 
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -12,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "agent/base/limits.h"
 #include "agent/base/status.h"
 #include "agent/base/unique_fd.h"
 #include "agent/net/credentials.h"
@@ -53,6 +55,10 @@ class Stream {
   void Expect(size_t descriptors) { expected_ = descriptors; }
   std::vector<UniqueFd> TakeDescriptors() { return std::exchange(came_, {}); }
 
+  // How long who waits for this stream (blocking.h) takes silence for life.
+  std::chrono::milliseconds silence() const { return silence_; }
+  void set_silence(std::chrono::milliseconds silence) { silence_ = silence; }
+
   bool secure() const { return ssl_ != nullptr; }
   // The pod that the other side's certificate names; empty on a plain connection.
   const std::string& pod() const { return pod_; }
@@ -72,6 +78,7 @@ class Stream {
   bool connecting_, ready_ = false;
   short waits_for_;
   std::string pod_;
+  std::chrono::milliseconds silence_ = limits::kDataSilence;
   size_t wakes_for_ = 1;
   size_t expected_ = 0;
   std::vector<UniqueFd> going_, came_;

@@ -17,8 +17,8 @@ Status Communicator::Exchange(const Tag& tag, std::span<const std::string> membe
   // heartbeat.
   const Patience::Bounds& bounds = patience_->bounds();
   std::optional<Patience::Duration> most;
-  if (doing_ != TG_IN_FLIP) most = 3 * bounds.most;
-  const Mesh::Terms terms{patience_->Limit(rows_), bounds.least / 4, most, point_};
+  if (doing_ != TG_IN_FLIP) most = limits::kStepFactor * bounds.most;
+  const Mesh::Terms terms{patience_->Limit(rows_), bounds.heartbeat(), most, point_};
   Mesh::Outcome outcome;
   const Status done = mesh_->Exchange(tag, members, send, recv, terms, &outcome);
   if (!done.ok()) {

@@ -50,7 +50,7 @@ Outcome Play(const Case& c, uint64_t seed) {
       rank_pauses = now + Nanoseconds(60e9 * even(draw));
       ++out.pauses;
     }
-    Wait wait(kPeers, limit, patience.bounds().least / 4, now);
+    Wait wait(kPeers, limit, patience.bounds().heartbeat(), now);
     bool waiting = true, silent = false, late = false;
     while (waiting && !silent) {
       // The peers stand still as well: what they are about to send comes so much later.

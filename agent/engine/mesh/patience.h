@@ -12,6 +12,7 @@
 #include <optional>
 #include <vector>
 
+#include "agent/base/limits.h"
 #include "agent/base/wait.h"
 
 namespace tangram::engine {
@@ -22,12 +23,17 @@ class Patience {
   using Duration = std::chrono::nanoseconds;
 
   struct Bounds {
-    std::chrono::milliseconds least{1000};  // whatever was learned
-    std::chrono::milliseconds most{10000};  // until anything is learned
-    double factor = 8;                      // of the quantile .99
-    uint32_t samples = 64;                  // of a size, before they count
-    int rare = 2;   // times the least at least: a size that is not known, once others are
-    int other = 5;  // times the least at least: work that is like no other, once steps were seen
+    std::chrono::milliseconds least = limits::kMinSilence;  // whatever was learned
+    std::chrono::milliseconds most = limits::kMaxSilence;   // until anything is learned
+    double factor = 8;                                      // of the quantile .99
+    uint32_t samples = 64;                                  // of a size, before they count
+    // Times the least, at least: a size that is not known, once others are.
+    int rare = limits::kUnseenFactor;
+    // ... and work that is like no other, once steps were seen.
+    int other = limits::kFlipFactor;
+
+    // Between two heartbeats of a rank that waits.
+    std::chrono::milliseconds heartbeat() const { return least / limits::kHeartbeats; }
   };
 
   explicit Patience(Bounds bounds) : bounds_(bounds) {}
