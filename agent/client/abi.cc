@@ -179,11 +179,19 @@ tg_code tg_kv_pull(tg_client* client, const tg_kv_move* moves, size_t count, siz
   });
 }
 
+tg_code tg_kv_begin(tg_client* client, const tg_kv_move* moves, size_t count, size_t move_size,
+                    tg_error* error) {
+  return Guarded(error, [&] {
+    if (count > 0 && move_size < sizeof(tg_kv_move)) return Narrow(error);
+    return Done(client->impl->KvBegin(Known(moves, count, move_size), false), error);
+  });
+}
+
 tg_code tg_kv_stage(tg_client* client, const tg_kv_move* moves, size_t count, size_t move_size,
                     tg_error* error) {
   return Guarded(error, [&] {
     if (count > 0 && move_size < sizeof(tg_kv_move)) return Narrow(error);
-    return Done(client->impl->KvStage(Known(moves, count, move_size)), error);
+    return Done(client->impl->KvBegin(Known(moves, count, move_size), true), error);
   });
 }
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "agent/base/limits.h"
+
 namespace tangram {
 namespace {
 
@@ -12,8 +14,6 @@ using Clock = std::chrono::steady_clock;
 // Between looks at the page while the agents run the gate themselves.
 constexpr int kPageLookMs = 5;
 constexpr int kDeviceLookMs = 100;  // between looks whether the client is to end
-constexpr int kCommitTimeoutMs = 30'000;
-constexpr int kKvTimeoutMs = 120'000;
 
 int LeftMs(Clock::time_point deadline) {
   const auto left =
@@ -297,8 +297,9 @@ bool Client::Decide(std::span<const GateWord> words) {
   return gate_.Decide(words, current() ? current()->world_size : 0);
 }
 
-Result<v1::EngineMessage> Client::Await(v1::EngineMessage::BodyCase kind, int timeout_ms) {
-  const auto deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
+Result<v1::EngineMessage> Client::Await(v1::EngineMessage::BodyCase kind,
+                                        std::chrono::milliseconds limit) {
+  const auto deadline = Clock::now() + limit;
   while (true) {
     auto frame = Receive(LeftMs(deadline));
     if (!frame.ok()) return frame.status();
@@ -309,7 +310,7 @@ Result<v1::EngineMessage> Client::Await(v1::EngineMessage::BodyCase kind, int ti
     }
     if (LeftMs(deadline) == 0) {
       return Status{Code::kUnavailable,
-                    "no answer of the agent in " + std::to_string(timeout_ms) + " ms"};
+                    "no answer of the agent in " + std::to_string(limit.count()) + " ms"};
     }
   }
 }
@@ -322,7 +323,7 @@ Status Client::Commit(UniqueFd used) {
   *message.mutable_flip()->mutable_header() = HeaderNow(attempt_->id);
   message.mutable_flip()->set_target_hash(attempt_->target->hash());
   TANGRAM_RETURN_IF_ERROR(Send(std::move(message)));
-  auto reply = Await(v1::EngineMessage::kFlipped, kCommitTimeoutMs);
+  auto reply = Await(v1::EngineMessage::kFlipped, limits::kCommit);
   // An agent that died after it flipped could not answer, but the page tells.
   const bool flipped =
       page_->epoch.load(std::memory_order_acquire) == attempt_->target->get()->epoch;
@@ -372,23 +373,18 @@ Result<v1::EngineMessage> Client::PullOf(std::span<const tg_kv_move> moves) cons
 
 Status Client::KvPull(std::span<const tg_kv_move> moves, uint64_t* bytes) {
   if (bytes != nullptr) *bytes = 0;
-  if (kv_staging_) return {Code::kInvalid, "KV is being staged: see its end by tg_kv_staged first"};
-  auto message = PullOf(moves);
-  if (!message.ok()) return message.status();
-  TANGRAM_RETURN_IF_ERROR(Send(std::move(*message)));
-  auto reply = Await(v1::EngineMessage::kKvPulled, kKvTimeoutMs);
-  if (!reply.ok()) return reply.status();
-  if (!reply->kv_pulled().ok()) return {Code::kEngine, reply->kv_pulled().message()};
-  if (bytes != nullptr) *bytes = reply->kv_pulled().bytes();
-  return OkStatus();
+  TANGRAM_RETURN_IF_ERROR(KvBegin(moves, false));
+  bool later = false;  // only of what is ahead
+  return KvStaged(static_cast<int>(limits::kKvPullAll.count()), bytes, &later);
 }
 
-Status Client::KvStage(std::span<const tg_kv_move> moves) {
-  if (kv_staging_) return {Code::kInvalid, "KV is being staged already: one at a time"};
-  if (!attempt_) return {Code::kInvalid, "no attempt is prepared, for which KV could be staged"};
+Status Client::KvBegin(std::span<const tg_kv_move> moves, bool ahead) {
+  if (kv_staging_) return {Code::kInvalid, "KV is being copied: see its end by tg_kv_staged first"};
+  if (ahead && !attempt_)
+    return {Code::kInvalid, "no attempt is prepared, for which KV could come"};
   auto message = PullOf(moves);
   if (!message.ok()) return message.status();
-  message->mutable_kv_pull()->set_ahead(true);
+  message->mutable_kv_pull()->set_ahead(ahead);
   TANGRAM_RETURN_IF_ERROR(Send(std::move(*message)));
   kv_staging_ = true;
   return OkStatus();
@@ -397,7 +393,7 @@ Status Client::KvStage(std::span<const tg_kv_move> moves) {
 Status Client::KvStaged(int timeout_ms, uint64_t* bytes, bool* later) {
   if (bytes != nullptr) *bytes = 0;
   *later = false;
-  if (!kv_staging_) return {Code::kInvalid, "no KV is being staged"};
+  if (!kv_staging_) return {Code::kInvalid, "no KV is being copied"};
   const auto taken = [&](const v1::KvPulled& pulled) -> Status {
     kv_staging_ = false;
     if (!pulled.ok()) return {Code::kEngine, pulled.message()};
@@ -426,7 +422,7 @@ Status Client::KvStaged(int timeout_ms, uint64_t* bytes, bool* later) {
       queue_.push_back(std::move(**frame));
       continue;
     }
-    if (LeftMs(deadline) == 0) return {Code::kWrongPhase, "KV is still being staged"};
+    if (LeftMs(deadline) == 0) return {Code::kWrongPhase, "KV is still being copied"};
   }
 }
 

@@ -49,8 +49,8 @@ class Client {
   Status Join(int timeout_ms);
 
   Status KvPull(std::span<const tg_kv_move> moves, uint64_t* bytes);
-  // The same ahead of a flip, without waiting.
-  Status KvStage(std::span<const tg_kv_move> moves);
+  // The same without waiting, in a flip or ahead of one.
+  Status KvBegin(std::span<const tg_kv_move> moves, bool ahead);
   // kWrongPhase: it is under way.
   Status KvStaged(int timeout_ms, uint64_t* bytes, bool* later);
 
@@ -101,7 +101,8 @@ class Client {
   Status MapAll(const google::protobuf::RepeatedPtrField<v1::Mapping>& mappings,
                 std::vector<std::pair<uint64_t, uint64_t>>* undo);
   // Waits for a reply of this kind; everything else is queued for Poll.
-  Result<v1::EngineMessage> Await(v1::EngineMessage::BodyCase kind, int timeout_ms);
+  Result<v1::EngineMessage> Await(v1::EngineMessage::BodyCase kind,
+                                  std::chrono::milliseconds limit);
   Result<std::optional<Frame>> Receive(int timeout_ms);
   Status Send(v1::EngineMessage message);
   // The message of a pull of these moves.
@@ -140,7 +141,7 @@ class Client {
   std::vector<std::string> dense_names_;
   std::unique_ptr<Maps> current_, previous_;
   std::optional<Attempt> attempt_;
-  bool kv_staging_ = false;  // a pull ahead was sent, and its end not told yet
+  bool kv_staging_ = false;  // a pull was begun, and its end not told yet
   std::optional<v1::KvPulled> staged_;
   std::shared_ptr<UniqueFd> used_ = std::make_shared<UniqueFd>();  // of the last commit
   Mapper mapper_;                                                  // last: it ends first

@@ -18,7 +18,7 @@ Result<std::unique_ptr<KvChannel>> KvLink::Open(Transport& transport, const std:
   request.set_member(peer_.member());
   request.set_kv(true);
   request.set_by_descriptor(transport.capabilities().one_sided);
-  const auto opened = opener_(peer_.agent(), request);
+  const auto opened = opener_(peer_.agent(), request, stop);
   if (!opened.ok()) return opened.status();
   return transport.OpenKv(peer_, opened->token(), stop);
 }

@@ -29,7 +29,7 @@ class KvSourceTest : public testing::MoverTest {
     v1::PeerAddress peer;
     peer.set_member(member);
     peer.set_data(address_);
-    return {[this](const std::string&, const auto& request) { return Open(request); },
+    return {[this](const std::string&, const auto& request, const auto&) { return Open(request); },
             transports_,
             {},
             peer};

@@ -217,7 +217,8 @@ Result<std::unique_ptr<NodeTransport::Link>> NodeTransport::Take(const Whose& wh
     auto idle = idle_.extract(whose);
     if (!idle.empty() && !idle.mapped()->Gone()) return std::move(idle.mapped());
   }
-  auto stream = net::Connect(DataServer::NodeSocket(folder_, whose.first), credentials_, stop);
+  auto stream = net::Connect(DataServer::NodeSocket(folder_, whose.first), credentials_, stop,
+                             whose.second == Use::kKv ? kKvLimits : net::WaitLimits());
   // Also who is no agent of this world: whoever may write to the folder can listen there, and the
   // source is where it was.
   if (!stream.ok()) return Status(Code::kUnavailable, stream.status().message());

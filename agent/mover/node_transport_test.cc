@@ -113,8 +113,8 @@ class NodeTransportTest : public ::testing::TestWithParam<uint64_t> {
   }
 
   KvLink Kv() {
-    return {[this](const std::string&,
-                   const v1::OpenPullRequest& request) -> Result<v1::OpenPullResponse> {
+    return {[this](const std::string&, const v1::OpenPullRequest& request,
+                   const std::stop_token&) -> Result<v1::OpenPullResponse> {
               by_descriptor_ += request.by_descriptor() ? 1 : 0;
               ++opened_;
               Grant grant;

@@ -21,13 +21,17 @@
 
 #include "agent/base/status.h"
 #include "agent/device/memory.h"
+#include "agent/net/blocking.h"
 #include "tangram/v1/agent.pb.h"
 
 namespace tangram::mover {
 
-// The call OpenPull of the peer at `address` (gRPC, host:port).
-using Opener = std::function<Result<v1::OpenPullResponse>(const std::string& address,
-                                                          const v1::OpenPullRequest&)>;
+// The call OpenPull of the peer at `address` (gRPC, host:port). Ends early, with kUnavailable, when
+// a stop is asked for; of KV after limits::kKvOpen, else after limits::kPeerCall.
+using Opener = std::function<Result<v1::OpenPullResponse>(
+    const std::string& address, const v1::OpenPullRequest&, const std::stop_token& stop)>;
+// A flip waits for KV: its connections have shorter limits than those of weights.
+inline constexpr net::WaitLimits kKvLimits{limits::kKvConnect, limits::kKvSilence};
 
 // One unit of a pull: where it goes and the hash that the source's agent gave for it.
 struct Target {

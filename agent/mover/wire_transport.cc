@@ -29,6 +29,9 @@ class WireTransport::Link {
 
   bool Gone() const { return talk_.stream().Disturbed(); }
   uint64_t most() const { return wire_->Buffer(0).bytes; }
+  void set_bytes(std::chrono::milliseconds most) {
+    patience_.bytes = std::min(patience_.bytes, most);
+  }
 
   Status Open(const std::string& kind, const std::string& hello, const std::stop_token& stop) {
     TANGRAM_RETURN_IF_ERROR(talk_.Begin(stop));
@@ -107,7 +110,7 @@ class WireTransport::Link {
   WireTalk talk_;
   const std::unique_ptr<device::Wire> wire_;
   const std::shared_ptr<Turns> turns_;
-  const WirePatience patience_;
+  WirePatience patience_;
 };
 
 class WireTransport::Kv final : public KvChannel {
@@ -251,6 +254,7 @@ Result<std::unique_ptr<KvChannel>> WireTransport::OpenKv(const v1::PeerAddress& 
                                                          const std::stop_token& stop) {
   auto link = Connect(peer.data(), stop);
   if (!link.ok()) return link.status();
+  (*link)->set_bytes(limits::kKvSilence);  // to make a wire takes what it takes: before the flip
   TANGRAM_RETURN_IF_ERROR((*link)->Say(Said::kKv, WireBody().Add(token), stop));
   return std::unique_ptr<KvChannel>(std::make_unique<Kv>(std::move(link).value()));
 }

@@ -11,6 +11,8 @@
 #include <cerrno>
 #include <cstring>
 #include <iterator>
+#include <system_error>
+#include <utility>
 
 #include "agent/base/fault.h"
 #include "agent/server/refusal.h"
@@ -187,6 +189,7 @@ void EngineServer::Serve(SessionPtr session) {
   }
   Run(session);
   session->channel.Shutdown();
+  session->pull = {};           // the next engine of the device finds nobody who writes into its KV
   if (Forget(session)) return;  // whoever dismissed it saw to the rest
   spdlog::info("engine of device {} left", session->device);
   executor_->EngineGone(session->device);
@@ -337,17 +340,10 @@ void EngineServer::Run(const SessionPtr& session) {
         break;
       }
       case v1::EngineMessage::kKvPull: {
-        // In this thread: the engine waits for it and sends nothing else meanwhile.
-        auto bytes = executor_->KvPull(session->device, message.kv_pull());
-        *reply.mutable_kv_pulled()->mutable_header() = message.kv_pull().header();
-        reply.mutable_kv_pulled()->set_ok(bytes.ok());
-        if (bytes.ok()) {
-          reply.mutable_kv_pulled()->set_bytes(bytes->value_or(0));
-          reply.mutable_kv_pulled()->set_later(!bytes->has_value());
-        } else {
-          reply.mutable_kv_pulled()->set_message(bytes.status().message());
-        }
-        break;
+        const Status begun = BeginPull(session.get(), std::move(*message.mutable_kv_pull()));
+        if (begun.ok()) continue;
+        Refuse(session.get(), begun);
+        return;
       }
       case v1::EngineMessage::kClosed: {
         const std::scoped_lock lock(session->book_mu);
@@ -371,6 +367,38 @@ void EngineServer::Run(const SessionPtr& session) {
     }
     if (!session->channel.Send(std::move(reply)).ok()) return;
   }
+}
+
+Status EngineServer::BeginPull(Session* session, v1::KvPull pull) {
+  if (session->pulling) return {Code::kInvalid, "a KV pull before the answer to the one before"};
+  session->pulling = true;
+  try {
+    session->pull = std::jthread([this, session, pull = std::move(pull)](std::stop_token stop) {
+      v1::EngineMessage answer = Pull(session->device, pull, std::move(stop));
+      session->pulling = false;                        // before the engine may ask for the next
+      (void)session->channel.Send(std::move(answer));  // that it is gone Run sees
+    });
+  } catch (const std::system_error& none) {  // a limit of the pod's processes
+    session->pulling = false;
+    return {Code::kUnavailable, fmt::format("no thread for a KV pull: {}", none.what())};
+  }
+  return OkStatus();
+}
+
+v1::EngineMessage EngineServer::Pull(uint32_t device, const v1::KvPull& pull,
+                                     std::stop_token stop) {
+  v1::EngineMessage answer;
+  v1::KvPulled& pulled = *answer.mutable_kv_pulled();
+  *pulled.mutable_header() = pull.header();
+  const auto bytes = executor_->KvPull(device, pull, std::move(stop));
+  pulled.set_ok(bytes.ok());
+  if (bytes.ok()) {
+    pulled.set_bytes(bytes->value_or(0));
+    pulled.set_later(!bytes->has_value());
+  } else {
+    pulled.set_message(bytes.status().message());
+  }
+  return answer;
 }
 
 EngineInfo EngineServer::Info(uint32_t device) {

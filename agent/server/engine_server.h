@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "agent/base/limits.h"
 #include "agent/gate/frame.h"
 #include "agent/server/descriptor_book.h"
 #include "agent/transition/engines.h"
@@ -25,7 +26,7 @@ class EngineServer : public Engines {
     std::string path;   // of the socket; replaced when a dead one lies there
     std::string token;  // what an engine must show
     v1::SlabFormat slab_format = v1::SLAB_FORMAT_GRANULE_MAJOR;  // that it must take
-    std::chrono::milliseconds reply_timeout{60'000};
+    std::chrono::milliseconds reply_timeout = limits::kEngineReply;
     std::chrono::milliseconds attach_timeout{5'000};
   };
 
@@ -56,6 +57,10 @@ class EngineServer : public Engines {
     DescriptorBook book;
     EngineInfo info;
     uint32_t device = 0;
+    // The pull under way, for which the engine waits: apart from the thread that receives, which
+    // sees meanwhile that the engine ended. Used by that thread alone.
+    std::jthread pull;
+    std::atomic<bool> pulling{false};
     // Guarded by EngineServer::mu_:
     bool ready = false;  // Attached is out
     bool gone = false;
@@ -70,6 +75,10 @@ class EngineServer : public Engines {
   // Its place is free. True: it was dismissed before.
   bool Forget(const SessionPtr& session);
   void Run(const SessionPtr& session);
+  // Begins the pull that the engine asks for; its end is sent as an answer.
+  Status BeginPull(Session* session, v1::KvPull pull);
+  // ... and does it. Stopped when the session ends.
+  v1::EngineMessage Pull(uint32_t device, const v1::KvPull& pull, std::stop_token stop);
   void Refuse(Session* session, const Status& status);
   // `descriptors`: that the extents of an EngineMap name.
   Result<v1::EngineMessage> Call(uint32_t device, v1::EngineMessage message,

@@ -119,8 +119,9 @@ class StoreHost final : public MemoryHost {
       options.reads = reads;
       options.load_threads = config.load_threads;
       options.staging_share = static_cast<double>(config.staging_percent) / 100;
-      options.opener = [peers](const std::string& address, const v1::OpenPullRequest& request) {
-        return peers->OpenPull(address, request);
+      options.opener = [peers](const std::string& address, const v1::OpenPullRequest& request,
+                               const std::stop_token& stop) {
+        return peers->OpenPull(address, request, stop);
       };
       options.sibling = [host = host.get()](const std::string& id) -> store::RankStore* {
         for (const auto& store : host->stores_) {  // a pod has a few ranks

@@ -4,12 +4,11 @@
 #include <optional>
 #include <utility>
 
+#include "agent/base/limits.h"
 #include "agent/server/refusal.h"
 
 namespace tangram {
 namespace {
-
-constexpr auto kDeadline = std::chrono::seconds(5);
 
 // A refusal keeps its code; anything else is the peer being away.
 Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context,
@@ -27,18 +26,19 @@ Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context,
           "agent " + agent + ": " + status.error_message()};
 }
 
+struct Cancel {
+  grpc::ClientContext* context;
+  void operator()() const { context->TryCancel(); }
+};
+
 // A call under way: what it needs until it is answered.
 template <typename Request, typename Response>
 struct Call {
   Call(std::unique_ptr<v1::Peer::Stub> to, Request what, std::stop_token stop)
       : stub(std::move(to)), request(std::move(what)) {
-    context.set_deadline(std::chrono::system_clock::now() + kDeadline);
+    context.set_deadline(std::chrono::system_clock::now() + limits::kPeerCall);
     cancel.emplace(std::move(stop), Cancel{&context});
   }
-  struct Cancel {
-    grpc::ClientContext* context;
-    void operator()() const { context->TryCancel(); }
-  };
 
   std::unique_ptr<v1::Peer::Stub> stub;
   Request request;
@@ -98,9 +98,12 @@ void PeerClient::Word(const std::string& agent, const v1::WordRequest& request,
 }
 
 Result<v1::OpenPullResponse> PeerClient::OpenPull(const std::string& agent,
-                                                  const v1::OpenPullRequest& request) {
+                                                  const v1::OpenPullRequest& request,
+                                                  const std::stop_token& stop) {
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kDeadline);
+  context.set_deadline(std::chrono::system_clock::now() +
+                       (request.kv() ? limits::kKvOpen : limits::kPeerCall));
+  const std::stop_callback cancel(stop, Cancel{&context});
   v1::OpenPullResponse response;
   const grpc::Status status = StubOf(agent)->OpenPull(&context, request, &response);
   if (!status.ok()) return FromGrpc(status, context, agent);

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <stop_token>
 #include <string>
 
 #include "agent/server/config.h"
@@ -22,8 +23,10 @@ class PeerClient : public Peers {
              Answered answered) override;
   void Word(const std::string& agent, const v1::WordRequest& request, std::stop_token stop,
             Told told) override;
+  // As mover::Opener.
   Result<v1::OpenPullResponse> OpenPull(const std::string& agent,
-                                        const v1::OpenPullRequest& request);
+                                        const v1::OpenPullRequest& request,
+                                        const std::stop_token& stop);
 
  private:
   std::unique_ptr<v1::Peer::Stub> StubOf(const std::string& agent);

@@ -103,6 +103,31 @@ TEST(World, KvComesAheadOfTheFlipWhileEnginesStep) {
   EXPECT_EQ(engines.wrong_granules(), 0);
 }
 
+// A source that hangs holds a pull up. The agent sees all the same that its engine ended, and does
+// not let the pull write into the memory that the next engine gets.
+TEST(World, AnEngineThatEndsDuringItsPullIsMissedAtOnce) {
+  World world({1, 1});
+  Engines engines(world);
+  ASSERT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, ExpertLayout(world.members(), 1, false)));
+  ASSERT_TRUE(RetireAll(world, World::HeaderOf(0, 1)));
+  std::atomic<int> pulling{0}, stopped{0};
+  std::atomic<bool> over{false};
+  SetBeforeKvPull([&](const std::stop_token& stop) {
+    ++pulling;
+    while (!stop.stop_requested() && !over)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (stop.stop_requested()) ++stopped;
+  });
+  engines.ahead = true;
+  EXPECT_TRUE(world.PrepareAll(v1::FLIP_KIND_LAYOUT, 2, ExpertLayout(world.members(), 2, true)));
+  EXPECT_TRUE(Eventually([&] { return pulling == 2; }));
+  engines.Leave(0);
+  EXPECT_TRUE(Eventually([&] { return !world.StatusOf(0).ranks(0).engine().attached(); }));
+  EXPECT_EQ(stopped, 1) << "that of the engine that ended, and no other";
+  over = true;
+  SetBeforeKvPull(nullptr);
+}
+
 TEST(World, FirstThenALayoutFlipUnderRunningEngines) {
   World world({2, 1});
   Engines engines(world);

@@ -202,10 +202,8 @@ Agent::Agent(World* world, int pod_number, uint32_t ranks)
     options.control_bytes = 8192;
     options.grants = &grants;
     // Pulls go from store to store: the bulk connection is not simulated.
-    options.opener = [](const std::string&,
-                        const v1::OpenPullRequest&) -> Result<v1::OpenPullResponse> {
-      return Away();
-    };
+    options.opener = [](const std::string&, const v1::OpenPullRequest&,
+                        const std::stop_token&) -> Result<v1::OpenPullResponse> { return Away(); };
     options.sibling = [this](const std::string& id) -> store::RankStore* {
       for (const auto& other : world_->agents) {
         if (!other->alive || world_->Cut(number, other->number)) continue;

@@ -302,7 +302,8 @@ class World {
       options.transports = agent.transports;
       options.reads = agent.reads;
       options.load_threads = 1;
-      options.opener = [this](const std::string&, const v1::OpenPullRequest& request) {
+      options.opener = [this](const std::string&, const v1::OpenPullRequest& request,
+                              const std::stop_token&) {
         return StoreOf(request.rank()).OpenPull(request, "pod");
       };
       options.sibling = [&agent](const std::string& id) -> RankStore* {

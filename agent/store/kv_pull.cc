@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include "agent/base/either_stop.h"
+#include "agent/base/limits.h"
 #include "agent/mover/kv_source.h"
 #include "agent/mover/mover.h"
 #include "agent/store/rank_store.h"
@@ -58,16 +60,27 @@ mover::KvLink& RankStore::LinkTo(const v1::Header& header, const v1::PeerAddress
 // that rank may be closing its own links.
 void RankStore::CloseLinks() {
   options_.transports->EndAttempt();
+  {
+    const std::scoped_lock lock(kv_stop_mu_);
+    std::exchange(kv_stop_, std::stop_source()).request_stop();
+  }
   const std::scoped_lock lock(kv_mu_);
   links_.clear();
 }
 
+std::stop_token RankStore::KvEnds() {
+  const std::scoped_lock lock(kv_stop_mu_);
+  return kv_stop_.get_token();
+}
+
 void RankStore::WarmKv(const v1::Header& header, const std::vector<v1::PeerAddress>& peers,
                        std::stop_token stop) {
+  const EitherStop either(std::move(stop), KvEnds());
   const std::scoped_lock lock(kv_mu_);
   for (const v1::PeerAddress& peer : peers) {
     if (options_.sibling(peer.member()) != nullptr) continue;
-    if (Status status = LinkTo(header, peer).Warm(stop); !status.ok()) {
+    if (either.token().stop_requested()) return;
+    if (Status status = LinkTo(header, peer).Warm(either.token()); !status.ok()) {
       spdlog::warn("attempt {}: KV of {} is not reachable yet: {}", header.attempt(), peer.member(),
                    status.message());
     }
@@ -77,6 +90,7 @@ void RankStore::WarmKv(const v1::Header& header, const std::vector<v1::PeerAddre
 Result<uint64_t> RankStore::KvPull(const v1::KvPull& pull,
                                    const std::vector<v1::PeerAddress>& peers,
                                    StageProgress* progress, std::stop_token stop) {
+  const EitherStop either(std::move(stop), KvEnds());
   const std::scoped_lock lock(kv_mu_);
   mover::KvOffsets offsets;
   std::vector<std::unique_ptr<mover::Source>> all;
@@ -129,13 +143,16 @@ Result<uint64_t> RankStore::KvPull(const v1::KvPull& pull,
                  status.message());
   };
   // A flip waits for it, also for what comes ahead when the flip comes.
-  const mover::Limits limits{.workers = pull.ahead() ? 1U : 4U, .yields = false};
+  const mover::Limits limits{.workers = pull.ahead() ? 1U : 4U,
+                             .failures = limits::kKvFailures,
+                             .after_failure = limits::kKvRetry,
+                             .yields = false};
   const auto arrived = [&](const mover::Source& source, size_t i, const auto&) {
     const auto link = links.find(&source);
     progress->kv_by_way.Add(link == links.end() ? kWithinProcess : link->second->transport(),
                             job[i].bytes());
   };
-  TANGRAM_RETURN_IF_ERROR(mover::Bring(job, sources, limits, arrived, failed, std::move(stop)));
+  TANGRAM_RETURN_IF_ERROR(mover::Bring(job, sources, limits, arrived, failed, either.token()));
   return bytes;
 }
 

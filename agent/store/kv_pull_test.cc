@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <future>
+#include <set>
 #include <stop_token>
 
 #include "agent/base/fault.h"
+#include "agent/base/testing/hang.h"
 #include "agent/store/rank_store.h"
 #include "agent/store/testing/world.h"
 
@@ -112,6 +114,50 @@ TEST_P(KvPullTest, WhoWaitsForASourceThatNeverHearsOfTheAttemptIsStopped) {
   stop.request_stop();
   EXPECT_EQ(pulled.get().status().code(), Code::kUnavailable);
   store.Abort();  // waits for pulls
+}
+
+// Abort, Resolve and Release wait for the memory: a source that says nothing holds them up for no
+// longer than a stop takes. Nobody else stops the pull here.
+TEST_P(KvPullTest, AnAttemptThatEndsStopsItsPull) {
+  struct End {
+    const char* name;
+    void (*call)(RankStore&);
+  };
+  const std::vector<End> ends{{"Abort", [](RankStore& store) { store.Abort(); }},
+                              {"Keep", [](RankStore& store) { store.Keep(); }},
+                              {"Retire",
+                               [](RankStore& store) {
+                                 ASSERT_TRUE(store.Commit().ok());
+                                 ASSERT_TRUE(store.Retire().ok());
+                               }},
+                              {"Reset", [](RankStore& store) { store.Reset("another"); }}};
+  for (const End& end : ends) {
+    for (const bool hangs : {false, true}) {
+      SCOPED_TRACE(std::string(end.name) + (hangs ? ", it hangs" : ", it never heard of it"));
+      World world(OptionsOf(GetParam()));
+      for (int i = 0; i < 3; ++i) world.AddMember();
+      const v1::Layout target = world.First(1);
+      ASSERT_TRUE(world.Prepare(target).ok());
+      ASSERT_TRUE(world.Stage(target).ok());
+      RankStore& store = *world.members[0]->store;
+      std::set<std::string>& how = hangs ? world.silent : world.unheard;
+      how.insert(world.members[1]->id);
+      const size_t before = world.opens;
+      auto pulled = std::async(std::launch::async, [&] {
+        v1::KvPull pull;
+        Add(&pull, 1, 32768, 0, 512);
+        return store.KvPull(pull, world.Addresses(target), &progress_, {});
+      });
+      EXPECT_TRUE(tangram::testing::Eventually([&] { return world.opens > before; }));
+      auto ended = std::async(std::launch::async, [&] { end.call(store); });
+      const bool stopped = ended.wait_for(tangram::testing::kHang) == std::future_status::ready;
+      EXPECT_TRUE(stopped) << "it waits for the pull";
+      if (!stopped) how.clear();  // else the test would never end
+      const Status status = pulled.get().status();
+      if (stopped) EXPECT_EQ(status.code(), Code::kUnavailable) << status.message();
+      ended.get();
+    }
+  }
 }
 
 TEST_P(KvPullTest, RefusesRangesOutsideAndUnknownRanks) {

@@ -138,12 +138,13 @@ class RankMemory {
   // `pod`: who asks, by its certificate; nobody else gets the bytes. Empty: a rank of this process.
   virtual Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request,
                                                 const std::string& pod) = 0;
-  // Handshakes for the KV that the flip may carry, while nobody waits for them.
+  // Handshakes for the KV that the flip may carry, while nobody waits for them. Ends as KvPull.
   virtual void WarmKv(const v1::Header& header, const std::vector<v1::PeerAddress>& peers,
                       std::stop_token stop) = 0;
   // Moves KV of ranks of the layout before the flip into this rank's. Answers the bytes; wrong ones
   // that came and were asked for again are counted in `progress`. Waits for a source that has not
-  // heard of the attempt, which may never come: whoever ends the attempt stops it first.
+  // heard of the attempt, which may never come. `stop`, Abort, Retire, Keep and Reset end it, with
+  // kUnavailable; these wait for its end, for limits::kStopLook or so.
   virtual Result<uint64_t> KvPull(const v1::KvPull& pull, const std::vector<v1::PeerAddress>& peers,
                                   StageProgress* progress, std::stop_token stop) = 0;
 };

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -142,7 +143,10 @@ class RankStore final : public RankMemory {
   v1::Inventory HeldLocked() const;
   // The link to a rank of another agent, for this attempt; kv_mu_ is held.
   mover::KvLink& LinkTo(const v1::Header& header, const v1::PeerAddress& peer);
+  // The attempt is over: stops what pulls KV, waits for its end (some limits::kStopLook) and closes
+  // the links.
   void CloseLinks();
+  std::stop_token KvEnds();  // of the pulls of now, by CloseLinks
 
   friend class CheckpointSource;
   friend class HeldSource;
@@ -188,6 +192,8 @@ class RankStore final : public RankMemory {
   std::optional<std::pair<uint64_t, std::string>> audited_;  // a version, and what was held then
   // Of what OpenPull granted; ends, and a new one begins, before pages go.
   std::shared_ptr<mover::Lease> lease_ = std::make_shared<mover::Lease>();
+  std::mutex kv_stop_mu_;
+  std::stop_source kv_stop_;                                     // of what pulls now
   std::mutex kv_mu_;                                             // links_; never taken under mu_
   std::map<std::string, std::unique_ptr<mover::KvLink>> links_;  // by member
 };

@@ -183,6 +183,7 @@ Status HeldSource::BringSome(std::span<const mover::Range> job, std::span<const 
 }
 
 Result<v1::OpenPullResponse> RankSource::Open(std::span<const size_t> ranges,
+                                              const std::stop_token& stop,
                                               const mover::Transport* transport) const {
   v1::OpenPullRequest request;
   *request.mutable_header() = header_;
@@ -206,7 +207,7 @@ Result<v1::OpenPullResponse> RankSource::Open(std::span<const size_t> ranges,
   }
   // Only the bytes of a rank of this process take a shorter way.
   return transport == nullptr ? sibling_->OpenPull(request, "")
-                              : store_->options_.opener(peer_.agent(), request);
+                              : store_->options_.opener(peer_.agent(), request, stop);
 }
 
 Result<device::Memory> RankSource::SlabOf(const v1::OpenPullResponse& opened, int row,
@@ -248,7 +249,7 @@ Status RankSource::Bring(std::span<const mover::Range> job, std::span<const size
     by_ = !can.network ? By::kMemory : can.library ? By::kWire : By::kTcp;
     way_ = transport->name();
   }
-  const auto opened = Open(order, transport);
+  const auto opened = Open(order, stop, transport);
   if (!opened.ok()) return opened.status();
   std::vector<mover::Target> targets;
   const auto all = [](const auto& hashes) {

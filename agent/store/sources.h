@@ -86,7 +86,7 @@ class RankSource final : public mover::Source {
 
  private:
   // By the transport; null: from a rank of this process.
-  Result<v1::OpenPullResponse> Open(std::span<const size_t> ranges,
+  Result<v1::OpenPullResponse> Open(std::span<const size_t> ranges, const std::stop_token& stop,
                                     const mover::Transport* transport) const;
   // Of row-major slabs: the granules `run`, of the pull's `row` of granules, in their slab at the
   // source, which begins at address 0. kInvalid: the source does not say, or lies.

@@ -184,8 +184,9 @@ Status Executor::Flip(uint32_t device, const v1::EngineFlip& flip) {
   return answer.status;
 }
 
-Result<std::optional<uint64_t>> Executor::KvPull(uint32_t device, const v1::KvPull& pull) {
-  return tangram::KvPull(&parts_->core, device, pull);
+Result<std::optional<uint64_t>> Executor::KvPull(uint32_t device, const v1::KvPull& pull,
+                                                 std::stop_token stop) {
+  return tangram::KvPull(&parts_->core, device, pull, std::move(stop));
 }
 
 void Executor::EngineGone(uint32_t device) {

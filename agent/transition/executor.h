@@ -81,7 +81,8 @@ class Executor {
   bool Resuming(std::string* why = nullptr);
   Status Flip(uint32_t device, const v1::EngineFlip& flip);
   // As KvPull in pulls.h.
-  Result<std::optional<uint64_t>> KvPull(uint32_t device, const v1::KvPull& pull);
+  Result<std::optional<uint64_t>> KvPull(uint32_t device, const v1::KvPull& pull,
+                                         std::stop_token stop);
   void EngineGone(uint32_t device);
 
   Totals GetTotals();

@@ -177,7 +177,7 @@ TEST(Executor, AnAbortStopsThePullsOfItsAttempt) {
     v1::KvPull pull;
     *pull.mutable_header() = agent.Header(2);
     pull.set_ahead(true);
-    return agent.executor->KvPull(0, pull);
+    return agent.executor->KvPull(0, pull, {});
   });
   Within(std::async(std::launch::async, [&] { return waits.wait(), true; }), "KvPull");
   const Result<bool> flipped = agent.executor->Abort(agent.Header(2), "a test");
@@ -357,7 +357,7 @@ TEST(Executor, KvAheadIsPutOffWhileStepsTakeTooLong) {
     *asked.mutable_header() = agent.Header(2);
     asked.set_ahead(ahead);
     ++page.steps;
-    const auto bytes = agent.executor->KvPull(0, asked);
+    const auto bytes = agent.executor->KvPull(0, asked, {});
     EXPECT_TRUE(bytes.ok()) << bytes.status().message();
     return bytes.ok() && bytes->has_value();
   };

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "agent/base/either_stop.h"
+
 namespace tangram {
 namespace {
 
@@ -84,7 +86,8 @@ Result<v1::OpenPullResponse> OpenPull(Core* core, const v1::OpenPullRequest& req
   return memory->OpenPull(request, pod);
 }
 
-Result<std::optional<uint64_t>> KvPull(Core* core, uint32_t device, const v1::KvPull& pull) {
+Result<std::optional<uint64_t>> KvPull(Core* core, uint32_t device, const v1::KvPull& pull,
+                                       std::stop_token stop) {
   JobPtr job;
   std::shared_ptr<const v1::Layout> base;
   bool awaited = false;  // by the flip
@@ -115,7 +118,8 @@ Result<std::optional<uint64_t>> KvPull(Core* core, uint32_t device, const v1::Kv
   if (pace != nullptr && !pace->MayPull(now(), *rank.gate.page())) return std::optional<uint64_t>();
   Job::Part& part = job->parts.at(device);
   const auto begun = now();
-  const auto bytes = rank.memory->KvPull(pull, peers, &part.progress, job->stop.get_token());
+  const EitherStop either(std::move(stop), job->stop.get_token());
+  const auto bytes = rank.memory->KvPull(pull, peers, &part.progress, either.token());
   if (pace != nullptr) pace->Pulled(now(), now() - begun);
   if (!bytes.ok()) return bytes.status();
   part.kv_bytes += *bytes;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <stop_token>
 #include <string>
 
 #include "agent/transition/core.h"
@@ -17,6 +18,8 @@ Result<v1::OpenPullResponse> OpenPull(Core* core, const v1::OpenPullRequest& req
                                       const std::string& pod);
 
 // Answers the bytes; nothing: it is ahead of the flip, and steps are too long for more of it now.
-Result<std::optional<uint64_t>> KvPull(Core* core, uint32_t device, const v1::KvPull& pull);
+// kUnavailable: the attempt ended, or `stop` was asked for.
+Result<std::optional<uint64_t>> KvPull(Core* core, uint32_t device, const v1::KvPull& pull,
+                                       std::stop_token stop);
 
 }  // namespace tangram

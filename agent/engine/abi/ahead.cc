@@ -90,16 +90,16 @@ Bytes Called::Manifest() {
   return here.Encode();
 }
 
-void Called::Settle(uint32_t rank, Between& between) {
+Status Called::Settle(uint32_t rank, Between& between) {
   std::map<std::string, Incoming::Comes> comes;
   size_t at = 0;
   for (uint32_t r = 0; r < transition_->manifests.size(); ++r) {
     for (const BlockRequest& request : transition_->manifests[r].requests) {
-      const bool here = transition_->plan.requests[at++].home == rank;
+      const bool here = transition_->blocks.plan.requests[at++].home == rank;
       if (here && r != epoch_->rank) comes[request.request] = {r, &request};
     }
   }
-  incoming_.Settle(comes, between);
+  return incoming_.Settle(comes, between);
 }
 
 void Called::TellCarried(uint64_t ahead, uint64_t flip) {

@@ -66,7 +66,7 @@ class BlocksAhead : public ::testing::Test {
   // The flip, in which rank 0 has this one: what of it is here.
   Incoming::Ready Flip(BlockRequest request) {
     request.told = teller_.GenerationOf(request.request, request.generation);
-    incoming_.Settle({{request.request, {0, &request}}}, waits_);
+    EXPECT_TRUE(incoming_.Settle({{request.request, {0, &request}}}, waits_).ok());
     return incoming_.Take(request.request);
   }
   size_t Here(const Incoming::Ready& ready) {
@@ -319,7 +319,7 @@ class BlocksAheadWalk : public BlocksAhead, public ::testing::WithParamInterface
       comes[request.request] = {0, &request};
     }
     world_.lands = true;
-    incoming_.Settle(comes, waits_);
+    EXPECT_TRUE(incoming_.Settle(comes, waits_).ok());
     for (const BlockRequest& request : all) {
       const Incoming::Ready ready = incoming_.Take(request.request);
       for (size_t b = 0; b < ready.here.size(); ++b) {

@@ -7,6 +7,7 @@
 #include "agent/base/fault.h"
 #include "agent/engine/abi/moves.h"
 #include "agent/engine/world/groups.h"
+#include "agent/kv/cover.h"
 
 namespace tangram::engine {
 namespace {
@@ -35,21 +36,6 @@ tge_request Of(const BlockRequest& request) {
           request.running,       request.computed,        request.reserved,
           request.blocks.data(), request.blocks.size(),   request.state.data(),
           request.state.size(),  request.generation};
-}
-
-// Some kAtOnce at a time.
-Result<uint64_t> Pull(const std::vector<tg_kv_move>& moves, WorldView& world, Between& between) {
-  uint64_t bytes = 0;
-  for (size_t begin = 0, end = 0; begin < moves.size(); begin = end) {
-    for (uint64_t asked = 0; end < moves.size() && asked < Moves::kAtOnce; ++end) {
-      asked += moves[end].length;
-    }
-    const auto pulled = world.PullKv(std::span(moves).subspan(begin, end - begin));
-    if (!pulled.ok()) return pulled.status();
-    bytes += *pulled;
-    between.Lives();
-  }
-  return bytes;
 }
 
 }  // namespace
@@ -225,13 +211,13 @@ Status Called::Plan(const Side& from, const Side& to, const std::vector<Bytes>& 
   }
   auto plan = PlanBlocks(ShapeOf(), model.layers, from, to, next.manifests);
   if (!plan.ok()) return plan.status();
-  next.plan = std::move(*plan);
-  *moved = next.plan.requests_moved;
+  next.blocks = std::move(*plan);
+  *moved = next.blocks.plan.requests_moved;
   // Whose home is another member after the flip.
   size_t at = 0;
   for (uint32_t r = 0; r < next.manifests.size(); ++r) {
     for (const BlockRequest& request : next.manifests[r].requests) {
-      const std::string& home = to.members[next.plan.requests[at++].home];
+      const std::string& home = to.members[next.blocks.plan.requests[at++].home];
       if (r == epoch_->rank && home != from.members[r]) next.gone.push_back(request.request);
     }
   }
@@ -241,7 +227,10 @@ Status Called::Plan(const Side& from, const Side& to, const std::vector<Bytes>& 
 
 Result<uint64_t> Called::Bring(uint32_t rank, Between& between) {
   Transition& t = *transition_;
-  Settle(rank, between);
+  // Blocks go whole and to where the engine adopts them: of the part only its proof is needed.
+  const auto part = kv::ProvenPart(t.blocks.input, t.blocks.plan, rank);
+  if (!part.ok()) return part.status();
+  TANGRAM_RETURN_IF_ERROR(Settle(rank, between));
   const BlockLayout mine = Layout();
   Moves moves;
   uint64_t ready = 0;
@@ -249,7 +238,7 @@ Result<uint64_t> Called::Bring(uint32_t rank, Between& between) {
   for (uint32_t r = 0; r < t.manifests.size(); ++r) {
     const BlockLayout& source = t.manifests[r].kv;
     for (const BlockRequest& request : t.manifests[r].requests) {
-      if (t.plan.requests[at++].home != rank || r == epoch_->rank) continue;
+      if (t.blocks.plan.requests[at++].home != rank || r == epoch_->rank) continue;
       if (!source.Alike(mine)) {
         return Status{Code::kInternal, "KV blocks of " + std::to_string(source.block_bytes()) +
                                            " bytes in " + std::to_string(source.sets.size()) +
@@ -281,7 +270,7 @@ Result<uint64_t> Called::Bring(uint32_t rank, Between& between) {
       moves.AddBlocks(r, source, from, mine, to);
     }
   }
-  const auto bytes = Pull(moves.list(), *world_, between);
+  const auto bytes = incoming_.Pull(moves.list(), between);
   if (!bytes.ok()) return bytes.status();
   const uint64_t used = ready * mine.block_bytes();
   TellCarried(used, *bytes);

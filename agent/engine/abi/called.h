@@ -17,14 +17,14 @@
 #include "agent/engine/prefixes/prefixes.h"
 #include "agent/engine/rows/rows.h"
 #include "agent/engine/turn/backend.h"
-#include "agent/engine/world/client_world.h"
+#include "agent/engine/world/world.h"
 
 namespace tangram::engine {
 
 class Called final : public Backend, private BlockRoom {
  public:
   // `backend` has all callbacks, but perhaps those of KV ahead; all outlive this.
-  Called(const tge_backend& backend, uint32_t block_tokens, ClientWorld* world, Sink* sink)
+  Called(const tge_backend& backend, uint32_t block_tokens, WorldView* world, Sink* sink)
       : backend_(backend),
         block_tokens_(block_tokens),
         world_(world),
@@ -80,7 +80,7 @@ class Called final : public Backend, private BlockRoom {
   void Unreserve(const std::string& request) override;
   // KV ahead (ahead.cc): what this rank tells in a step; the flip's begin; another epoch, or none.
   Bytes Tell();
-  void Settle(uint32_t rank, Between& between);
+  Status Settle(uint32_t rank, Between& between);
   void TellCarried(uint64_t ahead, uint64_t flip);
   void EndStaging();
   // The exchange for rows of an element, made when the first come; it stays.
@@ -88,7 +88,7 @@ class Called final : public Backend, private BlockRoom {
 
   const tge_backend backend_;
   const uint32_t block_tokens_;
-  ClientWorld* const world_;
+  WorldView* const world_;
   Sink* const sink_;
   const Epoch* epoch_ = nullptr;
   CachedPrefixes prefixes_;
@@ -104,7 +104,7 @@ class Called final : public Backend, private BlockRoom {
   // Of the flip that is planned.
   struct Transition {
     std::vector<BlockManifest> manifests;
-    kv::Plan plan;
+    BlockPlan blocks;
     std::vector<std::string> gone;
   };
   std::optional<Transition> transition_;

@@ -149,8 +149,11 @@ void Incoming::Begin(const Board& board) {
   }
 }
 
-void Incoming::Settle(const std::map<std::string, Comes>& comes, Between& waits) {
+Status Incoming::Settle(const std::map<std::string, Comes>& comes, Between& waits) {
   TakeUp(&waits);
+  if (copies_.under_way()) {
+    return {Code::kUnavailable, "what the agent copies ahead of the flip did not end"};
+  }
   for (Entry it = comings_.begin(); it != comings_.end();) {
     const Coming& coming = it->second;
     const auto at = comes.find(it->first);
@@ -159,6 +162,7 @@ void Incoming::Settle(const std::map<std::string, Comes>& comes, Between& waits)
                       coming.mine.size() <= at->second.request->blocks.size();
     it = same ? std::next(it) : Discard(it);
   }
+  return OkStatus();
 }
 
 Incoming::Ready Incoming::Take(const std::string& request) {

@@ -47,12 +47,16 @@ class Incoming {
 
   // The flip: those that come, as their homes tell them now. What is reserved for others, or is of
   // another generation, goes back; what is left is the flip's to adopt. Waits for what is being
-  // written.
+  // written. kUnavailable: that did not end, and nothing may be adopted.
   struct Comes {
     uint32_t source = 0;
     const BlockRequest* request = nullptr;
   };
-  void Settle(const std::map<std::string, Comes>& comes, Between& waits);
+  Status Settle(const std::map<std::string, Comes>& comes, Between& waits);
+  // As Copies::Pull.
+  Result<uint64_t> Pull(std::span<const tg_kv_move> moves, Between& between) {
+    return copies_.Pull(moves, between);
+  }
   // What is reserved for it, and which of these blocks are here; it is adopted now. nullptr: none.
   struct Ready {
     std::vector<uint32_t> mine;

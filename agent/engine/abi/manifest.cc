@@ -139,8 +139,8 @@ Result<BlockManifest> BlockManifest::Decode(const Bytes& bytes, uint32_t layers,
   return out;
 }
 
-Result<kv::Plan> PlanBlocks(const kv::Shape& shape, uint32_t layers, const Side& from,
-                            const Side& to, const std::vector<BlockManifest>& manifests) {
+Result<BlockPlan> PlanBlocks(const kv::Shape& shape, uint32_t layers, const Side& from,
+                             const Side& to, const std::vector<BlockManifest>& manifests) {
   if (SplitsHeads(from.groups) || SplitsHeads(to.groups)) {
     return Status{Code::kInvalid, "this engine keeps all heads of a request on one rank"};
   }
@@ -163,7 +163,9 @@ Result<kv::Plan> PlanBlocks(const kv::Shape& shape, uint32_t layers, const Side&
     }
     input.ranks.push_back(StateOf(manifests[r], r, shape, layers));
   }
-  return kv::MakePlan(input);
+  auto plan = kv::MakePlan(input);
+  if (!plan.ok()) return plan.status();
+  return BlockPlan{std::move(input), std::move(*plan)};
 }
 
 }  // namespace tangram::engine

@@ -67,9 +67,14 @@ struct BlockManifest {
                                       uint32_t block_tokens);
 };
 
+// A plan, and what it was made from.
+struct BlockPlan {
+  kv::Input input;
+  kv::Plan plan;
+};
 // Where requests go, by kv::MakePlan: equal at all ranks. kInvalid: a side splits heads.
 // kNoMemory: it does not fit now.
-Result<kv::Plan> PlanBlocks(const kv::Shape& shape, uint32_t layers, const Side& from,
-                            const Side& to, const std::vector<BlockManifest>& manifests);
+Result<BlockPlan> PlanBlocks(const kv::Shape& shape, uint32_t layers, const Side& from,
+                             const Side& to, const std::vector<BlockManifest>& manifests);
 
 }  // namespace tangram::engine

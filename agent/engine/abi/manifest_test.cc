@@ -141,10 +141,10 @@ TEST(BlockManifest, RequestsOfWhoLeavesGoToWhoStays) {
   empty.kv.free_blocks = 8;
   const auto plan = PlanBlocks(kShape, kLayers, Data({"p", "q"}), Data({"q"}), {full, empty});
   ASSERT_TRUE(plan.ok()) << plan.status().message();
-  EXPECT_EQ(plan->requests[0].home, 0u);
-  EXPECT_EQ(plan->requests[1].home, 0u);
-  EXPECT_EQ(plan->requests_moved, 2u);
-  EXPECT_EQ(plan->requests[0].blocks.size(), 2u) << "20 positions; the third block has none";
+  EXPECT_EQ(plan->plan.requests[0].home, 0u);
+  EXPECT_EQ(plan->plan.requests[1].home, 0u);
+  EXPECT_EQ(plan->plan.requests_moved, 2u);
+  EXPECT_EQ(plan->plan.requests[0].blocks.size(), 2u) << "20 positions; the third block has none";
 }
 
 TEST(BlockManifest, WhatDoesNotFitIsDeclined) {

@@ -6,19 +6,20 @@
 
 #include "agent/client/include/tangram/client.h"
 #include "agent/engine/abi/manifest.h"
+#include "agent/engine/ahead/copies.h"
 
 namespace tangram::engine {
 
+// Each at most as long as one pull.
 class Moves {
  public:
-  static constexpr uint64_t kAtOnce = 16 << 20;  // bytes of one move, at most
-
   void Add(uint32_t rank, uint64_t source, uint64_t target, uint64_t length) {
     bytes_ += length;
     if (!list_.empty()) {
       tg_kv_move& last = list_.back();
       if (last.source_rank == rank && last.source_offset + last.length == source &&
-          last.target_offset + last.length == target && last.length + length <= kAtOnce) {
+          last.target_offset + last.length == target &&
+          last.length + length <= Copies::kPullAtOnce) {
         last.length += static_cast<uint32_t>(length);
         return;
       }

@@ -190,7 +190,7 @@ void Board::Promise(const kv::Shape& shape, uint32_t layers, const Side& from, c
   size_t at = 0;
   for (size_t r = 0; r < ranks_.size(); ++r) {
     for (auto& [name, told] : ranks_[r].requests) {
-      const uint32_t home = plan->requests[at++].home;
+      const uint32_t home = plan->plan.requests[at++].home;
       if (homeless(r, told)) told.promised = static_cast<int32_t>(home);
     }
   }

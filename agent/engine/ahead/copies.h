@@ -1,5 +1,5 @@
-// Copies of KV ahead of a flip: one pull of the agent's at a time, begun and taken up at
-// boundaries.
+// Copies of KV, one pull of the agent's at a time: ahead of a flip, begun and taken up at
+// boundaries, and in it, waited for.
 #pragma once
 
 #include <cstdint>
@@ -32,9 +32,17 @@ class Copies {
   // As Begin: it could not even be asked for.
   void Failed(const Status& why);
   // Whether what was begun is here, once (not: it failed or was put off, and may be begun again);
-  // nothing: there is nothing, or it is under way. Who gives
-  // `waits` waits for it, and tells the others that this rank lives.
+  // nothing: there is nothing, or it is under way. Who gives `waits` waits for it, for
+  // limits::kKvPull, and tells the others every limits::kSlice that this rank lives, as long as
+  // they wait.
   std::optional<bool> TakeUp(Between* waits);
+
+  // In the flip: copies all, some kPullAtOnce bytes at a time, and waits, with `between`'s
+  // heartbeats, for limits::kKvPull each. Bytes copied. kUnavailable: the flip is in vain or the
+  // agent takes too long; something is under way still, its targets are the agent's, and it is
+  // taken up by TakeUp. kEngine: the pull failed.
+  static constexpr uint64_t kPullAtOnce = 16 << 20;
+  Result<uint64_t> Pull(std::span<const tg_kv_move> moves, Between& between);
 
   uint64_t bytes() const { return bytes_; }
   uint64_t pulls() const { return pulls_; }
@@ -46,8 +54,11 @@ class Copies {
   static constexpr uint32_t kFailures = 4;
   static constexpr uint32_t kPause = 16;  // boundaries
 
+  // Waits for what is under way: kUnderWay if nobody waits for it any more, or for too long.
+  Result<WorldView::StagedKv> Await(Between& between);
+
   WorldView* const world_;
-  bool under_way_ = false;
+  bool under_way_ = false, flip_ = false;  // flip_: it was begun by Pull
   uint32_t failures_ = 0, pause_ = 0;
   uint64_t bytes_ = 0, pulls_ = 0, failed_ = 0, put_off_ = 0;
 };

@@ -41,6 +41,7 @@ struct Mesh::Connection {
   uint64_t moved = 0;
   // The epoch that the other side said it has given up; 0: none.
   uint64_t still = 0;
+  bool GaveUp(uint64_t epoch) const { return still != 0 && still >= epoch; }
 
  private:
   net::FrameReader incoming;

@@ -83,6 +83,12 @@ bool Mesh::LeftFrame(const std::string& member) const {
   return poll(&end, 1, 0) > 0;
 }
 
+bool Mesh::GaveUp(const std::string& member, uint64_t epoch) const {
+  if (!Connected({&member, 1}) || LeftFrame(member)) return true;
+  const auto it = peers_.find(member);
+  return it != peers_.end() && it->second.connection->GaveUp(epoch);
+}
+
 uint64_t Mesh::Moved(const std::string& member) const {
   const auto it = peers_.find(member);
   return it == peers_.end() || !it->second.connection ? 0 : it->second.connection->moved;
@@ -388,7 +394,7 @@ Status Mesh::Exchange(const Tag& tag, std::span<const std::string> members,
       }
       leg.done = leg.received && leg.sent && connection->Flushed();
       if (leg.done) continue;
-      if (connection->still != 0 && connection->still >= tag.epoch) {
+      if (connection->GaveUp(tag.epoch)) {
         missed(i, TG_GAVE_UP);
         return {Code::kUnavailable, name + ": " + members[i] + " has given up epoch " +
                                         std::to_string(connection->still)};

@@ -83,6 +83,9 @@ class Mesh {
   // Whether the member hung up behind a frame that waits here to be taken: until it is, the
   // connection is not looked at.
   bool LeftFrame(const std::string& member) const;
+  // Whether the member takes part in no exchange of this epoch any more, as far as can be seen
+  // without waiting: it hung up, perhaps behind a frame, or said so.
+  bool GaveUp(const std::string& member, uint64_t epoch) const;
   void HangUpAll();
   // The members of the list without a connection, and why; for messages.
   std::string Missing(std::span<const std::string> members) const;

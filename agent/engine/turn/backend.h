@@ -37,8 +37,9 @@ class Between {
   // Answers agent and peers, without waiting, and tells those that wait that this rank lives if
   // that is due. Errors as of MayEmit, or this rank's end.
   virtual Status Answer() = 0;
-  // Tells those that wait for this rank that it lives.
-  virtual void Lives() = 0;
+  // Tells those that wait for this rank that it lives. kUnavailable: they do not wait any more,
+  // since one hung up, or this rank was left out: the flip is in vain.
+  virtual Status Lives() = 0;
   // Asked when all is computed. kUnavailable: this rank stands still and was left out, so that what
   // it computed may come from memory that has gone.
   virtual Status MayEmit() = 0;
@@ -100,7 +101,9 @@ class Backend {
   virtual Status Plan(const Side& from, const Side& to, const std::vector<Bytes>& manifests,
                       uint64_t* moved) = 0;
   // Brings what the plan gives to `rank` of the target, beside what is in force; others wait, so
-  // that who brings much tells that it lives. Bytes.
+  // that who waits for its agent sends heartbeats (Between::Lives). Bytes. kUnavailable: something
+  // is written to still that must not be used before an attempt ends: this rank stands still until
+  // a repair. After any other error all stay as they are.
   virtual Result<uint64_t> Bring(uint32_t rank, Between& between) = 0;
   // What was planned and brought is not needed: the attempt is over.
   virtual void Drop() = 0;

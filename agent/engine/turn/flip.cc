@@ -101,6 +101,7 @@ Result<bool> Turn::Carry(Stopwatch* watch, Pending* pending, Status* pulled) {
   if (!pending->stays) return true;
   // What this rank alone finds wrong the others hear as a pull that failed: all stay.
   const auto bytes = backend_->Bring(static_cast<uint32_t>(self - to.members.begin()), *this);
+  if (bytes.status().code() == Code::kUnavailable) return bytes.status();
   *pulled = bytes.status();
   if (bytes.ok()) pending->bytes = *bytes;
   watch->Lap("pull");

@@ -59,7 +59,7 @@ std::string Turn::MissedText() const {
 void Turn::WatchTheOthers() {
   // Nobody computes, so that the least is enough; twice, for one that maps what a repair brings.
   const Patience::Duration least = options_.patience.least;
-  still_.emplace(comm_.size(), 2 * least, least / 4, Wait::Clock::now());
+  still_.emplace(comm_.size(), 2 * least, options_.patience.heartbeat(), Wait::Clock::now());
   moved_.assign(comm_.size(), 0);
 }
 

@@ -217,9 +217,22 @@ Status Turn::Answer() {
   TANGRAM_RETURN_IF_ERROR(CheckPreparation());
   mesh_->Progress(0);
   const Clock::time_point now = Clock::now();
-  if (now - beaten_ >= options_.patience.least / 4) {
+  if (now - beaten_ >= options_.patience.heartbeat()) {
     mesh_->Beat();
     beaten_ = now;
+  }
+  return OkStatus();
+}
+
+Status Turn::Lives() {
+  TANGRAM_RETURN_IF_ERROR(MayEmit());
+  mesh_->Beat();
+  mesh_->Progress(0);
+  for (uint32_t r = 0; r < comm_.size(); ++r) {
+    const std::string& member = comm_.members()[r];
+    if (r == comm_.rank() || !mesh_->GaveUp(member, epoch())) continue;
+    comm_.Missed(r, TG_GONE);
+    return {Code::kUnavailable, member + " gave the flip up: " + mesh_->Missing({&member, 1})};
   }
   return OkStatus();
 }

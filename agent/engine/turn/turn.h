@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/base/limits.h"
 #include "agent/engine/frontend/inbox.h"
 #include "agent/engine/frontend/sink.h"
 #include "agent/engine/mesh/communicator.h"
@@ -26,7 +27,7 @@ class Turn final : public Between {
  public:
   struct Options {
     Patience::Bounds patience;  // with peers that say nothing
-    std::chrono::milliseconds prepare_timeout{30000};
+    std::chrono::milliseconds prepare_timeout = limits::kPrepare;
     // Longest pause between the steps of a world without work.
     std::chrono::milliseconds idle_pause{4};
     // A flip whose KV is not ahead yet waits for it at most so long, while steps go on. Negative:
@@ -66,7 +67,7 @@ class Turn final : public Between {
   bool stopped() const { return stopped_; }
 
   Status Answer() override;
-  void Lives() override { mesh_->Beat(); }
+  Status Lives() override;
   Status MayEmit() override;
   bool Hurries() override;
 

@@ -109,13 +109,11 @@ Status ClientWorld::Join(int timeout_ms) {
   return ToStatus(tg_gate_join(client_.get(), timeout_ms, &error), error, "gate join");
 }
 
-Result<uint64_t> ClientWorld::PullKv(std::span<const tg_kv_move> moves) {
-  uint64_t bytes = 0;
+Status ClientWorld::PullKv(std::span<const tg_kv_move> moves) {
   tg_error error = TG_INIT(tg_error);
-  TANGRAM_RETURN_IF_ERROR(ToStatus(
-      tg_kv_pull(client_.get(), moves.data(), moves.size(), sizeof(tg_kv_move), &bytes, &error),
-      error, "kv pull"));
-  return bytes;
+  return ToStatus(
+      tg_kv_begin(client_.get(), moves.data(), moves.size(), sizeof(tg_kv_move), &error), error,
+      "kv pull");
 }
 
 Status ClientWorld::StageKv(std::span<const tg_kv_move> moves) {

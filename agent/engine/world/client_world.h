@@ -42,7 +42,7 @@ class ClientWorld final : public WorldView {
   void SetUnreachable(std::span<const uint32_t> ranks) override;
   bool stopped() const override { return tg_stopped(client_.get()) != 0; }
   Status Join(int timeout_ms) override;
-  Result<uint64_t> PullKv(std::span<const tg_kv_move> moves) override;
+  Status PullKv(std::span<const tg_kv_move> moves) override;
   Status StageKv(std::span<const tg_kv_move> moves) override;
   Result<StagedKv> KvStaged(int timeout_ms) override;
   void StepDone() override { tg_step_done(client_.get()); }

@@ -41,17 +41,15 @@ class WorldView {
   // kUnavailable: the permit did not come within timeout_ms; try again.
   virtual Status Join(int timeout_ms) = 0;
 
-  // Bytes copied.
-  virtual Result<uint64_t> PullKv(std::span<const tg_kv_move> moves) = 0;
-
-  // The same without waiting, before the flip. One at a time.
+  // Begins to copy KV, for the flip that is under way or ahead of one. One at a time.
+  virtual Status PullKv(std::span<const tg_kv_move> moves) = 0;
   virtual Status StageKv(std::span<const tg_kv_move> moves) = 0;
-  // What became of what StageKv began. Waits at most so long.
+  // What became of what was begun last. Waits at most so long.
   struct StagedKv {
     enum class State {
       kUnderWay,
       kHere,
-      kLater,  // nothing was copied: steps are too long for more of it now
+      kLater,  // ahead: nothing was copied, steps are too long for more of it now
     };
     State state = State::kUnderWay;
     uint64_t bytes = 0;  // copied

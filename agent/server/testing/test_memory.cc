@@ -19,6 +19,7 @@ constexpr uint64_t kFile = 2 * kPage;  // of weights
 
 std::mutex g_mu;
 std::map<std::string, std::pair<uint8_t*, uint64_t>> g_kv;  // by member, all of this process
+std::function<void(const std::stop_token&)> g_before_kv_pull;
 
 uint8_t* MapAll(int fd, uint64_t bytes) {
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -36,6 +37,11 @@ SharedFd NewMemfd(const char* name, uint64_t bytes) {
 
 uint64_t StampOf(uint32_t layer, uint32_t expert, uint32_t granule) {
   return uint64_t{1} << 60 | uint64_t{layer} << 40 | uint64_t{expert} << 20 | granule;
+}
+
+void SetBeforeKvPull(std::function<void(const std::stop_token&)> call) {
+  const std::scoped_lock lock(g_mu);
+  g_before_kv_pull = std::move(call);
 }
 
 TestMemory::TestMemory(layout::GeometryView geometry, std::string member, uint32_t banks,
@@ -153,11 +159,11 @@ Status TestMemory::Stage(const v1::Header& header, const Origins& origins, Stage
     *request.mutable_header() = header;
     request.set_rank(peer.rank());
     request.set_member(peer.member());
-    auto opened = peers_->OpenPull(peer.agent(), request);
+    auto opened = peers_->OpenPull(peer.agent(), request, stop);
     // Who is gone says so at once; who answers too late, because the machine is busy, is asked
     // again.
     for (int late = 0; !opened.ok() && !stop.stop_requested();
-         opened = peers_->OpenPull(peer.agent(), request)) {
+         opened = peers_->OpenPull(peer.agent(), request, stop)) {
       const Code code = opened.status().code();
       if (code != Code::kNotHeld && (code != Code::kUnavailable || ++late == kLate)) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -269,7 +275,14 @@ void TestMemory::WarmKv(const v1::Header&, const std::vector<v1::PeerAddress>&, 
 
 Result<uint64_t> TestMemory::KvPull(const v1::KvPull& pull,
                                     const std::vector<v1::PeerAddress>& peers, StageProgress*,
-                                    std::stop_token) {
+                                    std::stop_token stop) {
+  std::function<void(const std::stop_token&)> before;
+  {
+    const std::scoped_lock lock(g_mu);
+    before = g_before_kv_pull;
+  }
+  if (before) before(stop);
+  if (stop.stop_requested()) return Status{Code::kUnavailable, "stopped"};
   uint64_t bytes = 0;
   const std::scoped_lock lock(g_mu);
   for (int i = 0; i < pull.length_size(); ++i) {

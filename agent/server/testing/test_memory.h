@@ -4,9 +4,11 @@
 // pull over the real gRPC first.
 #pragma once
 
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <set>
+#include <stop_token>
 
 #include "agent/base/unique_fd.h"
 #include "agent/layout/layout.h"
@@ -69,6 +71,9 @@ class TestMemory : public RankMemory {
   int32_t target_rank_ = -1;
   std::optional<v1::RankPart> part_;
 };
+
+// Called by each KvPull of all TestMemory, in its thread, before it copies. Null: nothing is.
+void SetBeforeKvPull(std::function<void(const std::stop_token&)> call);
 
 // A MemoryFactory: geometry of `shape`, TestMemory for every member.
 MemoryFactory TestHostOf(const v1::Geometry& shape);

@@ -186,8 +186,15 @@ RankStore::Options World::StoreOptions(const Member& of, const std::string& id) 
   options.reads = nodes[member->node]->reads;
   options.load_threads = options_.load_threads;
   options.after_failure = options_.after_failure;
-  options.opener = [this](const std::string&,
-                          const v1::OpenPullRequest& request) -> Result<v1::OpenPullResponse> {
+  options.opener = [this](const std::string&, const v1::OpenPullRequest& request,
+                          const std::stop_token& stop) -> Result<v1::OpenPullResponse> {
+    ++opens;
+    if (silent.contains(request.member())) {  // as an agent that hangs
+      while (!stop.stop_requested() && silent.contains(request.member())) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      return Status(Code::kUnavailable, "stopped");
+    }
     if (unreachable.contains(request.member())) return Status(Code::kUnavailable, "away");
     if (unheard.contains(request.member())) return Status(Code::kNotHeld, "no such attempt yet");
     {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -127,6 +128,8 @@ class World {
   std::mutex asked_mu;
   std::set<std::string> unreachable;          // members whose OpenPull fails
   std::set<std::string> unheard;              // members that have not heard of the attempt
+  std::set<std::string> silent;               // members that answer no OpenPull
+  std::atomic<size_t> opens{0};               // calls of OpenPull
   std::map<std::string, v1::RankPart> parts;  // of the last Prepare
   std::map<std::string, std::unique_ptr<StageProgress>> progress;  // of the last Stage
 

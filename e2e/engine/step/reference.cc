@@ -138,7 +138,7 @@ Status Reference::Compute(const StepInput& input) {
     for (const BatchItem& item : batch.items) {
       for (const uint32_t block : item.blocks) {
         if (!pages_.Find(home, block).empty()) continue;
-        if (pages_.MustWait(each)) TakeUp(&input.between);
+        if (pages_.MustWait(each)) TANGRAM_RETURN_IF_ERROR(AwaitCopies(input.between));
         if (ahead_) ahead_->Has({home, block});
         const auto strips = pages_.Ensure(home, block, held_, me);
         if (!strips.ok()) return strips.status();

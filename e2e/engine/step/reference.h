@@ -106,6 +106,8 @@ class Reference final : public Backend {
   };
   // Takes up what was being copied ahead; waits for it, and tells the others that this rank lives.
   void TakeUp(Between* waits);
+  // Until the agent writes to no page any more. kUnavailable: that did not end.
+  Status AwaitCopies(Between& between);
   // False: what is to be copied now was not begun.
   bool BeginCopies();
   // `pages` take the place of those in force.

@@ -328,15 +328,16 @@ bool MemoryWorld::stopped() const {
 
 Status MemoryWorld::Join(int) { return Commit(); }
 
-Result<uint64_t> MemoryWorld::PullKv(std::span<const tg_kv_move> moves) {
+Status MemoryWorld::PullKv(std::span<const tg_kv_move> moves) {
+  if (staged_) return {Code::kInvalid, "one at a time"};
+  bool fails = false;
   {
     std::lock_guard lock(net_->mu_);
-    if (net_->staging_.flips_fail > 0) {
-      --net_->staging_.flips_fail;
-      return Status{Code::kEngine, "a source failed"};
-    }
+    fails = net_->staging_.flips_fail > 0;
+    if (fails) --net_->staging_.flips_fail;
   }
-  return Pull(moves);
+  staged_ = fails ? Result<uint64_t>(Status{Code::kEngine, "a source failed"}) : Pull(moves);
+  return OkStatus();
 }
 
 Result<uint64_t> MemoryWorld::Pull(std::span<const tg_kv_move> moves) {

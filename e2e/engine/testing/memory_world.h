@@ -117,7 +117,7 @@ class MemoryWorld final : public WorldView {
   void SetUnreachable(std::span<const uint32_t>) override {}
   bool stopped() const override;
   Status Join(int timeout_ms) override;
-  Result<uint64_t> PullKv(std::span<const tg_kv_move> moves) override;
+  Status PullKv(std::span<const tg_kv_move> moves) override;
   Result<uint64_t> Pull(std::span<const tg_kv_move> moves);
   Status StageKv(std::span<const tg_kv_move> moves) override;
   Result<StagedKv> KvStaged(int timeout_ms) override;

@@ -4,8 +4,6 @@
 #include <set>
 #include <string>
 
-#include "agent/kv/cover.h"
-
 namespace tangram::engine {
 namespace {
 
@@ -138,30 +136,18 @@ Result<Carrying> PlanCarry(const kv::Shape& shape, const Side& from, const Side&
   return out;
 }
 
-Result<kv::RankPlan> PartOf(const Carrying& carrying, uint32_t rank) {
-  Result<kv::RankPlan> part = kv::MakePart(carrying.input, carrying.plan, rank);
-  if (part.ok()) {
-    TANGRAM_RETURN_IF_ERROR(kv::CheckPart(carrying.input, carrying.plan, rank, *part));
-  }
-  return part;
-}
-
-Result<uint64_t> PullPages(WorldView& world, KvMemory& kv, const std::vector<kv::Format>& sources,
+Result<uint64_t> PullPages(Copies& pulls, KvMemory& kv, const std::vector<kv::Format>& sources,
                            const kv::Format& mine, uint32_t old_rank,
-                           const std::vector<kv::PageCopy>& copies,
-                           const std::function<void()>& between) {
-  std::vector<tg_kv_move> pulls;
+                           const std::vector<kv::PageCopy>& copies, Between& between) {
+  std::vector<tg_kv_move> there;
   std::vector<KvMemory::Move> here;
   uint64_t bytes = 0, asked = 0;
   const auto pull = [&] {
-    if (pulls.empty()) return OkStatus();
-    Result<uint64_t> pulled = world.PullKv(pulls);
-    if (!pulled.ok()) return pulled.status();
-    bytes += *pulled;
+    const Result<uint64_t> pulled = pulls.Pull(there, between);
+    if (pulled.ok()) bytes += *pulled;
     asked = 0;
-    pulls.clear();
-    between();
-    return OkStatus();
+    there.clear();
+    return pulled.status();
   };
   const auto bring = [&](const kv::ByteMove& move) -> Status {
     if (move.source_rank == old_rank) {
@@ -169,12 +155,12 @@ Result<uint64_t> PullPages(WorldView& world, KvMemory& kv, const std::vector<kv:
       bytes += move.length;
       return OkStatus();
     }
-    for (uint64_t at = 0; at < move.length; at += kPullAtOnce) {
-      const uint64_t part = std::min(move.length - at, kPullAtOnce);
-      pulls.push_back(
+    for (uint64_t at = 0; at < move.length; at += Copies::kPullAtOnce) {
+      const uint64_t part = std::min(move.length - at, Copies::kPullAtOnce);
+      there.push_back(
           {move.source_rank, move.source + at, move.target + at, static_cast<uint32_t>(part)});
       asked += part;
-      if (asked >= kPullAtOnce) TANGRAM_RETURN_IF_ERROR(pull());
+      if (asked >= Copies::kPullAtOnce) TANGRAM_RETURN_IF_ERROR(pull());
     }
     return OkStatus();
   };

@@ -2,9 +2,9 @@
 // rank's part of it.
 #pragma once
 
-#include <functional>
 #include <vector>
 
+#include "agent/engine/ahead/copies.h"
 #include "agent/engine/turn/side.h"
 #include "agent/engine/world/world.h"
 #include "e2e/engine/kv/kv_memory.h"
@@ -29,22 +29,16 @@ struct Carrying {
 // finds so.
 Result<Carrying> PlanCarry(const kv::Shape& shape, const Side& from, const Side& to,
                            std::vector<RankManifest>* manifests);
-// The part of `rank` of the new layout, with what all ranks know alike: proven by the cover check.
-Result<kv::RankPlan> PartOf(const Carrying& carrying, uint32_t rank);
-
 // How a rank of this engine keeps its KV.
 inline kv::Format PoolOf(const kv::Shape& shape, const model::KvRow& row, uint32_t pages) {
   return (row.latent ? kv::LatentPoolOf : kv::PoolOf)(shape, kv::Element::kF32, pages);
 }
 
 // Brings pages into the region, of which the mirror knows nothing: copies within it, and pulls from
-// other ranks, kPullAtOnce bytes at a time; calls `between` after each part. Returns bytes brought.
-// `sources` by old rank.
-inline constexpr uint64_t kPullAtOnce = 16 << 20;
-Result<uint64_t> PullPages(WorldView& world, KvMemory& kv, const std::vector<kv::Format>& sources,
+// other ranks, as Copies::Pull. Returns bytes brought. `sources` by old rank.
+Result<uint64_t> PullPages(Copies& pulls, KvMemory& kv, const std::vector<kv::Format>& sources,
                            const kv::Format& mine, uint32_t old_rank,
-                           const std::vector<kv::PageCopy>& copies,
-                           const std::function<void()>& between);
+                           const std::vector<kv::PageCopy>& copies, Between& between);
 
 // The sequences and idle chains that the plan gives to `rank` of the new layout.
 struct Adopted {

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <iostream>
 
+#include "agent/kv/cover.h"
 #include "e2e/engine/transition/carry.h"
 
 namespace tangram::engine {
@@ -160,7 +161,7 @@ void Damage(FuzzedDataProvider& in, RankManifest* manifest) {
 
 // What one rank makes of the plan: refused, or proven, and it fits the rank's pages.
 void Part(const Carrying& carrying, const Side& from, const Side& to, uint32_t rank) {
-  const Result<kv::RankPlan> part = PartOf(carrying, rank);
+  const Result<kv::RankPlan> part = kv::ProvenPart(carrying.input, carrying.plan, rank);
   if (!part.ok()) {
     Want(part.status().code() == Code::kInvalid, part.status().message());
     return;

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "agent/engine/world/groups.h"
+#include "agent/kv/cover.h"
 
 namespace tangram::engine {
 namespace {
@@ -54,11 +55,11 @@ Status Reference::Plan(const Side& from, const Side& to, const std::vector<Bytes
 // This rank's part, carried out beside what is in force.
 Result<uint64_t> Reference::Bring(uint32_t rank, Between& between) {
   Transition& t = *transition_;
-  const Result<kv::RankPlan> part = PartOf(t.carrying, rank);
+  const Result<kv::RankPlan> part = kv::ProvenPart(t.carrying.input, t.carrying.plan, rank);
   if (!part.ok()) return part.status();
   const HeldMap held(t.to.groups, shape_, static_cast<uint32_t>(t.to.members.size()));
   std::vector<kv::PageCopy> copies;
-  TakeUp(&between);
+  if (const Status copied = AwaitCopies(between); !copied.ok()) return copied;
   uint64_t ready = 0;
   Result<PageStore> pages =
       pages_.After(*part, t.carrying.plan.blocks, held, rank, &copies, &ready);
@@ -68,9 +69,8 @@ Result<uint64_t> Reference::Bring(uint32_t rank, Between& between) {
   for (const kv::RankState& old : t.carrying.input.ranks) {
     sources.push_back(PoolOf(shape_, row, old.total_pages));
   }
-  const Result<uint64_t> bytes =
-      PullPages(*world_, *kv_, sources, PoolOf(shape_, row, pages->total()), epoch_->rank, copies,
-                [&] { between.Lives(); });
+  const Result<uint64_t> bytes = PullPages(
+      copies_, *kv_, sources, PoolOf(shape_, row, pages->total()), epoch_->rank, copies, between);
   if (!bytes.ok()) return bytes.status();
   t.brought.emplace(Held{std::move(*pages), AdoptOf(t.carrying, std::move(t.manifests), rank),
                          t.carrying.plan.next_block[rank]});
@@ -148,6 +148,12 @@ void Reference::TakeUp(Between* waits) {
   carried_.ahead = copies_.bytes();
   pages_.Came(*came);
   if (ahead_) ahead_->Came(*came);
+}
+
+Status Reference::AwaitCopies(Between& between) {
+  TakeUp(&between);
+  if (!copies_.under_way()) return OkStatus();
+  return {Code::kUnavailable, "what the agent copies ahead of the flip did not end"};
 }
 
 void Reference::Unstage() {

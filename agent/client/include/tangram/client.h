@@ -304,19 +304,23 @@ tg_code tg_gate_commit_after(tg_client* client, int done_fd, tg_error* error);
  * agent has the permit, then commits. */
 tg_code tg_gate_join(tg_client* client, int timeout_ms, tg_error* error);
 
-/* Copies KV from other ranks into mine; returns when all of it is here. Sources must
- * not change before every rank returned. The moves lie move_size apart (sizeof(tg_kv_move)).
- * *bytes may be NULL. */
+/* Copies KV from other ranks into mine; returns when all of it is here. TG_AGAIN after two minutes:
+ * it goes on, and tg_kv_staged tells of its end. Sources must not change before every rank
+ * returned. The moves lie move_size apart (sizeof(tg_kv_move)). *bytes may be NULL. */
 tg_code tg_kv_pull(tg_client* client, const tg_kv_move* moves, size_t count, size_t move_size,
                    uint64_t* bytes, tg_error* error);
 
-/* The same without waiting, for KV that a flip will want, while steps go on: from TG_EVENT_PREPARE
- * on. What it copies may change meanwhile; who says later that it did not (generations) may use it.
- * One at a time: TG_INVALID before tg_kv_staged told of the one before. The targets are the agent's
- * until then, whatever becomes of the attempt. */
+/* The same without waiting, a part at a time, so that an engine can send heartbeats to its peers
+ * meanwhile. tg_kv_staged tells of its end. One at a time: TG_INVALID before it told of the one
+ * before. The targets are the agent's until then, whatever becomes of the attempt. */
+tg_code tg_kv_begin(tg_client* client, const tg_kv_move* moves, size_t count, size_t move_size,
+                    tg_error* error);
+/* The same for KV that a flip will want, while steps go on: from TG_EVENT_PREPARE on. What it
+ * copies may change meanwhile; who says later that it did not (generations) may use it. */
 tg_code tg_kv_stage(tg_client* client, const tg_kv_move* moves, size_t count, size_t move_size,
                     tg_error* error);
-/* TG_AGAIN: it is under way, also after timeout_ms (0: does not wait). Any other code is its end;
+/* What became of the last tg_kv_begin or tg_kv_stage.
+ * TG_AGAIN: it is under way, also after timeout_ms (0: does not wait). Any other code is its end;
  * TG_OK: all is here. TG_LATER: nothing was copied, since steps take longer than the agent lets
  * bytes make them; tg_kv_stage again at a later boundary. TG_INVALID where nothing was under way.
  * *bytes may be NULL. */

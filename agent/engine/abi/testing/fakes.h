@@ -1,6 +1,8 @@
 // An agent and an engine's blocks, for what is between them (incoming.h).
 #pragma once
 
+#include <algorithm>
+#include <climits>
 #include <cstdlib>
 #include <functional>
 #include <map>
@@ -18,7 +20,7 @@ namespace tangram::engine {
 // An agent whose pulls end when the test says so.
 class FakeWorld final : public WorldView {
  public:
-  const tg_model& model() const override { return model_; }
+  const tg_model& model() const override { return described; }
   std::span<const tg_tensor> dense() const override { return {}; }
   const tg_maps* maps() const override { return nullptr; }
   device::Device& device() override { std::abort(); }
@@ -33,7 +35,11 @@ class FakeWorld final : public WorldView {
   void SetUnreachable(std::span<const uint32_t>) override {}
   bool stopped() const override { return false; }
   Status Join(int) override { return OkStatus(); }
-  Result<uint64_t> PullKv(std::span<const tg_kv_move>) override { return uint64_t{0}; }
+  Status PullKv(std::span<const tg_kv_move> moves) override {
+    pulled.insert(pulled.end(), moves.begin(), moves.end());
+    ++pulls;
+    return StageKv(moves);
+  }
   void StepDone() override {}
   void Count(uint32_t, uint32_t, uint64_t) override {}
   void CountExecuted(uint32_t, uint32_t, uint64_t) override {}
@@ -45,7 +51,12 @@ class FakeWorld final : public WorldView {
     return OkStatus();
   }
   Result<StagedKv> KvStaged(int timeout_ms) override {
+    if (under_way.empty()) std::abort();
     if (!lands && timeout_ms == 0) return StagedKv{};
+    if (waits > 0) {  // what waits for it: that long, and it is still under way
+      waits -= std::min(waits, timeout_ms);
+      return StagedKv{};
+    }
     const std::vector<tg_kv_move> came = std::exchange(under_way, {});
     if (later) return StagedKv{StagedKv::State::kLater};
     if (fails) return Status{Code::kUnavailable, "the source is gone"};
@@ -56,11 +67,12 @@ class FakeWorld final : public WorldView {
   }
 
   std::vector<tg_kv_move> under_way;
+  std::vector<tg_kv_move> pulled;  // in flips
+  int pulls = 0;                   // of these
+  int waits = 0;                   // milliseconds until what is under way lands, once waited for
   bool lands = true, fails = false, later = false;
   std::function<void(std::span<const tg_kv_move>)> copy;  // what lands, when it does
-
- private:
-  tg_model model_{};
+  tg_model described{};
 };
 
 class FakeRoom final : public BlockRoom {
@@ -97,9 +109,14 @@ class FakeRoom final : public BlockRoom {
 class Waits final : public Between {
  public:
   Status Answer() override { return OkStatus(); }
-  void Lives() override {}
+  Status Lives() override {
+    if (heartbeats++ < until) return OkStatus();
+    return {Code::kUnavailable, "a peer hung up"};
+  }
   Status MayEmit() override { return OkStatus(); }
   bool Hurries() override { return false; }
+  int heartbeats = 0;
+  int until = INT_MAX;  // so many heartbeats others wait
 };
 
 // One group of one rank each, of models with 4 query heads.
