@@ -74,7 +74,18 @@ var (
 	elsewhere = []string{"other-engine", "other-agent", "other-pod", "engine-pause", "agent-pause", "engine-stop", "agent-stop", "cut", "slow"}
 	// the point fails, or a byte goes wrong there, where it can
 	atSome = []string{"error", "corrupt"}
+	// Where a flip pulls KV: an engine stands before its pull while a pod from which it is to pull is stopped, with its agent. All others
+	// wait for that engine then, whose pull has to fail before anybody suspects it.
+	ofSources = []string{"source-stop"}
 )
+
+// beforePulls is where an engine stands that has a plan of what KV it is to pull.
+const beforePulls = "engine.flip_manifest"
+
+// pullsFromAll: heads are cut otherwise, so that each rank pulls KV from each other one.
+func (t transition) pullsFromAll() bool {
+	return t.first.kind == "" && t.from.mode != t.to.mode && t.from.ranks == t.to.ranks
+}
 
 // fault is one cell of the matrix.
 type fault struct {
@@ -112,6 +123,9 @@ func matrix(transitions []transition, points map[string][]string, takes map[stri
 				if slices.Contains(takes[point], kind) {
 					kinds = append(kinds, kind)
 				}
+			}
+			if tr.pullsFromAll() && point == beforePulls {
+				kinds = append(kinds, ofSources...)
 			}
 			for _, kind := range kinds {
 				out = append(out, fault{point: point, kind: kind, transition: tr})

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	largestSample = 34 // cells
+	largestSample = 35 // cells
 	expectedFile  = "expected.txt"
 	failedDir     = worlds.Root + "/build/fault-matrix/failed" // logs
 )

@@ -19,8 +19,10 @@ const (
 	hang     = 20 * time.Second // until an engine that hangs was left out, or what it held up was given up
 	// An agent hangs for so long, or until that happens: longer than the driver waits for its answer.
 	hangOfAgent = 4 * time.Second
-	shortly     = 300 * time.Millisecond // less than what makes anybody suspect anybody
-	heals       = 700 * time.Millisecond // long enough to be seen, short enough to be wondered at
+	// A source of KV is stopped for so long: all others have given the flip up by then.
+	hangOfSource = 12 * time.Second
+	shortly      = 300 * time.Millisecond // less than what makes anybody suspect anybody
+	heals        = 700 * time.Millisecond // long enough to be seen, short enough to be wondered at
 )
 
 // cell that is being played.
@@ -32,7 +34,8 @@ type cell struct {
 	struck time.Time
 	held   time.Duration // that whoever stood at the point was, by this test
 	heal   []func() error
-	known  int // what the keeper had done before
+	known  int    // what the keeper had done before
+	source string // the member that was stopped, of source-stop: nobody else may be left out
 }
 
 // play one cell. Where requests and pieces happen to be decides whether a pod passes a point, and whether a flip has KV to
@@ -87,7 +90,36 @@ func (s *stage) playOnce(ctx context.Context, f fault) (t toll, notReached bool,
 		return t, notReached, err
 	}
 	t.Whole, t.Held = whole, c.held.Seconds()
-	return t, t.carriedNothing(f), t.excess(f, s.bounds)
+	return t, t.carriedNothing(f), errors.Join(t.excess(f, s.bounds), c.suspects(did))
+}
+
+// suspects says which healthy members others took for lost, when one was stopped from which they pull KV; and if nobody missed that one.
+func (c *cell) suspects(did []harness.Did) error {
+	if c.source == "" {
+		return nil
+	}
+	var errs []error
+	missed := false
+	for _, d := range did {
+		if d.Record == nil {
+			continue
+		}
+		for _, m := range d.Record.Missed {
+			missed = missed || m.Member == c.source
+			if m.Member != c.source && m.By != c.source && (m.Cause == "silent" || m.Cause == "stuck") {
+				errs = append(errs, fmt.Errorf("%s missed %s (%s in %s), though only %s was stopped", m.By, m.Member, m.Cause, m.Doing, c.source))
+			}
+		}
+		for _, lost := range d.Record.Lost {
+			if lost.Member != c.source {
+				errs = append(errs, fmt.Errorf("%s was left out (%s), though only %s was stopped", lost.Member, lost.Why, c.source))
+			}
+		}
+	}
+	if !missed {
+		errs = append(errs, fmt.Errorf("nobody missed %s", c.source))
+	}
+	return errors.Join(errs...)
 }
 
 // strikeUnderWay begins the transition, and strikes while somebody stands at the point.
@@ -300,6 +332,18 @@ func (c *cell) strike(ctx context.Context, kind, point string, at int, last bool
 				return errors.Join(fmt.Errorf("nobody noticed within %v that an engine hangs", hang), err)
 			}
 		}
+		return nil
+	case "source-stop":
+		source := c.other(at)
+		c.source = c.ids[source]
+		for _, stop := range []func(bool){func(is bool) { c.HangEngine(source, 0, is) }, func(is bool) { c.HangAgent(source, is) }} {
+			stop(true)
+			defer stop(false)
+		}
+		if err := letGo(); err != nil {
+			return err
+		}
+		eventually(ctx, hangOfSource, leftOut) // else nobody is: it may have flipped, for all that the driver knows
 		return nil
 	case "agent-pause", "agent-stop":
 		c.HangAgent(at, true)

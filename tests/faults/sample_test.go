@@ -49,7 +49,7 @@ func samples(cells []fault, deal int) [parts][]fault {
 	return out
 }
 
-func kinds() []string { return slices.Concat(atThePoint, elsewhere, atSome) }
+func kinds() []string { return slices.Concat(atThePoint, elsewhere, atSome, ofSources) }
 
 // Seven seeds cover all, and no sample is large.
 func TestSamplesOfADealCoverAll(t *testing.T) {

@@ -76,6 +76,7 @@ var mays = map[string]may{
 	"agent-pause":  {quiet: true, pause: pauseOfDeath},
 	"engine-stop":  {lost: 1, failed: 4, replays: true, pause: pauseOfHang},
 	"agent-stop":   {lost: 1, failed: 4, replays: true, pause: pauseOfHang},
+	"source-stop":  {lost: 1, failed: 4, replays: true, pause: hangOfSource + pauseOfHang},
 	"slow":         {quiet: true, pause: pauseOfDeath},
 	"error":        {failed: 2, pause: pauseOfDeath},
 	"corrupt":      {quiet: true, corrupt: true, pause: pauseOfDeath},
@@ -174,7 +175,7 @@ func TestATollIsJudged(t *testing.T) {
 	require.True(t, toll{}.carriedNothing(quiet))
 	require.False(t, good.carriedNothing(quiet))
 	require.False(t, toll{}.carriedNothing(death))
-	for _, kind := range slices.Concat(atThePoint, elsewhere, atSome) {
+	for _, kind := range kinds() {
 		require.Contains(t, slices.Collect(maps.Keys(mays)), kind)
 	}
 }
