@@ -26,6 +26,7 @@ import (
 	"tangram.dev/operator/internal/testkit"
 	"tangram.dev/operator/internal/world"
 	"tangram.dev/operator/pkg/layout"
+	"tangram.dev/operator/pkg/member"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
@@ -60,7 +61,8 @@ type sim struct {
 	present []*drivertest.Agent
 	pods    int
 	per     int      // ranks of a pod
-	wrong   []string // invariants that did not hold
+	forgot  map[string]bool // UIDs of pods whose agent was started again without memory of an attempt
+	wrong   []string        // invariants that did not hold
 	worked  map[string]int
 }
 
@@ -307,6 +309,9 @@ func (s *sim) keeper(ctx context.Context, wait *sync.WaitGroup, name string, wan
 		if err != nil && strings.Contains(err.Error(), "a world never has two") {
 			s.violate("%v", err)
 		}
+		for _, lost := range record.Lost {
+			s.justified(lost)
+		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		switch {
@@ -320,6 +325,26 @@ func (s *sim) keeper(ctx context.Context, wait *sync.WaitGroup, name string, wan
 	}}
 	wait.Go(func() { k.Run(ctx) })
 	return d
+}
+
+// justified: a member of a layout that answers, and whose engine is at work and reaches the others, is left out only because its agent forgot
+// the attempt that the others went forward with. A joiner (at epoch 0) may lose its attempt to a second driver, which does not know of the flip.
+func (s *sim) justified(lost driver.Lost) {
+	behind := strings.Contains(lost.Why, "holds no attempt that leads to") || strings.Contains(lost.Why, "where the others stay")
+	if !behind || strings.HasPrefix(lost.Why, "it is at epoch 0 ") {
+		return
+	}
+	m, err := member.Parse(lost.Member)
+	if err != nil {
+		s.violate("left out: %v", err)
+		return
+	}
+	s.mu.Lock()
+	forgot := s.forgot[m.PodUID]
+	s.mu.Unlock()
+	if !forgot {
+		s.violate("member %s was left out without a reason: %s", lost.Member, lost.Why)
+	}
 }
 
 func (d *simDriver) kill() {
@@ -359,6 +384,10 @@ func (s *sim) fault(ctx context.Context, wait *sync.WaitGroup, n int) {
 		later(func() { s.world.Cut(x, y, false) })
 	case 3: // its engine serves on, and the next agent has no memory of an attempt
 		a.Deaf(true)
+		pod := member.PodOf(a.Member(0))
+		s.mu.Lock()
+		s.forgot[pod] = true
+		s.mu.Unlock()
 		later(func() { a.Forget(); a.Deaf(false) })
 	case 4:
 		a.Deaf(true)
@@ -377,7 +406,7 @@ func simulate(t *testing.T, seed uint64, log *slog.Logger, trace io.Writer) (wro
 		if trace != nil {
 			world.Trace(trace)
 		}
-		s := &sim{seed: seed, world: world, log: log, worked: map[string]int{}, faulty: true}
+		s := &sim{seed: seed, world: world, log: log, worked: map[string]int{}, forgot: map[string]bool{}, faulty: true}
 		s.store = &simStore{s: s, records: newRecords()}
 		dice := s.draw("shape")
 		ranks := 2 + dice.IntN(3)
