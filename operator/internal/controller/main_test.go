@@ -38,6 +38,8 @@ func runAll(m *testing.M) int {
 	}
 	env := &envtest.Environment{BinaryAssetsDirectory: folder, ErrorIfCRDPathMissing: true, ControlPlaneStartTimeout: wait, ControlPlaneStopTimeout: wait,
 		CRDDirectoryPaths: []string{filepath.Join(root(), "charts", "tangram", "crds")}}
+	// Each world has two Services, and what a test made stays until the end: the default range has 254 addresses.
+	env.ControlPlane.GetAPIServer().Configure().Set("service-cluster-ip-range", "172.30.0.0/16")
 	if cluster, err = env.Start(); err != nil {
 		fmt.Fprintln(os.Stderr, "start kube-apiserver from", folder, ":", errors.Join(err, env.Stop()))
 		return 1

@@ -225,3 +225,19 @@ func TestAuto_WhenAttentionStaysByData(t *testing.T) {
 	l.set(400)
 	b.until("w", "in mode Expert again", inMode(api.ModeExpert))
 }
+
+// A driver refuses to share experts out where nobody could repair them: the policy is told so, for as long as it is so.
+func TestRefused_WhenCheckpointCannotBeRead(t *testing.T) {
+	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Mode: api.ModeAuto, Replicas: 2, RanksPerPod: 1}}
+	p := pricing{shapes: shapes{d: d}, view: modelView(t)}
+	require.Empty(t, p.refused(kernels.Tensor(2)))
+	p.seen.Statuses = map[string]*tangramv1.StatusResponse{"u": {CheckpointError: "model-00003.safetensors: no such file"}}
+	require.Contains(t, p.refused(kernels.Tensor(2)), "model-00003.safetensors: no such file")
+	require.Empty(t, p.refused(kernels.Expert(2)))
+
+	d.Status.Policy = &api.PolicyStatus{}
+	refuse(p.shapes, d.Status.Policy, kernels.Expert(2), "a disk", time.Now())
+	require.Contains(t, p.refused(kernels.Expert(2)), "a disk")
+	refuse(p.shapes, d.Status.Policy, kernels.Expert(2), "a disk", time.Now().Add(-lastRefusal))
+	require.Empty(t, p.refused(kernels.Expert(2)), "its time is over")
+}
