@@ -162,8 +162,15 @@ func (r *Reconciler) keepCertificates(ctx context.Context, d *api.MoEDeployment,
 	}
 	for i := range pods {
 		name := podTLSName(pods[i].Name)
-		if pods[i].DeletionTimestamp != nil || slices.ContainsFunc(list.Items, func(s corev1.Secret) bool { return s.Name == name }) {
+		if slices.ContainsFunc(list.Items, func(s corev1.Secret) bool { return s.Name == name }) {
 			continue
+		}
+		// Live: it may have been deleted just now, with its Secret.
+		live := &corev1.Pod{}
+		if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(&pods[i]), live); apierrors.IsNotFound(err) || err == nil && (live.DeletionTimestamp != nil || live.UID != pods[i].UID) {
+			continue
+		} else if err != nil {
+			return 0, err
 		}
 		if err := r.podCertificates(ctx, d, a, pods[i].Name); err != nil && !apierrors.IsAlreadyExists(err) {
 			return 0, fmt.Errorf("secret of pod %s: %w", pods[i].Name, err)

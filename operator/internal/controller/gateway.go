@@ -46,7 +46,12 @@ func (r *Reconciler) gateway(ctx context.Context, d *api.MoEDeployment, a *autho
 		return 0, err // the Service's own event brings us here again
 	}
 	if err := r.apply(ctx, d, r.gatewayDeployment(d, engines.Spec.ClusterIP)); err != nil {
-		return 0, err
+		why := refused(err)
+		if why == nil || why.reason != api.ReasonRefusedByCluster {
+			return 0, err
+		}
+		// Told of, and nothing else waits for it: gateways that are there serve on.
+		s.gatewayProblems = append(s.gatewayProblems, problem{gatewayName(d), why.reason, clip(why.message, longestWords)})
 	}
 	made := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: gatewayName(d), Namespace: d.Namespace}}
 	if _, err := r.find(ctx, d, made); err != nil {
