@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 
+#include "agent/base/limits.h"
 #include "agent/mover/testing.h"
 #include "agent/net/blocking.h"
 
@@ -189,6 +191,25 @@ TEST_F(KvSourceTest, NothingIsReadWhenTheLeaseHasEnded) {
   EXPECT_TRUE(link.Read(Ranges(3, 1), {}).ok());
   lease_->End();
   EXPECT_EQ(link.Read(Ranges(3, 1), {}).code(), Code::kUnavailable);
+}
+
+// A flip waits for it: the limit is that of KV (base/limits.h).
+TEST(KvSourceRealTime, ASourceThatSaysNothingIsGivenUp) {
+  const auto silent = net::Listen("127.0.0.1:0");  // the kernel connects; nobody accepts
+  ASSERT_TRUE(silent.ok());
+  v1::PeerAddress peer;
+  peer.set_data("127.0.0.1:" + std::to_string(*net::PortOf(silent->get())));
+  TcpTransport tcp(net::Credentials::Insecure());
+  auto kv = tcp.OpenKv(peer, "a token", {});
+  ASSERT_TRUE(kv.ok()) << kv.status().message();
+  std::vector<std::byte> copy(64);
+  const std::vector<KvRange> ranges{{0, device::Memory::Own(copy)}};
+  const auto begun = std::chrono::steady_clock::now();
+  const Status status = (*kv)->Read(ranges, false, {});
+  const auto took = std::chrono::steady_clock::now() - begun;
+  EXPECT_EQ(status.code(), Code::kUnavailable) << status.message();
+  EXPECT_GE(took, limits::kKvSilence);
+  EXPECT_LT(took, limits::kDataSilence);
 }
 
 }  // namespace
