@@ -304,8 +304,8 @@ TEST(MeshTest, WhoWaitsForEverIsGivenUpInTheEnd) {
   ExpectMissed(nodes[0], 1, TG_STUCK);
 }
 
-// In a flip one rank may fetch much more KV than the others, for as long as its bytes take. It sends
-// heartbeats meanwhile, and the others wait for it without a limit in total.
+// In a flip one rank may fetch much more KV than the others, for as long as its bytes take. It
+// sends heartbeats meanwhile, and the others wait for it without a limit in total.
 TEST(MeshTest, InAFlipAPeerThatSendsHeartbeatsIsWaitedFor) {
   FakeTime time;
   std::vector<Node> nodes = Connected(2, milliseconds(100), time);
