@@ -2,6 +2,7 @@ package controller
 
 import (
 	"maps"
+	"strings"
 	"testing"
 	"time"
 
@@ -100,9 +101,11 @@ func TestAGatewayThatCannotStartIsTold(t *testing.T) {
 	words := "0/2 nodes are available: 2 node(s) had untolerated taint(s)"
 	pod := b.gatewayPending(d, words)
 	b.change(`{"metadata":{"annotations":{"look":"again"}}}`)
-	d = b.degraded("w", api.ReasonPodsUnschedulable, "1 of 2 gateway pods cannot start; w-gateway-1: "+words)
-	require.Contains(t, message(d, api.ConditionAvailable), words)
-	require.True(t, has(d, api.ConditionProgressing, metav1.ConditionTrue, api.ReasonWaitingForPods))
+	b.degraded("w", api.ReasonPodsUnschedulable, "1 of 2 gateway pods cannot start; w-gateway-1: "+words)
+	b.until("w", "no gateway, and why", func(d *api.MoEDeployment) bool {
+		return has(d, api.ConditionAvailable, metav1.ConditionFalse, api.ReasonNoGateway) && strings.Contains(message(d, api.ConditionAvailable), words) &&
+			has(d, api.ConditionProgressing, metav1.ConditionTrue, api.ReasonWaitingForPods)
+	})
 	require.NoError(t, b.c.Delete(t.Context(), pod, client.GracePeriodSeconds(0)))
 	b.gatewaysDown.Store(false)
 	b.change(`{"metadata":{"annotations":{"look":"once more"}}}`)
