@@ -61,7 +61,7 @@ type word struct {
 
 // take what a policy says. True: it is a switch, and not the one that it said just before, which nobody follows in a dry run.
 func (w *word) take(d decisions.Decision) bool {
-	news := d.Switch && !(w.last.Switch && w.last.To == d.To)
+	news := d.Switch && (!w.last.Switch || w.last.To != d.To)
 	w.last, w.taken = d, true
 	if d.Switch {
 		w.pending = &d

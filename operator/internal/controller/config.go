@@ -96,7 +96,7 @@ func (r *Reconciler) keepConfigs(ctx context.Context, d *api.MoEDeployment, mine
 			continue
 		}
 		if err := r.remove(ctx, &unused[i]); err != nil {
-			return fmt.Errorf("ConfigMap %s, which no pod uses: %w", name, err) //nolint:staticcheck // a kind's name
+			return fmt.Errorf("ConfigMap %s, which no pod uses: %w", name, err)
 		}
 	}
 	return nil

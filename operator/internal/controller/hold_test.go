@@ -119,13 +119,13 @@ func TestAbort(t *testing.T) {
 // A LayoutTransition that an operator left open when it died is none that runs: aborting it ends no other.
 func TestAbortOfOneThatDoesNotRunEndsNoOther(t *testing.T) {
 	b := newBed(t)
-	d := b.serve("w", 2)
+	b.serve("w", 2)
 	b.world("w").HoldStage(true)
 	b.scale(4)
 	b.until("w", "a transition runs", func(d *api.MoEDeployment) bool {
 		return d.Status.Transition != nil && d.Status.Transition.Phase == "stage"
 	})
-	d = b.get("w")
+	d := b.get("w")
 	left := &api.LayoutTransition{ObjectMeta: meta(d, "w-left-open", "transition"), Spec: api.LayoutTransitionSpec{Deployment: "w", Generation: d.Generation,
 		What: "2 ranks Expert -> 4 ranks Expert", FromEpoch: 1, Ranks: 4, Mode: api.ModeExpert, Flips: 2, Members: []string{"a"},
 		FromHash: "00", TargetHash: "00", PlanHash: "00"}}

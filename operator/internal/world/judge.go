@@ -100,7 +100,7 @@ func (w *World) read(ctx context.Context, next *Snapshot, agents []driver.Agent,
 		}
 		return
 	}
-	if look.Broken && !(look.Lagging && flipping) {
+	if look.Broken && (!look.Lagging || !flipping) {
 		next.Broken = look.Trouble
 	}
 	next.Unfinished = look.Unfinished
