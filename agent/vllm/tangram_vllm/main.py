@@ -13,6 +13,14 @@ from tangram_engine import Kit
 from .contract import VERSION
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
+MOST_ROWS = 65536  # of a rank in a step: a rank that announces more ends (kMostRows in agent/engine/turn/control.h)
+
+
+def rows(given: str) -> int:
+    """How many tokens of a step a rank may compute."""
+    if not 1 <= (tokens := int(given)) <= MOST_ROWS:
+        raise argparse.ArgumentTypeError(f"{tokens} is not between 1 and {MOST_ROWS}, the most rows of a rank in one step")
+    return tokens
 
 
 def flags() -> argparse.ArgumentParser:
@@ -27,13 +35,14 @@ def flags() -> argparse.ArgumentParser:
                                  ("log-level", "info", "of the kit"), ("fault-dir", "", "for tests: directory that arms faults while it runs")):
         parser.add_argument(f"--{name}", default=default, help=help_)
     for name, value, help_ in (("device", 0, "which of the pod's ranks, from 0"), ("agent-wait-seconds", 60, "how long to wait for the agent"),
-                               ("block-tokens", 32, "positions of a KV block, a multiple of 32"), ("max-batch-tokens", 512, "tokens of a step"),
+                               ("block-tokens", 32, "positions of a KV block, a multiple of 32"),
                                ("max-running", 64, "requests that run at once"), ("max-model-len", 2048, "most tokens of prompt and answer"),
                                ("exchange-timeout-ms", 10000, "a peer silent for so long is gone, always"),
                                ("least-timeout-ms", 1000, "... and at the earliest"), ("least-step-ms", 0, "a step with work takes at least so long"),
                                ("kv-ahead-ms", 1000, "a flip waits so long, while steps go on, for KV to be ahead of it; -1: all KV moves in the flip"),
                                ("threads", 1, "of a step")):
         parser.add_argument(f"--{name}", type=int, default=value, help=help_)
+    parser.add_argument("--max-batch-tokens", type=rows, default=512, help=f"tokens of a step, at most {MOST_ROWS}")
     parser.add_argument("--insecure-fabric", action="store_true", help="mesh in plain TCP, for networks that are closed to others")
     parser.add_argument("--private-experts", action="store_true", help="for benches: compute with copies of the experts, made anew in each layout")
     return parser

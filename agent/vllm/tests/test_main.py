@@ -2,6 +2,8 @@
 
 import contextlib
 import io
+import pathlib
+import re
 import unittest
 
 from tangram_vllm import main, zygote
@@ -16,6 +18,17 @@ class FlagsTest(unittest.TestCase):
     def test_takes_what_the_operator_gives(self) -> None:
         args = main.flags().parse_args([*GIVEN, "--device=1", "--insecure-fabric"])
         self.assertEqual((args.device, args.insecure_fabric, args.tls_ca), (1, True, "ca"))
+
+    def test_refuses_more_tokens_than_a_step_takes(self) -> None:
+        header = pathlib.Path(__file__).parents[2] / "engine" / "turn" / "control.h"
+        most = int(re.findall(r"kMostRows = (\d+);", header.read_text())[0])
+        self.assertEqual(main.flags().parse_args([*GIVEN, f"--max-batch-tokens={most}"]).max_batch_tokens, most)
+        for given in (most + 1, 0):
+            said = io.StringIO()
+            with contextlib.redirect_stderr(said), self.assertRaises(SystemExit) as end:
+                main.flags().parse_args([*GIVEN, f"--max-batch-tokens={given}"])
+            self.assertEqual(end.exception.code, 2)
+            self.assertIn(f"argument --max-batch-tokens: {given} is not between 1 and {most}", said.getvalue())
 
     def test_refuses_abbreviations_of_what_the_operator_owns(self) -> None:
         short = [f"--{name[:n]}" for name in OWNED for n in range(1, len(name)) if name[:n] not in OWNED]
