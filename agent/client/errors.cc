@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "agent/base/utf8.h"
 #include "agent/client/abi.h"
 
 namespace tangram::abi {
@@ -19,9 +20,9 @@ tg_code Fail(tg_error* error, tg_code code, const char* message) {
   // Not through error->message: a newer caller's is longer, an older one's shorter.
   char* text = reinterpret_cast<char*>(error) + kText;
   const size_t room = std::min(error->struct_size, sizeof *error) - kText;
-  const size_t length = std::min(std::strlen(message), room - 1);
-  std::memcpy(text, message, length);
-  text[length] = 0;
+  const std::string_view said = Utf8Prefix(message, room - 1);
+  std::memcpy(text, said.data(), said.size());
+  text[said.size()] = 0;
   return code;
 }
 

@@ -8,6 +8,8 @@
 #include <chrono>
 #include <cstring>
 
+#include "agent/base/utf8.h"
+
 namespace tangram {
 namespace {
 
@@ -66,6 +68,11 @@ Result<std::optional<Frame>> FrameDecoder::Next() {
 
 Status FrameChannel::Send(v1::EngineMessage message, std::span<const PassedFd> fds) {
   const std::scoped_lock lock(send_mu_);
+  // The one text that is the engine's own. The agent could not read the frame if it were no UTF-8,
+  // and would end the session for it.
+  if (message.has_prepared()) {
+    message.mutable_prepared()->set_message(ValidUtf8(message.prepared().message()));
+  }
   while (fds.size() > kMaxFrameFds) {
     v1::EngineMessage before;
     before.mutable_descriptors();

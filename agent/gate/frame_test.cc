@@ -127,6 +127,18 @@ TEST(Frame, GarbageIsRefusedAndStaysRefused) {
   }
 }
 
+TEST(Frame, AnEnginesTextThatIsNoUtf8EndsNoSession) {
+  Ends ends;
+  v1::EngineMessage answer;
+  answer.mutable_prepared()->set_message("no room for \xff");
+  ASSERT_TRUE(ends.a->Send(answer).ok());
+  ASSERT_TRUE(ends.a->Send(Abort("later")).ok());
+  const auto came = ends.b->Receive(kHangMs);
+  ASSERT_TRUE(came.ok()) << came.status().message();
+  EXPECT_EQ(came->value().message.prepared().message(), "no room for ?");
+  EXPECT_EQ(ends.b->Receive(kHangMs)->value().message.abort().reason(), "later");
+}
+
 TEST(Frame, DescriptorsComeWithTheirMessage) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);

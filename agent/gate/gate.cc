@@ -4,6 +4,9 @@
 #include <array>
 #include <cstring>
 #include <new>
+#include <string_view>
+
+#include "agent/base/utf8.h"
 
 namespace tangram {
 namespace {
@@ -201,9 +204,9 @@ bool EngineGate::Decide(std::span<const GateWord> words, size_t members) {
 }
 
 void EngineGate::Decline(std::string_view reason) {
-  const size_t n = std::min(reason.size(), sizeof page_->decline_reason - 1);
-  std::memcpy(page_->decline_reason, reason.data(), n);
-  page_->decline_reason[n] = '\0';
+  const std::string_view said = Utf8Prefix(reason, sizeof page_->decline_reason - 1);
+  std::memcpy(page_->decline_reason, said.data(), said.size());
+  page_->decline_reason[said.size()] = '\0';
   page_->declined.fetch_add(1, std::memory_order_release);
   Unlatch();
 }

@@ -140,9 +140,12 @@ TEST(Gate, ALongReasonIsCutAndAShorterOneReplacesIt) {
   EXPECT_EQ(g.agent.page()->decline_reason, std::string(255, 'r'));
   EXPECT_FALSE(g.agent.stopped()) << "what follows the reason in the page";
   g.engine.Word(3, 2, kHash);
+  // One byte of room, and a character of two: cut before it.
+  g.engine.Decline(std::string(254, 'r') + "\u00e4");
+  EXPECT_EQ(g.agent.page()->decline_reason, std::string(254, 'r'));
   g.engine.Decline("full");
   EXPECT_STREQ(g.agent.page()->decline_reason, "full");
-  EXPECT_EQ(g.agent.page()->declined.load(), 2u);
+  EXPECT_EQ(g.agent.page()->declined.load(), 3u);
   EXPECT_EQ(g.agent.state(), GateState::kArmed) << "who declines takes its word back";
   ASSERT_EQ(g.agent.Withdraw(3), AgentGate::Withdrawal::kWithdrawn);
   ASSERT_TRUE(g.agent.Arm(4, 2, kHash).ok());

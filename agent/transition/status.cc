@@ -3,9 +3,14 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <string>
+
+#include "agent/base/utf8.h"
 
 namespace tangram {
 namespace {
+
+constexpr int kMostLooks = 16;
 
 // The rest of the file's first half is under the core's lock.
 void FillEngine(const Core& core, const Core::Rank& rank, bool in_world, const EngineInfo& engine,
@@ -85,16 +90,20 @@ void FillTransition(const Core& core, uint32_t device, uint64_t steps, v1::Trans
   const Job& job = *core.JobOf(plan.attempt);
   FillFigures(job, device, out);
   if (flipped) out->set_steps_since_flip(steps);
-  out->set_error(attempt->error);
+  // Texts of engines, of other agents and of files: one byte that is no UTF-8 would have the driver
+  // refuse the whole status, and take this agent for one that does not answer.
+  out->set_error(ValidUtf8(attempt->error));
   if (const auto* run = core.machine.run(); run != nullptr && run->Has(plan.attempt)) {
     if (!run->over && plan.attempt < run->last) out->set_run_last(run->last);
-    if (attempt->error.empty()) out->set_error(run->why);
+    if (attempt->error.empty()) out->set_error(ValidUtf8(run->why));
   }
   const GatePage& page = *core.ranks[device].gate.page();
   if (permitted && page.declined.load(std::memory_order_acquire) > 0) {
     const size_t n = strnlen(page.decline_reason, sizeof page.decline_reason);
+    // Copied first: the engine may write on.
+    const std::string last(page.decline_reason, n);
     out->set_error(fmt::format("the engine declined {} times, last: {}", page.declined.load(),
-                               std::string_view(page.decline_reason, n)));
+                               ValidUtf8(last)));
   }
 }
 
@@ -130,7 +139,7 @@ std::shared_ptr<const v1::Layout> Fill(Core* core, const std::vector<EngineInfo>
   out->mutable_moved()->mutable_weights()->insert(totals.weights_by_way.begin(),
                                                   totals.weights_by_way.end());
   out->mutable_moved()->mutable_kv()->insert(totals.kv_by_way.begin(), totals.kv_by_way.end());
-  out->set_checkpoint_error(core->checkpoint_error);
+  out->set_checkpoint_error(ValidUtf8(core->checkpoint_error));
   return layout;
 }
 
@@ -170,7 +179,7 @@ v1::StatusResponse StatusOf(Core* core, const v1::StatusRequest* asked) {
   for (uint32_t device = 0; device < core->ranks.size(); ++device) {
     engines.push_back(core->engines->Info(device));
   }
-  while (true) {
+  for (int look = 1;; ++look) {
     v1::StatusResponse out;
     uint64_t version = 0;
     const auto layout = Fill(core, engines, asked != nullptr, &out, &version);
@@ -188,9 +197,10 @@ v1::StatusResponse StatusOf(Core* core, const v1::StatusRequest* asked) {
     out.mutable_geometry()->set_even_shards_only(even);
     out.set_revision(core->options.revision);
     if (!core->ranks.empty()) FillInfo(core->ranks[0].memory->Memory().info, &out);
-    // What memory shows belongs to what the machine says: else it is looked at again.
+    // What memory shows belongs to what the machine says: else it is looked at again, unless that
+    // changes faster than anybody can look. Whoever gets it then is told of the change, too.
     const std::scoped_lock lock(core->mu);
-    if (core->version == version) return out;
+    if (core->version == version || look == kMostLooks) return out;
   }
 }
 

@@ -168,7 +168,12 @@ class Ahead(Protocol):
 
 
 def _text(raw: bytes | None) -> str:
-    return (raw or b"").decode()
+    return (raw or b"").decode(errors="replace")
+
+
+def _cut(text: str, size: int) -> bytes:
+    """`text` as UTF-8 in at most `size` bytes, whole characters only: its readers refuse half a one."""
+    return text.encode(errors="replace")[:size].decode(errors="ignore").encode()
 
 
 def _array(first: Any, count: int) -> list[int]:
@@ -298,7 +303,7 @@ class Kit:
             self.stop()
             code, said = _abi.INVALID, f"{type(e).__name__}: {e}"
         if why:
-            why.contents.message = said.encode()[:499]
+            why.contents.message = _cut(said, 499)
         return code
 
     def _callbacks(self, backend: Backend) -> _abi.Backend:
