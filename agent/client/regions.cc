@@ -104,6 +104,10 @@ uint64_t Region::Lies(uint64_t place, uint32_t descriptor, uint64_t offset, uint
 }
 
 Status Region::Map(uint64_t place, const Extents& extents, const DescriptorTable& table) {
+  // The agent would take nothing for mapped, and a step would read what is not there.
+  if (extents.empty() && bytes() > 0) {
+    return {Code::kInvalid, fmt::format("a mapping at {} of no extents", place)};
+  }
   uint64_t total = 0;
   for (const v1::Extent& extent : extents) {
     TANGRAM_RETURN_IF_ERROR(Check(extent, table));

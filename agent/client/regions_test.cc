@@ -161,6 +161,7 @@ TEST_F(RegionTest, WhatIsNotWholePagesOfADescriptorChangesNothing) {
   EXPECT_TRUE(refused(7 * kPage, extent(0, 0, kPage)));
   EXPECT_TRUE(refused(1, extent(0, 0, kPage)));
   EXPECT_TRUE(refused(UINT64_MAX - kPage + 1, extent(0, 0, kPage)));
+  EXPECT_EQ(region.Map(0, {}, table_).code(), Code::kInvalid) << "nothing would be mapped";
   EXPECT_EQ(region.Unmap(0, 9 * kPage).code(), Code::kInvalid);
   EXPECT_EQ(region.Unmap(kPage / 2, kPage).code(), Code::kInvalid);
   ASSERT_EQ(region.runs().size(), 1U);

@@ -288,7 +288,11 @@ TEST_F(CudaDeviceTest, MemoryOutlivesItsOwnerAndIsTakenOver) {
   const BlockPtr claimed = (*next)->Claim(swapped).value();
   EXPECT_EQ((*next)->free_bytes(), 2 * kUnit);
   EXPECT_EQ((*next)->Claim(swapped).status().code(), Code::kInvalid) << "it is not free";
+  // Descriptors of what was adopted were kept: no call of the driver can fail for them.
+  FakeCuda::Fail("cuMemExportToShareableHandle", CUDA_ERROR_OUT_OF_MEMORY, 0, 1 << 20);
   EXPECT_EQ((*next)->ExportOf(claimed).value().descriptors[0], (*next)->Adopted(1));
+  EXPECT_NE((*next)->Adopted(0), nullptr);
+  FakeCuda::Fail("cuMemExportToShareableHandle", CUDA_SUCCESS, 0, 0);
   const SpacePtr space = (*next)->Reserve(2 * kUnit).value();
   const Placement placement{0, claimed, {0, 2 * kUnit}};
   const auto mapped = (*next)->Map(space, {&placement, 1}, Access::kReadWrite);

@@ -114,13 +114,28 @@ Status Banks::BackDense() {
 
 void Banks::ReleaseDense() { ReleaseBlocks({{dense_start_, dense_bytes_}}); }
 
-BackedRange Banks::RangeAt(uint64_t address, const Block& block) const {
-  BackedRange out;
+BankRange Banks::PlaceAt(uint64_t address) const {
+  BankRange out;
   out.dense = address >= dense_start_;
   out.bank = out.dense ? 0 : static_cast<uint32_t>(address / bank_pitch_);
   out.offset = out.dense ? address - dense_start_ : address % bank_pitch_;
-  if (auto exported = device_->ExportOf(block.mapping.block()); exported.ok())
-    out.behind = std::move(exported).value();
+  out.bytes = blocks_.at(address).mapping.bytes();
+  return out;
+}
+
+Result<BackedRange> Banks::RangeAt(uint64_t address) const {
+  auto exported = device_->ExportOf(blocks_.at(address).mapping.block());
+  if (!exported.ok()) return exported.status();
+  return BackedRange{PlaceAt(address), std::move(exported).value()};
+}
+
+Result<std::vector<BackedRange>> Banks::RangesAt(const std::vector<uint64_t>& addresses) const {
+  std::vector<BackedRange> out;
+  for (const uint64_t address : addresses) {
+    auto range = RangeAt(address);
+    if (!range.ok()) return range.status();
+    out.push_back(std::move(range).value());
+  }
   return out;
 }
 
@@ -158,31 +173,44 @@ Result<std::vector<device::Extent>> Banks::ExtentsOf(const device::Memory& memor
   return out;
 }
 
-std::vector<BackedRange> Banks::Ranges(const std::vector<PlacedPiece>& pieces, bool dense) const {
-  std::set<uint64_t> addresses;
+Result<std::vector<BackedRange>> Banks::Ranges(const std::vector<PlacedPiece>& pieces,
+                                               bool dense) const {
+  std::set<uint64_t> touched;
   for (const PlacedPiece& piece : pieces) {
-    for (const Span& span : BlocksOf(piece)) addresses.insert(span.address);
+    for (const Span& span : BlocksOf(piece)) touched.insert(span.address);
   }
-  if (dense) addresses.insert(dense_start_);
-  std::vector<BackedRange> out;
-  for (const uint64_t address : addresses) {
-    if (const auto it = blocks_.find(address); it != blocks_.end())
-      out.push_back(RangeAt(address, it->second));
+  if (dense) touched.insert(dense_start_);
+  std::vector<uint64_t> backed;
+  for (const uint64_t address : touched) {
+    if (blocks_.contains(address)) backed.push_back(address);
   }
-  return out;
+  return RangesAt(backed);
 }
 
-std::vector<BackedRange> Banks::RangesOnlyOf(const std::vector<PlacedPiece>& pieces) const {
+std::vector<uint64_t> Banks::AddressesOnlyOf(const std::vector<PlacedPiece>& pieces,
+                                             bool dense) const {
   std::map<uint64_t, uint32_t> uses;
   for (const PlacedPiece& piece : pieces) {
     for (const Span& span : BlocksOf(piece)) ++uses[span.address];
   }
-  std::vector<BackedRange> out;
+  std::vector<uint64_t> out;
   for (const auto& [address, count] : uses) {
     const auto it = blocks_.find(address);
-    if (it != blocks_.end() && it->second.uses == count)
-      out.push_back(RangeAt(address, it->second));
+    if (it != blocks_.end() && it->second.uses == count) out.push_back(address);
   }
+  if (dense && blocks_.contains(dense_start_)) out.push_back(dense_start_);
+  return out;
+}
+
+Result<std::vector<BackedRange>> Banks::RangesOnlyOf(const std::vector<PlacedPiece>& pieces,
+                                                     bool dense) const {
+  return RangesAt(AddressesOnlyOf(pieces, dense));
+}
+
+std::vector<BankRange> Banks::PlacesOnlyOf(const std::vector<PlacedPiece>& pieces,
+                                           bool dense) const {
+  std::vector<BankRange> out;
+  for (const uint64_t address : AddressesOnlyOf(pieces, dense)) out.push_back(PlaceAt(address));
   return out;
 }
 
@@ -201,7 +229,9 @@ Status Banks::Audit(const std::vector<PlacedPiece>& pieces, bool dense) const {
       return {Code::kInternal, fmt::format("audit: block at {} has {} uses, the pieces give it {}",
                                            address, block.uses, it == uses.end() ? 0 : it->second)};
     }
-    const device::Export behind = RangeAt(address, block).behind;
+    const auto range = RangeAt(address);
+    if (!range.ok()) return range.status();
+    const device::Export& behind = range->behind;
     for (const device::Extent& extent : behind.extents) {
       extents.emplace(std::pair(behind.descriptors[extent.descriptor], extent.offset),
                       extent.length);

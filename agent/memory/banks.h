@@ -14,11 +14,15 @@
 
 namespace tangram::memory {
 
-// Bytes of a bank (or of the dense region) and what lies behind them, for an engine to map.
-struct BackedRange {
+// Bytes of a bank, or of the dense region, that are backed.
+struct BankRange {
   bool dense = false;
   uint32_t bank = 0;
   uint64_t offset = 0;
+  uint64_t bytes = 0;
+};
+// The same with what lies behind them, for an engine to map.
+struct BackedRange : BankRange {
   device::Export behind;
 };
 
@@ -58,10 +62,16 @@ class Banks {
   // kInternal: some are not backed.
   Result<std::vector<device::Extent>> ExtentsOf(const device::Memory& memory) const;
 
-  // What is backed of the pages that `pieces` touch (and of the dense region, if asked).
-  std::vector<BackedRange> Ranges(const std::vector<layout::PlacedPiece>& pieces, bool dense) const;
-  // What of them Release(pieces) would give back.
-  std::vector<BackedRange> RangesOnlyOf(const std::vector<layout::PlacedPiece>& pieces) const;
+  // What is backed of the pages that `pieces` touch (and of the dense region, if asked). An error
+  // is the device's: it cannot export what lies behind (its descriptors, say, are used up).
+  Result<std::vector<BackedRange>> Ranges(const std::vector<layout::PlacedPiece>& pieces,
+                                          bool dense) const;
+  // Those of them that no other piece touches (and the dense region, if asked); errors as above.
+  Result<std::vector<BackedRange>> RangesOnlyOf(const std::vector<layout::PlacedPiece>& pieces,
+                                                bool dense) const;
+  // The same without what lies behind them: what is to be unmapped needs no descriptors.
+  std::vector<BankRange> PlacesOnlyOf(const std::vector<layout::PlacedPiece>& pieces,
+                                      bool dense) const;
 
   // Every backed page has exactly the uses that `pieces` give it, and no extent of the
   // device is behind two pages. kInternal names the page.
@@ -89,7 +99,12 @@ class Banks {
   Status BackBlocks(const std::vector<Span>& spans, const Behind* extents_of = nullptr);
   Status MapFresh(std::vector<Span> fresh, const Behind* extents_of);
   void ReleaseBlocks(const std::vector<Span>& spans);
-  BackedRange RangeAt(uint64_t address, const Block& block) const;
+  // Of those that no other piece touches.
+  std::vector<uint64_t> AddressesOnlyOf(const std::vector<layout::PlacedPiece>& pieces,
+                                        bool dense) const;
+  BankRange PlaceAt(uint64_t address) const;
+  Result<BackedRange> RangeAt(uint64_t address) const;
+  Result<std::vector<BackedRange>> RangesAt(const std::vector<uint64_t>& addresses) const;
 
   device::Device* device_;
   const uint64_t page_;

@@ -101,7 +101,7 @@ TEST(Banks, PiecesKeepTheirBytesWhileOthersComeAndGo) {
         ASSERT_EQ(world.device->free_bytes(), before) << "a refusal left something behind";
         continue;
       }
-      ASSERT_EQ(World::BytesOf(world.banks->RangesOnlyOf(fresh)),
+      ASSERT_EQ(World::BytesOf(world.banks->RangesOnlyOf(fresh, false).value()),
                 before - world.device->free_bytes());
       for (const PlacedPiece& piece : fresh) {
         held.emplace_back(piece, static_cast<int>(random() % 255) + 1);
@@ -110,7 +110,9 @@ TEST(Banks, PiecesKeepTheirBytesWhileOthersComeAndGo) {
     } else if (!held.empty()) {
       const size_t i = random() % held.size();
       const std::vector<PlacedPiece> gone = {held[i].first};
-      const uint64_t announced = World::BytesOf(world.banks->RangesOnlyOf(gone));
+      uint64_t announced = 0;
+      for (const BankRange& place : world.banks->PlacesOnlyOf(gone, false))
+        announced += place.bytes;
       world.banks->Release(gone);
       held.erase(held.begin() + static_cast<int64_t>(i));
       ASSERT_EQ(announced, world.device->free_bytes() - before);
@@ -143,7 +145,9 @@ TEST(Banks, RangesLeadAnImporterToTheSameBytes) {
   auto space = importer->Reserve(3 * world.view.bank_pitch());
   ASSERT_TRUE(space.ok());
   std::vector<device::Mapping> kept;
-  for (const BackedRange& backed : world.banks->Ranges(held, false)) {
+  const auto ranges = world.banks->Ranges(held, false);
+  ASSERT_TRUE(ranges.ok());
+  for (const BackedRange& backed : *ranges) {
     ASSERT_EQ(backed.behind.descriptors.size(), 1U);
     auto block = importer->Import(backed.behind.descriptors[0]->get(), backed.behind.extents);
     ASSERT_TRUE(block.ok());
@@ -169,7 +173,7 @@ TEST(Banks, DenseIsARangeOfItsOwn) {
   std::ranges::fill(device::View(world.banks->Dense(0, 10000)), std::byte{1});
   EXPECT_TRUE(world.banks->Audit({}, true).ok());
   EXPECT_EQ(world.banks->Audit({}, false).code(), Code::kInternal) << "a leak of three pages";
-  const auto ranges = world.banks->Ranges({}, true);
+  const auto ranges = world.banks->Ranges({}, true).value();
   ASSERT_EQ(ranges.size(), 1U);
   EXPECT_TRUE(ranges[0].dense);
   EXPECT_EQ(World::BytesOf(ranges), 3 * kPage);

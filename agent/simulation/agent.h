@@ -54,9 +54,9 @@ class SlowMemory final : public RankMemory {
   }
   Status Adopt(Adoption* adoption) override { return store_->Adopt(adoption); }
   void Reset(const std::string& member) override;
-  EngineMappings CurrentMappings() override { return store_->CurrentMappings(); }
-  EngineMappings NewMappings() override { return store_->NewMappings(); }
-  EngineMappings DroppedMappings() override { return store_->DroppedMappings(); }
+  Result<EngineMappings> CurrentMappings() override { return store_->CurrentMappings(); }
+  Result<EngineMappings> NewMappings() override { return store_->NewMappings(); }
+  std::vector<v1::Mapping> DroppedMappings() override { return store_->DroppedMappings(); }
   Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request,
                                         const std::string& pod) override {
     return store_->OpenPull(request, pod);

@@ -17,6 +17,8 @@ using device::testing::FakeNccl;
 using testing::StoreTest;
 using testing::World;
 
+constexpr const char* kOutOfMemory = "(CUDA_ERROR_OUT_OF_MEMORY, 2)";
+
 class CudaWorld : public StoreTest, public ::testing::WithParamInterface<v1::SlabFormat> {
  protected:
   void SetUp() override { FakeCuda::Become({.granularity = 4096}); }
@@ -160,8 +162,7 @@ TEST_P(CudaWorld, WhicheverCallOfTheDriverFailsNothingIsLeftOfTheAttempt) {
       if (status.ok()) status = world.Stage(target);
       FakeCuda::Fail(call, CUDA_SUCCESS, 0, 0);
       if (!status.ok()) {
-        EXPECT_NE(status.message().find("(CUDA_ERROR_OUT_OF_MEMORY, 2)"), std::string::npos)
-            << status.message();
+        EXPECT_NE(status.message().find(kOutOfMemory), std::string::npos) << status.message();
         ++aborted;
       }
       world.Abort(target);
@@ -171,6 +172,31 @@ TEST_P(CudaWorld, WhicheverCallOfTheDriverFailsNothingIsLeftOfTheAttempt) {
     }
   }
   EXPECT_GT(aborted, 15);
+}
+
+// A handle's export takes a descriptor of the process: with none left an engine would be told of
+// places with nothing behind them.
+TEST_P(CudaWorld, MemoryThatCannotBeExportedIsNotMappedAsNothing) {
+  World world(Options(39));
+  Begin(world, 3, 1);
+  bool done = false;
+  const v1::Layout target = world.Reshaped(3, 3, &done);
+  ASSERT_OK(world.Prepare(target));
+  ASSERT_OK(world.Stage(target));
+  const char* const call = "cuMemExportToShareableHandle";
+  FakeCuda::Fail(call, CUDA_ERROR_OUT_OF_MEMORY, 0, 1 << 20);
+  const auto fresh = world.at(0).store->NewMappings();
+  FakeCuda::Fail(call, CUDA_SUCCESS, 0, 0);
+  EXPECT_NE(fresh.status().message().find(kOutOfMemory), std::string::npos)
+      << fresh.status().message();
+  ASSERT_OK(world.CommitAndRetire(target));
+  ASSERT_OK(world.Check());
+
+  // KV and control are exported when the rank is made: its agent does not start without them.
+  FakeCuda::Fail(call, CUDA_ERROR_OUT_OF_MEMORY, 0, 1 << 20);
+  const Status made = world.Replace(world.at(0));
+  FakeCuda::Fail(call, CUDA_SUCCESS, 0, 0);
+  EXPECT_NE(made.message().find(kOutOfMemory), std::string::npos) << made.message();
 }
 
 TEST_P(CudaWorld, AnAgentThatDiesLeavesItsMemoryToTheNext) {

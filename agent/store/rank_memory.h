@@ -131,9 +131,11 @@ class RankMemory {
   // Drops everything; the rank goes on under another member id.
   virtual void Reset(const std::string& member) = 0;
 
-  virtual EngineMappings CurrentMappings() = 0;
-  virtual EngineMappings NewMappings() = 0;      // of the attempt, after Prepare
-  virtual EngineMappings DroppedMappings() = 0;  // by Retire, after Commit
+  // An error, here and below: the memory cannot be exported (descriptors are used up, say).
+  virtual Result<EngineMappings> CurrentMappings() = 0;
+  virtual Result<EngineMappings> NewMappings() = 0;  // of the attempt, after Prepare
+  // By Retire, after Commit: places whose extents have lengths alone.
+  virtual std::vector<v1::Mapping> DroppedMappings() = 0;
 
   // `pod`: who asks, by its certificate; nobody else gets the bytes. Empty: a rank of this process.
   virtual Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request,

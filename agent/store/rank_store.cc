@@ -53,6 +53,9 @@ Status RankStore::MapMemories(Memories* memories) const {
     if (!mapped.ok()) return mapped.status();
     out->memory = {&device, mapped->first->address(), bytes};
     out->mapping = std::move(mapped->second);
+    auto exported = device.ExportOf(out->mapping.block());
+    if (!exported.ok()) return exported.status();
+    out->exported = std::move(exported).value();
     return OkStatus();
   };
   TANGRAM_RETURN_IF_ERROR(whole(*memories->devices.kv, options_.kv_bytes, &memories->kv));
@@ -67,11 +70,8 @@ Status RankStore::MapMemories(Memories* memories) const {
 EngineRegions RankStore::Regions() {
   const std::scoped_lock lock(mu_);
   EngineRegions out;
-  const auto all = [](const Region& region) {
-    return region.memory.device->ExportOf(region.mapping.block()).value();
-  };
-  out.kv = all(memories_.kv);
-  out.control = all(memories_.control);
+  out.kv = memories_.kv.exported;
+  out.control = memories_.control.exported;
   out.dense_bytes = geometry().proto().dense_bytes();
   out.platform = options_.platform->name();
   out.hugetlb = options_.platform->hugetlb();
@@ -347,32 +347,43 @@ EngineMappings RankStore::ToProto(const std::vector<memory::BackedRange>& ranges
   return all;
 }
 
-EngineMappings RankStore::CurrentMappings() {
+Result<EngineMappings> RankStore::CurrentMappings() {
   const std::scoped_lock lock(mu_);
-  return ToProto(memories_.banks->Ranges(current_.Places(), dense_backed_));
+  const auto ranges = memories_.banks->Ranges(current_.Places(), dense_backed_);
+  if (!ranges.ok()) return ranges.status();
+  return ToProto(*ranges);
 }
 
-EngineMappings RankStore::NewMappings() {
+Result<EngineMappings> RankStore::NewMappings() {
   const std::scoped_lock lock(mu_);
-  if (!attempt_) return {};
+  if (!attempt_) return EngineMappings();
   // What a neighbour touches too is mapped already.
-  auto ranges = memories_.banks->RangesOnlyOf(attempt_->incoming.Places());
-  if (!attempt_->dense_source.empty()) {
-    const auto dense = memories_.banks->Ranges({}, true);
-    ranges.insert(ranges.end(), dense.begin(), dense.end());
-  }
-  return ToProto(ranges);
+  const auto ranges =
+      memories_.banks->RangesOnlyOf(attempt_->incoming.Places(), !attempt_->dense_source.empty());
+  if (!ranges.ok()) return ranges.status();
+  return ToProto(*ranges);
 }
 
-EngineMappings RankStore::DroppedMappings() {
+std::vector<v1::Mapping> RankStore::DroppedMappings() {
   const std::scoped_lock lock(mu_);
   if (!attempt_ || !attempt_->committed) return {};
-  auto ranges = memories_.banks->RangesOnlyOf(old_.Places());
-  if (attempt_->rank < 0 && dense_backed_) {
-    const auto dense = memories_.banks->Ranges({}, true);
-    ranges.insert(ranges.end(), dense.begin(), dense.end());
+  std::vector<v1::Mapping> out;
+  const auto places =
+      memories_.banks->PlacesOnlyOf(old_.Places(), attempt_->rank < 0 && dense_backed_);
+  for (const memory::BankRange& place : places) {
+    if (v1::Mapping* last = out.empty() ? nullptr : &out.back();
+        last != nullptr && last->dense() == place.dense && last->bank() == place.bank &&
+        last->offset() + last->extents(0).length() == place.offset) {
+      last->mutable_extents(0)->set_length(last->extents(0).length() + place.bytes);
+      continue;
+    }
+    v1::Mapping& mapping = out.emplace_back();
+    mapping.set_dense(place.dense);
+    mapping.set_bank(place.bank);
+    mapping.set_offset(place.offset);
+    mapping.add_extents()->set_length(place.bytes);
   }
-  return ToProto(ranges);
+  return out;
 }
 
 Status RankStore::Audit() {

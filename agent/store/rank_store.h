@@ -74,9 +74,9 @@ class RankStore final : public RankMemory {
                                             std::stop_token stop) override;
   Status Adopt(Adoption* adoption) override;
   void Reset(const std::string& member) override;
-  EngineMappings CurrentMappings() override;
-  EngineMappings NewMappings() override;
-  EngineMappings DroppedMappings() override;
+  Result<EngineMappings> CurrentMappings() override;
+  Result<EngineMappings> NewMappings() override;
+  std::vector<v1::Mapping> DroppedMappings() override;
   Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request,
                                         const std::string& pod) override;
   void WarmKv(const v1::Header& header, const std::vector<v1::PeerAddress>& peers,
@@ -110,6 +110,7 @@ class RankStore final : public RankMemory {
   struct Region {
     device::Mapping mapping;
     device::Memory memory;
+    device::Export exported;  // for engines
   };
   // The memory of a rank, and what is mapped of it.
   struct Memories {

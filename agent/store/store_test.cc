@@ -243,7 +243,8 @@ struct Snapshot {
 Snapshot Look(RankStore& store) {
   Snapshot out;
   out.inventory = store.Held().SerializeAsString();
-  for (const v1::Mapping& mapping : store.CurrentMappings().mappings) {
+  const auto current = store.CurrentMappings();
+  for (const v1::Mapping& mapping : current->mappings) {
     out.mappings += mapping.SerializeAsString();
   }
   out.free = store.Memory().free;

@@ -48,7 +48,7 @@ Status ReturnOldPlaces(Core* core, const Job& job) {
     RankMemory& memory = *core->ranks[device].memory;
     v1::EngineUnmap unmap;
     *unmap.mutable_header() = job.request.header();
-    for (v1::Mapping& m : memory.DroppedMappings().mappings) *unmap.add_mappings() = std::move(m);
+    for (v1::Mapping& m : memory.DroppedMappings()) *unmap.add_mappings() = std::move(m);
     if (unmap.mappings_size() > 0 && core->engines->Info(device).attached) {
       const Status status = core->engines->Unmap(device, unmap);
       // An engine that is gone has no mappings; one that does not answer keeps read-only

@@ -186,6 +186,20 @@ TEST(Executor, AnAbortStopsThePullsOfItsAttempt) {
   (void)Within(std::move(pulled), "the pull's end");
 }
 
+// What cannot be exported cannot be mapped by an engine: the attempt fails before any engine steps
+// in the new layout.
+TEST(Executor, MemoryThatCannotBeExportedFailsTheAttemptWithTheReason) {
+  OneAgent agent(1);
+  agent.hooks.before_new_mappings = [] {
+    return Status{Code::kInternal, "no descriptors are left"};
+  };
+  ASSERT_OK(agent.Prepare(v1::FLIP_KIND_FIRST, 1, agent.First()));
+  ASSERT_OK(agent.Stage(1));
+  agent.AwaitPhase(v1::PHASE_FAILED);
+  const v1::StatusResponse status = agent.GetStatus();
+  EXPECT_EQ(status.ranks(0).transition().error(), "device 0: no descriptors are left");
+}
+
 // Who wants to know all pieces waits for memory by itself.
 TEST(Executor, AStatusThatTakesLongHoldsUpNobody) {
   OneAgent agent(1);

@@ -11,7 +11,7 @@ namespace tangram {
 namespace {
 
 // What an engine maps, and the layout of its rank; all but what the core's lock guards.
-Attachment Describe(const Core& core, RankMemory* memory, const v1::Layout* layout) {
+Result<Attachment> Describe(const Core& core, RankMemory* memory, const v1::Layout* layout) {
   const EngineRegions regions = memory->Regions();
   Attachment out;
   v1::Attached& m = out.message;
@@ -44,15 +44,16 @@ Attachment Describe(const Core& core, RankMemory* memory, const v1::Layout* layo
   if (layout == nullptr) return out;
   m.mutable_header()->set_epoch(layout->epoch());
   *m.mutable_layout() = *layout;
-  EngineMappings current = memory->CurrentMappings();
+  auto current = memory->CurrentMappings();
+  if (!current.ok()) return current.status();
   const auto first = static_cast<uint32_t>(out.descriptors.size());
-  for (v1::Mapping& mapping : current.mappings) {
+  for (v1::Mapping& mapping : current->mappings) {
     for (v1::Extent& extent : *mapping.mutable_extents()) {
       extent.set_fd_index(first + extent.fd_index());
     }
     *m.add_mappings() = std::move(mapping);
   }
-  std::move(current.descriptors.begin(), current.descriptors.end(),
+  std::move(current->descriptors.begin(), current->descriptors.end(),
             std::back_inserter(out.descriptors));
   return out;
 }
@@ -86,7 +87,9 @@ Result<Attachment> Resumption::Attach(uint32_t device) {
       TANGRAM_RETURN_IF_ERROR(CheckAttach(device));
       layout = layout_now();
     }
-    Attachment out = Describe(*core_, rank.memory, layout.get());
+    auto described = Describe(*core_, rank.memory, layout.get());
+    if (!described.ok()) return described.status();
+    Attachment& out = *described;
     TANGRAM_RETURN_IF_ERROR(runner_->Run(attempt::EngineCame{device}).status);
     const std::scoped_lock lock(core_->mu);
     if (layout != layout_now()) continue;
@@ -97,7 +100,7 @@ Result<Attachment> Resumption::Attach(uint32_t device) {
     rank.awaited = false;  // its engine died as well
     rank.fresh |= layout != nullptr;
     rank.gate.ForgetLoad();
-    return out;
+    return described;
   }
 }
 

@@ -72,7 +72,9 @@ Status Stager::StagePart(Job* job, uint32_t device) {
   TANGRAM_RETURN_IF_ERROR(fault::Check("stage.before_engine_map"));
   const EngineInfo engine = core_->engines->Info(device);
   if (!engine.attached || engine.incarnation != part.incarnation) return OkStatus();
-  return core_->engines->Map(device, header, memory.NewMappings(), stop);
+  auto fresh = memory.NewMappings();
+  if (!fresh.ok()) return fresh.status();
+  return core_->engines->Map(device, header, std::move(fresh).value(), stop);
 }
 
 Status Stager::StageAll(Job* job) {

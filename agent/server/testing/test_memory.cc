@@ -244,12 +244,12 @@ EngineMappings TestMemory::Mappings(const Pages& pages) const {
   return out;
 }
 
-EngineMappings TestMemory::CurrentMappings() {
+Result<EngineMappings> TestMemory::CurrentMappings() {
   const std::scoped_lock lock(mu_);
   return Mappings(current_);
 }
 
-EngineMappings TestMemory::NewMappings() {
+Result<EngineMappings> TestMemory::NewMappings() {
   const std::scoped_lock lock(mu_);
   Pages fresh;
   std::set_difference(next_.begin(), next_.end(), current_.begin(), current_.end(),
@@ -257,12 +257,12 @@ EngineMappings TestMemory::NewMappings() {
   return Mappings(fresh);
 }
 
-EngineMappings TestMemory::DroppedMappings() {
+std::vector<v1::Mapping> TestMemory::DroppedMappings() {
   const std::scoped_lock lock(mu_);
   Pages dropped;
   std::set_difference(held_.begin(), held_.end(), current_.begin(), current_.end(),
                       std::inserter(dropped, dropped.end()));
-  return Mappings(dropped);
+  return Mappings(dropped).mappings;
 }
 
 Result<v1::OpenPullResponse> TestMemory::OpenPull(const v1::OpenPullRequest&, const std::string&) {

@@ -40,9 +40,9 @@ class TestMemory : public RankMemory {
                                             std::stop_token stop) override;
   Status Adopt(Adoption* adoption) override;
   void Reset(const std::string& member) override;
-  EngineMappings CurrentMappings() override;
-  EngineMappings NewMappings() override;
-  EngineMappings DroppedMappings() override;
+  Result<EngineMappings> CurrentMappings() override;
+  Result<EngineMappings> NewMappings() override;
+  std::vector<v1::Mapping> DroppedMappings() override;
   Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request,
                                         const std::string& pod) override;
   void WarmKv(const v1::Header& header, const std::vector<v1::PeerAddress>& peers,

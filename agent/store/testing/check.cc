@@ -45,7 +45,7 @@ Status World::Check() {
                                held.layer_size(), held.dense(), pieces.size()));
     }
     EngineView fresh(platform);  // an engine that attaches now
-    fresh.Map(store.CurrentMappings(), page);
+    fresh.Map(store.CurrentMappings().value(), page);
     if (!(fresh == member->engine)) {
       return Wrong(member->id + ": what its engine was told step by step is not what is mapped");
     }

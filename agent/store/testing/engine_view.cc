@@ -23,8 +23,8 @@ void EngineView::Map(const EngineMappings& mappings, uint64_t page) {
   }
 }
 
-void EngineView::Unmap(const EngineMappings& mappings, uint64_t page) {
-  for (const v1::Mapping& mapping : mappings.mappings) {
+void EngineView::Unmap(const std::vector<v1::Mapping>& mappings, uint64_t page) {
+  for (const v1::Mapping& mapping : mappings) {
     uint64_t at = mapping.offset() / page;
     for (const v1::Extent& extent : mapping.extents()) {
       for (uint64_t b = 0; b < extent.length(); b += page) {

@@ -22,7 +22,7 @@ class EngineView {
   explicit EngineView(std::shared_ptr<const device::Platform> platform)
       : platform_(std::move(platform)) {}
   void Map(const EngineMappings& mappings, uint64_t page);
-  void Unmap(const EngineMappings& mappings, uint64_t page);
+  void Unmap(const std::vector<v1::Mapping>& mappings, uint64_t page);
   bool operator==(const EngineView& other) const { return pages_ == other.pages_; }
   // Bytes of a bank (or, with kDenseBank, of the dense region); empty if some page is not mapped.
   std::string Read(uint32_t bank, uint64_t offset, uint64_t bytes, uint64_t page) const;

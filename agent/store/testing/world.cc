@@ -121,7 +121,7 @@ Kept World::KeptBy(const Member& member) const {
   };
   add(regions.kv, out.resume.mutable_kv());
   add(regions.control, out.resume.mutable_control());
-  EngineMappings current = member.store->CurrentMappings();
+  EngineMappings current = member.store->CurrentMappings().value();
   for (v1::Mapping& mapping : current.mappings) {
     for (v1::Extent& extent : *mapping.mutable_extents()) {
       extent.set_fd_index(number(current.descriptors[extent.fd_index()]));
@@ -508,7 +508,9 @@ Status World::CommitAndRetire(const v1::Layout& target) {
   const uint64_t page = geometry().page_bytes();
   for (const std::string& id : Everyone(target)) {
     Member& one = member(id);
-    one.engine.Map(one.store->NewMappings(), page);
+    const auto fresh = one.store->NewMappings();
+    if (!fresh.ok()) return fresh.status();
+    one.engine.Map(*fresh, page);
     TANGRAM_RETURN_IF_ERROR(one.store->Commit());
   }
   for (const std::string& id : Everyone(target)) {

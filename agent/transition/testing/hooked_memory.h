@@ -13,6 +13,7 @@ struct MemoryHooks {
   std::function<void()> before_examine, before_commit, before_held;
   std::function<void(const Origins&)> before_stage;
   std::function<void(const std::stop_token&)> before_kv_pull;
+  std::function<Status()> before_new_mappings;  // an error is what the memory answers
 };
 
 class HookedMemory final : public RankMemory {
@@ -50,9 +51,14 @@ class HookedMemory final : public RankMemory {
   void Keep() override { real_->Keep(); }
   Status Adopt(Adoption* adoption) override { return real_->Adopt(adoption); }
   void Reset(const std::string& member) override { real_->Reset(member); }
-  EngineMappings CurrentMappings() override { return real_->CurrentMappings(); }
-  EngineMappings NewMappings() override { return real_->NewMappings(); }
-  EngineMappings DroppedMappings() override { return real_->DroppedMappings(); }
+  Result<EngineMappings> CurrentMappings() override { return real_->CurrentMappings(); }
+  Result<EngineMappings> NewMappings() override {
+    if (hooks_->before_new_mappings) {
+      TANGRAM_RETURN_IF_ERROR(hooks_->before_new_mappings());
+    }
+    return real_->NewMappings();
+  }
+  std::vector<v1::Mapping> DroppedMappings() override { return real_->DroppedMappings(); }
   Result<v1::OpenPullResponse> OpenPull(const v1::OpenPullRequest& request,
                                         const std::string& pod) override {
     return real_->OpenPull(request, pod);
