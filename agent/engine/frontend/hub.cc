@@ -5,10 +5,44 @@
 #include <set>
 
 namespace tangram::engine {
+namespace {
+
+// Whether every request of which something is owed has come to its end in what is owed.
+bool AllOver(const std::deque<v1::ServeReply>& backlog) {
+  std::set<std::string> open;
+  for (const v1::ServeReply& reply : backlog) {
+    if (!reply.has_token()) continue;
+    if (reply.token().finish() == v1::FINISH_UNSPECIFIED) {
+      open.insert(reply.token().request());
+    } else {
+      open.erase(reply.token().request());
+    }
+  }
+  return open.empty();
+}
+
+}  // namespace
+
+Hub::Gateway& Hub::Of(const std::string& gateway) {
+  return gateways_.try_emplace(gateway, Gateway{nullptr, {}, time_.Now()}).first->second;
+}
+
+void Hub::ForgetGone() {
+  const auto now = time_.Now();
+  std::erase_if(gateways_, [&](const auto& entry) {
+    const Gateway& gateway = entry.second;
+    return gateway.outlet == nullptr && now - gateway.away >= kForget && AllOver(gateway.backlog);
+  });
+}
+
+size_t Hub::gateways() {
+  std::lock_guard lock(mu_);
+  return gateways_.size();
+}
 
 void Hub::Open(const std::string& gateway, std::shared_ptr<Outlet> outlet) {
   std::lock_guard lock(mu_);
-  Gateway& to = gateways_[gateway];
+  Gateway& to = Of(gateway);
   to.outlet = std::move(outlet);
   TellWorld(gateway, to.outlet.get());
   if (load_) to.outlet->Push(*load_);
@@ -18,8 +52,11 @@ void Hub::Open(const std::string& gateway, std::shared_ptr<Outlet> outlet) {
 
 void Hub::Close(const std::string& gateway, Outlet* outlet) {
   std::lock_guard lock(mu_);
-  Gateway& from = gateways_[gateway];
-  if (from.outlet.get() == outlet) from.outlet.reset();
+  Gateway& from = Of(gateway);
+  if (from.outlet.get() == outlet) {
+    from.outlet.reset();
+    from.away = time_.Now();
+  }
   for (v1::ServeReply& reply : outlet->TakeUnsent()) {
     if (!reply.has_token() && !reply.has_refused()) continue;  // a new session gets the newest
     if (from.outlet != nullptr) {
@@ -31,7 +68,7 @@ void Hub::Close(const std::string& gateway, Outlet* outlet) {
 }
 
 void Hub::GiveUp(const std::string& gateway, const std::deque<v1::ServeReply>& unsent) {
-  CancelAll(gateway, unsent, &gateways_[gateway].backlog);
+  CancelAll(gateway, unsent, &Of(gateway).backlog);
 }
 
 // What the gateway hears when it comes again: that these are nobody's here any more.
@@ -62,7 +99,7 @@ void Hub::Keep(const std::string& name, Gateway& gateway, v1::ServeReply reply) 
 
 void Hub::Send(const std::string& gateway, v1::ServeReply reply) {
   std::lock_guard lock(mu_);
-  Gateway& to = gateways_[gateway];
+  Gateway& to = Of(gateway);
   if (to.outlet != nullptr) {
     to.outlet->Push(std::move(reply));
   } else {
@@ -110,6 +147,7 @@ void Hub::SetLoad(v1::Load load) {
   std::lock_guard lock(mu_);
   load_.emplace();
   *load_->mutable_load() = std::move(load);
+  ForgetGone();
   for (auto& [name, gateway] : gateways_) {
     if (gateway.outlet) gateway.outlet->Push(*load_);
   }

@@ -1,8 +1,11 @@
 // Tokens of every gateway, whether it is connected or not. A request may come here by a flip
 // before its gateway has opened a session with this rank: what it is owed waits, up to a
-// bound; beyond it the gateway is taken to be gone and its requests are cancelled.
+// bound; beyond it the gateway is taken to be gone and its requests are cancelled. A gateway that
+// has been away for long, and whose requests are all over, is forgotten with what it is owed:
+// names are those of pods, and do not come again after a rollout.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <map>
 #include <memory>
@@ -10,6 +13,7 @@
 #include <optional>
 #include <string>
 
+#include "agent/base/time_source.h"
 #include "agent/engine/frontend/inbox.h"
 #include "agent/engine/frontend/sink.h"
 
@@ -26,8 +30,11 @@ class Outlet {
 
 class Hub final : public Sink {
  public:
-  explicit Hub(Inbox* inbox, size_t max_backlog = 65536)
-      : inbox_(inbox), max_backlog_(max_backlog) {}
+  // Much longer than a gateway that lives takes to connect again.
+  static constexpr std::chrono::minutes kForget{10};
+
+  explicit Hub(Inbox* inbox, size_t max_backlog = 65536, TimeSource& time = SteadyTime())
+      : inbox_(inbox), max_backlog_(max_backlog), time_(time) {}
 
   // From now on the gateway's replies go there, first what waits. An older outlet is forgotten.
   void Open(const std::string& gateway, std::shared_ptr<Outlet> outlet);
@@ -41,14 +48,19 @@ class Hub final : public Sink {
   void Refuse(const std::string& gateway, v1::Refused refused) override;
   void SetWorld(v1::World world, const std::string& self,
                 std::map<std::string, v1::Roster> rosters) override;
-  void SetLoad(v1::Load load) override;
+  void SetLoad(v1::Load load) override;  // several times a second; forgets who is long gone
+
+  size_t gateways();  // that it knows of
 
  private:
   struct Gateway {
     std::shared_ptr<Outlet> outlet;
     std::deque<v1::ServeReply> backlog;
+    TimeSource::TimePoint away;  // since; without an outlet
   };
 
+  Gateway& Of(const std::string& gateway);
+  void ForgetGone();
   void TellWorld(const std::string& gateway, Outlet* outlet);
   void Send(const std::string& gateway, v1::ServeReply reply);
   void Keep(const std::string& name, Gateway& gateway, v1::ServeReply reply);
@@ -57,6 +69,7 @@ class Hub final : public Sink {
 
   Inbox* inbox_;
   const size_t max_backlog_;
+  TimeSource& time_;
   std::mutex mu_;
   std::map<std::string, Gateway> gateways_;
   std::optional<v1::ServeReply> world_, load_;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "agent/base/testing/fake_time.h"
+
 namespace tangram::engine {
 namespace {
 
@@ -65,6 +67,70 @@ TEST(HubTest, AGatewayThatStaysAwayLosesItsRequests) {
   hub.Open("g", back);
   ASSERT_EQ(back->got.size(), 1u) << "it is told, and may submit it again";
   EXPECT_EQ(back->got[0].token().finish(), v1::FINISH_CANCELLED);
+}
+
+v1::Token Last(const std::string& request) {
+  v1::Token token;
+  token.set_request(request);
+  token.set_finish(v1::FINISH_STOP);
+  return token;
+}
+
+// Names are those of pods: each rollout of gateways brings new ones.
+TEST(HubTest, AGatewayThatIsLongGoneIsForgotten) {
+  testing::FakeTime time;
+  Inbox inbox;
+  Hub hub(&inbox, 65536, time);
+  for (int pod = 0; pod < 100; ++pod) {
+    const std::string name = "pod-" + std::to_string(pod);
+    auto session = std::make_shared<FakeOutlet>();
+    hub.Open(name, session);
+    hub.Emit(name, At(1));
+    hub.Emit(name, Last("r"));
+    session->unsent = session->got;
+    hub.Close(name, session.get());
+  }
+  hub.SetLoad({});
+  EXPECT_EQ(hub.gateways(), 100u) << "they may come again";
+  time.Advance(Hub::kForget - std::chrono::seconds(1));
+  auto back = std::make_shared<FakeOutlet>();
+  hub.Open("pod-7", back);
+  EXPECT_EQ(back->got.size(), 3u) << "the load, and what it was owed";
+  time.Advance(std::chrono::seconds(1));
+  hub.SetLoad({});
+  EXPECT_EQ(hub.gateways(), 1u) << "the one that came again";
+  hub.Emit("pod-7", At(2));
+  EXPECT_EQ(back->got.back().token().position(), 2u);
+}
+
+TEST(HubTest, AGatewayWithRequestsIsNotForgotten) {
+  testing::FakeTime time;
+  Inbox inbox;
+  Hub hub(&inbox, 65536, time);
+  hub.Emit("g", At(1));  // came by a flip, before its gateway's session
+  time.Advance(2 * Hub::kForget);
+  hub.SetLoad({});
+  EXPECT_EQ(hub.gateways(), 1u);
+  hub.Emit("g", Last("r"));
+  hub.SetLoad({});
+  EXPECT_EQ(hub.gateways(), 0u) << "all is over, and it was away for long";
+}
+
+TEST(InboxTest, SubmitsBeyondItsBytesAreNotPut) {
+  Inbox inbox(10'000);
+  SubmitItem item{"g", {}};
+  item.submit.mutable_prompt()->Resize(20'000, 1);
+  EXPECT_TRUE(inbox.Put(item)) << "a long one has its turn when nothing waits";
+  EXPECT_FALSE(inbox.Put(item));
+  EXPECT_EQ(inbox.TakeAll().size(), 1u);
+  item.submit.mutable_prompt()->Resize(1'000, 1);
+  size_t put = 0;
+  while (inbox.Put(item)) ++put;
+  EXPECT_GT(put, 5u);
+  EXPECT_LT(put, 10u);
+  EXPECT_TRUE(inbox.Put(CancelItem{"r"})) << "cancels make room";
+  EXPECT_EQ(inbox.TakeAll().size(), put + 1);
+  EXPECT_TRUE(inbox.Put(item)) << "taken, it has room again";
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // What gateways ask for, on its way to the step thread.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -25,15 +26,29 @@ using InboxItem = std::variant<SubmitItem, CancelItem>;
 // Any thread puts, the step thread takes.
 class Inbox {
  public:
-  void Put(InboxItem item) {
+  // Of submits that the step thread has not taken. One that is longer goes into an empty inbox.
+  static constexpr size_t kMostBytes = 256 << 20;
+
+  explicit Inbox(size_t most_bytes = kMostBytes) : most_bytes_(most_bytes) {}
+
+  // False: it is full, and the submit was not put. Cancels are always put: a gateway has no more of
+  // them than it has requests.
+  bool Put(InboxItem item) {
     {
       std::lock_guard lock(mu_);
+      if (const auto* submit = std::get_if<SubmitItem>(&item)) {
+        const size_t bytes = sizeof item + submit->submit.ByteSizeLong();
+        if (bytes_ > 0 && bytes > most_bytes_ - std::min(bytes_, most_bytes_)) return false;
+        bytes_ += bytes;
+      }
       items_.push_back(std::move(item));
     }
     changed_.notify_one();
+    return true;
   }
   std::vector<InboxItem> TakeAll() {
     std::lock_guard lock(mu_);
+    bytes_ = 0;
     return std::exchange(items_, {});
   }
   // Until something is here, or the time is over.
@@ -43,9 +58,11 @@ class Inbox {
   }
 
  private:
+  const size_t most_bytes_;
   std::mutex mu_;
   std::condition_variable changed_;
   std::vector<InboxItem> items_;
+  size_t bytes_ = 0;  // of submits in it
 };
 
 }  // namespace tangram::engine

@@ -23,53 +23,78 @@ struct Folder {
   std::string path;
 };
 
+// A server, and a gateway's session with it.
+struct Serving {
+  explicit Serving(size_t inbox_bytes = Inbox::kMostBytes) : inbox(inbox_bytes), hub(&inbox) {
+    net::testing::TestCa ca;
+    const auto server_files = ca.Write("spiffe://tangram/w/engine/p0", folder.path, "engine");
+    const auto client_files = ca.Write("spiffe://tangram/w/gateway", folder.path, "gateway");
+    server = FrontendServer::Start("127.0.0.1:0", server_files, &hub, &inbox).value();
+    server->SetWorldName("w");
+    grpc::ChannelArguments args;
+    args.SetSslTargetNameOverride("engine.w");
+    stub =
+        v1::Serve::NewStub(grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(server->port()),
+                                                     net::GrpcChannel(client_files).value(), args));
+    context.set_wait_for_ready(true);
+    context.set_deadline(std::chrono::system_clock::now() + testing::kHang);
+    stream = stub->Session(&context);
+    v1::ServeRequest hello;
+    hello.mutable_hello()->set_world("w");
+    hello.mutable_hello()->set_gateway("g");
+    EXPECT_TRUE(stream->Write(hello));
+  }
+  ~Serving() {
+    context.TryCancel();
+    stream->Finish();
+  }
+
+  Folder folder;
+  Inbox inbox;
+  Hub hub;
+  std::unique_ptr<FrontendServer> server;
+  std::unique_ptr<v1::Serve::Stub> stub;
+  grpc::ClientContext context;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::ServeRequest, v1::ServeReply>> stream;
+};
+
+v1::ServeRequest SubmitOf(const std::string& request, int tokens, uint32_t token) {
+  v1::ServeRequest out;
+  out.mutable_submit()->set_request(request);
+  out.mutable_submit()->mutable_prompt()->Resize(tokens, token);
+  return out;
+}
+
 // A long prompt has more than gRPC's default of 4 MiB. The message arrives, and the session, which
 // all clients of a gateway share, goes on.
 TEST(FrontendServerTest, ALargeSubmitDoesNotEndTheSession) {
-  Folder folder;
-  net::testing::TestCa ca;
-  const auto server_files = ca.Write("spiffe://tangram/w/engine/p0", folder.path, "engine");
-  const auto client_files = ca.Write("spiffe://tangram/w/gateway", folder.path, "gateway");
-  Inbox inbox;
-  Hub hub(&inbox);
-  const auto server = FrontendServer::Start("127.0.0.1:0", server_files, &hub, &inbox);
-  ASSERT_TRUE(server.ok()) << server.status().message();
-  (*server)->SetWorldName("w");
-
-  const auto credentials = net::GrpcChannel(client_files);
-  ASSERT_TRUE(credentials.ok()) << credentials.status().message();
-  grpc::ChannelArguments args;
-  args.SetSslTargetNameOverride("engine.w");
-  const auto stub = v1::Serve::NewStub(grpc::CreateCustomChannel(
-      "127.0.0.1:" + std::to_string((*server)->port()), *credentials, args));
-  grpc::ClientContext context;
-  context.set_wait_for_ready(true);
-  context.set_deadline(std::chrono::system_clock::now() + testing::kHang);
-  const auto stream = stub->Session(&context);
-  v1::ServeRequest hello;
-  hello.mutable_hello()->set_world("w");
-  hello.mutable_hello()->set_gateway("g");
-  ASSERT_TRUE(stream->Write(hello));
-
+  Serving serving;
   constexpr int kTokens = 8 << 20;  // of 3 bytes each: 24 MiB
-  v1::ServeRequest large;
-  large.mutable_submit()->set_request("large");
-  large.mutable_submit()->mutable_prompt()->Resize(kTokens, 150'000);
-  v1::ServeRequest small;
-  small.mutable_submit()->set_request("small");
-  small.mutable_submit()->add_prompt(1);
-  ASSERT_TRUE(stream->Write(large));
-  ASSERT_TRUE(stream->Write(small));
+  ASSERT_TRUE(serving.stream->Write(SubmitOf("large", kTokens, 150'000)));
+  ASSERT_TRUE(serving.stream->Write(SubmitOf("small", 1, 1)));
 
   std::vector<InboxItem> got;
   ASSERT_TRUE(testing::Eventually([&] {
-    for (InboxItem& item : inbox.TakeAll()) got.push_back(std::move(item));
+    for (InboxItem& item : serving.inbox.TakeAll()) got.push_back(std::move(item));
     return got.size() == 2;
   }));
   EXPECT_EQ(std::get<SubmitItem>(got[0]).submit.prompt_size(), kTokens);
   EXPECT_EQ(std::get<SubmitItem>(got[1]).submit.request(), "small");
-  context.TryCancel();
-  stream->Finish();
+}
+
+// The step thread takes nothing, as in a long flip: what does not fit is told, and goes elsewhere.
+TEST(FrontendServerTest, SubmitsThatWaitForNoStepAreRefusedAsBusy) {
+  Serving serving(10'000);
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(serving.stream->Write(SubmitOf(std::to_string(i), 1'000, 1)));
+  }
+  v1::ServeReply reply;
+  ASSERT_TRUE(serving.stream->Read(&reply));
+  ASSERT_TRUE(reply.has_refused());
+  EXPECT_EQ(reply.refused().code(), v1::Refused::CODE_BUSY);
+  const int first = std::stoi(reply.refused().request());
+  EXPECT_GT(first, 5);
+  EXPECT_EQ(serving.inbox.TakeAll().size(), static_cast<size_t>(first));
 }
 
 }  // namespace

@@ -54,6 +54,15 @@ grpc::Status Session::OnHello(const v1::Hello& hello) {
   return grpc::Status::OK;
 }
 
+void Session::OnSubmit(v1::Submit submit) {
+  v1::Refused refused;
+  refused.set_request(submit.request());
+  if (inbox_->Put(SubmitItem{gateway_, std::move(submit)})) return;
+  refused.set_code(v1::Refused::CODE_BUSY);
+  refused.set_message("requests come faster than this rank's steps take them; try another rank");
+  hub_->Refuse(gateway_, std::move(refused));
+}
+
 void Session::OnReadDone(bool ok) {
   if (!ok) {
     End(grpc::Status::OK);  // the gateway is through, or gone
@@ -69,7 +78,7 @@ void Session::OnReadDone(bool ok) {
       if (gateway_.empty()) {
         status = {grpc::StatusCode::FAILED_PRECONDITION, "the first message must be a hello"};
       } else if (request_.has_submit()) {
-        inbox_->Put(SubmitItem{gateway_, std::move(*request_.mutable_submit())});
+        OnSubmit(std::move(*request_.mutable_submit()));
       } else {
         inbox_->Put(CancelItem{request_.cancel().request()});
       }

@@ -37,6 +37,7 @@ class Session final : public grpc::ServerBidiReactor<v1::ServeRequest, v1::Serve
   Session(std::string world, std::string peer, Hub* hub, Inbox* inbox)
       : world_(std::move(world)), peer_(std::move(peer)), hub_(hub), inbox_(inbox) {}
   grpc::Status OnHello(const v1::Hello& hello);
+  void OnSubmit(v1::Submit submit);
   void End(const grpc::Status& status);
 
   const std::string world_, peer_;
