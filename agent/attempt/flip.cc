@@ -173,6 +173,7 @@ Step Machine::Do(const GateFlipped& event, const Gates&) {
   rank.rank = part.target_rank;
   rank.epoch = attempt_->plan.target_epoch;
   flipped_.insert(event.attempt);
+  if (flipped_.size() > kMostFlipped) flipped_.erase(flipped_.begin());
   Step step = Changed();
   const bool all = std::all_of(attempt_->parts.begin(), attempt_->parts.end(),
                                [](const auto& p) { return p.second.flipped; });

@@ -74,6 +74,9 @@ class Machine {
     bool contributed = false;
   };
 
+  // Of how many flips it knows that they were. Nobody asks about one that so many followed.
+  static constexpr size_t kMostFlipped = 1024;
+
   // Members by device. `abort_wait`: for an engine that gave its word.
   Machine(std::string world, std::chrono::milliseconds abort_wait,
           std::vector<std::string> members);
@@ -165,7 +168,7 @@ class Machine {
   std::optional<Attempt> attempt_, last_;
   std::optional<Attempt> before_;  // flipped, and a repair follows it at once
   uint64_t highest_ = 0;
-  std::set<uint64_t> flipped_;  // attempts that did
+  std::set<uint64_t> flipped_;  // attempts that did; the newest kMostFlipped
   std::optional<Run> run_;
   bool expired_ = false;  // the abort under way has waited for as long as it may
   struct Releasing {

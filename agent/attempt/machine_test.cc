@@ -138,6 +138,22 @@ TEST_F(Attempts, AnEngineThatLeavesBeforeThePermitFailsIt) {
   }
 }
 
+// It has answered, and the agent still waits for the answers of others.
+TEST_F(Attempts, AnEngineThatLeavesWhileOthersPrepareFailsIt) {
+  ASSERT_NO_FATAL_FAILURE(Reach(Phase::kIdle, Kind::kFirst, 1));
+  EXPECT_EQ(Tell(EngineGone{1}), "ok");
+  EXPECT_EQ(Tell(Reserved{1, OkStatus()}), "acted");
+  EXPECT_EQ(hands_->machine.attempt()->phase, Phase::kPrepared) << "a first layout needs none";
+  hands_ = std::make_unique<Hands>(kRanks);
+  ASSERT_NO_FATAL_FAILURE(Begin());
+  ASSERT_NO_FATAL_FAILURE(Reach(Phase::kIdle, Kind::kLayout, 2));
+  EXPECT_EQ(Tell(EngineGone{1}), "ok");
+  EXPECT_EQ(Tell(Reserved{2, OkStatus()}), "acted");
+  EXPECT_EQ(hands_->machine.attempt()->phase, Phase::kFailed);
+  EXPECT_EQ(hands_->machine.attempt()->error, "the engine of device 1 left");
+  EXPECT_EQ(Tell(Abort{To(2), "failed"}), "drop");
+}
+
 TEST_F(Attempts, AnEngineThatLeavesLaterOrIsNotNeededFailsNothing) {
   ASSERT_NO_FATAL_FAILURE(Reach(Phase::kStaging, Kind::kFirst, 1));
   EXPECT_EQ(Tell(EngineGone{0}), "ok");
@@ -567,6 +583,22 @@ TEST_F(Attempts, WhatOthersAreToldOfIt) {
   EXPECT_EQ(Tell(Abort{To(2), "test"}), "drop");
   EXPECT_EQ(Tell(Dropped{2}), "acted");
   EXPECT_EQ(view(2), "PHASE_IDLE");
+}
+
+// An agent may live for months; a world that follows its load flips every few minutes.
+TEST_F(Attempts, FlipsOfLongAgoAreForgotten) {
+  ASSERT_NO_FATAL_FAILURE(Begin());
+  const uint64_t last = Machine::kMostFlipped + 1;
+  for (uint64_t attempt = 2; attempt <= last; ++attempt) {
+    ASSERT_NO_FATAL_FAILURE(Reach(Phase::kFlipped, Kind::kLayout, attempt));
+    ASSERT_NO_FATAL_FAILURE(Retired(attempt));
+  }
+  const auto flipped = [&](uint64_t attempt) {
+    return hands_->machine.ViewOf(attempt, hands_->Looks()).flipped;
+  };
+  EXPECT_FALSE(flipped(1)) << "as many have followed as it remembers";
+  EXPECT_TRUE(flipped(2));
+  EXPECT_TRUE(flipped(last));
 }
 
 TEST_F(Attempts, PullsBelongToTheAttemptUnderWay) {

@@ -151,6 +151,12 @@ Step Machine::Do(const Reserved& event, const Gates&) {
   }
   last_.reset();
   attempt_->phase = Phase::kPrepared;
+  for (const auto& [device, part] : attempt_->parts) {
+    // After its answer, while others were asked: what it prepared went with it.
+    if (part.gone && attempt_->plan.kind != Kind::kFirst) {
+      return Acted(Fail(fmt::format("the engine of device {} left", device)));
+    }
+  }
   return Acted(Changed());
 }
 
