@@ -105,11 +105,14 @@ class RankMemory {
   // Brings and verifies every piece of the part.
   virtual Status Stage(const v1::Header& header, const Origins& origins, StageProgress* progress,
                        std::stop_token stop) = 0;
+  // May be repeated while the rank's gate has not flipped.
   virtual Status Commit() = 0;
+  // Gives back what the attempt brought, also if it was committed: then its gate did not flip.
   virtual void Abort() = 0;
   virtual Status Retire() = 0;
   // Ends a staged or committed attempt and gives nothing back: what is verified stays held, as
-  // a source for a repair, until a later flip's target does not name it.
+  // a source for a repair, until a later flip's target does not name it. What was granted to others
+  // in the attempt ends with it, as it does by Abort and Retire.
   virtual void Keep() = 0;
   // What an engine kept of a rank whose agent died, mapped and verified beside the rank, which
   // knows nothing of it yet.

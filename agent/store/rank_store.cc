@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
 #include <utility>
 
 #include "agent/base/fault.h"
@@ -205,12 +206,17 @@ Status RankStore::BackAttempt(uint64_t attempt, const v1::Layout& target, int32_
   return OkStatus();
 }
 
-void RankStore::ReleaseLocked(const std::vector<PlacedPiece>& places, bool dense) {
+void RankStore::EndAttemptLocked() {
   // A sibling may be copying out of these pages, a peer's connection may be sending them: the step
   // that either is at is waited for (it waits for nobody), and none follows.
   options_.grants->Revoke(this);
   lease_->End();
   lease_ = std::make_shared<mover::Lease>();
+  if (attempt_) over_ = std::max(over_, attempt_->id);
+  attempt_.reset();
+}
+
+void RankStore::ReleaseLocked(const std::vector<PlacedPiece>& places, bool dense) {
   memories_.banks->Release(places);
   if (dense && dense_backed_) {
     memories_.banks->ReleaseDense();
@@ -239,7 +245,8 @@ Status RankStore::CheckVerifiedLocked() const {
 
 Status RankStore::Commit() {
   const std::scoped_lock lock(mu_);
-  if (!attempt_ || attempt_->committed) return {Code::kWrongPhase, "nothing to commit"};
+  if (!attempt_) return {Code::kWrongPhase, "nothing to commit"};
+  if (attempt_->committed) return OkStatus();  // repeated: its gate did not flip
   TANGRAM_RETURN_IF_ERROR(CheckVerifiedLocked());
   old_ = current_.Split(attempt_->proof.stays);
   current_.Add(std::exchange(attempt_->incoming, {}));
@@ -248,12 +255,30 @@ Status RankStore::Commit() {
   return OkStatus();
 }
 
+void RankStore::UndoCommitLocked() {
+  std::set<std::pair<uint32_t, uint64_t>> brought;  // no two pieces lie in one place
+  for (const PlacedPiece& place : attempt_->proof.incoming) {
+    brought.emplace(place.bank, place.offset);
+  }
+  std::vector<bool> stays;
+  for (const Piece& piece : current_) {
+    stays.push_back(!brought.contains({piece.place.bank, piece.place.offset}));
+  }
+  attempt_->incoming = current_.Split(stays);
+  current_.Add(std::exchange(old_, {}));
+  attempt_->committed = false;
+  ++held_version_;
+}
+
 void RankStore::Abort() {
   {
     const std::scoped_lock lock(mu_);
-    if (!attempt_ || attempt_->committed) return;
-    ReleaseLocked(attempt_->incoming.Places(), !attempt_->dense_source.empty());
-    attempt_.reset();
+    if (!attempt_) return;
+    if (attempt_->committed) UndoCommitLocked();
+    const std::vector<PlacedPiece> incoming = attempt_->incoming.Places();
+    const bool dense = !attempt_->dense_source.empty();
+    EndAttemptLocked();
+    ReleaseLocked(incoming, dense);
   }
   CloseLinks();
 }
@@ -262,38 +287,46 @@ Status RankStore::Retire() {
   {
     const std::scoped_lock lock(mu_);
     if (!attempt_ || !attempt_->committed) return {Code::kWrongPhase, "nothing to retire"};
-    ReleaseLocked(old_.Places(), attempt_->rank < 0);
+    const bool leaves = attempt_->rank < 0;
+    EndAttemptLocked();
+    ReleaseLocked(old_.Places(), leaves);
     old_ = {};
     ++held_version_;
-    attempt_.reset();
   }
   CloseLinks();
   return OkStatus();
 }
 
+void RankStore::KeepLocked() {
+  if (!attempt_) return;
+  current_.Add(std::exchange(old_, {}));
+  std::vector<bool> whole;
+  for (const Piece& piece : attempt_->incoming) whole.push_back(piece.Missing() < 0);
+  const std::vector<PlacedPiece> unfinished = attempt_->incoming.Split(whole).Places();
+  current_.Add(std::move(attempt_->incoming));
+  ++held_version_;
+  const bool half_dense =
+      !attempt_->committed && !attempt_->dense_source.empty() &&
+      std::find(dense_here_.begin(), dense_here_.end(), false) != dense_here_.end();
+  // Also if all is kept: KV pages will be other requests', and pieces are granted anew to the
+  // attempt that comes next.
+  EndAttemptLocked();
+  ReleaseLocked(unfinished, half_dense);
+}
+
 void RankStore::Keep() {
   {
     const std::scoped_lock lock(mu_);
-    if (!attempt_) return;
-    current_.Add(std::exchange(old_, {}));
-    std::vector<bool> whole;
-    for (const Piece& piece : attempt_->incoming) whole.push_back(piece.Missing() < 0);
-    const std::vector<PlacedPiece> unfinished = attempt_->incoming.Split(whole).Places();
-    current_.Add(std::move(attempt_->incoming));
-    ++held_version_;
-    const bool half_dense =
-        !attempt_->committed && !attempt_->dense_source.empty() &&
-        std::find(dense_here_.begin(), dense_here_.end(), false) != dense_here_.end();
-    if (!unfinished.empty() || half_dense) ReleaseLocked(unfinished, half_dense);
-    attempt_.reset();
+    KeepLocked();
   }
   CloseLinks();
 }
 
 void RankStore::Reset(const std::string& member) {
-  Keep();
   {
     const std::scoped_lock lock(mu_);
+    KeepLocked();
+    EndAttemptLocked();  // what was granted under none
     ReleaseLocked(current_.Places(), true);
     current_ = {};
     ++held_version_;

@@ -140,6 +140,11 @@ class RankStore final : public RankMemory {
   // Prepare, but for what takes long: memory that the attempt will write, in `fresh`.
   Status BackAttempt(uint64_t attempt, const v1::Layout& target, int32_t rank,
                      const v1::RankPart& part, std::vector<device::Memory>* fresh);
+  // The attempt, if there is one, and all that was granted.
+  void EndAttemptLocked();
+  void KeepLocked();
+  void UndoCommitLocked();  // its gate did not flip
+  // Places that nobody reads any more: EndAttemptLocked came before.
   void ReleaseLocked(const std::vector<layout::PlacedPiece>& places, bool dense);
   v1::Inventory HeldLocked() const;
   // The link to a rank of another agent, for this attempt; kv_mu_ is held.
@@ -190,6 +195,7 @@ class RankStore final : public RankMemory {
   std::vector<uint64_t> dense_hashes_;
   bool dense_backed_ = false;
   std::optional<Attempt> attempt_;
+  uint64_t over_ = 0;  // the last attempt that ended here; nothing is granted to it any more
   std::optional<std::pair<uint64_t, std::string>> audited_;  // a version, and what was held then
   // Of what OpenPull granted; ends, and a new one begins, before pages go.
   std::shared_ptr<mover::Lease> lease_ = std::make_shared<mover::Lease>();

@@ -49,6 +49,10 @@ Result<v1::OpenPullResponse> RankStore::OpenPull(const v1::OpenPullRequest& requ
   v1::OpenPullResponse out;
   mover::Grant grant;
   grant.attempt = request.header().attempt();
+  // It was under way when the call was checked.
+  if (grant.attempt > 0 && grant.attempt <= over_) {
+    return Status(Code::kUnavailable, fmt::format("attempt {} is over here", grant.attempt));
+  }
   grant.pod = pod;
   grant.owner = this;
   grant.lease = lease_;

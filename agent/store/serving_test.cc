@@ -76,6 +76,37 @@ TEST_F(StoreTest, TokensEndWithTheAttempt) {
   EXPECT_EQ(world.nodes[0]->grants.open(), 0U);
 }
 
+// A repair keeps all that is verified. What peers were granted in the attempt before ends all the
+// same: KV pages will be other requests'.
+TEST_F(StoreTest, TokensEndWithTheAttemptAlsoIfAllIsKept) {
+  World world(Small(false, 18));
+  world.AddMember();
+  const v1::Layout target = world.First(1);
+  ASSERT_OK(world.Prepare(target));
+  ASSERT_OK(world.Stage(target));
+  RankStore& store = *world.members[0]->store;
+  const v1::OpenPullRequest pull = Ask(world, 0, 0, {0, 5});
+  v1::OpenPullRequest kv;
+  *kv.mutable_header() = world.HeaderOf();
+  kv.set_kv(true);
+  ASSERT_TRUE(store.OpenPull(pull, "pod").ok());
+  const auto opened = store.OpenPull(kv, "pod");
+  ASSERT_TRUE(opened.ok());
+  const auto redeemed = world.nodes[0]->grants.Redeem(opened->token(), "pod");  // as a connection
+  ASSERT_TRUE(redeemed && !redeemed->lease->ended());
+  store.Keep();
+  EXPECT_EQ(world.nodes[0]->grants.open(), 0U);
+  EXPECT_TRUE(redeemed->lease->ended());
+  EXPECT_GT(store.Held().layer_size(), 0) << "all was kept";
+  // A call that was checked before the end, and granted after it.
+  for (const v1::OpenPullRequest& late : {pull, kv}) {
+    EXPECT_EQ(store.OpenPull(late, "pod").status().message(), "attempt 1 is over here");
+  }
+  v1::OpenPullRequest next = pull;
+  next.mutable_header()->set_attempt(2);
+  EXPECT_TRUE(store.OpenPull(next, "pod").ok()) << "a source for the repair";
+}
+
 // Pages go while others read them: a reader may fail, it may never take wrong bytes for
 // right ones, and nobody crashes.
 TEST_F(StoreTest, AnAbortUnderReadersHarmsNobody) {

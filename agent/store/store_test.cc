@@ -355,6 +355,28 @@ TEST_F(StoreTest, AfterTheFlipOldPiecesAreSourcesUntilRetire) {
   EXPECT_LT(kept, world.geometry().granules());
 }
 
+// Memory was committed, and the gate did not flip (its page is the engine's to destroy): no outcome
+// of the attempt leaves it behind.
+TEST_F(StoreTest, ACommitIsRepeatedOrAbortedIfTheGateDoesNotFlip) {
+  World world(Small(false, 10));
+  Begin(world, 2, 1);
+  bool done = false;
+  const v1::Layout target = world.Reshaped(2, 2, &done);
+  ASSERT_OK(world.Prepare(target));
+  ASSERT_OK(world.Stage(target));
+  for (const auto& member : world.members) {
+    ASSERT_OK(member->store->Commit());
+    ASSERT_OK(member->store->Commit());
+  }
+  world.Abort(target);
+  for (const auto& member : world.members) {
+    ASSERT_OK(member->store->Audit());
+    EXPECT_EQ(member->store->Retire().code(), Code::kWrongPhase) << "it is over";
+  }
+  ASSERT_OK(world.Flip(target));
+  ASSERT_OK(world.Check());
+}
+
 TEST_F(StoreTest, CallsOutOfOrderAreRefused) {
   World world(Small(false, 7));
   Begin(world, 2, 1);

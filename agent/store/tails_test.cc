@@ -213,8 +213,9 @@ TEST_F(StoreTest, TailsAreOpenedByRowAndOnlyOnceVerified) {
   }
   World plain(Small(false, 55));
   Begin(plain, 1, 1);
-  EXPECT_EQ(plain.at(0).store->OpenPull(Ask(plain, 0, {0, 5}, {0}), "pod").status().code(),
-            Code::kInvalid)
+  v1::OpenPullRequest next = Ask(plain, 0, {0, 5}, {0});
+  next.mutable_header()->set_attempt(plain.attempt + 1);
+  EXPECT_EQ(plain.at(0).store->OpenPull(next, "pod").status().code(), Code::kInvalid)
       << "these experts have none";
 }
 

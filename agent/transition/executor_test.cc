@@ -111,6 +111,31 @@ TEST(Executor, WhoMissedAWordFollowsOneThatFlipped) {
   EXPECT_EQ(agent.executor->GetStatus(nullptr).epoch(), 1U);
 }
 
+// An engine that destroys its page between its flip and the agent's: the attempt ends, and the next
+// one begins.
+TEST(Executor, AGatePageThatIsDestroyedAtTheFlipHoldsUpNoLaterAttempt) {
+  OneAgent agent(1);
+  ASSERT_OK(agent.Take(v1::FLIP_KIND_FIRST, 1, agent.First()));
+  ASSERT_OK(agent.Retire(1));
+  const v1::Layout target = agent.Again();
+  ASSERT_OK(agent.Prepare(v1::FLIP_KIND_LAYOUT, 2, target));
+  ASSERT_OK(agent.Stage(2));
+  agent.AwaitPhase(v1::PHASE_STAGED);
+  ASSERT_OK(agent.executor->Permit(agent.Header(2)));
+  v1::EngineFlip flip;
+  *flip.mutable_header() = agent.Header(2);
+  flip.set_target_hash(layout::HashOf(target));
+  (void)EngineGate(agent.page(0)).Word(2, target.epoch(), flip.target_hash());
+  agent.hooks.before_commit = [&] { agent.page(0)->state = 0; };
+  EXPECT_EQ(agent.executor->Flip(0, flip).code(), Code::kWrongPhase);
+  agent.hooks.before_commit = nullptr;
+  agent.peers.says.emplace().set_phase(v1::PHASE_IDLE);  // the others gave it up
+  const auto flipped = agent.executor->Abort(agent.Header(2), "a test");
+  ASSERT_TRUE(flipped.ok()) << flipped.status().message();
+  EXPECT_FALSE(*flipped);
+  ASSERT_OK(agent.Prepare(v1::FLIP_KIND_LAYOUT, 3, target));
+}
+
 // Whoever looks is answered while memory goes over to the target; whoever would end the attempt
 // waits until it has flipped.
 TEST(Executor, AFlipThatTakesLongHoldsUpNobodyButWhoWouldEndIt) {
