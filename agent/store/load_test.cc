@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 
+#include "agent/base/testing/no_threads.h"
 #include "agent/store/testing/fixture.h"
 
 namespace {
@@ -56,6 +57,23 @@ TEST_F(StoreTest, AFirstLayoutReadsEveryTensorOfTheFilesOnce) {
       ASSERT_OK(world.Check());
     }
   }
+}
+
+// At the pod's limit of processes: one thread reads what several would have.
+TEST_F(StoreTest, AFirstLayoutNeedsNoThreadsBesideItsOwn) {
+  World::Options options = Small(false, 26);
+  options.load_threads = 4;
+  World world(options);
+  world.AddMember();
+  const v1::Layout target = world.First(1);
+  ASSERT_OK(world.Prepare(target));
+  StageProgress progress;
+  tangram::testing::WithoutThreads([&] {
+    ASSERT_OK(
+        world.members[0]->store->Stage(world.HeaderOf(), world.OriginsOf(target), &progress, {}));
+  });
+  ASSERT_OK(world.CommitAndRetire(target));
+  ASSERT_OK(world.Check());
 }
 
 // Ranks of one agent read shards together: of each expert all of gate, all of up, all of down.

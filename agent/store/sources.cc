@@ -9,6 +9,7 @@
 
 #include "agent/base/background.h"
 #include "agent/base/fault.h"
+#include "agent/base/thread.h"
 
 namespace tangram::store {
 namespace {
@@ -113,10 +114,12 @@ Status CheckpointSource::Bring(std::span<const mover::Range> job, std::span<cons
     std::vector<std::jthread> others;
     const size_t threads = std::min<size_t>(store_->options_.load_threads, ranges.size());
     for (size_t t = 1; t < threads; ++t) {
-      others.emplace_back([&] {
+      auto other = StartThread([&] {
         YieldToServing();
         work();
       });
+      if (!other.ok()) break;  // then fewer read
+      others.push_back(std::move(other).value());
     }
     work();
   }

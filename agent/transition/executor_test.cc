@@ -12,6 +12,7 @@
 #include <latch>
 #include <thread>
 
+#include "agent/base/testing/no_threads.h"
 #include "agent/transition/testing/agent.h"
 
 namespace tangram::testing {
@@ -223,6 +224,36 @@ TEST(Executor, MemoryThatCannotBeExportedFailsTheAttemptWithTheReason) {
   agent.AwaitPhase(v1::PHASE_FAILED);
   const v1::StatusResponse status = agent.GetStatus();
   EXPECT_EQ(status.ranks(0).transition().error(), "device 0: no descriptors are left");
+}
+
+// At a pod's limit of processes no thread starts: calls are refused with the reason, and what was
+// begun ends.
+TEST(Executor, ALackOfThreadsIsAnErrorAndEndsNoAgent) {
+  OneAgent agent(1);
+  const auto lacks = [](const std::string& text) {
+    return text.find("no thread can be started") != std::string::npos;
+  };
+  ASSERT_OK(agent.Prepare(v1::FLIP_KIND_FIRST, 1, agent.First()));
+  WithoutThreads([&] { ASSERT_OK(agent.Stage(1)); });
+  EXPECT_EQ(agent.GetStatus().ranks(0).transition().phase(), v1::PHASE_FAILED);
+  EXPECT_PRED1(lacks, agent.GetStatus().ranks(0).transition().error());
+  ASSERT_TRUE(agent.executor->Abort(agent.Header(1), "it failed").ok());
+
+  ASSERT_OK(agent.Prepare(v1::FLIP_KIND_FIRST, 2, agent.First()));
+  ASSERT_OK(agent.Stage(2));
+  agent.AwaitPhase(v1::PHASE_STAGED);
+  WithoutThreads([&] { EXPECT_PRED1(lacks, agent.executor->Permit(agent.Header(2)).message()); });
+  agent.peers.says.emplace().set_phase(v1::PHASE_IDLE);  // no words came, and all gave it up
+  ASSERT_TRUE(agent.executor->Abort(agent.Header(2), "a test").ok());
+  agent.peers.says.reset();
+
+  ASSERT_OK(agent.Take(v1::FLIP_KIND_FIRST, 3, agent.First()));
+  ASSERT_OK(agent.Retire(3));
+  WithoutThreads([&] {
+    const Status asked = agent.Prepare(v1::FLIP_KIND_LAYOUT, 4, agent.Again());
+    EXPECT_PRED1(lacks, asked.message());
+  });
+  ASSERT_OK(agent.Prepare(v1::FLIP_KIND_LAYOUT, 4, agent.Again()));
 }
 
 // Who wants to know all pieces waits for memory by itself.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "agent/base/fault.h"
+#include "agent/base/thread.h"
 #include "agent/transition/pulls.h"
 
 namespace tangram {
@@ -69,6 +70,10 @@ Status PrepareEngines(Core* core, Job* job, std::vector<uint32_t>* asked,
                       const std::stop_token& stop) {
   std::mutex error_mu;
   Status error;
+  const auto done = [&](Status status) {
+    const std::scoped_lock lock(error_mu);
+    if (!status.ok() && error.ok()) error = std::move(status);
+  };
   {
     // Side by side: the engines of one pod may wait for each other's new communicator.
     std::vector<std::jthread> calls;
@@ -86,11 +91,14 @@ Status PrepareEngines(Core* core, Job* job, std::vector<uint32_t>* asked,
       prepare.set_pause_steps(job->request.pause_steps());
       prepare.set_leaving(part.leaving);
       asked->push_back(device);
-      calls.emplace_back([&, device = device, prepare = std::move(prepare)] {
-        Status status = core->engines->Prepare(device, prepare, stop);
-        const std::scoped_lock lock(error_mu);
-        if (!status.ok() && error.ok()) error = std::move(status);
+      auto call = StartThread([&, device = device, prepare = std::move(prepare)] {
+        done(core->engines->Prepare(device, prepare, stop));
       });
+      if (!call.ok()) {
+        done(call.status());
+        break;
+      }
+      calls.push_back(std::move(call).value());
     }
   }
   return error;

@@ -112,13 +112,17 @@ Runner::End Runner::Do(const attempt::Reserve& next, const Progress& progress) {
 
 Runner::End Runner::Do(const attempt::StartStaging& next, const Progress&) {
   const JobPtr job = JobOf(next.attempt);
-  stager_->Start(job);
-  if (job->run_last() != 0) walker_->Start(job);
+  Status started = job->run_last() != 0 ? walker_->Start(job) : OkStatus();
+  if (started.ok()) started = stager_->Start(job);
+  if (!started.ok()) return attempt::Staged{next.attempt, std::move(started)};
   return attempt::Begun{next.attempt};
 }
 
 Runner::End Runner::Do(const attempt::TellWords& next, const Progress&) {
-  words_->Start(JobOf(next.attempt));
+  // Words that never leave: an abort finds that the others have not flipped.
+  if (Status started = words_->Start(JobOf(next.attempt)); !started.ok()) {
+    return attempt::Answer{std::move(started)};
+  }
   return attempt::Begun{next.attempt};
 }
 

@@ -9,6 +9,7 @@
 
 #include "agent/base/background.h"
 #include "agent/base/fault.h"
+#include "agent/base/thread.h"
 #include "agent/transition/end.h"
 #include "agent/transition/kv_peers.h"
 
@@ -31,9 +32,11 @@ std::function<double()> Stager::ShareOf(const Job& job, uint32_t device) {
   };
 }
 
-void Stager::Start(JobPtr job) {
-  const std::jthread before =
-      std::exchange(thread_, std::jthread([this, job = std::move(job)] { Work(job); }));
+Status Stager::Start(JobPtr job) {
+  auto thread = StartThread([this, job = std::move(job)] { Work(job); });
+  if (!thread.ok()) return thread.status();
+  const std::jthread before = std::exchange(thread_, std::move(thread).value());
+  return OkStatus();
 }
 
 void Stager::Join() {
@@ -81,18 +84,26 @@ Status Stager::StageAll(Job* job) {
   TANGRAM_RETURN_IF_ERROR(fault::Check("stage.before"));
   std::mutex error_mu;
   Status error;
+  const auto done = [&](uint32_t device, const Status& status) {
+    const std::scoped_lock lock(error_mu);
+    if (!status.ok() && error.ok()) {
+      error = {status.code(), fmt::format("device {}: {}", device, status.message())};
+    }
+  };
   {
     // Ranks of one pod stage side by side: they pull from each other too.
     std::vector<std::jthread> workers;
     for (const auto& [device, part] : job->parts) {
-      workers.emplace_back([&, device = device] {
+      auto worker = StartThread([&, device = device] {
         YieldToServing();
-        Status status = StagePart(job, device);
-        const std::scoped_lock lock(error_mu);
-        if (!status.ok() && error.ok()) {
-          error = {status.code(), fmt::format("device {}: {}", device, status.message())};
-        }
+        done(device, StagePart(job, device));
       });
+      if (!worker.ok()) {
+        done(device, worker.status());
+        job->stop.request_stop();  // the others may wait for what it would bring
+        break;
+      }
+      workers.push_back(std::move(worker).value());
     }
   }
   TANGRAM_RETURN_IF_ERROR(error);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "agent/base/fault.h"
+#include "agent/base/thread.h"
 #include "agent/transition/prepare.h"
 #include "agent/transition/status.h"
 
@@ -32,14 +33,14 @@ v1::PrepareRequest Whole(const v1::PrepareRequest& first, const v1::PrepareReque
 
 }  // namespace
 
-void Walker::Start(JobPtr first) {
-  // The one before has nothing to go on to, and waits for no call: its end is near.
-  std::jthread thread(
+Status Walker::Start(JobPtr first) {
+  auto thread = StartThread(
       [this, first = std::move(first)](const std::stop_token& stop) { Work(first, stop); });
-  {
-    const std::scoped_lock lock(mu_);
-    std::swap(thread, thread_);
-  }
+  if (!thread.ok()) return thread.status();
+  // The one before has nothing to go on to, and waits for no call: its end is near.
+  const std::scoped_lock lock(mu_);
+  std::swap(thread.value(), thread_);
+  return OkStatus();
 }
 
 void Walker::Interrupt() {

@@ -18,7 +18,8 @@ class Walker {
   Walker(Core* core, Runner* runner) : core_(core), runner_(runner) {}
 
   // In a driver call. `first` is prepared and brings the flips that follow.
-  void Start(JobPtr first);
+  // An error: there is no thread for it.
+  Status Start(JobPtr first);
   // A driver call is about to end the run: it waits for nothing any more.
   void Interrupt();
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "agent/base/thread.h"
 #include "agent/transition/end.h"
 
 namespace tangram {
@@ -15,10 +16,12 @@ namespace {
 constexpr auto kRetry = std::chrono::milliseconds(50);
 }
 
-void Words::Start(JobPtr job) {
-  std::jthread thread([this, job = std::move(job)] { Work(*job); });
+Status Words::Start(JobPtr job) {
+  auto thread = StartThread([this, job = std::move(job)] { Work(*job); });
+  if (!thread.ok()) return thread.status();
   const std::scoped_lock lock(mu_);
-  std::swap(thread, thread_);
+  std::swap(thread.value(), thread_);
+  return OkStatus();
 }
 
 void Words::Join() {

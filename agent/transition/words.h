@@ -16,7 +16,8 @@ class Words {
   Words(Core* core, Runner* runner) : core_(core), runner_(runner) {}
 
   // Begins; then waits for the end of what it did for an attempt before, which was stopped.
-  void Start(JobPtr job);
+  // An error: there is no thread for it.
+  Status Start(JobPtr job);
   // Waits for the end of what it does; the job was stopped.
   void Join();
 
