@@ -87,7 +87,7 @@ Status CudaSpace::Map(std::span<const Placement> placements, std::span<const Cud
   return OkStatus();
 }
 
-void CudaSpace::Unmap(uint64_t at, uint64_t bytes) {
+bool CudaSpace::Unmap(uint64_t at, uint64_t bytes) {
   const uint64_t end = at + bytes;
   context_->work().WaitFor({address_ + at, address_ + end});
   const std::scoped_lock lock(mu_);
@@ -111,6 +111,7 @@ void CudaSpace::Unmap(uint64_t at, uint64_t bytes) {
     occupancy_.Drop(begin, size);
     it = mapped_.erase(it);
   }
+  return true;
 }
 
 }  // namespace tangram::device

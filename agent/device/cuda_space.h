@@ -45,7 +45,7 @@ class CudaSpace final : public Space {
 
   // Once nothing on the device uses it. A handle of which only a part is given back stays until the
   // rest is, too, and its addresses stay taken: the driver unmaps it whole or not at all.
-  void Unmap(uint64_t at, uint64_t bytes) override;
+  bool Unmap(uint64_t at, uint64_t bytes) override;
   Status MapHandles(std::span<const CudaRun> runs);
   Status SetAccess(std::span<const CudaRun> runs, Access access);
   Status UnmapHandle(uint64_t at, uint64_t bytes);

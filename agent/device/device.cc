@@ -1,7 +1,9 @@
 #include "agent/device/device.h"
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
+#include <vector>
 
 #include "agent/device/hash.h"
 #include "agent/device/runs.h"
@@ -14,6 +16,19 @@ std::span<std::byte> View(const Memory& memory) {
   return {reinterpret_cast<std::byte*>(memory.address), memory.bytes};
 }
 
+namespace {
+
+// Of blocks that are still mapped somewhere, though nobody uses them there: their bytes become
+// nobody else's for as long as the process lives.
+void KeepForGood(BlockPtr block) {
+  static std::mutex mu;
+  static auto* const all = new std::vector<BlockPtr>;  // beyond the end of main
+  const std::scoped_lock lock(mu);
+  all->push_back(std::move(block));
+}
+
+}  // namespace
+
 Mapping& Mapping::operator=(Mapping&& other) noexcept {
   std::swap(space_, other.space_);
   std::swap(block_, other.block_);
@@ -23,7 +38,7 @@ Mapping& Mapping::operator=(Mapping&& other) noexcept {
 }
 
 Mapping::~Mapping() {
-  if (space_ != nullptr) space_->Unmap(at_, slice_.bytes);
+  if (space_ != nullptr && !space_->Unmap(at_, slice_.bytes)) KeepForGood(std::move(block_));
 }
 
 Mapping Mapping::Split(uint64_t bytes) {
@@ -42,11 +57,13 @@ void Device::Release(std::vector<Mapping> mappings, const Event& after) {
     const SpacePtr space = mappings[i].space_;
     const uint64_t at = mappings[i].at_;
     uint64_t end = at;
+    const size_t first = i;
     for (; i < mappings.size() && mappings[i].space_ == space && mappings[i].at_ == end; ++i) {
       end += mappings[i].bytes();
       mappings[i].space_.reset();  // it unmaps nothing itself
     }
-    if (space != nullptr) space->Unmap(at, end - at);
+    if (space == nullptr || space->Unmap(at, end - at)) continue;
+    for (size_t k = first; k < i; ++k) KeepForGood(std::move(mappings[k].block_));
   }
 }
 

@@ -65,7 +65,8 @@ class Space {
  private:
   friend class Mapping;
   friend class Device;
-  virtual void Unmap(uint64_t at, uint64_t bytes) = 0;
+  // False: it stays mapped, and its addresses taken; its blocks must not become free.
+  virtual bool Unmap(uint64_t at, uint64_t bytes) = 0;
 };
 using SpacePtr = std::shared_ptr<Space>;
 

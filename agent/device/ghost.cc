@@ -24,7 +24,10 @@ class GhostSpace final : public Space {
   Status Map(std::span<const Placement> placements) { return occupancy_.Take(placements); }
 
  private:
-  void Unmap(uint64_t at, uint64_t bytes) override { occupancy_.Drop(at, bytes); }
+  bool Unmap(uint64_t at, uint64_t bytes) override {
+    occupancy_.Drop(at, bytes);
+    return true;
+  }
 
   Occupancy occupancy_;
   const uint64_t address_;

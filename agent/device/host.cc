@@ -170,10 +170,14 @@ class HostDevice::HostSpace final : public Space {
   }
 
  private:
-  void Unmap(uint64_t at, uint64_t bytes) override {
-    // Over reserved addresses this cannot fail but for want of kernel memory.
-    (void)mmap(start_ + at, bytes, PROT_NONE, kReserved | MAP_FIXED, -1, 0);
+  bool Unmap(uint64_t at, uint64_t bytes) override {
+    // At vm.max_map_count the kernel cuts no mapping in two. What was mapped can be read on, so its
+    // bytes may become nobody else's.
+    if (mmap(start_ + at, bytes, PROT_NONE, kReserved | MAP_FIXED, -1, 0) == MAP_FAILED) {
+      return false;
+    }
     occupancy_.Drop(at, bytes);
+    return true;
   }
 
   std::byte* const reserved_;

@@ -3,12 +3,17 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <fstream>
+#include <memory>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
+
+#include "agent/base/testing/no_threads.h"
 
 namespace tangram::device {
 namespace {
@@ -97,6 +102,33 @@ TEST(HostDevice, MemoryOutlivesItsOwnerAndIsTakenOver) {
       claimed->reset();
     }
     EXPECT_EQ((*second)->free_bytes(), 6 * kPage);
+  }
+}
+
+// As at vm.max_map_count: whoever could read the bytes on would see what others write there.
+TEST(HostDevice, WhatCannotBeUnmappedBecomesNobodyElses) {
+  auto made = HostDevice::Make({"arena", 4 * kPage, true, kPages});
+  ASSERT_TRUE(made.ok());
+  HostDevice& device = **made;
+  const SpacePtr space = device.Reserve(4 * kPage).value();
+  std::jthread([&] {
+    const auto map = [&](uint64_t page) {
+      const Placement placement{page * kPage, device.Create(kPage).value(), {0, kPage}};
+      return std::move(device.Map(space, {&placement, 1}, Access::kReadWrite).value()[0]);
+    };
+    auto alone = std::make_unique<Mapping>(map(0));
+    std::vector<Mapping> together;
+    for (const uint64_t page : {1, 2}) together.push_back(map(page));
+    ASSERT_EQ(device.free_bytes(), kPage);
+    tangram::testing::FailCall(SYS_mmap, ENOMEM, 2, ~0U, PROT_NONE);
+    alone.reset();
+    device.Release(std::move(together), Event::Finished(OkStatus()));
+  }).join();
+  EXPECT_EQ(device.free_bytes(), kPage);
+  const BlockPtr last = device.Create(kPage).value();
+  for (const uint64_t page : {0, 1, 2, 3}) {
+    const Placement placement{page * kPage, last, {0, kPage}};
+    EXPECT_EQ(device.Map(space, {&placement, 1}, Access::kRead).ok(), page == 3) << page;
   }
 }
 
