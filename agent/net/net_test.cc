@@ -1,4 +1,5 @@
 // Connections between pods: who is let in, and what those who are not may cost.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <linux/filter.h>
@@ -96,6 +97,16 @@ TEST(Address, AllAddressesAreThoseThereAre) {
         Connect(JoinHostPort("127.0.0.1", *PortOf(listener->get())), Credentials::Insecure(), {})
             .ok());
   }).join();
+}
+
+// Whatever keeps the kernel from saying how the connection stands: it is not taken for one.
+TEST(Stream, WhatDoesNotTellItsErrorIsNotConnected) {
+  UniqueFd file(open("/dev/null", O_RDWR | O_CLOEXEC));
+  Stream stream(std::move(file), Side::kDialled, Credentials::Insecure());
+  const auto done = stream.Handshake();
+  EXPECT_EQ(done.status().code(), Code::kUnavailable);
+  EXPECT_NE(done.status().message().find("Socket operation on non-socket"), std::string::npos)
+      << done.status().message();
 }
 
 TEST(Certificate, TellsWhenItEnds) {

@@ -122,9 +122,11 @@ Result<bool> Stream::Handshake() {
   if (connecting_) {
     pollfd poll_fd{fd_.get(), POLLOUT, 0};
     if (poll(&poll_fd, 1, 0) <= 0) return false;
-    socklen_t length = sizeof errno;
-    getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &errno, &length);
-    if (errno != 0) return Fail("connecting");
+    int error = 0;
+    socklen_t length = sizeof error;
+    if (getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
+    errno = error;
+    if (error != 0) return Fail("connecting");
     connecting_ = false;
   }
   if (!credentials_->secure()) {
