@@ -7,6 +7,7 @@
 
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
+#include "agent/base/utf8.h"
 #include "agent/client/versioned.h"
 #include "agent/engine/abi/called.h"
 #include "agent/engine/host/host.h"
@@ -92,6 +93,13 @@ bool Even(const tge_backend& b) {
   return !some || (b.progress != nullptr && b.reserve != nullptr && b.unreserve != nullptr);
 }
 
+// For functions that return nothing: with no way to say that it failed, a request or a token would
+// be lost. No exception may cross C either. So the process ends, as for a rank that dies.
+template <typename F>
+void OrEnd(F&& call) noexcept {
+  call();
+}
+
 }  // namespace
 
 extern "C" {
@@ -113,19 +121,21 @@ void tge_close(tge_engine* engine) { delete engine; }
 tg_client* tge_client(tge_engine* engine) { return engine->host->world().client(); }
 
 void tge_manifest_add(tge_manifest* manifest, const tge_request* request) {
-  tangram::engine::BlockRequest& to = manifest->requests.emplace_back();
-  to.request = request->request;
-  to.gateway = Text(request->gateway);
-  to.running = request->running != 0;
-  to.computed = request->computed;
-  to.reserved = request->reserved;
-  to.blocks.assign(request->blocks, request->blocks + request->block_count);
-  const auto* const state = static_cast<const uint8_t*>(request->state);
-  if (state != nullptr) to.state.assign(state, state + request->state_size);
-  // An engine that was built before there were any.
-  if (request->struct_size >= TANGRAM_UP_TO(tge_request, generation)) {
-    to.generation = request->generation;
-  }
+  OrEnd([&] {
+    tangram::engine::BlockRequest& to = manifest->requests.emplace_back();
+    to.request = request->request;
+    to.gateway = Text(request->gateway);
+    to.running = request->running != 0;
+    to.computed = request->computed;
+    to.reserved = request->reserved;
+    to.blocks.assign(request->blocks, request->blocks + request->block_count);
+    const auto* const state = static_cast<const uint8_t*>(request->state);
+    if (state != nullptr) to.state.assign(state, state + request->state_size);
+    // An engine that was built before there were any.
+    if (request->struct_size >= TANGRAM_UP_TO(tge_request, generation)) {
+      to.generation = request->generation;
+    }
+  });
 }
 
 tg_code tge_run(tge_engine* engine, const tge_backend* backend, tg_error* error) {
@@ -190,21 +200,25 @@ tg_code tge_may_emit(tge_engine* engine, tg_error* error) {
 
 void tge_emit(tge_engine* engine, const char* gateway, const char* request, uint32_t position,
               uint32_t token, int finish) {
-  tangram::v1::Token out;
-  out.set_request(request);
-  out.set_position(position);
-  out.set_token(token);
-  out.set_finish(static_cast<tangram::v1::Finish>(finish));
-  engine->called->Emit(gateway, std::move(out));
+  OrEnd([&] {
+    tangram::v1::Token out;
+    out.set_request(request);
+    out.set_position(position);
+    out.set_token(token);
+    out.set_finish(static_cast<tangram::v1::Finish>(finish));
+    engine->called->Emit(gateway, std::move(out));
+  });
 }
 
 void tge_refuse(tge_engine* engine, const char* gateway, const char* request, int code,
                 const char* message) {
-  tangram::v1::Refused out;
-  out.set_request(request);
-  out.set_code(static_cast<tangram::v1::Refused::Code>(code));
-  out.set_message(message);
-  engine->called->Refuse(gateway, std::move(out));
+  OrEnd([&] {
+    tangram::v1::Refused out;
+    out.set_request(request);
+    out.set_code(static_cast<tangram::v1::Refused::Code>(code));
+    out.set_message(tangram::ValidUtf8(Text(message)));  // gateways read nothing else
+    engine->called->Refuse(gateway, std::move(out));
+  });
 }
 
 uint64_t tge_prefix_of_salt(const char* cache_salt) {
@@ -216,9 +230,11 @@ uint64_t tge_prefix_after(uint64_t before, const uint32_t* tokens, size_t count)
 }
 
 void tge_cached(tge_engine* engine, const uint64_t* hashes, size_t count, int here) {
-  engine->called->Cached({hashes, count}, here != 0);
+  OrEnd([&] { engine->called->Cached({hashes, count}, here != 0); });
 }
 
-void tge_cached_none(tge_engine* engine) { engine->called->CachedNone(); }
+void tge_cached_none(tge_engine* engine) {
+  OrEnd([&] { engine->called->CachedNone(); });
+}
 
 }  // extern "C"

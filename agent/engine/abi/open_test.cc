@@ -1,7 +1,11 @@
 // tge_open: callers that were built for an older engine.h.
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <string>
 
 #include "agent/client/versioned.h"
@@ -23,6 +27,30 @@ TEST(Open, AnOlderCallersOptionsEndWhereItSays) {
   EXPECT_EQ(tge_open(&options, &engine, &error), TG_INVALID);
   EXPECT_EQ(engine, nullptr);
   EXPECT_NE(std::string(error.message).find("'nowhere'"), std::string::npos) << error.message;
+}
+
+// It cannot say that it failed, and a request that is not in the list is lost: better no process.
+// An exception would run through frames of C, or of Python.
+TEST(ManifestDeathTest, ARequestThatCannotBeAddedEndsTheProcess) {
+  // An empty list, as the library makes it before it calls: to callers it is opaque.
+  alignas(void*) unsigned char memory[64] = {};
+  auto* const manifest = reinterpret_cast<tge_manifest*>(memory);
+  tge_request request{};
+  request.struct_size = sizeof request;
+  request.request = "r";
+  const uint32_t block = 0;
+  request.blocks = &block;
+  request.block_count = SIZE_MAX / sizeof block;
+  EXPECT_DEATH(
+      {
+        try {
+          tge_manifest_add(manifest, &request);
+        } catch (const std::exception&) {
+          std::fprintf(stderr, "it came through\n");
+          std::_Exit(0);
+        }
+      },
+      "terminate");
 }
 
 }  // namespace
