@@ -8,9 +8,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
-
-#include "agent/base/unique_fd.h"
 
 namespace tangram {
 namespace {
@@ -31,7 +30,8 @@ bool InWorld(Executor* executor) {
 bool PresenceFile::LeftBehind(const std::string& path) {
   if (path.empty()) return false;
   const UniqueFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
-  return fd && flock(fd.get(), LOCK_EX | LOCK_NB) == 0;
+  // A shared lock, as hooks take: theirs is in nobody's way, and an agent's is.
+  return fd && flock(fd.get(), LOCK_SH | LOCK_NB) == 0;
 }
 
 Result<std::unique_ptr<PresenceFile>> PresenceFile::Follow(const std::string& path,
@@ -65,23 +65,23 @@ void PresenceFile::Run() {
 }
 
 Status PresenceFile::Show() {
-  if (fd_ >= 0) return OkStatus();
-  const int fd = open(path_.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
-  if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    const Status failed{Code::kInvalid,
-                        fmt::format("in_world_file {}: {}", path_, std::strerror(errno))};
-    if (fd >= 0) close(fd);
-    return failed;
+  if (fd_) return OkStatus();
+  // Under another name until it is locked: a hook that found it without a lock would take it for a
+  // dead agent's, and would hold a lock on it itself meanwhile.
+  const std::string fresh = path_ + ".new";
+  (void)unlink(fresh.c_str());  // an agent died between
+  UniqueFd fd(open(fresh.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0644));
+  if (!fd || flock(fd.get(), LOCK_EX | LOCK_NB) != 0 || rename(fresh.c_str(), path_.c_str()) != 0) {
+    return {Code::kInvalid, fmt::format("in_world_file {}: {}", path_, std::strerror(errno))};
   }
-  fd_ = fd;
+  fd_ = std::move(fd);
   return OkStatus();
 }
 
 void PresenceFile::Hide() {
-  if (fd_ < 0) return;
+  if (!fd_) return;
   unlink(path_.c_str());
-  close(fd_);
-  fd_ = -1;
+  fd_ = UniqueFd();
 }
 
 }  // namespace tangram

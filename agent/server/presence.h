@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "agent/base/status.h"
+#include "agent/base/unique_fd.h"
 #include "agent/transition/executor.h"
 
 namespace tangram {
@@ -31,7 +32,7 @@ class PresenceFile {
 
   const std::string path_;
   Executor* const executor_;
-  int fd_ = -1;  // locked while the file is there
+  UniqueFd fd_;  // locked while the file is there
   std::atomic<bool> stopping_{false};
   std::thread thread_;
 };

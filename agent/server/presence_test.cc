@@ -4,11 +4,15 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <spawn.h>
+#include <sys/file.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include "agent/server/testing/world.h"
 
@@ -104,6 +108,35 @@ TEST(Hook, GivesAFreshFolderToTheAgentsAlone) {
   EXPECT_EQ(own(folder, std::to_string(user)), 1) << "others could get in";
   EXPECT_EQ(own(world.dir() + "/none", std::to_string(user)), 1);
   for (const char* number : {"0", "-1", "agent", "65532x"}) EXPECT_EQ(own(folder, number), 2);
+}
+
+// A hook looks every 50 ms, with a lock of its own for that moment.
+TEST(Presence, AHookThatLooksHidesNoDeadAgent) {
+  World world({1});
+  const std::string file = world.dir() + "/left";
+  const UniqueFd hook(open(file.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644));
+  ASSERT_EQ(flock(hook.get(), LOCK_SH | LOCK_NB), 0);
+  EXPECT_TRUE(PresenceFile::LeftBehind(file));
+}
+
+// There is no moment at which it is there and not locked.
+TEST(Presence, TheFileAppearsLocked) {
+  World world({1});
+  const std::string file = world.dir() + "/shown";
+  const UniqueFd watch(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+  ASSERT_GE(inotify_add_watch(watch.get(), world.dir().c_str(), IN_CREATE | IN_MOVED_TO), 0);
+  auto presence = PresenceFile::Follow(file, world.agent(0).executor());  // shows it once
+  ASSERT_TRUE(presence.ok()) << presence.status().message();
+  std::vector<uint32_t> came;
+  alignas(inotify_event) char bytes[16384];
+  const ssize_t n = read(watch.get(), bytes, sizeof bytes);
+  for (ssize_t at = 0; at < n;) {
+    const auto* event = reinterpret_cast<const inotify_event*>(bytes + at);
+    if (std::string("shown") == event->name) came.push_back(event->mask);
+    at += static_cast<ssize_t>(sizeof *event + event->len);
+  }
+  EXPECT_EQ(came, (std::vector<uint32_t>{IN_MOVED_TO})) << "it was made under another name";
+  EXPECT_FALSE(std::filesystem::exists(file + ".new"));
 }
 
 TEST(Presence, AFolderThatCannotBeWrittenIsAnErrorAtStart) {
