@@ -48,7 +48,8 @@ Status Agent::Open(const MemoryFactory& make_memory) {
   peers_ = std::make_unique<PeerClient>(config_.world, std::move(*channel));
   auto memory = make_memory(config_, members_, peers_.get());
   if (!memory.ok()) return memory.status();
-  memory_ = std::move(*memory);
+  // A look at the checkpoint that hangs may outlive this (SourceWatch).
+  memory_ = {memory->release(), [peers = peers_](MemoryHost* host) { delete host; }};
   for (v1::Member& member : members_) {
     member.set_fabric(memory_->fabric());
     member.set_rail(config_.rail);
@@ -125,7 +126,7 @@ Status Agent::Listen() {
     presence_ = std::move(*presence);
   }
   source_ = std::make_unique<SourceWatch>(
-      [this] { return memory_->CheckSource(); },
+      [memory = memory_] { return memory->CheckSource(); },
       [this](const std::string& why) { executor_->SetCheckpointError(why); }, kCheckSource);
   TANGRAM_RETURN_IF_ERROR(engines_->Start(executor_.get()));
   spdlog::info("agent of world {} pod {} listens on {}, data {}", config_.world, config_.pod,

@@ -47,8 +47,8 @@ class Agent {
   std::string address_, data_address_, metrics_address_;
   std::vector<v1::Member> members_;
   // Destroyed from the bottom up.
-  std::unique_ptr<PeerClient> peers_;
-  std::unique_ptr<MemoryHost> memory_;
+  std::shared_ptr<PeerClient> peers_;
+  std::shared_ptr<MemoryHost> memory_;  // keeps peers_
   std::unique_ptr<EngineServer> engines_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<PresenceFile> presence_;

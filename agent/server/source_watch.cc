@@ -4,27 +4,59 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <utility>
 
 namespace tangram {
+
+struct SourceWatch::Shared {
+  std::function<Status()> check;
+  std::function<void(const std::string&)> tell;  // under mu
+
+  std::mutex mu;
+  std::condition_variable changed;
+  bool stopping = false, checking = false;
+};
 
 SourceWatch::SourceWatch(std::function<Status()> check,
                          std::function<void(const std::string&)> tell,
                          std::chrono::milliseconds every)
-    : thread_([check = std::move(check), tell = std::move(tell), every](std::stop_token stop) {
-        std::mutex mu;
-        std::condition_variable_any wake;
-        std::string last;
-        std::unique_lock lock(mu);
-        while (!stop.stop_requested()) {
-          const std::string now = check().message();
-          if (now != last && now.empty()) spdlog::info("the checkpoint can be read again");
-          if (now != last && !now.empty()) {
-            spdlog::error("the checkpoint cannot be read any more: {}", now);
-          }
-          tell(now);
-          last = now;
-          wake.wait_for(lock, stop, every, [] { return false; });
-        }
-      }) {}
+    : shared_(std::make_shared<Shared>()) {
+  shared_->check = std::move(check);
+  shared_->tell = std::move(tell);
+  thread_ = std::thread([shared = shared_, every] { Run(shared, every); });
+}
+
+SourceWatch::~SourceWatch() {
+  std::unique_lock lock(shared_->mu);
+  shared_->stopping = true;
+  shared_->changed.notify_all();
+  if (shared_->changed.wait_for(lock, kGrace, [this] { return !shared_->checking; })) {
+    lock.unlock();
+    thread_.join();
+  } else {
+    thread_.detach();  // it ends when the file system answers, or with the process
+  }
+}
+
+void SourceWatch::Run(const std::shared_ptr<Shared>& shared, std::chrono::milliseconds every) {
+  std::string last;
+  std::unique_lock lock(shared->mu);
+  while (!shared->stopping) {
+    shared->checking = true;
+    lock.unlock();
+    const std::string now = shared->check().message();
+    lock.lock();
+    shared->checking = false;
+    shared->changed.notify_all();
+    if (shared->stopping) return;
+    if (now != last && now.empty()) spdlog::info("the checkpoint can be read again");
+    if (now != last && !now.empty()) {
+      spdlog::error("the checkpoint cannot be read any more: {}", now);
+    }
+    shared->tell(now);
+    last = now;
+    shared->changed.wait_for(lock, every, [&] { return shared->stopping; });
+  }
+}
 
 }  // namespace tangram

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 
@@ -14,12 +15,21 @@ namespace tangram {
 class SourceWatch {
  public:
   // `check` is called in a thread of its own, so that only this thread hangs with a file system
-  // that does; `tell` gets its message, empty when all is well. Both outlive this.
+  // that does. It owns what it uses: while it hangs it outlives this. `tell` gets its message,
+  // empty when all is well; it is not called once this is gone.
   SourceWatch(std::function<Status()> check, std::function<void(const std::string&)> tell,
               std::chrono::milliseconds every);
+  // Waits for a `check` under way for `kGrace` at most.
+  ~SourceWatch();
+
+  static constexpr std::chrono::milliseconds kGrace{1000};
 
  private:
-  std::jthread thread_;
+  struct Shared;
+  static void Run(const std::shared_ptr<Shared>& shared, std::chrono::milliseconds every);
+
+  const std::shared_ptr<Shared> shared_;
+  std::thread thread_;
 };
 
 }  // namespace tangram

@@ -1,0 +1,66 @@
+#include "agent/server/source_watch.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <future>
+#include <latch>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "agent/base/testing/hang.h"
+
+namespace tangram::testing {
+namespace {
+
+TEST(SourceWatch, TellsWhenTheSourceGoesAndComesBack) {
+  std::atomic<int> looks{0};
+  std::promise<void> back;
+  std::vector<std::string> told;
+  {
+    SourceWatch watch(
+        [&] {
+          return ++looks == 2 ? Status{Code::kUnavailable, "gone"} : Status();
+        },
+        [&](const std::string& why) {
+          told.push_back(why);
+          if (told.size() == 3) back.set_value();
+        },
+        std::chrono::milliseconds(1));
+    ASSERT_EQ(back.get_future().wait_for(kHang), std::future_status::ready);
+  }
+  told.resize(3);
+  EXPECT_EQ(told, (std::vector<std::string>{"", "gone", ""}));
+}
+
+// As stat() on a network file system whose server is away: an agent that is asked to end ends.
+TEST(SourceWatch, EndsWhileACheckHangs) {
+  const auto hanging = std::make_shared<std::latch>(1);
+  const auto answer = std::make_shared<std::latch>(1);
+  std::atomic<bool> told{false};
+  auto owned = std::make_shared<int>(0);  // of what the check uses
+  const std::weak_ptr<int> alive = owned;
+  auto watch = std::make_unique<SourceWatch>(
+      [hanging, answer, owned = std::move(owned)] {
+        hanging->count_down();
+        answer->wait();
+        return OkStatus();
+      },
+      [&](const std::string&) { told = true; }, std::chrono::hours(1));
+  hanging->wait();
+  auto ended = std::async(std::launch::async, [&] { watch.reset(); });
+  if (ended.wait_for(kHang) != std::future_status::ready) {
+    std::fprintf(stderr, "it waits for the check\n");
+    std::abort();
+  }
+  EXPECT_FALSE(alive.expired()) << "the check still uses it";
+  answer->count_down();
+  EXPECT_TRUE(Eventually([&] { return alive.expired(); }));
+  EXPECT_FALSE(told);
+}
+
+}  // namespace
+}  // namespace tangram::testing
