@@ -31,7 +31,7 @@ type program struct {
 }
 
 var (
-	gateReplay    = program{"gate", []string{"gate/gate.cc", "gate/rules.cc"}}
+	gateReplay    = program{"gate", []string{"gate/gate.cc", "gate/rules.cc", "base/utf8.cc"}}
 	attemptReplay = program{"attempt", []string{"attempt/end.cc", "attempt/fence.cc", "attempt/flip.cc", "attempt/machine.cc", "attempt/prepare.cc", "attempt/run.cc", "gate/rules.cc"}}
 )
 

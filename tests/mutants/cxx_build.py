@@ -57,7 +57,7 @@ def build(folders):
     if "gate" in folders:
         gate = COPY / "agent" / "gate"
         run(["g++", "-std=c++20", *flags.split(), f"-I{COPY}", "-o", WORK / "replay", gate / "testing" / "replay.cc", gate / "gate.cc",
-             gate / "rules.cc", "-lfmt"])
+             gate / "rules.cc", COPY / "agent" / "base" / "utf8.cc", "-lfmt"])
     return {number: m for number, m in found.items() if m.file.split("/")[1] in folders}
 
 

@@ -23,7 +23,7 @@ func TestTheGateReplaysTheSimulation(t *testing.T) {
 	gate := filepath.Join(root, "agent", "gate")
 	binary := filepath.Join(t.TempDir(), "replay")
 	out, err := exec.CommandContext(t.Context(), "g++", "-std=c++20", "-I"+root, "-o", binary, filepath.Join(gate, "testing", "replay.cc"),
-		filepath.Join(gate, "gate.cc"), filepath.Join(gate, "rules.cc"), "-lfmt").CombinedOutput()
+		filepath.Join(gate, "gate.cc"), filepath.Join(gate, "rules.cc"), filepath.Join(root, "agent", "base", "utf8.cc"), "-lfmt").CombinedOutput()
 	require.NoErrorf(t, err, "%s", out)
 	var trace bytes.Buffer
 	first := testkit.Seed(t)<<20 + 1<<19 // others than TestSimulation's
