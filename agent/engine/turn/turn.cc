@@ -165,9 +165,14 @@ Status Turn::Step() {
   std::vector<Bytes> texts;
   bool work = false, pending = false, pause = false;
   uint64_t rows = 0;
-  for (const Bytes& bytes : gathered) {
-    Result<Control> control = Control::Decode(bytes);
-    if (!control.ok()) return control.status();
+  for (uint32_t r = 0; r < gathered.size(); ++r) {
+    Result<Control> control = Control::Decode(gathered[r]);
+    if (!control.ok() && r == comm_.rank()) return control.status();
+    if (!control.ok()) {
+      // It ends at its own; the others go on without it.
+      comm_.Missed(r, TG_HOSTILE);
+      return {Code::kUnavailable, comm_.members()[r] + ": " + control.status().message()};
+    }
     words.push_back(control->word);
     work = work || control->work;
     pending = pending || control->pending;

@@ -18,7 +18,7 @@
 namespace tangram::engine {
 
 // An agent whose pulls end when the test says so.
-class FakeWorld final : public WorldView {
+class FakeWorld : public WorldView {
  public:
   const tg_model& model() const override { return described; }
   std::span<const tg_tensor> dense() const override { return {}; }
