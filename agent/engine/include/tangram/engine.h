@@ -117,8 +117,8 @@ typedef struct {
 enum { TGE_MORE_SETS = 7 };
 
 typedef struct tge_manifest tge_manifest;
-/* Within backend.manifest and backend.progress alone. Copies. As tge_emit and tge_refuse, it ends the
- * process if there is no memory: what it could not take would be lost. */
+/* Within backend.manifest and backend.progress alone. Copies. As tge_emit and tge_refuse, it ends
+ * the process if there is no memory: what it could not take would be lost. */
 void tge_manifest_add(tge_manifest* manifest, const tge_request* request);
 
 typedef struct {
