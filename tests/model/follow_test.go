@@ -179,7 +179,11 @@ func TestTheModelFollowsTheSimulation(t *testing.T) {
 	}
 	t.Logf("%d parts of %d histories, from seeds 1 and %d (-follow.seed), %d states shown, %d parts undecided, in %.0f s: %v", len(parts), count, from, lines, undecided, time.Since(began).Seconds(), kinds)
 	require.LessOrEqual(t, undecided, 1+len(parts)/1000, "searches that were given up")
-	for _, kind := range []string{"flip", "join", "leave", "death", "taken back", "fence", "repair"} {
+	wanted := []string{"flip", "join", "death", "taken back", "fence", "repair"}
+	if count >= 2000 {
+		wanted = append(wanted, "leave") // 2 or 3 of 2000 histories have one
+	}
+	for _, kind := range wanted {
 		require.Positivef(t, kinds[kind], "no history has: %s", kind)
 	}
 }
