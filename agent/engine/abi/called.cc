@@ -169,8 +169,13 @@ Status Called::Compute(const StepInput& input) {
   return Said(code, why, "step");
 }
 
+Status Called::StepLost() {
+  return {Code::kUnavailable, "an exchange of this step has failed before: give the step up"};
+}
+
 Status Called::Exchange(uint64_t sequence, const tge_bytes* send, tge_bytes* recv) {
   if (input_ == nullptr) return {Code::kInvalid, "an exchange outside of a step"};
+  if (lost_) return StepLost();
   const uint32_t size = input_->comm.size();
   std::vector<uint32_t> ranks(size);
   std::vector<Bytes> out(size);

@@ -83,6 +83,8 @@ class Called final : public Backend, private BlockRoom {
   Status Settle(uint32_t rank, Between& between);
   void TellCarried(uint64_t ahead, uint64_t flip);
   void EndStaging();
+  // What an engine hears that goes on with a step after an exchange of it failed.
+  static Status StepLost();
   // The exchange for rows of an element, made when the first come; it stays.
   Result<ExpertRows*> ExchangeOf(const tge_rows& rows);
 

@@ -70,6 +70,7 @@ Result<ExpertRows*> Called::ExchangeOf(const tge_rows& rows) {
 
 Status Called::Dispatch(const tge_rows& rows, tge_arrived* arrived) {
   if (input_ == nullptr) return {Code::kInvalid, "tge_dispatch outside of a step"};
+  if (lost_) return StepLost();
   const auto ordinal = OrdinalOf(epoch_, world_->model(), rows.layer);
   if (!ordinal.ok()) return ordinal.status();
   const Result<ExpertRows*> exchange = ExchangeOf(rows);
@@ -94,6 +95,7 @@ Status Called::Dispatch(const tge_rows& rows, tge_arrived* arrived) {
 
 Status Called::Combine(const float* results, float* y) {
   if (input_ == nullptr || !experts_) return {Code::kInvalid, "tge_combine outside of a step"};
+  if (lost_) return StepLost();
   Status done = experts_->Combine(results, y);
   lost_ = lost_ || !done.ok();
   return done;

@@ -56,6 +56,12 @@ void Mesh::Connection::SendOwned(FrameHeader header, Bytes payload) {
   Send(header, owned.data(), owned.size());
 }
 
+void Mesh::Connection::KeepUnsent() {
+  if (sent == out_size || out == owned.data()) return;
+  owned.assign(out, out + out_size);
+  out = owned.data();
+}
+
 Status Mesh::Connection::Write() {
   const Result<bool> known = stream.Handshake();
   if (!known.ok() || !*known) return known.status();

@@ -27,6 +27,8 @@ struct Mesh::Connection {
   // Queues a frame; `borrowed` payloads must live until Flushed().
   void Send(FrameHeader header, const uint8_t* borrowed, size_t size);
   void SendOwned(FrameHeader header, Bytes payload);
+  // Keeps what is not sent yet of a borrowed payload, which may go now.
+  void KeepUnsent();
   bool Flushed() const { return !header_pending && sent == out_size; }
   // What poll() shall look for; 0: nothing, a frame waits to be taken.
   short Events() const;

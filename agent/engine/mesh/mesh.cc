@@ -326,6 +326,19 @@ void Mesh::Tell(FrameKind kind, uint64_t epoch) {
 Status Mesh::Exchange(const Tag& tag, std::span<const std::string> members,
                       std::span<const Bytes* const> send, std::span<Bytes> recv, const Terms& terms,
                       Outcome* outcome) {
+  Status done = ExchangeAll(tag, members, send, recv, terms, outcome);
+  if (done.ok()) return done;
+  // Frames to some peers may be on their way out, and their payloads are the caller's.
+  for (const std::string& member : members) {
+    const auto it = peers_.find(member);
+    if (it != peers_.end() && it->second.connection) it->second.connection->KeepUnsent();
+  }
+  return done;
+}
+
+Status Mesh::ExchangeAll(const Tag& tag, std::span<const std::string> members,
+                         std::span<const Bytes* const> send, std::span<Bytes> recv,
+                         const Terms& terms, Outcome* outcome) {
   const std::string name = Text(tag.epoch, tag.step, tag.sequence);
   const auto missed = [&](size_t i, tg_cause cause) { outcome->missed.emplace_back(i, cause); };
   const auto milliseconds = [](Patience::Duration time) {

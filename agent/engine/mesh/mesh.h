@@ -136,6 +136,9 @@ class Mesh {
   };
 
   Mesh(Limits limits, TimeSource& time);
+  Status ExchangeAll(const Tag& tag, std::span<const std::string> members,
+                     std::span<const Bytes* const> send, std::span<Bytes> recv, const Terms& terms,
+                     Outcome* outcome);
   void Accept(TimeSource::TimePoint now);
   void Dial(const std::string& member, Peer& peer);
   // Reads hellos and frames of one connection; false when it is gone.

@@ -136,6 +136,38 @@ TEST(MeshTest, APeerInAnotherExchangeIsAnError) {
   EXPECT_FALSE(other.ok());
 }
 
+// The caller's bytes may go when an exchange has failed, whatever of them is on its way yet.
+TEST(MeshTest, AFailedExchangeBorrowsNothingAnyMore) {
+  FakeTime time;
+  std::vector<Node> nodes = Connected(2, milliseconds(100), time);
+  const Bytes sent(32 << 20, 7);  // far beyond a socket's buffers; b reads nothing yet
+  std::vector<Bytes> send{{}, sent}, recv;
+  const std::vector<uint32_t> all{0, 1};
+  std::atomic<bool> over = false;
+  std::thread clock([&] {
+    while (!over) time.Advance(milliseconds(25));
+  });
+  const Status failed = nodes[0].comm.Exchange(5, 9, all, send, &recv);
+  over = true;
+  clock.join();
+  EXPECT_EQ(failed.code(), Code::kUnavailable) << failed.message();
+  send[1].assign(send[1].size(), 0xee);  // as whoever has the memory next would
+
+  std::vector<Bytes> late;
+  std::atomic<bool> came = false;
+  std::thread reader([&] {
+    Patience patience({.least = kHang, .most = kHang});
+    Communicator comm(nodes[1].mesh.get(), 3, 1, {"a", "b"}, &patience);
+    const Status status = comm.Exchange(5, 9, all, std::vector<Bytes>(2), &late);
+    EXPECT_TRUE(status.ok()) << status.message();
+    came = true;
+  });
+  EXPECT_TRUE(Soon({nodes[0].mesh.get()}, [&] { return came.load(); }));
+  reader.join();
+  ASSERT_EQ(late.size(), 2u);
+  EXPECT_TRUE(late[0] == sent) << "b has other bytes than were sent";
+}
+
 TEST(MeshTest, APeerThatDiesIsNamed) {
   std::vector<Node> nodes = Connected(3);
   nodes[2].mesh.reset();
