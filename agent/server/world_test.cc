@@ -106,12 +106,12 @@ TEST(World, KvComesAheadOfTheFlipWhileEnginesStep) {
 // A source that hangs holds a pull up. The agent sees all the same that its engine ended, and does
 // not let the pull write into the memory that the next engine gets.
 TEST(World, AnEngineThatEndsDuringItsPullIsMissedAtOnce) {
+  std::atomic<int> pulling{0}, stopped{0};  // they outlive the world, in which pulls run
+  std::atomic<bool> over{false};
   World world({1, 1});
   Engines engines(world);
   ASSERT_TRUE(world.Take(v1::FLIP_KIND_FIRST, 1, ExpertLayout(world.members(), 1, false)));
   ASSERT_TRUE(RetireAll(world, World::HeaderOf(0, 1)));
-  std::atomic<int> pulling{0}, stopped{0};
-  std::atomic<bool> over{false};
   SetBeforeKvPull([&](const std::stop_token& stop) {
     ++pulling;
     while (!stop.stop_requested() && !over)
