@@ -60,7 +60,7 @@ type sim struct {
 	mu      sync.Mutex
 	present []*drivertest.Agent
 	pods    int
-	per     int      // ranks of a pod
+	per     int             // ranks of a pod
 	forgot  map[string]bool // UIDs of pods whose agent was started again without memory of an attempt
 	wrong   []string        // invariants that did not hold
 	worked  map[string]int
