@@ -74,7 +74,7 @@ class Machine {
     bool contributed = false;
   };
 
-  // Of how many flips it knows that they were. Nobody asks about one that so many followed.
+  // The number of flips that are remembered. No peer asks about an older one.
   static constexpr size_t kMostFlipped = 1024;
 
   // Members by device. `abort_wait`: for an engine that gave its word.

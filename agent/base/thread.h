@@ -1,5 +1,5 @@
-// Threads that may not start: a limit on processes (pids of a pod) makes std::jthread throw, which
-// ends the process where nobody catches it.
+// Threads that may not start: a limit on processes (pids of a pod) makes std::jthread throw, and
+// an exception that is not caught ends the process.
 #pragma once
 
 #include <string>

@@ -48,7 +48,7 @@ class Hub final : public Sink {
   void Refuse(const std::string& gateway, v1::Refused refused) override;
   void SetWorld(v1::World world, const std::string& self,
                 std::map<std::string, v1::Roster> rosters) override;
-  void SetLoad(v1::Load load) override;  // several times a second; forgets who is long gone
+  void SetLoad(v1::Load load) override;  // several times a second; drops stale gateways
 
   size_t gateways();  // that it knows of
 

@@ -82,7 +82,7 @@ TEST(FrontendServerTest, ALargeSubmitDoesNotEndTheSession) {
   EXPECT_EQ(std::get<SubmitItem>(got[1]).submit.request(), "small");
 }
 
-// The step thread takes nothing, as in a long flip: what does not fit is told, and goes elsewhere.
+// The step thread takes nothing, as in a long flip: a submit that does not fit is refused.
 TEST(FrontendServerTest, SubmitsThatWaitForNoStepAreRefusedAsBusy) {
   Serving serving(10'000);
   for (int i = 0; i < 20; ++i) {
