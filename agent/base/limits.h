@@ -52,6 +52,8 @@ inline constexpr milliseconds kCommit{30'000};
 // --- An attempt's preparation: the engine connects to its peers; the agent waits for the engine.
 inline constexpr milliseconds kPrepare{30'000};
 inline constexpr milliseconds kEngineReply{60'000};  // prepare, map or unmap
+// Before it unmaps, an engine waits for its device to finish with the layout before the flip.
+inline constexpr milliseconds kDeviceUse{45'000};
 
 static_assert(kHeartbeats * kSlice <= kMinSilence / kHeartbeats,
               "a heartbeat is due less often than a waiting rank looks");
@@ -65,5 +67,8 @@ static_assert(kKvFails < kKvPull && kKvPull < kKvPullAll,
               "the agent tells that a pull failed before its engine leaves it");
 static_assert(kKvSilence < kDataSilence && kKvConnect <= kDataConnect && kKvOpen <= kPeerCall);
 static_assert(kMaxSilence <= kCommit && kPrepare < kEngineReply);
+static_assert(
+    kMaxStep < kDeviceUse && kDeviceUse < kEngineReply,
+    "a step may take its time; a device that hangs ends its engine, not the agent's wait");
 
 }  // namespace tangram::limits

@@ -1,7 +1,5 @@
 #include "agent/client/client.h"
 
-#include <poll.h>
-
 #include <algorithm>
 #include <chrono>
 
@@ -13,7 +11,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 // Between looks at the page while the agents run the gate themselves.
 constexpr int kPageLookMs = 5;
-constexpr int kDeviceLookMs = 100;  // between looks whether the client is to end
 
 int LeftMs(Clock::time_point deadline) {
   const auto left =
@@ -66,6 +63,12 @@ void Client::Adopt() {
 
 Status Client::Poll(int timeout_ms, tg_event* event) {
   *event = {};
+  if (device_hangs_ && lost_.ok()) {
+    lost_ = {Code::kEngine,
+             "the device still computes with the layout before the last flip after " +
+                 std::to_string(limits::kDeviceUse.count()) +
+                 " ms: its memory cannot be given back"};
+  }
   page_->turns.fetch_add(1, std::memory_order_relaxed);
   const auto deadline = Clock::now() + std::chrono::milliseconds(std::max(timeout_ms, 0));
   while (true) {
@@ -229,7 +232,12 @@ void Client::OnMap(const v1::EngineMap& map) {
 
 void Client::OnUnmap(const v1::EngineUnmap& unmap) {
   mapper_.Do([this, unmap, used = used_, channel = channel_] {
-    AwaitDevice(used.get());
+    // Nothing is unmapped under a device that hangs; the agent hears of it when the engine ends.
+    if (*used && !mapper_.Await(used->get(), limits::kDeviceUse)) {
+      device_hangs_ = true;
+      return;
+    }
+    used->reset();
     for (const v1::Mapping& mapping : unmap.mappings()) {
       uint64_t bytes = 0;
       for (const v1::Extent& extent : mapping.extents()) bytes += extent.length();
@@ -241,13 +249,6 @@ void Client::OnUnmap(const v1::EngineUnmap& unmap) {
     *reply.mutable_unmapped()->mutable_header() = unmap.header();
     (void)channel->Send(std::move(reply));
   });
-}
-
-void Client::AwaitDevice(UniqueFd* used) {
-  pollfd done{used->get(), POLLIN, 0};
-  while (*used && !mapper_.ending() && poll(&done, 1, kDeviceLookMs) <= 0) {
-  }
-  used->reset();
 }
 
 void Client::Undo(const Attempt& attempt) {

@@ -3,6 +3,7 @@
 // another one (Mapper).
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <memory>
@@ -87,8 +88,6 @@ class Client {
   // Handles what needs no engine; fills *event where it does.
   Status Handle(Frame frame, tg_event* event);
   void Undo(const Attempt& attempt);
-  // The mapper's: until the device has done with the layout before the last flip.
-  void AwaitDevice(UniqueFd* used);
   // The mapper's: takes the descriptors that came with a frame.
   void TakeDescriptors(const google::protobuf::RepeatedField<uint32_t>& numbers,
                        std::vector<UniqueFd>* fds);
@@ -144,7 +143,8 @@ class Client {
   bool kv_staging_ = false;  // a pull was begun, and its end not told yet
   std::optional<v1::KvPulled> staged_;
   std::shared_ptr<UniqueFd> used_ = std::make_shared<UniqueFd>();  // of the last commit
-  Mapper mapper_;                                                  // last: it ends first
+  std::atomic<bool> device_hangs_{false};  // found by the mapper, told by Poll
+  Mapper mapper_;                          // last: it ends first
 };
 
 }  // namespace tangram

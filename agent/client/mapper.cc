@@ -1,6 +1,10 @@
 #include "agent/client/mapper.h"
 
+#include <poll.h>
+
 #include <utility>
+
+#include "agent/base/limits.h"
 
 namespace tangram {
 
@@ -21,9 +25,18 @@ bool Mapper::idle() {
   return work_.empty();
 }
 
-bool Mapper::ending() {
-  const std::scoped_lock lock(mu_);
-  return over_;
+bool Mapper::Await(int fd, std::chrono::milliseconds limit) {
+  using Clock = std::chrono::steady_clock;
+  const auto over = [this] {
+    const std::scoped_lock lock(mu_);
+    return over_;
+  };
+  const auto deadline = Clock::now() + limit;
+  pollfd wanted{fd, POLLIN, 0};
+  while (!over() && poll(&wanted, 1, static_cast<int>(limits::kStopLook.count())) <= 0) {
+    if (Clock::now() >= deadline) return false;
+  }
+  return true;
 }
 
 void Mapper::Run() {

@@ -2,6 +2,7 @@
 // the kernel to fill page tables.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -22,8 +23,9 @@ class Mapper {
   void Do(std::function<void()> work);
   // Nothing that it was told is left to do.
   bool idle();
-  // What it does is to come to its end: nobody waits for more.
-  bool ending();
+  // For what it does: waits until `fd` is readable, or until the mapper is to end. False: neither
+  // within `limit`.
+  bool Await(int fd, std::chrono::milliseconds limit);
 
  private:
   void Run();

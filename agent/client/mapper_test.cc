@@ -1,10 +1,14 @@
 #include "agent/client/mapper.h"
 
 #include <gtest/gtest.h>
+#include <sys/eventfd.h>
 
+#include <chrono>
 #include <future>
 #include <thread>
 #include <vector>
+
+#include "agent/base/unique_fd.h"
 
 namespace tangram {
 namespace {
@@ -32,6 +36,20 @@ TEST(Mapper, ItsEndLeavesNothingUndone) {
     for (int i = 0; i < 100; ++i) mapper.Do([&] { ++done; });
   }
   EXPECT_EQ(done, 100);
+}
+
+TEST(Mapper, ADeviceThatHangsIsNotWaitedForForEver) {
+  UniqueFd never(eventfd(0, EFD_CLOEXEC)), done(eventfd(1, EFD_CLOEXEC));
+  std::promise<bool> hangs, ready, ending;
+  {
+    Mapper mapper;
+    mapper.Do([&] { hangs.set_value(!mapper.Await(never.get(), std::chrono::milliseconds(1))); });
+    mapper.Do([&] { ready.set_value(mapper.Await(done.get(), std::chrono::hours(1))); });
+    mapper.Do([&] { ending.set_value(mapper.Await(never.get(), std::chrono::hours(1))); });
+    EXPECT_TRUE(hangs.get_future().get());
+    EXPECT_TRUE(ready.get_future().get());
+  }
+  EXPECT_TRUE(ending.get_future().get()) << "its end waits for no device";
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <set>
 #include <thread>
 
+#include "agent/base/testing/no_threads.h"
 #include "agent/mover/mover.h"
 #include "agent/mover/pacer.h"
 
@@ -84,6 +85,16 @@ TEST(Bring, EverythingComesOnce) {
   EXPECT_EQ(played.arrived, (std::multiset<size_t>{0, 1, 2, 3}));
   EXPECT_EQ(a.calls, (std::vector<std::vector<size_t>>{{0, 2}}));
   EXPECT_EQ(b.calls, (std::vector<std::vector<size_t>>{{1, 3}}));
+}
+
+// A pod may start no more processes (pids): whoever asked brings alone.
+TEST(Bring, ALackOfThreadsIsNoError) {
+  Script a("a", {kGood}), b("b", {kGood});
+  tangram::testing::WithoutThreads([&] {
+    const Played played = Play({Of({0}), Of({1})}, {&a, &b});
+    EXPECT_TRUE(played.status.ok()) << played.status.message();
+    EXPECT_EQ(played.arrived, (std::multiset<size_t>{0, 1}));
+  });
 }
 
 // What each range takes is work, and by its share a worker rests for as long again.

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "agent/base/background.h"
+#include "agent/base/thread.h"
 #include "agent/mover/pacer.h"
 
 namespace tangram::mover {
@@ -230,10 +231,12 @@ Status Bring(std::span<const Range> job, std::span<Source* const> sources, const
   {
     std::vector<std::jthread> workers;
     for (size_t i = 1, most = std::min(limits.workers, run.calls()); i < most; ++i) {
-      workers.emplace_back([&] {
+      auto worker = StartThread([&] {
         if (limits.yields) YieldToServing();
         run.Work(came, failed, stop);
       });
+      if (!worker.ok()) break;  // then fewer bring
+      workers.push_back(std::move(worker).value());
     }
     run.Work(came, failed, stop);
   }

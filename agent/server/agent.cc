@@ -125,9 +125,11 @@ Status Agent::Listen() {
     if (!presence.ok()) return presence.status();
     presence_ = std::move(*presence);
   }
-  source_ = std::make_unique<SourceWatch>(
+  auto source = SourceWatch::Start(
       [memory = memory_] { return memory->CheckSource(); },
       [this](const std::string& why) { executor_->SetCheckpointError(why); }, kCheckSource);
+  if (!source.ok()) return source.status();
+  source_ = std::move(source).value();
   TANGRAM_RETURN_IF_ERROR(engines_->Start(executor_.get()));
   spdlog::info("agent of world {} pod {} listens on {}, data {}", config_.world, config_.pod,
                address_, data_address_);

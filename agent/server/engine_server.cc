@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "agent/base/fault.h"
+#include "agent/base/thread.h"
 #include "agent/server/refusal.h"
 
 namespace tangram {
@@ -115,7 +116,9 @@ Status EngineServer::Start(Executor* executor) {
   umask(before);
   if (bound != 0) return failed("bind");
   if (listen(listener_.get(), 16) != 0) return failed("listen");
-  acceptor_ = std::jthread([this](std::stop_token stop) { Accept(std::move(stop)); });
+  auto acceptor = StartThread([this](std::stop_token stop) { Accept(std::move(stop)); });
+  if (!acceptor.ok()) return acceptor.status();
+  acceptor_ = std::move(acceptor).value();
   return OkStatus();
 }
 
@@ -165,11 +168,15 @@ void EngineServer::Accept(std::stop_token stop) {
       spdlog::warn("engine socket: more than 64 connections, one is dropped");
       continue;
     }
-    workers_.push_back({session, std::thread([this, session, done] {
-                          Serve(session);
-                          done->store(true);
-                        }),
-                        done});
+    auto thread = StartThread([this, session, done] {
+      Serve(session);
+      done->store(true);
+    });
+    if (!thread.ok()) {
+      spdlog::error("engine socket: a connection is dropped: {}", thread.status().message());
+      continue;
+    }
+    workers_.push_back({session, std::move(thread).value(), done});
   }
 }
 
@@ -420,8 +427,12 @@ Result<v1::EngineMessage> EngineServer::Call(uint32_t device, v1::EngineMessage 
       return Status{Code::kUnavailable, fmt::format("device {} has no engine", device)};
     }
     session = it->second;
-    changed_.wait_for(lock, options_.attach_timeout,
-                      [&] { return session->ready || session->gone; });
+    if (!changed_.wait_for(lock, stop, options_.attach_timeout,
+                           [&] { return session->ready || session->gone; })) {
+      // Nothing may come before the answer to its attach.
+      return Status{Code::kUnavailable,
+                    fmt::format("the engine of device {} is still being admitted", device)};
+    }
     session->replies.erase(key);
   }
   TANGRAM_RETURN_IF_ERROR(session->Send(std::move(message), descriptors));
@@ -484,7 +495,8 @@ void EngineServer::Abort(uint32_t device, const v1::EngineAbort& abort) {
   {
     const std::scoped_lock lock(mu_);
     const auto it = by_device_.find(device);
-    if (it == by_device_.end()) return;
+    // Nothing may come before the answer to its attach, and then it has heard of no attempt.
+    if (it == by_device_.end() || !it->second->ready) return;
     session = it->second;
   }
   v1::EngineMessage message;

@@ -102,7 +102,7 @@ class EngineServer : public Engines {
   std::map<uint32_t, uint64_t> incarnations_;
   struct Worker {
     SessionPtr session;
-    std::thread thread;
+    std::jthread thread;
     std::shared_ptr<std::atomic<bool>> done;
   };
   std::list<Worker> workers_;

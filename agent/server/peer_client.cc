@@ -57,6 +57,12 @@ std::unique_ptr<v1::Peer::Stub> PeerClient::StubOf(const std::string& agent) {
   const std::scoped_lock lock(mu_);
   auto& channel = channels_[agent];
   if (!channel) {
+    // Pods get new addresses. A channel that no call uses and that is not connected is made again
+    // when it is wanted.
+    std::erase_if(channels_, [](const auto& one) {
+      return one.second && one.second.use_count() == 1 &&
+             one.second->GetState(false) != GRPC_CHANNEL_READY;
+    });
     grpc::ChannelArguments args;
     args.SetMaxReceiveMessageSize(64 << 20);
     // A restarted peer is met again at once, not after gRPC's default of up to 2 minutes.
@@ -68,6 +74,11 @@ std::unique_ptr<v1::Peer::Stub> PeerClient::StubOf(const std::string& agent) {
     channel = grpc::CreateCustomChannel(agent, credentials_, args);
   }
   return v1::Peer::NewStub(channel);
+}
+
+size_t PeerClient::channels() {
+  const std::scoped_lock lock(mu_);
+  return channels_.size();
 }
 
 void PeerClient::Query(const std::string& agent, const v1::QueryRequest& request,

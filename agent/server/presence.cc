@@ -11,6 +11,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "agent/base/thread.h"
+
 namespace tangram {
 namespace {
 
@@ -42,7 +44,9 @@ Result<std::unique_ptr<PresenceFile>> PresenceFile::Follow(const std::string& pa
   auto file = std::unique_ptr<PresenceFile>(new PresenceFile(path, executor));
   TANGRAM_RETURN_IF_ERROR(file->Show());  // says now, not when it matters, that it cannot
   if (!InWorld(executor)) file->Hide();
-  file->thread_ = std::thread([raw = file.get()] { raw->Run(); });
+  auto thread = StartThread([raw = file.get()] { raw->Run(); });
+  if (!thread.ok()) return thread.status();
+  file->thread_ = std::move(thread).value();
   return file;
 }
 

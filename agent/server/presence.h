@@ -34,7 +34,7 @@ class PresenceFile {
   Executor* const executor_;
   UniqueFd fd_;  // locked while the file is there
   std::atomic<bool> stopping_{false};
-  std::thread thread_;
+  std::jthread thread_;
 };
 
 }  // namespace tangram

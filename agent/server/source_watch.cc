@@ -6,6 +6,8 @@
 #include <mutex>
 #include <utility>
 
+#include "agent/base/thread.h"
+
 namespace tangram {
 
 struct SourceWatch::Shared {
@@ -18,15 +20,24 @@ struct SourceWatch::Shared {
 };
 
 SourceWatch::SourceWatch(std::function<Status()> check,
-                         std::function<void(const std::string&)> tell,
-                         std::chrono::milliseconds every)
+                         std::function<void(const std::string&)> tell)
     : shared_(std::make_shared<Shared>()) {
   shared_->check = std::move(check);
   shared_->tell = std::move(tell);
-  thread_ = std::thread([shared = shared_, every] { Run(shared, every); });
+}
+
+Result<std::unique_ptr<SourceWatch>> SourceWatch::Start(
+    std::function<Status()> check, std::function<void(const std::string&)> tell,
+    std::chrono::milliseconds every) {
+  auto watch = std::unique_ptr<SourceWatch>(new SourceWatch(std::move(check), std::move(tell)));
+  auto thread = StartThread([shared = watch->shared_, every] { Run(shared, every); });
+  if (!thread.ok()) return thread.status();
+  watch->thread_ = std::move(thread).value();
+  return watch;
 }
 
 SourceWatch::~SourceWatch() {
+  if (!thread_.joinable()) return;
   std::unique_lock lock(shared_->mu);
   shared_->stopping = true;
   shared_->changed.notify_all();

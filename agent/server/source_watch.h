@@ -16,9 +16,10 @@ class SourceWatch {
  public:
   // `check` is called in a thread of its own, so that only this thread hangs with a file system
   // that does. It owns what it uses: while it hangs it outlives this. `tell` gets its message,
-  // empty when all is well; it is not called once this is gone.
-  SourceWatch(std::function<Status()> check, std::function<void(const std::string&)> tell,
-              std::chrono::milliseconds every);
+  // empty when all is well; it is not called once this is gone. kUnavailable: no thread.
+  static Result<std::unique_ptr<SourceWatch>> Start(std::function<Status()> check,
+                                                    std::function<void(const std::string&)> tell,
+                                                    std::chrono::milliseconds every);
   // Waits for a `check` under way for `kGrace` at most.
   ~SourceWatch();
 
@@ -26,10 +27,11 @@ class SourceWatch {
 
  private:
   struct Shared;
+  SourceWatch(std::function<Status()> check, std::function<void(const std::string&)> tell);
   static void Run(const std::shared_ptr<Shared>& shared, std::chrono::milliseconds every);
 
   const std::shared_ptr<Shared> shared_;
-  std::thread thread_;
+  std::jthread thread_;
 };
 
 }  // namespace tangram

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "agent/base/testing/hang.h"
+#include "agent/base/testing/no_threads.h"
 
 namespace tangram::testing {
 namespace {
@@ -21,7 +22,7 @@ TEST(SourceWatch, TellsWhenTheSourceGoesAndComesBack) {
   std::promise<void> back;
   std::vector<std::string> told;
   {
-    SourceWatch watch(
+    const auto watch = SourceWatch::Start(
         [&] {
           return ++looks == 2 ? Status{Code::kUnavailable, "gone"} : Status();
         },
@@ -30,6 +31,7 @@ TEST(SourceWatch, TellsWhenTheSourceGoesAndComesBack) {
           if (told.size() == 3) back.set_value();
         },
         std::chrono::milliseconds(1));
+    ASSERT_TRUE(watch.ok());
     ASSERT_EQ(back.get_future().wait_for(kHang), std::future_status::ready);
   }
   told.resize(3);
@@ -43,13 +45,15 @@ TEST(SourceWatch, EndsWhileACheckHangs) {
   std::atomic<bool> told{false};
   auto owned = std::make_shared<int>(0);  // of what the check uses
   const std::weak_ptr<int> alive = owned;
-  auto watch = std::make_unique<SourceWatch>(
+  auto started = SourceWatch::Start(
       [hanging, answer, owned = std::move(owned)] {
         hanging->count_down();
         answer->wait();
         return OkStatus();
       },
       [&](const std::string&) { told = true; }, std::chrono::hours(1));
+  ASSERT_TRUE(started.ok());
+  std::unique_ptr<SourceWatch> watch = std::move(started).value();
   hanging->wait();
   auto ended = std::async(std::launch::async, [&] { watch.reset(); });
   if (ended.wait_for(kHang) != std::future_status::ready) {
@@ -60,6 +64,14 @@ TEST(SourceWatch, EndsWhileACheckHangs) {
   answer->count_down();
   EXPECT_TRUE(Eventually([&] { return alive.expired(); }));
   EXPECT_FALSE(told);
+}
+
+TEST(SourceWatch, ALackOfThreadsIsAnError) {
+  WithoutThreads([] {
+    const auto watch = SourceWatch::Start([] { return OkStatus(); }, [](const std::string&) {},
+                                          std::chrono::hours(1));
+    EXPECT_EQ(watch.status().code(), Code::kUnavailable);
+  });
 }
 
 }  // namespace

@@ -43,12 +43,15 @@ Bytes Called::Tell() {
   return news.Encode();
 }
 
-Status Called::Heard(const std::vector<Bytes>& texts) {
+Status Called::Heard(const std::vector<Bytes>& texts, uint32_t* malformed) {
   const tg_model& model = world_->model();
   std::vector<BlockNews> news;
-  for (const Bytes& text : texts) {
-    auto told = BlockNews::Decode(text, model.layers, model.kv_bytes);
-    if (!told.ok()) return told.status();
+  for (uint32_t r = 0; r < texts.size(); ++r) {
+    auto told = BlockNews::Decode(texts[r], model.layers, model.kv_bytes);
+    if (!told.ok()) {
+      *malformed = r;
+      return told.status();
+    }
     news.push_back(std::move(*told));
   }
   board_.Hear(std::move(news));

@@ -206,12 +206,16 @@ void Called::Emit(const std::string& gateway, v1::Token token) {
 }
 
 Status Called::Plan(const Side& from, const Side& to, const std::vector<Bytes>& manifests,
-                    uint64_t* moved) {
+                    uint64_t* moved, uint32_t* malformed) {
   const tg_model& model = world_->model();
   Transition next;
-  for (const Bytes& bytes : manifests) {
-    auto manifest = BlockManifest::Decode(bytes, model.layers, model.kv_bytes, block_tokens_);
-    if (!manifest.ok()) return manifest.status();
+  for (uint32_t r = 0; r < manifests.size(); ++r) {
+    auto manifest =
+        BlockManifest::Decode(manifests[r], model.layers, model.kv_bytes, block_tokens_);
+    if (!manifest.ok()) {
+      *malformed = r;
+      return manifest.status();
+    }
     next.manifests.push_back(std::move(*manifest));
   }
   auto plan = PlanBlocks(ShapeOf(), model.layers, from, to, next.manifests);

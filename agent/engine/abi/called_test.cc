@@ -66,7 +66,8 @@ class Flip : public ::testing::Test {
     theirs.requests.resize(1);
     theirs.requests[0] = {"x", "gw", true, 20, 40, {3, 1}, {}};
     return called_->Plan(epoch_.side, DataParallel({"q"}, kLayers),
-                         {theirs.Encode(), called_->Manifest()}, &moved_);
+                         {spoilt_ ? Bytes{9} : theirs.Encode(), called_->Manifest()}, &moved_,
+                         &malformed_);
   }
 
   FakeWorld world_;
@@ -78,6 +79,8 @@ class Flip : public ::testing::Test {
   std::optional<Called> called_;
   std::vector<std::string> adopted_;
   uint64_t moved_ = 0;
+  uint32_t malformed_ = kNoRank;
+  bool spoilt_ = false;  // their manifest
 };
 
 TEST_F(Flip, BringsTheBlocksOfARequestThatMoves) {
@@ -99,6 +102,14 @@ TEST_F(Flip, BringsNothingOfAPartThatIsNotProven) {
   EXPECT_NE(brought.status().message().find("KV plan: "), std::string::npos)
       << brought.status().message();
   EXPECT_TRUE(adopted_.empty());
+}
+
+TEST_F(Flip, NamesTheRankWhoseTextIsMalformed) {
+  spoilt_ = true;
+  EXPECT_FALSE(Plan().ok());
+  EXPECT_EQ(malformed_, 0u);
+  EXPECT_FALSE(called_->Heard({Bytes{}, Bytes{9}}, &malformed_).ok());
+  EXPECT_EQ(malformed_, 1u);
 }
 
 }  // namespace

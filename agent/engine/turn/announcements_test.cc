@@ -1,7 +1,9 @@
 // What becomes of a rank, and of the others, when its announcement makes no sense.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -30,14 +32,21 @@ class Rows final : public Backend {
   uint32_t max_tokens() const override { return 1; }
   uint32_t vocabulary() const override { return 1; }
   Status Fits(const tg_maps&, bool) override { return OkStatus(); }
-  Announcement Announce(uint64_t) override { return {rows, rows > 0, {}}; }
-  Status Heard(const std::vector<Bytes>&) override { return OkStatus(); }
+  Announcement Announce(uint64_t) override {
+    return {rows, rows > 0, text_is_wrong ? Bytes{9} : Bytes{}};
+  }
+  Status Heard(const std::vector<Bytes>& texts, uint32_t* malformed) override {
+    const auto wrong = std::find(texts.begin(), texts.end(), Bytes{9});
+    if (wrong == texts.end()) return OkStatus();
+    *malformed = static_cast<uint32_t>(wrong - texts.begin());
+    return {Code::kInternal, "no text of this backend"};
+  }
   Status Compute(const StepInput&) override {
     ++steps;
     return OkStatus();
   }
   Bytes Manifest() override { return {}; }
-  Status Plan(const Side&, const Side&, const std::vector<Bytes>&, uint64_t*) override {
+  Status Plan(const Side&, const Side&, const std::vector<Bytes>&, uint64_t*, uint32_t*) override {
     return OkStatus();
   }
   Result<uint64_t> Bring(uint32_t, Between&) override { return uint64_t{0}; }
@@ -46,6 +55,7 @@ class Rows final : public Backend {
   void Leave() override {}
 
   std::atomic<uint64_t> rows{1}, steps{0};
+  std::atomic<bool> text_is_wrong{false};
 };
 
 class Nowhere final : public Sink {
@@ -108,7 +118,8 @@ struct Rank {
   Status ended;
 };
 
-TEST(Announcements, AMalformedOneEndsItsRankAndNotTheOthers) {
+// One of three ranks announces what `spoil` makes of it.
+void ExpectThatOnlyItEnds(const std::function<void(Rows&)>& spoil) {
   const std::vector<const char*> names = {"a", "b", "c"};
   const std::vector<std::string> members(names.begin(), names.end());
   const net::testing::TestCa ca;
@@ -139,7 +150,7 @@ TEST(Announcements, AMalformedOneEndsItsRankAndNotTheOthers) {
     rank.thread = std::thread([&rank] { rank.ended = rank.turn->Run(rank.stop); });
   }
   EXPECT_TRUE(Eventually([&] { return ranks[2].rows.steps > 3; }));
-  ranks[1].rows.rows = kMostRows + 1;
+  spoil(ranks[1].rows);
   ranks[1].thread.join();
   EXPECT_EQ(ranks[1].ended.code(), Code::kInternal) << ranks[1].ended.message();
   for (const size_t r : {0, 2}) {
@@ -151,6 +162,14 @@ TEST(Announcements, AMalformedOneEndsItsRankAndNotTheOthers) {
     EXPECT_EQ(ranks[r].world->missed_[0].rank, 1U);
     EXPECT_EQ(ranks[r].world->missed_[0].cause, static_cast<uint32_t>(TG_HOSTILE));
   }
+}
+
+TEST(Announcements, AMalformedOneEndsItsRankAndNotTheOthers) {
+  ExpectThatOnlyItEnds([](Rows& rows) { rows.rows = kMostRows + 1; });
+}
+
+TEST(Announcements, OneWithAMalformedTextEndsItsRankAndNotTheOthers) {
+  ExpectThatOnlyItEnds([](Rows& rows) { rows.text_is_wrong = true; });
 }
 
 }  // namespace

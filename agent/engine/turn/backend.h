@@ -57,6 +57,8 @@ struct StepInput {
   Between& between;
 };
 
+constexpr uint32_t kNoRank = UINT32_MAX;
+
 // Called by the turn's thread alone. A Status of kUnavailable from Compute: a peer is gone, the
 // step is given up, and nothing of it was emitted. Any other error ends the rank.
 class Backend {
@@ -86,8 +88,9 @@ class Backend {
     Bytes text;
   };
   virtual Announcement Announce(uint64_t step) = 0;
-  // What all ranks announced, by rank. A flip may follow instead of Compute.
-  virtual Status Heard(const std::vector<Bytes>& texts) = 0;
+  // What all ranks announced, by rank. A flip may follow instead of Compute. An error: the text of
+  // rank `*malformed` makes no sense, and the others go on without that rank.
+  virtual Status Heard(const std::vector<Bytes>& texts, uint32_t* malformed) = 0;
   // The step, at all ranks at once; not called if no rank has rows. Emits to the sink once nothing
   // can fail any more and MayEmit was asked.
   virtual Status Compute(const StepInput& input) = 0;
@@ -97,9 +100,10 @@ class Backend {
   // A flip that changes attention. What the others must know of the requests and KV here:
   virtual Bytes Manifest() = 0;
   // Where all of it goes, from what all ranks told: a pure function, equal at all ranks. kNoMemory:
-  // it does not fit now, and every rank finds so. `moved`: requests that change home.
+  // it does not fit now, and every rank finds so. `moved`: requests that change home. An error that
+  // sets `*malformed`, which is kNoRank before: the manifest of that rank makes no sense.
   virtual Status Plan(const Side& from, const Side& to, const std::vector<Bytes>& manifests,
-                      uint64_t* moved) = 0;
+                      uint64_t* moved, uint32_t* malformed) = 0;
   // Brings what the plan gives to `rank` of the target, beside what is in force; others wait, so
   // that who waits for its agent sends heartbeats (Between::Lives). Bytes. kUnavailable: something
   // is written to still that must not be used before an attempt ends: this rank stands still until

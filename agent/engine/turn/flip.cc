@@ -82,8 +82,11 @@ Result<bool> Turn::Carry(Stopwatch* watch, Pending* pending, Status* pulled) {
   watch->Lap("manifest");
   (void)fault::Hit("engine.flip_manifest");
   const Side& to = preparation_->target();
-  const Status fits = backend_->Plan(epoch_->side, to, manifests, &pending->requests_moved);
+  uint32_t malformed = kNoRank;
+  const Status fits =
+      backend_->Plan(epoch_->side, to, manifests, &pending->requests_moved, &malformed);
   if (!fits.ok()) {
+    if (malformed != kNoRank) return Malformed(malformed, fits);
     // A pure function of what all gathered: all decline, and may be asked again at the next
     // boundary, when requests have ended.
     if (fits.code() != Code::kNoMemory) return fits;
@@ -119,7 +122,9 @@ Result<bool> Turn::AllBrought(const Status& pulled) {
   for (uint32_t r = 0; r < gathered.size(); ++r) {
     ByteReader reader(gathered[r]);
     const std::string message = reader.GetString();
-    if (!reader.done()) return Status{Code::kInternal, "malformed answer after the KV pull"};
+    if (!reader.done()) {
+      return Malformed(r, {Code::kInternal, "malformed answer after the KV pull"});
+    }
     if (!message.empty()) failed += "rank " + std::to_string(r) + ": " + message;
   }
   if (failed.empty()) return true;

@@ -167,12 +167,7 @@ Status Turn::Step() {
   uint64_t rows = 0;
   for (uint32_t r = 0; r < gathered.size(); ++r) {
     Result<Control> control = Control::Decode(gathered[r]);
-    if (!control.ok() && r == comm_.rank()) return control.status();
-    if (!control.ok()) {
-      // It ends at its own; the others go on without it.
-      comm_.Missed(r, TG_HOSTILE);
-      return {Code::kUnavailable, comm_.members()[r] + ": " + control.status().message()};
-    }
+    if (!control.ok()) return Malformed(r, control.status());
     words.push_back(control->word);
     work = work || control->work;
     pending = pending || control->pending;
@@ -180,7 +175,9 @@ Status Turn::Step() {
     rows += control->rows;
     texts.push_back(std::move(control->text));
   }
-  TANGRAM_RETURN_IF_ERROR(backend_->Heard(texts));
+  uint32_t malformed = kNoRank;
+  const Status heard = backend_->Heard(texts, &malformed);
+  if (!heard.ok()) return Malformed(malformed, heard);
   (void)fault::Hit("engine.after_exchange");
 
   if (world_->Decide(words)) {
@@ -207,6 +204,12 @@ Status Turn::Step() {
   ReportLoad(false);
   Pause(work && !pause, pending, begun);
   return OkStatus();
+}
+
+Status Turn::Malformed(uint32_t rank, const Status& why) {
+  if (rank == kNoRank || rank == comm_.rank()) return why;
+  comm_.Missed(rank, TG_HOSTILE);
+  return {Code::kUnavailable, comm_.members()[rank] + ": " + why.message()};
 }
 
 Status Turn::Answer() {

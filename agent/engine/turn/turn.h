@@ -83,6 +83,9 @@ class Turn final : public Between {
 
   // The step.
   Status Step();
+  // What this rank told makes no sense: it ends. What another one told: that one ends, since it
+  // finds the same, and the others go on without it.
+  Status Malformed(uint32_t rank, const Status& why);
   void Pause(bool work, bool pending, std::chrono::steady_clock::time_point begun);
   void ReportLoad(bool now);
   // Is an attempt prepared here after which this rank is home to no requests?

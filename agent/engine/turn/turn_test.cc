@@ -117,10 +117,10 @@ class ScriptedBackend final : public Backend {
   uint32_t vocabulary() const override { return 1; }
   Status Fits(const tg_maps&, bool) override { return OkStatus(); }
   Announcement Announce(uint64_t) override { return {}; }
-  Status Heard(const std::vector<Bytes>&) override { return OkStatus(); }
+  Status Heard(const std::vector<Bytes>&, uint32_t*) override { return OkStatus(); }
   Status Compute(const StepInput&) override { return OkStatus(); }
   Bytes Manifest() override { return {1}; }
-  Status Plan(const Side&, const Side&, const std::vector<Bytes>&, uint64_t*) override {
+  Status Plan(const Side&, const Side&, const std::vector<Bytes>&, uint64_t*, uint32_t*) override {
     return OkStatus();
   }
   Result<uint64_t> Bring(uint32_t, Between& between) override { return bring(between); }

@@ -89,12 +89,15 @@ Backend::Announcement Reference::Announce(uint64_t step) {
   return {mine.batch.Rows(), work, mine.Encode()};
 }
 
-Status Reference::Heard(const std::vector<Bytes>& texts) {
+Status Reference::Heard(const std::vector<Bytes>& texts, uint32_t* malformed) {
   homes_.clear();
   std::vector<HomeFigures> figures;
-  for (const Bytes& text : texts) {
-    Result<Announced> home = Announced::Decode(text, options_.limits.block_tokens);
-    if (!home.ok()) return home.status();
+  for (uint32_t r = 0; r < texts.size(); ++r) {
+    Result<Announced> home = Announced::Decode(texts[r], options_.limits.block_tokens);
+    if (!home.ok()) {
+      *malformed = r;
+      return home.status();
+    }
     figures.push_back(home->figures);
     homes_.push_back(std::move(*home));
   }

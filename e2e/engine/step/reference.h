@@ -56,14 +56,14 @@ class Reference final : public Backend {
 
   Status Fits(const tg_maps& target, bool repair) override;
   Announcement Announce(uint64_t step) override;
-  Status Heard(const std::vector<Bytes>& texts) override;
+  Status Heard(const std::vector<Bytes>& texts, uint32_t* malformed) override;
   Status Compute(const StepInput& input) override;
   void StepDone(bool computed) override;
 
   // transition.cc
   Bytes Manifest() override;
   Status Plan(const Side& from, const Side& to, const std::vector<Bytes>& manifests,
-              uint64_t* moved) override;
+              uint64_t* moved, uint32_t* malformed) override;
   Result<uint64_t> Bring(uint32_t rank, Between& between) override;
   void Drop() override;
   void Stage(uint64_t attempt, const Side& to) override;

@@ -30,11 +30,14 @@ Bytes Reference::Manifest() {
 }
 
 Status Reference::Plan(const Side& from, const Side& to, const std::vector<Bytes>& manifests,
-                       uint64_t* moved) {
+                       uint64_t* moved, uint32_t* malformed) {
   Transition next;
-  for (const Bytes& bytes : manifests) {
-    Result<RankManifest> manifest = DecodeManifest(bytes, shape_.block_tokens);
-    if (!manifest.ok()) return manifest.status();
+  for (uint32_t r = 0; r < manifests.size(); ++r) {
+    Result<RankManifest> manifest = DecodeManifest(manifests[r], shape_.block_tokens);
+    if (!manifest.ok()) {
+      *malformed = r;
+      return manifest.status();
+    }
     next.manifests.push_back(std::move(*manifest));
   }
   Result<Carrying> carrying = PlanCarry(shape_, from, to, &next.manifests);
