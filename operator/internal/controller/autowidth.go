@@ -46,22 +46,28 @@ func (r *Reconciler) otherOwner(ctx context.Context, d *api.MoEDeployment) (stri
 	if !d.WidthIsDecided() {
 		return "", nil
 	}
-	var all autoscalingv2.HorizontalPodAutoscalerList
-	if err := r.List(ctx, &all, client.InNamespace(d.Namespace)); err != nil {
+	found, err := r.autoscalersOf(ctx, d.Namespace, api.GroupVersion.Group, "MoEDeployment", d.Name)
+	if err != nil || len(found) == 0 {
 		return "", err
+	}
+	return fmt.Sprintf("HorizontalPodAutoscaler %s scales this MoEDeployment, too: delete it, or leave spec.autoscaling.slo out", strings.Join(found, ", ")), nil
+}
+
+// autoscalersOf an object of the namespace: the names of the HorizontalPodAutoscalers that scale it, sorted.
+func (r *Reconciler) autoscalersOf(ctx context.Context, namespace, group, kind, name string) ([]string, error) {
+	var all autoscalingv2.HorizontalPodAutoscalerList
+	if err := r.List(ctx, &all, client.InNamespace(namespace)); err != nil {
+		return nil, err
 	}
 	var found []string
 	for i := range all.Items {
 		h := &all.Items[i]
-		if to := h.Spec.ScaleTargetRef; to.Kind == "MoEDeployment" && to.Name == d.Name && strings.HasPrefix(to.APIVersion, api.GroupVersion.Group+"/") {
+		if to := h.Spec.ScaleTargetRef; to.Kind == kind && to.Name == name && strings.HasPrefix(to.APIVersion, group+"/") {
 			found = append(found, h.Name)
 		}
 	}
-	if len(found) == 0 {
-		return "", nil
-	}
 	slices.Sort(found)
-	return fmt.Sprintf("HorizontalPodAutoscaler %s scales this MoEDeployment, too: delete it, or leave spec.autoscaling.slo out", strings.Join(found, ", ")), nil
+	return found, nil
 }
 
 // twoOwners: the width is not decided on, as somebody else does.

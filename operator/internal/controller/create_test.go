@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -170,6 +171,48 @@ func TestGatewaysComeAndGoOneByOne(t *testing.T) {
 	require.True(t, metav1.IsControlledBy(budget, d))
 	require.Equal(t, 1, budget.Spec.MaxUnavailable.IntValue())
 	require.Equal(t, gateway.Spec.Selector.MatchLabels, budget.Spec.Selector.MatchLabels)
+}
+
+// An autoscaler of gateways is left alone, and what it says ends with it. A number that somebody else wrote is put back.
+func TestAnAutoscalerOwnsTheNumberOfGateways(t *testing.T) {
+	b := newBed(t)
+	require.NoError(t, b.c.Create(t.Context(), b.deployment("w", 1)))
+	b.ready("w")
+	gateway := func() *appsv1.Deployment {
+		made := &appsv1.Deployment{}
+		require.NoError(t, b.c.Get(t.Context(), client.ObjectKey{Namespace: b.namespace, Name: "w-gateway"}, made))
+		return made
+	}
+	scale := func(n int32) {
+		t.Helper()
+		require.NoError(t, b.c.SubResource("scale").Update(t.Context(), gateway(), client.WithSubResourceBody(&autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: n}})))
+	}
+	until := func(n int32) {
+		t.Helper()
+		require.Eventually(t, func() bool { return *gateway().Spec.Replicas == n }, wait, tick)
+	}
+	scale(5)
+	until(2)
+	hpa := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: b.namespace, Name: "gateways"}, Spec: autoscalingv2.HorizontalPodAutoscalerSpec{MaxReplicas: 9,
+		ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "w-gateway"}}}
+	require.NoError(t, b.c.Create(t.Context(), hpa))
+	known := func(n int) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			found, err := b.r.autoscalersOf(t.Context(), b.namespace, "apps", "Deployment", "w-gateway")
+			return err == nil && len(found) == n
+		}, wait, tick)
+	}
+	known(1)
+	scale(7)
+	// The grace period shows that the Deployment was written meanwhile, and that its number was not.
+	b.change(`{"spec":{"gateway":{"terminationGracePeriodSeconds":120}}}`)
+	require.Eventually(t, func() bool { return *gateway().Spec.Template.Spec.TerminationGracePeriodSeconds == 120 }, wait, tick)
+	require.EqualValues(t, 7, *gateway().Spec.Replicas)
+	require.NoError(t, b.c.Delete(t.Context(), hpa))
+	known(0)
+	b.change(`{"metadata":{"annotations":{"look":"again"}}}`)
+	until(2)
 }
 
 func TestSeveralRanksPerPod(t *testing.T) {

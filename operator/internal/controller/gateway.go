@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -45,7 +47,19 @@ func (r *Reconciler) gateway(ctx context.Context, d *api.MoEDeployment, a *autho
 	if there, err := r.find(ctx, d, engines); err != nil || !there || engines.Spec.ClusterIP == "" {
 		return 0, err // the Service's own event brings us here again
 	}
-	if err := r.apply(ctx, d, r.gatewayDeployment(d, engines.Spec.ClusterIP)); err != nil {
+	wanted, made := r.gatewayDeployment(d, engines.Spec.ClusterIP), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: gatewayName(d), Namespace: d.Namespace}}
+	if there, err := r.find(ctx, d, made); err != nil {
+		return 0, err
+	} else if there && scaledByOthers(made) {
+		autoscalers, err := r.autoscalersOf(ctx, d.Namespace, appsv1.GroupName, "Deployment", made.Name)
+		if err != nil {
+			return 0, err
+		}
+		if len(autoscalers) > 0 {
+			wanted.Spec.Replicas = nil // it stays as the autoscaler says
+		}
+	}
+	if err := r.apply(ctx, d, wanted); err != nil {
 		why := refused(err)
 		if why == nil || why.reason != api.ReasonRefusedByCluster {
 			return 0, err
@@ -53,11 +67,18 @@ func (r *Reconciler) gateway(ctx context.Context, d *api.MoEDeployment, a *autho
 		// Told of, and nothing else waits for it: gateways that are there serve on.
 		s.gatewayProblems = append(s.gatewayProblems, problem{gatewayName(d), why.reason, clip(why.message, longestWords)})
 	}
-	made := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: gatewayName(d), Namespace: d.Namespace}}
 	if _, err := r.find(ctx, d, made); err != nil {
 		return 0, err
 	}
 	return made.Status.AvailableReplicas, r.gatewayProblems(ctx, d, made, s)
+}
+
+// scaledByOthers: somebody wrote the number of gateways over the scale subresource. Only then may an apply leave it out: a number
+// that nobody owns any more becomes 1.
+func scaledByOthers(made *appsv1.Deployment) bool {
+	return slices.ContainsFunc(made.ManagedFields, func(f metav1.ManagedFieldsEntry) bool {
+		return f.Subresource == "scale" && f.FieldsV1 != nil && strings.Contains(string(f.FieldsV1.Raw), `"f:replicas"`)
+	})
 }
 
 // gatewayProblems are why pods of gateways do not start, or were not made.
