@@ -110,7 +110,7 @@ const (
 	EventTransitionReplanned = "TransitionReplanned" // the spec changed; the running flip was ended first
 	EventTransitionAborted   = "TransitionAborted"   // the user did
 	EventModeDecided         = "ModeDecided"         // in mode Auto, with the reason
-	EventModeTakenBack       = "ModeTakenBack"       // in mode Auto: the switch failed, with the reason
+	EventDecisionTakenBack   = "DecisionTakenBack"   // of a mode or width that the operator decided on: the transition failed, with the reason
 	EventWidthDecided        = "WidthDecided"        // with autoscaling.slo, with the reason
 	EventRebalanced          = "Rebalanced"          // with moves, bytes, balancedness before and after
 	EventRepaired            = "Repaired"            // with members lost, seconds and bytes

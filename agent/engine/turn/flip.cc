@@ -155,7 +155,7 @@ void Turn::UnstageKv() {
 // No word, no flip: the others see a rank that is not armed yet.
 bool Turn::KeepsWordBack() {
   if (staged_ == 0 || kv_ready_) return false;
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = time_.Now();
   if (!kept_back_) kept_back_ = now;
   return now - *kept_back_ < options_.kv_ahead;
 }

@@ -40,15 +40,15 @@ Status Sane(const tg_maps& target, const tg_model& model) {
 }  // namespace
 
 Result<Preparation> Preparation::Begin(const tg_event& event, const tg_model& model, Mesh* mesh,
-                                       Clock::time_point deadline, Clock::duration most_paused,
-                                       Patience* patience) {
+                                       const Limits& limits, Patience* patience,
+                                       Clock::time_point now) {
   const tg_maps& maps = *event.target;
   Preparation out;
   out.attempt_ = event.attempt;
   out.target_epoch_ = event.target_epoch;
-  out.deadline_ = deadline;
+  out.deadline_ = now + limits.connect;
   out.repair_ = event.repair != 0;
-  if (event.pause_steps != 0 && !out.repair_) out.paused_until_ = Clock::now() + most_paused;
+  if (event.pause_steps != 0 && !out.repair_) out.paused_until_ = now + limits.most_paused;
   TANGRAM_RETURN_IF_ERROR(Sane(maps, model));
   Result<std::vector<kv::LayerGroups>> groups = GroupsOf(maps, model);
   if (!groups.ok()) return groups.status();
@@ -76,14 +76,14 @@ Result<Preparation> Preparation::Begin(const tg_event& event, const tg_model& mo
   return out;
 }
 
-Status Preparation::Answer(const Mesh& mesh, WorldView* world) {
+Status Preparation::Answer(const Mesh& mesh, WorldView* world, Clock::time_point now) {
   if (answered_) return OkStatus();
   const std::string missing = mesh.Missing(peers_);
   if (missing.empty()) {
     answered_ = true;
     return world->Prepared(attempt_, true, "");
   }
-  if (Clock::now() < deadline_) return OkStatus();
+  if (now < deadline_) return OkStatus();
   answered_ = true;
   return world->Prepared(attempt_, false, "no connection in time with " + missing);
 }

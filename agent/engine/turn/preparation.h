@@ -16,11 +16,13 @@ class Preparation {
  public:
   using Clock = std::chrono::steady_clock;
 
+  struct Limits {
+    Clock::duration connect;      // until all connections are there
+    Clock::duration most_paused;  // steps pause for so long at most, if they are to
+  };
   // Starts to connect. A target that this engine cannot compute is refused with the reason.
-  // Steps pause for at most `most_paused`, if they are to.
   static Result<Preparation> Begin(const tg_event& event, const tg_model& model, Mesh* mesh,
-                                   Clock::time_point deadline, Clock::duration most_paused,
-                                   Patience* patience);
+                                   const Limits& limits, Patience* patience, Clock::time_point now);
 
   uint64_t attempt() const { return attempt_; }
   uint64_t target_epoch() const { return target_epoch_; }
@@ -33,7 +35,7 @@ class Preparation {
   Communicator& communicator() { return comm_; }
 
   // Tells the agent when all connections are there, or that they did not come in time. Once.
-  Status Answer(const Mesh& mesh, WorldView* world);
+  Status Answer(const Mesh& mesh, WorldView* world, Clock::time_point now);
   bool answered() const { return answered_; }
 
  private:

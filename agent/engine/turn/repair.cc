@@ -59,12 +59,12 @@ std::string Turn::MissedText() const {
 void Turn::WatchTheOthers() {
   // Nobody computes, so that the least is enough; twice, for one that maps what a repair brings.
   const Patience::Duration least = options_.patience.least;
-  still_.emplace(comm_.size(), 2 * least, options_.patience.heartbeat(), Wait::Clock::now());
+  still_.emplace(comm_.size(), 2 * least, options_.patience.heartbeat(), time_.Now());
   moved_.assign(comm_.size(), 0);
 }
 
 void Turn::HangUpOnTheSilent() {
-  still_->Look(Wait::Clock::now());
+  still_->Look(time_.Now());
   if (still_->BeatDue()) mesh_->BeatStill(epoch());
   for (uint32_t r = 0; r < comm_.size(); ++r) {
     const std::string& member = comm_.members()[r];

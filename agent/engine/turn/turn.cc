@@ -104,8 +104,8 @@ Status Turn::TakeEvent(const tg_event& event) {
 
 void Turn::Prepare(const tg_event& event) {
   Result<Preparation> begun =
-      Preparation::Begin(event, world_->model(), mesh_, Clock::now() + options_.prepare_timeout,
-                         options_.most_paused, &patience_);
+      Preparation::Begin(event, world_->model(), mesh_,
+                         {options_.prepare_timeout, options_.most_paused}, &patience_, time_.Now());
   const Status fits =
       begun.ok() ? backend_->Fits(*event.target, event.repair != 0) : begun.status();
   if (!fits.ok()) {
@@ -123,7 +123,7 @@ Status Turn::CheckPreparation() {
   if (!preparation_ || preparation_->answered()) return OkStatus();
   mesh_->Progress(0);
   // The attempt may be over by now, or the agent gone: the next event tells.
-  if (const Status told = preparation_->Answer(*mesh_, world_); !told.ok()) {
+  if (const Status told = preparation_->Answer(*mesh_, world_, time_.Now()); !told.ok()) {
     spdlog::warn("attempt {}: {}", preparation_->attempt(), told.message());
   }
   return OkStatus();
@@ -145,7 +145,7 @@ Status Turn::Outside() {
 }
 
 Status Turn::Step() {
-  const Clock::time_point begun = Clock::now();
+  const Clock::time_point begun = time_.Now();
   StageKv();
   Backend::Announcement announced = backend_->Announce(step_);
   Control mine;
@@ -195,7 +195,7 @@ Status Turn::Step() {
   rows_ = rows;
   comm_.SetWork(rows_);
   comm_.SetDoing(TG_IN_EXCHANGE);
-  beaten_ = Clock::now();
+  beaten_ = time_.Now();
   if (rows > 0) TANGRAM_RETURN_IF_ERROR(backend_->Compute({*epoch_, step_, rows, comm_, *this}));
   backend_->StepDone(!pause);
   if (staged_ != 0) kv_ready_ = backend_->Advance();
@@ -224,7 +224,7 @@ Status Turn::Answer() {
   }
   TANGRAM_RETURN_IF_ERROR(CheckPreparation());
   mesh_->Progress(0);
-  const Clock::time_point now = Clock::now();
+  const Clock::time_point now = time_.Now();
   if (now - beaten_ >= options_.patience.heartbeat()) {
     mesh_->Beat();
     beaten_ = now;
@@ -286,7 +286,7 @@ bool Turn::GivesHomesUp() const {
 }
 
 void Turn::ReportLoad(bool now) {
-  const Clock::time_point time = Clock::now();
+  const Clock::time_point time = time_.Now();
   if (!now && time - load_reported_ < kLoadPeriod) return;
   load_reported_ = time;
   v1::Load load;

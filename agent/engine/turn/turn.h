@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "agent/base/limits.h"
+#include "agent/base/time_source.h"
 #include "agent/engine/frontend/inbox.h"
 #include "agent/engine/frontend/sink.h"
 #include "agent/engine/mesh/communicator.h"
@@ -22,7 +23,8 @@
 
 namespace tangram::engine {
 
-// One thread calls everything. The pointers outlive the turn.
+// One thread calls everything. The pointers outlive the turn, and so does `time`, which is the
+// mesh's.
 class Turn final : public Between {
  public:
   struct Options {
@@ -40,13 +42,15 @@ class Turn final : public Between {
     std::chrono::milliseconds least_step{0};
   };
 
-  Turn(Options options, WorldView* world, Mesh* mesh, Inbox* inbox, Sink* sink, Backend* backend)
+  Turn(Options options, WorldView* world, Mesh* mesh, Inbox* inbox, Sink* sink, Backend* backend,
+       TimeSource& time = SteadyTime())
       : options_(options),
         world_(world),
         mesh_(mesh),
         inbox_(inbox),
         sink_(sink),
         backend_(backend),
+        time_(time),
         patience_(options.patience) {}
 
   // Boundaries until `stop`. An error means that this rank can serve no longer: bytes are wrong,
@@ -139,6 +143,7 @@ class Turn final : public Between {
   Inbox* const inbox_;
   Sink* const sink_;
   Backend* const backend_;
+  TimeSource& time_;
 
   Patience patience_;
   std::optional<Preparation> preparation_;

@@ -198,6 +198,7 @@ func (r *Reconciler) auto(ctx context.Context, d *api.MoEDeployment, s *scene) (
 	mode, width := said.mode, said.width
 	if failed != "" { // what was decided before is of the world before
 		mode = word{last: decisions.Decision{Held: true, Why: decisions.Reason{Text: failed}}, taken: true}
+		width = mode
 	}
 	if width.pending != nil && !dryRun {
 		mode.pending = nil // one at a time
@@ -214,7 +215,7 @@ func (r *Reconciler) auto(ctx context.Context, d *api.MoEDeployment, s *scene) (
 	}
 	a.followed(said)
 	if failed != "" {
-		r.event(d, nil, corev1.EventTypeWarning, api.EventModeTakenBack, "Reconcile", "%s", failed)
+		r.event(d, nil, corev1.EventTypeWarning, api.EventDecisionTakenBack, "Reconcile", "%s", failed)
 	}
 	for _, one := range newDecisions(before.Status.Policy, now) {
 		r.tellDecision(d, one)

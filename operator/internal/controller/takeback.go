@@ -20,38 +20,67 @@ const (
 	mostRefused = 8
 )
 
-// takeBack a switch of mode Auto that failed: the world is to be in the mode in force again, and the option is refused for a while. It changes d.Status.Policy,
-// and says what it did; empty: nothing. A switch that succeeded clears its option.
+// takeBack a decision on mode or width whose transition failed: the world is to go on as it is, and the option is refused for a while. It changes
+// d.Status.Policy, and says what it did; empty: nothing. A transition that succeeded clears its option.
 func takeBack(x shapes, s *scene, now time.Time) string {
 	d, l := x.d, s.seen.Layout
-	st := d.Status.Policy
-	if d.Spec.Mode != api.ModeAuto || st == nil || len(l.GetMembers()) < 2 || s.seen.Running != nil {
+	st, ranks := d.Status.Policy, len(l.GetMembers())
+	modeIsDecided := d.Spec.Mode == api.ModeAuto && ranks > 1 // one rank has no mode
+	if !modeIsDecided && !d.WidthIsDecided() || st == nil || ranks == 0 || s.seen.Running != nil {
 		return ""
 	}
 	serves, wanted := shapeOf(l), x.wanted()
+	otherMode, otherWidth := modeIsDecided && serves != wanted.On(ranks), widened(d) && ranks != wantedRanks(d)
 	switch {
-	case serves == wanted.On(serves.Ranks) && serves.Ranks > 0:
+	case !otherMode && !otherWidth:
 		if s.seen.Failed == nil {
-			st.Refused = slices.DeleteFunc(slices.Clone(st.Refused), x.isOption(serves))
+			st.Refused = slices.DeleteFunc(slices.Clone(st.Refused), x.isOption(wanted.On(ranks)))
 		}
 		return ""
 	case s.seen.Failed == nil || s.seen.NeedsRepair():
 		return ""
 	}
-	back := serves
-	if !x.allowed(serves) { // it failed in the middle
-		if back = cameFrom(st).On(len(l.Members)); back == wanted.On(len(l.Members)) {
-			return ""
+	after := *st
+	if otherMode {
+		back := serves
+		if !x.allowed(serves) { // it failed in the middle
+			back = cameFrom(st).On(ranks)
 		}
+		x.become(&after, back)
 	}
-	failed := wanted.On(wantedRanks(d))
-	why := clip(s.seen.Failed.Error(), mostText)
-	until := refuse(x, st, failed, why, now)
-	to := st.Mode
-	x.become(st, back)
-	s.seen.Failed = nil // of a switch that is not wanted any more
-	return fmt.Sprintf("the switch to mode %s failed and is taken back: the world stays in mode %s, and %s is not chosen before %s: %s", to, st.Mode, to,
+	if otherWidth {
+		after.Replicas = int32(ranks) / max(d.Spec.RanksPerPod, 1)
+	}
+	failed, to, why := wanted.On(wantedRanks(d)), named(d, otherMode, otherWidth), clip(s.seen.Failed.Error(), mostText)
+	d.Status.Policy = &after
+	if x.wanted().On(wantedRanks(d)) == failed { // nothing to go back to: within the bounds of the width
+		d.Status.Policy = st
+		return ""
+	}
+	until := refuse(x, &after, failed, why, now)
+	s.seen.Failed = nil // of a transition that is not wanted any more
+	return fmt.Sprintf("the transition to %s failed and is taken back: the world goes on with %s, and %s is not chosen before %s: %s", to, named(d, otherMode, otherWidth), to,
 		until.UTC().Format(time.TimeOnly), why)
+}
+
+// widened says whether the width that is wanted was decided on, and is not where the world began.
+func widened(d *api.MoEDeployment) bool {
+	if !d.WidthIsDecided() {
+		return false
+	}
+	i := slices.IndexFunc(d.Status.Policy.Decisions, func(x api.PolicyDecision) bool { return x.ToReplicas > 0 && !x.DryRun })
+	return i >= 0 && d.Status.Policy.Decisions[i].ToReplicas == d.WantedReplicas()
+}
+
+// named mode, width or both that are wanted.
+func named(d *api.MoEDeployment, mode, width bool) string {
+	switch {
+	case mode && width:
+		return fmt.Sprintf("%d replicas in mode %s", d.WantedReplicas(), d.Status.Policy.Mode)
+	case width:
+		return fmt.Sprintf("%d replicas", d.WantedReplicas())
+	}
+	return fmt.Sprintf("mode %s", d.Status.Policy.Mode)
 }
 
 // cameFrom which mode, before the newest decision that was followed.

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -75,7 +76,7 @@ func TestAuto_WhenSwitchFails(t *testing.T) {
 	b.agent("w-0").Refuse(&tangramv1.Refusal{Code: tangramv1.Refusal_CODE_NO_MEMORY, Message: "4096 bytes are short"})
 	before := time.Now()
 	b.loaded(d, 4)
-	b.told(api.EventModeTakenBack, "4096 bytes are short")
+	b.told(api.EventDecisionTakenBack, "4096 bytes are short")
 	back := func(d *api.MoEDeployment) bool {
 		return inMode(api.ModeExpert)(d) && d.Status.Policy.Mode == api.ModeExpert && len(d.Status.Policy.Refused) == 1 &&
 			strings.Contains(d.Status.Policy.Reason, "the last switch to it failed")
@@ -124,6 +125,57 @@ func TestRefuse_WhenFailuresRepeat(t *testing.T) {
 	s.seen.Failed, d.Status.Policy.Mode = errors.New("a disk"), api.ModeExpert
 	s.seen.Broken = errors.New("a rank is lost")
 	require.Empty(t, takeBack(x, s, now), "first the repair")
+}
+
+// What is taken back of a decision on mode and width, and what is not.
+func TestTakeBack_WhenWidthIsDecided(t *testing.T) {
+	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Mode: api.ModeAuto, Replicas: 2, RanksPerPod: 1, Autoscaling: &api.Autoscaling{
+		DryRun: ptr.To(false), MinReplicas: ptr.To[int32](2), MaxReplicas: ptr.To[int32](8), SLO: &api.SLO{}}}}
+	begin := func() *scene {
+		d.Status.Policy = &api.PolicyStatus{Mode: api.ModeTensor, Replicas: 4, Decisions: []api.PolicyDecision{{From: api.ModeExpert, To: api.ModeTensor, FromReplicas: 2, ToReplicas: 4}}}
+		s := &scene{}
+		s.seen.Layout, s.seen.Failed = layoutIn(t, layout.Expert, 2, false), errors.New("a disk")
+		return s
+	}
+	x, now := shapes{d: d}, time.Unix(1000, 0)
+	said := takeBack(x, begin(), now)
+	require.Contains(t, said, "the transition to 4 replicas in mode Tensor failed and is taken back: the world goes on with 2 replicas in mode Expert")
+	require.Equal(t, []any{api.ModeExpert, int32(2)}, []any{d.Status.Policy.Mode, d.Status.Policy.Replicas})
+	require.Equal(t, []any{int32(4), api.ModeTensor}, []any{d.Status.Policy.Refused[0].Replicas, d.Status.Policy.Refused[0].Mode})
+
+	d.Spec.Mode = api.ModeExpert
+	s := begin()
+	d.Spec.Autoscaling.MinReplicas = ptr.To[int32](4)
+	require.Empty(t, takeBack(x, s, now), "the bounds want it")
+	require.EqualValues(t, 4, d.Status.Policy.Replicas)
+	d.Spec.Autoscaling.MinReplicas = ptr.To[int32](2)
+	s = begin()
+	d.Status.Policy.Decisions = nil
+	require.Empty(t, takeBack(x, s, now), "nobody decided it")
+}
+
+// A width that fails is taken back as a mode is: a world whose decision failed would decide nothing else.
+func TestAuto_WhenDecidedWidthFails(t *testing.T) {
+	b := newBed(t)
+	require.NoError(t, b.c.Create(t.Context(), b.scaled(false)))
+	d := b.ready("w")
+	b.agent("w-0").Refuse(&tangramv1.Refusal{Code: tangramv1.Refusal_CODE_NO_MEMORY, Message: "4096 bytes are short"})
+	b.busy(d)
+	b.told(api.EventDecisionTakenBack, "the transition to 4 replicas failed and is taken back: the world goes on with 2 replicas")
+	d = b.until("w", "at its width, and told why", func(d *api.MoEDeployment) bool {
+		return d.Status.WantedReplicas == 2 && len(d.Status.Policy.Refused) == 1 && d.Status.Policy.Width.Outcome != api.OutcomeSwitch
+	})
+	require.EqualValues(t, 2, d.Status.Width)
+	refused := d.Status.Policy.Refused[0]
+	require.Equal(t, []any{int32(4), api.ModeExpert, int32(1)}, []any{refused.Replicas, refused.Mode, refused.Failures})
+
+	b.agent("w-0").Refuse(nil)
+	earlier := d.DeepCopy()
+	d.Status.Policy.Refused[0].Until = metav1.NewTime(time.Now().Add(-time.Second))
+	require.NoError(t, b.c.Status().Patch(t.Context(), d, client.MergeFrom(earlier)))
+	b.until("w", "wider, once the time is over", func(d *api.MoEDeployment) bool {
+		return d.Status.Width == 4 && len(d.Status.Policy.Refused) == 0
+	})
 }
 
 // A switch for which the agents have no room is not decided on: the planner is asked with the memory that there is.
