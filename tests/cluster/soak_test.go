@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -177,10 +176,8 @@ func beHostile(ctx context.Context, url string, seed int) (refused int) {
 			leave() // it stays until it is answered
 			brief, leave = context.WithTimeout(ctx, limit)
 		}
-		request, err := http.NewRequestWithContext(brief, http.MethodPost, url+"/v1/completions", strings.NewReader(bodies[i%len(bodies)]))
-		if err == nil {
-			var reply *http.Response
-			if reply, err = c.Do(request); err == nil {
+		if request, err := http.NewRequestWithContext(brief, http.MethodPost, url+"/v1/completions", strings.NewReader(bodies[i%len(bodies)])); err == nil {
+			if reply, err := c.Do(request); err == nil {
 				_, _ = io.Copy(io.Discard, io.LimitReader(reply.Body, 1<<20)) // until it leaves
 				_ = reply.Body.Close()
 				if reply.StatusCode >= 400 {
@@ -189,9 +186,6 @@ func beHostile(ctx context.Context, url string, seed int) (refused int) {
 			}
 		}
 		leave()
-		if errors.Is(err, net.ErrClosed) {
-			return refused
-		}
 		hang(ctx, url, 200*time.Millisecond)
 	}
 	return refused

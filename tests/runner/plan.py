@@ -72,9 +72,10 @@ TEST = (
 ASAN = ("base_test net_grpc_test layout_test memory_test store_test dispatch_core_test dispatch_test transition_test kv_test kernels_test "
         "gpu_check_test device_test loader_test wire_processes_test client_test server_test gate_test mover_test net_test model_kernels_test "
         "engine_memory_test engine_pace_test engine_scheduler_test engine_mesh_test engine_rows_test engine_messages_test engine_world_test "
-        "engine_latent_test engine_paced_test engine_abi_test engine_open_test")
+        "engine_latent_test engine_paced_test engine_abi_test engine_open_test attempt_test engine_turn_test engine_frontend_test engine_prefixes_test "
+        "engine_ahead_test engine_cache_test transport_peer_test")
 TSAN = ("store_test transition_test wire_processes_test engine_rows_test engine_mesh_test engine_world_test engine_paced_test dispatch_test "
-        "server_test gate_test mover_test net_test")
+        "server_test gate_test mover_test net_test base_test client_test engine_turn_test engine_frontend_test")
 FUZZ = ("manifest_fuzz safetensors_fuzz resume_fuzz frame_fuzz config_fuzz data_port_fuzz engine_messages_fuzz mesh_fuzz dispatch_fuzz "
         "block_manifest_fuzz block_news_fuzz")
 PARTIAL = f"-E 'NOT_BUILT|(client|dispatch)_abi_test|{REAL_TIME}'"
