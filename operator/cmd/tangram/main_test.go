@@ -45,28 +45,32 @@ func TestSimulate(t *testing.T) {
 	code, out, errs = call("100 20\n200 30\n", "simulate", "--trace", "-", "--policy", "Tensor")
 	require.Zero(t, code, errs)
 	require.Contains(t, out, "Tensor         2")
+	code, out, errs = call("100 20\n100 0\n200 30\n", "simulate", "--trace", "-", "--policy", "Tensor")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "Tensor         2")
+	require.Contains(t, errs, "--trace -: 1 lines without prompt or output tokens are left out")
 }
 
 func TestBadSimulations(t *testing.T) {
 	for want, flags := range map[string][]string{
-		"either --trace or --rates or --rollout": {},
-		"--rollout -1: 1 to a million":           {"--rollout", "-1"},
-		"no such file":                           {"--trace", "none.csv"},
-		"is not seconds x requests":              {"--rates", "5"},
-		"per second, at most 10":                 {"--rates", "1e6x1e6"},
-		"--noise NaN":                            {"--rates", "5x5", "--noise", "NaN"},
-		"an SLO of TTFT -1 s":                    {"--rates", "5x5", "--ttft", "-1"},
-		"--times 0":                              {"--rates", "5x5", "--times", "0"},
-		"no public geometry":                     {"--rates", "5x5", "--model", "gpt-2"},
-		"no table for model":                     {"--rates", "5x5", "--model", "Mixtral-8x7B"},
-		"was not measured":                       {"--rates", "5x5", "--truth", "llama.cpp"},
-		"groups must divide":                     {"--rates", "5x5", "--ranks", "0"},
-		"leave nothing for KV":                   {"--rates", "5x5", "--rank-gb", "80"},
-		"none of Expert, Tensor":                 {"--rates", "5x5", "--policy", "magic"},
-		"--svg: open none/a.svg":                 {"--rates", "5x5", "--svg", "none/a.svg"},
-		"is none of mooncake":                    {"--trace", "-", "--format", "xml"},
-		"there is nothing to play":               {"--trace", "-"},
-		"--trace -: line 1: \"a\" is not":        {"--trace", "-", "--format", "rollout"},
+		"either --trace or --rates or --rollout":     {},
+		"--rollout -1: 1 to a million":               {"--rollout", "-1"},
+		"no such file":                               {"--trace", "none.csv"},
+		"is not seconds x requests":                  {"--rates", "5"},
+		"per second, at most 10":                     {"--rates", "1e6x1e6"},
+		"--noise NaN":                                {"--rates", "5x5", "--noise", "NaN"},
+		"an SLO of TTFT -1 s":                        {"--rates", "5x5", "--ttft", "-1"},
+		"--times 0":                                  {"--rates", "5x5", "--times", "0"},
+		"no public geometry":                         {"--rates", "5x5", "--model", "gpt-2"},
+		"no table for model":                         {"--rates", "5x5", "--model", "Mixtral-8x7B"},
+		"was not measured":                           {"--rates", "5x5", "--truth", "llama.cpp"},
+		"groups must divide":                         {"--rates", "5x5", "--ranks", "0"},
+		"leave nothing for KV":                       {"--rates", "5x5", "--rank-gb", "80"},
+		"none of Expert, Tensor":                     {"--rates", "5x5", "--policy", "magic"},
+		"--svg: open none/a.svg":                     {"--rates", "5x5", "--svg", "none/a.svg"},
+		"is none of mooncake":                        {"--trace", "-", "--format", "xml"},
+		"--trace -: it is empty":                     {"--trace", "-"},
+		"--trace -: line 1: \"a\"; want two numbers": {"--trace", "-", "--format", "rollout"},
 	} {
 		in := ""
 		if strings.Contains(want, "line 1") {

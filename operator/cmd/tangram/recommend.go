@@ -31,6 +31,7 @@ of the windows, and judged by the second; the busiest rank's experts take as lon
 		Example: "  tangram simulate recommend --trace code --times 20 --model Qwen3-30B-A3B --ttft 1 --tpot 0.05 --attainment 0.95",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			o.Tell = func(text string) { _, _ = fmt.Fprintln(c.ErrOrStderr(), text) }
 			skewed := o.Experts.File != "" || o.Experts.Skew != 0
 			if skewed && !c.Flags().Changed("routing") {
 				o.Routing = "balanced"

@@ -37,6 +37,7 @@ each rank in all worlds, else 8,192 of all ranks. Nothing is drawn but by --seed
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			o.Widths = slices.Contains(policies, "width")
+			o.Tell = func(text string) { _, _ = fmt.Fprintln(c.ErrOrStderr(), text) }
 			w, err := simcli.Load(o, c.InOrStdin())
 			if err != nil {
 				return err
@@ -107,8 +108,8 @@ func drawInto(path string, played []simplot.Played) error {
 
 // worldFlags say which requests come to what.
 func worldFlags(f *pflag.FlagSet, o *simcli.Options, ranks string) {
-	f.StringVar(&o.Trace, "trace", "", "conversation, code (both built in), or a file of --format")
-	f.StringVar(&o.Format, "format", "", "of the file: mooncake, azure, rollout; from its name if not said")
+	f.StringVar(&o.Trace, "trace", "", "conversation, code (both built in), or a file of --format, packed by gzip or not; -: standard input")
+	f.StringVar(&o.Format, "format", "", "of the file: mooncake, azure, rollout; from its first line if not said")
 	f.StringVar(&o.Rates, "rates", "", "instead of a trace: seconds x requests per second, one part after the other: 300x2,60x20")
 	f.IntVar(&o.Rollout, "rollout", o.Rollout, "instead of a trace: so many sequences that are all there at once, with answers of a median of 1,500 tokens and a long tail (log-normal, sigma 1.2, at most 32,768)")
 	f.Float64Var(&o.Prompt, "prompt", o.Prompt, "tokens of a prompt in the mean, with --rates")

@@ -164,12 +164,12 @@ func (b *widthBench) load(name string, seconds float64) widthLoad {
 	if name == "day" {
 		return widthLoad{name, b.engine, dayOf(b.ours.Modes[widthMost-widthLeast].Truth, seconds, .7, 11)}
 	}
-	requests, err := simulator.Code()
+	code, err := simulator.Code()
 	if err != nil {
 		panic(err) // it is embedded, and read by tests
 	}
 	times := codeTimes[b.engine]
-	return widthLoad{fmt.Sprintf("code x %d", times), b.engine, simulator.Times(requests, times, 1)}
+	return widthLoad{fmt.Sprintf("code x %d", times), b.engine, simulator.Times(code.Requests, times, 1)}
 }
 
 // Width plays Azure's code trace and a generated day on three engines' kernels, under the policy of the width (3 to 8 ranks of one world) and under scalers of replicas

@@ -284,9 +284,9 @@ func play(t *testing.T, trace []simulator.Request, ranks, room int, byLoad bool)
 
 // An hour of chats (12,031 requests): the directory finds most of what one cache as large as all would have.
 func TestPrefixesOfATraceAreFound(t *testing.T) {
-	trace, err := simulator.Conversation()
+	whole, err := simulator.Conversation()
 	require.NoError(t, err)
-	trace = trace[:len(trace)/3]
+	trace := whole.Requests[:len(whole.Requests)/3]
 	for _, ranks := range []int{4, 8} {
 		const room = 1000 // blocks of 512 tokens
 		one, _ := play(t, trace, 1, ranks*room, true)

@@ -27,8 +27,9 @@ type Options struct {
 	Seed                         uint64
 	Width                        Width
 	Experts                      Experts
-	Hybrids                      []string // that policies may choose beside modes Expert and Tensor: g/t, a number of ranks or all
-	Widths                       bool     // the policy of the width is played: steps of all worlds have as many tokens for each rank
+	Hybrids                      []string     // that policies may choose beside modes Expert and Tensor: g/t, a number of ranks or all
+	Tell                         func(string) // of what is no error
+	Widths                       bool         // the policy of the width is played: steps of all worlds have as many tokens for each rank
 }
 
 // Defaults are those of the command line.
@@ -48,11 +49,11 @@ type World struct {
 
 // Load requests and tables.
 func Load(o Options, stdin io.Reader) (*World, error) {
-	requests, err := o.requests(stdin)
+	trace, err := o.requests(stdin)
 	if err != nil {
 		return nil, err
 	}
-	return Make(o, requests)
+	return Make(o, trace.Requests)
 }
 
 // Make a world for requests that are there.
@@ -201,31 +202,31 @@ func View(model string, ranks int) (*geometry.View, error) {
 	return nil, fmt.Errorf("no public geometry is named %q", model)
 }
 
-func (o Options) requests(stdin io.Reader) ([]simulator.Request, error) {
-	said := 0
+func (o Options) requests(stdin io.Reader) (simulator.Trace, error) {
+	none, said := simulator.Trace{}, 0
 	for _, is := range []bool{o.Trace != "", o.Rates != "", o.Rollout != 0} {
 		if is {
 			said++
 		}
 	}
 	if said != 1 {
-		return nil, fmt.Errorf("say either --trace or --rates or --rollout")
+		return none, fmt.Errorf("say either --trace or --rates or --rollout")
 	}
 	if o.Rollout != 0 {
 		if o.Rollout < 1 || o.Rollout > 1e6 {
-			return nil, fmt.Errorf("--rollout %d: 1 to a million sequences", o.Rollout)
+			return none, fmt.Errorf("--rollout %d: 1 to a million sequences", o.Rollout)
 		}
-		return simulator.Rollout(o.Rollout, simulator.Tail(), o.Seed), nil
+		return simulator.Trace{Requests: simulator.Rollout(o.Rollout, simulator.Tail(), o.Seed)}, nil
 	}
 	if o.Rates != "" {
 		rates, err := parseRates(o.Rates)
 		if err != nil {
-			return nil, fmt.Errorf("--rates: %w", err)
+			return none, fmt.Errorf("--rates: %w", err)
 		}
 		if !(o.Prompt >= 1 && o.Prompt < 1e6 && o.Output >= 1 && o.Output < 1e6) {
-			return nil, fmt.Errorf("--prompt %v, --output %v: 1 to 1e6 tokens", o.Prompt, o.Output)
+			return none, fmt.Errorf("--prompt %v, --output %v: 1 to 1e6 tokens", o.Prompt, o.Output)
 		}
-		return simulator.Generate(rates, o.Prompt, o.Output, o.Seed), nil
+		return simulator.Trace{Requests: simulator.Generate(rates, o.Prompt, o.Output, o.Seed)}, nil
 	}
 	switch o.Trace {
 	case "conversation":
@@ -237,41 +238,19 @@ func (o Options) requests(stdin io.Reader) ([]simulator.Request, error) {
 	if o.Trace != "-" {
 		f, err := os.Open(o.Trace)
 		if err != nil {
-			return nil, fmt.Errorf("--trace: %w; built in are conversation and code", err)
+			return none, fmt.Errorf("--trace: %w; built in are conversation and code", err)
 		}
 		defer func() { _ = f.Close() }() // only read
 		in = f
 	}
-	out, err := read(in, o.format())
+	out, err := simulator.Read(in, o.Format)
 	if err != nil {
-		return nil, fmt.Errorf("--trace %s: %w", o.Trace, err)
+		return none, fmt.Errorf("--trace %s: %w", o.Trace, err)
+	}
+	if out.Empty > 0 && o.Tell != nil {
+		o.Tell(fmt.Sprintf("--trace %s: %d lines without prompt or output tokens are left out", o.Trace, out.Empty))
 	}
 	return out, nil
-}
-
-func (o Options) format() string {
-	switch {
-	case o.Format != "":
-		return o.Format
-	case strings.HasSuffix(o.Trace, ".jsonl"):
-		return "mooncake"
-	case strings.HasSuffix(o.Trace, ".csv"):
-		return "azure"
-	}
-	return "rollout"
-}
-
-func read(in io.Reader, format string) ([]simulator.Request, error) {
-	switch format {
-	case "mooncake":
-		out, _, err := simulator.ReadMooncake(in)
-		return out, err
-	case "azure":
-		return simulator.ReadAzure(in)
-	case "rollout":
-		return simulator.ReadRollout(in)
-	}
-	return nil, fmt.Errorf("format %q is none of mooncake, azure, rollout", format)
 }
 
 func parseRates(text string) ([]simulator.Rate, error) {

@@ -4,21 +4,12 @@
 package simulator
 
 import (
-	"bufio"
-	"cmp"
-	"encoding/csv"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"math"
 	"math/rand/v2"
-	"slices"
-	"strconv"
-	"time"
 )
 
-// BlockTokens is the tokens of a block whose hash tells of shared prefixes, as in Mooncake's traces.
+// BlockTokens is the tokens of a block whose id tells of shared prefixes, as in Mooncake's traces.
 const BlockTokens = 512
 
 // Request of a trace.
@@ -29,132 +20,25 @@ type Request struct {
 	Blocks []int32 // ids of its whole and last blocks of BlockTokens; equal ids mean equal prefixes. None: nothing is shared
 }
 
-// Longest a prompt or an answer may be: far above what models take, and sums of them stay far below 2^63.
-const longest = 1 << 24
+const (
+	// longest a prompt or an answer may be: far above what models take, and sums of them stay far below 2^63
+	longest = 1 << 24
+	// latest time, in seconds
+	latest = 1e12
+)
 
 func (r Request) check() error {
-	if math.IsNaN(r.At) || math.IsInf(r.At, 0) || r.At < 0 {
+	if !(r.At >= 0 && r.At < latest) {
 		return fmt.Errorf("its time %v is no number of seconds", r.At)
 	}
+	return r.checkTokens()
+}
+
+func (r Request) checkTokens() error {
 	if r.Prompt < 1 || r.Prompt > longest || r.Output < 1 || r.Output > longest {
 		return fmt.Errorf("%d prompt and %d output tokens; both must be 1..%d", r.Prompt, r.Output, longest)
 	}
 	return nil
-}
-
-// ReadMooncake reads lines of {"timestamp": ms, "input_length", "output_length", "hash_ids"}
-// (github.com/kvcache-ai/Mooncake, FAST25-release/traces). Requests without output tokens are left out and counted.
-func ReadMooncake(r io.Reader) (out []Request, empty int, err error) {
-	scan := bufio.NewScanner(r)
-	scan.Buffer(nil, 16<<20)
-	dense := map[int64]int32{}
-	for n := 1; scan.Scan(); n++ {
-		if len(scan.Bytes()) == 0 {
-			continue
-		}
-		var line struct {
-			Timestamp *float64 `json:"timestamp"`
-			Input     *int     `json:"input_length"`
-			Output    *int     `json:"output_length"`
-			Hashes    []int64  `json:"hash_ids"`
-		}
-		if err := json.Unmarshal(scan.Bytes(), &line); err != nil {
-			return nil, 0, fmt.Errorf("line %d: %w", n, err)
-		}
-		if line.Timestamp == nil || line.Input == nil || line.Output == nil {
-			return nil, 0, fmt.Errorf("line %d: timestamp, input_length or output_length is missing", n)
-		}
-		q := Request{At: *line.Timestamp / 1000, Prompt: *line.Input, Output: *line.Output}
-		for _, h := range line.Hashes {
-			id, ok := dense[h]
-			if !ok {
-				id = int32(len(dense))
-				dense[h] = id
-			}
-			q.Blocks = append(q.Blocks, id)
-		}
-		if q.Output == 0 || q.Prompt == 0 {
-			empty++
-			continue
-		}
-		if err := q.check(); err != nil {
-			return nil, 0, fmt.Errorf("line %d: %w", n, err)
-		}
-		out = append(out, q)
-	}
-	if err := scan.Err(); err != nil {
-		return nil, 0, err
-	}
-	return ordered(out), empty, nil
-}
-
-// ReadAzure reads CSV lines TIMESTAMP,ContextTokens,GeneratedTokens (github.com/Azure/AzurePublicDataset, 2023 and 2024).
-// The first request is at second 0.
-func ReadAzure(r io.Reader) ([]Request, error) {
-	in := csv.NewReader(r)
-	head, err := in.Read()
-	if err != nil {
-		return nil, fmt.Errorf("header: %w", err)
-	}
-	at, prompt, output := slices.Index(head, "TIMESTAMP"), slices.Index(head, "ContextTokens"), slices.Index(head, "GeneratedTokens")
-	if at < 0 || prompt < 0 || output < 0 {
-		return nil, fmt.Errorf("header %q has no TIMESTAMP, ContextTokens, GeneratedTokens", head)
-	}
-	var out []Request
-	var first time.Time
-	for {
-		row, err := in.Read()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-		line, _ := in.FieldPos(0)
-		when, err := time.Parse("2006-01-02 15:04:05.999999999", row[at])
-		if err != nil {
-			if when, err = time.Parse("2006-01-02 15:04:05.999999999Z07:00", row[at]); err != nil {
-				return nil, fmt.Errorf("line %d: %w", line, err)
-			}
-		}
-		if first.IsZero() {
-			first = when
-		}
-		q := Request{At: when.Sub(first).Seconds()}
-		if q.Prompt, err = strconv.Atoi(row[prompt]); err != nil {
-			return nil, fmt.Errorf("line %d: %w", line, err)
-		}
-		if q.Output, err = strconv.Atoi(row[output]); err != nil {
-			return nil, fmt.Errorf("line %d: %w", line, err)
-		}
-		if err := q.check(); err != nil {
-			return nil, fmt.Errorf("line %d: %w", line, err)
-		}
-		out = append(out, q)
-	}
-	return ordered(out), nil
-}
-
-// ReadRollout reads one sequence per line, "prompt output", all there at second 0.
-func ReadRollout(r io.Reader) ([]Request, error) {
-	scan := bufio.NewScanner(r)
-	var out []Request
-	for n := 1; scan.Scan(); n++ {
-		var q Request
-		if _, err := fmt.Sscan(scan.Text(), &q.Prompt, &q.Output); err != nil {
-			return nil, fmt.Errorf("line %d: %q is not two numbers, prompt and output tokens", n, scan.Text())
-		}
-		if err := q.check(); err != nil {
-			return nil, fmt.Errorf("line %d: %w", n, err)
-		}
-		out = append(out, q)
-	}
-	return out, scan.Err()
-}
-
-func ordered(requests []Request) []Request {
-	slices.SortStableFunc(requests, func(a, b Request) int { return cmp.Compare(a.At, b.At) })
-	return requests
 }
 
 // Times has each request so many times, the copies up to half a second later or earlier, drawn by seed, so that the shape of the

@@ -3,7 +3,6 @@ package simulator
 import (
 	"math"
 	"math/rand/v2"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -127,9 +126,9 @@ func TestSameInputSameOutput(t *testing.T) {
 func TestClone(t *testing.T) {
 	c := config(t)
 	c = c.filled()
-	requests, err := Conversation()
+	chat, err := Conversation()
 	require.NoError(t, err)
-	w, err := newWorld(&c, requests[:600])
+	w, err := newWorld(&c, chat.Requests[:600])
 	require.NoError(t, err)
 	w.run(10)
 	o := w.clone()
@@ -198,27 +197,6 @@ func TestCache(t *testing.T) {
 }
 
 func TestBadRequests(t *testing.T) {
-	for text, want := range map[string]string{
-		`{"timestamp":0,"input_length":5}`:                                  "line 1: timestamp, input_length or output_length is missing",
-		`{"timestamp":-1,"input_length":5,"output_length":1,"hash_ids":[]}`: "line 1: its time",
-		`{"timestamp":1,"input_length":-5,"output_length":1}`:               "-5 prompt",
-		`{`: "line 1",
-	} {
-		_, _, err := ReadMooncake(strings.NewReader(text))
-		require.ErrorContains(t, err, want)
-	}
-	for text, want := range map[string]string{
-		"A,B\n": "no TIMESTAMP",
-		"TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,1\n":                    "line 2",
-		"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,1,x\n":  "line 2",
-		"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,1,-1\n": "line 2",
-		"": "header",
-	} {
-		_, err := ReadAzure(strings.NewReader(text))
-		require.ErrorContains(t, err, want)
-	}
-	_, err := ReadRollout(strings.NewReader("5 6\n7\n"))
-	require.ErrorContains(t, err, "line 2")
 	c := config(t)
 	for _, requests := range [][]Request{{{At: math.NaN(), Prompt: 1, Output: 1}}, {{Prompt: 1 << 23, Output: 1}}, {{Prompt: 0, Output: 1}}, {{At: 2, Prompt: 1, Output: 1}, {At: 1, Prompt: 1, Output: 1}}} {
 		_, err := Run(c, requests, policy.Static{}, nil)
@@ -229,11 +207,11 @@ func TestBadRequests(t *testing.T) {
 func TestTraces(t *testing.T) {
 	chat, err := Conversation()
 	require.NoError(t, err)
-	require.Len(t, chat, 12031)
+	require.Len(t, chat.Requests, 12031)
 	code, err := Code()
 	require.NoError(t, err)
-	require.Len(t, code, 8819)
-	require.Len(t, Times(code, 3, 1), 3*8819)
+	require.Len(t, code.Requests, 8819)
+	require.Len(t, Times(code.Requests, 3, 1), 3*8819)
 }
 
 // What the planner says the busiest rank of 8 receives: at most 7/8 of its share of the experts, either way, and a little less, as 12 granules do not

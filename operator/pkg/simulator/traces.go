@@ -2,9 +2,7 @@ package simulator
 
 import (
 	"bytes"
-	"compress/gzip"
 	_ "embed"
-	"fmt"
 )
 
 // What these are, whence, and their licences: traces/README.md.
@@ -16,20 +14,7 @@ var (
 )
 
 // Conversation is an hour of chat traffic, with prefixes (Mooncake).
-func Conversation() ([]Request, error) {
-	r, err := gzip.NewReader(bytes.NewReader(conversation))
-	if err != nil {
-		return nil, fmt.Errorf("simulator: conversation: %w", err)
-	}
-	out, _, err := ReadMooncake(r)
-	return out, err
-}
+func Conversation() (Trace, error) { return Read(bytes.NewReader(conversation), FormatMooncake) }
 
 // Code is an hour of code completion, in bursts (Azure, 2023).
-func Code() ([]Request, error) {
-	r, err := gzip.NewReader(bytes.NewReader(code))
-	if err != nil {
-		return nil, fmt.Errorf("simulator: code: %w", err)
-	}
-	return ReadAzure(r)
-}
+func Code() (Trace, error) { return Read(bytes.NewReader(code), FormatAzure) }
