@@ -51,7 +51,10 @@ func (m *metered) free() { m.room.Release(m.held) }
 // take reads and parses a request. The body's room is held until free is called, which is to be
 // when nothing of the body is needed any more.
 func (s *Server) take(w http.ResponseWriter, r *http.Request) (request *completionRequest, free func(), err error) {
+	// Who sends a body that is not read to its end hears so at once: without it net/http reads the rest before it answers.
+	unread := func() { w.Header().Set("Connection", "close") }
 	if r.ContentLength > s.limits.Body {
+		unread()
 		return nil, func() {}, &tooLargeError{s.limits.Body}
 	}
 	m := &metered{from: http.MaxBytesReader(w, r.Body, s.limits.Body), room: s.room}
@@ -64,6 +67,7 @@ func (s *Server) take(w http.ResponseWriter, r *http.Request) (request *completi
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, m.free, fmt.Errorf("%w: %v", errSlow, s.limits.Read)
 	case errors.Is(err, errCrowded):
+		unread()
 		return nil, m.free, err
 	default:
 		return nil, m.free, bad("body", "cannot be read: %v", err)

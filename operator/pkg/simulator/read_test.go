@@ -116,7 +116,7 @@ func TestRead_WhenTraceIsNone(t *testing.T) {
 		{"\x28\xb5\x2f\xfd....", "it is packed by zstd: unpack it first"},
 		{"PAR1....", "it is packed by Parquet: unpack it first"},
 		{"\x1f\x8b\x08", "it is packed by gzip, and damaged"},
-		{packed(t, azureHead + "2024-05-12 00:00:00.5,10,3\n")[:40], "unexpected EOF"},
+		{packed(t, azureHead+"2024-05-12 00:00:00.5,10,3\n")[:40], "unexpected EOF"},
 		{"\xff\xfeT\x00", "its text is UTF-16: save it as UTF-8"},
 		{"", "it is empty"},
 		{"yesterday\n", `line 1: "yesterday"; want a JSON object (format mooncake), a CSV header`},
