@@ -77,7 +77,7 @@ func (r *Reconciler) gateway(ctx context.Context, d *api.MoEDeployment, a *autho
 // that nobody owns any more becomes 1.
 func scaledByOthers(made *appsv1.Deployment) bool {
 	return slices.ContainsFunc(made.ManagedFields, func(f metav1.ManagedFieldsEntry) bool {
-		return f.Subresource == "scale" && f.FieldsV1 != nil && strings.Contains(string(f.FieldsV1.Raw), `"f:replicas"`)
+		return f.Subresource == "scale" && f.FieldsV1 != nil && strings.Contains(f.FieldsV1.GetRawString(), `"f:replicas"`)
 	})
 }
 
