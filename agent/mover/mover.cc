@@ -235,7 +235,7 @@ Status Bring(std::span<const Range> job, std::span<Source* const> sources, const
         if (limits.yields) YieldToServing();
         run.Work(came, failed, stop);
       });
-      if (!worker.ok()) break;  // then fewer bring
+      if (!worker.ok()) break;  // fewer workers bring the rest
       workers.push_back(std::move(worker).value());
     }
     run.Work(came, failed, stop);

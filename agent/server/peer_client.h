@@ -27,7 +27,7 @@ class PeerClient : public Peers {
   Result<v1::OpenPullResponse> OpenPull(const std::string& agent,
                                         const v1::OpenPullRequest& request,
                                         const std::stop_token& stop);
-  size_t channels();
+  size_t channels();  // for tests
 
  private:
   std::unique_ptr<v1::Peer::Stub> StubOf(const std::string& agent);

@@ -26,7 +26,7 @@ TEST(PeerClient, KeepsNoChannelOfAPeerThatIsGone) {
   const std::string lives = "127.0.0.1:" + std::to_string(port);
   EXPECT_NE(ask(lives), "");
   for (int gone = 1; gone <= 8; ++gone) {
-    EXPECT_NE(ask("127.0.0.1:" + std::to_string(gone)), "") << "nobody listens there";
+    EXPECT_NE(ask("127.0.0.1:" + std::to_string(gone)), "") << "no process listens there";
   }
   EXPECT_EQ(client.channels(), 2U) << "the one that is connected, and the last one that was asked";
 }

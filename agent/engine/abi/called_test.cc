@@ -7,20 +7,13 @@
 
 #include "agent/base/limits.h"
 #include "agent/engine/abi/testing/fakes.h"
+#include "agent/engine/turn/testing/scripted.h"
 
 namespace tangram::engine {
 namespace {
 
 constexpr uint32_t kLayers = 3, kTokens = 16, kBlocks = 8;
 constexpr uint64_t kBlockBytes = 256;  // of a block in a layer
-
-class Nowhere final : public Sink {
- public:
-  void Emit(const std::string&, v1::Token) override {}
-  void Refuse(const std::string&, v1::Refused) override {}
-  void SetWorld(v1::World, const std::string&, std::map<std::string, v1::Roster>) override {}
-  void SetLoad(v1::Load) override {}
-};
 
 // Rank 1 of two, the only one of the target. It adopts into the blocks from 4 on.
 class Flip : public ::testing::Test {
@@ -71,7 +64,7 @@ class Flip : public ::testing::Test {
   }
 
   FakeWorld world_;
-  Nowhere nowhere_;
+  testing::Nowhere nowhere_;
   Waits waits_;
   std::vector<tg_layer_map> layers_{kLayers};
   tg_maps maps_{};

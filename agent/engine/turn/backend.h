@@ -89,7 +89,7 @@ class Backend {
   };
   virtual Announcement Announce(uint64_t step) = 0;
   // What all ranks announced, by rank. A flip may follow instead of Compute. An error: the text of
-  // rank `*malformed` makes no sense, and the others go on without that rank.
+  // rank `*malformed` cannot be read, and the others go on without that rank.
   virtual Status Heard(const std::vector<Bytes>& texts, uint32_t* malformed) = 0;
   // The step, at all ranks at once; not called if no rank has rows. Emits to the sink once nothing
   // can fail any more and MayEmit was asked.
@@ -101,7 +101,7 @@ class Backend {
   virtual Bytes Manifest() = 0;
   // Where all of it goes, from what all ranks told: a pure function, equal at all ranks. kNoMemory:
   // it does not fit now, and every rank finds so. `moved`: requests that change home. An error that
-  // sets `*malformed`, which is kNoRank before: the manifest of that rank makes no sense.
+  // sets `*malformed`, which is kNoRank before: the manifest of that rank cannot be read.
   virtual Status Plan(const Side& from, const Side& to, const std::vector<Bytes>& manifests,
                       uint64_t* moved, uint32_t* malformed) = 0;
   // Brings what the plan gives to `rank` of the target, beside what is in force; others wait, so

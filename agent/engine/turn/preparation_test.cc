@@ -81,7 +81,7 @@ TEST_F(PreparationTest, ALeaverConnectsToNobody) {
   EXPECT_EQ(world_.answers, std::vector<std::string>{""});
 }
 
-// Who serves in the target at once is told of the flip by its agent.
+// A rank that serves in the target at once is told of the flip by its agent.
 TEST_F(PreparationTest, OnlyAJoinerWithoutRequestsFollowsTheOthers) {
   tg_event event = Prepare(target_);
   event.joining = 1;
@@ -98,7 +98,8 @@ TEST_F(PreparationTest, StepsPauseOnlyIfTheyAreTo) {
   event.pause_steps = 1;
   EXPECT_EQ(Begin(event)->paused_until(), kStart + seconds(10));
   event.repair = 1;
-  EXPECT_EQ(Begin(event)->paused_until(), Clock::time_point()) << "all stand still in a repair";
+  EXPECT_EQ(Begin(event)->paused_until(), Clock::time_point())
+      << "in a repair no rank computes steps";
 }
 
 // One expert of four granules, in pieces.

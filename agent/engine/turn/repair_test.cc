@@ -1,5 +1,5 @@
-// A rank whose peer is gone: it stands still until its agent says what became of the world. One
-// thread, and a clock that moves only while it waits.
+// A rank whose peer is gone computes no steps until its agent tells the outcome. One thread, and a
+// clock that moves only while the rank waits.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -87,8 +87,8 @@ TEST_F(TurnAfterADeath, ReachesAPeerThatSendsHeartbeats) {
   EXPECT_TRUE(world_.unreachable.empty());
 }
 
-// It keeps its sockets: only its silence tells. Nobody computes, so twice the least silence is
-// enough.
+// Its sockets stay open, so that only its silence shows that it hangs. No rank computes, so the
+// limit is twice the least silence.
 TEST_F(TurnAfterADeath, HangsUpOnAPeerThatIsSilent) {
   OnceUntil([&] {
     b_->Progress(0);
@@ -104,7 +104,7 @@ TEST_F(TurnAfterADeath, HangsUpOnAPeerThatIsSilent) {
 TEST_F(TurnAfterADeath, GoesOnAfterARepair) {
   world_.events = {Prepare(alone_, true)};
   ASSERT_TRUE(turn_.Once().ok());
-  EXPECT_EQ(world_.answers, std::vector<std::string>{""}) << "there is nobody to connect to";
+  EXPECT_EQ(world_.answers, std::vector<std::string>{""}) << "it has no peer to connect to";
   EXPECT_TRUE(turn_.stopped());
   world_.events = {Flipped(alone_, true)};
   ASSERT_TRUE(turn_.Once().ok());

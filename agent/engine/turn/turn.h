@@ -87,8 +87,8 @@ class Turn final : public Between {
 
   // The step.
   Status Step();
-  // What this rank told makes no sense: it ends. What another one told: that one ends, since it
-  // finds the same, and the others go on without it.
+  // The text of `rank` is malformed. If it is this rank, it ends. If it is another one, that one
+  // finds the same and ends, and this rank gives the step up and goes on by a repair.
   Status Malformed(uint32_t rank, const Status& why);
   void Pause(bool work, bool pending, std::chrono::steady_clock::time_point begun);
   void ReportLoad(bool now);

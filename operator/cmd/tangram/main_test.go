@@ -48,7 +48,7 @@ func TestSimulate(t *testing.T) {
 	code, out, errs = call("100 20\n100 0\n200 30\n", "simulate", "--trace", "-", "--policy", "Tensor")
 	require.Zero(t, code, errs)
 	require.Contains(t, out, "Tensor         2")
-	require.Contains(t, errs, "--trace -: 1 lines without prompt or output tokens are left out")
+	require.Contains(t, errs, "--trace -: left out, as they have no prompt or no output tokens: 1 lines")
 }
 
 func TestBadSimulations(t *testing.T) {

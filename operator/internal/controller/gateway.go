@@ -73,8 +73,8 @@ func (r *Reconciler) gateway(ctx context.Context, d *api.MoEDeployment, a *autho
 	return made.Status.AvailableReplicas, r.gatewayProblems(ctx, d, made, s)
 }
 
-// scaledByOthers: somebody wrote the number of gateways over the scale subresource. Only then may an apply leave it out: a number
-// that nobody owns any more becomes 1.
+// scaledByOthers says whether a client wrote the number of gateways by the scale subresource, and owns the field. Only then may an apply
+// leave it out: without an owner the API server sets it to 1.
 func scaledByOthers(made *appsv1.Deployment) bool {
 	return slices.ContainsFunc(made.ManagedFields, func(f metav1.ManagedFieldsEntry) bool {
 		return f.Subresource == "scale" && f.FieldsV1 != nil && strings.Contains(f.FieldsV1.GetRawString(), `"f:replicas"`)

@@ -49,11 +49,12 @@ func takeBack(x shapes, s *scene, now time.Time) string {
 		x.become(&after, back)
 	}
 	if otherWidth {
-		after.Replicas = int32(ranks) / max(d.Spec.RanksPerPod, 1)
+		step := max(d.Spec.RanksPerPod, 1)
+		after.Replicas = (int32(ranks) + step - 1) / step // a pod may have lost one of its ranks
 	}
 	failed, to, why := wanted.On(wantedRanks(d)), named(d, otherMode, otherWidth), clip(s.seen.Failed.Error(), mostText)
 	d.Status.Policy = &after
-	if x.wanted().On(wantedRanks(d)) == failed { // nothing to go back to: within the bounds of the width
+	if x.wanted().On(wantedRanks(d)) == failed { // the bounds of the width leave nothing to go back to
 		d.Status.Policy = st
 		return ""
 	}

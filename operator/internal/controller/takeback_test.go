@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -151,7 +152,7 @@ func TestTakeBack_WhenWidthIsDecided(t *testing.T) {
 	d.Spec.Autoscaling.MinReplicas = ptr.To[int32](2)
 	s = begin()
 	d.Status.Policy.Decisions = nil
-	require.Empty(t, takeBack(x, s, now), "nobody decided it")
+	require.Empty(t, takeBack(x, s, now), "the policy did not decide it")
 }
 
 // A width that fails is taken back as a mode is: a world whose decision failed would decide nothing else.
@@ -162,20 +163,27 @@ func TestAuto_WhenDecidedWidthFails(t *testing.T) {
 	b.agent("w-0").Refuse(&tangramv1.Refusal{Code: tangramv1.Refusal_CODE_NO_MEMORY, Message: "4096 bytes are short"})
 	b.busy(d)
 	b.told(api.EventDecisionTakenBack, "the transition to 4 replicas failed and is taken back: the world goes on with 2 replicas")
-	d = b.until("w", "at its width, and told why", func(d *api.MoEDeployment) bool {
-		return d.Status.WantedReplicas == 2 && len(d.Status.Policy.Refused) == 1 && d.Status.Policy.Width.Outcome != api.OutcomeSwitch
+	// It tries three next, which fails as well, and is refused beside four.
+	refused := func(d *api.MoEDeployment, replicas int32) bool {
+		return slices.ContainsFunc(d.Status.Policy.Refused, func(o api.RefusedOption) bool {
+			return o.Replicas == replicas && o.Mode == api.ModeExpert && o.Failures > 0 && strings.Contains(o.Why, "4096 bytes are short")
+		})
+	}
+	d = b.until("w", "at its width, with both refused", func(d *api.MoEDeployment) bool {
+		return d.Status.WantedReplicas == 2 && refused(d, 3) && refused(d, 4)
 	})
 	require.EqualValues(t, 2, d.Status.Width)
-	refused := d.Status.Policy.Refused[0]
-	require.Equal(t, []any{int32(4), api.ModeExpert, int32(1)}, []any{refused.Replicas, refused.Mode, refused.Failures})
 
 	b.agent("w-0").Refuse(nil)
-	earlier := d.DeepCopy()
-	d.Status.Policy.Refused[0].Until = metav1.NewTime(time.Now().Add(-time.Second))
-	require.NoError(t, b.c.Status().Patch(t.Context(), d, client.MergeFrom(earlier)))
-	b.until("w", "wider, once the time is over", func(d *api.MoEDeployment) bool {
-		return d.Status.Width == 4 && len(d.Status.Policy.Refused) == 0
-	})
+	require.Eventually(t, func() bool { // the operator writes the status, too
+		d := b.get("w")
+		earlier := d.DeepCopy()
+		for i := range d.Status.Policy.Refused {
+			d.Status.Policy.Refused[i].Until = metav1.NewTime(time.Now().Add(-time.Second))
+		}
+		return b.c.Status().Patch(t.Context(), d, client.MergeFromWithOptions(earlier, client.MergeFromWithOptimisticLock{})) == nil
+	}, wait, tick)
+	b.until("w", "wider, once the time is over", func(d *api.MoEDeployment) bool { return d.Status.Width == 4 && !refused(d, 4) })
 }
 
 // A switch for which the agents have no room is not decided on: the planner is asked with the memory that there is.

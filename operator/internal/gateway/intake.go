@@ -51,7 +51,7 @@ func (m *metered) free() { m.room.Release(m.held) }
 // take reads and parses a request. The body's room is held until free is called, which is to be
 // when nothing of the body is needed any more.
 func (s *Server) take(w http.ResponseWriter, r *http.Request) (request *completionRequest, free func(), err error) {
-	// Who sends a body that is not read to its end hears so at once: without it net/http reads the rest before it answers.
+	// For a refusal before the end of the body: without this header net/http waits for the rest of the body before it answers.
 	unread := func() { w.Header().Set("Connection", "close") }
 	if r.ContentLength > s.limits.Body {
 		unread()

@@ -41,11 +41,10 @@ func Recommend(o Options, slo telemetry.SLO, stdin io.Reader, progress func(mode
 	if o.Trace == "-" && o.Experts.File == "-" {
 		return nil, -1, fmt.Errorf("--trace - and --expert-load -: stdin can be one of them")
 	}
-	trace, err := o.requests(stdin)
+	requests, err := o.requests(stdin)
 	if err != nil {
 		return nil, -1, err
 	}
-	requests := trace.Requests
 	if err := o.check(requests); err != nil {
 		return nil, -1, err
 	}

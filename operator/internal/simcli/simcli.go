@@ -28,7 +28,7 @@ type Options struct {
 	Width                        Width
 	Experts                      Experts
 	Hybrids                      []string     // that policies may choose beside modes Expert and Tensor: g/t, a number of ranks or all
-	Tell                         func(string) // of what is no error
+	Tell                         func(string) // takes warnings; nil: they are dropped
 	Widths                       bool         // the policy of the width is played: steps of all worlds have as many tokens for each rank
 }
 
@@ -49,11 +49,11 @@ type World struct {
 
 // Load requests and tables.
 func Load(o Options, stdin io.Reader) (*World, error) {
-	trace, err := o.requests(stdin)
+	requests, err := o.requests(stdin)
 	if err != nil {
 		return nil, err
 	}
-	return Make(o, trace.Requests)
+	return Make(o, requests)
 }
 
 // Make a world for requests that are there.
@@ -202,55 +202,57 @@ func View(model string, ranks int) (*geometry.View, error) {
 	return nil, fmt.Errorf("no public geometry is named %q", model)
 }
 
-func (o Options) requests(stdin io.Reader) (simulator.Trace, error) {
-	none, said := simulator.Trace{}, 0
+func (o Options) requests(stdin io.Reader) ([]simulator.Request, error) {
+	said := 0
 	for _, is := range []bool{o.Trace != "", o.Rates != "", o.Rollout != 0} {
 		if is {
 			said++
 		}
 	}
 	if said != 1 {
-		return none, fmt.Errorf("say either --trace or --rates or --rollout")
+		return nil, fmt.Errorf("say either --trace or --rates or --rollout")
 	}
 	if o.Rollout != 0 {
 		if o.Rollout < 1 || o.Rollout > 1e6 {
-			return none, fmt.Errorf("--rollout %d: 1 to a million sequences", o.Rollout)
+			return nil, fmt.Errorf("--rollout %d: 1 to a million sequences", o.Rollout)
 		}
-		return simulator.Trace{Requests: simulator.Rollout(o.Rollout, simulator.Tail(), o.Seed)}, nil
+		return simulator.Rollout(o.Rollout, simulator.Tail(), o.Seed), nil
 	}
 	if o.Rates != "" {
 		rates, err := parseRates(o.Rates)
 		if err != nil {
-			return none, fmt.Errorf("--rates: %w", err)
+			return nil, fmt.Errorf("--rates: %w", err)
 		}
 		if !(o.Prompt >= 1 && o.Prompt < 1e6 && o.Output >= 1 && o.Output < 1e6) {
-			return none, fmt.Errorf("--prompt %v, --output %v: 1 to 1e6 tokens", o.Prompt, o.Output)
+			return nil, fmt.Errorf("--prompt %v, --output %v: 1 to 1e6 tokens", o.Prompt, o.Output)
 		}
-		return simulator.Trace{Requests: simulator.Generate(rates, o.Prompt, o.Output, o.Seed)}, nil
+		return simulator.Generate(rates, o.Prompt, o.Output, o.Seed), nil
 	}
 	switch o.Trace {
 	case "conversation":
-		return simulator.Conversation()
+		trace, err := simulator.Conversation()
+		return trace.Requests, err
 	case "code":
-		return simulator.Code()
+		trace, err := simulator.Code()
+		return trace.Requests, err
 	}
 	in := stdin
 	if o.Trace != "-" {
 		f, err := os.Open(o.Trace)
 		if err != nil {
-			return none, fmt.Errorf("--trace: %w; built in are conversation and code", err)
+			return nil, fmt.Errorf("--trace: %w; built in are conversation and code", err)
 		}
 		defer func() { _ = f.Close() }() // only read
 		in = f
 	}
-	out, err := simulator.Read(in, o.Format)
+	trace, err := simulator.Read(in, o.Format)
 	if err != nil {
-		return none, fmt.Errorf("--trace %s: %w", o.Trace, err)
+		return nil, fmt.Errorf("--trace %s: %w", o.Trace, err)
 	}
-	if out.Empty > 0 && o.Tell != nil {
-		o.Tell(fmt.Sprintf("--trace %s: %d lines without prompt or output tokens are left out", o.Trace, out.Empty))
+	if trace.Empty > 0 && o.Tell != nil {
+		o.Tell(fmt.Sprintf("--trace %s: left out, as they have no prompt or no output tokens: %d lines", o.Trace, trace.Empty))
 	}
-	return out, nil
+	return trace.Requests, nil
 }
 
 func parseRates(text string) ([]simulator.Rate, error) {

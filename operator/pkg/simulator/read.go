@@ -28,7 +28,7 @@ type Trace struct {
 // Formats of traces.
 const (
 	// FormatMooncake: lines of {"timestamp": milliseconds, "input_length", "output_length", "hash_ids"} (github.com/kvcache-ai/Mooncake, FAST25-release/traces).
-	// An id is a block of 512 tokens, or of 16 to 256 as in traces of the same form; which is told by how many a prompt has.
+	// An id stands for a block of 512 tokens, or of 16 to 256; the number of ids of the prompts says which.
 	FormatMooncake = "mooncake"
 	// FormatAzure: CSV with the columns TIMESTAMP, ContextTokens and GeneratedTokens (github.com/Azure/AzurePublicDataset, 2023 to 2025).
 	FormatAzure = "azure"

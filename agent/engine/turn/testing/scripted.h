@@ -76,7 +76,7 @@ inline tg_event Prepare(const TestMaps& target, bool repair = false) {
   return event;
 }
 
-// Tells `events` one after another. What a flip leads to is what was told last.
+// An agent that gives `events` one after another. A flip leads to the target of the last event.
 class ScriptedWorld final : public WorldView {
  public:
   explicit ScriptedWorld(const std::string& member) : member_(member) {
@@ -138,7 +138,7 @@ class ScriptedWorld final : public WorldView {
   void Report(const tg_engine_stats&) override {}
 
   std::deque<tg_event> events;
-  // What it was told. Of preparations: why not; empty if they are done.
+  // What the rank reported. `answers`: of each preparation why it failed, or an empty text.
   std::vector<std::string> answers;
   std::string declined;
   std::vector<tg_missed> missed;
