@@ -51,12 +51,12 @@ func (t *truth) trouble() error {
 
 // evident says whether what is wrong is so for certain: the world cannot take another step, or nobody is left who could be in
 // it. That an agent does not answer is neither: it may be who asks that is cut off. Without trouble it means nothing.
-func (t *truth) evident(complete bool) bool { return t.lost(complete) || t.lags() }
+func (t *truth) evident(complete bool) bool { return t.lost(complete) || t.lags(complete) }
 
 // lost says whether some member is dead or has stopped, or nobody is left who could be in the world.
 func (t *truth) lost(complete bool) bool {
 	if t.layout == nil {
-		return !slices.ContainsFunc(t.record.Members, func(id string) bool { return !t.nobodyHas(member.PodOf(id), complete) })
+		return !slices.ContainsFunc(t.record.Members, func(id string) bool { return t.tells(id) || !t.nobodyHas(member.PodOf(id), complete) })
 	}
 	for _, m := range t.layout.Members {
 		r, here := t.ranks[m.Id]
@@ -73,10 +73,13 @@ func (t *truth) lost(complete bool) bool {
 	return false
 }
 
-// lags says whether some member is outside of the world and on no way into it. Statuses that were read at different moments of a flip
-// look like that, too.
-func (t *truth) lags() bool {
-	for _, m := range t.layout.GetMembers() {
+// lags says whether some member is outside of the world and on no way into it; where no layout is in force, whether nobody can be in it but
+// members that are outside. Statuses that were read at different moments of a flip look like that, too.
+func (t *truth) lags(complete bool) bool {
+	if t.layout == nil {
+		return !slices.ContainsFunc(t.record.Members, func(id string) bool { return !t.tells(id) && !t.nobodyHas(member.PodOf(id), complete) })
+	}
+	for _, m := range t.layout.Members {
 		r, here := t.ranks[m.Id]
 		// With a later target it left by a flip that others have not told of yet.
 		if here && !r.status.GetInWorld() && r.status.GetTransition().GetTargetEpoch() <= t.epoch() {
@@ -84,6 +87,12 @@ func (t *truth) lags() bool {
 		}
 	}
 	return false
+}
+
+// tells says whether an agent has a member under this name. One that left a world has another name.
+func (t *truth) tells(id string) bool {
+	_, yes := t.ranks[id]
+	return yes
 }
 
 // nobodyHas a member that no agent tells of: the agent of its pod answers without it, or there is none.

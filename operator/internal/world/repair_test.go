@@ -225,6 +225,38 @@ func TestStatusesFromDifferentMomentsOfAFlipAreNoLoss(t *testing.T) {
 	})
 }
 
+// The record names the members of a first layout before they flip to it, so that agents tell of no layout for a moment, or for longer if their
+// statuses come late. Neither is a loss while the transition runs.
+func TestAFirstLayoutThatIsOnItsWayIsNoLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := outside(t, 2, time.Hour)
+		before := b.Snapshot().Statuses
+		b.agents.HoldGate(true)
+		require.True(t, b.Begin(b.goal(&notes{}, layout.Expert, 2)))
+		b.until(func(s Snapshot) bool { return s.Running != nil && s.Running.Phase == "flip" })
+		time.Sleep(b.limits.Flip / 2) // the permits are out
+		judge := func() {
+			b.mu.Lock()
+			b.heard = "" // of before the record was written
+			b.mu.Unlock()
+			b.judge(false)
+		}
+		judge()
+		require.NoError(t, b.Snapshot().Broken, "all are permitted")
+		b.mu.Lock()
+		for uid, status := range before {
+			b.World.agents[uid].status, b.World.agents[uid].mark = status, markOfAgent(status)
+		}
+		b.mu.Unlock()
+		judge()
+		require.NoError(t, b.Snapshot().Broken, "statuses of before the transition")
+		b.judge(true)
+		require.ErrorContains(t, b.Snapshot().Broken, "the record says epoch 1 of 2 members")
+		b.agents.HoldGate(false)
+		b.until(func(s Snapshot) bool { return s.Running == nil && len(s.Layout.GetMembers()) == 2 && s.Broken == nil })
+	})
+}
+
 // An abort by the user, in each phase.
 func TestAbort(t *testing.T) {
 	for phase, hold := range map[string]func(*bench){

@@ -88,6 +88,15 @@ func setup(t *testing.T, n int) *bench {
 
 func setupWith(t *testing.T, n int, lookEvery time.Duration) *bench {
 	t.Helper()
+	b := outside(t, n, lookEvery)
+	require.True(t, b.Begin(b.goal(&notes{}, layout.Expert, 2)))
+	b.until(func(s Snapshot) bool { return s.Running == nil && len(s.Layout.GetMembers()) == 2 })
+	return b
+}
+
+// outside are n agents without a layout.
+func outside(t *testing.T, n int, lookEvery time.Duration) *bench {
+	t.Helper()
 	agents, err := drivertest.NewWorld("w")
 	require.NoError(t, err)
 	s, err := store.OpenFile(filepath.Join(t.TempDir(), "store.json"))
@@ -118,8 +127,6 @@ func setupWith(t *testing.T, n int, lookEvery time.Duration) *bench {
 	b.SetEndpoints(endpoints, true)
 	b.until(func(s Snapshot) bool { return s.Looked && len(s.Statuses) == n })
 	b.Intend("start")
-	require.True(t, b.Begin(b.goal(&notes{}, layout.Expert, 2)))
-	b.until(func(s Snapshot) bool { return s.Running == nil && len(s.Layout.GetMembers()) == 2 })
 	return b
 }
 
