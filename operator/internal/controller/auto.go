@@ -114,10 +114,11 @@ func (a *advice) set(w adviser.World, modes bool, forbidden, why string) heard {
 	return out
 }
 
-// followed: what was heard is written down.
-func (a *advice) followed(h heard) {
+// followed: what was heard is written down, and the world is so now.
+func (a *advice) followed(h heard, w adviser.World) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.world = w
 	for w, pending := range map[*word]*decisions.Decision{&a.mode: h.mode.pending, &a.width: h.width.pending} {
 		if w.pending == pending {
 			w.pending = nil
@@ -194,7 +195,8 @@ func (r *Reconciler) auto(ctx context.Context, d *api.MoEDeployment, s *scene) (
 	}
 	x, dryRun := shapes{d, s.byData}, d.DryRun()
 	failed := takeBack(x, s, time.Now())
-	said := a.set(worldNow(d, s), d.Spec.Mode == api.ModeAuto, forbidden, r.unread(d.UID))
+	world := worldNow(d, s)
+	said := a.set(world, d.Spec.Mode == api.ModeAuto, forbidden, r.unread(d.UID))
 	mode, width := said.mode, said.width
 	if failed != "" { // what was decided before is of the world before
 		mode = word{last: decisions.Decision{Held: true, Why: decisions.Reason{Text: failed}}, taken: true}
@@ -206,14 +208,14 @@ func (r *Reconciler) auto(ctx context.Context, d *api.MoEDeployment, s *scene) (
 	now := policyStatus(x, s, mode, dryRun)
 	widthStatus(x, now, width, forbidden, dryRun)
 	if same(before.Status.Policy, now) {
-		a.followed(said)
+		a.followed(said, world)
 		return policyEvery, nil
 	}
 	d.Status.Policy = now
 	if err := r.Status().Patch(ctx, d, locked(before)); err != nil {
 		return 0, err
 	}
-	a.followed(said)
+	a.followed(said, worldNow(d, s)) // which shapes are refused is written down now
 	if failed != "" {
 		r.event(d, nil, corev1.EventTypeWarning, api.EventDecisionTakenBack, "Reconcile", "%s", failed)
 	}
@@ -386,7 +388,7 @@ func worldNow(d *api.MoEDeployment, s *scene) adviser.World {
 			break
 		}
 	}
-	x := shapes{d, s.byData}
+	x := shapes{d.DeepCopy(), s.byData} // prices are asked whenever a reading comes, while reconciliations write d
 	w.Shape = shapeOf(l)
 	if ranks := len(l.Members); ranks > 1 && ranks == wantedRanks(d) && w.Shape != x.wanted().On(ranks) {
 		w.Busy = true // on its way

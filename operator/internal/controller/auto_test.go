@@ -169,7 +169,7 @@ func TestDryRun_WhenSwitchIsSaidAgain(t *testing.T) {
 		}
 		said := a.set(w, true, "", "")
 		d.Status.Policy = policyStatus(x, s, said.mode, true)
-		a.followed(said)
+		a.followed(said, w)
 		if second > 10 && second < 40 {
 			require.Equal(t, api.OutcomeSwitch, d.Status.Policy.Outcome, "second %d", second)
 			require.Equal(t, api.ReasonDryRun, optimalOf(d).reason)
