@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -17,6 +18,9 @@ import (
 	"tangram.dev/operator/pkg/simplot"
 	"tangram.dev/operator/pkg/simulator"
 )
+
+// progressEvery so long a simulation tells how far it is.
+const progressEvery = 2 * time.Second
 
 func simulateCommand() *cobra.Command {
 	o := simcli.Defaults()
@@ -37,6 +41,7 @@ each rank in all worlds, else 8,192 of all ranks. Nothing is drawn but by --seed
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			o.Widths = slices.Contains(policies, "width")
+			o.Sampled = samples || svg != ""
 			o.Tell = func(text string) { _, _ = fmt.Fprintln(c.ErrOrStderr(), text) }
 			w, err := simcli.Load(o, c.InOrStdin())
 			if err != nil {
@@ -45,8 +50,12 @@ each rank in all worlds, else 8,192 of all ranks. Nothing is drawn but by --seed
 			var rows []row
 			var played []simplot.Played
 			for _, name := range policies {
+				told := time.Now()
 				progress := func(at float64, left int) {
-					_, _ = fmt.Fprintf(c.ErrOrStderr(), "%s: at %.0f s, %d requests to come\n", name, at, left)
+					if time.Since(told) >= progressEvery {
+						told = time.Now()
+						_, _ = fmt.Fprintf(c.ErrOrStderr(), "%s: at %.0f s, %d requests to come\n", name, at, left)
+					}
 				}
 				r, err := play(w, name, c.ErrOrStderr(), progress)
 				if err != nil {

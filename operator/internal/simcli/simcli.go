@@ -29,6 +29,7 @@ type Options struct {
 	Experts                      Experts
 	Hybrids                      []string     // that policies may choose beside modes Expert and Tensor: g/t, a number of ranks or all
 	Tell                         func(string) // takes warnings; nil: they are dropped
+	Sampled                      bool         // results have samples of the world
 	Widths                       bool         // the policy of the width is played: steps of all worlds have as many tokens for each rank
 }
 
@@ -120,7 +121,7 @@ func (o Options) kinds() ([]kernels.Kind, error) {
 
 // common to all worlds that are played.
 func (o Options) common(c *simulator.Config) {
-	c.Noise, c.Seed, c.Concurrency = o.Noise, o.Seed, o.Concurrency
+	c.Noise, c.Seed, c.Concurrency, c.Sampled = o.Noise, o.Seed, o.Concurrency, o.Sampled
 	c.TTFT, c.TPOT, c.Share = o.Width.SLO.TTFT, o.Width.SLO.TPOT, o.Width.SLO.Share
 	if o.Widths {
 		c.RankTokens = rankTokens

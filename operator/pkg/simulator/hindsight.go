@@ -38,7 +38,7 @@ func Hindsight(c Config, requests []Request, b Beam, progress func(at float64, l
 		kept = append(kept, &branch{w: w, path: &path{mode: i}})
 	}
 	var best *branch
-	for at, n := b.Every, 1; len(kept) > 0; at, n = at+b.Every, n+1 {
+	for at := b.Every; len(kept) > 0; at += b.Every {
 		if at > c.Horizon {
 			return Result{}, fmt.Errorf("simulator: hindsight: after %v s requests are left", at)
 		}
@@ -60,7 +60,7 @@ func Hindsight(c Config, requests []Request, b Beam, progress func(at float64, l
 			count[k.w.mode]++
 			return count[k.w.mode] > b.Keep
 		})
-		if progress != nil && n%128 == 0 && len(kept) > 0 {
+		if progress != nil && len(kept) > 0 {
 			progress(at, len(requests)-kept[0].w.next)
 		}
 	}

@@ -23,12 +23,12 @@ type Result struct {
 	Steps        uint64
 	Stalled      float64
 	Switches     []Switched
-	Held         int     // times the policy could not decide
-	Refused      int     // switches that did not fit when they were to begin
-	Occupancy    float64 // requests in the world, in the mean over time
-	RankSeconds  float64 // of all ranks that were there or starting
-	Samples      []Sample
-	Answers      []Answer `json:"-"` // in the order of the requests
+	Held         int      // times the policy could not decide
+	Refused      int      // switches that did not fit when they were to begin
+	Occupancy    float64  // requests in the world, in the mean over time
+	RankSeconds  float64  // of all ranks that were there or starting
+	Samples      []Sample `json:",omitempty"` // if Config.Sampled
+	Answers      []Answer `json:"-"`          // in the order of the requests
 }
 
 // Answer to a request: seconds from its arrival to the first token, and from there to the last.
@@ -68,7 +68,8 @@ func (c *Config) Options(serving int) []policy.Option {
 	return out
 }
 
-// Run plays the requests to their end under a policy. progress, if not nil, is told the simulated seconds now and then.
+// Run plays the requests to their end under a policy. progress, if not nil, is told the simulated seconds at each tick. Requests that cannot be done
+// by c.Horizon are an error before anything is played.
 func Run(c Config, requests []Request, p policy.Policy, progress func(at float64, left int)) (Result, error) {
 	c = c.filled()
 	w, err := newWorld(&c, requests)
@@ -91,7 +92,9 @@ func Run(c Config, requests []Request, p policy.Policy, progress func(at float64
 		t := w.telemetry()
 		t.Felt = w.record.lately(w.now)
 		if t.At > before.At || tick == 0 {
-			out.Samples = append(out.Samples, sample(w, t, before))
+			if c.Sampled {
+				out.Samples = append(out.Samples, sample(w, t, before))
+			}
 			area += float64(w.inside) * (w.now - last)
 			last, before = w.now, t
 		}
@@ -104,7 +107,7 @@ func Run(c Config, requests []Request, p policy.Policy, progress func(at float64
 				return Result{}, err
 			}
 		}
-		if progress != nil && tick%4096 == 0 {
+		if progress != nil {
 			progress(w.now, len(requests)-w.next)
 		}
 		for until <= w.now {

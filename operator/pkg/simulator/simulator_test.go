@@ -230,7 +230,7 @@ func TestPrice(t *testing.T) {
 // Closed loops keep so many requests in the world.
 func TestClosedLoop(t *testing.T) {
 	c := config(t)
-	c.Concurrency = 5
+	c.Concurrency, c.Sampled = 5, true
 	r, err := Run(c, Generate([]Rate{{100, 1}}, 500, 100, 1), policy.Static{}, nil)
 	require.NoError(t, err)
 	for _, s := range r.Samples[1 : len(r.Samples)-10] {

@@ -46,7 +46,8 @@ type Config struct {
 	Concurrency int     // above 0 a closed loop: so many requests at a time, times of the trace not looked at
 	Router      Router
 	Composer    Composer
-	Horizon     float64 // seconds after which it gives up; default 30 days
+	Horizon     float64 // seconds after which it gives up; default 30 days. What cannot end by then is refused at once
+	Sampled     bool    // fill Result.Samples
 	TTFT, TPOT  float64 // seconds of an SLO, which Result.Within counts; 0: any time will do
 	Share       float64 // of the answers that the SLO is asked for: whose quantile policies are told; default 0.9
 	PodSeconds  float64 // from wanting a pod to its rank's being ready, if a shape has more ranks than are there
@@ -171,6 +172,9 @@ func newWorld(c *Config, requests []Request) (*world, error) {
 			return nil, fmt.Errorf("simulator: request %d comes before the one ahead of it", i)
 		}
 	}
+	if err := c.ends(requests); err != nil {
+		return nil, err
+	}
 	if c.Standby < 0 || c.Standby > 0 && len(c.Nodes) > 0 {
 		return nil, fmt.Errorf("simulator: %d ranks that stand by, room in the cluster said: at least 0, and room is not modelled beside them", c.Standby)
 	}
@@ -285,9 +289,7 @@ func (w *world) admit() {
 		g.queue = append(g.queue, w.place(live{arrived: a, group: int32(at), done: w.cached[at]}))
 		w.running++
 	}
-	if admitted > 0 {
-		w.waiting = append(w.waiting[:0], w.waiting[admitted:]...)
-	}
+	w.waiting = w.waiting[admitted:]
 }
 
 func (g *group) seen(capacity int) Group {
@@ -387,9 +389,7 @@ func (w *world) prompted(g *group) {
 		}
 		heap.Push(&w.ends, end{w.counts.Steps + uint64(q.Output-1), g.queue[n]})
 	}
-	if n > 0 {
-		g.queue = append(g.queue[:0], g.queue[n:]...)
-	}
+	g.queue = g.queue[n:]
 }
 
 func (w *world) finish(i int32) {

@@ -1,0 +1,46 @@
+package simulator
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"tangram.dev/operator/pkg/policy"
+)
+
+// What cannot end by the horizon is refused before a step is played.
+func TestWhatCannotEndIsRefusedAtOnce(t *testing.T) {
+	played := func(float64, int) { t.Fatal("it is played") }
+	c := config(t)
+	_, err := Run(c, []Request{{Prompt: 1, Output: 1}, {At: 31 * 86400, Prompt: 1, Output: 1}}, policy.Static{}, played)
+	require.ErrorContains(t, err, "the last request comes after 31.0 days, and a simulation lasts 30.0 days at most")
+	c.Horizon = 100
+	long := make([]Request, 10000)
+	for i := range long {
+		long[i] = Request{Prompt: 100, Output: 10000}
+	}
+	_, err = Run(c, long, policy.Static{}, played)
+	require.ErrorContains(t, err, "10000 requests last ")
+	require.ErrorContains(t, err, " at least, and a simulation 1m40s at most: fewer or shorter requests, or more ranks")
+	_, err = Hindsight(c, long, Beam{}, played)
+	require.ErrorContains(t, err, "at least")
+	_, err = RunReplicas(Config{Modes: c.Modes[:1], Switches: c.Switches[:1], Rates: c.Rates, Horizon: 100}, long, 1, 1, nil)
+	require.ErrorContains(t, err, "at least")
+	c.Concurrency = 1 // times are not looked at
+	_, err = Run(c, []Request{{Prompt: 1, Output: 1}, {At: 101, Prompt: 1, Output: 1}}, policy.Static{}, nil)
+	require.NoError(t, err)
+}
+
+// The bound is below what requests take, in every mode.
+func TestLeastSecondsIsALowerBound(t *testing.T) {
+	c := config(t).filled()
+	requests := Generate([]Rate{{10, 50}}, 500, 300, 1)
+	least := c.leastSeconds(requests)
+	require.Positive(t, least)
+	for c.Start = range c.Modes {
+		r, err := Run(c, requests, policy.Static{}, nil)
+		require.NoError(t, err)
+		require.Less(t, least, r.Makespan)
+		require.Empty(t, r.Samples, "nobody asked for them")
+	}
+}
