@@ -388,7 +388,8 @@ func worldNow(d *api.MoEDeployment, s *scene) adviser.World {
 			break
 		}
 	}
-	x := shapes{d.DeepCopy(), s.byData} // prices are asked whenever a reading comes, while reconciliations write d
+	d = d.DeepCopy() // what follows is asked whenever a reading comes, while reconciliations write d
+	x := shapes{d, s.byData}
 	w.Shape = shapeOf(l)
 	if ranks := len(l.Members); ranks > 1 && ranks == wantedRanks(d) && w.Shape != x.wanted().On(ranks) {
 		w.Busy = true // on its way
