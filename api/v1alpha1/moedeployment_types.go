@@ -41,7 +41,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="self.mode != 'Hybrid' || !has(self.autoscaling)",fieldPath=".autoscaling",message="mode Hybrid stays as layout says: autoscaling is for Expert, Tensor and Auto, leave it out"
 // +kubebuilder:validation:XValidation:rule="!has(self.autoscaling) || self.mode == 'Auto' || has(self.autoscaling.slo)",fieldPath=".autoscaling",message="without slo autoscaling decides in mode Auto alone: set mode: Auto or slo, or leave autoscaling out"
 // +kubebuilder:validation:XValidation:rule="!has(self.autoscaling) || !has(self.autoscaling.maxReplicas) || (self.autoscaling.maxReplicas + (has(self.standby) ? self.standby : 0)) * self.ranksPerPod <= 8192",fieldPath=".autoscaling.maxReplicas",message="a world has at most 8192 ranks, those of standby included: lower maxReplicas, standby or ranksPerPod"
-// +kubebuilder:validation:XValidation:rule="(self.replicas + (has(self.standby) ? self.standby : 0)) * self.ranksPerPod <= 8192",fieldPath=".replicas",message="a world has at most 8192 ranks, those of standby included: lower replicas, standby or ranksPerPod"
+// +kubebuilder:validation:XValidation:rule="((has(self.replicas) ? self.replicas : 1) + (has(self.standby) ? self.standby : 0)) * self.ranksPerPod <= 8192",fieldPath=".replicas",message="a world has at most 8192 ranks, those of standby included: lower replicas, standby or ranksPerPod"
 // +kubebuilder:validation:XValidation:rule="!has(self.redundantExperts) || self.redundantExperts == 0 || has(self.rebalance)",fieldPath=".redundantExperts",message="redundantExperts are placed by rebalance: set rebalance too, e.g. rebalance: {}, or leave redundantExperts out"
 // +kubebuilder:validation:XValidation:rule="self.ranksPerPod == oldSelf.ranksPerPod",fieldPath=".ranksPerPod",message="ranksPerPod cannot be changed: make a MoEDeployment of another name beside this one"
 // +kubebuilder:validation:XValidation:rule="self.backend == oldSelf.backend && has(self.gpu) == has(oldSelf.gpu) && (!has(self.gpu) || self.gpu == oldSelf.gpu)",fieldPath=".backend",message="backend and gpu cannot be changed: make a MoEDeployment of another name beside this one"
@@ -50,12 +50,11 @@ const (
 // +kubebuilder:validation:XValidation:rule="self.backend != 'CUDA' || !self.limits.hugePages",fieldPath=".limits.hugePages",message="hugePages are of the host's memory, and backend CUDA has weights and KV cache on the GPU: leave hugePages out"
 type MoEDeploymentSpec struct {
 	// replicas is the number of pods of the world. `kubectl scale` and autoscalers set it. With autoscaling.slo it is the number to begin with, and the one
-	// in force is in status.policy.replicas.
+	// in force is in status.policy.replicas. Left out, it stays as it is (status.wantedReplicas): the operator writes it back, or 1 for a new world.
 	// To stop serving, delete the MoEDeployment: 0 is refused.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=8192
 	// +kubebuilder:validation:XValidation:rule="self >= 1",message="a world has at least one pod: to stop serving, delete the MoEDeployment"
-	// +kubebuilder:default=1
 	// +optional
 	Replicas int32 `json:"replicas,omitempty"`
 
@@ -226,7 +225,10 @@ type ClaimSource struct {
 
 // Engine is the template of the inference process.
 //
-// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="the engine cannot be changed while it serves: make a MoEDeployment of another name beside this one"
+// +kubebuilder:validation:XValidation:rule="(has(self.image) && self.image.size() > 0 ? [self.image] : []) == (has(oldSelf.image) && oldSelf.image.size() > 0 ? [oldSelf.image] : []) && self.imagePullPolicy == oldSelf.imagePullPolicy && (has(self.args) ? self.args : []) == (has(oldSelf.args) ? oldSelf.args : []) && (has(self.env) ? self.env : []) == (has(oldSelf.env) ? oldSelf.env : [])",message="the engine cannot be changed while it serves: make a MoEDeployment of another name beside this one"
+// +kubebuilder:validation:XValidation:rule="(has(self.resources) && has(self.resources.limits) ? self.resources.limits : {}).size() == (has(oldSelf.resources) && has(oldSelf.resources.limits) ? oldSelf.resources.limits : {}).size() && (has(self.resources) && has(self.resources.limits) ? self.resources.limits : {}).all(k, k in (has(oldSelf.resources) && has(oldSelf.resources.limits) ? oldSelf.resources.limits : {}) && quantity(string((has(self.resources) && has(self.resources.limits) ? self.resources.limits : {})[k])).compareTo(quantity(string((has(oldSelf.resources) && has(oldSelf.resources.limits) ? oldSelf.resources.limits : {})[k]))) == 0)",message="the engine cannot be changed while it serves: make a MoEDeployment of another name beside this one"
+// +kubebuilder:validation:XValidation:rule="(has(self.resources) && has(self.resources.requests) ? self.resources.requests : {}).size() == (has(oldSelf.resources) && has(oldSelf.resources.requests) ? oldSelf.resources.requests : {}).size() && (has(self.resources) && has(self.resources.requests) ? self.resources.requests : {}).all(k, k in (has(oldSelf.resources) && has(oldSelf.resources.requests) ? oldSelf.resources.requests : {}) && quantity(string((has(self.resources) && has(self.resources.requests) ? self.resources.requests : {})[k])).compareTo(quantity(string((has(oldSelf.resources) && has(oldSelf.resources.requests) ? oldSelf.resources.requests : {})[k]))) == 0)",message="the engine cannot be changed while it serves: make a MoEDeployment of another name beside this one"
+// +kubebuilder:validation:XValidation:rule="(has(self.resources) && has(self.resources.claims) ? self.resources.claims : []) == (has(oldSelf.resources) && has(oldSelf.resources.claims) ? oldSelf.resources.claims : [])",message="the engine cannot be changed while it serves: make a MoEDeployment of another name beside this one"
 // +kubebuilder:validation:XValidation:rule="!has(self.args) || self.args.all(a, !a.matches('^--(agent-socket|token-file|device|mesh-listen|serve-listen|advertise|tls-ca|tls-cert|tls-key)(=.*)?$'))",fieldPath=".args",message="--agent-socket, --token-file, --device, --mesh-listen, --serve-listen, --advertise and --tls-* are given by the operator: leave them out of args"
 // +kubebuilder:validation:XValidation:rule="!has(self.args) || self.args.all(a, !a.matches('^--insecure-fabric(=.*)?$'))",fieldPath=".args",message="--insecure-fabric is for engines and agents alike: leave it out of args and set network.insecureFabric"
 // +kubebuilder:validation:XValidation:rule="!has(self.env) || self.env.all(e, e.name != 'POD_IP')",fieldPath=".env",message="POD_IP is given by the operator: leave it out of env"
@@ -256,7 +258,28 @@ type Engine struct {
 	Env []corev1.EnvVar `json:"env,omitempty"`
 	// resources of each engine container. Nothing said of processors: a request of 200m.
 	// +optional
-	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
+	Resources Resources `json:"resources,omitempty"`
+}
+
+// Resources of a container, as in a Pod. Amounts are compared by value: 0.2 and 200m are no change.
+type Resources struct {
+	// +kubebuilder:validation:MaxProperties=16
+	// +optional
+	Limits map[corev1.ResourceName]resource.Quantity `json:"limits,omitempty"`
+	// +kubebuilder:validation:MaxProperties=16
+	// +optional
+	Requests map[corev1.ResourceName]resource.Quantity `json:"requests,omitempty"`
+	// claims of the pod's resourceClaims that the container uses.
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Claims []corev1.ResourceClaim `json:"claims,omitempty"`
+}
+
+// Requirements of a container.
+func (r Resources) Requirements() corev1.ResourceRequirements {
+	return corev1.ResourceRequirements{Limits: r.Limits, Requests: r.Requests, Claims: r.Claims}
 }
 
 // Scheduling of pods of ranks; new pods take what is set when they are made.

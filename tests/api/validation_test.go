@@ -261,7 +261,15 @@ func TestChangeIsRefused(t *testing.T) {
 		"slabFormat":  {fields{"spec.model.slabFormat": "RowMajor"}, []string{"spec.model", "slabFormat cannot be changed", anotherName}},
 		"image":       {fields{"spec.engine.image": "other"}, []string{"spec.engine", "cannot be changed while it serves: " + anotherName}},
 		"args":        {fields{"spec.engine.args": []any{"-v"}}, []string{"spec.engine", anotherName}},
+		"no args":     {fields{"spec.engine.args": nil}, []string{"spec.engine", anotherName}},
 		"env":         {fields{"spec.engine.env": []any{map[string]any{"name": "A"}}}, []string{"spec.engine", anotherName}},
+		"value":       {fields{"spec.engine.env": []any{map[string]any{"name": "LEVEL", "value": "2"}}}, []string{"spec.engine", anotherName}},
+		"request":     {fields{"spec.engine.resources.requests": map[string]any{"cpu": "300m"}}, []string{"spec.engine", anotherName}},
+		"no request":  {fields{"spec.engine.resources": nil}, []string{"spec.engine", anotherName}},
+		"a request":   {fields{"spec.engine.resources.requests": map[string]any{"cpu": "200m", "memory": "1Gi"}}, []string{"spec.engine", anotherName}},
+		"another one": {fields{"spec.engine.resources.requests": map[string]any{"memory": "200m"}}, []string{"spec.engine", anotherName}},
+		"limit":       {fields{"spec.engine.resources.limits": map[string]any{"cpu": "1"}}, []string{"spec.engine", anotherName}},
+		"claim of it": {fields{"spec.engine.resources.claims": []any{map[string]any{"name": "rdma"}}}, []string{"spec.engine", anotherName}},
 		"memory":      {fields{"spec.limits.memoryPerRank": "65Mi"}, []string{"spec.limits", anotherName}},
 		"KV":          {fields{"spec.limits.kvMemoryPerRank": "17Mi"}, []string{"spec.limits", anotherName}},
 		"spareBanks":  {fields{"spec.limits.spareBanks": int64(3)}, []string{"spec.limits", anotherName}},
@@ -275,6 +283,8 @@ func TestChangeIsRefused(t *testing.T) {
 	c := newClient(t)
 	namespace := newNamespace(t, c)
 	created := smallestIn(t, namespace)
+	set(t, created, "spec.engine", map[string]any{"args": []any{"-q"}, "env": []any{map[string]any{"name": "LEVEL", "value": "1"}},
+		"resources": map[string]any{"requests": map[string]any{"cpu": "200m"}}})
 	require.NoError(t, c.Create(t.Context(), created))
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -308,6 +318,31 @@ func TestChangeIsAccepted(t *testing.T) {
 			for path, value := range fields {
 				set(t, object, path, value)
 			}
+			require.NoError(t, c.Update(t.Context(), object))
+		})
+	}
+}
+
+// What says the same in other words is no change of the engine: amounts by value, and an empty list as none.
+func TestTheSameEngineInOtherWordsIsNoChange(t *testing.T) {
+	said := map[string]any{"requests": map[string]any{"cpu": "200m", "memory": "1Gi"}}
+	tests := map[string]struct{ was, is map[string]any }{
+		"a fraction":         {map[string]any{"resources": said}, map[string]any{"resources": map[string]any{"requests": map[string]any{"cpu": "0.2", "memory": "1Gi"}}}},
+		"another unit":       {map[string]any{"resources": said}, map[string]any{"resources": map[string]any{"requests": map[string]any{"cpu": "200m", "memory": "1024Mi"}}}},
+		"a number":           {map[string]any{"resources": said}, map[string]any{"resources": map[string]any{"requests": map[string]any{"cpu": "200m", "memory": int64(1 << 30)}}}},
+		"no limits":          {map[string]any{"resources": said}, map[string]any{"resources": map[string]any{"requests": said["requests"], "limits": map[string]any{}}}},
+		"no resources":       {map[string]any{}, map[string]any{"resources": map[string]any{"limits": map[string]any{}, "requests": map[string]any{}, "claims": []any{}}}},
+		"no args, no env":    {map[string]any{}, map[string]any{"args": []any{}, "env": []any{}, "image": ""}},
+		"none any more":      {map[string]any{"args": []any{}, "env": []any{}, "resources": map[string]any{}}, map[string]any{}},
+		"env in other order": {map[string]any{"env": []any{map[string]any{"name": "A"}, map[string]any{"name": "B"}}}, map[string]any{"env": []any{map[string]any{"name": "B"}, map[string]any{"name": "A"}}}},
+	}
+	c := newClient(t)
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			object := smallestIn(t, newNamespace(t, c))
+			set(t, object, "spec.engine", test.was)
+			require.NoError(t, c.Create(t.Context(), object))
+			set(t, object, "spec.engine", test.is)
 			require.NoError(t, c.Update(t.Context(), object))
 		})
 	}

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -170,25 +171,36 @@ func TestGitOpsAutoscalerAndPolicyKeepToTheirFields(t *testing.T) {
 	require.Equal(t, api.ModeAuto, b.get("w").Spec.Mode)
 }
 
-// Replicas that were committed once may leave the repository as soon as the autoscaler has written them, and not before.
-func TestReplicasLeaveTheRepository(t *testing.T) {
-	for name, writes := range map[string]bool{"after the autoscaler wrote them": true, "before": false} {
-		t.Run(name, func(t *testing.T) {
-			b := newBed(t)
-			b.mayHarm = true
-			with, without := b.committed(), b.committed()
-			require.NoError(t, unstructured.SetNestedField(with.Object, int64(2), "spec", "replicas"))
-			require.NoError(t, b.c.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(with), client.FieldOwner(flux), client.ForceOwnership))
-			b.ready("w")
-			if writes {
-				b.scaleTo(3)
-			}
-			b.sync(without)
-			want := int32(1) // the default
-			if writes {
-				want = 3
-			}
-			require.Equal(t, want, b.get("w").Spec.Replicas)
-		})
+// A manifest that leaves spec.replicas out leaves the number as it is, however it is applied and whoever wrote the number.
+func TestReplicasThatAreLeftOutStay(t *testing.T) {
+	tests := map[string]func(*bed, *unstructured.Unstructured){
+		"server-side apply": func(b *bed, without *unstructured.Unstructured) { b.sync(without) },
+		"kubectl apply":     func(b *bed, _ *unstructured.Unstructured) { b.change(`{"spec":{"replicas":null}}`) }, // what it sends if the manifest before had them
+		"kubectl replace": func(b *bed, without *unstructured.Unstructured) {
+			without.SetResourceVersion(b.get("w").ResourceVersion)
+			require.NoError(b.t, b.c.Update(b.t.Context(), without))
+		},
+	}
+	for name, apply := range tests {
+		for _, scaled := range []int32{0, 3} {
+			t.Run(fmt.Sprintf("%s, scaled to %d", name, scaled), func(t *testing.T) {
+				b := newBed(t)
+				with, without := b.committed(), b.committed()
+				require.NoError(t, unstructured.SetNestedField(with.Object, int64(2), "spec", "replicas"))
+				require.NoError(t, b.c.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(with), client.FieldOwner(flux), client.ForceOwnership))
+				b.ready("w")
+				want := int32(2)
+				if scaled > 0 {
+					want = scaled
+					b.scaleTo(want)
+					b.ready("w")
+				}
+				apply(b, without)
+				d := b.until("w", "the number is there again", func(d *api.MoEDeployment) bool { return d.Spec.Replicas > 0 && d.Status.ObservedGeneration == d.Generation })
+				require.Equal(t, want, d.Spec.Replicas)
+				require.Equal(t, want, d.Status.Width)
+				b.scaleTo(want + 1) // whoever scales it goes on
+			})
+		}
 	}
 }

@@ -203,7 +203,7 @@ func (r *Reconciler) engineContainer(d *api.MoEDeployment, device int32) corev1.
 		Env:  append([]corev1.EnvVar{fieldEnv("POD_IP", "status.podIP")}, e.Env...),
 		Ports: []corev1.ContainerPort{{Name: fmt.Sprintf("mesh-%d", device), ContainerPort: portMesh + device, Protocol: corev1.ProtocolTCP},
 			{Name: fmt.Sprintf("serve-%d", device), ContainerPort: portServe + device, Protocol: corev1.ProtocolTCP}},
-		StartupProbe: startupProbe(portServe + device), ReadinessProbe: tcpProbe(portServe + device), Lifecycle: awaitLeave(), Resources: withProcessor(e.Resources, engineProcessor),
+		StartupProbe: startupProbe(portServe + device), ReadinessProbe: tcpProbe(portServe + device), Lifecycle: awaitLeave(), Resources: withProcessor(e.Resources.Requirements(), engineProcessor),
 		SecurityContext: restricted(), TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		VolumeMounts: []corev1.VolumeMount{{Name: "run", MountPath: dirRun}, {Name: "tmp", MountPath: "/tmp"},
 			{Name: "tls-engine", MountPath: dirTLS, ReadOnly: true}},

@@ -193,9 +193,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if uid, ends := r.doomed.Load(request.NamespacedName); ends && uid == d.UID {
 		return r.namespaceEnds(ctx, d)
 	}
-	if !controllerutil.ContainsFinalizer(d, api.Finalizer) {
-		before := d.DeepCopy()
-		controllerutil.AddFinalizer(d, api.Finalizer)
+	if before := d.DeepCopy(); complete(d) {
 		if err := r.Patch(ctx, d, locked(before)); err != nil {
 			return r.again(request.NamespacedName, err)
 		}
@@ -217,6 +215,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{RequeueAfter: 10 * time.Second}, r.writeStatus(ctx, d, &scene{pods: pods, refused: why})
 	}
 	return result, err
+}
+
+// complete what an object lacks, if it lacks something: the finalizer, and the number of replicas. A manifest that leaves spec.replicas out leaves the
+// number to who scales the world, so that it stays as it was; the subresource scale has nothing to read without it.
+func complete(d *api.MoEDeployment) bool {
+	changed := controllerutil.AddFinalizer(d, api.Finalizer)
+	if d.Spec.Replicas == 0 {
+		d.Spec.Replicas, changed = cmp.Or(d.Status.WantedReplicas, 1), true
+	}
+	return changed
 }
 
 // again in a moment, if the error is a conflict: what was read is older than what is written. The pauses grow while it stays so.
