@@ -58,7 +58,7 @@ func sceneOfARun(t *testing.T) *scene {
 	s.report, s.transitions, s.surveyed = "run.json", transitionsOfARun, ofARun
 	s.start = func(t *testing.T) *harness.World {
 		t.Helper()
-		return worlds.StartTiny(t, harness.Options{Pods: slices.Repeat([]int{1}, s.pods), Restart: true, FaultDirs: true, LeastStep: leastStep, SpareBanks: 1})
+		return worlds.StartTiny(t, harness.Options{Pods: slices.Repeat([]int{1}, s.pods), Restart: true, FaultDirs: true, LeastStep: leastStep, SpareBanks: 1, Hangs: true})
 	}
 	s.reach = 12 * time.Second // three flips, one after another
 	return s

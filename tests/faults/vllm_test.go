@@ -116,7 +116,7 @@ func sceneOfVLLM(t *testing.T) *scene {
 	root, err := filepath.Abs(worlds.Root)
 	require.NoError(t, err)
 	o := harness.Options{Root: root, Granule: 16, Checkpoint: checkpoint, Pods: slices.Repeat([]int{1}, pods), MaxTokens: 512, Restart: true, FaultDirs: true,
-		LeastStep: leastStep, EngineFlags: []string{"--max-batch-tokens", "64"}}
+		LeastStep: leastStep, EngineFlags: []string{"--max-batch-tokens", "64"}, Hangs: true}
 	o.VLLM()
 	start := func(t *testing.T) *harness.World {
 		t.Helper()
