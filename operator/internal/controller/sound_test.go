@@ -126,3 +126,22 @@ func TestNoNewsOfAWorldIsLost(t *testing.T) {
 	require.Equal(t, 5000, r.news.q.Len())
 	require.Equal(t, 5000, r.urgent.q.Len())
 }
+
+// A reconciliation reads the objects of its own world, not those of the whole namespace.
+func TestObjectsOfAWorldAreListedByTheIndex(t *testing.T) {
+	var lists, scans sync.Map // by kind
+	b := newBedWith(t, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+		lists.Store(fmt.Sprintf("%T", list), true)
+		if o := (&client.ListOptions{}).ApplyOptions(options); o.FieldSelector == nil {
+			scans.Store(fmt.Sprintf("%T", list), true)
+		}
+		return c.List(ctx, list, options...)
+	}})
+	b.serve("w", 2)
+	for _, kind := range []client.ObjectList{&corev1.PodList{}, &corev1.SecretList{}, &corev1.ConfigMapList{}, &api.LayoutTransitionList{}} {
+		_, listed := lists.Load(fmt.Sprintf("%T", kind))
+		require.True(t, listed, "%T", kind)
+		_, scanned := scans.Load(fmt.Sprintf("%T", kind))
+		require.False(t, scanned, "%T", kind)
+	}
+}
