@@ -40,7 +40,8 @@ TEST(ManifestDeathTest, ARequestThatCannotBeAddedEndsTheProcess) {
   request.request = "r";
   const uint32_t block = 0;
   request.blocks = &block;
-  request.block_count = size_t{1} << 61;  // more than a vector may have, and an address that does not overflow
+  // More than a vector may have, at an address that does not overflow.
+  request.block_count = size_t{1} << 61;
   EXPECT_DEATH(
       {
         try {
