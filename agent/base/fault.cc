@@ -40,7 +40,7 @@ Registry& Reg() {
 std::atomic<bool> g_any{false};
 std::atomic<bool> g_dir{false};
 
-// The directory of --fault-dir; set once, before threads pass points.
+// The directory of --fault-dir; written once, before g_dir says that there is one.
 std::filesystem::path& Dir() {
   static auto* dir = new std::filesystem::path;
   return *dir;
@@ -196,12 +196,12 @@ Status Arm(std::string_view spec) {
 }
 
 void Follow(const std::string& dir) {
-  Dir() = dir;
-  g_dir.store(!dir.empty(), std::memory_order_relaxed);
+  if (!dir.empty()) Dir() = dir;
+  g_dir.store(!dir.empty(), std::memory_order_release);
 }
 
 bool Cut(std::string_view peer) {
-  if (!g_dir.load(std::memory_order_relaxed)) return false;
+  if (!g_dir.load(std::memory_order_acquire)) return false;
   std::ifstream cut(Dir() / "cut");
   for (std::string line; std::getline(cut, line);) {
     if (line == peer) return true;
@@ -210,7 +210,7 @@ bool Cut(std::string_view peer) {
 }
 
 Action Hit(std::string_view point) {
-  if (g_dir.load(std::memory_order_relaxed)) {
+  if (g_dir.load(std::memory_order_acquire)) {
     if (const Action action = StandAt(point); action != Action::kNone) return action;
   }
   if (!g_any.load(std::memory_order_relaxed)) return Action::kNone;

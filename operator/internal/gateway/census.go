@@ -28,9 +28,6 @@ func (p *Pool) worldLocked(s *session, w *tangramv1.World) {
 			s.member = m.Member
 		}
 	}
-	if s.member != "" && s.member != s.breaksOf { // another engine at this address
-		s.breaks, s.breaksOf = flaps{}, s.member
-	}
 	if p.isNewsLocked(w) {
 		p.adoptLocked(w)
 	}

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// A session flaps if it broke flapBreaks times within flapWindow while its engine was the same member of the world.
+// A session flaps if it broke flapBreaks times within flapWindow. A rank that restarts breaks it once.
 const (
 	flapBreaks = 3
 	flapWindow = time.Minute

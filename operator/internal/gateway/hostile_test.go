@@ -81,26 +81,6 @@ func TestARankWhoseSessionFlapsIsAvoided(t *testing.T) {
 	})
 }
 
-// An engine that comes back to the address of another has its own record: it takes requests at once, however often the sessions before it broke.
-func TestBreaksAreOfAMemberNotOfItsAddress(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := breaksAt(func(s *tangramv1.Submit) bool { return s.CacheSalt == "hostile" })
-		s, m, pool := open(t, Options{}, e)
-		require.Eventually(t, func() bool { return sessionsUp(pool) == 1 }, soon, time.Millisecond)
-		post(t, s, `{"prompt":"x","cache_salt":"hostile"}`)
-		require.GreaterOrEqual(t, testutil.ToFloat64(m.breaks.WithLabelValues(e.address)), float64(flapBreaks))
-		require.Eventually(t, func() bool { return sessionsUp(pool) == 1 }, soon, time.Millisecond)
-		synctest.Wait()
-		require.True(t, pool.Telemetry().Ranks[0].Flapping)
-		after := &tangramv1.World{World: "w", Epoch: 2, MaxTokens: 64, Vocabulary: 256,
-			Members: []*tangramv1.WorldMember{{Member: "another", Frontend: e.address, Accepts: true}}}
-		e.setWorld(after)
-		e.say(&tangramv1.ServeReply{Body: &tangramv1.ServeReply_World{World: after}})
-		synctest.Wait()
-		require.False(t, pool.Telemetry().Ranks[0].Flapping)
-	})
-}
-
 // What requests hold until they are answered is bounded by Limits.Answers, whatever their clients do.
 func TestWhatRequestsHoldIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

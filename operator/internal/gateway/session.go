@@ -40,8 +40,7 @@ type session struct {
 	sent   int              // submitted since the last load report
 	cached prefixes
 
-	breaks   flaps  // of connections that had come up
-	breaksOf string // the member whose breaks they are
+	breaks flaps // of connections that had come up
 }
 
 // avoid sending new requests here if another rank takes them.
