@@ -3,11 +3,13 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"tangram.dev/operator/internal/plancli"
 	"tangram.dev/operator/internal/ranges"
+	"tangram.dev/operator/pkg/geometry"
 	"tangram.dev/operator/pkg/layout"
 	"tangram.dev/operator/pkg/load"
 
@@ -35,8 +37,8 @@ experts are placed for that load.`,
 	}
 	fs := c.Flags()
 	fs.StringVarP(&f.file, "filename", "f", "", "MoEDeployment; - is stdin")
-	fs.StringVar(&f.geometry, "geometry", "", "config.json of the checkpoint, or the name of a public model")
-	fs.Uint32Var(&f.granuleRows, "granule-rows", 128, "rows of a granule, with a config.json")
+	fs.StringVar(&f.geometry, "geometry", "", "folder of the checkpoint, or its config.json (model_type "+strings.Join(geometry.ConfigFamilies(), ", ")+"), or the name of a public model, as Qwen3-30B-A3B")
+	fs.Uint32Var(&f.granuleRows, "granule-rows", 0, "rows of a granule; 0: those of -f, else at most 128, and fewer if 8 ranks could not share an expert")
 	fs.Uint64Var(&f.pageBytes, "page-bytes", 0, "of the memory that experts lie in; 0: 2 MiB, as GPUs have it (the host backend: 4096)")
 	fs.Uint64Var(&f.denseBytes, "dense-bytes", 0, "of the weights outside the routed experts; a geometry does not say it, and 0 leaves them out")
 	fs.IntVar(&f.in.From.Ranks, "from-ranks", 0, "ranks of the world as it is; 0: none yet")

@@ -1,15 +1,22 @@
 package plancli
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
-	"strings"
+	"path/filepath"
 
 	"tangram.dev/operator/pkg/geometry"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// Geometry of a config.json, or of a public model by its name.
+// configBytes is the most that a config.json may have, as in the agent.
+const configBytes = 64 << 20
+
+// Geometry of a config.json, of the folder of a checkpoint that has one, or of a public model by its name; with granules of so many
+// rows (0: geometry.DefaultGranuleRows).
 func Geometry(of string, granuleRows uint32, pageBytes, denseBytes uint64) (*geometry.View, error) {
 	g, err := find(of, granuleRows)
 	if err != nil {
@@ -23,25 +30,33 @@ func Geometry(of string, granuleRows uint32, pageBytes, denseBytes uint64) (*geo
 }
 
 func find(of string, granuleRows uint32) (*tangramv1.Geometry, error) {
-	all, err := geometry.Public()
+	info, err := os.Stat(of)
+	if errors.Is(err, fs.ErrNotExist) || of == "" {
+		g, err := geometry.PublicNamed(of)
+		if err != nil {
+			return nil, fmt.Errorf("--geometry is neither a config.json nor a folder with one: %w", err)
+		}
+		return g, geometry.Recut(g, granuleRows)
+	}
+	if err == nil && info.IsDir() {
+		of = filepath.Join(of, "config.json")
+	}
+	text, err := read(of)
+	if err != nil {
+		return nil, fmt.Errorf("--geometry: %w", err)
+	}
+	return geometry.FromConfig(text, of, granuleRows)
+}
+
+func read(file string) ([]byte, error) {
+	f, err := os.Open(file)
 	if err != nil {
 		return nil, err
 	}
-	var known []string
-	for _, g := range all {
-		if g.Model == of {
-			return g, nil
-		}
-		known = append(known, g.Model)
-	}
-	f, err := os.Open(of)
-	if err != nil {
-		return nil, fmt.Errorf("geometry %q is neither a config.json (%w) nor one of: %s", of, err, strings.Join(known, ", "))
-	}
 	defer func() { _ = f.Close() }() // only read
-	g, err := geometry.FromConfig(f, granuleRows)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", of, err)
+	text, err := io.ReadAll(io.LimitReader(f, configBytes+1))
+	if err == nil && len(text) > configBytes {
+		err = fmt.Errorf("%s: more than the %d bytes that a config.json may have", file, configBytes)
 	}
-	return g, nil
+	return text, err
 }

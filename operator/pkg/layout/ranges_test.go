@@ -27,7 +27,7 @@ func TestRangesOnAModel(t *testing.T) {
 		"experts do not divide":       {Ranges{{1, 2, 2, 1}}, 3, nil, "layers 1 to 2: expert groups of 2 do not divide 3 ranks; groups of [1 3] do, and 2 or 4 ranks would"},
 		"heads do not divide":         {Ranges{{0, 0, 1, 4}}, 3, nil, "layer 0: attention groups of 4 do not divide 3 ranks; groups of [1 3] do, and 4 ranks would"},
 		"more ranks than heads":       {Ranges{{0, 0, 1, AllRanks}, {1, 2, 13, 1}}, 13, nil, "layer 0: 13 ranks share 12 query heads"},
-		"more ranks than granules":    {Ranges{{1, 2, 8, 1}}, 8, nil, "layer 1: 8 ranks share an expert of 6 granules; at most 6 can"},
+		"more ranks than granules":    {Ranges{{1, 2, 8, 1}}, 8, nil, "layer 1: 8 ranks share an expert of 6 granules of"},
 		"more groups than experts":    {Ranges{{0, 0, 1, 1}}, 4, nil, "layer 1: 4 expert groups of 1 ranks for 3 experts; at most 3 ranks can share them"},
 		"groups beyond the last rank": {Ranges{{0, ToTheEnd, 1, 2}}, 1, nil, "layers 0 to the last: attention groups of 2 do not divide 1 ranks; groups of [1] do, and 2 ranks would"},
 	} {

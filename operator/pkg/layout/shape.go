@@ -124,8 +124,8 @@ func (s LayerShape) check(v *geometry.View, layer, ranks uint32, placed bool) er
 			return fmt.Errorf("shape: layer %d: expert groups of %d do not divide %d ranks", layer, g, ranks)
 		}
 		if g > v.Granules {
-			return fmt.Errorf("shape: layer %d: %d ranks share an expert of %d granules; at most %d can", layer, g,
-				v.Granules, v.Granules)
+			return fmt.Errorf("shape: layer %d: %d ranks share an expert of %d granules of %d rows; at most %d can: %s", layer, g,
+				v.Granules, v.Proto.GranuleRows, v.Granules, wayOut(v, g))
 		}
 		if groups := ranks / g; groups > v.Proto.Experts && !placed {
 			return fmt.Errorf("shape: layer %d: %d expert groups of %d ranks for %d experts; at most %d ranks can share them",
@@ -153,6 +153,16 @@ func (s LayerShape) check(v *geometry.View, layer, ranks uint32, placed bool) er
 		return fmt.Errorf("shape: layer %d: %w", layer, err)
 	}
 	return nil
+}
+
+// wayOut of a group of more ranks than an expert has granules.
+func wayOut(v *geometry.View, ranks uint32) string {
+	block := geometry.BlockRows(v.Proto.Dtype)
+	rows := geometry.RowsFor(v.Proto.MoeInner, block, ranks, v.Proto.GranuleRows)
+	if rows == 0 {
+		return fmt.Sprintf("use smaller groups, as %d rows in blocks of %d give no more", v.Proto.MoeInner, block)
+	}
+	return fmt.Sprintf("set granuleRows to %d or less (spec.model.granuleRows, --granule-rows), or use smaller groups", rows)
 }
 
 // Divisors of n, ascending.

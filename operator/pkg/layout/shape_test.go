@@ -60,7 +60,7 @@ func TestResolveSaysWhatDoesNotFit(t *testing.T) {
 		{v, Shape{Mode: Expert, Layers: layers{3: {}}}, 2, "layer 3 of 3"},
 		{v, Shape{Mode: Expert, Layers: layers{1: {ExpertGroup: 2}}}, 3, "layer 1: expert groups of 2 do not divide 3 ranks"},
 		{v, Shape{Mode: Expert, Layers: layers{0: {AttentionGroup: 2}}}, 3, "layer 0: attention groups of 2 do not divide 3 ranks"},
-		{v, Shape{Mode: Tensor, Layers: layers{0: {AttentionGroup: 1}}}, 7, "layer 1: 7 ranks share an expert of 6 granules; at most 6 can"},
+		{v, Shape{Mode: Tensor, Layers: layers{0: {AttentionGroup: 1}}}, 7, "layer 1: 7 ranks share an expert of 6 granules of"},
 		{v, Shape{Mode: Expert}, 4, "layer 1: 4 expert groups of 1 ranks for 3 experts; at most 3 ranks can share them"},
 		{v, Shape{Mode: Expert, Layers: layers{1: {ExpertGroup: 2}, 2: {ExpertGroup: 2}}}, 8, "layer 1: 4 expert groups of 2 ranks for 3 experts; at most 6 ranks"},
 		{v, Shape{Mode: Expert, Layers: layers{0: {AttentionGroup: 13}}}, 13, "layer 0: 13 ranks share 12 query heads; at most 12 can"},
@@ -146,4 +146,22 @@ func TestModesHaveNames(t *testing.T) {
 func TestDivisors(t *testing.T) {
 	require.Equal(t, []uint32{1}, Divisors(1))
 	require.Equal(t, []uint32{1, 2, 3, 4, 6, 12}, Divisors(12))
+}
+
+func TestShapeResolve_WhenAnExpertHasTooFewGranules(t *testing.T) {
+	for _, c := range []struct {
+		model string
+		ranks uint32
+		says  string
+	}{
+		{"Qwen3-30B-A3B", 8, "shape: layer 0: 8 ranks share an expert of 6 granules of 128 rows; at most 6 can: set granuleRows to 96 or less (spec.model.granuleRows, --granule-rows), or use smaller groups"},
+		{"DeepSeek-V3", 32, "shape: layer 3: 32 ranks share an expert of 16 granules of 128 rows; at most 16 can: use smaller groups, as 2048 rows in blocks of 128 give no more"},
+	} {
+		g, err := geometry.PublicNamed(c.model)
+		require.NoError(t, err)
+		v, err := geometry.New(g)
+		require.NoError(t, err)
+		_, err = Shape{Mode: Tensor}.Resolve(v, c.ranks)
+		require.EqualError(t, err, c.says)
+	}
 }

@@ -28,7 +28,7 @@ func TestRefusalsNameTheNumbers(t *testing.T) {
 		shape    layout.Shape
 		want     string
 	}{
-		{"granules", g, 7, tensorShape, "7 ranks share an expert of 6 granules; at most 6 can"},
+		{"granules", g, 7, tensorShape, "7 ranks share an expert of 6 granules of"},
 		{"query heads", shape(5, 20, 2, 0), 13, tensorShape, "13 ranks share 12 query heads; at most 12 can"},
 		{"experts", g, 6, expertShape, "6 expert groups of 1 ranks for 5 experts; at most 5 ranks"},
 		{"width 0", g, 0, expertShape, "width 0"},
