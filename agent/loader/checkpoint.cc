@@ -3,58 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <nlohmann/json.hpp>
-#include <set>
+#include <charconv>
 
 #include "agent/device/hash.h"
-#include "agent/loader/config.h"
+#include "agent/loader/folder.h"
 
 namespace tangram::loader {
 namespace {
 
-using nlohmann::json;
-
-constexpr uint64_t kMostTextBytes = 64ULL << 20;  // of config.json and of the index
-
 std::string ShapeText(const std::vector<uint64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
-}
-
-Result<std::string> ReadText(const std::string& path) {
-  const auto file = File::Open(path);
-  if (!file.ok()) return file.status();
-  const uint64_t size = (*file)->size();
-  if (size > kMostTextBytes) {
-    return Status(Code::kInvalid,
-                  fmt::format("{}: {} bytes, and the limit is {}", path, size, kMostTextBytes));
-  }
-  std::string text(size, '\0');
-  TANGRAM_RETURN_IF_ERROR((*file)->Read(0, std::as_writable_bytes(std::span(text))));
-  return text;
-}
-
-// The shards that the index names, or the one file.
-Result<std::vector<std::string>> Shards(const std::string& directory,
-                                        std::map<std::string, std::string>* weight_map) {
-  const std::string index = directory + "/model.safetensors.index.json";
-  if (!std::filesystem::exists(index)) return std::vector<std::string>{"model.safetensors"};
-  const auto text = ReadText(index);
-  if (!text.ok()) return text.status();
-  const json parsed = json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  if (!parsed.is_object() || !parsed.contains("weight_map") || !parsed["weight_map"].is_object()) {
-    return Status(Code::kInvalid, index + ": no weight_map");
-  }
-  std::set<std::string> files;
-  for (const auto& [tensor, file] : parsed["weight_map"].items()) {
-    const bool plain = file.is_string() && file.get<std::string>().find('/') == std::string::npos;
-    if (!plain)
-      return Status(Code::kInvalid, fmt::format("{}: {} lies in {}, which is no file name", index,
-                                                tensor, file.dump()));
-    weight_map->emplace(tensor, file.get<std::string>());
-    files.insert(file.get<std::string>());
-  }
-  return std::vector<std::string>(files.begin(), files.end());
 }
 
 }  // namespace
@@ -64,7 +22,8 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(const std::string& di
                                                            uint64_t page_bytes,
                                                            v1::SlabFormat format) {
   std::shared_ptr<Checkpoint> checkpoint(new Checkpoint);
-  auto config = ReadText(directory + "/config.json");
+  checkpoint->config_path_ = PathIn(directory, "config.json");
+  auto config = ReadText(checkpoint->config_path_);
   if (!config.ok()) return config.status();
   checkpoint->config_json_ = std::move(config).value();
   if (Status status = checkpoint->ReadHeaders(directory); !status.ok()) return status;
@@ -88,24 +47,23 @@ Checkpoint::Reads Checkpoint::reads() const {
 }
 
 Status Checkpoint::ReadHeaders(const std::string& directory) {
-  std::map<std::string, std::string> weight_map;
-  const auto shards = Shards(directory, &weight_map);
-  if (!shards.ok()) return shards.status();
-  for (const std::string& shard : *shards) {
-    TANGRAM_RETURN_IF_ERROR(ReadHeader(directory + "/" + shard));
+  const auto weights = FindWeights(directory);
+  if (!weights.ok()) return weights.status();
+  for (const std::string& file : weights->files) {
+    TANGRAM_RETURN_IF_ERROR(ReadHeader(PathIn(directory, file), file, weights->weight_map));
   }
-  for (const auto& [tensor, file] : weight_map) {
-    const auto it = tensors_.find(tensor);
-    if (it == tensors_.end() || !it->second.file->path().ends_with("/" + file)) {
-      return {Code::kInvalid, fmt::format("{}: the index says that '{}' lies in {}, it does not",
-                                          directory, tensor, file)};
-    }
+  for (const auto& [tensor, file] : weights->weight_map) {
+    if (tensors_.contains(tensor)) continue;
+    return {Code::kInvalid, fmt::format("{}: says that '{}' lies in {}, and it does not: is it the "
+                                        "index of other files?",
+                                        weights->index, tensor, file)};
   }
   return OkStatus();
 }
 
-Status Checkpoint::ReadHeader(const std::string& path) {
-  auto opened = File::Open(path);
+Status Checkpoint::ReadHeader(const std::string& path, const std::string& name_in_index,
+                              const std::map<std::string, std::string>& weight_map) {
+  auto opened = OpenFile(path);
   if (!opened.ok()) return opened.status();
   const File& file = *files_.emplace_back(std::move(opened).value());
   const auto read = [&](std::string* prefix) {
@@ -120,8 +78,13 @@ Status Checkpoint::ReadHeader(const std::string& path) {
   auto header = ParseHeader(prefix, file.size(), path);
   if (!header.ok()) return header.status();
   for (auto& [name, info] : *header) {
-    if (!tensors_.emplace(name, Place{&file, std::move(info)}).second) {
-      return {Code::kInvalid, fmt::format("{}: tensor '{}' is in another shard too", path, name)};
+    const auto said = weight_map.find(name);
+    if (said != weight_map.end() && said->second != name_in_index) continue;  // another shard's
+    const auto [it, added] = tensors_.emplace(name, Place{&file, std::move(info)});
+    if (!added) {
+      return {Code::kInvalid, fmt::format("{}: tensor '{}' is in {} too, and no index says which "
+                                          "of them counts",
+                                          path, name, it->second.file->path())};
     }
   }
   return OkStatus();
@@ -131,7 +94,9 @@ Result<Checkpoint::Place> Checkpoint::Take(const std::string& name,
                                            const std::vector<uint64_t>& shape) {
   const auto it = tensors_.find(name);
   if (it == tensors_.end())
-    return Status(Code::kBadGeometry, fmt::format("checkpoint: tensor '{}' is missing", name));
+    return Status(Code::kBadGeometry,
+                  fmt::format("{}: tensor '{}' is missing: no file of the checkpoint has it",
+                              config_path_, name));
   if (it->second.info.shape != shape) {
     return Status(
         Code::kBadGeometry,
@@ -154,6 +119,12 @@ Status Checkpoint::TakeExperts(const std::string& prefix, const v1::Geometry& de
     if (!place.ok()) return place.status();
     if (rule.of > 1) shared.emplace(name, *place);
     const v1::DType dtype = place->info.dtype;
+    if (!rule.scale && (dtype == v1::DTYPE_FP8_E4M3_BLOCK128) != style_->fp8) {
+      return {Code::kBadGeometry,
+              fmt::format("{}: '{}' is {}, and quantization_config in config.json says {}FP8",
+                          place->file->path(), name, v1::DType_Name(dtype),
+                          style_->fp8 ? "" : "nothing of ")};
+    }
     v1::DType& others = rule.scale ? scales_ : dtype_;
     if (others == v1::DTYPE_UNSPECIFIED) others = dtype;
     if (dtype != others) {
@@ -166,27 +137,24 @@ Status Checkpoint::TakeExperts(const std::string& prefix, const v1::Geometry& de
               fmt::format("checkpoint: '{}' is F8_E4M3, scales are F32 or BF16", name)};
     }
     const uint64_t stride = style_->stacked ? place->info.bytes / declared.experts() : 0;
-    const uint64_t before = uint64_t{rule.part} * declared.moe_inner() * ElementBytes(dtype);
+    const uint64_t before = rule.lies == Lies::kRows
+                                ? rule.part * stride / rule.of
+                                : rule.part * declared.moe_inner() * ElementBytes(dtype);
     parts->push_back({place->file, place->info.begin + before, stride});
   }
   return OkStatus();
 }
 
-Status Checkpoint::FindExperts(const v1::Geometry& declared) {
-  auto style = StyleOf(declared.model(), false);
+Status Checkpoint::FindExperts(const Declared& config) {
+  const v1::Geometry& declared = config.geometry;
+  const auto style = StyleOf(declared.model(), config.fp8);
   if (!style.ok()) return style.status();
   style_ = *style;
   if (declared.moe_layers_size() == 0) return OkStatus();
-  // The first tensor of the first expert says whether there are scales.
-  const auto first =
-      tensors_.find(style_->Prefix(declared.moe_layers(0), 0) + style_->tensors.front().name);
-  if (first != tensors_.end() && first->second.info.dtype == v1::DTYPE_FP8_E4M3_BLOCK128) {
-    style = StyleOf(declared.model(), true);
-    if (!style.ok()) {
-      return {Code::kBadGeometry, fmt::format("{}: '{}': {}", first->second.file->path(),
-                                              first->first, style.status().message())};
-    }
-    style_ = *style;
+  const Style* const stacked = StackedStyleOf(declared.model(), config.fp8);
+  if (stacked != nullptr && tensors_.contains(stacked->Prefix(declared.moe_layers(0), 0) +
+                                              stacked->tensors.front().name)) {
+    style_ = stacked;
   }
   for (const uint32_t layer : declared.moe_layers()) {
     std::vector<Part>& parts = parts_.emplace_back();
@@ -198,14 +166,19 @@ Status Checkpoint::FindExperts(const v1::Geometry& declared) {
   return OkStatus();
 }
 
-void Checkpoint::LeaveOut(uint32_t first, uint32_t layers) {
-  for (uint32_t layer = first; layer < first + layers; ++layer) {
-    const std::string prefix = fmt::format("{}{}.", style_->layers, layer);
-    const auto begin = tensors_.lower_bound(prefix);
-    auto end = begin;
-    while (end != tensors_.end() && end->first.starts_with(prefix)) ++end;
-    tensors_.erase(begin, end);
-  }
+void Checkpoint::LeaveOut(const Declared& config) {
+  const std::string prefix = style_->layers;
+  std::erase_if(tensors_, [&](const auto& tensor) {
+    const std::string_view name = tensor.first;
+    if (name.ends_with(".rotary_emb.inv_freq")) return true;
+    if (name == "lm_head.weight" || name.ends_with(".lm_head.weight")) return config.tied;
+    if (!name.starts_with(prefix)) return false;
+    const char* const end = name.data() + name.size();
+    uint64_t layer = 0;
+    const auto number = std::from_chars(name.data() + prefix.size(), end, layer);
+    return number.ec == std::errc() && number.ptr != end && *number.ptr == '.' &&
+           layer >= config.geometry.layers();
+  });
 }
 
 void Checkpoint::PlaceDense() {
@@ -220,11 +193,11 @@ void Checkpoint::PlaceDense() {
 
 Status Checkpoint::BuildGeometry(uint32_t granule_rows, uint64_t page_bytes,
                                  v1::SlabFormat format) {
-  auto declared = DeclaredBy(config_json_, "config.json");
+  auto declared = DeclaredBy(config_json_, config_path_);
   if (!declared.ok()) return declared.status();
+  TANGRAM_RETURN_IF_ERROR(FindExperts(*declared));
+  LeaveOut(*declared);
   v1::Geometry g = std::move(declared->geometry);
-  TANGRAM_RETURN_IF_ERROR(FindExperts(g));
-  LeaveOut(g.layers(), std::min(declared->ahead, g.layers()));
   // What is left is dense; a routed expert among it would be held by every rank.
   for (const auto& [name, place] : tensors_) {
     if (name.find(fmt::format(".{}", style_->experts)) == std::string::npos) continue;

@@ -1,7 +1,8 @@
 // A Hugging Face checkpoint of a supported family (styles.h): config.json and one safetensors file,
-// or shards with model.safetensors.index.json. Gives geometry, granules, tails and dense tensors.
+// or shards (folder.h). Gives geometry, granules, tails and dense tensors.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -10,6 +11,7 @@
 #include "agent/base/status.h"
 #include "agent/device/memory.h"
 #include "agent/layout/geometry.h"
+#include "agent/loader/config.h"
 #include "agent/loader/file.h"
 #include "agent/loader/safetensors.h"
 #include "agent/loader/styles.h"
@@ -95,11 +97,14 @@ class Checkpoint {
 
   Checkpoint() = default;
   Status ReadHeaders(const std::string& directory);
-  Status ReadHeader(const std::string& path);
+  // Of the tensors that the index places takes those that it places here.
+  Status ReadHeader(const std::string& path, const std::string& name_in_index,
+                    const std::map<std::string, std::string>& weight_map);
   Status BuildGeometry(uint32_t granule_rows, uint64_t page_bytes, v1::SlabFormat format);
-  Status FindExperts(const v1::Geometry& declared);
-  // Tensors of these layers are not served.
-  void LeaveOut(uint32_t first, uint32_t layers);
+  Status FindExperts(const Declared& config);
+  // What transformers ignores as well: layers behind the last, which guess further tokens
+  // (multi-token prediction), rotary frequencies of old checkpoints, a head that is the embedding.
+  void LeaveOut(const Declared& config);
   void PlaceDense();
   Result<Place> Take(const std::string& name, const std::vector<uint64_t>& shape);
   Status TakeExperts(const std::string& prefix, const v1::Geometry& declared,
@@ -117,7 +122,7 @@ class Checkpoint {
                   std::span<const std::byte> block, std::span<Granule> granules);
   Status ReadTail(const Part& part, std::span<const Target> targets) const;
 
-  std::string config_json_;
+  std::string config_path_, config_json_;
   std::vector<std::unique_ptr<File>> files_;
   std::map<std::string, Place> tensors_;  // those not taken by an expert are dense
   const Style* style_ = nullptr;

@@ -8,7 +8,6 @@
 #include <functional>
 #include <random>
 
-#include "agent/loader/config.h"
 #include "agent/loader/testing/writer.h"
 
 namespace tangram::loader {
@@ -232,61 +231,6 @@ TEST(BadCheckpoint, AnIndexThatLies) {
       Code::kInvalid, {"weight_map"});
 }
 
-TEST(Config, MoeLayersFollowTheModelsOwnRule) {
-  ModelShape shape;
-  shape.layers = 7;
-  shape.decoder_sparse_step = 2;  // layers 1, 3, 5
-  shape.mlp_only_layers = {3};
-  const auto geometry = DeclaredBy(testing::ConfigJson(shape), "config.json");
-  ASSERT_TRUE(geometry.ok()) << geometry.status().message();
-  EXPECT_EQ(std::vector<uint32_t>(geometry->geometry.moe_layers().begin(),
-                                  geometry->geometry.moe_layers().end()),
-            (std::vector<uint32_t>{1, 5}));
-  EXPECT_EQ(geometry->geometry.kv_head_token_bytes(), 2 * shape.head_dim * sizeof(float));
-}
-
-// Each by its own fields.
-TEST(Config, FamiliesSayWhichLayersHaveExpertsAndWhatAHeadIs) {
-  const auto of = [](const std::string& json) {
-    auto declared = DeclaredBy(json, "config.json");
-    EXPECT_TRUE(declared.ok()) << declared.status().message();
-    return std::move(declared).value();
-  };
-  const auto moe = [](const Declared& declared) {
-    const auto& layers = declared.geometry.moe_layers();
-    return std::vector<uint32_t>(layers.begin(), layers.end());
-  };
-  ModelShape shape;
-  shape.layers = 5;
-  shape.first_dense = 3;
-  shape.ahead = true;
-  shape.family = testing::Family::kDeepSeekV3;
-  const Declared latent = of(testing::ConfigJson(shape));
-  EXPECT_EQ(moe(latent), (std::vector<uint32_t>{3, 4}));
-  EXPECT_EQ(latent.ahead, 1U);
-  EXPECT_EQ(latent.geometry.kv_heads(), 1U);
-  EXPECT_EQ(latent.geometry.head_dim(), 5 * shape.head_dim);
-  EXPECT_EQ(latent.geometry.kv_head_token_bytes(), 5 * shape.head_dim * sizeof(float))
-      << "a latent has no value beside it";
-  EXPECT_EQ(latent.geometry.moe_inner(), shape.moe_inner);
-  shape.family = testing::Family::kMixtral;
-  const Declared divided = of(testing::ConfigJson(shape));
-  EXPECT_EQ(moe(divided).size(), 5U);
-  EXPECT_EQ(divided.ahead, 0U);
-  EXPECT_EQ(divided.geometry.head_dim(), shape.hidden / shape.query_heads);
-  shape.family = testing::Family::kLlama4;
-  shape.interleave = 2;
-  const std::string inside = testing::ConfigJson(shape);
-  EXPECT_EQ(moe(of(inside)), (std::vector<uint32_t>{1, 3}));
-  std::string listed = inside;
-  listed.insert(listed.find("\"num_hidden_layers\""), "\"moe_layers\": [0, 4], ");
-  EXPECT_EQ(moe(of(listed)), (std::vector<uint32_t>{0, 4}));
-  const auto without = DeclaredBy(R"({"model_type":"llama4"})", "config.json");
-  EXPECT_EQ(without.status().message(), "config.json: text_config is missing");
-  const auto lacks = DeclaredBy(R"({"model_type":"llama4","text_config":{}})", "config.json");
-  EXPECT_EQ(lacks.status().message(), "config.json: num_hidden_layers is missing");
-}
-
 TEST(Checkpoint, NoticesWhatHappensToItsFiles) {
   TempDir dir;
   const ModelShape shape;
@@ -321,32 +265,6 @@ TEST(Config, LayersWithoutExpertsAreDense) {
   EXPECT_TRUE(std::any_of(dense.begin(), dense.end(), [](const DenseTensor& t) {
     return t.name == "model.layers.0.mlp.down_proj.weight";
   }));
-}
-
-TEST(Config, RefusesByFieldName) {
-  const auto refused = [](const std::string& json) {
-    const auto geometry = DeclaredBy(json, "config.json");
-    EXPECT_FALSE(geometry.ok());
-    return geometry.ok() ? std::string() : geometry.status().message();
-  };
-  EXPECT_NE(refused("nothing").find("config.json"), std::string::npos);
-  EXPECT_NE(refused("{}").find("model_type"), std::string::npos);
-  EXPECT_NE(refused(R"({"model_type":"llama"})").find("llama"), std::string::npos);
-  std::string config = testing::ConfigJson(ModelShape{});
-  const auto replaced = [&](const std::string& from, const std::string& to) {
-    std::string out = config;
-    out.replace(out.find(from), from.size(), to);
-    return out;
-  };
-  EXPECT_NE(refused(replaced("\"num_experts\"", "\"nothing\"")).find("num_experts"),
-            std::string::npos);
-  EXPECT_NE(refused(replaced("\"hidden_size\": 16", "\"hidden_size\": 0")).find("hidden_size"),
-            std::string::npos);
-  EXPECT_NE(refused(replaced("\"hidden_size\": 16", "\"hidden_size\": -4")).find("hidden_size"),
-            std::string::npos);
-  EXPECT_NE(refused(replaced("\"num_experts_per_tok\": 2", "\"num_experts_per_tok\": 9"))
-                .find("num_experts_per_tok"),
-            std::string::npos);
 }
 
 }  // namespace

@@ -37,6 +37,20 @@ constexpr TensorRule kLlama4[] = {
     {"gate_up_proj", Lies::kColumns, 1, false, 2, 1},
     {"down_proj", Lies::kRows},
 };
+// Gate's rows before up's.
+constexpr TensorRule kStacked[] = {
+    {"gate_up_proj", Lies::kRows, 1, false, 2, 0},
+    {"gate_up_proj", Lies::kRows, 1, false, 2, 1},
+    {"down_proj", Lies::kColumns},
+};
+constexpr TensorRule kStackedFp8[] = {
+    {"gate_up_proj", Lies::kRows, 1, false, 2, 0},
+    {"gate_up_proj", Lies::kRows, 1, false, 2, 1},
+    {"down_proj", Lies::kColumns},
+    {"gate_up_proj_scale_inv", Lies::kRows, 1, true, 2, 0},
+    {"gate_up_proj_scale_inv", Lies::kRows, 1, true, 2, 1},
+    {"down_proj_scale_inv", Lies::kColumns, 1, true},
+};
 constexpr Style kStyles[] = {
     {"qwen3_moe", false, false, kQwen3},
     {"qwen3_moe", true, false, kQwen3Fp8},
@@ -48,6 +62,14 @@ constexpr Style kStyles[] = {
     {"glm4_moe", false, false, kQwen3},
     {"llama4_text", false, true, kLlama4, "model.layers.", "feed_forward.experts."},
     {"llama4", false, true, kLlama4, "language_model.model.layers.", "feed_forward.experts."},
+};
+
+// Beside those above.
+constexpr Style kStackedStyles[] = {
+    {"qwen3_moe", false, true, kStacked},   {"qwen3_moe", true, true, kStackedFp8},
+    {"mixtral", false, true, kStacked},     {"deepseek_v2", false, true, kStacked},
+    {"deepseek_v3", false, true, kStacked}, {"deepseek_v3", true, true, kStackedFp8},
+    {"glm4_moe", false, true, kStacked},
 };
 
 constexpr uint64_t BlocksOf(uint64_t size, uint64_t block) { return (size + block - 1) / block; }
@@ -68,6 +90,13 @@ Result<const Style*> StyleOf(const std::string& model, bool fp8) {
   }
   return Status(Code::kInvalid, fmt::format("model_type \"{}\"{} is not supported ({})", model,
                                             fp8 ? " with FP8 weights" : "", known));
+}
+
+const Style* StackedStyleOf(const std::string& model, bool fp8) {
+  for (const Style& style : kStackedStyles) {
+    if (style.model == model && style.fp8 == fp8) return &style;
+  }
+  return nullptr;
 }
 
 std::vector<uint64_t> ShapeOf(const Style& style, const TensorRule& rule, const v1::Geometry& g) {

@@ -29,7 +29,8 @@ struct TensorRule {
   // each is by itself.
   uint32_t ways = 1;
   bool scale = false;  // one number for each block of 128 x 128, of the scales' own type
-  // The tensor has so many matrices side by side along I, of which this is one. Of kColumns.
+  // The tensor has so many matrices one after another along I, of which this is one. Of kRows and
+  // kColumns, in stacked tensors.
   uint32_t of = 1, part = 0;
 };
 
@@ -49,6 +50,10 @@ constexpr uint32_t kScaleBlock = 128;
 
 // kInvalid: `model` is none that is supported, and the message names those.
 Result<const Style*> StyleOf(const std::string& model, bool fp8);
+
+// How transformers 5 writes the experts of such a model if it is told to keep them as it has them
+// in memory, stacked, where `StyleOf` has a tensor for each; nullptr: it does not.
+const Style* StackedStyleOf(const std::string& model, bool fp8);
 
 // The shape that the tensor has in a checkpoint of the geometry (hidden, moe_inner, experts).
 std::vector<uint64_t> ShapeOf(const Style& style, const TensorRule& rule, const v1::Geometry& g);

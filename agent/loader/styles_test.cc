@@ -48,7 +48,7 @@ ModelShape RandomShape(Family family, std::mt19937_64& random, uint32_t* granule
     shape.moe_inner = *granule_rows * static_cast<uint32_t>(1 + random() % 3);
   } else {
     *granule_rows = 1 + static_cast<uint32_t>(random() % 40);
-    shape.hidden = 1 + static_cast<uint32_t>(random() % 90);
+    shape.hidden = shape.query_heads + static_cast<uint32_t>(random() % 90);
     shape.moe_inner = *granule_rows * static_cast<uint32_t>(1 + random() % 6);
   }
   return shape;
@@ -317,8 +317,8 @@ TEST(BadStyles, StackedTensorsThatAreMissingOrOfAnotherType) {
     Reshape(tensors, "model.layers.0.mlp.experts.gate_up_proj", {4, 16, 48}, "F8_E4M3");
   });
   EXPECT_EQ(fp8.code(), Code::kBadGeometry);
-  EXPECT_THAT(fp8.message(), AllOf(HasSubstr("gate_up_proj"), HasSubstr("gpt_oss"),
-                                   HasSubstr("FP8 weights is not supported")));
+  EXPECT_THAT(fp8.message(), AllOf(HasSubstr("gate_up_proj"), HasSubstr("is DTYPE_FP8"),
+                                   HasSubstr("quantization_config in config.json says nothing")));
   const Status packed = Refusal(Family::kGptOss, [](auto&, Tensors& tensors) {
     Reshape(tensors, "model.layers.0.mlp.experts.down_proj", {4, 24, 16}, "U8");
   });

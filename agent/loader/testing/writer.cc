@@ -185,6 +185,9 @@ std::string ConfigJson(const ModelShape& shape) {
       config[shape.transformers5 ? "num_local_experts" : "num_experts"] = shape.experts;
   }
   config["model_type"] = model;
+  if (BlockScaled(shape.family)) {
+    config["quantization_config"] = {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}};
+  }
   if (shape.transformers5 || shape.family == Family::kGptOss) {
     config["rope_parameters"] = {{"rope_theta", 10000.0}, {"rope_type", "default"}};
   } else {

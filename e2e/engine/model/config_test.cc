@@ -98,12 +98,12 @@ TEST(Config, RefusesWhatItDoesNotCompute) {
            {With(kQwen3, "qwen3_moe", "mixtral"),
             "\"mixtral\" is none that is computed (qwen3_moe, deepseek_v2, deepseek_v3)"},
            {With(kQwen3, "\"hidden_size\": 64,", ""), "hidden_size"},
-           {With(kQwen3, "\"hidden_size\": 64", "\"hidden_size\": -4"), "hidden_size = -4"},
+           {With(kQwen3, "\"hidden_size\": 64", "\"hidden_size\": -4"), "hidden_size is -4, want"},
            {With(kQwen3, "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 4"),
             "do not divide"},
            {With(kQwen3, "\"num_experts_per_tok\": 2", "\"num_experts_per_tok\": 9"),
-            "9 experts per token"},
-           {With(kQwen3, "[3]", "[4]"), "mlp_only_layers"},
+            "num_experts_per_tok = 9 of 8 experts"},
+           {With(kQwen3, "[3]", "[\"x\"]"), "mlp_only_layers"},
            {With(kQwen3, "\"norm_topk_prob\": true", "\"attention_bias\": true"), "attention_bias"},
            {With(kQwen3, "\"rope_theta\": 1000000.0",
                  "\"rope_scaling\": {\"rope_type\": \"yarn\"}"),
@@ -115,7 +115,7 @@ TEST(Config, RefusesWhatItDoesNotCompute) {
 
 TEST(Config, RefusesLatentsAndRoutersThatItDoesNotCompute) {
   for (const auto& [from, to, message] : std::vector<std::array<std::string, 3>>{
-           {"\"kv_lora_rank\": 32,", "", "no field kv_lora_rank"},
+           {"\"kv_lora_rank\": 32,", "", "kv_lora_rank is missing"},
            {"\"qk_rope_head_dim\": 8", "\"qk_rope_head_dim\": 7", "7 is odd"},
            {"\"type\": \"yarn\"", "\"type\": \"longrope\"", "longrope"},
            {"\"rope_theta\": 10000", "\"rope_theta\": 1", "rope_theta 1 is not above 1"},
@@ -130,8 +130,8 @@ TEST(Config, RefusesLatentsAndRoutersThatItDoesNotCompute) {
            {"\"sigmoid\"", "\"softmax\"", "scoring_func \"softmax\": only \"sigmoid\""},
            {"noaux_tc", "greedy", "topk_method \"greedy\": only \"noaux_tc\""},
            {"\"rope_theta\": 10000", "\"rope_interleave\": false", "rope_interleave"},
-           {"[128, 128]", "[64, 128]", "weight_block_size is [64,128], only [128,128]"},
-           {"\"fp8\"", "\"awq\"", "quant_method is \"awq\""},
+           {"[128, 128]", "[64, 128]", "weight_block_size is [64,128], want [128,128]"},
+           {"\"fp8\"", "\"awq\"", "quant_method \"awq\" is not supported (fp8)"},
            {"deepseek_v3", "deepseek_v2", "only \"greedy\" is computed"},
        }) {
     ExpectRefused(With(kV3, from, to), message);

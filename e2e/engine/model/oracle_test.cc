@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "e2e/engine/model/test_checkpoint.h"
@@ -207,6 +210,51 @@ TEST(Oracle, StopTokenEndsGeneration) {
   EXPECT_LE((*stopped)[0].tokens.size(), 4u);
   EXPECT_EQ((*stopped)[0].tokens.back(), r.stop_tokens[0]);
 }
+
+// Folders that say the same thing in other words.
+class Variants : public testing::TestWithParam<const char*> {};
+
+TEST_P(Variants, GiveTheLogitsOfTheCheckpoint) {
+  namespace fs = std::filesystem;
+  using nlohmann::json;
+  const auto base = TestCheckpoint(GetParam());
+  ASSERT_TRUE(base.ok()) << base.status().message();
+  const OracleRequest request{{72, 101, 108, 108, 111}, 6, {}, {}};
+  const auto hashes = [&](const fs::path& dir) {
+    auto checkpoint = Checkpoint::Open(dir.string(), TestGranuleRows(GetParam()));
+    EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+    if (!checkpoint.ok()) return std::vector<uint64_t>();
+    const auto oracle = Oracle::Create(**checkpoint);
+    EXPECT_TRUE(oracle.ok()) << oracle.status().message();
+    return oracle.ok() ? (*oracle->Run({&request, 1}, {}))[0].hashes : std::vector<uint64_t>();
+  };
+  const std::vector<uint64_t> want = hashes(*base);
+  ASSERT_EQ(want.size(), 6U);
+  const fs::path dir = fs::path(testing::TempDir()) / ("variants-of-" + std::string(GetParam()));
+  fs::remove_all(dir);
+  fs::create_directories(dir);
+  for (const auto& file : fs::directory_iterator(*base)) {
+    if (file.path().extension() == ".safetensors") {
+      fs::create_symlink(file.path(), dir / file.path().filename());
+    }
+  }
+  std::ifstream in(fs::path(*base) / "config.json");
+  const json config = json::parse(in);
+  const json experts = config.value("n_routed_experts", config.value("num_local_experts", json()));
+  for (const json& change :
+       {json::object(), json({{"num_nextn_predict_layers", 0}}),
+        json({{"num_nextn_predict_layers", nullptr}}), json({{"num_nextn_predict_layers", 2}}),
+        json({{"num_experts", experts}}), json({{"mlp_only_layers", nullptr}}),
+        json({{"moe_layer_freq", nullptr}, {"decoder_sparse_step", nullptr}})}) {
+    json changed = config;
+    changed.update(change);
+    std::ofstream(dir / "config.json") << changed.dump();
+    EXPECT_EQ(hashes(dir), want) << change.dump() << ", shards without an index";
+  }
+  fs::remove_all(dir);
+}
+
+INSTANTIATE_TEST_SUITE_P(Presets, Variants, testing::Values("tiny", "deepseek-v3"));
 
 INSTANTIATE_TEST_SUITE_P(Presets, Bits,
                          testing::Values("tiny", "odd", "deepseek-v2", "deepseek-v3"));

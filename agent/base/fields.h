@@ -1,0 +1,67 @@
+// Fields of a JSON object. A null is as if it were not there, two names of one fact must agree, and
+// the first error stays, so that a reader is a list of fields.
+#pragma once
+
+#include <fmt/core.h>
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "agent/base/status.h"
+
+namespace tangram {
+
+class Fields {
+ public:
+  // Names of one fact, the usual one first.
+  using Names = std::vector<const char*>;
+  static constexpr uint32_t kMost = 1U << 24;
+
+  // `prefix` is what messages have before each name: "text_config.".
+  explicit Fields(const nlohmann::json& object, std::string prefix = "")
+      : object_(object), prefix_(std::move(prefix)) {}
+
+  // The value under the first of the names that has one; nullptr: none has. Refuses two names with
+  // two values.
+  const nlohmann::json* Find(const Names& names);
+  // 1 to `most`; 1 where that is refused or missing.
+  uint32_t Positive(const Names& names, uint32_t most = kMost);
+  // `otherwise` where the field is missing.
+  uint32_t PositiveOr(const char* name, uint32_t otherwise);
+  uint32_t Count(const char* name, uint32_t otherwise);  // 0 to kMost
+  double Number(const char* name, double otherwise);
+  bool Flag(const char* name, bool otherwise);
+  std::string Text(const Names& names, const char* otherwise);
+  // Numbers of layers; nothing: the field is missing.
+  std::optional<std::set<uint64_t>> Layers(const char* name);
+
+  // Keeps the message, if it is the first.
+  void Fail(const std::string& message) {
+    if (status_.ok()) status_ = Status(Code::kInvalid, message);
+  }
+  // "PREFIXname is VALUE, want WANTED".
+  void Refuse(const char* name, const nlohmann::json& value, const std::string& wanted);
+  // "PREFIXname is missing".
+  void Missing(const char* name) { Fail(fmt::format("{}{} is missing", prefix_, name)); }
+  // Refuses another value than the one that is computed.
+  template <typename Value>
+  void Want(const char* name, const Value& is, const Value& computed) {
+    if (is != computed) Fail(fmt::format("{} \"{}\": only \"{}\" is computed", name, is, computed));
+  }
+  const Status& status() const { return status_; }
+  const std::string& prefix() const { return prefix_; }
+
+ private:
+  const nlohmann::json* At(const char* name) const;
+  uint32_t Whole(const char* name, const nlohmann::json& value, uint32_t least, uint32_t most);
+
+  const nlohmann::json& object_;
+  const std::string prefix_;
+  Status status_;
+};
+
+}  // namespace tangram
