@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -74,6 +75,9 @@ func required(c *cobra.Command, names ...string) {
 func (f *balanceFlags) run(c *cobra.Command) error {
 	if err := plancli.CheckOutput(f.output); err != nil {
 		return fmt.Errorf("--output: %w", err)
+	}
+	if err := cmp.Or(without(c, "old", "old-format"), onceStdin(c, "load", "old")); err != nil {
+		return err
 	}
 	given := 0
 	for _, name := range budgetFlags {

@@ -141,7 +141,7 @@ func TestBadInput(t *testing.T) {
 		{"an old placement of no world", "", "give --from-ranks", plan("--ranks", "1", "--old", file("p", "[[["+"0,1,2,3,4,5,6,7]]"+strings.Repeat(",[[0,1,2,3,4,5,6,7]]", 31)+"]"))},
 		{"an unknown geometry", "", "neither a config.json", []string{"plan", "--geometry", "none", "--ranks", "1"}},
 		{"a geometry of another kind", "", `model_type "llama" is not supported`, []string{"plan", "--geometry", file("c.json", `{"model_type":"llama"}`), "--ranks", "1"}},
-		{"an unknown field", "", `unknown field "replica"`, plan("-f", deployment("{replica: 2}"))},
+		{"an unknown field", "", `line 4: unknown field "spec.replica"`, plan("-f", deployment("{replica: 2}"))},
 		{"another kind", "", "want a MoEDeployment", plan("-f", file("k.yaml", "kind: Pod\n"))},
 		{"a negative width", "", "spec.replicas is -1", plan("-f", deployment("{replicas: -1}"))},
 		{"a hybrid of nothing", "", "mode Hybrid, and no layout", plan("-f", deployment("{mode: Hybrid}"))},

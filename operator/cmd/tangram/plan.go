@@ -18,7 +18,7 @@ import (
 
 type planFlags struct {
 	in                               plancli.PlanInput
-	file, geometry                   string
+	file, name, geometry             string
 	loads, format, demand            string
 	old, oldFormat, output           string
 	granuleRows                      uint32
@@ -31,12 +31,18 @@ func planCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "plan", Short: "what a transition would move, before it is applied", Args: cobra.NoArgs,
 		Long: `What a transition would move, before it is applied. The wanted world is a MoEDeployment (-f) or flags; the world as it is now is the status of
-the MoEDeployment (kubectl get moedeployment NAME -o yaml | tangram plan -f - ...) or flags. A flag beats the file. With --load
-experts are placed for that load.`,
+the MoEDeployment (kubectl get moedeployment NAME -o yaml | tangram plan -f - ...) or flags. A flag beats the file. The file may have
+other objects in it, and Lists, but one MoEDeployment alone, or the one of --name. In mode Auto the wanted mode is the one that the operator
+decided on (status.policy.mode), or has now (status.mode), or begins with (Expert). With --load experts are placed for that load.`,
+		Example: "  tangram plan --geometry Qwen3-30B-A3B --from-ranks 4 --ranks 6\n" +
+			"  tangram plan --geometry Qwen3-235B-A22B --from-ranks 8 --ranks 8 --mode Tensor\n" +
+			"  kubectl get moedeployments -o yaml | tangram plan -f - --name demo --geometry config.json --ranks 6\n" +
+			"  tangram plan -f moedeployment.yaml --geometry config.json --load loads.json --redundant-experts 16 --price 0.002",
 		RunE: func(c *cobra.Command, _ []string) error { return f.run(c) },
 	}
 	fs := c.Flags()
-	fs.StringVarP(&f.file, "filename", "f", "", "MoEDeployment; - is stdin")
+	fs.StringVarP(&f.file, "filename", "f", "", "file with a MoEDeployment; - is stdin")
+	fs.StringVar(&f.name, "name", "", "of the MoEDeployment, if -f has several: NAME or NAMESPACE/NAME")
 	fs.StringVar(&f.geometry, "geometry", "", "folder of the checkpoint, or its config.json (model_type "+strings.Join(geometry.ConfigFamilies(), ", ")+"), or the name of a public model, as Qwen3-30B-A3B")
 	fs.Uint32Var(&f.granuleRows, "granule-rows", 0, "rows of a granule; 0: those of -f, else at most 128, and fewer if 8 ranks could not share an expert")
 	fs.Uint64Var(&f.pageBytes, "page-bytes", 0, "of the memory that experts lie in; 0: 2 MiB, as GPUs have it (the host backend: 4096)")
@@ -65,7 +71,7 @@ experts are placed for that load.`,
 
 // deployment fills what no flag said.
 func (f *planFlags) deployment(c *cobra.Command) error {
-	d, err := plancli.Deployment(f.file, c.InOrStdin())
+	d, err := plancli.Deployment(f.file, f.name, c.InOrStdin())
 	if err != nil {
 		return err
 	}
@@ -75,7 +81,13 @@ func (f *planFlags) deployment(c *cobra.Command) error {
 		}
 	}
 	set("ranks", func() { f.in.To.Ranks = int(d.WantedReplicas()) * int(d.Spec.RanksPerPod) })
-	set("mode", func() { f.in.To.Mode = string(decidedMode(d)) })
+	set("mode", func() {
+		mode, why := decidedMode(d)
+		if why != "" {
+			_, _ = fmt.Fprintf(c.ErrOrStderr(), "%s: mode Auto, planned for %s, %s; --mode plans for another\n", f.file, mode, why)
+		}
+		f.in.To.Mode = string(mode)
+	})
 	if f.in.To.Mode == layout.Hybrid.String() {
 		f.in.To.Layout = ranges.OfSpec(d.WantedLayout())
 	}
@@ -95,20 +107,34 @@ func (f *planFlags) deployment(c *cobra.Command) error {
 	return nil
 }
 
-// decidedMode is the mode that a world is to have: in mode Auto the one that the operator decided on, or has now, or begins with.
-func decidedMode(d *api.MoEDeployment) api.Mode {
+// decidedMode is the mode that a world is to have, and in mode Auto where that comes from.
+func decidedMode(d *api.MoEDeployment) (mode api.Mode, why string) {
 	switch {
 	case d.Spec.Mode != api.ModeAuto:
-		return d.Spec.Mode
+		return d.Spec.Mode, ""
 	case d.Status.Policy != nil && d.Status.Policy.Mode != "":
-		return d.Status.Policy.Mode
+		return d.Status.Policy.Mode, "which the operator decided on (status.policy.mode)"
+	case d.Status.Mode != "":
+		return d.Status.Mode, "which it has now (status.mode)"
 	}
-	return cmp.Or(d.Status.Mode, api.ModeExpert)
+	return api.ModeExpert, "which it begins with"
+}
+
+// given flags must be of use.
+func (f *planFlags) given(c *cobra.Command) error {
+	return cmp.Or(
+		without(c, "filename", "name"),
+		without(c, "load", "format", "every", "first-layer", "demand", "redundant-experts", "max-moves", "price"),
+		without(c, "old", "old-format"),
+		onceStdin(c, "filename", "load", "old"))
 }
 
 func (f *planFlags) run(c *cobra.Command) error {
 	if err := plancli.CheckOutput(f.output); err != nil {
 		return fmt.Errorf("--output: %w", err)
+	}
+	if err := f.given(c); err != nil {
+		return err
 	}
 	if f.file != "" {
 		if err := f.deployment(c); err != nil {
@@ -120,6 +146,9 @@ func (f *planFlags) run(c *cobra.Command) error {
 	}
 	if f.in.From.Ranks < 0 || f.podSize < 1 {
 		return fmt.Errorf("--from-ranks %d, --ranks-per-pod %d; want at least 0 and 1", f.in.From.Ranks, f.podSize)
+	}
+	if f.in.From.Ranks == 0 && c.Flags().Changed("from-mode") {
+		return fmt.Errorf("--from-mode %s, and no world that has it: give --from-ranks, or -f with a status", f.in.From.Mode)
 	}
 	if _, err := layout.ParseMode(f.in.From.Mode); err != nil {
 		return fmt.Errorf("--from-mode: %w", err)

@@ -1,18 +1,25 @@
 package plancli
 
 import (
+	stdjson "encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"reflect"
+	"slices"
+	"strings"
 
-	"sigs.k8s.io/yaml"
+	"go.yaml.in/yaml/v3"
+	"sigs.k8s.io/json"
+	kubeyaml "sigs.k8s.io/yaml"
 
 	api "tangram.dev/api/v1alpha1"
 )
 
-// Deployment reads a MoEDeployment of a YAML or JSON file ("-": stdin); a field that is not known is an error. What is
-// left out is as the API server would set it.
-func Deployment(path string, stdin io.Reader) (*api.MoEDeployment, error) {
+// Deployment reads the MoEDeployment of a YAML or JSON file ("-": stdin) that is called name, as NAME or NAMESPACE/NAME; "": the only one. Documents
+// and items of Lists of other kinds are passed over; a field that is not known is an error. What is left out is as the API server would set it.
+func Deployment(path, name string, stdin io.Reader) (*api.MoEDeployment, error) {
 	var text []byte
 	var err error
 	if path == "-" {
@@ -21,15 +28,131 @@ func Deployment(path string, stdin io.Reader) (*api.MoEDeployment, error) {
 		text, err = os.ReadFile(path)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("deployment: %w", err)
+		return nil, fmt.Errorf("--filename: %w", err)
 	}
-	d := &api.MoEDeployment{}
-	if err := yaml.UnmarshalStrict(text, d); err != nil {
+	d, err := deployment(text, name)
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	if d.Kind != "MoEDeployment" || d.APIVersion != api.GroupVersion.String() {
-		return nil, fmt.Errorf("%s: it is a %q of %q; want a MoEDeployment of %s", path, d.Kind, d.APIVersion, api.GroupVersion)
+	return d, nil
+}
+
+func deployment(text []byte, name string) (*api.MoEDeployment, error) {
+	all, err := objects(text)
+	if err != nil {
+		return nil, err
 	}
+	found := slices.DeleteFunc(slices.Clone(all), func(o object) bool { return o.kind != "MoEDeployment" || o.apiVersion != api.GroupVersion.String() })
+	if len(found) == 0 {
+		return nil, fmt.Errorf("found %s; want a MoEDeployment of %s", kinds(all), api.GroupVersion)
+	}
+	called := make([]string, len(found))
+	for i, o := range found {
+		called[i] = o.called()
+	}
+	if name != "" {
+		found = slices.DeleteFunc(found, func(o object) bool { return o.name != name && o.namespace+"/"+o.name != name })
+	}
+	switch {
+	case len(found) == 0:
+		return nil, fmt.Errorf("no MoEDeployment is called %q; there are: %s", name, strings.Join(called, ", "))
+	case len(found) > 1:
+		return nil, fmt.Errorf("found %d MoEDeployments, and one is planned at a time: %s; choose one with --name (NAME or NAMESPACE/NAME)", len(found), strings.Join(called, ", "))
+	}
+	d := &api.MoEDeployment{}
+	if err := decode(found[0].node, d); err != nil {
+		return nil, err
+	}
+	return d, defaults(found[0].node, d)
+}
+
+// decode a node strictly, as the API server would.
+func decode(n *yaml.Node, d *api.MoEDeployment) error {
+	text, err := yaml.Marshal(n)
+	if err != nil {
+		return brokenYAML(err)
+	}
+	wire, err := kubeyaml.YAMLToJSON(text)
+	if err != nil {
+		return fmt.Errorf("line %d: this object cannot be read as JSON: want keys that are texts, and no anchors of other objects", n.Line)
+	}
+	unknown, err := json.UnmarshalStrict(wire, d)
+	if wrong := (*stdjson.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
+		where := at(n, wrong.Field)
+		return fmt.Errorf("line %d: %s: found %s; want %s", where.Line, wrong.Field, describe(where), wanted(wrong.Type))
+	}
+	if err != nil { // a type with a reader of its own, as amounts and times have: it does not say which field
+		return refusedScalar(n, err)
+	}
+	for _, u := range unknown {
+		if f, ok := u.(json.FieldError); ok {
+			return fmt.Errorf("line %d: unknown field %q; kubectl explain moedeployment --recursive lists what there is", at(n, f.FieldPath()).Line, f.FieldPath())
+		}
+		return fmt.Errorf("the MoEDeployment of line %d: %w", n.Line, u)
+	}
+	return nil
+}
+
+// refusedScalar is the scalar without which a node can be decoded.
+func refusedScalar(n *yaml.Node, err error) error {
+	want := "a time as 2006-01-02T15:04:05Z"
+	if strings.Contains(err.Error(), "quantities") {
+		want = "an amount, e.g. 24Gi, 512Mi or 200m"
+	}
+	var find func(*yaml.Node, string) error
+	find = func(c *yaml.Node, path string) error {
+		for i := 1; c.Kind == yaml.MappingNode && i < len(c.Content); i += 2 {
+			if found := find(c.Content[i], path+"."+c.Content[i-1].Value); found != nil {
+				return found
+			}
+		}
+		for i := 0; c.Kind == yaml.SequenceNode && i < len(c.Content); i++ {
+			if found := find(c.Content[i], fmt.Sprintf("%s[%d]", path, i)); found != nil {
+				return found
+			}
+		}
+		if c.Kind != yaml.ScalarNode {
+			return nil
+		}
+		kept := *c
+		*c = yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null", Value: "null"}
+		text, _ := yaml.Marshal(n)
+		wire, _ := kubeyaml.YAMLToJSON(text)
+		again := json.UnmarshalCaseSensitivePreserveInts(wire, &api.MoEDeployment{})
+		*c = kept
+		if again != nil {
+			return nil
+		}
+		return fmt.Errorf("line %d: %s: found %s; want %s", c.Line, strings.TrimPrefix(path, "."), describe(c), want)
+	}
+	if found := find(n, ""); found != nil {
+		return found
+	}
+	return fmt.Errorf("the MoEDeployment of line %d has several fields that cannot be read: %w", n.Line, err)
+}
+
+// wanted is a Go type in plain words.
+func wanted(t reflect.Type) string {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch t.Kind() {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.String:
+		return "a text"
+	case reflect.Slice, reflect.Array:
+		return "a list"
+	case reflect.Struct, reflect.Map:
+		return "an object"
+	case reflect.Float32, reflect.Float64:
+		return "a number"
+	}
+	return "a whole number"
+}
+
+// defaults of the API server for what a plan needs.
+func defaults(n *yaml.Node, d *api.MoEDeployment) error {
 	s := &d.Spec
 	for _, f := range []struct {
 		name  string
@@ -37,7 +160,7 @@ func Deployment(path string, stdin io.Reader) (*api.MoEDeployment, error) {
 		unset int32
 	}{{"replicas", &s.Replicas, 1}, {"ranksPerPod", &s.RanksPerPod, 1}, {"model.granuleRows", &s.Model.GranuleRows, 128}, {"limits.spareBanks", &s.Limits.SpareBanks, 2}} {
 		if *f.value < 0 {
-			return nil, fmt.Errorf("%s: spec.%s is %d; want at least 1", path, f.name, *f.value)
+			return fmt.Errorf("line %d: spec.%s is %d; want at least 1", at(n, "spec."+f.name).Line, f.name, *f.value)
 		}
 		if *f.value == 0 {
 			*f.value = f.unset
@@ -46,5 +169,5 @@ func Deployment(path string, stdin io.Reader) (*api.MoEDeployment, error) {
 	if s.Mode == "" {
 		s.Mode = api.ModeExpert
 	}
-	return d, nil
+	return nil
 }

@@ -1,0 +1,39 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// without gives an error for flags that were given and of which nothing would come, as flag `of` was not.
+func without(c *cobra.Command, of string, flags ...string) error {
+	if c.Flags().Changed(of) {
+		return nil
+	}
+	var idle []string
+	for _, name := range flags {
+		if c.Flags().Changed(name) {
+			idle = append(idle, "--"+name)
+		}
+	}
+	if len(idle) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s without --%s would change nothing: give --%s, or leave out %s", strings.Join(idle, ", "), of, of, strings.Join(idle, ", "))
+}
+
+// onceStdin gives an error where several of the flags, which take files, are to be read from stdin.
+func onceStdin(c *cobra.Command, flags ...string) error {
+	var from []string
+	for _, name := range flags {
+		if c.Flags().Lookup(name).Value.String() == "-" {
+			from = append(from, "--"+name+" -")
+		}
+	}
+	if len(from) < 2 {
+		return nil
+	}
+	return fmt.Errorf("%s: stdin can be one of them; write the others to files", strings.Join(from, ", "))
+}

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	claim = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: models}\nspec: {accessModes: [ReadOnlyMany]}\n"
+	head  = "apiVersion: serving.tangram.dev/v1alpha1\nkind: MoEDeployment\n"
+	six   = head + "metadata: {name: six, namespace: a}\nspec: {replicas: 6}\n"
+	eight = head + "metadata: {name: eight, namespace: a}\nspec: {replicas: 8, mode: Tensor, model: {granuleRows: 96}}\n"
+)
+
+// list of objects, as kubectl get -o yaml writes it.
+func list(objects ...string) string {
+	out := "apiVersion: v1\nkind: List\nitems:\n"
+	for _, o := range objects {
+		out += "- " + strings.ReplaceAll(strings.TrimSuffix(o, "\n"), "\n", "\n  ") + "\n"
+	}
+	return out + "metadata: {resourceVersion: \"\"}\n"
+}
+
+func planOf(in string, flags ...string) (int, string, string) {
+	return call(in, append([]string{"plan", "-f", "-", "--geometry", "Qwen3-30B-A3B", "--lines", "1"}, flags...)...)
+}
+
+// The one MoEDeployment of a file is planned, whatever else is in it.
+func TestPlan_WhenFileHasOtherObjects(t *testing.T) {
+	_, want, _ := planOf(six)
+	require.Contains(t, want, "nothing -> Expert on 6 ranks")
+	for name, text := range map[string]string{
+		"a claim before":             claim + "---\n" + six,
+		"a claim behind":             six + "---\n" + claim,
+		"comments and empty ones":    "# a comment\n---\n---\nnull\n---\n" + six + "---\n# the end\n",
+		"a list":                     list(six),
+		"a list with others":         list(claim, six),
+		"a list in a list":           list(claim, list(six)),
+		"a list of its own":          strings.Replace(strings.Replace(list(six), "kind: List", "kind: MoEDeploymentList", 1), "apiVersion: v1", "apiVersion: serving.tangram.dev/v1alpha1", 1),
+		"a document of another kind": "kind: Pod\n---\n" + six,
+		"another version":            strings.ReplaceAll(eight, "v1alpha1", "v9") + "---\n" + six,
+		"JSON":                       `{"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "serving.tangram.dev/v1alpha1", "kind": "MoEDeployment", "spec": {"replicas": 6}}]}`,
+	} {
+		code, out, errs := planOf(text)
+		require.Zero(t, code, "%s: %s", name, errs)
+		require.Equal(t, want, out, name)
+	}
+	for _, flag := range []string{"six", "a/six"} {
+		code, out, errs := planOf(list(eight, six), "--name", flag)
+		require.Zero(t, code, errs)
+		require.Equal(t, want, out)
+	}
+}
+
+// What is wrong with a file is told in one line with the file, the line, what was found and what is wanted, and no word of a library.
+func TestPlan_WhenFileIsWrong(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{six + "---\n" + eight, "-: found 2 MoEDeployments, and one is planned at a time: a/six (line 1), a/eight (line 6); choose one with --name (NAME or NAMESPACE/NAME)"},
+		{list(six, eight), "-: found 2 MoEDeployments, and one is planned at a time: a/six (line 4), a/eight (line 8); choose one"},
+		{claim + "---\n" + claim + "---\nkind: Pod\n", "-: found PersistentVolumeClaim of v1, Pod without an apiVersion; want a MoEDeployment of serving.tangram.dev/v1alpha1"},
+		{list(claim), "-: found PersistentVolumeClaim of v1; want a MoEDeployment"},
+		{strings.ReplaceAll(six, "v1alpha1", "v9"), "-: found MoEDeployment of serving.tangram.dev/v9; want a MoEDeployment of serving.tangram.dev/v1alpha1"},
+		{"replicas: 2\n", "-: found an object without a kind; want"},
+		{"", "-: found no object at all; want"},
+		{"text\n", `-: line 1: found the text "text"; want an object with apiVersion and kind`},
+		{"- 1\n", "-: line 1: found a list; want an object"},
+		{"kind: List\nitems: 5\n", "-: line 2: items of the List: found the number 5; want a list of objects"},
+		{six + "---\nkind: [\n", "-: line 6: this is not YAML: "},
+		{"kind: List\nitems:\n- 7\n", "-: line 3: found the number 7; want an object"},
+		{six + "---\n\tkind: x\n", "-: line 6: this is not YAML: "},
+		{head + "spec:\n  replicas: many\n", `-: line 4: spec.replicas: found the text "many"; want a whole number`},
+		{head + "spec:\n  replicas: 1.5\n", "-: line 4: spec.replicas: found the number 1.5; want a whole number"},
+		{head + "spec:\n  model:\n    name: 5\n", "-: line 5: spec.model.name: found the number 5; want a text"},
+		{head + "spec: []\n", "-: line 3: spec: found a list; want an object"},
+		{head + "spec:\n  limits:\n    memoryPerRank: 5 Gigs\n", `-: line 5: spec.limits.memoryPerRank: found the text "5 Gigs"; want an amount, e.g. 24Gi`},
+		{head + "spec:\n  replica: 3\n", `-: line 4: unknown field "spec.replica"`},
+		{head + "spec:\n  layout:\n  - first: 3\n", `-: line 5: unknown field "spec.layout[0].first"`},
+		{head + "spec:\n  replicas: 3\n  mode: Tensor\n  replicas: 4\n", "-: line 6: replicas is there for the second time (first in line 4)"},
+		{head + "spec:\n  ranksPerPod: -1\n", "-: line 4: spec.ranksPerPod is -1; want at least 1"},
+	} {
+		code, out, errs := planOf(c.text)
+		require.Equal(t, 2, code, c.text)
+		require.Empty(t, out)
+		require.Contains(t, errs, c.want, c.text)
+		require.Equal(t, 1, strings.Count(errs, "\n"), errs)
+		for _, word := range []string{"unmarshal", "json:", "yaml:", "Go ", "struct", "regular expression"} {
+			require.NotContains(t, errs, word)
+		}
+	}
+	_, _, errs := planOf(list(eight, six), "--name", "b/six")
+	require.Contains(t, errs, `-: no MoEDeployment is called "b/six"; there are: a/eight (line 4), a/six (line 8)`)
+	_, _, errs = planOf(list(eight, strings.ReplaceAll(six, "namespace: a", "namespace: b"), six), "--name", "six")
+	require.Contains(t, errs, "found 2 MoEDeployments")
+}
+
+// In mode Auto the mode is told that is planned for, and where it is from.
+func TestPlan_WhenModeIsAuto(t *testing.T) {
+	code, out, errs := call("", "plan", "-f", "../../../charts/tangram/samples/auto.yaml", "--geometry", "Qwen3-30B-A3B", "--lines", "1")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "nothing -> Expert on 4 ranks")
+	require.Contains(t, errs, "samples/auto.yaml: mode Auto, planned for Expert, which it begins with; --mode plans for another")
+	auto := head + "spec: {replicas: 6, mode: Auto}\nstatus: {width: 4, mode: Tensor}\n"
+	code, out, errs = planOf(auto)
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "Tensor on 4 ranks -> Tensor on 6 ranks")
+	require.Contains(t, errs, "planned for Tensor, which it has now (status.mode)")
+	code, out, errs = planOf(auto, "--mode", "Expert")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "Tensor on 4 ranks -> Expert on 6 ranks")
+	require.Empty(t, errs)
+}
+
+// No flag is dropped in silence.
+func TestPlan_WhenFlagsAreIdle(t *testing.T) {
+	for _, c := range []struct{ flags, want string }{
+		{"--ranks 2 --from-mode Tensor", "--from-mode Tensor, and no world that has it: give --from-ranks, or -f with a status"},
+		{"--ranks 2 --name x", "--name without --filename would change nothing: give --filename, or leave out --name"},
+		{"--ranks 2 --price 0.1 --every 2", "--every, --price without --load would change nothing"},
+		{"--ranks 2 --max-moves 3", "--max-moves without --load"},
+		{"--ranks 2 --demand sum --format csv --first-layer 1", "--format, --first-layer, --demand without --load"},
+		{"--ranks 2 --old-format json", "--old-format without --old"},
+		{"-f - --load -", "--filename -, --load -: stdin can be one of them"},
+	} {
+		code, out, errs := call(small, append([]string{"plan", "--geometry", "Mixtral-8x7B"}, strings.Fields(c.flags)...)...)
+		require.Equal(t, 2, code, c.flags)
+		require.Empty(t, out)
+		require.Contains(t, errs, c.want)
+	}
+	code, _, errs := planOf(fmt.Sprintf("%sstatus: {width: 4}\n", six), "--from-mode", "Tensor")
+	require.Zero(t, code, errs)
+	for _, flags := range []string{"--old-format json", "--load - --old -"} {
+		code, _, _ = call(small, append([]string{"balance", "--load", "x", "--ranks", "2"}, strings.Fields(flags)...)...)
+		require.Equal(t, 2, code)
+	}
+}
