@@ -86,7 +86,7 @@ func Images(ctx context.Context, o Options) ([]string, error) {
 
 // writePaceTable as a user would.
 func writePaceTable(ctx context.Context, o Options) error {
-	table, err := exec.CommandContext(ctx, o.tool("tangram"), "pace-table", "--model", "Qwen3-30B-A3B", "--engine", "trtllm", "--ranks", "6").Output()
+	table, err := exec.CommandContext(ctx, o.tool("tangram"), "pace-table", "-", "--model", "Qwen3-30B-A3B", "--engine", "trtllm", "--ranks", "6").Output()
 	if err != nil {
 		return fmt.Errorf("tangram pace-table: %w", err)
 	}

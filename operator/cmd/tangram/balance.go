@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -27,10 +28,14 @@ type balanceFlags struct {
 func balanceCommand() *cobra.Command {
 	var f balanceFlags
 	c := &cobra.Command{
-		Use: "balance", Short: "where experts should live under a recorded load, and what that is worth", Args: cobra.NoArgs,
+		Use: "balance", Short: "where experts should live under a recorded load, and what that is worth", Args: flagsOnly,
 		Long: `Where experts should live under a recorded load, and what that is worth. Balancedness is mean over max of the ranks' loads, 1 is best:
 now, after the moves, reachable with so many slots, the floor (no placement with an even split between replicas is above it), and
 weighted (of the placement after the moves, with the best split).`,
+		Example: "  tangram balance --load loads.json --ranks 4 --redundant-experts 4 --price 0.002\n" +
+			"  tangram balance --load loads.json --ranks 4 --redundant-experts 4 --old placement.json --max-moves 6 --placement-file next.json\n" +
+			"  curl -s http://engine:8000/metrics | tangram balance --load - --format ascend --ranks 16 --nodes 2 --mode full -o json\n" +
+			"  tangram balance --load loads.json --ranks 4 --budget-curve 16",
 		RunE: func(c *cobra.Command, _ []string) error { return f.run(c) },
 	}
 	fs := c.Flags()
@@ -74,7 +79,7 @@ func required(c *cobra.Command, names ...string) {
 
 func (f *balanceFlags) run(c *cobra.Command) error {
 	if err := plancli.CheckOutput(f.output); err != nil {
-		return fmt.Errorf("--output: %w", err)
+		return err
 	}
 	if err := cmp.Or(without(c, "old", "old-format"), onceStdin(c, "load", "old")); err != nil {
 		return err
@@ -89,7 +94,7 @@ func (f *balanceFlags) run(c *cobra.Command) error {
 	case given > 0 && f.budgetCurve == 0:
 		return fmt.Errorf("costs of a redundant expert are given, and no --budget-curve")
 	case given > 0 && given < len(budgetFlags):
-		return fmt.Errorf("%d of the costs %v are given; a choice needs all of them", given, budgetFlags)
+		return fmt.Errorf("%d of the costs are given; a choice needs all of --%s", given, strings.Join(budgetFlags, ", --"))
 	}
 	var said string
 	var err error

@@ -2,9 +2,7 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"text/tabwriter"
@@ -12,22 +10,26 @@ import (
 	"github.com/spf13/cobra"
 
 	"tangram.dev/operator/internal/crossplot"
+	"tangram.dev/operator/internal/plancli"
 	"tangram.dev/operator/internal/simcli"
 )
 
 func crossoverCommand() *cobra.Command {
 	o := simcli.Defaults()
 	engines, routings, contexts := []string{"vllm", "trtllm", "sglang"}, []string{o.Routing}, []int{2048}
-	var svg string
-	var asJSON, steps bool
+	var output, svg string
+	var steps bool
 	c := &cobra.Command{
 		Use:   "crossover",
 		Short: "from how many requests on mode Expert is faster than mode Tensor, by measured kernels",
 		Long: `Says what a step of 1 to 512 requests that decode lasts in modes Expert and Tensor on measured kernels, and where the modes cross: the number of
 requests that a policy with thresholds should have on that engine, model, width, routing and context. No request is played.`,
 		Example: "  tangram simulate crossover --model Qwen3-30B-A3B --ranks 4 --truth vllm,sglang --routing balanced,power_law_1.2",
-		Args:    cobra.NoArgs,
+		Args:    flagsOnly,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := plancli.CheckOutput(output); err != nil {
+				return err
+			}
 			all, err := simcli.Crossovers(o.Model, o.Ranks, engines, routings, contexts)
 			if err != nil {
 				return err
@@ -41,50 +43,46 @@ requests that a policy with thresholds should have on that engine, model, width,
 					return fmt.Errorf("--svg: %w", err)
 				}
 			}
-			if asJSON {
-				e := json.NewEncoder(c.OutOrStdout())
-				e.SetIndent("", "  ")
-				return e.Encode(all)
-			}
-			return printCrossovers(c.OutOrStdout(), all, steps)
+			return plancli.Print(c.OutOrStdout(), output, &crossovers{all, steps}, 0)
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&o.Model, "model", o.Model, "model with kernel tables")
+	f.StringVar(&o.Model, "model", o.Model, "model: "+strings.Join(simcli.Models(), ", "))
 	f.IntVar(&o.Ranks, "ranks", o.Ranks, "ranks of the world")
 	f.StringSliceVar(&engines, "truth", engines, "engines whose kernels: vllm, sglang, trtllm")
 	f.StringSliceVar(&routings, "routing", routings, "how skewed the tokens are over the experts: balanced, power_law_1.01, power_law_1.2")
 	f.IntSliceVar(&contexts, "context", contexts, "tokens of each request's context")
 	f.BoolVar(&steps, "steps", false, "a table of the steps too: what they last in both modes, and of what they consist")
-	f.BoolVar(&asJSON, "json", false, "JSON instead of a table")
+	f.StringVarP(&output, "output", "o", "table", plancli.Outputs)
 	f.StringVar(&svg, "svg", "", "file for a picture of it: a step in mode Expert over mode Tensor, by requests")
 	return c
 }
 
-func printCrossovers(out io.Writer, all []simcli.Crossover, steps bool) error {
-	for _, c := range all {
-		if _, err := fmt.Fprintf(out, "%s, %s, %d tokens of context: %s\n", c.Engine, c.Routing, c.Context, c.Words()); err != nil {
-			return err
-		}
+// crossovers as they are told; steps: with a table of each.
+type crossovers struct {
+	Crossovers []simcli.Crossover `json:"crossovers"`
+	steps      bool
+}
+
+// Table of them.
+func (all *crossovers) Table(w *tabwriter.Writer, _ int) {
+	for _, c := range all.Crossovers {
+		_, _ = fmt.Fprintf(w, "%s, %s, %d tokens of context: %s\n", c.Engine, c.Routing, c.Context, c.Words())
 	}
-	if !steps {
-		return nil
+	if !all.steps {
+		return
 	}
-	for _, c := range all {
-		t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-		_, _ = fmt.Fprintf(t, "%s, %s, %d\tms: step\t\tdense\t\tattention\t\texperts\t\taround\t\tover\ttokens/s\t\t\n", c.Engine, c.Routing, c.Context)
-		_, _ = fmt.Fprintln(t, "requests"+strings.Repeat("\tExpert\tTensor", 5)+"\t\tExpert\tTensor\t")
+	for _, c := range all.Crossovers {
+		_ = w.Flush() // each has columns of its own
+		_, _ = fmt.Fprintf(w, "%s, %s, %d\tms: step\t\tdense\t\tattention\t\texperts\t\taround\t\tover\ttokens/s\t\t\n", c.Engine, c.Routing, c.Context)
+		_, _ = fmt.Fprintln(w, "requests"+strings.Repeat("\tExpert\tTensor", 5)+"\t\tExpert\tTensor\t")
 		for _, at := range c.Points {
 			e, x := at.Expert, at.Tensor
-			_, _ = fmt.Fprintf(t, "%d", at.Requests)
+			_, _ = fmt.Fprintf(w, "%d", at.Requests)
 			for _, seconds := range []float64{e.Sum(), x.Sum(), e.Dense, x.Dense, e.Attention, x.Attention, e.Experts, x.Experts, e.Around, x.Around} {
-				_, _ = fmt.Fprintf(t, "\t%.2f", 1e3*seconds)
+				_, _ = fmt.Fprintf(w, "\t%.2f", 1e3*seconds)
 			}
-			_, _ = fmt.Fprintf(t, "\t%.3f\t%.0f\t%.0f\t\n", e.Sum()/x.Sum(), float64(at.Requests)/e.Sum(), float64(at.Requests)/x.Sum())
-		}
-		if err := t.Flush(); err != nil {
-			return fmt.Errorf("table: %w", err)
+			_, _ = fmt.Fprintf(w, "\t%.3f\t%.0f\t%.0f\t\n", e.Sum()/x.Sum(), float64(at.Requests)/e.Sum(), float64(at.Requests)/x.Sum())
 		}
 	}
-	return nil
 }

@@ -12,17 +12,20 @@ import (
 // What is said of a crossing is what the points beside it say; the picture has a line for each and the published thresholds.
 func TestCrossover(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.svg")
-	code, out, errs := call("", "simulate", "crossover", "--model", "Qwen3-30B-A3B", "--context", "512,8192", "--json", "--svg", path)
+	code, out, errs := call("", "simulate", "crossover", "--model", "Qwen3-30B-A3B", "--context", "512,8192", "-o", "json", "--svg", path)
 	require.Zero(t, code, errs)
-	var got []struct {
-		Engine                string
-		Context, Below, Above int
-		Points                []struct {
-			Requests       int
-			Expert, Tensor struct{ Dense, Attention, Experts, Around float64 }
+	var report struct {
+		Crossovers []struct {
+			Engine                string
+			Context, Below, Above int
+			Points                []struct {
+				Requests       int
+				Expert, Tensor struct{ Dense, Attention, Experts, Around float64 }
+			}
 		}
 	}
-	require.NoError(t, json.Unmarshal([]byte(out), &got))
+	require.NoError(t, json.Unmarshal([]byte(out), &report))
+	got := report.Crossovers
 	require.Len(t, got, 6)
 	for _, c := range got {
 		require.Len(t, c.Points, 10)
@@ -46,12 +49,12 @@ func TestCrossover(t *testing.T) {
 	}
 	for want, flags := range map[string][]string{
 		"one rank has one mode":       {"--ranks", "1"},
-		"no public geometry":          {"--model", "gpt-2"},
-		"was not measured":            {"--truth", "llama.cpp"},
+		"no kernels were measured of": {"--model", "gpt-2"},
+		"no kernels of it were":       {"--truth", "llama.cpp"},
 		"--context 0: 1 to":           {"--context", "0"},
 		"--svg: open none/a.svg":      {"--svg", "none/a.svg"},
 		"18 crossovers: 1 to 12":      {"--routing", "balanced,power_law_1.01,power_law_1.2", "--context", "1,2", "--svg", path},
-		"lies beyond what was measur": {"--ranks", "9"},
+		"--ranks 9: kernels were mea": {"--ranks", "9"},
 	} {
 		code, _, errs := call("", append([]string{"simulate", "crossover"}, flags...)...)
 		require.Equal(t, 2, code, want)

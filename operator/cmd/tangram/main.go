@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 
 	"github.com/spf13/cobra"
 )
@@ -16,21 +17,76 @@ func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
 // run gives the exit code. All that these commands do follows from the command line and the files that it names, so all
 // that fails is wrong there, but what cannot be written.
 func run(args []string, in io.Reader, out, errs io.Writer) int {
-	root := &cobra.Command{Use: "tangram", Short: "what a transition or a rebalance would do, before it is applied", SilenceErrors: true, SilenceUsage: true}
+	root := &cobra.Command{Use: "tangram", Short: "what a transition or a rebalance would do, before it is applied", SilenceErrors: true, SilenceUsage: true, Version: version()}
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetArgs(args)
 	root.SetIn(in)
 	sink := &writer{out: out}
 	root.SetOut(sink)
 	root.SetErr(errs)
 	root.AddCommand(planCommand(), balanceCommand(), simulateCommand(), paceTableCommand())
-	if err := root.Execute(); err != nil {
-		_, _ = fmt.Fprintln(errs, "tangram:", err)
+	begun := false
+	onRun(root, func() { begun = true })
+	if c, err := root.ExecuteC(); err != nil {
+		hint := ""
+		if !begun { // the command line alone is wrong
+			hint = "; see " + c.CommandPath() + " --help"
+		}
+		_, _ = fmt.Fprintf(errs, "tangram: %v%s\n", err, hint)
 		if sink.failed {
 			return 1
 		}
 		return 2
 	}
 	return 0
+}
+
+// onRun calls what is given before any command under c runs.
+func onRun(c *cobra.Command, call func()) {
+	if do := c.RunE; do != nil {
+		c.RunE = func(c *cobra.Command, args []string) error {
+			call()
+			return do(c, args)
+		}
+	}
+	for _, sub := range c.Commands() {
+		onRun(sub, call)
+	}
+}
+
+// flagsOnly is for commands without arguments.
+func flagsOnly(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("%s takes flags only, found %q", c.CommandPath(), args[0])
+	}
+	return nil
+}
+
+// version is the commit that the command was built from.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return unknownVersion
+	}
+	return versionOf(info)
+}
+
+const unknownVersion = "of an unknown commit (built without version control)"
+
+func versionOf(info *debug.BuildInfo) string {
+	is := map[string]string{}
+	for _, s := range info.Settings {
+		is[s.Key] = s.Value
+	}
+	commit := is["vcs.revision"]
+	if commit == "" {
+		return unknownVersion
+	}
+	text := fmt.Sprintf("%.12s of %s", commit, is["vcs.time"])
+	if is["vcs.modified"] == "true" {
+		text += ", with changes"
+	}
+	return text
 }
 
 // writer remembers that it failed.

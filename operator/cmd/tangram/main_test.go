@@ -22,21 +22,24 @@ const small = `{"tangram_load":1,"windows":[[[4,1,1,2],[1,1,1,1]]]}`
 
 // Two modes and the policy on a load that is drawn: the table has a row for each, JSON says the same twice.
 func TestSimulate(t *testing.T) {
-	flags := []string{"simulate", "--rates", "20x5,5x40", "--prompt", "500", "--output", "60", "--policy", "Expert,Tensor,calibrated"}
+	flags := []string{"simulate", "--rates", "20x5,5x40", "--prompt", "500", "--answer", "60", "--policy", "Expert,Tensor,calibrated"}
 	code, out, errs := call("", flags...)
 	require.Zero(t, code, errs)
 	for _, want := range []string{"Expert  ", "Tensor  ", "calibrated  ", "TTFT p50 s"} {
 		require.Contains(t, out, want)
 	}
-	_, first, _ := call("", append(flags, "--json")...)
-	_, second, _ := call("", append(flags, "--json")...)
+	_, first, _ := call("", append(flags, "-o", "json")...)
+	_, second, _ := call("", append(flags, "-o", "json")...)
 	require.Equal(t, first, second)
-	var rows []struct {
-		Policy       string
-		Requests     int
-		OutputTokens uint64
+	var report struct {
+		Policies []struct {
+			Policy       string
+			Requests     int
+			OutputTokens uint64
+		}
 	}
-	require.NoError(t, json.Unmarshal([]byte(first), &rows))
+	require.NoError(t, json.Unmarshal([]byte(first), &report))
+	rows := report.Policies
 	require.Len(t, rows, 3)
 	for _, r := range rows {
 		require.Equal(t, rows[0].Requests, r.Requests)
@@ -53,20 +56,27 @@ func TestSimulate(t *testing.T) {
 
 func TestBadSimulations(t *testing.T) {
 	for want, flags := range map[string][]string{
-		"either --trace or --rates or --rollout":     {},
-		"--rollout -1: 1 to a million":               {"--rollout", "-1"},
-		"no such file":                               {"--trace", "none.csv"},
-		"is not seconds x requests":                  {"--rates", "5"},
-		"per second, at most 10":                     {"--rates", "1e6x1e6"},
-		"--noise NaN":                                {"--rates", "5x5", "--noise", "NaN"},
-		"an SLO of TTFT -1 s":                        {"--rates", "5x5", "--ttft", "-1"},
-		"--times 0":                                  {"--rates", "5x5", "--times", "0"},
-		"no public geometry":                         {"--rates", "5x5", "--model", "gpt-2"},
-		"no table for model":                         {"--rates", "5x5", "--model", "Mixtral-8x7B"},
-		"was not measured":                           {"--rates", "5x5", "--truth", "llama.cpp"},
-		"groups must divide":                         {"--rates", "5x5", "--ranks", "0"},
-		"leave nothing for KV":                       {"--rates", "5x5", "--rank-gb", "80"},
-		"none of Expert, Tensor":                     {"--rates", "5x5", "--policy", "magic"},
+		"either --trace or --rates or --rollout": {},
+		"--rollout -1: 1 to a million":           {"--rollout", "-1"},
+		"no such file":                           {"--trace", "none.csv"},
+		"is not seconds x requests":              {"--rates", "5"},
+		"per second, at most 10":                 {"--rates", "1e6x1e6"},
+		"--noise NaN":                            {"--rates", "5x5", "--noise", "NaN"},
+		"an SLO of TTFT -1 s":                    {"--rates", "5x5", "--ttft", "-1"},
+		"--times 0":                              {"--rates", "5x5", "--times", "0"},
+		"--model \"gpt-2\": no kernels were measured of it; want one of Qwen3-235B-A22B, Qwen3-30B-A3B": {"--rates", "5x5", "--model", "gpt-2"},
+		"--truth \"llama.cpp\": no kernels of it were measured; want one of sglang, trtllm, vllm":       {"--rates", "5x5", "--truth", "llama.cpp"},
+		"--prior \"llama.cpp\"": {"--rates", "5x5", "--prior", "llama.cpp"},
+		"--routing \"fair\": no kernels were measured with it; want one of": {"--rates", "5x5", "--routing", "fair"},
+		"--policy \"expert\"; want one of Expert, Tensor, threshold":        {"--rates", "5x5", "--policy", "Expert,expert"},
+		"--policy names none":                              {"--rates", "5x5", "--policy", ""},
+		"--concurrency -1: at least 1":                     {"--rates", "5x5", "--concurrency", "-1"},
+		"--samples without -o json":                        {"--rates", "5x5", "--samples"},
+		"--output \"xml\"":                                 {"--rates", "5x5", "-o", "xml"},
+		"--ranks 9: kernels were measured on 1 to 8 ranks": {"--rates", "5x5", "--ranks", "9"},
+		"--ranks 0: kernels were measured on 1 to 8 ranks": {"--rates", "5x5", "--ranks", "0"},
+		"80.00 GB of a rank are used up, and leave nothing for KV: use more ranks (experts 56.77 GB, dense weights ": {"--rates", "5x5", "--rank-gb", "80"},
+		"want one of Expert, Tensor":                 {"--rates", "5x5", "--policy", "magic"},
 		"--svg: open none/a.svg":                     {"--rates", "5x5", "--svg", "none/a.svg"},
 		"is none of mooncake":                        {"--trace", "-", "--format", "xml"},
 		"--trace -: it is empty":                     {"--trace", "-"},
@@ -100,9 +110,10 @@ func TestBadInput(t *testing.T) {
 		name, in, want string
 		args           []string
 	}{
-		{"an unknown command", "", `unknown command "fly"`, []string{"fly"}},
-		{"an unknown flag", "", "--wings", []string{"plan", "--wings"}},
-		{"no flags", "", `"load", "ranks" not set`, []string{"balance"}},
+		{"an unknown command", "", `unknown command "fly" for "tangram"; see tangram --help`, []string{"fly"}},
+		{"an unknown flag", "", "unknown flag: --wings; see tangram plan --help", []string{"plan", "--wings"}},
+		{"an argument", "", `tangram plan takes flags only, found "x"; see tangram plan --help`, []string{"plan", "x"}},
+		{"no flags", "", `"load", "ranks" not set; see tangram balance --help`, []string{"balance"}},
 		{"no file", "", "no such file", []string{"balance", "--load", filepath.Join(dir, "none"), "--ranks", "2"}},
 		{"a format", small, `format "xml" is not known; want auto, vllm, sglang, ascend, json, csv`, balance("--ranks", "2", "--format", "xml")},
 		{"a format that nothing tells", `{"loads": []}`, "do not say which format it has", balance("--ranks", "2")},
@@ -120,7 +131,7 @@ func TestBadInput(t *testing.T) {
 		{"slots and redundant experts", small, "want one of them", balance("--ranks", "2", "--slots", "2", "--redundant-experts", "1")},
 		{"a mode", small, `mode "half"; want full or incremental`, balance("--ranks", "2", "--mode", "half")},
 		{"a price", small, "the price of a moved slot is -1", balance("--ranks", "2", "--price", "-1")},
-		{"an output", small, `--output: output "xml"`, balance("--ranks", "2", "-o", "xml")},
+		{"an output", small, `--output "xml"; want one of table, json, yaml`, balance("--ranks", "2", "-o", "xml")},
 		{"a demand", small, `--demand: demand "most"`, balance("--ranks", "2", "--demand", "most")},
 		{"windows of none", small, "--every: load: every 0 windows", balance("--ranks", "2", "--every", "0")},
 		{"no such layer", small, "--first-layer 2; - has layers 0..1", balance("--ranks", "2", "--first-layer", "2")},

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -10,7 +12,7 @@ import (
 )
 
 func TestPaceTable(t *testing.T) {
-	code, out, errs := call("", "pace-table", "--model", "qwen3-30b-a3b", "--engine", "trtllm", "--ranks", "3")
+	code, out, errs := call("", "pace-table", "-", "--model", "qwen3-30b-a3b", "--engine", "trtllm", "--ranks", "3")
 	require.Zero(t, code, errs)
 	table, err := kernels.ReadCompiled(strings.NewReader(out))
 	require.NoError(t, err)
@@ -18,11 +20,27 @@ func TestPaceTable(t *testing.T) {
 		_, err := table.Step(s)
 		require.NoError(t, err)
 	}
-	for args, want := range map[string]string{"--model gpt-2": "gpt-2", "--ranks 0": "at least 1", "--ranks 9": "beyond what was measured",
-		"--engine llama.cpp": "was not measured", "--routing fair": "was not measured"} {
-		code, out, errs := call("", append([]string{"pace-table"}, strings.Fields(args)...)...)
+	for args, want := range map[string]string{"--model gpt-2": "gpt-2", "--ranks 0": "on 1 to 8 ranks", "--ranks 9": "on 1 to 8 ranks",
+		"--engine llama.cpp": "no kernels of it were measured", "--routing fair": "no kernels were measured with it"} {
+		code, out, errs := call("", append([]string{"pace-table", "-"}, strings.Fields(args)...)...)
 		require.Equal(t, 2, code, args)
 		require.Empty(t, out)
 		require.Contains(t, errs, want)
 	}
+}
+
+// Without a file nothing is written to a terminal.
+func TestPaceTable_WhenFileIsNamed(t *testing.T) {
+	code, out, errs := call("", "pace-table")
+	require.Equal(t, 2, code)
+	require.Empty(t, out)
+	require.Contains(t, errs, "tangram pace-table takes one FILE to write to (-: stdout), found 0; see tangram pace-table --help")
+	_, want, _ := call("", "pace-table", "-", "--ranks", "1")
+	path := filepath.Join(t.TempDir(), "pace.json")
+	code, out, errs = call("", "pace-table", path, "--ranks", "1")
+	require.Zero(t, code, errs)
+	require.Empty(t, out)
+	got, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, want, string(got))
 }

@@ -29,7 +29,7 @@ type planFlags struct {
 func planCommand() *cobra.Command {
 	var f planFlags
 	c := &cobra.Command{
-		Use: "plan", Short: "what a transition would move, before it is applied", Args: cobra.NoArgs,
+		Use: "plan", Short: "what a transition would move, before it is applied", Args: flagsOnly,
 		Long: `What a transition would move, before it is applied. The wanted world is a MoEDeployment (-f) or flags; the world as it is now is the status of
 the MoEDeployment (kubectl get moedeployment NAME -o yaml | tangram plan -f - ...) or flags. A flag beats the file. The file may have
 other objects in it, and Lists, but one MoEDeployment alone, or the one of --name. In mode Auto the wanted mode is the one that the operator
@@ -52,7 +52,7 @@ decided on (status.policy.mode), or has now (status.mode), or begins with (Exper
 	fs.IntVar(&f.in.To.Ranks, "ranks", 0, "wanted ranks")
 	fs.StringVar(&f.in.To.Mode, "mode", "Expert", "wanted mode: Expert, Tensor, or Hybrid with the layout of -f")
 	fs.IntVar(&f.podSize, "ranks-per-pod", 1, "ranks of a pod")
-	fs.Uint32Var(&f.in.SpareBanks, "spare-banks", 2, "layers that one flip can rewrite")
+	fs.Uint32Var(&f.in.SpareBanks, "spare-banks", 2, "layers that one flip can rewrite; each flip is a pause, and a switch of all layers takes so many fewer of them")
 	fs.StringVar(&f.loads, "load", "", "file of loads to place experts for; - is stdin")
 	fs.StringVar(&f.format, "format", "auto", "of --load: auto, "+plancli.LoadFormats)
 	fs.IntVar(&f.every, "every", 1, "entries of --load that make one window")
@@ -131,7 +131,7 @@ func (f *planFlags) given(c *cobra.Command) error {
 
 func (f *planFlags) run(c *cobra.Command) error {
 	if err := plancli.CheckOutput(f.output); err != nil {
-		return fmt.Errorf("--output: %w", err)
+		return err
 	}
 	if err := f.given(c); err != nil {
 		return err

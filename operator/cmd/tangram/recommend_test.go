@@ -12,12 +12,12 @@ import (
 
 // What is recommended keeps the SLO, and nothing that costs less does; wider is better here, since the load needs it.
 func TestRecommend(t *testing.T) {
-	flags := []string{"simulate", "recommend", "--rates", "60x30", "--prompt", "1000", "--output", "100", "--model", "Qwen3-30B-A3B", "--ttft", "0.3", "--tpot", "0.02", "--ranks", "6"}
+	flags := []string{"simulate", "recommend", "--rates", "60x30", "--prompt", "1000", "--answer", "100", "--model", "Qwen3-30B-A3B", "--ttft", "0.3", "--tpot", "0.02", "--ranks", "6"}
 	code, out, errs := call("", flags...)
 	require.Zero(t, code, errs)
 	require.Contains(t, out, "<- recommended")
 	require.Contains(t, errs, "Tensor on 6 ranks")
-	code, out, errs = call("", append(flags, "--json")...)
+	code, out, errs = call("", append(flags, "-o", "json")...)
 	require.Zero(t, code, errs)
 	var got struct {
 		Offers []struct {
@@ -47,9 +47,9 @@ func TestRecommendSaysWhy(t *testing.T) {
 	for want, flags := range map[string][]string{
 		"nothing up to 2 ranks keeps TTFT 0.001 s": {"--rates", "5x5", "--ttft", "0.001", "--ranks", "2"},
 		"an SLO needs a TTFT or a TPOT":            {"--rates", "5x5", "--ttft", "0", "--tpot", "0"},
-		"lies beyond what was measured":            {"--rates", "5x5", "--ranks", "9"},
-		"--ranks 0: at least 1":                    {"--rates", "5x5", "--ranks", "0"},
-		"was not measured":                         {"--rates", "5x5", "--truth", "llama.cpp"},
+		"--ranks 9: kernels were measured on":      {"--rates", "5x5", "--ranks", "9"},
+		"--ranks 0: kernels were measured on":      {"--rates", "5x5", "--ranks", "0"},
+		"no kernels of it were measured":           {"--rates", "5x5", "--truth", "llama.cpp"},
 		"either --trace or --rates":                {},
 		"a share of 2 of the answers is none":      {"--rates", "5x5", "--attainment", "2"},
 	} {
@@ -61,7 +61,7 @@ func TestRecommendSaysWhy(t *testing.T) {
 	code, out, errs := call("", "simulate", "recommend", "--rates", "20x1", "--ranks", "4", "--rank-gb", "80")
 	require.NotZero(t, code)
 	require.Contains(t, errs, "nothing up to 4 ranks")
-	require.Contains(t, out, "leave nothing for KV: use more ranks")
+	require.Contains(t, out, "leave nothing for KV: use more ranks (experts")
 }
 
 // Copies of experts that are asked for a lot make the busiest rank's part smaller, and its steps shorter, until they take the KV that requests need. A skew that
@@ -76,8 +76,8 @@ func TestRecommendRedundantExperts(t *testing.T) {
 		PerToken         struct{ P50 float64 }
 	}
 	played := func(flags ...string) (offers []offer, best int) {
-		code, out, errs := call("", append([]string{"simulate", "recommend", "--rates", "40x100", "--prompt", "1000", "--output", "100", "--model", "Qwen3-30B-A3B", "--ranks", "4", "--ttft", "0.4", "--tpot", "0.06",
-			"--json"}, flags...)...)
+		code, out, errs := call("", append([]string{"simulate", "recommend", "--rates", "40x100", "--prompt", "1000", "--answer", "100", "--model", "Qwen3-30B-A3B", "--ranks", "4", "--ttft", "0.4", "--tpot", "0.06",
+			"-o", "json"}, flags...)...)
 		require.Contains(t, []int{0, 2}, code, errs)
 		var got struct {
 			Offers []offer

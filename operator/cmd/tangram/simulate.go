@@ -2,18 +2,16 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"tangram.dev/operator/internal/plancli"
 	"tangram.dev/operator/internal/simcli"
 	"tangram.dev/operator/pkg/simplot"
 	"tangram.dev/operator/pkg/simulator"
@@ -25,8 +23,8 @@ const progressEvery = 2 * time.Second
 func simulateCommand() *cobra.Command {
 	o := simcli.Defaults()
 	var policies []string
-	var asJSON, samples bool
-	var svg string
+	var samples bool
+	var output, svg string
 	c := &cobra.Command{
 		Use:   "simulate",
 		Short: "plays requests against a world that exists in numbers only, under static modes and policies",
@@ -34,25 +32,30 @@ func simulateCommand() *cobra.Command {
 transition moves. Each --policy is played on its own: a mode (Expert, Tensor, one of --hybrids as "g8,t1"), threshold, rollout, calibrated or hindsight (the best
 schedule that a beam search found, knowing the future), all on --ranks ranks; or width, which begins with --ranks and has from --min-ranks to
 --max-ranks, as many as hold the SLO, as spec.autoscaling of a MoEDeployment does. With width among the policies steps have at most 2,048 tokens of
-each rank in all worlds, else 8,192 of all ranks. Nothing is drawn but by --seed.`,
+each rank in all worlds, else 8,192 of all ranks. Nothing is drawn but by --seed.
+
+TTFT is the time to the first token, TPOT the time for each token after it, "in flight" the requests that are there in the mean over time. A world is
+called overloaded if the last answer ends more than a minute, and more than a tenth of the time over which requests come, after the last one came.`,
 		Example: "  tangram simulate --trace conversation --policy Expert,Tensor,calibrated\n" +
 			"  tangram simulate --rates 300x2,60x20,300x2 --model Qwen3-30B-A3B --truth trtllm\n" +
 			"  tangram simulate --trace code --times 3 --model Qwen3-30B-A3B --ranks 4 --policy Expert,width --min-ranks 3 --max-ranks 8 --ttft 2 --tpot 0.1 --attainment 0.9",
-		Args: cobra.NoArgs,
+		Args: flagsOnly,
 		RunE: func(c *cobra.Command, _ []string) error {
-			o.Widths = slices.Contains(policies, "width")
-			o.Sampled = samples || svg != ""
+			if err := simulateGiven(c, output, samples); err != nil {
+				return err
+			}
+			o.Policies, o.Sampled = simcli.Joined(policies), samples || svg != ""
 			o.Tell = func(text string) { _, _ = fmt.Fprintln(c.ErrOrStderr(), text) }
 			w, err := simcli.Load(o, c.InOrStdin())
 			if err != nil {
 				return err
 			}
-			var rows []row
+			out := &simulations{SLO: o.Width.Asked()}
 			var played []simplot.Played
-			for _, name := range policies {
+			for _, name := range o.Policies {
 				told := time.Now()
 				progress := func(at float64, left int) {
-					if time.Since(told) >= progressEvery {
+					if left > 0 && time.Since(told) >= progressEvery {
 						told = time.Now()
 						_, _ = fmt.Fprintf(c.ErrOrStderr(), "%s: at %.0f s, %d requests to come\n", name, at, left)
 					}
@@ -62,22 +65,14 @@ each rank in all worlds, else 8,192 of all ranks. Nothing is drawn but by --seed
 					return fmt.Errorf("--policy %s: %w", name, err)
 				}
 				played = append(played, simplot.Played{Policy: name, Result: r})
-				if !samples {
-					r.Samples = nil
-				}
-				rows = append(rows, row{name, r})
+				out.Policies = append(out.Policies, report(name, &r, w.Overload(r.Makespan), samples))
 			}
 			if svg != "" {
 				if err := drawInto(svg, played); err != nil {
 					return fmt.Errorf("--svg: %w", err)
 				}
 			}
-			if asJSON {
-				e := json.NewEncoder(c.OutOrStdout())
-				e.SetIndent("", "  ")
-				return e.Encode(rows)
-			}
-			return printRows(c.OutOrStdout(), rows, o.Width.Asked())
+			return plancli.Print(c.OutOrStdout(), output, out, 0)
 		},
 	}
 	f := c.Flags()
@@ -93,11 +88,25 @@ each rank in all worlds, else 8,192 of all ranks. Nothing is drawn but by --seed
 	f.Float64Var(&o.Width.SLO.TTFT, "ttft", o.Width.SLO.TTFT, "seconds to the first token that are asked for; 0: any")
 	f.Float64Var(&o.Width.SLO.TPOT, "tpot", o.Width.SLO.TPOT, "seconds between tokens, in the mean of an answer, that are asked for; 0: any")
 	f.Float64Var(&o.Width.SLO.Share, "attainment", o.Width.SLO.Share, "share of the requests that are to be within both")
-	f.BoolVar(&asJSON, "json", false, "JSON instead of a table")
-	f.BoolVar(&samples, "samples", false, "with --json: the world at every tick too")
+	f.StringVarP(&output, "output", "o", "table", plancli.Outputs)
+	f.BoolVar(&samples, "samples", false, "with -o json or yaml: the world at every tick too")
 	f.StringVar(&svg, "svg", "", "file for a picture of it: requests, latencies, mode and width over time")
 	c.AddCommand(recommendCommand(), crossoverCommand())
 	return c
+}
+
+// simulateGiven checks flags that no world needs.
+func simulateGiven(c *cobra.Command, output string, samples bool) error {
+	if err := plancli.CheckOutput(output); err != nil {
+		return err
+	}
+	if list, err := c.Flags().GetStringSlice("policy"); err != nil || len(list) == 0 {
+		return fmt.Errorf("--policy names none; want Expert, Tensor or others of --help")
+	}
+	if samples && output == "table" {
+		return fmt.Errorf("--samples without -o json or yaml: no table has room for them")
+	}
+	return nil
 }
 
 func play(w *simcli.World, name string, errs io.Writer, progress func(at float64, left int)) (simulator.Result, error) {
@@ -122,48 +131,14 @@ func worldFlags(f *pflag.FlagSet, o *simcli.Options, ranks string) {
 	f.StringVar(&o.Rates, "rates", "", "instead of a trace: seconds x requests per second, one part after the other: 300x2,60x20")
 	f.IntVar(&o.Rollout, "rollout", o.Rollout, "instead of a trace: so many sequences that are all there at once, with answers of a median of 1,500 tokens and a long tail (log-normal, sigma 1.2, at most 32,768)")
 	f.Float64Var(&o.Prompt, "prompt", o.Prompt, "tokens of a prompt in the mean, with --rates")
-	f.Float64Var(&o.Output, "output", o.Output, "tokens of an answer in the mean, with --rates")
+	f.Float64Var(&o.Output, "answer", o.Output, "tokens of an answer in the mean, with --rates")
 	f.IntVar(&o.Times, "times", o.Times, "each request so many times")
 	f.IntVar(&o.Concurrency, "concurrency", o.Concurrency, "a closed loop: so many requests at a time, whenever the trace says they come")
-	f.StringVar(&o.Model, "model", o.Model, "model with kernel tables")
+	f.StringVar(&o.Model, "model", o.Model, "model: "+strings.Join(simcli.Models(), ", "))
 	f.IntVar(&o.Ranks, "ranks", o.Ranks, ranks)
 	f.Float64Var(&o.RankGB, "rank-gb", o.RankGB, "memory of a rank, in GB")
 	f.StringVar(&o.Truth, "truth", o.Truth, "engine whose kernels are what a step lasts: vllm, sglang, trtllm")
 	f.StringVar(&o.Routing, "routing", o.Routing, "how skewed the tokens are over the experts: balanced, power_law_1.01, power_law_1.2")
 	f.Float64Var(&o.Noise, "noise", o.Noise, "relative deviation of a step")
 	f.Uint64Var(&o.Seed, "seed", o.Seed, "of all that is drawn")
-}
-
-// row of the table.
-type row struct {
-	Policy string
-	simulator.Result
-}
-
-func printRows(out io.Writer, rows []row, asked bool) error {
-	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	head := []string{"", "requests", "latency mean s", "TTFT p50 s", "p99 s", "TPOT p50 ms", "p99 ms", "tokens/s", "in world", "makespan s", "switches", "stalled s"}
-	if asked {
-		head = append(head, "attained", "rank-hours")
-	}
-	_, _ = fmt.Fprintln(t, strings.Join(append(head, ""), "\t"))
-	for _, r := range rows {
-		_, _ = fmt.Fprintf(t, "%s\t%d\t%.3f\t%.3f\t%.3f\t%.2f\t%.2f\t%.0f\t%.1f\t%.1f\t%d\t%.2f\t", r.Policy, r.Requests, r.LatencySum/float64(max(r.Requests, 1)),
-			r.FirstToken.P50, r.FirstToken.P99, 1e3*r.PerToken.P50, 1e3*r.PerToken.P99, float64(r.OutputTokens)/r.Makespan, r.Occupancy, r.Makespan, len(r.Switches), r.Stalled)
-		if asked {
-			_, _ = fmt.Fprintf(t, "%.4f\t%.2f\t", float64(r.Within)/float64(max(r.Requests, 1)), r.RankSeconds/3600)
-		}
-		_, _ = fmt.Fprintln(t)
-	}
-	if err := t.Flush(); err != nil {
-		return fmt.Errorf("table: %w", err)
-	}
-	for _, r := range rows {
-		for _, s := range r.Switches {
-			if _, err := fmt.Fprintf(out, "%s at %.1f s: %s -> %s: %s\n", r.Policy, s.At, s.From, s.To, s.Why.Text); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }

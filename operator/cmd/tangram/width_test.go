@@ -13,7 +13,7 @@ import (
 // The policy of the width holds an SLO that the ranks it begins with do not, gets narrower when the load has gone, and says of each change why; ranks cost from
 // when they are wanted, and those that stand by all the time. Widths that memory refuses are told, and left out.
 func TestSimulateWidth(t *testing.T) {
-	flags := []string{"simulate", "--rates", "240x10,600x45,600x10", "--prompt", "1500", "--output", "150", "--model", "Qwen3-30B-A3B", "--rank-gb", "48", "--truth", "trtllm", "--ranks", "3", "--policy",
+	flags := []string{"simulate", "--rates", "240x10,600x45,600x10", "--prompt", "1500", "--answer", "150", "--model", "Qwen3-30B-A3B", "--rank-gb", "48", "--truth", "trtllm", "--ranks", "3", "--policy",
 		"Expert,width", "--min-ranks", "2", "--max-ranks", "8", "--ttft", "2", "--tpot", "0.05", "--attainment", "0.9"}
 	path := filepath.Join(t.TempDir(), "a.svg")
 	code, out, errs := call("", append(flags, "--svg", path)...)
@@ -30,16 +30,15 @@ func TestSimulateWidth(t *testing.T) {
 		RankSeconds      float64
 		Makespan         float64
 		Switches         []struct {
-			From, To string
-			Why      struct{ Text string }
+			From, To, Why string
 		}
 	}{}
 	for name, more := range map[string][]string{"alone": nil, "and one": {"--standby", "1"}} {
-		code, out, errs = call("", append(append(flags, "--json"), more...)...)
+		code, out, errs = call("", append(append(flags, "-o", "json"), more...)...)
 		require.Zero(t, code, errs)
-		var got []json.RawMessage
+		var got struct{ Policies []json.RawMessage }
 		require.NoError(t, json.Unmarshal([]byte(out), &got))
-		for _, raw := range got {
+		for _, raw := range got.Policies {
 			r := rows["none"]
 			require.NoError(t, json.Unmarshal(raw, &r))
 			rows[r.Policy+" "+name] = r
@@ -52,8 +51,8 @@ func TestSimulateWidth(t *testing.T) {
 	require.NotEmpty(t, width.Switches)
 	require.Less(t, width.RankSeconds, 6*width.Makespan)
 	require.Equal(t, "Expert/3", width.Switches[0].From)
-	require.Contains(t, width.Switches[0].Why.Text, "wider: ")
-	require.Contains(t, width.Switches[len(width.Switches)-1].Why.Text, "narrower: ")
+	require.Contains(t, width.Switches[0].Why, "wider: ")
+	require.Contains(t, width.Switches[len(width.Switches)-1].Why, "narrower: ")
 }
 
 func TestBadWidths(t *testing.T) {
@@ -61,12 +60,12 @@ func TestBadWidths(t *testing.T) {
 		"an SLO needs a TTFT or a TPOT":         {},
 		"from 5 to 4 ranks":                     {"--ttft", "1", "--min-ranks", "5", "--max-ranks", "4"},
 		"--ranks 2, which it begins with, are":  {"--ttft", "1", "--ranks", "2", "--min-ranks", "3", "--max-ranks", "8"},
-		"--mode \"Both\" is none of":            {"--ttft", "1", "--mode", "Both"},
+		"--mode \"Both\"; want Expert, Tensor":  {"--ttft", "1", "--mode", "Both"},
 		"--hybrids \"2\": groups of":            {"--ttft", "1", "--hybrids", "2"},
 		"a share of 90 of the answers is none":  {"--ttft", "1", "--attainment", "90"},
 		"--pod-seconds -1":                      {"--ttft", "1", "--pod-seconds", "-1"},
 		"no more ranks stand by than may serve": {"--ttft", "1", "--standby", "9"},
-		"--max-ranks, --prior: ":                {"--ttft", "1", "--max-ranks", "9"},
+		"--max-ranks 9: kernels were measured":  {"--ttft", "1", "--max-ranks", "9"},
 		"it cannot begin with --ranks 1":        {"--ttft", "1", "--ranks", "1", "--rank-gb", "48", "--max-ranks", "4"},
 	} {
 		code, _, errs := call("", append([]string{"simulate", "--rates", "5x5", "--model", "Qwen3-30B-A3B", "--policy", "width"}, flags...)...)
@@ -80,7 +79,7 @@ func TestBadWidths(t *testing.T) {
 func TestAWidthThatLostABurstDoesNotSwing(t *testing.T) {
 	for _, c := range []struct{ truth, burst string }{{"sglang", "40x60"}, {"trtllm", "40x90"}} {
 		code, out, errs := call("", "simulate", "--model", "Qwen3-30B-A3B", "--ranks", "4", "--rank-gb", "48", "--truth", c.truth, "--policy", "width", "--min-ranks", "3", "--max-ranks", "8",
-			"--ttft", "2", "--tpot", "0.1", "--pod-seconds", "60", "--rates", "300x8,"+c.burst+",3300x8", "--prompt", "1536", "--output", "192")
+			"--ttft", "2", "--tpot", "0.1", "--pod-seconds", "60", "--rates", "300x8,"+c.burst+",3300x8", "--prompt", "1536", "--answer", "192")
 		require.Zero(t, code, errs)
 		wider := strings.Count(out, ": wider: ") + strings.Count(out, "comes nearest")
 		changes := strings.Count(out, "\nwidth at ")
@@ -99,12 +98,12 @@ func TestSimulateModeAndWidth(t *testing.T) {
 	}
 	played := map[string]figures{}
 	for _, mode := range []string{"Expert", "Tensor", "Auto"} {
-		code, out, errs := call("", "simulate", "--rates", "240x10,600x45,600x10", "--prompt", "1500", "--output", "150", "--model", "Qwen3-30B-A3B", "--rank-gb", "48", "--truth", "trtllm", "--ranks", "3",
-			"--policy", "width", "--min-ranks", "3", "--max-ranks", "8", "--ttft", "2", "--tpot", "0.05", "--mode", mode, "--json")
+		code, out, errs := call("", "simulate", "--rates", "240x10,600x45,600x10", "--prompt", "1500", "--answer", "150", "--model", "Qwen3-30B-A3B", "--rank-gb", "48", "--truth", "trtllm", "--ranks", "3",
+			"--policy", "width", "--min-ranks", "3", "--max-ranks", "8", "--ttft", "2", "--tpot", "0.05", "--mode", mode, "-o", "json")
 		require.Zero(t, code, errs)
-		var got []figures
+		var got struct{ Policies []figures }
 		require.NoError(t, json.Unmarshal([]byte(out), &got))
-		played[mode] = got[0]
+		played[mode] = got.Policies[0]
 	}
 	auto := played["Auto"]
 	t.Logf("%+v", played)

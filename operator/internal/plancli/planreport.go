@@ -37,7 +37,7 @@ type FlipReport struct {
 	Layers int    `json:"layers"` // that it changes
 }
 
-// RankReport is one rank's part. Pieces are experts of a layer, whole or in shards.
+// RankReport is one rank's part. Brings and Drops count experts of a layer, whole or in part.
 type RankReport struct {
 	Rank        int    `json:"rank"`
 	Fate        string `json:"fate"` // stays, joins or leaves
@@ -50,7 +50,7 @@ type RankReport struct {
 	SteadyBytes uint64 `json:"steadyBytes"`
 }
 
-// Transfer is what one rank brings from another. From -1 is the checkpoint.
+// Transfer is what one rank brings from another. From -1 is the checkpoint. Pieces are runs of rows of an expert of a layer.
 type Transfer struct {
 	From   int    `json:"from"`
 	To     int    `json:"to"`
@@ -81,6 +81,7 @@ func (r *PlanReport) fill(v *geometry.View, current *tangramv1.Layout, result *p
 	before, after := len(current.GetMembers()), len(result.Final.GetMembers())
 	var moves []migration.Move
 	transfers := map[[2]int]*Transfer{}
+	brought := map[uint32]map[expertOf]bool{}
 	for rank := range max(before, after) {
 		r.Ranks = append(r.Ranks, RankReport{Rank: rank, Fate: fate(rank, before, after)})
 	}
@@ -110,6 +111,10 @@ func (r *PlanReport) fill(v *geometry.View, current *tangramv1.Layout, result *p
 				if len(has[part.Rank][k]) == 0 { // the tail comes with the first granule
 					bytes += v.Proto.ExpertTailBytes
 				}
+				if brought[part.Rank] == nil {
+					brought[part.Rank] = map[expertOf]bool{}
+				}
+				brought[part.Rank][k] = true
 				has[part.Rank][k] = append(has[part.Rank][k], geometry.Run{Start: f.GranuleStart[i], Count: f.GranuleCount[i]})
 				t := transfers[[2]int{source, to.Rank}]
 				if t == nil {
@@ -117,7 +122,7 @@ func (r *PlanReport) fill(v *geometry.View, current *tangramv1.Layout, result *p
 					transfers[[2]int{source, to.Rank}] = t
 				}
 				t.Pieces, t.Bytes = t.Pieces+1, t.Bytes+bytes
-				to.Brings, to.BringsBytes = to.Brings+1, to.BringsBytes+bytes
+				to.Brings, to.BringsBytes = len(brought[part.Rank]), to.BringsBytes+bytes
 				moves = append(moves, migration.Move{Layer: int32(f.Layer[i]), Expert: int32(f.Expert[i]), To: int32(to.Rank), Source: int32(source)})
 			}
 		}
@@ -164,33 +169,28 @@ func (r *RankReport) drops(v *geometry.View, before, after map[expertOf][]geomet
 	}
 }
 
-func (r *PlanReport) table(w *tabwriter.Writer, most int) {
+// Table of the report.
+func (r *PlanReport) Table(w *tabwriter.Writer, most int) {
 	from := "nothing"
 	if r.From.Ranks > 0 {
 		from = fmt.Sprintf("%v on %d ranks", r.From, r.From.Ranks)
 	}
 	line(w, "%s: %s -> %v on %d ranks", r.Model, from, r.To, r.To.Ranks)
-	var flips []string
-	for _, f := range r.Flips {
-		text := f.Kind
-		if f.Layers > 0 {
-			text += fmt.Sprintf(" (%d layers)", f.Layers)
-		}
-		flips = append(flips, text)
-	}
-	if len(flips) == 0 {
+	if len(r.Flips) == 0 {
 		line(w, "nothing to do: the world is as wanted")
 	} else {
-		line(w, "%d flips: %s", len(flips), strings.Join(flips, ", "))
+		line(w, "%s: %s", plural(len(r.Flips), "flip"), folded(r.Flips))
 	}
-	line(w, "expert bytes %d (bound %d), dense %d, copied inside ranks %d, from the checkpoint %d", r.ExpertBytes, r.BoundBytes, r.DenseBytes, r.LocalBytes, r.CheckpointBytes)
+	line(w, "expert bytes %s (%s; at least %s), dense %s, copied inside ranks %s, from the checkpoint %s", Count(r.ExpertBytes), Size(r.ExpertBytes), Size(r.BoundBytes), Size(r.DenseBytes),
+		Size(r.LocalBytes), Size(r.CheckpointBytes))
 	if r.Rounds != nil {
-		line(w, "%d rounds in which no rank sends or receives more than one expert", *r.Rounds)
+		line(w, "%s in which no rank sends or receives more than one expert", plural(*r.Rounds, "round"))
 	}
 	line(w, "")
-	line(w, "rank\t\tbrings\tbytes\tdense\tdrops\tbytes\tpeak bytes\tafter\t")
+	line(w, "rank\t\texperts in\tbytes in\tdense in\texperts out\tbytes out\tpeak memory\tmemory after\t")
 	for _, k := range r.Ranks {
-		line(w, "%d\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t", k.Rank, k.Fate, k.Brings, k.BringsBytes, k.DenseBytes, k.Drops, k.DropsBytes, k.PeakBytes, k.SteadyBytes)
+		line(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t", k.Rank, k.Fate, Count(k.Brings), Size(k.BringsBytes), Size(k.DenseBytes), Count(k.Drops), Size(k.DropsBytes), Size(k.PeakBytes),
+			Size(k.SteadyBytes))
 	}
 	_ = w.Flush() // another table follows
 	if len(r.Transfers) > 0 {
@@ -199,18 +199,46 @@ func (r *PlanReport) table(w *tabwriter.Writer, most int) {
 	}
 	for i, t := range r.Transfers {
 		if most > 0 && i == most {
-			line(w, "%d more\t\t\t\t", len(r.Transfers)-most)
+			line(w, "%s more\t\t\t\t", Count(len(r.Transfers)-most))
 			break
 		}
 		source := fmt.Sprint(t.From)
 		if t.From < 0 {
 			source = "checkpoint"
 		}
-		line(w, "%s\t%d\t%d\t%d\t", source, t.To, t.Pieces, t.Bytes)
+		line(w, "%s\t%d\t%s\t%s\t", source, t.To, Count(t.Pieces), Size(t.Bytes))
 	}
 	if r.Balance != nil {
 		_ = w.Flush()
 		line(w, "")
-		r.Balance.table(w, most)
+		r.Balance.Table(w, most)
 	}
+}
+
+// folded flips: what repeats is told once, with how often.
+func folded(flips []FlipReport) string {
+	var out []string
+	for i := 0; i < len(flips); {
+		n := 1
+		for i+n < len(flips) && flips[i+n] == flips[i] {
+			n++
+		}
+		text := flips[i].Kind
+		if n > 1 {
+			text = fmt.Sprintf("%s x %s", Count(n), text)
+		}
+		if flips[i].Layers > 0 {
+			text += fmt.Sprintf(" (%s)", plural(flips[i].Layers, "layer"))
+		}
+		out = append(out, text)
+		i += n
+	}
+	return strings.Join(out, ", ")
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return Count(n) + " " + what + "s"
 }

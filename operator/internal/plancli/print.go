@@ -19,12 +19,12 @@ func CheckOutput(output string) error {
 	case "table", "json", "yaml":
 		return nil
 	}
-	return fmt.Errorf("output %q; want one of %s", output, Outputs)
+	return fmt.Errorf("--output %q; want one of %s", output, Outputs)
 }
 
 // Report can be told as a table of at most so many lines of a kind (0: all); as JSON and YAML it is whole.
 type Report interface {
-	table(w *tabwriter.Writer, most int)
+	Table(w *tabwriter.Writer, most int)
 }
 
 // Print a report.
@@ -47,7 +47,7 @@ func Print(out io.Writer, output string, r Report, most int) error {
 	}
 	var text strings.Builder // which does not fail, so neither do the lines below
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
-	r.table(w, most)
+	r.Table(w, most)
 	_ = w.Flush()
 	_, err := io.WriteString(out, text.String())
 	return err
@@ -61,16 +61,17 @@ func (b Balanced) cells() string {
 	return fmt.Sprintf("%.4f\t%.4f\t%.4f\t%.4f\t%.4f\t", b.Now, b.After, b.Reachable, b.Floor, b.Weighted)
 }
 
-func (r *BalanceReport) table(w *tabwriter.Writer, most int) {
+// Table of the report.
+func (r *BalanceReport) Table(w *tabwriter.Writer, most int) {
 	line(w, "%d layers of %d experts on %d ranks (%d nodes), %d slots each: %d redundant experts per layer", len(r.Layers), r.Experts, r.Ranks, r.Nodes, r.Slots, r.Redundant)
 	line(w, "load: %s; old placement: %s; %s", r.Demand, r.Old, r.Mode)
 	line(w, "")
 	line(w, "balancedness\tnow\tafter\treachable\tfloor\tweighted\tmoves\t")
-	line(w, "all layers\t%s%d\t", r.All.cells(), r.Moves)
+	line(w, "all layers\t%s%s\t", r.All.cells(), Count(r.Moves))
 	line(w, "worst of each\t%s\t", r.Worst.cells())
 	for i, l := range r.Layers {
 		if most > 0 && i == most {
-			line(w, "%d more\t\t\t\t\t\t\t", len(r.Layers)-most)
+			line(w, "%s more\t\t\t\t\t\t\t", Count(len(r.Layers)-most))
 			break
 		}
 		line(w, "layer %d\t%s%d\t", l.Layer, l.cells(), l.Moves)

@@ -11,16 +11,18 @@ const MostCrossing = 512
 
 // Crossover is where the modes of a world cross on one engine's kernels.
 type Crossover struct {
-	Engine, Routing string
-	Context         int // tokens, of each request
+	Engine  string `json:"engine"`
+	Routing string `json:"routing"`
+	Context int    `json:"context"` // tokens, of each request
 	kernels.Crossing
-	Points []CrossPoint
+	Points []CrossPoint `json:"points"`
 }
 
 // CrossPoint is a step of so many requests in both modes, in seconds.
 type CrossPoint struct {
-	Requests       int
-	Expert, Tensor kernels.Parts
+	Requests int           `json:"requests"`
+	Expert   kernels.Parts `json:"expert"`
+	Tensor   kernels.Parts `json:"tensor"`
 }
 
 // Crossovers on each engine's kernels, for each routing and context, at powers of two of requests.
@@ -28,13 +30,19 @@ func Crossovers(model string, ranks int, engines, routings []string, contexts []
 	if ranks < 2 {
 		return nil, fmt.Errorf("--ranks %d: at least 2: one rank has one mode", ranks)
 	}
-	v, err := View(model, ranks)
-	if err != nil {
-		return nil, fmt.Errorf("--model: %w", err)
+	if err := CheckRanks("--ranks", ranks); err != nil {
+		return nil, err
 	}
-	table, err := kernels.Open(model)
+	v, table, err := Tables(model, ranks)
 	if err != nil {
-		return nil, fmt.Errorf("--model: %w", err)
+		return nil, err
+	}
+	for _, engine := range engines {
+		for _, routing := range routings {
+			if err := CheckKernels(table, "--truth", engine, routing); err != nil {
+				return nil, err
+			}
+		}
 	}
 	var out []Crossover
 	for _, routing := range routings {

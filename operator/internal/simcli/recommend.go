@@ -14,15 +14,23 @@ import (
 
 // Offer is a world that keeps one shape: what its clients felt and what it cost.
 type Offer struct {
-	Mode      string
-	Ranks     int
-	Redundant int     // slots of each layer beyond one for each expert
-	Imbalance float64 `json:",omitempty"` // of the ranks' experts, the busiest over the mean; 0: as the routing of the kernels has it
-	Refused   string  `json:",omitempty"` // why it cannot serve these requests at all
-	Attained  float64 // share of the requests that the SLO was kept for
-	RankHours float64 // until the last answer
-	FirstToken,
-	PerToken simulator.Spread
+	Mode       string  `json:"mode"`
+	Ranks      int     `json:"ranks"`
+	Redundant  int     `json:"redundant"`           // slots of each layer beyond one for each expert
+	Imbalance  float64 `json:"imbalance,omitempty"` // of the ranks' experts, the busiest over the mean; 0: as the routing of the kernels has it
+	Refused    string  `json:"refused,omitempty"`   // why it cannot serve these requests at all
+	Attained   float64 `json:"attained"`            // share of the requests that the SLO was kept for
+	RankHours  float64 `json:"rankHours"`           // until the last answer
+	FirstToken Spread  `json:"firstToken"`
+	PerToken   Spread  `json:"perToken"`
+}
+
+// Spread is a simulator.Spread, in seconds, for reports.
+type Spread struct {
+	Mean float64 `json:"mean"`
+	P50  float64 `json:"p50"`
+	P99  float64 `json:"p99"`
+	Max  float64 `json:"max"`
 }
 
 // alike are rank-hours that differ by less than this: then the better offer has fewer redundant experts, or keeps the SLO for more requests.
@@ -35,8 +43,8 @@ func Recommend(o Options, slo telemetry.SLO, stdin io.Reader, progress func(mode
 	if err := slo.Check(); err != nil {
 		return nil, -1, err
 	}
-	if o.Ranks < 1 {
-		return nil, -1, fmt.Errorf("--ranks %d: at least 1", o.Ranks)
+	if err := o.check(); err != nil {
+		return nil, -1, err
 	}
 	if o.Trace == "-" && o.Experts.File == "-" {
 		return nil, -1, fmt.Errorf("--trace - and --expert-load -: stdin can be one of them")
@@ -45,10 +53,10 @@ func Recommend(o Options, slo telemetry.SLO, stdin io.Reader, progress func(mode
 	if err != nil {
 		return nil, -1, err
 	}
-	if err := o.check(requests); err != nil {
-		return nil, -1, err
+	if len(requests) == 0 {
+		return nil, -1, errNoRequests
 	}
-	v, table, err := o.tables()
+	v, table, err := Tables(o.Model, o.Ranks)
 	if err != nil {
 		return nil, -1, err
 	}
@@ -134,6 +142,6 @@ func (o Options) offer(to *Offer, v *geometry.View, table *kernels.Table, shape 
 		return err
 	}
 	to.Attained, to.RankHours = float64(r.Within)/float64(r.Requests), float64(to.Ranks)*r.Makespan/3600
-	to.FirstToken, to.PerToken = r.FirstToken, r.PerToken
+	to.FirstToken, to.PerToken = Spread(r.FirstToken), Spread(r.PerToken)
 	return nil
 }

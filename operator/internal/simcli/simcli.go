@@ -2,9 +2,11 @@
 package simcli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -30,7 +32,7 @@ type Options struct {
 	Hybrids                      []string     // that policies may choose beside modes Expert and Tensor: g/t, a number of ranks or all
 	Tell                         func(string) // takes warnings; nil: they are dropped
 	Sampled                      bool         // results have samples of the world
-	Widths                       bool         // the policy of the width is played: steps of all worlds have as many tokens for each rank
+	Policies                     []string     // that will be played; with width among them steps of all worlds have as many tokens for each rank
 }
 
 // Defaults are those of the command line.
@@ -48,21 +50,31 @@ type World struct {
 	refused  error // why both modes of o.Ranks cannot be played; only where widths are
 }
 
-// Load requests and tables.
+// Load requests and tables. Options are checked before a trace is read.
 func Load(o Options, stdin io.Reader) (*World, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
 	requests, err := o.requests(stdin)
 	if err != nil {
 		return nil, err
 	}
-	return Make(o, requests)
+	return o.world(requests)
 }
 
 // Make a world for requests that are there.
 func Make(o Options, requests []simulator.Request) (*World, error) {
-	if err := o.check(requests); err != nil {
+	if err := o.check(); err != nil {
 		return nil, err
 	}
-	v, table, err := o.tables()
+	return o.world(requests)
+}
+
+func (o Options) world(requests []simulator.Request) (*World, error) {
+	if len(requests) == 0 {
+		return nil, errNoRequests
+	}
+	v, table, err := Tables(o.Model, o.Ranks)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +88,7 @@ func Make(o Options, requests []simulator.Request) (*World, error) {
 	}
 	w := &World{Requests: simulator.Times(requests, o.Times, o.Seed), o: o}
 	if w.Config, err = simulator.Build(v, table, o.Truth, o.Routing, o.hardware(), shapes...); err != nil {
-		if o.Widths {
+		if o.widthPlayed() {
 			w.refused = err
 			return w, nil
 		}
@@ -123,7 +135,7 @@ func (o Options) kinds() ([]kernels.Kind, error) {
 func (o Options) common(c *simulator.Config) {
 	c.Noise, c.Seed, c.Concurrency, c.Sampled = o.Noise, o.Seed, o.Concurrency, o.Sampled
 	c.TTFT, c.TPOT, c.Share = o.Width.SLO.TTFT, o.Width.SLO.TPOT, o.Width.SLO.Share
-	if o.Widths {
+	if o.widthPlayed() {
 		c.RankTokens = rankTokens
 	}
 }
@@ -135,38 +147,22 @@ func (o Options) prior() string {
 	return o.Prior
 }
 
-func (o Options) check(requests []simulator.Request) error {
-	if len(requests) == 0 {
-		return fmt.Errorf("no requests: there is nothing to play")
-	}
-	if o.Times < 1 {
-		return fmt.Errorf("--times %d: at least 1", o.Times)
-	}
-	if slo := o.Width.SLO; slo.TTFT != 0 || slo.TPOT != 0 {
-		if err := slo.Check(); err != nil {
-			return fmt.Errorf("--ttft, --tpot, --attainment: %w", err)
-		}
-	}
-	if !(o.Noise >= 0 && o.Noise < .5) {
-		return fmt.Errorf("--noise %v: 0 to 0.5", o.Noise)
-	}
-	if !(o.RankGB > 0 && o.RankGB < 1e6) {
-		return fmt.Errorf("--rank-gb %v is no memory of a rank", o.RankGB)
-	}
-	return nil
-}
+var errNoRequests = errors.New("no requests: there is nothing to play")
 
-// tables of the model, and its geometry.
-func (o Options) tables() (*geometry.View, *kernels.Table, error) {
-	v, err := View(o.Model, o.Ranks)
-	if err != nil {
-		return nil, nil, fmt.Errorf("--model: %w", err)
+func (o Options) widthPlayed() bool { return slices.Contains(o.Policies, "width") }
+
+// Overload gives the seconds from when the last request came to the last answer's end, if they say that the world cannot serve the requests at the rate at
+// which they come: more than a minute, and than a tenth of the time over which they come. Else, and where requests wait to be asked for (a closed loop,
+// or all at once), it is 0.
+func (w *World) Overload(makespan float64) float64 {
+	first, last := w.Requests[0].At, w.Requests[0].At
+	for _, r := range w.Requests {
+		first, last = min(first, r.At), max(last, r.At)
 	}
-	table, err := kernels.Open(o.Model)
-	if err != nil {
-		return nil, nil, fmt.Errorf("--model: %w", err)
+	if late := makespan - last; w.o.Concurrency == 0 && last > first && late > max(60, (last-first)/10) {
+		return late
 	}
-	return v, table, nil
+	return 0
 }
 
 func (o Options) hardware() simulator.Hardware {
@@ -225,7 +221,7 @@ func (o Options) requests(stdin io.Reader) ([]simulator.Request, error) {
 			return nil, fmt.Errorf("--rates: %w", err)
 		}
 		if !(o.Prompt >= 1 && o.Prompt < 1e6 && o.Output >= 1 && o.Output < 1e6) {
-			return nil, fmt.Errorf("--prompt %v, --output %v: 1 to 1e6 tokens", o.Prompt, o.Output)
+			return nil, fmt.Errorf("--prompt %v, --answer %v: 1 to 1e6 tokens", o.Prompt, o.Output)
 		}
 		return simulator.Generate(rates, o.Prompt, o.Output, o.Seed), nil
 	}
@@ -287,16 +283,12 @@ func (w *World) Play(name string, progress func(at float64, left int)) (simulato
 		simulator.Calibrate(c, p)
 	case "hindsight":
 		return simulator.Hindsight(c, w.Requests, simulator.Beam{}, progress)
-	default:
-		found := false
-		for i, m := range c.Modes {
-			if strings.HasPrefix(m.Truth.Shape().String(), name+"/") {
-				c.Start, found = i, true
-			}
+	default: // a mode or a hybrid
+		start := slices.IndexFunc(c.Modes, func(m simulator.Mode) bool { return strings.HasPrefix(m.Truth.Shape().String(), name+"/") })
+		if start < 0 {
+			return simulator.Result{}, fmt.Errorf("it is no policy, nor a mode of the world")
 		}
-		if !found {
-			return simulator.Result{}, fmt.Errorf("it is none of Expert, Tensor, threshold, rollout, calibrated, hindsight, width, nor one of --hybrids as gG,tT")
-		}
+		c.Start = start
 	}
 	return simulator.Run(c, w.Requests, p, progress)
 }

@@ -28,42 +28,57 @@ const rankTokens = 2048
 // Asked says whether answers have an SLO.
 func (w Width) Asked() bool { return w.SLO.TTFT > 0 || w.SLO.TPOT > 0 }
 
-// widths that a world may have, from o.Ranks on, and those that are refused, in words.
-func (o Options) widths() (c simulator.Config, priors []*kernels.Step, refused []string, err error) {
+// widthAsked is what is asked for, checked, with the kinds of shapes that the policy chooses from.
+func (o Options) widthAsked() (policy.WidthOptions, []kernels.Kind, error) {
 	w := o.Width
-	if w.Max == 0 {
-		w.Max = o.Ranks
+	p := policy.WidthDefaults()
+	p.SLO, p.Min, p.Max = w.SLO, w.Min, w.Max
+	if p.Max == 0 {
+		p.Max = o.Ranks
 	}
-	if !(w.PodSeconds >= 0 && w.PodSeconds < 1e5) || w.Standby < 0 || w.Standby > w.Max {
-		return c, nil, nil, fmt.Errorf("--pod-seconds %v, --standby %d: at least 0, and no more ranks stand by than may serve", w.PodSeconds, w.Standby)
+	if !(w.PodSeconds >= 0 && w.PodSeconds < 1e5) || w.Standby < 0 || w.Standby > p.Max {
+		return p, nil, fmt.Errorf("--pod-seconds %v, --standby %d: at least 0, and no more ranks stand by than may serve", w.PodSeconds, w.Standby)
 	}
-	if o.Ranks < w.Min || o.Ranks > w.Max {
-		return c, nil, nil, fmt.Errorf("--ranks %d, which it begins with, are not from --min-ranks %d to --max-ranks %d", o.Ranks, w.Min, w.Max)
+	if p.Startup = w.PodSeconds; p.Startup == 0 {
+		p.Startup = p.Joining
+	}
+	if err := p.Check(); err != nil {
+		return p, nil, fmt.Errorf("--min-ranks, --max-ranks, --ttft, --tpot, --attainment: %w", err)
+	}
+	if err := CheckRanks("--max-ranks", p.Max); err != nil {
+		return p, nil, err
+	}
+	if o.Ranks < p.Min || o.Ranks > p.Max {
+		return p, nil, fmt.Errorf("--ranks %d, which it begins with, are not from --min-ranks %d to --max-ranks %d", o.Ranks, p.Min, p.Max)
 	}
 	kinds, err := o.kinds()
 	if err != nil {
-		return c, nil, nil, err
+		return p, nil, err
 	}
 	switch w.Mode {
 	case "Expert":
-		kinds = kinds[:1]
+		return p, kinds[:1], nil
 	case "Tensor":
-		kinds = kinds[1:2]
+		return p, kinds[1:2], nil
 	case ModeAuto:
-	default:
-		return c, nil, nil, fmt.Errorf("--mode %q is none of Expert, Tensor, Auto", w.Mode)
+		return p, kinds, nil
 	}
-	v, err := View(o.Model, w.Max)
+	return p, nil, fmt.Errorf("--mode %q; want Expert, Tensor or %s", w.Mode, ModeAuto)
+}
+
+// widths that a world may have, from o.Ranks on, and those that are refused, in words.
+func (o Options) widths() (c simulator.Config, priors []*kernels.Step, refused []string, err error) {
+	asked, kinds, err := o.widthAsked()
 	if err != nil {
-		return c, nil, nil, fmt.Errorf("--model: %w", err)
+		return c, nil, nil, err
 	}
-	table, err := kernels.Open(o.Model)
+	v, table, err := Tables(o.Model, asked.Max)
 	if err != nil {
-		return c, nil, nil, fmt.Errorf("--model: %w", err)
+		return c, nil, nil, err
 	}
 	var shapes []kernels.Shape
 	start := -1
-	for n := w.Min; n <= w.Max; n++ {
+	for n := asked.Min; n <= asked.Max; n++ {
 		for i, k := range kinds {
 			shape := k.On(n)
 			if slices.Contains(shapes, shape) {
@@ -94,23 +109,16 @@ func (o Options) widths() (c simulator.Config, priors []*kernels.Step, refused [
 		return c, nil, refused, err
 	}
 	o.common(&c)
-	c.Start, c.PodSeconds, c.Standby = start, w.PodSeconds, w.Standby
+	c.Start, c.PodSeconds, c.Standby = start, o.Width.PodSeconds, o.Width.Standby
 	return c, priors, refused, nil
 }
 
 // PlayWidth under the policy of the width, and with mode Auto that of the mode with it. They were calibrated on the width that they begin with, in all modes; of the
 // others they have another engine's table. What is refused of the widths is told to say.
 func (w *World) PlayWidth(say func(refused string), progress func(at float64, left int)) (simulator.Result, error) {
-	o := policy.WidthDefaults()
-	o.SLO, o.Min, o.Max = w.o.Width.SLO, w.o.Width.Min, w.o.Width.Max
-	if o.Max == 0 {
-		o.Max = w.o.Ranks
-	}
-	if o.Startup = w.o.Width.PodSeconds; o.Startup == 0 {
-		o.Startup = o.Joining
-	}
-	if err := o.Check(); err != nil {
-		return simulator.Result{}, fmt.Errorf("--min-ranks, --max-ranks, --ttft, --tpot, --attainment: %w", err)
+	o, _, err := w.o.widthAsked()
+	if err != nil {
+		return simulator.Result{}, err
 	}
 	c, priors, refused, err := w.o.widths()
 	for _, r := range refused {

@@ -2,6 +2,7 @@ package costmodel
 
 import (
 	"fmt"
+	"strings"
 
 	"tangram.dev/operator/pkg/geometry"
 	"tangram.dev/operator/pkg/kernels"
@@ -67,7 +68,13 @@ func (m Memory) Budget(v *geometry.View, s kernels.Shape) (Budget, error) {
 		used += i.Bytes
 	}
 	if used >= m.RankBytes {
-		return Budget{}, fmt.Errorf("memory: %s in shape %v: %v of %d bytes of a rank leave nothing for KV: use more ranks", g.Model, s, b.Items, m.RankBytes)
+		var parts []string
+		for _, i := range b.Items {
+			if i.Bytes > 0 {
+				parts = append(parts, fmt.Sprintf("%s %.2f GB", i.Name, float64(i.Bytes)/1e9))
+			}
+		}
+		return Budget{}, fmt.Errorf("memory: %s in shape %v: %.2f GB of a rank are used up, and leave nothing for KV: use more ranks (%s)", g.Model, s, float64(m.RankBytes)/1e9, strings.Join(parts, ", "))
 	}
 	b.TokenBytes = TokenBytes(v, s)
 	b.Items = append(b.Items, Item{"KV", m.RankBytes - used})

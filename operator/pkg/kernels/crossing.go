@@ -2,10 +2,10 @@ package kernels
 
 // Parts of a step, in seconds.
 type Parts struct {
-	Dense     float64 // projections, and the all-reduce after attention where its heads are split
-	Attention float64
-	Experts   float64
-	Around    float64 // the collectives around the experts
+	Dense     float64 `json:"dense"` // projections, and the all-reduce after attention where its heads are split
+	Attention float64 `json:"attention"`
+	Experts   float64 `json:"experts"`
+	Around    float64 `json:"around"` // the collectives around the experts
 }
 
 // Sum is the whole step.
@@ -22,8 +22,8 @@ func (s *Step) Decode(requests, context int) Parts {
 
 // Crossing of two shapes by the number of requests that decode.
 type Crossing struct {
-	Below int // with so many requests and with any fewer the first's step is the shorter; 0: with one it is not
-	Above int // with so many and with any more, up to where was looked, the second's is; 0: with the most it is not
+	Below int `json:"below"` // with so many requests and with any fewer the first's step is the shorter; 0: with one it is not
+	Above int `json:"above"` // with so many and with any more, up to where was looked, the second's is; 0: with the most it is not
 }
 
 // Cross looks where the steps of two shapes cross, with 1 to `most` requests of so many tokens of context. As kernels have tiles and the busiest group

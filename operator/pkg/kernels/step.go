@@ -257,8 +257,8 @@ func (p parts) reduce(ranks int) (func(x float64) float64, error) {
 	return func(x float64) float64 { return math.Min(custom.at(x*bytes), nccl.at(x*bytes)) * 1e-6 }, nil
 }
 
-// measuredRanks: DeepEP was measured on a whole node only; fewer ranks of it are taken to cost the same per token of a rank.
-const measuredRanks = 8
+// MeasuredRanks at most. DeepEP was measured on a whole node only; fewer ranks of it are taken to cost the same per token of a rank.
+const MeasuredRanks = 8
 
 // around are the collectives before and after the experts, by tokens of all ranks.
 func (p parts) around() (grid, error) {
@@ -273,11 +273,11 @@ func (p parts) around() (grid, error) {
 		}
 		return gridOf(reduce), nil
 	case p.shape.ExpertGroup == 1:
-		few, err := p.t.curve(key{op: opLowLatency, i: measuredRanks})
+		few, err := p.t.curve(key{op: opLowLatency, i: MeasuredRanks})
 		if err != nil {
 			return nil, err
 		}
-		many, err := p.t.curve(key{op: opNormal, i: measuredRanks})
+		many, err := p.t.curve(key{op: opNormal, i: MeasuredRanks})
 		if err != nil {
 			return nil, err
 		}

@@ -64,7 +64,7 @@ func Open(model string) (*Table, error) {
 	name := strings.ToLower(model)
 	f, err := files.Open("data/" + name + ".csv.gz")
 	if err != nil {
-		return nil, fmt.Errorf("kernels: no table for model %q; there are %v", model, Models())
+		return nil, fmt.Errorf("kernels: no table for model %q; there are %s", model, strings.Join(Models(), ", "))
 	}
 	unpacked, err := gzip.NewReader(f)
 	if err != nil {
@@ -159,5 +159,5 @@ func (t *Table) curve(k key) (curve, error) {
 	if c, ok := t.curves[k]; ok {
 		return c, nil
 	}
-	return nil, fmt.Errorf("kernels: %s: %s was not measured; engines %v, routings %v", t.model, k, t.Engines(), t.Routings())
+	return nil, fmt.Errorf("kernels: %s: %s was not measured; measured were engines %s with routings %s", t.model, k, strings.Join(t.Engines(), ", "), strings.Join(t.Routings(), ", "))
 }

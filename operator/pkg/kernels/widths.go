@@ -39,31 +39,31 @@ func At(t *Table, v *geometry.View, engine, routing string, shape Shape) (*Step,
 }
 
 // mostGuessed ranks: three doublings of what was measured.
-const mostGuessed = 8 * measuredRanks
+const mostGuessed = 8 * MeasuredRanks
 
 // Guess is At, and for worlds that are wider than any that was measured what the two widest of the same kind extrapolate to, straight in logarithms: where to begin until
 // such a world has measured itself, and no more. It says by how much it lies beyond (Step.Beyond): collectives that leave a node are in no table.
 func Guess(t *Table, v *geometry.View, engine, routing string, shape Shape) (*Step, error) {
-	if shape.Ranks <= measuredRanks {
+	if shape.Ranks <= MeasuredRanks {
 		return At(t, v, engine, routing, shape)
 	}
 	if err := shape.Check(); err != nil {
 		return nil, err
 	}
 	if shape.Ranks > mostGuessed {
-		return nil, fmt.Errorf("kernels: %v: of more than %d ranks nothing is guessed, %d were measured", shape, mostGuessed, measuredRanks)
+		return nil, fmt.Errorf("kernels: %v: of more than %d ranks nothing is guessed, %d were measured", shape, mostGuessed, MeasuredRanks)
 	}
 	kind := shape.Kind()
-	a, err := NewStep(t, v, engine, routing, kind.On(measuredRanks/2))
+	a, err := NewStep(t, v, engine, routing, kind.On(MeasuredRanks/2))
 	if err != nil {
 		return nil, err
 	}
-	b, err := NewStep(t, v, engine, routing, kind.On(measuredRanks))
+	b, err := NewStep(t, v, engine, routing, kind.On(MeasuredRanks))
 	if err != nil {
 		return nil, err
 	}
 	out := between(a, b, shape)
-	out.beyond = math.Log2(float64(shape.Ranks) / measuredRanks)
+	out.beyond = math.Log2(float64(shape.Ranks) / MeasuredRanks)
 	return out, nil
 }
 

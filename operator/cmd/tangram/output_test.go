@@ -1,0 +1,133 @@
+package main
+
+import (
+	"encoding/json"
+	"regexp"
+	"runtime/debug"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Keys of JSON have one style, whatever command they are of.
+func TestJSON_WhenKeysHaveOneStyle(t *testing.T) {
+	camel := regexp.MustCompile(`^[a-z][a-zA-Z0-9]*$`)
+	for _, c := range []struct{ in, args string }{
+		{"", "plan --geometry Mixtral-8x7B --from-ranks 2 --ranks 3"},
+		{small, "balance --load - --ranks 2 --redundant-experts 2"},
+		{small, "balance --load - --ranks 2 --budget-curve 4 --expert-bytes 9 --block-bytes 3 --kv-blocks 40 --kv-demand 30 --loss-per-block 0.002 --moe-seconds 0.012 --other-seconds 0.008"},
+		{"", "simulate --rates 5x5 --policy Tensor --samples"},
+		{"", "simulate --rates 5x40,5x2 --answer 60 --model Qwen3-30B-A3B --truth trtllm --policy threshold,calibrated"},
+		{"", "simulate recommend --rates 5x2 --model Qwen3-30B-A3B --ranks 2"},
+		{"", "simulate crossover --model Qwen3-30B-A3B --truth vllm"},
+	} {
+		code, out, errs := call(c.in, append(strings.Fields(c.args), "-o", "json")...)
+		require.Zero(t, code, errs)
+		var all any
+		require.NoError(t, json.Unmarshal([]byte(out), &all))
+		var walk func(any)
+		walk = func(v any) {
+			switch v := v.(type) {
+			case map[string]any:
+				for key, value := range v {
+					if key == "figures" { // numbers by what they are of, in words
+						continue
+					}
+					require.Regexp(t, camel, key, c.args)
+					walk(value)
+				}
+			case []any:
+				for _, value := range v {
+					walk(value)
+				}
+			}
+		}
+		walk(all)
+		code, out, errs = call(c.in, append(strings.Fields(c.args), "-o", "yaml")...)
+		require.Zero(t, code, errs)
+		require.NotEmpty(t, out)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	code, out, errs := call("", "--version")
+	require.Zero(t, code, errs)
+	require.Regexp(t, `^tangram \S.*\n$`, out)
+	built := func(settings ...debug.BuildSetting) string { return versionOf(&debug.BuildInfo{Settings: settings}) }
+	commit, at := debug.BuildSetting{Key: "vcs.revision", Value: "621eb9e0123456789"}, debug.BuildSetting{Key: "vcs.time", Value: "2026-01-02T03:04:05Z"}
+	require.Equal(t, "621eb9e01234 of 2026-01-02T03:04:05Z", built(commit, at, debug.BuildSetting{Key: "vcs.modified", Value: "false"}))
+	require.Equal(t, "621eb9e01234 of 2026-01-02T03:04:05Z, with changes", built(commit, at, debug.BuildSetting{Key: "vcs.modified", Value: "true"}))
+	require.Equal(t, "of an unknown commit (built without version control)", built())
+}
+
+// Columns of a table have different heads, and Go's brackets are in none.
+func TestTable_WhenHeadsDiffer(t *testing.T) {
+	for args, start := range map[string]string{
+		"plan --geometry Mixtral-8x7B --from-ranks 2 --ranks 3":                       "rank ",
+		"simulate --rates 5x5 --policy Tensor --ttft 1":                               "policy ",
+		"simulate recommend --rates 5x2 --model Qwen3-30B-A3B --ranks 2 --ttft 5":     "mode ",
+		"plan --geometry Mixtral-8x7B --from-ranks 4 --ranks 4 --mode Tensor":         "rank ",
+		"plan --geometry Mixtral-8x7B --from-ranks 4 --ranks 6 --ranks-per-pod 2":     "rank ",
+		"simulate --rates 5x5 --hybrids all/1 --policy g8,t1 --concurrency 3":         "policy ",
+		"simulate --rates 5x5 --hybrids all/1 --policy Expert,g8,t1 --concurrency 12": "policy ",
+	} {
+		code, out, errs := call("", strings.Fields(args)...)
+		require.Zero(t, code, errs)
+		require.NotContains(t, out, "[", args)
+		found := false
+		for line := range strings.SplitSeq(out, "\n") {
+			if !strings.HasPrefix(strings.TrimSpace(line), start) {
+				continue
+			}
+			found = true
+			heads := regexp.MustCompile(` {2,}`).Split(strings.TrimSpace(line), -1)
+			seen := map[string]bool{}
+			for _, h := range heads {
+				require.False(t, seen[h], "%s: two columns %q", args, h)
+				seen[h] = true
+			}
+		}
+		require.True(t, found, out)
+	}
+}
+
+// Flips that repeat are told once.
+func TestPlan_WhenFlipsRepeat(t *testing.T) {
+	code, out, errs := call("", "plan", "--geometry", "Mixtral-8x7B", "--from-ranks", "4", "--ranks", "4", "--mode", "Tensor", "--spare-banks", "3")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "\n11 flips: 10 x LAYOUT (3 layers), LAYOUT (2 layers)\n")
+	require.NotRegexp(t, `\d{5}`, out, "numbers are told with commas and units")
+}
+
+// A world that cannot serve what comes says so; one that only has an answer to end does not. When no request is to come progress ends.
+func TestSimulate_WhenOverloaded(t *testing.T) {
+	code, out, errs := call("", "simulate", "--rates", "100x100", "--answer", "500", "--ranks", "4", "--model", "Qwen3-30B-A3B", "--policy", "Tensor")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "Tensor: overloaded: the last answer ends ")
+	require.NotContains(t, errs, " 0 requests to come")
+	for _, more := range [][]string{{"--rates", "100x1"}, {"--rates", "100x100", "--concurrency", "20", "--answer", "20"}, {"--rollout", "200"}} {
+		code, out, errs = call("", append([]string{"simulate", "--ranks", "4", "--model", "Qwen3-30B-A3B", "--policy", "Tensor"}, more...)...)
+		require.Zero(t, code, errs)
+		require.NotContains(t, out, "overloaded")
+	}
+}
+
+// What is wrong on the command line is told before a trace is read.
+func TestSimulate_WhenFlagsAreWrongNothingIsRead(t *testing.T) {
+	for want, flags := range map[string]string{
+		"--policy \"expert\"":      "--policy expert",
+		"--ranks 0":                "--ranks 0",
+		"--model \"DeepSeek-V3\"":  "--model DeepSeek-V3",
+		"--concurrency -1":         "--concurrency -1",
+		"an SLO needs a TTFT":      "--policy Expert,width",
+		"from --min-ranks 3 to":    "--policy width --ttft 1 --ranks 2 --min-ranks 3 --max-ranks 4",
+		"--hybrids \"2\": groups":  "--hybrids 2",
+		"--samples without -o":     "--samples",
+		"--prior \"best\": no ker": "--prior best",
+	} {
+		code, _, errs := call("", append([]string{"simulate", "--trace", "there-is-none.csv"}, strings.Fields(flags)...)...)
+		require.Equal(t, 2, code)
+		require.Contains(t, errs, want)
+	}
+}

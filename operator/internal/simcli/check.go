@@ -1,0 +1,136 @@
+package simcli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"tangram.dev/operator/pkg/geometry"
+	"tangram.dev/operator/pkg/kernels"
+)
+
+// Models that can be simulated: those with kernel tables, as their geometries are named.
+func Models() []string {
+	all, err := geometry.Public()
+	if err != nil {
+		return nil // embedded; Tables says what is wrong
+	}
+	var out []string
+	for _, g := range all {
+		if slices.Contains(kernels.Models(), strings.ToLower(g.Model)) {
+			out = append(out, g.Model)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Tables of a model in any case, and its geometry for so many ranks.
+func Tables(model string, ranks int) (*geometry.View, *kernels.Table, error) {
+	if !slices.ContainsFunc(Models(), func(name string) bool { return strings.EqualFold(name, model) }) {
+		return nil, nil, fmt.Errorf("--model %q: no kernels were measured of it; want one of %s", model, strings.Join(Models(), ", "))
+	}
+	v, err := View(model, ranks)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--model: %w", err)
+	}
+	table, err := kernels.Open(model)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--model: %w", err)
+	}
+	return v, table, nil
+}
+
+// CheckRanks of a flag: kernels were measured on so many.
+func CheckRanks(flag string, ranks int) error {
+	if ranks < 1 || ranks > kernels.MeasuredRanks {
+		return fmt.Errorf("%s %d: kernels were measured on 1 to %d ranks", flag, ranks, kernels.MeasuredRanks)
+	}
+	return nil
+}
+
+// CheckKernels that are asked for by flags.
+func CheckKernels(t *kernels.Table, engineFlag, engine, routing string) error {
+	if !slices.Contains(t.Engines(), engine) {
+		return fmt.Errorf("%s %q: no kernels of it were measured; want one of %s", engineFlag, engine, strings.Join(t.Engines(), ", "))
+	}
+	if !slices.Contains(t.Routings(), routing) {
+		return fmt.Errorf("--routing %q: no kernels were measured with it; want one of %s", routing, strings.Join(t.Routings(), ", "))
+	}
+	return nil
+}
+
+// check all that does not need the requests.
+func (o Options) check() error {
+	if o.Times < 1 {
+		return fmt.Errorf("--times %d: at least 1", o.Times)
+	}
+	if o.Concurrency < 0 {
+		return fmt.Errorf("--concurrency %d: at least 1 request at a time, or 0: as the trace says", o.Concurrency)
+	}
+	if slo := o.Width.SLO; slo.TTFT != 0 || slo.TPOT != 0 {
+		if err := slo.Check(); err != nil {
+			return fmt.Errorf("--ttft, --tpot, --attainment: %w", err)
+		}
+	}
+	if !(o.Noise >= 0 && o.Noise < .5) {
+		return fmt.Errorf("--noise %v: 0 to 0.5", o.Noise)
+	}
+	if !(o.RankGB > 0 && o.RankGB < 1e6) {
+		return fmt.Errorf("--rank-gb %v is no memory of a rank", o.RankGB)
+	}
+	if err := CheckRanks("--ranks", o.Ranks); err != nil {
+		return err
+	}
+	_, table, err := Tables(o.Model, o.Ranks)
+	if err != nil {
+		return err
+	}
+	if err := CheckKernels(table, "--truth", o.Truth, o.Routing); err != nil {
+		return err
+	}
+	if err := CheckKernels(table, "--prior", o.prior(), o.Routing); err != nil {
+		return err
+	}
+	if err := o.checkPolicies(); err != nil {
+		return err
+	}
+	if o.widthPlayed() {
+		_, _, err = o.widthAsked()
+	}
+	return err
+}
+
+func (o Options) checkPolicies() error {
+	kinds, err := o.kinds()
+	if err != nil {
+		return err
+	}
+	names := []string{"Expert", "Tensor", "threshold", "rollout", "calibrated", "hindsight", "width"}
+	for _, k := range kinds[2:] {
+		name, _, _ := strings.Cut(k.On(o.Ranks).String(), "/")
+		names = append(names, name)
+	}
+	for _, p := range o.Policies {
+		if !slices.Contains(names, p) {
+			return fmt.Errorf("--policy %q; want one of %s (and of --hybrids as gG,tT)", p, strings.Join(names, ", "))
+		}
+	}
+	return nil
+}
+
+// Joined policies of a list with commas: a hybrid has one in its name (g8,t1).
+func Joined(list []string) []string {
+	var out []string
+	for _, name := range list {
+		if n := len(out); n > 0 && strings.HasPrefix(name, "t") && group(name) && strings.HasPrefix(out[n-1], "g") && group(out[n-1]) {
+			out[n-1] += "," + name
+			continue
+		}
+		out = append(out, name)
+	}
+	return out
+}
+
+// group of a hybrid's name: a letter and a number.
+func group(name string) bool { return len(name) > 1 && strings.Trim(name[1:], "0123456789") == "" }
