@@ -196,7 +196,9 @@ func TestReplicasThatAreLeftOutStay(t *testing.T) {
 					b.ready("w")
 				}
 				apply(b, without)
-				d := b.until("w", "the number is there again", func(d *api.MoEDeployment) bool { return d.Spec.Replicas > 0 && d.Status.ObservedGeneration == d.Generation })
+				d := b.until("w", "the number is there again", func(d *api.MoEDeployment) bool {
+					return d.Spec.Replicas > 0 && d.Status.ObservedGeneration == d.Generation
+				})
 				require.Equal(t, want, d.Spec.Replicas)
 				require.Equal(t, want, d.Status.Width)
 				b.scaleTo(want + 1) // whoever scales it goes on
