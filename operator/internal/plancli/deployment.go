@@ -85,13 +85,14 @@ func decode(n *yaml.Node, d *api.MoEDeployment) error {
 	if err != nil { // a type with a reader of its own, as amounts and times have: it does not say which field
 		return refusedScalar(n, err)
 	}
-	for _, u := range unknown {
-		if f, ok := u.(json.FieldError); ok {
-			return fmt.Errorf("line %d: unknown field %q; kubectl explain moedeployment --recursive lists what there is", at(n, f.FieldPath()).Line, f.FieldPath())
-		}
-		return fmt.Errorf("the MoEDeployment of line %d: %w", n.Line, u)
+	if len(unknown) == 0 {
+		return nil
 	}
-	return nil
+	var field json.FieldError
+	if errors.As(unknown[0], &field) {
+		return fmt.Errorf("line %d: unknown field %q; kubectl explain moedeployment --recursive lists what there is", at(n, field.FieldPath()).Line, field.FieldPath())
+	}
+	return fmt.Errorf("the MoEDeployment of line %d: %w", n.Line, unknown[0])
 }
 
 // refusedScalar is the scalar without which a node can be decoded.
