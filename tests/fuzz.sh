@@ -10,7 +10,7 @@ for t in "$@"; do
   mkdir -p "$corpus"
   echo "--- $t, $seconds s"
   "$(find build/asan -type f -name "$t")" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
-    -max_len=65536 -len_control=0 -print_final_stats=1 -artifact_prefix="$corpus/crash-" "$corpus"
+    -max_len=65536 -len_control=0 -print_final_stats=1 -artifact_prefix="$corpus/" "$corpus" || { echo "$t failed; its input is in $corpus"; exit 1; }
 done
 # So many inputs, not so many seconds: Go's fuzzer may take the end of its own time for a failure ("context deadline exceeded").
 inputs=$((seconds * 4000))
