@@ -45,13 +45,13 @@ weighted (of the placement after the moves, with the best split).`,
 	fs.IntVar(&f.firstLayer, "first-layer", 0, "first layer of the file with routed experts (SGLang counts dense ones too, as zeros)")
 	fs.StringVar(&f.demand, "demand", plancli.Forecast, "load to plan for: forecast (of the next window), last (window), sum (of all)")
 	fs.IntVar(&f.in.Ranks, "ranks", 0, "ranks of the world")
-	fs.IntVar(&f.in.Nodes, "nodes", 1, "nodes, each with the same number of ranks")
+	fs.IntVar(&f.in.Nodes, "nodes", 1, "nodes, over which the ranks are spread in order, as evenly as they go")
 	fs.IntVar(&f.in.Slots, "slots", 0, "expert slots of a rank per layer; 0: by --redundant-experts")
 	fs.IntVar(&f.in.Redundant, "redundant-experts", 0, "slots per layer beyond one for each expert, rounded up to the same number on each rank")
 	fs.IntVar(&f.in.Groups, "groups", 0, "expert groups of the router, kept in one node where that pays (DeepSeek-V3: 8)")
 	fs.StringVar(&f.old, "old", "", "file of the placement in force; none: one copy of each expert, in order")
 	fs.StringVar(&f.oldFormat, "old-format", "auto", "of --old: auto, "+plancli.PlacementFormats)
-	fs.StringVar(&f.in.Mode, "mode", plancli.Incremental, "incremental (from the old placement, what pays) or full (the best balance)")
+	fs.StringVar(&f.in.Mode, "mode", plancli.Incremental, "incremental (from the old placement, what pays) or full (the best balance, anew; of what is alike or does not pay its price the old placement stays)")
 	fs.IntVar(&f.in.MaxMoves, "max-moves", 0, "of this cycle; 0: as many as pay")
 	fs.Float64Var(&f.in.Price, "price", 0, "of a moved expert: by how much a layer's max over mean must fall to pay for it")
 	fs.StringVar(&f.placementFile, "placement-file", "", "to write the placement to, [layer][rank] lists of experts")
@@ -99,7 +99,7 @@ func (f *balanceFlags) run(c *cobra.Command) error {
 	var said string
 	var err error
 	w := windows{f.every, f.firstLayer}
-	if f.in.Loads, f.in.Old, said, err = w.read(f.loads, f.format, f.demand, c.InOrStdin()); err != nil {
+	if f.in.Loads, f.in.Old, said, err = w.read(f.loads, f.format, f.demand, c.InOrStdin(), c.ErrOrStderr()); err != nil {
 		return err
 	}
 	if f.old != "" {

@@ -161,7 +161,7 @@ func (f *planFlags) run(c *cobra.Command) error {
 	if f.loads != "" {
 		w := windows{f.every, f.firstLayer}
 		var lies load.Placement
-		if f.in.Loads, lies, said, err = w.read(f.loads, f.format, f.demand, c.InOrStdin()); err != nil {
+		if f.in.Loads, lies, said, err = w.read(f.loads, f.format, f.demand, c.InOrStdin(), c.ErrOrStderr()); err != nil {
 			return err
 		}
 		f.in.Old = lies

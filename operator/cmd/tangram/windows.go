@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 
 	"tangram.dev/operator/internal/plancli"
 	"tangram.dev/operator/pkg/load"
@@ -12,7 +13,7 @@ import (
 type windows struct{ every, firstLayer int }
 
 // read the load to plan for, what it is in words, and where the experts lie if the file says that.
-func (w windows) read(path, format, demand string, stdin io.Reader) (loads [][]float64, lies load.Placement, said string, err error) {
+func (w windows) read(path, format, demand string, stdin io.Reader, notes io.Writer) (loads [][]float64, lies load.Placement, said string, err error) {
 	t, lies, err := plancli.ReadLoads(path, format, load.Options{}, stdin)
 	if err != nil {
 		return nil, nil, "", err
@@ -32,6 +33,13 @@ func (w windows) read(path, format, demand string, stdin io.Reader) (loads [][]f
 			lies = lies[w.firstLayer:]
 		}
 	}
+	if idle := idleInFront(t); idle > 0 {
+		first, layers := w.firstLayer, fmt.Sprintf("layer %d has", w.firstLayer)
+		if idle > 1 {
+			layers = fmt.Sprintf("layers %d..%d have", first, first+idle-1)
+		}
+		_, _ = fmt.Fprintf(notes, "%s: %s no load in any window: dense layers? --first-layer %d leaves them out\n", path, layers, first+idle)
+	}
 	if w.every != 1 {
 		if t, err = t.Every(w.every); err != nil {
 			return nil, nil, "", fmt.Errorf("--every: %w", err)
@@ -41,4 +49,16 @@ func (w windows) read(path, format, demand string, stdin io.Reader) (loads [][]f
 		return nil, nil, "", fmt.Errorf("--demand: %w", err)
 	}
 	return loads, lies, said, nil
+}
+
+// idleInFront are the layers in front that have no load in any window; none if no layer has any.
+func idleInFront(t *load.Trace) int {
+	for l := range t.Windows[0] {
+		for _, window := range t.Windows {
+			if slices.Max(window[l]) > 0 {
+				return l
+			}
+		}
+	}
+	return 0
 }

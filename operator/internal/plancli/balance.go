@@ -19,8 +19,8 @@ const (
 
 // BalanceInput of Balance.
 type BalanceInput struct {
-	Loads        [][]float64 // [layer][expert]
-	Ranks, Nodes int
+	Loads        [][]float64    // [layer][expert]
+	Ranks, Nodes int            // ranks in order, spread over the nodes as evenly as they go
 	Slots        int            // per rank and layer; 0: by Redundant
 	Redundant    int            // slots per layer beyond one for each expert; rounded up to the same number on each rank
 	Groups       int            // of experts that are routed together; 0: none
@@ -126,8 +126,8 @@ func (in *BalanceInput) problem() (*BalanceReport, *placement.Problem, error) {
 	switch {
 	case in.Ranks < 1:
 		return nil, nil, fmt.Errorf("%d ranks; want at least 1", in.Ranks)
-	case in.Nodes < 1 || in.Ranks%in.Nodes != 0:
-		return nil, nil, fmt.Errorf("%d ranks on %d nodes; want a number of nodes that divides the ranks", in.Ranks, in.Nodes)
+	case in.Nodes < 1 || in.Nodes > in.Ranks:
+		return nil, nil, fmt.Errorf("%d ranks on %d nodes; want 1 to %d nodes", in.Ranks, in.Nodes, in.Ranks)
 	case in.Redundant < 0 || in.Slots < 0 || in.MaxMoves < 0:
 		return nil, nil, fmt.Errorf("%d redundant experts, %d slots, at most %d moves; want at least 0", in.Redundant, in.Slots, in.MaxMoves)
 	case in.Slots > 0 && in.Redundant > 0:

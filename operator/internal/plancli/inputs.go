@@ -30,7 +30,8 @@ var loadFormats = []format{
 var placementFormats = []format{
 	{"sglang", []string{`"physical_to_logical_map"`}},
 	{"ascend", []string{`"moe_layer_count"`, `"layer_list"`}},
-	{"json", []string{"[["}},
+	{"json", []string{"[[["}},
+	{"vllm", []string{"[["}},
 }
 
 func names(formats []format) string {
@@ -74,21 +75,53 @@ func open(path, asked string, formats []format, stdin io.Reader) (io.Reader, str
 		done()
 		return nil, "", nil, fmt.Errorf("%s: %w", path, err)
 	}
-	squeezed := bytes.Join(bytes.Fields(head), nil)
+	name, err := guess(head, formats)
+	if err != nil {
+		done()
+		return nil, "", nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return r, name, done, nil
+}
+
+// foreign files that people have, by their first bytes without spaces, and what to do with them.
+var foreign = []struct{ mark, advice string }{
+	{"layer_id,expert_id,count", "it looks like SGLang's CSV of counts, which leaves out experts without tokens and belongs to one rank: add up the files of all ranks and write " +
+		"window,layer,expert,tokens with a line for every expert of every layer, or record with SGLang's mode stat (--format sglang)"},
+	{"PK\x03\x04", "it is a torch or zip file: convert it to JSON first (torch.load, then tolist)"},
+	{"\x1f\x8b", "it is packed by gzip: unpack it first"},
+	{"version https://git-lfs", "it is a Git LFS pointer and not the file: run git lfs pull"},
+}
+
+// guess the only format that the first bytes speak for.
+func guess(head []byte, formats []format) (string, error) {
+	squeezed := string(bytes.Join(bytes.Fields(head), nil))
 	var found []string
 	for _, f := range formats {
 		for _, mark := range f.marks {
-			if strings.HasPrefix(mark, "[") && bytes.HasPrefix(squeezed, []byte(mark)) || !strings.HasPrefix(mark, "[") && bytes.Contains(squeezed, []byte(mark)) {
+			if strings.HasPrefix(mark, "[") && strings.HasPrefix(squeezed, mark) || !strings.HasPrefix(mark, "[") && strings.Contains(squeezed, mark) {
 				found = append(found, f.name)
 				break
 			}
 		}
 	}
-	if len(found) != 1 {
-		done()
-		return nil, "", nil, fmt.Errorf("%s: its first %d bytes do not say which format it has (%s); name it: %s", path, len(head), strings.Join(found, " or "), names(formats))
+	if len(found) == 2 && strings.HasPrefix(squeezed, "[[[") { // of lists of lists of lists
+		found = found[:1]
 	}
-	return r, found[0], done, nil
+	if len(found) == 1 {
+		return found[0], nil
+	}
+	for _, f := range foreign {
+		if strings.HasPrefix(squeezed, strings.ReplaceAll(f.mark, " ", "")) {
+			return "", errors.New(f.advice)
+		}
+	}
+	switch {
+	case len(head) == 0:
+		return "", fmt.Errorf("it is empty; want one of the formats %s", names(formats))
+	case len(found) == 0:
+		return "", fmt.Errorf("its first %d bytes are of none of the formats %s; name the one that it has", len(head), names(formats))
+	}
+	return "", fmt.Errorf("its first %d bytes may be of the formats %s; name the one that it has", len(head), strings.Join(found, " and "))
 }
 
 // ReadLoads of a file in one of LoadFormats, or "auto". An Ascend scrape says too where the experts lie; else lies is nil.
@@ -137,7 +170,7 @@ func readScrape(r io.Reader, o load.Options) (*load.Trace, load.Placement, error
 	return &load.Trace{Windows: [][][]float64{window}}, scrape.Placement, nil
 }
 
-// ReadPlacement of a file in one of PlacementFormats, or "auto". SGLang's map does not say on how many ranks it lies.
+// ReadPlacement of a file in one of PlacementFormats, or "auto". SGLang's and vLLM's maps do not say on how many ranks they lie.
 func ReadPlacement(path, asked string, ranks int, o load.Options, stdin io.Reader) (load.Placement, error) {
 	r, found, done, err := open(path, asked, placementFormats, stdin)
 	if err != nil {
@@ -150,6 +183,8 @@ func ReadPlacement(path, asked string, ranks int, o load.Options, stdin io.Reade
 		p, err = load.ReadSGLangMap(r, ranks, o)
 	case "ascend":
 		p, err = load.ReadAscendMap(r, o)
+	case "vllm":
+		p, err = load.ReadVLLMMap(r, ranks, o)
 	default:
 		p, err = load.ReadPlacement(r, o)
 	}

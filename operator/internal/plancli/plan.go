@@ -89,10 +89,7 @@ func (in *PlanInput) balance(current *tangramv1.Layout) (*BalanceReport, error) 
 		return nil, fmt.Errorf("loads of %d layers of %d experts; %s has %d MoE layers of %d", len(in.Loads), len(in.Loads[0]), in.Geometry.Proto.Model,
 			in.Geometry.MoELayers(), in.Geometry.Proto.Experts)
 	}
-	b := BalanceInput{Loads: in.Loads, Ranks: in.To.Ranks, Nodes: 1, Redundant: in.Redundant, Mode: Full, MaxMoves: in.MaxMoves, Price: in.Price}
-	if in.To.Ranks%in.RanksPerPod == 0 {
-		b.Nodes = max(1, in.To.Ranks/in.RanksPerPod)
-	}
+	b := BalanceInput{Loads: in.Loads, Ranks: in.To.Ranks, Nodes: (in.To.Ranks + in.RanksPerPod - 1) / in.RanksPerPod, Redundant: in.Redundant, Mode: Full, MaxMoves: in.MaxMoves, Price: in.Price}
 	if current != nil && in.From.Mode == layout.Expert.String() {
 		old, err := rebalance.FromLayout(current, in.Geometry, 0)
 		if err != nil {

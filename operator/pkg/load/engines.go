@@ -79,7 +79,40 @@ func ReadSGLangMap(r io.Reader, ranks int, o Options) (Placement, error) {
 		return nil, err
 	}
 	var p Placement
-	layer := func(l int) error {
+	if err := j.object(true, map[string]func() error{"physical_to_logical_map": func() (err error) {
+		p, err = j.dealt(ranks)
+		return err
+	}}, "physical_to_logical_map"); err != nil {
+		return nil, err
+	}
+	if err := j.end(); err != nil {
+		return nil, err
+	}
+	return o.whole(j.format, p)
+}
+
+// ReadVLLMMap reads vLLM's physical_to_logical_map alone, [layers][physical experts], dealt to so many ranks in order.
+func ReadVLLMMap(r io.Reader, ranks int, o Options) (Placement, error) {
+	j, err := newJSONReader("vLLM map of physical experts", r, o)
+	if err != nil {
+		return nil, err
+	}
+	p, err := j.dealt(ranks)
+	if err != nil {
+		return nil, err
+	}
+	if len(p) == 0 {
+		return nil, j.fail("no layers; want [layer][slot] experts")
+	}
+	if err := j.end(); err != nil {
+		return nil, err
+	}
+	return o.whole(j.format, p)
+}
+
+// dealt are lists of [layer][physical expert], cut into as many equal parts as there are ranks.
+func (j *jsonReader) dealt(ranks int) (p Placement, err error) {
+	_, err = j.list(func(l int) error {
 		var flat []int32
 		n, err := j.list(func(int) error {
 			e, err := j.integer(0, mostIndex)
@@ -101,17 +134,8 @@ func ReadSGLangMap(r io.Reader, ranks int, o Options) (Placement, error) {
 		}
 		p = append(p, rows)
 		return nil
-	}
-	if err := j.object(true, map[string]func() error{"physical_to_logical_map": func() error {
-		_, err := j.list(layer)
-		return err
-	}}, "physical_to_logical_map"); err != nil {
-		return nil, err
-	}
-	if err := j.end(); err != nil {
-		return nil, err
-	}
-	return o.whole(j.format, p)
+	})
+	return p, err
 }
 
 // window is added to the trace if it fits the model and the windows before.

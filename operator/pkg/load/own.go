@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // jsonVersion of our JSON form.
@@ -118,7 +119,7 @@ func ReadCSV(r io.Reader, o Options) (*Trace, error) {
 	}
 	columns := slices.Clone(header)
 	if !slices.Equal(columns, plainColumns) && !slices.Equal(columns, sourceColumns) {
-		return nil, fmt.Errorf("%s: line 1: columns %q; want %q or %q", format, columns, plainColumns, sourceColumns)
+		return nil, fmt.Errorf("%s: line 1: found columns %q; want %q or %q", format, strings.Join(columns, ","), strings.Join(plainColumns, ","), strings.Join(sourceColumns, ","))
 	}
 	var lines []csvLine
 	for {

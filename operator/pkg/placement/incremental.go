@@ -159,6 +159,7 @@ func (p *Planner) rebalance(bound float64, o Options) {
 	// that stops to pay.
 	to := aimAt(bound + s.mean*o.Price*float64(len(s.live)))
 	best, at := worth(), 0
+search:
 	for len(p.log)-at <= max(16, len(s.live)) { // so many changes without a lower cost (few ranks want more than one each): it will not come
 		g, peak := s.hottest()
 		if peak <= to.at*(1+1e-12) {
@@ -166,11 +167,14 @@ func (p *Planner) rebalance(bound float64, o Options) {
 		}
 		c, ok := p.cheapest(g, peak, to)
 		if !ok {
-			if c, ok = p.force(g, to); !ok {
-				break
-			}
+			c, ok = p.force(g, to)
 		}
-		p.apply(c)
+		switch {
+		case ok:
+			p.apply(c)
+		case !p.makeRoom(g, to):
+			break search
+		}
 		if now := worth(); now < best-1e-12 {
 			best, at = now, len(p.log)
 		}

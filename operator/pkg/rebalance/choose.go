@@ -11,7 +11,7 @@ import (
 
 // Way of choosing a placement.
 type Way struct {
-	// Full looks for the best balance whatever moves; else what pays its price is changed.
+	// Full looks for the best balance anew, and takes of it what is worth its moves (placement.Planner.Least); else what pays its price is changed.
 	Full     bool
 	Price    float64 // of a moved expert, as placement.Options.Price
 	MaxMoves int     // over all layers; 0: no limit
@@ -37,11 +37,15 @@ func Choose(problem *placement.Problem, loads [][]float64, way Way) (*Choice, er
 	if err != nil {
 		return nil, err
 	}
-	next := best
-	if !way.Full {
-		if next, err = planner.Incremental(problem, placement.Options{Price: way.Price}); err != nil {
-			return nil, err
-		}
+	o := placement.Options{Price: way.Price}
+	var next *placement.Result
+	if way.Full {
+		next, err = planner.Least(problem, best, o)
+	} else {
+		next, err = planner.Incremental(problem, o)
+	}
+	if err != nil {
+		return nil, err
 	}
 	c := &Choice{Now: next.Placement, Best: best, Wanted: next.Moved()}
 	if way.MaxMoves > 0 && c.Wanted > way.MaxMoves {
