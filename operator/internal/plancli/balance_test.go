@@ -141,3 +141,24 @@ func map0(held []int32) map[int32]bool {
 	}
 	return out
 }
+
+// Mode full honours the price: at none it reaches what is reachable, and no figure is above it.
+func TestBalance_WhenFullHasAPrice(t *testing.T) {
+	dice := rand.New(rand.NewPCG(6, 5))
+	for range 20 {
+		in := BalanceInput{Loads: randomLoads(dice, 2, 16), Ranks: 4, Nodes: 3, Redundant: 4, Mode: Full}
+		last := 1 << 20
+		for _, in.Price = range []float64{0, .01, .1, 100} {
+			r, err := Balance(in)
+			require.NoError(t, err)
+			require.LessOrEqual(t, r.Moves, last)
+			require.LessOrEqual(t, r.All.After, r.All.Reachable+1e-12)
+			require.GreaterOrEqual(t, r.All.After, r.All.Now-1e-3)
+			if in.Price == 0 {
+				require.InDelta(t, r.All.Reachable, r.All.After, 1e-3)
+			}
+			last = r.Moves
+		}
+		require.Zero(t, last)
+	}
+}

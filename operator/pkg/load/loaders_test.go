@@ -169,7 +169,7 @@ func TestLoadersRefuse(t *testing.T) {
 		{own, `{"tangram_load": 1, "windows": [[[1]]], "by_source": [[[[1]]]]}`, `want one of the fields`, Options{}},
 		{own, `{"tangram_load": 1, "by_source": [[[[9007199254740992]], [[9007199254740992]]]]}`, "all sources: load is 1.8", Options{}},
 		{table, "", "found columns \"\"; want", Options{}},
-		{table, "window,layer,tokens\n", "line 1: columns", Options{}},
+		{table, "window,layer,tokens\n", "line 1: found columns", Options{}},
 		{table, "window,layer,expert,tokens\n", "no loads in it", Options{}},
 		{table, "window,layer,expert,tokens\n0,0,0,1\n0,0,1,x\n", `line 3, column tokens: "x" is not a number`, Options{}},
 		{table, "window,layer,expert,tokens\n0,0,0,1\n0,0,1,-1\n", "line 3, column tokens: load is -1", Options{}},
