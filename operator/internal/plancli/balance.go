@@ -104,6 +104,9 @@ func Balance(in BalanceInput) (*BalanceReport, error) {
 		return nil, err
 	}
 	c.Before = before
+	if in.Mode == Full && c.After.Aggregate > c.Reachable.Aggregate { // two searches end near the bound, and either may be the nearer
+		c.Reachable = c.After
+	}
 	r.Wanted, r.Moves, r.Rounds = c.Wanted, len(c.Moves), c.Rounds
 	r.List = make([]Move, 0, len(c.Moves))
 	for _, m := range c.Moves {

@@ -31,8 +31,10 @@ func (p *Planner) Least(problem *Problem, full *Result, o Options) (*Result, err
 	}
 	out := &Result{Placement: &Placement{Experts: c.experts, Start: c.start, Slot: slices.Clone(full.Placement.Slot)}, Layers: slices.Clone(full.Layers), Hierarchical: full.Hierarchical}
 	for l, load := range c.load {
-		out.settleIdle(problem.Old, load, l)
-		out.recount(p, problem, c, l)
+		for _, r := range []*Result{step, out} { // an exchange may have carried a useless copy along
+			r.settleIdle(problem.Old, load, l)
+			r.recount(p, problem, c, l)
+		}
 		cost := func(r *Result) float64 {
 			f := r.Layers[l]
 			if f.Mean <= 0 {

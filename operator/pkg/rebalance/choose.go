@@ -27,7 +27,7 @@ type Choice struct {
 	Moves []migration.Move  // to Now, by round
 	// Wanted is the number of moves without Way.MaxMoves.
 	Wanted, Rounds           int
-	Before, After, Reachable load.Balance // of the load that it was chosen for; reachable is the best that was found of so many slots
+	Before, After, Reachable load.Balance // of the load that it was chosen for
 }
 
 // Choose a placement for a load by [layer][expert], from problem.Old on.
@@ -66,9 +66,6 @@ func Choose(problem *placement.Problem, loads [][]float64, way Way) (*Choice, er
 		if *x.to, err = balanceFrom(loads, way.Sources, x.p.Lists()); err != nil {
 			return nil, err
 		}
-	}
-	if c.After.Aggregate > c.Reachable.Aggregate { // both searches end near the bound, and either may be the nearer
-		c.Reachable = c.After
 	}
 	return c, nil
 }

@@ -49,12 +49,12 @@ func TestAChoiceIsWhatItSays(t *testing.T) {
 		var planner placement.Planner
 		best, err := planner.Full(problem, placement.Options{})
 		require.NoError(t, err)
-		for _, way := range []Way{{Full: true, Price: never}, {}, {Price: .05}, {Price: never}} {
-			next := best
-			if !way.Full {
-				next, err = planner.Incremental(problem, placement.Options{Price: way.Price})
-				require.NoError(t, err)
+		for _, way := range []Way{{Full: true}, {Full: true, Price: .05}, {Full: true, Price: never}, {}, {Price: .05}, {Price: never}} {
+			next, err := planner.Incremental(problem, placement.Options{Price: way.Price})
+			if way.Full {
+				next, err = planner.Least(problem, best, placement.Options{Price: way.Price})
 			}
+			require.NoError(t, err)
 			for _, way.MaxMoves = range []int{0, 1 + dice.IntN(6), next.Moved()} {
 				c, err := Choose(problem, loads, way)
 				require.NoError(t, err)
