@@ -72,7 +72,8 @@ TEST(AskAll, WhoHangsKeepsNobodyFromBeingHeard) {
            return seen.phase() == v1::PHASE_PERMITTED;
          });
   EXPECT_EQ(heard, std::vector<std::string>{"knows"});
-  EXPECT_EQ(peers.let_go, 1);
+  // "hangs", and on a busy machine maybe "is away", too.
+  EXPECT_GE(peers.let_go, 1);
 }
 
 TEST(AskAll, EachThatAnswersIsHeardOnce) {
