@@ -246,7 +246,7 @@ TEST_P(StackedExperts, AreTheSameExperts) {
   const std::string want = ContentOf(dir.path(), shape);
   ASSERT_THAT(want, HasSubstr("bytes that hash to"));
   EXPECT_EQ(ContentOf(stacked.path(), shape), want);
-  // A layer that lacks its part is told.
+  // The error names a layer that lacks its part.
   Tensors cut = joined;
   cut.erase("model.layers.1.mlp.experts.down_proj");
   WriteCheckpoint(stacked.path(), shape, cut, 1);

@@ -51,8 +51,8 @@ constexpr uint32_t kScaleBlock = 128;
 // kInvalid: `model` is none that is supported, and the message names those.
 Result<const Style*> StyleOf(const std::string& model, bool fp8);
 
-// How transformers 5 writes the experts of such a model if it is told to keep them as it has them
-// in memory, stacked, where `StyleOf` has a tensor for each; nullptr: it does not.
+// How transformers 5 writes the experts of such a model in its own format: stacked, as in memory,
+// where `StyleOf` has a tensor for each expert; nullptr: the format does not differ.
 const Style* StackedStyleOf(const std::string& model, bool fp8);
 
 // The shape that the tensor has in a checkpoint of the geometry (hidden, moe_inner, experts).

@@ -58,7 +58,7 @@ requests that a policy with thresholds should have on that engine, model, width,
 	return c
 }
 
-// crossovers as they are told; steps: with a table of each.
+// crossovers as they are printed; steps: with a table of each.
 type crossovers struct {
 	Crossovers []simcli.Crossover `json:"crossovers"`
 	steps      bool

@@ -55,7 +55,7 @@ func TestPlan_WhenFileHasOtherObjects(t *testing.T) {
 	}
 }
 
-// What is wrong with a file is told in one line with the file, the line, what was found and what is wanted, and no word of a library.
+// An error in a file is one line: the file, the line, what was found and what is wanted, without text of a library.
 func TestPlan_WhenFileIsWrong(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{six + "---\n" + eight, "-: found 2 MoEDeployments, and one is planned at a time: a/six (line 1), a/eight (line 6); choose one with --name (NAME or NAMESPACE/NAME)"},
@@ -96,7 +96,7 @@ func TestPlan_WhenFileIsWrong(t *testing.T) {
 	require.Contains(t, errs, "found 2 MoEDeployments")
 }
 
-// In mode Auto the mode is told that is planned for, and where it is from.
+// In mode Auto the command prints the mode that it plans for and its source.
 func TestPlan_WhenModeIsAuto(t *testing.T) {
 	code, out, errs := call("", "plan", "-f", "../../../charts/tangram/samples/auto.yaml", "--geometry", "Qwen3-30B-A3B", "--lines", "1")
 	require.Zero(t, code, errs)

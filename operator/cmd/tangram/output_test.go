@@ -92,12 +92,12 @@ func TestTable_WhenHeadsDiffer(t *testing.T) {
 	}
 }
 
-// Flips that repeat are told once.
+// Repeated flips are printed once, with their number.
 func TestPlan_WhenFlipsRepeat(t *testing.T) {
 	code, out, errs := call("", "plan", "--geometry", "Mixtral-8x7B", "--from-ranks", "4", "--ranks", "4", "--mode", "Tensor", "--spare-banks", "3")
 	require.Zero(t, code, errs)
 	require.Contains(t, out, "\n11 flips: 10 x LAYOUT (3 layers), LAYOUT (2 layers)\n")
-	require.NotRegexp(t, `\d{5}`, out, "numbers are told with commas and units")
+	require.NotRegexp(t, `\d{5}`, out, "numbers have commas and units")
 }
 
 // A world that cannot serve what comes says so; one that only has an answer to end does not. When no request is to come progress ends.
@@ -113,7 +113,7 @@ func TestSimulate_WhenOverloaded(t *testing.T) {
 	}
 }
 
-// What is wrong on the command line is told before a trace is read.
+// Errors on the command line come before a trace is read.
 func TestSimulate_WhenFlagsAreWrongNothingIsRead(t *testing.T) {
 	for want, flags := range map[string]string{
 		"--policy \"expert\"":      "--policy expert",
