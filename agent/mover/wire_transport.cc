@@ -254,7 +254,7 @@ Result<std::unique_ptr<KvChannel>> WireTransport::OpenKv(const v1::PeerAddress& 
                                                          const std::stop_token& stop) {
   auto link = Connect(peer.data(), stop);
   if (!link.ok()) return link.status();
-  (*link)->set_bytes(limits::kKvSilence);  // to make a wire takes what it takes: before the flip
+  (*link)->set_bytes(patience_.kv);  // to make a wire takes what it takes: before the flip
   TANGRAM_RETURN_IF_ERROR((*link)->Say(Said::kKv, WireBody().Add(token), stop));
   return std::unique_ptr<KvChannel>(std::make_unique<Kv>(std::move(link).value()));
 }

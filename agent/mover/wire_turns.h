@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "agent/base/limits.h"
 #include "agent/base/time_source.h"
 
 namespace tangram::mover {
@@ -40,7 +41,8 @@ struct WirePatience {
   std::chrono::milliseconds connect{20'000};  // NCCL looks for ways between the two meanwhile
   std::chrono::milliseconds turn{30'000};     // for a turn, here or at the source
   std::chrono::milliseconds bytes{10'000};    // of a buffer that was posted at both ends
-  TimeSource* time = &SteadyTime();           // the clock of these limits
+  std::chrono::milliseconds kv{limits::kKvSilence};  // the same of KV, for which a flip waits
+  TimeSource* time = &SteadyTime();                  // the clock of these limits
 };
 
 }  // namespace tangram::mover

@@ -88,7 +88,7 @@ class WireAgent {
     copy_ = MapTarget();
     WirePatience patience;
     patience.bytes = std::chrono::milliseconds(std::stoi(told_.at("patience")));
-    patience.connect = patience.bytes;
+    patience.connect = patience.kv = patience.bytes;
     patience.turn = 4 * patience.bytes;
 #ifdef TANGRAM_FAKE_NCCL
     static HangTime time;
