@@ -9,6 +9,32 @@
 
 namespace tangram::layout {
 
+namespace {
+
+uint32_t BlockRows(v1::DType dtype) {
+  if (dtype == v1::DTYPE_FP8_E4M3_BLOCK128) return 128;
+  return dtype == v1::DTYPE_MXFP4 ? 32 : 1;
+}
+
+// The most rows of a granule, up to `most`, for at least so many granules; 0: there are none.
+uint32_t RowsFor(uint32_t inner, uint32_t block, uint32_t granules, uint32_t most) {
+  for (const uint32_t unit : {16U, 8U, 4U, 2U, 1U}) {
+    for (uint32_t rows = std::min(most, inner); rows > 0; --rows) {
+      const bool divides = inner % rows == 0 && rows % block == 0 && rows % unit == 0;
+      if (divides && inner / rows >= granules) return rows;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+uint32_t DefaultGranuleRows(uint32_t inner, v1::DType dtype) {
+  const uint32_t block = BlockRows(dtype);
+  if (const uint32_t rows = RowsFor(inner, block, 8, 128); rows > 0) return rows;
+  return std::max(RowsFor(inner, block, 1, 128), 1U);
+}
+
 Run ShardOf(uint32_t granules, uint32_t group, uint32_t expert, uint32_t position) {
   const uint32_t base = granules / group;
   const uint32_t extra = granules % group;

@@ -22,6 +22,12 @@ struct Run {
 // Sizes differ by at most one; the longer runs rotate with the expert.
 Run ShardOf(uint32_t granules, uint32_t group, uint32_t expert, uint32_t position);
 
+// Rows of a granule where nobody says them: the most of at most 128 that give an expert of `inner`
+// rows 8 granules or more, so that 8 ranks can share it; else the most that divide it. Multiples of
+// the rows that a scale of `dtype` covers, and of 16 if that can be. The twin of
+// operator/pkg/geometry's, in tests/golden/granule-rows.json.
+uint32_t DefaultGranuleRows(uint32_t inner, v1::DType dtype);
+
 constexpr uint64_t RoundUp(uint64_t value, uint64_t unit) {
   return (value + unit - 1) / unit * unit;
 }

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <functional>
+#include <nlohmann/json.hpp>
 
 #include "agent/layout/testing.h"
 
@@ -156,6 +158,19 @@ TEST(GeometryBounds, TwoGeometriesThatDifferHaveTwoFingerprints) {
   g.set_dense_bytes(g.dense_bytes() + 1);
   EXPECT_NE(GeometryView::Make(g)->fingerprint(), one);
   EXPECT_EQ(Hex(std::string("\x00\xff\x0a", 3)), "00ff0a");
+}
+
+TEST(Geometry, DefaultGranuleRowsAreThoseOfThePlanner) {
+  std::ifstream in(TANGRAM_GOLDEN_DIR "/granule-rows.json");
+  const auto golden = nlohmann::json::parse(in);
+  const std::map<std::string, v1::DType> types = {{"BF16", v1::DTYPE_BF16},
+                                                  {"F32", v1::DTYPE_F32},
+                                                  {"FP8", v1::DTYPE_FP8_E4M3_BLOCK128},
+                                                  {"MXFP4", v1::DTYPE_MXFP4}};
+  for (const auto& c : golden) {
+    EXPECT_EQ(DefaultGranuleRows(c[0], types.at(c[1])), c[2]) << c;
+  }
+  EXPECT_GT(golden.size(), 10U);
 }
 
 }  // namespace

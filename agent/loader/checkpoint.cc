@@ -208,7 +208,8 @@ Status Checkpoint::BuildGeometry(uint32_t granule_rows, uint64_t page_bytes,
   }
   PlaceDense();
   g.set_dtype(parts_.empty() ? v1::DTYPE_BF16 : dtype_);
-  g.set_granule_rows(granule_rows);
+  g.set_granule_rows(granule_rows > 0 ? granule_rows
+                                      : layout::DefaultGranuleRows(g.moe_inner(), g.dtype()));
   g.set_slab_format(format);
   auto sections = SectionsOf(*style_, scales_, &g);
   if (!sections.ok()) return sections.status();

@@ -32,6 +32,7 @@ class Checkpoint {
   // model: of each expert those that its style names, one dtype for all weights and one for all
   // scales.
   // kInvalid names file and tensor; kBadGeometry names the tensor and both shapes.
+  // `granule_rows` 0: layout::DefaultGranuleRows.
   // `format`: how pieces are to lie in their slabs, and with it the order of a granule's bytes.
   static Result<std::shared_ptr<const Checkpoint>> Open(
       const std::string& directory, uint32_t granule_rows, uint64_t page_bytes,

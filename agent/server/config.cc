@@ -133,7 +133,7 @@ Status Read(const YAML::Node& root, const std::string& file, AgentConfig* out) {
   top.Number("memory_bytes", true, 1, uint64_t{1} << 46, &out->memory_bytes);
   top.Number("kv_bytes", true, 1, uint64_t{1} << 46, &out->kv_bytes);
   top.Number("spare_banks", false, 1, 1024, &out->spare_banks);
-  top.Number("granule_rows", true, 1, 1 << 20, &out->granule_rows);
+  top.Number("granule_rows", false, 1, 1 << 20, &out->granule_rows);
   top.Choice(
       "slab_format",
       {{"granule-major", v1::SLAB_FORMAT_GRANULE_MAJOR}, {"row-major", v1::SLAB_FORMAT_ROW_MAJOR}},

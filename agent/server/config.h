@@ -19,7 +19,7 @@ struct AgentConfig {
   uint64_t memory_bytes = 0;  // per rank, for experts and dense weights
   uint64_t kv_bytes = 0;      // per rank
   uint32_t spare_banks = 1;
-  uint32_t granule_rows = 0;
+  uint32_t granule_rows = 0;  // 0: layout::DefaultGranuleRows
   v1::SlabFormat slab_format = v1::SLAB_FORMAT_GRANULE_MAJOR;
   uint32_t load_threads = 2;       // that read the checkpoint at once, for each rank
   uint32_t staging_percent = 100;  // of its time that a worker moves bytes while engines serve

@@ -66,7 +66,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Want(!name->empty() && name->find_first_of("/ \n") == std::string::npos);
   }
   Want(config->ranks >= 1 && config->ranks <= 64);
-  Want(config->granule_rows >= 1 && config->spare_banks >= 1);
+  Want(config->granule_rows <= 1 << 20 && config->spare_banks >= 1);
   Want(config->memory_bytes >= 1 && config->memory_bytes <= uint64_t{1} << 46);
   Want(config->kv_bytes >= 1 && config->kv_bytes <= uint64_t{1} << 46);
   // The kernel would read these up to their first NUL.

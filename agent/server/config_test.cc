@@ -30,6 +30,10 @@ TEST(Config, GoodFileWithDefaults) {
   const auto config = ParseConfig(kGood, "f.yaml");
   ASSERT_TRUE(config.ok()) << config.status().message();
   EXPECT_EQ(config->ranks, 1u);
+  EXPECT_EQ(config->granule_rows, 16u);
+  std::string without = kGood;
+  without.erase(without.find("granule_rows"), std::string("granule_rows: 16\n").size());
+  EXPECT_EQ(ParseConfig(without, "f.yaml")->granule_rows, 0u);  // the loader's rule
   EXPECT_EQ(config->load_threads, 2u);
   EXPECT_EQ(config->staging_percent, 100u);
   EXPECT_EQ(config->max_step_stretch_percent, 0u);

@@ -160,7 +160,7 @@ type MoEDeploymentSpec struct {
 // Model names the weights.
 //
 // +kubebuilder:validation:XValidation:rule="self.revision == oldSelf.revision",fieldPath=".revision",message="a change of revision does not work yet: make a MoEDeployment of another name beside this one"
-// +kubebuilder:validation:XValidation:rule="self.source == oldSelf.source && self.granuleRows == oldSelf.granuleRows && self.slabFormat == oldSelf.slabFormat",message="the model's source, granuleRows and slabFormat cannot be changed: make a MoEDeployment of another name beside this one"
+// +kubebuilder:validation:XValidation:rule="self.source == oldSelf.source && (has(self.granuleRows) ? self.granuleRows : 0) == (has(oldSelf.granuleRows) ? oldSelf.granuleRows : 0) && self.slabFormat == oldSelf.slabFormat",message="the model's source, granuleRows and slabFormat cannot be changed: make a MoEDeployment of another name beside this one"
 type Model struct {
 	// name under which clients ask for it; the MoEDeployment's name if empty.
 	// +kubebuilder:validation:MaxLength=253
@@ -175,10 +175,10 @@ type Model struct {
 	// +required
 	Source ModelSource `json:"source"`
 	// granuleRows is the smallest cut of an expert's inner dimension, in rows: a multiple of the
-	// quantisation block. An expert can be sliced over at most moe_intermediate_size / granuleRows ranks.
+	// quantisation block. An expert can be sliced over at most moe_intermediate_size / granuleRows ranks. Left out: at most 128, and so few that 8 ranks can
+	// share an expert.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1048576
-	// +kubebuilder:default=128
 	// +optional
 	GranuleRows int32 `json:"granuleRows,omitempty"`
 	// slabFormat is how pieces of experts lie in memory. Engines say which they take, and an agent refuses one that does not take its own.

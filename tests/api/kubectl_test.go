@@ -56,7 +56,7 @@ func TestDefaults(t *testing.T) {
 	require.Zero(t, world.Spec.Replicas, "the operator writes it: a default would shrink a world whose manifest leaves it out")
 	require.Equal(t, int32(1), world.Spec.RanksPerPod)
 	require.Equal(t, v1alpha1.ModeExpert, world.Spec.Mode)
-	require.Equal(t, int32(128), world.Spec.Model.GranuleRows)
+	require.Zero(t, world.Spec.Model.GranuleRows, "the agents choose it for the checkpoint")
 	require.Equal(t, "IfNotPresent", string(world.Spec.Engine.ImagePullPolicy))
 	require.Equal(t, int64(300), world.Spec.Scheduling.TerminationGracePeriodSeconds)
 	require.Equal(t, int32(2), world.Spec.Gateway.Replicas)

@@ -28,12 +28,15 @@ func agentConfig(d *api.MoEDeployment) (*corev1.ConfigMap, error) {
 	file := map[string]any{
 		"world": worldName(d), "ranks": d.Spec.RanksPerPod,
 		"memory_bytes": d.Spec.Limits.MemoryPerRank.Value(), "kv_bytes": d.Spec.Limits.KVMemoryPerRank.Value(),
-		"spare_banks": d.Spec.Limits.SpareBanks, "granule_rows": d.Spec.Model.GranuleRows,
+		"spare_banks": d.Spec.Limits.SpareBanks,
 		"checkpoint": checkpoint, "revision": d.Spec.Model.Revision,
 		"listen": everywhere(portAgent), "data_listen": everywhere(portData), "metrics_listen": everywhere(portMetrics), "insecure_fabric": d.Spec.Network.InsecureFabric,
 		"engine_socket": dirRun + "/agent.sock", "engine_token_file": dirRun + "/engine.token", "in_world_file": inWorld, "hashes_file": dirAgent + "/hashes",
 		"tls": map[string]string{"ca": dirTLS + "/" + keyCA, "cert": dirTLS + "/" + keyAgentCert, "key": dirTLS + "/" + keyAgentKey},
 		"log": map[string]any{"level": "info", "json": true},
+	}
+	if rows := d.Spec.Model.GranuleRows; rows > 0 {
+		file["granule_rows"] = rows
 	}
 	if d.Spec.Model.SlabFormat == api.RowMajor {
 		file["slab_format"] = "row-major"

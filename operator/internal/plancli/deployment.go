@@ -160,7 +160,7 @@ func defaults(n *yaml.Node, d *api.MoEDeployment) error {
 		name  string
 		value *int32
 		unset int32
-	}{{"replicas", &s.Replicas, cmp.Or(d.Status.WantedReplicas, 1)}, {"ranksPerPod", &s.RanksPerPod, 1}, {"model.granuleRows", &s.Model.GranuleRows, 128}, {"limits.spareBanks", &s.Limits.SpareBanks, 2}} {
+	}{{"replicas", &s.Replicas, cmp.Or(d.Status.WantedReplicas, 1)}, {"ranksPerPod", &s.RanksPerPod, 1}, {"model.granuleRows", &s.Model.GranuleRows, 0}, {"limits.spareBanks", &s.Limits.SpareBanks, 2}} {
 		if *f.value < 0 {
 			return fmt.Errorf("line %d: spec.%s is %d; want at least 1", at(n, "spec."+f.name).Line, f.name, *f.value)
 		}

@@ -1,6 +1,8 @@
 package geometry
 
 import (
+	"encoding/json"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,14 +12,18 @@ import (
 )
 
 func TestDefaultGranuleRows(t *testing.T) {
-	for _, c := range []struct{ inner, block, rows uint32 }{
-		{768, 1, 96}, {1024, 1, 128}, {1408, 1, 128}, {1536, 1, 128}, {2048, 1, 128}, {2880, 1, 96}, {14336, 1, 128}, {512, 1, 64}, {160, 1, 16}, {48, 1, 4},
-		{768, 128, 128}, {2048, 128, 128}, {2880, 32, 96}, {7, 1, 7}, {13, 1, 1}, {100, 128, 1},
-	} {
-		if rows := DefaultGranuleRows(c.inner, c.block); rows != c.rows {
-			t.Errorf("%d rows in blocks of %d: granules of %d; want %d", c.inner, c.block, rows, c.rows)
-		}
+	text, err := os.ReadFile("../../../tests/golden/granule-rows.json")
+	require.NoError(t, err)
+	var golden [][3]any
+	require.NoError(t, json.Unmarshal(text, &golden))
+	types := map[string]tangramv1.DType{"MXFP4": tangramv1.DType_DTYPE_MXFP4}
+	for dtype, name := range dtypes {
+		types[name] = dtype
 	}
+	for _, c := range golden {
+		require.EqualValues(t, c[2], DefaultGranuleRows(uint32(c[0].(float64)), BlockRows(types[c[1].(string)])), "%v", c)
+	}
+	require.Greater(t, len(golden), 10)
 }
 
 func TestRecut(t *testing.T) {
