@@ -1,0 +1,43 @@
+package plancli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What is read is a MoEDeployment that the API server could hold, or refused in one line without words of libraries.
+func FuzzDeployment(f *testing.F) {
+	samples, err := filepath.Glob("../../../charts/tangram/samples/*.yaml")
+	require.NoError(f, err)
+	require.NotEmpty(f, samples)
+	for _, file := range samples {
+		text, err := os.ReadFile(file)
+		require.NoError(f, err)
+		f.Add(text)
+	}
+	const head = "apiVersion: serving.tangram.dev/v1alpha1\nkind: MoEDeployment\n"
+	for _, text := range []string{
+		"", "---\n...\n", "a: &a [*a]\n", "{\"kind\": \"List\", \"items\": [1]}", "apiVersion: v1\nkind: List\nitems:\n- kind: List\n  items: []\n",
+		head + "spec: {replicas: many}\n", head + "spec: {limits: {memoryPerRank: 1Q}}\n", head + "spec: {engine: {env: [{name: a, value: 1}]}}\n---\n: :\n",
+		head + "status: {conditions: [{lastTransitionTime: now}]}\n", head + "metadata: {name: a}\nspec: {replicas: 3, replicas: 4}\n", head + "? [a]\n: b\n",
+	} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		d, err := deployment(text, "")
+		if err != nil {
+			for _, word := range []string{"\n", "unmarshal", "Unmarshal", "json:", "yaml:", "Go struct", "invalid character"} {
+				require.NotContains(t, err.Error(), word)
+			}
+			return
+		}
+		require.Equal(t, "MoEDeployment", d.Kind)
+		require.Positive(t, d.Spec.Replicas)
+		require.Positive(t, d.Spec.RanksPerPod)
+		require.True(t, strings.HasPrefix(d.APIVersion, "serving.tangram.dev/"))
+	})
+}
