@@ -186,7 +186,6 @@ TEST(BadCheckpoint, ExpertsOfTwoTypes) {
 
 TEST(BadCheckpoint, GranulesThatDoNotDivideTheInnerSize) {
   ExpectRefused([](auto&, auto&, auto&) {}, Code::kBadGeometry, {"granule_rows", "7", "24"}, 7);
-  ExpectRefused([](auto&, auto&, auto&) {}, Code::kBadGeometry, {"granule_rows"}, 0);
 }
 
 TEST(BadCheckpoint, FilesThatAreNotThereOrCutOff) {
