@@ -76,7 +76,7 @@ ASAN = ("base_test net_grpc_test layout_test memory_test store_test dispatch_cor
         "engine_ahead_test engine_cache_test transport_peer_test")
 TSAN = ("store_test transition_test wire_processes_test engine_rows_test engine_mesh_test engine_world_test engine_paced_test dispatch_test "
         "server_test gate_test mover_test net_test base_test client_test engine_turn_test engine_frontend_test")
-FUZZ = ("manifest_fuzz safetensors_fuzz resume_fuzz frame_fuzz config_fuzz data_port_fuzz engine_messages_fuzz mesh_fuzz dispatch_fuzz "
+FUZZ = ("manifest_fuzz checkpoint_fuzz safetensors_fuzz resume_fuzz frame_fuzz config_fuzz data_port_fuzz engine_messages_fuzz mesh_fuzz dispatch_fuzz "
         "block_manifest_fuzz block_news_fuzz")
 PARTIAL = f"-E 'NOT_BUILT|(client|dispatch)_abi_test|{REAL_TIME}'"
 # A callback server of gRPC hands messages over within its library, so that TSan takes each for a race; what stands behind it has tests of its own.
