@@ -29,7 +29,7 @@ func agentConfig(d *api.MoEDeployment) (*corev1.ConfigMap, error) {
 		"world": worldName(d), "ranks": d.Spec.RanksPerPod,
 		"memory_bytes": d.Spec.Limits.MemoryPerRank.Value(), "kv_bytes": d.Spec.Limits.KVMemoryPerRank.Value(),
 		"spare_banks": d.Spec.Limits.SpareBanks,
-		"checkpoint": checkpoint, "revision": d.Spec.Model.Revision,
+		"checkpoint":  checkpoint, "revision": d.Spec.Model.Revision,
 		"listen": everywhere(portAgent), "data_listen": everywhere(portData), "metrics_listen": everywhere(portMetrics), "insecure_fabric": d.Spec.Network.InsecureFabric,
 		"engine_socket": dirRun + "/agent.sock", "engine_token_file": dirRun + "/engine.token", "in_world_file": inWorld, "hashes_file": dirAgent + "/hashes",
 		"tls": map[string]string{"ca": dirTLS + "/" + keyCA, "cert": dirTLS + "/" + keyAgentCert, "key": dirTLS + "/" + keyAgentKey},
