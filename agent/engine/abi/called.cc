@@ -3,6 +3,8 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <iterator>
+#include <sstream>
 
 #include "agent/base/fault.h"
 #include "agent/engine/abi/moves.h"
@@ -43,12 +45,34 @@ tge_request Of(const BlockRequest& request) {
 void Called::Submit(const std::string& gateway, v1::Submit submit) {
   const std::vector<uint32_t> prompt(submit.prompt().begin(), submit.prompt().end());
   const std::vector<uint32_t> stop(submit.stop_tokens().begin(), submit.stop_tokens().end());
-  const tge_submit told{sizeof(tge_submit),   submit.request().c_str(),
-                        gateway.c_str(),      prompt.data(),
-                        prompt.size(),        submit.max_tokens(),
-                        submit.temperature(), submit.top_p(),
-                        submit.seed(),        stop.data(),
-                        stop.size(),          submit.cache_salt().c_str()};
+  std::vector<uint32_t> bias_tokens;
+  std::vector<float> bias;
+  for (const auto& [token, value] : submit.logit_bias()) {
+    bias_tokens.push_back(token);
+    bias.push_back(value);
+  }
+  const tge_submit told{sizeof(tge_submit),
+                        submit.request().c_str(),
+                        gateway.c_str(),
+                        prompt.data(),
+                        prompt.size(),
+                        submit.max_tokens(),
+                        submit.temperature(),
+                        submit.top_p(),
+                        submit.seed(),
+                        stop.data(),
+                        stop.size(),
+                        submit.cache_salt().c_str(),
+                        submit.generated(),
+                        submit.min_tokens(),
+                        submit.top_k(),
+                        submit.min_p(),
+                        submit.presence_penalty(),
+                        submit.frequency_penalty(),
+                        submit.repetition_penalty(),
+                        bias_tokens.data(),
+                        bias.data(),
+                        bias.size()};
   // Sent before its gateway heard of the flip: a rank without attention would have its KV in no
   // layout.
   if (epoch_ == nullptr || !Accepts(epoch_->side.groups, epoch_->rank)) {
@@ -61,6 +85,11 @@ void Called::Submit(const std::string& gateway, v1::Submit submit) {
   }
   teller_.Renewed(submit.request());
   backend_.submit(backend_.self, &told);
+}
+
+std::vector<std::string> Called::can() const {
+  std::istringstream words(backend_.can == nullptr ? "" : backend_.can);
+  return {std::istream_iterator<std::string>(words), {}};
 }
 
 bool Called::Cancel(const std::string& request) {

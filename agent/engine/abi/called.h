@@ -53,6 +53,7 @@ class Called final : public Backend, private BlockRoom {
   void Measure(v1::Load* load, tg_engine_stats* stats) override;
   uint32_t max_tokens() const override { return backend_.max_tokens; }
   uint32_t vocabulary() const override { return backend_.vocabulary; }
+  std::vector<std::string> can() const override;
   Status Fits(const tg_maps& target, bool repair) override;
   Announcement Announce(uint64_t step) override;
   Status Heard(const std::vector<Bytes>& texts, uint32_t* malformed) override;

@@ -231,6 +231,7 @@ v1::World Turn::WorldMessage(const tg_maps& maps,
   }
   out.set_max_tokens(backend_->max_tokens());
   out.set_vocabulary(backend_->vocabulary());
+  for (std::string& field : backend_->can()) out.add_can(std::move(field));
   return out;
 }
 

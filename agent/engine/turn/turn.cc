@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "agent/base/fault.h"
+#include "agent/engine/turn/asked.h"
 #include "agent/engine/world/groups.h"
 
 namespace tangram::engine {
@@ -56,6 +57,14 @@ void Turn::TakeInbox() {
       continue;
     }
     SubmitItem& submit = std::get<SubmitItem>(item);
+    if (std::string wrong = WhatIsNotServed(submit.submit, backend_->can()); !wrong.empty()) {
+      v1::Refused refused;
+      refused.set_request(submit.submit.request());
+      refused.set_code(v1::Refused::CODE_INVALID);
+      refused.set_message(std::move(wrong));
+      sink_->Refuse(submit.gateway, std::move(refused));
+      continue;
+    }
     backend_->Submit(submit.gateway, std::move(submit.submit));
   }
 }

@@ -1,7 +1,7 @@
 """Requests with their blocks and the state of their sampling, from one EngineCore to another.
 
 A request that arrives is to its new scheduler one that was preempted and comes back: prompt and output stay apart, so that penalties, min_tokens
-and max_tokens count as before, and a seeded request's generator goes on where it was. Nothing is computed again.
+and max_tokens count as before. Nothing is computed again. (What a seeded request draws depends on its seed and the position alone: engine.compute.)
 Between `reserve` and `admit` the caller copies pages, and may still `release`. `Held` are blocks of a request of which only that is known that it may
 come: `reserve` takes them for its first ones.
 """
@@ -19,7 +19,7 @@ from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
 from .engine import runner_of
 
-VERSION = 1
+VERSION = 2
 
 
 class Carried(msgspec.Struct, frozen=True):
@@ -32,7 +32,6 @@ class Carried(msgspec.Struct, frozen=True):
     left: int  # tokens that it may still produce
     blocks: list[int]  # of the source, in order of position
     sampling: bytes  # vLLM's SamplingParams, as its own processes send them to each other
-    generator: bytes | None  # state, of a seeded request that has sampled
     arrival: float
     priority: int = 0
     salt: str | None = None  # of the prefix cache
@@ -45,19 +44,18 @@ class _Manifest(msgspec.Struct, frozen=True):
 
 def manifest(core: EngineCore) -> list[Carried]:
     """All requests that are not finished, waiting ones too."""
-    runner, scheduler = runner_of(core), core.scheduler
+    scheduler = core.scheduler
     block_tokens = core.vllm_config.cache_config.block_size
     out = []
     for request in scheduler.requests.values():
         if request.is_finished():
             continue
-        state, computed = runner.requests.get(request.request_id), request.num_computed_tokens
+        computed = request.num_computed_tokens
         blocks = scheduler.kv_cache_manager.get_block_ids(request.request_id)[0] if computed else []
-        generator = None if state is None or state.generator is None else state.generator.get_state().numpy().tobytes()
         out.append(Carried(
             id=request.request_id, prompt=list(request.prompt_token_ids), output=list(request.output_token_ids), computed=computed,
             left=request.max_tokens - request.num_output_tokens, blocks=list(blocks[: -(-computed // block_tokens)]),
-            sampling=msgspec.msgpack.encode(request.sampling_params), generator=generator, arrival=request.arrival_time, priority=request.priority,
+            sampling=msgspec.msgpack.encode(request.sampling_params), arrival=request.arrival_time, priority=request.priority,
             salt=request.cache_salt,
         ))
     return out
@@ -169,24 +167,28 @@ def admit(core: EngineCore, reserved: Reserved) -> None:
         core.scheduler.kv_cache_manager.cache_blocks(request, carried.computed)
         request.num_computed_tokens = carried.computed
     if carried.computed or carried.output:
-        request.status = RequestStatus.PREEMPTED
-        runner_of(core).requests[carried.id] = CachedRequestState(
-            req_id=carried.id, prompt_token_ids=list(carried.prompt), mm_features=[], sampling_params=request.sampling_params,
-            generator=_generator(carried, request.sampling_params), block_ids=(list(reserved.blocks),), num_computed_tokens=carried.computed,
-            output_token_ids=list(carried.output),
-        )
+        _come_back(core, request, reserved.blocks)
     core.scheduler.add_request(request)
+
+
+def begin(core: EngineCore, request: Request) -> None:
+    """Serves a request without KV. What it has of its answer was chosen by a rank that is gone, and is computed again."""
+    if request.num_output_tokens:
+        _come_back(core, request, [])
+    core.scheduler.add_request(request)
+
+
+def _come_back(core: EngineCore, request: Request, blocks: list[int]) -> None:
+    """To scheduler and runner it is one that was preempted."""
+    seeded = request.sampling_params.seed is not None
+    request.status = RequestStatus.PREEMPTED
+    runner_of(core).requests[request.request_id] = CachedRequestState(
+        req_id=request.request_id, prompt_token_ids=list(request.prompt_token_ids), mm_features=[], sampling_params=request.sampling_params,
+        generator=torch.Generator("cpu") if seeded else None, block_ids=(list(blocks),), num_computed_tokens=request.num_computed_tokens,
+        output_token_ids=list(request.output_token_ids),
+    )
 
 
 def drop(core: EngineCore, request_ids: Iterable[str]) -> None:
     """They are served elsewhere from now on: their blocks are free, and nothing is said to whoever waits for them."""
     core.scheduler.finish_requests(list(request_ids), RequestStatus.FINISHED_ABORTED)
-
-
-def _generator(carried: Carried, sampling: SamplingParams) -> torch.Generator | None:
-    if sampling.seed is None:
-        return None
-    generator = torch.Generator("cpu")
-    if carried.generator is None:
-        return generator.manual_seed(sampling.seed)
-    return generator.set_state(torch.frombuffer(bytearray(carried.generator), dtype=torch.uint8))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
@@ -63,8 +64,10 @@ def runner_of(core: EngineCore) -> GPUModelRunner:
     return core.model_executor.driver_worker.worker.model_runner
 
 
-def new_request(core: EngineCore, request_id: str, prompt: Sequence[int], sampling: SamplingParams, salt: str | None = None) -> Request:
-    """For `core.scheduler.add_request`. ValueError names what a move would lose, or what is not a request of this model."""
+def new_request(
+    core: EngineCore, request_id: str, tokens: Sequence[int], sampling: SamplingParams, salt: str | None = None, generated: int = 0,
+) -> Request:
+    """Of `tokens` the last `generated` are of the answer. ValueError names what a move would lose, or what is not a request of this model."""
     refused = {
         "n": sampling.n != 1, "structured_outputs": sampling.structured_outputs is not None, "prompt_logprobs": sampling.prompt_logprobs is not None,
         "logprobs": sampling.logprobs is not None,
@@ -73,11 +76,15 @@ def new_request(core: EngineCore, request_id: str, prompt: Sequence[int], sampli
         if asked:
             raise ValueError(f"request {request_id}: {name} is not served by an engine whose requests move")
     limit, vocabulary = core.vllm_config.model_config.max_model_len, core.vllm_config.model_config.get_vocab_size()
-    if not prompt or not all(0 <= token < vocabulary for token in prompt):
+    prompt = len(tokens) - generated
+    if prompt < 1 or not all(0 <= token < vocabulary for token in tokens):
         raise ValueError(f"request {request_id}: a prompt is tokens from 0 to {vocabulary - 1}, at least one")
-    if len(prompt) + (sampling.max_tokens or 0) > limit:
-        raise ValueError(f"request {request_id}: {len(prompt)} tokens and {sampling.max_tokens} more are over max_model_len {limit}")
-    return Request(request_id, list(prompt), sampling, None, cache_salt=salt, block_hasher=core.request_block_hasher)
+    if prompt + (sampling.max_tokens or 0) > limit:
+        raise ValueError(f"request {request_id}: {prompt} tokens and {sampling.max_tokens} more are over max_model_len {limit}")
+    request = Request(request_id, list(tokens[:prompt]), sampling, None, cache_salt=salt, block_hasher=core.request_block_hasher)
+    if generated:
+        request.append_output_token_ids(list(tokens[prompt:]))
+    return request
 
 
 def schedule(core: EngineCore) -> SchedulerOutput:
@@ -95,9 +102,20 @@ def compute(core: EngineCore, scheduled: SchedulerOutput) -> ModelRunnerOutput:
         for layer in expert_layers(core):
             _exchange_nothing(core, layer)
     elif output is None:
+        _seed_by_position(core)
         with _seeds_of_prefills_kept(core, scheduled):
             output = core.model_executor.sample_tokens(None)
     return output
+
+
+def _seed_by_position(core: EngineCore) -> None:
+    """What a seeded request draws depends on its seed and the position alone, so that it draws the same after a death, elsewhere.
+    Stock vLLM draws from one generator for a whole answer."""
+    batch = runner_of(core).input_batch
+    for index, generator in batch.generators.items():
+        request = core.scheduler.requests[batch.req_ids[index]]
+        draw = f"{request.sampling_params.seed} {request.num_tokens}"
+        generator.manual_seed(int.from_bytes(hashlib.blake2b(draw.encode(), digest_size=8).digest(), "little"))
 
 
 @contextlib.contextmanager

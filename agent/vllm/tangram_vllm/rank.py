@@ -27,6 +27,8 @@ FINISH = {"length": Finish.LENGTH, "stop": Finish.STOP}
 class Rank:
     """A tangram_engine.Backend."""
 
+    can = ("min_tokens", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias")
+
     def __init__(self, kit: Kit, *, max_model_len: int, max_batch_tokens: int, max_requests: int, block_tokens: int, threads: int = 1,
                  private_experts: bool = False) -> None:
         """Makes the EngineCore over the agent's memory; private_experts: of experts' pieces over copies. ValueError names what vLLM or its tables do not compute."""
@@ -72,14 +74,16 @@ class Rank:
         try:
             sampling = engine.SamplingParams(
                 temperature=submit.temperature, top_p=submit.top_p, seed=submit.seed if submit.temperature > 0 else None, max_tokens=submit.max_tokens,
-                stop_token_ids=submit.stop_tokens, ignore_eos=True,
+                stop_token_ids=submit.stop_tokens, ignore_eos=True, min_tokens=submit.min_tokens, top_k=submit.top_k, min_p=submit.min_p,
+                presence_penalty=submit.presence_penalty, frequency_penalty=submit.frequency_penalty,
+                repetition_penalty=submit.repetition_penalty or 1, logit_bias=dict(submit.logit_bias) or None,
             )
-            request = engine.new_request(self.core, submit.request, submit.prompt, sampling, submit.cache_salt or None)
+            request = engine.new_request(self.core, submit.request, submit.prompt, sampling, submit.cache_salt or None, submit.generated)
         except ValueError as error:
             self.kit.refuse(submit.gateway, submit.request, Refusal.INVALID, str(error))
             return
         self._gateways[submit.request] = submit.gateway
-        self.core.scheduler.add_request(request)
+        carried.begin(self.core, request)
 
     def cancel(self, request: str) -> bool:
         if request not in self.core.scheduler.requests:

@@ -4,7 +4,7 @@ import unittest
 from itertools import islice
 
 import models
-from served import TOKENS, Case, Served, greedy
+from served import TOKENS, Case, Served, greedy, in_order
 from tangram_vllm import carried, engine
 from vllm import SamplingParams
 
@@ -73,6 +73,30 @@ class Moves(Case):
         for i in range(len(sampled)):
             self.assertEqual(moved[f"t{i}"], still.tokens[f"s{i}"], sampled[i])
         self.assertGreater(len({tuple(t.values()) for t in still.tokens.values()}), 3)
+
+    def test_what_a_rank_that_died_had_chosen_is_gone_on_with(self) -> None:
+        sampled = [
+            dict(temperature=0), dict(temperature=0.9, seed=7), dict(temperature=0, frequency_penalty=1.5, presence_penalty=0.7),
+            dict(temperature=1.1, seed=9, repetition_penalty=1.4, min_tokens=20, stop_token_ids=[*range(0, models.VOCAB, 3)]),
+        ]
+        prompts = list(islice(models.prompts(seed=3), len(sampled)))
+        whole = self.served(0)
+        for i, (prompt, how) in enumerate(zip(prompts, sampled, strict=True)):
+            whole.add(f"w{i}", prompt, SamplingParams(max_tokens=TOKENS, ignore_eos=True, **how))
+        whole.run()
+        for known in (1, 13):
+            again = self.served(1)
+            for i, (prompt, how) in enumerate(zip(prompts, sampled, strict=True)):
+                answer = in_order(whole.tokens[f"w{i}"], prompt)
+                sampling = SamplingParams(max_tokens=TOKENS, ignore_eos=True, **how)
+                carried.begin(self.cores[1], engine.new_request(self.cores[1], f"a{known}{i}", prompt + answer[:known], sampling, generated=known))
+            again.run()
+            for i, prompt in enumerate(prompts):
+                rest = again.tokens[f"a{known}{i}"]
+                self.assertEqual([rest[p] for p in sorted(rest)], in_order(whole.tokens[f"w{i}"], prompt)[known:], (known, sampled[i]))
+        self.settle()
+        ended = len(whole.tokens["w3"])
+        self.assertTrue(20 < ended < TOKENS, f"{ended} tokens: min_tokens or the stop tokens did nothing")
 
     def test_stop_tokens_end_a_request_where_it_came_to(self) -> None:
         prompt = next(self.oracle.decided(models.prompts(seed=4), 30))

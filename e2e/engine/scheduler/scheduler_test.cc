@@ -77,6 +77,25 @@ TEST(SchedulerTest, DecodesComeFirstAndPrefillFillsTheBudget) {
   EXPECT_FALSE(chunks[1].Samples());
 }
 
+TEST(SchedulerTest, AnAnswerThatBeganElsewhereEndsWhereItWouldHave) {
+  Fixture f;
+  v1::Submit submit;
+  submit.set_request("a");
+  for (const uint32_t token : {1, 2, 7, 7, 7}) submit.add_prompt(token);
+  submit.set_generated(3);
+  submit.set_max_tokens(99);
+  const auto refused = f.scheduler.Submit("gw", submit, 1);
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_NE(refused->message().find("together are 101, this model takes 100"), std::string::npos);
+  submit.set_max_tokens(5);
+  ASSERT_FALSE(f.scheduler.Submit("gw", submit, 1));
+  EXPECT_EQ(f.scheduler.reserved_tokens(), 0u);
+  f.Step();
+  EXPECT_EQ(f.scheduler.reserved_tokens(), 7u) << "2 of the prompt, 5 of the answer";
+  f.Step();
+  EXPECT_EQ(f.scheduler.running(), 0u);
+}
+
 TEST(SchedulerTest, ABatchThatWasNotComputedIsGivenAgain) {
   Fixture f;
   ASSERT_FALSE(f.Submit("a", {1, 2, 3, 4, 5}, 5));

@@ -393,7 +393,7 @@ TEST_P(RepairTest, SurvivorsGoOnAndTokensAreTheOracles) {
     if (!given.empty() && given.back().finish() != v1::FINISH_UNSPECIFIED) continue;
     v1::Submit again = submits[n];
     for (const v1::Token& token : given) again.add_prompt(token.token());
-    again.set_max_tokens(submits[n].max_tokens() - static_cast<uint32_t>(given.size()));
+    again.set_generated(static_cast<uint32_t>(given.size()));
     world.Submit(c.dead == 0 ? 1 : 0, again);
   }
   ASSERT_TRUE(world.sink.WaitFinished(submits.size())) << world.Failure();

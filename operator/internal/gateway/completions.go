@@ -33,16 +33,14 @@ type completionRequest struct {
 		IncludeObfuscation bool `json:"include_obfuscation"`
 	} `json:"stream_options"`
 	ReturnLogitHash bool `json:"return_logit_hash"` // extension
+	sampling
 
 	// Taken as long as they ask for nothing: clients send them with their defaults.
-	N                *int64          `json:"n"`
-	BestOf           *int64          `json:"best_of"`
-	Echo             bool            `json:"echo"`
-	Logprobs         *int64          `json:"logprobs"`
-	Suffix           string          `json:"suffix"`
-	FrequencyPenalty float64         `json:"frequency_penalty"`
-	PresencePenalty  float64         `json:"presence_penalty"`
-	LogitBias        json.RawMessage `json:"logit_bias"`
+	N        *int64 `json:"n"`
+	BestOf   *int64 `json:"best_of"`
+	Echo     bool   `json:"echo"`
+	Logprobs *int64 `json:"logprobs"`
+	Suffix   string `json:"suffix"`
 
 	// CacheSalt keeps what is cached of this prompt apart: only requests of the same salt have it, and can find out by time that it is there. As vLLM's.
 	CacheSalt *string `json:"cache_salt"`
@@ -124,6 +122,9 @@ func (r *completionRequest) submit(world *tangramv1.World) (*tangramv1.Submit, e
 	if s.StopTokens, err = r.stops(world); err != nil {
 		return nil, err
 	}
+	if err := r.sampling.ask(s, world); err != nil {
+		return nil, err
+	}
 	if size := proto.Size(s) + maxVarint32*int(s.MaxTokens); size > maxSubmit {
 		return nil, bad("prompt", "prompt and answer take up to %d bytes on their way to a rank; at most %d are sent", size, maxSubmit)
 	}
@@ -143,12 +144,6 @@ func (r *completionRequest) nothingMore() error {
 		return bad("logprobs", "are not supported")
 	case r.Suffix != "":
 		return bad("suffix", "is not supported")
-	case r.FrequencyPenalty != 0:
-		return bad("frequency_penalty", "%v is not supported, only 0", r.FrequencyPenalty)
-	case r.PresencePenalty != 0:
-		return bad("presence_penalty", "%v is not supported, only 0", r.PresencePenalty)
-	case !isNull(r.LogitBias) && string(r.LogitBias) != "{}":
-		return bad("logit_bias", "is not supported")
 	case len(r.User) > maxUser:
 		return bad("user", "has %d bytes; at most %d are taken", len(r.User), maxUser)
 	case r.StreamOptions != nil && !r.Stream:

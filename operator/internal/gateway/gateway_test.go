@@ -31,6 +31,7 @@ type engine struct {
 	tangramv1.UnimplementedServeServer
 	address  string
 	world    *tangramv1.World
+	can      []string // of the world that open makes
 	on       func(s *tangramv1.Submit, send func(*tangramv1.ServeReply))
 	canceled chan string
 	silent   bool                         // tells of no world
@@ -142,7 +143,7 @@ func sessionsUp(p *Pool) int {
 // open is serve with options of the pool, and does not wait for sessions.
 func open(t *testing.T, o Options, engines ...*engine) (*httptest.Server, *Metrics, *Pool) {
 	t.Helper()
-	world := &tangramv1.World{World: "w", Epoch: 1, MaxTokens: 64, Vocabulary: 256}
+	world := &tangramv1.World{World: "w", Epoch: 1, MaxTokens: 64, Vocabulary: 256, Can: engines[0].can}
 	for i, e := range engines {
 		e.listen(t, "")
 		if e.world == nil {

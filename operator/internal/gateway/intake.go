@@ -79,7 +79,9 @@ func (s *Server) take(w http.ResponseWriter, r *http.Request) (request *completi
 // understood are the names of all fields of completionRequest.
 var understood = func() (names []string) {
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[completionRequest]()) {
-		names = append(names, f.Tag.Get("json"))
+		if !f.Anonymous {
+			names = append(names, f.Tag.Get("json"))
+		}
 	}
 	return names
 }()

@@ -79,6 +79,9 @@ func TestFieldsWithoutEffectAreRefused(t *testing.T) {
 			`"echo":true`:                 "echo",
 			`"logprobs":0`:                "logprobs",
 			`"top_k":5`:                   "top_k",
+			`"min_tokens":3`:              "min_tokens",
+			`"min_p":0.1`:                 "min_p",
+			`"repetition_penalty":1.1`:    "repetition_penalty",
 			`"response_format":{"type":"json_object"}`: "response_format",
 			`"Max_tokens":3`: "Max_tokens",
 			`"stream_options":{"include_usage":true}`:                     "stream_options",
@@ -93,9 +96,9 @@ func TestFieldsWithoutEffectAreRefused(t *testing.T) {
 			require.Contains(t, text, `"param":"`+want+`"`, body)
 			require.Contains(t, text, `"type":"invalid_request_error"`, body)
 		}
-		_, _, text := post(t, s, `{"prompt":"x","min_p":0.1,"ignore_eos":true}`)
-		require.Contains(t, text, `"message":"Unrecognized request argument supplied: ignore_eos, min_p"`)
-		require.InDelta(t, 18, testutil.ToFloat64(m.requests.WithLabelValues("400")), 0)
+		_, _, text := post(t, s, `{"prompt":"x","use_beam_search":true,"ignore_eos":true}`)
+		require.Contains(t, text, `"message":"Unrecognized request argument supplied: ignore_eos, use_beam_search"`)
+		require.InDelta(t, 21, testutil.ToFloat64(m.requests.WithLabelValues("400")), 0)
 	})
 }
 
@@ -106,11 +109,39 @@ func TestFieldsThatAskForNothingAreTaken(t *testing.T) {
 		for _, body := range []string{
 			`"user":"somebody"`,
 			`"n":1,"best_of":1,"echo":false,"logprobs":null,"suffix":null,"frequency_penalty":0,"presence_penalty":0.0,"logit_bias":{}`,
+			`"min_tokens":0,"top_k":-1,"min_p":0,"repetition_penalty":1.0`, `"top_k":0,"min_tokens":null,"min_p":null,"repetition_penalty":null`,
 			`"logit_bias":null,"stop":null,"seed":null,"max_tokens":null,"temperature":null,"top_p":null,"stream_options":null,"user":null,"cache_salt":null`,
 			`"stream":true,"stream_options":{"include_usage":true,"include_obfuscation":false}`,
 		} {
 			code, _, text := post(t, s, `{"prompt":"x",`+body+`}`)
 			require.Equal(t, http.StatusOK, code, "%s: %s", body, text)
+		}
+	})
+}
+
+// What the engines of a world name reaches them, and is checked before.
+func TestSamplingReachesEnginesThatSupportIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		submits := make(chan *tangramv1.Submit, 2)
+		e := &engine{on: func(r *tangramv1.Submit, send func(*tangramv1.ServeReply)) { submits <- r; one(r, send) }}
+		e.can = []string{"min_tokens", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"}
+		s, _ := serve(t, e)
+		code, _, text := post(t, s, `{"prompt":"x","min_tokens":2,"top_k":5,"min_p":0.25,"presence_penalty":0.5,"frequency_penalty":-1,"repetition_penalty":1.5,"logit_bias":{"7":-100}}`)
+		require.Equal(t, http.StatusOK, code, text)
+		got := <-submits
+		require.EqualValues(t, 2, got.MinTokens)
+		require.EqualValues(t, 5, got.TopK)
+		require.Equal(t, []float32{0.25, 0.5, -1, 1.5}, []float32{got.MinP, got.PresencePenalty, got.FrequencyPenalty, got.RepetitionPenalty})
+		require.Equal(t, map[uint32]float32{7: -100}, got.LogitBias)
+		for body, want := range map[string]string{
+			`"min_tokens":17`: "min_tokens: 17 is not in 0..16", `"top_k":-2`: "top_k", `"top_k":4294967297`: "top_k", `"min_p":1.5`: "min_p",
+			`"presence_penalty":2.5`: "presence_penalty", `"frequency_penalty":-3`: "frequency_penalty", `"repetition_penalty":0`: "repetition_penalty",
+			`"logit_bias":{"256":1}`: "logit_bias", `"logit_bias":{"-1":1}`: "logit_bias", `"logit_bias":{"x":1}`: "logit_bias",
+			`"logit_bias":{"1":101}`: "logit_bias", `"logit_bias":{"1":null}`: "logit_bias", `"top_k":1.5`: "top_k",
+		} {
+			code, _, text := post(t, s, `{"prompt":"x",`+body+`}`)
+			require.Equal(t, http.StatusBadRequest, code, "%s: %s", body, text)
+			require.Contains(t, text, want, body)
 		}
 	})
 }

@@ -63,14 +63,14 @@ func newRequest(submit *tangramv1.Submit, patience time.Duration) *request {
 		ahead: map[uint32]*tangramv1.Token{}, notify: make(chan struct{}, 1)}
 }
 
-// rest is what is left of the request to submit.
+// rest is the request with what was delivered of its answer, which goes on after that.
 func (r *request) rest() *tangramv1.Submit {
 	if len(r.out) == 0 {
 		return r.submit
 	}
 	rest := proto.CloneOf(r.submit)
 	rest.Prompt = append(rest.Prompt, r.out...)
-	rest.MaxTokens -= uint32(len(r.out))
+	rest.Generated = uint32(len(r.out))
 	return rest
 }
 

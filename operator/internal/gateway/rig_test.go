@@ -202,7 +202,8 @@ func (r *rig) rest(s *tangramv1.Submit, tokens int) {
 		want = append(want, id(p))
 	}
 	require.Equal(r.t, want, s.Prompt)
-	require.EqualValues(r.t, 6-tokens, s.MaxTokens)
+	require.EqualValues(r.t, 6, s.MaxTokens)
+	require.EqualValues(r.t, tokens, s.Generated)
 	require.Equal(r.t, "r", s.Request)
 	require.EqualValues(r.t, 5, s.Seed)
 	require.InDelta(r.t, 0.5, s.Temperature, 0)

@@ -185,17 +185,26 @@ func (x *Hello) GetGateway() string {
 }
 
 type Submit struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Request       string                 `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`       // unique id
-	Prompt        []uint32               `protobuf:"varint,2,rep,packed,name=prompt,proto3" json:"prompt,omitempty"` // tokens
-	MaxTokens     uint32                 `protobuf:"varint,3,opt,name=max_tokens,json=maxTokens,proto3" json:"max_tokens,omitempty"`
-	Temperature   float32                `protobuf:"fixed32,4,opt,name=temperature,proto3" json:"temperature,omitempty"` // 0: greedy
-	TopP          float32                `protobuf:"fixed32,5,opt,name=top_p,json=topP,proto3" json:"top_p,omitempty"`   // 1: off
-	Seed          uint64                 `protobuf:"varint,6,opt,name=seed,proto3" json:"seed,omitempty"`
-	StopTokens    []uint32               `protobuf:"varint,7,rep,packed,name=stop_tokens,json=stopTokens,proto3" json:"stop_tokens,omitempty"`
-	CacheSalt     string                 `protobuf:"bytes,8,opt,name=cache_salt,json=cacheSalt,proto3" json:"cache_salt,omitempty"` // cached prefixes are shared with requests of the same salt alone
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Request     string                 `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`                       // unique id
+	Prompt      []uint32               `protobuf:"varint,2,rep,packed,name=prompt,proto3" json:"prompt,omitempty"`                 // tokens
+	MaxTokens   uint32                 `protobuf:"varint,3,opt,name=max_tokens,json=maxTokens,proto3" json:"max_tokens,omitempty"` // of the answer, `generated` ones too
+	Temperature float32                `protobuf:"fixed32,4,opt,name=temperature,proto3" json:"temperature,omitempty"`             // 0: greedy
+	TopP        float32                `protobuf:"fixed32,5,opt,name=top_p,json=topP,proto3" json:"top_p,omitempty"`               // 1: off
+	Seed        uint64                 `protobuf:"varint,6,opt,name=seed,proto3" json:"seed,omitempty"`
+	StopTokens  []uint32               `protobuf:"varint,7,rep,packed,name=stop_tokens,json=stopTokens,proto3" json:"stop_tokens,omitempty"`
+	CacheSalt   string                 `protobuf:"bytes,8,opt,name=cache_salt,json=cacheSalt,proto3" json:"cache_salt,omitempty"` // cached prefixes are shared with requests of the same salt alone
+	Generated   uint32                 `protobuf:"varint,9,opt,name=generated,proto3" json:"generated,omitempty"`                 // so many of the prompt's last tokens are of the answer: it goes on after them, as if this rank had chosen them
+	// Which of these an engine honours, World.can says. As in vLLM's SamplingParams; 0 is off.
+	MinTokens         uint32             `protobuf:"varint,10,opt,name=min_tokens,json=minTokens,proto3" json:"min_tokens,omitempty"` // no stop token is chosen before the answer has so many
+	TopK              uint32             `protobuf:"varint,11,opt,name=top_k,json=topK,proto3" json:"top_k,omitempty"`
+	MinP              float32            `protobuf:"fixed32,12,opt,name=min_p,json=minP,proto3" json:"min_p,omitempty"`
+	PresencePenalty   float32            `protobuf:"fixed32,13,opt,name=presence_penalty,json=presencePenalty,proto3" json:"presence_penalty,omitempty"`
+	FrequencyPenalty  float32            `protobuf:"fixed32,14,opt,name=frequency_penalty,json=frequencyPenalty,proto3" json:"frequency_penalty,omitempty"`
+	RepetitionPenalty float32            `protobuf:"fixed32,15,opt,name=repetition_penalty,json=repetitionPenalty,proto3" json:"repetition_penalty,omitempty"`
+	LogitBias         map[uint32]float32 `protobuf:"bytes,16,rep,name=logit_bias,json=logitBias,proto3" json:"logit_bias,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"fixed32,2,opt,name=value"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Submit) Reset() {
@@ -282,6 +291,62 @@ func (x *Submit) GetCacheSalt() string {
 		return x.CacheSalt
 	}
 	return ""
+}
+
+func (x *Submit) GetGenerated() uint32 {
+	if x != nil {
+		return x.Generated
+	}
+	return 0
+}
+
+func (x *Submit) GetMinTokens() uint32 {
+	if x != nil {
+		return x.MinTokens
+	}
+	return 0
+}
+
+func (x *Submit) GetTopK() uint32 {
+	if x != nil {
+		return x.TopK
+	}
+	return 0
+}
+
+func (x *Submit) GetMinP() float32 {
+	if x != nil {
+		return x.MinP
+	}
+	return 0
+}
+
+func (x *Submit) GetPresencePenalty() float32 {
+	if x != nil {
+		return x.PresencePenalty
+	}
+	return 0
+}
+
+func (x *Submit) GetFrequencyPenalty() float32 {
+	if x != nil {
+		return x.FrequencyPenalty
+	}
+	return 0
+}
+
+func (x *Submit) GetRepetitionPenalty() float32 {
+	if x != nil {
+		return x.RepetitionPenalty
+	}
+	return 0
+}
+
+func (x *Submit) GetLogitBias() map[uint32]float32 {
+	if x != nil {
+		return x.LogitBias
+	}
+	return nil
 }
 
 type Cancel struct {
@@ -651,8 +716,9 @@ type World struct {
 	World         string                 `protobuf:"bytes,1,opt,name=world,proto3" json:"world,omitempty"`
 	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Members       []*WorldMember         `protobuf:"bytes,3,rep,name=members,proto3" json:"members,omitempty"`
-	MaxTokens     uint32                 `protobuf:"varint,4,opt,name=max_tokens,json=maxTokens,proto3" json:"max_tokens,omitempty"`
+	MaxTokens     uint32                 `protobuf:"varint,4,opt,name=max_tokens,json=maxTokens,proto3" json:"max_tokens,omitempty"` // of prompt and answer
 	Vocabulary    uint32                 `protobuf:"varint,5,opt,name=vocabulary,proto3" json:"vocabulary,omitempty"`
+	Can           []string               `protobuf:"bytes,6,rep,name=can,proto3" json:"can,omitempty"` // fields of Submit from min_tokens on that the engines honour, by name
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -720,6 +786,13 @@ func (x *World) GetVocabulary() uint32 {
 		return x.Vocabulary
 	}
 	return 0
+}
+
+func (x *World) GetCan() []string {
+	if x != nil {
+		return x.Can
+	}
+	return nil
 }
 
 // Sent after each World of a new epoch, once per session: this gateway's requests whose home
@@ -1102,7 +1175,7 @@ const file_tangram_v1_serve_proto_rawDesc = "" +
 	"tangram.v1\x1a\x1atangram/v1/telemetry.proto\"7\n" +
 	"\x05Hello\x12\x14\n" +
 	"\x05world\x18\x01 \x01(\tR\x05world\x12\x18\n" +
-	"\agateway\x18\x02 \x01(\tR\agateway\"\xe4\x01\n" +
+	"\agateway\x18\x02 \x01(\tR\agateway\"\xd2\x04\n" +
 	"\x06Submit\x12\x18\n" +
 	"\arequest\x18\x01 \x01(\tR\arequest\x12\x16\n" +
 	"\x06prompt\x18\x02 \x03(\rR\x06prompt\x12\x1d\n" +
@@ -1114,7 +1187,21 @@ const file_tangram_v1_serve_proto_rawDesc = "" +
 	"\vstop_tokens\x18\a \x03(\rR\n" +
 	"stopTokens\x12\x1d\n" +
 	"\n" +
-	"cache_salt\x18\b \x01(\tR\tcacheSalt\"\"\n" +
+	"cache_salt\x18\b \x01(\tR\tcacheSalt\x12\x1c\n" +
+	"\tgenerated\x18\t \x01(\rR\tgenerated\x12\x1d\n" +
+	"\n" +
+	"min_tokens\x18\n" +
+	" \x01(\rR\tminTokens\x12\x13\n" +
+	"\x05top_k\x18\v \x01(\rR\x04topK\x12\x13\n" +
+	"\x05min_p\x18\f \x01(\x02R\x04minP\x12)\n" +
+	"\x10presence_penalty\x18\r \x01(\x02R\x0fpresencePenalty\x12+\n" +
+	"\x11frequency_penalty\x18\x0e \x01(\x02R\x10frequencyPenalty\x12-\n" +
+	"\x12repetition_penalty\x18\x0f \x01(\x02R\x11repetitionPenalty\x12@\n" +
+	"\n" +
+	"logit_bias\x18\x10 \x03(\v2!.tangram.v1.Submit.LogitBiasEntryR\tlogitBias\x1a<\n" +
+	"\x0eLogitBiasEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\rR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x02R\x05value:\x028\x01\"\"\n" +
 	"\x06Cancel\x12\x18\n" +
 	"\arequest\x18\x01 \x01(\tR\arequest\"\x9d\x01\n" +
 	"\fServeRequest\x12)\n" +
@@ -1145,7 +1232,7 @@ const file_tangram_v1_serve_proto_rawDesc = "" +
 	"\x04rank\x18\x01 \x01(\rR\x04rank\x12\x16\n" +
 	"\x06member\x18\x02 \x01(\tR\x06member\x12\x1a\n" +
 	"\bfrontend\x18\x03 \x01(\tR\bfrontend\x12\x18\n" +
-	"\aaccepts\x18\x04 \x01(\bR\aaccepts\"\xa5\x01\n" +
+	"\aaccepts\x18\x04 \x01(\bR\aaccepts\"\xb7\x01\n" +
 	"\x05World\x12\x14\n" +
 	"\x05world\x18\x01 \x01(\tR\x05world\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x121\n" +
@@ -1154,7 +1241,8 @@ const file_tangram_v1_serve_proto_rawDesc = "" +
 	"max_tokens\x18\x04 \x01(\rR\tmaxTokens\x12\x1e\n" +
 	"\n" +
 	"vocabulary\x18\x05 \x01(\rR\n" +
-	"vocabulary\"R\n" +
+	"vocabulary\x12\x10\n" +
+	"\x03can\x18\x06 \x03(\tR\x03can\"R\n" +
 	"\x06Roster\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x16\n" +
 	"\x06member\x18\x02 \x01(\tR\x06member\x12\x1a\n" +
@@ -1205,7 +1293,7 @@ func file_tangram_v1_serve_proto_rawDescGZIP() []byte {
 }
 
 var file_tangram_v1_serve_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_tangram_v1_serve_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_tangram_v1_serve_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_tangram_v1_serve_proto_goTypes = []any{
 	(Finish)(0),           // 0: tangram.v1.Finish
 	(Refused_Code)(0),     // 1: tangram.v1.Refused.Code
@@ -1221,29 +1309,31 @@ var file_tangram_v1_serve_proto_goTypes = []any{
 	(*Prefixes)(nil),      // 11: tangram.v1.Prefixes
 	(*Load)(nil),          // 12: tangram.v1.Load
 	(*ServeReply)(nil),    // 13: tangram.v1.ServeReply
-	(*RankTelemetry)(nil), // 14: tangram.v1.RankTelemetry
+	nil,                   // 14: tangram.v1.Submit.LogitBiasEntry
+	(*RankTelemetry)(nil), // 15: tangram.v1.RankTelemetry
 }
 var file_tangram_v1_serve_proto_depIdxs = []int32{
-	2,  // 0: tangram.v1.ServeRequest.hello:type_name -> tangram.v1.Hello
-	3,  // 1: tangram.v1.ServeRequest.submit:type_name -> tangram.v1.Submit
-	4,  // 2: tangram.v1.ServeRequest.cancel:type_name -> tangram.v1.Cancel
-	0,  // 3: tangram.v1.Token.finish:type_name -> tangram.v1.Finish
-	1,  // 4: tangram.v1.Refused.code:type_name -> tangram.v1.Refused.Code
-	8,  // 5: tangram.v1.World.members:type_name -> tangram.v1.WorldMember
-	14, // 6: tangram.v1.Load.telemetry:type_name -> tangram.v1.RankTelemetry
-	11, // 7: tangram.v1.Load.prefixes:type_name -> tangram.v1.Prefixes
-	6,  // 8: tangram.v1.ServeReply.token:type_name -> tangram.v1.Token
-	7,  // 9: tangram.v1.ServeReply.refused:type_name -> tangram.v1.Refused
-	9,  // 10: tangram.v1.ServeReply.world:type_name -> tangram.v1.World
-	12, // 11: tangram.v1.ServeReply.load:type_name -> tangram.v1.Load
-	10, // 12: tangram.v1.ServeReply.roster:type_name -> tangram.v1.Roster
-	5,  // 13: tangram.v1.Serve.Session:input_type -> tangram.v1.ServeRequest
-	13, // 14: tangram.v1.Serve.Session:output_type -> tangram.v1.ServeReply
-	14, // [14:15] is the sub-list for method output_type
-	13, // [13:14] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	14, // 0: tangram.v1.Submit.logit_bias:type_name -> tangram.v1.Submit.LogitBiasEntry
+	2,  // 1: tangram.v1.ServeRequest.hello:type_name -> tangram.v1.Hello
+	3,  // 2: tangram.v1.ServeRequest.submit:type_name -> tangram.v1.Submit
+	4,  // 3: tangram.v1.ServeRequest.cancel:type_name -> tangram.v1.Cancel
+	0,  // 4: tangram.v1.Token.finish:type_name -> tangram.v1.Finish
+	1,  // 5: tangram.v1.Refused.code:type_name -> tangram.v1.Refused.Code
+	8,  // 6: tangram.v1.World.members:type_name -> tangram.v1.WorldMember
+	15, // 7: tangram.v1.Load.telemetry:type_name -> tangram.v1.RankTelemetry
+	11, // 8: tangram.v1.Load.prefixes:type_name -> tangram.v1.Prefixes
+	6,  // 9: tangram.v1.ServeReply.token:type_name -> tangram.v1.Token
+	7,  // 10: tangram.v1.ServeReply.refused:type_name -> tangram.v1.Refused
+	9,  // 11: tangram.v1.ServeReply.world:type_name -> tangram.v1.World
+	12, // 12: tangram.v1.ServeReply.load:type_name -> tangram.v1.Load
+	10, // 13: tangram.v1.ServeReply.roster:type_name -> tangram.v1.Roster
+	5,  // 14: tangram.v1.Serve.Session:input_type -> tangram.v1.ServeRequest
+	13, // 15: tangram.v1.Serve.Session:output_type -> tangram.v1.ServeReply
+	15, // [15:16] is the sub-list for method output_type
+	14, // [14:15] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_tangram_v1_serve_proto_init() }
@@ -1270,7 +1360,7 @@ func file_tangram_v1_serve_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tangram_v1_serve_proto_rawDesc), len(file_tangram_v1_serve_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

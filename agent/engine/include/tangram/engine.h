@@ -57,20 +57,30 @@ void tge_close(tge_engine* engine);
 /* Owned by the engine. Its calls of the gate, of KV and of polling are the kit's. */
 tg_client* tge_client(tge_engine* engine);
 
-/* A request as a gateway submits it. */
+/* A request as a gateway submits it. From min_tokens on only what backend.can names is asked for; 0
+ * is off. */
 typedef struct {
   size_t struct_size;
   const char* request;
   const char* gateway;
   const uint32_t* prompt;
   size_t prompt_count;
-  uint32_t max_tokens;
+  uint32_t max_tokens; /* of the answer, `generated` ones too */
   float temperature, top_p;
   uint64_t seed;
   const uint32_t* stop_tokens;
   size_t stop_count;
   const char* cache_salt; /* what is cached of it is for requests of the same salt alone; "": for
                            * all that have none */
+  /* So many of the prompt's last tokens are of the answer, which goes on after them as if they had
+   * been chosen here: penalties, min_tokens and the numbers drawn by chance count them. */
+  uint32_t generated;
+  uint32_t min_tokens; /* no stop token is chosen before the answer has so many */
+  uint32_t top_k;
+  float min_p, presence_penalty, frequency_penalty, repetition_penalty;
+  const uint32_t* bias_tokens; /* `bias` is added to the logits of these */
+  const float* bias;
+  size_t bias_count;
 } tge_submit;
 
 /* A request with its KV, as it is told at a flip and comes to another rank. */
@@ -184,6 +194,10 @@ typedef struct {
                      tg_error* why);
   /* It does not come. Also of a rank that left. */
   void (*unreserve)(void* self, const char* request);
+
+  /* Members of tge_submit from min_tokens on that are honoured, by their names in
+   * tangram/v1/serve.proto, with blanks between; NULL: none. A request for another is refused. */
+  const char* can;
 } tge_backend;
 
 /* Takes steps until tge_stop. Anything but TG_OK: this rank can serve no longer. */

@@ -30,7 +30,9 @@ class Submit(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_size_t), ("request", c_char_p), ("gateway", c_char_p), ("prompt", POINTER(c_uint32)), ("prompt_count", c_size_t),
         ("max_tokens", c_uint32), ("temperature", c_float), ("top_p", c_float), ("seed", c_uint64), ("stop_tokens", POINTER(c_uint32)),
-        ("stop_count", c_size_t), ("cache_salt", c_char_p),
+        ("stop_count", c_size_t), ("cache_salt", c_char_p), ("generated", c_uint32), ("min_tokens", c_uint32), ("top_k", c_uint32),
+        ("min_p", c_float), ("presence_penalty", c_float), ("frequency_penalty", c_float), ("repetition_penalty", c_float),
+        ("bias_tokens", POINTER(c_uint32)), ("bias", POINTER(c_float)), ("bias_count", c_size_t),
     ]
 
 
@@ -99,7 +101,7 @@ class Backend(ctypes.Structure):
         ("submit", SubmitCall), ("cancel", CancelCall), ("measure", MeasureCall), ("fits", FitsCall), ("announce", AnnounceCall),
         ("compute", ComputeCall), ("kv_layout", LayoutCall), ("manifest", ManifestCall), ("adopt", AdoptCall), ("drop", PlainCall),
         ("gone", GoneCall), ("enter", EnterCall), ("leave", PlainCall),
-        ("progress", ManifestCall), ("reserve", ReserveCall), ("unreserve", GoneCall),
+        ("progress", ManifestCall), ("reserve", ReserveCall), ("unreserve", GoneCall), ("can", c_char_p),
     ]
 
 

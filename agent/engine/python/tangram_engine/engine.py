@@ -63,15 +63,25 @@ def prefix_after(before: int, tokens: Sequence[int]) -> int:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Submit:
+    """From min_tokens on only what Backend.can names is asked for; 0 is off."""
+
     request: str
     gateway: str
     prompt: list[int]
-    max_tokens: int
+    max_tokens: int  # of the answer, `generated` ones too
     temperature: float
     top_p: float
     seed: int
     stop_tokens: list[int]
     cache_salt: str = ""  # what is cached of it is for requests of the same salt alone
+    generated: int = 0  # so many of the prompt's last tokens are of the answer, which goes on after them as if they had been chosen here
+    min_tokens: int = 0  # no stop token is chosen before the answer has so many
+    top_k: int = 0
+    min_p: float = 0
+    presence_penalty: float = 0
+    frequency_penalty: float = 0
+    repetition_penalty: float = 0
+    logit_bias: Mapping[int, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -143,6 +153,7 @@ class Backend(Protocol):
 
     max_tokens: int  # of prompt and answer
     vocabulary: int
+    can: Sequence[str]  # fields of Submit from min_tokens on that are honoured
 
     def submit(self, submit: Submit) -> None: ...
     def cancel(self, request: str) -> bool: ...
@@ -310,10 +321,13 @@ class Kit:
         guarded, model = self._guarded, self.client.model
 
         def submit(raw: Any) -> None:
-            s = raw.contents
-            salt = _text(s.cache_salt) if s.struct_size >= ctypes.sizeof(_abi.Submit) else ""  # an older library knows of none
-            backend.submit(Submit(_text(s.request), _text(s.gateway), _array(s.prompt, s.prompt_count), s.max_tokens, s.temperature, s.top_p, s.seed,
-                                  _array(s.stop_tokens, s.stop_count), salt))
+            s = _abi.Submit()
+            ctypes.memmove(ctypes.byref(s), raw, min(raw.contents.struct_size, ctypes.sizeof(s)))  # an older library knows of fewer
+            backend.submit(Submit(
+                _text(s.request), _text(s.gateway), _array(s.prompt, s.prompt_count), s.max_tokens, s.temperature, s.top_p, s.seed,
+                _array(s.stop_tokens, s.stop_count), _text(s.cache_salt), s.generated, s.min_tokens, s.top_k, s.min_p, s.presence_penalty, s.frequency_penalty,
+                s.repetition_penalty, dict(zip(_array(s.bias_tokens, s.bias_count), s.bias[: s.bias_count], strict=True)),
+            ))
 
         def measure(raw: Any) -> None:
             for field in dataclasses.fields(stats := backend.stats()):
@@ -365,6 +379,7 @@ class Kit:
         a = _abi
         out = a.sized(a.Backend)
         out.max_tokens, out.vocabulary = backend.max_tokens, backend.vocabulary
+        out.can = " ".join(backend.can).encode()
         out.submit = a.SubmitCall(lambda _, s: void(guarded(submit, s)))
         out.cancel = a.CancelCall(lambda _, r: guarded(lambda: int(backend.cancel(_text(r)))))
         out.measure = a.MeasureCall(lambda _, s: void(guarded(measure, s)))

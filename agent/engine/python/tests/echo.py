@@ -42,7 +42,7 @@ def next_token(values: Iterable[int]) -> int:
 
 
 class Echo:
-    max_tokens, vocabulary = MOST, VOCABULARY
+    max_tokens, vocabulary, can = MOST, VOCABULARY, ()
 
     def __init__(self, kit: Kit, step_s: float, block_tokens: int, batch: int, drafts: int):
         self.block_tokens, self.block_bytes, self.draft_bytes = block_tokens, block_tokens * TOKEN.size, block_tokens * DRAFT.size
