@@ -29,8 +29,8 @@ type completionRequest struct {
 	StopTokenIDs  json.RawMessage `json:"stop_token_ids"` // extension
 	Stream        bool            `json:"stream"`
 	StreamOptions *struct {
-		IncludeUsage       bool `json:"include_usage"`
-		IncludeObfuscation bool `json:"include_obfuscation"`
+		IncludeUsage    bool `json:"include_usage"`
+		ContinuousUsage bool `json:"continuous_usage_stats"` // vLLM's: in each chunk, not only in the last
 	} `json:"stream_options"`
 	ReturnLogitHash bool `json:"return_logit_hash"` // extension
 	sampling
@@ -125,10 +125,15 @@ func (r *completionRequest) submit(world *tangramv1.World) (*tangramv1.Submit, e
 	if err := r.sampling.ask(s, world); err != nil {
 		return nil, err
 	}
+	return s, fits(s)
+}
+
+// fits: with all of its answer, in case it is sent again.
+func fits(s *tangramv1.Submit) error {
 	if size := proto.Size(s) + maxVarint32*int(s.MaxTokens); size > maxSubmit {
-		return nil, bad("prompt", "prompt and answer take up to %d bytes on their way to a rank; at most %d are sent", size, maxSubmit)
+		return bad("prompt", "prompt and answer take up to %d bytes on their way to a rank; at most %d are sent", size, maxSubmit)
 	}
-	return s, nil
+	return nil
 }
 
 // nothingMore is asked for than can be given.
@@ -148,8 +153,6 @@ func (r *completionRequest) nothingMore() error {
 		return bad("user", "has %d bytes; at most %d are taken", len(r.User), maxUser)
 	case r.StreamOptions != nil && !r.Stream:
 		return bad("stream_options", "are only for requests with stream: true")
-	case r.StreamOptions != nil && r.StreamOptions.IncludeObfuscation:
-		return bad("stream_options", "include_obfuscation is not supported")
 	}
 	return nil
 }
@@ -173,6 +176,17 @@ type usage struct {
 	PromptTokens     int `json:"prompt_tokens"`
 	CompletionTokens int `json:"completion_tokens"`
 	TotalTokens      int `json:"total_tokens"`
+}
+
+// notYet is the usage of a chunk that the last one tells: null, as OpenAI has it.
+var notYet = &usage{PromptTokens: -1}
+
+func (u *usage) MarshalJSON() ([]byte, error) {
+	if u == notYet {
+		return []byte("null"), nil
+	}
+	type plain usage
+	return json.Marshal((*plain)(u))
 }
 
 type completion struct {

@@ -13,13 +13,18 @@ const (
 
 // holds is the bytes that the request holds until it is answered, however slowly its client reads.
 func (a *answer) holds(s *tangramv1.Submit) int64 {
+	if a.stream {
+		return holdsStreamed(s)
+	}
 	generated := int64(s.MaxTokens)
 	bytes := bytesPerRequest + bytesPerPrompt*int64(len(s.Prompt))
-	switch {
-	case a.stream: // chunks are not kept; tokens are, if the client is slow
-		return bytes + (bytesPerPrompt+bytesPerPending)*generated
-	case a.hashes:
+	if a.hashes {
 		return bytes + (bytesPerToken+bytesPerHash)*generated
 	}
 	return bytes + bytesPerToken*generated
+}
+
+// holdsStreamed: chunks are not kept; tokens are, if their reader is slow.
+func holdsStreamed(s *tangramv1.Submit) int64 {
+	return bytesPerRequest + bytesPerPrompt*int64(len(s.Prompt)) + (bytesPerPrompt+bytesPerPending)*int64(s.MaxTokens)
 }

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -17,21 +19,51 @@ import (
 // Handler of what clients ask for.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/completions", s.completions)
+	mux.HandleFunc("POST "+pathCompletions, s.completions)
+	for _, path := range textPaths() {
+		mux.HandleFunc("POST "+path, s.text)
+	}
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
-		s.reply(w, http.StatusOK, map[string]any{"object": "list", "data": []any{map[string]any{"id": s.model, "object": "model", "owned_by": "tangram"}}})
+		s.reply(w, http.StatusOK, map[string]any{"object": "list", "data": []any{s.modelObject()}})
+	})
+	mux.HandleFunc("GET /v1/models/{id...}", func(w http.ResponseWriter, r *http.Request) { // ids may have slashes
+		if id := r.PathValue("id"); id != s.model {
+			code, body := explain(&modelError{id, s.model})
+			s.reply(w, code, map[string]any{"error": body})
+			return
+		}
+		s.reply(w, http.StatusOK, s.modelObject())
 	})
 	mux.HandleFunc("GET /healthz", s.ready) // of load balancers outside of the cluster
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		s.reply(w, http.StatusNotFound, map[string]any{"error": apiError{Type: "invalid_request_error",
-			Message: fmt.Sprintf("%s %s is not served here, only POST /v1/completions and GET /v1/models", r.Method, r.URL.Path)}})
-	})
+	mux.HandleFunc("/", s.elsewhere)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.draining.Load() {
 			w.Header().Set("Connection", "close")
 		}
 		mux.ServeHTTP(w, r)
 	})
+}
+
+// elsewhere answers what no other handler does: a path that is not served, or one that is, by another method.
+func (s *Server) elsewhere(w http.ResponseWriter, r *http.Request) {
+	method := ""
+	switch path := r.URL.Path; {
+	case path == pathCompletions || slices.Contains(textPaths(), path):
+		method = http.MethodPost
+	case path == "/v1/models" || strings.HasPrefix(path, "/v1/models/"):
+		method = http.MethodGet
+	}
+	code := http.StatusNotFound
+	message := fmt.Sprintf("%s %s is not served here, only POST %s, POST %s and GET /v1/models", r.Method, r.URL.Path, pathCompletions, strings.Join(textPaths(), ", POST "))
+	if method != "" {
+		code, message = http.StatusMethodNotAllowed, fmt.Sprintf("%s is served by %s, not by %s", r.URL.Path, method, r.Method)
+		w.Header().Set("Allow", method)
+	}
+	s.reply(w, code, map[string]any{"error": apiError{Type: "invalid_request_error", Message: message}})
+}
+
+func (s *Server) modelObject() map[string]any {
+	return map[string]any{"id": s.model, "object": "model", "created": s.began.Unix(), "owned_by": "tangram"}
 }
 
 func (s *Server) reply(w http.ResponseWriter, code int, body any) {
@@ -60,7 +92,11 @@ const statusClientLeft = 499
 func explain(err error) (int, apiError) {
 	var field *fieldError
 	var large *tooLargeError
+	var model *modelError
 	switch {
+	case errors.As(err, &model):
+		code, param := "model_not_found", "model"
+		return http.StatusNotFound, apiError{Message: err.Error(), Type: "invalid_request_error", Param: &param, Code: &code}
 	case errors.As(err, &large):
 		return http.StatusRequestEntityTooLarge, apiError{Message: err.Error(), Type: "invalid_request_error"}
 	case errors.Is(err, errSlow):
@@ -73,7 +109,7 @@ func explain(err error) (int, apiError) {
 		return http.StatusBadRequest, apiError{Message: err.Error(), Type: "invalid_request_error"}
 	case errors.Is(err, ErrBusy):
 		return http.StatusTooManyRequests, apiError{Message: err.Error() + "; try again later", Type: "rate_limit_error"}
-	case errors.Is(err, ErrNotReady), errors.Is(err, errCrowded), errors.Is(err, errFull):
+	case errors.Is(err, ErrNotReady), errors.Is(err, errCrowded), errors.Is(err, errFull), errors.Is(err, errText):
 		return http.StatusServiceUnavailable, apiError{Message: err.Error() + "; try again later", Type: "server_error"}
 	}
 	return http.StatusInternalServerError, apiError{Message: err.Error(), Type: "server_error"}
@@ -90,18 +126,38 @@ func (s *Server) fail(w http.ResponseWriter, err error) {
 
 func (s *Server) count(code int) { s.metrics.requests.WithLabelValues(strconv.Itoa(code)).Inc() }
 
+// text needs a tokenizer.
+func (s *Server) text(w http.ResponseWriter, r *http.Request) {
+	if s.door == nil {
+		s.textIsMissing(w, r)
+		return
+	}
+	body, free, err := s.read(w, r)
+	defer free()
+	if err != nil {
+		s.fail(w, err)
+		return
+	}
+	s.door.relay(w, r, body)
+}
+
 func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
-	request, free, err := s.take(w, r)
+	body, free, err := s.read(w, r)
 	defer func() { free() }()
 	if err != nil {
 		s.fail(w, err)
 		return
 	}
-	if request.Model != "" && request.Model != s.model {
-		s.count(http.StatusNotFound)
-		code, param := "model_not_found", "model"
-		s.reply(w, http.StatusNotFound, map[string]any{"error": apiError{Message: fmt.Sprintf("model %q is not here, only %q", short(request.Model), s.model),
-			Type: "invalid_request_error", Param: &param, Code: &code}})
+	if s.door != nil && isText(body) {
+		s.door.relay(w, r, body)
+		return
+	}
+	request, err := parse(body)
+	if err == nil && request.Model != "" && request.Model != s.model {
+		err = &modelError{request.Model, s.model}
+	}
+	if err != nil {
+		s.fail(w, err)
 		return
 	}
 	world, err := s.pool.AwaitWorld(r.Context())
@@ -114,8 +170,8 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, err)
 		return
 	}
-	a := &answer{s: s, w: w, stream: request.Stream, usage: request.StreamOptions != nil && request.StreamOptions.IncludeUsage,
-		hashes: request.ReturnLogitHash, hasText: bytesAreTokens(world), prompt: len(submit.Prompt), last: time.Now(),
+	a := &answer{s: s, w: w, stream: request.Stream, usage: request.usage(),
+		hashes: request.ReturnLogitHash, hasText: bytesAreTokens(world), prompt: len(submit.Prompt), pace: paced{m: s.metrics, last: time.Now()},
 		head: completion{ID: "cmpl-" + submit.Request, Object: "text_completion", Created: time.Now().Unix(), Model: s.model}}
 	bytes := a.holds(submit)
 	if !s.answers.TryAcquire(bytes) {
@@ -128,35 +184,63 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 	a.finish(s.pool.Run(r.Context(), submit, a.token, s.limits.Quiet, a.quiet))
 }
 
+// usageWanted: which chunks of a stream tell the numbers of tokens.
+type usageWanted int
+
+const (
+	usageNever usageWanted = iota
+	usageLast              // one more at the end
+	usageAlways
+)
+
+func (r *completionRequest) usage() usageWanted {
+	switch o := r.StreamOptions; {
+	case o == nil || !o.IncludeUsage:
+		return usageNever
+	case o.ContinuousUsage:
+		return usageAlways
+	}
+	return usageLast
+}
+
 // answer being written to one client.
 type answer struct {
 	s       *Server
 	w       http.ResponseWriter
 	stream  bool // a chunk per token
-	usage   bool // and a last one with the numbers of tokens
+	usage   usageWanted
 	hashes  bool // of the logits, for each token
 	head    completion
 	prompt  int
-	hasText bool      // tokens are bytes of text; else the text of an answer stays empty
-	last    time.Time // of the request, then of the token before
+	hasText bool // tokens are bytes of text; else the text of an answer stays empty
+	pace    paced
 
 	bytes     []byte // not yet whole runes when streaming; everything when not
 	ids       []uint32
 	info      []tokenInfo
 	reason    *string
 	streaming bool
-	tokens    int
+}
+
+// paced measures when the tokens of a request came.
+type paced struct {
+	m      *Metrics
+	last   time.Time // of the request, then of the token before
+	tokens int
+}
+
+func (p *paced) token() {
+	now, since := time.Now(), p.m.betweenTokens
+	if p.tokens == 0 {
+		since = p.m.firstToken
+	}
+	since.Observe(now.Sub(p.last).Seconds())
+	p.last = now
+	p.tokens++
 }
 
 func (a *answer) token(t *tangramv1.Token) error {
-	now := time.Now()
-	if a.tokens == 0 {
-		a.s.metrics.firstToken.Observe(now.Sub(a.last).Seconds())
-	} else {
-		a.s.metrics.betweenTokens.Observe(now.Sub(a.last).Seconds())
-	}
-	a.last = now
-	a.tokens++
+	a.pace.token()
 	if a.hasText {
 		a.bytes = append(a.bytes, byte(t.Token))
 	}
@@ -171,6 +255,13 @@ func (a *answer) token(t *tangramv1.Token) error {
 	text := a.runes(a.reason != nil)
 	chunk := a.head
 	chunk.Choices = []choice{{Text: text, FinishReason: a.reason, TokenIDs: a.ids, Tangram: a.info}}
+	switch a.usage {
+	case usageNever:
+	case usageLast:
+		chunk.Usage = notYet
+	case usageAlways:
+		chunk.Usage = a.total()
+	}
 	a.ids, a.info = nil, nil
 	return a.event(chunk)
 }
@@ -210,6 +301,7 @@ func (a *answer) send(text string) error {
 		a.streaming = true
 		a.w.Header().Set("Content-Type", "text/event-stream")
 		a.w.Header().Set("Cache-Control", "no-cache")
+		a.w.Header().Set("X-Accel-Buffering", "no") // nginx passes on at once what comes
 		a.w.WriteHeader(http.StatusOK)
 	}
 	if _, err := io.WriteString(a.w, text); err != nil {
@@ -218,8 +310,11 @@ func (a *answer) send(text string) error {
 	return http.NewResponseController(a.w).Flush()
 }
 
+func (a *answer) total() *usage {
+	return &usage{PromptTokens: a.prompt, CompletionTokens: a.pace.tokens, TotalTokens: a.prompt + a.pace.tokens}
+}
+
 func (a *answer) finish(err error) {
-	total := &usage{PromptTokens: a.prompt, CompletionTokens: a.tokens, TotalTokens: a.prompt + a.tokens}
 	switch {
 	case err != nil && !a.streaming:
 		a.s.fail(a.w, err)
@@ -228,16 +323,16 @@ func (a *answer) finish(err error) {
 		a.s.count(code)
 		_ = a.event(map[string]any{"error": body})
 	case a.stream:
-		if a.usage {
+		if a.usage != usageNever {
 			last := a.head
-			last.Choices, last.Usage = []choice{}, total
+			last.Choices, last.Usage = []choice{}, a.total()
 			_ = a.event(last)
 		}
 		_ = a.send("data: [DONE]\n\n")
 		a.s.count(http.StatusOK)
 	default:
 		a.head.Choices = []choice{{Text: string(a.bytes), FinishReason: a.reason, TokenIDs: a.ids, Tangram: a.info}}
-		a.head.Usage = total
+		a.head.Usage = a.total()
 		a.s.count(http.StatusOK)
 		a.s.reply(a.w, http.StatusOK, a.head)
 	}

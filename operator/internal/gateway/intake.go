@@ -10,7 +10,10 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"golang.org/x/sync/semaphore"
 )
@@ -48,9 +51,8 @@ func (m *metered) Read(p []byte) (int, error) {
 
 func (m *metered) free() { m.room.Release(m.held) }
 
-// take reads and parses a request. The body's room is held until free is called, which is to be
-// when nothing of the body is needed any more.
-func (s *Server) take(w http.ResponseWriter, r *http.Request) (request *completionRequest, free func(), err error) {
+// read the body of a request. Its room is held until free is called, which is to be when nothing of it is needed any more.
+func (s *Server) read(w http.ResponseWriter, r *http.Request) (body []byte, free func(), err error) {
 	// For a refusal before the end of the body: without this header net/http waits for the rest of the body before it answers.
 	unread := func() { w.Header().Set("Connection", "close") }
 	if r.ContentLength > s.limits.Body {
@@ -58,7 +60,7 @@ func (s *Server) take(w http.ResponseWriter, r *http.Request) (request *completi
 		return nil, func() {}, &tooLargeError{s.limits.Body}
 	}
 	m := &metered{from: http.MaxBytesReader(w, r.Body, s.limits.Body), room: s.room}
-	body, err := io.ReadAll(m)
+	body, err = io.ReadAll(m)
 	var large *http.MaxBytesError
 	switch {
 	case err == nil:
@@ -72,8 +74,7 @@ func (s *Server) take(w http.ResponseWriter, r *http.Request) (request *completi
 	default:
 		return nil, m.free, bad("body", "cannot be read: %v", err)
 	}
-	request, err = parse(body)
-	return request, m.free, err
+	return body, m.free, nil
 }
 
 // understood are the names of all fields of completionRequest.
@@ -88,9 +89,9 @@ var understood = func() (names []string) {
 
 // parse refuses what it does not know: a field that is ignored would be a promise that is not kept.
 func parse(body []byte) (*completionRequest, error) {
-	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(body, &fields); err != nil {
-		return nil, bad("body", "is not a JSON object: %v", err)
+	fields, err := topFields(body)
+	if err != nil {
+		return nil, err
 	}
 	var unknown []string
 	for name := range fields {
@@ -109,5 +110,44 @@ func parse(body []byte) (*completionRequest, error) {
 	} else if err != nil {
 		return nil, bad("body", "is not JSON: %v", err)
 	}
+	if raw, there := fields["stream_options"]; there {
+		if wrong := options("include_usage", "continuous_usage_stats")(raw); wrong != "" {
+			return nil, bad("stream_options", "%s", wrong)
+		}
+	}
 	return request, nil
+}
+
+// wholeText refuses what is no text: encoding/json would put U+FFFD in the place of bytes that are no UTF-8 and of half a surrogate pair, and the
+// prompt would be another one.
+func wholeText(body []byte) error {
+	if !utf8.Valid(body) {
+		return bad("body", "is not UTF-8")
+	}
+	for i := 0; i < len(body); i++ {
+		if body[i] != '\\' {
+			continue
+		}
+		first, size := escaped(body[i:])
+		i += size - 1
+		if !utf16.IsSurrogate(first) {
+			continue
+		}
+		second, size := escaped(body[i+1:])
+		if utf16.DecodeRune(first, second) == utf8.RuneError {
+			return bad("body", "has half a surrogate pair, \\u%04x", first)
+		}
+		i += size
+	}
+	return nil
+}
+
+// escaped reads one escape of JSON, and its size in bytes; 0: it is none of the form \uXXXX.
+func escaped(text []byte) (r rune, size int) {
+	if len(text) >= 6 && text[0] == '\\' && text[1] == 'u' {
+		if n, err := strconv.ParseUint(string(text[2:6]), 16, 16); err == nil {
+			return rune(n), 6
+		}
+	}
+	return 0, 2
 }

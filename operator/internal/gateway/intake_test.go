@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bufio"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -172,13 +173,101 @@ func TestOnlyOneObjectIsABody(t *testing.T) {
 func TestPathsThatAreNotServedSayWhatIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := serve(t, &engine{on: one})
-		reply, err := caller(t).Post(s.URL+"/v1/chat/completions", "application/json", strings.NewReader(`{}`))
-		require.NoError(t, err)
-		defer func() { require.NoError(t, reply.Body.Close()) }()
-		text, err := io.ReadAll(reply.Body)
-		require.NoError(t, err)
-		require.Equal(t, http.StatusNotFound, reply.StatusCode)
-		require.Contains(t, string(text), "POST /v1/chat/completions is not served here")
+		ask := func(method, path string) (int, http.Header, string) {
+			r, err := http.NewRequestWithContext(t.Context(), method, s.URL+path, strings.NewReader(`{}`))
+			require.NoError(t, err)
+			reply, err := caller(t).Do(r)
+			require.NoError(t, err)
+			defer func() { require.NoError(t, reply.Body.Close()) }()
+			text, err := io.ReadAll(reply.Body)
+			require.NoError(t, err)
+			return reply.StatusCode, reply.Header, string(text)
+		}
+		code, _, text := ask("POST", "/v1/embeddings")
+		require.Equal(t, http.StatusNotFound, code)
+		require.Contains(t, text, "POST /v1/embeddings is not served here, only POST /v1/completions, POST /tokenize, POST /v1/chat/completions and GET /v1/models")
+		code, _, text = ask("POST", "/v1/chat/completions")
+		require.Equal(t, http.StatusNotFound, code)
+		require.Contains(t, text, "needs a tokenizer, and this gateway has none: set spec.gateway.text")
+		for path, method := range map[string]string{"/v1/completions": "GET", "/v1/chat/completions": "PUT", "/v1/models": "POST", "/v1/models/a/b": "DELETE"} {
+			code, head, text := ask(method, path)
+			require.Equal(t, http.StatusMethodNotAllowed, code, path)
+			require.Contains(t, []string{"GET", "POST"}, head.Get("Allow"))
+			require.Contains(t, text, path+" is served by "+head.Get("Allow")+", not by "+method)
+		}
+	})
+}
+
+// As clients look for a model before they send anything; ids may have a slash, plain or escaped.
+func TestOneModelByItsID(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, _, pool := open(t, Options{}, &engine{on: one})
+		address, _, _ := started(t, NewServer(pool, "org/demo", Limits{}), Drain{})
+		for path, code := range map[string]int{"": 200, "/org/demo": 200, "/org%2Fdemo": 200, "/demo": 404, "/org/demo/": 404} {
+			c := dialed(t, address)
+			say(t, c, "GET /v1/models"+path+" HTTP/1.1\r\nHost: w\r\n\r\n")
+			got, text := answered(t, c)
+			require.Equal(t, code, got, "%s: %s", path, text)
+			if code == 200 {
+				require.Regexp(t, `"created":[0-9]{9,},"id":"org/demo","object":"model","owned_by":"tangram"`, text)
+			} else {
+				require.Contains(t, text, `"code":"model_not_found"`)
+			}
+		}
+	})
+}
+
+// What is no text would become another prompt.
+func TestHalfASurrogatePairIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		prompts := make(chan []uint32, 8)
+		s, _ := serve(t, &engine{on: func(r *tangramv1.Submit, send func(*tangramv1.ServeReply)) { prompts <- r.Prompt; one(r, send) }})
+		for body, want := range map[string]string{
+			`{"prompt":"a\ud83d"}`: `half a surrogate pair, \\ud83d`, `{"prompt":"\ude00\ud83d"}`: "half a surrogate pair", `{"prompt":"\ud83dx\ude00"}`: "half a surrogate pair",
+			`{"prompt":"\ud83d\n"}`: "half a surrogate pair", "{\"prompt\":\"\xff\"}": "is not UTF-8", `{"user":"\udfff","prompt":"x"}`: "half a surrogate pair",
+		} {
+			code, _, text := post(t, s, body)
+			require.Equal(t, http.StatusBadRequest, code, "%s: %s", body, text)
+			require.Contains(t, text, want, body)
+		}
+		require.Empty(t, prompts)
+		for body, want := range map[string][]uint32{
+			`{"prompt":"a\ud83d\ude00"}`: {'a', 0xf0, 0x9f, 0x98, 0x80}, `{"prompt":"\\ud83d"}`: {'\\', 'u', 'd', '8', '3', 'd'}, `{"prompt":"a\u0000b"}`: {'a', 0, 'b'},
+		} {
+			code, _, text := post(t, s, body)
+			require.Equal(t, http.StatusOK, code, "%s: %s", body, text)
+			require.Equal(t, want, <-prompts)
+		}
+	})
+}
+
+// Which chunks tell the numbers of tokens.
+func TestUsageOfAStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := serve(t, &engine{on: func(r *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
+			send(token(r, 0, 'y', tangramv1.Finish_FINISH_UNSPECIFIED))
+			send(token(r, 1, 'z', tangramv1.Finish_FINISH_STOP))
+		}})
+		for options, want := range map[string][]string{
+			``: nil,
+			`,"stream_options":{"include_usage":true}`: {"null", "null", `{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}`},
+			`,"stream_options":{"include_usage":true,"continuous_usage_stats":true}`: {
+				`{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}`, `{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}`, `{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}`},
+		} {
+			code, _, text := post(t, s, `{"prompt":"x","stream":true`+options+`}`)
+			require.Equal(t, http.StatusOK, code, text)
+			var got []string
+			for line := range strings.Lines(text) {
+				var chunk map[string]json.RawMessage
+				if json.Unmarshal([]byte(strings.TrimPrefix(line, "data: ")), &chunk) == nil && chunk["usage"] != nil {
+					got = append(got, string(chunk["usage"]))
+				}
+			}
+			require.Equal(t, want, got, options)
+		}
+		code, _, text := post(t, s, `{"prompt":"x","stream":true,"stream_options":{"include_usge":true}}`)
+		require.Equal(t, http.StatusBadRequest, code)
+		require.Contains(t, text, `stream_options: has \"include_usge\", which is not supported`)
 	})
 }
 

@@ -74,13 +74,21 @@ type Server struct {
 	answers  *semaphore.Weighted // for bytes that requests hold until they are answered
 	draining atomic.Bool
 	lines    lines
+	began    time.Time
+	doors    doors
+	door     *door // nil: there is no text server
 }
 
 // NewServer in front of a pool, for a model of this name.
 func NewServer(pool *Pool, model string, limits Limits) *Server {
 	limits.defaults()
 	return &Server{pool: pool, model: model, limits: limits, log: pool.o.Log, metrics: pool.o.Metrics, room: semaphore.NewWeighted(limits.Bodies), answers: semaphore.NewWeighted(limits.Answers),
-		lines: lines{states: map[net.Conn]http.ConnState{}}}
+		lines: lines{states: map[net.Conn]http.ConnState{}}, began: time.Now(), doors: doors{why: map[string]error{}}}
+}
+
+// UseText has what needs a tokenizer answered by the text server behind this UNIX socket. Before Handler and Serve.
+func (s *Server) UseText(socket string) {
+	s.door = newDoor(s, func(ctx context.Context) (net.Conn, error) { return (&net.Dialer{}).DialContext(ctx, "unix", socket) })
 }
 
 // Operations are /livez, /readyz and /metrics: for kubelet and Prometheus, not for clients.

@@ -27,6 +27,7 @@ func bytesAreTokens(world *tangramv1.World) bool { return world.Vocabulary == by
 func (r *completionRequest) promptTokens(world *tangramv1.World) ([]uint32, error) {
 	var text string
 	var ids []int64
+	var lists [][]int64
 	var texts [2]*string // of a longer array the rest is skipped
 	isText := false
 	switch raw := r.Prompt; {
@@ -38,6 +39,8 @@ func (r *completionRequest) promptTokens(world *tangramv1.World) ([]uint32, erro
 		if bytes.Contains(raw, []byte("null")) { // encoding/json reads it as token 0
 			return nil, bad("prompt", "contains null where a token id is expected")
 		}
+	case json.Unmarshal(raw, &lists) == nil && len(lists) == 1 && !bytes.Contains(raw, []byte("null")):
+		ids = lists[0]
 	case json.Unmarshal(raw, &texts) == nil && texts[0] != nil && texts[1] == nil:
 		text, isText = *texts[0], true
 	default:

@@ -1,0 +1,238 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// errText: nobody is there who makes text.
+var errText = errors.New("the text server of this gateway does not answer")
+
+// door relays what needs a tokenizer to the text server, over a UNIX socket. Which fields pass, doorFields says.
+type door struct {
+	s     *Server
+	proxy *httputil.ReverseProxy
+}
+
+// doors are the requests at the door by their ids, with what became of their tokens if that was not an answer.
+type doors struct {
+	mu  sync.Mutex
+	why map[string]error
+}
+
+func (d *doors) open() string {
+	id := strings.ReplaceAll(uuid.NewString(), "-", "")
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.why[id] = nil
+	return id
+}
+
+func (d *doors) close(id string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.why, id)
+}
+
+// failed notes why a request of the text server ended. vLLM's ids have the door's id between dashes.
+func (d *doors) failed(request string, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for part := range strings.SplitSeq(request, "-") {
+		if was, there := d.why[part]; there && was == nil {
+			d.why[part] = err
+		}
+	}
+}
+
+func (d *doors) reason(id string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.why[id]
+}
+
+func newDoor(s *Server, dial func(context.Context) (net.Conn, error)) *door {
+	d := &door{s: s}
+	transport := &http.Transport{
+		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+		DisableCompression: true, MaxIdleConnsPerHost: 64, IdleConnTimeout: time.Minute,
+	}
+	d.proxy = &httputil.ReverseProxy{
+		Transport: transport, FlushInterval: -1,
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = "http", "text", "text"
+			p.Out.URL.RawQuery = ""
+			p.Out.Header = http.Header{"Content-Type": {"application/json"}, "X-Request-Id": {doorID(p.In.Context())}}
+		},
+		ModifyResponse: d.answer,
+		ErrorHandler:   d.fail,
+	}
+	return d
+}
+
+type doorKey struct{}
+
+func doorID(ctx context.Context) string { id, _ := ctx.Value(doorKey{}).(string); return id }
+
+// relay a request whose body was read.
+func (d *door) relay(w http.ResponseWriter, r *http.Request, body []byte) {
+	fields, err := topFields(body)
+	if err == nil {
+		body, err = doorFields[r.URL.Path].check(fields, d.s.model)
+	}
+	if err != nil {
+		d.s.fail(w, err)
+		return
+	}
+	if !d.s.pool.Ready() {
+		if _, err := d.s.pool.AwaitWorld(r.Context()); err != nil {
+			d.s.fail(w, err)
+			return
+		}
+	}
+	id := d.s.doors.open()
+	defer d.s.doors.close(id)
+	out := r.WithContext(context.WithValue(r.Context(), doorKey{}, id))
+	out.Body, out.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	d.proxy.ServeHTTP(&hurried{ResponseWriter: w, s: d.s}, out)
+}
+
+// refusal replaces an answer of the text server.
+type refusal struct{ err error }
+
+func (r *refusal) Error() string { return r.err.Error() }
+
+// answer looks at the beginning of an answer before the client sees any of it: where no token came, the client is told why, with the status of that.
+func (d *door) answer(r *http.Response) error {
+	id := doorID(r.Request.Context())
+	stream := strings.HasPrefix(r.Header.Get("Content-Type"), "text/event-stream")
+	first := make([]byte, 4096)
+	n, err := r.Body.Read(first)
+	if why := d.s.doors.reason(id); why != nil {
+		return &refusal{why}
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	d.s.count(r.StatusCode)
+	head := http.Header{"Content-Type": r.Header["Content-Type"]}
+	if length := r.Header.Get("Content-Length"); length != "" {
+		head.Set("Content-Length", length)
+	}
+	rest := io.MultiReader(bytes.NewReader(first[:n]), r.Body)
+	if stream {
+		head.Set("Cache-Control", "no-cache")
+		head.Set("X-Accel-Buffering", "no")
+		rest = &ending{from: rest, mark: doorFields[r.Request.URL.Path].last}
+	}
+	r.Header = head
+	r.Body = struct {
+		io.Reader
+		io.Closer
+	}{rest, r.Body}
+	return nil
+}
+
+func (d *door) fail(w http.ResponseWriter, r *http.Request, err error) {
+	var refused *refusal
+	switch {
+	case errors.As(err, &refused):
+		d.s.fail(w, refused.err)
+	case r.Context().Err() != nil:
+		d.s.fail(w, context.Canceled)
+	default:
+		d.s.log.Warn("text server", "error", err)
+		d.s.fail(w, errText)
+	}
+}
+
+// ending is a stream of events that is not cut off in silence: where the last event does not come, one says so.
+type ending struct {
+	from io.Reader
+	mark string // of the last event
+	tail []byte
+	done bool
+	more *strings.Reader // what is said in its place
+}
+
+func (e *ending) Read(p []byte) (int, error) {
+	if e.more != nil {
+		return e.more.Read(p)
+	}
+	n, err := e.from.Read(p)
+	e.tail = append(e.tail, p[:n]...)
+	e.done = e.done || bytes.Contains(e.tail, []byte(e.mark))
+	e.tail = e.tail[max(0, len(e.tail)-len(e.mark)):]
+	if err == nil || e.done {
+		return n, err
+	}
+	event, _ := json.Marshal(map[string]any{"error": apiError{Message: errText.Error(), Type: "server_error"}})
+	e.more = strings.NewReader("\n\ndata: " + string(event) + "\n\n")
+	return n, nil
+}
+
+// hurried gives the client a time in which to take each piece.
+type hurried struct {
+	http.ResponseWriter
+	s *Server
+}
+
+func (h *hurried) Write(p []byte) (int, error) {
+	h.s.hurry(h.ResponseWriter)
+	return h.ResponseWriter.Write(p)
+}
+
+func (h *hurried) Unwrap() http.ResponseWriter { return h.ResponseWriter }
+
+// topFields of a body. A null is as if the field were absent.
+func topFields(body []byte) (map[string]json.RawMessage, error) {
+	if err := wholeText(body); err != nil {
+		return nil, err
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(body, &fields); err != nil {
+		return nil, bad("body", "is not a JSON object: %v", err)
+	} else if fields == nil {
+		return nil, bad("body", "is not a JSON object: it is null")
+	}
+	maps.DeleteFunc(fields, func(_ string, raw json.RawMessage) bool { return isNull(raw) })
+	return fields, nil
+}
+
+// isText: a prompt for which a tokenizer is needed.
+func isText(body []byte) bool {
+	fields, err := topFields(body)
+	if err != nil {
+		return false
+	}
+	prompt := bytes.TrimLeft(bytes.TrimPrefix(bytes.TrimLeft(fields["prompt"], " \t\r\n"), []byte("[")), " \t\r\n")
+	return len(prompt) > 0 && prompt[0] == '"'
+}
+
+// textPaths are those that only a text server answers.
+func textPaths() []string {
+	paths := slices.Collect(maps.Keys(doorFields))
+	slices.Sort(paths)
+	return slices.DeleteFunc(paths, func(path string) bool { return path == pathCompletions })
+}
+
+// textIsMissing says how to get it.
+func (s *Server) textIsMissing(w http.ResponseWriter, r *http.Request) {
+	s.count(http.StatusNotFound)
+	s.reply(w, http.StatusNotFound, map[string]any{"error": apiError{Type: "invalid_request_error",
+		Message: fmt.Sprintf("%s needs a tokenizer, and this gateway has none: set spec.gateway.text of the MoEDeployment, or send token ids to %s", r.URL.Path, pathCompletions)}})
+}

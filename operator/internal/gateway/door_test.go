@@ -1,0 +1,371 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"tangram.dev/operator/internal/testkit"
+	tangramv1 "tangram.dev/proto/tangram/v1"
+)
+
+// texter is a text server that answers a chat with one event for each piece of tokens. It says no more than the test wants to see.
+type texter struct {
+	t       *testing.T
+	session tangramv1.Front_SessionClient
+	world   *tangramv1.FrontWorld
+	bodies  chan string // as they came
+	stops   func(token uint32) bool
+	breaks  bool // ends a stream in the middle
+
+	mu   sync.Mutex
+	open map[string]chan *tangramv1.Piece
+}
+
+// withText is a gateway before engines, with a text server beside it.
+func withText(t *testing.T, limits Limits, engines ...*engine) (x *texter, address string, m *Metrics) {
+	t.Helper()
+	_, m, pool := open(t, Options{}, engines...)
+	require.Eventually(t, pool.Ready, soon, time.Millisecond)
+	s := NewServer(pool, "org/demo", limits)
+	x = &texter{t: t, bodies: make(chan string, 16), open: map[string]chan *tangramv1.Piece{}}
+	http1, err := testkit.Listen("")
+	require.NoError(t, err)
+	server := &http.Server{Handler: x, ReadHeaderTimeout: soon}
+	go func() { _ = server.Serve(http1) }()
+	t.Cleanup(func() { _ = server.Close() })
+	s.door = newDoor(s, func(ctx context.Context) (net.Conn, error) { return testkit.Dial(ctx, http1.Addr().String()) })
+	tokens, err := testkit.Listen("")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- s.ServeTokens(ctx, tokens) }()
+	conn, err := grpc.NewClient("passthrough:tokens", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return testkit.Dial(ctx, tokens.Addr().String())
+		}))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_ = conn.Close()
+		cancel()
+		require.NoError(t, <-served)
+	})
+	x.session, err = tangramv1.NewFrontClient(conn).Session(ctx)
+	require.NoError(t, err)
+	first, err := x.session.Recv()
+	require.NoError(t, err)
+	x.world = first.GetWorld()
+	go x.listen()
+	address, _, _ = started(t, s, Drain{})
+	return x, address, m
+}
+
+func (x *texter) listen() {
+	for {
+		r, err := x.session.Recv()
+		if err != nil {
+			return
+		}
+		for _, p := range r.GetPieces().GetPieces() {
+			x.mu.Lock()
+			to := x.open[p.Request]
+			x.mu.Unlock()
+			if to != nil {
+				to <- p
+			}
+		}
+	}
+}
+
+func (x *texter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	x.bodies <- string(body)
+	var asked struct {
+		Messages []struct{ Content string }
+		Prompt   string
+		TopK     uint32 `json:"top_k"`
+		Stream   bool
+	}
+	if err := json.Unmarshal(body, &asked); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	text := asked.Prompt
+	for _, m := range asked.Messages {
+		text += m.Content
+	}
+	if text == "" {
+		w.Header().Set("Server", "uvicorn")
+		http.Error(w, `{"error":{"message":"no text"}}`, http.StatusBadRequest)
+		return
+	}
+	submit := &tangramv1.Submit{Request: "chatcmpl-" + r.Header.Get("X-Request-Id") + "-0", MaxTokens: 8, Temperature: 1, TopP: 1, TopK: asked.TopK}
+	for _, b := range []byte(text) {
+		submit.Prompt = append(submit.Prompt, uint32(b))
+	}
+	pieces := make(chan *tangramv1.Piece, 16)
+	x.mu.Lock()
+	x.open[submit.Request] = pieces
+	err := x.session.Send(&tangramv1.FrontRequest{Body: &tangramv1.FrontRequest_Submit{Submit: submit}})
+	x.mu.Unlock()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	for {
+		select {
+		case <-r.Context().Done():
+			x.cancel(submit.Request)
+			return
+		case p := <-pieces:
+			if p.Error != "" {
+				_, _ = fmt.Fprint(w, "data: {\"error\":{}}\n\ndata: [DONE]\n\n")
+				return
+			}
+			for _, token := range p.Tokens {
+				_, _ = fmt.Fprintf(w, "data: %c\n\n", rune(token))
+				if x.stops != nil && x.stops(token) {
+					x.cancel(submit.Request)
+					_, _ = fmt.Fprint(w, "data: [DONE]\n\n")
+					return
+				}
+			}
+			_ = http.NewResponseController(w).Flush()
+			if x.breaks {
+				panic(http.ErrAbortHandler)
+			}
+			if p.Finish != tangramv1.Finish_FINISH_UNSPECIFIED {
+				_, _ = fmt.Fprint(w, "data: [DONE]\n\n")
+				return
+			}
+		}
+	}
+}
+
+func (x *texter) cancel(request string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	_ = x.session.Send(&tangramv1.FrontRequest{Body: &tangramv1.FrontRequest_Cancel{Cancel: &tangramv1.Cancel{Request: request}}})
+}
+
+func (x *texter) ask(address, path, body string) (int, http.Header, string) {
+	x.t.Helper()
+	reply, err := caller(x.t).Post("http://"+address+path, "application/json", strings.NewReader(body))
+	require.NoError(x.t, err)
+	defer func() { require.NoError(x.t, reply.Body.Close()) }()
+	text, err := io.ReadAll(reply.Body)
+	require.NoError(x.t, err)
+	return reply.StatusCode, reply.Header, string(text)
+}
+
+// says abc and ends.
+func says(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
+	for i, c := range "abc" {
+		finish := tangramv1.Finish_FINISH_UNSPECIFIED
+		if c == 'c' {
+			finish = tangramv1.Finish_FINISH_STOP
+		}
+		send(token(s, i, uint32(c), finish))
+	}
+}
+
+func TestAChatGoesThroughTheTextServerToARankAndBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		prompts := make(chan []uint32, 4)
+		x, address, m := withText(t, Limits{}, &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) { prompts <- s.Prompt; says(s, send) }})
+		require.EqualValues(t, 64, x.world.MaxTokens)
+		require.EqualValues(t, 256, x.world.Vocabulary)
+		code, head, text := x.ask(address, pathChat, `{"messages":[{"role":"user","content":"hi"}],"stream":true,"top_p":null,"n":1}`)
+		require.Equal(t, http.StatusOK, code, text)
+		require.Equal(t, "data: a\n\ndata: b\n\ndata: c\n\ndata: [DONE]\n\n", text)
+		require.Equal(t, "no", head.Get("X-Accel-Buffering"))
+		require.Equal(t, "no-cache", head.Get("Cache-Control"))
+		require.Equal(t, []uint32{'h', 'i'}, <-prompts)
+		require.JSONEq(t, `{"messages":[{"role":"user","content":"hi"}],"stream":true,"n":1,"model":"org/demo"}`, <-x.bodies, "null is absent, and the model has its name")
+		code, _, text = x.ask(address, pathCompletions, `{"prompt":"yo","model":"org/demo"}`)
+		require.Equal(t, http.StatusOK, code, text)
+		require.Equal(t, []uint32{'y', 'o'}, <-prompts)
+		<-x.bodies
+		code, _, text = x.ask(address, pathCompletions, `{"prompt":[1,2]}`)
+		require.Equal(t, http.StatusOK, code, text)
+		require.Empty(t, x.bodies, "token ids need no text server")
+		require.InDelta(t, 3, testutil.ToFloat64(m.requests.WithLabelValues("200")), 0)
+		require.InDelta(t, 9, testutil.ToFloat64(m.tokens), 0)
+		code, head, text = x.ask(address, pathChat, `{"messages":[]}`)
+		require.Equal(t, http.StatusBadRequest, code)
+		require.Contains(t, text, "no text")
+		require.Empty(t, head.Get("Server"))
+	})
+}
+
+// What vLLM would ignore is refused by its name, and so is what no rank computes.
+func TestFieldsThatTheDoorRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, address, _ := withText(t, Limits{}, &engine{on: says})
+		for body, param := range map[string]string{
+			`"guided_json":{}`: "guided_json", `"response_format":{"type":"json_object"}`: "response_format", `"tool_choice":"required"`: "tool_choice",
+			`"tool_choice":{"type":"function","function":{"name":"f"}}`: "tool_choice", `"n":9`: "n", `"logprobs":true`: "logprobs", `"chat_template":"x"`: "chat_template",
+			`"stop":["a","b","c","d","e"]`: "stop", `"stop":"` + strings.Repeat("x", 257) + `"`: "stop", `"stop":3`: "stop", `"priority":1`: "priority",
+			`"tools":[` + strings.Repeat("{},", 128) + `{}]`: "tools", `"stream_options":{"include_usge":true}`: "stream_options",
+			`"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://127.0.0.1/"}}]}]`: "messages",
+			`"top_k":5`:       "top_k", // of the engines of this world
+			`"model":"gpt-4"`: "model", `"model":7`: "model",
+		} {
+			code, _, text := x.ask(address, pathChat, `{"messages":[{"role":"user","content":"hi"}],`+body+`}`)
+			if param == "model" {
+				require.Equal(t, http.StatusNotFound, code, "%s: %s", body, text)
+			} else {
+				require.Equal(t, http.StatusBadRequest, code, "%s: %s", body, text)
+			}
+			require.Contains(t, text, `"param":"`+param+`"`, body)
+		}
+		code, _, text := x.ask(address, pathCompletions, `{"prompt":["a","b"]}`)
+		require.Equal(t, http.StatusBadRequest, code)
+		require.Contains(t, text, `"param":"prompt"`)
+		code, _, text = x.ask(address, pathChat, `{"messages":[{"role":"user","content":"\ud83d"}]}`)
+		require.Equal(t, http.StatusBadRequest, code)
+		require.Contains(t, text, "half a surrogate pair")
+		for _, body := range []string{`"priority":0`, `"logprobs":false`, `"response_format":{ "type": "text" }`, `"tool_choice":"auto","tools":[]`, `"modalities":["text"],"store":false`} {
+			code, _, text := x.ask(address, pathChat, `{"messages":[{"role":"user","content":"hi"}],`+body+`}`)
+			require.Equal(t, http.StatusOK, code, "%s: %s", body, text)
+		}
+	})
+}
+
+// Why there is no answer is known here, and the text server says 200 before its first event.
+func TestTheStatusOfARefusalGoesThroughTheDoor(t *testing.T) {
+	for name, c := range map[string]struct {
+		code   tangramv1.Refused_Code
+		status int
+	}{
+		"busy": {tangramv1.Refused_CODE_BUSY, http.StatusTooManyRequests}, "invalid": {tangramv1.Refused_CODE_INVALID, http.StatusBadRequest},
+		"not ready": {tangramv1.Refused_CODE_NOT_READY, http.StatusServiceUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				x, address, m := withText(t, Limits{}, &engine{on: refuse(c.code)})
+				code, head, text := x.ask(address, pathChat, `{"messages":[{"role":"user","content":"hi"}],"stream":true}`)
+				require.Equal(t, c.status, code, text)
+				require.NotEqual(t, c.status >= 429, head.Get("Retry-After") == "")
+				require.InDelta(t, 1, testutil.ToFloat64(m.requests.WithLabelValues(fmt.Sprint(c.status))), 0)
+			})
+		})
+	}
+}
+
+// A stop string is found by the text server: the ranks are told, whoever has the request.
+func TestAStopInTheTextCancelsTheRequestAtTheRanks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
+			send(token(s, 0, 'a', tangramv1.Finish_FINISH_UNSPECIFIED))
+		}}
+		x, address, _ := withText(t, Limits{}, e)
+		x.stops = func(token uint32) bool { return token == 'a' }
+		code, _, text := x.ask(address, pathChat, `{"messages":[{"role":"user","content":"hi"}],"stream":true}`)
+		require.Equal(t, http.StatusOK, code, text)
+		require.Contains(t, <-e.canceled, "chatcmpl-")
+	})
+}
+
+func TestAClientThatLeavesCancelsItsRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
+			send(token(s, 0, 'a', tangramv1.Finish_FINISH_UNSPECIFIED))
+		}}
+		_, address, _ := withText(t, Limits{}, e)
+		c := dialed(t, address)
+		body := `{"messages":[{"role":"user","content":"hi"}],"stream":true}`
+		say(t, c, fmt.Sprintf("POST %s HTTP/1.1\r\nHost: w\r\nContent-Length: %d\r\n\r\n%s", pathChat, len(body), body))
+		_, err := c.Read(make([]byte, 1))
+		require.NoError(t, err)
+		require.NoError(t, c.Close())
+		require.Contains(t, <-e.canceled, "chatcmpl-")
+	})
+}
+
+// A text server that dies cuts its streams, and their clients are told: an answer must not look whole that is not.
+func TestATextServerThatDies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, address, _ := withText(t, Limits{}, &engine{on: says})
+		x.breaks = true
+		reply, err := caller(t).Post("http://"+address+pathChat, "application/json", strings.NewReader(`{"messages":[{"role":"user","content":"hi"}],"stream":true}`))
+		require.NoError(t, err)
+		text, err := io.ReadAll(reply.Body)
+		require.True(t, err == nil || errors.Is(err, io.ErrUnexpectedEOF), err)
+		require.NoError(t, reply.Body.Close())
+		require.Contains(t, string(text), "data: a\n\n")
+		require.True(t, strings.HasSuffix(string(text), `{"error":{"message":"the text server of this gateway does not answer","type":"server_error","param":null,"code":null}}`+"\n\n"), string(text))
+		require.NotContains(t, string(text), "[DONE]")
+	})
+}
+
+func TestNoTextServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, _, pool := open(t, Options{}, &engine{on: says})
+		require.Eventually(t, pool.Ready, soon, time.Millisecond)
+		s := NewServer(pool, "m", Limits{})
+		s.door = newDoor(s, func(context.Context) (net.Conn, error) { return nil, errors.New("no such file") })
+		address, _, _ := started(t, s, Drain{})
+		x := &texter{t: t}
+		code, head, text := x.ask(address, pathChat, `{"messages":[{"role":"user","content":"hi"}]}`)
+		require.Equal(t, http.StatusServiceUnavailable, code)
+		require.Equal(t, "1", head.Get("Retry-After"))
+		require.Contains(t, text, "the text server of this gateway does not answer")
+		code, _, text = x.ask(address, pathCompletions, `{"prompt":[1,2]}`)
+		require.Equal(t, http.StatusOK, code, text)
+	})
+}
+
+// The end of a session is the end of its requests.
+func TestASessionThatEndsCancelsItsRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {}}
+		x, _, _ := withText(t, Limits{}, e)
+		submit := &tangramv1.Submit{Request: "r", Prompt: []uint32{1}, MaxTokens: 4, TopP: 1}
+		require.NoError(t, x.session.Send(&tangramv1.FrontRequest{Body: &tangramv1.FrontRequest_Submit{Submit: submit}}))
+		synctest.Wait()
+		require.NoError(t, x.session.CloseSend())
+		require.Equal(t, "r", <-e.canceled)
+	})
+}
+
+// A mark of the last event may come in two pieces.
+func TestEndingFindsItsMark(t *testing.T) {
+	for text, whole := range map[string]bool{"data: a\n\ndata: [DONE]\n\n": true, "data: a\n\n": false, "": false, "data: [DON": false} {
+		for size := 1; size <= max(1, len(text)); size++ {
+			got, err := io.ReadAll(&ending{from: &pieces{text, size}, mark: "data: [DONE]"})
+			require.NoError(t, err)
+			require.Equal(t, whole, string(got) == text, "%q in pieces of %d: %q", text, size, got)
+			require.True(t, strings.HasPrefix(string(got), text))
+		}
+	}
+}
+
+type pieces struct {
+	text string
+	size int
+}
+
+func (p *pieces) Read(b []byte) (int, error) {
+	if p.text == "" {
+		return 0, io.EOF
+	}
+	n := copy(b[:min(len(b), p.size)], p.text)
+	p.text = p.text[n:]
+	return n, nil
+}
