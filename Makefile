@@ -127,6 +127,7 @@ fmt: ## formats C++ and Go
 proto: ## regenerates the Go twin of the wire contract (needs protoc-gen-go, protoc-gen-go-grpc)
 	@cd proto && protoc -I . --go_out=. --go_opt=module=tangram.dev/proto \
 	  --go-grpc_out=. --go-grpc_opt=module=tangram.dev/proto tangram/v1/*.proto
+	@cd proto && protoc -I . --include_imports --descriptor_set_out=../agent/vllm/tangram_front/front.binpb tangram/v1/front.proto
 
 api: cluster-setup ## regenerates CRDs, deep copies, RBAC and the CRD reference from the Go types
 	@api/generate.sh

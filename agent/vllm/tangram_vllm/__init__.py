@@ -1,4 +1,4 @@
-"""vLLM as an engine of a Tangram world. All but the last four know no mesh and no turn.
+"""vLLM as an engine of a Tangram world. All but mesh, rank, main and zygote know no mesh and no turn.
 
 From bottom to top; a module imports only what stands above it:
 
@@ -17,6 +17,7 @@ From bottom to top; a module imports only what stands above it:
     mesh       rows of tokens to the ranks that have their experts, over the kit's exchange
     rank       one rank: an EngineCore under the kit's turn
     main       the program, with the flags of tangram-engine
+    forks      a process that forks a program, one after another
     zygote     the same with its imports done once: it forks engines, one after another
 """
 

@@ -11,7 +11,7 @@ import time
 import unittest
 
 import models
-from tangram_vllm import zygote
+from tangram_vllm import forks
 from world import World
 
 READY_S = 180  # of the first engine, whose zygote imports
@@ -20,14 +20,14 @@ AGAIN_S = 180  # what only a hang reaches
 
 class PatienceTest(unittest.TestCase):
     def test_a_row_of_engines_that_die_young_ends(self) -> None:
-        patience = zygote.Patience()
+        patience = forks.Patience()
         self.assertEqual([patience.after(1.0) for _ in range(9)], [0.0] * 5 + [1.0, 2.0, 4.0, None])
 
     def test_one_that_lived_long_begins_a_row_anew(self) -> None:
-        patience = zygote.Patience()
+        patience = forks.Patience()
         for _ in range(7):
             patience.after(1.0)
-        self.assertEqual([patience.after(zygote.Patience.STEADY), *(patience.after(1.0) for _ in range(5))], [0.0] * 5 + [1.0])
+        self.assertEqual([patience.after(forks.Patience.STEADY), *(patience.after(1.0) for _ in range(5))], [0.0] * 5 + [1.0])
 
 
 class ZygoteTest(unittest.TestCase):

@@ -1,0 +1,109 @@
+"""What vLLM's AsyncLLM takes for its engine: a session with the gateway.
+
+Of an EngineCoreClient AsyncLLM needs seven coroutines where text is generated. All others are of engines that are configured, put to sleep or profiled over
+HTTP, on paths that the gateway does not pass on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+from vllm import SamplingParams
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, FinishReason
+from vllm.v1.engine.core_client import EngineCoreClient
+
+from .messages import FINISH_CANCELLED, FINISH_LENGTH, FINISH_STOP, Submit
+from .session import Ended, Session
+
+REASONS = {FINISH_LENGTH: FinishReason.LENGTH, FINISH_STOP: FinishReason.STOP, FINISH_CANCELLED: FinishReason.ABORT}
+
+
+class _Resources:
+    engine_dead = False
+
+
+class Core(EngineCoreClient):
+    """Of one event loop. `ended` is set when the session has ended, to why."""
+
+    def __init__(self, session: Session) -> None:
+        self.resources = _Resources()
+        self.engine_ranks_managed = [0]
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._session = session
+        self._eos: dict[str, int | None] = {}  # of the requests that run
+
+    async def add_request_async(self, request: EngineCoreRequest) -> None:
+        submit = submit_of(request)
+        self._eos[request.request_id] = request.sampling_params.eos_token_id
+        self._session.submit(submit)
+
+    async def abort_requests_async(self, request_ids: list[str]) -> None:
+        for request in request_ids:
+            if self._eos.pop(request, self) is not self:
+                self._session.cancel(request)
+
+    async def get_output_async(self) -> EngineCoreOutputs:
+        try:
+            while True:
+                outputs = [output for piece in await self._session.pieces() if (output := self._output(piece))]
+                if outputs:
+                    return EngineCoreOutputs(outputs=outputs)
+        except Ended as error:
+            if not self.ended.done():
+                self.ended.set_result(str(error))
+            raise
+
+    def _output(self, piece: Any) -> EngineCoreOutput | None:
+        if piece.request not in self._eos:
+            return None  # it was aborted here
+        tokens, eos = list(piece.tokens), self._eos[piece.request]
+        reason = FinishReason.ERROR if piece.error else REASONS.get(piece.finish)
+        if reason is not None:
+            del self._eos[piece.request]
+        stop = tokens[-1] if reason is FinishReason.STOP and tokens[-1] != eos else None
+        return EngineCoreOutput(piece.request, tokens, finish_reason=reason, stop_reason=stop)
+
+    async def get_supported_tasks_async(self) -> tuple[str, ...]:
+        return ("generate",)
+
+    async def reset_mm_cache_async(self) -> None:
+        pass
+
+    async def is_sleeping_async(self) -> bool:
+        return False
+
+    async def is_scheduler_paused_async(self) -> bool:
+        return False
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        pass
+
+
+def submit_of(request: EngineCoreRequest) -> Any:
+    """As a gateway takes it. ValueError: it asks for what ranks do not compute, and the gateway had not refused it."""
+    sampling, prompt = request.sampling_params, request.prompt_token_ids
+    if sampling is None or prompt is None:
+        raise ValueError("only texts are generated, of prompts that are texts or token ids")
+    wrong = [name for name, default in _ONLY.items() if getattr(sampling, name) not in (default, None)]
+    if wrong:
+        raise ValueError(f"{', '.join(wrong)}: not supported")
+    stops = set(sampling.stop_token_ids or ())
+    if sampling.eos_token_id is not None:  # None: the client ignores it
+        stops.add(sampling.eos_token_id)
+    return Submit(
+        request=request.request_id, prompt=prompt, max_tokens=sampling.max_tokens, temperature=sampling.temperature, top_p=sampling.top_p,
+        seed=random.getrandbits(64) if sampling.seed is None else sampling.seed % 2**64, stop_tokens=sorted(stops), cache_salt=request.cache_salt or "",
+        min_tokens=sampling.min_tokens, top_k=max(sampling.top_k, 0), min_p=sampling.min_p, presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty, repetition_penalty=0 if sampling.repetition_penalty == 1 else sampling.repetition_penalty,
+        logit_bias=sampling.logit_bias or {},
+    )
+
+
+# Fields of SamplingParams that change tokens and that no Submit has, by what asks for nothing. `stop` and how text is made of tokens are this process's.
+_ONLY: dict[str, Any] = {
+    "n": 1, "logprobs": None, "prompt_logprobs": None, "bad_words": [], "allowed_token_ids": None, "structured_outputs": None, "logprob_token_ids": None,
+    "repetition_detection": None, "thinking_token_budget": None,
+}
+_ONLY = {name: default for name, default in _ONLY.items() if name in SamplingParams.__struct_fields__}

@@ -1,0 +1,47 @@
+"""tangram-front: the text server of a gateway. Takes the flags of `vllm serve` that are of texts beside its own two.
+
+Its imports are done once, as the engine's are (tangram_vllm/zygote.py): a server that is killed is back in the time that its tokenizer takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from tangram_vllm import forks
+
+# All that a server imports, with what its first request would.
+MODULES = (
+    "tangram_front.server", "vllm.entrypoints.openai.chat_completion.serving",
+    "vllm.entrypoints.openai.completion.serving", "vllm.entrypoints.anthropic.serving", "vllm.entrypoints.openai.responses.serving",
+    "vllm.entrypoints.serve.tokenize.serving", "vllm.platforms.cpu", "transformers.models.auto.tokenization_auto",
+)
+
+
+def flags() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tangram-front", description="vLLM's OpenAI server over a gateway of Tangram; other flags are vLLM's.", allow_abbrev=False)
+    parser.add_argument("--tokens-socket", required=True, help="UNIX socket of the gateway, which gives tokens")
+    parser.add_argument("--text-socket", required=True, help="UNIX socket to serve HTTP on")
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    own, vllms = flags().parse_known_args(arguments)
+
+    def ready() -> None:
+        forks.prepare(MODULES, lambda: None)
+        from .server import arguments as parse
+
+        parse(vllms)  # a bad flag is told once, and not by one server after another
+
+    def serve() -> int:
+        from .server import arguments as parse
+        from .server import serve as run
+
+        return run(own.tokens_socket, own.text_socket, parse(vllms))
+
+    return forks.supervise("tangram-front: server", ready, serve)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
