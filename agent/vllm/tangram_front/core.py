@@ -1,6 +1,6 @@
 """What vLLM's AsyncLLM takes for its engine: a session with the gateway.
 
-Of an EngineCoreClient AsyncLLM needs seven coroutines where text is generated. All others are of engines that are configured, put to sleep or profiled over
+Of an EngineCoreClient AsyncLLM needs four coroutines where text is generated. All others are of engines that are configured, put to sleep or profiled over
 HTTP, on paths that the gateway does not pass on.
 """
 
@@ -67,15 +67,6 @@ class Core(EngineCoreClient):
 
     async def get_supported_tasks_async(self) -> tuple[str, ...]:
         return ("generate",)
-
-    async def reset_mm_cache_async(self) -> None:
-        pass
-
-    async def is_sleeping_async(self) -> bool:
-        return False
-
-    async def is_scheduler_paused_async(self) -> bool:
-        return False
 
     def shutdown(self, timeout: float | None = None) -> None:
         pass

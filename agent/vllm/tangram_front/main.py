@@ -6,6 +6,7 @@ Its imports are done once, as the engine's are (tangram_vllm/zygote.py): a serve
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 
 from tangram_vllm import forks
@@ -38,6 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
         from .server import arguments as parse
         from .server import serve as run
 
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, forks.ENDING)  # the server has handlers
         return run(own.tokens_socket, own.text_socket, parse(vllms))
 
     return forks.supervise("tangram-front: server", ready, serve)

@@ -58,11 +58,12 @@ async def _serve(tokens: str, text: str, args: argparse.Namespace) -> int:
     server = uvicorn.Server(uvicorn.Config(await app_of(llm, args), lifespan="off", log_level="warning", access_log=False, timeout_keep_alive=KEEP_ALIVE_S))
     core.ended.add_done_callback(lambda _: setattr(server, "should_exit", True))
     await server.serve(sockets=[listen(text)])  # until a signal, or the end of the session
-    if core.ended.done():
-        print(f"tangram-front: the session with the gateway ended: {core.ended.result()}", file=sys.stderr, flush=True)
     pathlib.Path(text).unlink(missing_ok=True)
     await session.close()
-    return 0
+    if not core.ended.done():
+        return 0
+    print(f"tangram-front: the session with the gateway ended: {core.ended.result()}", file=sys.stderr, flush=True)
+    return 1  # the next server finds the next gateway
 
 
 async def app_of(llm: AsyncLLM, args: argparse.Namespace) -> FastAPI:

