@@ -23,6 +23,7 @@ def flags() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tangram-front", description="vLLM's OpenAI server over a gateway of Tangram; other flags are vLLM's.", allow_abbrev=False)
     parser.add_argument("--tokens-socket", required=True, help="UNIX socket of the gateway, which gives tokens")
     parser.add_argument("--text-socket", required=True, help="UNIX socket to serve HTTP on")
+    parser.add_argument("--ready-file", default="", help="JSON with the server's process, once it serves")
     return parser
 
 
@@ -40,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
         from .server import serve as run
 
         signal.pthread_sigmask(signal.SIG_UNBLOCK, forks.ENDING)  # the server has handlers
-        return run(own.tokens_socket, own.text_socket, parse(vllms))
+        return run(own.tokens_socket, own.text_socket, parse(vllms), own.ready_file)
 
     return forks.supervise("tangram-front: server", ready, serve)
 

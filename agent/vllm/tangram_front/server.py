@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import pathlib
 import socket
@@ -31,6 +32,7 @@ from . import selftest
 from .core import Core
 from .session import Session
 
+BACKLOG = 1024
 KEEP_ALIVE_S = 120  # of the gateway's connections, longer than it keeps them
 
 
@@ -41,12 +43,12 @@ def arguments(given: list[str]) -> argparse.Namespace:
     return args
 
 
-def serve(tokens: str, text: str, args: argparse.Namespace) -> int:
+def serve(tokens: str, text: str, args: argparse.Namespace, ready_file: str = "") -> int:
     """Until it is asked to end, or the gateway ends the session. Gives the exit code."""
-    return uvloop.run(_serve(tokens, text, args))
+    return uvloop.run(_serve(tokens, text, args, ready_file))
 
 
-async def _serve(tokens: str, text: str, args: argparse.Namespace) -> int:
+async def _serve(tokens: str, text: str, args: argparse.Namespace, ready_file: str) -> int:
     session = await Session.open(tokens)
     try:
         core = Core(session)
@@ -57,7 +59,12 @@ async def _serve(tokens: str, text: str, args: argparse.Namespace) -> int:
         return 1
     server = uvicorn.Server(uvicorn.Config(await app_of(llm, args), lifespan="off", log_level="warning", access_log=False, timeout_keep_alive=KEEP_ALIVE_S))
     core.ended.add_done_callback(lambda _: setattr(server, "should_exit", True))
-    await server.serve(sockets=[listen(text)])  # until a signal, or the end of the session
+    sock = listen(text)
+    if ready_file:
+        part = pathlib.Path(ready_file + ".part")
+        part.write_text(json.dumps({"pid": os.getpid()}))
+        part.rename(ready_file)
+    await server.serve(sockets=[sock])  # until a signal, or the end of the session
     pathlib.Path(text).unlink(missing_ok=True)
     await session.close()
     if not core.ended.done():
@@ -95,6 +102,7 @@ def listen(path: str) -> socket.socket:
     pathlib.Path(path).unlink(missing_ok=True)  # of a server that was killed
     out = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     out.bind(path)
+    out.listen(BACKLOG)
     return out
 
 

@@ -4,6 +4,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -30,6 +31,7 @@ type flags struct {
 	lostAfter                                                              time.Duration
 	byLoad                                                                 bool
 	limits                                                                 gateway.Limits
+	text, tokens                                                           string
 	drain                                                                  gateway.Drain
 }
 
@@ -69,6 +71,9 @@ func run() int {
 	p.DurationVar(&f.limits.Write, "write-timeout", 30*time.Second, "for a client to take what was sent to it")
 	p.DurationVar(&f.limits.Idle, "idle-timeout", 2*time.Minute, "of a connection between two requests")
 	p.DurationVar(&f.limits.Quiet, "keep-alive", 15*time.Second, "a stream without a token for so long gets a comment")
+	p.StringVar(&f.text, "text-socket", "", "UNIX socket of a text server, which answers what needs a tokenizer; empty: there is none")
+	p.StringVar(&f.tokens, "tokens-socket", "", "UNIX socket on which that text server gets tokens from here")
+	root.MarkFlagsRequiredTogether("text-socket", "tokens-socket")
 	for _, name := range []string{"world", "tls-ca", "tls-cert", "tls-key"} {
 		if err := root.MarkFlagRequired(name); err != nil {
 			panic(err) // a name that is not a flag: a bug of this file
@@ -116,8 +121,37 @@ func serve(ctx context.Context, f flags) error {
 	if err := writeReady(f.readyFile, map[string]net.Listener{"address": clients, "metrics": operations, "telemetry": told.listener}); err != nil {
 		return err
 	}
+	server := gateway.NewServer(pool, f.model, f.limits)
+	stop, err := useText(ctx, f, server, log)
+	if err != nil {
+		return err
+	}
+	defer stop()
 	log.Info("listening", "address", clients.Addr().String())
-	return gateway.NewServer(pool, f.model, f.limits).Serve(ctx, clients, operations, registry, f.drain)
+	return server.Serve(ctx, clients, operations, registry, f.drain)
+}
+
+// useText gives a text server its tokens, until stop: a gateway that drains has clients yet.
+func useText(ctx context.Context, f flags, server *gateway.Server, log *slog.Logger) (stop func(), err error) {
+	if f.text == "" {
+		return func() {}, nil
+	}
+	if err := os.Remove(f.tokens); err != nil && !errors.Is(err, os.ErrNotExist) { // of a gateway that was killed
+		return nil, fmt.Errorf("--tokens-socket: %w", err)
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", f.tokens)
+	if err != nil {
+		return nil, fmt.Errorf("--tokens-socket: %w", err)
+	}
+	server.UseText(f.text)
+	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		if err := server.ServeTokens(serving, l); err != nil {
+			log.Error("tokens are not served to text servers any more", "error", err)
+		}
+	})
+	return func() { cancel(); wait.Wait() }, nil
 }
 
 // telling is the service that the operator asks.

@@ -84,6 +84,29 @@ func newDoor(s *Server, dial func(context.Context) (net.Conn, error)) *door {
 	return d
 }
 
+// renders: asks for the tokens of the shortest chat. A model without a chat template has those of a text.
+func (d *door) renders(ctx context.Context) error {
+	for _, body := range []string{`{"messages":[{"role":"user","content":"."}]}`, `{"prompt":"."}`} {
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://text"+pathTokenize, strings.NewReader(body))
+		if err != nil {
+			return err
+		}
+		r.Header.Set("Content-Type", "application/json")
+		reply, err := d.proxy.Transport.RoundTrip(r)
+		if err != nil {
+			return err
+		}
+		_ = reply.Body.Close()
+		if reply.StatusCode == http.StatusOK {
+			return nil
+		}
+		if reply.StatusCode >= 500 {
+			return fmt.Errorf("the text server answers %s to %s", reply.Status, pathTokenize)
+		}
+	}
+	return errText
+}
+
 type doorKey struct{}
 
 func doorID(ctx context.Context) string { id, _ := ctx.Value(doorKey{}).(string); return id }

@@ -8,12 +8,14 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
@@ -328,6 +330,47 @@ func TestNoTextServer(t *testing.T) {
 		require.Contains(t, text, "the text server of this gateway does not answer")
 		code, _, text = x.ask(address, pathCompletions, `{"prompt":[1,2]}`)
 		require.Equal(t, http.StatusOK, code, text)
+	})
+}
+
+// Whether the text server renders is asked on the port of operations, and a kubelet asks there.
+func TestTextz(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, _, pool := open(t, Options{}, &engine{on: says})
+		s := NewServer(pool, "m", Limits{})
+		ask := func() (int, string) {
+			w := httptest.NewRecorder()
+			s.Operations(prometheus.NewRegistry()).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/textz", nil))
+			return w.Code, w.Body.String()
+		}
+		code, _ := ask()
+		require.Equal(t, http.StatusNotFound, code)
+		text, err := testkit.Listen("")
+		require.NoError(t, err)
+		var answer func(w http.ResponseWriter, r *http.Request, body string)
+		server := &http.Server{ReadHeaderTimeout: soon, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			answer(w, r, string(body))
+		})}
+		go func() { _ = server.Serve(text) }()
+		defer func() { _ = server.Close() }()
+		s.door = newDoor(s, func(ctx context.Context) (net.Conn, error) { return testkit.Dial(ctx, text.Addr().String()) })
+		for want, with := range map[int]func(http.ResponseWriter, *http.Request, string){
+			http.StatusOK: func(w http.ResponseWriter, _ *http.Request, body string) {
+				if strings.Contains(body, "messages") { // a model without a chat template
+					w.WriteHeader(http.StatusBadRequest)
+				}
+			},
+			http.StatusServiceUnavailable: func(_ http.ResponseWriter, r *http.Request, _ string) { <-r.Context().Done() }, // it hangs
+		} {
+			answer = with
+			code, said := ask()
+			require.Equal(t, want, code, said)
+		}
+		answer = func(w http.ResponseWriter, _ *http.Request, _ string) { w.WriteHeader(http.StatusInternalServerError) }
+		code, said := ask()
+		require.Equal(t, http.StatusServiceUnavailable, code)
+		require.Contains(t, said, "answers 500 Internal Server Error to /tokenize")
 	})
 }
 

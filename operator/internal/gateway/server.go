@@ -60,6 +60,9 @@ type Drain struct {
 	Grace    time.Duration // then requests that run have so long to end
 }
 
+// textzWithin: a text server that does not render one word for so long hangs.
+const textzWithin = 30 * time.Second
+
 // forsakenAfter: while it ends, a gateway that has reached no rank for so long waits for none.
 const forsakenAfter = 30 * time.Second
 
@@ -91,13 +94,29 @@ func (s *Server) UseText(socket string) {
 	s.door = newDoor(s, func(ctx context.Context) (net.Conn, error) { return (&net.Dialer{}).DialContext(ctx, "unix", socket) })
 }
 
-// Operations are /livez, /readyz and /metrics: for kubelet and Prometheus, not for clients.
+// Operations are /livez, /readyz, /textz and /metrics: for kubelet and Prometheus, not for clients.
 func (s *Server) Operations(g prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", s.ready)
+	mux.HandleFunc("GET /textz", s.textz)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(g, promhttp.HandlerOpts{}))
 	return mux
+}
+
+// textz says whether the text server renders a chat: a template that loops, or a server that hangs, is found by it.
+func (s *Server) textz(w http.ResponseWriter, r *http.Request) {
+	if s.door == nil {
+		http.Error(w, "there is no text server", http.StatusNotFound)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), textzWithin)
+	defer cancel()
+	if err := s.door.renders(ctx); err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	_, _ = fmt.Fprintln(w, "ok")
 }
 
 // ready says whether to send requests here.

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Writes a checkpoint that says what it is told to: a real Qwen3-MoE with a real tokenizer, whose greedy answer is a script that a word of the prompt chooses.
+
+For tests of text: an answer with an EOS, a tool call or half an emoji can be asked for, from any engine.
+
+    python3 scripted.py --tokenizer DIR --out DIR --script 'greet=Hello there!' --script 'call=<tool_call>...'
+
+How: the embedding of a token is one number of its own among HIDDEN. Attention attends to all positions alike (queries are 0) and adds the numbers of the words
+that choose; experts add nothing. The head gives each token the number of the token that it follows, and the first token of a script that of its word, too. So
+within a script no token may come twice. A script ends with the tokenizer's EOS; after it the same script begins again.
+"""
+
+import argparse
+import json
+import pathlib
+import shutil
+import sys
+
+import numpy as np
+import tokenizers
+from safetensors import TensorSpec, serialize_file
+
+from qwen3 import PRESETS, config, tensors
+from tensors import to_bf16
+
+HIDDEN = 512
+SCALE = np.float32(64)  # of logits: nobody but the first is ever sampled
+WORD = np.float32(0.25)  # of a word: among nine to a few hundred tokens it decides between first tokens, and is never as much as the token before
+PRESET = {"layers": 2, "hidden": HIDDEN, "query_heads": 8, "kv_heads": 4, "head_dim": 32, "experts": 8, "top_k": 2, "moe_inner": 128, "shards": 1}
+
+
+def ids(tokenizer: tokenizers.Tokenizer, text: str) -> list:
+    return tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def chain(tokenizer: tokenizers.Tokenizer, scripts: dict, eos: int) -> tuple:
+    """What follows each token: {token: followers}, and by word its tokens and the first token of its script. ValueError: a script that cannot be."""
+    after, words, seen = {}, {}, {}
+    for word, text in scripts.items():
+        tokens = [*([int(i) for i in text[4:].split(",")] if text.startswith("ids:") else ids(tokenizer, text)), eos]
+        twice = {t for t in tokens if tokens.count(t) > 1}
+        if twice:
+            raise ValueError(f"script {word}: {[tokenizer.decode([t], skip_special_tokens=False) for t in sorted(twice)]} would come twice")
+        for this, following in zip(tokens, tokens[1:]):
+            if seen.setdefault(this, following) != following:
+                raise ValueError(f"script {word}: another script has another token after {tokenizer.decode([this], skip_special_tokens=False)!r}")
+            after[this] = following
+        chosen_by = {t[0] for t in (ids(tokenizer, word), ids(tokenizer, " " + word)) if len(t) == 1}
+        if not chosen_by:
+            raise ValueError(f"script {word}: its word is several tokens")
+        words[word] = (sorted(chosen_by), tokens[0])
+    return after, words
+
+
+def numbers(after: dict, words: dict, vocabulary: int) -> dict:
+    """The tensors that are not 0, fp32. Dimension 0 is of all tokens that are in no script and of no word: a prompt's last token is one of them."""
+    embedding, head = np.zeros((vocabulary, HIDDEN), np.float32), np.zeros((vocabulary, HIDDEN), np.float32)
+    embedding[:, 0] = 1
+    for at, (this, following) in enumerate(sorted(after.items()), 1):
+        embedding[this, 0], embedding[this, at] = 0, 1
+        head[following, at] = SCALE
+    first = HIDDEN - len(words)
+    if len(after) + 1 > first - len(words):
+        raise ValueError(f"{len(after)} tokens in all scripts are too many for a hidden size of {HIDDEN}")
+    attention = {"v": np.zeros((PRESET["kv_heads"] * PRESET["head_dim"], HIDDEN), np.float32),
+                 "o": np.zeros((HIDDEN, PRESET["query_heads"] * PRESET["head_dim"]), np.float32)}
+    for i, (tokens, begins) in enumerate(words.values()):
+        told, heard = first - len(words) + i, first + i  # of the word itself, and of all tokens after it
+        for token in tokens:
+            embedding[token, told] = 1
+        attention["v"][i, told] = WORD
+        attention["o"][heard, i] = 1
+        head[begins, 0], head[begins, heard] = SCALE, SCALE
+    return {"model.embed_tokens.weight": embedding, "lm_head.weight": head, "model.layers.0.self_attn.v_proj.weight": attention["v"],
+            "model.layers.0.self_attn.o_proj.weight": attention["o"]}
+
+
+def write(out: pathlib.Path, tokenizer_folder: pathlib.Path, scripts: dict) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    for file in tokenizer_folder.iterdir():
+        if file.name.startswith(("tokenizer", "special_tokens")) or file.suffix == ".jinja":
+            shutil.copyfile(file, out / file.name)
+    tokenizer = tokenizers.Tokenizer.from_file(str(out / "tokenizer.json"))
+    eos = json.loads((out / "tokenizer_config.json").read_text())["eos_token"]
+    eos = tokenizer.token_to_id(eos if isinstance(eos, str) else eos["content"])
+    vocabulary = (tokenizer.get_vocab_size(with_added_tokens=True) + 63) // 64 * 64
+    after, words = chain(tokenizer, scripts, eos)
+    preset = {**PRESETS["demo"], **PRESET}
+    said = numbers(after, words, vocabulary)
+    arrays = {t.name: to_bf16(said.get(t.name, np.ones(t.shape, np.float32) if t.name.endswith("norm.weight") else np.zeros(t.shape, np.float32)))
+              for t in tensors(preset, vocabulary)}
+    serialize_file({name: TensorSpec(dtype="bfloat16", shape=a.shape, data_ptr=a.ctypes.data, data_len=a.nbytes) for name, a in arrays.items()},
+                   str(out / "model.safetensors"), {"format": "pt"})
+    (out / "config.json").write_text(json.dumps({**config(preset, vocabulary), "eos_token_id": eos}, indent=2, sort_keys=True) + "\n")
+    (out / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}) + "\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--tokenizer", type=pathlib.Path, required=True, help="folder with tokenizer.json and tokenizer_config.json")
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--script", action="append", required=True, metavar="WORD=TEXT", help="the answer to a prompt with this word; ids:1,2,3 in place of a text")
+    args = parser.parse_args()
+    try:
+        write(args.out, args.tokenizer, dict(script.split("=", 1) for script in args.script))
+    except ValueError as error:
+        print(f"scripted.py: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
