@@ -59,6 +59,8 @@ type Options struct {
 	Engine []string
 	// Forked: what Engine starts is no engine but forks one, and the next as soon as that is dead, with the same flags.
 	Forked bool
+	// Text are flags of a text server beside the gateway, vLLM's own; nil: there is none.
+	Text []string
 	// StubEngines compute nothing (e2e/stub), and there is no gateway: what agents and control cost.
 	StubEngines bool
 	// SizesOnly: also memory has sizes and no bytes.
@@ -90,6 +92,7 @@ type World struct {
 	pods       []*pod // grows; a pod keeps its index
 	gateway    *process
 	stub       *process // plays the engines
+	text       *process // nil: there is none
 	gatewayURL string
 	// gatewayMetrics is where it tells its counts.
 	gatewayMetrics string
@@ -188,7 +191,10 @@ func Start(ctx context.Context, o Options) (w *World, err error) {
 	if o.StubEngines {
 		return w, w.startStub(ctx)
 	}
-	return w, w.startGateway(ctx)
+	if err := w.startGateway(ctx); err != nil || o.Text == nil {
+		return w, err
+	}
+	return w, w.startText()
 }
 
 // all pods that ever were.
@@ -282,6 +288,9 @@ func (w *World) startGateway(ctx context.Context) error {
 	tls := w.cert("gateway")
 	args := []string{"--world", w.o.World, "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", "--telemetry-listen", "127.0.0.1:0", "--model", w.o.World, "--tls-ca", tls["ca"], "--tls-cert", tls["cert"],
 		"--tls-key", tls["key"], "--ready-file", filepath.Join(w.o.Dir, "gateway.ready")}
+	if w.o.Text != nil {
+		args = append(args, "--text-socket", w.textSocket(), "--tokens-socket", w.tokensSocket())
+	}
 	for _, p := range w.all() {
 		for _, f := range p.frontends {
 			args = append(args, "--seed", f)
@@ -358,7 +367,7 @@ func (w *World) Agents() []string {
 
 // Stop ends what Start started. It may be called twice.
 func (w *World) Stop() {
-	for _, p := range []*process{w.gateway, w.stub} {
+	for _, p := range []*process{w.gateway, w.stub, w.text} {
 		if p != nil {
 			p.stop()
 		}
@@ -369,7 +378,7 @@ func (w *World) Stop() {
 	}
 	wait.Wait()
 	w.mu.Lock()
-	w.gateway, w.stub, w.pods = nil, nil, nil
+	w.gateway, w.stub, w.text, w.pods = nil, nil, nil, nil
 	w.mu.Unlock()
 	if w.socketDir != "" {
 		_ = os.RemoveAll(w.socketDir) // left over files harm nobody
@@ -379,7 +388,7 @@ func (w *World) Stop() {
 // Died names a process that ended by itself and is not started again, or nothing.
 func (w *World) Died() string {
 	var all []*process
-	for _, p := range []*process{w.gateway, w.stub} {
+	for _, p := range []*process{w.gateway, w.stub, w.text} {
 		if p != nil {
 			all = append(all, p)
 		}

@@ -5,13 +5,14 @@ For tests of text: an answer with an EOS, a tool call or half an emoji can be as
 
     python3 scripted.py --tokenizer DIR --out DIR --script 'greet=Hello there!' --script 'call=<tool_call>...'
 
-How: the embedding of a token is one number of its own among HIDDEN. Attention attends to all positions alike (queries are 0) and adds the numbers of the words
+How: the embedding of a token is a dimension of its own. Attention attends to all positions alike (queries are 0) and adds the numbers of the words
 that choose; experts add nothing. The head gives each token the number of the token that it follows, and the first token of a script that of its word, too. So
 within a script no token may come twice. A script ends with the tokenizer's EOS; after it the same script begins again.
 """
 
 import argparse
 import json
+import math
 import pathlib
 import shutil
 import sys
@@ -23,10 +24,9 @@ from safetensors import TensorSpec, serialize_file
 from qwen3 import PRESETS, config, tensors
 from tensors import to_bf16
 
-HIDDEN = 512
 SCALE = np.float32(64)  # of logits: nobody but the first is ever sampled
-WORD = np.float32(0.25)  # of a word: among nine to a few hundred tokens it decides between first tokens, and is never as much as the token before
-PRESET = {"layers": 2, "hidden": HIDDEN, "query_heads": 8, "kv_heads": 4, "head_dim": 32, "experts": 8, "top_k": 2, "moe_inner": 128, "shards": 1}
+WORD = np.float32(5)  # over the number of tokens: with nine to a few hundred it decides between first tokens, and is never as much as the token before
+PRESET = {"layers": 2, "query_heads": 8, "kv_heads": 4, "head_dim": 32, "experts": 8, "top_k": 2, "moe_inner": 128, "shards": 1}
 
 
 def ids(tokenizer: tokenizers.Tokenizer, text: str) -> list:
@@ -52,23 +52,21 @@ def chain(tokenizer: tokenizers.Tokenizer, scripts: dict, eos: int) -> tuple:
     return after, words
 
 
-def numbers(after: dict, words: dict, vocabulary: int) -> dict:
-    """The tensors that are not 0, fp32. Dimension 0 is of all tokens that are in no script and of no word: a prompt's last token is one of them."""
-    embedding, head = np.zeros((vocabulary, HIDDEN), np.float32), np.zeros((vocabulary, HIDDEN), np.float32)
+def numbers(after: dict, words: dict, vocabulary: int, hidden: int) -> dict:
+    """The tensors that are not 0, fp32. Dimension 0 is of all tokens that are in no script: a prompt's last token is one of them."""
+    embedding, head = np.zeros((vocabulary, hidden), np.float32), np.zeros((vocabulary, hidden), np.float32)
     embedding[:, 0] = 1
     for at, (this, following) in enumerate(sorted(after.items()), 1):
         embedding[this, 0], embedding[this, at] = 0, 1
         head[following, at] = SCALE
-    first = HIDDEN - len(words)
-    if len(after) + 1 > first - len(words):
-        raise ValueError(f"{len(after)} tokens in all scripts are too many for a hidden size of {HIDDEN}")
-    attention = {"v": np.zeros((PRESET["kv_heads"] * PRESET["head_dim"], HIDDEN), np.float32),
-                 "o": np.zeros((HIDDEN, PRESET["query_heads"] * PRESET["head_dim"]), np.float32)}
+    first = hidden - len(words)
+    attention = {"v": np.zeros((PRESET["kv_heads"] * PRESET["head_dim"], hidden), np.float32),
+                 "o": np.zeros((hidden, PRESET["query_heads"] * PRESET["head_dim"]), np.float32)}
     for i, (tokens, begins) in enumerate(words.values()):
         told, heard = first - len(words) + i, first + i  # of the word itself, and of all tokens after it
         for token in tokens:
             embedding[token, told] = 1
-        attention["v"][i, told] = WORD
+        attention["v"][i, told] = WORD / math.sqrt(hidden)  # RMSNorm makes a one of a dimension into that root
         attention["o"][heard, i] = 1
         head[begins, 0], head[begins, heard] = SCALE, SCALE
     return {"model.embed_tokens.weight": embedding, "lm_head.weight": head, "model.layers.0.self_attn.v_proj.weight": attention["v"],
@@ -85,8 +83,9 @@ def write(out: pathlib.Path, tokenizer_folder: pathlib.Path, scripts: dict) -> N
     eos = tokenizer.token_to_id(eos if isinstance(eos, str) else eos["content"])
     vocabulary = (tokenizer.get_vocab_size(with_added_tokens=True) + 63) // 64 * 64
     after, words = chain(tokenizer, scripts, eos)
-    preset = {**PRESETS["demo"], **PRESET}
-    said = numbers(after, words, vocabulary)
+    hidden = (1 + len(after) + 2 * len(words) + 63) // 64 * 64
+    preset = {**PRESETS["demo"], **PRESET, "hidden": hidden}
+    said = numbers(after, words, vocabulary, hidden)
     arrays = {t.name: to_bf16(said.get(t.name, np.ones(t.shape, np.float32) if t.name.endswith("norm.weight") else np.zeros(t.shape, np.float32)))
               for t in tensors(preset, vocabulary)}
     serialize_file({name: TensorSpec(dtype="bfloat16", shape=a.shape, data_ptr=a.ctypes.data, data_len=a.nbytes) for name, a in arrays.items()},

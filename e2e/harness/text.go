@@ -1,0 +1,58 @@
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+func (w *World) tokensSocket() string { return filepath.Join(w.socketDir, "tokens.sock") }
+func (w *World) textSocket() string   { return filepath.Join(w.socketDir, "text.sock") }
+
+// startText starts the text server beside the gateway. It serves once a world is in force.
+func (w *World) startText() (err error) {
+	command := w.o.PythonEngine("vllm", []string{"agent/vllm"}, "-m", "tangram_front.main")
+	args := append(command[1:], "--tokens-socket", w.tokensSocket(), "--text-socket", w.textSocket(), "--ready-file", filepath.Join(w.o.Dir, "text.ready"),
+		"--model", w.o.Checkpoint, "--served-model-name", w.Model())
+	w.text, err = start(w.o.Dir, "text", command[0], append(args, w.o.Text...)...)
+	return err
+}
+
+// textReady is what a text server writes.
+type textReady struct {
+	PID int `json:"pid"`
+}
+
+// AwaitText until the text server serves, and not the one with the process id `other`. Gives its process id.
+func (w *World) AwaitText(ctx context.Context, other int) (int, error) {
+	for {
+		var ready textReady
+		if err := w.text.waitReady(ctx, &ready); err != nil {
+			return 0, err
+		}
+		if ready.PID != other {
+			return ready.PID, nil
+		}
+		select {
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// KillText kills the text server, of which another one is forked. Gives the process id of what it killed.
+func (w *World) KillText() (int, error) {
+	wire, err := os.ReadFile(w.text.ready)
+	if err != nil {
+		return 0, err
+	}
+	var ready textReady
+	if err := json.Unmarshal(wire, &ready); err != nil {
+		return 0, err
+	}
+	return ready.PID, syscall.Kill(ready.PID, syscall.SIGKILL)
+}
