@@ -47,6 +47,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="self.backend == oldSelf.backend && has(self.gpu) == has(oldSelf.gpu) && (!has(self.gpu) || self.gpu == oldSelf.gpu)",fieldPath=".backend",message="backend and gpu cannot be changed: make a MoEDeployment of another name beside this one"
 // +kubebuilder:validation:XValidation:rule="!has(self.gpu) || self.backend == 'CUDA'",fieldPath=".gpu",message="gpu is for backend CUDA: set backend: CUDA, or leave gpu out"
 // +kubebuilder:validation:XValidation:rule="self.backend != 'CUDA' || self.ranksPerPod == 1",fieldPath=".ranksPerPod",message="with backend CUDA a pod has one rank and one GPU: set ranksPerPod: 1 and more replicas"
+// +kubebuilder:validation:XValidation:rule="!has(self.gateway) || !has(self.gateway.text) || self.gateway.text.tokenizer == 'Bytes' || has(self.gateway.text.image) || has(self.engine.image)",fieldPath=".gateway.text",message="the reference engine's image has no text server: set gateway.text.image to the vLLM image, or engine.image"
 // +kubebuilder:validation:XValidation:rule="self.backend != 'CUDA' || !self.limits.hugePages",fieldPath=".limits.hugePages",message="hugePages are of the host's memory, and backend CUDA has weights and KV cache on the GPU: leave hugePages out"
 type MoEDeploymentSpec struct {
 	// replicas is the number of pods of the world. `kubectl scale` and autoscalers set it. With autoscaling.slo it is the number to begin with, and the one
@@ -331,6 +332,54 @@ type Gateway struct {
 	// +kubebuilder:default=600
 	// +optional
 	TerminationGracePeriodSeconds int64 `json:"terminationGracePeriodSeconds,omitempty"`
+	// text says how gateways make tokens of text, and text of tokens. Left out: clients send token ids and get token ids, and there is no chat.
+	// +optional
+	Text *Text `json:"text,omitempty"`
+}
+
+// Tokenizer of a gateway.
+// +kubebuilder:validation:Enum=Checkpoint;Bytes
+type Tokenizer string
+
+// Tokenizers.
+const (
+	TokenizerCheckpoint Tokenizer = "Checkpoint"
+	TokenizerBytes      Tokenizer = "Bytes"
+)
+
+// Text is a text server beside each gateway: vLLM's own OpenAI server, without weights, with the tokenizer and the chat template of the checkpoint.
+//
+// +kubebuilder:validation:XValidation:rule="self.tokenizer != 'Bytes' || !(has(self.image) || has(self.toolCallParser) || has(self.reasoningParser) || has(self.chatTemplate) || has(self.args) || has(self.resources))",message="tokenizer Bytes needs no text server: leave the other fields of text out"
+// +kubebuilder:validation:XValidation:rule="!has(self.args) || self.args.all(a, !a.matches('^--(model|tokenizer|served-model-name|max-model-len|host|port|uds|tokens-socket|text-socket|ready-file|tool-call-parser|enable-auto-tool-choice|reasoning-parser|chat-template)(=.*)?$'))",fieldPath=".args",message="--model, --tokenizer, --served-model-name, --max-model-len, --host, --port, --uds and the sockets are given by the operator, and parsers and chat template have fields of their own: leave them out of args"
+type Text struct {
+	// tokenizer: Checkpoint takes that of the checkpoint. Bytes: a token is a byte, which is right for test models whose vocabulary has 256 tokens.
+	// +kubebuilder:default=Checkpoint
+	// +optional
+	Tokenizer Tokenizer `json:"tokenizer,omitempty"`
+	// image of the text server; empty: engine.image, which must be the vLLM image then.
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	Image string `json:"image,omitempty"`
+	// toolCallParser of the model, as vLLM calls it, e.g. hermes. Empty: tool calls stay in the text.
+	// +kubebuilder:validation:MaxLength=63
+	// +optional
+	ToolCallParser string `json:"toolCallParser,omitempty"`
+	// reasoningParser of the model, as vLLM calls it, e.g. qwen3. Empty: reasoning stays in the text.
+	// +kubebuilder:validation:MaxLength=63
+	// +optional
+	ReasoningParser string `json:"reasoningParser,omitempty"`
+	// chatTemplate is a key of a ConfigMap of the same namespace with a Jinja template; left out: the checkpoint's own.
+	// +optional
+	ChatTemplate *corev1.ConfigMapKeySelector `json:"chatTemplate,omitempty"`
+	// args are more flags of `vllm serve` that concern text, e.g. ["--default-chat-template-kwargs", "{\"enable_thinking\": false}"].
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=4096
+	// +listType=atomic
+	// +optional
+	Args []string `json:"args,omitempty"`
+	// resources of the text server. Nothing said: requests of 200m and 1Gi, and a limit of 2Gi.
+	// +optional
+	Resources corev1.ResourceRequirements `json:"resources,omitempty,omitzero"`
 }
 
 // Certificates of a world.

@@ -290,6 +290,8 @@ func (w *World) startGateway(ctx context.Context) error {
 		"--tls-key", tls["key"], "--ready-file", filepath.Join(w.o.Dir, "gateway.ready")}
 	if w.o.Text != nil {
 		args = append(args, "--text-socket", w.textSocket(), "--tokens-socket", w.tokensSocket())
+	} else {
+		args = append(args, "--tokenizer", "bytes")
 	}
 	for _, p := range w.all() {
 		for _, f := range p.frontends {

@@ -70,7 +70,7 @@ func manifest(replicas int32, change func(*v1alpha1.MoEDeploymentSpec)) *v1alpha
 			Engine: v1alpha1.Engine{ImagePullPolicy: corev1.PullNever, Args: []string{"--max-batch-tokens", "24", "--max-model-len", "512",
 				"--exchange-timeout-ms", "60000", "--least-timeout-ms", "60000"}},
 			Scheduling: v1alpha1.Scheduling{TerminationGracePeriodSeconds: 60},
-			Gateway: v1alpha1.Gateway{Replicas: 1, ServiceType: corev1.ServiceTypeNodePort,
+			Gateway: v1alpha1.Gateway{Replicas: 1, ServiceType: corev1.ServiceTypeNodePort, Text: &v1alpha1.Text{Tokenizer: v1alpha1.TokenizerBytes},
 				TerminationGracePeriodSeconds: 30},
 			Transition: v1alpha1.Transition{Strategy: v1alpha1.StrategySmooth, TimeoutSeconds: 60, HistoryLimit: 10},
 			Limits:     v1alpha1.Limits{MemoryPerRank: resource.MustParse("512Mi"), KVMemoryPerRank: resource.MustParse("64Mi"), SpareBanks: 3},

@@ -31,7 +31,7 @@ type flags struct {
 	lostAfter                                                              time.Duration
 	byLoad                                                                 bool
 	limits                                                                 gateway.Limits
-	text, tokens                                                           string
+	text, tokens, tokenizer                                                string
 	drain                                                                  gateway.Drain
 }
 
@@ -73,6 +73,8 @@ func run() int {
 	p.DurationVar(&f.limits.Quiet, "keep-alive", 15*time.Second, "a stream without a token for so long gets a comment")
 	p.StringVar(&f.text, "text-socket", "", "UNIX socket of a text server, which answers what needs a tokenizer; empty: there is none")
 	p.StringVar(&f.tokens, "tokens-socket", "", "UNIX socket on which that text server gets tokens from here")
+	p.StringVar(&f.tokenizer, "tokenizer", "none", "without a text server: none (clients send token ids), or bytes (a token is a byte; for test models with a vocabulary of 256)")
+	root.MarkFlagsMutuallyExclusive("tokenizer", "text-socket")
 	root.MarkFlagsRequiredTogether("text-socket", "tokens-socket")
 	for _, name := range []string{"world", "tls-ca", "tls-cert", "tls-key"} {
 		if err := root.MarkFlagRequired(name); err != nil {
@@ -122,6 +124,13 @@ func serve(ctx context.Context, f flags) error {
 		return err
 	}
 	server := gateway.NewServer(pool, f.model, f.limits)
+	switch f.tokenizer {
+	case "none":
+	case "bytes":
+		server.UseBytes()
+	default:
+		return fmt.Errorf("--tokenizer: %q is neither none nor bytes", f.tokenizer)
+	}
 	stop, err := useText(ctx, f, server, log)
 	if err != nil {
 		return err

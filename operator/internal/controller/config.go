@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"path"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,17 +20,18 @@ import (
 // configHashDigits of a ConfigMap's name: enough to tell the contents of one world apart.
 const configHashDigits = 10
 
+// checkpointFolder as containers that mount it see it.
+func checkpointFolder(d *api.MoEDeployment) string {
+	return path.Join(dirModels, d.Spec.Model.Source.PersistentVolumeClaim.Path)
+}
+
 // agentConfig is the file of the agents that start now (agent/server/README.md), named by its content; what only a pod knows comes by flags.
 func agentConfig(d *api.MoEDeployment) (*corev1.ConfigMap, error) {
-	checkpoint := dirModels
-	if claim := d.Spec.Model.Source.PersistentVolumeClaim; claim != nil && claim.Path != "" {
-		checkpoint += "/" + claim.Path
-	}
 	file := map[string]any{
 		"world": worldName(d), "ranks": d.Spec.RanksPerPod,
 		"memory_bytes": d.Spec.Limits.MemoryPerRank.Value(), "kv_bytes": d.Spec.Limits.KVMemoryPerRank.Value(),
 		"spare_banks": d.Spec.Limits.SpareBanks,
-		"checkpoint":  checkpoint, "revision": d.Spec.Model.Revision,
+		"checkpoint":  checkpointFolder(d), "revision": d.Spec.Model.Revision,
 		"listen": everywhere(portAgent), "data_listen": everywhere(portData), "metrics_listen": everywhere(portMetrics), "insecure_fabric": d.Spec.Network.InsecureFabric,
 		"engine_socket": dirRun + "/agent.sock", "engine_token_file": dirRun + "/engine.token", "in_world_file": inWorld, "hashes_file": dirAgent + "/hashes",
 		"tls": map[string]string{"ca": dirTLS + "/" + keyCA, "cert": dirTLS + "/" + keyAgentCert, "key": dirTLS + "/" + keyAgentKey},

@@ -138,7 +138,7 @@ func (r *Reconciler) gatewayDeployment(d *api.MoEDeployment, engines string) *ap
 		SecurityContext: restricted(), TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		VolumeMounts: []corev1.VolumeMount{{Name: "tls", MountPath: dirTLS, ReadOnly: true}},
 	}
-	return &appsv1.Deployment{ObjectMeta: meta(d, gatewayName(d), api.ComponentGateway), Spec: appsv1.DeploymentSpec{
+	deployment := &appsv1.Deployment{ObjectMeta: meta(d, gatewayName(d), api.ComponentGateway), Spec: appsv1.DeploymentSpec{
 		// None goes before another one is ready in its place.
 		Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType,
 			RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: ptr.To(intstr.FromInt32(0)), MaxSurge: ptr.To(intstr.FromInt32(1))}},
@@ -153,6 +153,8 @@ func (r *Reconciler) gatewayDeployment(d *api.MoEDeployment, engines string) *ap
 				SecretName: gatewayTLSName(d), DefaultMode: ptr.To[int32](0o440)}}}},
 		}},
 	}}
+	withText(d, model, &deployment.Spec.Template.Spec)
+	return deployment
 }
 
 // gatewayBudget lets evictions take one gateway at a time. A single one may go, too: that it is the only one was somebody's

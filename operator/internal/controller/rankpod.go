@@ -100,9 +100,13 @@ func volumes(d *api.MoEDeployment, pod, config string) []corev1.Volume {
 		// Each sees its own key only.
 		keys("tls-agent", keyCA, keyAgentCert, keyAgentKey),
 		keys("tls-engine", keyCA, keyEngineCert, keyEngineKey),
-		{Name: "models", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{
-			ClaimName: d.Spec.Model.Source.PersistentVolumeClaim.ClaimName, ReadOnly: true}}},
+		modelsVolume(d),
 	}
+}
+
+func modelsVolume(d *api.MoEDeployment) corev1.Volume {
+	return corev1.Volume{Name: "models", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{
+		ClaimName: d.Spec.Model.Source.PersistentVolumeClaim.ClaimName, ReadOnly: true}}}
 }
 
 // awaitLeave holds a deleted pod's containers until its ranks have left the world.

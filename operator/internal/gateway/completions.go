@@ -78,11 +78,11 @@ func bad(field, format string, args ...any) error {
 	return &fieldError{field, field + ": " + fmt.Sprintf(format, args...)}
 }
 
-// submit checks a request against the world and turns it into one for an engine.
-func (r *completionRequest) submit(world *tangramv1.World) (*tangramv1.Submit, error) {
+// submit checks a request against the world and turns it into one for an engine. bytesAreTokens: a text is a prompt of its bytes.
+func (r *completionRequest) submit(world *tangramv1.World, bytesAreTokens bool) (*tangramv1.Submit, error) {
 	s := &tangramv1.Submit{Request: uuid.NewString(), MaxTokens: defaultMaxTokens, Temperature: 1, TopP: 1}
 	var err error
-	if s.Prompt, err = r.promptTokens(world); err != nil {
+	if s.Prompt, err = r.promptTokens(world, bytesAreTokens); err != nil {
 		return nil, err
 	}
 	if r.MaxTokens != nil {
@@ -119,7 +119,7 @@ func (r *completionRequest) submit(world *tangramv1.World) (*tangramv1.Submit, e
 	if err := r.nothingMore(); err != nil {
 		return nil, err
 	}
-	if s.StopTokens, err = r.stops(world); err != nil {
+	if s.StopTokens, err = r.stops(world, bytesAreTokens); err != nil {
 		return nil, err
 	}
 	if err := r.sampling.ask(s, world); err != nil {

@@ -191,7 +191,7 @@ func rollOut(t *testing.T, lameDuck time.Duration) {
 	add := func() *running {
 		names++
 		pool := NewPool(Options{World: "w", Gateway: fmt.Sprint("gateway-", names), Seeds: []string{engines[0].address}, connect: testkit.Dial, patience: soon, Log: first.o.Log, Metrics: NewMetrics(prometheus.NewRegistry(), "w")})
-		g := &running{server: NewServer(pool, "w", Limits{})}
+		g := &running{server: byteServer(pool, "w", Limits{})}
 		g.address, g.term, g.ended = started(t, g.server, Drain{LameDuck: lameDuck, Grace: time.Minute})
 		b.mu.Lock()
 		b.all = append(b.all, g)
@@ -249,7 +249,7 @@ func held(t *testing.T, d Drain) (address string, term func(), ended <-chan erro
 		last <- func() { send(token(s, 1, 'b', tangramv1.Finish_FINISH_LENGTH)) }
 	}})
 	require.Eventually(t, pool.Ready, soon, time.Millisecond)
-	s = NewServer(pool, "w", Limits{})
+	s = byteServer(pool, "w", Limits{})
 	address, term, ended = started(t, s, d)
 	reply, err := caller(t).Post("http://"+address+"/v1/completions", "application/json", strings.NewReader(`{"prompt":"x","max_tokens":2,"stream":true}`))
 	require.NoError(t, err)
@@ -302,7 +302,7 @@ func TestALameDuckAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, _, pool := open(t, Options{}, &engine{on: one})
 		require.Eventually(t, pool.Ready, soon, time.Millisecond)
-		s := NewServer(pool, "w", Limits{})
+		s := byteServer(pool, "w", Limits{})
 		address, term, _ := started(t, s, Drain{LameDuck: time.Hour}) // nobody waits for it
 		kept := dialed(t, address)
 		models := "GET /v1/models HTTP/1.1\r\nHost: w\r\n\r\n"

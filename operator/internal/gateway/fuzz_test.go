@@ -31,7 +31,7 @@ func FuzzCompletion(f *testing.F) {
 		request, err := parse(body)
 		var s *tangramv1.Submit
 		if err == nil {
-			s, err = request.submit(world)
+			s, err = request.submit(world, false)
 		}
 		if err != nil {
 			var field *fieldError

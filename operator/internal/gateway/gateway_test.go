@@ -170,6 +170,13 @@ func (e *engine) listen(t *testing.T, address string) {
 	t.Cleanup(server.Stop)
 }
 
+// byteServer is one for models whose tokens are bytes.
+func byteServer(pool *Pool, model string, limits Limits) *Server {
+	s := NewServer(pool, model, limits)
+	s.UseBytes()
+	return s
+}
+
 // before puts a gateway before engines that listen.
 func before(t *testing.T, o Options, engines ...*engine) (*httptest.Server, *Metrics, *Pool) {
 	t.Helper()
@@ -189,7 +196,7 @@ func before(t *testing.T, o Options, engines ...*engine) (*httptest.Server, *Met
 	t.Cleanup(pool.Close)
 	l, err := testkit.Listen("")
 	require.NoError(t, err)
-	server := &httptest.Server{Listener: l, Config: &http.Server{Handler: NewServer(pool, "w", Limits{}).Handler(), ReadHeaderTimeout: soon}}
+	server := &httptest.Server{Listener: l, Config: &http.Server{Handler: byteServer(pool, "w", Limits{}).Handler(), ReadHeaderTimeout: soon}}
 	server.Start()
 	t.Cleanup(server.Close)
 	return server, metrics, pool

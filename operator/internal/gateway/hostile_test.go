@@ -128,7 +128,7 @@ func TestTheEstimateOfWhatRequestsHoldIsFromAbove(t *testing.T) {
 				e.world.Members[0].Frontend = e.address
 				_, _, pool := before(t, Options{}, e)
 				require.Eventually(t, pool.Ready, soon, time.Millisecond)
-				server := NewServer(pool, "w", Limits{Write: time.Hour})
+				server := byteServer(pool, "w", Limits{Write: time.Hour})
 				address, _, _ := started(t, server, Drain{})
 				heap := func() int64 {
 					synctest.Wait()
@@ -195,7 +195,7 @@ func TestHostileClientsDoNotTouchOthers(t *testing.T) {
 		e.world.Members[0].Frontend = e.address
 		_, m, pool := before(t, Options{}, e)
 		require.Eventually(t, pool.Ready, soon, time.Millisecond)
-		server := NewServer(pool, "w", Limits{Bodies: 1 << 30})
+		server := byteServer(pool, "w", Limits{Bodies: 1 << 30})
 		address, _, _ := started(t, server, Drain{})
 		list := func(item string, n int) string { return strings.TrimSuffix(strings.Repeat(item+",", n), ",") }
 		hostile := []string{

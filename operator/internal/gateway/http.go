@@ -165,13 +165,13 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, err)
 		return
 	}
-	submit, err := request.submit(world)
+	submit, err := request.submit(world, s.bytesAreTokens(world))
 	if err != nil {
 		s.fail(w, err)
 		return
 	}
 	a := &answer{s: s, w: w, stream: request.Stream, usage: request.usage(),
-		hashes: request.ReturnLogitHash, hasText: bytesAreTokens(world), prompt: len(submit.Prompt), pace: paced{m: s.metrics, last: time.Now()},
+		hashes: request.ReturnLogitHash, hasText: s.bytesAreTokens(world), prompt: len(submit.Prompt), pace: paced{m: s.metrics, last: time.Now()},
 		head: completion{ID: "cmpl-" + submit.Request, Object: "text_completion", Created: time.Now().Unix(), Model: s.model}}
 	bytes := a.holds(submit)
 	if !s.answers.TryAcquire(bytes) {

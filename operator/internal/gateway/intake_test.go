@@ -29,7 +29,7 @@ func limited(t *testing.T, limits Limits, on func(*tangramv1.Submit, func(*tangr
 	t.Helper()
 	_, m, pool := open(t, Options{}, &engine{on: on})
 	require.Eventually(t, pool.Ready, soon, time.Millisecond)
-	s := NewServer(pool, "w", limits)
+	s := byteServer(pool, "w", limits)
 	address, _, _ = started(t, s, Drain{})
 	return address, m
 }
@@ -202,7 +202,7 @@ func TestPathsThatAreNotServedSayWhatIs(t *testing.T) {
 func TestOneModelByItsID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, _, pool := open(t, Options{}, &engine{on: one})
-		address, _, _ := started(t, NewServer(pool, "org/demo", Limits{}), Drain{})
+		address, _, _ := started(t, byteServer(pool, "org/demo", Limits{}), Drain{})
 		for path, code := range map[string]int{"": 200, "/org/demo": 200, "/org%2Fdemo": 200, "/demo": 404, "/org/demo/": 404} {
 			c := dialed(t, address)
 			say(t, c, "GET /v1/models"+path+" HTTP/1.1\r\nHost: w\r\n\r\n")
@@ -418,7 +418,7 @@ func TestAClientThatDoesNotReadIsLeft(t *testing.T) {
 			e.say(&tangramv1.ServeReply{Body: &tangramv1.ServeReply_World{World: w}})
 			return pool.Ready()
 		}, soon, 10*time.Millisecond)
-		address, _, _ := started(t, NewServer(pool, "w", Limits{Write: 100 * time.Millisecond}), Drain{})
+		address, _, _ := started(t, byteServer(pool, "w", Limits{Write: 100 * time.Millisecond}), Drain{})
 		c := dialed(t, address)
 		body := `{"prompt":"x","max_tokens":100000,"stream":true,"return_logit_hash":true}`
 		say(t, c, fmt.Sprintf("%sContent-Length: %d\r\n\r\n%s", head, len(body), body))
@@ -435,7 +435,7 @@ func TestMetricsAreNotForClients(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	pool := NewPool(Options{World: "w", Gateway: "g", Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(registry, "w")})
 	t.Cleanup(pool.Close)
-	s := NewServer(pool, "w", Limits{})
+	s := byteServer(pool, "w", Limits{})
 	get := func(h http.Handler, path string) (int, string) {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody))

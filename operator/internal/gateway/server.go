@@ -15,6 +15,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/net/netutil"
 	"golang.org/x/sync/semaphore"
+
+	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
 // Limits of what clients may take of a gateway. 0: the default.
@@ -80,6 +82,7 @@ type Server struct {
 	began    time.Time
 	doors    doors
 	door     *door // nil: there is no text server
+	bytes    bool  // a token is a byte
 }
 
 // NewServer in front of a pool, for a model of this name.
@@ -87,6 +90,13 @@ func NewServer(pool *Pool, model string, limits Limits) *Server {
 	limits.defaults()
 	return &Server{pool: pool, model: model, limits: limits, log: pool.o.Log, metrics: pool.o.Metrics, room: semaphore.NewWeighted(limits.Bodies), answers: semaphore.NewWeighted(limits.Answers),
 		lines: lines{states: map[net.Conn]http.ConnState{}}, began: time.Now(), doors: doors{why: map[string]error{}}}
+}
+
+// UseBytes has a token be a byte, in worlds whose vocabulary has 256 tokens. Before Handler and Serve.
+func (s *Server) UseBytes() { s.bytes = true }
+
+func (s *Server) bytesAreTokens(world *tangramv1.World) bool {
+	return s.bytes && world.Vocabulary == byteVocabulary
 }
 
 // UseText has what needs a tokenizer answered by the text server behind this UNIX socket. Before Handler and Serve.

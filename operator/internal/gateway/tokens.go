@@ -8,8 +8,8 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
-// byteVocabulary is the size of the one vocabulary that needs no tokenizer: token i is the byte i. The demo model uses it.
-// For any other vocabulary the gateway has no tokenizer, so it refuses text and returns token ids only.
+// byteVocabulary is the size of the one vocabulary that needs no tokenizer: token i is the byte i. Test models have it, and a gateway is told so (UseBytes).
+// Otherwise the gateway has no tokenizer: it refuses text and returns token ids only.
 const byteVocabulary = 256
 
 // Limits on what may end an answer. OpenAI's API takes 4 strings. Token ids are a set, and more than maxStopTokens of them is a mistake.
@@ -21,10 +21,8 @@ const (
 // maxVarint32 is the bytes of a token id on the wire, at most.
 const maxVarint32 = 5
 
-func bytesAreTokens(world *tangramv1.World) bool { return world.Vocabulary == byteVocabulary }
-
 // promptTokens of a request: its token ids, or one token per byte of its text where the vocabulary is bytes.
-func (r *completionRequest) promptTokens(world *tangramv1.World) ([]uint32, error) {
+func (r *completionRequest) promptTokens(world *tangramv1.World, bytesAreTokens bool) ([]uint32, error) {
 	var text string
 	var ids []int64
 	var lists [][]int64
@@ -46,7 +44,7 @@ func (r *completionRequest) promptTokens(world *tangramv1.World) ([]uint32, erro
 	default:
 		return nil, bad("prompt", "is neither a string nor an array of token ids (one prompt a request)")
 	}
-	if isText && !bytesAreTokens(world) {
+	if isText && !bytesAreTokens {
 		return nil, bad("prompt", "this gateway has no tokenizer for the model, whose vocabulary has %d tokens: send the prompt as an array of token ids", world.Vocabulary)
 	}
 	if n := len(text) + len(ids); n == 0 {
@@ -61,7 +59,7 @@ func (r *completionRequest) promptTokens(world *tangramv1.World) ([]uint32, erro
 }
 
 // stops are the distinct tokens that end an answer: stop_token_ids, and the strings of stop where the vocabulary is bytes.
-func (r *completionRequest) stops(world *tangramv1.World) ([]uint32, error) {
+func (r *completionRequest) stops(world *tangramv1.World, bytesAreTokens bool) ([]uint32, error) {
 	var ids []int64
 	if raw := r.StopTokenIDs; !isNull(raw) {
 		if err := json.Unmarshal(raw, &ids); err != nil || bytes.Contains(raw, []byte("null")) {
@@ -81,7 +79,7 @@ func (r *completionRequest) stops(world *tangramv1.World) ([]uint32, error) {
 	}
 	for _, s := range texts {
 		switch {
-		case !bytesAreTokens(world):
+		case !bytesAreTokens:
 			return nil, bad("stop", "this gateway has no tokenizer for the model, whose vocabulary has %d tokens: send stop_token_ids", world.Vocabulary)
 		case len(s) != 1:
 			return nil, bad("stop", "%q: only strings of one byte (one token) are supported", s)
