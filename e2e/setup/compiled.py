@@ -1,4 +1,4 @@
-"""Compiles all that an engine of agent/vllm imports, for an image.
+"""Compiles all that an engine of agent/vllm and a text server import, for an image.
 
     compiled.py OUT FROM=TO...
 
@@ -11,11 +11,12 @@ import pathlib
 import py_compile
 import sys
 
+from tangram_front.main import MODULES as FRONT
 from tangram_vllm.zygote import MODULES
 
 
 def main(out: pathlib.Path, places: dict[pathlib.Path, pathlib.PurePosixPath]) -> None:
-    for module in MODULES:
+    for module in (*MODULES, *FRONT):
         importlib.import_module(module)
     sources = {pathlib.Path(file).resolve() for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None)) and file.endswith(".py")}
     done = 0

@@ -7,7 +7,7 @@ venv=build/vllm
 out=build/images/vllm.tar
 builder=build/bin/tangram-cluster
 libraries=(build/cxx/agent/engine/libtangram_engine.so build/cxx/agent/vllm/ops/libtangram_experts.so)
-ours=(agent/vllm/tangram_vllm agent/engine/python/tangram_engine agent/client/python/tangram_client)
+ours=(agent/vllm/tangram_vllm agent/vllm/tangram_front agent/engine/python/tangram_engine agent/client/python/tangram_client)
 
 fail() {
   echo "make vllm-image: $*" >&2
@@ -18,7 +18,7 @@ for file in $builder "${libraries[@]}"; do
   [ -e "$file" ] || fail "$file is not there: run make build cluster-setup"
 done
 
-sum=$( (ls $venv/.setup-*; cat "$0" e2e/setup/compiled.py $builder "${libraries[@]}"; find "${ours[@]}" -name '*.py' | LC_ALL=C sort | xargs cat) | sha256sum)
+sum=$( (ls $venv/.setup-*; cat "$0" e2e/setup/{compiled.py,tangram-front} $builder "${libraries[@]}"; find "${ours[@]}" '(' -name '*.py' -o -name '*.binpb' ')' | LC_ALL=C sort | xargs cat) | sha256sum)
 [ ! -e $out ] || [ "$sum" != "$(cat $out.inputs 2>/dev/null)" ] || exit 0
 mkdir -p build/images
 
@@ -56,6 +56,6 @@ $builder build-image --name tangram.dev/vllm:dev --out $out --user 65532 \
   --env PYTHONHOME=$home --env PYTHONPATH=$root/own:$root/packages --env PYTHONPYCACHEPREFIX=$compiled --env PYTHONDONTWRITEBYTECODE=1 \
   --env TANGRAM_CLIENT_LIBRARY=$root/lib/libtangram_engine.so --env TANGRAM_EXPERTS_LIBRARY=$root/lib/libtangram_experts.so \
   --env HOME=/tmp --env OMP_NUM_THREADS=1 \
-  "$(readlink -f $venv/bin/python):$home/bin/$version" "$(readlink -f /bin/sh):/bin/sh" /usr/bin/lscpu "$stdlib:$home/lib/$version" "$packages:$root/packages" "build/images/compiled:$compiled" "${args[@]}"
+  "$(readlink -f $venv/bin/python):$home/bin/$version" "$(readlink -f /bin/sh):/bin/sh" e2e/setup/tangram-front:/bin/tangram-front /usr/bin/lscpu "$stdlib:$home/lib/$version" "$packages:$root/packages" "build/images/compiled:$compiled" "${args[@]}"
 echo "$sum" >$out.inputs
 echo "[vllm-image ${SECONDS}s] $out: $(du -m $out | cut -f1) MiB"

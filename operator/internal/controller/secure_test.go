@@ -55,7 +55,10 @@ func TestPodsHoldNoMoreThanTheyNeed(t *testing.T) {
 		Model: api.Model{Source: api.ModelSource{PersistentVolumeClaim: &api.ClaimSource{ClaimName: "c"}}}}}
 	rank := r.rankPod(d, 0, "config").Spec
 	gateway := r.gatewayDeployment(d, "10.0.0.1").Spec.Template.Spec
-	for _, pod := range []corev1.PodSpec{rank, gateway} {
+	d.Spec.Gateway.Text = &api.Text{}
+	texts := r.gatewayDeployment(d, "10.0.0.1").Spec.Template.Spec
+	require.Len(t, texts.Containers, 2)
+	for _, pod := range []corev1.PodSpec{rank, gateway, texts} {
 		require.False(t, *pod.AutomountServiceAccountToken, "no rights in the cluster")
 		require.False(t, pod.HostNetwork || pod.HostPID || pod.HostIPC)
 		require.True(t, *pod.SecurityContext.RunAsNonRoot)
