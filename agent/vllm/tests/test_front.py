@@ -97,13 +97,13 @@ class Front:
         return self
 
     async def ask(self, path: str, **body):
-        sent, out = json.dumps({"model": "m", **body}).encode(), []
+        sent, out = [json.dumps({"model": "m", **body}).encode()], []
         status = 0
 
         async def receive():
-            if sent is not None and not out:
-                return {"type": "http.request", "body": sent, "more_body": False}
-            await asyncio.sleep(3600)
+            if sent:
+                return {"type": "http.request", "body": sent.pop(), "more_body": False}
+            await asyncio.Event().wait()  # the client stays
 
         async def send(message):
             nonlocal status
@@ -148,12 +148,15 @@ class FrontTest(unittest.IsolatedAsyncioTestCase):
                 tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
                 front = await Front.of(folder)
                 for text in TEXTS:
-                    tokens = tokenizer.encode(text, add_special_tokens=False)
+                    prompt, tokens = tokenizer.encode(text), tokenizer.encode(text, add_special_tokens=False)
                     front.script.answer = lambda _, tokens=tokens: tokens
-                    want = tokenizer.decode(tokens, skip_special_tokens=True)
-                    self.assertEqual(await front.streamed(prompt=text, max_tokens=len(tokens)), (want, "length"))
-                    self.assertEqual(list(front.script.submits[-1].prompt), tokenizer.encode(text))
-                    status, whole = await front.ask("/v1/completions", prompt=text, max_tokens=len(tokens))
+                    # What the answer adds to the prompt: SentencePiece drops a blank where a text begins, and nowhere else.
+                    before, after = (tokenizer.decode(ids, skip_special_tokens=True) for ids in (prompt, prompt + tokens))
+                    self.assertTrue(after.startswith(before))
+                    want, asked = after[len(before) :], {"prompt": text, "max_tokens": len(tokens), "ignore_eos": True}
+                    self.assertEqual(await front.streamed(**asked), (want, "length"))
+                    self.assertEqual(list(front.script.submits[-1].prompt), prompt)
+                    status, whole = await front.ask("/v1/completions", **asked)
                     self.assertEqual((status, whole["choices"][0]["text"]), (200, want))
                 if tokenizer.chat_template is None:
                     continue
@@ -184,16 +187,17 @@ class FrontTest(unittest.IsolatedAsyncioTestCase):
         front = await Front.of(self.folder(tokenizers()[0]))
         front.script.answer = lambda submit: [5, 3]
         status, answer = await front.ask(
-            "/v1/completions", prompt=[7, 8], max_tokens=9, temperature=0.5, top_p=0.25, top_k=11, min_p=0.125, min_tokens=2, seed=-1, presence_penalty=0.5,
+            "/v1/completions", prompt=[7, 8], max_tokens=9, temperature=0.5, top_p=0.25, top_k=11, min_p=0.125, min_tokens=2, seed=-2, presence_penalty=0.5,
             frequency_penalty=-0.5, repetition_penalty=1.5, logit_bias={"17": 2}, stop_token_ids=[9], cache_salt="salt")
         self.assertEqual(status, 200, answer)
         self.assertEqual(answer["choices"][0]["finish_reason"], "stop")
         self.assertEqual(answer["usage"]["completion_tokens"], 2, "the EOS counts")
         submit = front.script.submits[-1]
         self.assertEqual((list(submit.prompt), submit.max_tokens, submit.temperature, submit.top_p), ([7, 8], 9, 0.5, 0.25))
-        self.assertEqual((submit.top_k, submit.min_p, submit.min_tokens, submit.seed, submit.cache_salt), (11, 0.125, 2, 2**64 - 1, "salt"))
+        self.assertEqual((submit.top_k, submit.min_p, submit.min_tokens, submit.seed, submit.cache_salt), (11, 0.125, 2, 2**64 - 2, "salt"))
         self.assertEqual((submit.presence_penalty, submit.frequency_penalty, submit.repetition_penalty, dict(submit.logit_bias)), (0.5, -0.5, 1.5, {17: 2}))
-        self.assertEqual(list(submit.stop_tokens), [3, 4, 9], "those of generation_config.json and the client's")
+        eos = front.llm.renderer.tokenizer.eos_token_id
+        self.assertEqual(list(submit.stop_tokens), sorted({eos, 3, 4, 9}), "the tokenizer's, those of generation_config.json and the client's")
         self.assertRegex(submit.request, "^cmpl-door-", "the gateway finds its request by this")
         await front.ask("/v1/completions", prompt=[7, 8], max_tokens=9, ignore_eos=True)
         submit = front.script.submits[-1]
