@@ -11,9 +11,11 @@ within a script no token may come twice. A script ends with the tokenizer's EOS;
 """
 
 import argparse
+import itertools
 import json
 import math
 import pathlib
+import re
 import shutil
 import sys
 
@@ -33,11 +35,26 @@ def ids(tokenizer: tokenizers.Tokenizer, text: str) -> list:
     return tokenizer.encode(text, add_special_tokens=False).ids
 
 
+def words_of(tokenizer: tokenizers.Tokenizer, count: int, skip: int) -> list:
+    """So many tokens that are a blank and a word each, no two alike, after the first `skip` of them."""
+    found = (i for i in range(tokenizer.get_vocab_size()) if re.fullmatch(" [a-z]{3,}", tokenizer.decode([i])))
+    return list(itertools.islice(found, skip, skip + count))
+
+
+def tokens_of(tokenizer: tokenizers.Tokenizer, text: str, skip: int) -> list:
+    """Of a text, of ids:1,2,3 or of words:COUNT."""
+    kind, _, rest = text.partition(":")
+    if kind == "ids":
+        return [int(i) for i in rest.split(",")]
+    return words_of(tokenizer, int(rest), skip) if kind == "words" else ids(tokenizer, text)
+
+
 def chain(tokenizer: tokenizers.Tokenizer, scripts: dict, eos: int) -> tuple:
-    """What follows each token: {token: followers}, and by word its tokens and the first token of its script. ValueError: a script that cannot be."""
-    after, words, seen = {}, {}, {}
+    """What follows each token, by word its tokens and the first token of its script, and by word the text. ValueError: a script that cannot be."""
+    after, words, seen, texts = {}, {}, {}, {}
     for word, text in scripts.items():
-        tokens = [*([int(i) for i in text[4:].split(",")] if text.startswith("ids:") else ids(tokenizer, text)), eos]
+        answer = tokens_of(tokenizer, text, len(after))
+        texts[word], tokens = tokenizer.decode(answer, skip_special_tokens=False), [*answer, eos]
         twice = {t for t in tokens if tokens.count(t) > 1}
         if twice:
             raise ValueError(f"script {word}: {[tokenizer.decode([t], skip_special_tokens=False) for t in sorted(twice)]} would come twice")
@@ -49,7 +66,7 @@ def chain(tokenizer: tokenizers.Tokenizer, scripts: dict, eos: int) -> tuple:
         if not chosen_by:
             raise ValueError(f"script {word}: its word is several tokens")
         words[word] = (sorted(chosen_by), tokens[0])
-    return after, words
+    return after, words, texts
 
 
 def numbers(after: dict, words: dict, vocabulary: int, hidden: int) -> dict:
@@ -82,7 +99,7 @@ def write(out: pathlib.Path, tokenizer_folder: pathlib.Path, scripts: dict) -> N
     eos = json.loads((out / "tokenizer_config.json").read_text())["eos_token"]
     eos = tokenizer.token_to_id(eos if isinstance(eos, str) else eos["content"])
     vocabulary = (tokenizer.get_vocab_size(with_added_tokens=True) + 63) // 64 * 64
-    after, words = chain(tokenizer, scripts, eos)
+    after, words, texts = chain(tokenizer, scripts, eos)
     hidden = (1 + len(after) + 2 * len(words) + 63) // 64 * 64
     preset = {**PRESETS["demo"], **PRESET, "hidden": hidden}
     said = numbers(after, words, vocabulary, hidden)
@@ -91,6 +108,7 @@ def write(out: pathlib.Path, tokenizer_folder: pathlib.Path, scripts: dict) -> N
     serialize_file({name: TensorSpec(dtype="bfloat16", shape=a.shape, data_ptr=a.ctypes.data, data_len=a.nbytes) for name, a in arrays.items()},
                    str(out / "model.safetensors"), {"format": "pt"})
     (out / "config.json").write_text(json.dumps({**config(preset, vocabulary), "eos_token_id": eos}, indent=2, sort_keys=True) + "\n")
+    (out / "scripts.json").write_text(json.dumps(texts, ensure_ascii=False, indent=2) + "\n")
     (out / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}) + "\n")
 
 
@@ -98,7 +116,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--tokenizer", type=pathlib.Path, required=True, help="folder with tokenizer.json and tokenizer_config.json")
     parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--script", action="append", required=True, metavar="WORD=TEXT", help="the answer to a prompt with this word; ids:1,2,3 in place of a text")
+    parser.add_argument("--script", action="append", required=True, metavar="WORD=TEXT", help="the answer to a prompt with this word: a text, ids:1,2,3, or words:COUNT for that many words")
     args = parser.parse_args()
     try:
         write(args.out, args.tokenizer, dict(script.split("=", 1) for script in args.script))
