@@ -200,12 +200,24 @@ tg_code tge_may_emit(tge_engine* engine, tg_error* error) {
 
 void tge_emit(tge_engine* engine, const char* gateway, const char* request, uint32_t position,
               uint32_t token, int finish) {
+  tge_emit_logprobs(engine, gateway, request, position, token, finish, nullptr);
+}
+
+void tge_emit_logprobs(tge_engine* engine, const char* gateway, const char* request,
+                       uint32_t position, uint32_t token, int finish,
+                       const tge_logprobs* logprobs) {
   OrEnd([&] {
     tangram::v1::Token out;
     out.set_request(request);
     out.set_position(position);
     out.set_token(token);
     out.set_finish(static_cast<tangram::v1::Finish>(finish));
+    if (logprobs != nullptr) {
+      tangram::v1::Logprobs& to = *out.mutable_logprobs();
+      to.mutable_tokens()->Add(logprobs->tokens, logprobs->tokens + logprobs->count);
+      to.mutable_values()->Add(logprobs->values, logprobs->values + logprobs->count);
+      to.set_rank(logprobs->rank);
+    }
     engine->called->Emit(gateway, std::move(out));
   });
 }

@@ -72,7 +72,8 @@ void Called::Submit(const std::string& gateway, v1::Submit submit) {
                         submit.repetition_penalty(),
                         bias_tokens.data(),
                         bias.data(),
-                        bias.size()};
+                        bias.size(),
+                        submit.has_logprobs() ? static_cast<int32_t>(submit.logprobs()) : -1};
   // Sent before its gateway heard of the flip: a rank without attention would have its KV in no
   // layout.
   if (epoch_ == nullptr || !Accepts(epoch_->side.groups, epoch_->rank)) {

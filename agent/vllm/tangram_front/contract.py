@@ -12,7 +12,7 @@ SYMBOLS = (
     Symbol(_V1 + "async_llm:AsyncLLM.__init__", ("vllm_config", "executor_class", "log_stats", "log_requests"), says="EngineCoreClient.make_async_mp_client("),
     Symbol(_V1 + "async_llm:AsyncLLM._run_output_handler", says="await engine_core.get_output_async()"),
     Symbol("vllm.v1.engine:EngineCoreRequest", ("request_id", "prompt_token_ids", "sampling_params", "cache_salt")),
-    Symbol("vllm.v1.engine:EngineCoreOutput", ("request_id", "new_token_ids", "finish_reason", "stop_reason")),
+    Symbol("vllm.v1.engine:EngineCoreOutput", ("request_id", "new_token_ids", "finish_reason", "stop_reason", "new_logprobs")),
     Symbol("vllm.v1.engine:EngineCoreOutputs", ("outputs",)),
     *(Symbol(f"vllm.v1.engine:FinishReason.{name}") for name in ("STOP", "LENGTH", "ABORT", "ERROR")),
     Symbol("vllm:SamplingParams", ("max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop_token_ids", "presence_penalty",

@@ -10,9 +10,11 @@ import asyncio
 import random
 from typing import Any
 
+import numpy as np
 from vllm import SamplingParams
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, FinishReason
 from vllm.v1.engine.core_client import EngineCoreClient
+from vllm.v1.outputs import LogprobsLists
 
 from .messages import FINISH_CANCELLED, FINISH_LENGTH, FINISH_STOP, Submit
 from .session import Ended, Session
@@ -63,13 +65,21 @@ class Core(EngineCoreClient):
         if reason is not None:
             del self._eos[piece.request]
         stop = tokens[-1] if reason is FinishReason.STOP and tokens[-1] != eos else None
-        return EngineCoreOutput(piece.request, tokens, finish_reason=reason, stop_reason=stop)
+        return EngineCoreOutput(piece.request, tokens, finish_reason=reason, stop_reason=stop, new_logprobs=_logprobs(piece))
 
     async def get_supported_tasks_async(self) -> tuple[str, ...]:
         return ("generate",)
 
     def shutdown(self, timeout: float | None = None) -> None:
         pass
+
+
+def _logprobs(piece: Any) -> LogprobsLists | None:
+    """As an engine gives them: a row for each token."""
+    if not piece.logprobs:
+        return None
+    return LogprobsLists(np.array([p.tokens for p in piece.logprobs]), np.array([p.values for p in piece.logprobs], np.float32),
+                         np.array([p.rank for p in piece.logprobs]))
 
 
 def submit_of(request: EngineCoreRequest) -> Any:
@@ -88,13 +98,13 @@ def submit_of(request: EngineCoreRequest) -> Any:
         seed=random.getrandbits(64) if sampling.seed is None else sampling.seed % 2**64, stop_tokens=sorted(stops), cache_salt=request.cache_salt or "",
         min_tokens=sampling.min_tokens, top_k=max(sampling.top_k, 0), min_p=sampling.min_p, presence_penalty=sampling.presence_penalty,
         frequency_penalty=sampling.frequency_penalty, repetition_penalty=0 if sampling.repetition_penalty == 1 else sampling.repetition_penalty,
-        logit_bias=sampling.logit_bias or {},
+        logit_bias=sampling.logit_bias or {}, logprobs=sampling.logprobs,
     )
 
 
 # Fields of SamplingParams that change tokens and that no Submit has, by what asks for nothing. `stop` and how text is made of tokens are this process's.
 _ONLY: dict[str, Any] = {
-    "n": 1, "logprobs": None, "prompt_logprobs": None, "bad_words": [], "allowed_token_ids": None, "structured_outputs": None, "logprob_token_ids": None,
+    "n": 1, "prompt_logprobs": None, "bad_words": [], "allowed_token_ids": None, "structured_outputs": None, "logprob_token_ids": None,
     "repetition_detection": None, "thinking_token_budget": None,
 }
 _ONLY = {name: default for name, default in _ONLY.items() if name in SamplingParams.__struct_fields__}

@@ -88,7 +88,8 @@ SYMBOLS = (
            _words("scheduled_new_reqs scheduled_cached_reqs num_scheduled_tokens total_num_scheduled_tokens")),
     Symbol(_V1 + "core.sched.output:CachedRequestData", _words("resumed_req_ids")),
     Symbol(_V1 + "core.sched.output:NewRequestData", _words("req_id num_computed_tokens")),
-    Symbol(_V1 + "engine:EngineCoreOutput", _words("request_id new_token_ids finish_reason")),
+    Symbol(_V1 + "engine:EngineCoreOutput", _words("request_id new_token_ids finish_reason new_logprobs")),
+    Symbol(_V1 + "outputs:LogprobsLists", attributes=_words("logprob_token_ids logprobs sampled_token_ranks")),
     # requests
     Symbol(_V1 + "core.sched.scheduler:Scheduler", attributes=_words("requests running kv_cache_manager prev_step_scheduled_req_ids")),
     Symbol(_V1 + "core.sched.scheduler:Scheduler.schedule"),

@@ -14,7 +14,7 @@ from vllm import EngineArgs, SamplingParams
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine.core import EngineCore
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
-from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.outputs import LogprobsLists, ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
@@ -68,10 +68,7 @@ def new_request(
     core: EngineCore, request_id: str, tokens: Sequence[int], sampling: SamplingParams, salt: str | None = None, generated: int = 0,
 ) -> Request:
     """Of `tokens` the last `generated` are of the answer. ValueError names what a move would lose, or what is not a request of this model."""
-    refused = {
-        "n": sampling.n != 1, "structured_outputs": sampling.structured_outputs is not None, "prompt_logprobs": sampling.prompt_logprobs is not None,
-        "logprobs": sampling.logprobs is not None,
-    }
+    refused = {"n": sampling.n != 1, "structured_outputs": sampling.structured_outputs is not None, "prompt_logprobs": sampling.prompt_logprobs is not None}
     for name, asked in refused.items():
         if asked:
             raise ValueError(f"request {request_id}: {name} is not served by an engine whose requests move")
@@ -140,6 +137,7 @@ class Produced:
     begin: int
     tokens: tuple[int, ...]
     finished: str | None  # vLLM's reason: stop, length, ...
+    logprobs: LogprobsLists | None = None  # of each token, if they were asked for
 
 
 def update(core: EngineCore, scheduled: SchedulerOutput, output: ModelRunnerOutput) -> list[Produced]:
@@ -149,7 +147,7 @@ def update(core: EngineCore, scheduled: SchedulerOutput, output: ModelRunnerOutp
     for outputs in core.scheduler.update_from_output(scheduled, output).values():
         for one in outputs.outputs:
             finished = None if one.finish_reason is None else str(one.finish_reason)
-            produced.append(Produced(one.request_id, ends.get(one.request_id, 0), tuple(one.new_token_ids), finished))
+            produced.append(Produced(one.request_id, ends.get(one.request_id, 0), tuple(one.new_token_ids), finished, one.new_logprobs))
     return produced
 
 

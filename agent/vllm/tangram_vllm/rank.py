@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import torch
 from tangram_client import DType, EngineStats, Maps
-from tangram_engine import Entry, Finish, Kit, KvLayout, NoRoom, PeerGone, Refusal, Refused, Request, Step, Submit
+from tangram_engine import Entry, Finish, Kit, KvLayout, Logprobs, NoRoom, PeerGone, Refusal, Refused, Request, Step, Submit
 
 from . import carried, engine, kv
 from .binding import Binding, bind
@@ -27,7 +27,7 @@ FINISH = {"length": Finish.LENGTH, "stop": Finish.STOP}
 class Rank:
     """A tangram_engine.Backend."""
 
-    can = ("min_tokens", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias")
+    can = ("min_tokens", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "logprobs")
 
     def __init__(self, kit: Kit, *, max_model_len: int, max_batch_tokens: int, max_requests: int, block_tokens: int, threads: int = 1,
                  private_experts: bool = False) -> None:
@@ -76,7 +76,7 @@ class Rank:
                 temperature=submit.temperature, top_p=submit.top_p, seed=submit.seed if submit.temperature > 0 else None, max_tokens=submit.max_tokens,
                 stop_token_ids=submit.stop_tokens, ignore_eos=True, min_tokens=submit.min_tokens, top_k=submit.top_k, min_p=submit.min_p,
                 presence_penalty=submit.presence_penalty, frequency_penalty=submit.frequency_penalty,
-                repetition_penalty=submit.repetition_penalty or 1, logit_bias=dict(submit.logit_bias) or None,
+                repetition_penalty=submit.repetition_penalty or 1, logit_bias=dict(submit.logit_bias) or None, logprobs=submit.logprobs,
             )
             request = engine.new_request(self.core, submit.request, submit.prompt, sampling, submit.cache_salt or None, submit.generated)
         except ValueError as error:
@@ -130,7 +130,10 @@ class Rank:
             del self._gateways[produced.request_id]
         last = len(produced.tokens) - 1
         for i, token in enumerate(produced.tokens):
-            self.kit.emit(gateway, produced.request_id, produced.begin + i, token, finish if i == last else Finish.GOES_ON)
+            logprobs = None
+            if (told := produced.logprobs) is not None:
+                logprobs = Logprobs(told.logprob_token_ids[i].tolist(), told.logprobs[i].tolist(), int(told.sampled_token_ranks[i]))
+            self.kit.emit(gateway, produced.request_id, produced.begin + i, token, finish if i == last else Finish.GOES_ON, logprobs)
 
     # A flip.
 

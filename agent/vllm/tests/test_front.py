@@ -34,6 +34,7 @@ class Script:
         self.submits, self.cancelled = [], []
         self.answer = lambda submit: []
         self.stays = False  # a request whose tokens have come goes on
+        self.logprobs = False  # -1.5 for a token, which another one's -0.5 beats
         self._queue = asyncio.Queue()
 
     def submit(self, submit) -> None:
@@ -44,6 +45,8 @@ class Script:
             piece = reply.pieces.pieces.add()
             piece.request = submit.request
             piece.tokens.append(token)
+            if self.logprobs and submit.HasField("logprobs"):
+                piece.logprobs.add(tokens=[token, 7], values=[-1.5, -0.5], rank=2)
             if i + 1 == len(tokens) and not self.stays:
                 piece.finish = FINISH_STOP if token in submit.stop_tokens else FINISH_LENGTH
             self._queue.put_nowait(piece)
@@ -207,6 +210,21 @@ class FrontTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(len({s.seed for s in front.script.submits[-2:]}), 2)
         status, answer = await front.ask("/v1/completions", prompt=[7] * 4000, max_tokens=200)
         self.assertEqual(status, 400, answer)
+
+    async def test_log_probabilities_are_those_of_the_ranks(self) -> None:
+        front = await Front.of(self.folder(tokenizers()[0]))
+        tokenizer = front.llm.renderer.tokenizer
+        tokens = tokenizer.encode("one two", add_special_tokens=False)
+        front.script.answer, front.script.logprobs = (lambda _: tokens), True
+        status, answer = await front.ask("/v1/chat/completions", messages=[{"role": "user", "content": "x"}], max_tokens=len(tokens), logprobs=True, top_logprobs=1)
+        self.assertEqual(status, 200, answer)
+        self.assertEqual(front.script.submits[-1].logprobs, 1)
+        content = answer["choices"][0]["logprobs"]["content"]
+        self.assertEqual([c["logprob"] for c in content], [-1.5] * len(tokens))
+        self.assertEqual("".join(c["token"] for c in content), "one two")
+        self.assertEqual([[t["logprob"] for t in c["top_logprobs"]] for c in content], [[-0.5]] * len(tokens))
+        await front.ask("/v1/chat/completions", messages=[{"role": "user", "content": "x"}], max_tokens=len(tokens))
+        self.assertFalse(front.script.submits[-1].HasField("logprobs"))
 
     async def test_a_request_that_failed_and_a_session_that_ended(self) -> None:
         front = await Front.of(self.folder(tokenizers()[0]))

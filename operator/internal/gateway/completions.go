@@ -39,7 +39,7 @@ type completionRequest struct {
 	N        *int64 `json:"n"`
 	BestOf   *int64 `json:"best_of"`
 	Echo     bool   `json:"echo"`
-	Logprobs *int64 `json:"logprobs"`
+	Logprobs *int64 `json:"logprobs"` // of token ids: their texts would be needed
 	Suffix   string `json:"suffix"`
 
 	// CacheSalt keeps what is cached of this prompt apart: only requests of the same salt have it, and can find out by time that it is there. As vLLM's.

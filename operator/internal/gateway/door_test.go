@@ -221,7 +221,7 @@ func TestFieldsThatTheDoorRefuses(t *testing.T) {
 		x, address, _ := withText(t, Limits{}, &engine{on: says})
 		for body, param := range map[string]string{
 			`"guided_json":{}`: "guided_json", `"response_format":{"type":"json_object"}`: "response_format", `"tool_choice":"required"`: "tool_choice",
-			`"tool_choice":{"type":"function","function":{"name":"f"}}`: "tool_choice", `"n":9`: "n", `"logprobs":true`: "logprobs", `"chat_template":"x"`: "chat_template",
+			`"tool_choice":{"type":"function","function":{"name":"f"}}`: "tool_choice", `"n":9`: "n", `"logprobs":true,"top_logprobs":21`: "top_logprobs", `"chat_template":"x"`: "chat_template",
 			`"stop":["a","b","c","d","e"]`: "stop", `"stop":"` + strings.Repeat("x", 257) + `"`: "stop", `"stop":3`: "stop", `"priority":1`: "priority",
 			`"tools":[` + strings.Repeat("{},", 128) + `{}]`: "tools", `"stream_options":{"include_usge":true}`: "stream_options",
 			`"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://127.0.0.1/"}}]}]`: "messages",

@@ -21,6 +21,7 @@ const (
 	maxChoices   = 8
 	maxStopBytes = 256
 	maxTools     = 128
+	maxLogprobs  = 20
 )
 
 // fieldRule says what is wrong with a field's value; "": it passes.
@@ -61,12 +62,15 @@ func atMost(most int) fieldRule {
 	}
 }
 
-func choices(raw json.RawMessage) string {
-	var n float64
-	if json.Unmarshal(raw, &n) == nil && n > maxChoices {
-		return fmt.Sprintf("%v choices are too many, at most %d", n, maxChoices)
+// upTo a number; what is no number, vLLM refuses.
+func upTo(most float64) fieldRule {
+	return func(raw json.RawMessage) string {
+		var n float64
+		if json.Unmarshal(raw, &n) == nil && (n < 0 || n > most) {
+			return fmt.Sprintf("%v is not in 0..%v", n, most)
+		}
+		return ""
 	}
-	return ""
 }
 
 func stopStrings(raw json.RawMessage) string {
@@ -133,7 +137,7 @@ var sampled = map[string]fieldRule{
 	"model": nil, "stream": nil, "stream_options": options("include_usage", "continuous_usage_stats"), "user": nil,
 	"max_tokens": nil, "min_tokens": nil, "temperature": nil, "top_p": nil, "top_k": nil, "min_p": nil, "seed": nil,
 	"presence_penalty": nil, "frequency_penalty": nil, "repetition_penalty": nil, "logit_bias": nil,
-	"n": choices, "stop": stopStrings, "stop_token_ids": atMost(maxStopTokens), "ignore_eos": nil, "include_stop_str_in_output": nil,
+	"n": upTo(maxChoices), "stop": stopStrings, "stop_token_ids": atMost(maxStopTokens), "ignore_eos": nil, "include_stop_str_in_output": nil,
 	"skip_special_tokens": nil, "spaces_between_special_tokens": nil, "add_special_tokens": nil, "return_token_ids": nil,
 	"cache_salt": nil, "response_format": only(`{"type":"text"}`),
 
@@ -151,13 +155,13 @@ func with(more map[string]fieldRule) map[string]fieldRule {
 // doorFields by path. docs/http-api.md has the table.
 var doorFields = map[string]doorRules{
 	pathCompletions: {last: "data: [DONE]", fields: with(map[string]fieldRule{
-		"prompt": onePrompt, "best_of": only("1"), "suffix": only(`""`),
+		"prompt": onePrompt, "best_of": only("1"), "suffix": only(`""`), "logprobs": upTo(maxLogprobs),
 	})},
 	pathChat: {last: "data: [DONE]", fields: with(map[string]fieldRule{
 		"messages": textParts, "max_completion_tokens": nil, "tools": atMost(maxTools), "tool_choice": only(`"none"`, `"auto"`),
 		"parallel_tool_calls": nil, "reasoning_effort": nil, "include_reasoning": nil, "thinking_token_budget": nil, "metadata": nil,
 		"add_generation_prompt": nil, "continue_final_message": nil, "documents": nil, "chat_template_kwargs": nil, "return_prompt_text": nil,
-		"logprobs": only("false"), "top_logprobs": only("0"), "modalities": only(`["text"]`),
+		"logprobs": nil, "top_logprobs": upTo(maxLogprobs), "modalities": only(`["text"]`),
 	})},
 	pathTokenize: {fields: map[string]fieldRule{
 		"model": nil, "prompt": nil, "messages": textParts, "add_special_tokens": nil, "return_token_strs": nil, "add_generation_prompt": nil,

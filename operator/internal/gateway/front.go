@@ -145,7 +145,12 @@ func (a *asked) run(ctx context.Context, submit *tangramv1.Submit) error {
 	pace := paced{m: a.s.metrics, last: time.Now()}
 	token := func(t *tangramv1.Token) error {
 		pace.token()
-		a.add(submit.Request, func(p *tangramv1.Piece) { p.Tokens, p.Finish = append(p.Tokens, t.Token), t.Finish })
+		a.add(submit.Request, func(p *tangramv1.Piece) {
+			p.Tokens, p.Finish = append(p.Tokens, t.Token), t.Finish
+			if t.Logprobs != nil {
+				p.Logprobs = append(p.Logprobs, t.Logprobs)
+			}
+		})
 		return nil
 	}
 	return a.s.pool.Run(ctx, submit, token, a.s.limits.Quiet, func() error { return nil })

@@ -149,6 +149,7 @@ type pendingToken struct {
 	hash            uint64
 	owner           string
 	finish          tangramv1.Finish
+	logprobs        *tangramv1.Logprobs
 }
 
 // pend shares the owner's name with the token before, nearly always.
@@ -156,11 +157,11 @@ func (r *request) pend(t *tangramv1.Token) pendingToken {
 	if r.member != t.Owner {
 		r.member = t.Owner
 	}
-	return pendingToken{t.Token, t.Position, t.LogitHash, r.member, t.Finish}
+	return pendingToken{t.Token, t.Position, t.LogitHash, r.member, t.Finish, t.Logprobs}
 }
 
 func (t pendingToken) message(id string) *tangramv1.Token {
-	return &tangramv1.Token{Request: id, Position: t.position, Token: t.token, LogitHash: t.hash, Owner: t.owner, Finish: t.finish}
+	return &tangramv1.Token{Request: id, Position: t.position, Token: t.token, LogitHash: t.hash, Owner: t.owner, Finish: t.finish, Logprobs: t.logprobs}
 }
 
 // Run submits and calls `each` for every token in order of position, from this goroutine,

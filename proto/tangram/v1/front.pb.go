@@ -165,6 +165,7 @@ type Piece struct {
 	Request       string                 `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
 	Tokens        []uint32               `protobuf:"varint,2,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
 	Finish        Finish                 `protobuf:"varint,3,opt,name=finish,proto3,enum=tangram.v1.Finish" json:"finish,omitempty"` // of the last one
+	Logprobs      []*Logprobs            `protobuf:"bytes,5,rep,name=logprobs,proto3" json:"logprobs,omitempty"`                     // of each token, if they were asked for
 	Error         string                 `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`                           // the request ended without its last token, for this reason
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -219,6 +220,13 @@ func (x *Piece) GetFinish() Finish {
 		return x.Finish
 	}
 	return Finish_FINISH_UNSPECIFIED
+}
+
+func (x *Piece) GetLogprobs() []*Logprobs {
+	if x != nil {
+		return x.Logprobs
+	}
+	return nil
 }
 
 func (x *Piece) GetError() string {
@@ -371,11 +379,12 @@ const file_tangram_v1_front_proto_rawDesc = "" +
 	"max_tokens\x18\x01 \x01(\rR\tmaxTokens\x12\x1e\n" +
 	"\n" +
 	"vocabulary\x18\x02 \x01(\rR\n" +
-	"vocabulary\"{\n" +
+	"vocabulary\"\xad\x01\n" +
 	"\x05Piece\x12\x18\n" +
 	"\arequest\x18\x01 \x01(\tR\arequest\x12\x16\n" +
 	"\x06tokens\x18\x02 \x03(\rR\x06tokens\x12*\n" +
-	"\x06finish\x18\x03 \x01(\x0e2\x12.tangram.v1.FinishR\x06finish\x12\x14\n" +
+	"\x06finish\x18\x03 \x01(\x0e2\x12.tangram.v1.FinishR\x06finish\x120\n" +
+	"\blogprobs\x18\x05 \x03(\v2\x14.tangram.v1.LogprobsR\blogprobs\x12\x14\n" +
 	"\x05error\x18\x04 \x01(\tR\x05error\"3\n" +
 	"\x06Pieces\x12)\n" +
 	"\x06pieces\x18\x01 \x03(\v2\x11.tangram.v1.PieceR\x06pieces\"r\n" +
@@ -409,21 +418,23 @@ var file_tangram_v1_front_proto_goTypes = []any{
 	(*Submit)(nil),       // 5: tangram.v1.Submit
 	(*Cancel)(nil),       // 6: tangram.v1.Cancel
 	(Finish)(0),          // 7: tangram.v1.Finish
+	(*Logprobs)(nil),     // 8: tangram.v1.Logprobs
 }
 var file_tangram_v1_front_proto_depIdxs = []int32{
 	5, // 0: tangram.v1.FrontRequest.submit:type_name -> tangram.v1.Submit
 	6, // 1: tangram.v1.FrontRequest.cancel:type_name -> tangram.v1.Cancel
 	7, // 2: tangram.v1.Piece.finish:type_name -> tangram.v1.Finish
-	2, // 3: tangram.v1.Pieces.pieces:type_name -> tangram.v1.Piece
-	1, // 4: tangram.v1.FrontReply.world:type_name -> tangram.v1.FrontWorld
-	3, // 5: tangram.v1.FrontReply.pieces:type_name -> tangram.v1.Pieces
-	0, // 6: tangram.v1.Front.Session:input_type -> tangram.v1.FrontRequest
-	4, // 7: tangram.v1.Front.Session:output_type -> tangram.v1.FrontReply
-	7, // [7:8] is the sub-list for method output_type
-	6, // [6:7] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	8, // 3: tangram.v1.Piece.logprobs:type_name -> tangram.v1.Logprobs
+	2, // 4: tangram.v1.Pieces.pieces:type_name -> tangram.v1.Piece
+	1, // 5: tangram.v1.FrontReply.world:type_name -> tangram.v1.FrontWorld
+	3, // 6: tangram.v1.FrontReply.pieces:type_name -> tangram.v1.Pieces
+	0, // 7: tangram.v1.Front.Session:input_type -> tangram.v1.FrontRequest
+	4, // 8: tangram.v1.Front.Session:output_type -> tangram.v1.FrontReply
+	8, // [8:9] is the sub-list for method output_type
+	7, // [7:8] is the sub-list for method input_type
+	7, // [7:7] is the sub-list for extension type_name
+	7, // [7:7] is the sub-list for extension extendee
+	0, // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_tangram_v1_front_proto_init() }

@@ -129,7 +129,7 @@ func (x Refused_Code) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Refused_Code.Descriptor instead.
 func (Refused_Code) EnumDescriptor() ([]byte, []int) {
-	return file_tangram_v1_serve_proto_rawDescGZIP(), []int{5, 0}
+	return file_tangram_v1_serve_proto_rawDescGZIP(), []int{6, 0}
 }
 
 type Hello struct {
@@ -203,6 +203,7 @@ type Submit struct {
 	FrequencyPenalty  float32            `protobuf:"fixed32,14,opt,name=frequency_penalty,json=frequencyPenalty,proto3" json:"frequency_penalty,omitempty"`
 	RepetitionPenalty float32            `protobuf:"fixed32,15,opt,name=repetition_penalty,json=repetitionPenalty,proto3" json:"repetition_penalty,omitempty"`
 	LogitBias         map[uint32]float32 `protobuf:"bytes,16,rep,name=logit_bias,json=logitBias,proto3" json:"logit_bias,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"fixed32,2,opt,name=value"`
+	Logprobs          *uint32            `protobuf:"varint,17,opt,name=logprobs,proto3,oneof" json:"logprobs,omitempty"` // Token.logprobs of so many likeliest tokens beside the chosen one
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -349,6 +350,13 @@ func (x *Submit) GetLogitBias() map[uint32]float32 {
 	return nil
 }
 
+func (x *Submit) GetLogprobs() uint32 {
+	if x != nil && x.Logprobs != nil {
+		return *x.Logprobs
+	}
+	return 0
+}
+
 type Cancel struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Request       string                 `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
@@ -491,6 +499,67 @@ func (*ServeRequest_Submit) isServeRequest_Body() {}
 
 func (*ServeRequest_Cancel) isServeRequest_Body() {}
 
+// Natural logarithms of probabilities: of the chosen token, then of the likeliest, the best first.
+type Logprobs struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tokens        []uint32               `protobuf:"varint,1,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
+	Values        []float32              `protobuf:"fixed32,2,rep,packed,name=values,proto3" json:"values,omitempty"`
+	Rank          uint32                 `protobuf:"varint,3,opt,name=rank,proto3" json:"rank,omitempty"` // of the chosen token, from 1
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Logprobs) Reset() {
+	*x = Logprobs{}
+	mi := &file_tangram_v1_serve_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Logprobs) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Logprobs) ProtoMessage() {}
+
+func (x *Logprobs) ProtoReflect() protoreflect.Message {
+	mi := &file_tangram_v1_serve_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Logprobs.ProtoReflect.Descriptor instead.
+func (*Logprobs) Descriptor() ([]byte, []int) {
+	return file_tangram_v1_serve_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Logprobs) GetTokens() []uint32 {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+func (x *Logprobs) GetValues() []float32 {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+func (x *Logprobs) GetRank() uint32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
 type Token struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Request       string                 `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
@@ -500,13 +569,14 @@ type Token struct {
 	Owner         string                 `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`                            // member that emitted it
 	Epoch         uint64                 `protobuf:"varint,6,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Finish        Finish                 `protobuf:"varint,7,opt,name=finish,proto3,enum=tangram.v1.Finish" json:"finish,omitempty"`
+	Logprobs      *Logprobs              `protobuf:"bytes,8,opt,name=logprobs,proto3" json:"logprobs,omitempty"` // if they were asked for
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_tangram_v1_serve_proto_msgTypes[4]
+	mi := &file_tangram_v1_serve_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -518,7 +588,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_serve_proto_msgTypes[4]
+	mi := &file_tangram_v1_serve_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -531,7 +601,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_serve_proto_rawDescGZIP(), []int{4}
+	return file_tangram_v1_serve_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Token) GetRequest() string {
@@ -583,6 +653,13 @@ func (x *Token) GetFinish() Finish {
 	return Finish_FINISH_UNSPECIFIED
 }
 
+func (x *Token) GetLogprobs() *Logprobs {
+	if x != nil {
+		return x.Logprobs
+	}
+	return nil
+}
+
 type Refused struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Request       string                 `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
@@ -594,7 +671,7 @@ type Refused struct {
 
 func (x *Refused) Reset() {
 	*x = Refused{}
-	mi := &file_tangram_v1_serve_proto_msgTypes[5]
+	mi := &file_tangram_v1_serve_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -606,7 +683,7 @@ func (x *Refused) String() string {
 func (*Refused) ProtoMessage() {}
 
 func (x *Refused) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_serve_proto_msgTypes[5]
+	mi := &file_tangram_v1_serve_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -619,7 +696,7 @@ func (x *Refused) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refused.ProtoReflect.Descriptor instead.
 func (*Refused) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_serve_proto_rawDescGZIP(), []int{5}
+	return file_tangram_v1_serve_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Refused) GetRequest() string {
@@ -655,7 +732,7 @@ type WorldMember struct {
 
 func (x *WorldMember) Reset() {
 	*x = WorldMember{}
-	mi := &file_tangram_v1_serve_proto_msgTypes[6]
+	mi := &file_tangram_v1_serve_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -667,7 +744,7 @@ func (x *WorldMember) String() string {
 func (*WorldMember) ProtoMessage() {}
 
 func (x *WorldMember) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_serve_proto_msgTypes[6]
+	mi := &file_tangram_v1_serve_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -680,7 +757,7 @@ func (x *WorldMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorldMember.ProtoReflect.Descriptor instead.
 func (*WorldMember) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_serve_proto_rawDescGZIP(), []int{6}
+	return file_tangram_v1_serve_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *WorldMember) GetRank() uint32 {
@@ -725,7 +802,7 @@ type World struct {
 
 func (x *World) Reset() {
 	*x = World{}
-	mi := &file_tangram_v1_serve_proto_msgTypes[7]
+	mi := &file_tangram_v1_serve_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -737,7 +814,7 @@ func (x *World) String() string {
 func (*World) ProtoMessage() {}
 
 func (x *World) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_serve_proto_msgTypes[7]
+	mi := &file_tangram_v1_serve_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -750,7 +827,7 @@ func (x *World) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use World.ProtoReflect.Descriptor instead.
 func (*World) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_serve_proto_rawDescGZIP(), []int{7}
+	return file_tangram_v1_serve_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *World) GetWorld() string {
@@ -808,7 +885,7 @@ type Roster struct {
 
 func (x *Roster) Reset() {
 	*x = Roster{}
-	mi := &file_tangram_v1_serve_proto_msgTypes[8]
+	mi := &file_tangram_v1_serve_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -820,7 +897,7 @@ func (x *Roster) String() string {
 func (*Roster) ProtoMessage() {}
 
 func (x *Roster) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_serve_proto_msgTypes[8]
+	mi := &file_tangram_v1_serve_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -833,7 +910,7 @@ func (x *Roster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Roster.ProtoReflect.Descriptor instead.
 func (*Roster) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_serve_proto_rawDescGZIP(), []int{8}
+	return file_tangram_v1_serve_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Roster) GetEpoch() uint64 {
@@ -873,7 +950,7 @@ type Prefixes struct {
 
 func (x *Prefixes) Reset() {
 	*x = Prefixes{}
-	mi := &file_tangram_v1_serve_proto_msgTypes[9]
+	mi := &file_tangram_v1_serve_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -885,7 +962,7 @@ func (x *Prefixes) String() string {
 func (*Prefixes) ProtoMessage() {}
 
 func (x *Prefixes) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_serve_proto_msgTypes[9]
+	mi := &file_tangram_v1_serve_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -898,7 +975,7 @@ func (x *Prefixes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prefixes.ProtoReflect.Descriptor instead.
 func (*Prefixes) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_serve_proto_rawDescGZIP(), []int{9}
+	return file_tangram_v1_serve_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Prefixes) GetGeneration() uint64 {
@@ -946,7 +1023,7 @@ type Load struct {
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_tangram_v1_serve_proto_msgTypes[10]
+	mi := &file_tangram_v1_serve_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -958,7 +1035,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_serve_proto_msgTypes[10]
+	mi := &file_tangram_v1_serve_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -971,7 +1048,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_serve_proto_rawDescGZIP(), []int{10}
+	return file_tangram_v1_serve_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Load) GetRunning() uint32 {
@@ -1053,7 +1130,7 @@ type ServeReply struct {
 
 func (x *ServeReply) Reset() {
 	*x = ServeReply{}
-	mi := &file_tangram_v1_serve_proto_msgTypes[11]
+	mi := &file_tangram_v1_serve_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1065,7 +1142,7 @@ func (x *ServeReply) String() string {
 func (*ServeReply) ProtoMessage() {}
 
 func (x *ServeReply) ProtoReflect() protoreflect.Message {
-	mi := &file_tangram_v1_serve_proto_msgTypes[11]
+	mi := &file_tangram_v1_serve_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1078,7 +1155,7 @@ func (x *ServeReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServeReply.ProtoReflect.Descriptor instead.
 func (*ServeReply) Descriptor() ([]byte, []int) {
-	return file_tangram_v1_serve_proto_rawDescGZIP(), []int{11}
+	return file_tangram_v1_serve_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ServeReply) GetBody() isServeReply_Body {
@@ -1175,7 +1252,7 @@ const file_tangram_v1_serve_proto_rawDesc = "" +
 	"tangram.v1\x1a\x1atangram/v1/telemetry.proto\"7\n" +
 	"\x05Hello\x12\x14\n" +
 	"\x05world\x18\x01 \x01(\tR\x05world\x12\x18\n" +
-	"\agateway\x18\x02 \x01(\tR\agateway\"\xd2\x04\n" +
+	"\agateway\x18\x02 \x01(\tR\agateway\"\x80\x05\n" +
 	"\x06Submit\x12\x18\n" +
 	"\arequest\x18\x01 \x01(\tR\arequest\x12\x16\n" +
 	"\x06prompt\x18\x02 \x03(\rR\x06prompt\x12\x1d\n" +
@@ -1198,17 +1275,23 @@ const file_tangram_v1_serve_proto_rawDesc = "" +
 	"\x11frequency_penalty\x18\x0e \x01(\x02R\x10frequencyPenalty\x12-\n" +
 	"\x12repetition_penalty\x18\x0f \x01(\x02R\x11repetitionPenalty\x12@\n" +
 	"\n" +
-	"logit_bias\x18\x10 \x03(\v2!.tangram.v1.Submit.LogitBiasEntryR\tlogitBias\x1a<\n" +
+	"logit_bias\x18\x10 \x03(\v2!.tangram.v1.Submit.LogitBiasEntryR\tlogitBias\x12\x1f\n" +
+	"\blogprobs\x18\x11 \x01(\rH\x00R\blogprobs\x88\x01\x01\x1a<\n" +
 	"\x0eLogitBiasEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\rR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x02R\x05value:\x028\x01\"\"\n" +
+	"\x05value\x18\x02 \x01(\x02R\x05value:\x028\x01B\v\n" +
+	"\t_logprobs\"\"\n" +
 	"\x06Cancel\x12\x18\n" +
 	"\arequest\x18\x01 \x01(\tR\arequest\"\x9d\x01\n" +
 	"\fServeRequest\x12)\n" +
 	"\x05hello\x18\x01 \x01(\v2\x11.tangram.v1.HelloH\x00R\x05hello\x12,\n" +
 	"\x06submit\x18\x02 \x01(\v2\x12.tangram.v1.SubmitH\x00R\x06submit\x12,\n" +
 	"\x06cancel\x18\x03 \x01(\v2\x12.tangram.v1.CancelH\x00R\x06cancelB\x06\n" +
-	"\x04body\"\xca\x01\n" +
+	"\x04body\"N\n" +
+	"\bLogprobs\x12\x16\n" +
+	"\x06tokens\x18\x01 \x03(\rR\x06tokens\x12\x16\n" +
+	"\x06values\x18\x02 \x03(\x02R\x06values\x12\x12\n" +
+	"\x04rank\x18\x03 \x01(\rR\x04rank\"\xfc\x01\n" +
 	"\x05Token\x12\x18\n" +
 	"\arequest\x18\x01 \x01(\tR\arequest\x12\x1a\n" +
 	"\bposition\x18\x02 \x01(\rR\bposition\x12\x14\n" +
@@ -1217,7 +1300,8 @@ const file_tangram_v1_serve_proto_rawDesc = "" +
 	"logit_hash\x18\x04 \x01(\x06R\tlogitHash\x12\x14\n" +
 	"\x05owner\x18\x05 \x01(\tR\x05owner\x12\x14\n" +
 	"\x05epoch\x18\x06 \x01(\x04R\x05epoch\x12*\n" +
-	"\x06finish\x18\a \x01(\x0e2\x12.tangram.v1.FinishR\x06finish\"\xd0\x01\n" +
+	"\x06finish\x18\a \x01(\x0e2\x12.tangram.v1.FinishR\x06finish\x120\n" +
+	"\blogprobs\x18\b \x01(\v2\x14.tangram.v1.LogprobsR\blogprobs\"\xd0\x01\n" +
 	"\aRefused\x12\x18\n" +
 	"\arequest\x18\x01 \x01(\tR\arequest\x12,\n" +
 	"\x04code\x18\x02 \x01(\x0e2\x18.tangram.v1.Refused.CodeR\x04code\x12\x18\n" +
@@ -1293,7 +1377,7 @@ func file_tangram_v1_serve_proto_rawDescGZIP() []byte {
 }
 
 var file_tangram_v1_serve_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_tangram_v1_serve_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_tangram_v1_serve_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_tangram_v1_serve_proto_goTypes = []any{
 	(Finish)(0),           // 0: tangram.v1.Finish
 	(Refused_Code)(0),     // 1: tangram.v1.Refused.Code
@@ -1301,39 +1385,41 @@ var file_tangram_v1_serve_proto_goTypes = []any{
 	(*Submit)(nil),        // 3: tangram.v1.Submit
 	(*Cancel)(nil),        // 4: tangram.v1.Cancel
 	(*ServeRequest)(nil),  // 5: tangram.v1.ServeRequest
-	(*Token)(nil),         // 6: tangram.v1.Token
-	(*Refused)(nil),       // 7: tangram.v1.Refused
-	(*WorldMember)(nil),   // 8: tangram.v1.WorldMember
-	(*World)(nil),         // 9: tangram.v1.World
-	(*Roster)(nil),        // 10: tangram.v1.Roster
-	(*Prefixes)(nil),      // 11: tangram.v1.Prefixes
-	(*Load)(nil),          // 12: tangram.v1.Load
-	(*ServeReply)(nil),    // 13: tangram.v1.ServeReply
-	nil,                   // 14: tangram.v1.Submit.LogitBiasEntry
-	(*RankTelemetry)(nil), // 15: tangram.v1.RankTelemetry
+	(*Logprobs)(nil),      // 6: tangram.v1.Logprobs
+	(*Token)(nil),         // 7: tangram.v1.Token
+	(*Refused)(nil),       // 8: tangram.v1.Refused
+	(*WorldMember)(nil),   // 9: tangram.v1.WorldMember
+	(*World)(nil),         // 10: tangram.v1.World
+	(*Roster)(nil),        // 11: tangram.v1.Roster
+	(*Prefixes)(nil),      // 12: tangram.v1.Prefixes
+	(*Load)(nil),          // 13: tangram.v1.Load
+	(*ServeReply)(nil),    // 14: tangram.v1.ServeReply
+	nil,                   // 15: tangram.v1.Submit.LogitBiasEntry
+	(*RankTelemetry)(nil), // 16: tangram.v1.RankTelemetry
 }
 var file_tangram_v1_serve_proto_depIdxs = []int32{
-	14, // 0: tangram.v1.Submit.logit_bias:type_name -> tangram.v1.Submit.LogitBiasEntry
+	15, // 0: tangram.v1.Submit.logit_bias:type_name -> tangram.v1.Submit.LogitBiasEntry
 	2,  // 1: tangram.v1.ServeRequest.hello:type_name -> tangram.v1.Hello
 	3,  // 2: tangram.v1.ServeRequest.submit:type_name -> tangram.v1.Submit
 	4,  // 3: tangram.v1.ServeRequest.cancel:type_name -> tangram.v1.Cancel
 	0,  // 4: tangram.v1.Token.finish:type_name -> tangram.v1.Finish
-	1,  // 5: tangram.v1.Refused.code:type_name -> tangram.v1.Refused.Code
-	8,  // 6: tangram.v1.World.members:type_name -> tangram.v1.WorldMember
-	15, // 7: tangram.v1.Load.telemetry:type_name -> tangram.v1.RankTelemetry
-	11, // 8: tangram.v1.Load.prefixes:type_name -> tangram.v1.Prefixes
-	6,  // 9: tangram.v1.ServeReply.token:type_name -> tangram.v1.Token
-	7,  // 10: tangram.v1.ServeReply.refused:type_name -> tangram.v1.Refused
-	9,  // 11: tangram.v1.ServeReply.world:type_name -> tangram.v1.World
-	12, // 12: tangram.v1.ServeReply.load:type_name -> tangram.v1.Load
-	10, // 13: tangram.v1.ServeReply.roster:type_name -> tangram.v1.Roster
-	5,  // 14: tangram.v1.Serve.Session:input_type -> tangram.v1.ServeRequest
-	13, // 15: tangram.v1.Serve.Session:output_type -> tangram.v1.ServeReply
-	15, // [15:16] is the sub-list for method output_type
-	14, // [14:15] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	6,  // 5: tangram.v1.Token.logprobs:type_name -> tangram.v1.Logprobs
+	1,  // 6: tangram.v1.Refused.code:type_name -> tangram.v1.Refused.Code
+	9,  // 7: tangram.v1.World.members:type_name -> tangram.v1.WorldMember
+	16, // 8: tangram.v1.Load.telemetry:type_name -> tangram.v1.RankTelemetry
+	12, // 9: tangram.v1.Load.prefixes:type_name -> tangram.v1.Prefixes
+	7,  // 10: tangram.v1.ServeReply.token:type_name -> tangram.v1.Token
+	8,  // 11: tangram.v1.ServeReply.refused:type_name -> tangram.v1.Refused
+	10, // 12: tangram.v1.ServeReply.world:type_name -> tangram.v1.World
+	13, // 13: tangram.v1.ServeReply.load:type_name -> tangram.v1.Load
+	11, // 14: tangram.v1.ServeReply.roster:type_name -> tangram.v1.Roster
+	5,  // 15: tangram.v1.Serve.Session:input_type -> tangram.v1.ServeRequest
+	14, // 16: tangram.v1.Serve.Session:output_type -> tangram.v1.ServeReply
+	16, // [16:17] is the sub-list for method output_type
+	15, // [15:16] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_tangram_v1_serve_proto_init() }
@@ -1342,12 +1428,13 @@ func file_tangram_v1_serve_proto_init() {
 		return
 	}
 	file_tangram_v1_telemetry_proto_init()
+	file_tangram_v1_serve_proto_msgTypes[1].OneofWrappers = []any{}
 	file_tangram_v1_serve_proto_msgTypes[3].OneofWrappers = []any{
 		(*ServeRequest_Hello)(nil),
 		(*ServeRequest_Submit)(nil),
 		(*ServeRequest_Cancel)(nil),
 	}
-	file_tangram_v1_serve_proto_msgTypes[11].OneofWrappers = []any{
+	file_tangram_v1_serve_proto_msgTypes[12].OneofWrappers = []any{
 		(*ServeReply_Token)(nil),
 		(*ServeReply_Refused)(nil),
 		(*ServeReply_World)(nil),
@@ -1360,7 +1447,7 @@ func file_tangram_v1_serve_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tangram_v1_serve_proto_rawDesc), len(file_tangram_v1_serve_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   13,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -48,11 +48,15 @@ def main(url: str, model: str) -> None:
     text = client.completions.create(model=model, prompt="please say the list for me\n", temperature=0, max_tokens=40)
     same(text.choices[0].text, LIST)
 
-    for wrong in ({"extra_body": {"guided_json": {}}}, {"response_format": {"type": "json_object"}}, {"logprobs": True}):
+    likely = client.chat.completions.create(model=model, messages=said("list"), temperature=0, logprobs=True, top_logprobs=2, max_completion_tokens=2)
+    same(["".join(c.token for c in likely.choices[0].logprobs.content), *(len(c.top_logprobs) for c in likely.choices[0].logprobs.content)], ["one two", 2, 2])
+    same(all(-0.01 < c.logprob <= 0 for c in likely.choices[0].logprobs.content), True)
+
+    for wrong in ({"extra_body": {"guided_json": {}}}, {"response_format": {"type": "json_object"}}, {"tool_choice": "required", "tools": TOOLS}):
         try:
             client.chat.completions.create(model=model, messages=said("list"), **wrong)
         except openai.BadRequestError as error:
-            same(error.param in ("guided_json", "response_format", "logprobs"), True)
+            same(error.param in ("guided_json", "response_format", "tool_choice"), True)
         else:
             raise SystemExit(f"{wrong} was taken")
     try:

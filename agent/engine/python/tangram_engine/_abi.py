@@ -32,8 +32,12 @@ class Submit(ctypes.Structure):
         ("max_tokens", c_uint32), ("temperature", c_float), ("top_p", c_float), ("seed", c_uint64), ("stop_tokens", POINTER(c_uint32)),
         ("stop_count", c_size_t), ("cache_salt", c_char_p), ("generated", c_uint32), ("min_tokens", c_uint32), ("top_k", c_uint32),
         ("min_p", c_float), ("presence_penalty", c_float), ("frequency_penalty", c_float), ("repetition_penalty", c_float),
-        ("bias_tokens", POINTER(c_uint32)), ("bias", POINTER(c_float)), ("bias_count", c_size_t),
+        ("bias_tokens", POINTER(c_uint32)), ("bias", POINTER(c_float)), ("bias_count", c_size_t), ("logprobs", c_int32),
     ]
+
+
+class Logprobs(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("tokens", POINTER(c_uint32)), ("values", POINTER(c_float)), ("count", c_size_t), ("rank", c_uint32)]
 
 
 class Request(ctypes.Structure):
@@ -120,6 +124,7 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         ("tge_combine", c_int, [c_void_p, c_void_p, c_void_p, error]),
         ("tge_may_emit", c_int, [c_void_p, error]),
         ("tge_emit", None, [c_void_p, c_char_p, c_char_p, c_uint32, c_uint32, c_int]),
+        ("tge_emit_logprobs", None, [c_void_p, c_char_p, c_char_p, c_uint32, c_uint32, c_int, POINTER(Logprobs)]),
         ("tge_refuse", None, [c_void_p, c_char_p, c_char_p, c_int, c_char_p]),
         ("tge_prefix_of_salt", c_uint64, [c_char_p]),
         ("tge_prefix_after", c_uint64, [c_uint64, POINTER(c_uint32), c_size_t]),

@@ -82,6 +82,16 @@ class Submit:
     frequency_penalty: float = 0
     repetition_penalty: float = 0
     logit_bias: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    logprobs: int | None = None  # of so many likeliest tokens beside the chosen one; None: nobody asks
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Natural logarithms of probabilities: of the chosen token, then of the likeliest, the best first."""
+
+    tokens: Sequence[int]
+    values: Sequence[float]
+    rank: int  # of the chosen token, from 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -279,8 +289,14 @@ class Kit:
         error = _abi.sized(_abi.Error)
         self._peers(_abi.lib.tge_may_emit(self._handle, ctypes.byref(error)), error)
 
-    def emit(self, gateway: str, request: str, position: int, token: int, finish: Finish = Finish.GOES_ON) -> None:
-        _abi.lib.tge_emit(self._handle, gateway.encode(), request.encode(), position, token, int(finish))
+    def emit(self, gateway: str, request: str, position: int, token: int, finish: Finish = Finish.GOES_ON, logprobs: Logprobs | None = None) -> None:
+        """`logprobs` of a request that asked for them."""
+        raw = None
+        if logprobs is not None:
+            count = len(logprobs.tokens)
+            raw = ctypes.byref(_abi.Logprobs(ctypes.sizeof(_abi.Logprobs), (ctypes.c_uint32 * count)(*logprobs.tokens), (ctypes.c_float * count)(*logprobs.values),
+                                             count, logprobs.rank))
+        _abi.lib.tge_emit_logprobs(self._handle, gateway.encode(), request.encode(), position, token, int(finish), raw)
 
     def refuse(self, gateway: str, request: str, code: Refusal, message: str) -> None:
         _abi.lib.tge_refuse(self._handle, gateway.encode(), request.encode(), int(code), message.encode())
@@ -321,12 +337,13 @@ class Kit:
         guarded, model = self._guarded, self.client.model
 
         def submit(raw: Any) -> None:
-            s = _abi.Submit()
+            s = _abi.Submit(logprobs=-1)
             ctypes.memmove(ctypes.byref(s), raw, min(raw.contents.struct_size, ctypes.sizeof(s)))  # an older library knows of fewer
             backend.submit(Submit(
                 _text(s.request), _text(s.gateway), _array(s.prompt, s.prompt_count), s.max_tokens, s.temperature, s.top_p, s.seed,
                 _array(s.stop_tokens, s.stop_count), _text(s.cache_salt), s.generated, s.min_tokens, s.top_k, s.min_p, s.presence_penalty, s.frequency_penalty,
                 s.repetition_penalty, dict(zip(_array(s.bias_tokens, s.bias_count), s.bias[: s.bias_count], strict=True)),
+                s.logprobs if s.logprobs >= 0 else None,
             ))
 
         def measure(raw: Any) -> None:
