@@ -19,7 +19,7 @@ func withTextOf(t *api.Text) *api.MoEDeployment {
 }
 
 // The text server has what it needs to make tokens of text, and of the world no more than two sockets.
-func TestTheTextServerBesideAGateway(t *testing.T) {
+func TestGateway_WhenTextIsSet(t *testing.T) {
 	r := &Reconciler{Images: Images{Gateway: "gateway:1"}}
 	d := withTextOf(&api.Text{Tokenizer: api.TokenizerCheckpoint, ToolCallParser: "hermes", ReasoningParser: "qwen3", Args: []string{"--a=b"},
 		ChatTemplate: &corev1.ConfigMapKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "chat"}, Key: "k"}})
@@ -56,7 +56,7 @@ func TestTheTextServerBesideAGateway(t *testing.T) {
 	require.Equal(t, d.Spec.Gateway.Text.Resources, text.Resources)
 }
 
-func TestBytesNeedNoTextServer(t *testing.T) {
+func TestGateway_WhenTokenizerIsBytes(t *testing.T) {
 	r := &Reconciler{}
 	for _, c := range []struct {
 		text *api.Text

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
 
 	"tangram.dev/operator/internal/testkit"
 	tangramv1 "tangram.dev/proto/tangram/v1"
@@ -186,7 +187,7 @@ func says(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
 	}
 }
 
-func TestAChatGoesThroughTheTextServerToARankAndBack(t *testing.T) {
+func TestDoor_WhenChatIsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		prompts := make(chan []uint32, 4)
 		x, address, m := withText(t, Limits{}, &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) { prompts <- s.Prompt; says(s, send) }})
@@ -216,7 +217,7 @@ func TestAChatGoesThroughTheTextServerToARankAndBack(t *testing.T) {
 }
 
 // What vLLM would ignore is refused by its name, and so is what no rank computes.
-func TestFieldsThatTheDoorRefuses(t *testing.T) {
+func TestDoor_WhenFieldIsNotSupported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x, address, _ := withText(t, Limits{}, &engine{on: says})
 		for body, param := range map[string]string{
@@ -250,7 +251,7 @@ func TestFieldsThatTheDoorRefuses(t *testing.T) {
 }
 
 // Why there is no answer is known here, and the text server says 200 before its first event.
-func TestTheStatusOfARefusalGoesThroughTheDoor(t *testing.T) {
+func TestDoor_WhenRanksRefuse(t *testing.T) {
 	for name, c := range map[string]struct {
 		code   tangramv1.Refused_Code
 		status int
@@ -271,7 +272,7 @@ func TestTheStatusOfARefusalGoesThroughTheDoor(t *testing.T) {
 }
 
 // A stop string is found by the text server: the ranks are told, whoever has the request.
-func TestAStopInTheTextCancelsTheRequestAtTheRanks(t *testing.T) {
+func TestDoor_WhenStopStringMatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
 			send(token(s, 0, 'a', tangramv1.Finish_FINISH_UNSPECIFIED))
@@ -284,7 +285,7 @@ func TestAStopInTheTextCancelsTheRequestAtTheRanks(t *testing.T) {
 	})
 }
 
-func TestAClientThatLeavesCancelsItsRequest(t *testing.T) {
+func TestDoor_WhenClientLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
 			send(token(s, 0, 'a', tangramv1.Finish_FINISH_UNSPECIFIED))
@@ -301,7 +302,7 @@ func TestAClientThatLeavesCancelsItsRequest(t *testing.T) {
 }
 
 // A text server that dies cuts its streams, and their clients are told: an answer must not look whole that is not.
-func TestATextServerThatDies(t *testing.T) {
+func TestDoor_WhenTextServerDies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x, address, _ := withText(t, Limits{}, &engine{on: says})
 		x.breaks = true
@@ -316,7 +317,7 @@ func TestATextServerThatDies(t *testing.T) {
 	})
 }
 
-func TestNoTextServer(t *testing.T) {
+func TestDoor_WhenTextServerIsMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, _, pool := open(t, Options{}, &engine{on: says})
 		require.Eventually(t, pool.Ready, soon, time.Millisecond)
@@ -334,7 +335,7 @@ func TestNoTextServer(t *testing.T) {
 }
 
 // Whether the text server renders is asked on the port of operations, and a kubelet asks there.
-func TestTextz(t *testing.T) {
+func TestTextz_WhenTextServerHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, _, pool := open(t, Options{}, &engine{on: says})
 		s := NewServer(pool, "m", Limits{})
@@ -375,7 +376,7 @@ func TestTextz(t *testing.T) {
 }
 
 // The end of a session is the end of its requests.
-func TestASessionThatEndsCancelsItsRequests(t *testing.T) {
+func TestFront_WhenSessionEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {}}
 		x, _, _ := withText(t, Limits{}, e)
@@ -387,8 +388,30 @@ func TestASessionThatEndsCancelsItsRequests(t *testing.T) {
 	})
 }
 
+// Log probabilities of a token come with it.
+func TestFront_WhenLogprobsAreAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		told := &tangramv1.Logprobs{Tokens: []uint32{'a', 'b'}, Values: []float32{-0.25, -2}, Rank: 1}
+		e := &engine{can: []string{"logprobs"}, on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
+			reply := token(s, 0, 'a', tangramv1.Finish_FINISH_STOP)
+			reply.GetToken().Logprobs = told
+			send(reply)
+		}}
+		x, _, _ := withText(t, Limits{}, e)
+		pieces := make(chan *tangramv1.Piece, 4)
+		x.mu.Lock()
+		x.open["r"] = pieces
+		x.mu.Unlock()
+		submit := &tangramv1.Submit{Request: "r", Prompt: []uint32{1}, MaxTokens: 4, TopP: 1, Logprobs: proto.Uint32(1)}
+		require.NoError(t, x.session.Send(&tangramv1.FrontRequest{Body: &tangramv1.FrontRequest_Submit{Submit: submit}}))
+		piece := <-pieces
+		require.Len(t, piece.Logprobs, 1)
+		require.True(t, proto.Equal(told, piece.Logprobs[0]), piece)
+	})
+}
+
 // A mark of the last event may come in two pieces.
-func TestEndingFindsItsMark(t *testing.T) {
+func TestEnding_WhenMarkIsSplit(t *testing.T) {
 	for text, whole := range map[string]bool{"data: a\n\ndata: [DONE]\n\n": true, "data: a\n\n": false, "": false, "data: [DON": false} {
 		for size := 1; size <= max(1, len(text)); size++ {
 			got, err := io.ReadAll(&ending{from: &pieces{text, size}, mark: "data: [DONE]"})

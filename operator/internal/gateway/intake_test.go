@@ -121,7 +121,7 @@ func TestFieldsThatAskForNothingAreTaken(t *testing.T) {
 }
 
 // What the engines of a world name reaches them, and is checked before.
-func TestSamplingReachesEnginesThatSupportIt(t *testing.T) {
+func TestSampling_WhenEngineSupportsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		submits := make(chan *tangramv1.Submit, 2)
 		e := &engine{on: func(r *tangramv1.Submit, send func(*tangramv1.ServeReply)) { submits <- r; one(r, send) }}
@@ -199,7 +199,7 @@ func TestPathsThatAreNotServedSayWhatIs(t *testing.T) {
 }
 
 // As clients look for a model before they send anything; ids may have a slash, plain or escaped.
-func TestOneModelByItsID(t *testing.T) {
+func TestModels_WhenAskedByID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, _, pool := open(t, Options{}, &engine{on: one})
 		address, _, _ := started(t, byteServer(pool, "org/demo", Limits{}), Drain{})
@@ -218,7 +218,7 @@ func TestOneModelByItsID(t *testing.T) {
 }
 
 // What is no text would become another prompt.
-func TestHalfASurrogatePairIsRefused(t *testing.T) {
+func TestBody_WhenSurrogatePairIsHalf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		prompts := make(chan []uint32, 8)
 		s, _ := serve(t, &engine{on: func(r *tangramv1.Submit, send func(*tangramv1.ServeReply)) { prompts <- r.Prompt; one(r, send) }})
@@ -242,7 +242,7 @@ func TestHalfASurrogatePairIsRefused(t *testing.T) {
 }
 
 // Which chunks tell the numbers of tokens.
-func TestUsageOfAStream(t *testing.T) {
+func TestStream_WhenUsageIsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := serve(t, &engine{on: func(r *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
 			send(token(r, 0, 'y', tangramv1.Finish_FINISH_UNSPECIFIED))
