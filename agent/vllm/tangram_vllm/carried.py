@@ -181,7 +181,7 @@ def begin(core: EngineCore, request: Request) -> None:
 def _come_back(core: EngineCore, request: Request, blocks: list[int]) -> None:
     """To scheduler and runner it is one that was preempted."""
     seeded = request.sampling_params.seed is not None
-    request.status = RequestStatus.PREEMPTED
+    request.status, request.num_preemptions = RequestStatus.PREEMPTED, 1  # else what is found of it in the cache may not be longer than its prompt
     runner_of(core).requests[request.request_id] = CachedRequestState(
         req_id=request.request_id, prompt_token_ids=list(request.prompt_token_ids), mm_features=[], sampling_params=request.sampling_params,
         generator=torch.Generator("cpu") if seeded else None, block_ids=(list(blocks),), num_computed_tokens=request.num_computed_tokens,

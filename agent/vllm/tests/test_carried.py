@@ -130,8 +130,8 @@ class Moves(Case):
     def test_a_manifest_of_another_version_is_refused(self) -> None:
         wire = carried.encode([])
         self.assertEqual(carried.decode(wire), [])
-        with self.assertRaisesRegex(ValueError, "version 2"):
-            carried.decode(wire.replace(b"\xa7version\x01", b"\xa7version\x02"))
+        with self.assertRaisesRegex(ValueError, "version 3"):
+            carried.decode(wire.replace(b"\xa7version\x02", b"\xa7version\x03"))
         with self.assertRaisesRegex(ValueError, "no manifest"):
             carried.decode(b"\xc1")
 

@@ -46,7 +46,7 @@ class Script:
             piece.request = submit.request
             piece.tokens.append(token)
             if self.logprobs and submit.HasField("logprobs"):
-                piece.logprobs.add(tokens=[token, 7], values=[-1.5, -0.5], rank=2)
+                piece.logprobs.add(tokens=[token, 7, 8], values=[-1.5, -0.5, -2.5], rank=2)
             if i + 1 == len(tokens) and not self.stays:
                 piece.finish = FINISH_STOP if token in submit.stop_tokens else FINISH_LENGTH
             self._queue.put_nowait(piece)
@@ -208,7 +208,9 @@ class FrontTest(unittest.IsolatedAsyncioTestCase):
         status, answer = await front.ask("/v1/completions", prompt=[7, 8], max_tokens=9, n=2, seed=5)
         self.assertEqual([choice["index"] for choice in answer["choices"]], [0, 1])
         self.assertEqual(len({s.seed for s in front.script.submits[-2:]}), 2)
-        status, answer = await front.ask("/v1/completions", prompt=[7] * 4000, max_tokens=200)
+        await front.ask("/v1/completions", prompt=[7] * 4000, max_tokens=200)
+        self.assertEqual(front.script.submits[-1].max_tokens, 96, "what the context leaves")
+        status, answer = await front.ask("/v1/completions", prompt=[7] * 4096, max_tokens=1)
         self.assertEqual(status, 400, answer)
 
     async def test_log_probabilities_are_those_of_the_ranks(self) -> None:
@@ -216,13 +218,13 @@ class FrontTest(unittest.IsolatedAsyncioTestCase):
         tokenizer = front.llm.renderer.tokenizer
         tokens = tokenizer.encode("one two", add_special_tokens=False)
         front.script.answer, front.script.logprobs = (lambda _: tokens), True
-        status, answer = await front.ask("/v1/chat/completions", messages=[{"role": "user", "content": "x"}], max_tokens=len(tokens), logprobs=True, top_logprobs=1)
+        status, answer = await front.ask("/v1/chat/completions", messages=[{"role": "user", "content": "x"}], max_tokens=len(tokens), logprobs=True, top_logprobs=2)
         self.assertEqual(status, 200, answer)
-        self.assertEqual(front.script.submits[-1].logprobs, 1)
+        self.assertEqual(front.script.submits[-1].logprobs, 2)
         content = answer["choices"][0]["logprobs"]["content"]
         self.assertEqual([c["logprob"] for c in content], [-1.5] * len(tokens))
         self.assertEqual("".join(c["token"] for c in content), "one two")
-        self.assertEqual([[t["logprob"] for t in c["top_logprobs"]] for c in content], [[-0.5]] * len(tokens))
+        self.assertEqual([[t["logprob"] for t in c["top_logprobs"]] for c in content], [[-1.5, -0.5]] * len(tokens))
         await front.ask("/v1/chat/completions", messages=[{"role": "user", "content": "x"}], max_tokens=len(tokens))
         self.assertFalse(front.script.submits[-1].HasField("logprobs"))
 
