@@ -35,25 +35,25 @@ def ids(tokenizer: tokenizers.Tokenizer, text: str) -> list:
     return tokenizer.encode(text, add_special_tokens=False).ids
 
 
-def words_of(tokenizer: tokenizers.Tokenizer, count: int, skip: int) -> list:
-    """So many tokens that are a blank and a word each, no two alike, after the first `skip` of them."""
-    found = (i for i in range(tokenizer.get_vocab_size()) if re.fullmatch(" [a-z]{3,}", tokenizer.decode([i])))
-    return list(itertools.islice(found, skip, skip + count))
+def words_of(tokenizer: tokenizers.Tokenizer, count: int, used: set) -> list:
+    """So many tokens that are a blank and a word each, no two alike, and none of `used`."""
+    found = (i for i in range(tokenizer.get_vocab_size()) if i not in used and re.fullmatch(" [a-z]{3,}", tokenizer.decode([i])))
+    return list(itertools.islice(found, count))
 
 
-def tokens_of(tokenizer: tokenizers.Tokenizer, text: str, skip: int) -> list:
+def tokens_of(tokenizer: tokenizers.Tokenizer, text: str, used: set) -> list:
     """Of a text, of ids:1,2,3 or of words:COUNT."""
     kind, _, rest = text.partition(":")
     if kind == "ids":
         return [int(i) for i in rest.split(",")]
-    return words_of(tokenizer, int(rest), skip) if kind == "words" else ids(tokenizer, text)
+    return words_of(tokenizer, int(rest), used) if kind == "words" else ids(tokenizer, text)
 
 
 def chain(tokenizer: tokenizers.Tokenizer, scripts: dict, eos: int) -> tuple:
     """What follows each token, by word its tokens and the first token of its script, and by word the text. ValueError: a script that cannot be."""
     after, words, seen, texts = {}, {}, {}, {}
     for word, text in scripts.items():
-        answer = tokens_of(tokenizer, text, len(after))
+        answer = tokens_of(tokenizer, text, set(after))
         texts[word], tokens = tokenizer.decode(answer, skip_special_tokens=False), [*answer, eos]
         twice = {t for t in tokens if tokens.count(t) > 1}
         if twice:

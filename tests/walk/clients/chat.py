@@ -35,7 +35,7 @@ def main(url: str, model: str) -> None:
     same((stopped.choices[0].message.content, stopped.choices[0].finish_reason), (LIST.split("ur fi")[0], "stop"))
     short = client.chat.completions.create(model=model, messages=said("list"), temperature=0, max_completion_tokens=3)
     same((short.choices[0].message.content, short.choices[0].finish_reason), ("one two three", "length"))
-    two = client.chat.completions.create(model=model, messages=said("list"), temperature=0, n=2)
+    two = client.chat.completions.create(model=model, messages=said("list"), temperature=0.5, n=2)
     same([c.message.content for c in two.choices], [LIST, LIST])
 
     called = client.chat.completions.create(model=model, messages=said("weather"), temperature=0, tools=TOOLS, tool_choice="auto")
