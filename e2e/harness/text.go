@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -15,9 +16,9 @@ func (w *World) textSocket() string   { return filepath.Join(w.socketDir, "text.
 // startText starts the text server beside the gateway. It serves once a world is in force.
 func (w *World) startText() (err error) {
 	command := w.o.PythonEngine("vllm", []string{"agent/vllm"}, "-m", "tangram_front.main")
-	args := append(command[1:], "--tokens-socket", w.tokensSocket(), "--text-socket", w.textSocket(), "--ready-file", filepath.Join(w.o.Dir, "text.ready"),
-		"--model", w.o.Checkpoint, "--served-model-name", w.Model())
-	w.text, err = start(w.o.Dir, "text", command[0], append(args, w.o.Text...)...)
+	args := []string{"--tokens-socket", w.tokensSocket(), "--text-socket", w.textSocket(), "--ready-file", filepath.Join(w.o.Dir, "text.ready"),
+		"--model", w.o.Checkpoint, "--served-model-name", w.Model()}
+	w.text, err = start(w.o.Dir, "text", command[0], slices.Concat(command[1:], args, w.o.Text)...)
 	return err
 }
 

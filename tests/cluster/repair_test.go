@@ -122,7 +122,9 @@ func TestEvicted(t *testing.T) {
 func TestNamespaceDeleted(t *testing.T) {
 	k := namespace(t, "")
 	const grace = 7200 * time.Second // so long that no machine is as slow
-	serve(t, k, 2, func(s *v1alpha1.MoEDeploymentSpec) { s.Scheduling.TerminationGracePeriodSeconds = int64(grace / time.Second) })
+	serve(t, k, 2, func(s *v1alpha1.MoEDeploymentSpec) {
+		s.Scheduling.TerminationGracePeriodSeconds = int64(grace / time.Second)
+	})
 	pods := ranks(t, k)
 	require.EqualValues(t, grace/time.Second, *pods[0].Spec.TerminationGracePeriodSeconds)
 	began := time.Now()

@@ -76,7 +76,8 @@ class Backend {
   // Most tokens of prompt and answer, and the vocabulary, for gateways.
   virtual uint32_t max_tokens() const = 0;
   virtual uint32_t vocabulary() const = 0;
-  // Fields of Submit from min_tokens on that are honoured, by name. What asks for another is refused.
+  // Fields of Submit from min_tokens on that are honoured, by name. What asks for another is
+  // refused.
   virtual std::vector<std::string> can() const { return {}; }
 
   // Can the target be computed here? Before it is prepared; `repair`: it has to be, if at all.

@@ -67,7 +67,8 @@ std::optional<v1::Refused> Scheduler::Submit(const std::string& gateway, v1::Sub
                   held_ == nullptr ? "this rank has no layout yet"
                                    : "this rank is in no attention group: try another rank");
   }
-  // What is drawn depends on seed and position alone: a token of the answer is as one of the prompt.
+  // What is drawn depends on seed and position alone: a token of the answer is as one of the
+  // prompt.
   submit.set_max_tokens(submit.max_tokens() - std::min(submit.generated(), submit.max_tokens()));
   submit.clear_generated();
   if (std::string wrong = WhatIsWrong(submit, limits_); !wrong.empty()) {

@@ -91,7 +91,8 @@ TEST(SchedulerTest, AnAnswerThatBeganElsewhereEndsWhereItWouldHave) {
   ASSERT_FALSE(f.scheduler.Submit("gw", submit, 1));
   EXPECT_EQ(f.scheduler.reserved_tokens(), 0u);
   f.Step();
-  EXPECT_EQ(f.scheduler.reserved_tokens(), 8u) << "2 of the prompt, 5 of the answer, in blocks of 4";
+  EXPECT_EQ(f.scheduler.reserved_tokens(), 8u)
+      << "2 of the prompt, 5 of the answer, in blocks of 4";
   f.Step();
   EXPECT_EQ(f.scheduler.running(), 0u);
 }

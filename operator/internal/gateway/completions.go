@@ -122,7 +122,7 @@ func (r *completionRequest) submit(world *tangramv1.World, bytesAreTokens bool) 
 	if s.StopTokens, err = r.stops(world, bytesAreTokens); err != nil {
 		return nil, err
 	}
-	if err := r.sampling.ask(s, world); err != nil {
+	if err := r.ask(s, world); err != nil {
 		return nil, err
 	}
 	return s, fits(s)

@@ -40,11 +40,11 @@ type texter struct {
 }
 
 // withText is a gateway before engines, with a text server beside it.
-func withText(t *testing.T, limits Limits, engines ...*engine) (x *texter, address string, m *Metrics) {
+func withText(t *testing.T, engines ...*engine) (x *texter, address string, m *Metrics) {
 	t.Helper()
 	_, m, pool := open(t, Options{}, engines...)
 	require.Eventually(t, pool.Ready, soon, time.Millisecond)
-	s := NewServer(pool, "org/demo", limits)
+	s := NewServer(pool, "org/demo", Limits{})
 	x = &texter{t: t, bodies: make(chan string, 16), open: map[string]chan *tangramv1.Piece{}}
 	http1, err := testkit.Listen("")
 	require.NoError(t, err)
@@ -190,7 +190,7 @@ func says(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
 func TestDoor_WhenChatIsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		prompts := make(chan []uint32, 4)
-		x, address, m := withText(t, Limits{}, &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) { prompts <- s.Prompt; says(s, send) }})
+		x, address, m := withText(t, &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) { prompts <- s.Prompt; says(s, send) }})
 		require.EqualValues(t, 64, x.world.MaxTokens)
 		require.EqualValues(t, 256, x.world.Vocabulary)
 		code, head, text := x.ask(address, pathChat, `{"messages":[{"role":"user","content":"hi"}],"stream":true,"top_p":null,"n":1}`)
@@ -219,7 +219,7 @@ func TestDoor_WhenChatIsAsked(t *testing.T) {
 // What vLLM would ignore is refused by its name, and so is what no rank computes.
 func TestDoor_WhenFieldIsNotSupported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x, address, _ := withText(t, Limits{}, &engine{on: says})
+		x, address, _ := withText(t, &engine{on: says})
 		for body, param := range map[string]string{
 			`"guided_json":{}`: "guided_json", `"response_format":{"type":"json_object"}`: "response_format", `"tool_choice":"required"`: "tool_choice",
 			`"tool_choice":{"type":"function","function":{"name":"f"}}`: "tool_choice", `"n":9`: "n", `"logprobs":true,"top_logprobs":21`: "top_logprobs", `"chat_template":"x"`: "chat_template",
@@ -261,7 +261,7 @@ func TestDoor_WhenRanksRefuse(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				x, address, m := withText(t, Limits{}, &engine{on: refuse(c.code)})
+				x, address, m := withText(t, &engine{on: refuse(c.code)})
 				code, head, text := x.ask(address, pathChat, `{"messages":[{"role":"user","content":"hi"}],"stream":true}`)
 				require.Equal(t, c.status, code, text)
 				require.NotEqual(t, c.status >= 429, head.Get("Retry-After") == "")
@@ -277,7 +277,7 @@ func TestDoor_WhenStopStringMatches(t *testing.T) {
 		e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
 			send(token(s, 0, 'a', tangramv1.Finish_FINISH_UNSPECIFIED))
 		}}
-		x, address, _ := withText(t, Limits{}, e)
+		x, address, _ := withText(t, e)
 		x.stops = func(token uint32) bool { return token == 'a' }
 		code, _, text := x.ask(address, pathChat, `{"messages":[{"role":"user","content":"hi"}],"stream":true}`)
 		require.Equal(t, http.StatusOK, code, text)
@@ -290,7 +290,7 @@ func TestDoor_WhenClientLeaves(t *testing.T) {
 		e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
 			send(token(s, 0, 'a', tangramv1.Finish_FINISH_UNSPECIFIED))
 		}}
-		_, address, _ := withText(t, Limits{}, e)
+		_, address, _ := withText(t, e)
 		c := dialed(t, address)
 		body := `{"messages":[{"role":"user","content":"hi"}],"stream":true}`
 		say(t, c, fmt.Sprintf("POST %s HTTP/1.1\r\nHost: w\r\nContent-Length: %d\r\n\r\n%s", pathChat, len(body), body))
@@ -304,7 +304,7 @@ func TestDoor_WhenClientLeaves(t *testing.T) {
 // A text server that dies cuts its streams, and their clients are told: an answer must not look whole that is not.
 func TestDoor_WhenTextServerDies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x, address, _ := withText(t, Limits{}, &engine{on: says})
+		x, address, _ := withText(t, &engine{on: says})
 		x.breaks = true
 		reply, err := caller(t).Post("http://"+address+pathChat, "application/json", strings.NewReader(`{"messages":[{"role":"user","content":"hi"}],"stream":true}`))
 		require.NoError(t, err)
@@ -379,7 +379,7 @@ func TestTextz_WhenTextServerHangs(t *testing.T) {
 func TestFront_WhenSessionEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {}}
-		x, _, _ := withText(t, Limits{}, e)
+		x, _, _ := withText(t, e)
 		submit := &tangramv1.Submit{Request: "r", Prompt: []uint32{1}, MaxTokens: 4, TopP: 1}
 		require.NoError(t, x.session.Send(&tangramv1.FrontRequest{Body: &tangramv1.FrontRequest_Submit{Submit: submit}}))
 		synctest.Wait()
@@ -397,7 +397,7 @@ func TestFront_WhenLogprobsAreAsked(t *testing.T) {
 			reply.GetToken().Logprobs = told
 			send(reply)
 		}}
-		x, _, _ := withText(t, Limits{}, e)
+		x, _, _ := withText(t, e)
 		pieces := make(chan *tangramv1.Piece, 4)
 		x.mu.Lock()
 		x.open["r"] = pieces

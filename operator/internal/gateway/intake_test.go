@@ -134,8 +134,11 @@ func TestSampling_WhenEngineSupportsIt(t *testing.T) {
 		require.EqualValues(t, 5, got.TopK)
 		require.Equal(t, []float32{0.25, 0.5, -1, 1.5}, []float32{got.MinP, got.PresencePenalty, got.FrequencyPenalty, got.RepetitionPenalty})
 		require.Equal(t, map[uint32]float32{7: -100}, got.LogitBias)
+		code, _, text = post(t, s, `{"prompt":"x","min_tokens":17}`)
+		require.Equal(t, http.StatusBadRequest, code, text)
+		require.Contains(t, text, "min_tokens: 17 is not in 0..16")
 		for body, want := range map[string]string{
-			`"min_tokens":17`: "min_tokens: 17 is not in 0..16", `"top_k":-2`: "top_k", `"top_k":4294967297`: "top_k", `"min_p":1.5`: "min_p",
+			`"top_k":-2`: "top_k", `"top_k":4294967297`: "top_k", `"min_p":1.5`: "min_p",
 			`"presence_penalty":2.5`: "presence_penalty", `"frequency_penalty":-3`: "frequency_penalty", `"repetition_penalty":0`: "repetition_penalty",
 			`"logit_bias":{"256":1}`: "logit_bias", `"logit_bias":{"-1":1}`: "logit_bias", `"logit_bias":{"x":1}`: "logit_bias",
 			`"logit_bias":{"1":101}`: "logit_bias", `"logit_bias":{"1":null}`: "logit_bias", `"top_k":1.5`: "top_k",

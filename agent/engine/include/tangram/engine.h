@@ -81,8 +81,8 @@ typedef struct {
   const uint32_t* bias_tokens; /* `bias` is added to the logits of these */
   const float* bias;
   size_t bias_count;
-  int32_t logprobs; /* of so many likeliest tokens beside the chosen one (tge_emit_logprobs); below 0:
-                     * nobody asks */
+  int32_t logprobs; /* of so many likeliest tokens beside the chosen one (tge_emit_logprobs); below
+                     * 0: nobody asks */
 } tge_submit;
 
 /* A request with its KV, as it is told at a flip and comes to another rank. */
@@ -278,7 +278,8 @@ tg_code tge_may_emit(tge_engine* engine, tg_error* error);
  * on, 1 length, 2 stop, 3 cancelled. */
 void tge_emit(tge_engine* engine, const char* gateway, const char* request, uint32_t position,
               uint32_t token, int finish);
-/* Natural logarithms of probabilities: of the chosen token, then of the likeliest, the best first. */
+/* Natural logarithms of probabilities: of the chosen token, then of the likeliest, the best first.
+ */
 typedef struct {
   size_t struct_size;
   const uint32_t* tokens;
@@ -288,8 +289,7 @@ typedef struct {
 } tge_logprobs;
 /* As tge_emit, for a request that asked for them. */
 void tge_emit_logprobs(tge_engine* engine, const char* gateway, const char* request,
-                       uint32_t position, uint32_t token, int finish,
-                       const tge_logprobs* logprobs);
+                       uint32_t position, uint32_t token, int finish, const tge_logprobs* logprobs);
 /* `code`: 1 invalid, 2 busy, 3 not ready, 4 running already. Also outside of compute. */
 void tge_refuse(tge_engine* engine, const char* gateway, const char* request, int code,
                 const char* message);
