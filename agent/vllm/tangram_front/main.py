@@ -43,7 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, forks.ENDING)  # the server has handlers
         return run(own.tokens_socket, own.text_socket, parse(vllms), own.ready_file)
 
-    return forks.supervise("tangram-front: server", ready, serve)
+    # A pod's containers are asked to end at once, and the gateway serves on while it drains: the server ends with the session.
+    return forks.supervise("tangram-front: server", ready, serve, lingers=True)
 
 
 if __name__ == "__main__":

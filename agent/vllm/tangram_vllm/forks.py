@@ -65,8 +65,9 @@ def fork() -> int:
     return child
 
 
-def watch(child: int) -> tuple[int, bool]:
-    """Waits for a program's end, which a signal to this process asks it for: exit code as a shell has it, and whether it was asked."""
+def watch(child: int, lingers: bool = False) -> tuple[int, bool]:
+    """Waits for a program's end, which a signal to this process asks it for: exit code as a shell has it, and whether it was asked.
+    One that `lingers` ends by itself, and hears of the second signal only."""
     asked = False
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
@@ -75,12 +76,14 @@ def watch(child: int) -> tuple[int, bool]:
             return (code if code >= 0 else 128 - code), asked
         got = signal.sigwait(AWAITED)
         if got in ENDING:
+            if asked or not lingers:
+                os.kill(child, got)
             asked = True
-            os.kill(child, got)
 
 
-def supervise(name: str, ready: Callable[[], None], serve: Callable[[], int]) -> int:
-    """`serve` in one process after another, forked of this one after `ready`. Gives the exit code of the last, and in a forked process its own."""
+def supervise(name: str, ready: Callable[[], None], serve: Callable[[], int], lingers: bool = False) -> int:
+    """`serve` in one process after another, forked of this one after `ready` (`lingers`: watch). Gives the exit code of the last, and in a forked process
+    its own."""
     signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)  # the first process of a container would not hear what it does not wait for
     ready()
     patience, wait = Patience(), 0.0
@@ -89,7 +92,7 @@ def supervise(name: str, ready: Callable[[], None], serve: Callable[[], int]) ->
         child = fork()
         if child == 0:
             return serve()
-        code, asked = watch(child)
+        code, asked = watch(child, lingers)
         lived = time.monotonic() - begun
         after = None if asked or code == 0 else patience.after(lived)
         then = "so does this process" if after is None else f"the next one starts in {after:.0f} s"

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
 	api "tangram.dev/api/v1alpha1"
 )
@@ -83,7 +84,8 @@ func textFlags(d *api.MoEDeployment, model string) []string {
 // textProbe asks the gateway, which asks the text server: its socket is not one of the network.
 func textProbe(every, patience time.Duration) *corev1.Probe {
 	return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/textz", Port: intstr.FromInt32(portGatewayMetrics)}},
-		PeriodSeconds: int32(every / time.Second), TimeoutSeconds: int32(every / time.Second), FailureThreshold: int32(patience / every)}
+		PeriodSeconds: int32(every / time.Second), TimeoutSeconds: int32(every / time.Second), FailureThreshold: int32(patience / every),
+		TerminationGracePeriodSeconds: ptr.To[int64](1)} // the server does not end before its gateway, and one that hangs shall not be waited for
 }
 
 func textResources(asked corev1.ResourceRequirements) corev1.ResourceRequirements {

@@ -45,6 +45,7 @@ func TestGateway_WhenTextIsSet(t *testing.T) {
 	}
 	require.Equal(t, "/textz", text.StartupProbe.HTTPGet.Path)
 	require.Equal(t, "/textz", text.LivenessProbe.HTTPGet.Path)
+	require.EqualValues(t, 1, *text.LivenessProbe.TerminationGracePeriodSeconds, "of a server that hangs")
 	require.Nil(t, text.ReadinessProbe, "a text server that starts again takes no request of token ids from its gateway")
 	require.Equal(t, resource.MustParse("2Gi"), text.Resources.Limits[corev1.ResourceMemory])
 	require.Equal(t, resource.MustParse("200m"), text.Resources.Requests[corev1.ResourceCPU])
