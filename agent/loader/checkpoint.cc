@@ -56,7 +56,7 @@ Status Checkpoint::ReadHeaders(const std::string& directory) {
     if (tensors_.contains(tensor)) continue;
     return {Code::kInvalid, fmt::format("{}: says that '{}' lies in {}, and it does not: is it the "
                                         "index of other files?",
-                                        weights->index, tensor, file)};
+                                        weights->index, Printable(tensor), Printable(file))};
   }
   return OkStatus();
 }
@@ -211,13 +211,20 @@ Status Checkpoint::BuildGeometry(uint32_t granule_rows, uint64_t page_bytes,
   g.set_granule_rows(granule_rows > 0 ? granule_rows
                                       : layout::DefaultGranuleRows(g.moe_inner(), g.dtype()));
   g.set_slab_format(format);
+  const auto of_config = [&](const Status& status) {
+    const std::string chosen =
+        granule_rows > 0
+            ? ""
+            : fmt::format(" (granule_rows was chosen for experts of {} rows)", g.moe_inner());
+    return Status(status.code(), fmt::format("{}: {}{}", config_path_, status.message(), chosen));
+  };
   auto sections = SectionsOf(*style_, scales_, &g);
-  if (!sections.ok()) return sections.status();
+  if (!sections.ok()) return of_config(sections.status());
   sections_ = std::move(sections).value();
   g.set_page_bytes(page_bytes);
   g.set_dense_bytes(dense_.empty() ? 0 : dense_.back().offset + dense_.back().info.bytes);
-  auto view = layout::GeometryView::Make(std::move(g));
-  if (!view.ok()) return view.status();
+  auto view = layout::GeometryView::Make(g);
+  if (!view.ok()) return of_config(view.status());
   geometry_ = std::make_unique<layout::GeometryView>(std::move(view).value());
   return OkStatus();
 }

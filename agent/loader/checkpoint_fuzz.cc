@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "agent/loader/checkpoint.h"
+#include "agent/loader/folder.h"
 #include "agent/loader/testing/writer.h"
 
 namespace {
@@ -58,6 +59,7 @@ const std::vector<std::unique_ptr<Folder>>& Folders() {
     for (int family = 0; family <= static_cast<int>(Family::kLlama4); ++family) {
       tangram::loader::testing::ModelShape shape;
       shape.family = static_cast<Family>(family);
+      if (BlockScaled(shape.family)) shape.moe_inner = 256;
       auto folder = std::make_unique<Folder>();
       WriteCheckpoint(folder->dir.path(), shape, MakeTensors(shape, 1), 2);
       folder->config = json::parse(ConfigJson(shape));
@@ -167,7 +169,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     ReadAll(**checkpoint);
     return 0;
   }
-  const std::string& why = checkpoint.status().message();
+  const std::string why = checkpoint.status().message();
   Want(why.find(folder.dir.path()) != std::string::npos, "which file? " + why);
   Want(why.find('\n') == std::string::npos, "several lines: " + why);
   Want(why.find("exception") == std::string::npos, "a library's words: " + why);

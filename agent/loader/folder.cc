@@ -74,8 +74,10 @@ Result<Weights> ReadIndex(const std::string& directory) {
   for (const auto& [tensor, file] : parsed["weight_map"].items()) {
     const bool plain = file.is_string() && file.get<std::string>().find('/') == std::string::npos;
     if (!plain) {
-      return Status(Code::kInvalid, fmt::format("{}: {} lies in {}, which is no file name",
-                                                out.index, tensor, file.dump()));
+      return Status(
+          Code::kInvalid,
+          fmt::format("{}: {} lies in {}, which is no file name", out.index, Printable(tensor),
+                      Printable(file.is_string() ? file.get<std::string>() : file.dump())));
     }
     out.weight_map.emplace(tensor, file.get<std::string>());
     files.insert(file.get<std::string>());
@@ -87,7 +89,7 @@ Result<Weights> ReadIndex(const std::string& directory) {
       Code::kInvalid,
       fmt::format("{}: names {}, which is not in the folder ({} of {} shards are missing): "
                   "download the checkpoint again, or remove an index of other files",
-                  out.index, missing.front(), missing.size(), out.files.size()));
+                  out.index, Printable(missing.front()), missing.size(), out.files.size()));
 }
 
 // How many shards there are if it is the name of one; 0: it is none.
@@ -135,6 +137,13 @@ std::string PathIn(const std::string& directory, const std::string& name) {
   const size_t end = directory.find_last_not_of('/');
   const bool root = end == std::string::npos && !directory.empty();
   return (fs::path(root ? "/" : directory.substr(0, end + 1)) / name).string();
+}
+
+std::string Printable(const std::string& name) {
+  constexpr size_t kMost = 200;
+  const std::string quoted =
+      json(name.substr(0, kMost)).dump(-1, ' ', false, json::error_handler_t::replace);
+  return quoted.substr(1, quoted.size() - 2) + (name.size() > kMost ? "..." : "");
 }
 
 Result<std::unique_ptr<File>> OpenFile(const std::string& path) {
