@@ -379,7 +379,7 @@ type Text struct {
 	Args []string `json:"args,omitempty"`
 	// resources of the text server. Nothing said: requests of 200m and 1Gi, and a limit of 2Gi.
 	// +optional
-	Resources corev1.ResourceRequirements `json:"resources,omitempty,omitzero"`
+	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
 }
 
 // Certificates of a world.

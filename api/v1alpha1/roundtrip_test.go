@@ -1,10 +1,13 @@
 package v1alpha1_test
 
 import (
+	"cmp"
 	"encoding/json"
+	"maps"
 	"math/rand"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,6 +15,7 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metafuzzer "k8s.io/apimachinery/pkg/apis/meta/fuzzer"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"sigs.k8s.io/yaml"
 
@@ -47,7 +51,8 @@ func TestFuzzedRoundTrip(t *testing.T) {
 	scheme := scheme(t)
 	codecs := serializer.NewCodecFactory(scheme)
 	fill := fuzzer.FuzzerFor(metafuzzer.Funcs, rand.NewSource(1), codecs)
-	for gvk := range scheme.AllKnownTypes() {
+	kinds := slices.SortedFunc(maps.Keys(scheme.AllKnownTypes()), func(a, b schema.GroupVersionKind) int { return cmp.Compare(a.String(), b.String()) })
+	for _, gvk := range kinds { // in one order, so that each is filled with the same in every run
 		if gvk.Group != v1alpha1.GroupVersion.Group || !isOurs(gvk.Kind) {
 			continue
 		}

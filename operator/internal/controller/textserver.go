@@ -88,8 +88,8 @@ func textProbe(every, patience time.Duration) *corev1.Probe {
 		TerminationGracePeriodSeconds: ptr.To[int64](1)} // the server does not end before its gateway, and one that hangs shall not be waited for
 }
 
-func textResources(asked corev1.ResourceRequirements) corev1.ResourceRequirements {
-	out := withProcessor(asked, textProcessor)
+func textResources(asked *corev1.ResourceRequirements) corev1.ResourceRequirements {
+	out := withProcessor(ptr.Deref(asked, corev1.ResourceRequirements{}), textProcessor)
 	if !out.Requests.Memory().IsZero() || !out.Limits.Memory().IsZero() {
 		return out
 	}

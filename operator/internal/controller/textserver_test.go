@@ -50,11 +50,11 @@ func TestGateway_WhenTextIsSet(t *testing.T) {
 	require.Equal(t, resource.MustParse("2Gi"), text.Resources.Limits[corev1.ResourceMemory])
 	require.Equal(t, resource.MustParse("200m"), text.Resources.Requests[corev1.ResourceCPU])
 
-	d.Spec.Gateway.Text = &api.Text{Tokenizer: api.TokenizerCheckpoint, Image: "text:2", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{
+	d.Spec.Gateway.Text = &api.Text{Tokenizer: api.TokenizerCheckpoint, Image: "text:2", Resources: &corev1.ResourceRequirements{Limits: corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("4Gi")}}}
 	text = r.gatewayDeployment(d, "10.0.0.1").Spec.Template.Spec.Containers[1]
 	require.Equal(t, "text:2", text.Image)
-	require.Equal(t, d.Spec.Gateway.Text.Resources, text.Resources)
+	require.Equal(t, *d.Spec.Gateway.Text.Resources, text.Resources)
 }
 
 func TestGateway_WhenTokenizerIsBytes(t *testing.T) {
