@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
         forks.prepare(MODULES, lambda: None)
         from .server import arguments as parse
 
-        parse(vllms)  # a bad flag is told once, and not by one server after another
+        parse(vllms)  # a bad flag fails here once, not in one server after another
 
     def serve() -> int:
         from .server import arguments as parse

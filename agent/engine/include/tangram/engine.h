@@ -81,8 +81,7 @@ typedef struct {
   const uint32_t* bias_tokens; /* `bias` is added to the logits of these */
   const float* bias;
   size_t bias_count;
-  int32_t logprobs; /* of so many likeliest tokens beside the chosen one (tge_emit_logprobs); below
-                     * 0: nobody asks */
+  int32_t logprobs; /* of so many likeliest tokens beside the chosen one; below 0: of none */
 } tge_submit;
 
 /* A request with its KV, as it is told at a flip and comes to another rank. */

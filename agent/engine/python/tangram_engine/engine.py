@@ -82,7 +82,7 @@ class Submit:
     frequency_penalty: float = 0
     repetition_penalty: float = 0
     logit_bias: Mapping[int, float] = dataclasses.field(default_factory=dict)
-    logprobs: int | None = None  # of so many likeliest tokens beside the chosen one; None: nobody asks
+    logprobs: int | None = None  # of so many likeliest tokens beside the chosen one; None: of none
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
