@@ -19,7 +19,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// errText: nobody is there who makes text.
+// errText: the text server cannot be reached, or its stream broke.
 var errText = errors.New("the text server of this gateway does not answer")
 
 // door relays what needs a tokenizer to the text server, over a UNIX socket. Which fields pass, doorFields says.
