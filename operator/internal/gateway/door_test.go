@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -348,15 +349,17 @@ func TestTextz_WhenTextServerHangs(t *testing.T) {
 		require.Equal(t, http.StatusNotFound, code)
 		text, err := testkit.Listen("")
 		require.NoError(t, err)
-		var answer func(w http.ResponseWriter, r *http.Request, body string)
+		type handler func(w http.ResponseWriter, r *http.Request, body string)
+		var answer atomic.Pointer[handler] // a request that the gateway gave up may still be in the one before
+		answers := func(h handler) { answer.Store(&h) }
 		server := &http.Server{ReadHeaderTimeout: soon, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			body, _ := io.ReadAll(r.Body)
-			answer(w, r, string(body))
+			(*answer.Load())(w, r, string(body))
 		})}
 		go func() { _ = server.Serve(text) }()
 		defer func() { _ = server.Close() }()
 		s.door = newDoor(s, func(ctx context.Context) (net.Conn, error) { return testkit.Dial(ctx, text.Addr().String()) })
-		for want, with := range map[int]func(http.ResponseWriter, *http.Request, string){
+		for want, with := range map[int]handler{
 			http.StatusOK: func(w http.ResponseWriter, _ *http.Request, body string) {
 				if strings.Contains(body, "messages") { // a model without a chat template
 					w.WriteHeader(http.StatusBadRequest)
@@ -364,11 +367,11 @@ func TestTextz_WhenTextServerHangs(t *testing.T) {
 			},
 			http.StatusServiceUnavailable: func(_ http.ResponseWriter, r *http.Request, _ string) { <-r.Context().Done() }, // it hangs
 		} {
-			answer = with
+			answers(with)
 			code, said := ask()
 			require.Equal(t, want, code, said)
 		}
-		answer = func(w http.ResponseWriter, _ *http.Request, _ string) { w.WriteHeader(http.StatusInternalServerError) }
+		answers(func(w http.ResponseWriter, _ *http.Request, _ string) { w.WriteHeader(http.StatusInternalServerError) })
 		code, said := ask()
 		require.Equal(t, http.StatusServiceUnavailable, code)
 		require.Contains(t, said, "answers 500 Internal Server Error to /tokenize")
