@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -22,7 +21,7 @@ import (
 // errText: the text server cannot be reached, or its stream broke.
 var errText = errors.New("the text server of this gateway does not answer")
 
-// door relays what needs a tokenizer to the text server, over a UNIX socket. Which fields pass, doorFields says.
+// door relays what needs a tokenizer to the text server, over a UNIX socket. Which fields pass, doorPaths says.
 type door struct {
 	s     *Server
 	proxy *httputil.ReverseProxy
@@ -48,11 +47,11 @@ func (d *doors) close(id string) {
 	delete(d.why, id)
 }
 
-// failed notes why a request of the text server ended. vLLM's ids have the door's id between dashes.
+// failed notes why a request of the text server ended. vLLM's ids have the door's id between dashes or underscores.
 func (d *doors) failed(request string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for part := range strings.SplitSeq(request, "-") {
+	for part := range strings.FieldsFuncSeq(request, func(r rune) bool { return r == '-' || r == '_' }) {
 		if was, there := d.why[part]; there && was == nil {
 			d.why[part] = err
 		}
@@ -113,22 +112,22 @@ func doorID(ctx context.Context) string { id, _ := ctx.Value(doorKey{}).(string)
 
 // relay a request whose body was read.
 func (d *door) relay(w http.ResponseWriter, r *http.Request, body []byte) {
+	id := d.s.doors.open()
+	defer d.s.doors.close(id)
 	fields, err := topFields(body)
 	if err == nil {
-		body, err = doorFields[r.URL.Path].check(fields, d.s.model)
+		body, err = doorPaths[r.URL.Path].check(fields, d.s.model, "resp_"+id)
 	}
 	if err != nil {
-		d.s.fail(w, err)
+		d.s.fail(w, r, err)
 		return
 	}
 	if !d.s.pool.Ready() {
 		if _, err := d.s.pool.AwaitWorld(r.Context()); err != nil {
-			d.s.fail(w, err)
+			d.s.fail(w, r, err)
 			return
 		}
 	}
-	id := d.s.doors.open()
-	defer d.s.doors.close(id)
 	out := r.WithContext(context.WithValue(r.Context(), doorKey{}, id))
 	out.Body, out.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	d.proxy.ServeHTTP(&hurried{ResponseWriter: w, s: d.s}, out)
@@ -160,7 +159,7 @@ func (d *door) answer(r *http.Response) error {
 	if stream {
 		head.Set("Cache-Control", "no-cache")
 		head.Set("X-Accel-Buffering", "no")
-		rest = &ending{from: rest, mark: doorFields[r.Request.URL.Path].last}
+		rest = &ending{from: rest, path: doorPaths[r.Request.URL.Path], why: func() error { return d.s.doors.reason(id) }}
 	}
 	r.Header = head
 	r.Body = struct {
@@ -174,19 +173,20 @@ func (d *door) fail(w http.ResponseWriter, r *http.Request, err error) {
 	var refused *refusal
 	switch {
 	case errors.As(err, &refused):
-		d.s.fail(w, refused.err)
+		d.s.fail(w, r, refused.err)
 	case r.Context().Err() != nil:
-		d.s.fail(w, context.Canceled)
+		d.s.fail(w, r, context.Canceled)
 	default:
 		d.s.log.Warn("text server", "error", err)
-		d.s.fail(w, errText)
+		d.s.fail(w, r, errText)
 	}
 }
 
 // ending is a stream of events that is not cut off in silence: where the last event does not come, one says so.
 type ending struct {
 	from io.Reader
-	mark string // of the last event
+	path doorPath
+	why  func() error // of ranks that failed; nil: it was the text server
 	tail []byte
 	done bool
 	more *strings.Reader // what is said in its place
@@ -197,14 +197,20 @@ func (e *ending) Read(p []byte) (int, error) {
 		return e.more.Read(p)
 	}
 	n, err := e.from.Read(p)
+	if e.tail == nil {
+		e.tail = []byte("\n")
+	}
 	e.tail = append(e.tail, p[:n]...)
-	e.done = e.done || bytes.Contains(e.tail, []byte(e.mark))
-	e.tail = e.tail[max(0, len(e.tail)-len(e.mark)):]
+	e.done = e.done || bytes.Contains(e.tail, []byte(e.path.last))
+	e.tail = e.tail[max(0, len(e.tail)-len(e.path.last)):]
 	if err == nil || e.done {
 		return n, err
 	}
-	event, _ := json.Marshal(map[string]any{"error": apiError{Message: errText.Error(), Type: "server_error"}})
-	e.more = strings.NewReader("\n\ndata: " + string(event) + "\n\n")
+	why := e.why()
+	if why == nil {
+		why = errText
+	}
+	e.more = strings.NewReader("\n\n" + e.path.form.inStream(explain(why)))
 	return n, nil
 }
 
@@ -246,16 +252,9 @@ func isText(body []byte) bool {
 	return len(prompt) > 0 && prompt[0] == '"'
 }
 
-// textPaths are those that only a text server answers.
-func textPaths() []string {
-	paths := slices.Collect(maps.Keys(doorFields))
-	slices.Sort(paths)
-	return slices.DeleteFunc(paths, func(path string) bool { return path == pathCompletions })
-}
-
 // textIsMissing says how to get it.
 func (s *Server) textIsMissing(w http.ResponseWriter, r *http.Request) {
 	s.count(http.StatusNotFound)
-	s.reply(w, http.StatusNotFound, map[string]any{"error": apiError{Type: "invalid_request_error",
-		Message: fmt.Sprintf("%s needs a tokenizer, and this gateway has none: set spec.gateway.text of the MoEDeployment, or send token ids to %s", r.URL.Path, pathCompletions)}})
+	s.reply(w, http.StatusNotFound, formOf(r.URL.Path).body(http.StatusNotFound, apiError{Type: "invalid_request_error",
+		Message: fmt.Sprintf("%s needs a tokenizer, and this gateway has none: set spec.gateway.text of the MoEDeployment, or send token ids to %s", r.URL.Path, pathCompletions)}))
 }

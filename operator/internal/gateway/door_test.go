@@ -101,6 +101,8 @@ func (x *texter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var asked struct {
 		Messages []struct{ Content string }
 		Prompt   string
+		Input    string
+		ID       string `json:"request_id"`
 		TopK     uint32 `json:"top_k"`
 		Stream   bool
 	}
@@ -108,7 +110,7 @@ func (x *texter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	text := asked.Prompt
+	text := asked.Prompt + asked.Input
 	for _, m := range asked.Messages {
 		text += m.Content
 	}
@@ -117,7 +119,11 @@ func (x *texter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, `{"error":{"message":"no text"}}`, http.StatusBadRequest)
 		return
 	}
-	submit := &tangramv1.Submit{Request: "chatcmpl-" + r.Header.Get("X-Request-Id") + "-0", MaxTokens: 8, Temperature: 1, TopP: 1, TopK: asked.TopK}
+	id, last := "chatcmpl-"+r.Header.Get("X-Request-Id")+"-0", doorPaths[r.URL.Path].last[1:]+"\n\n"
+	if asked.ID != "" {
+		id = asked.ID + "_0"
+	}
+	submit := &tangramv1.Submit{Request: id, MaxTokens: 8, Temperature: 1, TopP: 1, TopK: asked.TopK}
 	for _, b := range []byte(text) {
 		submit.Prompt = append(submit.Prompt, uint32(b))
 	}
@@ -138,14 +144,14 @@ func (x *texter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		case p := <-pieces:
 			if p.Error != "" {
-				_, _ = fmt.Fprint(w, "data: {\"error\":{}}\n\ndata: [DONE]\n\n")
+				_, _ = fmt.Fprint(w, "data: {\"error\":{}}\n\n"+last)
 				return
 			}
 			for _, token := range p.Tokens {
 				_, _ = fmt.Fprintf(w, "data: %c\n\n", rune(token))
 				if x.stops != nil && x.stops(token) {
 					x.cancel(submit.Request)
-					_, _ = fmt.Fprint(w, "data: [DONE]\n\n")
+					_, _ = fmt.Fprint(w, last)
 					return
 				}
 			}
@@ -154,7 +160,7 @@ func (x *texter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				panic(http.ErrAbortHandler)
 			}
 			if p.Finish != tangramv1.Finish_FINISH_UNSPECIFIED {
-				_, _ = fmt.Fprint(w, "data: [DONE]\n\n")
+				_, _ = fmt.Fprint(w, last)
 				return
 			}
 		}
@@ -214,6 +220,79 @@ func TestDoor_WhenChatIsAsked(t *testing.T) {
 		require.Equal(t, http.StatusBadRequest, code)
 		require.Contains(t, text, "no text")
 		require.Empty(t, head.Get("Server"))
+	})
+}
+
+// The two other APIs have their own last events, errors and ways to name a request.
+func TestDoor_WhenOtherApisAreAsked(t *testing.T) {
+	for path, c := range map[string]struct{ body, last, wrong, busy string }{
+		pathResponses: {`{"input":"hi","stream":true}`, "event: response.completed\n\n",
+			`{"error":{"message":"Unrecognized request argument supplied: speed","type":"invalid_request_error","param":"speed","code":null}}`, `"type":"rate_limit_error"`},
+		pathMessages: {`{"messages":[{"role":"user","content":"hi"}],"max_tokens":8,"stream":true}`, "event: message_stop\n\n",
+			`{"type":"error","error":{"type":"invalid_request_error","message":"Unrecognized request argument supplied: speed"}}`, `{"error":{"message":"`},
+	} {
+		t.Run(strings.TrimPrefix(path, "/v1/"), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				busy := false
+				x, address, _ := withText(t, &engine{on: func(s *tangramv1.Submit, send func(*tangramv1.ServeReply)) {
+					if busy {
+						refuse(tangramv1.Refused_CODE_BUSY)(s, send)
+						return
+					}
+					says(s, send)
+				}})
+				code, _, text := x.ask(address, path, c.body)
+				require.Equal(t, http.StatusOK, code, text)
+				require.Equal(t, "data: a\n\ndata: b\n\ndata: c\n\n"+c.last, text)
+				code, _, text = x.ask(address, path, strings.Replace(c.body, `"stream"`, `"speed":1,"stream"`, 1))
+				require.Equal(t, http.StatusBadRequest, code)
+				require.JSONEq(t, c.wrong, text)
+				busy = true
+				code, head, text := x.ask(address, path, c.body)
+				require.Equal(t, http.StatusTooManyRequests, code, text)
+				require.Equal(t, "1", head.Get("Retry-After"))
+				require.Contains(t, text, c.busy)
+				busy, x.breaks = false, true
+				reply, err := caller(t).Post("http://"+address+path, "application/json", strings.NewReader(c.body))
+				require.NoError(t, err)
+				broken, _ := io.ReadAll(reply.Body)
+				require.NoError(t, reply.Body.Close())
+				require.Contains(t, string(broken), "\n\nevent: error\ndata: {")
+				require.NotContains(t, string(broken), c.last)
+			})
+		})
+	}
+}
+
+func TestDoor_WhenOtherApisAreAskedForMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, address, _ := withText(t, &engine{on: says})
+		refused := func(path, with string, more map[string]string) {
+			for body, says := range more {
+				code, _, text := x.ask(address, path, `{`+with+body+`}`)
+				require.Equal(t, http.StatusBadRequest, code, "%s: %s", body, text)
+				require.Contains(t, text, says, body)
+			}
+		}
+		refused(pathResponses, `"input":"hi",`, map[string]string{
+			`"previous_response_id":"resp_1"`: "previous_response_id", `"store":true`: "store", `"background":true`: "background", `"request_id":"mine"`: "request_id",
+			`"tools":[{"type":"web_search"}]`: `tools: of type \"web_search\" is not supported, only function`, `"tool_choice":"required"`: "tool_choice",
+			`"text":{"format":{"type":"json_object"}}`: "text", `"truncation":"auto"`: "truncation", `"reasoning":{"summary":"auto"}`: `reasoning: has \"summary\"`,
+			`"input":[{"type":"item_reference","id":"x"}]`:                                     `item 0 is of type \"item_reference\"`,
+			`"input":[{"role":"user","content":[{"type":"input_image","image_url":"u"}]}]`:     `item 0 has content of type \"input_image\"`,
+			`"input":[{"type":"function_call_output","output":[{"type":"input_file"}]}]`:       `item 0 has content of type \"input_file\"`,
+			`"include":["reasoning.encrypted_content"]`:                                        "include",
+			`"tools":[` + strings.Repeat(`{"type":"function"},`, 128) + `{"type":"function"}]`: "tools: has 129 entries",
+		})
+		refused(pathMessages, `"messages":[{"role":"user","content":"hi"}],"max_tokens":8,`, map[string]string{
+			`"thinking":{"type":"enabled","budget_tokens":2000}`: `thinking: of type \"enabled\" is not supported, only disabled or adaptive`,
+			`"tool_choice":{"type":"any"}`:                       "tool_choice", `"output_config":{"format":{}}`: "output_config",
+			`"system":[{"type":"image"}]`: "system", `"stop_sequences":["a","b","c","d","e"]`: "stop_sequences", `"container":"x"`: "container",
+			`"messages":[{"role":"user","content":[{"type":"image"}]}]`:                                        `message 0 has content of type \"image\"`,
+			`"messages":[{"role":"user","content":[{"type":"tool_result","content":[{"type":"image"}]}]}]`:     `message 0 has content of type \"image\"`,
+			`"messages":[{"role":"user","content":[{"type":"document","source":{"url":"http://127.0.0.1"}}]}]`: `\"document\"`,
+		})
+		refused(pathChat, `"messages":[{"role":"user","content":"hi"}],`, map[string]string{`"thinking_token_budget":5`: "thinking_token_budget"})
 	})
 }
 
@@ -313,7 +392,7 @@ func TestDoor_WhenTextServerDies(t *testing.T) {
 		require.True(t, err == nil || errors.Is(err, io.ErrUnexpectedEOF), err)
 		require.NoError(t, reply.Body.Close())
 		require.Contains(t, string(text), "data: a\n\n")
-		require.True(t, strings.HasSuffix(string(text), `{"error":{"message":"the text server of this gateway does not answer","type":"server_error","param":null,"code":null}}`+"\n\n"), string(text))
+		require.True(t, strings.HasSuffix(string(text), `{"error":{"message":"the text server of this gateway does not answer; try again later","type":"server_error","param":null,"code":null}}`+"\n\n"), string(text))
 		require.NotContains(t, string(text), "[DONE]")
 	})
 }
@@ -413,11 +492,12 @@ func TestFront_WhenLogprobsAreAsked(t *testing.T) {
 	})
 }
 
-// A mark of the last event may come in two pieces.
+// The mark of the last event may come in two pieces, and an answer may quote it.
 func TestEnding_WhenMarkIsSplit(t *testing.T) {
-	for text, whole := range map[string]bool{"data: a\n\ndata: [DONE]\n\n": true, "data: a\n\n": false, "": false, "data: [DON": false} {
+	for text, whole := range map[string]bool{"data: a\n\ndata: [DONE]\n\n": true, "data: [DONE]\n\n": true, "data: a\n\n": false, "": false, "data: [DON": false,
+		`data: {"content":"data: [DONE]"}` + "\n\n": false} {
 		for size := 1; size <= max(1, len(text)); size++ {
-			got, err := io.ReadAll(&ending{from: &pieces{text, size}, mark: "data: [DONE]"})
+			got, err := io.ReadAll(&ending{from: &pieces{text, size}, path: doorPaths[pathChat], why: func() error { return nil }})
 			require.NoError(t, err)
 			require.Equal(t, whole, string(got) == text, "%q in pieces of %d: %q", text, size, got)
 			require.True(t, strings.HasPrefix(string(got), text))

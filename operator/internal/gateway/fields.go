@@ -10,12 +10,6 @@ import (
 	"strings"
 )
 
-const (
-	pathCompletions = "/v1/completions"
-	pathChat        = "/v1/chat/completions"
-	pathTokenize    = "/tokenize"
-)
-
 // Limits of what the text server is asked for. vLLM's own are far higher, and each costs memory.
 const (
 	maxChoices   = 8
@@ -26,12 +20,6 @@ const (
 
 // fieldRule says what is wrong with a field's value; "": it passes.
 type fieldRule func(raw json.RawMessage) string
-
-// doorRules of a path: the fields that the text server is given. Any other is refused by its name: vLLM would ignore it.
-type doorRules struct {
-	fields map[string]fieldRule // nil: any value; vLLM checks it
-	last   string               // of the last event of a stream
-}
 
 // only these values, which ask for nothing beyond what is done anyway.
 func only(values ...string) fieldRule {
@@ -108,65 +96,95 @@ func options(known ...string) fieldRule {
 	}
 }
 
-// textParts: messages of other contents than text are for models of several kinds of input, which are not served.
-func textParts(raw json.RawMessage) string {
-	var messages []struct {
-		Content json.RawMessage `json:"content"`
+// texts: contents of these types alone. The model reads nothing but text.
+func texts(raw json.RawMessage, types ...string) string {
+	var parts []struct {
+		Type    string          `json:"type"`
+		Content json.RawMessage `json:"content"` // of a part that has parts
 	}
-	if json.Unmarshal(raw, &messages) != nil {
-		return "" // vLLM says what is wrong
+	if json.Unmarshal(raw, &parts) != nil {
+		return "" // a string, or vLLM says what is wrong
 	}
-	for i, m := range messages {
-		var parts []struct {
-			Type string `json:"type"`
+	for _, p := range parts {
+		if !slices.Contains(types, p.Type) {
+			return fmt.Sprintf("has content of type %q; supported are %s", short(p.Type), strings.Join(types, ", "))
 		}
-		if json.Unmarshal(m.Content, &parts) != nil {
-			continue
-		}
-		for _, p := range parts {
-			if p.Type != "text" && p.Type != "refusal" && p.Type != "thinking" {
-				return fmt.Sprintf("message %d has content of type %q; only text is supported", i, short(p.Type))
-			}
+		if wrong := texts(p.Content, types...); wrong != "" {
+			return wrong
 		}
 	}
 	return ""
 }
 
-// sampled are the fields that all paths have that generate.
-var sampled = map[string]fieldRule{
-	"model": nil, "stream": nil, "stream_options": options("include_usage", "continuous_usage_stats"), "user": nil,
-	"max_tokens": nil, "min_tokens": nil, "temperature": nil, "top_p": nil, "top_k": nil, "min_p": nil, "seed": nil,
-	"presence_penalty": nil, "frequency_penalty": nil, "repetition_penalty": nil, "logit_bias": nil,
-	"n": upTo(maxChoices), "stop": stopStrings, "stop_token_ids": atMost(maxStopTokens), "ignore_eos": nil, "include_stop_str_in_output": nil,
-	"skip_special_tokens": nil, "spaces_between_special_tokens": nil, "add_special_tokens": nil, "return_token_ids": nil,
-	"cache_salt": nil, "response_format": only(`{"type":"text"}`),
-
-	// As clients send them by default.
-	"use_beam_search": only("false"), "length_penalty": only("1", "1.0"), "echo": only("false"), "priority": only("0"), "bad_words": only("[]"),
-	"return_tokens_as_token_ids": only("false"), "watermarking": only("false"), "service_tier": only(`"auto"`, `"default"`), "store": only("false"),
+// ofTypes: a text, or a list of contents of these types.
+func ofTypes(types ...string) fieldRule {
+	return func(raw json.RawMessage) string { return texts(raw, types...) }
 }
 
-func with(more map[string]fieldRule) map[string]fieldRule {
-	all := maps.Clone(sampled)
-	maps.Copy(all, more)
-	return all
+// messagesOf contents of these types.
+func messagesOf(types ...string) fieldRule {
+	return func(raw json.RawMessage) string {
+		var messages []struct {
+			Content json.RawMessage `json:"content"`
+		}
+		if json.Unmarshal(raw, &messages) != nil {
+			return "" // vLLM says what is wrong
+		}
+		for i, m := range messages {
+			if wrong := texts(m.Content, types...); wrong != "" {
+				return fmt.Sprintf("message %d %s", i, wrong)
+			}
+		}
+		return ""
+	}
 }
 
-// doorFields by path. docs/http-api.md has the table.
-var doorFields = map[string]doorRules{
-	pathCompletions: {last: "data: [DONE]", fields: with(map[string]fieldRule{
-		"prompt": onePrompt, "best_of": only("1"), "suffix": only(`""`), "logprobs": upTo(maxLogprobs),
-	})},
-	pathChat: {last: "data: [DONE]", fields: with(map[string]fieldRule{
-		"messages": textParts, "max_completion_tokens": nil, "tools": atMost(maxTools), "tool_choice": only(`"none"`, `"auto"`),
-		"parallel_tool_calls": nil, "reasoning_effort": nil, "include_reasoning": nil, "thinking_token_budget": nil, "metadata": nil,
-		"add_generation_prompt": nil, "continue_final_message": nil, "documents": nil, "chat_template_kwargs": nil, "return_prompt_text": nil,
-		"logprobs": nil, "top_logprobs": upTo(maxLogprobs), "modalities": only(`["text"]`),
-	})},
-	pathTokenize: {fields: map[string]fieldRule{
-		"model": nil, "prompt": nil, "messages": textParts, "add_special_tokens": nil, "return_token_strs": nil, "add_generation_prompt": nil,
-		"continue_final_message": nil, "chat_template_kwargs": nil, "tools": atMost(maxTools),
-	}},
+// inputItems of a response: messages of text, calls of functions with what they gave, and reasoning.
+func inputItems(raw json.RawMessage) string {
+	var items []struct {
+		Type    string          `json:"type"`
+		Content json.RawMessage `json:"content"`
+		Output  json.RawMessage `json:"output"`
+	}
+	if json.Unmarshal(raw, &items) != nil {
+		return "" // a text, or vLLM says what is wrong
+	}
+	for i, item := range items {
+		types := []string{"input_text", "output_text", "refusal"}
+		switch item.Type {
+		case "", "message", "function_call", "function_call_output":
+		case "reasoning":
+			types = []string{"reasoning_text"}
+		default:
+			return fmt.Sprintf("item %d is of type %q; supported are message, function_call, function_call_output, reasoning", i, short(item.Type))
+		}
+		if wrong := cmp.Or(texts(item.Content, types...), texts(item.Output, types...)); wrong != "" {
+			return fmt.Sprintf("item %d %s", i, wrong)
+		}
+	}
+	return ""
+}
+
+// typed is an object whose type is one of these, or a list of at most maxTools of them.
+func typed(types ...string) fieldRule {
+	return func(raw json.RawMessage) string {
+		var list []json.RawMessage
+		if json.Unmarshal(raw, &list) != nil {
+			list = []json.RawMessage{raw}
+		}
+		if len(list) > maxTools {
+			return fmt.Sprintf("has %d entries; at most %d are taken", len(list), maxTools)
+		}
+		for _, one := range list {
+			var object struct {
+				Type string `json:"type"`
+			}
+			if json.Unmarshal(one, &object) == nil && !slices.Contains(types, object.Type) {
+				return fmt.Sprintf("of type %q is not supported, only %s", short(object.Type), strings.Join(types, " or "))
+			}
+		}
+		return ""
+	}
 }
 
 func onePrompt(raw json.RawMessage) string {
@@ -177,8 +195,8 @@ func onePrompt(raw json.RawMessage) string {
 	return ""
 }
 
-// check the fields, and give the body that the text server gets: without nulls, and with the model's name.
-func (d doorRules) check(fields map[string]json.RawMessage, model string) ([]byte, error) {
+// check the fields, and give the body that the text server gets: without nulls, with the model's name, and with the id where the path has it there.
+func (d doorPath) check(fields map[string]json.RawMessage, model, id string) ([]byte, error) {
 	var unknown []string
 	for name := range fields {
 		if _, known := d.fields[name]; !known {
@@ -201,6 +219,9 @@ func (d doorRules) check(fields map[string]json.RawMessage, model string) ([]byt
 		return nil, &modelError{asked, model}
 	}
 	fields["model"] = json.RawMessage(quoted(model))
+	if d.id != "" {
+		fields[d.id] = json.RawMessage(quoted(id))
+	}
 	return json.Marshal(fields)
 }
 

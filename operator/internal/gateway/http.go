@@ -29,7 +29,7 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /v1/models/{id...}", func(w http.ResponseWriter, r *http.Request) { // ids may have slashes
 		if id := r.PathValue("id"); id != s.model {
 			code, body := explain(&modelError{id, s.model})
-			s.reply(w, code, map[string]any{"error": body})
+			s.reply(w, code, errorOf(code, body))
 			return
 		}
 		s.reply(w, http.StatusOK, s.modelObject())
@@ -59,7 +59,7 @@ func (s *Server) elsewhere(w http.ResponseWriter, r *http.Request) {
 		code, message = http.StatusMethodNotAllowed, fmt.Sprintf("%s is served by %s, not by %s", r.URL.Path, method, r.Method)
 		w.Header().Set("Allow", method)
 	}
-	s.reply(w, code, map[string]any{"error": apiError{Type: "invalid_request_error", Message: message}})
+	s.reply(w, code, formOf(r.URL.Path).body(code, apiError{Type: "invalid_request_error", Message: message}))
 }
 
 func (s *Server) modelObject() map[string]any {
@@ -115,13 +115,13 @@ func explain(err error) (int, apiError) {
 	return http.StatusInternalServerError, apiError{Message: err.Error(), Type: "server_error"}
 }
 
-func (s *Server) fail(w http.ResponseWriter, err error) {
+func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	code, body := explain(err)
 	if code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")
 	}
 	s.count(code)
-	s.reply(w, code, map[string]any{"error": body})
+	s.reply(w, code, formOf(r.URL.Path).body(code, body))
 }
 
 func (s *Server) count(code int) { s.metrics.requests.WithLabelValues(strconv.Itoa(code)).Inc() }
@@ -135,7 +135,7 @@ func (s *Server) text(w http.ResponseWriter, r *http.Request) {
 	body, free, err := s.read(w, r)
 	defer free()
 	if err != nil {
-		s.fail(w, err)
+		s.fail(w, r, err)
 		return
 	}
 	s.door.relay(w, r, body)
@@ -145,7 +145,7 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 	body, free, err := s.read(w, r)
 	defer func() { free() }()
 	if err != nil {
-		s.fail(w, err)
+		s.fail(w, r, err)
 		return
 	}
 	if s.door != nil && isText(body) {
@@ -157,25 +157,25 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 		err = &modelError{request.Model, s.model}
 	}
 	if err != nil {
-		s.fail(w, err)
+		s.fail(w, r, err)
 		return
 	}
 	world, err := s.pool.AwaitWorld(r.Context())
 	if err != nil {
-		s.fail(w, err)
+		s.fail(w, r, err)
 		return
 	}
 	submit, err := request.submit(world, s.bytesAreTokens(world))
 	if err != nil {
-		s.fail(w, err)
+		s.fail(w, r, err)
 		return
 	}
-	a := &answer{s: s, w: w, stream: request.Stream, usage: request.usage(),
+	a := &answer{s: s, w: w, r: r, stream: request.Stream, usage: request.usage(),
 		hashes: request.ReturnLogitHash, hasText: s.bytesAreTokens(world), prompt: len(submit.Prompt), pace: paced{m: s.metrics, last: time.Now()},
 		head: completion{ID: "cmpl-" + submit.Request, Object: "text_completion", Created: time.Now().Unix(), Model: s.model}}
 	bytes := a.holds(submit)
 	if !s.answers.TryAcquire(bytes) {
-		s.fail(w, errFull)
+		s.fail(w, r, errFull)
 		return
 	}
 	defer s.answers.Release(bytes)
@@ -207,6 +207,7 @@ func (r *completionRequest) usage() usageWanted {
 type answer struct {
 	s       *Server
 	w       http.ResponseWriter
+	r       *http.Request
 	stream  bool // a chunk per token
 	usage   usageWanted
 	hashes  bool // of the logits, for each token
@@ -317,11 +318,11 @@ func (a *answer) total() *usage {
 func (a *answer) finish(err error) {
 	switch {
 	case err != nil && !a.streaming:
-		a.s.fail(a.w, err)
+		a.s.fail(a.w, a.r, err)
 	case err != nil: // too late for a status: an event says so
 		code, body := explain(err)
 		a.s.count(code)
-		_ = a.event(map[string]any{"error": body})
+		_ = a.event(errorOf(code, body))
 	case a.stream:
 		if a.usage != usageNever {
 			last := a.head

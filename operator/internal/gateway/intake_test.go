@@ -188,7 +188,7 @@ func TestPathsThatAreNotServedSayWhatIs(t *testing.T) {
 		}
 		code, _, text := ask("POST", "/v1/embeddings")
 		require.Equal(t, http.StatusNotFound, code)
-		require.Contains(t, text, "POST /v1/embeddings is not served here, only POST /v1/completions, POST /tokenize, POST /v1/chat/completions and GET /v1/models")
+		require.Contains(t, text, "POST /v1/embeddings is not served here, only POST /v1/completions, POST /tokenize, POST /v1/chat/completions, POST /v1/messages, POST /v1/messages/count_tokens, POST /v1/responses and GET /v1/models")
 		code, _, text = ask("POST", "/v1/chat/completions")
 		require.Equal(t, http.StatusNotFound, code)
 		require.Contains(t, text, "needs a tokenizer, and this gateway has none: set spec.gateway.text")
