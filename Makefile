@@ -64,8 +64,8 @@ bench-setup: ## installs what `make bench NAME=transport` measures beside ours: 
 	@tests/peers/install.sh
 
 .PHONY: vllm-setup
-vllm-setup: ## vLLM for processors in build/vllm, for agent/vllm, and tokenizers of real models: 0.9 GB to download, 2 GiB on disk, two minutes
-	@e2e/setup/vllm.sh && e2e/setup/tokenizers.sh
+vllm-setup: ## vLLM for processors in build/vllm, for agent/vllm, tokenizers of real models and clients: 1 GB to download, 2 GiB on disk, two minutes
+	@e2e/setup/vllm.sh && e2e/setup/tokenizers.sh && e2e/setup/clients.sh
 
 .PHONY: vllm-image
 vllm-image: build cluster-setup vllm-setup ## the image of vLLM's engines, as build/images/vllm.tar: half a GiB, a minute and a half

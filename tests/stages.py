@@ -71,7 +71,7 @@ def lanes_of(args):
 def setup_stages(args, lanes):
     names = {s.name for lane in lanes for s in lane}
     first = [plan.SETUP_STAGE, plan.BUILD_STAGE]
-    if names & {"vllm", "vllm-package", "bench"}:
+    if names & {"vllm", "vllm-package", "vllm-cluster", "bench"}:
         first.append(plan.VLLM_STAGE)
     return [s for s in first if not args.only or s.name in args.only]
 

@@ -17,6 +17,12 @@ func Checkpoint(ctx context.Context, root, preset string) (string, error) {
 	return made(ctx, root, preset, filepath.Join(root, "build/venv/bin/python"), filepath.Join(root, "e2e/model/make_checkpoint.py"), "--preset", preset)
 }
 
+// WithTokenizer gives the folder of a preset whose vocabulary is that of the tokenizer build/tokenizers/TOKENIZER.
+func WithTokenizer(ctx context.Context, root, preset, tokenizer string) (string, error) {
+	return made(ctx, root, preset+"-"+tokenizer, filepath.Join(root, "build/venv/bin/python"), filepath.Join(root, "e2e/model/make_checkpoint.py"),
+		"--preset", preset, "--tokenizer", filepath.Join(root, "build/tokenizers", tokenizer))
+}
+
 // Scripted gives a folder of e2e/model/scripted.py, with the tokenizer build/tokenizers/TOKENIZER, and the answers by their words. `scripts` are WORD=TEXT.
 func Scripted(ctx context.Context, root, tokenizer string, scripts ...string) (dir string, answers map[string]string, err error) {
 	args := []string{"--tokenizer", filepath.Join(root, "build/tokenizers", tokenizer)}

@@ -45,6 +45,18 @@ func (w *World) AwaitText(ctx context.Context, other int) (int, error) {
 	}
 }
 
+// RestartText starts the text server anew, and not by a fork of the process that has done its imports.
+func (w *World) RestartText() error {
+	w.text.remove()
+	return w.startText()
+}
+
+// EndGateway asks the gateway to end, as a kubelet does: it drains. The channel is closed when it has ended.
+func (w *World) EndGateway() <-chan struct{} {
+	_ = w.gateway.cmd.Process.Signal(syscall.SIGTERM) // it may have ended already
+	return w.gateway.ended
+}
+
 // KillText kills the text server, of which another one is forked. Gives the process id of what it killed.
 func (w *World) KillText() (int, error) {
 	wire, err := os.ReadFile(w.text.ready)

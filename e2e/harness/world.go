@@ -61,6 +61,8 @@ type Options struct {
 	Forked bool
 	// Text are flags of a text server beside the gateway, vLLM's own; nil: there is none.
 	Text []string
+	// Frontends are host:port of ranks that are no processes of this world.
+	Frontends []string
 	// StubEngines compute nothing (e2e/stub), and there is no gateway: what agents and control cost.
 	StubEngines bool
 	// SizesOnly: also memory has sizes and no bytes.
@@ -293,10 +295,12 @@ func (w *World) startGateway(ctx context.Context) error {
 	} else {
 		args = append(args, "--tokenizer", "bytes")
 	}
+	seeds := w.o.Frontends
 	for _, p := range w.all() {
-		for _, f := range p.frontends {
-			args = append(args, "--seed", f)
-		}
+		seeds = append(seeds, p.frontends...)
+	}
+	for _, f := range seeds {
+		args = append(args, "--seed", f)
 	}
 	gateway, err := start(w.o.Dir, "gateway", w.o.tool("tangram-gateway"), args...)
 	if err != nil {

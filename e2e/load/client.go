@@ -27,6 +27,7 @@ type Result struct {
 	Request Request
 	Sent    time.Time
 	Tokens  []Token
+	Text    string // of a chat
 	Finish  string
 	Err     error
 	Refused []Refusal // with 429 or 503, before it was accepted or given up
@@ -72,6 +73,9 @@ type Client struct {
 
 type chunk struct {
 	Choices []struct {
+		Delta struct {
+			Content string `json:"content"`
+		} `json:"delta"`
 		FinishReason *string  `json:"finish_reason"`
 		TokenIDs     []uint32 `json:"token_ids"`
 		Tangram      []struct {
@@ -89,8 +93,15 @@ func (c *Client) Do(ctx context.Context, r Request) *Result {
 	result := &Result{Request: r, Sent: time.Now()}
 	c.Counters.begin()
 	defer c.Counters.end(result)
-	body, err := json.Marshal(map[string]any{"model": c.Model, "prompt": r.Prompt, "max_tokens": r.MaxTokens, "temperature": r.Temperature,
-		"top_p": r.TopP, "seed": r.Seed, "stream": true, "return_logit_hash": true})
+	path, asked := "/v1/completions", map[string]any{"model": c.Model, "max_tokens": r.MaxTokens, "temperature": r.Temperature, "top_p": r.TopP, "seed": r.Seed, "stream": true}
+	if r.Chat != "" { // of a given length, and with its tokens beside the text
+		path = "/v1/chat/completions"
+		asked["messages"] = []any{map[string]any{"role": "user", "content": r.Chat}}
+		asked["ignore_eos"], asked["return_token_ids"] = true, true
+	} else {
+		asked["prompt"], asked["return_logit_hash"] = r.Prompt, true
+	}
+	body, err := json.Marshal(asked)
 	if err != nil {
 		result.Err = err
 		return result
@@ -100,7 +111,7 @@ func (c *Client) Do(ctx context.Context, r Request) *Result {
 		patience = time.Minute
 	}
 	for {
-		again, err := c.once(ctx, body, result)
+		again, err := c.once(ctx, path, body, result)
 		if again && time.Since(result.Sent) > patience {
 			again, err = false, fmt.Errorf("refused %d times in %s: %w", len(result.Refused), patience, err)
 		}
@@ -117,8 +128,8 @@ func (c *Client) Do(ctx context.Context, r Request) *Result {
 	}
 }
 
-func (c *Client) once(ctx context.Context, body []byte, result *Result) (again bool, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL+"/v1/completions", bytes.NewReader(body))
+func (c *Client) once(ctx context.Context, path string, body []byte, result *Result) (again bool, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL+path, bytes.NewReader(body))
 	if err != nil {
 		return false, err
 	}
@@ -158,13 +169,19 @@ func (c *Client) once(ctx context.Context, body []byte, result *Result) (again b
 			return false, errors.New(part.Error.Message)
 		}
 		for _, choice := range part.Choices {
-			if len(choice.TokenIDs) != len(choice.Tangram) {
+			chat := result.Request.Chat != ""
+			if !chat && len(choice.TokenIDs) != len(choice.Tangram) {
 				return false, fmt.Errorf("chunk with %d tokens and %d hashes", len(choice.TokenIDs), len(choice.Tangram))
 			}
 			for i, id := range choice.TokenIDs {
-				result.Tokens = append(result.Tokens, Token{id, choice.Tangram[i].LogitHash, choice.Tangram[i].Rank, now})
+				token := Token{ID: id, At: now}
+				if !chat {
+					token.Hash, token.Rank = choice.Tangram[i].LogitHash, choice.Tangram[i].Rank
+				}
+				result.Tokens = append(result.Tokens, token)
 			}
-			c.Counters.token(len(choice.TokenIDs))
+			result.Text += choice.Delta.Content
+			c.Counters.took(result, len(choice.TokenIDs))
 			if choice.FinishReason != nil {
 				result.Finish = *choice.FinishReason
 			}

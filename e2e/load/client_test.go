@@ -50,6 +50,36 @@ func TestStreamIsRead(t *testing.T) {
 	require.Equal(t, []any{1.0, 2.0}, body["prompt"])
 }
 
+// A chat has text and tokens, in chunks of their own size.
+func TestChatIsRead(t *testing.T) {
+	var path string
+	var body map[string]any
+	counters := &Counters{}
+	begun := make(chan Counts, 1)
+	c := gateway(t, func(w http.ResponseWriter, r *http.Request) {
+		path = r.URL.Path
+		_ = json.NewDecoder(r.Body).Decode(&body)
+		_, _ = fmt.Fprint(w, `data: {"choices":[{"delta":{"role":"assistant","content":""},"finish_reason":null}]}`+"\n\n"+
+			`data: {"choices":[{"delta":{"content":"He"},"finish_reason":null,"token_ids":[7,9]}]}`+"\n\n")
+		_ = http.NewResponseController(w).Flush()
+		for counters.Now().Tokens < 2 { // until the client has them
+			time.Sleep(time.Millisecond)
+		}
+		begun <- counters.Now()
+		_, _ = fmt.Fprint(w, `data: {"choices":[{"delta":{"content":"y"},"finish_reason":"length","token_ids":[8]}]}`+"\n\n"+doneLine)
+	})
+	c.Counters = counters
+	r := c.Do(t.Context(), Request{Chat: "hi", MaxTokens: 3, TopP: 1})
+	require.NoError(t, r.Err)
+	require.Equal(t, "/v1/chat/completions", path)
+	require.Equal(t, []any{map[string]any{"role": "user", "content": "hi"}}, body["messages"])
+	require.NotContains(t, body, "prompt")
+	require.Equal(t, "Hey", r.Text)
+	require.Len(t, r.Tokens, 3)
+	require.Equal(t, Counts{Open: 1, Streaming: 1, Tokens: 2}, <-begun)
+	require.Equal(t, Counts{Done: 1, Tokens: 3}, counters.Now())
+}
+
 // Whatever is not a whole answer counts as lost.
 func TestBrokenStreams(t *testing.T) {
 	for want, text := range map[string]string{

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -27,6 +28,7 @@ type Request struct {
 	Index       int
 	Arrival     time.Duration // after the start
 	Prompt      []uint32
+	Chat        string // what a user says, in place of a prompt of token ids
 	MaxTokens   int
 	Temperature float64 // 0: greedy
 	TopP        float64
@@ -48,11 +50,28 @@ type Trace struct {
 	MaxAnswer int
 	// Greedy: none is sampled.
 	Greedy bool
+	// Chat: a user says words in place of token ids.
+	Chat bool
 
 	seed  uint64
 	lines []traceLine
 	span  time.Duration // of one round
 	hot   atomic.Bool
+}
+
+// said are the words of chats, of several scripts: most tokenizers make tokens of whole words, of parts and of single bytes of them.
+var said = []string{"the", "quick", "brown", "fox", "sieben", "Übergänge", "zażółć", "łódź", "привет", "мир", "今日は", "天気", "한국어", "नमस्ते", "سلام", "👩‍👩‍👧‍👦",
+	"🏳️‍🌈", "42", "3.14", "def f(x):", "{}", "e\u0301", "—", "\n"}
+
+const mostWords = 32
+
+// words by the ids of a prompt.
+func words(prompt []uint32) string {
+	var out []string
+	for _, id := range prompt[:min(len(prompt), mostWords)] {
+		out = append(out, said[int(id)%len(said)])
+	}
+	return strings.Join(out, " ")
 }
 
 // hotToken is what all prompts say while the load is hot.
@@ -122,6 +141,9 @@ func (t *Trace) At(i int) Request {
 		for j := range r.Prompt {
 			r.Prompt[j] = hotToken
 		}
+	}
+	if t.Chat {
+		r.Prompt, r.Chat = nil, words(r.Prompt)
 	}
 	if i%2 == 1 && !t.Greedy { // every other one is sampled
 		r.Temperature, r.TopP = 0.8, 0.95

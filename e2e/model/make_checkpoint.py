@@ -18,10 +18,11 @@ from safetensors import TensorSpec, serialize_file
 
 import deepseek
 import qwen3
+import tokenizer
 from tensors import dtype_of, values
 
 FAMILIES = {preset: family for family in (qwen3, deepseek) for preset in family.PRESETS}
-VOCAB = 256  # tokens are bytes: no tokenizer needed
+VOCAB = 256  # without a tokenizer: tokens are bytes
 BYTES = {"float32": 4, "bfloat16": 2, "float8_e4m3fn": 1}
 
 
@@ -29,12 +30,13 @@ def shard_names(count: int) -> list:
     return [f"model-{i + 1:05d}-of-{count:05d}.safetensors" for i in range(count)]
 
 
-def write(out: pathlib.Path, preset: str, seed: int) -> dict:
-    """Writes the checkpoint; returns {file name: sha256}."""
+def write(out: pathlib.Path, preset: str, seed: int, tokens: pathlib.Path | None = None) -> dict:
+    """Writes the checkpoint, with the tokenizer of the folder `tokens`; returns {file name: sha256}."""
     family = FAMILIES[preset]
     p = family.PRESETS[preset]
     out.mkdir(parents=True, exist_ok=True)
-    tensors = list(family.tensors(p, VOCAB))
+    vocabulary = tokenizer.copy(tokens, out) if tokens else VOCAB
+    tensors = list(family.tensors(p, vocabulary))
     dtype = p.get("dtype", "bfloat16")
     sizes = [math.prod(t.shape) * BYTES[dtype_of(t, dtype)] for t in tensors]
     files = shard_names(p["shards"])
@@ -52,7 +54,7 @@ def write(out: pathlib.Path, preset: str, seed: int) -> dict:
     index = {"metadata": {"total_parameters": sum(math.prod(t.shape) for t in tensors), "total_size": sum(sizes)},
              "weight_map": dict(sorted(weight_map.items()))}
     (out / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
-    config = family.config(p, VOCAB)
+    config = family.config(p, vocabulary)
     (out / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     names = ["config.json", "model.safetensors.index.json", *files]
     return {name: hashlib.sha256((out / name).read_bytes()).hexdigest() for name in names}
@@ -63,8 +65,9 @@ def main() -> int:
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--preset", choices=sorted(FAMILIES), default="demo")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--tokenizer", type=pathlib.Path, help="folder with tokenizer.json; without one the vocabulary is of bytes")
     args = parser.parse_args()
-    for name, digest in write(args.out, args.preset, args.seed).items():
+    for name, digest in write(args.out, args.preset, args.seed, args.tokenizer).items():
         print(f"{digest}  {name}")
     p = FAMILIES[args.preset].PRESETS[args.preset]
     print(f"granule_rows={p['granule_rows']} granules={p['moe_inner'] // p['granule_rows']}",

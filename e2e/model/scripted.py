@@ -16,13 +16,13 @@ import json
 import math
 import pathlib
 import re
-import shutil
 import sys
 
 import numpy as np
 import tokenizers
 from safetensors import TensorSpec, serialize_file
 
+import tokenizer as tokenizer_files
 from qwen3 import PRESETS, config, tensors
 from tensors import to_bf16
 
@@ -92,13 +92,10 @@ def numbers(after: dict, words: dict, vocabulary: int, hidden: int) -> dict:
 
 def write(out: pathlib.Path, tokenizer_folder: pathlib.Path, scripts: dict) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    for file in tokenizer_folder.iterdir():
-        if file.name.startswith(("tokenizer", "special_tokens")) or file.suffix == ".jinja":
-            shutil.copyfile(file, out / file.name)
+    vocabulary = tokenizer_files.copy(tokenizer_folder, out)
     tokenizer = tokenizers.Tokenizer.from_file(str(out / "tokenizer.json"))
     eos = json.loads((out / "tokenizer_config.json").read_text())["eos_token"]
     eos = tokenizer.token_to_id(eos if isinstance(eos, str) else eos["content"])
-    vocabulary = (tokenizer.get_vocab_size(with_added_tokens=True) + 63) // 64 * 64
     after, words, texts = chain(tokenizer, scripts, eos)
     hidden = (1 + len(after) + 2 * len(words) + 63) // 64 * 64
     preset = {**PRESETS["demo"], **PRESET, "hidden": hidden}

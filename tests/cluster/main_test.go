@@ -39,6 +39,9 @@ func withCluster(m *testing.M) (code int) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	o := cluster.Options{Root: root, Dir: dir, MemoryPerNode: "6Gi", Values: []string{"customMetrics.enabled=true"}, Say: say}
+	if withVLLM() {
+		o.Archives = []string{vllmImage}
+	}
 	down := func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 		defer cancel()

@@ -96,12 +96,13 @@ def check(fuzz_seconds=20, faults="", faults_minutes=4):
             Stage("model-rest", go_tests(go_test("tests", "-timeout 20m ./model/...")), "go", CHECK, 4),
         ),
         (
-            Stage("cluster", go_tests(go_test("tests", "-timeout 30m -skip '^TestSmoke$' ./cluster/...")), "go", CHECK, 8),
+            Stage("cluster", go_tests(go_test("tests", "-timeout 30m -skip '^(TestSmoke|TestVllm)' ./cluster/...")), "go", CHECK, 8),
             Stage("clustertest", go_tests(go_test("e2e/cluster", "-timeout 20m ./clustertest/...")), "go", CHECK, 1),
             Stage("walk-rest", go_tests(go_test("tests", "-timeout 1h -skip '^TestVllm' ./walk/...")), "go", CHECK, 20),
             Stage("faults-rest", go_tests(go_test("tests", "-timeout 3h -skip '^TestFaultsOfVLLM' ./faults/...", faults)), "go", CHECK, faults_minutes),
             Stage("vllm-package", "make -s vllm-test", code=CHECK, minutes=2),
             Stage("vllm", go_tests(go_test("tests", "-p 1 -timeout 3h -run '^(TestVllm|TestFaultsOfVLLM)' ./walk/... ./faults/...", faults)), "go", CHECK, 6),
+            Stage("vllm-cluster", "make -s vllm-image >&2 && " + go_tests(go_test("tests", "-timeout 30m -run '^TestVllm' ./cluster/...", "VLLM=1")), "go", CHECK, 5),
             Stage("demo", "build/bin/tangram-demo local --seed 1 --ranks 4 --out build/demo-local", code=CHECK, minutes=1),
         ),
     )
@@ -136,7 +137,8 @@ TOUCHES = {
     "tsan": "agent/ e2e/engine/", "fuzz": "agent/ e2e/engine/ operator/", "model-rest": "tests/model/ agent/gate/ agent/attempt/ operator/internal/driver/",
     "cluster": "api/ charts/ operator/ e2e/ tests/cluster/ proto/", "clustertest": "e2e/cluster/", "walk-rest": "agent/ e2e/ kernels/ operator/ proto/ tests/walk/ tests/internal/",
     "faults-rest": "agent/ e2e/engine/ operator/internal/ tests/faults/ tests/internal/", "vllm-package": "agent/vllm/ agent/engine/ agent/client/ proto/ e2e/setup/",
-    "vllm": "agent/vllm/ agent/engine/ agent/client/ proto/ e2e/setup/", "demo": "e2e/ operator/ agent/ proto/",
+    "vllm": "agent/vllm/ agent/engine/ agent/client/ proto/ e2e/ operator/internal/gateway/ tests/internal/",
+    "vllm-cluster": "agent/vllm/ proto/ operator/internal/ e2e/ tests/internal/ tests/cluster/", "demo": "e2e/ operator/ agent/ proto/",
 }
 
 
@@ -144,7 +146,7 @@ def touched(lanes, changed):
     """Stages that changed files are about.
 
     >>> [[s.name for s in lane] for lane in touched(check(), ["agent/vllm/x.py"])]
-    [['asan', 'tsan', 'fuzz'], ['walk-rest', 'faults-rest', 'vllm-package', 'vllm', 'demo']]
+    [['asan', 'tsan', 'fuzz'], ['walk-rest', 'faults-rest', 'vllm-package', 'vllm', 'vllm-cluster', 'demo']]
     """
     return tuple(tuple(s for s in lane if any(path.startswith(tuple(TOUCHES[s.name].split())) for path in changed)) for lane in lanes)
 

@@ -5,10 +5,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"tangram.dev/e2e/harness"
+	"tangram.dev/tests/internal/clients"
 	"tangram.dev/tests/internal/worlds"
 )
 
@@ -31,10 +32,16 @@ type talks struct {
 
 func startTalking(t *testing.T, pods []int, scripts ...string) *talks {
 	t.Helper()
+	return startTalkingWith(t, pods, nil, scripts...)
+}
+
+// startTalkingWith more flags of the text server.
+func startTalkingWith(t *testing.T, pods []int, flags []string, scripts ...string) *talks {
+	t.Helper()
 	root, err := filepath.Abs(worlds.Root)
 	require.NoError(t, err)
 	o := harness.Options{Root: root, Pods: pods, MaxTokens: 1024, Restart: true, Granule: 16, EngineFlags: []string{"--max-batch-tokens", "256", "--max-running", "64"},
-		Text: []string{"--enable-auto-tool-choice", "--tool-call-parser", "hermes"}}
+		Text: append([]string{"--enable-auto-tool-choice", "--tool-call-parser", clients.ToolParser}, flags...)}
 	w := &talks{}
 	o.Checkpoint, w.answers, err = harness.Scripted(t.Context(), root, "qwen3", scripts...)
 	require.NoError(t, err)
@@ -121,13 +128,12 @@ func (w *talks) chat(ctx context.Context, word string, stream bool, each func())
 		}
 		each()
 	}
-	return "", fmt.Errorf("the stream ended after %q", out.String())
+	return "", errors.Join(lines.Err(), fmt.Errorf("the stream ended after %q", out.String()))
 }
 
-// The official client for Python chats, streams, stops and calls a tool while the world grows and shrinks.
+// Clients that people use chat, stream, stop and call a tool while the world grows and shrinks: OpenAI's for Python and Node, litellm, and Anthropic's.
 func TestVllmChat(t *testing.T) {
-	w := startTalking(t, harness.Pods(2), "greeting=Quick brown foxes 🏳️‍🌈. 今日は, 한국어!", `weather=<tool_call>{"name":"get_weather","arguments":{"city" :"Paris"}}</tool_call>`,
-		"list=one two three four five six seven eight nine ten")
+	w := startTalking(t, harness.Pods(2), clients.Scripts...)
 	w.keep(t, 1)
 	_, err := w.AwaitText(t.Context(), 0)
 	require.NoError(t, err)
@@ -140,10 +146,10 @@ func TestVllmChat(t *testing.T) {
 			w.keep(t, ranks)
 		}
 	}()
-	python := filepath.Join(worlds.Root, "build/vllm/bin/python")
-	for range 3 {
-		out, err := exec.CommandContext(t.Context(), python, filepath.Join(worlds.Root, "tests/walk/clients/chat.py"), w.URL()+"/v1", w.Model()).CombinedOutput()
-		require.NoError(t, err, "%s", out)
+	for range 2 {
+		for _, client := range clients.All {
+			require.NoError(t, clients.Run(t.Context(), worlds.Root, client, w.URL(), w.Model()))
+		}
 	}
 	cancel()
 	<-moved
@@ -214,15 +220,7 @@ func TestVllmTextServerDies(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		for ctx.Err() == nil {
-			body := fmt.Sprintf(`{"model":%q,"prompt":[9707,11],"max_tokens":20,"temperature":0}`, w.Model())
-			reply, err := http.Post(w.URL()+"/v1/completions", "application/json", strings.NewReader(body)) //nolint:noctx // a loop that ends by itself
-			if err == nil {
-				_ = reply.Body.Close()
-				if reply.StatusCode != http.StatusOK {
-					err = fmt.Errorf("HTTP %d", reply.StatusCode)
-				}
-			}
-			if err != nil {
+			if err := w.ids(t.Context()); err != nil {
 				ids <- err
 				return
 			}
@@ -230,18 +228,11 @@ func TestVllmTextServerDies(t *testing.T) {
 		ids <- nil
 	}()
 	for range 3 {
-		begun := make(chan struct{})
-		var once sync.Once
-		broken := make(chan error, 1)
-		go func() {
-			_, err := w.chat(t.Context(), "list", true, func() { once.Do(func() { close(begun) }) })
-			broken <- err
-		}()
-		<-begun
+		stream := w.begin(t, "list")
 		killed, err := w.KillText()
 		require.NoError(t, err)
 		require.Equal(t, pid, killed)
-		require.ErrorContains(t, <-broken, "does not answer", "its client is told")
+		require.ErrorContains(t, <-stream.ended, "does not answer", "its client is told")
 		at := time.Now()
 		pid, err = w.AwaitText(t.Context(), killed)
 		require.NoError(t, err)

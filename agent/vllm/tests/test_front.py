@@ -213,6 +213,32 @@ class FrontTest(unittest.IsolatedAsyncioTestCase):
         status, answer = await front.ask("/v1/completions", prompt=[7] * 4096, max_tokens=1)
         self.assertEqual(status, 400, answer)
 
+    async def test_requests_of_the_other_apis(self) -> None:
+        front = await Front.of(self.folder(tokenizers()[0]))
+        tokenizer = front.llm.renderer.tokenizer
+        tokens = tokenizer.encode("one two, three", add_special_tokens=False)
+        front.script.answer = lambda submit: tokens
+        chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+        await front.ask("/v1/chat/completions", messages=chat, max_tokens=len(tokens))
+        prompt = list(front.script.submits[-1].prompt)
+        status, answer = await front.ask("/v1/responses", input="Hi", instructions="Be brief.", max_output_tokens=len(tokens), temperature=0.5, seed=7, stop=["th"], request_id="resp_door")
+        self.assertEqual((status, answer["id"], answer["output"][0]["content"][0]["text"]), (200, "resp_door", "one two, "), answer)
+        submit = front.script.submits[-1]
+        self.assertRegex(submit.request, "^resp_door_", "the gateway finds its request by this")
+        self.assertEqual((list(submit.prompt), submit.temperature, submit.seed, submit.max_tokens), (prompt, 0.5, 7, len(tokens)))
+        status, events = await front.ask("/v1/responses", input=[{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}], stream=True, max_output_tokens=len(tokens))
+        self.assertEqual("".join(event["delta"] for event in events if event["type"] == "response.output_text.delta"), "one two, three")
+        self.assertEqual(events[-1]["type"], "response.completed", "by which the gateway knows that a stream is whole")
+        status, answer = await front.ask("/v1/messages", messages=chat[1:], system="Be brief.", max_tokens=len(tokens), temperature=0.5, top_k=3, stop_sequences=["th"])
+        self.assertEqual((status, answer["content"][0]["text"], answer["stop_reason"]), (200, "one two, ", "stop_sequence"), answer)
+        submit = front.script.submits[-1]
+        self.assertRegex(submit.request, "^chatcmpl-door-")
+        self.assertEqual((list(submit.prompt), submit.temperature, submit.top_k), (prompt, 0.5, 3))
+        status, events = await front.ask("/v1/messages", messages=chat[1:], max_tokens=len(tokens), stream=True)
+        self.assertEqual(events[-1]["type"], "message_stop", "by which the gateway knows that a stream is whole")
+        status, answer = await front.ask("/v1/messages/count_tokens", messages=chat[1:], system="Be brief.")
+        self.assertEqual((status, answer["input_tokens"]), (200, len(prompt)))
+
     async def test_log_probabilities_are_those_of_the_ranks(self) -> None:
         front = await Front.of(self.folder(tokenizers()[0]))
         tokenizer = front.llm.renderer.tokenizer

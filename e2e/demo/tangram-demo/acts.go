@@ -37,16 +37,22 @@ func (a *act) ended(repaired time.Time) {
 	say("%-32s whole again after %.1f s", a.Name, a.Whole)
 }
 
+// streamsAt a time: of these requests a token has come, and not the last one.
+func streamsAt(results []*load.Result, at time.Time) (out []*load.Result) {
+	for _, r := range results {
+		if n := len(r.Tokens); n > 0 && r.Tokens[0].At.Before(at) && r.Tokens[n-1].At.After(at) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
 // measure the longest pause of each request that ran when it happened.
 func (a *act) measure(results []*load.Result) {
 	var gaps []float64
-	for _, r := range results {
-		n := len(r.Tokens)
-		if n == 0 || !r.Tokens[0].At.Before(a.at) || !r.Tokens[n-1].At.After(a.at) {
-			continue
-		}
+	for _, r := range streamsAt(results, a.at) {
 		longest := 0.0
-		for i := 1; i < n; i++ {
+		for i := 1; i < len(r.Tokens); i++ {
 			if from, to := r.Tokens[i-1].At, r.Tokens[i].At; to.After(a.at) && from.Before(a.whole) {
 				longest = max(longest, to.Sub(from).Seconds())
 			}

@@ -89,7 +89,7 @@ func onCluster(ctx context.Context, o options) (err error) {
 	} else if b, err = meetBursts(ctx, o, c.Kube.In(namespace)); err != nil {
 		return diagnosed(ctx, c, fmt.Errorf("%s: %w", burstsTitle, err))
 	}
-	r := &report{Seed: o.seed, Ranks: o.ranks, around: o.pause}
+	r := &report{Seed: o.seed, Ranks: o.ranks, around: o.pause, leastStreams: o.streams}
 	results, err := storyOnCluster(ctx, o, c.Kube.In(namespace), trace, r, play)
 	if err != nil {
 		return diagnosed(ctx, c, err)
@@ -103,9 +103,11 @@ func onCluster(ctx context.Context, o options) (err error) {
 			return diagnosed(ctx, c, fmt.Errorf("%s: %w", burstsTitle, err))
 		}
 	}
-	reference, err := oneRank(ctx, o, results)
-	if err != nil {
-		return err
+	var reference []*load.Result
+	if !o.vllm { // transformers has answered them
+		if reference, err = oneRank(ctx, o, results); err != nil {
+			return err
+		}
 	}
 	if err := finish(o, r, results, reference); err != nil {
 		return diagnosed(ctx, c, err)
@@ -227,12 +229,16 @@ func storyOnCluster(ctx context.Context, o options, k *kube.Client, trace *load.
 	go func() { defer close(hidden); d.run(shown, k, world) }()
 	defer func() { hide(); <-hidden }()
 
+	begin := func(event string) {
+		awaitStreams(ctx, counters, o.streams)
+		d.begin(event)
+	}
 	all := steps(o.ranks, o.joiners())
 	for i, s := range all {
 		if err = sleep(ctx, o.pause); err != nil {
 			break
 		}
-		d.begin(fmt.Sprintf("%d/%d %s", i+1, len(all), s.name))
+		begin(fmt.Sprintf("%d/%d %s", i+1, len(all), s.name))
 		var t *transition
 		if t, err = takeStep(ctx, k, s); err != nil {
 			err = fmt.Errorf("%s: %w", s.name, err)
@@ -241,7 +247,7 @@ func storyOnCluster(ctx context.Context, o options, k *kube.Client, trace *load.
 		r.Transitions = append(r.Transitions, t)
 	}
 	if err == nil {
-		err = play(ctx, o, k, trace, r, d.begin)
+		err = play(ctx, o, k, trace, r, begin)
 	}
 	if err == nil {
 		err = sleep(ctx, o.pause)
@@ -263,6 +269,17 @@ func storyOnCluster(ctx context.Context, o options, k *kube.Client, trace *load.
 		return nil, fmt.Errorf("%d requests still wait %s after the last transition", counters.Now().Open, waitStep)
 	case <-ctx.Done():
 		return nil, ctx.Err()
+	}
+}
+
+// awaitStreams until more than so many run, for a minute at most. How many ran, clients' clocks say in the end.
+func awaitStreams(ctx context.Context, c *load.Counters, least int) {
+	limited, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for least > 0 && c.Now().Streaming <= int64(least) {
+		if sleep(limited, look) != nil {
+			return
+		}
 	}
 }
 

@@ -48,11 +48,6 @@ func local(ctx context.Context, o options) error {
 func start(ctx context.Context, o options, sub string, ranks int, pods []int) (*harness.World, error) {
 	say("starting %d pods", len(pods))
 	h := harness.Options{Root: o.root, Dir: filepath.Join(o.out, sub), Checkpoint: o.checkpoint, Pods: pods, Restart: sub == "world" && !o.bench}
-	if o.vllm {
-		if err := withVLLM(&h); err != nil {
-			return nil, err
-		}
-	}
 	w, err := harness.Start(ctx, h)
 	if err != nil {
 		return nil, err

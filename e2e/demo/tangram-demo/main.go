@@ -34,6 +34,7 @@ type options struct {
 	clusterDir string // cluster
 	keep       bool
 	vllm       bool // engines of agent/vllm
+	streams    int  // that run at least when an event begins
 }
 
 const reportFile = "report.json"
@@ -48,7 +49,7 @@ func command() int {
 	defer stop()
 	root := &cobra.Command{Use: "tangram-demo", Short: "a world of ranks changes shape while it serves", SilenceErrors: true, SilenceUsage: true}
 	root.AddCommand(vllmCommand(), vllmOverheadCommand(), vllmTransitionCommand(), vllmMemoryCommand(), vllmRestartCommand(), scaleUpCommand(), localCommand(), recoveryCommand(), falseAlarmCommand(), controlCostCommand(), kvOverheadCommand(), reshardCommand(),
-		interferenceCommand(), simulateRealCommand(), burstRealCommand(), smoothCommand(), throughputDuringCommand(), clusterCommand(), clusterUpCommand(), clusterDownCommand())
+		interferenceCommand(), simulateRealCommand(), burstRealCommand(), smoothCommand(), throughputDuringCommand(), frontDoorCommand(), frontProxyCommand(), clusterCommand(), clusterUpCommand(), clusterDownCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		terminal.stop()
 		fmt.Fprintln(os.Stderr, "tangram-demo:", err)
@@ -216,7 +217,7 @@ func steps(ranks, joiners int) []step {
 
 // finish judges the results, and writes the report and the table.
 func finish(o options, r *report, results, reference []*load.Result) error {
-	if err := r.judge(results, reference, !o.bench); err != nil {
+	if err := r.judge(results, reference, reference != nil); err != nil {
 		return err
 	}
 	if err := r.save(filepath.Join(o.out, reportFile)); err != nil {

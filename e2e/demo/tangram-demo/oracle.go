@@ -21,10 +21,10 @@ import (
 // promises a token, and the request is left out.
 const leastGap = 1e-3
 
-// oracle knows what transformers answers to each prompt of a round of the trace, in float32, greedily.
+// oracle knows what transformers answers to each chat of a round of the trace, in float32, greedily.
 type oracle struct {
-	prompts [][]uint32
-	answers map[string]answer // by prompt
+	chats   []string
+	answers map[string]answer // by chat
 	least   float64           // gap of those that are played
 	left    int               // out, since their gap is too small
 	end     context.CancelFunc
@@ -34,6 +34,7 @@ type oracle struct {
 
 type answer struct {
 	Tokens []uint32 `json:"tokens"`
+	Texts  []string `json:"texts"` // of no token, of the first, of the first two, ...
 	Gap    float64  `json:"gap"`
 }
 
@@ -41,34 +42,35 @@ type answer struct {
 type oracleReport struct {
 	Requests  int `json:"requests"`
 	Different int `json:"different"`
-	// LeastGap of the two best logits of any token of the prompts that were played.
+	// LeastGap of the two best logits of any token of the chats that were played.
 	LeastGap float64 `json:"least_gap"`
-	LeftOut  int     `json:"prompts_left_out"`
-	Prompts  int     `json:"prompts"`
+	LeftOut  int     `json:"chats_left_out"`
+	Chats    int     `json:"chats"`
 }
 
-// askOracle about all requests of a round, beside whatever else is done. It makes the trace greedy, and o's checkpoint the one in float32.
+// askOracle about all requests of a round, beside whatever else is done. It makes the trace one of greedy chats.
 func askOracle(ctx context.Context, o *options, trace *load.Trace) (*oracle, error) {
 	root, err := filepath.Abs(o.root)
 	if err != nil {
 		return nil, err
 	}
-	if o.checkpoint, err = harness.Checkpoint(ctx, root, vllmPreset); err != nil {
+	checkpoint, err := harness.WithTokenizer(ctx, root, vllmPreset, vllmTokenizer)
+	if err != nil {
 		return nil, err
 	}
-	trace.Greedy, trace.MaxAnswer = true, vllmAnswer
+	trace.Chat, trace.Greedy, trace.MaxAnswer = true, true, vllmAnswer
 	k := &oracle{answers: map[string]answer{}, ended: make(chan error, 1)}
 	var asked bytes.Buffer
 	encoder := json.NewEncoder(&asked)
 	for i := range trace.Round() {
-		prompt := trace.At(i).Prompt
-		k.prompts = append(k.prompts, prompt)
-		if err := encoder.Encode(map[string]any{"prompt": prompt, "tokens": vllmAnswer}); err != nil {
+		chat := trace.At(i).Chat
+		k.chats = append(k.chats, chat)
+		if err := encoder.Encode(map[string]any{"chat": chat, "tokens": vllmAnswer}); err != nil {
 			return nil, err
 		}
 	}
 	ctx, k.end = context.WithCancel(ctx)
-	cmd := exec.CommandContext(ctx, filepath.Join(root, "build/vllm/bin/python"), filepath.Join(root, "agent/vllm/tests/oracle.py"), o.checkpoint)
+	cmd := exec.CommandContext(ctx, filepath.Join(root, "build/vllm/bin/python"), filepath.Join(root, "agent/vllm/tests/oracle.py"), checkpoint)
 	cmd.Stdin, cmd.Stdout = &asked, &k.out
 	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
 	if err := os.MkdirAll(o.out, 0o750); err != nil {
@@ -79,7 +81,7 @@ func askOracle(ctx context.Context, o *options, trace *load.Trace) (*oracle, err
 		return nil, err
 	}
 	cmd.Stderr = log
-	say("transformers answers %d prompts meanwhile", len(k.prompts))
+	say("transformers answers %d chats meanwhile", len(k.chats))
 	if err := cmd.Start(); err != nil {
 		return nil, errors.Join(fmt.Errorf("transformers (of make vllm-setup): %w", err), log.Close())
 	}
@@ -97,25 +99,25 @@ func (k *oracle) choose(trace *load.Trace) error {
 	}
 	k.least = math.Inf(1)
 	decoder := json.NewDecoder(&k.out)
-	for _, prompt := range k.prompts {
+	for _, chat := range k.chats {
 		var a answer
 		if err := decoder.Decode(&a); err != nil {
-			return fmt.Errorf("transformers answered %d of %d prompts: %w", len(k.answers), len(k.prompts), err)
+			return fmt.Errorf("transformers answered %d of %d chats: %w", len(k.answers), len(k.chats), err)
 		}
-		k.answers[fmt.Sprint(prompt)] = a
+		k.answers[chat] = a
 		if a.Gap > leastGap {
 			k.least = min(k.least, a.Gap)
 		} else {
 			k.left++
 		}
 	}
-	say("the two best logits of a token are %.2g apart at the least; %d of %d prompts have closer ones and are left out", k.least, k.left, len(k.prompts))
-	return trace.Keep(func(r load.Request) bool { return k.answers[fmt.Sprint(r.Prompt)].Gap > leastGap })
+	say("the two best logits of a token are %.2g apart at the least; %d of %d chats have closer ones and are left out", k.least, k.left, len(k.chats))
+	return trace.Keep(func(r load.Request) bool { return k.answers[r.Chat].Gap > leastGap })
 }
 
 // compare what clients got. Lost requests are counted elsewhere.
 func (k *oracle) compare(results []*load.Result) *oracleReport {
-	r := &oracleReport{LeastGap: k.least, LeftOut: k.left, Prompts: len(k.prompts)}
+	r := &oracleReport{LeastGap: k.least, LeftOut: k.left, Chats: len(k.chats)}
 	for _, result := range results {
 		if result.Err != nil {
 			continue
@@ -125,10 +127,14 @@ func (k *oracle) compare(results []*load.Result) *oracleReport {
 		for _, t := range result.Tokens {
 			got = append(got, t.ID)
 		}
-		known := k.answers[fmt.Sprint(result.Request.Prompt)].Tokens
-		if n := result.Request.MaxTokens; len(known) < n || !slices.Equal(got, known[:n]) {
+		known := k.answers[result.Request.Chat]
+		switch n := result.Request.MaxTokens; {
+		case len(known.Tokens) < n || !slices.Equal(got, known.Tokens[:n]):
 			r.Different++
-			say("request %d: %v, and transformers has %v", result.Request.Index, got, known)
+			say("request %d: %v, and transformers has %v", result.Request.Index, got, known.Tokens)
+		case result.Text != known.Texts[n]:
+			r.Different++
+			say("request %d: %q, and transformers has %q", result.Request.Index, result.Text, known.Texts[n])
 		}
 	}
 	return r
@@ -146,6 +152,6 @@ func (r *oracleReport) broken() (out []string) {
 }
 
 func (r *oracleReport) print(out io.Writer) {
-	_, _ = fmt.Fprintf(out, "transformers in float32: %d requests compared, %d different; the two best logits of a token are %.2g apart at the least (%d of %d prompts have closer ones and were left out)\n",
-		r.Requests, r.Different, r.LeastGap, r.LeftOut, r.Prompts)
+	_, _ = fmt.Fprintf(out, "transformers in float32: tokens and texts of %d chats compared, %d different; the two best logits of a token are %.2g apart at the least (%d of %d chats have closer ones and were left out)\n",
+		r.Requests, r.Different, r.LeastGap, r.LeftOut, r.Chats)
 }

@@ -8,22 +8,24 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"tangram.dev/api/v1alpha1"
 	"tangram.dev/e2e/load"
 )
 
-// echoes answers each prompt with its own first token three times, and one prompt (the n-th) with two logits that are as good as one.
+// echoes answers each chat with its length three times, and one chat (the n-th) with two logits that are as good as one.
 func echoes(t *testing.T, n int) (*oracle, *load.Trace) {
 	t.Helper()
 	root := t.TempDir()
-	for path, text := range map[string]string{"build/models/demo-f32/config.json": "{}", "build/vllm/bin/python": fmt.Sprintf(`#!/usr/bin/env python3
+	for path, text := range map[string]string{"build/models/demo-f32-qwen3/config.json": "{}", "build/vllm/bin/python": fmt.Sprintf(`#!/usr/bin/env python3
 import json, sys
-assert sys.argv[1].endswith("agent/vllm/tests/oracle.py") and sys.argv[2].endswith("build/models/demo-f32"), sys.argv
+assert sys.argv[1].endswith("agent/vllm/tests/oracle.py") and sys.argv[2].endswith("build/models/demo-f32-qwen3"), sys.argv
 for i, line in enumerate(sys.stdin):
-    print(json.dumps({"tokens": [json.loads(line)["prompt"][0]] * 3, "gap": 1e-9 if i == %d else 0.5}))
+    print(json.dumps({"tokens": [len(json.loads(line)["chat"])] * 3, "texts": ["", "a", "ab", "abc"], "gap": 1e-9 if i == %d else 0.5}))
 `, n)} {
 		path = filepath.Join(root, path)
 		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o750))
@@ -35,43 +37,43 @@ for i, line in enumerate(sys.stdin):
 	known, err := askOracle(t.Context(), &o, trace)
 	require.NoError(t, err)
 	t.Cleanup(known.stop)
-	require.Equal(t, filepath.Join(root, "build/models/demo-f32"), o.checkpoint)
 	return known, trace
 }
 
-func answered(prompt []uint32, tokens ...uint32) *load.Result {
-	r := &load.Result{Request: load.Request{Prompt: prompt, MaxTokens: len(tokens)}}
+func answered(chat, text string, tokens ...int) *load.Result {
+	r := &load.Result{Request: load.Request{Chat: chat, MaxTokens: len(tokens)}, Text: text}
 	for _, id := range tokens {
-		r.Tokens = append(r.Tokens, load.Token{ID: id})
+		r.Tokens = append(r.Tokens, load.Token{ID: uint32(id)}) //nolint:gosec // small
 	}
 	return r
 }
 
 func TestAnswersAreComparedWithTransformers(t *testing.T) {
 	known, trace := echoes(t, 5)
-	undecided := trace.At(5).Prompt
+	undecided := trace.At(5).Chat
 	rounds := trace.Round()
 	require.NoError(t, known.choose(trace))
 	require.Equal(t, rounds-1, trace.Round(), "one was not decided by float32")
 	for i := range trace.Round() {
-		require.NotEqual(t, undecided, trace.At(i).Prompt)
+		require.NotEqual(t, undecided, trace.At(i).Chat)
 		require.Zero(t, trace.At(i).Temperature)
 		require.LessOrEqual(t, trace.At(i).MaxTokens, vllmAnswer)
 	}
-	a, b := trace.At(0).Prompt, trace.At(1).Prompt
-	good := known.compare([]*load.Result{answered(a, a[0], a[0]), answered(b, b[0])})
-	require.Equal(t, &oracleReport{Requests: 2, LeastGap: .5, LeftOut: 1, Prompts: rounds}, good)
+	a, b := trace.At(0).Chat, trace.At(1).Chat
+	first, second := utf8.RuneCountInString(a), utf8.RuneCountInString(b)
+	good := known.compare([]*load.Result{answered(a, "ab", first, first), answered(b, "a", second)})
+	require.Equal(t, &oracleReport{Requests: 2, LeastGap: .5, LeftOut: 1, Chats: rounds}, good)
 	require.Empty(t, good.broken())
 	var out bytes.Buffer
 	good.print(&out)
-	require.Contains(t, out.String(), "2 requests compared, 0 different; the two best logits of a token are 0.5 apart at the least")
+	require.Contains(t, out.String(), "tokens and texts of 2 chats compared, 0 different; the two best logits of a token are 0.5 apart at the least")
 
-	lost := answered(a)
+	lost := answered(a, "")
 	lost.Err = os.ErrClosed
-	bad := known.compare([]*load.Result{answered(a, a[0], a[0]+1), answered(b, b[0], b[0], b[0], b[0]), lost})
-	require.Equal(t, 2, bad.Requests, "what is lost is told elsewhere")
-	require.Equal(t, 2, bad.Different, "another token, and one more than transformers was asked for")
-	require.Equal(t, []string{"2 requests differ from transformers"}, bad.broken())
+	bad := known.compare([]*load.Result{answered(a, "ab", first, first+1), answered(b, "abc", second, second, second, second), answered(a, "a?", first, first), lost})
+	require.Equal(t, 3, bad.Requests, "what is lost is told elsewhere")
+	require.Equal(t, 3, bad.Different, "another token, one more than transformers was asked for, and another text")
+	require.Equal(t, []string{"3 requests differ from transformers"}, bad.broken())
 }
 
 func TestEqualityThatMeansNothingIsABrokenPromise(t *testing.T) {
@@ -88,12 +90,13 @@ func TestTheWorldOfVLLM(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "tangram.dev/vllm:dev", d.Spec.Engine.Image)
 	require.Equal(t, vllmFlags, d.Spec.Engine.Args[:len(vllmFlags)])
-	require.Equal(t, vllmPreset, d.Spec.Model.Source.PersistentVolumeClaim.Path)
+	require.Equal(t, vllmPreset+"-"+vllmTokenizer, d.Spec.Model.Source.PersistentVolumeClaim.Path)
 	o.vllm = false
 	plain, _, err := readManifest(o.manifest())
 	require.NoError(t, err)
 	for _, s := range []*v1alpha1.MoEDeployment{d, plain} {
 		s.Spec.Replicas, s.Spec.Engine, s.Spec.Rebalance, s.Spec.Model.Source.PersistentVolumeClaim.Path = 0, v1alpha1.Engine{}, nil, ""
+		s.Spec.Gateway.Text, s.Spec.Limits.MemoryPerRank = nil, resource.Quantity{}
 	}
 	require.Equal(t, plain.Spec, d.Spec)
 	require.Equal(t, []string{vllmImage}, (&options{vllm: true}).cluster().Archives)

@@ -20,6 +20,7 @@ import (
 type transition struct {
 	Name       string          `json:"name"`
 	Resize     bool            `json:"resize"`
+	Streams    int             `json:"streams"` // that ran when it started
 	Record     *harness.Record `json:"record"`
 	LongestGap float64         `json:"longest_gap_seconds"`
 	Silent     float64         `json:"silent_seconds"`
@@ -54,7 +55,8 @@ type report struct {
 	Oracle        *oracleReport      `json:"oracle,omitempty"`
 	Broken        []string           `json:"promises_broken"`
 
-	around time.Duration // the pause between acts
+	around       time.Duration // the pause between acts
+	leastStreams int           // at each event
 }
 
 func (r *report) judge(results, reference []*load.Result, compare bool) error {
@@ -88,11 +90,14 @@ func (r *report) judge(results, reference []*load.Result, compare bool) error {
 	r.FirstToken, r.WorstFirst = firstTokens(results)
 	for _, a := range r.Acts {
 		a.measure(results)
+		r.judgeStreams(a.Name, a.Requests)
 		a.Seen.measure(results, times, a.at, a.whole, r.Step, r.around)
 	}
 	for _, t := range r.Transitions {
 		t.measure(results, times, r.Step, r.Ordinary)
 		t.Seen.measure(results, times, t.Record.Started, t.Record.Ended, r.Step, r.around)
+		t.Streams = len(streamsAt(results, t.Record.Started))
+		r.judgeStreams(t.Name, t.Streams)
 		r.judgeBytes(t)
 	}
 	if r.Heat != nil {
@@ -119,6 +124,13 @@ func (r *report) judge(results, reference []*load.Result, compare bool) error {
 		r.Broken = append(r.Broken, r.Bursts.Broken...)
 	}
 	return nil
+}
+
+// judgeStreams: an event without load shows nothing.
+func (r *report) judgeStreams(event string, streams int) {
+	if streams < r.leastStreams {
+		r.Broken = append(r.Broken, fmt.Sprintf("%s: %d streams ran when it began, and at least %d are promised", event, streams, r.leastStreams))
+	}
 }
 
 func (r *report) inTransition(at time.Time) bool {
@@ -228,10 +240,10 @@ func (r *report) save(path string) error {
 
 func (r *report) printTable(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', tabwriter.AlignRight)
-	_, _ = fmt.Fprintln(w, "transition\tbytes received\tof experts\tbound\tdense\tKV\tin flips\tflips\tprepare s\tstage s\tflip s\tretire s\t")
+	_, _ = fmt.Fprintln(w, "transition\tstreams\tbytes received\tof experts\tbound\tdense\tKV\tin flips\tflips\tprepare s\tstage s\tflip s\tretire s\t")
 	for _, t := range r.Transitions {
 		s := t.Record.Seconds
-		_, _ = fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t\n", t.Name, t.moved(), t.Record.ExpertBytes, t.Record.ExpertBoundBytes,
+		_, _ = fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t\n", t.Name, t.Streams, t.moved(), t.Record.ExpertBytes, t.Record.ExpertBoundBytes,
 			t.Record.DenseBytes, t.Record.Bytes.KV, t.Record.Bytes.KV-t.Record.Bytes.KVAhead, t.Record.PlannedFlips, s.Prepare, s.Stage, s.Flip, s.Retire)
 	}
 	_ = w.Flush()
@@ -248,7 +260,11 @@ func (r *report) printTable(out io.Writer) {
 	if r.Oracle != nil {
 		r.Oracle.print(out)
 	}
-	_, _ = fmt.Fprintf(out, "lost %d, different from one rank %d\n", r.Lost, r.Different)
+	_, _ = fmt.Fprintf(out, "lost %d", r.Lost)
+	if r.Compared {
+		_, _ = fmt.Fprintf(out, ", different from one rank %d", r.Different)
+	}
+	_, _ = fmt.Fprintln(out)
 }
 
 // printMemory of weights that the fullest rank had in use while each transition was under way, as its agent counted, beside what the plan said it may be.

@@ -2,20 +2,19 @@ package main
 
 import (
 	"context"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"tangram.dev/e2e/harness"
 	"tangram.dev/e2e/kube"
 	"tangram.dev/e2e/load"
 )
 
 const (
-	vllmImage  = "build/images/vllm.tar" // of make vllm-image
-	vllmPreset = "demo-f32"              // what its processors compute as transformers does
-	vllmAnswer = 48                      // tokens of an answer at most: two cores serve some sixty a second
+	vllmImage     = "build/images/vllm.tar" // of make vllm-image
+	vllmPreset    = "demo-f32"              // what its processors compute as transformers does
+	vllmTokenizer = "qwen3"                 // of make vllm-setup, with a chat template
+	vllmAnswer    = 48                      // tokens of an answer at most: two cores serve some sixty a second
 )
 
 // vllmFlags of its engines beside those of manifests/vllm, for worlds of processes.
@@ -23,12 +22,13 @@ var vllmFlags = []string{"--max-batch-tokens", "64"}
 
 func vllmCommand() *cobra.Command {
 	o := &options{vllm: true}
-	c := &cobra.Command{Use: "vllm", Short: "as cluster, with vLLM's engines, and tokens compared with transformers", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "vllm", Short: "as cluster, with vLLM's engines and chats, whose tokens and texts are compared with transformers", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return onCluster(cmd.Context(), *o) }}
 	o.worldFlags(c)
 	o.clusterFlags(c)
+	c.Flags().IntVar(&o.streams, "streams", 4, "that run when an event begins, else the demo fails")
 	c.Flags().BoolVar(&o.keep, "keep", false, "leave the cluster; `tangram-demo cluster-down` takes it down")
-	for flag, value := range map[string]string{"ranks": "2", "out": "build/demo-vllm", "span": "36s", "pause": "5s", "at-once": "6"} {
+	for flag, value := range map[string]string{"ranks": "2", "out": "build/demo-vllm", "span": "24s", "pause": "5s", "at-once": "8"} {
 		f := c.Flags().Lookup(flag)
 		f.DefValue = value
 		if err := f.Value.Set(value); err != nil {
@@ -36,16 +36,6 @@ func vllmCommand() *cobra.Command {
 		}
 	}
 	return c
-}
-
-// withVLLM makes a world of processes one of vLLM's engines.
-func withVLLM(h *harness.Options) (err error) {
-	if h.Root, err = filepath.Abs(h.Root); err != nil {
-		return err
-	}
-	h.VLLM()
-	h.EngineFlags = vllmFlags
-	return nil
 }
 
 // playsOfVLLM: the process of an engine dies, and the process that forked it makes the next one.

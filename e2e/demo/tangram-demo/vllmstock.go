@@ -193,9 +193,13 @@ func askWorld(ctx context.Context, w *harness.World, prompts [][]uint32, tokens 
 
 // vllmOn has engines of vLLM for worlds of processes; `cores`: the processors that they may use, empty: all.
 func vllmOn(h *harness.Options, cores string) error {
-	if err := withVLLM(h); err != nil {
+	root, err := filepath.Abs(h.Root)
+	if err != nil {
 		return err
 	}
+	h.Root = root
+	h.VLLM()
+	h.EngineFlags = vllmFlags
 	if cores != "" {
 		h.Engine = append([]string{"taskset", "--cpu-list", cores}, h.Engine...)
 	}

@@ -1,4 +1,4 @@
-"""The official OpenAI client against a world whose model says what it is told to (TestVllmChat): chat.py URL MODEL."""
+"""The official OpenAI client against a world whose model says what it is told to (clients.go): chat.py URL MODEL."""
 
 import sys
 
@@ -44,6 +44,21 @@ def main(url: str, model: str) -> None:
     stream = client.chat.completions.create(model=model, messages=said("weather"), temperature=0, tools=TOOLS, tool_choice="auto", stream=True)
     calls = [c.choices[0].delta.tool_calls[0].function for c in stream if c.choices and c.choices[0].delta.tool_calls]
     same(("".join(c.name or "" for c in calls), "".join(c.arguments or "" for c in calls).replace(" ", "")), ("get_weather", '{"city":"Paris"}'))
+
+    response = client.responses.create(model=model, instructions="Be brief.", input="please say the greeting for me", temperature=0)
+    same((response.output_text, response.status, response.usage.output_tokens), (GREETING, "completed", whole.usage.completion_tokens))
+    events = list(client.responses.create(model=model, input="please say the list for me", temperature=0, stream=True))
+    same("".join(e.delta for e in events if e.type == "response.output_text.delta"), LIST)
+    same(events[-1].response.output_text, LIST)
+    called = client.responses.create(model=model, input="please say the weather for me", temperature=0, tools=[{"type": "function", "strict": False, **TOOLS[0]["function"]}])
+    call = next(item for item in called.output if item.type == "function_call")
+    same((call.name, call.arguments.replace(" ", "")), ("get_weather", '{"city":"Paris"}'))
+    try:
+        client.responses.create(model=model, input="x", previous_response_id="resp_1")
+    except openai.BadRequestError as error:
+        same(error.param, "previous_response_id")
+    else:
+        raise SystemExit("previous_response_id was taken")
 
     text = client.completions.create(model=model, prompt="please say the list for me\n", temperature=0, max_tokens=40)
     same(text.choices[0].text, LIST)

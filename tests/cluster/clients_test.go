@@ -1,0 +1,73 @@
+package cluster
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"tangram.dev/api/v1alpha1"
+	"tangram.dev/e2e/harness"
+	"tangram.dev/e2e/harness/cluster"
+	"tangram.dev/tests/internal/clients"
+)
+
+// vllmImage of `make vllm-image`. Tests of vLLM run where VLLM=1 says that it was made: it takes minutes.
+const vllmImage = root + "/build/images/vllm.tar"
+
+func withVLLM() bool { return os.Getenv("VLLM") == "1" }
+
+// Clients that people use chat, stream, stop and call a tool with two ranks of vLLM, which become three, change their mode, lose one, and become two.
+func TestVllmClients(t *testing.T) {
+	if !withVLLM() {
+		t.Skip("needs `make vllm-image` and VLLM=1")
+	}
+	checkpoint, _, err := harness.Scripted(t.Context(), root, "qwen3", clients.Scripts...)
+	require.NoError(t, err)
+	k := namespace(t, "")
+	serve(t, k, 2, func(s *v1alpha1.MoEDeploymentSpec) {
+		s.Model.Source.PersistentVolumeClaim.Path = filepath.Base(checkpoint)
+		s.Engine = v1alpha1.Engine{Image: "tangram.dev/vllm:dev", ImagePullPolicy: corev1.PullNever, Args: []string{"--max-batch-tokens", "256", "--max-model-len", "1024"},
+			Resources: v1alpha1.Resources{Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}}}
+		s.Gateway.Text = &v1alpha1.Text{ToolCallParser: clients.ToolParser}
+		s.Limits.MemoryPerRank = resource.MustParse("1Gi")
+	})
+	url, err := k.AwaitGateway(t.Context(), name)
+	require.NoError(t, err)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ran := make(chan error, 1)
+	rounds := 0
+	go func() { // each at least once, and again until all has happened
+		for ; rounds == 0 || ctx.Err() == nil; rounds++ {
+			for _, client := range clients.All {
+				if err := clients.Run(t.Context(), root, client, url, name); err != nil {
+					ran <- err
+					return
+				}
+			}
+		}
+		ran <- nil
+	}()
+	for _, ask := range []func() error{
+		func() error { return k.Scale(t.Context(), object, 3) },
+		func() error { return k.Patch(t.Context(), object, `{"spec":{"mode":"Tensor"}}`) },
+		func() error { return k.Patch(t.Context(), object, `{"spec":{"mode":"Expert"}}`) },
+	} {
+		require.NoError(t, ask())
+		require.NoError(t, k.Wait(t.Context(), object, v1alpha1.ConditionReady, limit))
+	}
+	_, err = cluster.KillContainers(string(ranks(t, k)[1].UID))
+	require.NoError(t, err)
+	repaired(t, k, 3)
+	require.NoError(t, k.Scale(t.Context(), object, 2))
+	require.NoError(t, k.Wait(t.Context(), object, v1alpha1.ConditionReady, limit))
+	cancel()
+	require.NoError(t, <-ran)
+	t.Logf("the clients ran %d times", rounds)
+}
