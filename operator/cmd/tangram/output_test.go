@@ -125,6 +125,8 @@ func TestSimulate_WhenFlagsAreWrongNothingIsRead(t *testing.T) {
 		"--hybrids \"2\": groups":  "--hybrids 2",
 		"--samples without -o":     "--samples",
 		"--prior \"best\": no ker": "--prior best",
+		"--prompt without --rates": "--prompt 5",
+		"--standby without width":  "--standby 1 --policy Tensor",
 	} {
 		code, _, errs := call("", append([]string{"simulate", "--trace", "there-is-none.csv"}, strings.Fields(flags)...)...)
 		require.Equal(t, 2, code)

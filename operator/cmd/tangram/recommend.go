@@ -32,6 +32,9 @@ of the windows, and judged by the second; the busiest rank's experts take as lon
 			if err := plancli.CheckOutput(output); err != nil {
 				return err
 			}
+			if err := worldGiven(c); err != nil {
+				return err
+			}
 			o.Tell = func(text string) { _, _ = fmt.Fprintln(c.ErrOrStderr(), text) }
 			skewed := o.Experts.File != "" || o.Experts.Skew != 0
 			if skewed && !c.Flags().Changed("routing") {

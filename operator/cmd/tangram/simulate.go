@@ -2,9 +2,11 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -103,6 +105,16 @@ func simulateGiven(c *cobra.Command, output string, samples bool) error {
 	if list, err := c.Flags().GetStringSlice("policy"); err != nil || len(list) == 0 {
 		return fmt.Errorf("--policy names none; want Expert, Tensor or others of --help")
 	}
+	if err := worldGiven(c); err != nil {
+		return err
+	}
+	if list, _ := c.Flags().GetStringSlice("policy"); !slices.Contains(simcli.Joined(list), "width") {
+		for _, name := range []string{"min-ranks", "max-ranks", "mode", "pod-seconds", "standby"} {
+			if c.Flags().Changed(name) {
+				return fmt.Errorf("--%s without width among --policy would change nothing: add width, or leave it out", name)
+			}
+		}
+	}
 	if samples && output == "table" {
 		return fmt.Errorf("--samples without -o json or yaml: no table has room for them")
 	}
@@ -122,6 +134,11 @@ func drawInto(path string, played []simplot.Played) error {
 		return err
 	}
 	return os.WriteFile(path, text.Bytes(), 0o644) //nolint:gosec // a picture, for whoever made it to show
+}
+
+// worldGiven gives an error for flags of requests that would change none.
+func worldGiven(c *cobra.Command) error {
+	return cmp.Or(without(c, "rates", "prompt", "answer"), without(c, "trace", "format"))
 }
 
 // worldFlags say which requests come to what.
