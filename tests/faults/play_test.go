@@ -17,6 +17,7 @@ import (
 const (
 	together = 20 * time.Millisecond
 	hang     = 20 * time.Second // until an engine that hangs was left out, or what it held up was given up
+	cutOff   = 90 * time.Second // until a rank behind a cut link was left out: one that joins connects to its peers for 30 s (limits.h) before its attempt is given up
 	// An agent hangs for so long, or until that happens: longer than the driver waits for its answer.
 	hangOfAgent = 4 * time.Second
 	// A source of KV is stopped for so long: all others have given the flip up by then.
@@ -234,9 +235,9 @@ func (c *cell) reached(point string) (int, error) {
 func (c *cell) release() error {
 	var errs []error
 	if c.transition.first.kind == "cut" && len(c.heal) > 0 {
-		for end := time.Now().Add(hang); !c.everLeftOut(); time.Sleep(shortly) { // a look costs a process
+		for end := time.Now().Add(cutOff); !c.everLeftOut(); time.Sleep(shortly) { // a look costs a process
 			if time.Now().After(end) {
-				errs = append(errs, fmt.Errorf("nobody was left out within %v of a cut link", hang))
+				errs = append(errs, fmt.Errorf("nobody was left out within %v of a cut link", cutOff))
 				break
 			}
 		}
@@ -315,8 +316,8 @@ func (c *cell) strike(ctx context.Context, kind, point string, at int, last bool
 		}
 		if kind == "link" {
 			time.Sleep(heals)
-		} else if !eventually(ctx, hang, leftOut) {
-			return fmt.Errorf("nobody was left out within %v of a cut link", hang)
+		} else if !eventually(ctx, cutOff, leftOut) {
+			return fmt.Errorf("nobody was left out within %v of a cut link", cutOff)
 		}
 		return nil // release heals it
 	case "engine-pause", "engine-stop":

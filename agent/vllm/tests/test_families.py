@@ -109,7 +109,7 @@ class FamiliesTest(unittest.TestCase):
             for prompt, sampling, said in (
                 ([], greedy(), "a prompt is tokens"), ([300], greedy(), "from 0 to 299"), ([1] * 500, greedy(), "over max_model_len 512"),
                 ([1], engine.SamplingParams(n=2, temperature=1), "n is not served"),
-                ([1], engine.SamplingParams(logprobs=1), "logprobs is not served"),
+                ([1], engine.SamplingParams(prompt_logprobs=1), "prompt_logprobs is not served"),
             ):
                 with self.assertRaisesRegex(ValueError, said):
                     engine.new_request(core, "r", prompt, sampling)
