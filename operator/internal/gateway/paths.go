@@ -101,7 +101,7 @@ var completed = with(sampled, map[string]fieldRule{
 var counted = map[string]fieldRule{
 	"model": nil, "messages": messagesOf("text", "thinking", "redacted_thinking", "tool_use", "tool_result"), "system": ofTypes("text"),
 	"thinking": typed("disabled", "adaptive"), "output_config": options("effort"), "tools": atMost(maxTools), "tool_choice": typed("auto", "none"),
-	"chat_template_kwargs": nil,
+	"chat_template_kwargs": nil, "cache_control": nil,
 }
 
 func with(fields, more map[string]fieldRule) map[string]fieldRule {
@@ -129,6 +129,7 @@ var doorPaths = map[string]doorPath{
 	})},
 	pathMessages: {form: anthropic, last: "\nevent: message_stop", fields: with(counted, map[string]fieldRule{
 		"max_tokens": nil, "stream": nil, "stop_sequences": stopStrings, "temperature": nil, "top_p": nil, "top_k": nil, "metadata": nil, "cache_salt": nil,
+		"service_tier": only(`"auto"`, `"standard_only"`),
 	})},
 	pathCount: {form: anthropic, fields: counted},
 	pathTokenize: {form: openAI, fields: map[string]fieldRule{

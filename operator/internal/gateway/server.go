@@ -62,8 +62,9 @@ type Drain struct {
 	Grace    time.Duration // then requests that run have so long to end
 }
 
-// textzWithin: a text server that does not render one word for so long hangs.
-const textzWithin = 30 * time.Second
+// textzWithin: a text server that does not render one word for so long hangs. Shorter than the time that an answer has to be written (Limits.Write), and than the
+// kubelet's patience.
+const textzWithin = 20 * time.Second
 
 // forsakenAfter: while it ends, a gateway that has reached no rank for so long waits for none.
 const forsakenAfter = 30 * time.Second

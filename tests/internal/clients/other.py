@@ -15,7 +15,7 @@ TOOL = {"name": "get_weather", "input_schema": {"type": "object", "properties": 
 
 def by_litellm(url: str, model: str) -> None:
     def ask(word: str, **more: object) -> object:
-        return litellm.completion(model=f"openai/{model}", api_base=url, api_key="none", messages=said(word), temperature=0, num_retries=3, **more)
+        return litellm.completion(model=f"openai/{model}", api_base=url, api_key="none", messages=said(word), temperature=0, max_retries=3, **more)
 
     whole = ask("greeting")
     same((whole.choices[0].message.content, whole.choices[0].finish_reason), (GREETING, "stop"))
@@ -35,7 +35,7 @@ def by_anthropic(url: str, model: str) -> None:
     client = anthropic.Anthropic(base_url=url.removesuffix("/v1"), api_key="none", max_retries=3)
 
     def asked(word: str) -> dict:
-        return {"model": model, "max_tokens": 64, "temperature": 0, "system": "Be brief.", "messages": [{"role": "user", "content": f"please say the {word} for me"}]}
+        return {"model": model, "max_tokens": 64, "extra_body": {"temperature": 0}, "system": "Be brief.", "messages": [{"role": "user", "content": f"please say the {word} for me"}]}
 
     whole = client.messages.create(**asked("greeting"))
     same((whole.content[0].text, whole.stop_reason), (GREETING, "end_turn"))
