@@ -17,7 +17,7 @@ import (
 )
 
 // vllmImage of `make vllm-image`. Tests of vLLM run where VLLM=1 says that it was made: it takes minutes.
-const vllmImage = root + "/build/images/vllm.tar"
+const vllmImage = "build/images/vllm.tar"
 
 func withVLLM() bool { return os.Getenv("VLLM") == "1" }
 

@@ -31,6 +31,7 @@ ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
+    "TORCH_COMPILE_DISABLE": "1",  # vLLM compiles parts of its sampler at their first use, for seconds in the middle of a step, and an image has no compiler
 }
 for _name, _value in ENVIRONMENT.items():
     os.environ.setdefault(_name, _value)

@@ -20,6 +20,10 @@ const (
 // what kills its homes, or their connections.
 const maxReplays = 16
 
+// maxDeaths of ranks that had a request, without a token of it in between: then it is most likely what kills them, and to submit it again would kill one after
+// the other, with all requests beside it.
+const maxDeaths = 3
+
 // takesLocked: the session of a member that accepts requests; nil: there is none now.
 func (p *Pool) takesLocked(m *tangramv1.WorldMember) *session {
 	s := p.sessions[m.Frontend]
@@ -147,7 +151,7 @@ func (p *Pool) nobodyLocked(r *request, ready bool) (time.Duration, error) {
 
 // replayLocked: whoever had the request, if anybody, does not have it any more.
 func (p *Pool) replayLocked(r *request, cause string) {
-	if r.done || r.owner == "" || p.spentLocked(r) {
+	if r.done || r.owner == "" || p.ownerDiedLocked(r) && p.deadlyLocked(r) || p.spentLocked(r) {
 		return
 	}
 	r.twice = true
@@ -157,6 +161,22 @@ func (p *Pool) replayLocked(r *request, cause string) {
 	}
 	p.o.Log.Info("request is submitted again", "request", r.id, "cause", cause, "tokens", len(r.out), "was", r.owner)
 	p.placeAgainLocked(r)
+}
+
+// ownerDiedLocked: the connection to the rank that had the request broke since.
+func (p *Pool) ownerDiedLocked(r *request) bool {
+	s := p.sessions[r.owner]
+	return s == nil || s.send == nil || s.connection != r.over
+}
+
+// deadlyLocked counts one more rank that died while it had the request, and ends the request that had too many.
+func (p *Pool) deadlyLocked(r *request) bool {
+	if r.deaths++; r.deaths < maxDeaths {
+		return false
+	}
+	p.o.Metrics.lost.Inc()
+	r.end(fmt.Errorf("%w: %d ranks died while they had it, without a token in between; it is not submitted again", ErrLost, r.deaths))
+	return true
 }
 
 // spentLocked counts one more submission without a token in between, and ends the request that had too many.
@@ -185,10 +205,15 @@ func (p *Pool) resendLocked(s *session) {
 	p.requests.each(func(r *request) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if r.owner == s.frontend && !r.answered && r.over != s.connection && !r.done && !p.spentLocked(r) {
-			p.o.Metrics.resends.Inc()
-			p.placeAgainLocked(r)
+		if r.owner != s.frontend || r.answered || r.over == s.connection || r.done {
+			return
 		}
+		died := s.told.Epoch > r.settled // the world went on without it meanwhile
+		if died && p.deadlyLocked(r) || p.spentLocked(r) {
+			return
+		}
+		p.o.Metrics.resends.Inc()
+		p.placeAgainLocked(r)
 	})
 }
 

@@ -395,6 +395,34 @@ func TestReplaysAreBounded(t *testing.T) {
 	})
 }
 
+// A request that kills its rank each time must not kill it for ever: all others die with it.
+func TestARequestThatKillsItsRankIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 1, time.Hour)
+		home := r.engines[0]
+		c := r.client()
+		for death := range uint64(maxDeaths) {
+			r.submitted(home)
+			address := home.address
+			home.server.Stop()
+			home.setWorld(nil)
+			home.listen(t, address)
+			require.Eventually(t, func() bool { return !r.pool.Ready() }, soon, time.Millisecond)
+			require.Eventually(t, func() bool { home.mu.Lock(); defer home.mu.Unlock(); return home.stream != nil }, soon, time.Millisecond)
+			require.Eventually(t, func() bool {
+				r.enter(home, r.world(2+death, home))
+				return r.pool.World().Epoch == 2+death
+			}, soon, 20*time.Millisecond)
+		}
+		err := <-c.err
+		require.ErrorIs(t, err, ErrLost)
+		require.ErrorContains(t, err, "3 ranks died while they had it")
+		require.InDelta(t, 1, testutil.ToFloat64(r.m.lost), 0)
+		require.InDelta(t, maxDeaths-1, testutil.ToFloat64(r.m.resends), 0)
+		r.nothingMore(home)
+	})
+}
+
 // An engine that gives a request up that nobody cancelled does not end it.
 func TestGivenUpByTheEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -35,6 +35,7 @@ type request struct {
 	answered bool   // something was heard of it since then
 	settled  uint64 // in no epoch up to this one can it have been lost
 	replays  int    // since the last token
+	deaths   int    // of ranks that had it, likewise
 	twice    bool   // was replayed: maybe two have it
 
 	// To find somebody.
@@ -137,7 +138,7 @@ func (r *request) token(t *tangramv1.Token, m *Metrics, log *slog.Logger) {
 			t.Finish = tangramv1.Finish_FINISH_LENGTH // nothing is left to ask for
 		}
 		r.pending = append(r.pending, r.pend(t))
-		r.replays, r.accepted = 0, true
+		r.replays, r.deaths, r.accepted = 0, 0, true
 		r.done = t.Finish != tangramv1.Finish_FINISH_UNSPECIFIED
 	}
 	r.wake()
