@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import pathlib
@@ -58,6 +59,8 @@ async def _serve(tokens: str, text: str, args: argparse.Namespace, ready_file: s
         print(f"tangram-front: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         return 1
     server = uvicorn.Server(uvicorn.Config(await app_of(llm, args), lifespan="off", log_level="warning", access_log=False, timeout_keep_alive=KEEP_ALIVE_S))
+    gc.collect()
+    gc.freeze()  # what was imported stays: the collector need not look at it again and again
     core.ended.add_done_callback(lambda _: setattr(server, "should_exit", True))
     sock = listen(text)
     if ready_file:

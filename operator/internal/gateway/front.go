@@ -15,6 +15,9 @@ import (
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
+// gather the tokens of one step, of which ranks send one after the other: a message for each would cost the text server more than all that it makes of them.
+const gather = 2 * time.Millisecond
+
 // worldEvery: so often a session of a text server looks whether the world is another one.
 const worldEvery = time.Second
 
@@ -61,6 +64,11 @@ func (f *front) Session(stream tangramv1.Front_SessionServer) error {
 				return status.Error(codes.FailedPrecondition, "the world has other limits now")
 			}
 		case <-a.news:
+			select {
+			case err := <-received:
+				return err
+			case <-time.After(gather):
+			}
 			if err := stream.Send(&tangramv1.FrontReply{Body: &tangramv1.FrontReply_Pieces{Pieces: a.take()}}); err != nil {
 				return err
 			}
