@@ -228,7 +228,7 @@ func TestVllmTextServerDies(t *testing.T) {
 		ids <- nil
 	}()
 	for range 3 {
-		stream := w.begin(t, "list")
+		stream := w.begin(t)
 		killed, err := w.KillText()
 		require.NoError(t, err)
 		require.Equal(t, pid, killed)

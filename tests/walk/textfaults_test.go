@@ -48,7 +48,7 @@ func TestVllmTextFaults(t *testing.T) {
 	}
 
 	t.Run("template loops", func(t *testing.T) {
-		stream := w.begin(t, "list")
+		stream := w.begin(t)
 		spun := make(chan error, 1)
 		go func() {
 			_, err := w.chat(t.Context(), "spin", false, nil)
@@ -79,7 +79,7 @@ func TestVllmTextFaults(t *testing.T) {
 		require.NoError(t, err)
 		var streams []*begun
 		for range 4 {
-			streams = append(streams, w.begin(t, "list"))
+			streams = append(streams, w.begin(t))
 		}
 		for _, s := range streams {
 			require.NoError(t, <-s.ended)
@@ -120,7 +120,7 @@ func TestVllmTextFaults(t *testing.T) {
 	t.Run("text server dies while its gateway drains", func(t *testing.T) {
 		var streams []*begun
 		for range 4 {
-			streams = append(streams, w.begin(t, "list"))
+			streams = append(streams, w.begin(t))
 		}
 		ended := w.EndGateway()
 		_, err := w.KillText()
@@ -136,20 +136,20 @@ func TestVllmTextFaults(t *testing.T) {
 	})
 }
 
-// begun is a stream of which a piece has come.
+// begun is a stream of the list of which a piece has come.
 type begun struct {
 	ended chan error
 	text  string // after it ended
 }
 
-func (w *talks) begin(t *testing.T, word string) *begun {
+func (w *talks) begin(t *testing.T) *begun {
 	t.Helper()
 	s := &begun{ended: make(chan error, 1)}
 	first := make(chan struct{})
 	var once sync.Once
 	came := func() { once.Do(func() { close(first) }) }
 	go func() {
-		text, err := w.chat(t.Context(), word, true, came)
+		text, err := w.chat(t.Context(), "list", true, came)
 		s.text = text
 		s.ended <- err
 		came()

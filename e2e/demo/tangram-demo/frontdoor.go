@@ -135,7 +135,7 @@ func startFront(ctx context.Context, o options) (w *harness.World, r *pacedRank,
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	wire, err := os.ReadFile(filepath.Join(checkpoint, "config.json")) //nolint:gosec // ours
+	wire, err := os.ReadFile(filepath.Join(checkpoint, "config.json"))
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -211,7 +211,7 @@ func startProxy(ctx context.Context) (*frontProxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.cmd = exec.CommandContext(ctx, self, "front-door-proxy", p.from.URL) //nolint:gosec // this program
+	p.cmd = exec.CommandContext(ctx, self, "front-door-proxy", p.from.URL)
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
 		return nil, err

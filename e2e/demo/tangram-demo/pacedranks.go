@@ -34,7 +34,7 @@ func servePaced(l net.Listener, dir string, world *tangramv1.World, tokens []uin
 	if err != nil {
 		return nil, nil, err
 	}
-	authority, err := os.ReadFile(filepath.Join(dir, "ca.crt")) //nolint:gosec // the harness's
+	authority, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -97,8 +97,8 @@ func (r *pacedRank) Session(stream tangramv1.Serve_SessionServer) error {
 		mu.Lock()
 		var step []*tangramv1.Token
 		for _, s := range running {
-			s.Generated++                                                                                                                                 // of the answer, with this one
-			t := &tangramv1.Token{Request: s.Request, Position: uint32(len(s.Prompt)) + s.Generated - 1, Token: r.tokens[int(s.Generated)%len(r.tokens)], //nolint:gosec // short
+			s.Generated++ // of the answer, with this one
+			t := &tangramv1.Token{Request: s.Request, Position: uint32(len(s.Prompt)) + s.Generated - 1, Token: r.tokens[int(s.Generated)%len(r.tokens)],
 				Epoch: r.world.Epoch, Owner: pacedMember}
 			if s.Generated == s.MaxTokens {
 				t.Finish = tangramv1.Finish_FINISH_LENGTH

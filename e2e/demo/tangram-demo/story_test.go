@@ -134,7 +134,7 @@ func TestWhatMayNotBeBreaksAPromise(t *testing.T) {
 
 // An event that comes when too few streams run shows nothing of them.
 func TestStory_WhenTooFewStreamsRun(t *testing.T) {
-	r, results, _ := story(t, 10)
+	r, _, _ := story(t, 10)
 	for i, transition := range r.Transitions {
 		transition.Record.Started = time.Unix(1000+int64(i), 0)
 	}
@@ -142,7 +142,7 @@ func TestStory_WhenTooFewStreamsRun(t *testing.T) {
 	stream := func(from, to int64) *load.Result {
 		return &load.Result{Tokens: []load.Token{{At: time.Unix(from, 0)}, {At: time.Unix(to, 0)}}}
 	}
-	results = []*load.Result{stream(990, 1020), stream(990, 1020), stream(990, 1002), stream(1002, 1020)}
+	results := []*load.Result{stream(990, 1020), stream(990, 1020), stream(990, 1002), stream(1002, 1020)}
 	r.leastStreams = 3
 	require.NoError(t, r.judge(results, nil, false))
 	require.Equal(t, []string{"Tensor -> Expert: 2 streams ran when it began, and at least 3 are promised"}, r.Broken)

@@ -25,7 +25,7 @@ func Run(ctx context.Context, root string, client [2]string, url, model string) 
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, client[0], filepath.Join(root, "tests/internal/clients", client[1]), url+"/v1", model) //nolint:gosec // of All
+	cmd := exec.CommandContext(ctx, client[0], filepath.Join(root, "tests/internal/clients", client[1]), url+"/v1", model)
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1", "PYTHONPATH="+filepath.Join(root, "build/clients/python"), "NODE_PATH="+filepath.Join(root, "build/clients/node_modules"))
 	if out, err := cmd.CombinedOutput(); err != nil {
