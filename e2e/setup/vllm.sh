@@ -30,7 +30,7 @@ step "stand-ins for CUDA libraries"
 packages=$($venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 python3 e2e/setup/stand_ins.py "$packages/torch/lib" >$venv/stand-ins.txt || fail "the stand-ins could not be built (above)"
 step "the first import, which compiles Python's files"
-VLLM_LOGGING_LEVEL=ERROR $venv/bin/python -c 'import vllm._C, vllm.v1.engine.core, vllm.v1.worker.cpu_worker, vllm.model_executor.layers.quantization.online.base, transformers' >$venv/import.log 2>&1 ||
+VLLM_LOGGING_LEVEL=ERROR $venv/bin/python -c 'import vllm._custom_ops, vllm.v1.engine.core, vllm.v1.worker.cpu_worker, vllm.model_executor.layers.quantization.online.base, transformers' >$venv/import.log 2>&1 ||
   { tail -20 $venv/import.log >&2; fail "vLLM is installed in $venv, and cannot be imported (above)"; }
 touch "$stamp"
 step "done: $(du -sm $venv | cut -f1) MiB"

@@ -12,7 +12,7 @@ from . import forks
 from . import main as program
 
 MODULES = (
-    "tangram_vllm.rank", "tangram_vllm.plugin", "tangram_vllm.experts", "tangram_vllm.loader", "vllm._C", "vllm.v1.worker.cpu_worker",
+    "tangram_vllm.rank", "tangram_vllm.plugin", "tangram_vllm.experts", "tangram_vllm.loader", "vllm._custom_ops", "vllm.v1.worker.cpu_worker",
     "vllm.v1.attention.backends.cpu_attn", "vllm.model_executor.models.qwen3_moe", "vllm.model_executor.models.mixtral",
     "vllm.model_executor.layers.quantization.online.base", "vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors",
     "vllm.model_executor.warmup.kernel_warmup", "vllm.v1.worker.gpu.warmup", "transformers.models.auto.configuration_auto",

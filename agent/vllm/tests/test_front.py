@@ -5,6 +5,7 @@ Tokenizers are those of build/tokenizers (e2e/setup/tokenizers.sh): all that are
 
 import asyncio
 import json
+import os
 import pathlib
 import random
 import tempfile
@@ -25,6 +26,9 @@ TEXTS = (
     "Привет, мир!", "مرحبا بالعالم", "नमस्ते दुनिया", "👩‍👩‍👧‍👦🏳️‍🌈 e\u0301 👍🏽", "∑x² — “quoted” … 1234567890",
 )
 
+LETTERS = tuple("abc  .\n") + ("the ", "今日", "は", "é", "e\u0301", "ż", "م", "न", "म\u0947", "👍🏽", "👩‍👩‍👧", "🏳️‍🌈", "∑", "𝔘", "\u00a0", "\u200d", "\t")
+FUZZ_ROUNDS = int(os.environ.get("FUZZ_ROUNDS", "10"))  # of each tokenizer
+
 
 class Script:
     """In place of a session: answers each request with the tokens that `answer` gives."""
@@ -35,20 +39,24 @@ class Script:
         self.answer = lambda submit: []
         self.stays = False  # a request whose tokens have come goes on
         self.logprobs = False  # -1.5 for a token, which another one's -0.5 beats
+        self.at_once = lambda: 1  # how many tokens the next piece has at most: a gateway gathers those of a moment
         self._queue = asyncio.Queue()
 
     def submit(self, submit) -> None:
         self.submits.append(submit)
-        tokens = self.answer(submit)
-        for i, token in enumerate(tokens):
+        rest = list(self.answer(submit))
+        while rest:
+            tokens = rest[: self.at_once()]
+            del rest[: len(tokens)]
             reply = FrontReply()
             piece = reply.pieces.pieces.add()
             piece.request = submit.request
-            piece.tokens.append(token)
+            piece.tokens.extend(tokens)
             if self.logprobs and submit.HasField("logprobs"):
-                piece.logprobs.add(tokens=[token, 7, 8], values=[-1.5, -0.5, -2.5], rank=2)
-            if i + 1 == len(tokens) and not self.stays:
-                piece.finish = FINISH_STOP if token in submit.stop_tokens else FINISH_LENGTH
+                for token in tokens:
+                    piece.logprobs.add(tokens=[token, 7, 8], values=[-1.5, -0.5, -2.5], rank=2)
+            if not rest and not self.stays:
+                piece.finish = FINISH_STOP if tokens[-1] in submit.stop_tokens else FINISH_LENGTH
             self._queue.put_nowait(piece)
 
     def fail(self, request: str, why: str) -> None:
@@ -132,6 +140,22 @@ class Front:
         return "".join(choice["text"] for choice in choices), choices[-1]["finish_reason"]
 
 
+def prefixes(tokenizer, prompt: list[int], tokens: list[int]) -> list[str]:
+    """The text after no token, after one, and so on, without a character of which bytes are missing."""
+    before = len(tokenizer.decode(prompt, skip_special_tokens=True))
+    grown = [tokenizer.decode(prompt + tokens[:n], skip_special_tokens=True)[before:] for n in range(len(tokens) + 1)]
+    return [text.rstrip("\ufffd") for text in grown[:-1]] + grown[-1:]
+
+
+def stopped(grown: list[str], stops: list[str], min_tokens: int, include: bool) -> tuple[str, str]:
+    """Text and reason of an answer that grows so."""
+    for end in range(len(grown[min_tokens]) + 1, len(grown[-1]) + 1):
+        for stop in stops:
+            if grown[-1][:end].endswith(stop):
+                return grown[-1][: end if include else end - len(stop)], "stop"
+    return grown[-1], "length"
+
+
 def tokenizers() -> list[str]:
     found = [name for name in MODEL_TYPES if (ROOT / "build/tokenizers" / name / "tokenizer.json").exists()]
     assert found, "no tokenizer in build/tokenizers: run e2e/setup/tokenizers.sh"
@@ -185,6 +209,45 @@ class FrontTest(unittest.IsolatedAsyncioTestCase):
             self.assertEqual(front.script.cancelled[-1], front.script.submits[-1].request, "the ranks are told at once")
         status, whole = await front.ask("/v1/completions", prompt="x", max_tokens=200, stop="any", include_stop_str_in_output=True)
         self.assertEqual((status, whole["choices"][0]["text"]), (200, text[: text.index("any") + 3]))
+
+    async def test_fuzz_a_text_does_not_depend_on_how_its_tokens_came(self) -> None:
+        """Random texts and random tokens, in pieces of any size, against the rule of streaming computed from transformers' decoding of every prefix:
+        a stop string counts once its end is there, unless that is within min_tokens; the one that ends first wins; nothing after it is text."""
+        for name in tokenizers():
+            folder = self.folder(name)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+            front = await Front.of(folder)
+            prompt = tokenizer.encode("x")
+            for seed in range(FUZZ_ROUNDS):
+                with self.subTest(name, seed=seed):
+                    draw = random.Random(f"{name} {seed}")
+                    letters = draw.random() < 0.7
+                    if letters:
+                        text = "".join(draw.choice(LETTERS) for _ in range(draw.randint(1, 40)))
+                        tokens = tokenizer.encode(text, add_special_tokens=False)
+                    else:
+                        tokens = [draw.randrange(5, len(tokenizer)) for _ in range(draw.randint(1, 40))]
+                    grown = prefixes(tokenizer, prompt, tokens)
+                    stops = [draw.choice(LETTERS) for _ in range(draw.randint(0, 1))]
+                    if grown[-1] and "\ufffd" not in grown[-1]:
+                        for _ in range(draw.randint(0, 3)):
+                            at = draw.randrange(len(grown[-1]))
+                            stops.append(grown[-1][at : at + draw.randint(1, 6)])
+                    asked = {"prompt": prompt, "max_tokens": len(tokens), "min_tokens": draw.choice([0, 0, draw.randint(0, len(tokens))]), "stop": stops,
+                             "include_stop_str_in_output": draw.random() < 0.3, "ignore_eos": True}
+                    front.script.answer = lambda _, tokens=tokens: tokens
+                    got = set()
+                    for most in (1, 2, 5, len(tokens)):
+                        front.script.at_once = lambda most=most: draw.randint(1, most)
+                        status, events = await front.ask("/v1/completions", stream=True, **asked)
+                        self.assertEqual(status, 200, events)
+                        choices = [event["choices"][0] for event in events if event["choices"]]
+                        got.add(("".join(choice["text"] for choice in choices), choices[-1]["finish_reason"]))
+                        status, whole = await front.ask("/v1/completions", **asked)
+                        got.add((whole["choices"][0]["text"], whole["choices"][0]["finish_reason"]))
+                    self.assertEqual(len(got), 1, (asked, tokens))
+                    if letters:
+                        self.assertEqual(got, {stopped(grown, stops, asked["min_tokens"], asked["include_stop_str_in_output"])}, (asked, tokens))
 
     async def test_what_a_client_asks_for_reaches_the_ranks(self) -> None:
         front = await Front.of(self.folder(tokenizers()[0]))
