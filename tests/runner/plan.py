@@ -56,14 +56,14 @@ TEST = (
         Stage("lint", "tests/lint.sh", code=LINT, minutes=5, nice=COMPUTES),
         Stage("scripts", "python3 tests/runner/runner_test.py && (cd tests && python3 -m unittest bench_test) && "
               "(cd tests/peers && ../../build/venv/bin/python -m unittest pair_test)", code=UNIT, nice=COMPUTES),
-        Stage("figures", "tests/bench.py counts --ci", code=FIGURES, minutes=2, nice=COMPUTES),
-        Stage("model", go_tests(go_test("tests", f"-timeout 20m -run '{MODEL_CORE}' ./model/...")), "go", FIGURES, 2, COMPUTES),
     ),
     (
         Stage("c++", ctest("cxx", f"-E {REAL_TIME}"), "ctest", UNIT, 3, retry=True),
         Stage("smoke", go_tests(go_test("tests", "-timeout 20m -run '^TestSmoke$' ./cluster/...")), "go", SMOKE, 3, retry=True),
         Stage("walk", go_tests(go_test("tests", f"-timeout 20m -run '^({'|'.join(WALK_CORE)})$' ./walk/...")), "go", WALK, 4, retry=True),
         Stage("faults", go_tests(go_test("tests", "-timeout 20m -skip '^TestFaultsOf' ./faults/...")), "go", WALK, 1, retry=True),
+        Stage("figures", "tests/bench.py counts --ci", code=FIGURES, minutes=2, nice=COMPUTES),
+        Stage("model", go_tests(go_test("tests", f"-timeout 20m -run '{MODEL_CORE}' ./model/...")), "go", FIGURES, 2, COMPUTES),
     ),
 )
 
