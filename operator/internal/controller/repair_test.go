@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -73,6 +74,7 @@ func TestMemberThatDies(t *testing.T) {
 				lt.Status.Missed[0])
 			b.told(api.EventRepaired, " found "+lt.Status.Lost[0].ID+" gave up in combine of layer 1")
 			require.Equal(t, "repair", lt.Status.Flips[0].Kind)
+			require.GreaterOrEqual(t, lt.Status.SinceAsked.Duration, lt.Status.CompletionTime.Sub(lt.Status.StartTime.Time).Truncate(time.Second))
 			require.NotNil(t, lt.Status.Phases.Fence)
 			require.True(t, has(d, api.ConditionRepairReady, metav1.ConditionTrue, api.ReasonHeadroom), message(d, api.ConditionRepairReady))
 		})

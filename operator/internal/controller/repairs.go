@@ -170,6 +170,7 @@ func (c *repairRecorder) object(record *driver.Record, err error) *api.LayoutTra
 		s.Missed = append(s.Missed, missed)
 	}
 	fillEnd(s, record, phase)
+	s.SinceAsked = sinceAsked(c.d, record)
 	s.Phases.Wait, s.Phases.Fence = ptr.To(duration(record.WaitSeconds)), ptr.To(duration(record.FenceSeconds))
 	if record.WorldEnded != "" && err == nil {
 		s.Message = clip(record.WorldEnded, 4096)
