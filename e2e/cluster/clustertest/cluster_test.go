@@ -76,6 +76,7 @@ func newCluster(t *testing.T) *testCluster {
 		Dir: filepath.Join(t.TempDir(), "cluster"), Build: build(t), MemoryPerNode: 1 << 30,
 		Say: func(format string, args ...any) { t.Logf(format, args...) },
 	}}
+	require.NoError(t, cluster.Down(t.Context(), c.options, false), "a killed run may have left its cluster")
 	var err error
 	c.before, err = TakeSnapshot()
 	require.NoError(t, err)
