@@ -161,7 +161,7 @@ func (w *World) KeepHybrid(ranks int, layers []string, each func(Did)) (*Keeper,
 
 // KeepPlacement starts a keeper of a placement (ApplyPlacement).
 func (w *World) KeepPlacement(ranks int, placement [][][]uint32, each func(Did)) (*Keeper, error) {
-	return w.keep(ranks, "Expert", nil, placement, each)
+	return w.keep(ranks, "ExpertParallel", nil, placement, each)
 }
 
 func (w *World) keep(ranks int, mode string, layers []string, placement [][][]uint32, each func(Did)) (*Keeper, error) {

@@ -20,7 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
-	"tangram.dev/api/v1alpha1"
+	"tangram.dev/api/v1alpha2"
 	"tangram.dev/e2e/harness/cluster"
 	"tangram.dev/e2e/kube"
 	"tangram.dev/tests/internal/worlds"
@@ -38,7 +38,7 @@ func TestSoak(t *testing.T) {
 		t.Skip("ten minutes: in make check")
 	}
 	k := namespace(t, "")
-	serve(t, k, 3, func(spec *v1alpha1.MoEDeploymentSpec) {
+	serve(t, k, 3, func(spec *v1alpha2.MoEDeploymentSpec) {
 		spec.Gateway.TerminationGracePeriodSeconds = 20
 		spec.Engine.Args = append(spec.Engine.Args, "--least-step-ms", "20")
 		spec.Transition.TimeoutSeconds = 600
@@ -58,11 +58,11 @@ func TestSoak(t *testing.T) {
 		do   func(t *testing.T, k *kube.Client)
 	}{
 		{"4 ranks", func(t *testing.T, k *kube.Client) { require.NoError(t, k.Scale(t.Context(), object, 4)) }},
-		{"Tensor", func(t *testing.T, k *kube.Client) {
-			require.NoError(t, k.Patch(t.Context(), object, `{"spec":{"mode":"Tensor"}}`))
+		{"TensorParallel", func(t *testing.T, k *kube.Client) {
+			require.NoError(t, k.Patch(t.Context(), object, `{"spec":{"parallelism":{"mode":"TensorParallel"}}}`))
 		}},
 		{"the gateway's connections are reset", func(t *testing.T, k *kube.Client) {
-			pods, err := k.Pods(t.Context(), v1alpha1.WorldLabel+"="+name+","+v1alpha1.ComponentLabel+"="+v1alpha1.ComponentGateway)
+			pods, err := k.Pods(t.Context(), v1alpha2.WorldLabel+"="+name+","+v1alpha2.ComponentLabel+"="+v1alpha2.ComponentGateway)
 			require.NoError(t, err)
 			for _, p := range pods {
 				resetConnections(t, string(p.UID), "tangram-gateway")
@@ -73,14 +73,14 @@ func TestSoak(t *testing.T) {
 			i := slices.IndexFunc(ranks(t, k), func(p corev1.Pod) bool { return p.Name == victim })
 			_, err := cluster.KillContainers(string(ranks(t, k)[i].UID))
 			require.NoError(t, err)
-			awaitMore(t, k, v1alpha1.KindRepair)
+			awaitMore(t, k, v1alpha2.KindRepair)
 		}},
-		{"Expert", func(t *testing.T, k *kube.Client) {
-			require.NoError(t, k.Patch(t.Context(), object, `{"spec":{"mode":"Expert"}}`))
+		{"ExpertParallel", func(t *testing.T, k *kube.Client) {
+			require.NoError(t, k.Patch(t.Context(), object, `{"spec":{"parallelism":{"mode":"ExpertParallel"}}}`))
 		}},
 		{"an engine is killed", func(t *testing.T, k *kube.Client) {
 			kill(t, string(ranks(t, k)[0].UID), "tangram-engine")
-			awaitMore(t, k, v1alpha1.KindRepair)
+			awaitMore(t, k, v1alpha2.KindRepair)
 		}},
 		{"3 ranks", func(t *testing.T, k *kube.Client) { require.NoError(t, k.Scale(t.Context(), object, 3)) }},
 	}
@@ -93,8 +93,8 @@ func TestSoak(t *testing.T) {
 				eventually(t, act.name+", and the world is as wanted", func() (bool, string) {
 					d := deployment(t, k)
 					s := d.Status
-					return s.State == v1alpha1.ReasonServing && s.ObservedGeneration == d.Generation && s.Width == d.Spec.Replicas && s.Mode == d.Spec.Mode && s.Transition == nil,
-						fmt.Sprintf("state %s, width %d, mode %s", s.State, s.Width, s.Mode)
+					return s.State == v1alpha2.ReasonServing && s.ObservedGeneration == d.Generation && s.Ranks == d.Spec.Replicas && s.Mode == d.SpecMode() && s.Transition == nil,
+						fmt.Sprintf("state %s, width %d, mode %s", s.State, s.Ranks, s.Mode)
 				})
 			}
 		}
@@ -113,14 +113,14 @@ func TestSoak(t *testing.T) {
 }
 
 // awaitMore waits until one more LayoutTransition of a kind has succeeded than had before.
-func awaitMore(t *testing.T, k *kube.Client, kind v1alpha1.TransitionKind) {
+func awaitMore(t *testing.T, k *kube.Client, kind v1alpha2.TransitionKind) {
 	t.Helper()
 	before := time.Now().Add(-time.Second)
 	eventually(t, "a "+string(kind), func() (bool, string) {
 		all, err := k.Transitions(t.Context(), name)
 		require.NoError(t, err)
-		return slices.ContainsFunc(all, func(lt v1alpha1.LayoutTransition) bool {
-			return lt.Spec.Kind == kind && lt.Status.Phase == v1alpha1.PhaseSucceeded && lt.Status.CompletionTime != nil && lt.Status.CompletionTime.After(before)
+		return slices.ContainsFunc(all, func(lt v1alpha2.LayoutTransition) bool {
+			return lt.Spec.Kind == kind && lt.Status.Phase == v1alpha2.PhaseSucceeded && lt.Status.CompletionTime != nil && lt.Status.CompletionTime.After(before)
 		}), fmt.Sprintf("%d transitions", len(all))
 	})
 }
@@ -141,7 +141,7 @@ type counters struct{ running, waiting, kv float64 }
 // worldCounters as the world's gateway tells them.
 func worldCounters(t *testing.T, k *kube.Client) (c counters) {
 	t.Helper()
-	pods, err := k.Pods(t.Context(), v1alpha1.WorldLabel+"="+name+","+v1alpha1.ComponentLabel+"="+v1alpha1.ComponentGateway)
+	pods, err := k.Pods(t.Context(), v1alpha2.WorldLabel+"="+name+","+v1alpha2.ComponentLabel+"="+v1alpha2.ComponentGateway)
 	require.NoError(t, err)
 	require.NotEmpty(t, pods)
 	text, err := k.Run(t.Context(), nil, "get", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:8081/proxy/metrics", k.Namespace, pods[0].Name))

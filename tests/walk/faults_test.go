@@ -24,8 +24,8 @@ func TestTheEnvironmentTurnsNoFaultPointOn(t *testing.T) {
 		t.Setenv(name, "prepare.before=error,prepare.before=error@2,stage.after=error,engine.before_exchange=kill,flip.before_commit=kill")
 	}
 	w := startTiny(t, harness.Options{Pods: []int{1, 1}}) // the processes have this environment
-	apply(t, w, 2, "Expert")
-	apply(t, w, 2, "Tensor")
+	apply(t, w, 2, "ExpertParallel")
+	apply(t, w, 2, "TensorParallel")
 	answers(t, w)
 	audit(t, w, 2)
 	files, err := filepath.Glob(filepath.Join(dir, "*"))

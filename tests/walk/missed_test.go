@@ -22,7 +22,7 @@ func TestWhoIsMissedIsToldAlikeByEngineAgentAndOperator(t *testing.T) {
 		{"dies in combine", "combine", "gone"}, {"hangs in dispatch", "dispatch", "silent"},
 	}) {
 		t.Run(c.name, func(t *testing.T) {
-			a := startAliveWith(t, harness.Options{Pods: []int{1, 1, 1}, FaultDirs: true, Hangs: c.cause == "silent"}, 3, "Expert")
+			a := startAliveWith(t, harness.Options{Pods: []int{1, 1, 1}, FaultDirs: true, Hangs: c.cause == "silent"}, 3, "ExpertParallel")
 			point := filepath.Join(a.FaultDir(1), "engine.in_"+c.doing)
 			require.NoError(t, os.WriteFile(point+".armed", nil, 0o600))
 			require.Eventually(t, func() bool {

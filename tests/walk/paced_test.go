@@ -98,12 +98,12 @@ func TestRanksWithAClock(t *testing.T) {
 	const ranks, requests, tokens = 2, 6, 24
 	compiled, path := paceTable(t, ranks)
 	w := startTiny(t, harness.Options{Pods: []int{1, 1}, EngineFlags: []string{"--pace", path, "--dilation", fmt.Sprint(dilation)}})
-	apply(t, w, ranks, "Expert")
+	apply(t, w, ranks, "ExpertParallel")
 	o := newTeller(t, w)
 	for _, mode := range []struct {
 		name  string
 		shape kernels.Shape
-	}{{"Expert", kernels.Expert(ranks)}, {"Tensor", kernels.Tensor(ranks)}} {
+	}{{"ExpertParallel", kernels.Expert(ranks)}, {"TensorParallel", kernels.Tensor(ranks)}} {
 		apply(t, w, ranks, mode.name)
 		step, err := compiled.Step(mode.shape)
 		require.NoError(t, err)
@@ -180,7 +180,7 @@ func TestRanksWithAClock(t *testing.T) {
 		}()
 	}
 	require.Eventually(t, func() bool { return o.take().Gauges.Decoding == requests }, time.Minute, 100*time.Millisecond)
-	record := apply(t, w, ranks, "Expert")
+	record := apply(t, w, ranks, "ExpertParallel")
 	for range requests {
 		r := <-answered
 		require.NoError(t, r.Err, w.Died())

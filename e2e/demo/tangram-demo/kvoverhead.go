@@ -35,7 +35,7 @@ func kvOverhead(ctx context.Context, o options) error {
 	lines := json.NewEncoder(os.Stdout)
 	rest, metrics := uint64(0), map[string]any{}
 	var switches []*harness.Record
-	for _, mode := range []string{"Expert", "Tensor", "Expert"} {
+	for _, mode := range []string{"ExpertParallel", "TensorParallel", "ExpertParallel"} {
 		record, err := w.Apply(ctx, overheadRanks, mode, nil, nil)
 		if err != nil {
 			return fmt.Errorf("%s: %w", mode, err)

@@ -208,10 +208,10 @@ type step struct {
 func steps(ranks, joiners int) []step {
 	more := ranks + joiners
 	return []step{
-		{fmt.Sprintf("%d -> %d ranks", ranks, more), "Expert", more, true},
-		{"Expert -> Tensor", "Tensor", more, false},
-		{"Tensor -> Expert", "Expert", more, false},
-		{fmt.Sprintf("%d -> %d ranks", more, ranks), "Expert", ranks, true},
+		{fmt.Sprintf("%d -> %d ranks", ranks, more), "ExpertParallel", more, true},
+		{"Expert -> Tensor", "TensorParallel", more, false},
+		{"Tensor -> Expert", "ExpertParallel", more, false},
+		{fmt.Sprintf("%d -> %d ranks", more, ranks), "ExpertParallel", ranks, true},
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"tangram.dev/api/v1alpha1"
+	"tangram.dev/api/v1alpha2"
 	"tangram.dev/e2e/load"
 )
 
@@ -94,9 +94,9 @@ func TestTheWorldOfVLLM(t *testing.T) {
 	o.vllm = false
 	plain, _, err := readManifest(o.manifest())
 	require.NoError(t, err)
-	for _, s := range []*v1alpha1.MoEDeployment{d, plain} {
-		s.Spec.Replicas, s.Spec.Engine, s.Spec.Rebalance, s.Spec.Model.Source.PersistentVolumeClaim.Path = 0, v1alpha1.Engine{}, nil, ""
-		s.Spec.Gateway.Text, s.Spec.Limits.MemoryPerRank = nil, resource.Quantity{}
+	for _, s := range []*v1alpha2.MoEDeployment{d, plain} {
+		s.Spec.Replicas, s.Spec.Engine, s.Spec.Model.Source.PersistentVolumeClaim.Path = 0, v1alpha2.Engine{}, ""
+		s.Spec.Gateway.Text, s.Spec.Memory.Weights = nil, resource.Quantity{}
 	}
 	require.Equal(t, plain.Spec, d.Spec)
 	require.Equal(t, []string{vllmImage}, (&options{vllm: true}).cluster().Archives)

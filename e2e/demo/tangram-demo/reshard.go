@@ -126,12 +126,12 @@ func reshardAt(ctx context.Context, o options, c reshardCase, lines *json.Encode
 		return nil, err
 	}
 	defer w.Stop()
-	if _, err := w.Apply(ctx, ranks, "Expert", nil, nil); err != nil {
+	if _, err := w.Apply(ctx, ranks, "ExpertParallel", nil, nil); err != nil {
 		return nil, err
 	}
 	found := map[string][]float64{}
 	for range c.rounds {
-		for _, mode := range []string{"Tensor", "Expert"} {
+		for _, mode := range []string{"TensorParallel", "ExpertParallel"} {
 			peer, err := peerOf(ctx, o, c, 3*granuleRows*shape.Hidden*2)
 			if err != nil {
 				return nil, err

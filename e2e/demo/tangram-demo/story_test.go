@@ -37,7 +37,7 @@ case "$*" in
   spec='"spec":{"containers":[{"name":"gateway","ports":[{"name":"http","containerPort":8080},{"name":"metrics","containerPort":8081}]}]}'
   echo '{"items":[{"metadata":{"name":"gw-0"},'$spec'},{"metadata":{"name":"gw-1"},'$spec'}]}';;
 *"get --raw"*"/pods/gw-"[01]":8081/proxy/metrics") printf '`+counts+`';;
-*"get moedeployment demo -o json --watch"*) echo '{"status":{"epoch":1,"mode":"Expert"}}'; exec sleep 60;;
+*"get moedeployment demo -o json --watch"*) echo '{"status":{"epoch":1,"mode":"ExpertParallel"}}'; exec sleep 60;;
 *" wait "*) echo x >> "$state";;
 esac`)
 	return &kube.Client{Binary: filepath.Join(o.root, "build/bin/kubectl"), Kubeconfig: "kc", Namespace: namespace}
@@ -89,8 +89,8 @@ func TestStoryDoesWhatAUserDoesAndKeepsRecords(t *testing.T) {
 	r, results, asked := story(t, 10)
 	require.Equal(t, []string{
 		"kubectl -n demo scale moedeployment/demo --replicas=6", "kubectl -n demo wait --for=condition=Ready moedeployment/demo --timeout=180s",
-		`kubectl -n demo patch moedeployment/demo --type=merge -p {"spec":{"mode":"Tensor"}}`, "kubectl -n demo wait --for=condition=Ready moedeployment/demo --timeout=180s",
-		`kubectl -n demo patch moedeployment/demo --type=merge -p {"spec":{"mode":"Expert"}}`, "kubectl -n demo wait --for=condition=Ready moedeployment/demo --timeout=180s",
+		`kubectl -n demo patch moedeployment/demo --type=merge -p {"spec":{"parallelism":{"mode":"TensorParallel"}}}`, "kubectl -n demo wait --for=condition=Ready moedeployment/demo --timeout=180s",
+		`kubectl -n demo patch moedeployment/demo --type=merge -p {"spec":{"parallelism":{"mode":"ExpertParallel"}}}`, "kubectl -n demo wait --for=condition=Ready moedeployment/demo --timeout=180s",
 		"kubectl -n demo scale moedeployment/demo --replicas=4", "kubectl -n demo wait --for=condition=Ready moedeployment/demo --timeout=180s",
 	}, asked)
 	var epochs []uint64

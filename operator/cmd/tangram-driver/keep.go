@@ -62,7 +62,7 @@ func keepCommand() *cobra.Command {
 	f.StringVar(&file, "world-file", "", "JSON: world, agents, store, tls")
 	f.StringVar(&agents, "agents-file", "", "addresses of the agents, one a line, instead of those of the world file; read again at each look")
 	f.IntVar(&ranks, "ranks", 0, "ranks of the world")
-	f.StringVar(&mode, "mode", "Expert", "Expert, Tensor or Hybrid")
+	f.StringVar(&mode, "mode", "ExpertParallel", "ExpertParallel, TensorParallel or Hybrid")
 	f.StringArrayVar(&shapes, "layer-shape", nil, "LAYERS=g/t, as for apply")
 	f.StringVar(&placement, "placement", "", placementHelp)
 	f.Uint32Var(&spare, "spare-banks", 1, "of a first layout: layers that one flip may rewrite")

@@ -52,7 +52,7 @@ func TestExitCodes(t *testing.T) {
 		{"an argument too many", 2, "unknown command", []string{"status", "--world-file", good, "x"}},
 		{"width 0", 2, "--ranks 0", []string{"apply", "--world-file", good, "--ranks", "0"}},
 		{"a hybrid of nothing", 2, "--mode Hybrid needs --layer-shape", []string{"keep", "--world-file", good, "--ranks", "2", "--mode", "Hybrid"}},
-		{"a mode", 2, `"Diagonal" is neither Expert nor Tensor`, []string{"apply", "--world-file", good, "--ranks", "1", "--mode", "Diagonal"}},
+		{"a mode", 2, `unknown mode "Diagonal"`, []string{"apply", "--world-file", good, "--ranks", "1", "--mode", "Diagonal"}},
 		{"a shape", 2, `--layer-shape "3-1=1/1"`, []string{"apply", "--world-file", good, "--ranks", "1", "--layer-shape", "3-1=1/1"}},
 		{"a log level", 2, "--log-level", []string{"apply", "--world-file", good, "--ranks", "1", "--log-level", "loud"}},
 		{"no world file", 2, "no such file", []string{"apply", "--world-file", filepath.Join(dir, "none"), "--ranks", "1"}},
@@ -63,7 +63,7 @@ func TestExitCodes(t *testing.T) {
 		{"nobody listens", 1, "agent 127.0.0.1:1: Status", []string{"status", "--world-file", good}},
 		{"nobody to apply to", 1, "ask the agents", []string{"apply", "--world-file", good, "--ranks", "1"}},
 		{"keep without ranks", 2, `"ranks" not set`, []string{"keep", "--world-file", good}},
-		{"keep of no shape", 2, `"Diagonal" is neither`, []string{"keep", "--world-file", good, "--ranks", "1", "--mode", "Diagonal"}},
+		{"keep of no shape", 2, `unknown mode "Diagonal"`, []string{"keep", "--world-file", good, "--ranks", "1", "--mode", "Diagonal"}},
 		{"help", 0, "", []string{"apply", "--help"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -120,13 +120,13 @@ func TestAgentsFile(t *testing.T) {
 }
 
 func TestLayerShapes(t *testing.T) {
-	want, err := wanted(4, "Tensor", []string{"0-2=4/2", "1=1/1"}, "", 2)
+	want, err := wanted(4, "TensorParallel", []string{"0-2=4/2", "1=1/1"}, "", 2)
 	require.NoError(t, err)
 	require.Equal(t, layout.Tensor, want.Shape.Mode)
 	require.Equal(t, map[uint32]layout.LayerShape{0: {ExpertGroup: 4, AttentionGroup: 2}, 1: {ExpertGroup: 1, AttentionGroup: 1},
 		2: {ExpertGroup: 4, AttentionGroup: 2}}, want.Shape.Layers)
 	for _, bad := range []string{"", "1", "1=2", "1=2/", "a=1/1", "1-=1/1", "2-1=1/1", "0=0/1", "0=1/0", "0=1/70000", "-1=1/1"} {
-		_, err := wanted(4, "Tensor", []string{bad}, "", 2)
+		_, err := wanted(4, "TensorParallel", []string{bad}, "", 2)
 		require.ErrorContains(t, err, "--layer-shape", bad)
 	}
 }

@@ -72,7 +72,7 @@ func run() int {
 	p.StringVar(&f.health, "health-probe-bind-address", ":8081", "host:port of /healthz and /readyz")
 	p.BoolVar(&f.elect, "leader-elect", false, "act only as the holder of a lease")
 	p.StringVar(&f.ownNamespace, "own-namespace", "", "where the operator runs: of its lease, and the only one from which its worlds' agents are driven; empty: any")
-	p.StringVar(&f.nodeFolder, "node-folder", controller.DefaultNodeFolder, "absolute path on nodes, below which worlds with spec.network.shareNodeMemory get a folder each; only root may write there")
+	p.StringVar(&f.nodeFolder, "node-folder", controller.DefaultNodeFolder, "absolute path on nodes, below which worlds with spec.network.nodeMemorySharing get a folder each; only root may write there")
 	p.DurationVar(&f.certificates.Authority, "authority-validity", 365*24*time.Hour, "of the authority of a world; it is replaced when two thirds are over")
 	p.DurationVar(&f.certificates.Certificate, "certificate-validity", 30*24*time.Hour, "of the certificates that it signs; they are replaced when two thirds are over")
 	p.DurationVar(&f.certificates.Load, "certificate-load-time", 5*time.Minute, "until all processes have loaded a Secret that changed; more than the kubelet's sync period")

@@ -38,7 +38,7 @@ import (
 	"tangram.dev/operator/internal/custommetrics"
 	"tangram.dev/operator/internal/pki"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // How long a test waits for what must come, and how often it looks.
@@ -155,8 +155,8 @@ func TestServe(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return holder() != "" }, wait, tick, "it holds the lease")
 	d := &api.MoEDeployment{ObjectMeta: metav1.ObjectMeta{Name: "w", Namespace: "default"}, Spec: api.MoEDeploymentSpec{Replicas: 2,
-		Model:  api.Model{Revision: "r1", Source: api.ModelSource{PersistentVolumeClaim: &api.ClaimSource{ClaimName: "models"}}},
-		Limits: api.Limits{MemoryPerRank: resource.MustParse("64Mi"), KVMemoryPerRank: resource.MustParse("16Mi")}}}
+		Model:  api.Model{Source: api.ModelSource{PersistentVolumeClaim: &api.ClaimSource{ClaimName: "models"}}},
+		Memory: api.Memory{Weights: resource.MustParse("64Mi"), KVCache: resource.MustParse("16Mi")}}}
 	require.NoError(t, c.Create(t.Context(), d))
 	require.Eventually(t, func() bool {
 		return c.Get(t.Context(), client.ObjectKeyFromObject(d), d) == nil && len(d.Status.Conditions) > 0

@@ -86,7 +86,7 @@ called overloaded if the last answer ends more than a minute, and more than a te
 	f.IntVar(&o.Width.Max, "max-ranks", o.Width.Max, "of the policy width: ranks at most; 0: --ranks")
 	f.StringVar(&o.Width.Mode, "mode", o.Width.Mode, "of the policy width, which keeps it: Expert or Tensor; Auto: it is decided with the width")
 	f.Float64Var(&o.Width.PodSeconds, "pod-seconds", o.Width.PodSeconds, "of the policy width: from wanting a pod to its rank's being ready")
-	f.IntVar(&o.Width.Standby, "standby", o.Width.Standby, "of the policy width: ranks that are kept ready beside those that serve (spec.standby)")
+	f.IntVar(&o.Width.Standby, "standby", o.Width.Standby, "of the policy width: ranks that are kept ready beside those that serve (spec.standbyReplicas)")
 	f.Float64Var(&o.Width.SLO.TTFT, "ttft", o.Width.SLO.TTFT, "seconds to the first token that are asked for; 0: any")
 	f.Float64Var(&o.Width.SLO.TPOT, "tpot", o.Width.SLO.TPOT, "seconds between tokens, in the mean of an answer, that are asked for; 0: any")
 	f.Float64Var(&o.Width.SLO.Share, "attainment", o.Width.SLO.Share, "share of the requests that are to be within both")

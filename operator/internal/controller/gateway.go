@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -16,7 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // A gateway that is to end is unready for lameDuck and answers nevertheless: so long it may take until no kube-proxy and
@@ -27,6 +28,16 @@ const (
 	endMargin = 5
 )
 
+// gatewayService is what clients and load balancers connect to.
+func gatewayService(d *api.MoEDeployment) *corev1.Service {
+	s := d.Spec.Gateway.Service
+	out := &corev1.Service{ObjectMeta: meta(d, gatewayName(d), api.ComponentGateway), Spec: corev1.ServiceSpec{
+		Type: s.Type, LoadBalancerClass: s.LoadBalancerClass, Selector: selector(d, api.ComponentGateway),
+		Ports: []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80, TargetPort: intstr.FromString("http")}}}}
+	out.Annotations = maps.Clone(s.Annotations)
+	return out
+}
+
 // gateway of the world: a Deployment, a Service and a budget of disruptions; it gives the number of replicas that accept
 // requests, and what keeps others from it. The engines' Service must be there: its address is what gateways ask for the world,
 // so that they need no DNS.
@@ -34,10 +45,7 @@ func (r *Reconciler) gateway(ctx context.Context, d *api.MoEDeployment, a *autho
 	if err := r.gatewayCertificate(ctx, d, a); err != nil {
 		return 0, err
 	}
-	service := &corev1.Service{ObjectMeta: meta(d, gatewayName(d), api.ComponentGateway), Spec: corev1.ServiceSpec{
-		Type: d.Spec.Gateway.ServiceType, Selector: selector(d, api.ComponentGateway),
-		Ports: []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80, TargetPort: intstr.FromString("http")}}}}
-	if err := r.apply(ctx, d, service); err != nil {
+	if err := r.apply(ctx, d, gatewayService(d)); err != nil {
 		return 0, err
 	}
 	if err := r.apply(ctx, d, gatewayBudget(d)); err != nil {
@@ -61,7 +69,7 @@ func (r *Reconciler) gateway(ctx context.Context, d *api.MoEDeployment, a *autho
 	}
 	if err := r.apply(ctx, d, wanted); err != nil {
 		why := refused(err)
-		if why == nil || why.reason != api.ReasonRefusedByCluster {
+		if why == nil || why.reason != api.ReasonObjectRejected {
 			return 0, err
 		}
 		// Told of, and nothing else waits for it: gateways that are there serve on.
@@ -85,7 +93,7 @@ func scaledByOthers(made *appsv1.Deployment) bool {
 func (r *Reconciler) gatewayProblems(ctx context.Context, d *api.MoEDeployment, made *appsv1.Deployment, s *scene) error {
 	for _, c := range made.Status.Conditions {
 		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
-			s.gatewayProblems = append(s.gatewayProblems, problem{made.Name, api.ReasonRefusedByCluster, clip(c.Message, longestWords)})
+			s.gatewayProblems = append(s.gatewayProblems, problem{made.Name, api.ReasonObjectRejected, clip(c.Message, longestWords)})
 		}
 	}
 	var pods corev1.PodList

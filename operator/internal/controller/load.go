@@ -18,7 +18,7 @@ import (
 	"tangram.dev/operator/internal/readings"
 	"tangram.dev/operator/pkg/telemetry"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 const (

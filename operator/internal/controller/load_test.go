@@ -27,7 +27,7 @@ import (
 	"tangram.dev/operator/pkg/telemetry"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // gatewayPod is a gateway's pod, and in it the real gateway. No engine is behind it.

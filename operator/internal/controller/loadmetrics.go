@@ -7,7 +7,7 @@ import (
 
 	"tangram.dev/operator/internal/balance"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // loadMetrics of worlds whose experts follow the load, by namespace and name.

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
 
@@ -30,7 +30,7 @@ func memoryOf(s *scene) *api.MemoryStatus {
 	out := &api.MemoryStatus{
 		Platform: each((*tangramv1.MemoryInfo).GetPlatform), Pages: each((*tangramv1.MemoryInfo).GetPages), Device: each((*tangramv1.MemoryInfo).GetDevice),
 		ComputeCapability: each((*tangramv1.MemoryInfo).GetCapability), Driver: each((*tangramv1.MemoryInfo).GetDriver),
-		Ways: slices.Sorted(maps.Keys(ways)),
+		Transports: slices.Sorted(maps.Keys(ways)),
 	}
 	if out.Platform == "" {
 		return nil

@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 	"tangram.dev/operator/internal/world"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 )
@@ -22,7 +22,7 @@ func TestMemoryOfTheAgents(t *testing.T) {
 		}
 		return memoryOf(s)
 	}
-	require.Equal(t, &api.MemoryStatus{Platform: "cuda", Pages: "36 MiB", Device: "H100, H200", ComputeCapability: "9.0", Driver: "13.0", Ways: []string{"node", "process", "tcp"}},
+	require.Equal(t, &api.MemoryStatus{Platform: "cuda", Pages: "36 MiB", Device: "H100, H200", ComputeCapability: "9.0", Driver: "13.0", Transports: []string{"node", "process", "tcp"}},
 		of(on("H200", &tangramv1.BytesByWay{Weights: map[string]uint64{"tcp": 7, "node": 1}}),
 			on("H100", &tangramv1.BytesByWay{Weights: map[string]uint64{"tcp": 1}, Kv: map[string]uint64{"process": 5}}), on("H200", nil)))
 	require.Nil(t, of(), "nobody tells")

@@ -9,7 +9,7 @@ import (
 
 	"tangram.dev/operator/internal/driver"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // Metrics of worlds, by namespace and name.
@@ -58,8 +58,8 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 
 func (m *Metrics) world(d *api.MoEDeployment) {
 	m.epoch.WithLabelValues(d.Namespace, d.Name).Set(float64(d.Status.Epoch))
-	m.width.WithLabelValues(d.Namespace, d.Name).Set(float64(d.Status.Width))
-	m.wanted.WithLabelValues(d.Namespace, d.Name).Set(float64(d.WantedReplicas()) * float64(d.Spec.RanksPerPod))
+	m.width.WithLabelValues(d.Namespace, d.Name).Set(float64(d.Status.Ranks))
+	m.wanted.WithLabelValues(d.Namespace, d.Name).Set(float64(d.DesiredReplicas()) * float64(d.Spec.RanksPerPod))
 	// From 0 on, or Prometheus does not see the first one as an increase.
 	for _, outcome := range []api.TransitionPhase{api.PhaseSucceeded, api.PhaseFailed, api.PhaseSuperseded, api.PhaseAborted} {
 		m.transitions.WithLabelValues(d.Namespace, d.Name, string(outcome))

@@ -16,7 +16,7 @@ import (
 	"tangram.dev/operator/pkg/fleet"
 	tangramv1 "tangram.dev/proto/tangram/v1"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // A pod that was deleted already, and whose name another one has by now: the other one keeps its keys.
@@ -35,16 +35,16 @@ func TestAPodOfWhichARankIsLeftOutIsNotReady(t *testing.T) {
 		return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "w-" + uid, UID: types.UID(uid)}}
 	}
 	l := &tangramv1.Layout{Epoch: 3, Members: []*tangramv1.Member{{Id: "a/0/1"}, {Id: "a/1/1"}, {Id: "b/0/1"}}}
-	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{RanksPerPod: 2, Mode: api.ModeExpert}}
+	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{RanksPerPod: 2}}
 	s := &scene{pods: []corev1.Pod{pod("a"), pod("b")}, seen: world.Snapshot{Layout: l, Epoch: 3}}
 	fillLayout(d, s)
 	require.EqualValues(t, 1, d.Status.ReadyReplicas)
-	require.Zero(t, d.Status.ReadyStandby)
+	require.Zero(t, d.Status.ReadyStandbyReplicas)
 }
 
 // Standby pods count among those that cannot start.
 func TestProblemsAreCountedAgainstAllPods(t *testing.T) {
-	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Replicas: 4, Standby: 1}}
+	d := &api.MoEDeployment{Spec: api.MoEDeploymentSpec{Replicas: 4, StandbyReplicas: 1}}
 	var problems []problem
 	for i := range 5 {
 		problems = append(problems, problem{fmt.Sprintf("w-%d", i), api.ReasonPodsUnschedulable, "no node"})
@@ -56,8 +56,8 @@ func TestProblemsAreCountedAgainstAllPods(t *testing.T) {
 func TestAWorldOnGPUsKeepsItsOwnClaims(t *testing.T) {
 	b := newBed(t)
 	d := b.deployment("w", 1)
-	d.Spec.Backend, d.Spec.Network.ShareNodeMemory, d.Spec.RanksPerPod = api.BackendCUDA, true, 1
-	d.Spec.GPU = &api.GPU{DeviceClassName: "gpu.nvidia.com"}
+	d.Spec.Accelerator = api.Accelerator{Type: api.AcceleratorNVIDIA, DeviceClassName: "gpu.nvidia.com"}
+	d.Spec.Network.NodeMemorySharing, d.Spec.RanksPerPod = api.NodeMemorySharingEnabled, 1
 	d.Spec.Engine.Resources.Claims = []corev1.ResourceClaim{{Name: "rdma"}}
 	pod := b.r.rankPod(d, 0, "config")
 	require.Equal(t, []corev1.ResourceClaim{{Name: "rdma"}, {Name: gpuRequest}}, pod.Spec.Containers[1].Resources.Claims)

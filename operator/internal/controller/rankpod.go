@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 const containerAgent = "agent"
@@ -75,10 +75,10 @@ func (r *Reconciler) rankPod(d *api.MoEDeployment, ordinal int, config string) *
 		Containers: containers,
 		Volumes:    volumes(d, name, config),
 	}}
-	if d.Spec.Network.ShareNodeMemory {
+	if d.SharesNodeMemory() {
 		r.shareNode(d, &pod.Spec)
 	}
-	if d.Spec.Backend == api.BackendCUDA {
+	if d.OnGPU() {
 		withGPU(d, &pod.Spec)
 	}
 	return pod
@@ -150,19 +150,19 @@ func withProcessor(asked corev1.ResourceRequirements, processor string) corev1.R
 
 // agentMemory is what an agent asks for: its ranks' pools, and what it uses beside them.
 func agentMemory(d *api.MoEDeployment) corev1.ResourceList {
-	if d.Spec.Backend == api.BackendCUDA { // the pools are not the host's
+	if d.OnGPU() { // the pools are not the host's
 		return corev1.ResourceList{corev1.ResourceMemory: agentOverhead.DeepCopy()}
 	}
-	limits, ranks := d.Spec.Limits, int64(d.Spec.RanksPerPod)
+	memory, ranks := d.Spec.Memory, int64(d.Spec.RanksPerPod)
 	quantity := func(bytes int64) resource.Quantity { return *resource.NewQuantity(bytes, resource.BinarySI) }
-	if limits.HugePages {
+	if memory.PageSize == api.Page2Mi {
 		whole := func(pool resource.Quantity) int64 {
 			return (pool.Value() + hugePageBytes - 1) / hugePageBytes * hugePageBytes
 		}
 		return corev1.ResourceList{corev1.ResourceMemory: quantity(agentOverhead.Value()),
-			hugePages: quantity(ranks * (whole(limits.MemoryPerRank) + whole(limits.KVMemoryPerRank)))}
+			hugePages: quantity(ranks * (whole(memory.Weights) + whole(memory.KVCache)))}
 	}
-	return corev1.ResourceList{corev1.ResourceMemory: quantity(ranks*(limits.MemoryPerRank.Value()+limits.KVMemoryPerRank.Value()) + agentOverhead.Value())}
+	return corev1.ResourceList{corev1.ResourceMemory: quantity(ranks*(memory.Weights.Value()+memory.KVCache.Value()) + agentOverhead.Value())}
 }
 
 func (r *Reconciler) agentContainer(d *api.MoEDeployment) corev1.Container {
@@ -198,7 +198,7 @@ func (r *Reconciler) engineContainer(d *api.MoEDeployment, device int32) corev1.
 	args := []string{"--agent-socket=" + dirRun + "/agent.sock", "--token-file=" + dirRun + "/engine.token", fmt.Sprintf("--device=%d", device),
 		"--mesh-listen=" + everywhere(portMesh+device), "--serve-listen=" + everywhere(portServe+device), "--advertise=$(POD_IP)",
 		"--tls-ca=" + dirTLS + "/" + keyCA, "--tls-cert=" + dirTLS + "/" + keyEngineCert, "--tls-key=" + dirTLS + "/" + keyEngineKey}
-	if d.Spec.Network.InsecureFabric {
+	if d.IsPlaintext() {
 		args = append(args, "--insecure-fabric")
 	}
 	return corev1.Container{

@@ -38,7 +38,7 @@ import (
 	"tangram.dev/operator/pkg/fleet"
 	"tangram.dev/operator/pkg/layout"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // +kubebuilder:rbac:groups=serving.tangram.dev,resources=moedeployments,verbs=get;list;watch;patch;update
@@ -71,7 +71,7 @@ type Images struct {
 
 // agent of the ranks of d.
 func (i Images) agent(d *api.MoEDeployment) string {
-	if d.Spec.Backend == api.BackendCUDA && i.AgentGPU != "" {
+	if d.OnGPU() && i.AgentGPU != "" {
 		return i.AgentGPU
 	}
 	return i.Agent
@@ -222,7 +222,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 func complete(d *api.MoEDeployment) bool {
 	changed := controllerutil.AddFinalizer(d, api.Finalizer)
 	if d.Spec.Replicas == 0 {
-		d.Spec.Replicas, changed = cmp.Or(d.Status.WantedReplicas, 1), true
+		n := max(cmp.Or(d.Status.DesiredReplicas, 1), ptr.Deref(d.Spec.MinReplicas, 1))
+		d.Spec.Replicas, changed = min(n, ptr.Deref(d.Spec.MaxReplicas, n)), true
 	}
 	return changed
 }
@@ -291,7 +292,7 @@ func (r *Reconciler) reconcile(ctx context.Context, d *api.MoEDeployment) (recon
 		return reconcile.Result{}, err
 	}
 	told = sooner(told, decides)
-	if d.Spec.Network.ShareNodeMemory {
+	if d.SharesNodeMemory() {
 		told = sooner(told, namespaceAgain)
 	}
 	for i := range mine {
@@ -386,12 +387,12 @@ func (r *Reconciler) act(ctx context.Context, d *api.MoEDeployment, a *authority
 
 // keeper of a deployment's world.
 func (r *Reconciler) keeper(d *api.MoEDeployment, w *world.World, s *scene) (*keeper.Keeper, error) {
-	k := &keeper.Keeper{World: w, Wanted: keeper.Wanted{Standby: int(d.Spec.Standby), Copies: true, SpareBanks: uint32(d.Spec.Limits.SpareBanks),
-		PauseSteps: d.Spec.Transition.Strategy == api.StrategyFast, Limits: limits(d), Rebalance: d.Spec.Rebalance != nil}}
+	k := &keeper.Keeper{World: w, Wanted: keeper.Wanted{Standby: int(d.Spec.StandbyReplicas), Copies: true, SpareBanks: uint32(d.Spec.Tuning.SpareBanks),
+		PauseSteps: d.Spec.Transition.Strategy == api.StrategyFast, Limits: limits(d), Rebalance: d.Spec.Experts.Rebalance.Mode == api.RebalanceApply}}
 	if err := want(&k.Wanted, d, s); err != nil {
 		return nil, reconcile.TerminalError(err) // refused by the API server, unless its CRD is another's
 	}
-	k.Record = recorders{r, d, inWords(wantedMode(d), ranges.OfSpec(d.WantedLayout()))}
+	k.Record = recorders{r, d, inWords(wantedMode(d), ranges.OfSpec(d.DesiredLayers()))}
 	if s.misfit != nil && s.seen.Layout != nil {
 		k.Record = recorders{r, d, inWords(modeOf(d, s.seen.Layout), layout.RangesOf(s.seen.Layout))}
 	}
@@ -408,9 +409,9 @@ func intent(d *api.MoEDeployment, pods []fleet.Pod, inLayout []string) string {
 	}
 	mode := string(wantedMode(d))
 	if wantedMode(d) == api.ModeHybrid {
-		mode += fmt.Sprint([]layout.Range(ranges.OfSpec(d.WantedLayout()))) // each of them
+		mode += fmt.Sprint([]layout.Range(ranges.OfSpec(d.DesiredLayers()))) // each of them
 	}
-	return fmt.Sprintf("%d %s %t %t %d %v", d.WantedReplicas(), mode, d.Spec.Suspend, d.Spec.Rebalance != nil, d.Spec.RedundantExperts, going)
+	return fmt.Sprintf("%d %s %t %t %d %v", d.DesiredReplicas(), mode, d.Spec.Suspend, d.Spec.Experts.Rebalance.Mode == api.RebalanceApply, ptr.Deref(d.Spec.Experts.Redundant, api.RedundantExperts{}), going)
 }
 
 // open the running side of a world.

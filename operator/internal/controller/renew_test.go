@@ -24,7 +24,7 @@ import (
 
 	"tangram.dev/operator/internal/pki"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // held is what the processes of world w have loaded from their Secrets at some time.

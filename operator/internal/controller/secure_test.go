@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // fabric says whether the world's agents and all its engines are told to speak plainly.
@@ -31,7 +31,7 @@ func (b *bed) fabric(d *api.MoEDeployment) (agents bool, engines []bool) {
 func TestAnInsecureFabricIsForAllAndIsTold(t *testing.T) {
 	b := newBed(t)
 	closed, open := b.deployment("w", 1), b.deployment("open", 1)
-	open.Spec.RanksPerPod, open.Spec.Network.InsecureFabric = 2, true
+	open.Spec.RanksPerPod, open.Spec.Network.Encryption = 2, api.EncryptionNone
 	require.NoError(t, b.c.Create(t.Context(), closed))
 	require.NoError(t, b.c.Create(t.Context(), open))
 	closed, open = b.ready("w"), b.ready("open")
@@ -39,13 +39,13 @@ func TestAnInsecureFabricIsForAllAndIsTold(t *testing.T) {
 	agents, engines := b.fabric(open)
 	require.True(t, agents)
 	require.Equal(t, []bool{true, true}, engines)
-	require.True(t, has(open, api.ConditionInsecureFabric, metav1.ConditionTrue, api.ReasonPlainText))
-	b.told(api.ConditionInsecureFabric, "plain text")
+	require.True(t, has(open, api.ConditionPlaintextNetwork, metav1.ConditionTrue, api.ReasonUnencrypted))
+	b.told(api.ConditionPlaintextNetwork, "plain text")
 
 	agents, engines = b.fabric(closed)
 	require.False(t, agents)
 	require.Equal(t, []bool{false}, engines)
-	require.Nil(t, apimeta.FindStatusCondition(closed.Status.Conditions, api.ConditionInsecureFabric))
+	require.Nil(t, apimeta.FindStatusCondition(closed.Status.Conditions, api.ConditionPlaintextNetwork))
 }
 
 // What a container of the world's pods holds, and what it can write.

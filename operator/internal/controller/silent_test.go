@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	api "tangram.dev/api/v1alpha1"
+	api "tangram.dev/api/v1alpha2"
 )
 
 // warn emits an event about a pod, as the kubelet does.
@@ -62,7 +62,7 @@ func TestASecretThatWasDeletedIsMadeAgain(t *testing.T) {
 	require.Eventually(t, func() bool { s := secret(); return s != nil && s.UID != was.UID }, wait, tick)
 	require.NotEmpty(t, secret().Data[keyAgentCert])
 	b.let(fate{}, "w-2")
-	require.EqualValues(t, 3, b.ready("w").Status.Width)
+	require.EqualValues(t, 3, b.ready("w").Status.Ranks)
 }
 
 // The same of the agents' configuration.
@@ -103,7 +103,7 @@ func TestAGatewayThatCannotStartIsTold(t *testing.T) {
 	b.change(`{"metadata":{"annotations":{"look":"again"}}}`)
 	b.degraded("w", api.ReasonPodsUnschedulable, "1 of 2 gateway pods cannot start; w-gateway-1: "+words)
 	b.until("w", "no gateway, and why", func(d *api.MoEDeployment) bool {
-		return has(d, api.ConditionAvailable, metav1.ConditionFalse, api.ReasonNoGateway) && strings.Contains(message(d, api.ConditionAvailable), words) &&
+		return has(d, api.ConditionAvailable, metav1.ConditionFalse, api.ReasonGatewayNotReady) && strings.Contains(message(d, api.ConditionAvailable), words) &&
 			has(d, api.ConditionProgressing, metav1.ConditionTrue, api.ReasonWaitingForPods)
 	})
 	require.NoError(t, b.c.Delete(t.Context(), pod, client.GracePeriodSeconds(0)))
@@ -118,7 +118,7 @@ func TestAGatewayThatCannotStartIsTold(t *testing.T) {
 			Message: "pods is forbidden: exceeded quota: small-q", LastTransitionTime: metav1.Now(), LastUpdateTime: metav1.Now()}}
 		return b.c.Status().Update(t.Context(), made) == nil
 	}, wait, tick)
-	b.degraded("w", api.ReasonRefusedByCluster, "w-gateway: pods is forbidden: exceeded quota: small-q")
+	b.degraded("w", api.ReasonObjectRejected, "w-gateway: pods is forbidden: exceeded quota: small-q")
 }
 
 // Gateways go where the world's pods may go.
@@ -162,7 +162,7 @@ func TestLabelsChangedByHandArePutBack(t *testing.T) {
 			b.operator()
 			require.Eventually(t, restored, wait, tick)
 			b.scale(1)
-			require.EqualValues(t, 1, b.ready("w").Status.Width)
+			require.EqualValues(t, 1, b.ready("w").Status.Ranks)
 			require.Eventually(t, func() bool { return b.gone(&corev1.Pod{}, "w-1") }, wait, tick)
 			require.Zero(t, b.count(api.ReasonMemberLost))
 		})

@@ -81,7 +81,7 @@ func TestFigures(t *testing.T) {
 			require.NoError(t, err)
 			require.InDelta(t, want[info.Metric][i], v.Value.AsApproximateFloat64(), 1e-9, "%s of %s", info.Metric, name)
 			require.WithinDuration(t, at, v.Timestamp.Time, 0, "as old as the reading")
-			require.Equal(t, custom_metrics.ObjectReference{APIVersion: "serving.tangram.dev/v1alpha1", Kind: "MoEDeployment", Namespace: "a", Name: name}, v.DescribedObject)
+			require.Equal(t, custom_metrics.ObjectReference{APIVersion: "serving.tangram.dev/v1alpha2", Kind: "MoEDeployment", Namespace: "a", Name: name}, v.DescribedObject)
 			f, _ := find(info.Metric)
 			require.Equal(t, f.window, v.WindowSeconds != nil)
 		}

@@ -25,7 +25,7 @@ func TestTensorOfEnginesWithAttentionByDataCutsExpertsAlone(t *testing.T) {
 				require.EqualValues(t, 1, l.AttentionGroupSize)
 			}
 		}
-		require.Equal(t, "Tensor", layout.ModeOf(w.Layout()))
+		require.Equal(t, "TensorParallel", layout.ModeOf(w.Layout()))
 		again, err := d.Apply(t.Context(), tensor(3))
 		require.NoError(t, err)
 		require.Empty(t, again.Flips, "a world that is as wanted is left alone")

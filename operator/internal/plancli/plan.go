@@ -144,7 +144,7 @@ func (in *PlanInput) to(current *tangramv1.Layout, w World, placed [][][]uint32)
 	shape := layout.Shape{Mode: mode}
 	if mode == layout.Hybrid {
 		if len(w.Layout) == 0 {
-			return nil, fmt.Errorf("mode Hybrid, and no layout: give the MoEDeployment that has one (-f)")
+			return nil, fmt.Errorf("mode Hybrid needs layers: give a MoEDeployment that has spec.parallelism.layers (-f)")
 		}
 		if shape, err = w.Layout.On(in.Geometry, w.Ranks); err != nil {
 			return nil, err

@@ -24,23 +24,23 @@ const (
 func (m Mode) String() string {
 	switch m {
 	case Expert:
-		return "Expert"
+		return "ExpertParallel"
 	case Tensor:
-		return "Tensor"
+		return "TensorParallel"
 	case Hybrid:
 		return "Hybrid"
 	}
 	return fmt.Sprintf("Mode(%d)", int(m))
 }
 
-// ParseMode reads "Expert", "Tensor" or "Hybrid".
+// ParseMode reads "ExpertParallel", "TensorParallel" or "Hybrid".
 func ParseMode(s string) (Mode, error) {
 	for _, m := range []Mode{Expert, Tensor, Hybrid} {
 		if s == m.String() {
 			return m, nil
 		}
 	}
-	return 0, fmt.Errorf("mode %q is neither Expert nor Tensor nor Hybrid", s)
+	return 0, fmt.Errorf("unknown mode %q: use ExpertParallel, TensorParallel or Hybrid", s)
 }
 
 // LayerShape is the sharding of one layer: g ranks share an expert, t ranks share a
